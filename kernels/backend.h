@@ -1,0 +1,52 @@
+// Backend: rotates a batch of jobs on one device. The contract that reference, cpu and cuda share;
+// tests/conformance/backend_contract_test.cc runs over every one of them.
+//
+// Threading:  Rotate may be called from any number of threads at once.
+// Ownership:  Jobs and what they point to are the caller's and are not touched after Rotate
+// returned. Errors:     INTERNAL: the device failed; outputs of the batch are then undefined. No
+// other code: jobs were validated
+//             before, and a malformed one is our bug (ROPE_CHECK).
+// Precision:  cos, sin and products in float32 (reference: double); fp16 and bf16 round to nearest
+// even once, when
+//             stored. NaN stays NaN; infinities follow IEEE 754; denormals are kept.
+#ifndef ROPE_KERNELS_BACKEND_H_
+#define ROPE_KERNELS_BACKEND_H_
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kernels/rotate_job.h"
+
+namespace rope::kernels {
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  // As replies and metrics name it: "reference", "cpu".
+  virtual std::string_view name() const = 0;
+  // What it runs on, for people: instruction set, threads.
+  virtual std::string detail() const = 0;
+  // Rotates all jobs and returns when their outputs are written. Jobs differ freely in shape, dtype
+  // and geometry.
+  virtual absl::Status Rotate(absl::Span<const RotateJob> jobs) = 0;
+};
+
+struct BackendOptions {
+  int threads = 1;  // that may work on one batch, the caller's included; >= 1
+};
+
+// Names that CreateBackend takes in this build, best first.
+std::vector<std::string> ListBackends();
+
+// UNIMPLEMENTED: not in this build (lists those that are). UNAVAILABLE: its device is missing.
+absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(std::string_view name,
+                                                       const BackendOptions& options);
+
+}  // namespace rope::kernels
+
+#endif  // ROPE_KERNELS_BACKEND_H_

@@ -1,0 +1,66 @@
+// Reads the rotary embeddings of a verbatim Hugging Face config.json, or of a fragment of one: old
+// spelling (rope_scaling, type, rope_local_base_freq) and new (rope_parameters, nested by layer
+// type), text_config nesting.
+//
+// Threading:  Immutable after Parse.
+// Errors:     INVALID_ARGUMENT: not JSON, a field of the wrong type, an unknown rope_type; several
+// entries and
+//             none picked (lists them); a layer or layer_type that does not exist.
+#ifndef ROPE_KERNELS_CONFIG_JSON_H_
+#define ROPE_KERNELS_CONFIG_JSON_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/dtype.h"
+#include "kernels/rope_config.h"
+
+namespace rope::kernels {
+
+// Picks one of a config's layers; at most one of the two is set.
+struct LayerChoice {
+  std::optional<int64_t> layer;  // index from 0
+  std::string layer_type;        // for example "full_attention"
+};
+
+// What a config.json says for one layer.
+struct LayerConfig {
+  RopeConfig config;
+  std::string layer_type;          // empty where layers do not differ
+  bool rotates = true;             // false: in no_rope_layers; returned unchanged
+  std::optional<Pairing> pairing;  // what a known model_type uses
+  std::vector<std::string>
+      warnings;  // unknown keys beside the rope parameters, and what was assumed
+};
+
+class ModelConfig {
+ public:
+  static absl::StatusOr<ModelConfig> Parse(std::string_view json);
+
+  // Kinds of layer that differ; empty where all layers are the same.
+  const std::vector<std::string>& layer_types() const { return layer_types_; }
+  // One entry per layer (index -> kind), where the file lists them.
+  const std::vector<std::string>& layers() const { return layers_; }
+  std::optional<int64_t> num_heads() const { return num_heads_; }
+  std::optional<int64_t> num_kv_heads() const { return num_kv_heads_; }
+
+  absl::StatusOr<LayerConfig> Layer(const LayerChoice& choice) const;
+
+ private:
+  struct Entry;
+  std::vector<std::string> layer_types_;
+  std::vector<std::string> layers_;
+  std::vector<bool> no_rope_;         // by layer index; empty: all rotate
+  std::vector<LayerConfig> entries_;  // one for each of layer_types_, or a single one
+  std::optional<int64_t> num_layers_;
+  std::optional<int64_t> num_heads_;
+  std::optional<int64_t> num_kv_heads_;
+};
+
+}  // namespace rope::kernels
+
+#endif  // ROPE_KERNELS_CONFIG_JSON_H_

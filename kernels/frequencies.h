@@ -1,0 +1,114 @@
+// From a RopeConfig to inverse frequencies and the attention factor: the formulas of each scaling
+// type.
+//
+//   RopeConfig --Resolve--> ResolvedRope --ForSeqLen(n)--> Frequencies (whose bits are the table's
+//   key)
+//
+// Threading:  Everything here is immutable after creation and thread-safe.
+// Precision:  Inverse frequencies carry the 64-bit significand of an x86 long double, because at
+// position 10^9 the
+//             rounding of a double alone turns the angle by 1e-7.
+#ifndef ROPE_KERNELS_FREQUENCIES_H_
+#define ROPE_KERNELS_FREQUENCIES_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/rope_config.h"
+
+namespace rope::kernels {
+
+// Radians per position.
+using InverseFrequency = long double;
+
+// How often cos and sin are scaled by the attention factor m.
+enum class Multiplier { kAttentionFactor, kOne, kInverseAttentionFactor };
+
+// Identity of a table: the bits of the inverse frequencies and of the multiplier, and the angle
+// mode. Equal meaning gives an equal key; names, lengths, pairing, dtype and head counts are not in
+// it.
+class TableKey {
+ public:
+  TableKey() = default;
+  TableKey(const std::vector<InverseFrequency>& inv_freq, double multiplier);
+  bool operator==(const TableKey& other) const {
+    return hash_ == other.hash_ && bits_ == other.bits_;
+  }
+  template <typename H>
+  friend H AbslHashValue(H h, const TableKey& key) {
+    return H::combine(std::move(h), key.hash_);
+  }
+
+ private:
+  std::string bits_;
+  size_t hash_ = 0;
+};
+
+// What one table is made of.
+struct Frequencies {
+  // Columns of the table, without trailing zero frequencies where the multiplier is 1: those
+  // channels pass through. At most rotary_dim/2.
+  std::vector<InverseFrequency> inv_freq;
+  double multiplier = 1;  // on cos and sin
+  TableKey key;
+  // False: they follow a varying seq_len (dynamic NTK past its length), so a table for them is
+  // built for the request and not cached.
+  bool cacheable = true;
+};
+
+// A validated config with every default filled in, for heads of one size.
+class ResolvedRope {
+ public:
+  // Everything that depends on seq_len.
+  struct AtSeqLen {
+    std::vector<InverseFrequency> inv_freq;  // [rotary_dim/2], zeros included
+    double rope_theta = 0;                   // enlarged by dynamic
+    bool cacheable = true;
+  };
+
+  // Every field that the type reads is set.
+  const RopeConfig& config() const { return config_; }
+  int64_t head_dim() const { return head_dim_; }
+  int64_t rotary_dim() const { return rotary_dim_; }
+  double attention_factor() const { return attention_factor_; }
+  // Whether ForSeqLen differs from length to length (dynamic, longrope).
+  bool DependsOnSeqLen() const;
+  // The formulas at `seq_len` (largest position + 1, or the caller's planned length). REQUIRES:
+  // seq_len >= 1.
+  AtSeqLen Evaluate(int64_t seq_len) const;
+  // What a table for `seq_len` is made of. The same pointer for every length that gives the same
+  // numbers, except for dynamic past its length. Thread-safe.
+  std::shared_ptr<const Frequencies> ForSeqLen(int64_t seq_len, Multiplier multiplier) const;
+
+ private:
+  friend absl::StatusOr<std::shared_ptr<const ResolvedRope>> Resolve(const RopeConfig&,
+                                                                     std::optional<int64_t>);
+  ResolvedRope() = default;
+
+  RopeConfig config_;
+  int64_t head_dim_ = 0;
+  int64_t rotary_dim_ = 0;
+  double attention_factor_ = 1;
+  // [branch][multiplier]; branch 0: up to the length that changes something, 1: past it (longrope).
+  std::shared_ptr<const Frequencies> fixed_[2][3];
+};
+
+// Validates and resolves. `head_dim` is taken where the config has none.
+// INVALID_ARGUMENT: as Validate, or neither gives a head_dim.
+absl::StatusOr<std::shared_ptr<const ResolvedRope>> Resolve(
+    const RopeConfig& config, std::optional<int64_t> head_dim = std::nullopt);
+
+// cos and sin of position * inv_freq, times multiplier, in long double and rounded once to double.
+struct CosSin {
+  double cos = 1;
+  double sin = 0;
+};
+CosSin ExactCosSin(int64_t position, InverseFrequency inv_freq, double multiplier);
+
+}  // namespace rope::kernels
+
+#endif  // ROPE_KERNELS_FREQUENCIES_H_

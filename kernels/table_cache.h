@@ -1,0 +1,82 @@
+// TableCache: cos/sin rows for any position of any embedding, in pages that are built on first
+// touch.
+//
+// A page holds kPageRows consecutive positions and never changes. One decode token at position
+// 1,000,000 builds one page. Concurrent first requests for a page build it once (single flight); a
+// failed build is not kept. Past the byte budget the least recently used pages go; pages in use
+// stay alive.
+//
+// Threading:  Thread-safe. Hits take no exclusive lock; no lock is held while a page is built.
+// Ownership:  Rows keep their pages alive by themselves; the cache may be destroyed before them.
+// Errors:     Whatever the page builder returns (the default builder never fails).
+// Limits:     bytes() <= budget_bytes + one page for each thread that is building; a single page
+// may exceed a
+//             budget smaller than itself.
+// Precision:  The position of a page's first row in long double, rows by angle addition in double,
+// stored to the
+//             nearest float32: within 0.51 units in the last place of cos and sin at every position
+//             to 2^30.
+#ifndef ROPE_KERNELS_TABLE_CACHE_H_
+#define ROPE_KERNELS_TABLE_CACHE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kernels/frequencies.h"
+#include "kernels/table_page.h"
+
+namespace rope::kernels {
+
+inline constexpr int64_t kPageRows = 64;
+
+// Builds the page of positions [first, first + kPageRows). Replaced by tests only.
+using PageBuilder = std::function<absl::StatusOr<std::shared_ptr<const TablePage>>(
+    const Frequencies&, int64_t first)>;
+
+// The real one.
+absl::StatusOr<std::shared_ptr<const TablePage>> BuildPage(const Frequencies& frequencies,
+                                                           int64_t first);
+
+class TableCache {
+ public:
+  struct Statistics {
+    int64_t hits = 0;       // pages found
+    int64_t misses = 0;     // pages not found, whoever built them
+    int64_t builds = 0;     // pages built
+    int64_t evictions = 0;  // pages dropped for the budget
+    int64_t bytes = 0;      // pages and their bookkeeping held now
+    int64_t tables = 0;     // embeddings with at least one page
+    int64_t pages = 0;
+  };
+
+  explicit TableCache(int64_t budget_bytes, PageBuilder builder = &BuildPage);
+  ~TableCache();
+  TableCache(const TableCache&) = delete;
+  TableCache& operator=(const TableCache&) = delete;
+
+  // Appends the row of each position to `rows`. Frequencies that are not cacheable get rows of
+  // their own, built for this call. REQUIRES: every position in [0, 2^30].
+  absl::Status AppendRows(const Frequencies& frequencies, absl::Span<const int64_t> positions,
+                          TokenRows& rows);
+
+  Statistics statistics() const;
+  int64_t budget_bytes() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// Rows of three-axis positions: frequency j of token i takes positions[mrope.Axis(j)][i]. Tokens
+// whose three positions are equal share the cache's rows; the others get rows built for this call.
+// REQUIRES: three spans of one length, every position in [0, 2^30].
+absl::Status AppendMropeRows(TableCache& cache, const Frequencies& frequencies, const Mrope& mrope,
+                             absl::Span<const absl::Span<const int64_t>> positions,
+                             TokenRows& rows);
+
+}  // namespace rope::kernels
+
+#endif  // ROPE_KERNELS_TABLE_CACHE_H_

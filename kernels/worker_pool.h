@@ -1,0 +1,35 @@
+// WorkerPool: a fixed set of threads that share out the items of one call.
+//
+// Threading:  ParallelFor may be called from any thread, several at once; it never blocks while an
+// item is left that
+//             the caller could run itself.
+// Ownership:  `body` is borrowed until ParallelFor returns.
+#ifndef ROPE_KERNELS_WORKER_POOL_H_
+#define ROPE_KERNELS_WORKER_POOL_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+namespace rope::kernels {
+
+class WorkerPool {
+ public:
+  // `threads` counts the caller: 1 starts none. REQUIRES: threads >= 1.
+  explicit WorkerPool(int threads);
+  ~WorkerPool();
+  WorkerPool(const WorkerPool&) = delete;
+  WorkerPool& operator=(const WorkerPool&) = delete;
+
+  int threads() const;
+  // Runs body(0) .. body(items - 1), each once, in any order, and returns when all have.
+  void ParallelFor(int64_t items, const std::function<void(int64_t)>& body);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace rope::kernels
+
+#endif  // ROPE_KERNELS_WORKER_POOL_H_
