@@ -1,0 +1,37 @@
+// Joins a message and its tensors' bytes into wire format without copying the bytes: headers are
+// encoded here, payloads are referred to. What comes out is what the generated serializer would
+// write.
+//
+// Threading:  Functions only.
+// Ownership:  Parts refer to the payloads that were given; these must outlive them.
+#ifndef ROPE_PROTO_MESSAGE_JOIN_H_
+#define ROPE_PROTO_MESSAGE_JOIN_H_
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "rope/v1/rotate.pb.h"
+
+namespace rope::proto {
+
+// A tensor and the bytes of its array.raw, which `tensor` itself leaves empty.
+struct TensorPart {
+  const v1::Tensor* tensor = nullptr;
+  std::string_view raw;  // empty: the array has no raw field
+};
+
+// A run of the encoded message: `header`, then `payload`.
+struct MessagePart {
+  std::string header;
+  std::string_view payload;
+};
+
+// `head` is the message without tensors.
+std::vector<MessagePart> Join(const v1::RotateRequest& head, absl::Span<const TensorPart> tensors);
+std::vector<MessagePart> Join(const v1::RotateResponse& head, absl::Span<const TensorPart> tensors);
+
+}  // namespace rope::proto
+
+#endif  // ROPE_PROTO_MESSAGE_JOIN_H_

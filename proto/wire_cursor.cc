@@ -1,0 +1,72 @@
+#include "proto/wire_cursor.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+
+namespace rope::proto {
+
+void FragmentedBytes::CopyTo(void* out) const {
+  char* next = static_cast<char*>(out);
+  for (std::string_view fragment : fragments) {
+    std::memcpy(next, fragment.data(), fragment.size());
+    next += fragment.size();
+  }
+}
+
+WireCursor::WireCursor(absl::Span<const std::string_view> fragments) : fragments_(fragments) {
+  for (std::string_view fragment : fragments) size_ += static_cast<int64_t>(fragment.size());
+  Advance(0);
+}
+
+void WireCursor::Advance(size_t count) {
+  offset_ += count;
+  position_ += static_cast<int64_t>(count);
+  while (fragment_ < fragments_.size() && offset_ == fragments_[fragment_].size()) {
+    ++fragment_;
+    offset_ = 0;
+  }
+}
+
+absl::Status WireCursor::Need(int64_t count) const {
+  if (count <= size_ - position_) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("message: got ", size_ - position_, " more bytes, want ", count));
+}
+
+absl::StatusOr<uint64_t> WireCursor::ReadVarint() {
+  constexpr int kVarintBytesMax = 10;
+  uint64_t value = 0;
+  for (int i = 0; i < kVarintBytesMax; ++i) {
+    if (absl::Status status = Need(1); !status.ok()) return status;
+    const auto byte = static_cast<uint8_t>(fragments_[fragment_][offset_]);
+    Advance(1);
+    value |= static_cast<uint64_t>(byte & 0x7f) << (7 * i);
+    if (byte < 0x80) return value;
+  }
+  return absl::InvalidArgumentError("message: got a varint of more than 10 bytes, want at most 10");
+}
+
+absl::Status WireCursor::ReadBytes(int64_t count, std::string& out) {
+  auto view = ReadView(count);
+  if (!view.ok()) return view.status();
+  for (std::string_view fragment : view->fragments) out.append(fragment);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<FragmentedBytes> WireCursor::ReadView(int64_t count) {
+  if (absl::Status status = Need(count); !status.ok()) return status;
+  FragmentedBytes view;
+  view.bytes = count;
+  while (count > 0) {
+    const std::string_view rest = fragments_[fragment_].substr(offset_);
+    const std::string_view part = rest.substr(0, std::min(rest.size(), static_cast<size_t>(count)));
+    view.fragments.push_back(part);
+    count -= static_cast<int64_t>(part.size());
+    Advance(part.size());
+  }
+  return view;
+}
+
+}  // namespace rope::proto

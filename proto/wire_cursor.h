@@ -1,0 +1,58 @@
+// WireCursor: a bounds-checked reader of protobuf wire format over a message that lies in several
+// buffers. Knows varints, tags and lengths, and no schema.
+//
+// Threading:  Confined to one thread.
+// Ownership:  Borrows the fragments; views that it hands out point into them.
+// Errors:     INVALID_ARGUMENT: truncated, a varint of more than 10 bytes, a length past the end.
+#ifndef ROPE_PROTO_WIRE_CURSOR_H_
+#define ROPE_PROTO_WIRE_CURSOR_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace rope::proto {
+
+// Bytes that lie in one or more buffers, in order. Borrowed.
+struct FragmentedBytes {
+  std::vector<std::string_view> fragments;
+  int64_t bytes = 0;
+
+  // Writes all bytes to `out`, which has room for them.
+  void CopyTo(void* out) const;
+};
+
+class WireCursor {
+ public:
+  explicit WireCursor(absl::Span<const std::string_view> fragments);
+
+  // Bytes read so far, and bytes there are.
+  int64_t position() const { return position_; }
+  int64_t size() const { return size_; }
+
+  absl::StatusOr<uint64_t> ReadVarint();
+  // Appends the next `count` bytes to `out`.
+  absl::Status ReadBytes(int64_t count, std::string& out);
+  // Views of the next `count` bytes, without a copy.
+  absl::StatusOr<FragmentedBytes> ReadView(int64_t count);
+
+ private:
+  absl::Status Need(int64_t count) const;
+  // Moves past fragments that are used up.
+  void Advance(size_t count);
+
+  absl::Span<const std::string_view> fragments_;
+  size_t fragment_ = 0;  // index of the current fragment
+  size_t offset_ = 0;    // within it
+  int64_t position_ = 0;
+  int64_t size_ = 0;
+};
+
+}  // namespace rope::proto
+
+#endif  // ROPE_PROTO_WIRE_CURSOR_H_

@@ -1,0 +1,173 @@
+#include "server/array_reader.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "kernels/checked_math.h"
+#include "kernels/status_macros.h"
+#include "proto/float16.h"
+#include "server/error.h"
+
+namespace rope::server {
+namespace {
+
+std::string DTypeName(v1::DType dtype) {
+  return v1::DType_IsValid(dtype) ? v1::DType_Name(dtype)
+                                  : absl::StrCat("number ", static_cast<int>(dtype));
+}
+
+// The product of the shape; `numbers` alone is one axis.
+absl::StatusOr<int64_t> CountOf(const v1::Array& array, absl::string_view path) {
+  int64_t count = 1;
+  for (const int64_t length : array.shape()) {
+    if (length < 0) return InvalidField(absl::StrCat(path, ".shape"), length, "lengths >= 0");
+    const auto next = kernels::CheckedMultiply(count, length);
+    if (!next.has_value()) {
+      return InvalidField(absl::StrCat(path, ".shape"),
+                          absl::StrCat("[", absl::StrJoin(array.shape(), ", "), "]"),
+                          "a product that fits 63 bits");
+    }
+    count = *next;
+  }
+  return count;
+}
+
+absl::Status CheckSources(const v1::Array& array, int64_t count, absl::string_view path) {
+  const bool raw = proto::HasPayload(array);
+  if (raw && array.numbers_size() > 0) {
+    return InvalidField(path, "raw and numbers", "exactly one of them");
+  }
+  if (!raw && array.numbers_size() == 0 && count > 0) {
+    return InvalidField(path, "no elements", absl::StrCat(count, ", as raw or numbers"));
+  }
+  if (!raw && array.numbers_size() != count) {
+    return InvalidField(absl::StrCat(path, ".numbers"), absl::StrCat(array.numbers_size()),
+                        absl::StrCat(count, " numbers for its shape"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRawBytes(int64_t got, int64_t count, int64_t element_bytes,
+                           absl::string_view path) {
+  const auto want = kernels::CheckedMultiply(count, element_bytes);
+  if (want.has_value() && got == *want) return absl::OkStatus();
+  return InvalidField(absl::StrCat(path, ".raw"), absl::StrCat(got, " bytes"),
+                      want.has_value() ? absl::StrCat(*want) : "a size that fits 63 bits");
+}
+
+template <typename T>
+std::vector<int64_t> WidenAll(const proto::FragmentedBytes& bytes) {
+  std::vector<T> elements(static_cast<size_t>(bytes.bytes) / sizeof(T));
+  bytes.CopyTo(elements.data());
+  return std::vector<int64_t>(elements.begin(), elements.end());
+}
+
+absl::StatusOr<std::vector<int64_t>> WholeNumbers(const v1::Array& array, absl::string_view path) {
+  // Doubles count every integer up to here.
+  constexpr double kWholeMax = 9007199254740992.0;
+  std::vector<int64_t> values;
+  values.reserve(static_cast<size_t>(array.numbers_size()));
+  for (int i = 0; i < array.numbers_size(); ++i) {
+    const double number = array.numbers(i);
+    if (!(std::fabs(number) <= kWholeMax) || number != std::trunc(number)) {
+      return InvalidField(absl::StrCat(path, ".numbers[", i, "]"), number, "a whole number");
+    }
+    values.push_back(static_cast<int64_t>(number));
+  }
+  return values;
+}
+
+}  // namespace
+
+absl::StatusOr<IntegerArray> ReadIntegers(const v1::Array& array, const proto::SplitMessage& split,
+                                          absl::string_view path) {
+  const bool raw = proto::HasPayload(array);
+  const bool legal = array.dtype() == v1::DTYPE_INT32 || array.dtype() == v1::DTYPE_INT64 ||
+                     (!raw && array.dtype() == v1::DTYPE_UNSPECIFIED);
+  if (!legal) {
+    return InvalidField(absl::StrCat(path, ".dtype"), DTypeName(array.dtype()),
+                        "DTYPE_INT32 or DTYPE_INT64");
+  }
+  IntegerArray result;
+  result.shape.assign(array.shape().begin(), array.shape().end());
+  if (result.shape.empty() && !raw) result.shape.push_back(array.numbers_size());
+  int64_t count = array.numbers_size();
+  if (raw || array.shape_size() > 0) {
+    ROPE_ASSIGN_OR_RETURN(count, CountOf(array, path));
+  }
+  ROPE_RETURN_IF_ERROR(CheckSources(array, count, path));
+  if (!raw) {
+    ROPE_ASSIGN_OR_RETURN(result.values, WholeNumbers(array, path));
+    return result;
+  }
+  const proto::FragmentedBytes& bytes = proto::PayloadOf(array, split);
+  const bool wide = array.dtype() == v1::DTYPE_INT64;
+  ROPE_RETURN_IF_ERROR(CheckRawBytes(bytes.bytes, count, wide ? 8 : 4, path));
+  result.values = wide ? WidenAll<int64_t>(bytes) : WidenAll<int32_t>(bytes);
+  return result;
+}
+
+absl::StatusOr<kernels::DType> ReadTensorDType(const v1::Array& array, absl::string_view path) {
+  switch (array.dtype()) {
+    case v1::DTYPE_FP32:
+      return kernels::DType::kFloat32;
+    case v1::DTYPE_FP16:
+      return kernels::DType::kFloat16;
+    case v1::DTYPE_BF16:
+      return kernels::DType::kBFloat16;
+    default:
+      return InvalidField(absl::StrCat(path, ".dtype"), DTypeName(array.dtype()),
+                          "DTYPE_FP32, DTYPE_FP16 or DTYPE_BF16");
+  }
+}
+
+absl::StatusOr<proto::FragmentedBytes> ReadTensorBytes(const v1::Array& array, kernels::DType dtype,
+                                                       int64_t count,
+                                                       const proto::SplitMessage& split,
+                                                       absl::string_view path,
+                                                       std::vector<char>& typed) {
+  ROPE_RETURN_IF_ERROR(CheckSources(array, count, path));
+  const int64_t element_bytes = kernels::ElementBytes(dtype);
+  if (proto::HasPayload(array)) {
+    const proto::FragmentedBytes& bytes = proto::PayloadOf(array, split);
+    ROPE_RETURN_IF_ERROR(CheckRawBytes(bytes.bytes, count, element_bytes, path));
+    return bytes;
+  }
+  typed.resize(static_cast<size_t>(count * element_bytes));
+  char* out = typed.data();
+  for (const double number : array.numbers()) {
+    if (dtype == kernels::DType::kFloat32) {
+      const auto value = static_cast<float>(number);
+      std::memcpy(out, &value, sizeof(value));
+    } else {
+      const uint16_t value = dtype == kernels::DType::kFloat16 ? proto::HalfFromDouble(number)
+                                                               : proto::BFloat16FromDouble(number);
+      std::memcpy(out, &value, sizeof(value));
+    }
+    out += element_bytes;
+  }
+  proto::FragmentedBytes bytes;
+  bytes.bytes = static_cast<int64_t>(typed.size());
+  if (!typed.empty()) bytes.fragments.emplace_back(typed.data(), typed.size());
+  return bytes;
+}
+
+void WriteNumbers(kernels::DType dtype, const char* bytes, int64_t count, v1::Array& array) {
+  array.mutable_numbers()->Reserve(static_cast<int>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    if (dtype == kernels::DType::kFloat32) {
+      float value = 0;
+      std::memcpy(&value, bytes + i * 4, sizeof(value));
+      array.add_numbers(value);
+    } else {
+      uint16_t value = 0;
+      std::memcpy(&value, bytes + i * 2, sizeof(value));
+      array.add_numbers(dtype == kernels::DType::kFloat16 ? proto::FloatFromHalf(value)
+                                                          : proto::FloatFromBFloat16(value));
+    }
+  }
+}
+
+}  // namespace rope::server

@@ -1,0 +1,47 @@
+// Reads rope.v1.Array: integers for positions, bytes for tensors.
+//
+// Threading:  Functions only.
+// Errors:     INVALID_ARGUMENT: a dtype that does not fit, raw and numbers together, counts that
+// differ from the shape,
+//             a fraction where an integer belongs. `path` names the array.
+#ifndef ROPE_SERVER_ARRAY_READER_H_
+#define ROPE_SERVER_ARRAY_READER_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "kernels/dtype.h"
+#include "proto/message_split.h"
+#include "rope/v1/array.pb.h"
+
+namespace rope::server {
+
+struct IntegerArray {
+  std::vector<int64_t> shape;
+  std::vector<int64_t> values;  // row-major, copied before anything checks them
+};
+
+// INT32 or INT64. REQUIRES: `array` is of the message that `split` came from.
+absl::StatusOr<IntegerArray> ReadIntegers(const v1::Array& array, const proto::SplitMessage& split,
+                                          absl::string_view path);
+
+// FP32, FP16 or BF16.
+absl::StatusOr<kernels::DType> ReadTensorDType(const v1::Array& array, absl::string_view path);
+
+// The `count` elements of a tensor as packed little-endian bytes. `typed` keeps them where they
+// came as numbers; otherwise the view points into the received message.
+absl::StatusOr<proto::FragmentedBytes> ReadTensorBytes(const v1::Array& array, kernels::DType dtype,
+                                                       int64_t count,
+                                                       const proto::SplitMessage& split,
+                                                       absl::string_view path,
+                                                       std::vector<char>& typed);
+
+// The elements of `bytes` as numbers, added to `array`.
+void WriteNumbers(kernels::DType dtype, const char* bytes, int64_t count, v1::Array& array);
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_ARRAY_READER_H_

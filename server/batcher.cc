@@ -1,0 +1,194 @@
+#include "server/batcher.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/check.h"
+
+namespace rope::server {
+namespace {
+
+void Complete(std::unique_ptr<Request> request, const absl::Status& status) {
+  const Request::Done done = std::move(request->done);
+  done(std::move(request), status);
+}
+
+double Microseconds(absl::Duration duration) {
+  return absl::ToDoubleMicroseconds(duration);
+}
+
+}  // namespace
+
+Batcher::Batcher(const Options& options, const Clock& clock, RunBatch run_batch)
+    : options_(options),
+      clock_(clock),
+      run_batch_(std::move(run_batch)),
+      thread_([this] { BatchLoop(); }) {}
+
+Batcher::~Batcher() {
+  Drain();
+}
+
+absl::Status Batcher::Enqueue(std::unique_ptr<Request>& request) {
+  request->enqueued = clock_.Now();
+  {
+    absl::MutexLock lock(&mutex_);
+    if (draining_) return absl::UnavailableError("server: draining, try another one");
+    if (!TryStartDirect(*request)) {
+      Queue& queue = queues_[request->session];
+      if (queue.empty()) turn_.push_back(request->session);
+      queue.push_back(std::move(request));
+      return absl::OkStatus();
+    }
+  }
+  RunDirect(std::move(request));
+  return absl::OkStatus();
+}
+
+bool Batcher::TryStartDirect(const Request& request) {
+  const bool free = !batch_running_ && queues_.empty() && direct_running_ < options_.direct_slots;
+  if (!free || request.plan.bytes() > options_.direct_bytes_max) return false;
+  ++direct_running_;
+  return true;
+}
+
+void Batcher::RunDirect(std::unique_ptr<Request> request) {
+  Batch batch;
+  batch.started = request->enqueued;
+  batch.slices.push_back({request.get(), 0, request->plan.tokens, absl::OkStatus()});
+  batch.finishing.push_back(std::move(request));
+  run_batch_(absl::MakeSpan(batch.slices));
+  {
+    // Before the answer: whoever reads it finds the device free again.
+    absl::MutexLock lock(&mutex_);
+    --direct_running_;
+  }
+  Finish(batch);
+}
+
+void Batcher::BatchLoop() {
+  while (true) {
+    Batch batch;
+    {
+      absl::MutexLock lock(&mutex_);
+      auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return !queues_.empty() || (draining_ && direct_running_ == 0);
+      };
+      mutex_.Await(absl::Condition(&has_work));
+      if (queues_.empty()) return;
+      batch = TakeBatch();
+      batch_running_ = true;
+    }
+    if (!batch.slices.empty()) run_batch_(absl::MakeSpan(batch.slices));
+    {
+      absl::MutexLock lock(&mutex_);
+      batch_running_ = false;
+    }
+    Finish(batch);
+  }
+}
+
+Batcher::Batch Batcher::TakeBatch() {
+  Batch batch;
+  batch.started = clock_.Now();
+  ++batch_number_;
+  size_t idle_turns = 0;  // sessions visited in a row that had nothing to take
+  while (!turn_.empty() && idle_turns < turn_.size() && !IsFull(batch)) {
+    const uint64_t session = turn_.front();
+    turn_.pop_front();
+    const auto queue = queues_.find(session);
+    idle_turns = TakeFrom(queue->second, batch) ? 0 : idle_turns + 1;
+    if (queue->second.empty()) {
+      queues_.erase(queue);
+    } else {
+      turn_.push_back(session);
+    }
+  }
+  return batch;
+}
+
+bool Batcher::TakeFrom(Queue& queue, Batch& batch) {
+  if (queue.front()->last_batch == batch_number_) return false;  // gave its slice already
+  std::unique_ptr<Request> request = std::move(queue.front());
+  queue.pop_front();
+  if (request->IsCancelled() || request->deadline <= batch.started) {
+    batch.expired.push_back(std::move(request));
+    return true;
+  }
+  const int64_t begin = request->tokens_taken;
+  const int64_t end = begin + SliceTokens(*request, batch);
+  request->tokens_taken = end;
+  request->last_batch = batch_number_;
+  batch.slices.push_back({request.get(), begin, end, absl::OkStatus()});
+  batch.tokens += end - begin;
+  batch.bytes += (end - begin) * request->plan.bytes_per_token;
+  auto& next = end == request->plan.tokens ? batch.finishing.emplace_back() : queue.emplace_back();
+  next = std::move(request);
+  return true;
+}
+
+bool Batcher::IsFull(const Batch& batch) const {
+  return batch.bytes >= options_.bytes_max || batch.tokens >= options_.tokens_max ||
+         static_cast<int64_t>(batch.slices.size()) >= options_.requests_max;
+}
+
+int64_t Batcher::SliceTokens(const Request& request, const Batch& batch) const {
+  const int64_t left = request.plan.tokens - request.tokens_taken;
+  const int64_t bytes = std::min(options_.slice_bytes_max, options_.bytes_max - batch.bytes);
+  const int64_t by_bytes = bytes / std::max<int64_t>(request.plan.bytes_per_token, 1);
+  const int64_t by_tokens = options_.tokens_max - batch.tokens;
+  return std::min(left, std::max<int64_t>(1, std::min(by_bytes, by_tokens)));
+}
+
+void Batcher::Finish(Batch& batch) {
+  const absl::Time now = clock_.Now();
+  for (std::unique_ptr<Request>& request : batch.expired) {
+    const absl::Status status =
+        request->IsCancelled()
+            ? absl::CancelledError("request: cancelled while it waited")
+            : absl::DeadlineExceededError("request: its deadline passed while it waited");
+    Complete(std::move(request), status);
+  }
+  for (Slice& slice : batch.slices) {
+    Request& request = *slice.request;
+    if (slice.begin == 0) {
+      request.stages.set_queue(Microseconds(batch.started - request.enqueued));
+    }
+    request.stages.set_execute(request.stages.execute() + Microseconds(now - batch.started));
+    const auto finishing =
+        std::find_if(batch.finishing.begin(), batch.finishing.end(),
+                     [&request](const std::unique_ptr<Request>& r) { return r.get() == &request; });
+    if (finishing != batch.finishing.end()) {
+      Complete(std::move(*finishing), slice.status);
+    } else if (!slice.status.ok()) {
+      Complete(Extract(&request), slice.status);
+    }
+  }
+}
+
+std::unique_ptr<Request> Batcher::Extract(const Request* request) {
+  absl::MutexLock lock(&mutex_);
+  const auto queue = queues_.find(request->session);
+  ROPE_CHECK(queue != queues_.end());
+  const auto found =
+      std::find_if(queue->second.begin(), queue->second.end(),
+                   [request](const std::unique_ptr<Request>& r) { return r.get() == request; });
+  ROPE_CHECK(found != queue->second.end());
+  std::unique_ptr<Request> result = std::move(*found);
+  queue->second.erase(found);
+  if (queue->second.empty()) {
+    turn_.erase(std::find(turn_.begin(), turn_.end(), queue->first));
+    queues_.erase(queue);
+  }
+  return result;
+}
+
+void Batcher::Drain() {
+  {
+    absl::MutexLock lock(&mutex_);
+    draining_ = true;
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+}  // namespace rope::server

@@ -1,0 +1,110 @@
+// Batcher: batches while the device is busy and never waits while it is idle.
+//
+// A request of at most `direct_bytes_max` that finds the device free runs at once on its caller's
+// thread. Everything else queues; the batch thread takes what has gathered, runs it, and takes
+// again. There is no timer.
+//
+//   1. Enqueue puts a request into the queue of its session.
+//   2. The batch thread visits the sessions in turn and takes one request of each per turn, until a
+//   cap is reached
+//      or nothing is left. Of a request larger than `slice_bytes_max` it takes one slice per batch;
+//      the rest goes to the back of its session's queue, so that it holds up nobody, its own
+//      session included.
+//   3. Requests that expired or were cancelled while they waited are answered then, before any
+//   work.
+//   4. A request whose last slice has run is completed.
+//
+// Threading:  Thread-safe. No lock is held while a batch runs or a request completes.
+// Ownership:  Enqueue takes the request if and only if it returns OK; `done` then runs exactly
+// once, on any
+//             thread, possibly before Enqueue returns.
+// Errors:     UNAVAILABLE: draining. Through `done`: DEADLINE_EXCEEDED, CANCELLED, what the
+// executor said. Limits:     A batch holds at most bytes_max bytes, tokens_max tokens and
+// requests_max requests (but always one slice). A request
+//             waits for at most one batch more than there are requests before it, over sessions.
+#ifndef ROPE_SERVER_BATCHER_H_
+#define ROPE_SERVER_BATCHER_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "server/clock.h"
+#include "server/limits.h"
+#include "server/request.h"
+
+namespace rope::server {
+
+class Batcher {
+ public:
+  struct Options {
+    int64_t direct_bytes_max = limits::kDirectBytesMax;
+    int64_t bytes_max = limits::kBatchBytesMax;
+    int64_t tokens_max = limits::kBatchTokensMax;
+    int64_t requests_max = limits::kBatchRequestsMax;
+    int64_t slice_bytes_max = limits::kSliceBytesMax;
+    // Callers that may run their own request at the same time: the device's threads.
+    int direct_slots = 1;
+  };
+  // Runs slices and sets their status. Called from several threads at once.
+  using RunBatch = std::function<void(absl::Span<Slice>)>;
+
+  // `clock` must outlive the batcher.
+  Batcher(const Options& options, const Clock& clock, RunBatch run_batch);
+  // Drains.
+  ~Batcher();
+
+  absl::Status Enqueue(std::unique_ptr<Request>& request);
+
+  // Refuses new requests, finishes those there are, and returns when the last has completed.
+  void Drain();
+
+ private:
+  struct Batch {
+    std::vector<Slice> slices;
+    std::vector<std::unique_ptr<Request>> finishing;  // requests whose last slice is in `slices`
+    std::vector<std::unique_ptr<Request>> expired;
+    int64_t bytes = 0;
+    int64_t tokens = 0;
+    absl::Time started;
+  };
+  using Queue = std::deque<std::unique_ptr<Request>>;
+
+  bool TryStartDirect(const Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RunDirect(std::unique_ptr<Request> request);
+  void BatchLoop();
+  Batch TakeBatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes from the queue of one session; false: nothing there that this batch may take.
+  bool TakeFrom(Queue& queue, Batch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsFull(const Batch& batch) const;
+  int64_t SliceTokens(const Request& request, const Batch& batch) const;
+  void Finish(Batch& batch);
+  // Removes a request that failed before its last slice from the queues.
+  std::unique_ptr<Request> Extract(const Request* request) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const Options options_;
+  const Clock& clock_;
+  const RunBatch run_batch_;
+
+  absl::Mutex mutex_;
+  std::map<uint64_t, Queue> queues_ ABSL_GUARDED_BY(mutex_);  // by session; none is empty
+  std::deque<uint64_t> turn_ ABSL_GUARDED_BY(mutex_);         // sessions of queues_, next first
+  bool batch_running_ ABSL_GUARDED_BY(mutex_) = false;
+  int direct_running_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t batch_number_ ABSL_GUARDED_BY(mutex_) = 0;
+
+  std::thread thread_;  // last: starts when everything else stands
+};
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_BATCHER_H_

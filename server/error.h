@@ -1,0 +1,33 @@
+// Errors of the request path: "field: got X, want Y" and retry delays.
+//
+// Threading:  Functions only.
+#ifndef ROPE_SERVER_ERROR_H_
+#define ROPE_SERVER_ERROR_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace rope::server {
+
+// "<field>: got <got>, want <want>".
+inline absl::Status InvalidField(absl::string_view field, const absl::AlphaNum& got,
+                                 const absl::AlphaNum& want) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": got ", got.Piece(), ", want ", want.Piece()));
+}
+
+// The status with `prefix` before its message; payloads stay.
+absl::Status Prefixed(absl::string_view prefix, const absl::Status& status);
+
+// RESOURCE_EXHAUSTED that a client may retry after `delay_ms`.
+absl::Status RetryLater(absl::string_view message, int64_t delay_ms);
+
+// The delay that RetryLater gave; 0 where there is none.
+int64_t RetryDelayMs(const absl::Status& status);
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_ERROR_H_

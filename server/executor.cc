@@ -1,0 +1,85 @@
+#include "server/executor.h"
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "kernels/status_macros.h"
+#include "server/job_cutter.h"
+
+namespace rope::server {
+namespace {
+
+absl::Span<const int64_t> Between(const std::vector<int64_t>& values, int64_t begin, int64_t end) {
+  return absl::MakeConstSpan(values).subspan(static_cast<size_t>(begin),
+                                             static_cast<size_t>(end - begin));
+}
+
+// The rows of the tokens [begin, end).
+absl::Status AppendRows(const Plan& plan, int64_t begin, int64_t end, kernels::TableCache& tables,
+                        kernels::TokenRows& rows) {
+  rows.rows.reserve(static_cast<size_t>(end - begin));
+  auto run = std::upper_bound(plan.runs.begin(), plan.runs.end(), begin,
+                              [](int64_t token, const TokenRun& r) { return token < r.end; });
+  for (; begin < end; ++run) {
+    const int64_t stop = std::min(end, run->end);
+    if (plan.mrope.has_value()) {
+      const std::array<absl::Span<const int64_t>, 3> axes = {
+          Between(plan.positions[0], begin, stop), Between(plan.positions[1], begin, stop),
+          Between(plan.positions[2], begin, stop)};
+      ROPE_RETURN_IF_ERROR(
+          kernels::AppendMropeRows(tables, *run->frequencies, *plan.mrope, axes, rows));
+    } else {
+      ROPE_RETURN_IF_ERROR(
+          tables.AppendRows(*run->frequencies, Between(plan.positions[0], begin, stop), rows));
+    }
+    begin = stop;
+  }
+  return absl::OkStatus();
+}
+
+void TakeOutputs(Request& request, BufferPool& pool) {
+  for (const TensorPlan& tensor : request.plan.tensors) {
+    request.outputs.push_back(pool.Take(tensor.bytes));
+  }
+}
+
+// A layer without rotary embedding: the tensors as they came.
+void PassThrough(Request& request) {
+  for (size_t i = 0; i < request.plan.tensors.size(); ++i) {
+    request.plan.tensors[i].input.CopyTo(request.outputs[i].data());
+  }
+}
+
+}  // namespace
+
+void Executor::Run(absl::Span<Slice> slices) {
+  std::vector<kernels::RotateJob> jobs;
+  std::deque<kernels::TokenRows> rows;  // jobs point into them: never moves its elements
+  JobCutter cutter;
+  for (Slice& slice : slices) {
+    Request& request = *slice.request;
+    const Plan& plan = request.plan;
+    if (request.outputs.empty()) {
+      TakeOutputs(request, pool_);
+      request.device = std::string(backend_.name());
+      if (!plan.rotates) PassThrough(request);
+    }
+    if (!plan.rotates || slice.begin == slice.end) continue;
+    kernels::TokenRows& slice_rows = rows.emplace_back();
+    slice.status = AppendRows(plan, slice.begin, slice.end, tables_, slice_rows);
+    if (!slice.status.ok()) continue;
+    const JobCutter::Shared shared = {plan.geometry, plan.conjugate, slice.begin, slice_rows.rows};
+    for (size_t i = 0; i < plan.tensors.size(); ++i) {
+      cutter.Cut(plan.tensors[i], request.outputs[i].data(), shared, jobs);
+    }
+  }
+  if (jobs.empty()) return;
+  const absl::Status status = backend_.Rotate(jobs);
+  if (status.ok()) return;
+  for (Slice& slice : slices) slice.status.Update(status);
+}
+
+}  // namespace rope::server

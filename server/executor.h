@@ -1,0 +1,38 @@
+// Executor: runs one batch of slices. Looks up the rows of every token, cuts the tensors into jobs
+// and gives all of them to the backend in one call.
+//
+// Threading:  Thread-safe; Run may be called from several threads for different requests.
+// Ownership:  Slices and their requests stay the caller's. Outputs are written into buffers of the
+// pool
+//             that the requests then own.
+// Errors:     Each slice gets its own status: an error of its tables fails it alone; an error of
+// the device fails
+//             the batch.
+#ifndef ROPE_SERVER_EXECUTOR_H_
+#define ROPE_SERVER_EXECUTOR_H_
+
+#include "absl/types/span.h"
+#include "kernels/backend.h"
+#include "kernels/table_cache.h"
+#include "server/buffer_pool.h"
+#include "server/request.h"
+
+namespace rope::server {
+
+class Executor {
+ public:
+  // All three must outlive the executor.
+  Executor(kernels::Backend& backend, kernels::TableCache& tables, BufferPool& pool)
+      : backend_(backend), tables_(tables), pool_(pool) {}
+
+  void Run(absl::Span<Slice> slices);
+
+ private:
+  kernels::Backend& backend_;
+  kernels::TableCache& tables_;
+  BufferPool& pool_;
+};
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_EXECUTOR_H_

@@ -1,0 +1,91 @@
+#include "server/layout.h"
+
+#include <string>
+
+#include "absl/strings/str_join.h"
+#include "kernels/checked_math.h"
+#include "server/error.h"
+
+namespace rope::server {
+namespace {
+
+constexpr absl::string_view kWantLetters =
+    "letters of L B S T H D, each at most once, D last, T without B and S (for example BSHD or "
+    "THD)";
+
+bool LettersAreLegal(absl::string_view letters) {
+  if (letters.empty() || letters.back() != 'D') return false;
+  for (size_t i = 0; i < letters.size(); ++i) {
+    if (absl::string_view("LBSTHD").find(letters[i]) == absl::string_view::npos) return false;
+    if (letters.find(letters[i], i + 1) != absl::string_view::npos) return false;
+  }
+  const bool packed = letters.find('T') != absl::string_view::npos;
+  const bool padded =
+      letters.find('B') != absl::string_view::npos || letters.find('S') != absl::string_view::npos;
+  return !(packed && padded);
+}
+
+absl::Status CheckProduct(absl::Span<const int64_t> shape, int64_t element_bytes,
+                          const std::string& field) {
+  int64_t product = element_bytes;
+  for (const int64_t length : shape) {
+    if (length < 0) return InvalidField(field, length, "lengths >= 0");
+  }
+  for (const int64_t length : shape) {
+    // An axis of 0 makes the tensor empty, but the others must still be sizes that exist.
+    const auto next = kernels::CheckedMultiply(product, length == 0 ? 1 : length);
+    if (!next.has_value()) {
+      return InvalidField(field, absl::StrCat("[", absl::StrJoin(shape, ", "), "]"),
+                          "a product that fits 63 bits");
+    }
+    product = *next;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int64_t Layout::Length(char letter) const {
+  for (const TokenAxis& axis : token_axes) {
+    if (axis.letter == letter) return axis.length;
+  }
+  return 1;
+}
+
+bool Layout::Has(char letter) const {
+  for (const TokenAxis& axis : token_axes) {
+    if (axis.letter == letter) return true;
+  }
+  return false;
+}
+
+absl::StatusOr<Layout> ParseLayout(absl::string_view letters, absl::Span<const int64_t> shape,
+                                   int64_t element_bytes, absl::string_view path) {
+  if (!LettersAreLegal(letters)) {
+    return InvalidField(absl::StrCat(path, ".layout"), absl::StrCat("\"", letters, "\""),
+                        kWantLetters);
+  }
+  const std::string shape_field = absl::StrCat(path, ".array.shape");
+  if (shape.size() != letters.size()) {
+    return InvalidField(shape_field, absl::StrCat(shape.size(), " axes"),
+                        absl::StrCat(letters.size(), " for layout ", letters));
+  }
+  if (absl::Status status = CheckProduct(shape, element_bytes, shape_field); !status.ok()) {
+    return status;
+  }
+  Layout layout;
+  layout.head_dim = shape.back();
+  bool past_heads = false;
+  for (size_t i = 0; i + 1 < letters.size(); ++i) {
+    if (letters[i] == 'H') {
+      layout.heads = shape[i];
+      past_heads = true;
+      continue;
+    }
+    layout.token_axes.push_back({letters[i], shape[i]});
+    (past_heads ? layout.post : layout.pre) *= shape[i];
+  }
+  return layout;
+}
+
+}  // namespace rope::server

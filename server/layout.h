@@ -1,0 +1,86 @@
+// Layout: what the letters of rope.v1.Tensor.layout say of a packed tensor's memory.
+//
+// Whatever the order of axes, rows of D channels stand in memory as [pre][heads][post]: `pre` token
+// axes before H, `post` after it. Token t (in memory order, H left out) is pre index t / post, post
+// index t % post.
+//
+// Threading:  Values.
+// Errors:     INVALID_ARGUMENT, with the field's path.
+#ifndef ROPE_SERVER_LAYOUT_H_
+#define ROPE_SERVER_LAYOUT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace rope::server {
+
+struct TokenAxis {
+  char letter = 0;  // one of B S T L
+  int64_t length = 0;
+  bool operator==(const TokenAxis&) const = default;
+};
+
+struct Layout {
+  std::vector<TokenAxis> token_axes;  // outermost first
+  int64_t pre = 1;
+  int64_t heads = 1;
+  int64_t post = 1;
+  int64_t head_dim = 0;
+
+  int64_t tokens() const { return pre * post; }
+  // Length of the axis, or 1 where the layout does not have it.
+  int64_t Length(char letter) const;
+  bool Has(char letter) const;
+};
+
+// Reads letters and shape together. The product of all lengths and `element_bytes` fits 64 bits
+// afterwards. `path` names the tensor in errors, for example "tensors[0]".
+absl::StatusOr<Layout> ParseLayout(absl::string_view letters, absl::Span<const int64_t> shape,
+                                   int64_t element_bytes, absl::string_view path);
+
+// Index along each of B, S, T and L of every token in memory order; absent axes are 0.
+struct TokenIndex {
+  int64_t b = 0;
+  int64_t s = 0;
+  int64_t t = 0;
+};
+
+// Calls `visit(token, index)` for every token in memory order.
+template <typename Visit>
+void ForEachToken(const Layout& layout, const Visit& visit) {
+  const size_t axes = layout.token_axes.size();
+  std::vector<int64_t> counter(axes, 0);
+  const int64_t tokens = layout.tokens();
+  for (int64_t token = 0; token < tokens; ++token) {
+    TokenIndex index;
+    for (size_t i = 0; i < axes; ++i) {
+      switch (layout.token_axes[i].letter) {
+        case 'B':
+          index.b = counter[i];
+          break;
+        case 'S':
+          index.s = counter[i];
+          break;
+        case 'T':
+          index.t = counter[i];
+          break;
+        default:
+          break;  // layers share positions
+      }
+    }
+    visit(token, index);
+    for (size_t i = axes; i-- > 0;) {
+      if (++counter[i] < layout.token_axes[i].length) break;
+      counter[i] = 0;
+    }
+  }
+}
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_LAYOUT_H_

@@ -1,0 +1,73 @@
+// Every fixed bound of the server, each with its reason. Bounds that an operator may change are the
+// defaults of their flags (options.h).
+#ifndef ROPE_SERVER_LIMITS_H_
+#define ROPE_SERVER_LIMITS_H_
+
+#include <cstdint>
+
+namespace rope::server::limits {
+
+inline constexpr int64_t kKiB = 1024;
+inline constexpr int64_t kMiB = 1024 * kKiB;
+inline constexpr int64_t kGiB = 1024 * kMiB;
+
+// --- one request ---
+// Default of --max_message_bytes: a prefill of 8192 tokens x 40 heads x 128 in fp32, with room.
+inline constexpr int64_t kMessageBytesMax = 256 * kMiB;
+// gRPC's own cap stands this much above ours, so that ours speaks first and names the flag.
+inline constexpr int64_t kMessageSlackBytes = 1 * kMiB;
+// The largest --max_message_bytes: Protobuf and HTTP/2 count in 31 bits.
+inline constexpr int64_t kMessageBytesCeiling = 2 * kGiB - 2 * kMiB;
+// Everything but raw payloads: people's numbers, configs. Parsed into objects, so kept small.
+inline constexpr int64_t kSkeletonBytesMax = 16 * kMiB;
+inline constexpr int64_t kConfigJsonBytesMax = 1 * kMiB;
+inline constexpr int64_t kRequestIdBytesMax = 128;
+inline constexpr int64_t kTensorsMax = 64;
+// Of one request: each costs about 40 bytes of positions and rows beside its tensors.
+inline constexpr int64_t kTokensMax = int64_t{1} << 22;
+// Beyond it the angles' error bound is no longer proven (kernels/table_cache.h).
+inline constexpr int64_t kPositionMax = int64_t{1} << 30;
+// A planned length may exceed every position.
+inline constexpr int64_t kSeqLenMax = int64_t{1} << 40;
+inline constexpr int64_t kDescribePositionsMax = 4096;
+
+// --- the queue ---
+// A request up to this size that finds its device free runs where it arrived: a hand-over to a
+// sleeping thread costs as much as its work.
+inline constexpr int64_t kDirectBytesMax = 256 * kKiB;
+// A batch: enough to keep every core busy, little enough that what waits behind it waits
+// milliseconds.
+inline constexpr int64_t kBatchBytesMax = 32 * kMiB;
+inline constexpr int64_t kBatchTokensMax = 64 * 1024;
+inline constexpr int64_t kBatchRequestsMax = 256;
+// The part of a large request that one batch takes, so that it cannot hold up a small one.
+inline constexpr int64_t kSliceBytesMax = 8 * kMiB;
+// Requests and tensor bytes (input and output) admitted and not yet answered.
+inline constexpr int64_t kAdmittedRequestsMax = 4096;
+inline constexpr int64_t kAdmittedBytesMax = 2 * kGiB;
+// What a rejected client is told to wait: about the time that a full queue takes to shrink by a
+// batch.
+inline constexpr int64_t kRetryDelayMs = 20;
+
+// --- state ---
+// Specs whose resolution is kept, and as many config_ids.
+inline constexpr int64_t kSpecsMax = 4096;
+inline constexpr int64_t kSpecBytesMax = 64 * kMiB;
+inline constexpr int64_t kTableCacheBytes = 256 * kMiB;
+// Output buffers kept for reuse; more are given back to the kernel.
+inline constexpr int64_t kPooledBytesMax = 1 * kGiB;
+// Concurrent calls of one connection; gRPC buffers requests that nobody asked for.
+inline constexpr int kConcurrentStreamsMax = 128;
+// Unary calls of one method that are armed on each queue at a time.
+inline constexpr int kArmedCalls = 4;
+
+static_assert(kSkeletonBytesMax < kMessageBytesMax);
+static_assert(kMessageBytesMax <= kMessageBytesCeiling);
+static_assert(kConfigJsonBytesMax < kSkeletonBytesMax);
+static_assert(kDirectBytesMax < kSliceBytesMax && kSliceBytesMax < kBatchBytesMax);
+// Any single legal request is admitted when the server is empty: input and output.
+static_assert(2 * kMessageBytesMax <= kAdmittedBytesMax);
+
+}  // namespace rope::server::limits
+
+#endif  // ROPE_SERVER_LIMITS_H_

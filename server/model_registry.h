@@ -1,0 +1,106 @@
+// ModelRegistry: from a rope.v1.RopeSpec to a resolved rotary embedding. Knows the presets, the
+// operator's --model files and the config_ids that Describe gave out, and keeps what it resolved,
+// so that a repeated spec costs a look-up.
+//
+// Threading:  Thread-safe. Hits take a shared lock; nothing is parsed under it.
+// Ownership:  Entries are immutable and shared; they outlive their eviction.
+// Errors:     INVALID_ARGUMENT: alternatives given together or not at all, a bad config. NOT_FOUND:
+// model or config_id. Limits:     limits::kSpecsMax specs of together kSpecBytesMax bytes are kept;
+// the oldest go first.
+#ifndef ROPE_SERVER_MODEL_REGISTRY_H_
+#define ROPE_SERVER_MODEL_REGISTRY_H_
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "kernels/config_json.h"
+#include "kernels/frequencies.h"
+#include "rope/v1/admin.pb.h"
+#include "rope/v1/config.pb.h"
+
+namespace rope::server {
+
+// One spec, read and resolved.
+class RopeEntry {
+ public:
+  const std::string& config_id() const { return config_id_; }
+  const kernels::LayerConfig& layer() const { return layer_; }
+  // Explicit, else what the preset or model_type says, else nothing.
+  std::optional<kernels::Pairing> pairing() const { return pairing_; }
+  const std::vector<std::string>& warnings() const { return warnings_; }
+
+  // The numbers for heads of `head_dim` channels, which a config without head_dim takes.
+  // INVALID_ARGUMENT: the config has none and `head_dim` is absent or does not fit it.
+  absl::StatusOr<std::shared_ptr<const kernels::ResolvedRope>> Resolve(
+      std::optional<int64_t> head_dim) const;
+
+ private:
+  friend class ModelRegistry;
+
+  std::string config_id_;
+  std::string field_;  // that the config came in, with a dot, for errors
+  kernels::LayerConfig layer_;
+  std::optional<kernels::Pairing> pairing_;
+  std::vector<std::string> warnings_;
+  std::shared_ptr<const kernels::ResolvedRope> resolved_;  // null: the config has no head_dim
+};
+
+class ModelRegistry {
+ public:
+  // A model file of the operator's (--model=NAME=CONFIG.json).
+  struct ModelFile {
+    std::string name;
+    std::string config_json;
+  };
+
+  // Presets and files; a file may replace a preset. `instance_id` goes into every config_id.
+  // INVALID_ARGUMENT: a bad name or config, a name twice.
+  static absl::StatusOr<std::unique_ptr<ModelRegistry>> Create(const std::string& instance_id,
+                                                               absl::Span<const ModelFile> files);
+
+  // Reads and resolves `spec`, or finds it. The entry's config_id is valid for as long as the
+  // registry keeps it.
+  absl::StatusOr<std::shared_ptr<const RopeEntry>> Find(const v1::RopeSpec& spec);
+
+  // All models, by name.
+  std::vector<v1::Model> List() const;
+
+ private:
+  struct Model {
+    std::string origin;
+    kernels::ModelConfig config;
+    std::optional<kernels::Pairing> pairing;  // of a preset
+  };
+
+  explicit ModelRegistry(const std::string& instance_id) : instance_id_(instance_id) {}
+  absl::Status Add(const std::string& name, const std::string& origin, std::string_view json,
+                   std::optional<kernels::Pairing> pairing);
+  absl::StatusOr<std::shared_ptr<RopeEntry>> Read(const v1::RopeSpec& spec) const;
+  absl::StatusOr<kernels::LayerConfig> ReadLayer(const v1::RopeSpec& spec, RopeEntry& entry) const;
+  std::shared_ptr<const RopeEntry> Keep(const std::string& key, std::shared_ptr<RopeEntry> entry);
+  std::string MakeConfigId(const std::string& key) const;
+
+  const std::string instance_id_;
+  std::map<std::string, Model> models_;  // constant after Create
+
+  absl::Mutex mutex_;
+  absl::flat_hash_map<std::string, std::shared_ptr<const RopeEntry>> by_spec_
+      ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::string, std::shared_ptr<const RopeEntry>> by_config_id_
+      ABSL_GUARDED_BY(mutex_);
+  std::deque<std::string> oldest_first_ ABSL_GUARDED_BY(mutex_);  // keys of by_spec_
+  int64_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_MODEL_REGISTRY_H_

@@ -1,0 +1,199 @@
+#include "server/options.h"
+
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <sstream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "kernels/status_macros.h"
+#include "server/error.h"
+
+namespace rope::server {
+namespace {
+
+// One flag: what people read and how its value is taken. Repeatable where `take` appends.
+struct Flag {
+  std::string name;
+  std::string value;  // as help shows it; empty: a switch
+  std::string help;
+  std::function<absl::Status(const std::string& value, ServerOptions& options)> take;
+};
+
+absl::StatusOr<int64_t> ReadInteger(const std::string& flag, const std::string& value, int64_t min,
+                                    int64_t max) {
+  int64_t number = 0;
+  if (!absl::SimpleAtoi(value, &number) || number < min || number > max) {
+    return InvalidField(flag, absl::StrCat("\"", value, "\""),
+                        absl::StrCat("a whole number from ", min, " to ", max));
+  }
+  return number;
+}
+
+absl::Status CheckAddress(const std::string& flag, const std::string& address, bool unix_too) {
+  if (unix_too && absl::StartsWith(address, "unix:") && address.size() > 5) {
+    return absl::OkStatus();
+  }
+  const size_t colon = address.rfind(':');
+  int64_t port = -1;
+  const bool legal = colon != std::string::npos && colon > 0 &&
+                     absl::SimpleAtoi(address.substr(colon + 1), &port) && port >= 0 &&
+                     port <= 65535;
+  if (legal) return absl::OkStatus();
+  return InvalidField(flag, absl::StrCat("\"", address, "\""),
+                      unix_too ? "HOST:PORT or unix:PATH" : "HOST:PORT");
+}
+
+absl::Status TakeDevice(const std::string& value, ServerOptions& options) {
+  const std::vector<std::string> known = {"auto", "cpu", "cuda", "reference"};
+  for (const std::string& name : known) {
+    if (value != name) continue;
+    options.device = value;
+    return absl::OkStatus();
+  }
+  return InvalidField("--device", absl::StrCat("\"", value, "\""), absl::StrJoin(known, ", "));
+}
+
+absl::Status TakeModel(const std::string& value, ServerOptions& options) {
+  const size_t equals = value.find('=');
+  if (equals == std::string::npos || equals == 0 || equals + 1 == value.size()) {
+    return InvalidField("--model", absl::StrCat("\"", value, "\""), "NAME=CONFIG.json");
+  }
+  const std::string path = value.substr(equals + 1);
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file.is_open() || file.bad()) {
+    return absl::NotFoundError(absl::StrCat("--model: got ", path, ", want a file to read"));
+  }
+  if (static_cast<int64_t>(text.str().size()) > limits::kConfigJsonBytesMax) {
+    return InvalidField("--model", absl::StrCat(text.str().size(), " bytes in ", path),
+                        absl::StrCat("at most ", limits::kConfigJsonBytesMax));
+  }
+  options.models.push_back({value.substr(0, equals), text.str()});
+  return absl::OkStatus();
+}
+
+absl::Status TakeLogLevel(const std::string& value, ServerOptions& options) {
+  for (const char* level : {"debug", "info", "warn", "error"}) {
+    if (value != level) continue;
+    options.log_level = value;
+    return absl::OkStatus();
+  }
+  return InvalidField("--log_level", absl::StrCat("\"", value, "\""), "debug, info, warn or error");
+}
+
+// A flag that takes a whole number within bounds.
+Flag IntegerFlag(const std::string& name, const std::string& value, const std::string& help,
+                 int64_t min, int64_t max,
+                 const std::function<void(int64_t, ServerOptions&)>& set) {
+  return {name, value, help, [=](const std::string& text, ServerOptions& options) -> absl::Status {
+            ROPE_ASSIGN_OR_RETURN(const int64_t number, ReadInteger("--" + name, text, min, max));
+            set(number, options);
+            return absl::OkStatus();
+          }};
+}
+
+absl::Status TakeDrainLead(const std::string& value, ServerOptions& options) {
+  absl::Duration lead;
+  if (!absl::ParseDuration(value, &lead) || lead < absl::ZeroDuration() || lead > absl::Hours(1)) {
+    return InvalidField("--drain_lead", absl::StrCat("\"", value, "\""),
+                        "a duration from 0s to 1h, for example 5s");
+  }
+  options.drain_lead = lead;
+  return absl::OkStatus();
+}
+
+std::vector<Flag> Flags() {
+  std::vector<Flag> flags;
+  // The first --listen replaces the default; `first` lives as long as one parse.
+  auto first = std::make_shared<bool>(true);
+  flags.push_back({"listen", "HOST:PORT|unix:PATH",
+                   "serve here; repeatable; port 0 takes a free one (default 127.0.0.1:50051)",
+                   [first](const std::string& value, ServerOptions& options) {
+                     if (*first) options.listen.clear();
+                     *first = false;
+                     options.listen.push_back(value);
+                     return CheckAddress("--listen", value, true);
+                   }});
+  flags.push_back({"device", "auto|cpu|cuda", "where to rotate (default auto)", TakeDevice});
+  flags.push_back({"model", "NAME=CONFIG.json",
+                   "serve this Hugging Face config.json as NAME; repeatable", TakeModel});
+  flags.push_back({"metrics_listen", "HOST:PORT", "Prometheus metrics at /metrics (default off)",
+                   [](const std::string& value, ServerOptions& options) {
+                     options.metrics_listen = value;
+                     return CheckAddress("--metrics_listen", value, false);
+                   }});
+  flags.push_back({"enable_shared_memory", "", "let clients register memory regions (default off)",
+                   [](const std::string& value, ServerOptions& options) {
+                     options.enable_shared_memory = value != "false";
+                     if (value == "true" || value == "false") return absl::OkStatus();
+                     return InvalidField("--enable_shared_memory", value, "true or false");
+                   }});
+  flags.push_back(IntegerFlag(
+      "poll_spin_us", "N", "poll this long before sleeping, microseconds; 0 never (default 200)", 0,
+      1'000'000,
+      [](int64_t n, ServerOptions& options) { options.poll_spin = absl::Microseconds(n); }));
+  flags.push_back({"drain_lead", "DURATION",
+                   "keep serving this long after SIGTERM, not-serving in health (default 0s)",
+                   TakeDrainLead});
+  flags.push_back(IntegerFlag("max_message_bytes", "N", "largest request (default 268435456)",
+                              limits::kMiB, limits::kMessageBytesCeiling,
+                              [](int64_t n, ServerOptions& o) { o.max_message_bytes = n; }));
+  flags.push_back(IntegerFlag(
+      "table_cache_bytes", "N", "budget of the cos/sin tables (default 268435456)", 0,
+      1024 * limits::kGiB, [](int64_t n, ServerOptions& o) { o.table_cache_bytes = n; }));
+  flags.push_back(IntegerFlag(
+      "threads", "N", "processors to use; 0 all there are (default 0)", 0, 1024,
+      [](int64_t n, ServerOptions& options) { options.threads = static_cast<int>(n); }));
+  flags.push_back(
+      {"log_level", "LEVEL", "debug, info, warn or error (default info)", TakeLogLevel});
+  return flags;
+}
+
+absl::StatusOr<const Flag*> FindFlag(const std::vector<Flag>& flags, const std::string& name,
+                                     const std::string& argument) {
+  for (const Flag& flag : flags) {
+    if (flag.name == name) return &flag;
+  }
+  return InvalidField("command line", absl::StrCat("\"", argument, "\""),
+                      "a flag that --help lists");
+}
+
+}  // namespace
+
+absl::StatusOr<ServerOptions> ParseOptions(const std::vector<std::string>& arguments) {
+  const std::vector<Flag> flags = Flags();
+  ServerOptions options;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    const size_t equals = argument.find('=');
+    const std::string name = absl::StartsWith(argument, "--") ? argument.substr(2, equals - 2) : "";
+    ROPE_ASSIGN_OR_RETURN(const Flag* flag, FindFlag(flags, name, argument));
+    std::string value = "true";
+    if (equals != std::string::npos) {
+      value = argument.substr(equals + 1);
+    } else if (!flag->value.empty()) {
+      if (i + 1 == arguments.size()) return InvalidField(argument, "nothing", flag->value);
+      value = arguments[++i];
+    }
+    ROPE_RETURN_IF_ERROR(flag->take(value, options));
+  }
+  return options;
+}
+
+std::string Help() {
+  std::string text = "rope_server: rotary position embeddings over gRPC\n\n";
+  for (const Flag& flag : Flags()) {
+    absl::StrAppend(&text, "  --", flag.name, flag.value.empty() ? "" : "=", flag.value, "\n      ",
+                    flag.help, "\n");
+  }
+  absl::StrAppend(&text, "  --help\n      this text\n  --version\n      the version\n");
+  return text;
+}
+
+}  // namespace rope::server

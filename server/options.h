@@ -1,0 +1,42 @@
+// ServerOptions: what an operator can set, read once from the command line.
+//
+// Threading:  Values.
+// Errors:     INVALID_ARGUMENT, with the flag's name: "--listen: got X, want Y". NOT_FOUND: a file
+// that cannot be read.
+#ifndef ROPE_SERVER_OPTIONS_H_
+#define ROPE_SERVER_OPTIONS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/limits.h"
+#include "server/model_registry.h"
+
+namespace rope::server {
+
+struct ServerOptions {
+  std::vector<std::string> listen = {"127.0.0.1:50051"};  // HOST:PORT (port 0: any) or unix:PATH
+  std::string device = "auto";                            // auto, cpu, reference or cuda
+  std::vector<ModelRegistry::ModelFile> models;
+  std::string metrics_listen;  // HOST:PORT; empty: off
+  bool enable_shared_memory = false;
+  absl::Duration poll_spin = absl::Microseconds(200);  // zero: never
+  absl::Duration drain_lead = absl::ZeroDuration();
+  int64_t max_message_bytes = limits::kMessageBytesMax;
+  int64_t table_cache_bytes = limits::kTableCacheBytes;
+  int threads = 0;  // 0: as many as there are processors
+  std::string log_level = "info";
+};
+
+// Reads --name=value arguments; `--help` is answered by Help() and the caller.
+absl::StatusOr<ServerOptions> ParseOptions(const std::vector<std::string>& arguments);
+
+// All flags with their meaning and default.
+std::string Help();
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_OPTIONS_H_

@@ -1,0 +1,56 @@
+#include "server/poll_loop.h"
+
+#include <sched.h>
+
+#include "absl/time/clock.h"
+#include "kernels/check.h"
+
+namespace rope::server {
+
+PollLoop::PollLoop(grpc::ServerBuilder& builder, int threads, absl::Duration spin) : spin_(spin) {
+  for (int i = 0; i < threads; ++i) queues_.push_back(builder.AddCompletionQueue());
+}
+
+PollLoop::~PollLoop() {
+  ROPE_CHECK(threads_.empty());
+}
+
+void PollLoop::Start() {
+  for (const auto& queue : queues_) {
+    threads_.emplace_back([this, &queue] { Run(*queue); });
+  }
+}
+
+void PollLoop::Shutdown() {
+  for (const auto& queue : queues_) queue->Shutdown();
+  for (std::thread& thread : threads_) thread.join();
+  if (threads_.empty()) {  // never started: somebody must still empty the queues
+    for (const auto& queue : queues_) Run(*queue);
+  }
+  threads_.clear();
+}
+
+void PollLoop::Run(grpc::ServerCompletionQueue& queue) const {
+  void* tag = nullptr;
+  bool ok = false;
+  while (NextEvent(queue, &tag, &ok)) static_cast<Event*>(tag)->Run(ok);
+}
+
+bool PollLoop::NextEvent(grpc::ServerCompletionQueue& queue, void** tag, bool* ok) const {
+  if (spin_ > absl::ZeroDuration()) {
+    const int64_t end = absl::GetCurrentTimeNanos() + absl::ToInt64Nanoseconds(spin_);
+    do {
+      switch (queue.AsyncNext(tag, ok, gpr_time_0(GPR_CLOCK_MONOTONIC))) {
+        case grpc::CompletionQueue::GOT_EVENT:
+          return true;
+        case grpc::CompletionQueue::SHUTDOWN:
+          return false;
+        case grpc::CompletionQueue::TIMEOUT:
+          sched_yield();  // others may need this core
+      }
+    } while (absl::GetCurrentTimeNanos() < end);
+  }
+  return queue.Next(tag, ok);
+}
+
+}  // namespace rope::server

@@ -1,0 +1,33 @@
+// Positions: from rope.v1.Positions to the absolute position and the sequence of every token.
+//
+// Threading:  Functions only.
+// Errors:     INVALID_ARGUMENT; OUT_OF_RANGE: a position above limits::kPositionMax.
+#ifndef ROPE_SERVER_POSITIONS_H_
+#define ROPE_SERVER_POSITIONS_H_
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/message_split.h"
+#include "rope/v1/rotate.pb.h"
+#include "server/layout.h"
+
+namespace rope::server {
+
+struct TokenPositions {
+  int axes = 1;                                // 3 where positions were given for t, h and w
+  std::array<std::vector<int64_t>, 3> values;  // by token in memory order
+  std::vector<int64_t> sequence;               // of each token; sequences count from 0
+  std::vector<int64_t> seq_len;  // of each sequence: the caller's, or largest position + 1
+};
+
+// `multimodal`: the config has mrope_section, so that three axes are legal.
+absl::StatusOr<TokenPositions> ReadPositions(const v1::Positions& message,
+                                             const proto::SplitMessage& split, const Layout& layout,
+                                             bool multimodal);
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_POSITIONS_H_

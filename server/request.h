@@ -1,0 +1,104 @@
+// Request: one Rotate call on its way through the server, from received bytes to finished output.
+// Knows no gRPC.
+//
+// Threading:  Confined to whoever owns it; `cancelled` may be set by any thread.
+// Ownership:  Owns everything it refers to. Destroying it gives back its permit, its received bytes
+// and its
+//             output buffers.
+#ifndef ROPE_SERVER_REQUEST_H_
+#define ROPE_SERVER_REQUEST_H_
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "kernels/frequencies.h"
+#include "kernels/rotate_job.h"
+#include "proto/message_split.h"
+#include "rope/v1/rotate.pb.h"
+#include "server/admission.h"
+#include "server/buffer_pool.h"
+#include "server/layout.h"
+
+namespace rope::server {
+
+// One tensor, validated.
+struct TensorPlan {
+  kernels::DType dtype = kernels::DType::kFloat32;
+  Layout layout;
+  int64_t bytes = 0;             // of input, and of output
+  proto::FragmentedBytes input;  // packed rows [pre][heads][post][head_dim]
+  std::vector<char> typed;       // what `input` refers to where it came as numbers
+};
+
+// Tokens that share their frequencies.
+struct TokenRun {
+  int64_t begin = 0;  // in memory order
+  int64_t end = 0;
+  std::shared_ptr<const kernels::Frequencies> frequencies;
+};
+
+// What a request asks for, checked and resolved: the executor needs nothing else.
+struct Plan {
+  std::vector<TensorPlan> tensors;
+  int64_t tokens = 0;
+  int64_t bytes_per_token = 0;  // of input, over all tensors
+  bool rotates = true;          // false: the layer has no rotary embedding, tensors pass through
+  kernels::PairGeometry geometry;
+  bool conjugate = false;
+  std::vector<TokenRun> runs;                     // cover [0, tokens) in order
+  std::array<std::vector<int64_t>, 3> positions;  // by token; rows 1 and 2 only with mrope
+  std::optional<kernels::Mrope> mrope;            // set: positions has three rows
+  double attention_factor = 1;
+  bool attention_factor_applied = true;
+  std::vector<std::string> warnings;
+
+  int64_t bytes() const { return tokens * bytes_per_token; }
+};
+
+struct Request {
+  using Done = std::function<void(std::unique_ptr<Request>, absl::Status)>;
+
+  // Set by the adapter.
+  std::string id;
+  uint64_t session = 0;  // the connection; queues take turns between sessions
+  absl::Time received;
+  absl::Time deadline = absl::InfiniteFuture();
+  std::shared_ptr<std::atomic<bool>> cancelled;
+  v1::RotateRequest message;  // the skeleton, parsed
+  proto::SplitMessage split;  // payloads: views into `received_bytes`
+  std::shared_ptr<const void> received_bytes;
+  Done done;
+
+  // Set on the way.
+  Plan plan;                          // by the engine
+  Permit permit;                      // by the engine
+  std::vector<PooledBuffer> outputs;  // by the executor, one for each tensor
+  std::string device;                 // by the executor
+  v1::StageTimes stages;
+  absl::Time enqueued;       // by the batcher
+  int64_t tokens_taken = 0;  // by the batcher: tokens that batches have taken so far
+  int64_t last_batch = 0;    // by the batcher: number of the batch that took some last
+
+  bool IsCancelled() const {
+    return cancelled != nullptr && cancelled->load(std::memory_order_relaxed);
+  }
+};
+
+// The share of a request that one batch runs.
+struct Slice {
+  Request* request = nullptr;
+  int64_t begin = 0;  // tokens in memory order
+  int64_t end = 0;
+  absl::Status status;  // how it went, set by the executor
+};
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_REQUEST_H_

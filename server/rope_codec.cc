@@ -1,0 +1,142 @@
+#include "server/rope_codec.h"
+
+#include <grpcpp/support/slice.h>
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/status_macros.h"
+#include "proto/message_join.h"
+#include "proto/schema.h"
+#include "server/array_reader.h"
+#include "server/limits.h"
+
+namespace rope::server {
+namespace {
+
+std::vector<std::string_view> ViewsOf(const std::vector<grpc::Slice>& slices) {
+  std::vector<std::string_view> views;
+  views.reserve(slices.size());
+  for (const grpc::Slice& slice : slices) {
+    views.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  return views;
+}
+
+absl::StatusOr<std::vector<grpc::Slice>> Dump(const grpc::ByteBuffer& bytes) {
+  std::vector<grpc::Slice> slices;
+  if (bytes.Valid() && !bytes.Dump(&slices).ok()) {
+    return absl::InvalidArgumentError("request: got bytes that cannot be read, want a message");
+  }
+  return slices;
+}
+
+absl::Status ParseSkeleton(const std::string& skeleton, google::protobuf::Message& message) {
+  if (message.ParseFromString(skeleton)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("request: got bytes that do not parse, want a ",
+                                                 message.GetDescriptor()->full_name(),
+                                                 " with UTF-8 strings"));
+}
+
+grpc::Slice SliceOf(const std::string& bytes) {
+  return grpc::Slice(bytes.data(), bytes.size());
+}
+
+// A slice that owns the buffer; gRPC may drop it on any thread, also after the call has ended.
+grpc::Slice SliceOf(PooledBuffer buffer) {
+  char* const data = buffer.data();
+  const auto size = static_cast<size_t>(buffer.size());
+  auto owner = std::make_unique<PooledBuffer>(std::move(buffer));
+  return grpc::Slice(
+      data, size,
+      [](void* released) { std::unique_ptr<PooledBuffer>(static_cast<PooledBuffer*>(released)); },
+      owner.release());
+}
+
+v1::RotateResponse Head(Request& request) {
+  v1::RotateResponse head;
+  head.set_request_id(request.id);
+  head.set_attention_factor(request.plan.attention_factor);
+  head.set_attention_factor_applied(request.plan.attention_factor_applied);
+  head.set_device(request.device);
+  *head.mutable_microseconds() = request.stages;
+  for (std::string& warning : request.plan.warnings) head.add_warnings(std::move(warning));
+  return head;
+}
+
+// The tensor as the reply shows it, without raw bytes: typed in, typed out.
+v1::Tensor ReplyTensor(const v1::Tensor& asked, const TensorPlan& plan, const char* output) {
+  v1::Tensor tensor;
+  tensor.set_role(asked.role());
+  tensor.set_layout(asked.layout());
+  v1::Array& array = *tensor.mutable_array();
+  array.set_dtype(asked.array().dtype());
+  *array.mutable_shape() = asked.array().shape();
+  if (!proto::HasPayload(asked.array())) {
+    WriteNumbers(plan.dtype, output, plan.bytes / kernels::ElementBytes(plan.dtype), array);
+  }
+  return tensor;
+}
+
+}  // namespace
+
+absl::Status DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max, Request& request) {
+  const auto length = static_cast<int64_t>(bytes.Valid() ? bytes.Length() : 0);
+  if (length > message_bytes_max) {
+    return absl::ResourceExhaustedError(absl::StrCat("request: got ", length,
+                                                     " bytes, want at most ", message_bytes_max,
+                                                     " (--max_message_bytes)"));
+  }
+  ROPE_ASSIGN_OR_RETURN(std::vector<grpc::Slice> dumped, Dump(bytes));
+  bytes.Clear();
+  auto slices = std::make_shared<const std::vector<grpc::Slice>>(std::move(dumped));
+  static const proto::Schema& schema = proto::Schema::Of(v1::RotateRequest::descriptor());
+  ROPE_ASSIGN_OR_RETURN(
+      request.split,
+      proto::Split(schema, ViewsOf(*slices), {.skeleton_bytes_max = limits::kSkeletonBytesMax}));
+  ROPE_RETURN_IF_ERROR(ParseSkeleton(request.split.skeleton, request.message));
+  request.received_bytes = std::move(slices);
+  if (!request.message.request_id().empty()) request.id = request.message.request_id();
+  return absl::OkStatus();
+}
+
+absl::Status DecodeMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message& message) {
+  ROPE_ASSIGN_OR_RETURN(const std::vector<grpc::Slice> slices, Dump(bytes));
+  ROPE_ASSIGN_OR_RETURN(const proto::SplitMessage split,
+                        proto::Split(proto::Schema::Of(message.GetDescriptor()), ViewsOf(slices),
+                                     {.skeleton_bytes_max = limits::kSkeletonBytesMax}));
+  return ParseSkeleton(split.skeleton, message);
+}
+
+grpc::ByteBuffer EncodeMessage(const google::protobuf::Message& message) {
+  const grpc::Slice slice = SliceOf(message.SerializeAsString());
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+grpc::ByteBuffer EncodeReply(Request& request) {
+  std::vector<v1::Tensor> tensors;
+  std::vector<proto::TensorPart> parts;
+  const Plan& plan = request.plan;
+  tensors.reserve(plan.tensors.size());
+  for (size_t i = 0; i < plan.tensors.size(); ++i) {
+    const v1::Tensor& asked = request.message.tensors(static_cast<int>(i));
+    tensors.push_back(ReplyTensor(asked, plan.tensors[i], request.outputs[i].data()));
+    proto::TensorPart& part = parts.emplace_back();
+    part.tensor = &tensors.back();
+    if (proto::HasPayload(asked.array()) && plan.tensors[i].bytes > 0) {
+      part.raw = {request.outputs[i].data(), static_cast<size_t>(plan.tensors[i].bytes)};
+    }
+  }
+  std::vector<grpc::Slice> slices;
+  size_t next_output = 0;
+  for (const proto::MessagePart& part : proto::Join(Head(request), parts)) {
+    slices.push_back(SliceOf(part.header));
+    if (part.payload.empty()) continue;
+    while (request.outputs[next_output].data() != part.payload.data()) ++next_output;
+    slices.push_back(SliceOf(std::move(request.outputs[next_output])));
+  }
+  return grpc::ByteBuffer(slices.data(), slices.size());
+}
+
+}  // namespace rope::server

@@ -1,0 +1,38 @@
+// Between grpc::ByteBuffer and Request: no tensor byte is copied on the way in or out.
+//
+// Threading:  Functions only.
+// Ownership:  A decoded request keeps the received slices alive; an encoded reply owns its output
+// buffers and gives
+//             them back to the pool from whichever thread drops the last slice.
+// Errors:     INVALID_ARGUMENT, UNIMPLEMENTED, RESOURCE_EXHAUSTED: as proto::Split; a message that
+// the generated
+//             parser refuses; one larger than `message_bytes_max` (names the flag).
+#ifndef ROPE_SERVER_ROPE_CODEC_H_
+#define ROPE_SERVER_ROPE_CODEC_H_
+
+#include <grpcpp/support/byte_buffer.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "google/protobuf/message.h"
+#include "server/request.h"
+
+namespace rope::server {
+
+// Fills message, split and received_bytes of `request` and clears `bytes`.
+absl::Status DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max, Request& request);
+
+// Any other request of the service, which has no payloads worth keeping apart: strict in the same
+// way.
+absl::Status DecodeMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message& message);
+
+grpc::ByteBuffer EncodeMessage(const google::protobuf::Message& message);
+
+// The reply to a request that has run. Takes its outputs.
+grpc::ByteBuffer EncodeReply(Request& request);
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_ROPE_CODEC_H_

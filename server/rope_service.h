@@ -1,0 +1,66 @@
+// RopeService: the rope.v1 adapter. Turns calls into requests and answers into replies; everything
+// else is the engine's.
+//
+// Threading:  Handlers run on the queues' threads; replies are sent from whichever thread completes
+// the request. Ownership:  Everything in Parts must outlive the service and its calls.
+#ifndef ROPE_SERVER_ROPE_SERVICE_H_
+#define ROPE_SERVER_ROPE_SERVICE_H_
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "rope/v1/rope_service.grpc.pb.h"
+#include "server/clock.h"
+#include "server/engine.h"
+#include "server/metrics.h"
+#include "server/model_registry.h"
+#include "server/unary_call.h"
+
+namespace rope::server {
+
+class RopeService {
+ public:
+  struct Parts {
+    Engine* engine = nullptr;
+    ModelRegistry* registry = nullptr;
+    Metrics* metrics = nullptr;
+    const Clock* clock = nullptr;
+    std::string instance_id;
+    int64_t max_message_bytes = 0;
+    std::function<v1::GetServerInfoResponse()> server_info;
+  };
+
+  explicit RopeService(Parts parts);
+  ~RopeService();
+
+  grpc::Service& service();
+  // Arms `calls` calls of each method on `queue`.
+  void Arm(grpc::ServerCompletionQueue& queue, int calls);
+
+ private:
+  class Generated;
+  class RefusedStream;
+
+  void Rotate(UnaryCall& call);
+  void Reply(UnaryCall& call, std::unique_ptr<Request> request, const absl::Status& status);
+  // A method that answers at once: `answer` makes the reply, or says why not.
+  template <typename In, typename Out>
+  UnaryCall::Handler Immediate(const std::string& method,
+                               std::function<absl::StatusOr<Out>(const In&)> answer);
+  UnaryCall::Handler Refused(const std::string& method);
+  void Record(const std::string& method, const std::string& id, const absl::Status& status);
+  std::string MakeId();
+
+  const Parts parts_;
+  std::unique_ptr<Generated> generated_;
+  std::vector<std::unique_ptr<UnaryCall::Method>> methods_;
+  std::atomic<uint64_t> next_id_{1};
+};
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_ROPE_SERVICE_H_

@@ -1,0 +1,29 @@
+// Between rope.v1.RopeConfig and kernels::RopeConfig: the same words on the wire and inside.
+//
+// Threading:  Functions only.
+#ifndef ROPE_SERVER_ROPE_SPEC_H_
+#define ROPE_SERVER_ROPE_SPEC_H_
+
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "kernels/dtype.h"
+#include "kernels/rope_config.h"
+#include "rope/v1/config.pb.h"
+
+namespace rope::server {
+
+// INVALID_ARGUMENT: an unknown rope_type, an mrope_section without three counts. Values are checked
+// by kernels::Validate.
+absl::StatusOr<kernels::RopeConfig> ReadRopeConfig(const v1::RopeConfig& message);
+
+v1::RopeConfig WriteRopeConfig(const kernels::RopeConfig& config);
+
+v1::Pairing WritePairing(std::optional<kernels::Pairing> pairing);
+
+// nullopt: unset. INVALID_ARGUMENT: a number that is no pairing.
+absl::StatusOr<std::optional<kernels::Pairing>> ReadPairing(v1::Pairing pairing);
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_ROPE_SPEC_H_

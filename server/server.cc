@@ -1,0 +1,205 @@
+#include "server/server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server_builder.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/random/random.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "kernels/status_macros.h"
+#include "server/error.h"
+#include "server/limits.h"
+#include "server/processors.h"
+
+namespace rope::server {
+namespace {
+
+constexpr absl::string_view kUnixPrefix = "unix:";
+constexpr int kHttp2FrameBytesMax = 16 * 1024 * 1024 - 1;  // the largest that HTTP/2 has
+
+std::string MakeInstanceId() {
+  absl::BitGen random;
+  return absl::StrFormat("%016x", absl::Uniform<uint64_t>(random));
+}
+
+// More than a few polling threads only take turns on the same sockets.
+int PollThreads(int threads) {
+  return std::min(threads, 8);
+}
+
+std::string ChooseDevice(const std::string& device) {
+  if (device == "auto") return kernels::ListBackends().front();
+  return device;
+}
+
+void SetChannelArguments(const ServerOptions& options, grpc::ServerBuilder& builder) {
+  const int64_t cap = options.max_message_bytes + limits::kMessageSlackBytes;
+  builder.SetMaxReceiveMessageSize(static_cast<int>(cap));
+  builder.SetMaxSendMessageSize(-1);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, limits::kConcurrentStreamsMax);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kHttp2FrameBytesMax);
+  // A port that another server has is an error, not a share of its connections.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerOptions& options,
+                                                       const Clock& clock) {
+  std::unique_ptr<Server> server(new Server(options, clock, MakeInstanceId()));  // owned by server
+  ROPE_RETURN_IF_ERROR(server->Build());
+  return server;
+}
+
+Server::Server(const ServerOptions& options, const Clock& clock, std::string instance_id)
+    : options_(options),
+      clock_(clock),
+      instance_id_(std::move(instance_id)),
+      started_(clock.Now()) {}
+
+Server::~Server() {
+  Drain(absl::ZeroDuration());
+}
+
+absl::Status Server::Build() {
+  if (options_.enable_shared_memory) {
+    return absl::UnimplementedError("--enable_shared_memory: got true, want false: not built yet");
+  }
+  const int threads = options_.threads > 0 ? options_.threads : ProcessorCount();
+  const std::string device = ChooseDevice(options_.device);
+  auto backend = kernels::CreateBackend(device, {.threads = threads});
+  if (!backend.ok()) return Prefixed("--device: ", backend.status());
+  backend_ = *std::move(backend);
+  tables_ = std::make_unique<kernels::TableCache>(options_.table_cache_bytes);
+  ROPE_ASSIGN_OR_RETURN(registry_, ModelRegistry::Create(instance_id_, options_.models));
+  metrics_ = std::make_unique<Metrics>(kVersion, std::string(backend_->name()));
+  pool_ = std::make_unique<BufferPool>(limits::kPooledBytesMax);
+  admission_ = std::make_unique<Admission>(
+      limits::kAdmittedRequestsMax,
+      std::max(limits::kAdmittedBytesMax, 2 * options_.max_message_bytes));
+  executor_ = std::make_unique<Executor>(*backend_, *tables_, *pool_);
+  batcher_ = std::make_unique<Batcher>(
+      Batcher::Options{.direct_slots = threads}, clock_,
+      [executor = executor_.get()](absl::Span<Slice> slices) { executor->Run(slices); });
+  engine_ = std::make_unique<Engine>(*registry_, *admission_, *batcher_, clock_);
+  rope_service_ = std::make_unique<RopeService>(
+      RopeService::Parts{engine_.get(), registry_.get(), metrics_.get(), &clock_, instance_id_,
+                         options_.max_message_bytes, [this] { return Info(); }});
+  health_ = std::make_unique<Health>(std::vector<std::string>{"rope.v1.RopeService"});
+  ROPE_RETURN_IF_ERROR(BuildGrpcServer(threads));
+  ROPE_RETURN_IF_ERROR(Listen());
+  ArmAndStart();
+  return absl::OkStatus();
+}
+
+absl::Status Server::BuildGrpcServer(int threads) {
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  SetChannelArguments(options_, builder);
+  std::vector<int> ports(options_.listen.size(), -1);
+  for (size_t i = 0; i < options_.listen.size(); ++i) {
+    if (absl::StartsWith(options_.listen[i], kUnixPrefix)) continue;
+    builder.AddListeningPort(options_.listen[i], grpc::InsecureServerCredentials(), &ports[i]);
+  }
+  builder.RegisterService(&rope_service_->service());
+  builder.RegisterService(&health_->service());
+  // One processor has nobody to poll for while it polls.
+  const absl::Duration spin = threads > 1 ? options_.poll_spin : absl::ZeroDuration();
+  poll_loop_ = std::make_unique<PollLoop>(builder, PollThreads(threads), spin);
+  grpc_server_ = builder.BuildAndStart();
+  for (size_t i = 0; i < ports.size(); ++i) {
+    const std::string& address = options_.listen[i];
+    if (absl::StartsWith(address, kUnixPrefix)) continue;
+    if (grpc_server_ == nullptr || ports[i] <= 0) {
+      return absl::UnavailableError(
+          absl::StrCat("--listen: got ", address, ", want an address that is free"));
+    }
+    addresses_.push_back(absl::StrCat(address.substr(0, address.rfind(':')), ":", ports[i]));
+  }
+  if (grpc_server_ != nullptr) return absl::OkStatus();
+  return absl::UnavailableError("--listen: got addresses that gRPC cannot serve, want others");
+}
+
+absl::Status Server::Listen() {
+  for (const std::string& address : options_.listen) {
+    if (!absl::StartsWith(address, kUnixPrefix)) continue;
+    ROPE_ASSIGN_OR_RETURN(auto listener,
+                          UnixListener::Create(address.substr(kUnixPrefix.size()), *grpc_server_));
+    unix_listeners_.push_back(std::move(listener));
+    addresses_.push_back(address);
+  }
+  if (options_.metrics_listen.empty()) return absl::OkStatus();
+  ROPE_ASSIGN_OR_RETURN(const int port, metrics_->Listen(options_.metrics_listen));
+  const std::string& address = options_.metrics_listen;
+  metrics_address_ = absl::StrCat(address.substr(0, address.rfind(':')), ":", port);
+  return absl::OkStatus();
+}
+
+void Server::ArmAndStart() {
+  for (const auto& queue : poll_loop_->queues()) {
+    rope_service_->Arm(*queue, limits::kArmedCalls);
+    health_->Arm(*queue);
+  }
+  poll_loop_->Start();
+  health_->SetServing(true);
+}
+
+void Server::StopAdvertising() {
+  health_->SetServing(false);
+}
+
+void Server::Drain(absl::Duration grace) {
+  if (drained_) return;
+  drained_ = true;
+  if (grpc_server_ != nullptr) {
+    StopAdvertising();
+    unix_listeners_.clear();
+    health_->Shutdown();
+    grpc_server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
+  }
+  if (batcher_ != nullptr) batcher_->Drain();
+  if (poll_loop_ != nullptr) poll_loop_->Shutdown();
+}
+
+v1::GetServerInfoResponse Server::Info() const {
+  v1::GetServerInfoResponse info;
+  info.set_version(kVersion);
+  info.set_instance_id(instance_id_);
+  info.set_uptime_seconds(absl::ToDoubleSeconds(clock_.Now() - started_));
+  v1::Device& device = *info.add_devices();
+  device.set_name(std::string(backend_->name()));
+  device.set_detail(backend_->detail());
+  info.add_transports("inline");
+  const std::pair<const char*, int64_t> bounds[] = {
+      {"max_message_bytes", options_.max_message_bytes},
+      {"position_max", limits::kPositionMax},
+      {"tensors_max", limits::kTensorsMax},
+      {"tokens_max", limits::kTokensMax},
+      {"config_json_bytes_max", limits::kConfigJsonBytesMax},
+      {"describe_positions_max", limits::kDescribePositionsMax},
+      {"concurrent_streams_max", limits::kConcurrentStreamsMax},
+  };
+  for (const auto& [name, value] : bounds) {
+    v1::Limit& limit = *info.add_limits();
+    limit.set_name(name);
+    limit.set_value(value);
+  }
+  const kernels::TableCache::Statistics statistics = tables_->statistics();
+  v1::TableCacheStatistics& cache = *info.mutable_table_cache();
+  cache.set_hits(statistics.hits);
+  cache.set_misses(statistics.misses);
+  cache.set_builds(statistics.builds);
+  cache.set_evictions(statistics.evictions);
+  cache.set_bytes(statistics.bytes);
+  cache.set_budget_bytes(tables_->budget_bytes());
+  cache.set_tables(statistics.tables);
+  cache.set_pages(statistics.pages);
+  return info;
+}
+
+}  // namespace rope::server

@@ -1,0 +1,91 @@
+// Server: owns every part and wires them. The one place that composes.
+//
+// Threading:  Create, Drain and the destructor on one thread; everything else is the parts' own.
+// Ownership:  Members are declared in the order of their dependencies and go in reverse.
+// Errors:     Create: INVALID_ARGUMENT, UNIMPLEMENTED (device), UNAVAILABLE (an address that is
+// taken).
+#ifndef ROPE_SERVER_SERVER_H_
+#define ROPE_SERVER_SERVER_H_
+
+#include <grpcpp/server.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "kernels/backend.h"
+#include "kernels/table_cache.h"
+#include "rope/v1/admin.pb.h"
+#include "server/admission.h"
+#include "server/batcher.h"
+#include "server/buffer_pool.h"
+#include "server/clock.h"
+#include "server/engine.h"
+#include "server/executor.h"
+#include "server/health.h"
+#include "server/metrics.h"
+#include "server/model_registry.h"
+#include "server/options.h"
+#include "server/poll_loop.h"
+#include "server/rope_service.h"
+#include "server/unix_listener.h"
+
+namespace rope::server {
+
+inline constexpr char kVersion[] = "0.1.0";
+
+class Server {
+ public:
+  // Listens and serves when it returns. `clock` must outlive the server.
+  static absl::StatusOr<std::unique_ptr<Server>> Create(const ServerOptions& options,
+                                                        const Clock& clock);
+  // Drains without lead time.
+  ~Server();
+
+  // Where it listens, ports filled in: "127.0.0.1:50051", "unix:/run/rope.sock".
+  const std::vector<std::string>& addresses() const { return addresses_; }
+  const std::string& metrics_address() const { return metrics_address_; }
+
+  // Turns health to NOT_SERVING and nothing else: load balancers go elsewhere, calls still run.
+  void StopAdvertising();
+  // Refuses new calls, finishes what runs, and returns when every thread but the caller's is gone.
+  // Calls that still run after `grace` are cancelled.
+  void Drain(absl::Duration grace);
+
+ private:
+  Server(const ServerOptions& options, const Clock& clock, std::string instance_id);
+  absl::Status Build();
+  absl::Status BuildGrpcServer(int threads);
+  absl::Status Listen();
+  void ArmAndStart();
+  v1::GetServerInfoResponse Info() const;
+
+  const ServerOptions options_;
+  const Clock& clock_;
+  const std::string instance_id_;
+  const absl::Time started_;
+
+  std::unique_ptr<kernels::Backend> backend_;
+  std::unique_ptr<kernels::TableCache> tables_;
+  std::unique_ptr<ModelRegistry> registry_;
+  std::unique_ptr<Metrics> metrics_;
+  std::unique_ptr<BufferPool> pool_;
+  std::unique_ptr<Admission> admission_;
+  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<Batcher> batcher_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<RopeService> rope_service_;
+  std::unique_ptr<Health> health_;
+  std::unique_ptr<PollLoop> poll_loop_;
+  std::unique_ptr<grpc::Server> grpc_server_;
+  std::vector<std::unique_ptr<UnixListener>> unix_listeners_;
+  std::vector<std::string> addresses_;
+  std::string metrics_address_;
+  bool drained_ = false;
+};
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_SERVER_H_
