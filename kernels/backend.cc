@@ -1,0 +1,51 @@
+#include "kernels/backend.h"
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "kernels/backend_factories.h"
+#include "kernels/check.h"
+#if defined(ROPE_HAVE_CPU_BACKEND)
+#include "kernels/cpu_backend.h"
+#endif
+
+namespace rope::kernels {
+
+std::vector<std::string> ListBackends() {
+#if defined(ROPE_HAVE_CPU_BACKEND)
+  return {"cpu", "reference"};
+#else
+  return {"reference"};
+#endif
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(std::string_view name,
+                                                       const BackendOptions& options) {
+  ROPE_CHECK(options.threads >= 1);
+  if (name == "reference") return MakeReferenceBackend();
+#if defined(ROPE_HAVE_CPU_BACKEND)
+  if (name == "cpu") return MakeCpuBackend(options);
+#endif
+  return absl::UnimplementedError(absl::StrFormat("backend: got %s, want one of this build: %s",
+                                                  name, absl::StrJoin(ListBackends(), ", ")));
+}
+
+void CheckJob(const RotateJob& job) {
+  ROPE_CHECK(job.tokens >= 0 && job.heads >= 0 && job.head_dim >= 0);
+  if (job.tokens == 0 || job.heads == 0) return;
+  const PairGeometry& geometry = job.geometry;
+  ROPE_CHECK(job.input != nullptr && job.output != nullptr);
+  ROPE_CHECK(geometry.pairs >= 0 && geometry.offset >= 0);
+  if (geometry.pairing == Pairing::kHalf) {
+    ROPE_CHECK(geometry.partner >= geometry.pairs);
+    ROPE_CHECK(geometry.offset + geometry.partner + geometry.pairs <= job.head_dim);
+  } else {
+    ROPE_CHECK(geometry.offset + 2 * geometry.pairs <= job.head_dim);
+  }
+  ROPE_CHECK(static_cast<int64_t>(job.rows.size()) == job.tokens);
+  for (const RowRef& row : job.rows) {
+    ROPE_CHECK(row.page != nullptr && row.page->columns() == geometry.pairs);
+    ROPE_CHECK(row.index >= 0 && row.index < row.page->rows());
+  }
+}
+
+}  // namespace rope::kernels

@@ -23,8 +23,8 @@ namespace rope::kernels {
 
 // Picks one of a config's layers; at most one of the two is set.
 struct LayerChoice {
-  std::optional<int64_t> layer;  // index from 0
-  std::string layer_type;        // for example "full_attention"
+  std::optional<int64_t> layer = {};  // index from 0
+  std::string layer_type = {};        // for example "full_attention"
 };
 
 // What a config.json says for one layer.
@@ -33,8 +33,8 @@ struct LayerConfig {
   std::string layer_type;          // empty where layers do not differ
   bool rotates = true;             // false: in no_rope_layers; returned unchanged
   std::optional<Pairing> pairing;  // what a known model_type uses
-  std::vector<std::string>
-      warnings;  // unknown keys beside the rope parameters, and what was assumed
+  // Unknown keys beside the rope parameters, and what was assumed. Warnings(config) says the rest.
+  std::vector<std::string> warnings;
 };
 
 class ModelConfig {
@@ -51,7 +51,9 @@ class ModelConfig {
   absl::StatusOr<LayerConfig> Layer(const LayerChoice& choice) const;
 
  private:
-  struct Entry;
+  // The entry of a kind of layer; `type` is empty where neither the choice nor the file names one.
+  absl::StatusOr<LayerConfig> EntryOf(const LayerChoice& choice, const std::string& type) const;
+
   std::vector<std::string> layer_types_;
   std::vector<std::string> layers_;
   std::vector<bool> no_rope_;         // by layer index; empty: all rotate

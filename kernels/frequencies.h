@@ -81,7 +81,8 @@ class ResolvedRope {
   // seq_len >= 1.
   AtSeqLen Evaluate(int64_t seq_len) const;
   // What a table for `seq_len` is made of. The same pointer for every length that gives the same
-  // numbers, except for dynamic past its length. Thread-safe.
+  // numbers, except for dynamic past its length. Null where there is no 1/m to multiply with
+  // (kInverseAttentionFactor and an attention factor of 0). REQUIRES: seq_len >= 1. Thread-safe.
   std::shared_ptr<const Frequencies> ForSeqLen(int64_t seq_len, Multiplier multiplier) const;
 
  private:
@@ -98,11 +99,13 @@ class ResolvedRope {
 };
 
 // Validates and resolves. `head_dim` is taken where the config has none.
-// INVALID_ARGUMENT: as Validate, or neither gives a head_dim.
+// INVALID_ARGUMENT: as Validate, neither gives a head_dim, or a frequency would not be finite.
 absl::StatusOr<std::shared_ptr<const ResolvedRope>> Resolve(
     const RopeConfig& config, std::optional<int64_t> head_dim = std::nullopt);
 
-// cos and sin of position * inv_freq, times multiplier, in long double and rounded once to double.
+// cos and sin of position * inv_freq, times multiplier, in long double and rounded once to double:
+// right to 1e-16 * multiplier for the inv_freq given. Its own last bit, 2^-64, moves the angle by
+// position * inv_freq * 2^-64. REQUIRES: |position| <= 2^31.
 struct CosSin {
   double cos = 1;
   double sin = 0;

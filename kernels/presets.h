@@ -20,7 +20,7 @@ struct Preset {
   Pairing pairing;  // of the Hugging Face checkpoint
 };
 
-// All of them, by name.
+// All of them, sorted by name.
 absl::Span<const Preset> Presets();
 
 }  // namespace rope::kernels

@@ -3,6 +3,8 @@
 //
 // Threading:  A value; const access from any thread.
 // Errors:     INVALID_ARGUMENT only, "field: got X, want Y", the field spelt as in config.json.
+// Limits:     head_dim and rotary_dim to 65536, lengths to 2^53, attention_factor to what a float32
+//             holds.
 #ifndef ROPE_KERNELS_ROPE_CONFIG_H_
 #define ROPE_KERNELS_ROPE_CONFIG_H_
 
@@ -43,25 +45,25 @@ struct Mrope {
 // Unset optionals take the default of their type, given with each.
 struct RopeConfig {
   RopeType rope_type = RopeType::kDefault;
-  double rope_theta = 10000;          // base, finite, > 0
-  std::optional<int64_t> head_dim;    // channels of a head, >= 2
-  std::optional<int64_t> rotary_dim;  // even, 2..head_dim; head_dim * partial_rotary_factor
-  std::optional<double> partial_rotary_factor;     // (0, 1]; 1
-  std::optional<int64_t> max_position_embeddings;  // positions, >= 1
-  std::optional<int64_t>
-      original_max_position_embeddings;    // positions, >= 1; max_position_embeddings
-  std::optional<double> factor;            // > 0
-  std::optional<double> attention_factor;  // >= 0; replaces the computed one
-  std::optional<double> mscale;            // yarn
-  std::optional<double> mscale_all_dim;    // yarn
-  std::optional<double> beta_fast;         // yarn; 32
-  std::optional<double> beta_slow;         // yarn; 1
-  std::optional<bool> truncate;            // yarn; true
-  std::optional<double> low_freq_factor;   // llama3
-  std::optional<double> high_freq_factor;  // llama3
-  std::vector<double> short_factor;        // longrope, rotary_dim/2
-  std::vector<double> long_factor;         // longrope, rotary_dim/2
-  std::optional<Mrope> mrope;
+  double rope_theta = 10000;               // base, finite, > 0
+  std::optional<int64_t> head_dim = {};    // channels of a head, >= 2
+  std::optional<int64_t> rotary_dim = {};  // even, 2..head_dim; head_dim * partial_rotary_factor
+  std::optional<double> partial_rotary_factor = {};     // (0, 1]; 1
+  std::optional<int64_t> max_position_embeddings = {};  // positions, >= 1
+  // Positions, >= 1; max_position_embeddings.
+  std::optional<int64_t> original_max_position_embeddings = {};
+  std::optional<double> factor = {};            // > 0; yarn and longrope: the ratio of the lengths
+  std::optional<double> attention_factor = {};  // >= 0; replaces the computed one
+  std::optional<double> mscale = {};            // yarn
+  std::optional<double> mscale_all_dim = {};    // yarn
+  std::optional<double> beta_fast = {};         // yarn; 32
+  std::optional<double> beta_slow = {};         // yarn; 1
+  std::optional<bool> truncate = {};            // yarn; true
+  std::optional<double> low_freq_factor = {};   // llama3
+  std::optional<double> high_freq_factor = {};  // llama3
+  std::vector<double> short_factor = {};        // longrope, rotary_dim/2
+  std::vector<double> long_factor = {};         // longrope, rotary_dim/2
+  std::optional<Mrope> mrope = {};
 
   bool operator==(const RopeConfig&) const = default;
 };
@@ -73,8 +75,10 @@ absl::Status Validate(const RopeConfig& config, std::optional<int64_t> head_dim 
 
 // Legal settings that are probably mistakes, in words: factor below 1, high_freq_factor equal to
 // low_freq_factor, a factor that contradicts the length ratio, settings that implementations read
-// differently. REQUIRES: Validate(config) is OK.
-std::vector<std::string> Warnings(const RopeConfig& config);
+// differently. Each says the number that it changes. `head_dim` as for Validate.
+// REQUIRES: Validate(config, head_dim) is OK.
+std::vector<std::string> Warnings(const RopeConfig& config,
+                                  std::optional<int64_t> head_dim = std::nullopt);
 
 }  // namespace rope::kernels
 

@@ -1,0 +1,126 @@
+#include "kernels/worker_pool.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "kernels/check.h"
+
+namespace rope::kernels {
+namespace {
+
+// A caller that has run out of items yields for this long before it sleeps: being woken costs as
+// much as a slice.
+constexpr absl::Duration kSpin = absl::Microseconds(50);
+
+}  // namespace
+
+class WorkerPool::Impl {
+ public:
+  explicit Impl(int threads) {
+    ROPE_CHECK(threads >= 1);
+    for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { Work(); });
+  }
+
+  ~Impl() {
+    {
+      absl::MutexLock lock(&mu_);
+      stopping_ = true;
+      work_.SignalAll();
+    }
+    for (std::thread& worker : workers_) worker.join();
+  }
+
+  int threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+  void ParallelFor(int64_t items, const std::function<void(int64_t)>& body) {
+    if (items <= 1 || workers_.empty()) {
+      for (int64_t i = 0; i < items; ++i) body(i);
+      return;
+    }
+    Call call{.body = &body, .items = items};
+    {
+      absl::MutexLock lock(&mu_);
+      calls_.push_back(&call);
+      const int64_t helpers = std::min(items - 1, static_cast<int64_t>(workers_.size()));
+      for (int64_t i = 0; i < helpers; ++i) work_.Signal();
+    }
+    RunItems(call);
+    Retire(call);
+  }
+
+ private:
+  // One ParallelFor; lives on its caller's stack.
+  struct Call {
+    const std::function<void(int64_t)>* body;
+    int64_t items;
+    std::atomic<int64_t> next = 0;
+    std::atomic<int64_t> helpers = 0;  // workers inside RunItems; raised under mu_ only
+  };
+
+  static void RunItems(Call& call) {
+    for (int64_t i = call.next.fetch_add(1); i < call.items; i = call.next.fetch_add(1)) {
+      (*call.body)(i);
+    }
+  }
+
+  // Takes the call out of reach of the workers and waits for those that are still in it.
+  void Retire(Call& call) {
+    {
+      absl::MutexLock lock(&mu_);
+      Unqueue(call);
+    }
+    const absl::Time deadline = absl::Now() + kSpin;
+    while (call.helpers.load(std::memory_order_acquire) != 0 && absl::Now() < deadline) {
+      sched_yield();
+    }
+    absl::MutexLock lock(&mu_);  // also: no worker still holds it after its last touch of `call`
+    while (call.helpers.load(std::memory_order_acquire) != 0) done_.Wait(&mu_);
+  }
+
+  void Unqueue(Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const auto found = std::find(calls_.begin(), calls_.end(), &call);
+    if (found != calls_.end()) calls_.erase(found);
+  }
+
+  void Work() {
+    absl::MutexLock lock(&mu_);
+    while (true) {
+      while (calls_.empty() && !stopping_) work_.Wait(&mu_);
+      if (calls_.empty()) return;
+      Call& call = *calls_.front();
+      call.helpers.fetch_add(1);
+      mu_.Unlock();
+      RunItems(call);
+      mu_.Lock();
+      Unqueue(call);
+      if (call.helpers.fetch_sub(1, std::memory_order_release) == 1) done_.SignalAll();
+    }
+  }
+
+  std::vector<std::thread> workers_;
+  absl::Mutex mu_;
+  absl::CondVar work_;
+  absl::CondVar done_;
+  std::deque<Call*> calls_ ABSL_GUARDED_BY(mu_);  // that may still have items
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+WorkerPool::WorkerPool(int threads) : impl_(std::make_unique<Impl>(threads)) {}
+WorkerPool::~WorkerPool() = default;
+int WorkerPool::threads() const {
+  return impl_->threads();
+}
+void WorkerPool::ParallelFor(int64_t items, const std::function<void(int64_t)>& body) {
+  impl_->ParallelFor(items, body);
+}
+
+}  // namespace rope::kernels

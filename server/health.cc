@@ -104,7 +104,9 @@ class Health::WatchCall {
   CallEvent<WatchCall> done_{this, &WatchCall::OnDone};
 };
 
-Health::Health(const std::vector<std::string>& services) : services_(WithWhole(services)) {
+Health::Health(const std::vector<std::string>& services, CallsInFlight& in_flight)
+    : services_(WithWhole(services)) {
+  check_.in_flight = &in_flight;
   check_.request = [this](grpc::ServerContext* context, grpc::ByteBuffer* request,
                           grpc::ServerAsyncResponseWriter<grpc::ByteBuffer>* writer,
                           grpc::ServerCompletionQueue* queue, void* tag) {

@@ -28,7 +28,7 @@ class Health {
       grpc::health::v1::Health::WithAsyncMethod_Watch<grpc::health::v1::Health::Service>>;
 
   // Knows "" (the server as a whole) and `services`, all NOT_SERVING at first.
-  explicit Health(const std::vector<std::string>& services);
+  Health(const std::vector<std::string>& services, CallsInFlight& in_flight);
   ~Health();
 
   Service& service() { return service_; }

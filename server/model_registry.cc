@@ -73,8 +73,9 @@ kernels::LayerChoice ChoiceOf(const v1::RopeSpec& spec) {
 
 // Adds the request's field to a kernel's error, which names the config's own.
 absl::Status InField(const std::string& field, const absl::Status& status) {
-  const bool about_the_choice = absl::StartsWith(status.message(), "layer");
-  return Prefixed(about_the_choice ? "rope." : field, status);
+  const bool names_a_field_of_rope = absl::StartsWith(status.message(), "layer") ||
+                                     absl::StartsWith(status.message(), "config_json: ");
+  return Prefixed(names_a_field_of_rope ? "rope." : field, status);
 }
 
 }  // namespace

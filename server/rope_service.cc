@@ -74,7 +74,7 @@ class RopeService::RefusedStream {
                                grpc::ServerCompletionQueue* queue, void* tag) {                   \
                           generated_->Request##name(context, request, writer, queue, queue, tag); \
                         },                                                                        \
-                        handle}))
+                        handle, parts_.in_flight}))
 
 RopeService::RopeService(Parts parts)
     : parts_(std::move(parts)), generated_(std::make_unique<Generated>()) {

@@ -29,6 +29,7 @@ class RopeService {
     ModelRegistry* registry = nullptr;
     Metrics* metrics = nullptr;
     const Clock* clock = nullptr;
+    CallsInFlight* in_flight = nullptr;
     std::string instance_id;
     int64_t max_message_bytes = 0;
     std::function<v1::GetServerInfoResponse()> server_info;

@@ -20,6 +20,9 @@ namespace rope::server {
 namespace {
 
 constexpr absl::string_view kUnixPrefix = "unix:";
+// Connections get this long to close by themselves once no call is left: a client that does not
+// poll its connection answers the goodbye late or never.
+constexpr absl::Duration kCloseGrace = absl::Milliseconds(500);
 constexpr int kHttp2FrameBytesMax = 16 * 1024 * 1024 - 1;  // the largest that HTTP/2 has
 
 std::string MakeInstanceId() {
@@ -88,9 +91,9 @@ absl::Status Server::Build() {
       [executor = executor_.get()](absl::Span<Slice> slices) { executor->Run(slices); });
   engine_ = std::make_unique<Engine>(*registry_, *admission_, *batcher_, clock_);
   rope_service_ = std::make_unique<RopeService>(
-      RopeService::Parts{engine_.get(), registry_.get(), metrics_.get(), &clock_, instance_id_,
-                         options_.max_message_bytes, [this] { return Info(); }});
-  health_ = std::make_unique<Health>(std::vector<std::string>{"rope.v1.RopeService"});
+      RopeService::Parts{engine_.get(), registry_.get(), metrics_.get(), &clock_, &in_flight_,
+                         instance_id_, options_.max_message_bytes, [this] { return Info(); }});
+  health_ = std::make_unique<Health>(std::vector<std::string>{"rope.v1.RopeService"}, in_flight_);
   ROPE_RETURN_IF_ERROR(BuildGrpcServer(threads));
   ROPE_RETURN_IF_ERROR(Listen());
   ArmAndStart();
@@ -156,13 +159,14 @@ void Server::StopAdvertising() {
 void Server::Drain(absl::Duration grace) {
   if (drained_) return;
   drained_ = true;
-  if (grpc_server_ != nullptr) {
+  if (grpc_server_ != nullptr) {  // null: Create failed before
     StopAdvertising();
     unix_listeners_.clear();
+    batcher_->Drain();  // from here on new calls are answered UNAVAILABLE
+    in_flight_.AwaitNone(grace);
     health_->Shutdown();
-    grpc_server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
+    grpc_server_->Shutdown(absl::ToChronoTime(absl::Now() + kCloseGrace));
   }
-  if (batcher_ != nullptr) batcher_->Drain();
   if (poll_loop_ != nullptr) poll_loop_->Shutdown();
 }
 

@@ -17,7 +17,7 @@
 #include "absl/time/time.h"
 #include "kernels/backend.h"
 #include "kernels/table_cache.h"
-#include "rope/v1/admin.pb.h"
+#include "rope/v1/rope_service.pb.h"
 #include "server/admission.h"
 #include "server/batcher.h"
 #include "server/buffer_pool.h"
@@ -67,6 +67,7 @@ class Server {
   const std::string instance_id_;
   const absl::Time started_;
 
+  CallsInFlight in_flight_;
   std::unique_ptr<kernels::Backend> backend_;
   std::unique_ptr<kernels::TableCache> tables_;
   std::unique_ptr<ModelRegistry> registry_;

@@ -16,11 +16,38 @@
 #include <functional>
 #include <memory>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "server/grpc_status.h"
 #include "server/poll_loop.h"
 
 namespace rope::server {
+
+// Calls that were received and are not freed yet.
+//
+// Threading:  Thread-safe.
+class CallsInFlight {
+ public:
+  void Add() {
+    absl::MutexLock lock(&mutex_);
+    ++count_;
+  }
+  void Remove() {
+    absl::MutexLock lock(&mutex_);
+    --count_;
+  }
+  // Waits until there are none; false: some are left after `timeout`.
+  bool AwaitNone(absl::Duration timeout) {
+    absl::MutexLock lock(&mutex_);
+    auto none = [this]() { return count_ == 0; };
+    return mutex_.AwaitWithTimeout(absl::Condition(&none), timeout);
+  }
+
+ private:
+  absl::Mutex mutex_;
+  int64_t count_ ABSL_GUARDED_BY(mutex_) = 0;
+};
 
 class UnaryCall {
  public:
@@ -35,6 +62,7 @@ class UnaryCall {
   struct Method {
     Request request;
     Handler handler;
+    CallsInFlight* in_flight = nullptr;
   };
 
   // Waits for one call of `method` on `queue`, and for the next when it has come.
@@ -69,6 +97,7 @@ class UnaryCall {
       delete this;
       return;
     }
+    method_.in_flight->Add();
     Arm(method_, queue_);
     method_.handler(*this);
   }
@@ -78,7 +107,10 @@ class UnaryCall {
     Release();
   }
   void Release() {
-    if (open_.fetch_sub(1) == 1) delete this;
+    if (open_.fetch_sub(1) != 1) return;
+    CallsInFlight& in_flight = *method_.in_flight;
+    delete this;
+    in_flight.Remove();
   }
 
   const Method& method_;

@@ -1,0 +1,57 @@
+// The arguments of one ropectl command, checked against the flags that it takes.
+//
+// Threading:  A value.
+// Errors:     INVALID_ARGUMENT: an unknown or repeated flag, a value that is missing or not of its
+// kind.
+#ifndef ROPE_CLIENT_CLI_ARGUMENTS_H_
+#define ROPE_CLIENT_CLI_ARGUMENTS_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "rope/status.h"
+
+namespace rope::client {
+
+enum class FlagKind {
+  kSwitch,    // --name
+  kText,      // --name=TEXT
+  kInteger,   // --name=-3
+  kNumber,    // --name=2.5, finite
+  kIntegers,  // --name=0,1,2
+};
+
+struct Flag {
+  absl::string_view name;
+  FlagKind kind = FlagKind::kText;
+  absl::string_view value;  // what the help calls the value
+  absl::string_view help;
+};
+
+class Arguments {
+ public:
+  // Flags are `--name=value` or `--name value`; what follows `--` is no flag.
+  static Result<Arguments> Parse(absl::Span<const absl::string_view> arguments,
+                                 absl::Span<const Flag> flags);
+
+  bool Has(absl::string_view name) const { return values_.find(name) != values_.end(); }
+  // REQUIRES of each: the flag was declared with that kind.
+  std::string Text(absl::string_view name) const;  // empty where it was not given
+  std::optional<int64_t> Integer(absl::string_view name) const;
+  std::optional<double> Number(absl::string_view name) const;
+  std::vector<int64_t> Integers(absl::string_view name) const;  // empty where it was not given
+  const std::vector<std::string>& positional() const { return positional_; }
+
+ private:
+  std::map<std::string, std::string, std::less<>> values_;
+  std::vector<std::string> positional_;
+};
+
+}  // namespace rope::client
+
+#endif  // ROPE_CLIENT_CLI_ARGUMENTS_H_

@@ -1,0 +1,133 @@
+// describe: what a config means, as a page or as JSON.
+#include <cmath>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "client/cli/commands.h"
+
+namespace rope::client {
+namespace {
+
+// inv_freq over the unscaled theta^(-2i/d): what the scaling did to this frequency.
+std::string ScalingOf(const DescribeReply& reply, size_t index) {
+  const RopeConfig& config = reply.config;
+  if (reply.inv_freq[index] == 0) return "does not turn";
+  const double exponent = -static_cast<double>(index) / static_cast<double>(reply.inv_freq.size());
+  const double plain = std::pow(config.rope_theta.value_or(10000), exponent);
+  const double ratio = reply.inv_freq[index] / plain;
+  const auto is = [ratio](double value) { return std::abs(ratio - value) < 1e-9 * value; };
+  if (is(1)) return "kept";
+  const double factor = config.factor.value_or(1);
+  if (is(1 / factor)) return absl::StrFormat("divided by %g", factor);
+  const bool blends = config.rope_type == "yarn" || config.rope_type == "llama3";
+  return absl::StrFormat(blends ? "blended, x %.6g" : "x %.6g", ratio);
+}
+
+std::string RopeType(const RopeConfig& config) {
+  return config.rope_type.empty() ? "default" : config.rope_type;
+}
+
+void PrintHead(const DescribeReply& reply) {
+  const RopeConfig& config = reply.config;
+  absl::PrintF("type              %s\n", RopeType(config));
+  if (!reply.layer_type.empty()) absl::PrintF("layer type        %s\n", reply.layer_type);
+  absl::PrintF("theta             %.17g\n", config.rope_theta.value_or(0));
+  absl::PrintF("head_dim          %d\n", config.head_dim.value_or(0));
+  absl::PrintF("rotary_dim        %d\n", config.rotary_dim.value_or(0));
+  absl::PrintF("pairing           %s\n", reply.pairing == Pairing::kUnspecified
+                                             ? "not said: rotate needs --pairing"
+                                             : Name(reply.pairing));
+  if (config.factor.has_value()) absl::PrintF("factor            %.17g\n", *config.factor);
+  if (config.original_max_position_embeddings.has_value()) {
+    absl::PrintF("original length   %d\n", *config.original_max_position_embeddings);
+  }
+  if (config.max_position_embeddings.has_value()) {
+    absl::PrintF("length            %d\n", *config.max_position_embeddings);
+  }
+  if (!config.mrope_section.empty()) {
+    absl::PrintF("mrope             %s%s\n", absl::StrJoin(config.mrope_section, ", "),
+                 config.mrope_interleaved.value_or(false) ? ", interleaved" : "");
+  }
+  absl::PrintF("attention factor  %.17g\n", reply.attention_factor);
+  absl::PrintF("for seq_len       %d%s\n", reply.seq_len,
+               reply.depends_on_seq_len ? " (another length gives other numbers)" : "");
+  absl::PrintF("config_id         %s\n", reply.config_id);
+}
+
+void PrintNotes(const DescribeReply& reply) {
+  for (const std::string& warning : reply.warnings) absl::PrintF("warning: %s\n", warning);
+  for (const Reading& reading : reply.readings) {
+    absl::PrintF("%s reads this differently: %s (attention factor %.9g, inv_freq up to %.3g off)\n",
+                 reading.implementation, reading.difference, reading.attention_factor,
+                 reading.inv_freq_max_relative);
+  }
+}
+
+void PrintFrequencies(const DescribeReply& reply) {
+  absl::PrintF("\n%5s  %-23s %-16s %s\n", "index", "inv_freq", "wavelength", "scaling");
+  for (size_t i = 0; i < reply.inv_freq.size(); ++i) {
+    const double wavelength = i < reply.wavelengths.size() ? reply.wavelengths[i] : std::nan("");
+    absl::PrintF("%5d  %-23.17g %-16.6g %s\n", i, reply.inv_freq[i], wavelength,
+                 ScalingOf(reply, i));
+  }
+}
+
+void PrintRows(const DescribeReply& reply) {
+  for (const Row& row : reply.rows) {
+    absl::PrintF("\nposition %d\n%5s  %-23s %s\n", row.position, "index", "cos", "sin");
+    for (size_t i = 0; i < row.cos.size() && i < row.sin.size(); ++i) {
+      absl::PrintF("%5d  %-23.17g %.17g\n", i, row.cos[i], row.sin[i]);
+    }
+  }
+}
+
+void PrintPage(const DescribeReply& reply) {
+  if (!reply.rotates) {
+    absl::PrintF("This layer has no rotary embedding: tensors come back unchanged.\n");
+    return PrintNotes(reply);
+  }
+  PrintHead(reply);
+  PrintNotes(reply);
+  PrintFrequencies(reply);
+  PrintRows(reply);
+}
+
+}  // namespace
+
+std::vector<Flag> DescribeFlags() {
+  return WithRopeFlags({
+      {"seq_len", FlagKind::kInteger, "N", "Length that decides dynamic and longrope."},
+      {"head_dim", FlagKind::kInteger, "N", "Channels of a head, where the config does not say."},
+      {"positions", FlagKind::kIntegers, "0,1,2", "Positions whose cos and sin to print."},
+      {"json", FlagKind::kSwitch, "", "Print the answer as JSON."},
+      {"plot", FlagKind::kText, "FILE.svg", "Not built yet."},
+  });
+}
+
+int RunDescribe(const Arguments& arguments) {
+  if (arguments.Has("plot")) {
+    return Fail(Status(StatusCode::kUnimplemented, "--plot: not built yet"));
+  }
+  Result<RopeSpec> spec = RopeSpecOf(arguments);
+  if (!spec.ok()) return FailOrMisuse(spec.status());
+  const DescribeRequest request{.rope = std::move(*spec),
+                                .seq_len = arguments.Integer("seq_len"),
+                                .positions = arguments.Integers("positions"),
+                                .head_dim = arguments.Integer("head_dim")};
+  const Result<Client> client = ConnectTo(arguments);
+  if (!client.ok()) return Fail(client.status());
+  if (arguments.Has("json")) {
+    const Result<std::string> json = client->DescribeJson(request, CallOptionsOf(arguments));
+    if (!json.ok()) return Fail(json.status());
+    absl::PrintF("%s", *json);
+    return kExitOk;
+  }
+  const Result<DescribeReply> reply = client->Describe(request, CallOptionsOf(arguments));
+  if (!reply.ok()) return Fail(reply.status());
+  PrintPage(*reply);
+  return kExitOk;
+}
+
+}  // namespace rope::client

@@ -1,0 +1,124 @@
+// verify: golden files against the server, in every dtype.
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "client/cli/commands.h"
+#include "client/cli/files.h"
+#include "client/cli/golden.h"
+
+namespace rope::client {
+namespace {
+
+constexpr int64_t kGoldenBytesMax = int64_t{1} << 30;
+
+struct NamedDType {
+  DType dtype;
+  absl::string_view name;
+};
+constexpr NamedDType kDTypes[] = {
+    {DType::kFloat32, "fp32"}, {DType::kFloat16, "fp16"}, {DType::kBFloat16, "bf16"}};
+
+// What became of one file.
+struct Verdict {
+  std::string ratios;  // "fp32 0.935  fp16 0.998  bf16 0.999"
+  std::string why;     // empty: within tolerance
+};
+
+// Rotates both tensors in one call and gives the larger deviation.
+Result<Deviation> Measure(const Client& client, const CallOptions& call, const GoldenFile& golden,
+                          DType dtype) {
+  RotateRequest request;
+  request.rope = {.config_json = golden.config_json,
+                  .layer_type = golden.layer_type,
+                  .pairing = golden.pairing};
+  request.positions = {.position_ids = golden.positions,
+                       .position_ids_shape = golden.positions_shape,
+                       .seq_len = {golden.seq_len}};
+  std::vector<std::vector<std::byte>> inputs;
+  for (const GoldenTensor& tensor : golden.tensors) {
+    inputs.push_back(Store(tensor.input, dtype));
+    request.tensors.push_back({.role = tensor.role,
+                               .layout = "THD",
+                               .dtype = dtype,
+                               .shape = {golden.tokens, tensor.heads, golden.head_dim},
+                               .data = inputs.back().data()});
+  }
+  const Result<RotateReply> reply = client.Rotate(request, call);
+  if (!reply.ok()) return reply.status();
+  Deviation worst;
+  for (size_t i = 0; i < golden.tensors.size(); ++i) {
+    Deviation deviation = Compare(golden, golden.tensors[i], dtype, reply->tensors[i].data);
+    if (deviation.ratio > worst.ratio) worst = std::move(deviation);
+  }
+  return worst;
+}
+
+Verdict VerifyFile(const Client& client, const CallOptions& call, const std::string& path) {
+  Verdict verdict;
+  const auto note = [&verdict](std::string why) {
+    if (verdict.why.empty()) verdict.why = std::move(why);
+  };
+  const Result<std::string> text = ReadFile(path, kGoldenBytesMax);
+  const Result<GoldenFile> golden =
+      text.ok() ? ParseGolden(*text) : Result<GoldenFile>(text.status());
+  if (!golden.ok()) {
+    note(golden.status().message());
+    return verdict;
+  }
+  for (const NamedDType& dtype : kDTypes) {
+    const Result<Deviation> deviation = Measure(client, call, *golden, dtype.dtype);
+    if (!deviation.ok()) {
+      absl::StrAppend(&verdict.ratios, dtype.name, " -      ");
+      note(absl::StrCat(dtype.name, ": ", deviation.status().ToString()));
+      continue;
+    }
+    absl::StrAppendFormat(&verdict.ratios, "%s %-6.3f ", dtype.name, deviation->ratio);
+    if (!(deviation->ratio <= 1)) note(absl::StrCat(dtype.name, ": ", deviation->where));
+  }
+  return verdict;
+}
+
+// "folder/name.json" is "name".
+std::string NameOf(const std::string& path) {
+  std::string name = path.substr(path.rfind('/') + 1);
+  if (absl::EndsWith(name, ".json")) name.resize(name.size() - 5);
+  return name;
+}
+
+}  // namespace
+
+int RunVerify(const Arguments& arguments) {
+  const std::vector<std::string>& paths = arguments.positional();
+  if (paths.empty()) return Misuse("verify: got no file, want FILE.json...");
+  const Result<Client> client = ConnectTo(arguments);
+  if (!client.ok()) return Fail(client.status());
+  const bool show_progress = paths.size() > 1 && isatty(STDERR_FILENO) != 0;
+  size_t width = 0;
+  for (const std::string& path : paths) width = std::max(width, NameOf(path).size());
+  size_t failed = 0;
+  for (size_t i = 0; i < paths.size(); ++i) {
+    if (show_progress) absl::FPrintF(stderr, "\r%d/%d", i + 1, paths.size());
+    const Verdict verdict = VerifyFile(*client, CallOptionsOf(arguments), paths[i]);
+    if (show_progress) absl::FPrintF(stderr, "\r\x1b[K");
+    const std::string result = verdict.why.empty() ? "ok" : absl::StrCat("FAIL ", verdict.why);
+    absl::PrintF("%-*s  %s %s\n", static_cast<int>(width), NameOf(paths[i]), verdict.ratios,
+                 result);
+    std::fflush(stdout);
+    if (!verdict.why.empty()) ++failed;
+  }
+  if (paths.size() > 1) {
+    absl::FPrintF(stderr, "%d files, %d within tolerance, %d failed\n", paths.size(),
+                  paths.size() - failed, failed);
+  }
+  return failed == 0 ? kExitOk : kExitFailed;
+}
+
+}  // namespace rope::client

@@ -1,0 +1,201 @@
+#include "client/cli/commands.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "client/cli/files.h"
+
+namespace rope::client {
+namespace {
+
+constexpr absl::string_view kDefaultTarget = "127.0.0.1:50051";
+constexpr double kDefaultTimeoutSeconds = 30;
+constexpr double kTimeoutMillisecondsMax = 1e9;
+constexpr int64_t kConfigBytesMax = int64_t{16} << 20;  // the server's own limit is lower
+
+Status Misused(std::string message) {
+  return Status(StatusCode::kInvalidArgument, std::move(message));
+}
+
+void PrintFlags(absl::Span<const Flag> flags) {
+  for (const Flag& flag : flags) {
+    const std::string name = flag.kind == FlagKind::kSwitch
+                                 ? absl::StrCat("--", flag.name)
+                                 : absl::StrCat("--", flag.name, "=", flag.value);
+    absl::PrintF("  %-28s %s\n", name, flag.help);
+  }
+}
+
+void PrintOverview(std::FILE* out) {
+  absl::FPrintF(out, "ropectl: asks a RopeServe server.\n\nusage: ropectl COMMAND [FLAGS]\n\n");
+  for (const Command& command : Commands()) {
+    absl::FPrintF(out, "  %-10s %s\n", command.name, command.summary);
+  }
+  absl::FPrintF(out, "\n'ropectl help COMMAND' lists its flags.\n");
+}
+
+int PrintHelp(const Command& command) {
+  absl::PrintF("%s\n\nusage: ropectl %s [FLAGS] %s\n\n", command.summary, command.name,
+               command.positional);
+  PrintFlags(command.flags);
+  PrintFlags(CommonFlags());
+  return kExitOk;
+}
+
+const Command* FindCommand(absl::string_view name) {
+  const auto commands = Commands();
+  const auto it = std::find_if(commands.begin(), commands.end(),
+                               [name](const Command& command) { return command.name == name; });
+  return it == commands.end() ? nullptr : &*it;
+}
+
+int RunCommand(const Command& command, absl::Span<const absl::string_view> rest) {
+  std::vector<Flag> flags = command.flags;
+  flags.insert(flags.end(), CommonFlags().begin(), CommonFlags().end());
+  const Result<Arguments> arguments = Arguments::Parse(rest, flags);
+  if (!arguments.ok()) {
+    return Misuse(absl::StrCat(arguments.status().message(), " (ropectl help ", command.name, ")"));
+  }
+  if (arguments->Number("timeout").value_or(1) <= 0) {
+    return Misuse("--timeout: got no time, want more than 0 seconds");
+  }
+  if (command.positional.empty() && !arguments->positional().empty()) {
+    return Misuse(absl::StrCat("got '", arguments->positional().front(), "', want flags only"));
+  }
+  return command.run(*arguments);
+}
+
+}  // namespace
+
+absl::Span<const Command> Commands() {
+  static const std::vector<Command> commands = {
+      {"rotate", "", "Rotates tensors in .npy files.", RotateFlags(), &RunRotate},
+      {"describe", "", "Says what a config means: frequencies, attention factor, warnings.",
+       DescribeFlags(), &RunDescribe},
+      {"verify", "FILE.json...", "Checks golden files against the server.", {}, &RunVerify},
+      {"models", "", "Lists the models that the server knows by name.", {}, &RunModels},
+      {"info", "", "Version, devices, limits and table cache of the server.", {}, &RunInfo},
+      {"health",
+       "[SERVICE]",
+       "Prints the server's state; status 0 only if it is SERVING.",
+       {{"wait", FlagKind::kNumber, "SECONDS", "Wait that long for SERVING."}},
+       &RunHealth},
+  };
+  return commands;
+}
+
+absl::Span<const Flag> CommonFlags() {
+  static constexpr Flag kFlags[] = {
+      {"target", FlagKind::kText, "HOST:PORT",
+       "The server, or unix:PATH. Default 127.0.0.1:50051."},
+      {"timeout", FlagKind::kNumber, "SECONDS", "For each call. Default 30."},
+  };
+  return kFlags;
+}
+
+CallOptions CallOptionsOf(const Arguments& arguments) {
+  const double seconds = arguments.Number("timeout").value_or(kDefaultTimeoutSeconds);
+  return {.timeout = std::chrono::milliseconds(
+              static_cast<int64_t>(std::clamp(seconds * 1000, 1.0, kTimeoutMillisecondsMax)))};
+}
+
+Result<Client> ConnectTo(const Arguments& arguments, bool require_serving) {
+  ConnectOptions options;
+  options.timeout = std::min(options.timeout, CallOptionsOf(arguments).timeout);
+  options.require_serving = require_serving;
+  return Client::Connect(
+      arguments.Has("target") ? arguments.Text("target") : std::string(kDefaultTarget), options);
+}
+
+std::vector<Flag> WithRopeFlags(std::vector<Flag> flags) {
+  std::vector<Flag> all = {
+      {"model", FlagKind::kText, "NAME", "A model that the server knows (ropectl models); or"},
+      {"config", FlagKind::kText, "FILE", "a Hugging Face config.json, - is standard input; or"},
+      {"config_id", FlagKind::kText, "ID", "what describe gave, while that server runs."},
+      {"layer", FlagKind::kInteger, "INDEX", "Layer, where the config differs by layer; or"},
+      {"layer_type", FlagKind::kText, "NAME", "its type, for example full_attention."},
+      {"pairing", FlagKind::kText, "PAIRING", "half or interleaved. Default: as the model says."},
+  };
+  all.insert(all.end(), flags.begin(), flags.end());
+  return all;
+}
+
+Result<RopeSpec> RopeSpecOf(const Arguments& arguments) {
+  const int named = static_cast<int>(arguments.Has("model")) +
+                    static_cast<int>(arguments.Has("config")) +
+                    static_cast<int>(arguments.Has("config_id"));
+  if (named != 1) {
+    return Misused(
+        absl::StrCat("--model, --config, --config_id: got ", named, " of them, want exactly one"));
+  }
+  RopeSpec spec;
+  spec.model = arguments.Text("model");
+  spec.config_id = arguments.Text("config_id");
+  spec.layer_type = arguments.Text("layer_type");
+  if (const auto layer = arguments.Integer("layer"); layer.has_value()) {
+    if (*layer < 0 || *layer > std::numeric_limits<int32_t>::max()) {
+      return Misused(absl::StrCat("--layer: got ", *layer, ", want 0 or more"));
+    }
+    spec.layer = static_cast<int32_t>(*layer);
+  }
+  if (arguments.Has("pairing")) {
+    const std::string pairing = arguments.Text("pairing");
+    if (pairing != "half" && pairing != "interleaved") {
+      return Misused(absl::StrCat("--pairing: got ", pairing, ", want half or interleaved"));
+    }
+    spec.pairing = pairing == "half" ? Pairing::kHalf : Pairing::kInterleaved;
+  }
+  if (arguments.Has("config")) {
+    Result<std::string> text = ReadFile(arguments.Text("config"), kConfigBytesMax);
+    if (!text.ok()) return text.status();
+    spec.config_json = std::move(*text);
+  }
+  return spec;
+}
+
+int Fail(const Status& status) {
+  absl::FPrintF(stderr, "ropectl: %s\n", status.ToString());
+  return kExitFailed;
+}
+
+int Misuse(absl::string_view message) {
+  absl::FPrintF(stderr, "ropectl: %s\n", message);
+  return kExitUsage;
+}
+
+int FailOrMisuse(const Status& status) {
+  // INVALID_ARGUMENT of our own, before the server was asked, is about the arguments.
+  return status.code() == StatusCode::kInvalidArgument ? Misuse(status.message()) : Fail(status);
+}
+
+int RunRopectl(absl::Span<const absl::string_view> arguments) {
+  const auto is_word = [](absl::string_view argument) { return !absl::StartsWith(argument, "-"); };
+  const auto word = std::find_if(arguments.begin(), arguments.end(), is_word);
+  if (word == arguments.end()) {
+    const bool asked = std::find(arguments.begin(), arguments.end(), "--help") != arguments.end();
+    PrintOverview(asked ? stdout : stderr);
+    return asked ? kExitOk : kExitUsage;
+  }
+  std::vector<absl::string_view> rest(arguments.begin(), word);
+  rest.insert(rest.end(), word + 1, arguments.end());
+  if (*word == "help" && rest.empty()) {
+    PrintOverview(stdout);
+    return kExitOk;
+  }
+  const bool help = *word == "help" || std::find(rest.begin(), rest.end(), "--help") != rest.end();
+  const absl::string_view name = *word == "help" ? rest.front() : *word;
+  const Command* command = FindCommand(name);
+  if (command == nullptr) {
+    return Misuse(absl::StrCat("got the command '", name, "', want one of 'ropectl help'"));
+  }
+  return help ? PrintHelp(*command) : RunCommand(*command, rest);
+}
+
+}  // namespace rope::client

@@ -1,0 +1,63 @@
+// The commands of ropectl.
+//
+// Threading:  Functions only; they print, and block on the server.
+#ifndef ROPE_CLIENT_CLI_COMMANDS_H_
+#define ROPE_CLIENT_CLI_COMMANDS_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "client/cli/arguments.h"
+#include "rope/client.h"
+#include "rope/status.h"
+
+namespace rope::client {
+
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitFailed = 1;  // a call, a file or a comparison
+inline constexpr int kExitUsage = 2;
+
+struct Command {
+  absl::string_view name;
+  absl::string_view positional;  // what follows the flags, for the help
+  absl::string_view summary;
+  std::vector<Flag> flags;  // beside those of every command
+  int (*run)(const Arguments& arguments);
+};
+
+// In the order of the help.
+absl::Span<const Command> Commands();
+
+// Runs the command that `arguments` (without the program's name) ask for; returns the exit status.
+int RunRopectl(absl::Span<const absl::string_view> arguments);
+
+// Flags of every command: target, timeout.
+absl::Span<const Flag> CommonFlags();
+Result<Client> ConnectTo(const Arguments& arguments, bool require_serving = true);
+CallOptions CallOptionsOf(const Arguments& arguments);
+
+// Flags that name a rotary embedding, and what they say. INVALID_ARGUMENT is wrong usage; any other
+// error is a config that cannot be read.
+std::vector<Flag> WithRopeFlags(std::vector<Flag> flags);
+Result<RopeSpec> RopeSpecOf(const Arguments& arguments);
+
+// Say why on stderr, and return the exit status.
+int Fail(const Status& status);
+int Misuse(absl::string_view message);
+int FailOrMisuse(const Status& status);  // of arguments: INVALID_ARGUMENT is misuse
+
+std::vector<Flag> DescribeFlags();
+std::vector<Flag> RotateFlags();
+
+int RunHealth(const Arguments& arguments);
+int RunModels(const Arguments& arguments);
+int RunInfo(const Arguments& arguments);
+int RunDescribe(const Arguments& arguments);
+int RunRotate(const Arguments& arguments);
+int RunVerify(const Arguments& arguments);
+
+}  // namespace rope::client
+
+#endif  // ROPE_CLIENT_CLI_COMMANDS_H_

@@ -1,0 +1,24 @@
+// Whole files, in and out.
+//
+// Threading:  Functions only.
+// Errors:     NOT_FOUND: cannot be opened. OUT_OF_RANGE: larger than the bound. UNKNOWN: cannot be
+// written.
+#ifndef ROPE_CLIENT_CLI_FILES_H_
+#define ROPE_CLIENT_CLI_FILES_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "rope/status.h"
+
+namespace rope::client {
+
+// "-" is standard input.
+Result<std::string> ReadFile(const std::string& path, int64_t bytes_max);
+
+Status WriteFile(const std::string& path, absl::string_view first, absl::string_view second);
+
+}  // namespace rope::client
+
+#endif  // ROPE_CLIENT_CLI_FILES_H_

@@ -1,0 +1,248 @@
+#include "client/cli/golden.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "proto/float16.h"
+
+namespace rope::client {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int64_t kAxisMax = int64_t{1} << 20;  // so that a product of three cannot overflow
+constexpr double kTolerance = 1.5e-7;
+
+// Takes keys of an object; the first that is not as wanted is kept in status().
+class Fields {
+ public:
+  explicit Fields(const Json& json) : json_(json) {}
+  const Status& status() const { return status_; }
+
+  const Json* Get(const char* key) {
+    const auto it = json_.find(key);
+    if (it != json_.end()) return &*it;
+    Fail(key, "no such key", "one");
+    return nullptr;
+  }
+
+  std::string Text(const char* key) {
+    const Json* value = Get(key);
+    if (value != nullptr && value->is_string()) return value->get<std::string>();
+    Fail(key, "another type", "a string");
+    return {};
+  }
+
+  int64_t Integer(const char* key, int64_t min, int64_t max) {
+    const Json* value = Get(key);
+    if (value != nullptr && value->is_number_integer()) {
+      const auto number = value->get<int64_t>();
+      if (number >= min && number <= max) return number;
+    }
+    Fail(key, "another value", absl::StrCat("an integer from ", min, " to ", max));
+    return min;
+  }
+
+  double Number(const char* key) {
+    const Json* value = Get(key);
+    if (value != nullptr && value->is_number()) return value->get<double>();
+    Fail(key, "another type", "a number");
+    return 0;
+  }
+
+  std::vector<double> Numbers(const char* key, int64_t count) {
+    std::vector<double> numbers;
+    const Json* value = Get(key);
+    if (value == nullptr || !CheckArray(key, *value, count)) return numbers;
+    for (const Json& element : *value) {
+      if (!element.is_number()) Fail(key, "another type in it", "numbers");
+      numbers.push_back(element.is_number() ? element.get<double>() : 0);
+    }
+    return numbers;
+  }
+
+  // T integers, or three lists of T.
+  void Positions(int64_t tokens, GoldenFile& golden) {
+    const Json* value = Get("positions");
+    if (value == nullptr) return;
+    if (!value->is_array() || value->empty() || !value->front().is_array()) {
+      golden.positions_shape = {tokens};
+      return AppendIntegers("positions", *value, tokens, golden.positions);
+    }
+    golden.positions_shape = {3, tokens};
+    if (!CheckArray("positions", *value, 3)) return;
+    for (const Json& row : *value) AppendIntegers("positions", row, tokens, golden.positions);
+  }
+
+  void Fail(absl::string_view key, absl::string_view got, absl::string_view want) {
+    if (!status_.ok()) return;
+    status_ =
+        Status(StatusCode::kInvalidArgument, absl::StrCat(key, ": got ", got, ", want ", want));
+  }
+
+ private:
+  bool CheckArray(const char* key, const Json& value, int64_t count) {
+    if (!value.is_array()) {
+      Fail(key, "another type", "an array");
+      return false;
+    }
+    if (static_cast<int64_t>(value.size()) == count) return true;
+    Fail(key, absl::StrCat(value.size(), " elements"), absl::StrCat(count));
+    return false;
+  }
+
+  void AppendIntegers(const char* key, const Json& value, int64_t count,
+                      std::vector<int64_t>& out) {
+    if (!CheckArray(key, value, count)) return;
+    for (const Json& element : value) {
+      if (!element.is_number_integer()) Fail(key, "another type in it", "integers");
+      out.push_back(element.is_number_integer() ? element.get<int64_t>() : 0);
+    }
+  }
+
+  const Json& json_;
+  Status status_;
+};
+
+Pairing TakePairing(Fields& fields) {
+  const std::string text = fields.Text("pairing");
+  if (text == "half") return Pairing::kHalf;
+  if (text == "interleaved") return Pairing::kInterleaved;
+  fields.Fail("pairing", text, "half or interleaved");
+  return Pairing::kUnspecified;
+}
+
+GoldenTensor TakeTensor(Fields& fields, const GoldenFile& golden, Role role) {
+  const bool is_q = role == Role::kQ;
+  GoldenTensor tensor;
+  tensor.role = role;
+  tensor.heads = fields.Integer(is_q ? "num_heads" : "num_kv_heads", 0, kAxisMax);
+  const int64_t count = golden.tokens * tensor.heads * golden.head_dim;
+  tensor.input = fields.Numbers(is_q ? "q" : "k", count);
+  tensor.expected = fields.Numbers(is_q ? "q_out_f64" : "k_out_f64", count);
+  return tensor;
+}
+
+double Load(const std::byte* element, DType dtype) {
+  if (dtype == DType::kFloat32) {
+    float value = 0;
+    std::memcpy(&value, element, sizeof(value));
+    return static_cast<double>(value);
+  }
+  uint16_t bits = 0;
+  std::memcpy(&bits, element, sizeof(bits));
+  return static_cast<double>(dtype == DType::kFloat16 ? proto::FloatFromHalf(bits)
+                                                      : proto::FloatFromBFloat16(bits));
+}
+
+// Half the distance between neighbours of a 16-bit type at a finite value of it.
+double HalfUnit(double stored, DType dtype) {
+  if (dtype == DType::kFloat32) return 0;
+  const int mantissa_bits = dtype == DType::kFloat16 ? 10 : 7;
+  const int exponent_min = dtype == DType::kFloat16 ? -14 : -126;
+  const int exponent = stored == 0 ? exponent_min : std::max(std::ilogb(stored), exponent_min);
+  return std::ldexp(0.5, exponent - mantissa_bits);
+}
+
+double Ratio(double error, double tolerance) {
+  if (error == 0) return 0;
+  const double ratio = error / tolerance;
+  return std::isnan(ratio) || tolerance == 0 ? std::numeric_limits<double>::infinity() : ratio;
+}
+
+// The channel that turns with `channel`; itself where it does not rotate.
+int64_t PartnerOf(const GoldenFile& golden, int64_t channel) {
+  if (channel >= golden.rotary_dim) return channel;
+  if (golden.pairing == Pairing::kInterleaved) return channel ^ 1;
+  const int64_t half = golden.rotary_dim / 2;
+  return channel < half ? channel + half : channel - half;
+}
+
+}  // namespace
+
+Result<GoldenFile> ParseGolden(absl::string_view text) {
+  const Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) {
+    return Status(StatusCode::kInvalidArgument, "got other text, want a JSON object");
+  }
+  Fields fields(json);
+  if (const std::string format = fields.Text("format"); format != "rope-golden-1") {
+    fields.Fail("format", format, "rope-golden-1");
+  }
+  GoldenFile golden;
+  const Json* config = fields.Get("config");
+  if (config != nullptr)
+    golden.config_json = config->dump(-1, ' ', false, Json::error_handler_t::replace);
+  const Json* layer_type = fields.Get("layer_type");
+  if (layer_type != nullptr && !layer_type->is_null())
+    golden.layer_type = fields.Text("layer_type");
+  golden.pairing = TakePairing(fields);
+  golden.head_dim = fields.Integer("head_dim", 1, kAxisMax);
+  golden.rotary_dim = fields.Integer("rotary_dim", 0, golden.head_dim);
+  if (golden.rotary_dim % 2 != 0) fields.Fail("rotary_dim", "an odd number", "an even one");
+  golden.tokens = fields.Integer("num_tokens", 0, kAxisMax);
+  golden.seq_len = fields.Integer("seq_len", 1, std::numeric_limits<int64_t>::max());
+  golden.attention_factor = fields.Number("attention_factor");
+  if (!(golden.attention_factor >= 0)) fields.Fail("attention_factor", "less", "at least 0");
+  fields.Positions(golden.tokens, golden);
+  for (const Role role : {Role::kQ, Role::kK}) {
+    golden.tensors.push_back(TakeTensor(fields, golden, role));
+  }
+  if (!fields.status().ok()) return fields.status();
+  return golden;
+}
+
+std::vector<std::byte> Store(const std::vector<double>& values, DType dtype) {
+  const auto width = static_cast<size_t>(ElementBytes(dtype));
+  std::vector<std::byte> bytes(values.size() * width);
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (dtype == DType::kFloat32) {
+      const auto value = static_cast<float>(values[i]);
+      std::memcpy(&bytes[i * width], &value, width);
+    } else {
+      const uint16_t bits = dtype == DType::kFloat16 ? proto::HalfFromDouble(values[i])
+                                                     : proto::BFloat16FromDouble(values[i]);
+      std::memcpy(&bytes[i * width], &bits, width);
+    }
+  }
+  return bytes;
+}
+
+Deviation Compare(const GoldenFile& golden, const GoldenTensor& tensor, DType dtype,
+                  const void* rotated) {
+  const auto* elements = static_cast<const std::byte*>(rotated);
+  const int64_t row_channels = tensor.heads * golden.head_dim;
+  Deviation worst;
+  for (size_t i = 0; i < tensor.expected.size(); ++i) {
+    const int64_t channel = static_cast<int64_t>(i) % golden.head_dim;
+    const int64_t partner = PartnerOf(golden, channel);
+    const double got = Load(elements + i * static_cast<size_t>(ElementBytes(dtype)), dtype);
+    const double error = std::abs(got - tensor.expected[i]);
+    double tolerance = 0;
+    if (partner != channel) {
+      const double other = tensor.input[i + static_cast<size_t>(partner - channel)];
+      tolerance =
+          kTolerance * golden.attention_factor * (std::abs(tensor.input[i]) + std::abs(other));
+      if (std::isfinite(got)) tolerance += HalfUnit(got, dtype);
+    }
+    const double ratio =
+        std::isfinite(got) ? Ratio(error, tolerance) : std::numeric_limits<double>::infinity();
+    if (ratio <= worst.ratio) continue;
+    const auto index = static_cast<int64_t>(i);
+    worst.ratio = ratio;
+    worst.where = absl::StrFormat("%s[%d, %d, %d]: got %.9g, want %.9g, tolerance %.3g",
+                                  tensor.role == Role::kQ ? "q" : "k", index / row_channels,
+                                  index % row_channels / golden.head_dim, channel, got,
+                                  tensor.expected[i], tolerance);
+  }
+  return worst;
+}
+
+}  // namespace rope::client

@@ -1,0 +1,61 @@
+// A golden file (tests/conformance/golden/README.md), and how far rotated tensors are from it.
+//
+// Threading:  Functions and values.
+// Errors:     INVALID_ARGUMENT: not such a file; the message names the key.
+// Precision:  Tolerance of a channel of the pair (a, b): 1.5e-7 * attention_factor * (|a| + |b|),
+// and for 16-bit types half
+//             a unit of the stored value; 0 for channels that do not rotate.
+#ifndef ROPE_CLIENT_CLI_GOLDEN_H_
+#define ROPE_CLIENT_CLI_GOLDEN_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "rope/config.h"
+#include "rope/status.h"
+#include "rope/tensor.h"
+
+namespace rope::client {
+
+// One of q and k: [tokens, heads, head_dim].
+struct GoldenTensor {
+  Role role = Role::kQ;
+  int64_t heads = 0;
+  std::vector<double> input;
+  std::vector<double> expected;
+};
+
+struct GoldenFile {
+  std::string config_json;
+  std::string layer_type;  // empty: the config has one entry
+  Pairing pairing = Pairing::kUnspecified;
+  int64_t head_dim = 0;
+  int64_t rotary_dim = 0;
+  int64_t tokens = 0;
+  int64_t seq_len = 0;
+  double attention_factor = 0;
+  std::vector<int64_t> positions;
+  std::vector<int64_t> positions_shape;  // {tokens} or {3, tokens}
+  std::vector<GoldenTensor> tensors;     // q, k
+};
+
+Result<GoldenFile> ParseGolden(absl::string_view text);
+
+// Elements as `dtype`, rounded to nearest.
+std::vector<std::byte> Store(const std::vector<double>& values, DType dtype);
+
+struct Deviation {
+  double ratio = 0;   // largest error / tolerance; 0/0 is 0, x/0 and NaN are infinite
+  std::string where;  // the channel of that, and its numbers; empty where ratio is 0
+};
+
+// Of `rotated`, the elements that came back for `tensor`. REQUIRES: as many as it has.
+Deviation Compare(const GoldenFile& golden, const GoldenTensor& tensor, DType dtype,
+                  const void* rotated);
+
+}  // namespace rope::client
+
+#endif  // ROPE_CLIENT_CLI_GOLDEN_H_

@@ -1,0 +1,11 @@
+// ropectl: everything that can be asked of a RopeServe server from a shell.
+
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "client/cli/commands.h"
+
+int main(int argc, char** argv) {
+  const std::vector<absl::string_view> arguments(argv + (argc > 0 ? 1 : 0), argv + argc);
+  return rope::client::RunRopectl(arguments);
+}

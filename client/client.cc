@@ -1,0 +1,160 @@
+#include "rope/client.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/codec.h"
+#include "client/connection.h"
+#include "client/messages.h"
+#include "grpc/health/v1/health.pb.h"
+
+namespace rope::client {
+namespace {
+
+// A call whose messages are small enough for the generated coder.
+template <typename Reply, typename Request>
+Result<Reply> CallMessage(const Connection& connection, const std::string& method,
+                          const Request& request, const CallOptions& options) {
+  const grpc::Slice slice(request.SerializeAsString());
+  Result<grpc::ByteBuffer> buffer =
+      connection.Call(method, grpc::ByteBuffer(&slice, 1), /*idempotent=*/true, options);
+  if (!buffer.ok()) return buffer.status();
+  grpc::Slice joined;
+  Reply reply;
+  if (!buffer->DumpToSingleSlice(&joined).ok() ||
+      !reply.ParseFromArray(joined.begin(), static_cast<int>(joined.size()))) {
+    return Status(StatusCode::kInternal,
+                  absl::StrCat("reply: got malformed bytes, want ", reply.GetTypeName()));
+  }
+  return reply;
+}
+
+Result<v1::DescribeResponse> CallDescribe(const Connection& connection,
+                                          const DescribeRequest& request,
+                                          const CallOptions& options) {
+  return CallMessage<v1::DescribeResponse>(connection, "/rope.v1.RopeService/Describe",
+                                           ToMessage(request), options);
+}
+
+}  // namespace
+
+const char* Name(ServingStatus status) {
+  switch (status) {
+    case ServingStatus::kServing:
+      return "SERVING";
+    case ServingStatus::kNotServing:
+      return "NOT_SERVING";
+    case ServingStatus::kUnknown:
+      break;
+  }
+  return "UNKNOWN";
+}
+
+const char* Name(Pairing pairing) {
+  switch (pairing) {
+    case Pairing::kHalf:
+      return "half";
+    case Pairing::kInterleaved:
+      return "interleaved";
+    case Pairing::kUnspecified:
+      break;
+  }
+  return "unspecified";
+}
+
+Client::Client(std::shared_ptr<const Connection> connection) : connection_(std::move(connection)) {}
+
+Result<Client> Client::Connect(const std::string& target, const ConnectOptions& options) {
+  if (target.empty()) {
+    return Status(StatusCode::kInvalidArgument, "target: got nothing, want HOST:PORT or unix:PATH");
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  Client client(std::make_shared<const Connection>(target, options));
+  client.connection_->WaitForConnected(options.timeout);
+  const auto elapsed = std::chrono::duration_cast<std::chrono::milliseconds>(
+      std::chrono::steady_clock::now() - begin);
+  // Some time is left in any case, so that the error says why there is no connection.
+  const auto remaining = std::max(options.timeout - elapsed, std::chrono::milliseconds(100));
+  const Result<ServingStatus> health = client.Health({}, {.timeout = remaining});
+  if (!health.ok()) {
+    return Status(health.status().code(), absl::StrCat(target, ": ", health.status().message()),
+                  health.status().detail());
+  }
+  if (options.require_serving && *health != ServingStatus::kServing) {
+    return Status(StatusCode::kUnavailable,
+                  absl::StrCat(target, ": health: got ", Name(*health), ", want SERVING"));
+  }
+  return client;
+}
+
+Result<RotateReply> Client::Rotate(const RotateRequest& request, const CallOptions& options) const {
+  PayloadLoans loans;
+  Result<grpc::ByteBuffer> encoded = EncodeRotate(request, loans);
+  if (!encoded.ok()) return encoded.status();
+  Result<grpc::ByteBuffer> reply = connection_->Call("/rope.v1.RopeService/Rotate", *encoded,
+                                                     /*idempotent=*/true, options);
+  encoded->Clear();
+  // Before the reply is written: the output may be the memory that was lent.
+  connection_->AwaitReturn(loans);
+  if (!reply.ok()) return reply.status();
+  return DecodeRotate(*reply, request);
+}
+
+Result<DescribeReply> Client::Describe(const DescribeRequest& request,
+                                       const CallOptions& options) const {
+  const Result<v1::DescribeResponse> reply = CallDescribe(*connection_, request, options);
+  if (!reply.ok()) return reply.status();
+  return FromMessage(*reply);
+}
+
+Result<std::string> Client::DescribeJson(const DescribeRequest& request,
+                                         const CallOptions& options) const {
+  const Result<v1::DescribeResponse> reply = CallDescribe(*connection_, request, options);
+  if (!reply.ok()) return reply.status();
+  google::protobuf::util::JsonPrintOptions print;
+  print.add_whitespace = true;
+  print.preserve_proto_field_names = true;
+  print.always_print_primitive_fields = true;
+  std::string json;
+  if (!google::protobuf::util::MessageToJsonString(*reply, &json, print).ok()) {
+    return Status(StatusCode::kInternal, "reply: got text that is not UTF-8");
+  }
+  return json;
+}
+
+Result<std::vector<Model>> Client::ListModels(const CallOptions& options) const {
+  const auto reply = CallMessage<v1::ListModelsResponse>(
+      *connection_, "/rope.v1.RopeService/ListModels", v1::ListModelsRequest(), options);
+  if (!reply.ok()) return reply.status();
+  return FromMessage(*reply);
+}
+
+Result<ServerInfo> Client::GetServerInfo(const CallOptions& options) const {
+  const auto reply = CallMessage<v1::GetServerInfoResponse>(
+      *connection_, "/rope.v1.RopeService/GetServerInfo", v1::GetServerInfoRequest(), options);
+  if (!reply.ok()) return reply.status();
+  return FromMessage(*reply);
+}
+
+Result<ServingStatus> Client::Health(const std::string& service, const CallOptions& options) const {
+  grpc::health::v1::HealthCheckRequest request;
+  request.set_service(service);
+  const auto reply = CallMessage<grpc::health::v1::HealthCheckResponse>(
+      *connection_, "/grpc.health.v1.Health/Check", request, options);
+  if (!reply.ok()) return reply.status();
+  switch (reply->status()) {
+    case grpc::health::v1::HealthCheckResponse::SERVING:
+      return ServingStatus::kServing;
+    case grpc::health::v1::HealthCheckResponse::NOT_SERVING:
+      return ServingStatus::kNotServing;
+    default:
+      return ServingStatus::kUnknown;
+  }
+}
+
+}  // namespace rope::client

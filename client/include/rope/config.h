@@ -1,0 +1,62 @@
+// Which rotary embedding: the vocabulary of Hugging Face config.json. proto/rope/v1/config.proto
+// says every range and default; the server checks them, the client does not.
+//
+// Threading:  Values.
+#ifndef ROPE_CONFIG_H_
+#define ROPE_CONFIG_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace rope::client {
+
+// Which two channels of a head turn together.
+enum class Pairing {
+  kUnspecified,  // as the model or the config's model_type says
+  kHalf,         // i with i + rotary_dim/2 (GPT-NeoX, Hugging Face Llama)
+  kInterleaved,  // 2i with 2i + 1 (GPT-J, DeepSeek)
+};
+
+struct RopeConfig {
+  std::string rope_type = {};  // empty: "default"
+  std::optional<double> rope_theta = {};
+  std::optional<int64_t> head_dim = {};
+  std::optional<int64_t> rotary_dim = {};
+  std::optional<double> partial_rotary_factor = {};
+  std::optional<int64_t> max_position_embeddings = {};
+  std::optional<int64_t> original_max_position_embeddings = {};
+  std::optional<double> factor = {};
+  std::optional<double> attention_factor = {};
+  std::optional<double> mscale = {};
+  std::optional<double> mscale_all_dim = {};
+  std::optional<double> beta_fast = {};
+  std::optional<double> beta_slow = {};
+  std::optional<bool> truncate = {};
+  std::optional<double> low_freq_factor = {};
+  std::optional<double> high_freq_factor = {};
+  std::vector<double> short_factor = {};
+  std::vector<double> long_factor = {};
+  std::vector<int64_t> mrope_section = {};
+  std::optional<bool> mrope_interleaved = {};
+};
+
+// Names one rotary embedding: exactly one of the first four.
+struct RopeSpec {
+  std::string model = {};      // a name that the server knows (Client::ListModels)
+  std::string config_id = {};  // from Client::Describe, for as long as that server runs
+  std::string config_json =
+      {};  // a verbatim config.json, or the part of it about rotary embeddings
+  std::optional<RopeConfig> config = {};
+
+  // Which layer, where a config differs by layer; at most one of the two.
+  std::optional<int32_t> layer = {};
+  std::string layer_type = {};
+
+  Pairing pairing = Pairing::kUnspecified;
+};
+
+}  // namespace rope::client
+
+#endif  // ROPE_CONFIG_H_

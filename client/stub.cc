@@ -1,0 +1,152 @@
+#include "client/stub.h"
+
+#include <grpcpp/client_context.h>
+#include <grpcpp/completion_queue.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/security/credentials.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/string_view.h"
+#include "proto/error_details.h"
+
+namespace rope::client {
+namespace {
+
+using std::chrono::microseconds;
+using Clock = std::chrono::steady_clock;
+
+// A thread's queue. A thread has one call at a time, so the queue holds one event at most.
+class ThreadQueue {
+ public:
+  static grpc::CompletionQueue& Get() {
+    thread_local ThreadQueue queue;
+    return queue.queue_;
+  }
+
+ private:
+  ThreadQueue() = default;
+  ~ThreadQueue() {
+    queue_.Shutdown();
+    void* tag = nullptr;
+    bool ok = false;
+    while (queue_.Next(&tag, &ok)) {
+    }
+  }
+
+  grpc::CompletionQueue queue_;
+};
+
+// Takes the event of the call that this thread has just started.
+void AwaitEvent(grpc::CompletionQueue& queue, microseconds spin) {
+  void* tag = nullptr;
+  bool ok = false;
+  const auto end = Clock::now() + spin;
+  while (Clock::now() < end) {
+    const auto now = gpr_time_0(GPR_CLOCK_MONOTONIC);
+    if (queue.AsyncNext(&tag, &ok, now) != grpc::CompletionQueue::TIMEOUT) return;
+    sched_yield();  // another thread may be the one that has the answer to bring
+  }
+  queue.Next(&tag, &ok);
+}
+
+// Whether a control group leaves this process at most one processor.
+bool IsLimitedToOneProcessor() {
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  int64_t quota = 0;
+  int64_t period = 0;
+  return (file >> quota >> period) && quota <= period;  // "max" is no number: no limit
+}
+
+microseconds DefaultSpin() {
+  const bool alone = std::thread::hardware_concurrency() <= 1 || IsLimitedToOneProcessor();
+  return microseconds(alone ? 0 : 200);
+}
+
+grpc::ChannelArguments MakeArguments(const ConnectOptions& options) {
+  grpc::ChannelArguments arguments;
+  const int bytes_max = static_cast<int>(
+      std::clamp<int64_t>(options.max_message_bytes, 0, std::numeric_limits<int>::max()));
+  arguments.SetMaxReceiveMessageSize(bytes_max);
+  arguments.SetMaxSendMessageSize(bytes_max);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, (1 << 24) - 1);  // the largest there is
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);         // a Client is a connection
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);     // ours are; gRPC's keep the request's slices
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // tensors do not go through web proxies
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
+  return arguments;
+}
+
+// A day is for ever; what is longer would overflow the clock.
+std::chrono::system_clock::time_point DeadlineAfter(microseconds timeout) {
+  return std::chrono::system_clock::now() +
+         std::clamp<microseconds>(timeout, microseconds(0), std::chrono::hours(24));
+}
+
+Status ToStatus(const grpc::Status& status, const grpc::ClientContext& context) {
+  ErrorDetail detail;
+  if (auto error = proto::DecodeStatusDetails(status.error_details()); error.has_value()) {
+    detail.field = std::move(*error->mutable_field());
+    detail.got = std::move(*error->mutable_got());
+    detail.want = std::move(*error->mutable_want());
+    detail.retry_delay_ms = error->retry_delay_ms();
+    detail.executed = error->executed();
+  }
+  const auto& trailers = context.GetServerTrailingMetadata();
+  if (const auto it = trailers.find("grpc-retry-pushback-ms"); it != trailers.end()) {
+    int64_t delay_ms = 0;
+    if (absl::SimpleAtoi(absl::string_view(it->second.data(), it->second.size()), &delay_ms)) {
+      detail.retry_delay_ms = std::max(detail.retry_delay_ms, delay_ms);
+    }
+  }
+  return Status(static_cast<StatusCode>(status.error_code()), status.error_message(),
+                std::move(detail));
+}
+
+}  // namespace
+
+Stub::Stub(const std::string& target, const ConnectOptions& options)
+    : channel_(grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(),
+                                         MakeArguments(options))),
+      spin_(std::clamp<microseconds>(options.spin.value_or(DefaultSpin()), microseconds(0),
+                                     std::chrono::seconds(1))) {}
+
+bool Stub::WaitForConnected(microseconds timeout) const {
+  return channel_->WaitForConnected(DeadlineAfter(timeout));
+}
+
+Result<grpc::ByteBuffer> Stub::Call(const std::string& method, const grpc::ByteBuffer& request,
+                                    microseconds timeout) const {
+  grpc::CompletionQueue& queue = ThreadQueue::Get();
+  grpc::ClientContext context;
+  context.set_deadline(DeadlineAfter(timeout));
+  grpc::ByteBuffer reply;
+  grpc::Status status;
+  grpc::GenericStub stub(channel_);
+  const auto call = stub.PrepareUnaryCall(&context, method, request, &queue);
+  call->StartCall();
+  call->Finish(&reply, &status, nullptr);
+  AwaitEvent(queue, spin_);
+  if (!status.ok()) return ToStatus(status, context);
+  return reply;
+}
+
+void Stub::AwaitReturn(const PayloadLoans& loans) const {
+  while (!loans.AllReturned()) {
+    void* tag = nullptr;
+    bool ok = false;
+    ThreadQueue::Get().AsyncNext(&tag, &ok, DeadlineAfter(std::chrono::milliseconds(1)));
+  }
+}
+
+}  // namespace rope::client

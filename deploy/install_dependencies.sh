@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Installs the distribution packages that the build needs, where they are missing.
+# Usage: deploy/install_dependencies.sh [--tests]      --tests: what the tests need, too
+set -euo pipefail
+
+packages=(g++ cmake ninja-build libabsl-dev libgrpc++-dev libprotobuf-dev protobuf-compiler
+  protobuf-compiler-grpc libspdlog-dev libhwy-dev nlohmann-json3-dev prometheus-cpp-dev)
+test_packages=(libgtest-dev libgmock-dev libbenchmark-dev python3 python3-venv ca-certificates)
+
+fail() {
+  echo "install_dependencies: $*" >&2
+  exit 1
+}
+
+case "${1:-}" in
+  '') ;;
+  --tests) packages+=("${test_packages[@]}") ;;
+  *) fail "got argument '$1', want --tests or none" ;;
+esac
+
+command -v apt-get >/dev/null ||
+  fail "this system has no apt; install what Debian 12 calls: ${packages[*]}"
+
+known=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "${packages[@]}" 2>/dev/null || true)
+missing=()
+for package in "${packages[@]}"; do
+  grep -qxF "installed $package" <<<"$known" || missing+=("$package")
+done
+((${#missing[@]})) || exit 0
+
+as_root=()
+if [[ $(id -u) != 0 ]]; then
+  command -v sudo >/dev/null ||
+    fail "neither root nor sudo; have an administrator install: ${missing[*]}"
+  as_root=(sudo)
+fi
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+apt_get() {
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get -q -o DPkg::Lock::Timeout=300 "$@" >>"$log" 2>&1 </dev/null
+}
+update_and_install() {
+  apt_get update && apt_get install -y --no-install-recommends "${missing[@]}"
+}
+
+echo "installing packages${as_root[0]:+ with sudo}: ${missing[*]}"
+update_and_install || {
+  echo "install_dependencies: apt failed, trying once more" >&2
+  update_and_install || {
+    tail -n 20 "$log" >&2
+    fail "apt could not install: ${missing[*]}"
+  }
+}
+echo "installed ${#missing[@]} packages and what they need"

@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# Sets up, builds, starts the server and rotates one real request; stays up until Ctrl-C or SIGTERM.
+# Usage: deploy/quickstart.sh [--once]      --once: stop the server again and exit 0
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+readonly preferred_port=50051
+readonly server_log=build/quickstart_server.log
+readonly start_attempts=300 stop_attempts=300  # Of 0.1 s each.
+server_pid=
+
+fail() {
+  echo "quickstart: $*" >&2
+  if [[ -s $server_log && $server_pid ]]; then
+    echo "last lines of $server_log:" >&2
+    tail -n 20 "$server_log" >&2
+  fi
+  exit 1
+}
+
+server_runs() { kill -0 "$server_pid" 2>/dev/null; }
+
+# Ends the server the way an operator does, and sets server_status to how it took it.
+stop_server() {
+  kill -TERM "$server_pid" 2>/dev/null || true
+  for ((i = 0; i < stop_attempts; ++i)); do
+    server_runs || break
+    sleep 0.1
+  done
+  if server_runs; then
+    kill -KILL "$server_pid" 2>/dev/null || true
+  fi
+  server_status=0
+  wait "$server_pid" || server_status=$?
+}
+
+# Whatever way the script ends, it leaves no server behind.
+on_exit() {
+  local status=$?
+  trap - EXIT INT TERM
+  if [[ $server_pid ]] && server_runs; then
+    stop_server
+  fi
+  exit "$status"
+}
+
+# Not asked of the server: two servers can share a port without either of them noticing.
+port_is_taken() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+
+start_server() {
+  local listen=127.0.0.1:$preferred_port
+  if port_is_taken "$preferred_port"; then
+    echo "port $preferred_port is taken; the server chooses a free one"
+    listen=127.0.0.1:0
+  fi
+  build/bin/rope_server "--listen=$listen" >"$server_log" 2>&1 </dev/null &
+  server_pid=$!
+}
+
+# The server says where it listens as soon as it does; then it must also call itself healthy.
+wait_until_healthy() {
+  target=
+  for ((i = 0; i < start_attempts; ++i)); do
+    [[ ! $signalled ]] || fail "stopped while the server started"
+    server_runs || fail "the server ended while it started"
+    if [[ -z $target ]]; then
+      target=$(grep -oEm1 'listening on 127\.0\.0\.1:[0-9]+' "$server_log" | head -n 1) || true
+      target=${target#listening on }
+    fi
+    if [[ $target ]] && build/bin/ropectl health "--target=$target" >/dev/null 2>&1; then
+      return 0
+    fi
+    sleep 0.1
+  done
+  fail "the server was not healthy after $((start_attempts / 10)) s"
+}
+
+print_grpcurl_line() {
+  cat <<END
+
+Turn (1, 0) at position 1 into (cos 1, sin 1) by hand:
+  grpcurl -plaintext -d '{
+    "rope": {"config": {"head_dim": 2}, "pairing": "PAIRING_HALF"},
+    "positions": {"position_ids": {"numbers": [1]}},
+    "tensors": [{"role": "ROLE_Q", "layout": "SHD",
+                 "array": {"dtype": "DTYPE_FP32", "shape": [1, 1, 2], "numbers": [1, 0]}}]
+  }' $target rope.v1.RopeService/Rotate
+
+END
+}
+
+# Waits for a signal; a server that ends by itself meanwhile is a failure.
+serve_until_signal() {
+  echo "The server is up at $target (log: $server_log). Ctrl-C stops it."
+  server_status=0
+  wait "$server_pid" || server_status=$?
+  [[ $signalled ]] || fail "the server ended by itself with status $server_status"
+}
+
+case "${1:-}" in
+  '') once= ;;
+  --once) once=1 ;;
+  *) fail "got argument '$1', want --once or none" ;;
+esac
+
+deploy/install_dependencies.sh
+deploy/build.sh rope_server ropectl rope_quickstart
+
+trap on_exit EXIT
+signalled=
+trap 'signalled=1; [[ $once ]] || echo "stopping the server"' INT TERM
+start_server
+wait_until_healthy
+timeout 120 build/bin/rope_quickstart "--target=$target" || fail "the request failed"
+print_grpcurl_line
+[[ $once || $signalled ]] || serve_until_signal
+stop_server
+((server_status == 0)) || fail "the server stopped with status $server_status, want 0"
+echo "server stopped, status 0"

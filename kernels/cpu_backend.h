@@ -1,0 +1,29 @@
+// The cpu backend: SIMD kernels, threads from one pool.
+//
+// A batch of at most kCpuSliceBytes runs on the calling thread. Larger ones are cut into slices of
+// about that size, by tokens and then heads, which the pool's threads share out; small jobs gather
+// in one slice.
+//
+// Threading:  As Backend.
+// Errors:     None.
+#ifndef ROPE_KERNELS_CPU_BACKEND_H_
+#define ROPE_KERNELS_CPU_BACKEND_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "kernels/backend.h"
+#include "kernels/cpu_rotate.h"
+
+namespace rope::kernels {
+
+inline constexpr int64_t kCpuSliceBytes = 256 << 10;
+// Batches with more output than this are written with streaming stores.
+inline constexpr int64_t kCpuStreamingBytes = 8 << 20;
+
+std::unique_ptr<Backend> MakeCpuBackend(const BackendOptions& options,
+                                        const CpuTarget& target = CpuTargets().front());
+
+}  // namespace rope::kernels
+
+#endif  // ROPE_KERNELS_CPU_BACKEND_H_

@@ -1,0 +1,47 @@
+// The CPU kernel of RotateJob: one function for each instruction set that was compiled in and runs
+// here.
+//
+// Threading:  CpuTargets: any thread. The functions: any number of threads at once, on ranges that
+// do not overlap. Ownership:  A job and what it points to are borrowed for the call. Errors: None;
+// jobs are validated before. Limits:     Touches no byte outside the heads of its range, and in
+// place only channels of pairs. Precision:  As Backend; fp32 within 1.5e-7 * (|a| + |b|) of exact
+// for each pair of channels.
+#ifndef ROPE_KERNELS_CPU_ROTATE_H_
+#define ROPE_KERNELS_CPU_ROTATE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/rotate_job.h"
+
+namespace rope::kernels {
+
+// A rectangle of tokens and heads of one job.
+struct RotateRange {
+  int64_t token_begin = 0;
+  int64_t token_end = 0;
+  int64_t head_begin = 0;
+  int64_t head_end = 0;
+};
+
+// How to write output that is not rotated in place.
+enum class CpuStores {
+  kCached,
+  kStreaming,  // past the caches, where the output's alignment allows
+};
+
+using CpuRotateFunction = void (*)(const RotateJob& job, const RotateRange& range,
+                                   CpuStores stores);
+
+struct CpuTarget {
+  std::string name;  // instruction set, for example "AVX3"
+  CpuRotateFunction rotate = nullptr;
+};
+
+// Best first; never empty. Chosen once for a backend, so that nothing is dispatched for each row.
+const std::vector<CpuTarget>& CpuTargets();
+
+}  // namespace rope::kernels
+
+#endif  // ROPE_KERNELS_CPU_ROTATE_H_

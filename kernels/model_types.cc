@@ -1,0 +1,88 @@
+#include "kernels/model_types.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace rope::kernels {
+namespace {
+
+constexpr std::string_view kHalf[] = {
+    "bailing_moe",
+    "exaone4",
+    "falcon",
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "gemma4",
+    "glm4_moe",
+    "gpt_neox",
+    "gpt_oss",
+    "hunyuan_v1_dense",
+    "llama",
+    "mimo",
+    "mimo_v2_flash",
+    "minimax",
+    "ministral3",
+    "mistral",
+    "mistral3",
+    "mixtral",
+    "nemotron",
+    "olmo",
+    "olmo2",
+    "olmo3",
+    "phi",
+    "phi3",
+    "qwen2",
+    "qwen2_5_vl",
+    "qwen2_moe",
+    "qwen2_vl",
+    "qwen3",
+    "qwen3_5",
+    "qwen3_5_moe",
+    "qwen3_moe",
+    "qwen3_next",
+    "qwen3_vl",
+    "qwen3_vl_moe",
+    "smollm3",
+    "stablelm",
+    "starcoder2",
+};
+
+constexpr std::string_view kInterleaved[] = {
+    "codegen",  "cohere",       "cohere2", "deepseek_v2",   "deepseek_v3",   "deepseek_v32",
+    "ernie4_5", "ernie4_5_moe", "glm",     "glm4",          "glm4_moe_lite", "gptj",
+    "helium",   "kimi_k2",      "llama4",  "longcat_flash",
+};
+
+template <size_t size>
+bool Contains(const std::string_view (&names)[size], std::string_view name) {
+  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
+
+constexpr ModelDefaults kGemma3 = {.rope_theta = 1000000,
+                                   .rope_local_base_freq = 10000,
+                                   .head_dim = 256,
+                                   .num_attention_heads = 8,
+                                   .num_key_value_heads = 4,
+                                   .sliding_window_pattern = 6};
+
+std::string_view WithoutText(std::string_view model_type) {
+  constexpr std::string_view kSuffix = "_text";
+  if (model_type.ends_with(kSuffix)) model_type.remove_suffix(kSuffix.size());
+  return model_type;
+}
+
+}  // namespace
+
+std::optional<Pairing> PairingOf(std::string_view model_type) {
+  const std::string_view name = WithoutText(model_type);
+  if (Contains(kHalf, name)) return Pairing::kHalf;
+  if (Contains(kInterleaved, name)) return Pairing::kInterleaved;
+  return std::nullopt;
+}
+
+const ModelDefaults* DefaultsOf(std::string_view model_type) {
+  return WithoutText(model_type) == "gemma3" ? &kGemma3 : nullptr;
+}
+
+}  // namespace rope::kernels

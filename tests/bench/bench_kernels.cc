@@ -1,0 +1,278 @@
+// Rows about kernels:
+//   kernel/rotate_bf16_new_output   4096 tokens x 40 heads x 128 against the fastest copy with the
+//   same threads kernel/rotate_bf16_in_place     the same, in place kernel/rotate_bf16_in_cache 64
+//   tokens, one thread, against memcpy kernel/rotate_*                 every dtype and pairing,
+//   4096 tokens, against the fastest copy, for information table/page_build                one page
+//   of 64 columns, for information table/first_request_at_1000000  a new config's first request
+//   less the same request warm table/memory_of_1000_configs    bytes against the budget, positions
+//   up to 10 million
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "kernels/backend.h"
+#include "kernels/check.h"
+#include "kernels/frequencies.h"
+#include "kernels/table_cache.h"
+#include "kernels/worker_pool.h"
+#include "tests/bench/measure.h"
+
+namespace rope::bench {
+namespace {
+
+using kernels::DType;
+using kernels::Pairing;
+
+constexpr int64_t kHeads = 40;
+constexpr int64_t kHeadDim = 128;
+
+int Threads() {
+  return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 16u));
+}
+
+struct Free {
+  void operator()(void* memory) const { std::free(memory); }
+};
+
+// Memory that is there already: page faults are no part of what is measured.
+std::unique_ptr<uint8_t, Free> Allocate(int64_t bytes) {
+  std::unique_ptr<uint8_t, Free> memory(static_cast<uint8_t*>(
+      std::aligned_alloc(4096, static_cast<size_t>(bytes + 4095) / 4096 * 4096)));
+  ROPE_CHECK(memory != nullptr);
+  std::memset(memory.get(), 0x3c, static_cast<size_t>(bytes));
+  return memory;
+}
+
+kernels::Frequencies MakeFrequencies(double theta, int64_t columns) {
+  kernels::Frequencies frequencies;
+  for (int64_t i = 0; i < columns; ++i) {
+    frequencies.inv_freq.push_back(
+        std::pow(static_cast<long double>(theta),
+                 -static_cast<long double>(i) / static_cast<long double>(columns)));
+  }
+  frequencies.key = kernels::TableKey(frequencies.inv_freq, frequencies.multiplier);
+  return frequencies;
+}
+
+// One tensor to rotate, with rows of its own.
+class Workload {
+ public:
+  Workload(int64_t tokens, DType dtype, Pairing pairing)
+      : cache_(int64_t{64} << 20), bytes_(tokens * kHeads * kHeadDim * ElementBytes(dtype)) {
+    std::vector<int64_t> positions;
+    for (int64_t i = 0; i < tokens; ++i) positions.push_back(i);
+    ROPE_CHECK(cache_.AppendRows(MakeFrequencies(10000, kHeadDim / 2), positions, rows_).ok());
+    input_ = Allocate(bytes_);
+    output_ = Allocate(bytes_);
+    const kernels::Strides strides = {.token = kHeads * kHeadDim, .head = kHeadDim};
+    job_ = {.input = input_.get(),
+            .output = output_.get(),
+            .input_strides = strides,
+            .output_strides = strides,
+            .tokens = tokens,
+            .heads = kHeads,
+            .head_dim = kHeadDim,
+            .dtype = dtype,
+            .geometry = {.pairing = pairing, .pairs = kHeadDim / 2, .partner = kHeadDim / 2},
+            .conjugate = false,
+            .rows = rows_.rows};
+  }
+
+  int64_t bytes() const { return bytes_; }
+  uint8_t* input() const { return input_.get(); }
+  uint8_t* output() const { return output_.get(); }
+  kernels::RotateJob job(bool in_place) const {
+    kernels::RotateJob job = job_;
+    if (in_place) job.output = input_.get();
+    return job;
+  }
+
+ private:
+  kernels::TableCache cache_;
+  kernels::TokenRows rows_;
+  int64_t bytes_;
+  std::unique_ptr<uint8_t, Free> input_;
+  std::unique_ptr<uint8_t, Free> output_;
+  kernels::RotateJob job_;
+};
+
+void CopyPlain(const uint8_t* from, uint8_t* to, int64_t bytes) {
+  std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+#if defined(__SSE2__)
+void CopyStreaming(const uint8_t* from, uint8_t* to, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) {
+    const auto* source = reinterpret_cast<const __m128i*>(from + i);
+    auto* target = reinterpret_cast<__m128i*>(to + i);
+    const __m128i a = _mm_loadu_si128(source);
+    const __m128i b = _mm_loadu_si128(source + 1);
+    const __m128i c = _mm_loadu_si128(source + 2);
+    const __m128i d = _mm_loadu_si128(source + 3);
+    _mm_stream_si128(target, a);
+    _mm_stream_si128(target + 1, b);
+    _mm_stream_si128(target + 2, c);
+    _mm_stream_si128(target + 3, d);
+  }
+  _mm_sfence();
+}
+#else
+constexpr auto CopyStreaming = CopyPlain;
+#endif
+
+// A copy cut into as many equal parts as there are threads.
+template <typename Copy>
+std::function<void()> ParallelCopy(kernels::WorkerPool& pool, const Workload& workload,
+                                   const Copy& copy) {
+  return [&pool, &workload, copy] {
+    const int64_t part = workload.bytes() / pool.threads() / 64 * 64;
+    pool.ParallelFor(pool.threads(), [&](int64_t i) {
+      const int64_t begin = i * part;
+      const int64_t end = i + 1 == pool.threads() ? workload.bytes() : begin + part;
+      copy(workload.input() + begin, workload.output() + begin, end - begin);
+    });
+  };
+}
+
+Measurement MeasureRotate(DType dtype, Pairing pairing, bool in_place) {
+  const Workload workload(4096, dtype, pairing);
+  kernels::WorkerPool pool(Threads());
+  const auto backend = kernels::CreateBackend("cpu", {.threads = Threads()});
+  ROPE_CHECK(backend.ok());
+  const kernels::RotateJob job = workload.job(in_place);
+  const std::vector<double> seconds = MedianSeconds(
+      {[&] {
+         ROPE_CHECK((*backend)->Rotate({&job, 1}).ok());
+       },
+       ParallelCopy(pool, workload, &CopyPlain), ParallelCopy(pool, workload, &CopyStreaming)},
+      41);
+  const double bytes = static_cast<double>(workload.bytes());
+  const double copy = std::min(seconds[1], seconds[2]);
+  return {.value = bytes / seconds[0] * 1e-9,
+          .unit = "GB/s",
+          .yardstick = absl::StrFormat(
+              "memcpy %s, streaming copy %s; %d threads, %s", GigabytesPerSecond(bytes, seconds[1]),
+              GigabytesPerSecond(bytes, seconds[2]), Threads(), (*backend)->detail()),
+          .ratio = copy / seconds[0]};
+}
+
+Measurement MeasureInCache() {
+  constexpr int kRepeats = 50;
+  const Workload workload(64, DType::kBFloat16, Pairing::kHalf);
+  const auto backend = kernels::CreateBackend("cpu", {.threads = 1});
+  ROPE_CHECK(backend.ok());
+  const kernels::RotateJob job = workload.job(false);
+  const std::vector<double> seconds =
+      MedianSeconds({[&] {
+                       for (int i = 0; i < kRepeats; ++i) {
+                         ROPE_CHECK((*backend)->Rotate({&job, 1}).ok());
+                       }
+                     },
+                     [&] {
+                       for (int i = 0; i < kRepeats; ++i) {
+                         CopyPlain(workload.input(), workload.output(), workload.bytes());
+                       }
+                     }},
+                    41);
+  const double bytes = static_cast<double>(kRepeats * workload.bytes());
+  return {.value = bytes / seconds[0] * 1e-9,
+          .unit = "GB/s",
+          .yardstick = absl::StrFormat("memcpy %s, 1 thread, %s",
+                                       GigabytesPerSecond(bytes, seconds[1]), (*backend)->detail()),
+          .ratio = seconds[1] / seconds[0]};
+}
+
+Measurement MeasurePageBuild() {
+  const kernels::Frequencies frequencies = MakeFrequencies(500000, kHeadDim / 2);
+  const std::vector<double> seconds =
+      MedianSeconds({[&] { ROPE_CHECK(kernels::BuildPage(frequencies, 1'000'000).ok()); }}, 201);
+  return {.value = seconds[0] * 1e6, .unit = "us", .yardstick = "64 columns, 64 rows"};
+}
+
+// One token's q through the cache and the backend: the first request of each of many configs, and
+// its second.
+Measurement MeasureFirstRequest() {
+  constexpr int kConfigs = 200;
+  kernels::TableCache cache(int64_t{64} << 20);
+  Workload workload(1, DType::kBFloat16, Pairing::kHalf);
+  const auto backend = kernels::CreateBackend("cpu", {.threads = Threads()});
+  ROPE_CHECK(backend.ok());
+  std::vector<kernels::Frequencies> configs;
+  for (int i = 0; i < kConfigs + 1; ++i)
+    configs.push_back(MakeFrequencies(10000 + i, kHeadDim / 2));
+  const auto request = [&](const kernels::Frequencies& frequencies) {
+    kernels::TokenRows rows;
+    const int64_t position = 1'000'000;
+    ROPE_CHECK(cache.AppendRows(frequencies, {&position, 1}, rows).ok());
+    kernels::RotateJob job = workload.job(false);
+    job.rows = rows.rows;
+    ROPE_CHECK((*backend)->Rotate({&job, 1}).ok());
+  };
+  size_t cold = 0;
+  size_t warm = 0;
+  const std::vector<double> seconds = MedianSeconds(
+      {[&] { request(configs[cold++]); }, [&] { request(configs[warm++]); }}, kConfigs);
+  ROPE_CHECK(cache.statistics().builds == kConfigs + 1);
+  return {.value = (seconds[0] - seconds[1]) * 1e3,
+          .unit = "ms",
+          .yardstick =
+              absl::StrFormat("cold %.1f us, warm %.1f us", seconds[0] * 1e6, seconds[1] * 1e6)};
+}
+
+Measurement MeasureMemoryOfConfigs() {
+  constexpr int64_t kBudgetBytes = int64_t{64} << 20;
+  kernels::TableCache cache(kBudgetBytes);
+  std::mt19937_64 random(7);
+  std::uniform_int_distribution<int64_t> position(0, 10'000'000);
+  int64_t bytes_max = 0;
+  for (int round = 0; round < 5; ++round) {
+    for (int i = 0; i < 1000; ++i) {
+      const kernels::Frequencies frequencies = MakeFrequencies(10000 + i, kHeadDim / 2);
+      kernels::TokenRows rows;
+      const int64_t positions[] = {position(random), position(random)};
+      ROPE_CHECK(cache.AppendRows(frequencies, positions, rows).ok());
+      bytes_max = std::max(bytes_max, cache.statistics().bytes);
+    }
+  }
+  return {.value = static_cast<double>(bytes_max) / (1 << 20),
+          .unit = "MiB",
+          .yardstick = absl::StrFormat("budget %d MiB, %d pages evicted", kBudgetBytes >> 20,
+                                       cache.statistics().evictions),
+          .ratio = static_cast<double>(bytes_max) / static_cast<double>(kBudgetBytes)};
+}
+
+}  // namespace
+
+std::vector<Row> KernelRows() {
+  std::vector<Row> rows = {
+      {"kernel/rotate_bf16_new_output", ">= 0.9",
+       [] { return MeasureRotate(DType::kBFloat16, Pairing::kHalf, false); }},
+      {"kernel/rotate_bf16_in_place", ">= 1.2",
+       [] { return MeasureRotate(DType::kBFloat16, Pairing::kHalf, true); }},
+      {"kernel/rotate_bf16_in_cache", ">= 0.45", &MeasureInCache},
+      {"table/page_build", "", &MeasurePageBuild},
+      {"table/first_request_at_1000000", "<= 1", &MeasureFirstRequest},
+      {"table/memory_of_1000_configs", "<= 1.1", &MeasureMemoryOfConfigs},
+  };
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    for (const Pairing pairing : {Pairing::kHalf, Pairing::kInterleaved}) {
+      rows.push_back({absl::StrFormat("kernel/rotate_%s_%s", Name(dtype), Name(pairing)), "",
+                      [=] { return MeasureRotate(dtype, pairing, false); }});
+    }
+  }
+  return rows;
+}
+
+}  // namespace rope::bench

@@ -1,0 +1,356 @@
+// The contract of kernels/backend.h, over every backend and every instruction set of this machine.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/float16.h"
+#include "tests/conformance/implementations.h"
+#include "tests/conformance/rotation.h"
+#include "tests/support/status_matchers.h"
+
+namespace rope::testing {
+namespace {
+
+using kernels::DType;
+using kernels::PairGeometry;
+using kernels::Pairing;
+using kernels::RotateJob;
+using Layout = RotationSpec::Layout;
+
+constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
+constexpr Pairing kPairings[] = {Pairing::kHalf, Pairing::kInterleaved};
+
+class BackendContractTest : public ::testing::TestWithParam<Implementation> {
+ protected:
+  std::unique_ptr<kernels::Backend> backend_ = GetParam().make({.threads = 2});
+
+  void Rotate(const Rotation& rotation) {
+    const RotateJob job = rotation.job();
+    ASSERT_THAT(backend_->Rotate({&job, 1}), IsOk());
+  }
+  void RotateAndCheck(const RotationSpec& spec) {
+    const Rotation rotation(spec);
+    Rotate(rotation);
+    EXPECT_EQ(rotation.Check(), "");
+  }
+  // In every dtype, pairing (with the geometry for it), in place and not.
+  template <typename GeometryOf>
+  void RotateAndCheckAll(RotationSpec spec, const GeometryOf& geometry) {
+    for (const DType dtype : kDTypes) {
+      for (const Pairing pairing : kPairings) {
+        for (const bool in_place : {false, true}) {
+          spec.dtype = dtype;
+          spec.geometry = geometry(pairing);
+          spec.in_place = in_place;
+          RotateAndCheck(spec);
+        }
+      }
+    }
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(All, BackendContractTest, ::testing::ValuesIn(Implementations()),
+                         ImplementationName);
+
+TEST_P(BackendContractTest, NamesItselfAndWhatItRunsOn) {
+  EXPECT_THAT(kernels::ListBackends(), ::testing::Contains(std::string(backend_->name())));
+  EXPECT_NE(backend_->detail(), "");
+}
+
+TEST_P(BackendContractTest, EveryCountOfTokensAndHeads) {
+  for (const int64_t tokens : {0, 1, 3, 65}) {
+    for (const int64_t heads : {0, 1, 3, 71}) {
+      RotateAndCheckAll({.tokens = tokens, .heads = heads, .head_dim = 32},
+                        [](Pairing pairing) { return WholeHead(pairing, 32); });
+    }
+  }
+}
+
+TEST_P(BackendContractTest, EveryHeadSize) {
+  for (const int64_t head_dim : {2, 4, 6, 10, 18, 34, 64, 66, 80, 96, 112, 128, 256, 512}) {
+    RotateAndCheckAll({.head_dim = head_dim},
+                      [&](Pairing pairing) { return WholeHead(pairing, head_dim); });
+  }
+}
+
+TEST_P(BackendContractTest, EveryCountOfPairsUpToTwoSteps) {
+  for (int64_t pairs = 0; pairs <= 66; ++pairs) {
+    RotateAndCheckAll({.tokens = 2, .heads = 1, .head_dim = 136}, [&](Pairing pairing) {
+      return PairGeometry{.pairing = pairing, .pairs = pairs, .offset = 3, .partner = pairs};
+    });
+  }
+}
+
+TEST_P(BackendContractTest, ChannelsOutsideThePairsAreCopied) {
+  const std::pair<PairGeometry, int64_t> cases[] = {
+      {{.pairs = 16, .offset = 0, .partner = 16}, 128},    // partial rotary
+      {{.pairs = 20, .offset = 0, .partner = 20}, 80},     // the same, not a power of two
+      {{.pairs = 32, .offset = 128, .partner = 32}, 192},  // trailing window
+      {{.pairs = 14, .offset = 7, .partner = 14}, 100},    // a window in the middle
+      {{.pairs = 16, .offset = 0, .partner = 32}, 64},  // proportional: zero frequencies left out
+      {{.pairs = 0, .offset = 0, .partner = 32}, 64},   // nothing turns
+  };
+  for (const auto& [geometry, head_dim] : cases) {
+    RotateAndCheckAll({.tokens = 5, .heads = 3, .head_dim = head_dim}, [&](Pairing pairing) {
+      PairGeometry result = geometry;
+      result.pairing = pairing;
+      return result;
+    });
+  }
+}
+
+TEST_P(BackendContractTest, EveryLayoutAndAlignment) {
+  for (const Layout layout : {Layout::kTokenMajor, Layout::kHeadMajor, Layout::kPadded}) {
+    for (const int64_t misalignment : {0, 1, 2, 4, 16, 63}) {
+      for (const int64_t head_dim : {64, 80}) {
+        RotateAndCheckAll({.tokens = 7,
+                           .heads = 5,
+                           .head_dim = head_dim,
+                           .layout = layout,
+                           .misalignment = misalignment},
+                          [&](Pairing pairing) { return WholeHead(pairing, head_dim); });
+      }
+    }
+  }
+}
+
+TEST_P(BackendContractTest, InputAndOutputMayHaveDifferentStrides) {
+  const Rotation from({.tokens = 9,
+                       .heads = 4,
+                       .geometry = WholeHead(Pairing::kHalf, 64),
+                       .layout = Layout::kHeadMajor});
+  const Rotation to({.tokens = 9, .heads = 4, .geometry = WholeHead(Pairing::kHalf, 64)});
+  RotateJob job = from.job();
+  const RotateJob other = to.job();
+  ASSERT_THAT(backend_->Rotate({&other, 1}), IsOk());
+  std::vector<float> expected(9 * 4 * 64);
+  ASSERT_THAT(backend_->Rotate({&job, 1}), IsOk());
+  std::memcpy(expected.data(), job.output, expected.size() * sizeof(float));
+  job.output = other.output;
+  job.output_strides = other.output_strides;
+  ASSERT_THAT(backend_->Rotate({&job, 1}), IsOk());
+  for (int64_t token = 0; token < 9; ++token) {
+    for (int64_t head = 0; head < 4; ++head) {
+      EXPECT_EQ(std::memcmp(static_cast<const float*>(job.output) + (token * 4 + head) * 64,
+                            expected.data() + (head * 9 + token) * 64, 64 * sizeof(float)),
+                0)
+          << token << " " << head;
+    }
+  }
+}
+
+TEST_P(BackendContractTest, ConjugateTurnsTheOtherWay) {
+  for (const int64_t head_dim : {64, 80}) {
+    RotateAndCheckAll({.head_dim = head_dim, .conjugate = true},
+                      [&](Pairing pairing) { return WholeHead(pairing, head_dim); });
+  }
+}
+
+TEST_P(BackendContractTest, ConjugateAfterRotateRestores) {
+  for (const Pairing pairing : kPairings) {
+    RotationSpec spec{.tokens = 4, .head_dim = 80, .geometry = WholeHead(pairing, 80)};
+    const Rotation forward(spec);
+    Rotate(forward);
+    spec.conjugate = true;
+    Rotation back(spec);
+    back.TakeInput(forward);
+    Rotate(back);
+    for (int64_t token = 0; token < spec.tokens; ++token) {
+      for (int64_t channel = 0; channel < 80; ++channel) {
+        EXPECT_NEAR(back.Output(token, 1, channel) / (1.25 * 1.25),
+                    forward.Input(token, 1, channel), 2e-6);
+      }
+    }
+  }
+}
+
+TEST_P(BackendContractTest, RaggedBatchOfDifferentJobs) {
+  std::vector<Rotation> rotations;
+  std::vector<RotateJob> jobs;
+  uint32_t seed = 1;
+  for (const int64_t tokens : {1, 0, 70, 2, 513}) {
+    for (const DType dtype : kDTypes) {
+      for (const Pairing pairing : kPairings) {
+        const int64_t head_dim = 64 + 16 * (seed % 4);
+        rotations.emplace_back(RotationSpec{.tokens = tokens,
+                                            .heads = 1 + seed % 7,
+                                            .head_dim = head_dim,
+                                            .dtype = dtype,
+                                            .geometry = WholeHead(pairing, head_dim),
+                                            .in_place = seed % 3 == 0,
+                                            .conjugate = seed % 5 == 0,
+                                            .misalignment = seed % 2,
+                                            .seed = seed});
+        ++seed;
+      }
+    }
+  }
+  for (const Rotation& rotation : rotations) jobs.push_back(rotation.job());
+  ASSERT_THAT(backend_->Rotate(jobs), IsOk());
+  for (const Rotation& rotation : rotations) EXPECT_EQ(rotation.Check(), "");
+}
+
+TEST_P(BackendContractTest, EmptyBatchIsOk) {
+  EXPECT_THAT(backend_->Rotate({}), IsOk());
+}
+
+// Larger than the caches and than any slice; aligned, so that streaming stores may be used, and
+// not.
+TEST_P(BackendContractTest, LargeBatch) {
+  for (const Layout layout : {Layout::kTokenMajor, Layout::kHeadMajor}) {
+    for (const Pairing pairing : kPairings) {
+      RotateAndCheck({.tokens = 300,
+                      .heads = 71,
+                      .head_dim = 128,
+                      .dtype = DType::kFloat32,
+                      .geometry = WholeHead(pairing, 128),
+                      .layout = layout});
+      RotateAndCheck({.tokens = 300,
+                      .heads = 71,
+                      .head_dim = 256,
+                      .dtype = pairing == Pairing::kHalf ? DType::kBFloat16 : DType::kFloat16,
+                      .geometry = {.pairing = pairing, .pairs = 64, .offset = 64, .partner = 64},
+                      .layout = layout,
+                      .misalignment = layout == Layout::kTokenMajor ? 0 : 2});
+    }
+  }
+}
+
+TEST_P(BackendContractTest, OneTokenLargerThanASlice) {
+  RotateAndCheckAll({.tokens = 2, .heads = 1500, .head_dim = 128},
+                    [](Pairing pairing) { return WholeHead(pairing, 128); });
+}
+
+TEST_P(BackendContractTest, SpecialNumbersFollowTheArithmetic) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const double specials[] = {infinity, -infinity, nan,   -nan,   0.0,  -0.0,    1e-40,      1e-41,
+                             -6e-8,    1.5e-7,    3e-39, -1e-38, 6e-5, 6.1e-05, 65504.0 / 4};
+  for (const DType dtype : kDTypes) {
+    for (const Pairing pairing : kPairings) {
+      Rotation rotation({.tokens = 15,
+                         .heads = 15,
+                         .head_dim = 72,
+                         .dtype = dtype,
+                         .geometry = WholeHead(pairing, 72)});
+      for (int64_t i = 0; i < 15; ++i) {
+        for (int64_t j = 0; j < 15; ++j) {
+          for (int64_t channel = 0; channel < 36; ++channel) {
+            const bool half = pairing == Pairing::kHalf;
+            rotation.SetElement(i, j, half ? channel : 2 * channel, specials[i]);
+            rotation.SetElement(i, j, half ? channel + 36 : 2 * channel + 1, specials[j]);
+          }
+        }
+      }
+      Rotate(rotation);
+      EXPECT_EQ(rotation.Check(), "");
+    }
+  }
+}
+
+// A table of the caller's own may hold any NaN, also one whose bits overflow when they are rounded
+// up.
+TEST_P(BackendContractTest, NaNInARowStaysNaN) {
+  for (const uint32_t bits : {0x7fffffffu, 0xffffffffu, 0x7fc00001u, 0x7f800001u}) {
+    float nan = 0;
+    std::memcpy(&nan, &bits, sizeof(nan));
+    for (const DType dtype : kDTypes) {
+      for (const Pairing pairing : kPairings) {
+        Rotation rotation({.head_dim = 72, .dtype = dtype, .geometry = WholeHead(pairing, 72)});
+        for (int64_t pair = 0; pair < 36; pair += 3) rotation.SetRow(pair, nan, 0.5f);
+        for (int64_t pair = 1; pair < 36; pair += 3) rotation.SetRow(pair, 0.5f, nan);
+        Rotate(rotation);
+        EXPECT_EQ(rotation.Check(), "");
+      }
+    }
+  }
+}
+
+// Every 16-bit number times factors whose products a float holds exactly: the result has one right
+// value. Ties, overflow and denormals included.
+TEST_P(BackendContractTest, SixteenBitNumbersRoundToNearestEven) {
+  constexpr int64_t kTokens = 1024;
+  for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+    for (const Pairing pairing : kPairings) {
+      for (const float factor : {1.0f, -1.0f, 0.5f, 1.0078125f, 0.6640625f, 0.001953125f, 3.0f}) {
+        Rotation rotation({.tokens = kTokens,
+                           .heads = 1,
+                           .head_dim = 128,
+                           .dtype = dtype,
+                           .geometry = WholeHead(pairing, 128)});
+        for (int64_t pair = 0; pair < 64; ++pair) rotation.SetRow(pair, factor, 0.0f);
+        const bool half = pairing == Pairing::kHalf;
+        const auto number = [&](int64_t bits) -> double {
+          const uint16_t narrow = static_cast<uint16_t>(bits);
+          return dtype == DType::kFloat16 ? kernels::FromFloat16(narrow)
+                                          : kernels::FromBFloat16(narrow);
+        };
+        for (int64_t bits = 0; bits < 65536; ++bits) {
+          const int64_t pair = bits % 64;
+          rotation.SetElement(bits / 64, 0, half ? pair : 2 * pair, number(bits));
+          rotation.SetElement(bits / 64, 0, half ? pair + 64 : 2 * pair + 1, 0.0);
+        }
+        Rotate(rotation);
+        for (int64_t bits = 0; bits < 65536; ++bits) {
+          const int64_t pair = bits % 64;
+          const double got = rotation.Output(bits / 64, 0, half ? pair : 2 * pair);
+          uint8_t rounded[2];
+          WriteElement(number(bits) * factor, dtype, rounded);
+          const double want = ReadElement(rounded, dtype);
+          ASSERT_TRUE(got == want || (std::isnan(got) && std::isnan(want)))
+              << Name(dtype) << " " << number(bits) << " * " << factor << ": got " << got
+              << ", want " << want;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(BackendContractTest, ConcurrentCallsDoNotMix) {
+  std::vector<std::thread> threads;
+  std::vector<std::string> wrong(4);
+  for (uint32_t caller = 0; caller < 4; ++caller) {
+    threads.emplace_back([&, caller] {
+      for (uint32_t round = 0; round < 5 && wrong[caller].empty(); ++round) {
+        const Rotation rotation({.tokens = 200 + 50 * caller,
+                                 .heads = 9,
+                                 .head_dim = 128,
+                                 .dtype = kDTypes[caller % 3],
+                                 .geometry = WholeHead(kPairings[round % 2], 128),
+                                 .seed = 10 * caller + round});
+        const RotateJob job = rotation.job();
+        const absl::Status status = backend_->Rotate({&job, 1});
+        wrong[caller] = status.ok() ? rotation.Check() : status.ToString();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(wrong, ::testing::Each(""));
+}
+
+TEST(CreateBackendTest, UnknownNameListsWhatIsBuilt) {
+  EXPECT_THAT(kernels::CreateBackend("cuda", {}).status(),
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       "backend: got cuda, want one of this build: cpu, reference"));
+}
+
+TEST(CreateBackendTest, EveryListedNameIsCreated) {
+  for (const std::string& name : kernels::ListBackends()) {
+    const auto backend = kernels::CreateBackend(name, {.threads = 2});
+    ASSERT_THAT(backend, IsOk());
+    EXPECT_EQ((*backend)->name(), name);
+  }
+}
+
+}  // namespace
+}  // namespace rope::testing

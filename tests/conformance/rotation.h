@@ -1,0 +1,92 @@
+// A rotation made for a test: tensors with guard bytes, rows, and the exact answer.
+#ifndef ROPE_TESTS_CONFORMANCE_ROTATION_H_
+#define ROPE_TESTS_CONFORMANCE_ROTATION_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/rotate_job.h"
+
+namespace rope::testing {
+
+// Elements as numbers. Narrowing rounds to nearest even.
+double ReadElement(const uint8_t* element, kernels::DType dtype);
+void WriteElement(double value, kernels::DType dtype, uint8_t* element);
+
+// Half the distance between neighbouring numbers of `dtype` at `value`; 0 for fp32, whose rounding
+// the tolerance of the arithmetic holds already.
+double HalfUnit(double value, kernels::DType dtype);
+
+// How far an element of a pair (a, b) may be from `exact`. `scale`: length of (cos, sin).
+double Tolerance(double exact, double a, double b, double scale, kernels::DType dtype);
+
+struct RotationSpec {
+  int64_t tokens = 3;
+  int64_t heads = 2;
+  int64_t head_dim = 64;
+  kernels::DType dtype = kernels::DType::kFloat32;
+  kernels::PairGeometry geometry = {};
+  enum class Layout { kTokenMajor, kHeadMajor, kPadded } layout = Layout::kTokenMajor;
+  bool in_place = false;
+  bool conjugate = false;
+  int64_t misalignment = 0;  // bytes past a multiple of 64, of input and output
+  uint32_t seed = 1;
+
+  std::string Describe() const;
+};
+
+// All channels of a head in pairs.
+kernels::PairGeometry WholeHead(kernels::Pairing pairing, int64_t head_dim);
+
+// Owns what its job points to. Movable, not copyable.
+class Rotation {
+ public:
+  explicit Rotation(const RotationSpec& spec);
+
+  const RotationSpec& spec() const { return spec_; }
+  kernels::RotateJob job() const;
+
+  // Changes the input before the rotation. `channel` of every head gets `value`, rounded to the
+  // dtype.
+  void SetChannel(int64_t channel, double value);
+  void SetElement(int64_t token, int64_t head, int64_t channel, double value);
+  // Changes a row: cos and sin of `pair` of every token.
+  void SetRow(int64_t pair, float cos, float sin);
+  // Makes the output of `other` the input.
+  void TakeInput(const Rotation& other);
+
+  double Input(int64_t token, int64_t head, int64_t channel) const;  // as it was before
+  double Output(int64_t token, int64_t head, int64_t channel) const;
+
+  // What is wrong with the output, or empty: an element off by more than the tolerance, a channel
+  // outside the pairs that is not bit-equal to the input, a byte outside the heads that changed.
+  std::string Check() const;
+
+ private:
+  struct Buffer {
+    std::vector<uint8_t> bytes;
+    int64_t begin = 0;  // offset of element 0
+  };
+
+  int64_t Offset(int64_t token, int64_t head, int64_t channel) const;  // in bytes
+  Buffer MakeBuffer() const;
+  std::string CheckHead(int64_t token, int64_t head) const;
+  std::string CheckGuards() const;
+
+  RotationSpec spec_;
+  kernels::Strides strides_;
+  int64_t extent_ = 0;  // bytes from element 0 to the end of the last
+  Buffer input_;
+  Buffer output_;                   // where not in place
+  std::vector<uint8_t> original_;   // input_.bytes before the rotation
+  std::vector<uint8_t> untouched_;  // output bytes before the rotation
+  std::vector<float> values_;
+  std::unique_ptr<kernels::TablePage> page_;
+  std::vector<kernels::RowRef> rows_;
+};
+
+}  // namespace rope::testing
+
+#endif  // ROPE_TESTS_CONFORMANCE_ROTATION_H_

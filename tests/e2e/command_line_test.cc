@@ -1,0 +1,74 @@
+// What the program says to its flags, and how it ends.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "tests/support/test_server.h"
+
+namespace rope::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(CommandLineTest, HelpListsEveryFlag) {
+  const Outcome help = RunProgram({ServerProgram(), "--help"});
+  EXPECT_EQ(help.status, 0);
+  for (const char* flag :
+       {"--listen=", "--device=", "--model=", "--metrics_listen=", "--enable_shared_memory",
+        "--poll_spin_us=", "--drain_lead=", "--max_message_bytes="}) {
+    EXPECT_THAT(help.output, HasSubstr(flag));
+  }
+}
+
+TEST(CommandLineTest, BadFlagsAreUsageErrorsThatNameThem) {
+  for (const char* flag : {"--listen=nowhere", "--device=abacus", "--poll_spin_us=-1",
+                           "--drain_lead=soon", "--max_message_bytes=1", "--metrics_listen=x",
+                           "--model=only-a-name", "--frobnicate=1", "stray"}) {
+    const Outcome outcome = RunProgram({ServerProgram(), flag});
+    EXPECT_EQ(outcome.status, 2) << flag << ": " << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("got"));
+  }
+}
+
+TEST(CommandLineTest, EveryFlagIsAccepted) {
+  TestServer server({"--device=cpu", "--poll_spin_us=0", "--drain_lead=0s",
+                     "--max_message_bytes=1048576", "--metrics_listen=127.0.0.1:0",
+                     "--enable_shared_memory=false", "--threads=1", "--log_level=warn"});
+  EXPECT_TRUE(Serves(*server.NewStub()));
+}
+
+TEST(CommandLineTest, DeviceThatIsNotBuiltInIsAnError) {
+  const Outcome outcome = RunProgram({ServerProgram(), "--device=cuda", "--listen=127.0.0.1:0"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.output, HasSubstr("--device"));
+}
+
+TEST(CommandLineTest, AddressThatIsTakenIsAnError) {
+  TestServer server;
+  const Outcome outcome = RunProgram({ServerProgram(), "--listen=" + server.address()});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.output, HasSubstr("--listen: got " + server.address()));
+}
+
+TEST(CommandLineTest, UnreadableModelFileIsAnError) {
+  const Outcome outcome = RunProgram({ServerProgram(), "--model=mine=/does/not/exist.json"});
+  EXPECT_NE(outcome.status, 0);
+  EXPECT_THAT(outcome.output, HasSubstr("--model: got /does/not/exist.json"));
+}
+
+TEST(CommandLineTest, UnixSocketThatIsInUseIsAnErrorAndAStaleOneIsReplaced) {
+  const std::string path = TestServer::TemporaryFolder() + "/rope.sock";
+  {
+    TestServer first({"--listen=unix:" + path});
+    const Outcome second = RunProgram({ServerProgram(), "--listen=unix:" + path});
+    EXPECT_EQ(second.status, 1);
+    EXPECT_THAT(second.output, HasSubstr("--listen: got unix:" + path));
+    first.process().Signal(SIGKILL);  // leaves its socket file behind
+    first.process().Wait();
+  }
+  TestServer third({"--listen=unix:" + path});
+  EXPECT_TRUE(Serves(*third.NewStub()));
+}
+
+}  // namespace
+}  // namespace rope::testing

@@ -1,0 +1,100 @@
+// What a person types with grpcurl. Needs one, named by ROPE_GRPCURL; skipped by name without.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/test_server.h"
+
+namespace rope::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+class GrpcurlTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const char* program = std::getenv("ROPE_GRPCURL");
+    if (program == nullptr || *program == '\0') {
+      GTEST_SKIP() << "grpcurl is not here: set ROPE_GRPCURL to one";
+    }
+    program_ = program;
+  }
+
+  Outcome Run(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {program_, "-plaintext"});
+    return RunProgram(arguments);
+  }
+
+  Outcome Call(const std::string& method, const std::string& json) {
+    return Run({"-d", json, server_.address(), method});
+  }
+
+  TestServer server_;
+  std::string program_;
+};
+
+TEST_F(GrpcurlTest, ListsTheServicesThroughReflection) {
+  const Outcome outcome = Run({server_.address(), "list"});
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_THAT(outcome.output, HasSubstr("rope.v1.RopeService"));
+  EXPECT_THAT(outcome.output, HasSubstr("grpc.health.v1.Health"));
+}
+
+TEST_F(GrpcurlTest, DescribesTheServiceAndItsMessages) {
+  const Outcome service = Run({server_.address(), "describe", "rope.v1.RopeService"});
+  EXPECT_EQ(service.status, 0) << service.output;
+  EXPECT_THAT(service.output, HasSubstr("rpc Rotate ( .rope.v1.RotateRequest )"));
+  const Outcome message = Run({server_.address(), "describe", "rope.v1.RotateRequest"});
+  EXPECT_EQ(message.status, 0) << message.output;
+  EXPECT_THAT(message.output, HasSubstr("repeated .rope.v1.Tensor tensors = 15"));
+}
+
+TEST_F(GrpcurlTest, TurnsOneZeroAtPositionOneIntoCosAndSin) {
+  const Outcome outcome = Call("rope.v1.RopeService/Rotate", R"({
+    "rope": {"config": {"head_dim": 2}, "pairing": "PAIRING_HALF"},
+    "positions": {"position_ids": {"numbers": [1]}},
+    "tensors": [{"role": "ROLE_Q", "layout": "SHD",
+                 "array": {"dtype": "DTYPE_FP32", "shape": [1, 1, 2], "numbers": [1, 0]}}]})");
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  const auto reply = nlohmann::json::parse(outcome.output);
+  const auto& numbers = reply["tensors"][0]["array"]["numbers"];
+  ASSERT_EQ(numbers.size(), 2u);
+  EXPECT_NEAR(numbers[0].get<double>(), std::cos(1.0), 1e-7);
+  EXPECT_NEAR(numbers[1].get<double>(), std::sin(1.0), 1e-7);
+}
+
+TEST_F(GrpcurlTest, TakesAVerbatimConfigJson) {
+  const std::string config =
+      R"({"model_type": "llama", "hidden_size": 128, "num_attention_heads": 2, "rope_theta": 500000,
+          "max_position_embeddings": 131072,
+          "rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1,
+                           "high_freq_factor": 4, "original_max_position_embeddings": 8192}})";
+  const nlohmann::json request = {{"rope", {{"config_json", config}}}, {"positions", {100000}}};
+  const Outcome outcome = Call("rope.v1.RopeService/Describe", request.dump());
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  const auto reply = nlohmann::json::parse(outcome.output);
+  EXPECT_EQ(reply["config"]["rope_type"], "llama3");
+  EXPECT_EQ(reply["pairing"], "PAIRING_HALF");
+  EXPECT_EQ(reply["inv_freq"].size(), 32u);
+  EXPECT_EQ(reply["rows"][0]["cos"].size(), 32u);
+}
+
+TEST_F(GrpcurlTest, ShowsTheFieldAtFault) {
+  const Outcome outcome = Call("rope.v1.RopeService/Rotate", R"({"rope": {"model": "nobody"},
+    "positions": {"start": 0}, "tensors": []})");
+  EXPECT_NE(outcome.status, 0);
+  EXPECT_THAT(outcome.output, HasSubstr("NotFound"));
+  EXPECT_THAT(outcome.output, HasSubstr("rope.model: got \"nobody\""));
+}
+
+TEST_F(GrpcurlTest, ReadsHealth) {
+  const Outcome outcome = Call("grpc.health.v1.Health/Check", "{}");
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_THAT(outcome.output, HasSubstr("SERVING"));
+}
+
+}  // namespace
+}  // namespace rope::testing

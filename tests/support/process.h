@@ -1,0 +1,49 @@
+// A child process whose standard output and error a test reads; killed when it goes out of scope.
+//
+// Threading:  Confined to one thread.
+#ifndef ROPE_TESTS_SUPPORT_PROCESS_H_
+#define ROPE_TESTS_SUPPORT_PROCESS_H_
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+namespace rope::testing {
+
+class Process {
+ public:
+  // Starts `arguments[0]`; standard error goes to the test's own unless `join_errors`.
+  explicit Process(const std::vector<std::string>& arguments, bool join_errors = false);
+  ~Process();
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  // The next line of output without its end; empty at the end of the output.
+  std::string ReadLine();
+  // All output that is left.
+  std::string ReadAll();
+  void Signal(int signal) const;
+  // Waits for the end. The exit status, or -signal where one ended it.
+  int Wait();
+  pid_t pid() const { return pid_; }
+
+ private:
+  pid_t pid_ = -1;
+  int output_ = -1;
+};
+
+// How a finished program ended, and what it printed (both streams).
+struct Outcome {
+  int status = 0;
+  std::string output;
+};
+Outcome RunProgram(const std::vector<std::string>& arguments);
+
+// Programs of the build.
+std::string ServerProgram();
+std::string RopectlProgram();
+
+}  // namespace rope::testing
+
+#endif  // ROPE_TESTS_SUPPORT_PROCESS_H_

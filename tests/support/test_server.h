@@ -1,0 +1,49 @@
+// A real rope_server process on a free port, stopped when it goes out of scope.
+//
+// Threading:  Confined to one thread.
+#ifndef ROPE_TESTS_SUPPORT_TEST_SERVER_H_
+#define ROPE_TESTS_SUPPORT_TEST_SERVER_H_
+
+#include <grpcpp/channel.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rope/v1/rope_service.grpc.pb.h"
+#include "tests/support/process.h"
+
+namespace rope::testing {
+
+class TestServer {
+ public:
+  // Listens on 127.0.0.1 at a free port, and wherever `flags` say beside it.
+  explicit TestServer(const std::vector<std::string>& flags = {});
+
+  // "127.0.0.1:PORT".
+  const std::string& address() const { return address_; }
+  // The rest of the lines that it printed when it started, for example "metrics on ...".
+  const std::vector<std::string>& lines() const { return lines_; }
+  Process& process() { return process_; }
+
+  // A channel of its own: another connection than every other.
+  std::shared_ptr<grpc::Channel> NewChannel() const;
+  std::unique_ptr<v1::RopeService::Stub> NewStub() const;
+  // A folder that is this server's alone.
+  static std::string TemporaryFolder();
+
+ private:
+  Process process_;
+  std::string address_;
+  std::vector<std::string> lines_;
+};
+
+// A request that every server answers: (1, 0) at `position`, fp32 numbers, head_dim 2.
+v1::RotateRequest UnitRequest(int64_t position);
+
+// Sends it and checks the answer to 1e-7: the server serves.
+bool Serves(v1::RopeService::Stub& stub);
+
+}  // namespace rope::testing
+
+#endif  // ROPE_TESTS_SUPPORT_TEST_SERVER_H_

@@ -1,0 +1,317 @@
+#!/usr/bin/env python3
+"""The law of the house as a test: include arrows, names, registration, words, links.
+
+Prints `path:line: what is wrong` and exits 1 if a rule is broken. Notes (long functions and files)
+are printed and never fail. Needs nothing but Python.
+
+Usage: tidy.py [ROOT]
+"""
+import fnmatch
+import pathlib
+import re
+import sys
+
+COLUMNS_MAX = 100
+FUNCTION_LINES_MAX = 70
+FILE_LINES_MAX = (  # The first line that fits counts.
+    ("-inl.h", "*", 400), (".h", "*", 220), (".cc", "tests/*", 600), (".cc", "*", 400))
+SKIPPED_FOLDERS = {".git", "__pycache__"}
+TEXT_SUFFIXES = {".cc", ".h", ".py", ".sh", ".md", ".proto", ".txt", ".json", ".yaml", ".yml", ""}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
+COMMENT_OR_STRING = re.compile(
+    r'//[^\n]*|/\*.*?\*/|R"(?P<tag>[^(\s]*)\(.*?\)(?P=tag)"'
+    r'|"(?:\\.|[^"\\\n])*"|(?<!\w)\'(?:\\.|[^\'\\\n])+\'',
+    re.DOTALL)
+COMMAND = re.compile(r"(\w+)\s*\(([^()]*)\)")
+BANNED_CODE = (
+    (re.compile(r"\bthrow\b"), "throws", "*"),
+    (re.compile(r"\busing\s+namespace\b"), "using namespace", "*"),
+    (re.compile(r"\bNULL\b"), "NULL, want nullptr", "*"),
+    (re.compile(r"\b(sleep_for|sleep_until|usleep|nanosleep|SleepFor)\b|(?<![\w.>])sleep\s*\("),
+     "sleeps, want a fake clock or a notification", "tests/*"),
+)
+RAW_NEW = re.compile(r"(?<!operator )\bnew\b(?!\s*[;,.)])")
+OWNED_NEW = re.compile(r"(?:(?:unique|shared)_ptr<[^;]*|WrapUnique)\(\s*new\b")
+BARE_TODO = re.compile(r"\bTODO\b(?!\([^)\s][^)]*\))")
+# Paths of one machine and names of package hosts: none of them belongs in the tree. Spelled so that
+# the rule does not find itself.
+MACHINE_WORDS = re.compile(
+    r"(?<![\w.}])/(?:wor[k]|roo[t])/\w|(?<![\w.}])/hom[e]/\w|pypi\.or[g]|pythonhosted\.or[g]"
+    r"|registry\.npmj[s]|deb\.debian\.or[g]")
+MARKDOWN_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+BACKTICKED = re.compile(r"`([\w./*{},-]+)`")
+SOURCE_NAME = re.compile(r"^[\w-]+(?:\.\w+)*\.(?:cc|h|sh|proto)$")
+
+
+class Tree:
+    """The files of a project, read once."""
+
+    def __init__(self, root):
+        self.root = pathlib.Path(root)
+        ignored = set(SKIPPED_FOLDERS)
+        gitignore = self.root / ".gitignore"
+        if gitignore.is_file():
+            ignored |= {line.strip().strip("/") for line in gitignore.read_text().splitlines()}
+        self.top = sorted(p.name for p in self.root.iterdir() if p.name not in ignored)
+        self.files = sorted(self._walk(self.root, ignored))
+        self._texts = {}
+
+    def _walk(self, folder, ignored):
+        for path in folder.iterdir():
+            if path.name in SKIPPED_FOLDERS or (folder == self.root and path.name in ignored):
+                continue
+            if path.is_dir():
+                yield from self._walk(path, ignored)
+            else:
+                yield path.relative_to(self.root).as_posix()
+
+    def text(self, name):
+        if name not in self._texts:
+            self._texts[name] = (self.root / name).read_text(encoding="utf-8", errors="replace")
+        return self._texts[name]
+
+    def lines(self, name):
+        return enumerate(self.text(name).splitlines(), 1)
+
+    def named(self, *suffixes):
+        return [name for name in self.files if pathlib.PurePath(name).suffix in suffixes]
+
+
+class Layers:
+    """layers.txt: see there."""
+
+    def __init__(self, text):
+        self.top, self.allow, self.deny = set(), {}, []
+        for line in text.splitlines():
+            line = line.split("#")[0].strip()
+            verb, _, rest = line.partition(" ")
+            if verb == "top":
+                self.top = set(rest.split())
+            elif verb == "allow":
+                folder, _, targets = rest.partition(":")
+                self.allow[folder.strip()] = set(targets.split())
+            elif verb == "deny":
+                files, _, includes = rest.partition(":")
+                includes, _, exceptions = includes.partition(" except ")
+                self.deny.append((files.split(), includes.split(), exceptions.split()))
+            elif verb:
+                raise ValueError(f"layers.txt: got {verb!r}, want top, allow or deny")
+
+
+def matches(name, patterns):
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def owner(include, folders):
+    """Returns the folder of ours that an included header belongs to, or None."""
+    first = include.split("/")[0]
+    if first in folders:
+        return first
+    if include.startswith("rope/v1/") or include.startswith("grpc/health/"):
+        return "proto"
+    return "client" if first == "rope" else None
+
+
+def strip_code(text):
+    """Blanks comments and literals, keeping every line where it was."""
+    return COMMENT_OR_STRING.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), text)
+
+
+def check_top(tree, layers):
+    for name in tree.top:
+        if not name.startswith(".") and name not in layers.top:
+            yield f"{name}: not one of the names at the top level"
+    for name in sorted(layers.top - set(tree.top)):
+        yield f"{name}: missing at the top level"
+
+
+def check_includes(tree, layers):
+    for name in tree.named(".cc", ".h"):
+        folder = name.split("/")[0]
+        for number, line in tree.lines(name):
+            found = INCLUDE.match(line)
+            if not found:
+                continue
+            include = found.group(1)
+            target = owner(include, layers.allow)
+            if target and target != folder and target not in layers.allow.get(folder, ()):
+                yield f"{name}:{number}: {folder} may not include {target} ({include})"
+            for files, includes, exceptions in layers.deny:
+                if (matches(name, files) and matches(include, includes)
+                        and not matches(name, exceptions)):
+                    yield f"{name}:{number}: may not include {include}"
+
+
+def check_columns(tree):
+    for name in tree.named(".cc", ".h", ".py", ".sh"):
+        for number, line in tree.lines(name):
+            if len(line) > COLUMNS_MAX:
+                yield f"{name}:{number}: {len(line)} columns, want at most {COLUMNS_MAX}"
+
+
+def cmake_commands(tree, name):
+    """Yields (command, arguments) of a CMakeLists.txt; comments are gone."""
+    text = re.sub(r"#[^\n]*", "", tree.text(name))
+    for command, arguments in COMMAND.findall(text):
+        yield command, [word.strip('"') for word in arguments.split()]
+
+
+def reached_lists(tree):
+    """Returns the CMakeLists.txt that the top one reaches, each with its folder."""
+    reached, waiting = {}, [pathlib.PurePosixPath(".")]
+    while waiting:
+        folder = waiting.pop()
+        name = (folder / "CMakeLists.txt").as_posix()
+        if name in reached or name not in tree.files:
+            continue
+        reached[name] = folder
+        waiting += [folder / arguments[0] for command, arguments in cmake_commands(tree, name)
+                    if command == "add_subdirectory" and arguments]
+    return reached
+
+
+def check_registration(tree):
+    """Every .cc and .proto is compiled and every test runs, in a list that the top one reaches."""
+    compiled, tested = set(), set()
+    for name, folder in reached_lists(tree).items():
+        for command, arguments in cmake_commands(tree, name):
+            for word in arguments:
+                word = re.sub(r"^\$\{(CMAKE_CURRENT_SOURCE_DIR|CMAKE_CURRENT_LIST_DIR)\}/", "",
+                              word)
+                from_top = re.match(r"^\$\{PROJECT_SOURCE_DIR\}/(.*)", word)
+                path = from_top.group(1) if from_top else (folder / word).as_posix()
+                compiled.add(path)
+                if command in ("rope_test", "add_test") or command.startswith("rope_test_"):
+                    tested.add(path)
+    for name in tree.named(".cc", ".proto"):
+        if name not in compiled:
+            yield f"{name}:1: in no CMakeLists.txt that the top one reaches"
+        elif name.endswith("_test.cc") and name not in tested:
+            yield f"{name}:1: not registered with rope_test"
+    for name in tree.named(".py"):
+        if name.endswith("_test.py") and name not in tested:
+            yield f"{name}:1: not registered with add_test"
+
+
+def check_words(tree):
+    for name in tree.named(".cc", ".h"):
+        original = tree.text(name).splitlines()
+        for number, line in enumerate(strip_code(tree.text(name)).splitlines(), 1):
+            for pattern, what, files in BANNED_CODE:
+                if pattern.search(line) and matches(name, [files]):
+                    yield f"{name}:{number}: {what}"
+            said = original[max(number - 2, 0)] + original[number - 1]
+            if (RAW_NEW.search(line) and not OWNED_NEW.search(line)
+                    and "// owned by" not in said.lower()):
+                yield f"{name}:{number}: raw new, want a smart pointer or `// owned by ...`"
+    for name in tree.named(".cc", ".h", ".sh", ".proto"):
+        for number, line in tree.lines(name):
+            if BARE_TODO.search(line):
+                yield f"{name}:{number}: TODO without (reason)"
+
+
+def check_machine_words(tree):
+    for name in tree.files:
+        if pathlib.PurePath(name).suffix not in TEXT_SUFFIXES:
+            continue
+        for number, line in tree.lines(name):
+            found = MACHINE_WORDS.search(line)
+            if found:
+                yield f"{name}:{number}: {found.group()!r} belongs to one machine or host"
+
+
+def expand_braces(path):
+    found = re.search(r"\{([^{}]*)\}", path)
+    if not found:
+        return [path]
+    return [whole for choice in found.group(1).split(",")
+            for whole in expand_braces(path[:found.start()] + choice + path[found.end():])]
+
+
+def exists(tree, folder, path):
+    """Whether a path, which may hold * and {a,b}, exists beside the page or from the top."""
+    for one in expand_braces(path.rstrip("/")):
+        if not any(any(base.glob(one)) for base in (tree.root / folder, tree.root)):
+            return False
+    return True
+
+
+def looks_like_ours(tree, folder, path):
+    first = path.split("/")[0]
+    return "/" in path and first and first != "build" and "{" not in first and "*" not in first \
+        and ((tree.root / first).is_dir() or (tree.root / folder / first).is_dir())
+
+
+def check_links(tree):
+    names = {pathlib.PurePath(name).name for name in tree.files}
+    for name in tree.named(".md"):
+        folder = pathlib.PurePosixPath(name).parent
+        for number, line in tree.lines(name):
+            for link in MARKDOWN_LINK.findall(re.sub(r"`[^`]*`", "", line)):
+                path = link.split("#")[0]
+                if path and "://" not in path and not link.startswith("mailto:") \
+                        and not (tree.root / folder / path).exists():
+                    yield f"{name}:{number}: link to {path}, which does not exist"
+            for path in BACKTICKED.findall(line):
+                if SOURCE_NAME.match(path):
+                    missing = path not in names and not path.startswith(("x.", "x_"))
+                else:
+                    missing = looks_like_ours(tree, folder, path) \
+                        and not exists(tree, folder, path)
+                if missing:
+                    yield f"{name}:{number}: names {path}, which does not exist"
+
+
+def note_long_functions(tree):
+    """Free and out-of-class functions: from a first line at column 0 to a brace at column 0."""
+    for name in tree.named(".cc"):
+        start, opened = None, False
+        for number, line in enumerate(strip_code(tree.text(name)).splitlines(), 1):
+            if start is None and re.match(r"[A-Za-z_~].*\(", line):
+                start, opened = number, False
+            if start is None:
+                continue
+            opened = opened or "{" in line
+            if opened and line.startswith("}"):
+                if number - start + 1 > FUNCTION_LINES_MAX:
+                    yield (f"{name}:{start}: function of {number - start + 1} lines, "
+                           f"want at most {FUNCTION_LINES_MAX}")
+                start = None
+            elif not opened and line.rstrip().endswith(";"):
+                start = None
+
+
+def note_long_files(tree):
+    for name in tree.named(".cc", ".h"):
+        count = len(tree.text(name).splitlines())
+        for suffix, files, lines_max in FILE_LINES_MAX:
+            if name.endswith(suffix) and matches(name, [files]):
+                if count > lines_max:
+                    yield f"{name}:1: {count} lines, want at most {lines_max}"
+                break
+
+
+def check_all(root):
+    """Returns (problems, notes), both sorted."""
+    tree = Tree(root)
+    layers = Layers(tree.text("tests/tidy/layers.txt"))
+    problems = [*check_top(tree, layers), *check_includes(tree, layers)]
+    for rule in (check_columns, check_registration, check_words, check_machine_words, check_links):
+        problems += rule(tree)
+    return sorted(problems), sorted([*note_long_functions(tree), *note_long_files(tree)])
+
+
+def main(arguments):
+    root = arguments[0] if arguments else pathlib.Path(__file__).resolve().parents[2]
+    problems, notes = check_all(root)
+    for note in notes:
+        print(f"note: {note}")
+    for problem in problems:
+        print(problem)
+    print(f"tidy: {len(problems)} problems, {len(notes)} notes")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

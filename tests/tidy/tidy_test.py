@@ -1,0 +1,248 @@
+#!/usr/bin/env python3
+"""Tests of tidy.py: every rule is seen to fail on a small made-up tree, and to pass when kept."""
+import contextlib
+import io
+import pathlib
+import sys
+import tempfile
+import unittest
+
+sys.dont_write_bytecode = True
+import tidy  # noqa: E402  (after the line above, so that it leaves nothing in the tree)
+
+CLEAN = {
+    "CMakeLists.txt": "add_subdirectory(kernels)\nadd_subdirectory(server)\n"
+                      "add_subdirectory(tests)\n",
+    "README.md": "See [the kernels](kernels/a.h), `kernels/a.cc`, `kernels/*.cc` and `a.{h,cc}`.\n",
+    "kernels/CMakeLists.txt": "rope_library(k SOURCES a.cc)\n",
+    "kernels/a.h": "#include <vector>\n",
+    "kernels/a.cc": '#include "kernels/a.h"\nint a = 0;  // TODO(after the first release): more.\n',
+    "server/CMakeLists.txt": "rope_library(s SOURCES main.cc b.cc)\n",
+    "server/main.cc": '#include <grpcpp/grpcpp.h>\n\n#include "kernels/a.h"\n',
+    "server/b.cc": "int b = 0;\n",
+    "tests/CMakeLists.txt": "rope_test(a_test SOURCES a_test.cc)\n",
+    "tests/a_test.cc": '#include "kernels/a.h"\n',
+    "tests/tidy/layers.txt": pathlib.Path(__file__).with_name("layers.txt").read_text(),
+    "proto/p.txt": "", "client/c.txt": "", "deploy/d.txt": "", "Dockerfile": "", "LICENSE": "",
+    ".gitignore": "/build/\n", "build/junk.cc": "throw NULL;\n",
+}
+
+
+def check(changes=None, without=()):
+    """Returns (problems, notes) of the clean tree with some files changed or taken away."""
+    files = {**CLEAN, **(changes or {})}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in files.items():
+            if name not in without:
+                path = pathlib.Path(folder, name)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+        return tidy.check_all(folder)
+
+
+class TreeCase(unittest.TestCase):
+    def assert_problems(self, wanted, changes=None, without=()):
+        self.assertEqual(check(changes, without)[0], wanted)
+
+
+class WholeTest(TreeCase):
+    def test_clean_tree_has_no_problem(self):
+        self.assertEqual(check(), ([], []))
+
+    def test_main_exits_1_on_a_problem_and_0_without(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in CLEAN.items():
+                path = pathlib.Path(folder, name)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                self.assertEqual(tidy.main([folder]), 0)
+                pathlib.Path(folder, "LICENSE").unlink()
+                self.assertEqual(tidy.main([folder]), 1)
+        self.assertIn("LICENSE: missing at the top level", printed.getvalue())
+
+
+class TopLevelTest(TreeCase):
+    def test_stranger_at_the_top_level_fails(self):
+        self.assert_problems(["utils: not one of the names at the top level"], {"utils/x.txt": ""})
+
+    def test_missing_name_fails(self):
+        self.assert_problems(["Dockerfile: missing at the top level"], without=["Dockerfile"])
+
+
+class IncludeTest(TreeCase):
+    def include(self, name, header, wanted):
+        text = CLEAN.get(name, "")
+        changes = {name: f'#include "{header}"\n{text}'}
+        problems = [p for p in check(changes)[0] if p.startswith(f"{name}:1: ") and "nclude" in p]
+        self.assertEqual(problems, [f"{name}:1: {what}" for what in wanted])
+
+    def test_kernels_include_nobody(self):
+        for header, folder in (("server/b.h", "server"), ("proto/wire_cursor.h", "proto"),
+                               ("rope/client.h", "client")):
+            self.include("kernels/a.cc", header, [f"kernels may not include {folder} ({header})"])
+
+    def test_kernels_know_no_grpc_and_no_protobuf(self):
+        for header in ("grpcpp/grpcpp.h", "grpc/grpc.h", "google/protobuf/message.h"):
+            self.include("kernels/a.cc", header, [f"may not include {header}"])
+
+    def test_kernels_include_no_schema(self):
+        header = "rope/v1/rotate.pb.h"
+        self.include("kernels/a.cc", header, [f"kernels may not include proto ({header})",
+                                              f"may not include {header}"])
+
+    def test_proto_includes_nobody(self):
+        self.include("proto/p.cc", "kernels/a.h", ["proto may not include kernels (kernels/a.h)"])
+
+    def test_server_does_not_include_client(self):
+        for header in ("client/stub.h", "rope/client.h"):
+            self.include("server/b.cc", header, [f"server may not include client ({header})"])
+
+    def test_client_includes_proto_only(self):
+        self.include("client/c.cc", "kernels/a.h", ["client may not include kernels (kernels/a.h)"])
+        self.include("client/c.cc", "server/b.h", ["client may not include server (server/b.h)"])
+        self.include("client/c.cc", "proto/wire_cursor.h", [])
+        self.include("client/c.cc", "rope/v1/rotate.pb.h", [])
+
+    def test_tests_include_all(self):
+        for header in ("kernels/a.h", "server/b.h", "client/stub.h", "proto/float16.h",
+                       "hwy/highway.h"):
+            self.include("tests/a_test.cc", header, [])
+
+    def test_highway_stays_in_the_kernel_file(self):
+        self.include("kernels/a.cc", "hwy/highway.h", ["may not include hwy/highway.h"])
+        self.include("kernels/cpu_rotate-inl.h", "hwy/highway.h", [])
+
+    def test_middle_of_the_server_knows_no_grpc(self):
+        self.include("server/batcher.cc", "grpcpp/grpcpp.h", ["may not include grpcpp/grpcpp.h"])
+        self.include("server/rope_service.cc", "grpcpp/grpcpp.h", [])
+
+    def test_public_client_headers_name_nobody_elses_types(self):
+        for header in ("grpcpp/grpcpp.h", "google/protobuf/message.h", "absl/status/status.h"):
+            self.include("client/include/rope/client.h", header, [f"may not include {header}"])
+        self.include("client/include/rope/client.h", "rope/status.h", [])
+
+
+class ColumnsTest(TreeCase):
+    def test_101_columns_fail_and_100_do_not(self):
+        line = "// " + "é" * 97
+        self.assert_problems(["kernels/a.h:2: 101 columns, want at most 100"],
+                             {"kernels/a.h": f"{line}\n{line}x\n"})
+
+
+class RegistrationTest(TreeCase):
+    def test_source_in_no_list_fails(self):
+        self.assert_problems(["kernels/b.cc:1: in no CMakeLists.txt that the top one reaches"],
+                             {"kernels/b.cc": ""})
+
+    def test_source_named_only_in_a_comment_fails(self):
+        self.assert_problems(["kernels/a.cc:1: in no CMakeLists.txt that the top one reaches"],
+                             {"kernels/CMakeLists.txt": "rope_library(k SOURCES x # a.cc\n)\n"})
+
+    def test_folder_that_nobody_adds_fails(self):
+        self.assert_problems(["tests/a_test.cc:1: in no CMakeLists.txt that the top one reaches"],
+                             {"CMakeLists.txt": "add_subdirectory(kernels)\n"
+                                                "add_subdirectory(server)\n"})
+
+    def test_test_that_is_only_compiled_fails(self):
+        self.assert_problems(["tests/a_test.cc:1: not registered with rope_test"],
+                             {"tests/CMakeLists.txt": "add_executable(a_test a_test.cc)\n"})
+
+    def test_python_test_that_nobody_runs_fails(self):
+        self.assert_problems(["tests/x_test.py:1: not registered with add_test"],
+                             {"tests/x_test.py": ""})
+
+    def test_source_named_from_the_top_passes(self):
+        self.assert_problems([], {
+            "kernels/CMakeLists.txt": "rope_library(k SOURCES ${PROJECT_SOURCE_DIR}/kernels/a.cc)"})
+
+
+class WordsTest(TreeCase):
+    def test_banned_words_fail(self):
+        for code, what in (("throw 1;", "throws"), ("using namespace std;", "using namespace"),
+                           ("int* p = NULL;", "NULL, want nullptr"),
+                           ("auto* p = new int(1);",
+                            "raw new, want a smart pointer or `// owned by ...`")):
+            self.assert_problems([f"server/b.cc:1: {what}"], {"server/b.cc": code + "\n"})
+
+    def test_banned_words_in_comments_and_literals_pass(self):
+        self.assert_problems([], {"server/b.cc": '// throw NULL\n/* new\nnew */ auto s = "new x";\n'
+                                                 'auto r = R"(throw " 1)"; auto c = \'"\';\n'})
+
+    def test_code_after_a_literal_is_still_read(self):
+        self.assert_problems(["server/b.cc:2: throws"],
+                             {"server/b.cc": "auto s = \"a // b\\\"\"; int n = 1'000;\n"
+                                             "auto c = '\\''; throw 1;\n"})
+
+    def test_new_with_an_owner_passes(self):
+        self.assert_problems([], {
+            "server/b.cc": "f(new T);  // Owned by the queue.\n"
+                           "std::unique_ptr<T> t(new T());\nreturn absl::WrapUnique(new T());\n"})
+
+    def test_sleep_fails_in_tests_only(self):
+        sleep = "void F() { absl::SleepFor(absl::Seconds(1)); }\n"
+        self.assert_problems(["tests/a_test.cc:1: sleeps, want a fake clock or a notification"],
+                             {"tests/a_test.cc": sleep, "server/b.cc": sleep})
+        for call in ("std::this_thread::sleep_for(d)", "usleep(1)", "sleep(1)"):
+            self.assert_problems(
+                ["tests/a_test.cc:1: sleeps, want a fake clock or a notification"],
+                {"tests/a_test.cc": f"void F() {{ {call}; }}\n"})
+
+    def test_bare_todo_fails(self):
+        self.assert_problems(["server/b.cc:1: TODO without (reason)"],
+                             {"server/b.cc": "// TODO" + ": later\n"})
+
+    def test_path_of_one_machine_fails(self):
+        for word in ("/wor" "k/main", "/hom" "e/ann", "/roo" "t/x"):
+            problems, _ = check({"deploy/x.sh": f"cd {word}/y\n"})
+            self.assertEqual(len(problems), 1, word)
+            self.assertIn("belongs to one machine or host", problems[0])
+
+    def test_path_within_the_tree_passes(self):
+        self.assert_problems([], {"deploy/x.sh": "cd some/wor" "k/main; cd \"${x}/roo" "t/y\"\n"})
+
+
+class LinksTest(TreeCase):
+    def test_broken_link_fails(self):
+        self.assert_problems(["README.md:1: link to kernels/b.h, which does not exist"],
+                             {"README.md": "[b](kernels/b.h#part) [c](https://example.com/c)\n"})
+
+    def test_missing_file_in_backticks_fails(self):
+        for path in ("kernels/b.cc", "kernels/*.py", "kernels/{a,b}.h", "kernels/sub/", "b.h"):
+            self.assert_problems([f"README.md:1: names {path}, which does not exist"],
+                                 {"README.md": f"Look at `{path}`.\n"})
+
+    def test_backticks_that_are_no_files_of_ours_pass(self):
+        self.assert_problems([], {"README.md": "`rope.v1.RopeService/Rotate` `config.json` `q/k` "
+                                               "`build/bin/x` `x_test.cc` `hwy/x`\n"})
+
+    def test_path_beside_the_page_passes(self):
+        self.assert_problems([], {"kernels/README.md": "`a.h`, [a](a.cc), `../server/b.cc`\n"})
+
+
+class NotesTest(TreeCase):
+    def test_long_function_is_noted_without_failing(self):
+        body = "  x();\n" * 69
+        changes = {"server/b.cc": f"void G(int a,\n       int b);\nvoid F() {{\n{body}}}\n"}
+        self.assertEqual(check(changes), ([], ["server/b.cc:3: function of 71 lines, "
+                                               "want at most 70"]))
+
+    def test_function_of_70_lines_is_not_noted(self):
+        body = "  x();\n" * 68
+        self.assertEqual(check({"server/b.cc": f"void F() {{\n{body}}}\n"}), ([], []))
+
+    def test_long_file_is_noted_without_failing(self):
+        changes = {"kernels/a.h": "\n" * 221, "tests/a_test.cc": "\n" * 600,
+                   "server/b.cc": "\n" * 401}
+        self.assertEqual(check(changes), ([], ["kernels/a.h:1: 221 lines, want at most 220",
+                                               "server/b.cc:1: 401 lines, want at most 400"]))
+
+
+class LayersTest(unittest.TestCase):
+    def test_unknown_line_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "got 'forbid', want top, allow or deny"):
+            tidy.Layers("forbid a: b\n")
+
+
+if __name__ == "__main__":
+    unittest.main()
