@@ -80,6 +80,21 @@ HWY_INLINE void Turn(VF a, VF b, VF c, VF s, VF& turned_a, VF& turned_b) {
   turned_b = hn::MulAdd(a, s, hn::Mul(b, c));
 }
 
+// A step's part of a prepared row where that is four vectors.
+struct WideRow {
+  VF cos0;
+  VF cos1;
+  VF sin0;
+  VF sin1;
+};
+
+HWY_INLINE WideRow LoadWideRow(const float* row) {
+  const F32 d;
+  const size_t lanes = hn::Lanes(d);
+  return {hn::Load(d, row), hn::Load(d, row + lanes), hn::Load(d, row + 2 * lanes),
+          hn::Load(d, row + 3 * lanes)};
+}
+
 // ---- fp32 and fp16 elements: a vector of floats in memory order. ----
 
 struct Float32Elements {
@@ -165,6 +180,10 @@ struct Float16Elements {
 template <class Elements>
 struct HalfFormat {
   using Element = typename Elements::Element;
+  struct Row {
+    VF cos;
+    VF sin;
+  };
   static constexpr Pairing kPairing = Pairing::kHalf;
   static constexpr size_t kRowFloatsPerPair = 2;
   static HWY_INLINE size_t PairsPerStep() { return hn::Lanes(F32()); }
@@ -179,14 +198,17 @@ struct HalfFormat {
     }
   }
 
-  template <bool kStream>
-  static HWY_INLINE void Rotate(const Element* a, const Element* b, const float* row, Element* to_a,
-                                Element* to_b) {
+  static HWY_INLINE Row LoadRow(const float* row) {
     const F32 d;
+    return {hn::Load(d, row), hn::Load(d, row + hn::Lanes(d))};
+  }
+
+  template <bool kStream>
+  static HWY_INLINE void Rotate(const Element* a, const Element* b, const Row& row, Element* to_a,
+                                Element* to_b) {
     VF turned_a;
     VF turned_b;
-    Turn(Elements::Load(a), Elements::Load(b), hn::Load(d, row), hn::Load(d, row + hn::Lanes(d)),
-         turned_a, turned_b);
+    Turn(Elements::Load(a), Elements::Load(b), row.cos, row.sin, turned_a, turned_b);
     Elements::template Store<kStream>(turned_a, to_a);
     Elements::template Store<kStream>(turned_b, to_b);
   }
@@ -198,6 +220,7 @@ struct HalfFormat {
 template <class Elements>
 struct InterleavedFormat {
   using Element = typename Elements::Element;
+  using Row = WideRow;
   static constexpr Pairing kPairing = Pairing::kInterleaved;
   static constexpr size_t kRowFloatsPerPair = 4;
   static HWY_INLINE size_t PairsPerStep() { return hn::Lanes(F32()); }
@@ -224,17 +247,16 @@ struct InterleavedFormat {
     }
   }
 
+  static HWY_INLINE Row LoadRow(const float* row) { return LoadWideRow(row); }
+
   template <bool kStream>
-  static HWY_INLINE void Rotate(const Element* a, const Element* b, const float* row, Element* to_a,
+  static HWY_INLINE void Rotate(const Element* a, const Element* b, const Row& row, Element* to_a,
                                 Element* to_b) {
     const F32 d;
-    const size_t lanes = hn::Lanes(d);
     const VF x = Elements::Load(a);
     const VF y = Elements::Load(b);
-    const VF turned_x =
-        hn::MulAdd(hn::Reverse2(d, x), hn::Load(d, row + 2 * lanes), hn::Mul(x, hn::Load(d, row)));
-    const VF turned_y = hn::MulAdd(hn::Reverse2(d, y), hn::Load(d, row + 3 * lanes),
-                                   hn::Mul(y, hn::Load(d, row + lanes)));
+    const VF turned_x = hn::MulAdd(hn::Reverse2(d, x), row.sin0, hn::Mul(x, row.cos0));
+    const VF turned_y = hn::MulAdd(hn::Reverse2(d, y), row.sin1, hn::Mul(y, row.cos1));
     Elements::template Store<kStream>(turned_x, to_a);
     Elements::template Store<kStream>(turned_y, to_b);
   }
@@ -252,10 +274,22 @@ HWY_INLINE VF OddElements(VU lanes) {
   return hn::BitCast(F32(), hn::And(lanes, hn::Set(U32(), 0xffff0000u)));
 }
 
-// Rounds both to bf16, to nearest even, and puts them in one vector. With the upper and lower
-// halves of all floats side by side, (low + 0x7ffe + odd + 1) / 2 has its top bit set exactly where
-// the rounding carries. A NaN of ours has a lower half of zero (see PlainNaN) and so stays what it
-// is.
+// Rounds both to bf16, to nearest even, and puts them in one vector.
+#if defined(ROPE_NATIVE_BFLOAT16)
+template <bool kStream>
+HWY_INLINE void StoreRounded(VF even, VF odd, uint16_t* to) {
+  // Lane i of the result: element i of the even ones, then element i of the odd ones.
+  HWY_ALIGN static constexpr uint16_t kOrder[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
+                                                    21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
+                                                    11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  const __m512i rounded = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd.raw, even.raw));
+  const __m512i order = _mm512_load_si512(kOrder);
+  StoreTo<kStream>(U16(), hn::Vec<U16>{_mm512_permutexvar_epi16(order, rounded)}, to);
+}
+#else
+// With the upper and lower halves of all floats side by side, (low + 0x7ffe + odd + 1) / 2 has its
+// top bit set exactly where the rounding carries. A NaN of ours has a lower half of zero (see
+// PlainNaN) and so stays what it is.
 template <bool kStream>
 HWY_INLINE void StoreRounded(VF even, VF odd, uint16_t* to) {
   const U32 du;
@@ -270,10 +304,12 @@ HWY_INLINE void StoreRounded(VF even, VF odd, uint16_t* to) {
   const auto carry = hn::ShiftRight<15>(hn::AverageRound(low, bias));
   StoreTo<kStream>(d16, hn::Add(high, carry), to);
 }
+#endif
 
 // Rows: for 2N pairs the cosines of even pairs, of odd pairs, then the sines.
 struct BFloat16HalfFormat {
   using Element = uint16_t;
+  using Row = WideRow;
   static constexpr Pairing kPairing = Pairing::kHalf;
   static constexpr size_t kRowFloatsPerPair = 2;
   static HWY_INLINE size_t PairsPerStep() { return 2 * hn::Lanes(F32()); }
@@ -294,21 +330,19 @@ struct BFloat16HalfFormat {
     }
   }
 
+  static HWY_INLINE Row LoadRow(const float* row) { return LoadWideRow(row); }
+
   template <bool kStream>
-  static HWY_INLINE void Rotate(const Element* a, const Element* b, const float* row, Element* to_a,
+  static HWY_INLINE void Rotate(const Element* a, const Element* b, const Row& row, Element* to_a,
                                 Element* to_b) {
-    const F32 d;
-    const size_t lanes = hn::Lanes(d);
     const VU a_lanes = LoadLanes(a);
     const VU b_lanes = LoadLanes(b);
     VF even_a;
     VF even_b;
-    Turn(EvenElements(a_lanes), EvenElements(b_lanes), hn::Load(d, row),
-         hn::Load(d, row + 2 * lanes), even_a, even_b);
+    Turn(EvenElements(a_lanes), EvenElements(b_lanes), row.cos0, row.sin0, even_a, even_b);
     VF odd_a;
     VF odd_b;
-    Turn(OddElements(a_lanes), OddElements(b_lanes), hn::Load(d, row + lanes),
-         hn::Load(d, row + 3 * lanes), odd_a, odd_b);
+    Turn(OddElements(a_lanes), OddElements(b_lanes), row.cos1, row.sin1, odd_a, odd_b);
     StoreRounded<kStream>(even_a, odd_a, to_a);
     StoreRounded<kStream>(even_b, odd_b, to_b);
   }
@@ -317,6 +351,7 @@ struct BFloat16HalfFormat {
 // Each 32-bit lane is a pair. Rows: for 2N pairs their cosines, then their sines.
 struct BFloat16InterleavedFormat {
   using Element = uint16_t;
+  using Row = WideRow;
   static constexpr Pairing kPairing = Pairing::kInterleaved;
   static constexpr size_t kRowFloatsPerPair = 2;
   static HWY_INLINE size_t PairsPerStep() { return 2 * hn::Lanes(F32()); }
@@ -335,22 +370,22 @@ struct BFloat16InterleavedFormat {
     }
   }
 
+  static HWY_INLINE Row LoadRow(const float* row) { return LoadWideRow(row); }
+
   template <bool kStream>
-  static HWY_INLINE void Rotate(const Element* a, const Element* b, const float* row, Element* to_a,
+  static HWY_INLINE void Rotate(const Element* a, const Element* b, const Row& row, Element* to_a,
                                 Element* to_b) {
-    RotateLanes<kStream>(a, row, to_a);
-    RotateLanes<kStream>(b, row + hn::Lanes(F32()), to_b);
+    RotateLanes<kStream>(a, row.cos0, row.sin0, to_a);
+    RotateLanes<kStream>(b, row.cos1, row.sin1, to_b);
   }
 
  private:
   template <bool kStream>
-  static HWY_INLINE void RotateLanes(const Element* from, const float* row, Element* to) {
-    const F32 d;
+  static HWY_INLINE void RotateLanes(const Element* from, VF cos, VF sin, Element* to) {
     const VU lanes = LoadLanes(from);
     VF even;
     VF odd;
-    Turn(EvenElements(lanes), OddElements(lanes), hn::Load(d, row),
-         hn::Load(d, row + 2 * hn::Lanes(d)), even, odd);
+    Turn(EvenElements(lanes), OddElements(lanes), cos, sin, even, odd);
     StoreRounded<kStream>(even, odd, to);
   }
 };

@@ -1,22 +1,22 @@
 #include "kernels/cpu_rotate.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <vector>
 
+// Rows of registers are kept in structs and arrays, which vectors without a fixed size cannot be.
+#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu_rotate.cc"
-#include "hwy/aligned_allocator.h"
-#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"  // must come before highway.h
 #include "hwy/highway.h"
-#include "kernels/cpu_rotate-inl.h"
+#include "kernels/cpu_rotate_avx512bf16.h"
+#include "kernels/cpu_rotate_loops-inl.h"
 #include "kernels/float16.h"
 
 #if HWY_TARGET == HWY_SCALAR
-// What is left where a CPU has none of the instruction sets below: one element at a time.
+// What is left where a CPU has none of the other instruction sets: one element at a time.
 namespace rope::kernels {
 namespace HWY_NAMESPACE {
 namespace {
@@ -92,178 +92,6 @@ void Rotate(const RotateJob& job, const RotateRange& range, CpuStores /*stores*/
 }  // namespace HWY_NAMESPACE
 }  // namespace rope::kernels
 
-#else   // HWY_TARGET == HWY_SCALAR
-HWY_BEFORE_NAMESPACE();
-namespace rope::kernels {
-namespace HWY_NAMESPACE {
-namespace {
-
-// Streaming stores pay off in whole cache lines only.
-constexpr size_t kLineBytes = 64;
-// Prepared rows of the tokens that one pass over a head turns; stays in the first-level cache.
-constexpr size_t kRowBlockBytes = 16 << 10;
-
-// A job in units of one element type.
-template <class Element>
-struct View {
-  explicit View(const RotateJob& job)
-      : input(static_cast<const Element*>(job.input)),
-        output(static_cast<Element*>(job.output)),
-        input_strides(job.input_strides),
-        output_strides(job.output_strides),
-        in_place(job.input == job.output),
-        pairs(static_cast<size_t>(job.geometry.pairs)),
-        offset(static_cast<size_t>(job.geometry.offset)),
-        partner(static_cast<size_t>(job.geometry.partner)),
-        head_dim(static_cast<size_t>(job.head_dim)) {}
-
-  const Element* Input(int64_t token, int64_t head) const {
-    return input + token * input_strides.token + head * input_strides.head;
-  }
-  Element* Output(int64_t token, int64_t head) const {
-    return output + token * output_strides.token + head * output_strides.head;
-  }
-
-  const Element* input;
-  Element* output;
-  Strides input_strides;
-  Strides output_strides;
-  bool in_place;
-  size_t pairs;
-  size_t offset;
-  size_t partner;
-  size_t head_dim;
-};
-
-template <class Element>
-HWY_INLINE void CopyChannels(const Element* from, Element* to, size_t begin, size_t end) {
-  if (begin < end) std::memcpy(to + begin, from + begin, (end - begin) * sizeof(Element));
-}
-
-// The channels of a head that no pair holds.
-template <Pairing kPairing, class Element>
-HWY_INLINE void CopyUnrotated(const View<Element>& view, const Element* from, Element* to) {
-  CopyChannels(from, to, 0, view.offset);
-  if constexpr (kPairing == Pairing::kHalf) {
-    const size_t second = view.offset + view.partner;
-    CopyChannels(from, to, view.offset + view.pairs, second);
-    CopyChannels(from, to, second + view.pairs, view.head_dim);
-  } else {
-    CopyChannels(from, to, view.offset + 2 * view.pairs, view.head_dim);
-  }
-}
-
-// The last pairs of a head, fewer than a step, by way of a buffer: nothing outside the head is
-// touched.
-template <class Format, class Element = typename Format::Element>
-HWY_INLINE void RotateTail(const Element* a, const Element* b, const float* row, Element* to_a,
-                           Element* to_b, size_t pairs) {
-  const size_t step = Format::PairsPerStep();
-  HWY_ALIGN Element buffer[2 * kStepMax] = {};
-  if constexpr (Format::kPairing == Pairing::kHalf) {
-    std::memcpy(buffer, a, pairs * sizeof(Element));
-    std::memcpy(buffer + step, b, pairs * sizeof(Element));
-    Format::template Rotate<false>(buffer, buffer + step, row, buffer, buffer + step);
-    std::memcpy(to_a, buffer, pairs * sizeof(Element));
-    std::memcpy(to_b, buffer + step, pairs * sizeof(Element));
-  } else {
-    std::memcpy(buffer, a, 2 * pairs * sizeof(Element));
-    Format::template Rotate<false>(buffer, buffer + step, row, buffer, buffer + step);
-    std::memcpy(to_a, buffer, 2 * pairs * sizeof(Element));
-  }
-}
-
-template <class Format, bool kStream, class Element = typename Format::Element>
-HWY_INLINE void RotateHead(const View<Element>& view, const Element* from, Element* to,
-                           const float* row) {
-  constexpr bool kHalf = Format::kPairing == Pairing::kHalf;
-  if (!view.in_place) CopyUnrotated<Format::kPairing>(view, from, to);
-  const size_t step = Format::PairsPerStep();
-  const size_t elements = kHalf ? step : 2 * step;
-  const size_t to_second = kHalf ? view.partner : step;
-  const Element* a = from + view.offset;
-  Element* to_a = to + view.offset;
-  size_t pairs = view.pairs;
-  for (; pairs >= step; pairs -= step) {
-    Format::template Rotate<kStream>(a, a + to_second, row, to_a, to_a + to_second);
-    a += elements;
-    to_a += elements;
-    row += step * Format::kRowFloatsPerPair;
-  }
-  if (pairs != 0) RotateTail<Format>(a, a + to_second, row, to_a, to_a + to_second, pairs);
-}
-
-// Whether every run of rotated channels is made of whole, aligned cache lines.
-template <Pairing kPairing, class Element>
-bool CanStream(const View<Element>& view) {
-  if (view.in_place) return false;
-  constexpr bool kHalf = kPairing == Pairing::kHalf;
-  const size_t odd = reinterpret_cast<uintptr_t>(view.output + view.offset) |
-                     static_cast<size_t>(view.output_strides.token) * sizeof(Element) |
-                     static_cast<size_t>(view.output_strides.head) * sizeof(Element) |
-                     (kHalf ? view.partner : 0) * sizeof(Element) |
-                     (kHalf ? view.pairs : 2 * view.pairs) * sizeof(Element);
-  return odd % HWY_MAX(kLineBytes, hn::Lanes(U32()) * sizeof(uint32_t)) == 0;
-}
-
-// Tokens are taken in blocks whose rows are prepared once. Within a block the loop that moves less
-// in memory is the inner one.
-template <class Format, bool kStream, class Element = typename Format::Element>
-void RotateBlocks(const RotateJob& job, const View<Element>& view, const RotateRange& range) {
-  const size_t step = Format::PairsPerStep();
-  const size_t row_floats = (view.pairs + step - 1) / step * step * Format::kRowFloatsPerPair;
-  const bool heads_inner = view.output_strides.head <= view.output_strides.token;
-  const size_t row_bytes = HWY_MAX(row_floats * sizeof(float), 1);
-  const int64_t block =
-      heads_inner ? 1 : static_cast<int64_t>(HWY_MAX(kRowBlockBytes / row_bytes, 1));
-  const auto rows = hwy::AllocateAligned<float>(static_cast<size_t>(block) * row_floats + 1);
-  for (int64_t begin = range.token_begin; begin < range.token_end; begin += block) {
-    const int64_t end = HWY_MIN(begin + block, range.token_end);
-    for (int64_t token = begin; token < end; ++token) {
-      const RowRef& ref = job.rows[static_cast<size_t>(token)];
-      const TableRow row = {ref.page->Cos(ref.index), ref.page->Sin(ref.index), view.pairs,
-                            job.conjugate ? -1.0f : 1.0f};
-      Format::PrepareRow(row, rows.get() + static_cast<size_t>(token - begin) * row_floats);
-    }
-    for (int64_t head = range.head_begin; head < range.head_end; ++head) {
-      const float* row = rows.get();
-      for (int64_t token = begin; token < end; ++token, row += row_floats) {
-        RotateHead<Format, kStream>(view, view.Input(token, head), view.Output(token, head), row);
-      }
-    }
-  }
-}
-
-template <class Format>
-void RotateFormat(const RotateJob& job, const RotateRange& range, CpuStores stores) {
-  const View<typename Format::Element> view(job);
-  if (stores == CpuStores::kStreaming && CanStream<Format::kPairing>(view)) {
-    RotateBlocks<Format, true>(job, view, range);
-    hwy::FlushStream();
-  } else {
-    RotateBlocks<Format, false>(job, view, range);
-  }
-}
-
-void Rotate(const RotateJob& job, const RotateRange& range, CpuStores stores) {
-  const bool half = job.geometry.pairing == Pairing::kHalf;
-  switch (job.dtype) {
-    case DType::kFloat32:
-      return half ? RotateFormat<HalfFormat<Float32Elements> >(job, range, stores)
-                  : RotateFormat<InterleavedFormat<Float32Elements> >(job, range, stores);
-    case DType::kFloat16:
-      return half ? RotateFormat<HalfFormat<Float16Elements> >(job, range, stores)
-                  : RotateFormat<InterleavedFormat<Float16Elements> >(job, range, stores);
-    case DType::kBFloat16:
-      return half ? RotateFormat<BFloat16HalfFormat>(job, range, stores)
-                  : RotateFormat<BFloat16InterleavedFormat>(job, range, stores);
-  }
-}
-
-}  // namespace
-}  // namespace HWY_NAMESPACE
-}  // namespace rope::kernels
-HWY_AFTER_NAMESPACE();
 #endif  // HWY_TARGET == HWY_SCALAR
 
 #if HWY_ONCE
@@ -283,11 +111,16 @@ size_t TableIndex(int64_t target) {
 
 std::vector<CpuTarget> FindTargets() {
   std::vector<CpuTarget> targets;
+  if (const CpuRotateFunction rotate = FindAvx512BFloat16Rotate()) {
+    targets.push_back({.name = "AVX3_BF16", .rotate = rotate, .flushes_bfloat16_denormals = true});
+  }
   // Lower bits are better instruction sets. What the compiler assumes everywhere always runs.
   int64_t left = (hwy::SupportedTargets() | HWY_STATIC_TARGET) & HWY_TARGETS;
   for (; left != 0; left &= left - 1) {
     const int64_t target = left & -left;
-    targets.push_back({hwy::TargetName(target), HWY_DISPATCH_TABLE(Rotate)[TableIndex(target)]});
+    targets.push_back({.name = hwy::TargetName(target),
+                       .rotate = HWY_DISPATCH_TABLE(Rotate)[TableIndex(target)],
+                       .flushes_bfloat16_denormals = false});
   }
   return targets;
 }

@@ -37,6 +37,8 @@ using CpuRotateFunction = void (*)(const RotateJob& job, const RotateRange& rang
 struct CpuTarget {
   std::string name;  // instruction set, for example "AVX3"
   CpuRotateFunction rotate = nullptr;
+  // Whether bf16 results below 2^-126 become 0.
+  bool flushes_bfloat16_denormals = false;
 };
 
 // Best first; never empty. Chosen once for a backend, so that nothing is dispatched for each row.

@@ -49,6 +49,7 @@ bool Batcher::TryStartDirect(const Request& request) {
   const bool free = !batch_running_ && queues_.empty() && direct_running_ < options_.direct_slots;
   if (!free || request.plan.bytes() > options_.direct_bytes_max) return false;
   ++direct_running_;
+  ++direct_unfinished_;
   return true;
 }
 
@@ -64,6 +65,9 @@ void Batcher::RunDirect(std::unique_ptr<Request> request) {
     --direct_running_;
   }
   Finish(batch);
+  // After the answer: nothing of the batcher is touched any more, so that it may be drained.
+  absl::MutexLock lock(&mutex_);
+  --direct_unfinished_;
 }
 
 void Batcher::BatchLoop() {
@@ -72,13 +76,14 @@ void Batcher::BatchLoop() {
     {
       absl::MutexLock lock(&mutex_);
       auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return !queues_.empty() || (draining_ && direct_running_ == 0);
+        return !queues_.empty() || (draining_ && direct_unfinished_ == 0);
       };
       mutex_.Await(absl::Condition(&has_work));
       if (queues_.empty()) return;
       batch = TakeBatch();
       batch_running_ = true;
     }
+    AnswerExpired(batch);
     if (!batch.slices.empty()) run_batch_(absl::MakeSpan(batch.slices));
     {
       absl::MutexLock lock(&mutex_);
@@ -140,8 +145,7 @@ int64_t Batcher::SliceTokens(const Request& request, const Batch& batch) const {
   return std::min(left, std::max<int64_t>(1, std::min(by_bytes, by_tokens)));
 }
 
-void Batcher::Finish(Batch& batch) {
-  const absl::Time now = clock_.Now();
+void Batcher::AnswerExpired(Batch& batch) {
   for (std::unique_ptr<Request>& request : batch.expired) {
     const absl::Status status =
         request->IsCancelled()
@@ -149,6 +153,10 @@ void Batcher::Finish(Batch& batch) {
             : absl::DeadlineExceededError("request: its deadline passed while it waited");
     Complete(std::move(request), status);
   }
+}
+
+void Batcher::Finish(Batch& batch) {
+  const absl::Time now = clock_.Now();
   for (Slice& slice : batch.slices) {
     Request& request = *slice.request;
     if (slice.begin == 0) {

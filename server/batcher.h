@@ -86,6 +86,7 @@ class Batcher {
   bool TakeFrom(Queue& queue, Batch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsFull(const Batch& batch) const;
   int64_t SliceTokens(const Request& request, const Batch& batch) const;
+  static void AnswerExpired(Batch& batch);
   void Finish(Batch& batch);
   // Removes a request that failed before its last slice from the queues.
   std::unique_ptr<Request> Extract(const Request* request) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -99,6 +100,7 @@ class Batcher {
   std::deque<uint64_t> turn_ ABSL_GUARDED_BY(mutex_);         // sessions of queues_, next first
   bool batch_running_ ABSL_GUARDED_BY(mutex_) = false;
   int direct_running_ ABSL_GUARDED_BY(mutex_) = 0;
+  int direct_unfinished_ ABSL_GUARDED_BY(mutex_) = 0;  // running, or not completed yet
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t batch_number_ ABSL_GUARDED_BY(mutex_) = 0;
 

@@ -1,14 +1,22 @@
 #include "server/error.h"
 
-#include <string>
-
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
+#include "server/limits.h"
 
 namespace rope::server {
 namespace {
 constexpr char kRetryDelayPayload[] = "rope.server/retry_delay_ms";
 }  // namespace
+
+std::string ShortMessage(absl::string_view message) {
+  constexpr absl::string_view kCut = "...";
+  if (static_cast<int64_t>(message.size()) <= limits::kErrorBytesMax) return std::string(message);
+  size_t end = static_cast<size_t>(limits::kErrorBytesMax) - kCut.size();
+  const auto continues = [](char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; };
+  while (end > 0 && continues(message[end])) --end;  // not within a UTF-8 character
+  return absl::StrCat(message.substr(0, end), kCut);
+}
 
 absl::Status Prefixed(absl::string_view prefix, const absl::Status& status) {
   if (status.ok()) return status;

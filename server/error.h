@@ -5,6 +5,7 @@
 #define ROPE_SERVER_ERROR_H_
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -18,6 +19,9 @@ inline absl::Status InvalidField(absl::string_view field, const absl::AlphaNum& 
   return absl::InvalidArgumentError(
       absl::StrCat(field, ": got ", got.Piece(), ", want ", want.Piece()));
 }
+
+// At most limits::kErrorBytesMax bytes of an error's message, cut between characters.
+std::string ShortMessage(absl::string_view message);
 
 // The status with `prefix` before its message; payloads stay.
 absl::Status Prefixed(absl::string_view prefix, const absl::Status& status);

@@ -67,7 +67,7 @@ void Executor::Run(absl::Span<Slice> slices) {
       request.device = std::string(backend_.name());
       if (!plan.rotates) PassThrough(request);
     }
-    if (!plan.rotates || slice.begin == slice.end) continue;
+    if (!plan.rotates || plan.bytes_per_token == 0 || slice.begin == slice.end) continue;
     kernels::TokenRows& slice_rows = rows.emplace_back();
     slice.status = AppendRows(plan, slice.begin, slice.end, tables_, slice_rows);
     if (!slice.status.ok()) continue;

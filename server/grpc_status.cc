@@ -14,7 +14,7 @@ grpc::Status ToGrpcStatus(const absl::Status& status, grpc::ServerContext& conte
   if (retry_delay_ms > 0) {
     context.AddTrailingMetadata("grpc-retry-pushback-ms", absl::StrCat(retry_delay_ms));
   }
-  const std::string message(status.message());
+  const std::string message = ShortMessage(status.message());
   v1::Error error = proto::MakeError(status.raw_code(), message);
   error.set_retry_delay_ms(retry_delay_ms);
   return grpc::Status(static_cast<grpc::StatusCode>(status.raw_code()), message,

@@ -23,13 +23,18 @@ inline constexpr int64_t kSkeletonBytesMax = 16 * kMiB;
 inline constexpr int64_t kConfigJsonBytesMax = 1 * kMiB;
 inline constexpr int64_t kRequestIdBytesMax = 128;
 inline constexpr int64_t kTensorsMax = 64;
-// Of one request: each costs about 40 bytes of positions and rows beside its tensors.
+// Of one request.
 inline constexpr int64_t kTokensMax = int64_t{1} << 22;
+// What each token costs beside its tensors, about: three positions and a row.
+inline constexpr int64_t kTokenBytes = 40;
 // Beyond it the angles' error bound is no longer proven (kernels/table_cache.h).
 inline constexpr int64_t kPositionMax = int64_t{1} << 30;
 // A planned length may exceed every position.
 inline constexpr int64_t kSeqLenMax = int64_t{1} << 40;
 inline constexpr int64_t kDescribePositionsMax = 4096;
+// Of an error's message, which may quote the request: status and details travel as trailers, of
+// which clients take 8 KiB.
+inline constexpr int64_t kErrorBytesMax = 512;
 
 // --- the queue ---
 // A request up to this size that finds its device free runs where it arrived: a hand-over to a
@@ -66,7 +71,7 @@ static_assert(kMessageBytesMax <= kMessageBytesCeiling);
 static_assert(kConfigJsonBytesMax < kSkeletonBytesMax);
 static_assert(kDirectBytesMax < kSliceBytesMax && kSliceBytesMax < kBatchBytesMax);
 // Any single legal request is admitted when the server is empty: input and output.
-static_assert(2 * kMessageBytesMax <= kAdmittedBytesMax);
+static_assert(2 * kMessageBytesMax + kTokenBytes * kTokensMax <= kAdmittedBytesMax);
 
 }  // namespace rope::server::limits
 

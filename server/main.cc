@@ -1,5 +1,4 @@
 // rope_server: flags -> Server -> wait for SIGTERM or SIGINT -> drain -> exit status. No logic.
-#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 #include <spdlog/sinks/stdout_sinks.h>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "server/grpc_options.h"
 #include "server/options.h"
 #include "server/server.h"
 
@@ -17,14 +17,6 @@ namespace {
 
 // Calls that run when the server drains get this long.
 constexpr absl::Duration kDrainGrace = absl::Seconds(30);
-
-// gRPC allocates and frees every received slice; glibc would give the pages back to the kernel,
-// which zeroes them again. Keeping them is the largest single gain of the whole server.
-void KeepMemory() {
-  mallopt(M_MMAP_THRESHOLD, 1 << 30);
-  mallopt(M_TRIM_THRESHOLD, 2'000'000'000);
-  mallopt(M_TOP_PAD, 64 << 20);
-}
 
 // Blocked before any thread starts, so that only sigtimedwait sees them.
 sigset_t BlockStopSignals() {
@@ -80,7 +72,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "rope_server: %s\n", options.status().ToString().c_str());
     return 2;
   }
-  KeepMemory();
+  rope::server::KeepMemory();
   spdlog::set_default_logger(spdlog::stderr_logger_mt("rope"));
   spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %l %v");
   spdlog::set_level(spdlog::level::from_str(options->log_level));

@@ -205,16 +205,24 @@ std::shared_ptr<const RopeEntry> ModelRegistry::Keep(const std::string& key,
   const std::shared_ptr<const RopeEntry> result = kept->second;
   by_config_id_[result->config_id()] = result;
   oldest_first_.push_back(key);
-  kept_bytes_ += static_cast<int64_t>(key.size());
+  kept_bytes_ += CostOf(key, *result);
   while (static_cast<int64_t>(oldest_first_.size()) > limits::kSpecsMax ||
          kept_bytes_ > limits::kSpecBytesMax) {
     const auto oldest = by_spec_.find(oldest_first_.front());
     by_config_id_.erase(oldest->second->config_id());
-    kept_bytes_ -= static_cast<int64_t>(oldest->first.size());
+    kept_bytes_ -= CostOf(oldest->first, *oldest->second);
     by_spec_.erase(oldest);
     oldest_first_.pop_front();
   }
   return result;
+}
+
+// About what a kept entry holds: its spec, and its frequencies with their keys.
+int64_t ModelRegistry::CostOf(const std::string& key, const RopeEntry& entry) {
+  constexpr int64_t kBytesPerFrequency = 6 * 2 * sizeof(kernels::InverseFrequency);
+  const int64_t frequencies =
+      entry.resolved_ == nullptr ? 0 : entry.resolved_->rotary_dim() / 2 * kBytesPerFrequency;
+  return 2 * static_cast<int64_t>(key.size()) + frequencies;
 }
 
 // Two hashes of instance and spec: the same spec has one id, another instance gives another.

@@ -87,6 +87,7 @@ class ModelRegistry {
   absl::StatusOr<std::shared_ptr<RopeEntry>> Read(const v1::RopeSpec& spec) const;
   absl::StatusOr<kernels::LayerConfig> ReadLayer(const v1::RopeSpec& spec, RopeEntry& entry) const;
   std::shared_ptr<const RopeEntry> Keep(const std::string& key, std::shared_ptr<RopeEntry> entry);
+  static int64_t CostOf(const std::string& key, const RopeEntry& entry);
   std::string MakeConfigId(const std::string& key) const;
 
   const std::string instance_id_;

@@ -67,7 +67,7 @@ absl::Status TakeModel(const std::string& value, ServerOptions& options) {
   std::ifstream file(path);
   std::ostringstream text;
   text << file.rdbuf();
-  if (!file.is_open() || file.bad()) {
+  if (!file.is_open() || file.bad() || text.bad()) {
     return absl::NotFoundError(absl::StrCat("--model: got ", path, ", want a file to read"));
   }
   if (static_cast<int64_t>(text.str().size()) > limits::kConfigJsonBytesMax) {

@@ -54,7 +54,7 @@ int ProcessorCount(const std::string& cgroup_root) {
                           ReadFile(cgroup_root + "/cpu/cpu.cfs_period_us"));
   }
   if (!quota.has_value()) return affinity;
-  return std::clamp(static_cast<int>(std::floor(*quota)), 1, affinity);
+  return static_cast<int>(std::clamp(std::floor(*quota), 1.0, static_cast<double>(affinity)));
 }
 
 }  // namespace rope::server

@@ -97,7 +97,10 @@ absl::Status DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max, R
       proto::Split(schema, ViewsOf(*slices), {.skeleton_bytes_max = limits::kSkeletonBytesMax}));
   ROPE_RETURN_IF_ERROR(ParseSkeleton(request.split.skeleton, request.message));
   request.received_bytes = std::move(slices);
-  if (!request.message.request_id().empty()) request.id = request.message.request_id();
+  const std::string& id = request.message.request_id();
+  // A longer one is refused, and logged under the server's own.
+  const bool fits = static_cast<int64_t>(id.size()) <= limits::kRequestIdBytesMax;
+  if (!id.empty() && fits) request.id = id;
   return absl::OkStatus();
 }
 

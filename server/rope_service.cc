@@ -8,6 +8,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "server/describe.h"
+#include "server/error.h"
 #include "server/rope_codec.h"
 
 namespace rope::server {
@@ -178,7 +179,7 @@ void RopeService::Record(const std::string& method, const std::string& id,
   }
   // Ids and messages may hold a client's own text: one line stays one line.
   const std::string safe_id = absl::Utf8SafeCHexEscape(id);
-  const std::string message = absl::Utf8SafeCHexEscape(status.message());
+  const std::string message = absl::Utf8SafeCHexEscape(ShortMessage(status.message()));
   const auto level =
       status.code() == absl::StatusCode::kInternal ? spdlog::level::err : spdlog::level::info;
   spdlog::log(level, "request={} method={} code={} message=\"{}\"", safe_id, method, code, message);

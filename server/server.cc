@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
+#include "server/grpc_options.h"
 #include "server/limits.h"
 #include "server/processors.h"
 
@@ -23,31 +24,15 @@ constexpr absl::string_view kUnixPrefix = "unix:";
 // Connections get this long to close by themselves once no call is left: a client that does not
 // poll its connection answers the goodbye late or never.
 constexpr absl::Duration kCloseGrace = absl::Milliseconds(500);
-constexpr int kHttp2FrameBytesMax = 16 * 1024 * 1024 - 1;  // the largest that HTTP/2 has
 
 std::string MakeInstanceId() {
   absl::BitGen random;
   return absl::StrFormat("%016x", absl::Uniform<uint64_t>(random));
 }
 
-// More than a few polling threads only take turns on the same sockets.
-int PollThreads(int threads) {
-  return std::min(threads, 8);
-}
-
 std::string ChooseDevice(const std::string& device) {
   if (device == "auto") return kernels::ListBackends().front();
   return device;
-}
-
-void SetChannelArguments(const ServerOptions& options, grpc::ServerBuilder& builder) {
-  const int64_t cap = options.max_message_bytes + limits::kMessageSlackBytes;
-  builder.SetMaxReceiveMessageSize(static_cast<int>(cap));
-  builder.SetMaxSendMessageSize(-1);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, limits::kConcurrentStreamsMax);
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kHttp2FrameBytesMax);
-  // A port that another server has is an error, not a share of its connections.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
 }
 
 }  // namespace
@@ -84,7 +69,8 @@ absl::Status Server::Build() {
   pool_ = std::make_unique<BufferPool>(limits::kPooledBytesMax);
   admission_ = std::make_unique<Admission>(
       limits::kAdmittedRequestsMax,
-      std::max(limits::kAdmittedBytesMax, 2 * options_.max_message_bytes));
+      std::max(limits::kAdmittedBytesMax,
+               2 * options_.max_message_bytes + limits::kTokenBytes * limits::kTokensMax));
   executor_ = std::make_unique<Executor>(*backend_, *tables_, *pool_);
   batcher_ = std::make_unique<Batcher>(
       Batcher::Options{.direct_slots = threads}, clock_,
@@ -103,7 +89,7 @@ absl::Status Server::Build() {
 absl::Status Server::BuildGrpcServer(int threads) {
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
-  SetChannelArguments(options_, builder);
+  SetChannelArguments(options_.max_message_bytes, builder);
   std::vector<int> ports(options_.listen.size(), -1);
   for (size_t i = 0; i < options_.listen.size(); ++i) {
     if (absl::StartsWith(options_.listen[i], kUnixPrefix)) continue;

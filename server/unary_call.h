@@ -11,6 +11,7 @@
 #define ROPE_SERVER_UNARY_CALL_H_
 
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/support/async_unary_call.h>
 
 #include <atomic>
 #include <functional>

@@ -1,9 +1,11 @@
 #include "server/validate.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "kernels/check.h"
 #include "kernels/checked_math.h"
 #include "kernels/status_macros.h"
@@ -71,8 +73,12 @@ absl::Status ReadTensors(const v1::RotateRequest& message, const proto::SplitMes
   }
   plan.tokens = plan.tensors.front().layout.tokens();
   for (const TensorPlan& tensor : plan.tensors) {
-    plan.bytes_per_token +=
-        tensor.layout.heads * tensor.layout.head_dim * kernels::ElementBytes(tensor.dtype);
+    // Fits by itself, but tensors without tokens may claim heads of any size.
+    const auto sum =
+        kernels::CheckedAdd(plan.bytes_per_token, tensor.layout.heads * tensor.layout.head_dim *
+                                                      kernels::ElementBytes(tensor.dtype));
+    if (!sum.has_value()) return InvalidField("tensors", "heads past 63 bits", "smaller ones");
+    plan.bytes_per_token = *sum;
   }
   return absl::OkStatus();
 }
@@ -121,23 +127,26 @@ absl::StatusOr<kernels::PairGeometry> GeometryOf(const RopeEntry& entry,
   return geometry;
 }
 
-// Cuts the tokens into runs of one length each.
+// Cuts the tokens into runs of one length each. Sequences without tokens, and tokens without
+// bytes, need no frequencies.
 void MakeRuns(const kernels::ResolvedRope& resolved, const TokenPositions& positions,
               kernels::Multiplier multiplier, Plan& plan) {
-  std::vector<std::shared_ptr<const kernels::Frequencies>> by_sequence;
-  for (const int64_t length : positions.seq_len) {
-    const bool same = !by_sequence.empty() && !resolved.DependsOnSeqLen();
-    by_sequence.push_back(same ? by_sequence.front() : resolved.ForSeqLen(length, multiplier));
-  }
+  if (plan.bytes() == 0) return;
+  absl::flat_hash_map<int64_t, std::shared_ptr<const kernels::Frequencies>> by_length;
+  int64_t sequence = -1;  // of the token before
   for (int64_t token = 0; token < plan.tokens; ++token) {
-    const auto sequence = positions.sequence[static_cast<size_t>(token)];
-    const auto& frequencies = by_sequence[static_cast<size_t>(sequence)];
-    if (plan.runs.empty() || plan.runs.back().frequencies != frequencies) {
-      plan.runs.push_back({token, token, frequencies});
+    const int64_t next = positions.sequence[static_cast<size_t>(token)];
+    if (next != sequence) {
+      sequence = next;
+      const int64_t length =
+          resolved.DependsOnSeqLen() ? positions.seq_len[static_cast<size_t>(sequence)] : 1;
+      auto& frequencies = by_length[length];
+      if (frequencies == nullptr) frequencies = resolved.ForSeqLen(length, multiplier);
+      const bool same = !plan.runs.empty() && plan.runs.back().frequencies == frequencies;
+      if (!same) plan.runs.push_back({token, token, frequencies});
     }
     plan.runs.back().end = token + 1;
   }
-  if (plan.runs.empty()) return;
   const size_t columns = plan.runs.front().frequencies->inv_freq.size();
   for (const TokenRun& run : plan.runs) ROPE_CHECK(run.frequencies->inv_freq.size() == columns);
   plan.geometry.pairs = static_cast<int64_t>(columns);
@@ -155,23 +164,25 @@ void WarnPastLength(const kernels::RopeConfig& config, const TokenPositions& pos
                                   *config.max_position_embeddings));
 }
 
-absl::Status PlanRotation(const v1::RotateRequest& message, const proto::SplitMessage& split,
-                          const RopeEntry& entry, Plan& plan) {
+// Tables hold float32, and 1/m has to be one.
+absl::Status CheckInverse(kernels::Multiplier multiplier, double attention_factor) {
+  if (multiplier != kernels::Multiplier::kInverseAttentionFactor) return absl::OkStatus();
+  if (1 / attention_factor <= std::numeric_limits<float>::max()) return absl::OkStatus();
+  return InvalidField("operation",
+                      absl::StrCat("OPERATION_INVERSE with attention factor ", attention_factor),
+                      "an attention factor that can be divided by");
+}
+
+absl::Status PlanRotation(const RopeEntry& entry, kernels::Multiplier multiplier,
+                          TokenPositions positions, Plan& plan) {
   const Layout& layout = plan.tensors.front().layout;
-  ROPE_ASSIGN_OR_RETURN(const kernels::Multiplier multiplier, ReadOperation(message, plan));
   ROPE_ASSIGN_OR_RETURN(const auto resolved, ResolveFor(entry, layout.head_dim));
   ROPE_ASSIGN_OR_RETURN(plan.geometry, GeometryOf(entry, *resolved));
   plan.attention_factor = resolved->attention_factor();
-  if (plan.attention_factor == 0 && message.operation() == v1::OPERATION_INVERSE) {
-    return InvalidField("operation", "OPERATION_INVERSE with attention factor 0",
-                        "an attention factor that can be divided by");
-  }
-  const auto& mrope = resolved->config().mrope;
-  ROPE_ASSIGN_OR_RETURN(TokenPositions positions,
-                        ReadPositions(message.positions(), split, layout, mrope.has_value()));
+  ROPE_RETURN_IF_ERROR(CheckInverse(multiplier, plan.attention_factor));
   MakeRuns(*resolved, positions, multiplier, plan);
   WarnPastLength(resolved->config(), positions, plan.warnings);
-  if (positions.axes == 3) plan.mrope = mrope;
+  if (positions.axes == 3) plan.mrope = resolved->config().mrope;
   plan.positions = std::move(positions.values);
   return absl::OkStatus();
 }
@@ -189,7 +200,13 @@ absl::StatusOr<Plan> Validate(const v1::RotateRequest& message, const proto::Spl
   ROPE_RETURN_IF_ERROR(ReadTensors(message, split, plan));
   plan.warnings = entry->warnings();
   plan.rotates = entry->layer().rotates;
-  if (plan.rotates) ROPE_RETURN_IF_ERROR(PlanRotation(message, split, *entry, plan));
+  // A malformed request is refused by layers that do not rotate, too.
+  ROPE_ASSIGN_OR_RETURN(const kernels::Multiplier multiplier, ReadOperation(message, plan));
+  ROPE_ASSIGN_OR_RETURN(TokenPositions positions,
+                        ReadPositions(message.positions(), split, plan.tensors.front().layout,
+                                      entry->layer().config.mrope.has_value()));
+  if (!plan.rotates) return plan;
+  ROPE_RETURN_IF_ERROR(PlanRotation(*entry, multiplier, std::move(positions), plan));
   return plan;
 }
 

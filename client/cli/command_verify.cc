@@ -28,7 +28,7 @@ constexpr NamedDType kDTypes[] = {
 
 // What became of one file.
 struct Verdict {
-  std::string ratios;  // "fp32 0.935  fp16 0.998  bf16 0.999"
+  std::string ratios;  // "fp32 0.6345  fp16 0.9981  bf16 0.9993"
   std::string why;     // empty: within tolerance
 };
 
@@ -76,11 +76,11 @@ Verdict VerifyFile(const Client& client, const CallOptions& call, const std::str
   for (const NamedDType& dtype : kDTypes) {
     const Result<Deviation> deviation = Measure(client, call, *golden, dtype.dtype);
     if (!deviation.ok()) {
-      absl::StrAppend(&verdict.ratios, dtype.name, " -      ");
+      absl::StrAppend(&verdict.ratios, dtype.name, " -       ");
       note(absl::StrCat(dtype.name, ": ", deviation.status().ToString()));
       continue;
     }
-    absl::StrAppendFormat(&verdict.ratios, "%s %-6.3f ", dtype.name, deviation->ratio);
+    absl::StrAppendFormat(&verdict.ratios, "%s %-7.4f ", dtype.name, deviation->ratio);
     if (!(deviation->ratio <= 1)) note(absl::StrCat(dtype.name, ": ", deviation->where));
   }
   return verdict;

@@ -85,10 +85,11 @@ int main(int argc, char** argv) {
     std::cerr << "usage: rope_bench [--json] [--filter=REGEX]\n";
     return 2;
   }
+  rope::bench::Prepare();
   const std::regex filter(flags->filter);
   nlohmann::json all = nlohmann::json::array();
   if (!flags->json) PrintHeading();
-  for (const rope::bench::Row& row : rope::bench::KernelRows()) {
+  for (const rope::bench::Row& row : rope::bench::AllRows()) {
     if (!std::regex_search(row.name, filter)) continue;
     const Result result = Measure(row);
     if (flags->json) {

@@ -43,8 +43,14 @@ std::vector<double> MedianSeconds(const std::vector<std::function<void()>>& func
 // "12.3 GB/s".
 std::string GigabytesPerSecond(double bytes, double seconds);
 
-// Rows of bench_kernels.cc.
+// Rows of bench_kernels.cc and bench_service.cc, and those that this build has.
 std::vector<Row> KernelRows();
+std::vector<Row> ServiceRows();
+std::vector<Row> AllRows();
+
+// Sets this process up as the documentation asks of servers and clients, before any thread starts.
+// Part of AllRows' file, because a build of kernels alone has nothing to set up.
+void Prepare();
 
 }  // namespace rope::bench
 

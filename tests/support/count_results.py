@@ -5,7 +5,7 @@ A GoogleTest program counts as its cases, a Python unittest program too, anythin
 Lines of a test that begin with `measured: ` are repeated, and skipped tests are named with their
 reason. Exits 1 if anything failed or nothing ran.
 
-Usage: count_results.py [--step NAME=passed|failed|skipped]... JUNIT.xml
+Usage: count_results.py [--step NAME=passed|failed]... JUNIT.xml
 """
 import argparse
 import dataclasses
@@ -85,7 +85,7 @@ def notes(case):
 
 def main(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--step", action="append", default=[], metavar="NAME=OUTCOME")
+    parser.add_argument("--step", action="append", default=[], metavar="NAME=passed|failed")
     parser.add_argument("junit")
     options = parser.parse_args(arguments)
     total = Counts()

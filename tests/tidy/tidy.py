@@ -171,18 +171,33 @@ def reached_lists(tree):
     return reached
 
 
+def registering_commands(commands):
+    """Returns rope_test, add_test and every function of a list here that calls one of them."""
+    found, function = {"rope_test", "add_test"}, None
+    for command, arguments in commands:
+        if command == "function":
+            function = arguments[0]
+        elif command == "endfunction":
+            function = None
+        elif function and command in found:
+            found.add(function)
+    return found
+
+
 def check_registration(tree):
     """Every .cc and .proto is compiled and every test runs, in a list that the top one reaches."""
+    lists = reached_lists(tree)
+    registering = registering_commands(
+        [command for name in lists for command in cmake_commands(tree, name)])
     compiled, tested = set(), set()
-    for name, folder in reached_lists(tree).items():
+    for name, folder in lists.items():
         for command, arguments in cmake_commands(tree, name):
             for word in arguments:
-                word = re.sub(r"^\$\{(CMAKE_CURRENT_SOURCE_DIR|CMAKE_CURRENT_LIST_DIR)\}/", "",
-                              word)
+                word = re.sub(r"^\$\{CMAKE_CURRENT_(SOURCE|LIST)_DIR\}/", "", word)
                 from_top = re.match(r"^\$\{PROJECT_SOURCE_DIR\}/(.*)", word)
                 path = from_top.group(1) if from_top else (folder / word).as_posix()
                 compiled.add(path)
-                if command in ("rope_test", "add_test") or command.startswith("rope_test_"):
+                if command in registering:
                     tested.add(path)
     for name in tree.named(".cc", ".proto"):
         if name not in compiled:

@@ -148,6 +148,15 @@ class RegistrationTest(TreeCase):
         self.assert_problems(["tests/a_test.cc:1: not registered with rope_test"],
                              {"tests/CMakeLists.txt": "add_executable(a_test a_test.cc)\n"})
 
+    def test_test_registered_through_a_function_passes(self):
+        self.assert_problems([], {"tests/CMakeLists.txt": "function(f s)\n  rope_test(x ${s})\n"
+                                                          "endfunction()\nf(a_test.cc)\n"})
+
+    def test_function_that_registers_nothing_does_not_count(self):
+        self.assert_problems(["tests/a_test.cc:1: not registered with rope_test"],
+                             {"tests/CMakeLists.txt": "function(f s)\n  add_executable(x ${s})\n"
+                                                      "endfunction()\nf(a_test.cc)\n"})
+
     def test_python_test_that_nobody_runs_fails(self):
         self.assert_problems(["tests/x_test.py:1: not registered with add_test"],
                              {"tests/x_test.py": ""})

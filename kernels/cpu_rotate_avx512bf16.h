@@ -1,0 +1,20 @@
+// The AVX3 kernel with the bf16 conversion instructions that some CPUs have and Highway 1.0 does
+// not use.
+//
+// Threading:  As cpu_rotate.h.
+// Errors:     None.
+// Precision:  As Backend, but bf16 results below the smallest normal number, 2^-126, become 0: the
+//             instructions have no denormals.
+#ifndef ROPE_KERNELS_CPU_ROTATE_AVX512BF16_H_
+#define ROPE_KERNELS_CPU_ROTATE_AVX512BF16_H_
+
+#include "kernels/cpu_rotate.h"
+
+namespace rope::kernels {
+
+// Null where the compiler or this CPU lacks the instructions.
+CpuRotateFunction FindAvx512BFloat16Rotate();
+
+}  // namespace rope::kernels
+
+#endif  // ROPE_KERNELS_CPU_ROTATE_AVX512BF16_H_

@@ -1,0 +1,266 @@
+// The loops around the formats of cpu_rotate-inl.h: tokens, heads, steps, what is left over. Gives,
+// for the instruction set it is compiled for, `Rotate` of the type CpuRotateFunction.
+#if defined(ROPE_KERNELS_CPU_ROTATE_LOOPS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ROPE_KERNELS_CPU_ROTATE_LOOPS_INL_H_
+#undef ROPE_KERNELS_CPU_ROTATE_LOOPS_INL_H_
+#else
+#define ROPE_KERNELS_CPU_ROTATE_LOOPS_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "hwy/aligned_allocator.h"
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+#include "kernels/cpu_rotate-inl.h"
+#include "kernels/cpu_rotate.h"
+
+#if HWY_TARGET != HWY_SCALAR
+HWY_BEFORE_NAMESPACE();
+namespace rope::kernels {
+namespace HWY_NAMESPACE {
+namespace {
+
+// Streaming stores pay off in whole cache lines only.
+constexpr size_t kLineBytes = 64;
+// Prepared rows of the tokens that one pass over a head turns; stays in the first-level cache.
+constexpr size_t kRowBlockBytes = 16 << 10;
+
+// How far ahead of a step its input is fetched: the hardware's own prefetching stops at every page.
+constexpr size_t kPrefetchBytes = 4096;
+
+// A job in units of one element type.
+template <class Element>
+struct View {
+  explicit View(const RotateJob& job)
+      : input(static_cast<const Element*>(job.input)),
+        output(static_cast<Element*>(job.output)),
+        input_strides(job.input_strides),
+        output_strides(job.output_strides),
+        in_place(job.input == job.output),
+        pairs(static_cast<size_t>(job.geometry.pairs)),
+        offset(static_cast<size_t>(job.geometry.offset)),
+        partner(static_cast<size_t>(job.geometry.partner)),
+        head_dim(static_cast<size_t>(job.head_dim)) {}
+
+  const Element* Input(int64_t token, int64_t head) const {
+    return input + token * input_strides.token + head * input_strides.head;
+  }
+  Element* Output(int64_t token, int64_t head) const {
+    return output + token * output_strides.token + head * output_strides.head;
+  }
+
+  const Element* input;
+  Element* output;
+  Strides input_strides;
+  Strides output_strides;
+  bool in_place;
+  size_t pairs;
+  size_t offset;
+  size_t partner;
+  size_t head_dim;
+};
+
+template <class Element>
+HWY_INLINE void PrefetchStep(const Element* a, const Element* b) {
+  hwy::Prefetch(reinterpret_cast<const uint8_t*>(a) + kPrefetchBytes);
+  hwy::Prefetch(reinterpret_cast<const uint8_t*>(b) + kPrefetchBytes);
+}
+
+template <class Element>
+HWY_INLINE void CopyChannels(const Element* from, Element* to, size_t begin, size_t end) {
+  if (begin < end) std::memcpy(to + begin, from + begin, (end - begin) * sizeof(Element));
+}
+
+// The channels of a head that no pair holds.
+template <Pairing kPairing, class Element>
+HWY_INLINE void CopyUnrotated(const View<Element>& view, const Element* from, Element* to) {
+  CopyChannels(from, to, 0, view.offset);
+  if constexpr (kPairing == Pairing::kHalf) {
+    const size_t second = view.offset + view.partner;
+    CopyChannels(from, to, view.offset + view.pairs, second);
+    CopyChannels(from, to, second + view.pairs, view.head_dim);
+  } else {
+    CopyChannels(from, to, view.offset + 2 * view.pairs, view.head_dim);
+  }
+}
+
+// The last pairs of a head, fewer than a step, by way of a buffer: nothing outside the head is
+// touched.
+template <class Format, class Element = typename Format::Element>
+HWY_INLINE void RotateTail(const Element* a, const Element* b, const float* row, Element* to_a,
+                           Element* to_b, size_t pairs) {
+  const size_t step = Format::PairsPerStep();
+  HWY_ALIGN Element buffer[2 * kStepMax] = {};
+  if constexpr (Format::kPairing == Pairing::kHalf) {
+    std::memcpy(buffer, a, pairs * sizeof(Element));
+    std::memcpy(buffer + step, b, pairs * sizeof(Element));
+    Format::template Rotate<false>(buffer, buffer + step, Format::LoadRow(row), buffer,
+                                   buffer + step);
+    std::memcpy(to_a, buffer, pairs * sizeof(Element));
+    std::memcpy(to_b, buffer + step, pairs * sizeof(Element));
+  } else {
+    std::memcpy(buffer, a, 2 * pairs * sizeof(Element));
+    Format::template Rotate<false>(buffer, buffer + step, Format::LoadRow(row), buffer,
+                                   buffer + step);
+    std::memcpy(to_a, buffer, 2 * pairs * sizeof(Element));
+  }
+}
+
+// One head: steps from the rows already loaded, then whatever is left.
+template <class Format, bool kStream, size_t kLoaded, class Element = typename Format::Element>
+HWY_INLINE void RotateHead(const View<Element>& view, const Element* from, Element* to,
+                           const typename Format::Row* loaded, const float* row) {
+  constexpr bool kHalf = Format::kPairing == Pairing::kHalf;
+  if (!view.in_place) CopyUnrotated<Format::kPairing>(view, from, to);
+  const size_t step = Format::PairsPerStep();
+  const size_t elements = kHalf ? step : 2 * step;
+  const size_t to_second = kHalf ? view.partner : step;
+  const Element* a = from + view.offset;
+  Element* to_a = to + view.offset;
+  size_t pairs = view.pairs;
+  for (size_t i = 0; i < kLoaded; ++i, pairs -= step, a += elements, to_a += elements) {
+    PrefetchStep(a, a + to_second);
+    Format::template Rotate<kStream>(a, a + to_second, loaded[i], to_a, to_a + to_second);
+  }
+  row += kLoaded * step * Format::kRowFloatsPerPair;
+  for (; pairs >= step; pairs -= step, a += elements, to_a += elements) {
+    PrefetchStep(a, a + to_second);
+    Format::template Rotate<kStream>(a, a + to_second, Format::LoadRow(row), to_a,
+                                     to_a + to_second);
+    row += step * Format::kRowFloatsPerPair;
+  }
+  if (pairs != 0) RotateTail<Format>(a, a + to_second, row, to_a, to_a + to_second, pairs);
+}
+
+// The heads of one token. The first `kLoaded` steps of its row stay in registers.
+template <class Format, bool kStream, size_t kLoaded, class Element = typename Format::Element>
+void RotateHeads(const View<Element>& view, int64_t token, const RotateRange& range,
+                 const float* row) {
+  typename Format::Row loaded[kLoaded + 1];
+  for (size_t i = 0; i < kLoaded; ++i) {
+    loaded[i] = Format::LoadRow(row + i * Format::PairsPerStep() * Format::kRowFloatsPerPair);
+  }
+  const Element* from = view.Input(token, range.head_begin);
+  Element* to = view.Output(token, range.head_begin);
+  for (int64_t head = range.head_begin; head < range.head_end; ++head) {
+    RotateHead<Format, kStream, kLoaded>(view, from, to, loaded, row);
+    from += view.input_strides.head;
+    to += view.output_strides.head;
+  }
+}
+
+// Whether every run of rotated channels is made of whole, aligned cache lines.
+template <Pairing kPairing, class Element>
+bool CanStream(const View<Element>& view) {
+  if (view.in_place) return false;
+  constexpr bool kHalf = kPairing == Pairing::kHalf;
+  const size_t odd = reinterpret_cast<uintptr_t>(view.output + view.offset) |
+                     static_cast<size_t>(view.output_strides.token) * sizeof(Element) |
+                     static_cast<size_t>(view.output_strides.head) * sizeof(Element) |
+                     (kHalf ? view.partner : 0) * sizeof(Element) |
+                     (kHalf ? view.pairs : 2 * view.pairs) * sizeof(Element);
+  return odd % HWY_MAX(kLineBytes, hn::Lanes(U32()) * sizeof(uint32_t)) == 0;
+}
+
+template <class Format>
+HWY_INLINE void PrepareToken(const RotateJob& job, int64_t token, float* to) {
+  const RowRef& ref = job.rows[static_cast<size_t>(token)];
+  Format::PrepareRow({ref.page->Cos(ref.index), ref.page->Sin(ref.index),
+                      static_cast<size_t>(job.geometry.pairs), job.conjugate ? -1.0f : 1.0f},
+                     to);
+}
+
+// Floats of a token's prepared row.
+template <class Format>
+size_t RowFloats(const RotateJob& job) {
+  const size_t step = Format::PairsPerStep();
+  const size_t steps = (static_cast<size_t>(job.geometry.pairs) + step - 1) / step;
+  return HWY_MAX(steps, 1) * step * Format::kRowFloatsPerPair;
+}
+
+// Token by token.
+template <class Format, bool kStream, class Element = typename Format::Element>
+void RotateTokens(const RotateJob& job, const View<Element>& view, const RotateRange& range) {
+  const auto row = hwy::AllocateAligned<float>(RowFloats<Format>(job));
+  const size_t steps = view.pairs / Format::PairsPerStep();
+  for (int64_t token = range.token_begin; token < range.token_end; ++token) {
+    PrepareToken<Format>(job, token, row.get());
+    if (steps >= 4) {
+      RotateHeads<Format, kStream, 4>(view, token, range, row.get());
+    } else if (steps >= 2) {
+      RotateHeads<Format, kStream, 2>(view, token, range, row.get());
+    } else {
+      RotateHeads<Format, kStream, 0>(view, token, range, row.get());
+    }
+  }
+}
+
+// Head by head, for a layout with the tokens of a head side by side: in blocks of tokens whose rows are
+// prepared once for all heads.
+template <class Format, bool kStream, class Element = typename Format::Element>
+void RotateBlocks(const RotateJob& job, const View<Element>& view, const RotateRange& range) {
+  const size_t row_floats = RowFloats<Format>(job);
+  const size_t block_tokens = HWY_MAX(kRowBlockBytes / (row_floats * sizeof(float)), 1);
+  const auto rows = hwy::AllocateAligned<float>(block_tokens * row_floats);
+  const int64_t block = static_cast<int64_t>(block_tokens);
+  for (int64_t begin = range.token_begin; begin < range.token_end; begin += block) {
+    const int64_t end = HWY_MIN(begin + block, range.token_end);
+    float* row = rows.get();
+    for (int64_t token = begin; token < end; ++token, row += row_floats) {
+      PrepareToken<Format>(job, token, row);
+    }
+    for (int64_t head = range.head_begin; head < range.head_end; ++head) {
+      row = rows.get();
+      for (int64_t token = begin; token < end; ++token, row += row_floats) {
+        RotateHead<Format, kStream, 0>(view, view.Input(token, head), view.Output(token, head),
+                                       nullptr, row);
+      }
+    }
+  }
+}
+
+template <class Format, bool kStream, class Element = typename Format::Element>
+void RotateLayout(const RotateJob& job, const View<Element>& view, const RotateRange& range) {
+  if (view.output_strides.head <= view.output_strides.token) {
+    RotateTokens<Format, kStream>(job, view, range);
+  } else {
+    RotateBlocks<Format, kStream>(job, view, range);
+  }
+}
+
+template <class Format>
+void RotateFormat(const RotateJob& job, const RotateRange& range, CpuStores stores) {
+  const View<typename Format::Element> view(job);
+  if (stores == CpuStores::kStreaming && CanStream<Format::kPairing>(view)) {
+    RotateLayout<Format, true>(job, view, range);
+    hwy::FlushStream();
+  } else {
+    RotateLayout<Format, false>(job, view, range);
+  }
+}
+
+void Rotate(const RotateJob& job, const RotateRange& range, CpuStores stores) {
+  const bool half = job.geometry.pairing == Pairing::kHalf;
+  switch (job.dtype) {
+    case DType::kFloat32:
+      return half ? RotateFormat<HalfFormat<Float32Elements> >(job, range, stores)
+                  : RotateFormat<InterleavedFormat<Float32Elements> >(job, range, stores);
+    case DType::kFloat16:
+      return half ? RotateFormat<HalfFormat<Float16Elements> >(job, range, stores)
+                  : RotateFormat<InterleavedFormat<Float16Elements> >(job, range, stores);
+    case DType::kBFloat16:
+      return half ? RotateFormat<BFloat16HalfFormat>(job, range, stores)
+                  : RotateFormat<BFloat16InterleavedFormat>(job, range, stores);
+  }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace rope::kernels
+HWY_AFTER_NAMESPACE();
+#endif  // HWY_TARGET != HWY_SCALAR
+
+#endif  // ROPE_KERNELS_CPU_ROTATE_LOOPS_INL_H_

@@ -1,0 +1,44 @@
+// How a gRPC server of ours is set up: the channel options that were measured, in one place for the server and for
+// the benchmark's yardstick.
+//
+// Threading:  Functions only.
+#ifndef ROPE_SERVER_GRPC_OPTIONS_H_
+#define ROPE_SERVER_GRPC_OPTIONS_H_
+
+#include <grpcpp/server_builder.h>
+#include <malloc.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "server/limits.h"
+
+namespace rope::server {
+
+inline void SetChannelArguments(int64_t max_message_bytes, grpc::ServerBuilder& builder) {
+  constexpr int kHttp2FrameBytesMax = 16 * 1024 * 1024 - 1;  // the largest that HTTP/2 has
+  builder.SetMaxReceiveMessageSize(
+      static_cast<int>(max_message_bytes + limits::kMessageSlackBytes));
+  builder.SetMaxSendMessageSize(-1);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, limits::kConcurrentStreamsMax);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kHttp2FrameBytesMax);
+  // A port that another server has is an error, not a share of its connections.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+}
+
+// More than a few polling threads only take turns on the same sockets.
+inline int PollThreads(int processors) {
+  return std::min(processors, 8);
+}
+
+// gRPC allocates and frees every received slice; glibc would give the pages back to the kernel, which zeroes
+// them again. Keeping them is the largest single gain of the whole server. Call before any thread starts.
+inline void KeepMemory() {
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, 2'000'000'000);
+  mallopt(M_TOP_PAD, 64 << 20);
+}
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_GRPC_OPTIONS_H_

@@ -1,0 +1,44 @@
+// EchoServer: the yardstick of every row about calls. Built with the same queues, spinning, allocator and channel options
+// as the real server, it answers each Rotate with the received bytes, copied once into a pooled buffer.
+//
+// Threading:  Create and the destructor on one thread.
+#ifndef ROPE_TESTS_BENCH_ECHO_SERVER_H_
+#define ROPE_TESTS_BENCH_ECHO_SERVER_H_
+
+#include <grpcpp/server.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+#include "server/buffer_pool.h"
+#include "server/poll_loop.h"
+#include "server/unary_call.h"
+#include "server/unix_listener.h"
+
+namespace rope::bench {
+
+class EchoServer {
+ public:
+  // Listens on 127.0.0.1 at a free port and at unix:`path`.
+  EchoServer(const std::string& path, int threads, absl::Duration spin);
+  ~EchoServer();
+
+  int port() const { return port_; }
+
+ private:
+  void Echo(server::UnaryCall& call);
+
+  server::BufferPool pool_;
+  server::CallsInFlight in_flight_;
+  server::UnaryCall::Method method_;
+  std::unique_ptr<grpc::Service> service_;
+  std::unique_ptr<server::PollLoop> loop_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<server::UnixListener> listener_;
+  int port_ = 0;
+};
+
+}  // namespace rope::bench
+
+#endif  // ROPE_TESTS_BENCH_ECHO_SERVER_H_

@@ -1,0 +1,12 @@
+// The rows of a build with ROPE_KERNELS_ONLY.
+#include "tests/bench/measure.h"
+
+namespace rope::bench {
+
+std::vector<Row> AllRows() {
+  return KernelRows();
+}
+
+void Prepare() {}
+
+}  // namespace rope::bench

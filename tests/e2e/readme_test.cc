@@ -1,0 +1,52 @@
+// What the README shows is what the programs do.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <sstream>
+
+#include "tests/support/test_server.h"
+
+namespace rope::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(std::string(ROPE_SOURCE_DIR "/") + path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+TEST(ReadmeTest, ClientExampleIsTheFileThatIsCompiled) {
+  const std::string example = ReadFile("client/quickstart/example.cc");
+  const std::string body = example.substr(example.find("#include"));
+  EXPECT_THAT(ReadFile("README.md"), HasSubstr("```cpp\n" + body + "```\n"));
+}
+
+TEST(ReadmeTest, ClientExampleRuns) {
+  TestServer server;
+  const Outcome outcome = RunProgram({ROPE_BINARY_DIR "/bin/rope_example", server.address()});
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  // All channels are 1 and the first pair has frequency 1: cos p - sin p.
+  const double first = std::cos(100000.0) - std::sin(100000.0);
+  ASSERT_THAT(outcome.output, HasSubstr("cpu: "));
+  EXPECT_NEAR(std::stod(outcome.output.substr(5)), first, 3e-7);
+}
+
+TEST(ReadmeTest, GrpcurlExampleIsTheOneThatQuickstartPrints) {
+  const std::string readme = ReadFile("README.md");
+  const std::string script = ReadFile("deploy/quickstart.sh");
+  for (const char* line :
+       {R"("rope": {"config": {"head_dim": 2}, "pairing": "PAIRING_HALF"},)",
+        R"("positions": {"position_ids": {"numbers": [1]}},)",
+        R"("array": {"dtype": "DTYPE_FP32", "shape": [1, 1, 2], "numbers": [1, 0]}}])"}) {
+    EXPECT_THAT(readme, HasSubstr(line));
+    EXPECT_THAT(script, HasSubstr(line));
+  }
+}
+
+}  // namespace
+}  // namespace rope::testing

@@ -1,0 +1,31 @@
+// A backend that rotates nothing: it counts, and answers what a test sets.
+#ifndef ROPE_TESTS_SUPPORT_FAKE_BACKEND_H_
+#define ROPE_TESTS_SUPPORT_FAKE_BACKEND_H_
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "kernels/backend.h"
+
+namespace rope::testing {
+
+// Threading: One thread.
+class FakeBackend final : public kernels::Backend {
+ public:
+  std::string_view name() const override { return "fake"; }
+  std::string detail() const override { return "rotates nothing"; }
+  absl::Status Rotate(absl::Span<const kernels::RotateJob> jobs) override {
+    ++calls;
+    jobs_seen += static_cast<int64_t>(jobs.size());
+    return answer;
+  }
+
+  absl::Status answer;
+  int64_t calls = 0;
+  int64_t jobs_seen = 0;
+};
+
+}  // namespace rope::testing
+
+#endif  // ROPE_TESTS_SUPPORT_FAKE_BACKEND_H_

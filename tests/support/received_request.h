@@ -1,0 +1,59 @@
+// A RotateRequest as a server has it: serialized, cut into buffers, split and parsed.
+#ifndef ROPE_TESTS_SUPPORT_RECEIVED_REQUEST_H_
+#define ROPE_TESTS_SUPPORT_RECEIVED_REQUEST_H_
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "proto/message_split.h"
+#include "proto/schema.h"
+#include "rope/v1/rotate.pb.h"
+
+namespace rope::testing {
+
+// `bytes` in pieces of `size`, each in memory of its own.
+inline std::vector<std::string> CutIntoPieces(std::string_view bytes, size_t size) {
+  std::vector<std::string> pieces;
+  for (size_t i = 0; i < bytes.size(); i += size) pieces.emplace_back(bytes.substr(i, size));
+  return pieces;
+}
+
+inline std::vector<std::string_view> ViewsOf(const std::vector<std::string>& pieces) {
+  return {pieces.begin(), pieces.end()};
+}
+
+struct ReceivedRequest {
+  explicit ReceivedRequest(const v1::RotateRequest& sent, size_t piece = size_t{1} << 30)
+      : pieces(std::make_shared<const std::vector<std::string>>(
+            CutIntoPieces(sent.SerializeAsString(), piece))) {
+    auto result =
+        proto::Split(proto::Schema::Of(v1::RotateRequest::descriptor()), ViewsOf(*pieces));
+    EXPECT_TRUE(result.ok()) << result.status().ToString();
+    if (!result.ok()) return;
+    split = *std::move(result);
+    EXPECT_TRUE(message.ParseFromString(split.skeleton));
+  }
+
+  std::shared_ptr<const std::vector<std::string>> pieces;  // what `split` refers to
+  proto::SplitMessage split;
+  v1::RotateRequest message;
+};
+
+// The bytes of `values` as they lie in memory.
+template <typename T>
+std::string RawBytes(const std::vector<T>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+}
+
+inline void SetShape(v1::Array& array, const std::vector<int64_t>& shape) {
+  array.mutable_shape()->Assign(shape.begin(), shape.end());
+}
+
+}  // namespace rope::testing
+
+#endif  // ROPE_TESTS_SUPPORT_RECEIVED_REQUEST_H_

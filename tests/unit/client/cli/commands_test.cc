@@ -1,0 +1,88 @@
+#include "client/cli/commands.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace rope::client {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Outcome {
+  int exit_status = 0;
+  std::string out;
+  std::string err;
+};
+
+Outcome Ropectl(const std::vector<absl::string_view>& arguments) {
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
+  Outcome outcome;
+  outcome.exit_status = RunRopectl(arguments);
+  std::fflush(stdout);
+  outcome.out = ::testing::internal::GetCapturedStdout();
+  outcome.err = ::testing::internal::GetCapturedStderr();
+  return outcome;
+}
+
+TEST(CommandsTest, HelpListsEveryCommandAndFlag) {
+  EXPECT_EQ(Ropectl({"help"}).exit_status, kExitOk);
+  EXPECT_EQ(Ropectl({"--help"}).exit_status, kExitOk);
+  for (const Command& command : Commands()) {
+    EXPECT_THAT(Ropectl({"help"}).out, HasSubstr(std::string(command.name)));
+    const Outcome help = Ropectl({"help", command.name});
+    EXPECT_EQ(help.exit_status, kExitOk);
+    EXPECT_EQ(Ropectl({command.name, "--help"}).out, help.out);
+    for (const Flag& flag : command.flags) {
+      EXPECT_THAT(help.out, HasSubstr("--" + std::string(flag.name)));
+    }
+    EXPECT_THAT(help.out, HasSubstr("--target"));
+  }
+}
+
+TEST(CommandsTest, MisuseHasStatusTwo) {
+  const std::pair<std::vector<absl::string_view>, const char*> cases[] = {
+      {{}, "usage: ropectl"},
+      {{"nope"}, "got the command 'nope'"},
+      {{"help", "nope"}, "got the command 'nope'"},
+      {{"models", "--layer=1"}, "unknown flag --layer=1"},
+      {{"models", "extra"}, "got 'extra', want flags only"},
+      {{"models", "--timeout=0"}, "--timeout: got no time"},
+      {{"describe"}, "got 0 of them, want exactly one"},
+      {{"describe", "--model=a", "--config_id=b"}, "got 2 of them, want exactly one"},
+      {{"describe", "--model=a", "--layer=-1"}, "--layer: got -1"},
+      {{"describe", "--model=a", "--pairing=both"}, "--pairing: got both"},
+      {{"health", "a", "b"}, "got two services"},
+      {{"verify"}, "got no file"},
+      {{"rotate", "--model=a"}, "--q, --k: got none"},
+  };
+  for (const auto& [arguments, message] : cases) {
+    const Outcome outcome = Ropectl(arguments);
+    EXPECT_EQ(outcome.exit_status, kExitUsage) << message;
+    EXPECT_THAT(outcome.err, HasSubstr(message));
+  }
+}
+
+TEST(CommandsTest, FailedCallHasStatusOneAndSaysWhy) {
+  const Outcome outcome =
+      Ropectl({"--target=unix:/nonexistent/rope.sock", "models", "--timeout=0.1"});
+  EXPECT_EQ(outcome.exit_status, kExitFailed);
+  EXPECT_THAT(outcome.err, HasSubstr("UNAVAILABLE: unix:/nonexistent/rope.sock: "));
+}
+
+TEST(CommandsTest, PlotIsRefusedByName) {
+  const Outcome outcome = Ropectl({"describe", "--model=a", "--plot=x.svg"});
+  EXPECT_EQ(outcome.exit_status, kExitFailed);
+  EXPECT_THAT(outcome.err, HasSubstr("UNIMPLEMENTED: --plot: not built yet"));
+}
+
+TEST(CommandsTest, ConfigThatCannotBeReadHasStatusOne) {
+  const Outcome outcome = Ropectl({"describe", "--config=/nonexistent/config.json"});
+  EXPECT_EQ(outcome.exit_status, kExitFailed);
+  EXPECT_THAT(outcome.err, HasSubstr("/nonexistent/config.json: cannot be read"));
+}
+
+}  // namespace
+}  // namespace rope::client

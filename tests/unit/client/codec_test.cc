@@ -1,0 +1,239 @@
+#include "client/codec.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "rope/v1/rotate.pb.h"
+
+namespace rope::client {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::string BytesOf(const grpc::ByteBuffer& buffer) {
+  grpc::Slice slice;
+  EXPECT_TRUE(buffer.DumpToSingleSlice(&slice).ok());
+  return std::string(reinterpret_cast<const char*>(slice.begin()), slice.size());
+}
+
+// A buffer of slices of at most `slice_bytes`, as the network cuts messages.
+grpc::ByteBuffer BufferOf(const std::string& bytes, size_t slice_bytes = 1 << 16) {
+  std::vector<grpc::Slice> slices;
+  for (size_t at = 0; at < bytes.size(); at += slice_bytes) {
+    slices.emplace_back(bytes.substr(at, slice_bytes));
+  }
+  return grpc::ByteBuffer(slices.data(), slices.size());
+}
+
+// A request for one [tokens, 2] tensor.
+RotateRequest RequestFor(const std::vector<float>& data) {
+  RotateRequest request;
+  request.rope.model = "m";
+  request.positions.start = 3;
+  request.tensors = {{.role = Role::kK,
+                      .layout = "TD",
+                      .dtype = DType::kFloat32,
+                      .shape = {static_cast<int64_t>(data.size()) / 2, 2},
+                      .data = data.data()}};
+  return request;
+}
+
+v1::RotateResponse ResponseFor(const std::vector<float>& data) {
+  v1::RotateResponse response;
+  response.set_attention_factor(1.25);
+  response.set_attention_factor_applied(true);
+  response.set_device("cpu");
+  response.mutable_microseconds()->set_execute(4);
+  response.add_warnings("careful");
+  v1::Array& array = *response.add_tensors()->mutable_array();
+  array.set_dtype(v1::DTYPE_FP32);
+  array.add_shape(static_cast<int64_t>(data.size()) / 2);
+  array.add_shape(2);
+  array.set_raw(data.data(), data.size() * sizeof(float));
+  return response;
+}
+
+v1::RotateRequest Encoded(const RotateRequest& request) {
+  PayloadLoans loans;
+  v1::RotateRequest message;
+  {
+    const Result<grpc::ByteBuffer> buffer = EncodeRotate(request, loans);
+    EXPECT_TRUE(buffer.ok()) << buffer.status().ToString();
+    EXPECT_TRUE(buffer.ok() && message.ParseFromString(BytesOf(*buffer)));
+  }
+  EXPECT_TRUE(loans.AllReturned());
+  return message;
+}
+
+TEST(EncodeRotateTest, MessageHoldsWhatWasAsked) {
+  const std::vector<float> data = {1, 2, 3, 4};
+  RotateRequest request = RequestFor(data);
+  request.request_id = "id";
+  request.operation = Operation::kInverse;
+  request.return_attention_factor = true;
+  const v1::RotateRequest message = Encoded(request);
+  EXPECT_EQ(message.request_id(), "id");
+  EXPECT_EQ(message.rope().model(), "m");
+  EXPECT_EQ(message.positions().start(), 3);
+  EXPECT_EQ(message.operation(), v1::OPERATION_INVERSE);
+  EXPECT_TRUE(message.return_attention_factor());
+  ASSERT_EQ(message.tensors_size(), 1);
+  const v1::Tensor& tensor = message.tensors(0);
+  EXPECT_EQ(tensor.role(), v1::ROLE_K);
+  EXPECT_EQ(tensor.layout(), "TD");
+  EXPECT_EQ(tensor.array().dtype(), v1::DTYPE_FP32);
+  EXPECT_THAT(tensor.array().shape(), ElementsAre(2, 2));
+  ASSERT_EQ(tensor.array().raw().size(), 16u);
+  EXPECT_EQ(std::memcmp(tensor.array().raw().data(), data.data(), 16), 0);
+}
+
+TEST(EncodeRotateTest, EveryWayToSayPositions) {
+  RotateRequest request;
+  request.positions = {.starts = {5, 6},
+                       .position_ids = {7, 8, 9},
+                       .position_ids_shape = {3, 1},
+                       .cu_seqlens = {0, 1},
+                       .seq_len = {10}};
+  const v1::Positions positions = Encoded(request).positions();
+  EXPECT_FALSE(positions.has_start());
+  EXPECT_EQ(positions.starts().dtype(), v1::DTYPE_INT64);
+  EXPECT_THAT(positions.starts().shape(), ElementsAre(2));
+  EXPECT_THAT(positions.position_ids().shape(), ElementsAre(3, 1));
+  EXPECT_EQ(positions.position_ids().raw().size(), 24u);
+  EXPECT_EQ(positions.position_ids().raw()[0], 7);
+  EXPECT_THAT(positions.cu_seqlens().shape(), ElementsAre(2));
+  EXPECT_THAT(positions.seq_len(), ElementsAre(10));
+}
+
+TEST(EncodeRotateTest, NoTokensIsLegal) {
+  RotateRequest request = RequestFor({});
+  request.positions = {.position_ids_shape = {0}};
+  const v1::RotateRequest message = Encoded(request);
+  EXPECT_TRUE(message.tensors(0).array().raw().empty());
+  EXPECT_TRUE(message.positions().has_position_ids());
+}
+
+TEST(EncodeRotateTest, LargePayloadIsLentAndSmallOneCopied) {
+  const std::vector<float> large(kLentBytesMin / sizeof(float));
+  PayloadLoans loans;
+  {
+    const Result<grpc::ByteBuffer> buffer = EncodeRotate(RequestFor(large), loans);
+    ASSERT_TRUE(buffer.ok());
+    EXPECT_FALSE(loans.AllReturned());
+    std::vector<grpc::Slice> slices;
+    ASSERT_TRUE(buffer->Dump(&slices).ok());
+    EXPECT_EQ(slices.back().begin(), reinterpret_cast<const uint8_t*>(large.data()));
+  }
+  EXPECT_TRUE(loans.AllReturned());
+  const std::vector<float> small(kLentBytesMin / sizeof(float) - 2);
+  const Result<grpc::ByteBuffer> buffer = EncodeRotate(RequestFor(small), loans);
+  ASSERT_TRUE(buffer.ok());
+  EXPECT_TRUE(loans.AllReturned());
+}
+
+TEST(EncodeRotateTest, BadTensorsAreRefusedByName) {
+  const std::vector<float> data(4);
+  const auto message_for = [&](const std::vector<int64_t>& shape, const void* memory) {
+    RotateRequest request = RequestFor(data);
+    request.tensors[0].shape = shape;
+    request.tensors[0].data = memory;
+    PayloadLoans loans;
+    const Result<grpc::ByteBuffer> buffer = EncodeRotate(request, loans);
+    EXPECT_EQ(buffer.status().code(), StatusCode::kInvalidArgument);
+    return buffer.status().message();
+  };
+  EXPECT_EQ(message_for({2, 2}, nullptr), "tensors[0].data: got null, want 16 bytes");
+  EXPECT_EQ(message_for({2, -1}, data.data()),
+            "tensors[0].array.shape[1]: got -1, want a length >= 0");
+  EXPECT_THAT(message_for({int64_t{1} << 40, int64_t{1} << 40}, data.data()),
+              HasSubstr("tensors[0].array.shape: got more than"));
+}
+
+TEST(DecodeRotateTest, ReplyOwnsWhatHasNoOutput) {
+  const std::vector<float> rotated = {5, 6, 7, 8};
+  const RotateRequest request = RequestFor(rotated);
+  const Result<RotateReply> reply =
+      DecodeRotate(BufferOf(ResponseFor(rotated).SerializeAsString(), 3), request);
+  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  EXPECT_EQ(reply->attention_factor, 1.25);
+  EXPECT_TRUE(reply->attention_factor_applied);
+  EXPECT_EQ(reply->device, "cpu");
+  EXPECT_EQ(reply->microseconds.execute, 4);
+  EXPECT_THAT(reply->warnings, ElementsAre("careful"));
+  ASSERT_EQ(reply->tensors.size(), 1u);
+  const RotatedTensor& tensor = reply->tensors[0];
+  EXPECT_EQ(tensor.role, Role::kK);
+  EXPECT_EQ(tensor.layout, "TD");
+  EXPECT_EQ(tensor.bytes, 16);
+  EXPECT_EQ(tensor.data, tensor.owned.get());
+  EXPECT_EQ(std::memcmp(tensor.data, rotated.data(), 16), 0);
+}
+
+TEST(DecodeRotateTest, OutputIsWrittenInPlace) {
+  const std::vector<float> rotated = {5, 6, 7, 8};
+  std::vector<float> output(4);
+  RotateRequest request = RequestFor(rotated);
+  request.tensors[0].output = output.data();
+  const Result<RotateReply> reply =
+      DecodeRotate(BufferOf(ResponseFor(rotated).SerializeAsString(), 5), request);
+  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  EXPECT_EQ(output, rotated);
+  EXPECT_EQ(reply->tensors[0].data, output.data());
+  EXPECT_EQ(reply->tensors[0].owned, nullptr);
+}
+
+TEST(DecodeRotateTest, FieldOfANewerServerIsSkipped) {
+  std::string bytes = ResponseFor({1, 2}).SerializeAsString();
+  bytes += "\xd8\x3e\x01";  // field 1003, a varint
+  EXPECT_TRUE(DecodeRotate(BufferOf(bytes), RequestFor({1, 2})).ok());
+}
+
+TEST(DecodeRotateTest, ErrorInTheReplyIsTheStatus) {
+  v1::RotateResponse response;
+  response.mutable_error()->set_code(11);
+  response.mutable_error()->set_message("positions.start: got 9, want 8");
+  response.mutable_error()->set_field("positions.start");
+  response.mutable_error()->set_executed(true);
+  const Result<RotateReply> reply =
+      DecodeRotate(BufferOf(response.SerializeAsString()), RequestFor({1, 2}));
+  EXPECT_EQ(reply.status().code(), StatusCode::kOutOfRange);
+  EXPECT_EQ(reply.status().detail().field, "positions.start");
+  EXPECT_TRUE(reply.status().detail().executed);
+}
+
+TEST(DecodeRotateTest, WrongRepliesAreRefusedBeforeAnythingIsWritten) {
+  const std::vector<float> data = {1, 2, 3, 4};
+  std::vector<float> output(4, -1);
+  RotateRequest request = RequestFor(data);
+  request.tensors[0].output = output.data();
+
+  v1::RotateResponse other_shape = ResponseFor(data);
+  other_shape.mutable_tensors(0)->mutable_array()->set_shape(0, 4);
+  v1::RotateResponse other_type = ResponseFor(data);
+  other_type.mutable_tensors(0)->mutable_array()->set_dtype(v1::DTYPE_FP16);
+  v1::RotateResponse too_long = ResponseFor(data);
+  too_long.mutable_tensors(0)->mutable_array()->mutable_raw()->push_back('x');
+  v1::RotateResponse no_bytes = ResponseFor(data);
+  no_bytes.mutable_tensors(0)->mutable_array()->clear_raw();
+  v1::RotateResponse two = ResponseFor(data);
+  *two.add_tensors() = two.tensors(0);
+  const std::string truncated = ResponseFor(data).SerializeAsString().substr(0, 30);
+
+  for (const std::string& bytes :
+       {other_shape.SerializeAsString(), other_type.SerializeAsString(),
+        too_long.SerializeAsString(), no_bytes.SerializeAsString(), two.SerializeAsString(),
+        truncated, std::string("garbage"), std::string()}) {
+    const Result<RotateReply> reply = DecodeRotate(BufferOf(bytes), request);
+    EXPECT_EQ(reply.status().code(), StatusCode::kInternal);
+    EXPECT_THAT(reply.status().message(), HasSubstr("reply: "));
+  }
+  EXPECT_THAT(output, ElementsAre(-1, -1, -1, -1));
+}
+
+}  // namespace
+}  // namespace rope::client

@@ -1,0 +1,433 @@
+#include "server/batcher.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "absl/synchronization/notification.h"
+#include "tests/support/fake_clock.h"
+#include "tests/support/status_matchers.h"
+
+namespace rope::server {
+namespace {
+
+using ::rope::testing::FakeClock;
+using ::rope::testing::IsOk;
+using ::rope::testing::StatusIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+constexpr Batcher::Options kOptions = {.direct_bytes_max = 100,
+                                       .bytes_max = 1000,
+                                       .tokens_max = 1000,
+                                       .requests_max = 10,
+                                       .slice_bytes_max = 400,
+                                       .direct_slots = 1};
+// Larger than what runs on its caller's thread, smaller than a slice.
+constexpr int64_t kQueued = 101;
+
+// A batcher over a device that runs a batch when the test lets it. Tokens are a byte each unless
+// said otherwise.
+class BatcherTest : public ::testing::Test {
+ protected:
+  struct Answer {
+    std::string id;
+    absl::Status status;
+    std::thread::id thread;
+  };
+
+  void Start(const Batcher::Options& options = kOptions) {
+    batcher_ = std::make_unique<Batcher>(options, clock_,
+                                         [this](absl::Span<Slice> slices) { RunBatch(slices); });
+  }
+
+  void TearDown() override {
+    Allow(1 << 20);
+    batcher_.reset();
+    for (const auto& [id, count] : answer_counts_) EXPECT_EQ(count, 1) << id;
+  }
+
+  std::unique_ptr<Request> MakeRequest(const std::string& id, int64_t tokens,
+                                       uint64_t session = 1) {
+    auto request = std::make_unique<Request>();
+    request->id = id;
+    request->session = session;
+    request->plan.tokens = tokens;
+    request->plan.bytes_per_token = 1;
+    request->cancelled = std::make_shared<std::atomic<bool>>(false);
+    request->done = [this](std::unique_ptr<Request> finished, const absl::Status& status) {
+      absl::MutexLock lock(&mutex_);
+      ++answer_counts_[finished->id];
+      answers_.push_back({finished->id, status, std::this_thread::get_id()});
+    };
+    return request;
+  }
+
+  void Enqueue(std::unique_ptr<Request> request) {
+    EXPECT_THAT(batcher_->Enqueue(request), IsOk());
+    EXPECT_EQ(request, nullptr);
+  }
+  void Enqueue(const std::string& id, int64_t tokens, uint64_t session = 1) {
+    Enqueue(MakeRequest(id, tokens, session));
+  }
+
+  // Occupies the device with a request "blocker" until the next Allow.
+  void Block() {
+    Enqueue("blocker", kQueued, 99);
+    AwaitBatches(1);
+  }
+
+  // Lets `count` more batches end.
+  void Allow(int64_t count) {
+    absl::MutexLock lock(&mutex_);
+    allowed_ += count;
+  }
+
+  void AwaitBatches(size_t count) {
+    absl::MutexLock lock(&mutex_);
+    auto reached = [this, count]()
+                       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return batches_.size() >= count; };
+    mutex_.Await(absl::Condition(&reached));
+  }
+
+  void AwaitAnswers(size_t count) {
+    absl::MutexLock lock(&mutex_);
+    auto reached = [this, count]()
+                       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return answers_.size() >= count; };
+    mutex_.Await(absl::Condition(&reached));
+  }
+
+  // "id begin-end" of each slice of a batch.
+  std::vector<std::string> BatchAt(size_t index) {
+    absl::MutexLock lock(&mutex_);
+    return index < batches_.size() ? batches_[index] : std::vector<std::string>();
+  }
+  size_t BatchCount() {
+    absl::MutexLock lock(&mutex_);
+    return batches_.size();
+  }
+  Answer AnswerOf(const std::string& id) {
+    absl::MutexLock lock(&mutex_);
+    for (const Answer& answer : answers_) {
+      if (answer.id == id) return answer;
+    }
+    return {"none", absl::UnknownError("not answered"), {}};
+  }
+  std::vector<std::string> AnsweredIds() {
+    absl::MutexLock lock(&mutex_);
+    std::vector<std::string> ids;
+    for (const Answer& answer : answers_) ids.push_back(answer.id);
+    return ids;
+  }
+
+  void RunBatch(absl::Span<Slice> slices) {
+    absl::MutexLock lock(&mutex_);
+    std::vector<std::string> batch;
+    for (Slice& slice : slices) {
+      batch.push_back(absl::StrCat(slice.request->id, " ", slice.begin, "-", slice.end));
+      if (batch.back() == failing_slice_) slice.status = absl::InternalError("device: broken");
+    }
+    batches_.push_back(batch);
+    auto allowed = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return allowed_ > 0; };
+    mutex_.Await(absl::Condition(&allowed));
+    --allowed_;
+  }
+
+  FakeClock clock_;
+  std::string failing_slice_;
+  absl::Mutex mutex_;
+  std::vector<std::vector<std::string>> batches_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Answer> answers_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, int> answer_counts_ ABSL_GUARDED_BY(mutex_);
+  int64_t allowed_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::unique_ptr<Batcher> batcher_;
+};
+
+TEST_F(BatcherTest, SmallRequestOnAnIdleDeviceRunsOnItsCallersThread) {
+  Start();
+  Allow(1);
+  Enqueue("small", 100);
+  EXPECT_EQ(AnswerOf("small").thread, std::this_thread::get_id());
+  EXPECT_THAT(AnswerOf("small").status, IsOk());
+  EXPECT_THAT(BatchAt(0), ElementsAre("small 0-100"));
+}
+
+TEST_F(BatcherTest, LargeRequestDoesNot) {
+  Start();
+  Allow(1);
+  Enqueue("large", kQueued);
+  AwaitAnswers(1);
+  EXPECT_NE(AnswerOf("large").thread, std::this_thread::get_id());
+}
+
+TEST_F(BatcherTest, SmallRequestQueuesWhereNoCallerMayRunItsOwn) {
+  Batcher::Options options = kOptions;
+  options.direct_slots = 0;
+  Start(options);
+  Allow(1);
+  Enqueue("small", 1);
+  AwaitAnswers(1);
+  EXPECT_NE(AnswerOf("small").thread, std::this_thread::get_id());
+}
+
+TEST_F(BatcherTest, RequestWithoutTokensIsAnswered) {
+  Batcher::Options options = kOptions;
+  options.direct_bytes_max = -1;
+  Start(options);
+  Allow(1);
+  Enqueue("empty", 0);
+  AwaitAnswers(1);
+  EXPECT_THAT(AnswerOf("empty").status, IsOk());
+}
+
+TEST_F(BatcherTest, WhatArrivesWhileABatchRunsIsTheNextBatch) {
+  Start();
+  Block();
+  for (const char* id : {"a", "b", "c"}) Enqueue(id, 5);
+  EXPECT_EQ(BatchCount(), 1U);  // small ones do not pass the running batch either
+  Allow(2);
+  AwaitAnswers(4);
+  EXPECT_THAT(BatchAt(1), ElementsAre("a 0-5", "b 0-5", "c 0-5"));
+  EXPECT_EQ(BatchCount(), 2U);
+}
+
+TEST_F(BatcherTest, SessionsTakeTurns) {
+  Start();
+  Block();
+  for (const char* id : {"a1", "a2", "a3"}) Enqueue(id, 5, 1);
+  Enqueue("b1", 5, 2);
+  for (const char* id : {"c1", "c2"}) Enqueue(id, 5, 3);
+  Allow(2);
+  AwaitAnswers(7);
+  EXPECT_THAT(BatchAt(1), ElementsAre("a1 0-5", "b1 0-5", "c1 0-5", "a2 0-5", "c2 0-5", "a3 0-5"));
+}
+
+TEST_F(BatcherTest, TurnsGoOnAcrossBatches) {
+  Batcher::Options options = kOptions;
+  options.requests_max = 1;
+  Start(options);
+  Block();
+  for (const char* id : {"a1", "a2"}) Enqueue(id, 5, 1);
+  Enqueue("b1", 5, 2);
+  Allow(4);
+  AwaitAnswers(4);
+  EXPECT_THAT(BatchAt(1), ElementsAre("a1 0-5"));
+  EXPECT_THAT(BatchAt(2), ElementsAre("b1 0-5"));
+  EXPECT_THAT(BatchAt(3), ElementsAre("a2 0-5"));
+}
+
+TEST_F(BatcherTest, LargeRequestIsSplitAndHoldsUpNobodyOfItsSession) {
+  Start();
+  Block();
+  Enqueue("large", 900);
+  Enqueue("small", 5);
+  Allow(2);
+  AwaitAnswers(2);
+  EXPECT_THAT(BatchAt(1), ElementsAre("large 0-400", "small 0-5"));
+  EXPECT_THAT(AnsweredIds(), ElementsAre("blocker", "small"));
+  Allow(2);
+  AwaitAnswers(3);
+  EXPECT_THAT(BatchAt(2), ElementsAre("large 400-800"));
+  EXPECT_THAT(BatchAt(3), ElementsAre("large 800-900"));
+  EXPECT_THAT(AnswerOf("large").status, IsOk());
+}
+
+TEST_F(BatcherTest, BatchHoldsNoMoreThanItsBytes) {
+  Start();
+  Block();
+  for (const char* id : {"a", "b", "c", "d"}) Enqueue(id, 300);
+  Allow(3);
+  AwaitAnswers(5);
+  EXPECT_THAT(BatchAt(1), ElementsAre("a 0-300", "b 0-300", "c 0-300", "d 0-100"));
+  EXPECT_THAT(BatchAt(2), ElementsAre("d 100-300"));
+}
+
+TEST_F(BatcherTest, BatchHoldsNoMoreThanItsTokensAndRequests) {
+  Batcher::Options options = kOptions;
+  options.tokens_max = 150;
+  options.requests_max = 2;
+  Start(options);
+  Block();
+  for (const char* id : {"a", "b"}) Enqueue(id, 100);
+  for (const char* id : {"c", "d"}) Enqueue(id, 5);
+  Allow(4);
+  AwaitAnswers(5);
+  EXPECT_THAT(BatchAt(1), ElementsAre("a 0-100", "b 0-50"));
+  EXPECT_THAT(BatchAt(2), ElementsAre("c 0-5", "d 0-5"));
+  EXPECT_THAT(BatchAt(3), ElementsAre("b 50-100"));
+}
+
+TEST_F(BatcherTest, TokenLargerThanABatchStillRuns) {
+  Start();
+  Block();
+  auto request = MakeRequest("wide", 2);
+  request->plan.bytes_per_token = 5000;
+  Enqueue(std::move(request));
+  Allow(3);
+  AwaitAnswers(2);
+  EXPECT_THAT(BatchAt(1), ElementsAre("wide 0-1"));
+  EXPECT_THAT(BatchAt(2), ElementsAre("wide 1-2"));
+}
+
+TEST_F(BatcherTest, ExpiredAndCancelledAreAnsweredWithoutRunningAndBeforeTheBatch) {
+  Start();
+  Block();
+  auto expired = MakeRequest("expired", 5);
+  expired->deadline = clock_.Now() + absl::Seconds(1);
+  Enqueue(std::move(expired));
+  auto cancelled = MakeRequest("cancelled", 5);
+  const auto flag = cancelled->cancelled;
+  Enqueue(std::move(cancelled));
+  auto patient = MakeRequest("patient", 5);
+  patient->deadline = clock_.Now() + absl::Seconds(2);
+  Enqueue(std::move(patient));
+  clock_.Advance(absl::Seconds(1));
+  flag->store(true);
+  Allow(1);
+  AwaitBatches(2);  // stands until the next Allow
+  EXPECT_THAT(AnswerOf("expired").status,
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("while it waited")));
+  EXPECT_THAT(AnswerOf("cancelled").status,
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("while it waited")));
+  EXPECT_THAT(BatchAt(1), ElementsAre("patient 0-5"));
+  Allow(1);
+  AwaitAnswers(4);
+}
+
+TEST_F(BatcherTest, OnlyExpiredOnesNeedNoBatch) {
+  Start();
+  Block();
+  auto expired = MakeRequest("expired", 5);
+  expired->deadline = clock_.Now();
+  Enqueue(std::move(expired));
+  Allow(1);
+  AwaitAnswers(2);
+  EXPECT_EQ(BatchCount(), 1U);
+}
+
+TEST_F(BatcherTest, CancelledBetweenItsSlicesRunsNoMore) {
+  Start();
+  Block();
+  auto large = MakeRequest("large", 900);
+  const auto flag = large->cancelled;
+  Enqueue(std::move(large));
+  Allow(1);
+  AwaitBatches(2);
+  flag->store(true);
+  Allow(1);
+  AwaitAnswers(2);
+  EXPECT_THAT(AnswerOf("large").status, StatusIs(absl::StatusCode::kCancelled, HasSubstr("")));
+  EXPECT_EQ(BatchCount(), 2U);
+}
+
+TEST_F(BatcherTest, FailingSliceEndsItsRequestOnceAndNoOther) {
+  failing_slice_ = "large 0-400";
+  Start();
+  Block();
+  Enqueue("large", 900);
+  Enqueue("small", 5);
+  Allow(2);
+  AwaitAnswers(3);
+  EXPECT_THAT(AnswerOf("large").status, StatusIs(absl::StatusCode::kInternal, HasSubstr("broken")));
+  EXPECT_THAT(AnswerOf("small").status, IsOk());
+  batcher_->Drain();
+  EXPECT_EQ(BatchCount(), 2U);  // the rest of it was not run
+}
+
+TEST_F(BatcherTest, FailingLastSliceFailsItsRequest) {
+  failing_slice_ = "large 400-500";
+  Start();
+  Block();
+  Enqueue("large", 500);
+  Allow(3);
+  AwaitAnswers(2);
+  EXPECT_THAT(AnswerOf("large").status, StatusIs(absl::StatusCode::kInternal, HasSubstr("broken")));
+}
+
+TEST_F(BatcherTest, DrainFinishesAllAndRefusesNewOnes) {
+  Start();
+  Block();
+  Enqueue("queued", 5);
+  Enqueue("large", 900);
+  Allow(10);
+  batcher_->Drain();
+  EXPECT_THAT(AnsweredIds(), SizeIs(3));
+  auto late = MakeRequest("late", 5);
+  EXPECT_THAT(batcher_->Enqueue(late),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("draining")));
+  ASSERT_NE(late, nullptr);  // still the caller's
+  EXPECT_EQ(late->id, "late");
+  EXPECT_THAT(AnswerOf("late").id, "none");
+  batcher_->Drain();
+}
+
+TEST_F(BatcherTest, DrainWaitsForTheAnswerOfADirectRequest) {
+  Start();
+  Allow(1);
+  absl::Notification answering;
+  absl::Notification answered;
+  std::atomic<bool> answer_ended = false;
+  auto request = MakeRequest("direct", 5);
+  request->done = [&](std::unique_ptr<Request>, const absl::Status&) {
+    answering.Notify();
+    answered.WaitForNotification();
+    answer_ended = true;
+  };
+  std::thread caller([&] { Enqueue(std::move(request)); });
+  answering.WaitForNotification();
+  absl::Notification drained;
+  std::thread drainer([&] {
+    batcher_->Drain();
+    EXPECT_TRUE(answer_ended);
+    drained.Notify();
+  });
+  EXPECT_FALSE(drained.WaitForNotificationWithTimeout(absl::Milliseconds(20)));
+  answered.Notify();
+  caller.join();
+  drainer.join();
+}
+
+TEST_F(BatcherTest, DeviceIsFreeAgainWhenTheAnswerIsRead) {
+  Start();
+  Allow(2);
+  auto first = MakeRequest("first", 5);
+  first->done = [this](std::unique_ptr<Request>, const absl::Status&) { Enqueue("second", 5); };
+  Enqueue(std::move(first));
+  EXPECT_EQ(AnswerOf("second").thread, std::this_thread::get_id());
+}
+
+TEST_F(BatcherTest, StagesSayHowLongItWaited) {
+  Start();
+  Block();
+  auto request = MakeRequest("waiting", 5);
+  double queued = -1;
+  request->done = [&queued](std::unique_ptr<Request> finished, const absl::Status&) {
+    queued = finished->stages.queue();
+  };
+  Enqueue(std::move(request));
+  clock_.Advance(absl::Microseconds(30));
+  Allow(2);
+  batcher_->Drain();
+  EXPECT_EQ(queued, 30);
+}
+
+TEST_F(BatcherTest, ManyCallersAreAllAnsweredOnce) {
+  Start();
+  Allow(1 << 20);
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < 4; ++caller) {
+    callers.emplace_back([this, caller] {
+      for (int i = 0; i < 200; ++i) {
+        Enqueue(absl::StrCat(caller, "/", i), i * 7, static_cast<uint64_t>(caller));
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  batcher_->Drain();
+  EXPECT_THAT(AnsweredIds(), SizeIs(800));
+}
+
+}  // namespace
+}  // namespace rope::server

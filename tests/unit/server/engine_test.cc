@@ -1,0 +1,123 @@
+#include "server/engine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "server/error.h"
+#include "tests/support/fake_clock.h"
+#include "tests/support/received_request.h"
+#include "tests/support/status_matchers.h"
+
+namespace rope::server {
+namespace {
+
+using ::rope::testing::FakeClock;
+using ::rope::testing::IsOk;
+using ::rope::testing::ReceivedRequest;
+using ::rope::testing::SetShape;
+using ::rope::testing::StatusIs;
+using ::testing::HasSubstr;
+
+// What one request of the sample costs: 3 tokens of 8 floats, in and out, and their own memory.
+constexpr int64_t kSampleBytes = 2 * 3 * 8 * 4 + 3 * limits::kTokenBytes;
+
+v1::RotateRequest Sample() {
+  v1::RotateRequest request;
+  request.mutable_rope()->mutable_config()->set_head_dim(8);
+  request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
+  request.mutable_positions()->set_start(0);
+  v1::Tensor& tensor = *request.add_tensors();
+  tensor.set_role(v1::ROLE_K);
+  tensor.set_layout("SD");
+  tensor.mutable_array()->set_dtype(v1::DTYPE_FP32);
+  SetShape(*tensor.mutable_array(), {3, 8});
+  tensor.mutable_array()->set_raw(std::string(3 * 8 * 4, 0));
+  return request;
+}
+
+class EngineTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<Request> MakeRequest(const v1::RotateRequest& sent) {
+    const ReceivedRequest received(sent);
+    auto request = std::make_unique<Request>();
+    request->message = received.message;
+    request->split = received.split;
+    request->received_bytes = received.pieces;
+    request->done = [this](std::unique_ptr<Request> finished, const absl::Status& status) {
+      ++answers_;
+      status_ = status;
+      held_ = std::move(finished);
+    };
+    return request;
+  }
+
+  FakeClock clock_;
+  std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create("test", {}).value();
+  Admission admission_{10, kSampleBytes};
+  Batcher batcher_{Batcher::Options(), clock_, [this](absl::Span<Slice>) { ++runs_; }};
+  Engine engine_{*registry_, admission_, batcher_, clock_};
+  int answers_ = 0;
+  int runs_ = 0;
+  absl::Status status_ = absl::UnknownError("not answered");
+  std::unique_ptr<Request> held_;
+};
+
+TEST_F(EngineTest, LegalRequestRunsAndHoldsItsPermitUntilItIsGone) {
+  auto request = MakeRequest(Sample());
+  ASSERT_THAT(engine_.Submit(request), IsOk());
+  EXPECT_EQ(request, nullptr);
+  EXPECT_EQ(answers_, 1);
+  EXPECT_EQ(runs_, 1);
+  EXPECT_THAT(status_, IsOk());
+  EXPECT_EQ(admission_.bytes(), kSampleBytes);
+  held_.reset();
+  EXPECT_EQ(admission_.bytes(), 0);
+}
+
+TEST_F(EngineTest, BadRequestStaysTheCallersAndReservesNothing) {
+  v1::RotateRequest bad = Sample();
+  bad.clear_positions();
+  auto request = MakeRequest(bad);
+  EXPECT_THAT(engine_.Submit(request),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("positions")));
+  EXPECT_NE(request, nullptr);
+  EXPECT_EQ(answers_, 0);
+  EXPECT_EQ(admission_.requests(), 0);
+}
+
+TEST_F(EngineTest, FullServerRefusesWithARetryDelay) {
+  auto first = MakeRequest(Sample());
+  ASSERT_THAT(engine_.Submit(first), IsOk());
+  auto second = MakeRequest(Sample());
+  const absl::Status refused = engine_.Submit(second);
+  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("queue")));
+  EXPECT_GT(RetryDelayMs(refused), 0);
+  EXPECT_NE(second, nullptr);
+  held_.reset();
+  EXPECT_THAT(engine_.Submit(second), IsOk());
+}
+
+TEST_F(EngineTest, TokensWithoutBytesCount) {
+  v1::RotateRequest empty = Sample();
+  v1::Tensor& tensor = *empty.mutable_tensors(0);
+  tensor.set_layout("SHD");
+  SetShape(*tensor.mutable_array(), {1000, 0, 8});
+  tensor.mutable_array()->clear_raw();
+  auto request = MakeRequest(empty);
+  EXPECT_THAT(engine_.Submit(request), StatusIs(absl::StatusCode::kResourceExhausted,
+                                                HasSubstr("request: got 40000 bytes")));
+}
+
+TEST_F(EngineTest, DrainingServerGivesTheRequestBack) {
+  batcher_.Drain();
+  auto request = MakeRequest(Sample());
+  EXPECT_THAT(engine_.Submit(request),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("draining")));
+  ASSERT_NE(request, nullptr);
+  EXPECT_EQ(answers_, 0);
+  request.reset();
+  EXPECT_EQ(admission_.requests(), 0);
+}
+
+}  // namespace
+}  // namespace rope::server

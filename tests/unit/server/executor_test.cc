@@ -1,0 +1,240 @@
+#include "server/executor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "server/limits.h"
+#include "server/validate.h"
+#include "tests/support/fake_backend.h"
+#include "tests/support/received_request.h"
+#include "tests/support/status_matchers.h"
+
+namespace rope::server {
+namespace {
+
+using ::rope::testing::FakeBackend;
+using ::rope::testing::IsOk;
+using ::rope::testing::RawBytes;
+using ::rope::testing::ReceivedRequest;
+using ::rope::testing::SetShape;
+using ::rope::testing::StatusIs;
+using ::testing::HasSubstr;
+
+void AddTensor(v1::RotateRequest& request, const std::string& layout,
+               const std::vector<int64_t>& shape) {
+  v1::Tensor& tensor = *request.add_tensors();
+  tensor.set_role(v1::ROLE_Q);
+  tensor.set_layout(layout);
+  tensor.mutable_array()->set_dtype(v1::DTYPE_FP32);
+  SetShape(*tensor.mutable_array(), shape);
+  int64_t count = 1;
+  for (const int64_t length : shape) count *= length;
+  std::vector<float> values;
+  for (int64_t i = 0; i < count; ++i) values.push_back(static_cast<float>(i % 17) - 8.0F);
+  if (count > 0) tensor.mutable_array()->set_raw(RawBytes(values));
+}
+
+v1::RotateRequest Sample(const std::string& layout, const std::vector<int64_t>& shape) {
+  v1::RotateRequest request;
+  request.mutable_rope()->mutable_config()->set_head_dim(8);
+  request.mutable_rope()->set_pairing(v1::PAIRING_INTERLEAVED);
+  request.mutable_positions()->set_start(100);
+  AddTensor(request, layout, shape);
+  return request;
+}
+
+class ExecutorTest : public ::testing::Test {
+ protected:
+  ExecutorTest() {
+    reference_ = kernels::CreateBackend("reference", {}).value();
+    registry_ = ModelRegistry::Create("test", {}).value();
+  }
+
+  // `sent` as it arrives in pieces, validated.
+  std::unique_ptr<Request> Receive(const v1::RotateRequest& sent, size_t piece = 1 << 20) {
+    auto request = std::make_unique<Request>();
+    ReceivedRequest received(sent, piece);
+    request->message = received.message;
+    request->split = received.split;
+    request->received_bytes = received.pieces;
+    auto plan = Validate(request->message, request->split, *registry_);
+    EXPECT_THAT(plan, IsOk());
+    if (plan.ok()) request->plan = *std::move(plan);
+    return request;
+  }
+
+  std::vector<Slice> WholeSlices(const std::vector<Request*>& requests) {
+    std::vector<Slice> slices;
+    for (Request* request : requests) {
+      slices.push_back({request, 0, request->plan.tokens, absl::OkStatus()});
+    }
+    return slices;
+  }
+
+  static std::string Output(const Request& request, size_t tensor = 0) {
+    if (tensor >= request.outputs.size()) return "";
+    const PooledBuffer& output = request.outputs[tensor];
+    return {output.data(), static_cast<size_t>(output.size())};
+  }
+
+  // Rotates with the reference backend, in slices of `slice` tokens.
+  std::string Rotate(const v1::RotateRequest& sent, size_t piece = 1 << 20,
+                     int64_t slice = 1 << 20) {
+    const auto request = Receive(sent, piece);
+    Executor executor(*reference_, tables_, pool_);
+    for (int64_t begin = 0; begin < request->plan.tokens; begin += slice) {
+      Slice one = {request.get(), begin, std::min(begin + slice, request->plan.tokens),
+                   absl::OkStatus()};
+      executor.Run(absl::MakeSpan(&one, 1));
+      EXPECT_THAT(one.status, IsOk());
+    }
+    EXPECT_EQ(request->device, "reference");
+    return Output(*request);
+  }
+
+  std::unique_ptr<kernels::Backend> reference_;
+  std::unique_ptr<ModelRegistry> registry_;
+  kernels::TableCache tables_{limits::kTableCacheBytes};
+  BufferPool pool_{limits::kPooledBytesMax};
+};
+
+TEST_F(ExecutorTest, OddPiecesAndSlicesChangeNothing) {
+  for (const auto& [layout, shape] : std::vector<std::pair<std::string, std::vector<int64_t>>>{
+           {"BSHD", {2, 3, 2, 8}}, {"BHSD", {2, 2, 3, 8}}, {"LTHD", {2, 3, 2, 8}}}) {
+    const v1::RotateRequest request = Sample(layout, shape);
+    const std::string whole = Rotate(request);
+    EXPECT_NE(whole, request.tensors(0).array().raw());
+    for (const size_t piece : {1U, 7U, 31U, 33U, 64U}) {
+      EXPECT_EQ(Rotate(request, piece), whole) << layout << " in pieces of " << piece;
+    }
+    for (const int64_t slice : {1, 2, 4}) EXPECT_EQ(Rotate(request, 31, slice), whole);
+  }
+}
+
+TEST_F(ExecutorTest, HeadMajorGivesTheSameNumbersAsTokenMajor) {
+  // One head: both layouts lie alike in memory.
+  EXPECT_EQ(Rotate(Sample("BHSD", {2, 1, 3, 8})), Rotate(Sample("BSHD", {2, 3, 1, 8})));
+}
+
+TEST_F(ExecutorTest, SlicesAcrossRunsTakeEachTokensFrequencies) {
+  v1::RotateRequest request = Sample("BSD", {3, 2, 8});
+  v1::RopeConfig& config = *request.mutable_rope()->mutable_config();
+  config.set_rope_type("dynamic");
+  config.set_factor(4);
+  config.set_max_position_embeddings(8);
+  for (const int64_t length : {8, 500, 9000}) request.mutable_positions()->add_seq_len(length);
+  const std::string whole = Rotate(request);
+  for (const int64_t slice : {1, 3, 5}) EXPECT_EQ(Rotate(request, 1000, slice), whole);
+  std::string by_sequence;
+  for (int i = 0; i < 3; ++i) {
+    v1::RotateRequest one = request;
+    one.mutable_positions()->clear_seq_len();
+    one.mutable_positions()->add_seq_len(request.positions().seq_len(i));
+    const std::string raw = request.tensors(0).array().raw();
+    v1::Array& array = *one.mutable_tensors(0)->mutable_array();
+    SetShape(array, {1, 2, 8});
+    array.set_raw(raw.substr(static_cast<size_t>(i) * 64, 64));
+    by_sequence += Rotate(one);
+  }
+  EXPECT_EQ(whole, by_sequence);
+}
+
+TEST_F(ExecutorTest, EqualAxesOfMropeAreAPlainRotationAndOthersAreNot) {
+  v1::RotateRequest request = Sample("SHD", {3, 2, 8});
+  const std::string plain = Rotate(request);
+  for (const int64_t count : {2, 1, 1}) {
+    request.mutable_rope()->mutable_config()->add_mrope_section(count);
+  }
+  request.mutable_positions()->clear_start();
+  v1::Array& ids = *request.mutable_positions()->mutable_position_ids();
+  SetShape(ids, {3, 3});
+  for (int i = 0; i < 9; ++i) ids.add_numbers(100 + i % 3);
+  EXPECT_EQ(Rotate(request), plain);
+  ids.set_numbers(8, 500);  // w of the last token
+  const std::string other = Rotate(request, 31, 2);
+  EXPECT_EQ(other.substr(0, 128), plain.substr(0, 128));
+  EXPECT_NE(other, plain);
+}
+
+TEST_F(ExecutorTest, LayerWithoutRotationReturnsItsTensors) {
+  v1::RotateRequest request = Sample("SHD", {3, 2, 8});
+  request.mutable_rope()->clear_config();
+  request.mutable_rope()->set_config_json(
+      R"({"head_dim": 8, "num_hidden_layers": 2, "no_rope_layers": [1, 0]})");
+  request.mutable_rope()->set_layer(1);
+  EXPECT_EQ(Rotate(request, 7, 2), request.tensors(0).array().raw());
+}
+
+TEST_F(ExecutorTest, SeveralTensorsAndRequestsShareOneCall) {
+  v1::RotateRequest two = Sample("SHD", {3, 2, 8});
+  AddTensor(two, "HSD", {1, 3, 8});
+  const auto first = Receive(two);
+  const auto second = Receive(Sample("SD", {4, 8}));
+  FakeBackend backend;
+  std::vector<Slice> slices = WholeSlices({first.get(), second.get()});
+  Executor(backend, tables_, pool_).Run(absl::MakeSpan(slices));
+  EXPECT_EQ(backend.calls, 1);
+  EXPECT_EQ(backend.jobs_seen, 3);
+  EXPECT_EQ(first->outputs.size(), 2U);
+  EXPECT_EQ(first->device, "fake");
+}
+
+TEST_F(ExecutorTest, FaultOfTheDeviceFailsEverySlice) {
+  const auto first = Receive(Sample("SD", {3, 8}));
+  const auto second = Receive(Sample("SD", {4, 8}));
+  FakeBackend backend;
+  backend.answer = absl::InternalError("device: got a fault");
+  std::vector<Slice> slices = WholeSlices({first.get(), second.get()});
+  Executor(backend, tables_, pool_).Run(absl::MakeSpan(slices));
+  for (const Slice& slice : slices) {
+    EXPECT_THAT(slice.status, StatusIs(absl::StatusCode::kInternal, HasSubstr("a fault")));
+  }
+}
+
+TEST_F(ExecutorTest, TablesThatCannotBeBuiltFailTheirSliceAlone) {
+  kernels::TableCache failing(
+      limits::kTableCacheBytes,
+      [](const kernels::Frequencies& frequencies,
+         int64_t first) -> absl::StatusOr<std::shared_ptr<const kernels::TablePage>> {
+        if (first >= 1024) return absl::InternalError("page: got 1024");
+        return kernels::BuildPage(frequencies, first);
+      });
+  v1::RotateRequest far = Sample("SD", {3, 8});
+  far.mutable_positions()->set_start(2000);
+  const auto first = Receive(far);
+  const auto second = Receive(Sample("SD", {4, 8}));
+  std::vector<Slice> slices = WholeSlices({first.get(), second.get()});
+  Executor(*reference_, failing, pool_).Run(absl::MakeSpan(slices));
+  EXPECT_THAT(slices[0].status, StatusIs(absl::StatusCode::kInternal, HasSubstr("page")));
+  EXPECT_THAT(slices[1].status, IsOk());
+  EXPECT_EQ(Output(*second), Rotate(Sample("SD", {4, 8})));
+}
+
+TEST_F(ExecutorTest, EmptyTensorsNeedNoDevice) {
+  v1::RotateRequest dynamic = Sample("SHD", {3, 0, 8});
+  dynamic.mutable_rope()->mutable_config()->set_rope_type("dynamic");
+  dynamic.mutable_rope()->mutable_config()->set_factor(2);
+  dynamic.mutable_rope()->mutable_config()->set_max_position_embeddings(8);
+  for (const v1::RotateRequest& sent :
+       {Sample("SHD", {0, 2, 8}), Sample("SHD", {3, 0, 8}), dynamic}) {
+    const auto request = Receive(sent);
+    FakeBackend backend;
+    std::vector<Slice> slices = WholeSlices({request.get()});
+    Executor(backend, tables_, pool_).Run(absl::MakeSpan(slices));
+    EXPECT_THAT(slices[0].status, IsOk());
+    EXPECT_EQ(backend.calls, 0);
+    ASSERT_EQ(request->outputs.size(), 1U);
+    EXPECT_EQ(request->outputs[0].size(), 0);
+  }
+}
+
+TEST_F(ExecutorTest, EmbeddingWithoutRotatingFrequenciesCopies) {
+  v1::RotateRequest request = Sample("SHD", {3, 2, 8});
+  v1::RopeConfig& config = *request.mutable_rope()->mutable_config();
+  config.set_rope_type("proportional");
+  config.set_partial_rotary_factor(0.1);  // less than one pair
+  EXPECT_EQ(Rotate(request), request.tensors(0).array().raw());
+}
+
+}  // namespace
+}  // namespace rope::server

@@ -1,0 +1,190 @@
+#include "server/job_cutter.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "tests/support/received_request.h"
+#include "tests/support/status_matchers.h"
+
+namespace rope::server {
+namespace {
+
+using ::rope::testing::CutIntoPieces;
+using ::rope::testing::IsOk;
+using ::rope::testing::ViewsOf;
+
+constexpr int64_t kElementBytes = 2;
+
+struct CutCase {
+  const char* letters;
+  std::vector<int64_t> shape;
+  size_t piece = 0;  // bytes in each buffer
+};
+
+// A tensor whose bytes count up, in pieces, and the jobs that rotate some of its tokens.
+class CutTensor {
+ public:
+  explicit CutTensor(const CutCase& c) {
+    const auto layout = ParseLayout(c.letters, c.shape, kElementBytes, "t");
+    EXPECT_THAT(layout, IsOk());
+    plan_.dtype = kernels::DType::kBFloat16;
+    plan_.layout = *layout;
+    plan_.bytes = layout->tokens() * layout->heads * layout->head_dim * kElementBytes;
+    for (int64_t i = 0; i < plan_.bytes; ++i) bytes_.push_back(static_cast<char>(i % 251));
+    pieces_ = CutIntoPieces(bytes_, c.piece);
+    plan_.input.fragments = ViewsOf(pieces_);
+    plan_.input.bytes = plan_.bytes;
+    rows_.resize(static_cast<size_t>(layout->tokens()));
+    for (size_t i = 0; i < rows_.size(); ++i) rows_[i].index = static_cast<int64_t>(i);
+    output_.resize(bytes_.size());
+    touched_.resize(bytes_.size(), 0);
+  }
+
+  void Cut(int64_t begin, int64_t end) {
+    JobCutter::Shared shared;
+    shared.begin = begin;
+    shared.rows = absl::MakeConstSpan(rows_).subspan(static_cast<size_t>(begin),
+                                                     static_cast<size_t>(end - begin));
+    cutter_.Cut(plan_, output_.data(), shared, jobs_);
+    for (; done_ < jobs_.size(); ++done_) Apply(jobs_[done_], begin, end);
+  }
+
+  // Every byte was copied from its own place, once.
+  void ExpectAllCopiedOnce() const {
+    EXPECT_EQ(output_, bytes_);
+    for (const int count : touched_) ASSERT_EQ(count, 1);
+  }
+
+  // Jobs whose input is not in one of the pieces.
+  int64_t Gathered() const {
+    int64_t count = 0;
+    for (const kernels::RotateJob& job : jobs_) {
+      const auto* input = static_cast<const char*>(job.input);
+      bool inside = false;
+      for (const std::string& piece : pieces_) {
+        inside = inside || (input >= piece.data() && input < piece.data() + piece.size());
+      }
+      if (!inside) ++count;
+    }
+    return count;
+  }
+
+  const TensorPlan& plan() const { return plan_; }
+  const std::vector<kernels::RotateJob>& jobs() const { return jobs_; }
+
+ private:
+  // Copies as a rotation by nothing would, and checks that rows belong to their tokens.
+  void Apply(const kernels::RotateJob& job, int64_t begin, int64_t end) {
+    const Layout& layout = plan_.layout;
+    const auto row_bytes = static_cast<size_t>(layout.head_dim * kElementBytes);
+    ASSERT_EQ(static_cast<int64_t>(job.rows.size()), job.tokens);
+    for (int64_t token = 0; token < job.tokens; ++token) {
+      for (int64_t head = 0; head < job.heads; ++head) {
+        const int64_t in = token * job.input_strides.token + head * job.input_strides.head;
+        const int64_t out = token * job.output_strides.token + head * job.output_strides.head;
+        char* target = static_cast<char*>(job.output) + out * kElementBytes;
+        std::memcpy(target, static_cast<const char*>(job.input) + in * kElementBytes, row_bytes);
+        const int64_t offset = target - output_.data();
+        for (size_t i = 0; i < row_bytes; ++i) ++touched_[static_cast<size_t>(offset) + i];
+        const int64_t row = offset / static_cast<int64_t>(row_bytes);
+        const int64_t pre = row / layout.post / layout.heads;
+        const int64_t expected = pre * layout.post + row % layout.post;
+        ASSERT_EQ(job.rows[static_cast<size_t>(token)].index, expected);
+        ASSERT_GE(expected, begin);
+        ASSERT_LT(expected, end);
+      }
+    }
+  }
+
+  TensorPlan plan_;
+  std::string bytes_;
+  std::vector<std::string> pieces_;
+  std::vector<kernels::RowRef> rows_;
+  std::string output_;
+  std::vector<int> touched_;
+  JobCutter cutter_;
+  std::vector<kernels::RotateJob> jobs_;
+  size_t done_ = 0;
+};
+
+class JobCutterTest : public ::testing::TestWithParam<CutCase> {};
+
+TEST_P(JobCutterTest, EveryPieceSizeCoversEveryRowOnce) {
+  CutCase c = GetParam();
+  const int64_t row_bytes = c.shape.back() * kElementBytes;
+  for (c.piece = 1; c.piece <= static_cast<size_t>(3 * row_bytes + 1); ++c.piece) {
+    SCOPED_TRACE(c.piece);
+    CutTensor tensor(c);
+    tensor.Cut(0, tensor.plan().layout.tokens());
+    tensor.ExpectAllCopiedOnce();
+  }
+}
+
+TEST_P(JobCutterTest, SlicesTogetherCoverEveryRowOnce) {
+  CutCase c = GetParam();
+  for (const size_t piece : {5U, 13U, 1000U}) {
+    c.piece = piece;
+    for (int64_t slice = 1; slice <= 5; ++slice) {
+      SCOPED_TRACE(slice);
+      CutTensor tensor(c);
+      const int64_t tokens = tensor.plan().layout.tokens();
+      for (int64_t begin = 0; begin < tokens; begin += slice) {
+        tensor.Cut(begin, std::min(begin + slice, tokens));
+      }
+      tensor.ExpectAllCopiedOnce();
+    }
+  }
+}
+
+TEST_P(JobCutterTest, GathersOnlyRowsThatStraddle) {
+  CutCase c = GetParam();
+  const auto row_bytes = static_cast<size_t>(c.shape.back() * kElementBytes);
+  c.piece = row_bytes;  // pieces of whole rows
+  CutTensor whole(c);
+  whole.Cut(0, whole.plan().layout.tokens());
+  EXPECT_EQ(whole.Gathered(), 0);
+  c.piece = row_bytes + 1;
+  CutTensor odd(c);
+  odd.Cut(0, odd.plan().layout.tokens());
+  int64_t straddling = 0;
+  const auto total = static_cast<size_t>(odd.plan().bytes);
+  for (size_t row = 0; row < total / row_bytes; ++row) {
+    const bool one_piece = row * row_bytes / c.piece == ((row + 1) * row_bytes - 1) / c.piece;
+    if (!one_piece) ++straddling;
+  }
+  EXPECT_GT(straddling, 0);
+  EXPECT_EQ(odd.Gathered(), straddling);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, JobCutterTest,
+    ::testing::Values(CutCase{"BSHD", {2, 3, 4, 4}}, CutCase{"SBHD", {3, 2, 4, 4}},
+                      CutCase{"BHSD", {2, 4, 3, 4}}, CutCase{"THD", {5, 3, 4}},
+                      CutCase{"HTD", {3, 5, 4}}, CutCase{"SD", {7, 4}},
+                      CutCase{"LBSHD", {2, 2, 2, 3, 4}}, CutCase{"LBHSD", {2, 2, 3, 2, 4}},
+                      CutCase{"BHSD", {3, 4, 1, 4}}, CutCase{"THD", {5, 1, 4}}),
+    [](const auto& test) { return test.param.letters + std::to_string(test.index); });
+
+TEST(JobCutterShapeTest, OneBufferGivesOneJobForTokenMajorTensors) {
+  CutTensor tensor({"BSHD", {2, 3, 4, 4}, 1000});
+  tensor.Cut(0, 6);
+  ASSERT_EQ(tensor.jobs().size(), 1U);
+  EXPECT_EQ(tensor.jobs()[0].tokens, 6);
+  EXPECT_EQ(tensor.jobs()[0].heads, 4);
+  EXPECT_EQ(tensor.jobs()[0].head_dim, 4);
+  EXPECT_EQ(tensor.jobs()[0].dtype, kernels::DType::kBFloat16);
+}
+
+TEST(JobCutterShapeTest, EmptyTensorsGiveNoJobs) {
+  CutTensor no_heads({"THD", {3, 0, 4}, 1000});
+  no_heads.Cut(0, 3);
+  EXPECT_TRUE(no_heads.jobs().empty());
+  CutTensor no_tokens({"HTD", {3, 0, 4}, 1000});
+  no_tokens.Cut(0, 0);
+  EXPECT_TRUE(no_tokens.jobs().empty());
+}
+
+}  // namespace
+}  // namespace rope::server

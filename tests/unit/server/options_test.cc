@@ -1,0 +1,141 @@
+#include "server/options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/support/status_matchers.h"
+
+namespace rope::server {
+namespace {
+
+using ::rope::testing::IsOk;
+using ::rope::testing::StatusIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+ServerOptions Parse(const std::vector<std::string>& arguments) {
+  const auto options = ParseOptions(arguments);
+  EXPECT_THAT(options, IsOk());
+  return options.value_or(ServerOptions());
+}
+
+void ExpectInvalid(const std::vector<std::string>& arguments, const std::string& text) {
+  EXPECT_THAT(ParseOptions(arguments),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text)));
+}
+
+TEST(OptionsTest, DefaultsWithoutArguments) {
+  const ServerOptions options = Parse({});
+  EXPECT_THAT(options.listen, ElementsAre("127.0.0.1:50051"));
+  EXPECT_EQ(options.device, "auto");
+  EXPECT_THAT(options.models, IsEmpty());
+  EXPECT_EQ(options.metrics_listen, "");
+  EXPECT_FALSE(options.enable_shared_memory);
+  EXPECT_EQ(options.poll_spin, absl::Microseconds(200));
+  EXPECT_EQ(options.drain_lead, absl::ZeroDuration());
+  EXPECT_EQ(options.max_message_bytes, limits::kMessageBytesMax);
+}
+
+TEST(OptionsTest, EveryFlagIsTaken) {
+  const ServerOptions options =
+      Parse({"--device=cpu", "--metrics_listen=0.0.0.0:9464", "--enable_shared_memory",
+             "--poll_spin_us=0", "--drain_lead=5s", "--max_message_bytes=1048576",
+             "--table_cache_bytes=77", "--threads=3", "--log_level=warn"});
+  EXPECT_EQ(options.device, "cpu");
+  EXPECT_EQ(options.metrics_listen, "0.0.0.0:9464");
+  EXPECT_TRUE(options.enable_shared_memory);
+  EXPECT_EQ(options.poll_spin, absl::ZeroDuration());
+  EXPECT_EQ(options.drain_lead, absl::Seconds(5));
+  EXPECT_EQ(options.max_message_bytes, limits::kMiB);
+  EXPECT_EQ(options.table_cache_bytes, 77);
+  EXPECT_EQ(options.threads, 3);
+  EXPECT_EQ(options.log_level, "warn");
+}
+
+TEST(OptionsTest, ListenReplacesTheDefaultAndRepeats) {
+  EXPECT_THAT(Parse({"--listen=0.0.0.0:1", "--listen", "unix:/tmp/s", "--listen=[::1]:0"}).listen,
+              ElementsAre("0.0.0.0:1", "unix:/tmp/s", "[::1]:0"));
+  EXPECT_THAT(Parse({"--listen=a:2"}).listen, ElementsAre("a:2"));
+}
+
+TEST(OptionsTest, SwitchTakesTrueAndFalse) {
+  EXPECT_TRUE(Parse({"--enable_shared_memory=true"}).enable_shared_memory);
+  EXPECT_FALSE(Parse({"--enable_shared_memory=false"}).enable_shared_memory);
+  ExpectInvalid({"--enable_shared_memory=maybe"}, "--enable_shared_memory: got maybe");
+}
+
+TEST(OptionsTest, BadValuesNameTheirFlag) {
+  for (const std::string address :
+       {"", "host", "host:", ":1", "host:x", "host:65536", "host:-1", "unix:"}) {
+    ExpectInvalid({"--listen=" + address}, "--listen: got \"" + address + "\", want HOST:PORT");
+  }
+  ExpectInvalid({"--metrics_listen=unix:/tmp/m"}, "--metrics_listen: got");
+  ExpectInvalid({"--device=tpu"}, "--device: got \"tpu\", want auto, cpu, cuda");
+  ExpectInvalid({"--poll_spin_us=-1"}, "--poll_spin_us: got \"-1\"");
+  ExpectInvalid({"--poll_spin_us=1000001"}, "--poll_spin_us: got");
+  ExpectInvalid({"--poll_spin_us="}, "--poll_spin_us: got \"\"");
+  ExpectInvalid({"--drain_lead=5"}, "--drain_lead: got \"5\"");
+  ExpectInvalid({"--drain_lead=-1s"}, "--drain_lead: got \"-1s\"");
+  ExpectInvalid({"--drain_lead=inf"}, "--drain_lead: got \"inf\"");
+  ExpectInvalid({"--max_message_bytes=1048575"}, "--max_message_bytes: got \"1048575\"");
+  ExpectInvalid({"--max_message_bytes=99999999999"}, "--max_message_bytes: got");
+  ExpectInvalid({"--table_cache_bytes=x"}, "--table_cache_bytes: got \"x\"");
+  ExpectInvalid({"--threads=1.5"}, "--threads: got \"1.5\"");
+  ExpectInvalid({"--log_level=loud"}, "--log_level: got \"loud\"");
+}
+
+TEST(OptionsTest, UnknownArgumentsAndMissingValuesAreInvalid) {
+  for (const char* argument :
+       {"--nonsense=1", "listen=a:1", "-listen=a:1", "--", "", "--listen2"}) {
+    ExpectInvalid({argument}, "command line: got \"" + std::string(argument) + "\"");
+  }
+  ExpectInvalid({"--listen"}, "--listen: got nothing, want HOST:PORT|unix:PATH");
+}
+
+TEST(ModelOptionTest, FileIsRead) {
+  const std::string path = ::testing::TempDir() + "/options_test_model.json";
+  std::ofstream(path) << "{\"head_dim\": 64}";
+  const ServerOptions options = Parse({"--model=a/b=" + path, "--model", "c=" + path});
+  std::filesystem::remove(path);
+  ASSERT_EQ(options.models.size(), 2U);
+  EXPECT_EQ(options.models[0].name, "a/b");
+  EXPECT_EQ(options.models[0].config_json, "{\"head_dim\": 64}");
+  EXPECT_EQ(options.models[1].name, "c");
+}
+
+TEST(ModelOptionTest, BadValuesAndFilesNameTheFlag) {
+  for (const std::string value : {"x", "=x", "x="}) {
+    ExpectInvalid({"--model=" + value}, "--model: got \"" + value + "\", want NAME=CONFIG.json");
+  }
+  for (const std::string& path : {std::string("/nonexistent.json"), ::testing::TempDir()}) {
+    EXPECT_THAT(ParseOptions({"--model=a=" + path}),
+                StatusIs(absl::StatusCode::kNotFound, HasSubstr("--model: got " + path)));
+  }
+}
+
+TEST(HelpTest, ListsEveryFlagThatScriptsRelyOn) {
+  const std::string help = Help();
+  for (const char* flag :
+       {"--listen=", "--device=", "--model=", "--metrics_listen=", "--enable_shared_memory",
+        "--poll_spin_us=", "--drain_lead=", "--max_message_bytes=", "--table_cache_bytes=",
+        "--threads=", "--log_level=", "--help", "--version"}) {
+    EXPECT_THAT(help, HasSubstr("\n  " + std::string(flag)));
+  }
+}
+
+TEST(HelpTest, DefaultsAreTheRealOnes) {
+  const std::string help = Help();
+  const ServerOptions options;
+  EXPECT_THAT(help, HasSubstr("(default " + options.listen[0] + ")"));
+  EXPECT_THAT(help, HasSubstr("largest request (default " +
+                              std::to_string(options.max_message_bytes) + ")"));
+  EXPECT_THAT(help,
+              HasSubstr("tables (default " + std::to_string(options.table_cache_bytes) + ")"));
+}
+
+}  // namespace
+}  // namespace rope::server

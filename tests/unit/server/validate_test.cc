@@ -1,0 +1,411 @@
+#include "server/validate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "server/limits.h"
+#include "tests/support/received_request.h"
+#include "tests/support/status_matchers.h"
+
+namespace rope::server {
+namespace {
+
+using ::rope::testing::IsOk;
+using ::rope::testing::ReceivedRequest;
+using ::rope::testing::SetShape;
+using ::rope::testing::StatusIs;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::Field;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
+
+absl::StatusOr<Plan> Check(const v1::RotateRequest& request) {
+  static ModelRegistry& registry = *ModelRegistry::Create("test", {})->release();  // lives on
+  const ReceivedRequest received(request);
+  return Validate(received.message, received.split, registry);
+}
+
+void ExpectFails(const v1::RotateRequest& request, absl::StatusCode code, const std::string& text) {
+  EXPECT_THAT(Check(request), StatusIs(code, HasSubstr(text)));
+}
+
+v1::Tensor& AddTensor(v1::RotateRequest& request, const std::string& layout,
+                      const std::vector<int64_t>& shape, v1::Role role = v1::ROLE_Q) {
+  v1::Tensor& tensor = *request.add_tensors();
+  tensor.set_role(role);
+  tensor.set_layout(layout);
+  tensor.mutable_array()->set_dtype(v1::DTYPE_FP32);
+  SetShape(*tensor.mutable_array(), shape);
+  int64_t count = 1;
+  for (const int64_t length : shape) count *= length;
+  if (count > 0) tensor.mutable_array()->set_raw(std::string(static_cast<size_t>(count) * 4, 0));
+  return tensor;
+}
+
+// One sequence of three tokens, two heads of eight channels.
+v1::RotateRequest Sample() {
+  v1::RotateRequest request;
+  request.mutable_rope()->mutable_config()->set_head_dim(8);
+  request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
+  request.mutable_positions()->set_start(5);
+  AddTensor(request, "SHD", {3, 2, 8});
+  return request;
+}
+
+// Longrope of original length 4, with both lists of factors.
+v1::RotateRequest LongropeSample(int64_t batch, int64_t tokens) {
+  v1::RotateRequest request;
+  v1::RopeConfig& config = *request.mutable_rope()->mutable_config();
+  config.set_rope_type("longrope");
+  config.set_head_dim(4);
+  config.set_max_position_embeddings(16);
+  config.set_original_max_position_embeddings(4);
+  for (const double factor : {1.0, 1.0}) config.add_short_factor(factor);
+  for (const double factor : {2.0, 3.0}) config.add_long_factor(factor);
+  request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
+  AddTensor(request, "BSD", {batch, tokens, 4});
+  return request;
+}
+
+v1::RotateRequest NoRopeSample() {
+  v1::RotateRequest request = Sample();
+  v1::RopeSpec& rope = *request.mutable_rope();
+  rope.clear_config();
+  rope.set_config_json(
+      R"({"head_dim": 8, "num_hidden_layers": 2, "no_rope_layers": [1, 0],
+          "rope_theta": 10000.0})");
+  rope.set_layer(1);
+  return request;
+}
+
+TEST(ValidateTest, PlanSaysEverything) {
+  v1::RotateRequest request = Sample();
+  v1::Tensor& k = AddTensor(request, "SHD", {3, 1, 8}, v1::ROLE_K);
+  k.mutable_array()->set_dtype(v1::DTYPE_BF16);
+  k.mutable_array()->set_raw(std::string(3 * 8 * 2, 0));
+  const auto plan = Check(request);
+  ASSERT_THAT(plan, IsOk());
+  EXPECT_EQ(plan->tokens, 3);
+  EXPECT_EQ(plan->bytes_per_token, 2 * 8 * 4 + 8 * 2);
+  EXPECT_EQ(plan->tensors[0].bytes, 3 * 2 * 8 * 4);
+  EXPECT_EQ(plan->tensors[1].bytes, 3 * 8 * 2);
+  EXPECT_TRUE(plan->rotates);
+  EXPECT_FALSE(plan->conjugate);
+  EXPECT_EQ(plan->geometry.pairing, kernels::Pairing::kHalf);
+  EXPECT_EQ(plan->geometry.pairs, 4);
+  EXPECT_EQ(plan->geometry.partner, 4);
+  EXPECT_THAT(plan->positions[0], ElementsAre(5, 6, 7));
+  ASSERT_THAT(plan->runs, SizeIs(1));
+  EXPECT_EQ(plan->runs[0].begin, 0);
+  EXPECT_EQ(plan->runs[0].end, 3);
+  EXPECT_THAT(plan->warnings, IsEmpty());
+}
+
+TEST(ValidateTest, PartialRotaryTurnsItsChannelsOnly) {
+  v1::RotateRequest request = Sample();
+  request.mutable_rope()->mutable_config()->set_rotary_dim(4);
+  const auto plan = Check(request);
+  ASSERT_THAT(plan, IsOk());
+  EXPECT_EQ(plan->geometry.pairs, 2);
+  EXPECT_EQ(plan->geometry.partner, 2);
+}
+
+TEST(ValidateTest, ConfigWithoutHeadDimTakesTheTensors) {
+  v1::RotateRequest request = Sample();
+  request.mutable_rope()->mutable_config()->clear_head_dim();
+  EXPECT_THAT(Check(request), IsOk());
+}
+
+TEST(ValidateTensorsTest, NoneAndTooManyAreInvalid) {
+  v1::RotateRequest request = Sample();
+  request.clear_tensors();
+  ExpectFails(request, kInvalid, "tensors: got nothing, want 1 to 64 tensors");
+  for (int64_t i = 0; i < limits::kTensorsMax; ++i) AddTensor(request, "SD", {1, 8});
+  EXPECT_THAT(Check(request), IsOk());
+  AddTensor(request, "SD", {1, 8});
+  ExpectFails(request, kInvalid, "tensors: got 65, want 1 to 64 tensors");
+}
+
+TEST(ValidateTensorsTest, MissingPartsAreNamed) {
+  v1::RotateRequest request = Sample();
+  request.mutable_tensors(0)->clear_role();
+  ExpectFails(request, kInvalid, "tensors[0].role: got nothing, want ROLE_Q or ROLE_K");
+  request.mutable_tensors(0)->set_role(static_cast<v1::Role>(7));
+  ExpectFails(request, kInvalid, "tensors[0].role: got 7");
+  request = Sample();
+  request.mutable_tensors(0)->clear_layout();
+  ExpectFails(request, kInvalid, "tensors[0].layout: got \"\"");
+  request = Sample();
+  request.mutable_tensors(0)->mutable_array()->clear_dtype();
+  ExpectFails(request, kInvalid, "tensors[0].array.dtype: got DTYPE_UNSPECIFIED");
+  request = Sample();
+  request.mutable_tensors(0)->mutable_array()->clear_raw();
+  ExpectFails(request, kInvalid, "tensors[0].array: got no elements");
+  request = Sample();
+  request.mutable_tensors(0)->clear_array();
+  ExpectFails(request, kInvalid, "tensors[0].array.dtype: got DTYPE_UNSPECIFIED");
+}
+
+TEST(ValidateTensorsTest, HeadDimMustBeTheConfigs) {
+  v1::RotateRequest request = Sample();
+  request.mutable_rope()->mutable_config()->set_head_dim(16);
+  ExpectFails(request, kInvalid, "tensors[0].array.shape: got D 8, want the config's head_dim 16");
+}
+
+TEST(ValidateTensorsTest, AllHaveTheSameTokenAxesAndHeadDim) {
+  const std::pair<const char*, std::vector<int64_t>> others[] = {
+      {"SHD", {4, 2, 8}}, {"THD", {3, 2, 8}}, {"BSHD", {1, 3, 2, 8}}};
+  for (const auto& [layout, shape] : others) {
+    v1::RotateRequest request = Sample();
+    AddTensor(request, layout, shape);
+    ExpectFails(request, kInvalid, "tensors[1].layout: got " + std::string(layout));
+  }
+  v1::RotateRequest request = Sample();
+  AddTensor(request, "SHD", {3, 2, 4});
+  ExpectFails(request, kInvalid, "tensors[1].array.shape: got D 4, want 8, as tensors[0]");
+}
+
+TEST(ValidateTensorsTest, HeadsMayStandElsewhereInAnother) {
+  v1::RotateRequest request = Sample();
+  AddTensor(request, "HSD", {5, 3, 8}, v1::ROLE_K);
+  const auto plan = Check(request);
+  ASSERT_THAT(plan, IsOk());
+  EXPECT_EQ(plan->tensors[1].layout.post, 3);
+}
+
+TEST(ValidateTensorsTest, TokensAboveTheCapAreRefusedEvenWithoutBytes) {
+  v1::RotateRequest request = Sample();
+  request.clear_tensors();
+  AddTensor(request, "BSHD", {limits::kTokensMax, 2, 0, 8});
+  ExpectFails(request, kExhausted, "tensors[0].array.shape: got 8388608 tokens, want at most");
+  request.clear_tensors();
+  AddTensor(request, "BSHD", {limits::kTokensMax + 1, 0, 1, 8});
+  ExpectFails(request, kExhausted, "tensors[0].array.shape: got 4194305 tokens");
+}
+
+TEST(ValidateTensorsTest, HeadsOfEmptyTensorsDoNotOverflow) {
+  v1::RotateRequest request = Sample();
+  request.clear_tensors();
+  for (int i = 0; i < 4; ++i) AddTensor(request, "SHD", {0, int64_t{1} << 57, 8});
+  ExpectFails(request, kInvalid, "tensors: got heads past 63 bits");
+}
+
+TEST(ValidateTensorsTest, NoTokensAndNoHeadsAreLegal) {
+  v1::RotateRequest request = Sample();
+  request.clear_tensors();
+  AddTensor(request, "SHD", {0, 2, 8});
+  const auto no_tokens = Check(request);
+  ASSERT_THAT(no_tokens, IsOk());
+  EXPECT_EQ(no_tokens->tokens, 0);
+  request.clear_tensors();
+  AddTensor(request, "SHD", {3, 0, 8});
+  const auto no_heads = Check(request);
+  ASSERT_THAT(no_heads, IsOk());
+  EXPECT_EQ(no_heads->bytes(), 0);
+}
+
+TEST(ValidateRequestTest, LongRequestIdIsInvalid) {
+  v1::RotateRequest request = Sample();
+  request.set_request_id(std::string(128, 'x'));
+  EXPECT_THAT(Check(request), IsOk());
+  request.set_request_id(std::string(129, 'x'));
+  ExpectFails(request, kInvalid, "request_id: got 129 bytes, want at most 128");
+}
+
+TEST(ValidateRequestTest, MissingRopePositionsAndPairingAreNamed) {
+  v1::RotateRequest request = Sample();
+  request.clear_rope();
+  ExpectFails(request, kInvalid, "rope: got nothing");
+  request = Sample();
+  request.clear_positions();
+  ExpectFails(request, kInvalid, "positions: got nothing");
+  request = Sample();
+  request.mutable_rope()->clear_pairing();
+  ExpectFails(request, kInvalid, "rope.pairing: got nothing");
+}
+
+TEST(ValidateOperationTest, InverseAndBackwardTurnBack) {
+  for (const auto operation : {v1::OPERATION_INVERSE, v1::OPERATION_BACKWARD}) {
+    v1::RotateRequest request = Sample();
+    request.set_operation(operation);
+    const auto plan = Check(request);
+    ASSERT_THAT(plan, IsOk());
+    EXPECT_TRUE(plan->conjugate);
+  }
+}
+
+TEST(ValidateOperationTest, UnknownAndUnbuiltOnesAreRefused) {
+  v1::RotateRequest request = Sample();
+  request.set_operation(static_cast<v1::Operation>(77));
+  ExpectFails(request, kInvalid, "operation: got 77, want OPERATION_ROTATE");
+  request.set_operation(v1::OPERATION_REPOSITION);
+  ExpectFails(request, absl::StatusCode::kUnimplemented, "operation: got OPERATION_REPOSITION");
+}
+
+// The multiplier on cos and sin of a longrope plan with attention factor 2.
+absl::StatusOr<double> MultiplierOf(v1::Operation operation, bool return_factor) {
+  v1::RotateRequest request = LongropeSample(1, 1);
+  request.mutable_positions()->set_start(0);
+  request.mutable_rope()->mutable_config()->set_attention_factor(2);
+  request.set_operation(operation);
+  request.set_return_attention_factor(return_factor);
+  const auto plan = Check(request);
+  if (!plan.ok()) return plan.status();
+  EXPECT_EQ(plan->attention_factor, 2);
+  EXPECT_EQ(plan->attention_factor_applied, !return_factor);
+  return plan->runs.at(0).frequencies->multiplier;
+}
+
+TEST(ValidateOperationTest, AttentionFactorIsAppliedDividedOrLeftToTheCaller) {
+  EXPECT_THAT(*MultiplierOf(v1::OPERATION_ROTATE, false), 2);
+  EXPECT_THAT(*MultiplierOf(v1::OPERATION_BACKWARD, false), 2);
+  EXPECT_THAT(*MultiplierOf(v1::OPERATION_INVERSE, false), 0.5);
+  for (const auto operation :
+       {v1::OPERATION_ROTATE, v1::OPERATION_INVERSE, v1::OPERATION_BACKWARD}) {
+    EXPECT_THAT(*MultiplierOf(operation, true), 1);
+  }
+}
+
+TEST(ValidateOperationTest, InverseOfAFactorThatCannotBeDividedByIsInvalid) {
+  for (const double factor : {0.0, 1e-310, 1e-39}) {
+    v1::RotateRequest request = LongropeSample(1, 1);
+    request.mutable_positions()->set_start(0);
+    request.mutable_rope()->mutable_config()->set_attention_factor(factor);
+    EXPECT_THAT(Check(request), IsOk());
+    request.set_operation(v1::OPERATION_INVERSE);
+    ExpectFails(request, kInvalid, "operation: got OPERATION_INVERSE with attention factor");
+    request.set_return_attention_factor(true);
+    EXPECT_THAT(Check(request), IsOk());
+  }
+}
+
+TEST(ValidateRunsTest, LongropeSplitsAtTheOriginalLengthOfEachSequence) {
+  v1::RotateRequest request = LongropeSample(3, 2);
+  for (const double start : {0.0, 2.0, 10.0}) {
+    request.mutable_positions()->mutable_starts()->add_numbers(start);
+  }
+  const auto plan = Check(request);
+  ASSERT_THAT(plan, IsOk());
+  ASSERT_THAT(plan->runs, SizeIs(2));  // lengths 2 and 4 take the short list, 12 the long one
+  EXPECT_EQ(plan->runs[0].end, 4);
+  EXPECT_EQ(plan->runs[1].begin, 4);
+  EXPECT_EQ(plan->runs[1].end, 6);
+  EXPECT_NE(plan->runs[0].frequencies->key.operator==(plan->runs[1].frequencies->key), true);
+}
+
+TEST(ValidateRunsTest, SequencesInTurnGiveARunEach) {
+  v1::RotateRequest request = LongropeSample(1, 1);
+  request.clear_tensors();
+  AddTensor(request, "SBD", {2, 2, 4});
+  for (const double start : {0.0, 10.0}) {
+    request.mutable_positions()->mutable_starts()->add_numbers(start);
+  }
+  const auto plan = Check(request);
+  ASSERT_THAT(plan, IsOk());
+  ASSERT_THAT(plan->runs, SizeIs(4));
+  EXPECT_EQ(plan->runs[0].frequencies, plan->runs[2].frequencies);
+  EXPECT_EQ(plan->runs[3].begin, 3);
+  EXPECT_EQ(plan->runs[3].end, 4);
+}
+
+v1::RotateRequest DynamicSample(int64_t batch) {
+  v1::RotateRequest request;
+  v1::RopeConfig& config = *request.mutable_rope()->mutable_config();
+  config.set_rope_type("dynamic");
+  config.set_head_dim(8);
+  config.set_factor(2);
+  config.set_max_position_embeddings(16);
+  request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
+  request.mutable_positions()->set_start(0);
+  AddTensor(request, "BSD", {batch, 2, 8});
+  return request;
+}
+
+TEST(ValidateRunsTest, DynamicChoosesForEachSequence) {
+  v1::RotateRequest request = DynamicSample(3);
+  for (const int64_t length : {16, 17, 32}) request.mutable_positions()->add_seq_len(length);
+  const auto plan = Check(request);
+  ASSERT_THAT(plan, IsOk());
+  ASSERT_THAT(plan->runs, SizeIs(3));
+  EXPECT_TRUE(plan->runs[0].frequencies->cacheable);
+  EXPECT_FALSE(plan->runs[1].frequencies->cacheable);
+  EXPECT_FALSE(plan->runs[2].frequencies->cacheable);
+  EXPECT_NE(plan->runs[1].frequencies->inv_freq, plan->runs[2].frequencies->inv_freq);
+}
+
+TEST(ValidateRunsTest, SequencesOfOneLengthShareTheirFrequencies) {
+  v1::RotateRequest request = DynamicSample(4);
+  request.mutable_positions()->add_seq_len(100);
+  const auto plan = Check(request);
+  ASSERT_THAT(plan, IsOk());
+  EXPECT_THAT(plan->runs, SizeIs(1));
+}
+
+TEST(ValidateRunsTest, TokensWithoutBytesNeedNoFrequencies) {
+  v1::RotateRequest request = DynamicSample(1);
+  request.clear_tensors();
+  AddTensor(request, "BSHD", {2, 1, 0, 8});
+  for (const int64_t length : {100, 200}) request.mutable_positions()->add_seq_len(length);
+  const auto plan = Check(request);
+  ASSERT_THAT(plan, IsOk());
+  EXPECT_THAT(plan->runs, IsEmpty());
+}
+
+TEST(ValidateMropeTest, ThreeRowsReachThePlanAndOneRowIsPlain) {
+  v1::RotateRequest request = Sample();
+  for (const int64_t count : {2, 1, 1}) {
+    request.mutable_rope()->mutable_config()->add_mrope_section(count);
+  }
+  EXPECT_FALSE(Check(request)->mrope.has_value());
+  v1::Array& ids = *request.mutable_positions()->mutable_position_ids();
+  request.mutable_positions()->clear_start();
+  SetShape(ids, {3, 3});
+  for (int i = 0; i < 9; ++i) ids.add_numbers(i);
+  const auto plan = Check(request);
+  ASSERT_THAT(plan, IsOk());
+  EXPECT_TRUE(plan->mrope.has_value());
+  EXPECT_THAT(plan->positions[2], ElementsAre(6, 7, 8));
+}
+
+TEST(ValidateWarningsTest, PastTheModelsLengthOnly) {
+  v1::RotateRequest request = Sample();  // positions 5, 6, 7
+  request.mutable_rope()->mutable_config()->set_max_position_embeddings(8);
+  EXPECT_THAT(Check(request)->warnings, IsEmpty());
+  request.mutable_rope()->mutable_config()->set_max_position_embeddings(7);
+  EXPECT_THAT(Check(request)->warnings,
+              ElementsAre(HasSubstr("positions: up to 7, past the model's 7")));
+}
+
+TEST(ValidateNoRopeTest, LayerPassesWithAWarning) {
+  const auto plan = Check(NoRopeSample());
+  ASSERT_THAT(plan, IsOk());
+  EXPECT_FALSE(plan->rotates);
+  EXPECT_THAT(plan->warnings, Contains(HasSubstr("layer 1 does not rotate")));
+  EXPECT_EQ(plan->attention_factor, 1);
+  v1::RotateRequest other = NoRopeSample();
+  other.mutable_rope()->set_layer(0);
+  EXPECT_TRUE(Check(other)->rotates);
+}
+
+TEST(ValidateNoRopeTest, MalformedRequestIsStillRefused) {
+  v1::RotateRequest request = NoRopeSample();
+  request.set_operation(static_cast<v1::Operation>(77));
+  ExpectFails(request, kInvalid, "operation: got 77");
+  request = NoRopeSample();
+  request.clear_positions();
+  ExpectFails(request, kInvalid, "positions: got nothing");
+  request = NoRopeSample();
+  request.mutable_positions()->set_start(-1);
+  ExpectFails(request, kInvalid, "positions.start: got -1");
+}
+
+}  // namespace
+}  // namespace rope::server
