@@ -2,10 +2,10 @@
 // once, to where the caller wants them, on the way in; they are never part of a protobuf message.
 //
 // Threading:  Functions only.
-// Errors:     Encoding, INVALID_ARGUMENT: a tensor without memory or of a size that is no number of
-// bytes (all else is
-//             for the server to judge). Decoding, INTERNAL: not a RotateResponse to this request;
-//             nothing was written then. What the reply's own `error` says, where it has one.
+// Errors:     Encoding, INVALID_ARGUMENT: a tensor without memory, or of a size that is no number
+//             of bytes (all else is for the server to judge). Decoding, INTERNAL: not a
+//             RotateResponse to this request, and nothing was written; or what the reply's own
+//             `error` says.
 #ifndef ROPE_CLIENT_CODEC_H_
 #define ROPE_CLIENT_CODEC_H_
 

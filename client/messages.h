@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "rope/client.h"
-#include "rope/v1/rope_service.pb.h"
 #include "rope/v1/config.pb.h"
 #include "rope/v1/describe.pb.h"
+#include "rope/v1/rope_service.pb.h"
 
 namespace rope::client {
 

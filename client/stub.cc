@@ -82,8 +82,11 @@ grpc::ChannelArguments MakeArguments(const ConnectOptions& options) {
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);     // ours are; gRPC's keep the request's slices
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // tensors do not go through web proxies
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
+  // The timeout is also TCP's: a peer that takes no bytes for that long is gone. gRPC ends no call
+  // while a write of it waits. The pings themselves are as rare as servers allow.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 300000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
   return arguments;
 }
 

@@ -1,8 +1,7 @@
 // Stub: one channel, and one RPC on it at a time for each calling thread. No policy.
 //
 // Threading:  Thread-safe. Only the calling thread works on a call: it polls a completion queue of
-// its own for up to
-//             the spin time, yielding between polls, and then sleeps.
+//             its own for up to the spin time, yielding between polls, and then sleeps.
 // Errors:     The status of the RPC, with rope.v1.Error from its details.
 #ifndef ROPE_CLIENT_STUB_H_
 #define ROPE_CLIENT_STUB_H_

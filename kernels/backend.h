@@ -3,12 +3,13 @@
 //
 // Threading:  Rotate may be called from any number of threads at once.
 // Ownership:  Jobs and what they point to are the caller's and are not touched after Rotate
-// returned. Errors:     INTERNAL: the device failed; outputs of the batch are then undefined. No
-// other code: jobs were validated
-//             before, and a malformed one is our bug (ROPE_CHECK).
+//             returned.
+// Errors:     INTERNAL: the device failed; outputs of the batch are then undefined. No other code:
+//             jobs were validated before, and a malformed one is our bug (ROPE_CHECK).
 // Precision:  cos, sin and products in float32 (reference: double); fp16 and bf16 round to nearest
-// even once, when
-//             stored. NaN stays NaN; infinities follow IEEE 754; denormals are kept.
+//             even once, when stored. NaN stays NaN; infinities follow IEEE 754; denormals are
+//             kept, except that bf16 results below 2^-126 may become 0 where the cpu backend uses
+//             the CPU's own bf16 instructions (detail() then says AVX3_BF16).
 #ifndef ROPE_KERNELS_BACKEND_H_
 #define ROPE_KERNELS_BACKEND_H_
 

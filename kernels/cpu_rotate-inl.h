@@ -5,11 +5,11 @@
 //   kPairing           which channels make a pair
 //   PairsPerStep()     how many pairs one Rotate turns
 //   kRowFloatsPerPair  what a prepared row takes
-//   PrepareRow()       cosines and sines of a token in the order in which Rotate wants them, once
-//   for all its heads Rotate()           one step: PairsPerStep() elements at `a` and as many at
-//   `b`. For half pairing these are the
-//                      first and second channels of the pairs, for interleaved pairing two halves
-//                      of one run.
+//   PrepareRow()       a token's cosines and sines in the order Rotate wants, for all its heads
+//   LoadRow()          a step's part of that
+//   Rotate()           one step: PairsPerStep() elements at `a` and as many at `b`. These are, for
+//                      half pairing, the first and second channels of the pairs, for interleaved
+//                      pairing two halves of one run.
 // Rotate loads everything before it stores, so that input and output may be the same.
 #if defined(ROPE_KERNELS_CPU_ROTATE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ROPE_KERNELS_CPU_ROTATE_INL_H_
@@ -71,7 +71,11 @@ HWY_INLINE VF LoadPartial(const float* values, size_t begin, size_t end) {
 
 // NaN without payload, so that rounding to 16 bits by addition cannot carry it into another number.
 HWY_INLINE VF PlainNaN(VF v) {
+#if defined(ROPE_NATIVE_BFLOAT16)
+  return v;  // the instructions know NaN
+#else
   return hn::IfThenElse(hn::IsNaN(v), hn::BitCast(F32(), hn::Set(U32(), 0x7fc00000u)), v);
+#endif
 }
 
 // a * c - b * s and b * c + a * s.

@@ -3,8 +3,8 @@
 //
 // Threading:  As cpu_rotate.h.
 // Errors:     None.
-// Precision:  As Backend, but bf16 results below the smallest normal number, 2^-126, become 0: the
-//             instructions have no denormals.
+// Precision:  As Backend; bf16 results below the smallest normal number, 2^-126, become 0, because
+//             the instructions have no denormals.
 #ifndef ROPE_KERNELS_CPU_ROTATE_AVX512BF16_H_
 #define ROPE_KERNELS_CPU_ROTATE_AVX512BF16_H_
 

@@ -198,8 +198,8 @@ void RotateTokens(const RotateJob& job, const View<Element>& view, const RotateR
   }
 }
 
-// Head by head, for a layout with the tokens of a head side by side: in blocks of tokens whose rows are
-// prepared once for all heads.
+// Head by head, for a layout with the tokens of a head side by side: in blocks of tokens whose rows
+// are prepared once for all heads.
 template <class Format, bool kStream, class Element = typename Format::Element>
 void RotateBlocks(const RotateJob& job, const View<Element>& view, const RotateRange& range) {
   const size_t row_floats = RowFloats<Format>(job);

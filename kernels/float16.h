@@ -3,8 +3,7 @@
 //
 // Threading:  Pure functions.
 // Precision:  Widening is exact. Narrowing rounds once, to nearest even, from the double itself;
-// denormals are
-//             kept, overflow gives infinity, NaN stays NaN.
+//             denormals are kept, overflow gives infinity, NaN stays NaN.
 #ifndef ROPE_KERNELS_FLOAT16_H_
 #define ROPE_KERNELS_FLOAT16_H_
 

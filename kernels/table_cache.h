@@ -4,18 +4,17 @@
 // A page holds kPageRows consecutive positions and never changes. One decode token at position
 // 1,000,000 builds one page. Concurrent first requests for a page build it once (single flight); a
 // failed build is not kept. Past the byte budget the least recently used pages go; pages in use
-// stay alive.
+// stay alive. Frequencies that are not cacheable leave nothing here and do not count.
 //
 // Threading:  Thread-safe. Hits take no exclusive lock; no lock is held while a page is built.
 // Ownership:  Rows keep their pages alive by themselves; the cache may be destroyed before them.
-// Errors:     Whatever the page builder returns (the default builder never fails).
-// Limits:     bytes() <= budget_bytes + one page for each thread that is building; a single page
-// may exceed a
-//             budget smaller than itself.
-// Precision:  The position of a page's first row in long double, rows by angle addition in double,
-// stored to the
-//             nearest float32: within 0.51 units in the last place of cos and sin at every position
-//             to 2^30.
+// Errors:     Whatever the page builder returns (the default builder never fails). What was
+//             appended before an error is then unspecified.
+// Limits:     statistics().bytes <= budget_bytes + one page for each thread that is building; a
+//             page larger than the budget is served and not kept.
+// Precision:  A page's first position in long double, its rows by angle addition in double, stored
+//             as the nearest float32: within 0.51 units in the last place of cos and sin, or 1e-12
+//             where that is more, at every position to 2^30.
 #ifndef ROPE_KERNELS_TABLE_CACHE_H_
 #define ROPE_KERNELS_TABLE_CACHE_H_
 

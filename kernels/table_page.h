@@ -1,9 +1,9 @@
 // TablePage: cos and sin of kPageRows consecutive positions (or of rows built for one request), as
 // float32.
 //
-// Row layout: `columns` cosines, then `columns` sines, the multiplier included; row_floats = 2 *
-// columns. Threading:  Immutable once built; any thread. Ownership:  Shared; a RowRef is a view and
-// whoever holds one holds the page too.
+// Row layout: `columns` cosines, then `columns` sines, the multiplier included.
+// Threading:  Immutable once built; any thread.
+// Ownership:  Shared; a RowRef is a view, and whoever holds one holds the page too.
 #ifndef ROPE_KERNELS_TABLE_PAGE_H_
 #define ROPE_KERNELS_TABLE_PAGE_H_
 

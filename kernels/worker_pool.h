@@ -1,8 +1,7 @@
 // WorkerPool: a fixed set of threads that share out the items of one call.
 //
-// Threading:  ParallelFor may be called from any thread, several at once; it never blocks while an
-// item is left that
-//             the caller could run itself.
+// Threading:  ParallelFor may be called from any thread, several at once, and from a body; it never
+//             blocks while an item is left that the caller could run itself.
 // Ownership:  `body` is borrowed until ParallelFor returns.
 #ifndef ROPE_KERNELS_WORKER_POOL_H_
 #define ROPE_KERNELS_WORKER_POOL_H_

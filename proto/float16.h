@@ -2,7 +2,7 @@
 // numbers, tests, tools); kernels have conversions of their own.
 //
 // Precision:  To 16 bits: nearest, ties to even; overflow gives infinity; NaN stays NaN. From 16
-// bits: exact.
+//             bits: exact.
 #ifndef ROPE_PROTO_FLOAT16_H_
 #define ROPE_PROTO_FLOAT16_H_
 

@@ -106,6 +106,11 @@ class Splitter {
       return absl::UnimplementedError(
           absl::StrCat(here.ToString(), ": got a value, want it unset: not built yet"));
     }
+    if (field->message != nullptr && index >= options_.repeated_messages_max) {
+      return absl::ResourceExhaustedError(absl::StrCat(here.ToString(), ": got more than ",
+                                                       options_.repeated_messages_max,
+                                                       " elements, want at most that many"));
+    }
     if (type != static_cast<uint32_t>(WireType::kLength)) return Scalar(*field, out);
     return Delimited(*field, end, Path{&path, field->name, field->repeated ? index : -1}, depth,
                      out);

@@ -8,13 +8,15 @@
 // Threading:  Functions only.
 // Ownership:  Payloads are views into the fragments that were given.
 // Errors:     INVALID_ARGUMENT: malformed bytes; a singular field given twice; a wrong wire type.
-// UNIMPLEMENTED: an
-//             unknown field number or a planned field. RESOURCE_EXHAUSTED: everything but payloads
-//             is larger than `skeleton_bytes_max`. All name the path of the field.
+//             UNIMPLEMENTED: an unknown field number or a planned field. RESOURCE_EXHAUSTED:
+//             everything but payloads is larger than `skeleton_bytes_max`, or a message field has more than
+//             `repeated_messages_max` elements. All name the path of the
+//             field.
 // Limits:     Messages nest at most 16 deep.
 #ifndef ROPE_PROTO_MESSAGE_SPLIT_H_
 #define ROPE_PROTO_MESSAGE_SPLIT_H_
 
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,6 +38,8 @@ enum class UnknownFields {
 struct SplitOptions {
   UnknownFields unknown_fields = UnknownFields::kRefuse;
   int64_t skeleton_bytes_max = int64_t{64} << 20;
+  // Elements of one repeated message field. An element of two bytes becomes an object of a hundred.
+  int64_t repeated_messages_max = std::numeric_limits<int64_t>::max();
 };
 
 struct SplitMessage {

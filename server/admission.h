@@ -3,8 +3,8 @@
 //
 // Threading:  Thread-safe.
 // Ownership:  A Permit gives its share back when destroyed; it may not outlive the Admission.
-// Errors:     RESOURCE_EXHAUSTED with a retry delay: full now.
-//             RESOURCE_EXHAUSTED without: larger than the whole budget, so waiting cannot help.
+// Errors:     RESOURCE_EXHAUSTED with a retry delay: full now. RESOURCE_EXHAUSTED without: larger
+//             than the whole budget, so waiting cannot help.
 #ifndef ROPE_SERVER_ADMISSION_H_
 #define ROPE_SERVER_ADMISSION_H_
 

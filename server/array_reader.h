@@ -2,8 +2,7 @@
 //
 // Threading:  Functions only.
 // Errors:     INVALID_ARGUMENT: a dtype that does not fit, raw and numbers together, counts that
-// differ from the shape,
-//             a fraction where an integer belongs. `path` names the array.
+//             differ from the shape, a fraction where an integer belongs. `path` names the array.
 #ifndef ROPE_SERVER_ARRAY_READER_H_
 #define ROPE_SERVER_ARRAY_READER_H_
 

@@ -16,12 +16,12 @@
 //
 // Threading:  Thread-safe. No lock is held while a batch runs or a request completes.
 // Ownership:  Enqueue takes the request if and only if it returns OK; `done` then runs exactly
-// once, on any
-//             thread, possibly before Enqueue returns.
+//             once, on any thread, possibly before Enqueue returns.
 // Errors:     UNAVAILABLE: draining. Through `done`: DEADLINE_EXCEEDED, CANCELLED, what the
-// executor said. Limits:     A batch holds at most bytes_max bytes, tokens_max tokens and
-// requests_max requests (but always one slice). A request
-//             waits for at most one batch more than there are requests before it, over sessions.
+//             executor said.
+// Limits:     A batch holds at most bytes_max bytes, tokens_max tokens and requests_max requests
+//             (but always one slice). A request waits for at most one batch more than there are
+//             requests before it, over sessions.
 #ifndef ROPE_SERVER_BATCHER_H_
 #define ROPE_SERVER_BATCHER_H_
 

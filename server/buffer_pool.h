@@ -2,12 +2,10 @@
 // kernel zeroes anew costs more than the rotation and the socket together.
 //
 // Threading:  Thread-safe. Giving a buffer back takes one short lock and calls nothing else, so
-// that any thread may do it,
-//             gRPC's under its own locks too.
+//             that any thread may do it, gRPC's under its own locks too.
 // Ownership:  A PooledBuffer returns its memory when destroyed; it may outlive the pool.
 // Limits:     Sizes are rounded up to a power of two of at least 4 KiB. Free memory beyond
-// `kept_bytes_max`
-//             goes back to the kernel.
+//             `kept_bytes_max` goes back to the kernel.
 #ifndef ROPE_SERVER_BUFFER_POOL_H_
 #define ROPE_SERVER_BUFFER_POOL_H_
 

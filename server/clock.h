@@ -7,7 +7,7 @@
 
 namespace rope::server {
 
-// Threading: Thread-safe.
+// Threading:  Thread-safe.
 class Clock {
  public:
   virtual ~Clock() = default;

@@ -2,8 +2,8 @@
 //
 // Threading:  Functions only; the registry is thread-safe.
 // Errors:     As ModelRegistry::Find and kernels::Resolve; OUT_OF_RANGE or INVALID_ARGUMENT for
-// positions and seq_len. Precision:  cos and sin are the exact values of the formulas, rounded once
-// to double.
+//             positions and seq_len.
+// Precision:  cos and sin are the exact values of the formulas, rounded once to double.
 #ifndef ROPE_SERVER_DESCRIBE_H_
 #define ROPE_SERVER_DESCRIBE_H_
 

@@ -3,11 +3,9 @@
 //
 // Threading:  Thread-safe; Run may be called from several threads for different requests.
 // Ownership:  Slices and their requests stay the caller's. Outputs are written into buffers of the
-// pool
-//             that the requests then own.
+//             pool that the requests then own.
 // Errors:     Each slice gets its own status: an error of its tables fails it alone; an error of
-// the device fails
-//             the batch.
+//             the device fails the batch.
 #ifndef ROPE_SERVER_EXECUTOR_H_
 #define ROPE_SERVER_EXECUTOR_H_
 

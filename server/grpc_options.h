@@ -1,5 +1,5 @@
-// How a gRPC server of ours is set up: the channel options that were measured, in one place for the server and for
-// the benchmark's yardstick.
+// How a gRPC server of ours is set up: the channel options that were measured, in one place for the
+// server and for the benchmark's yardstick.
 //
 // Threading:  Functions only.
 #ifndef ROPE_SERVER_GRPC_OPTIONS_H_
@@ -31,8 +31,9 @@ inline int PollThreads(int processors) {
   return std::min(processors, 8);
 }
 
-// gRPC allocates and frees every received slice; glibc would give the pages back to the kernel, which zeroes
-// them again. Keeping them is the largest single gain of the whole server. Call before any thread starts.
+// gRPC allocates and frees every received slice; glibc would give the pages back to the kernel,
+// which zeroes them again. Keeping them is the largest single gain of the whole server. Call before
+// any thread starts.
 inline void KeepMemory() {
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 2'000'000'000);

@@ -154,7 +154,7 @@ absl::StatusOr<HealthCheckResponse> Health::Check(const grpc::ByteBuffer& bytes)
 }
 
 HealthCheckResponse::ServingStatus Health::StatusOf(const std::string& service) const {
-  if (services_.count(service) == 0) return HealthCheckResponse::SERVICE_UNKNOWN;
+  if (!services_.contains(service)) return HealthCheckResponse::SERVICE_UNKNOWN;
   return serving_ ? HealthCheckResponse::SERVING : HealthCheckResponse::NOT_SERVING;
 }
 

@@ -5,7 +5,7 @@
 //
 // Threading:  Thread-safe.
 // Ownership:  Watch streams own themselves; they end with UNAVAILABLE at Shutdown or when their
-// client goes.
+//             client goes.
 #ifndef ROPE_SERVER_HEALTH_H_
 #define ROPE_SERVER_HEALTH_H_
 

@@ -4,8 +4,7 @@
 //
 // Threading:  Confined to one thread.
 // Ownership:  Jobs refer to the tensor's buffers, to `output`, to the rows that were given, and to
-// the
-//             cutter's own gathered rows: it must outlive the rotation.
+//             the cutter's own gathered rows: it must outlive the rotation.
 #ifndef ROPE_SERVER_JOB_CUTTER_H_
 #define ROPE_SERVER_JOB_CUTTER_H_
 

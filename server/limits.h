@@ -11,8 +11,8 @@ inline constexpr int64_t kKiB = 1024;
 inline constexpr int64_t kMiB = 1024 * kKiB;
 inline constexpr int64_t kGiB = 1024 * kMiB;
 
-// --- one request ---
-// Default of --max_message_bytes: a prefill of 8192 tokens x 40 heads x 128 in fp32, with room.
+// --- one request --- Default of --max_message_bytes: a prefill of 8192 tokens x 40 heads x 128 in
+// fp32, with room.
 inline constexpr int64_t kMessageBytesMax = 256 * kMiB;
 // gRPC's own cap stands this much above ours, so that ours speaks first and names the flag.
 inline constexpr int64_t kMessageSlackBytes = 1 * kMiB;
@@ -20,6 +20,8 @@ inline constexpr int64_t kMessageSlackBytes = 1 * kMiB;
 inline constexpr int64_t kMessageBytesCeiling = 2 * kGiB - 2 * kMiB;
 // Everything but raw payloads: people's numbers, configs. Parsed into objects, so kept small.
 inline constexpr int64_t kSkeletonBytesMax = 16 * kMiB;
+// Of one repeated message field, before it is parsed: far above every legal count.
+inline constexpr int64_t kRepeatedMessagesMax = 1024;
 inline constexpr int64_t kConfigJsonBytesMax = 1 * kMiB;
 inline constexpr int64_t kRequestIdBytesMax = 128;
 inline constexpr int64_t kTensorsMax = 64;
@@ -36,9 +38,8 @@ inline constexpr int64_t kDescribePositionsMax = 4096;
 // which clients take 8 KiB.
 inline constexpr int64_t kErrorBytesMax = 512;
 
-// --- the queue ---
-// A request up to this size that finds its device free runs where it arrived: a hand-over to a
-// sleeping thread costs as much as its work.
+// --- the queue --- A request up to this size that finds its device free runs where it arrived: a
+// hand-over to a sleeping thread costs as much as its work.
 inline constexpr int64_t kDirectBytesMax = 256 * kKiB;
 // A batch: enough to keep every core busy, little enough that what waits behind it waits
 // milliseconds.
@@ -54,8 +55,7 @@ inline constexpr int64_t kAdmittedBytesMax = 2 * kGiB;
 // batch.
 inline constexpr int64_t kRetryDelayMs = 20;
 
-// --- state ---
-// Specs whose resolution is kept, and as many config_ids.
+// --- state --- Specs whose resolution is kept, and as many config_ids.
 inline constexpr int64_t kSpecsMax = 4096;
 inline constexpr int64_t kSpecBytesMax = 64 * kMiB;
 inline constexpr int64_t kTableCacheBytes = 256 * kMiB;

@@ -5,8 +5,9 @@
 // Threading:  Thread-safe. Hits take a shared lock; nothing is parsed under it.
 // Ownership:  Entries are immutable and shared; they outlive their eviction.
 // Errors:     INVALID_ARGUMENT: alternatives given together or not at all, a bad config. NOT_FOUND:
-// model or config_id. Limits:     limits::kSpecsMax specs of together kSpecBytesMax bytes are kept;
-// the oldest go first.
+//             model or config_id.
+// Limits:     limits::kSpecsMax specs of together kSpecBytesMax bytes are kept; the oldest go
+//             first.
 #ifndef ROPE_SERVER_MODEL_REGISTRY_H_
 #define ROPE_SERVER_MODEL_REGISTRY_H_
 

@@ -67,8 +67,9 @@ absl::Status TakeModel(const std::string& value, ServerOptions& options) {
   std::ifstream file(path);
   std::ostringstream text;
   text << file.rdbuf();
-  if (!file.is_open() || file.bad() || text.bad()) {
-    return absl::NotFoundError(absl::StrCat("--model: got ", path, ", want a file to read"));
+  // A folder opens, but nothing can be read from it.
+  if (!file.is_open() || file.bad() || text.fail()) {
+    return absl::NotFoundError(absl::StrCat("--model: got ", path, ", want a file with a config"));
   }
   if (static_cast<int64_t>(text.str().size()) > limits::kConfigJsonBytesMax) {
     return InvalidField("--model", absl::StrCat(text.str().size(), " bytes in ", path),

@@ -2,7 +2,7 @@
 //
 // Threading:  Values.
 // Errors:     INVALID_ARGUMENT, with the flag's name: "--listen: got X, want Y". NOT_FOUND: a file
-// that cannot be read.
+//             that cannot be read.
 #ifndef ROPE_SERVER_OPTIONS_H_
 #define ROPE_SERVER_OPTIONS_H_
 

@@ -3,7 +3,8 @@
 // as much as a small call.
 //
 // Threading:  Events run on the thread of their queue. Start and Shutdown are called once each, by
-// one thread. Ownership:  An Event is owned by whoever scheduled it; Run may delete its object.
+//             one thread.
+// Ownership:  An Event is owned by whoever scheduled it; Run may delete its object.
 #ifndef ROPE_SERVER_POLL_LOOP_H_
 #define ROPE_SERVER_POLL_LOOP_H_
 

@@ -133,6 +133,7 @@ absl::StatusOr<IdShape> MatchIdShape(absl::Span<const int64_t> shape, const Layo
   // [3, S] could mean three axes or three sequences: the longer form says which.
   if (matches.size() == 1) return IdShape{matches[0] < plain ? 1 : 3, matches[0] % plain == 1};
   std::vector<std::string> wanted;
+  wanted.reserve(legal.size());
   for (const auto& candidate : legal) wanted.push_back(Brackets(candidate));
   return InvalidField("positions.position_ids.shape", Brackets(shape),
                       matches.empty() ? absl::StrJoin(wanted, " or ")

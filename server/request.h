@@ -3,8 +3,7 @@
 //
 // Threading:  Confined to whoever owns it; `cancelled` may be set by any thread.
 // Ownership:  Owns everything it refers to. Destroying it gives back its permit, its received bytes
-// and its
-//             output buffers.
+//             and its output buffers.
 #ifndef ROPE_SERVER_REQUEST_H_
 #define ROPE_SERVER_REQUEST_H_
 

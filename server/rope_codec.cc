@@ -15,6 +15,10 @@
 namespace rope::server {
 namespace {
 
+constexpr proto::SplitOptions kSplitOptions = {
+    .skeleton_bytes_max = limits::kSkeletonBytesMax,
+    .repeated_messages_max = limits::kRepeatedMessagesMax};
+
 std::vector<std::string_view> ViewsOf(const std::vector<grpc::Slice>& slices) {
   std::vector<std::string_view> views;
   views.reserve(slices.size());
@@ -92,9 +96,7 @@ absl::Status DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max, R
   bytes.Clear();
   auto slices = std::make_shared<const std::vector<grpc::Slice>>(std::move(dumped));
   static const proto::Schema& schema = proto::Schema::Of(v1::RotateRequest::descriptor());
-  ROPE_ASSIGN_OR_RETURN(
-      request.split,
-      proto::Split(schema, ViewsOf(*slices), {.skeleton_bytes_max = limits::kSkeletonBytesMax}));
+  ROPE_ASSIGN_OR_RETURN(request.split, proto::Split(schema, ViewsOf(*slices), kSplitOptions));
   ROPE_RETURN_IF_ERROR(ParseSkeleton(request.split.skeleton, request.message));
   request.received_bytes = std::move(slices);
   const std::string& id = request.message.request_id();
@@ -106,9 +108,9 @@ absl::Status DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max, R
 
 absl::Status DecodeMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message& message) {
   ROPE_ASSIGN_OR_RETURN(const std::vector<grpc::Slice> slices, Dump(bytes));
-  ROPE_ASSIGN_OR_RETURN(const proto::SplitMessage split,
-                        proto::Split(proto::Schema::Of(message.GetDescriptor()), ViewsOf(slices),
-                                     {.skeleton_bytes_max = limits::kSkeletonBytesMax}));
+  ROPE_ASSIGN_OR_RETURN(
+      const proto::SplitMessage split,
+      proto::Split(proto::Schema::Of(message.GetDescriptor()), ViewsOf(slices), kSplitOptions));
   return ParseSkeleton(split.skeleton, message);
 }
 

@@ -2,11 +2,9 @@
 //
 // Threading:  Functions only.
 // Ownership:  A decoded request keeps the received slices alive; an encoded reply owns its output
-// buffers and gives
-//             them back to the pool from whichever thread drops the last slice.
+//             buffers and gives them back to the pool from whichever thread drops the last slice.
 // Errors:     INVALID_ARGUMENT, UNIMPLEMENTED, RESOURCE_EXHAUSTED: as proto::Split; a message that
-// the generated
-//             parser refuses; one larger than `message_bytes_max` (names the flag).
+//             the generated parser refuses; one larger than `message_bytes_max` (names the flag).
 #ifndef ROPE_SERVER_ROPE_CODEC_H_
 #define ROPE_SERVER_ROPE_CODEC_H_
 

@@ -2,7 +2,8 @@
 // else is the engine's.
 //
 // Threading:  Handlers run on the queues' threads; replies are sent from whichever thread completes
-// the request. Ownership:  Everything in Parts must outlive the service and its calls.
+//             the request.
+// Ownership:  Everything in Parts must outlive the service and its calls.
 #ifndef ROPE_SERVER_ROPE_SERVICE_H_
 #define ROPE_SERVER_ROPE_SERVICE_H_
 

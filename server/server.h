@@ -3,7 +3,7 @@
 // Threading:  Create, Drain and the destructor on one thread; everything else is the parts' own.
 // Ownership:  Members are declared in the order of their dependencies and go in reverse.
 // Errors:     Create: INVALID_ARGUMENT, UNIMPLEMENTED (device), UNAVAILABLE (an address that is
-// taken).
+//             taken).
 #ifndef ROPE_SERVER_SERVER_H_
 #define ROPE_SERVER_SERVER_H_
 

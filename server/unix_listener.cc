@@ -19,6 +19,7 @@ namespace rope::server {
 namespace {
 
 constexpr int kBacklog = 128;
+constexpr int kRetryAcceptMs = 100;
 
 // Closes on every way out until it is released.
 class ScopedFd {
@@ -94,7 +95,11 @@ void UnixListener::AcceptLoop() {
     if (poll(polled, 2, -1) < 0 && errno != EINTR) return;
     if (polled[1].revents != 0) return;
     const int fd = accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (fd < 0) continue;  // the client went again
+    if (fd < 0) {
+      // The client went again; or no descriptor is left, and asking again at once would only spin.
+      if (errno == EMFILE || errno == ENFILE) poll(&polled[1], 1, kRetryAcceptMs);
+      continue;
+    }
     ucred peer{};
     socklen_t length = sizeof(peer);
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0) {

@@ -4,9 +4,9 @@
 //
 // Threading:  One thread of its own; Create and the destructor on any other.
 // Ownership:  Owns the socket and its file, which it removes when destroyed. `server` must outlive
-// it. Errors:     INVALID_ARGUMENT: a path that does not fit a socket address. UNAVAILABLE:
-// somebody listens there
-//             already, or the path cannot be bound.
+//             it.
+// Errors:     INVALID_ARGUMENT: a path that does not fit a socket address. UNAVAILABLE: somebody
+//             listens there already, or the path cannot be bound.
 #ifndef ROPE_SERVER_UNIX_LISTENER_H_
 #define ROPE_SERVER_UNIX_LISTENER_H_
 

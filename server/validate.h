@@ -3,11 +3,9 @@
 //
 // Threading:  Functions only; the registry is thread-safe.
 // Ownership:  The plan's inputs are views into the request's received bytes, or its own copies of
-// people's numbers;
-//             positions are copied before they are checked.
+//             people's numbers; positions are copied before they are checked.
 // Errors:     INVALID_ARGUMENT, OUT_OF_RANGE (position), NOT_FOUND (model, config_id),
-// UNIMPLEMENTED (operation):
-//             "field: got X, want Y".
+//             UNIMPLEMENTED (operation): "field: got X, want Y".
 #ifndef ROPE_SERVER_VALIDATE_H_
 #define ROPE_SERVER_VALIDATE_H_
 

@@ -1,8 +1,7 @@
 // The arguments of one ropectl command, checked against the flags that it takes.
 //
 // Threading:  A value.
-// Errors:     INVALID_ARGUMENT: an unknown or repeated flag, a value that is missing or not of its
-// kind.
+// Errors:     INVALID_ARGUMENT: an unknown or repeated flag; a value missing or not of its kind.
 #ifndef ROPE_CLIENT_CLI_ARGUMENTS_H_
 #define ROPE_CLIENT_CLI_ARGUMENTS_H_
 

@@ -2,7 +2,7 @@
 //
 // Threading:  Functions only.
 // Errors:     NOT_FOUND: cannot be opened. OUT_OF_RANGE: larger than the bound. UNKNOWN: cannot be
-// written.
+//             written.
 #ifndef ROPE_CLIENT_CLI_FILES_H_
 #define ROPE_CLIENT_CLI_FILES_H_
 

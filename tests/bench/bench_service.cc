@@ -1,6 +1,8 @@
 // Rows about calls, over real sockets, server and client in this process:
-//   service/decode_token_*            one decode token (40 x 128 bf16), median, against the same-options echo
-//   service/inline_*                  Rotate of 1 and 16 MiB, 1 and 8 clients, TCP and Unix, throughput against the echo
+//   service/decode_token_*            one decode token (40 x 128 bf16), median, against the
+//   same-options echo
+//   service/inline_*                  Rotate of 1 and 16 MiB, 1 and 8 clients, TCP and Unix,
+//   throughput against the echo
 //   service/first_request_at_1000000  a new config's first request less the same request warm
 #include <grpcpp/create_channel.h>
 #include <grpcpp/generic/generic_stub.h>

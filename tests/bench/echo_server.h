@@ -1,5 +1,6 @@
-// EchoServer: the yardstick of every row about calls. Built with the same queues, spinning, allocator and channel options
-// as the real server, it answers each Rotate with the received bytes, copied once into a pooled buffer.
+// EchoServer: the yardstick of every row about calls. Built with the same queues, spinning,
+// allocator and channel options as the real server, it answers each Rotate with the received bytes,
+// copied once into a pooled buffer.
 //
 // Threading:  Create and the destructor on one thread.
 #ifndef ROPE_TESTS_BENCH_ECHO_SERVER_H_

@@ -1,5 +1,5 @@
-// Every golden file x every backend and instruction set x every dtype, from its config.json text to rotated
-// numbers. Prints the largest measured error and the largest error / tolerance of each.
+// Every golden file x every backend and instruction set x every dtype, from its config.json text to
+// rotated numbers. Prints the largest measured error and the largest error / tolerance of each.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -130,7 +130,7 @@ TEST_P(GoldenTest, EveryFileIsWithinToleranceInEveryDType) {
     }
   }
   for (size_t i = 0; i < 3; ++i) {
-    std::printf("%-16s %s: largest error %.3g, largest error / tolerance %.4f (%s)\n",
+    std::printf("measured: %-16s %s: largest error %.3g, largest error / tolerance %.4f (%s)\n",
                 GetParam().name.c_str(), std::string(Name(kDTypes[i])).c_str(), worst[i].error,
                 worst[i].ratio, worst[i].where.c_str());
     EXPECT_LE(worst[i].ratio, 1) << worst[i].where;

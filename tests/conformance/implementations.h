@@ -23,6 +23,8 @@ namespace rope::testing {
 struct Implementation {
   std::string name;  // letters, digits and underscores
   std::function<std::unique_ptr<kernels::Backend>(const kernels::BackendOptions&)> make;
+  // Whether bf16 results below 2^-126 become 0, as backend.h allows.
+  bool flushes_bfloat16_denormals = false;
 };
 
 inline void PrintTo(const Implementation& implementation, std::ostream* stream) {
@@ -31,16 +33,20 @@ inline void PrintTo(const Implementation& implementation, std::ostream* stream) 
 
 inline std::vector<Implementation> Implementations() {
   std::vector<Implementation> result;
-  result.push_back({"reference", [](const kernels::BackendOptions& options) {
+  result.push_back({"reference",
+                    [](const kernels::BackendOptions& options) {
                       auto backend = kernels::CreateBackend("reference", options);
                       ROPE_CHECK(backend.ok());
                       return *std::move(backend);
-                    }});
+                    },
+                    false});
 #if defined(ROPE_HAVE_CPU_BACKEND)
   for (const kernels::CpuTarget& target : kernels::CpuTargets()) {
-    result.push_back({"cpu_" + target.name, [target](const kernels::BackendOptions& options) {
+    result.push_back({"cpu_" + target.name,
+                      [target](const kernels::BackendOptions& options) {
                         return kernels::MakeCpuBackend(options, target);
-                      }});
+                      },
+                      target.flushes_bfloat16_denormals});
   }
 #endif
   return result;

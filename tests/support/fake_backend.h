@@ -10,7 +10,7 @@
 
 namespace rope::testing {
 
-// Threading: One thread.
+// Threading:  One thread.
 class FakeBackend final : public kernels::Backend {
  public:
   std::string_view name() const override { return "fake"; }

@@ -9,7 +9,7 @@
 
 namespace rope::testing {
 
-// Threading: Thread-safe.
+// Threading:  Thread-safe.
 class FakeClock final : public server::Clock {
  public:
   absl::Time Now() const override { return absl::FromUnixMicros(microseconds_.load()); }

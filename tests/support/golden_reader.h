@@ -2,8 +2,7 @@
 //
 // Threading:  A value; const access from any thread.
 // Errors:     NOT_FOUND: no such file. INVALID_ARGUMENT: not JSON, a key missing or of another
-// type,
-//             an array whose length is not what the format says.
+//             type, an array whose length is not what the format says.
 #ifndef ROPE_TESTS_SUPPORT_GOLDEN_READER_H_
 #define ROPE_TESTS_SUPPORT_GOLDEN_READER_H_
 

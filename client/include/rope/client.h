@@ -1,22 +1,20 @@
 // Client: a connection to a RopeServe server, and the calls on it.
 //
 // One Connect is one connection. A call blocks the calling thread, which is the only one that works
-// on it; the library starts no thread. Failures that a later attempt can mend are retried within
-// the call's deadline.
+// on it (gRPC keeps a few threads that sleep). Failures that a later attempt can mend are retried
+// within the call's deadline.
 //
 // Threading:  Thread-safe; a copy is cheap and is the same connection. Any number of calls at once.
 // Ownership:  Requests are borrowed until the call returns, tensor memory included; on the way out
-// a call
-//             waits until nothing refers to that memory. Replies own what they hold, except
+//             a call waits until nothing refers to that memory. Replies own what they hold, except
 //             RotatedTensor::data where the request gave `output`.
-// Errors:     As the server says them, with the field at fault in Status::detail(); and of the
-// client itself
+// Errors:     As the server says them, with the field at fault in Status::detail(); and its own.
 //             INVALID_ARGUMENT: a tensor without memory, or of a size that is no number of bytes.
 //             DEADLINE_EXCEEDED: no answer within CallOptions::timeout. UNAVAILABLE: no connection.
 //             RESOURCE_EXHAUSTED: larger than ConnectOptions::max_message_bytes. INTERNAL: an
 //             answer that cannot be read.
-// Limits:     A call may outlast its deadline while a stopped server holds part of its tensors
-// unread.
+// Limits:     A server that stops taking bytes in the middle of a request holds the call past its
+//             deadline: over TCP for 10 seconds, over a Unix socket until it goes on or ends.
 #ifndef ROPE_CLIENT_H_
 #define ROPE_CLIENT_H_
 

@@ -2,11 +2,15 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
+#include <array>
 #include <atomic>
 #include <cmath>
+#include <optional>
 #include <random>
 #include <thread>
+#include <vector>
 
 #include "absl/synchronization/notification.h"
 #include "tests/support/status_matchers.h"
@@ -16,233 +20,365 @@ namespace {
 
 using rope::testing::IsOk;
 using rope::testing::StatusIs;
+using ::testing::HasSubstr;
 
-std::shared_ptr<const Frequencies> MakeFrequencies(double theta, int64_t head_dim = 128) {
-  RopeConfig config;
-  config.rope_theta = theta;
-  auto resolved = Resolve(config, head_dim);
-  EXPECT_THAT(resolved, IsOk());
-  return (*resolved)->ForSeqLen(1, Multiplier::kAttentionFactor);
-}
+constexpr int64_t kLargeBudget = int64_t{1} << 30;
 
-std::shared_ptr<const Frequencies> MakeDynamic(int64_t seq_len) {
-  RopeConfig config;
-  config.rope_type = RopeType::kDynamic;
-  config.factor = 4;
-  config.max_position_embeddings = 1000;
-  auto resolved = Resolve(config, 64);
-  EXPECT_THAT(resolved, IsOk());
-  return (*resolved)->ForSeqLen(seq_len, Multiplier::kAttentionFactor);
-}
-
-// Largest distance of a row's float32 numbers from the exact ones.
-double WorstError(const Frequencies& frequencies, const RowRef& row, int64_t position) {
-  double worst = 0;
-  for (size_t i = 0; i < frequencies.inv_freq.size(); ++i) {
-    const CosSin exact = ExactCosSin(position, frequencies.inv_freq[i], frequencies.multiplier);
-    worst = std::max<double>(worst, std::fabs(row.page->Cos(row.index)[i] - exact.cos));
-    worst = std::max<double>(worst, std::fabs(row.page->Sin(row.index)[i] - exact.sin));
+Frequencies MakeFrequencies(double theta, int64_t columns, double multiplier = 1) {
+  Frequencies frequencies;
+  for (int64_t i = 0; i < columns; ++i) {
+    frequencies.inv_freq.push_back(
+        std::pow(static_cast<long double>(theta), -static_cast<long double>(i) / columns));
   }
-  return worst;
+  frequencies.multiplier = multiplier;
+  frequencies.key = TableKey(frequencies.inv_freq, multiplier);
+  return frequencies;
 }
 
-TEST(TableCacheTest, RowsAreTheNearestFloatsAtEveryPosition) {
-  TableCache cache(int64_t{1} << 26);
-  for (const double theta : {10000.0, 500000.0}) {
-    const auto frequencies = MakeFrequencies(theta);
-    const std::vector<int64_t> positions = {
-        0, 1, 63, 64, 1000000, 16777215, 16777216, 16777217, 999999999, 1 << 30, (1 << 30) - 1};
-    TokenRows rows;
-    ASSERT_THAT(cache.AppendRows(*frequencies, positions, rows), IsOk());
-    ASSERT_EQ(rows.rows.size(), positions.size());
-    for (size_t i = 0; i < positions.size(); ++i) {
-      // Half a unit in the last place of numbers up to 1, and what far angles themselves are good for.
-      EXPECT_LE(WorstError(*frequencies, rows.rows[i], positions[i]), 0x1p-25 + 1e-9)
-          << positions[i];
+// 0.51 units in the last place, and what is lost where cos or sin is next to zero.
+double Tolerance(double exact) {
+  return 1e-12 + (exact == 0 ? 0 : std::ldexp(0.51, std::ilogb(exact) - 23));
+}
+
+// Expects the row of `position`, column by column.
+void ExpectExact(const Frequencies& frequencies, int64_t position, const RowRef& row) {
+  ASSERT_EQ(row.page->columns(), static_cast<int64_t>(frequencies.inv_freq.size()));
+  for (size_t j = 0; j < frequencies.inv_freq.size(); ++j) {
+    const CosSin exact = ExactCosSin(position, frequencies.inv_freq[j], frequencies.multiplier);
+    ASSERT_NEAR(row.page->Cos(row.index)[j], exact.cos, Tolerance(exact.cos)) << position;
+    ASSERT_NEAR(row.page->Sin(row.index)[j], exact.sin, Tolerance(exact.sin)) << position;
+  }
+}
+
+std::vector<int64_t> PositionsAround(std::initializer_list<int64_t> centres) {
+  std::vector<int64_t> positions;
+  for (const int64_t centre : centres) {
+    for (int64_t i = std::max<int64_t>(centre - 70, 0);
+         i <= std::min(centre + 70, int64_t{1} << 30); ++i) {
+      positions.push_back(i);
+    }
+  }
+  return positions;
+}
+
+TokenRows Rows(TableCache& cache, const Frequencies& frequencies,
+               absl::Span<const int64_t> positions) {
+  TokenRows rows;
+  EXPECT_THAT(cache.AppendRows(frequencies, positions, rows), IsOk());
+  EXPECT_EQ(rows.rows.size(), positions.size());
+  return rows;
+}
+
+TEST(TableCacheTest, RowsAreRightAtEveryPosition) {
+  TableCache cache(kLargeBudget);
+  const std::vector<int64_t> positions =
+      PositionsAround({0, 1000000, 1 << 24, 1000000000, int64_t{1} << 30});
+  for (const double multiplier : {1.0, 1.1386294361119891, 0.25}) {
+    for (const double theta : {10000.0, 500000.0, 1e7}) {
+      const Frequencies frequencies = MakeFrequencies(theta, 64, multiplier);
+      const TokenRows rows = Rows(cache, frequencies, positions);
+      for (size_t i = 0; i < positions.size(); ++i) {
+        ExpectExact(frequencies, positions[i], rows.rows[i]);
+      }
     }
   }
 }
 
-TEST(TableCacheTest, OneDecodeTokenBuildsOnePage) {
-  TableCache cache(int64_t{1} << 26);
-  const auto frequencies = MakeFrequencies(10000);
-  const int64_t position = 1000000;
-  TokenRows rows;
-  ASSERT_THAT(cache.AppendRows(*frequencies, {&position, 1}, rows), IsOk());
-  ASSERT_THAT(cache.AppendRows(*frequencies, {&position, 1}, rows), IsOk());
-  const TableCache::Statistics statistics = cache.statistics();
-  EXPECT_EQ(statistics.builds, 1);
-  EXPECT_EQ(statistics.misses, 1);
-  EXPECT_EQ(statistics.hits, 1);
-  EXPECT_EQ(statistics.pages, 1);
-  EXPECT_EQ(statistics.tables, 1);
-  EXPECT_EQ(rows.rows[0].page, rows.rows[1].page);
-  EXPECT_LT(statistics.bytes, 2 * kPageRows * 128 * 4);
-}
-
-TEST(TableCacheTest, ConfigsThatMeanTheSameShareTheirPages) {
-  TableCache cache(int64_t{1} << 26);
-  const int64_t position = 5;
-  TokenRows rows;
-  ASSERT_THAT(cache.AppendRows(*MakeFrequencies(10000), {&position, 1}, rows), IsOk());
-  ASSERT_THAT(cache.AppendRows(*MakeFrequencies(10000), {&position, 1}, rows), IsOk());
-  ASSERT_THAT(cache.AppendRows(*MakeFrequencies(10001), {&position, 1}, rows), IsOk());
-  EXPECT_EQ(cache.statistics().builds, 2);
-  EXPECT_EQ(cache.statistics().tables, 2);
-}
-
-TEST(TableCacheTest, FrequenciesThatFollowSeqLenAreRightAndNotKept) {
-  TableCache cache(int64_t{1} << 26);
-  const auto frequencies = MakeDynamic(5000);
-  ASSERT_FALSE(frequencies->cacheable);
-  std::vector<int64_t> positions = {4999, 7};
-  for (int64_t i = 100; i < 300; ++i) positions.push_back(i);
-  TokenRows rows;
-  ASSERT_THAT(cache.AppendRows(*frequencies, positions, rows), IsOk());
+TEST(TableCacheTest, FrequenciesAboveOneRadianAreRight) {
+  TableCache cache(kLargeBudget);
+  Frequencies frequencies = MakeFrequencies(0.001, 5);  // up to hundreds of radians per position
+  const std::vector<int64_t> positions = PositionsAround({0, 100000});
+  const TokenRows rows = Rows(cache, frequencies, positions);
   for (size_t i = 0; i < positions.size(); ++i) {
-    EXPECT_LE(WorstError(*frequencies, rows.rows[i], positions[i]), 0x1p-25 + 1e-9);
+    ExpectExact(frequencies, positions[i], rows.rows[i]);
   }
-  EXPECT_EQ(cache.statistics().pages, 0);
 }
 
+TEST(TableCacheTest, PageIsBuiltOnceAndFoundAfterwards) {
+  TableCache cache(kLargeBudget);
+  const Frequencies frequencies = MakeFrequencies(10000, 8);
+  const int64_t first[] = {1000000, 1000001};
+  const int64_t second[] = {1000002};
+  const TokenRows a = Rows(cache, frequencies, first);
+  const TokenRows b = Rows(cache, frequencies, second);
+  EXPECT_EQ(a.rows[0].page, b.rows[0].page);
+  const TableCache::Statistics statistics = cache.statistics();
+  EXPECT_EQ(statistics.misses, 1);
+  EXPECT_EQ(statistics.builds, 1);
+  EXPECT_EQ(statistics.hits, 1);
+  EXPECT_EQ(statistics.tables, 1);
+  EXPECT_EQ(statistics.pages, 1);
+  EXPECT_GT(statistics.bytes, kPageRows * 2 * 8 * 4);
+  EXPECT_LT(statistics.bytes, kPageRows * 2 * 8 * 4 + 2000);
+}
+
+TEST(TableCacheTest, EqualKeysShareATableAndOthersDoNot) {
+  TableCache cache(kLargeBudget);
+  const int64_t position = 5;
+  const TokenRows a = Rows(cache, MakeFrequencies(10000, 8), {&position, 1});
+  const TokenRows same = Rows(cache, MakeFrequencies(10000, 8), {&position, 1});
+  const TokenRows theta = Rows(cache, MakeFrequencies(10001, 8), {&position, 1});
+  const TokenRows factor = Rows(cache, MakeFrequencies(10000, 8, 2), {&position, 1});
+  EXPECT_EQ(a.rows[0].page, same.rows[0].page);
+  EXPECT_NE(a.rows[0].page, theta.rows[0].page);
+  EXPECT_NE(a.rows[0].page, factor.rows[0].page);
+  EXPECT_EQ(cache.statistics().tables, 3);
+}
+
+TEST(TableCacheTest, RowsAreAppended) {
+  TableCache cache(kLargeBudget);
+  const Frequencies frequencies = MakeFrequencies(10000, 4);
+  const int64_t positions[] = {3, 200, 4};
+  TokenRows rows = Rows(cache, frequencies, positions);
+  EXPECT_THAT(cache.AppendRows(frequencies, {}, rows), IsOk());
+  EXPECT_THAT(cache.AppendRows(frequencies, positions, rows), IsOk());
+  ASSERT_EQ(rows.rows.size(), 6u);
+  for (size_t i = 0; i < 6; ++i) ExpectExact(frequencies, positions[i % 3], rows.rows[i]);
+}
+
+TEST(TableCacheTest, NoColumnsGiveEmptyRows) {
+  TableCache cache(kLargeBudget);
+  const int64_t position = 5;
+  const TokenRows rows = Rows(cache, MakeFrequencies(10000, 0), {&position, 1});
+  EXPECT_EQ(rows.rows[0].page->columns(), 0);
+}
+
+// The builder answers only when all callers have come: one is in it, the others wait for its page.
 TEST(TableCacheTest, ConcurrentFirstRequestsBuildOnce) {
   constexpr int kThreads = 8;
-  absl::Notification started;
-  std::atomic<int> builds{0};
-  absl::Notification released;
-  TableCache cache(int64_t{1} << 26, [&](const Frequencies& frequencies, int64_t first) {
-    builds.fetch_add(1);
-    started.Notify();  // a second build would notify twice, which aborts
-    released.WaitForNotification();
+  TableCache* target = nullptr;
+  std::atomic<int> builds = 0;
+  TableCache cache(kLargeBudget, [&](const Frequencies& frequencies, int64_t first) {
+    ++builds;
+    while (target->statistics().hits < kThreads - 1) std::this_thread::yield();
     return BuildPage(frequencies, first);
   });
-  const auto frequencies = MakeFrequencies(10000);
-  std::vector<TokenRows> rows(kThreads);
+  target = &cache;
   std::vector<std::thread> threads;
-  const auto ask = [&](size_t i) {
-    const int64_t position = static_cast<int64_t>(i);
-    EXPECT_THAT(cache.AppendRows(*frequencies, {&position, 1}, rows[i]), IsOk());
-  };
-  threads.emplace_back(ask, 0);
-  started.WaitForNotification();
-  for (size_t i = 1; i < kThreads; ++i) threads.emplace_back(ask, i);
-  // Look-ups are counted before a thread waits: all are in when this many have been.
-  const auto looked_up = [&] { return cache.statistics().hits + cache.statistics().misses; };
-  while (looked_up() < kThreads) std::this_thread::yield();
-  released.Notify();
+  std::array<TokenRows, kThreads> rows;
+  for (TokenRows& own : rows) {
+    threads.emplace_back([&] {
+      const int64_t position = 77;
+      own = Rows(cache, MakeFrequencies(10000, 8), {&position, 1});
+    });
+  }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(builds.load(), 1);
-  for (const TokenRows& each : rows) EXPECT_EQ(each.rows[0].page, rows[0].rows[0].page);
+  EXPECT_EQ(builds, 1);
+  for (const TokenRows& own : rows) EXPECT_EQ(own.rows[0].page, rows[0].rows[0].page);
+  EXPECT_EQ(cache.statistics().misses, 1);
 }
 
-TEST(TableCacheTest, FailureIsReturnedAndNotKept) {
-  int calls = 0;
-  TableCache cache(int64_t{1} << 26,
+TEST(TableCacheTest, FailureGoesToEveryWaiterAndIsNotKept) {
+  constexpr int kThreads = 4;
+  TableCache* target = nullptr;
+  std::atomic<int> builds = 0;
+  TableCache cache(kLargeBudget,
                    [&](const Frequencies& frequencies,
                        int64_t first) -> absl::StatusOr<std::shared_ptr<const TablePage>> {
-                     if (++calls == 1) return absl::InternalError("the device is on fire");
-                     return BuildPage(frequencies, first);
+                     if (++builds > 1) return BuildPage(frequencies, first);
+                     while (target->statistics().hits < kThreads - 1) std::this_thread::yield();
+                     return absl::InternalError("no such luck");
                    });
-  const auto frequencies = MakeFrequencies(10000);
-  const int64_t position = 3;
-  TokenRows rows;
-  EXPECT_THAT(cache.AppendRows(*frequencies, {&position, 1}, rows),
-              StatusIs(absl::StatusCode::kInternal, ::testing::HasSubstr("fire")));
-  EXPECT_EQ(cache.statistics().pages, 0);
-  EXPECT_THAT(cache.AppendRows(*frequencies, {&position, 1}, rows), IsOk());
-  EXPECT_EQ(calls, 2);
-}
-
-TEST(TableCacheTest, ManyConfigsAtRandomPositionsStayWithinTheBudget) {
-  constexpr int64_t kBudget = 4 << 20;
-  TableCache cache(kBudget);
-  std::mt19937_64 random(1);
-  for (int config = 0; config < 200; ++config) {
-    const auto frequencies = MakeFrequencies(10000 + config);
-    std::vector<int64_t> positions;
-    for (int i = 0; i < 8; ++i) positions.push_back(static_cast<int64_t>(random() % 10000000));
-    TokenRows rows;
-    ASSERT_THAT(cache.AppendRows(*frequencies, positions, rows), IsOk());
-    EXPECT_LE(cache.statistics().bytes, kBudget + kBudget / 10);
-  }
-  EXPECT_GT(cache.statistics().evictions, 0);
-  EXPECT_GT(cache.statistics().bytes, kBudget / 2);
-}
-
-TEST(TableCacheTest, TheLeastRecentlyUsedPagesGo) {
-  TableCache cache(10 * kPageRows * 128 * 4);  // about ten pages
-  const auto frequencies = MakeFrequencies(10000);
-  const auto touch = [&](int64_t position) {
-    TokenRows rows;
-    ASSERT_THAT(cache.AppendRows(*frequencies, {&position, 1}, rows), IsOk());
-  };
-  touch(0);
-  for (int64_t page = 1; page < 40; ++page) {
-    touch(page * kPageRows);
-    touch(0);
-  }
-  const int64_t misses = cache.statistics().misses;
-  touch(0);
-  EXPECT_EQ(cache.statistics().misses, misses);
-  touch(kPageRows);
-  EXPECT_EQ(cache.statistics().misses, misses + 1);
-}
-
-TEST(TableCacheTest, RowsInUseOutliveTheirEvictionAndTheCache) {
-  const auto frequencies = MakeFrequencies(10000);
-  TokenRows kept;
-  {
-    TableCache cache(1);  // smaller than a page
-    for (int64_t page = 0; page < 5; ++page) {
-      const int64_t position = page * kPageRows + 7;
-      ASSERT_THAT(cache.AppendRows(*frequencies, {&position, 1}, kept), IsOk());
-    }
-  }
-  for (size_t page = 0; page < 5; ++page) {
-    const auto position = static_cast<int64_t>(page) * kPageRows + 7;
-    EXPECT_LE(WorstError(*frequencies, kept.rows[page], position), 0x1p-25 + 1e-9);
-  }
-}
-
-TEST(TableCacheTest, ManyThreadsUnderEvictionGetTheRightRows) {
-  TableCache cache(6 * kPageRows * 128 * 4);
-  const auto frequencies = MakeFrequencies(10000);
+  target = &cache;
+  const Frequencies frequencies = MakeFrequencies(10000, 8);
+  const int64_t position = 77;
+  std::atomic<int> failures = 0;
   std::vector<std::thread> threads;
-  std::atomic<int> wrong{0};
-  for (uint32_t seed = 0; seed < 4; ++seed) {
-    threads.emplace_back([&, seed] {
-      std::mt19937 random(seed);
-      for (int i = 0; i < 300; ++i) {
-        const int64_t position = static_cast<int64_t>(random() % (20 * kPageRows));
-        TokenRows rows;
-        if (!cache.AppendRows(*frequencies, {&position, 1}, rows).ok()) ++wrong;
-        if (WorstError(*frequencies, rows.rows[0], position) > 0x1p-25 + 1e-9) ++wrong;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      TokenRows rows;
+      const absl::Status status = cache.AppendRows(frequencies, {&position, 1}, rows);
+      EXPECT_THAT(status, StatusIs(absl::StatusCode::kInternal, HasSubstr("no such luck")));
+      ++failures;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(failures, kThreads);
+  EXPECT_EQ(cache.statistics().pages, 0);
+  EXPECT_EQ(cache.statistics().tables, 0);
+  EXPECT_EQ(cache.statistics().bytes, 0);
+  ExpectExact(frequencies, position, Rows(cache, frequencies, {&position, 1}).rows[0]);
+  EXPECT_EQ(builds, 2);
+}
+
+TEST(TableCacheTest, OtherPagesAreServedWhileOneIsBuilt) {
+  absl::Notification building;
+  absl::Notification release;
+  TableCache cache(kLargeBudget, [&](const Frequencies& frequencies, int64_t first) {
+    if (first == 0) {
+      building.Notify();
+      release.WaitForNotification();
+    }
+    return BuildPage(frequencies, first);
+  });
+  const Frequencies frequencies = MakeFrequencies(10000, 8);
+  const int64_t slow = 0;
+  const int64_t other = 1000;
+  std::thread builder([&] { Rows(cache, frequencies, {&slow, 1}); });
+  building.WaitForNotification();
+  Rows(cache, frequencies, {&other, 1});
+  Rows(cache, MakeFrequencies(20000, 8), {&other, 1});
+  EXPECT_EQ(cache.statistics().builds, 2);
+  release.Notify();
+  builder.join();
+  EXPECT_EQ(cache.statistics().builds, 3);
+}
+
+TEST(TableCacheTest, FrequenciesThatAreNotCacheableLeaveNothingBehind) {
+  TableCache cache(kLargeBudget);
+  Frequencies frequencies = MakeFrequencies(10000, 32);
+  frequencies.cacheable = false;
+  const std::vector<int64_t> positions = PositionsAround({7, 1000000, 64 * 1000 - 70, 5});
+  const TokenRows rows = Rows(cache, frequencies, positions);
+  for (size_t i = 0; i < positions.size(); ++i) {
+    ExpectExact(frequencies, positions[i], rows.rows[i]);
+  }
+  EXPECT_EQ(cache.statistics().pages, 0);
+  EXPECT_EQ(cache.statistics().bytes, 0);
+}
+
+TEST(TableCacheTest, SinglePositionsThatAreNotCacheableBuildNoPage) {
+  TableCache cache(kLargeBudget, [](const Frequencies&, int64_t) {
+    return absl::StatusOr<std::shared_ptr<const TablePage>>(absl::InternalError("built a page"));
+  });
+  Frequencies frequencies = MakeFrequencies(10000, 32);
+  frequencies.cacheable = false;
+  const int64_t positions[] = {1000, 2000, 2001, 1000};
+  const TokenRows rows = Rows(cache, frequencies, positions);
+  for (size_t i = 0; i < 4; ++i) ExpectExact(frequencies, positions[i], rows.rows[i]);
+}
+
+TEST(TableCacheTest, LeastRecentlyUsedPagesGoFirst) {
+  constexpr int64_t kPages = 40;
+  const Frequencies frequencies = MakeFrequencies(10000, 64);
+  const int64_t page_bytes = kPageRows * 2 * 64 * 4;
+  TableCache cache(kPages * page_bytes);
+  const int64_t kept = 0;
+  for (int64_t page = 0; page < 3 * kPages; ++page) {
+    const int64_t position = page * kPageRows;
+    Rows(cache, frequencies, {&position, 1});
+    Rows(cache, frequencies, {&kept, 1});
+    EXPECT_LE(cache.statistics().bytes, cache.budget_bytes() + page_bytes);
+  }
+  EXPECT_GT(cache.statistics().evictions, kPages);
+  EXPECT_EQ(cache.statistics().builds, 3 * kPages);  // the page in use was never built again
+  const int64_t builds = cache.statistics().builds;
+  const int64_t recent = (3 * kPages - 2) * kPageRows;
+  const int64_t old = 2 * kPageRows;
+  Rows(cache, frequencies, {&recent, 1});
+  EXPECT_EQ(cache.statistics().builds, builds);
+  Rows(cache, frequencies, {&old, 1});
+  EXPECT_EQ(cache.statistics().builds, builds + 1);
+}
+
+TEST(TableCacheTest, RowsOutliveEvictionAndTheCache) {
+  const Frequencies frequencies = MakeFrequencies(10000, 16);
+  std::optional<TableCache> cache(40000);
+  const std::vector<int64_t> positions = PositionsAround({1000, 500000});
+  const TokenRows rows = Rows(*cache, frequencies, positions);
+  for (int64_t position = 0; position < 100 * kPageRows; position += kPageRows) {
+    Rows(*cache, frequencies, {&position, 1});
+  }
+  EXPECT_GT(cache->statistics().evictions, 50);
+  cache.reset();
+  for (size_t i = 0; i < positions.size(); ++i) {
+    ExpectExact(frequencies, positions[i], rows.rows[i]);
+  }
+}
+
+TEST(TableCacheTest, PageLargerThanTheBudgetIsServed) {
+  TableCache cache(100);
+  const Frequencies frequencies = MakeFrequencies(10000, 64);
+  const int64_t position = 12345;
+  const TokenRows rows = Rows(cache, frequencies, {&position, 1});
+  ExpectExact(frequencies, position, rows.rows[0]);
+  EXPECT_LE(cache.statistics().bytes, 100);
+  EXPECT_EQ(cache.statistics().tables, 0);
+}
+
+// What the heap holds, not only what the cache counts: with pages of any size, bookkeeping included.
+TEST(TableCacheTest, ManyConfigsAndFarPositionsStayWithinTheBudget) {
+  for (const int64_t columns : {1, 4, 64}) {
+    constexpr int64_t kBudget = 8 << 20;
+    std::mt19937_64 random(3);
+    std::uniform_int_distribution<int64_t> position(0, 10'000'000);
+    std::vector<Frequencies> configs;
+    for (int i = 0; i < 300; ++i) configs.push_back(MakeFrequencies(10000 + i, columns));
+    const auto before = static_cast<int64_t>(mallinfo2().uordblks + mallinfo2().hblkhd);
+    TableCache cache(kBudget);
+    for (int i = 0; i < 30000; ++i) {
+      const int64_t at = position(random);
+      Rows(cache, configs[static_cast<size_t>(i) % configs.size()], {&at, 1});
+      if (i % 1000 != 0) continue;
+      const auto now = static_cast<int64_t>(mallinfo2().uordblks + mallinfo2().hblkhd);
+      ASSERT_LE(now - before, kBudget + kBudget / 10) << columns << " columns, request " << i;
+      ASSERT_LE(cache.statistics().bytes, kBudget + (1 << 16));
+    }
+    EXPECT_GT(cache.statistics().evictions, 0);
+  }
+}
+
+TEST(TableCacheTest, ConcurrentUseUnderEvictionStaysRight) {
+  TableCache cache(1 << 20);
+  std::vector<std::thread> threads;
+  for (unsigned caller = 0; caller < 4; ++caller) {
+    threads.emplace_back([&cache, caller] {
+      std::mt19937 random(caller);
+      for (int i = 0; i < 2000; ++i) {
+        const Frequencies frequencies =
+            MakeFrequencies(10000 + static_cast<double>(random() % 20), 8);
+        const int64_t positions[] = {static_cast<int64_t>(random() % 50000), 5};
+        const TokenRows rows = Rows(cache, frequencies, positions);
+        ExpectExact(frequencies, positions[0], rows.rows[0]);
+        ExpectExact(frequencies, positions[1], rows.rows[1]);
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(wrong.load(), 0);
+  EXPECT_GT(cache.statistics().evictions, 0);
+  EXPECT_LE(cache.statistics().bytes, cache.budget_bytes());
 }
 
-TEST(TableCacheTest, ThreeAxisRowsTakeEachFrequencysOwnAxis) {
-  TableCache cache(int64_t{1} << 26);
-  const auto frequencies = MakeFrequencies(10000, 64);
-  const Mrope mrope = {{16, 8, 8}, Mrope::Layout::kSections};
-  const std::vector<int64_t> t = {5, 9};
-  const std::vector<int64_t> h = {5, 100};
-  const std::vector<int64_t> w = {5, 200000};
-  const std::vector<absl::Span<const int64_t>> axes = {t, h, w};
-  TokenRows rows;
-  ASSERT_THAT(AppendMropeRows(cache, *frequencies, mrope, axes, rows), IsOk());
-  ASSERT_EQ(rows.rows.size(), 2u);
-  for (size_t token = 0; token < 2; ++token) {
-    for (size_t i = 0; i < 32; ++i) {
-      const int64_t position = i < 16 ? t[token] : i < 24 ? h[token] : w[token];
-      const CosSin exact = ExactCosSin(position, frequencies->inv_freq[i], 1);
-      EXPECT_NEAR(rows.rows[token].page->Cos(rows.rows[token].index)[i], exact.cos, 4e-8);
-      EXPECT_NEAR(rows.rows[token].page->Sin(rows.rows[token].index)[i], exact.sin, 4e-8);
+TEST(AppendMropeRowsTest, EachFrequencyTakesItsAxis) {
+  const std::vector<int64_t> t = {0, 1, 2, 2, 1000000, 7};
+  const std::vector<int64_t> h = {0, 1, 5, 6, 3, 7};
+  const std::vector<int64_t> w = {0, 1, 9, 2, 4, 7};
+  const absl::Span<const int64_t> axes[] = {t, h, w};
+  for (const Mrope::Layout layout : {Mrope::Layout::kSections, Mrope::Layout::kInterleaved}) {
+    for (const bool cacheable : {true, false}) {
+      const Mrope mrope = {.section = {6, 5, 5}, .layout = layout};
+      TableCache cache(kLargeBudget);
+      Frequencies frequencies = MakeFrequencies(10000, 16, 1.5);
+      frequencies.cacheable = cacheable;
+      TokenRows rows;
+      ASSERT_THAT(AppendMropeRows(cache, frequencies, mrope, axes, rows), IsOk());
+      ASSERT_EQ(rows.rows.size(), t.size());
+      for (size_t i = 0; i < t.size(); ++i) {
+        for (int64_t j = 0; j < 16; ++j) {
+          const int64_t position = axes[static_cast<size_t>(mrope.Axis(j))][i];
+          const size_t column = static_cast<size_t>(j);
+          const CosSin exact = ExactCosSin(position, frequencies.inv_freq[column], 1.5);
+          EXPECT_NEAR(rows.rows[i].page->Cos(rows.rows[i].index)[j], exact.cos,
+                      Tolerance(exact.cos));
+          EXPECT_NEAR(rows.rows[i].page->Sin(rows.rows[i].index)[j], exact.sin,
+                      Tolerance(exact.sin));
+        }
+      }
     }
   }
+}
+
+TEST(AppendMropeRowsTest, TokensOfOnePositionShareTheCachedRows) {
+  TableCache cache(kLargeBudget);
+  const Frequencies frequencies = MakeFrequencies(10000, 16);
+  const Mrope mrope = {.section = {6, 5, 5}, .layout = Mrope::Layout::kSections};
+  const std::vector<int64_t> text = {10, 11};
+  const absl::Span<const int64_t> axes[] = {text, text, text};
+  TokenRows rows;
+  ASSERT_THAT(AppendMropeRows(cache, frequencies, mrope, axes, rows), IsOk());
+  const TokenRows plain = Rows(cache, frequencies, text);
+  EXPECT_EQ(rows.rows[1].page, plain.rows[1].page);
+  EXPECT_EQ(rows.rows[1].index, plain.rows[1].index);
 }
 
 }  // namespace

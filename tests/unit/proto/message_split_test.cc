@@ -184,6 +184,16 @@ TEST(MessageSplitTest, SkeletonLargerThanItsLimitIsResourceExhausted) {
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("send arrays as raw")));
 }
 
+TEST(MessageSplitTest, MoreElementsThanTheLimitAreResourceExhausted) {
+  v1::RotateRequest request;
+  for (int i = 0; i < 5; ++i) request.add_tensors();
+  const std::string bytes = request.SerializeAsString();
+  EXPECT_THAT(SplitWhole(bytes, {.repeated_messages_max = 5}), IsOk());
+  EXPECT_THAT(
+      SplitWhole(bytes, {.repeated_messages_max = 4}),
+      StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("tensors: got more than 4")));
+}
+
 TEST(MessageSplitTest, MutatedBytesNeverCrashAndAcceptedOnesMatchTheGeneratedParser) {
   const std::string sample = SampleRequest().SerializeAsString();
   std::mt19937 random(20260101);

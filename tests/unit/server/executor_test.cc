@@ -228,13 +228,5 @@ TEST_F(ExecutorTest, EmptyTensorsNeedNoDevice) {
   }
 }
 
-TEST_F(ExecutorTest, EmbeddingWithoutRotatingFrequenciesCopies) {
-  v1::RotateRequest request = Sample("SHD", {3, 2, 8});
-  v1::RopeConfig& config = *request.mutable_rope()->mutable_config();
-  config.set_rope_type("proportional");
-  config.set_partial_rotary_factor(0.1);  // less than one pair
-  EXPECT_EQ(Rotate(request), request.tensors(0).array().raw());
-}
-
 }  // namespace
 }  // namespace rope::server

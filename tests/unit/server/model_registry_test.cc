@@ -98,7 +98,7 @@ TEST(FindTest, ErrorsNameTheFieldThatTheConfigCameIn) {
   ExpectFails(bad, kInvalid, "rope.config.rope_theta: got -1");
   ExpectFails(ByJson(R"({"head_dim": 64, "rope_theta": -1})"), kInvalid,
               "rope.config_json.rope_theta: got -1");
-  ExpectFails(ByJson("{"), kInvalid, "rope.config_json.");
+  ExpectFails(ByJson("{"), kInvalid, "rope.config_json: got a syntax error");
   bad = ByConfig(10000);
   bad.mutable_config()->set_rope_type("spiral");
   ExpectFails(bad, kInvalid, "rope.config.rope_type: got");
