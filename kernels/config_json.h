@@ -4,8 +4,7 @@
 //
 // Threading:  Immutable after Parse.
 // Errors:     INVALID_ARGUMENT: not JSON, a field of the wrong type, an unknown rope_type; several
-// entries and
-//             none picked (lists them); a layer or layer_type that does not exist.
+//             entries and none picked (lists them); a layer or layer_type that does not exist.
 #ifndef ROPE_KERNELS_CONFIG_JSON_H_
 #define ROPE_KERNELS_CONFIG_JSON_H_
 

@@ -7,10 +7,9 @@
 //   kRowFloatsPerPair  what a prepared row takes
 //   PrepareRow()       a token's cosines and sines in the order Rotate wants, for all its heads
 //   LoadRow()          a step's part of that
-//   Rotate()           one step: PairsPerStep() elements at `a` and as many at `b`. These are, for
-//                      half pairing, the first and second channels of the pairs, for interleaved
-//                      pairing two halves of one run.
-// Rotate loads everything before it stores, so that input and output may be the same.
+//   Rotate()           one step: PairsPerStep() elements at `a` and as many at `b` (half pairing:
+//                      first and second channels; interleaved: two halves of one run), all loaded
+//                      before anything is stored, so that input and output may be the same
 #if defined(ROPE_KERNELS_CPU_ROTATE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ROPE_KERNELS_CPU_ROTATE_INL_H_
 #undef ROPE_KERNELS_CPU_ROTATE_INL_H_
@@ -317,7 +316,6 @@ struct BFloat16HalfFormat {
   static constexpr Pairing kPairing = Pairing::kHalf;
   static constexpr size_t kRowFloatsPerPair = 2;
   static HWY_INLINE size_t PairsPerStep() { return 2 * hn::Lanes(F32()); }
-
   static HWY_INLINE void PrepareRow(const TableRow& row, float* HWY_RESTRICT to) {
     const F32 d;
     const size_t lanes = hn::Lanes(d);
@@ -359,7 +357,6 @@ struct BFloat16InterleavedFormat {
   static constexpr Pairing kPairing = Pairing::kInterleaved;
   static constexpr size_t kRowFloatsPerPair = 2;
   static HWY_INLINE size_t PairsPerStep() { return 2 * hn::Lanes(F32()); }
-
   static HWY_INLINE void PrepareRow(const TableRow& row, float* HWY_RESTRICT to) {
     const F32 d;
     const size_t lanes = hn::Lanes(d);

@@ -6,8 +6,7 @@
 //
 // Threading:  Everything here is immutable after creation and thread-safe.
 // Precision:  Inverse frequencies carry the 64-bit significand of an x86 long double, because at
-// position 10^9 the
-//             rounding of a double alone turns the angle by 1e-7.
+//             position 10^9 the rounding of a double alone turns the angle by 1e-7.
 #ifndef ROPE_KERNELS_FREQUENCIES_H_
 #define ROPE_KERNELS_FREQUENCIES_H_
 

@@ -9,9 +9,8 @@
 // Ownership:  Payloads are views into the fragments that were given.
 // Errors:     INVALID_ARGUMENT: malformed bytes; a singular field given twice; a wrong wire type.
 //             UNIMPLEMENTED: an unknown field number or a planned field. RESOURCE_EXHAUSTED:
-//             everything but payloads is larger than `skeleton_bytes_max`, or a message field has more than
-//             `repeated_messages_max` elements. All name the path of the
-//             field.
+//             everything but payloads is larger than `skeleton_bytes_max`, or a message field has
+//             more than `repeated_messages_max` elements. All name the path of the field.
 // Limits:     Messages nest at most 16 deep.
 #ifndef ROPE_PROTO_MESSAGE_SPLIT_H_
 #define ROPE_PROTO_MESSAGE_SPLIT_H_

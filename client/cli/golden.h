@@ -3,8 +3,8 @@
 // Threading:  Functions and values.
 // Errors:     INVALID_ARGUMENT: not such a file; the message names the key.
 // Precision:  Tolerance of a channel of the pair (a, b): 1.5e-7 * attention_factor * (|a| + |b|),
-//             and half a unit of the stored value more for 16-bit types; 0 for channels that do
-//             not rotate.
+//             and half a unit of the stored value more for 16-bit types; 0 for channels that do not
+//             rotate.
 #ifndef ROPE_CLIENT_CLI_GOLDEN_H_
 #define ROPE_CLIENT_CLI_GOLDEN_H_
 

@@ -1,11 +1,11 @@
 // Rows about kernels:
-//   kernel/rotate_bf16_new_output   4096 tokens x 40 heads x 128 against the fastest copy with the
-//   same threads kernel/rotate_bf16_in_place     the same, in place kernel/rotate_bf16_in_cache 64
-//   tokens, one thread, against memcpy kernel/rotate_*                 every dtype and pairing,
-//   4096 tokens, against the fastest copy, for information table/page_build                one page
-//   of 64 columns, for information table/first_request_at_1000000  a new config's first request
-//   less the same request warm table/memory_of_1000_configs    bytes against the budget, positions
-//   up to 10 million
+//   kernel/rotate_bf16_new_output   4096 tokens x 40 heads x 128 against the fastest copy
+//   kernel/rotate_bf16_in_place     the same, in place
+//   kernel/rotate_bf16_in_cache     64 tokens, one thread, against memcpy
+//   kernel/rotate_*                 every dtype and pairing, 4096 tokens, for information
+//   table/page_build                one page of 64 columns, for information
+//   table/first_request_at_1000000  a new config's first request less the same request warm
+//   table/memory_of_1000_configs    bytes against the budget, positions up to 10 million
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif

@@ -1,7 +1,8 @@
 // rope::Status and rope::Result<T>: how every call of the client library ends.
 //
-// Threading:  Values.
 // No gRPC, Protobuf or Abseil type appears here, so that a program is not tied to ours.
+//
+// Threading:  Values.
 #ifndef ROPE_STATUS_H_
 #define ROPE_STATUS_H_
 

@@ -296,7 +296,7 @@ TEST(TableCacheTest, PageLargerThanTheBudgetIsServed) {
   EXPECT_EQ(cache.statistics().tables, 0);
 }
 
-// What the heap holds, not only what the cache counts: with pages of any size, bookkeeping included.
+// What the heap holds, not only what the cache counts, for pages of any size.
 TEST(TableCacheTest, ManyConfigsAndFarPositionsStayWithinTheBudget) {
   for (const int64_t columns : {1, 4, 64}) {
     constexpr int64_t kBudget = 8 << 20;
