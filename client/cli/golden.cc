@@ -232,8 +232,7 @@ Deviation Compare(const GoldenFile& golden, const GoldenTensor& tensor, DType dt
           kTolerance * golden.attention_factor * (std::abs(tensor.input[i]) + std::abs(other));
       if (std::isfinite(got)) tolerance += HalfUnit(got, dtype);
     }
-    const double ratio =
-        std::isfinite(got) ? Ratio(error, tolerance) : std::numeric_limits<double>::infinity();
+    const double ratio = Ratio(error, tolerance);
     if (ratio <= worst.ratio) continue;
     const auto index = static_cast<int64_t>(i);
     worst.ratio = ratio;

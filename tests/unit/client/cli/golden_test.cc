@@ -96,6 +96,9 @@ TEST(GoldenTest, UnitsOfSmallHalvesStopShrinking) {
   json["q"] = {0.0, 0.0, 0.0, 0.0, 0.0, 0.0};
   json["q_out_f64"] = {std::ldexp(0.49, -24), 0.0, 0.0, 0.0, 0.0, 0.0};
   EXPECT_NEAR(DeviationOf(json, {0, 0, 0, 0, 0, 0}, DType::kFloat16).ratio, 0.98, 1e-9);
+  const double subnormal = std::ldexp(1.0, -20);
+  json["q_out_f64"][0] = subnormal + std::ldexp(0.49, -24);
+  EXPECT_NEAR(DeviationOf(json, {subnormal, 0, 0, 0, 0, 0}, DType::kFloat16).ratio, 0.98, 1e-9);
 }
 
 TEST(GoldenTest, ChannelsOutsideTheRotationHaveNoTolerance) {
