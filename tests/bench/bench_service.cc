@@ -1,4 +1,4 @@
-// Rows about calls, over real sockets, server and client in this process:
+// Rows about calls, over real sockets to real processes:
 //   service/decode_token_*            one decode token (40 x 128 bf16), median, against the
 //   same-options echo
 //   service/inline_*                  Rotate of 1 and 16 MiB, 1 and 8 clients, TCP and Unix,
@@ -7,7 +7,6 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -21,11 +20,9 @@
 #include "kernels/check.h"
 #include "proto/message_join.h"
 #include "rope/v1/rotate.pb.h"
-#include "server/grpc_options.h"
-#include "server/processors.h"
-#include "server/server.h"
 #include "tests/bench/echo_server.h"
 #include "tests/bench/measure.h"
+#include "tests/support/test_server.h"
 
 namespace rope::bench {
 namespace {
@@ -41,45 +38,36 @@ double Seconds(Clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
-// The real server and the echo, side by side for as long as the rows run.
+// The real server and the echo, each a process of its own as in life: gRPC's threads of one process
+// take each other's events.
 struct Servers {
-  Servers() {
-    const std::string folder = absl::StrFormat("/tmp/rope_bench_%d", getpid());
-    rope_path = folder + "_rope.sock";
-    echo_path = folder + "_echo.sock";
-    server::ServerOptions options;
-    options.listen = {"127.0.0.1:0", "unix:" + rope_path};
-    auto created = server::Server::Create(options, clock);
-    ROPE_CHECK(created.ok());
-    rope = *std::move(created);
-    const int processors = server::ProcessorCount();
-    const absl::Duration spin = processors > 1 ? options.poll_spin : absl::ZeroDuration();
-    echo = std::make_unique<EchoServer>(echo_path, server::PollThreads(processors), spin);
-  }
+  Servers()
+      : folder(testing::TestServer::TemporaryFolder()),
+        rope({"--listen=unix:" + folder + "/rope.sock", "--log_level=warn"}),
+        echo({"/proc/self/exe", kServeEcho + folder + "/echo.sock"}),
+        echo_address(echo.ReadLine()) {}
 
   static Servers& Get() {
     static Servers servers;
     return servers;
   }
 
-  server::SystemClock clock;
-  std::string rope_path;
-  std::string echo_path;
-  std::unique_ptr<server::Server> rope;
-  std::unique_ptr<EchoServer> echo;
+  const std::string folder;
+  testing::TestServer rope;
+  testing::Process echo;
+  const std::string echo_address;
 };
 
 enum class Socket { kTcp, kUnix };
 
 std::string RopeTarget(Socket socket) {
   const Servers& servers = Servers::Get();
-  return socket == Socket::kTcp ? servers.rope->addresses()[0] : "unix:" + servers.rope_path;
+  return socket == Socket::kTcp ? servers.rope.address() : "unix:" + servers.folder + "/rope.sock";
 }
 
 std::string EchoTarget(Socket socket) {
   const Servers& servers = Servers::Get();
-  return socket == Socket::kTcp ? absl::StrFormat("127.0.0.1:%d", servers.echo->port())
-                                : "unix:" + servers.echo_path;
+  return socket == Socket::kTcp ? servers.echo_address : "unix:" + servers.folder + "/echo.sock";
 }
 
 v1::RotateRequest Head(int64_t start, double theta) {

@@ -2,7 +2,9 @@
 
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server_builder.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -11,6 +13,8 @@
 #include "rope/v1/rope_service.grpc.pb.h"
 #include "server/grpc_options.h"
 #include "server/limits.h"
+#include "server/options.h"
+#include "server/processors.h"
 
 namespace rope::bench {
 namespace {
@@ -72,6 +76,16 @@ void EchoServer::Echo(server::UnaryCall& call) {
       buffer.get());
   buffer.release();
   call.Finish(absl::OkStatus(), grpc::ByteBuffer(&reply, 1));
+}
+
+void ServeEcho(const std::string& path) {
+  const int processors = server::ProcessorCount();
+  const absl::Duration spin =
+      processors > 1 ? server::ServerOptions().poll_spin : absl::ZeroDuration();
+  const EchoServer echo(path, server::PollThreads(processors), spin);
+  std::printf("127.0.0.1:%d\n", echo.port());
+  std::fflush(stdout);
+  while (true) pause();
 }
 
 }  // namespace rope::bench

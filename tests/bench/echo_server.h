@@ -19,6 +19,12 @@
 
 namespace rope::bench {
 
+// The flag that makes rope_bench be one; a path follows.
+inline constexpr char kServeEcho[] = "--serve_echo=";
+
+// Serves, says where on standard output, and stays until the process is ended.
+[[noreturn]] void ServeEcho(const std::string& path);
+
 class EchoServer {
  public:
   // Listens on 127.0.0.1 at a free port and at unix:`path`.

@@ -80,12 +80,13 @@ nlohmann::json ToJson(const Result& result) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  rope::bench::Prepare();
+  if (argc == 2) rope::bench::ServeIfAsked(argv[1]);
   const std::optional<Flags> flags = ParseFlags(argc, argv);
   if (!flags.has_value()) {
     std::cerr << "usage: rope_bench [--json] [--filter=REGEX]\n";
     return 2;
   }
-  rope::bench::Prepare();
   const std::regex filter(flags->filter);
   nlohmann::json all = nlohmann::json::array();
   if (!flags->json) PrintHeading();

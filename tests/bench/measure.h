@@ -52,6 +52,9 @@ std::vector<Row> AllRows();
 // Part of AllRows' file, because a build of kernels alone has nothing to set up.
 void Prepare();
 
+// Whether `argument` asks this process to be a yardstick instead of measuring; if so, does not return.
+void ServeIfAsked(const std::string& argument);
+
 }  // namespace rope::bench
 
 #endif  // ROPE_TESTS_BENCH_MEASURE_H_

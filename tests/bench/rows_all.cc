@@ -1,9 +1,8 @@
 // The rows of a whole build.
-#include <spdlog/spdlog.h>
-
 #include <utility>
 
 #include "server/grpc_options.h"
+#include "tests/bench/echo_server.h"
 #include "tests/bench/measure.h"
 
 namespace rope::bench {
@@ -16,7 +15,11 @@ std::vector<Row> AllRows() {
 
 void Prepare() {
   server::KeepMemory();
-  spdlog::set_level(spdlog::level::warn);
+}
+
+void ServeIfAsked(const std::string& argument) {
+  const std::string flag = kServeEcho;
+  if (argument.rfind(flag, 0) == 0) ServeEcho(argument.substr(flag.size()));
 }
 
 }  // namespace rope::bench

@@ -9,4 +9,6 @@ std::vector<Row> AllRows() {
 
 void Prepare() {}
 
+void ServeIfAsked(const std::string&) {}
+
 }  // namespace rope::bench
