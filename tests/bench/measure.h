@@ -52,7 +52,7 @@ std::vector<Row> AllRows();
 // Part of AllRows' file, because a build of kernels alone has nothing to set up.
 void Prepare();
 
-// Whether `argument` asks this process to be a yardstick instead of measuring; if so, does not return.
+// Becomes a yardstick and does not return where `argument` asks for that.
 void ServeIfAsked(const std::string& argument);
 
 }  // namespace rope::bench
