@@ -1,5 +1,6 @@
 #include "server/layout.h"
 
+#include <algorithm>
 #include <string>
 
 #include "absl/strings/str_join.h"
@@ -53,10 +54,8 @@ int64_t Layout::Length(char letter) const {
 }
 
 bool Layout::Has(char letter) const {
-  for (const TokenAxis& axis : token_axes) {
-    if (axis.letter == letter) return true;
-  }
-  return false;
+  return std::ranges::any_of(token_axes,
+                             [letter](const TokenAxis& axis) { return axis.letter == letter; });
 }
 
 absl::StatusOr<Layout> ParseLayout(absl::string_view letters, absl::Span<const int64_t> shape,

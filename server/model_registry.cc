@@ -202,7 +202,7 @@ std::shared_ptr<const RopeEntry> ModelRegistry::Keep(const std::string& key,
   absl::MutexLock lock(&mutex_);
   const auto [kept, is_new] = by_spec_.try_emplace(key, entry);
   if (!is_new) return kept->second;  // another thread was first
-  const std::shared_ptr<const RopeEntry> result = kept->second;
+  std::shared_ptr<const RopeEntry> result = kept->second;
   by_config_id_[result->config_id()] = result;
   oldest_first_.push_back(key);
   kept_bytes_ += CostOf(key, *result);

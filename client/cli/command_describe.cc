@@ -22,7 +22,7 @@ std::string ScalingOf(const DescribeReply& reply, size_t index) {
   const double factor = config.factor.value_or(1);
   if (is(1 / factor)) return absl::StrFormat("divided by %g", factor);
   const bool blends = config.rope_type == "yarn" || config.rope_type == "llama3";
-  return absl::StrFormat(blends ? "blended, x %.6g" : "x %.6g", ratio);
+  return absl::StrFormat("%sx %.6g", blends ? "blended, " : "", ratio);
 }
 
 std::string RopeType(const RopeConfig& config) {

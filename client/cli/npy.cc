@@ -121,7 +121,7 @@ Result<NpyArray> ParseNpy(absl::string_view bytes) {
   if (!absl::ConsumePrefix(&bytes, kMagic) || bytes.size() < 4) {
     return Bad("file: got other bytes, want \\x93NUMPY and a version");
   }
-  const int version = bytes[0];
+  const int version = static_cast<unsigned char>(bytes[0]);
   if (version < 1 || version > 3) {
     return Bad(absl::StrCat("version: got ", version, ", want 1, 2 or 3"));
   }

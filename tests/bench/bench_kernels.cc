@@ -216,6 +216,7 @@ Measurement MeasureFirstRequest() {
   const auto backend = kernels::CreateBackend("cpu", {.threads = Threads()});
   ROPE_CHECK(backend.ok());
   std::vector<kernels::Frequencies> configs;
+  configs.reserve(kConfigs + 1);
   for (int i = 0; i < kConfigs + 1; ++i)
     configs.push_back(MakeFrequencies(10000 + i, kHeadDim / 2));
   const auto request = [&](const kernels::Frequencies& frequencies) {

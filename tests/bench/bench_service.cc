@@ -178,6 +178,7 @@ double Throughput(const std::string& target, const grpc::ByteBuffer& request, in
                   int clients, double seconds) {
   std::atomic<int64_t> calls{0};
   std::vector<std::thread> threads;
+  threads.reserve(static_cast<size_t>(clients));
   const auto begin = Clock::now();
   for (int i = 0; i < clients; ++i) {
     threads.emplace_back([&] {
@@ -224,6 +225,7 @@ Measurement FirstRequest() {
     const grpc::ByteBuffer request = MakeRequest(Head(1000000, 20000 + i), 1);
     cold.push_back(client.Call(request));
     std::vector<double> repeats;
+    repeats.reserve(5);
     for (int n = 0; n < 5; ++n) repeats.push_back(client.Call(request));
     warm.push_back(Median(repeats));
   }

@@ -74,7 +74,7 @@ void EchoServer::Echo(server::UnaryCall& call) {
         std::unique_ptr<server::PooledBuffer>(static_cast<server::PooledBuffer*>(released));
       },
       buffer.get());
-  buffer.release();
+  static_cast<void>(buffer.release());  // the slice owns it
   call.Finish(absl::OkStatus(), grpc::ByteBuffer(&reply, 1));
 }
 

@@ -17,7 +17,7 @@ namespace rope::bench {
 struct Measurement {
   double value = 0;
   std::string unit;
-  std::string yardstick = "";  // what it was measured against, with its figure
+  std::string yardstick = {};  // what it was measured against, with its figure
   std::optional<double> ratio = std::nullopt;
   // False: this machine cannot measure it, and `yardstick` says why.
   bool measured = true;
