@@ -9,6 +9,7 @@
 #include "kernels/status_macros.h"
 #include "server/error.h"
 #include "server/limits.h"
+#include "server/positions.h"
 #include "server/rope_spec.h"
 
 namespace rope::server {
@@ -20,11 +21,7 @@ absl::Status CheckPositions(const v1::DescribeRequest& request) {
                         absl::StrCat("at most ", limits::kDescribePositionsMax));
   }
   for (const int64_t position : request.positions()) {
-    if (position < 0) return InvalidField("positions", position, "positions >= 0");
-    if (position > limits::kPositionMax) {
-      return absl::OutOfRangeError(
-          absl::StrCat("positions: got ", position, ", want at most ", limits::kPositionMax));
-    }
+    ROPE_RETURN_IF_ERROR(CheckPosition(position, "positions"));
   }
   return absl::OkStatus();
 }

@@ -16,15 +16,6 @@ std::string Brackets(absl::Span<const int64_t> shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
 
-absl::Status CheckPosition(int64_t position, absl::string_view field) {
-  if (position < 0) return InvalidField(field, position, "positions >= 0");
-  if (position > limits::kPositionMax) {
-    return absl::OutOfRangeError(
-        absl::StrCat(field, ": got ", position, ", want at most ", limits::kPositionMax));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CheckAll(absl::Span<const int64_t> positions, absl::string_view field) {
   for (const int64_t position : positions) ROPE_RETURN_IF_ERROR(CheckPosition(position, field));
   return absl::OkStatus();
@@ -80,7 +71,7 @@ PackedTokens Unpack(const std::vector<int64_t>& offsets) {
   return tokens;
 }
 
-// Positions that follow each sequence's first one.
+// Positions that follow each sequence's first one. REQUIRES: result.sequence is filled.
 absl::Status FillFromStarts(const v1::Positions& message, const proto::SplitMessage& split,
                             const Layout& layout, const PackedTokens& packed, int64_t sequences,
                             TokenPositions& result) {
@@ -99,9 +90,9 @@ absl::Status FillFromStarts(const v1::Positions& message, const proto::SplitMess
   const bool has_t = layout.Has('T');
   ForEachToken(layout, [&](int64_t token, const TokenIndex& i) {
     const auto t = static_cast<size_t>(i.t);
-    const int64_t sequence = has_t ? packed.sequence[t] : i.b;
+    const auto sequence = static_cast<size_t>(result.sequence[static_cast<size_t>(token)]);
     const int64_t index = has_t ? packed.index[t] : i.s;
-    result.values[0][static_cast<size_t>(token)] = starts[static_cast<size_t>(sequence)] + index;
+    result.values[0][static_cast<size_t>(token)] = starts[sequence] + index;
   });
   return CheckAll(result.values[0], message.has_start() ? "positions.start" : "positions.starts");
 }
@@ -194,6 +185,15 @@ absl::Status FillSeqLens(const v1::Positions& message, int64_t sequences, TokenP
 }
 
 }  // namespace
+
+absl::Status CheckPosition(int64_t position, absl::string_view field) {
+  if (position < 0) return InvalidField(field, position, "positions >= 0");
+  if (position > limits::kPositionMax) {
+    return absl::OutOfRangeError(
+        absl::StrCat(field, ": got ", position, ", want at most ", limits::kPositionMax));
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<TokenPositions> ReadPositions(const v1::Positions& message,
                                              const proto::SplitMessage& split, const Layout& layout,

@@ -9,12 +9,17 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "proto/message_split.h"
 #include "rope/v1/rotate.pb.h"
 #include "server/layout.h"
 
 namespace rope::server {
+
+// Whether one position is legal; `field` names it.
+absl::Status CheckPosition(int64_t position, absl::string_view field);
 
 struct TokenPositions {
   int axes = 1;                                // 3 where positions were given for t, h and w

@@ -1,7 +1,5 @@
 #include "server/rope_codec.h"
 
-#include <grpcpp/support/slice.h>
-
 #include <memory>
 #include <utility>
 
@@ -47,17 +45,6 @@ grpc::Slice SliceOf(const std::string& bytes) {
   return grpc::Slice(bytes.data(), bytes.size());
 }
 
-// A slice that owns the buffer; gRPC may drop it on any thread, also after the call has ended.
-grpc::Slice SliceOf(PooledBuffer buffer) {
-  char* const data = buffer.data();
-  const auto size = static_cast<size_t>(buffer.size());
-  auto owner = std::make_unique<PooledBuffer>(std::move(buffer));
-  return grpc::Slice(
-      data, size,
-      [](void* released) { std::unique_ptr<PooledBuffer>(static_cast<PooledBuffer*>(released)); },
-      owner.release());
-}
-
 v1::RotateResponse Head(Request& request) {
   v1::RotateResponse head;
   head.set_request_id(request.id);
@@ -84,6 +71,16 @@ v1::Tensor ReplyTensor(const v1::Tensor& asked, const TensorPlan& plan, const ch
 }
 
 }  // namespace
+
+grpc::Slice SliceOf(PooledBuffer buffer) {
+  char* const data = buffer.data();
+  const auto size = static_cast<size_t>(buffer.size());
+  auto owner = std::make_unique<PooledBuffer>(std::move(buffer));
+  return grpc::Slice(
+      data, size,
+      [](void* released) { std::unique_ptr<PooledBuffer>(static_cast<PooledBuffer*>(released)); },
+      owner.release());
+}
 
 absl::Status DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max, Request& request) {
   const auto length = static_cast<int64_t>(bytes.Valid() ? bytes.Length() : 0);

@@ -9,6 +9,7 @@
 #define ROPE_SERVER_ROPE_CODEC_H_
 
 #include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/slice.h>
 
 #include <string>
 #include <vector>
@@ -27,6 +28,9 @@ absl::Status DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max, R
 absl::Status DecodeMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message& message);
 
 grpc::ByteBuffer EncodeMessage(const google::protobuf::Message& message);
+
+// A slice that owns the buffer; gRPC may drop it on any thread, also after the call has ended.
+grpc::Slice SliceOf(PooledBuffer buffer);
 
 // The reply to a request that has run. Takes its outputs.
 grpc::ByteBuffer EncodeReply(Request& request);

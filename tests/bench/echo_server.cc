@@ -15,6 +15,7 @@
 #include "server/limits.h"
 #include "server/options.h"
 #include "server/processors.h"
+#include "server/rope_codec.h"
 
 namespace rope::bench {
 namespace {
@@ -59,22 +60,15 @@ EchoServer::~EchoServer() {
 void EchoServer::Echo(server::UnaryCall& call) {
   std::vector<grpc::Slice> slices;
   ROPE_CHECK(call.request().Dump(&slices).ok());
-  auto buffer = std::make_unique<server::PooledBuffer>(
-      pool_.Take(static_cast<int64_t>(call.request().Length())));
-  char* out = buffer->data();
+  server::PooledBuffer buffer = pool_.Take(static_cast<int64_t>(call.request().Length()));
+  char* out = buffer.data();
   for (const grpc::Slice& slice : slices) {
     std::memcpy(out, slice.begin(), slice.size());
     out += slice.size();
   }
   call.request().Clear();
   slices.clear();
-  const grpc::Slice reply(
-      buffer->data(), static_cast<size_t>(buffer->size()),
-      [](void* released) {
-        std::unique_ptr<server::PooledBuffer>(static_cast<server::PooledBuffer*>(released));
-      },
-      buffer.get());
-  static_cast<void>(buffer.release());  // the slice owns it
+  const grpc::Slice reply = server::SliceOf(std::move(buffer));
   call.Finish(absl::OkStatus(), grpc::ByteBuffer(&reply, 1));
 }
 
