@@ -64,7 +64,7 @@ void Executor::Run(absl::Span<Slice> slices) {
     const Plan& plan = request.plan;
     if (request.outputs.empty()) {
       TakeOutputs(request, pool_);
-      request.device = std::string(backend_.name());
+      request.device = std::string(devices_.host().name());
       if (!plan.rotates) PassThrough(request);
     }
     if (!plan.rotates || plan.bytes_per_token == 0 || slice.begin == slice.end) continue;
@@ -77,9 +77,11 @@ void Executor::Run(absl::Span<Slice> slices) {
     }
   }
   if (jobs.empty()) return;
-  const absl::Status status = backend_.Rotate(jobs);
-  if (status.ok()) return;
-  for (Slice& slice : slices) slice.status.Update(status);
+  const absl::StatusOr<std::string_view> device = devices_.Rotate(jobs);
+  for (Slice& slice : slices) {
+    slice.status.Update(device.status());
+    if (device.ok() && slice.request->plan.rotates) slice.request->device = std::string(*device);
+  }
 }
 
 }  // namespace rope::server

@@ -1,5 +1,5 @@
 // Executor: runs one batch of slices. Looks up the rows of every token, cuts the tensors into jobs
-// and gives all of them to the backend in one call.
+// and gives all of them to the devices in one call.
 //
 // Threading:  Thread-safe; Run may be called from several threads for different requests.
 // Ownership:  Slices and their requests stay the caller's. Outputs are written into buffers of the
@@ -10,9 +10,9 @@
 #define ROPE_SERVER_EXECUTOR_H_
 
 #include "absl/types/span.h"
-#include "kernels/backend.h"
 #include "kernels/table_cache.h"
 #include "server/buffer_pool.h"
+#include "server/devices.h"
 #include "server/request.h"
 
 namespace rope::server {
@@ -20,13 +20,13 @@ namespace rope::server {
 class Executor {
  public:
   // All three must outlive the executor.
-  Executor(kernels::Backend& backend, kernels::TableCache& tables, BufferPool& pool)
-      : backend_(backend), tables_(tables), pool_(pool) {}
+  Executor(Devices& devices, kernels::TableCache& tables, BufferPool& pool)
+      : devices_(devices), tables_(tables), pool_(pool) {}
 
   void Run(absl::Span<Slice> slices);
 
  private:
-  kernels::Backend& backend_;
+  Devices& devices_;
   kernels::TableCache& tables_;
   BufferPool& pool_;
 };

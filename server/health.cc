@@ -131,9 +131,10 @@ void Health::SetServing(bool serving) {
   for (WatchCall* watch : watches_) watch->Update();
 }
 
-bool Health::serving() const {
+void Health::SetFaulted(const std::string& service) {
   absl::MutexLock lock(&mutex_);
-  return serving_;
+  faulted_.insert(service);
+  for (WatchCall* watch : watches_) watch->Update();
 }
 
 void Health::Shutdown() {
@@ -155,7 +156,8 @@ absl::StatusOr<HealthCheckResponse> Health::Check(const grpc::ByteBuffer& bytes)
 
 HealthCheckResponse::ServingStatus Health::StatusOf(const std::string& service) const {
   if (!services_.contains(service)) return HealthCheckResponse::SERVICE_UNKNOWN;
-  return serving_ ? HealthCheckResponse::SERVING : HealthCheckResponse::NOT_SERVING;
+  return serving_ && !faulted_.contains(service) ? HealthCheckResponse::SERVING
+                                                 : HealthCheckResponse::NOT_SERVING;
 }
 
 }  // namespace rope::server

@@ -27,7 +27,7 @@ class Health {
   using Service = grpc::health::v1::Health::WithRawMethod_Check<
       grpc::health::v1::Health::WithAsyncMethod_Watch<grpc::health::v1::Health::Service>>;
 
-  // Knows "" (the server as a whole) and `services`, all NOT_SERVING at first.
+  // Knows "" (the server as a whole) and the names in `services`, all NOT_SERVING at first.
   Health(const std::vector<std::string>& services, CallsInFlight& in_flight);
   ~Health();
 
@@ -36,7 +36,8 @@ class Health {
   void Arm(grpc::ServerCompletionQueue& queue);
 
   void SetServing(bool serving);
-  bool serving() const;
+  // This one of `services` is NOT_SERVING from now on, whatever the server is.
+  void SetFaulted(const std::string& service);
   // Ends every Watch, so that the gRPC server can shut down.
   void Shutdown();
 
@@ -53,6 +54,7 @@ class Health {
 
   mutable absl::Mutex mutex_;
   bool serving_ ABSL_GUARDED_BY(mutex_) = false;
+  std::set<std::string> faulted_ ABSL_GUARDED_BY(mutex_);
   bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;
   std::set<WatchCall*> watches_ ABSL_GUARDED_BY(mutex_);
 };

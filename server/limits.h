@@ -63,7 +63,11 @@ inline constexpr int64_t kTableCacheBytes = 256 * kMiB;
 inline constexpr int64_t kPooledBytesMax = 1 * kGiB;
 // Concurrent calls of one connection; gRPC buffers requests that nobody asked for.
 inline constexpr int kConcurrentStreamsMax = 128;
-// Unary calls of one method that are armed on each queue at a time.
+// While a stream holds this much that is not answered and taken yet, it is not read on: enough for
+// many prefills in flight, little enough for many clients that never read.
+inline constexpr int64_t kStreamBytesMax = 64 * kMiB;
+inline constexpr int64_t kStreamRequestsMax = 1024;
+// Calls of one method that are armed on each queue at a time.
 inline constexpr int kArmedCalls = 4;
 
 static_assert(kSkeletonBytesMax < kMessageBytesMax);

@@ -5,9 +5,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
+#include "proto/error_details.h"
 #include "proto/message_join.h"
 #include "proto/schema.h"
+#include "proto/wire_cursor.h"
 #include "server/array_reader.h"
+#include "server/error.h"
 #include "server/limits.h"
 
 namespace rope::server {
@@ -43,6 +46,50 @@ absl::Status ParseSkeleton(const std::string& skeleton, google::protobuf::Messag
 
 grpc::Slice SliceOf(const std::string& bytes) {
   return grpc::Slice(bytes.data(), bytes.size());
+}
+
+// Takes over the client's id; a longer one is refused later, under the server's own.
+void TakeId(const std::string& id, Request& request) {
+  if (id.empty() || static_cast<int64_t>(id.size()) > limits::kRequestIdBytesMax) return;
+  request.id = id;
+}
+
+// Skips the value of a field of wire type `type` that is not length-delimited.
+absl::Status SkipScalar(proto::WireType type, proto::WireCursor& cursor) {
+  switch (type) {
+    case proto::WireType::kVarint:
+      return cursor.ReadVarint().status();
+    case proto::WireType::kFixed64:
+      return cursor.ReadView(8).status();
+    case proto::WireType::kFixed32:
+      return cursor.ReadView(4).status();
+    default:
+      return absl::InvalidArgumentError("request: got a group, want a message");
+  }
+}
+
+// The request_id of a message that was refused, as far as it can be read; else empty.
+absl::StatusOr<std::string> FindId(absl::Span<const std::string_view> fragments) {
+  proto::WireCursor cursor(fragments);
+  while (cursor.position() < cursor.size()) {
+    ROPE_ASSIGN_OR_RETURN(const uint64_t tag, cursor.ReadVarint());
+    const auto type = static_cast<proto::WireType>(tag & 7);
+    if (type != proto::WireType::kLength) {
+      ROPE_RETURN_IF_ERROR(SkipScalar(type, cursor));
+      continue;
+    }
+    ROPE_ASSIGN_OR_RETURN(const uint64_t length, cursor.ReadVarint());
+    ROPE_ASSIGN_OR_RETURN(const proto::FragmentedBytes value,
+                          cursor.ReadView(static_cast<int64_t>(length)));
+    if (tag >> 3 != v1::RotateRequest::kRequestIdFieldNumber) continue;
+    std::string id(static_cast<size_t>(value.bytes), '\0');
+    value.CopyTo(id.data());
+    v1::RotateRequest alone;
+    alone.set_request_id(id);
+    ROPE_RETURN_IF_ERROR(ParseSkeleton(alone.SerializeAsString(), alone));  // refuses broken UTF-8
+    return id;
+  }
+  return std::string();
 }
 
 v1::RotateResponse Head(Request& request) {
@@ -93,13 +140,16 @@ absl::Status DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max, R
   bytes.Clear();
   auto slices = std::make_shared<const std::vector<grpc::Slice>>(std::move(dumped));
   static const proto::Schema& schema = proto::Schema::Of(v1::RotateRequest::descriptor());
-  ROPE_ASSIGN_OR_RETURN(request.split, proto::Split(schema, ViewsOf(*slices), kSplitOptions));
+  const std::vector<std::string_view> views = ViewsOf(*slices);
+  absl::StatusOr<proto::SplitMessage> split = proto::Split(schema, views, kSplitOptions);
+  if (!split.ok()) {
+    if (const auto id = FindId(views); id.ok()) TakeId(*id, request);
+    return split.status();
+  }
+  request.split = *std::move(split);
   ROPE_RETURN_IF_ERROR(ParseSkeleton(request.split.skeleton, request.message));
   request.received_bytes = std::move(slices);
-  const std::string& id = request.message.request_id();
-  // A longer one is refused, and logged under the server's own.
-  const bool fits = static_cast<int64_t>(id.size()) <= limits::kRequestIdBytesMax;
-  if (!id.empty() && fits) request.id = id;
+  TakeId(request.message.request_id(), request);
   return absl::OkStatus();
 }
 
@@ -139,6 +189,14 @@ grpc::ByteBuffer EncodeReply(Request& request) {
     slices.push_back(SliceOf(std::move(request.outputs[next_output])));
   }
   return grpc::ByteBuffer(slices.data(), slices.size());
+}
+
+grpc::ByteBuffer EncodeError(const std::string& request_id, const absl::Status& status) {
+  v1::RotateResponse response;
+  response.set_request_id(request_id);
+  *response.mutable_error() = proto::MakeError(status.raw_code(), ShortMessage(status.message()));
+  response.mutable_error()->set_retry_delay_ms(RetryDelayMs(status));
+  return EncodeMessage(response);
 }
 
 }  // namespace rope::server

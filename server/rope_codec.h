@@ -20,7 +20,8 @@
 
 namespace rope::server {
 
-// Fills message, split and received_bytes of `request` and clears `bytes`.
+// Fills message, split and received_bytes of `request` and clears `bytes`. The request's id is set
+// where it can be read at all, whatever else is wrong with the message.
 absl::Status DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max, Request& request);
 
 // Any other request of the service, which has no payloads worth keeping apart: strict in the same
@@ -34,6 +35,9 @@ grpc::Slice SliceOf(PooledBuffer buffer);
 
 // The reply to a request that has run. Takes its outputs.
 grpc::ByteBuffer EncodeReply(Request& request);
+
+// The reply that says why a request was not answered otherwise; for streams.
+grpc::ByteBuffer EncodeError(const std::string& request_id, const absl::Status& status);
 
 }  // namespace rope::server
 

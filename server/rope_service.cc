@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/describe.h"
 #include "server/error.h"
+#include "server/limits.h"
 #include "server/rope_codec.h"
 
 namespace rope::server {
@@ -31,41 +32,6 @@ absl::Status NotBuilt(const std::string& method) {
 }  // namespace
 
 class RopeService::Generated final : public AllMethods {};
-
-// A stream that is answered UNIMPLEMENTED at once.
-class RopeService::RefusedStream {
- public:
-  static void Arm(RopeService& service, grpc::ServerCompletionQueue& queue) {
-    auto call =
-        std::unique_ptr<RefusedStream>(new RefusedStream(service, queue));  // owned by itself
-    RefusedStream& armed = *call.release();
-    service.generated_->RequestRotateStream(&armed.context_, &armed.stream_, &queue, &queue,
-                                            &armed.received_);
-  }
-
- private:
-  RefusedStream(RopeService& service, grpc::ServerCompletionQueue& queue)
-      : service_(service), queue_(queue), stream_(&context_) {}
-
-  void OnReceived(bool ok) {
-    if (!ok) {
-      delete this;
-      return;
-    }
-    Arm(service_, queue_);
-    const absl::Status status = NotBuilt("RotateStream");
-    service_.Record("RotateStream", service_.MakeId(), status);
-    stream_.Finish(ToGrpcStatus(status, context_), &ended_);
-  }
-  void OnEnded(bool) { delete this; }
-
-  RopeService& service_;
-  grpc::ServerCompletionQueue& queue_;
-  grpc::ServerContext context_;
-  grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> stream_;
-  CallEvent<RefusedStream> received_{this, &RefusedStream::OnReceived};
-  CallEvent<RefusedStream> ended_{this, &RefusedStream::OnEnded};
-};
 
 // Adds a method: how gRPC is asked for its next call, and what answers it.
 #define ROPE_METHOD(name, handle)                                                                 \
@@ -103,6 +69,15 @@ RopeService::RopeService(Parts parts)
   ROPE_METHOD(ListRegions, Refused("ListRegions"));
   ROPE_METHOD(GetTableCacheStatistics, Refused("GetTableCacheStatistics"));
   ROPE_METHOD(WarmUp, Refused("WarmUp"));
+  rotate_stream_ = {
+      [this](grpc::ServerContext* context, StreamCall::Stream* stream,
+             grpc::ServerCompletionQueue* queue,
+             void* tag) { generated_->RequestRotateStream(context, stream, queue, queue, tag); },
+      [this](StreamCall& call, grpc::ByteBuffer& message) { RotateOnStream(call, message); },
+      parts_.in_flight,
+      &open_streams_,
+      limits::kStreamBytesMax,
+      limits::kStreamRequestsMax};
 }
 
 #undef ROPE_METHOD
@@ -116,32 +91,57 @@ grpc::Service& RopeService::service() {
 void RopeService::Arm(grpc::ServerCompletionQueue& queue, int calls) {
   for (int i = 0; i < calls; ++i) {
     for (const auto& method : methods_) UnaryCall::Arm(*method, queue);
-    RefusedStream::Arm(*this, queue);
+    StreamCall::Arm(rotate_stream_, queue);
   }
 }
 
-void RopeService::Rotate(UnaryCall& call) {
+void RopeService::DrainStreams() {
+  open_streams_.Drain();
+}
+
+template <typename Call>
+std::unique_ptr<Request> RopeService::NewRequest(const Call& call) {
   auto request = std::make_unique<Request>();
   request->received = parts_.clock->Now();
   request->id = MakeId();
   request->session = absl::HashOf(call.context().peer());
   request->deadline = absl::FromChrono(call.context().deadline());
   request->cancelled = call.cancelled();
-  request->done = [this, &call](std::unique_ptr<Request> finished, const absl::Status& status) {
-    Reply(call, std::move(finished), status);
-  };
-  absl::Status status = DecodeRequest(call.request(), parts_.max_message_bytes, *request);
-  request->stages.set_decode(absl::ToDoubleMicroseconds(parts_.clock->Now() - request->received));
-  if (status.ok()) status = parts_.engine->Submit(request);
-  if (!status.ok()) Reply(call, std::move(request), status);
+  return request;
 }
 
-void RopeService::Reply(UnaryCall& call, std::unique_ptr<Request> request,
-                        const absl::Status& status) {
-  Record("Rotate", request->id, status);
-  const grpc::ByteBuffer reply = status.ok() ? EncodeReply(*request) : grpc::ByteBuffer();
-  request.reset();  // gives permit and received bytes back before the client can ask again
-  call.Finish(status, reply);
+void RopeService::Submit(grpc::ByteBuffer& message, std::unique_ptr<Request> request) {
+  absl::Status status = DecodeRequest(message, parts_.max_message_bytes, *request);
+  request->stages.set_decode(absl::ToDoubleMicroseconds(parts_.clock->Now() - request->received));
+  if (status.ok()) status = parts_.engine->Submit(request);
+  if (status.ok()) return;
+  const Request::Done done = std::move(request->done);
+  done(std::move(request), status);
+}
+
+void RopeService::Rotate(UnaryCall& call) {
+  std::unique_ptr<Request> request = NewRequest(call);
+  request->done = [this, &call](std::unique_ptr<Request> finished, const absl::Status& status) {
+    Record("Rotate", finished->id, status);
+    const grpc::ByteBuffer reply = status.ok() ? EncodeReply(*finished) : grpc::ByteBuffer();
+    finished.reset();  // gives permit and received bytes back before the client can ask again
+    call.Finish(status, reply);
+  };
+  Submit(call.request(), std::move(request));
+}
+
+void RopeService::RotateOnStream(StreamCall& call, grpc::ByteBuffer& message) {
+  std::unique_ptr<Request> request = NewRequest(call);
+  const auto bytes = static_cast<int64_t>(message.Length());
+  request->done = [this, &call, bytes](std::unique_ptr<Request> finished,
+                                       const absl::Status& status) {
+    Record("RotateStream", finished->id, status);
+    const grpc::ByteBuffer reply =
+        status.ok() ? EncodeReply(*finished) : EncodeError(finished->id, status);
+    finished.reset();
+    call.Answer(reply, bytes);
+  };
+  Submit(message, std::move(request));
 }
 
 template <typename In, typename Out>

@@ -19,6 +19,7 @@
 #include "server/engine.h"
 #include "server/metrics.h"
 #include "server/model_registry.h"
+#include "server/stream_call.h"
 #include "server/unary_call.h"
 
 namespace rope::server {
@@ -42,13 +43,19 @@ class RopeService {
   grpc::Service& service();
   // Arms `calls` calls of each method on `queue`.
   void Arm(grpc::ServerCompletionQueue& queue, int calls);
+  // Ends open streams once what they accepted is answered.
+  void DrainStreams();
 
  private:
   class Generated;
-  class RefusedStream;
 
   void Rotate(UnaryCall& call);
-  void Reply(UnaryCall& call, std::unique_ptr<Request> request, const absl::Status& status);
+  void RotateOnStream(StreamCall& call, grpc::ByteBuffer& message);
+  // What a message of a call asks for, as far as the call itself says it.
+  template <typename Call>
+  std::unique_ptr<Request> NewRequest(const Call& call);
+  // Decodes and submits; whatever happens, the request's `done` is called.
+  void Submit(grpc::ByteBuffer& message, std::unique_ptr<Request> request);
   // A method that answers at once: `answer` makes the reply, or says why not.
   template <typename In, typename Out>
   UnaryCall::Handler Immediate(const std::string& method,
@@ -60,6 +67,8 @@ class RopeService {
   const Parts parts_;
   std::unique_ptr<Generated> generated_;
   std::vector<std::unique_ptr<UnaryCall::Method>> methods_;
+  OpenStreams open_streams_;
+  StreamCall::Method rotate_stream_;
   std::atomic<uint64_t> next_id_{1};
 };
 

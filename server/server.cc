@@ -3,6 +3,7 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server_builder.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <utility>
@@ -30,9 +31,11 @@ std::string MakeInstanceId() {
   return absl::StrFormat("%016x", absl::Uniform<uint64_t>(random));
 }
 
-std::string ChooseDevice(const std::string& device) {
-  if (device == "auto") return kernels::ListBackends().front();
-  return device;
+// What health knows by name: the service, and each device.
+std::vector<std::string> HealthNames(const Devices& devices) {
+  std::vector<std::string> names = {"rope.v1.RopeService"};
+  for (const Devices::Device& device : devices.list()) names.push_back(device.name);
+  return names;
 }
 
 }  // namespace
@@ -59,19 +62,21 @@ absl::Status Server::Build() {
     return absl::UnimplementedError("--enable_shared_memory: got true, want false: not built yet");
   }
   const int threads = options_.threads > 0 ? options_.threads : ProcessorCount();
-  const std::string device = ChooseDevice(options_.device);
-  auto backend = kernels::CreateBackend(device, {.threads = threads});
-  if (!backend.ok()) return Prefixed("--device: ", backend.status());
-  backend_ = *std::move(backend);
+  auto devices = Devices::Create(options_.device, {.threads = threads}, clock_);
+  if (!devices.ok()) return Prefixed("--device: ", devices.status());
+  devices_ = *std::move(devices);
+  devices_->set_on_fault([this](std::string_view device, const absl::Status& status) {
+    OnDeviceFault(device, status);
+  });
   tables_ = std::make_unique<kernels::TableCache>(options_.table_cache_bytes);
   ROPE_ASSIGN_OR_RETURN(registry_, ModelRegistry::Create(instance_id_, options_.models));
-  metrics_ = std::make_unique<Metrics>(kVersion, std::string(backend_->name()));
+  metrics_ = std::make_unique<Metrics>(kVersion, devices_->list().front().name);
   pool_ = std::make_unique<BufferPool>(limits::kPooledBytesMax);
   admission_ = std::make_unique<Admission>(
       limits::kAdmittedRequestsMax,
       std::max(limits::kAdmittedBytesMax,
                2 * options_.max_message_bytes + limits::kTokenBytes * limits::kTokensMax));
-  executor_ = std::make_unique<Executor>(*backend_, *tables_, *pool_);
+  executor_ = std::make_unique<Executor>(*devices_, *tables_, *pool_);
   batcher_ = std::make_unique<Batcher>(
       Batcher::Options{.direct_slots = threads}, clock_,
       [executor = executor_.get()](absl::Span<Slice> slices) { executor->Run(slices); });
@@ -79,7 +84,7 @@ absl::Status Server::Build() {
   rope_service_ = std::make_unique<RopeService>(
       RopeService::Parts{engine_.get(), registry_.get(), metrics_.get(), &clock_, &in_flight_,
                          instance_id_, options_.max_message_bytes, [this] { return Info(); }});
-  health_ = std::make_unique<Health>(std::vector<std::string>{"rope.v1.RopeService"}, in_flight_);
+  health_ = std::make_unique<Health>(HealthNames(*devices_), in_flight_);
   ROPE_RETURN_IF_ERROR(BuildGrpcServer(threads));
   ROPE_RETURN_IF_ERROR(Listen());
   ArmAndStart();
@@ -148,6 +153,7 @@ void Server::Drain(absl::Duration grace) {
   if (grpc_server_ != nullptr) {  // null: Create failed before
     StopAdvertising();
     unix_listeners_.clear();
+    rope_service_->DrainStreams();
     batcher_->Drain();  // from here on new calls are answered UNAVAILABLE
     in_flight_.AwaitNone(grace);
     health_->Shutdown();
@@ -156,14 +162,25 @@ void Server::Drain(absl::Duration grace) {
   if (poll_loop_ != nullptr) poll_loop_->Shutdown();
 }
 
+void Server::OnDeviceFault(std::string_view device, const absl::Status& status) {
+  const std::string name(device);
+  spdlog::error("device {}: {}; its work goes to {}", name, status.ToString(),
+                std::string(devices_->host().name()));
+  health_->SetFaulted(name);
+  // Who asked for this device gets a restart and not a slower server.
+  if (options_.device != "auto") health_->SetServing(false);
+}
+
 v1::GetServerInfoResponse Server::Info() const {
   v1::GetServerInfoResponse info;
   info.set_version(kVersion);
   info.set_instance_id(instance_id_);
   info.set_uptime_seconds(absl::ToDoubleSeconds(clock_.Now() - started_));
-  v1::Device& device = *info.add_devices();
-  device.set_name(std::string(backend_->name()));
-  device.set_detail(backend_->detail());
+  for (const Devices::Device& listed : devices_->list()) {
+    v1::Device& device = *info.add_devices();
+    device.set_name(listed.name);
+    device.set_detail(listed.detail);
+  }
   info.add_transports("inline");
   const std::pair<const char*, int64_t> bounds[] = {
       {"max_message_bytes", options_.max_message_bytes},

@@ -15,13 +15,13 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "kernels/backend.h"
 #include "kernels/table_cache.h"
 #include "rope/v1/rope_service.pb.h"
 #include "server/admission.h"
 #include "server/batcher.h"
 #include "server/buffer_pool.h"
 #include "server/clock.h"
+#include "server/devices.h"
 #include "server/engine.h"
 #include "server/executor.h"
 #include "server/health.h"
@@ -60,6 +60,7 @@ class Server {
   absl::Status BuildGrpcServer(int threads);
   absl::Status Listen();
   void ArmAndStart();
+  void OnDeviceFault(std::string_view device, const absl::Status& status);
   v1::GetServerInfoResponse Info() const;
 
   const ServerOptions options_;
@@ -68,7 +69,7 @@ class Server {
   const absl::Time started_;
 
   CallsInFlight in_flight_;
-  std::unique_ptr<kernels::Backend> backend_;
+  std::unique_ptr<Devices> devices_;
   std::unique_ptr<kernels::TableCache> tables_;
   std::unique_ptr<ModelRegistry> registry_;
   std::unique_ptr<Metrics> metrics_;

@@ -74,7 +74,7 @@ class UnaryCall {
     method.request(&armed.context_, &armed.request_, &armed.writer_, &queue, &armed.received_);
   }
 
-  grpc::ServerContext& context() { return context_; }
+  const grpc::ServerContext& context() const { return context_; }
   grpc::ByteBuffer& request() { return request_; }
   // True once the client has gone or given up; safe to read after the call was freed.
   const std::shared_ptr<std::atomic<bool>>& cancelled() const { return cancelled_; }

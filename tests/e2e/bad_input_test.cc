@@ -271,14 +271,13 @@ TEST_F(BadInputTest, OtherMethodsAreAsStrict) {
   EXPECT_TRUE(Serves(*stub_));
 }
 
-TEST_F(BadInputTest, StreamIsUnimplementedByName) {
+TEST_F(BadInputTest, AMethodThatIsNotBuiltSaysItsName) {
   grpc::ClientContext context;
-  const auto stream = stub_->RotateStream(&context);
-  v1::RotateResponse response;
-  EXPECT_FALSE(stream->Read(&response));
-  const grpc::Status status = stream->Finish();
+  v1::RegisterRegionResponse response;
+  const grpc::Status status =
+      stub_->RegisterRegion(&context, v1::RegisterRegionRequest(), &response);
   EXPECT_EQ(status.error_code(), kUnimplemented);
-  EXPECT_THAT(status.error_message(), StartsWith("RotateStream"));
+  EXPECT_THAT(status.error_message(), StartsWith("RegisterRegion"));
 }
 
 }  // namespace

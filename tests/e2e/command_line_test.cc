@@ -37,10 +37,32 @@ TEST(CommandLineTest, EveryFlagIsAccepted) {
   EXPECT_TRUE(Serves(*server.NewStub()));
 }
 
-TEST(CommandLineTest, DeviceThatIsNotBuiltInIsAnError) {
+// As if there were no GPU, also where there is one.
+class WithoutGpu {
+ public:
+  WithoutGpu() { setenv("CUDA_VISIBLE_DEVICES", "-1", 1); }
+  ~WithoutGpu() { unsetenv("CUDA_VISIBLE_DEVICES"); }
+};
+
+TEST(CommandLineTest, CudaWithoutAGpuIsAnErrorThatSaysWhy) {
+  const WithoutGpu without_gpu;
   const Outcome outcome = RunProgram({ServerProgram(), "--device=cuda", "--listen=127.0.0.1:0"});
   EXPECT_EQ(outcome.status, 1);
-  EXPECT_THAT(outcome.output, HasSubstr("--device"));
+  EXPECT_THAT(outcome.output, HasSubstr("rope_server: "));
+  EXPECT_THAT(outcome.output, HasSubstr("--device: "));
+  EXPECT_THAT(outcome.output, HasSubstr("cuda"));
+}
+
+TEST(CommandLineTest, AutoServesOnTheCpuWithoutAGpu) {
+  const WithoutGpu without_gpu;
+  TestServer server({"--device=auto"});
+  const auto stub = server.NewStub();
+  EXPECT_TRUE(Serves(*stub));
+  grpc::ClientContext context;
+  v1::GetServerInfoResponse info;
+  ASSERT_TRUE(stub->GetServerInfo(&context, v1::GetServerInfoRequest(), &info).ok());
+  ASSERT_EQ(info.devices_size(), 1);
+  EXPECT_EQ(info.devices(0).name(), "cpu");
 }
 
 TEST(CommandLineTest, AddressThatIsTakenIsAnError) {

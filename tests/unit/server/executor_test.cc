@@ -45,10 +45,7 @@ v1::RotateRequest Sample(const std::string& layout, const std::vector<int64_t>& 
 
 class ExecutorTest : public ::testing::Test {
  protected:
-  ExecutorTest() {
-    reference_ = kernels::CreateBackend("reference", {}).value();
-    registry_ = ModelRegistry::Create("test", {}).value();
-  }
+  ExecutorTest() { registry_ = ModelRegistry::Create("test", {}).value(); }
 
   // `sent` as it arrives in pieces, validated.
   std::unique_ptr<Request> Receive(const v1::RotateRequest& sent, size_t piece = 1 << 20) {
@@ -81,7 +78,7 @@ class ExecutorTest : public ::testing::Test {
   std::string Rotate(const v1::RotateRequest& sent, size_t piece = 1 << 20,
                      int64_t slice = 1 << 20) {
     const auto request = Receive(sent, piece);
-    Executor executor(*reference_, tables_, pool_);
+    Executor executor(reference_, tables_, pool_);
     for (int64_t begin = 0; begin < request->plan.tokens; begin += slice) {
       Slice one = {request.get(), begin, std::min(begin + slice, request->plan.tokens),
                    absl::OkStatus()};
@@ -92,7 +89,9 @@ class ExecutorTest : public ::testing::Test {
     return Output(*request);
   }
 
-  std::unique_ptr<kernels::Backend> reference_;
+  Devices reference_{kernels::CreateBackend("reference", {}).value()};
+  Devices fakes_{std::make_unique<FakeBackend>()};
+  FakeBackend& fake_ = static_cast<FakeBackend&>(fakes_.host());
   std::unique_ptr<ModelRegistry> registry_;
   kernels::TableCache tables_{limits::kTableCacheBytes};
   BufferPool pool_{limits::kPooledBytesMax};
@@ -170,11 +169,10 @@ TEST_F(ExecutorTest, SeveralTensorsAndRequestsShareOneCall) {
   AddTensor(two, "HSD", {1, 3, 8});
   const auto first = Receive(two);
   const auto second = Receive(Sample("SD", {4, 8}));
-  FakeBackend backend;
   std::vector<Slice> slices = WholeSlices({first.get(), second.get()});
-  Executor(backend, tables_, pool_).Run(absl::MakeSpan(slices));
-  EXPECT_EQ(backend.calls, 1);
-  EXPECT_EQ(backend.jobs_seen, 3);
+  Executor(fakes_, tables_, pool_).Run(absl::MakeSpan(slices));
+  EXPECT_EQ(fake_.calls, 1);
+  EXPECT_EQ(fake_.jobs_seen, 3);
   EXPECT_EQ(first->outputs.size(), 2U);
   EXPECT_EQ(first->device, "fake");
 }
@@ -182,10 +180,9 @@ TEST_F(ExecutorTest, SeveralTensorsAndRequestsShareOneCall) {
 TEST_F(ExecutorTest, FaultOfTheDeviceFailsEverySlice) {
   const auto first = Receive(Sample("SD", {3, 8}));
   const auto second = Receive(Sample("SD", {4, 8}));
-  FakeBackend backend;
-  backend.answer = absl::InternalError("device: got a fault");
+  fake_.answer = absl::InternalError("device: got a fault");
   std::vector<Slice> slices = WholeSlices({first.get(), second.get()});
-  Executor(backend, tables_, pool_).Run(absl::MakeSpan(slices));
+  Executor(fakes_, tables_, pool_).Run(absl::MakeSpan(slices));
   for (const Slice& slice : slices) {
     EXPECT_THAT(slice.status, StatusIs(absl::StatusCode::kInternal, HasSubstr("a fault")));
   }
@@ -204,7 +201,7 @@ TEST_F(ExecutorTest, TablesThatCannotBeBuiltFailTheirSliceAlone) {
   const auto first = Receive(far);
   const auto second = Receive(Sample("SD", {4, 8}));
   std::vector<Slice> slices = WholeSlices({first.get(), second.get()});
-  Executor(*reference_, failing, pool_).Run(absl::MakeSpan(slices));
+  Executor(reference_, failing, pool_).Run(absl::MakeSpan(slices));
   EXPECT_THAT(slices[0].status, StatusIs(absl::StatusCode::kInternal, HasSubstr("page")));
   EXPECT_THAT(slices[1].status, IsOk());
   EXPECT_EQ(Output(*second), Rotate(Sample("SD", {4, 8})));
@@ -218,11 +215,10 @@ TEST_F(ExecutorTest, EmptyTensorsNeedNoDevice) {
   for (const v1::RotateRequest& sent :
        {Sample("SHD", {0, 2, 8}), Sample("SHD", {3, 0, 8}), dynamic}) {
     const auto request = Receive(sent);
-    FakeBackend backend;
     std::vector<Slice> slices = WholeSlices({request.get()});
-    Executor(backend, tables_, pool_).Run(absl::MakeSpan(slices));
+    Executor(fakes_, tables_, pool_).Run(absl::MakeSpan(slices));
     EXPECT_THAT(slices[0].status, IsOk());
-    EXPECT_EQ(backend.calls, 0);
+    EXPECT_EQ(fake_.calls, 0);
     ASSERT_EQ(request->outputs.size(), 1U);
     EXPECT_EQ(request->outputs[0].size(), 0);
   }

@@ -1,0 +1,216 @@
+// RotateStream as a client of any language sees it: many requests in flight on one stream, each
+// answered once; an error ends its request and not the stream.
+#include <gmock/gmock.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/test_server.h"
+
+namespace rope::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using Stream = grpc::ClientReaderWriter<v1::RotateRequest, v1::RotateResponse>;
+
+v1::RotateRequest NamedRequest(const std::string& id, int64_t position) {
+  v1::RotateRequest request = UnitRequest(position);
+  request.set_request_id(id);
+  return request;
+}
+
+// 1 MiB of zeros.
+v1::RotateRequest MebibyteRequest(const std::string& id) {
+  v1::RotateRequest request;
+  request.set_request_id(id);
+  request.mutable_rope()->set_model("llama-3.1-8b");
+  request.mutable_positions()->set_start(0);
+  v1::Tensor& tensor = *request.add_tensors();
+  tensor.set_role(v1::ROLE_Q);
+  tensor.set_layout("SHD");
+  tensor.mutable_array()->set_dtype(v1::DTYPE_FP32);
+  for (const int64_t length : {64, 32, 128}) tensor.mutable_array()->add_shape(length);
+  tensor.mutable_array()->set_raw(std::string(1 << 20, '\0'));
+  return request;
+}
+
+double FirstNumber(const v1::RotateResponse& response) {
+  return response.tensors(0).array().numbers(0);
+}
+
+class RotateStreamTest : public ::testing::Test {
+ protected:
+  TestServer server_;
+  std::unique_ptr<v1::RopeService::Stub> stub_ = server_.NewStub();
+  grpc::ClientContext context_;
+};
+
+TEST_F(RotateStreamTest, ManyInFlightAreEachAnsweredOnceWithTheirOwnNumbers) {
+  const std::unique_ptr<Stream> stream = stub_->RotateStream(&context_);
+  constexpr int kRequests = 2000;
+  std::thread writer([&stream] {
+    for (int i = 0; i < kRequests; ++i) stream->Write(NamedRequest(absl::StrCat(i), i));
+    stream->WritesDone();
+  });
+  std::set<std::string> seen;
+  v1::RotateResponse response;
+  while (stream->Read(&response)) {
+    ASSERT_FALSE(response.has_error()) << response.error().message();
+    EXPECT_TRUE(seen.insert(response.request_id()).second) << response.request_id();
+    EXPECT_NEAR(FirstNumber(response), std::cos(std::stoi(response.request_id())), 1e-6);
+  }
+  writer.join();
+  EXPECT_EQ(seen.size(), kRequests);
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
+TEST_F(RotateStreamTest, AnErrorIsAnsweredInPlaceAndTheStreamGoesOn) {
+  const std::unique_ptr<Stream> stream = stub_->RotateStream(&context_);
+  v1::RotateResponse response;
+  v1::RotateRequest bad = NamedRequest("negative", -1);
+  ASSERT_TRUE(stream->Write(bad));
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_EQ(response.request_id(), "negative");
+  EXPECT_EQ(response.error().code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(response.error().field(), "positions.start");
+  EXPECT_EQ(response.error().got(), "-1");
+  EXPECT_FALSE(response.error().executed());
+  EXPECT_EQ(response.tensors_size(), 0);
+
+  ASSERT_TRUE(stream->Write(NamedRequest("good", 1)));
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_EQ(response.request_id(), "good");
+  EXPECT_NEAR(FirstNumber(response), std::cos(1.0), 1e-6);
+  stream->WritesDone();
+  EXPECT_FALSE(stream->Read(&response));
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
+TEST_F(RotateStreamTest, AMessageThatIsRefusedBeforeItIsParsedStillNamesItsRequest) {
+  const std::unique_ptr<Stream> stream = stub_->RotateStream(&context_);
+  v1::RotateRequest request = NamedRequest("unknown", 1);
+  request.GetReflection()->MutableUnknownFields(&request)->AddVarint(1000, 1);
+  ASSERT_TRUE(stream->Write(request));
+  v1::RotateResponse response;
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_EQ(response.request_id(), "unknown");
+  EXPECT_EQ(response.error().code(), grpc::StatusCode::UNIMPLEMENTED);
+  EXPECT_THAT(response.error().message(), HasSubstr("1000"));
+  stream->WritesDone();
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
+TEST_F(RotateStreamTest, GarbageIsAnsweredUnderTheServersOwnIdAndTheStreamGoesOn) {
+  grpc::GenericStub generic(server_.NewChannel());
+  grpc::CompletionQueue queue;
+  const auto stream = generic.PrepareCall(&context_, "/rope.v1.RopeService/RotateStream", &queue);
+  const auto step = [&queue] {
+    void* tag = nullptr;
+    bool ok = false;
+    return queue.Next(&tag, &ok) && ok;
+  };
+  stream->StartCall(nullptr);
+  ASSERT_TRUE(step());
+  const std::string good = NamedRequest("good", 1).SerializeAsString();
+  const std::vector<std::pair<std::string, bool>> cases = {{"\xff\xff", false}, {good, true}};
+  for (const auto& [bytes, served] : cases) {
+    const grpc::Slice slice(bytes);
+    stream->Write(grpc::ByteBuffer(&slice, 1), nullptr);
+    ASSERT_TRUE(step());
+    grpc::ByteBuffer reply;
+    stream->Read(&reply, nullptr);
+    ASSERT_TRUE(step());
+    grpc::Slice flat;
+    ASSERT_TRUE(reply.DumpToSingleSlice(&flat).ok());
+    v1::RotateResponse response;
+    ASSERT_TRUE(response.ParseFromArray(flat.begin(), static_cast<int>(flat.size())));
+    EXPECT_EQ(response.has_error(), !served);
+    EXPECT_FALSE(response.request_id().empty());
+  }
+  context_.TryCancel();
+  grpc::Status status;
+  stream->Finish(&status, nullptr);
+  ASSERT_TRUE(step());
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED);
+}
+
+TEST_F(RotateStreamTest, AnEmptyStreamEndsWell) {
+  const std::unique_ptr<Stream> stream = stub_->RotateStream(&context_);
+  stream->WritesDone();
+  v1::RotateResponse response;
+  EXPECT_FALSE(stream->Read(&response));
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
+// High-water mark of the process's resident memory, in MiB.
+int64_t PeakMebibytes(pid_t pid) {
+  std::ifstream status(absl::StrCat("/proc/", pid, "/status"));
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("VmHWM:", 0) == 0) return std::stoll(line.substr(6)) / 1024;
+  }
+  return -1;
+}
+
+TEST_F(RotateStreamTest, AClientThatDoesNotReadHoldsUpItselfAndABoundedShareOfMemory) {
+  const std::unique_ptr<Stream> stream = stub_->RotateStream(&context_);
+  constexpr int kRequests = 400;  // 400 MiB
+  std::thread writer([&stream] {
+    for (int i = 0; i < kRequests; ++i) stream->Write(MebibyteRequest(absl::StrCat(i)));
+    stream->WritesDone();
+  });
+  // The others are served all the while.
+  for (int i = 0; i < 50; ++i) EXPECT_TRUE(Serves(*server_.NewStub()));
+  int answered = 0;
+  v1::RotateResponse response;
+  while (stream->Read(&response)) {
+    EXPECT_FALSE(response.has_error()) << response.error().message();
+    ++answered;
+  }
+  writer.join();
+  EXPECT_EQ(answered, kRequests);
+  EXPECT_TRUE(stream->Finish().ok());
+  EXPECT_LT(PeakMebibytes(server_.process().pid()), 300);
+}
+
+TEST_F(RotateStreamTest, ACancelledStreamLeavesTheServerServing) {
+  for (int round = 0; round < 20; ++round) {
+    grpc::ClientContext context;
+    const std::unique_ptr<Stream> stream = stub_->RotateStream(&context);
+    for (int i = 0; i < round; ++i) stream->Write(MebibyteRequest(absl::StrCat(i)));
+    context.TryCancel();
+    EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  }
+  EXPECT_TRUE(Serves(*stub_));
+  server_.process().Signal(SIGTERM);
+  EXPECT_EQ(server_.process().Wait(), 0);  // nothing of those streams is left
+}
+
+TEST_F(RotateStreamTest, ADrainAnswersWhatWasAcceptedAndEndsTheStreamUnavailable) {
+  const std::unique_ptr<Stream> stream = stub_->RotateStream(&context_);
+  constexpr int kRequests = 50;
+  for (int i = 0; i < kRequests; ++i) ASSERT_TRUE(stream->Write(MebibyteRequest(absl::StrCat(i))));
+  v1::RotateResponse response;
+  ASSERT_TRUE(stream->Read(&response));
+  server_.process().Signal(SIGTERM);
+  std::set<std::string> seen = {response.request_id()};
+  while (stream->Read(&response)) {
+    EXPECT_TRUE(seen.insert(response.request_id()).second) << response.request_id();
+    if (response.has_error()) {
+      EXPECT_EQ(response.error().code(), grpc::StatusCode::UNAVAILABLE);
+    }
+  }
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(server_.process().Wait(), 0);
+}
+
+}  // namespace
+}  // namespace rope::testing
