@@ -66,6 +66,27 @@ TEST_F(GrpcurlTest, TurnsOneZeroAtPositionOneIntoCosAndSin) {
   EXPECT_NEAR(numbers[1].get<double>(), std::sin(1.0), 1e-7);
 }
 
+TEST_F(GrpcurlTest, StreamsSeveralRequestsOneOfThemBad) {
+  const auto request = [](const std::string& id, int position) {
+    return nlohmann::json{
+        {"request_id", id},
+        {"rope", {{"config", {{"head_dim", 2}}}, {"pairing", "PAIRING_HALF"}}},
+        {"positions", {{"position_ids", {{"numbers", {position}}}}}},
+        {"tensors",
+         {{{"role", "ROLE_Q"},
+           {"layout", "SHD"},
+           {"array", {{"dtype", "DTYPE_FP32"}, {"shape", {1, 1, 2}}, {"numbers", {1, 0}}}}}}}};
+  };
+  const std::string three =
+      request("a", 1).dump() + request("b", -1).dump() + request("c", 2).dump();
+  const Outcome outcome = Call("rope.v1.RopeService/RotateStream", three);
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("\"request_id\": \"a\""));
+  EXPECT_THAT(outcome.output, HasSubstr("\"request_id\": \"c\""));
+  EXPECT_THAT(outcome.output, HasSubstr("positions.position_ids: got -1"));
+  EXPECT_THAT(outcome.output, HasSubstr("0.5403022766113281"));
+}
+
 TEST_F(GrpcurlTest, TakesAVerbatimConfigJson) {
   const std::string config =
       R"({"model_type": "llama", "hidden_size": 128, "num_attention_heads": 2, "rope_theta": 500000,
