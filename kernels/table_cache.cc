@@ -54,6 +54,15 @@ int64_t TableBytes(const Frequencies& frequencies) {
          static_cast<int64_t>((frequencies.inv_freq.size() + 1) * sizeof(InverseFrequency));
 }
 
+// The page of a position: pages tile the positions below 0 as they do those above.
+int64_t PageOf(int64_t position) {
+  return position >= 0 ? position / kPageRows : (position + 1) / kPageRows - 1;
+}
+
+RowRef RowOf(int64_t position, const TablePage& page) {
+  return {&page, position - PageOf(position) * kPageRows};
+}
+
 struct Found {
   std::shared_ptr<Entry> entry;  // null: the table was removed from the cache meanwhile
   bool is_new = false;           // this caller has to build it
@@ -139,21 +148,23 @@ class TableCache::Impl {
 
 absl::Status TableCache::Impl::AppendRows(const Frequencies& frequencies,
                                           absl::Span<const int64_t> positions, TokenRows& rows) {
-  for (const int64_t position : positions) ROPE_CHECK(position >= 0 && position <= kPositionMax);
+  for (const int64_t position : positions) {
+    ROPE_CHECK(position >= -kPositionMax && position <= kPositionMax);
+  }
   if (!frequencies.cacheable) return AppendOwnRows(frequencies, positions, rows);
   const int64_t now = clock_.fetch_add(1, std::memory_order_relaxed);
   rows.rows.reserve(rows.rows.size() + positions.size());
   std::shared_ptr<Table> table;
   const TablePage* current = nullptr;
-  int64_t current_page = -1;
+  int64_t current_page = 0;
   for (const int64_t position : positions) {
-    if (position / kPageRows != current_page) {
-      current_page = position / kPageRows;
+    if (current == nullptr || PageOf(position) != current_page) {
+      current_page = PageOf(position);
       ROPE_ASSIGN_OR_RETURN(PagePtr page, CachedPage(frequencies, current_page, table, now));
       current = page.get();
       rows.pages.push_back(std::move(page));
     }
-    rows.rows.push_back({current, position % kPageRows});
+    rows.rows.push_back(RowOf(position, *current));
   }
   return absl::OkStatus();
 }
@@ -273,8 +284,8 @@ absl::Status TableCache::Impl::AppendOwnRows(const Frequencies& frequencies,
   constexpr size_t kSingleRows = 2;
   absl::flat_hash_map<int64_t, PagePtr> pages;
   for (size_t begin = 0, end = 0; begin < positions.size(); begin = end) {
-    const int64_t page = positions[begin] / kPageRows;
-    while (end < positions.size() && positions[end] / kPageRows == page) ++end;
+    const int64_t page = PageOf(positions[begin]);
+    while (end < positions.size() && PageOf(positions[end]) == page) ++end;
     const absl::Span<const int64_t> run = positions.subspan(begin, end - begin);
     if (run.size() <= kSingleRows) {
       rows.pages.push_back(BuildRows(frequencies, run));
@@ -288,7 +299,7 @@ absl::Status TableCache::Impl::AppendOwnRows(const Frequencies& frequencies,
       ROPE_ASSIGN_OR_RETURN(built, builder_(frequencies, page * kPageRows));
     }
     rows.pages.push_back(built);
-    for (const int64_t position : run) rows.rows.push_back({built.get(), position % kPageRows});
+    for (const int64_t position : run) rows.rows.push_back(RowOf(position, *built));
   }
   return absl::OkStatus();
 }

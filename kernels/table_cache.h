@@ -57,7 +57,8 @@ class TableCache {
   TableCache& operator=(const TableCache&) = delete;
 
   // Appends the row of each position to `rows`. Frequencies that are not cacheable get rows of
-  // their own, built for this call. REQUIRES: every position in [0, 2^30].
+  // their own, built for this call. Negative positions turn the other way: differences have them.
+  // REQUIRES: every position in [-2^30, 2^30].
   absl::Status AppendRows(const Frequencies& frequencies, absl::Span<const int64_t> positions,
                           TokenRows& rows);
 
@@ -71,7 +72,7 @@ class TableCache {
 
 // Rows of three-axis positions: frequency j of token i takes positions[mrope.Axis(j)][i]. Tokens
 // whose three positions are equal share the cache's rows; the others get rows built for this call.
-// REQUIRES: three spans of one length, every position in [0, 2^30].
+// REQUIRES: three spans of one length, every position in [-2^30, 2^30].
 absl::Status AppendMropeRows(TableCache& cache, const Frequencies& frequencies, const Mrope& mrope,
                              absl::Span<const absl::Span<const int64_t>> positions,
                              TokenRows& rows);

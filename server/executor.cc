@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/difference_rows.h"
 #include "kernels/status_macros.h"
 #include "server/job_cutter.h"
 
@@ -17,6 +18,38 @@ absl::Span<const int64_t> Between(const std::vector<int64_t>& values, int64_t be
                                              static_cast<size_t>(end - begin));
 }
 
+kernels::Placement PlacementOf(const kernels::Frequencies& frequencies,
+                               const std::array<std::vector<int64_t>, 3>& positions,
+                               const std::optional<kernels::Mrope>& mrope, int64_t begin,
+                               int64_t end) {
+  kernels::Placement placement;
+  placement.inv_freq = frequencies.inv_freq;
+  placement.mrope = mrope.has_value() ? &*mrope : nullptr;
+  for (size_t axis = 0; axis < (mrope.has_value() ? 3 : 1); ++axis) {
+    placement.positions[axis] = Between(positions[axis], begin, end);
+  }
+  return placement;
+}
+
+// The rows of the tokens [begin, end) of one run.
+absl::Status AppendRunRows(const Plan& plan, const TokenRun& run, int64_t begin, int64_t end,
+                           kernels::TableCache& tables, kernels::TokenRows& rows) {
+  if (run.from != nullptr) {
+    kernels::AppendDifferenceRows(
+        PlacementOf(*run.frequencies, plan.positions, plan.mrope, begin, end),
+        PlacementOf(*run.from, plan.from_positions, plan.from_mrope, begin, end),
+        plan.attention_factor_applied ? plan.attention_factor : 1, rows);
+    return absl::OkStatus();
+  }
+  if (!plan.mrope.has_value()) {
+    return tables.AppendRows(*run.frequencies, Between(plan.positions[0], begin, end), rows);
+  }
+  const std::array<absl::Span<const int64_t>, 3> axes = {Between(plan.positions[0], begin, end),
+                                                         Between(plan.positions[1], begin, end),
+                                                         Between(plan.positions[2], begin, end)};
+  return kernels::AppendMropeRows(tables, *run.frequencies, *plan.mrope, axes, rows);
+}
+
 // The rows of the tokens [begin, end).
 absl::Status AppendRows(const Plan& plan, int64_t begin, int64_t end, kernels::TableCache& tables,
                         kernels::TokenRows& rows) {
@@ -25,16 +58,7 @@ absl::Status AppendRows(const Plan& plan, int64_t begin, int64_t end, kernels::T
                               [](int64_t token, const TokenRun& r) { return token < r.end; });
   for (; begin < end; ++run) {
     const int64_t stop = std::min(end, run->end);
-    if (plan.mrope.has_value()) {
-      const std::array<absl::Span<const int64_t>, 3> axes = {
-          Between(plan.positions[0], begin, stop), Between(plan.positions[1], begin, stop),
-          Between(plan.positions[2], begin, stop)};
-      ROPE_RETURN_IF_ERROR(
-          kernels::AppendMropeRows(tables, *run->frequencies, *plan.mrope, axes, rows));
-    } else {
-      ROPE_RETURN_IF_ERROR(
-          tables.AppendRows(*run->frequencies, Between(plan.positions[0], begin, stop), rows));
-    }
+    ROPE_RETURN_IF_ERROR(AppendRunRows(plan, *run, begin, stop, tables, rows));
     begin = stop;
   }
   return absl::OkStatus();

@@ -21,80 +21,156 @@ absl::Status CheckAll(absl::Span<const int64_t> positions, absl::string_view fie
   return absl::OkStatus();
 }
 
-absl::Status CheckAlternatives(const v1::Positions& message) {
+absl::Status CheckAlternatives(const v1::Positions& message, absl::string_view path) {
   std::vector<std::string> given;
   if (message.has_start()) given.push_back("start");
   if (message.has_starts()) given.push_back("starts");
   if (message.has_position_ids()) given.push_back("position_ids");
   if (given.size() == 1) return absl::OkStatus();
-  return InvalidField("positions", given.empty() ? "nothing" : absl::StrJoin(given, " and "),
+  return InvalidField(path, given.empty() ? "nothing" : absl::StrJoin(given, " and "),
                       "exactly one of start, starts and position_ids");
 }
+
+// Which share of each sequence this rank holds.
+struct ContextParallel {
+  int64_t size = 1;
+  int64_t rank = 0;
+
+  // Index in the whole sequence of element `index` of `length` that are here: chunks `rank` and
+  // 2 * size - 1 - rank of 2 * size.
+  int64_t Global(int64_t index, int64_t length) const {
+    const int64_t chunk = length / 2;
+    if (size == 1) return index;
+    return index < chunk ? rank * chunk + index : (2 * size - 1 - rank) * chunk + index - chunk;
+  }
+};
+
+absl::StatusOr<ContextParallel> ReadContextParallel(const v1::Positions& message,
+                                                    absl::string_view path) {
+  ContextParallel result;
+  const std::string size_field = absl::StrCat(path, ".cp_size");
+  const std::string rank_field = absl::StrCat(path, ".cp_rank");
+  if (!message.has_cp_size()) {
+    if (message.has_cp_rank()) return InvalidField(size_field, "nothing", "it beside cp_rank");
+    return result;
+  }
+  result.size = message.cp_size();
+  result.rank = message.cp_rank();
+  if (result.size < 1) return InvalidField(size_field, result.size, "a size >= 1");
+  if (!message.has_cp_rank() || result.rank < 0 || result.rank >= result.size) {
+    return InvalidField(rank_field,
+                        message.has_cp_rank() ? absl::StrCat(result.rank) : std::string("nothing"),
+                        absl::StrCat("0 to ", result.size - 1));
+  }
+  if (message.has_position_ids()) {
+    return InvalidField(size_field, "it beside position_ids", "start or starts, or it unset");
+  }
+  return result;
+}
+
+// The sequences of a tensor, whichever way it holds them.
+struct Sequences {
+  std::vector<int64_t> length;  // of each, as far as it is here
+  // By element along T: its sequence, and its index within it. Empty without a T axis.
+  std::vector<int64_t> sequence;
+  std::vector<int64_t> index;
+
+  int64_t count() const { return static_cast<int64_t>(length.size()); }
+};
 
 // Offsets of the packed sequences of a T axis, the total at the end.
 absl::StatusOr<std::vector<int64_t>> ReadCuSeqlens(const v1::Positions& message,
                                                    const proto::SplitMessage& split,
-                                                   const Layout& layout) {
-  constexpr char kField[] = "positions.cu_seqlens";
+                                                   const Layout& layout, absl::string_view path) {
+  const std::string field = absl::StrCat(path, ".cu_seqlens");
   if (!message.has_cu_seqlens()) return std::vector<int64_t>{0, layout.Length('T')};
-  if (!layout.Has('T')) return InvalidField(kField, "it without a T axis", "it unset");
-  ROPE_ASSIGN_OR_RETURN(const IntegerArray array,
-                        ReadIntegers(message.cu_seqlens(), split, kField));
+  if (!layout.Has('T')) return InvalidField(field, "it without a T axis", "it unset");
+  ROPE_ASSIGN_OR_RETURN(const IntegerArray array, ReadIntegers(message.cu_seqlens(), split, field));
   const std::vector<int64_t>& offsets = array.values;
   if (array.shape.size() != 1 || offsets.size() < 2) {
-    return InvalidField(kField, Brackets(array.shape), "one axis of sequences + 1");
+    return InvalidField(field, Brackets(array.shape), "one axis of sequences + 1");
   }
-  if (offsets.front() != 0) return InvalidField(kField, offsets.front(), "0 first");
+  if (offsets.front() != 0) return InvalidField(field, offsets.front(), "0 first");
   if (!std::is_sorted(offsets.begin(), offsets.end())) {
-    return InvalidField(kField, "a falling offset", "offsets that never fall");
+    return InvalidField(field, "a falling offset", "offsets that never fall");
   }
   if (offsets.back() != layout.Length('T')) {
-    return InvalidField(kField, offsets.back(), absl::StrCat(layout.Length('T'), " last, as T"));
+    return InvalidField(field, offsets.back(), absl::StrCat(layout.Length('T'), " last, as T"));
   }
   return array.values;
 }
 
-// Sequence, and index within it, of each element along T.
-struct PackedTokens {
-  std::vector<int64_t> sequence;
-  std::vector<int64_t> index;
-};
-
-PackedTokens Unpack(const std::vector<int64_t>& offsets) {
-  PackedTokens tokens;
+absl::StatusOr<Sequences> ReadSequences(const v1::Positions& message,
+                                        const proto::SplitMessage& split, const Layout& layout,
+                                        absl::string_view path) {
+  ROPE_ASSIGN_OR_RETURN(const std::vector<int64_t> offsets,
+                        ReadCuSeqlens(message, split, layout, path));
+  Sequences sequences;
+  if (!layout.Has('T')) {
+    sequences.length.assign(static_cast<size_t>(layout.Length('B')), layout.Length('S'));
+    return sequences;
+  }
   for (size_t i = 0; i + 1 < offsets.size(); ++i) {
+    sequences.length.push_back(offsets[i + 1] - offsets[i]);
     for (int64_t t = offsets[i]; t < offsets[i + 1]; ++t) {
-      tokens.sequence.push_back(static_cast<int64_t>(i));
-      tokens.index.push_back(t - offsets[i]);
+      sequences.sequence.push_back(static_cast<int64_t>(i));
+      sequences.index.push_back(t - offsets[i]);
     }
   }
-  return tokens;
+  return sequences;
+}
+
+absl::Status CheckChunks(const ContextParallel& parallel, const Sequences& sequences,
+                         absl::string_view path) {
+  if (parallel.size == 1) return absl::OkStatus();
+  for (const int64_t length : sequences.length) {
+    if (length % 2 == 0) continue;
+    return InvalidField(absl::StrCat(path, ".cp_size"),
+                        absl::StrCat(parallel.size, " and a sequence of ", length, " tokens here"),
+                        "an even number of tokens here: two chunks of each sequence");
+  }
+  return absl::OkStatus();
+}
+
+// Position of each sequence's first token.
+absl::StatusOr<std::vector<int64_t>> ReadStarts(const v1::Positions& message,
+                                                const proto::SplitMessage& split, int64_t sequences,
+                                                absl::string_view path) {
+  if (message.has_start()) {
+    ROPE_RETURN_IF_ERROR(CheckPosition(message.start(), absl::StrCat(path, ".start")));
+    return std::vector<int64_t>(static_cast<size_t>(sequences), message.start());
+  }
+  const std::string field = absl::StrCat(path, ".starts");
+  ROPE_ASSIGN_OR_RETURN(const IntegerArray array, ReadIntegers(message.starts(), split, field));
+  if (array.shape != std::vector<int64_t>{sequences}) {
+    return InvalidField(field + ".shape", Brackets(array.shape),
+                        absl::StrCat("[", sequences, "], one start for each sequence"));
+  }
+  ROPE_RETURN_IF_ERROR(CheckAll(array.values, field));
+  return array.values;
 }
 
 // Positions that follow each sequence's first one. REQUIRES: result.sequence is filled.
 absl::Status FillFromStarts(const v1::Positions& message, const proto::SplitMessage& split,
-                            const Layout& layout, const PackedTokens& packed, int64_t sequences,
+                            const Layout& layout, const Sequences& sequences,
+                            const ContextParallel& parallel, absl::string_view path,
                             TokenPositions& result) {
-  std::vector<int64_t> starts(static_cast<size_t>(sequences), message.start());
-  if (message.has_start()) ROPE_RETURN_IF_ERROR(CheckPosition(message.start(), "positions.start"));
-  if (message.has_starts()) {
-    ROPE_ASSIGN_OR_RETURN(const IntegerArray array,
-                          ReadIntegers(message.starts(), split, "positions.starts"));
-    if (array.shape != std::vector<int64_t>{sequences}) {
-      return InvalidField("positions.starts.shape", Brackets(array.shape),
-                          absl::StrCat("[", sequences, "], one start for each sequence"));
-    }
-    starts = array.values;
-    ROPE_RETURN_IF_ERROR(CheckAll(starts, "positions.starts"));
-  }
+  ROPE_ASSIGN_OR_RETURN(const std::vector<int64_t> starts,
+                        ReadStarts(message, split, sequences.count(), path));
+  ROPE_RETURN_IF_ERROR(CheckChunks(parallel, sequences, path));
   const bool has_t = layout.Has('T');
+  result.values[0].resize(static_cast<size_t>(layout.tokens()));
   ForEachToken(layout, [&](int64_t token, const TokenIndex& i) {
-    const auto t = static_cast<size_t>(i.t);
     const auto sequence = static_cast<size_t>(result.sequence[static_cast<size_t>(token)]);
-    const int64_t index = has_t ? packed.index[t] : i.s;
-    result.values[0][static_cast<size_t>(token)] = starts[sequence] + index;
+    const int64_t index = has_t ? sequences.index[static_cast<size_t>(i.t)] : i.s;
+    result.values[0][static_cast<size_t>(token)] =
+        starts[sequence] + parallel.Global(index, sequences.length[sequence]);
   });
-  return CheckAll(result.values[0], message.has_start() ? "positions.start" : "positions.starts");
+  // Other ranks hold the rest of each sequence, and all of them must see one length.
+  for (size_t i = 0; parallel.size > 1 && i < starts.size(); ++i) {
+    result.seq_len.push_back(std::max<int64_t>(1, starts[i] + sequences.length[i] * parallel.size));
+  }
+  return CheckAll(result.values[0], absl::StrCat(path, message.has_start() ? ".start" : ".starts"));
 }
 
 // How position_ids lie: [S], [B, S] or [T], behind an optional axis of 3.
@@ -104,7 +180,7 @@ struct IdShape {
 };
 
 absl::StatusOr<IdShape> MatchIdShape(absl::Span<const int64_t> shape, const Layout& layout,
-                                     bool multimodal) {
+                                     bool multimodal, const std::string& field) {
   std::vector<std::vector<int64_t>> legal;
   if (layout.Has('T')) {
     legal = {{layout.Length('T')}};
@@ -126,18 +202,19 @@ absl::StatusOr<IdShape> MatchIdShape(absl::Span<const int64_t> shape, const Layo
   std::vector<std::string> wanted;
   wanted.reserve(legal.size());
   for (const auto& candidate : legal) wanted.push_back(Brackets(candidate));
-  return InvalidField("positions.position_ids.shape", Brackets(shape),
+  return InvalidField(field + ".shape", Brackets(shape),
                       matches.empty() ? absl::StrJoin(wanted, " or ")
                                       : absl::StrCat(wanted.back(), ", which is not ambiguous"));
 }
 
 absl::Status FillFromIds(const v1::Positions& message, const proto::SplitMessage& split,
-                         const Layout& layout, bool multimodal, TokenPositions& result) {
-  constexpr char kField[] = "positions.position_ids";
+                         const Layout& layout, bool multimodal, absl::string_view path,
+                         TokenPositions& result) {
+  const std::string field = absl::StrCat(path, ".position_ids");
   ROPE_ASSIGN_OR_RETURN(const IntegerArray array,
-                        ReadIntegers(message.position_ids(), split, kField));
-  ROPE_ASSIGN_OR_RETURN(const IdShape shape, MatchIdShape(array.shape, layout, multimodal));
-  ROPE_RETURN_IF_ERROR(CheckAll(array.values, kField));
+                        ReadIntegers(message.position_ids(), split, field));
+  ROPE_ASSIGN_OR_RETURN(const IdShape shape, MatchIdShape(array.shape, layout, multimodal, field));
+  ROPE_RETURN_IF_ERROR(CheckAll(array.values, field));
   result.axes = shape.axes;
   const int64_t s_length = layout.Length('S');
   const int64_t per_axis = static_cast<int64_t>(array.values.size()) / shape.axes;
@@ -153,13 +230,14 @@ absl::Status FillFromIds(const v1::Positions& message, const proto::SplitMessage
   return absl::OkStatus();
 }
 
-absl::Status FillSeqLens(const v1::Positions& message, int64_t sequences, TokenPositions& result) {
+// What the caller says, or what was set before, or the largest position + 1.
+absl::Status FillSeqLens(const v1::Positions& message, int64_t sequences, absl::string_view path,
+                         TokenPositions& result) {
+  const std::string field = absl::StrCat(path, ".seq_len");
   const int64_t given = message.seq_len_size();
   for (const int64_t length : message.seq_len()) {
-    if (length < 1 || length > limits::kSeqLenMax) {
-      return InvalidField("positions.seq_len", length,
-                          absl::StrCat("lengths from 1 to ", limits::kSeqLenMax));
-    }
+    if (length >= 1 && length <= limits::kSeqLenMax) continue;
+    return InvalidField(field, length, absl::StrCat("lengths from 1 to ", limits::kSeqLenMax));
   }
   if (given == 1) {
     result.seq_len.assign(static_cast<size_t>(sequences), message.seq_len(0));
@@ -167,13 +245,13 @@ absl::Status FillSeqLens(const v1::Positions& message, int64_t sequences, TokenP
   }
   if (given != 0) {
     if (given != sequences) {
-      return InvalidField("positions.seq_len", absl::StrCat(given, " lengths"),
+      return InvalidField(field, absl::StrCat(given, " lengths"),
                           absl::StrCat("one, or ", sequences, ", one for each sequence"));
     }
     result.seq_len.assign(message.seq_len().begin(), message.seq_len().end());
     return absl::OkStatus();
   }
-  result.seq_len.assign(static_cast<size_t>(sequences), 1);
+  result.seq_len.resize(static_cast<size_t>(sequences), 1);
   for (int axis = 0; axis < result.axes; ++axis) {
     const std::vector<int64_t>& values = result.values[static_cast<size_t>(axis)];
     for (size_t token = 0; token < values.size(); ++token) {
@@ -197,27 +275,23 @@ absl::Status CheckPosition(int64_t position, absl::string_view field) {
 
 absl::StatusOr<TokenPositions> ReadPositions(const v1::Positions& message,
                                              const proto::SplitMessage& split, const Layout& layout,
-                                             bool multimodal) {
-  ROPE_RETURN_IF_ERROR(CheckAlternatives(message));
-  ROPE_ASSIGN_OR_RETURN(const std::vector<int64_t> offsets, ReadCuSeqlens(message, split, layout));
-  const PackedTokens packed = layout.Has('T') ? Unpack(offsets) : PackedTokens();
-  const int64_t sequences =
-      layout.Has('T') ? static_cast<int64_t>(offsets.size()) - 1 : layout.Length('B');
-  const auto tokens = static_cast<size_t>(layout.tokens());
+                                             bool multimodal, absl::string_view path) {
+  ROPE_RETURN_IF_ERROR(CheckAlternatives(message, path));
+  ROPE_ASSIGN_OR_RETURN(const ContextParallel parallel, ReadContextParallel(message, path));
+  ROPE_ASSIGN_OR_RETURN(const Sequences sequences, ReadSequences(message, split, layout, path));
 
   TokenPositions result;
-  result.sequence.resize(tokens);
+  result.sequence.resize(static_cast<size_t>(layout.tokens()));
   ForEachToken(layout, [&](int64_t token, const TokenIndex& i) {
     result.sequence[static_cast<size_t>(token)] =
-        layout.Has('T') ? packed.sequence[static_cast<size_t>(i.t)] : i.b;
+        layout.Has('T') ? sequences.sequence[static_cast<size_t>(i.t)] : i.b;
   });
   if (message.has_position_ids()) {
-    ROPE_RETURN_IF_ERROR(FillFromIds(message, split, layout, multimodal, result));
+    ROPE_RETURN_IF_ERROR(FillFromIds(message, split, layout, multimodal, path, result));
   } else {
-    result.values[0].resize(tokens);
-    ROPE_RETURN_IF_ERROR(FillFromStarts(message, split, layout, packed, sequences, result));
+    ROPE_RETURN_IF_ERROR(FillFromStarts(message, split, layout, sequences, parallel, path, result));
   }
-  ROPE_RETURN_IF_ERROR(FillSeqLens(message, sequences, result));
+  ROPE_RETURN_IF_ERROR(FillSeqLens(message, sequences.count(), path, result));
   return result;
 }
 

@@ -28,10 +28,11 @@ struct TokenPositions {
   std::vector<int64_t> seq_len;  // of each sequence: the caller's, or largest position + 1
 };
 
-// `multimodal`: the config has mrope_section, so that three axes are legal.
+// `multimodal`: the config has mrope_section, so that three axes are legal. `path` names the
+// message in errors, for example "positions".
 absl::StatusOr<TokenPositions> ReadPositions(const v1::Positions& message,
                                              const proto::SplitMessage& split, const Layout& layout,
-                                             bool multimodal);
+                                             bool multimodal, absl::string_view path);
 
 }  // namespace rope::server
 

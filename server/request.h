@@ -41,6 +41,8 @@ struct TokenRun {
   int64_t begin = 0;  // in memory order
   int64_t end = 0;
   std::shared_ptr<const kernels::Frequencies> frequencies;
+  // Set: these tokens were rotated with other frequencies, at Plan::from_positions, and move.
+  std::shared_ptr<const kernels::Frequencies> from;
 };
 
 // What a request asks for, checked and resolved: the executor needs nothing else.
@@ -51,10 +53,12 @@ struct Plan {
   bool rotates = true;          // false: the layer has no rotary embedding, tensors pass through
   kernels::PairGeometry geometry;
   bool conjugate = false;
-  std::vector<TokenRun> runs;                     // cover [0, tokens) in order
-  std::array<std::vector<int64_t>, 3> positions;  // by token; rows 1 and 2 only with mrope
-  std::optional<kernels::Mrope> mrope;            // set: positions has three rows
-  double attention_factor = 1;
+  std::vector<TokenRun> runs;                          // cover [0, tokens) in order
+  std::array<std::vector<int64_t>, 3> positions;       // by token; rows 1 and 2 only with mrope
+  std::optional<kernels::Mrope> mrope;                 // set: positions has three rows
+  std::array<std::vector<int64_t>, 3> from_positions;  // the same for runs with `from`
+  std::optional<kernels::Mrope> from_mrope;
+  double attention_factor = 1;  // that the operation multiplies with, applied or not
   bool attention_factor_applied = true;
   std::vector<std::string> warnings;
 

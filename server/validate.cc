@@ -1,17 +1,16 @@
 #include "server/validate.h"
 
 #include <algorithm>
-#include <limits>
 #include <string>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
-#include "kernels/check.h"
+#include "absl/strings/match.h"
 #include "kernels/checked_math.h"
 #include "kernels/status_macros.h"
 #include "server/array_reader.h"
 #include "server/error.h"
 #include "server/limits.h"
+#include "server/plan_rotation.h"
 #include "server/positions.h"
 
 namespace rope::server {
@@ -83,108 +82,35 @@ absl::Status ReadTensors(const v1::RotateRequest& message, const proto::SplitMes
   return absl::OkStatus();
 }
 
-absl::StatusOr<kernels::Multiplier> ReadOperation(const v1::RotateRequest& message, Plan& plan) {
+absl::Status CheckOperation(const v1::RotateRequest& message) {
   switch (message.operation()) {
     case v1::OPERATION_UNSPECIFIED:
     case v1::OPERATION_ROTATE:
-      break;
     case v1::OPERATION_INVERSE:
     case v1::OPERATION_BACKWARD:
-      plan.conjugate = true;
-      break;
+      if (!message.has_reposition()) return absl::OkStatus();
+      return InvalidField("reposition", "it without OPERATION_REPOSITION", "it unset");
     case v1::OPERATION_REPOSITION:
-      return absl::UnimplementedError(
-          "operation: got OPERATION_REPOSITION, want another: not built yet");
+      if (message.has_reposition()) return absl::OkStatus();
+      return InvalidField("reposition", "nothing", "where the tensors stand now");
     default:
       return InvalidField("operation", static_cast<int>(message.operation()),
-                          "OPERATION_ROTATE, OPERATION_INVERSE or OPERATION_BACKWARD");
+                          "OPERATION_ROTATE, OPERATION_INVERSE, OPERATION_BACKWARD or "
+                          "OPERATION_REPOSITION");
   }
-  plan.attention_factor_applied = !message.return_attention_factor();
-  if (!plan.attention_factor_applied) return kernels::Multiplier::kOne;
-  return message.operation() == v1::OPERATION_INVERSE ? kernels::Multiplier::kInverseAttentionFactor
-                                                      : kernels::Multiplier::kAttentionFactor;
 }
 
-absl::StatusOr<std::shared_ptr<const kernels::ResolvedRope>> ResolveFor(const RopeEntry& entry,
-                                                                        int64_t head_dim) {
-  ROPE_ASSIGN_OR_RETURN(auto resolved, entry.Resolve(head_dim));
-  if (resolved->head_dim() != head_dim) {
-    return InvalidField("tensors[0].array.shape", absl::StrCat("D ", head_dim),
-                        absl::StrCat("the config's head_dim ", resolved->head_dim()));
-  }
-  return resolved;
-}
-
-absl::StatusOr<kernels::PairGeometry> GeometryOf(const RopeEntry& entry,
-                                                 const kernels::ResolvedRope& resolved) {
-  if (!entry.pairing().has_value()) {
-    return InvalidField("rope.pairing", "nothing",
-                        "PAIRING_HALF or PAIRING_INTERLEAVED: this config does not say");
-  }
-  kernels::PairGeometry geometry;
-  geometry.pairing = *entry.pairing();
-  geometry.partner = resolved.rotary_dim() / 2;
-  return geometry;
-}
-
-// Cuts the tokens into runs of one length each. Sequences without tokens, and tokens without
-// bytes, need no frequencies.
-void MakeRuns(const kernels::ResolvedRope& resolved, const TokenPositions& positions,
-              kernels::Multiplier multiplier, Plan& plan) {
-  if (plan.bytes() == 0) return;
-  absl::flat_hash_map<int64_t, std::shared_ptr<const kernels::Frequencies>> by_length;
-  int64_t sequence = -1;  // of the token before
-  for (int64_t token = 0; token < plan.tokens; ++token) {
-    const int64_t next = positions.sequence[static_cast<size_t>(token)];
-    if (next != sequence) {
-      sequence = next;
-      const int64_t length =
-          resolved.DependsOnSeqLen() ? positions.seq_len[static_cast<size_t>(sequence)] : 1;
-      auto& frequencies = by_length[length];
-      if (frequencies == nullptr) frequencies = resolved.ForSeqLen(length, multiplier);
-      const bool same = !plan.runs.empty() && plan.runs.back().frequencies == frequencies;
-      if (!same) plan.runs.push_back({token, token, frequencies});
-    }
-    plan.runs.back().end = token + 1;
-  }
-  const size_t columns = plan.runs.front().frequencies->inv_freq.size();
-  for (const TokenRun& run : plan.runs) ROPE_CHECK(run.frequencies->inv_freq.size() == columns);
-  plan.geometry.pairs = static_cast<int64_t>(columns);
-}
-
-void WarnPastLength(const kernels::RopeConfig& config, const TokenPositions& positions,
-                    std::vector<std::string>& warnings) {
-  if (!config.max_position_embeddings.has_value()) return;
-  int64_t largest = -1;
-  for (const std::vector<int64_t>& values : positions.values) {
-    for (const int64_t position : values) largest = std::max(largest, position);
-  }
-  if (largest < *config.max_position_embeddings) return;
-  warnings.push_back(absl::StrCat("positions: up to ", largest, ", past the model's ",
-                                  *config.max_position_embeddings));
-}
-
-// Tables hold float32, and 1/m has to be one.
-absl::Status CheckInverse(kernels::Multiplier multiplier, double attention_factor) {
-  if (multiplier != kernels::Multiplier::kInverseAttentionFactor) return absl::OkStatus();
-  if (1 / attention_factor <= std::numeric_limits<float>::max()) return absl::OkStatus();
-  return InvalidField("operation",
-                      absl::StrCat("OPERATION_INVERSE with attention factor ", attention_factor),
-                      "an attention factor that can be divided by");
-}
-
-absl::Status PlanRotation(const RopeEntry& entry, kernels::Multiplier multiplier,
-                          TokenPositions positions, Plan& plan) {
-  const Layout& layout = plan.tensors.front().layout;
-  ROPE_ASSIGN_OR_RETURN(const auto resolved, ResolveFor(entry, layout.head_dim));
-  ROPE_ASSIGN_OR_RETURN(plan.geometry, GeometryOf(entry, *resolved));
-  plan.attention_factor = resolved->attention_factor();
-  ROPE_RETURN_IF_ERROR(CheckInverse(multiplier, plan.attention_factor));
-  MakeRuns(*resolved, positions, multiplier, plan);
-  WarnPastLength(resolved->config(), positions, plan.warnings);
-  if (positions.axes == 3) plan.mrope = resolved->config().mrope;
-  plan.positions = std::move(positions.values);
-  return absl::OkStatus();
+// The embedding that tensors were rotated with: the request's own where nothing else is said.
+absl::StatusOr<std::shared_ptr<const RopeEntry>> FindFrom(
+    const v1::Reposition& reposition, const std::shared_ptr<const RopeEntry>& entry,
+    ModelRegistry& registry) {
+  if (!reposition.has_from_rope()) return entry;
+  auto found = registry.Find(reposition.from_rope());
+  if (found.ok()) return *std::move(found);
+  // The registry speaks of "rope"; this is another field of the same type.
+  const absl::string_view message = found.status().message();
+  if (!absl::StartsWith(message, "rope")) return found.status();
+  return absl::Status(found.status().code(), absl::StrCat("reposition.from_", message));
 }
 
 }  // namespace
@@ -200,13 +126,24 @@ absl::StatusOr<Plan> Validate(const v1::RotateRequest& message, const proto::Spl
   ROPE_RETURN_IF_ERROR(ReadTensors(message, split, plan));
   plan.warnings = entry->warnings();
   plan.rotates = entry->layer().rotates;
+  plan.attention_factor_applied = !message.return_attention_factor();
   // A malformed request is refused by layers that do not rotate, too.
-  ROPE_ASSIGN_OR_RETURN(const kernels::Multiplier multiplier, ReadOperation(message, plan));
+  ROPE_RETURN_IF_ERROR(CheckOperation(message));
   ROPE_ASSIGN_OR_RETURN(TokenPositions positions,
                         ReadPositions(message.positions(), split, plan.tensors.front().layout,
-                                      entry->layer().config.mrope.has_value()));
-  if (!plan.rotates) return plan;
-  ROPE_RETURN_IF_ERROR(PlanRotation(*entry, multiplier, std::move(positions), plan));
+                                      entry->layer().config.mrope.has_value(), "positions"));
+  RopeAt to = {*entry, std::move(positions)};
+  if (message.operation() != v1::OPERATION_REPOSITION) {
+    ROPE_RETURN_IF_ERROR(PlanRotation(message.operation(), std::move(to), plan));
+    return plan;
+  }
+  ROPE_ASSIGN_OR_RETURN(const auto from_entry, FindFrom(message.reposition(), entry, registry));
+  ROPE_ASSIGN_OR_RETURN(
+      TokenPositions from_positions,
+      ReadPositions(message.reposition().from(), split, plan.tensors.front().layout,
+                    from_entry->layer().config.mrope.has_value(), "reposition.from"));
+  ROPE_RETURN_IF_ERROR(
+      PlanReposition({*from_entry, std::move(from_positions)}, std::move(to), plan));
   return plan;
 }
 

@@ -110,9 +110,6 @@ TEST_F(BadInputTest, PlannedFieldAndOperation) {
                 [](v1::RotateRequest& request) { request.mutable_output()->set_in_place(true); });
   ExpectRefused(kUnimplemented, "tensors[0].array.strides: got",
                 [](v1::RotateRequest& request) { ArrayOf(request).add_strides(2); });
-  ExpectRefused(
-      kUnimplemented, "operation: got OPERATION_REPOSITION",
-      [](v1::RotateRequest& request) { request.set_operation(v1::OPERATION_REPOSITION); });
 }
 
 TEST_F(BadInputTest, UnknownEnumNumbers) {

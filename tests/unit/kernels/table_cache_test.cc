@@ -52,9 +52,10 @@ void ExpectExact(const Frequencies& frequencies, int64_t position, const RowRef&
 
 std::vector<int64_t> PositionsAround(std::initializer_list<int64_t> centres) {
   std::vector<int64_t> positions;
+  constexpr int64_t kPositionMax = int64_t{1} << 30;
   for (const int64_t centre : centres) {
-    for (int64_t i = std::max<int64_t>(centre - 70, 0);
-         i <= std::min(centre + 70, int64_t{1} << 30); ++i) {
+    for (int64_t i = std::max(centre - 70, -kPositionMax); i <= std::min(centre + 70, kPositionMax);
+         ++i) {
       positions.push_back(i);
     }
   }
@@ -72,7 +73,7 @@ TokenRows Rows(TableCache& cache, const Frequencies& frequencies,
 TEST(TableCacheTest, RowsAreRightAtEveryPosition) {
   TableCache cache(kLargeBudget);
   const std::vector<int64_t> positions =
-      PositionsAround({0, 1000000, 1 << 24, 1000000000, int64_t{1} << 30});
+      PositionsAround({0, 1000000, 1 << 24, 1000000000, int64_t{1} << 30, -1000000, -(1 << 30)});
   for (const double multiplier : {1.0, 1.1386294361119891, 0.25}) {
     for (const double theta : {10000.0, 500000.0, 1e7}) {
       const Frequencies frequencies = MakeFrequencies(theta, 64, multiplier);
@@ -228,7 +229,7 @@ TEST(TableCacheTest, FrequenciesThatAreNotCacheableLeaveNothingBehind) {
   TableCache cache(kLargeBudget);
   Frequencies frequencies = MakeFrequencies(10000, 32);
   frequencies.cacheable = false;
-  const std::vector<int64_t> positions = PositionsAround({7, 1000000, 64 * 1000 - 70, 5});
+  const std::vector<int64_t> positions = PositionsAround({7, 1000000, 64 * 1000 - 70, 5, -9000});
   const TokenRows rows = Rows(cache, frequencies, positions);
   for (size_t i = 0; i < positions.size(); ++i) {
     ExpectExact(frequencies, positions[i], rows.rows[i]);

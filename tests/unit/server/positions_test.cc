@@ -42,7 +42,8 @@ absl::StatusOr<TokenPositions> Read(const v1::Positions& message, const Layout& 
   v1::RotateRequest request;
   *request.mutable_positions() = message;
   const ReceivedRequest received(request, piece);
-  return ReadPositions(received.message.positions(), received.split, layout, multimodal);
+  return ReadPositions(received.message.positions(), received.split, layout, multimodal,
+                       "positions");
 }
 
 v1::Positions Start(int64_t start) {
@@ -99,6 +100,58 @@ TEST(PositionsTest, LayersShareTheirPositions) {
   ASSERT_THAT(read, IsOk());
   EXPECT_THAT(read->values[0], ElementsAre(5, 6, 5, 6));
   EXPECT_THAT(read->seq_len, ElementsAre(7));
+}
+
+v1::Positions Parallel(v1::Positions message, int32_t size, int32_t rank) {
+  message.set_cp_size(size);
+  message.set_cp_rank(rank);
+  return message;
+}
+
+TEST(ContextParallelTest, RankHoldsItsChunkAndTheOneThatMirrorsIt) {
+  // 12 tokens in 6 chunks over three ranks: 0 and 5, 1 and 4, 2 and 3.
+  const Layout layout = LayoutOf("SD", {4, 8});
+  const std::vector<std::vector<int64_t>> want = {{0, 1, 10, 11}, {2, 3, 8, 9}, {4, 5, 6, 7}};
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    const auto read = Read(Parallel(Start(100), 3, rank), layout);
+    ASSERT_THAT(read, IsOk());
+    for (size_t i = 0; i < 4; ++i) {
+      EXPECT_EQ(read->values[0][i], 100 + want[static_cast<size_t>(rank)][i]) << rank;
+    }
+    EXPECT_THAT(read->seq_len, ElementsAre(112)) << "the same on every rank";
+  }
+}
+
+TEST(ContextParallelTest, PackedSequencesAreSplitOneByOne) {
+  // Sequences of 4 and 8 tokens over two ranks: here 2 and 4 of them.
+  const auto read = Read(Parallel(Packed({0, 2, 6}), 2, 0), LayoutOf("TD", {6, 8}));
+  ASSERT_THAT(read, IsOk());
+  EXPECT_THAT(read->values[0], ElementsAre(0, 3, 0, 1, 6, 7));
+  EXPECT_THAT(read->seq_len, ElementsAre(4, 8));
+}
+
+TEST(ContextParallelTest, OneRankHoldsEverythingAlsoOddLengths) {
+  const auto read = Read(Parallel(Start(0), 1, 0), LayoutOf("SD", {3, 8}));
+  ASSERT_THAT(read, IsOk());
+  EXPECT_THAT(read->values[0], ElementsAre(0, 1, 2));
+}
+
+TEST(ContextParallelTest, WhatCannotBeIsRefused) {
+  const Layout layout = LayoutOf("SD", {4, 8});
+  ExpectFails(Parallel(Start(0), 0, 0), layout, kInvalid, "positions.cp_size: got 0, want a size");
+  ExpectFails(Parallel(Start(0), 2, 2), layout, kInvalid, "positions.cp_rank: got 2, want 0 to 1");
+  ExpectFails(Parallel(Start(0), 2, -1), layout, kInvalid, "positions.cp_rank: got -1");
+  ExpectFails(Parallel(Start(0), 2, 0), LayoutOf("SD", {3, 8}), kInvalid,
+              "positions.cp_size: got 2 and a sequence of 3 tokens here, want an even number");
+  ExpectFails(Parallel(Ids({0, 1, 2, 3}, {4}), 2, 0), layout, kInvalid,
+              "positions.cp_size: got it beside position_ids");
+  v1::Positions lonely = Start(0);
+  lonely.set_cp_size(2);
+  ExpectFails(lonely, layout, kInvalid, "positions.cp_rank: got nothing");
+  lonely.clear_cp_size();
+  lonely.set_cp_rank(0);
+  ExpectFails(lonely, layout, kInvalid, "positions.cp_size: got nothing");
+  ExpectFails(Parallel(Start(0), 1 << 30, 0), layout, kOutOfRange, "positions.start: got");
 }
 
 TEST(PositionsTest, StartsOfAnotherCountAreInvalid) {

@@ -242,12 +242,77 @@ TEST(ValidateOperationTest, InverseAndBackwardTurnBack) {
   }
 }
 
-TEST(ValidateOperationTest, UnknownAndUnbuiltOnesAreRefused) {
+TEST(ValidateOperationTest, UnknownOnesAreRefused) {
   v1::RotateRequest request = Sample();
   request.set_operation(static_cast<v1::Operation>(77));
   ExpectFails(request, kInvalid, "operation: got 77, want OPERATION_ROTATE");
+}
+
+v1::RotateRequest RepositionSample(int64_t from) {
+  v1::RotateRequest request = Sample();
   request.set_operation(v1::OPERATION_REPOSITION);
-  ExpectFails(request, absl::StatusCode::kUnimplemented, "operation: got OPERATION_REPOSITION");
+  request.mutable_reposition()->mutable_from()->set_start(from);
+  return request;
+}
+
+TEST(ValidateRepositionTest, WithinOneEmbeddingTheDifferenceOfPositionsSaysAll) {
+  const auto plan = Check(RepositionSample(9));
+  ASSERT_THAT(plan, IsOk());
+  EXPECT_THAT(plan->positions[0], ElementsAre(-4, -4, -4));
+  ASSERT_THAT(plan->runs, SizeIs(1));
+  EXPECT_EQ(plan->runs[0].from, nullptr);
+  EXPECT_EQ(plan->attention_factor, 1);
+}
+
+TEST(ValidateRepositionTest, AcrossEmbeddingsBothSidesAreKept) {
+  v1::RotateRequest request = RepositionSample(9);
+  *request.mutable_reposition()->mutable_from_rope() = request.rope();
+  request.mutable_reposition()->mutable_from_rope()->mutable_config()->set_rope_theta(77);
+  const auto plan = Check(request);
+  ASSERT_THAT(plan, IsOk());
+  ASSERT_THAT(plan->runs, SizeIs(1));
+  EXPECT_NE(plan->runs[0].from, nullptr);
+  EXPECT_THAT(plan->positions[0], ElementsAre(5, 6, 7));
+  EXPECT_THAT(plan->from_positions[0], ElementsAre(9, 10, 11));
+}
+
+TEST(ValidateRepositionTest, WhatDoesNotFitIsRefusedByName) {
+  v1::RotateRequest request = Sample();
+  request.set_operation(v1::OPERATION_REPOSITION);
+  ExpectFails(request, kInvalid, "reposition: got nothing");
+  request.mutable_reposition();
+  ExpectFails(request, kInvalid, "reposition.from: got nothing, want exactly one of start");
+  request.set_operation(v1::OPERATION_ROTATE);
+  ExpectFails(request, kInvalid, "reposition: got it without OPERATION_REPOSITION");
+  ExpectFails(RepositionSample(-1), kInvalid, "reposition.from.start: got -1");
+  ExpectFails(RepositionSample(limits::kPositionMax + 1), absl::StatusCode::kOutOfRange,
+              "reposition.from.start: got 1073741825");
+}
+
+TEST(ValidateRepositionTest, EmbeddingsThatNoRotationLeadsBetweenAreRefused) {
+  const auto expect = [](const std::string& text, const auto& change) {
+    v1::RotateRequest request = RepositionSample(9);
+    v1::RopeSpec& from = *request.mutable_reposition()->mutable_from_rope();
+    from = request.rope();
+    change(from);
+    ExpectFails(request, kInvalid, text);
+  };
+  expect("reposition.from_rope.pairing: got another one",
+         [](v1::RopeSpec& from) { from.set_pairing(v1::PAIRING_INTERLEAVED); });
+  expect("reposition.from_rope: got rotary_dim 4, want 8",
+         [](v1::RopeSpec& from) { from.mutable_config()->set_rotary_dim(4); });
+  expect("reposition.from_rope.config.rope_theta: got -1",
+         [](v1::RopeSpec& from) { from.mutable_config()->set_rope_theta(-1); });
+  expect("operation: got OPERATION_REPOSITION with attention factor 0", [](v1::RopeSpec& from) {
+    v1::RopeConfig& config = *from.mutable_config();
+    config.set_rope_type("yarn");
+    config.set_factor(2);
+    config.set_original_max_position_embeddings(16);
+    config.set_attention_factor(0);
+  });
+  v1::RotateRequest unknown = RepositionSample(9);
+  unknown.mutable_reposition()->mutable_from_rope()->set_model("nobody");
+  ExpectFails(unknown, absl::StatusCode::kNotFound, "reposition.from_rope.model: got \"nobody\"");
 }
 
 // The multiplier on cos and sin of a longrope plan with attention factor 2.

@@ -1,0 +1,32 @@
+// PlanRotation: from an embedding and positions to the frequencies of every token.
+//
+// Threading:  Functions only.
+// Errors:     INVALID_ARGUMENT: a head_dim that is not the config's, no pairing, no 1/m to multiply
+//             with, two embeddings that no rotation leads between.
+#ifndef ROPE_SERVER_PLAN_ROTATION_H_
+#define ROPE_SERVER_PLAN_ROTATION_H_
+
+#include "absl/status/status.h"
+#include "rope/v1/rotate.pb.h"
+#include "server/model_registry.h"
+#include "server/positions.h"
+#include "server/request.h"
+
+namespace rope::server {
+
+// An embedding, and where the tokens stand in it.
+struct RopeAt {
+  const RopeEntry& entry;
+  TokenPositions positions;
+};
+
+// Fills the rest of a plan that has its tensors. A layer without rotation leaves it as it is.
+absl::Status PlanRotation(v1::Operation operation, RopeAt rope, Plan& plan);
+
+// The same for tensors that are rotated already and move `from` one place `to` another. Their
+// product of attention factors becomes that of `to`, so within one embedding nothing is scaled.
+absl::Status PlanReposition(RopeAt from, RopeAt to, Plan& plan);
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_PLAN_ROTATION_H_
