@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/config_json_entry.h"
+#include "kernels/config_json_layers.h"
 #include "kernels/json_fields.h"
 #include "kernels/model_types.h"
 #include "kernels/status_macros.h"
@@ -12,7 +13,6 @@
 namespace rope::kernels {
 namespace {
 
-constexpr int64_t kLayersMax = 65536;
 constexpr size_t kLayerTypesMax = 64;
 
 bool Contains(const std::vector<std::string>& names, std::string_view name) {
@@ -25,97 +25,6 @@ std::string Join(const std::vector<std::string>& names) {
   return text;
 }
 
-absl::StatusOr<std::optional<int64_t>> ReadEither(const JsonFields& model, std::string_view key,
-                                                  std::string_view old_key) {
-  return model.Has(key) ? model.Integer(key) : model.Integer(old_key);
-}
-
-absl::StatusOr<std::optional<int64_t>> ReadLayerCount(const JsonFields& model) {
-  ROPE_ASSIGN_OR_RETURN(const std::optional<int64_t> count,
-                        ReadEither(model, "num_hidden_layers", "n_layer"));
-  if (count.has_value() && (*count < 1 || *count > kLayersMax)) {
-    return absl::InvalidArgumentError(
-        StrCat(model.PathOf("num_hidden_layers"), ": got ", *count, ", want 1 to ", kLayersMax));
-  }
-  return count;
-}
-
-absl::Status CheckOnePerLayer(const std::string& path, size_t entries,
-                              std::optional<int64_t> layers) {
-  if (entries == 0 || !layers.has_value() || static_cast<int64_t>(entries) == *layers) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      StrCat(path, ": got ", entries, " entries, want num_hidden_layers, ", *layers));
-}
-
-// Of each `period` layers the last is of another kind than those before it.
-bool IsLastOfPeriod(int64_t layer, int64_t period) {
-  return (layer + 1) % period == 0;
-}
-
-absl::StatusOr<std::optional<int64_t>> ReadPeriod(const JsonFields& model, std::string_view key) {
-  ROPE_ASSIGN_OR_RETURN(const std::optional<int64_t> period, model.Integer(key));
-  if (period.has_value() && *period < 1) {
-    return absl::InvalidArgumentError(
-        StrCat(model.PathOf(key), ": got ", *period, ", want at least 1"));
-  }
-  return period;
-}
-
-// The kind of each layer; empty where the file does not say.
-absl::StatusOr<std::vector<std::string>> ReadLayers(const ConfigDocument& document,
-                                                    std::optional<int64_t> count) {
-  const JsonFields& model = document.model;
-  ROPE_ASSIGN_OR_RETURN(std::vector<std::string> layers, model.Strings("layer_types"));
-  ROPE_RETURN_IF_ERROR(CheckOnePerLayer(model.PathOf("layer_types"), layers.size(), count));
-  if (!layers.empty() || !count.has_value()) return layers;
-  const std::string_view key =
-      model.Has("sliding_window_pattern") ? "sliding_window_pattern" : "_sliding_window_pattern";
-  const nlohmann::json* pattern = model.Find(key);
-  // EXAONE writes a string of letters there; its layers share one embedding.
-  if (pattern != nullptr && pattern->is_string()) return layers;
-  ROPE_ASSIGN_OR_RETURN(std::optional<int64_t> period, ReadPeriod(model, key));
-  const ModelDefaults* defaults = DefaultsOf(document.model_type);
-  if (!period.has_value() && defaults != nullptr) period = defaults->sliding_window_pattern;
-  if (!period.has_value()) return layers;
-  for (int64_t i = 0; i < *count; ++i) {
-    layers.emplace_back(IsLastOfPeriod(i, *period) ? kFullAttention : kSlidingAttention);
-  }
-  return layers;
-}
-
-// True for each layer that does not rotate; empty where all do.
-absl::StatusOr<std::vector<bool>> ReadNoRope(const ConfigDocument& document,
-                                             std::optional<int64_t> count) {
-  const JsonFields& model = document.model;
-  ROPE_ASSIGN_OR_RETURN(const std::vector<int64_t> rotating, model.Integers("no_rope_layers"));
-  ROPE_RETURN_IF_ERROR(CheckOnePerLayer(model.PathOf("no_rope_layers"), rotating.size(), count));
-  std::vector<bool> no_rope;
-  // Despite the key's name, 1 is a layer that rotates.
-  for (const int64_t rotates : rotating) {
-    if (rotates != 0 && rotates != 1) {
-      return absl::InvalidArgumentError(
-          StrCat(model.PathOf("no_rope_layers"), ": got ", rotates, ", want 0 or 1"));
-    }
-    no_rope.push_back(rotates == 0);
-  }
-  if (!no_rope.empty() || !count.has_value()) return no_rope;
-  ROPE_ASSIGN_OR_RETURN(std::optional<int64_t> period, ReadPeriod(model, "no_rope_layer_interval"));
-  // Llama 4 leaves the list empty, which Hugging Face reads as every fourth layer.
-  if (!period.has_value() && document.model_type == "llama4_text") period = 4;
-  if (!period.has_value()) return no_rope;
-  for (int64_t i = 0; i < *count; ++i) no_rope.push_back(IsLastOfPeriod(i, *period));
-  return no_rope;
-}
-
-// Cohere 2 rotates its sliding layers only, without a key that says so.
-void AddCohere2(const ConfigDocument& document, const std::vector<std::string>& layers,
-                std::vector<bool>& no_rope) {
-  if (document.model_type != "cohere2" || !no_rope.empty()) return;
-  for (const std::string& layer : layers) no_rope.push_back(layer == kFullAttention);
-}
-
 absl::StatusOr<std::vector<LayerConfig>> ReadNestedEntries(const ConfigDocument& document) {
   std::vector<LayerConfig> entries;
   for (const auto& [key, value] : document.parameters->json().items()) {
@@ -126,7 +35,8 @@ absl::StatusOr<std::vector<LayerConfig>> ReadNestedEntries(const ConfigDocument&
           document.parameters->path(), ": got more layer types, want at most ", kLayerTypesMax));
     }
     const JsonFields parameters(value, document.parameters->PathOf(key));
-    ROPE_ASSIGN_OR_RETURN(LayerConfig entry, ReadEntry(document, parameters, key, false));
+    ROPE_ASSIGN_OR_RETURN(LayerConfig entry,
+                          ReadEntry(document, parameters, key, EntryKind::kScaled));
     entries.push_back(std::move(entry));
   }
   return entries;
@@ -135,24 +45,48 @@ absl::StatusOr<std::vector<LayerConfig>> ReadNestedEntries(const ConfigDocument&
 // One entry for each kind of layer that differs, or a single one.
 absl::StatusOr<std::vector<LayerConfig>> ReadEntries(const ConfigDocument& document) {
   if (document.nested) return ReadNestedEntries(document);
-  const bool local =
-      document.model.Has("rope_local_base_freq") || DefaultsOf(document.model_type) != nullptr;
+  EntryKind sliding_kind = EntryKind::kScaled;
+  if (HasLocalBase(document)) {
+    sliding_kind = EntryKind::kLocal;
+  } else if (document.parameters.has_value() &&
+             DefaultsOf(document.model_type).sliding_layers_unscaled) {
+    sliding_kind = EntryKind::kUnscaled;
+  }
   std::vector<LayerConfig> entries;
-  if (!local && !document.model.Has("global_head_dim")) {
+  if (sliding_kind == EntryKind::kScaled && !document.model.Has("global_head_dim")) {
     ROPE_ASSIGN_OR_RETURN(LayerConfig entry,
-                          ReadEntry(document, document.parameters, "", /*local=*/false));
+                          ReadEntry(document, document.parameters, "", EntryKind::kScaled));
     entries.push_back(std::move(entry));
     return entries;
   }
   ROPE_ASSIGN_OR_RETURN(LayerConfig full, ReadEntry(document, document.parameters, kFullAttention,
-                                                    /*local=*/false));
-  // The local base comes without scaling.
-  ROPE_ASSIGN_OR_RETURN(
-      LayerConfig sliding,
-      ReadEntry(document, local ? std::nullopt : document.parameters, kSlidingAttention, local));
+                                                    EntryKind::kScaled));
+  ROPE_ASSIGN_OR_RETURN(LayerConfig sliding,
+                        ReadEntry(document, document.parameters, kSlidingAttention, sliding_kind));
   entries.push_back(std::move(full));
   entries.push_back(std::move(sliding));
   return entries;
+}
+
+absl::StatusOr<std::optional<int64_t>> ReadHeads(const ConfigDocument& document) {
+  const JsonFields& model = document.model;
+  ROPE_ASSIGN_OR_RETURN(const std::optional<int64_t> heads,
+                        model.Has("num_attention_heads") ? model.Integer("num_attention_heads")
+                                                         : model.Integer("n_head"));
+  return heads.has_value() ? heads : DefaultsOf(document.model_type).num_attention_heads;
+}
+
+absl::StatusOr<std::optional<int64_t>> ReadKvHeads(const ConfigDocument& document,
+                                                   std::optional<int64_t> heads) {
+  const JsonFields& model = document.model;
+  if (model.Has("qk_rope_head_dim")) return std::optional<int64_t>(1);
+  ROPE_ASSIGN_OR_RETURN(std::optional<int64_t> kv_heads, model.Has("num_key_value_heads")
+                                                             ? model.Integer("num_key_value_heads")
+                                                             : model.Integer("num_kv_heads"));
+  ROPE_ASSIGN_OR_RETURN(const std::optional<bool> multi_query, model.Bool("multi_query"));
+  if (!kv_heads.has_value() && multi_query.value_or(false)) kv_heads = 1;
+  if (!kv_heads.has_value()) kv_heads = DefaultsOf(document.model_type).num_key_value_heads;
+  return kv_heads.has_value() ? kv_heads : heads;
 }
 
 }  // namespace
@@ -165,19 +99,12 @@ absl::StatusOr<ModelConfig> ModelConfig::Parse(std::string_view json) {
   if (model.entries_.size() > 1 || !model.entries_.front().layer_type.empty()) {
     for (const LayerConfig& entry : model.entries_) model.layer_types_.push_back(entry.layer_type);
   }
-  ROPE_ASSIGN_OR_RETURN(model.num_layers_, ReadLayerCount(document.model));
-  ROPE_ASSIGN_OR_RETURN(model.layers_, ReadLayers(document, model.num_layers_));
-  if (!model.layers_.empty()) model.num_layers_ = static_cast<int64_t>(model.layers_.size());
-  ROPE_ASSIGN_OR_RETURN(model.no_rope_, ReadNoRope(document, model.num_layers_));
-  AddCohere2(document, model.layers_, model.no_rope_);
-  if (!model.no_rope_.empty()) model.num_layers_ = static_cast<int64_t>(model.no_rope_.size());
-  ROPE_ASSIGN_OR_RETURN(model.num_heads_,
-                        ReadEither(document.model, "num_attention_heads", "n_head"));
-  ROPE_ASSIGN_OR_RETURN(model.num_kv_heads_, document.model.Integer("num_key_value_heads"));
-  if (const ModelDefaults* defaults = DefaultsOf(document.model_type); defaults != nullptr) {
-    model.num_heads_ = model.num_heads_.value_or(defaults->num_attention_heads);
-    model.num_kv_heads_ = model.num_kv_heads_.value_or(defaults->num_key_value_heads);
-  }
+  ROPE_ASSIGN_OR_RETURN(LayerList layers, ReadLayerList(document));
+  model.num_layers_ = layers.count;
+  model.layers_ = std::move(layers.types);
+  model.no_rope_ = std::move(layers.no_rope);
+  ROPE_ASSIGN_OR_RETURN(model.num_heads_, ReadHeads(document));
+  ROPE_ASSIGN_OR_RETURN(model.num_kv_heads_, ReadKvHeads(document, model.num_heads_));
   return model;
 }
 
@@ -194,17 +121,34 @@ absl::StatusOr<LayerConfig> ModelConfig::Layer(const LayerChoice& choice) const 
     if (!layers_.empty()) type = layers_[static_cast<size_t>(*choice.layer)];
   }
   ROPE_ASSIGN_OR_RETURN(LayerConfig entry, EntryOf(choice, type));
-  const auto first = std::find(no_rope_.begin(), no_rope_.end(), true);
-  if (first == no_rope_.end()) return entry;
-  if (!choice.layer.has_value()) {
-    entry.warnings.push_back(StrCat("some layers do not rotate, the first is layer ",
-                                    first - no_rope_.begin(), "; pick a layer to tell them apart"));
-  } else if (no_rope_[static_cast<size_t>(*choice.layer)]) {
-    entry.rotates = false;
-    entry.warnings.push_back(
-        StrCat("layer ", *choice.layer, " does not rotate; tensors come back unchanged"));
-  }
+  MarkRotation(choice, entry);
   return entry;
+}
+
+void ModelConfig::MarkRotation(const LayerChoice& choice, LayerConfig& entry) const {
+  std::optional<size_t> still;
+  bool all = true;
+  for (size_t i = 0; i < no_rope_.size(); ++i) {
+    if (choice.layer.has_value() && static_cast<size_t>(*choice.layer) != i) continue;
+    if (!choice.layer_type.empty() && !layers_.empty() && layers_[i] != choice.layer_type) continue;
+    if (!no_rope_[i]) {
+      all = false;
+    } else if (!still.has_value()) {
+      still = i;
+    }
+  }
+  if (!still.has_value()) return;
+  if (!all) {
+    entry.warnings.push_back(StrCat("some layers do not rotate, the first is layer ", *still,
+                                    "; pick a layer to tell them apart"));
+    return;
+  }
+  entry.rotates = false;
+  const std::string which =
+      choice.layer.has_value()
+          ? StrCat("layer ", *choice.layer, " does")
+          : StrCat(choice.layer_type, choice.layer_type.empty() ? "" : " ", "layers do");
+  entry.warnings.push_back(StrCat(which, " not rotate; tensors come back unchanged"));
 }
 
 absl::StatusOr<LayerConfig> ModelConfig::EntryOf(const LayerChoice& choice,

@@ -6,40 +6,29 @@
 #define ROPE_KERNELS_CONFIG_JSON_ENTRY_H_
 
 #include <optional>
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/config_json.h"
-#include "kernels/json_fields.h"
+#include "kernels/config_json_document.h"
 
 namespace rope::kernels {
 
-inline constexpr std::string_view kFullAttention = "full_attention";
-inline constexpr std::string_view kSlidingAttention = "sliding_attention";
-
-// Where the parts of a file are.
-struct ConfigDocument {
-  explicit ConfigDocument(const JsonFields& fields) : model(fields) {}
-
-  JsonFields model;        // the file, or its text_config
-  std::string model_type;  // empty where it does not say
-  // rope_parameters, else rope_scaling; the file itself where it is the bare rope_parameters
-  // object.
-  std::optional<JsonFields> parameters;
-  bool bare = false;    // parameters is the file itself
-  bool nested = false;  // parameters holds an object for each kind of layer
-  std::vector<std::string> warnings;
+// How the layers of an entry take the file's parameters.
+enum class EntryKind {
+  kScaled,    // all of them
+  kUnscaled,  // the base without the scaling
+  kLocal,     // neither: they have a base of their own beside the parameters
 };
 
-absl::StatusOr<ConfigDocument> LocateParameters(const nlohmann::json& file);
+// Whether sliding layers have a base of their own in a file with one set of parameters:
+// rope_local_base_freq, local_rope_theta or swa_rope_theta, or a model_type that implies it.
+bool HasLocalBase(const ConfigDocument& document);
 
-// Reads one entry. `parameters` is its object, if it has one; `local` takes the base of the
-// sliding layers of the old flat form.
+// Reads one entry. `parameters` is its object, if it has one.
 absl::StatusOr<LayerConfig> ReadEntry(const ConfigDocument& document,
                                       const std::optional<JsonFields>& parameters,
-                                      std::string_view layer_type, bool local);
+                                      std::string_view layer_type, EntryKind kind);
 
 }  // namespace rope::kernels
 

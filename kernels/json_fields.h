@@ -7,6 +7,7 @@
 #define ROPE_KERNELS_JSON_FIELDS_H_
 
 #include <cstdint>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -53,6 +54,16 @@ class JsonFields {
   const nlohmann::json* object_;
   std::string path_;
 };
+
+// The first of `reads` that has a value, or failed.
+template <typename T>
+absl::StatusOr<std::optional<T>> FirstOf(
+    std::initializer_list<absl::StatusOr<std::optional<T>>> reads) {
+  for (const absl::StatusOr<std::optional<T>>& read : reads) {
+    if (!read.ok() || read->has_value()) return read;
+  }
+  return std::optional<T>();
+}
 
 }  // namespace rope::kernels
 

@@ -19,15 +19,21 @@ std::optional<Pairing> PairingOf(std::string_view model_type);
 // What Hugging Face assumes where the file of such a model does not say it. Published Gemma 3
 // files say nearly nothing.
 struct ModelDefaults {
-  double rope_theta;
-  double rope_local_base_freq;  // base of the sliding layers
-  int64_t head_dim;
-  int64_t num_attention_heads;
-  int64_t num_key_value_heads;
-  int64_t sliding_window_pattern;  // each so many layers one has full attention
+  std::optional<double> rope_theta = {};
+  std::optional<double> local_base = {};  // base of the sliding layers
+  std::optional<double> partial_rotary_factor = {};
+  std::optional<int64_t> head_dim = {};
+  std::optional<int64_t> max_position_embeddings = {};
+  std::optional<int64_t> num_attention_heads = {};
+  std::optional<int64_t> num_key_value_heads = {};
+  std::optional<int64_t> sliding_window_pattern = {};   // one in so many layers has full attention
+  std::optional<int64_t> full_attention_interval = {};  // the same, the others linear attention
+  std::optional<int64_t> no_rope_layer_interval = {};   // one in so many layers does not rotate
+  // The scaling of a file with one set of parameters is for its full-attention layers alone.
+  bool sliding_layers_unscaled = false;
 };
-// Null where the general defaults hold.
-const ModelDefaults* DefaultsOf(std::string_view model_type);
+// All unset where the general defaults hold; a "_text" ending is ignored.
+const ModelDefaults& DefaultsOf(std::string_view model_type);
 
 }  // namespace rope::kernels
 

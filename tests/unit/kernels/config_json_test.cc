@@ -176,6 +176,37 @@ TEST(SpellingTest, FractionNames) {
   EXPECT_EQ(Read(R"({"rotary_dim": 32})").config.rotary_dim, 32);
 }
 
+TEST(SpellingTest, FractionAbsentIsTheModelTypes) {
+  const LayerConfig layer = Read(R"({"model_type": "glm4", "rope_theta": 7, "head_dim": 128})");
+  EXPECT_EQ(layer.config.partial_rotary_factor, 0.5);
+  EXPECT_THAT(layer.warnings, ElementsAre("partial_rotary_factor absent, taken as 0.5, as Hugging "
+                                          "Face does for glm4"));
+  const LayerConfig given =
+      Read(R"({"model_type": "glm4", "rope_theta": 7, "head_dim": 128, "rotary_dim": 32})");
+  EXPECT_FALSE(given.config.partial_rotary_factor.has_value());
+  EXPECT_THAT(given.warnings, IsEmpty());
+}
+
+TEST(SpellingTest, HeadCountNames) {
+  const auto heads = [](std::string_view json) {
+    const auto model = ModelConfig::Parse(json);
+    EXPECT_THAT(model, IsOk());
+    return std::pair(model->num_heads(), model->num_kv_heads());
+  };
+  using Heads = std::pair<std::optional<int64_t>, std::optional<int64_t>>;
+  EXPECT_EQ(heads(R"({"num_attention_heads": 8, "num_key_value_heads": 2})"), Heads(8, 2));
+  EXPECT_EQ(heads(R"({"n_head": 8})"), Heads(8, 8));
+  EXPECT_EQ(heads(R"({"num_attention_heads": 71, "multi_query": true})"), Heads(71, 1));
+  EXPECT_EQ(heads(R"({"num_attention_heads": 71, "multi_query": false})"), Heads(71, 71));
+  EXPECT_EQ(heads(R"({"num_attention_heads": 64, "multi_query": true, "num_kv_heads": 8})"),
+            Heads(64, 8));
+  EXPECT_EQ(heads(R"({"num_attention_heads": 8, "num_key_value_heads": 8,
+                      "qk_rope_head_dim": 64})"),
+            Heads(8, 1));
+  EXPECT_EQ(heads("{}"), Heads());
+  ExpectInvalid(R"({"multi_query": 1})", "multi_query: got 1, want true or false");
+}
+
 TEST(SpellingTest, LengthNames) {
   const LayerConfig layer = Read(R"({"n_positions": 2048, "original_max_position_embeddings": 512,
                "rope_scaling": {"original_max_position_embeddings": 1024}})");
@@ -199,9 +230,9 @@ TEST(SpellingTest, ManyUnknownKeysAreCounted) {
   EXPECT_EQ(layer.warnings.back(), "984 more keys have no effect");
 }
 
-TEST(SpellingTest, UnreadBaseWarns) {
-  EXPECT_THAT(Read(R"({"rope_theta": 1, "swa_rope_theta": 2})").warnings,
-              ElementsAre("swa_rope_theta is not read"));
+TEST(SpellingTest, KeysOfOlderModelCodeWarn) {
+  EXPECT_THAT(Read(R"({"rope_theta": 1, "rope_pct": 0.25, "rope_ratio": 2})").warnings,
+              ElementsAre("rope_pct is not read", "rope_ratio is not read"));
 }
 
 TEST(FragmentTest, ScalingAndHeadDim) {
@@ -329,6 +360,40 @@ TEST(LayerTest, LocalBaseBelongsToSlidingLayersWithoutScaling) {
   EXPECT_FALSE(sliding.config.factor.has_value());
 }
 
+TEST(LayerTest, LocalBaseUnderItsOtherNames) {
+  constexpr char kMimo[] =
+      R"({"rope_theta": 5000000, "swa_rope_theta": 10000, "head_dim": 192, "swa_head_dim": 128,
+          "hybrid_layer_pattern": [0, 1]})";
+  EXPECT_EQ(Read(kMimo, {.layer = 0}).config.rope_theta, 5000000);
+  EXPECT_EQ(Read(kMimo, {.layer = 0}).config.head_dim, 192);
+  EXPECT_EQ(Read(kMimo, {.layer = 1}).config.rope_theta, 10000);
+  EXPECT_EQ(Read(kMimo, {.layer = 1}).config.head_dim, 128);
+  constexpr char kModernBert[] =
+      R"({"global_rope_theta": 160000.0, "local_rope_theta": 10000.0, "num_hidden_layers": 4,
+          "global_attn_every_n_layers": 3})";
+  EXPECT_EQ(Read(kModernBert, {.layer = 0}).config.rope_theta, 160000);
+  EXPECT_EQ(Read(kModernBert, {.layer = 1}).config.rope_theta, 10000);
+  EXPECT_THAT(Read(kModernBert, {.layer = 1}).warnings, IsEmpty());
+  ExpectInvalid(R"({"swa_rope_theta": "x"})", "swa_rope_theta: got \"x\", want a number");
+}
+
+TEST(LayerTest, ModelTypeThatScalesFullAttentionOnly) {
+  constexpr char kOlmo3[] =
+      R"({"model_type": "olmo3", "rope_theta": 500000, "head_dim": 64,
+          "layer_types": ["sliding_attention", "full_attention"],
+          "rope_scaling": {"rope_type": "linear", "factor": 8}})";
+  const LayerConfig sliding = Read(kOlmo3, {.layer = 0});
+  EXPECT_EQ(sliding.config.rope_type, RopeType::kDefault);
+  EXPECT_EQ(sliding.config.rope_theta, 500000);
+  EXPECT_EQ(Read(kOlmo3, {.layer = 1}).config.rope_type, RopeType::kLinear);
+  const LayerConfig one_set = Read(R"({"model_type": "olmo3", "head_dim": 64, "rope_parameters":
+                     {"rope_type": "linear", "factor": 8, "rope_theta": 7}})",
+                                   OfType("sliding_attention"));
+  EXPECT_EQ(one_set.config.rope_type, RopeType::kDefault);
+  EXPECT_EQ(one_set.config.rope_theta, 7);
+  EXPECT_THAT(Read(R"({"model_type": "olmo3", "rope_theta": 7})").layer_type, "");
+}
+
 TEST(LayerTest, SlidingWindowPatternGivesTheLayers) {
   const auto model = ModelConfig::Parse(kLocal);
   ASSERT_THAT(model, IsOk());
@@ -349,8 +414,11 @@ TEST(LayerTest, Gemma3SaysLittleAndIsFilledIn) {
   ASSERT_THAT(full, IsOk());
   EXPECT_EQ(full->config.rope_theta, 1000000);
   EXPECT_EQ(full->config.head_dim, 256);
-  EXPECT_THAT(full->warnings, ElementsAre("rope_theta absent, taken as 1000000",
-                                          HasSubstr("head_dim absent, taken as 256")));
+  EXPECT_EQ(full->config.max_position_embeddings, 131072);
+  EXPECT_THAT(
+      full->warnings,
+      ElementsAre("rope_theta absent, taken as 1000000", HasSubstr("head_dim absent, taken as 256"),
+                  HasSubstr("max_position_embeddings absent, taken as 131072")));
   EXPECT_EQ(model->Layer(OfType("sliding_attention"))->config.rope_theta, 10000);
 }
 

@@ -50,212 +50,148 @@ TEST_P(ValidateTest, BrokenRuleNamesTheField) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(GetParam().message)));
 }
 
-#define BREAK [](RopeConfig & config)
-
-const Rule kRules[] = {{"ThetaNan", RopeType::kDefault, BREAK{config.rope_theta = kNan;
-}  // namespace
-, "rope_theta: got nan"
-}  // namespace rope::kernels
-, {"ThetaZero", RopeType::kDefault, BREAK{config.rope_theta = 0;
-}
-, "rope_theta: got 0"
-}
-, {"FactorZero", RopeType::kLinear, BREAK{config.factor = 0;
-}
-, "factor: got 0, want a finite"
-}
-, {"FactorInfinite", RopeType::kLinear, BREAK{config.factor = kInfinity;
-}
-, "factor: got inf"
-}
-, {"AttentionFactorNegative", RopeType::kYarn, BREAK{config.attention_factor = -0.5;
-}
-, "attention_factor: got -0.5"
-}
-, {"AttentionFactorHuge", RopeType::kYarn, BREAK{config.attention_factor = 1e39;
-}
-, "attention_factor: got 1e+39"
-}
-, {"MscaleNegative", RopeType::kYarn, BREAK{config.mscale = -1;
-}
-, "mscale: got -1"
-}
-, {"MscaleAllDimNan", RopeType::kYarn, BREAK{config.mscale_all_dim = kNan;
-}
-, "mscale_all_dim: got nan"
-}
-, {"BetaFastBelowSlow", RopeType::kYarn, BREAK{config.beta_fast = 0.5;
-}
-, "beta_fast: got 0.5, want at least beta_slow, 1"
-}
-, {"BetaSlowNegative", RopeType::kYarn, BREAK{config.beta_slow = -1;
-}
-, "beta_slow: got -1"
-}
-, {"HighBelowLow", RopeType::kLlama3, BREAK{config.high_freq_factor = 0.5;
-}
-, "high_freq_factor: got 0.5, want at least low_freq_factor, 1"
-}
-, {"LowZero", RopeType::kLlama3, BREAK{config.low_freq_factor = 0;
-}
-, "low_freq_factor: got 0"
-}
-, {"HeadDimOne", RopeType::kDefault, BREAK{config.head_dim = 1;
-}
-, "head_dim: got 1, want 2 to"
-}
-, {"HeadDimHuge", RopeType::kDefault, BREAK{config.head_dim = 65538;
-}
-, "head_dim: got 65538"
-}
-, {"HeadDimOdd", RopeType::kDefault, BREAK{config.head_dim = 9;
-}
-, "head_dim: got 9, want an even"
-}
-, {"RotaryDimOdd", RopeType::kDefault, BREAK{config.rotary_dim = 5;
-}
-, "rotary_dim: got 5, want an even"
-}
-, {"RotaryDimZero", RopeType::kDefault, BREAK{config.rotary_dim = 0;
-}
-, "rotary_dim: got 0"
-}
-, {"RotaryDimPastHead", RopeType::kDefault, BREAK{config.rotary_dim = 10;
-}
-, "rotary_dim: got 10, want at most head_dim, 8"
-}
-, {"RotaryDimProportional", RopeType::kProportional, BREAK{config.rotary_dim = 4;
-}
-, "rotary_dim: got 4, want head_dim, 8"
-}
-, {"FractionZero", RopeType::kDefault, BREAK{config.partial_rotary_factor = 0;
-}
-, "partial_rotary_factor: got 0, want a number in (0, 1]"
-}
-, {"FractionPastOne", RopeType::kDefault, BREAK{config.partial_rotary_factor = 1.5;
-}
-, "partial_rotary_factor: got 1.5"
-}
-, {"FractionNan", RopeType::kDefault, BREAK{config.partial_rotary_factor = kNan;
-}
-, "partial_rotary_factor: got nan"
-}
-, {"FractionGivesOdd", RopeType::kDefault, BREAK{config.partial_rotary_factor = 0.4;
-}
-, "partial_rotary_factor: got 0.4, want one that gives an even rotary_dim >= 2, which is 3"
-}
-, {"FractionGivesNothing", RopeType::kDefault, BREAK{config.partial_rotary_factor = 0.1;
-}
-, "which is 0 of head_dim 8"
-}
-, {"FractionProportional", RopeType::kProportional, BREAK{config.partial_rotary_factor = 0.2;
-}
-, "want at least one rotating pair"
-}
-, {"MaxPositionsZero", RopeType::kDefault, BREAK{config.max_position_embeddings = 0;
-}
-, "max_position_embeddings: got 0"
-}
-, {"OriginalNegative", RopeType::kDefault, BREAK{config.original_max_position_embeddings = -1;
-}
-, "original_max_position_embeddings: got -1"
-}
-, {"OriginalHuge", RopeType::kDefault,
-   BREAK{config.original_max_position_embeddings = std::numeric_limits<int64_t>::max();
-}
-, "original_max_position_embeddings: got 9223372036854775807"
-}
-, {"LinearWithoutFactor", RopeType::kLinear, BREAK{config.factor.reset();
-}
-, "factor: got nothing, want a number > 0 for rope_type linear"
-}
-, {"Llama3WithoutFactor", RopeType::kLlama3, BREAK{config.factor.reset();
-}
-, "factor: got nothing, want a number > 0 for rope_type llama3"
-}
-, {"Llama3WithoutLow", RopeType::kLlama3, BREAK{config.low_freq_factor.reset();
-}
-, "low_freq_factor: got nothing"
-}
-, {"Llama3WithoutHigh", RopeType::kLlama3, BREAK{config.high_freq_factor.reset();
-}
-, "high_freq_factor: got nothing"
-}
-, {"Llama3WithoutLength", RopeType::kLlama3, BREAK{config.original_max_position_embeddings.reset();
-config.max_position_embeddings.reset();
-}
-, "original_max_position_embeddings: got nothing"
-}
-, {"DynamicWithoutFactor", RopeType::kDynamic, BREAK{config.factor.reset();
-}
-, "factor: got nothing"
-}
-, {"DynamicWithoutLength", RopeType::kDynamic, BREAK{config.max_position_embeddings.reset();
-}
-, "max_position_embeddings: got nothing"
-}
-, {"DynamicRotaryDimTwo", RopeType::kDynamic, BREAK{config.rotary_dim = 2;
-config.short_factor = {};
-config.long_factor = {};
-}
-, "rotary_dim: got 2, want at least 4 for rope_type dynamic"
-}
-, {"YarnThetaOne", RopeType::kYarn, BREAK{config.rope_theta = 1;
-}
-, "rope_theta: got 1"
-}
-, {"YarnWithoutFactor", RopeType::kYarn, BREAK{config.factor.reset();
-config.original_max_position_embeddings.reset();
-}
-, "factor: got nothing, want a number > 0 for rope_type yarn"
-}
-, {"YarnWithoutLength", RopeType::kYarn, BREAK{config.original_max_position_embeddings.reset();
-config.max_position_embeddings.reset();
-}
-, "original_max_position_embeddings: got nothing"
-}
-, {"LongropeWithoutShort", RopeType::kLongrope, BREAK{config.short_factor.clear();
-}
-, "short_factor: got nothing"
-}
-, {"LongropeWithoutLong", RopeType::kLongrope, BREAK{config.long_factor.clear();
-}
-, "long_factor: got nothing"
-}
-, {"LongropeWithoutLength", RopeType::kLongrope,
-   BREAK{config.original_max_position_embeddings.reset();
-config.max_position_embeddings.reset();
-}
-, "original_max_position_embeddings: got nothing"
-}
-, {"LongropeWithoutRatio", RopeType::kLongrope, BREAK{config.factor.reset();
-config.max_position_embeddings.reset();
-}
-, "factor: got nothing, want a number > 0, or max_position_embeddings"
-}
-, {"LongropeLengthOne", RopeType::kLongrope, BREAK{config.original_max_position_embeddings = 1;
-}
-, "original_max_position_embeddings: got 1"
-}
-, {"ShortListLength", RopeType::kLongrope, BREAK{config.short_factor.pop_back();
-}
-, "short_factor: got 3 numbers, want rotary_dim/2, 4"
-}
-, {"LongListEntryZero", RopeType::kLongrope, BREAK{config.long_factor[2] = 0;
-}
-, "long_factor[2]: got 0"
-}
-, {"MropeSum", RopeType::kDefault, BREAK{config.mrope = Mrope{.section = {1, 1, 1}};
-}
-, "mrope_section: got [1, 1, 1], want counts whose sum is rotary_dim/2, 4"
-}
-, {"MropeNegative", RopeType::kDefault, BREAK{config.mrope = Mrope{.section = {6, -1, -1}};
-}
-, "mrope_section: got [6, -1, -1]"
-}
-,
-}
-;
+const Rule kRules[] = {
+    {"ThetaNan", RopeType::kDefault, [](RopeConfig& config) { config.rope_theta = kNan; },
+     "rope_theta: got nan"},
+    {"ThetaZero", RopeType::kDefault, [](RopeConfig& config) { config.rope_theta = 0; },
+     "rope_theta: got 0"},
+    {"FactorZero", RopeType::kLinear, [](RopeConfig& config) { config.factor = 0; },
+     "factor: got 0, want a finite"},
+    {"FactorInfinite", RopeType::kLinear, [](RopeConfig& config) { config.factor = kInfinity; },
+     "factor: got inf"},
+    {"AttentionFactorNegative", RopeType::kYarn,
+     [](RopeConfig& config) { config.attention_factor = -0.5; }, "attention_factor: got -0.5"},
+    {"AttentionFactorHuge", RopeType::kYarn,
+     [](RopeConfig& config) { config.attention_factor = 1e39; }, "attention_factor: got 1e+39"},
+    {"MscaleNegative", RopeType::kYarn, [](RopeConfig& config) { config.mscale = -1; },
+     "mscale: got -1"},
+    {"MscaleAllDimNan", RopeType::kYarn, [](RopeConfig& config) { config.mscale_all_dim = kNan; },
+     "mscale_all_dim: got nan"},
+    {"BetaFastBelowSlow", RopeType::kYarn, [](RopeConfig& config) { config.beta_fast = 0.5; },
+     "beta_fast: got 0.5, want at least beta_slow, 1"},
+    {"BetaSlowNegative", RopeType::kYarn, [](RopeConfig& config) { config.beta_slow = -1; },
+     "beta_slow: got -1"},
+    {"HighBelowLow", RopeType::kLlama3, [](RopeConfig& config) { config.high_freq_factor = 0.5; },
+     "high_freq_factor: got 0.5, want at least low_freq_factor, 1"},
+    {"LowZero", RopeType::kLlama3, [](RopeConfig& config) { config.low_freq_factor = 0; },
+     "low_freq_factor: got 0"},
+    {"HeadDimOne", RopeType::kDefault, [](RopeConfig& config) { config.head_dim = 1; },
+     "head_dim: got 1, want 2 to"},
+    {"HeadDimHuge", RopeType::kDefault, [](RopeConfig& config) { config.head_dim = 65538; },
+     "head_dim: got 65538"},
+    {"HeadDimOdd", RopeType::kDefault, [](RopeConfig& config) { config.head_dim = 9; },
+     "head_dim: got 9, want an even"},
+    {"RotaryDimOdd", RopeType::kDefault, [](RopeConfig& config) { config.rotary_dim = 5; },
+     "rotary_dim: got 5, want an even"},
+    {"RotaryDimZero", RopeType::kDefault, [](RopeConfig& config) { config.rotary_dim = 0; },
+     "rotary_dim: got 0"},
+    {"RotaryDimPastHead", RopeType::kDefault, [](RopeConfig& config) { config.rotary_dim = 10; },
+     "rotary_dim: got 10, want at most head_dim, 8"},
+    {"RotaryDimProportional", RopeType::kProportional,
+     [](RopeConfig& config) { config.rotary_dim = 4; }, "rotary_dim: got 4, want head_dim, 8"},
+    {"FractionZero", RopeType::kDefault,
+     [](RopeConfig& config) { config.partial_rotary_factor = 0; },
+     "partial_rotary_factor: got 0, want a number in (0, 1]"},
+    {"FractionPastOne", RopeType::kDefault,
+     [](RopeConfig& config) { config.partial_rotary_factor = 1.5; },
+     "partial_rotary_factor: got 1.5"},
+    {"FractionNan", RopeType::kDefault,
+     [](RopeConfig& config) { config.partial_rotary_factor = kNan; },
+     "partial_rotary_factor: got nan"},
+    {"FractionGivesOdd", RopeType::kDefault,
+     [](RopeConfig& config) { config.partial_rotary_factor = 0.4; },
+     "partial_rotary_factor: got 0.4, want one that gives an even rotary_dim >= 2, which is 3"},
+    {"FractionGivesNothing", RopeType::kDefault,
+     [](RopeConfig& config) { config.partial_rotary_factor = 0.1; }, "which is 0 of head_dim 8"},
+    {"FractionProportional", RopeType::kProportional,
+     [](RopeConfig& config) { config.partial_rotary_factor = 0.2; },
+     "want at least one rotating pair"},
+    {"MaxPositionsZero", RopeType::kDefault,
+     [](RopeConfig& config) { config.max_position_embeddings = 0; },
+     "max_position_embeddings: got 0"},
+    {"OriginalNegative", RopeType::kDefault,
+     [](RopeConfig& config) { config.original_max_position_embeddings = -1; },
+     "original_max_position_embeddings: got -1"},
+    {"OriginalHuge", RopeType::kDefault,
+     [](RopeConfig& config) {
+       config.original_max_position_embeddings = std::numeric_limits<int64_t>::max();
+     },
+     "original_max_position_embeddings: got 9223372036854775807"},
+    {"LinearWithoutFactor", RopeType::kLinear, [](RopeConfig& config) { config.factor.reset(); },
+     "factor: got nothing, want a number > 0 for rope_type linear"},
+    {"Llama3WithoutFactor", RopeType::kLlama3, [](RopeConfig& config) { config.factor.reset(); },
+     "factor: got nothing, want a number > 0 for rope_type llama3"},
+    {"Llama3WithoutLow", RopeType::kLlama3,
+     [](RopeConfig& config) { config.low_freq_factor.reset(); }, "low_freq_factor: got nothing"},
+    {"Llama3WithoutHigh", RopeType::kLlama3,
+     [](RopeConfig& config) { config.high_freq_factor.reset(); }, "high_freq_factor: got nothing"},
+    {"Llama3WithoutLength", RopeType::kLlama3,
+     [](RopeConfig& config) {
+       config.original_max_position_embeddings.reset();
+       config.max_position_embeddings.reset();
+     },
+     "original_max_position_embeddings: got nothing"},
+    {"DynamicWithoutFactor", RopeType::kDynamic, [](RopeConfig& config) { config.factor.reset(); },
+     "factor: got nothing"},
+    {"DynamicWithoutLength", RopeType::kDynamic,
+     [](RopeConfig& config) { config.max_position_embeddings.reset(); },
+     "max_position_embeddings: got nothing"},
+    {"DynamicRotaryDimTwo", RopeType::kDynamic,
+     [](RopeConfig& config) {
+       config.rotary_dim = 2;
+       config.short_factor = {};
+       config.long_factor = {};
+     },
+     "rotary_dim: got 2, want at least 4 for rope_type dynamic"},
+    {"YarnThetaOne", RopeType::kYarn, [](RopeConfig& config) { config.rope_theta = 1; },
+     "rope_theta: got 1"},
+    {"YarnWithoutFactor", RopeType::kYarn,
+     [](RopeConfig& config) {
+       config.factor.reset();
+       config.original_max_position_embeddings.reset();
+     },
+     "factor: got nothing, want a number > 0 for rope_type yarn"},
+    {"YarnWithoutLength", RopeType::kYarn,
+     [](RopeConfig& config) {
+       config.original_max_position_embeddings.reset();
+       config.max_position_embeddings.reset();
+     },
+     "original_max_position_embeddings: got nothing"},
+    {"LongropeWithoutShort", RopeType::kLongrope,
+     [](RopeConfig& config) { config.short_factor.clear(); }, "short_factor: got nothing"},
+    {"LongropeWithoutLong", RopeType::kLongrope,
+     [](RopeConfig& config) { config.long_factor.clear(); }, "long_factor: got nothing"},
+    {"LongropeWithoutLength", RopeType::kLongrope,
+     [](RopeConfig& config) {
+       config.original_max_position_embeddings.reset();
+       config.max_position_embeddings.reset();
+     },
+     "original_max_position_embeddings: got nothing"},
+    {"LongropeWithoutRatio", RopeType::kLongrope,
+     [](RopeConfig& config) {
+       config.factor.reset();
+       config.max_position_embeddings.reset();
+     },
+     "factor: got nothing, want a number > 0, or max_position_embeddings"},
+    {"LongropeLengthOne", RopeType::kLongrope,
+     [](RopeConfig& config) { config.original_max_position_embeddings = 1; },
+     "original_max_position_embeddings: got 1"},
+    {"ShortListLength", RopeType::kLongrope,
+     [](RopeConfig& config) { config.short_factor.pop_back(); },
+     "short_factor: got 3 numbers, want rotary_dim/2, 4"},
+    {"LongListEntryZero", RopeType::kLongrope,
+     [](RopeConfig& config) { config.long_factor[2] = 0; }, "long_factor[2]: got 0"},
+    {"MropeSum", RopeType::kDefault,
+     [](RopeConfig& config) {
+       config.mrope = Mrope{.section = {1, 1, 1}};
+     },
+     "mrope_section: got [1, 1, 1], want counts whose sum is rotary_dim/2, 4"},
+    {"MropeNegative", RopeType::kDefault,
+     [](RopeConfig& config) {
+       config.mrope = Mrope{.section = {6, -1, -1}};
+     },
+     "mrope_section: got [6, -1, -1]"},
+};
 
 INSTANTIATE_TEST_SUITE_P(AllRules, ValidateTest, ::testing::ValuesIn(kRules),
                          [](const auto& rule_info) { return rule_info.param.name; });
