@@ -90,6 +90,11 @@ absl::StatusOr<IntegerArray> ReadIntegers(const v1::Array& array, const proto::S
     return InvalidField(absl::StrCat(path, ".dtype"), DTypeName(array.dtype()),
                         "DTYPE_INT32 or DTYPE_INT64");
   }
+  if (array.strides_size() > 0) {
+    return InvalidField(absl::StrCat(path, ".strides"),
+                        absl::StrCat("[", absl::StrJoin(array.strides(), ", "), "]"),
+                        "packed numbers, without strides");
+  }
   IntegerArray result;
   result.shape.assign(array.shape().begin(), array.shape().end());
   if (result.shape.empty() && !raw) result.shape.push_back(array.numbers_size());

@@ -53,6 +53,10 @@ absl::Status AppendRunRows(const Plan& plan, const TokenRun& run, int64_t begin,
 // The rows of the tokens [begin, end).
 absl::Status AppendRows(const Plan& plan, int64_t begin, int64_t end, kernels::TableCache& tables,
                         kernels::TokenRows& rows) {
+  if (!plan.rotates) {  // a layer without rotary embedding: the tensors as they came
+    rows.rows.assign(static_cast<size_t>(end - begin), PassingRow());
+    return absl::OkStatus();
+  }
   rows.rows.reserve(static_cast<size_t>(end - begin));
   auto run = std::upper_bound(plan.runs.begin(), plan.runs.end(), begin,
                               [](int64_t token, const TokenRun& r) { return token < r.end; });
@@ -70,13 +74,6 @@ void TakeOutputs(Request& request, BufferPool& pool) {
   }
 }
 
-// A layer without rotary embedding: the tensors as they came.
-void PassThrough(Request& request) {
-  for (size_t i = 0; i < request.plan.tensors.size(); ++i) {
-    request.plan.tensors[i].input.CopyTo(request.outputs[i].data());
-  }
-}
-
 }  // namespace
 
 void Executor::Run(absl::Span<Slice> slices) {
@@ -89,9 +86,8 @@ void Executor::Run(absl::Span<Slice> slices) {
     if (request.outputs.empty()) {
       TakeOutputs(request, pool_);
       request.device = std::string(devices_.host().name());
-      if (!plan.rotates) PassThrough(request);
     }
-    if (!plan.rotates || plan.bytes_per_token == 0 || slice.begin == slice.end) continue;
+    if (plan.bytes_per_token == 0 || slice.begin == slice.end) continue;
     kernels::TokenRows& slice_rows = rows.emplace_back();
     slice.status = AppendRows(plan, slice.begin, slice.end, tables_, slice_rows);
     if (!slice.status.ok()) continue;
@@ -104,7 +100,7 @@ void Executor::Run(absl::Span<Slice> slices) {
   const absl::StatusOr<std::string_view> device = devices_.Rotate(jobs);
   for (Slice& slice : slices) {
     slice.status.Update(device.status());
-    if (device.ok() && slice.request->plan.rotates) slice.request->device = std::string(*device);
+    if (device.ok()) slice.request->device = std::string(*device);
   }
 }
 

@@ -7,19 +7,80 @@
 namespace rope::server {
 namespace {
 
-// Cuts one tensor. Rows of D channels are numbered as they lie in memory.
-class TensorCutter {
+// Writes jobs into one packed output.
+class JobWriter {
  public:
-  TensorCutter(const TensorPlan& tensor, char* output, const JobCutter::Shared& shared,
-               std::deque<std::string>& gathered, std::vector<kernels::RotateJob>& jobs)
-      : layout_(tensor.layout),
-        dtype_(tensor.dtype),
-        row_bytes_(tensor.layout.head_dim * kernels::ElementBytes(tensor.dtype)),
-        input_(tensor.input),
+  JobWriter(const TensorPlan& tensor, char* output, const JobCutter::Shared& shared,
+            std::deque<std::vector<kernels::RowRef>>& passing,
+            std::vector<kernels::RotateJob>& jobs)
+      : tensor_(tensor),
+        element_bytes_(kernels::ElementBytes(tensor.dtype)),
         output_(output),
         shared_(shared),
-        gathered_(gathered),
         jobs_(jobs) {
+    const auto passes = [](const HeadSpan& span) { return !span.rotates; };
+    if (std::ranges::none_of(tensor.heads, passes)) return;
+    passing_ = passing.emplace_back(shared.rows.size(), PassingRow());
+  }
+
+  // Tokens [token, token + tokens) and heads [head, head + heads), whose input lies at `input`.
+  void Add(int64_t token, int64_t tokens, int64_t head, int64_t heads, const char* input,
+           kernels::Strides input_strides) {
+    for (const HeadSpan& span : tensor_.heads) {
+      const int64_t begin = std::max(span.begin, head);
+      const int64_t end = std::min(span.end, head + heads);
+      if (begin >= end) continue;
+      const char* from = input + (begin - head) * input_strides.head * element_bytes_;
+      AddSpan(token, tokens, begin, end - begin, from, input_strides, span.rotates);
+    }
+  }
+
+  // Distances between tokens and heads of a packed tensor.
+  kernels::Strides PackedStrides() const {
+    const Layout& layout = tensor_.layout;
+    if (layout.post == 1) return {layout.heads * layout.head_dim, layout.head_dim};
+    return {layout.head_dim, layout.post * layout.head_dim};
+  }
+
+ private:
+  void AddSpan(int64_t token, int64_t tokens, int64_t head, int64_t heads, const char* input,
+               kernels::Strides input_strides, bool rotates) {
+    const Layout& layout = tensor_.layout;
+    const int64_t row =
+        (token / layout.post * layout.heads + head) * layout.post + token % layout.post;
+    kernels::RotateJob& job = jobs_.emplace_back();
+    job.input = input;
+    job.output = output_ + row * layout.head_dim * element_bytes_;
+    job.input_strides = input_strides;
+    job.output_strides = PackedStrides();
+    job.tokens = tokens;
+    job.heads = heads;
+    job.head_dim = layout.head_dim;
+    job.dtype = tensor_.dtype;
+    if (rotates) job.geometry = shared_.geometry;
+    job.conjugate = shared_.conjugate;
+    job.rows =
+        (rotates ? shared_.rows : passing_)
+            .subspan(static_cast<size_t>(token - shared_.begin), static_cast<size_t>(tokens));
+  }
+
+  const TensorPlan& tensor_;
+  const int64_t element_bytes_;
+  char* const output_;
+  const JobCutter::Shared& shared_;
+  absl::Span<const kernels::RowRef> passing_;
+  std::vector<kernels::RotateJob>& jobs_;
+};
+
+// Cuts a packed tensor. Rows of D channels are numbered as they lie in memory.
+class PackedCutter {
+ public:
+  PackedCutter(const TensorPlan& tensor, JobWriter& writer, std::deque<std::string>& gathered)
+      : layout_(tensor.layout),
+        row_bytes_(tensor.layout.head_dim * kernels::ElementBytes(tensor.dtype)),
+        input_(tensor.input),
+        writer_(writer),
+        gathered_(gathered) {
     int64_t offset = 0;
     for (std::string_view fragment : input_.fragments) {
       fragment_begin_.push_back(offset);
@@ -93,56 +154,120 @@ class TensorCutter {
 
   // Rows [begin, end) at `input`: one rectangle, or up to three where heads are inside tokens.
   void AddRows(int64_t begin, int64_t end, const char* input) {
-    if (layout_.post != 1) {
-      const int64_t pre = begin / layout_.post / layout_.heads;
-      AddJob(pre * layout_.post + begin % layout_.post, end - begin, 1, begin, input);
+    const int64_t heads = layout_.heads;
+    const kernels::Strides strides = writer_.PackedStrides();
+    if (layout_.post != 1) {  // of one head
+      const int64_t block = begin / layout_.post;
+      const int64_t token = block / heads * layout_.post + begin % layout_.post;
+      writer_.Add(token, end - begin, block % heads, 1, input, strides);
       return;
     }
-    const int64_t heads = layout_.heads;
     for (int64_t row = begin; row < end;) {
       const bool whole_tokens = row % heads == 0 && end - row >= heads;
       const int64_t tokens = whole_tokens ? (end - row) / heads : 1;
       const int64_t job_heads = whole_tokens ? heads : std::min(end - row, heads - row % heads);
-      AddJob(row / heads, tokens, job_heads, row, input + (row - begin) * row_bytes_);
+      writer_.Add(row / heads, tokens, row % heads, job_heads, input + (row - begin) * row_bytes_,
+                  strides);
       row += tokens * job_heads;
     }
   }
 
-  void AddJob(int64_t token, int64_t tokens, int64_t heads, int64_t row, const char* input) {
-    kernels::RotateJob& job = jobs_.emplace_back();
-    job.input = input;
-    job.output = output_ + row * row_bytes_;
-    const int64_t token_stride =
-        layout_.post == 1 ? layout_.heads * layout_.head_dim : layout_.head_dim;
-    job.input_strides = {token_stride, layout_.head_dim};
-    job.output_strides = job.input_strides;
-    job.tokens = tokens;
-    job.heads = heads;
-    job.head_dim = layout_.head_dim;
-    job.dtype = dtype_;
-    job.geometry = shared_.geometry;
-    job.conjugate = shared_.conjugate;
-    job.rows = shared_.rows.subspan(static_cast<size_t>(token - shared_.begin),
-                                    static_cast<size_t>(tokens));
+  const Layout& layout_;
+  const int64_t row_bytes_;
+  const proto::FragmentedBytes& input_;
+  JobWriter& writer_;
+  std::deque<std::string>& gathered_;
+  std::vector<int64_t> fragment_begin_;
+};
+
+// Cuts a tensor with strides: one rectangle for each run of tokens along the last token axis.
+class StridedCutter {
+ public:
+  StridedCutter(const TensorPlan& tensor, const char* input, JobWriter& writer,
+                std::deque<std::string>& gathered)
+      : layout_(tensor.layout),
+        strides_(*tensor.strides),
+        element_bytes_(kernels::ElementBytes(tensor.dtype)),
+        input_(input),
+        writer_(writer),
+        gathered_(gathered) {}
+
+  void CutTokens(int64_t begin, int64_t end) {
+    const bool has_axes = !layout_.token_axes.empty();
+    const int64_t run = has_axes ? layout_.token_axes.back().length : 1;
+    const int64_t stride = has_axes ? strides_.token_axes.back() : 0;
+    while (begin < end) {
+      const int64_t tokens = std::min(end - begin, run - begin % run);
+      AddRun(begin, tokens, input_ + OffsetOf(begin) * element_bytes_, {stride, strides_.head});
+      begin += tokens;
+    }
+  }
+
+ private:
+  // Of the token's first element, in elements.
+  int64_t OffsetOf(int64_t token) const {
+    int64_t offset = 0;
+    for (size_t axis = layout_.token_axes.size(); axis-- > 0;) {
+      const int64_t length = layout_.token_axes[axis].length;
+      offset += token % length * strides_.token_axes[axis];
+      token /= length;
+    }
+    return offset;
+  }
+
+  void AddRun(int64_t token, int64_t tokens, const char* input, kernels::Strides strides) {
+    if (strides_.channel == 1 || layout_.head_dim == 1) {
+      writer_.Add(token, tokens, 0, layout_.heads, input, strides);
+      return;
+    }
+    const kernels::Strides packed = {layout_.heads * layout_.head_dim, layout_.head_dim};
+    writer_.Add(token, tokens, 0, layout_.heads, Gather(tokens, input, strides), packed);
+  }
+
+  // A packed copy: jobs want the channels of a head side by side.
+  const char* Gather(int64_t tokens, const char* input, kernels::Strides strides) {
+    std::string& copy = gathered_.emplace_back();
+    copy.reserve(static_cast<size_t>(tokens * layout_.heads * layout_.head_dim * element_bytes_));
+    for (int64_t token = 0; token < tokens; ++token) {
+      for (int64_t head = 0; head < layout_.heads; ++head) {
+        const int64_t offset = token * strides.token + head * strides.head;
+        for (int64_t d = 0; d < layout_.head_dim; ++d) {
+          copy.append(input + (offset + d * strides_.channel) * element_bytes_,
+                      static_cast<size_t>(element_bytes_));
+        }
+      }
+    }
+    return copy.data();
   }
 
   const Layout& layout_;
-  const kernels::DType dtype_;
-  const int64_t row_bytes_;
-  const proto::FragmentedBytes& input_;
-  char* const output_;
-  const JobCutter::Shared& shared_;
+  const LayoutStrides& strides_;
+  const int64_t element_bytes_;
+  const char* const input_;
+  JobWriter& writer_;
   std::deque<std::string>& gathered_;
-  std::vector<kernels::RotateJob>& jobs_;
-  std::vector<int64_t> fragment_begin_;
 };
 
 }  // namespace
 
+kernels::RowRef PassingRow() {
+  static const kernels::TablePage& page =
+      *new kernels::TablePage(1, 0, {});  // owned by the process
+  return {&page, 0};
+}
+
 void JobCutter::Cut(const TensorPlan& tensor, char* output, const Shared& shared,
                     std::vector<kernels::RotateJob>& jobs) {
-  TensorCutter(tensor, output, shared, gathered_, jobs)
-      .CutTokens(shared.begin, shared.begin + static_cast<int64_t>(shared.rows.size()));
+  const int64_t end = shared.begin + static_cast<int64_t>(shared.rows.size());
+  JobWriter writer(tensor, output, shared, passing_, jobs);
+  if (!tensor.strides.has_value()) {
+    PackedCutter(tensor, writer, gathered_).CutTokens(shared.begin, end);
+    return;
+  }
+  if (tensor.bytes == 0) return;
+  ROPE_CHECK(tensor.input.fragments.size() == 1);
+  StridedCutter(tensor, tensor.input.fragments.front().data(), writer, gathered_)
+      .CutTokens(shared.begin, end);
 }
 
 }  // namespace rope::server

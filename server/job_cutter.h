@@ -1,10 +1,11 @@
 // JobCutter: cuts a tensor that lies in several received buffers into rotate jobs, one for each
-// rectangle of whole (token, head) rows within a buffer. Only a row that straddles two buffers is
-// gathered first.
+// rectangle of whole (token, head) rows within a buffer, and of heads that are treated alike. Only
+// a row that straddles two buffers is gathered first, and a tensor whose channels are apart. A
+// tensor with strides lies in one buffer.
 //
 // Threading:  Confined to one thread.
 // Ownership:  Jobs refer to the tensor's buffers, to `output`, to the rows that were given, and to
-//             the cutter's own gathered rows: it must outlive the rotation.
+//             the cutter's own rows: it must outlive the rotation.
 #ifndef ROPE_SERVER_JOB_CUTTER_H_
 #define ROPE_SERVER_JOB_CUTTER_H_
 
@@ -18,6 +19,9 @@
 #include "server/request.h"
 
 namespace rope::server {
+
+// A row of no columns: what passes through turns by nothing.
+kernels::RowRef PassingRow();
 
 class JobCutter {
  public:
@@ -35,7 +39,9 @@ class JobCutter {
            std::vector<kernels::RotateJob>& jobs);
 
  private:
-  std::deque<std::string> gathered_;  // never moves its elements
+  // Neither ever moves its elements.
+  std::deque<std::string> gathered_;
+  std::deque<std::vector<kernels::RowRef>> passing_;
 };
 
 }  // namespace rope::server

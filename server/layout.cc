@@ -1,6 +1,7 @@
 #include "server/layout.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_join.h"
@@ -56,6 +57,45 @@ int64_t Layout::Length(char letter) const {
 bool Layout::Has(char letter) const {
   return std::ranges::any_of(token_axes,
                              [letter](const TokenAxis& axis) { return axis.letter == letter; });
+}
+
+absl::StatusOr<LayoutStrides> ParseStrides(absl::string_view letters, const Layout& layout,
+                                           absl::Span<const int64_t> strides, int64_t element_bytes,
+                                           absl::string_view path) {
+  const std::string field = absl::StrCat(path, ".array.strides");
+  if (strides.size() != letters.size()) {
+    return InvalidField(field, absl::StrCat(strides.size(), " strides"),
+                        absl::StrCat(letters.size(), " for layout ", letters));
+  }
+  LayoutStrides result;
+  std::optional<int64_t> extent = element_bytes;
+  const auto grow = [&extent, element_bytes](int64_t length, int64_t stride) {
+    const auto steps = kernels::CheckedMultiply(std::max<int64_t>(length - 1, 0), stride);
+    const auto bytes = steps ? kernels::CheckedMultiply(*steps, element_bytes) : std::nullopt;
+    extent = extent && bytes ? kernels::CheckedAdd(*extent, *bytes) : std::nullopt;
+  };
+  bool empty = layout.head_dim == 0 || layout.heads == 0;
+  for (size_t i = 0; i < letters.size(); ++i) {
+    if (strides[i] < 0) return InvalidField(field, strides[i], "strides >= 0");
+    if (letters[i] == 'D') {
+      result.channel = strides[i];
+      grow(layout.head_dim, strides[i]);
+    } else if (letters[i] == 'H') {
+      result.head = strides[i];
+      grow(layout.heads, strides[i]);
+    } else {
+      const int64_t length = layout.token_axes[result.token_axes.size()].length;
+      empty = empty || length == 0;
+      result.token_axes.push_back(strides[i]);
+      grow(length, strides[i]);
+    }
+  }
+  if (!extent.has_value()) {
+    return InvalidField(field, absl::StrCat("[", absl::StrJoin(strides, ", "), "]"),
+                        "an extent in bytes that fits 63 bits");
+  }
+  result.extent = empty ? 0 : *extent / element_bytes;
+  return result;
 }
 
 absl::StatusOr<Layout> ParseLayout(absl::string_view letters, absl::Span<const int64_t> shape,

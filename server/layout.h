@@ -38,10 +38,24 @@ struct Layout {
   bool Has(char letter) const;
 };
 
+// Where the elements of a tensor lie that is not packed. All strides in elements, >= 0.
+struct LayoutStrides {
+  std::vector<int64_t> token_axes;  // in the order of Layout::token_axes
+  int64_t head = 0;
+  int64_t channel = 0;
+  int64_t extent = 0;  // elements from the first to the end of the last; 0 for an empty tensor
+};
+
 // Reads letters and shape together. The product of all lengths and `element_bytes` fits 64 bits
 // afterwards. `path` names the tensor in errors, for example "tensors[0]".
 absl::StatusOr<Layout> ParseLayout(absl::string_view letters, absl::Span<const int64_t> shape,
                                    int64_t element_bytes, absl::string_view path);
+
+// Reads the strides of a tensor of `layout`, one for each letter. INVALID_ARGUMENT: another count, a
+// negative one, an extent that does not fit 63 bits.
+absl::StatusOr<LayoutStrides> ParseStrides(absl::string_view letters, const Layout& layout,
+                                           absl::Span<const int64_t> strides, int64_t element_bytes,
+                                           absl::string_view path);
 
 // Index along each of B, S, T and L of every token in memory order; absent axes are 0.
 struct TokenIndex {

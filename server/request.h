@@ -27,13 +27,22 @@
 
 namespace rope::server {
 
+// Heads of a packed tensor that are treated alike.
+struct HeadSpan {
+  int64_t begin = 0;
+  int64_t end = 0;
+  bool rotates = true;  // false: they pass through (v)
+};
+
 // One tensor, validated.
 struct TensorPlan {
   kernels::DType dtype = kernels::DType::kFloat32;
   Layout layout;
-  int64_t bytes = 0;             // of input, and of output
-  proto::FragmentedBytes input;  // packed rows [pre][heads][post][head_dim]
-  std::vector<char> typed;       // what `input` refers to where it came as numbers
+  std::optional<LayoutStrides> strides;  // of the input, where it is not packed
+  std::vector<HeadSpan> heads;           // cover [0, layout.heads) in order
+  int64_t bytes = 0;                     // of the output, and of a packed input
+  proto::FragmentedBytes input;          // packed: rows [pre][heads][post][head_dim]
+  std::vector<char> typed;               // what `input` refers to where it came as numbers
 };
 
 // Tokens that share their frequencies.

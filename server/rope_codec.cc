@@ -108,6 +108,7 @@ v1::Tensor ReplyTensor(const v1::Tensor& asked, const TensorPlan& plan, const ch
   v1::Tensor tensor;
   tensor.set_role(asked.role());
   tensor.set_layout(asked.layout());
+  *tensor.mutable_head_ranges() = asked.head_ranges();
   v1::Array& array = *tensor.mutable_array();
   array.set_dtype(asked.array().dtype());
   *array.mutable_shape() = asked.array().shape();

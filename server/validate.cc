@@ -24,18 +24,68 @@ absl::Status CheckRole(v1::Role role, const std::string& path) {
       "ROLE_Q or ROLE_K");
 }
 
+std::string SpanText(const v1::HeadRange& range) {
+  return absl::StrCat("heads ", range.begin(), " to ", range.end());
+}
+
+// Heads that rotate and heads that do not, all of them and in order.
+absl::StatusOr<std::vector<HeadSpan>> ReadHeads(const v1::Tensor& tensor, int64_t heads,
+                                                const std::string& path) {
+  if (tensor.head_ranges_size() == 0) {
+    ROPE_RETURN_IF_ERROR(CheckRole(tensor.role(), path));
+    return std::vector<HeadSpan>{{0, heads, true}};
+  }
+  if (tensor.role() != v1::ROLE_UNSPECIFIED) {
+    return InvalidField(path + ".role", "it beside head_ranges", "the roles of the ranges alone");
+  }
+  std::vector<HeadSpan> spans;
+  int64_t next = 0;
+  for (int i = 0; i < tensor.head_ranges_size(); ++i) {
+    const v1::HeadRange& range = tensor.head_ranges(i);
+    const std::string field = absl::StrCat(path, ".head_ranges[", i, "]");
+    const bool passes = range.role() == v1::ROLE_UNSPECIFIED;
+    if (!passes) ROPE_RETURN_IF_ERROR(CheckRole(range.role(), field));
+    if (range.begin() < next || range.end() < range.begin() || range.end() > heads) {
+      return InvalidField(field, SpanText(range),
+                          absl::StrCat("ranges in order, from head ", next, " to at most ", heads));
+    }
+    if (range.begin() > next) spans.push_back({next, range.begin(), false});
+    spans.push_back({range.begin(), range.end(), !passes});
+    next = range.end();
+  }
+  if (next < heads) spans.push_back({next, heads, false});
+  return spans;
+}
+
+// Where the elements of the tensor are, and that they are there.
+absl::Status ReadElements(const v1::Tensor& tensor, const proto::SplitMessage& split,
+                          const std::string& array_path, int64_t count, TensorPlan& plan) {
+  ROPE_ASSIGN_OR_RETURN(plan.input, ReadTensorBytes(tensor.array(), plan.dtype, count, split,
+                                                    array_path, plan.typed));
+  if (!plan.strides.has_value() || plan.input.fragments.size() <= 1) return absl::OkStatus();
+  plan.typed.resize(static_cast<size_t>(plan.input.bytes));
+  plan.input.CopyTo(plan.typed.data());
+  plan.input.fragments = {{plan.typed.data(), plan.typed.size()}};
+  return absl::OkStatus();
+}
+
 absl::StatusOr<TensorPlan> ReadTensor(const v1::Tensor& tensor, const proto::SplitMessage& split,
                                       const std::string& path) {
-  ROPE_RETURN_IF_ERROR(CheckRole(tensor.role(), path));
   const std::string array_path = path + ".array";
   TensorPlan plan;
   ROPE_ASSIGN_OR_RETURN(plan.dtype, ReadTensorDType(tensor.array(), array_path));
   ROPE_ASSIGN_OR_RETURN(plan.layout, ParseLayout(tensor.layout(), tensor.array().shape(),
                                                  kernels::ElementBytes(plan.dtype), path));
-  const int64_t count = plan.layout.tokens() * plan.layout.heads * plan.layout.head_dim;
+  ROPE_ASSIGN_OR_RETURN(plan.heads, ReadHeads(tensor, plan.layout.heads, path));
+  int64_t count = plan.layout.tokens() * plan.layout.heads * plan.layout.head_dim;
   plan.bytes = count * kernels::ElementBytes(plan.dtype);
-  ROPE_ASSIGN_OR_RETURN(plan.input, ReadTensorBytes(tensor.array(), plan.dtype, count, split,
-                                                    array_path, plan.typed));
+  if (tensor.array().strides_size() > 0) {
+    ROPE_ASSIGN_OR_RETURN(plan.strides,
+                          ParseStrides(tensor.layout(), plan.layout, tensor.array().strides(),
+                                       kernels::ElementBytes(plan.dtype), path));
+    count = plan.strides->extent;
+  }
+  ROPE_RETURN_IF_ERROR(ReadElements(tensor, split, array_path, count, plan));
   return plan;
 }
 

@@ -152,9 +152,9 @@ TEST(MessageSplitTest, UnknownFieldsOfAnAnswerAreSkipped) {
 
 TEST(MessageSplitTest, PlannedFieldIsUnimplementedByPath) {
   v1::RotateRequest request = SampleRequest();
-  request.mutable_tensors(1)->mutable_array()->add_strides(1);
+  request.mutable_tensors(1)->mutable_array()->mutable_region()->set_region_id(1);
   EXPECT_THAT(SplitWhole(request.SerializeAsString()),
-              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("tensors[1].array.strides")));
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("tensors[1].array.region")));
 }
 
 TEST(MessageSplitTest, WrongWireTypeIsInvalidArgument) {

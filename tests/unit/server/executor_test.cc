@@ -110,6 +110,98 @@ TEST_F(ExecutorTest, OddPiecesAndSlicesChangeNothing) {
   }
 }
 
+// A view of `extent` counted floats, and its packed copy.
+struct View {
+  v1::RotateRequest strided;
+  v1::RotateRequest packed;
+};
+
+View MakeView(const std::string& layout, const std::vector<int64_t>& shape,
+              const std::vector<int64_t>& strides) {
+  int64_t extent = 1;
+  for (size_t i = 0; i < shape.size(); ++i) extent += (shape[i] - 1) * strides[i];
+  std::vector<float> elements;
+  for (int64_t i = 0; i < extent; ++i) elements.push_back(static_cast<float>(i % 37) - 18.0F);
+  std::vector<float> copy;
+  std::vector<int64_t> at(shape.size(), 0);
+  for (bool more = true; more;) {
+    int64_t offset = 0;
+    for (size_t i = 0; i < shape.size(); ++i) offset += at[i] * strides[i];
+    copy.push_back(elements[static_cast<size_t>(offset)]);
+    more = false;
+    for (size_t i = shape.size(); i-- > 0 && !more;) {
+      more = ++at[i] < shape[i];
+      if (!more) at[i] = 0;
+    }
+  }
+  View view = {Sample(layout, shape), Sample(layout, shape)};
+  view.packed.mutable_tensors(0)->mutable_array()->set_raw(RawBytes(copy));
+  v1::Array& array = *view.strided.mutable_tensors(0)->mutable_array();
+  array.mutable_strides()->Assign(strides.begin(), strides.end());
+  array.set_raw(RawBytes(elements));
+  return view;
+}
+
+TEST_F(ExecutorTest, StridesOnlySayWhereElementsLie) {
+  const struct {
+    const char* layout;
+    std::vector<int64_t> shape;
+    std::vector<int64_t> strides;
+  } cases[] = {
+      {"BSHD", {2, 3, 2, 8}, {48, 16, 8, 1}},    // packed after all
+      {"BSHD", {2, 3, 2, 8}, {48, 8, 24, 1}},    // a transposed BHSD
+      {"BSHD", {2, 3, 2, 8}, {100, 30, 11, 1}},  // padded, odd
+      {"BHSD", {2, 2, 3, 8}, {48, 8, 16, 1}},    // a transposed BSHD
+      {"SBHD", {3, 2, 2, 8}, {16, 48, 8, 1}},    // a transposed BSHD
+      {"LTHD", {2, 3, 2, 8}, {0, 16, 8, 1}},     // every layer the same
+      {"SHD", {3, 2, 8}, {1, 3, 6}},             // channels apart
+      {"HD", {2, 8}, {8, 1}},
+  };
+  for (const auto& c : cases) {
+    const View view = MakeView(c.layout, c.shape, c.strides);
+    const std::string want = Rotate(view.packed);
+    for (const size_t piece : {7U, 1000000U}) {
+      EXPECT_EQ(Rotate(view.strided, piece), want) << c.layout << " in pieces of " << piece;
+    }
+    for (const int64_t slice : {1, 2}) EXPECT_EQ(Rotate(view.strided, 31, slice), want);
+  }
+}
+
+TEST_F(ExecutorTest, HeadRangesRotateAndTheRestPassesThrough) {
+  for (const char* const layout : {"SHD", "HSD"}) {
+    const bool heads_first = std::string(layout) == "HSD";
+    const std::vector<int64_t> shape =
+        heads_first ? std::vector<int64_t>{7, 3, 8} : std::vector<int64_t>{3, 7, 8};
+    const v1::RotateRequest whole = Sample(layout, shape);
+    const std::string rotated = Rotate(whole);
+    const std::string& raw = whole.tensors(0).array().raw();
+    v1::RotateRequest ranges = whole;
+    v1::Tensor& tensor = *ranges.mutable_tensors(0);
+    tensor.clear_role();
+    const auto add = [&tensor](v1::Role role, int64_t begin, int64_t end) {
+      v1::HeadRange& range = *tensor.add_head_ranges();
+      range.set_role(role);
+      range.set_begin(begin);
+      range.set_end(end);
+    };
+    add(v1::ROLE_Q, 0, 3);
+    add(v1::ROLE_UNSPECIFIED, 3, 4);
+    add(v1::ROLE_K, 5, 6);
+    for (const size_t piece : {7U, 33U, 1000000U}) {
+      const std::string got = Rotate(ranges, piece, 2);
+      ASSERT_EQ(got.size(), raw.size());
+      for (int64_t token = 0; token < 3; ++token) {
+        for (int64_t head = 0; head < 7; ++head) {
+          const auto row = static_cast<size_t>(heads_first ? head * 3 + token : token * 7 + head);
+          const bool rotates = head < 3 || head == 5;
+          EXPECT_EQ(got.substr(row * 32, 32), (rotates ? rotated : raw).substr(row * 32, 32))
+              << layout << " token " << token << " head " << head;
+        }
+      }
+    }
+  }
+}
+
 TEST_F(ExecutorTest, HeadMajorGivesTheSameNumbersAsTokenMajor) {
   // One head: both layouts lie alike in memory.
   EXPECT_EQ(Rotate(Sample("BHSD", {2, 1, 3, 8})), Rotate(Sample("BSHD", {2, 3, 1, 8})));

@@ -31,6 +31,7 @@ class CutTensor {
     EXPECT_THAT(layout, IsOk());
     plan_.dtype = kernels::DType::kBFloat16;
     plan_.layout = *layout;
+    plan_.heads = {{0, layout->heads, true}};
     plan_.bytes = layout->tokens() * layout->heads * layout->head_dim * kElementBytes;
     for (int64_t i = 0; i < plan_.bytes; ++i) bytes_.push_back(static_cast<char>(i % 251));
     pieces_ = CutIntoPieces(bytes_, c.piece);

@@ -154,6 +154,57 @@ TEST(ValidateTensorsTest, MissingPartsAreNamed) {
   ExpectFails(request, kInvalid, "tensors[0].array.dtype: got DTYPE_UNSPECIFIED");
 }
 
+TEST(ValidateTensorsTest, StridesMustFitLayoutAndBytes) {
+  const auto strided = [](const std::vector<int64_t>& strides, size_t bytes) {
+    v1::RotateRequest request = Sample();
+    v1::Array& array = *request.mutable_tensors(0)->mutable_array();
+    array.mutable_strides()->Assign(strides.begin(), strides.end());
+    array.set_raw(std::string(bytes, 0));
+    return request;
+  };
+  EXPECT_THAT(Check(strided({20, 8, 1}, (2 * 20 + 8 + 8) * 4)), IsOk());
+  ExpectFails(strided({20, 8, 1}, 192), kInvalid, "tensors[0].array.raw: got 192 bytes, want 224");
+  ExpectFails(strided({8, 1}, 192), kInvalid,
+              "tensors[0].array.strides: got 2 strides, want 3 for layout SHD");
+  ExpectFails(strided({-16, 8, 1}, 192), kInvalid,
+              "tensors[0].array.strides: got -16, want strides >= 0");
+  ExpectFails(strided({int64_t{1} << 60, 8, 1}, 192), kInvalid, "an extent in bytes that fits");
+}
+
+TEST(ValidateTensorsTest, HeadRangesMustBeInOrderAndInside) {
+  const auto expect = [](const std::string& text,
+                         const std::vector<std::pair<int64_t, int64_t>>& ranges) {
+    v1::RotateRequest request = Sample();
+    request.mutable_tensors(0)->clear_role();
+    for (const auto& [begin, end] : ranges) {
+      v1::HeadRange& range = *request.mutable_tensors(0)->add_head_ranges();
+      range.set_role(v1::ROLE_Q);
+      range.set_begin(begin);
+      range.set_end(end);
+    }
+    if (text.empty()) {
+      EXPECT_THAT(Check(request), IsOk());
+    } else {
+      ExpectFails(request, kInvalid, text);
+    }
+  };
+  expect("", {{0, 1}, {1, 2}});
+  expect("", {{1, 1}});
+  expect(
+      "tensors[0].head_ranges[0]: got heads 0 to 3, want ranges in order, from head 0 to at "
+      "most 2",
+      {{0, 3}});
+  expect("tensors[0].head_ranges[1]: got heads 0 to 1", {{0, 1}, {0, 1}});
+  expect("tensors[0].head_ranges[0]: got heads -1 to 1", {{-1, 1}});
+  expect("tensors[0].head_ranges[0]: got heads 2 to 1", {{2, 1}});
+  v1::RotateRequest both = Sample();
+  both.mutable_tensors(0)->add_head_ranges();
+  ExpectFails(both, kInvalid, "tensors[0].role: got it beside head_ranges");
+  both.mutable_tensors(0)->clear_role();
+  both.mutable_tensors(0)->mutable_head_ranges(0)->set_role(static_cast<v1::Role>(9));
+  ExpectFails(both, kInvalid, "tensors[0].head_ranges[0].role: got 9");
+}
+
 TEST(ValidateTensorsTest, HeadDimMustBeTheConfigs) {
   v1::RotateRequest request = Sample();
   request.mutable_rope()->mutable_config()->set_head_dim(16);
