@@ -57,11 +57,38 @@ absl::Status CheckRawBytes(int64_t got, int64_t count, int64_t element_bytes,
                       want.has_value() ? absl::StrCat(*want) : "a size that fits 63 bits");
 }
 
-template <typename T>
-std::vector<int64_t> WidenAll(const proto::FragmentedBytes& bytes) {
-  std::vector<T> elements(static_cast<size_t>(bytes.bytes) / sizeof(T));
+template <typename From, typename To>
+std::vector<To> Widen(const proto::FragmentedBytes& bytes) {
+  std::vector<From> elements(static_cast<size_t>(bytes.bytes) / sizeof(From));
   bytes.CopyTo(elements.data());
-  return std::vector<int64_t>(elements.begin(), elements.end());
+  return std::vector<To>(elements.begin(), elements.end());
+}
+
+absl::Status CheckPacked(const v1::Array& array, absl::string_view path) {
+  if (array.strides_size() == 0) return absl::OkStatus();
+  return InvalidField(absl::StrCat(path, ".strides"),
+                      absl::StrCat("[", absl::StrJoin(array.strides(), ", "), "]"),
+                      "packed elements, without strides");
+}
+
+// Raw floats of any width as doubles.
+absl::StatusOr<std::vector<double>> WidenFloats(const v1::Array& array,
+                                                const proto::SplitMessage& split, int64_t count,
+                                                absl::string_view path) {
+  const proto::FragmentedBytes& bytes = proto::PayloadOf(array, split);
+  const int64_t width = array.dtype() == v1::DTYPE_FP64   ? 8
+                        : array.dtype() == v1::DTYPE_FP32 ? 4
+                                                          : 2;
+  ROPE_RETURN_IF_ERROR(CheckRawBytes(bytes.bytes, count, width, path));
+  if (width == 8) return Widen<double, double>(bytes);
+  if (width == 4) return Widen<float, double>(bytes);
+  std::vector<double> values;
+  values.reserve(static_cast<size_t>(count));
+  for (const auto bits : Widen<uint16_t, uint16_t>(bytes)) {
+    values.push_back(array.dtype() == v1::DTYPE_FP16 ? proto::FloatFromHalf(bits)
+                                                     : proto::FloatFromBFloat16(bits));
+  }
+  return values;
 }
 
 absl::StatusOr<std::vector<int64_t>> WholeNumbers(const v1::Array& array, absl::string_view path) {
@@ -90,11 +117,7 @@ absl::StatusOr<IntegerArray> ReadIntegers(const v1::Array& array, const proto::S
     return InvalidField(absl::StrCat(path, ".dtype"), DTypeName(array.dtype()),
                         "DTYPE_INT32 or DTYPE_INT64");
   }
-  if (array.strides_size() > 0) {
-    return InvalidField(absl::StrCat(path, ".strides"),
-                        absl::StrCat("[", absl::StrJoin(array.strides(), ", "), "]"),
-                        "packed numbers, without strides");
-  }
+  ROPE_RETURN_IF_ERROR(CheckPacked(array, path));
   IntegerArray result;
   result.shape.assign(array.shape().begin(), array.shape().end());
   if (result.shape.empty() && !raw) result.shape.push_back(array.numbers_size());
@@ -110,7 +133,38 @@ absl::StatusOr<IntegerArray> ReadIntegers(const v1::Array& array, const proto::S
   const proto::FragmentedBytes& bytes = proto::PayloadOf(array, split);
   const bool wide = array.dtype() == v1::DTYPE_INT64;
   ROPE_RETURN_IF_ERROR(CheckRawBytes(bytes.bytes, count, wide ? 8 : 4, path));
-  result.values = wide ? WidenAll<int64_t>(bytes) : WidenAll<int32_t>(bytes);
+  result.values = wide ? Widen<int64_t, int64_t>(bytes) : Widen<int32_t, int64_t>(bytes);
+  return result;
+}
+
+absl::StatusOr<FloatArray> ReadFloats(const v1::Array& array, const proto::SplitMessage& split,
+                                      absl::string_view path) {
+  const bool raw = proto::HasPayload(array);
+  const bool wide = array.dtype() == v1::DTYPE_FP64;
+  if (!wide && (raw || array.dtype() != v1::DTYPE_UNSPECIFIED)) {
+    if (!ReadTensorDType(array, path).ok()) {
+      return InvalidField(absl::StrCat(path, ".dtype"), DTypeName(array.dtype()),
+                          "DTYPE_FP64, DTYPE_FP32, DTYPE_FP16 or DTYPE_BF16");
+    }
+  }
+  ROPE_RETURN_IF_ERROR(CheckPacked(array, path));
+  FloatArray result;
+  result.shape.assign(array.shape().begin(), array.shape().end());
+  if (result.shape.empty() && !raw) result.shape.push_back(array.numbers_size());
+  int64_t count = array.numbers_size();
+  if (raw || array.shape_size() > 0) {
+    ROPE_ASSIGN_OR_RETURN(count, CountOf(array, path));
+  }
+  ROPE_RETURN_IF_ERROR(CheckSources(array, count, path));
+  if (raw) {
+    ROPE_ASSIGN_OR_RETURN(result.values, WidenFloats(array, split, count, path));
+  } else {
+    result.values.assign(array.numbers().begin(), array.numbers().end());
+  }
+  for (size_t i = 0; i < result.values.size(); ++i) {
+    if (std::isfinite(result.values[i])) continue;
+    return InvalidField(absl::StrCat(path, " element ", i), result.values[i], "a finite number");
+  }
   return result;
 }
 

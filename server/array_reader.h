@@ -23,9 +23,18 @@ struct IntegerArray {
   std::vector<int64_t> values;  // row-major, copied before anything checks them
 };
 
+struct FloatArray {
+  std::vector<int64_t> shape;
+  std::vector<double> values;  // row-major
+};
+
 // INT32 or INT64. REQUIRES: `array` is of the message that `split` came from.
 absl::StatusOr<IntegerArray> ReadIntegers(const v1::Array& array, const proto::SplitMessage& split,
                                           absl::string_view path);
+
+// FP64, FP32, FP16 or BF16, every element finite. With numbers, an unset dtype is FP64.
+absl::StatusOr<FloatArray> ReadFloats(const v1::Array& array, const proto::SplitMessage& split,
+                                      absl::string_view path);
 
 // FP32, FP16 or BF16.
 absl::StatusOr<kernels::DType> ReadTensorDType(const v1::Array& array, absl::string_view path);

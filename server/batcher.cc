@@ -19,10 +19,11 @@ double Microseconds(absl::Duration duration) {
 
 }  // namespace
 
-Batcher::Batcher(const Options& options, const Clock& clock, RunBatch run_batch)
+Batcher::Batcher(const Options& options, const Clock& clock, RunBatch run_batch, OnBatch on_batch)
     : options_(options),
       clock_(clock),
       run_batch_(std::move(run_batch)),
+      on_batch_(std::move(on_batch)),
       thread_([this] { BatchLoop(); }) {}
 
 Batcher::~Batcher() {
@@ -56,9 +57,13 @@ bool Batcher::TryStartDirect(const Request& request) {
 void Batcher::RunDirect(std::unique_ptr<Request> request) {
   Batch batch;
   batch.started = request->enqueued;
+  batch.tokens = request->plan.tokens;
+  batch.bytes = request->plan.bytes();
   batch.slices.push_back({request.get(), 0, request->plan.tokens, absl::OkStatus()});
   batch.finishing.push_back(std::move(request));
   run_batch_(absl::MakeSpan(batch.slices));
+  batch.finished = clock_.Now();
+  Report(batch);
   {
     // Before the answer: whoever reads it finds the device free again.
     absl::MutexLock lock(&mutex_);
@@ -84,7 +89,11 @@ void Batcher::BatchLoop() {
       batch_running_ = true;
     }
     AnswerExpired(batch);
-    if (!batch.slices.empty()) run_batch_(absl::MakeSpan(batch.slices));
+    if (!batch.slices.empty()) {
+      run_batch_(absl::MakeSpan(batch.slices));
+      batch.finished = clock_.Now();
+      Report(batch);
+    }
     {
       absl::MutexLock lock(&mutex_);
       batch_running_ = false;
@@ -98,7 +107,7 @@ Batcher::Batch Batcher::TakeBatch() {
   batch.started = clock_.Now();
   ++batch_number_;
   size_t idle_turns = 0;  // sessions visited in a row that had nothing to take
-  while (!turn_.empty() && idle_turns < turn_.size() && !IsFull(batch)) {
+  while (!turn_.empty() && idle_turns < turn_.size() && ReachedCap(batch) == ClosedBy::kDrained) {
     const uint64_t session = turn_.front();
     turn_.pop_front();
     const auto queue = queues_.find(session);
@@ -109,6 +118,7 @@ Batcher::Batch Batcher::TakeBatch() {
       turn_.push_back(session);
     }
   }
+  batch.closed_by = ReachedCap(batch);
   return batch;
 }
 
@@ -132,9 +142,13 @@ bool Batcher::TakeFrom(Queue& queue, Batch& batch) {
   return true;
 }
 
-bool Batcher::IsFull(const Batch& batch) const {
-  return batch.bytes >= options_.bytes_max || batch.tokens >= options_.tokens_max ||
-         static_cast<int64_t>(batch.slices.size()) >= options_.requests_max;
+ClosedBy Batcher::ReachedCap(const Batch& batch) const {
+  if (batch.bytes >= options_.bytes_max) return ClosedBy::kBytes;
+  if (batch.tokens >= options_.tokens_max) return ClosedBy::kTokens;
+  if (static_cast<int64_t>(batch.slices.size()) >= options_.requests_max) {
+    return ClosedBy::kRequests;
+  }
+  return ClosedBy::kDrained;
 }
 
 int64_t Batcher::SliceTokens(const Request& request, const Batch& batch) const {
@@ -155,19 +169,28 @@ void Batcher::AnswerExpired(Batch& batch) {
   }
 }
 
+void Batcher::Report(const Batch& batch) const {
+  if (!on_batch_) return;
+  on_batch_({.closed_by = batch.closed_by,
+             .device = batch.slices.front().request->device,
+             .requests = static_cast<int64_t>(batch.slices.size()),
+             .tokens = batch.tokens,
+             .bytes = batch.bytes,
+             .started = batch.started,
+             .finished = batch.finished});
+}
+
 void Batcher::Finish(Batch& batch) {
-  const absl::Time now = clock_.Now();
+  auto finishing = batch.finishing.begin();  // in the order of their slices
   for (Slice& slice : batch.slices) {
     Request& request = *slice.request;
     if (slice.begin == 0) {
       request.stages.set_queue(Microseconds(batch.started - request.enqueued));
     }
-    request.stages.set_execute(request.stages.execute() + Microseconds(now - batch.started));
-    const auto finishing =
-        std::find_if(batch.finishing.begin(), batch.finishing.end(),
-                     [&request](const std::unique_ptr<Request>& r) { return r.get() == &request; });
-    if (finishing != batch.finishing.end()) {
-      Complete(std::move(*finishing), slice.status);
+    request.stages.set_execute(request.stages.execute() +
+                               Microseconds(batch.finished - batch.started));
+    if (finishing != batch.finishing.end() && finishing->get() == &request) {
+      Complete(std::move(*finishing++), slice.status);
     } else if (!slice.status.ok()) {
       Complete(Extract(&request), slice.status);
     }

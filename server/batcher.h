@@ -6,15 +6,14 @@
 //
 //   1. Enqueue puts a request into the queue of its session.
 //   2. The batch thread visits the sessions in turn and takes one request of each per turn, until a
-//   cap is reached
-//      or nothing is left. Of a request larger than `slice_bytes_max` it takes one slice per batch;
-//      the rest goes to the back of its session's queue, so that it holds up nobody, its own
-//      session included.
+//      cap is reached or nothing is left. Of a request larger than `slice_bytes_max` it takes one
+//      slice per batch; the rest goes to the back of its session's queue, so that it holds up
+//      nobody, its own session included.
 //   3. Requests that expired or were cancelled while they waited are answered then, before any
-//   work.
-//   4. A request whose last slice has run is completed.
+//      work.
+//   4. The batch is reported, then a request whose last slice has run is completed.
 //
-// Threading:  Thread-safe. No lock is held while a batch runs or a request completes.
+// Threading:  Thread-safe. No lock is held while a batch runs, is reported or a request completes.
 // Ownership:  Enqueue takes the request if and only if it returns OK; `done` then runs exactly
 //             once, on any thread, possibly before Enqueue returns.
 // Errors:     UNAVAILABLE: draining. Through `done`: DEADLINE_EXCEEDED, CANCELLED, what the
@@ -37,6 +36,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
+#include "server/batch_report.h"
 #include "server/clock.h"
 #include "server/limits.h"
 #include "server/request.h"
@@ -56,9 +56,12 @@ class Batcher {
   };
   // Runs slices and sets their status. Called from several threads at once.
   using RunBatch = std::function<void(absl::Span<Slice>)>;
+  // Hears of every batch that ran, before its requests are answered and on the thread that ran it:
+  // several may call at once. Must be quick.
+  using OnBatch = std::function<void(const BatchReport&)>;
 
-  // `clock` must outlive the batcher.
-  Batcher(const Options& options, const Clock& clock, RunBatch run_batch);
+  // `clock` must outlive the batcher. Without `on_batch` nobody hears.
+  Batcher(const Options& options, const Clock& clock, RunBatch run_batch, OnBatch on_batch = {});
   // Drains.
   ~Batcher();
 
@@ -74,7 +77,9 @@ class Batcher {
     std::vector<std::unique_ptr<Request>> expired;
     int64_t bytes = 0;
     int64_t tokens = 0;
+    ClosedBy closed_by = ClosedBy::kDirect;
     absl::Time started;
+    absl::Time finished;
   };
   using Queue = std::deque<std::unique_ptr<Request>>;
 
@@ -84,9 +89,11 @@ class Batcher {
   Batch TakeBatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes from the queue of one session; false: nothing there that this batch may take.
   bool TakeFrom(Queue& queue, Batch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool IsFull(const Batch& batch) const;
+  // The cap that `batch` has reached, or kDrained.
+  ClosedBy ReachedCap(const Batch& batch) const;
   int64_t SliceTokens(const Request& request, const Batch& batch) const;
   static void AnswerExpired(Batch& batch);
+  void Report(const Batch& batch) const;
   void Finish(Batch& batch);
   // Removes a request that failed before its last slice from the queues.
   std::unique_ptr<Request> Extract(const Request* request) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -94,6 +101,7 @@ class Batcher {
   const Options options_;
   const Clock& clock_;
   const RunBatch run_batch_;
+  const OnBatch on_batch_;  // may be empty
 
   absl::Mutex mutex_;
   std::map<uint64_t, Queue> queues_ ABSL_GUARDED_BY(mutex_);  // by session; none is empty

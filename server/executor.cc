@@ -58,6 +58,13 @@ absl::Status AppendRows(const Plan& plan, int64_t begin, int64_t end, kernels::T
     return absl::OkStatus();
   }
   rows.rows.reserve(static_cast<size_t>(end - begin));
+  if (plan.rows != nullptr) {
+    rows.pages.push_back(plan.rows);
+    for (const int64_t row : Between(plan.positions[0], begin, end)) {
+      rows.rows.push_back({plan.rows.get(), row});
+    }
+    return absl::OkStatus();
+  }
   auto run = std::upper_bound(plan.runs.begin(), plan.runs.end(), begin,
                               [](int64_t token, const TokenRun& r) { return token < r.end; });
   for (; begin < end; ++run) {

@@ -59,6 +59,11 @@ inline constexpr int64_t kRetryDelayMs = 20;
 inline constexpr int64_t kSpecsMax = 4096;
 inline constexpr int64_t kSpecBytesMax = 64 * kMiB;
 inline constexpr int64_t kTableCacheBytes = 256 * kMiB;
+// Models that callers may register, and bytes of the configs that they come with.
+inline constexpr int64_t kRegisteredModelsMax = 1024;
+inline constexpr int64_t kRegisteredBytesMax = 16 * kMiB;
+// Warm-ups that wait for their turn; one runs.
+inline constexpr int64_t kWarmUpsMax = 16;
 // Output buffers kept for reuse; more are given back to the kernel.
 inline constexpr int64_t kPooledBytesMax = 1 * kGiB;
 // Concurrent calls of one connection; gRPC buffers requests that nobody asked for.

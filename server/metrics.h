@@ -1,42 +1,129 @@
-// Metrics: the server's Prometheus registry and the endpoint that serves it.
+// Metrics: counts what the request path does, and shows it as Prometheus families.
+//
+// Counting is an index into arrays and relaxed additions: no lock, no look-up of labels, nothing
+// allocated. What changes slowly or is kept elsewhere (Gauges) is asked for when somebody reads.
 //
 // Threading:  Thread-safe.
-// Errors:     UNAVAILABLE: the address cannot be listened on.
+// Ownership:  Copies what it is given.
 #ifndef ROPE_SERVER_METRICS_H_
 #define ROPE_SERVER_METRICS_H_
 
-#include <memory>
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
 #include <string>
+#include <string_view>
+#include <vector>
 
-#include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "kernels/table_cache.h"
+#include "server/batch_report.h"
+#include "server/histogram.h"
 
 namespace prometheus {
-class Counter;
-class Exposer;
-class Registry;
-template <typename T>
-class Family;
-}  // namespace prometheus
+struct MetricFamily;
+}
 
 namespace rope::server {
 
+// The methods of rope.v1.RopeService.
+enum class Method {
+  kRotate,
+  kRotateStream,
+  kDescribe,
+  kListModels,
+  kRegisterModel,
+  kUnregisterModel,
+  kRegisterRegion,
+  kUnregisterRegion,
+  kListRegions,
+  kGetServerInfo,
+  kGetTableCacheStatistics,
+  kWarmUp,
+};
+inline constexpr int kMethodCount = 12;
+
+// "Rotate".
+std::string_view Name(Method method);
+
+// One answered call, or one answered request of a stream.
+struct RequestReport {
+  Method method = Method::kRotate;
+  absl::StatusCode code = absl::StatusCode::kOk;
+  absl::Duration duration = absl::ZeroDuration();  // from its arrival to its answer
+  int64_t received_bytes = 0;                      // of its message
+  int64_t sent_bytes = 0;                          // of the answer's
+};
+
+// One rotation that succeeded.
+struct RotationReport {
+  double decode_us = 0;
+  double validate_us = 0;
+  double queue_us = 0;
+  double execute_us = 0;
+  int64_t tokens = 0;
+};
+
+// What is true at the moment.
+struct Gauges {
+  int64_t requests_in_flight = 0;
+  int64_t admitted_bytes = 0;
+  int64_t streams = 0;
+  int64_t models = 0;
+  bool draining = false;
+  kernels::TableCache::Statistics table_cache;
+  int64_t table_cache_budget_bytes = 0;
+};
+
 class Metrics {
  public:
-  // `version` and `device` go into rope_build_info.
-  Metrics(const std::string& version, const std::string& device);
+  // `version` and `devices` go into rope_build_info. Devices are those that batches will name.
+  Metrics(const std::string& version, const std::vector<std::string>& devices);
   ~Metrics();
 
-  // Serves /metrics at HOST:PORT (port 0: any) until destroyed; returns the port.
-  absl::StatusOr<int> Listen(const std::string& address);
+  void CountRequest(const RequestReport& report);
+  void CountRotation(const RotationReport& report);
+  void CountBatch(const BatchReport& report);
+  // A backend has failed a batch.
+  void CountDeviceFault(std::string_view device);
 
-  // Counts an answered call in rope_requests_total{method, code}.
-  void CountRequest(absl::string_view method, absl::string_view code);
+  // Every family once, in the order of the request path.
+  std::vector<prometheus::MetricFamily> Collect(const Gauges& gauges) const;
 
  private:
-  std::shared_ptr<prometheus::Registry> registry_;
-  prometheus::Family<prometheus::Counter>* requests_ = nullptr;  // owned by registry_
-  std::unique_ptr<prometheus::Exposer> exposer_;
+  using Counter = std::atomic<int64_t>;
+  using Families = std::vector<prometheus::MetricFamily>;
+
+  static constexpr size_t kCodeCount = 17;  // of absl::StatusCode
+  struct PerMethod {
+    PerMethod();
+    std::array<Counter, kCodeCount> answers = {};
+    Histogram duration;  // nanoseconds
+  };
+  struct PerDevice {
+    explicit PerDevice(const std::string& device_name) : name(device_name) {}
+    const std::string name;
+    std::array<Counter, kClosedByCount> batches = {};
+    Counter faults = 0;
+  };
+
+  PerDevice& Device(std::string_view name);
+  void CollectRequests(Families& families) const;
+  void CollectBatches(Families& families) const;
+
+  const std::string version_;
+  // Of the devices, then of "other"; constant in number.
+  std::deque<PerDevice> devices_;
+  std::array<PerMethod, kMethodCount> methods_;
+  std::array<Histogram, 4> stages_;  // decode, validate, queue, execute; nanoseconds
+  Counter received_bytes_ = 0;
+  Counter sent_bytes_ = 0;
+  Counter tokens_ = 0;
+  Histogram batch_requests_;
+  Histogram batch_bytes_;
+  Histogram batch_duration_;  // nanoseconds
 };
 
 }  // namespace rope::server

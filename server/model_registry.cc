@@ -1,15 +1,12 @@
 #include "server/model_registry.h"
 
-#include <google/protobuf/io/coded_stream.h>
-#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
-
 #include <algorithm>
+#include <set>
 
 #include "absl/hash/hash.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "kernels/presets.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
@@ -21,54 +18,15 @@ namespace {
 
 constexpr size_t kModelNameBytesMax = 128;
 
-absl::Status CheckName(absl::string_view name) {
+absl::Status CheckName(absl::string_view field, absl::string_view name) {
   const bool legal = !name.empty() && name.size() <= kModelNameBytesMax &&
                      std::all_of(name.begin(), name.end(), [](char c) {
                        return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
                               absl::string_view("._-/").find(c) != absl::string_view::npos;
                      });
   if (legal) return absl::OkStatus();
-  return InvalidField("model", absl::StrCat("\"", name.substr(0, kModelNameBytesMax), "\""),
+  return InvalidField(field, absl::StrCat("\"", name.substr(0, kModelNameBytesMax), "\""),
                       "1 to 128 of a-z A-Z 0-9 . _ - /");
-}
-
-// The same bytes for the same spec.
-std::string KeyOf(const v1::RopeSpec& spec) {
-  std::string key;
-  google::protobuf::io::StringOutputStream stream(&key);
-  google::protobuf::io::CodedOutputStream coded(&stream);
-  coded.SetSerializationDeterministic(true);
-  spec.SerializeToCodedStream(&coded);
-  coded.Trim();
-  return key;
-}
-
-absl::Status CheckAlternatives(const v1::RopeSpec& spec) {
-  std::vector<std::string> given;
-  if (!spec.model().empty()) given.push_back("model");
-  if (!spec.config_id().empty()) given.push_back("config_id");
-  if (spec.has_config()) given.push_back("config");
-  if (!spec.config_json().empty()) given.push_back("config_json");
-  if (given.size() != 1) {
-    return InvalidField("rope", given.empty() ? "nothing" : absl::StrJoin(given, " and "),
-                        "exactly one of model, config_id, config and config_json");
-  }
-  if (spec.has_layer() && !spec.layer_type().empty()) {
-    return InvalidField("rope", "layer and layer_type", "at most one of them");
-  }
-  if (!spec.config_id().empty() && (spec.has_layer() || !spec.layer_type().empty() ||
-                                    spec.pairing() != v1::PAIRING_UNSPECIFIED)) {
-    return InvalidField("rope.config_id", "it beside layer, layer_type or pairing",
-                        "it alone: it names them too");
-  }
-  return absl::OkStatus();
-}
-
-kernels::LayerChoice ChoiceOf(const v1::RopeSpec& spec) {
-  kernels::LayerChoice choice;
-  if (spec.has_layer()) choice.layer = spec.layer();
-  choice.layer_type = spec.layer_type();
-  return choice;
 }
 
 // Adds the request's field to a kernel's error, which names the config's own.
@@ -95,9 +53,9 @@ absl::StatusOr<std::unique_ptr<ModelRegistry>> ModelRegistry::Create(
     ROPE_RETURN_IF_ERROR(
         registry->Add(std::string(preset.name), "preset", preset.config_json, preset.pairing));
   }
+  std::set<std::string> names;
   for (const ModelFile& file : files) {
-    const auto known = registry->models_.find(file.name);
-    if (known != registry->models_.end() && known->second.origin == "flag") {
+    if (!names.insert(file.name).second) {
       return InvalidField("model", absl::StrCat("\"", file.name, "\" twice"), "names once");
     }
     ROPE_RETURN_IF_ERROR(registry->Add(file.name, "flag", file.config_json, std::nullopt));
@@ -107,15 +65,21 @@ absl::StatusOr<std::unique_ptr<ModelRegistry>> ModelRegistry::Create(
 
 absl::Status ModelRegistry::Add(const std::string& name, const std::string& origin,
                                 std::string_view json, std::optional<kernels::Pairing> pairing) {
-  ROPE_RETURN_IF_ERROR(CheckName(name));
+  ROPE_RETURN_IF_ERROR(CheckName("model", name));
   auto config = kernels::ModelConfig::Parse(json);
   if (!config.ok()) return Prefixed(absl::StrCat("model ", name, ": "), config.status());
-  models_.insert_or_assign(name, Model{origin, *std::move(config), pairing});
+  auto model = std::make_shared<Model>();
+  model->origin = origin;
+  model->config = *std::move(config);
+  model->pairing = pairing;
+  model->bytes = static_cast<int64_t>(json.size());
+  absl::MutexLock lock(&mutex_);
+  models_.insert_or_assign(name, std::move(model));
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::shared_ptr<const RopeEntry>> ModelRegistry::Find(const v1::RopeSpec& spec) {
-  ROPE_RETURN_IF_ERROR(CheckAlternatives(spec));
+  ROPE_RETURN_IF_ERROR(CheckSpec(spec));
   if (!spec.config_id().empty()) {
     absl::ReaderMutexLock lock(&mutex_);
     const auto found = by_config_id_.find(spec.config_id());
@@ -124,7 +88,7 @@ absl::StatusOr<std::shared_ptr<const RopeEntry>> ModelRegistry::Find(const v1::R
         absl::StrCat("rope.config_id: got \"", spec.config_id().substr(0, 32),
                      "\", want one that Describe of this server instance gave"));
   }
-  const std::string key = KeyOf(spec);
+  const std::string key = SpecKey(spec);
   {
     absl::ReaderMutexLock lock(&mutex_);
     const auto found = by_spec_.find(key);
@@ -134,72 +98,103 @@ absl::StatusOr<std::shared_ptr<const RopeEntry>> ModelRegistry::Find(const v1::R
   return Keep(key, std::move(entry));
 }
 
-absl::StatusOr<std::shared_ptr<RopeEntry>> ModelRegistry::Read(const v1::RopeSpec& spec) const {
+absl::StatusOr<std::shared_ptr<RopeEntry>> ModelRegistry::Read(const v1::RopeSpec& spec) {
   auto entry = std::make_shared<RopeEntry>();
   ROPE_ASSIGN_OR_RETURN(const std::optional<kernels::Pairing> explicit_pairing,
                         ReadPairing(spec.pairing()));
-  auto layer = ReadLayer(spec, *entry);
-  if (!layer.ok()) return InField(entry->field_, layer.status());
-  entry->layer_ = *std::move(layer);
-  entry->warnings_ = entry->layer_.warnings;
-  entry->pairing_ = explicit_pairing.has_value() ? explicit_pairing : entry->layer_.pairing;
-  if (explicit_pairing.has_value() && entry->layer_.pairing.has_value() &&
-      explicit_pairing != entry->layer_.pairing) {
-    entry->warnings_.push_back(
-        absl::StrCat("pairing: taken as ", std::string(kernels::Name(*explicit_pairing)),
-                     " because the request says so; this model's checkpoints use ",
-                     std::string(kernels::Name(*entry->layer_.pairing))));
-  }
-  if (!entry->layer_.rotates) return entry;
-  const absl::Status valid = kernels::Validate(entry->layer_.config);
-  if (!valid.ok()) return InField(entry->field_, valid);
-  for (std::string& warning : kernels::Warnings(entry->layer_.config)) {
-    entry->warnings_.push_back(std::move(warning));
-  }
-  if (entry->layer_.config.head_dim.has_value()) {
-    ROPE_ASSIGN_OR_RETURN(entry->resolved_, entry->Resolve(std::nullopt));
-  }
+  ROPE_ASSIGN_OR_RETURN(const ModelPtr model, ReadModel(spec, entry->field_));
+  ROPE_ASSIGN_OR_RETURN(entry->layer_, LayerOf(*model, ChoiceOf(spec), entry->field_));
+  entry->model_ = spec.model();
+  entry->generation_ = model->generation;
+  ROPE_RETURN_IF_ERROR(Complete(explicit_pairing, *entry));
   return entry;
 }
 
-absl::StatusOr<kernels::LayerConfig> ModelRegistry::ReadLayer(const v1::RopeSpec& spec,
-                                                              RopeEntry& entry) const {
+absl::StatusOr<ModelRegistry::ModelPtr> ModelRegistry::ReadModel(const v1::RopeSpec& spec,
+                                                                 std::string& field) {
+  auto model = std::make_shared<Model>();
   if (spec.has_config()) {
-    entry.field_ = "rope.config.";
-    if (spec.has_layer() || !spec.layer_type().empty()) {
-      return InvalidField(spec.has_layer() ? "layer" : "layer_type", "it beside config",
-                          "it unset: an inline config is one layer's");
-    }
+    field = "rope.config.";
     kernels::LayerConfig layer;
-    ROPE_ASSIGN_OR_RETURN(layer.config, ReadRopeConfig(spec.config()));
-    return layer;
+    auto config = ReadRopeConfig(spec.config());
+    if (!config.ok()) return InField(field, config.status());
+    layer.config = *std::move(config);
+    model->config = std::move(layer);
+    model->bytes = static_cast<int64_t>(spec.config().ByteSizeLong());
+    return model;
   }
   if (!spec.config_json().empty()) {
-    entry.field_ = "rope.config_json.";
-    const auto bytes = static_cast<int64_t>(spec.config_json().size());
-    if (bytes > limits::kConfigJsonBytesMax) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("size: got ", bytes, " bytes, want at most ", limits::kConfigJsonBytesMax));
+    field = "rope.config_json.";
+    model->bytes = static_cast<int64_t>(spec.config_json().size());
+    if (model->bytes > limits::kConfigJsonBytesMax) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          field, "size: got ", model->bytes, " bytes, want at most ", limits::kConfigJsonBytesMax));
     }
-    ROPE_ASSIGN_OR_RETURN(const kernels::ModelConfig model,
-                          kernels::ModelConfig::Parse(spec.config_json()));
-    return model.Layer(ChoiceOf(spec));
+    auto config = kernels::ModelConfig::Parse(spec.config_json());
+    if (!config.ok()) return InField(field, config.status());
+    model->config = *std::move(config);
+    return model;
   }
-  entry.field_ = "rope.model: ";
+  field = "rope.model: ";
+  absl::ReaderMutexLock lock(&mutex_);
   const auto found = models_.find(spec.model());
-  if (found == models_.end()) {
-    return absl::NotFoundError(absl::StrCat("got \"", spec.model().substr(0, kModelNameBytesMax),
-                                            "\", want a name that ListModels gives"));
+  if (found != models_.end()) return found->second;
+  return absl::NotFoundError(absl::StrCat(field, "got \"",
+                                          spec.model().substr(0, kModelNameBytesMax),
+                                          "\", want a name that ListModels gives"));
+}
+
+absl::StatusOr<kernels::LayerConfig> ModelRegistry::LayerOf(const Model& model,
+                                                            const kernels::LayerChoice& choice,
+                                                            const std::string& field) {
+  if (const auto* config = std::get_if<kernels::ModelConfig>(&model.config)) {
+    auto layer = config->Layer(choice);
+    if (!layer.ok()) return InField(field, layer.status());
+    if (model.pairing.has_value()) layer->pairing = model.pairing;
+    return layer;
   }
-  ROPE_ASSIGN_OR_RETURN(kernels::LayerConfig layer, found->second.config.Layer(ChoiceOf(spec)));
-  if (found->second.pairing.has_value()) layer.pairing = found->second.pairing;
+  if (choice.layer.has_value() || !choice.layer_type.empty()) {
+    return InvalidField(choice.layer.has_value() ? "rope.layer" : "rope.layer_type",
+                        field == "rope.config." ? "it beside config" : "it beside a single layer",
+                        "it unset: there is one layer");
+  }
+  kernels::LayerConfig layer = std::get<kernels::LayerConfig>(model.config);
+  if (model.pairing.has_value()) layer.pairing = model.pairing;
   return layer;
+}
+
+absl::Status ModelRegistry::Complete(std::optional<kernels::Pairing> explicit_pairing,
+                                     RopeEntry& entry) {
+  entry.warnings_ = entry.layer_.warnings;
+  entry.pairing_ = explicit_pairing.has_value() ? explicit_pairing : entry.layer_.pairing;
+  if (explicit_pairing.has_value() && entry.layer_.pairing.has_value() &&
+      explicit_pairing != entry.layer_.pairing) {
+    entry.warnings_.push_back(
+        absl::StrCat("pairing: taken as ", std::string(kernels::Name(*explicit_pairing)),
+                     " because the request says so; this model's checkpoints use ",
+                     std::string(kernels::Name(*entry.layer_.pairing))));
+  }
+  if (!entry.layer_.rotates) return absl::OkStatus();
+  const absl::Status valid = kernels::Validate(entry.layer_.config);
+  if (!valid.ok()) return InField(entry.field_, valid);
+  for (std::string& warning : kernels::Warnings(entry.layer_.config)) {
+    entry.warnings_.push_back(std::move(warning));
+  }
+  if (entry.layer_.config.head_dim.has_value()) {
+    ROPE_ASSIGN_OR_RETURN(entry.resolved_, entry.Resolve(std::nullopt));
+  }
+  return absl::OkStatus();
 }
 
 std::shared_ptr<const RopeEntry> ModelRegistry::Keep(const std::string& key,
                                                      std::shared_ptr<RopeEntry> entry) {
-  entry->config_id_ = MakeConfigId(key);
+  entry->config_id_ = MakeConfigId(key, entry->generation_);
   absl::MutexLock lock(&mutex_);
+  if (entry->generation_ > 0) {
+    const auto model = models_.find(entry->model_);
+    const bool current = model != models_.end() && model->second->generation == entry->generation_;
+    if (!current) return entry;  // unregistered since it was read: serves this request alone
+  }
   const auto [kept, is_new] = by_spec_.try_emplace(key, entry);
   if (!is_new) return kept->second;  // another thread was first
   std::shared_ptr<const RopeEntry> result = kept->second;
@@ -208,13 +203,17 @@ std::shared_ptr<const RopeEntry> ModelRegistry::Keep(const std::string& key,
   kept_bytes_ += CostOf(key, *result);
   while (static_cast<int64_t>(oldest_first_.size()) > limits::kSpecsMax ||
          kept_bytes_ > limits::kSpecBytesMax) {
-    const auto oldest = by_spec_.find(oldest_first_.front());
-    by_config_id_.erase(oldest->second->config_id());
-    kept_bytes_ -= CostOf(oldest->first, *oldest->second);
-    by_spec_.erase(oldest);
+    Forget(oldest_first_.front());
     oldest_first_.pop_front();
   }
   return result;
+}
+
+void ModelRegistry::Forget(const std::string& key) {
+  const auto kept = by_spec_.find(key);
+  by_config_id_.erase(kept->second->config_id());
+  kept_bytes_ -= CostOf(key, *kept->second);
+  by_spec_.erase(kept);
 }
 
 // About what a kept entry holds: its spec, and its frequencies with their keys.
@@ -225,39 +224,164 @@ int64_t ModelRegistry::CostOf(const std::string& key, const RopeEntry& entry) {
   return 2 * static_cast<int64_t>(key.size()) + frequencies;
 }
 
-// Two hashes of instance and spec: the same spec has one id, another instance gives another.
-std::string ModelRegistry::MakeConfigId(const std::string& key) const {
-  const uint64_t high = absl::HashOf(instance_id_, key, 0);
-  const uint64_t low = absl::HashOf(instance_id_, key, 1);
+// Two hashes of instance and spec: the same spec has one id, another instance or another model of
+// the same name gives another.
+std::string ModelRegistry::MakeConfigId(const std::string& key, int64_t generation) const {
+  const uint64_t high = absl::HashOf(instance_id_, key, generation, 0);
+  const uint64_t low = absl::HashOf(instance_id_, key, generation, 1);
   return absl::StrFormat("%016x%016x", high, low);
 }
 
-std::vector<v1::Model> ModelRegistry::List() const {
-  std::vector<v1::Model> list;
-  for (const auto& [name, model] : models_) {
-    v1::Model& item = list.emplace_back();
-    item.set_name(name);
-    item.set_origin(model.origin);
-    const std::vector<std::string>& types = model.config.layer_types();
-    for (const std::string& type : types) item.add_layer_types(type);
-    if (model.config.num_heads()) item.set_num_heads(*model.config.num_heads());
-    if (model.config.num_kv_heads()) item.set_num_kv_heads(*model.config.num_kv_heads());
-    kernels::LayerChoice first;
-    if (!types.empty()) first.layer_type = types.front();
-    const auto layer = model.config.Layer(first);
-    if (!layer.ok()) continue;
-    item.set_pairing(WritePairing(model.pairing.has_value() ? model.pairing : layer->pairing));
-    item.set_rope_type(std::string(kernels::Name(layer->config.rope_type)));
-    item.set_rope_theta(layer->config.rope_theta);
-    if (layer->config.max_position_embeddings) {
-      item.set_max_position_embeddings(*layer->config.max_position_embeddings);
-    }
-    const auto resolved = kernels::Resolve(layer->config);
-    if (!resolved.ok()) continue;
-    item.set_head_dim((*resolved)->head_dim());
-    item.set_rotary_dim((*resolved)->rotary_dim());
+absl::StatusOr<v1::RegisterModelResponse> ModelRegistry::Register(const std::string& name,
+                                                                  const v1::RopeSpec& spec) {
+  ROPE_RETURN_IF_ERROR(CheckName("name", name));
+  ROPE_RETURN_IF_ERROR(CheckSpec(spec));
+  ROPE_ASSIGN_OR_RETURN(const std::optional<kernels::Pairing> explicit_pairing,
+                        ReadPairing(spec.pairing()));
+  Model model;
+  std::string field = "rope.config_id: ";
+  if (spec.config_id().empty()) {
+    ROPE_ASSIGN_OR_RETURN(const ModelPtr source, ReadModel(spec, field));
+    model = *source;
+  } else {
+    ROPE_ASSIGN_OR_RETURN(const auto entry, Find(spec));
+    model.config = entry->layer();
+    model.pairing = entry->pairing();
+    model.bytes = CostOf("", *entry);
   }
+  const kernels::LayerChoice choice = ChoiceOf(spec);
+  if (choice.layer.has_value() || !choice.layer_type.empty()) {
+    ROPE_ASSIGN_OR_RETURN(model.config, LayerOf(model, choice, field));
+  }
+  v1::RegisterModelResponse response;
+  std::vector<std::string> warnings;
+  ROPE_RETURN_IF_ERROR(CheckLayers(model, explicit_pairing, field, warnings));
+  for (const std::string& warning : warnings) response.add_warnings(warning);
+  if (explicit_pairing.has_value()) model.pairing = explicit_pairing;
+  model.origin = "registered";
+  *response.mutable_model() = Write(name, model);
+  ROPE_RETURN_IF_ERROR(Insert(name, std::move(model)));
+  return response;
+}
+
+absl::Status ModelRegistry::CheckLayers(const Model& model,
+                                        std::optional<kernels::Pairing> explicit_pairing,
+                                        const std::string& field,
+                                        std::vector<std::string>& warnings) {
+  std::vector<std::string> types;  // a single layer needs no choice
+  if (const auto* config = std::get_if<kernels::ModelConfig>(&model.config)) {
+    types = config->layer_types();
+  }
+  if (types.empty()) types.emplace_back();
+  for (const std::string& type : types) {
+    RopeEntry entry;
+    entry.field_ = field;
+    kernels::LayerChoice choice;
+    choice.layer_type = type;
+    ROPE_ASSIGN_OR_RETURN(entry.layer_, LayerOf(model, choice, field));
+    ROPE_RETURN_IF_ERROR(Complete(explicit_pairing, entry));
+    if (entry.layer_.rotates && !entry.pairing_.has_value()) {
+      return InvalidField("rope.pairing", "nothing",
+                          "PAIRING_HALF or PAIRING_INTERLEAVED: this config does not say");
+    }
+    for (const std::string& warning : entry.warnings_) {
+      warnings.push_back(type.empty() ? warning : absl::StrCat(type, ": ", warning));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ModelRegistry::Insert(const std::string& name, Model model) {
+  absl::MutexLock lock(&mutex_);
+  const auto known = models_.find(name);
+  if (known != models_.end()) {
+    return absl::AlreadyExistsError(absl::StrCat("name: got \"", name, "\", which is ",
+                                                 known->second->origin,
+                                                 " already, want a name that is free"));
+  }
+  if (registered_ >= limits::kRegisteredModelsMax) {
+    return absl::ResourceExhaustedError(absl::StrCat("name: got registered model number ",
+                                                     registered_ + 1, ", want at most ",
+                                                     limits::kRegisteredModelsMax));
+  }
+  if (model.bytes > limits::kRegisteredBytesMax - registered_bytes_) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("rope: got ", model.bytes, " bytes of config beside ", registered_bytes_,
+                     " of registered models, want at most ", limits::kRegisteredBytesMax));
+  }
+  ++registered_;
+  registered_bytes_ += model.bytes;
+  model.generation = ++last_generation_;
+  models_.emplace(name, std::make_shared<const Model>(std::move(model)));
+  return absl::OkStatus();
+}
+
+absl::Status ModelRegistry::Unregister(const std::string& name) {
+  ROPE_RETURN_IF_ERROR(CheckName("name", name));
+  absl::MutexLock lock(&mutex_);
+  const auto found = models_.find(name);
+  if (found == models_.end()) {
+    return absl::NotFoundError(
+        absl::StrCat("name: got \"", name, "\", want a name that ListModels gives"));
+  }
+  const Model& model = *found->second;
+  if (model.generation == 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "name: got \"", name, "\" of origin ", model.origin, ", want one of origin registered"));
+  }
+  const auto is_of_model = [&](const std::string& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (by_spec_.find(key)->second->generation_ != model.generation) return false;
+    Forget(key);
+    return true;
+  };
+  std::erase_if(oldest_first_, is_of_model);
+  --registered_;
+  registered_bytes_ -= model.bytes;
+  models_.erase(found);
+  return absl::OkStatus();
+}
+
+std::vector<v1::Model> ModelRegistry::List() const {
+  std::map<std::string, ModelPtr> models;
+  {
+    absl::ReaderMutexLock lock(&mutex_);
+    models = models_;
+  }
+  std::vector<v1::Model> list;
+  for (const auto& [name, model] : models) list.push_back(Write(name, *model));
   return list;
+}
+
+int64_t ModelRegistry::model_count() const {
+  absl::ReaderMutexLock lock(&mutex_);
+  return static_cast<int64_t>(models_.size());
+}
+
+v1::Model ModelRegistry::Write(const std::string& name, const Model& model) {
+  v1::Model item;
+  item.set_name(name);
+  item.set_origin(model.origin);
+  kernels::LayerChoice first;
+  if (const auto* config = std::get_if<kernels::ModelConfig>(&model.config)) {
+    const std::vector<std::string>& types = config->layer_types();
+    for (const std::string& type : types) item.add_layer_types(type);
+    if (config->num_heads()) item.set_num_heads(*config->num_heads());
+    if (config->num_kv_heads()) item.set_num_kv_heads(*config->num_kv_heads());
+    if (!types.empty()) first.layer_type = types.front();
+  }
+  const auto layer = LayerOf(model, first, "");
+  if (!layer.ok()) return item;
+  item.set_pairing(WritePairing(layer->pairing));
+  item.set_rope_type(std::string(kernels::Name(layer->config.rope_type)));
+  item.set_rope_theta(layer->config.rope_theta);
+  if (layer->config.max_position_embeddings) {
+    item.set_max_position_embeddings(*layer->config.max_position_embeddings);
+  }
+  const auto resolved = kernels::Resolve(layer->config);
+  if (!resolved.ok()) return item;
+  item.set_head_dim((*resolved)->head_dim());
+  item.set_rotary_dim((*resolved)->rotary_dim());
+  return item;
 }
 
 }  // namespace rope::server

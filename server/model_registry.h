@@ -1,13 +1,14 @@
 // ModelRegistry: from a rope.v1.RopeSpec to a resolved rotary embedding. Knows the presets, the
-// operator's --model files and the config_ids that Describe gave out, and keeps what it resolved,
-// so that a repeated spec costs a look-up.
+// operator's --model files, the models that callers registered and the config_ids that Describe
+// gave out, and keeps what it resolved, so that a repeated spec costs a look-up.
 //
-// Threading:  Thread-safe. Hits take a shared lock; nothing is parsed under it.
-// Ownership:  Entries are immutable and shared; they outlive their eviction.
+// Threading:  Thread-safe. Hits take a shared lock; nothing is parsed under a lock.
+// Ownership:  Entries are immutable and shared; they outlive their eviction and their model.
 // Errors:     INVALID_ARGUMENT: alternatives given together or not at all, a bad config. NOT_FOUND:
 //             model or config_id.
 // Limits:     limits::kSpecsMax specs of together kSpecBytesMax bytes are kept; the oldest go
-//             first.
+//             first. kRegisteredModelsMax models of together kRegisteredBytesMax bytes are
+//             registered.
 #ifndef ROPE_SERVER_MODEL_REGISTRY_H_
 #define ROPE_SERVER_MODEL_REGISTRY_H_
 
@@ -16,6 +17,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -48,7 +50,9 @@ class RopeEntry {
   friend class ModelRegistry;
 
   std::string config_id_;
-  std::string field_;  // that the config came in, with a dot, for errors
+  std::string field_;       // that the config came in, with a dot, for errors
+  std::string model_;       // that it came from; empty: none
+  int64_t generation_ = 0;  // of the model
   kernels::LayerConfig layer_;
   std::optional<kernels::Pairing> pairing_;
   std::vector<std::string> warnings_;
@@ -72,29 +76,61 @@ class ModelRegistry {
   // registry keeps it.
   absl::StatusOr<std::shared_ptr<const RopeEntry>> Find(const v1::RopeSpec& spec);
 
+  // Adds a model: a copy of what `spec` names, with all its layers unless it picks one. Every layer
+  // is resolved, as far as it does not wait for a tensor's head_dim, and has to have a pairing.
+  // INVALID_ARGUMENT, NOT_FOUND: as Find; a bad name, no pairing. ALREADY_EXISTS: the name.
+  // RESOURCE_EXHAUSTED: too many, or too large together; waiting does not help.
+  absl::StatusOr<v1::RegisterModelResponse> Register(const std::string& name,
+                                                     const v1::RopeSpec& spec);
+
+  // Removes a registered model, and the config_ids that were made from its name. Requests that have
+  // it already keep it. A model of the same name that comes later has other config_ids.
+  // INVALID_ARGUMENT: a bad name. NOT_FOUND. FAILED_PRECONDITION: a preset, or of a flag.
+  absl::Status Unregister(const std::string& name);
+
   // All models, by name.
   std::vector<v1::Model> List() const;
+  int64_t model_count() const;
 
  private:
   struct Model {
     std::string origin;
-    kernels::ModelConfig config;
-    std::optional<kernels::Pairing> pairing;  // of a preset
+    std::variant<kernels::ModelConfig, kernels::LayerConfig> config;  // all layers, or the only one
+    std::optional<kernels::Pairing> pairing;  // of a preset or a registration
+    int64_t bytes = 0;                        // of its config, about
+    int64_t generation = 0;                   // of a registered model: no other one's, never 0
   };
+  using ModelPtr = std::shared_ptr<const Model>;
 
   explicit ModelRegistry(const std::string& instance_id) : instance_id_(instance_id) {}
   absl::Status Add(const std::string& name, const std::string& origin, std::string_view json,
                    std::optional<kernels::Pairing> pairing);
-  absl::StatusOr<std::shared_ptr<RopeEntry>> Read(const v1::RopeSpec& spec) const;
-  absl::StatusOr<kernels::LayerConfig> ReadLayer(const v1::RopeSpec& spec, RopeEntry& entry) const;
+  absl::StatusOr<std::shared_ptr<RopeEntry>> Read(const v1::RopeSpec& spec);
+  // What `spec` names; `field` is where its errors lie.
+  absl::StatusOr<ModelPtr> ReadModel(const v1::RopeSpec& spec, std::string& field);
+  static absl::StatusOr<kernels::LayerConfig> LayerOf(const Model& model,
+                                                      const kernels::LayerChoice& choice,
+                                                      const std::string& field);
+  // Checks and resolves the entry's layer.
+  static absl::Status Complete(std::optional<kernels::Pairing> explicit_pairing, RopeEntry& entry);
   std::shared_ptr<const RopeEntry> Keep(const std::string& key, std::shared_ptr<RopeEntry> entry);
+  void Forget(const std::string& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static int64_t CostOf(const std::string& key, const RopeEntry& entry);
-  std::string MakeConfigId(const std::string& key) const;
+  std::string MakeConfigId(const std::string& key, int64_t generation) const;
+  // Refuses a layer that could not rotate by its name alone.
+  static absl::Status CheckLayers(const Model& model,
+                                  std::optional<kernels::Pairing> explicit_pairing,
+                                  const std::string& field, std::vector<std::string>& warnings);
+  absl::Status Insert(const std::string& name, Model model);
+  static v1::Model Write(const std::string& name, const Model& model);
 
   const std::string instance_id_;
-  std::map<std::string, Model> models_;  // constant after Create
 
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
+  std::map<std::string, ModelPtr> models_ ABSL_GUARDED_BY(mutex_);
+  int64_t registered_ ABSL_GUARDED_BY(mutex_) = 0;  // of models_, and their bytes
+  int64_t registered_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t last_generation_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<std::string, std::shared_ptr<const RopeEntry>> by_spec_
       ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, std::shared_ptr<const RopeEntry>> by_config_id_

@@ -62,7 +62,9 @@ struct Plan {
   bool rotates = true;          // false: the layer has no rotary embedding, tensors pass through
   kernels::PairGeometry geometry;
   bool conjugate = false;
-  std::vector<TokenRun> runs;                          // cover [0, tokens) in order
+  std::vector<TokenRun> runs;  // cover [0, tokens) in order, unless there are `rows`
+  // The caller's own rows: token t takes row positions[0][t].
+  std::shared_ptr<const kernels::TablePage> rows;
   std::array<std::vector<int64_t>, 3> positions;       // by token; rows 1 and 2 only with mrope
   std::optional<kernels::Mrope> mrope;                 // set: positions has three rows
   std::array<std::vector<int64_t>, 3> from_positions;  // the same for runs with `from`
@@ -81,6 +83,7 @@ struct Request {
   std::string id;
   uint64_t session = 0;  // the connection; queues take turns between sessions
   absl::Time received;
+  int64_t message_bytes = 0;  // as received
   absl::Time deadline = absl::InfiniteFuture();
   std::shared_ptr<std::atomic<bool>> cancelled;
   v1::RotateRequest message;  // the skeleton, parsed

@@ -7,6 +7,7 @@
 #include "absl/hash/hash.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "server/admin.h"
 #include "server/describe.h"
 #include "server/error.h"
 #include "server/limits.h"
@@ -25,8 +26,12 @@ using Unary2 = Base::WithRawMethod_RegisterModel<Base::WithRawMethod_UnregisterM
 using AllMethods = Base::WithRawMethod_ListRegions<Base::WithRawMethod_GetTableCacheStatistics<
     Base::WithRawMethod_WarmUp<Base::WithRawMethod_RotateStream<Unary2>>>>;
 
-absl::Status NotBuilt(const std::string& method) {
-  return absl::UnimplementedError(absl::StrCat(method, ": not built yet"));
+absl::Status NotBuilt(Method method) {
+  return absl::UnimplementedError(absl::StrCat(std::string(Name(method)), ": not built yet"));
+}
+
+int64_t BytesOf(const grpc::ByteBuffer& message) {
+  return message.Valid() ? static_cast<int64_t>(message.Length()) : 0;
 }
 
 }  // namespace
@@ -47,28 +52,39 @@ RopeService::RopeService(Parts parts)
     : parts_(std::move(parts)), generated_(std::make_unique<Generated>()) {
   ROPE_METHOD(Rotate, [this](UnaryCall& call) { Rotate(call); });
   ROPE_METHOD(Describe, (Immediate<v1::DescribeRequest, v1::DescribeResponse>(
-                            "Describe", [this](const v1::DescribeRequest& request) {
+                            Method::kDescribe, [this](const v1::DescribeRequest& request) {
                               return Describe(request, *parts_.registry);
                             })));
   ROPE_METHOD(ListModels, (Immediate<v1::ListModelsRequest, v1::ListModelsResponse>(
-                              "ListModels", [this](const v1::ListModelsRequest&) {
-                                v1::ListModelsResponse response;
-                                for (v1::Model& model : parts_.registry->List()) {
-                                  *response.add_models() = std::move(model);
-                                }
-                                return response;
+                              Method::kListModels, [this](const v1::ListModelsRequest&) {
+                                return ListModels(*parts_.registry);
                               })));
+  ROPE_METHOD(RegisterModel,
+              (Immediate<v1::RegisterModelRequest, v1::RegisterModelResponse>(
+                  Method::kRegisterModel, [this](const v1::RegisterModelRequest& request) {
+                    return RegisterModel(request, *parts_.registry);
+                  })));
+  ROPE_METHOD(UnregisterModel,
+              (Immediate<v1::UnregisterModelRequest, v1::UnregisterModelResponse>(
+                  Method::kUnregisterModel, [this](const v1::UnregisterModelRequest& request) {
+                    return UnregisterModel(request, *parts_.registry);
+                  })));
   ROPE_METHOD(GetServerInfo, (Immediate<v1::GetServerInfoRequest, v1::GetServerInfoResponse>(
-                                 "GetServerInfo", [this](const v1::GetServerInfoRequest&) {
+                                 Method::kGetServerInfo, [this](const v1::GetServerInfoRequest&) {
                                    return parts_.server_info();
                                  })));
-  ROPE_METHOD(RegisterModel, Refused("RegisterModel"));
-  ROPE_METHOD(UnregisterModel, Refused("UnregisterModel"));
-  ROPE_METHOD(RegisterRegion, Refused("RegisterRegion"));
-  ROPE_METHOD(UnregisterRegion, Refused("UnregisterRegion"));
-  ROPE_METHOD(ListRegions, Refused("ListRegions"));
-  ROPE_METHOD(GetTableCacheStatistics, Refused("GetTableCacheStatistics"));
-  ROPE_METHOD(WarmUp, Refused("WarmUp"));
+  ROPE_METHOD(
+      GetTableCacheStatistics,
+      (Immediate<v1::GetTableCacheStatisticsRequest, v1::GetTableCacheStatisticsResponse>(
+          Method::kGetTableCacheStatistics, [this](const v1::GetTableCacheStatisticsRequest&) {
+            v1::GetTableCacheStatisticsResponse response;
+            *response.mutable_table_cache() = WriteStatistics(*parts_.tables);
+            return response;
+          })));
+  ROPE_METHOD(WarmUp, [this](UnaryCall& call) { WarmUp(call); });
+  ROPE_METHOD(RegisterRegion, Refused(Method::kRegisterRegion));
+  ROPE_METHOD(UnregisterRegion, Refused(Method::kUnregisterRegion));
+  ROPE_METHOD(ListRegions, Refused(Method::kListRegions));
   rotate_stream_ = {
       [this](grpc::ServerContext* context, StreamCall::Stream* stream,
              grpc::ServerCompletionQueue* queue,
@@ -111,6 +127,7 @@ std::unique_ptr<Request> RopeService::NewRequest(const Call& call) {
 }
 
 void RopeService::Submit(grpc::ByteBuffer& message, std::unique_ptr<Request> request) {
+  request->message_bytes = BytesOf(message);
   absl::Status status = DecodeRequest(message, parts_.max_message_bytes, *request);
   request->stages.set_decode(absl::ToDoubleMicroseconds(parts_.clock->Now() - request->received));
   if (status.ok()) status = parts_.engine->Submit(request);
@@ -122,8 +139,8 @@ void RopeService::Submit(grpc::ByteBuffer& message, std::unique_ptr<Request> req
 void RopeService::Rotate(UnaryCall& call) {
   std::unique_ptr<Request> request = NewRequest(call);
   request->done = [this, &call](std::unique_ptr<Request> finished, const absl::Status& status) {
-    Record("Rotate", finished->id, status);
     const grpc::ByteBuffer reply = status.ok() ? EncodeReply(*finished) : grpc::ByteBuffer();
+    RecordRotation(Method::kRotate, *finished, status, reply);
     finished.reset();  // gives permit and received bytes back before the client can ask again
     call.Finish(status, reply);
   };
@@ -132,51 +149,90 @@ void RopeService::Rotate(UnaryCall& call) {
 
 void RopeService::RotateOnStream(StreamCall& call, grpc::ByteBuffer& message) {
   std::unique_ptr<Request> request = NewRequest(call);
-  const auto bytes = static_cast<int64_t>(message.Length());
-  request->done = [this, &call, bytes](std::unique_ptr<Request> finished,
-                                       const absl::Status& status) {
-    Record("RotateStream", finished->id, status);
+  request->done = [this, &call](std::unique_ptr<Request> finished, const absl::Status& status) {
     const grpc::ByteBuffer reply =
         status.ok() ? EncodeReply(*finished) : EncodeError(finished->id, status);
+    RecordRotation(Method::kRotateStream, *finished, status, reply);
+    const int64_t message_bytes = finished->message_bytes;
     finished.reset();
-    call.Answer(reply, bytes);
+    call.Answer(reply, message_bytes);
   };
   Submit(message, std::move(request));
 }
 
+void RopeService::WarmUp(UnaryCall& call) {
+  WarmUpWorker::Done done = [this, &call, received = Receive(Method::kWarmUp, call)](
+                                const absl::StatusOr<v1::WarmUpResponse>& response) {
+    Answer(call, received, response);
+  };
+  v1::WarmUpRequest request;
+  absl::Status status = DecodeMessage(call.request(), request);
+  if (status.ok()) {
+    absl::StatusOr<WarmUpPlan> plan =
+        PlanWarmUp(request, *parts_.registry, parts_.tables->budget_bytes());
+    status =
+        plan.ok() ? parts_.warm_up->Start(*std::move(plan), call.cancelled(), done) : plan.status();
+  }
+  if (!status.ok()) done(status);
+}
+
 template <typename In, typename Out>
-UnaryCall::Handler RopeService::Immediate(const std::string& method,
+UnaryCall::Handler RopeService::Immediate(Method method,
                                           std::function<absl::StatusOr<Out>(const In&)> answer) {
   return [this, method, answer](UnaryCall& call) {
+    const Received received = Receive(method, call);
     In request;
-    absl::Status status = DecodeMessage(call.request(), request);
-    grpc::ByteBuffer reply;
-    if (status.ok()) {
-      const absl::StatusOr<Out> response = answer(request);
-      status = response.status();
-      if (status.ok()) reply = EncodeMessage(*response);
-    }
-    Record(method, MakeId(), status);
-    call.Finish(status, reply);
+    const absl::Status status = DecodeMessage(call.request(), request);
+    Answer(call, received, status.ok() ? answer(request) : absl::StatusOr<Out>(status));
   };
 }
 
-UnaryCall::Handler RopeService::Refused(const std::string& method) {
+UnaryCall::Handler RopeService::Refused(Method method) {
   return [this, method](UnaryCall& call) {
     const absl::Status status = NotBuilt(method);
-    Record(method, MakeId(), status);
+    Record(Receive(method, call), status, grpc::ByteBuffer());
     call.Finish(status, grpc::ByteBuffer());
   };
 }
 
-void RopeService::Record(const std::string& method, const std::string& id,
-                         const absl::Status& status) {
-  const std::string code = absl::StatusCodeToString(status.code());
-  parts_.metrics->CountRequest(method, code);
+RopeService::Received RopeService::Receive(Method method, UnaryCall& call) {
+  return {method, MakeId(), parts_.clock->Now(), BytesOf(call.request())};
+}
+
+template <typename Out>
+void RopeService::Answer(UnaryCall& call, const Received& received,
+                         const absl::StatusOr<Out>& response) {
+  const grpc::ByteBuffer reply = response.ok() ? EncodeMessage(*response) : grpc::ByteBuffer();
+  Record(received, response.status(), reply);
+  call.Finish(response.status(), reply);
+}
+
+void RopeService::RecordRotation(Method method, const Request& request, const absl::Status& status,
+                                 const grpc::ByteBuffer& reply) {
+  parts_.metrics->CountRequest({method, status.code(), parts_.clock->Now() - request.received,
+                                request.message_bytes, BytesOf(reply)});
+  if (status.ok()) {
+    const v1::StageTimes& stages = request.stages;
+    parts_.metrics->CountRotation({stages.decode(), stages.validate(), stages.queue(),
+                                   stages.execute(), request.plan.tokens});
+  }
+  Log(method, request.id, status);
+}
+
+void RopeService::Record(const Received& received, const absl::Status& status,
+                         const grpc::ByteBuffer& reply) {
+  parts_.metrics->CountRequest({received.method, status.code(), parts_.clock->Now() - received.at,
+                                received.message_bytes, BytesOf(reply)});
+  Log(received.method, received.id, status);
+}
+
+void RopeService::Log(Method method_number, const std::string& id, const absl::Status& status) {
+  const std::string_view method = Name(method_number);
   if (status.ok()) {
     spdlog::debug("request={} method={} code=OK", id, method);
     return;
   }
+  const std::string code = absl::StatusCodeToString(status.code());
   // Ids and messages may hold a client's own text: one line stays one line.
   const std::string safe_id = absl::Utf8SafeCHexEscape(id);
   const std::string message = absl::Utf8SafeCHexEscape(ShortMessage(status.message()));

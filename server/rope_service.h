@@ -21,6 +21,7 @@
 #include "server/model_registry.h"
 #include "server/stream_call.h"
 #include "server/unary_call.h"
+#include "server/warm_up.h"
 
 namespace rope::server {
 
@@ -29,6 +30,8 @@ class RopeService {
   struct Parts {
     Engine* engine = nullptr;
     ModelRegistry* registry = nullptr;
+    kernels::TableCache* tables = nullptr;
+    WarmUpWorker* warm_up = nullptr;
     Metrics* metrics = nullptr;
     const Clock* clock = nullptr;
     CallsInFlight* in_flight = nullptr;
@@ -45,6 +48,7 @@ class RopeService {
   void Arm(grpc::ServerCompletionQueue& queue, int calls);
   // Ends open streams once what they accepted is answered.
   void DrainStreams();
+  int64_t open_streams() const { return open_streams_.count(); }
 
  private:
   class Generated;
@@ -56,12 +60,29 @@ class RopeService {
   std::unique_ptr<Request> NewRequest(const Call& call);
   // Decodes and submits; whatever happens, the request's `done` is called.
   void Submit(grpc::ByteBuffer& message, std::unique_ptr<Request> request);
+  // Answered on another thread when it is done.
+  void WarmUp(UnaryCall& call);
   // A method that answers at once: `answer` makes the reply, or says why not.
   template <typename In, typename Out>
-  UnaryCall::Handler Immediate(const std::string& method,
-                               std::function<absl::StatusOr<Out>(const In&)> answer);
-  UnaryCall::Handler Refused(const std::string& method);
-  void Record(const std::string& method, const std::string& id, const absl::Status& status);
+  UnaryCall::Handler Immediate(Method method, std::function<absl::StatusOr<Out>(const In&)> answer);
+  UnaryCall::Handler Refused(Method method);
+
+  // A call of the control plane that was received.
+  struct Received {
+    Method method;
+    std::string id;
+    absl::Time at;
+    int64_t message_bytes = 0;
+  };
+  Received Receive(Method method, UnaryCall& call);
+  template <typename Out>
+  void Answer(UnaryCall& call, const Received& received, const absl::StatusOr<Out>& response);
+
+  // Counts and logs an answered request, before the answer is sent.
+  void RecordRotation(Method method, const Request& request, const absl::Status& status,
+                      const grpc::ByteBuffer& reply);
+  void Record(const Received& received, const absl::Status& status, const grpc::ByteBuffer& reply);
+  static void Log(Method method, const std::string& id, const absl::Status& status);
   std::string MakeId();
 
   const Parts parts_;

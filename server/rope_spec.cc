@@ -1,7 +1,12 @@
 #include "server/rope_spec.h"
 
-#include <string>
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_join.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
 
@@ -109,6 +114,44 @@ absl::StatusOr<std::optional<kernels::Pairing>> ReadPairing(v1::Pairing pairing)
       return InvalidField("rope.pairing", static_cast<int>(pairing),
                           "PAIRING_HALF or PAIRING_INTERLEAVED");
   }
+}
+
+std::string SpecKey(const v1::RopeSpec& spec) {
+  std::string key;
+  google::protobuf::io::StringOutputStream stream(&key);
+  google::protobuf::io::CodedOutputStream coded(&stream);
+  coded.SetSerializationDeterministic(true);
+  spec.SerializeToCodedStream(&coded);
+  coded.Trim();
+  return key;
+}
+
+absl::Status CheckSpec(const v1::RopeSpec& spec) {
+  std::vector<std::string> given;
+  if (!spec.model().empty()) given.push_back("model");
+  if (!spec.config_id().empty()) given.push_back("config_id");
+  if (spec.has_config()) given.push_back("config");
+  if (!spec.config_json().empty()) given.push_back("config_json");
+  if (given.size() != 1) {
+    return InvalidField("rope", given.empty() ? "nothing" : absl::StrJoin(given, " and "),
+                        "exactly one of model, config_id, config and config_json");
+  }
+  if (spec.has_layer() && !spec.layer_type().empty()) {
+    return InvalidField("rope", "layer and layer_type", "at most one of them");
+  }
+  if (!spec.config_id().empty() && (spec.has_layer() || !spec.layer_type().empty() ||
+                                    spec.pairing() != v1::PAIRING_UNSPECIFIED)) {
+    return InvalidField("rope.config_id", "it beside layer, layer_type or pairing",
+                        "it alone: it names them too");
+  }
+  return absl::OkStatus();
+}
+
+kernels::LayerChoice ChoiceOf(const v1::RopeSpec& spec) {
+  kernels::LayerChoice choice;
+  if (spec.has_layer()) choice.layer = spec.layer();
+  choice.layer_type = spec.layer_type();
+  return choice;
 }
 
 }  // namespace rope::server

@@ -1,12 +1,15 @@
-// Between rope.v1.RopeConfig and kernels::RopeConfig: the same words on the wire and inside.
+// Reads rope.v1.RopeSpec, and converts between rope.v1.RopeConfig and kernels::RopeConfig: the same
+// words on the wire and inside.
 //
 // Threading:  Functions only.
 #ifndef ROPE_SERVER_ROPE_SPEC_H_
 #define ROPE_SERVER_ROPE_SPEC_H_
 
 #include <optional>
+#include <string>
 
 #include "absl/status/statusor.h"
+#include "kernels/config_json.h"
 #include "kernels/dtype.h"
 #include "kernels/rope_config.h"
 #include "rope/v1/config.pb.h"
@@ -23,6 +26,14 @@ v1::Pairing WritePairing(std::optional<kernels::Pairing> pairing);
 
 // nullopt: unset. INVALID_ARGUMENT: a number that is no pairing.
 absl::StatusOr<std::optional<kernels::Pairing>> ReadPairing(v1::Pairing pairing);
+
+// INVALID_ARGUMENT: alternatives given together, or none of them.
+absl::Status CheckSpec(const v1::RopeSpec& spec);
+
+// The same bytes for the same spec.
+std::string SpecKey(const v1::RopeSpec& spec);
+
+kernels::LayerChoice ChoiceOf(const v1::RopeSpec& spec);
 
 }  // namespace rope::server
 

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "kernels/status_macros.h"
+#include "server/admin.h"
 #include "server/error.h"
 #include "server/grpc_options.h"
 #include "server/limits.h"
@@ -31,10 +32,16 @@ std::string MakeInstanceId() {
   return absl::StrFormat("%016x", absl::Uniform<uint64_t>(random));
 }
 
+std::vector<std::string> DeviceNames(const Devices& devices) {
+  std::vector<std::string> names;
+  for (const Devices::Device& device : devices.list()) names.push_back(device.name);
+  return names;
+}
+
 // What health knows by name: the service, and each device.
 std::vector<std::string> HealthNames(const Devices& devices) {
-  std::vector<std::string> names = {"rope.v1.RopeService"};
-  for (const Devices::Device& device : devices.list()) names.push_back(device.name);
+  std::vector<std::string> names = DeviceNames(devices);
+  names.push_back("rope.v1.RopeService");
   return names;
 }
 
@@ -70,7 +77,8 @@ absl::Status Server::Build() {
   });
   tables_ = std::make_unique<kernels::TableCache>(options_.table_cache_bytes);
   ROPE_ASSIGN_OR_RETURN(registry_, ModelRegistry::Create(instance_id_, options_.models));
-  metrics_ = std::make_unique<Metrics>(kVersion, devices_->list().front().name);
+  warm_up_ = std::make_unique<WarmUpWorker>(*tables_);
+  metrics_ = std::make_unique<Metrics>(kVersion, DeviceNames(*devices_));
   pool_ = std::make_unique<BufferPool>(limits::kPooledBytesMax);
   admission_ = std::make_unique<Admission>(
       limits::kAdmittedRequestsMax,
@@ -79,11 +87,12 @@ absl::Status Server::Build() {
   executor_ = std::make_unique<Executor>(*devices_, *tables_, *pool_);
   batcher_ = std::make_unique<Batcher>(
       Batcher::Options{.direct_slots = threads}, clock_,
-      [executor = executor_.get()](absl::Span<Slice> slices) { executor->Run(slices); });
+      [executor = executor_.get()](absl::Span<Slice> slices) { executor->Run(slices); },
+      [metrics = metrics_.get()](const BatchReport& report) { metrics->CountBatch(report); });
   engine_ = std::make_unique<Engine>(*registry_, *admission_, *batcher_, clock_);
-  rope_service_ = std::make_unique<RopeService>(
-      RopeService::Parts{engine_.get(), registry_.get(), metrics_.get(), &clock_, &in_flight_,
-                         instance_id_, options_.max_message_bytes, [this] { return Info(); }});
+  rope_service_ = std::make_unique<RopeService>(RopeService::Parts{
+      engine_.get(), registry_.get(), tables_.get(), warm_up_.get(), metrics_.get(), &clock_,
+      &in_flight_, instance_id_, options_.max_message_bytes, [this] { return Info(); }});
   health_ = std::make_unique<Health>(HealthNames(*devices_), in_flight_);
   ROPE_RETURN_IF_ERROR(BuildGrpcServer(threads));
   ROPE_RETURN_IF_ERROR(Listen());
@@ -128,9 +137,12 @@ absl::Status Server::Listen() {
     addresses_.push_back(address);
   }
   if (options_.metrics_listen.empty()) return absl::OkStatus();
-  ROPE_ASSIGN_OR_RETURN(const int port, metrics_->Listen(options_.metrics_listen));
   const std::string& address = options_.metrics_listen;
-  metrics_address_ = absl::StrCat(address.substr(0, address.rfind(':')), ":", port);
+  ROPE_ASSIGN_OR_RETURN(metrics_endpoint_, MetricsEndpoint::Listen(address, *metrics_, [this] {
+                          return ReadGauges();
+                        }));
+  metrics_address_ =
+      absl::StrCat(address.substr(0, address.rfind(':')), ":", metrics_endpoint_->port());
   return absl::OkStatus();
 }
 
@@ -155,6 +167,7 @@ void Server::Drain(absl::Duration grace) {
     unix_listeners_.clear();
     rope_service_->DrainStreams();
     batcher_->Drain();  // from here on new calls are answered UNAVAILABLE
+    warm_up_->Drain();
     in_flight_.AwaitNone(grace);
     health_->Shutdown();
     grpc_server_->Shutdown(absl::ToChronoTime(absl::Now() + kCloseGrace));
@@ -166,9 +179,22 @@ void Server::OnDeviceFault(std::string_view device, const absl::Status& status) 
   const std::string name(device);
   spdlog::error("device {}: {}; its work goes to {}", name, status.ToString(),
                 std::string(devices_->host().name()));
+  metrics_->CountDeviceFault(device);
   health_->SetFaulted(name);
   // Who asked for this device gets a restart and not a slower server.
   if (options_.device != "auto") health_->SetServing(false);
+}
+
+Gauges Server::ReadGauges() const {
+  Gauges gauges;
+  gauges.requests_in_flight = admission_->requests();
+  gauges.admitted_bytes = admission_->bytes();
+  gauges.streams = rope_service_->open_streams();
+  gauges.models = registry_->model_count();
+  gauges.draining = drained_;
+  gauges.table_cache = tables_->statistics();
+  gauges.table_cache_budget_bytes = tables_->budget_bytes();
+  return gauges;
 }
 
 v1::GetServerInfoResponse Server::Info() const {
@@ -190,22 +216,14 @@ v1::GetServerInfoResponse Server::Info() const {
       {"config_json_bytes_max", limits::kConfigJsonBytesMax},
       {"describe_positions_max", limits::kDescribePositionsMax},
       {"concurrent_streams_max", limits::kConcurrentStreamsMax},
+      {"registered_models_max", limits::kRegisteredModelsMax},
   };
   for (const auto& [name, value] : bounds) {
     v1::Limit& limit = *info.add_limits();
     limit.set_name(name);
     limit.set_value(value);
   }
-  const kernels::TableCache::Statistics statistics = tables_->statistics();
-  v1::TableCacheStatistics& cache = *info.mutable_table_cache();
-  cache.set_hits(statistics.hits);
-  cache.set_misses(statistics.misses);
-  cache.set_builds(statistics.builds);
-  cache.set_evictions(statistics.evictions);
-  cache.set_bytes(statistics.bytes);
-  cache.set_budget_bytes(tables_->budget_bytes());
-  cache.set_tables(statistics.tables);
-  cache.set_pages(statistics.pages);
+  *info.mutable_table_cache() = WriteStatistics(*tables_);
   return info;
 }
 

@@ -9,6 +9,7 @@
 
 #include <grpcpp/server.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,11 +27,13 @@
 #include "server/executor.h"
 #include "server/health.h"
 #include "server/metrics.h"
+#include "server/metrics_endpoint.h"
 #include "server/model_registry.h"
 #include "server/options.h"
 #include "server/poll_loop.h"
 #include "server/rope_service.h"
 #include "server/unix_listener.h"
+#include "server/warm_up.h"
 
 namespace rope::server {
 
@@ -60,6 +63,7 @@ class Server {
   absl::Status BuildGrpcServer(int threads);
   absl::Status Listen();
   void ArmAndStart();
+  Gauges ReadGauges() const;
   void OnDeviceFault(std::string_view device, const absl::Status& status);
   v1::GetServerInfoResponse Info() const;
 
@@ -71,6 +75,7 @@ class Server {
   CallsInFlight in_flight_;
   std::unique_ptr<Devices> devices_;
   std::unique_ptr<kernels::TableCache> tables_;
+  std::unique_ptr<WarmUpWorker> warm_up_;
   std::unique_ptr<ModelRegistry> registry_;
   std::unique_ptr<Metrics> metrics_;
   std::unique_ptr<BufferPool> pool_;
@@ -85,7 +90,8 @@ class Server {
   std::vector<std::unique_ptr<UnixListener>> unix_listeners_;
   std::vector<std::string> addresses_;
   std::string metrics_address_;
-  bool drained_ = false;
+  std::atomic<bool> drained_ = false;
+  std::unique_ptr<MetricsEndpoint> metrics_endpoint_;  // last: reads everything else
 };
 
 }  // namespace rope::server

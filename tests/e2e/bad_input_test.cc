@@ -264,7 +264,7 @@ TEST_F(BadInputTest, OtherMethodsAreAsStrict) {
   EXPECT_EQ(stub_->Describe(&context, request, &response).error_code(), kInvalid);
   grpc::ClientContext other;
   v1::WarmUpResponse warm;
-  EXPECT_EQ(stub_->WarmUp(&other, v1::WarmUpRequest(), &warm).error_code(), kUnimplemented);
+  EXPECT_EQ(stub_->WarmUp(&other, v1::WarmUpRequest(), &warm).error_code(), kInvalid);
   EXPECT_TRUE(Serves(*stub_));
 }
 

@@ -6,6 +6,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "absl/strings/match.h"
+#include "tests/support/exposition.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
@@ -32,6 +34,18 @@ std::string Get(const std::string& path, int port) {
   return answer;
 }
 
+int MetricsPort(const TestServer& server) {
+  if (server.lines().empty()) return 0;
+  const std::string& line = server.lines().front();
+  return std::stoi(line.substr(line.rfind(':') + 1));
+}
+
+// The page without its HTTP header.
+Exposition Scrape(int port) {
+  const std::string answer = Get("/metrics", port);
+  return Exposition(answer.substr(answer.find("\r\n\r\n") + 4));
+}
+
 TEST(MetricsTest, BuildInfoAndCountsOfAnsweredCalls) {
   TestServer server({"--metrics_listen=127.0.0.1:0"});
   ASSERT_EQ(server.lines().size(), 1u);
@@ -51,6 +65,70 @@ TEST(MetricsTest, BuildInfoAndCountsOfAnsweredCalls) {
   EXPECT_THAT(page, HasSubstr("rope_requests_total{code=\"OK\",method=\"Rotate\"} 1"));
   EXPECT_THAT(page,
               HasSubstr("rope_requests_total{code=\"INVALID_ARGUMENT\",method=\"Rotate\"} 1"));
+}
+
+TEST(MetricsTest, AnsweredRequestsMoveEveryMetricOfTheirPath) {
+  TestServer server({"--metrics_listen=127.0.0.1:0"});
+  const int port = MetricsPort(server);
+  const auto stub = server.NewStub();
+  const Exposition before = Scrape(port);
+  EXPECT_EQ(before.Value("rope_tokens_total"), 0);
+  constexpr int kRequests = 5;
+  for (int i = 0; i < kRequests; ++i) ASSERT_TRUE(Serves(*stub));
+  const Exposition after = Scrape(port);
+
+  EXPECT_EQ(after.Value("rope_tokens_total"), kRequests);
+  EXPECT_GT(after.Value("rope_received_bytes_total"), 20 * kRequests);
+  EXPECT_GT(after.Value("rope_sent_bytes_total"), 20 * kRequests);
+  EXPECT_EQ(after.Value(R"(rope_batches_total{closed_by="direct",device="cpu"})"), kRequests);
+  EXPECT_EQ(after.Value("rope_batch_requests_sum"), kRequests);
+  EXPECT_EQ(after.Value("rope_batch_bytes_sum"), 8 * kRequests);
+  EXPECT_GT(after.Value("rope_batch_duration_seconds_sum"), 0);
+  EXPECT_EQ(after.Value(R"(rope_request_duration_seconds_count{method="Rotate"})"), kRequests);
+  double stages = 0;
+  for (const char* stage : {"decode", "validate", "queue", "execute"}) {
+    const std::string labels = absl::StrCat(R"({stage=")", stage, R"("})");
+    EXPECT_EQ(after.Value("rope_request_stage_seconds_count" + labels), kRequests);
+    stages += after.Value("rope_request_stage_seconds_sum" + labels);
+  }
+  EXPECT_GT(stages, 0);
+  EXPECT_LE(stages, after.Value(R"(rope_request_duration_seconds_sum{method="Rotate"})"));
+  EXPECT_EQ(after.Value("rope_table_cache_misses_total"), 1);
+  EXPECT_EQ(after.Value("rope_table_cache_hits_total"), kRequests - 1);
+  EXPECT_EQ(after.Value("rope_table_cache_pages"), 1);
+  EXPECT_EQ(after.Value("rope_table_cache_tables"), 1);
+  EXPECT_GT(after.Value("rope_table_cache_bytes"), 0);
+  EXPECT_GT(after.Value("rope_models"), 0);
+  EXPECT_EQ(after.Value("rope_requests_in_flight"), 0);
+  EXPECT_EQ(after.Value("rope_admitted_bytes"), 0);
+  EXPECT_EQ(after.Value("rope_streams"), 0);
+  EXPECT_EQ(after.Value("rope_draining"), 0);
+  EXPECT_EQ(after.Value(R"(rope_device_faults_total{device="cpu"})"), 0);
+  EXPECT_GT(after.Value("process_resident_memory_bytes"), 1 << 20);
+  EXPECT_GT(after.Value("process_open_fds"), 3);
+  for (const auto& [sample, value] : before.samples()) {
+    const std::string name = sample.substr(0, sample.find('{'));
+    for (const char* suffix : {"_total", "_bucket", "_count", "_sum"}) {
+      if (!absl::EndsWith(name, suffix)) continue;
+      EXPECT_GE(after.Value(sample), value) << sample;
+    }
+  }
+}
+
+TEST(MetricsTest, OpenStreamIsSeen) {
+  TestServer server({"--metrics_listen=127.0.0.1:0"});
+  const int port = MetricsPort(server);
+  const auto stub = server.NewStub();
+  grpc::ClientContext context;
+  const auto stream = stub->RotateStream(&context);
+  ASSERT_TRUE(stream->Write(UnitRequest(1)));
+  v1::RotateResponse response;
+  ASSERT_TRUE(stream->Read(&response));
+  const Exposition page = Scrape(port);
+  EXPECT_EQ(page.Value("rope_streams"), 1);
+  EXPECT_EQ(page.Value(R"(rope_requests_total{code="OK",method="RotateStream"})"), 1);
+  stream->WritesDone();
+  EXPECT_TRUE(stream->Finish().ok());
 }
 
 }  // namespace

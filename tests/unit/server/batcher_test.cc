@@ -6,144 +6,22 @@
 #include <thread>
 
 #include "absl/synchronization/notification.h"
-#include "tests/support/fake_clock.h"
+#include "tests/support/held_batcher.h"
 #include "tests/support/status_matchers.h"
 
 namespace rope::server {
 namespace {
 
-using ::rope::testing::FakeClock;
+using ::rope::testing::HeldBatcher;
 using ::rope::testing::IsOk;
+using ::rope::testing::kHeldOptions;
+using ::rope::testing::kQueued;
 using ::rope::testing::StatusIs;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-constexpr Batcher::Options kOptions = {.direct_bytes_max = 100,
-                                       .bytes_max = 1000,
-                                       .tokens_max = 1000,
-                                       .requests_max = 10,
-                                       .slice_bytes_max = 400,
-                                       .direct_slots = 1};
-// Larger than what runs on its caller's thread, smaller than a slice.
-constexpr int64_t kQueued = 101;
-
-// A batcher over a device that runs a batch when the test lets it. Tokens are a byte each unless
-// said otherwise.
-class BatcherTest : public ::testing::Test {
- protected:
-  struct Answer {
-    std::string id;
-    absl::Status status;
-    std::thread::id thread;
-  };
-
-  void Start(const Batcher::Options& options = kOptions) {
-    batcher_ = std::make_unique<Batcher>(options, clock_,
-                                         [this](absl::Span<Slice> slices) { RunBatch(slices); });
-  }
-
-  void TearDown() override {
-    Allow(1 << 20);
-    batcher_.reset();
-    for (const auto& [id, count] : answer_counts_) EXPECT_EQ(count, 1) << id;
-  }
-
-  std::unique_ptr<Request> MakeRequest(const std::string& id, int64_t tokens,
-                                       uint64_t session = 1) {
-    auto request = std::make_unique<Request>();
-    request->id = id;
-    request->session = session;
-    request->plan.tokens = tokens;
-    request->plan.bytes_per_token = 1;
-    request->cancelled = std::make_shared<std::atomic<bool>>(false);
-    request->done = [this](std::unique_ptr<Request> finished, const absl::Status& status) {
-      absl::MutexLock lock(&mutex_);
-      ++answer_counts_[finished->id];
-      answers_.push_back({finished->id, status, std::this_thread::get_id()});
-    };
-    return request;
-  }
-
-  void Enqueue(std::unique_ptr<Request> request) {
-    EXPECT_THAT(batcher_->Enqueue(request), IsOk());
-    EXPECT_EQ(request, nullptr);
-  }
-  void Enqueue(const std::string& id, int64_t tokens, uint64_t session = 1) {
-    Enqueue(MakeRequest(id, tokens, session));
-  }
-
-  // Occupies the device with a request "blocker" until the next Allow.
-  void Block() {
-    Enqueue("blocker", kQueued, 99);
-    AwaitBatches(1);
-  }
-
-  // Lets `count` more batches end.
-  void Allow(int64_t count) {
-    absl::MutexLock lock(&mutex_);
-    allowed_ += count;
-  }
-
-  void AwaitBatches(size_t count) {
-    absl::MutexLock lock(&mutex_);
-    auto reached = [this, count]()
-                       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return batches_.size() >= count; };
-    mutex_.Await(absl::Condition(&reached));
-  }
-
-  void AwaitAnswers(size_t count) {
-    absl::MutexLock lock(&mutex_);
-    auto reached = [this, count]()
-                       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return answers_.size() >= count; };
-    mutex_.Await(absl::Condition(&reached));
-  }
-
-  // "id begin-end" of each slice of a batch.
-  std::vector<std::string> BatchAt(size_t index) {
-    absl::MutexLock lock(&mutex_);
-    return index < batches_.size() ? batches_[index] : std::vector<std::string>();
-  }
-  size_t BatchCount() {
-    absl::MutexLock lock(&mutex_);
-    return batches_.size();
-  }
-  Answer AnswerOf(const std::string& id) {
-    absl::MutexLock lock(&mutex_);
-    for (const Answer& answer : answers_) {
-      if (answer.id == id) return answer;
-    }
-    return {"none", absl::UnknownError("not answered"), {}};
-  }
-  std::vector<std::string> AnsweredIds() {
-    absl::MutexLock lock(&mutex_);
-    std::vector<std::string> ids;
-    for (const Answer& answer : answers_) ids.push_back(answer.id);
-    return ids;
-  }
-
-  void RunBatch(absl::Span<Slice> slices) {
-    absl::MutexLock lock(&mutex_);
-    std::vector<std::string> batch;
-    for (Slice& slice : slices) {
-      batch.push_back(absl::StrCat(slice.request->id, " ", slice.begin, "-", slice.end));
-      if (batch.back() == failing_slice_) slice.status = absl::InternalError("device: broken");
-    }
-    batches_.push_back(batch);
-    auto allowed = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return allowed_ > 0; };
-    mutex_.Await(absl::Condition(&allowed));
-    --allowed_;
-  }
-
-  FakeClock clock_;
-  std::string failing_slice_;
-  absl::Mutex mutex_;
-  std::vector<std::vector<std::string>> batches_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Answer> answers_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::string, int> answer_counts_ ABSL_GUARDED_BY(mutex_);
-  int64_t allowed_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::unique_ptr<Batcher> batcher_;
-};
+using BatcherTest = HeldBatcher;
 
 TEST_F(BatcherTest, SmallRequestOnAnIdleDeviceRunsOnItsCallersThread) {
   Start();
@@ -163,7 +41,7 @@ TEST_F(BatcherTest, LargeRequestDoesNot) {
 }
 
 TEST_F(BatcherTest, SmallRequestQueuesWhereNoCallerMayRunItsOwn) {
-  Batcher::Options options = kOptions;
+  Batcher::Options options = kHeldOptions;
   options.direct_slots = 0;
   Start(options);
   Allow(1);
@@ -173,7 +51,7 @@ TEST_F(BatcherTest, SmallRequestQueuesWhereNoCallerMayRunItsOwn) {
 }
 
 TEST_F(BatcherTest, RequestWithoutTokensIsAnswered) {
-  Batcher::Options options = kOptions;
+  Batcher::Options options = kHeldOptions;
   options.direct_bytes_max = -1;
   Start(options);
   Allow(1);
@@ -205,7 +83,7 @@ TEST_F(BatcherTest, SessionsTakeTurns) {
 }
 
 TEST_F(BatcherTest, TurnsGoOnAcrossBatches) {
-  Batcher::Options options = kOptions;
+  Batcher::Options options = kHeldOptions;
   options.requests_max = 1;
   Start(options);
   Block();
@@ -245,7 +123,7 @@ TEST_F(BatcherTest, BatchHoldsNoMoreThanItsBytes) {
 }
 
 TEST_F(BatcherTest, BatchHoldsNoMoreThanItsTokensAndRequests) {
-  Batcher::Options options = kOptions;
+  Batcher::Options options = kHeldOptions;
   options.tokens_max = 150;
   options.requests_max = 2;
   Start(options);

@@ -1,0 +1,44 @@
+// BatchReport: what the batcher says of each batch that ran.
+//
+// Threading:  A value.
+// Ownership:  `device` refers to a request of the batch: valid during the call that reports it.
+#ifndef ROPE_SERVER_BATCH_REPORT_H_
+#define ROPE_SERVER_BATCH_REPORT_H_
+
+#include <cstdint>
+#include <string_view>
+
+#include "absl/time/time.h"
+
+namespace rope::server {
+
+// Why nothing more went into a batch.
+enum class ClosedBy {
+  kDirect,    // a request that ran at once on its caller's thread
+  kDrained,   // nothing was left that it could take
+  kBytes,     // the cap in bytes
+  kTokens,    // the cap in tokens
+  kRequests,  // the cap in requests
+};
+inline constexpr int kClosedByCount = 5;
+
+// As metrics name it.
+constexpr std::string_view Name(ClosedBy reason) {
+  constexpr std::string_view kNames[kClosedByCount] = {"direct", "drained", "bytes", "tokens",
+                                                       "requests"};
+  return kNames[static_cast<int>(reason)];
+}
+
+struct BatchReport {
+  ClosedBy closed_by = ClosedBy::kDirect;
+  std::string_view device;  // that the executor named in the batch's first request
+  int64_t requests = 0;     // a slice of a large request counts as one
+  int64_t tokens = 0;
+  int64_t bytes = 0;  // of input
+  absl::Time started = {};
+  absl::Time finished = {};
+};
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_BATCH_REPORT_H_

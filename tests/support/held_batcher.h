@@ -1,0 +1,173 @@
+// A batcher over a device that runs a batch only when the test lets it: hold it, queue what is to
+// be one batch, let it go.
+#ifndef ROPE_TESTS_SUPPORT_HELD_BATCHER_H_
+#define ROPE_TESTS_SUPPORT_HELD_BATCHER_H_
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "server/batcher.h"
+#include "tests/support/fake_clock.h"
+#include "tests/support/status_matchers.h"
+
+namespace rope::testing {
+
+inline constexpr server::Batcher::Options kHeldOptions = {.direct_bytes_max = 100,
+                                                          .bytes_max = 1000,
+                                                          .tokens_max = 1000,
+                                                          .requests_max = 10,
+                                                          .slice_bytes_max = 400,
+                                                          .direct_slots = 1};
+// Larger than what runs on its caller's thread, smaller than a slice.
+inline constexpr int64_t kQueued = 101;
+
+// A batcher over a device that runs a batch when the test lets it. Tokens are a byte each unless
+// said otherwise.
+class HeldBatcher : public ::testing::Test {
+ protected:
+  struct Answer {
+    std::string id;
+    absl::Status status;
+    std::thread::id thread;
+  };
+
+  void Start(const server::Batcher::Options& options = kHeldOptions) {
+    batcher_ = std::make_unique<server::Batcher>(
+        options, clock_, [this](absl::Span<server::Slice> slices) { RunBatch(slices); },
+        [this](const server::BatchReport& report) {
+          absl::MutexLock lock(&mutex_);
+          reports_.push_back(report);
+          reports_.back().device = {};  // of a request that is about to go
+          devices_.emplace_back(report.device);
+        });
+  }
+
+  void TearDown() override {
+    Allow(1 << 20);
+    batcher_.reset();
+    for (const auto& [id, count] : answer_counts_) EXPECT_EQ(count, 1) << id;
+  }
+
+  std::unique_ptr<server::Request> MakeRequest(const std::string& id, int64_t tokens,
+                                               uint64_t session = 1) {
+    auto request = std::make_unique<server::Request>();
+    request->id = id;
+    request->session = session;
+    request->plan.tokens = tokens;
+    request->plan.bytes_per_token = 1;
+    request->cancelled = std::make_shared<std::atomic<bool>>(false);
+    request->done = [this](std::unique_ptr<server::Request> finished, const absl::Status& status) {
+      absl::MutexLock lock(&mutex_);
+      ++answer_counts_[finished->id];
+      answers_.push_back({finished->id, status, std::this_thread::get_id()});
+    };
+    return request;
+  }
+
+  void Enqueue(std::unique_ptr<server::Request> request) {
+    EXPECT_THAT(batcher_->Enqueue(request), IsOk());
+    EXPECT_EQ(request, nullptr);
+  }
+  void Enqueue(const std::string& id, int64_t tokens, uint64_t session = 1) {
+    Enqueue(MakeRequest(id, tokens, session));
+  }
+
+  // Occupies the device with a request "blocker" until the next Allow.
+  void Block() {
+    Enqueue("blocker", kQueued, 99);
+    AwaitBatches(1);
+  }
+
+  // Lets `count` more batches end.
+  void Allow(int64_t count) {
+    absl::MutexLock lock(&mutex_);
+    allowed_ += count;
+  }
+
+  void AwaitBatches(size_t count) {
+    absl::MutexLock lock(&mutex_);
+    auto reached = [this, count]()
+                       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return batches_.size() >= count; };
+    mutex_.Await(absl::Condition(&reached));
+  }
+
+  void AwaitAnswers(size_t count) {
+    absl::MutexLock lock(&mutex_);
+    auto reached = [this, count]()
+                       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return answers_.size() >= count; };
+    mutex_.Await(absl::Condition(&reached));
+  }
+
+  // "id begin-end" of each slice of a batch.
+  std::vector<std::string> BatchAt(size_t index) {
+    absl::MutexLock lock(&mutex_);
+    return index < batches_.size() ? batches_[index] : std::vector<std::string>();
+  }
+  size_t BatchCount() {
+    absl::MutexLock lock(&mutex_);
+    return batches_.size();
+  }
+  // What was reported, in order; the devices stand beside it.
+  std::vector<server::BatchReport> Reports() {
+    absl::MutexLock lock(&mutex_);
+    return reports_;
+  }
+  std::vector<std::string> Devices() {
+    absl::MutexLock lock(&mutex_);
+    return devices_;
+  }
+  Answer AnswerOf(const std::string& id) {
+    absl::MutexLock lock(&mutex_);
+    for (const Answer& answer : answers_) {
+      if (answer.id == id) return answer;
+    }
+    return {"none", absl::UnknownError("not answered"), {}};
+  }
+  std::vector<std::string> AnsweredIds() {
+    absl::MutexLock lock(&mutex_);
+    std::vector<std::string> ids;
+    for (const Answer& answer : answers_) ids.push_back(answer.id);
+    return ids;
+  }
+
+  void RunBatch(absl::Span<server::Slice> slices) {
+    absl::MutexLock lock(&mutex_);
+    std::vector<std::string> batch;
+    for (server::Slice& slice : slices) {
+      slice.request->device = "held";
+      batch.push_back(absl::StrCat(slice.request->id, " ", slice.begin, "-", slice.end));
+      if (batch.back() == failing_slice_) slice.status = absl::InternalError("device: broken");
+    }
+    batches_.push_back(batch);
+    auto allowed = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return allowed_ > 0; };
+    mutex_.Await(absl::Condition(&allowed));
+    --allowed_;
+  }
+
+  FakeClock clock_;
+  std::string failing_slice_;
+  absl::Mutex mutex_;
+  std::vector<std::vector<std::string>> batches_ ABSL_GUARDED_BY(mutex_);
+  std::vector<server::BatchReport> reports_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::string> devices_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Answer> answers_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, int> answer_counts_ ABSL_GUARDED_BY(mutex_);
+  int64_t allowed_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::unique_ptr<server::Batcher> batcher_;
+};
+
+}  // namespace rope::testing
+
+#endif  // ROPE_TESTS_SUPPORT_HELD_BATCHER_H_
