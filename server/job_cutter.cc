@@ -35,6 +35,22 @@ class JobWriter {
     }
   }
 
+  // Of the token's first element in a tensor with these strides, in elements.
+  static int64_t OffsetOf(int64_t token, const Layout& layout, const LayoutStrides& strides) {
+    int64_t offset = 0;
+    for (size_t axis = layout.token_axes.size(); axis-- > 0;) {
+      const int64_t length = layout.token_axes[axis].length;
+      offset += token % length * strides.token_axes[axis];
+      token /= length;
+    }
+    return offset;
+  }
+
+  // Length of the last token axis: so many tokens may be evenly spaced in any layout.
+  static int64_t RunLength(const Layout& layout) {
+    return layout.token_axes.empty() ? 1 : layout.token_axes.back().length;
+  }
+
   // Distances between tokens and heads of a packed tensor.
   kernels::Strides PackedStrides() const {
     const Layout& layout = tensor_.layout;
@@ -46,13 +62,34 @@ class JobWriter {
   void AddSpan(int64_t token, int64_t tokens, int64_t head, int64_t heads, const char* input,
                kernels::Strides input_strides, bool rotates) {
     const Layout& layout = tensor_.layout;
-    const int64_t row =
-        (token / layout.post * layout.heads + head) * layout.post + token % layout.post;
+    if (!tensor_.output_strides.has_value()) {
+      const int64_t row =
+          (token / layout.post * layout.heads + head) * layout.post + token % layout.post;
+      AddJob(token, tokens, heads, input, input_strides, row * layout.head_dim, PackedStrides(),
+             rotates);
+      return;
+    }
+    const LayoutStrides& strides = *tensor_.output_strides;
+    const int64_t run = RunLength(layout);
+    const int64_t step = layout.token_axes.empty() ? 0 : strides.token_axes.back();
+    for (const int64_t end = token + tokens; token < end;) {
+      const int64_t count = std::min(end - token, run - token % run);
+      const int64_t offset = OffsetOf(token, layout, strides) + head * strides.head;
+      AddJob(token, count, heads, input, input_strides, offset, {step, strides.head}, rotates);
+      input += count * input_strides.token * element_bytes_;
+      token += count;
+    }
+  }
+
+  void AddJob(int64_t token, int64_t tokens, int64_t heads, const char* input,
+              kernels::Strides input_strides, int64_t output_offset,
+              kernels::Strides output_strides, bool rotates) {
+    const Layout& layout = tensor_.layout;
     kernels::RotateJob& job = jobs_.emplace_back();
     job.input = input;
-    job.output = output_ + row * layout.head_dim * element_bytes_;
+    job.output = output_ + output_offset * element_bytes_;
     job.input_strides = input_strides;
-    job.output_strides = PackedStrides();
+    job.output_strides = output_strides;
     job.tokens = tokens;
     job.heads = heads;
     job.head_dim = layout.head_dim;
@@ -193,28 +230,17 @@ class StridedCutter {
         gathered_(gathered) {}
 
   void CutTokens(int64_t begin, int64_t end) {
-    const bool has_axes = !layout_.token_axes.empty();
-    const int64_t run = has_axes ? layout_.token_axes.back().length : 1;
-    const int64_t stride = has_axes ? strides_.token_axes.back() : 0;
+    const int64_t run = JobWriter::RunLength(layout_);
+    const int64_t stride = layout_.token_axes.empty() ? 0 : strides_.token_axes.back();
     while (begin < end) {
       const int64_t tokens = std::min(end - begin, run - begin % run);
-      AddRun(begin, tokens, input_ + OffsetOf(begin) * element_bytes_, {stride, strides_.head});
+      const int64_t offset = JobWriter::OffsetOf(begin, layout_, strides_);
+      AddRun(begin, tokens, input_ + offset * element_bytes_, {stride, strides_.head});
       begin += tokens;
     }
   }
 
  private:
-  // Of the token's first element, in elements.
-  int64_t OffsetOf(int64_t token) const {
-    int64_t offset = 0;
-    for (size_t axis = layout_.token_axes.size(); axis-- > 0;) {
-      const int64_t length = layout_.token_axes[axis].length;
-      offset += token % length * strides_.token_axes[axis];
-      token /= length;
-    }
-    return offset;
-  }
-
   void AddRun(int64_t token, int64_t tokens, const char* input, kernels::Strides strides) {
     if (strides_.channel == 1 || layout_.head_dim == 1) {
       writer_.Add(token, tokens, 0, layout_.heads, input, strides);

@@ -98,6 +98,43 @@ absl::StatusOr<LayoutStrides> ParseStrides(absl::string_view letters, const Layo
   return result;
 }
 
+std::vector<int64_t> ShapeInOrder(absl::string_view letters, const Layout& layout) {
+  std::vector<int64_t> shape;
+  for (const char letter : letters) {
+    shape.push_back(letter == 'D'   ? layout.head_dim
+                    : letter == 'H' ? layout.heads
+                                    : layout.Length(letter));
+  }
+  return shape;
+}
+
+absl::StatusOr<LayoutStrides> StridesInOrder(absl::string_view letters, const Layout& layout,
+                                             const std::string& field) {
+  std::string sorted(letters);
+  std::string wanted = layout.letters;
+  std::ranges::sort(sorted);
+  std::ranges::sort(wanted);
+  if (sorted != wanted || letters.back() != 'D') {
+    return InvalidField(field, absl::StrCat("\"", letters, "\""),
+                        absl::StrCat("the letters of ", layout.letters, " in any order, D last"));
+  }
+  const std::vector<int64_t> shape = ShapeInOrder(letters, layout);
+  LayoutStrides strides;
+  strides.channel = 1;
+  strides.extent = 1;
+  for (const int64_t length : shape) strides.extent *= length;
+  const auto stride_of = [&](char letter) {
+    int64_t stride = 1;
+    for (size_t i = letters.find(letter) + 1; i < letters.size(); ++i) stride *= shape[i];
+    return stride;
+  };
+  strides.head = layout.letters.find('H') == std::string::npos ? 0 : stride_of('H');
+  for (const TokenAxis& axis : layout.token_axes) {
+    strides.token_axes.push_back(stride_of(axis.letter));
+  }
+  return strides;
+}
+
 absl::StatusOr<Layout> ParseLayout(absl::string_view letters, absl::Span<const int64_t> shape,
                                    int64_t element_bytes, absl::string_view path) {
   if (!LettersAreLegal(letters)) {
@@ -113,6 +150,7 @@ absl::StatusOr<Layout> ParseLayout(absl::string_view letters, absl::Span<const i
     return status;
   }
   Layout layout;
+  layout.letters = std::string(letters);
   layout.head_dim = shape.back();
   bool past_heads = false;
   for (size_t i = 0; i + 1 < letters.size(); ++i) {

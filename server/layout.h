@@ -26,6 +26,7 @@ struct TokenAxis {
 };
 
 struct Layout {
+  std::string letters;                // as given
   std::vector<TokenAxis> token_axes;  // outermost first
   int64_t pre = 1;
   int64_t heads = 1;
@@ -56,6 +57,14 @@ absl::StatusOr<Layout> ParseLayout(absl::string_view letters, absl::Span<const i
 absl::StatusOr<LayoutStrides> ParseStrides(absl::string_view letters, const Layout& layout,
                                            absl::Span<const int64_t> strides, int64_t element_bytes,
                                            absl::string_view path);
+
+// The strides of a packed tensor that holds the same axes in another order. INVALID_ARGUMENT:
+// `letters` are not those of `layout` with D last; `field` names them.
+absl::StatusOr<LayoutStrides> StridesInOrder(absl::string_view letters, const Layout& layout,
+                                             const std::string& field);
+
+// Length of each axis of `layout` in the order of `letters`.
+std::vector<int64_t> ShapeInOrder(absl::string_view letters, const Layout& layout);
 
 // Index along each of B, S, T and L of every token in memory order; absent axes are 0.
 struct TokenIndex {

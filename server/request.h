@@ -38,11 +38,13 @@ struct HeadSpan {
 struct TensorPlan {
   kernels::DType dtype = kernels::DType::kFloat32;
   Layout layout;
-  std::optional<LayoutStrides> strides;  // of the input, where it is not packed
-  std::vector<HeadSpan> heads;           // cover [0, layout.heads) in order
-  int64_t bytes = 0;                     // of the output, and of a packed input
-  proto::FragmentedBytes input;          // packed: rows [pre][heads][post][head_dim]
-  std::vector<char> typed;               // what `input` refers to where it came as numbers
+  std::optional<LayoutStrides> strides;         // of the input, where it is not packed
+  std::vector<HeadSpan> heads;                  // cover [0, layout.heads) in order
+  std::string output_letters;                   // the axes of the packed output
+  std::optional<LayoutStrides> output_strides;  // set: they are not in the order of `layout`
+  int64_t bytes = 0;                            // of the output, and of a packed input
+  proto::FragmentedBytes input;                 // packed: rows [pre][heads][post][head_dim]
+  std::vector<char> typed;                      // what `input` refers to where it came as numbers
 };
 
 // Tokens that share their frequencies.

@@ -107,11 +107,13 @@ v1::RotateResponse Head(Request& request) {
 v1::Tensor ReplyTensor(const v1::Tensor& asked, const TensorPlan& plan, const char* output) {
   v1::Tensor tensor;
   tensor.set_role(asked.role());
-  tensor.set_layout(asked.layout());
+  tensor.set_layout(plan.output_letters);
   *tensor.mutable_head_ranges() = asked.head_ranges();
   v1::Array& array = *tensor.mutable_array();
   array.set_dtype(asked.array().dtype());
-  *array.mutable_shape() = asked.array().shape();
+  for (const int64_t length : ShapeInOrder(plan.output_letters, plan.layout)) {
+    array.add_shape(length);
+  }
   if (!proto::HasPayload(asked.array())) {
     WriteNumbers(plan.dtype, output, plan.bytes / kernels::ElementBytes(plan.dtype), array);
   }

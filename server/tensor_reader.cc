@@ -74,6 +74,7 @@ absl::StatusOr<TensorPlan> ReadTensor(const v1::Tensor& tensor, const proto::Spl
   ROPE_ASSIGN_OR_RETURN(plan.dtype, ReadTensorDType(tensor.array(), array_path));
   ROPE_ASSIGN_OR_RETURN(plan.layout, ParseLayout(tensor.layout(), tensor.array().shape(),
                                                  kernels::ElementBytes(plan.dtype), path));
+  plan.output_letters = plan.layout.letters;
   ROPE_ASSIGN_OR_RETURN(plan.heads, ReadHeads(tensor, plan.layout.heads, path));
   int64_t count = plan.layout.tokens() * plan.layout.heads * plan.layout.head_dim;
   plan.bytes = count * kernels::ElementBytes(plan.dtype);
@@ -94,6 +95,25 @@ absl::Status CheckTokens(const Layout& layout, const std::string& path) {
   if (tokens <= limits::kTokensMax) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(path, ".array.shape: got ", tokens,
                                                    " tokens, want at most ", limits::kTokensMax));
+}
+
+// Where the answer's axes stand in another order.
+absl::Status ReadOutputLayouts(const v1::Output& output, Plan& plan) {
+  if (output.layouts_size() == 0) return absl::OkStatus();
+  if (output.layouts_size() != static_cast<int>(plan.tensors.size())) {
+    return InvalidField("output.layouts", absl::StrCat(output.layouts_size()),
+                        absl::StrCat(plan.tensors.size(), ", one for each tensor"));
+  }
+  for (int i = 0; i < output.layouts_size(); ++i) {
+    TensorPlan& tensor = plan.tensors[static_cast<size_t>(i)];
+    const std::string& letters = output.layouts(i);
+    if (letters.empty() || letters == tensor.layout.letters) continue;
+    ROPE_ASSIGN_OR_RETURN(
+        tensor.output_strides,
+        StridesInOrder(letters, tensor.layout, absl::StrCat("output.layouts[", i, "]")));
+    tensor.output_letters = letters;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -120,6 +140,7 @@ absl::Status ReadTensors(const v1::RotateRequest& message, const proto::SplitMes
     }
     plan.tensors.push_back(std::move(tensor));
   }
+  ROPE_RETURN_IF_ERROR(ReadOutputLayouts(message.output(), plan));
   plan.tokens = plan.tensors.front().layout.tokens();
   for (const TensorPlan& tensor : plan.tensors) {
     // Fits by itself, but tensors without tokens may claim heads of any size.

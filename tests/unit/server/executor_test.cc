@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+
 #include "server/limits.h"
 #include "server/validate.h"
 #include "tests/support/fake_backend.h"
@@ -164,6 +167,43 @@ TEST_F(ExecutorTest, StridesOnlySayWhereElementsLie) {
       EXPECT_EQ(Rotate(view.strided, piece), want) << c.layout << " in pieces of " << piece;
     }
     for (const int64_t slice : {1, 2}) EXPECT_EQ(Rotate(view.strided, 31, slice), want);
+  }
+}
+
+TEST_F(ExecutorTest, OutputIntoAnotherLayoutIsTheSameRotationElsewhere) {
+  const std::vector<std::pair<char, int64_t>> lengths = {{'B', 2}, {'S', 3}, {'H', 2}, {'D', 8}};
+  const auto shape_of = [&lengths](const std::string& letters) {
+    std::vector<int64_t> shape;
+    for (const char letter : letters) {
+      shape.push_back(std::ranges::find(lengths, letter, &std::pair<char, int64_t>::first)->second);
+    }
+    return shape;
+  };
+  // The element at (b, s, h, d) of a packed tensor in `letters`.
+  const auto index = [&](const std::string& letters, const std::array<int64_t, 4>& at) {
+    int64_t offset = 0;
+    const std::vector<int64_t> shape = shape_of(letters);
+    for (size_t i = 0; i < letters.size(); ++i) {
+      offset = offset * shape[i] + at[std::string("BSHD").find(letters[i])];
+    }
+    return static_cast<size_t>(offset);
+  };
+  for (const std::string from : {"BSHD", "SBHD", "BHSD", "HSBD"}) {
+    const v1::RotateRequest same = Sample(from, shape_of(from));
+    const std::string want = Rotate(same);
+    for (const std::string to : {"BSHD", "SBHD", "BHSD", "HBSD"}) {
+      v1::RotateRequest request = same;
+      request.mutable_output()->add_layouts(to);
+      for (const size_t piece : {33U, 1000000U}) {
+        const std::string got = Rotate(request, piece, 2);
+        ASSERT_EQ(got.size(), want.size());
+        for (int64_t i = 0; i < 12; ++i) {
+          const std::array<int64_t, 4> at = {i / 6, i / 2 % 3, i % 2, 0};
+          ASSERT_EQ(got.substr(4 * index(to, at), 32), want.substr(4 * index(from, at), 32))
+              << from << " to " << to << " row " << i;
+        }
+      }
+    }
   }
 }
 

@@ -171,6 +171,23 @@ TEST(ValidateTensorsTest, StridesMustFitLayoutAndBytes) {
   ExpectFails(strided({int64_t{1} << 60, 8, 1}, 192), kInvalid, "an extent in bytes that fits");
 }
 
+TEST(ValidateTensorsTest, OutputLayoutsArePermutationsOneForEachTensor) {
+  v1::RotateRequest request = Sample();
+  AddTensor(request, "SHD", {3, 1, 8}, v1::ROLE_K);
+  request.mutable_output()->add_layouts("HSD");
+  ExpectFails(request, kInvalid, "output.layouts: got 1, want 2, one for each tensor");
+  request.mutable_output()->add_layouts("");
+  const auto plan = Check(request);
+  ASSERT_THAT(plan, IsOk());
+  EXPECT_EQ(plan->tensors[0].output_letters, "HSD");
+  EXPECT_EQ(plan->tensors[1].output_letters, "SHD");
+  for (const char* const bad : {"SHHD", "SD", "DHS", "SHDB"}) {
+    request.mutable_output()->set_layouts(0, bad);
+    ExpectFails(request, kInvalid,
+                "output.layouts[0]: got \"" + std::string(bad) + "\", want the letters of SHD");
+  }
+}
+
 TEST(ValidateTensorsTest, HeadRangesMustBeInOrderAndInside) {
   const auto expect = [](const std::string& text,
                          const std::vector<std::pair<int64_t, int64_t>>& ranges) {
