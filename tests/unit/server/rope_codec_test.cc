@@ -59,6 +59,8 @@ std::unique_ptr<Request> Finished(const v1::RotateRequest& sent, BufferPool& poo
   EXPECT_THAT(Decode(sent.SerializeAsString(), *request), IsOk());
   for (const v1::Tensor& tensor : request->message.tensors()) {
     TensorPlan& plan = request->plan.tensors.emplace_back();
+    plan.layout.head_dim = tensor.array().shape(0);
+    plan.output_letters = "D";
     const auto count = static_cast<size_t>(tensor.array().shape(0));
     plan.bytes = static_cast<int64_t>(count) * 4;
     request->outputs.push_back(pool.Take(plan.bytes));
