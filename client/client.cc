@@ -102,7 +102,30 @@ Result<RotateReply> Client::Rotate(const RotateRequest& request, const CallOptio
   // Before the reply is written: the output may be the memory that was lent.
   connection_->AwaitReturn(loans);
   if (!reply.ok()) return reply.status();
-  return DecodeRotate(*reply, request);
+  return DecodeRotate(*reply, request.tensors);
+}
+
+Call Client::RotateAsync(const RotateRequest& request, RotateCallback callback,
+                         const CallOptions& options) const {
+  return Call(connection_->StartRotate(request, std::move(callback), options));
+}
+
+std::future<Result<RotateReply>> Client::RotateFuture(const RotateRequest& request,
+                                                      const CallOptions& options) const {
+  auto promise = std::make_shared<std::promise<Result<RotateReply>>>();
+  RotateAsync(
+      request, [promise](Result<RotateReply> reply) { promise->set_value(std::move(reply)); },
+      options);
+  return promise->get_future();
+}
+
+Result<RotateStream> Client::OpenStream(const StreamOptions& options) const {
+  if (options.requests_max <= 0 || options.bytes_max <= 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  absl::StrCat("requests_max, bytes_max: got ", options.requests_max, " and ",
+                               options.bytes_max, ", want more than 0"));
+  }
+  return RotateStream(connection_->OpenStream(options));
 }
 
 Result<DescribeReply> Client::Describe(const DescribeRequest& request,

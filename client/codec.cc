@@ -11,8 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "client/messages.h"
 #include "proto/message_join.h"
-#include "proto/message_split.h"
-#include "rope/v1/rotate.pb.h"
 
 namespace rope::client {
 namespace {
@@ -67,9 +65,9 @@ v1::Positions ToMessage(const Positions& positions) {
   return message;
 }
 
-v1::RotateRequest HeadOf(const RotateRequest& request) {
+v1::RotateRequest HeadOf(const RotateRequest& request, const std::string& request_id) {
   v1::RotateRequest head;
-  head.set_request_id(request.request_id);
+  head.set_request_id(request_id);
   *head.mutable_rope() = ToMessage(request.rope);
   *head.mutable_positions() = ToMessage(request.positions);
   head.set_operation(ToMessage(request.operation));
@@ -173,32 +171,10 @@ void TakeHead(const v1::RotateResponse& head, RotateReply& reply) {
   reply.warnings.assign(head.warnings().begin(), head.warnings().end());
 }
 
-Result<RotateReply> Take(const v1::RotateResponse& head, const proto::SplitMessage& message,
-                         const RotateRequest& request) {
-  if (head.error().code() != 0) return FromMessage(head.error());
-  const auto count = static_cast<size_t>(head.tensors_size());
-  if (count != request.tensors.size()) {
-    return Unreadable(absl::StrCat("tensors: got ", count, ", want ", request.tensors.size()));
-  }
-  for (size_t i = 0; i < count; ++i) {
-    const v1::Array& array = head.tensors(static_cast<int>(i)).array();
-    if (Status status = CheckTensor(array, message, request.tensors[i], i); !status.ok()) {
-      return status;
-    }
-  }
-  RotateReply reply;
-  TakeHead(head, reply);
-  reply.tensors.reserve(count);
-  for (size_t i = 0; i < count; ++i) {
-    const v1::Array& array = head.tensors(static_cast<int>(i)).array();
-    reply.tensors.push_back(TakeTensor(array, message, request.tensors[i]));
-  }
-  return reply;
-}
-
 }  // namespace
 
-Result<grpc::ByteBuffer> EncodeRotate(const RotateRequest& request, PayloadLoans& loans) {
+Result<grpc::ByteBuffer> EncodeRotate(const RotateRequest& request, const std::string& request_id,
+                                      PayloadLoans& loans) {
   std::vector<v1::Tensor> tensors;
   std::vector<proto::TensorPart> parts;
   tensors.reserve(request.tensors.size());  // parts point into it
@@ -211,7 +187,7 @@ Result<grpc::ByteBuffer> EncodeRotate(const RotateRequest& request, PayloadLoans
                      .raw = {static_cast<const char*>(view.data), static_cast<size_t>(*bytes)}});
   }
   std::vector<grpc::Slice> slices;
-  for (const proto::MessagePart& part : proto::Join(HeadOf(request), parts)) {
+  for (const proto::MessagePart& part : proto::Join(HeadOf(request, request_id), parts)) {
     if (!part.header.empty()) slices.emplace_back(part.header);
     if (part.payload.empty()) continue;
     if (static_cast<int64_t>(part.payload.size()) < kLentBytesMin) {
@@ -223,21 +199,48 @@ Result<grpc::ByteBuffer> EncodeRotate(const RotateRequest& request, PayloadLoans
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
-Result<RotateReply> DecodeRotate(const grpc::ByteBuffer& buffer, const RotateRequest& request) {
-  std::vector<grpc::Slice> slices;
-  if (!buffer.Dump(&slices).ok()) return Unreadable("got compressed bytes that cannot be read");
+Result<ReceivedReply> ReceivedReply::Parse(const grpc::ByteBuffer& buffer) {
+  ReceivedReply reply;
+  if (!buffer.Dump(&reply.slices_).ok()) {
+    return Unreadable("got compressed bytes that cannot be read");
+  }
   std::vector<std::string_view> fragments;
-  fragments.reserve(slices.size());
-  for (const grpc::Slice& slice : slices) {
+  fragments.reserve(reply.slices_.size());
+  for (const grpc::Slice& slice : reply.slices_) {
     fragments.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
   }
   static const proto::Schema& schema = proto::Schema::Of(v1::RotateResponse::descriptor());
-  const auto message =
-      proto::Split(schema, fragments, {.unknown_fields = proto::UnknownFields::kSkip});
+  auto message = proto::Split(schema, fragments, {.unknown_fields = proto::UnknownFields::kSkip});
   if (!message.ok()) return Unreadable(std::string(message.status().message()));
-  v1::RotateResponse head;
-  if (!head.ParseFromString(message->skeleton)) return Unreadable("got malformed bytes");
-  return Take(head, *message, request);
+  reply.message_ = *std::move(message);
+  if (!reply.head_.ParseFromString(reply.message_.skeleton)) {
+    return Unreadable("got malformed bytes");
+  }
+  return reply;
+}
+
+Status ReceivedReply::error() const {
+  return head_.error().code() == 0 ? Status() : FromMessage(head_.error());
+}
+
+Result<RotateReply> ReceivedReply::Take(const std::vector<TensorView>& views) const {
+  if (Status status = error(); !status.ok()) return status;
+  const auto count = static_cast<size_t>(head_.tensors_size());
+  if (count != views.size()) {
+    return Unreadable(absl::StrCat("tensors: got ", count, ", want ", views.size()));
+  }
+  for (size_t i = 0; i < count; ++i) {
+    const v1::Array& array = head_.tensors(static_cast<int>(i)).array();
+    if (Status status = CheckTensor(array, message_, views[i], i); !status.ok()) return status;
+  }
+  RotateReply reply;
+  TakeHead(head_, reply);
+  reply.tensors.reserve(count);
+  for (size_t i = 0; i < count; ++i) {
+    const v1::Array& array = head_.tensors(static_cast<int>(i)).array();
+    reply.tensors.push_back(TakeTensor(array, message_, views[i]));
+  }
+  return reply;
 }
 
 }  // namespace rope::client

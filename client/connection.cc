@@ -1,6 +1,5 @@
 #include "client/connection.h"
 
-#include <algorithm>
 #include <optional>
 #include <random>
 #include <thread>
@@ -12,7 +11,6 @@ namespace rope::client {
 namespace {
 
 using std::chrono::microseconds;
-using Clock = std::chrono::steady_clock;
 
 }  // namespace
 
@@ -38,24 +36,31 @@ void Connection::WaitForConnected(microseconds timeout) const {
 Result<grpc::ByteBuffer> Connection::Call(const std::string& method,
                                           const grpc::ByteBuffer& request, bool idempotent,
                                           const CallOptions& options) const {
-  const auto begin = Clock::now();
-  const auto elapsed = [begin] {
-    return std::chrono::duration_cast<microseconds>(Clock::now() - begin);
-  };
-  // Clamped so that microseconds cannot overflow.
-  const microseconds timeout =
-      std::min<std::chrono::milliseconds>(options.timeout, std::chrono::hours(24));
-  const RetryPolicy policy{.attempts_max = attempts_max_};
-  for (int attempts = 1;; ++attempts) {
-    Result<grpc::ByteBuffer> reply = stub_.Call(method, request, timeout - elapsed());
+  Attempts attempts(attempts_max_, idempotent, options.timeout);
+  for (;;) {
+    Result<grpc::ByteBuffer> reply = stub_.Call(method, request, attempts.Remaining());
     if (reply.ok()) return reply;
-    const RetryState state{
-        .attempts = attempts, .idempotent = idempotent, .elapsed = elapsed(), .timeout = timeout};
-    const std::optional<microseconds> delay =
-        RetryDelay(policy, state, reply.status(), hooks_.random());
+    const std::optional<microseconds> delay = attempts.DelayAfter(reply.status(), hooks_.random());
     if (!delay.has_value()) return reply;
     hooks_.sleep(*delay);
   }
+}
+
+std::shared_ptr<AsyncCall> Connection::StartRotate(const RotateRequest& request,
+                                                   RotateCallback callback,
+                                                   const CallOptions& options) const {
+  return AsyncCall::Start(stub_, Queue(), request, std::move(callback),
+                          Attempts(attempts_max_, /*idempotent=*/true, options.timeout),
+                          hooks_.random);
+}
+
+std::shared_ptr<StreamCall> Connection::OpenStream(const StreamOptions& options) const {
+  return StreamCall::Open(stub_, Queue(), options);
+}
+
+const std::shared_ptr<EventQueue>& Connection::Queue() const {
+  std::call_once(loop_once_, [this] { loop_.emplace(); });
+  return loop_->queue();
 }
 
 }  // namespace rope::client

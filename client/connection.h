@@ -1,6 +1,9 @@
-// Connection: a stub and the retry loop. The only place that tries again.
+// Connection: a stub, the retry loop of synchronous calls, and the background thread of the others
+// (async_call.h, stream_call.h).
 //
-// Threading:  Thread-safe, as far as Hooks are.
+// Threading:  Thread-safe, as far as Hooks are. The background thread starts with the first call
+//             that needs it. Destruction cancels what is in flight and waits for it, but not on
+//             that thread itself.
 // Errors:     Of the last attempt.
 #ifndef ROPE_CLIENT_CONNECTION_H_
 #define ROPE_CLIENT_CONNECTION_H_
@@ -9,10 +12,17 @@
 
 #include <chrono>
 #include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 
+#include "client/async_call.h"
+#include "client/event_loop.h"
 #include "client/payload_loans.h"
+#include "client/stream_call.h"
 #include "client/stub.h"
+#include "rope/async.h"
 #include "rope/options.h"
 #include "rope/status.h"
 
@@ -37,13 +47,23 @@ class Connection {
   Result<grpc::ByteBuffer> Call(const std::string& method, const grpc::ByteBuffer& request,
                                 bool idempotent, const CallOptions& options) const;
 
+  // What Client::RotateAsync and Client::OpenStream do.
+  std::shared_ptr<AsyncCall> StartRotate(const RotateRequest& request, RotateCallback callback,
+                                         const CallOptions& options) const;
+  std::shared_ptr<StreamCall> OpenStream(const StreamOptions& options) const;
+
   // See Stub::AwaitReturn.
   void AwaitReturn(const PayloadLoans& loans) const { stub_.AwaitReturn(loans); }
 
  private:
+  // Of the background thread, which it starts.
+  const std::shared_ptr<EventQueue>& Queue() const;
+
   const Stub stub_;
   const int attempts_max_;
   const Hooks hooks_;
+  mutable std::once_flag loop_once_;
+  mutable std::optional<EventLoop> loop_;  // made once, under loop_once_
 };
 
 }  // namespace rope::client

@@ -5,7 +5,7 @@
 // delay has passed. A call that is not idempotent is retried only where the answer carries a delay
 // and says that nothing ran: a lost connection proves nothing.
 //
-// Threading:  Functions only; random numbers come from the caller.
+// Threading:  Functions and values; random numbers come from the caller.
 #ifndef ROPE_CLIENT_RETRY_H_
 #define ROPE_CLIENT_RETRY_H_
 
@@ -33,6 +33,25 @@ struct RetryState {
 std::optional<std::chrono::microseconds> RetryDelay(const RetryPolicy& policy,
                                                     const RetryState& state, const Status& status,
                                                     double random);
+
+// The attempts of one call, from its first on, and the time that it has left.
+class Attempts {
+ public:
+  Attempts(int attempts_max, bool idempotent, std::chrono::milliseconds timeout);
+
+  std::chrono::microseconds Remaining() const { return timeout_ - Elapsed(); }
+  // After an attempt that failed: how long to wait before the next; nullopt: it was the last.
+  std::optional<std::chrono::microseconds> DelayAfter(const Status& status, double random);
+
+ private:
+  std::chrono::microseconds Elapsed() const;
+
+  const RetryPolicy policy_;
+  const bool idempotent_;
+  const std::chrono::microseconds timeout_;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  int made_ = 0;
+};
 
 }  // namespace rope::client
 

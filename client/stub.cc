@@ -1,9 +1,6 @@
 #include "client/stub.h"
 
-#include <grpcpp/client_context.h>
-#include <grpcpp/completion_queue.h>
 #include <grpcpp/create_channel.h>
-#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/security/credentials.h>
 #include <sched.h>
 
@@ -90,9 +87,11 @@ grpc::ChannelArguments MakeArguments(const ConnectOptions& options) {
   return arguments;
 }
 
-// A day is for ever; what is longer would overflow the clock.
+}  // namespace
+
 std::chrono::system_clock::time_point DeadlineAfter(microseconds timeout) {
   return std::chrono::system_clock::now() +
+         // What is longer would overflow the clock.
          std::clamp<microseconds>(timeout, microseconds(0), std::chrono::hours(24));
 }
 
@@ -116,8 +115,6 @@ Status ToStatus(const grpc::Status& status, const grpc::ClientContext& context) 
                 std::move(detail));
 }
 
-}  // namespace
-
 Stub::Stub(const std::string& target, const ConnectOptions& options)
     : channel_(grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(),
                                          MakeArguments(options))),
@@ -131,17 +128,29 @@ bool Stub::WaitForConnected(microseconds timeout) const {
 Result<grpc::ByteBuffer> Stub::Call(const std::string& method, const grpc::ByteBuffer& request,
                                     microseconds timeout) const {
   grpc::CompletionQueue& queue = ThreadQueue::Get();
-  grpc::ClientContext context;
-  context.set_deadline(DeadlineAfter(timeout));
-  grpc::ByteBuffer reply;
-  grpc::Status status;
-  grpc::GenericStub stub(channel_);
-  const auto call = stub.PrepareUnaryCall(&context, method, request, &queue);
-  call->StartCall();
-  call->Finish(&reply, &status, nullptr);
+  UnaryAttempt attempt;
+  Start(method, request, timeout, &queue, nullptr, attempt);
   AwaitEvent(queue, spin_);
-  if (!status.ok()) return ToStatus(status, context);
-  return reply;
+  return ResultOf(attempt);
+}
+
+void Stub::Start(const std::string& method, const grpc::ByteBuffer& request, microseconds timeout,
+                 grpc::CompletionQueue* queue, void* tag, UnaryAttempt& attempt) const {
+  attempt.context.set_deadline(DeadlineAfter(timeout));
+  attempt.reader =
+      grpc::GenericStub(channel_).PrepareUnaryCall(&attempt.context, method, request, queue);
+  attempt.reader->StartCall();
+  attempt.reader->Finish(&attempt.reply, &attempt.status, tag);
+}
+
+Result<grpc::ByteBuffer> Stub::ResultOf(const UnaryAttempt& attempt) {
+  if (!attempt.status.ok()) return ToStatus(attempt.status, attempt.context);
+  return attempt.reply;
+}
+
+std::unique_ptr<grpc::GenericClientAsyncReaderWriter> Stub::PrepareStream(
+    const std::string& method, grpc::ClientContext* context, grpc::CompletionQueue* queue) const {
+  return grpc::GenericStub(channel_).PrepareCall(context, method, queue);
 }
 
 void Stub::AwaitReturn(const PayloadLoans& loans) const {

@@ -13,7 +13,7 @@ namespace rope::client {
 namespace {
 
 Result<ServingStatus> AskHealth(const Arguments& arguments) {
-  const Result<Client> client = ConnectTo(arguments, /*require_serving=*/false);
+  const Result<Client> client = ConnectTo(arguments, {.require_serving = false});
   if (!client.ok()) return client.status();
   const std::string service =
       arguments.positional().empty() ? std::string() : arguments.positional().front();

@@ -80,6 +80,7 @@ absl::Span<const Command> Commands() {
       {"describe", "", "Says what a config means: frequencies, attention factor, warnings.",
        DescribeFlags(), &RunDescribe},
       {"verify", "FILE.json...", "Checks golden files against the server.", {}, &RunVerify},
+      {"load", "", "Sends one request over and over and measures.", LoadFlags(), &RunLoadCommand},
       {"models", "", "Lists the models that the server knows by name.", {}, &RunModels},
       {"info", "", "Version, devices, limits and table cache of the server.", {}, &RunInfo},
       {"health",
@@ -106,10 +107,8 @@ CallOptions CallOptionsOf(const Arguments& arguments) {
               static_cast<int64_t>(std::clamp(seconds * 1000, 1.0, kTimeoutMillisecondsMax)))};
 }
 
-Result<Client> ConnectTo(const Arguments& arguments, bool require_serving) {
-  ConnectOptions options;
+Result<Client> ConnectTo(const Arguments& arguments, ConnectOptions options) {
   options.timeout = std::min(options.timeout, CallOptionsOf(arguments).timeout);
-  options.require_serving = require_serving;
   return Client::Connect(
       arguments.Has("target") ? arguments.Text("target") : std::string(kDefaultTarget), options);
 }

@@ -35,7 +35,8 @@ int RunRopectl(absl::Span<const absl::string_view> arguments);
 
 // Flags of every command: target, timeout.
 absl::Span<const Flag> CommonFlags();
-Result<Client> ConnectTo(const Arguments& arguments, bool require_serving = true);
+// `options.timeout` is bounded by that of a call.
+Result<Client> ConnectTo(const Arguments& arguments, ConnectOptions options = {});
 CallOptions CallOptionsOf(const Arguments& arguments);
 
 // Flags that name a rotary embedding, and what they say. INVALID_ARGUMENT is wrong usage; any other
@@ -49,6 +50,7 @@ int Misuse(absl::string_view message);
 int FailOrMisuse(const Status& status);  // of arguments: INVALID_ARGUMENT is misuse
 
 std::vector<Flag> DescribeFlags();
+std::vector<Flag> LoadFlags();
 std::vector<Flag> RotateFlags();
 
 int RunHealth(const Arguments& arguments);
@@ -57,6 +59,7 @@ int RunInfo(const Arguments& arguments);
 int RunDescribe(const Arguments& arguments);
 int RunRotate(const Arguments& arguments);
 int RunVerify(const Arguments& arguments);
+int RunLoadCommand(const Arguments& arguments);
 
 }  // namespace rope::client
 

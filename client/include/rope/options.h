@@ -1,4 +1,4 @@
-// Options of a connection and of a call.
+// Options of a connection, of a call and of a stream.
 //
 // Threading:  Values.
 #ifndef ROPE_OPTIONS_H_
@@ -29,6 +29,15 @@ struct ConnectOptions {
 struct CallOptions {
   // Time for the whole call, retries included.
   std::chrono::milliseconds timeout{30000};
+};
+
+struct StreamOptions {
+  // Bounds of what is in flight: requests, and the bytes of their messages. A request that is
+  // larger than bytes_max goes when nothing else is in flight.
+  int64_t requests_max = 1024;
+  int64_t bytes_max = int64_t{64} << 20;
+  // Time for the whole stream; what is unanswered then ends with DEADLINE_EXCEEDED. Unset: none.
+  std::optional<std::chrono::milliseconds> timeout = {};
 };
 
 }  // namespace rope::client

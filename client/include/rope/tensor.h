@@ -1,7 +1,7 @@
 // Tensors as the client takes and gives them.
 //
 // Threading:  Values.
-// Ownership:  TensorView borrows `data` and `output` until the call that takes it returns.
+// Ownership:  TensorView borrows `data` and `output` until the call that takes it has ended.
 #ifndef ROPE_TENSOR_H_
 #define ROPE_TENSOR_H_
 

@@ -158,7 +158,7 @@ TEST(DecodeRotateTest, ReplyOwnsWhatHasNoOutput) {
   const std::vector<float> rotated = {5, 6, 7, 8};
   const RotateRequest request = RequestFor(rotated);
   const Result<RotateReply> reply =
-      DecodeRotate(BufferOf(ResponseFor(rotated).SerializeAsString(), 3), request);
+      DecodeRotate(BufferOf(ResponseFor(rotated).SerializeAsString(), 3), request.tensors);
   ASSERT_TRUE(reply.ok()) << reply.status().ToString();
   EXPECT_EQ(reply->attention_factor, 1.25);
   EXPECT_TRUE(reply->attention_factor_applied);
@@ -180,7 +180,7 @@ TEST(DecodeRotateTest, OutputIsWrittenInPlace) {
   RotateRequest request = RequestFor(rotated);
   request.tensors[0].output = output.data();
   const Result<RotateReply> reply =
-      DecodeRotate(BufferOf(ResponseFor(rotated).SerializeAsString(), 5), request);
+      DecodeRotate(BufferOf(ResponseFor(rotated).SerializeAsString(), 5), request.tensors);
   ASSERT_TRUE(reply.ok()) << reply.status().ToString();
   EXPECT_EQ(output, rotated);
   EXPECT_EQ(reply->tensors[0].data, output.data());
@@ -190,7 +190,7 @@ TEST(DecodeRotateTest, OutputIsWrittenInPlace) {
 TEST(DecodeRotateTest, FieldOfANewerServerIsSkipped) {
   std::string bytes = ResponseFor({1, 2}).SerializeAsString();
   bytes += "\xd8\x3e\x01";  // field 1003, a varint
-  EXPECT_TRUE(DecodeRotate(BufferOf(bytes), RequestFor({1, 2})).ok());
+  EXPECT_TRUE(DecodeRotate(BufferOf(bytes), RequestFor({1, 2}).tensors).ok());
 }
 
 TEST(DecodeRotateTest, ErrorInTheReplyIsTheStatus) {
@@ -200,7 +200,7 @@ TEST(DecodeRotateTest, ErrorInTheReplyIsTheStatus) {
   response.mutable_error()->set_field("positions.start");
   response.mutable_error()->set_executed(true);
   const Result<RotateReply> reply =
-      DecodeRotate(BufferOf(response.SerializeAsString()), RequestFor({1, 2}));
+      DecodeRotate(BufferOf(response.SerializeAsString()), RequestFor({1, 2}).tensors);
   EXPECT_EQ(reply.status().code(), StatusCode::kOutOfRange);
   EXPECT_EQ(reply.status().detail().field, "positions.start");
   EXPECT_TRUE(reply.status().detail().executed);
@@ -228,7 +228,7 @@ TEST(DecodeRotateTest, WrongRepliesAreRefusedBeforeAnythingIsWritten) {
        {other_shape.SerializeAsString(), other_type.SerializeAsString(),
         too_long.SerializeAsString(), no_bytes.SerializeAsString(), two.SerializeAsString(),
         truncated, std::string("garbage"), std::string()}) {
-    const Result<RotateReply> reply = DecodeRotate(BufferOf(bytes), request);
+    const Result<RotateReply> reply = DecodeRotate(BufferOf(bytes), request.tensors);
     EXPECT_EQ(reply.status().code(), StatusCode::kInternal);
     EXPECT_THAT(reply.status().message(), HasSubstr("reply: "));
   }

@@ -20,6 +20,10 @@ class FakeServer {
   using RotateHandler = std::function<grpc::Status(grpc::CallbackServerContext& context,
                                                    const std::string& request, std::string& reply)>;
 
+  // Answers a RotateStream. Runs on a thread of its own; what it returns ends the stream.
+  using Stream = grpc::ServerReaderWriter<v1::RotateResponse, v1::RotateRequest>;
+  using StreamHandler = std::function<grpc::Status(grpc::ServerContext& context, Stream& stream)>;
+
   FakeServer() {
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
@@ -35,6 +39,7 @@ class FakeServer {
 
   // Set before the first call that needs them.
   void OnRotate(RotateHandler handler) { rope_.handler = std::move(handler); }
+  void OnStream(StreamHandler handler) { rope_.stream_handler = std::move(handler); }
   void HangOnRotate() { rope_.hangs = true; }
   void SetHealth(grpc::health::v1::HealthCheckResponse::ServingStatus status) {
     health_.serving = status;
@@ -75,8 +80,15 @@ class FakeServer {
       return grpc::Status::OK;
     }
 
+    grpc::Status RotateStream(grpc::ServerContext* context, Stream* stream) override {
+      return stream_handler(*context, *stream);
+    }
+
     std::atomic<int> calls = 0;
     RotateHandler handler;
+    StreamHandler stream_handler = [](grpc::ServerContext&, Stream&) {
+      return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "no streams");
+    };
     std::atomic<bool> hangs = false;
     v1::DescribeRequest described;
     v1::DescribeResponse describe_response;
@@ -100,16 +112,27 @@ class FakeServer {
   std::unique_ptr<grpc::Server> server_;
 };
 
+// The answer that holds the request's own tensors.
+inline v1::RotateResponse EchoOf(const v1::RotateRequest& request) {
+  v1::RotateResponse response;
+  response.set_device("fake");
+  response.set_request_id(request.request_id());
+  *response.mutable_tensors() = request.tensors();
+  return response;
+}
+
 // Answers a Rotate with its own tensors.
 inline grpc::Status Echo(grpc::CallbackServerContext&, const std::string& request,
                          std::string& reply) {
   v1::RotateRequest message;
   if (!message.ParseFromString(request)) return {grpc::StatusCode::INVALID_ARGUMENT, "garbage"};
-  v1::RotateResponse response;
-  response.set_device("fake");
-  response.set_request_id(message.request_id());
-  *response.mutable_tensors() = message.tensors();
-  reply = response.SerializeAsString();
+  reply = EchoOf(message).SerializeAsString();
+  return grpc::Status::OK;
+}
+
+// Answers every request of a stream with its own tensors, in order.
+inline grpc::Status EchoStream(grpc::ServerContext&, FakeServer::Stream& stream) {
+  for (v1::RotateRequest request; stream.Read(&request);) stream.Write(EchoOf(request));
   return grpc::Status::OK;
 }
 

@@ -85,5 +85,23 @@ TEST(RetryTest, NotIdempotentIsRetriedOnlyWhereNothingRan) {
   EXPECT_TRUE(RetryDelay(kPolicy, state, Full(10), 0).has_value());
 }
 
+TEST(AttemptsTest, CountUpToTheirNumber) {
+  Attempts attempts(3, /*idempotent=*/true, seconds(1000));
+  EXPECT_EQ(attempts.DelayAfter(Unavailable(), 0), milliseconds(50));
+  EXPECT_EQ(attempts.DelayAfter(Unavailable(), 0), milliseconds(100));
+  EXPECT_EQ(attempts.DelayAfter(Unavailable(), 0), std::nullopt);
+}
+
+TEST(AttemptsTest, NotIdempotentEndAtOnce) {
+  Attempts attempts(3, /*idempotent=*/false, seconds(1000));
+  EXPECT_EQ(attempts.DelayAfter(Unavailable(), 0), std::nullopt);
+}
+
+TEST(AttemptsTest, TimeThatIsLeftShrinksAndHugeTimeoutsAreADay) {
+  const Attempts attempts(3, /*idempotent=*/true, milliseconds::max());
+  EXPECT_LE(attempts.Remaining(), std::chrono::hours(24));
+  EXPECT_GT(attempts.Remaining(), std::chrono::hours(23));
+}
+
 }  // namespace
 }  // namespace rope::client

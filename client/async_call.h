@@ -1,0 +1,72 @@
+// AsyncCall: one Rotate that does not wait, with its retries. The event queue owns it from Start to
+// the end of its callback.
+//
+//   Start -> attempt -> (failed: alarm -> attempt ...) -> memory given back -> callback
+//
+// Threading:  Start and Cancel on any thread, everything else on the queue's thread.
+// Ownership:  Copies what it needs of the request; borrows tensor memory until the callback runs.
+#ifndef ROPE_CLIENT_ASYNC_CALL_H_
+#define ROPE_CLIENT_ASYNC_CALL_H_
+
+#include <grpcpp/alarm.h>
+#include <grpcpp/support/byte_buffer.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "client/event_loop.h"
+#include "client/payload_loans.h"
+#include "client/retry.h"
+#include "client/stub.h"
+#include "rope/async.h"
+
+namespace rope::client {
+
+class AsyncCall final : public LiveCall, private EventHandler {
+ public:
+  // `random` gives numbers in [0, 1).
+  static std::shared_ptr<AsyncCall> Start(const Stub& stub, std::shared_ptr<EventQueue> queue,
+                                          const RotateRequest& request, RotateCallback callback,
+                                          const Attempts& attempts, std::function<double()> random);
+
+  AsyncCall(const Stub& stub, std::shared_ptr<EventQueue> queue, const RotateRequest& request,
+            RotateCallback callback, const Attempts& attempts, std::function<double()> random);
+
+  void Cancel() override;
+
+ private:
+  void OnEvent(bool ok) override;
+
+  // REQUIRES of these: mu_ is held. An event follows.
+  void StartAttempt();
+  void StartAlarm(std::chrono::microseconds delay);
+
+  // Sets outcome_ if the attempt or alarm whose event has come was the last, else starts the next.
+  void Advance();
+  // Ends the call, once nothing refers to the caller's memory.
+  void RunCallback();
+
+  const std::shared_ptr<EventQueue> queue_;
+  const Stub stub_;
+  const std::vector<TensorView> tensors_;
+  const std::function<double()> random_;
+  RotateCallback callback_;
+  PayloadLoans loans_;
+
+  std::mutex mu_;
+  // All below are guarded by mu_.
+  grpc::ByteBuffer request_;
+  Attempts attempts_;
+  bool cancelled_ = false;
+  std::optional<UnaryAttempt> attempt_;  // while one is under way
+  std::optional<grpc::Alarm> alarm_;     // the last that was set
+  std::optional<Result<grpc::ByteBuffer>> outcome_;
+};
+
+}  // namespace rope::client
+
+#endif  // ROPE_CLIENT_ASYNC_CALL_H_

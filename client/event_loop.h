@@ -1,0 +1,86 @@
+// EventLoop: the background thread of a connection, and the queue on which the events of its
+// asynchronous calls arrive.
+//
+// A call adds itself before its first operation and removes itself after its last event; the queue
+// owns it in between. When the EventLoop goes, the calls that are left are cancelled, and once they
+// have removed themselves the thread ends.
+//
+// Threading:  EventQueue is thread-safe; events and Remove are on its thread only, which blocks in
+//             gRPC while nothing happens.
+// Ownership:  The thread, the calls and the EventLoop share the queue.
+#ifndef ROPE_CLIENT_EVENT_LOOP_H_
+#define ROPE_CLIENT_EVENT_LOOP_H_
+
+#include <grpcpp/completion_queue.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+
+#include "client/payload_loans.h"
+
+namespace rope::client {
+
+// What a tag on the queue points to.
+class EventHandler {
+ public:
+  virtual void OnEvent(bool ok) = 0;
+
+ protected:
+  ~EventHandler() = default;
+};
+
+// A call that the queue owns while it has events to come.
+class LiveCall {
+ public:
+  virtual ~LiveCall() = default;
+  // Thread-safe, any number of times, also when the call has ended.
+  virtual void Cancel() = 0;
+};
+
+class EventQueue {
+ public:
+  grpc::CompletionQueue* queue() { return &queue_; }
+  // Whether this is the queue's thread.
+  bool OnThread() const;
+
+  void Add(std::shared_ptr<LiveCall> call);
+  // The last thing that a call does: it may be destroyed on return.
+  void Remove(const LiveCall* call);
+
+  // Runs `then` on this thread once every loan is back: at once, or later.
+  // REQUIRES: on the queue's thread; `loans` and a live call stay until `then` ran.
+  void WhenReturned(const PayloadLoans& loans, std::function<void()> then);
+
+ private:
+  friend class EventLoop;
+
+  // Handles events until the queue is shut down and empty.
+  void Run();
+  // Cancels all calls; the queue shuts down when the last is gone.
+  void Close();
+
+  grpc::CompletionQueue queue_;
+  std::mutex mu_;
+  bool closing_ = false;                                                 // guarded by mu_
+  std::unordered_map<const LiveCall*, std::shared_ptr<LiveCall>> live_;  // guarded by mu_
+};
+
+class EventLoop {
+ public:
+  EventLoop();
+  // Waits for the thread, unless this is it.
+  ~EventLoop();
+
+  const std::shared_ptr<EventQueue>& queue() const { return queue_; }
+
+ private:
+  const std::shared_ptr<EventQueue> queue_ = std::make_shared<EventQueue>();
+  std::thread thread_;
+};
+
+}  // namespace rope::client
+
+#endif  // ROPE_CLIENT_EVENT_LOOP_H_

@@ -1,0 +1,56 @@
+// The example of client/README.md: many requests in flight, without a thread for each.
+#include <cstdio>
+#include <future>
+#include <vector>
+
+#include "rope/client.h"
+
+namespace {
+
+using rope::Result;
+using rope::client::RotateReply;
+
+// One decode token at `position`, rotated in place.
+rope::client::RotateRequest RequestFor(std::vector<float>& q, int64_t position) {
+  rope::client::RotateRequest request;
+  request.rope.model = "llama-3.1-8b";
+  request.positions.start = position;
+  request.tensors = {
+      {.layout = "SHD", .shape = {1, 32, 128}, .data = q.data(), .output = q.data()}};
+  return request;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  auto client = rope::client::Client::Connect(argc > 1 ? argv[1] : "127.0.0.1:50051");
+  if (!client.ok()) return std::puts(client.status().ToString().c_str()), 1;
+  std::vector<std::vector<float>> q(4, std::vector<float>(32 * 128, 1.0f));
+
+  // A future each ...
+  std::future<Result<RotateReply>> future = client->RotateFuture(RequestFor(q[0], 100000));
+
+  // ... or a callback, and a handle to cancel with ...
+  std::promise<void> answered;
+  const rope::client::Call call =
+      client->RotateAsync(RequestFor(q[1], 100000), [&answered](Result<RotateReply> reply) {
+        if (!reply.ok()) std::puts(reply.status().ToString().c_str());
+        answered.set_value();
+      });
+
+  // ... or one stream for all of them, which costs the least for each.
+  auto stream = client->OpenStream({.requests_max = 64});
+  if (!stream.ok()) return std::puts(stream.status().ToString().c_str()), 1;
+  for (size_t i = 2; i < q.size(); ++i) {
+    const rope::Status sent =
+        stream->Rotate(RequestFor(q[i], 100000), [](Result<RotateReply> reply) {
+          if (!reply.ok()) std::puts(reply.status().ToString().c_str());
+        });
+    if (!sent.ok()) return std::puts(sent.ToString().c_str()), 1;
+  }
+
+  if (!future.get().ok()) return 1;
+  answered.get_future().wait();
+  if (!stream->Finish().ok()) return 1;  // every callback has run
+  for (const auto& row : q) std::printf("%.7f\n", row[0]);
+}

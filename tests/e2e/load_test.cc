@@ -1,0 +1,65 @@
+// ropectl load against a real server.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/test_server.h"
+
+namespace rope::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+class LoadTest : public ::testing::Test {
+ protected:
+  Outcome Load(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {RopectlProgram(), "load"});
+    arguments.push_back("--target=" + server_.address());
+    return RunProgram(arguments);
+  }
+
+  TestServer server_;
+};
+
+TEST_F(LoadTest, FixedCountIsAnsweredOnEveryTransport) {
+  for (const std::string transport : {"inline", "stream"}) {
+    const Outcome outcome = Load({"--transport=" + transport, "--requests=500", "--concurrency=8",
+                                  "--tokens=2", "--dtype=fp32", "--model=llama-3.1-8b", "--json"});
+    ASSERT_EQ(outcome.status, 0) << outcome.output;
+    const auto json = nlohmann::json::parse(outcome.output);
+    EXPECT_EQ(json["transport"], transport);
+    EXPECT_EQ(json["answered"], 500);
+    EXPECT_EQ(json["failed"], 0);
+    const double rate = 500 / json["seconds"].get<double>();
+    EXPECT_NEAR(json["requests_per_second"].get<double>(), rate, 1e-6 * rate);
+    EXPECT_NEAR(json["tokens_per_second"].get<double>(), 2 * rate, 1e-6 * rate);
+    const double gigabytes = rate * 2 * 40 * 128 * 4 / 1e9;
+    EXPECT_NEAR(json["gigabytes_per_second_in"].get<double>(), gigabytes, 1e-6 * gigabytes);
+    EXPECT_GT(json["latency_us"]["p50"].get<double>(), 0);
+    EXPECT_LE(json["latency_us"]["p50"].get<double>(), json["latency_us"]["max"].get<double>());
+  }
+}
+
+TEST_F(LoadTest, DurationEndsTheLoad) {
+  const Outcome outcome = Load({"--duration=0.2", "--transport=stream", "--concurrency=4"});
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("stream, 4 in flight, 1 tokens of 32 + 8 heads of 128"));
+  EXPECT_THAT(outcome.output, HasSubstr(" 0 failed, in 0.2"));
+}
+
+TEST_F(LoadTest, RequestThatTheServerRefusesHasStatusOne) {
+  const Outcome outcome = Load({"--requests=5", "--model=no-such-model"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.output, HasSubstr("NOT_FOUND"));
+}
+
+TEST_F(LoadTest, TransportThatIsNotBuiltYetHasStatusTwo) {
+  const Outcome outcome = Load({"--requests=5", "--transport=memfd"});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.output,
+              HasSubstr("--transport: got memfd, not built yet, want inline or stream"));
+}
+
+}  // namespace
+}  // namespace rope::testing

@@ -1,0 +1,161 @@
+// The client's stream against a real server.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <atomic>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "tests/e2e/random_jobs.h"
+#include "tests/support/test_server.h"
+
+namespace rope::testing {
+namespace {
+
+using client::Client;
+using client::RotateReply;
+using client::RotateRequest;
+using client::RotateStream;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// [tokens, 32, 128] of zeros for llama-3.1-8b, which stay zeros.
+RotateRequest RequestFor(std::vector<float>& values, int64_t position) {
+  RotateRequest request;
+  request.rope.model = "llama-3.1-8b";
+  request.positions.start = position;
+  request.tensors = {{.layout = "SHD",
+                      .shape = {static_cast<int64_t>(values.size()) / (32 * 128), 32, 128},
+                      .data = values.data(),
+                      .output = values.data()}};
+  return request;
+}
+
+class StreamTest : public ::testing::Test {
+ protected:
+  RotateStream Open(const client::StreamOptions& options = {}) {
+    return *client_.OpenStream(options);
+  }
+
+  TestServer server_;
+  Client client_ = *Client::Connect(server_.address());
+};
+
+TEST_F(StreamTest, EveryAnswerOfManyThreadsIsRight) {
+  constexpr int kThreads = 4;
+  constexpr int kRequests = 200;  // of each thread
+  std::mutex mu;
+  std::vector<std::string> wrong;
+  std::atomic<int> right = 0;
+  RotateStream stream = Open({.requests_max = 64});
+  std::vector<std::thread> threads;
+  for (uint32_t t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      RandomJobs jobs(100 + t);
+      for (int i = 0; i < kRequests; ++i) {
+        const std::shared_ptr<Job> job = jobs.Next();
+        const Status sent =
+            stream.Rotate(job->request(), [&, job](const Result<RotateReply>& reply) {
+              const std::string why = job->Check(reply);
+              if (why.empty()) {
+                ++right;
+              } else {
+                const std::lock_guard<std::mutex> lock(mu);
+                wrong.push_back(why);
+              }
+            });
+        EXPECT_TRUE(sent.ok()) << sent.ToString();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(stream.Finish().ToString(), "OK");
+  EXPECT_THAT(wrong, IsEmpty());
+  EXPECT_EQ(right, kThreads * kRequests);
+}
+
+TEST_F(StreamTest, BadRequestIsRefusedByNameAndTheOthersAreAnswered) {
+  RotateStream stream = Open();
+  std::vector<float> values(32 * 128);
+  auto first = stream.RotateFuture(RequestFor(values, 7));
+  auto refused = stream.RotateFuture(RequestFor(values, -1));
+  auto last = stream.RotateFuture(RequestFor(values, 7));
+  EXPECT_TRUE(first.get().ok());
+  EXPECT_TRUE(last.get().ok());
+  const Status status = refused.get().status();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.detail().field, "positions.start");
+  EXPECT_FALSE(status.detail().executed);
+  EXPECT_TRUE(stream.Finish().ok());
+}
+
+TEST_F(StreamTest, RequestWhoseIdTheServerCannotReadIsAnsweredToo) {
+  RotateStream stream = Open();
+  std::vector<float> values(32 * 128);
+  RotateRequest garbage = RequestFor(values, 7);
+  garbage.rope.model = "\xff";  // no UTF-8
+  EXPECT_EQ(stream.RotateFuture(garbage).get().status().code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(stream.RotateFuture(RequestFor(values, 7)).get().ok());
+}
+
+TEST_F(StreamTest, MoreBytesInFlightThanTheServerTakesFlowAsTheyAreAnswered) {
+  constexpr size_t kRequests = 32;
+  RotateStream stream = Open({.bytes_max = int64_t{1} << 30});
+  std::vector<std::vector<float>> values(kRequests, std::vector<float>(256 * 32 * 128));  // 4 MiB
+  std::vector<std::future<Result<RotateReply>>> replies;
+  for (auto& each : values) replies.push_back(stream.RotateFuture(RequestFor(each, 0)));
+  for (auto& reply : replies) EXPECT_TRUE(reply.get().ok());
+  EXPECT_TRUE(stream.Finish().ok());
+}
+
+TEST_F(StreamTest, DrainAnswersWhatItAcceptedAndEndsTheStreamUnavailable) {
+  RotateStream stream = Open();
+  std::vector<float> values(32 * 128);
+  ASSERT_TRUE(stream.RotateFuture(RequestFor(values, 1)).get().ok());
+  std::vector<std::vector<float>> many(50, std::vector<float>(32 * 128));
+  std::vector<std::future<Result<RotateReply>>> replies;
+  for (auto& each : many) replies.push_back(stream.RotateFuture(RequestFor(each, 0)));
+  server_.process().Signal(SIGTERM);
+  for (auto& reply : replies) {
+    const auto result = reply.get();
+    EXPECT_TRUE(result.ok() || result.status().code() == StatusCode::kUnavailable)
+        << result.status().ToString();
+  }
+  EXPECT_EQ(stream.Finish().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(server_.process().Wait(), 0);
+}
+
+TEST_F(StreamTest, ServerThatDiesLeavesUnansweredRequestsThatMayHaveRun) {
+  RotateStream stream = Open();
+  std::vector<float> values(32 * 128);
+  ASSERT_TRUE(stream.RotateFuture(RequestFor(values, 1)).get().ok());
+  server_.process().Signal(SIGSTOP);  // takes requests into its socket, answers none
+  auto reply = stream.RotateFuture(RequestFor(values, 1));
+  EXPECT_EQ(reply.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
+  server_.process().Signal(SIGKILL);
+  const Status status = reply.get().status();
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status.ToString();
+  EXPECT_TRUE(status.detail().executed);
+  EXPECT_EQ(stream.Finish().code(), StatusCode::kUnavailable);
+}
+
+TEST_F(StreamTest, CancelledStreamsLeaveAServerThatAnswers) {
+  std::vector<std::vector<float>> values(20, std::vector<float>(64 * 32 * 128));
+  for (int i = 0; i < 5; ++i) {
+    RotateStream stream = Open();
+    for (auto& each : values) {
+      ASSERT_TRUE(stream.Rotate(RequestFor(each, 0), [](const Result<RotateReply>&) {}).ok());
+    }
+    stream.Cancel();
+  }
+  EXPECT_TRUE(Serves(*server_.NewStub()));
+  server_.process().Signal(SIGTERM);
+  EXPECT_EQ(server_.process().Wait(), 0);
+}
+
+}  // namespace
+}  // namespace rope::testing
