@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tests/e2e/random_jobs.h"
+#include "tests/support/metrics_page.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
@@ -121,7 +122,11 @@ TEST(AsyncClientTest, SixtyFourClientsGetEveryAnswerRight) {
   RunClients(server.address(), /*cancels=*/false, tally);
   EXPECT_THAT(tally.wrong, IsEmpty());
   EXPECT_EQ(tally.right, kRequests);
-  // Here the metrics page says how many requests shared a batch.
+  // They shared batches: some held more than one request.
+  const Exposition page = Scrape(MetricsPort(server));
+  EXPECT_GT(page.Value("rope_batch_requests_count"),
+            page.Value("rope_batch_requests_bucket{le=\"1\"}"));
+  EXPECT_EQ(page.Value("rope_requests_total{code=\"OK\",method=\"Rotate\"}"), kRequests);
 }
 
 TEST(AsyncClientTest, NoRequestIsLostWhenHalfOfThemAreCancelled) {

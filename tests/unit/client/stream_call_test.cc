@@ -111,7 +111,8 @@ TEST_F(StreamCallTest, RequestsAreNamedApartOnTheWireAndShowTheCallersId) {
   auto third = stream.RotateFuture(RequestFor(data_));
   EXPECT_EQ(first.get()->request_id, "a:b");
   EXPECT_EQ(second.get()->request_id, "a:b");
-  EXPECT_EQ(third.get()->request_id, ids[2]);
+  const std::string third_id = third.get()->request_id;  // from here on `ids` is complete
+  EXPECT_EQ(third_id, ids[2]);
   EXPECT_THAT(ids, ::testing::ElementsAre("1:a:b", "2:a:b", "3"));
 }
 

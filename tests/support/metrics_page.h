@@ -1,0 +1,53 @@
+// The metrics page of a test server, read over a plain socket as Prometheus does.
+#ifndef ROPE_TESTS_SUPPORT_METRICS_PAGE_H_
+#define ROPE_TESTS_SUPPORT_METRICS_PAGE_H_
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "tests/support/exposition.h"
+#include "tests/support/test_server.h"
+
+namespace rope::testing {
+
+// The answer to GET `path`, its HTTP header included.
+inline std::string Get(const std::string& path, int port) {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  const std::string request = "GET " + path + " HTTP/1.0\r\n\r\n";
+  EXPECT_EQ(write(fd, request.data(), request.size()), static_cast<ssize_t>(request.size()));
+  std::string answer;
+  char buffer[4096];
+  ssize_t count = 0;
+  while ((count = read(fd, buffer, sizeof(buffer))) > 0) {
+    answer.append(buffer, static_cast<size_t>(count));
+  }
+  close(fd);
+  return answer;
+}
+
+// Of a server that was started with --metrics_listen; 0 without.
+inline int MetricsPort(const TestServer& server) {
+  if (server.lines().empty()) return 0;
+  const std::string& line = server.lines().front();
+  return std::stoi(line.substr(line.rfind(':') + 1));
+}
+
+// The page without its HTTP header.
+inline Exposition Scrape(int port) {
+  const std::string answer = Get("/metrics", port);
+  return Exposition(answer.substr(answer.find("\r\n\r\n") + 4));
+}
+
+}  // namespace rope::testing
+
+#endif  // ROPE_TESTS_SUPPORT_METRICS_PAGE_H_
