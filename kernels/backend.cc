@@ -7,15 +7,22 @@
 #if defined(ROPE_HAVE_CPU_BACKEND)
 #include "kernels/cpu_backend.h"
 #endif
+#if defined(ROPE_HAVE_CUDA_BACKEND)
+#include "kernels/cuda_backend.h"
+#endif
 
 namespace rope::kernels {
 
 std::vector<std::string> ListBackends() {
+  return {
 #if defined(ROPE_HAVE_CPU_BACKEND)
-  return {"cpu", "reference"};
-#else
-  return {"reference"};
+    "cpu",
 #endif
+#if defined(ROPE_HAVE_CUDA_BACKEND)
+        "cuda",
+#endif
+        "reference",
+  };
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(std::string_view name,
@@ -24,6 +31,9 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(std::string_view name,
   if (name == "reference") return MakeReferenceBackend();
 #if defined(ROPE_HAVE_CPU_BACKEND)
   if (name == "cpu") return MakeCpuBackend(options);
+#endif
+#if defined(ROPE_HAVE_CUDA_BACKEND)
+  if (name == "cuda") return MakeCudaBackend(options);
 #endif
   return absl::UnimplementedError(absl::StrFormat("backend: got %s, want one of this build: %s",
                                                   name, absl::StrJoin(ListBackends(), ", ")));

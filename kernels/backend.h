@@ -28,7 +28,7 @@ namespace rope::kernels {
 class Backend {
  public:
   virtual ~Backend() = default;
-  // As replies and metrics name it: "reference", "cpu".
+  // As replies and metrics name it: "reference", "cpu", "cuda:0".
   virtual std::string_view name() const = 0;
   // What it runs on, for people: instruction set, threads.
   virtual std::string detail() const = 0;
@@ -41,10 +41,12 @@ struct BackendOptions {
   int threads = 1;  // that may work on one batch, the caller's included; >= 1
 };
 
-// Names that CreateBackend takes in this build, best first.
+// Names that CreateBackend takes in this build: those that always work best first, and "cuda",
+// where it is built, after "cpu".
 std::vector<std::string> ListBackends();
 
-// UNIMPLEMENTED: not in this build (lists those that are). UNAVAILABLE: its device is missing.
+// UNIMPLEMENTED: not in this build (lists those that are). UNAVAILABLE: its device is missing, too
+// old or does not answer, with the reason.
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(std::string_view name,
                                                        const BackendOptions& options);
 

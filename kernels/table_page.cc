@@ -5,6 +5,7 @@
 // double, where 64 steps cost less than 1e-14.
 #include "kernels/table_page.h"
 
+#include <atomic>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -62,6 +63,11 @@ void StoreRow(const Rotors& base, const Rotors& step, float* row) {
 }
 
 }  // namespace
+
+uint64_t TablePage::NextId() {
+  static std::atomic<uint64_t> next = 1;
+  return next.fetch_add(1, std::memory_order_relaxed);
+}
 
 absl::StatusOr<std::shared_ptr<const TablePage>> BuildPage(const Frequencies& frequencies,
                                                            int64_t first) {

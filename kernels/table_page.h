@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace rope::kernels {
@@ -17,8 +18,10 @@ class TablePage {
  public:
   // `values` is [rows][2 * columns].
   TablePage(int64_t rows, int64_t columns, std::vector<float> values)
-      : rows_(rows), columns_(columns), values_(std::move(values)) {}
+      : id_(NextId()), rows_(rows), columns_(columns), values_(std::move(values)) {}
 
+  // Of these values, in this process: no other page ever has it, while addresses are used again.
+  uint64_t id() const { return id_; }
   int64_t rows() const { return rows_; }
   int64_t columns() const { return columns_; }
   const float* Cos(int64_t row) const { return values_.data() + row * 2 * columns_; }
@@ -26,6 +29,9 @@ class TablePage {
   int64_t bytes() const { return static_cast<int64_t>(values_.size() * sizeof(float)); }
 
  private:
+  static uint64_t NextId();
+
+  uint64_t id_;
   int64_t rows_;
   int64_t columns_;
   std::vector<float> values_;

@@ -139,6 +139,10 @@ absl::StatusOr<std::string_view> Devices::Rotate(absl::Span<const kernels::Rotat
   return host_->name();
 }
 
+int Devices::direct_slots(int threads) const {
+  return accelerator_bytes_min_ < limits::kDirectBytesMax ? 1 : threads;
+}
+
 bool Devices::UsesAccelerator(absl::Span<const kernels::RotateJob> jobs) const {
   if (accelerator_ == nullptr || faulted_.load(std::memory_order_relaxed)) return false;
   int64_t bytes = 0;

@@ -55,6 +55,11 @@ class Devices {
   // Where the accelerator takes over, in bytes; kNever where it does not.
   int64_t accelerator_bytes_min() const { return accelerator_bytes_min_; }
 
+  // How many small requests may run at the same time, each on its caller's thread, before the rest
+  // gathers to a batch: as many as a host backend of `threads` threads has cores for. A launch on
+  // an accelerator takes about as long for many requests as for one.
+  int direct_slots(int threads) const;
+
   // Called once, by the thread that saw it, when the accelerator fails. Set before the first
   // Rotate.
   using OnFault = std::function<void(std::string_view device, const absl::Status&)>;

@@ -86,7 +86,7 @@ absl::Status Server::Build() {
                2 * options_.max_message_bytes + limits::kTokenBytes * limits::kTokensMax));
   executor_ = std::make_unique<Executor>(*devices_, *tables_, *pool_);
   batcher_ = std::make_unique<Batcher>(
-      Batcher::Options{.direct_slots = threads}, clock_,
+      Batcher::Options{.direct_slots = devices_->direct_slots(threads)}, clock_,
       [executor = executor_.get()](absl::Span<Slice> slices) { executor->Run(slices); },
       [metrics = metrics_.get()](const BatchReport& report) { metrics->CountBatch(report); });
   engine_ = std::make_unique<Engine>(*registry_, *admission_, *batcher_, clock_);

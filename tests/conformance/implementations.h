@@ -1,4 +1,5 @@
-// Every backend of this build, the cpu one once for each instruction set that runs here. What
+// Every backend of this build: cpu once for each instruction set that runs here; cuda as its
+// kernels' source on the CPU, in both shapes, and where a device is found as itself. What
 // conformance tests are instantiated over.
 #ifndef ROPE_TESTS_CONFORMANCE_IMPLEMENTATIONS_H_
 #define ROPE_TESTS_CONFORMANCE_IMPLEMENTATIONS_H_
@@ -17,11 +18,13 @@
 #include "kernels/cpu_backend.h"
 #include "kernels/cpu_rotate.h"
 #endif
+#include "tests/support/fake_cuda_backend.h"
 
 namespace rope::testing {
 
 struct Implementation {
   std::string name;  // letters, digits and underscores
+  std::string backend_name;
   std::function<std::unique_ptr<kernels::Backend>(const kernels::BackendOptions&)> make;
   // Whether bf16 results below 2^-126 become 0, as backend.h allows.
   bool flushes_bfloat16_denormals = false;
@@ -31,24 +34,39 @@ inline void PrintTo(const Implementation& implementation, std::ostream* stream) 
   *stream << implementation.name;
 }
 
+// By its name of kernels/backend.h, which must exist.
+inline std::unique_ptr<kernels::Backend> MakeListed(const std::string& name,
+                                                    const kernels::BackendOptions& options) {
+  auto backend = kernels::CreateBackend(name, options);
+  ROPE_CHECK(backend.ok());
+  return *std::move(backend);
+}
+
+inline Implementation Listed(const std::string& name, const std::string& backend_name) {
+  return {name, backend_name,
+          [name](const kernels::BackendOptions& options) { return MakeListed(name, options); }};
+}
+
 inline std::vector<Implementation> Implementations() {
   std::vector<Implementation> result;
-  result.push_back({"reference",
-                    [](const kernels::BackendOptions& options) {
-                      auto backend = kernels::CreateBackend("reference", options);
-                      ROPE_CHECK(backend.ok());
-                      return *std::move(backend);
-                    },
-                    false});
+  result.push_back(Listed("reference", "reference"));
 #if defined(ROPE_HAVE_CPU_BACKEND)
   for (const kernels::CpuTarget& target : kernels::CpuTargets()) {
-    result.push_back({"cpu_" + target.name,
+    result.push_back({"cpu_" + target.name, "cpu",
                       [target](const kernels::BackendOptions& options) {
                         return kernels::MakeCpuBackend(options, target);
                       },
                       target.flushes_bfloat16_denormals});
   }
 #endif
+  for (const bool loop : {false, true}) {
+    result.push_back({loop ? "cuda_source_token_loop" : "cuda_source", "cuda_source",
+                      [loop](const kernels::BackendOptions&) {
+                        return loop ? MakeCudaSourceBackend(AlwaysTokenLoop())
+                                    : MakeCudaSourceBackend();
+                      }});
+  }
+  if (kernels::CreateBackend("cuda", {}).ok()) result.push_back(Listed("cuda", "cuda:0"));
   return result;
 }
 

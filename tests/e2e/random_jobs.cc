@@ -163,8 +163,10 @@ std::unique_ptr<Job> RandomJobs::Next() {
                                        client::DType::kBFloat16};
   const JobSpec& spec = Specs()[random_() % Specs().size()];
   const client::DType dtype = kDTypes[random_() % std::size(kDTypes)];
-  // Mostly decode tokens, sometimes a prompt.
-  const int64_t tokens = OneIn(4) ? 1 + static_cast<int64_t>(random_() % 96) : 1;
+  // Mostly decode tokens, sometimes a prompt; now and then one that is too large to run at once,
+  // behind which the others gather to a batch.
+  int64_t tokens = OneIn(4) ? 1 + static_cast<int64_t>(random_() % 96) : 1;
+  if (OneIn(32)) tokens = 512 + static_cast<int64_t>(random_() % 512);
   const auto position = static_cast<int64_t>(random_() % 100000);
   const bool in_place = OneIn(2);
   return std::make_unique<Job>(spec, dtype, tokens, position, in_place,

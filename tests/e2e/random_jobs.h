@@ -1,5 +1,6 @@
 // Random rotation requests of many kinds, and their answers in double: eight embeddings (presets,
-// yarn, llama3, linear, dynamic, partial, both pairings), every dtype, 1 to 96 tokens.
+// yarn, llama3, linear, dynamic, partial, both pairings), every dtype, 1 to 96
+// tokens, some of 512 to 1023.
 //
 // Threading:  A RandomJobs is confined to one thread, and so is a Job.
 // Precision:  Answers come from kernels/frequencies.h in long double, without a table, a kernel or

@@ -14,9 +14,12 @@ import sys
 COLUMNS_MAX = 100
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = (  # The first line that fits counts.
-    ("-inl.h", "*", 400), (".h", "*", 220), (".cc", "tests/*", 600), (".cc", "*", 400))
+    ("-inl.h", "*", 400), (".h", "*", 220), (".cc", "tests/*", 600), (".cc", "*", 400),
+    (".cu", "*", 400), (".cuh", "*", 400))
 SKIPPED_FOLDERS = {".git", "__pycache__"}
-TEXT_SUFFIXES = {".cc", ".h", ".py", ".sh", ".md", ".proto", ".txt", ".json", ".yaml", ".yml", ""}
+CODE_SUFFIXES = (".cc", ".h", ".cu", ".cuh")
+TEXT_SUFFIXES = {*CODE_SUFFIXES, ".py", ".sh", ".md", ".proto", ".txt", ".json", ".yaml", ".yml",
+                 ".cmake", ""}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 COMMENT_OR_STRING = re.compile(
@@ -41,7 +44,7 @@ MACHINE_WORDS = re.compile(
     r"|registry\.npmj[s]|deb\.debian\.or[g]")
 MARKDOWN_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 BACKTICKED = re.compile(r"`([\w./*{},-]+)`")
-SOURCE_NAME = re.compile(r"^[\w-]+(?:\.\w+)*\.(?:cc|h|sh|proto)$")
+SOURCE_NAME = re.compile(r"^[\w-]+(?:\.\w+)*\.(?:cc|h|cuh?|sh|proto)$")
 
 
 class Tree:
@@ -127,7 +130,7 @@ def check_top(tree, layers):
 
 
 def check_includes(tree, layers):
-    for name in tree.named(".cc", ".h"):
+    for name in tree.named(*CODE_SUFFIXES):
         folder = name.split("/")[0]
         for number, line in tree.lines(name):
             found = INCLUDE.match(line)
@@ -144,7 +147,7 @@ def check_includes(tree, layers):
 
 
 def check_columns(tree):
-    for name in tree.named(".cc", ".h", ".py", ".sh"):
+    for name in tree.named(*CODE_SUFFIXES, ".py", ".sh"):
         for number, line in tree.lines(name):
             if len(line) > COLUMNS_MAX:
                 yield f"{name}:{number}: {len(line)} columns, want at most {COLUMNS_MAX}"
@@ -185,7 +188,7 @@ def registering_commands(commands):
 
 
 def check_registration(tree):
-    """Every .cc and .proto is compiled and every test runs, in a list that the top one reaches."""
+    """Every source is compiled and every test runs, in a list that the top one reaches."""
     lists = reached_lists(tree)
     registering = registering_commands(
         [command for name in lists for command in cmake_commands(tree, name)])
@@ -199,7 +202,7 @@ def check_registration(tree):
                 compiled.add(path)
                 if command in registering:
                     tested.add(path)
-    for name in tree.named(".cc", ".proto"):
+    for name in tree.named(".cc", ".cu", ".proto"):
         if name not in compiled:
             yield f"{name}:1: in no CMakeLists.txt that the top one reaches"
         elif name.endswith("_test.cc") and name not in tested:
@@ -210,7 +213,7 @@ def check_registration(tree):
 
 
 def check_words(tree):
-    for name in tree.named(".cc", ".h"):
+    for name in tree.named(*CODE_SUFFIXES):
         original = tree.text(name).splitlines()
         for number, line in enumerate(strip_code(tree.text(name)).splitlines(), 1):
             for pattern, what, files in BANNED_CODE:
@@ -220,7 +223,7 @@ def check_words(tree):
             if (RAW_NEW.search(line) and not OWNED_NEW.search(line)
                     and "// owned by" not in said.lower()):
                 yield f"{name}:{number}: raw new, want a smart pointer or `// owned by ...`"
-    for name in tree.named(".cc", ".h", ".sh", ".proto"):
+    for name in tree.named(*CODE_SUFFIXES, ".sh", ".proto"):
         for number, line in tree.lines(name):
             if BARE_TODO.search(line):
                 yield f"{name}:{number}: TODO without (reason)"
@@ -298,7 +301,7 @@ def note_long_functions(tree):
 
 
 def note_long_files(tree):
-    for name in tree.named(".cc", ".h"):
+    for name in tree.named(*CODE_SUFFIXES):
         count = len(tree.text(name).splitlines())
         for suffix, files, lines_max in FILE_LINES_MAX:
             if name.endswith(suffix) and matches(name, [files]):

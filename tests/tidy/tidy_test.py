@@ -113,6 +113,13 @@ class IncludeTest(TreeCase):
         self.include("kernels/a.cc", "hwy/highway.h", ["may not include hwy/highway.h"])
         self.include("kernels/cpu_rotate-inl.h", "hwy/highway.h", [])
 
+    def test_cuda_stays_in_its_files(self):
+        self.include("kernels/a.cc", "cuda_runtime_api.h", ["may not include cuda_runtime_api.h"])
+        self.include("kernels/cuda_plan.cc", "cuda_fp16.h", ["may not include cuda_fp16.h"])
+        self.include("kernels/cuda_rotate.cuh", "cuda_fp16.h", [])
+        self.include("kernels/cuda_launch.cu", "kernels/cpu_rotate.h",
+                     ["may not include kernels/cpu_rotate.h"])
+
     def test_middle_of_the_server_knows_no_grpc(self):
         self.include("server/batcher.cc", "grpcpp/grpcpp.h", ["may not include grpcpp/grpcpp.h"])
         self.include("server/rope_service.cc", "grpcpp/grpcpp.h", [])
@@ -134,6 +141,10 @@ class RegistrationTest(TreeCase):
     def test_source_in_no_list_fails(self):
         self.assert_problems(["kernels/b.cc:1: in no CMakeLists.txt that the top one reaches"],
                              {"kernels/b.cc": ""})
+
+    def test_cuda_source_in_no_list_fails(self):
+        self.assert_problems(["kernels/b.cu:1: in no CMakeLists.txt that the top one reaches"],
+                             {"kernels/b.cu": ""})
 
     def test_source_named_only_in_a_comment_fails(self):
         self.assert_problems(["kernels/a.cc:1: in no CMakeLists.txt that the top one reaches"],

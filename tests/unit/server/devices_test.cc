@@ -97,6 +97,12 @@ TEST_F(DevicesTest, ListSaysWhatTheAcceleratorIsUsedFor) {
   EXPECT_EQ(Make(0)->list().back().name, "host");
 }
 
+TEST_F(DevicesTest, AnAcceleratorRunsSmallRequestsOneAtATime) {
+  EXPECT_EQ(Make(0)->direct_slots(8), 1);
+  EXPECT_EQ(Make(1 << 20)->direct_slots(8), 8) << "small ones stay on the host";
+  EXPECT_EQ(Make(Devices::kNever)->direct_slots(8), 8);
+}
+
 // Backends whose time is `fixed` and `per_mebibyte`, on a clock that they move.
 class CalibrateTest : public ::testing::Test {
  protected:

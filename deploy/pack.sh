@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# Packs the built programs with every shared library that they need, the C library and its loader
+# included, into one folder that runs on another machine: copy it anywhere, start FOLDER/bin/NAME.
+# Usage: deploy/pack.sh [--build=DIR] FOLDER      FOLDER must be empty or not there
+# The other machine needs the same processor architecture, Linux 3.2 or newer and a POSIX /bin/sh;
+# it may be of another distribution, older or newer. For a GPU it needs the driver, nothing else.
+set -euo pipefail
+
+readonly programs=(rope_server ropectl rope_bench) wanted=(rope_server ropectl)
+
+fail() {
+  echo "pack: $*" >&2
+  exit 2
+}
+
+build=$(dirname "${BASH_SOURCE[0]}")/../build
+if [[ ${1:-} == --build=?* ]]; then
+  build=${1#--build=}
+  shift
+fi
+[[ $# == 1 && $1 != -* ]] || fail "got arguments '$*', want [--build=DIR] FOLDER"
+readonly folder=$1
+[[ ! -e $folder || (-d $folder && -z $(ls -A "$folder")) ]] || fail "$folder is not empty"
+for program in "${wanted[@]}"; do
+  [[ -x $build/bin/$program ]] || fail "$build/bin/$program is not built; run deploy/build.sh"
+done
+
+# NAME PATH of every library that a program needs, and of the loader that it asks for.
+libraries() {
+  ldd "$1" | awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 } $1 ~ /^\// { print $1, $1 }'
+}
+
+# The name under which the start scripts find the loader, whatever the architecture calls it.
+readonly loader=loader
+
+copy_libraries() {
+  local name path
+  if ldd "$1" | grep 'not found' >&2; then fail "$1 needs libraries that this machine lacks"; fi
+  while read -r name path; do
+    if [[ $name == /* ]]; then
+      cp -L "$path" "$folder/lib/$loader"
+    elif [[ ! -e $folder/lib/$name ]]; then
+      cp -L "$path" "$folder/lib/$name"
+    fi
+  done < <(libraries "$1")
+}
+
+# The C library's other parts, which a driver that is loaded at run time may ask for: they must be
+# of the same version as the packed libc.
+copy_c_library() {
+  local libc name
+  libc=$(libraries "$1" | awk '$1 == "libc.so.6" { print $2 }')
+  for name in libdl.so.2 libm.so.6 libpthread.so.0 libresolv.so.2 librt.so.1 libutil.so.1; do
+    [[ ! -e $(dirname "$libc")/$name ]] || cp -L "$(dirname "$libc")/$name" "$folder/lib/$name"
+  done
+}
+
+# The packed loader starts the program, because a program names its loader by an absolute path.
+# LD_LIBRARY_PATH comes after the packed libraries: where a driver is found by it, it still is.
+write_start_script() {
+  cat >"$folder/bin/$1" <<SCRIPT
+#!/bin/sh
+# Starts $1 with the libraries that are packed beside it.
+self=\$0
+[ ! -L "\$self" ] || self=\$(readlink -f "\$self")
+case \$self in */*) ;; *) self=./\$self ;; esac
+lib=\${self%/*}/../lib
+exec "\$lib/$loader" --argv0 "\$0" \\
+  --library-path "\$lib\${LD_LIBRARY_PATH:+:\$LD_LIBRARY_PATH}" "\$lib/programs/$1" "\$@"
+SCRIPT
+  chmod +x "$folder/bin/$1"
+}
+
+mkdir -p "$folder/bin" "$folder/lib/programs"
+packed=()
+copy_c_library "$build/bin/${wanted[0]}"
+for program in "${programs[@]}"; do
+  [[ -x $build/bin/$program ]] || continue
+  strip -o "$folder/lib/programs/$program" "$build/bin/$program"
+  copy_libraries "$build/bin/$program"
+  write_start_script "$program"
+  packed+=("$program")
+done
+chmod -R u+w,a+rX "$folder"
+echo "packed ${packed[*]} and $(find "$folder/lib" -maxdepth 1 -type f | wc -l) libraries," \
+  "$(du -sh "$folder" | cut -f1), into $folder"

@@ -1,0 +1,27 @@
+#include "kernels/cuda_launch.h"
+#include "kernels/cuda_rotate.cuh"
+
+namespace rope::kernels {
+
+cudaError_t LaunchCuda(const CudaPlan& plan, const CudaJob* device_jobs, cudaStream_t stream) {
+  for (const CudaLaunch& launch : plan.launches) {
+    const CudaJob* const jobs = device_jobs + launch.first_job;
+    if (launch.kernel == CudaKernel::kVector) {
+      cuda_device::RotateVector<<<launch.blocks, launch.threads, 0, stream>>>(jobs, launch.jobs);
+    } else {
+      cuda_device::RotateScalar<<<launch.blocks, launch.threads, 0, stream>>>(jobs, launch.jobs);
+    }
+    const cudaError_t error = cudaGetLastError();
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+cudaError_t CheckCudaKernels() {
+  cudaFuncAttributes attributes;
+  const cudaError_t error = cudaFuncGetAttributes(&attributes, cuda_device::RotateVector);
+  if (error != cudaSuccess) return error;
+  return cudaFuncGetAttributes(&attributes, cuda_device::RotateScalar);
+}
+
+}  // namespace rope::kernels

@@ -1,0 +1,131 @@
+// Numbers in the CUDA kernels: 16-bit floats, and the turn of a pair. Intrinsics on the device, the
+// same bits by hand on the host.
+//
+// Threading:  Pure functions.
+// Precision:  Rounding is explicit, so that CPU and device agree in every bit whatever the
+//             compilers' settings; NaN differ in their payload alone.
+#ifndef ROPE_KERNELS_CUDA_NUMBERS_CUH_
+#define ROPE_KERNELS_CUDA_NUMBERS_CUH_
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__CUDACC__)
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#else
+#include <cmath>
+
+#include "kernels/cuda_cpu_shim.h"
+#endif
+#if !defined(ROPE_CUDA_NAMESPACE)
+#define ROPE_CUDA_NAMESPACE cuda_device
+#endif
+
+namespace rope::kernels::ROPE_CUDA_NAMESPACE {
+
+struct Float16 {
+  uint16_t bits;
+};
+struct BFloat16 {
+  uint16_t bits;
+};
+
+__device__ __forceinline__ float FromBits(uint32_t bits) {
+  float value;
+  memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+__device__ __forceinline__ uint32_t ToBits(float value) {
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+__device__ __forceinline__ float Widen(float value) {
+  return value;
+}
+__device__ __forceinline__ float Widen(BFloat16 value) {
+  return FromBits(static_cast<uint32_t>(value.bits) << 16);
+}
+__device__ __forceinline__ float Widen(Float16 value) {
+#if defined(__CUDACC__)
+  __half_raw raw;
+  raw.x = value.bits;
+  return __half2float(__half(raw));
+#else
+  const uint32_t sign = static_cast<uint32_t>(value.bits & 0x8000u) << 16;
+  const uint32_t exponent = (value.bits >> 10) & 31u;
+  const uint32_t mantissa = value.bits & 0x3ffu;
+  if (exponent == 31u) return FromBits(sign | 0x7f800000u | (mantissa << 13));
+  if (exponent != 0) return FromBits(sign | ((exponent + 112u) << 23) | (mantissa << 13));
+  return FromBits(sign | ToBits(static_cast<float>(mantissa) * 0x1p-24f));  // 0 and denormals
+#endif
+}
+
+// To nearest even; NaN stays NaN, denormals are kept.
+template <typename T>
+__device__ __forceinline__ T Narrow(float value);
+template <>
+__device__ __forceinline__ float Narrow<float>(float value) {
+  return value;
+}
+template <>
+__device__ __forceinline__ BFloat16 Narrow<BFloat16>(float value) {
+#if defined(__CUDACC__)
+  const __nv_bfloat16_raw raw = __float2bfloat16_rn(value);
+  return BFloat16{raw.x};
+#else
+  const uint32_t bits = ToBits(value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return BFloat16{0x7fff};
+  return BFloat16{static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
+#endif
+}
+template <>
+__device__ __forceinline__ Float16 Narrow<Float16>(float value) {
+#if defined(__CUDACC__)
+  const __half_raw raw = __float2half_rn(value);
+  return Float16{raw.x};
+#else
+  const uint32_t bits = ToBits(value);
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  const uint32_t sign = (bits >> 16) & 0x8000u;
+  if (magnitude > 0x7f800000u) return Float16{0x7fff};
+  if (magnitude >= 0x477ff000u) return Float16{static_cast<uint16_t>(sign | 0x7c00u)};
+  if (magnitude < 0x38800000u) {  // 0 and denormals: the addition rounds them
+    const uint32_t rounded = ToBits(FromBits(magnitude) + 0.5f) - 0x3f000000u;
+    return Float16{static_cast<uint16_t>(sign | rounded)};
+  }
+  const uint32_t rebased = magnitude - 0x38000000u;
+  const uint32_t rounded = (rebased + 0xfffu + ((rebased >> 13) & 1u)) >> 13;
+  return Float16{static_cast<uint16_t>(sign | rounded)};
+#endif
+}
+
+__device__ __forceinline__ float MultiplyRounded(float a, float b) {
+#if defined(__CUDACC__)
+  return __fmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+__device__ __forceinline__ float MultiplyAddRounded(float a, float b, float c) {
+#if defined(__CUDACC__)
+  return __fmaf_rn(a, b, c);
+#else
+  return std::fma(a, b, c);
+#endif
+}
+
+// Turns the pair (a, b).
+template <typename T>
+__device__ __forceinline__ void Turn(T& a, T& b, float cos, float sin) {
+  const float wide_a = Widen(a);
+  const float wide_b = Widen(b);
+  a = Narrow<T>(MultiplyAddRounded(wide_a, cos, -MultiplyRounded(wide_b, sin)));
+  b = Narrow<T>(MultiplyAddRounded(wide_b, cos, MultiplyRounded(wide_a, sin)));
+}
+
+}  // namespace rope::kernels::ROPE_CUDA_NAMESPACE
+
+#endif  // ROPE_KERNELS_CUDA_NUMBERS_CUH_

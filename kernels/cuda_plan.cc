@@ -1,0 +1,157 @@
+#include "kernels/cuda_plan.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+
+#include "kernels/check.h"
+#include "kernels/dtype.h"
+
+namespace rope::kernels {
+namespace {
+
+constexpr int64_t kVectorBytes = 16;
+constexpr int64_t kItemsMax = int64_t{1} << 31;  // of one rectangle
+
+bool IsAligned(const void* address, int64_t bytes) {
+  return reinterpret_cast<uintptr_t>(address) % static_cast<uintptr_t>(bytes) == 0;
+}
+
+// What every kernel may rely on, and one form for geometries that mean the same.
+CudaJob Normalized(CudaJob job) {
+  ROPE_CHECK(job.tokens >= 0 && job.heads >= 0 && job.head_dim <= kCudaHeadDimMax);
+  ROPE_CHECK(uint64_t{2} * job.pairs <= job.head_dim);
+  if (job.pairs == 0) job.offset = 0;
+  if (job.pairs == 0 || job.pairing == static_cast<uint32_t>(Pairing::kInterleaved)) {
+    job.partner = job.pairs;
+  }
+  ROPE_CHECK(job.partner >= job.pairs);
+  ROPE_CHECK(uint64_t{job.offset} + job.partner + job.pairs <= job.head_dim);
+  if (job.tokens <= 1) job.input_token = job.output_token = 0;
+  if (job.heads <= 1) job.input_head = job.output_head = 0;
+  job.in_place = job.input == job.output ? 1 : 0;
+  return job;
+}
+
+bool FitsVector(const CudaJob& job) {
+  const int64_t width = kVectorBytes / ElementBytes(static_cast<DType>(job.dtype));
+  const int64_t multiples[] = {job.input_token, job.input_head, job.output_token, job.output_head,
+                               job.head_dim,    job.pairs,      job.offset,       job.partner};
+  return IsAligned(job.input, kVectorBytes) && IsAligned(job.output, kVectorBytes) &&
+         std::all_of(std::begin(multiples), std::end(multiples),
+                     [width](int64_t value) { return value % width == 0; });
+}
+
+// Vectors of the pairs and, two to an item, of the channels to copy; or single ones.
+uint32_t Chunks(const CudaJob& job, CudaKernel kernel) {
+  const uint32_t copied = job.in_place != 0 ? 0 : job.head_dim - 2 * job.pairs;
+  if (kernel == CudaKernel::kScalar) return job.pairs + copied;
+  const auto width =
+      static_cast<uint32_t>(kVectorBytes / ElementBytes(static_cast<DType>(job.dtype)));
+  return job.pairs / width + (copied / width + 1) / 2;
+}
+
+// The shape of one launch.
+struct Shape {
+  uint32_t threads = kCudaThreads;
+  uint32_t heads_per_thread = 1;
+  uint32_t steps = 1;
+};
+
+Shape ShapeFor(double items, const CudaShapes& shapes) {
+  Shape shape;
+  if (items < shapes.items_few) shape.threads = kCudaThreadsFew;
+  while (shape.heads_per_thread < kCudaHeadsPerThread &&
+         items >= shapes.items_per_head * 2 * shape.heads_per_thread) {
+    shape.heads_per_thread *= 2;
+  }
+  if (items / shape.heads_per_thread > shapes.threads_many) shape.steps = kCudaSteps;
+  return shape;
+}
+
+// Fills one launch, from jobs whose chunks are known and not 0.
+class LaunchBuilder {
+ public:
+  LaunchBuilder(CudaKernel kernel, const Shape& shape, CudaPlan& plan)
+      : shape_(shape), plan_(plan) {
+    launch_.kernel = kernel;
+    launch_.first_job = static_cast<uint32_t>(plan.jobs.size());
+    launch_.threads = shape.threads;
+  }
+
+  // Cuts what is too large to count in 32 bits, by heads and then by tokens.
+  void Add(const CudaJob& job) {
+    const int64_t heads_most = std::min(job.heads, kItemsMax / job.chunks);
+    for (int64_t head = 0; head < job.heads; head += heads_most) {
+      const int64_t heads = std::min(heads_most, job.heads - head);
+      const int64_t groups = (heads + shape_.heads_per_thread - 1) / shape_.heads_per_thread;
+      const int64_t tokens_most = std::min(job.tokens, kItemsMax / (groups * job.chunks));
+      for (int64_t token = 0; token < job.tokens; token += tokens_most) {
+        CudaJob part = job;
+        const int64_t bytes = ElementBytes(static_cast<DType>(job.dtype));
+        part.input = static_cast<const char*>(job.input) +
+                     (token * job.input_token + head * job.input_head) * bytes;
+        part.output = static_cast<char*>(job.output) +
+                      (token * job.output_token + head * job.output_head) * bytes;
+        part.rows = job.rows == nullptr ? nullptr : job.rows + token;
+        part.tokens = std::min(tokens_most, job.tokens - token);
+        part.heads = heads;
+        part.head_groups = static_cast<uint32_t>(groups);
+        Append(part);
+      }
+    }
+  }
+
+  void Finish() {
+    ROPE_CHECK(blocks_ <= std::numeric_limits<int32_t>::max());
+    launch_.blocks = static_cast<uint32_t>(blocks_);
+    launch_.jobs = static_cast<uint32_t>(plan_.jobs.size()) - launch_.first_job;
+    if (launch_.jobs > 0) plan_.launches.push_back(launch_);
+  }
+
+ private:
+  void Append(CudaJob& part) {
+    const int64_t items = part.tokens * part.head_groups * part.chunks;
+    const int64_t items_per_block = int64_t{shape_.threads} * shape_.steps;
+    part.items = static_cast<uint32_t>(items);
+    part.steps = shape_.steps;
+    part.first_block = static_cast<uint32_t>(blocks_);
+    blocks_ += (items + items_per_block - 1) / items_per_block;
+    plan_.jobs.push_back(part);
+  }
+
+  const Shape shape_;
+  CudaPlan& plan_;
+  CudaLaunch launch_;
+  int64_t blocks_ = 0;
+};
+
+}  // namespace
+
+CudaPlan PlanCuda(const std::vector<CudaJob>& jobs, const CudaShapes& shapes) {
+  std::vector<CudaJob> groups[2];
+  double items[2] = {0, 0};
+  for (const CudaJob& given : jobs) {
+    CudaJob job = Normalized(given);
+    const CudaKernel kernel = FitsVector(job) ? CudaKernel::kVector : CudaKernel::kScalar;
+    job.chunks = Chunks(job, kernel);
+    job.bytewise = IsAligned(job.input, ElementBytes(static_cast<DType>(job.dtype))) &&
+                           IsAligned(job.output, ElementBytes(static_cast<DType>(job.dtype)))
+                       ? 0
+                       : 1;
+    if (job.tokens == 0 || job.heads == 0 || job.chunks == 0) continue;
+    const auto group = static_cast<size_t>(kernel);
+    items[group] += static_cast<double>(job.tokens) * static_cast<double>(job.heads) * job.chunks;
+    groups[group].push_back(job);
+  }
+  CudaPlan plan;
+  for (const CudaKernel kernel : {CudaKernel::kVector, CudaKernel::kScalar}) {
+    const auto group = static_cast<size_t>(kernel);
+    LaunchBuilder builder(kernel, ShapeFor(items[group], shapes), plan);
+    for (const CudaJob& job : groups[group]) builder.Add(job);
+    builder.Finish();
+  }
+  return plan;
+}
+
+}  // namespace rope::kernels

@@ -1,0 +1,125 @@
+#!/usr/bin/env bash
+# What deploy/pack.sh packs works where nothing else is: a root folder that holds the pack, a shell
+# and the C library of that shell. There a packed server starts, is healthy, rotates for a packed
+# ropectl, agrees with a golden file, and drains.
+# Usage: tests/deploy/pack_test.sh BUILD_FOLDER
+# Where no root folder can be entered, the same runs with an empty environment on the whole system.
+# Either way no program may map a file from outside the pack.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+readonly build=$1 kilobytes_max=$((64 * 1024)) start_seconds=30
+readonly golden=tests/conformance/golden/default_half_d64.json
+
+fail() {
+  echo "pack_test: $*" >&2
+  [[ ! -s $folder/server.log ]] || cat "$folder/server.log" >&2
+  exit 1
+}
+
+server=
+folder=$(mktemp -d)
+clean_up() {
+  [[ -z $server ]] || kill -KILL "$server" 2>/dev/null || true
+  rm -rf "$folder"
+}
+trap clean_up EXIT
+readonly root=$folder/root
+
+make_root() {
+  local library
+  mkdir -p "$root"/{bin,opt,tmp}
+  cp -L /bin/sh "$root/bin/sh"
+  ldd /bin/sh | grep -oE '/[^ ]+' | while read -r library; do
+    mkdir -p "$root$(dirname "$library")"
+    cp -L "$library" "$root$library"
+  done
+}
+
+# Enters the root folder: as root of a namespace of its own, or as root. Empty: not permitted.
+enter=()
+choose_entrance() {
+  local chroot unshare
+  chroot=$(PATH=$PATH:/usr/sbin command -v chroot) || return 0
+  unshare=$(command -v unshare) || unshare=false
+  if "$unshare" --map-root-user "$chroot" "$root" /bin/sh -c : 2>/dev/null; then
+    enter=("$unshare" --map-root-user "$chroot" "$root")
+  elif "$chroot" "$root" /bin/sh -c : 2>/dev/null; then
+    enter=("$chroot" "$root")
+  fi
+}
+
+# A packed program, with nothing in its environment, in place of this shell or as its child.
+become() { exec env -i "${enter[@]}" "$at/opt/rope/bin/$1" "${@:2}"; }
+packed() { (become "$@"); }
+
+start_server() {
+  mkfifo "$folder/server.fifo"
+  become rope_server --listen=127.0.0.1:0 >"$folder/server.fifo" 2>"$folder/server.log" &
+  server=$!
+  exec 3<"$folder/server.fifo"
+  local line
+  while read -r -t "$start_seconds" line <&3; do
+    echo "$line" >>"$folder/server.log"
+    if [[ $line == 'listening on '* ]]; then
+      target=${line#listening on }
+      return
+    fi
+  done
+  fail "the server did not say where it listens"
+}
+
+# (1, 0) at position 1 becomes (cos 1, sin 1).
+rotate() {
+  local header="{'descr': '<f4', 'fortran_order': False, 'shape': (1, 1, 2), }"
+  {
+    printf '\x93NUMPY\x01\x00\x76\x00%-117s\n' "$header"
+    printf '\x00\x00\x80\x3f\x00\x00\x00\x00'
+  } >"$root/tmp/q.npy"
+  echo '{"rope_theta": 10000, "head_dim": 2}' >"$root/tmp/config.json"
+  packed ropectl rotate "--target=$target" "--config=$at/tmp/config.json" --pairing=half \
+    --layout=SHD --start=1 "--q=$at/tmp/q.npy" "--output_q=$at/tmp/rotated.npy" ||
+    fail "rotate failed"
+  local got
+  got=$(tail -c 8 "$root/tmp/rotated.npy" | od -An -tx1 | tr -d ' \n')
+  [[ $got == 40510a3fa46a573f ]] ||
+    fail "got the bytes $got, want those of cos 1 and sin 1"
+}
+
+# Nothing is mapped that is not packed.
+check_maps() {
+  local outside
+  outside=$(awk '$6 ~ /^\// { print $6 }' "/proc/$server/maps" | grep -v '/opt/rope/lib/' || true)
+  [[ -z $outside ]] || fail "the server maps $outside"
+  grep -q '/opt/rope/lib/libc.so.6' "/proc/$server/maps" || fail "the server maps no packed libc"
+}
+
+make_root
+deploy/pack.sh "--build=$build" "$root/opt/rope"
+if deploy/pack.sh "--build=$build" "$root/opt/rope" 2>"$folder/refusal"; then
+  fail "a folder with files in it was packed again"
+fi
+grep -q 'is not empty' "$folder/refusal" || fail "got $(cat "$folder/refusal")"
+kilobytes=$(du -sk "$root/opt/rope" | cut -f1)
+((kilobytes <= kilobytes_max)) || fail "got $kilobytes KiB, want at most $kilobytes_max"
+
+choose_entrance
+at=  # what the packed programs call $root
+if ((${#enter[@]})); then
+  echo "in a root folder of its own"
+else
+  at=$root
+  echo "skipped: the root folder, which cannot be entered here"
+fi
+cp "$golden" "$root/tmp/golden.json"
+start_server
+packed ropectl health "--target=$target" --wait=10 || fail "the server is not healthy"
+rotate
+packed ropectl verify "--target=$target" "$at/tmp/golden.json" || fail "the golden file differs"
+check_maps
+kill -TERM "$server"
+status=0
+wait "$server" || status=$?
+server=
+[[ $status == 0 ]] || fail "the server stopped with status $status, want 0"
+echo "packed $kilobytes KiB; health, rotate, verify and drain worked"

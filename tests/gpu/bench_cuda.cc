@@ -1,0 +1,85 @@
+// rope_bench_cuda [--filter=REGEX] [--json_file=FILE]: measures the CUDA kernels and the cuda
+// backend on device 0 and prints one table; FILE gets the same rows in the form of rope_bench.
+//
+// Exits 0 whether or not the bars hold; 1 on a wrong rotation or a CUDA error; 2 on a flag that it
+// does not know; 77 without a device.
+#include <cuda_runtime_api.h>
+
+#include <cstdio>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tests/gpu/device.h"
+#include "tests/gpu/rows.h"
+
+namespace {
+
+constexpr int kSkipped = 77;
+
+struct Flags {
+  std::string filter;
+  std::string json_file;
+};
+
+std::optional<Flags> ParseFlags(int argc, char** argv) {
+  constexpr std::string_view kFilter = "--filter=";
+  constexpr std::string_view kJsonFile = "--json_file=";
+  Flags flags;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument.substr(0, kFilter.size()) == kFilter) {
+      flags.filter = argument.substr(kFilter.size());
+    } else if (argument.substr(0, kJsonFile.size()) == kJsonFile) {
+      flags.json_file = argument.substr(kJsonFile.size());
+    } else {
+      return std::nullopt;
+    }
+  }
+  return flags;
+}
+
+void PrintDevice() {
+  const cudaDeviceProp& device = rope::bench::Device();
+  int driver = 0;
+  int runtime = 0;
+  rope::bench::Check(cudaDriverGetVersion(&driver), "the driver's version");
+  rope::bench::Check(cudaRuntimeGetVersion(&runtime), "the runtime's version");
+  std::printf("device: %s, compute %d.%d, %d multiprocessors, L2 %.1f MiB, memory %.1f GiB\n",
+              device.name, device.major, device.minor, device.multiProcessorCount,
+              static_cast<double>(device.l2CacheSize) / (1 << 20),
+              static_cast<double>(device.totalGlobalMem) / (1 << 30));
+  std::printf("CUDA: driver for %d.%d, runtime %d.%d\n", driver / 1000, driver % 1000 / 10,
+              runtime / 1000, runtime % 1000 / 10);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::optional<Flags> flags = ParseFlags(argc, argv);
+  if (!flags.has_value()) {
+    std::fprintf(stderr, "usage: rope_bench_cuda [--filter=REGEX] [--json_file=FILE]\n");
+    return 2;
+  }
+  int devices = 0;
+  const cudaError_t error = cudaGetDeviceCount(&devices);
+  if (error != cudaSuccess || devices == 0) {
+    std::printf("rope_bench_cuda: no device (%s)\n", cudaGetErrorString(error));
+    return kSkipped;
+  }
+  PrintDevice();
+  std::vector<rope::bench::CudaRow> rows = rope::bench::DeviceRows();
+  for (rope::bench::CudaRow& row : rope::bench::HostRows()) rows.push_back(std::move(row));
+  const nlohmann::json all = rope::bench::RunRows(rows, flags->filter);
+  if (flags->json_file.empty()) return 0;
+  std::ofstream file(flags->json_file);
+  file << all.dump(2) << "\n";
+  if (!file.flush()) {
+    std::fprintf(stderr, "rope_bench_cuda: cannot write %s\n", flags->json_file.c_str());
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,125 @@
+#include "tests/gpu/device.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+namespace rope::bench {
+namespace {
+
+class Stream {
+ public:
+  Stream() { Check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream"); }
+  ~Stream() { Check(cudaStreamDestroy(stream_), "to destroy a stream"); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  cudaStream_t get() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+class Event {
+ public:
+  Event() { Check(cudaEventCreate(&event_), "an event"); }
+  ~Event() { Check(cudaEventDestroy(event_), "to destroy an event"); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  cudaEvent_t get() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+double Median(std::vector<double> numbers) {
+  const auto middle = numbers.begin() + static_cast<std::ptrdiff_t>(numbers.size() / 2);
+  std::nth_element(numbers.begin(), middle, numbers.end());
+  return *middle;
+}
+
+}  // namespace
+
+void Check(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  std::fprintf(stderr, "rope_bench_cuda: asked for %s, got %s\n", what, cudaGetErrorString(error));
+  std::exit(1);
+}
+
+DeviceBuffer::DeviceBuffer(int64_t bytes) : bytes_(bytes) {
+  void* memory = nullptr;
+  Check(cudaMalloc(&memory, static_cast<size_t>(bytes)), "device memory");
+  data_ = static_cast<uint8_t*>(memory);
+}
+
+DeviceBuffer::~DeviceBuffer() {
+  if (data_ != nullptr) Check(cudaFree(data_), "to free device memory");
+}
+
+DeviceBuffer::DeviceBuffer(DeviceBuffer&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+
+void DeviceBuffer::Upload(const void* from, int64_t bytes) const {
+  Check(cudaMemcpy(data_, from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice), "an upload");
+}
+
+void DeviceBuffer::Download(void* to, int64_t offset, int64_t bytes) const {
+  Check(cudaMemcpy(to, data_ + offset, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost),
+        "a download");
+}
+
+Graph::Graph(const Enqueue& enqueue, int nodes) {
+  const Stream stream;
+  Check(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal), "a capture");
+  for (int i = 0; i < nodes; ++i) enqueue(stream.get());
+  Check(cudaStreamEndCapture(stream.get(), &graph_), "a graph");
+  Check(cudaGraphInstantiate(&executable_, graph_, 0), "an executable graph");
+}
+
+Graph::~Graph() {
+  Check(cudaGraphExecDestroy(executable_), "to destroy an executable graph");
+  Check(cudaGraphDestroy(graph_), "to destroy a graph");
+}
+
+void Graph::Launch(cudaStream_t stream) const {
+  Check(cudaGraphLaunch(executable_, stream), "a graph launch");
+}
+
+std::vector<double> DeviceSeconds(const std::vector<Enqueue>& functions, int rounds) {
+  const Stream stream;
+  const Event begin;
+  const Event end;
+  std::vector<std::vector<double>> seconds(functions.size());
+  for (int round = -1; round < rounds; ++round) {
+    for (size_t i = 0; i < functions.size(); ++i) {
+      Check(cudaEventRecord(begin.get(), stream.get()), "an event");
+      functions[i](stream.get());
+      Check(cudaEventRecord(end.get(), stream.get()), "an event");
+      Check(cudaEventSynchronize(end.get()), "the end of a measurement");
+      float milliseconds = 0;
+      Check(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()), "a time");
+      if (round >= 0) seconds[i].push_back(static_cast<double>(milliseconds) * 1e-3);
+    }
+  }
+  std::vector<double> medians;
+  for (std::vector<double>& turns : seconds) medians.push_back(Median(std::move(turns)));
+  return medians;
+}
+
+const cudaDeviceProp& Device() {
+  static const cudaDeviceProp properties = [] {
+    cudaDeviceProp found;
+    Check(cudaGetDeviceProperties(&found, 0), "the properties of device 0");
+    return found;
+  }();
+  return properties;
+}
+
+int64_t FreeDeviceBytes() {
+  size_t free = 0;
+  size_t total = 0;
+  Check(cudaMemGetInfo(&free, &total), "free device memory");
+  return static_cast<int64_t>(free);
+}
+
+}  // namespace rope::bench

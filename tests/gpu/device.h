@@ -1,0 +1,67 @@
+// What GPU benchmarks are made of: device memory, graphs and device time.
+//
+// Threading:  Confined to one thread.
+// Ownership:  Buffers and graphs own what they made; streams are the caller's.
+// Errors:     None: a CUDA error ends the program with its text and status 1.
+#ifndef ROPE_TESTS_GPU_DEVICE_H_
+#define ROPE_TESTS_GPU_DEVICE_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace rope::bench {
+
+// Ends the program where `error` is one; `what` says what was asked for.
+void Check(cudaError_t error, const char* what);
+
+// Device memory, uninitialised.
+class DeviceBuffer {
+ public:
+  explicit DeviceBuffer(int64_t bytes);
+  ~DeviceBuffer();
+  DeviceBuffer(DeviceBuffer&& other) noexcept;
+  DeviceBuffer(const DeviceBuffer&) = delete;
+  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
+
+  uint8_t* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+  // Copies host memory to the buffer's begin, and `bytes` at `offset` back.
+  void Upload(const void* from, int64_t bytes) const;
+  void Download(void* to, int64_t offset, int64_t bytes) const;
+
+ private:
+  uint8_t* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+using Enqueue = std::function<void(cudaStream_t)>;
+
+// `nodes` calls of a function as one graph. What the function names must outlive the graph.
+class Graph {
+ public:
+  Graph(const Enqueue& enqueue, int nodes);
+  ~Graph();
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  void Launch(cudaStream_t stream) const;
+
+ private:
+  cudaGraph_t graph_ = nullptr;
+  cudaGraphExec_t executable_ = nullptr;
+};
+
+// Median seconds between two events around each function. The functions take turns, so that what
+// the device does over time happens to all of them; one turn first does not count.
+std::vector<double> DeviceSeconds(const std::vector<Enqueue>& functions, int rounds);
+
+// Properties of device 0.
+const cudaDeviceProp& Device();
+int64_t FreeDeviceBytes();
+
+}  // namespace rope::bench
+
+#endif  // ROPE_TESTS_GPU_DEVICE_H_

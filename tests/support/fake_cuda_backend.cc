@@ -1,0 +1,74 @@
+#include "tests/support/fake_cuda_backend.h"
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/backend_factories.h"
+#include "tests/support/fake_cuda_kernel.h"
+
+namespace rope::testing {
+namespace {
+
+std::vector<const float*> RowsOf(const kernels::RotateJob& job) {
+  std::vector<const float*> rows;
+  for (const kernels::RowRef& row : job.rows) rows.push_back(row.page->Cos(row.index));
+  return rows;
+}
+
+kernels::CudaJob CudaJobOf(const kernels::RotateJob& job, const float* const* rows) {
+  kernels::CudaJob result;
+  result.input = job.input;
+  result.output = job.output;
+  result.rows = rows;
+  result.input_token = job.input_strides.token;
+  result.input_head = job.input_strides.head;
+  result.output_token = job.output_strides.token;
+  result.output_head = job.output_strides.head;
+  result.tokens = job.tokens;
+  result.heads = job.heads;
+  result.head_dim = static_cast<uint32_t>(job.head_dim);
+  result.pairs = static_cast<uint32_t>(job.geometry.pairs);
+  result.offset = static_cast<uint32_t>(job.geometry.offset);
+  result.partner = static_cast<uint32_t>(job.geometry.partner);
+  result.dtype = static_cast<uint32_t>(job.dtype);
+  result.pairing = static_cast<uint32_t>(job.geometry.pairing);
+  result.conjugate = job.conjugate ? 1 : 0;
+  return result;
+}
+
+class CudaSourceBackend final : public kernels::Backend {
+ public:
+  explicit CudaSourceBackend(const kernels::CudaShapes& shapes) : shapes_(shapes) {}
+
+  std::string_view name() const override { return "cuda_source"; }
+  std::string detail() const override { return "the CUDA kernels' source on the CPU"; }
+
+  absl::Status Rotate(absl::Span<const kernels::RotateJob> jobs) override {
+    std::vector<std::vector<const float*>> rows;
+    std::vector<kernels::CudaJob> cuda_jobs;
+    for (const kernels::RotateJob& job : jobs) {
+      kernels::CheckJob(job);
+      rows.push_back(RowsOf(job));
+      cuda_jobs.push_back(CudaJobOf(job, rows.back().data()));
+    }
+    const kernels::CudaPlan plan = kernels::PlanCuda(cuda_jobs, shapes_);
+    for (const kernels::CudaLaunch& launch : plan.launches) {
+      RunCudaKernelOnCpu(launch.kernel, launch.blocks, launch.threads,
+                         plan.jobs.data() + launch.first_job, launch.jobs);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const kernels::CudaShapes shapes_;
+};
+
+}  // namespace
+
+std::unique_ptr<kernels::Backend> MakeCudaSourceBackend(const kernels::CudaShapes& shapes) {
+  return std::make_unique<CudaSourceBackend>(shapes);
+}
+
+}  // namespace rope::testing

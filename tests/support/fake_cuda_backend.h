@@ -1,0 +1,23 @@
+// A backend that plans as the cuda backend does and runs the CUDA kernels' source on the CPU, on
+// the jobs' own memory.
+#ifndef ROPE_TESTS_SUPPORT_FAKE_CUDA_BACKEND_H_
+#define ROPE_TESTS_SUPPORT_FAKE_CUDA_BACKEND_H_
+
+#include <memory>
+
+#include "kernels/backend.h"
+#include "kernels/cuda_plan.h"
+
+namespace rope::testing {
+
+// Named "cuda_source".
+std::unique_ptr<kernels::Backend> MakeCudaSourceBackend(const kernels::CudaShapes& shapes = {});
+
+// The shape of the largest launches, for every one.
+inline kernels::CudaShapes AlwaysTokenLoop() {
+  return {.items_few = 0, .items_per_head = 0, .threads_many = 0};
+}
+
+}  // namespace rope::testing
+
+#endif  // ROPE_TESTS_SUPPORT_FAKE_CUDA_BACKEND_H_

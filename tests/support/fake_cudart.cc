@@ -1,0 +1,408 @@
+#include "tests/support/fake_cudart.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "kernels/check.h"
+#include "kernels/cuda_plan.h"
+#include "tests/support/fake_cuda_kernel.h"
+
+// What cudaStream_t points to.
+struct CUstream_st {
+  absl::Mutex mu;
+  std::vector<std::function<void()>> queue ABSL_GUARDED_BY(mu);
+};
+
+namespace rope::testing {
+namespace {
+
+// Of a large block only the beginning is poisoned, which keeps tests quick.
+constexpr int64_t kPoisonedBytes = 4 << 20;
+
+struct Allocation {
+  int64_t bytes;
+  bool pinned;
+  int device;
+};
+
+struct Failure {
+  int64_t nth;
+  cudaError_t error;
+  bool sticky;
+};
+
+struct CallConfiguration {
+  dim3 grid;
+  dim3 block;
+  size_t shared;
+  void* stream;
+};
+
+struct State {
+  absl::Mutex mu;
+  std::map<const char*, Allocation> allocations ABSL_GUARDED_BY(mu);
+  std::map<std::string, int64_t> calls ABSL_GUARDED_BY(mu);
+  std::map<std::string, Failure> failures ABSL_GUARDED_BY(mu);
+  std::map<const void*, std::string> kernels ABSL_GUARDED_BY(mu);  // host stub -> mangled name
+  cudaError_t sticky ABSL_GUARDED_BY(mu) = cudaSuccess;
+  cudaError_t device_count_error ABSL_GUARDED_BY(mu) = cudaSuccess;
+  FakeCudaCounts counts ABSL_GUARDED_BY(mu);
+};
+
+State& TheState() {
+  static State& state = *new State;  // owned by the process: kernels register before main
+  return state;
+}
+
+thread_local cudaError_t last_error = cudaSuccess;
+thread_local std::vector<CallConfiguration> call_configurations;
+
+// Counts the call; an error where a test asked for one.
+cudaError_t Enter(const std::string& function) {
+  State& state = TheState();
+  absl::MutexLock lock(&state.mu);
+  ++state.calls[function];
+  if (state.sticky != cudaSuccess) return last_error = state.sticky;
+  const auto failure = state.failures.find(function);
+  if (failure == state.failures.end() || --failure->second.nth > 0) return cudaSuccess;
+  last_error = failure->second.error;
+  if (failure->second.sticky) state.sticky = last_error;
+  state.failures.erase(failure);
+  return last_error;
+}
+
+// The allocation that holds [address, address + bytes), or null.
+const Allocation* Find(const State& state, const void* address, int64_t bytes)
+    ABSL_SHARED_LOCKS_REQUIRED(state.mu) {
+  const char* const begin = static_cast<const char*>(address);
+  auto after = state.allocations.upper_bound(begin);
+  if (after == state.allocations.begin()) return nullptr;
+  --after;
+  return begin + bytes <= after->first + after->second.bytes ? &after->second : nullptr;
+}
+
+void CheckOnDevice(const void* address) {
+  State& state = TheState();
+  absl::MutexLock lock(&state.mu);
+  const Allocation* const found = Find(state, address, 1);
+  ROPE_CHECK(found != nullptr && !found->pinned && found->device == 0);
+}
+
+cudaError_t Allocate(void** address, size_t bytes, bool pinned) {
+  State& state = TheState();
+  absl::MutexLock lock(&state.mu);
+  auto* const data =
+      static_cast<char*>(std::aligned_alloc(256, std::max<size_t>(bytes + 255, 1) / 256 * 256));
+  std::memset(data, 0x5a, std::min<size_t>(bytes, kPoisonedBytes));
+  state.allocations[data] = {static_cast<int64_t>(bytes), pinned, 0};
+  FakeCudaCounts& counts = state.counts;
+  int64_t& now = pinned ? counts.pinned_bytes : counts.device_bytes;
+  int64_t& most = pinned ? counts.pinned_bytes_most : counts.device_bytes_most;
+  now += static_cast<int64_t>(bytes);
+  most = std::max(most, now);
+  *address = data;
+  return cudaSuccess;
+}
+
+void Release(void* address, bool pinned) {
+  State& state = TheState();
+  absl::MutexLock lock(&state.mu);
+  const auto found = state.allocations.find(static_cast<const char*>(address));
+  ROPE_CHECK(found != state.allocations.end() && found->second.pinned == pinned);
+  (pinned ? state.counts.pinned_bytes : state.counts.device_bytes) -= found->second.bytes;
+  std::memset(address, 0xdd, static_cast<size_t>(std::min(found->second.bytes, kPoisonedBytes)));
+  state.allocations.erase(found);
+  std::free(address);
+}
+
+// Counts a copy and checks that the device can make it.
+void CheckCopy(const void* target, const void* source, int64_t bytes_to, int64_t bytes_from) {
+  State& state = TheState();
+  absl::MutexLock lock(&state.mu);
+  const Allocation* const to = Find(state, target, bytes_to);
+  const Allocation* const from = Find(state, source, bytes_from);
+  ROPE_CHECK(to != nullptr && from != nullptr);
+  ROPE_CHECK(!to->pinned || !from->pinned);
+  (from->pinned ? state.counts.copies_in
+   : to->pinned ? state.counts.copies_out
+                : state.counts.copies_across) += 1;
+}
+
+void Enqueue(cudaStream_t stream, std::function<void()> work) {
+  absl::MutexLock lock(&stream->mu);
+  stream->queue.push_back(std::move(work));
+}
+
+cudaError_t Launch(const void* kernel, const dim3& grid, const dim3& block, void** arguments,
+                   cudaStream_t stream) {
+  State& state = TheState();
+  std::string name;
+  {
+    absl::MutexLock lock(&state.mu);
+    const auto found = state.kernels.find(kernel);
+    if (found == state.kernels.end()) return last_error = cudaErrorInvalidDeviceFunction;
+    name = found->second;
+    ++state.counts.launches;
+  }
+  if (grid.x == 0 || block.x == 0 || block.x > 1024 || grid.y * grid.z * block.y * block.z != 1) {
+    return last_error = cudaErrorInvalidConfiguration;
+  }
+  const bool vector = name.find("RotateVector") != std::string::npos;
+  ROPE_CHECK(vector || name.find("RotateScalar") != std::string::npos);
+  const auto* const jobs = *static_cast<const kernels::CudaJob**>(arguments[0]);
+  const uint32_t count = *static_cast<uint32_t*>(arguments[1]);
+  Enqueue(stream, [=, blocks = grid.x, threads = block.x] {
+    CheckOnDevice(jobs);
+    for (uint32_t i = 0; i < count; ++i) {
+      CheckOnDevice(jobs[i].input);
+      CheckOnDevice(jobs[i].output);
+      CheckOnDevice(jobs[i].rows);
+      if (jobs[i].pairs > 0) CheckOnDevice(jobs[i].rows[0]);
+    }
+    RunCudaKernelOnCpu(vector ? kernels::CudaKernel::kVector : kernels::CudaKernel::kScalar, blocks,
+                       threads, jobs, count);
+  });
+  return cudaSuccess;
+}
+
+}  // namespace
+
+namespace fake_cuda {
+
+void Reset() {
+  State& state = TheState();
+  absl::MutexLock lock(&state.mu);
+  ROPE_CHECK(state.allocations.empty() && state.counts.streams == 0);
+  state.calls.clear();
+  state.failures.clear();
+  state.sticky = state.device_count_error = cudaSuccess;
+  state.counts = FakeCudaCounts();
+}
+
+FakeCudaCounts Counts() {
+  State& state = TheState();
+  absl::MutexLock lock(&state.mu);
+  return state.counts;
+}
+
+int64_t Calls(const std::string& function) {
+  State& state = TheState();
+  absl::MutexLock lock(&state.mu);
+  return state.calls[function];
+}
+
+void Fail(const std::string& function, int64_t nth, int error, bool sticky) {
+  State& state = TheState();
+  absl::MutexLock lock(&state.mu);
+  state.failures[function] = {nth, static_cast<cudaError_t>(error), sticky};
+}
+
+void SetDeviceCountError(int error) {
+  State& state = TheState();
+  absl::MutexLock lock(&state.mu);
+  state.device_count_error = static_cast<cudaError_t>(error);
+}
+
+void MoveToDevice(const void* allocation, int device) {
+  State& state = TheState();
+  absl::MutexLock lock(&state.mu);
+  state.allocations.at(static_cast<const char*>(allocation)).device = device;
+}
+
+}  // namespace fake_cuda
+}  // namespace rope::testing
+
+using rope::testing::Enter;
+using rope::testing::TheState;
+
+extern "C" {
+// CUDA's names. NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
+
+// --- what nvcc's object calls ---
+
+void** __cudaRegisterFatBinary(void*) {
+  static void* handle = nullptr;
+  return &handle;
+}
+void __cudaRegisterFatBinaryEnd(void**) {}
+void __cudaUnregisterFatBinary(void**) {}
+void __cudaRegisterFunction(void**, const char* stub, char*, const char* name, int, uint3*, uint3*,
+                            dim3*, dim3*, int*) {
+  absl::MutexLock lock(&TheState().mu);
+  TheState().kernels[stub] = name;
+}
+unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, void* stream) {
+  rope::testing::call_configurations.push_back({grid, block, shared, stream});
+  return 0;
+}
+cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared, void* stream) {
+  const auto configuration = rope::testing::call_configurations.back();
+  rope::testing::call_configurations.pop_back();
+  *grid = configuration.grid;
+  *block = configuration.block;
+  *shared = configuration.shared;
+  *static_cast<void**>(stream) = configuration.stream;
+  return cudaSuccess;
+}
+cudaError_t __cudaGetKernel(void** kernel, const void* stub) {
+  *kernel = const_cast<void*>(stub);
+  return cudaSuccess;
+}
+cudaError_t __cudaLaunchKernel(void* kernel, dim3 grid, dim3 block, void** arguments, size_t,
+                               cudaStream_t stream) {
+  if (const cudaError_t error = Enter("cudaLaunchKernel"); error != cudaSuccess) return error;
+  return rope::testing::Launch(kernel, grid, block, arguments, stream);
+}
+
+// --- what the backend calls ---
+
+cudaError_t cudaGetLastError() {
+  return std::exchange(rope::testing::last_error, cudaSuccess);
+}
+const char* cudaGetErrorString(cudaError_t error) {
+  switch (error) {
+    case cudaErrorInsufficientDriver:
+      return "CUDA driver version is insufficient for CUDA runtime version";
+    case cudaErrorStubLibrary:
+      return "CUDA driver is a stub library";
+    case cudaErrorNoDevice:
+      return "no CUDA-capable device is detected";
+    case cudaErrorNoKernelImageForDevice:
+      return "no kernel image is available for execution on the device";
+    case cudaErrorMemoryAllocation:
+      return "out of memory";
+    case cudaErrorIllegalAddress:
+      return "an illegal memory access was encountered";
+    default:
+      return "some other error";
+  }
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  if (const cudaError_t error = Enter("cudaDriverGetVersion"); error != cudaSuccess) return error;
+  absl::MutexLock lock(&TheState().mu);
+  *version = TheState().device_count_error == cudaErrorStubLibrary ? 0 : 12020;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceCount(int* count) {
+  if (const cudaError_t error = Enter("cudaGetDeviceCount"); error != cudaSuccess) return error;
+  absl::MutexLock lock(&TheState().mu);
+  if (TheState().device_count_error != cudaSuccess) {
+    return rope::testing::last_error = TheState().device_count_error;
+  }
+  *count = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int) {
+  return Enter("cudaSetDevice");
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  if (const cudaError_t error = Enter("cudaGetDeviceProperties"); error != cudaSuccess) {
+    return error;
+  }
+  std::memset(properties, 0, sizeof(*properties));
+  std::strcpy(properties->name, "Fake GPU");
+  properties->major = 9;
+  properties->multiProcessorCount = 132;
+  properties->totalGlobalMem = size_t{1} << 30;
+  return cudaSuccess;
+}
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void*) {
+  return Enter("cudaFuncGetAttributes");
+}
+cudaError_t cudaMalloc(void** devPtr, size_t size) {
+  if (const cudaError_t error = Enter("cudaMalloc"); error != cudaSuccess) return error;
+  return rope::testing::Allocate(devPtr, size, false);
+}
+cudaError_t cudaMallocHost(void** ptr, size_t size) {
+  if (const cudaError_t error = Enter("cudaMallocHost"); error != cudaSuccess) return error;
+  return rope::testing::Allocate(ptr, size, true);
+}
+// A lost device takes its memory with it: freed whatever is answered.
+cudaError_t cudaFree(void* devPtr) {
+  if (devPtr != nullptr) rope::testing::Release(devPtr, false);
+  return Enter("cudaFree");
+}
+cudaError_t cudaFreeHost(void* ptr) {
+  if (ptr != nullptr) rope::testing::Release(ptr, true);
+  return Enter("cudaFreeHost");
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  if (const cudaError_t error = Enter("cudaStreamCreateWithFlags"); error != cudaSuccess) {
+    return error;
+  }
+  *stream = new CUstream_st;  // owned by the caller, until cudaStreamDestroy
+  absl::MutexLock lock(&TheState().mu);
+  ++TheState().counts.streams;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  delete stream;
+  {
+    absl::MutexLock lock(&TheState().mu);
+    --TheState().counts.streams;
+  }
+  return Enter("cudaStreamDestroy");
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (const cudaError_t error = Enter("cudaStreamSynchronize"); error != cudaSuccess) return error;
+  std::vector<std::function<void()>> queue;
+  {
+    absl::MutexLock lock(&stream->mu);
+    queue.swap(stream->queue);
+  }
+  for (const std::function<void()>& work : queue) work();
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* dst, const void* src, size_t count, cudaMemcpyKind,
+                            cudaStream_t stream) {
+  if (const cudaError_t error = Enter("cudaMemcpyAsync"); error != cudaSuccess) return error;
+  const auto copied = static_cast<int64_t>(count);
+  rope::testing::Enqueue(stream, [=] {
+    rope::testing::CheckCopy(dst, src, copied, copied);
+    std::memcpy(dst, src, count);
+  });
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpy2DAsync(void* dst, size_t dpitch, const void* src, size_t spitch,
+                              size_t width, size_t height, cudaMemcpyKind, cudaStream_t stream) {
+  if (const cudaError_t error = Enter("cudaMemcpy2DAsync"); error != cudaSuccess) return error;
+  if (width > dpitch || width > spitch) {
+    return rope::testing::last_error = cudaErrorInvalidPitchValue;
+  }
+  rope::testing::Enqueue(stream, [=] {
+    rope::testing::CheckCopy(dst, src, static_cast<int64_t>((height - 1) * dpitch + width),
+                             static_cast<int64_t>((height - 1) * spitch + width));
+    for (size_t row = 0; row < height; ++row) {
+      std::memcpy(static_cast<char*>(dst) + row * dpitch,
+                  static_cast<const char*>(src) + row * spitch, width);
+    }
+  });
+  return cudaSuccess;
+}
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* ptr) {
+  if (const cudaError_t error = Enter("cudaPointerGetAttributes"); error != cudaSuccess) {
+    return error;
+  }
+  std::memset(attributes, 0, sizeof(*attributes));
+  absl::MutexLock lock(&TheState().mu);
+  const auto* const found = rope::testing::Find(TheState(), ptr, 1);
+  attributes->type = found == nullptr ? cudaMemoryTypeUnregistered
+                     : found->pinned  ? cudaMemoryTypeHost
+                                      : cudaMemoryTypeDevice;
+  attributes->device = found == nullptr ? 0 : found->device;
+  return cudaSuccess;
+}
+
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
+}  // extern "C"

@@ -1,0 +1,26 @@
+// A fixture over the fake CUDA runtime: starts with a fresh device, and ends by checking that
+// everything taken from it was given back.
+#ifndef ROPE_TESTS_SUPPORT_FAKE_CUDART_FIXTURE_H_
+#define ROPE_TESTS_SUPPORT_FAKE_CUDART_FIXTURE_H_
+
+#include <gtest/gtest.h>
+
+#include "tests/support/fake_cudart.h"
+
+namespace rope::testing {
+
+class FakeCudaTest : public ::testing::Test {
+ protected:
+  void SetUp() override { fake_cuda::Reset(); }
+  // Derived classes destroy what they hold before.
+  void TearDown() override {
+    const FakeCudaCounts counts = fake_cuda::Counts();
+    EXPECT_EQ(counts.device_bytes, 0) << "device memory leaked";
+    EXPECT_EQ(counts.pinned_bytes, 0) << "pinned memory leaked";
+    EXPECT_EQ(counts.streams, 0) << "streams leaked";
+  }
+};
+
+}  // namespace rope::testing
+
+#endif  // ROPE_TESTS_SUPPORT_FAKE_CUDART_FIXTURE_H_

@@ -1,0 +1,43 @@
+# Reads the kernels' PTX (-DPTX=FILE): which widths and which memory they access.
+#   RotateVector: tensors by 16-byte streaming loads and stores alone; what else it reads (jobs and
+#                 rows) is read-only global memory.
+#   Both:         no local memory (spills, arrays indexed at run time), no generic addresses.
+file(READ "${PTX}" text)
+string(REGEX REPLACE "//[^\n]*" "" text "${text}")
+string(REPLACE ";" "\n" text "${text}")
+string(REPLACE ".visible .entry " ";" entries "${text}")
+list(REMOVE_AT entries 0)
+list(LENGTH entries count)
+if(NOT count EQUAL 2)
+  message(FATAL_ERROR "got ${count} kernels, want RotateVector and RotateScalar")
+endif()
+
+foreach(entry IN LISTS entries)
+  string(REGEX MATCH "Rotate[A-Z][a-z]+" name "${entry}")
+  string(REGEX MATCHALL "[\n\t ](ld|st)\\.[a-z0-9.]+" accesses "${entry}")
+  set(tensor_loads 0)
+  set(tensor_stores 0)
+  set(others 0)
+  foreach(access IN LISTS accesses)
+    string(STRIP "${access}" access)
+    if(access MATCHES "^ld\\.param\\.")
+      continue()
+    elseif(access MATCHES "^ld\\.global\\.cs\\.v4\\.[ubf]32$")
+      math(EXPR tensor_loads "${tensor_loads} + 1")
+    elseif(access MATCHES "^st\\.global\\.cs\\.v4\\.[ubf]32$")
+      math(EXPR tensor_stores "${tensor_stores} + 1")
+    elseif(access MATCHES "^ld\\.global\\.nc\\.(v[24]\\.)?[ub](32|64)$")
+      math(EXPR others "${others} + 1")
+    elseif(name STREQUAL "RotateScalar" AND access MATCHES "^(ld|st)\\.global\\.")
+      math(EXPR others "${others} + 1")
+    else()
+      message(FATAL_ERROR "${name}: got ${access}, want 16-byte or read-only global accesses")
+    endif()
+  endforeach()
+  message("${name}: ${tensor_loads} tensor loads and ${tensor_stores} stores of 16 bytes, "
+          "${others} other accesses")
+  # For each of 3 dtypes and 2 pairings: two heads of two vectors, and two copied vectors.
+  if(name STREQUAL "RotateVector" AND (tensor_loads LESS 36 OR tensor_stores LESS 36))
+    message(FATAL_ERROR "${name}: got ${tensor_loads} and ${tensor_stores}, want at least 36")
+  endif()
+endforeach()
