@@ -52,8 +52,8 @@ struct LayoutStrides {
 absl::StatusOr<Layout> ParseLayout(absl::string_view letters, absl::Span<const int64_t> shape,
                                    int64_t element_bytes, absl::string_view path);
 
-// Reads the strides of a tensor of `layout`, one for each letter. INVALID_ARGUMENT: another count, a
-// negative one, an extent that does not fit 63 bits.
+// Reads the strides of a tensor of `layout`, one for each letter. INVALID_ARGUMENT: another count,
+// a negative one, an extent that does not fit 63 bits.
 absl::StatusOr<LayoutStrides> ParseStrides(absl::string_view letters, const Layout& layout,
                                            absl::Span<const int64_t> strides, int64_t element_bytes,
                                            absl::string_view path);

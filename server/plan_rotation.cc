@@ -55,8 +55,8 @@ struct RunFrequencies {
   FrequenciesPtr from;
 };
 
-// Cuts the tokens into runs that `frequencies_of(token)` gives the same pointers, which are the same
-// within a sequence. `from` may be null. Tokens without bytes need no frequencies.
+// Cuts the tokens into runs that `frequencies_of(token)` gives the same pointers, which do not
+// change within a sequence. `from` may be null. Tokens without bytes need no frequencies.
 template <typename FrequenciesOf>
 void MakeRuns(const FrequenciesOf& frequencies_of, const std::vector<int64_t>& sequence,
               const std::vector<int64_t>* from_sequence, Plan& plan) {

@@ -130,12 +130,10 @@ TEST_P(GoldenTest, EveryFileIsWithinToleranceInEveryDType) {
     }
   }
   std::printf(
-      "measured: %s over %zu golden files: largest error %.3g, largest error / tolerance fp32 "
-      "%.4f, "
-      "fp16 %.4f, bf16 %.4f\n",
-      GetParam().name.c_str(), files.size(),
-      std::max({worst[0].error, worst[1].error, worst[2].error}), worst[0].ratio, worst[1].ratio,
-      worst[2].ratio);
+      "measured: %s over %zu golden files: largest error fp32 %.2g, fp16 %.2g, bf16 %.2g; "
+      "of its tolerance %.4f, %.4f, %.4f\n",
+      GetParam().name.c_str(), files.size(), worst[0].error, worst[1].error, worst[2].error,
+      worst[0].ratio, worst[1].ratio, worst[2].ratio);
   for (const Worst& dtype : worst) {
     EXPECT_LE(dtype.ratio, 1) << dtype.where;
     EXPECT_GT(dtype.ratio, 0) << "nothing was compared";

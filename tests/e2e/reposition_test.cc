@@ -28,7 +28,8 @@ v1::RopeSpec Spec(const std::string& config_json) {
 const char* const kDefault = R"({"head_dim": 64, "rope_theta": 10000})";
 const char* const kYarn =
     R"({"head_dim": 64, "rope_theta": 10000, "max_position_embeddings": 16384,
-        "rope_scaling": {"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 4096}})";
+        "rope_scaling": {"rope_type": "yarn", "factor": 4,
+                         "original_max_position_embeddings": 4096}})";
 const char* const kDynamic =
     R"({"head_dim": 64, "rope_theta": 10000, "max_position_embeddings": 64,
         "rope_scaling": {"rope_type": "dynamic", "factor": 4}})";
