@@ -83,15 +83,16 @@ void AsyncCall::Advance() {
   }
   Result<grpc::ByteBuffer> reply = Stub::ResultOf(*attempt_);
   attempt_.reset();
-  if (reply.ok()) {
-    outcome_ = std::move(reply);
-  } else if (cancelled_) {
+  if (!reply.ok() && cancelled_) {
     outcome_ = cancelled;
-  } else if (const auto delay = attempts_.DelayAfter(reply.status(), random_())) {
-    StartAlarm(*delay);
-  } else {
-    outcome_ = std::move(reply);
+    return;
   }
+  if (!reply.ok()) {
+    if (const auto delay = attempts_.DelayAfter(reply.status(), random_())) {
+      return StartAlarm(*delay);
+    }
+  }
+  outcome_ = std::move(reply);
 }
 
 void AsyncCall::RunCallback() {

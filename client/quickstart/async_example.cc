@@ -33,7 +33,7 @@ int main(int argc, char** argv) {
   // ... or a callback, and a handle to cancel with ...
   std::promise<void> answered;
   const rope::client::Call call =
-      client->RotateAsync(RequestFor(q[1], 100000), [&answered](Result<RotateReply> reply) {
+      client->RotateAsync(RequestFor(q[1], 100000), [&answered](const Result<RotateReply>& reply) {
         if (!reply.ok()) std::puts(reply.status().ToString().c_str());
         answered.set_value();
       });
@@ -43,7 +43,7 @@ int main(int argc, char** argv) {
   if (!stream.ok()) return std::puts(stream.status().ToString().c_str()), 1;
   for (size_t i = 2; i < q.size(); ++i) {
     const rope::Status sent =
-        stream->Rotate(RequestFor(q[i], 100000), [](Result<RotateReply> reply) {
+        stream->Rotate(RequestFor(q[i], 100000), [](const Result<RotateReply>& reply) {
           if (!reply.ok()) std::puts(reply.status().ToString().c_str());
         });
     if (!sent.ok()) return std::puts(sent.ToString().c_str()), 1;
