@@ -55,10 +55,29 @@ v1::RopeConfig ToMessage(const RopeConfig& config) {
   ROPE_SET(low_freq_factor);
   ROPE_SET(high_freq_factor);
   ROPE_SET(mrope_interleaved);
+  ROPE_SET(attn_factor);
+  ROPE_SET(alpha);
+  ROPE_SET(mixed_b);
 #undef ROPE_SET
   message.mutable_short_factor()->Add(config.short_factor.begin(), config.short_factor.end());
   message.mutable_long_factor()->Add(config.long_factor.begin(), config.long_factor.end());
   message.mutable_mrope_section()->Add(config.mrope_section.begin(), config.mrope_section.end());
+  // The client's enums count as the schema's do.
+  if (config.ramp != YarnRamp::kUnspecified) {
+    message.set_ramp(static_cast<v1::YarnRamp>(config.ramp));
+  }
+  if (config.longrope_branch != LongropeBranch::kUnspecified) {
+    message.set_longrope_branch(static_cast<v1::LongropeBranch>(config.longrope_branch));
+  }
+  if (config.mrope_layout != MropeLayout::kUnspecified) {
+    message.set_mrope_layout(static_cast<v1::MropeLayout>(config.mrope_layout));
+  }
+  if (!config.inv_freq.empty()) {
+    message.mutable_inv_freq()->set_dtype(v1::DTYPE_FP64);
+    message.mutable_inv_freq()->add_shape(static_cast<int64_t>(config.inv_freq.size()));
+    message.mutable_inv_freq()->mutable_numbers()->Add(config.inv_freq.begin(),
+                                                       config.inv_freq.end());
+  }
   return message;
 }
 
@@ -83,10 +102,17 @@ RopeConfig FromMessage(const v1::RopeConfig& message) {
   ROPE_GET(low_freq_factor);
   ROPE_GET(high_freq_factor);
   ROPE_GET(mrope_interleaved);
+  ROPE_GET(attn_factor);
+  ROPE_GET(alpha);
+  ROPE_GET(mixed_b);
 #undef ROPE_GET
   config.short_factor = ToVector<double>(message.short_factor());
   config.long_factor = ToVector<double>(message.long_factor());
   config.mrope_section = ToVector<int64_t>(message.mrope_section());
+  config.ramp = static_cast<YarnRamp>(message.ramp());
+  config.longrope_branch = static_cast<LongropeBranch>(message.longrope_branch());
+  config.mrope_layout = static_cast<MropeLayout>(message.mrope_layout());
+  config.inv_freq = ToVector<double>(message.inv_freq().numbers());
   return config;
 }
 
@@ -131,6 +157,12 @@ DescribeReply FromMessage(const v1::DescribeResponse& message) {
                               .difference = reading.difference(),
                               .attention_factor = reading.attention_factor(),
                               .inv_freq_max_relative = reading.inv_freq_max_relative()});
+  }
+  if (message.has_ramp()) {
+    reply.ramp = {.low_index = message.ramp().low_index(),
+                  .high_index = message.ramp().high_index(),
+                  .low_wavelength = message.ramp().low_wavelength(),
+                  .high_wavelength = message.ramp().high_wavelength()};
   }
   for (const v1::Row& row : message.rows()) {
     reply.rows.push_back({.position = row.position(),

@@ -14,13 +14,18 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::string_view kParameterKeys[] = {
+    "alpha",
     "attention_factor",
+    "attn_factor",
     "beta_fast",
     "beta_slow",
     "factor",
+    "freq_allocation",
     "high_freq_factor",
+    "inv_freq",
     "long_factor",
     "low_freq_factor",
+    "mixed_b",
     "mrope_interleaved",
     "mrope_section",
     "mscale",
@@ -30,6 +35,7 @@ constexpr std::string_view kParameterKeys[] = {
     "rope_theta",
     "rope_type",
     "rotary_dim",
+    "rotary_offset",
     "short_factor",
     "truncate",
     "type",
@@ -38,9 +44,9 @@ constexpr std::string_view kParameterKeys[] = {
 // Keys of kParameterKeys that mean nothing else at the top of a config.json, so that one of them
 // there makes the file a bare rope_parameters object.
 constexpr std::string_view kBareKeys[] = {
-    "attention_factor", "beta_fast",   "beta_slow",       "factor",
-    "high_freq_factor", "long_factor", "low_freq_factor", "mrope_section",
-    "mscale_all_dim",   "rope_type",   "short_factor",
+    "attention_factor", "attn_factor",    "beta_fast",   "beta_slow",       "factor",
+    "high_freq_factor", "inv_freq",       "long_factor", "low_freq_factor", "mixed_b",
+    "mrope_section",    "mscale_all_dim", "rope_type",   "short_factor",
 };
 
 // What else is read at the top of a fragment.
@@ -85,8 +91,7 @@ constexpr std::string_view kUnreadKeys[] = {"rope_pct", "rope_percent", "rope_ra
 
 // Keys beside a known scaling whose effect somebody may expect, and what it is.
 constexpr std::pair<std::string_view, std::string_view> kNotes[] = {
-    {"alpha", " (Hunyuan enlarges the base with it)"},
-    {"attn_factor", " (vLLM multiplies with it)"},
+    {"extrapolation_factor", " (vLLM weighs yarn's ramp with it, by 1 unless given)"},
     {"llama_4_scaling_beta", " (it scales q by position, beside the rotation)"},
 };
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/model_types.h"
+#include "kernels/rope_formulas.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 
@@ -149,12 +150,39 @@ absl::Status ReadLengths(const ConfigDocument& document, const JsonFields& scali
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::optional<Mrope>> ReadMrope(const JsonFields& parameters) {
-  ROPE_ASSIGN_OR_RETURN(const std::vector<int64_t> section, parameters.Integers("mrope_section"));
-  if (!parameters.Has("mrope_section")) {
-    const Json* type = parameters.Find(parameters.Has("rope_type") ? "rope_type" : "type");
-    if (type == nullptr || *type != "mrope") return std::optional<Mrope>();
+// Ernie 4.5 VL: height and width in turn, then time. Its files give the count of t as
+// freq_allocation (Hugging Face), or all three as h, w, t (vLLM).
+absl::StatusOr<std::optional<Mrope>> ReadErnieMrope(const JsonFields& parameters,
+                                                    const std::vector<int64_t>& section,
+                                                    std::optional<int64_t> rotary_dim) {
+  Mrope mrope{.layout = Mrope::Layout::kHwInterleaved};
+  if (section.size() == 3) {
+    mrope.section = {section[2], section[0], section[1]};
+    return std::optional<Mrope>(mrope);
   }
+  ROPE_ASSIGN_OR_RETURN(const std::optional<int64_t> time, parameters.Integer("freq_allocation"));
+  if (!section.empty() || !time.has_value() || !rotary_dim.has_value()) {
+    return absl::InvalidArgumentError(
+        StrCat(parameters.PathOf("freq_allocation"), ": got ",
+               time.has_value() ? StrCat(*time, " without a head_dim") : "nothing",
+               ", want the count of t, or mrope_section with three counts (h, w, t)"));
+  }
+  const int64_t rest = *rotary_dim / 2 - *time;
+  mrope.section = {*time, rest / 2, rest - rest / 2};
+  return std::optional<Mrope>(mrope);
+}
+
+absl::StatusOr<std::optional<Mrope>> ReadMrope(const ConfigDocument& document,
+                                               const JsonFields& parameters,
+                                               std::optional<int64_t> rotary_dim) {
+  ROPE_ASSIGN_OR_RETURN(const std::vector<int64_t> section, parameters.Integers("mrope_section"));
+  const Json* const type = parameters.Find(parameters.Has("rope_type") ? "rope_type" : "type");
+  const auto is_type = [&](std::string_view name) { return type != nullptr && *type == name; };
+  const bool has_counts = parameters.Has("mrope_section") || parameters.Has("freq_allocation");
+  if (is_type("ernie_3d") || (has_counts && DefaultsOf(document.model_type).mrope_hw_interleaved)) {
+    return ReadErnieMrope(parameters, section, rotary_dim);
+  }
+  if (!parameters.Has("mrope_section") && !is_type("mrope")) return std::optional<Mrope>();
   if (section.size() != 3) {
     return absl::InvalidArgumentError(
         StrCat(parameters.PathOf("mrope_section"), ": got ",
@@ -184,7 +212,10 @@ absl::Status ReadScaling(const JsonFields& parameters, bool bare, LayerConfig& e
   ROPE_ASSIGN_OR_RETURN(config.high_freq_factor, parameters.Number("high_freq_factor"));
   ROPE_ASSIGN_OR_RETURN(config.short_factor, parameters.Numbers("short_factor"));
   ROPE_ASSIGN_OR_RETURN(config.long_factor, parameters.Numbers("long_factor"));
-  ROPE_ASSIGN_OR_RETURN(config.mrope, ReadMrope(parameters));
+  ROPE_ASSIGN_OR_RETURN(config.attn_factor, parameters.Number("attn_factor"));
+  ROPE_ASSIGN_OR_RETURN(config.alpha, parameters.Number("alpha"));
+  ROPE_ASSIGN_OR_RETURN(config.mixed_b, parameters.Number("mixed_b"));
+  ROPE_ASSIGN_OR_RETURN(config.inv_freq, parameters.Numbers("inv_freq"));
   return absl::OkStatus();
 }
 
@@ -220,6 +251,13 @@ absl::StatusOr<LayerConfig> ReadEntry(const ConfigDocument& document,
                                                  : ReadTheta(document, parameters, entry.warnings));
   ROPE_ASSIGN_OR_RETURN(config.head_dim, ReadHeadDim(document, layer_type, entry.warnings));
   ROPE_RETURN_IF_ERROR(ReadFraction(document, scaling, entry));
+  ROPE_ASSIGN_OR_RETURN(config.rotary_offset,
+                        FirstOf<int64_t>({scaling.Integer("rotary_offset"),
+                                          document.model.Integer("rotary_offset")}));
+  if (kind == EntryKind::kScaled) {
+    ROPE_ASSIGN_OR_RETURN(config.mrope, ReadMrope(document, parameters.value_or(document.model),
+                                                  RotaryDim(config, config.head_dim)));
+  }
   ROPE_RETURN_IF_ERROR(ReadLengths(document, scaling, entry));
   ROPE_ASSIGN_OR_RETURN(entry.pairing, ReadPairing(document));
   return entry;

@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numbers>
 #include <utility>
 
 #include "absl/hash/hash.h"
 #include "kernels/check.h"
+#include "kernels/eager_rows.h"
+#include "kernels/inverse_frequencies.h"
 #include "kernels/rope_formulas.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
@@ -18,77 +19,29 @@ namespace {
 static_assert(std::numeric_limits<InverseFrequency>::digits >= 64,
               "angles at position 10^9 need more bits than a double has");
 
-using Numbers = std::vector<InverseFrequency>;
+// The angle mode, last byte of a key; eager modes follow, one for each dtype.
+constexpr char kExactAngles = 0;
+constexpr char kScaledAngles = 1;
+constexpr char kFirstEagerMode = 2;
 
-constexpr char kExactAngles = 0;  // the angle mode, last byte of a key
-
-// theta^(-2i/dim), i from 0.
-Numbers Powers(long double theta, int64_t dim, int64_t count) {
-  Numbers powers(static_cast<size_t>(count));
-  for (size_t i = 0; i < powers.size(); ++i) {
-    powers[i] = std::pow(theta, -2 * static_cast<long double>(i) / static_cast<long double>(dim));
+// ln of what xPos multiplies q's columns with per position.
+std::vector<long double> Growth(const XPos& xpos, int64_t rotary_dim) {
+  std::vector<long double> growth(static_cast<size_t>(rotary_dim / 2));
+  const auto dim = static_cast<long double>(rotary_dim);
+  for (size_t i = 0; i < growth.size(); ++i) {
+    const long double zeta = (2 * static_cast<long double>(i) + 0.4L * dim) / (1.4L * dim);
+    growth[i] = std::log(zeta) / xpos.scale_base;
   }
-  return powers;
+  return growth;
 }
 
-void DivideBy(long double factor, Numbers& numbers) {
-  for (InverseFrequency& number : numbers) number /= factor;
-}
-
-void DivideBy(const std::vector<double>& divisors, Numbers& numbers) {
-  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] /= divisors[i];
-}
-
-void ScaleLlama3(const RopeConfig& config, Numbers& numbers) {
-  const long double factor = *config.factor;
-  const long double low = *config.low_freq_factor;
-  const long double high = *config.high_freq_factor;
-  const auto length = static_cast<long double>(*config.original_max_position_embeddings);
-  for (InverseFrequency& number : numbers) {
-    const long double turns = length * number / (2 * std::numbers::pi_v<long double>);
-    // In this order, low == high leaves nothing to blend.
-    if (turns >= high) continue;
-    if (turns <= low) {
-      number /= factor;
-    } else {
-      const long double kept = (turns - low) / (high - low);
-      number = (1 - kept) * number / factor + kept * number;
-    }
-  }
-}
-
-void ScaleYarn(const RopeConfig& config, int64_t rotary_dim, Numbers& numbers) {
-  const long double factor = *config.factor;
-  const YarnEdges edges = YarnRampEdges(config, rotary_dim, *config.truncate);
-  for (size_t i = 0; i < numbers.size(); ++i) {
-    const long double ramp = std::clamp(
-        (static_cast<long double>(i) - edges.low) / (edges.high - edges.low), 0.0L, 1.0L);
-    numbers[i] = (1 - ramp) * numbers[i] + ramp * numbers[i] / factor;
-  }
-}
-
-Numbers Proportional(const RopeConfig& config, int64_t head_dim) {
-  const auto rotating =
-      static_cast<int64_t>(*config.partial_rotary_factor * static_cast<double>(head_dim) / 2);
-  Numbers numbers = Powers(config.rope_theta, head_dim, rotating);
-  DivideBy(*config.factor, numbers);
-  numbers.resize(static_cast<size_t>(head_dim / 2), 0);
-  return numbers;
-}
-
-std::shared_ptr<const Frequencies> MakeFrequencies(ResolvedRope::AtSeqLen evaluated,
-                                                   double multiplier) {
-  auto frequencies = std::make_shared<Frequencies>();
-  frequencies->inv_freq = std::move(evaluated.inv_freq);
-  if (multiplier == 1) {
-    while (!frequencies->inv_freq.empty() && frequencies->inv_freq.back() == 0) {
-      frequencies->inv_freq.pop_back();
-    }
-  }
-  frequencies->multiplier = multiplier;
-  frequencies->key = TableKey(frequencies->inv_freq, multiplier);
-  frequencies->cacheable = evaluated.cacheable;
-  return frequencies;
+// Where exp(growth * distance), times the attention factor, is a normal float32 on both sides.
+PositionRange RangeOf(const XPos& xpos, long double fastest, double attention_factor) {
+  constexpr long double kLogRange = 87;  // ln 2^126 is 87.3
+  const long double spent = attention_factor > 0 ? std::abs(std::log(attention_factor)) : 0;
+  const auto reach =
+      static_cast<int64_t>(std::min(std::max(kLogRange - spent, 0.0L) / fastest, 1e15L));
+  return {xpos.centre - reach, xpos.centre + reach};
 }
 
 double MultiplierValue(Multiplier multiplier, double attention_factor) {
@@ -116,15 +69,17 @@ void FillDefaults(RopeConfig& config, int64_t rotary_dim, double attention_facto
   const RopeType type = config.rope_type;
   const bool reads_original =
       type == RopeType::kYarn || type == RopeType::kLongrope || type == RopeType::kLlama3;
-  config.factor = EffectiveFactor(config);
+  if (ReadsFactor(config)) config.factor = EffectiveFactor(config);
   if (reads_original) config.original_max_position_embeddings = OriginalLength(config);
-  if (type == RopeType::kYarn || type == RopeType::kLongrope) {
-    config.attention_factor = attention_factor;
-  }
+  if (ReadsAttentionFactor(config)) config.attention_factor = attention_factor;
   if (type == RopeType::kYarn) {
     config.beta_fast = BetaFast(config);
     config.beta_slow = BetaSlow(config);
-    config.truncate = config.truncate.value_or(true);
+    config.ramp = config.ramp.value_or(YarnRamp::kIndex);
+    if (config.ramp == YarnRamp::kIndex) config.truncate = config.truncate.value_or(true);
+  }
+  if (type == RopeType::kDynamic || type == RopeType::kLongrope) {
+    config.seq_len_policy = config.seq_len_policy.value_or(SeqLenPolicy::kSequence);
   }
 }
 
@@ -151,73 +106,119 @@ void AppendBits(double value, std::string& bits) {
   bits.append(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
+// A long double has padding; the two doubles it splits into exactly have none.
+void AppendBits(long double value, std::string& bits) {
+  const auto high = static_cast<double>(value);
+  AppendBits(high, bits);
+  AppendBits(static_cast<double>(value - high), bits);
+}
+
 }  // namespace
 
-TableKey::TableKey(const std::vector<InverseFrequency>& inv_freq, double multiplier) {
-  bits_.reserve(inv_freq.size() * 16 + 9);
-  // A long double has padding; the two doubles it splits into exactly have none.
-  for (const InverseFrequency number : inv_freq) {
-    const auto high = static_cast<double>(number);
-    AppendBits(high, bits_);
-    AppendBits(static_cast<double>(number - high), bits_);
+TableKey::TableKey(const std::vector<InverseFrequency>& inv_freq, double multiplier)
+    : TableKey(Frequencies{.inv_freq = inv_freq, .multiplier = multiplier}) {}
+
+TableKey::TableKey(const Frequencies& frequencies) {
+  bits_.reserve((frequencies.inv_freq.size() + frequencies.growth.size()) * 16 + 17);
+  for (const InverseFrequency number : frequencies.inv_freq) AppendBits(number, bits_);
+  AppendBits(frequencies.multiplier, bits_);
+  if (!frequencies.growth.empty()) {
+    for (const long double number : frequencies.growth) AppendBits(number, bits_);
+    AppendBits(static_cast<double>(frequencies.centre), bits_);
+    bits_.push_back(kScaledAngles);
+  } else if (frequencies.eager.has_value()) {
+    bits_.push_back(static_cast<char>(kFirstEagerMode + static_cast<char>(*frequencies.eager)));
+  } else {
+    bits_.push_back(kExactAngles);
   }
-  AppendBits(multiplier, bits_);
-  bits_.push_back(kExactAngles);
   hash_ = absl::Hash<std::string>{}(bits_);
 }
 
 bool ResolvedRope::DependsOnSeqLen() const {
-  return config_.rope_type == RopeType::kDynamic ||
-         (config_.rope_type == RopeType::kLongrope && config_.short_factor != config_.long_factor);
+  if (config_.rope_type == RopeType::kDynamic) return !config_.alpha.has_value();
+  return config_.rope_type == RopeType::kLongrope && !config_.longrope_branch.has_value() &&
+         config_.short_factor != config_.long_factor;
 }
 
 ResolvedRope::AtSeqLen ResolvedRope::Evaluate(int64_t seq_len) const {
   ROPE_CHECK(seq_len >= 1);
   AtSeqLen result;
   result.rope_theta = config_.rope_theta;
-  if (config_.rope_type == RopeType::kProportional) {
-    result.inv_freq = Proportional(config_, head_dim_);
-    return result;
-  }
-  long double theta = config_.rope_theta;
   if (config_.rope_type == RopeType::kDynamic) {
-    theta = DynamicTheta(config_, rotary_dim_, seq_len);
-    result.rope_theta = static_cast<double>(theta);
-    result.cacheable = seq_len <= *config_.max_position_embeddings;
+    result.rope_theta = static_cast<double>(DynamicTheta(config_, rotary_dim_, seq_len));
+    result.cacheable = config_.alpha.has_value() || seq_len <= *config_.max_position_embeddings;
   }
-  result.inv_freq = Powers(theta, rotary_dim_, rotary_dim_ / 2);
-  switch (config_.rope_type) {
-    case RopeType::kLinear:
-      DivideBy(*config_.factor, result.inv_freq);
-      break;
-    case RopeType::kLlama3:
-      ScaleLlama3(config_, result.inv_freq);
-      break;
-    case RopeType::kYarn:
-      ScaleYarn(config_, rotary_dim_, result.inv_freq);
-      break;
-    case RopeType::kLongrope:
-      DivideBy(seq_len > *config_.original_max_position_embeddings ? config_.long_factor
-                                                                   : config_.short_factor,
-               result.inv_freq);
-      break;
-    case RopeType::kDefault:
-    case RopeType::kDynamic:
-    case RopeType::kProportional:
-      break;
+  if (config_.precision == Precision::kHuggingFace) {
+    const std::vector<float> eager = EagerFrequencies(config_, head_dim_, rotary_dim_, seq_len);
+    result.inv_freq.assign(eager.begin(), eager.end());
+  } else {
+    result.inv_freq = InverseFrequencies(config_, head_dim_, rotary_dim_, seq_len);
   }
   return result;
 }
 
-std::shared_ptr<const Frequencies> ResolvedRope::ForSeqLen(int64_t seq_len,
-                                                           Multiplier multiplier) const {
-  ROPE_CHECK(seq_len >= 1);
-  if (config_.rope_type == RopeType::kDynamic && seq_len > *config_.max_position_embeddings) {
-    return MakeFrequencies(Evaluate(seq_len), MultiplierValue(multiplier, attention_factor_));
+std::shared_ptr<const Frequencies> ResolvedRope::Make(AtSeqLen evaluated, double multiplier,
+                                                      const RowUse& use) const {
+  auto frequencies = std::make_shared<Frequencies>();
+  frequencies->inv_freq = std::move(evaluated.inv_freq);
+  frequencies->multiplier = multiplier;
+  frequencies->cacheable = evaluated.cacheable;
+  if (config_.xpos.has_value()) {
+    frequencies->growth = growth_;
+    frequencies->centre = config_.xpos->centre;
+    if (use.side == Side::kK) {
+      for (long double& number : frequencies->growth) number = -number;
+    }
+  } else if (multiplier == 1) {
+    while (!frequencies->inv_freq.empty() && frequencies->inv_freq.back() == 0) {
+      frequencies->inv_freq.pop_back();
+    }
   }
-  const bool past = config_.rope_type == RopeType::kLongrope &&
-                    seq_len > *config_.original_max_position_embeddings;
-  return fixed_[past ? 1 : 0][static_cast<size_t>(multiplier)];
+  if (config_.precision == Precision::kHuggingFace) frequencies->eager = use.dtype;
+  frequencies->key = TableKey(*frequencies);
+  return frequencies;
+}
+
+void ResolvedRope::MakeFixed(size_t branch, const AtSeqLen& evaluated) {
+  const size_t sides = DependsOnSide() ? 2 : 1;
+  const size_t dtypes = config_.precision == Precision::kHuggingFace ? 3 : 1;
+  for (const Multiplier multiplier : kMultipliers) {
+    const double value = MultiplierValue(multiplier, attention_factor_);
+    if (!std::isfinite(value)) continue;  // no inverse of an attention factor of 0
+    for (size_t side = 0; side < sides; ++side) {
+      for (size_t dtype = 0; dtype < dtypes; ++dtype) {
+        fixed_[branch][static_cast<size_t>(multiplier)][side][dtype] =
+            Make(evaluated, value, {static_cast<Side>(side), static_cast<DType>(dtype)});
+      }
+    }
+  }
+}
+
+std::shared_ptr<const Frequencies> ResolvedRope::ForSeqLen(int64_t seq_len, Multiplier multiplier,
+                                                           RowUse use) const {
+  ROPE_CHECK(seq_len >= 1);
+  if (!DependsOnSide()) use.side = Side::kQ;
+  if (config_.precision == Precision::kExact) use.dtype = DType::kFloat32;
+  if (config_.rope_type == RopeType::kDynamic && !config_.alpha.has_value() &&
+      seq_len > *config_.max_position_embeddings) {
+    return Make(Evaluate(seq_len), MultiplierValue(multiplier, attention_factor_), use);
+  }
+  const bool past = config_.rope_type == RopeType::kLongrope && TakesLongFactors(config_, seq_len);
+  return fixed_[past ? 1 : 0][static_cast<size_t>(multiplier)][static_cast<size_t>(use.side)]
+               [static_cast<size_t>(use.dtype)];
+}
+
+std::shared_ptr<const Frequencies> ResolvedRope::ForDifferences(int64_t seq_len, Side side) const {
+  auto frequencies = std::make_shared<Frequencies>();
+  AtSeqLen evaluated = Evaluate(seq_len);
+  frequencies->inv_freq = std::move(evaluated.inv_freq);
+  frequencies->cacheable = evaluated.cacheable;
+  frequencies->growth = growth_;
+  if (side == Side::kK) {
+    for (long double& number : frequencies->growth) number = -number;
+  }
+  frequencies->key = TableKey(*frequencies);
+  return frequencies;
 }
 
 absl::StatusOr<std::shared_ptr<const ResolvedRope>> Resolve(const RopeConfig& config,
@@ -227,7 +228,7 @@ absl::StatusOr<std::shared_ptr<const ResolvedRope>> Resolve(const RopeConfig& co
   if (!head_dim.has_value()) {
     return absl::InvalidArgumentError("head_dim: got nothing, want the channels of a head");
   }
-  std::shared_ptr<ResolvedRope> rope(new ResolvedRope());
+  std::shared_ptr<ResolvedRope> rope(new ResolvedRope());  // owned by rope
   rope->config_ = config;
   rope->config_.head_dim = head_dim;
   rope->head_dim_ = *head_dim;
@@ -235,24 +236,23 @@ absl::StatusOr<std::shared_ptr<const ResolvedRope>> Resolve(const RopeConfig& co
   rope->attention_factor_ = static_cast<double>(AttentionFactor(config));
   FillDefaults(rope->config_, rope->rotary_dim_, rope->attention_factor_);
   ROPE_RETURN_IF_ERROR(CheckAttentionFactor(config, rope->attention_factor_));
+  if (config.xpos.has_value()) {
+    rope->growth_ = Growth(*config.xpos, rope->rotary_dim_);
+    rope->position_range_ =
+        RangeOf(*config.xpos, std::abs(rope->growth_.front()), rope->attention_factor_);
+  }
   // Up to the length that changes something, and past it.
   std::vector<ResolvedRope::AtSeqLen> branches = {rope->Evaluate(1)};
   if (config.rope_type == RopeType::kLongrope) {
     branches.push_back(rope->Evaluate(*rope->config_.original_max_position_embeddings + 1));
   }
-  for (const ResolvedRope::AtSeqLen& branch : branches) {
-    ROPE_RETURN_IF_ERROR(CheckFinite(config, branch));
+  for (size_t branch = 0; branch < branches.size(); ++branch) {
+    ROPE_RETURN_IF_ERROR(CheckFinite(config, branches[branch]));
+    rope->MakeFixed(branch, branches[branch]);
   }
-  if (config.rope_type == RopeType::kDynamic) {
+  if (rope->DependsOnSeqLen() && config.rope_type == RopeType::kDynamic) {
     constexpr int64_t kLongest = std::numeric_limits<int64_t>::max();
     ROPE_RETURN_IF_ERROR(CheckFinite(config, rope->Evaluate(kLongest)));
-  }
-  for (const Multiplier multiplier : kMultipliers) {
-    const double value = MultiplierValue(multiplier, rope->attention_factor_);
-    if (!std::isfinite(value)) continue;  // no inverse of an attention factor of 0
-    for (size_t i = 0; i < branches.size(); ++i) {
-      rope->fixed_[i][static_cast<size_t>(multiplier)] = MakeFrequencies(branches[i], value);
-    }
   }
   return rope;
 }
@@ -276,6 +276,20 @@ CosSin ExactCosSin(int64_t position, InverseFrequency inv_freq, double multiplie
   const long double factor = multiplier;
   return {.cos = static_cast<double>(factor * (cos * cos_rest - sin * sin_rest)),
           .sin = static_cast<double>(factor * (sin * cos_rest + cos * sin_rest))};
+}
+
+CosSin CosSinAt(const Frequencies& frequencies, size_t column, int64_t position) {
+  const InverseFrequency inv_freq = frequencies.inv_freq[column];
+  if (frequencies.eager.has_value()) {
+    return EagerCosSin(position, static_cast<float>(inv_freq),
+                       static_cast<float>(frequencies.multiplier), *frequencies.eager);
+  }
+  double multiplier = frequencies.multiplier;
+  if (!frequencies.growth.empty()) {
+    const auto distance = static_cast<long double>(position - frequencies.centre);
+    multiplier = static_cast<double>(multiplier * std::exp(frequencies.growth[column] * distance));
+  }
+  return ExactCosSin(position, inv_freq, multiplier);
 }
 
 }  // namespace rope::kernels

@@ -34,9 +34,10 @@ constexpr std::string_view kHalf[] = {
 };
 
 constexpr std::string_view kInterleaved[] = {
-    "codegen",  "cohere",       "cohere2", "deepseek_v2",   "deepseek_v3",   "deepseek_v32",
-    "ernie4_5", "ernie4_5_moe", "glm",     "glm4",          "glm4_moe_lite", "gptj",
-    "helium",   "kimi_k2",      "llama4",  "longcat_flash",
+    "codegen",         "cohere",   "cohere2",      "deepseek_v2",     "deepseek_v3",
+    "deepseek_v32",    "ernie4_5", "ernie4_5_moe", "ernie4_5_moe_vl", "ernie4_5_vl",
+    "ernie4_5_vl_moe", "glm",      "glm4",         "glm4_moe_lite",   "gptj",
+    "helium",          "kimi_k2",  "llama4",       "longcat_flash",
 };
 
 template <size_t size>
@@ -47,6 +48,9 @@ bool Contains(const std::string_view (&names)[size], std::string_view name) {
 constexpr ModelDefaults kNone = {};
 constexpr std::pair<std::string_view, ModelDefaults> kDefaults[] = {
     {"cohere2", {.sliding_window_pattern = 4}},
+    {"ernie4_5_moe_vl", {.rope_theta = 500000, .mrope_hw_interleaved = true}},
+    {"ernie4_5_vl", {.rope_theta = 500000, .mrope_hw_interleaved = true}},
+    {"ernie4_5_vl_moe", {.rope_theta = 500000, .mrope_hw_interleaved = true}},
     {"gemma3",
      {.rope_theta = 1000000,
       .local_base = 10000,

@@ -31,6 +31,8 @@ struct ModelDefaults {
   std::optional<int64_t> no_rope_layer_interval = {};   // one in so many layers does not rotate
   // The scaling of a file with one set of parameters is for its full-attention layers alone.
   bool sliding_layers_unscaled = false;
+  // mrope_section holds h, w, t: the first two in turn, then t.
+  bool mrope_hw_interleaved = false;
 };
 // All unset where the general defaults hold; a "_text" ending is ignored.
 const ModelDefaults& DefaultsOf(std::string_view model_type);

@@ -12,14 +12,29 @@
 namespace rope::kernels {
 namespace {
 
-constexpr int64_t kHeadDimMax = 65536;            // keeps every list of frequencies small
-constexpr int64_t kLengthMax = int64_t{1} << 53;  // a double holds every length
+constexpr int64_t kHeadDimMax = 65536;                // keeps every list of frequencies small
+constexpr int64_t kLengthMax = int64_t{1} << 53;      // a double holds every length
+constexpr int64_t kXPosCentreMax = int64_t{1} << 30;  // as positions
 
 constexpr std::pair<std::string_view, RopeType> kRopeTypes[] = {
-    {"default", RopeType::kDefault},           {"linear", RopeType::kLinear},
-    {"dynamic", RopeType::kDynamic},           {"yarn", RopeType::kYarn},
-    {"longrope", RopeType::kLongrope},         {"llama3", RopeType::kLlama3},
-    {"proportional", RopeType::kProportional},
+    {"default", RopeType::kDefault}, {"linear", RopeType::kLinear},
+    {"dynamic", RopeType::kDynamic}, {"ntk", RopeType::kNtk},
+    {"yarn", RopeType::kYarn},       {"longrope", RopeType::kLongrope},
+    {"llama3", RopeType::kLlama3},   {"proportional", RopeType::kProportional},
+};
+
+// Other spellings.
+constexpr std::pair<std::string_view, RopeType> kAliases[] = {
+    {"su", RopeType::kLongrope}, {"mrope", RopeType::kDefault}, {"ernie_3d", RopeType::kDefault}};
+
+// Types of other implementations, and what says the same here.
+constexpr std::pair<std::string_view, std::string_view> kOtherTypes[] = {
+    {"deepseek_yarn", "yarn, with compat deepseek"},
+    {"telechat3-yarn",
+     "yarn; where the attention factor is meant to be 0.07 ln(factor) + 1, attention_factor says "
+     "so"},
+    {"xdrope", "a type for one or three axes: four are not supported"},
+    {"openpangu", "default, with mrope_section"},
 };
 
 template <typename Got>
@@ -62,6 +77,9 @@ absl::Status CheckNumbers(const RopeConfig& config) {
   if (config.attention_factor.value_or(0) > std::numeric_limits<float>::max()) {
     return Invalid("attention_factor", *config.attention_factor, "at most 3.4e38");
   }
+  ROPE_RETURN_IF_ERROR(CheckNotNegative("attn_factor", config.attn_factor));
+  ROPE_RETURN_IF_ERROR(CheckPositive("alpha", config.alpha));
+  ROPE_RETURN_IF_ERROR(CheckNotNegative("mixed_b", config.mixed_b));
   ROPE_RETURN_IF_ERROR(CheckNotNegative("mscale", config.mscale));
   ROPE_RETURN_IF_ERROR(CheckNotNegative("mscale_all_dim", config.mscale_all_dim));
   ROPE_RETURN_IF_ERROR(CheckNotNegative("beta_fast", config.beta_fast));
@@ -107,6 +125,16 @@ absl::Status CheckFraction(const RopeConfig& config, std::optional<int64_t> head
                         " of head_dim ", *head_dim));
 }
 
+absl::Status CheckOffset(const RopeConfig& config, std::optional<int64_t> head_dim) {
+  if (!config.rotary_offset.has_value()) return absl::OkStatus();
+  const int64_t most =
+      head_dim.has_value() ? *head_dim - *RotaryDim(config, head_dim) : kHeadDimMax - 2;
+  if (*config.rotary_offset >= 0 && *config.rotary_offset <= most) return absl::OkStatus();
+  return Invalid(
+      "rotary_offset", *config.rotary_offset,
+      head_dim.has_value() ? StrCat("0 to head_dim - rotary_dim, ", most) : StrCat("0 to ", most));
+}
+
 absl::Status CheckDims(const RopeConfig& config, std::optional<int64_t> head_dim) {
   const std::string range = StrCat("2 to ", kHeadDimMax);
   if (head_dim.has_value() && (*head_dim < 2 || *head_dim > kHeadDimMax)) {
@@ -120,7 +148,8 @@ absl::Status CheckDims(const RopeConfig& config, std::optional<int64_t> head_dim
       return Invalid("rotary_dim", *rotary_dim, StrCat("at most head_dim, ", *head_dim));
     }
   }
-  return CheckFraction(config, head_dim);
+  ROPE_RETURN_IF_ERROR(CheckFraction(config, head_dim));
+  return CheckOffset(config, head_dim);
 }
 
 absl::Status CheckYarn(const RopeConfig& config) {
@@ -174,13 +203,13 @@ absl::Status CheckLlama3(const RopeConfig& config) {
 // What the type needs is there.
 absl::Status CheckType(const RopeConfig& config, std::optional<int64_t> rotary_dim) {
   const RopeType type = config.rope_type;
-  if ((type == RopeType::kLinear || type == RopeType::kDynamic || type == RopeType::kLlama3) &&
-      !config.factor.has_value()) {
+  if (ReadsFactor(config) && !EffectiveFactor(config).has_value() && type != RopeType::kYarn &&
+      type != RopeType::kLongrope) {
     return Missing("factor", "a number > 0", type);
   }
   switch (type) {
     case RopeType::kDynamic:
-      if (!config.max_position_embeddings.has_value()) {
+      if (!config.max_position_embeddings.has_value() && !config.alpha.has_value()) {
         return Missing("max_position_embeddings", "a length >= 1", type);
       }
       if (rotary_dim == 2) {
@@ -195,10 +224,18 @@ absl::Status CheckType(const RopeConfig& config, std::optional<int64_t> rotary_d
       return CheckLlama3(config);
     case RopeType::kDefault:
     case RopeType::kLinear:
+    case RopeType::kNtk:
     case RopeType::kProportional:
       return absl::OkStatus();
   }
   return Invalid("rope_type", Name(type), "a known type");
+}
+
+absl::Status CheckCount(std::string_view field, size_t count, std::optional<int64_t> rotary_dim) {
+  if (!rotary_dim.has_value() || static_cast<int64_t>(count) == *rotary_dim / 2) {
+    return absl::OkStatus();
+  }
+  return Invalid(field, StrCat(count, " numbers"), StrCat("rotary_dim/2, ", *rotary_dim / 2));
 }
 
 absl::Status CheckList(std::string_view field, const std::vector<double>& list,
@@ -206,16 +243,11 @@ absl::Status CheckList(std::string_view field, const std::vector<double>& list,
   for (size_t i = 0; i < list.size(); ++i) {
     ROPE_RETURN_IF_ERROR(CheckPositive(StrCat(field, "[", i, "]"), list[i]));
   }
-  if (list.empty() || !rotary_dim.has_value()) return absl::OkStatus();
-  if (static_cast<int64_t>(list.size()) != *rotary_dim / 2) {
-    return Invalid(field, StrCat(list.size(), " numbers"),
-                   StrCat("rotary_dim/2, ", *rotary_dim / 2));
-  }
-  return absl::OkStatus();
+  return list.empty() ? absl::OkStatus() : CheckCount(field, list.size(), rotary_dim);
 }
 
-absl::Status CheckMrope(const Mrope& mrope, std::optional<int64_t> rotary_dim) {
-  const std::array<int64_t, 3>& section = mrope.section;
+absl::Status CheckMrope(const RopeConfig& config, std::optional<int64_t> rotary_dim) {
+  const std::array<int64_t, 3>& section = config.mrope->section;
   const std::string got = StrCat("[", section[0], ", ", section[1], ", ", section[2], "]");
   for (const int64_t count : section) {
     if (count < 0 || count > kHeadDimMax) {
@@ -225,6 +257,49 @@ absl::Status CheckMrope(const Mrope& mrope, std::optional<int64_t> rotary_dim) {
   if (rotary_dim.has_value() && section[0] + section[1] + section[2] != *rotary_dim / 2) {
     return Invalid("mrope_section", got,
                    StrCat("counts whose sum is rotary_dim/2, ", *rotary_dim / 2));
+  }
+  if (config.mrope->layout == Mrope::Layout::kHwInterleaved && section[1] != section[2]) {
+    return Invalid("mrope_section", got,
+                   "as many h as w (t, h, w) where the two are interleaved before t");
+  }
+  const bool index_decides =
+      config.rope_type != RopeType::kDefault && config.rope_type != RopeType::kLinear;
+  if (config.mrope->layout == Mrope::Layout::kAxial && index_decides) {
+    return Invalid("rope_type", Name(config.rope_type),
+                   "default or linear for axes whose frequencies start over");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckInvFreq(const RopeConfig& config, std::optional<int64_t> rotary_dim) {
+  if (config.inv_freq.empty()) return absl::OkStatus();
+  if (config.rope_type != RopeType::kDefault) {
+    return Invalid("rope_type", Name(config.rope_type), "default beside inv_freq");
+  }
+  bool turns = false;
+  for (size_t i = 0; i < config.inv_freq.size(); ++i) {
+    ROPE_RETURN_IF_ERROR(CheckNotNegative(StrCat("inv_freq[", i, "]"), config.inv_freq[i]));
+    turns = turns || config.inv_freq[i] > 0;
+  }
+  if (!turns) return Invalid("inv_freq", "zeros alone", "at least one frequency > 0");
+  return CheckCount("inv_freq", config.inv_freq.size(), rotary_dim);
+}
+
+absl::Status CheckXPos(const RopeConfig& config) {
+  if (!config.xpos.has_value()) return absl::OkStatus();
+  const XPos& xpos = *config.xpos;
+  // Rows of a page may differ by 64 steps of up to zeta^(1/scale_base): below 1, doubles overflow.
+  if (!std::isfinite(xpos.scale_base) || xpos.scale_base < 1) {
+    return Invalid("xpos.scale_base", xpos.scale_base, "a finite number >= 1");
+  }
+  if (xpos.centre < 0 || xpos.centre > kXPosCentreMax) {
+    return Invalid("xpos.centre", xpos.centre, "a position from 0 to 2^30");
+  }
+  if (config.mrope.has_value()) {
+    return Invalid("xpos", "it beside mrope_section", "one of them: it has one axis");
+  }
+  if (config.precision == Precision::kHuggingFace) {
+    return Invalid("xpos", "it with precision hf", "precision exact: Hugging Face has no xPos");
   }
   return absl::OkStatus();
 }
@@ -239,20 +314,28 @@ std::string_view Name(RopeType type) {
 }
 
 absl::StatusOr<RopeType> ParseRopeType(std::string_view name) {
-  if (name == "su") return RopeType::kLongrope;
-  if (name == "mrope") return RopeType::kDefault;
   for (const auto& [known, type] : kRopeTypes) {
     if (known == name) return type;
   }
+  for (const auto& [alias, type] : kAliases) {
+    if (alias == name) return type;
+  }
+  for (const auto& [other, want] : kOtherTypes) {
+    if (other == name) return Invalid("rope_type", StrCat("\"", other, "\""), want);
+  }
   return Invalid(
       "rope_type", StrCat("\"", absl::CHexEscape(std::string(name.substr(0, 64))), "\""),
-      "one of default, linear, dynamic, yarn, longrope, su, llama3, proportional, mrope");
+      "one of default, linear, dynamic, ntk, yarn, longrope, su, llama3, proportional, mrope");
 }
 
 int Mrope::Axis(int64_t index) const {
-  if (layout == Layout::kSections) {
+  if (layout == Layout::kSections || layout == Layout::kAxial) {
     if (index < section[0]) return 0;
     return index < section[0] + section[1] ? 1 : 2;
+  }
+  if (layout == Layout::kHwInterleaved) {
+    if (index >= section[1] + section[2]) return 0;
+    return index % 2 == 0 ? 1 : 2;
   }
   if (index % 3 == 1 && index < 3 * section[1]) return 1;
   if (index % 3 == 2 && index < 3 * section[2]) return 2;
@@ -267,7 +350,9 @@ absl::Status Validate(const RopeConfig& config, std::optional<int64_t> head_dim)
   ROPE_RETURN_IF_ERROR(CheckType(config, rotary_dim));
   ROPE_RETURN_IF_ERROR(CheckList("short_factor", config.short_factor, rotary_dim));
   ROPE_RETURN_IF_ERROR(CheckList("long_factor", config.long_factor, rotary_dim));
-  return config.mrope.has_value() ? CheckMrope(*config.mrope, rotary_dim) : absl::OkStatus();
+  ROPE_RETURN_IF_ERROR(CheckInvFreq(config, rotary_dim));
+  ROPE_RETURN_IF_ERROR(CheckXPos(config));
+  return config.mrope.has_value() ? CheckMrope(config, rotary_dim) : absl::OkStatus();
 }
 
 }  // namespace rope::kernels

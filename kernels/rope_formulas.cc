@@ -13,10 +13,11 @@ long double YarnAttentionFactor(const RopeConfig& config) {
   const double factor = *EffectiveFactor(config);
   const double mscale = config.mscale.value_or(0);
   const double mscale_all_dim = config.mscale_all_dim.value_or(0);
+  const long double multiplied = config.attn_factor.value_or(1);
   if (mscale != 0 && mscale_all_dim != 0) {
-    return YarnMagnitude(mscale, factor) / YarnMagnitude(mscale_all_dim, factor);
+    return multiplied * YarnMagnitude(mscale, factor) / YarnMagnitude(mscale_all_dim, factor);
   }
-  return YarnMagnitude(1, factor);
+  return multiplied * YarnMagnitude(1, factor);
 }
 
 long double LongropeAttentionFactor(const RopeConfig& config) {
@@ -53,6 +54,16 @@ std::optional<double> LengthRatio(const RopeConfig& config) {
          static_cast<double>(*config.original_max_position_embeddings);
 }
 
+bool ReadsFactor(const RopeConfig& config) {
+  return config.rope_type != RopeType::kDefault &&
+         !(config.rope_type == RopeType::kDynamic && config.alpha.has_value());
+}
+
+bool ReadsAttentionFactor(const RopeConfig& config) {
+  return config.rope_type == RopeType::kYarn || config.rope_type == RopeType::kLongrope ||
+         !config.inv_freq.empty();
+}
+
 std::optional<double> EffectiveFactor(const RopeConfig& config) {
   if (config.factor.has_value()) return config.factor;
   switch (config.rope_type) {
@@ -83,37 +94,51 @@ long double YarnMagnitude(long double mscale, long double factor) {
   return factor <= 1 ? 1 : 0.1L * mscale * std::log(factor) + 1;
 }
 
-YarnEdges YarnRampEdges(const RopeConfig& config, int64_t rotary_dim, bool truncate) {
+YarnEdges TurnEdges(const RopeConfig& config, int64_t rotary_dim, double fast, double slow) {
   const auto length = static_cast<long double>(*OriginalLength(config));
   const auto dim = static_cast<long double>(rotary_dim);
   const long double log_theta = std::log(static_cast<long double>(config.rope_theta));
-  const auto edge = [&](double beta) {
-    return dim * std::log(length / (kTwoPi * static_cast<long double>(beta))) / (2 * log_theta);
+  const auto edge = [&](double turns) {
+    return dim * std::log(length / (kTwoPi * static_cast<long double>(turns))) / (2 * log_theta);
   };
-  YarnEdges edges = {.low = edge(BetaFast(config)), .high = edge(BetaSlow(config))};
+  return {.low = edge(fast), .high = edge(slow)};
+}
+
+YarnEdges YarnRampEdges(const RopeConfig& config, int64_t rotary_dim, bool truncate) {
+  YarnEdges edges = TurnEdges(config, rotary_dim, BetaFast(config), BetaSlow(config));
   if (truncate) edges = {.low = std::floor(edges.low), .high = std::ceil(edges.high)};
   edges.low = std::max(edges.low, 0.0L);
-  edges.high = std::min(edges.high, dim - 1);
+  edges.high = std::min(edges.high, static_cast<long double>(rotary_dim - 1));
   if (edges.low == edges.high) edges.high += 0.001L;
   return edges;
 }
 
 long double AttentionFactor(const RopeConfig& config, bool ignore_explicit) {
-  if (config.rope_type != RopeType::kYarn && config.rope_type != RopeType::kLongrope) return 1;
+  if (!ReadsAttentionFactor(config)) return 1;
   if (config.attention_factor.has_value() && !ignore_explicit) return *config.attention_factor;
+  if (!config.inv_freq.empty()) return 1;
   return config.rope_type == RopeType::kYarn ? YarnAttentionFactor(config)
                                              : LongropeAttentionFactor(config);
 }
 
+bool TakesLongFactors(const RopeConfig& config, int64_t seq_len) {
+  if (config.longrope_branch.has_value()) return config.longrope_branch == LongropeBranch::kLong;
+  return seq_len > *OriginalLength(config);
+}
+
 long double DynamicTheta(const RopeConfig& config, int64_t rotary_dim, int64_t seq_len) {
-  const int64_t length = *config.max_position_embeddings;
   const long double theta = config.rope_theta;
+  const auto dim = static_cast<long double>(rotary_dim);
+  const long double exponent = dim / (dim - 2);
+  if (config.alpha.has_value()) {
+    return theta * std::pow(static_cast<long double>(*config.alpha), exponent);
+  }
+  const int64_t length = *config.max_position_embeddings;
   if (seq_len <= length) return theta;
   const long double factor = *config.factor;
   const long double ratio = static_cast<long double>(seq_len) / static_cast<long double>(length);
-  const auto dim = static_cast<long double>(rotary_dim);
   // factor * ratio - factor + 1, without cancelling.
-  return theta * std::pow(factor * (ratio - 1) + 1, dim / (dim - 2));
+  return theta * std::pow(factor * (ratio - 1) + 1, exponent);
 }
 
 }  // namespace rope::kernels

@@ -22,6 +22,13 @@ std::optional<int64_t> OriginalLength(const RopeConfig& config);
 // max_position_embeddings / original_max_position_embeddings, where the config has both.
 std::optional<double> LengthRatio(const RopeConfig& config);
 
+// Whether the formulas of the config's type read `factor`; dynamic's do not beside alpha.
+bool ReadsFactor(const RopeConfig& config);
+
+// Whether its attention factor is computed, so that attention_factor replaces one: yarn and
+// longrope; with explicit inv_freq it is attention_factor itself.
+bool ReadsAttentionFactor(const RopeConfig& config);
+
 // `factor` with the default of the config's type: the length ratio for yarn and longrope, 1 for
 // proportional.
 std::optional<double> EffectiveFactor(const RopeConfig& config);
@@ -41,11 +48,19 @@ struct YarnEdges {
 // REQUIRES: a valid yarn config.
 YarnEdges YarnRampEdges(const RopeConfig& config, int64_t rotary_dim, bool truncate);
 
+// Where frequencies turn `fast` and `slow` times over the original length, not rounded and not
+// clamped to the columns. REQUIRES: a valid yarn or llama3 config.
+YarnEdges TurnEdges(const RopeConfig& config, int64_t rotary_dim, double fast, double slow);
+
 // The multiplier on cos and sin. `ignore_explicit` gives what it would be without
 // attention_factor. REQUIRES: a valid config.
 long double AttentionFactor(const RopeConfig& config, bool ignore_explicit = false);
 
-// dynamic's base for `seq_len`. REQUIRES: a valid dynamic config.
+// Whether longrope divides by its long list. REQUIRES: a valid longrope config.
+bool TakesLongFactors(const RopeConfig& config, int64_t seq_len);
+
+// dynamic's base for `seq_len`: with alpha, theta * alpha^(d/(d-2)) at every length (Hunyuan).
+// REQUIRES: a valid dynamic config.
 long double DynamicTheta(const RopeConfig& config, int64_t rotary_dim, int64_t seq_len);
 
 }  // namespace rope::kernels

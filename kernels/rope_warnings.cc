@@ -18,11 +18,8 @@ std::string Digits(long double number) {
   return absl::StrFormat("%.6g", static_cast<double>(number));
 }
 
-bool ReadsFactor(RopeType type) {
-  return type != RopeType::kDefault;
-}
-
-bool ReadsAttentionFactor(RopeType type) {
+// The types whose lengths and factor belong together.
+bool HasLengthRatio(RopeType type) {
   return type == RopeType::kYarn || type == RopeType::kLongrope;
 }
 
@@ -32,28 +29,85 @@ void WarnUnread(const RopeConfig& config, Lines& lines) {
   const bool yarn = type == RopeType::kYarn;
   const bool llama3 = type == RopeType::kLlama3;
   const bool longrope = type == RopeType::kLongrope;
+  const bool dynamic = type == RopeType::kDynamic;
   const struct {
     std::string_view field;
     bool given;
     bool read;
   } settings[] = {
-      {"factor", config.factor.has_value(), ReadsFactor(type)},
-      {"attention_factor", config.attention_factor.has_value(), ReadsAttentionFactor(type)},
+      {"factor", config.factor.has_value(), type != RopeType::kDefault},
+      {"attention_factor", config.attention_factor.has_value(), ReadsAttentionFactor(config)},
+      {"attn_factor", config.attn_factor.has_value(), yarn},
       {"mscale", config.mscale.has_value(), yarn},
       {"mscale_all_dim", config.mscale_all_dim.has_value(), yarn},
       {"beta_fast", config.beta_fast.has_value(), yarn},
       {"beta_slow", config.beta_slow.has_value(), yarn},
       {"truncate", config.truncate.has_value(), yarn},
+      {"ramp", config.ramp.has_value(), yarn},
       {"low_freq_factor", config.low_freq_factor.has_value(), llama3},
       {"high_freq_factor", config.high_freq_factor.has_value(), llama3},
       {"short_factor", !config.short_factor.empty(), longrope},
       {"long_factor", !config.long_factor.empty(), longrope},
+      {"longrope_branch", config.longrope_branch.has_value(), longrope},
+      {"alpha", config.alpha.has_value(), dynamic},
+      {"mixed_b", config.mixed_b.has_value(), type == RopeType::kNtk},
+      {"seq_len_policy", config.seq_len_policy.has_value(), dynamic || longrope},
   };
   for (const auto& setting : settings) {
     if (setting.given && !setting.read) {
       lines.push_back(StrCat(setting.field, " has no effect for rope_type ", Name(type)));
     }
   }
+}
+
+// One setting that another one leaves without effect.
+void WarnBeside(const RopeConfig& config, Lines& lines) {
+  if (config.rope_type == RopeType::kYarn) {
+    if (config.attention_factor.has_value() && config.attn_factor.has_value()) {
+      lines.push_back("attn_factor has no effect beside attention_factor");
+    }
+    if (config.truncate.has_value() && config.ramp == YarnRamp::kTurns) {
+      lines.push_back("truncate has no effect beside ramp turns, which has no edges to round");
+    }
+  }
+  if (config.rope_type == RopeType::kDynamic && config.alpha.has_value() &&
+      config.factor.value_or(1) != 1) {
+    lines.push_back(StrCat("factor ", Digits(*config.factor),
+                           " has no effect beside alpha, which fixes the base"));
+  }
+}
+
+// Numbers that a caller gives in place of a formula's.
+void WarnExplicit(const RopeConfig& config, Lines& lines) {
+  if (config.longrope_branch.has_value() && config.rope_type == RopeType::kLongrope) {
+    lines.push_back(StrCat("longrope_branch: the ",
+                           config.longrope_branch == LongropeBranch::kLong ? "long" : "short",
+                           " list is used for every length"));
+  }
+  for (size_t i = 1; i < config.inv_freq.size(); ++i) {
+    if (config.inv_freq[i] <= config.inv_freq[i - 1]) continue;
+    lines.push_back(StrCat("inv_freq[", i, "] ", Digits(config.inv_freq[i]), " is larger than ",
+                           Digits(config.inv_freq[i - 1]),
+                           " before it: inverse frequencies usually fall"));
+    break;
+  }
+}
+
+void WarnNtk(const RopeConfig& config, std::optional<int64_t> head_dim, Lines& lines) {
+  const std::optional<int64_t> rotary_dim = RotaryDim(config, head_dim);
+  if (config.rope_type == RopeType::kDynamic && config.alpha.has_value() &&
+      rotary_dim.has_value()) {
+    lines.push_back(StrCat("alpha ", Digits(*config.alpha), " enlarges the base to ",
+                           Digits(DynamicTheta(config, *rotary_dim, 1)), " at every length"));
+  }
+}
+
+void WarnXPos(const RopeConfig& config, Lines& lines) {
+  if (!config.xpos.has_value()) return;
+  lines.push_back(
+      StrCat("xpos: q and k scale in opposite directions, so each tensor's role counts; "
+             "FlashAttention's centre moves with its cache, here it stays at ",
+             config.xpos->centre));
 }
 
 void WarnRotaryDim(const RopeConfig& config, std::optional<int64_t> head_dim, Lines& lines) {
@@ -73,7 +127,7 @@ void WarnRotaryDim(const RopeConfig& config, std::optional<int64_t> head_dim, Li
 }
 
 void WarnFactor(const RopeConfig& config, Lines& lines) {
-  if (!ReadsFactor(config.rope_type)) return;
+  if (!ReadsFactor(config)) return;
   const std::optional<double> factor = EffectiveFactor(config);
   if (!factor.has_value()) return;
   if (*factor < 1) {
@@ -90,7 +144,7 @@ void WarnFactor(const RopeConfig& config, Lines& lines) {
 // yarn and longrope: the factor against the ratio of the two lengths.
 void WarnLengths(const RopeConfig& config, Lines& lines) {
   const RopeType type = config.rope_type;
-  if (!ReadsAttentionFactor(type)) return;
+  if (!HasLengthRatio(type)) return;
   if (!config.original_max_position_embeddings.has_value()) {
     lines.push_back(StrCat("original_max_position_embeddings absent, taken as ",
                            "max_position_embeddings, ", *config.max_position_embeddings));
@@ -162,7 +216,7 @@ void WarnYarnRamp(const RopeConfig& config, std::optional<int64_t> head_dim, Lin
                            *OriginalLength(config), "; vLLM takes ", 4 * *OriginalLength(config)));
   }
   const std::optional<int64_t> rotary_dim = RotaryDim(config, head_dim);
-  if (!rotary_dim.has_value()) return;
+  if (!rotary_dim.has_value() || config.ramp == YarnRamp::kTurns) return;
   const YarnEdges rounded = YarnRampEdges(config, *rotary_dim, true);
   const YarnEdges exact = YarnRampEdges(config, *rotary_dim, false);
   if (rounded.low == exact.low && rounded.high == exact.high) return;
@@ -178,7 +232,10 @@ void WarnYarnRamp(const RopeConfig& config, std::optional<int64_t> head_dim, Lin
 
 void WarnDynamic(const RopeConfig& config, std::optional<int64_t> head_dim, Lines& lines) {
   const std::optional<int64_t> rotary_dim = RotaryDim(config, head_dim);
-  if (config.rope_type != RopeType::kDynamic || !rotary_dim.has_value()) return;
+  if (config.rope_type != RopeType::kDynamic || !rotary_dim.has_value() ||
+      config.alpha.has_value()) {
+    return;
+  }
   const double length = static_cast<double>(*config.max_position_embeddings) * *config.factor;
   if (length < 1 || length > 1e15) return;
   lines.push_back(StrCat(
@@ -199,6 +256,10 @@ std::vector<std::string> Warnings(const RopeConfig& config, std::optional<int64_
   WarnAttentionFactor(config, lines);
   WarnYarnRamp(config, head_dim, lines);
   WarnDynamic(config, head_dim, lines);
+  WarnBeside(config, lines);
+  WarnExplicit(config, lines);
+  WarnNtk(config, head_dim, lines);
+  WarnXPos(config, lines);
   return lines;
 }
 

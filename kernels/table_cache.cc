@@ -51,7 +51,8 @@ int64_t PageBytes(const TablePage& page) {
 int64_t TableBytes(const Frequencies& frequencies) {
   constexpr int64_t kTableSlotBytes = sizeof(std::pair<TableKey, std::shared_ptr<Table>>) + 1;
   return 2 * kTableSlotBytes + static_cast<int64_t>(sizeof(Table)) + 4 * 16 +
-         static_cast<int64_t>((frequencies.inv_freq.size() + 1) * sizeof(InverseFrequency));
+         static_cast<int64_t>((frequencies.inv_freq.size() + frequencies.growth.size() + 1) *
+                              sizeof(InverseFrequency));
 }
 
 // The page of a position: pages tile the positions below 0 as they do those above.
@@ -90,7 +91,7 @@ PagePtr BuildRows(const Frequencies& frequencies, absl::Span<const int64_t> posi
   float* row = values.data();
   for (const int64_t position : positions) {
     for (size_t j = 0; j < columns; ++j) {
-      const CosSin exact = ExactCosSin(position, frequencies.inv_freq[j], frequencies.multiplier);
+      const CosSin exact = CosSinAt(frequencies, j, position);
       row[j] = static_cast<float>(exact.cos);
       row[columns + j] = static_cast<float>(exact.sin);
     }

@@ -6,6 +6,7 @@
 #include <numbers>
 #include <string>
 
+#include "kernels/rope_readings.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
 #include "server/limits.h"
@@ -39,14 +40,63 @@ absl::StatusOr<int64_t> SeqLenOf(const v1::DescribeRequest& request) {
   return length;
 }
 
-void AddRow(const std::vector<kernels::InverseFrequency>& inv_freq, double multiplier,
-            int64_t position, v1::DescribeResponse& response) {
+// Frequencies leave out trailing columns that do not turn.
+void AddRow(const kernels::Frequencies& frequencies, int64_t columns, int64_t position,
+            v1::DescribeResponse& response) {
   v1::Row& row = *response.add_rows();
   row.set_position(position);
-  for (const kernels::InverseFrequency frequency : inv_freq) {
-    const kernels::CosSin value = kernels::ExactCosSin(position, frequency, multiplier);
+  for (int64_t column = 0; column < columns; ++column) {
+    const auto j = static_cast<size_t>(column);
+    const kernels::CosSin value = j < frequencies.inv_freq.size()
+                                      ? kernels::CosSinAt(frequencies, j, position)
+                                      : kernels::CosSin();
     row.add_cos(value.cos);
     row.add_sin(value.sin);
+  }
+}
+
+v1::FrequencyScaling WriteScaling(kernels::ColumnScaling scaling) {
+  switch (scaling) {
+    case kernels::ColumnScaling::kKept:
+      return v1::FREQUENCY_SCALING_KEPT;
+    case kernels::ColumnScaling::kBlended:
+      return v1::FREQUENCY_SCALING_BLENDED;
+    case kernels::ColumnScaling::kScaled:
+      return v1::FREQUENCY_SCALING_SCALED;
+    case kernels::ColumnScaling::kStill:
+      return v1::FREQUENCY_SCALING_STILL;
+  }
+  return v1::FREQUENCY_SCALING_UNSPECIFIED;
+}
+
+// What the scaling did, and how well float32 angles would do.
+void AddScaling(const kernels::ResolvedRope& resolved,
+                const kernels::ResolvedRope::AtSeqLen& evaluated, v1::DescribeResponse& response) {
+  for (const kernels::ColumnScaling scaling : kernels::ScalingOf(resolved, evaluated)) {
+    response.add_scaling(WriteScaling(scaling));
+  }
+  if (const auto ramp = kernels::RampOf(resolved); ramp.has_value()) {
+    v1::Ramp& message = *response.mutable_ramp();
+    message.set_low_index(ramp->low_index);
+    message.set_high_index(ramp->high_index);
+    message.set_low_wavelength(ramp->low_wavelength);
+    message.set_high_wavelength(ramp->high_wavelength);
+  }
+  constexpr int64_t kPositionMax = int64_t{1} << 31;
+  const int64_t length = resolved.config().max_position_embeddings.value_or(response.seq_len());
+  const int64_t position = std::min(length - 1, kPositionMax);
+  response.set_float32_angle_position(position);
+  response.set_float32_angle_error(kernels::Float32AngleError(evaluated, position));
+}
+
+void AddReadings(const kernels::RopeConfig& stated, const kernels::ResolvedRope& resolved,
+                 v1::DescribeResponse& response) {
+  for (const kernels::Reading& reading : kernels::Readings(stated, resolved, response.seq_len())) {
+    v1::Reading& message = *response.add_readings();
+    message.set_implementation(reading.implementation);
+    message.set_difference(reading.difference);
+    message.set_attention_factor(reading.attention_factor);
+    message.set_inv_freq_max_relative(reading.inv_freq_max_relative);
   }
 }
 
@@ -62,8 +112,11 @@ void AddNumbers(const kernels::ResolvedRope& resolved, const v1::DescribeRequest
         frequency == 0 ? std::numeric_limits<double>::infinity()
                        : static_cast<double>(2 * std::numbers::pi_v<long double> / frequency));
   }
+  AddScaling(resolved, at, response);
+  const auto frequencies =
+      resolved.ForSeqLen(response.seq_len(), kernels::Multiplier::kAttentionFactor);
   for (const int64_t position : request.positions()) {
-    AddRow(at.inv_freq, resolved.attention_factor(), position, response);
+    AddRow(*frequencies, resolved.rotary_dim() / 2, position, response);
   }
 }
 
@@ -89,6 +142,7 @@ absl::StatusOr<v1::DescribeResponse> Describe(const v1::DescribeRequest& request
     return InvalidField("head_dim", *head_dim, absl::StrCat("the config's ", resolved->head_dim()));
   }
   AddNumbers(*resolved, request, response);
+  AddReadings(entry->stated_config(), *resolved, response);
   return response;
 }
 

@@ -51,8 +51,8 @@ absl::Status AppendRunRows(const Plan& plan, const TokenRun& run, int64_t begin,
 }
 
 // The rows of the tokens [begin, end).
-absl::Status AppendRows(const Plan& plan, int64_t begin, int64_t end, kernels::TableCache& tables,
-                        kernels::TokenRows& rows) {
+absl::Status AppendRows(const Plan& plan, const std::vector<TokenRun>& runs, int64_t begin,
+                        int64_t end, kernels::TableCache& tables, kernels::TokenRows& rows) {
   if (!plan.rotates) {  // a layer without rotary embedding: the tensors as they came
     rows.rows.assign(static_cast<size_t>(end - begin), PassingRow());
     return absl::OkStatus();
@@ -65,7 +65,7 @@ absl::Status AppendRows(const Plan& plan, int64_t begin, int64_t end, kernels::T
     }
     return absl::OkStatus();
   }
-  auto run = std::upper_bound(plan.runs.begin(), plan.runs.end(), begin,
+  auto run = std::upper_bound(runs.begin(), runs.end(), begin,
                               [](int64_t token, const TokenRun& r) { return token < r.end; });
   for (; begin < end; ++run) {
     const int64_t stop = std::min(end, run->end);
@@ -96,9 +96,14 @@ void Executor::Run(absl::Span<Slice> slices) {
     }
     if (plan.bytes_per_token == 0 || slice.begin == slice.end) continue;
     kernels::TokenRows& slice_rows = rows.emplace_back();
-    slice.status = AppendRows(plan, slice.begin, slice.end, tables_, slice_rows);
+    kernels::TokenRows& k_rows = rows.emplace_back();
+    slice.status = AppendRows(plan, plan.runs, slice.begin, slice.end, tables_, slice_rows);
+    if (slice.status.ok() && !plan.k_runs.empty()) {
+      slice.status = AppendRows(plan, plan.k_runs, slice.begin, slice.end, tables_, k_rows);
+    }
     if (!slice.status.ok()) continue;
-    const JobCutter::Shared shared = {plan.geometry, plan.conjugate, slice.begin, slice_rows.rows};
+    const JobCutter::Shared shared = {plan.geometry, plan.conjugate, slice.begin, slice_rows.rows,
+                                      k_rows.rows};
     for (size_t i = 0; i < plan.tensors.size(); ++i) {
       cutter.Cut(plan.tensors[i], request.outputs[i].data(), shared, jobs);
     }

@@ -31,7 +31,7 @@ class JobWriter {
       const int64_t end = std::min(span.end, head + heads);
       if (begin >= end) continue;
       const char* from = input + (begin - head) * input_strides.head * element_bytes_;
-      AddSpan(token, tokens, begin, end - begin, from, input_strides, span.rotates);
+      AddSpan(token, tokens, begin, end - begin, from, input_strides, span);
     }
   }
 
@@ -60,13 +60,13 @@ class JobWriter {
 
  private:
   void AddSpan(int64_t token, int64_t tokens, int64_t head, int64_t heads, const char* input,
-               kernels::Strides input_strides, bool rotates) {
+               kernels::Strides input_strides, const HeadSpan& span) {
     const Layout& layout = tensor_.layout;
     if (!tensor_.output_strides.has_value()) {
       const int64_t row =
           (token / layout.post * layout.heads + head) * layout.post + token % layout.post;
       AddJob(token, tokens, heads, input, input_strides, row * layout.head_dim, PackedStrides(),
-             rotates);
+             span);
       return;
     }
     const LayoutStrides& strides = *tensor_.output_strides;
@@ -75,7 +75,7 @@ class JobWriter {
     for (const int64_t end = token + tokens; token < end;) {
       const int64_t count = std::min(end - token, run - token % run);
       const int64_t offset = OffsetOf(token, layout, strides) + head * strides.head;
-      AddJob(token, count, heads, input, input_strides, offset, {step, strides.head}, rotates);
+      AddJob(token, count, heads, input, input_strides, offset, {step, strides.head}, span);
       input += count * input_strides.token * element_bytes_;
       token += count;
     }
@@ -83,7 +83,7 @@ class JobWriter {
 
   void AddJob(int64_t token, int64_t tokens, int64_t heads, const char* input,
               kernels::Strides input_strides, int64_t output_offset,
-              kernels::Strides output_strides, bool rotates) {
+              kernels::Strides output_strides, const HeadSpan& span) {
     const Layout& layout = tensor_.layout;
     kernels::RotateJob& job = jobs_.emplace_back();
     job.input = input;
@@ -94,11 +94,15 @@ class JobWriter {
     job.heads = heads;
     job.head_dim = layout.head_dim;
     job.dtype = tensor_.dtype;
-    if (rotates) job.geometry = shared_.geometry;
+    if (span.rotates) job.geometry = shared_.geometry;
     job.conjugate = shared_.conjugate;
-    job.rows =
-        (rotates ? shared_.rows : passing_)
-            .subspan(static_cast<size_t>(token - shared_.begin), static_cast<size_t>(tokens));
+    job.rows = RowsOf(span).subspan(static_cast<size_t>(token - shared_.begin),
+                                    static_cast<size_t>(tokens));
+  }
+
+  absl::Span<const kernels::RowRef> RowsOf(const HeadSpan& span) const {
+    if (!span.rotates) return passing_;
+    return span.is_k && !shared_.k_rows.empty() ? shared_.k_rows : shared_.rows;
   }
 
   const TensorPlan& tensor_;

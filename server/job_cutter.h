@@ -29,8 +29,9 @@ class JobCutter {
   struct Shared {
     kernels::PairGeometry geometry;
     bool conjugate = false;
-    int64_t begin = 0;                       // first token, in memory order
-    absl::Span<const kernels::RowRef> rows;  // one for each token from `begin`
+    int64_t begin = 0;                         // first token, in memory order
+    absl::Span<const kernels::RowRef> rows;    // one for each token from `begin`
+    absl::Span<const kernels::RowRef> k_rows;  // the same for heads of k; empty: `rows`
   };
 
   // Adds the jobs that rotate all heads of the tokens of `shared` to `jobs`; `output` is the start

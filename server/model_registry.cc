@@ -106,7 +106,8 @@ absl::StatusOr<std::shared_ptr<RopeEntry>> ModelRegistry::Read(const v1::RopeSpe
   ROPE_ASSIGN_OR_RETURN(entry->layer_, LayerOf(*model, ChoiceOf(spec), entry->field_));
   entry->model_ = spec.model();
   entry->generation_ = model->generation;
-  ROPE_RETURN_IF_ERROR(Complete(explicit_pairing, *entry));
+  ROPE_ASSIGN_OR_RETURN(const kernels::Compat compat, ReadCompat(spec.compat()));
+  ROPE_RETURN_IF_ERROR(Complete(explicit_pairing, compat, *entry));
   return entry;
 }
 
@@ -164,7 +165,8 @@ absl::StatusOr<kernels::LayerConfig> ModelRegistry::LayerOf(const Model& model,
 }
 
 absl::Status ModelRegistry::Complete(std::optional<kernels::Pairing> explicit_pairing,
-                                     RopeEntry& entry) {
+                                     kernels::Compat compat, RopeEntry& entry) {
+  entry.stated_config_ = entry.layer_.config;
   entry.warnings_ = entry.layer_.warnings;
   entry.pairing_ = explicit_pairing.has_value() ? explicit_pairing : entry.layer_.pairing;
   if (explicit_pairing.has_value() && entry.layer_.pairing.has_value() &&
@@ -180,6 +182,10 @@ absl::Status ModelRegistry::Complete(std::optional<kernels::Pairing> explicit_pa
   for (std::string& warning : kernels::Warnings(entry.layer_.config)) {
     entry.warnings_.push_back(std::move(warning));
   }
+  auto read = kernels::ApplyCompat(entry.layer_.config, compat);
+  if (!read.ok()) return Prefixed("rope.compat: ", read.status());
+  entry.layer_.config = std::move(read->config);
+  for (std::string& change : read->changes) entry.warnings_.push_back(std::move(change));
   if (entry.layer_.config.head_dim.has_value()) {
     ROPE_ASSIGN_OR_RETURN(entry.resolved_, entry.Resolve(std::nullopt));
   }
@@ -249,6 +255,9 @@ absl::StatusOr<v1::RegisterModelResponse> ModelRegistry::Register(const std::str
     model.pairing = entry->pairing();
     model.bytes = CostOf("", *entry);
   }
+  if (spec.compat() != v1::COMPAT_UNSPECIFIED) {
+    return InvalidField("rope.compat", "it in a model", "it beside the model's name in a request");
+  }
   const kernels::LayerChoice choice = ChoiceOf(spec);
   if (choice.layer.has_value() || !choice.layer_type.empty()) {
     ROPE_ASSIGN_OR_RETURN(model.config, LayerOf(model, choice, field));
@@ -279,7 +288,7 @@ absl::Status ModelRegistry::CheckLayers(const Model& model,
     kernels::LayerChoice choice;
     choice.layer_type = type;
     ROPE_ASSIGN_OR_RETURN(entry.layer_, LayerOf(model, choice, field));
-    ROPE_RETURN_IF_ERROR(Complete(explicit_pairing, entry));
+    ROPE_RETURN_IF_ERROR(Complete(explicit_pairing, kernels::Compat::kDefault, entry));
     if (entry.layer_.rotates && !entry.pairing_.has_value()) {
       return InvalidField("rope.pairing", "nothing",
                           "PAIRING_HALF or PAIRING_INTERLEAVED: this config does not say");

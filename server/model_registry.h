@@ -27,6 +27,7 @@
 #include "absl/types/span.h"
 #include "kernels/config_json.h"
 #include "kernels/frequencies.h"
+#include "kernels/rope_readings.h"
 #include "rope/v1/admin.pb.h"
 #include "rope/v1/config.pb.h"
 
@@ -36,7 +37,10 @@ namespace rope::server {
 class RopeEntry {
  public:
   const std::string& config_id() const { return config_id_; }
+  // With its config as the spec's `compat` reads it.
   const kernels::LayerConfig& layer() const { return layer_; }
+  // As the spec states it.
+  const kernels::RopeConfig& stated_config() const { return stated_config_; }
   // Explicit, else what the preset or model_type says, else nothing.
   std::optional<kernels::Pairing> pairing() const { return pairing_; }
   const std::vector<std::string>& warnings() const { return warnings_; }
@@ -54,6 +58,7 @@ class RopeEntry {
   std::string model_;       // that it came from; empty: none
   int64_t generation_ = 0;  // of the model
   kernels::LayerConfig layer_;
+  kernels::RopeConfig stated_config_;
   std::optional<kernels::Pairing> pairing_;
   std::vector<std::string> warnings_;
   std::shared_ptr<const kernels::ResolvedRope> resolved_;  // null: the config has no head_dim
@@ -112,7 +117,8 @@ class ModelRegistry {
                                                       const kernels::LayerChoice& choice,
                                                       const std::string& field);
   // Checks and resolves the entry's layer.
-  static absl::Status Complete(std::optional<kernels::Pairing> explicit_pairing, RopeEntry& entry);
+  static absl::Status Complete(std::optional<kernels::Pairing> explicit_pairing,
+                               kernels::Compat compat, RopeEntry& entry);
   std::shared_ptr<const RopeEntry> Keep(const std::string& key, std::shared_ptr<RopeEntry> entry);
   void Forget(const std::string& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static int64_t CostOf(const std::string& key, const RopeEntry& entry);

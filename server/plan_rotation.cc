@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
@@ -37,6 +38,7 @@ absl::StatusOr<kernels::PairGeometry> GeometryOf(const RopeEntry& entry,
   }
   kernels::PairGeometry geometry;
   geometry.pairing = *entry.pairing();
+  geometry.offset = resolved.rotary_offset();
   geometry.partner = resolved.rotary_dim() / 2;
   return geometry;
 }
@@ -58,9 +60,11 @@ struct RunFrequencies {
 // Cuts the tokens into runs that `frequencies_of(token)` gives the same pointers, which do not
 // change within a sequence. `from` may be null. Tokens without bytes need no frequencies.
 template <typename FrequenciesOf>
-void MakeRuns(const FrequenciesOf& frequencies_of, const std::vector<int64_t>& sequence,
-              const std::vector<int64_t>* from_sequence, Plan& plan) {
-  if (plan.bytes() == 0) return;
+std::vector<TokenRun> MakeRuns(const FrequenciesOf& frequencies_of,
+                               const std::vector<int64_t>& sequence,
+                               const std::vector<int64_t>* from_sequence, Plan& plan) {
+  std::vector<TokenRun> runs;
+  if (plan.bytes() == 0) return runs;
   const auto continues = [](const std::vector<int64_t>& values, size_t token) {
     return values[token] == values[token - 1];
   };
@@ -69,19 +73,20 @@ void MakeRuns(const FrequenciesOf& frequencies_of, const std::vector<int64_t>& s
                                (from_sequence == nullptr || continues(*from_sequence, token));
     if (!same_sequence) {
       const RunFrequencies run = frequencies_of(static_cast<int64_t>(token));
-      const bool same_run = !plan.runs.empty() && plan.runs.back().frequencies == run.to &&
-                            plan.runs.back().from == run.from;
+      const bool same_run =
+          !runs.empty() && runs.back().frequencies == run.to && runs.back().from == run.from;
       const auto begin = static_cast<int64_t>(token);
-      if (!same_run) plan.runs.push_back({begin, begin, run.to, run.from});
+      if (!same_run) runs.push_back({begin, begin, run.to, run.from});
     }
-    plan.runs.back().end = static_cast<int64_t>(token) + 1;
+    runs.back().end = static_cast<int64_t>(token) + 1;
   }
-  const size_t columns = plan.runs.front().frequencies->inv_freq.size();
-  for (const TokenRun& run : plan.runs) {
+  const size_t columns = runs.front().frequencies->inv_freq.size();
+  for (const TokenRun& run : runs) {
     ROPE_CHECK(run.frequencies->inv_freq.size() == columns);
     ROPE_CHECK(run.from == nullptr || run.from->inv_freq.size() == columns);
   }
   plan.geometry.pairs = static_cast<int64_t>(columns);
+  return runs;
 }
 
 // Frequencies by length, each made once.
@@ -133,21 +138,17 @@ absl::Status CheckSameGeometry(const RopeEntry& from, const kernels::ResolvedRop
   if (from.pairing() != to.pairing()) {
     return InvalidField("reposition.from_rope.pairing", "another one", "that of rope");
   }
+  if (resolved_from.rotary_offset() != resolved_to.rotary_offset()) {
+    return InvalidField("reposition.from_rope",
+                        absl::StrCat("rotary_offset ", resolved_from.rotary_offset()),
+                        absl::StrCat(resolved_to.rotary_offset(), ", as rope"));
+  }
   if (resolved_from.rotary_dim() != resolved_to.rotary_dim()) {
     return InvalidField("reposition.from_rope",
                         absl::StrCat("rotary_dim ", resolved_from.rotary_dim()),
                         absl::StrCat(resolved_to.rotary_dim(), ", as rope"));
   }
   return absl::OkStatus();
-}
-
-// All rotary_dim / 2 columns, zero frequencies included, without a multiplier.
-FrequenciesPtr AllColumns(const kernels::ResolvedRope& resolved, int64_t length) {
-  kernels::ResolvedRope::AtSeqLen evaluated = resolved.Evaluate(length);
-  kernels::Frequencies frequencies;
-  frequencies.key = kernels::TableKey(evaluated.inv_freq, 1);
-  frequencies.inv_freq = std::move(evaluated.inv_freq);
-  return std::make_shared<const kernels::Frequencies>(std::move(frequencies));
 }
 
 // to - from, by axis; three axes where either has them.
@@ -174,8 +175,8 @@ bool SameFrequencies(const kernels::ResolvedRope& resolved_to, const TokenPositi
   if (&resolved_to == &resolved_from && !resolved_to.DependsOnSeqLen()) return true;
   if (resolved_to.attention_factor() != resolved_from.attention_factor()) return false;
   if (resolved_to.config().mrope != resolved_from.config().mrope) return false;
-  ByLength all_to([&](int64_t length) { return AllColumns(resolved_to, length); });
-  ByLength all_from([&](int64_t length) { return AllColumns(resolved_from, length); });
+  ByLength all_to([&](int64_t length) { return resolved_to.ForDifferences(length); });
+  ByLength all_from([&](int64_t length) { return resolved_from.ForDifferences(length); });
   int64_t checked_to = 0;  // lengths that were compared last
   int64_t checked_from = 0;
   for (int64_t token = 0; token < tokens; ++token) {
@@ -189,6 +190,66 @@ bool SameFrequencies(const kernels::ResolvedRope& resolved_to, const TokenPositi
   return true;
 }
 
+// The longest sequence decides for all of them, where the config says so.
+void ApplyPolicy(const kernels::ResolvedRope& resolved, TokenPositions& positions) {
+  if (resolved.config().seq_len_policy != kernels::SeqLenPolicy::kBatch) return;
+  if (positions.seq_len.empty()) return;
+  const int64_t longest = *std::ranges::max_element(positions.seq_len);
+  std::ranges::fill(positions.seq_len, longest);
+}
+
+absl::Status CheckRange(const kernels::ResolvedRope& resolved, const TokenPositions& positions) {
+  const std::optional<kernels::PositionRange> range = resolved.position_range();
+  if (!range.has_value()) return absl::OkStatus();
+  for (const std::vector<int64_t>& values : positions.values) {
+    for (const int64_t position : values) {
+      if (position >= range->first && position <= range->last) continue;
+      return absl::OutOfRangeError(absl::StrCat("positions: got ", position, ", want ",
+                                                range->first, " to ", range->last,
+                                                ": past it the scale of xpos is no float32"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// A difference scales as far as a position does that is as far from the centre.
+absl::Status CheckDistance(const kernels::ResolvedRope& resolved, const Plan& plan) {
+  const std::optional<kernels::PositionRange> range = resolved.position_range();
+  if (!range.has_value()) return absl::OkStatus();
+  const int64_t most = range->last - resolved.config().xpos->centre;
+  for (const int64_t difference : plan.positions[0]) {
+    if (std::abs(difference) <= most) continue;
+    return absl::OutOfRangeError(absl::StrCat("positions: got a move by ", difference,
+                                              ", want at most ", most,
+                                              ": past it the scale of xpos is no float32"));
+  }
+  return absl::OkStatus();
+}
+
+// Whose rows turn q, or k. Undoing a rotation takes the other's, which scale the other way.
+kernels::Side SideOf(bool is_k, v1::Operation operation) {
+  const bool undoes = operation == v1::OPERATION_INVERSE;
+  return is_k != undoes ? kernels::Side::kK : kernels::Side::kQ;
+}
+
+// Tokens whose frequencies are the same here and there move by the difference of their positions.
+absl::Status PlanDifference(const kernels::ResolvedRope& resolved, const TokenPositions& from,
+                            const TokenPositions& to, Plan& plan) {
+  const auto runs_of = [&](kernels::Side side) {
+    ByLength frequencies([&](int64_t length) { return resolved.ForDifferences(length, side); });
+    return MakeRuns(
+        [&](int64_t token) {
+          return RunFrequencies{frequencies.At(LengthOf(resolved, to, token)), nullptr};
+        },
+        to.sequence, nullptr, plan);
+  };
+  plan.runs = runs_of(kernels::Side::kQ);
+  if (resolved.DependsOnSide()) plan.k_runs = runs_of(kernels::Side::kK);
+  SubtractPositions(to, from, plan);
+  plan.mrope = MropeOf(resolved, std::max(to.axes, from.axes));
+  return CheckDistance(resolved, plan);
+}
+
 }  // namespace
 
 absl::Status PlanRotation(v1::Operation operation, RopeAt rope, Plan& plan) {
@@ -196,18 +257,27 @@ absl::Status PlanRotation(v1::Operation operation, RopeAt rope, Plan& plan) {
   ROPE_ASSIGN_OR_RETURN(const auto resolved,
                         ResolveFor(rope.entry, plan.tensors.front().layout.head_dim));
   ROPE_ASSIGN_OR_RETURN(plan.geometry, GeometryOf(rope.entry, *resolved));
+  ROPE_RETURN_IF_ERROR(CheckRange(*resolved, rope.positions));
+  ApplyPolicy(*resolved, rope.positions);
   plan.attention_factor = resolved->attention_factor();
   plan.conjugate = operation == v1::OPERATION_INVERSE || operation == v1::OPERATION_BACKWARD;
   const kernels::Multiplier multiplier = MultiplierOf(operation, plan.attention_factor_applied);
   if (multiplier == kernels::Multiplier::kInverseAttentionFactor) {
     ROPE_RETURN_IF_ERROR(CheckDivisor(plan.attention_factor, "OPERATION_INVERSE"));
   }
-  ByLength frequencies([&](int64_t length) { return resolved->ForSeqLen(length, multiplier); });
-  MakeRuns(
-      [&](int64_t token) {
-        return RunFrequencies{frequencies.At(LengthOf(*resolved, rope.positions, token)), nullptr};
-      },
-      rope.positions.sequence, nullptr, plan);
+  const auto runs_of = [&](bool is_k) {
+    const kernels::RowUse use = {.side = SideOf(is_k, operation)};
+    ByLength frequencies(
+        [&](int64_t length) { return resolved->ForSeqLen(length, multiplier, use); });
+    return MakeRuns(
+        [&](int64_t token) {
+          return RunFrequencies{frequencies.At(LengthOf(*resolved, rope.positions, token)),
+                                nullptr};
+        },
+        rope.positions.sequence, nullptr, plan);
+  };
+  plan.runs = runs_of(/*is_k=*/false);
+  if (resolved->DependsOnSide()) plan.k_runs = runs_of(/*is_k=*/true);
   WarnPastLength(resolved->config(), rope.positions, plan.warnings);
   plan.mrope = MropeOf(*resolved, rope.positions.axes);
   plan.positions = std::move(rope.positions.values);
@@ -225,25 +295,21 @@ absl::Status PlanReposition(RopeAt from, RopeAt to, Plan& plan) {
   ROPE_ASSIGN_OR_RETURN(const auto resolved_from, ResolveFor(from.entry, head_dim));
   ROPE_ASSIGN_OR_RETURN(plan.geometry, GeometryOf(to.entry, *resolved_to));
   ROPE_RETURN_IF_ERROR(CheckSameGeometry(from.entry, *resolved_from, to.entry, *resolved_to));
+  ApplyPolicy(*resolved_to, to.positions);
+  ApplyPolicy(*resolved_from, from.positions);
   WarnPastLength(resolved_to->config(), to.positions, plan.warnings);
   if (SameFrequencies(*resolved_to, to.positions, *resolved_from, from.positions, plan.tokens)) {
-    ByLength frequencies(
-        [&](int64_t length) { return resolved_to->ForSeqLen(length, kernels::Multiplier::kOne); });
-    MakeRuns(
-        [&](int64_t token) {
-          return RunFrequencies{frequencies.At(LengthOf(*resolved_to, to.positions, token)),
-                                nullptr};
-        },
-        to.positions.sequence, nullptr, plan);
-    SubtractPositions(to.positions, from.positions, plan);
-    plan.mrope = MropeOf(*resolved_to, std::max(to.positions.axes, from.positions.axes));
-    return absl::OkStatus();
+    return PlanDifference(*resolved_to, from.positions, to.positions, plan);
+  }
+  if (resolved_to->DependsOnSide() || resolved_from->DependsOnSide()) {
+    return InvalidField("reposition.from_rope", "another embedding with xpos in one of the two",
+                        "the same xpos in both, or none");
   }
   ROPE_RETURN_IF_ERROR(CheckDivisor(resolved_from->attention_factor(), "OPERATION_REPOSITION"));
   plan.attention_factor = resolved_to->attention_factor() / resolved_from->attention_factor();
-  ByLength all_to([&](int64_t length) { return AllColumns(*resolved_to, length); });
-  ByLength all_from([&](int64_t length) { return AllColumns(*resolved_from, length); });
-  MakeRuns(
+  ByLength all_to([&](int64_t length) { return resolved_to->ForDifferences(length); });
+  ByLength all_from([&](int64_t length) { return resolved_from->ForDifferences(length); });
+  plan.runs = MakeRuns(
       [&](int64_t token) {
         return RunFrequencies{all_to.At(LengthOf(*resolved_to, to.positions, token)),
                               all_from.At(LengthOf(*resolved_from, from.positions, token))};

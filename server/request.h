@@ -32,6 +32,7 @@ struct HeadSpan {
   int64_t begin = 0;
   int64_t end = 0;
   bool rotates = true;  // false: they pass through (v)
+  bool is_k = false;
 };
 
 // One tensor, validated.
@@ -65,6 +66,8 @@ struct Plan {
   kernels::PairGeometry geometry;
   bool conjugate = false;
   std::vector<TokenRun> runs;  // cover [0, tokens) in order, unless there are `rows`
+  // The same for k, where its rows are not those of q (xPos). Empty: they are.
+  std::vector<TokenRun> k_runs;
   // The caller's own rows: token t takes row positions[0][t].
   std::shared_ptr<const kernels::TablePage> rows;
   std::array<std::vector<int64_t>, 3> positions;       // by token; rows 1 and 2 only with mrope

@@ -18,10 +18,60 @@ std::optional<T> Optional(bool present, T value) {
   return present ? std::optional<T>(value) : std::nullopt;
 }
 
+using Layout = kernels::Mrope::Layout;
+
+// An enum of the schema and the kernels' values for its numbers from 1 on.
+template <typename T, size_t size>
+absl::StatusOr<std::optional<T>> ReadEnum(absl::string_view field, int number,
+                                          const T (&values)[size]) {
+  if (number == 0) return std::nullopt;
+  if (number < 0 || number > static_cast<int>(size)) {
+    return InvalidField(field, number, "a value that the schema names");
+  }
+  return values[number - 1];
+}
+
+template <typename T, size_t size>
+int WriteEnum(T value, const T (&values)[size]) {
+  for (size_t i = 0; i < size; ++i) {
+    if (values[i] == value) return static_cast<int>(i) + 1;
+  }
+  return 0;
+}
+
+// In the order of the schema's numbers.
+constexpr kernels::YarnRamp kRamps[] = {kernels::YarnRamp::kIndex, kernels::YarnRamp::kTurns};
+constexpr kernels::LongropeBranch kBranches[] = {kernels::LongropeBranch::kShort,
+                                                 kernels::LongropeBranch::kLong};
+constexpr kernels::SeqLenPolicy kPolicies[] = {kernels::SeqLenPolicy::kSequence,
+                                               kernels::SeqLenPolicy::kBatch};
+constexpr Layout kLayouts[] = {Layout::kSections, Layout::kInterleaved, Layout::kHwInterleaved,
+                               Layout::kAxial};
+constexpr kernels::Compat kCompats[] = {kernels::Compat::kHuggingFace, kernels::Compat::kVllm,
+                                        kernels::Compat::kLlamaCpp, kernels::Compat::kDeepSeek};
+constexpr kernels::Precision kPrecisions[] = {kernels::Precision::kExact,
+                                              kernels::Precision::kHuggingFace};
+
+absl::StatusOr<Layout> ReadLayout(const v1::RopeConfig& message) {
+  ROPE_ASSIGN_OR_RETURN(const std::optional<Layout> layout,
+                        ReadEnum("mrope_layout", message.mrope_layout(), kLayouts));
+  const bool interleaved = message.mrope_interleaved();
+  if (!layout.has_value()) return interleaved ? Layout::kInterleaved : Layout::kSections;
+  if (message.has_mrope_interleaved() && interleaved != (layout == Layout::kInterleaved)) {
+    return InvalidField("mrope_layout", v1::MropeLayout_Name(message.mrope_layout()),
+                        absl::StrCat("a layout that mrope_interleaved, ",
+                                     interleaved ? "true" : "false", ", does not contradict"));
+  }
+  return *layout;
+}
+
 absl::StatusOr<std::optional<kernels::Mrope>> ReadMrope(const v1::RopeConfig& message) {
   if (message.mrope_section_size() == 0) {
     if (message.mrope_interleaved()) {
       return InvalidField("mrope_interleaved", "true", "mrope_section beside it");
+    }
+    if (message.mrope_layout() != v1::MROPE_LAYOUT_UNSPECIFIED) {
+      return InvalidField("mrope_layout", "a layout", "mrope_section beside it");
     }
     return std::nullopt;
   }
@@ -31,9 +81,85 @@ absl::StatusOr<std::optional<kernels::Mrope>> ReadMrope(const v1::RopeConfig& me
   }
   kernels::Mrope mrope;
   for (int i = 0; i < 3; ++i) mrope.section[static_cast<size_t>(i)] = message.mrope_section(i);
-  mrope.layout = message.mrope_interleaved() ? kernels::Mrope::Layout::kInterleaved
-                                             : kernels::Mrope::Layout::kSections;
+  ROPE_ASSIGN_OR_RETURN(mrope.layout, ReadLayout(message));
   return mrope;
+}
+
+// Numbers only: they are few, and a spec is looked up by its own bytes, which payloads are not in.
+absl::StatusOr<std::vector<double>> ReadInvFreq(const v1::RopeConfig& message) {
+  std::vector<double> numbers;
+  if (!message.has_inv_freq()) return numbers;
+  const v1::Array& array = message.inv_freq();
+  if (!array.raw().empty() || array.strides_size() > 0) {
+    return InvalidField("inv_freq", array.raw().empty() ? "strides" : "raw bytes",
+                        "packed numbers");
+  }
+  const bool narrow = array.dtype() == v1::DTYPE_FP32;
+  if (!narrow && array.dtype() != v1::DTYPE_FP64 && array.dtype() != v1::DTYPE_UNSPECIFIED) {
+    return InvalidField("inv_freq.dtype", v1::DType_Name(array.dtype()),
+                        "DTYPE_FP64 or DTYPE_FP32");
+  }
+  const int count = array.numbers_size();
+  if (array.shape_size() > 1 || (array.shape_size() == 1 && array.shape(0) != count)) {
+    return InvalidField("inv_freq.shape",
+                        absl::StrCat("[", absl::StrJoin(array.shape(), ", "), "]"),
+                        absl::StrCat("one axis of its ", count, " numbers"));
+  }
+  if (count == 0) return InvalidField("inv_freq", "no numbers", "rotary_dim/2 of them");
+  for (const double number : array.numbers()) {
+    numbers.push_back(narrow ? static_cast<double>(static_cast<float>(number)) : number);
+  }
+  return numbers;
+}
+
+// What is switched, in place of a number of the formulas.
+absl::Status ReadSwitches(const v1::RopeConfig& m, kernels::RopeConfig& config) {
+  config.rotary_offset = Optional(m.has_rotary_offset(), int64_t{m.rotary_offset()});
+  config.attn_factor = Optional(m.has_attn_factor(), m.attn_factor());
+  config.alpha = Optional(m.has_alpha(), m.alpha());
+  config.mixed_b = Optional(m.has_mixed_b(), m.mixed_b());
+  ROPE_ASSIGN_OR_RETURN(config.ramp, ReadEnum("ramp", m.ramp(), kRamps));
+  ROPE_ASSIGN_OR_RETURN(config.longrope_branch,
+                        ReadEnum("longrope_branch", m.longrope_branch(), kBranches));
+  ROPE_ASSIGN_OR_RETURN(config.seq_len_policy,
+                        ReadEnum("seq_len_policy", m.seq_len_policy(), kPolicies));
+  if (m.has_xpos()) {
+    config.xpos = kernels::XPos{.scale_base = m.xpos().scale_base(), .centre = m.xpos().centre()};
+  }
+  ROPE_ASSIGN_OR_RETURN(config.mrope, ReadMrope(m));
+  ROPE_ASSIGN_OR_RETURN(config.inv_freq, ReadInvFreq(m));
+  return absl::OkStatus();
+}
+
+void WriteSwitches(const kernels::RopeConfig& config, v1::RopeConfig& m) {
+  if (config.rotary_offset) m.set_rotary_offset(*config.rotary_offset);
+  if (config.attn_factor) m.set_attn_factor(*config.attn_factor);
+  if (config.alpha) m.set_alpha(*config.alpha);
+  if (config.mixed_b) m.set_mixed_b(*config.mixed_b);
+  if (config.ramp) m.set_ramp(static_cast<v1::YarnRamp>(WriteEnum(*config.ramp, kRamps)));
+  if (config.longrope_branch) {
+    m.set_longrope_branch(
+        static_cast<v1::LongropeBranch>(WriteEnum(*config.longrope_branch, kBranches)));
+  }
+  if (config.seq_len_policy) {
+    m.set_seq_len_policy(
+        static_cast<v1::SeqLenPolicy>(WriteEnum(*config.seq_len_policy, kPolicies)));
+  }
+  if (config.xpos) {
+    m.mutable_xpos()->set_scale_base(config.xpos->scale_base);
+    m.mutable_xpos()->set_centre(config.xpos->centre);
+  }
+  if (config.mrope) {
+    for (const int64_t count : config.mrope->section) m.add_mrope_section(count);
+    m.set_mrope_interleaved(config.mrope->layout == Layout::kInterleaved);
+    m.set_mrope_layout(static_cast<v1::MropeLayout>(WriteEnum(config.mrope->layout, kLayouts)));
+  }
+  if (!config.inv_freq.empty()) {
+    v1::Array& array = *m.mutable_inv_freq();
+    array.set_dtype(v1::DTYPE_FP64);
+    array.add_shape(static_cast<int64_t>(config.inv_freq.size()));
+    array.mutable_numbers()->Add(config.inv_freq.begin(), config.inv_freq.end());
+  }
 }
 
 }  // namespace
@@ -62,7 +188,7 @@ absl::StatusOr<kernels::RopeConfig> ReadRopeConfig(const v1::RopeConfig& m) {
   config.high_freq_factor = Optional(m.has_high_freq_factor(), m.high_freq_factor());
   config.short_factor.assign(m.short_factor().begin(), m.short_factor().end());
   config.long_factor.assign(m.long_factor().begin(), m.long_factor().end());
-  ROPE_ASSIGN_OR_RETURN(config.mrope, ReadMrope(m));
+  ROPE_RETURN_IF_ERROR(ReadSwitches(m, config));
   return config;
 }
 
@@ -90,10 +216,7 @@ v1::RopeConfig WriteRopeConfig(const kernels::RopeConfig& config) {
   if (config.high_freq_factor) m.set_high_freq_factor(*config.high_freq_factor);
   m.mutable_short_factor()->Add(config.short_factor.begin(), config.short_factor.end());
   m.mutable_long_factor()->Add(config.long_factor.begin(), config.long_factor.end());
-  if (config.mrope) {
-    for (const int64_t count : config.mrope->section) m.add_mrope_section(count);
-    m.set_mrope_interleaved(config.mrope->layout == kernels::Mrope::Layout::kInterleaved);
-  }
+  WriteSwitches(config, m);
   return m;
 }
 
@@ -139,9 +262,10 @@ absl::Status CheckSpec(const v1::RopeSpec& spec) {
   if (spec.has_layer() && !spec.layer_type().empty()) {
     return InvalidField("rope", "layer and layer_type", "at most one of them");
   }
-  if (!spec.config_id().empty() && (spec.has_layer() || !spec.layer_type().empty() ||
-                                    spec.pairing() != v1::PAIRING_UNSPECIFIED)) {
-    return InvalidField("rope.config_id", "it beside layer, layer_type or pairing",
+  if (!spec.config_id().empty() &&
+      (spec.has_layer() || !spec.layer_type().empty() ||
+       spec.pairing() != v1::PAIRING_UNSPECIFIED || spec.compat() != v1::COMPAT_UNSPECIFIED)) {
+    return InvalidField("rope.config_id", "it beside layer, layer_type, pairing or compat",
                         "it alone: it names them too");
   }
   return absl::OkStatus();
@@ -152,6 +276,18 @@ kernels::LayerChoice ChoiceOf(const v1::RopeSpec& spec) {
   if (spec.has_layer()) choice.layer = spec.layer();
   choice.layer_type = spec.layer_type();
   return choice;
+}
+
+absl::StatusOr<kernels::Compat> ReadCompat(v1::Compat compat) {
+  ROPE_ASSIGN_OR_RETURN(const std::optional<kernels::Compat> read,
+                        ReadEnum("rope.compat", compat, kCompats));
+  return read.value_or(kernels::Compat::kDefault);
+}
+
+absl::StatusOr<kernels::Precision> ReadPrecision(v1::Precision precision) {
+  ROPE_ASSIGN_OR_RETURN(const std::optional<kernels::Precision> read,
+                        ReadEnum("rope.precision", precision, kPrecisions));
+  return read.value_or(kernels::Precision::kExact);
 }
 
 }  // namespace rope::server

@@ -12,12 +12,13 @@
 #include "kernels/config_json.h"
 #include "kernels/dtype.h"
 #include "kernels/rope_config.h"
+#include "kernels/rope_readings.h"
 #include "rope/v1/config.pb.h"
 
 namespace rope::server {
 
-// INVALID_ARGUMENT: an unknown rope_type, an mrope_section without three counts. Values are checked
-// by kernels::Validate.
+// INVALID_ARGUMENT: an unknown rope_type or number of an enum, an mrope_section without three
+// counts, inv_freq as bytes. Values are checked by kernels::Validate.
 absl::StatusOr<kernels::RopeConfig> ReadRopeConfig(const v1::RopeConfig& message);
 
 v1::RopeConfig WriteRopeConfig(const kernels::RopeConfig& config);
@@ -34,6 +35,10 @@ absl::Status CheckSpec(const v1::RopeSpec& spec);
 std::string SpecKey(const v1::RopeSpec& spec);
 
 kernels::LayerChoice ChoiceOf(const v1::RopeSpec& spec);
+
+// INVALID_ARGUMENT: a number that the schema does not name.
+absl::StatusOr<kernels::Compat> ReadCompat(v1::Compat compat);
+absl::StatusOr<kernels::Precision> ReadPrecision(v1::Precision precision);
 
 }  // namespace rope::server
 

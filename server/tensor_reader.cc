@@ -31,7 +31,7 @@ absl::StatusOr<std::vector<HeadSpan>> ReadHeads(const v1::Tensor& tensor, int64_
                                                 const std::string& path) {
   if (tensor.head_ranges_size() == 0) {
     ROPE_RETURN_IF_ERROR(CheckRole(tensor.role(), path));
-    return std::vector<HeadSpan>{{0, heads, true}};
+    return std::vector<HeadSpan>{{0, heads, true, tensor.role() == v1::ROLE_K}};
   }
   if (tensor.role() != v1::ROLE_UNSPECIFIED) {
     return InvalidField(path + ".role", "it beside head_ranges", "the roles of the ranges alone");
@@ -48,7 +48,7 @@ absl::StatusOr<std::vector<HeadSpan>> ReadHeads(const v1::Tensor& tensor, int64_
                           absl::StrCat("ranges in order, from head ", next, " to at most ", heads));
     }
     if (range.begin() > next) spans.push_back({next, range.begin(), false});
-    spans.push_back({range.begin(), range.end(), !passes});
+    spans.push_back({range.begin(), range.end(), !passes, range.role() == v1::ROLE_K});
     next = range.end();
   }
   if (next < heads) spans.push_back({next, heads, false});

@@ -19,6 +19,15 @@ enum class Pairing {
   kInterleaved,  // 2i with 2i + 1 (GPT-J, DeepSeek)
 };
 
+// How YaRN counts between its edges.
+enum class YarnRamp { kUnspecified, kIndex, kTurns };
+
+// The list that longrope divides by; unspecified: by each sequence's length.
+enum class LongropeBranch { kUnspecified, kShort, kLong };
+
+// Which axis of a three-axis position each frequency takes; unspecified: as mrope_interleaved says.
+enum class MropeLayout { kUnspecified, kSections, kInterleaved, kHwInterleaved, kAxial };
+
 struct RopeConfig {
   std::string rope_type = {};  // empty: "default"
   std::optional<double> rope_theta = {};
@@ -40,6 +49,13 @@ struct RopeConfig {
   std::vector<double> long_factor = {};
   std::vector<int64_t> mrope_section = {};
   std::optional<bool> mrope_interleaved = {};
+  MropeLayout mrope_layout = MropeLayout::kUnspecified;
+  std::optional<double> attn_factor = {};
+  YarnRamp ramp = YarnRamp::kUnspecified;
+  LongropeBranch longrope_branch = LongropeBranch::kUnspecified;
+  std::optional<double> alpha = {};
+  std::optional<double> mixed_b = {};
+  std::vector<double> inv_freq = {};  // in place of those of rope_theta
 };
 
 // Names one rotary embedding: exactly one of the first four.

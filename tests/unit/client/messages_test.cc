@@ -31,6 +31,17 @@ void SetEveryField(google::protobuf::Message& message) {
       case google::protobuf::FieldDescriptor::CPPTYPE_STRING:
         reflection->SetString(&message, field, std::to_string(value));
         break;
+      case google::protobuf::FieldDescriptor::CPPTYPE_ENUM:
+        reflection->SetEnumValue(&message, field, 2);
+        break;
+      case google::protobuf::FieldDescriptor::
+          CPPTYPE_MESSAGE: {  // an Array, as the client sends it
+        auto& array = dynamic_cast<v1::Array&>(*reflection->MutableMessage(&message, field));
+        array.set_dtype(v1::DTYPE_FP64);
+        array.add_shape(1);
+        array.add_numbers(value);
+        break;
+      }
       default:
         FAIL() << field->full_name() << " has a type that this test does not know";
     }

@@ -83,8 +83,8 @@ TEST(ParseTest, WrongTypesNameThePath) {
 }
 
 TEST(ParseTest, UnknownTypeNamesThePath) {
-  ExpectInvalid(R"({"rope_scaling": {"rope_type": "ntk"}})",
-                "rope_scaling.rope_type: got \"ntk\", want one of default");
+  ExpectInvalid(R"({"rope_scaling": {"rope_type": "spiral"}})",
+                "rope_scaling.rope_type: got \"spiral\", want one of default");
 }
 
 TEST(ParseTest, WholeNumbersMayBeWrittenAsFloatsAndBack) {
@@ -216,10 +216,11 @@ TEST(SpellingTest, LengthNames) {
 
 TEST(SpellingTest, UnknownKeysInsideTheRopeObjectsWarn) {
   const LayerConfig layer = Read(
-      R"({"rope_theta": 1, "whatever": 1, "rope_scaling": {"type": "linear", "attn_factor": 1}})");
+      R"({"rope_theta": 1, "whatever": 1,
+          "rope_scaling": {"type": "linear", "extrapolation_factor": 1}})");
   EXPECT_THAT(layer.warnings,
-              ElementsAre("rope_scaling: key \"attn_factor\" is not known and has no effect (vLLM "
-                          "multiplies with it)"));
+              ElementsAre("rope_scaling: key \"extrapolation_factor\" is not known and has no "
+                          "effect (vLLM weighs yarn's ramp with it, by 1 unless given)"));
 }
 
 TEST(SpellingTest, ManyUnknownKeysAreCounted) {
@@ -488,6 +489,41 @@ TEST(PairingTest, ModelTypeDecides) {
 TEST(PairingTest, RopeInterleaveOverrules) {
   EXPECT_EQ(Read(R"({"model_type": "deepseek_v3", "rope_interleave": false})").pairing,
             Pairing::kHalf);
+}
+
+TEST(ErnieTest, SectionsAreReadAsHeightWidthTime) {
+  for (const char* parameters : {R"("rope_type": "ernie_3d", "freq_allocation": 20)",
+                                 R"("rope_type": "ernie_3d", "mrope_section": [22, 22, 20])",
+                                 R"("type": "default", "mrope_section": [22, 22, 20])"}) {
+    const LayerConfig layer = Read(
+        std::string(R"({"model_type": "ernie4_5_vl_moe_text", "head_dim": 128, "rope_theta": 5e5,
+                             "rope_parameters": {)") +
+        parameters + "}}");
+    EXPECT_THAT(layer.warnings, IsEmpty()) << parameters;
+    EXPECT_EQ(layer.config.mrope,
+              (Mrope{.section = {20, 22, 22}, .layout = Mrope::Layout::kHwInterleaved}))
+        << parameters;
+    EXPECT_EQ(layer.pairing, Pairing::kInterleaved);
+  }
+}
+
+TEST(ErnieTest, WithoutCountsIsInvalid) {
+  ExpectInvalid(R"({"head_dim": 128, "rope_parameters": {"rope_type": "ernie_3d"}})",
+                "rope_parameters.freq_allocation: got nothing, want the count of t");
+  ExpectInvalid(R"({"rope_parameters": {"rope_type": "ernie_3d", "freq_allocation": 20}})",
+                "rope_parameters.freq_allocation: got 20 without a head_dim");
+}
+
+TEST(SwitchesTest, KeysOfOtherModelCodeAreRead) {
+  const RopeConfig config =
+      Read(R"({"head_dim": 64, "rotary_dim": 16, "rotary_offset": 48, "rope_scaling":
+               {"type": "yarn", "attn_factor": 0.5, "alpha": 3, "mixed_b": 0.5}})")
+          .config;
+  EXPECT_EQ(config.rotary_offset, 48);
+  EXPECT_EQ(config.attn_factor, 0.5);
+  EXPECT_EQ(config.alpha, 3);
+  EXPECT_EQ(config.mixed_b, 0.5);
+  EXPECT_EQ(Read(R"({"inv_freq": [1, 0.5]})").config.inv_freq, (std::vector<double>{1, 0.5}));
 }
 
 }  // namespace

@@ -25,6 +25,12 @@ TEST(DefaultsOfTest, FractionsAreThoseOfHuggingFace) {
   EXPECT_EQ(DefaultsOf("phi3").partial_rotary_factor, std::nullopt);
 }
 
+TEST(DefaultsOfTest, ErniesSectionsAreHeightWidthTime) {
+  EXPECT_TRUE(DefaultsOf("ernie4_5_moe_vl").mrope_hw_interleaved);
+  EXPECT_TRUE(DefaultsOf("ernie4_5_vl_text").mrope_hw_interleaved);
+  EXPECT_FALSE(DefaultsOf("ernie4_5").mrope_hw_interleaved);
+}
+
 TEST(DefaultsOfTest, UnknownTypeHasNone) {
   const ModelDefaults& defaults = DefaultsOf("llama");
   EXPECT_EQ(defaults.rope_theta, std::nullopt);
@@ -32,6 +38,7 @@ TEST(DefaultsOfTest, UnknownTypeHasNone) {
   EXPECT_EQ(defaults.head_dim, std::nullopt);
   EXPECT_EQ(defaults.no_rope_layer_interval, std::nullopt);
   EXPECT_FALSE(defaults.sliding_layers_unscaled);
+  EXPECT_FALSE(defaults.mrope_hw_interleaved);
 }
 
 }  // namespace

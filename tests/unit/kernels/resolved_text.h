@@ -12,9 +12,9 @@
 namespace rope::testing {
 
 inline std::string MropeText(const kernels::Mrope& mrope) {
-  const bool interleaved = mrope.layout == kernels::Mrope::Layout::kInterleaved;
-  return absl::StrFormat(" mrope %s%d,%d,%d", interleaved ? "interleaved " : "", mrope.section[0],
-                         mrope.section[1], mrope.section[2]);
+  constexpr const char* kLayouts[] = {"", "interleaved ", "hw ", "axial "};
+  return absl::StrFormat(" mrope %s%d,%d,%d", kLayouts[static_cast<size_t>(mrope.layout)],
+                         mrope.section[0], mrope.section[1], mrope.section[2]);
 }
 
 // The parameters that the formula of the type reads.
@@ -25,7 +25,10 @@ inline std::string TypeText(const kernels::RopeConfig& config) {
     case kernels::RopeType::kLinear:
       return absl::StrFormat("linear f%g", *config.factor);
     case kernels::RopeType::kDynamic:
+      if (config.alpha.has_value()) return absl::StrFormat("dynamic a%g", *config.alpha);
       return absl::StrFormat("dynamic f%g M%d", *config.factor, *config.max_position_embeddings);
+    case kernels::RopeType::kNtk:
+      return absl::StrFormat("ntk f%g", *config.factor);
     case kernels::RopeType::kYarn:
       return absl::StrFormat("yarn f%g L%d bf%g bs%g %s", *config.factor,
                              *config.original_max_position_embeddings, *config.beta_fast,

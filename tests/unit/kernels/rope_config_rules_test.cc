@@ -114,12 +114,49 @@ const Rule kRules[] = {
      {"0.5", "1", "null"}},
     {"KeysAreKnown",
      R"({"head_dim": 64, "rope_theta": 10000, "rope_scaling": {$, "factor": 2}})",
-     {{R"("rope_type": "ntk")", "rope_scaling.rope_type: got \"ntk\", want one of default"},
+     {{R"("rope_type": "spiral")", "rope_scaling.rope_type: got \"spiral\", want one of default"},
       {R"("type": "linear", "factor": 3)", "config_json: got key \"factor\" twice"}},
      {{R"("type": "linear", "facter": 4)", "key \"facter\" is not known and has no effect"},
-      {R"("type": "linear", "alpha": 1000)", "(Hunyuan enlarges the base with it)"},
+      {R"("type": "linear", "alpha": 1000)", "alpha has no effect for rope_type linear"},
       {R"("type": "linear", "beta_fast": 32)", "beta_fast has no effect for rope_type linear"}},
      {R"("type": "linear")", R"("rope_type": "linear", "typo": null)"}},
+    {"AttnFactorMultiplies",
+     std::string(kYarn) + R"("factor": 4, "attn_factor": $}})",
+     {{"-1", "attn_factor: got -1, want a finite number >= 0"},
+      {"\"1\"", "attn_factor: got \"1\", want a number"}},
+     {{"2, \"attention_factor\": 1.138629436111989", "no effect beside attention_factor"}},
+     {"0.87825", "0", "null"}},
+    {"AlphaIsPositive",
+     R"({"head_dim": 64, "rope_theta": 10000, "rope_scaling": {"type": "dynamic", "alpha": $}})",
+     {{"0", "alpha: got 0, want a finite number > 0"},
+      {"-1", "alpha: got -1, want a finite number > 0"},
+      {"null", "factor: got nothing, want a number > 0 for rope_type dynamic"}},
+     {{"1000", "alpha 1000 enlarges the base to"},
+      {"1000, \"factor\": 4", "factor 4 has no effect beside alpha"}},
+     {}},
+    {"MixedBIsNotNegative",
+     R"({"head_dim": 64, "rope_theta": 10000, "rope_scaling": {"type": "ntk", $}})",
+     {{R"("factor": 4, "mixed_b": -1)", "mixed_b: got -1, want a finite number >= 0"},
+      {R"("mixed_b": 1)", "factor: got nothing, want a number > 0 for rope_type ntk"}},
+     {{R"("factor": 0.5)", "factor 0.5 is below 1"}},
+     {R"("factor": 4, "mixed_b": 0.625)", R"("factor": 4, "mixed_b": 0)", R"("factor": 4)"}},
+    {"InvFreqIsComplete",
+     R"({"head_dim": 8, "rope_theta": 10000, "rope_parameters": {$}})",
+     {{R"("inv_freq": [1, 0.5, 0.1])", "inv_freq: got 3 numbers, want rotary_dim/2, 4"},
+      {R"("inv_freq": [1, -0.5, 0.1, 0])", "inv_freq[1]: got -0.5, want a finite number >= 0"},
+      {R"("inv_freq": [0, 0, 0, 0])", "inv_freq: got zeros alone"},
+      {R"("inv_freq": [1, 1, 1, 1], "rope_type": "linear", "factor": 2)",
+       "rope_type: got linear, want default beside inv_freq"}},
+     {{R"("inv_freq": [1, 0.5, 0.6, 0])", "inv_freq[2] 0.6 is larger than 0.5 before it"}},
+     {R"("inv_freq": [1, 0.5, 0.5, 0])", R"("inv_freq": [2, 1, 0.1, 0.01], "attention_factor": 2)",
+      R"("inv_freq": null)"}},
+    {"RotaryOffsetLeavesRoom",
+     R"({"head_dim": 64, "rope_theta": 10000, "rotary_dim": 16, "rotary_offset": $})",
+     {{"49", "rotary_offset: got 49, want 0 to head_dim - rotary_dim, 48"},
+      {"-1", "rotary_offset: got -1, want 0 to"},
+      {"0.5", "rotary_offset: got 0.5, want a whole number"}},
+     {},
+     {"48", "0", "7", "null"}},
 };
 
 // The status of reading and validating; OK fills `warnings`.
@@ -161,7 +198,8 @@ TEST_P(ConfigRuleTest, WarnsWithTheNumbers) {
 }
 
 TEST_P(ConfigRuleTest, PassesInSilence) {
-  ASSERT_FALSE(GetParam().passed.empty());
+  // Some settings are worth a line whatever their value.
+  ASSERT_FALSE(GetParam().passed.empty() && GetParam().warned.empty());
   for (const std::string& passed : GetParam().passed) {
     std::vector<std::string> warnings;
     EXPECT_THAT(Check(With(passed), warnings), IsOk()) << passed;

@@ -229,12 +229,22 @@ TEST(ParseRopeTypeTest, EveryNameReadsBack) {
 TEST(ParseRopeTypeTest, OldNamesAreRead) {
   EXPECT_EQ(*ParseRopeType("su"), RopeType::kLongrope);
   EXPECT_EQ(*ParseRopeType("mrope"), RopeType::kDefault);
+  EXPECT_EQ(*ParseRopeType("ernie_3d"), RopeType::kDefault);
 }
 
 TEST(ParseRopeTypeTest, UnknownNameListsTheNames) {
-  EXPECT_THAT(ParseRopeType("ntk"),
+  EXPECT_THAT(ParseRopeType("spiral"),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("rope_type: got \"ntk\", want one of default, linear")));
+                       HasSubstr("rope_type: got \"spiral\", want one of default, linear")));
+}
+
+TEST(ParseRopeTypeTest, TypesOfOtherImplementationsSayWhatToWrite) {
+  for (const auto& [name, want] : {std::pair("deepseek_yarn", "want yarn, with compat deepseek"),
+                                   std::pair("telechat3-yarn", "want yarn; where"),
+                                   std::pair("xdrope", "want a type for one or three axes"),
+                                   std::pair("openpangu", "want default, with mrope_section")}) {
+    EXPECT_THAT(ParseRopeType(name), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(want)));
+  }
 }
 
 std::vector<int> Axes(const Mrope& mrope, int64_t count) {
@@ -250,6 +260,16 @@ TEST(MropeTest, SectionsTakeAxesInBlocks) {
 TEST(MropeTest, InterleavedTakesAxesInTurnAndTheRestFromT) {
   const Mrope mrope = {.section = {4, 2, 1}, .layout = Mrope::Layout::kInterleaved};
   EXPECT_THAT(Axes(mrope, 7), ElementsAre(0, 1, 2, 0, 1, 0, 0));
+}
+
+TEST(MropeTest, HwInterleavedTakesHAndWInTurnAndTLast) {
+  const Mrope mrope = {.section = {3, 2, 2}, .layout = Mrope::Layout::kHwInterleaved};
+  EXPECT_THAT(Axes(mrope, 7), ElementsAre(1, 2, 1, 2, 0, 0, 0));
+}
+
+TEST(MropeTest, AxialTakesAxesInBlocks) {
+  const Mrope mrope = {.section = {0, 2, 2}, .layout = Mrope::Layout::kAxial};
+  EXPECT_THAT(Axes(mrope, 4), ElementsAre(1, 1, 2, 2));
 }
 
 }  // namespace

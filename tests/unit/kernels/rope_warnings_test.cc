@@ -158,5 +158,41 @@ TEST(WarningsTest, RotaryDimTruncatedOrContradicted) {
   EXPECT_THAT(WarningsOf(config), ElementsAre(HasSubstr("rotary_dim 32 is used")));
 }
 
+TEST(WarningsTest, SettingsWithoutEffect) {
+  RopeConfig config = {.head_dim = 64};
+  config.ramp = YarnRamp::kTurns;
+  config.attn_factor = 2;
+  config.longrope_branch = LongropeBranch::kLong;
+  config.alpha = 2;
+  config.mixed_b = 0.5;
+  config.seq_len_policy = SeqLenPolicy::kBatch;
+  EXPECT_THAT(WarningsOf(config),
+              ElementsAre("attn_factor has no effect for rope_type default",
+                          "ramp has no effect for rope_type default",
+                          "longrope_branch has no effect for rope_type default",
+                          "alpha has no effect for rope_type default",
+                          "mixed_b has no effect for rope_type default",
+                          "seq_len_policy has no effect for rope_type default"));
+}
+
+TEST(WarningsTest, RampByTurnsHasNoEdgesToRound) {
+  RopeConfig config = Yarn();
+  config.ramp = YarnRamp::kTurns;
+  EXPECT_THAT(WarningsOf(config), IsEmpty());
+  config.truncate = true;
+  EXPECT_THAT(WarningsOf(config), ElementsAre(HasSubstr("truncate has no effect beside ramp")));
+}
+
+TEST(WarningsTest, FixedLongropeList) {
+  RopeConfig config = {.rope_type = RopeType::kLongrope, .head_dim = 4};
+  config.short_factor = {1, 1};
+  config.long_factor = {1, 2};
+  config.original_max_position_embeddings = 16;
+  config.max_position_embeddings = 64;
+  EXPECT_THAT(WarningsOf(config), IsEmpty());
+  config.longrope_branch = LongropeBranch::kShort;
+  EXPECT_THAT(WarningsOf(config), ElementsAre(HasSubstr("the short list is used for every")));
+}
+
 }  // namespace
 }  // namespace rope::kernels

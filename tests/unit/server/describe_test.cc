@@ -154,6 +154,80 @@ TEST_F(DescribeTest, WarningsOfTheConfigAreShown) {
   EXPECT_THAT(answer->warnings(), Contains(HasSubstr("factor")));
 }
 
+TEST_F(DescribeTest, RampAndScalingOfTheClassicCase) {
+  v1::DescribeRequest request = Plain();
+  v1::RopeConfig& config = *request.mutable_rope()->mutable_config();
+  config.set_head_dim(256);
+  config.set_rope_type("yarn");
+  config.set_factor(8);
+  config.set_original_max_position_embeddings(8192);
+  config.set_beta_slow(1);
+  config.set_beta_fast(4);
+  config.set_ramp(v1::YARN_RAMP_TURNS);
+  const auto answer = Ask(request);
+  ASSERT_THAT(answer, IsOk());
+  EXPECT_THAT(answer->ramp().low_wavelength(), DoubleNear(2048, 1e-9));
+  EXPECT_THAT(answer->ramp().high_wavelength(), DoubleNear(8192, 1e-9));
+  EXPECT_THAT(answer->ramp().low_index(), DoubleNear(80.43, 0.01));
+  EXPECT_THAT(answer->ramp().high_index(), DoubleNear(99.69, 0.01));
+  ASSERT_EQ(answer->scaling_size(), 128);
+  EXPECT_EQ(answer->scaling(80), v1::FREQUENCY_SCALING_KEPT);
+  EXPECT_EQ(answer->scaling(81), v1::FREQUENCY_SCALING_BLENDED);
+  EXPECT_EQ(answer->scaling(99), v1::FREQUENCY_SCALING_BLENDED);
+  EXPECT_EQ(answer->scaling(100), v1::FREQUENCY_SCALING_SCALED);
+  EXPECT_EQ(answer->config().ramp(), v1::YARN_RAMP_TURNS);
+  EXPECT_FALSE(Ask(Plain())->has_ramp());
+}
+
+TEST_F(DescribeTest, ReadingsAreThoseThatDiffer) {
+  v1::DescribeRequest request = Plain();
+  v1::RopeConfig& config = *request.mutable_rope()->mutable_config();
+  config.set_head_dim(64);
+  config.set_rope_type("yarn");
+  config.set_rope_theta(150000);
+  config.set_factor(32);
+  config.set_original_max_position_embeddings(4096);
+  config.set_truncate(false);
+  const auto answer = Ask(request);
+  ASSERT_THAT(answer, IsOk());
+  ASSERT_EQ(answer->readings_size(), 2);
+  EXPECT_EQ(answer->readings(0).implementation(), "llamacpp");
+  EXPECT_THAT(answer->readings(0).difference(), HasSubstr("rounds the ramp's edges"));
+  EXPECT_THAT(answer->readings(0).inv_freq_max_relative(), DoubleNear(0.763, 5e-4));
+  EXPECT_THAT(answer->readings(0).attention_factor(), DoubleNear(1.34657, 1e-5));
+  EXPECT_EQ(answer->readings(1).implementation(), "deepseek");
+  EXPECT_EQ(Ask(Plain())->readings_size(), 0);
+}
+
+TEST_F(DescribeTest, Float32AnglesAreJudgedAtTheModelsLength) {
+  v1::DescribeRequest request = Plain();
+  request.mutable_rope()->mutable_config()->set_head_dim(128);
+  request.mutable_rope()->mutable_config()->set_rope_theta(500000);
+  request.mutable_rope()->mutable_config()->set_max_position_embeddings(131072);
+  const auto answer = Ask(request);
+  ASSERT_THAT(answer, IsOk());
+  EXPECT_EQ(answer->float32_angle_position(), 131071);
+  EXPECT_GT(answer->float32_angle_error(), 1e-3);
+  EXPECT_LT(answer->float32_angle_error(), 1e-2);
+  request.mutable_rope()->mutable_config()->clear_max_position_embeddings();
+  request.set_seq_len(1024);
+  EXPECT_EQ(Ask(request)->float32_angle_position(), 1023);
+}
+
+TEST_F(DescribeTest, ExplicitFrequenciesComeBackAsTheyAre) {
+  v1::DescribeRequest request = Plain();
+  for (const double number : {1.0, 0.3, 0.03, 0.0}) {
+    request.mutable_rope()->mutable_config()->mutable_inv_freq()->add_numbers(number);
+  }
+  const auto answer = Ask(request);
+  ASSERT_THAT(answer, IsOk());
+  EXPECT_EQ(answer->inv_freq(1), 0.3);
+  EXPECT_EQ(answer->scaling(3), v1::FREQUENCY_SCALING_STILL);
+  EXPECT_EQ(answer->config().inv_freq().numbers(2), 0.03);
+  request.mutable_rope()->mutable_config()->mutable_inv_freq()->add_numbers(0);
+  ExpectFails(request, kInvalid, "rope.config.inv_freq: got 5 numbers, want rotary_dim/2, 4");
+}
+
 TEST_F(DescribeTest, BadPositionsAndLengthsAreNamed) {
   v1::DescribeRequest request = Plain();
   request.add_positions(limits::kPositionMax);

@@ -197,7 +197,7 @@ TEST(ConfigIdTest, AnotherInstanceGivesAnotherId) {
 TEST(ConfigIdTest, BesideLayerOrPairingIsInvalid) {
   v1::RopeSpec spec = ById(std::string(32, '0'));
   spec.set_pairing(v1::PAIRING_HALF);
-  ExpectFails(spec, kInvalid, "rope.config_id: got it beside layer, layer_type or pairing");
+  ExpectFails(spec, kInvalid, "rope.config_id: got it beside layer, layer_type, pairing or compat");
 }
 
 TEST(RegistryPairingTest, ExplicitWinsOverModelTypeWithAWarning) {

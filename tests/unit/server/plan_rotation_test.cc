@@ -1,0 +1,243 @@
+// What a config's switches do to tensors, from request to rotated numbers.
+#include "server/plan_rotation.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "server/executor.h"
+#include "server/limits.h"
+#include "server/validate.h"
+#include "tests/support/received_request.h"
+#include "tests/support/status_matchers.h"
+
+namespace rope::server {
+namespace {
+
+using ::rope::testing::IsOk;
+using ::rope::testing::RawBytes;
+using ::rope::testing::ReceivedRequest;
+using ::rope::testing::SetShape;
+using ::rope::testing::StatusIs;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::FloatNear;
+using ::testing::HasSubstr;
+using ::testing::Pointwise;
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+
+class PlanRotationTest : public ::testing::Test {
+ protected:
+  absl::StatusOr<Plan> Check(const v1::RotateRequest& sent) {
+    const ReceivedRequest received(sent);
+    return Validate(received.message, received.split, *registry_);
+  }
+
+  // The first tensor, rotated by the reference backend.
+  absl::StatusOr<std::vector<float>> Rotate(const v1::RotateRequest& sent) {
+    Request request;
+    const ReceivedRequest received(sent);
+    request.message = received.message;
+    auto plan = Validate(received.message, received.split, *registry_);
+    if (!plan.ok()) return plan.status();
+    request.plan = *std::move(plan);
+    Slice slice = {&request, 0, request.plan.tokens, absl::OkStatus()};
+    Executor(devices_, tables_, pool_).Run(absl::MakeSpan(&slice, 1));
+    if (!slice.status.ok()) return slice.status;
+    std::vector<float> values(static_cast<size_t>(request.plan.tensors[0].bytes) / sizeof(float));
+    std::memcpy(values.data(), request.outputs[0].data(), values.size() * sizeof(float));
+    return values;
+  }
+
+  // One head of `values` at each of consecutive positions from `start`.
+  static v1::RotateRequest Sample(const v1::RopeConfig& config, int64_t start,
+                                  const std::vector<float>& values, int64_t tokens = 1) {
+    v1::RotateRequest request;
+    *request.mutable_rope()->mutable_config() = config;
+    request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
+    request.mutable_positions()->set_start(start);
+    v1::Tensor& tensor = *request.add_tensors();
+    tensor.set_role(v1::ROLE_Q);
+    tensor.set_layout("SD");
+    tensor.mutable_array()->set_dtype(v1::DTYPE_FP32);
+    SetShape(*tensor.mutable_array(), {tokens, static_cast<int64_t>(values.size()) / tokens});
+    tensor.mutable_array()->set_raw(RawBytes(values));
+    return request;
+  }
+
+  static v1::RotateRequest AsK(v1::RotateRequest request) {
+    request.mutable_tensors(0)->set_role(v1::ROLE_K);
+    return request;
+  }
+
+  std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create("test", {}).value();
+  Devices devices_{kernels::CreateBackend("reference", {}).value()};
+  kernels::TableCache tables_{limits::kTableCacheBytes};
+  BufferPool pool_{limits::kPooledBytesMax};
+};
+
+const std::vector<float> kEight = {1, 2, 3, 4, 5, 6, 7, 8};
+
+v1::RopeConfig HeadDim(int64_t head_dim) {
+  v1::RopeConfig config;
+  config.set_head_dim(head_dim);
+  return config;
+}
+
+TEST_F(PlanRotationTest, AWindowAtAnOffsetTurnsThoseChannelsAndNoOthers) {
+  v1::RopeConfig config = HeadDim(8);
+  config.set_rotary_dim(4);
+  config.set_rotary_offset(3);
+  const auto got = Rotate(Sample(config, 9, kEight));
+  ASSERT_THAT(got, IsOk());
+  // The same channels as a head of their own.
+  const auto window = Rotate(Sample(HeadDim(4), 9, {4, 5, 6, 7}));
+  ASSERT_THAT(window, IsOk());
+  EXPECT_THAT(*got,
+              ElementsAre(1, 2, 3, window->at(0), window->at(1), window->at(2), window->at(3), 8));
+}
+
+TEST_F(PlanRotationTest, WindowsAtOtherOffsetsCannotBeRepositionedBetween) {
+  v1::RopeConfig config = HeadDim(8);
+  config.set_rotary_dim(4);
+  config.set_rotary_offset(4);
+  v1::RotateRequest request = Sample(config, 9, kEight);
+  request.set_operation(v1::OPERATION_REPOSITION);
+  request.mutable_reposition()->mutable_from()->set_start(1);
+  *request.mutable_reposition()->mutable_from_rope() = request.rope();
+  request.mutable_reposition()->mutable_from_rope()->mutable_config()->set_rotary_offset(0);
+  EXPECT_THAT(Check(request),
+              StatusIs(kInvalid, HasSubstr("reposition.from_rope: got rotary_offset 0, want 4")));
+}
+
+v1::RopeConfig XPosConfig() {
+  v1::RopeConfig config = HeadDim(8);
+  config.mutable_xpos()->set_scale_base(64);
+  config.mutable_xpos()->set_centre(100);
+  return config;
+}
+
+double Dot(const std::vector<float>& a, const std::vector<float>& b) {
+  return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+}
+
+TEST_F(PlanRotationTest, XPosProductsOfQAndKFollowTheirDistanceAlone) {
+  const auto product = [this](int64_t q, int64_t k) {
+    return Dot(*Rotate(Sample(XPosConfig(), q, kEight)),
+               *Rotate(AsK(Sample(XPosConfig(), k, kEight))));
+  };
+  const double near = product(110, 100);
+  EXPECT_NEAR(product(1510, 1500), near, 1e-3);
+  EXPECT_NEAR(product(12, 2), near, 1e-3);
+  EXPECT_LT(std::fabs(product(1000, 10)), std::fabs(near));  // it decays
+  // At the centre nothing is scaled.
+  EXPECT_EQ(*Rotate(Sample(XPosConfig(), 100, kEight)), *Rotate(Sample(HeadDim(8), 100, kEight)));
+}
+
+TEST_F(PlanRotationTest, XPosInverseAndRepositionTakeTheScaleAlong) {
+  for (const bool is_k : {false, true}) {
+    const auto as = [is_k](const v1::RotateRequest& r) { return is_k ? AsK(r) : r; };
+    const auto at_300 = Rotate(as(Sample(XPosConfig(), 300, kEight)));
+    ASSERT_THAT(at_300, IsOk());
+    v1::RotateRequest inverse = as(Sample(XPosConfig(), 300, *at_300));
+    inverse.set_operation(v1::OPERATION_INVERSE);
+    EXPECT_THAT(*Rotate(inverse), Pointwise(FloatNear(1e-4F), kEight));
+    v1::RotateRequest move = as(Sample(XPosConfig(), 90, *at_300));
+    move.set_operation(v1::OPERATION_REPOSITION);
+    move.mutable_reposition()->mutable_from()->set_start(300);
+    EXPECT_THAT(*Rotate(move),
+                Pointwise(FloatNear(1e-4F), *Rotate(as(Sample(XPosConfig(), 90, kEight)))));
+  }
+}
+
+TEST_F(PlanRotationTest, XPosPastFloat32IsOutOfRange) {
+  EXPECT_THAT(Check(Sample(XPosConfig(), 1 << 20, kEight)),
+              StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("positions: got 1048576")));
+  v1::RotateRequest move = Sample(XPosConfig(), 0, kEight);
+  move.set_operation(v1::OPERATION_REPOSITION);
+  move.mutable_reposition()->mutable_from()->set_start(1 << 20);
+  EXPECT_THAT(Check(move),
+              StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("got a move by -1048576")));
+}
+
+TEST_F(PlanRotationTest, RepositionBetweenXPosAndNoneIsRefused) {
+  v1::RotateRequest request = Sample(XPosConfig(), 100, kEight);
+  request.set_operation(v1::OPERATION_REPOSITION);
+  request.mutable_reposition()->mutable_from()->set_start(1);
+  v1::RopeSpec& from = *request.mutable_reposition()->mutable_from_rope();
+  *from.mutable_config() = HeadDim(8);
+  from.set_pairing(v1::PAIRING_HALF);
+  EXPECT_THAT(Check(request), StatusIs(kInvalid, HasSubstr("another embedding with xpos")));
+}
+
+v1::RopeConfig DynamicConfig() {
+  v1::RopeConfig config = HeadDim(8);
+  config.set_rope_type("dynamic");
+  config.set_factor(4);
+  config.set_max_position_embeddings(4);
+  return config;
+}
+
+TEST_F(PlanRotationTest, TheLongestSequenceDecidesForAllWhereTheConfigOrCompatSaysSo) {
+  // Two packed sequences, of 2 and of 6 tokens: the second is past the model's 4.
+  const auto frequencies_of_first = [this](const v1::RotateRequest& sent) {
+    v1::RotateRequest request = sent;
+    request.mutable_tensors(0)->set_layout("TD");
+    v1::Array& offsets = *request.mutable_positions()->mutable_cu_seqlens();
+    for (const double offset : {0.0, 2.0, 8.0}) offsets.add_numbers(offset);
+    const auto plan = Check(request);
+    EXPECT_THAT(plan, IsOk());
+    return plan.ok() ? plan->runs.front().frequencies->inv_freq
+                     : std::vector<kernels::InverseFrequency>();
+  };
+  const std::vector<float> values(64, 1.0F);
+  const v1::RotateRequest by_sequence = Sample(DynamicConfig(), 0, values, 8);
+  v1::RotateRequest by_policy = by_sequence;
+  by_policy.mutable_rope()->mutable_config()->set_seq_len_policy(v1::SEQ_LEN_POLICY_BATCH);
+  v1::RotateRequest by_compat = by_sequence;
+  by_compat.mutable_rope()->set_compat(v1::COMPAT_HF);
+  EXPECT_NE(frequencies_of_first(by_sequence), frequencies_of_first(by_policy));
+  EXPECT_EQ(frequencies_of_first(by_compat), frequencies_of_first(by_policy));
+}
+
+TEST_F(PlanRotationTest, CompatExpandsToFieldsAndSaysWhatItChanged) {
+  v1::RopeConfig config = HeadDim(64);
+  config.set_rope_type("yarn");
+  config.set_factor(40);
+  config.set_original_max_position_embeddings(4096);
+  config.set_mscale(0.707);
+  v1::RotateRequest request = Sample(config, 5, std::vector<float>(64, 1.0F));
+  const auto plain = Check(request);
+  ASSERT_THAT(plain, IsOk());
+  request.mutable_rope()->set_compat(v1::COMPAT_DEEPSEEK);
+  const auto deepseek = Check(request);
+  ASSERT_THAT(deepseek, IsOk());
+  EXPECT_NEAR(plain->attention_factor, 1.36889, 1e-5);
+  EXPECT_NEAR(deepseek->attention_factor, 1.2608, 1e-4);
+  EXPECT_THAT(deepseek->warnings, Contains(HasSubstr("DeepSeek's code takes mscale for itself")));
+}
+
+TEST_F(PlanRotationTest, CompatIsRefusedWhereItCouldNotAct) {
+  const auto entry = registry_->Find(Sample(HeadDim(8), 0, kEight).rope());
+  ASSERT_THAT(entry, IsOk());
+  v1::RopeSpec spec;
+  spec.set_config_id((*entry)->config_id());
+  EXPECT_THAT(registry_->Find(spec), IsOk());
+  spec.set_compat(v1::COMPAT_VLLM);
+  EXPECT_THAT(registry_->Find(spec),
+              StatusIs(kInvalid, HasSubstr("rope.config_id: got it beside")));
+  v1::RopeSpec model = Sample(HeadDim(8), 0, kEight).rope();
+  model.set_compat(v1::COMPAT_HF);
+  EXPECT_THAT(registry_->Register("mine", model), StatusIs(kInvalid, HasSubstr("rope.compat")));
+  model.set_compat(static_cast<v1::Compat>(77));
+  EXPECT_THAT(registry_->Find(model), StatusIs(kInvalid, HasSubstr("rope.compat: got 77")));
+}
+
+}  // namespace
+}  // namespace rope::server
