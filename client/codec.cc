@@ -35,6 +35,8 @@ v1::Operation ToMessage(Operation operation) {
       return v1::OPERATION_INVERSE;
     case Operation::kBackward:
       return v1::OPERATION_BACKWARD;
+    case Operation::kReposition:
+      return v1::OPERATION_REPOSITION;
   }
   return v1::OPERATION_UNSPECIFIED;
 }
@@ -62,6 +64,8 @@ v1::Positions ToMessage(const Positions& positions) {
     SetIntegers(positions.cu_seqlens, {}, *message.mutable_cu_seqlens());
   }
   message.mutable_seq_len()->Add(positions.seq_len.begin(), positions.seq_len.end());
+  if (positions.cp_size.has_value()) message.set_cp_size(*positions.cp_size);
+  if (positions.cp_rank.has_value()) message.set_cp_rank(*positions.cp_rank);
   return message;
 }
 
@@ -72,12 +76,29 @@ v1::RotateRequest HeadOf(const RotateRequest& request, const std::string& reques
   *head.mutable_positions() = ToMessage(request.positions);
   head.set_operation(ToMessage(request.operation));
   head.set_return_attention_factor(request.return_attention_factor);
+  if (request.reposition.has_value()) {
+    v1::Reposition& reposition = *head.mutable_reposition();
+    *reposition.mutable_from() = ToMessage(request.reposition->from);
+    if (request.reposition->from_rope.has_value()) {
+      *reposition.mutable_from_rope() = ToMessage(*request.reposition->from_rope);
+    }
+  }
   return head;
+}
+
+v1::Role ToMessage(Role role) {
+  return role == Role::kQ ? v1::ROLE_Q : v1::ROLE_K;
 }
 
 v1::Tensor ToMessage(const TensorView& tensor) {
   v1::Tensor message;
-  message.set_role(tensor.role == Role::kQ ? v1::ROLE_Q : v1::ROLE_K);
+  if (tensor.head_ranges.empty()) message.set_role(ToMessage(tensor.role));
+  for (const HeadRange& range : tensor.head_ranges) {
+    v1::HeadRange& item = *message.add_head_ranges();
+    if (range.role.has_value()) item.set_role(ToMessage(*range.role));
+    item.set_begin(range.begin);
+    item.set_end(range.end);
+  }
   message.set_layout(tensor.layout);
   message.mutable_array()->set_dtype(ToMessage(tensor.dtype));
   message.mutable_array()->mutable_shape()->Add(tensor.shape.begin(), tensor.shape.end());

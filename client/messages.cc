@@ -58,6 +58,7 @@ v1::RopeConfig ToMessage(const RopeConfig& config) {
   ROPE_SET(attn_factor);
   ROPE_SET(alpha);
   ROPE_SET(mixed_b);
+  ROPE_SET(rotary_offset);
 #undef ROPE_SET
   message.mutable_short_factor()->Add(config.short_factor.begin(), config.short_factor.end());
   message.mutable_long_factor()->Add(config.long_factor.begin(), config.long_factor.end());
@@ -71,6 +72,13 @@ v1::RopeConfig ToMessage(const RopeConfig& config) {
   }
   if (config.mrope_layout != MropeLayout::kUnspecified) {
     message.set_mrope_layout(static_cast<v1::MropeLayout>(config.mrope_layout));
+  }
+  if (config.seq_len_policy != SeqLenPolicy::kUnspecified) {
+    message.set_seq_len_policy(static_cast<v1::SeqLenPolicy>(config.seq_len_policy));
+  }
+  if (config.xpos.has_value()) {
+    message.mutable_xpos()->set_scale_base(config.xpos->scale_base);
+    message.mutable_xpos()->set_centre(config.xpos->centre);
   }
   if (!config.inv_freq.empty()) {
     message.mutable_inv_freq()->set_dtype(v1::DTYPE_FP64);
@@ -105,6 +113,7 @@ RopeConfig FromMessage(const v1::RopeConfig& message) {
   ROPE_GET(attn_factor);
   ROPE_GET(alpha);
   ROPE_GET(mixed_b);
+  ROPE_GET(rotary_offset);
 #undef ROPE_GET
   config.short_factor = ToVector<double>(message.short_factor());
   config.long_factor = ToVector<double>(message.long_factor());
@@ -112,6 +121,10 @@ RopeConfig FromMessage(const v1::RopeConfig& message) {
   config.ramp = static_cast<YarnRamp>(message.ramp());
   config.longrope_branch = static_cast<LongropeBranch>(message.longrope_branch());
   config.mrope_layout = static_cast<MropeLayout>(message.mrope_layout());
+  config.seq_len_policy = static_cast<SeqLenPolicy>(message.seq_len_policy());
+  if (message.has_xpos()) {
+    config.xpos = {.scale_base = message.xpos().scale_base(), .centre = message.xpos().centre()};
+  }
   config.inv_freq = ToVector<double>(message.inv_freq().numbers());
   return config;
 }
@@ -127,6 +140,7 @@ v1::RopeSpec ToMessage(const RopeSpec& spec) {
   if (spec.layer.has_value()) message.set_layer(*spec.layer);
   message.set_layer_type(spec.layer_type);
   message.set_pairing(ToMessage(spec.pairing));
+  message.set_compat(static_cast<v1::Compat>(spec.compat));
   return message;
 }
 

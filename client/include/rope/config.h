@@ -28,6 +28,18 @@ enum class LongropeBranch { kUnspecified, kShort, kLong };
 // Which axis of a three-axis position each frequency takes; unspecified: as mrope_interleaved says.
 enum class MropeLayout { kUnspecified, kSections, kInterleaved, kHwInterleaved, kAxial };
 
+// Whose length decides dynamic and longrope: each sequence's (unspecified), or the longest one's.
+enum class SeqLenPolicy { kUnspecified, kSequence, kBatch };
+
+// Whose reading of a config counts where implementations disagree.
+enum class Compat { kUnspecified, kHf, kVllm, kLlamacpp, kDeepseek };
+
+// q and k scale in opposite directions with the distance to a centre.
+struct XPos {
+  double scale_base = 512;
+  int64_t centre = 0;
+};
+
 struct RopeConfig {
   std::string rope_type = {};  // empty: "default"
   std::optional<double> rope_theta = {};
@@ -55,7 +67,10 @@ struct RopeConfig {
   LongropeBranch longrope_branch = LongropeBranch::kUnspecified;
   std::optional<double> alpha = {};
   std::optional<double> mixed_b = {};
-  std::vector<double> inv_freq = {};  // in place of those of rope_theta
+  std::vector<double> inv_freq = {};          // in place of those of rope_theta
+  std::optional<int64_t> rotary_offset = {};  // first rotated channel
+  std::optional<XPos> xpos = {};
+  SeqLenPolicy seq_len_policy = SeqLenPolicy::kUnspecified;
 };
 
 // Names one rotary embedding: exactly one of the first four.
@@ -71,6 +86,7 @@ struct RopeSpec {
   std::string layer_type = {};
 
   Pairing pairing = Pairing::kUnspecified;
+  Compat compat = Compat::kUnspecified;
 };
 
 }  // namespace rope::client

@@ -35,6 +35,15 @@ struct Reading {
   double inv_freq_max_relative = 0;  // largest relative difference of an inverse frequency
 };
 
+// Where yarn and llama3 blend between kept and divided frequencies: indices of frequencies, which
+// may be fractions, and wavelengths in positions per turn.
+struct Ramp {
+  double low_index = 0;   // kept up to here
+  double high_index = 0;  // divided from here on
+  double low_wavelength = 0;
+  double high_wavelength = 0;
+};
+
 struct DescribeReply {
   std::string config_id = {};  // names this spec on this server, layer and pairing included
   RopeConfig config = {};      // with every default filled in
@@ -48,7 +57,8 @@ struct DescribeReply {
   std::vector<double> wavelengths = {};  // [rotary_dim/2], positions per turn
   std::vector<std::string> warnings = {};
   std::vector<Reading> readings = {};
-  std::vector<Row> rows = {};  // one for each position that was asked for
+  std::optional<Ramp> ramp = {};  // none: this rope_type has none
+  std::vector<Row> rows = {};     // one for each position that was asked for
 };
 
 struct Model {

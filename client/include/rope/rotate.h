@@ -30,12 +30,23 @@ struct Positions {
   std::vector<int64_t> cu_seqlens = {};  // packed sequences: where each begins, then T
   // Final length for dynamic and longrope configs: one value, or one for each sequence.
   std::vector<int64_t> seq_len = {};
+  // Context parallel: the tensors hold chunks cp_rank and 2*cp_size - 1 - cp_rank of each sequence,
+  // cut into 2*cp_size. Both or none.
+  std::optional<int32_t> cp_size = {};
+  std::optional<int32_t> cp_rank = {};
 };
 
 enum class Operation {
-  kRotate,    // turn by the angle, times the attention factor
-  kInverse,   // undo a rotation
-  kBackward,  // gradient of a rotation
+  kRotate,      // turn by the angle, times the attention factor
+  kInverse,     // undo a rotation
+  kBackward,    // gradient of a rotation
+  kReposition,  // move rotated tensors from `reposition` to `rope` and `positions`
+};
+
+// Where rotated tensors stand now.
+struct Reposition {
+  Positions from = {};
+  std::optional<RopeSpec> from_rope = {};  // unset: the request's
 };
 
 struct RotateRequest {
@@ -43,6 +54,7 @@ struct RotateRequest {
   RopeSpec rope = {};
   Positions positions = {};
   Operation operation = Operation::kRotate;
+  std::optional<Reposition> reposition = {};  // with Operation::kReposition alone
   // True: the attention factor is left to the caller.
   bool return_attention_factor = false;
   std::vector<TensorView> tensors = {};
@@ -58,7 +70,8 @@ struct StageTimes {
 
 struct RotateReply {
   std::string request_id = {};
-  double attention_factor = 0;  // of the config, whether applied or not
+  // Of the config, whether applied or not; kReposition: of `rope` over that of `from_rope`.
+  double attention_factor = 0;
   bool attention_factor_applied = false;
   std::string device = {};  // what ran it
   StageTimes microseconds = {};

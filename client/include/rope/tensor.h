@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,9 +25,18 @@ constexpr int64_t ElementBytes(DType dtype) {
   return dtype == DType::kFloat32 ? 4 : 2;
 }
 
+// Heads [begin, end) of a tensor that holds several things (packed QKV).
+struct HeadRange {
+  std::optional<Role> role = {};  // unset: passes through (v)
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
 // A packed, row-major tensor to rotate.
 struct TensorView {
-  Role role = Role::kQ;
+  Role role = Role::kQ;  // of all heads, without head_ranges
+  // In order, without overlap; heads in none of them pass through.
+  std::vector<HeadRange> head_ranges = {};
   // A letter for each axis, outermost first: B batch, S position in the sequence, T token of a
   // packed batch, H head, L layer, D channel (last). For example "BSHD" or "THD".
   std::string layout = {};

@@ -110,6 +110,31 @@ TEST(EncodeRotateTest, EveryWayToSayPositions) {
   EXPECT_THAT(positions.seq_len(), ElementsAre(10));
 }
 
+TEST(EncodeRotateTest, RepositionContextParallelAndHeadRangesGoAsTheyAre) {
+  std::vector<float> data(2);
+  RotateRequest request;
+  request.operation = Operation::kReposition;
+  request.positions = {.start = 5, .cp_size = 4, .cp_rank = 0};
+  request.reposition = {.from = {.start = 9}, .from_rope = RopeSpec{.model = "m"}};
+  request.tensors = {{.head_ranges = {{Role::kQ, 0, 1}, {std::nullopt, 1, 2}, {Role::kK, 2, 3}},
+                      .layout = "TD",
+                      .shape = {1, 2},
+                      .data = data.data()}};
+  const v1::RotateRequest message = Encoded(request);
+  EXPECT_EQ(message.operation(), v1::OPERATION_REPOSITION);
+  EXPECT_EQ(message.positions().cp_size(), 4);
+  EXPECT_TRUE(message.positions().has_cp_rank());
+  EXPECT_EQ(message.reposition().from().start(), 9);
+  EXPECT_EQ(message.reposition().from_rope().model(), "m");
+  const v1::Tensor& tensor = message.tensors(0);
+  EXPECT_EQ(tensor.role(), v1::ROLE_UNSPECIFIED);
+  ASSERT_EQ(tensor.head_ranges_size(), 3);
+  EXPECT_EQ(tensor.head_ranges(0).role(), v1::ROLE_Q);
+  EXPECT_EQ(tensor.head_ranges(1).role(), v1::ROLE_UNSPECIFIED);
+  EXPECT_EQ(tensor.head_ranges(2).begin(), 2);
+  EXPECT_EQ(tensor.head_ranges(2).end(), 3);
+}
+
 TEST(EncodeRotateTest, NoTokensIsLegal) {
   RotateRequest request = RequestFor({});
   request.positions = {.position_ids_shape = {0}};

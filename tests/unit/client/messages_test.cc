@@ -34,9 +34,14 @@ void SetEveryField(google::protobuf::Message& message) {
       case google::protobuf::FieldDescriptor::CPPTYPE_ENUM:
         reflection->SetEnumValue(&message, field, 2);
         break;
-      case google::protobuf::FieldDescriptor::
-          CPPTYPE_MESSAGE: {  // an Array, as the client sends it
-        auto& array = dynamic_cast<v1::Array&>(*reflection->MutableMessage(&message, field));
+      case google::protobuf::FieldDescriptor::CPPTYPE_MESSAGE: {
+        google::protobuf::Message* part = reflection->MutableMessage(&message, field);
+        if (auto* xpos = dynamic_cast<v1::XPos*>(part)) {
+          xpos->set_scale_base(value);
+          xpos->set_centre(value);
+          break;
+        }
+        auto& array = dynamic_cast<v1::Array&>(*part);  // as the client sends it
         array.set_dtype(v1::DTYPE_FP64);
         array.add_shape(1);
         array.add_numbers(value);
@@ -65,8 +70,12 @@ TEST(MessagesTest, UnsetFieldsStayUnset) {
 }
 
 TEST(MessagesTest, SpecNamesLayerAndPairing) {
-  const v1::RopeSpec spec = ToMessage(RopeSpec{
-      .config_json = "{}", .layer = 0, .layer_type = "full_attention", .pairing = Pairing::kHalf});
+  const v1::RopeSpec spec = ToMessage(RopeSpec{.config_json = "{}",
+                                               .layer = 0,
+                                               .layer_type = "full_attention",
+                                               .pairing = Pairing::kHalf,
+                                               .compat = Compat::kLlamacpp});
+  EXPECT_EQ(spec.compat(), v1::COMPAT_LLAMACPP);
   EXPECT_EQ(spec.config_json(), "{}");
   EXPECT_TRUE(spec.has_layer());
   EXPECT_EQ(spec.layer_type(), "full_attention");
