@@ -35,8 +35,6 @@ struct HeadRange {
 // A packed, row-major tensor to rotate.
 struct TensorView {
   Role role = Role::kQ;  // of all heads, without head_ranges
-  // In order, without overlap; heads in none of them pass through.
-  std::vector<HeadRange> head_ranges = {};
   // A letter for each axis, outermost first: B batch, S position in the sequence, T token of a
   // packed batch, H head, L layer, D channel (last). For example "BSHD" or "THD".
   std::string layout = {};
@@ -46,6 +44,8 @@ struct TensorView {
   // Where the rotated tensor goes: as many bytes as `data`, and may be the same memory. Null: the
   // reply allocates.
   void* output = nullptr;
+  // In order, without overlap; heads in none of them pass through.
+  std::vector<HeadRange> head_ranges = {};
 };
 
 // A rotated tensor, of the shape and type that were asked for.

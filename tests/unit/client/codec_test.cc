@@ -116,10 +116,10 @@ TEST(EncodeRotateTest, RepositionContextParallelAndHeadRangesGoAsTheyAre) {
   request.operation = Operation::kReposition;
   request.positions = {.start = 5, .cp_size = 4, .cp_rank = 0};
   request.reposition = {.from = {.start = 9}, .from_rope = RopeSpec{.model = "m"}};
-  request.tensors = {{.head_ranges = {{Role::kQ, 0, 1}, {std::nullopt, 1, 2}, {Role::kK, 2, 3}},
-                      .layout = "TD",
+  request.tensors = {{.layout = "TD",
                       .shape = {1, 2},
-                      .data = data.data()}};
+                      .data = data.data(),
+                      .head_ranges = {{Role::kQ, 0, 1}, {std::nullopt, 1, 2}, {Role::kK, 2, 3}}}};
   const v1::RotateRequest message = Encoded(request);
   EXPECT_EQ(message.operation(), v1::OPERATION_REPOSITION);
   EXPECT_EQ(message.positions().cp_size(), 4);
