@@ -6,6 +6,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/commands.h"
+#include "client/cli/files.h"
+#include "client/cli/plot.h"
 
 namespace rope::client {
 namespace {
@@ -94,6 +96,12 @@ void PrintPage(const DescribeReply& reply) {
   PrintRows(reply);
 }
 
+Status WritePlot(const DescribeReply& reply, const std::string& path) {
+  if (reply.rotates) return WriteFile(path, PlotSvg(reply), "");
+  return Status(StatusCode::kFailedPrecondition,
+                "--plot: got a layer without rotary embedding, want one that rotates");
+}
+
 }  // namespace
 
 std::vector<Flag> DescribeFlags() {
@@ -102,13 +110,13 @@ std::vector<Flag> DescribeFlags() {
       {"head_dim", FlagKind::kInteger, "N", "Channels of a head, where the config does not say."},
       {"positions", FlagKind::kIntegers, "0,1,2", "Positions whose cos and sin to print."},
       {"json", FlagKind::kSwitch, "", "Print the answer as JSON."},
-      {"plot", FlagKind::kText, "FILE.svg", "Not built yet."},
+      {"plot", FlagKind::kText, "FILE.svg", "Draw the frequencies, wavelengths and decay."},
   });
 }
 
 int RunDescribe(const Arguments& arguments) {
-  if (arguments.Has("plot")) {
-    return Fail(Status(StatusCode::kUnimplemented, "--plot: not built yet"));
+  if (arguments.Has("plot") && arguments.Has("json")) {
+    return Misuse("--plot: got it and --json, want one of them");
   }
   Result<RopeSpec> spec = RopeSpecOf(arguments);
   if (!spec.ok()) return FailOrMisuse(spec.status());
@@ -126,6 +134,11 @@ int RunDescribe(const Arguments& arguments) {
   }
   const Result<DescribeReply> reply = client->Describe(request, CallOptionsOf(arguments));
   if (!reply.ok()) return Fail(reply.status());
+  if (arguments.Has("plot")) {
+    if (const Status status = WritePlot(*reply, arguments.Text("plot")); !status.ok()) {
+      return Fail(status);
+    }
+  }
   PrintPage(*reply);
   return kExitOk;
 }

@@ -79,6 +79,8 @@ absl::Span<const Command> Commands() {
       {"rotate", "", "Rotates tensors in .npy files.", RotateFlags(), &RunRotate},
       {"describe", "", "Says what a config means: frequencies, attention factor, warnings.",
        DescribeFlags(), &RunDescribe},
+      {"diagnose", "", "Names the setting that explains a tensor that somebody else rotated.",
+       DiagnoseFlags(), &RunDiagnose},
       {"verify", "FILE.json...", "Checks golden files against the server.", {}, &RunVerify},
       {"load", "", "Sends one request over and over and measures.", LoadFlags(), &RunLoadCommand},
       {"models", "", "Lists the models that the server knows by name.", {}, &RunModels},
@@ -126,6 +128,14 @@ std::vector<Flag> WithRopeFlags(std::vector<Flag> flags) {
   return all;
 }
 
+Result<Pairing> PairingOf(const Arguments& arguments) {
+  if (!arguments.Has("pairing")) return Pairing::kUnspecified;
+  const std::string pairing = arguments.Text("pairing");
+  if (pairing == "half") return Pairing::kHalf;
+  if (pairing == "interleaved") return Pairing::kInterleaved;
+  return Misused(absl::StrCat("--pairing: got ", pairing, ", want half or interleaved"));
+}
+
 Result<RopeSpec> RopeSpecOf(const Arguments& arguments) {
   const int named = static_cast<int>(arguments.Has("model")) +
                     static_cast<int>(arguments.Has("config")) +
@@ -144,13 +154,9 @@ Result<RopeSpec> RopeSpecOf(const Arguments& arguments) {
     }
     spec.layer = static_cast<int32_t>(*layer);
   }
-  if (arguments.Has("pairing")) {
-    const std::string pairing = arguments.Text("pairing");
-    if (pairing != "half" && pairing != "interleaved") {
-      return Misused(absl::StrCat("--pairing: got ", pairing, ", want half or interleaved"));
-    }
-    spec.pairing = pairing == "half" ? Pairing::kHalf : Pairing::kInterleaved;
-  }
+  const Result<Pairing> pairing = PairingOf(arguments);
+  if (!pairing.ok()) return pairing.status();
+  spec.pairing = *pairing;
   if (arguments.Has("config")) {
     Result<std::string> text = ReadFile(arguments.Text("config"), kConfigBytesMax);
     if (!text.ok()) return text.status();

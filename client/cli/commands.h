@@ -43,6 +43,7 @@ CallOptions CallOptionsOf(const Arguments& arguments);
 // error is a config that cannot be read.
 std::vector<Flag> WithRopeFlags(std::vector<Flag> flags);
 Result<RopeSpec> RopeSpecOf(const Arguments& arguments);
+Result<Pairing> PairingOf(const Arguments& arguments);  // unspecified where no flag says it
 
 // Say why on stderr, and return the exit status.
 int Fail(const Status& status);
@@ -50,6 +51,7 @@ int Misuse(absl::string_view message);
 int FailOrMisuse(const Status& status);  // of arguments: INVALID_ARGUMENT is misuse
 
 std::vector<Flag> DescribeFlags();
+std::vector<Flag> DiagnoseFlags();
 std::vector<Flag> LoadFlags();
 std::vector<Flag> RotateFlags();
 
@@ -57,6 +59,7 @@ int RunHealth(const Arguments& arguments);
 int RunModels(const Arguments& arguments);
 int RunInfo(const Arguments& arguments);
 int RunDescribe(const Arguments& arguments);
+int RunDiagnose(const Arguments& arguments);
 int RunRotate(const Arguments& arguments);
 int RunVerify(const Arguments& arguments);
 int RunLoadCommand(const Arguments& arguments);

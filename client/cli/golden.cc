@@ -142,15 +142,6 @@ double Load(const std::byte* element, DType dtype) {
                                                       : proto::FloatFromBFloat16(bits));
 }
 
-// Half the distance between neighbours of a 16-bit type at a finite value of it.
-double HalfUnit(double stored, DType dtype) {
-  if (dtype == DType::kFloat32) return 0;
-  const int mantissa_bits = dtype == DType::kFloat16 ? 10 : 7;
-  const int exponent_min = dtype == DType::kFloat16 ? -14 : -126;
-  const int exponent = stored == 0 ? exponent_min : std::max(std::ilogb(stored), exponent_min);
-  return std::ldexp(0.5, exponent - mantissa_bits);
-}
-
 double Ratio(double error, double tolerance) {
   if (error == 0) return 0;
   const double ratio = error / tolerance;
@@ -213,6 +204,14 @@ std::vector<std::byte> Store(const std::vector<double>& values, DType dtype) {
     }
   }
   return bytes;
+}
+
+double HalfUnit(double stored, DType dtype) {
+  if (dtype == DType::kFloat32) return 0;
+  const int mantissa_bits = dtype == DType::kFloat16 ? 10 : 7;
+  const int exponent_min = dtype == DType::kFloat16 ? -14 : -126;
+  const int exponent = stored == 0 ? exponent_min : std::max(std::ilogb(stored), exponent_min);
+  return std::ldexp(0.5, exponent - mantissa_bits);
 }
 
 Deviation Compare(const GoldenFile& golden, const GoldenTensor& tensor, DType dtype,

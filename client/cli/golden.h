@@ -47,6 +47,9 @@ Result<GoldenFile> ParseGolden(absl::string_view text);
 // Elements as `dtype`, rounded to nearest.
 std::vector<std::byte> Store(const std::vector<double>& values, DType dtype);
 
+// Half the distance between neighbours of a 16-bit type at a finite value of it; 0 for float32.
+double HalfUnit(double stored, DType dtype);
+
 struct Deviation {
   double ratio = 0;   // largest error / tolerance; 0/0 is 0, x/0 and NaN are infinite
   std::string where;  // the channel of that, and its numbers; empty where ratio is 0

@@ -54,6 +54,7 @@ TEST(CommandsTest, MisuseHasStatusTwo) {
       {{"describe", "--model=a", "--config_id=b"}, "got 2 of them, want exactly one"},
       {{"describe", "--model=a", "--layer=-1"}, "--layer: got -1"},
       {{"describe", "--model=a", "--pairing=both"}, "--pairing: got both"},
+      {{"diagnose"}, "--before: got nothing, want FILE.npy"},
       {{"health", "a", "b"}, "got two services"},
       {{"verify"}, "got no file"},
       {{"rotate", "--model=a"}, "--q, --k: got none"},
@@ -72,10 +73,10 @@ TEST(CommandsTest, FailedCallHasStatusOneAndSaysWhy) {
   EXPECT_THAT(outcome.err, HasSubstr("UNAVAILABLE: unix:/nonexistent/rope.sock: "));
 }
 
-TEST(CommandsTest, PlotIsRefusedByName) {
-  const Outcome outcome = Ropectl({"describe", "--model=a", "--plot=x.svg"});
-  EXPECT_EQ(outcome.exit_status, kExitFailed);
-  EXPECT_THAT(outcome.err, HasSubstr("UNIMPLEMENTED: --plot: not built yet"));
+TEST(CommandsTest, PlotAndJsonAtOnceAreWrongUsage) {
+  const Outcome outcome = Ropectl({"describe", "--model=a", "--plot=x.svg", "--json"});
+  EXPECT_EQ(outcome.exit_status, kExitUsage);
+  EXPECT_THAT(outcome.err, HasSubstr("--plot: got it and --json, want one of them"));
 }
 
 TEST(CommandsTest, ConfigThatCannotBeReadHasStatusOne) {
