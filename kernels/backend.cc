@@ -1,5 +1,7 @@
 #include "kernels/backend.h"
 
+#include <cmath>
+
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "kernels/backend_factories.h"
@@ -39,9 +41,24 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(std::string_view name,
                                                   name, absl::StrJoin(ListBackends(), ", ")));
 }
 
+namespace {
+
+void CheckBeside(const RotateJob& job) {
+  ROPE_CHECK(!IsFloat8(job.dtype));
+  ROPE_CHECK(job.input != job.output || job.stored() == job.dtype);
+  ROPE_CHECK(!job.norm || (std::isfinite(job.norm->eps) && job.norm->eps > 0));
+  ROPE_CHECK(std::isfinite(job.scale));
+  ROPE_CHECK(job.token_scales.empty() ||
+             static_cast<int64_t>(job.token_scales.size()) == job.tokens);
+  ROPE_CHECK(std::isfinite(job.output_scale) && job.output_scale > 0);
+}
+
+}  // namespace
+
 void CheckJob(const RotateJob& job) {
   ROPE_CHECK(job.tokens >= 0 && job.heads >= 0 && job.head_dim >= 0);
   if (job.tokens == 0 || job.heads == 0) return;
+  CheckBeside(job);
   const PairGeometry& geometry = job.geometry;
   ROPE_CHECK(job.input != nullptr && job.output != nullptr);
   ROPE_CHECK(geometry.pairs >= 0 && geometry.offset >= 0);

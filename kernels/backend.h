@@ -6,10 +6,18 @@
 //             returned.
 // Errors:     INTERNAL: the device failed; outputs of the batch are then undefined. No other code:
 //             jobs were validated before, and a malformed one is our bug (ROPE_CHECK).
-// Precision:  cos, sin and products in float32 (reference: double); fp16 and bf16 round to nearest
-//             even once, when stored. NaN stays NaN; infinities follow IEEE 754; denormals are
-//             kept, except that bf16 results below 2^-126 may become 0 where the cpu backend uses
-//             the CPU's own bf16 instructions (detail() then says AVX3_BF16).
+// Precision:  cos, sin and products in float32 (reference: double); outputs of fewer bits round
+//             to nearest even once, when stored. NaN stays NaN; infinities follow IEEE 754;
+//             denormals are kept, except that bf16 results below 2^-126 may become 0 where the cpu
+//             backend uses the CPU's own bf16 instructions (detail() then says AVX3_BF16).
+//             Beside the rotation everything is float32 too, but for the mean of the norm, which is
+//             a double. With u = 2^-24 and (a, b) a pair after the norm, a result may be off by
+//             what the rotation is allowed, 1.5e-7 * A * (|a| + |b|), plus
+//               3 u * A * (|a| + |b|)  for a norm: its factor, times the element, times the weight
+//               2 u * |result|         for scales: their product, times the element
+//               u * |result|           for an output_scale: the division
+//             all in units of the output, before it is rounded. fp8 saturates: what is past the
+//             largest number, infinities too, becomes the largest number; NaN stays NaN.
 #ifndef ROPE_KERNELS_BACKEND_H_
 #define ROPE_KERNELS_BACKEND_H_
 

@@ -1,59 +1,78 @@
 // The reference backend: the definition of RotateJob in scalar double arithmetic, rounded once.
 // Slow and obvious.
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kernels/backend_factories.h"
-#include "kernels/check.h"
-#include "kernels/float16.h"
+#include "kernels/element.h"
 
 namespace rope::kernels {
 namespace {
 
-double Load(const uint8_t* element, DType dtype) {
-  if (dtype == DType::kFloat32) {
-    float value = 0;
-    std::memcpy(&value, element, sizeof(value));
-    return value;
-  }
-  uint16_t bits = 0;
-  std::memcpy(&bits, element, sizeof(bits));
-  return dtype == DType::kFloat16 ? FromFloat16(bits) : FromBFloat16(bits);
+// Where a head's elements start, or would.
+const uint8_t* InputHead(const RotateJob& job, int64_t token, int64_t head) {
+  return static_cast<const uint8_t*>(job.input) +
+         (token * job.input_strides.token + head * job.input_strides.head) *
+             ElementBytes(job.dtype);
+}
+uint8_t* OutputHead(const RotateJob& job, int64_t token, int64_t head) {
+  return static_cast<uint8_t*>(job.output) +
+         (token * job.output_strides.token + head * job.output_strides.head) *
+             ElementBytes(job.stored());
 }
 
-void Store(double value, DType dtype, uint8_t* element) {
-  if (dtype == DType::kFloat32) {
-    const float rounded = static_cast<float>(value);
-    std::memcpy(element, &rounded, sizeof(rounded));
-    return;
+// x * weight / sqrt(mean(x * x) + eps).
+void Normalise(const RmsNorm& norm, std::vector<double>& head) {
+  double sum = 0;
+  for (const double x : head) sum += x * x;
+  const double rms = std::sqrt(sum / static_cast<double>(head.size()) + norm.eps);
+  for (size_t i = 0; i < head.size(); ++i) {
+    head[i] = head[i] / rms * (norm.weight == nullptr ? 1.0 : norm.weight[i]);
   }
-  const uint16_t bits = dtype == DType::kFloat16 ? ToFloat16(value) : ToBFloat16(value);
-  std::memcpy(element, &bits, sizeof(bits));
+}
+
+// Turns the pairs of a head; notes their channels.
+void TurnPairs(const RotateJob& job, const RowRef& row, std::vector<double>& head,
+               std::vector<bool>& turned) {
+  const PairGeometry& geometry = job.geometry;
+  const bool half = geometry.pairing == Pairing::kHalf;
+  for (int64_t i = 0; i < geometry.pairs; ++i) {
+    const auto first = static_cast<size_t>(geometry.offset + (half ? i : 2 * i));
+    const size_t second = first + static_cast<size_t>(half ? geometry.partner : 1);
+    const double a = head[first];
+    const double b = head[second];
+    const double c = row.page->Cos(row.index)[i];
+    const double s = job.conjugate ? -row.page->Sin(row.index)[i] : row.page->Sin(row.index)[i];
+    head[first] = a * c - b * s;
+    head[second] = b * c + a * s;
+    turned[first] = turned[second] = true;
+  }
 }
 
 void RotateHead(const RotateJob& job, int64_t token, int64_t head) {
   const int64_t bytes = ElementBytes(job.dtype);
-  const auto* input = static_cast<const uint8_t*>(job.input) +
-                      (token * job.input_strides.token + head * job.input_strides.head) * bytes;
-  auto* output = static_cast<uint8_t*>(job.output) +
-                 (token * job.output_strides.token + head * job.output_strides.head) * bytes;
-  if (input != output) std::memcpy(output, input, static_cast<size_t>(job.head_dim * bytes));
-
-  const PairGeometry& geometry = job.geometry;
-  const bool half = geometry.pairing == Pairing::kHalf;
-  const RowRef& row = job.rows[static_cast<size_t>(token)];
-  for (int64_t i = 0; i < geometry.pairs; ++i) {
-    const int64_t first = geometry.offset + (half ? i : 2 * i);
-    const int64_t second = first + (half ? geometry.partner : 1);
-    const double a = Load(input + first * bytes, job.dtype);
-    const double b = Load(input + second * bytes, job.dtype);
-    const double c = row.page->Cos(row.index)[i];
-    const double s = job.conjugate ? -row.page->Sin(row.index)[i] : row.page->Sin(row.index)[i];
-    Store(a * c - b * s, job.dtype, output + first * bytes);
-    Store(b * c + a * s, job.dtype, output + second * bytes);
+  const uint8_t* const input = InputHead(job, token, head);
+  uint8_t* const output = OutputHead(job, token, head);
+  const size_t token_index = static_cast<size_t>(token);
+  std::vector<double> values;
+  for (int64_t i = 0; i < job.head_dim; ++i) {
+    values.push_back(ReadElement(input + i * bytes, job.dtype));
+  }
+  std::vector<bool> turned(values.size(), false);
+  if (job.norm) Normalise(*job.norm, values);
+  TurnPairs(job, job.rows[token_index], values, turned);
+  const double token_scale = job.token_scales.empty() ? 1.0 : job.token_scales[token_index];
+  const bool copies = job.OnlyTurns();  // what no pair holds, bit for bit
+  if (copies && input != output) std::memcpy(output, input, values.size() * bytes);
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (copies && !turned[i]) continue;
+    WriteElement(values[i] * job.scale * token_scale / job.output_scale, job.stored(),
+                 output + static_cast<int64_t>(i) * ElementBytes(job.stored()));
   }
 }
 

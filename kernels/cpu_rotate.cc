@@ -1,5 +1,6 @@
 #include "kernels/cpu_rotate.h"
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -13,6 +14,7 @@
 #include "hwy/highway.h"
 #include "kernels/cpu_rotate_avx512bf16.h"
 #include "kernels/cpu_rotate_loops-inl.h"
+#include "kernels/element.h"
 #include "kernels/float16.h"
 
 #if HWY_TARGET == HWY_SCALAR
@@ -77,7 +79,51 @@ void RotateElements(const RotateJob& job, const RotateRange& range) {
   }
 }
 
+// What a job asks for beside the rotation: a head in floats, rounded once.
+void RotateHeadBeside(const RotateJob& job, int64_t token, const uint8_t* from, uint8_t* to,
+                      std::vector<float>& head) {
+  for (size_t i = 0; i < head.size(); ++i) {
+    const auto offset = static_cast<int64_t>(i) * ElementBytes(job.dtype);
+    head[i] = static_cast<float>(ReadElement(from + offset, job.dtype));
+  }
+  if (job.norm) {
+    double squares = 0;
+    for (const float x : head) squares += static_cast<double>(x) * x;
+    const double rms = std::sqrt(squares / static_cast<double>(head.size()) + job.norm->eps);
+    const auto factor = static_cast<float>(1.0 / rms);
+    for (size_t i = 0; i < head.size(); ++i) {
+      head[i] = head[i] * factor * (job.norm->weight == nullptr ? 1.0f : job.norm->weight[i]);
+    }
+  }
+  const size_t index = static_cast<size_t>(token);
+  auto* const bytes = reinterpret_cast<uint8_t*>(head.data());
+  RotateHead<DType::kFloat32>(job, job.rows[index], bytes, bytes);
+  const float scale = job.scale * (job.token_scales.empty() ? 1.0f : job.token_scales[index]);
+  for (size_t i = 0; i < head.size(); ++i) {
+    const auto offset = static_cast<int64_t>(i) * ElementBytes(job.stored());
+    const float scaled = head[i] * scale;
+    WriteElement(scaled / job.output_scale, job.stored(), to + offset);
+  }
+}
+
+void RotateBeside(const RotateJob& job, const RotateRange& range) {
+  std::vector<float> head_values(static_cast<size_t>(job.head_dim));
+  const Strides& in = job.input_strides;
+  const Strides& out = job.output_strides;
+  for (int64_t token = range.token_begin; token < range.token_end; ++token) {
+    for (int64_t head = range.head_begin; head < range.head_end; ++head) {
+      RotateHeadBeside(job, token,
+                       static_cast<const uint8_t*>(job.input) +
+                           (token * in.token + head * in.head) * ElementBytes(job.dtype),
+                       static_cast<uint8_t*>(job.output) +
+                           (token * out.token + head * out.head) * ElementBytes(job.stored()),
+                       head_values);
+    }
+  }
+}
+
 void Rotate(const RotateJob& job, const RotateRange& range, CpuStores /*stores*/) {
+  if (!job.OnlyTurns()) return RotateBeside(job, range);
   switch (job.dtype) {
     case DType::kFloat32:
       return RotateElements<DType::kFloat32>(job, range);
@@ -85,6 +131,9 @@ void Rotate(const RotateJob& job, const RotateRange& range, CpuStores /*stores*/
       return RotateElements<DType::kFloat16>(job, range);
     case DType::kBFloat16:
       return RotateElements<DType::kBFloat16>(job, range);
+    case DType::kFloat8E4M3:
+    case DType::kFloat8E5M2:
+      break;  // of no input
   }
 }
 

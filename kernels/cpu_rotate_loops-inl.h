@@ -16,6 +16,7 @@
 #include "hwy/highway.h"
 #include "kernels/cpu_rotate-inl.h"
 #include "kernels/cpu_rotate.h"
+#include "kernels/cpu_rotate_beside-inl.h"
 
 #if HWY_TARGET != HWY_SCALAR
 HWY_BEFORE_NAMESPACE();
@@ -242,8 +243,41 @@ void RotateFormat(const RotateJob& job, const RotateRange& range, CpuStores stor
   }
 }
 
+// Turns the head in the buffer, as an fp32 job in place does.
+template <class Format>
+void RotateBeside(const RotateJob& job, const RotateRange& range) {
+  const HeadBuffer buffer(job);
+  float* const values = buffer.values.get();
+  RotateJob turn = job;
+  turn.input = turn.output = values;
+  const View<float> view(turn);
+  const auto row = hwy::AllocateAligned<float>(RowFloats<Format>(job));
+  const int64_t in_bytes = ElementBytes(job.dtype);
+  const int64_t out_bytes = ElementBytes(job.stored());
+  for (int64_t token = range.token_begin; token < range.token_end; ++token) {
+    PrepareToken<Format>(job, token, row.get());
+    const float scale = job.token_scales.empty()
+                            ? job.scale
+                            : job.scale * job.token_scales[static_cast<size_t>(token)];
+    const auto* const from =
+        static_cast<const uint8_t*>(job.input) + token * job.input_strides.token * in_bytes;
+    auto* const to =
+        static_cast<uint8_t*>(job.output) + token * job.output_strides.token * out_bytes;
+    for (int64_t head = range.head_begin; head < range.head_end; ++head) {
+      WidenHead(job, from + head * job.input_strides.head * in_bytes, buffer);
+      if (job.norm) NormaliseHead(job.norm->eps, buffer);
+      RotateHead<Format, false, 0>(view, values, values, nullptr, row.get());
+      NarrowHead(job, scale, buffer, to + head * job.output_strides.head * out_bytes);
+    }
+  }
+}
+
 void Rotate(const RotateJob& job, const RotateRange& range, CpuStores stores) {
   const bool half = job.geometry.pairing == Pairing::kHalf;
+  if (!job.OnlyTurns()) {
+    return half ? RotateBeside<HalfFormat<Float32Elements> >(job, range)
+                : RotateBeside<InterleavedFormat<Float32Elements> >(job, range);
+  }
   switch (job.dtype) {
     case DType::kFloat32:
       return half ? RotateFormat<HalfFormat<Float32Elements> >(job, range, stores)
@@ -254,6 +288,9 @@ void Rotate(const RotateJob& job, const RotateRange& range, CpuStores stores) {
     case DType::kBFloat16:
       return half ? RotateFormat<BFloat16HalfFormat>(job, range, stores)
                   : RotateFormat<BFloat16InterleavedFormat>(job, range, stores);
+    case DType::kFloat8E4M3:
+    case DType::kFloat8E5M2:
+      break;  // of no input
   }
 }
 

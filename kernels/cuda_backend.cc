@@ -64,8 +64,11 @@ absl::StatusOr<std::vector<CudaPlacedJob>> PlaceJobs(absl::Span<const RotateJob>
   return placed;
 }
 
-CudaRectangle RectangleOf(const CudaPiece& piece) {
+CudaRectangle InputRectangle(const CudaPiece& piece) {
   return {piece.tokens, piece.heads, piece.job->head_dim, ElementBytes(piece.job->dtype)};
+}
+CudaRectangle OutputRectangle(const CudaPiece& piece) {
+  return {piece.tokens, piece.heads, piece.job->head_dim, ElementBytes(piece.job->stored())};
 }
 
 // A chunk on its way through a lane.
@@ -119,6 +122,22 @@ void FillRows(const CudaPiece& piece, const ChunkPages& pages, const CudaPageMir
   }
 }
 
+// Writes the piece's floats (cuda_batch.h); `device`: where the kernel will find them.
+void FillFloats(const CudaPiece& piece, char* pinned, const char* device, CudaJob& result) {
+  const RotateJob& job = *piece.job;
+  if (!job.token_scales.empty()) {
+    const size_t bytes = static_cast<size_t>(piece.tokens) * sizeof(float);
+    std::memcpy(pinned, job.token_scales.data() + piece.token, bytes);
+    result.token_scales = reinterpret_cast<const float*>(device);
+    pinned += bytes;
+    device += bytes;
+  }
+  if (job.norm && job.norm->weight != nullptr) {
+    std::memcpy(pinned, job.norm->weight, static_cast<size_t>(job.head_dim) * sizeof(float));
+    result.norm_weight = reinterpret_cast<const float*>(device);
+  }
+}
+
 // What the kernel reads: from the slot to the slot, or where a tensor needs none, in place.
 CudaJob CudaJobOf(const CudaPiece& piece, char* device, const float* const* rows) {
   const RotateJob& job = *piece.job;
@@ -127,7 +146,7 @@ CudaJob CudaJobOf(const CudaPiece& piece, char* device, const float* const* rows
   const bool input_slot = piece.input != CudaRoute::kNone;
   const bool output_slot = piece.output != CudaRoute::kNone;
   result.input = input_slot ? device + piece.slot : piece.input_data();
-  result.output = output_slot ? device + piece.slot : piece.output_data();
+  result.output = output_slot ? device + piece.output_slot : piece.output_data();
   const Strides& from = input_slot ? piece.slot_strides : job.input_strides;
   const Strides& to = output_slot ? piece.slot_strides : job.output_strides;
   result.rows = rows;
@@ -144,6 +163,11 @@ CudaJob CudaJobOf(const CudaPiece& piece, char* device, const float* const* rows
   result.dtype = static_cast<uint32_t>(job.dtype);
   result.pairing = static_cast<uint32_t>(job.geometry.pairing);
   result.conjugate = job.conjugate ? 1 : 0;
+  result.norm = job.norm ? 1 : 0;
+  result.eps = job.norm ? job.norm->eps : 0;
+  result.scale = job.scale;
+  result.output_dtype = static_cast<uint32_t>(job.stored());
+  result.output_scale = job.output_scale;
   return result;
 }
 
@@ -155,10 +179,11 @@ CudaPlan PackChunk(const CudaChunk& chunk, const ChunkPages& pages, const Flight
   jobs.reserve(chunk.pieces.size());
   int64_t rows_end = chunk.rows_offset;
   int64_t rows_begin = rows_end;  // of the piece
+  int64_t floats = chunk.floats_offset;
   const CudaPiece* before = nullptr;
   for (const CudaPiece& piece : chunk.pieces) {
     if (piece.input == CudaRoute::kStaged) {
-      CopyRectangle(RectangleOf(piece), piece.input_data(), piece.job->input_strides,
+      CopyRectangle(InputRectangle(piece), piece.input_data(), piece.job->input_strides,
                     pinned + piece.slot, piece.slot_strides);
     }
     if (before == nullptr || !SharesRows(*before, piece)) {
@@ -171,6 +196,8 @@ CudaPlan PackChunk(const CudaChunk& chunk, const ChunkPages& pages, const Flight
     before = &piece;
     jobs.push_back(
         CudaJobOf(piece, device, reinterpret_cast<const float* const*>(device + rows_begin)));
+    FillFloats(piece, pinned + floats, device + floats, jobs.back());
+    floats += piece.floats() * static_cast<int64_t>(sizeof(float));
   }
   CudaPlan plan = PlanCuda(jobs);
   ROPE_CHECK(plan.jobs.size() <= chunk.pieces.size());
@@ -188,7 +215,7 @@ absl::Status CopyIn(const CudaChunk& chunk, const CudaLane& lane) {
   for (const CudaPiece& piece : chunk.pieces) {
     if (piece.input != CudaRoute::kDirect) continue;
     ROPE_RETURN_IF_ERROR(
-        CopyRectangleAsync(RectangleOf(piece), piece.input_data(), piece.job->input_strides,
+        CopyRectangleAsync(InputRectangle(piece), piece.input_data(), piece.job->input_strides,
                            lane.device.data() + piece.slot, piece.slot_strides, lane.stream.get()));
   }
   return absl::OkStatus();
@@ -199,13 +226,13 @@ absl::Status CopyOut(const CudaChunk& chunk, const CudaLane& lane) {
   int64_t end = 0;
   for (const CudaPiece& piece : chunk.pieces) {
     if (piece.output == CudaRoute::kStaged) {
-      begin = std::min(begin, piece.slot);
-      end = std::max(end, piece.slot + piece.bytes());
+      begin = std::min(begin, piece.output_slot);
+      end = std::max(end, piece.output_slot + piece.output_bytes());
     }
     if (piece.output == CudaRoute::kDirect) {
-      ROPE_RETURN_IF_ERROR(CopyRectangleAsync(RectangleOf(piece), lane.device.data() + piece.slot,
-                                              piece.slot_strides, piece.output_data(),
-                                              piece.job->output_strides, lane.stream.get()));
+      ROPE_RETURN_IF_ERROR(CopyRectangleAsync(
+          OutputRectangle(piece), lane.device.data() + piece.output_slot, piece.slot_strides,
+          piece.output_data(), piece.job->output_strides, lane.stream.get()));
     }
   }
   if (begin >= end) return absl::OkStatus();
@@ -218,8 +245,8 @@ absl::Status CopyOut(const CudaChunk& chunk, const CudaLane& lane) {
 void Unpack(const CudaChunk& chunk, const CudaLane& lane) {
   for (const CudaPiece& piece : chunk.pieces) {
     if (piece.output != CudaRoute::kStaged) continue;
-    CopyRectangle(RectangleOf(piece), lane.pinned.data() + piece.slot, piece.slot_strides,
-                  piece.output_data(), piece.job->output_strides);
+    CopyRectangle(OutputRectangle(piece), lane.pinned.data() + piece.output_slot,
+                  piece.slot_strides, piece.output_data(), piece.job->output_strides);
   }
 }
 

@@ -10,11 +10,26 @@ namespace {
 
 constexpr int64_t kSlotAlignment = 16;  // what the vector kernel wants
 constexpr int64_t kRowBytes = sizeof(const float*);
+constexpr int64_t kFloatBytes = sizeof(float);
 // So many single elements are certainly counted in 32 bits: PlanCuda never splits a piece.
 constexpr int64_t kElementsMax = int64_t{1} << 30;
 
 int64_t RoundUp(int64_t bytes) {
   return (bytes + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
+}
+
+// What a (token, head) vector takes in a slot, without its alignment.
+int64_t SlotBytes(const RotateJob& job) {
+  const int64_t input = job.head_dim * ElementBytes(job.dtype);
+  return job.stored() == job.dtype ? input : input + job.head_dim * ElementBytes(job.stored());
+}
+
+// What a token takes beside its vectors, and what a piece takes beside its tokens.
+int64_t TokenBytes(const RotateJob& job) {
+  return kRowBytes + (job.token_scales.empty() ? 0 : kFloatBytes);
+}
+int64_t WeightBytes(const RotateJob& job) {
+  return job.norm && job.norm->weight != nullptr ? job.head_dim * kFloatBytes : 0;
 }
 
 CudaRoute RouteOf(CudaMemory memory, int64_t bytes) {
@@ -39,10 +54,9 @@ class Cutter {
   // By tokens, and tokens that are too large by heads.
   void Add(const CudaPlacedJob& placed) {
     const RotateJob& job = *placed.job;
-    const int64_t head_bytes = job.head_dim * ElementBytes(job.dtype);
     const bool has_slot =
         placed.input != CudaMemory::kDevice || placed.output != CudaMemory::kDevice;
-    const int64_t slot_bytes = has_slot ? head_bytes : 0;
+    const int64_t slot_bytes = has_slot ? SlotBytes(job) : 0;
     int64_t token = 0;
     while (token < job.tokens) {
       const int64_t fit = std::min(TokensThatFit(job, job.heads * slot_bytes), job.tokens - token);
@@ -69,10 +83,11 @@ class Cutter {
   };
 
   int64_t TokensThatFit(const RotateJob& job, int64_t slot_bytes_per_token) const {
-    // The job, and what aligning its slot and the end of the rows may take.
-    const int64_t fixed = static_cast<int64_t>(sizeof(CudaJob)) + 2 * kSlotAlignment;
+    // The job, and what aligning its slots and the end of the floats may take.
+    const int64_t fixed =
+        static_cast<int64_t>(sizeof(CudaJob)) + 3 * kSlotAlignment + WeightBytes(job);
     const int64_t elements = job.heads * std::max<int64_t>(job.head_dim, 1);
-    return std::min((target_ - used_ - fixed) / (slot_bytes_per_token + kRowBytes),
+    return std::min((target_ - used_ - fixed) / (slot_bytes_per_token + TokenBytes(job)),
                     kElementsMax / elements);
   }
 
@@ -103,8 +118,12 @@ class Cutter {
     piece.slot_strides = head_major
                              ? Strides{.token = job.head_dim, .head = range.tokens * job.head_dim}
                              : Strides{.token = range.heads * job.head_dim, .head = job.head_dim};
-    used_ += static_cast<int64_t>(sizeof(CudaJob)) + range.tokens * kRowBytes;
-    if (piece.HasSlot()) used_ += RoundUp(piece.bytes());
+    used_ +=
+        static_cast<int64_t>(sizeof(CudaJob)) + range.tokens * TokenBytes(job) + WeightBytes(job);
+    if (piece.HasSlot()) {
+      used_ += RoundUp(piece.bytes());
+      if (job.stored() != job.dtype) used_ += RoundUp(piece.output_bytes());
+    }
     chunk_.pieces.push_back(piece);
   }
 
@@ -120,17 +139,23 @@ class Cutter {
   static void Place(CudaChunk& chunk) {
     int64_t end = 0;
     const auto place = [&end](CudaPiece& piece) {
-      piece.slot = end;
+      piece.slot = piece.output_slot = end;
       end = RoundUp(end + piece.bytes());
+      if (piece.job->stored() == piece.job->dtype) return;
+      piece.output_slot = end;
+      end = RoundUp(end + piece.output_bytes());
     };
+    int64_t floats = 0;
     const CudaPiece* before = nullptr;
     for (CudaPiece& piece : chunk.pieces) {
       if (piece.IsStaged()) place(piece);
+      floats += piece.floats();
       if (before == nullptr || !SharesRows(*before, piece)) chunk.rows += piece.tokens;
       before = &piece;
     }
     chunk.rows_offset = end;
-    chunk.jobs_offset = RoundUp(end + chunk.rows * kRowBytes);
+    chunk.floats_offset = end + chunk.rows * kRowBytes;
+    chunk.jobs_offset = RoundUp(chunk.floats_offset + floats * kFloatBytes);
     end = chunk.jobs_offset +
           static_cast<int64_t>(chunk.pieces.size()) * static_cast<int64_t>(sizeof(CudaJob));
     chunk.direct_offset = end;
@@ -158,7 +183,11 @@ const char* CudaPiece::input_data() const {
 char* CudaPiece::output_data() const {
   return static_cast<char*>(job->output) +
          (token * job->output_strides.token + head * job->output_strides.head) *
-             ElementBytes(job->dtype);
+             ElementBytes(job->stored());
+}
+
+int64_t CudaPiece::floats() const {
+  return (job->token_scales.empty() ? 0 : tokens) + WeightBytes(*job) / kFloatBytes;
 }
 
 bool SharesRows(const CudaPiece& piece, const CudaPiece& next) {
@@ -172,7 +201,7 @@ std::vector<CudaChunk> CutCudaBatch(absl::Span<const CudaPlacedJob> jobs, int wo
   for (const CudaPlacedJob& placed : jobs) {
     const bool has_slot =
         placed.input != CudaMemory::kDevice || placed.output != CudaMemory::kDevice;
-    if (has_slot) staged += placed.job->bytes();
+    if (has_slot) staged += placed.job->tokens * placed.job->heads * SlotBytes(*placed.job);
   }
   // Two chunks for each worker, so that one is copied while another is rotated.
   const int64_t target = staged <= kCudaSmallBytes

@@ -2,10 +2,12 @@
 // the lane it lies.
 //
 // A lane's memory, the same on both sides:
-//   [staged slots | row addresses | CudaJobs | direct slots]
+//   [staged slots | row addresses | floats | CudaJobs | direct slots]
 // Staged slots pass through pinned memory: one copy to the device takes everything before the
-// direct slots. Direct slots are copied between the caller's memory and the device. Tensors that
-// lie in this device's memory need no slot.
+// direct slots. Floats: each piece's token scales, then its norm's weights. A slot holds input and
+// output, one over the other, or where their dtypes differ one behind the other.
+// Direct slots are copied between the caller's memory and the device. Tensors that lie in this
+// device's memory need no slot.
 //
 // Threading:  Pure functions.
 // Ownership:  Views of the caller's jobs.
@@ -48,12 +50,16 @@ struct CudaPiece {
   int64_t tokens = 0;
   int64_t head = 0;
   int64_t heads = 0;
-  int64_t slot = -1;     // offset in the lane; -1: none
-  Strides slot_strides;  // in the order of the input, without gaps
+  int64_t slot = -1;         // the input's offset in the lane; -1: none
+  int64_t output_slot = -1;  // the output's
+  Strides slot_strides;      // in the order of the input, without gaps
 
   const char* input_data() const;  // of the piece's first vector, in the caller's memory
   char* output_data() const;
-  int64_t bytes() const { return tokens * heads * job->head_dim * ElementBytes(job->dtype); }
+  int64_t elements() const { return tokens * heads * job->head_dim; }
+  int64_t bytes() const { return elements() * ElementBytes(job->dtype); }  // of the input
+  int64_t output_bytes() const { return elements() * ElementBytes(job->stored()); }
+  int64_t floats() const;
   bool HasSlot() const { return input != CudaRoute::kNone || output != CudaRoute::kNone; }
   // Whether anything of it passes through pinned memory.
   bool IsStaged() const { return input == CudaRoute::kStaged || output == CudaRoute::kStaged; }
@@ -63,6 +69,7 @@ struct CudaChunk {
   std::vector<CudaPiece> pieces;
   int64_t rows_offset = 0;  // where the staged slots end
   int64_t rows = 0;         // addresses; pieces of the same tokens and rows share theirs
+  int64_t floats_offset = 0;
   int64_t jobs_offset = 0;
   int64_t direct_offset = 0;  // what is copied to the device first ends here
   int64_t bytes = 0;          // of the lane

@@ -14,8 +14,11 @@ namespace rope::kernels {
 // The kernels of cuda_rotate.cuh.
 enum class CudaKernel : uint32_t {
   kVector,  // 16-byte accesses: every size, stride and address a multiple of them
-  kScalar,  // everything else
+  kScalar,  // every other job that only turns
+  kBeside,  // jobs with something beside the rotation: correct, not made for speed
 };
+
+inline constexpr uint32_t kCudaInputDType = ~uint32_t{0};  // an output's: that of the input
 
 // 32- and 64-bit fields alone: a narrower load in the kernels' PTX is then always a tensor's.
 struct CudaJob {
@@ -37,10 +40,22 @@ struct CudaJob {
   uint32_t pairing = 0;  // Pairing
   uint32_t conjugate = 0;
 
+  // --- beside the rotation, set by the caller too ---
+  const float* norm_weight = nullptr;   // [head_dim]; null: 1
+  const float* token_scales = nullptr;  // [tokens]; null: 1
+  uint32_t norm = 0;                    // whether there is one
+  float eps = 0;
+  float scale = 1;
+  float output_scale = 1;
+  uint32_t output_dtype = kCudaInputDType;  // DType
+
   // --- how, set by PlanCuda ---
-  uint32_t in_place = 0;     // channels outside the pairs are where they belong already
-  uint32_t bytewise = 0;     // scalar: elements are not aligned to their own size
-  uint32_t chunks = 0;       // items along a head: 16-byte vectors, or single pairs and channels
+  double channel_share = 0;   // 1 / head_dim
+  double inverse_output = 0;  // 1 / output_scale
+  uint32_t in_place = 0;      // channels outside the pairs are where they belong already
+  uint32_t bytewise = 0;      // not vectors: elements are not aligned to their own size
+  // Items along a head: 16-byte vectors, single pairs and channels, or 1 where there is a norm.
+  uint32_t chunks = 0;
   uint32_t head_groups = 0;  // threads that share the heads of a token: g, g + head_groups, ...
   uint32_t items = 0;        // tokens * head_groups * chunks
   uint32_t steps = 0;        // items that one thread walks over, one block of threads apart

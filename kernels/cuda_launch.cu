@@ -1,3 +1,4 @@
+#include "kernels/cuda_beside.cuh"
 #include "kernels/cuda_launch.h"
 #include "kernels/cuda_rotate.cuh"
 
@@ -8,8 +9,10 @@ cudaError_t LaunchCuda(const CudaPlan& plan, const CudaJob* device_jobs, cudaStr
     const CudaJob* const jobs = device_jobs + launch.first_job;
     if (launch.kernel == CudaKernel::kVector) {
       cuda_device::RotateVector<<<launch.blocks, launch.threads, 0, stream>>>(jobs, launch.jobs);
-    } else {
+    } else if (launch.kernel == CudaKernel::kScalar) {
       cuda_device::RotateScalar<<<launch.blocks, launch.threads, 0, stream>>>(jobs, launch.jobs);
+    } else {
+      cuda_device::RotateBeside<<<launch.blocks, launch.threads, 0, stream>>>(jobs, launch.jobs);
     }
     const cudaError_t error = cudaGetLastError();
     if (error != cudaSuccess) return error;
@@ -19,9 +22,12 @@ cudaError_t LaunchCuda(const CudaPlan& plan, const CudaJob* device_jobs, cudaStr
 
 cudaError_t CheckCudaKernels() {
   cudaFuncAttributes attributes;
-  const cudaError_t error = cudaFuncGetAttributes(&attributes, cuda_device::RotateVector);
-  if (error != cudaSuccess) return error;
-  return cudaFuncGetAttributes(&attributes, cuda_device::RotateScalar);
+  for (const auto kernel :
+       {cuda_device::RotateVector, cuda_device::RotateScalar, cuda_device::RotateBeside}) {
+    const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
 }
 
 }  // namespace rope::kernels

@@ -1,5 +1,5 @@
-// Numbers in the CUDA kernels: 16-bit floats, and the turn of a pair. Intrinsics on the device, the
-// same bits by hand on the host.
+// Numbers in the CUDA kernels: 16- and 8-bit floats, and the turn of a pair. Intrinsics on the
+// device, the same bits by hand on the host; 8-bit floats by hand on both.
 //
 // Threading:  Pure functions.
 // Precision:  Rounding is explicit, so that CPU and device agree in every bit whatever the
@@ -29,6 +29,12 @@ struct Float16 {
 };
 struct BFloat16 {
   uint16_t bits;
+};
+struct Float8E4M3 {
+  uint8_t bits;
+};
+struct Float8E5M2 {
+  uint8_t bits;
 };
 
 __device__ __forceinline__ float FromBits(uint32_t bits) {
@@ -102,6 +108,35 @@ __device__ __forceinline__ Float16 Narrow<Float16>(float value) {
 #endif
 }
 
+// To nearest even, saturated (float8.h). kDigits of fraction; kExponentMin: of the smallest normal
+// number.
+template <int kDigits, int kExponentMin>
+__device__ __forceinline__ uint8_t NarrowToFloat8(float value, float largest) {
+  constexpr uint32_t kDropped = 23 - kDigits;
+  constexpr uint32_t kSmallestNormal = static_cast<uint32_t>(127 + kExponentMin) << 23;
+  // A number whose last place is that of the denormals.
+  constexpr uint32_t kRuler = static_cast<uint32_t>(127 + kExponentMin - kDigits + 23) << 23;
+  const uint32_t sign = (ToBits(value) >> 24) & 0x80u;
+  uint32_t magnitude = ToBits(value) & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return static_cast<uint8_t>(sign | 0x7fu);
+  if (magnitude > ToBits(largest)) magnitude = ToBits(largest);
+  if (magnitude < kSmallestNormal) {
+    const uint32_t rounded = ToBits(FromBits(magnitude) + FromBits(kRuler)) - kRuler;
+    return static_cast<uint8_t>(sign | rounded);
+  }
+  const uint32_t rebased = magnitude - (static_cast<uint32_t>(126 + kExponentMin) << 23);
+  const uint32_t half = (1u << (kDropped - 1)) - 1u;
+  return static_cast<uint8_t>(sign | ((rebased + half + ((rebased >> kDropped) & 1u)) >> kDropped));
+}
+template <>
+__device__ __forceinline__ Float8E4M3 Narrow<Float8E4M3>(float value) {
+  return Float8E4M3{NarrowToFloat8<3, -6>(value, 448.0f)};
+}
+template <>
+__device__ __forceinline__ Float8E5M2 Narrow<Float8E5M2>(float value) {
+  return Float8E5M2{NarrowToFloat8<2, -14>(value, 57344.0f)};
+}
+
 __device__ __forceinline__ float MultiplyRounded(float a, float b) {
 #if defined(__CUDACC__)
   return __fmul_rn(a, b);
@@ -115,6 +150,29 @@ __device__ __forceinline__ float MultiplyAddRounded(float a, float b, float c) {
 #else
   return std::fma(a, b, c);
 #endif
+}
+
+// 1 / sqrt(value) of a positive value, to 40 bits: a seed in float, and one step of Newton's. The
+// device's own is a call, for which registers spill.
+__device__ __forceinline__ double InverseSquareRoot(double value) {
+  uint64_t bits;
+  memcpy(&bits, &value, sizeof(bits));
+  const uint64_t exponent = bits >> 52;  // biased by 1023
+  if (exponent == 0x7ffu) return (bits << 12) == 0 ? 0.0 : value;
+  const uint64_t even = (exponent - 1023) & ~uint64_t{1};
+  const uint64_t reduced_bits = bits - (even << 52);  // value / 2^even: 1 to 4
+  double reduced;
+  memcpy(&reduced, &reduced_bits, sizeof(reduced));
+#if defined(__CUDACC__)
+  const double seed = rsqrtf(static_cast<float>(reduced));
+#else
+  const double seed = 1.0f / std::sqrt(static_cast<float>(reduced));
+#endif
+  double root = seed * (1.5 - 0.5 * reduced * seed * seed);
+  memcpy(&bits, &root, sizeof(bits));
+  bits -= (even >> 1) << 52;
+  memcpy(&root, &bits, sizeof(root));
+  return root;
 }
 
 // Turns the pair (a, b).

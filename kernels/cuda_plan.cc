@@ -29,12 +29,27 @@ CudaJob Normalized(CudaJob job) {
   ROPE_CHECK(uint64_t{job.offset} + job.partner + job.pairs <= job.head_dim);
   if (job.tokens <= 1) job.input_token = job.output_token = 0;
   if (job.heads <= 1) job.input_head = job.output_head = 0;
+  if (job.output_dtype == kCudaInputDType) job.output_dtype = job.dtype;
+  job.channel_share = 1.0 / job.head_dim;
+  job.inverse_output = 1.0 / double{job.output_scale};
   job.in_place = job.input == job.output ? 1 : 0;
   return job;
 }
 
+int64_t InputBytes(const CudaJob& job) {
+  return ElementBytes(static_cast<DType>(job.dtype));
+}
+int64_t OutputBytes(const CudaJob& job) {
+  return ElementBytes(static_cast<DType>(job.output_dtype));
+}
+
+bool OnlyTurns(const CudaJob& job) {
+  return job.norm == 0 && job.scale == 1 && job.token_scales == nullptr &&
+         job.output_dtype == job.dtype && job.output_scale == 1;
+}
+
 bool FitsVector(const CudaJob& job) {
-  const int64_t width = kVectorBytes / ElementBytes(static_cast<DType>(job.dtype));
+  const int64_t width = kVectorBytes / InputBytes(job);
   const int64_t multiples[] = {job.input_token, job.input_head, job.output_token, job.output_head,
                                job.head_dim,    job.pairs,      job.offset,       job.partner};
   return IsAligned(job.input, kVectorBytes) && IsAligned(job.output, kVectorBytes) &&
@@ -42,12 +57,18 @@ bool FitsVector(const CudaJob& job) {
                      [width](int64_t value) { return value % width == 0; });
 }
 
-// Vectors of the pairs and, two to an item, of the channels to copy; or single ones.
+CudaKernel KernelFor(const CudaJob& job) {
+  if (!OnlyTurns(job)) return CudaKernel::kBeside;
+  return FitsVector(job) ? CudaKernel::kVector : CudaKernel::kScalar;
+}
+
+// Vectors of the pairs and, two to an item, of the channels to copy; or single ones. A norm
+// reads the whole head before any of it may change: one thread's.
 uint32_t Chunks(const CudaJob& job, CudaKernel kernel) {
+  if (kernel == CudaKernel::kBeside) return job.norm != 0 ? 1 : job.head_dim - job.pairs;
   const uint32_t copied = job.in_place != 0 ? 0 : job.head_dim - 2 * job.pairs;
   if (kernel == CudaKernel::kScalar) return job.pairs + copied;
-  const auto width =
-      static_cast<uint32_t>(kVectorBytes / ElementBytes(static_cast<DType>(job.dtype)));
+  const auto width = static_cast<uint32_t>(kVectorBytes / InputBytes(job));
   return job.pairs / width + (copied / width + 1) / 2;
 }
 
@@ -88,12 +109,12 @@ class LaunchBuilder {
       const int64_t tokens_most = std::min(job.tokens, kItemsMax / (groups * job.chunks));
       for (int64_t token = 0; token < job.tokens; token += tokens_most) {
         CudaJob part = job;
-        const int64_t bytes = ElementBytes(static_cast<DType>(job.dtype));
         part.input = static_cast<const char*>(job.input) +
-                     (token * job.input_token + head * job.input_head) * bytes;
+                     (token * job.input_token + head * job.input_head) * InputBytes(job);
         part.output = static_cast<char*>(job.output) +
-                      (token * job.output_token + head * job.output_head) * bytes;
+                      (token * job.output_token + head * job.output_head) * OutputBytes(job);
         part.rows = job.rows == nullptr ? nullptr : job.rows + token;
+        part.token_scales = job.token_scales == nullptr ? nullptr : job.token_scales + token;
         part.tokens = std::min(tokens_most, job.tokens - token);
         part.heads = heads;
         part.head_groups = static_cast<uint32_t>(groups);
@@ -129,23 +150,21 @@ class LaunchBuilder {
 }  // namespace
 
 CudaPlan PlanCuda(const std::vector<CudaJob>& jobs, const CudaShapes& shapes) {
-  std::vector<CudaJob> groups[2];
-  double items[2] = {0, 0};
+  std::vector<CudaJob> groups[3];
+  double items[3] = {0, 0, 0};
   for (const CudaJob& given : jobs) {
     CudaJob job = Normalized(given);
-    const CudaKernel kernel = FitsVector(job) ? CudaKernel::kVector : CudaKernel::kScalar;
+    const CudaKernel kernel = KernelFor(job);
     job.chunks = Chunks(job, kernel);
-    job.bytewise = IsAligned(job.input, ElementBytes(static_cast<DType>(job.dtype))) &&
-                           IsAligned(job.output, ElementBytes(static_cast<DType>(job.dtype)))
-                       ? 0
-                       : 1;
+    job.bytewise =
+        IsAligned(job.input, InputBytes(job)) && IsAligned(job.output, OutputBytes(job)) ? 0 : 1;
     if (job.tokens == 0 || job.heads == 0 || job.chunks == 0) continue;
     const auto group = static_cast<size_t>(kernel);
     items[group] += static_cast<double>(job.tokens) * static_cast<double>(job.heads) * job.chunks;
     groups[group].push_back(job);
   }
   CudaPlan plan;
-  for (const CudaKernel kernel : {CudaKernel::kVector, CudaKernel::kScalar}) {
+  for (const CudaKernel kernel : {CudaKernel::kVector, CudaKernel::kScalar, CudaKernel::kBeside}) {
     const auto group = static_cast<size_t>(kernel);
     LaunchBuilder builder(kernel, ShapeFor(items[group], shapes), plan);
     for (const CudaJob& job : groups[group]) builder.Add(job);

@@ -2,7 +2,8 @@
 //
 // Rectangles of every dtype, pairing, geometry and length share one launch of the vector kernel;
 // those that its 16-byte accesses cannot serve (odd head sizes, odd addresses) share a second one
-// of the scalar kernel. Two shapes, chosen by the work of a launch:
+// of the scalar kernel, and those with something beside the rotation a third. Two
+// shapes, chosen by the work of a launch:
 //   head-parallel: few tokens; a thread turns one piece of one head.
 //   token-loop: many tokens; a thread keeps the cos and sin of its pairs in registers while it
 //               walks over up to kCudaHeadsPerThread heads, and its block walks over tokens.
@@ -36,7 +37,7 @@ struct CudaLaunch {
 
 struct CudaPlan {
   std::vector<CudaJob> jobs;         // those of a launch are neighbours
-  std::vector<CudaLaunch> launches;  // none, one, or two
+  std::vector<CudaLaunch> launches;  // at most one of each kernel
 };
 
 // Where one shape ends and the next begins. An item is one piece of one head.

@@ -26,6 +26,9 @@ float Round(float value, DType dtype) {
       return FromFloat16(ToFloat16(value));
     case DType::kBFloat16:
       return FromBFloat16(ToBFloat16(value));
+    case DType::kFloat8E4M3:
+    case DType::kFloat8E5M2:
+      break;  // of no input
   }
   return value;
 }

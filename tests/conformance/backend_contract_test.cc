@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <string>
@@ -30,6 +31,8 @@ using ::testing::HasSubstr;
 using Layout = RotationSpec::Layout;
 
 constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
+constexpr DType kOutputDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16,
+                                   DType::kFloat8E4M3, DType::kFloat8E5M2};
 constexpr Pairing kPairings[] = {Pairing::kHalf, Pairing::kInterleaved};
 
 class BackendContractTest : public ::testing::TestWithParam<Implementation> {
@@ -321,6 +324,115 @@ TEST_P(BackendContractTest, SixteenBitNumbersRoundToNearestEven) {
       }
     }
   }
+}
+
+TEST_P(BackendContractTest, EveryDTypeIsStoredAsEveryOther) {
+  for (const DType output : kOutputDTypes) {
+    for (const DType dtype : kDTypes) {
+      for (const int64_t head_dim : {64, 80, 250}) {
+        RotateAndCheck({.tokens = 5,
+                        .heads = 3,
+                        .head_dim = head_dim,
+                        .dtype = dtype,
+                        .geometry = {.pairs = 16, .offset = 9, .partner = 20},
+                        .layout = Layout::kHeadMajor,
+                        .output_dtype = output,
+                        .output_scale = IsFloat8(output) ? 0.013f : 1.0f,
+                        .misalignment = head_dim == 250 ? 1 : 0});
+      }
+    }
+  }
+}
+
+// Ties, overflow, denormals and NaN, all of them outside the pairs: nothing but the conversion.
+TEST_P(BackendContractTest, ConversionsRoundToNearestEvenOnce) {
+  const double specials[] = {0.0,      -0.0,    1 + 0x1p-11, 1 + 3 * 0x1p-11, 1 + 0x1p-8, 1.0625,
+                             1.1875,   1.125,   1.375,       448.0,           464.0,      480.0,
+                             -57344.0, 65519.0, 65520.0,     0x1p-10,         0x3p-10,    0x1p-17,
+                             0x3p-17,  0x1p-25, 0x3p-25,     -0x1p-24,        0x1p-134,   0x3p-134,
+                             3.4e38,   1e-40,   -INFINITY,   std::nan(""),    INFINITY,   0x1.fp-7};
+  constexpr auto kCount = static_cast<int64_t>(std::size(specials));
+  for (const DType output : kOutputDTypes) {
+    for (const DType dtype : kDTypes) {
+      if (output == dtype) continue;
+      Rotation rotation({.tokens = 2, .head_dim = kCount, .dtype = dtype, .output_dtype = output});
+      for (int64_t i = 0; i < kCount; ++i) rotation.SetChannel(i, specials[i]);
+      Rotate(rotation);
+      for (int64_t i = 0; i < kCount; ++i) {
+        uint8_t rounded[4];
+        WriteElement(rotation.Input(1, 1, i), output, rounded);
+        const double want = ReadElement(rounded, output);
+        const double got = rotation.Output(1, 1, i);
+        EXPECT_TRUE(got == want || (std::isnan(got) && std::isnan(want)))
+            << Name(dtype) << " " << rotation.Input(1, 1, i) << " as " << Name(output) << ": got "
+            << got << ", want " << want;
+      }
+    }
+  }
+}
+
+TEST_P(BackendContractTest, ScalesReachEveryChannelOfTheirToken) {
+  for (const bool token_scales : {false, true}) {
+    for (const float scale : {1.0f, 0.125f, -3.3f}) {
+      RotateAndCheckAll(
+          {.tokens = 6, .heads = 3, .head_dim = 100, .scale = scale, .token_scales = token_scales},
+          [](Pairing pairing) {
+            return PairGeometry{.pairing = pairing, .pairs = 14, .offset = 7, .partner = 14};
+          });
+    }
+  }
+}
+
+TEST_P(BackendContractTest, NormComesBeforeTheRotationAndTakesTheWholeHead) {
+  for (const auto norm : {RotationSpec::Norm::kPlain, RotationSpec::Norm::kWeighted}) {
+    for (const int64_t head_dim : {2, 32, 80, 250, 512}) {
+      RotateAndCheckAll(
+          {.tokens = 4, .heads = 3, .head_dim = head_dim, .norm = norm}, [&](Pairing pairing) {
+            const int64_t pairs = head_dim / 4;
+            return PairGeometry{.pairing = pairing, .pairs = pairs, .offset = 0, .partner = pairs};
+          });
+    }
+  }
+}
+
+TEST_P(BackendContractTest, NormOfZerosIsZeroAndOfNaNIsNaN) {
+  Rotation rotation({.tokens = 1,
+                     .heads = 2,
+                     .head_dim = 80,
+                     .geometry = WholeHead(Pairing::kHalf, 80),
+                     .norm = RotationSpec::Norm::kWeighted});
+  rotation.SetChannel(17, std::nan(""));
+  for (int64_t channel = 0; channel < 80; ++channel) rotation.SetElement(0, 0, channel, 0);
+  Rotate(rotation);
+  for (int64_t channel = 0; channel < 80; ++channel) {
+    EXPECT_EQ(rotation.Output(0, 0, channel), 0) << channel;
+    EXPECT_TRUE(std::isnan(rotation.Output(0, 1, channel))) << channel;
+  }
+}
+
+// Slices by tokens and by heads, on several threads and lanes.
+TEST_P(BackendContractTest, LargeBatchWithEverythingBesideTheRotation) {
+  for (const Layout layout : {Layout::kTokenMajor, Layout::kHeadMajor}) {
+    RotateAndCheck(
+        {.tokens = 150,
+         .heads = 71,
+         .head_dim = 128,
+         .dtype = DType::kBFloat16,
+         .geometry = {.pairs = 32, .offset = 64, .partner = 32},
+         .layout = layout,
+         .norm = RotationSpec::Norm::kWeighted,
+         .scale = 0.0884f,
+         .token_scales = true,
+         .output_dtype = layout == Layout::kTokenMajor ? DType::kFloat8E4M3 : DType::kFloat32,
+         .output_scale = 0.01f});
+  }
+  RotateAndCheck({.tokens = 2,
+                  .heads = 3000,
+                  .head_dim = 128,
+                  .geometry = WholeHead(Pairing::kHalf, 128),
+                  .norm = RotationSpec::Norm::kWeighted,
+                  .token_scales = true,
+                  .output_dtype = DType::kFloat16});
 }
 
 TEST_P(BackendContractTest, ConcurrentCallsDoNotMix) {

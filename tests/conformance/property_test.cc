@@ -1,18 +1,25 @@
-// What holds for every rotation, whatever the numbers: norms, relative positions, the two pairings.
+// What holds for every rotation, whatever the numbers: norms, relative positions, the two pairings;
+// and every combination of what a job can say, against the exact answer.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
+#include <memory>
+#include <optional>
 #include <random>
 #include <vector>
 
 #include "kernels/frequencies.h"
 #include "kernels/table_cache.h"
 #include "tests/conformance/implementations.h"
+#include "tests/conformance/rotation.h"
 #include "tests/support/status_matchers.h"
 
 namespace rope::testing {
 namespace {
 
+using kernels::DType;
+using kernels::PairGeometry;
 using kernels::Pairing;
 
 constexpr int64_t kDim = 128;
@@ -114,6 +121,104 @@ TEST_P(PropertyTest, PositionZeroOnlyScales) {
   const std::vector<float> turned = Rotate(head, 0, Pairing::kInterleaved);
   const auto m = static_cast<float>(resolved_->attention_factor());
   for (size_t i = 0; i < kDim; ++i) EXPECT_FLOAT_EQ(turned[i], m * head[i]) << i;
+}
+
+// --- every combination ---
+
+// Takes a number apart, one choice after another.
+class Choices {
+ public:
+  explicit Choices(uint32_t number) : left_(number) {}
+  template <typename T, size_t kCount>
+  T Of(const std::array<T, kCount>& values) {
+    const uint32_t choice = left_ % kCount;
+    left_ /= kCount;
+    return values[choice];
+  }
+  bool Flag() { return Of(std::array{false, true}); }
+  bool done() const { return left_ == 0; }
+
+ private:
+  uint32_t left_;
+};
+
+enum class Window { kWhole, kPartial, kTrailing, kMiddleGap };
+
+PairGeometry GeometryOf(Window window, Pairing pairing, int64_t head_dim) {
+  const int64_t pairs = head_dim / 4;
+  PairGeometry geometry{.pairing = pairing, .pairs = pairs, .offset = 0, .partner = pairs};
+  switch (window) {
+    case Window::kWhole:
+      return WholeHead(pairing, head_dim);
+    case Window::kPartial:
+      break;
+    case Window::kTrailing:
+      geometry.offset = head_dim - 2 * pairs;
+      break;
+    case Window::kMiddleGap:  // half: between the first channels and the second, too
+      geometry.pairs = geometry.offset = head_dim / 8;
+      geometry.partner = head_dim / 2;
+      break;
+  }
+  return geometry;
+}
+
+// Mostly small; the large ones come often enough to meet every choice.
+void ChooseShape(std::mt19937& random, RotationSpec& spec) {
+  const auto pick = [&random](const auto& values) { return values[random() % values.size()]; };
+  spec.tokens = pick(std::array<int64_t, 6>{0, 1, 1, 2, 3, 5});
+  spec.heads = random() % 64 == 0 ? 71 : pick(std::array<int64_t, 4>{1, 1, 2, 3});
+  spec.head_dim = random() % 4 == 0 ? pick(std::array<int64_t, 6>{80, 96, 112, 250, 256, 512})
+                                    : pick(std::array<int64_t, 2>{2, 32});
+  spec.misalignment = pick(std::array<int64_t, 5>{0, 0, 1, 2, 16});
+  spec.seed = static_cast<uint32_t>(random());
+}
+
+// The combination of that number; none where there is no such one, past the last, `*end` is set.
+std::optional<RotationSpec> Combination(uint32_t number, std::mt19937& random, bool* end) {
+  using Norm = RotationSpec::Norm;
+  using Layout = RotationSpec::Layout;
+  Choices choices(number);
+  RotationSpec spec;
+  const Pairing pairing = choices.Of(std::array{Pairing::kHalf, Pairing::kInterleaved});
+  spec.dtype = choices.Of(std::array{DType::kFloat32, DType::kFloat16, DType::kBFloat16});
+  spec.output_dtype = choices.Of(std::array<std::optional<DType>, 6>{
+      std::nullopt, DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat8E4M3,
+      DType::kFloat8E5M2});
+  const Window window = choices.Of(
+      std::array{Window::kWhole, Window::kPartial, Window::kTrailing, Window::kMiddleGap});
+  spec.layout = choices.Of(std::array{Layout::kTokenMajor, Layout::kHeadMajor, Layout::kPadded});
+  spec.in_place = choices.Flag();
+  spec.conjugate = choices.Flag();
+  spec.norm = choices.Of(std::array{Norm::kNone, Norm::kPlain, Norm::kWeighted});
+  spec.scale = choices.Of(std::array{1.0f, 0.08838835f});
+  spec.token_scales = choices.Flag();
+  spec.output_scale = choices.Of(std::array{1.0f, 0.0123f});
+  *end = !choices.done();
+  if (*end || (spec.in_place && spec.stored() != spec.dtype)) return std::nullopt;
+  ChooseShape(random, spec);
+  spec.geometry = GeometryOf(window, pairing, spec.head_dim);
+  return spec;
+}
+
+// In batches, so that jobs of every kind meet in one.
+TEST_P(PropertyTest, EveryCombinationOfChoicesIsTheExactAnswer) {
+  constexpr size_t kBatch = 61;
+  std::mt19937 random(20240601);
+  std::vector<Rotation> batch;
+  int64_t combinations = 0;
+  bool end = false;
+  for (uint32_t number = 0; !end; ++number) {
+    if (const auto spec = Combination(number, random, &end)) batch.emplace_back(*spec);
+    if (batch.size() < kBatch && !end) continue;
+    std::vector<kernels::RotateJob> jobs;
+    for (const Rotation& rotation : batch) jobs.push_back(rotation.job());
+    ASSERT_THAT(backend_->Rotate(jobs), IsOk());
+    for (const Rotation& rotation : batch) ASSERT_EQ(rotation.Check(), "");
+    combinations += static_cast<int64_t>(batch.size());
+    batch.clear();
+  }
+  EXPECT_EQ(combinations, 2 * (3 * 6 + 3 * 2) * 4 * 3 * 2 * 3 * 2 * 2 * 2);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, PropertyTest, ::testing::ValuesIn(Implementations()),

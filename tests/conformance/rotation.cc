@@ -3,42 +3,55 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <random>
 
 #include "absl/strings/str_format.h"
-#include "kernels/float16.h"
 
 namespace rope::testing {
 
 using kernels::DType;
 using kernels::Pairing;
 
-double ReadElement(const uint8_t* element, DType dtype) {
-  if (dtype == DType::kFloat32) {
-    float value = 0;
-    std::memcpy(&value, element, sizeof(value));
-    return value;
+namespace {
+
+constexpr float kEps = 1e-5f;
+constexpr double kUnit = 0x1p-24;  // what one operation in float32 may be off by, relatively
+
+// Digits of the fraction, and the exponent of the smallest normal number.
+struct Precision {
+  int digits;
+  int exponent_min;
+};
+
+Precision PrecisionOf(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return {23, -126};
+    case DType::kFloat16:
+      return {10, -14};
+    case DType::kBFloat16:
+      return {7, -126};
+    case DType::kFloat8E4M3:
+      return {3, -6};
+    case DType::kFloat8E5M2:
+      break;
   }
-  uint16_t bits = 0;
-  std::memcpy(&bits, element, sizeof(bits));
-  return dtype == DType::kFloat16 ? kernels::FromFloat16(bits) : kernels::FromBFloat16(bits);
+  return {2, -14};
 }
 
-void WriteElement(double value, DType dtype, uint8_t* element) {
-  if (dtype == DType::kFloat32) {
-    const float rounded = static_cast<float>(value);
-    std::memcpy(element, &rounded, sizeof(rounded));
-    return;
-  }
-  const uint16_t bits =
-      dtype == DType::kFloat16 ? kernels::ToFloat16(value) : kernels::ToBFloat16(value);
-  std::memcpy(element, &bits, sizeof(bits));
+// What an fp8 output saturates to.
+double Saturated(double value, DType dtype) {
+  if (!IsFloat8(dtype) || std::isnan(value)) return value;
+  const double largest = dtype == DType::kFloat8E4M3 ? 448 : 57344;
+  return std::clamp(value, -largest, largest);
 }
+
+}  // namespace
 
 double HalfUnit(double value, DType dtype) {
   if (dtype == DType::kFloat32) return 0;
-  const int digits = dtype == DType::kFloat16 ? 10 : 7;
-  const int exponent_min = dtype == DType::kFloat16 ? -14 : -126;
+  const auto [digits, exponent_min] = PrecisionOf(dtype);
   const int exponent = value == 0 ? exponent_min : std::max(std::ilogb(value), exponent_min);
   return std::ldexp(0.5, exponent - digits);
 }
@@ -54,11 +67,18 @@ kernels::PairGeometry WholeHead(Pairing pairing, int64_t head_dim) {
   return {.pairing = pairing, .pairs = head_dim / 2, .offset = 0, .partner = head_dim / 2};
 }
 
+bool RotationSpec::OnlyTurns() const {
+  return norm == Norm::kNone && scale == 1 && !token_scales && stored() == dtype &&
+         output_scale == 1;
+}
+
 std::string RotationSpec::Describe() const {
   return absl::StrFormat(
-      "%s %s, %d tokens x %d heads x %d, %d pairs at %d + %d, layout %d%s%s, misaligned by %d",
-      Name(dtype), Name(geometry.pairing), tokens, heads, head_dim, geometry.pairs, geometry.offset,
-      geometry.partner, static_cast<int>(layout), in_place ? ", in place" : "",
+      "%s -> %s / %g %s, norm %d, scale %g%s, %d tokens x %d heads x %d, %d pairs at %d + %d, "
+      "layout %d%s%s, misaligned by %d",
+      Name(dtype), Name(stored()), output_scale, Name(geometry.pairing), static_cast<int>(norm),
+      scale, token_scales ? " and of tokens" : "", tokens, heads, head_dim, geometry.pairs,
+      geometry.offset, geometry.partner, static_cast<int>(layout), in_place ? ", in place" : "",
       conjugate ? ", conjugate" : "", misalignment);
 }
 
@@ -75,16 +95,17 @@ Rotation::Rotation(const RotationSpec& spec) : spec_(spec) {
       break;
   }
   if (spec.tokens > 0 && spec.heads > 0) {
-    extent_ = Offset(spec.tokens - 1, spec.heads - 1, spec.head_dim);
+    extent_ = Index(spec.tokens - 1, spec.heads - 1, spec.head_dim);
   }
   std::mt19937 random(spec.seed);
   std::uniform_int_distribution<int> element(-96, 96);  // multiples of 1/32: exact in every dtype
-  input_ = MakeBuffer();
-  for (int64_t i = 0; i + ElementBytes(spec.dtype) <= extent_; i += ElementBytes(spec.dtype)) {
-    WriteElement(element(random) / 32.0, spec.dtype, input_.bytes.data() + input_.begin + i);
+  input_ = MakeBuffer(extent_ * ElementBytes(spec.dtype));
+  for (int64_t i = 0; i < extent_; ++i) {
+    WriteElement(element(random) / 32.0, spec.dtype,
+                 input_.bytes.data() + input_.begin + i * ElementBytes(spec.dtype));
   }
   original_ = input_.bytes;
-  if (!spec.in_place) output_ = MakeBuffer();
+  if (!spec.in_place) output_ = MakeBuffer(extent_ * ElementBytes(spec.stored()));
   untouched_ = spec.in_place ? original_ : output_.bytes;
 
   std::uniform_real_distribution<double> angle(-3.2, 3.2);
@@ -100,27 +121,48 @@ Rotation::Rotation(const RotationSpec& spec) : spec_(spec) {
   }
   page_ = std::make_unique<kernels::TablePage>(spec.tokens, spec.geometry.pairs, values_);
   for (kernels::RowRef& row : rows_) row.page = page_.get();
+
+  std::uniform_real_distribution<float> factor(-2, 2);
+  for (int64_t i = 0; i < spec.head_dim; ++i) {
+    weights_.push_back(spec.norm == RotationSpec::Norm::kWeighted ? factor(random) : 1);
+  }
+  for (int64_t i = 0; i < spec.tokens; ++i) {
+    token_scales_.push_back(spec.token_scales ? factor(random) : 1);
+  }
+}
+
+int64_t Rotation::Index(int64_t token, int64_t head, int64_t channel) const {
+  return token * strides_.token + head * strides_.head + channel;
 }
 
 int64_t Rotation::Offset(int64_t token, int64_t head, int64_t channel) const {
-  return (token * strides_.token + head * strides_.head + channel) * ElementBytes(spec_.dtype);
+  return Index(token, head, channel) * ElementBytes(spec_.dtype);
+}
+
+int64_t Rotation::OutputOffset(int64_t token, int64_t head, int64_t channel) const {
+  return Index(token, head, channel) * ElementBytes(spec_.stored());
 }
 
 // Ends exactly at the last element, so that a sanitizer sees reads past it.
-Rotation::Buffer Rotation::MakeBuffer() const {
+Rotation::Buffer Rotation::MakeBuffer(int64_t extent) const {
   Buffer buffer;
   constexpr int64_t kGuard = 64;
-  buffer.bytes.assign(static_cast<size_t>(2 * kGuard + spec_.misalignment + extent_), 0xa5);
+  buffer.bytes.assign(static_cast<size_t>(2 * kGuard + spec_.misalignment + extent), 0xa5);
   const auto address = reinterpret_cast<uintptr_t>(buffer.bytes.data());
   const int64_t to_aligned = static_cast<int64_t>((~address + 1) % 64);
   buffer.begin = to_aligned + spec_.misalignment;
-  buffer.bytes.resize(static_cast<size_t>(buffer.begin + extent_));
+  buffer.bytes.resize(static_cast<size_t>(buffer.begin + extent));
   return buffer;
 }
 
 kernels::RotateJob Rotation::job() const {
   const uint8_t* const input = input_.bytes.data() + input_.begin;
   const uint8_t* const output = spec_.in_place ? input : output_.bytes.data() + output_.begin;
+  std::optional<kernels::RmsNorm> norm;
+  if (spec_.norm != RotationSpec::Norm::kNone) {
+    norm = {.weight = spec_.norm == RotationSpec::Norm::kWeighted ? weights_.data() : nullptr,
+            .eps = kEps};
+  }
   return {.input = input,
           .output = const_cast<uint8_t*>(output),
           .input_strides = strides_,
@@ -131,7 +173,12 @@ kernels::RotateJob Rotation::job() const {
           .dtype = spec_.dtype,
           .geometry = spec_.geometry,
           .conjugate = spec_.conjugate,
-          .rows = rows_};
+          .rows = rows_,
+          .norm = norm,
+          .scale = spec_.scale,
+          .token_scales = spec_.token_scales ? token_scales_ : absl::Span<const float>(),
+          .output_dtype = spec_.output_dtype,
+          .output_scale = spec_.output_scale};
 }
 
 void Rotation::SetElement(int64_t token, int64_t head, int64_t channel, double value) {
@@ -171,45 +218,88 @@ double Rotation::Input(int64_t token, int64_t head, int64_t channel) const {
 }
 
 double Rotation::Output(int64_t token, int64_t head, int64_t channel) const {
-  const Buffer& buffer = spec_.in_place ? input_ : output_;
-  return ReadElement(buffer.bytes.data() + buffer.begin + Offset(token, head, channel),
-                     spec_.dtype);
+  return ReadElement(output().bytes.data() + output().begin + OutputOffset(token, head, channel),
+                     spec_.stored());
+}
+
+std::vector<double> Rotation::NormedHead(int64_t token, int64_t head) const {
+  std::vector<double> values;
+  double squares = 0;
+  for (int64_t channel = 0; channel < spec_.head_dim; ++channel) {
+    values.push_back(Input(token, head, channel));
+    squares += values.back() * values.back();
+  }
+  if (spec_.norm == RotationSpec::Norm::kNone) return values;
+  const double rms = std::sqrt(squares / static_cast<double>(spec_.head_dim) + kEps);
+  for (size_t i = 0; i < values.size(); ++i) values[i] *= weights_[i] / rms;
+  return values;
+}
+
+// `turned`: exactly; `error`: what the rotation and the norm may be off by before it is scaled.
+std::string Rotation::CheckChannel(int64_t token, int64_t head, int64_t channel, double turned,
+                                   double error) const {
+  const double factor =
+      spec_.scale * token_scales_[static_cast<size_t>(token)] / double{spec_.output_scale};
+  const bool scaled = spec_.scale != 1 || spec_.token_scales;
+  const double exact = turned * factor;
+  const double arithmetic =
+      error * std::abs(factor) +
+      ((scaled ? 2 : 0) + (spec_.output_scale != 1 ? 1 : 0)) * kUnit * std::abs(exact);
+  const double want = Saturated(exact, spec_.stored());
+  // The unit may be the next larger one where the arithmetic's error crosses a power of two. A
+  // denormal product rounds to 2^-149.
+  const double tolerance = arithmetic + HalfUnit(std::abs(want) + arithmetic, spec_.stored()) +
+                           std::ldexp(1 + std::abs(factor), -149);
+  const double got = Output(token, head, channel);
+  if (std::isnan(want) ? std::isnan(got) : got == want || std::abs(got - want) <= tolerance) {
+    return "";
+  }
+  return absl::StrFormat("token %d head %d channel %d: got %.9g, want %.9g +- %.3g", token, head,
+                         channel, got, want, tolerance);
 }
 
 std::string Rotation::CheckHead(int64_t token, int64_t head) const {
   const kernels::PairGeometry& geometry = spec_.geometry;
   const bool half = geometry.pairing == Pairing::kHalf;
-  std::vector<bool> rotated(static_cast<size_t>(spec_.head_dim), false);
-  const auto compare = [&](int64_t channel, double exact, double tolerance) -> std::string {
-    rotated[static_cast<size_t>(channel)] = true;
-    const double got = Output(token, head, channel);
-    if (std::isnan(exact) ? std::isnan(got) : got == exact || std::abs(got - exact) <= tolerance) {
-      return "";
-    }
-    return absl::StrFormat("token %d head %d channel %d: got %.9g, want %.9g +- %.3g", token, head,
-                           channel, got, exact, tolerance);
-  };
+  const double norm_units = spec_.norm == RotationSpec::Norm::kNone ? 0 : 3 * kUnit;
+  std::vector<double> turned = NormedHead(token, head);
+  std::vector<double> errors;
+  for (const double value : turned) errors.push_back(norm_units * std::abs(value));
+  std::vector<bool> rotated(turned.size(), false);
   for (int64_t i = 0; i < geometry.pairs; ++i) {
-    const int64_t first = geometry.offset + (half ? i : 2 * i);
-    const int64_t second = first + (half ? geometry.partner : 1);
-    const double a = Input(token, head, first);
-    const double b = Input(token, head, second);
+    const auto first = static_cast<size_t>(geometry.offset + (half ? i : 2 * i));
+    const size_t second = first + static_cast<size_t>(half ? geometry.partner : 1);
+    const double a = turned[first];
+    const double b = turned[second];
     const double c = page_->Cos(token)[i];
     const double s = page_->Sin(token)[i] * (spec_.conjugate ? -1.0 : 1.0);
-    const double turned_a = a * c - b * s;
-    const double turned_b = b * c + a * s;
-    const double scale = std::hypot(c, s);
-    std::string wrong = compare(first, turned_a, Tolerance(turned_a, a, b, scale, spec_.dtype));
-    wrong += compare(second, turned_b, Tolerance(turned_b, a, b, scale, spec_.dtype));
+    turned[first] = a * c - b * s;
+    turned[second] = b * c + a * s;
+    errors[first] = errors[second] =
+        (1.5e-7 + norm_units) * std::hypot(c, s) * (std::abs(a) + std::abs(b));
+    rotated[first] = rotated[second] = true;
+  }
+  for (size_t i = 0; i < turned.size(); ++i) {
+    if (!rotated[i] && spec_.OnlyTurns()) continue;
+    std::string wrong = CheckChannel(token, head, static_cast<int64_t>(i), turned[i], errors[i]);
     if (!wrong.empty()) return wrong;
   }
-  const Buffer& output = spec_.in_place ? input_ : output_;
+  return "";
+}
+
+// The channels that no pair holds, where there is nothing beside the rotation.
+std::string Rotation::CheckCopies(int64_t token, int64_t head) const {
+  const kernels::PairGeometry& geometry = spec_.geometry;
+  const bool half = geometry.pairing == Pairing::kHalf;
+  const int64_t second = geometry.offset + (half ? geometry.partner : geometry.pairs);
   for (int64_t channel = 0; channel < spec_.head_dim; ++channel) {
-    if (rotated[static_cast<size_t>(channel)]) continue;
+    const bool rotated =
+        (channel >= geometry.offset && channel < geometry.offset + geometry.pairs) ||
+        (channel >= second && channel < second + geometry.pairs);
     const int64_t offset = Offset(token, head, channel);
-    if (std::memcmp(output.bytes.data() + output.begin + offset,
-                    original_.data() + input_.begin + offset,
-                    static_cast<size_t>(ElementBytes(spec_.dtype))) != 0) {
+    if (!rotated && std::memcmp(output().bytes.data() + output().begin + offset,
+                                original_.data() + input_.begin + offset,
+                                static_cast<size_t>(ElementBytes(spec_.dtype))) != 0) {
       return absl::StrFormat("token %d head %d channel %d is outside the pairs, but not a copy",
                              token, head, channel);
     }
@@ -218,12 +308,11 @@ std::string Rotation::CheckHead(int64_t token, int64_t head) const {
 }
 
 std::string Rotation::CheckGuards() const {
-  const Buffer& output = spec_.in_place ? input_ : output_;
-  std::vector<uint8_t> masked = output.bytes;
-  const size_t head_bytes = static_cast<size_t>(spec_.head_dim * ElementBytes(spec_.dtype));
+  std::vector<uint8_t> masked = output().bytes;
+  const size_t head_bytes = static_cast<size_t>(spec_.head_dim * ElementBytes(spec_.stored()));
   for (int64_t token = 0; token < spec_.tokens; ++token) {
     for (int64_t head = 0; head < spec_.heads; ++head) {
-      const int64_t offset = output.begin + Offset(token, head, 0);
+      const int64_t offset = output().begin + OutputOffset(token, head, 0);
       std::memcpy(masked.data() + offset, untouched_.data() + offset, head_bytes);
     }
   }
@@ -237,6 +326,7 @@ std::string Rotation::Check() const {
   for (int64_t token = 0; token < spec_.tokens && wrong.empty(); ++token) {
     for (int64_t head = 0; head < spec_.heads && wrong.empty(); ++head) {
       wrong = CheckHead(token, head);
+      if (wrong.empty() && spec_.OnlyTurns()) wrong = CheckCopies(token, head);
     }
   }
   return wrong.empty() ? wrong : spec_.Describe() + ": " + wrong;

@@ -4,16 +4,17 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "kernels/element.h"
 #include "kernels/rotate_job.h"
 
 namespace rope::testing {
 
-// Elements as numbers. Narrowing rounds to nearest even.
-double ReadElement(const uint8_t* element, kernels::DType dtype);
-void WriteElement(double value, kernels::DType dtype, uint8_t* element);
+using kernels::ReadElement;
+using kernels::WriteElement;
 
 // Half the distance between neighbouring numbers of `dtype` at `value`; 0 for fp32, whose rounding
 // the tolerance of the arithmetic holds already.
@@ -31,9 +32,16 @@ struct RotationSpec {
   enum class Layout { kTokenMajor, kHeadMajor, kPadded } layout = Layout::kTokenMajor;
   bool in_place = false;
   bool conjugate = false;
+  enum class Norm { kNone, kPlain, kWeighted } norm = Norm::kNone;
+  float scale = 1;
+  bool token_scales = false;
+  std::optional<kernels::DType> output_dtype = {};
+  float output_scale = 1;
   int64_t misalignment = 0;  // bytes past a multiple of 64, of input and output
   uint32_t seed = 1;
 
+  kernels::DType stored() const { return output_dtype.value_or(dtype); }
+  bool OnlyTurns() const;
   std::string Describe() const;
 };
 
@@ -60,8 +68,9 @@ class Rotation {
   double Input(int64_t token, int64_t head, int64_t channel) const;  // as it was before
   double Output(int64_t token, int64_t head, int64_t channel) const;
 
-  // What is wrong with the output, or empty: an element off by more than the tolerance, a channel
-  // outside the pairs that is not bit-equal to the input, a byte outside the heads that changed.
+  // What is wrong with the output, or empty: an element off by more than the tolerance, a byte
+  // outside the heads that changed, and with nothing beside the rotation a channel outside the
+  // pairs that is not bit-equal to the input.
   std::string Check() const;
 
  private:
@@ -70,18 +79,28 @@ class Rotation {
     int64_t begin = 0;  // offset of element 0
   };
 
-  int64_t Offset(int64_t token, int64_t head, int64_t channel) const;  // in bytes
-  Buffer MakeBuffer() const;
+  int64_t Index(int64_t token, int64_t head, int64_t channel) const;   // in elements
+  int64_t Offset(int64_t token, int64_t head, int64_t channel) const;  // of the input, in bytes
+  int64_t OutputOffset(int64_t token, int64_t head, int64_t channel) const;
+  Buffer MakeBuffer(int64_t extent) const;
+  const Buffer& output() const { return spec_.in_place ? input_ : output_; }
+  // The channels of a head before they turn.
+  std::vector<double> NormedHead(int64_t token, int64_t head) const;
+  std::string CheckChannel(int64_t token, int64_t head, int64_t channel, double turned,
+                           double error) const;
   std::string CheckHead(int64_t token, int64_t head) const;
+  std::string CheckCopies(int64_t token, int64_t head) const;
   std::string CheckGuards() const;
 
   RotationSpec spec_;
   kernels::Strides strides_;
-  int64_t extent_ = 0;  // bytes from element 0 to the end of the last
+  int64_t extent_ = 0;  // elements from the first to the end of the last
   Buffer input_;
-  Buffer output_;                   // where not in place
-  std::vector<uint8_t> original_;   // input_.bytes before the rotation
-  std::vector<uint8_t> untouched_;  // output bytes before the rotation
+  Buffer output_;                    // where not in place
+  std::vector<uint8_t> original_;    // input_.bytes before the rotation
+  std::vector<uint8_t> untouched_;   // output bytes before the rotation
+  std::vector<float> weights_;       // of the norm
+  std::vector<float> token_scales_;  // of each token, 1 where the job has none
   std::vector<float> values_;
   std::unique_ptr<kernels::TablePage> page_;
   std::vector<kernels::RowRef> rows_;

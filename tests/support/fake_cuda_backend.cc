@@ -35,6 +35,13 @@ kernels::CudaJob CudaJobOf(const kernels::RotateJob& job, const float* const* ro
   result.dtype = static_cast<uint32_t>(job.dtype);
   result.pairing = static_cast<uint32_t>(job.geometry.pairing);
   result.conjugate = job.conjugate ? 1 : 0;
+  result.norm = job.norm ? 1 : 0;
+  result.norm_weight = job.norm ? job.norm->weight : nullptr;
+  result.eps = job.norm ? job.norm->eps : 0;
+  result.scale = job.scale;
+  result.token_scales = job.token_scales.empty() ? nullptr : job.token_scales.data();
+  result.output_dtype = static_cast<uint32_t>(job.stored());
+  result.output_scale = job.output_scale;
   return result;
 }
 

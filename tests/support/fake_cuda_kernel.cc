@@ -2,16 +2,30 @@
 
 // Apart from nvcc's namespace: both may be in one program.
 #define ROPE_CUDA_NAMESPACE cuda_on_cpu
+#include "kernels/cuda_beside.cuh"
 #include "kernels/cuda_rotate.cuh"
 
 namespace rope::testing {
 
+namespace {
+
+auto KernelOf(kernels::CudaKernel kernel) {
+  switch (kernel) {
+    case kernels::CudaKernel::kVector:
+      return kernels::cuda_on_cpu::RotateVector;
+    case kernels::CudaKernel::kScalar:
+      return kernels::cuda_on_cpu::RotateScalar;
+    case kernels::CudaKernel::kBeside:
+      break;
+  }
+  return kernels::cuda_on_cpu::RotateBeside;
+}
+
+}  // namespace
+
 void RunCudaKernelOnCpu(kernels::CudaKernel kernel, uint32_t blocks, uint32_t threads,
                         const kernels::CudaJob* jobs, uint32_t count) {
-  kernels::cuda_cpu_shim::Launch(kernel == kernels::CudaKernel::kVector
-                                     ? kernels::cuda_on_cpu::RotateVector
-                                     : kernels::cuda_on_cpu::RotateScalar,
-                                 blocks, threads, jobs, count);
+  kernels::cuda_cpu_shim::Launch(KernelOf(kernel), blocks, threads, jobs, count);
 }
 
 }  // namespace rope::testing

@@ -144,6 +144,14 @@ void Enqueue(cudaStream_t stream, std::function<void()> work) {
   stream->queue.push_back(std::move(work));
 }
 
+// By its mangled name.
+kernels::CudaKernel KernelNamed(const std::string& name) {
+  if (name.find("RotateVector") != std::string::npos) return kernels::CudaKernel::kVector;
+  if (name.find("RotateScalar") != std::string::npos) return kernels::CudaKernel::kScalar;
+  ROPE_CHECK(name.find("RotateBeside") != std::string::npos);
+  return kernels::CudaKernel::kBeside;
+}
+
 cudaError_t Launch(const void* kernel, const dim3& grid, const dim3& block, void** arguments,
                    cudaStream_t stream) {
   State& state = TheState();
@@ -158,8 +166,7 @@ cudaError_t Launch(const void* kernel, const dim3& grid, const dim3& block, void
   if (grid.x == 0 || block.x == 0 || block.x > 1024 || grid.y * grid.z * block.y * block.z != 1) {
     return last_error = cudaErrorInvalidConfiguration;
   }
-  const bool vector = name.find("RotateVector") != std::string::npos;
-  ROPE_CHECK(vector || name.find("RotateScalar") != std::string::npos);
+  const kernels::CudaKernel ours = KernelNamed(name);
   const auto* const jobs = *static_cast<const kernels::CudaJob**>(arguments[0]);
   const uint32_t count = *static_cast<uint32_t*>(arguments[1]);
   Enqueue(stream, [=, blocks = grid.x, threads = block.x] {
@@ -169,9 +176,10 @@ cudaError_t Launch(const void* kernel, const dim3& grid, const dim3& block, void
       CheckOnDevice(jobs[i].output);
       CheckOnDevice(jobs[i].rows);
       if (jobs[i].pairs > 0) CheckOnDevice(jobs[i].rows[0]);
+      if (jobs[i].token_scales != nullptr) CheckOnDevice(jobs[i].token_scales);
+      if (jobs[i].norm_weight != nullptr) CheckOnDevice(jobs[i].norm_weight);
     }
-    RunCudaKernelOnCpu(vector ? kernels::CudaKernel::kVector : kernels::CudaKernel::kScalar, blocks,
-                       threads, jobs, count);
+    RunCudaKernelOnCpu(ours, blocks, threads, jobs, count);
   });
   return cudaSuccess;
 }

@@ -119,5 +119,46 @@ TEST_F(CudaBatchTest, LargePinnedTensorsGoDirectlyAndSmallOnesWithTheRest) {
   EXPECT_LT(pieces[2].slot, chunks[0].rows_offset);
 }
 
+TEST_F(CudaBatchTest, OutputOfAnotherDTypeHasItsOwnPlaceInTheSlot) {
+  RotateJob job = Job(7, 32);
+  job.output_dtype = DType::kFloat32;
+  const RotateJob next = Job(1, 1);
+  const std::vector<CudaChunk> chunks = CutCudaBatch({{&job}, {&next}}, 2);
+  ASSERT_THAT(chunks, SizeIs(1));
+  const CudaPiece& piece = chunks[0].pieces[0];
+  EXPECT_EQ(piece.bytes(), 2 * 128 * 7 * 32);
+  EXPECT_EQ(piece.output_bytes(), 2 * piece.bytes());
+  EXPECT_EQ(piece.slot, 0);
+  EXPECT_EQ(piece.output_slot, piece.bytes());
+  EXPECT_EQ(chunks[0].pieces[1].slot, 3 * piece.bytes());
+  EXPECT_EQ(chunks[0].pieces[1].output_slot, 3 * piece.bytes());
+}
+
+TEST_F(CudaBatchTest, ScalesAndWeightsTravelBetweenRowsAndJobs) {
+  const std::vector<float> floats(128);
+  RotateJob job = Job(7, 32);
+  job.norm = RmsNorm{.weight = floats.data(), .eps = 1e-6f};
+  job.token_scales = absl::MakeConstSpan(floats).subspan(0, 7);
+  const std::vector<CudaChunk> chunks = CutCudaBatch({{&job}}, 2);
+  ASSERT_THAT(chunks, SizeIs(1));
+  EXPECT_EQ(chunks[0].pieces[0].floats(), 7 + 128);
+  EXPECT_EQ(chunks[0].floats_offset, chunks[0].rows_offset + 7 * 8);
+  EXPECT_GE(chunks[0].jobs_offset, chunks[0].floats_offset + (7 + 128) * 4);
+}
+
+TEST_F(CudaBatchTest, LargeConvertedBatchStaysWithinItsLanes) {
+  const std::vector<float> floats(4096);
+  RotateJob job = Job(4096, 40);
+  job.output_dtype = DType::kFloat32;
+  job.norm = RmsNorm{.weight = floats.data(), .eps = 1e-6f};
+  job.token_scales = floats;
+  int64_t vectors = 0;
+  for (const CudaChunk& chunk : CutCudaBatch({{&job}}, 2)) {
+    EXPECT_LE(chunk.bytes, kCudaLaneBytes);
+    for (const CudaPiece& piece : chunk.pieces) vectors += piece.tokens * piece.heads;
+  }
+  EXPECT_EQ(vectors, 4096 * 40);
+}
+
 }  // namespace
 }  // namespace rope::kernels

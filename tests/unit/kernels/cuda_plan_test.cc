@@ -107,6 +107,40 @@ TEST(CudaPlanTest, AnythingThatIsNoMultipleOfAVectorIsScalar) {
   EXPECT_EQ(changed([](CudaJob& job) { job.pairs = 0, job.partner = 3; }), CudaKernel::kVector);
 }
 
+TEST(CudaPlanTest, AnythingBesideTheRotationIsAThirdLaunch) {
+  static constexpr float kOnes[1] = {1};  // an address; not read
+  const auto changed = [](const auto& change) {
+    CudaJob job = Job(3, 2);
+    change(job);
+    return KernelOf(job);
+  };
+  EXPECT_EQ(changed([](CudaJob& job) { job.norm = 1; }), CudaKernel::kBeside);
+  EXPECT_EQ(changed([](CudaJob& job) { job.scale = 2; }), CudaKernel::kBeside);
+  EXPECT_EQ(changed([](CudaJob& job) { job.token_scales = kOnes; }), CudaKernel::kBeside);
+  EXPECT_EQ(changed([](CudaJob& job) { job.output_scale = 2; }), CudaKernel::kBeside);
+  EXPECT_EQ(
+      changed([](CudaJob& job) { job.output_dtype = static_cast<uint32_t>(DType::kFloat16); }),
+      CudaKernel::kBeside);
+  EXPECT_EQ(
+      changed([](CudaJob& job) { job.output_dtype = static_cast<uint32_t>(DType::kBFloat16); }),
+      CudaKernel::kVector);
+  CudaJob scaled = Job(1, 1);
+  scaled.scale = 2;
+  EXPECT_THAT(PlanCuda({scaled, Job(1, 1, 250), Job(1, 1)}).launches, SizeIs(3));
+}
+
+// A norm reads a head before any of it changes: in place, threads must not share one.
+TEST(CudaPlanTest, ANormLeavesTheWholeHeadToOneThread) {
+  CudaJob job = Job(3, 2);
+  job.output = const_cast<void*>(job.input);
+  job.scale = 2;
+  EXPECT_EQ(PlanCuda({job}).jobs.at(0).chunks, 64u);
+  job.pairs = job.partner = 16;
+  EXPECT_EQ(PlanCuda({job}).jobs.at(0).chunks, 16u + 96u);  // the others are scaled too
+  job.norm = 1;
+  EXPECT_EQ(PlanCuda({job}).jobs.at(0).chunks, 1u);
+}
+
 TEST(CudaPlanTest, ElementsOffTheirOwnSizeAreReadByteByByte) {
   CudaJob job = Job(3, 2);
   job.input = Address((1 << 20) + 2);
@@ -140,6 +174,20 @@ TEST(CudaPlanTest, FewTokensSpreadOverHeadsAndManyWalkOverThem) {
   EXPECT_EQ(many.jobs.at(1).head_groups, 1u);
   EXPECT_EQ(many.jobs.at(2).head_groups, 1u);
   EXPECT_EQ(many.jobs.at(0).steps, kCudaSteps);
+}
+
+// The parts of an fp8 output lie a byte an element apart, and take their tokens' scales.
+TEST(CudaPlanTest, PartsOfAConvertedJobFollowItsOutput) {
+  CudaJob job = Job(int64_t{1} << 26, 7, 1 << 13);
+  job.output_dtype = static_cast<uint32_t>(DType::kFloat8E4M3);
+  job.token_scales = static_cast<const float*>(Address(4096));
+  const CudaPlan plan = PlanCuda({job});
+  ASSERT_GT(plan.jobs.size(), 1u);
+  const CudaJob& second = plan.jobs[1];
+  const int64_t token = plan.jobs[0].tokens;
+  EXPECT_EQ(second.input, static_cast<const char*>(job.input) + token * job.input_token * 2);
+  EXPECT_EQ(second.output, static_cast<const char*>(job.output) + token * job.output_token);
+  EXPECT_EQ(second.token_scales, job.token_scales + token);
 }
 
 // The parts of a job too large to count in 32 bits tile it.

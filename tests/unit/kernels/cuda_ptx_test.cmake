@@ -1,15 +1,15 @@
 # Reads the kernels' PTX (-DPTX=FILE): which widths and which memory they access.
 #   RotateVector: tensors by 16-byte streaming loads and stores alone; what else it reads (jobs and
 #                 rows) is read-only global memory.
-#   Both:         no local memory (spills, arrays indexed at run time), no generic addresses.
+#   All:          no local memory (spills, arrays indexed at run time), no generic addresses.
 file(READ "${PTX}" text)
 string(REGEX REPLACE "//[^\n]*" "" text "${text}")
 string(REPLACE ";" "\n" text "${text}")
 string(REPLACE ".visible .entry " ";" entries "${text}")
 list(REMOVE_AT entries 0)
 list(LENGTH entries count)
-if(NOT count EQUAL 2)
-  message(FATAL_ERROR "got ${count} kernels, want RotateVector and RotateScalar")
+if(NOT count EQUAL 3)
+  message(FATAL_ERROR "got ${count} kernels, want RotateVector, RotateScalar and RotateBeside")
 endif()
 
 foreach(entry IN LISTS entries)
@@ -28,7 +28,7 @@ foreach(entry IN LISTS entries)
       math(EXPR tensor_stores "${tensor_stores} + 1")
     elseif(access MATCHES "^ld\\.global\\.nc\\.(v[24]\\.)?[ub](32|64)$")
       math(EXPR others "${others} + 1")
-    elseif(name STREQUAL "RotateScalar" AND access MATCHES "^(ld|st)\\.global\\.")
+    elseif(NOT name STREQUAL "RotateVector" AND access MATCHES "^(ld|st)\\.global\\.")
       math(EXPR others "${others} + 1")
     else()
       message(FATAL_ERROR "${name}: got ${access}, want 16-byte or read-only global accesses")
