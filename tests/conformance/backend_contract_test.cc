@@ -371,6 +371,39 @@ TEST_P(BackendContractTest, ConversionsRoundToNearestEvenOnce) {
   }
 }
 
+// Every number of an 8-bit format, the midpoints between them, and the floats beside those.
+TEST_P(BackendContractTest, EightBitOutputsRoundToNearestEven) {
+  for (const DType output : {DType::kFloat8E4M3, DType::kFloat8E5M2}) {
+    std::vector<float> numbers;
+    for (int bits = 0; bits < 255; ++bits) {
+      const auto code = static_cast<uint8_t>(bits);
+      const auto next = static_cast<uint8_t>(bits + 1);
+      const double here = ReadElement(&code, output);
+      const auto middle = static_cast<float>((here + ReadElement(&next, output)) / 2);
+      for (const float number : {static_cast<float>(here), middle}) {
+        numbers.push_back(number);
+        numbers.push_back(std::nextafter(number, 0.0f));
+        numbers.push_back(std::nextafter(number, 2 * number));
+      }
+    }
+    const auto count = static_cast<int64_t>(numbers.size());
+    Rotation rotation({.tokens = 1, .heads = 1, .head_dim = count, .output_dtype = output});
+    for (int64_t i = 0; i < count; ++i) {
+      rotation.SetChannel(i, numbers[static_cast<size_t>(i)]);
+    }
+    Rotate(rotation);
+    for (int64_t i = 0; i < count; ++i) {
+      uint8_t rounded = 0;
+      WriteElement(rotation.Input(0, 0, i), output, &rounded);
+      const double want = ReadElement(&rounded, output);
+      const double got = rotation.Output(0, 0, i);
+      ASSERT_TRUE(got == want || (std::isnan(got) && std::isnan(want)))
+          << Name(output) << " of " << rotation.Input(0, 0, i) << ": got " << got << ", want "
+          << want;
+    }
+  }
+}
+
 TEST_P(BackendContractTest, ScalesReachEveryChannelOfTheirToken) {
   for (const bool token_scales : {false, true}) {
     for (const float scale : {1.0f, 0.125f, -3.3f}) {
