@@ -142,7 +142,7 @@ void FillFloats(const CudaPiece& piece, char* pinned, const char* device, CudaJo
 CudaJob CudaJobOf(const CudaPiece& piece, char* device, const float* const* rows) {
   const RotateJob& job = *piece.job;
   ROPE_CHECK(job.head_dim <= kCudaHeadDimMax);  // by far more than a server admits
-  CudaJob result;
+  CudaJob result = CudaSettings(job);
   const bool input_slot = piece.input != CudaRoute::kNone;
   const bool output_slot = piece.output != CudaRoute::kNone;
   result.input = input_slot ? device + piece.slot : piece.input_data();
@@ -156,18 +156,6 @@ CudaJob CudaJobOf(const CudaPiece& piece, char* device, const float* const* rows
   result.output_head = to.head;
   result.tokens = piece.tokens;
   result.heads = piece.heads;
-  result.head_dim = static_cast<uint32_t>(job.head_dim);
-  result.pairs = static_cast<uint32_t>(job.geometry.pairs);
-  result.offset = static_cast<uint32_t>(job.geometry.offset);
-  result.partner = static_cast<uint32_t>(job.geometry.partner);
-  result.dtype = static_cast<uint32_t>(job.dtype);
-  result.pairing = static_cast<uint32_t>(job.geometry.pairing);
-  result.conjugate = job.conjugate ? 1 : 0;
-  result.norm = job.norm ? 1 : 0;
-  result.eps = job.norm ? job.norm->eps : 0;
-  result.scale = job.scale;
-  result.output_dtype = static_cast<uint32_t>(job.stored());
-  result.output_scale = job.output_scale;
   return result;
 }
 

@@ -6,6 +6,7 @@
 
 #include "kernels/check.h"
 #include "kernels/dtype.h"
+#include "kernels/rotate_job.h"
 
 namespace rope::kernels {
 namespace {
@@ -148,6 +149,23 @@ class LaunchBuilder {
 };
 
 }  // namespace
+
+CudaJob CudaSettings(const RotateJob& job) {
+  CudaJob result;
+  result.head_dim = static_cast<uint32_t>(job.head_dim);
+  result.pairs = static_cast<uint32_t>(job.geometry.pairs);
+  result.offset = static_cast<uint32_t>(job.geometry.offset);
+  result.partner = static_cast<uint32_t>(job.geometry.partner);
+  result.dtype = static_cast<uint32_t>(job.dtype);
+  result.pairing = static_cast<uint32_t>(job.geometry.pairing);
+  result.conjugate = job.conjugate ? 1 : 0;
+  result.norm = job.norm ? 1 : 0;
+  result.eps = job.norm ? job.norm->eps : 0;
+  result.scale = job.scale;
+  result.output_dtype = static_cast<uint32_t>(job.stored());
+  result.output_scale = job.output_scale;
+  return result;
+}
 
 CudaPlan PlanCuda(const std::vector<CudaJob>& jobs, const CudaShapes& shapes) {
   std::vector<CudaJob> groups[3];

@@ -27,6 +27,8 @@
 
 namespace rope::kernels {
 
+struct RotateJob;  // rotate_job.h, which nvcc does not read
+
 struct CudaLaunch {
   CudaKernel kernel = CudaKernel::kVector;
   uint32_t first_job = 0;  // in CudaPlan::jobs
@@ -53,6 +55,10 @@ inline constexpr uint32_t kCudaThreads = 256;  // of a block
 inline constexpr uint32_t kCudaThreadsFew = 64;
 inline constexpr uint32_t kCudaHeadsPerThread = 8;  // at most
 inline constexpr uint32_t kCudaSteps = 4;
+
+// What the kernel does to `job`, without where it lies: addresses, strides and the counts of tokens
+// and heads are the caller's to set.
+CudaJob CudaSettings(const RotateJob& job);
 
 CudaPlan PlanCuda(const std::vector<CudaJob>& jobs, const CudaShapes& shapes = {});
 

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "kernels/checked_math.h"
 #include "kernels/status_macros.h"
 #include "proto/float16.h"
@@ -25,8 +24,7 @@ absl::StatusOr<int64_t> CountOf(const v1::Array& array, absl::string_view path) 
     if (length < 0) return InvalidField(absl::StrCat(path, ".shape"), length, "lengths >= 0");
     const auto next = kernels::CheckedMultiply(count, length);
     if (!next.has_value()) {
-      return InvalidField(absl::StrCat(path, ".shape"),
-                          absl::StrCat("[", absl::StrJoin(array.shape(), ", "), "]"),
+      return InvalidField(absl::StrCat(path, ".shape"), Brackets(array.shape()),
                           "a product that fits 63 bits");
     }
     count = *next;
@@ -66,8 +64,7 @@ std::vector<To> Widen(const proto::FragmentedBytes& bytes) {
 
 absl::Status CheckPacked(const v1::Array& array, absl::string_view path) {
   if (array.strides_size() == 0) return absl::OkStatus();
-  return InvalidField(absl::StrCat(path, ".strides"),
-                      absl::StrCat("[", absl::StrJoin(array.strides(), ", "), "]"),
+  return InvalidField(absl::StrCat(path, ".strides"), Brackets(array.strides()),
                       "packed elements, without strides");
 }
 
@@ -106,6 +103,22 @@ absl::StatusOr<std::vector<int64_t>> WholeNumbers(const v1::Array& array, absl::
   return values;
 }
 
+// The shape of a packed array and the count of its elements, which are there; `numbers` alone are
+// one axis.
+absl::StatusOr<int64_t> ReadShape(const v1::Array& array, absl::string_view path,
+                                  std::vector<int64_t>& shape) {
+  ROPE_RETURN_IF_ERROR(CheckPacked(array, path));
+  const bool one_axis = array.shape_size() == 0 && !proto::HasPayload(array);
+  shape.assign(array.shape().begin(), array.shape().end());
+  if (one_axis) shape.push_back(array.numbers_size());
+  int64_t count = array.numbers_size();
+  if (!one_axis) {
+    ROPE_ASSIGN_OR_RETURN(count, CountOf(array, path));
+  }
+  ROPE_RETURN_IF_ERROR(CheckSources(array, count, path));
+  return count;
+}
+
 }  // namespace
 
 absl::StatusOr<IntegerArray> ReadIntegers(const v1::Array& array, const proto::SplitMessage& split,
@@ -117,15 +130,8 @@ absl::StatusOr<IntegerArray> ReadIntegers(const v1::Array& array, const proto::S
     return InvalidField(absl::StrCat(path, ".dtype"), DTypeName(array.dtype()),
                         "DTYPE_INT32 or DTYPE_INT64");
   }
-  ROPE_RETURN_IF_ERROR(CheckPacked(array, path));
   IntegerArray result;
-  result.shape.assign(array.shape().begin(), array.shape().end());
-  if (result.shape.empty() && !raw) result.shape.push_back(array.numbers_size());
-  int64_t count = array.numbers_size();
-  if (raw || array.shape_size() > 0) {
-    ROPE_ASSIGN_OR_RETURN(count, CountOf(array, path));
-  }
-  ROPE_RETURN_IF_ERROR(CheckSources(array, count, path));
+  ROPE_ASSIGN_OR_RETURN(const int64_t count, ReadShape(array, path, result.shape));
   if (!raw) {
     ROPE_ASSIGN_OR_RETURN(result.values, WholeNumbers(array, path));
     return result;
@@ -147,15 +153,8 @@ absl::StatusOr<FloatArray> ReadFloats(const v1::Array& array, const proto::Split
                           "DTYPE_FP64, DTYPE_FP32, DTYPE_FP16 or DTYPE_BF16");
     }
   }
-  ROPE_RETURN_IF_ERROR(CheckPacked(array, path));
   FloatArray result;
-  result.shape.assign(array.shape().begin(), array.shape().end());
-  if (result.shape.empty() && !raw) result.shape.push_back(array.numbers_size());
-  int64_t count = array.numbers_size();
-  if (raw || array.shape_size() > 0) {
-    ROPE_ASSIGN_OR_RETURN(count, CountOf(array, path));
-  }
-  ROPE_RETURN_IF_ERROR(CheckSources(array, count, path));
+  ROPE_ASSIGN_OR_RETURN(const int64_t count, ReadShape(array, path, result.shape));
   if (raw) {
     ROPE_ASSIGN_OR_RETURN(result.values, WidenFloats(array, split, count, path));
   } else {

@@ -2,12 +2,17 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_join.h"
 #include "server/limits.h"
 
 namespace rope::server {
 namespace {
 constexpr char kRetryDelayPayload[] = "rope.server/retry_delay_ms";
 }  // namespace
+
+std::string Brackets(absl::Span<const int64_t> values) {
+  return absl::StrCat("[", absl::StrJoin(values, ", "), "]");
+}
 
 std::string ShortMessage(absl::string_view message) {
   constexpr absl::string_view kCut = "...";

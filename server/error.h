@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 namespace rope::server {
 
@@ -19,6 +20,9 @@ inline absl::Status InvalidField(absl::string_view field, const absl::AlphaNum& 
   return absl::InvalidArgumentError(
       absl::StrCat(field, ": got ", got.Piece(), ", want ", want.Piece()));
 }
+
+// A shape or other list as errors show it: "[2, 3]".
+std::string Brackets(absl::Span<const int64_t> values);
 
 // At most limits::kErrorBytesMax bytes of an error's message, cut between characters.
 std::string ShortMessage(absl::string_view message);

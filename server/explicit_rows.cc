@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "kernels/status_macros.h"
 #include "kernels/table_page.h"
 #include "server/array_reader.h"
@@ -17,10 +16,6 @@
 
 namespace rope::server {
 namespace {
-
-std::string Brackets(absl::Span<const int64_t> shape) {
-  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
-}
 
 // Rows and how they lie: [..., columns].
 struct RowArray {

@@ -4,7 +4,6 @@
 #include <optional>
 #include <string>
 
-#include "absl/strings/str_join.h"
 #include "kernels/checked_math.h"
 #include "server/error.h"
 
@@ -37,8 +36,7 @@ absl::Status CheckProduct(absl::Span<const int64_t> shape, int64_t element_bytes
     // An axis of 0 makes the tensor empty, but the others must still be sizes that exist.
     const auto next = kernels::CheckedMultiply(product, length == 0 ? 1 : length);
     if (!next.has_value()) {
-      return InvalidField(field, absl::StrCat("[", absl::StrJoin(shape, ", "), "]"),
-                          "a product that fits 63 bits");
+      return InvalidField(field, Brackets(shape), "a product that fits 63 bits");
     }
     product = *next;
   }
@@ -91,8 +89,7 @@ absl::StatusOr<LayoutStrides> ParseStrides(absl::string_view letters, const Layo
     }
   }
   if (!extent.has_value()) {
-    return InvalidField(field, absl::StrCat("[", absl::StrJoin(strides, ", "), "]"),
-                        "an extent in bytes that fits 63 bits");
+    return InvalidField(field, Brackets(strides), "an extent in bytes that fits 63 bits");
   }
   result.extent = empty ? 0 : *extent / element_bytes;
   return result;

@@ -12,10 +12,6 @@
 namespace rope::server {
 namespace {
 
-std::string Brackets(absl::Span<const int64_t> shape) {
-  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
-}
-
 absl::Status CheckAll(absl::Span<const int64_t> positions, absl::string_view field) {
   for (const int64_t position : positions) ROPE_RETURN_IF_ERROR(CheckPosition(position, field));
   return absl::OkStatus();

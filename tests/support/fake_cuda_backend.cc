@@ -18,7 +18,7 @@ std::vector<const float*> RowsOf(const kernels::RotateJob& job) {
 }
 
 kernels::CudaJob CudaJobOf(const kernels::RotateJob& job, const float* const* rows) {
-  kernels::CudaJob result;
+  kernels::CudaJob result = kernels::CudaSettings(job);
   result.input = job.input;
   result.output = job.output;
   result.rows = rows;
@@ -28,20 +28,8 @@ kernels::CudaJob CudaJobOf(const kernels::RotateJob& job, const float* const* ro
   result.output_head = job.output_strides.head;
   result.tokens = job.tokens;
   result.heads = job.heads;
-  result.head_dim = static_cast<uint32_t>(job.head_dim);
-  result.pairs = static_cast<uint32_t>(job.geometry.pairs);
-  result.offset = static_cast<uint32_t>(job.geometry.offset);
-  result.partner = static_cast<uint32_t>(job.geometry.partner);
-  result.dtype = static_cast<uint32_t>(job.dtype);
-  result.pairing = static_cast<uint32_t>(job.geometry.pairing);
-  result.conjugate = job.conjugate ? 1 : 0;
-  result.norm = job.norm ? 1 : 0;
   result.norm_weight = job.norm ? job.norm->weight : nullptr;
-  result.eps = job.norm ? job.norm->eps : 0;
-  result.scale = job.scale;
   result.token_scales = job.token_scales.empty() ? nullptr : job.token_scales.data();
-  result.output_dtype = static_cast<uint32_t>(job.stored());
-  result.output_scale = job.output_scale;
   return result;
 }
 
