@@ -53,6 +53,8 @@ absl::StatusOr<Plan> Validate(const v1::RotateRequest& message, const proto::Spl
     return InvalidField("request_id", absl::StrCat(message.request_id().size(), " bytes"),
                         absl::StrCat("at most ", limits::kRequestIdBytesMax));
   }
+  // What is malformed is refused beside rows and by layers that do not rotate, too.
+  ROPE_RETURN_IF_ERROR(CheckOperation(message));
   Plan plan;
   if (message.has_rows()) {
     ROPE_RETURN_IF_ERROR(ReadTensors(message, split, plan));
@@ -64,8 +66,6 @@ absl::StatusOr<Plan> Validate(const v1::RotateRequest& message, const proto::Spl
   plan.warnings = entry->warnings();
   plan.rotates = entry->layer().rotates;
   plan.attention_factor_applied = !message.return_attention_factor();
-  // A malformed request is refused by layers that do not rotate, too.
-  ROPE_RETURN_IF_ERROR(CheckOperation(message));
   ROPE_ASSIGN_OR_RETURN(TokenPositions positions,
                         ReadPositions(message.positions(), split, plan.tensors.front().layout,
                                       entry->layer().config.mrope.has_value(), "positions"));

@@ -181,6 +181,9 @@ TEST_F(ExplicitRowsTest, NothingElseMaySayHowToRotate) {
   request = WithAngles({3});
   request.set_return_attention_factor(true);
   ExpectFails(request, kInvalid, "return_attention_factor: got true beside rows");
+  request = WithAngles({3});
+  request.mutable_reposition();
+  ExpectFails(request, kInvalid, "reposition: got it without OPERATION_REPOSITION, want it unset");
 }
 
 }  // namespace
