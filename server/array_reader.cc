@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/checked_math.h"
+#include "kernels/element.h"
 #include "kernels/status_macros.h"
 #include "proto/float16.h"
 #include "server/error.h"
@@ -181,6 +182,32 @@ absl::StatusOr<kernels::DType> ReadTensorDType(const v1::Array& array, absl::str
   }
 }
 
+absl::StatusOr<kernels::DType> ReadOutputDType(v1::DType dtype, absl::string_view field) {
+  for (const kernels::DType known :
+       {kernels::DType::kFloat32, kernels::DType::kFloat16, kernels::DType::kBFloat16,
+        kernels::DType::kFloat8E4M3, kernels::DType::kFloat8E5M2}) {
+    if (MessageDType(known) == dtype) return known;
+  }
+  return InvalidField(field, DTypeName(dtype),
+                      "DTYPE_FP32, DTYPE_FP16, DTYPE_BF16, DTYPE_FP8_E4M3 or DTYPE_FP8_E5M2");
+}
+
+v1::DType MessageDType(kernels::DType dtype) {
+  switch (dtype) {
+    case kernels::DType::kFloat32:
+      return v1::DTYPE_FP32;
+    case kernels::DType::kFloat16:
+      return v1::DTYPE_FP16;
+    case kernels::DType::kBFloat16:
+      return v1::DTYPE_BF16;
+    case kernels::DType::kFloat8E4M3:
+      return v1::DTYPE_FP8_E4M3;
+    case kernels::DType::kFloat8E5M2:
+      return v1::DTYPE_FP8_E5M2;
+  }
+  return v1::DTYPE_UNSPECIFIED;
+}
+
 absl::StatusOr<proto::FragmentedBytes> ReadTensorBytes(const v1::Array& array, kernels::DType dtype,
                                                        int64_t count,
                                                        const proto::SplitMessage& split,
@@ -214,17 +241,9 @@ absl::StatusOr<proto::FragmentedBytes> ReadTensorBytes(const v1::Array& array, k
 
 void WriteNumbers(kernels::DType dtype, const char* bytes, int64_t count, v1::Array& array) {
   array.mutable_numbers()->Reserve(static_cast<int>(count));
+  const auto* const elements = reinterpret_cast<const uint8_t*>(bytes);
   for (int64_t i = 0; i < count; ++i) {
-    if (dtype == kernels::DType::kFloat32) {
-      float value = 0;
-      std::memcpy(&value, bytes + i * 4, sizeof(value));
-      array.add_numbers(value);
-    } else {
-      uint16_t value = 0;
-      std::memcpy(&value, bytes + i * 2, sizeof(value));
-      array.add_numbers(dtype == kernels::DType::kFloat16 ? proto::FloatFromHalf(value)
-                                                          : proto::FloatFromBFloat16(value));
-    }
+    array.add_numbers(kernels::ReadElement(elements + i * kernels::ElementBytes(dtype), dtype));
   }
 }
 

@@ -1,4 +1,4 @@
-// Reads rope.v1.Array: integers for positions, bytes for tensors.
+// Reads rope.v1.Array: integers for positions, bytes for tensors. Writes its numbers.
 //
 // Threading:  Functions only.
 // Errors:     INVALID_ARGUMENT: a dtype that does not fit, raw and numbers together, counts that
@@ -38,6 +38,11 @@ absl::StatusOr<FloatArray> ReadFloats(const v1::Array& array, const proto::Split
 
 // FP32, FP16 or BF16.
 absl::StatusOr<kernels::DType> ReadTensorDType(const v1::Array& array, absl::string_view path);
+
+// Those and FP8_E4M3, FP8_E5M2: what a tensor may become. `field` names the dtype itself.
+absl::StatusOr<kernels::DType> ReadOutputDType(v1::DType dtype, absl::string_view field);
+
+v1::DType MessageDType(kernels::DType dtype);
 
 // The `count` elements of a tensor as packed little-endian bytes. `typed` keeps them where they
 // came as numbers; otherwise the view points into the received message.

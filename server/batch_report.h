@@ -34,7 +34,7 @@ struct BatchReport {
   std::string_view device;  // that the executor named in the batch's first request
   int64_t requests = 0;     // a slice of a large request counts as one
   int64_t tokens = 0;
-  int64_t bytes = 0;  // of input
+  int64_t bytes = 0;  // of input or output, whichever is larger
   absl::Time started = {};
   absl::Time finished = {};
 };

@@ -9,7 +9,7 @@ namespace rope::server {
 absl::Status Engine::Submit(std::unique_ptr<Request>& request) {
   const absl::Time started = clock_.Now();
   ROPE_ASSIGN_OR_RETURN(request->plan, Validate(request->message, request->split, registry_));
-  // Twice: the bytes that came in, and those that go out.
+  // Twice: the bytes that came in, and those that go out, each counted as the larger of them.
   const Plan& plan = request->plan;
   ROPE_ASSIGN_OR_RETURN(request->permit,
                         admission_.Admit(2 * plan.bytes() + limits::kTokenBytes * plan.tokens));

@@ -13,7 +13,8 @@
 namespace rope::server {
 namespace {
 
-absl::Span<const int64_t> Between(const std::vector<int64_t>& values, int64_t begin, int64_t end) {
+template <typename T>
+absl::Span<const T> Between(const std::vector<T>& values, int64_t begin, int64_t end) {
   return absl::MakeConstSpan(values).subspan(static_cast<size_t>(begin),
                                              static_cast<size_t>(end - begin));
 }
@@ -75,9 +76,10 @@ absl::Status AppendRows(const Plan& plan, const std::vector<TokenRun>& runs, int
   return absl::OkStatus();
 }
 
+// Where results go: the one place that decides it.
 void TakeOutputs(Request& request, BufferPool& pool) {
   for (const TensorPlan& tensor : request.plan.tensors) {
-    request.outputs.push_back(pool.Take(tensor.bytes));
+    request.outputs.push_back(pool.Take(tensor.output_bytes()));
   }
 }
 
@@ -102,8 +104,11 @@ void Executor::Run(absl::Span<Slice> slices) {
       slice.status = AppendRows(plan, plan.k_runs, slice.begin, slice.end, tables_, k_rows);
     }
     if (!slice.status.ok()) continue;
-    const JobCutter::Shared shared = {plan.geometry, plan.conjugate, slice.begin, slice_rows.rows,
-                                      k_rows.rows};
+    JobCutter::Shared shared = {plan.geometry,   plan.conjugate, slice.begin,
+                                slice_rows.rows, k_rows.rows,    {}};
+    if (!plan.token_scales.empty()) {
+      shared.token_scales = Between(plan.token_scales, slice.begin, slice.end);
+    }
     for (size_t i = 0; i < plan.tensors.size(); ++i) {
       cutter.Cut(plan.tensors[i], request.outputs[i].data(), shared, jobs);
     }

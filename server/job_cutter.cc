@@ -14,7 +14,8 @@ class JobWriter {
             std::deque<std::vector<kernels::RowRef>>& passing,
             std::vector<kernels::RotateJob>& jobs)
       : tensor_(tensor),
-        element_bytes_(kernels::ElementBytes(tensor.dtype)),
+        input_element_bytes_(kernels::ElementBytes(tensor.dtype)),
+        output_element_bytes_(kernels::ElementBytes(tensor.output_dtype)),
         output_(output),
         shared_(shared),
         jobs_(jobs) {
@@ -30,7 +31,7 @@ class JobWriter {
       const int64_t begin = std::max(span.begin, head);
       const int64_t end = std::min(span.end, head + heads);
       if (begin >= end) continue;
-      const char* from = input + (begin - head) * input_strides.head * element_bytes_;
+      const char* from = input + (begin - head) * input_strides.head * input_element_bytes_;
       AddSpan(token, tokens, begin, end - begin, from, input_strides, span);
     }
   }
@@ -76,7 +77,7 @@ class JobWriter {
       const int64_t count = std::min(end - token, run - token % run);
       const int64_t offset = OffsetOf(token, layout, strides) + head * strides.head;
       AddJob(token, count, heads, input, input_strides, offset, {step, strides.head}, span);
-      input += count * input_strides.token * element_bytes_;
+      input += count * input_strides.token * input_element_bytes_;
       token += count;
     }
   }
@@ -87,7 +88,7 @@ class JobWriter {
     const Layout& layout = tensor_.layout;
     kernels::RotateJob& job = jobs_.emplace_back();
     job.input = input;
-    job.output = output_ + output_offset * element_bytes_;
+    job.output = output_ + output_offset * output_element_bytes_;
     job.input_strides = input_strides;
     job.output_strides = output_strides;
     job.tokens = tokens;
@@ -96,8 +97,23 @@ class JobWriter {
     job.dtype = tensor_.dtype;
     if (span.rotates) job.geometry = shared_.geometry;
     job.conjugate = shared_.conjugate;
-    job.rows = RowsOf(span).subspan(static_cast<size_t>(token - shared_.begin),
-                                    static_cast<size_t>(tokens));
+    const auto first = static_cast<size_t>(token - shared_.begin);
+    job.rows = RowsOf(span).subspan(first, static_cast<size_t>(tokens));
+    AddBeside(first, job);
+  }
+
+  // What the tensor asks for beside the rotation; `first`: the job's first token in `shared_`.
+  void AddBeside(size_t first, kernels::RotateJob& job) const {
+    job.output_dtype = tensor_.output_dtype;
+    job.output_scale = tensor_.output_scale;
+    job.scale = tensor_.scale;
+    if (tensor_.norm_eps.has_value()) {
+      const bool weighted = !tensor_.norm_weight.empty();
+      job.norm = {weighted ? tensor_.norm_weight.data() : nullptr, *tensor_.norm_eps};
+    }
+    if (tensor_.token_scaled) {
+      job.token_scales = shared_.token_scales.subspan(first, static_cast<size_t>(job.tokens));
+    }
   }
 
   absl::Span<const kernels::RowRef> RowsOf(const HeadSpan& span) const {
@@ -106,7 +122,8 @@ class JobWriter {
   }
 
   const TensorPlan& tensor_;
-  const int64_t element_bytes_;
+  const int64_t input_element_bytes_;
+  const int64_t output_element_bytes_;
   char* const output_;
   const JobCutter::Shared& shared_;
   absl::Span<const kernels::RowRef> passing_;
@@ -294,7 +311,7 @@ void JobCutter::Cut(const TensorPlan& tensor, char* output, const Shared& shared
     PackedCutter(tensor, writer, gathered_).CutTokens(shared.begin, end);
     return;
   }
-  if (tensor.bytes == 0) return;
+  if (tensor.elements() == 0) return;
   ROPE_CHECK(tensor.input.fragments.size() == 1);
   StridedCutter(tensor, tensor.input.fragments.front().data(), writer, gathered_)
       .CutTokens(shared.begin, end);

@@ -32,10 +32,13 @@ class JobCutter {
     int64_t begin = 0;                         // first token, in memory order
     absl::Span<const kernels::RowRef> rows;    // one for each token from `begin`
     absl::Span<const kernels::RowRef> k_rows;  // the same for heads of k; empty: `rows`
+    absl::Span<const float> token_scales;      // the same, for a tensor that is token_scaled
   };
 
   // Adds the jobs that rotate all heads of the tokens of `shared` to `jobs`; `output` is the start
-  // of the whole tensor's output, laid out as its input.
+  // of the whole tensor's output: packed, in the order of its input unless there are
+  // output_strides. Heads that pass through are jobs without pairs, so that what is done beside the
+  // rotation reaches them too.
   void Cut(const TensorPlan& tensor, char* output, const Shared& shared,
            std::vector<kernels::RotateJob>& jobs);
 

@@ -27,8 +27,8 @@ inline constexpr int64_t kRequestIdBytesMax = 128;
 inline constexpr int64_t kTensorsMax = 64;
 // Of one request.
 inline constexpr int64_t kTokensMax = int64_t{1} << 22;
-// What each token costs beside its tensors, about: three positions and a row.
-inline constexpr int64_t kTokenBytes = 40;
+// What each token costs beside its tensors, about: three positions, a row and a scale.
+inline constexpr int64_t kTokenBytes = 44;
 // Beyond it the angles' error bound is no longer proven (kernels/table_cache.h).
 inline constexpr int64_t kPositionMax = int64_t{1} << 30;
 // A planned length may exceed every position.
@@ -79,8 +79,9 @@ static_assert(kSkeletonBytesMax < kMessageBytesMax);
 static_assert(kMessageBytesMax <= kMessageBytesCeiling);
 static_assert(kConfigJsonBytesMax < kSkeletonBytesMax);
 static_assert(kDirectBytesMax < kSliceBytesMax && kSliceBytesMax < kBatchBytesMax);
-// Any single legal request is admitted when the server is empty: input and output.
-static_assert(2 * kMessageBytesMax + kTokenBytes * kTokensMax <= kAdmittedBytesMax);
+// Any single legal request is admitted when the server is empty: input and output, each counted as
+// the larger of the two, which 32-bit output of 16-bit input makes twice the message.
+static_assert(4 * kMessageBytesMax + kTokenBytes * kTokensMax <= kAdmittedBytesMax);
 
 }  // namespace rope::server::limits
 

@@ -222,8 +222,9 @@ void Metrics::CollectBatches(Families& families) const {
                                 "Requests in a batch; a slice of a large request counts as one",
                                 MetricType::Histogram));
   AddHistogram(families.back(), {}, batch_requests_, 1);
-  families.push_back(
-      MakeFamily("rope_batch_bytes", "Bytes of input tensors in a batch", MetricType::Histogram));
+  families.push_back(MakeFamily("rope_batch_bytes",
+                                "Bytes of tensors in a batch, input or output, whichever is larger",
+                                MetricType::Histogram));
   AddHistogram(families.back(), {}, batch_bytes_, 1);
   families.push_back(
       MakeFamily("rope_batch_duration_seconds", "Seconds that a batch ran", MetricType::Histogram));

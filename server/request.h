@@ -37,15 +37,23 @@ struct HeadSpan {
 
 // One tensor, validated.
 struct TensorPlan {
-  kernels::DType dtype = kernels::DType::kFloat32;
+  kernels::DType dtype = kernels::DType::kFloat32;         // of the input
+  kernels::DType output_dtype = kernels::DType::kFloat32;  // any of them, fp8 too
   Layout layout;
   std::optional<LayoutStrides> strides;         // of the input, where it is not packed
   std::vector<HeadSpan> heads;                  // cover [0, layout.heads) in order
   std::string output_letters;                   // the axes of the packed output
   std::optional<LayoutStrides> output_strides;  // set: they are not in the order of `layout`
-  int64_t bytes = 0;                            // of the output, and of a packed input
+  std::optional<float> norm_eps;                // set: each head is normalised first
+  std::vector<float> norm_weight;               // by channel; empty: 1
+  float scale = 1;                              // multiplies the result
+  bool token_scaled = false;                    // so does Plan::token_scales
+  float output_scale = 1;                       // what an fp8 output is divided by
   proto::FragmentedBytes input;                 // packed: rows [pre][heads][post][head_dim]
   std::vector<char> typed;                      // what `input` refers to where it came as numbers
+
+  int64_t elements() const { return layout.tokens() * layout.heads * layout.head_dim; }
+  int64_t output_bytes() const { return elements() * kernels::ElementBytes(output_dtype); }
 };
 
 // Tokens that share their frequencies.
@@ -61,8 +69,9 @@ struct TokenRun {
 struct Plan {
   std::vector<TensorPlan> tensors;
   int64_t tokens = 0;
-  int64_t bytes_per_token = 0;  // of input, over all tensors
-  bool rotates = true;          // false: the layer has no rotary embedding, tensors pass through
+  // Over all tensors, each counted in its input or in its output, whichever is larger.
+  int64_t bytes_per_token = 0;
+  bool rotates = true;  // false: the layer has no rotary embedding, tensors pass through
   kernels::PairGeometry geometry;
   bool conjugate = false;
   std::vector<TokenRun> runs;  // cover [0, tokens) in order, unless there are `rows`
@@ -74,7 +83,8 @@ struct Plan {
   std::optional<kernels::Mrope> mrope;                 // set: positions has three rows
   std::array<std::vector<int64_t>, 3> from_positions;  // the same for runs with `from`
   std::optional<kernels::Mrope> from_mrope;
-  double attention_factor = 1;  // that the operation multiplies with, applied or not
+  std::vector<float> token_scales;  // by token, for tensors that are token_scaled
+  double attention_factor = 1;      // that the operation multiplies with, applied or not
   bool attention_factor_applied = true;
   std::vector<std::string> warnings;
 

@@ -109,13 +109,14 @@ v1::Tensor ReplyTensor(const v1::Tensor& asked, const TensorPlan& plan, const ch
   tensor.set_role(asked.role());
   tensor.set_layout(plan.output_letters);
   *tensor.mutable_head_ranges() = asked.head_ranges();
+  if (kernels::IsFloat8(plan.output_dtype)) tensor.set_fp8_scale(plan.output_scale);
   v1::Array& array = *tensor.mutable_array();
-  array.set_dtype(asked.array().dtype());
+  array.set_dtype(MessageDType(plan.output_dtype));
   for (const int64_t length : ShapeInOrder(plan.output_letters, plan.layout)) {
     array.add_shape(length);
   }
   if (!proto::HasPayload(asked.array())) {
-    WriteNumbers(plan.dtype, output, plan.bytes / kernels::ElementBytes(plan.dtype), array);
+    WriteNumbers(plan.output_dtype, output, plan.elements(), array);
   }
   return tensor;
 }
@@ -179,8 +180,9 @@ grpc::ByteBuffer EncodeReply(Request& request) {
     tensors.push_back(ReplyTensor(asked, plan.tensors[i], request.outputs[i].data()));
     proto::TensorPart& part = parts.emplace_back();
     part.tensor = &tensors.back();
-    if (proto::HasPayload(asked.array()) && plan.tensors[i].bytes > 0) {
-      part.raw = {request.outputs[i].data(), static_cast<size_t>(plan.tensors[i].bytes)};
+    const int64_t bytes = plan.tensors[i].output_bytes();
+    if (proto::HasPayload(asked.array()) && bytes > 0) {
+      part.raw = {request.outputs[i].data(), static_cast<size_t>(bytes)};
     }
   }
   std::vector<grpc::Slice> slices;

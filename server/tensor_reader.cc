@@ -8,6 +8,7 @@
 #include "kernels/checked_math.h"
 #include "kernels/status_macros.h"
 #include "server/array_reader.h"
+#include "server/beside.h"
 #include "server/error.h"
 #include "server/limits.h"
 
@@ -67,17 +68,25 @@ absl::Status ReadElements(const v1::Tensor& tensor, const proto::SplitMessage& s
   return absl::OkStatus();
 }
 
-absl::StatusOr<TensorPlan> ReadTensor(const v1::Tensor& tensor, const proto::SplitMessage& split,
-                                      const std::string& path) {
+// Bytes of an element where the tensor takes more room, in the input or in the output.
+int64_t LargerElementBytes(const TensorPlan& plan) {
+  return std::max(kernels::ElementBytes(plan.dtype), kernels::ElementBytes(plan.output_dtype));
+}
+
+absl::StatusOr<TensorPlan> ReadTensor(const v1::Tensor& tensor, const v1::Output& output,
+                                      const proto::SplitMessage& split, const std::string& path) {
   const std::string array_path = path + ".array";
   TensorPlan plan;
   ROPE_ASSIGN_OR_RETURN(plan.dtype, ReadTensorDType(tensor.array(), array_path));
+  plan.output_dtype = plan.dtype;
+  if (output.dtype() != v1::DTYPE_UNSPECIFIED) {
+    ROPE_ASSIGN_OR_RETURN(plan.output_dtype, ReadOutputDType(output.dtype(), "output.dtype"));
+  }
   ROPE_ASSIGN_OR_RETURN(plan.layout, ParseLayout(tensor.layout(), tensor.array().shape(),
-                                                 kernels::ElementBytes(plan.dtype), path));
+                                                 LargerElementBytes(plan), path));
   plan.output_letters = plan.layout.letters;
   ROPE_ASSIGN_OR_RETURN(plan.heads, ReadHeads(tensor, plan.layout.heads, path));
-  int64_t count = plan.layout.tokens() * plan.layout.heads * plan.layout.head_dim;
-  plan.bytes = count * kernels::ElementBytes(plan.dtype);
+  int64_t count = plan.elements();
   if (tensor.array().strides_size() > 0) {
     ROPE_ASSIGN_OR_RETURN(plan.strides,
                           ParseStrides(tensor.layout(), plan.layout, tensor.array().strides(),
@@ -127,7 +136,9 @@ absl::Status ReadTensors(const v1::RotateRequest& message, const proto::SplitMes
   }
   for (int i = 0; i < message.tensors_size(); ++i) {
     const std::string path = absl::StrCat("tensors[", i, "]");
-    ROPE_ASSIGN_OR_RETURN(TensorPlan tensor, ReadTensor(message.tensors(i), split, path));
+    ROPE_ASSIGN_OR_RETURN(TensorPlan tensor,
+                          ReadTensor(message.tensors(i), message.output(), split, path));
+    ROPE_RETURN_IF_ERROR(ReadBeside(message.tensors(i), message.operation(), split, path, tensor));
     ROPE_RETURN_IF_ERROR(CheckTokens(tensor.layout, path));
     const Layout& first = i == 0 ? tensor.layout : plan.tensors.front().layout;
     if (tensor.layout.token_axes != first.token_axes) {
@@ -146,7 +157,7 @@ absl::Status ReadTensors(const v1::RotateRequest& message, const proto::SplitMes
     // Fits by itself, but tensors without tokens may claim heads of any size.
     const auto sum =
         kernels::CheckedAdd(plan.bytes_per_token, tensor.layout.heads * tensor.layout.head_dim *
-                                                      kernels::ElementBytes(tensor.dtype));
+                                                      LargerElementBytes(tensor));
     if (!sum.has_value()) return InvalidField("tensors", "heads past 63 bits", "smaller ones");
     plan.bytes_per_token = *sum;
   }

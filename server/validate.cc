@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "kernels/status_macros.h"
+#include "server/beside.h"
 #include "server/error.h"
 #include "server/explicit_rows.h"
 #include "server/limits.h"
@@ -58,6 +59,7 @@ absl::StatusOr<Plan> Validate(const v1::RotateRequest& message, const proto::Spl
   Plan plan;
   if (message.has_rows()) {
     ROPE_RETURN_IF_ERROR(ReadTensors(message, split, plan));
+    ROPE_RETURN_IF_ERROR(PlanTokenScales(message, std::nullopt, {}, plan));
     ROPE_RETURN_IF_ERROR(PlanExplicitRows(message, split, plan));
     return plan;
   }
@@ -69,6 +71,8 @@ absl::StatusOr<Plan> Validate(const v1::RotateRequest& message, const proto::Spl
   ROPE_ASSIGN_OR_RETURN(TokenPositions positions,
                         ReadPositions(message.positions(), split, plan.tensors.front().layout,
                                       entry->layer().config.mrope.has_value(), "positions"));
+  ROPE_RETURN_IF_ERROR(PlanTokenScales(
+      message, entry->layer().config.original_max_position_embeddings, positions.values[0], plan));
   RopeAt to = {*entry, std::move(positions)};
   if (message.operation() != v1::OPERATION_REPOSITION) {
     ROPE_RETURN_IF_ERROR(PlanRotation(message.operation(), std::move(to), plan));

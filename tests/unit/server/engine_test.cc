@@ -105,7 +105,7 @@ TEST_F(EngineTest, TokensWithoutBytesCount) {
   tensor.mutable_array()->clear_raw();
   auto request = MakeRequest(empty);
   EXPECT_THAT(engine_.Submit(request), StatusIs(absl::StatusCode::kResourceExhausted,
-                                                HasSubstr("request: got 40000 bytes")));
+                                                HasSubstr("request: got 44000 bytes")));
 }
 
 TEST_F(EngineTest, DrainingServerGivesTheRequestBack) {

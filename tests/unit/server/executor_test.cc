@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 
+#include "kernels/element.h"
+#include "server/array_reader.h"
 #include "server/limits.h"
 #include "server/validate.h"
 #include "tests/support/fake_backend.h"
@@ -242,6 +244,78 @@ TEST_F(ExecutorTest, HeadRangesRotateAndTheRestPassesThrough) {
   }
 }
 
+// Elements of fp32 as the kernels store them in `dtype`, divided by `scale` first.
+std::string Converted(const std::string& floats, kernels::DType dtype, double scale) {
+  const auto* const from = reinterpret_cast<const uint8_t*>(floats.data());
+  const size_t count = floats.size() / sizeof(float);
+  std::vector<uint8_t> to(count * static_cast<size_t>(kernels::ElementBytes(dtype)));
+  for (size_t i = 0; i < count; ++i) {
+    const double value = kernels::ReadElement(from + 4 * i, kernels::DType::kFloat32);
+    kernels::WriteElement(value / scale, dtype,
+                          to.data() + i * static_cast<size_t>(kernels::ElementBytes(dtype)));
+  }
+  return {to.begin(), to.end()};
+}
+
+TEST_F(ExecutorTest, AnotherOutputDTypeReachesEveryHeadOfEveryPieceAndSlice) {
+  v1::RotateRequest request = Sample("SHD", {3, 7, 8});
+  v1::Tensor& tensor = *request.mutable_tensors(0);
+  tensor.clear_role();
+  tensor.add_head_ranges()->set_role(v1::ROLE_Q);
+  tensor.mutable_head_ranges(0)->set_end(3);
+  const std::string& raw = tensor.array().raw();
+  for (const v1::DType dtype : {v1::DTYPE_FP16, v1::DTYPE_BF16, v1::DTYPE_FP8_E4M3}) {
+    request.mutable_output()->set_dtype(dtype);
+    if (dtype == v1::DTYPE_FP8_E4M3) tensor.set_fp8_scale(0.25);
+    const auto kernel_dtype = ReadOutputDType(dtype, "dtype").value();
+    const std::string passed = Converted(raw, kernel_dtype, tensor.has_fp8_scale() ? 0.25 : 1);
+    const auto row_bytes = static_cast<size_t>(8 * kernels::ElementBytes(kernel_dtype));
+    const std::string whole = Rotate(request);
+    ASSERT_EQ(whole.size(), passed.size());
+    for (size_t row = 0; row < 21; ++row) {
+      const bool same =
+          whole.substr(row * row_bytes, row_bytes) == passed.substr(row * row_bytes, row_bytes);
+      EXPECT_EQ(same, row % 7 >= 3) << "row " << row << " to " << v1::DType_Name(dtype);
+    }
+    for (const size_t piece : {7U, 31U, 64U}) EXPECT_EQ(Rotate(request, piece), whole);
+    for (const int64_t slice : {1, 2}) EXPECT_EQ(Rotate(request, 31, slice), whole);
+  }
+}
+
+TEST_F(ExecutorTest, OutputLayoutsHoldWithAnotherDTypeAndStridesToo) {
+  const View view = MakeView("BSHD", {2, 3, 2, 8}, {100, 30, 11, 1});
+  v1::RotateRequest packed = view.packed;
+  packed.mutable_output()->set_dtype(v1::DTYPE_BF16);
+  const std::string want = Rotate(packed);
+  EXPECT_EQ(want.size(), 2U * 3 * 2 * 8 * 2);
+  v1::RotateRequest strided = view.strided;
+  *strided.mutable_output() = packed.output();
+  EXPECT_EQ(Rotate(strided, 31, 2), want);
+  strided.mutable_output()->add_layouts("BHSD");
+  const std::string moved = Rotate(strided, 31, 2);
+  for (size_t b = 0; b < 2; ++b) {
+    for (size_t s = 0; s < 3; ++s) {
+      for (size_t h = 0; h < 2; ++h) {
+        EXPECT_EQ(moved.substr(((b * 2 + h) * 3 + s) * 16, 16),
+                  want.substr(((b * 3 + s) * 2 + h) * 16, 16));
+      }
+    }
+  }
+}
+
+TEST_F(ExecutorTest, SlicesTakeTheScalesOfTheirTokens) {
+  v1::RotateRequest request = Sample("SHD", {5, 2, 8});
+  v1::RopeConfig& config = *request.mutable_rope()->mutable_config();
+  config.set_rope_type("yarn");
+  config.set_factor(4);
+  config.set_original_max_position_embeddings(2);
+  request.mutable_tensors(0)->set_llama_4_scaling_beta(3);
+  const std::string whole = Rotate(request);
+  for (const int64_t slice : {1, 2, 3}) EXPECT_EQ(Rotate(request, 31, slice), whole);
+  request.mutable_tensors(0)->clear_llama_4_scaling_beta();
+  EXPECT_NE(Rotate(request), whole);
+}
+
 TEST_F(ExecutorTest, HeadMajorGivesTheSameNumbersAsTokenMajor) {
   // One head: both layouts lie alike in memory.
   EXPECT_EQ(Rotate(Sample("BHSD", {2, 1, 3, 8})), Rotate(Sample("BSHD", {2, 3, 1, 8})));
@@ -294,6 +368,10 @@ TEST_F(ExecutorTest, LayerWithoutRotationReturnsItsTensors) {
       R"({"head_dim": 8, "num_hidden_layers": 2, "no_rope_layers": [1, 0]})");
   request.mutable_rope()->set_layer(1);
   EXPECT_EQ(Rotate(request, 7, 2), request.tensors(0).array().raw());
+  request.mutable_output()->set_dtype(v1::DTYPE_FP8_E5M2);
+  request.mutable_tensors(0)->set_scale(4);
+  EXPECT_EQ(Rotate(request, 7, 2),
+            Converted(request.tensors(0).array().raw(), kernels::DType::kFloat8E5M2, 0.25));
 }
 
 TEST_F(ExecutorTest, SeveralTensorsAndRequestsShareOneCall) {

@@ -21,26 +21,30 @@ struct CutCase {
   const char* letters;
   std::vector<int64_t> shape;
   size_t piece = 0;  // bytes in each buffer
+  kernels::DType output_dtype = kernels::DType::kBFloat16;
 };
 
-// A tensor whose bytes count up, in pieces, and the jobs that rotate some of its tokens.
+// A tensor whose bytes count up, in pieces, and the jobs that rotate some of its tokens. Elements
+// are converted by cutting off bytes, or adding zeros.
 class CutTensor {
  public:
   explicit CutTensor(const CutCase& c) {
     const auto layout = ParseLayout(c.letters, c.shape, kElementBytes, "t");
     EXPECT_THAT(layout, IsOk());
     plan_.dtype = kernels::DType::kBFloat16;
+    plan_.output_dtype = c.output_dtype;
+    output_element_bytes_ = kernels::ElementBytes(c.output_dtype);
     plan_.layout = *layout;
     plan_.heads = {{0, layout->heads, true}};
-    plan_.bytes = layout->tokens() * layout->heads * layout->head_dim * kElementBytes;
-    for (int64_t i = 0; i < plan_.bytes; ++i) bytes_.push_back(static_cast<char>(i % 251));
+    const int64_t bytes = plan_.elements() * kElementBytes;
+    for (int64_t i = 0; i < bytes; ++i) bytes_.push_back(static_cast<char>(i % 251));
     pieces_ = CutIntoPieces(bytes_, c.piece);
     plan_.input.fragments = ViewsOf(pieces_);
-    plan_.input.bytes = plan_.bytes;
+    plan_.input.bytes = bytes;
     rows_.resize(static_cast<size_t>(layout->tokens()));
     for (size_t i = 0; i < rows_.size(); ++i) rows_[i].index = static_cast<int64_t>(i);
-    output_.resize(bytes_.size());
-    touched_.resize(bytes_.size(), 0);
+    output_.resize(static_cast<size_t>(plan_.output_bytes()));
+    touched_.resize(output_.size(), 0);
   }
 
   void Cut(int64_t begin, int64_t end) {
@@ -54,7 +58,9 @@ class CutTensor {
 
   // Every byte was copied from its own place, once.
   void ExpectAllCopiedOnce() const {
-    EXPECT_EQ(output_, bytes_);
+    std::string want(output_.size(), '\0');
+    Convert(bytes_.data(), plan_.elements(), want.data());
+    EXPECT_EQ(output_, want);
     for (const int count : touched_) ASSERT_EQ(count, 1);
   }
 
@@ -76,17 +82,26 @@ class CutTensor {
   const std::vector<kernels::RotateJob>& jobs() const { return jobs_; }
 
  private:
+  void Convert(const char* from, int64_t elements, char* to) const {
+    const int64_t bytes = std::min(kElementBytes, output_element_bytes_);
+    for (int64_t i = 0; i < elements; ++i) {
+      std::memcpy(to + i * output_element_bytes_, from + i * kElementBytes,
+                  static_cast<size_t>(bytes));
+    }
+  }
+
   // Copies as a rotation by nothing would, and checks that rows belong to their tokens.
   void Apply(const kernels::RotateJob& job, int64_t begin, int64_t end) {
     const Layout& layout = plan_.layout;
-    const auto row_bytes = static_cast<size_t>(layout.head_dim * kElementBytes);
+    const auto row_bytes = static_cast<size_t>(layout.head_dim * output_element_bytes_);
     ASSERT_EQ(static_cast<int64_t>(job.rows.size()), job.tokens);
+    ASSERT_EQ(job.stored(), plan_.output_dtype);
     for (int64_t token = 0; token < job.tokens; ++token) {
       for (int64_t head = 0; head < job.heads; ++head) {
         const int64_t in = token * job.input_strides.token + head * job.input_strides.head;
         const int64_t out = token * job.output_strides.token + head * job.output_strides.head;
-        char* target = static_cast<char*>(job.output) + out * kElementBytes;
-        std::memcpy(target, static_cast<const char*>(job.input) + in * kElementBytes, row_bytes);
+        char* target = static_cast<char*>(job.output) + out * output_element_bytes_;
+        Convert(static_cast<const char*>(job.input) + in * kElementBytes, layout.head_dim, target);
         const int64_t offset = target - output_.data();
         for (size_t i = 0; i < row_bytes; ++i) ++touched_[static_cast<size_t>(offset) + i];
         const int64_t row = offset / static_cast<int64_t>(row_bytes);
@@ -100,6 +115,7 @@ class CutTensor {
   }
 
   TensorPlan plan_;
+  int64_t output_element_bytes_ = 0;
   std::string bytes_;
   std::vector<std::string> pieces_;
   std::vector<kernels::RowRef> rows_;
@@ -151,7 +167,7 @@ TEST_P(JobCutterTest, GathersOnlyRowsThatStraddle) {
   CutTensor odd(c);
   odd.Cut(0, odd.plan().layout.tokens());
   int64_t straddling = 0;
-  const auto total = static_cast<size_t>(odd.plan().bytes);
+  const auto total = static_cast<size_t>(odd.plan().elements() * kElementBytes);
   for (size_t row = 0; row < total / row_bytes; ++row) {
     const bool one_piece = row * row_bytes / c.piece == ((row + 1) * row_bytes - 1) / c.piece;
     if (!one_piece) ++straddling;
@@ -166,7 +182,9 @@ INSTANTIATE_TEST_SUITE_P(
                       CutCase{"BHSD", {2, 4, 3, 4}}, CutCase{"THD", {5, 3, 4}},
                       CutCase{"HTD", {3, 5, 4}}, CutCase{"SD", {7, 4}},
                       CutCase{"LBSHD", {2, 2, 2, 3, 4}}, CutCase{"LBHSD", {2, 2, 3, 2, 4}},
-                      CutCase{"BHSD", {3, 4, 1, 4}}, CutCase{"THD", {5, 1, 4}}),
+                      CutCase{"BHSD", {3, 4, 1, 4}}, CutCase{"THD", {5, 1, 4}},
+                      CutCase{"BSHD", {2, 3, 4, 4}, 0, kernels::DType::kFloat32},
+                      CutCase{"BHSD", {2, 4, 3, 4}, 0, kernels::DType::kFloat8E4M3}),
     [](const auto& test) { return test.param.letters + std::to_string(test.index); });
 
 TEST(JobCutterShapeTest, OneBufferGivesOneJobForTokenMajorTensors) {
@@ -177,6 +195,50 @@ TEST(JobCutterShapeTest, OneBufferGivesOneJobForTokenMajorTensors) {
   EXPECT_EQ(tensor.jobs()[0].heads, 4);
   EXPECT_EQ(tensor.jobs()[0].head_dim, 4);
   EXPECT_EQ(tensor.jobs()[0].dtype, kernels::DType::kBFloat16);
+}
+
+TEST(JobCutterBesideTest, JobsCarryWhatTheirTensorAsksFor) {
+  const auto layout = ParseLayout("SHD", {4, 1, 2}, 4, "t");
+  ASSERT_THAT(layout, IsOk());
+  const std::string bytes(32, 'x');
+  TensorPlan plan;
+  plan.layout = *layout;
+  plan.heads = {{0, 1, true}};
+  plan.output_dtype = kernels::DType::kFloat8E5M2;
+  plan.output_scale = 4;
+  plan.scale = 3;
+  plan.norm_eps = 0.5F;
+  plan.norm_weight = {1, 2};
+  plan.token_scaled = true;
+  plan.input.fragments = {std::string_view(bytes).substr(0, 12),
+                          std::string_view(bytes).substr(12)};  // a job for each of tokens 0 and 1
+  plan.input.bytes = 32;
+  const std::vector<kernels::RowRef> rows(3);
+  const std::vector<float> scales = {10, 11, 12};
+  std::string output(8, '\0');
+  JobCutter::Shared shared;
+  shared.begin = 1;
+  shared.rows = rows;
+  shared.token_scales = scales;
+  JobCutter cutter;
+  std::vector<kernels::RotateJob> jobs;
+  cutter.Cut(plan, output.data(), shared, jobs);
+  ASSERT_EQ(jobs.size(), 2U);
+  for (const kernels::RotateJob& job : jobs) {
+    EXPECT_EQ(job.stored(), kernels::DType::kFloat8E5M2);
+    EXPECT_EQ(job.output_scale, 4);
+    EXPECT_EQ(job.scale, 3);
+    ASSERT_TRUE(job.norm.has_value());
+    EXPECT_EQ(job.norm->eps, 0.5F);
+    EXPECT_EQ(job.norm->weight, plan.norm_weight.data());
+  }
+  EXPECT_THAT(jobs[0].token_scales, ::testing::ElementsAre(10));
+  EXPECT_THAT(jobs[1].token_scales, ::testing::ElementsAre(11, 12));
+  plan.token_scaled = false;
+  plan.norm_weight.clear();
+  cutter.Cut(plan, output.data(), shared, jobs);
+  EXPECT_TRUE(jobs.back().token_scales.empty());
+  EXPECT_EQ(jobs.back().norm->weight, nullptr);
 }
 
 TEST(JobCutterShapeTest, EmptyTensorsGiveNoJobs) {

@@ -50,7 +50,8 @@ class PlanRotationTest : public ::testing::Test {
     Slice slice = {&request, 0, request.plan.tokens, absl::OkStatus()};
     Executor(devices_, tables_, pool_).Run(absl::MakeSpan(&slice, 1));
     if (!slice.status.ok()) return slice.status;
-    std::vector<float> values(static_cast<size_t>(request.plan.tensors[0].bytes) / sizeof(float));
+    std::vector<float> values(static_cast<size_t>(request.plan.tensors[0].output_bytes()) /
+                              sizeof(float));
     std::memcpy(values.data(), request.outputs[0].data(), values.size() * sizeof(float));
     return values;
   }

@@ -62,8 +62,7 @@ std::unique_ptr<Request> Finished(const v1::RotateRequest& sent, BufferPool& poo
     plan.layout.head_dim = tensor.array().shape(0);
     plan.output_letters = "D";
     const auto count = static_cast<size_t>(tensor.array().shape(0));
-    plan.bytes = static_cast<int64_t>(count) * 4;
-    request->outputs.push_back(pool.Take(plan.bytes));
+    request->outputs.push_back(pool.Take(plan.output_bytes()));
     const std::string bytes = RawBytes(std::vector<float>(count, value));
     if (count > 0) std::memcpy(request->outputs.back().data(), bytes.data(), bytes.size());
   }
@@ -187,6 +186,33 @@ TEST(EncodeReplyTest, TypedAndRawComeBackAsTheyCame) {
   EXPECT_EQ(response.tensors(3).role(), v1::ROLE_K);
   EXPECT_EQ(response.tensors(3).array().dtype(), v1::DTYPE_FP32);
   EXPECT_THAT(response.tensors(3).array().shape(), ElementsAre(3));
+}
+
+TEST(EncodeReplyTest, AnswersAreOfTheOutputsDType) {
+  BufferPool pool(0);
+  v1::RotateRequest sent;
+  for (const double number : {9.0, 9.0, 9.0}) {
+    if (sent.tensors_size() == 0) AddTensor(sent, 3);
+    sent.mutable_tensors(0)->mutable_array()->add_numbers(number);
+  }
+  AddTensor(sent, 3).mutable_array()->set_raw("twelve bytes");
+  const auto request = Finished(sent, pool, 0);
+  for (size_t i = 0; i < 2; ++i) {
+    request->plan.tensors[i].output_dtype = kernels::DType::kFloat8E4M3;
+    request->plan.tensors[i].output_scale = 0.5F;
+    request->outputs[i] = pool.Take(3);
+    std::memcpy(request->outputs[i].data(), "\x38\xb8\x7e", 3);  // 1, -1, 448
+  }
+  v1::RotateResponse response = Reply(*request);
+  EXPECT_THAT(response.tensors(0).array().numbers(), ElementsAre(1, -1, 448));
+  EXPECT_EQ(response.tensors(1).array().raw(), "\x38\xb8\x7e");
+  for (const v1::Tensor& tensor : response.tensors()) {
+    EXPECT_EQ(tensor.array().dtype(), v1::DTYPE_FP8_E4M3);
+    EXPECT_THAT(tensor.array().shape(), ElementsAre(3));
+    EXPECT_EQ(tensor.fp8_scale(), 0.5);
+  }
+  const auto plain = Finished(sent, pool, 1);
+  EXPECT_FALSE(Reply(*plain).tensors(0).has_fp8_scale());
 }
 
 TEST(EncodeReplyTest, RawBytesAreThePooledBuffersThemselves) {

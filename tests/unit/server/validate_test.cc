@@ -95,8 +95,8 @@ TEST(ValidateTest, PlanSaysEverything) {
   ASSERT_THAT(plan, IsOk());
   EXPECT_EQ(plan->tokens, 3);
   EXPECT_EQ(plan->bytes_per_token, 2 * 8 * 4 + 8 * 2);
-  EXPECT_EQ(plan->tensors[0].bytes, 3 * 2 * 8 * 4);
-  EXPECT_EQ(plan->tensors[1].bytes, 3 * 8 * 2);
+  EXPECT_EQ(plan->tensors[0].output_bytes(), 3 * 2 * 8 * 4);
+  EXPECT_EQ(plan->tensors[1].output_bytes(), 3 * 8 * 2);
   EXPECT_TRUE(plan->rotates);
   EXPECT_FALSE(plan->conjugate);
   EXPECT_EQ(plan->geometry.pairing, kernels::Pairing::kHalf);
