@@ -66,6 +66,21 @@ TEST_F(GrpcurlTest, TurnsOneZeroAtPositionOneIntoCosAndSin) {
   EXPECT_NEAR(numbers[1].get<double>(), std::sin(1.0), 1e-7);
 }
 
+TEST_F(GrpcurlTest, NormalisesScalesAndStoresInFp8WithNumbersBothWays) {
+  const Outcome outcome = Call("rope.v1.RopeService/Rotate", R"({
+    "rope": {"config": {"head_dim": 2}, "pairing": "PAIRING_HALF"},
+    "positions": {"start": 0}, "output": {"dtype": "DTYPE_FP8_E5M2"},
+    "tensors": [{"role": "ROLE_Q", "layout": "SHD", "scale": 3, "fp8_scale": 0.5,
+                 "norm": {"eps": 1e-6, "weight": {"numbers": [1, 2]}},
+                 "array": {"dtype": "DTYPE_BF16", "shape": [1, 1, 2], "numbers": [7, -7]}}]})");
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  const auto reply = nlohmann::json::parse(outcome.output);
+  const auto& tensor = reply["tensors"][0];
+  EXPECT_EQ(tensor["array"]["dtype"], "DTYPE_FP8_E5M2");
+  EXPECT_EQ(tensor["array"]["numbers"], nlohmann::json({6, -12}));
+  EXPECT_EQ(tensor["fp8_scale"], 0.5);
+}
+
 TEST_F(GrpcurlTest, StreamsSeveralRequestsOneOfThemBad) {
   const auto request = [](const std::string& id, int position) {
     return nlohmann::json{
