@@ -10,7 +10,6 @@ namespace rope::proto {
 namespace {
 
 constexpr int kDepthMax = 16;
-constexpr uint32_t kFieldNumberMax = (1u << 29) - 1;
 
 void AppendVarint(uint64_t value, std::string& out) {
   while (value >= 0x80) {
@@ -76,7 +75,7 @@ class Splitter {
     }
     Seen seen;
     while (cursor_.position() < end) {
-      auto tag = cursor_.ReadVarint();
+      auto tag = cursor_.ReadTag();
       if (!tag.ok()) return tag.status();
       if (absl::Status s = Field(schema, *tag, end, path, depth, seen, out); !s.ok()) return s;
       if (static_cast<int64_t>(out.size()) > options_.skeleton_bytes_max) return TooLarge();
@@ -85,14 +84,12 @@ class Splitter {
     return Malformed(path, "a field that ends past its message", "fields within it");
   }
 
-  absl::Status Field(const Schema& schema, uint64_t tag, int64_t end, const Path& path, int depth,
+  absl::Status Field(const Schema& schema, uint32_t tag, int64_t end, const Path& path, int depth,
                      Seen& seen, std::string& out) {
-    const uint64_t number = tag >> 3;
-    const auto type = static_cast<uint32_t>(tag & 7);
-    if (number == 0 || number > kFieldNumberMax) {
-      return Malformed(path, absl::StrCat("field number ", number), "1 to 2^29 - 1");
-    }
-    const FieldSchema* field = schema.Find(static_cast<uint32_t>(number));
+    const uint32_t number = tag >> 3;
+    const uint32_t type = tag & 7;
+    if (number == 0) return Malformed(path, "field number 0", "1 to 2^29 - 1");
+    const FieldSchema* field = schema.Find(number);
     if (field == nullptr) return Unknown(schema, number, type, path);
     const Path here{&path, field->name, -1};
     const bool packed = field->packable && type == static_cast<uint32_t>(WireType::kLength);
@@ -130,19 +127,19 @@ class Splitter {
   // A string, a run of packed numbers, a payload or a message.
   absl::Status Delimited(const FieldSchema& field, int64_t end, const Path& path, int depth,
                          std::string& out) {
-    auto length = cursor_.ReadVarint();
+    auto length = cursor_.ReadLength();
     if (!length.ok()) return length.status();
     const int64_t left = end - cursor_.position();
-    if (left < 0 || *length > static_cast<uint64_t>(left)) {
+    if (*length > left) {
       return Malformed(path, absl::StrCat("a length of ", *length, " bytes"),
                        absl::StrCat("at most ", std::max<int64_t>(left, 0)));
     }
-    const auto bytes = static_cast<int64_t>(*length);
+    const int64_t bytes = *length;
     AppendTag(field.number, WireType::kLength, out);
     if (field.payload) return Payload(bytes, out);
     if (field.message == nullptr) {
       if (bytes > options_.skeleton_bytes_max) return TooLarge();
-      AppendVarint(*length, out);
+      AppendVarint(static_cast<uint64_t>(bytes), out);
       return cursor_.ReadBytes(bytes, out);
     }
     std::string nested;
@@ -165,7 +162,7 @@ class Splitter {
     return absl::OkStatus();
   }
 
-  absl::Status Unknown(const Schema& schema, uint64_t number, uint32_t type, const Path& path) {
+  absl::Status Unknown(const Schema& schema, uint32_t number, uint32_t type, const Path& path) {
     if (options_.unknown_fields == UnknownFields::kRefuse) {
       const std::string message = path.ToString();
       return absl::UnimplementedError(absl::StrCat(message.empty() ? "request" : message,
@@ -180,12 +177,9 @@ class Splitter {
       case static_cast<uint32_t>(WireType::kFixed32):
         return cursor_.ReadView(4).status();
       case static_cast<uint32_t>(WireType::kLength): {
-        auto length = cursor_.ReadVarint();
+        auto length = cursor_.ReadLength();
         if (!length.ok()) return length.status();
-        if (*length > static_cast<uint64_t>(cursor_.size())) {
-          return Malformed(path, "a length past the end", "one within the message");
-        }
-        return cursor_.ReadView(static_cast<int64_t>(*length)).status();
+        return cursor_.ReadView(*length).status();
       }
       default:
         return Malformed(path, absl::StrCat("wire type ", WireTypeName(type)), "no groups");

@@ -6,6 +6,13 @@
 #include "absl/strings/str_cat.h"
 
 namespace rope::proto {
+namespace {
+
+constexpr int kVarintBytesMax = 10;
+constexpr int kTagBytesMax = 5;  // of a length too
+constexpr uint64_t kLengthMax = (uint64_t{1} << 31) - 1 - 16;
+
+}  // namespace
 
 void FragmentedBytes::CopyTo(void* out) const {
   char* next = static_cast<char*>(out);
@@ -35,17 +42,35 @@ absl::Status WireCursor::Need(int64_t count) const {
       absl::StrCat("message: got ", size_ - position_, " more bytes, want ", count));
 }
 
-absl::StatusOr<uint64_t> WireCursor::ReadVarint() {
-  constexpr int kVarintBytesMax = 10;
+absl::StatusOr<uint64_t> WireCursor::ReadVarint(int bytes_max, absl::string_view name) {
   uint64_t value = 0;
-  for (int i = 0; i < kVarintBytesMax; ++i) {
+  for (int i = 0; i < bytes_max; ++i) {
     if (absl::Status status = Need(1); !status.ok()) return status;
     const auto byte = static_cast<uint8_t>(fragments_[fragment_][offset_]);
     Advance(1);
     value |= static_cast<uint64_t>(byte & 0x7f) << (7 * i);
     if (byte < 0x80) return value;
   }
-  return absl::InvalidArgumentError("message: got a varint of more than 10 bytes, want at most 10");
+  return absl::InvalidArgumentError(absl::StrCat("message: got a ", name, " of more than ",
+                                                 bytes_max, " bytes, want at most ", bytes_max));
+}
+
+absl::StatusOr<uint64_t> WireCursor::ReadVarint() {
+  return ReadVarint(kVarintBytesMax, "varint");
+}
+
+absl::StatusOr<uint32_t> WireCursor::ReadTag() {
+  const absl::StatusOr<uint64_t> tag = ReadVarint(kTagBytesMax, "tag");
+  if (!tag.ok()) return tag.status();
+  return static_cast<uint32_t>(*tag);
+}
+
+absl::StatusOr<int64_t> WireCursor::ReadLength() {
+  const absl::StatusOr<uint64_t> length = ReadVarint(kTagBytesMax, "length");
+  if (!length.ok()) return length.status();
+  if (*length <= kLengthMax) return static_cast<int64_t>(*length);
+  return absl::InvalidArgumentError(
+      absl::StrCat("message: got a length of ", *length, " bytes, want at most ", kLengthMax));
 }
 
 absl::Status WireCursor::ReadBytes(int64_t count, std::string& out) {

@@ -3,7 +3,9 @@
 //
 // Threading:  Confined to one thread.
 // Ownership:  Borrows the fragments; views that it hands out point into them.
-// Errors:     INVALID_ARGUMENT: truncated, a varint of more than 10 bytes, a length past the end.
+// Errors:     INVALID_ARGUMENT: truncated, a varint of more than 10 bytes, a tag or a length of
+//             more than 5, a length of 2 GiB or past the end.
+// Limits:     Those of the generated parser, byte for byte.
 #ifndef ROPE_PROTO_WIRE_CURSOR_H_
 #define ROPE_PROTO_WIRE_CURSOR_H_
 
@@ -36,6 +38,10 @@ class WireCursor {
   int64_t size() const { return size_; }
 
   absl::StatusOr<uint64_t> ReadVarint();
+  // Bits above the 32nd are dropped.
+  absl::StatusOr<uint32_t> ReadTag();
+  // Bytes that the value which follows takes; they may end past the message.
+  absl::StatusOr<int64_t> ReadLength();
   // Appends the next `count` bytes to `out`.
   absl::Status ReadBytes(int64_t count, std::string& out);
   // Views of the next `count` bytes, without a copy.
@@ -43,6 +49,8 @@ class WireCursor {
 
  private:
   absl::Status Need(int64_t count) const;
+  // A varint of at most `bytes_max` bytes, without the bits above the 64th.
+  absl::StatusOr<uint64_t> ReadVarint(int bytes_max, absl::string_view name);
   // Moves past fragments that are used up.
   void Advance(size_t count);
 

@@ -72,15 +72,14 @@ absl::Status SkipScalar(proto::WireType type, proto::WireCursor& cursor) {
 absl::StatusOr<std::string> FindId(absl::Span<const std::string_view> fragments) {
   proto::WireCursor cursor(fragments);
   while (cursor.position() < cursor.size()) {
-    ROPE_ASSIGN_OR_RETURN(const uint64_t tag, cursor.ReadVarint());
+    ROPE_ASSIGN_OR_RETURN(const uint32_t tag, cursor.ReadTag());
     const auto type = static_cast<proto::WireType>(tag & 7);
     if (type != proto::WireType::kLength) {
       ROPE_RETURN_IF_ERROR(SkipScalar(type, cursor));
       continue;
     }
-    ROPE_ASSIGN_OR_RETURN(const uint64_t length, cursor.ReadVarint());
-    ROPE_ASSIGN_OR_RETURN(const proto::FragmentedBytes value,
-                          cursor.ReadView(static_cast<int64_t>(length)));
+    ROPE_ASSIGN_OR_RETURN(const int64_t length, cursor.ReadLength());
+    ROPE_ASSIGN_OR_RETURN(const proto::FragmentedBytes value, cursor.ReadView(length));
     if (tag >> 3 != v1::RotateRequest::kRequestIdFieldNumber) continue;
     std::string id(static_cast<size_t>(value.bytes), '\0');
     value.CopyTo(id.data());

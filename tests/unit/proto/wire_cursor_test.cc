@@ -35,6 +35,28 @@ TEST(WireCursorTest, VarintOfElevenBytesIsInvalidArgument) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("10 bytes")));
 }
 
+TEST(WireCursorTest, TagHasThirtyTwoBitsInAtMostFiveBytes) {
+  const std::vector<std::string_view> fragments = {"\x8a\x80\x80", "\x80\x70",
+                                                   "\x8a\x80\x80\x80\x80"};
+  WireCursor cursor(fragments);
+  const auto tag = cursor.ReadTag();
+  ASSERT_TRUE(tag.ok());
+  EXPECT_EQ(*tag, 10u);  // without the bits that do not fit
+  EXPECT_THAT(cursor.ReadTag(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a tag of more than 5")));
+}
+
+TEST(WireCursorTest, LengthIsBelowTwoGibibytesInAtMostFiveBytes) {
+  const auto read = [](std::string_view bytes) { return WireCursor({&bytes, 1}).ReadLength(); };
+  const auto largest = read("\xef\xff\xff\xff\x07");
+  ASSERT_TRUE(largest.ok());
+  EXPECT_EQ(*largest, (int64_t{1} << 31) - 17);
+  EXPECT_THAT(read("\xf0\xff\xff\xff\x07"), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                     HasSubstr("got a length of 2147483632")));
+  EXPECT_THAT(read("\x81\x80\x80\x80\x80"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a length of more than 5")));
+}
+
 TEST(WireCursorTest, ViewKeepsBytesWhereTheyAre) {
   const std::vector<std::string_view> fragments = {"abc", "def", "ghi"};
   WireCursor cursor(fragments);

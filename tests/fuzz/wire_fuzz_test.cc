@@ -1,0 +1,138 @@
+// proto::Split against the generated parser, over messages in every legal form and over damaged
+// ones. The two must take and refuse the same bytes and read the same from them, but for what
+// proto/message_split.h is stricter about; there its error must name the field.
+//
+// ROPE_FUZZ_ROUNDS=N and ROPE_FUZZ_SEED=N: another number of messages of each kind, other messages.
+#include <gmock/gmock.h>
+#include <google/protobuf/stubs/logging.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+#include "absl/strings/escaping.h"
+#include "proto/message_split.h"
+#include "rope/v1/describe.pb.h"
+#include "rope/v1/rotate.pb.h"
+#include "tests/fuzz/wire_messages.h"
+
+namespace rope::proto {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+using rope::testing::ReasonToRefuse;
+using rope::testing::WireWriter;
+using ::testing::StartsWith;
+
+constexpr uint64_t kRounds = 60000;
+constexpr uint64_t kSeed = 20260101;
+
+uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+// Puts the payloads of every array below `message` back.
+void Restore(const SplitMessage& split, Message& message) {
+  if (message.GetDescriptor() == v1::Array::descriptor()) {
+    auto& array = static_cast<v1::Array&>(message);
+    if (!HasPayload(array)) return;
+    const FragmentedBytes& payload = PayloadOf(array, split);
+    std::string raw(static_cast<size_t>(payload.bytes), '\0');
+    payload.CopyTo(raw.data());
+    array.set_raw(raw);
+    return;
+  }
+  const Reflection& reflection = *message.GetReflection();
+  std::vector<const FieldDescriptor*> fields;
+  reflection.ListFields(message, &fields);
+  for (const FieldDescriptor* field : fields) {
+    if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) continue;
+    if (!field->is_repeated()) {
+      Restore(split, *reflection.MutableMessage(&message, field));
+      continue;
+    }
+    for (int i = 0; i < reflection.FieldSize(message, field); ++i) {
+      Restore(split, *reflection.MutableRepeatedMessage(&message, field, i));
+    }
+  }
+}
+
+struct Counts {
+  int64_t same = 0;      // both took it
+  int64_t stricter = 0;  // refused by name, though the generated parser takes it
+  int64_t refused = 0;   // by both
+};
+
+class WireFuzzTest : public ::testing::Test {
+ protected:
+  // Holds both decoders against each other over messages of the type of `prototype`.
+  void Compare(const Message& prototype, UnknownFields unknown_fields) {
+    const uint64_t rounds = FromEnvironment("ROPE_FUZZ_ROUNDS", kRounds);
+    for (uint64_t round = 0; round < rounds && !HasFailure(); ++round) {
+      const std::unique_ptr<Message> message = writer_.RandomMessage(prototype);
+      const bool flawed = writer_.OneIn(3);
+      std::string bytes = writer_.Write(*message, flawed);
+      if (!flawed && writer_.OneIn(2)) writer_.Damage(bytes);
+      SCOPED_TRACE(absl::BytesToHexString(bytes));
+      CompareOne(prototype, bytes, unknown_fields);
+    }
+    std::printf("measured: %s: %lld read alike, %lld refused by name, %lld refused by both\n",
+                prototype.GetTypeName().c_str(), static_cast<long long>(counts_.same),
+                static_cast<long long>(counts_.stricter), static_cast<long long>(counts_.refused));
+    EXPECT_GT(counts_.same, 0);
+    EXPECT_GT(counts_.stricter, 0);
+    EXPECT_GT(counts_.refused, 0);
+  }
+
+ private:
+  void CompareOne(const Message& prototype, const std::string& bytes,
+                  UnknownFields unknown_fields) {
+    const std::unique_ptr<Message> want(prototype.New());
+    const bool parses = want->ParseFromString(bytes);
+    const auto split = Split(Schema::Of(prototype.GetDescriptor()), writer_.Cut(bytes),
+                             {.unknown_fields = unknown_fields});
+    const std::unique_ptr<Message> got(prototype.New());
+    const bool taken = split.ok() && got->ParseFromString(split->skeleton);
+    if (!parses) {
+      EXPECT_FALSE(taken) << "the generated parser refuses it";
+      ++counts_.refused;
+      return;
+    }
+    const bool skips = unknown_fields == UnknownFields::kSkip;
+    const std::string reason = ReasonToRefuse(*prototype.GetDescriptor(), bytes, skips);
+    if (!reason.empty()) {
+      EXPECT_THAT(std::string(split.status().message()), StartsWith(reason));
+      ++counts_.stricter;
+      return;
+    }
+    ASSERT_TRUE(taken) << "the generated parser takes it; " << split.status();
+    Restore(*split, *got);
+    want->DiscardUnknownFields();  // those that are skipped
+    EXPECT_EQ(got->SerializeAsString(), want->SerializeAsString());
+    ++counts_.same;
+  }
+
+  const google::protobuf::LogSilencer silencer_;  // of broken UTF-8
+  WireWriter writer_{FromEnvironment("ROPE_FUZZ_SEED", kSeed)};
+  Counts counts_;
+};
+
+TEST_F(WireFuzzTest, RotateRequestIsReadAsTheGeneratedParserReadsIt) {
+  Compare(v1::RotateRequest(), UnknownFields::kRefuse);
+}
+
+TEST_F(WireFuzzTest, DescribeRequestIsReadAsTheGeneratedParserReadsIt) {
+  Compare(v1::DescribeRequest(), UnknownFields::kRefuse);
+}
+
+TEST_F(WireFuzzTest, RotateResponseIsReadAsTheGeneratedParserReadsItButForUnknownFields) {
+  Compare(v1::RotateResponse(), UnknownFields::kSkip);
+}
+
+}  // namespace
+}  // namespace rope::proto
