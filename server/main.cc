@@ -72,7 +72,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "rope_server: %s\n", options.status().ToString().c_str());
     return 2;
   }
-  rope::server::KeepMemory();
+  rope::server::PrepareProcess();
   spdlog::set_default_logger(spdlog::stderr_logger_mt("rope"));
   spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %l %v");
   spdlog::set_level(spdlog::level::from_str(options->log_level));

@@ -48,9 +48,10 @@ std::vector<std::string> HealthNames(const Devices& devices) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerOptions& options,
-                                                       const Clock& clock) {
+                                                       const Clock& clock,
+                                                       const Batcher::Options& batches) {
   std::unique_ptr<Server> server(new Server(options, clock, MakeInstanceId()));  // owned by server
-  ROPE_RETURN_IF_ERROR(server->Build());
+  ROPE_RETURN_IF_ERROR(server->Build(batches));
   return server;
 }
 
@@ -64,7 +65,7 @@ Server::~Server() {
   Drain(absl::ZeroDuration());
 }
 
-absl::Status Server::Build() {
+absl::Status Server::Build(Batcher::Options batches) {
   if (options_.enable_shared_memory) {
     return absl::UnimplementedError("--enable_shared_memory: got true, want false: not built yet");
   }
@@ -85,8 +86,9 @@ absl::Status Server::Build() {
       std::max(limits::kAdmittedBytesMax,
                2 * options_.max_message_bytes + limits::kTokenBytes * limits::kTokensMax));
   executor_ = std::make_unique<Executor>(*devices_, *tables_, *pool_);
+  batches.direct_slots = devices_->direct_slots(threads);
   batcher_ = std::make_unique<Batcher>(
-      Batcher::Options{.direct_slots = devices_->direct_slots(threads)}, clock_,
+      batches, clock_,
       [executor = executor_.get()](absl::Span<Slice> slices) { executor->Run(slices); },
       [metrics = metrics_.get()](const BatchReport& report) { metrics->CountBatch(report); });
   engine_ = std::make_unique<Engine>(*registry_, *admission_, *batcher_, clock_);

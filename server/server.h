@@ -41,9 +41,11 @@ inline constexpr char kVersion[] = "0.1.0";
 
 class Server {
  public:
-  // Listens and serves when it returns. `clock` must outlive the server.
+  // Listens and serves when it returns. `clock` must outlive the server. The slots of `batches`
+  // are the device's.
   static absl::StatusOr<std::unique_ptr<Server>> Create(const ServerOptions& options,
-                                                        const Clock& clock);
+                                                        const Clock& clock,
+                                                        const Batcher::Options& batches = {});
   // Drains without lead time.
   ~Server();
 
@@ -59,7 +61,7 @@ class Server {
 
  private:
   Server(const ServerOptions& options, const Clock& clock, std::string instance_id);
-  absl::Status Build();
+  absl::Status Build(Batcher::Options batches);
   absl::Status BuildGrpcServer(int threads);
   absl::Status Listen();
   void ArmAndStart();

@@ -20,20 +20,35 @@
 namespace rope::bench {
 namespace {
 
-using Service = v1::RopeService::WithRawMethod_Rotate<v1::RopeService::Service>;
+using Service = v1::RopeService::WithRawMethod_Rotate<
+    v1::RopeService::WithRawMethod_RotateStream<v1::RopeService::Service>>;
 
 }  // namespace
 
 EchoServer::EchoServer(const std::string& path, int threads, absl::Duration spin)
     : pool_(server::limits::kPooledBytesMax) {
   auto service = std::make_unique<Service>();
-  method_.request = [raw = service.get()](grpc::ServerContext* context, grpc::ByteBuffer* request,
-                                          grpc::ServerAsyncResponseWriter<grpc::ByteBuffer>* writer,
-                                          grpc::ServerCompletionQueue* queue, void* tag) {
-    raw->RequestRotate(context, request, writer, queue, queue, tag);
-  };
-  method_.handler = [this](server::UnaryCall& call) { Echo(call); };
-  method_.in_flight = &in_flight_;
+  rotate_ = {
+      [raw = service.get()](grpc::ServerContext* context, grpc::ByteBuffer* request,
+                            grpc::ServerAsyncResponseWriter<grpc::ByteBuffer>* writer,
+                            grpc::ServerCompletionQueue* queue, void* tag) {
+        raw->RequestRotate(context, request, writer, queue, queue, tag);
+      },
+      [this](server::UnaryCall& call) { call.Finish(absl::OkStatus(), Echo(call.request())); },
+      &in_flight_};
+  rotate_stream_ = {
+      [raw = service.get()](grpc::ServerContext* context, server::StreamCall::Stream* stream,
+                            grpc::ServerCompletionQueue* queue, void* tag) {
+        raw->RequestRotateStream(context, stream, queue, queue, tag);
+      },
+      [this](server::StreamCall& call, grpc::ByteBuffer& message) {
+        const auto bytes = static_cast<int64_t>(message.Length());
+        call.Answer(Echo(message), bytes);
+      },
+      &in_flight_,
+      &open_streams_,
+      server::limits::kStreamBytesMax,
+      server::limits::kStreamRequestsMax};
   service_ = std::move(service);
   grpc::ServerBuilder builder;
   server::SetChannelArguments(server::limits::kMessageBytesMax, builder);
@@ -46,7 +61,10 @@ EchoServer::EchoServer(const std::string& path, int threads, absl::Duration spin
   ROPE_CHECK(listener.ok());
   listener_ = *std::move(listener);
   for (const auto& queue : loop_->queues()) {
-    for (int i = 0; i < server::limits::kArmedCalls; ++i) server::UnaryCall::Arm(method_, *queue);
+    for (int i = 0; i < server::limits::kArmedCalls; ++i) {
+      server::UnaryCall::Arm(rotate_, *queue);
+      server::StreamCall::Arm(rotate_stream_, *queue);
+    }
   }
   loop_->Start();
 }
@@ -57,19 +75,19 @@ EchoServer::~EchoServer() {
   loop_->Shutdown();
 }
 
-void EchoServer::Echo(server::UnaryCall& call) {
+grpc::ByteBuffer EchoServer::Echo(grpc::ByteBuffer& message) {
   std::vector<grpc::Slice> slices;
-  ROPE_CHECK(call.request().Dump(&slices).ok());
-  server::PooledBuffer buffer = pool_.Take(static_cast<int64_t>(call.request().Length()));
+  ROPE_CHECK(message.Dump(&slices).ok());
+  server::PooledBuffer buffer = pool_.Take(static_cast<int64_t>(message.Length()));
   char* out = buffer.data();
   for (const grpc::Slice& slice : slices) {
     std::memcpy(out, slice.begin(), slice.size());
     out += slice.size();
   }
-  call.request().Clear();
+  message.Clear();
   slices.clear();
   const grpc::Slice reply = server::SliceOf(std::move(buffer));
-  call.Finish(absl::OkStatus(), grpc::ByteBuffer(&reply, 1));
+  return grpc::ByteBuffer(&reply, 1);
 }
 
 void ServeEcho(const std::string& path) {
@@ -77,7 +95,7 @@ void ServeEcho(const std::string& path) {
   const absl::Duration spin =
       processors > 1 ? server::ServerOptions().poll_spin : absl::ZeroDuration();
   const EchoServer echo(path, server::PollThreads(processors), spin);
-  std::printf("127.0.0.1:%d\n", echo.port());
+  std::printf("listening on 127.0.0.1:%d\nlistening on unix:%s\n", echo.port(), path.c_str());
   std::fflush(stdout);
   while (true) pause();
 }

@@ -1,12 +1,13 @@
 // EchoServer: the yardstick of every row about calls. Built with the same queues, spinning,
-// allocator and channel options as the real server, it answers each Rotate with the received bytes,
-// copied once into a pooled buffer.
+// allocator and channel options as the real server, it answers each Rotate, and each message of a
+// RotateStream, with the received bytes, copied once into a pooled buffer.
 //
 // Threading:  Create and the destructor on one thread.
 #ifndef ROPE_TESTS_BENCH_ECHO_SERVER_H_
 #define ROPE_TESTS_BENCH_ECHO_SERVER_H_
 
 #include <grpcpp/server.h>
+#include <grpcpp/support/byte_buffer.h>
 
 #include <memory>
 #include <string>
@@ -14,15 +15,13 @@
 #include "absl/time/time.h"
 #include "server/buffer_pool.h"
 #include "server/poll_loop.h"
+#include "server/stream_call.h"
 #include "server/unary_call.h"
 #include "server/unix_listener.h"
 
 namespace rope::bench {
 
-// The flag that makes rope_bench be one; a path follows.
-inline constexpr char kServeEcho[] = "--serve_echo=";
-
-// Serves, says where on standard output, and stays until the process is ended.
+// Serves as modes.h says.
 [[noreturn]] void ServeEcho(const std::string& path);
 
 class EchoServer {
@@ -34,11 +33,14 @@ class EchoServer {
   int port() const { return port_; }
 
  private:
-  void Echo(server::UnaryCall& call);
+  // Takes the bytes of `message`.
+  grpc::ByteBuffer Echo(grpc::ByteBuffer& message);
 
   server::BufferPool pool_;
   server::CallsInFlight in_flight_;
-  server::UnaryCall::Method method_;
+  server::UnaryCall::Method rotate_;
+  server::StreamCall::Method rotate_stream_;
+  server::OpenStreams open_streams_;
   std::unique_ptr<grpc::Service> service_;
   std::unique_ptr<server::PollLoop> loop_;
   std::unique_ptr<grpc::Server> server_;

@@ -80,8 +80,8 @@ nlohmann::json ToJson(const Result& result) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  rope::bench::Prepare();
   if (argc == 2) rope::bench::ServeIfAsked(argv[1]);
+  rope::bench::Prepare();
   const std::optional<Flags> flags = ParseFlags(argc, argv);
   if (!flags.has_value()) {
     std::cerr << "usage: rope_bench [--json] [--filter=REGEX]\n";

@@ -43,16 +43,20 @@ std::vector<double> MedianSeconds(const std::vector<std::function<void()>>& func
 // "12.3 GB/s".
 std::string GigabytesPerSecond(double bytes, double seconds);
 
-// Rows of bench_kernels.cc and bench_service.cc, and those that this build has.
+// The rows of each file, and those that this build has.
 std::vector<Row> KernelRows();
 std::vector<Row> ServiceRows();
+std::vector<Row> ShippedRows();
+std::vector<Row> ProcessRows();
+std::vector<Row> ElsewhereRows();
 std::vector<Row> AllRows();
 
 // Sets this process up as the documentation asks of servers and clients, before any thread starts.
 // Part of AllRows' file, because a build of kernels alone has nothing to set up.
 void Prepare();
 
-// Becomes a yardstick and does not return where `argument` asks for that.
+// Becomes a server or a client of a row and does not return where `argument` asks for that
+// (modes.h). REQUIRES: before Prepare.
 void ServeIfAsked(const std::string& argument);
 
 }  // namespace rope::bench

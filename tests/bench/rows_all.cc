@@ -1,25 +1,40 @@
-// The rows of a whole build.
+// The rows of a whole build, and the processes that it starts for them.
+#include <string_view>
 #include <utility>
 
 #include "server/grpc_options.h"
+#include "tests/bench/drive.h"
 #include "tests/bench/echo_server.h"
 #include "tests/bench/measure.h"
+#include "tests/bench/modes.h"
+#include "tests/bench/own_server.h"
+#include "tests/bench/untuned_echo.h"
 
 namespace rope::bench {
 
 std::vector<Row> AllRows() {
   std::vector<Row> rows = KernelRows();
-  for (Row& row : ServiceRows()) rows.push_back(std::move(row));
+  for (const auto& more : {ServiceRows(), ShippedRows(), ProcessRows(), ElsewhereRows()}) {
+    rows.insert(rows.end(), more.begin(), more.end());
+  }
   return rows;
 }
 
 void Prepare() {
-  server::KeepMemory();
+  server::PrepareProcess();
 }
 
 void ServeIfAsked(const std::string& argument) {
-  const std::string flag = kServeEcho;
-  if (argument.rfind(flag, 0) == 0) ServeEcho(argument.substr(flag.size()));
+  const auto path = [&argument](std::string_view flag) {
+    return argument.rfind(flag, 0) == 0 ? argument.substr(flag.size()) : std::string();
+  };
+  // These two choose their allocator themselves.
+  if (!path(kServeUntunedEcho).empty()) ServeUntunedEcho(path(kServeUntunedEcho));
+  if (!path(kDrive).empty()) DriveMain(path(kDrive));
+  Prepare();
+  if (!path(kServeEcho).empty()) ServeEcho(path(kServeEcho));
+  if (!path(kServeBatching).empty()) ServeOwn(path(kServeBatching), true);
+  if (!path(kServeNoBatching).empty()) ServeOwn(path(kServeNoBatching), false);
 }
 
 }  // namespace rope::bench

@@ -1,0 +1,167 @@
+// Rows about the server's process, and about batching:
+//   server/page_faults_*               faults of the server for each request, steady state
+//   server/idle_processor              processor time without requests, 10 s
+//   server/memory_of_1000_configs      resident growth with 1000 configs, positions up to 10 million
+//   batching/64_clients                decode tokens a second with batches against without
+//   batching/idle_wait                 the time that a lone request waits in the queue
+#include <dirent.h>
+
+#include <chrono>
+#include <cmath>
+#include <fstream>
+#include <random>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "kernels/check.h"
+#include "rope/v1/rotate.pb.h"
+#include "tests/bench/measure.h"
+#include "tests/bench/raw_client.h"
+#include "tests/bench/servers.h"
+#include "tests/support/process_memory.h"
+#include "tests/support/test_server.h"
+
+namespace rope::bench {
+namespace {
+
+// Field number `field` of /proc/PID/stat, from 1.
+int64_t StatField(pid_t pid, int field) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
+  std::string text;
+  std::getline(file, text);
+  // The name, field 2, is in brackets and may hold spaces.
+  std::istringstream rest(text.substr(text.rfind(')') + 2));
+  std::string value;
+  for (int i = 3; i <= field; ++i) rest >> value;
+  return std::stoll(value);
+}
+
+int64_t MinorFaults(pid_t pid) {
+  constexpr int kMinorFaultsField = 10;
+  return StatField(pid, kMinorFaultsField);
+}
+
+// Processor time of all threads, exact.
+double ProcessorSeconds(pid_t pid) {
+  const std::string folder = absl::StrCat("/proc/", pid, "/task");
+  double seconds = 0;
+  DIR* const tasks = opendir(folder.c_str());
+  ROPE_CHECK(tasks != nullptr);
+  while (const dirent* task = readdir(tasks)) {
+    int64_t nanoseconds = 0;
+    std::ifstream file(absl::StrCat(folder, "/", task->d_name, "/schedstat"));
+    if (file >> nanoseconds) seconds += static_cast<double>(nanoseconds) * 1e-9;
+  }
+  closedir(tasks);
+  return seconds;
+}
+
+Measurement PageFaults(int64_t bytes, int requests) {
+  const int64_t tokens = std::max<int64_t>(1, bytes / kTokenBytes);
+  const grpc::ByteBuffer request = MakeRequest(Head(0, 10000), tokens);
+  const pid_t pid = ProcessOf(Kind::kRope);
+  double faults = 0;
+  for (const Socket socket : {Socket::kUnix, Socket::kTcp}) {
+    RawClient client(Target(Kind::kRope, socket));
+    for (int i = 0; i < requests / 2; ++i) client.Call(request);  // until it is steady
+    const int64_t before = MinorFaults(pid);
+    for (int i = 0; i < requests; ++i) client.Call(request);
+    faults = std::max(faults, static_cast<double>(MinorFaults(pid) - before) / requests);
+  }
+  // A fault in a hundred requests is not of a request.
+  return {.value = std::round(faults * 100) / 100,
+          .unit = "1",
+          .yardstick =
+              absl::StrFormat("%d requests, the worse of Unix and TCP: %.4f", requests, faults)};
+}
+
+Measurement IdleProcessor() {
+  constexpr int kSeconds = 10;
+  RawClient client(Target(Kind::kRope, Socket::kUnix));  // connected, and silent
+  client.Call(MakeRequest(Head(0, 10000), 1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  const pid_t pid = ProcessOf(Kind::kRope);
+  const double before = ProcessorSeconds(pid);
+  std::this_thread::sleep_for(std::chrono::seconds(kSeconds));
+  const double used = ProcessorSeconds(pid) - before;
+  return {
+      .value = used / kSeconds * 100,
+      .unit = "%",
+      .yardstick = absl::StrFormat("%.3f ms in %d s, a client connected", used * 1e3, kSeconds)};
+}
+
+Measurement MemoryOfConfigs() {
+  constexpr int64_t kBudgetMebibytes = 256;  // as shipped
+  constexpr int kRounds = 10;
+  testing::TestServer server(
+      {"--log_level=warn", absl::StrCat("--table_cache_bytes=", kBudgetMebibytes << 20)});
+  const auto resident = [&] {
+    return static_cast<double>(testing::ResidentBytes(server.process().pid())) / (1 << 20);
+  };
+  RawClient client(server.address());
+  for (int i = 0; i < 1000; ++i) client.Call(MakeRequest(Head(0, 10000), 1));
+  const double before = resident();
+  std::mt19937_64 random(7);
+  std::uniform_int_distribution<int64_t> position(0, 10'000'000);
+  for (int i = 0; i < kRounds * 1000; ++i) {
+    client.Call(MakeRequest(Head(position(random), 10000 + i % 1000), 1));
+  }
+  const double grown = resident() - before;
+  return {.value = grown,
+          .unit = "MiB",
+          .yardstick =
+              absl::StrFormat("budget %d MiB, %d positions of each", kBudgetMebibytes, kRounds),
+          .ratio = grown / static_cast<double>(kBudgetMebibytes)};
+}
+
+Measurement Batching() {
+  constexpr int kClients = 64;
+  constexpr int kRounds = 3;
+  const grpc::ByteBuffer request = MakeRequest(Head(1000, 10000), 1);
+  std::vector<double> with;
+  std::vector<double> without;
+  for (int round = 0; round < kRounds; ++round) {
+    with.push_back(RawCallRate(Target(Kind::kBatching, Socket::kUnix), request, kClients, 1));
+    without.push_back(RawCallRate(Target(Kind::kNoBatching, Socket::kUnix), request, kClients, 1));
+  }
+  return {.value = Median(with),
+          .unit = "1/s",
+          .yardstick = absl::StrFormat("batches of one %.0f 1/s", Median(without)),
+          .ratio = Median(with) / Median(without)};
+}
+
+Measurement IdleWait() {
+  RawClient client(Target(Kind::kRope, Socket::kUnix));
+  const grpc::ByteBuffer request = MakeRequest(Head(1000, 10000), 1);
+  std::vector<double> waits;
+  for (int i = 0; i < 1000; ++i) {
+    grpc::ByteBuffer bytes;
+    client.Call(request, &bytes);
+    grpc::Slice slice;
+    ROPE_CHECK(bytes.DumpToSingleSlice(&slice).ok());
+    v1::RotateResponse reply;
+    ROPE_CHECK(reply.ParseFromArray(slice.begin(), static_cast<int>(slice.size())));
+    waits.push_back(reply.microseconds().queue());
+  }
+  return {.value = Median(waits), .unit = "us", .yardstick = "median of 1000 lone decode tokens"};
+}
+
+}  // namespace
+
+std::vector<Row> ProcessRows() {
+  return {
+      {"server/page_faults_decode_token", "<= 0", [] { return PageFaults(1, 5000); }},
+      {"server/page_faults_1MiB", "<= 0", [] { return PageFaults(1 << 20, 500); }},
+      {"server/page_faults_16MiB", "<= 0", [] { return PageFaults(16 << 20, 100); }},
+      {"server/idle_processor", "<= 0.1", IdleProcessor},
+      {"server/memory_of_1000_configs", "<= 1.1", MemoryOfConfigs},
+      {"batching/64_clients", ">= 1", Batching},
+      {"batching/idle_wait", "<= 0", IdleWait},
+  };
+}
+
+}  // namespace rope::bench

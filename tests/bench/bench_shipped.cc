@@ -1,0 +1,121 @@
+// Rows about what is shipped, server and client library, against the untuned echo and its client,
+// on a Unix socket. Clients are processes of their own, so that each has the allocator it is said
+// to have.
+//   shipped/16MiB_1, 1MiB_1, 1MiB_4   throughput
+//   shipped/*_plain_client            the same with a client that leaves its allocator alone
+//   shipped/decode_token_1            median of one decode token
+//   shipped/decode_tokens_8           decode tokens a second of 8 clients
+//   shipped/stream_decode_tokens      RotateStream against the best unary, decode tokens a second
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "tests/bench/measure.h"
+#include "tests/bench/modes.h"
+#include "tests/bench/raw_client.h"
+#include "tests/bench/servers.h"
+
+namespace rope::bench {
+namespace {
+
+constexpr double kSeconds = 0.7;  // of a client's turn
+constexpr int kRounds = 3;
+
+Drive Shipped(int64_t tokens, int clients) {
+  return {.tokens = tokens,
+          .clients = clients,
+          .seconds = kSeconds,
+          .target = Target(Kind::kRope, Socket::kUnix)};
+}
+
+Drive Untuned(int64_t tokens, int clients) {
+  return {.kind = DriveKind::kCallback,
+          .keep_memory = false,
+          .tokens = tokens,
+          .clients = clients,
+          .seconds = kSeconds,
+          .target = Target(Kind::kUntunedEcho, Socket::kUnix)};
+}
+
+// Medians of the turns that each client took, in the order of `drives`.
+std::vector<Driven> TakeTurns(const std::vector<Drive>& drives) {
+  std::vector<std::vector<double>> rates(drives.size());
+  std::vector<std::vector<double>> medians(drives.size());
+  for (int round = 0; round < kRounds; ++round) {
+    for (size_t i = 0; i < drives.size(); ++i) {
+      const Driven driven = RunDrive(drives[i]);
+      rates[i].push_back(driven.calls_per_second);
+      medians[i].push_back(driven.median_seconds);
+    }
+  }
+  std::vector<Driven> result;
+  for (size_t i = 0; i < drives.size(); ++i) {
+    result.push_back({Median(rates[i]), Median(medians[i])});
+  }
+  return result;
+}
+
+Measurement Throughput(int64_t mebibytes, int clients, bool keep_memory) {
+  const int64_t tokens = (mebibytes << 20) / kTokenBytes;
+  const double gigabytes = static_cast<double>(tokens * kTokenBytes) / 1e9;
+  Drive shipped = Shipped(tokens, clients);
+  shipped.keep_memory = keep_memory;
+  const std::vector<Driven> driven = TakeTurns({shipped, Untuned(tokens, clients)});
+  return {.value = driven[0].calls_per_second * gigabytes,
+          .unit = "GB/s",
+          .yardstick =
+              absl::StrFormat("untuned echo %.2f GB/s", driven[1].calls_per_second * gigabytes),
+          .ratio = driven[0].calls_per_second / driven[1].calls_per_second};
+}
+
+Measurement DecodeToken() {
+  const std::vector<Driven> driven = TakeTurns({Shipped(1, 1), Untuned(1, 1)});
+  return {.value = driven[0].median_seconds * 1e6,
+          .unit = "us",
+          .yardstick = absl::StrFormat("untuned echo %.1f us", driven[1].median_seconds * 1e6),
+          .ratio = driven[0].median_seconds / driven[1].median_seconds};
+}
+
+Measurement DecodeTokens(int clients) {
+  const std::vector<Driven> driven = TakeTurns({Shipped(1, clients), Untuned(1, clients)});
+  return {.value = driven[0].calls_per_second,
+          .unit = "1/s",
+          .yardstick = absl::StrFormat("untuned echo %.0f 1/s", driven[1].calls_per_second),
+          .ratio = driven[0].calls_per_second / driven[1].calls_per_second};
+}
+
+Measurement Stream() {
+  Drive stream = Shipped(1, 64);
+  stream.kind = DriveKind::kLibraryStream;
+  std::vector<Drive> drives = {stream};
+  for (const int clients : {1, 2, 4, 8}) drives.push_back(Shipped(1, clients));
+  const std::vector<Driven> driven = TakeTurns(drives);
+  size_t best = 1;
+  for (size_t i = 2; i < driven.size(); ++i) {
+    if (driven[i].calls_per_second > driven[best].calls_per_second) best = i;
+  }
+  return {.value = driven[0].calls_per_second,
+          .unit = "1/s",
+          .yardstick =
+              absl::StrFormat("unary with %d clients %.0f 1/s; %d in flight", drives[best].clients,
+                              driven[best].calls_per_second, stream.clients),
+          .ratio = driven[0].calls_per_second / driven[best].calls_per_second};
+}
+
+}  // namespace
+
+std::vector<Row> ShippedRows() {
+  return {
+      {"shipped/16MiB_1", ">= 1.6", [] { return Throughput(16, 1, true); }},
+      {"shipped/1MiB_1", ">= 3", [] { return Throughput(1, 1, true); }},
+      {"shipped/1MiB_4", ">= 1.3", [] { return Throughput(1, 4, true); }},
+      {"shipped/16MiB_1_plain_client", "", [] { return Throughput(16, 1, false); }},
+      {"shipped/1MiB_1_plain_client", "", [] { return Throughput(1, 1, false); }},
+      {"shipped/decode_token_1", "<= 0.4", DecodeToken},
+      {"shipped/decode_tokens_8", ">= 1.8", [] { return DecodeTokens(8); }},
+      {"shipped/stream_decode_tokens", ">= 1.5", Stream},
+  };
+}
+
+}  // namespace rope::bench
