@@ -33,6 +33,7 @@ class MetricsEndpoint {
  private:
   MetricsEndpoint() = default;
 
+  std::string host_;
   std::shared_ptr<prometheus::Collectable> page_;
   std::unique_ptr<prometheus::Exposer> exposer_;
 };
