@@ -1,9 +1,20 @@
-# The server and ropectl on Debian 12, without a compiler, not as root.
-#   docker build -t rope-server .
+# rope_server and ropectl in a small image: no compiler, no root, no shell needed.
+#   docker build --target=runtime -t rope-server .
 #   docker run --rm -p 50051:50051 -p 9464:9464 rope-server
-ARG DEBIAN_TAG=bookworm-slim
+# For a GPU the same file, with a CUDA image to build on and its distribution to run on:
+#   docker build --target=runtime -t rope-server:cuda --build-arg DEVICE=cuda \
+#     --build-arg BUILD_IMAGE=nvidia/cuda:13.0.1-devel-ubuntu24.04 \
+#     --build-arg RUNTIME_IMAGE=ubuntu:24.04 .
+#   docker run --rm --gpus all -p 50051:50051 -p 9464:9464 rope-server:cuda
+# The tests, of which nothing reaches an image that runs:
+#   docker build --target=test .
+# Stages: build -> programs -> cpu or cuda -> runtime; build -> test. The runtime is the default; the
+# classic builder runs the test stage on its way there, too, unless it gets --target=runtime.
+ARG BUILD_IMAGE=debian:bookworm-slim
+ARG RUNTIME_IMAGE=debian:bookworm-slim
+ARG DEVICE=cpu
 
-FROM debian:${DEBIAN_TAG} AS build
+FROM ${BUILD_IMAGE} AS build
 WORKDIR /source
 COPY deploy/install_dependencies.sh deploy/
 RUN deploy/install_dependencies.sh
@@ -13,19 +24,63 @@ COPY proto proto
 COPY kernels kernels
 COPY client client
 COPY server server
-RUN deploy/build.sh rope_server ropectl && strip build/bin/rope_server build/bin/ropectl
+# A build for cuda without nvcc is an error here, not a server without a GPU later.
+ARG DEVICE
+RUN case "$DEVICE" in cpu) cuda=OFF ;; cuda) cuda=ON ;; \
+      *) echo "DEVICE: got $DEVICE, want cpu or cuda" >&2; exit 1 ;; esac \
+ && deploy/build.sh "-DROPE_CUDA=$cuda" rope_server ropectl
+# The programs, and the distribution's names of the libraries that they need.
+RUN mkdir /programs \
+ && strip -o /programs/rope_server build/bin/rope_server \
+ && strip -o /programs/ropectl build/bin/ropectl \
+ && ldd /programs/rope_server /programs/ropectl | awk '$2 == "=>" { print $3 }' | sort -u \
+  | while read -r library; do dpkg -S "$library" 2>/dev/null || dpkg -S "/usr$library"; done \
+  | cut -d: -f1 | sort -u >packages
 
-FROM debian:${DEBIAN_TAG} AS runtime
+FROM ${RUNTIME_IMAGE} AS programs
+COPY --from=build /source/packages /tmp/packages
 RUN apt-get update \
- && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
-      libabsl20220623 libfmt9 libgrpc++1.51 libhwy1 libprometheus-cpp-core1.0 \
-      libprometheus-cpp-pull1.0 libprotobuf32 libspdlog1.10 \
- && rm -rf /var/lib/apt/lists/*
-COPY --from=build /source/build/bin/rope_server /source/build/bin/ropectl /usr/local/bin/
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $(cat /tmp/packages) \
+ && rm -rf /tmp/packages /var/lib/apt/lists/* /var/cache/apt/*.bin /var/log/apt /var/log/dpkg.log
+COPY --from=build /programs/ /usr/local/bin/
+# Both start here: no library is missing.
+RUN ["/usr/local/bin/rope_server", "--version"]
+RUN ["/usr/local/bin/ropectl", "help"]
+ARG RUNTIME_IMAGE
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="RopeServe" \
+      org.opencontainers.image.description="Rotary position embeddings over gRPC" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.base.name="${RUNTIME_IMAGE}"
 USER 65532:65532
 EXPOSE 50051 9464
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=10s --timeout=3s --start-period=10s --retries=3 \
-  CMD ["/usr/local/bin/ropectl", "health", "--target=127.0.0.1:50051"]
-ENTRYPOINT ["/usr/local/bin/rope_server"]
-CMD ["--listen=0.0.0.0:50051", "--metrics_listen=0.0.0.0:9464"]
+HEALTHCHECK --interval=5s --timeout=3s --start-period=10s --retries=3 \
+  CMD ["/usr/local/bin/ropectl", "health", "--target=127.0.0.1:50051", "--timeout=2"]
+
+# The flags stand in the entry point: those of `docker run IMAGE FLAGS...` come after them, and a
+# server that gets some more still listens where the outside and the health check find it.
+FROM programs AS cpu
+ENTRYPOINT ["/usr/local/bin/rope_server", "--listen=0.0.0.0:50051", "--metrics_listen=0.0.0.0:9464"]
+CMD []
+
+# The CUDA runtime is in the program; the driver comes with `--gpus all`.
+FROM programs AS cuda
+ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+ENTRYPOINT ["/usr/local/bin/rope_server", "--listen=0.0.0.0:50051", \
+            "--metrics_listen=0.0.0.0:9464", "--device=cuda"]
+CMD []
+
+FROM ${DEVICE} AS runtime
+
+FROM build AS test
+RUN deploy/install_dependencies.sh --tests
+COPY tests tests
+RUN deploy/build.sh --tests \
+ && ctest --test-dir build --parallel "$(nproc)" --output-on-failure --no-tests=error \
+      -L 'unit|conformance'
+
+FROM runtime

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Configures (where needed) and builds in build/.
-# Usage: deploy/build.sh [--tests] [TARGET...]      default target: everything that is configured
+# Usage: deploy/build.sh [--tests] [-DNAME=VALUE...] [TARGET...]
 #   --tests: tests and benchmarks belong to the build; without it a fresh build folder has none
+#   -DNAME=VALUE: an option of CMake, for a fresh build folder
+#   TARGET: default everything that is configured
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -11,9 +13,16 @@ if [[ ${1:-} == --tests ]]; then
   shift
 fi
 
+options=()
+while [[ ${1:-} == -D?* ]]; do
+  options+=("$1")
+  shift
+done
+
 # A folder that was configured before keeps its generator, its build type and its tests.
 if [[ ! -f build/build.ninja && ! -f build/Makefile ]]; then
-  cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release "-DROPE_BUILD_TESTS=${tests:-OFF}"
+  cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release "-DROPE_BUILD_TESTS=${tests:-OFF}" \
+    "${options[@]}"
 elif [[ $tests ]] && ! grep -qx 'ROPE_BUILD_TESTS:BOOL=ON' build/CMakeCache.txt; then
   cmake -S . -B build -DROPE_BUILD_TESTS=ON
 fi
