@@ -7,6 +7,8 @@
 # Either way no program may map a file from outside the pack.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+# shellcheck source=tests/deploy/unit_pair.sh
+source tests/deploy/unit_pair.sh
 
 readonly build=$1 kilobytes_max=$((64 * 1024)) start_seconds=30
 readonly golden=tests/conformance/golden/default_half_d64.json
@@ -69,21 +71,11 @@ start_server() {
   fail "the server did not say where it listens"
 }
 
-# (1, 0) at position 1 becomes (cos 1, sin 1).
 rotate() {
-  local header="{'descr': '<f4', 'fortran_order': False, 'shape': (1, 1, 2), }"
-  {
-    printf '\x93NUMPY\x01\x00\x76\x00%-117s\n' "$header"
-    printf '\x00\x00\x80\x3f\x00\x00\x00\x00'
-  } >"$root/tmp/q.npy"
-  echo '{"rope_theta": 10000, "head_dim": 2}' >"$root/tmp/config.json"
-  packed ropectl rotate "--target=$target" "--config=$at/tmp/config.json" --pairing=half \
-    --layout=SHD --start=1 "--q=$at/tmp/q.npy" "--output_q=$at/tmp/rotated.npy" ||
-    fail "rotate failed"
-  local got
-  got=$(tail -c 8 "$root/tmp/rotated.npy" | od -An -tx1 | tr -d ' \n')
-  [[ $got == 40510a3fa46a573f ]] ||
-    fail "got the bytes $got, want those of cos 1 and sin 1"
+  write_unit_pair "$root/tmp"
+  packed ropectl rotate "--target=$target" "--config=$at/tmp/config.json" "${unit_pair_flags[@]}" \
+    "--q=$at/tmp/q.npy" "--output_q=$at/tmp/rotated.npy" || fail "rotate failed"
+  is_rotated_unit_pair "$root/tmp/rotated.npy" || fail "rotate wrote wrong numbers"
 }
 
 # Nothing is mapped that is not packed.

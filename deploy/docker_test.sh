@@ -1,0 +1,349 @@
+#!/usr/bin/env bash
+# Builds the image from this tree and proves on a container engine what README promises of it.
+# Usage: deploy/docker_test.sh [--image=TAG] [--compose=skip]
+#   --image=TAG:     checks this image of a running engine instead of building one
+#   --compose=skip:  leaves deploy/compose.yaml out
+# Uses the engine that docker reaches; where none answers, root starts a dockerd of its own, which
+# keeps everything in a temporary folder. Base images that no registry gives are made from the
+# distribution's packages (mmdebstrap). http_proxy and its like reach the build. Prints a line for each check
+# and removes what it made; the build cache stays with an engine that was there before.
+# Exits 0 when all checks passed, 1 when one failed, 77 without an engine, 2 on a wrong flag.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=deploy/docker_engine.sh
+source deploy/docker_engine.sh
+# shellcheck source=tests/deploy/unit_pair.sh
+source tests/deploy/unit_pair.sh
+export LC_ALL=C  # EPOCHREALTIME with a point
+
+readonly image_bytes_max=150000000 first_tensor_ms_max=1000 stop_ms_max=2000 wait_ms=60000
+readonly label=rope-docker-test-$$
+
+complain() { echo "docker_test: $*" >&2; }
+
+now_ms() { echo $((${EPOCHREALTIME/./} / 1000)); }
+
+# until_true COMMAND...: asks again and again; fails after a minute.
+until_true() {
+  local end
+  end=$(($(now_ms) + wait_ms))
+  until "$@"; do
+    (($(now_ms) < end)) || return 1
+    sleep 0.02
+  done
+}
+
+# want WHAT GOT PATTERN: says what is wrong where GOT does not match.
+want() {
+  # shellcheck disable=SC2053  # a pattern
+  [[ $2 == $3 ]] && return
+  echo "$1: got '$2', want '$3'" >&2
+  return 1
+}
+
+passed=0 failed=0
+# check NAME FUNCTION: runs it, and prints what it left in `detail`.
+check() {
+  detail=
+  if "$2"; then
+    passed=$((passed + 1))
+    printf 'ok      %-36s %s\n' "$1" "$detail"
+  else
+    failed=$((failed + 1))
+    printf 'FAILED  %-36s %s\n' "$1" "$detail"
+  fi
+}
+
+# The image's own ropectl with the image's own libraries, as a process of this machine.
+ropectl() {
+  local loader=("$root"/usr/lib/*-linux-gnu/ld-linux-*.so.*)
+  "${loader[0]}" --library-path "$(dirname "${loader[0]}")" "$root/usr/local/bin/ropectl" "$@"
+}
+
+# rotates TARGET: whether the server there turns (1, 0) at position 1 into (cos 1, sin 1).
+rotates() {
+  ropectl rotate "--target=$1" --timeout=2 "--config=$folder/config.json" "${unit_pair_flags[@]}" \
+    "--q=$folder/q.npy" "--output_q=$folder/rotated.npy" >/dev/null 2>&1 &&
+    is_rotated_unit_pair "$folder/rotated.npy"
+}
+
+# start NAME [FLAG OF DOCKER RUN...] [-- FLAG OF THE SERVER...]: sets target, unless the container
+# has no network.
+start() {
+  local name=$1 flags=(--publish=127.0.0.1::50051 --publish=127.0.0.1::9464)
+  shift
+  while (($#)) && [[ $1 != -- ]]; do
+    [[ $1 != --network=none ]] || flags=()
+    flags+=("$1")
+    shift
+  done
+  docker run --detach --name="$label-$name" --label="$label" "${flags[@]}" "$image" "${@:2}" \
+    >/dev/null 2>"$folder/run.log" || { cat "$folder/run.log" >&2 && return 1; }
+  target=$(docker port "$label-$name" 50051 2>/dev/null) || target=
+}
+
+inspect() { docker inspect "$label-$1" --format "$2"; }
+
+is_healthy() { [[ $(inspect "$1" '{{.State.Health.Status}}') == healthy ]]; }
+
+# stop NAME: as docker stop does it, with SIGTERM; the server must drain and exit with 0.
+stop() {
+  docker stop --time=10 "$label-$1" >/dev/null &&
+    want "exit status" "$(inspect "$1" '{{.State.ExitCode}}')" 0 &&
+    want "last line of the log" "$(docker logs "$label-$1" 2>&1 | tail -n 1)" '* drained'
+}
+
+check_size() {
+  local bytes
+  bytes=$(docker image inspect "$image" --format '{{.Size}}')
+  detail="$((bytes / 1000000)) MB, at most $((image_bytes_max / 1000000))"
+  ((bytes <= image_bytes_max))
+}
+
+check_settings() {
+  local config='{{.Config.User}} {{.Config.StopSignal}} {{json .Config.Cmd}}'
+  config+=' {{index .Config.Labels "org.opencontainers.image.version"}}'
+  detail=$(docker image inspect "$image" --format "$config")
+  want "user, stop signal, command and version" "$detail" \
+    "65532:65532 SIGTERM @(null|\[\]) $(ropectl_version)"
+}
+
+ropectl_version() { ropectl info "--target=$target" | awk '$1 == "version" { print $2 }'; }
+
+check_no_build_tools() {
+  local tool
+  for tool in gcc g++ c++ cc ld make cmake ninja git python3 nvcc protoc curl; do
+    [[ ! -e $root/usr/bin/$tool && ! -e $root/usr/local/bin/$tool ]] ||
+      { echo "the image holds $tool" >&2 && return 1; }
+  done
+}
+
+check_first_tensor() {
+  local begin ms
+  begin=$(now_ms)
+  start plain && until_true rotates "$target" || return 1
+  ms=$(($(now_ms) - begin))
+  detail="$ms ms, at most $first_tensor_ms_max"
+  ((ms <= first_tensor_ms_max))
+}
+
+check_health() {
+  local begin
+  begin=$(now_ms)
+  until_true is_healthy plain || return 1
+  detail="after $(($(now_ms) - begin)) ms"
+}
+
+check_golden() {
+  local files=(tests/conformance/golden/*.json)
+  ropectl verify "--target=$target" "${files[@]}" >"$folder/verify" 2>&1 ||
+    { tail -n 5 "$folder/verify" >&2 && return 1; }
+  detail="${#files[@]} files"
+}
+
+check_metrics() {
+  local address
+  address=$(docker port "$label-plain" 9464)
+  curl -sSf "http://$address/metrics" >"$folder/metrics" || return 1
+  detail=$(grep '^rope_build_info' "$folder/metrics")
+  grep -q '^rope_requests_total{.*} [1-9]' "$folder/metrics"
+}
+
+# ListServices over HTTP/2, by hand: a gRPC frame with field 7, "*".
+check_reflection() {
+  printf '\x00\x00\x00\x00\x03\x3a\x01*' |
+    curl -sSf --http2-prior-knowledge --data-binary @- -H 'te: trailers' \
+      -H 'content-type: application/grpc' --output "$folder/reflection" \
+      "http://$target/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo" &&
+    detail=$(grep -aoE '(rope|grpc)\.[a-z0-9.]+\.[A-Z][A-Za-z]+' "$folder/reflection" | xargs) &&
+    want services "$detail" '*rope.v1.RopeService*'
+}
+
+threads() { ropectl info "--target=$target" | awk '$1 == "device" { print $(NF - 1) }'; }
+
+check_threads() {
+  detail="$(threads) on $(nproc) processors"
+  want threads "$(threads)" "$(nproc)"
+}
+
+check_stop() {
+  local begin ms
+  begin=$(now_ms)
+  stop plain || return 1
+  ms=$(($(now_ms) - begin))
+  detail="$ms ms, at most $stop_ms_max"
+  ((ms <= stop_ms_max))
+}
+
+readonly hardened=(--read-only --user=65532:65532 --cap-drop=ALL
+  --security-opt=no-new-privileges --memory=512m --cpus=1 --pids-limit=64)
+
+# Nor is there a shell or a tool: the folders where they would be are hidden.
+check_hardened() {
+  local status
+  start hardened "${hardened[@]}" --health-interval=1s --volume="$folder/empty:/usr/bin:ro" \
+    --volume="$folder/empty:/usr/sbin:ro" || return 1
+  until_true rotates "$target" && check_golden && until_true is_healthy hardened || return 1
+  status=$(awk '/^(Uid|CapBnd|NoNewPrivs|Seccomp):/ { print $1 $2 }' \
+    "/proc/$(inspect hardened '{{.State.Pid}}')/status" | xargs)
+  detail="golden files, healthy, $status"
+  want "process status" "$status" 'Uid:65532 CapBnd:0000000000000000 NoNewPrivs:1 Seccomp:2'
+}
+
+check_quota() {
+  detail="$(threads) with --cpus=1"
+  want threads "$(threads)" 1
+}
+
+check_model() {
+  start model --volume="$folder/config.json:/models/mine.json:ro" -- --model=mine=/models/mine.json &&
+    until_true rotates "$target" &&
+    ropectl describe "--target=$target" --model=mine >"$folder/describe" &&
+    detail=$(awk '$1 == "head_dim"' "$folder/describe" | xargs) &&
+    want description "$detail" 'head_dim 2' && stop model
+}
+
+check_bad_model() {
+  start bad_model -- --model=mine=/models/none.json || return 1
+  docker wait "$label-bad_model" >/dev/null
+  detail=$(docker logs "$label-bad_model" 2>&1 | tail -n 1)
+  want "exit status" "$(inspect bad_model '{{.State.ExitCode}}')" 2 &&
+    want log "$detail" '*/models/none.json*'
+}
+
+# A container without a network; the socket's folder and file belong to whom the server runs as.
+check_unix_socket() {
+  start socket --network=none "--user=$(id -u):$(id -g)" --cap-drop=ALL \
+    --volume="$folder/socket:/run/rope" -- --listen=unix:/run/rope/rope.sock || return 1
+  until_true rotates "unix:$folder/socket/rope.sock" && stop socket &&
+    detail='rotated with --network=none'
+}
+
+find_compose() {
+  if docker compose version >/dev/null 2>&1; then
+    compose_tool=(docker compose)
+  elif command -v docker-compose >/dev/null; then
+    compose_tool=(docker-compose)
+  else
+    return 1
+  fi
+}
+
+compose() {
+  ROPE_IMAGE=$image ROPE_PORT=127.0.0.1:0 PROMETHEUS_PORT=127.0.0.1:0 \
+    "${compose_tool[@]}" -p "$label" -f deploy/compose.yaml "$@"
+}
+
+# prometheus_says QUERY VALUE
+prometheus_says() {
+  [[ $(curl -sSG "http://$prometheus/api/v1/query" --data-urlencode "query=$1" 2>/dev/null) == \
+    *"\"value\":["*",\"$2\"]"* ]]
+}
+
+check_compose() {
+  local prometheus tag
+  tag=$(sed -n 's/^ *image: \(prom.*\)/\1/p' deploy/compose.yaml)
+  provide_image "$tag" make_prometheus >"$folder/prometheus.log" 2>&1 ||
+    { tail -n 20 "$folder/prometheus.log" >&2 && return 1; }
+  compose up --detach --no-build >"$folder/compose.log" 2>&1 ||
+    { tail -n 20 "$folder/compose.log" >&2 && return 1; }
+  prometheus=$(compose port prometheus 9090) && target=$(compose port rope 50051) || return 1
+  until_true rotates "$target" && until_true prometheus_says 'up{job="rope"}' 1 &&
+    until_true prometheus_says 'sum(rope_requests_total) > bool 0' 1 || return 1
+  detail="${compose_tool[*]}: up{job=\"rope\"} is 1"
+  compose down --volumes >"$folder/compose.log" 2>&1
+}
+
+check_compose_gpu() {
+  compose -f deploy/compose.gpu.yaml config >"$folder/compose.log" 2>&1 &&
+    grep -q 'driver: nvidia' "$folder/compose.log"
+}
+
+# Whatever way the script ends, it leaves nothing behind.
+clean_up() {
+  local status=$? containers tag
+  trap - EXIT INT TERM
+  if [[ ${compose_tool[*]} ]]; then compose down --volumes >/dev/null 2>&1 || true; fi
+  containers=$(docker ps --all --quiet --filter="label=$label" 2>/dev/null) || true
+  # shellcheck disable=SC2086  # a list
+  [[ ! $containers ]] || docker rm --force --volumes $containers >/dev/null || true
+  if [[ ! $engine_folder ]]; then
+    for tag in "${images_made[@]}"; do docker image rm "$tag" >/dev/null 2>&1 || true; done
+  fi
+  stop_engine
+  rm -rf "$folder"
+  exit "$status"
+}
+
+base_tag() { sed -n 's/^ARG RUNTIME_IMAGE=//p' Dockerfile; }
+
+build_image() {
+  local begin=$SECONDS variable
+  image=$label
+  provide_image "$(base_tag)" make_debian || return 1
+  images_made+=("$image")
+  for variable in {http,https,no,HTTP,HTTPS,NO}_{proxy,PROXY}; do
+    [[ ! ${!variable:-} ]] || build_flags+=("--build-arg=$variable")
+  done
+  echo "building the image: $(base_tag) and what it lacks"
+  docker build "${build_flags[@]}" --target=runtime -t "$image" . >"$folder/build.log" 2>&1 ||
+    { tail -n 40 "$folder/build.log" >&2 && return 1; }
+  echo "built in $((SECONDS - begin)) s"
+}
+
+unpack_image() {
+  local container
+  mkdir "$root"
+  container=$(docker create --label="$label" "$image") &&
+    docker export "$container" | tar -C "$root" --no-same-owner --exclude='dev/*' -x
+}
+
+run_checks() {
+  check "docker run to first rotated tensor" check_first_tensor
+  check "image size" check_size
+  check "user, signal, command, version" check_settings
+  check "no build tools in the image" check_no_build_tools
+  check "golden files from the host" check_golden
+  check "health" check_health
+  check "metrics" check_metrics
+  check "reflection" check_reflection
+  check "threads: all processors" check_threads
+  check "SIGTERM: drained, status 0" check_stop
+  check "hardened, no shell, no tools" check_hardened
+  check "threads: the container's quota" check_quota
+  check "config.json mounted as a file" check_model
+  check "config.json that is not there" check_bad_model
+  check "Unix socket in a mounted folder" check_unix_socket
+  if [[ $skip_compose ]] || ! find_compose; then
+    echo "skipped compose: ${skip_compose:-neither docker compose nor docker-compose is installed}"
+  else
+    check "compose: Prometheus scrapes" check_compose
+    check "compose: variant for a GPU" check_compose_gpu
+  fi
+}
+
+image='' skip_compose='' compose_tool=()
+for argument in "$@"; do
+  case $argument in
+    --image=?*) image=${argument#--image=} ;;
+    --compose=skip) skip_compose='as asked' ;;
+    *) complain "got argument '$argument', want --image=TAG or --compose=skip" && exit 2 ;;
+  esac
+done
+command -v curl >/dev/null || { complain "curl is not installed" && exit 2; }
+
+folder=$(mktemp -d /var/tmp/rope-docker-test.XXXXXX)
+readonly folder root=$folder/root
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+find_engine "$folder/engine" || exit 77
+docker info --format "engine: {{.ServerVersion}}, {{.Driver}}, cgroup v{{.CgroupVersion}}${engine_folder:+, started for this}"
+chmod 755 "$folder"
+mkdir "$folder/empty" "$folder/socket"
+write_unit_pair "$folder"
+[[ $image ]] || build_image
+unpack_image
+run_checks
+echo "$passed passed, $failed failed"
+((failed == 0))
