@@ -46,6 +46,8 @@ namespace {
 void CheckBeside(const RotateJob& job) {
   ROPE_CHECK(!IsFloat8(job.dtype));
   ROPE_CHECK(job.input != job.output || job.stored() == job.dtype);
+  // A norm leaves float32 numbers, of which no step of the tensor's own dtype could start.
+  ROPE_CHECK(job.arithmetic != PairArithmetic::kTurnStepwise || !job.norm);
   ROPE_CHECK(!job.norm || (std::isfinite(job.norm->eps) && job.norm->eps > 0));
   ROPE_CHECK(std::isfinite(job.scale));
   ROPE_CHECK(job.token_scales.empty() ||

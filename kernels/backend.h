@@ -16,7 +16,9 @@
 //               3 u * A * (|a| + |b|)  for a norm: its factor, times the element, times the weight
 //               2 u * |result|         for scales: their product, times the element
 //               u * |result|           for an output_scale: the division
-//             all in units of the output, before it is rounded. fp8 saturates: what is past the
+//             all in units of the output, before it is rounded. PairArithmetic::kTurnStepwise has
+//             one right answer, the same bits on every backend, denormals kept (NaN: any); kAdd is
+//             off by u * |result| before it is rounded. fp8 saturates: what is past the
 //             largest number, infinities too, becomes the largest number; NaN stays NaN.
 #ifndef ROPE_KERNELS_BACKEND_H_
 #define ROPE_KERNELS_BACKEND_H_

@@ -36,21 +36,42 @@ void Normalise(const RmsNorm& norm, std::vector<double>& head) {
   }
 }
 
-// Turns the pairs of a head; notes their channels.
-void TurnPairs(const RotateJob& job, const RowRef& row, std::vector<double>& head,
-               std::vector<bool>& turned) {
+struct Pair {
+  double a;
+  double b;
+};
+
+// float32 first, as the tensor libraries do: products of denormal bf16 numbers need it.
+double RoundedStep(double value, DType dtype) {
+  return RoundedTo(static_cast<float>(value), dtype);
+}
+
+Pair Apply(const RotateJob& job, Pair pair, double c, double s) {
+  const auto [a, b] = pair;
+  switch (job.arithmetic) {
+    case PairArithmetic::kTurn:
+      break;
+    case PairArithmetic::kTurnStepwise: {
+      const auto rounded = [&job](double value) { return RoundedStep(value, job.dtype); };
+      return {rounded(rounded(a * c) - rounded(b * s)), rounded(rounded(b * c) + rounded(a * s))};
+    }
+    case PairArithmetic::kAdd:
+      return {a + s, b + c};
+  }
+  return {a * c - b * s, b * c + a * s};
+}
+
+void ApplyToPairs(const RotateJob& job, const RowRef& row, std::vector<double>& head) {
   const PairGeometry& geometry = job.geometry;
   const bool half = geometry.pairing == Pairing::kHalf;
   for (int64_t i = 0; i < geometry.pairs; ++i) {
     const auto first = static_cast<size_t>(geometry.offset + (half ? i : 2 * i));
     const size_t second = first + static_cast<size_t>(half ? geometry.partner : 1);
-    const double a = head[first];
-    const double b = head[second];
     const double c = row.page->Cos(row.index)[i];
     const double s = job.conjugate ? -row.page->Sin(row.index)[i] : row.page->Sin(row.index)[i];
-    head[first] = a * c - b * s;
-    head[second] = b * c + a * s;
-    turned[first] = turned[second] = true;
+    const Pair turned = Apply(job, {head[first], head[second]}, c, s);
+    head[first] = turned.a;
+    head[second] = turned.b;
   }
 }
 
@@ -63,14 +84,13 @@ void RotateHead(const RotateJob& job, int64_t token, int64_t head) {
   for (int64_t i = 0; i < job.head_dim; ++i) {
     values.push_back(ReadElement(input + i * bytes, job.dtype));
   }
-  std::vector<bool> turned(values.size(), false);
   if (job.norm) Normalise(*job.norm, values);
-  TurnPairs(job, job.rows[token_index], values, turned);
+  ApplyToPairs(job, job.rows[token_index], values);
   const double token_scale = job.token_scales.empty() ? 1.0 : job.token_scales[token_index];
-  const bool copies = job.OnlyTurns();  // what no pair holds, bit for bit
+  const bool copies = job.OnlyPairs();  // what no pair holds, bit for bit
   if (copies && input != output) std::memcpy(output, input, values.size() * bytes);
   for (size_t i = 0; i < values.size(); ++i) {
-    if (copies && !turned[i]) continue;
+    if (copies && !job.geometry.Holds(static_cast<int64_t>(i))) continue;
     WriteElement(values[i] * job.scale * token_scale / job.output_scale, job.stored(),
                  output + static_cast<int64_t>(i) * ElementBytes(job.stored()));
   }

@@ -22,6 +22,7 @@
 #include <cstring>
 
 #include "hwy/highway.h"
+#include "kernels/cpu_rotate_arithmetic-inl.h"
 #include "kernels/dtype.h"
 
 #if HWY_TARGET != HWY_SCALAR
@@ -29,12 +30,8 @@ HWY_BEFORE_NAMESPACE();
 namespace rope::kernels {
 namespace HWY_NAMESPACE {
 namespace {
-namespace hn = hwy::HWY_NAMESPACE;
-
-using F32 = hn::ScalableTag<float>;
 using U32 = hn::ScalableTag<uint32_t>;
 using U16 = hn::ScalableTag<uint16_t>;
-using VF = hn::Vec<F32>;
 using VU = hn::Vec<U32>;
 
 // Most pairs that one step of any format turns.
@@ -77,12 +74,6 @@ HWY_INLINE VF PlainNaN(VF v) {
 #endif
 }
 
-// a * c - b * s and b * c + a * s.
-HWY_INLINE void Turn(VF a, VF b, VF c, VF s, VF& turned_a, VF& turned_b) {
-  turned_a = hn::NegMulAdd(b, s, hn::Mul(a, c));
-  turned_b = hn::MulAdd(a, s, hn::Mul(b, c));
-}
-
 // A step's part of a prepared row where that is four vectors.
 struct WideRow {
   VF cos0;
@@ -103,6 +94,7 @@ HWY_INLINE WideRow LoadWideRow(const float* row) {
 struct Float32Elements {
   using Element = float;
   static HWY_INLINE VF Load(const float* from) { return hn::LoadU(F32(), from); }
+  static HWY_INLINE VF Rounded(VF v) { return v; }
   template <bool kStream>
   static HWY_INLINE void Store(VF v, float* to) {
     StoreTo<kStream>(F32(), v, to);
@@ -152,6 +144,7 @@ struct Float16Elements {
   static HWY_INLINE VF Load(const uint16_t* from) {
     return FloatFromHalf(hn::PromoteTo(U32(), hn::LoadU(Narrow(), from)));
   }
+  static HWY_INLINE VF Rounded(VF v) { return FloatFromHalf(HalfFromFloat(v)); }
   template <bool kStream>
   static HWY_INLINE void Store(VF v, uint16_t* to) {
     // Signed, because that is the narrowing that saturates; flipping the top bit keeps it out of
@@ -172,6 +165,7 @@ struct Float16Elements {
   static HWY_INLINE VF Load(const uint16_t* from) {
     return hn::PromoteTo(F32(), hn::BitCast(Half(), hn::LoadU(Narrow(), from)));
   }
+  static HWY_INLINE VF Rounded(VF v) { return hn::PromoteTo(F32(), hn::DemoteTo(Half(), v)); }
   template <bool kStream>
   static HWY_INLINE void Store(VF v, uint16_t* to) {
     StoreTo<kStream>(Narrow(), hn::BitCast(Narrow(), hn::DemoteTo(Half(), v)), to);
@@ -180,7 +174,7 @@ struct Float16Elements {
 #endif
 
 // Rows: N cosines, N sines for N pairs.
-template <class Elements>
+template <class Elements, class Arithmetic = FusedTurn>
 struct HalfFormat {
   using Element = typename Elements::Element;
   struct Row {
@@ -211,7 +205,7 @@ struct HalfFormat {
                                 Element* to_b) {
     VF turned_a;
     VF turned_b;
-    Turn(Elements::Load(a), Elements::Load(b), row.cos, row.sin, turned_a, turned_b);
+    Arithmetic::Split(Elements::Load(a), Elements::Load(b), row.cos, row.sin, turned_a, turned_b);
     Elements::template Store<kStream>(turned_a, to_a);
     Elements::template Store<kStream>(turned_b, to_b);
   }
@@ -220,7 +214,7 @@ struct HalfFormat {
 // A vector holds N/2 whole pairs: out = x * (c, c) + swapped x * (-s, s).
 // Rows: for N pairs two vectors of doubled cosines, then two of doubled sines with alternating
 // signs.
-template <class Elements>
+template <class Elements, class Arithmetic = FusedTurn>
 struct InterleavedFormat {
   using Element = typename Elements::Element;
   using Row = WideRow;
@@ -255,11 +249,8 @@ struct InterleavedFormat {
   template <bool kStream>
   static HWY_INLINE void Rotate(const Element* a, const Element* b, const Row& row, Element* to_a,
                                 Element* to_b) {
-    const F32 d;
-    const VF x = Elements::Load(a);
-    const VF y = Elements::Load(b);
-    const VF turned_x = hn::MulAdd(hn::Reverse2(d, x), row.sin0, hn::Mul(x, row.cos0));
-    const VF turned_y = hn::MulAdd(hn::Reverse2(d, y), row.sin1, hn::Mul(y, row.cos1));
+    const VF turned_x = Arithmetic::Neighbours(Elements::Load(a), row.cos0, row.sin0);
+    const VF turned_y = Arithmetic::Neighbours(Elements::Load(b), row.cos1, row.sin1);
     Elements::template Store<kStream>(turned_x, to_a);
     Elements::template Store<kStream>(turned_y, to_b);
   }

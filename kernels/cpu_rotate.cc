@@ -79,6 +79,32 @@ void RotateElements(const RotateJob& job, const RotateRange& range) {
   }
 }
 
+float RoundedTo32(double value, DType dtype) {
+  return static_cast<float>(RoundedTo(value, dtype));
+}
+
+// Pairs of a head of floats. Built with -ffp-contract=off, so that steps stay steps.
+void ApplyToHead(const RotateJob& job, const RowRef& row, float* head) {
+  const PairGeometry& geometry = job.geometry;
+  const bool half = geometry.pairing == Pairing::kHalf;
+  const auto rounded = [&job](float value) { return RoundedTo32(value, job.dtype); };
+  for (int64_t i = 0; i < geometry.pairs; ++i) {
+    float& first = head[geometry.offset + (half ? i : 2 * i)];
+    float& second = (&first)[half ? geometry.partner : 1];
+    const float a = first;
+    const float b = second;
+    const float c = row.page->Cos(row.index)[i];
+    const float s = job.conjugate ? -row.page->Sin(row.index)[i] : row.page->Sin(row.index)[i];
+    if (job.arithmetic == PairArithmetic::kAdd) {
+      first = a + s;
+      second = b + c;
+    } else {
+      first = rounded(rounded(a * c) - rounded(b * s));
+      second = rounded(rounded(b * c) + rounded(a * s));
+    }
+  }
+}
+
 // What a job asks for beside the rotation: a head in floats, rounded once.
 void RotateHeadBeside(const RotateJob& job, int64_t token, const uint8_t* from, uint8_t* to,
                       std::vector<float>& head) {
@@ -96,10 +122,17 @@ void RotateHeadBeside(const RotateJob& job, int64_t token, const uint8_t* from, 
     }
   }
   const size_t index = static_cast<size_t>(token);
-  auto* const bytes = reinterpret_cast<uint8_t*>(head.data());
-  RotateHead<DType::kFloat32>(job, job.rows[index], bytes, bytes);
+  if (job.arithmetic == PairArithmetic::kTurn) {
+    auto* const bytes = reinterpret_cast<uint8_t*>(head.data());
+    RotateHead<DType::kFloat32>(job, job.rows[index], bytes, bytes);
+  } else {
+    ApplyToHead(job, job.rows[index], head.data());
+  }
   const float scale = job.scale * (job.token_scales.empty() ? 1.0f : job.token_scales[index]);
+  const bool copies = job.OnlyPairs();
+  if (copies && from != to) std::memcpy(to, from, head.size() * ElementBytes(job.dtype));
   for (size_t i = 0; i < head.size(); ++i) {
+    if (copies && !job.geometry.Holds(static_cast<int64_t>(i))) continue;
     const auto offset = static_cast<int64_t>(i) * ElementBytes(job.stored());
     const float scaled = head[i] * scale;
     WriteElement(scaled / job.output_scale, job.stored(), to + offset);

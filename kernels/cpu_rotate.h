@@ -5,8 +5,8 @@
 //             do not overlap.
 // Ownership:  A job and what it points to are borrowed for the call.
 // Errors:     None; jobs are validated before.
-// Limits:     Touches no byte outside the heads of its range; in place, with nothing beside the
-//             rotation, only channels of pairs.
+// Limits:     Touches no byte outside the heads of its range; in place, where a job only turns,
+//             only channels of pairs.
 // Precision:  As Backend; fp32 within 1.5e-7 * (|a| + |b|) of exact for each pair of channels.
 #ifndef ROPE_KERNELS_CPU_ROTATE_H_
 #define ROPE_KERNELS_CPU_ROTATE_H_

@@ -1,6 +1,7 @@
-// Jobs with more to do than to turn (RotateJob: norm, scales, another dtype), for the instruction
-// set it is compiled for: a head is widened to floats in a buffer, goes through each step there,
-// and is rounded once on its way out. Three passes over a head that stays in the first-level cache.
+// Jobs with more to do than to turn (RotateJob: norm, scales, another dtype), or of other
+// arithmetic, for the instruction set it is compiled for: a head is widened to floats in a buffer,
+// goes through each step there, and is rounded on its way out. Three passes over a head that stays
+// in the first-level cache.
 #if defined(ROPE_KERNELS_CPU_ROTATE_BESIDE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ROPE_KERNELS_CPU_ROTATE_BESIDE_INL_H_
 #undef ROPE_KERNELS_CPU_ROTATE_BESIDE_INL_H_
@@ -30,19 +31,25 @@ struct BFloat16Elements {
     const hn::Rebind<uint16_t, F32> narrow;
     return hn::BitCast(F32(), hn::ShiftLeft<16>(hn::PromoteTo(U32(), hn::LoadU(narrow, from))));
   }
-  template <bool kStream>
-  static HWY_INLINE void Store(VF v, uint16_t* to) {
+  // To nearest even, in the upper halves of the lanes.
+  static HWY_INLINE VU RoundedBits(VF v) {
     const U32 du;
     const VU bits = hn::BitCast(du, v);
     const VU odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
     const VU rounded = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fffu)));
     const auto is_nan = hn::MaskFromVec(hn::BitCast(du, hn::VecFromMask(F32(), hn::IsNaN(v))));
-    const VU result = hn::IfThenElse(is_nan, hn::Set(du, 0x7fc00000u), rounded);
+    return hn::IfThenElse(is_nan, hn::Set(du, 0x7fc00000u), rounded);
+  }
+  static HWY_INLINE VF Rounded(VF v) {
+    return hn::BitCast(F32(), hn::And(RoundedBits(v), hn::Set(U32(), 0xffff0000u)));
+  }
+  template <bool kStream>
+  static HWY_INLINE void Store(VF v, uint16_t* to) {
     // Signed, as that is the narrowing there is; the arithmetic shift keeps it from saturating.
     const hn::Rebind<int32_t, F32> d32;
     const hn::Rebind<uint16_t, F32> narrow;
     const hn::Rebind<int16_t, F32> d16;
-    const auto upper = hn::DemoteTo(d16, hn::ShiftRight<16>(hn::BitCast(d32, result)));
+    const auto upper = hn::DemoteTo(d16, hn::ShiftRight<16>(hn::BitCast(d32, RoundedBits(v))));
     StoreTo<kStream>(narrow, hn::BitCast(narrow, upper), to);
   }
 };
@@ -133,9 +140,9 @@ HWY_INLINE void NormaliseHead(float eps, const HeadBuffer& buffer) {
   }
 }
 
-// Scales, rounds and writes a head.
+// Scales and rounds a head.
 template <class Elements>
-HWY_INLINE void NarrowHead(float scale, float divisor, const HeadBuffer& buffer, uint8_t* to) {
+HWY_INLINE void NarrowHead(float scale, float divisor, const HeadBuffer& buffer) {
   using Element = typename Elements::Element;
   const F32 d;
   auto* const rounded = reinterpret_cast<Element*>(buffer.rounded.get());
@@ -145,7 +152,6 @@ HWY_INLINE void NarrowHead(float scale, float divisor, const HeadBuffer& buffer,
     const VF v = hn::Div(hn::Mul(hn::Load(d, buffer.values.get() + i), scales), divisors);
     Elements::template Store<false>(v, rounded + i);
   }
-  std::memcpy(to, rounded, buffer.head_dim * sizeof(Element));
 }
 
 HWY_INLINE void WidenHead(const RotateJob& job, const uint8_t* from, const HeadBuffer& buffer) {
@@ -154,20 +160,19 @@ HWY_INLINE void WidenHead(const RotateJob& job, const uint8_t* from, const HeadB
   WidenHead<Float32Elements>(from, buffer);
 }
 
-HWY_INLINE void NarrowHead(const RotateJob& job, float scale, const HeadBuffer& buffer,
-                           uint8_t* to) {
+HWY_INLINE void NarrowHead(const RotateJob& job, float scale, const HeadBuffer& buffer) {
   const float divisor = job.output_scale;
   switch (job.stored()) {
     case DType::kFloat32:
-      return NarrowHead<Float32Elements>(scale, divisor, buffer, to);
+      return NarrowHead<Float32Elements>(scale, divisor, buffer);
     case DType::kFloat16:
-      return NarrowHead<Float16Elements>(scale, divisor, buffer, to);
+      return NarrowHead<Float16Elements>(scale, divisor, buffer);
     case DType::kBFloat16:
-      return NarrowHead<BFloat16Elements>(scale, divisor, buffer, to);
+      return NarrowHead<BFloat16Elements>(scale, divisor, buffer);
     case DType::kFloat8E4M3:
-      return NarrowHead<Float8E4M3Elements>(scale, divisor, buffer, to);
+      return NarrowHead<Float8E4M3Elements>(scale, divisor, buffer);
     case DType::kFloat8E5M2:
-      return NarrowHead<Float8E5M2Elements>(scale, divisor, buffer, to);
+      return NarrowHead<Float8E5M2Elements>(scale, divisor, buffer);
   }
 }
 

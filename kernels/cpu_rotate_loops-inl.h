@@ -243,6 +243,18 @@ void RotateFormat(const RotateJob& job, const RotateRange& range, CpuStores stor
   }
 }
 
+// Of a head on its way out: the channels that no pair holds as they came, where there is nothing
+// beside the pairs.
+template <Pairing kPairing>
+HWY_INLINE void RestoreUnrotated(const RotateJob& job, const HeadBuffer& buffer) {
+  if (job.dtype == DType::kFloat32) {
+    CopyUnrotated<kPairing>(View<float>(job), buffer.raw.get(), buffer.rounded.get());
+  } else {
+    CopyUnrotated<kPairing>(View<uint16_t>(job), reinterpret_cast<uint16_t*>(buffer.raw.get()),
+                            reinterpret_cast<uint16_t*>(buffer.rounded.get()));
+  }
+}
+
 // Turns the head in the buffer, as an fp32 job in place does.
 template <class Format>
 void RotateBeside(const RotateJob& job, const RotateRange& range) {
@@ -267,17 +279,38 @@ void RotateBeside(const RotateJob& job, const RotateRange& range) {
       WidenHead(job, from + head * job.input_strides.head * in_bytes, buffer);
       if (job.norm) NormaliseHead(job.norm->eps, buffer);
       RotateHead<Format, false, 0>(view, values, values, nullptr, row.get());
-      NarrowHead(job, scale, buffer, to + head * job.output_strides.head * out_bytes);
+      NarrowHead(job, scale, buffer);
+      if (job.OnlyPairs()) RestoreUnrotated<Format::kPairing>(job, buffer);
+      std::memcpy(to + head * job.output_strides.head * out_bytes, buffer.rounded.get(),
+                  static_cast<size_t>(job.head_dim * out_bytes));
     }
   }
 }
 
-void Rotate(const RotateJob& job, const RotateRange& range, CpuStores stores) {
-  const bool half = job.geometry.pairing == Pairing::kHalf;
-  if (!job.OnlyTurns()) {
-    return half ? RotateBeside<HalfFormat<Float32Elements> >(job, range)
-                : RotateBeside<InterleavedFormat<Float32Elements> >(job, range);
+template <class Arithmetic>
+void RotateBesideWith(const RotateJob& job, const RotateRange& range) {
+  if (job.geometry.pairing == Pairing::kHalf) {
+    RotateBeside<HalfFormat<Float32Elements, Arithmetic> >(job, range);
+  } else {
+    RotateBeside<InterleavedFormat<Float32Elements, Arithmetic> >(job, range);
   }
+}
+
+void RotateBeside(const RotateJob& job, const RotateRange& range) {
+  if (job.arithmetic == PairArithmetic::kTurn) return RotateBesideWith<FusedTurn>(job, range);
+  if (job.arithmetic == PairArithmetic::kAdd) return RotateBesideWith<Addition>(job, range);
+  if (job.dtype == DType::kFloat32) {
+    RotateBesideWith<StepwiseTurn<Float32Elements> >(job, range);
+  } else if (job.dtype == DType::kFloat16) {
+    RotateBesideWith<StepwiseTurn<Float16Elements> >(job, range);
+  } else {
+    RotateBesideWith<StepwiseTurn<BFloat16Elements> >(job, range);
+  }
+}
+
+void Rotate(const RotateJob& job, const RotateRange& range, CpuStores stores) {
+  if (!job.OnlyTurns()) return RotateBeside(job, range);
+  const bool half = job.geometry.pairing == Pairing::kHalf;
   switch (job.dtype) {
     case DType::kFloat32:
       return half ? RotateFormat<HalfFormat<Float32Elements> >(job, range, stores)

@@ -1,5 +1,5 @@
-// The third CUDA kernel, RotateBeside: jobs with something beside the rotation (a norm, scales,
-// another dtype), one element at a time, at any address. Correct, not made for speed: where there
+// The third CUDA kernel, RotateBeside: jobs of other arithmetic than the plain turn, or with
+// something beside the rotation (a norm, scales, another dtype), one element at a time, at any address. Correct, not made for speed: where there
 // is a norm, one thread walks over the whole head, since it must have read all of it before any of
 // it changes; neighbouring threads then read far apart.
 //
@@ -56,6 +56,17 @@ __device__ __forceinline__ void Finish(const CudaJob& job, int64_t index, float 
   if (size > 2) bytes[3] = static_cast<unsigned char>(bits >> 24);
 }
 
+// Moves an element as it is.
+__device__ __forceinline__ void CopyBytes(const CudaJob& job, int64_t input, int64_t output) {
+  const uint32_t size = job.dtype == static_cast<uint32_t>(DType::kFloat32) ? 4 : 2;
+  const auto* const from = static_cast<const unsigned char*>(job.input) + input * size;
+  auto* const to = static_cast<unsigned char*>(job.output) + output * size;
+  AssumeGlobal(from);
+  AssumeGlobal(to);
+  ROPE_CUDA_LOOP
+  for (uint32_t i = 0; i < size; ++i) to[i] = from[i];
+}
+
 // 1 / sqrt(mean(x * x) + eps). In double each square is exact.
 __device__ __forceinline__ float InverseRms(const CudaJob& job, int64_t first) {
   double squares = 0;
@@ -82,12 +93,32 @@ __device__ __forceinline__ float LoadNormed(const CudaJob& job, const Factors& f
   return MultiplyRounded(normed, LoadRowValue(job.norm_weight + channel));
 }
 
+// What the job does to a pair.
+__device__ __forceinline__ void Apply(const CudaJob& job, float& a, float& b, float cos,
+                                      float sin) {
+  const auto arithmetic = static_cast<PairArithmetic>(job.arithmetic);
+  const auto dtype = static_cast<DType>(job.dtype);
+  if (arithmetic == PairArithmetic::kTurn) {
+    Turn(a, b, cos, sin);
+  } else if (arithmetic == PairArithmetic::kAdd) {
+    a = AddRounded(a, sin);
+    b = AddRounded(b, cos);
+  } else if (dtype == DType::kFloat16) {
+    TurnStepwise<Float16>(a, b, cos, sin);
+  } else if (dtype == DType::kBFloat16) {
+    TurnStepwise<BFloat16>(a, b, cos, sin);
+  } else {
+    TurnStepwise<float>(a, b, cos, sin);
+  }
+}
+
 // Pair `chunk` of a head, or past the pairs, a channel that no pair holds.
 __device__ __forceinline__ void FinishChunk(const CudaJob& job, const Factors& factors,
                                             const float* __restrict__ row, uint32_t chunk,
                                             int64_t input, int64_t output) {
   if (chunk >= job.pairs) {
     const uint32_t channel = CopiedChannel(job, chunk - job.pairs);
+    if (job.copies != 0) return CopyBytes(job, input + channel, output + channel);
     Finish(job, output + channel, factors.scale, LoadNormed(job, factors, input, channel));
     return;
   }
@@ -97,7 +128,7 @@ __device__ __forceinline__ void FinishChunk(const CudaJob& job, const Factors& f
   float a = LoadNormed(job, factors, input, channel);
   float b = LoadNormed(job, factors, input, other);
   const float sin = LoadRowValue(row + job.pairs + chunk);
-  Turn(a, b, LoadRowValue(row + chunk), job.conjugate != 0 ? -sin : sin);
+  Apply(job, a, b, LoadRowValue(row + chunk), job.conjugate != 0 ? -sin : sin);
   Finish(job, output + channel, factors.scale, a);
   Finish(job, output + other, factors.scale, b);
 }

@@ -15,7 +15,7 @@ namespace rope::kernels {
 enum class CudaKernel : uint32_t {
   kVector,  // 16-byte accesses: every size, stride and address a multiple of them
   kScalar,  // every other job that only turns
-  kBeside,  // jobs with something beside the rotation: correct, not made for speed
+  kBeside,  // other arithmetic, or something beside the rotation: correct, not made for speed
 };
 
 inline constexpr uint32_t kCudaInputDType = ~uint32_t{0};  // an output's: that of the input
@@ -39,6 +39,7 @@ struct CudaJob {
   uint32_t dtype = 0;    // DType
   uint32_t pairing = 0;  // Pairing
   uint32_t conjugate = 0;
+  uint32_t arithmetic = 0;  // PairArithmetic
 
   // --- beside the rotation, set by the caller too ---
   const float* norm_weight = nullptr;   // [head_dim]; null: 1
@@ -52,6 +53,7 @@ struct CudaJob {
   // --- how, set by PlanCuda ---
   double channel_share = 0;   // 1 / head_dim
   double inverse_output = 0;  // 1 / output_scale
+  uint32_t copies = 0;        // nothing beside: channels outside the pairs are copied
   uint32_t in_place = 0;      // channels outside the pairs are where they belong already
   uint32_t bytewise = 0;      // not vectors: elements are not aligned to their own size
   // Items along a head: 16-byte vectors, single pairs and channels, or 1 where there is a norm.

@@ -152,6 +152,14 @@ __device__ __forceinline__ float MultiplyAddRounded(float a, float b, float c) {
 #endif
 }
 
+__device__ __forceinline__ float AddRounded(float a, float b) {
+#if defined(__CUDACC__)
+  return __fadd_rn(a, b);
+#else
+  return a + b;
+#endif
+}
+
 // 1 / sqrt(value) of a positive value, to 40 bits: a seed in float, and one step of Newton's. The
 // device's own is a call, for which registers spill.
 __device__ __forceinline__ double InverseSquareRoot(double value) {
@@ -182,6 +190,16 @@ __device__ __forceinline__ void Turn(T& a, T& b, float cos, float sin) {
   const float wide_b = Widen(b);
   a = Narrow<T>(MultiplyAddRounded(wide_a, cos, -MultiplyRounded(wide_b, sin)));
   b = Narrow<T>(MultiplyAddRounded(wide_b, cos, MultiplyRounded(wide_a, sin)));
+}
+
+// The same, each product and each sum rounded to T.
+template <typename T>
+__device__ __forceinline__ void TurnStepwise(float& a, float& b, float cos, float sin) {
+  const auto product = [](float x, float y) { return Widen(Narrow<T>(MultiplyRounded(x, y))); };
+  const auto sum = [](float x, float y) { return Widen(Narrow<T>(AddRounded(x, y))); };
+  const float turned = sum(product(a, cos), -product(b, sin));
+  b = sum(product(b, cos), product(a, sin));
+  a = turned;
 }
 
 }  // namespace rope::kernels::ROPE_CUDA_NAMESPACE

@@ -18,6 +18,12 @@ bool IsAligned(const void* address, int64_t bytes) {
   return reinterpret_cast<uintptr_t>(address) % static_cast<uintptr_t>(bytes) == 0;
 }
 
+// Whether there is nothing beside the rotation.
+bool OnlyPairs(const CudaJob& job) {
+  return job.norm == 0 && job.scale == 1 && job.token_scales == nullptr &&
+         job.output_dtype == job.dtype && job.output_scale == 1;
+}
+
 // What every kernel may rely on, and one form for geometries that mean the same.
 CudaJob Normalized(CudaJob job) {
   ROPE_CHECK(job.tokens >= 0 && job.heads >= 0 && job.head_dim <= kCudaHeadDimMax);
@@ -33,6 +39,7 @@ CudaJob Normalized(CudaJob job) {
   if (job.output_dtype == kCudaInputDType) job.output_dtype = job.dtype;
   job.channel_share = 1.0 / job.head_dim;
   job.inverse_output = 1.0 / double{job.output_scale};
+  job.copies = OnlyPairs(job) ? 1 : 0;
   job.in_place = job.input == job.output ? 1 : 0;
   return job;
 }
@@ -42,11 +49,6 @@ int64_t InputBytes(const CudaJob& job) {
 }
 int64_t OutputBytes(const CudaJob& job) {
   return ElementBytes(static_cast<DType>(job.output_dtype));
-}
-
-bool OnlyTurns(const CudaJob& job) {
-  return job.norm == 0 && job.scale == 1 && job.token_scales == nullptr &&
-         job.output_dtype == job.dtype && job.output_scale == 1;
 }
 
 bool FitsVector(const CudaJob& job) {
@@ -59,16 +61,18 @@ bool FitsVector(const CudaJob& job) {
 }
 
 CudaKernel KernelFor(const CudaJob& job) {
-  if (!OnlyTurns(job)) return CudaKernel::kBeside;
+  const bool turns = job.arithmetic == static_cast<uint32_t>(PairArithmetic::kTurn);
+  if (!turns || job.copies == 0) return CudaKernel::kBeside;
   return FitsVector(job) ? CudaKernel::kVector : CudaKernel::kScalar;
 }
 
 // Vectors of the pairs and, two to an item, of the channels to copy; or single ones. A norm
 // reads the whole head before any of it may change: one thread's.
 uint32_t Chunks(const CudaJob& job, CudaKernel kernel) {
-  if (kernel == CudaKernel::kBeside) return job.norm != 0 ? 1 : job.head_dim - job.pairs;
-  const uint32_t copied = job.in_place != 0 ? 0 : job.head_dim - 2 * job.pairs;
-  if (kernel == CudaKernel::kScalar) return job.pairs + copied;
+  if (job.norm != 0) return 1;
+  const bool stay = job.copies != 0 && job.in_place != 0;
+  const uint32_t copied = stay ? 0 : job.head_dim - 2 * job.pairs;
+  if (kernel != CudaKernel::kVector) return job.pairs + copied;
   const auto width = static_cast<uint32_t>(kVectorBytes / InputBytes(job));
   return job.pairs / width + (copied / width + 1) / 2;
 }
@@ -159,6 +163,7 @@ CudaJob CudaSettings(const RotateJob& job) {
   result.dtype = static_cast<uint32_t>(job.dtype);
   result.pairing = static_cast<uint32_t>(job.geometry.pairing);
   result.conjugate = job.conjugate ? 1 : 0;
+  result.arithmetic = static_cast<uint32_t>(job.arithmetic);
   result.norm = job.norm ? 1 : 0;
   result.eps = job.norm ? job.norm->eps : 0;
   result.scale = job.scale;

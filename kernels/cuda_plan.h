@@ -2,8 +2,8 @@
 //
 // Rectangles of every dtype, pairing, geometry and length share one launch of the vector kernel;
 // those that its 16-byte accesses cannot serve (odd head sizes, odd addresses) share a second one
-// of the scalar kernel, and those with something beside the rotation a third. Two
-// shapes, chosen by the work of a launch:
+// of the scalar kernel, and those of other arithmetic or with something beside the rotation a
+// third. Two shapes, chosen by the work of a launch:
 //   head-parallel: few tokens; a thread turns one piece of one head.
 //   token-loop: many tokens; a thread keeps the cos and sin of its pairs in registers while it
 //               walks over up to kCudaHeadsPerThread heads, and its block walks over tokens.

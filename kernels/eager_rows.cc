@@ -5,7 +5,7 @@
 #include <numbers>
 #include <utility>
 
-#include "kernels/float16.h"
+#include "kernels/element.h"
 #include "kernels/inverse_frequencies.h"
 #include "kernels/rope_formulas.h"
 
@@ -16,21 +16,6 @@ using Floats = std::vector<float>;
 
 float Power(float base, float exponent) {
   return static_cast<float>(std::pow(static_cast<double>(base), static_cast<double>(exponent)));
-}
-
-float Round(float value, DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return value;
-    case DType::kFloat16:
-      return FromFloat16(ToFloat16(value));
-    case DType::kBFloat16:
-      return FromBFloat16(ToBFloat16(value));
-    case DType::kFloat8E4M3:
-    case DType::kFloat8E5M2:
-      break;  // of no input
-  }
-  return value;
 }
 
 // theta^(2i/dim), i from 0: what eager code divides 1 by.
@@ -156,7 +141,9 @@ CosSin EagerCosSin(int64_t position, float inv_freq, float multiplier, DType dty
   const float angle = static_cast<float>(position) * inv_freq;
   const auto cos = static_cast<float>(std::cos(static_cast<double>(angle)));
   const auto sin = static_cast<float>(std::sin(static_cast<double>(angle)));
-  return {.cos = Round(cos * multiplier, dtype), .sin = Round(sin * multiplier, dtype)};
+  const float scaled_cos = cos * multiplier;
+  const float scaled_sin = sin * multiplier;
+  return {.cos = RoundedTo(scaled_cos, dtype), .sin = RoundedTo(scaled_sin, dtype)};
 }
 
 }  // namespace rope::kernels

@@ -53,4 +53,10 @@ void WriteElement(double value, DType dtype, uint8_t* element) {
   }
 }
 
+double RoundedTo(double value, DType dtype) {
+  uint8_t element[sizeof(float)];
+  WriteElement(value, dtype, element);
+  return ReadElement(element, dtype);
+}
+
 }  // namespace rope::kernels

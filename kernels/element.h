@@ -1,4 +1,5 @@
-// Elements of tensors as numbers, one at a time: for the reference backend and for tests.
+// Elements of tensors as numbers, one at a time: for the reference backend, for rows rounded to a
+// dtype and for tests.
 //
 // Threading:  Pure functions.
 // Limits:     Any alignment.
@@ -14,6 +15,7 @@ namespace rope::kernels {
 
 double ReadElement(const uint8_t* element, DType dtype);
 void WriteElement(double value, DType dtype, uint8_t* element);
+double RoundedTo(double value, DType dtype);
 
 }  // namespace rope::kernels
 

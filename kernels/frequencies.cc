@@ -174,14 +174,14 @@ std::shared_ptr<const Frequencies> ResolvedRope::Make(AtSeqLen evaluated, double
       frequencies->inv_freq.pop_back();
     }
   }
-  if (config_.precision == Precision::kHuggingFace) frequencies->eager = use.dtype;
+  if (DependsOnDType()) frequencies->eager = use.dtype;
   frequencies->key = TableKey(*frequencies);
   return frequencies;
 }
 
 void ResolvedRope::MakeFixed(size_t branch, const AtSeqLen& evaluated) {
   const size_t sides = DependsOnSide() ? 2 : 1;
-  const size_t dtypes = config_.precision == Precision::kHuggingFace ? 3 : 1;
+  const size_t dtypes = DependsOnDType() ? 3 : 1;
   for (const Multiplier multiplier : kMultipliers) {
     const double value = MultiplierValue(multiplier, attention_factor_);
     if (!std::isfinite(value)) continue;  // no inverse of an attention factor of 0
@@ -198,7 +198,7 @@ std::shared_ptr<const Frequencies> ResolvedRope::ForSeqLen(int64_t seq_len, Mult
                                                            RowUse use) const {
   ROPE_CHECK(seq_len >= 1);
   if (!DependsOnSide()) use.side = Side::kQ;
-  if (config_.precision == Precision::kExact) use.dtype = DType::kFloat32;
+  if (!DependsOnDType()) use.dtype = DType::kFloat32;
   if (config_.rope_type == RopeType::kDynamic && !config_.alpha.has_value() &&
       seq_len > *config_.max_position_embeddings) {
     return Make(Evaluate(seq_len), MultiplierValue(multiplier, attention_factor_), use);
@@ -206,6 +206,20 @@ std::shared_ptr<const Frequencies> ResolvedRope::ForSeqLen(int64_t seq_len, Mult
   const bool past = config_.rope_type == RopeType::kLongrope && TakesLongFactors(config_, seq_len);
   return fixed_[past ? 1 : 0][static_cast<size_t>(multiplier)][static_cast<size_t>(use.side)]
                [static_cast<size_t>(use.dtype)];
+}
+
+int64_t ResolvedRope::KeptBytes() const {
+  size_t numbers = 0;
+  for (const auto& of_branch : fixed_) {
+    for (const auto& of_multiplier : of_branch) {
+      for (const auto& of_side : of_multiplier) {
+        for (const auto& kept : of_side) {
+          if (kept != nullptr) numbers += kept->inv_freq.size() + kept->growth.size();
+        }
+      }
+    }
+  }
+  return static_cast<int64_t>(2 * numbers * sizeof(InverseFrequency));
 }
 
 std::shared_ptr<const Frequencies> ResolvedRope::ForDifferences(int64_t seq_len, Side side) const {

@@ -35,6 +35,7 @@ enum class Side { kQ, kK };
 struct RowUse {
   Side side = Side::kQ;
   DType dtype = DType::kFloat32;  // of the tensor; read with precision hf only
+  bool operator==(const RowUse&) const = default;
 };
 
 struct Frequencies;
@@ -103,6 +104,8 @@ class ResolvedRope {
   double attention_factor() const { return attention_factor_; }
   // Whether q and k turn by other rows (xPos).
   bool DependsOnSide() const { return config_.xpos.has_value(); }
+  // Whether tensors of other dtypes take other rows (precision hf). Not beside DependsOnSide().
+  bool DependsOnDType() const { return config_.precision == Precision::kHuggingFace; }
   // Set with xPos, whose scale leaves float32 at some distance from its centre: 35,000 positions
   // with a scale_base of 512.
   std::optional<PositionRange> position_range() const { return position_range_; }
@@ -116,6 +119,8 @@ class ResolvedRope {
   // (kInverseAttentionFactor and an attention factor of 0). REQUIRES: seq_len >= 1. Thread-safe.
   std::shared_ptr<const Frequencies> ForSeqLen(int64_t seq_len, Multiplier multiplier,
                                                RowUse use = {}) const;
+  // About what the frequencies that are kept take, with their keys.
+  int64_t KeptBytes() const;
   // What rows of differences of positions are made of, to move rotated vectors: all rotary_dim/2
   // columns, no multiplier, an xPos without a centre, exact angles in either precision.
   // REQUIRES: seq_len >= 1.

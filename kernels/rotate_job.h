@@ -27,6 +27,13 @@ struct PairGeometry {
   int64_t pairs = 0;    // the columns of the rows
   int64_t offset = 0;   // first rotated channel
   int64_t partner = 0;  // half only: rotary_dim / 2, >= pairs
+
+  // Whether a pair has this channel.
+  bool Holds(int64_t channel) const {
+    const int64_t second = offset + (pairing == Pairing::kHalf ? partner : pairs);
+    return (channel >= offset && channel < offset + pairs) ||
+           (channel >= second && channel < second + pairs);
+  }
 };
 
 // RMS norm over all channels of a head: x * weight / sqrt(mean(x * x) + eps).
@@ -35,7 +42,8 @@ struct RmsNorm {
   float eps = 0;                  // finite, above 0
 };
 
-// For each token t, head h and pair (a, b), with c and s of rows[t] (s negated where `conjugate`):
+// For each token t, head h and pair (a, b), with c and s of rows[t] (s negated where `conjugate`),
+// unless `arithmetic` says otherwise:
 //   a' = a * c - b * s,   b' = b * c + a * s
 // Beside that, where a job asks for it and for all channels of the head, those outside the pairs
 // too: the norm comes first; the result is multiplied by scale and token_scales[t], divided by
@@ -52,6 +60,7 @@ struct RotateJob {
   DType dtype = DType::kFloat32;  // of the input; no fp8
   PairGeometry geometry;
   bool conjugate = false;
+  PairArithmetic arithmetic = PairArithmetic::kTurn;  // kTurnStepwise: not with a norm
   absl::Span<const RowRef> rows;  // one for each token, each with geometry.pairs columns
 
   // Beside the rotation.
@@ -62,10 +71,12 @@ struct RotateJob {
   float output_scale = 1;                     // finite, above 0
 
   DType stored() const { return output_dtype.value_or(dtype); }
-  // Whether there is nothing beside the rotation.
-  bool OnlyTurns() const {
+  // Whether there is nothing beside the rotation: channels outside the pairs are copied.
+  bool OnlyPairs() const {
     return !norm && scale == 1 && token_scales.empty() && stored() == dtype && output_scale == 1;
   }
+  // What backends are made for: the rotation in float32 alone.
+  bool OnlyTurns() const { return arithmetic == PairArithmetic::kTurn && OnlyPairs(); }
   // Of the input.
   int64_t bytes() const { return tokens * heads * head_dim * ElementBytes(dtype); }
 };

@@ -7,10 +7,12 @@
 #include <random>
 
 #include "absl/strings/str_format.h"
+#include "kernels/float16.h"
 
 namespace rope::testing {
 
 using kernels::DType;
+using kernels::PairArithmetic;
 using kernels::Pairing;
 
 namespace {
@@ -40,6 +42,19 @@ Precision PrecisionOf(DType dtype) {
   return {2, -14};
 }
 
+// One operation in float32, whose result a tensor of the dtype holds.
+double OneStep(double value, DType dtype) {
+  const auto result = static_cast<float>(value);
+  switch (dtype) {
+    case DType::kFloat16:
+      return kernels::FromFloat16(kernels::ToFloat16(result));
+    case DType::kBFloat16:
+      return kernels::FromBFloat16(kernels::ToBFloat16(result));
+    default:
+      return result;
+  }
+}
+
 // What an fp8 output saturates to.
 double Saturated(double value, DType dtype) {
   if (!IsFloat8(dtype) || std::isnan(value)) return value;
@@ -67,7 +82,7 @@ kernels::PairGeometry WholeHead(Pairing pairing, int64_t head_dim) {
   return {.pairing = pairing, .pairs = head_dim / 2, .offset = 0, .partner = head_dim / 2};
 }
 
-bool RotationSpec::OnlyTurns() const {
+bool RotationSpec::OnlyPairs() const {
   return norm == Norm::kNone && scale == 1 && !token_scales && stored() == dtype &&
          output_scale == 1;
 }
@@ -75,11 +90,11 @@ bool RotationSpec::OnlyTurns() const {
 std::string RotationSpec::Describe() const {
   return absl::StrFormat(
       "%s -> %s / %g %s, norm %d, scale %g%s, %d tokens x %d heads x %d, %d pairs at %d + %d, "
-      "layout %d%s%s, misaligned by %d",
+      "layout %d%s%s, %s, misaligned by %d",
       Name(dtype), Name(stored()), output_scale, Name(geometry.pairing), static_cast<int>(norm),
       scale, token_scales ? " and of tokens" : "", tokens, heads, head_dim, geometry.pairs,
       geometry.offset, geometry.partner, static_cast<int>(layout), in_place ? ", in place" : "",
-      conjugate ? ", conjugate" : "", misalignment);
+      conjugate ? ", conjugate" : "", Name(arithmetic), misalignment);
 }
 
 Rotation::Rotation(const RotationSpec& spec) : spec_(spec) {
@@ -173,6 +188,7 @@ kernels::RotateJob Rotation::job() const {
           .dtype = spec_.dtype,
           .geometry = spec_.geometry,
           .conjugate = spec_.conjugate,
+          .arithmetic = spec_.arithmetic,
           .rows = rows_,
           .norm = norm,
           .scale = spec_.scale,
@@ -235,6 +251,23 @@ std::vector<double> Rotation::NormedHead(int64_t token, int64_t head) const {
   return values;
 }
 
+Rotation::Pair Rotation::Expected(double a, double b, double c, double s, double norm_units) const {
+  const double length = std::abs(a) + std::abs(b);
+  switch (spec_.arithmetic) {
+    case PairArithmetic::kTurn:
+      break;
+    case PairArithmetic::kTurnStepwise: {
+      const auto round = [this](double value) { return OneStep(value, spec_.dtype); };
+      return {round(round(a * c) - round(b * s)), round(round(b * c) + round(a * s)), 0};
+    }
+    case PairArithmetic::kAdd: {
+      const double largest = std::max(std::abs(a + s), std::abs(b + c));
+      return {a + s, b + c, kUnit * largest + norm_units * length};
+    }
+  }
+  return {a * c - b * s, b * c + a * s, (1.5e-7 + norm_units) * std::hypot(c, s) * length};
+}
+
 // `turned`: exactly; `error`: what the rotation and the norm may be off by before it is scaled.
 std::string Rotation::CheckChannel(int64_t token, int64_t head, int64_t channel, double turned,
                                    double error) const {
@@ -269,18 +302,16 @@ std::string Rotation::CheckHead(int64_t token, int64_t head) const {
   for (int64_t i = 0; i < geometry.pairs; ++i) {
     const auto first = static_cast<size_t>(geometry.offset + (half ? i : 2 * i));
     const size_t second = first + static_cast<size_t>(half ? geometry.partner : 1);
-    const double a = turned[first];
-    const double b = turned[second];
     const double c = page_->Cos(token)[i];
     const double s = page_->Sin(token)[i] * (spec_.conjugate ? -1.0 : 1.0);
-    turned[first] = a * c - b * s;
-    turned[second] = b * c + a * s;
-    errors[first] = errors[second] =
-        (1.5e-7 + norm_units) * std::hypot(c, s) * (std::abs(a) + std::abs(b));
+    const Pair pair = Expected(turned[first], turned[second], c, s, norm_units);
+    turned[first] = pair.a;
+    turned[second] = pair.b;
+    errors[first] = errors[second] = pair.error;
     rotated[first] = rotated[second] = true;
   }
   for (size_t i = 0; i < turned.size(); ++i) {
-    if (!rotated[i] && spec_.OnlyTurns()) continue;
+    if (!rotated[i] && spec_.OnlyPairs()) continue;
     std::string wrong = CheckChannel(token, head, static_cast<int64_t>(i), turned[i], errors[i]);
     if (!wrong.empty()) return wrong;
   }
@@ -326,7 +357,7 @@ std::string Rotation::Check() const {
   for (int64_t token = 0; token < spec_.tokens && wrong.empty(); ++token) {
     for (int64_t head = 0; head < spec_.heads && wrong.empty(); ++head) {
       wrong = CheckHead(token, head);
-      if (wrong.empty() && spec_.OnlyTurns()) wrong = CheckCopies(token, head);
+      if (wrong.empty() && spec_.OnlyPairs()) wrong = CheckCopies(token, head);
     }
   }
   return wrong.empty() ? wrong : spec_.Describe() + ": " + wrong;

@@ -32,6 +32,7 @@ struct RotationSpec {
   enum class Layout { kTokenMajor, kHeadMajor, kPadded } layout = Layout::kTokenMajor;
   bool in_place = false;
   bool conjugate = false;
+  kernels::PairArithmetic arithmetic = kernels::PairArithmetic::kTurn;
   enum class Norm { kNone, kPlain, kWeighted } norm = Norm::kNone;
   float scale = 1;
   bool token_scales = false;
@@ -41,7 +42,7 @@ struct RotationSpec {
   uint32_t seed = 1;
 
   kernels::DType stored() const { return output_dtype.value_or(dtype); }
-  bool OnlyTurns() const;
+  bool OnlyPairs() const;  // nothing beside the rotation
   std::string Describe() const;
 };
 
@@ -68,6 +69,11 @@ class Rotation {
   double Input(int64_t token, int64_t head, int64_t channel) const;  // as it was before
   double Output(int64_t token, int64_t head, int64_t channel) const;
 
+  // The output's bits, from the first element to the last.
+  std::vector<uint8_t> OutputBytes() const {
+    return {output().bytes.begin() + output().begin, output().bytes.end()};
+  }
+
   // What is wrong with the output, or empty: an element off by more than the tolerance, a byte
   // outside the heads that changed, and with nothing beside the rotation a channel outside the
   // pairs that is not bit-equal to the input.
@@ -86,6 +92,13 @@ class Rotation {
   const Buffer& output() const { return spec_.in_place ? input_ : output_; }
   // The channels of a head before they turn.
   std::vector<double> NormedHead(int64_t token, int64_t head) const;
+  // Two channels that turn together, and what each may be off by.
+  struct Pair {
+    double a;
+    double b;
+    double error;
+  };
+  Pair Expected(double a, double b, double c, double s, double norm_units) const;
   std::string CheckChannel(int64_t token, int64_t head, int64_t channel, double turned,
                            double error) const;
   std::string CheckHead(int64_t token, int64_t head) const;
