@@ -15,18 +15,6 @@
 namespace rope::client {
 namespace {
 
-v1::DType ToMessage(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return v1::DTYPE_FP32;
-    case DType::kFloat16:
-      return v1::DTYPE_FP16;
-    case DType::kBFloat16:
-      return v1::DTYPE_BF16;
-  }
-  return v1::DTYPE_UNSPECIFIED;
-}
-
 v1::Operation ToMessage(Operation operation) {
   switch (operation) {
     case Operation::kRotate:
@@ -35,6 +23,8 @@ v1::Operation ToMessage(Operation operation) {
       return v1::OPERATION_INVERSE;
     case Operation::kBackward:
       return v1::OPERATION_BACKWARD;
+    case Operation::kAddSinusoidal:
+      return v1::OPERATION_ADD_SINUSOIDAL;
     case Operation::kReposition:
       return v1::OPERATION_REPOSITION;
   }

@@ -131,6 +131,18 @@ RopeConfig FromMessage(const v1::RopeConfig& message) {
 
 }  // namespace
 
+v1::DType ToMessage(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return v1::DTYPE_FP32;
+    case DType::kFloat16:
+      return v1::DTYPE_FP16;
+    case DType::kBFloat16:
+      return v1::DTYPE_BF16;
+  }
+  return v1::DTYPE_UNSPECIFIED;
+}
+
 v1::RopeSpec ToMessage(const RopeSpec& spec) {
   v1::RopeSpec message;
   message.set_model(spec.model);
@@ -141,6 +153,7 @@ v1::RopeSpec ToMessage(const RopeSpec& spec) {
   message.set_layer_type(spec.layer_type);
   message.set_pairing(ToMessage(spec.pairing));
   message.set_compat(static_cast<v1::Compat>(spec.compat));
+  message.set_precision(static_cast<v1::Precision>(spec.precision));
   return message;
 }
 
@@ -150,6 +163,8 @@ v1::DescribeRequest ToMessage(const DescribeRequest& request) {
   if (request.seq_len.has_value()) message.set_seq_len(*request.seq_len);
   message.mutable_positions()->Add(request.positions.begin(), request.positions.end());
   if (request.head_dim.has_value()) message.set_head_dim(*request.head_dim);
+  if (request.dtype.has_value()) message.set_dtype(ToMessage(*request.dtype));
+  message.set_sinusoidal(request.sinusoidal);
   return message;
 }
 
@@ -162,6 +177,7 @@ DescribeReply FromMessage(const v1::DescribeResponse& message) {
   reply.rotates = message.rotates();
   reply.seq_len = message.seq_len();
   reply.depends_on_seq_len = message.depends_on_seq_len();
+  reply.precision = static_cast<Precision>(message.precision());
   reply.attention_factor = message.attention_factor();
   reply.inv_freq = ToVector<double>(message.inv_freq());
   reply.wavelengths = ToVector<double>(message.wavelengths());
@@ -181,7 +197,8 @@ DescribeReply FromMessage(const v1::DescribeResponse& message) {
   for (const v1::Row& row : message.rows()) {
     reply.rows.push_back({.position = row.position(),
                           .cos = ToVector<double>(row.cos()),
-                          .sin = ToVector<double>(row.sin())});
+                          .sin = ToVector<double>(row.sin()),
+                          .sinusoid = ToVector<double>(row.sinusoid())});
   }
   return reply;
 }

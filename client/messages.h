@@ -14,6 +14,7 @@
 
 namespace rope::client {
 
+v1::DType ToMessage(DType dtype);
 v1::RopeSpec ToMessage(const RopeSpec& spec);
 v1::DescribeRequest ToMessage(const DescribeRequest& request);
 

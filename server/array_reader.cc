@@ -169,7 +169,11 @@ absl::StatusOr<FloatArray> ReadFloats(const v1::Array& array, const proto::Split
 }
 
 absl::StatusOr<kernels::DType> ReadTensorDType(const v1::Array& array, absl::string_view path) {
-  switch (array.dtype()) {
+  return ReadDType(array.dtype(), absl::StrCat(path, ".dtype"));
+}
+
+absl::StatusOr<kernels::DType> ReadDType(v1::DType dtype, absl::string_view field) {
+  switch (dtype) {
     case v1::DTYPE_FP32:
       return kernels::DType::kFloat32;
     case v1::DTYPE_FP16:
@@ -177,8 +181,7 @@ absl::StatusOr<kernels::DType> ReadTensorDType(const v1::Array& array, absl::str
     case v1::DTYPE_BF16:
       return kernels::DType::kBFloat16;
     default:
-      return InvalidField(absl::StrCat(path, ".dtype"), DTypeName(array.dtype()),
-                          "DTYPE_FP32, DTYPE_FP16 or DTYPE_BF16");
+      return InvalidField(field, DTypeName(dtype), "DTYPE_FP32, DTYPE_FP16 or DTYPE_BF16");
   }
 }
 

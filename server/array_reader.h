@@ -37,6 +37,7 @@ absl::StatusOr<FloatArray> ReadFloats(const v1::Array& array, const proto::Split
                                       absl::string_view path);
 
 // FP32, FP16 or BF16.
+absl::StatusOr<kernels::DType> ReadDType(v1::DType dtype, absl::string_view field);
 absl::StatusOr<kernels::DType> ReadTensorDType(const v1::Array& array, absl::string_view path);
 
 // Those and FP8_E4M3, FP8_E5M2: what a tensor may become. `field` names the dtype itself.

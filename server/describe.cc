@@ -10,6 +10,7 @@
 #include "kernels/status_macros.h"
 #include "server/error.h"
 #include "server/limits.h"
+#include "server/plan_rotation.h"
 #include "server/positions.h"
 #include "server/rope_spec.h"
 
@@ -53,6 +54,40 @@ void AddRow(const kernels::Frequencies& frequencies, int64_t columns, int64_t po
     row.add_cos(value.cos);
     row.add_sin(value.sin);
   }
+}
+
+// What OPERATION_ADD_SINUSOIDAL adds to the channels that rotate, in their order.
+void AddSinusoid(kernels::Pairing pairing, v1::Row& row) {
+  if (pairing == kernels::Pairing::kHalf) {
+    *row.mutable_sinusoid() = row.sin();
+    row.mutable_sinusoid()->MergeFrom(row.cos());
+    return;
+  }
+  for (int i = 0; i < row.sin_size(); ++i) {
+    row.add_sinusoid(row.sin(i));
+    row.add_sinusoid(row.cos(i));
+  }
+}
+
+absl::Status AddRows(const RopeEntry& entry, const kernels::ResolvedRope& resolved,
+                     const v1::DescribeRequest& request, v1::DescribeResponse& response) {
+  kernels::RowUse use;
+  ROPE_ASSIGN_OR_RETURN(use.dtype, ReadRowDType(request.dtype(), resolved.config().precision));
+  if (request.sinusoidal()) {
+    ROPE_RETURN_IF_ERROR(CheckSinusoidal(resolved));
+    if (!entry.pairing().has_value()) {
+      return InvalidField("rope.pairing", "nothing",
+                          "PAIRING_HALF or PAIRING_INTERLEAVED: this config does not say");
+    }
+  }
+  const auto frequencies =
+      resolved.ForSeqLen(response.seq_len(), kernels::Multiplier::kAttentionFactor, use);
+  for (const int64_t position : request.positions()) {
+    AddRow(*frequencies, resolved.rotary_dim() / 2, position, response);
+    if (!request.sinusoidal()) continue;
+    AddSinusoid(*entry.pairing(), *response.mutable_rows(response.rows_size() - 1));
+  }
+  return absl::OkStatus();
 }
 
 v1::FrequencyScaling WriteScaling(kernels::ColumnScaling scaling) {
@@ -100,10 +135,10 @@ void AddReadings(const kernels::RopeConfig& stated, const kernels::ResolvedRope&
   }
 }
 
-void AddNumbers(const kernels::ResolvedRope& resolved, const v1::DescribeRequest& request,
-                v1::DescribeResponse& response) {
+void AddNumbers(const kernels::ResolvedRope& resolved, v1::DescribeResponse& response) {
   const auto at = resolved.Evaluate(response.seq_len());
   *response.mutable_config() = WriteRopeConfig(resolved.config());
+  response.set_precision(WritePrecision(resolved.config().precision));
   response.set_depends_on_seq_len(resolved.DependsOnSeqLen());
   response.set_attention_factor(resolved.attention_factor());
   for (const kernels::InverseFrequency frequency : at.inv_freq) {
@@ -113,11 +148,6 @@ void AddNumbers(const kernels::ResolvedRope& resolved, const v1::DescribeRequest
                        : static_cast<double>(2 * std::numbers::pi_v<long double> / frequency));
   }
   AddScaling(resolved, at, response);
-  const auto frequencies =
-      resolved.ForSeqLen(response.seq_len(), kernels::Multiplier::kAttentionFactor);
-  for (const int64_t position : request.positions()) {
-    AddRow(*frequencies, resolved.rotary_dim() / 2, position, response);
-  }
 }
 
 }  // namespace
@@ -141,7 +171,8 @@ absl::StatusOr<v1::DescribeResponse> Describe(const v1::DescribeRequest& request
   if (head_dim.has_value() && resolved->head_dim() != *head_dim) {
     return InvalidField("head_dim", *head_dim, absl::StrCat("the config's ", resolved->head_dim()));
   }
-  AddNumbers(*resolved, request, response);
+  AddNumbers(*resolved, response);
+  ROPE_RETURN_IF_ERROR(AddRows(*entry, *resolved, request, response));
   AddReadings(entry->stated_config(), *resolved, response);
   return response;
 }

@@ -51,9 +51,9 @@ absl::Status AppendRunRows(const Plan& plan, const TokenRun& run, int64_t begin,
   return kernels::AppendMropeRows(tables, *run.frequencies, *plan.mrope, axes, rows);
 }
 
-// The rows of the tokens [begin, end).
-absl::Status AppendRows(const Plan& plan, const std::vector<TokenRun>& runs, int64_t begin,
-                        int64_t end, kernels::TableCache& tables, kernels::TokenRows& rows) {
+// The rows of the tokens [begin, end) of one row set.
+absl::Status AppendRows(const Plan& plan, size_t set, int64_t begin, int64_t end,
+                        kernels::TableCache& tables, kernels::TokenRows& rows) {
   if (!plan.rotates) {  // a layer without rotary embedding: the tensors as they came
     rows.rows.assign(static_cast<size_t>(end - begin), PassingRow());
     return absl::OkStatus();
@@ -66,6 +66,7 @@ absl::Status AppendRows(const Plan& plan, const std::vector<TokenRun>& runs, int
     }
     return absl::OkStatus();
   }
+  const std::vector<TokenRun>& runs = plan.row_sets[set].runs;
   auto run = std::upper_bound(runs.begin(), runs.end(), begin,
                               [](int64_t token, const TokenRun& r) { return token < r.end; });
   for (; begin < end; ++run) {
@@ -97,15 +98,14 @@ void Executor::Run(absl::Span<Slice> slices) {
       request.device = std::string(devices_.host().name());
     }
     if (plan.bytes_per_token == 0 || slice.begin == slice.end) continue;
-    kernels::TokenRows& slice_rows = rows.emplace_back();
-    kernels::TokenRows& k_rows = rows.emplace_back();
-    slice.status = AppendRows(plan, plan.runs, slice.begin, slice.end, tables_, slice_rows);
-    if (slice.status.ok() && !plan.k_runs.empty()) {
-      slice.status = AppendRows(plan, plan.k_runs, slice.begin, slice.end, tables_, k_rows);
+    JobCutter::Shared shared = {
+        plan.geometry, plan.conjugate, plan.arithmetic, slice.begin, {}, {}};
+    for (size_t set = 0; set < std::max<size_t>(plan.row_sets.size(), 1); ++set) {
+      kernels::TokenRows& set_rows = rows.emplace_back();
+      slice.status.Update(AppendRows(plan, set, slice.begin, slice.end, tables_, set_rows));
+      shared.rows[set] = set_rows.rows;
     }
     if (!slice.status.ok()) continue;
-    JobCutter::Shared shared = {plan.geometry,   plan.conjugate, slice.begin,
-                                slice_rows.rows, k_rows.rows,    {}};
     if (!plan.token_scales.empty()) {
       shared.token_scales = Between(plan.token_scales, slice.begin, slice.end);
     }

@@ -21,7 +21,7 @@ class JobWriter {
         jobs_(jobs) {
     const auto passes = [](const HeadSpan& span) { return !span.rotates; };
     if (std::ranges::none_of(tensor.heads, passes)) return;
-    passing_ = passing.emplace_back(shared.rows.size(), PassingRow());
+    passing_ = passing.emplace_back(shared.rows[0].size(), PassingRow());
   }
 
   // Tokens [token, token + tokens) and heads [head, head + heads), whose input lies at `input`.
@@ -95,10 +95,15 @@ class JobWriter {
     job.heads = heads;
     job.head_dim = layout.head_dim;
     job.dtype = tensor_.dtype;
-    if (span.rotates) job.geometry = shared_.geometry;
-    job.conjugate = shared_.conjugate;
+    if (span.rotates) {
+      job.geometry = shared_.geometry;
+      job.conjugate = shared_.conjugate;
+      job.arithmetic = shared_.arithmetic;
+    }
+    const absl::Span<const kernels::RowRef> rows =
+        span.rotates ? shared_.rows[span.row_set] : passing_;
     const auto first = static_cast<size_t>(token - shared_.begin);
-    job.rows = RowsOf(span).subspan(first, static_cast<size_t>(tokens));
+    job.rows = rows.subspan(first, static_cast<size_t>(tokens));
     AddBeside(first, job);
   }
 
@@ -114,11 +119,6 @@ class JobWriter {
     if (tensor_.token_scaled) {
       job.token_scales = shared_.token_scales.subspan(first, static_cast<size_t>(job.tokens));
     }
-  }
-
-  absl::Span<const kernels::RowRef> RowsOf(const HeadSpan& span) const {
-    if (!span.rotates) return passing_;
-    return span.is_k && !shared_.k_rows.empty() ? shared_.k_rows : shared_.rows;
   }
 
   const TensorPlan& tensor_;
@@ -305,7 +305,7 @@ kernels::RowRef PassingRow() {
 
 void JobCutter::Cut(const TensorPlan& tensor, char* output, const Shared& shared,
                     std::vector<kernels::RotateJob>& jobs) {
-  const int64_t end = shared.begin + static_cast<int64_t>(shared.rows.size());
+  const int64_t end = shared.begin + static_cast<int64_t>(shared.rows[0].size());
   JobWriter writer(tensor, output, shared, passing_, jobs);
   if (!tensor.strides.has_value()) {
     PackedCutter(tensor, writer, gathered_).CutTokens(shared.begin, end);

@@ -9,6 +9,7 @@
 #ifndef ROPE_SERVER_JOB_CUTTER_H_
 #define ROPE_SERVER_JOB_CUTTER_H_
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <string>
@@ -29,10 +30,11 @@ class JobCutter {
   struct Shared {
     kernels::PairGeometry geometry;
     bool conjugate = false;
-    int64_t begin = 0;                         // first token, in memory order
-    absl::Span<const kernels::RowRef> rows;    // one for each token from `begin`
-    absl::Span<const kernels::RowRef> k_rows;  // the same for heads of k; empty: `rows`
-    absl::Span<const float> token_scales;      // the same, for a tensor that is token_scaled
+    kernels::PairArithmetic arithmetic = kernels::PairArithmetic::kTurn;
+    int64_t begin = 0;  // first token, in memory order
+    // Of each row set, one for each token from `begin`.
+    std::array<absl::Span<const kernels::RowRef>, kRowSetsMax> rows;
+    absl::Span<const float> token_scales;  // the same, for a tensor that is token_scaled
   };
 
   // Adds the jobs that rotate all heads of the tokens of `shared` to `jobs`; `output` is the start

@@ -107,6 +107,7 @@ absl::StatusOr<std::shared_ptr<RopeEntry>> ModelRegistry::Read(const v1::RopeSpe
   entry->model_ = spec.model();
   entry->generation_ = model->generation;
   ROPE_ASSIGN_OR_RETURN(const kernels::Compat compat, ReadCompat(spec.compat()));
+  ROPE_ASSIGN_OR_RETURN(entry->layer_.config.precision, ReadPrecision(spec.precision()));
   ROPE_RETURN_IF_ERROR(Complete(explicit_pairing, compat, *entry));
   return entry;
 }
@@ -222,11 +223,9 @@ void ModelRegistry::Forget(const std::string& key) {
   by_spec_.erase(kept);
 }
 
-// About what a kept entry holds: its spec, and its frequencies with their keys.
+// About what a kept entry holds: its spec and its frequencies.
 int64_t ModelRegistry::CostOf(const std::string& key, const RopeEntry& entry) {
-  constexpr int64_t kBytesPerFrequency = 6 * 2 * sizeof(kernels::InverseFrequency);
-  const int64_t frequencies =
-      entry.resolved_ == nullptr ? 0 : entry.resolved_->rotary_dim() / 2 * kBytesPerFrequency;
+  const int64_t frequencies = entry.resolved_ == nullptr ? 0 : entry.resolved_->KeptBytes();
   return 2 * static_cast<int64_t>(key.size()) + frequencies;
 }
 
@@ -251,12 +250,20 @@ absl::StatusOr<v1::RegisterModelResponse> ModelRegistry::Register(const std::str
     model = *source;
   } else {
     ROPE_ASSIGN_OR_RETURN(const auto entry, Find(spec));
+    if (entry->layer().config.precision != kernels::Precision::kExact) {
+      return InvalidField("rope.config_id", "one with PRECISION_HF in a model",
+                          "precision beside the model's name in a request");
+    }
     model.config = entry->layer();
     model.pairing = entry->pairing();
     model.bytes = CostOf("", *entry);
   }
   if (spec.compat() != v1::COMPAT_UNSPECIFIED) {
     return InvalidField("rope.compat", "it in a model", "it beside the model's name in a request");
+  }
+  if (spec.precision() != v1::PRECISION_UNSPECIFIED) {
+    return InvalidField("rope.precision", "it in a model",
+                        "it beside the model's name in a request");
   }
   const kernels::LayerChoice choice = ChoiceOf(spec);
   if (choice.layer.has_value() || !choice.layer_type.empty()) {

@@ -118,7 +118,8 @@ void WarnPastLength(const kernels::RopeConfig& config, const TokenPositions& pos
 }
 
 kernels::Multiplier MultiplierOf(v1::Operation operation, bool applied) {
-  if (!applied) return kernels::Multiplier::kOne;
+  const bool adds = operation == v1::OPERATION_ADD_SINUSOIDAL;
+  if (!applied || adds) return kernels::Multiplier::kOne;
   return operation == v1::OPERATION_INVERSE ? kernels::Multiplier::kInverseAttentionFactor
                                             : kernels::Multiplier::kAttentionFactor;
 }
@@ -232,25 +233,70 @@ kernels::Side SideOf(bool is_k, v1::Operation operation) {
   return is_k != undoes ? kernels::Side::kK : kernels::Side::kQ;
 }
 
+// Sets of rows, `runs_of(use)` each, and which heads take which. One at least.
+template <typename RunsOf>
+void MakeRowSets(const kernels::ResolvedRope& resolved, v1::Operation operation,
+                 const RunsOf& runs_of, Plan& plan) {
+  const auto add = [&](const kernels::RowUse& use) {
+    plan.row_sets.push_back({use, runs_of(use)});
+    ROPE_CHECK(plan.row_sets.size() <= kRowSetsMax);
+  };
+  for (TensorPlan& tensor : plan.tensors) {
+    for (HeadSpan& span : tensor.heads) {
+      if (!span.rotates) continue;
+      kernels::RowUse use;
+      if (resolved.DependsOnSide()) use.side = SideOf(span.is_k, operation);
+      if (resolved.DependsOnDType()) use.dtype = tensor.dtype;
+      const auto same = [&use](const RowSet& set) { return set.use == use; };
+      const auto found = std::ranges::find_if(plan.row_sets, same);
+      span.row_set = static_cast<size_t>(found - plan.row_sets.begin());
+      if (found == plan.row_sets.end()) add(use);
+    }
+  }
+  if (plan.row_sets.empty()) add({});
+}
+
 // Tokens whose frequencies are the same here and there move by the difference of their positions.
 absl::Status PlanDifference(const kernels::ResolvedRope& resolved, const TokenPositions& from,
                             const TokenPositions& to, Plan& plan) {
-  const auto runs_of = [&](kernels::Side side) {
-    ByLength frequencies([&](int64_t length) { return resolved.ForDifferences(length, side); });
+  const auto runs_of = [&](const kernels::RowUse& use) {
+    ByLength frequencies([&](int64_t length) { return resolved.ForDifferences(length, use.side); });
     return MakeRuns(
         [&](int64_t token) {
           return RunFrequencies{frequencies.At(LengthOf(resolved, to, token)), nullptr};
         },
         to.sequence, nullptr, plan);
   };
-  plan.runs = runs_of(kernels::Side::kQ);
-  if (resolved.DependsOnSide()) plan.k_runs = runs_of(kernels::Side::kK);
+  MakeRowSets(resolved, v1::OPERATION_REPOSITION, runs_of, plan);
   SubtractPositions(to, from, plan);
   plan.mrope = MropeOf(resolved, std::max(to.axes, from.axes));
   return CheckDistance(resolved, plan);
 }
 
+// Rounded steps start from numbers of the tensor's dtype, which a norm does not leave.
+absl::Status CheckStepwise(const Plan& plan) {
+  for (size_t i = 0; i < plan.tensors.size(); ++i) {
+    if (!plan.tensors[i].norm_eps.has_value()) continue;
+    return InvalidField(absl::StrCat("tensors[", i, "].norm"), "it with PRECISION_HF",
+                        "PRECISION_EXACT, or tensors that are normalised already");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+absl::Status CheckSinusoidal(const kernels::ResolvedRope& resolved) {
+  const auto refuse = [](absl::string_view got, absl::string_view want) {
+    return InvalidField("operation", absl::StrCat("OPERATION_ADD_SINUSOIDAL with ", got), want);
+  };
+  if (resolved.attention_factor() != 1) {
+    return refuse(absl::StrCat("attention factor ", resolved.attention_factor()),
+                  "an attention factor of 1");
+  }
+  if (resolved.DependsOnSide()) return refuse("xpos", "an embedding without it");
+  if (resolved.DependsOnDType()) return refuse("PRECISION_HF", "PRECISION_EXACT");
+  return absl::OkStatus();
+}
 
 absl::Status PlanRotation(v1::Operation operation, RopeAt rope, Plan& plan) {
   if (!plan.rotates) return absl::OkStatus();
@@ -265,10 +311,22 @@ absl::Status PlanRotation(v1::Operation operation, RopeAt rope, Plan& plan) {
   if (multiplier == kernels::Multiplier::kInverseAttentionFactor) {
     ROPE_RETURN_IF_ERROR(CheckDivisor(plan.attention_factor, "OPERATION_INVERSE"));
   }
-  const auto runs_of = [&](bool is_k) {
-    const kernels::RowUse use = {.side = SideOf(is_k, operation)};
-    ByLength frequencies(
-        [&](int64_t length) { return resolved->ForSeqLen(length, multiplier, use); });
+  if (resolved->DependsOnDType()) {
+    ROPE_RETURN_IF_ERROR(CheckStepwise(plan));
+    plan.arithmetic = kernels::PairArithmetic::kTurnStepwise;
+  }
+  const bool adds = operation == v1::OPERATION_ADD_SINUSOIDAL;
+  if (adds) {
+    ROPE_RETURN_IF_ERROR(CheckSinusoidal(*resolved));
+    plan.arithmetic = kernels::PairArithmetic::kAdd;
+  }
+  const auto runs_of = [&](const kernels::RowUse& use) {
+    ByLength frequencies([&](int64_t length) {
+      FrequenciesPtr columns = resolved->ForSeqLen(length, multiplier, use);
+      // Pairs that do not turn are left out there, but to add there is cos(0) still.
+      const auto all = static_cast<size_t>(resolved->rotary_dim() / 2);
+      return adds && columns->inv_freq.size() < all ? resolved->ForDifferences(length) : columns;
+    });
     return MakeRuns(
         [&](int64_t token) {
           return RunFrequencies{frequencies.At(LengthOf(*resolved, rope.positions, token)),
@@ -276,8 +334,7 @@ absl::Status PlanRotation(v1::Operation operation, RopeAt rope, Plan& plan) {
         },
         rope.positions.sequence, nullptr, plan);
   };
-  plan.runs = runs_of(/*is_k=*/false);
-  if (resolved->DependsOnSide()) plan.k_runs = runs_of(/*is_k=*/true);
+  MakeRowSets(*resolved, operation, runs_of, plan);
   WarnPastLength(resolved->config(), rope.positions, plan.warnings);
   plan.mrope = MropeOf(*resolved, rope.positions.axes);
   plan.positions = std::move(rope.positions.values);
@@ -294,6 +351,12 @@ absl::Status PlanReposition(RopeAt from, RopeAt to, Plan& plan) {
   ROPE_ASSIGN_OR_RETURN(const auto resolved_to, ResolveFor(to.entry, head_dim));
   ROPE_ASSIGN_OR_RETURN(const auto resolved_from, ResolveFor(from.entry, head_dim));
   ROPE_ASSIGN_OR_RETURN(plan.geometry, GeometryOf(to.entry, *resolved_to));
+  if (resolved_to->DependsOnDType() || resolved_from->DependsOnDType()) {
+    return InvalidField(
+        resolved_to->DependsOnDType() ? "rope.precision" : "reposition.from_rope.precision",
+        "PRECISION_HF with OPERATION_REPOSITION",
+        "PRECISION_EXACT: Hugging Face has no such operation");
+  }
   ROPE_RETURN_IF_ERROR(CheckSameGeometry(from.entry, *resolved_from, to.entry, *resolved_to));
   ApplyPolicy(*resolved_to, to.positions);
   ApplyPolicy(*resolved_from, from.positions);
@@ -309,12 +372,13 @@ absl::Status PlanReposition(RopeAt from, RopeAt to, Plan& plan) {
   plan.attention_factor = resolved_to->attention_factor() / resolved_from->attention_factor();
   ByLength all_to([&](int64_t length) { return resolved_to->ForDifferences(length); });
   ByLength all_from([&](int64_t length) { return resolved_from->ForDifferences(length); });
-  plan.runs = MakeRuns(
+  std::vector<TokenRun> runs = MakeRuns(
       [&](int64_t token) {
         return RunFrequencies{all_to.At(LengthOf(*resolved_to, to.positions, token)),
                               all_from.At(LengthOf(*resolved_from, from.positions, token))};
       },
       to.positions.sequence, &from.positions.sequence, plan);
+  plan.row_sets.push_back({{}, std::move(runs)});
   plan.positions = std::move(to.positions.values);
   plan.mrope = MropeOf(*resolved_to, to.positions.axes);
   plan.from_positions = std::move(from.positions.values);

@@ -20,6 +20,10 @@ struct RopeAt {
   TokenPositions positions;
 };
 
+// INVALID_ARGUMENT: an embedding that OPERATION_ADD_SINUSOIDAL has no table for: with an attention
+// factor, xpos or precision hf.
+absl::Status CheckSinusoidal(const kernels::ResolvedRope& resolved);
+
 // Fills the rest of a plan that has its tensors. A layer without rotation leaves it as it is.
 absl::Status PlanRotation(v1::Operation operation, RopeAt rope, Plan& plan);
 

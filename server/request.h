@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "kernels/frequencies.h"
@@ -33,6 +34,7 @@ struct HeadSpan {
   int64_t end = 0;
   bool rotates = true;  // false: they pass through (v)
   bool is_k = false;
+  size_t row_set = 0;  // of Plan::row_sets, where they rotate
 };
 
 // One tensor, validated.
@@ -65,6 +67,14 @@ struct TokenRun {
   std::shared_ptr<const kernels::Frequencies> from;
 };
 
+// Rows that heads share: those of one side (xPos) or of one dtype (precision hf) where that makes a
+// difference, else all.
+struct RowSet {
+  kernels::RowUse use;
+  std::vector<TokenRun> runs;  // cover [0, tokens) in order
+};
+inline constexpr size_t kRowSetsMax = 3;  // dtypes; sides are two, and xPos has no precision hf
+
 // What a request asks for, checked and resolved: the executor needs nothing else.
 struct Plan {
   std::vector<TensorPlan> tensors;
@@ -74,9 +84,8 @@ struct Plan {
   bool rotates = true;  // false: the layer has no rotary embedding, tensors pass through
   kernels::PairGeometry geometry;
   bool conjugate = false;
-  std::vector<TokenRun> runs;  // cover [0, tokens) in order, unless there are `rows`
-  // The same for k, where its rows are not those of q (xPos). Empty: they are.
-  std::vector<TokenRun> k_runs;
+  kernels::PairArithmetic arithmetic = kernels::PairArithmetic::kTurn;
+  absl::InlinedVector<RowSet, 1> row_sets;  // at most kRowSetsMax; empty with `rows`
   // The caller's own rows: token t takes row positions[0][t].
   std::shared_ptr<const kernels::TablePage> rows;
   std::array<std::vector<int64_t>, 3> positions;       // by token; rows 1 and 2 only with mrope

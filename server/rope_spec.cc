@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_join.h"
 #include "kernels/status_macros.h"
+#include "server/array_reader.h"
 #include "server/error.h"
 
 namespace rope::server {
@@ -264,8 +265,10 @@ absl::Status CheckSpec(const v1::RopeSpec& spec) {
   }
   if (!spec.config_id().empty() &&
       (spec.has_layer() || !spec.layer_type().empty() ||
-       spec.pairing() != v1::PAIRING_UNSPECIFIED || spec.compat() != v1::COMPAT_UNSPECIFIED)) {
-    return InvalidField("rope.config_id", "it beside layer, layer_type, pairing or compat",
+       spec.pairing() != v1::PAIRING_UNSPECIFIED || spec.compat() != v1::COMPAT_UNSPECIFIED ||
+       spec.precision() != v1::PRECISION_UNSPECIFIED)) {
+    return InvalidField("rope.config_id",
+                        "it beside layer, layer_type, pairing, compat or precision",
                         "it alone: it names them too");
   }
   return absl::OkStatus();
@@ -288,6 +291,17 @@ absl::StatusOr<kernels::Precision> ReadPrecision(v1::Precision precision) {
   ROPE_ASSIGN_OR_RETURN(const std::optional<kernels::Precision> read,
                         ReadEnum("rope.precision", precision, kPrecisions));
   return read.value_or(kernels::Precision::kExact);
+}
+
+absl::StatusOr<kernels::DType> ReadRowDType(v1::DType dtype, kernels::Precision precision) {
+  if (dtype == v1::DTYPE_UNSPECIFIED) return kernels::DType::kFloat32;
+  if (precision == kernels::Precision::kHuggingFace) return ReadDType(dtype, "dtype");
+  return InvalidField("dtype", v1::DType_Name(dtype),
+                      "it unset: without PRECISION_HF, every dtype has the same rows");
+}
+
+v1::Precision WritePrecision(kernels::Precision precision) {
+  return static_cast<v1::Precision>(WriteEnum(precision, kPrecisions));
 }
 
 }  // namespace rope::server

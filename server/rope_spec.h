@@ -39,6 +39,11 @@ kernels::LayerChoice ChoiceOf(const v1::RopeSpec& spec);
 // INVALID_ARGUMENT: a number that the schema does not name.
 absl::StatusOr<kernels::Compat> ReadCompat(v1::Compat compat);
 absl::StatusOr<kernels::Precision> ReadPrecision(v1::Precision precision);
+v1::Precision WritePrecision(kernels::Precision precision);
+
+// Whose rows a field `dtype` asks for; unset: fp32. INVALID_ARGUMENT: of no tensor, or set where
+// every dtype has the same rows.
+absl::StatusOr<kernels::DType> ReadRowDType(v1::DType dtype, kernels::Precision precision);
 
 }  // namespace rope::server
 

@@ -21,6 +21,7 @@ absl::Status CheckOperation(const v1::RotateRequest& message) {
     case v1::OPERATION_ROTATE:
     case v1::OPERATION_INVERSE:
     case v1::OPERATION_BACKWARD:
+    case v1::OPERATION_ADD_SINUSOIDAL:
       if (!message.has_reposition()) return absl::OkStatus();
       return InvalidField("reposition", "it without OPERATION_REPOSITION", "it unset");
     case v1::OPERATION_REPOSITION:
@@ -28,8 +29,8 @@ absl::Status CheckOperation(const v1::RotateRequest& message) {
       return InvalidField("reposition", "nothing", "where the tensors stand now");
     default:
       return InvalidField("operation", static_cast<int>(message.operation()),
-                          "OPERATION_ROTATE, OPERATION_INVERSE, OPERATION_BACKWARD or "
-                          "OPERATION_REPOSITION");
+                          "OPERATION_ROTATE, OPERATION_INVERSE, OPERATION_BACKWARD, "
+                          "OPERATION_REPOSITION or OPERATION_ADD_SINUSOIDAL");
   }
 }
 

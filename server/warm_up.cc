@@ -9,6 +9,7 @@
 #include "server/error.h"
 #include "server/limits.h"
 #include "server/positions.h"
+#include "server/rope_spec.h"
 
 namespace rope::server {
 namespace {
@@ -55,7 +56,9 @@ absl::StatusOr<WarmUpPlan> PlanWarmUp(const v1::WarmUpRequest& request, ModelReg
         ", whose frequencies follow the length of each sequence, want one whose "
         "tables are the same for every request"));
   }
-  plan.frequencies = resolved->ForSeqLen(1, kernels::Multiplier::kAttentionFactor);
+  kernels::RowUse use;
+  ROPE_ASSIGN_OR_RETURN(use.dtype, ReadRowDType(request.dtype(), resolved->config().precision));
+  plan.frequencies = resolved->ForSeqLen(1, kernels::Multiplier::kAttentionFactor, use);
   plan.first_page = request.begin() / kernels::kPageRows;
   plan.pages = (request.end() - 1) / kernels::kPageRows + 1 - plan.first_page;
   const auto columns = static_cast<int64_t>(plan.frequencies->inv_freq.size());

@@ -55,6 +55,7 @@ void PrintHead(const DescribeReply& reply) {
   absl::PrintF("attention factor  %.17g\n", reply.attention_factor);
   absl::PrintF("for seq_len       %d%s\n", reply.seq_len,
                reply.depends_on_seq_len ? " (another length gives other numbers)" : "");
+  if (reply.precision == Precision::kHf) absl::PrintF("precision         hf\n");
   absl::PrintF("config_id         %s\n", reply.config_id);
 }
 
@@ -81,6 +82,10 @@ void PrintRows(const DescribeReply& reply) {
     absl::PrintF("\nposition %d\n%5s  %-23s %s\n", row.position, "index", "cos", "sin");
     for (size_t i = 0; i < row.cos.size() && i < row.sin.size(); ++i) {
       absl::PrintF("%5d  %-23.17g %.17g\n", i, row.cos[i], row.sin[i]);
+    }
+    if (!row.sinusoid.empty()) absl::PrintF("channel  sinusoid\n");
+    for (size_t i = 0; i < row.sinusoid.size(); ++i) {
+      absl::PrintF("%7d  %.17g\n", i, row.sinusoid[i]);
     }
   }
 }
@@ -109,6 +114,7 @@ std::vector<Flag> DescribeFlags() {
       {"seq_len", FlagKind::kInteger, "N", "Length that decides dynamic and longrope."},
       {"head_dim", FlagKind::kInteger, "N", "Channels of a head, where the config does not say."},
       {"positions", FlagKind::kIntegers, "0,1,2", "Positions whose cos and sin to print."},
+      {"sinusoidal", FlagKind::kSwitch, "", "Print what add_sinusoidal adds there, too."},
       {"json", FlagKind::kSwitch, "", "Print the answer as JSON."},
       {"plot", FlagKind::kText, "FILE.svg", "Draw the frequencies, wavelengths and decay."},
   });
@@ -123,7 +129,8 @@ int RunDescribe(const Arguments& arguments) {
   const DescribeRequest request{.rope = std::move(*spec),
                                 .seq_len = arguments.Integer("seq_len"),
                                 .positions = arguments.Integers("positions"),
-                                .head_dim = arguments.Integer("head_dim")};
+                                .head_dim = arguments.Integer("head_dim"),
+                                .sinusoidal = arguments.Has("sinusoidal")};
   const Result<Client> client = ConnectTo(arguments);
   if (!client.ok()) return Fail(client.status());
   if (arguments.Has("json")) {

@@ -39,8 +39,10 @@ Result<Operation> OperationOf(const Arguments& arguments) {
   if (operation.empty() || operation == "rotate") return Operation::kRotate;
   if (operation == "inverse") return Operation::kInverse;
   if (operation == "backward") return Operation::kBackward;
+  if (operation == "add_sinusoidal") return Operation::kAddSinusoidal;
   return Status(StatusCode::kInvalidArgument,
-                absl::StrCat("--operation: got ", operation, ", want rotate, inverse or backward"));
+                absl::StrCat("--operation: got ", operation,
+                             ", want rotate, inverse, backward or add_sinusoidal"));
 }
 
 // Everything but the tensors.
@@ -123,7 +125,8 @@ std::vector<Flag> RotateFlags() {
       {"positions", FlagKind::kIntegers, "0,1,2", "one for each token."},
       {"cu_seqlens", FlagKind::kIntegers, "0,5,9", "Packed sequences (layout T): their bounds."},
       {"seq_len", FlagKind::kIntegers, "N", "Final length, for dynamic and longrope."},
-      {"operation", FlagKind::kText, "NAME", "rotate (default), inverse or backward."},
+      {"operation", FlagKind::kText, "NAME",
+       "rotate (default), inverse, backward or add_sinusoidal."},
       {"return_attention_factor", FlagKind::kSwitch, "", "Print the factor, do not apply it."},
   });
 }

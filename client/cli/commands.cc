@@ -123,6 +123,7 @@ std::vector<Flag> WithRopeFlags(std::vector<Flag> flags) {
       {"layer", FlagKind::kInteger, "INDEX", "Layer, where the config differs by layer; or"},
       {"layer_type", FlagKind::kText, "NAME", "its type, for example full_attention."},
       {"pairing", FlagKind::kText, "PAIRING", "half or interleaved. Default: as the model says."},
+      {"precision", FlagKind::kText, "exact|hf", "hf: rounded as Hugging Face's eager code does."},
   };
   all.insert(all.end(), flags.begin(), flags.end());
   return all;
@@ -134,6 +135,14 @@ Result<Pairing> PairingOf(const Arguments& arguments) {
   if (pairing == "half") return Pairing::kHalf;
   if (pairing == "interleaved") return Pairing::kInterleaved;
   return Misused(absl::StrCat("--pairing: got ", pairing, ", want half or interleaved"));
+}
+
+Result<Precision> PrecisionOf(const Arguments& arguments) {
+  if (!arguments.Has("precision")) return Precision::kUnspecified;
+  const std::string precision = arguments.Text("precision");
+  if (precision == "exact") return Precision::kExact;
+  if (precision == "hf") return Precision::kHf;
+  return Misused(absl::StrCat("--precision: got ", precision, ", want exact or hf"));
 }
 
 Result<RopeSpec> RopeSpecOf(const Arguments& arguments) {
@@ -157,6 +166,9 @@ Result<RopeSpec> RopeSpecOf(const Arguments& arguments) {
   const Result<Pairing> pairing = PairingOf(arguments);
   if (!pairing.ok()) return pairing.status();
   spec.pairing = *pairing;
+  const Result<Precision> precision = PrecisionOf(arguments);
+  if (!precision.ok()) return precision.status();
+  spec.precision = *precision;
   if (arguments.Has("config")) {
     Result<std::string> text = ReadFile(arguments.Text("config"), kConfigBytesMax);
     if (!text.ok()) return text.status();

@@ -34,6 +34,10 @@ enum class SeqLenPolicy { kUnspecified, kSequence, kBatch };
 // Whose reading of a config counts where implementations disagree.
 enum class Compat { kUnspecified, kHf, kVllm, kLlamacpp, kDeepseek };
 
+// How angles are computed and products rounded; unspecified: exactly. kHf: as Hugging Face's eager
+// code, step by step in the tensor's dtype.
+enum class Precision { kUnspecified, kExact, kHf };
+
 // q and k scale in opposite directions with the distance to a centre.
 struct XPos {
   double scale_base = 512;
@@ -87,6 +91,7 @@ struct RopeSpec {
 
   Pairing pairing = Pairing::kUnspecified;
   Compat compat = Compat::kUnspecified;
+  Precision precision = Precision::kUnspecified;
 };
 
 }  // namespace rope::client

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "rope/config.h"
+#include "rope/tensor.h"
 
 namespace rope::client {
 
@@ -18,13 +19,19 @@ struct DescribeRequest {
   std::optional<int64_t> seq_len = {};   // unset: the largest of `positions` + 1, or 1
   std::vector<int64_t> positions = {};   // whose cos and sin are wanted, at most 4096
   std::optional<int64_t> head_dim = {};  // where the config does not say
+  // With Precision::kHf alone: the tensor's dtype whose rows are wanted; unset: fp32.
+  std::optional<DType> dtype = {};
+  bool sinusoidal = false;  // rows have a sinusoid, too
 };
 
-// cos and sin of one position, attention factor included, right to about 1e-16.
+// cos and sin of one position, attention factor included, right to about 1e-16. Pair i, read as the
+// complex number a + ib, is multiplied with cos[i] + i sin[i].
 struct Row {
   int64_t position = 0;
   std::vector<double> cos = {};  // [rotary_dim/2]
   std::vector<double> sin = {};  // [rotary_dim/2]
+  // [rotary_dim]: what Operation::kAddSinusoidal adds to the rotated channels, in their order.
+  std::vector<double> sinusoid = {};
 };
 
 // How another implementation reads the same config, where that gives other numbers.
@@ -52,6 +59,7 @@ struct DescribeReply {
   bool rotates = false;         // false: this layer has no rotary embedding
   int64_t seq_len = 0;          // the length that the numbers hold for
   bool depends_on_seq_len = false;
+  Precision precision = Precision::kExact;
   double attention_factor = 0;           // multiplies cos and sin
   std::vector<double> inv_freq = {};     // [rotary_dim/2], radians per position
   std::vector<double> wavelengths = {};  // [rotary_dim/2], positions per turn

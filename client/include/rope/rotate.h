@@ -37,10 +37,11 @@ struct Positions {
 };
 
 enum class Operation {
-  kRotate,      // turn by the angle, times the attention factor
-  kInverse,     // undo a rotation
-  kBackward,    // gradient of a rotation
-  kReposition,  // move rotated tensors from `reposition` to `rope` and `positions`
+  kRotate,         // turn by the angle, times the attention factor
+  kInverse,        // undo a rotation
+  kBackward,       // gradient of a rotation
+  kAddSinusoidal,  // add the sinusoidal table: sin to a pair's first channel, cos to its second
+  kReposition,     // move rotated tensors from `reposition` to `rope` and `positions`
 };
 
 // Where rotated tensors stand now.

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "kernels/float16.h"
 #include "server/limits.h"
 #include "tests/support/status_matchers.h"
 
@@ -248,6 +249,60 @@ TEST_F(DescribeTest, BadPositionsAndLengthsAreNamed) {
 
 TEST_F(DescribeTest, MissingRopeIsNamed) {
   ExpectFails(v1::DescribeRequest(), kInvalid, "rope: got nothing");
+}
+
+TEST_F(DescribeTest, PrecisionHfHasRowsOfADType) {
+  v1::DescribeRequest request = Plain();
+  request.add_positions(1000);
+  const auto exact = Ask(request);
+  ASSERT_THAT(exact, IsOk());
+  EXPECT_EQ(exact->precision(), v1::PRECISION_EXACT);
+  request.mutable_rope()->set_precision(v1::PRECISION_HF);
+  const auto hf = Ask(request);
+  ASSERT_THAT(hf, IsOk());
+  EXPECT_EQ(hf->precision(), v1::PRECISION_HF);
+  EXPECT_NE(hf->config_id(), exact->config_id());
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(hf->inv_freq(i), static_cast<float>(hf->inv_freq(i)));
+    const double angle = 1000.0F * static_cast<float>(hf->inv_freq(i));
+    EXPECT_EQ(hf->rows(0).cos(i), static_cast<float>(std::cos(angle)));
+  }
+  EXPECT_NE(hf->rows(0).cos(1), exact->rows(0).cos(1));
+  request.set_dtype(v1::DTYPE_BF16);
+  const auto narrow = Ask(request);
+  ASSERT_THAT(narrow, IsOk());
+  EXPECT_EQ(narrow->config_id(), hf->config_id());
+  EXPECT_EQ(narrow->rows(0).cos(1), kernels::FromBFloat16(kernels::ToBFloat16(hf->rows(0).cos(1))));
+  request.set_dtype(v1::DTYPE_FP64);
+  ExpectFails(request, kInvalid, "dtype: got DTYPE_FP64, want DTYPE_FP32, DTYPE_FP16 or");
+  request.mutable_rope()->clear_precision();
+  request.set_dtype(v1::DTYPE_FP32);
+  ExpectFails(request, kInvalid, "dtype: got DTYPE_FP32, want it unset: without PRECISION_HF");
+}
+
+TEST_F(DescribeTest, SinusoidalTableIsThatOfTheOriginalTransformer) {
+  v1::DescribeRequest request = Plain();
+  request.add_positions(0);
+  request.add_positions(4095);
+  EXPECT_EQ(Ask(request)->rows(1).sinusoid_size(), 0);
+  request.set_sinusoidal(true);
+  ExpectFails(request, kInvalid, "rope.pairing: got nothing");
+  for (const v1::Pairing pairing : {v1::PAIRING_HALF, v1::PAIRING_INTERLEAVED}) {
+    request.mutable_rope()->set_pairing(pairing);
+    const auto answer = Ask(request);
+    ASSERT_THAT(answer, IsOk());
+    for (const v1::Row& row : answer->rows()) {
+      ASSERT_EQ(row.sinusoid_size(), 8);
+      for (int i = 0; i < 4; ++i) {
+        const double angle = static_cast<double>(row.position()) / std::pow(10000.0, 2 * i / 8.0);
+        const bool half = pairing == v1::PAIRING_HALF;
+        EXPECT_THAT(row.sinusoid(half ? i : 2 * i), DoubleNear(std::sin(angle), 1e-12));
+        EXPECT_THAT(row.sinusoid(half ? i + 4 : 2 * i + 1), DoubleNear(std::cos(angle), 1e-12));
+      }
+    }
+  }
+  request.mutable_rope()->set_precision(v1::PRECISION_HF);
+  ExpectFails(request, kInvalid, "operation: got OPERATION_ADD_SINUSOIDAL with PRECISION_HF");
 }
 
 }  // namespace

@@ -50,8 +50,8 @@ class CutTensor {
   void Cut(int64_t begin, int64_t end) {
     JobCutter::Shared shared;
     shared.begin = begin;
-    shared.rows = absl::MakeConstSpan(rows_).subspan(static_cast<size_t>(begin),
-                                                     static_cast<size_t>(end - begin));
+    shared.rows[0] = absl::MakeConstSpan(rows_).subspan(static_cast<size_t>(begin),
+                                                        static_cast<size_t>(end - begin));
     cutter_.Cut(plan_, output_.data(), shared, jobs_);
     for (; done_ < jobs_.size(); ++done_) Apply(jobs_[done_], begin, end);
   }

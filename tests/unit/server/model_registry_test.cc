@@ -197,7 +197,9 @@ TEST(ConfigIdTest, AnotherInstanceGivesAnotherId) {
 TEST(ConfigIdTest, BesideLayerOrPairingIsInvalid) {
   v1::RopeSpec spec = ById(std::string(32, '0'));
   spec.set_pairing(v1::PAIRING_HALF);
-  ExpectFails(spec, kInvalid, "rope.config_id: got it beside layer, layer_type, pairing or compat");
+  ExpectFails(spec, kInvalid,
+              "rope.config_id: got it beside layer, layer_type, pairing, compat or "
+              "precision");
 }
 
 TEST(RegistryPairingTest, ExplicitWinsOverModelTypeWithAWarning) {
@@ -263,12 +265,27 @@ TEST(EvictionTest, LargeSpecsGoByTheirBytes) {
   const auto registry = MakeRegistry();
   const auto first = registry->Find(ByConfig(10000, 65536));
   ASSERT_THAT(first, IsOk());
-  // About 6 MiB of frequencies each: far fewer than kSpecsMax fill the budget.
-  for (int i = 1; i <= 16; ++i) {
+  // About 3 MiB of frequencies each: far fewer than kSpecsMax fill the budget.
+  for (int i = 1; i <= 24; ++i) {
     ASSERT_THAT(registry->Find(ByConfig(10000 + i, 65536)), IsOk());
   }
   EXPECT_THAT(registry->Find(ById((*first)->config_id())),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("rope.config_id")));
+}
+
+TEST(EvictionTest, PrecisionHfCountsItsTableOfEachDType) {
+  for (const v1::Precision precision : {v1::PRECISION_EXACT, v1::PRECISION_HF}) {
+    const auto registry = MakeRegistry();
+    const auto first = registry->Find(ByConfig(10000, 65536));
+    ASSERT_THAT(first, IsOk());
+    for (int i = 1; i <= 8; ++i) {  // 3 MiB each, or 9
+      v1::RopeSpec spec = ByConfig(10000 + i, 65536);
+      spec.set_precision(precision);
+      ASSERT_THAT(registry->Find(spec), IsOk());
+    }
+    const bool kept = registry->Find(ById((*first)->config_id())).ok();
+    EXPECT_EQ(kept, precision == v1::PRECISION_EXACT);
+  }
 }
 
 TEST(ModelFilesTest, FlagModelReplacesAPreset) {

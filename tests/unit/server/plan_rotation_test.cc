@@ -194,7 +194,7 @@ TEST_F(PlanRotationTest, TheLongestSequenceDecidesForAllWhereTheConfigOrCompatSa
     for (const double offset : {0.0, 2.0, 8.0}) offsets.add_numbers(offset);
     const auto plan = Check(request);
     EXPECT_THAT(plan, IsOk());
-    return plan.ok() ? plan->runs.front().frequencies->inv_freq
+    return plan.ok() ? plan->row_sets[0].runs.front().frequencies->inv_freq
                      : std::vector<kernels::InverseFrequency>();
   };
   const std::vector<float> values(64, 1.0F);
@@ -238,6 +238,62 @@ TEST_F(PlanRotationTest, CompatIsRefusedWhereItCouldNotAct) {
   EXPECT_THAT(registry_->Register("mine", model), StatusIs(kInvalid, HasSubstr("rope.compat")));
   model.set_compat(static_cast<v1::Compat>(77));
   EXPECT_THAT(registry_->Find(model), StatusIs(kInvalid, HasSubstr("rope.compat: got 77")));
+}
+
+v1::RotateRequest AddSinusoidal(v1::RotateRequest request, v1::Pairing pairing) {
+  request.set_operation(v1::OPERATION_ADD_SINUSOIDAL);
+  request.mutable_rope()->set_pairing(pairing);
+  return request;
+}
+
+TEST_F(PlanRotationTest, SinusoidalTableIsAddedInTheOrderOfThePairs) {
+  v1::RopeConfig config = HeadDim(8);
+  config.set_rotary_dim(4);
+  config.set_rotary_offset(3);
+  const std::vector<double> angles = {70.0, 0.7};  // position 70, theta 10000 over 4 channels
+  for (const v1::Pairing pairing : {v1::PAIRING_HALF, v1::PAIRING_INTERLEAVED}) {
+    const auto got = Rotate(AddSinusoidal(Sample(config, 70, kEight), pairing));
+    ASSERT_THAT(got, IsOk());
+    std::vector<float> want = kEight;
+    for (size_t i = 0; i < 2; ++i) {
+      const size_t first = 3 + (pairing == v1::PAIRING_HALF ? i : 2 * i);
+      want[first] += static_cast<float>(std::sin(angles[i]));
+      want[first + (pairing == v1::PAIRING_HALF ? 2 : 1)] +=
+          static_cast<float>(std::cos(angles[i]));
+    }
+    EXPECT_THAT(*got, Pointwise(FloatNear(1e-6F), want));
+    EXPECT_EQ(*got, *Rotate(AsK(AddSinusoidal(Sample(config, 70, kEight), pairing))));
+  }
+}
+
+// A frequency of 0 turns nothing, and is left out of the rows; but cos(0) is added still.
+TEST_F(PlanRotationTest, SinusoidalTableHasItsFrequenciesOfZeroToo) {
+  v1::RopeConfig config = HeadDim(8);
+  config.set_rope_type("proportional");
+  config.set_partial_rotary_factor(0.5);
+  config.set_factor(1);
+  const auto got = Rotate(AddSinusoidal(Sample(config, 0, kEight), v1::PAIRING_HALF));
+  ASSERT_THAT(got, IsOk());
+  EXPECT_THAT(*got, ElementsAre(1, 2, 3, 4, 6, 7, 8, 9));
+}
+
+TEST_F(PlanRotationTest, SinusoidalTableIsRefusedWhereThereIsNone) {
+  const auto refused = [this](const v1::RopeConfig& config, const std::string& text) {
+    EXPECT_THAT(Check(AddSinusoidal(Sample(config, 3, kEight), v1::PAIRING_HALF)),
+                StatusIs(kInvalid, HasSubstr(text)));
+  };
+  v1::RopeConfig yarn = HeadDim(8);
+  yarn.set_rope_type("yarn");
+  yarn.set_factor(4);
+  yarn.set_max_position_embeddings(64);
+  yarn.set_attention_factor(1.5);
+  refused(yarn, "operation: got OPERATION_ADD_SINUSOIDAL with attention factor 1.5, want an");
+  v1::RopeConfig xpos = HeadDim(8);
+  xpos.mutable_xpos()->set_scale_base(512);
+  refused(xpos, "operation: got OPERATION_ADD_SINUSOIDAL with xpos, want an embedding without it");
+  v1::RotateRequest moved = AddSinusoidal(Sample(HeadDim(8), 3, kEight), v1::PAIRING_HALF);
+  moved.mutable_reposition()->mutable_from()->set_start(1);
+  EXPECT_THAT(Check(moved), StatusIs(kInvalid, HasSubstr("reposition: got it without")));
 }
 
 }  // namespace

@@ -103,9 +103,9 @@ TEST(ValidateTest, PlanSaysEverything) {
   EXPECT_EQ(plan->geometry.pairs, 4);
   EXPECT_EQ(plan->geometry.partner, 4);
   EXPECT_THAT(plan->positions[0], ElementsAre(5, 6, 7));
-  ASSERT_THAT(plan->runs, SizeIs(1));
-  EXPECT_EQ(plan->runs[0].begin, 0);
-  EXPECT_EQ(plan->runs[0].end, 3);
+  ASSERT_THAT(plan->row_sets[0].runs, SizeIs(1));
+  EXPECT_EQ(plan->row_sets[0].runs[0].begin, 0);
+  EXPECT_EQ(plan->row_sets[0].runs[0].end, 3);
   EXPECT_THAT(plan->warnings, IsEmpty());
 }
 
@@ -327,8 +327,8 @@ TEST(ValidateRepositionTest, WithinOneEmbeddingTheDifferenceOfPositionsSaysAll) 
   const auto plan = Check(RepositionSample(9));
   ASSERT_THAT(plan, IsOk());
   EXPECT_THAT(plan->positions[0], ElementsAre(-4, -4, -4));
-  ASSERT_THAT(plan->runs, SizeIs(1));
-  EXPECT_EQ(plan->runs[0].from, nullptr);
+  ASSERT_THAT(plan->row_sets[0].runs, SizeIs(1));
+  EXPECT_EQ(plan->row_sets[0].runs[0].from, nullptr);
   EXPECT_EQ(plan->attention_factor, 1);
 }
 
@@ -338,8 +338,8 @@ TEST(ValidateRepositionTest, AcrossEmbeddingsBothSidesAreKept) {
   request.mutable_reposition()->mutable_from_rope()->mutable_config()->set_rope_theta(77);
   const auto plan = Check(request);
   ASSERT_THAT(plan, IsOk());
-  ASSERT_THAT(plan->runs, SizeIs(1));
-  EXPECT_NE(plan->runs[0].from, nullptr);
+  ASSERT_THAT(plan->row_sets[0].runs, SizeIs(1));
+  EXPECT_NE(plan->row_sets[0].runs[0].from, nullptr);
   EXPECT_THAT(plan->positions[0], ElementsAre(5, 6, 7));
   EXPECT_THAT(plan->from_positions[0], ElementsAre(9, 10, 11));
 }
@@ -394,7 +394,7 @@ absl::StatusOr<double> MultiplierOf(v1::Operation operation, bool return_factor)
   if (!plan.ok()) return plan.status();
   EXPECT_EQ(plan->attention_factor, 2);
   EXPECT_EQ(plan->attention_factor_applied, !return_factor);
-  return plan->runs.at(0).frequencies->multiplier;
+  return plan->row_sets[0].runs.at(0).frequencies->multiplier;
 }
 
 TEST(ValidateOperationTest, AttentionFactorIsAppliedDividedOrLeftToTheCaller) {
@@ -427,11 +427,14 @@ TEST(ValidateRunsTest, LongropeSplitsAtTheOriginalLengthOfEachSequence) {
   }
   const auto plan = Check(request);
   ASSERT_THAT(plan, IsOk());
-  ASSERT_THAT(plan->runs, SizeIs(2));  // lengths 2 and 4 take the short list, 12 the long one
-  EXPECT_EQ(plan->runs[0].end, 4);
-  EXPECT_EQ(plan->runs[1].begin, 4);
-  EXPECT_EQ(plan->runs[1].end, 6);
-  EXPECT_NE(plan->runs[0].frequencies->key.operator==(plan->runs[1].frequencies->key), true);
+  ASSERT_THAT(plan->row_sets[0].runs,
+              SizeIs(2));  // lengths 2 and 4 take the short list, 12 the long one
+  EXPECT_EQ(plan->row_sets[0].runs[0].end, 4);
+  EXPECT_EQ(plan->row_sets[0].runs[1].begin, 4);
+  EXPECT_EQ(plan->row_sets[0].runs[1].end, 6);
+  EXPECT_NE(plan->row_sets[0].runs[0].frequencies->key.operator==(
+                plan->row_sets[0].runs[1].frequencies->key),
+            true);
 }
 
 TEST(ValidateRunsTest, SequencesInTurnGiveARunEach) {
@@ -443,10 +446,10 @@ TEST(ValidateRunsTest, SequencesInTurnGiveARunEach) {
   }
   const auto plan = Check(request);
   ASSERT_THAT(plan, IsOk());
-  ASSERT_THAT(plan->runs, SizeIs(4));
-  EXPECT_EQ(plan->runs[0].frequencies, plan->runs[2].frequencies);
-  EXPECT_EQ(plan->runs[3].begin, 3);
-  EXPECT_EQ(plan->runs[3].end, 4);
+  ASSERT_THAT(plan->row_sets[0].runs, SizeIs(4));
+  EXPECT_EQ(plan->row_sets[0].runs[0].frequencies, plan->row_sets[0].runs[2].frequencies);
+  EXPECT_EQ(plan->row_sets[0].runs[3].begin, 3);
+  EXPECT_EQ(plan->row_sets[0].runs[3].end, 4);
 }
 
 v1::RotateRequest DynamicSample(int64_t batch) {
@@ -467,11 +470,12 @@ TEST(ValidateRunsTest, DynamicChoosesForEachSequence) {
   for (const int64_t length : {16, 17, 32}) request.mutable_positions()->add_seq_len(length);
   const auto plan = Check(request);
   ASSERT_THAT(plan, IsOk());
-  ASSERT_THAT(plan->runs, SizeIs(3));
-  EXPECT_TRUE(plan->runs[0].frequencies->cacheable);
-  EXPECT_FALSE(plan->runs[1].frequencies->cacheable);
-  EXPECT_FALSE(plan->runs[2].frequencies->cacheable);
-  EXPECT_NE(plan->runs[1].frequencies->inv_freq, plan->runs[2].frequencies->inv_freq);
+  ASSERT_THAT(plan->row_sets[0].runs, SizeIs(3));
+  EXPECT_TRUE(plan->row_sets[0].runs[0].frequencies->cacheable);
+  EXPECT_FALSE(plan->row_sets[0].runs[1].frequencies->cacheable);
+  EXPECT_FALSE(plan->row_sets[0].runs[2].frequencies->cacheable);
+  EXPECT_NE(plan->row_sets[0].runs[1].frequencies->inv_freq,
+            plan->row_sets[0].runs[2].frequencies->inv_freq);
 }
 
 TEST(ValidateRunsTest, SequencesOfOneLengthShareTheirFrequencies) {
@@ -479,7 +483,7 @@ TEST(ValidateRunsTest, SequencesOfOneLengthShareTheirFrequencies) {
   request.mutable_positions()->add_seq_len(100);
   const auto plan = Check(request);
   ASSERT_THAT(plan, IsOk());
-  EXPECT_THAT(plan->runs, SizeIs(1));
+  EXPECT_THAT(plan->row_sets[0].runs, SizeIs(1));
 }
 
 TEST(ValidateRunsTest, TokensWithoutBytesNeedNoFrequencies) {
@@ -489,7 +493,7 @@ TEST(ValidateRunsTest, TokensWithoutBytesNeedNoFrequencies) {
   for (const int64_t length : {100, 200}) request.mutable_positions()->add_seq_len(length);
   const auto plan = Check(request);
   ASSERT_THAT(plan, IsOk());
-  EXPECT_THAT(plan->runs, IsEmpty());
+  EXPECT_THAT(plan->row_sets[0].runs, IsEmpty());
 }
 
 TEST(ValidateMropeTest, ThreeRowsReachThePlanAndOneRowIsPlain) {

@@ -58,6 +58,16 @@ TEST_F(WarmUpTest, PlanHoldsEveryPageThatTheRangeTouches) {
   }
 }
 
+TEST_F(WarmUpTest, PrecisionHfBuildsTheRowsOfADType) {
+  v1::WarmUpRequest request = MakeRequest(0, 1);
+  request.mutable_rope()->set_precision(v1::PRECISION_HF);
+  EXPECT_EQ(Plan(request)->frequencies->eager, kernels::DType::kFloat32);
+  request.set_dtype(v1::DTYPE_BF16);
+  EXPECT_EQ(Plan(request)->frequencies->eager, kernels::DType::kBFloat16);
+  request.mutable_rope()->clear_precision();
+  ExpectRefused(request, kInvalid, "dtype: got DTYPE_BF16, want it unset");
+}
+
 TEST_F(WarmUpTest, BadRangesAreRefused) {
   ExpectRefused(MakeRequest(-1, 5), kInvalid, "begin: got -1");
   ExpectRefused(MakeRequest(5, 5), kInvalid, "end: got 5, want more than begin, 5");

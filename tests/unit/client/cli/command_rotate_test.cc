@@ -85,6 +85,24 @@ TEST_F(RotateTest, BitsOfBFloat16AreUnsignedIntegers) {
   EXPECT_EQ(sent_.tensors(0).array().dtype(), v1::DTYPE_BF16);
 }
 
+TEST_F(RotateTest, PrecisionAndSinusoidalTableAreAskedFor) {
+  ASSERT_TRUE(WriteFile(PathOf("x"), NpyHeader("<f4", {1, 2}) + "12345678", "").ok());
+  ASSERT_EQ(Rotate({"--q=" + PathOf("x"), "--output_q=" + PathOf("x_out"), "--layout=SD",
+                    "--start=0", "--operation=add_sinusoidal", "--precision=exact"}),
+            kExitOk)
+      << err_;
+  EXPECT_EQ(sent_.operation(), v1::OPERATION_ADD_SINUSOIDAL);
+  EXPECT_EQ(sent_.rope().precision(), v1::PRECISION_EXACT);
+  ASSERT_EQ(Rotate({"--q=" + PathOf("x"), "--output_q=" + PathOf("x_out"), "--layout=SD",
+                    "--start=0", "--precision=hf"}),
+            kExitOk)
+      << err_;
+  EXPECT_EQ(sent_.rope().precision(), v1::PRECISION_HF);
+  EXPECT_EQ(Rotate({"--q=a.npy", "--output_q=b.npy", "--layout=SD", "--precision=double"}),
+            kExitUsage);
+  EXPECT_THAT(err_, HasSubstr("--precision: got double, want exact or hf"));
+}
+
 TEST_F(RotateTest, MisuseIsRefusedBeforeTheServerIsAsked) {
   EXPECT_EQ(Rotate({"--q=a.npy", "--layout=SD"}), kExitUsage);
   EXPECT_THAT(err_, HasSubstr("--q, --output_q: got one, want both"));
