@@ -1,7 +1,8 @@
 // The third CUDA kernel, RotateBeside: jobs of other arithmetic than the plain turn, or with
-// something beside the rotation (a norm, scales, another dtype), one element at a time, at any address. Correct, not made for speed: where there
-// is a norm, one thread walks over the whole head, since it must have read all of it before any of
-// it changes; neighbouring threads then read far apart.
+// something beside the rotation (a norm, scales, another dtype), one element at a time, at any
+// address. Correct, not made for speed: where there is a norm, one thread walks over the whole
+// head, since it must have read all of it before any of it changes; neighbouring threads then read
+// far apart.
 //
 // Precision:  As backend.h; every rounding is explicit, as in cuda_numbers.cuh.
 #ifndef ROPE_KERNELS_CUDA_BESIDE_CUH_

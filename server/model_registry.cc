@@ -225,8 +225,8 @@ void ModelRegistry::Forget(const std::string& key) {
 
 // About what a kept entry holds: its spec and its frequencies.
 int64_t ModelRegistry::CostOf(const std::string& key, const RopeEntry& entry) {
-  const int64_t frequencies = entry.resolved_ == nullptr ? 0 : entry.resolved_->KeptBytes();
-  return 2 * static_cast<int64_t>(key.size()) + frequencies;
+  return 2 * static_cast<int64_t>(key.size()) +
+         (entry.resolved_ == nullptr ? 0 : entry.resolved_->KeptBytes());
 }
 
 // Two hashes of instance and spec: the same spec has one id, another instance or another model of
@@ -244,16 +244,14 @@ absl::StatusOr<v1::RegisterModelResponse> ModelRegistry::Register(const std::str
   ROPE_ASSIGN_OR_RETURN(const std::optional<kernels::Pairing> explicit_pairing,
                         ReadPairing(spec.pairing()));
   Model model;
+  bool has_precision = spec.precision() != v1::PRECISION_UNSPECIFIED;
   std::string field = "rope.config_id: ";
   if (spec.config_id().empty()) {
     ROPE_ASSIGN_OR_RETURN(const ModelPtr source, ReadModel(spec, field));
     model = *source;
   } else {
     ROPE_ASSIGN_OR_RETURN(const auto entry, Find(spec));
-    if (entry->layer().config.precision != kernels::Precision::kExact) {
-      return InvalidField("rope.config_id", "one with PRECISION_HF in a model",
-                          "precision beside the model's name in a request");
-    }
+    has_precision = entry->layer().config.precision != kernels::Precision::kExact;
     model.config = entry->layer();
     model.pairing = entry->pairing();
     model.bytes = CostOf("", *entry);
@@ -261,7 +259,7 @@ absl::StatusOr<v1::RegisterModelResponse> ModelRegistry::Register(const std::str
   if (spec.compat() != v1::COMPAT_UNSPECIFIED) {
     return InvalidField("rope.compat", "it in a model", "it beside the model's name in a request");
   }
-  if (spec.precision() != v1::PRECISION_UNSPECIFIED) {
+  if (has_precision) {
     return InvalidField("rope.precision", "it in a model",
                         "it beside the model's name in a request");
   }

@@ -301,7 +301,7 @@ TEST_P(PlanPrecisionTest, RegisteredModelsHaveNoPrecision) {
   spec.Clear();
   spec.set_config_id((*entry)->config_id());
   EXPECT_THAT(registry_->Register("mine", spec),
-              StatusIs(kInvalid, HasSubstr("rope.config_id: got one with PRECISION_HF")));
+              StatusIs(kInvalid, HasSubstr("rope.precision: got it in a model")));
 }
 
 TEST_P(PlanPrecisionTest, TensorsOfOneDTypeShareTheirRows) {
