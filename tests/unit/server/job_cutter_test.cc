@@ -218,7 +218,7 @@ TEST(JobCutterBesideTest, JobsCarryWhatTheirTensorAsksFor) {
   std::string output(8, '\0');
   JobCutter::Shared shared;
   shared.begin = 1;
-  shared.rows = rows;
+  shared.rows[0] = rows;
   shared.token_scales = scales;
   JobCutter cutter;
   std::vector<kernels::RotateJob> jobs;

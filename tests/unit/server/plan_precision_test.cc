@@ -240,6 +240,26 @@ TEST_P(PlanPrecisionTest, HeadsThatDoNotRotatePassThrough) {
   EXPECT_THAT(Rotate({request})[0], ElementsAre(want));
 }
 
+// Llama 4's way: the rotation in the tensor's dtype, and then a float32 factor.
+TEST_P(PlanPrecisionTest, ScaleAndOutputDTypeComeAfterTheSteps) {
+  v1::RotateRequest request = MakeRequest(77, v1::PAIRING_HALF);
+  v1::Tensor& tensor = *request.add_tensors();
+  tensor = MakeTensor(v1::DTYPE_BF16, v1::ROLE_Q);
+  tensor.set_scale(0.3);
+  request.mutable_output()->set_dtype(v1::DTYPE_FP32);
+  std::vector<float> want = EagerHead(77, v1::PAIRING_HALF, v1::DTYPE_BF16);
+  for (float& value : want) value *= 0.3F;
+  const ReceivedRequest received(request);
+  Request running;
+  running.plan = *Validate(received.message, received.split, *registry_);
+  Slice slice = {&running, 0, 1, absl::OkStatus()};
+  Executor(devices_, tables_, pool_).Run(absl::MakeSpan(&slice, 1));
+  ASSERT_THAT(slice.status, IsOk());
+  std::vector<float> got(kHeadDim);
+  std::memcpy(got.data(), running.outputs[0].data(), got.size() * sizeof(float));
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_FLOAT_EQ(got[i], want[i]) << i;
+}
+
 TEST_P(PlanPrecisionTest, ConfigIdCarriesIt) {
   v1::RotateRequest request = MakeRequest(12345, v1::PAIRING_HALF);
   *request.add_tensors() = MakeTensor(v1::DTYPE_BF16, v1::ROLE_Q);
@@ -277,6 +297,10 @@ TEST_P(PlanPrecisionTest, WhatHuggingFaceDoesNotHaveIsRefused) {
   v1::RotateRequest sinusoidal = request;
   sinusoidal.set_operation(v1::OPERATION_ADD_SINUSOIDAL);
   ExpectRefused(sinusoidal, "operation: got OPERATION_ADD_SINUSOIDAL with PRECISION_HF");
+
+  v1::RotateRequest norm = request;
+  norm.mutable_tensors(0)->mutable_norm()->set_eps(1e-6);
+  ExpectRefused(norm, "tensors[0].norm: got it with PRECISION_HF");
 
   v1::RotateRequest rows = request;
   rows.mutable_rope()->clear_config();
