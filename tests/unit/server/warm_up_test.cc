@@ -229,7 +229,8 @@ TEST_F(WarmUpWorkerTest, DrainAnswersAllAndRefusesNewOnes) {
   started_.WaitForNotification();
   ASSERT_THAT(Start(), IsOk());
   std::thread drainer([this] { worker_.Drain(); });
-  while (Start().ok()) std::this_thread::yield();  // until it refuses: the drain has begun
+  // Until the drain has begun; before that a full queue may refuse, too.
+  while (Start().code() != absl::StatusCode::kUnavailable) std::this_thread::yield();
   let_go_.Notify();
   drainer.join();
   for (const absl::Status& answer : Answers()) {
