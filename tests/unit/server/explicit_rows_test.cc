@@ -6,18 +6,15 @@
 #include <cmath>
 #include <cstring>
 
-#include "server/executor.h"
-#include "server/limits.h"
-#include "server/validate.h"
-#include "tests/support/received_request.h"
+#include "tests/support/local_engine.h"
 #include "tests/support/status_matchers.h"
 
 namespace rope::server {
 namespace {
 
 using ::rope::testing::IsOk;
+using ::rope::testing::LocalEngine;
 using ::rope::testing::RawBytes;
-using ::rope::testing::ReceivedRequest;
 using ::rope::testing::SetShape;
 using ::rope::testing::StatusIs;
 using ::testing::HasSubstr;
@@ -64,25 +61,10 @@ v1::RotateRequest WithAngles(const std::vector<int64_t>& rows) {
 
 class ExplicitRowsTest : public ::testing::Test {
  protected:
-  absl::StatusOr<std::vector<float>> Rotate(const v1::RotateRequest& sent) {
-    Request request;
-    const ReceivedRequest received(sent);
-    request.message = received.message;
-    auto plan = Validate(received.message, received.split, *registry_);
-    if (!plan.ok()) return plan.status();
-    request.plan = *std::move(plan);
-    Slice slice = {&request, 0, request.plan.tokens, absl::OkStatus()};
-    Executor(devices_, tables_, pool_).Run(absl::MakeSpan(&slice, 1));
-    if (!slice.status.ok()) return slice.status;
-    std::vector<float> values(30);
-    std::memcpy(values.data(), request.outputs[0].data(), values.size() * sizeof(float));
-    return values;
-  }
-
   // Expects that token t was turned by the angles of row rows[t], `sign` times.
   void ExpectTurned(const v1::RotateRequest& request, const std::vector<int64_t>& rows,
                     double sign = 1) {
-    const auto got = Rotate(request);
+    const auto got = engine_.Rotate(request);
     ASSERT_THAT(got, IsOk());
     std::vector<float> input(30);
     std::memcpy(input.data(), request.tensors(0).array().raw().data(), 30 * sizeof(float));
@@ -100,13 +82,10 @@ class ExplicitRowsTest : public ::testing::Test {
 
   void ExpectFails(const v1::RotateRequest& request, absl::StatusCode code,
                    const std::string& text) {
-    EXPECT_THAT(Rotate(request), StatusIs(code, HasSubstr(text)));
+    EXPECT_THAT(engine_.Rotate(request), StatusIs(code, HasSubstr(text)));
   }
 
-  std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create("test", {}).value();
-  Devices devices_{kernels::CreateBackend("reference", {}).value()};
-  kernels::TableCache tables_{limits::kTableCacheBytes};
-  BufferPool pool_{limits::kPooledBytesMax};
+  LocalEngine engine_;
 };
 
 TEST_F(ExplicitRowsTest, RowsLieAsTheTokensDo) {

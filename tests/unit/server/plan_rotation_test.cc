@@ -5,23 +5,19 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <numeric>
 #include <string>
 #include <vector>
 
-#include "server/executor.h"
-#include "server/limits.h"
-#include "server/validate.h"
-#include "tests/support/received_request.h"
+#include "tests/support/local_engine.h"
 #include "tests/support/status_matchers.h"
 
 namespace rope::server {
 namespace {
 
 using ::rope::testing::IsOk;
+using ::rope::testing::LocalEngine;
 using ::rope::testing::RawBytes;
-using ::rope::testing::ReceivedRequest;
 using ::rope::testing::SetShape;
 using ::rope::testing::StatusIs;
 using ::testing::Contains;
@@ -34,26 +30,11 @@ constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 
 class PlanRotationTest : public ::testing::Test {
  protected:
-  absl::StatusOr<Plan> Check(const v1::RotateRequest& sent) {
-    const ReceivedRequest received(sent);
-    return Validate(received.message, received.split, *registry_);
-  }
+  absl::StatusOr<Plan> Check(const v1::RotateRequest& sent) { return engine_.Check(sent); }
 
   // The first tensor, rotated by the reference backend.
   absl::StatusOr<std::vector<float>> Rotate(const v1::RotateRequest& sent) {
-    Request request;
-    const ReceivedRequest received(sent);
-    request.message = received.message;
-    auto plan = Validate(received.message, received.split, *registry_);
-    if (!plan.ok()) return plan.status();
-    request.plan = *std::move(plan);
-    Slice slice = {&request, 0, request.plan.tokens, absl::OkStatus()};
-    Executor(devices_, tables_, pool_).Run(absl::MakeSpan(&slice, 1));
-    if (!slice.status.ok()) return slice.status;
-    std::vector<float> values(static_cast<size_t>(request.plan.tensors[0].output_bytes()) /
-                              sizeof(float));
-    std::memcpy(values.data(), request.outputs[0].data(), values.size() * sizeof(float));
-    return values;
+    return engine_.Rotate(sent);
   }
 
   // One head of `values` at each of consecutive positions from `start`.
@@ -77,10 +58,7 @@ class PlanRotationTest : public ::testing::Test {
     return request;
   }
 
-  std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create("test", {}).value();
-  Devices devices_{kernels::CreateBackend("reference", {}).value()};
-  kernels::TableCache tables_{limits::kTableCacheBytes};
-  BufferPool pool_{limits::kPooledBytesMax};
+  LocalEngine engine_;
 };
 
 const std::vector<float> kEight = {1, 2, 3, 4, 5, 6, 7, 8};
@@ -225,19 +203,20 @@ TEST_F(PlanRotationTest, CompatExpandsToFieldsAndSaysWhatItChanged) {
 }
 
 TEST_F(PlanRotationTest, CompatIsRefusedWhereItCouldNotAct) {
-  const auto entry = registry_->Find(Sample(HeadDim(8), 0, kEight).rope());
+  const auto entry = engine_.registry().Find(Sample(HeadDim(8), 0, kEight).rope());
   ASSERT_THAT(entry, IsOk());
   v1::RopeSpec spec;
   spec.set_config_id((*entry)->config_id());
-  EXPECT_THAT(registry_->Find(spec), IsOk());
+  EXPECT_THAT(engine_.registry().Find(spec), IsOk());
   spec.set_compat(v1::COMPAT_VLLM);
-  EXPECT_THAT(registry_->Find(spec),
+  EXPECT_THAT(engine_.registry().Find(spec),
               StatusIs(kInvalid, HasSubstr("rope.config_id: got it beside")));
   v1::RopeSpec model = Sample(HeadDim(8), 0, kEight).rope();
   model.set_compat(v1::COMPAT_HF);
-  EXPECT_THAT(registry_->Register("mine", model), StatusIs(kInvalid, HasSubstr("rope.compat")));
+  EXPECT_THAT(engine_.registry().Register("mine", model),
+              StatusIs(kInvalid, HasSubstr("rope.compat")));
   model.set_compat(static_cast<v1::Compat>(77));
-  EXPECT_THAT(registry_->Find(model), StatusIs(kInvalid, HasSubstr("rope.compat: got 77")));
+  EXPECT_THAT(engine_.registry().Find(model), StatusIs(kInvalid, HasSubstr("rope.compat: got 77")));
 }
 
 v1::RotateRequest AddSinusoidal(v1::RotateRequest request, v1::Pairing pairing) {

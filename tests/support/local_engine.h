@@ -1,0 +1,108 @@
+// The server's request path without a network: engine, batcher and executor over one backend.
+#ifndef ROPE_TESTS_SUPPORT_LOCAL_ENGINE_H_
+#define ROPE_TESTS_SUPPORT_LOCAL_ENGINE_H_
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/notification.h"
+#include "kernels/backend.h"
+#include "kernels/table_cache.h"
+#include "server/admission.h"
+#include "server/batcher.h"
+#include "server/buffer_pool.h"
+#include "server/devices.h"
+#include "server/engine.h"
+#include "server/executor.h"
+#include "server/limits.h"
+#include "server/model_registry.h"
+#include "server/validate.h"
+#include "tests/support/fake_clock.h"
+#include "tests/support/received_request.h"
+
+namespace rope::testing {
+
+// Threading:  As Engine.
+// Ownership:  Requests that were answered must be gone before it is.
+class LocalEngine {
+ public:
+  // What knows no device, so that engines may share it.
+  struct State {
+    std::unique_ptr<server::ModelRegistry> registry =
+        server::ModelRegistry::Create("test", {}).value();
+    kernels::TableCache tables{server::limits::kTableCacheBytes};
+    server::BufferPool pool{server::limits::kPooledBytesMax};
+  };
+
+  explicit LocalEngine(
+      std::unique_ptr<kernels::Backend> backend = kernels::CreateBackend("reference", {}).value(),
+      const server::Batcher::Options& options = {},
+      std::shared_ptr<State> state = std::make_shared<State>())
+      : state_(std::move(state)),
+        devices_(std::move(backend)),
+        batcher_(options, clock_,
+                 [this](absl::Span<server::Slice> slices) { executor_.Run(slices); }) {}
+
+  server::ModelRegistry& registry() { return *state_->registry; }
+
+  absl::StatusOr<server::Plan> Check(const v1::RotateRequest& sent) {
+    const ReceivedRequest received(sent);
+    return server::Validate(received.message, received.split, *state_->registry);
+  }
+
+  // `done` runs once if this is OK, on any thread.
+  absl::Status Submit(const ReceivedRequest& received, server::Request::Done done) {
+    auto request = std::make_unique<server::Request>();
+    request->message = received.message;
+    request->split = received.split;
+    request->received_bytes = received.pieces;
+    request->done = std::move(done);
+    return engine_.Submit(request);
+  }
+
+  // The finished request.
+  absl::StatusOr<std::unique_ptr<server::Request>> Run(const v1::RotateRequest& sent) {
+    absl::Notification answered;
+    absl::Status status;
+    std::unique_ptr<server::Request> finished;
+    const absl::Status submitted = Submit(
+        ReceivedRequest(sent), [&](std::unique_ptr<server::Request> request, absl::Status how) {
+          finished = std::move(request);
+          status = std::move(how);
+          answered.Notify();
+        });
+    if (!submitted.ok()) return submitted;
+    answered.WaitForNotification();
+    if (!status.ok()) return status;
+    return finished;
+  }
+
+  // The first tensor of the answer to a request whose tensors are fp32.
+  absl::StatusOr<std::vector<float>> Rotate(const v1::RotateRequest& sent) {
+    const auto finished = Run(sent);
+    if (!finished.ok()) return finished.status();
+    const server::PooledBuffer& output = (*finished)->outputs.front();
+    std::vector<float> values(static_cast<size_t>(output.size()) / sizeof(float));
+    if (!values.empty()) std::memcpy(values.data(), output.data(), values.size() * sizeof(float));
+    return values;
+  }
+
+ private:
+  const std::shared_ptr<State> state_;
+  FakeClock clock_;
+  server::Devices devices_;
+  server::Executor executor_{devices_, state_->tables, state_->pool};
+  server::Admission admission_{server::limits::kAdmittedRequestsMax,
+                               server::limits::kAdmittedBytesMax};
+  server::Batcher batcher_;
+  server::Engine engine_{*state_->registry, admission_, batcher_, clock_};
+};
+
+}  // namespace rope::testing
+
+#endif  // ROPE_TESTS_SUPPORT_LOCAL_ENGINE_H_
