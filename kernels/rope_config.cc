@@ -125,14 +125,15 @@ absl::Status CheckFraction(const RopeConfig& config, std::optional<int64_t> head
                         " of head_dim ", *head_dim));
 }
 
+// A config's own head_dim is no bound: tensors may have more channels than it says.
 absl::Status CheckOffset(const RopeConfig& config, std::optional<int64_t> head_dim) {
   if (!config.rotary_offset.has_value()) return absl::OkStatus();
+  const bool of_tensor = head_dim.has_value() && !config.head_dim.has_value();
   const int64_t most =
-      head_dim.has_value() ? *head_dim - *RotaryDim(config, head_dim) : kHeadDimMax - 2;
+      (of_tensor ? *head_dim : kHeadDimMax) - RotaryDim(config, head_dim).value_or(2);
   if (*config.rotary_offset >= 0 && *config.rotary_offset <= most) return absl::OkStatus();
-  return Invalid(
-      "rotary_offset", *config.rotary_offset,
-      head_dim.has_value() ? StrCat("0 to head_dim - rotary_dim, ", most) : StrCat("0 to ", most));
+  return Invalid("rotary_offset", *config.rotary_offset,
+                 of_tensor ? StrCat("0 to head_dim - rotary_dim, ", most) : StrCat("0 to ", most));
 }
 
 absl::Status CheckDims(const RopeConfig& config, std::optional<int64_t> head_dim) {

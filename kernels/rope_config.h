@@ -103,8 +103,8 @@ struct RopeConfig {
   std::vector<double> short_factor = {};        // longrope, rotary_dim/2
   std::vector<double> long_factor = {};         // longrope, rotary_dim/2
   std::optional<Mrope> mrope = {};
-  // First rotated channel, 0 to head_dim - rotary_dim; 0. The channels before it and after the
-  // window pass through.
+  // First rotated channel, >= 0; 0. The channels before it and after the window pass through. Set:
+  // heads may have more channels than head_dim, and the window may end past it.
   std::optional<int64_t> rotary_offset = {};
   std::optional<double> attn_factor = {};  // yarn; >= 0, multiplies the computed attention factor
   std::optional<YarnRamp> ramp = {};       // yarn; index

@@ -126,6 +126,15 @@ void WarnRotaryDim(const RopeConfig& config, std::optional<int64_t> head_dim, Li
   }
 }
 
+void WarnOffset(const RopeConfig& config, std::optional<int64_t> head_dim, Lines& lines) {
+  if (!config.rotary_offset.has_value() || !head_dim.has_value()) return;
+  const int64_t end = *config.rotary_offset + *RotaryDim(config, head_dim);
+  if (end <= *head_dim) return;
+  lines.push_back(StrCat("rotary_offset ", *config.rotary_offset, ": the window ends at channel ",
+                         end, ", past head_dim ", *head_dim, "; tensors need at least ", end,
+                         " channels a head"));
+}
+
 void WarnFactor(const RopeConfig& config, Lines& lines) {
   if (!ReadsFactor(config)) return;
   const std::optional<double> factor = EffectiveFactor(config);
@@ -250,6 +259,7 @@ std::vector<std::string> Warnings(const RopeConfig& config, std::optional<int64_
   Lines lines;
   WarnUnread(config, lines);
   WarnRotaryDim(config, head_dim, lines);
+  WarnOffset(config, head_dim, lines);
   WarnFactor(config, lines);
   WarnLengths(config, lines);
   WarnLlama3(config, lines);

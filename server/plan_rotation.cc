@@ -21,13 +21,18 @@ namespace {
 using FrequenciesPtr = std::shared_ptr<const kernels::Frequencies>;
 using ResolvedPtr = std::shared_ptr<const kernels::ResolvedRope>;
 
-absl::StatusOr<ResolvedPtr> ResolveFor(const RopeEntry& entry, int64_t head_dim) {
-  ROPE_ASSIGN_OR_RETURN(auto resolved, entry.Resolve(head_dim));
-  if (resolved->head_dim() != head_dim) {
-    return InvalidField("tensors[0].array.shape", absl::StrCat("D ", head_dim),
-                        absl::StrCat("the config's head_dim ", resolved->head_dim()));
-  }
-  return resolved;
+// For a tensor of `channels`: more than the config's head_dim where it says which of them rotate.
+absl::StatusOr<ResolvedPtr> ResolveFor(const RopeEntry& entry, int64_t channels) {
+  ROPE_ASSIGN_OR_RETURN(auto resolved, entry.Resolve(channels));
+  const bool may_be_wider = resolved->config().rotary_offset.has_value();
+  const int64_t least =
+      std::max(resolved->head_dim(), resolved->rotary_offset() + resolved->rotary_dim());
+  if (channels == least || (channels > least && may_be_wider)) return resolved;
+  return InvalidField(
+      "tensors[0].array.shape", absl::StrCat("D ", channels),
+      may_be_wider ? absl::StrCat("at least ", least, ", head_dim and rotary_offset + rotary_dim")
+                   : absl::StrCat("the config's head_dim ", least,
+                                  channels > least ? "; more with rotary_offset alone" : ""));
 }
 
 absl::StatusOr<kernels::PairGeometry> GeometryOf(const RopeEntry& entry,

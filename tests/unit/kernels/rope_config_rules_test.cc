@@ -152,10 +152,10 @@ const Rule kRules[] = {
       R"("inv_freq": null)"}},
     {"RotaryOffsetLeavesRoom",
      R"({"head_dim": 64, "rope_theta": 10000, "rotary_dim": 16, "rotary_offset": $})",
-     {{"49", "rotary_offset: got 49, want 0 to head_dim - rotary_dim, 48"},
+     {{"65521", "rotary_offset: got 65521, want 0 to 65520"},
       {"-1", "rotary_offset: got -1, want 0 to"},
       {"0.5", "rotary_offset: got 0.5, want a whole number"}},
-     {},
+     {{"49", "the window ends at channel 65, past head_dim 64; tensors need at least 65"}},
      {"48", "0", "7", "null"}},
 };
 

@@ -82,6 +82,39 @@ TEST_F(PlanRotationTest, AWindowAtAnOffsetTurnsThoseChannelsAndNoOthers) {
               ElementsAre(1, 2, 3, window->at(0), window->at(1), window->at(2), window->at(3), 8));
 }
 
+// Multi-head latent attention: a config of the rotating part alone, at the end of wider heads.
+TEST_F(PlanRotationTest, AWindowMayLieInAHeadOfMoreChannelsThanTheConfigs) {
+  v1::RopeConfig config = HeadDim(4);
+  config.set_partial_rotary_factor(1);
+  config.set_rotary_offset(4);
+  const auto trailing = Rotate(Sample(config, 9, kEight));
+  const auto window = Rotate(Sample(HeadDim(4), 9, {5, 6, 7, 8}));
+  ASSERT_THAT(trailing, IsOk());
+  ASSERT_THAT(window, IsOk());
+  EXPECT_THAT(*trailing,
+              ElementsAre(1, 2, 3, 4, window->at(0), window->at(1), window->at(2), window->at(3)));
+  config.set_rotary_offset(0);
+  const auto leading = Rotate(Sample(config, 9, kEight));
+  ASSERT_THAT(leading, IsOk());
+  EXPECT_THAT(std::vector<float>(leading->begin() + 4, leading->end()), ElementsAre(5, 6, 7, 8));
+  EXPECT_NE(leading->front(), 1);
+}
+
+TEST_F(PlanRotationTest, AHeadThatTheWindowDoesNotFitIsRefused) {
+  v1::RopeConfig config = HeadDim(4);
+  EXPECT_THAT(Check(Sample(config, 9, kEight)),
+              StatusIs(kInvalid, HasSubstr("tensors[0].array.shape: got D 8, want the config's "
+                                           "head_dim 4; more with rotary_offset alone")));
+  config.set_rotary_offset(5);
+  EXPECT_THAT(Check(Sample(config, 9, kEight)),
+              StatusIs(kInvalid, HasSubstr("tensors[0].array.shape: got D 8, want at least 9, "
+                                           "head_dim and rotary_offset + rotary_dim")));
+  config.set_head_dim(10);
+  config.set_rotary_dim(2);
+  EXPECT_THAT(Check(Sample(config, 9, kEight)),
+              StatusIs(kInvalid, HasSubstr("got D 8, want at least 10")));
+}
+
 TEST_F(PlanRotationTest, WindowsAtOtherOffsetsCannotBeRepositionedBetween) {
   v1::RopeConfig config = HeadDim(8);
   config.set_rotary_dim(4);
