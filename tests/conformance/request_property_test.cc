@@ -1,0 +1,157 @@
+// Requests of every kind, from Protobuf to rotated bytes: through the server's engine over every
+// backend, against the exact answer.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
+#include "kernels/element.h"
+#include "tests/conformance/implementations.h"
+#include "tests/conformance/request_generator.h"
+#include "tests/conformance/request_oracle.h"
+#include "tests/support/local_engine.h"
+#include "tests/support/status_matchers.h"
+
+namespace rope::testing {
+namespace {
+
+using server::Request;
+
+// One request on its way through one backend.
+struct Answer {
+  std::unique_ptr<Request> request;
+  absl::Status status;
+};
+
+// A request, its exact answer, and what the backends make of it.
+struct Case {
+  v1::RotateRequest message;
+  std::vector<ExactTensor> exact;
+  std::vector<Answer> answers;  // one for each backend
+};
+
+// Without its elements.
+std::string InShort(v1::RotateRequest message) {
+  for (v1::Tensor& tensor : *message.mutable_tensors()) {
+    tensor.mutable_array()->clear_raw();
+    tensor.mutable_array()->clear_numbers();
+  }
+  return message.ShortDebugString();
+}
+
+// What is wrong with a tensor of an answer, or empty.
+std::string Compare(const server::PooledBuffer& got, const ExactTensor& want) {
+  const int64_t bytes = kernels::ElementBytes(want.dtype);
+  if (got.size() != static_cast<int64_t>(want.values.size()) * bytes) {
+    return absl::StrCat("got ", got.size(), " bytes for ", want.values.size(), " elements");
+  }
+  const auto* element = reinterpret_cast<const uint8_t*>(got.data());
+  for (size_t i = 0; i < want.values.size(); ++i, element += bytes) {
+    const double value = kernels::ReadElement(element, want.dtype);
+    if (std::abs(value - want.values[i]) <= want.tolerances[i]) continue;
+    return absl::StrFormat("element %d: got %.9g, want %.9g +- %.3g", i, value, want.values[i],
+                           want.tolerances[i]);
+  }
+  return "";
+}
+
+class RequestPropertyTest : public ::testing::Test {
+ protected:
+  RequestPropertyTest() {
+    // Small requests run where they arrive; others gather to batches and are cut into slices.
+    const server::Batcher::Options options = {
+        .direct_bytes_max = 256, .slice_bytes_max = 512, .direct_slots = 1};
+    const auto state = std::make_shared<LocalEngine::State>();
+    for (const Implementation& implementation : Implementations()) {
+      engines_.push_back(
+          std::make_unique<LocalEngine>(implementation.make({.threads = 1}), options, state));
+      names_.push_back(implementation.name);
+    }
+  }
+
+  void Send(v1::RotateRequest message, size_t piece) {
+    Case& one = *cases_.emplace_back(std::make_unique<Case>());
+    one.exact = ExactAnswer(message);
+    one.message = std::move(message);
+    one.answers.resize(engines_.size());
+    const ReceivedRequest received(one.message, piece);
+    {
+      absl::MutexLock lock(&mutex_);
+      unanswered_ += static_cast<int64_t>(engines_.size());
+    }
+    for (size_t i = 0; i < engines_.size(); ++i) {
+      Answer& answer = one.answers[i];
+      const auto done = [this, &answer](std::unique_ptr<Request> request, absl::Status status) {
+        answer = {std::move(request), std::move(status)};
+        absl::MutexLock lock(&mutex_);
+        --unanswered_;
+      };
+      const absl::Status submitted = engines_[i]->Submit(received, done);
+      if (!submitted.ok()) done(nullptr, submitted);
+    }
+    if (cases_.size() == 64) CheckAll();
+  }
+
+  void CheckAll() {
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto all = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return unanswered_ == 0; };
+      mutex_.Await(absl::Condition(&all));
+    }
+    for (const auto& one : cases_) {
+      for (size_t i = 0; i < engines_.size() && !HasFailure(); ++i) {
+        Check(*one, one->answers[i], names_[i]);
+        ++answers_;
+      }
+    }
+    cases_.clear();
+  }
+
+  static void Check(const Case& one, const Answer& answer, const std::string& backend) {
+    ASSERT_THAT(answer.status, IsOk()) << backend << ": " << InShort(one.message);
+    for (size_t i = 0; i < one.exact.size(); ++i) {
+      ASSERT_EQ(Compare(answer.request->outputs[i], one.exact[i]), "")
+          << backend << ", tensor " << i << " of " << InShort(one.message);
+    }
+  }
+
+  std::vector<std::unique_ptr<LocalEngine>> engines_;
+  std::vector<std::string> names_;
+  std::vector<std::unique_ptr<Case>> cases_;
+  int64_t answers_ = 0;
+  absl::Mutex mutex_;
+  int64_t unanswered_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+TEST_F(RequestPropertyTest, EveryCombinationIsTheExactAnswerOnEveryBackend) {
+  RequestGenerator generator(20240607);
+  EveryChoice every;
+  std::mt19937 random(1);
+  int64_t combinations = 0;
+  every.ForEach([&](const Choices& choices) {
+    ++combinations;
+    if (HasFailure()) return;
+    Send(generator.Make(choices), random() % 4 == 0 ? 1 + random() % 300 : size_t{1} << 30);
+  });
+  CheckAll();
+  std::printf(
+      "measured: requests: %ld combinations of pairing, dtype, heads' place, positions and their "
+      "width, cu_seqlens, operation and window, and %ld of layout, positions and operation, on %zu "
+      "backends: %ld answers\n",
+      combinations, every.layouts_visited(), engines_.size(), answers_);
+  // [padded: 2 ways without an array + 7 of 3 widths; packed: the same, and with cu_seqlens 9 of 3]
+  // x 4 places of heads x pairing x dtype x operation x window.
+  EXPECT_EQ(combinations, (23 + 23 + 27) * 4 * 2 * 3 * 5 * 5);
+  EXPECT_EQ(every.layouts_visited(), every.layouts());
+}
+
+}  // namespace
+}  // namespace rope::testing
