@@ -1,0 +1,56 @@
+// The hello of a connection on a Unix socket, before the HTTP/2 preface: the client brings a memory
+// region, a memfd sealed against shrinking, and the server says what it is called.
+//
+//   1. client -> server: one sendmsg of 32 bytes with exactly one descriptor (SCM_RIGHTS), and then
+//      nothing until it is answered:
+//      magic "RoPEmem1", u32 version = 1, u32 flags = 0, u64 bytes, u64 reserved = 0
+//   2. server -> client: 32 bytes:
+//      magic "RoPEmem1", u32 version = 1, u32 code (google.rpc.Code), u64 session, u64 region_id
+//   3. HTTP/2, whatever the code was: other than OK it is a plain connection without memory.
+//
+// Integers are little-endian. An HTTP/2 preface begins with "P", so that one byte tells the two
+// apart and a client without memory says no hello and waits for nobody.
+//
+// Threading:  Functions only.
+// Ownership:  Sockets and descriptors stay the caller's.
+#ifndef ROPE_PROTO_HELLO_H_
+#define ROPE_PROTO_HELLO_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace rope::proto {
+
+inline constexpr size_t kHelloBytes = 32;
+inline constexpr char kHelloFirstByte = 'R';
+using HelloBytes = std::array<char, kHelloBytes>;
+
+struct ClientHello {
+  uint64_t bytes = 0;  // of the region: the file's size
+};
+
+struct ServerHello {
+  absl::StatusCode code = absl::StatusCode::kOk;  // why there is no region
+  uint64_t session = 0;                           // never the same for two connections
+  uint64_t region_id = 0;                         // for Array.region; 0 beside a code
+};
+
+HelloBytes Encode(const ClientHello& hello);
+HelloBytes Encode(const ServerHello& hello);
+
+// INVALID_ARGUMENT: not a hello. UNIMPLEMENTED: another version, flags, or bytes that are reserved.
+absl::StatusOr<ClientHello> DecodeClientHello(const HelloBytes& bytes);
+absl::StatusOr<ServerHello> DecodeServerHello(const HelloBytes& bytes);
+
+// The client's half on a blocking socket: sends `hello` with `memfd` and reads the answer.
+// UNAVAILABLE: the connection ended, or a time that was set on the socket (SO_RCVTIMEO) has passed;
+// the socket is of no further use. INVALID_ARGUMENT, UNIMPLEMENTED: as DecodeServerHello.
+absl::StatusOr<ServerHello> ExchangeHello(int socket, const ClientHello& hello, int memfd);
+
+}  // namespace rope::proto
+
+#endif  // ROPE_PROTO_HELLO_H_
