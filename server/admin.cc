@@ -23,6 +23,33 @@ absl::StatusOr<v1::UnregisterModelResponse> UnregisterModel(
   return v1::UnregisterModelResponse();
 }
 
+absl::StatusOr<v1::RegisterRegionResponse> RegisterRegion(const v1::RegisterRegionRequest& request,
+                                                          uint64_t session, RegionTable& regions) {
+  v1::RegisterRegionResponse response;
+  ROPE_ASSIGN_OR_RETURN(
+      const uint64_t id,
+      regions.RegisterPosix(session, request.shm_name(), request.offset(), request.byte_size()));
+  response.set_region_id(id);
+  return response;
+}
+
+absl::StatusOr<v1::UnregisterRegionResponse> UnregisterRegion(
+    const v1::UnregisterRegionRequest& request, uint64_t session, RegionTable& regions) {
+  ROPE_RETURN_IF_ERROR(regions.Unregister(session, request.region_id()));
+  return v1::UnregisterRegionResponse();
+}
+
+v1::ListRegionsResponse ListRegions(uint64_t session, const RegionTable& regions) {
+  v1::ListRegionsResponse response;
+  for (const RegionTable::Listed& listed : regions.List(session)) {
+    v1::Region& region = *response.add_regions();
+    region.set_region_id(listed.id);
+    region.set_byte_size(listed.bytes);
+    region.set_kind(listed.kind == Region::Kind::kMemfd ? "memfd" : "shm");
+  }
+  return response;
+}
+
 v1::TableCacheStatistics WriteStatistics(const kernels::TableCache& tables) {
   const kernels::TableCache::Statistics statistics = tables.statistics();
   v1::TableCacheStatistics message;

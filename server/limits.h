@@ -72,12 +72,24 @@ inline constexpr int kConcurrentStreamsMax = 128;
 // many prefills in flight, little enough for many clients that never read.
 inline constexpr int64_t kStreamBytesMax = 64 * kMiB;
 inline constexpr int64_t kStreamRequestsMax = 1024;
+// Memory regions of a connection: one large one, of which requests use parts, is the way to go.
+inline constexpr int64_t kRegionsMax = 64;
+// Defaults of --shared_memory_bytes and --session_memory_bytes. The memory is the clients'; what
+// they have not touched yet is charged to the server when a request touches it.
+inline constexpr int64_t kSharedMemoryBytesMax = 16 * kGiB;
+inline constexpr int64_t kSessionMemoryBytesMax = 4 * kGiB;
+inline constexpr int64_t kSharedMemoryBytesCeiling = int64_t{1} << 47;  // as far as addresses go
+// Connections that have not said anything yet, and how long they may: one that serves people has
+// its preface under way when it connects.
+inline constexpr int64_t kSilentConnectionsMax = 512;
+inline constexpr int64_t kSilentMs = 10'000;
 // Calls of one method that are armed on each queue at a time.
 inline constexpr int kArmedCalls = 4;
 
 static_assert(kSkeletonBytesMax < kMessageBytesMax);
 static_assert(kMessageBytesMax <= kMessageBytesCeiling);
 static_assert(kConfigJsonBytesMax < kSkeletonBytesMax);
+static_assert(kSessionMemoryBytesMax <= kSharedMemoryBytesMax);
 static_assert(kDirectBytesMax < kSliceBytesMax && kSliceBytesMax < kBatchBytesMax);
 // Any single legal request is admitted when the server is empty: input and output, each counted as
 // the larger of the two, which 32-bit output of 16-bit input makes twice the message.

@@ -153,6 +153,13 @@ std::vector<MetricFamily> Metrics::Collect(const Gauges& gauges) const {
   CollectBatches(families);
   CollectTableCache(gauges, families);
   gauge("rope_models", "Models that requests can name", static_cast<double>(gauges.models));
+  gauge("rope_regions", "Memory regions that are registered",
+        static_cast<double>(gauges.regions.regions));
+  gauge("rope_region_bytes", "Bytes of the files of memory regions, those still in use too",
+        static_cast<double>(gauges.regions.bytes));
+  families.push_back(MakeCounter("rope_region_rejections_total",
+                                 "Memory regions that were not registered, hellos included",
+                                 static_cast<double>(gauges.regions.rejected)));
   return families;
 }
 

@@ -21,6 +21,7 @@
 #include "kernels/table_cache.h"
 #include "server/batch_report.h"
 #include "server/histogram.h"
+#include "server/regions.h"
 
 namespace prometheus {
 struct MetricFamily;
@@ -72,6 +73,7 @@ struct Gauges {
   int64_t admitted_bytes = 0;
   int64_t streams = 0;
   int64_t models = 0;
+  RegionTable::Statistics regions;
   bool draining = false;
   kernels::TableCache::Statistics table_cache;
   int64_t table_cache_budget_bytes = 0;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <sstream>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -109,6 +110,35 @@ absl::Status TakeDrainLead(const std::string& value, ServerOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status TakeShmPrefix(const std::string& value, ServerOptions& options) {
+  constexpr size_t kPrefixBytesMax = 64;
+  bool legal = value.size() > 1 && value.size() <= kPrefixBytesMax && value[0] == '/';
+  for (size_t i = 1; legal && i < value.size(); ++i) {
+    const char c = value[i];
+    legal = absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-';
+  }
+  if (!legal) {
+    return InvalidField("--shm_prefix", absl::StrCat("\"", value, "\""),
+                        absl::StrCat("a slash, then a-z A-Z 0-9 _ -, at most ", kPrefixBytesMax));
+  }
+  options.shared_memory.prefix = value;
+  return absl::OkStatus();
+}
+
+void AddSharedMemoryFlags(std::vector<Flag>& flags) {
+  flags.push_back({"shm_prefix", "/PREFIX",
+                   "POSIX shared memory that clients may name begins so (default /rope_)",
+                   TakeShmPrefix});
+  flags.push_back(IntegerFlag("shared_memory_bytes", "N",
+                              "memory regions of all clients (default 17179869184)", 0,
+                              limits::kSharedMemoryBytesCeiling,
+                              [](int64_t n, ServerOptions& o) { o.shared_memory.bytes_max = n; }));
+  flags.push_back(IntegerFlag(
+      "session_memory_bytes", "N", "memory regions of one connection (default 4294967296)", 0,
+      limits::kSharedMemoryBytesCeiling,
+      [](int64_t n, ServerOptions& o) { o.shared_memory.session_bytes_max = n; }));
+}
+
 std::vector<Flag> Flags() {
   std::vector<Flag> flags;
   // The first --listen replaces the default; `first` lives as long as one parse.
@@ -131,10 +161,11 @@ std::vector<Flag> Flags() {
                    }});
   flags.push_back({"enable_shared_memory", "", "let clients register memory regions (default off)",
                    [](const std::string& value, ServerOptions& options) {
-                     options.enable_shared_memory = value != "false";
+                     options.shared_memory.enabled = value != "false";
                      if (value == "true" || value == "false") return absl::OkStatus();
                      return InvalidField("--enable_shared_memory", value, "true or false");
                    }});
+  AddSharedMemoryFlags(flags);
   flags.push_back(IntegerFlag(
       "poll_spin_us", "N", "poll this long before sleeping, microseconds; 0 never (default 200)", 0,
       1'000'000,

@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "server/limits.h"
 #include "server/model_registry.h"
+#include "server/regions.h"
 
 namespace rope::server {
 
@@ -22,7 +23,7 @@ struct ServerOptions {
   std::string device = "auto";                            // auto, cpu, reference or cuda
   std::vector<ModelRegistry::ModelFile> models;
   std::string metrics_listen;  // HOST:PORT; empty: off
-  bool enable_shared_memory = false;
+  RegionTable::Options shared_memory;
   absl::Duration poll_spin = absl::Microseconds(200);  // zero: never
   absl::Duration drain_lead = absl::ZeroDuration();
   int64_t max_message_bytes = limits::kMessageBytesMax;

@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include "absl/hash/hash.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "server/admin.h"
@@ -12,6 +11,7 @@
 #include "server/error.h"
 #include "server/limits.h"
 #include "server/rope_codec.h"
+#include "server/session.h"
 
 namespace rope::server {
 namespace {
@@ -25,10 +25,6 @@ using Unary2 = Base::WithRawMethod_RegisterModel<Base::WithRawMethod_UnregisterM
     Base::WithRawMethod_RegisterRegion<Base::WithRawMethod_UnregisterRegion<Unary1>>>>;
 using AllMethods = Base::WithRawMethod_ListRegions<Base::WithRawMethod_GetTableCacheStatistics<
     Base::WithRawMethod_WarmUp<Base::WithRawMethod_RotateStream<Unary2>>>>;
-
-absl::Status NotBuilt(Method method) {
-  return absl::UnimplementedError(absl::StrCat(std::string(Name(method)), ": not built yet"));
-}
 
 int64_t BytesOf(const grpc::ByteBuffer& message) {
   return message.Valid() ? static_cast<int64_t>(message.Length()) : 0;
@@ -82,9 +78,23 @@ RopeService::RopeService(Parts parts)
             return response;
           })));
   ROPE_METHOD(WarmUp, [this](UnaryCall& call) { WarmUp(call); });
-  ROPE_METHOD(RegisterRegion, Refused(Method::kRegisterRegion));
-  ROPE_METHOD(UnregisterRegion, Refused(Method::kUnregisterRegion));
-  ROPE_METHOD(ListRegions, Refused(Method::kListRegions));
+  ROPE_METHOD(RegisterRegion,
+              (OfSession<v1::RegisterRegionRequest, v1::RegisterRegionResponse>(
+                  Method::kRegisterRegion,
+                  [this](const v1::RegisterRegionRequest& request, uint64_t session) {
+                    return RegisterRegion(request, session, *parts_.regions);
+                  })));
+  ROPE_METHOD(UnregisterRegion,
+              (OfSession<v1::UnregisterRegionRequest, v1::UnregisterRegionResponse>(
+                  Method::kUnregisterRegion,
+                  [this](const v1::UnregisterRegionRequest& request, uint64_t session) {
+                    return UnregisterRegion(request, session, *parts_.regions);
+                  })));
+  ROPE_METHOD(ListRegions,
+              (OfSession<v1::ListRegionsRequest, v1::ListRegionsResponse>(
+                  Method::kListRegions, [this](const v1::ListRegionsRequest&, uint64_t session) {
+                    return ListRegions(session, *parts_.regions);
+                  })));
   rotate_stream_ = {
       [this](grpc::ServerContext* context, StreamCall::Stream* stream,
              grpc::ServerCompletionQueue* queue,
@@ -120,7 +130,7 @@ std::unique_ptr<Request> RopeService::NewRequest(const Call& call) {
   auto request = std::make_unique<Request>();
   request->received = parts_.clock->Now();
   request->id = MakeId();
-  request->session = absl::HashOf(call.context().peer());
+  request->session = SessionOfPeer(call.context().peer());
   request->deadline = absl::FromChrono(call.context().deadline());
   request->cancelled = call.cancelled();
   return request;
@@ -179,19 +189,21 @@ void RopeService::WarmUp(UnaryCall& call) {
 template <typename In, typename Out>
 UnaryCall::Handler RopeService::Immediate(Method method,
                                           std::function<absl::StatusOr<Out>(const In&)> answer) {
-  return [this, method, answer](UnaryCall& call) {
+  return OfSession<In, Out>(method, [answer = std::move(answer)](const In& request, uint64_t) {
+    return answer(request);
+  });
+}
+
+template <typename In, typename Out>
+UnaryCall::Handler RopeService::OfSession(
+    Method method, std::function<absl::StatusOr<Out>(const In&, uint64_t session)> answer) {
+  return [this, method, answer = std::move(answer)](UnaryCall& call) {
     const Received received = Receive(method, call);
     In request;
     const absl::Status status = DecodeMessage(call.request(), request);
-    Answer(call, received, status.ok() ? answer(request) : absl::StatusOr<Out>(status));
-  };
-}
-
-UnaryCall::Handler RopeService::Refused(Method method) {
-  return [this, method](UnaryCall& call) {
-    const absl::Status status = NotBuilt(method);
-    Record(Receive(method, call), status, grpc::ByteBuffer());
-    call.Finish(status, grpc::ByteBuffer());
+    Answer(call, received,
+           status.ok() ? answer(request, SessionOfPeer(call.context().peer()))
+                       : absl::StatusOr<Out>(status));
   };
 }
 

@@ -19,6 +19,7 @@
 #include "server/engine.h"
 #include "server/metrics.h"
 #include "server/model_registry.h"
+#include "server/regions.h"
 #include "server/stream_call.h"
 #include "server/unary_call.h"
 #include "server/warm_up.h"
@@ -30,6 +31,7 @@ class RopeService {
   struct Parts {
     Engine* engine = nullptr;
     ModelRegistry* registry = nullptr;
+    RegionTable* regions = nullptr;
     kernels::TableCache* tables = nullptr;
     WarmUpWorker* warm_up = nullptr;
     Metrics* metrics = nullptr;
@@ -65,7 +67,10 @@ class RopeService {
   // A method that answers at once: `answer` makes the reply, or says why not.
   template <typename In, typename Out>
   UnaryCall::Handler Immediate(Method method, std::function<absl::StatusOr<Out>(const In&)> answer);
-  UnaryCall::Handler Refused(Method method);
+  // The same for what belongs to the session of the call.
+  template <typename In, typename Out>
+  UnaryCall::Handler OfSession(
+      Method method, std::function<absl::StatusOr<Out>(const In&, uint64_t session)> answer);
 
   // A call of the control plane that was received.
   struct Received {

@@ -3,6 +3,7 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server_builder.h>
+#include <grpcpp/server_posix.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -22,7 +23,6 @@
 namespace rope::server {
 namespace {
 
-constexpr absl::string_view kUnixPrefix = "unix:";
 // Connections get this long to close by themselves once no call is left: a client that does not
 // poll its connection answers the goodbye late or never.
 constexpr absl::Duration kCloseGrace = absl::Milliseconds(500);
@@ -66,9 +66,6 @@ Server::~Server() {
 }
 
 absl::Status Server::Build(Batcher::Options batches) {
-  if (options_.enable_shared_memory) {
-    return absl::UnimplementedError("--enable_shared_memory: got true, want false: not built yet");
-  }
   const int threads = options_.threads > 0 ? options_.threads : ProcessorCount();
   auto devices = Devices::Create(options_.device, {.threads = threads}, clock_);
   if (!devices.ok()) return Prefixed("--device: ", devices.status());
@@ -80,6 +77,7 @@ absl::Status Server::Build(Batcher::Options batches) {
   ROPE_ASSIGN_OR_RETURN(registry_, ModelRegistry::Create(instance_id_, options_.models));
   warm_up_ = std::make_unique<WarmUpWorker>(*tables_);
   metrics_ = std::make_unique<Metrics>(kVersion, DeviceNames(*devices_));
+  regions_ = std::make_unique<RegionTable>(options_.shared_memory);
   pool_ = std::make_unique<BufferPool>(limits::kPooledBytesMax);
   admission_ = std::make_unique<Admission>(
       limits::kAdmittedRequestsMax,
@@ -93,8 +91,8 @@ absl::Status Server::Build(Batcher::Options batches) {
       [metrics = metrics_.get()](const BatchReport& report) { metrics->CountBatch(report); });
   engine_ = std::make_unique<Engine>(*registry_, *admission_, *batcher_, clock_);
   rope_service_ = std::make_unique<RopeService>(RopeService::Parts{
-      engine_.get(), registry_.get(), tables_.get(), warm_up_.get(), metrics_.get(), &clock_,
-      &in_flight_, instance_id_, options_.max_message_bytes, [this] { return Info(); }});
+      engine_.get(), registry_.get(), regions_.get(), tables_.get(), warm_up_.get(), metrics_.get(),
+      &clock_, &in_flight_, instance_id_, options_.max_message_bytes, [this] { return Info(); }});
   health_ = std::make_unique<Health>(HealthNames(*devices_), in_flight_);
   ROPE_RETURN_IF_ERROR(BuildGrpcServer(threads));
   ROPE_RETURN_IF_ERROR(Listen());
@@ -108,7 +106,7 @@ absl::Status Server::BuildGrpcServer(int threads) {
   SetChannelArguments(options_.max_message_bytes, builder);
   std::vector<int> ports(options_.listen.size(), -1);
   for (size_t i = 0; i < options_.listen.size(); ++i) {
-    if (absl::StartsWith(options_.listen[i], kUnixPrefix)) continue;
+    if (IsOurs(options_.listen[i])) continue;
     builder.AddListeningPort(options_.listen[i], grpc::InsecureServerCredentials(), &ports[i]);
   }
   builder.RegisterService(&rope_service_->service());
@@ -119,7 +117,7 @@ absl::Status Server::BuildGrpcServer(int threads) {
   grpc_server_ = builder.BuildAndStart();
   for (size_t i = 0; i < ports.size(); ++i) {
     const std::string& address = options_.listen[i];
-    if (absl::StartsWith(address, kUnixPrefix)) continue;
+    if (IsOurs(address)) continue;
     if (grpc_server_ == nullptr || ports[i] <= 0) {
       return absl::UnavailableError(
           absl::StrCat("--listen: got ", address, ", want an address that is free"));
@@ -130,13 +128,21 @@ absl::Status Server::BuildGrpcServer(int threads) {
   return absl::UnavailableError("--listen: got addresses that gRPC cannot serve, want others");
 }
 
+// gRPC calls every Unix client "unix:", and does not tell when the connection of a TCP client ends,
+// with which its memory must go.
+bool Server::IsOurs(const std::string& address) const {
+  return options_.shared_memory.enabled || absl::StartsWith(address, kUnixPrefix);
+}
+
 absl::Status Server::Listen() {
   for (const std::string& address : options_.listen) {
-    if (!absl::StartsWith(address, kUnixPrefix)) continue;
+    if (!IsOurs(address)) continue;
+    Listener::Options listening;
+    listening.hand_on = [this](int fd) { grpc::AddInsecureChannelFromFd(grpc_server_.get(), fd); };
     ROPE_ASSIGN_OR_RETURN(auto listener,
-                          UnixListener::Create(address.substr(kUnixPrefix.size()), *grpc_server_));
-    unix_listeners_.push_back(std::move(listener));
-    addresses_.push_back(address);
+                          Listener::Create(address, *regions_, std::move(listening)));
+    addresses_.push_back(listener->address());
+    listeners_.push_back(std::move(listener));
   }
   if (options_.metrics_listen.empty()) return absl::OkStatus();
   const std::string& address = options_.metrics_listen;
@@ -166,7 +172,7 @@ void Server::Drain(absl::Duration grace) {
   drained_ = true;
   if (grpc_server_ != nullptr) {  // null: Create failed before
     StopAdvertising();
-    unix_listeners_.clear();
+    listeners_.clear();
     rope_service_->DrainStreams();
     batcher_->Drain();  // from here on new calls are answered UNAVAILABLE
     warm_up_->Drain();
@@ -193,6 +199,7 @@ Gauges Server::ReadGauges() const {
   gauges.admitted_bytes = admission_->bytes();
   gauges.streams = rope_service_->open_streams();
   gauges.models = registry_->model_count();
+  gauges.regions = regions_->statistics();
   gauges.draining = drained_;
   gauges.table_cache = tables_->statistics();
   gauges.table_cache_budget_bytes = tables_->budget_bytes();
@@ -210,6 +217,12 @@ v1::GetServerInfoResponse Server::Info() const {
     device.set_detail(listed.detail);
   }
   info.add_transports("inline");
+  if (options_.shared_memory.enabled) {
+    const auto is_unix = [](const std::string& a) { return absl::StartsWith(a, kUnixPrefix); };
+    if (std::ranges::any_of(options_.listen, is_unix)) info.add_transports("memfd");
+    info.add_transports("shm");
+    info.set_shm_prefix(options_.shared_memory.prefix);
+  }
   const std::pair<const char*, int64_t> bounds[] = {
       {"max_message_bytes", options_.max_message_bytes},
       {"position_max", limits::kPositionMax},
@@ -219,6 +232,9 @@ v1::GetServerInfoResponse Server::Info() const {
       {"describe_positions_max", limits::kDescribePositionsMax},
       {"concurrent_streams_max", limits::kConcurrentStreamsMax},
       {"registered_models_max", limits::kRegisteredModelsMax},
+      {"regions_max", options_.shared_memory.regions_max},
+      {"session_memory_bytes", options_.shared_memory.session_bytes_max},
+      {"shared_memory_bytes", options_.shared_memory.bytes_max},
   };
   for (const auto& [name, value] : bounds) {
     v1::Limit& limit = *info.add_limits();

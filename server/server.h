@@ -26,13 +26,14 @@
 #include "server/engine.h"
 #include "server/executor.h"
 #include "server/health.h"
+#include "server/listener.h"
 #include "server/metrics.h"
 #include "server/metrics_endpoint.h"
 #include "server/model_registry.h"
 #include "server/options.h"
 #include "server/poll_loop.h"
+#include "server/regions.h"
 #include "server/rope_service.h"
-#include "server/unix_listener.h"
 #include "server/warm_up.h"
 
 namespace rope::server {
@@ -63,6 +64,8 @@ class Server {
   Server(const ServerOptions& options, const Clock& clock, std::string instance_id);
   absl::Status Build(Batcher::Options batches);
   absl::Status BuildGrpcServer(int threads);
+  // Whether we accept its connections ourselves and not gRPC.
+  bool IsOurs(const std::string& address) const;
   absl::Status Listen();
   void ArmAndStart();
   Gauges ReadGauges() const;
@@ -80,6 +83,7 @@ class Server {
   std::unique_ptr<WarmUpWorker> warm_up_;
   std::unique_ptr<ModelRegistry> registry_;
   std::unique_ptr<Metrics> metrics_;
+  std::unique_ptr<RegionTable> regions_;
   std::unique_ptr<BufferPool> pool_;
   std::unique_ptr<Admission> admission_;
   std::unique_ptr<Executor> executor_;
@@ -89,7 +93,7 @@ class Server {
   std::unique_ptr<Health> health_;
   std::unique_ptr<PollLoop> poll_loop_;
   std::unique_ptr<grpc::Server> grpc_server_;
-  std::vector<std::unique_ptr<UnixListener>> unix_listeners_;
+  std::vector<std::unique_ptr<Listener>> listeners_;
   std::vector<std::string> addresses_;
   std::string metrics_address_;
   std::atomic<bool> drained_ = false;

@@ -57,7 +57,9 @@ EchoServer::EchoServer(const std::string& path, int threads, absl::Duration spin
   loop_ = std::make_unique<server::PollLoop>(builder, threads, spin);
   server_ = builder.BuildAndStart();
   ROPE_CHECK(server_ != nullptr);
-  auto listener = server::UnixListener::Create(path, *server_);
+  auto listener = server::Listener::Create(
+      server::kUnixPrefix + path, regions_,
+      {.hand_on = [this](int fd) { grpc::AddInsecureChannelFromFd(server_.get(), fd); }});
   ROPE_CHECK(listener.ok());
   listener_ = *std::move(listener);
   for (const auto& queue : loop_->queues()) {

@@ -14,10 +14,11 @@
 
 #include "absl/time/time.h"
 #include "server/buffer_pool.h"
+#include "server/listener.h"
 #include "server/poll_loop.h"
+#include "server/regions.h"
 #include "server/stream_call.h"
 #include "server/unary_call.h"
-#include "server/unix_listener.h"
 
 namespace rope::bench {
 
@@ -44,7 +45,8 @@ class EchoServer {
   std::unique_ptr<grpc::Service> service_;
   std::unique_ptr<server::PollLoop> loop_;
   std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<server::UnixListener> listener_;
+  server::RegionTable regions_{{}};  // none
+  std::unique_ptr<server::Listener> listener_;
   int port_ = 0;
 };
 

@@ -166,6 +166,7 @@ TEST_F(MetricsTest, GaugesAreShownAsTheyAreGiven) {
   gauges.admitted_bytes = 12;
   gauges.models = 13;
   gauges.streams = 14;
+  gauges.regions = {.regions = 15, .bytes = 16, .rejected = 17};
   gauges.draining = true;
   gauges.table_cache = {
       .hits = 1, .misses = 2, .builds = 3, .evictions = 4, .bytes = 5, .tables = 6, .pages = 7};
@@ -175,6 +176,9 @@ TEST_F(MetricsTest, GaugesAreShownAsTheyAreGiven) {
   EXPECT_EQ(page.Value("rope_admitted_bytes"), 12);
   EXPECT_EQ(page.Value("rope_models"), 13);
   EXPECT_EQ(page.Value("rope_streams"), 14);
+  EXPECT_EQ(page.Value("rope_regions"), 15);
+  EXPECT_EQ(page.Value("rope_region_bytes"), 16);
+  EXPECT_EQ(page.Value("rope_region_rejections_total"), 17);
   EXPECT_EQ(page.Value("rope_draining"), 1);
   EXPECT_EQ(page.Value("rope_table_cache_hits_total"), 1);
   EXPECT_EQ(page.Value("rope_table_cache_misses_total"), 2);

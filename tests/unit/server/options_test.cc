@@ -34,7 +34,7 @@ TEST(OptionsTest, DefaultsWithoutArguments) {
   EXPECT_EQ(options.device, "auto");
   EXPECT_THAT(options.models, IsEmpty());
   EXPECT_EQ(options.metrics_listen, "");
-  EXPECT_FALSE(options.enable_shared_memory);
+  EXPECT_FALSE(options.shared_memory.enabled);
   EXPECT_EQ(options.poll_spin, absl::Microseconds(200));
   EXPECT_EQ(options.drain_lead, absl::ZeroDuration());
   EXPECT_EQ(options.max_message_bytes, limits::kMessageBytesMax);
@@ -47,7 +47,7 @@ TEST(OptionsTest, EveryFlagIsTaken) {
              "--table_cache_bytes=77", "--threads=3", "--log_level=warn"});
   EXPECT_EQ(options.device, "cpu");
   EXPECT_EQ(options.metrics_listen, "0.0.0.0:9464");
-  EXPECT_TRUE(options.enable_shared_memory);
+  EXPECT_TRUE(options.shared_memory.enabled);
   EXPECT_EQ(options.poll_spin, absl::ZeroDuration());
   EXPECT_EQ(options.drain_lead, absl::Seconds(5));
   EXPECT_EQ(options.max_message_bytes, limits::kMiB);
@@ -63,8 +63,8 @@ TEST(OptionsTest, ListenReplacesTheDefaultAndRepeats) {
 }
 
 TEST(OptionsTest, SwitchTakesTrueAndFalse) {
-  EXPECT_TRUE(Parse({"--enable_shared_memory=true"}).enable_shared_memory);
-  EXPECT_FALSE(Parse({"--enable_shared_memory=false"}).enable_shared_memory);
+  EXPECT_TRUE(Parse({"--enable_shared_memory=true"}).shared_memory.enabled);
+  EXPECT_FALSE(Parse({"--enable_shared_memory=false"}).shared_memory.enabled);
   ExpectInvalid({"--enable_shared_memory=maybe"}, "--enable_shared_memory: got maybe");
 }
 

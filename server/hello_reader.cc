@@ -1,0 +1,75 @@
+#include "server/hello_reader.h"
+
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "server/error.h"
+
+namespace rope::server {
+namespace {
+
+constexpr size_t kDescriptorsMax = 2;
+
+HelloReader::Next Failed() {
+  const bool nothing_yet = errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
+  return nothing_yet ? HelloReader::Next::kWait : HelloReader::Next::kClose;
+}
+
+}  // namespace
+
+HelloReader::Next HelloReader::Advance(int socket, bool hello) {
+  if (have_ == 0) {
+    const Next next = Look(socket, hello);
+    if (next != Next::kHello) return next;
+  }
+  while (have_ < bytes_.size()) {
+    const Next next = Take(socket);
+    if (next != Next::kHello) return next;
+  }
+  return Next::kHello;
+}
+
+HelloReader::Next HelloReader::Look(int socket, bool hello) const {
+  char first = 0;
+  const ssize_t got = recv(socket, &first, 1, MSG_PEEK | MSG_DONTWAIT);
+  if (got < 0) return Failed();
+  if (got == 0) return Next::kClose;
+  return hello && first == proto::kHelloFirstByte ? Next::kHello : Next::kPlain;
+}
+
+HelloReader::Next HelloReader::Take(int socket) {
+  iovec part = {bytes_.data() + have_, bytes_.size() - have_};
+  alignas(cmsghdr) char control[CMSG_SPACE(kDescriptorsMax * sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  const ssize_t got = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (got < 0) return Failed();
+  for (cmsghdr* part_of = CMSG_FIRSTHDR(&message); part_of != nullptr;
+       part_of = CMSG_NXTHDR(&message, part_of)) {
+    if (part_of->cmsg_level != SOL_SOCKET || part_of->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (part_of->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(part_of) + i * sizeof(int), sizeof(int));
+      descriptors_.emplace_back(fd);
+    }
+  }
+  if ((message.msg_flags & MSG_CTRUNC) != 0) too_many_ = true;
+  if (got == 0) return Next::kClose;
+  have_ += static_cast<size_t>(got);
+  return Next::kHello;
+}
+
+absl::StatusOr<proto::FileDescriptor> HelloReader::TakeDescriptor() {
+  if (descriptors_.size() == 1 && !too_many_) return std::move(descriptors_.front());
+  return InvalidField("hello", descriptors_.empty() ? "no descriptor" : "several descriptors",
+                      "exactly one");
+}
+
+}  // namespace rope::server

@@ -1,0 +1,215 @@
+#include "server/regions.h"
+
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+#include "kernels/status_macros.h"
+
+namespace rope::server {
+namespace {
+
+// Never 0, which says that there is none.
+uint64_t Unguessable() {
+  uint64_t number = 0;
+  while (number == 0) {
+    ROPE_CHECK(getrandom(&number, sizeof(number), 0) == sizeof(number));
+  }
+  return number;
+}
+
+absl::Status TooManyBytes(uint64_t bytes, absl::string_view flag) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("region: got a file of ", bytes, " bytes, want at most what is left of ", flag));
+}
+
+absl::Status SameFileTwice() {
+  return absl::AlreadyExistsError(
+      "shm_name: got an object that this connection has registered, want each once: requests may "
+      "use any part of it");
+}
+
+}  // namespace
+
+bool ByteBudget::Take(uint64_t bytes) {
+  uint64_t held = bytes_.load();
+  do {
+    if (held > bytes_max_ || bytes > bytes_max_ - held) return false;
+  } while (!bytes_.compare_exchange_weak(held, held + bytes));
+  return true;
+}
+
+RegionTable::RegionTable(Options options)
+    : options_(std::move(options)),
+      budget_(std::make_shared<ByteBudget>(static_cast<uint64_t>(options_.bytes_max))) {}
+
+uint64_t RegionTable::OpenSession(uint64_t session, const Peer& peer) {
+  Session opened;
+  opened.token = Unguessable();
+  opened.peer = peer;
+  opened.budget = std::make_shared<ByteBudget>(static_cast<uint64_t>(options_.session_bytes_max));
+  const uint64_t token = opened.token;
+  Session closed;  // given back after the lock
+  absl::MutexLock lock(&mutex_);
+  closed = std::exchange(sessions_[session], std::move(opened));
+  by_token_.erase(closed.token);
+  by_token_[token] = session;
+  return token;
+}
+
+void RegionTable::CloseSession(uint64_t token) {
+  Session closed;  // given back after the lock
+  absl::MutexLock lock(&mutex_);
+  const auto found = by_token_.find(token);
+  if (found == by_token_.end()) return;
+  const auto session = sessions_.find(found->second);
+  closed = std::move(session->second);
+  sessions_.erase(session);
+  by_token_.erase(found);
+}
+
+absl::StatusOr<uint64_t> RegionTable::RegisterMemfd(uint64_t session, proto::FileDescriptor file,
+                                                    uint64_t bytes) {
+  const auto attempt = [&]() -> absl::StatusOr<uint64_t> {
+    ROPE_ASSIGN_OR_RETURN(const Account account, FindAccount(session));
+    ROPE_ASSIGN_OR_RETURN(auto region, Region::MapMemfd(std::move(file), bytes));
+    return Insert(session, account, std::move(region));
+  };
+  return Counted(attempt());
+}
+
+absl::StatusOr<uint64_t> RegionTable::RegisterPosix(uint64_t session, const std::string& name,
+                                                    uint64_t offset, uint64_t bytes) {
+  const auto attempt = [&]() -> absl::StatusOr<uint64_t> {
+    ROPE_ASSIGN_OR_RETURN(const Account account, FindAccount(session));
+    // Over TCP nobody says who the client is: only what the server's own user owns is then sure
+    // to be meant for it.
+    const uid_t owner = account.peer.uid.value_or(geteuid());
+    ROPE_ASSIGN_OR_RETURN(auto region,
+                          Region::OpenPosix({name, options_.prefix, owner}, offset, bytes));
+    return Insert(session, account, std::move(region));
+  };
+  return Counted(attempt());
+}
+
+absl::Status RegionTable::Unregister(uint64_t session, uint64_t id) {
+  std::shared_ptr<const Region> removed;  // given back after the lock
+  absl::MutexLock lock(&mutex_);
+  const auto found = sessions_.find(session);
+  if (found != sessions_.end()) {
+    const auto region = found->second.regions.find(id);
+    if (region != found->second.regions.end()) {
+      removed = std::move(region->second);
+      found->second.regions.erase(region);
+      return absl::OkStatus();
+    }
+  }
+  return absl::NotFoundError(
+      absl::StrCat("region_id: got ", id, ", want a region of this connection"));
+}
+
+std::vector<RegionTable::Listed> RegionTable::List(uint64_t session) const {
+  std::vector<Listed> listed;
+  absl::ReaderMutexLock lock(&mutex_);
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) return listed;
+  for (const auto& [id, region] : found->second.regions) {
+    listed.push_back({id, region->bytes(), region->kind()});
+  }
+  return listed;
+}
+
+absl::StatusOr<std::shared_ptr<const Region>> RegionTable::Find(uint64_t session, uint64_t id,
+                                                                absl::string_view field) const {
+  {
+    absl::ReaderMutexLock lock(&mutex_);
+    const auto found = sessions_.find(session);
+    if (found != sessions_.end()) {
+      const auto region = found->second.regions.find(id);
+      if (region != found->second.regions.end()) return region->second;
+    }
+  }
+  return absl::NotFoundError(
+      absl::StrCat(field, ": got ", id, ", want a region of this connection"));
+}
+
+RegionTable::Statistics RegionTable::statistics() const {
+  Statistics statistics;
+  statistics.bytes = static_cast<int64_t>(budget_->bytes());
+  statistics.rejected = rejected_.load();
+  absl::ReaderMutexLock lock(&mutex_);
+  for (const auto& [session, state] : sessions_) {
+    statistics.regions += static_cast<int64_t>(state.regions.size());
+  }
+  return statistics;
+}
+
+absl::StatusOr<RegionTable::Account> RegionTable::FindAccount(uint64_t session) const {
+  if (!options_.enabled) {
+    return absl::FailedPreconditionError(
+        "region: got one on a server without shared memory, want --enable_shared_memory");
+  }
+  absl::ReaderMutexLock lock(&mutex_);
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) {
+    return absl::FailedPreconditionError(
+        "region: got one on a connection that is closing, want one that stays");
+  }
+  if (!found->second.peer.local) {
+    return absl::PermissionDeniedError(
+        "region: got one of a client elsewhere, want a client on the server's host");
+  }
+  return Account{found->second.token, found->second.peer, found->second.budget};
+}
+
+absl::StatusOr<uint64_t> RegionTable::Counted(absl::StatusOr<uint64_t> id) {
+  if (!id.ok()) rejected_.fetch_add(1, std::memory_order_relaxed);
+  return id;
+}
+
+absl::StatusOr<std::shared_ptr<const Region>> RegionTable::Charge(
+    const Account& account, std::unique_ptr<Region> region) const {
+  const uint64_t bytes = region->file_bytes();
+  if (!account.budget->Take(bytes)) return TooManyBytes(bytes, "--session_memory_bytes");
+  if (!budget_->Take(bytes)) {
+    account.budget->Give(bytes);
+    return TooManyBytes(bytes, "--shared_memory_bytes");
+  }
+  // Whoever drops the region last, at whatever time, gives its bytes back.
+  return std::shared_ptr<const Region>(
+      region.release(), [bytes, mine = account.budget, all = budget_](const Region* dropped) {
+        const std::unique_ptr<const Region> owned(dropped);
+        mine->Give(bytes);
+        all->Give(bytes);
+      });
+}
+
+absl::StatusOr<uint64_t> RegionTable::Insert(uint64_t session, const Account& account,
+                                             std::unique_ptr<Region> region) {
+  // Before the lock and destroyed after it where it is refused.
+  ROPE_ASSIGN_OR_RETURN(const std::shared_ptr<const Region> charged,
+                        Charge(account, std::move(region)));
+  absl::MutexLock lock(&mutex_);
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end() || found->second.token != account.token) {
+    return absl::FailedPreconditionError(
+        "region: got one on a connection that has closed, want one that stays");
+  }
+  auto& regions = found->second.regions;
+  if (static_cast<int64_t>(regions.size()) >= options_.regions_max) {
+    return absl::ResourceExhaustedError(absl::StrCat("region: got number ", regions.size() + 1,
+                                                     ", want at most ", options_.regions_max,
+                                                     " on a connection"));
+  }
+  for (const auto& [id, other] : regions) {
+    if (other->SameFile(*charged)) return SameFileTwice();
+  }
+  const uint64_t id = Unguessable();
+  regions[id] = charged;
+  return id;
+}
+
+}  // namespace rope::server

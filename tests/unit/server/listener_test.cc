@@ -1,0 +1,284 @@
+#include "server/listener.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/synchronization/mutex.h"
+#include "proto/hello.h"
+#include "server/session.h"
+#include "tests/support/shared_memory.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/test_server.h"
+
+namespace rope::server {
+namespace {
+
+using ::rope::testing::IsOk;
+using ::rope::testing::SharedMemory;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+proto::FileDescriptor ConnectUnix(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  proto::FileDescriptor client(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(connect(client.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  return client;
+}
+
+void Say(const proto::FileDescriptor& client, const std::string& words) {
+  EXPECT_EQ(send(client.get(), words.data(), words.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(words.size()));
+}
+
+// Blocks until the other end has closed.
+bool WasClosed(const proto::FileDescriptor& client) {
+  char byte = 0;
+  return recv(client.get(), &byte, 1, 0) == 0;
+}
+
+class ListenerTest : public ::testing::Test {
+ protected:
+  ListenerTest() : ListenerTest(true) {}
+  explicit ListenerTest(bool enabled) : regions_(Options(enabled)) {}
+  ~ListenerTest() override {
+    listener_.reset();
+    rmdir(folder_.c_str());
+  }
+
+  static RegionTable::Options Options(bool enabled) {
+    RegionTable::Options options;
+    options.enabled = enabled;
+    return options;
+  }
+
+  void Listen(Listener::Options options = {}) {
+    options.hand_on = [this](int fd) {
+      absl::MutexLock lock(&mutex_);
+      handed_on_.emplace_back(fd);
+    };
+    auto listener = Listener::Create("unix:" + path_, regions_, std::move(options));
+    ASSERT_THAT(listener, IsOk());
+    listener_ = *std::move(listener);
+  }
+
+  // The next connection that was handed on, which the test now owns.
+  proto::FileDescriptor NextHandedOn() {
+    absl::MutexLock lock(&mutex_);
+    auto any = [this]() { return !handed_on_.empty(); };
+    mutex_.Await(absl::Condition(&any));
+    proto::FileDescriptor first = std::move(handed_on_.front());
+    handed_on_.erase(handed_on_.begin());
+    return first;
+  }
+  size_t HandedOn() {
+    absl::MutexLock lock(&mutex_);
+    return handed_on_.size();
+  }
+
+  // Returns when what the listener had to do before has been done.
+  void AwaitAttention() {
+    const proto::FileDescriptor client = ConnectUnix(path_);
+    Say(client, "P");
+    NextHandedOn();
+  }
+  void AwaitRegions(int64_t regions) {
+    while (regions_.statistics().regions != regions) AwaitAttention();
+  }
+
+  const std::string folder_ = ::rope::testing::TestServer::TemporaryFolder();
+  const std::string path_ = folder_ + "/s";
+  RegionTable regions_;
+  absl::Mutex mutex_;
+  std::vector<proto::FileDescriptor> handed_on_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<Listener> listener_;
+};
+
+TEST_F(ListenerTest, OrdinaryClientIsHandedOnWithItsFirstByte) {
+  Listen();
+  const proto::FileDescriptor client = ConnectUnix(path_);
+  Say(client, "PRI * HT");
+  const proto::FileDescriptor server = NextHandedOn();
+  char words[16] = {};
+  EXPECT_EQ(recv(server.get(), words, sizeof(words), 0), 8) << "nothing was taken from it";
+  EXPECT_EQ(std::string(words), "PRI * HT");
+}
+
+TEST_F(ListenerTest, HelloBringsARegionThatGoesWithItsConnection) {
+  Listen();
+  const SharedMemory memory = SharedMemory::Memfd(8192);
+  proto::FileDescriptor client = ConnectUnix(path_);
+  const auto answer = proto::ExchangeHello(client.get(), {8192}, memory.fd());
+  ASSERT_THAT(answer, IsOk());
+  EXPECT_EQ(answer->code, absl::StatusCode::kOk);
+  EXPECT_NE(answer->session, 0u);
+  Say(client, "PRI");
+  proto::FileDescriptor server = NextHandedOn();
+  char words[4] = {};
+  EXPECT_EQ(recv(server.get(), words, 3, 0), 3);
+  EXPECT_EQ(std::string(words), "PRI");
+  const auto listed = regions_.List(SessionOfDescriptor(server.get()));
+  ASSERT_THAT(listed, SizeIs(1));
+  EXPECT_EQ(listed[0].id, answer->region_id);
+  client = proto::FileDescriptor();
+  AwaitRegions(0);
+}
+
+TEST_F(ListenerTest, ServerThatShutsTheSocketEndsTheSessionToo) {
+  Listen();
+  const SharedMemory memory = SharedMemory::Memfd(4096);
+  const proto::FileDescriptor client = ConnectUnix(path_);
+  ASSERT_THAT(proto::ExchangeHello(client.get(), {4096}, memory.fd()), IsOk());
+  {
+    const proto::FileDescriptor server = NextHandedOn();
+    EXPECT_EQ(regions_.statistics().regions, 1);
+    shutdown(server.get(), SHUT_RDWR);  // as gRPC does before it closes
+  }
+  AwaitRegions(0);
+  EXPECT_TRUE(WasClosed(client));
+}
+
+TEST_F(ListenerTest, RefusedMemoryLeavesAPlainConnection) {
+  Listen();
+  const SharedMemory unsealed = SharedMemory::Memfd(4096, 0);
+  const proto::FileDescriptor client = ConnectUnix(path_);
+  const auto answer = proto::ExchangeHello(client.get(), {4096}, unsealed.fd());
+  ASSERT_THAT(answer, IsOk());
+  EXPECT_EQ(answer->code, absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(answer->region_id, 0u);
+  NextHandedOn();
+  EXPECT_EQ(regions_.statistics().rejected, 1);
+}
+
+TEST_F(ListenerTest, HelloWithoutDescriptorIsInvalid) {
+  Listen();
+  const proto::FileDescriptor client = ConnectUnix(path_);
+  const proto::HelloBytes hello = proto::Encode(proto::ClientHello{4096});
+  // Byte by byte, as a hostile client may.
+  for (const char byte : hello) Say(client, std::string(1, byte));
+  proto::HelloBytes bytes{};
+  ASSERT_EQ(recv(client.get(), bytes.data(), bytes.size(), MSG_WAITALL), 32);
+  EXPECT_EQ(proto::DecodeServerHello(bytes)->code, absl::StatusCode::kInvalidArgument);
+  NextHandedOn();
+}
+
+TEST_F(ListenerTest, SeveralDescriptorsAreInvalidAndAllClosed) {
+  Listen();
+  const SharedMemory memory = SharedMemory::Memfd(4096);
+  const proto::FileDescriptor client = ConnectUnix(path_);
+  int ends[2] = {-1, -1};
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  const proto::FileDescriptor reader(ends[0]);
+  proto::HelloBytes hello = proto::Encode(proto::ClientHello{4096});
+  const int passed[] = {memory.fd(), ends[1], ends[1], ends[1]};
+  iovec part = {hello.data(), hello.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(passed))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  cmsghdr& rights = *CMSG_FIRSTHDR(&message);
+  rights.cmsg_level = SOL_SOCKET;
+  rights.cmsg_type = SCM_RIGHTS;
+  rights.cmsg_len = CMSG_LEN(sizeof(passed));
+  std::memcpy(CMSG_DATA(&rights), passed, sizeof(passed));
+  ASSERT_EQ(sendmsg(client.get(), &message, MSG_NOSIGNAL), 32);
+  close(ends[1]);
+  proto::HelloBytes bytes{};
+  ASSERT_EQ(recv(client.get(), bytes.data(), bytes.size(), MSG_WAITALL), 32);
+  EXPECT_EQ(proto::DecodeServerHello(bytes)->code, absl::StatusCode::kInvalidArgument);
+  char byte = 0;
+  EXPECT_EQ(read(reader.get(), &byte, 1), 0) << "the server holds a descriptor that it refused";
+}
+
+TEST_F(ListenerTest, GarbageHelloIsClosed) {
+  Listen();
+  const proto::FileDescriptor client = ConnectUnix(path_);
+  Say(client, "RoPEmemX" + std::string(24, '\1'));
+  EXPECT_TRUE(WasClosed(client));
+  AwaitAttention();
+  EXPECT_EQ(HandedOn(), 0u);
+}
+
+TEST_F(ListenerTest, SilentAndHalfSpokenConnectionsAreClosedInTime) {
+  Listen({.silent_max = absl::Milliseconds(1)});
+  const proto::FileDescriptor silent = ConnectUnix(path_);
+  const proto::FileDescriptor half = ConnectUnix(path_);
+  send(half.get(), "RoPE", 4, MSG_NOSIGNAL);  // which may come too late
+  char byte = 0;
+  EXPECT_LE(recv(silent.get(), &byte, 1, 0), 0);
+  EXPECT_LE(recv(half.get(), &byte, 1, 0), 0);
+  EXPECT_EQ(HandedOn(), 0u);
+}
+
+TEST_F(ListenerTest, SilentConnectionsHoldUpNobodyAndTheOldestGoes) {
+  Listen({.silent_connections_max = 200});
+  std::vector<proto::FileDescriptor> silent;
+  for (int i = 0; i < 200; ++i) silent.push_back(ConnectUnix(path_));
+  for (size_t i = 100; i < 200; ++i) Say(silent[i], "RoPEmem1");
+  AwaitAttention();
+  EXPECT_TRUE(WasClosed(silent[0])) << "there was no room for the one that spoke";
+  Say(silent[1], "P");  // better late than never
+  NextHandedOn();
+}
+
+TEST_F(ListenerTest, ClientThatGoesWithoutAWordIsForgotten) {
+  Listen();
+  for (int i = 0; i < 1000; ++i) ConnectUnix(path_);
+  AwaitAttention();
+  EXPECT_EQ(HandedOn(), 0u);
+}
+
+TEST_F(ListenerTest, TcpConnectionsHaveSessionsButNoHello) {
+  auto listener = Listener::Create("127.0.0.1:0", regions_, {.hand_on = [this](int fd) {
+                                     absl::MutexLock lock(&mutex_);
+                                     handed_on_.emplace_back(fd);
+                                   }});
+  ASSERT_THAT(listener, IsOk());
+  const std::string address = (*listener)->address();
+  sockaddr_in to{};
+  int port = 0;
+  ASSERT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port));
+  to.sin_family = AF_INET;
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  to.sin_port = htons(static_cast<in_port_t>(port));
+  proto::FileDescriptor client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(connect(client.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+  Say(client, "R");  // no hello here: whoever takes the connection will say what is wrong
+  const proto::FileDescriptor server = NextHandedOn();
+  const SharedMemory memory = SharedMemory::Posix(4096);
+  EXPECT_THAT(regions_.RegisterPosix(SessionOfDescriptor(server.get()), memory.name(), 0, 4096),
+              IsOk());
+}
+
+class DisabledListenerTest : public ListenerTest {
+ protected:
+  DisabledListenerTest() : ListenerTest(false) {}
+};
+
+TEST_F(DisabledListenerTest, HelloIsAnsweredWithTheReason) {
+  Listen();
+  const SharedMemory memory = SharedMemory::Memfd(4096);
+  const proto::FileDescriptor client = ConnectUnix(path_);
+  const auto answer = proto::ExchangeHello(client.get(), {4096}, memory.fd());
+  ASSERT_THAT(answer, IsOk());
+  EXPECT_EQ(answer->code, absl::StatusCode::kFailedPrecondition);
+  const proto::FileDescriptor server = NextHandedOn();
+  EXPECT_THAT(regions_.List(SessionOfDescriptor(server.get())), IsEmpty());
+}
+
+}  // namespace
+}  // namespace rope::server
