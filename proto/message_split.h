@@ -55,6 +55,9 @@ inline bool HasPayload(const v1::Array& array) {
   return !array.raw().empty();
 }
 
+// Makes `payload` the bytes of `array.raw`, as if they had come with the message.
+void AttachPayload(FragmentedBytes payload, v1::Array& array, SplitMessage& message);
+
 // The bytes of its `raw`. REQUIRES: HasPayload(array), and `array` is of the message that was
 // split.
 const FragmentedBytes& PayloadOf(const v1::Array& array, const SplitMessage& message);

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/checked_math.h"
@@ -34,6 +35,7 @@ absl::StatusOr<int64_t> CountOf(const v1::Array& array, absl::string_view path) 
 }
 
 absl::Status CheckSources(const v1::Array& array, int64_t count, absl::string_view path) {
+  if (array.has_region()) return InvalidField(path, "a region", "raw or numbers");
   const bool raw = proto::HasPayload(array);
   if (raw && array.numbers_size() > 0) {
     return InvalidField(path, "raw and numbers", "exactly one of them");
@@ -46,6 +48,26 @@ absl::Status CheckSources(const v1::Array& array, int64_t count, absl::string_vi
                         absl::StrCat(count, " numbers for its shape"));
   }
   return absl::OkStatus();
+}
+
+// 0: not an element type.
+int64_t BytesOfElement(v1::DType dtype) {
+  switch (dtype) {
+    case v1::DTYPE_FP64:
+    case v1::DTYPE_INT64:
+      return 8;
+    case v1::DTYPE_FP32:
+    case v1::DTYPE_INT32:
+      return 4;
+    case v1::DTYPE_FP16:
+    case v1::DTYPE_BF16:
+      return 2;
+    case v1::DTYPE_FP8_E4M3:
+    case v1::DTYPE_FP8_E5M2:
+      return 1;
+    default:
+      return 0;
+  }
 }
 
 absl::Status CheckRawBytes(int64_t got, int64_t count, int64_t element_bytes,
@@ -121,6 +143,34 @@ absl::StatusOr<int64_t> ReadShape(const v1::Array& array, absl::string_view path
 }
 
 }  // namespace
+
+absl::StatusOr<int64_t> ExtentBytes(const v1::Array& array, absl::string_view path) {
+  const int64_t element_bytes = BytesOfElement(array.dtype());
+  if (element_bytes == 0) {
+    return InvalidField(absl::StrCat(path, ".dtype"), DTypeName(array.dtype()), "an element type");
+  }
+  ROPE_ASSIGN_OR_RETURN(const int64_t count, CountOf(array, path));
+  std::optional<int64_t> extent = count;
+  const bool strided = array.strides_size() > 0;
+  if (strided && array.strides_size() != array.shape_size()) {
+    return InvalidField(absl::StrCat(path, ".strides"),
+                        absl::StrCat(array.strides_size(), " strides"),
+                        absl::StrCat(array.shape_size(), ", one for each axis"));
+  }
+  if (strided && count > 0) extent = 1;
+  for (int i = 0; strided && count > 0 && i < array.shape_size(); ++i) {
+    if (array.strides(i) < 0) {
+      return InvalidField(absl::StrCat(path, ".strides"), array.strides(i), "strides >= 0");
+    }
+    const auto steps = kernels::CheckedMultiply(array.shape(i) - 1, array.strides(i));
+    extent = extent && steps ? kernels::CheckedAdd(*extent, *steps) : std::nullopt;
+  }
+  const auto bytes = extent ? kernels::CheckedMultiply(*extent, element_bytes) : std::nullopt;
+  if (bytes.has_value()) return *bytes;
+  return InvalidField(absl::StrCat(path, strided ? ".strides" : ".shape"),
+                      Brackets(strided ? array.strides() : array.shape()),
+                      "an extent in bytes that fits 63 bits");
+}
 
 absl::StatusOr<IntegerArray> ReadIntegers(const v1::Array& array, const proto::SplitMessage& split,
                                           absl::string_view path) {

@@ -36,6 +36,11 @@ absl::StatusOr<IntegerArray> ReadIntegers(const v1::Array& array, const proto::S
 absl::StatusOr<FloatArray> ReadFloats(const v1::Array& array, const proto::SplitMessage& split,
                                       absl::string_view path);
 
+// Bytes from the first element to the end of the last, as dtype, shape and strides say; for arrays
+// whose bytes lie elsewhere. INVALID_ARGUMENT: no dtype; lengths or strides that are negative, or
+// an extent that does not fit 63 bits.
+absl::StatusOr<int64_t> ExtentBytes(const v1::Array& array, absl::string_view path);
+
 // FP32, FP16 or BF16.
 absl::StatusOr<kernels::DType> ReadDType(v1::DType dtype, absl::string_view field);
 absl::StatusOr<kernels::DType> ReadTensorDType(const v1::Array& array, absl::string_view path);

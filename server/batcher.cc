@@ -4,13 +4,15 @@
 #include <utility>
 
 #include "kernels/check.h"
+#include "server/error.h"
 
 namespace rope::server {
 namespace {
 
 void Complete(std::unique_ptr<Request> request, const absl::Status& status) {
   const Request::Done done = std::move(request->done);
-  done(std::move(request), status);
+  const bool changed = !status.ok() && request->in_place && request->ran;
+  done(std::move(request), changed ? Executed(status) : status);
 }
 
 double Microseconds(absl::Duration duration) {

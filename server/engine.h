@@ -3,7 +3,7 @@
 // Threading:  Thread-safe.
 // Ownership:  Submit takes the request if and only if it returns OK; `done` then runs exactly once,
 //             on any thread, possibly before Submit returns.
-// Errors:     As Validate, Admission and Batcher. Nothing is reserved before it has been validated.
+// Errors:     As RegionIo, Validate, Admission and Batcher. Nothing is reserved before it has been validated.
 #ifndef ROPE_SERVER_ENGINE_H_
 #define ROPE_SERVER_ENGINE_H_
 
@@ -14,6 +14,7 @@
 #include "server/batcher.h"
 #include "server/clock.h"
 #include "server/model_registry.h"
+#include "server/region_io.h"
 #include "server/request.h"
 
 namespace rope::server {
@@ -21,8 +22,13 @@ namespace rope::server {
 class Engine {
  public:
   // All must outlive the engine.
-  Engine(ModelRegistry& registry, Admission& admission, Batcher& batcher, const Clock& clock)
-      : registry_(registry), admission_(admission), batcher_(batcher), clock_(clock) {}
+  Engine(ModelRegistry& registry, Admission& admission, Batcher& batcher, const RegionIo& regions,
+         const Clock& clock)
+      : registry_(registry),
+        admission_(admission),
+        batcher_(batcher),
+        regions_(regions),
+        clock_(clock) {}
 
   absl::Status Submit(std::unique_ptr<Request>& request);
 
@@ -30,6 +36,7 @@ class Engine {
   ModelRegistry& registry_;
   Admission& admission_;
   Batcher& batcher_;
+  const RegionIo& regions_;
   const Clock& clock_;
 };
 

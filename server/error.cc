@@ -8,6 +8,7 @@
 namespace rope::server {
 namespace {
 constexpr char kRetryDelayPayload[] = "rope.server/retry_delay_ms";
+constexpr char kExecutedPayload[] = "rope.server/executed";
 }  // namespace
 
 std::string Brackets(absl::Span<const int64_t> values) {
@@ -36,6 +37,15 @@ absl::Status RetryLater(absl::string_view message, int64_t delay_ms) {
   absl::Status status = absl::ResourceExhaustedError(message);
   status.SetPayload(kRetryDelayPayload, absl::Cord(absl::StrCat(delay_ms)));
   return status;
+}
+
+absl::Status Executed(absl::Status status) {
+  status.SetPayload(kExecutedPayload, absl::Cord("true"));
+  return status;
+}
+
+bool WasExecuted(const absl::Status& status) {
+  return status.GetPayload(kExecutedPayload).has_value();
 }
 
 int64_t RetryDelayMs(const absl::Status& status) {

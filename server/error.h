@@ -33,6 +33,10 @@ absl::Status Prefixed(absl::string_view prefix, const absl::Status& status);
 // RESOURCE_EXHAUSTED that a client may retry after `delay_ms`.
 absl::Status RetryLater(absl::string_view message, int64_t delay_ms);
 
+// The same status of a call that may have changed its caller's memory; and whether it is one.
+absl::Status Executed(absl::Status status);
+bool WasExecuted(const absl::Status& status);
+
 // The delay that RetryLater gave; 0 where there is none.
 int64_t RetryDelayMs(const absl::Status& status);
 

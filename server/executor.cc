@@ -9,6 +9,7 @@
 #include "kernels/difference_rows.h"
 #include "kernels/status_macros.h"
 #include "server/job_cutter.h"
+#include "server/region_io.h"
 
 namespace rope::server {
 namespace {
@@ -80,7 +81,22 @@ absl::Status AppendRows(const Plan& plan, size_t set, int64_t begin, int64_t end
 // Where results go: the one place that decides it.
 void TakeOutputs(Request& request, BufferPool& pool) {
   for (const TensorPlan& tensor : request.plan.tensors) {
-    request.outputs.push_back(pool.Take(tensor.output_bytes()));
+    request.outputs.push_back(
+        pool.Take(tensor.place.mapped() == nullptr ? tensor.output_bytes() : 0));
+  }
+}
+
+char* OutputOf(const Request& request, size_t tensor) {
+  char* const mapped = request.plan.tensors[tensor].place.mapped();
+  return mapped != nullptr ? mapped : request.outputs[tensor].data();
+}
+
+// After the last slice of a request, what it made goes where it belongs.
+void StoreFinished(absl::Span<Slice> slices) {
+  for (Slice& slice : slices) {
+    if (slice.status.ok() && slice.end == slice.request->plan.tokens) {
+      slice.status = StoreOutputs(*slice.request);
+    }
   }
 }
 
@@ -110,8 +126,9 @@ void Executor::Run(absl::Span<Slice> slices) {
       shared.token_scales = Between(plan.token_scales, slice.begin, slice.end);
     }
     for (size_t i = 0; i < plan.tensors.size(); ++i) {
-      cutter.Cut(plan.tensors[i], request.outputs[i].data(), shared, jobs);
+      cutter.Cut(plan.tensors[i], OutputOf(request, i), shared, jobs);
     }
+    request.ran = true;
   }
   if (jobs.empty()) return;
   const absl::StatusOr<std::string_view> device = devices_.Rotate(jobs);
@@ -119,6 +136,7 @@ void Executor::Run(absl::Span<Slice> slices) {
     slice.status.Update(device.status());
     if (device.ok()) slice.request->device = std::string(*device);
   }
+  StoreFinished(slices);
 }
 
 }  // namespace rope::server

@@ -36,17 +36,6 @@ class JobWriter {
     }
   }
 
-  // Of the token's first element in a tensor with these strides, in elements.
-  static int64_t OffsetOf(int64_t token, const Layout& layout, const LayoutStrides& strides) {
-    int64_t offset = 0;
-    for (size_t axis = layout.token_axes.size(); axis-- > 0;) {
-      const int64_t length = layout.token_axes[axis].length;
-      offset += token % length * strides.token_axes[axis];
-      token /= length;
-    }
-    return offset;
-  }
-
   // Length of the last token axis: so many tokens may be evenly spaced in any layout.
   static int64_t RunLength(const Layout& layout) {
     return layout.token_axes.empty() ? 1 : layout.token_axes.back().length;
@@ -64,8 +53,7 @@ class JobWriter {
                kernels::Strides input_strides, const HeadSpan& span) {
     const Layout& layout = tensor_.layout;
     if (!tensor_.output_strides.has_value()) {
-      const int64_t row =
-          (token / layout.post * layout.heads + head) * layout.post + token % layout.post;
+      const int64_t row = RowOf(token, head, layout);
       AddJob(token, tokens, heads, input, input_strides, row * layout.head_dim, PackedStrides(),
              span);
       return;
@@ -255,7 +243,7 @@ class StridedCutter {
     const int64_t stride = layout_.token_axes.empty() ? 0 : strides_.token_axes.back();
     while (begin < end) {
       const int64_t tokens = std::min(end - begin, run - begin % run);
-      const int64_t offset = JobWriter::OffsetOf(begin, layout_, strides_);
+      const int64_t offset = OffsetOf(begin, layout_, strides_);
       AddRun(begin, tokens, input_ + offset * element_bytes_, {stride, strides_.head});
       begin += tokens;
     }

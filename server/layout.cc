@@ -59,8 +59,7 @@ bool Layout::Has(char letter) const {
 
 absl::StatusOr<LayoutStrides> ParseStrides(absl::string_view letters, const Layout& layout,
                                            absl::Span<const int64_t> strides, int64_t element_bytes,
-                                           absl::string_view path) {
-  const std::string field = absl::StrCat(path, ".array.strides");
+                                           absl::string_view field) {
   if (strides.size() != letters.size()) {
     return InvalidField(field, absl::StrCat(strides.size(), " strides"),
                         absl::StrCat(letters.size(), " for layout ", letters));
@@ -93,6 +92,16 @@ absl::StatusOr<LayoutStrides> ParseStrides(absl::string_view letters, const Layo
   }
   result.extent = empty ? 0 : *extent / element_bytes;
   return result;
+}
+
+int64_t OffsetOf(int64_t token, const Layout& layout, const LayoutStrides& strides) {
+  int64_t offset = 0;
+  for (size_t axis = layout.token_axes.size(); axis-- > 0;) {
+    const int64_t length = layout.token_axes[axis].length;
+    offset += token % length * strides.token_axes[axis];
+    token /= length;
+  }
+  return offset;
 }
 
 std::vector<int64_t> ShapeInOrder(absl::string_view letters, const Layout& layout) {

@@ -45,7 +45,16 @@ struct LayoutStrides {
   int64_t head = 0;
   int64_t channel = 0;
   int64_t extent = 0;  // elements from the first to the end of the last; 0 for an empty tensor
+  bool operator==(const LayoutStrides&) const = default;
 };
+
+// Of the token's first element in a tensor with these strides, in elements.
+int64_t OffsetOf(int64_t token, const Layout& layout, const LayoutStrides& strides);
+
+// The number of a token's and head's row of D channels in a packed tensor.
+inline int64_t RowOf(int64_t token, int64_t head, const Layout& layout) {
+  return (token / layout.post * layout.heads + head) * layout.post + token % layout.post;
+}
 
 // Reads letters and shape together. The product of all lengths and `element_bytes` fits 64 bits
 // afterwards. `path` names the tensor in errors, for example "tensors[0]".
@@ -53,10 +62,10 @@ absl::StatusOr<Layout> ParseLayout(absl::string_view letters, absl::Span<const i
                                    int64_t element_bytes, absl::string_view path);
 
 // Reads the strides of a tensor of `layout`, one for each letter. INVALID_ARGUMENT: another count,
-// a negative one, an extent that does not fit 63 bits.
+// a negative one, an extent that does not fit 63 bits. `field` names them.
 absl::StatusOr<LayoutStrides> ParseStrides(absl::string_view letters, const Layout& layout,
                                            absl::Span<const int64_t> strides, int64_t element_bytes,
-                                           absl::string_view path);
+                                           absl::string_view field);
 
 // The strides of a packed tensor that holds the same axes in another order. INVALID_ARGUMENT:
 // `letters` are not those of `layout` with D last; `field` names them.

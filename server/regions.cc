@@ -26,6 +26,11 @@ absl::Status TooManyBytes(uint64_t bytes, absl::string_view flag) {
       absl::StrCat("region: got a file of ", bytes, " bytes, want at most what is left of ", flag));
 }
 
+absl::Status Off(absl::string_view field) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      field, ": got a region on a server without shared memory, want --enable_shared_memory"));
+}
+
 absl::Status SameFileTwice() {
   return absl::AlreadyExistsError(
       "shm_name: got an object that this connection has registered, want each once: requests may "
@@ -124,6 +129,7 @@ std::vector<RegionTable::Listed> RegionTable::List(uint64_t session) const {
 
 absl::StatusOr<std::shared_ptr<const Region>> RegionTable::Find(uint64_t session, uint64_t id,
                                                                 absl::string_view field) const {
+  if (!options_.enabled) return Off(field);
   {
     absl::ReaderMutexLock lock(&mutex_);
     const auto found = sessions_.find(session);
@@ -149,8 +155,7 @@ RegionTable::Statistics RegionTable::statistics() const {
 
 absl::StatusOr<RegionTable::Account> RegionTable::FindAccount(uint64_t session) const {
   if (!options_.enabled) {
-    return absl::FailedPreconditionError(
-        "region: got one on a server without shared memory, want --enable_shared_memory");
+    return Off("region");
   }
   absl::ReaderMutexLock lock(&mutex_);
   const auto found = sessions_.find(session);

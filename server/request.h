@@ -7,6 +7,7 @@
 #ifndef ROPE_SERVER_REQUEST_H_
 #define ROPE_SERVER_REQUEST_H_
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <functional>
@@ -25,6 +26,7 @@
 #include "server/admission.h"
 #include "server/buffer_pool.h"
 #include "server/layout.h"
+#include "server/region.h"
 
 namespace rope::server {
 
@@ -35,6 +37,20 @@ struct HeadSpan {
   bool rotates = true;  // false: they pass through (v)
   bool is_k = false;
   size_t row_set = 0;  // of Plan::row_sets, where they rotate
+};
+
+// A part of a memory region.
+struct RegionPart {
+  std::shared_ptr<const Region> region;  // null: there is none
+  uint64_t id = 0;
+  uint64_t offset = 0;  // in the region
+  int64_t bytes = 0;
+
+  // Where it is, if it is mapped; else null.
+  char* mapped() const {
+    const bool any = region != nullptr && region->mapped() != nullptr;
+    return any ? region->mapped() + offset : nullptr;
+  }
 };
 
 // One tensor, validated.
@@ -52,10 +68,17 @@ struct TensorPlan {
   bool token_scaled = false;                    // so does Plan::token_scales
   float output_scale = 1;                       // what an fp8 output is divided by
   proto::FragmentedBytes input;                 // packed: rows [pre][heads][post][head_dim]
-  std::vector<char> typed;                      // what `input` refers to where it came as numbers
+  RegionPart place;                             // where the output goes; none: into the answer
+  // Set: the output is made packed, and its rows are copied to `place` so far apart.
+  std::optional<LayoutStrides> store_strides;
+  std::vector<char> typed;  // what `input` refers to where it came as numbers
 
   int64_t elements() const { return layout.tokens() * layout.heads * layout.head_dim; }
   int64_t output_bytes() const { return elements() * kernels::ElementBytes(output_dtype); }
+  // Of an element where the tensor takes more room, in the input or in the output.
+  int64_t larger_element_bytes() const {
+    return std::max(kernels::ElementBytes(dtype), kernels::ElementBytes(output_dtype));
+  }
 };
 
 // Tokens that share their frequencies.
@@ -116,6 +139,11 @@ struct Request {
   Done done;
 
   // Set on the way.
+  std::vector<RegionPart> inputs;  // by the engine, of each tensor; empty: none in a region
+  std::vector<std::shared_ptr<const Region>> held_regions;  // by the engine: of other arrays
+  std::vector<PooledBuffer> region_copies;                  // by the engine: what payloads refer to
+  bool in_place = false;              // by the engine: an output takes the place of its input
+  bool ran = false;                   // by the executor: outputs may have been written
   Plan plan;                          // by the engine
   Permit permit;                      // by the engine
   std::vector<PooledBuffer> outputs;  // by the executor, one for each tensor

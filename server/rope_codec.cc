@@ -114,10 +114,22 @@ v1::Tensor ReplyTensor(const v1::Tensor& asked, const TensorPlan& plan, const ch
   for (const int64_t length : ShapeInOrder(plan.output_letters, plan.layout)) {
     array.add_shape(length);
   }
-  if (!proto::HasPayload(asked.array())) {
+  if (plan.place.region != nullptr) {
+    array.mutable_region()->set_region_id(plan.place.id);
+    array.mutable_region()->set_offset(plan.place.offset);
+  } else if (!proto::HasPayload(asked.array())) {
     WriteNumbers(plan.output_dtype, output, plan.elements(), array);
   }
   return tensor;
+}
+
+// How far apart the elements of an output lie that is not packed, in the order of its axes.
+void WriteStrides(const v1::RotateRequest& asked, int tensor, v1::Array& array) {
+  if (asked.output().in_place()) {
+    *array.mutable_strides() = asked.tensors(tensor).array().strides();
+  } else if (tensor < asked.output().strides_size()) {
+    *array.mutable_strides() = asked.output().strides(tensor).values();
+  }
 }
 
 }  // namespace
@@ -177,10 +189,11 @@ grpc::ByteBuffer EncodeReply(Request& request) {
   for (size_t i = 0; i < plan.tensors.size(); ++i) {
     const v1::Tensor& asked = request.message.tensors(static_cast<int>(i));
     tensors.push_back(ReplyTensor(asked, plan.tensors[i], request.outputs[i].data()));
+    WriteStrides(request.message, static_cast<int>(i), *tensors.back().mutable_array());
     proto::TensorPart& part = parts.emplace_back();
     part.tensor = &tensors.back();
     const int64_t bytes = plan.tensors[i].output_bytes();
-    if (proto::HasPayload(asked.array()) && bytes > 0) {
+    if (plan.tensors[i].place.region == nullptr && proto::HasPayload(asked.array()) && bytes > 0) {
       part.raw = {request.outputs[i].data(), static_cast<size_t>(bytes)};
     }
   }
@@ -200,6 +213,7 @@ grpc::ByteBuffer EncodeError(const std::string& request_id, const absl::Status& 
   response.set_request_id(request_id);
   *response.mutable_error() = proto::MakeError(status.raw_code(), ShortMessage(status.message()));
   response.mutable_error()->set_retry_delay_ms(RetryDelayMs(status));
+  response.mutable_error()->set_executed(WasExecuted(status));
   return EncodeMessage(response);
 }
 

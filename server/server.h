@@ -32,6 +32,7 @@
 #include "server/model_registry.h"
 #include "server/options.h"
 #include "server/poll_loop.h"
+#include "server/region_io.h"
 #include "server/regions.h"
 #include "server/rope_service.h"
 #include "server/warm_up.h"
@@ -88,6 +89,7 @@ class Server {
   std::unique_ptr<Admission> admission_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Batcher> batcher_;
+  std::unique_ptr<RegionIo> region_io_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<RopeService> rope_service_;
   std::unique_ptr<Health> health_;

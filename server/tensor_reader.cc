@@ -68,11 +68,6 @@ absl::Status ReadElements(const v1::Tensor& tensor, const proto::SplitMessage& s
   return absl::OkStatus();
 }
 
-// Bytes of an element where the tensor takes more room, in the input or in the output.
-int64_t LargerElementBytes(const TensorPlan& plan) {
-  return std::max(kernels::ElementBytes(plan.dtype), kernels::ElementBytes(plan.output_dtype));
-}
-
 absl::StatusOr<TensorPlan> ReadTensor(const v1::Tensor& tensor, const v1::Output& output,
                                       const proto::SplitMessage& split, const std::string& path) {
   const std::string array_path = path + ".array";
@@ -83,14 +78,14 @@ absl::StatusOr<TensorPlan> ReadTensor(const v1::Tensor& tensor, const v1::Output
     ROPE_ASSIGN_OR_RETURN(plan.output_dtype, ReadOutputDType(output.dtype(), "output.dtype"));
   }
   ROPE_ASSIGN_OR_RETURN(plan.layout, ParseLayout(tensor.layout(), tensor.array().shape(),
-                                                 LargerElementBytes(plan), path));
+                                                 plan.larger_element_bytes(), path));
   plan.output_letters = plan.layout.letters;
   ROPE_ASSIGN_OR_RETURN(plan.heads, ReadHeads(tensor, plan.layout.heads, path));
   int64_t count = plan.elements();
   if (tensor.array().strides_size() > 0) {
     ROPE_ASSIGN_OR_RETURN(plan.strides,
                           ParseStrides(tensor.layout(), plan.layout, tensor.array().strides(),
-                                       kernels::ElementBytes(plan.dtype), path));
+                                       kernels::ElementBytes(plan.dtype), array_path + ".strides"));
     count = plan.strides->extent;
   }
   ROPE_RETURN_IF_ERROR(ReadElements(tensor, split, array_path, count, plan));
@@ -157,7 +152,7 @@ absl::Status ReadTensors(const v1::RotateRequest& message, const proto::SplitMes
     // Fits by itself, but tensors without tokens may claim heads of any size.
     const auto sum =
         kernels::CheckedAdd(plan.bytes_per_token, tensor.layout.heads * tensor.layout.head_dim *
-                                                      LargerElementBytes(tensor));
+                                                      tensor.larger_element_bytes());
     if (!sum.has_value()) return InvalidField("tensors", "heads past 63 bits", "smaller ones");
     plan.bytes_per_token = *sum;
   }

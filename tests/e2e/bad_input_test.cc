@@ -106,7 +106,7 @@ TEST_F(BadInputTest, UnknownFieldNumber) {
 }
 
 TEST_F(BadInputTest, PlannedFieldAndOperation) {
-  ExpectRefused(kUnimplemented, "output.in_place: got",
+  ExpectRefused(kInvalid, "output.in_place: got tensors[0] outside a region",
                 [](v1::RotateRequest& request) { request.mutable_output()->set_in_place(true); });
   ExpectRefused(kInvalid, "tensors[0].array.strides: got 1 strides, want 3 for layout SHD",
                 [](v1::RotateRequest& request) { ArrayOf(request).add_strides(2); });

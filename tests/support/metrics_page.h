@@ -37,9 +37,10 @@ inline std::string Get(const std::string& path, int port) {
 
 // Of a server that was started with --metrics_listen; 0 without.
 inline int MetricsPort(const TestServer& server) {
-  if (server.lines().empty()) return 0;
-  const std::string& line = server.lines().front();
-  return std::stoi(line.substr(line.rfind(':') + 1));
+  for (const std::string& line : server.lines()) {
+    if (line.rfind("metrics on", 0) == 0) return std::stoi(line.substr(line.rfind(':') + 1));
+  }
+  return 0;
 }
 
 // The page without its HTTP header.

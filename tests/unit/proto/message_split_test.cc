@@ -6,6 +6,7 @@
 
 #include <random>
 
+#include "rope/v1/admin.pb.h"
 #include "rope/v1/rotate.pb.h"
 #include "tests/support/status_matchers.h"
 
@@ -151,10 +152,23 @@ TEST(MessageSplitTest, UnknownFieldsOfAnAnswerAreSkipped) {
 }
 
 TEST(MessageSplitTest, PlannedFieldIsUnimplementedByPath) {
-  v1::RotateRequest request = SampleRequest();
-  request.mutable_tensors(1)->mutable_array()->mutable_region()->set_region_id(1);
-  EXPECT_THAT(SplitWhole(request.SerializeAsString()),
-              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("tensors[1].array.region")));
+  v1::RegisterRegionRequest request;
+  request.set_cuda_handle("handle");
+  const std::string bytes = request.SerializeAsString();
+  const std::string_view fragments[] = {bytes};
+  EXPECT_THAT(Split(Schema::Of(v1::RegisterRegionRequest::descriptor()), fragments),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("cuda_handle: got")));
+}
+
+TEST(MessageSplitTest, AttachedPayloadIsFoundLikeOneThatCame) {
+  auto split = SplitWhole(SampleRequest().SerializeAsString());
+  ASSERT_THAT(split, IsOk());
+  const size_t before = split->payloads.size();
+  v1::Array array;
+  AttachPayload({{"bytes"}, 5}, array, *split);
+  ASSERT_TRUE(HasPayload(array));
+  EXPECT_EQ(split->payloads.size(), before + 1);
+  EXPECT_EQ(PayloadOf(array, *split).fragments.front(), "bytes");
 }
 
 TEST(MessageSplitTest, WrongWireTypeIsInvalidArgument) {

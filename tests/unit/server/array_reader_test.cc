@@ -175,6 +175,41 @@ TEST(ReadTensorTest, RawIsTakenBitForBitInAnyPieces) {
   }
 }
 
+TEST(ExtentBytesTest, IsWhereTheLastElementEnds) {
+  EXPECT_EQ(*ExtentBytes(Raw(v1::DTYPE_INT64, {2, 3}, ""), "x"), 48);
+  EXPECT_EQ(*ExtentBytes(Raw(v1::DTYPE_BF16, {}, ""), "x"), 2);
+  EXPECT_EQ(*ExtentBytes(Raw(v1::DTYPE_FP8_E5M2, {5}, ""), "x"), 5);
+  v1::Array view = Raw(v1::DTYPE_FP32, {2, 3}, "");
+  view.add_strides(10);
+  view.add_strides(2);
+  EXPECT_EQ(*ExtentBytes(view, "x"), (1 + 10 + 4) * 4);
+  view.set_shape(0, 0);
+  EXPECT_EQ(*ExtentBytes(view, "x"), 0);
+}
+
+TEST(ExtentBytesTest, WhatHasNoneIsInvalid) {
+  const auto expect_invalid = [](const v1::Array& array, const char* message) {
+    EXPECT_THAT(ExtentBytes(array, "x"),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+  };
+  expect_invalid(Raw(v1::DTYPE_UNSPECIFIED, {2}, ""), "x.dtype: got");
+  expect_invalid(Raw(v1::DTYPE_FP32, {-1}, ""), "x.shape: got -1");
+  expect_invalid(Raw(v1::DTYPE_FP64, {int64_t{1} << 61}, ""), "x.shape: got [2305843009213693952]");
+  v1::Array view = Raw(v1::DTYPE_FP32, {2, 2}, "");
+  view.add_strides(1);
+  expect_invalid(view, "x.strides: got 1 strides, want 2");
+  view.add_strides(-1);
+  expect_invalid(view, "x.strides: got -1");
+  view.set_strides(1, int64_t{1} << 62);
+  expect_invalid(view, "x.strides: got [1, 4611686018427387904]");
+}
+
+TEST(ReadTensorTest, RegionsThatNobodyReadAreInvalid) {
+  v1::Array array = Raw(v1::DTYPE_FP32, {1}, "abcd");
+  array.mutable_region()->set_region_id(1);
+  ExpectInvalidTensor(array, 1, "x: got a region, want raw or numbers");
+}
+
 TEST(ReadTensorTest, OtherDTypesAreInvalid) {
   ExpectInvalidTensor(Raw(v1::DTYPE_INT32, {1}, "abcd"), 1, "x.dtype: got DTYPE_INT32");
   ExpectInvalidTensor(Raw(v1::DTYPE_FP64, {1}, "abcdefgh"), 1, "x.dtype: got DTYPE_FP64");

@@ -5,7 +5,9 @@
 
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "server/error.h"
 #include "tests/support/held_batcher.h"
 #include "tests/support/status_matchers.h"
 
@@ -198,6 +200,29 @@ TEST_F(BatcherTest, CancelledBetweenItsSlicesRunsNoMore) {
   AwaitAnswers(2);
   EXPECT_THAT(AnswerOf("large").status, StatusIs(absl::StatusCode::kCancelled, HasSubstr("")));
   EXPECT_EQ(BatchCount(), 2U);
+}
+
+TEST_F(BatcherTest, FailureOfACallThatRanInPlaceSaysSo) {
+  for (const bool in_place : {false, true}) {
+    for (const bool ran : {false, true}) {
+      Start();
+      Block();
+      auto large = MakeRequest(absl::StrCat("large", in_place, ran), 900);
+      large->in_place = in_place;
+      large->ran = ran;
+      const std::string id = large->id;
+      const auto flag = large->cancelled;
+      Enqueue(std::move(large));
+      flag->store(true);
+      Allow(1);
+      batcher_->Drain();
+      EXPECT_THAT(AnswerOf(id).status, StatusIs(absl::StatusCode::kCancelled, HasSubstr("")));
+      EXPECT_EQ(WasExecuted(AnswerOf(id).status), in_place && ran);
+      EXPECT_FALSE(WasExecuted(AnswerOf("blocker").status));
+      answer_counts_.clear();
+      batches_.clear();
+    }
+  }
 }
 
 TEST_F(BatcherTest, FailingSliceEndsItsRequestOnceAndNoOther) {

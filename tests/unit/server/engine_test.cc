@@ -6,6 +6,7 @@
 #include "server/error.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/received_request.h"
+#include "tests/support/shared_memory.h"
 #include "tests/support/status_matchers.h"
 
 namespace rope::server {
@@ -15,6 +16,7 @@ using ::rope::testing::FakeClock;
 using ::rope::testing::IsOk;
 using ::rope::testing::ReceivedRequest;
 using ::rope::testing::SetShape;
+using ::rope::testing::SharedMemory;
 using ::rope::testing::StatusIs;
 using ::testing::HasSubstr;
 
@@ -55,7 +57,10 @@ class EngineTest : public ::testing::Test {
   std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create("test", {}).value();
   Admission admission_{10, kSampleBytes};
   Batcher batcher_{Batcher::Options(), clock_, [this](absl::Span<Slice>) { ++runs_; }};
-  Engine engine_{*registry_, admission_, batcher_, clock_};
+  RegionTable regions_{{.enabled = true}};
+  BufferPool pool_{0};
+  RegionIo region_io_{regions_, pool_, limits::kMessageBytesMax};
+  Engine engine_{*registry_, admission_, batcher_, region_io_, clock_};
   int answers_ = 0;
   int runs_ = 0;
   absl::Status status_ = absl::UnknownError("not answered");
@@ -106,6 +111,37 @@ TEST_F(EngineTest, TokensWithoutBytesCount) {
   auto request = MakeRequest(empty);
   EXPECT_THAT(engine_.Submit(request), StatusIs(absl::StatusCode::kResourceExhausted,
                                                 HasSubstr("request: got 44000 bytes")));
+}
+
+TEST_F(EngineTest, ViewOfMoreThanAnybodyHasRoomForIsRefused) {
+  v1::RotateRequest view = Sample();
+  v1::Tensor& tensor = *view.mutable_tensors(0);
+  tensor.set_layout("SHD");
+  SetShape(*tensor.mutable_array(), {3, int64_t{1} << 55, 8});
+  for (const int64_t stride : {8, 0, 1}) tensor.mutable_array()->add_strides(stride);
+  auto request = MakeRequest(view);
+  EXPECT_THAT(engine_.Submit(request),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("request: got")));
+}
+
+TEST_F(EngineTest, MemoryThatIsUsedWhereItIsCostsNothing) {
+  const SharedMemory memory = SharedMemory::Memfd(4096);
+  regions_.OpenSession(7, {.local = true});
+  const auto id = regions_.RegisterMemfd(7, memory.Dup(), 4096);
+  ASSERT_THAT(id, IsOk());
+  v1::RotateRequest sent = Sample();
+  v1::Array& array = *sent.mutable_tensors(0)->mutable_array();
+  array.clear_raw();
+  array.mutable_region()->set_region_id(*id);
+  sent.mutable_output()->set_in_place(true);
+  auto request = MakeRequest(sent);
+  request->session = 7;
+  ASSERT_THAT(engine_.Submit(request), IsOk());
+  EXPECT_EQ(admission_.bytes(), 3 * limits::kTokenBytes);
+  ASSERT_THAT(regions_.Unregister(7, *id), IsOk());
+  EXPECT_EQ(regions_.statistics().bytes, 4096) << "the request holds it";
+  held_.reset();
+  EXPECT_EQ(regions_.statistics().bytes, 0);
 }
 
 TEST_F(EngineTest, DrainingServerGivesTheRequestBack) {

@@ -39,6 +39,14 @@ TEST(ShortMessageTest, LeavesShortOnesAndCutsLongOnes) {
   EXPECT_THAT(cut, EndsWith("x..."));
 }
 
+TEST(ExecutedTest, IsSaidBesideWhatWasWrong) {
+  const absl::Status status = absl::InternalError("device: gone");
+  EXPECT_FALSE(WasExecuted(status));
+  EXPECT_TRUE(WasExecuted(Executed(status)));
+  EXPECT_EQ(Executed(status).message(), "device: gone");
+  EXPECT_TRUE(WasExecuted(Prefixed("x: ", Executed(status))));
+}
+
 TEST(ShortMessageTest, CutsBetweenCharacters) {
   const auto max = static_cast<size_t>(limits::kErrorBytesMax);
   for (size_t before = 0; before < 4; ++before) {

@@ -1,0 +1,315 @@
+// Who owns shared memory and what a client that means no good, or dies, can do: to itself alone.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <limits>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/support/metrics_page.h"
+#include "tests/support/process.h"
+#include "tests/support/region_client.h"
+#include "tests/support/test_server.h"
+
+namespace rope::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+constexpr double kClose = 2e-6;
+constexpr char kVictimPath[] = "ROPE_TEST_VICTIM_PATH";
+const Sample kSample;
+
+grpc::Status Unregister(v1::RopeService::Stub& stub, uint64_t id) {
+  grpc::ClientContext context;
+  v1::UnregisterRegionRequest request;
+  request.set_region_id(id);
+  v1::UnregisterRegionResponse response;
+  return stub.UnregisterRegion(&context, request, &response);
+}
+
+std::vector<std::string> KindsListed(v1::RopeService::Stub& stub) {
+  grpc::ClientContext context;
+  v1::ListRegionsResponse response;
+  EXPECT_EQ(Text(stub.ListRegions(&context, {}, &response)), "OK");
+  std::vector<std::string> kinds;
+  for (const v1::Region& region : response.regions()) {
+    kinds.push_back(absl::StrCat(region.kind(), " ", region.byte_size()));
+  }
+  return kinds;
+}
+
+grpc::Status TryRegister(v1::RopeService::Stub& stub, const std::string& name, uint64_t offset,
+                         uint64_t bytes) {
+  grpc::ClientContext context;
+  v1::RegisterRegionRequest request;
+  request.set_shm_name(name);
+  request.set_offset(offset);
+  request.set_byte_size(bytes);
+  v1::RegisterRegionResponse response;
+  return stub.RegisterRegion(&context, request, &response);
+}
+
+v1::GetServerInfoResponse Info(v1::RopeService::Stub& stub) {
+  grpc::ClientContext context;
+  v1::GetServerInfoResponse info;
+  EXPECT_EQ(Text(stub.GetServerInfo(&context, {}, &info)), "OK");
+  return info;
+}
+
+// Rotates in place and looks whether that was right.
+bool RotatesRight(RegionClient& client, uint64_t offset = 4096) {
+  kSample.Fill(client.memory().As<float>(offset));
+  const grpc::Status status = Rotate(client.stub(), kSample.InPlace(client.id(), offset));
+  EXPECT_EQ(Text(status), "OK");
+  return status.ok() && kSample.Error(client.memory().As<float>(offset)) < kClose;
+}
+
+class RegionSessionTest : public ::testing::Test {
+ protected:
+  double Value(const char* metric) { return Scrape(MetricsPort(server_)).Value(metric); }
+  // Returns once the server has given back what is left of others.
+  void AwaitRegionBytes(double bytes) {
+    while (Value("rope_region_bytes") != bytes) {
+    }
+    EXPECT_EQ(Value("rope_region_bytes"), bytes);
+  }
+
+  const std::string path_ = TestServer::TemporaryFolder() + "/s";
+  TestServer server_{{"--enable_shared_memory", "--listen=unix:" + path_,
+                      "--metrics_listen=127.0.0.1:0", "--log_level=error"}};
+};
+
+TEST_F(RegionSessionTest, ServerSaysWhatItTakes) {
+  EXPECT_THAT(Info(*server_.NewStub()).transports(), ElementsAre("inline", "memfd", "shm"));
+  EXPECT_EQ(Info(*server_.NewStub()).shm_prefix(), "/rope_");
+}
+
+TEST_F(RegionSessionTest, RegionsAreTheirSessionsAlone) {
+  RegionClient alice(path_, 8192);
+  RegionClient bob(path_, 16384);
+  const auto carol = server_.NewStub();
+  EXPECT_NE(alice.hello().session, bob.hello().session);
+  EXPECT_THAT(KindsListed(alice.stub()), ElementsAre("memfd 8192"));
+  EXPECT_THAT(KindsListed(bob.stub()), ElementsAre("memfd 16384"));
+  EXPECT_THAT(KindsListed(*carol), ElementsAre());
+  for (v1::RopeService::Stub* const other : {&bob.stub(), carol.get()}) {
+    EXPECT_THAT(Text(Rotate(*other, kSample.InPlace(alice.id(), 0))),
+                StartsWith("5 tensors[0].array.region: got"));
+    EXPECT_THAT(Text(Unregister(*other, alice.id())), StartsWith("5 region_id: got"));
+  }
+  EXPECT_TRUE(RotatesRight(alice));
+}
+
+TEST_F(RegionSessionTest, EveryConnectionIsASession) {
+  const SharedMemory memory = SharedMemory::Posix(4096);
+  const auto first = server_.NewStub();
+  const auto second = server_.NewStub();
+  const uint64_t id = Register(*first, memory);
+  EXPECT_THAT(KindsListed(*first), ElementsAre("shm 4096"));
+  EXPECT_THAT(KindsListed(*second), ElementsAre());
+  EXPECT_NE(Register(*second, memory), id);
+}
+
+TEST_F(RegionSessionTest, RegionsGoWithTheirConnection) {
+  const SharedMemory memory = SharedMemory::Posix(8192);
+  {
+    auto stub = server_.NewStub();
+    RegionClient client(path_, 16384);
+    Register(*stub, memory);
+    EXPECT_EQ(Value("rope_regions"), 2);
+    EXPECT_EQ(Value("rope_region_bytes"), 8192 + 16384);
+  }
+  AwaitRegionBytes(0);
+  EXPECT_EQ(Value("rope_regions"), 0);
+}
+
+TEST_F(RegionSessionTest, SameObjectTwiceAlreadyExists) {
+  const SharedMemory memory = SharedMemory::Posix(8192);
+  const auto stub = server_.NewStub();
+  Register(*stub, memory);
+  EXPECT_THAT(Text(TryRegister(*stub, memory.name(), 0, 8192)), StartsWith("6 shm_name: got"));
+  EXPECT_THAT(Text(TryRegister(*stub, memory.name(), 4096, 4096)), StartsWith("6 shm_name: got"));
+  EXPECT_EQ(Value("rope_region_rejections_total"), 2);
+}
+
+TEST_F(RegionSessionTest, RegistrationsThatAreRefused) {
+  const auto stub = server_.NewStub();
+  const SharedMemory memory = SharedMemory::Posix(8192);
+  constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max();
+  EXPECT_THAT(Text(TryRegister(*stub, memory.name(), 8192, 1)), StartsWith("11 byte_size: got"));
+  EXPECT_THAT(Text(TryRegister(*stub, memory.name(), kMost, 2)), StartsWith("11 byte_size: got"));
+  EXPECT_THAT(Text(TryRegister(*stub, memory.name(), 0, 0)), StartsWith("3 byte_size: got"));
+  EXPECT_THAT(Text(TryRegister(*stub, "", 0, 1)), StartsWith("3 shm_name: got"));
+  EXPECT_THAT(Text(TryRegister(*stub, "/etc_passwd", 0, 1)), StartsWith("3 shm_name: got"));
+  EXPECT_THAT(Text(TryRegister(*stub, "/rope_../passwd", 0, 1)), StartsWith("3 shm_name: got"));
+  EXPECT_THAT(Text(TryRegister(*stub, "/rope_none", 0, 1)),
+              AllOf(StartsWith("5 shm_name: got"), Not(HasSubstr("none"))));
+  grpc::ClientContext context;
+  v1::RegisterRegionRequest cuda;
+  cuda.set_cuda_handle("x");
+  v1::RegisterRegionResponse response;
+  EXPECT_THAT(Text(stub->RegisterRegion(&context, cuda, &response)), StartsWith("12 cuda_handle"));
+}
+
+TEST_F(RegionSessionTest, UnregisteredWhileInUseIsStillThereForThatRequest) {
+  const Sample large = {.tokens = 2000, .heads = 64};
+  int right = 0;
+  for (int i = 0; i < 20; ++i) {
+    RegionClient client(path_, large.bytes());
+    large.Fill(client.memory().As<float>());
+    grpc::ClientContext context;
+    const auto stream = client.stub().RotateStream(&context);
+    ASSERT_TRUE(stream->Write(large.InPlace(client.id(), 0)));
+    ASSERT_EQ(Text(Unregister(client.stub(), client.id())), "OK");
+    v1::RotateResponse response;
+    ASSERT_TRUE(stream->Read(&response));
+    if (response.error().code() == 0) {
+      EXPECT_LT(large.Error(client.memory().As<float>()), 1e-5);
+      ++right;
+    } else {
+      EXPECT_EQ(response.error().code(), grpc::StatusCode::NOT_FOUND);  // it came after
+    }
+    EXPECT_THAT(Text(Rotate(client.stub(), large.InPlace(client.id(), 0))), StartsWith("5 "));
+    stream->WritesDone();
+    EXPECT_EQ(Text(stream->Finish()), "OK");
+  }
+  RecordProperty("right", right);
+  AwaitRegionBytes(0);
+}
+
+TEST_F(RegionSessionTest, TruncatingUnderRunningRequestsIsAStatus) {
+  const Sample large = {.tokens = 4000, .heads = 8};
+  const SharedMemory memory = SharedMemory::Posix(2 * large.bytes());
+  const auto stub = server_.NewStub();
+  const uint64_t id = Register(*stub, memory);
+  std::atomic<bool> stop = false;
+  std::thread truncater([&] {
+    while (!stop) {
+      memory.Truncate(4096);
+      memory.Truncate(2 * large.bytes());
+    }
+  });
+  int refused = 0;
+  for (int i = 0; i < 300; ++i) {
+    v1::RotateRequest request = large.Request(id, 0);
+    PlaceOutput(id, large.bytes(), request);
+    const std::string answer = Text(Rotate(*stub, i % 2 == 0 ? large.InPlace(id, 0) : request));
+    EXPECT_THAT(answer, AnyOf("OK", AllOf(StartsWith("9 "), HasSubstr("region: got"))));
+    refused += answer == "OK" ? 0 : 1;
+  }
+  stop = true;
+  truncater.join();
+  RecordProperty("refused", refused);
+  EXPECT_TRUE(Serves(*server_.NewStub()));
+}
+
+TEST_F(RegionSessionTest, MemoryThatCouldRaiseSigbusIsRefused) {
+  RegionClient unsealed(path_, SharedMemory::Memfd(4096, 0));
+  EXPECT_EQ(unsealed.hello().code, absl::StatusCode::kFailedPrecondition);
+  RegionClient posix(path_, SharedMemory::Posix(4096));
+  EXPECT_EQ(posix.hello().code, absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(Serves(unsealed.stub())) << "it goes on as a plain connection";
+  EXPECT_THAT(Text(Rotate(unsealed.stub(), kSample.InPlace(1, 0))), StartsWith("5 "));
+}
+
+TEST_F(RegionSessionTest, GarbageAndSilenceHoldUpNobody) {
+  std::vector<proto::FileDescriptor> silent;
+  for (int i = 0; i < 200; ++i) silent.push_back(ConnectUnix(path_));
+  for (size_t i = 0; i < 50; ++i) EXPECT_EQ(send(silent[i].get(), "RoPEmem1", 8, 0), 8);
+  const std::string garbage(32, 'R');
+  for (size_t i = 50; i < 100; ++i) EXPECT_EQ(send(silent[i].get(), garbage.data(), 32, 0), 32);
+  for (int i = 0; i < 10; ++i) {
+    RegionClient client(path_, 8192);
+    EXPECT_TRUE(RotatesRight(client));
+  }
+  for (size_t i = 50; i < 100; ++i) {
+    char byte = 0;
+    EXPECT_LE(recv(silent[i].get(), &byte, 1, 0), 0) << "garbage is no connection";
+  }
+}
+
+// Not a test by itself: what the process is that the next test kills.
+TEST(Victim, DISABLED_RotatesUntilItIsKilled) {
+  const char* const path = std::getenv(kVictimPath);
+  ASSERT_NE(path, nullptr);
+  const Sample large = {.tokens = 8000, .heads = 64};
+  RegionClient client(path, 2 * large.bytes());
+  v1::RotateRequest beside = large.Request(client.id(), 0);
+  PlaceOutput(client.id(), large.bytes(), beside);
+  grpc::ClientContext context;
+  const auto stream = client.stub().RotateStream(&context);
+  v1::RotateResponse response;
+  for (int i = 0;; ++i) {
+    stream->Write(large.InPlace(client.id(), 0));
+    stream->Write(beside);
+    if (i > 0 && !stream->Read(&response)) return;
+    if (i == 2) {
+      std::printf("rotating\n");
+      std::fflush(stdout);
+    }
+  }
+}
+
+TEST_F(RegionSessionTest, KilledClientLosesItsRegionsAndHurtsNobody) {
+  setenv(kVictimPath, path_.c_str(), 1);
+  RegionClient bystander(path_, 16384);
+  for (int i = 0; i < 10; ++i) {
+    Process victim(
+        {"/proc/self/exe", "--gtest_also_run_disabled_tests", "--gtest_filter=Victim.*"});
+    std::string line = victim.ReadLine();
+    while (!line.empty() && line != "rotating") line = victim.ReadLine();
+    ASSERT_EQ(line, "rotating");
+    for (int j = 0; j < i; ++j) EXPECT_TRUE(RotatesRight(bystander));  // kill it ever later
+    victim.Signal(SIGKILL);
+    EXPECT_EQ(victim.Wait(), -SIGKILL);
+    EXPECT_TRUE(RotatesRight(bystander));
+    AwaitRegionBytes(16384);
+  }
+  EXPECT_EQ(Value("rope_requests_in_flight"), 0);
+}
+
+TEST(RegionsOffTest, SharedMemoryIsOffByDefault) {
+  const std::string path = TestServer::TemporaryFolder() + "/s";
+  TestServer server({"--listen=unix:" + path});
+  RegionClient client(path, 4096);
+  EXPECT_EQ(client.hello().code, absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(client.hello().region_id, 0u);
+  EXPECT_TRUE(Serves(client.stub()));
+  const auto stub = server.NewStub();
+  EXPECT_THAT(Info(*stub).transports(), ElementsAre("inline"));
+  EXPECT_EQ(Info(*stub).shm_prefix(), "");
+  EXPECT_THAT(Text(Rotate(*stub, kSample.InPlace(1, 0))),
+              AllOf(StartsWith("9 tensors[0].array.region"), HasSubstr("--enable_shared_memory")));
+  EXPECT_THAT(Text(TryRegister(*stub, "/rope_a", 0, 1)),
+              AllOf(StartsWith("9 "), HasSubstr("--enable_shared_memory")));
+  EXPECT_THAT(KindsListed(*stub), ElementsAre());
+}
+
+TEST(RegionQuotaTest, FlagsBoundWhatIsRegistered) {
+  const std::string path = TestServer::TemporaryFolder() + "/s";
+  TestServer server({"--enable_shared_memory", "--listen=unix:" + path, "--shm_prefix=/rope_test_",
+                     "--shared_memory_bytes=12288", "--session_memory_bytes=8192"});
+  RegionClient first(path, 8192);
+  EXPECT_EQ(first.hello().code, absl::StatusCode::kOk);
+  EXPECT_EQ(RegionClient(path, 8193).hello().code, absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(RegionClient(path, 8192).hello().code, absl::StatusCode::kResourceExhausted);
+  RegionClient second(path, 4096);
+  EXPECT_EQ(second.hello().code, absl::StatusCode::kOk);
+  EXPECT_THAT(Text(TryRegister(*server.NewStub(), "/rope_else", 0, 1)), StartsWith("3 "));
+  EXPECT_EQ(Info(*server.NewStub()).shm_prefix(), "/rope_test_");
+}
+
+}  // namespace
+}  // namespace rope::testing

@@ -1,0 +1,364 @@
+// Tensors in memory that client and server share.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "tests/support/region_client.h"
+#include "tests/support/test_server.h"
+
+namespace rope::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr double kClose = 2e-6;
+constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max();
+
+class RegionTest : public ::testing::Test {
+ protected:
+  // Where requests have their tensor, and where a second one is.
+  static constexpr uint64_t kHere = 4096;
+  static constexpr uint64_t kThere = 65536;
+
+  const std::string path_ = TestServer::TemporaryFolder() + "/s";
+  TestServer server_{{"--enable_shared_memory", "--listen=unix:" + path_}};
+  RegionClient client_{path_};
+  const Sample sample_;
+};
+
+TEST_F(RegionTest, MemfdTensorIsRotatedInPlace) {
+  sample_.Fill(client_.memory().As<float>(kHere));
+  v1::RotateResponse response;
+  ASSERT_EQ(Text(Rotate(client_.stub(), sample_.InPlace(client_.id(), kHere), &response)), "OK");
+  EXPECT_LT(sample_.Error(client_.memory().As<float>(kHere)), kClose);
+  const v1::Array& array = response.tensors(0).array();
+  EXPECT_EQ(array.region().region_id(), client_.id());
+  EXPECT_EQ(array.region().offset(), kHere);
+  EXPECT_THAT(array.shape(), ElementsAre(3, 2, 8));
+  EXPECT_EQ(array.raw(), "");
+  EXPECT_EQ(array.numbers_size(), 0);
+  const char* const bytes = client_.memory().data();
+  EXPECT_TRUE(std::all_of(bytes, bytes + kHere, [](char c) { return c == 0; }));
+  const char* const after = bytes + kHere + sample_.bytes();
+  EXPECT_TRUE(std::all_of(after, bytes + client_.memory().bytes(), [](char c) { return c == 0; }));
+}
+
+TEST_F(RegionTest, TensorOfManySlicesIsRotatedInPlaceOnce) {
+  const Sample large = {.tokens = 20000, .heads = 64};  // 41 MB, cut into slices of 8 MiB
+  RegionClient client(path_, large.bytes() + 64);
+  large.Fill(client.memory().As<float>(64));
+  ASSERT_EQ(Text(Rotate(client.stub(), large.InPlace(client.id(), 64))), "OK");
+  EXPECT_LT(large.Error(client.memory().As<float>(64)), 1e-5);
+}
+
+TEST_F(RegionTest, SeveralTensorsOfOneRegion) {
+  v1::RotateRequest request = sample_.InPlace(client_.id(), kHere);
+  sample_.AddTensor(client_.id(), kHere + sample_.bytes(), request);  // side by side
+  sample_.Fill(client_.memory().As<float>(kHere));
+  sample_.Fill(client_.memory().As<float>(kHere + sample_.bytes()));
+  ASSERT_EQ(Text(Rotate(client_.stub(), request)), "OK");
+  EXPECT_LT(sample_.Error(client_.memory().As<float>(kHere)), kClose);
+  EXPECT_LT(sample_.Error(client_.memory().As<float>(kHere + sample_.bytes())), kClose);
+}
+
+TEST_F(RegionTest, OutputGoesToItsPlaceAndLeavesTheInput) {
+  sample_.Fill(client_.memory().As<float>(kHere));
+  v1::RotateRequest request = sample_.Request(client_.id(), kHere);
+  PlaceOutput(client_.id(), kThere + 2, request);  // any alignment
+  v1::RotateResponse response;
+  ASSERT_EQ(Text(Rotate(client_.stub(), request, &response)), "OK");
+  std::vector<float> output(static_cast<size_t>(sample_.elements()));
+  std::memcpy(output.data(), client_.memory().data() + kThere + 2, sample_.bytes());
+  EXPECT_LT(sample_.Error(output.data()), kClose);
+  const std::vector<float> input = sample_.Input();
+  EXPECT_EQ(std::memcmp(client_.memory().data() + kHere, input.data(), sample_.bytes()), 0);
+  EXPECT_EQ(response.tensors(0).array().region().offset(), kThere + 2);
+}
+
+TEST_F(RegionTest, RegionsMixWithBytesInTheMessage) {
+  sample_.Fill(client_.memory().As<float>(kHere));
+  v1::RotateResponse response;
+  // From a region into the answer.
+  ASSERT_EQ(Text(Rotate(client_.stub(), sample_.Request(client_.id(), kHere), &response)), "OK");
+  ASSERT_EQ(response.tensors(0).array().raw().size(), sample_.bytes());
+  EXPECT_LT(sample_.Error(reinterpret_cast<const float*>(response.tensors(0).array().raw().data())),
+            kClose);
+  // From the message into a region.
+  v1::RotateRequest request = sample_.Request(client_.id(), kHere);
+  v1::Array& array = *request.mutable_tensors(0)->mutable_array();
+  array.clear_region();
+  array.set_raw(client_.memory().data() + kHere, sample_.bytes());
+  PlaceOutput(client_.id(), kHere, request);
+  ASSERT_EQ(Text(Rotate(client_.stub(), request)), "OK");
+  EXPECT_LT(sample_.Error(client_.memory().As<float>(kHere)), kClose);
+}
+
+// Heads of 8 channels, 10 apart; what lies between stays as it is.
+class Strided {
+ public:
+  static constexpr int64_t kHead = 10;
+  explicit Strided(const Sample& sample) : sample_(sample) {}
+
+  std::vector<int64_t> strides() const { return {sample_.heads * kHead, kHead, 1}; }
+  void Scatter(const std::vector<float>& values, float* out) const {
+    for (int64_t i = 0; i < sample_.elements(); ++i) {
+      out[i / Sample::kHeadDim * kHead + i % Sample::kHeadDim] = values[static_cast<size_t>(i)];
+    }
+    for (int64_t row = 0; row + 1 < sample_.tokens * sample_.heads; ++row) {
+      out[row * kHead + 8] = out[row * kHead + 9] = 77;
+    }
+  }
+  std::vector<float> Gather(const float* from) const {
+    std::vector<float> values;
+    for (int64_t i = 0; i < sample_.elements(); ++i) {
+      values.push_back(from[i / Sample::kHeadDim * kHead + i % Sample::kHeadDim]);
+    }
+    for (int64_t row = 0; row + 1 < sample_.tokens * sample_.heads; ++row) {
+      EXPECT_EQ(from[row * kHead + 8], 77);
+      EXPECT_EQ(from[row * kHead + 9], 77);
+    }
+    return values;
+  }
+
+ private:
+  const Sample& sample_;
+};
+
+TEST_F(RegionTest, StridedTensorIsRotatedInPlace) {
+  const Strided strided(sample_);
+  const SharedMemory posix = SharedMemory::Posix(1 << 20);
+  const std::pair<const SharedMemory*, uint64_t> regions[] = {
+      {&client_.memory(), client_.id()}, {&posix, Register(client_.stub(), posix)}};
+  for (const auto& [memory, id] : regions) {
+    float* const data = memory->As<float>(kHere);
+    strided.Scatter(sample_.Input(), data);
+    v1::RotateRequest request = sample_.InPlace(id, kHere);
+    for (const int64_t stride : strided.strides()) {
+      request.mutable_tensors(0)->mutable_array()->add_strides(stride);
+    }
+    v1::RotateResponse response;
+    ASSERT_EQ(Text(Rotate(client_.stub(), request, &response)), "OK");
+    EXPECT_LT(sample_.Error(strided.Gather(data).data()), kClose);
+    EXPECT_THAT(response.tensors(0).array().strides(), ElementsAre(20, 10, 1));
+  }
+}
+
+TEST_F(RegionTest, OutputTakesStridesAndAnotherOrderOfAxes) {
+  const SharedMemory posix = SharedMemory::Posix(1 << 20);
+  const std::pair<const SharedMemory*, uint64_t> regions[] = {
+      {&client_.memory(), client_.id()}, {&posix, Register(client_.stub(), posix)}};
+  for (const auto& [memory, id] : regions) {
+    sample_.Fill(memory->As<float>(kHere));
+    v1::RotateRequest request = sample_.Request(id, kHere);
+    request.mutable_output()->add_layouts("HSD");
+    v1::Strides& strides = *request.mutable_output()->add_strides();
+    for (const int64_t stride : {100, 10, 1}) strides.add_values(stride);
+    PlaceOutput(id, kThere, request);
+    v1::RotateResponse response;
+    ASSERT_EQ(Text(Rotate(client_.stub(), request, &response)), "OK");
+    EXPECT_EQ(response.tensors(0).layout(), "HSD");
+    EXPECT_THAT(response.tensors(0).array().strides(), ElementsAre(100, 10, 1));
+    const float* const out = memory->As<float>(kThere);
+    std::vector<float> packed;
+    for (int64_t i = 0; i < sample_.elements(); ++i) {
+      packed.push_back(out[i / 8 % 2 * 100 + i / 16 * 10 + i % 8]);
+    }
+    EXPECT_LT(sample_.Error(packed.data()), kClose);
+    EXPECT_EQ(out[8], 0);
+    EXPECT_EQ(out[30], 0);
+  }
+}
+
+TEST_F(RegionTest, PositionsOfARegionAreCheckedWhereTheServerHasThem) {
+  auto* const positions = client_.memory().As<int64_t>(kThere);
+  v1::RotateRequest request = sample_.InPlace(client_.id(), kHere);
+  v1::Array& ids = *request.mutable_positions()->mutable_position_ids();
+  request.mutable_positions()->clear_start();
+  ids.set_dtype(v1::DTYPE_INT64);
+  ids.add_shape(3);
+  ids.mutable_region()->set_region_id(client_.id());
+  ids.mutable_region()->set_offset(kThere);
+  for (int64_t t = 0; t < 3; ++t) positions[t] = sample_.start + t;
+  sample_.Fill(client_.memory().As<float>(kHere));
+  ASSERT_EQ(Text(Rotate(client_.stub(), request)), "OK");
+  EXPECT_LT(sample_.Error(client_.memory().As<float>(kHere)), kClose);
+  positions[2] = -1;
+  EXPECT_THAT(Text(Rotate(client_.stub(), request)), StartsWith("3 positions.position_ids"));
+  positions[2] = (int64_t{1} << 30) + 1;
+  EXPECT_THAT(Text(Rotate(client_.stub(), request)), StartsWith("11 positions.position_ids"));
+  ids.mutable_region()->set_offset(client_.memory().bytes() - 23);
+  EXPECT_THAT(Text(Rotate(client_.stub(), request)),
+              StartsWith("11 positions.position_ids.region: got 24 bytes from offset 1048553"));
+}
+
+TEST_F(RegionTest, StreamRotatesInPlace) {
+  grpc::ClientContext context;
+  const auto stream = client_.stub().RotateStream(&context);
+  constexpr int kRequests = 100;
+  for (int i = 0; i < kRequests; ++i) {
+    sample_.Fill(client_.memory().As<float>(kHere + i * sample_.bytes()));
+    ASSERT_TRUE(stream->Write(sample_.InPlace(client_.id(), kHere + i * sample_.bytes())));
+  }
+  v1::RotateResponse response;
+  for (int i = 0; i < kRequests; ++i) {
+    ASSERT_TRUE(stream->Read(&response));
+    EXPECT_EQ(response.error().message(), "");
+  }
+  for (int i = 0; i < kRequests; ++i) {
+    EXPECT_LT(sample_.Error(client_.memory().As<float>(kHere + i * sample_.bytes())), kClose);
+  }
+  ASSERT_TRUE(stream->Write(sample_.InPlace(client_.id() + 1, kHere)));
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_EQ(response.error().code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_FALSE(response.error().executed());
+  stream->WritesDone();
+  EXPECT_EQ(Text(stream->Finish()), "OK");
+}
+
+TEST_F(RegionTest, SpansPastTheRegionAreOutOfRange) {
+  const uint64_t bytes = client_.memory().bytes();
+  for (const uint64_t offset : {bytes, bytes - sample_.bytes() + 1, kMost, kMost - 100}) {
+    EXPECT_THAT(Text(Rotate(client_.stub(), sample_.InPlace(client_.id(), offset))),
+                StartsWith("11 tensors[0].array.region: got 192 bytes from offset"));
+    v1::RotateRequest request = sample_.Request(client_.id(), kHere);
+    PlaceOutput(client_.id(), offset, request);
+    EXPECT_THAT(Text(Rotate(client_.stub(), request)),
+                StartsWith("11 output.regions[0]: got 192 bytes from offset"));
+  }
+  sample_.Fill(client_.memory().As<float>(bytes - sample_.bytes()));
+  EXPECT_EQ(Text(Rotate(client_.stub(), sample_.InPlace(client_.id(), bytes - sample_.bytes()))),
+            "OK");
+  v1::RotateRequest huge = sample_.InPlace(client_.id(), 8);
+  huge.mutable_tensors(0)->mutable_array()->set_shape(0, int64_t{1} << 62);
+  EXPECT_THAT(Text(Rotate(client_.stub(), huge)), StartsWith("3 tensors[0].array.shape: got"));
+  huge.mutable_tensors(0)->mutable_array()->set_shape(0, 3);
+  for (const int64_t stride : {int64_t{1} << 62, int64_t{8}, int64_t{1}}) {
+    huge.mutable_tensors(0)->mutable_array()->add_strides(stride);
+  }
+  EXPECT_THAT(Text(Rotate(client_.stub(), huge)), StartsWith("3 tensors[0].array.strides: got"));
+}
+
+TEST_F(RegionTest, OverlapsAreInvalid) {
+  v1::RotateRequest shifted = sample_.Request(client_.id(), kHere);
+  PlaceOutput(client_.id(), kHere + 4, shifted);
+  EXPECT_THAT(Text(Rotate(client_.stub(), shifted)),
+              StartsWith("3 output of tensors[0]: got a place that overlaps the input tensors[0]"));
+  v1::RotateRequest both = sample_.Request(client_.id(), kHere);
+  sample_.AddTensor(client_.id(), kThere, both);
+  PlaceOutput(client_.id(), kHere, both);
+  PlaceOutput(client_.id(), kHere + sample_.bytes() - 1, both);
+  EXPECT_THAT(Text(Rotate(client_.stub(), both)),
+              StartsWith("3 output of tensors[1]: got a place that overlaps the output"));
+  v1::RotateRequest crossed = sample_.Request(client_.id(), kHere);
+  sample_.AddTensor(client_.id(), kThere, crossed);
+  PlaceOutput(client_.id(), kThere, crossed);
+  PlaceOutput(client_.id(), kHere, crossed);
+  EXPECT_THAT(Text(Rotate(client_.stub(), crossed)),
+              StartsWith("3 output of tensors[0]: got a place that overlaps the input tensors[1]"));
+  v1::RotateRequest twice = sample_.InPlace(client_.id(), kHere);
+  sample_.AddTensor(client_.id(), kHere, twice);
+  EXPECT_THAT(Text(Rotate(client_.stub(), twice)), StartsWith("3 output of tensors[0]: got"));
+  v1::RotateRequest turned = sample_.Request(client_.id(), kHere);
+  turned.mutable_output()->add_layouts("HSD");
+  PlaceOutput(client_.id(), kHere, turned);
+  EXPECT_THAT(Text(Rotate(client_.stub(), turned)), HasSubstr("overlaps the input tensors[0]"));
+  v1::RotateRequest itself = sample_.InPlace(client_.id(), kHere);
+  for (const int64_t stride : {0, 8, 1}) {
+    itself.mutable_tensors(0)->mutable_array()->add_strides(stride);
+  }
+  EXPECT_THAT(Text(Rotate(client_.stub(), itself)),
+              StartsWith("3 tensors[0].array.strides: got elements that share a place"));
+  v1::RotateRequest exact = sample_.Request(client_.id(), kHere);
+  PlaceOutput(client_.id(), kHere, exact);
+  sample_.Fill(client_.memory().As<float>(kHere));
+  EXPECT_EQ(Text(Rotate(client_.stub(), exact)), "OK");
+  EXPECT_LT(sample_.Error(client_.memory().As<float>(kHere)), kClose);
+}
+
+TEST_F(RegionTest, ContradictionsAreInvalid) {
+  const auto refused = [&](const char* want, auto change) {
+    v1::RotateRequest request = sample_.InPlace(client_.id(), kHere);
+    change(request);
+    EXPECT_THAT(Text(Rotate(client_.stub(), request)), StartsWith(want));
+  };
+  refused("3 tensors[0].array: got a region beside raw or numbers",
+          [](auto& r) { r.mutable_tensors(0)->mutable_array()->add_numbers(1); });
+  refused("3 tensors[0].array.dtype: got",
+          [](auto& r) { r.mutable_tensors(0)->mutable_array()->clear_dtype(); });
+  refused("3 output: got in_place and regions", [&](auto& r) { PlaceOutput(1, 0, r); });
+  refused("3 output.in_place: got another layout",
+          [](auto& r) { r.mutable_output()->add_layouts("HSD"); });
+  refused("3 output.in_place: got another output.dtype",
+          [](auto& r) { r.mutable_output()->set_dtype(v1::DTYPE_BF16); });
+  refused("3 output.in_place: got tensors[0] outside a region", [&](auto& r) {
+    r.mutable_tensors(0)->mutable_array()->clear_region();
+    r.mutable_tensors(0)->mutable_array()->set_raw(std::string(sample_.bytes(), 0));
+  });
+  refused("3 output.strides: got",
+          [](auto& r) { r.mutable_output()->add_strides()->add_values(1); });
+  refused("3 output.regions: got 2, want 1", [&](auto& r) {
+    r.mutable_output()->set_in_place(false);
+    PlaceOutput(client_.id(), 0, r);
+    PlaceOutput(client_.id(), kThere, r);
+  });
+  refused("3 output.strides[0]: got 2 for D", [&](auto& r) {
+    r.mutable_output()->set_in_place(false);
+    PlaceOutput(client_.id(), kThere, r);
+    v1::Strides& strides = *r.mutable_output()->add_strides();
+    for (const int64_t stride : {64, 32, 2}) strides.add_values(stride);
+  });
+  refused("3 rope.config.inv_freq: got a region", [](auto& r) {
+    r.mutable_rope()->mutable_config()->mutable_inv_freq()->mutable_region()->set_region_id(1);
+  });
+}
+
+TEST_F(RegionTest, PosixMemoryOverTcpGoesBothWays) {
+  const SharedMemory memory = SharedMemory::Posix(1 << 20);
+  const auto stub = server_.NewStub();
+  const uint64_t id = Register(*stub, memory);
+  sample_.Fill(memory.As<float>(kHere));
+  ASSERT_EQ(Text(Rotate(*stub, sample_.InPlace(id, kHere))), "OK");
+  EXPECT_LT(sample_.Error(memory.As<float>(kHere)), kClose);
+  const Sample large = {.tokens = 20000};
+  RegionClient other(path_, 4096);
+  const SharedMemory wide = SharedMemory::Posix(large.bytes() * 2);
+  const uint64_t wide_id = Register(*stub, wide);
+  large.Fill(wide.As<float>());
+  v1::RotateRequest request = large.Request(wide_id, 0);
+  PlaceOutput(wide_id, large.bytes(), request);
+  ASSERT_EQ(Text(Rotate(*stub, request)), "OK");
+  EXPECT_LT(large.Error(wide.As<float>(large.bytes())), 1e-5);
+}
+
+TEST_F(RegionTest, MoreThanAMessageMayHoldIsNotCopied) {
+  TestServer server({"--enable_shared_memory", "--max_message_bytes=1048576"});
+  const Sample large = {.tokens = 20000};
+  const SharedMemory memory = SharedMemory::Posix(large.bytes());
+  const auto stub = server.NewStub();
+  EXPECT_THAT(Text(Rotate(*stub, large.InPlace(Register(*stub, memory), 0))),
+              AllOf(StartsWith("8 tensors[0].array.region"), HasSubstr("--max_message_bytes")));
+}
+
+TEST_F(RegionTest, TruncatedPosixObjectIsAPrecondition) {
+  const SharedMemory memory = SharedMemory::Posix(1 << 20);
+  const uint64_t id = Register(client_.stub(), memory);
+  v1::RotateRequest into = sample_.Request(client_.id(), kHere);
+  PlaceOutput(id, kThere, into);
+  memory.Truncate(kThere);
+  EXPECT_THAT(
+      Text(Rotate(client_.stub(), sample_.InPlace(id, kThere))),
+      StartsWith("9 tensors[0].array.region: region: got a shared memory object that ends"));
+  EXPECT_THAT(Text(Rotate(client_.stub(), into)), StartsWith("9 region: got"));
+  memory.Truncate(1 << 20);
+  EXPECT_EQ(Text(Rotate(client_.stub(), into)), "OK");
+}
+
+}  // namespace
+}  // namespace rope::testing

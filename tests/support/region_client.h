@@ -1,0 +1,178 @@
+// A client that shares memory with a server, as its protocol says and without the client library; and
+// tensors in that memory with the answer that is right for them.
+//
+// Threading:  Confined to one thread.
+#ifndef ROPE_TESTS_SUPPORT_REGION_CLIENT_H_
+#define ROPE_TESTS_SUPPORT_REGION_CLIENT_H_
+
+#include <fcntl.h>
+#include <grpcpp/create_channel_posix.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "proto/error_details.h"
+#include "proto/hello.h"
+#include "rope/v1/rope_service.grpc.pb.h"
+#include "tests/support/shared_memory.h"
+
+namespace rope::testing {
+
+inline proto::FileDescriptor ConnectUnix(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  proto::FileDescriptor client(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(connect(client.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  return client;
+}
+
+// A connection whose memfd is registered.
+class RegionClient {
+ public:
+  explicit RegionClient(const std::string& path, size_t bytes = 1 << 20)
+      : RegionClient(path, SharedMemory::Memfd(bytes)) {}
+  RegionClient(const std::string& path, SharedMemory memory) : memory_(std::move(memory)) {
+    proto::FileDescriptor connection = ConnectUnix(path);
+    auto hello = proto::ExchangeHello(connection.get(), {memory_.bytes()}, memory_.fd());
+    EXPECT_TRUE(hello.ok()) << hello.status();
+    hello_ = hello.value_or(proto::ServerHello());
+    fcntl(connection.get(), F_SETFL, O_NONBLOCK);
+    stub_ = v1::RopeService::NewStub(
+        grpc::CreateInsecureChannelFromFd("regions", connection.release()));
+  }
+
+  const SharedMemory& memory() const { return memory_; }
+  const proto::ServerHello& hello() const { return hello_; }
+  uint64_t id() const { return hello_.region_id; }
+  v1::RopeService::Stub& stub() { return *stub_; }
+
+ private:
+  SharedMemory memory_;
+  proto::ServerHello hello_;
+  std::unique_ptr<v1::RopeService::Stub> stub_;
+};
+
+// What a call answered, short: "OK", or the code's number and message.
+inline std::string Text(const grpc::Status& status) {
+  return status.ok() ? "OK" : absl::StrCat(status.error_code(), " ", status.error_message());
+}
+
+// Whether the server says that a failed call may have changed the memory.
+inline bool Executed(const grpc::Status& status) {
+  const auto error = proto::DecodeStatusDetails(status.error_details());
+  return error.has_value() && error->executed();
+}
+
+inline grpc::Status Rotate(v1::RopeService::Stub& stub, const v1::RotateRequest& request,
+                           v1::RotateResponse* response = nullptr) {
+  grpc::ClientContext context;
+  v1::RotateResponse ignored;
+  return stub.Rotate(&context, request, response != nullptr ? response : &ignored);
+}
+
+// Registers a POSIX object whole; 0 where it is refused.
+inline uint64_t Register(v1::RopeService::Stub& stub, const SharedMemory& memory) {
+  grpc::ClientContext context;
+  v1::RegisterRegionRequest request;
+  request.set_shm_name(memory.name());
+  request.set_byte_size(memory.bytes());
+  v1::RegisterRegionResponse response;
+  const grpc::Status status = stub.RegisterRegion(&context, request, &response);
+  EXPECT_EQ(Text(status), "OK");
+  return response.region_id();
+}
+
+// [tokens, heads, 8] in fp32, half pairing, theta 10000, at positions from `start`.
+struct Sample {
+  static constexpr int64_t kHeadDim = 8;
+  int64_t tokens = 3;
+  int64_t heads = 2;
+  int64_t start = 5;
+
+  int64_t elements() const { return tokens * heads * kHeadDim; }
+  uint64_t bytes() const { return static_cast<uint64_t>(elements()) * sizeof(float); }
+  static float Value(int64_t i) { return static_cast<float>(i % 97) / 16 - 3; }
+
+  std::vector<float> Input() const {
+    std::vector<float> values;
+    for (int64_t i = 0; i < elements(); ++i) values.push_back(Value(i));
+    return values;
+  }
+  void Fill(float* out) const {
+    const std::vector<float> input = Input();
+    std::memcpy(out, input.data(), bytes());
+  }
+
+  // In double, rounded once.
+  std::vector<float> Rotated() const {
+    std::vector<float> result = Input();
+    constexpr int64_t kHalf = kHeadDim / 2;
+    for (int64_t row = 0; row < tokens * heads; ++row) {
+      float* const x = result.data() + row * kHeadDim;
+      for (int64_t i = 0; i < kHalf; ++i) {
+        const double angle = static_cast<double>(start + row / heads) *
+                             std::pow(10000.0, -static_cast<double>(i) / kHalf);
+        const double a = x[i];
+        const double b = x[i + kHalf];
+        x[i] = static_cast<float>(a * std::cos(angle) - b * std::sin(angle));
+        x[i + kHalf] = static_cast<float>(b * std::cos(angle) + a * std::sin(angle));
+      }
+    }
+    return result;
+  }
+  // The largest difference of `values` to Rotated().
+  double Error(const float* values) const {
+    const std::vector<float> want = Rotated();
+    double error = 0;
+    for (size_t i = 0; i < want.size(); ++i) {
+      const double difference = std::fabs(static_cast<double>(values[i]) - want[i]);
+      if (!(difference <= error)) error = difference;
+    }
+    return error;
+  }
+
+  void AddTensor(uint64_t region, uint64_t offset, v1::RotateRequest& request) const {
+    v1::Tensor& tensor = *request.add_tensors();
+    tensor.set_role(v1::ROLE_Q);
+    tensor.set_layout("SHD");
+    v1::Array& array = *tensor.mutable_array();
+    array.set_dtype(v1::DTYPE_FP32);
+    for (const int64_t length : {tokens, heads, kHeadDim}) array.add_shape(length);
+    array.mutable_region()->set_region_id(region);
+    array.mutable_region()->set_offset(offset);
+  }
+  // The tensor at `offset` of the region.
+  v1::RotateRequest Request(uint64_t region, uint64_t offset) const {
+    v1::RotateRequest request;
+    request.mutable_rope()->mutable_config()->set_head_dim(kHeadDim);
+    request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
+    request.mutable_positions()->set_start(start);
+    AddTensor(region, offset, request);
+    return request;
+  }
+  v1::RotateRequest InPlace(uint64_t region, uint64_t offset) const {
+    v1::RotateRequest request = Request(region, offset);
+    request.mutable_output()->set_in_place(true);
+    return request;
+  }
+};
+
+inline void PlaceOutput(uint64_t region, uint64_t offset, v1::RotateRequest& request) {
+  v1::RegionSpan& span = *request.mutable_output()->add_regions();
+  span.set_region_id(region);
+  span.set_offset(offset);
+}
+
+}  // namespace rope::testing
+
+#endif  // ROPE_TESTS_SUPPORT_REGION_CLIENT_H_
