@@ -11,7 +11,8 @@ namespace rope::server {
 namespace {
 
 // Of the server's memory: what comes in and what goes out, each counted as the larger of them, but
-// for what is used where the client has it. A view may stand for more elements than anybody has room for.
+// for what is used where the client has it. A view may stand for more elements than anybody has
+// room for.
 int64_t HeldBytes(const Request& request) {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 4;
   const Plan& plan = request.plan;

@@ -3,7 +3,8 @@
 // Threading:  Thread-safe.
 // Ownership:  Submit takes the request if and only if it returns OK; `done` then runs exactly once,
 //             on any thread, possibly before Submit returns.
-// Errors:     As RegionIo, Validate, Admission and Batcher. Nothing is reserved before it has been validated.
+// Errors:     As RegionIo, Validate, Admission and Batcher. Nothing is reserved before it has been
+//             validated.
 #ifndef ROPE_SERVER_ENGINE_H_
 #define ROPE_SERVER_ENGINE_H_
 

@@ -4,9 +4,9 @@
 // Threading:  Thread-safe; Run may be called from several threads for different requests.
 // Ownership:  Slices and their requests stay the caller's. Outputs are written to their place in a
 //             memory region, or into buffers of the pool that the requests then own.
-// Errors:     A POSIX object that shrank fails the slice that would write to it (FAILED_PRECONDITION).
-//             Each slice gets its own status: an error of its tables fails it alone; an error of
-//             the device fails the batch.
+// Errors:     Each slice gets its own status: an error of its tables fails it alone, and so does a
+//             POSIX object that shrank (FAILED_PRECONDITION); an error of the device fails the
+//             batch.
 #ifndef ROPE_SERVER_EXECUTOR_H_
 #define ROPE_SERVER_EXECUTOR_H_
 

@@ -57,7 +57,9 @@ HelloReader::Next HelloReader::Take(int socket) {
     for (size_t i = 0; i < count; ++i) {
       int fd = -1;
       std::memcpy(&fd, CMSG_DATA(part_of) + i * sizeof(int), sizeof(int));
-      descriptors_.emplace_back(fd);
+      proto::FileDescriptor came(fd);
+      if (descriptor_.ok()) too_many_ = true;  // and closed at once: nobody fills our table
+      if (!descriptor_.ok()) descriptor_ = std::move(came);
     }
   }
   if ((message.msg_flags & MSG_CTRUNC) != 0) too_many_ = true;
@@ -67,8 +69,8 @@ HelloReader::Next HelloReader::Take(int socket) {
 }
 
 absl::StatusOr<proto::FileDescriptor> HelloReader::TakeDescriptor() {
-  if (descriptors_.size() == 1 && !too_many_) return std::move(descriptors_.front());
-  return InvalidField("hello", descriptors_.empty() ? "no descriptor" : "several descriptors",
+  if (descriptor_.ok() && !too_many_) return std::move(descriptor_);
+  return InvalidField("hello", descriptor_.ok() ? "several descriptors" : "no descriptor",
                       "exactly one");
 }
 

@@ -2,13 +2,12 @@
 // (proto/hello.h), or the beginning of something else, which stays in the socket.
 //
 // Threading:  Confined to one thread. Never blocks.
-// Ownership:  The socket stays the caller's; owns descriptors that came until they are taken.
-// Limits:     Takes 32 bytes and two descriptors at most; the system closes what is more.
+// Ownership:  The socket stays the caller's; owns the descriptor that came until it is taken.
+// Limits:     Takes 32 bytes and keeps one descriptor; others are closed as they come.
 #ifndef ROPE_SERVER_HELLO_READER_H_
 #define ROPE_SERVER_HELLO_READER_H_
 
 #include <cstddef>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "proto/file_descriptor.h"
@@ -34,12 +33,12 @@ class HelloReader {
 
  private:
   Next Look(int socket, bool hello) const;
-  // Appends to bytes_ and descriptors_.
+  // Appends to bytes_ and keeps the first descriptor.
   Next Take(int socket);
 
   proto::HelloBytes bytes_ = {};
   size_t have_ = 0;
-  std::vector<proto::FileDescriptor> descriptors_;
+  proto::FileDescriptor descriptor_;
   bool too_many_ = false;
 };
 

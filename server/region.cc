@@ -58,6 +58,14 @@ absl::Status CheckMemfd(int file, uint64_t bytes, struct stat& about) {
   return absl::OkStatus();
 }
 
+// Where the system promises no more memory than it has, touching a page that is not there yet may
+// fail; and a client can always take pages out of the middle of its file.
+bool TouchingMayFail() {
+  const proto::FileDescriptor mode(open("/proc/sys/vm/overcommit_memory", O_RDONLY | O_CLOEXEC));
+  char first = 0;
+  return read(mode.get(), &first, 1) == 1 && first == '2';
+}
+
 absl::Status CheckName(const Region::PosixName& name) {
   bool legal = name.name.size() > 1 && name.name.size() <= kNameBytesMax && name.name[0] == '/' &&
                absl::StartsWith(name.name, name.prefix);
@@ -102,6 +110,10 @@ absl::Status CheckObject(const struct stat& about, const Region::PosixName& name
 
 absl::StatusOr<std::unique_ptr<Region>> Region::MapMemfd(proto::FileDescriptor file,
                                                          uint64_t bytes) {
+  if (TouchingMayFail()) {
+    return absl::FailedPreconditionError(
+        "hello: got a memfd on a system with vm.overcommit_memory=2, want one with 0 or 1");
+  }
   struct stat about {};
   ROPE_RETURN_IF_ERROR(CheckMemfd(file.get(), bytes, about));
   // Pages come with their first use: a client that has written its memory has paid for them.

@@ -1,8 +1,8 @@
 // RegionIo: requests whose bytes lie in memory regions. Before a request is validated its arrays in
 // regions become payloads like those that came inline; afterwards each output gets its place.
 //
-//   1. Read: a memfd's bytes are referred to where they are; those of a POSIX object are copied into
-//      pooled memory, because the object may shrink.
+//   1. Read: a memfd's bytes are referred to where they are; those of a POSIX object are copied
+//      into pooled memory, because the object may shrink.
 //   2. Place: where results go, and that nothing there is in anybody's way.
 //   3. Store: after the rotation, outputs in POSIX objects are copied to their place.
 //

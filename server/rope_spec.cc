@@ -92,8 +92,10 @@ absl::StatusOr<std::vector<double>> ReadInvFreq(const v1::RopeConfig& message) {
   if (!message.has_inv_freq()) return numbers;
   const v1::Array& array = message.inv_freq();
   if (!array.raw().empty() || array.has_region() || array.strides_size() > 0) {
-    const char* const got = array.has_region() ? "a region" : "raw bytes";
-    return InvalidField("inv_freq", array.strides_size() > 0 ? "strides" : got, "packed numbers");
+    const char* const got = array.has_region()    ? "a region"
+                            : array.raw().empty() ? "strides"
+                                                  : "raw bytes";
+    return InvalidField("inv_freq", got, "packed numbers");
   }
   const bool narrow = array.dtype() == v1::DTYPE_FP32;
   if (!narrow && array.dtype() != v1::DTYPE_FP64 && array.dtype() != v1::DTYPE_UNSPECIFIED) {

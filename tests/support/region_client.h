@@ -1,5 +1,5 @@
-// A client that shares memory with a server, as its protocol says and without the client library; and
-// tensors in that memory with the answer that is right for them.
+// A client that shares memory with a server, as its protocol says and without the client library;
+// and tensors in that memory with the answer that is right for them.
 //
 // Threading:  Confined to one thread.
 #ifndef ROPE_TESTS_SUPPORT_REGION_CLIENT_H_
