@@ -35,6 +35,7 @@ find_engine() {
 start_engine() {
   engine_folder=$1
   export DOCKER_HOST=unix://$engine_folder/docker.sock
+  mkdir -p "$engine_folder"
   setsid dockerd --data-root="$engine_folder/data" --exec-root="$engine_folder/exec" \
     --pidfile="$engine_folder/dockerd.pid" --host="$DOCKER_HOST" \
     --iptables=false --ip6tables=false --ip-forward=false \
