@@ -84,7 +84,7 @@ provide_image() {
 # A minimal Debian 12, which installs from where this machine does.
 make_debian() {
   command -v mmdebstrap >/dev/null || { echo "mmdebstrap is not installed" >&2 && return 1; }
-  local folder sources=/etc/apt/sources.list.d/debian.sources option
+  local made sources=/etc/apt/sources.list.d/debian.sources option
   local options=(--quiet --format=tar --variant=minbase --include=usr-is-merged
     --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr
     --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*'
@@ -93,16 +93,16 @@ make_debian() {
   while read -r option; do
     options+=("--aptopt=$option")
   done < <(apt-config dump | grep -E '^Acquire::(Check-Valid-Until|Check-Date|https?::Proxy) ')
-  folder=$(mktemp -d)
+  made=$(mktemp -d)
   {
     # shellcheck disable=SC2016  # mmdebstrap's own shell expands $1
     mmdebstrap "${options[@]}" --customize-hook='rm -f "$1/etc/resolv.conf" "$1/etc/hostname"' \
-      bookworm "$folder/base.tar" "$sources" >"$folder/log" 2>&1 &&
-      write_apt_settings "$folder" &&
-      tar -C "$folder" --owner=0 --group=0 -rf "$folder/base.tar" ./etc/apt/apt.conf.d/docker-clean &&
-      docker import --change 'CMD ["bash"]' "$folder/base.tar" "$1" >>"$folder/log" 2>&1
-  } || { tail -n 20 "$folder/log" >&2 && rm -rf "$folder" && return 1; }
-  rm -rf "$folder"
+      bookworm "$made/base.tar" "$sources" >"$made/log" 2>&1 &&
+      write_apt_settings "$made" &&
+      tar -C "$made" --owner=0 --group=0 -rf "$made/base.tar" ./etc/apt/apt.conf.d/docker-clean &&
+      docker import --change 'CMD ["bash"]' "$made/base.tar" "$1" >>"$made/log" 2>&1
+  } || { tail -n 20 "$made/log" >&2 && rm -rf "$made" && return 1; }
+  rm -rf "$made"
 }
 
 # As in Debian's image: packages and apt's caches do not stay in the layers. Added to the finished
