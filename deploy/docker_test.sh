@@ -330,7 +330,6 @@ for argument in "$@"; do
     *) complain "got argument '$argument', want --image=TAG or --compose=skip" && exit 2 ;;
   esac
 done
-command -v curl >/dev/null || { complain "curl is not installed" && exit 2; }
 
 folder=$(mktemp -d /var/tmp/rope-docker-test.XXXXXX)
 readonly folder root=$folder/root
@@ -338,6 +337,7 @@ trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 find_engine "$folder/engine" || exit 77
+command -v curl >/dev/null || { complain "curl is not installed" && exit 1; }
 docker info --format "engine: {{.ServerVersion}}, {{.Driver}}, cgroup v{{.CgroupVersion}}${engine_folder:+, started for this}"
 chmod 755 "$folder"
 mkdir "$folder/empty" "$folder/socket"
