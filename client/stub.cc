@@ -5,6 +5,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <atomic>
 #include <fstream>
 #include <limits>
 #include <optional>
@@ -42,12 +43,34 @@ class ThreadQueue {
   grpc::CompletionQueue queue_;
 };
 
+// A thread that waits for its answer. Polling pays while there are processors for it: more threads
+// that poll than that take the time of the server that they wait for.
+class Waiter {
+ public:
+  Waiter() : may_poll_(waiting_.fetch_add(1, std::memory_order_relaxed) < PollersMax()) {}
+  ~Waiter() { waiting_.fetch_sub(1, std::memory_order_relaxed); }
+  Waiter(const Waiter&) = delete;
+  Waiter& operator=(const Waiter&) = delete;
+
+  bool may_poll() const { return may_poll_; }
+
+ private:
+  static int PollersMax() {
+    static const int max = std::max(static_cast<int>(std::thread::hardware_concurrency() / 2), 1);
+    return max;
+  }
+
+  static inline std::atomic<int> waiting_ = 0;  // in this process
+  const bool may_poll_;
+};
+
 // Takes the event of the call that this thread has just started.
 void AwaitEvent(grpc::CompletionQueue& queue, microseconds spin) {
   void* tag = nullptr;
   bool ok = false;
+  const Waiter waiter;
   const auto end = Clock::now() + spin;
-  while (Clock::now() < end) {
+  while (waiter.may_poll() && Clock::now() < end) {
     const auto now = gpr_time_0(GPR_CLOCK_MONOTONIC);
     if (queue.AsyncNext(&tag, &ok, now) != grpc::CompletionQueue::TIMEOUT) return;
     sched_yield();  // another thread may be the one that has the answer to bring

@@ -2,7 +2,9 @@
 //
 // Threading:  Thread-safe; a copy is the same channel. Only the calling thread works on a Call: it
 //             polls a completion queue of its own for up to the spin time, yielding between polls,
-//             and then sleeps. What is started on another queue is that queue's threads' work.
+//             and then sleeps; at once where half as many threads of the process as there are
+//             processors wait already. What is started on another queue is that queue's threads'
+//             work.
 // Errors:     The status of the RPC, with rope.v1.Error from its details.
 #ifndef ROPE_CLIENT_STUB_H_
 #define ROPE_CLIENT_STUB_H_

@@ -74,18 +74,22 @@ double RawClient::Call(const grpc::ByteBuffer& request, grpc::ByteBuffer* reply)
 }
 
 void* RawClient::Await() {
+  // As many threads may poll as of the client library's.
+  static const int pollers_max =
+      std::max(static_cast<int>(std::thread::hardware_concurrency() / 2), 1);
+  static std::atomic<int> waiting{0};
+  const bool may_poll = waiting.fetch_add(1) < pollers_max;
   void* tag = nullptr;
   bool ok = false;
+  bool has_event = false;
   const auto end = Clock::now() + kSpin;
-  do {
-    if (queue_.AsyncNext(&tag, &ok, gpr_time_0(GPR_CLOCK_MONOTONIC)) ==
-        grpc::CompletionQueue::GOT_EVENT) {
-      ROPE_CHECK(ok);
-      return tag;
-    }
-    sched_yield();
-  } while (Clock::now() < end);
-  queue_.Next(&tag, &ok);
+  while (may_poll && !has_event && Clock::now() < end) {
+    has_event = queue_.AsyncNext(&tag, &ok, gpr_time_0(GPR_CLOCK_MONOTONIC)) ==
+                grpc::CompletionQueue::GOT_EVENT;
+    if (!has_event) sched_yield();
+  }
+  if (!has_event) queue_.Next(&tag, &ok);
+  waiting.fetch_sub(1);
   ROPE_CHECK(ok);
   return tag;
 }

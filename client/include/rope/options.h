@@ -17,7 +17,7 @@ struct ConnectOptions {
   bool require_serving = true;
   // How long the calling thread polls for the answer before it sleeps, yielding the processor
   // between polls. Unset: 200 where this process may use more than one processor, else 0. 0: sleeps
-  // at once.
+  // at once. Of more threads that wait than half of the processors, the later ones sleep at once.
   std::optional<std::chrono::microseconds> spin = {};
   // Largest message either way, in bytes: the server's own limit and 1 MiB, so that its error comes
   // first.

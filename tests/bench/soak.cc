@@ -1,0 +1,254 @@
+// rope_soak [--requests=N] [--seed=N]: whether the server's memory grows.
+//
+// Mixed requests to a real server: 1 token to 16 MiB, unary, asynchronous and on streams, TCP and
+// Unix; 5 in a hundred are cancelled, 5 invalid. Exits 1 if the server's resident size at the end
+// is more than 10 % above that after the first 10,000, or if an answer is not what it should be.
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <future>
+#include <latch>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "kernels/check.h"
+#include "rope/client.h"
+#include "server/grpc_options.h"
+#include "tests/support/process_memory.h"
+#include "tests/support/test_server.h"
+
+namespace rope::bench {
+namespace {
+
+constexpr int kWorkers = 4;
+constexpr int64_t kSettledRequests = 10000;
+constexpr double kGrowthMax = 1.1;
+constexpr int64_t kHeads = 8;
+constexpr int64_t kHeadDim = 128;
+constexpr int64_t kTokenBytes = kHeads * kHeadDim * 2;
+constexpr int64_t kTokensMax = (int64_t{16} << 20) / kTokenBytes;
+
+struct Flags {
+  int64_t requests = 20000;
+  int64_t seed = 1;
+};
+
+std::optional<Flags> ParseFlags(int argc, char** argv) {
+  Flags flags;
+  for (int i = 1; i < argc; ++i) {
+    absl::string_view text = argv[i];
+    int64_t* const value = absl::ConsumePrefix(&text, "--requests=") ? &flags.requests
+                           : absl::ConsumePrefix(&text, "--seed=")   ? &flags.seed
+                                                                     : nullptr;
+    if (value == nullptr || !absl::SimpleAtoi(text, value)) return std::nullopt;
+  }
+  if (flags.requests < kSettledRequests) return std::nullopt;
+  return flags;
+}
+
+struct Counts {
+  std::atomic<int64_t> ok{0};
+  std::atomic<int64_t> cancelled{0};
+  std::atomic<int64_t> invalid{0};
+  std::atomic<int64_t> wrong{0};
+};
+
+client::Client Connect(const std::string& target) {
+  auto connected = client::Client::Connect(target);
+  ROPE_CHECK(connected.ok());
+  return *std::move(connected);
+}
+
+// One thread's clients and memory.
+class Worker {
+ public:
+  Worker(const std::string& tcp, const std::string& unix, uint64_t seed, Counts& counts)
+      : clients_{Connect(tcp), Connect(unix)},
+        random_(seed),
+        counts_(counts),
+        input_(static_cast<size_t>(kTokensMax * kTokenBytes / 2), uint16_t{0x3f80}),
+        output_(input_.size()) {}
+
+  // The largest request, so that what the server keeps for it is there from the beginning.
+  void SendLargest() {
+    Set(kTokensMax);
+    Count(clients_[0].Rotate(request_).status(), Fate::kAnswered);
+  }
+
+  void SendOne() {
+    const uint64_t dice = Below(100);
+    Set(RandomTokens());
+    if (dice < 5) return Invalid();
+    if (dice < 10) return Cancelled();
+    const client::Client& client = clients_[Below(2)];
+    if (dice < 70) return Count(client.Rotate(request_).status(), Fate::kAnswered);
+    if (dice < 85) {
+      return Count(client.RotateFuture(request_).get().status(), Fate::kAnswered);
+    }
+    OnStream();
+  }
+
+ private:
+  enum class Fate { kAnswered, kCancelled, kInvalid };
+
+  uint64_t Below(uint64_t n) { return random_() % n; }
+
+  int64_t RandomTokens() {
+    const uint64_t dice = Below(1000);
+    if (dice < 900) return 1 + static_cast<int64_t>(Below(8));
+    if (dice < 980) return 1 + static_cast<int64_t>(Below(64));
+    if (dice < 998) return 1 + static_cast<int64_t>(Below(kTokensMax / 16));
+    return kTokensMax;
+  }
+
+  void Set(int64_t tokens) {
+    request_ = {};
+    request_.rope.config.emplace();
+    request_.rope.config->head_dim = kHeadDim;
+    request_.rope.config->rope_theta = 10000 + static_cast<double>(Below(5000));
+    request_.rope.pairing = client::Pairing::kHalf;
+    request_.positions.start = static_cast<int64_t>(Below(1'000'000));
+    request_.tensors.push_back({.layout = "SHD",
+                                .dtype = client::DType::kBFloat16,
+                                .shape = {tokens, kHeads, kHeadDim},
+                                .data = input_.data(),
+                                .output = output_.data()});
+  }
+
+  void Invalid() {
+    switch (Below(4)) {
+      case 0:
+        request_.tensors[0].layout = "XHD";
+        break;
+      case 1:
+        request_.positions.start = -1;
+        break;
+      case 2:
+        request_.rope.config->rope_theta = -1;
+        break;
+      default:
+        request_.positions.position_ids = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+    }
+    Count(clients_[Below(2)].Rotate(request_).status(), Fate::kInvalid);
+  }
+
+  void Cancelled() {
+    std::promise<Status> ended;
+    const client::Call call = clients_[Below(2)].RotateAsync(
+        request_,
+        [&](const Result<client::RotateReply>& reply) { ended.set_value(reply.status()); });
+    if (Below(2) == 0) std::this_thread::yield();
+    call.Cancel();
+    Count(ended.get_future().get(), Fate::kCancelled);
+  }
+
+  // A few requests; now and then the stream is dropped with its answers still to come.
+  void OnStream() {
+    auto stream = clients_[Below(2)].OpenStream();
+    ROPE_CHECK(stream.ok());
+    const bool dropped = Below(20) == 0;
+    std::vector<std::future<Result<client::RotateReply>>> replies;
+    for (uint64_t n = 1 + Below(3); n > 0; --n) replies.push_back(stream->RotateFuture(request_));
+    if (dropped) stream->Cancel();
+    for (auto& reply : replies) {
+      Count(reply.get().status(), dropped ? Fate::kCancelled : Fate::kAnswered);
+    }
+  }
+
+  void Count(const Status& status, Fate fate) {
+    if (fate == Fate::kInvalid && status.code() == StatusCode::kInvalidArgument) {
+      ++counts_.invalid;
+    } else if (fate == Fate::kCancelled && status.code() == StatusCode::kCancelled) {
+      ++counts_.cancelled;
+    } else if (fate != Fate::kInvalid && status.ok()) {
+      ++counts_.ok;
+    } else {
+      if (++counts_.wrong == 1) std::fprintf(stderr, "rope_soak: %s\n", status.ToString().c_str());
+    }
+  }
+
+  std::vector<client::Client> clients_;
+  std::mt19937_64 random_;
+  Counts& counts_;
+  std::vector<uint16_t> input_;
+  std::vector<uint16_t> output_;
+  client::RotateRequest request_;
+};
+
+int64_t Answered(const Counts& counts) {
+  return counts.ok + counts.cancelled + counts.invalid + counts.wrong;
+}
+
+// Sends until there are `requests` answers in all.
+void Run(std::vector<std::unique_ptr<Worker>>& workers, const Counts& counts, int64_t requests) {
+  std::vector<std::thread> threads;
+  for (const auto& worker : workers) {
+    threads.emplace_back([&counts, &worker, requests] {
+      while (Answered(counts) < requests) worker->SendOne();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+void SendLargestAtOnce(std::vector<std::unique_ptr<Worker>>& workers) {
+  std::latch all(kWorkers);
+  std::vector<std::thread> threads;
+  for (const auto& worker : workers) {
+    threads.emplace_back([&all, &worker] {
+      all.arrive_and_wait();
+      for (int i = 0; i < 3; ++i) worker->SendLargest();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+int Soak(const Flags& flags) {
+  const std::string path = testing::TestServer::TemporaryFolder() + "/rope.sock";
+  // Tables fill their budget within the first requests, so that they are not what grows.
+  testing::TestServer server(
+      {"--listen=unix:" + path, "--log_level=error", "--table_cache_bytes=16777216"});
+  Counts counts;
+  std::vector<std::unique_ptr<Worker>> workers;
+  for (int i = 0; i < kWorkers; ++i) {
+    workers.push_back(std::make_unique<Worker>(server.address(), "unix:" + path,
+                                               static_cast<uint64_t>(flags.seed * kWorkers + i),
+                                               counts));
+  }
+  SendLargestAtOnce(workers);
+  Run(workers, counts, kSettledRequests);
+  const int64_t settled = testing::ResidentBytes(server.process().pid());
+  Run(workers, counts, flags.requests);
+  const int64_t end = testing::ResidentBytes(server.process().pid());
+  const double growth = static_cast<double>(end) / static_cast<double>(settled);
+  std::printf(
+      "measured: %d requests: %d answered, %d cancelled, %d invalid, %d wrong\n"
+      "measured: resident after the first %d: %.1f MiB; at the end: %.1f MiB, %.3f x\n",
+      static_cast<int>(Answered(counts)), static_cast<int>(counts.ok),
+      static_cast<int>(counts.cancelled), static_cast<int>(counts.invalid),
+      static_cast<int>(counts.wrong), static_cast<int>(kSettledRequests),
+      static_cast<double>(settled) / (1 << 20), static_cast<double>(end) / (1 << 20), growth);
+  return growth <= kGrowthMax && counts.wrong == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace rope::bench
+
+int main(int argc, char** argv) {
+  const std::optional<rope::bench::Flags> flags = rope::bench::ParseFlags(argc, argv);
+  if (!flags.has_value()) {
+    std::fprintf(stderr, "usage: rope_soak [--requests=N] [--seed=N], N of requests >= 10000\n");
+    return 2;
+  }
+  rope::server::PrepareProcess();
+  return rope::bench::Soak(*flags);
+}
