@@ -5,7 +5,6 @@
 #include <numeric>
 #include <utility>
 
-#include "kernels/check.h"
 #include "kernels/element.h"
 #include "tests/support/received_request.h"
 

@@ -4,10 +4,10 @@
 #include <array>
 #include <cmath>
 #include <cstring>
-#include <optional>
+#include <numbers>
 #include <string>
+#include <string_view>
 
-#include "kernels/check.h"
 #include "tests/conformance/rotation.h"
 
 namespace rope::testing {
@@ -137,6 +137,18 @@ std::vector<size_t> AxesOf(const v1::RopeConfig& config, int64_t pairs) {
   return axes;
 }
 
+// Frequencies that turn often over the original length stay, those that hardly turn are divided.
+void ScaleLlama3(const v1::RopeConfig& config, std::vector<long double>& frequencies) {
+  const auto length = static_cast<long double>(config.original_max_position_embeddings());
+  const long double low = config.low_freq_factor();
+  const long double high = config.high_freq_factor();
+  for (long double& w : frequencies) {
+    const long double turns = length * w / (2 * std::numbers::pi_v<long double>);
+    const long double kept = std::clamp((turns - low) / (high - low), 0.0L, 1.0L);
+    w = kept * w + (1 - kept) * w / config.factor();
+  }
+}
+
 // Radians a position.
 std::vector<long double> InverseFrequencies(const v1::RopeConfig& config, int64_t rotary_dim,
                                             int64_t length) {
@@ -166,6 +178,7 @@ std::vector<long double> InverseFrequencies(const v1::RopeConfig& config, int64_
   } else {
     add(rotary_dim / 2);
   }
+  if (config.rope_type() == "llama3") ScaleLlama3(config, result);
   return result;
 }
 

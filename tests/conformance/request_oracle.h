@@ -19,7 +19,7 @@ struct ExactTensor {
   std::vector<double> tolerances;  // 0: a copy
 };
 
-// One for each tensor. Knows of scaling: default, linear, dynamic and explicit inv_freq; of
+// One for each tensor. Knows of scaling: default, linear, dynamic, llama3 and explicit inv_freq; of
 // mrope_section every layout. Not: rows, xPos, models, config.json.
 // REQUIRES: a legal request, elements as raw bytes or numbers that their dtype holds.
 std::vector<ExactTensor> ExactAnswer(const v1::RotateRequest& request);

@@ -2,9 +2,12 @@
 // backend, against the exact answer.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <iterator>
 #include <memory>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -151,6 +154,83 @@ TEST_F(RequestPropertyTest, EveryCombinationIsTheExactAnswerOnEveryBackend) {
   // x 4 places of heads x pairing x dtype x operation x window.
   EXPECT_EQ(combinations, (23 + 23 + 27) * 4 * 2 * 3 * 5 * 5);
   EXPECT_EQ(every.layouts_visited(), every.layouts());
+}
+
+// --- Far positions ---
+
+constexpr int64_t kFar[] = {(1 << 24) - 1, 1 << 24, (1 << 24) + 1, 10000000, 1000000000};
+constexpr int64_t kChannels = 128;
+
+v1::RopeConfig DefaultConfig() {
+  v1::RopeConfig config;
+  config.set_rope_theta(10000);
+  return config;
+}
+
+v1::RopeConfig ScaledConfig() {
+  v1::RopeConfig config;
+  config.set_rope_theta(500000);
+  config.set_rope_type("llama3");
+  config.set_factor(8);
+  config.set_low_freq_factor(1);
+  config.set_high_freq_factor(4);
+  config.set_original_max_position_embeddings(8192);
+  return config;
+}
+
+// A token at each of the far positions, in fp32.
+v1::RotateRequest FarRequest(const v1::RopeConfig& config, uint32_t seed) {
+  v1::RotateRequest request;
+  *request.mutable_rope()->mutable_config() = config;
+  request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
+  for (const int64_t position : kFar) {
+    request.mutable_positions()->mutable_position_ids()->add_numbers(static_cast<double>(position));
+  }
+  v1::Tensor& tensor = *request.add_tensors();
+  tensor.set_role(v1::ROLE_Q);
+  tensor.set_layout("SHD");
+  tensor.mutable_array()->set_dtype(v1::DTYPE_FP32);
+  SetShape(*tensor.mutable_array(), {std::ssize(kFar), 32, kChannels});
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<float> uniform(-3, 3);
+  std::vector<float> values(static_cast<size_t>(std::ssize(kFar) * 32 * kChannels));
+  for (float& value : values) value = uniform(random);
+  tensor.mutable_array()->set_raw(RawBytes(values));
+  return request;
+}
+
+// Largest error / tolerance.
+double WorstRatio(const std::vector<float>& got, const ExactTensor& want) {
+  double worst = got.size() == want.values.size() ? 0 : HUGE_VAL;
+  for (size_t i = 0; i < got.size() && worst < HUGE_VAL; ++i) {
+    const double ratio = std::abs(got[i] - want.values[i]) / want.tolerances[i];
+    worst = std::isnan(ratio) ? HUGE_VAL : std::max(worst, ratio);
+  }
+  return worst;
+}
+
+TEST_F(RequestPropertyTest, FarPositionsAreWithinTheToleranceOfFp32) {
+  for (size_t i = 0; i < engines_.size(); ++i) {
+    std::string measured;
+    for (const bool scaled : {false, true}) {
+      v1::RotateRequest rotate = FarRequest(scaled ? ScaledConfig() : DefaultConfig(), 11);
+      v1::RotateRequest reposition = rotate;
+      reposition.set_operation(v1::OPERATION_REPOSITION);
+      reposition.mutable_reposition()->mutable_from()->set_start(17);
+      for (const v1::RotateRequest& request : {rotate, reposition}) {
+        const auto got = engines_[i]->Rotate(request);
+        ASSERT_THAT(got, IsOk()) << names_[i];
+        const double ratio = WorstRatio(*got, ExactAnswer(request)[0]);
+        EXPECT_LE(ratio, 1) << names_[i] << ": " << InShort(request);
+        EXPECT_GT(ratio, 0) << "nothing was compared";
+        absl::StrAppendFormat(&measured, "%s%.3f", measured.empty() ? "" : ", ", ratio);
+      }
+    }
+    std::printf(
+        "measured: %s at 2^24-1, 2^24, 2^24+1, 10^7 and 10^9: of the fp32 tolerance at most "
+        "(default, moved there, llama3, moved there) %s\n",
+        names_[i].c_str(), measured.c_str());
+  }
 }
 
 }  // namespace

@@ -105,6 +105,36 @@ TEST_F(RotateTest, MatchesDescribeAtNearAndFarPositions) {
   EXPECT_LE(WorstRatio(values, output, positions, 4), 1);
 }
 
+TEST_F(RotateTest, HeadlessTensorOf4096By1024IsTheClassicRotation) {
+  constexpr int64_t kTokens = 4096;
+  constexpr int64_t kChannels = 1024;
+  const std::vector<float> values = RandomValues(kTokens * kChannels, 12);
+  RotateRequest request;
+  request.rope.config_json = R"({"rope_theta": 10000})";
+  request.rope.pairing = client::Pairing::kInterleaved;
+  request.positions.start = 0;
+  request.tensors = {View("SD", {kTokens, kChannels}, values)};
+  const std::vector<float> output = Rotate(request);
+  ASSERT_EQ(output.size(), values.size());
+  double worst = 0;
+  for (int64_t i = 0; i < kChannels; i += 2) {
+    const long double w =
+        std::pow(10000.0L, -static_cast<long double>(i) / static_cast<long double>(kChannels));
+    for (int64_t t = 0; t < kTokens; t += 1 + t / 64) {
+      const auto at = static_cast<size_t>(t * kChannels + i);
+      const auto c = static_cast<double>(std::cos(static_cast<long double>(t) * w));
+      const auto s = static_cast<double>(std::sin(static_cast<long double>(t) * w));
+      const double a = values[at];
+      const double b = values[at + 1];
+      const double tolerance = 1.5e-7 * (std::fabs(a) + std::fabs(b));
+      worst = std::max(worst, std::fabs(output[at] - (a * c - b * s)) / tolerance);
+      worst = std::max(worst, std::fabs(output[at + 1] - (b * c + a * s)) / tolerance);
+    }
+  }
+  EXPECT_LE(worst, 1);
+  EXPECT_GT(worst, 0);
+}
+
 TEST_F(RotateTest, EveryLayoutGivesTheSameNumbers) {
   constexpr int64_t kB = 3, kS = 5, kH = 2, kD = 128;
   const std::vector<float> bshd = RandomValues(kB * kS * kH * kD, 2);

@@ -46,6 +46,35 @@ RopeConfig Yarn() {
   return config;
 }
 
+// The classic drawing: theta 10000, 256 channels, 8192 positions extended eightfold.
+TEST(ClassicTest, EightfoldExtensionKeepsUpToWavelength2048AndDividesFrom8192) {
+  RopeConfig config = {.rope_type = RopeType::kLlama3, .rope_theta = 10000, .head_dim = 256};
+  config.factor = 8;
+  config.low_freq_factor = 1;
+  config.high_freq_factor = 4;
+  config.original_max_position_embeddings = 8192;
+  const Numbers got = At(config);
+  int kept = 0;
+  int divided = 0;
+  ASSERT_EQ(got.size(), 128U);
+  for (size_t i = 0; i < got.size(); ++i) {
+    const long double plain = std::pow(10000.0L, -static_cast<long double>(i) / 128);
+    const long double wavelength = 2 * std::numbers::pi_v<long double> / plain;
+    if (wavelength <= 2048) {
+      EXPECT_LE(std::abs(got[i] - plain), 1e-18L * plain) << i;
+      ++kept;
+    } else if (wavelength >= 8192) {
+      EXPECT_LE(std::abs(got[i] - plain / 8), 1e-18L * plain) << i;
+      ++divided;
+    } else {
+      EXPECT_LT(got[i], plain) << i;
+      EXPECT_GT(got[i], plain / 8) << i;
+    }
+  }
+  EXPECT_EQ(kept, 81);
+  EXPECT_EQ(divided, 28);
+}
+
 TEST(YarnByTurnsTest, IsLlama3TimesTheAttentionFactor) {
   RopeConfig yarn = Yarn();
   yarn.ramp = YarnRamp::kTurns;

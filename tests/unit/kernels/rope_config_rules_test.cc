@@ -2,9 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <functional>
+#include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "kernels/config_json.h"
 #include "kernels/rope_config.h"
@@ -18,6 +23,7 @@ using ::rope::testing::StatusIs;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::StartsWith;
 
 struct Outcome {
   std::string value;
@@ -204,6 +210,48 @@ TEST_P(ConfigRuleTest, PassesInSilence) {
     std::vector<std::string> warnings;
     EXPECT_THAT(Check(With(passed), warnings), IsOk()) << passed;
     EXPECT_THAT(warnings, IsEmpty()) << passed;
+  }
+}
+
+// JSON has no such numbers, Protobuf has.
+TEST(NotFiniteTest, EveryNumberOfAConfigIsRefusedByName) {
+  const std::pair<const char*, std::function<void(RopeConfig&, double)>> fields[] = {
+      {"rope_theta", [](RopeConfig& c, double x) { c.rope_theta = x; }},
+      {"partial_rotary_factor", [](RopeConfig& c, double x) { c.partial_rotary_factor = x; }},
+      {"factor", [](RopeConfig& c, double x) { c.factor = x; }},
+      {"attention_factor", [](RopeConfig& c, double x) { c.attention_factor = x; }},
+      {"attn_factor", [](RopeConfig& c, double x) { c.attn_factor = x; }},
+      {"mscale", [](RopeConfig& c, double x) { c.mscale = x; }},
+      {"mscale_all_dim", [](RopeConfig& c, double x) { c.mscale_all_dim = x; }},
+      {"beta_fast", [](RopeConfig& c, double x) { c.beta_fast = x; }},
+      {"beta_slow", [](RopeConfig& c, double x) { c.beta_slow = x; }},
+      {"low_freq_factor", [](RopeConfig& c, double x) { c.low_freq_factor = x; }},
+      {"high_freq_factor", [](RopeConfig& c, double x) { c.high_freq_factor = x; }},
+      {"alpha", [](RopeConfig& c, double x) { c.alpha = x; }},
+      {"mixed_b", [](RopeConfig& c, double x) { c.mixed_b = x; }},
+      {"short_factor[1]",
+       [](RopeConfig& c, double x) {
+         c.short_factor = {1, x, 1, 1};
+       }},
+      {"long_factor[3]",
+       [](RopeConfig& c, double x) {
+         c.long_factor = {1, 1, 1, x};
+       }},
+      {"inv_freq[2]",
+       [](RopeConfig& c, double x) {
+         c.inv_freq = {1, 1, x, 1};
+       }},
+      {"xpos.scale_base", [](RopeConfig& c, double x) { c.xpos = XPos{.scale_base = x}; }},
+  };
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const auto& [field, set] : fields) {
+    for (const double value : {std::nan(""), kInfinity, -kInfinity}) {
+      RopeConfig config = {.head_dim = 8};
+      set(config, value);
+      EXPECT_THAT(Validate(config), StatusIs(absl::StatusCode::kInvalidArgument,
+                                             StartsWith(absl::StrCat(field, ": got "))))
+          << value;
+    }
   }
 }
 
