@@ -44,6 +44,8 @@ MACHINE_WORDS = re.compile(
     r"|registry\.npmj[s]|deb\.debian\.or[g]")
 MARKDOWN_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 BACKTICKED = re.compile(r"`([\w./*{},-]+)`")
+GTEST = re.compile(r"\bTEST(?:_[FP])?\(\s*(\w+),\s*(\w+)\)")
+TEST_NAME = re.compile(r"^[A-Z]\w*Test(?:\.\w+)?$|^[a-z]\w*_test$")
 SOURCE_NAME = re.compile(r"^[\w-]+(?:\.\w+)*\.(?:cc|h|cuh?|sh|proto)$")
 
 
@@ -281,6 +283,28 @@ def check_links(tree):
                     yield f"{name}:{number}: names {path}, which does not exist"
 
 
+def check_proofs(tree):
+    """Tests that a page names exist, and each row of a table "... | here |" names its proof."""
+    tests = {arguments[0] for name in reached_lists(tree)
+             for command, arguments in cmake_commands(tree, name) if command == "rope_test"}
+    tests |= {pathlib.PurePath(name).stem for name in tree.named(".cc")}
+    for name in tree.named(".cc", ".h"):
+        for suite, case in GTEST.findall(tree.text(name)):
+            tests |= {suite, f"{suite}.{case}"}
+    for name in tree.named(".md"):
+        in_table = False
+        for number, line in tree.lines(name):
+            in_table = line.endswith("| here |") or (in_table and line.startswith("|"))
+            proven = any(word in line for word in ("golden files", "not built"))
+            for word in re.findall(r"`([\w.*]+)`", line):
+                if TEST_NAME.match(word):
+                    if word not in tests:
+                        yield f"{name}:{number}: names the test {word}, which does not exist"
+                    proven = True
+            if in_table and not proven and not line.endswith(("| here |", "|---|---|")):
+                yield f"{name}:{number}: a row without a test, golden files or \"not built\""
+
+
 def note_long_functions(tree):
     """Free and out-of-class functions: from a first line at column 0 to a brace at column 0."""
     for name in tree.named(".cc"):
@@ -315,7 +339,8 @@ def check_all(root):
     tree = Tree(root)
     layers = Layers(tree.text("tests/tidy/layers.txt"))
     problems = [*check_top(tree, layers), *check_includes(tree, layers)]
-    for rule in (check_columns, check_registration, check_words, check_machine_words, check_links):
+    for rule in (check_columns, check_registration, check_words, check_machine_words, check_links,
+                 check_proofs):
         problems += rule(tree)
     return sorted(problems), sorted([*note_long_functions(tree), *note_long_files(tree)])
 

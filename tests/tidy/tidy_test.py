@@ -240,6 +240,29 @@ class LinksTest(TreeCase):
         self.assert_problems([], {"kernels/README.md": "`a.h`, [a](a.cc), `../server/b.cc`\n"})
 
 
+class ProofsTest(TreeCase):
+    TESTS = {"tests/a_test.cc": "TEST(AdderTest, AddsZero) {}\nTEST_P(\n    SumTest, IsOne) {}\n"}
+
+    def check_page(self, page, wanted):
+        self.assert_problems(wanted, {**self.TESTS, "kernels/README.md": page})
+
+    def test_named_tests_that_exist_pass(self):
+        self.check_page("`AdderTest` `AdderTest.AddsZero` `SumTest.IsOne` `a_test`\n", [])
+
+    def test_named_test_that_does_not_exist_fails(self):
+        for name in ("OtherTest", "AdderTest.AddsOne", "b_test"):
+            self.check_page(f"Seen by `{name}`.\n", [
+                f"kernels/README.md:1: names the test {name}, which does not exist"])
+
+    def test_row_without_a_proof_fails(self):
+        head = "| what | here |\n|---|---|\n"
+        for row in ("| a | `AdderTest` |", "| a | golden files |", "| a | not built |"):
+            self.check_page(f"{head}{row}\n\n| b | c |\n", [])
+        for row in ("| a | |", "| a | `x` says so |"):
+            self.check_page(f"{head}{row}\n", [
+                'kernels/README.md:3: a row without a test, golden files or "not built"'])
+
+
 class NotesTest(TreeCase):
     def test_long_function_is_noted_without_failing(self):
         body = "  x();\n" * 69
