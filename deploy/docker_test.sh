@@ -5,8 +5,8 @@
 #   --compose=skip:  leaves deploy/compose.yaml out
 # Uses the engine that docker reaches; where none answers, root starts a dockerd of its own, which
 # keeps everything in a temporary folder. Base images that no registry gives are made from the
-# distribution's packages (mmdebstrap). http_proxy and its like reach the build. Prints a line for each check
-# and removes what it made; the build cache stays with an engine that was there before.
+# distribution's packages (mmdebstrap). http_proxy and its like reach the build. Prints a line for
+# each check and removes what it made; the build cache stays with an engine that was there before.
 # Exits 0 when all checks passed, 1 when one failed, 77 without an engine, 2 on a wrong flag.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -196,7 +196,8 @@ check_quota() {
 }
 
 check_model() {
-  start model --volume="$folder/config.json:/models/mine.json:ro" -- --model=mine=/models/mine.json &&
+  local file=/models/mine.json
+  start model --volume="$folder/config.json:$file:ro" -- "--model=mine=$file" &&
     until_true rotates "$target" &&
     ropectl describe "--target=$target" --model=mine >"$folder/describe" &&
     detail=$(awk '$1 == "head_dim"' "$folder/describe" | xargs) &&
@@ -294,7 +295,7 @@ build_image() {
 unpack_image() {
   local container
   mkdir "$root"
-  container=$(docker create --label="$label" "$image") &&
+  container=$(docker create --label="$label" "$image" 2>"$folder/run.log") &&
     docker export "$container" | tar -C "$root" --no-same-owner --exclude='dev/*' -x
 }
 
@@ -338,7 +339,8 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 find_engine "$folder/engine" || exit 77
 command -v curl >/dev/null || { complain "curl is not installed" && exit 1; }
-docker info --format "engine: {{.ServerVersion}}, {{.Driver}}, cgroup v{{.CgroupVersion}}${engine_folder:+, started for this}"
+docker info --format 'engine: {{.ServerVersion}}, {{.Driver}}, cgroup v{{.CgroupVersion}}'
+[[ ! $engine_folder ]] || echo "the engine was started for this, and ends with it"
 chmod 755 "$folder"
 mkdir "$folder/empty" "$folder/socket"
 write_unit_pair "$folder"

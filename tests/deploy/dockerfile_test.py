@@ -115,7 +115,7 @@ def problems(text, ignore, cmake, compose_gpu):
         found.append(f"VERSION: want that of CMakeLists.txt, {version}")
     for argument, value in re.findall(r"^ +([A-Z_]+): (\S+)", compose_gpu, re.MULTILINE):
         if f"--build-arg {argument}={value}" not in text:
-            found.append(f"{argument}={value} of compose.gpu.yaml: the Dockerfile's comment differs")
+            found.append(f"{argument}={value} of compose.gpu.yaml: not what Dockerfile says")
     return found
 
 
@@ -129,7 +129,7 @@ class DockerfileTest(unittest.TestCase):
 
     def test_each_rule_notices(self):
         for old, new, want in (
-                ("# rope_server and", "# syntax=docker/dockerfile:1\n# rope_server and", "directive"),
+                ("# rope_server and", "# syntax=docker/dockerfile:1\n# and", "directive"),
                 ("COPY proto proto", "ADD proto proto", "ADD"),
                 ("COPY proto proto", "COPY --link proto proto", "newer"),
                 ("COPY proto proto", "COPY --chmod=755 proto proto", "newer"),
