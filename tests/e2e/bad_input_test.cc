@@ -105,7 +105,7 @@ TEST_F(BadInputTest, UnknownFieldNumber) {
         kUnimplemented, "request: got unknown field number 99");
 }
 
-TEST_F(BadInputTest, PlannedFieldAndOperation) {
+TEST_F(BadInputTest, InPlaceOutsideARegionAndStridesOfAnotherCount) {
   ExpectRefused(kInvalid, "output.in_place: got tensors[0] outside a region",
                 [](v1::RotateRequest& request) { request.mutable_output()->set_in_place(true); });
   ExpectRefused(kInvalid, "tensors[0].array.strides: got 1 strides, want 3 for layout SHD",
@@ -268,13 +268,14 @@ TEST_F(BadInputTest, OtherMethodsAreAsStrict) {
   EXPECT_TRUE(Serves(*stub_));
 }
 
-TEST_F(BadInputTest, AMethodThatIsNotBuiltSaysItsName) {
+TEST_F(BadInputTest, PlannedFieldSaysItsName) {
   grpc::ClientContext context;
+  v1::RegisterRegionRequest request;
+  request.set_device_uuid("GPU-0");
   v1::RegisterRegionResponse response;
-  const grpc::Status status =
-      stub_->RegisterRegion(&context, v1::RegisterRegionRequest(), &response);
+  const grpc::Status status = stub_->RegisterRegion(&context, request, &response);
   EXPECT_EQ(status.error_code(), kUnimplemented);
-  EXPECT_THAT(status.error_message(), StartsWith("RegisterRegion"));
+  EXPECT_THAT(status.error_message(), StartsWith("device_uuid: got"));
 }
 
 }  // namespace

@@ -21,6 +21,8 @@
 #include "server/executor.h"
 #include "server/limits.h"
 #include "server/model_registry.h"
+#include "server/region_io.h"
+#include "server/regions.h"
 #include "server/validate.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/received_request.h"
@@ -100,7 +102,9 @@ class LocalEngine {
   server::Admission admission_{server::limits::kAdmittedRequestsMax,
                                server::limits::kAdmittedBytesMax};
   server::Batcher batcher_;
-  server::Engine engine_{*state_->registry, admission_, batcher_, clock_};
+  server::RegionTable regions_{{}};  // none
+  server::RegionIo region_io_{regions_, state_->pool, server::limits::kMessageBytesMax};
+  server::Engine engine_{*state_->registry, admission_, batcher_, region_io_, clock_};
 };
 
 }  // namespace rope::testing
