@@ -31,6 +31,7 @@ namespace rope::bench {
 namespace {
 
 constexpr int kWorkers = 4;
+constexpr uint64_t kInFlightMax = 3;  // of a worker
 constexpr int64_t kSettledRequests = 10000;
 constexpr double kGrowthMax = 1.1;
 constexpr int64_t kHeads = 8;
@@ -79,10 +80,11 @@ class Worker {
         input_(static_cast<size_t>(kTokensMax * kTokenBytes / 2), uint16_t{0x3f80}),
         output_(input_.size()) {}
 
-  // The largest request, so that what the server keeps for it is there from the beginning.
-  void SendLargest() {
+  // As much as this worker ever has in flight, so that what the server keeps for it is there from
+  // the beginning.
+  void SendMost() {
     Set(kTokensMax);
-    Count(clients_[0].Rotate(request_).status(), Fate::kAnswered);
+    SendStream(kInFlightMax, false);
   }
 
   void SendOne() {
@@ -153,12 +155,13 @@ class Worker {
   }
 
   // A few requests; now and then the stream is dropped with its answers still to come.
-  void OnStream() {
+  void OnStream() { SendStream(1 + Below(kInFlightMax), Below(20) == 0); }
+
+  void SendStream(uint64_t requests, bool dropped) {
     auto stream = clients_[Below(2)].OpenStream();
     ROPE_CHECK(stream.ok());
-    const bool dropped = Below(20) == 0;
     std::vector<std::future<Result<client::RotateReply>>> replies;
-    for (uint64_t n = 1 + Below(3); n > 0; --n) replies.push_back(stream->RotateFuture(request_));
+    for (; requests > 0; --requests) replies.push_back(stream->RotateFuture(request_));
     if (dropped) stream->Cancel();
     for (auto& reply : replies) {
       Count(reply.get().status(), dropped ? Fate::kCancelled : Fate::kAnswered);
@@ -200,13 +203,13 @@ void Run(std::vector<std::unique_ptr<Worker>>& workers, const Counts& counts, in
   for (std::thread& thread : threads) thread.join();
 }
 
-void SendLargestAtOnce(std::vector<std::unique_ptr<Worker>>& workers) {
+void SendMostAtOnce(std::vector<std::unique_ptr<Worker>>& workers) {
   std::latch all(kWorkers);
   std::vector<std::thread> threads;
   for (const auto& worker : workers) {
     threads.emplace_back([&all, &worker] {
       all.arrive_and_wait();
-      for (int i = 0; i < 3; ++i) worker->SendLargest();
+      for (int i = 0; i < 3; ++i) worker->SendMost();
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -224,7 +227,7 @@ int Soak(const Flags& flags) {
                                                static_cast<uint64_t>(flags.seed * kWorkers + i),
                                                counts));
   }
-  SendLargestAtOnce(workers);
+  SendMostAtOnce(workers);
   Run(workers, counts, kSettledRequests);
   const int64_t settled = testing::ResidentBytes(server.process().pid());
   Run(workers, counts, flags.requests);
