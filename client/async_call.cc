@@ -14,13 +14,14 @@ std::shared_ptr<AsyncCall> AsyncCall::Start(const Stub& stub, std::shared_ptr<Ev
                                             const RotateRequest& request, RotateCallback callback,
                                             const Attempts& attempts,
                                             std::function<double()> random) {
-  auto call = std::make_shared<AsyncCall>(stub, std::move(queue), request, std::move(callback),
-                                          attempts, std::move(random));
+  auto call = std::make_shared<AsyncCall>(stub, std::move(queue), std::move(callback), attempts,
+                                          std::move(random));
   call->queue_->Add(call);
-  Result<grpc::ByteBuffer> encoded = EncodeRotate(request, call->loans_);
+  Result<EncodedRotate> encoded = EncodeRotate(request, call->loans_);
   const std::lock_guard<std::mutex> lock(call->mu_);
   if (encoded.ok()) {
-    call->request_ = *std::move(encoded);
+    call->request_ = std::move(encoded->message);
+    call->wanted_ = std::move(encoded->wanted);
     call->StartAttempt();
   } else {
     call->outcome_ = encoded.status();
@@ -29,12 +30,10 @@ std::shared_ptr<AsyncCall> AsyncCall::Start(const Stub& stub, std::shared_ptr<Ev
   return call;
 }
 
-AsyncCall::AsyncCall(const Stub& stub, std::shared_ptr<EventQueue> queue,
-                     const RotateRequest& request, RotateCallback callback,
+AsyncCall::AsyncCall(const Stub& stub, std::shared_ptr<EventQueue> queue, RotateCallback callback,
                      const Attempts& attempts, std::function<double()> random)
     : queue_(std::move(queue)),
       stub_(stub),
-      tensors_(request.tensors),
       random_(std::move(random)),
       callback_(std::move(callback)),
       attempts_(attempts) {}
@@ -100,7 +99,8 @@ void AsyncCall::RunCallback() {
     // Gone before the queue is told, since it may hold the last copy of the client.
     const RotateCallback callback = std::move(callback_);
     const Result<grpc::ByteBuffer>& reply = *outcome_;
-    callback(reply.ok() ? DecodeRotate(*reply, tensors_) : Result<RotateReply>(reply.status()));
+    callback(reply.ok() ? DecodeRotate(*reply, std::move(wanted_))
+                        : Result<RotateReply>(reply.status()));
   }
   queue_->Remove(this);
 }

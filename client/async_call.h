@@ -18,6 +18,7 @@
 #include <optional>
 #include <vector>
 
+#include "client/codec.h"
 #include "client/event_loop.h"
 #include "client/payload_loans.h"
 #include "client/retry.h"
@@ -33,8 +34,8 @@ class AsyncCall final : public LiveCall, private EventHandler {
                                           const RotateRequest& request, RotateCallback callback,
                                           const Attempts& attempts, std::function<double()> random);
 
-  AsyncCall(const Stub& stub, std::shared_ptr<EventQueue> queue, const RotateRequest& request,
-            RotateCallback callback, const Attempts& attempts, std::function<double()> random);
+  AsyncCall(const Stub& stub, std::shared_ptr<EventQueue> queue, RotateCallback callback,
+            const Attempts& attempts, std::function<double()> random);
 
   void Cancel() override;
 
@@ -52,10 +53,10 @@ class AsyncCall final : public LiveCall, private EventHandler {
 
   const std::shared_ptr<EventQueue> queue_;
   const Stub stub_;
-  const std::vector<TensorView> tensors_;
   const std::function<double()> random_;
   RotateCallback callback_;
   PayloadLoans loans_;
+  std::vector<WantedTensor> wanted_;  // set before the first event
 
   std::mutex mu_;
   // All below are guarded by mu_.

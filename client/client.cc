@@ -94,15 +94,15 @@ Result<Client> Client::Connect(const std::string& target, const ConnectOptions& 
 
 Result<RotateReply> Client::Rotate(const RotateRequest& request, const CallOptions& options) const {
   PayloadLoans loans;
-  Result<grpc::ByteBuffer> encoded = EncodeRotate(request, loans);
+  Result<EncodedRotate> encoded = EncodeRotate(request, loans);
   if (!encoded.ok()) return encoded.status();
-  Result<grpc::ByteBuffer> reply = connection_->Call("/rope.v1.RopeService/Rotate", *encoded,
-                                                     /*idempotent=*/true, options);
-  encoded->Clear();
+  Result<grpc::ByteBuffer> reply = connection_->Call(
+      "/rope.v1.RopeService/Rotate", encoded->message, /*idempotent=*/true, options);
+  encoded->message.Clear();
   // Before the reply is written: the output may be the memory that was lent.
   connection_->AwaitReturn(loans);
   if (!reply.ok()) return reply.status();
-  return DecodeRotate(*reply, request.tensors);
+  return DecodeRotate(*reply, std::move(encoded->wanted));
 }
 
 Call Client::RotateAsync(const RotateRequest& request, RotateCallback callback,

@@ -2,8 +2,7 @@
 // once, to where the caller wants them, on the way in; they are never part of a protobuf message.
 //
 // Threading:  Functions only.
-// Errors:     Encoding, INVALID_ARGUMENT: a tensor without memory, or of a size that is no number
-//             of bytes (all else is for the server to judge). Decoding, INTERNAL: not a
+// Errors:     Encoding, as rotate_messages.h. Decoding, INTERNAL: not a
 //             RotateResponse to this request, and nothing was written; or what the reply's own
 //             `error` says.
 #ifndef ROPE_CLIENT_CODEC_H_
@@ -12,9 +11,11 @@
 #include <grpcpp/support/byte_buffer.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/payload_loans.h"
+#include "client/rotate_messages.h"
 #include "proto/message_split.h"
 #include "rope/rotate.h"
 #include "rope/status.h"
@@ -25,10 +26,16 @@ namespace rope::client {
 // Payloads below this size are copied: cheaper than the count of a loan.
 inline constexpr int64_t kLentBytesMin = 4096;
 
+// A request on its way, and what has to come back.
+struct EncodedRotate {
+  grpc::ByteBuffer message;
+  std::vector<WantedTensor> wanted;
+};
+
 // Lends nothing where it fails. `request_id` stands in place of the request's own.
-Result<grpc::ByteBuffer> EncodeRotate(const RotateRequest& request, const std::string& request_id,
-                                      PayloadLoans& loans);
-inline Result<grpc::ByteBuffer> EncodeRotate(const RotateRequest& request, PayloadLoans& loans) {
+Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const std::string& request_id,
+                                   PayloadLoans& loans);
+inline Result<EncodedRotate> EncodeRotate(const RotateRequest& request, PayloadLoans& loans) {
   return EncodeRotate(request, request.request_id, loans);
 }
 
@@ -40,8 +47,8 @@ class ReceivedReply {
   const std::string& request_id() const { return head_.request_id(); }
   // What the reply's own `error` says, or OK.
   Status error() const;
-  // Puts the tensors where `views`, those of the request, want them.
-  Result<RotateReply> Take(const std::vector<TensorView>& views) const;
+  // Puts the tensors where they are wanted.
+  Result<RotateReply> Take(std::vector<WantedTensor> wanted) const;
 
  private:
   std::vector<grpc::Slice> slices_;  // hold what the payloads of message_ refer to
@@ -50,10 +57,10 @@ class ReceivedReply {
 };
 
 inline Result<RotateReply> DecodeRotate(const grpc::ByteBuffer& buffer,
-                                        const std::vector<TensorView>& views) {
+                                        std::vector<WantedTensor> wanted) {
   const Result<ReceivedReply> reply = ReceivedReply::Parse(buffer);
   if (!reply.ok()) return reply.status();
-  return reply->Take(views);
+  return reply->Take(std::move(wanted));
 }
 
 }  // namespace rope::client

@@ -139,6 +139,12 @@ v1::DType ToMessage(DType dtype) {
       return v1::DTYPE_FP16;
     case DType::kBFloat16:
       return v1::DTYPE_BF16;
+    case DType::kFloat64:
+      return v1::DTYPE_FP64;
+    case DType::kFloat8E4M3:
+      return v1::DTYPE_FP8_E4M3;
+    case DType::kFloat8E5M2:
+      return v1::DTYPE_FP8_E5M2;
   }
   return v1::DTYPE_UNSPECIFIED;
 }
@@ -194,6 +200,11 @@ DescribeReply FromMessage(const v1::DescribeResponse& message) {
                   .low_wavelength = message.ramp().low_wavelength(),
                   .high_wavelength = message.ramp().high_wavelength()};
   }
+  for (const int scaling : message.scaling()) {
+    reply.scaling.push_back(static_cast<FrequencyScaling>(scaling));
+  }
+  reply.float32_angle_error = message.float32_angle_error();
+  reply.float32_angle_position = message.float32_angle_position();
   for (const v1::Row& row : message.rows()) {
     reply.rows.push_back({.position = row.position(),
                           .cos = ToVector<double>(row.cos()),

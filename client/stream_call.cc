@@ -52,12 +52,12 @@ Status StreamCall::Rotate(const RotateRequest& request, RotateCallback callback)
   lock.unlock();
   auto waiting = std::make_unique<Request>();
   waiting->request_id = WireId(message.number, request.request_id);
-  waiting->tensors = request.tensors;
   waiting->callback = std::move(callback);
-  Result<grpc::ByteBuffer> encoded = EncodeRotate(request, waiting->request_id, waiting->loans);
+  Result<EncodedRotate> encoded = EncodeRotate(request, waiting->request_id, waiting->loans);
   if (!encoded.ok()) return encoded.status();
   if (!request.request_id.empty()) waiting->request_id = request.request_id;
-  message.bytes = *std::move(encoded);
+  message.bytes = std::move(encoded->message);
+  waiting->wanted = std::move(encoded->wanted);
   waiting->bytes = static_cast<int64_t>(message.bytes.Length());
 
   lock.lock();
@@ -258,7 +258,7 @@ void StreamCall::RunCallback(Request& request, const Result<ReceivedReply>& repl
   const auto self = shared_from_this();
   {
     Result<RotateReply> result =
-        reply.ok() ? reply->Take(request.tensors) : Result<RotateReply>(reply.status());
+        reply.ok() ? reply->Take(std::move(request.wanted)) : Result<RotateReply>(reply.status());
     if (result.ok()) result->request_id = request.request_id;
     credit_requests_ = 1;
     credit_bytes_ = request.bytes;

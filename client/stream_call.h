@@ -60,7 +60,7 @@ class StreamCall final : public LiveCall, public std::enable_shared_from_this<St
   // A request in flight.
   struct Request {
     std::string request_id;
-    std::vector<TensorView> tensors;
+    std::vector<WantedTensor> wanted;
     RotateCallback callback;
     PayloadLoans loans;
     int64_t bytes = 0;

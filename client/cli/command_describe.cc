@@ -12,19 +12,27 @@
 namespace rope::client {
 namespace {
 
-// inv_freq over the unscaled theta^(-2i/d): what the scaling did to this frequency.
+// What the scaling did to this frequency, with the number that it is multiplied by.
 std::string ScalingOf(const DescribeReply& reply, size_t index) {
   const RopeConfig& config = reply.config;
-  if (reply.inv_freq[index] == 0) return "does not turn";
   const double exponent = -static_cast<double>(index) / static_cast<double>(reply.inv_freq.size());
   const double plain = std::pow(config.rope_theta.value_or(10000), exponent);
   const double ratio = reply.inv_freq[index] / plain;
-  const auto is = [ratio](double value) { return std::abs(ratio - value) < 1e-9 * value; };
-  if (is(1)) return "kept";
   const double factor = config.factor.value_or(1);
-  if (is(1 / factor)) return absl::StrFormat("divided by %g", factor);
-  const bool blends = config.rope_type == "yarn" || config.rope_type == "llama3";
-  return absl::StrFormat("%sx %.6g", blends ? "blended, " : "", ratio);
+  switch (index < reply.scaling.size() ? reply.scaling[index] : FrequencyScaling::kUnspecified) {
+    case FrequencyScaling::kKept:
+      return "kept";
+    case FrequencyScaling::kStill:
+      return "does not turn";
+    case FrequencyScaling::kBlended:
+      return absl::StrFormat("blended, x %.6g", ratio);
+    case FrequencyScaling::kScaled:
+      if (std::abs(ratio * factor - 1) < 1e-9) return absl::StrFormat("divided by %g", factor);
+      break;
+    case FrequencyScaling::kUnspecified:
+      break;
+  }
+  return absl::StrFormat("x %.6g", ratio);
 }
 
 std::string RopeType(const RopeConfig& config) {
@@ -52,10 +60,17 @@ void PrintHead(const DescribeReply& reply) {
     absl::PrintF("mrope             %s%s\n", absl::StrJoin(config.mrope_section, ", "),
                  config.mrope_interleaved.value_or(false) ? ", interleaved" : "");
   }
+  if (reply.ramp.has_value()) {
+    absl::PrintF("ramp              index %.6g to %.6g, wavelength %.6g to %.6g positions\n",
+                 reply.ramp->low_index, reply.ramp->high_index, reply.ramp->low_wavelength,
+                 reply.ramp->high_wavelength);
+  }
   absl::PrintF("attention factor  %.17g\n", reply.attention_factor);
   absl::PrintF("for seq_len       %d%s\n", reply.seq_len,
                reply.depends_on_seq_len ? " (another length gives other numbers)" : "");
   if (reply.precision == Precision::kHf) absl::PrintF("precision         hf\n");
+  absl::PrintF("float32 angles    off by up to %.3g in cos and sin up to position %d\n",
+               reply.float32_angle_error, reply.float32_angle_position);
   absl::PrintF("config_id         %s\n", reply.config_id);
 }
 

@@ -14,14 +14,29 @@ namespace rope::client {
 namespace {
 
 constexpr int64_t kNpyBytesMax = int64_t{2} << 30;  // more does not fit in a message
+constexpr double kNormEps = 1e-6;
 
-// A file to rotate and where its result goes.
-struct NpyJob {
-  Role role = Role::kQ;
-  std::string output_path;
+struct NpyFile {
   std::string bytes;
   NpyArray array;
 };
+
+// A request, and the files that its memory is.
+struct Job {
+  RotateRequest request;
+  std::vector<std::unique_ptr<NpyFile>> files;
+};
+
+struct NamedDType {
+  absl::string_view name;
+  DType dtype;
+  absl::string_view descr;  // of .npy files that are written
+};
+constexpr NamedDType kOutputTypes[] = {{"fp32", DType::kFloat32, "<f4"},
+                                       {"fp16", DType::kFloat16, "<f2"},
+                                       {"bf16", DType::kBFloat16, "<u2"},
+                                       {"fp8_e4m3", DType::kFloat8E4M3, "|u1"},
+                                       {"fp8_e5m2", DType::kFloat8E5M2, "|u1"}};
 
 Result<DType> DTypeOf(const NpyArray& array, bool is_bf16) {
   if (!is_bf16 && array.descr == "<f4") return DType::kFloat32;
@@ -35,25 +50,43 @@ Result<DType> DTypeOf(const NpyArray& array, bool is_bf16) {
 }
 
 Result<Operation> OperationOf(const Arguments& arguments) {
-  const std::string operation = arguments.Text("operation");
-  if (operation.empty() || operation == "rotate") return Operation::kRotate;
-  if (operation == "inverse") return Operation::kInverse;
-  if (operation == "backward") return Operation::kBackward;
-  if (operation == "add_sinusoidal") return Operation::kAddSinusoidal;
-  return Status(StatusCode::kInvalidArgument,
-                absl::StrCat("--operation: got ", operation,
-                             ", want rotate, inverse, backward or add_sinusoidal"));
+  return ChoiceOf<Operation>(arguments, "operation",
+                             {{"", Operation::kRotate},
+                              {"rotate", Operation::kRotate},
+                              {"inverse", Operation::kInverse},
+                              {"backward", Operation::kBackward},
+                              {"add_sinusoidal", Operation::kAddSinusoidal}});
 }
 
-// Everything but the tensors.
+Result<std::optional<DType>> OutputDTypeOf(const Arguments& arguments) {
+  std::vector<std::pair<absl::string_view, std::optional<DType>>> choices = {{"", std::nullopt}};
+  for (const NamedDType& type : kOutputTypes) choices.emplace_back(type.name, type.dtype);
+  return ChoiceOf(arguments, "output_dtype", choices);
+}
+
+// Everything but what is in files.
 Result<RotateRequest> RequestOf(const Arguments& arguments) {
-  Result<RopeSpec> spec = RopeSpecOf(arguments);
-  if (!spec.ok()) return spec.status();
+  RotateRequest request;
+  if (arguments.Has("cos")) {
+    for (const Flag& flag : WithRopeFlags({})) {
+      if (flag.name == "pairing" || !arguments.Has(flag.name)) continue;
+      return Status(StatusCode::kInvalidArgument,
+                    absl::StrCat("--cos: got it and --", flag.name, ", want one of them"));
+    }
+    const Result<Pairing> pairing = PairingOf(arguments);
+    if (!pairing.ok()) return pairing.status();
+    request.rope.pairing = *pairing;
+  } else {
+    Result<RopeSpec> spec = RopeSpecOf(arguments);
+    if (!spec.ok()) return spec.status();
+    request.rope = std::move(*spec);
+  }
   const Result<Operation> operation = OperationOf(arguments);
   if (!operation.ok()) return operation.status();
-  RotateRequest request;
-  request.rope = std::move(*spec);
+  const Result<std::optional<DType>> output_dtype = OutputDTypeOf(arguments);
+  if (!output_dtype.ok()) return output_dtype.status();
   request.operation = *operation;
+  request.output_dtype = *output_dtype;
   request.return_attention_factor = arguments.Has("return_attention_factor");
   request.positions.start = arguments.Integer("start");
   request.positions.starts = arguments.Integers("starts");
@@ -72,6 +105,15 @@ Status CheckFlags(const Arguments& arguments) {
     if (arguments.Has(name) != arguments.Has("output_" + name)) {
       return misuse(absl::StrCat("--", name, ", --output_", name, ": got one, want both"));
     }
+    if (arguments.Has("norm_" + name) && !arguments.Has(name)) {
+      return misuse(absl::StrCat("--norm_", name, ": got it without --", name, ", want both"));
+    }
+  }
+  if (arguments.Has("cos") != arguments.Has("sin")) {
+    return misuse("--cos, --sin: got one, want both");
+  }
+  if (arguments.Has("scale_q") && !arguments.Has("q")) {
+    return misuse("--scale_q: got it without --q, want both");
   }
   if (!arguments.Has("layout")) return misuse("--layout: got nothing, want for example SHD");
   if (arguments.Has("dtype") && arguments.Text("dtype") != "bf16") {
@@ -80,25 +122,73 @@ Status CheckFlags(const Arguments& arguments) {
   return {};
 }
 
-// Reads one file and adds its tensor, whose memory the job keeps.
-Status AddTensor(const Arguments& arguments, NpyJob& job, RotateRequest& request) {
-  const std::string path = arguments.Text(job.role == Role::kQ ? "q" : "k");
+Status InFile(const std::string& path, const Status& status) {
+  return Status(StatusCode::kDataLoss, absl::StrCat(path, ": ", status.message()));
+}
+
+// Reads a file, whose memory the job keeps.
+Result<const NpyArray*> ReadNpy(const std::string& path, Job& job) {
   Result<std::string> bytes = ReadFile(path, kNpyBytesMax);
   if (!bytes.ok()) return bytes.status();
-  job.bytes = std::move(*bytes);
-  Result<NpyArray> array = ParseNpy(job.bytes);
-  Result<DType> dtype =
-      array.ok() ? DTypeOf(*array, arguments.Has("dtype")) : Result<DType>(array.status());
-  if (!dtype.ok()) {
-    return Status(StatusCode::kDataLoss, absl::StrCat(path, ": ", dtype.status().message()));
+  auto file = std::make_unique<NpyFile>();
+  file->bytes = std::move(*bytes);
+  Result<NpyArray> array = ParseNpy(file->bytes);
+  if (!array.ok()) return InFile(path, array.status());
+  file->array = std::move(*array);
+  job.files.push_back(std::move(file));
+  return static_cast<const NpyArray*>(&job.files.back()->array);
+}
+
+// The array in the file that flag `name` gives: float64, float32 or float16.
+Result<ArrayView> ReadArray(const Arguments& arguments, absl::string_view name, Job& job) {
+  const std::string path = arguments.Text(name);
+  const Result<const NpyArray*> array = ReadNpy(path, job);
+  if (!array.ok()) return array.status();
+  const Result<DType> dtype = (*array)->descr == "<f8" ? Result<DType>(DType::kFloat64)
+                                                       : DTypeOf(**array, /*is_bf16=*/false);
+  if (!dtype.ok()) return InFile(path, dtype.status());
+  return ArrayView{.dtype = *dtype, .shape = (*array)->shape, .data = (*array)->data.data()};
+}
+
+Status AddTensor(const Arguments& arguments, Role role, Job& job) {
+  const std::string name = role == Role::kQ ? "q" : "k";
+  const std::string path = arguments.Text(name);
+  const Result<const NpyArray*> array = ReadNpy(path, job);
+  if (!array.ok()) return array.status();
+  const Result<DType> dtype = DTypeOf(**array, arguments.Has("dtype"));
+  if (!dtype.ok()) return InFile(path, dtype.status());
+  TensorView tensor{.role = role,
+                    .layout = arguments.Text("layout"),
+                    .dtype = *dtype,
+                    .shape = (*array)->shape,
+                    .data = (*array)->data.data(),
+                    .output_layout = arguments.Text("output_layout")};
+  if (arguments.Has("norm_" + name)) {
+    Result<ArrayView> weight = ReadArray(arguments, "norm_" + name, job);
+    if (!weight.ok()) return weight.status();
+    tensor.norm = {.eps = arguments.Number("norm_eps").value_or(kNormEps),
+                   .weight = *std::move(weight)};
   }
-  job.array = std::move(*array);
-  request.tensors.push_back({.role = job.role,
-                             .layout = arguments.Text("layout"),
-                             .dtype = *dtype,
-                             .shape = job.array.shape,
-                             .data = job.array.data.data()});
+  if (role == Role::kQ) tensor.scale = arguments.Number("scale_q");
+  job.request.tensors.push_back(std::move(tensor));
   return {};
+}
+
+Status AddRows(const Arguments& arguments, Job& job) {
+  if (!arguments.Has("cos")) return {};
+  Result<ArrayView> cos = ReadArray(arguments, "cos", job);
+  if (!cos.ok()) return cos.status();
+  Result<ArrayView> sin = ReadArray(arguments, "sin", job);
+  if (!sin.ok()) return sin.status();
+  job.request.rows = {.cos = *std::move(cos), .sin = *std::move(sin)};
+  return {};
+}
+
+absl::string_view DescrOf(DType dtype) {
+  for (const NamedDType& type : kOutputTypes) {
+    if (type.dtype == dtype) return type.descr;
+  }
+  return "";
 }
 
 void PrintReply(const RotateReply& reply) {
@@ -127,6 +217,15 @@ std::vector<Flag> RotateFlags() {
       {"seq_len", FlagKind::kIntegers, "N", "Final length, for dynamic and longrope."},
       {"operation", FlagKind::kText, "NAME",
        "rotate (default), inverse, backward or add_sinusoidal."},
+      {"cos", FlagKind::kText, "FILE.npy", "Rows in place of a model: a row for each token, or"},
+      {"sin", FlagKind::kText, "FILE.npy", "beside positions one for each position."},
+      {"norm_q", FlagKind::kText, "FILE.npy", "Weights of an RMS norm of q before the rotation."},
+      {"norm_k", FlagKind::kText, "FILE.npy", "The same of k."},
+      {"norm_eps", FlagKind::kNumber, "EPS", "Of both. Default 1e-6."},
+      {"scale_q", FlagKind::kNumber, "FACTOR", "Multiplies q, for example the softmax scale."},
+      {"output_dtype", FlagKind::kText, "DTYPE",
+       "fp32, fp16, bf16 (as uint16), fp8_e4m3 or fp8_e5m2 (as uint8)."},
+      {"output_layout", FlagKind::kText, "AXES", "The axes of --layout in another order."},
       {"return_attention_factor", FlagKind::kSwitch, "", "Print the factor, do not apply it."},
   });
 }
@@ -135,26 +234,21 @@ int RunRotate(const Arguments& arguments) {
   if (const Status status = CheckFlags(arguments); !status.ok()) return FailOrMisuse(status);
   Result<RotateRequest> request = RequestOf(arguments);
   if (!request.ok()) return FailOrMisuse(request.status());
-  std::vector<std::unique_ptr<NpyJob>> jobs;
+  Job job{.request = *std::move(request), .files = {}};
   for (const Role role : {Role::kQ, Role::kK}) {
     if (!arguments.Has(role == Role::kQ ? "q" : "k")) continue;
-    jobs.push_back(std::make_unique<NpyJob>());
-    jobs.back()->role = role;
-    jobs.back()->output_path = arguments.Text(role == Role::kQ ? "output_q" : "output_k");
-    if (const Status status = AddTensor(arguments, *jobs.back(), *request); !status.ok()) {
-      return Fail(status);
-    }
+    if (const Status status = AddTensor(arguments, role, job); !status.ok()) return Fail(status);
   }
+  if (const Status status = AddRows(arguments, job); !status.ok()) return Fail(status);
   const Result<Client> client = ConnectTo(arguments);
   if (!client.ok()) return Fail(client.status());
-  const Result<RotateReply> reply = client->Rotate(*request, CallOptionsOf(arguments));
+  const Result<RotateReply> reply = client->Rotate(job.request, CallOptionsOf(arguments));
   if (!reply.ok()) return Fail(reply.status());
-  for (size_t i = 0; i < jobs.size(); ++i) {
-    const RotatedTensor& tensor = reply->tensors[i];
+  for (const RotatedTensor& tensor : reply->tensors) {
     const absl::string_view data(static_cast<const char*>(tensor.data),
                                  static_cast<size_t>(tensor.bytes));
-    const Status status =
-        WriteFile(jobs[i]->output_path, NpyHeader(jobs[i]->array.descr, tensor.shape), data);
+    const std::string path = arguments.Text(tensor.role == Role::kQ ? "output_q" : "output_k");
+    const Status status = WriteFile(path, NpyHeader(DescrOf(tensor.dtype), tensor.shape), data);
     if (!status.ok()) return Fail(status);
   }
   PrintReply(*reply);

@@ -123,6 +123,7 @@ std::vector<Flag> WithRopeFlags(std::vector<Flag> flags) {
       {"layer", FlagKind::kInteger, "INDEX", "Layer, where the config differs by layer; or"},
       {"layer_type", FlagKind::kText, "NAME", "its type, for example full_attention."},
       {"pairing", FlagKind::kText, "PAIRING", "half or interleaved. Default: as the model says."},
+      {"compat", FlagKind::kText, "WHOSE", "Read it as hf, vllm, llamacpp or deepseek does."},
       {"precision", FlagKind::kText, "exact|hf", "hf: rounded as Hugging Face's eager code does."},
   };
   all.insert(all.end(), flags.begin(), flags.end());
@@ -130,19 +131,16 @@ std::vector<Flag> WithRopeFlags(std::vector<Flag> flags) {
 }
 
 Result<Pairing> PairingOf(const Arguments& arguments) {
-  if (!arguments.Has("pairing")) return Pairing::kUnspecified;
-  const std::string pairing = arguments.Text("pairing");
-  if (pairing == "half") return Pairing::kHalf;
-  if (pairing == "interleaved") return Pairing::kInterleaved;
-  return Misused(absl::StrCat("--pairing: got ", pairing, ", want half or interleaved"));
+  return ChoiceOf<Pairing>(arguments, "pairing",
+                           {{"", Pairing::kUnspecified},
+                            {"half", Pairing::kHalf},
+                            {"interleaved", Pairing::kInterleaved}});
 }
 
 Result<Precision> PrecisionOf(const Arguments& arguments) {
-  if (!arguments.Has("precision")) return Precision::kUnspecified;
-  const std::string precision = arguments.Text("precision");
-  if (precision == "exact") return Precision::kExact;
-  if (precision == "hf") return Precision::kHf;
-  return Misused(absl::StrCat("--precision: got ", precision, ", want exact or hf"));
+  return ChoiceOf<Precision>(
+      arguments, "precision",
+      {{"", Precision::kUnspecified}, {"exact", Precision::kExact}, {"hf", Precision::kHf}});
 }
 
 Result<RopeSpec> RopeSpecOf(const Arguments& arguments) {
@@ -166,6 +164,14 @@ Result<RopeSpec> RopeSpecOf(const Arguments& arguments) {
   const Result<Pairing> pairing = PairingOf(arguments);
   if (!pairing.ok()) return pairing.status();
   spec.pairing = *pairing;
+  const auto compat = ChoiceOf<Compat>(arguments, "compat",
+                                       {{"", Compat::kUnspecified},
+                                        {"hf", Compat::kHf},
+                                        {"vllm", Compat::kVllm},
+                                        {"llamacpp", Compat::kLlamacpp},
+                                        {"deepseek", Compat::kDeepseek}});
+  if (!compat.ok()) return compat.status();
+  spec.compat = *compat;
   const Result<Precision> precision = PrecisionOf(arguments);
   if (!precision.ok()) return precision.status();
   spec.precision = *precision;

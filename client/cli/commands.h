@@ -5,8 +5,10 @@
 #define ROPE_CLIENT_CLI_COMMANDS_H_
 
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "client/cli/arguments.h"
@@ -32,6 +34,21 @@ absl::Span<const Command> Commands();
 
 // Runs the command that `arguments` (without the program's name) ask for; returns the exit status.
 int RunRopectl(absl::Span<const absl::string_view> arguments);
+
+// The value that flag `name` chooses by its text; that of the empty text, the first, is for a flag
+// that is not given. INVALID_ARGUMENT: another text.
+template <typename T>
+Result<T> ChoiceOf(const Arguments& arguments, absl::string_view name,
+                   const std::vector<std::pair<absl::string_view, T>>& choices) {
+  const std::string text = arguments.Text(name);
+  std::string known;
+  for (const auto& [choice, value] : choices) {
+    if (choice == text && (text.empty() == !arguments.Has(name))) return value;
+    if (!choice.empty()) absl::StrAppend(&known, known.empty() ? "" : ", ", choice);
+  }
+  return Status(StatusCode::kInvalidArgument,
+                absl::StrCat("--", name, ": got ", text, ", want one of ", known));
+}
 
 // Flags of every command: target, timeout.
 absl::Span<const Flag> CommonFlags();

@@ -80,6 +80,10 @@ double Rounded(double value, DType dtype) {
       return static_cast<double>(proto::FloatFromHalf(proto::HalfFromDouble(value)));
     case DType::kBFloat16:
       return static_cast<double>(proto::FloatFromBFloat16(proto::BFloat16FromDouble(value)));
+    case DType::kFloat64:
+    case DType::kFloat8E4M3:
+    case DType::kFloat8E5M2:
+      break;  // read as another type, or not at all
   }
   return value;
 }

@@ -51,6 +51,15 @@ struct Ramp {
   double high_wavelength = 0;
 };
 
+// What the scaling did to one frequency.
+enum class FrequencyScaling {
+  kUnspecified,  // the server does not say
+  kKept,
+  kBlended,  // between kept and divided by the factor (yarn, llama3)
+  kScaled,   // divided by the factor, or changed otherwise
+  kStill,    // 0: these channels do not turn
+};
+
 struct DescribeReply {
   std::string config_id = {};  // names this spec on this server, layer and pairing included
   RopeConfig config = {};      // with every default filled in
@@ -65,8 +74,12 @@ struct DescribeReply {
   std::vector<double> wavelengths = {};  // [rotary_dim/2], positions per turn
   std::vector<std::string> warnings = {};
   std::vector<Reading> readings = {};
-  std::optional<Ramp> ramp = {};  // none: this rope_type has none
-  std::vector<Row> rows = {};     // one for each position that was asked for
+  std::optional<Ramp> ramp = {};               // none: this rope_type has none
+  std::vector<FrequencyScaling> scaling = {};  // [rotary_dim/2]
+  std::vector<Row> rows = {};                  // one for each position that was asked for
+  // Largest error of a cos or sin if frequencies and angles were float32, up to that position.
+  double float32_angle_error = 0;
+  int64_t float32_angle_position = 0;
 };
 
 struct Model {

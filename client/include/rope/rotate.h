@@ -50,6 +50,15 @@ struct Reposition {
   std::optional<RopeSpec> from_rope = {};  // unset: the request's
 };
 
+// Rows of the caller's own table in place of an embedding: the angles in radians, or cos and sin
+// with whatever factor they hold. Beside positions [rows, pairs], and a token takes the row of its
+// position; without, a row for each token: [S, pairs], [B, S, pairs] or [T, pairs].
+struct Rows {
+  std::optional<ArrayView> angles = {};  // alone
+  std::optional<ArrayView> cos = {};
+  std::optional<ArrayView> sin = {};
+};
+
 struct RotateRequest {
   std::string request_id = {};  // echoed and logged by the server; empty: the server makes one
   RopeSpec rope = {};
@@ -58,6 +67,9 @@ struct RotateRequest {
   std::optional<Reposition> reposition = {};  // with Operation::kReposition alone
   // True: the attention factor is left to the caller.
   bool return_attention_factor = false;
+  std::optional<DType> output_dtype = {};  // unset: each tensor's own
+  // With Operation::kRotate or kBackward; of `rope` then only the pairing is set.
+  std::optional<Rows> rows = {};
   std::vector<TensorView> tensors = {};
 };
 

@@ -1,7 +1,8 @@
 // Tensors as the client takes and gives them.
 //
 // Threading:  Values.
-// Ownership:  TensorView borrows `data` and `output` until the call that takes it has ended.
+// Ownership:  TensorView borrows `data` and `output` until the call that takes it has ended, an
+//             ArrayView until that call has returned.
 #ifndef ROPE_TENSOR_H_
 #define ROPE_TENSOR_H_
 
@@ -14,15 +15,28 @@
 
 namespace rope::client {
 
-// Little-endian elements.
-enum class DType { kFloat32, kFloat16, kBFloat16 };
+// Little-endian elements. Tensors are kFloat32, kFloat16 or kBFloat16; kFloat64 is for rows that
+// the caller brings, the last two for outputs.
+enum class DType { kFloat32, kFloat16, kBFloat16, kFloat64, kFloat8E4M3, kFloat8E5M2 };
 
 // What a tensor is to attention.
 enum class Role { kQ, kK };
 
 // Bytes of one element.
 constexpr int64_t ElementBytes(DType dtype) {
-  return dtype == DType::kFloat32 ? 4 : 2;
+  switch (dtype) {
+    case DType::kFloat64:
+      return 8;
+    case DType::kFloat32:
+      return 4;
+    case DType::kFloat16:
+    case DType::kBFloat16:
+      return 2;
+    case DType::kFloat8E4M3:
+    case DType::kFloat8E5M2:
+      break;
+  }
+  return 1;
 }
 
 // Heads [begin, end) of a tensor that holds several things (packed QKV).
@@ -32,7 +46,20 @@ struct HeadRange {
   int64_t end = 0;
 };
 
-// A packed, row-major tensor to rotate.
+// A packed, row-major array beside the tensors: cos and sin, norm weights.
+struct ArrayView {
+  DType dtype = DType::kFloat32;
+  std::vector<int64_t> shape = {};
+  const void* data = nullptr;
+};
+
+// RMS norm over each head before it is rotated: x * weight / sqrt(mean(x * x) + eps).
+struct HeadNorm {
+  double eps = 0;         // > 0
+  ArrayView weight = {};  // [head_dim]
+};
+
+// A tensor to rotate, row-major.
 struct TensorView {
   Role role = Role::kQ;  // of all heads, without head_ranges
   // A letter for each axis, outermost first: B batch, S position in the sequence, T token of a
@@ -41,11 +68,21 @@ struct TensorView {
   DType dtype = DType::kFloat32;
   std::vector<int64_t> shape = {};
   const void* data = nullptr;
-  // Where the rotated tensor goes: as many bytes as `data`, and may be the same memory. Null: the
-  // reply allocates.
+  // Where the rotated tensor goes, packed; may be `data` itself where that is large enough. Null:
+  // the reply allocates.
   void* output = nullptr;
   // In order, without overlap; heads in none of them pass through.
   std::vector<HeadRange> head_ranges = {};
+  // Elements between neighbours of each axis of `data`, >= 0; bytes in between are sent too. Empty:
+  // packed.
+  std::vector<int64_t> strides = {};
+  // The same letters in another order, D last. Empty: `layout`.
+  std::string output_layout = {};
+  std::optional<HeadNorm> norm = {};
+  std::optional<double> scale = {};  // multiplies the result, for example the softmax scale on q
+  // q times 1 + beta * ln(1 + floor(position / original length)), as Llama 4 does without rotation.
+  std::optional<double> llama_4_scaling_beta = {};
+  std::optional<double> fp8_scale = {};  // 8-bit outputs are divided by it; unset: by 1
 };
 
 // A rotated tensor, of the shape and type that were asked for.
@@ -57,6 +94,7 @@ struct RotatedTensor {
   int64_t bytes = 0;
   const void* data = nullptr;               // TensorView::output where that was given, else `owned`
   std::unique_ptr<std::byte[]> owned = {};  // null where TensorView::output was given
+  std::optional<double> fp8_scale = {};     // what an 8-bit output was divided by
 };
 
 }  // namespace rope::client

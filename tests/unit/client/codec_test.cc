@@ -43,6 +43,13 @@ RotateRequest RequestFor(const std::vector<float>& data) {
   return request;
 }
 
+std::vector<WantedTensor> WantedBy(const RotateRequest& request) {
+  PayloadLoans loans;
+  Result<EncodedRotate> encoded = EncodeRotate(request, loans);
+  EXPECT_TRUE(encoded.ok()) << encoded.status().ToString();
+  return encoded.ok() ? std::move(encoded->wanted) : std::vector<WantedTensor>();
+}
+
 v1::RotateResponse ResponseFor(const std::vector<float>& data) {
   v1::RotateResponse response;
   response.set_attention_factor(1.25);
@@ -62,9 +69,9 @@ v1::RotateRequest Encoded(const RotateRequest& request) {
   PayloadLoans loans;
   v1::RotateRequest message;
   {
-    const Result<grpc::ByteBuffer> buffer = EncodeRotate(request, loans);
+    const Result<EncodedRotate> buffer = EncodeRotate(request, loans);
     EXPECT_TRUE(buffer.ok()) << buffer.status().ToString();
-    EXPECT_TRUE(buffer.ok() && message.ParseFromString(BytesOf(*buffer)));
+    EXPECT_TRUE(buffer.ok() && message.ParseFromString(BytesOf(buffer->message)));
   }
   EXPECT_TRUE(loans.AllReturned());
   return message;
@@ -135,6 +142,59 @@ TEST(EncodeRotateTest, RepositionContextParallelAndHeadRangesGoAsTheyAre) {
   EXPECT_EQ(tensor.head_ranges(2).end(), 3);
 }
 
+TEST(EncodeRotateTest, RowsOutputsAndWhatIsBesideTheRotationGoAsTheyAre) {
+  const std::vector<float> data(4);
+  const std::vector<double> cos = {0.25, 0.5};
+  const std::vector<uint16_t> sin = {1, 2};
+  const std::vector<float> weight = {3, 4};
+  RotateRequest request = RequestFor(data);
+  request.positions = {};
+  request.rope.precision = Precision::kHf;
+  request.rows = {.cos = ArrayView{DType::kFloat64, {2, 1}, cos.data()},
+                  .sin = ArrayView{DType::kBFloat16, {2, 1}, sin.data()}};
+  request.output_dtype = DType::kFloat8E5M2;
+  request.tensors[0].norm = {.eps = 1e-6, .weight = {.shape = {2}, .data = weight.data()}};
+  request.tensors[0].scale = 0.5;
+  request.tensors[0].llama_4_scaling_beta = 0.1;
+  request.tensors[0].fp8_scale = 2;
+  request.tensors[0].output_layout = "TD";
+  request.tensors.push_back({.layout = "TD", .shape = {2, 2}, .data = data.data()});
+  const v1::RotateRequest message = Encoded(request);
+  EXPECT_FALSE(message.has_positions());
+  EXPECT_EQ(message.rope().precision(), v1::PRECISION_HF);
+  EXPECT_EQ(message.rows().cos().dtype(), v1::DTYPE_FP64);
+  EXPECT_THAT(message.rows().cos().shape(), ElementsAre(2, 1));
+  EXPECT_EQ(std::memcmp(message.rows().cos().raw().data(), cos.data(), 16), 0);
+  EXPECT_EQ(message.rows().sin().dtype(), v1::DTYPE_BF16);
+  EXPECT_EQ(message.rows().sin().raw().size(), 4u);
+  EXPECT_FALSE(message.rows().has_angles());
+  EXPECT_EQ(message.output().dtype(), v1::DTYPE_FP8_E5M2);
+  EXPECT_THAT(message.output().layouts(), ElementsAre("TD", "TD"));
+  const v1::Tensor& tensor = message.tensors(0);
+  EXPECT_EQ(tensor.norm().eps(), 1e-6);
+  EXPECT_THAT(tensor.norm().weight().shape(), ElementsAre(2));
+  EXPECT_EQ(std::memcmp(tensor.norm().weight().raw().data(), weight.data(), 8), 0);
+  EXPECT_EQ(tensor.scale(), 0.5);
+  EXPECT_EQ(tensor.llama_4_scaling_beta(), 0.1);
+  EXPECT_EQ(tensor.fp8_scale(), 2);
+  EXPECT_FALSE(message.tensors(1).has_scale());
+  EXPECT_FALSE(message.tensors(1).has_norm());
+}
+
+TEST(EncodeRotateTest, StridedTensorGoesFromItsFirstElementToItsLast) {
+  const std::vector<float> data = {1, 2, -1, -1, 3, 4};
+  RotateRequest request = RequestFor(data);
+  request.tensors[0].shape = {2, 2};
+  request.tensors[0].strides = {4, 1};
+  const v1::RotateRequest message = Encoded(request);
+  EXPECT_THAT(message.tensors(0).array().strides(), ElementsAre(4, 1));
+  ASSERT_EQ(message.tensors(0).array().raw().size(), 24u);
+  EXPECT_EQ(std::memcmp(message.tensors(0).array().raw().data(), data.data(), 24), 0);
+
+  request.tensors[0].shape = {0, 2};
+  EXPECT_TRUE(Encoded(request).tensors(0).array().raw().empty());
+}
+
 TEST(EncodeRotateTest, NoTokensIsLegal) {
   RotateRequest request = RequestFor({});
   request.positions = {.position_ids_shape = {0}};
@@ -147,28 +207,30 @@ TEST(EncodeRotateTest, LargePayloadIsLentAndSmallOneCopied) {
   const std::vector<float> large(kLentBytesMin / sizeof(float));
   PayloadLoans loans;
   {
-    const Result<grpc::ByteBuffer> buffer = EncodeRotate(RequestFor(large), loans);
+    const Result<EncodedRotate> buffer = EncodeRotate(RequestFor(large), loans);
     ASSERT_TRUE(buffer.ok());
     EXPECT_FALSE(loans.AllReturned());
     std::vector<grpc::Slice> slices;
-    ASSERT_TRUE(buffer->Dump(&slices).ok());
+    ASSERT_TRUE(buffer->message.Dump(&slices).ok());
     EXPECT_EQ(slices.back().begin(), reinterpret_cast<const uint8_t*>(large.data()));
   }
   EXPECT_TRUE(loans.AllReturned());
   const std::vector<float> small(kLentBytesMin / sizeof(float) - 2);
-  const Result<grpc::ByteBuffer> buffer = EncodeRotate(RequestFor(small), loans);
+  const Result<EncodedRotate> buffer = EncodeRotate(RequestFor(small), loans);
   ASSERT_TRUE(buffer.ok());
   EXPECT_TRUE(loans.AllReturned());
 }
 
 TEST(EncodeRotateTest, BadTensorsAreRefusedByName) {
   const std::vector<float> data(4);
-  const auto message_for = [&](const std::vector<int64_t>& shape, const void* memory) {
+  const auto message_for = [&](const std::vector<int64_t>& shape, const void* memory,
+                               const std::vector<int64_t>& strides = {}) {
     RotateRequest request = RequestFor(data);
     request.tensors[0].shape = shape;
     request.tensors[0].data = memory;
+    request.tensors[0].strides = strides;
     PayloadLoans loans;
-    const Result<grpc::ByteBuffer> buffer = EncodeRotate(request, loans);
+    const Result<EncodedRotate> buffer = EncodeRotate(request, loans);
     EXPECT_EQ(buffer.status().code(), StatusCode::kInvalidArgument);
     return buffer.status().message();
   };
@@ -177,13 +239,37 @@ TEST(EncodeRotateTest, BadTensorsAreRefusedByName) {
             "tensors[0].array.shape[1]: got -1, want a length >= 0");
   EXPECT_THAT(message_for({int64_t{1} << 40, int64_t{1} << 40}, data.data()),
               HasSubstr("tensors[0].array.shape: got more than"));
+  EXPECT_EQ(message_for({2, 2}, data.data(), {2, -1}),
+            "tensors[0].array.strides[1]: got -1, want a distance >= 0");
+  EXPECT_THAT(message_for({3, 2}, data.data(), {int64_t{1} << 62, 1}),
+              HasSubstr("tensors[0].array.strides: got more than"));
+}
+
+TEST(EncodeRotateTest, BadArraysBesideTheTensorsAreRefusedByName) {
+  const std::vector<float> data(4);
+  const auto message_of = [](const RotateRequest& request) {
+    PayloadLoans loans;
+    const Result<EncodedRotate> encoded = EncodeRotate(request, loans);
+    EXPECT_EQ(encoded.status().code(), StatusCode::kInvalidArgument);
+    return encoded.status().message();
+  };
+  RotateRequest request = RequestFor(data);
+  request.rows = {.angles = ArrayView{.shape = {2, 1}}};
+  EXPECT_EQ(message_of(request), "rows.angles.data: got null, want 8 bytes");
+  request.rows = {.cos = ArrayView{.shape = {-1}}};
+  EXPECT_EQ(message_of(request), "rows.cos.shape[0]: got -1, want a length >= 0");
+  request.rows = {.sin = ArrayView{.shape = {1}}};
+  EXPECT_EQ(message_of(request), "rows.sin.data: got null, want 4 bytes");
+  request.rows.reset();
+  request.tensors[0].norm = HeadNorm{.weight = {.shape = {2}}};
+  EXPECT_EQ(message_of(request), "tensors[0].norm.weight.data: got null, want 8 bytes");
 }
 
 TEST(DecodeRotateTest, ReplyOwnsWhatHasNoOutput) {
   const std::vector<float> rotated = {5, 6, 7, 8};
   const RotateRequest request = RequestFor(rotated);
   const Result<RotateReply> reply =
-      DecodeRotate(BufferOf(ResponseFor(rotated).SerializeAsString(), 3), request.tensors);
+      DecodeRotate(BufferOf(ResponseFor(rotated).SerializeAsString(), 3), WantedBy(request));
   ASSERT_TRUE(reply.ok()) << reply.status().ToString();
   EXPECT_EQ(reply->attention_factor, 1.25);
   EXPECT_TRUE(reply->attention_factor_applied);
@@ -205,17 +291,45 @@ TEST(DecodeRotateTest, OutputIsWrittenInPlace) {
   RotateRequest request = RequestFor(rotated);
   request.tensors[0].output = output.data();
   const Result<RotateReply> reply =
-      DecodeRotate(BufferOf(ResponseFor(rotated).SerializeAsString(), 5), request.tensors);
+      DecodeRotate(BufferOf(ResponseFor(rotated).SerializeAsString(), 5), WantedBy(request));
   ASSERT_TRUE(reply.ok()) << reply.status().ToString();
   EXPECT_EQ(output, rotated);
   EXPECT_EQ(reply->tensors[0].data, output.data());
   EXPECT_EQ(reply->tensors[0].owned, nullptr);
 }
 
+TEST(DecodeRotateTest, AnswerHasTheLayoutAndTypeThatWereAskedFor) {
+  const std::vector<float> data(12);
+  RotateRequest request = RequestFor({});
+  request.output_dtype = DType::kFloat8E4M3;
+  request.tensors[0].layout = "SHD";
+  request.tensors[0].shape = {3, 2, 2};
+  request.tensors[0].data = data.data();
+  request.tensors[0].output_layout = "HSD";
+  v1::RotateResponse response;
+  v1::Tensor& tensor = *response.add_tensors();
+  tensor.set_fp8_scale(0.5);
+  tensor.mutable_array()->set_dtype(v1::DTYPE_FP8_E4M3);
+  for (const int64_t length : {2, 3, 2}) tensor.mutable_array()->add_shape(length);
+  tensor.mutable_array()->set_raw("abcdefghijkl");
+  const Result<RotateReply> reply =
+      DecodeRotate(BufferOf(response.SerializeAsString(), 5), WantedBy(request));
+  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  EXPECT_EQ(reply->tensors[0].layout, "HSD");
+  EXPECT_EQ(reply->tensors[0].dtype, DType::kFloat8E4M3);
+  EXPECT_THAT(reply->tensors[0].shape, ElementsAre(2, 3, 2));
+  EXPECT_EQ(reply->tensors[0].fp8_scale, 0.5);
+  EXPECT_EQ(reply->tensors[0].bytes, 12);
+
+  request.tensors[0].output_layout.clear();  // and then it is another shape
+  EXPECT_EQ(DecodeRotate(BufferOf(response.SerializeAsString()), WantedBy(request)).status().code(),
+            StatusCode::kInternal);
+}
+
 TEST(DecodeRotateTest, FieldOfANewerServerIsSkipped) {
   std::string bytes = ResponseFor({1, 2}).SerializeAsString();
   bytes += "\xd8\x3e\x01";  // field 1003, a varint
-  EXPECT_TRUE(DecodeRotate(BufferOf(bytes), RequestFor({1, 2}).tensors).ok());
+  EXPECT_TRUE(DecodeRotate(BufferOf(bytes), WantedBy(RequestFor({1, 2}))).ok());
 }
 
 TEST(DecodeRotateTest, ErrorInTheReplyIsTheStatus) {
@@ -225,7 +339,7 @@ TEST(DecodeRotateTest, ErrorInTheReplyIsTheStatus) {
   response.mutable_error()->set_field("positions.start");
   response.mutable_error()->set_executed(true);
   const Result<RotateReply> reply =
-      DecodeRotate(BufferOf(response.SerializeAsString()), RequestFor({1, 2}).tensors);
+      DecodeRotate(BufferOf(response.SerializeAsString()), WantedBy(RequestFor({1, 2})));
   EXPECT_EQ(reply.status().code(), StatusCode::kOutOfRange);
   EXPECT_EQ(reply.status().detail().field, "positions.start");
   EXPECT_TRUE(reply.status().detail().executed);
@@ -253,7 +367,7 @@ TEST(DecodeRotateTest, WrongRepliesAreRefusedBeforeAnythingIsWritten) {
        {other_shape.SerializeAsString(), other_type.SerializeAsString(),
         too_long.SerializeAsString(), no_bytes.SerializeAsString(), two.SerializeAsString(),
         truncated, std::string("garbage"), std::string()}) {
-    const Result<RotateReply> reply = DecodeRotate(BufferOf(bytes), request.tensors);
+    const Result<RotateReply> reply = DecodeRotate(BufferOf(bytes), WantedBy(request));
     EXPECT_EQ(reply.status().code(), StatusCode::kInternal);
     EXPECT_THAT(reply.status().message(), HasSubstr("reply: "));
   }

@@ -74,7 +74,9 @@ TEST(MessagesTest, SpecNamesLayerAndPairing) {
                                                .layer = 0,
                                                .layer_type = "full_attention",
                                                .pairing = Pairing::kHalf,
-                                               .compat = Compat::kLlamacpp});
+                                               .compat = Compat::kLlamacpp,
+                                               .precision = Precision::kHf});
+  EXPECT_EQ(spec.precision(), v1::PRECISION_HF);
   EXPECT_EQ(spec.compat(), v1::COMPAT_LLAMACPP);
   EXPECT_EQ(spec.config_json(), "{}");
   EXPECT_TRUE(spec.has_layer());
@@ -99,6 +101,11 @@ TEST(MessagesTest, DescribeReplyHoldsEverything) {
   reading.set_difference("ignores it");
   reading.set_attention_factor(2);
   reading.set_inv_freq_max_relative(0.5);
+  response.mutable_ramp()->set_low_index(1);
+  response.mutable_ramp()->set_high_wavelength(8192);
+  response.add_scaling(v1::FREQUENCY_SCALING_BLENDED);
+  response.set_float32_angle_error(0.125);
+  response.set_float32_angle_position(131071);
   v1::Row& row = *response.add_rows();
   row.set_position(9);
   row.add_cos(0.6);
@@ -120,6 +127,12 @@ TEST(MessagesTest, DescribeReplyHoldsEverything) {
   EXPECT_EQ(reply.readings[0].difference, "ignores it");
   EXPECT_EQ(reply.readings[0].attention_factor, 2);
   EXPECT_EQ(reply.readings[0].inv_freq_max_relative, 0.5);
+  ASSERT_TRUE(reply.ramp.has_value());
+  EXPECT_EQ(reply.ramp->low_index, 1);
+  EXPECT_EQ(reply.ramp->high_wavelength, 8192);
+  EXPECT_THAT(reply.scaling, ElementsAre(FrequencyScaling::kBlended));
+  EXPECT_EQ(reply.float32_angle_error, 0.125);
+  EXPECT_EQ(reply.float32_angle_position, 131071);
   ASSERT_EQ(reply.rows.size(), 1u);
   EXPECT_EQ(reply.rows[0].position, 9);
   EXPECT_THAT(reply.rows[0].cos, ElementsAre(0.6));

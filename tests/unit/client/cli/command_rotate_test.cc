@@ -32,7 +32,7 @@ class RotateTest : public ::testing::Test {
   // The exit status; what was printed is in out_ and err_.
   int Rotate(const std::vector<std::string>& flags) {
     const std::string target = "--target=" + server_.target();
-    std::vector<absl::string_view> arguments = {"rotate", target, "--model=m"};
+    std::vector<absl::string_view> arguments = {"rotate", target, rope_};
     arguments.insert(arguments.end(), flags.begin(), flags.end());
     ::testing::internal::CaptureStdout();
     ::testing::internal::CaptureStderr();
@@ -43,6 +43,7 @@ class RotateTest : public ::testing::Test {
   }
 
   FakeServer server_;
+  std::string rope_ = "--model=m";
   v1::RotateRequest sent_;
   std::string out_;
   std::string err_;
@@ -100,7 +101,61 @@ TEST_F(RotateTest, PrecisionAndSinusoidalTableAreAskedFor) {
   EXPECT_EQ(sent_.rope().precision(), v1::PRECISION_HF);
   EXPECT_EQ(Rotate({"--q=a.npy", "--output_q=b.npy", "--layout=SD", "--precision=double"}),
             kExitUsage);
-  EXPECT_THAT(err_, HasSubstr("--precision: got double, want exact or hf"));
+  EXPECT_THAT(err_, HasSubstr("--precision: got double, want one of exact, hf"));
+}
+
+TEST_F(RotateTest, OptionsBesideTheRotationAreSent) {
+  ASSERT_TRUE(WriteFile(PathOf("q"), NpyHeader("<f4", {1, 1, 2}) + "12345678", "").ok());
+  ASSERT_TRUE(WriteFile(PathOf("w"), NpyHeader("<f8", {2}) + "1234567812345678", "").ok());
+  ASSERT_EQ(
+      Rotate({"--q=" + PathOf("q"), "--output_q=" + PathOf("q_out"), "--layout=SHD", "--start=0",
+              "--norm_q=" + PathOf("w"), "--norm_eps=0.5", "--scale_q=0.25", "--output_layout=HSD",
+              "--output_dtype=fp32", "--precision=hf", "--compat=vllm"}),
+      kExitOk)
+      << err_;
+  EXPECT_EQ(sent_.rope().precision(), v1::PRECISION_HF);
+  EXPECT_EQ(sent_.rope().compat(), v1::COMPAT_VLLM);
+  EXPECT_EQ(sent_.output().dtype(), v1::DTYPE_FP32);
+  EXPECT_THAT(sent_.output().layouts(), ElementsAre("HSD"));
+  const v1::Tensor& tensor = sent_.tensors(0);
+  EXPECT_EQ(tensor.scale(), 0.25);
+  EXPECT_EQ(tensor.norm().eps(), 0.5);
+  EXPECT_EQ(tensor.norm().weight().dtype(), v1::DTYPE_FP64);
+  EXPECT_EQ(tensor.norm().weight().raw(), "1234567812345678");
+}
+
+TEST_F(RotateTest, EightBitOutputIsWrittenAsBytes) {
+  server_.OnRotate([](grpc::CallbackServerContext&, const std::string&, std::string& reply) {
+    v1::RotateResponse response;
+    v1::Array& array = *response.add_tensors()->mutable_array();
+    array.set_dtype(v1::DTYPE_FP8_E4M3);
+    for (const int64_t length : {1, 1, 2}) array.add_shape(length);
+    array.set_raw("ab");
+    reply = response.SerializeAsString();
+    return grpc::Status::OK;
+  });
+  ASSERT_TRUE(WriteFile(PathOf("q"), NpyHeader("<f4", {1, 1, 2}) + "12345678", "").ok());
+  ASSERT_EQ(Rotate({"--q=" + PathOf("q"), "--output_q=" + PathOf("q_out"), "--layout=SHD",
+                    "--start=0", "--output_dtype=fp8_e4m3"}),
+            kExitOk)
+      << err_;
+  EXPECT_EQ(ReadFile(PathOf("q_out"), 1000).value(), NpyHeader("|u1", {1, 1, 2}) + "ab");
+}
+
+TEST_F(RotateTest, RowsStandInPlaceOfAModel) {
+  ASSERT_TRUE(WriteFile(PathOf("q"), NpyHeader("<f4", {1, 1, 2}) + "12345678", "").ok());
+  ASSERT_TRUE(WriteFile(PathOf("cos"), NpyHeader("<f4", {1, 1}) + "abcd", "").ok());
+  ASSERT_TRUE(WriteFile(PathOf("sin"), NpyHeader("<f4", {1, 1}) + "efgh", "").ok());
+  rope_ = "--pairing=half";
+  ASSERT_EQ(Rotate({"--q=" + PathOf("q"), "--output_q=" + PathOf("q_out"), "--layout=SHD",
+                    "--cos=" + PathOf("cos"), "--sin=" + PathOf("sin")}),
+            kExitOk)
+      << err_;
+  EXPECT_EQ(sent_.rope().model(), "");
+  EXPECT_EQ(sent_.rope().pairing(), v1::PAIRING_HALF);
+  EXPECT_EQ(sent_.rows().cos().raw(), "abcd");
+  EXPECT_EQ(sent_.rows().sin().raw(), "efgh");
+  EXPECT_FALSE(sent_.has_positions());
 }
 
 TEST_F(RotateTest, MisuseIsRefusedBeforeTheServerIsAsked) {
@@ -113,6 +168,18 @@ TEST_F(RotateTest, MisuseIsRefusedBeforeTheServerIsAsked) {
   EXPECT_THAT(err_, HasSubstr("--operation: got turn"));
   EXPECT_EQ(Rotate({"--q=a.npy", "--output_q=b.npy", "--layout=SD", "--dtype=fp8"}), kExitUsage);
   EXPECT_THAT(err_, HasSubstr("--dtype: got fp8"));
+  const auto expect_misuse = [this](const std::string& flag, const std::string& error) {
+    EXPECT_EQ(Rotate({"--q=a.npy", "--output_q=b.npy", "--layout=SD", flag}), kExitUsage);
+    EXPECT_THAT(err_, HasSubstr(error));
+  };
+  expect_misuse("--cos=c.npy", "--cos, --sin: got one, want both");
+  expect_misuse("--norm_k=w.npy", "--norm_k: got it without --k");
+  expect_misuse("--output_dtype=int4",
+                "--output_dtype: got int4, want one of fp32, fp16, bf16, fp8_e4m3, fp8_e5m2");
+  expect_misuse("--precision=", "--precision: got , want one of exact, hf");
+  EXPECT_EQ(Rotate({"--q=a.npy", "--output_q=b.npy", "--layout=SD", "--cos=c", "--sin=s"}),
+            kExitUsage);
+  EXPECT_THAT(err_, HasSubstr("--cos: got it and --model"));
   EXPECT_EQ(server_.rotate_calls(), 0);
 }
 

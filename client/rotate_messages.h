@@ -1,0 +1,46 @@
+// Rotate requests as messages, without the bytes of their tensors (codec.h), and what the answer to
+// each has to be.
+//
+// Threading:  Functions only.
+// Ownership:  Messages hold copies, of the arrays beside the tensors too.
+// Errors:     INVALID_ARGUMENT: a tensor or array without memory, or of a size that is no number of
+//             bytes. All else is for the server to judge.
+#ifndef ROPE_CLIENT_ROTATE_MESSAGES_H_
+#define ROPE_CLIENT_ROTATE_MESSAGES_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rope/rotate.h"
+#include "rope/status.h"
+#include "rope/v1/rotate.pb.h"
+
+namespace rope::client {
+
+// Everything but the tensors. `request_id` stands in place of the request's own.
+Result<v1::RotateRequest> HeadOf(const RotateRequest& request, const std::string& request_id);
+
+// A tensor of a request, as it goes out.
+struct TensorMessage {
+  v1::Tensor head = {};  // without its elements
+  int64_t bytes = 0;     // of its elements
+};
+Result<TensorMessage> ToMessage(const TensorView& view, size_t index);
+
+// What the answer to a tensor has to be, and where it goes.
+struct WantedTensor {
+  Role role = Role::kQ;
+  std::string layout = {};
+  DType dtype = DType::kFloat32;
+  std::vector<int64_t> shape = {};
+  int64_t bytes = 0;
+  void* output = nullptr;  // null: the reply allocates
+};
+// REQUIRES: ToMessage took the view.
+WantedTensor WantedOf(const TensorView& view, std::optional<DType> output_dtype);
+
+}  // namespace rope::client
+
+#endif  // ROPE_CLIENT_ROTATE_MESSAGES_H_

@@ -1,0 +1,96 @@
+// What the C++ client can ask for beside a plain rotation, against a real server.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "rope/client.h"
+#include "tests/support/test_server.h"
+
+namespace rope::client {
+namespace {
+
+constexpr int64_t kTokens = 5;
+constexpr int64_t kHeads = 3;
+constexpr int64_t kHeadDim = 8;
+constexpr int64_t kStart = 1000;
+
+class RequestOptionsTest : public ::testing::Test {
+ protected:
+  RequestOptionsTest() : client_(Client::Connect(server_.address()).value()) {
+    for (size_t i = 0; i < data_.size(); ++i) data_[i] = static_cast<float>(i % 17) - 8;
+  }
+
+  RotateRequest Request() const {
+    RotateRequest request;
+    request.rope.config = RopeConfig{.head_dim = kHeadDim};
+    request.rope.pairing = Pairing::kHalf;
+    request.positions.start = kStart;
+    request.tensors = {
+        {.layout = "SHD", .shape = {kTokens, kHeads, kHeadDim}, .data = data_.data()}};
+    return request;
+  }
+  std::vector<float> Rotated(const RotateRequest& request) const {
+    const Result<RotateReply> reply = client_.Rotate(request);
+    EXPECT_TRUE(reply.ok()) << reply.status().ToString();
+    if (!reply.ok()) return {};
+    const auto* begin = static_cast<const float*>(reply->tensors[0].data);
+    return {begin, begin + reply->tensors[0].bytes / 4};
+  }
+
+  testing::TestServer server_;
+  Client client_;
+  std::vector<float> data_ = std::vector<float>(kTokens * kHeads * kHeadDim);
+};
+
+TEST_F(RequestOptionsTest, StridedTensorIntoAnotherLayoutIsThePackedOneMoved) {
+  const std::vector<float> packed = Rotated(Request());
+  // Rows of a buffer that holds twice as many heads, as a slice of a packed QKV tensor.
+  std::vector<float> wide(2 * data_.size(), -1);
+  for (int64_t t = 0; t < kTokens; ++t) {
+    std::copy_n(&data_[static_cast<size_t>(t * kHeads * kHeadDim)], kHeads * kHeadDim,
+                &wide[static_cast<size_t>(2 * t * kHeads * kHeadDim)]);
+  }
+  RotateRequest request = Request();
+  request.tensors[0].data = wide.data();
+  request.tensors[0].strides = {2 * kHeads * kHeadDim, kHeadDim, 1};
+  EXPECT_EQ(Rotated(request), packed);
+
+  request.tensors[0].output_layout = "HSD";
+  const std::vector<float> moved = Rotated(request);
+  ASSERT_EQ(moved.size(), packed.size());
+  for (int64_t t = 0; t < kTokens; ++t) {
+    for (int64_t h = 0; h < kHeads; ++h) {
+      for (int64_t d = 0; d < kHeadDim; ++d) {
+        ASSERT_EQ(moved[static_cast<size_t>((h * kTokens + t) * kHeadDim + d)],
+                  packed[static_cast<size_t>((t * kHeads + h) * kHeadDim + d)]);
+      }
+    }
+  }
+}
+
+TEST_F(RequestOptionsTest, RowsOfDescribeRotateAsTheirConfigDoes) {
+  DescribeRequest describe{.rope = Request().rope};
+  for (int64_t t = 0; t < kTokens; ++t) describe.positions.push_back(kStart + t);
+  const Result<DescribeReply> described = client_.Describe(describe);
+  ASSERT_TRUE(described.ok()) << described.status().ToString();
+  std::vector<double> cos;
+  std::vector<double> sin;
+  for (const Row& row : described->rows) {
+    cos.insert(cos.end(), row.cos.begin(), row.cos.end());
+    sin.insert(sin.end(), row.sin.begin(), row.sin.end());
+  }
+  RotateRequest request = Request();
+  request.rope = {.pairing = Pairing::kHalf};
+  request.positions = {};
+  const std::vector<int64_t> shape = {kTokens, kHeadDim / 2};
+  request.rows = {.cos = ArrayView{DType::kFloat64, shape, cos.data()},
+                  .sin = ArrayView{DType::kFloat64, shape, sin.data()}};
+  const std::vector<float> by_rows = Rotated(request);
+  const std::vector<float> by_config = Rotated(Request());
+  ASSERT_EQ(by_rows.size(), by_config.size());
+  for (size_t i = 0; i < by_rows.size(); ++i) EXPECT_NEAR(by_rows[i], by_config[i], 2e-6);
+}
+
+}  // namespace
+}  // namespace rope::client
