@@ -4,36 +4,28 @@
 
 #include <utility>
 
-#include "client/codec.h"
-
 namespace rope::client {
 
 using std::chrono::microseconds;
 
-std::shared_ptr<AsyncCall> AsyncCall::Start(const Stub& stub, std::shared_ptr<EventQueue> queue,
+std::shared_ptr<AsyncCall> AsyncCall::Start(std::shared_ptr<Link> link,
+                                            std::shared_ptr<EventQueue> queue,
                                             const RotateRequest& request, RotateCallback callback,
                                             const Attempts& attempts,
                                             std::function<double()> random) {
-  auto call = std::make_shared<AsyncCall>(stub, std::move(queue), std::move(callback), attempts,
-                                          std::move(random));
+  auto call = std::make_shared<AsyncCall>(std::move(link), std::move(queue), std::move(callback),
+                                          attempts, std::move(random));
   call->queue_->Add(call);
-  Result<EncodedRotate> encoded = EncodeRotate(request, call->loans_);
   const std::lock_guard<std::mutex> lock(call->mu_);
-  if (encoded.ok()) {
-    call->request_ = std::move(encoded->message);
-    call->wanted_ = std::move(encoded->wanted);
-    call->StartAttempt();
-  } else {
-    call->outcome_ = encoded.status();
-    call->StartAlarm(microseconds(0));  // errors come on the background thread too
-  }
+  call->StartAttempt(&request);
   return call;
 }
 
-AsyncCall::AsyncCall(const Stub& stub, std::shared_ptr<EventQueue> queue, RotateCallback callback,
-                     const Attempts& attempts, std::function<double()> random)
+AsyncCall::AsyncCall(std::shared_ptr<Link> link, std::shared_ptr<EventQueue> queue,
+                     RotateCallback callback, const Attempts& attempts,
+                     std::function<double()> random)
     : queue_(std::move(queue)),
-      stub_(stub),
+      link_(std::move(link)),
       random_(std::move(random)),
       callback_(std::move(callback)),
       attempts_(attempts) {}
@@ -53,15 +45,36 @@ void AsyncCall::OnEvent(bool) {
     const std::lock_guard<std::mutex> lock(mu_);
     Advance();
     if (!outcome_.has_value()) return;
-    request_.Clear();
+    encoded_.message.Clear();
   }
   queue_->WhenReturned(loans_, [this] { RunCallback(); });
 }
 
-void AsyncCall::StartAttempt() {
+void AsyncCall::StartAttempt(const RotateRequest* request) {
+  Result<std::shared_ptr<const Session>> session = link_->Get();
+  if (!session.ok()) {
+    unsent_ = session.status();
+    if (request != nullptr && !request_.has_value()) request_ = *request;
+    return StartAlarm(microseconds(0));
+  }
+  session_ = *std::move(session);
+  if (request != nullptr) {
+    Result<EncodedRotate> encoded =
+        EncodeRotate(*request, {link_->arena().get(), session_->region_id}, loans_);
+    if (!encoded.ok()) {
+      outcome_ = encoded.status();
+      return StartAlarm(microseconds(0));  // errors come on the background thread too
+    }
+    encoded_ = *std::move(encoded);
+    if (encoded_.uses_region && !request_.has_value()) request_ = *request;
+  }
   attempt_.emplace();
-  stub_.Start("/rope.v1.RopeService/Rotate", request_, attempts_.Remaining(), queue_->queue(),
-              static_cast<EventHandler*>(this), *attempt_);
+  session_->stub.Start("/rope.v1.RopeService/Rotate", encoded_.message, attempts_.Remaining(),
+                       queue_->queue(), static_cast<EventHandler*>(this), *attempt_);
+}
+
+void AsyncCall::StartNext() {
+  StartAttempt(request_.has_value() ? &*request_ : nullptr);
 }
 
 void AsyncCall::StartAlarm(microseconds delay) {
@@ -74,24 +87,33 @@ void AsyncCall::StartAlarm(microseconds delay) {
 
 void AsyncCall::Advance() {
   if (outcome_.has_value()) return;  // was never sent
-  const Status cancelled(StatusCode::kCancelled, "cancelled by the caller");
   if (!attempt_.has_value()) {
-    if (!cancelled_) return StartAttempt();
-    outcome_ = cancelled;
-    return;
+    if (cancelled_) return EndCancelled(Status());
+    if (!unsent_.has_value()) return StartNext();
+    return TryAgain(*std::exchange(unsent_, std::nullopt), /*idempotent=*/true);
   }
   Result<grpc::ByteBuffer> reply = Stub::ResultOf(*attempt_);
   attempt_.reset();
-  if (!reply.ok() && cancelled_) {
-    outcome_ = cancelled;
+  if (reply.ok()) {
+    outcome_ = std::move(reply);
     return;
   }
-  if (!reply.ok()) {
-    if (const auto delay = attempts_.DelayAfter(reply.status(), random_())) {
-      return StartAlarm(*delay);
-    }
+  if (cancelled_) return EndCancelled(reply.status());
+  const Link::Advice advice = link_->Note(*session_, reply.status());
+  if (advice == Link::Advice::kSendInline && encoded_.uses_region) return StartNext();
+  TryAgain(reply.status(), encoded_.idempotent);
+}
+
+void AsyncCall::TryAgain(const Status& status, bool idempotent) {
+  if (const auto delay = attempts_.DelayAfter(status, idempotent, random_())) {
+    return StartAlarm(*delay);
   }
-  outcome_ = std::move(reply);
+  outcome_ = status;
+}
+
+void AsyncCall::EndCancelled(const Status& last) {
+  outcome_ = Status(StatusCode::kCancelled, "cancelled by the caller",
+                    ErrorDetail{.executed = last.detail().executed});
 }
 
 void AsyncCall::RunCallback() {
@@ -99,7 +121,7 @@ void AsyncCall::RunCallback() {
     // Gone before the queue is told, since it may hold the last copy of the client.
     const RotateCallback callback = std::move(callback_);
     const Result<grpc::ByteBuffer>& reply = *outcome_;
-    callback(reply.ok() ? DecodeRotate(*reply, std::move(wanted_))
+    callback(reply.ok() ? DecodeRotate(*reply, std::move(encoded_.wanted))
                         : Result<RotateReply>(reply.status()));
   }
   queue_->Remove(this);

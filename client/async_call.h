@@ -3,7 +3,8 @@
 //
 //   Start -> attempt -> (failed: alarm -> attempt ...) -> memory given back -> callback
 //
-// Threading:  Start and Cancel on any thread, everything else on the queue's thread.
+// Threading:  Start and Cancel on any thread, everything else on the queue's thread. A connection
+//             that was lost is dialed there, for Link::kRedialMax at most.
 // Ownership:  Copies what it needs of the request; borrows tensor memory until the callback runs.
 #ifndef ROPE_CLIENT_ASYNC_CALL_H_
 #define ROPE_CLIENT_ASYNC_CALL_H_
@@ -20,6 +21,7 @@
 
 #include "client/codec.h"
 #include "client/event_loop.h"
+#include "client/link.h"
 #include "client/payload_loans.h"
 #include "client/retry.h"
 #include "client/stub.h"
@@ -30,11 +32,12 @@ namespace rope::client {
 class AsyncCall final : public LiveCall, private EventHandler {
  public:
   // `random` gives numbers in [0, 1).
-  static std::shared_ptr<AsyncCall> Start(const Stub& stub, std::shared_ptr<EventQueue> queue,
+  static std::shared_ptr<AsyncCall> Start(std::shared_ptr<Link> link,
+                                          std::shared_ptr<EventQueue> queue,
                                           const RotateRequest& request, RotateCallback callback,
                                           const Attempts& attempts, std::function<double()> random);
 
-  AsyncCall(const Stub& stub, std::shared_ptr<EventQueue> queue, RotateCallback callback,
+  AsyncCall(std::shared_ptr<Link> link, std::shared_ptr<EventQueue> queue, RotateCallback callback,
             const Attempts& attempts, std::function<double()> random);
 
   void Cancel() override;
@@ -43,28 +46,35 @@ class AsyncCall final : public LiveCall, private EventHandler {
   void OnEvent(bool ok) override;
 
   // REQUIRES of these: mu_ is held. An event follows.
-  void StartAttempt();
+  // `request`: encoded for this attempt; null: as the last.
+  void StartAttempt(const RotateRequest* request);
+  void StartNext();
   void StartAlarm(std::chrono::microseconds delay);
 
   // Sets outcome_ if the attempt or alarm whose event has come was the last, else starts the next.
   void Advance();
+  // These go on from an attempt that failed, or never was.
+  void TryAgain(const Status& status, bool idempotent);
+  void EndCancelled(const Status& last);
   // Ends the call, once nothing refers to the caller's memory.
   void RunCallback();
 
   const std::shared_ptr<EventQueue> queue_;
-  const Stub stub_;
+  const std::shared_ptr<Link> link_;
   const std::function<double()> random_;
   RotateCallback callback_;
   PayloadLoans loans_;
-  std::vector<WantedTensor> wanted_;  // set before the first event
 
   std::mutex mu_;
   // All below are guarded by mu_.
-  grpc::ByteBuffer request_;
+  EncodedRotate encoded_;
+  std::optional<RotateRequest> request_;  // where its message is for one connection only
   Attempts attempts_;
   bool cancelled_ = false;
-  std::optional<UnaryAttempt> attempt_;  // while one is under way
-  std::optional<grpc::Alarm> alarm_;     // the last that was set
+  std::shared_ptr<const Session> session_;  // of the last attempt
+  std::optional<Status> unsent_;            // why there was no connection for an attempt
+  std::optional<UnaryAttempt> attempt_;     // while one is under way
+  std::optional<grpc::Alarm> alarm_;        // the last that was set
   std::optional<Result<grpc::ByteBuffer>> outcome_;
 };
 

@@ -8,30 +8,18 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/codec.h"
 #include "client/connection.h"
+#include "client/message_call.h"
 #include "client/messages.h"
 #include "grpc/health/v1/health.pb.h"
 
 namespace rope::client {
 namespace {
 
-// A call whose messages are small enough for the generated coder.
-template <typename Reply, typename Request>
+template <typename Reply>
 Result<Reply> CallMessage(const Connection& connection, const std::string& method,
-                          const Request& request, const CallOptions& options) {
-  const grpc::Slice slice(request.SerializeAsString());
-  Result<grpc::ByteBuffer> buffer =
-      connection.Call(method, grpc::ByteBuffer(&slice, 1), /*idempotent=*/true, options);
-  if (!buffer.ok()) return buffer.status();
-  grpc::Slice joined;
-  Reply reply;
-  if (!buffer->DumpToSingleSlice(&joined).ok() ||
-      !reply.ParseFromArray(joined.begin(), static_cast<int>(joined.size()))) {
-    return Status(StatusCode::kInternal,
-                  absl::StrCat("reply: got malformed bytes, want ", reply.GetTypeName()));
-  }
-  return reply;
+                          const google::protobuf::Message& request, const CallOptions& options) {
+  return MessageOf<Reply>(connection.Call(method, BytesOf(request), /*idempotent=*/true, options));
 }
 
 Result<v1::DescribeResponse> CallDescribe(const Connection& connection,
@@ -74,8 +62,9 @@ Result<Client> Client::Connect(const std::string& target, const ConnectOptions& 
     return Status(StatusCode::kInvalidArgument, "target: got nothing, want HOST:PORT or unix:PATH");
   }
   const auto begin = std::chrono::steady_clock::now();
-  Client client(std::make_shared<const Connection>(target, options));
-  client.connection_->WaitForConnected(options.timeout);
+  auto connection = std::make_shared<Connection>(target, options);
+  if (Status status = connection->Connect(options.timeout); !status.ok()) return status;
+  Client client(std::move(connection));
   const auto elapsed = std::chrono::duration_cast<std::chrono::milliseconds>(
       std::chrono::steady_clock::now() - begin);
   // Some time is left in any case, so that the error says why there is no connection.
@@ -93,16 +82,7 @@ Result<Client> Client::Connect(const std::string& target, const ConnectOptions& 
 }
 
 Result<RotateReply> Client::Rotate(const RotateRequest& request, const CallOptions& options) const {
-  PayloadLoans loans;
-  Result<EncodedRotate> encoded = EncodeRotate(request, loans);
-  if (!encoded.ok()) return encoded.status();
-  Result<grpc::ByteBuffer> reply = connection_->Call(
-      "/rope.v1.RopeService/Rotate", encoded->message, /*idempotent=*/true, options);
-  encoded->message.Clear();
-  // Before the reply is written: the output may be the memory that was lent.
-  connection_->AwaitReturn(loans);
-  if (!reply.ok()) return reply.status();
-  return DecodeRotate(*reply, std::move(encoded->wanted));
+  return connection_->Rotate(request, options);
 }
 
 Call Client::RotateAsync(const RotateRequest& request, RotateCallback callback,
@@ -125,7 +105,17 @@ Result<RotateStream> Client::OpenStream(const StreamOptions& options) const {
                   absl::StrCat("requests_max, bytes_max: got ", options.requests_max, " and ",
                                options.bytes_max, ", want more than 0"));
   }
-  return RotateStream(connection_->OpenStream(options));
+  Result<std::shared_ptr<StreamCall>> stream = connection_->OpenStream(options);
+  if (!stream.ok()) return stream.status();
+  return RotateStream(*std::move(stream));
+}
+
+Arena Client::arena() const {
+  return Arena(connection_->link().arena());
+}
+
+ChosenTransport Client::transport() const {
+  return connection_->link().transport();
 }
 
 Result<DescribeReply> Client::Describe(const DescribeRequest& request,

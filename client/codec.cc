@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -29,9 +30,10 @@ Status CheckTensor(const v1::Array& array, const proto::SplitMessage& message,
         "tensors[", index, "].array: got another shape or type, want those of the request"));
   }
   const int64_t got = proto::HasPayload(array) ? proto::PayloadOf(array, message).bytes : 0;
-  if (got == wanted.bytes) return {};
+  const int64_t want = wanted.in_region ? 0 : wanted.bytes;
+  if (got == want) return {};
   return Unreadable(
-      absl::StrCat("tensors[", index, "].array.raw: got ", got, " bytes, want ", wanted.bytes));
+      absl::StrCat("tensors[", index, "].array.raw: got ", got, " bytes, want ", want));
 }
 
 RotatedTensor TakeTensor(const v1::Tensor& head, const proto::SplitMessage& message,
@@ -42,10 +44,10 @@ RotatedTensor TakeTensor(const v1::Tensor& head, const proto::SplitMessage& mess
   tensor.dtype = wanted.dtype;
   tensor.shape = std::move(wanted.shape);
   tensor.data = wanted.output;
+  tensor.bytes = wanted.bytes;
   if (head.has_fp8_scale()) tensor.fp8_scale = head.fp8_scale();
   if (!proto::HasPayload(head.array())) return tensor;
   const proto::FragmentedBytes& payload = proto::PayloadOf(head.array(), message);
-  tensor.bytes = payload.bytes;
   void* out = wanted.output;
   if (out == nullptr) {
     // Not zeroed first: that would cost as much as the copy.
@@ -78,16 +80,77 @@ void TakeHead(const v1::RotateResponse& head, RotateReply& reply) {
   reply.warnings.assign(head.warnings().begin(), head.warnings().end());
 }
 
+// Bytes of the arena.
+struct Span {
+  int64_t offset = 0;
+  int64_t bytes = 0;
+
+  bool operator==(const Span&) const = default;
+  bool Overlaps(const Span& other) const {
+    return offset < other.offset + other.bytes && other.offset < offset + bytes;
+  }
+};
+using Range = std::optional<Span>;  // nullopt: elsewhere
+
+Range RangeIn(const ArenaRegion& region, const void* data, int64_t bytes) {
+  if (region.id == 0 || data == nullptr || bytes == 0) return std::nullopt;
+  const std::optional<int64_t> offset = region.arena->OffsetOf(data, bytes);
+  if (!offset.has_value()) return std::nullopt;
+  return Span{*offset, bytes};
+}
+
+void SetSpan(const ArenaRegion& region, const Span& span, v1::RegionSpan& message) {
+  message.set_region_id(region.id);
+  message.set_offset(static_cast<uint64_t>(span.offset));
+}
+
+// Leaves the results in the arena, if all can lie where they are wanted.
+void PlaceOutputs(const ArenaRegion& region, const std::vector<Range>& inputs,
+                  v1::RotateRequest& head, EncodedRotate& encoded) {
+  std::vector<Span> outputs;
+  bool in_place = false;
+  for (size_t i = 0; i < encoded.wanted.size(); ++i) {
+    const Range output = RangeIn(region, encoded.wanted[i].output, encoded.wanted[i].bytes);
+    if (!output.has_value()) return;
+    for (size_t j = 0; j < inputs.size(); ++j) {
+      const bool is_own = i == j && inputs[j] == output;
+      in_place |= is_own;
+      if (!is_own && inputs[j].has_value() && inputs[j]->Overlaps(*output)) return;
+    }
+    outputs.push_back(*output);
+  }
+  for (const Span& output : outputs) SetSpan(region, output, *head.mutable_output()->add_regions());
+  for (WantedTensor& wanted : encoded.wanted) wanted.in_region = true;
+  encoded.uses_region |= !outputs.empty();
+  encoded.idempotent = !in_place;
+}
+
+grpc::ByteBuffer BufferOf(const v1::RotateRequest& head,
+                          const std::vector<proto::TensorPart>& tensors, PayloadLoans& loans) {
+  std::vector<grpc::Slice> slices;
+  for (const proto::MessagePart& part : proto::Join(head, tensors)) {
+    if (!part.header.empty()) slices.emplace_back(part.header);
+    if (part.payload.empty()) continue;
+    if (static_cast<int64_t>(part.payload.size()) < kLentBytesMin) {
+      slices.emplace_back(part.payload.data(), part.payload.size());
+    } else {
+      slices.push_back(loans.Lend(part.payload));
+    }
+  }
+  return grpc::ByteBuffer(slices.data(), slices.size());
+}
+
 }  // namespace
 
 Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const std::string& request_id,
-                                   PayloadLoans& loans) {
-  const Result<v1::RotateRequest> head = HeadOf(request, request_id);
+                                   const ArenaRegion& region, PayloadLoans& loans) {
+  Result<v1::RotateRequest> head = HeadOf(request, request_id);
   if (!head.ok()) return head.status();
   EncodedRotate encoded;
   encoded.wanted.reserve(request.tensors.size());
   std::vector<v1::Tensor> tensors;
   std::vector<proto::TensorPart> parts;
+  std::vector<Range> inputs;
   tensors.reserve(request.tensors.size());  // parts point into it
   for (size_t i = 0; i < request.tensors.size(); ++i) {
     const TensorView& view = request.tensors[i];
@@ -98,18 +161,14 @@ Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const std::stri
         {.tensor = &tensors.back(),
          .raw = {static_cast<const char*>(view.data), static_cast<size_t>(message->bytes)}});
     encoded.wanted.push_back(WantedOf(view, request.output_dtype));
+    inputs.push_back(RangeIn(region, view.data, message->bytes));
+    if (!inputs.back().has_value()) continue;
+    SetSpan(region, *inputs.back(), *tensors.back().mutable_array()->mutable_region());
+    parts.back().raw = {};
+    encoded.uses_region = true;
   }
-  std::vector<grpc::Slice> slices;
-  for (const proto::MessagePart& part : proto::Join(*head, parts)) {
-    if (!part.header.empty()) slices.emplace_back(part.header);
-    if (part.payload.empty()) continue;
-    if (static_cast<int64_t>(part.payload.size()) < kLentBytesMin) {
-      slices.emplace_back(part.payload.data(), part.payload.size());
-    } else {
-      slices.push_back(loans.Lend(part.payload));
-    }
-  }
-  encoded.message = grpc::ByteBuffer(slices.data(), slices.size());
+  PlaceOutputs(region, inputs, *head, encoded);
+  encoded.message = BufferOf(*head, parts, loans);
   return encoded;
 }
 

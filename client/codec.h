@@ -1,6 +1,9 @@
 // Rotate requests and replies to and from bytes. Tensor bytes are lent on the way out and copied
 // once, to where the caller wants them, on the way in; they are never part of a protobuf message.
 //
+// Where a region is given, tensors whose memory lies in the arena are named instead of sent. Their
+// results stay there too if those of all tensors do, and none of them lies across an input.
+//
 // Threading:  Functions only.
 // Errors:     Encoding, as rotate_messages.h. Decoding, INTERNAL: not a
 //             RotateResponse to this request, and nothing was written; or what the reply's own
@@ -10,10 +13,12 @@
 
 #include <grpcpp/support/byte_buffer.h>
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "client/arena_memory.h"
 #include "client/payload_loans.h"
 #include "client/rotate_messages.h"
 #include "proto/message_split.h"
@@ -30,13 +35,22 @@ inline constexpr int64_t kLentBytesMin = 4096;
 struct EncodedRotate {
   grpc::ByteBuffer message;
   std::vector<WantedTensor> wanted;
+  bool uses_region = false;  // the message holds only on the connection whose region it names
+  bool idempotent = true;    // running it twice is as good as once
+};
+
+// The arena, as the connection names it that the message is for.
+struct ArenaRegion {
+  const ArenaMemory* arena = nullptr;
+  uint64_t id = 0;  // 0: the server knows none
 };
 
 // Lends nothing where it fails. `request_id` stands in place of the request's own.
 Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const std::string& request_id,
-                                   PayloadLoans& loans);
-inline Result<EncodedRotate> EncodeRotate(const RotateRequest& request, PayloadLoans& loans) {
-  return EncodeRotate(request, request.request_id, loans);
+                                   const ArenaRegion& region, PayloadLoans& loans);
+inline Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const ArenaRegion& region,
+                                          PayloadLoans& loans) {
+  return EncodeRotate(request, request.request_id, region, loans);
 }
 
 // A RotateResponse whose tensors still lie where they were received.

@@ -5,7 +5,8 @@
 #include <thread>
 #include <utility>
 
-#include "client/retry.h"
+#include "client/codec.h"
+#include "client/payload_loans.h"
 
 namespace rope::client {
 namespace {
@@ -26,36 +27,74 @@ Connection::Hooks Connection::DefaultHooks() {
 }
 
 Connection::Connection(const std::string& target, const ConnectOptions& options, Hooks hooks)
-    : stub_(target, options), attempts_max_(options.attempts_max), hooks_(std::move(hooks)) {}
-
-void Connection::WaitForConnected(microseconds timeout) const {
-  // The answer is left unused: a call on the channel fails with the reason.
-  static_cast<void>(stub_.WaitForConnected(timeout));
-}
+    : link_(std::make_shared<Link>(target, options)),
+      attempts_max_(options.attempts_max),
+      hooks_(std::move(hooks)) {}
 
 Result<grpc::ByteBuffer> Connection::Call(const std::string& method,
                                           const grpc::ByteBuffer& request, bool idempotent,
                                           const CallOptions& options) const {
-  Attempts attempts(attempts_max_, idempotent, options.timeout);
+  Attempts attempts(attempts_max_, options.timeout);
   for (;;) {
-    Result<grpc::ByteBuffer> reply = stub_.Call(method, request, attempts.Remaining());
-    if (reply.ok()) return reply;
-    const std::optional<microseconds> delay = attempts.DelayAfter(reply.status(), hooks_.random());
-    if (!delay.has_value()) return reply;
-    hooks_.sleep(*delay);
+    const Result<std::shared_ptr<const Session>> session = link_->Get();
+    if (session.ok()) {
+      Result<grpc::ByteBuffer> reply = (*session)->stub.Call(method, request, attempts.Remaining());
+      if (reply.ok()) return reply;
+      link_->Note(**session, reply.status());
+      if (!WaitForNext(attempts, reply.status(), idempotent)) return reply;
+    } else if (!WaitForNext(attempts, session.status(), /*idempotent=*/true)) {
+      return session.status();
+    }
   }
+}
+
+Result<RotateReply> Connection::Rotate(const RotateRequest& request,
+                                       const CallOptions& options) const {
+  Attempts attempts(attempts_max_, options.timeout);
+  for (;;) {
+    const Result<std::shared_ptr<const Session>> session = link_->Get();
+    if (!session.ok()) {
+      if (!WaitForNext(attempts, session.status(), /*idempotent=*/true)) return session.status();
+      continue;
+    }
+    PayloadLoans loans;
+    Result<EncodedRotate> encoded =
+        EncodeRotate(request, {link_->arena().get(), (*session)->region_id}, loans);
+    if (!encoded.ok()) return encoded.status();
+    const Stub& stub = (*session)->stub;
+    const Result<grpc::ByteBuffer> reply =
+        stub.Call("/rope.v1.RopeService/Rotate", encoded->message, attempts.Remaining());
+    encoded->message.Clear();
+    // Before the reply is written: the output may be the memory that was lent.
+    stub.AwaitReturn(loans);
+    if (reply.ok()) return DecodeRotate(*reply, std::move(encoded->wanted));
+    if (link_->Note(**session, reply.status()) == Link::Advice::kSendInline &&
+        encoded->uses_region) {
+      continue;
+    }
+    if (!WaitForNext(attempts, reply.status(), encoded->idempotent)) return reply.status();
+  }
+}
+
+bool Connection::WaitForNext(Attempts& attempts, const Status& status, bool idempotent) const {
+  const std::optional<microseconds> delay =
+      attempts.DelayAfter(status, idempotent, hooks_.random());
+  if (!delay.has_value()) return false;
+  hooks_.sleep(*delay);
+  return true;
 }
 
 std::shared_ptr<AsyncCall> Connection::StartRotate(const RotateRequest& request,
                                                    RotateCallback callback,
                                                    const CallOptions& options) const {
-  return AsyncCall::Start(stub_, Queue(), request, std::move(callback),
-                          Attempts(attempts_max_, /*idempotent=*/true, options.timeout),
-                          hooks_.random);
+  return AsyncCall::Start(link_, Queue(), request, std::move(callback),
+                          Attempts(attempts_max_, options.timeout), hooks_.random);
 }
 
-std::shared_ptr<StreamCall> Connection::OpenStream(const StreamOptions& options) const {
-  return StreamCall::Open(stub_, Queue(), options);
+Result<std::shared_ptr<StreamCall>> Connection::OpenStream(const StreamOptions& options) const {
+  Result<std::shared_ptr<const Session>> session = link_->Get();
+  if (!session.ok()) return session.status();
+  return StreamCall::Open(link_, *std::move(session), Queue(), options);
 }
 
 const std::shared_ptr<EventQueue>& Connection::Queue() const {

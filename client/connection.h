@@ -1,10 +1,10 @@
-// Connection: a stub, the retry loop of synchronous calls, and the background thread of the others
-// (async_call.h, stream_call.h).
+// Connection: the way to the server (link.h), the retry loop of synchronous calls, and the
+// background thread of the others (async_call.h, stream_call.h).
 //
 // Threading:  Thread-safe, as far as Hooks are. The background thread starts with the first call
 //             that needs it. Destruction cancels what is in flight and waits for it, but not on
 //             that thread itself.
-// Errors:     Of the last attempt.
+// Errors:     Of the last attempt. `executed` is set where an attempt may have run.
 #ifndef ROPE_CLIENT_CONNECTION_H_
 #define ROPE_CLIENT_CONNECTION_H_
 
@@ -19,9 +19,9 @@
 
 #include "client/async_call.h"
 #include "client/event_loop.h"
-#include "client/payload_loans.h"
+#include "client/link.h"
+#include "client/retry.h"
 #include "client/stream_call.h"
-#include "client/stub.h"
 #include "rope/async.h"
 #include "rope/options.h"
 #include "rope/status.h"
@@ -40,26 +40,28 @@ class Connection {
   Connection(const std::string& target, const ConnectOptions& options,
              Hooks hooks = DefaultHooks());
 
-  // Waits until there is a connection; why there is none the next call tells.
-  void WaitForConnected(std::chrono::microseconds timeout) const;
+  // As Link::Connect. Before anything else.
+  Status Connect(std::chrono::microseconds timeout) { return link_->Connect(timeout); }
 
   // `idempotent`: doing it twice is as good as once.
   Result<grpc::ByteBuffer> Call(const std::string& method, const grpc::ByteBuffer& request,
                                 bool idempotent, const CallOptions& options) const;
 
-  // What Client::RotateAsync and Client::OpenStream do.
+  // What Client::Rotate, Client::RotateAsync and Client::OpenStream do.
+  Result<RotateReply> Rotate(const RotateRequest& request, const CallOptions& options) const;
   std::shared_ptr<AsyncCall> StartRotate(const RotateRequest& request, RotateCallback callback,
                                          const CallOptions& options) const;
-  std::shared_ptr<StreamCall> OpenStream(const StreamOptions& options) const;
+  Result<std::shared_ptr<StreamCall>> OpenStream(const StreamOptions& options) const;
 
-  // See Stub::AwaitReturn.
-  void AwaitReturn(const PayloadLoans& loans) const { stub_.AwaitReturn(loans); }
+  const Link& link() const { return *link_; }
 
  private:
+  // Whether there is another attempt; then it is due.
+  bool WaitForNext(Attempts& attempts, const Status& status, bool idempotent) const;
   // Of the background thread, which it starts.
   const std::shared_ptr<EventQueue>& Queue() const;
 
-  const Stub stub_;
+  const std::shared_ptr<Link> link_;
   const int attempts_max_;
   const Hooks hooks_;
   mutable std::once_flag loop_once_;

@@ -39,18 +39,18 @@ std::optional<microseconds> RetryDelay(const RetryPolicy& policy, const RetrySta
 }
 
 // The timeout is clamped so that microseconds cannot overflow.
-Attempts::Attempts(int attempts_max, bool idempotent, std::chrono::milliseconds timeout)
+Attempts::Attempts(int attempts_max, std::chrono::milliseconds timeout)
     : policy_{.attempts_max = attempts_max},
-      idempotent_(idempotent),
       timeout_(std::min<std::chrono::milliseconds>(timeout, std::chrono::hours(24))) {}
 
 microseconds Attempts::Elapsed() const {
   return std::chrono::duration_cast<microseconds>(std::chrono::steady_clock::now() - begin_);
 }
 
-std::optional<microseconds> Attempts::DelayAfter(const Status& status, double random) {
+std::optional<microseconds> Attempts::DelayAfter(const Status& status, bool idempotent,
+                                                 double random) {
   const RetryState state{
-      .attempts = ++made_, .idempotent = idempotent_, .elapsed = Elapsed(), .timeout = timeout_};
+      .attempts = ++made_, .idempotent = idempotent, .elapsed = Elapsed(), .timeout = timeout_};
   return RetryDelay(policy_, state, status, random);
 }
 

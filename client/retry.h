@@ -37,17 +37,18 @@ std::optional<std::chrono::microseconds> RetryDelay(const RetryPolicy& policy,
 // The attempts of one call, from its first on, and the time that it has left.
 class Attempts {
  public:
-  Attempts(int attempts_max, bool idempotent, std::chrono::milliseconds timeout);
+  Attempts(int attempts_max, std::chrono::milliseconds timeout);
 
   std::chrono::microseconds Remaining() const { return timeout_ - Elapsed(); }
   // After an attempt that failed: how long to wait before the next; nullopt: it was the last.
-  std::optional<std::chrono::microseconds> DelayAfter(const Status& status, double random);
+  // `idempotent`: of that attempt; one that was never sent is.
+  std::optional<std::chrono::microseconds> DelayAfter(const Status& status, bool idempotent,
+                                                      double random);
 
  private:
   std::chrono::microseconds Elapsed() const;
 
   const RetryPolicy policy_;
-  const bool idempotent_;
   const std::chrono::microseconds timeout_;
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   int made_ = 0;

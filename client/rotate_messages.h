@@ -37,6 +37,7 @@ struct WantedTensor {
   std::vector<int64_t> shape = {};
   int64_t bytes = 0;
   void* output = nullptr;  // null: the reply allocates
+  bool in_region = false;  // the server writes it there, and the answer holds no bytes
 };
 // REQUIRES: ToMessage took the view.
 WantedTensor WantedOf(const TensorView& view, std::optional<DType> output_dtype);

@@ -25,21 +25,28 @@ uint64_t NumberOf(const std::string& wire_id) {
 
 }  // namespace
 
-std::shared_ptr<StreamCall> StreamCall::Open(const Stub& stub, std::shared_ptr<EventQueue> queue,
+std::shared_ptr<StreamCall> StreamCall::Open(std::shared_ptr<Link> link,
+                                             std::shared_ptr<const Session> session,
+                                             std::shared_ptr<EventQueue> queue,
                                              const StreamOptions& options) {
-  auto call = std::make_shared<StreamCall>(std::move(queue), options);
+  auto call =
+      std::make_shared<StreamCall>(std::move(link), std::move(session), std::move(queue), options);
   call->rpc_ = std::make_unique<Rpc>();
   grpc::ClientContext& context = call->rpc_->context;
   if (options.timeout.has_value()) context.set_deadline(DeadlineAfter(*options.timeout));
-  call->rpc_->stream =
-      stub.PrepareStream("/rope.v1.RopeService/RotateStream", &context, call->queue_->queue());
+  call->rpc_->stream = call->session_->stub.PrepareStream("/rope.v1.RopeService/RotateStream",
+                                                          &context, call->queue_->queue());
   call->queue_->Add(call);
   call->rpc_->stream->StartCall(&call->started_);
   return call;
 }
 
-StreamCall::StreamCall(std::shared_ptr<EventQueue> queue, const StreamOptions& options)
-    : queue_(std::move(queue)), options_(options) {}
+StreamCall::StreamCall(std::shared_ptr<Link> link, std::shared_ptr<const Session> session,
+                       std::shared_ptr<EventQueue> queue, const StreamOptions& options)
+    : link_(std::move(link)),
+      session_(std::move(session)),
+      queue_(std::move(queue)),
+      options_(options) {}
 
 Status StreamCall::Rotate(const RotateRequest& request, RotateCallback callback) {
   if (request.request_id.size() > kRequestIdBytesMax) {
@@ -53,7 +60,8 @@ Status StreamCall::Rotate(const RotateRequest& request, RotateCallback callback)
   auto waiting = std::make_unique<Request>();
   waiting->request_id = WireId(message.number, request.request_id);
   waiting->callback = std::move(callback);
-  Result<EncodedRotate> encoded = EncodeRotate(request, waiting->request_id, waiting->loans);
+  Result<EncodedRotate> encoded = EncodeRotate(
+      request, waiting->request_id, {link_->arena().get(), session_->region_id}, waiting->loans);
   if (!encoded.ok()) return encoded.status();
   if (!request.request_id.empty()) waiting->request_id = request.request_id;
   message.bytes = std::move(encoded->message);
@@ -126,6 +134,7 @@ void StreamCall::OnFinished(bool) {
   {
     const std::lock_guard<std::mutex> lock(mu_);
     ended_ = EndOfStream();
+    link_->Note(*session_, *ended_);
     // Without a word of the server's, nobody knows.
     may_have_run_ = rpc_status_.error_details().empty() || ended_->detail().executed;
     open_ = false;
@@ -257,6 +266,7 @@ void StreamCall::Deliver(std::unique_ptr<Request> request, Result<ReceivedReply>
 void StreamCall::RunCallback(Request& request, const Result<ReceivedReply>& reply) {
   const auto self = shared_from_this();
   {
+    if (reply.ok()) link_->Note(*session_, reply->error());
     Result<RotateReply> result =
         reply.ok() ? reply->Take(std::move(request.wanted)) : Result<RotateReply>(reply.status());
     if (result.ok()) result->request_id = request.request_id;

@@ -29,17 +29,20 @@
 
 #include "client/codec.h"
 #include "client/event_loop.h"
+#include "client/link.h"
 #include "client/payload_loans.h"
-#include "client/stub.h"
 #include "rope/async.h"
 
 namespace rope::client {
 
 class StreamCall final : public LiveCall, public std::enable_shared_from_this<StreamCall> {
  public:
-  static std::shared_ptr<StreamCall> Open(const Stub& stub, std::shared_ptr<EventQueue> queue,
+  static std::shared_ptr<StreamCall> Open(std::shared_ptr<Link> link,
+                                          std::shared_ptr<const Session> session,
+                                          std::shared_ptr<EventQueue> queue,
                                           const StreamOptions& options);
-  StreamCall(std::shared_ptr<EventQueue> queue, const StreamOptions& options);
+  StreamCall(std::shared_ptr<Link> link, std::shared_ptr<const Session> session,
+             std::shared_ptr<EventQueue> queue, const StreamOptions& options);
 
   // As RotateStream says.
   Status Rotate(const RotateRequest& request, RotateCallback callback);
@@ -98,6 +101,8 @@ class StreamCall final : public LiveCall, public std::enable_shared_from_this<St
   // Leaves the queue after the last event and callback.
   void RemoveIfOver();
 
+  const std::shared_ptr<Link> link_;
+  const std::shared_ptr<const Session> session_;
   const std::shared_ptr<EventQueue> queue_;
   const StreamOptions options_;
   Step started_{this, &StreamCall::OnStarted};

@@ -1,13 +1,10 @@
 #include "client/stub.h"
 
-#include <grpcpp/create_channel.h>
-#include <grpcpp/security/credentials.h>
 #include <sched.h>
 
 #include <algorithm>
 #include <atomic>
 #include <fstream>
-#include <limits>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -91,25 +88,6 @@ microseconds DefaultSpin() {
   return microseconds(alone ? 0 : 200);
 }
 
-grpc::ChannelArguments MakeArguments(const ConnectOptions& options) {
-  grpc::ChannelArguments arguments;
-  const int bytes_max = static_cast<int>(
-      std::clamp<int64_t>(options.max_message_bytes, 0, std::numeric_limits<int>::max()));
-  arguments.SetMaxReceiveMessageSize(bytes_max);
-  arguments.SetMaxSendMessageSize(bytes_max);
-  arguments.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, (1 << 24) - 1);  // the largest there is
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);         // a Client is a connection
-  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);     // ours are; gRPC's keep the request's slices
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // tensors do not go through web proxies
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
-  // The timeout is also TCP's: a peer that takes no bytes for that long is gone. gRPC ends no call
-  // while a write of it waits. The pings themselves are as rare as servers allow.
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 300000);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
-  return arguments;
-}
-
 }  // namespace
 
 std::chrono::system_clock::time_point DeadlineAfter(microseconds timeout) {
@@ -120,6 +98,10 @@ std::chrono::system_clock::time_point DeadlineAfter(microseconds timeout) {
 
 Status ToStatus(const grpc::Status& status, const grpc::ClientContext& context) {
   ErrorDetail detail;
+  // Until the server says more.
+  detail.executed = status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+                    status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED ||
+                    status.error_code() == grpc::StatusCode::CANCELLED;
   if (auto error = proto::DecodeStatusDetails(status.error_details()); error.has_value()) {
     detail.field = std::move(*error->mutable_field());
     detail.got = std::move(*error->mutable_got());
@@ -138,9 +120,8 @@ Status ToStatus(const grpc::Status& status, const grpc::ClientContext& context) 
                 std::move(detail));
 }
 
-Stub::Stub(const std::string& target, const ConnectOptions& options)
-    : channel_(grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(),
-                                         MakeArguments(options))),
+Stub::Stub(std::shared_ptr<grpc::Channel> channel, const ConnectOptions& options)
+    : channel_(std::move(channel)),
       spin_(std::clamp<microseconds>(options.spin.value_or(DefaultSpin()), microseconds(0),
                                      std::chrono::seconds(1))) {}
 

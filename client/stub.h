@@ -33,7 +33,8 @@ struct UnaryAttempt {
   std::unique_ptr<grpc::ClientAsyncResponseReader<grpc::ByteBuffer>> reader;
 };
 
-// How an RPC ended, as the client says it. REQUIRES: it has.
+// How an RPC ended, as the client says it; without a word of the server's on whether it ran, it may
+// have. REQUIRES: it has ended.
 Status ToStatus(const grpc::Status& status, const grpc::ClientContext& context);
 
 // `timeout` from now; a day is for ever.
@@ -41,9 +42,9 @@ std::chrono::system_clock::time_point DeadlineAfter(std::chrono::microseconds ti
 
 class Stub {
  public:
-  Stub(const std::string& target, const ConnectOptions& options);
+  Stub(std::shared_ptr<grpc::Channel> channel, const ConnectOptions& options);
 
-  // Whether the channel got ready in time. Begins to connect.
+  // Whether the channel got ready in time. Begins to connect. REQUIRES: MakeChannel made it.
   bool WaitForConnected(std::chrono::microseconds timeout) const;
 
   // `method` is the full name, such as "/rope.v1.RopeService/Rotate".

@@ -65,17 +65,20 @@ Status TakeShape(const Arguments& arguments, LoadPlan& plan) {
 }
 
 Status TakeTransport(const Arguments& arguments, LoadPlan& plan) {
-  const std::string transport = arguments.Text("transport");
-  if (transport.empty() || transport == "inline") return {};
-  if (transport == "stream") {
-    plan.transport = LoadTransport::kStream;
-    return {};
+  if (arguments.Text("transport") == "cuda") {
+    return Status(StatusCode::kUnimplemented,
+                  "--transport: got cuda, want inline, stream, memfd or shm: device memory has no "
+                  "transport yet");
   }
-  for (const char* planned : {"memfd", "shm", "cuda"}) {
-    if (transport == planned)
-      return Misused("transport", transport + ", not built yet", "inline or stream");
-  }
-  return Misused("transport", transport, "inline or stream");
+  const auto transport = ChoiceOf<LoadTransport>(arguments, "transport",
+                                                 {{"", LoadTransport::kInline},
+                                                  {"inline", LoadTransport::kInline},
+                                                  {"stream", LoadTransport::kStream},
+                                                  {"memfd", LoadTransport::kMemfd},
+                                                  {"shm", LoadTransport::kShm}});
+  if (!transport.ok()) return transport.status();
+  plan.transport = *transport;
+  return {};
 }
 
 Status TakeLength(const Arguments& arguments, LoadPlan& plan) {
@@ -156,17 +159,13 @@ Report ReportOf(const LoadPlan& plan, const LoadResult& result) {
   return report;
 }
 
-const char* NameOf(LoadTransport transport) {
-  return transport == LoadTransport::kStream ? "stream" : "inline";
-}
-
 const char* NameOf(DType dtype) {
   return dtype == DType::kFloat32 ? "fp32" : dtype == DType::kFloat16 ? "fp16" : "bf16";
 }
 
 void PrintText(const LoadPlan& plan, const LoadResult& result, const Report& report) {
   absl::PrintF("%s, %d in flight, %d tokens of %d + %d heads of %d (%s), on %s\n",
-               NameOf(plan.transport), plan.concurrency, plan.tokens, plan.heads, plan.kv_heads,
+               Name(plan.transport), plan.concurrency, plan.tokens, plan.heads, plan.kv_heads,
                plan.head_dim, NameOf(plan.dtype), result.device);
   absl::PrintF("requests    %d answered, %d failed, in %.3f s\n", report.answered, report.failed,
                result.seconds);
@@ -180,7 +179,7 @@ void PrintText(const LoadPlan& plan, const LoadResult& result, const Report& rep
 
 void PrintJson(const LoadPlan& plan, const LoadResult& result, const Report& report) {
   using Json = nlohmann::ordered_json;
-  const Json json = {{"transport", NameOf(plan.transport)},
+  const Json json = {{"transport", Name(plan.transport)},
                      {"concurrency", plan.concurrency},
                      {"tokens", plan.tokens},
                      {"heads", plan.heads},
@@ -216,8 +215,9 @@ std::vector<Flag> LoadFlags() {
       {"head_dim", FlagKind::kInteger, "N", "Channels of a head. Default 128."},
       {"dtype", FlagKind::kText, "DTYPE", "fp32, fp16 or bf16. Default bf16."},
       {"transport", FlagKind::kText, "NAME",
-       "inline (default): a thread and a connection for each request in flight;"},
-      {"concurrency", FlagKind::kInteger, "N", "stream: one stream with N in flight. Default 1."},
+       "inline (default), memfd, shm: a thread and a connection for each"},
+      {"concurrency", FlagKind::kInteger, "N",
+       "of N in flight, in place where memory is shared; stream: one for all."},
       {"duration", FlagKind::kNumber, "SECONDS", "How long. Default 10; or"},
       {"requests", FlagKind::kInteger, "N", "so many requests."},
       {"json", FlagKind::kSwitch, "", "Print JSON."},
@@ -227,8 +227,8 @@ std::vector<Flag> LoadFlags() {
 int RunLoadCommand(const Arguments& arguments) {
   const Result<LoadPlan> plan = PlanOf(arguments);
   if (!plan.ok()) return FailOrMisuse(plan.status());
-  const Result<LoadResult> result =
-      RunLoad(*plan, [&arguments] { return ConnectTo(arguments, {.attempts_max = 1}); });
+  const Result<LoadResult> result = RunLoad(
+      *plan, [&arguments](const ConnectOptions& options) { return ConnectTo(arguments, options); });
   if (!result.ok()) return Fail(result.status());
   const Report report = ReportOf(*plan, *result);
   const auto print = arguments.Has("json") ? &PrintJson : &PrintText;

@@ -1,6 +1,8 @@
 // A load on a server: the same request over and over, with a given number in flight.
 //
 // inline: a thread, a connection and one synchronous call at a time for each request in flight.
+// memfd, shm: the same with the tensors in memory that the server shares, rotated in place, without
+// the attention factor.
 // stream: one stream on one connection; each answer's callback sends the next request.
 //
 // Each request in flight is a sequence of its own that moves on by its tokens with every call.
@@ -22,7 +24,10 @@
 
 namespace rope::client {
 
-enum class LoadTransport { kInline, kStream };
+enum class LoadTransport { kInline, kStream, kMemfd, kShm };
+
+// As the flag calls it.
+const char* Name(LoadTransport transport);
 
 struct LoadPlan {
   RopeSpec rope = {};
@@ -38,6 +43,9 @@ struct LoadPlan {
   std::optional<int64_t> requests = {};
   CallOptions call = {};
 
+  bool SharesMemory() const {
+    return transport == LoadTransport::kMemfd || transport == LoadTransport::kShm;
+  }
   // Of the tensors of one request, each way. REQUIRES: fits in 63 bits.
   int64_t RequestBytes() const {
     return tokens * (heads + kv_heads) * head_dim * ElementBytes(dtype);
@@ -54,7 +62,8 @@ struct LoadResult {
 
 // `connect` gives a connection of its own with every call.
 // Errors: no connection, or a first request, which is not counted, that fails.
-Result<LoadResult> RunLoad(const LoadPlan& plan, const std::function<Result<Client>()>& connect);
+Result<LoadResult> RunLoad(const LoadPlan& plan,
+                           const std::function<Result<Client>(const ConnectOptions&)>& connect);
 
 }  // namespace rope::client
 

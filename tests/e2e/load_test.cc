@@ -54,11 +54,30 @@ TEST_F(LoadTest, RequestThatTheServerRefusesHasStatusOne) {
   EXPECT_THAT(outcome.output, HasSubstr("NOT_FOUND"));
 }
 
-TEST_F(LoadTest, TransportThatIsNotBuiltYetHasStatusTwo) {
-  const Outcome outcome = Load({"--requests=5", "--transport=memfd"});
-  EXPECT_EQ(outcome.status, 2);
-  EXPECT_THAT(outcome.output,
-              HasSubstr("--transport: got memfd, not built yet, want inline or stream"));
+TEST_F(LoadTest, TransportThatIsNotBuiltYetIsRefusedByName) {
+  const Outcome outcome = Load({"--requests=5", "--transport=cuda"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.output, HasSubstr("UNIMPLEMENTED: --transport: got cuda"));
+}
+
+TEST_F(LoadTest, MemoryThatTheServerDoesNotShareHasStatusOne) {
+  const Outcome outcome = Load({"--requests=5", "--transport=shm"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.output, HasSubstr("shared memory off"));
+}
+
+TEST(SharedLoadTest, SharedMemoryAnswersTheSame) {
+  const std::string path = "unix:" + TestServer::TemporaryFolder() + "/load.sock";
+  TestServer server({"--listen=" + path, "--enable_shared_memory"});
+  for (const std::string transport : {"memfd", "shm"}) {
+    const Outcome outcome =
+        RunProgram({RopectlProgram(), "load", "--target=" + path, "--transport=" + transport,
+                    "--requests=500", "--concurrency=4", "--tokens=16", "--json"});
+    ASSERT_EQ(outcome.status, 0) << outcome.output;
+    const auto json = nlohmann::json::parse(outcome.output);
+    EXPECT_EQ(json["transport"], transport);
+    EXPECT_EQ(json["answered"], 500);
+  }
 }
 
 }  // namespace

@@ -28,6 +28,7 @@
 #include <string>
 #include <vector>
 
+#include "rope/arena.h"
 #include "rope/async.h"
 #include "rope/describe.h"
 #include "rope/options.h"
@@ -42,8 +43,15 @@ class Client {
  public:
   // Connects to "HOST:PORT" or "unix:PATH" and asks for the server's health.
   // UNAVAILABLE: no connection within the timeout, or (unless require_serving is false) not
-  // serving.
+  // serving. FAILED_PRECONDITION: none of ConnectOptions::transports. RESOURCE_EXHAUSTED: no memory
+  // for arena_bytes.
   static Result<Client> Connect(const std::string& target, const ConnectOptions& options = {});
+
+  // The memory that was asked for with ConnectOptions::arena_bytes, the same for every copy of the
+  // client; shared with the server or not.
+  Arena arena() const;
+  // How tensors in the arena travel now. It may change to inline when a connection is lost.
+  ChosenTransport transport() const;
 
   Result<RotateReply> Rotate(const RotateRequest& request, const CallOptions& options = {}) const;
 
@@ -56,8 +64,8 @@ class Client {
                                                 const CallOptions& options = {}) const;
 
   // Opens a stream: many requests in flight as one RPC, each for less than a call of its own.
-  // INVALID_ARGUMENT: a bound that is not positive. A server that does not answer or knows no
-  // streams shows in the requests' callbacks.
+  // INVALID_ARGUMENT: a bound that is not positive. UNAVAILABLE: memfd was lost and nobody listens.
+  // A server that does not answer or knows no streams shows in the requests' callbacks.
   Result<RotateStream> OpenStream(const StreamOptions& options = {}) const;
 
   Result<DescribeReply> Describe(const DescribeRequest& request,

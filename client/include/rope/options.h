@@ -7,8 +7,26 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <vector>
 
 namespace rope::client {
+
+// How tensors in slots of the arena (arena.h) reach the server. Other tensors are always inline.
+enum class Transport {
+  kInline,  // in the message
+  kShm,     // POSIX shared memory by name: a server on this host, over any connection
+  kMemfd,   // sealed memory that a Unix connection brings along
+};
+
+// "inline", "shm" or "memfd".
+const char* Name(Transport transport);
+
+// What Connect settled on.
+struct ChosenTransport {
+  Transport transport = Transport::kInline;
+  std::string reason = {};  // why none of the faster ones; empty for the fastest
+};
 
 struct ConnectOptions {
   // How long Connect waits for a connection and for the server to serve.
@@ -22,6 +40,11 @@ struct ConnectOptions {
   // Largest message either way, in bytes: the server's own limit and 1 MiB, so that its error comes
   // first.
   int64_t max_message_bytes = int64_t{257} << 20;
+  // Memory to share with the server, rounded up to whole pages (Client::arena). 0: none.
+  int64_t arena_bytes = 0;
+  // What the arena may use: the fastest that client and server both have. One alone forces it:
+  // Connect then fails where it cannot be had.
+  std::vector<Transport> transports = {Transport::kMemfd, Transport::kShm, Transport::kInline};
   // How often a call is tried at most, the first time included.
   int attempts_max = 4;
 };

@@ -41,11 +41,11 @@ const char* Name(StatusCode code);
 
 // Where a request went wrong, as the server says it.
 struct ErrorDetail {
-  std::string field;  // path of the field at fault; empty where none is
-  std::string got;
-  std::string want;
+  std::string field = {};  // path of the field at fault; empty where none is
+  std::string got = {};
+  std::string want = {};
   int64_t retry_delay_ms = 0;  // > 0: the same call may succeed after that long
-  bool executed = false;       // an in-place call may have run
+  bool executed = false;       // an in-place call may have run: so it was said, or nobody knows
 };
 
 class [[nodiscard]] Status {

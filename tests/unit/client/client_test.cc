@@ -151,7 +151,7 @@ TEST_F(ClientTest, DescribeAsksAndAnswers) {
 }
 
 TEST_F(ClientTest, MethodThatTheServerLacksIsUnimplemented) {
-  EXPECT_EQ(Connected().GetServerInfo().status().code(), StatusCode::kUnimplemented);
+  EXPECT_EQ(Connected().ListModels().status().code(), StatusCode::kUnimplemented);
 }
 
 TEST_F(ClientTest, HealthOfAServiceThatIsNotThereIsNotFound) {

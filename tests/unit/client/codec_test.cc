@@ -45,7 +45,7 @@ RotateRequest RequestFor(const std::vector<float>& data) {
 
 std::vector<WantedTensor> WantedBy(const RotateRequest& request) {
   PayloadLoans loans;
-  Result<EncodedRotate> encoded = EncodeRotate(request, loans);
+  Result<EncodedRotate> encoded = EncodeRotate(request, {}, loans);
   EXPECT_TRUE(encoded.ok()) << encoded.status().ToString();
   return encoded.ok() ? std::move(encoded->wanted) : std::vector<WantedTensor>();
 }
@@ -69,7 +69,7 @@ v1::RotateRequest Encoded(const RotateRequest& request) {
   PayloadLoans loans;
   v1::RotateRequest message;
   {
-    const Result<EncodedRotate> buffer = EncodeRotate(request, loans);
+    const Result<EncodedRotate> buffer = EncodeRotate(request, {}, loans);
     EXPECT_TRUE(buffer.ok()) << buffer.status().ToString();
     EXPECT_TRUE(buffer.ok() && message.ParseFromString(BytesOf(buffer->message)));
   }
@@ -207,7 +207,7 @@ TEST(EncodeRotateTest, LargePayloadIsLentAndSmallOneCopied) {
   const std::vector<float> large(kLentBytesMin / sizeof(float));
   PayloadLoans loans;
   {
-    const Result<EncodedRotate> buffer = EncodeRotate(RequestFor(large), loans);
+    const Result<EncodedRotate> buffer = EncodeRotate(RequestFor(large), {}, loans);
     ASSERT_TRUE(buffer.ok());
     EXPECT_FALSE(loans.AllReturned());
     std::vector<grpc::Slice> slices;
@@ -216,7 +216,7 @@ TEST(EncodeRotateTest, LargePayloadIsLentAndSmallOneCopied) {
   }
   EXPECT_TRUE(loans.AllReturned());
   const std::vector<float> small(kLentBytesMin / sizeof(float) - 2);
-  const Result<EncodedRotate> buffer = EncodeRotate(RequestFor(small), loans);
+  const Result<EncodedRotate> buffer = EncodeRotate(RequestFor(small), {}, loans);
   ASSERT_TRUE(buffer.ok());
   EXPECT_TRUE(loans.AllReturned());
 }
@@ -230,7 +230,7 @@ TEST(EncodeRotateTest, BadTensorsAreRefusedByName) {
     request.tensors[0].data = memory;
     request.tensors[0].strides = strides;
     PayloadLoans loans;
-    const Result<EncodedRotate> buffer = EncodeRotate(request, loans);
+    const Result<EncodedRotate> buffer = EncodeRotate(request, {}, loans);
     EXPECT_EQ(buffer.status().code(), StatusCode::kInvalidArgument);
     return buffer.status().message();
   };
@@ -249,7 +249,7 @@ TEST(EncodeRotateTest, BadArraysBesideTheTensorsAreRefusedByName) {
   const std::vector<float> data(4);
   const auto message_of = [](const RotateRequest& request) {
     PayloadLoans loans;
-    const Result<EncodedRotate> encoded = EncodeRotate(request, loans);
+    const Result<EncodedRotate> encoded = EncodeRotate(request, {}, loans);
     EXPECT_EQ(encoded.status().code(), StatusCode::kInvalidArgument);
     return encoded.status().message();
   };

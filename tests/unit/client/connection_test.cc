@@ -21,10 +21,10 @@ class ConnectionTest : public ::testing::Test {
  protected:
   Result<grpc::ByteBuffer> Rotate(bool idempotent = true, ConnectOptions options = {},
                                   milliseconds timeout = std::chrono::seconds(30)) {
-    const Connection connection(server_.target(), options,
-                                {.sleep = [this](microseconds delay) { delays_.push_back(delay); },
-                                 .random = [] { return 0.0; }});
-    connection.WaitForConnected(std::chrono::seconds(10));
+    Connection connection(server_.target(), options,
+                          {.sleep = [this](microseconds delay) { delays_.push_back(delay); },
+                           .random = [] { return 0.0; }});
+    EXPECT_TRUE(connection.Connect(std::chrono::seconds(10)).ok());
     const grpc::Slice slice(std::string("request"));
     return connection.Call("/rope.v1.RopeService/Rotate", grpc::ByteBuffer(&slice, 1), idempotent,
                            {.timeout = timeout});

@@ -2,7 +2,9 @@
 #ifndef ROPE_TESTS_UNIT_CLIENT_FAKE_SERVER_H_
 #define ROPE_TESTS_UNIT_CLIENT_FAKE_SERVER_H_
 
+#include <fcntl.h>
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/server_posix.h>
 
 #include <atomic>
 #include <functional>
@@ -34,6 +36,12 @@ class FakeServer {
   }
   ~FakeServer() { server_->Shutdown(std::chrono::system_clock::now()); }
 
+  // Takes over a connection that somebody else has accepted, with its descriptor.
+  void TakeOver(int socket) {
+    fcntl(socket, F_SETFL, fcntl(socket, F_GETFL) | O_NONBLOCK);
+    grpc::AddInsecureChannelFromFd(server_.get(), socket);
+  }
+
   std::string target() const { return "127.0.0.1:" + std::to_string(port_); }
   int rotate_calls() const { return rope_.calls; }
 
@@ -44,6 +52,7 @@ class FakeServer {
   void SetHealth(grpc::health::v1::HealthCheckResponse::ServingStatus status) {
     health_.serving = status;
   }
+  void SetServerInfo(const v1::GetServerInfoResponse& info) { rope_.info = info; }
   v1::DescribeRequest described() const { return rope_.described; }
   v1::DescribeResponse& describe_response() { return rope_.describe_response; }
 
@@ -80,6 +89,11 @@ class FakeServer {
       return grpc::Status::OK;
     }
 
+    grpc::Status GetServerInfo(grpc::ServerContext*, const v1::GetServerInfoRequest*,
+                               v1::GetServerInfoResponse* response) override {
+      *response = info;
+      return grpc::Status::OK;
+    }
     grpc::Status RotateStream(grpc::ServerContext* context, Stream* stream) override {
       return stream_handler(*context, *stream);
     }
@@ -90,6 +104,7 @@ class FakeServer {
       return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "no streams");
     };
     std::atomic<bool> hangs = false;
+    v1::GetServerInfoResponse info;
     v1::DescribeRequest described;
     v1::DescribeResponse describe_response;
   };

@@ -86,19 +86,19 @@ TEST(RetryTest, NotIdempotentIsRetriedOnlyWhereNothingRan) {
 }
 
 TEST(AttemptsTest, CountUpToTheirNumber) {
-  Attempts attempts(3, /*idempotent=*/true, seconds(1000));
-  EXPECT_EQ(attempts.DelayAfter(Unavailable(), 0), milliseconds(50));
-  EXPECT_EQ(attempts.DelayAfter(Unavailable(), 0), milliseconds(100));
-  EXPECT_EQ(attempts.DelayAfter(Unavailable(), 0), std::nullopt);
+  Attempts attempts(3, seconds(1000));
+  EXPECT_EQ(attempts.DelayAfter(Unavailable(), true, 0), milliseconds(50));
+  EXPECT_EQ(attempts.DelayAfter(Unavailable(), true, 0), milliseconds(100));
+  EXPECT_EQ(attempts.DelayAfter(Unavailable(), true, 0), std::nullopt);
 }
 
 TEST(AttemptsTest, NotIdempotentEndAtOnce) {
-  Attempts attempts(3, /*idempotent=*/false, seconds(1000));
-  EXPECT_EQ(attempts.DelayAfter(Unavailable(), 0), std::nullopt);
+  Attempts attempts(3, seconds(1000));
+  EXPECT_EQ(attempts.DelayAfter(Unavailable(), false, 0), std::nullopt);
 }
 
 TEST(AttemptsTest, TimeThatIsLeftShrinksAndHugeTimeoutsAreADay) {
-  const Attempts attempts(3, /*idempotent=*/true, milliseconds::max());
+  const Attempts attempts(3, milliseconds::max());
   EXPECT_LE(attempts.Remaining(), std::chrono::hours(24));
   EXPECT_GT(attempts.Remaining(), std::chrono::hours(23));
 }

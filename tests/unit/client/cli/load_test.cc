@@ -20,9 +20,9 @@ using ::testing::Pair;
 class LoadTest : public ::testing::Test {
  protected:
   Result<LoadResult> Run(const LoadPlan& plan) {
-    return RunLoad(plan, [this] {
+    return RunLoad(plan, [this](const ConnectOptions& options) {
       ++connections_;
-      return Client::Connect(server_.target(), {.attempts_max = 1});
+      return Client::Connect(server_.target(), options);
     });
   }
 

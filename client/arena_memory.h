@@ -1,0 +1,49 @@
+// ArenaMemory: which parts of a SharedMemory are free.
+//
+// Threading:  Thread-safe.
+// Ownership:  Owns the memory.
+// Errors:     As arena.h.
+#ifndef ROPE_CLIENT_ARENA_MEMORY_H_
+#define ROPE_CLIENT_ARENA_MEMORY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "client/shared_memory.h"
+#include "rope/status.h"
+
+namespace rope::client {
+
+class ArenaMemory {
+ public:
+  static constexpr int64_t kAlignment = 64;
+
+  // Null: of no memory.
+  explicit ArenaMemory(std::unique_ptr<SharedMemory> shared);
+
+  // REQUIRES: bytes > 0.
+  Result<std::byte*> Take(int64_t bytes);
+  // What Take gave, with the same size.
+  void GiveBack(std::byte* data, int64_t bytes);
+
+  const SharedMemory* shared() const { return shared_.get(); }  // null: of no memory
+  int64_t capacity_bytes() const { return shared_ == nullptr ? 0 : shared_->bytes(); }
+  int64_t used_bytes() const;
+
+  // Where the memory from `data` on begins in the arena, if all of it lies there.
+  std::optional<int64_t> OffsetOf(const void* data, int64_t bytes) const;
+
+ private:
+  const std::unique_ptr<SharedMemory> shared_;
+  mutable std::mutex mu_;
+  std::map<int64_t, int64_t> free_;  // guarded by mu_: offset -> bytes, with used memory in between
+  int64_t used_bytes_ = 0;           // guarded by mu_
+};
+
+}  // namespace rope::client
+
+#endif  // ROPE_CLIENT_ARENA_MEMORY_H_

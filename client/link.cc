@@ -1,0 +1,240 @@
+#include "client/link.h"
+
+#include <algorithm>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "client/channel.h"
+#include "client/message_call.h"
+#include "proto/hello.h"
+#include "rope/v1/admin.pb.h"
+#include "rope/v1/rope_service.pb.h"
+
+namespace rope::client {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+// What is left, but never nothing, so that the error says why.
+microseconds Until(std::chrono::steady_clock::time_point deadline) {
+  const auto left =
+      std::chrono::duration_cast<microseconds>(deadline - std::chrono::steady_clock::now());
+  return std::max<microseconds>(left, milliseconds(1));
+}
+
+Status ToStatus(const absl::Status& status) {
+  return Status(static_cast<StatusCode>(status.raw_code()), std::string(status.message()));
+}
+
+// Dials until somebody listens or the time is over.
+Result<proto::FileDescriptor> AwaitSocket(const std::string& path,
+                                          std::chrono::steady_clock::time_point deadline,
+                                          microseconds timeout) {
+  for (;;) {
+    Result<proto::FileDescriptor> socket = ConnectSocket(path, timeout);
+    if (socket.ok() || socket.status().code() != StatusCode::kUnavailable ||
+        std::chrono::steady_clock::now() >= deadline) {
+      return socket;
+    }
+    std::this_thread::sleep_for(milliseconds(20));
+  }
+}
+
+}  // namespace
+
+const char* Name(Transport transport) {
+  switch (transport) {
+    case Transport::kInline:
+      return "inline";
+    case Transport::kShm:
+      return "shm";
+    case Transport::kMemfd:
+      return "memfd";
+  }
+  return "unknown";
+}
+
+Link::Link(std::string target, const ConnectOptions& options)
+    : target_(std::move(target)), options_(options) {}
+
+bool Link::IsAllowed(Transport transport) const {
+  return std::find(options_.transports.begin(), options_.transports.end(), transport) !=
+         options_.transports.end();
+}
+
+Status Link::CheckOptions() const {
+  if (options_.arena_bytes < 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  absl::StrCat("arena_bytes: got ", options_.arena_bytes, ", want 0 or more"));
+  }
+  if (options_.arena_bytes > 0 ? options_.transports.empty() : !IsAllowed(Transport::kInline)) {
+    return Status(StatusCode::kInvalidArgument,
+                  absl::StrCat("transports: got none that goes with arena_bytes ",
+                               options_.arena_bytes, ", want one"));
+  }
+  return {};
+}
+
+Status Link::Connect(microseconds timeout) {
+  if (Status status = CheckOptions(); !status.ok()) return status;
+  const auto deadline = Clock::now() + timeout;
+  if (options_.arena_bytes == 0) {
+    return ConnectInline(deadline, "arena_bytes: got 0, want memory to share");
+  }
+  std::string reason;
+  const std::pair<Transport, Status (Link::*)(Clock::time_point)> shared[] = {
+      {Transport::kMemfd, &Link::ConnectMemfd}, {Transport::kShm, &Link::ConnectNamed}};
+  Status status;
+  for (const auto& [transport, connect] : shared) {
+    status = IsAllowed(transport)
+                 ? (this->*connect)(deadline)
+                 : Status(StatusCode::kFailedPrecondition, "not in ConnectOptions::transports");
+    const std::lock_guard<std::mutex> lock(mu_);
+    if (status.ok()) {
+      chosen_ = {transport, std::move(reason)};
+      return {};
+    }
+    absl::StrAppend(&reason, reason.empty() ? "" : "; ", Name(transport), ": ", status.ToString());
+  }
+  if (IsAllowed(Transport::kInline)) return ConnectInline(deadline, reason);
+  return Status(StatusCode::kFailedPrecondition, absl::StrCat(target_, ": ", reason));
+}
+
+Status Link::ConnectInline(Clock::time_point deadline, const std::string& reason) {
+  if (options_.arena_bytes > 0) {
+    Result<std::unique_ptr<SharedMemory>> memory = SharedMemory::CreateMemfd(options_.arena_bytes);
+    if (!memory.ok()) return memory.status();
+    arena_ = std::make_shared<ArenaMemory>(*std::move(memory));
+  } else {
+    arena_ = std::make_shared<ArenaMemory>(nullptr);
+  }
+  std::shared_ptr<Session> session = OwnChannel();
+  // The answer is left unused: a call on the channel fails with the reason.
+  static_cast<void>(session->stub.WaitForConnected(Until(deadline)));
+  const std::lock_guard<std::mutex> lock(mu_);
+  session_ = std::move(session);
+  chosen_ = {Transport::kInline, reason};
+  return {};
+}
+
+Status Link::ConnectMemfd(Clock::time_point deadline) {
+  const std::optional<std::string> path = UnixPathOf(target_);
+  if (!path.has_value()) {
+    return Status(StatusCode::kFailedPrecondition,
+                  absl::StrCat("target: got ", target_, ", want unix:PATH"));
+  }
+  // The other half is for what comes after a server that does not answer.
+  Result<proto::FileDescriptor> socket = AwaitSocket(*path, deadline, Until(deadline) / 2);
+  if (!socket.ok()) return socket.status();
+  Result<std::unique_ptr<SharedMemory>> memory = SharedMemory::CreateMemfd(options_.arena_bytes);
+  if (!memory.ok()) return memory.status();
+  Result<std::shared_ptr<const Session>> session = Greet(*std::move(socket), **memory);
+  if (!session.ok()) return session.status();
+  arena_ = std::make_shared<ArenaMemory>(*std::move(memory));
+  const std::lock_guard<std::mutex> lock(mu_);
+  session_ = *std::move(session);
+  return {};
+}
+
+Result<std::shared_ptr<const Session>> Link::Greet(proto::FileDescriptor socket,
+                                                   const SharedMemory& memory) const {
+  const auto answer =
+      proto::ExchangeHello(socket.get(), {static_cast<uint64_t>(memory.bytes())}, memory.fd());
+  if (!answer.ok()) {
+    // There is a server, and it has no such memory: not the same as no server.
+    return Status(StatusCode::kFailedPrecondition, ToStatus(answer.status()).message());
+  }
+  if (answer->code != absl::StatusCode::kOk) {
+    return Status(StatusCode::kFailedPrecondition,
+                  absl::StrCat("hello: got ", absl::StatusCodeToString(answer->code), ", want OK"));
+  }
+  return std::shared_ptr<const Session>(std::make_shared<Session>(
+      Session{.stub = Stub(MakeChannelOn(std::move(socket), options_), options_),
+              .on_own_socket = true,
+              .region_id = answer->region_id}));
+}
+
+Status Link::ConnectNamed(Clock::time_point deadline) {
+  std::shared_ptr<Session> session = OwnChannel();
+  if (!session->stub.WaitForConnected(Until(deadline))) {
+    return Status(StatusCode::kUnavailable, "got no connection in time");
+  }
+  const auto info = MessageOf<v1::GetServerInfoResponse>(session->stub.Call(
+      "/rope.v1.RopeService/GetServerInfo", BytesOf(v1::GetServerInfoRequest()), Until(deadline)));
+  if (!info.ok()) return info.status();
+  if (info->shm_prefix().empty()) {
+    return Status(StatusCode::kFailedPrecondition, "got a server that has shared memory off");
+  }
+  Result<std::unique_ptr<SharedMemory>> memory =
+      SharedMemory::CreateNamed(info->shm_prefix(), options_.arena_bytes);
+  if (!memory.ok()) return memory.status();
+  v1::RegisterRegionRequest request;
+  request.set_shm_name((*memory)->name());
+  request.set_byte_size(static_cast<uint64_t>((*memory)->bytes()));
+  const auto region = MessageOf<v1::RegisterRegionResponse>(
+      session->stub.Call("/rope.v1.RopeService/RegisterRegion", BytesOf(request), Until(deadline)));
+  (*memory)->UnlinkName();
+  if (!region.ok()) return region.status();
+  session->region_id = region->region_id();
+  arena_ = std::make_shared<ArenaMemory>(*std::move(memory));
+  const std::lock_guard<std::mutex> lock(mu_);
+  session_ = std::move(session);
+  return {};
+}
+
+std::shared_ptr<Session> Link::OwnChannel() const {
+  return std::make_shared<Session>(Session{.stub = Stub(MakeChannel(target_, options_), options_)});
+}
+
+Result<std::shared_ptr<const Session>> Link::Get() {
+  const std::lock_guard<std::mutex> lock(mu_);
+  if (lost_) {
+    if (Status status = Redial(); !status.ok()) return status;
+    lost_ = false;
+  }
+  return session_;
+}
+
+Status Link::Redial() {
+  Result<proto::FileDescriptor> socket = ConnectSocket(*UnixPathOf(target_), kRedialMax);
+  if (!socket.ok()) return socket.status();
+  Result<std::shared_ptr<const Session>> session = Greet(*std::move(socket), *arena_->shared());
+  if (session.ok()) {
+    session_ = *std::move(session);
+    return {};
+  }
+  if (!IsAllowed(Transport::kInline)) return session.status();
+  session_ = OwnChannel();
+  chosen_ = {Transport::kInline, absl::StrCat("memfd: ", session.status().ToString())};
+  return {};
+}
+
+Link::Advice Link::Note(const Session& session, const Status& status) {
+  const std::lock_guard<std::mutex> lock(mu_);
+  if (session.on_own_socket) {
+    // Where the server speaks, it says whether it ran.
+    const bool is_gone = status.code() == StatusCode::kUnavailable && status.detail().executed;
+    lost_ |= is_gone && session_.get() == &session;
+    return Advice::kNone;
+  }
+  if (session.region_id == 0 || status.code() != StatusCode::kNotFound ||
+      !absl::StrContains(status.detail().field, "region") || !IsAllowed(Transport::kInline)) {
+    return Advice::kNone;
+  }
+  if (session_.get() == &session) {
+    session_ = std::make_shared<Session>(Session{.stub = session.stub});
+    chosen_ = {Transport::kInline, "shm: the connection that registered the memory was lost"};
+  }
+  return Advice::kSendInline;
+}
+
+ChosenTransport Link::transport() const {
+  const std::lock_guard<std::mutex> lock(mu_);
+  return chosen_;
+}
+
+}  // namespace rope::client

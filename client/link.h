@@ -1,0 +1,95 @@
+// Link: how a connection reaches its server. It dials, agrees on a transport for the arena, and
+// dials again where gRPC cannot.
+//
+//   memfd:  socket of ours -> hello with the memory (proto/hello.h) -> gRPC on that socket
+//   shm:    gRPC's own channel -> name under the server's prefix -> RegisterRegion -> name removed
+//   inline: gRPC's own channel
+//
+// gRPC's own channels connect again by themselves. A channel on a socket of ours ends with it: who
+// sees that says so (Note), and the next Get dials, one thread for all. Shared memory by name
+// belongs to one connection and has no name any more: when that connection is lost, tensors travel
+// inline from then on.
+//
+// To add a transport: a Transport, a Connect... of its own beside those below, a field in Session
+// for what requests must know of it.
+//
+// Threading:  Thread-safe once Connect has returned. Get blocks while a dial is under way, for
+//             kRedialMax at most.
+// Ownership:  Shares the arena with its slots, and sessions with the calls that use them.
+// Errors:     INVALID_ARGUMENT: options that contradict each other. UNAVAILABLE: no connection.
+//             FAILED_PRECONDITION: none of the transports that are allowed can be had.
+#ifndef ROPE_CLIENT_LINK_H_
+#define ROPE_CLIENT_LINK_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "client/arena_memory.h"
+#include "client/stub.h"
+#include "proto/file_descriptor.h"
+#include "rope/options.h"
+#include "rope/status.h"
+
+namespace rope::client {
+
+// One connection, as requests see it.
+struct Session {
+  Stub stub;
+  bool on_own_socket = false;  // gRPC will not connect it again
+  uint64_t region_id = 0;      // of the arena on this connection; 0: everything goes inline
+};
+
+class Link {
+ public:
+  // Longest wait for a server that takes a connection and then says nothing.
+  static constexpr std::chrono::milliseconds kRedialMax{500};
+
+  Link(std::string target, const ConnectOptions& options);
+
+  // Waits for a connection and settles the transport. OK beside no connection at all, where inline
+  // is allowed: the first call tells why.
+  Status Connect(std::chrono::microseconds timeout);
+
+  // REQUIRES of all below: Connect has returned OK.
+  Result<std::shared_ptr<const Session>> Get();
+  enum class Advice { kNone, kSendInline };
+  // Takes note of how a call on `session` failed. kSendInline: the server has lost the region, and
+  // nothing ran; another Get gives a session without.
+  Advice Note(const Session& session, const Status& status);
+
+  ChosenTransport transport() const;
+  const std::shared_ptr<ArenaMemory>& arena() const { return arena_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  Status CheckOptions() const;
+  bool IsAllowed(Transport transport) const;
+  // These set session_ and arena_ where they succeed.
+  Status ConnectMemfd(Clock::time_point deadline);
+  Status ConnectNamed(Clock::time_point deadline);
+  Status ConnectInline(Clock::time_point deadline, const std::string& reason);
+  // A session on `socket` with `memory` as its region. FAILED_PRECONDITION: the server has none.
+  Result<std::shared_ptr<const Session>> Greet(proto::FileDescriptor socket,
+                                               const SharedMemory& memory) const;
+  std::shared_ptr<Session> OwnChannel() const;
+  // REQUIRES: mu_ is held.
+  Status Redial();
+
+  const std::string target_;
+  const ConnectOptions options_;
+  std::shared_ptr<ArenaMemory> arena_;  // set by Connect
+
+  mutable std::mutex mu_;
+  // All below are guarded by mu_.
+  std::shared_ptr<const Session> session_;
+  bool lost_ = false;
+  ChosenTransport chosen_;
+};
+
+}  // namespace rope::client
+
+#endif  // ROPE_CLIENT_LINK_H_

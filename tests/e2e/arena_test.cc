@@ -1,0 +1,209 @@
+// Tensors in memory that client and server share, through a real server.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <future>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rope/client.h"
+#include "tests/support/test_server.h"
+
+namespace rope::client {
+namespace {
+
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+
+constexpr int64_t kTokens = 64;
+constexpr int64_t kHeads = 4;
+constexpr int64_t kHeadDim = 32;
+constexpr int64_t kElements = kTokens * kHeads * kHeadDim;
+constexpr int64_t kBytes = kElements * 4;
+constexpr int64_t kArenaBytes = 1 << 20;
+
+class ArenaTest : public ::testing::Test {
+ protected:
+  ArenaTest() {
+    for (size_t i = 0; i < raw_.size(); ++i) raw_[i] = static_cast<float>(i % 23) - 11;
+  }
+
+  void Start(const std::vector<std::string>& flags = {"--enable_shared_memory"}) {
+    std::vector<std::string> all = flags;
+    all.push_back("--listen=" + target_);
+    server_ = std::make_unique<testing::TestServer>(all);
+  }
+  Client Connected(std::vector<Transport> transports = {Transport::kMemfd, Transport::kShm,
+                                                        Transport::kInline}) const {
+    return Client::Connect(target_, {.arena_bytes = kArenaBytes, .transports = transports}).value();
+  }
+
+  static RotateRequest RequestFor(const void* data, void* output) {
+    RotateRequest request;
+    request.rope.config = RopeConfig{.head_dim = kHeadDim};
+    request.rope.pairing = Pairing::kHalf;
+    request.positions.start = 1000;
+    request.tensors = {
+        {.layout = "SHD", .shape = {kTokens, kHeads, kHeadDim}, .data = data, .output = output}};
+    return request;
+  }
+  // raw_, rotated by the bytes in a message.
+  std::vector<float> Expected() const {
+    std::vector<float> rotated(raw_.size());
+    const Client client = Client::Connect(target_).value();
+    const auto reply = client.Rotate(RequestFor(raw_.data(), rotated.data()));
+    EXPECT_TRUE(reply.ok()) << reply.status().ToString();
+    return rotated;
+  }
+  Slot SlotOfRaw(const Client& client) const {
+    Slot slot = client.arena().Take(kBytes).value();
+    std::memcpy(slot.data(), raw_.data(), kBytes);
+    return slot;
+  }
+  static std::vector<float> Floats(const void* data) {
+    const auto* begin = static_cast<const float*>(data);
+    return {begin, begin + kElements};
+  }
+
+  const std::string target_ = "unix:" + testing::TestServer::TemporaryFolder() + "/arena.sock";
+  std::unique_ptr<testing::TestServer> server_;
+  std::vector<float> raw_ = std::vector<float>(kElements);
+};
+
+TEST_F(ArenaTest, EveryTransportAndCallGivesTheSame) {
+  Start();
+  const std::vector<float> expected = Expected();
+  for (const Transport transport : {Transport::kMemfd, Transport::kShm, Transport::kInline}) {
+    SCOPED_TRACE(Name(transport));
+    const Client client = Connected({transport});
+    EXPECT_EQ(client.transport().transport, transport);
+    Slot in_place = SlotOfRaw(client);
+    auto reply = client.Rotate(RequestFor(in_place.data(), in_place.data()));
+    ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+    EXPECT_EQ(reply->tensors[0].bytes, kBytes);
+    EXPECT_EQ(reply->tensors[0].data, in_place.data());
+    EXPECT_EQ(Floats(in_place.data()), expected);
+
+    const Slot input = SlotOfRaw(client);
+    const Slot output = client.arena().Take(kBytes).value();
+    reply = client.RotateFuture(RequestFor(input.data(), output.data())).get();
+    ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+    EXPECT_EQ(Floats(output.data()), expected);
+    EXPECT_EQ(Floats(input.data()), raw_);
+
+    std::memset(output.data(), 0, kBytes);
+    auto stream = client.OpenStream().value();
+    reply = stream.RotateFuture(RequestFor(input.data(), output.data())).get();
+    ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+    EXPECT_EQ(Floats(output.data()), expected);
+    EXPECT_TRUE(stream.Finish().ok());
+
+    // Half in the arena: the answer comes in the message.
+    std::vector<float> elsewhere(raw_.size());
+    reply = client.Rotate(RequestFor(input.data(), elsewhere.data()));
+    ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+    EXPECT_EQ(elsewhere, expected);
+    std::memset(output.data(), 0, kBytes);
+    reply = client.Rotate(RequestFor(raw_.data(), output.data()));
+    ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+    EXPECT_EQ(Floats(output.data()), expected);
+    reply = client.Rotate(RequestFor(input.data(), nullptr));
+    ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+    EXPECT_EQ(Floats(reply->tensors[0].data), expected);
+  }
+}
+
+TEST_F(ArenaTest, FastestTransportIsTakenAndTheReasonForASlowerOneGiven) {
+  Start();
+  EXPECT_EQ(Connected().transport().transport, Transport::kMemfd);
+  EXPECT_EQ(Connected().transport().reason, "");
+  const ChosenTransport over_tcp =
+      Client::Connect(server_->address(), {.arena_bytes = kArenaBytes}).value().transport();
+  EXPECT_EQ(over_tcp.transport, Transport::kShm);
+  EXPECT_THAT(over_tcp.reason, HasSubstr("want unix:PATH"));
+  const auto without = Client::Connect(target_).value();
+  EXPECT_EQ(without.transport().transport, Transport::kInline);
+  EXPECT_EQ(without.arena().Take(1).status().code(), StatusCode::kResourceExhausted);
+}
+
+TEST_F(ArenaTest, ServerWithoutSharedMemoryIsServedInlineUnlessThatIsForbidden) {
+  Start({});
+  const Client client = Connected();
+  EXPECT_EQ(client.transport().transport, Transport::kInline);
+  EXPECT_THAT(client.transport().reason, HasSubstr("memfd: FAILED_PRECONDITION"));
+  EXPECT_THAT(client.transport().reason, HasSubstr("shm: FAILED_PRECONDITION"));
+  const Slot slot = SlotOfRaw(client);
+  const auto reply = client.Rotate(RequestFor(slot.data(), slot.data()));
+  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  EXPECT_EQ(Floats(slot.data()), Expected());
+
+  const auto forced = Client::Connect(
+      target_, {.arena_bytes = kArenaBytes, .transports = {Transport::kMemfd, Transport::kShm}});
+  EXPECT_EQ(forced.status().code(), StatusCode::kFailedPrecondition);
+}
+
+TEST_F(ArenaTest, NamesAreGoneOnceConnected) {
+  Start();
+  const Client client = Connected({Transport::kShm});
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    EXPECT_THAT(entry.path().string(),
+                ::testing::Not(HasSubstr("/rope_" + std::to_string(getpid()))));
+  }
+}
+
+// Killed and started again at the same path.
+TEST_F(ArenaTest, MemfdIsBroughtAgainToARestartedServer) {
+  Start();
+  const Client client = Connected();
+  const Slot input = SlotOfRaw(client);
+  const Slot output = client.arena().Take(kBytes).value();
+  ASSERT_TRUE(client.Rotate(RequestFor(input.data(), output.data())).ok());
+  const std::vector<float> expected = Floats(output.data());
+  server_->process().Signal(SIGKILL);
+  server_->process().Wait();
+  const auto in_place =
+      client.Rotate(RequestFor(input.data(), input.data()), {.timeout = seconds(1)});
+  EXPECT_EQ(in_place.status().code(), StatusCode::kUnavailable);
+
+  Start();
+  std::memset(output.data(), 0, kBytes);
+  for (int call = 0; call < 2; ++call) {
+    const auto reply = client.Rotate(RequestFor(input.data(), output.data()));
+    ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+    EXPECT_EQ(Floats(output.data()), expected);
+  }
+  EXPECT_EQ(client.transport().transport, Transport::kMemfd);
+  EXPECT_EQ(Floats(input.data()), raw_);  // the failed call was not sent again
+
+  // Streams and callbacks find the new connection too.
+  auto stream = client.OpenStream().value();
+  EXPECT_TRUE(stream.RotateFuture(RequestFor(input.data(), output.data())).get().ok());
+  EXPECT_TRUE(client.RotateFuture(RequestFor(input.data(), output.data())).get().ok());
+}
+
+TEST_F(ArenaTest, NamedMemoryOfALostConnectionTravelsInline) {
+  Start();
+  const Client client = Connected({Transport::kShm, Transport::kInline});
+  EXPECT_EQ(client.transport().transport, Transport::kShm);
+  const Slot slot = SlotOfRaw(client);
+  server_->process().Signal(SIGKILL);
+  server_->process().Wait();
+  Start();
+  const auto reply = client.Rotate(RequestFor(slot.data(), slot.data()), {.timeout = seconds(30)});
+  if (!reply.ok()) {  // the first call may be what notices the loss: it says that it may have run
+    EXPECT_EQ(reply.status().code(), StatusCode::kUnavailable);
+    EXPECT_TRUE(reply.status().detail().executed);
+    ASSERT_TRUE(client.Rotate(RequestFor(slot.data(), slot.data())).ok());
+  }
+  EXPECT_EQ(client.transport().transport, Transport::kInline);
+  EXPECT_THAT(client.transport().reason, HasSubstr("connection that registered the memory"));
+  EXPECT_EQ(Floats(slot.data()), Expected());
+}
+
+}  // namespace
+}  // namespace rope::client

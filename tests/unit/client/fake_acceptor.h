@@ -1,0 +1,146 @@
+// FakeAcceptor: the Unix listener of a server that shares memory, whose answers a test chooses. It
+// reads the hello of each connection, maps what that brings, and hands the connection to a
+// FakeServer.
+#ifndef ROPE_TESTS_UNIT_CLIENT_FAKE_ACCEPTOR_H_
+#define ROPE_TESTS_UNIT_CLIENT_FAKE_ACCEPTOR_H_
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "proto/file_descriptor.h"
+#include "proto/hello.h"
+#include "tests/unit/client/fake_server.h"
+
+namespace rope::client {
+
+class FakeAcceptor {
+ public:
+  enum class Mood {
+    kWelcomes,
+    kRefuses,  // answers the hello with a code
+    kOld,      // answers with HTTP/2 at once, as a server that knows no hello
+    kSilent,   // takes the connection and says nothing
+  };
+
+  explicit FakeAcceptor(FakeServer& server, std::string path) : server_(server), path_(path) {
+    Listen();
+  }
+  ~FakeAcceptor() {
+    Stop();
+    for (const auto& [id, mapped] : regions_) munmap(mapped.first, mapped.second);
+  }
+
+  void SetMood(Mood mood) { mood_ = mood; }
+  std::string target() const { return "unix:" + path_; }
+  int hellos() const { return hellos_; }
+
+  // Where a region's byte `offset` lies in this process.
+  char* At(uint64_t region_id, uint64_t offset) {
+    const std::lock_guard<std::mutex> lock(mu_);
+    const auto it = regions_.find(region_id);
+    return it == regions_.end() ? nullptr : static_cast<char*>(it->second.first) + offset;
+  }
+  void CloseConnections() {
+    const std::lock_guard<std::mutex> lock(mu_);
+    for (const auto& socket : connections_) shutdown(socket.get(), SHUT_RDWR);
+    connections_.clear();
+  }
+  // As a process that has ended, and begins again.
+  void Stop() {
+    if (!thread_.joinable()) return;
+    shutdown(listener_.get(), SHUT_RDWR);
+    thread_.join();
+    listener_ = proto::FileDescriptor();
+    unlink(path_.c_str());
+    CloseConnections();
+  }
+  void Listen() {
+    listener_ = proto::FileDescriptor(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path, path_.data(), path_.size());
+    ASSERT_EQ(bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    ASSERT_EQ(listen(listener_.get(), 16), 0);
+    thread_ = std::thread([this] { AcceptAll(); });
+  }
+
+ private:
+  void AcceptAll() {
+    for (;;) {
+      proto::FileDescriptor socket(accept(listener_.get(), nullptr, nullptr));
+      if (!socket.ok()) return;
+      {
+        const std::lock_guard<std::mutex> lock(mu_);
+        connections_.emplace_back(dup(socket.get()));
+      }
+      if (mood_ == Mood::kSilent) continue;
+      char first = 0;
+      // gRPC's own channels begin with their preface.
+      if (mood_ == Mood::kOld || recv(socket.get(), &first, 1, MSG_PEEK) != 1 ||
+          first != proto::kHelloFirstByte) {
+        server_.TakeOver(socket.release());
+        continue;
+      }
+      Answer(std::move(socket));
+    }
+  }
+
+  void Answer(proto::FileDescriptor socket) {
+    proto::HelloBytes bytes{};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    iovec part = {bytes.data(), bytes.size()};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    ASSERT_EQ(recvmsg(socket.get(), &message, 0), static_cast<ssize_t>(bytes.size()));
+    int received = -1;
+    ASSERT_NE(CMSG_FIRSTHDR(&message), nullptr);
+    std::memcpy(&received, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(received));
+    const proto::FileDescriptor memfd(received);
+    const auto hello = proto::DecodeClientHello(bytes);
+    ASSERT_TRUE(hello.ok());
+    proto::ServerHello answer;
+    if (mood_ == Mood::kRefuses) {
+      answer.code = absl::StatusCode::kFailedPrecondition;
+    } else {
+      answer.region_id = static_cast<uint64_t>(100 + ++hellos_);
+      void* mapped =
+          mmap(nullptr, hello->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memfd.get(), 0);
+      ASSERT_NE(mapped, MAP_FAILED);
+      const std::lock_guard<std::mutex> lock(mu_);
+      regions_[answer.region_id] = {mapped, hello->bytes};
+    }
+    const proto::HelloBytes out = proto::Encode(answer);
+    ASSERT_EQ(send(socket.get(), out.data(), out.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(out.size()));
+    server_.TakeOver(socket.release());
+  }
+
+  FakeServer& server_;
+  const std::string path_;
+  proto::FileDescriptor listener_;
+  std::thread thread_;
+  std::atomic<Mood> mood_ = Mood::kWelcomes;
+  std::atomic<int> hellos_ = 0;
+  std::mutex mu_;
+  std::vector<proto::FileDescriptor> connections_;        // guarded by mu_
+  std::map<uint64_t, std::pair<void*, size_t>> regions_;  // guarded by mu_
+};
+
+}  // namespace rope::client
+
+#endif  // ROPE_TESTS_UNIT_CLIENT_FAKE_ACCEPTOR_H_

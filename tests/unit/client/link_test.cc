@@ -1,0 +1,246 @@
+#include "client/link.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "proto/error_details.h"
+#include "rope/client.h"
+#include "tests/unit/client/fake_acceptor.h"
+
+namespace rope::client {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+
+constexpr int64_t kArenaBytes = 64 << 10;
+constexpr int64_t kFloats = 256;
+
+std::string NewPath() {
+  std::string folder = "/tmp/rope_test_XXXXXX";
+  return std::string(mkdtemp(folder.data())) + "/s";
+}
+
+// A server that adds 1 to every float of the first tensor, in its memory or in the message.
+class LinkTest : public ::testing::Test {
+ protected:
+  LinkTest() {
+    server_.OnRotate(
+        [this](grpc::CallbackServerContext&, const std::string& bytes, std::string& reply) {
+          v1::RotateRequest request;
+          EXPECT_TRUE(request.ParseFromString(bytes));
+          if (!failure_.ok()) return std::exchange(failure_, grpc::Status::OK);
+          v1::RotateResponse response;
+          const grpc::Status status = Add(request, *response.add_tensors()->mutable_array());
+          reply = response.SerializeAsString();
+          return status;
+        });
+  }
+
+  grpc::Status Add(const v1::RotateRequest& request, v1::Array& answer) {
+    const v1::Array& array = request.tensors(0).array();
+    answer.set_dtype(array.dtype());
+    *answer.mutable_shape() = array.shape();
+    std::vector<float> values(kFloats);
+    const void* input = array.raw().data();
+    if (array.has_region()) {
+      ++in_region_;
+      input = acceptor_.At(array.region().region_id(), array.region().offset());
+      if (input == nullptr) {
+        v1::Error error = proto::MakeError(5, "tensors[0].array.region: got an unknown one");
+        error.set_field("tensors[0].array.region");
+        return {grpc::StatusCode::NOT_FOUND, error.message(), proto::EncodeStatusDetails(error)};
+      }
+    }
+    std::memcpy(values.data(), input, kFloats * sizeof(float));
+    for (float& value : values) value += 1;
+    if (request.output().regions_size() == 0) {
+      answer.set_raw(values.data(), kFloats * sizeof(float));
+      return grpc::Status::OK;
+    }
+    const v1::RegionSpan& span = request.output().regions(0);
+    std::memcpy(acceptor_.At(span.region_id(), span.offset()), values.data(),
+                kFloats * sizeof(float));
+    return grpc::Status::OK;
+  }
+
+  Result<Client> Connect(std::vector<Transport> transports = ConnectOptions().transports,
+                         milliseconds timeout = seconds(5)) const {
+    return Client::Connect(
+        acceptor_.target(),
+        {.timeout = timeout, .arena_bytes = kArenaBytes, .transports = std::move(transports)});
+  }
+  static RotateRequest RequestFor(const Slot& input, const Slot& output) {
+    RotateRequest request;
+    request.rope.model = "m";
+    request.positions.start = 0;
+    request.tensors = {
+        {.layout = "TD", .shape = {kFloats / 2, 2}, .data = input.data(), .output = output.data()}};
+    return request;
+  }
+  static Slot FloatSlot(const Client& client) {
+    Slot slot = client.arena().Take(kFloats * sizeof(float)).value();
+    std::fill_n(static_cast<float*>(slot.data()), kFloats, 0.0f);
+    return slot;
+  }
+  static float First(const Slot& slot) { return *static_cast<const float*>(slot.data()); }
+
+  FakeServer server_;
+  FakeAcceptor acceptor_{server_, NewPath()};
+  std::atomic<int> in_region_ = 0;
+  grpc::Status failure_;  // of the next call
+};
+
+TEST_F(LinkTest, TensorsInTheArenaAreNamedAndNotSent) {
+  const Client client = Connect().value();
+  EXPECT_EQ(client.transport().transport, Transport::kMemfd);
+  EXPECT_EQ(client.transport().reason, "");
+  EXPECT_EQ(client.arena().capacity_bytes(), kArenaBytes);
+  const Slot input = FloatSlot(client);
+  const Slot output = FloatSlot(client);
+  ASSERT_TRUE(client.Rotate(RequestFor(input, output)).ok());
+  EXPECT_EQ(First(output), 1);
+  EXPECT_EQ(First(input), 0);
+  ASSERT_TRUE(client.RotateFuture(RequestFor(output, output)).get().ok());
+  EXPECT_EQ(First(output), 2);
+  EXPECT_EQ(in_region_, 2);
+}
+
+TEST_F(LinkTest, OutputAcrossAnInputComesInTheMessage) {
+  const Client client = Connect().value();
+  const Slot slot = client.arena().Take(2 * kFloats * sizeof(float)).value();
+  auto* floats = static_cast<float*>(slot.data());
+  std::fill_n(floats, 2 * kFloats, 5.0f);
+  RotateRequest request = RequestFor(slot, slot);
+  request.tensors[0].output = floats + kFloats / 2;
+  const auto reply = client.Rotate(request);
+  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  EXPECT_EQ(floats[kFloats / 2 - 1], 5);
+  EXPECT_EQ(floats[kFloats / 2], 6);
+}
+
+TEST_F(LinkTest, ServerThatRefusesMemoryIsUsedInline) {
+  acceptor_.SetMood(FakeAcceptor::Mood::kRefuses);
+  const Client client = Connect().value();
+  EXPECT_EQ(client.transport().transport, Transport::kInline);
+  EXPECT_THAT(client.transport().reason, HasSubstr("hello: got FAILED_PRECONDITION"));
+  EXPECT_THAT(client.transport().reason, HasSubstr("shm: FAILED_PRECONDITION"));
+  const Slot slot = FloatSlot(client);
+  ASSERT_TRUE(client.Rotate(RequestFor(slot, slot)).ok());
+  EXPECT_EQ(First(slot), 1);
+  EXPECT_EQ(in_region_, 0);
+}
+
+TEST_F(LinkTest, ServerThatKnowsNoHelloIsUsedInline) {
+  acceptor_.SetMood(FakeAcceptor::Mood::kOld);
+  const Client client = Connect({Transport::kMemfd, Transport::kInline}).value();
+  EXPECT_EQ(client.transport().transport, Transport::kInline);
+  const Slot slot = FloatSlot(client);
+  ASSERT_TRUE(client.Rotate(RequestFor(slot, slot)).ok());
+  EXPECT_EQ(First(slot), 1);
+}
+
+TEST_F(LinkTest, ServerThatSaysNothingEndsConnectInTime) {
+  acceptor_.SetMood(FakeAcceptor::Mood::kSilent);
+  const auto begin = std::chrono::steady_clock::now();
+  const auto client = Connect({Transport::kMemfd, Transport::kInline}, milliseconds(300));
+  EXPECT_FALSE(client.ok());
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, seconds(20));
+}
+
+TEST_F(LinkTest, ForcedTransportThatCannotBeHadFailsWithTheReason) {
+  acceptor_.SetMood(FakeAcceptor::Mood::kRefuses);
+  const Status status = Connect({Transport::kMemfd}).status();
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(), HasSubstr("memfd: FAILED_PRECONDITION: hello: got"));
+  EXPECT_THAT(status.message(), HasSubstr("shm: FAILED_PRECONDITION: not in ConnectOptions"));
+}
+
+TEST_F(LinkTest, OptionsThatContradictEachOtherAreRefused) {
+  const auto code_of = [this](int64_t bytes, std::vector<Transport> transports) {
+    return Client::Connect(acceptor_.target(), {.arena_bytes = bytes, .transports = transports})
+        .status()
+        .code();
+  };
+  EXPECT_EQ(code_of(0, {Transport::kMemfd}), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code_of(4096, {}), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code_of(-1, {Transport::kInline}), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code_of(int64_t{1} << 62, {Transport::kInline}), StatusCode::kResourceExhausted);
+}
+
+TEST_F(LinkTest, LostConnectionIsDialedAgainWithTheSameMemory) {
+  const Client client = Connect().value();
+  const Slot input = FloatSlot(client);
+  const Slot output = FloatSlot(client);
+  ASSERT_TRUE(client.Rotate(RequestFor(input, output)).ok());
+  acceptor_.CloseConnections();
+  ASSERT_TRUE(client.Rotate(RequestFor(output, input)).ok());
+  EXPECT_EQ(First(input), 2);
+  acceptor_.CloseConnections();
+  ASSERT_TRUE(client.RotateFuture(RequestFor(input, output)).get().ok());
+  EXPECT_EQ(First(output), 3);
+  EXPECT_EQ(acceptor_.hellos(), 3);
+  EXPECT_EQ(client.transport().transport, Transport::kMemfd);
+}
+
+TEST_F(LinkTest, InPlaceCallOnALostConnectionIsNotSentAgain) {
+  const Client client = Connect().value();
+  const Slot slot = FloatSlot(client);
+  acceptor_.CloseConnections();
+  const auto lost = client.Rotate(RequestFor(slot, slot));
+  EXPECT_EQ(lost.status().code(), StatusCode::kUnavailable);
+  EXPECT_TRUE(lost.status().detail().executed);
+  EXPECT_EQ(First(slot), 0);
+  ASSERT_TRUE(client.Rotate(RequestFor(slot, slot)).ok());
+  EXPECT_EQ(First(slot), 1);
+  acceptor_.CloseConnections();
+  EXPECT_EQ(client.RotateFuture(RequestFor(slot, slot)).get().status().code(),
+            StatusCode::kUnavailable);
+}
+
+TEST_F(LinkTest, InPlaceCallThatTheServerDidNotRunIsSentAgain) {
+  const Client client = Connect().value();
+  const Slot slot = FloatSlot(client);
+  v1::Error error = proto::MakeError(14, "full");
+  error.set_retry_delay_ms(1);
+  failure_ = {grpc::StatusCode::UNAVAILABLE, "full", proto::EncodeStatusDetails(error)};
+  ASSERT_TRUE(client.Rotate(RequestFor(slot, slot)).ok());
+  EXPECT_EQ(First(slot), 1);
+  EXPECT_EQ(acceptor_.hellos(), 1);  // and the connection is none that was lost
+}
+
+TEST_F(LinkTest, CallWaitsForAServerThatComesBack) {
+  const Client client = Connect().value();
+  const Slot slot = FloatSlot(client);
+  acceptor_.Stop();
+  EXPECT_EQ(client.Rotate(RequestFor(slot, slot)).status().code(), StatusCode::kUnavailable);
+  std::future<Result<RotateReply>> later = client.RotateFuture(RequestFor(slot, slot));
+  EXPECT_EQ(client.OpenStream().status().code(), StatusCode::kUnavailable);
+  acceptor_.Listen();
+  const auto reply = later.get();
+  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  EXPECT_EQ(First(slot), 1);
+}
+
+TEST_F(LinkTest, ServerThatComesBackWithoutMemoryIsUsedInline) {
+  const Client client = Connect().value();
+  const Slot input = FloatSlot(client);
+  const Slot output = FloatSlot(client);
+  acceptor_.SetMood(FakeAcceptor::Mood::kRefuses);
+  acceptor_.CloseConnections();
+  const auto reply = client.Rotate(RequestFor(input, output));
+  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  EXPECT_EQ(First(output), 1);
+  EXPECT_EQ(in_region_, 0);
+  EXPECT_EQ(client.transport().transport, Transport::kInline);
+  EXPECT_THAT(client.transport().reason, HasSubstr("memfd: FAILED_PRECONDITION"));
+}
+
+}  // namespace
+}  // namespace rope::client
