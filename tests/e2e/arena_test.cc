@@ -6,7 +6,9 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <future>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -154,6 +156,21 @@ TEST_F(ArenaTest, NamesAreGoneOnceConnected) {
     EXPECT_THAT(entry.path().string(),
                 ::testing::Not(HasSubstr("/rope_" + std::to_string(getpid()))));
   }
+}
+
+TEST_F(ArenaTest, ExampleOfTheReadmeIsTheFileThatIsCompiledAndRuns) {
+  const auto read = [](const std::string& path) {
+    std::ifstream file(std::string(ROPE_SOURCE_DIR "/client/") + path);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const std::string example = read("quickstart/arena_example.cc");
+  EXPECT_THAT(read("README.md"), HasSubstr(example.substr(example.find("int main"))));
+  Start();
+  const testing::Outcome outcome =
+      testing::RunProgram({ROPE_BINARY_DIR "/bin/rope_arena_example", target_});
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  // cos - sin of 100000.
+  EXPECT_THAT(outcome.output, ::testing::StartsWith("memfd \n-1.035109"));
 }
 
 // Killed and started again at the same path.

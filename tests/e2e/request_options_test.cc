@@ -92,5 +92,25 @@ TEST_F(RequestOptionsTest, RowsOfDescribeRotateAsTheirConfigDoes) {
   for (size_t i = 0; i < by_rows.size(); ++i) EXPECT_NEAR(by_rows[i], by_config[i], 2e-6);
 }
 
+TEST_F(RequestOptionsTest, NormScaleAndOutputTypeAreOfTheSamePass) {
+  // Channels of 2 have norm 2, so a weight of 4 makes them 4; an angle of 0 and a scale of 0.5: 2.
+  std::fill(data_.begin(), data_.end(), 2.0f);
+  const std::vector<float> weight(kHeadDim, 4.0f);
+  RotateRequest request = Request();
+  request.positions = {.position_ids = std::vector<int64_t>(kTokens, 0)};
+  request.output_dtype = DType::kFloat8E4M3;
+  request.tensors[0].norm = {.eps = 1e-6, .weight = {.shape = {kHeadDim}, .data = weight.data()}};
+  request.tensors[0].scale = 0.5;
+  request.tensors[0].fp8_scale = 2;
+  const Result<RotateReply> reply = client_.Rotate(request);
+  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  const RotatedTensor& tensor = reply->tensors[0];
+  EXPECT_EQ(tensor.dtype, DType::kFloat8E4M3);
+  EXPECT_EQ(tensor.fp8_scale, 2);
+  ASSERT_EQ(tensor.bytes, kTokens * kHeads * kHeadDim);
+  const auto* bytes = static_cast<const uint8_t*>(tensor.data);
+  EXPECT_EQ(std::count(bytes, bytes + tensor.bytes, uint8_t{0x38}), tensor.bytes);  // 1 each
+}
+
 }  // namespace
 }  // namespace rope::client
