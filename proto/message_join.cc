@@ -1,41 +1,51 @@
 #include "proto/message_join.h"
 
 #include <google/protobuf/io/coded_stream.h>
-#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+
+#include <array>
 
 namespace rope::proto {
 namespace {
 
 using google::protobuf::io::CodedOutputStream;
-using google::protobuf::io::StringOutputStream;
 
 void AppendLengthHeader(int number, size_t length, std::string& out) {
-  constexpr int kLengthDelimited = 2;
-  StringOutputStream stream(&out);
-  CodedOutputStream coded(&stream);
-  coded.WriteTag(static_cast<uint32_t>(number) << 3 | kLengthDelimited);
-  coded.WriteVarint64(length);
+  constexpr uint32_t kLengthDelimited = 2;
+  std::array<uint8_t, 20> bytes;  // two varints at most
+  uint8_t* end = CodedOutputStream::WriteVarint32ToArray(
+      static_cast<uint32_t>(number) << 3 | kLengthDelimited, bytes.data());
+  end = CodedOutputStream::WriteVarint64ToArray(length, end);
+  out.append(reinterpret_cast<const char*>(bytes.data()), static_cast<size_t>(end - bytes.data()));
 }
 
 // Everything of a tensor up to its payload, the tensor's own header included. Payload fields come
 // last in their messages, so what stands before them is a prefix.
-std::string TensorHeader(int field_number, const TensorPart& part) {
-  std::string array = part.tensor->array().SerializeAsString();
+void AppendTensorHeader(int field_number, const TensorPart& part, std::string& out) {
+  const std::string tensor = part.tensor->SerializeAsString();
+  if (!part.tensor->has_array()) {
+    AppendLengthHeader(field_number, tensor.size(), out);
+    out += tensor;
+    return;
+  }
+  // The array is the tensor's last field: its end stays, its length grows by the payload.
+  const auto array_bytes = static_cast<size_t>(part.tensor->array().GetCachedSize());
+  std::string payload_header;
   if (!part.raw.empty()) {
-    AppendLengthHeader(v1::Array::kRawFieldNumber, part.raw.size(), array);
+    AppendLengthHeader(v1::Array::kRawFieldNumber, part.raw.size(), payload_header);
   }
-  v1::Tensor rest = *part.tensor;
-  const bool has_array = rest.has_array();
-  rest.clear_array();
-  std::string tensor = rest.SerializeAsString();
-  if (has_array) {
-    AppendLengthHeader(v1::Tensor::kArrayFieldNumber, array.size() + part.raw.size(), tensor);
-    tensor += array;
-  }
-  std::string header;
-  AppendLengthHeader(field_number, tensor.size() + part.raw.size(), header);
-  header += tensor;
-  return header;
+  std::string old_header;
+  AppendLengthHeader(v1::Tensor::kArrayFieldNumber, array_bytes, old_header);
+  std::string new_header;
+  AppendLengthHeader(v1::Tensor::kArrayFieldNumber,
+                     array_bytes + payload_header.size() + part.raw.size(), new_header);
+  const size_t rest_bytes = tensor.size() - array_bytes - old_header.size();
+  AppendLengthHeader(
+      field_number,
+      rest_bytes + new_header.size() + array_bytes + payload_header.size() + part.raw.size(), out);
+  out.append(tensor, 0, rest_bytes);
+  out += new_header;
+  out.append(tensor, rest_bytes + old_header.size());
+  out += payload_header;
 }
 
 template <typename Message>
@@ -43,7 +53,7 @@ std::vector<MessagePart> JoinMessage(const Message& head, absl::Span<const Tenso
   std::vector<MessagePart> parts;
   std::string header = head.SerializeAsString();
   for (const TensorPart& tensor : tensors) {
-    header += TensorHeader(Message::kTensorsFieldNumber, tensor);
+    AppendTensorHeader(Message::kTensorsFieldNumber, tensor, header);
     if (tensor.raw.empty()) continue;
     parts.push_back({std::move(header), tensor.raw});
     header.clear();

@@ -7,6 +7,8 @@
 #ifndef ROPE_SERVER_REQUEST_H_
 #define ROPE_SERVER_REQUEST_H_
 
+#include <google/protobuf/arena.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -133,7 +135,12 @@ struct Request {
   int64_t message_bytes = 0;  // as received
   absl::Time deadline = absl::InfiniteFuture();
   std::shared_ptr<std::atomic<bool>> cancelled;
-  v1::RotateRequest message;  // the skeleton, parsed
+  // Of `message`; what a small request parses to fits into the block.
+  static constexpr size_t kArenaBlockBytes = 2048;
+  alignas(std::max_align_t) std::array<char, kArenaBlockBytes> arena_block;
+  google::protobuf::Arena arena{arena_block.data(), arena_block.size()};
+  v1::RotateRequest& message =  // the skeleton, parsed
+      *google::protobuf::Arena::CreateMessage<v1::RotateRequest>(&arena);
   proto::SplitMessage split;  // payloads: views into `received_bytes`
   std::shared_ptr<const void> received_bytes;
   Done done;
