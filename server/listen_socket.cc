@@ -1,9 +1,11 @@
 #include "server/listen_socket.h"
 
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -33,7 +35,8 @@ absl::Status Failed(const std::string& address, const char* step) {
                                              ": ", std::strerror(errno), ")"));
 }
 
-absl::StatusOr<ListenSockets> ListenAtPath(const std::string& listen_address) {
+absl::StatusOr<ListenSockets> ListenAtPath(const std::string& listen_address,
+                                           std::optional<mode_t> mode) {
   ListenSockets result;
   result.address = listen_address;
   result.path = listen_address.substr(std::strlen(kUnixPrefix));
@@ -52,6 +55,11 @@ absl::StatusOr<ListenSockets> ListenAtPath(const std::string& listen_address) {
   proto::FileDescriptor listener(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
     return Failed(listen_address, "bind");
+  }
+  // Before anybody can connect, and never through a link that somebody put there meanwhile.
+  if (mode.has_value() &&
+      fchmodat(AT_FDCWD, result.path.c_str(), *mode, AT_SYMLINK_NOFOLLOW) != 0) {
+    return Failed(listen_address, "chmod");
   }
   if (listen(listener.get(), kBacklog) != 0) return Failed(listen_address, "listen");
   result.sockets.push_back(std::move(listener));
@@ -124,8 +132,9 @@ absl::StatusOr<ListenSockets> ListenAtPort(const std::string& listen_address) {
 
 }  // namespace
 
-absl::StatusOr<ListenSockets> ListenAt(const std::string& address) {
-  return absl::StartsWith(address, kUnixPrefix) ? ListenAtPath(address) : ListenAtPort(address);
+absl::StatusOr<ListenSockets> ListenAt(const std::string& address, std::optional<mode_t> mode) {
+  return absl::StartsWith(address, kUnixPrefix) ? ListenAtPath(address, mode)
+                                                : ListenAtPort(address);
 }
 
 }  // namespace rope::server

@@ -7,6 +7,9 @@
 #ifndef ROPE_SERVER_LISTEN_SOCKET_H_
 #define ROPE_SERVER_LISTEN_SOCKET_H_
 
+#include <sys/types.h>
+
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,8 +26,10 @@ struct ListenSockets {
   std::string path;                            // of a Unix socket; else empty
 };
 
-// Listens, without blocking. A socket file that nobody listens on any more is replaced.
-absl::StatusOr<ListenSockets> ListenAt(const std::string& address);
+// Listens, without blocking. A socket file that nobody listens on any more is replaced; the new one
+// gets `mode`, or what the umask leaves.
+absl::StatusOr<ListenSockets> ListenAt(const std::string& address,
+                                       std::optional<mode_t> mode = std::nullopt);
 
 }  // namespace rope::server
 

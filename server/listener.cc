@@ -61,7 +61,7 @@ RegionTable::Peer PeerOf(int fd, bool is_unix) {
 
 absl::StatusOr<std::unique_ptr<Listener>> Listener::Create(const std::string& address,
                                                            RegionTable& regions, Options options) {
-  auto sockets = ListenAt(address);
+  auto sockets = ListenAt(address, options.socket_mode);
   if (!sockets.ok()) return sockets.status();
   proto::FileDescriptor wake(eventfd(0, EFD_CLOEXEC));
   proto::FileDescriptor events(epoll_create1(EPOLL_CLOEXEC));

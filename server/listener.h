@@ -19,6 +19,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -37,6 +38,7 @@ class Listener {
   struct Options {
     int64_t silent_connections_max = limits::kSilentConnectionsMax;
     absl::Duration silent_max = absl::Milliseconds(limits::kSilentMs);
+    std::optional<mode_t> socket_mode = std::nullopt;  // as ListenAt
     // Takes a connection over, with its descriptor. Called on the listener's thread.
     std::function<void(int fd)> hand_on = nullptr;
   };

@@ -77,8 +77,10 @@ absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Listen(
   try {  // the library's only way to say that an address is taken
     endpoint->exposer_ = std::make_unique<prometheus::Exposer>(address, 1);
   } catch (const std::exception&) {
-    return absl::UnavailableError(
-        absl::StrCat("--metrics_listen: got ", address, ", want an address that is free"));
+    // A library built without IPv6, as the distribution's, takes no such address at all.
+    const char* want = address[0] == '[' ? "an IPv4 address, or a libcivetweb with IPv6"
+                                         : "an address that is free";
+    return absl::UnavailableError(absl::StrCat("--metrics_listen: got ", address, ", want ", want));
   }
   endpoint->host_ = address.substr(0, address.rfind(':'));
   endpoint->page_ = std::make_shared<Page>(metrics, std::move(gauges));

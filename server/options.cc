@@ -1,5 +1,6 @@
 #include "server/options.h"
 
+#include <algorithm>
 #include <fstream>
 #include <functional>
 #include <memory>
@@ -47,6 +48,30 @@ absl::Status CheckAddress(const std::string& flag, const std::string& address, b
   if (legal) return absl::OkStatus();
   return InvalidField(flag, absl::StrCat("\"", address, "\""),
                       unix_too ? "HOST:PORT or unix:PATH" : "HOST:PORT");
+}
+
+// An address that is given twice counts once: a start script may have it already. Port 0 is another
+// one each time.
+absl::Status TakeListen(const std::string& value, ServerOptions& options) {
+  const auto& listen = options.listen;
+  const bool is_new = std::find(listen.begin(), listen.end(), value) == listen.end();
+  if (is_new || absl::EndsWith(value, ":0")) options.listen.push_back(value);
+  return CheckAddress("--listen", value, true);
+}
+
+absl::Status TakeSocketMode(const std::string& value, ServerOptions& options) {
+  mode_t mode = 0;
+  bool legal = value.size() == 3 || (value.size() == 4 && value[0] == '0');
+  for (const char c : value) {
+    legal = legal && c >= '0' && c <= '7';
+    mode = mode * 8 + static_cast<mode_t>(c - '0');
+  }
+  if (!legal) {
+    return InvalidField("--socket_mode", absl::StrCat("\"", value, "\""),
+                        "three octal digits, for example 660");
+  }
+  options.socket_mode = mode;
+  return absl::OkStatus();
 }
 
 absl::Status TakeDevice(const std::string& value, ServerOptions& options) {
@@ -148,9 +173,11 @@ std::vector<Flag> Flags() {
                    [first](const std::string& value, ServerOptions& options) {
                      if (*first) options.listen.clear();
                      *first = false;
-                     options.listen.push_back(value);
-                     return CheckAddress("--listen", value, true);
+                     return TakeListen(value, options);
                    }});
+  flags.push_back({"socket_mode", "MODE",
+                   "who may connect to Unix sockets, octal (default what the umask leaves)",
+                   TakeSocketMode});
   flags.push_back({"device", "auto|cpu|cuda", "where to rotate (default auto)", TakeDevice});
   flags.push_back({"model", "NAME=CONFIG.json",
                    "serve this Hugging Face config.json as NAME; repeatable", TakeModel});

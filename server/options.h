@@ -6,7 +6,10 @@
 #ifndef ROPE_SERVER_OPTIONS_H_
 #define ROPE_SERVER_OPTIONS_H_
 
+#include <sys/types.h>
+
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,7 +23,8 @@ namespace rope::server {
 
 struct ServerOptions {
   std::vector<std::string> listen = {"127.0.0.1:50051"};  // HOST:PORT (port 0: any) or unix:PATH
-  std::string device = "auto";                            // auto, cpu, reference or cuda
+  std::optional<mode_t> socket_mode;  // of Unix sockets; none: what the umask leaves
+  std::string device = "auto";        // auto, cpu, reference or cuda
   std::vector<ModelRegistry::ModelFile> models;
   std::string metrics_listen;  // HOST:PORT; empty: off
   RegionTable::Options shared_memory;

@@ -139,6 +139,7 @@ absl::Status Server::Listen() {
   for (const std::string& address : options_.listen) {
     if (!IsOurs(address)) continue;
     Listener::Options listening;
+    listening.socket_mode = options_.socket_mode;
     listening.hand_on = [this](int fd) { grpc::AddInsecureChannelFromFd(grpc_server_.get(), fd); };
     ROPE_ASSIGN_OR_RETURN(auto listener,
                           Listener::Create(address, *regions_, std::move(listening)));

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 
 #include "tests/support/test_server.h"
 
@@ -21,9 +22,10 @@ TEST(CommandLineTest, HelpListsEveryFlag) {
 }
 
 TEST(CommandLineTest, BadFlagsAreUsageErrorsThatNameThem) {
-  for (const char* flag : {"--listen=nowhere", "--device=abacus", "--poll_spin_us=-1",
-                           "--drain_lead=soon", "--max_message_bytes=1", "--metrics_listen=x",
-                           "--model=only-a-name", "--frobnicate=1", "stray"}) {
+  for (const char* flag :
+       {"--listen=nowhere", "--device=abacus", "--poll_spin_us=-1", "--drain_lead=soon",
+        "--max_message_bytes=1", "--socket_mode=rw", "--metrics_listen=x", "--model=only-a-name",
+        "--frobnicate=1", "stray"}) {
     const Outcome outcome = RunProgram({ServerProgram(), flag});
     EXPECT_EQ(outcome.status, 2) << flag << ": " << outcome.output;
     EXPECT_THAT(outcome.output, HasSubstr("got"));
@@ -33,7 +35,8 @@ TEST(CommandLineTest, BadFlagsAreUsageErrorsThatNameThem) {
 TEST(CommandLineTest, EveryFlagIsAccepted) {
   TestServer server({"--device=cpu", "--poll_spin_us=0", "--drain_lead=0s",
                      "--max_message_bytes=1048576", "--metrics_listen=127.0.0.1:0",
-                     "--enable_shared_memory=false", "--threads=1", "--log_level=warn"});
+                     "--enable_shared_memory=false", "--socket_mode=600", "--threads=1",
+                     "--log_level=warn"});
   EXPECT_TRUE(Serves(*server.NewStub()));
 }
 
@@ -72,6 +75,14 @@ TEST(CommandLineTest, AddressThatIsTakenIsAnError) {
   EXPECT_THAT(outcome.output, HasSubstr("--listen: got " + server.address()));
 }
 
+TEST(CommandLineTest, MetricsAddressOfIPv6ThatCannotBeIsAnErrorThatSaysWhatCan) {
+  const Outcome outcome =
+      RunProgram({ServerProgram(), "--listen=127.0.0.1:0", "--metrics_listen=[2001:db8::1]:0"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.output,
+              HasSubstr("--metrics_listen: got [2001:db8::1]:0, want an IPv4 address, or"));
+}
+
 TEST(CommandLineTest, UnreadableModelFileIsAnError) {
   const Outcome outcome = RunProgram({ServerProgram(), "--model=mine=/does/not/exist.json"});
   EXPECT_NE(outcome.status, 0);
@@ -90,6 +101,15 @@ TEST(CommandLineTest, UnixSocketThatIsInUseIsAnErrorAndAStaleOneIsReplaced) {
   }
   TestServer third({"--listen=unix:" + path});
   EXPECT_TRUE(Serves(*third.NewStub()));
+}
+
+TEST(CommandLineTest, SocketModeIsThatOfEveryUnixSocket) {
+  const std::string path = TestServer::TemporaryFolder() + "/rope.sock";
+  TestServer server({"--listen=unix:" + path, "--socket_mode=606"});
+  struct stat about {};
+  ASSERT_EQ(stat(path.c_str(), &about), 0);
+  EXPECT_EQ(about.st_mode & 0777U, 0606U);
+  EXPECT_TRUE(Serves(*server.NewStub()));
 }
 
 }  // namespace

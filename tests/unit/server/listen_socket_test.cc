@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <string>
@@ -49,6 +50,19 @@ TEST(ListenSocketTest, PathIsTakenWhileSomebodyListensThere) {
     EXPECT_THAT(ListenAt(address), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("connect")));
   }
   EXPECT_THAT(ListenAt(address), IsOk()) << "its file is left, and nobody listens";
+  unlink((folder + "/s").c_str());
+  rmdir(folder.c_str());
+}
+
+TEST(ListenSocketTest, SocketHasTheModeThatIsAsked) {
+  const std::string folder = ::rope::testing::TestServer::TemporaryFolder();
+  for (const mode_t mode : {0600U, 0666U}) {
+    const auto listening = ListenAt("unix:" + folder + "/s", mode);
+    ASSERT_THAT(listening, IsOk());
+    struct stat about {};
+    ASSERT_EQ(stat(listening->path.c_str(), &about), 0);
+    EXPECT_EQ(about.st_mode & 0777, mode);
+  }
   unlink((folder + "/s").c_str());
   rmdir(folder.c_str());
 }

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <optional>
 
 #include "tests/support/status_matchers.h"
 
@@ -60,6 +61,29 @@ TEST(OptionsTest, ListenReplacesTheDefaultAndRepeats) {
   EXPECT_THAT(Parse({"--listen=0.0.0.0:1", "--listen", "unix:/tmp/s", "--listen=[::1]:0"}).listen,
               ElementsAre("0.0.0.0:1", "unix:/tmp/s", "[::1]:0"));
   EXPECT_THAT(Parse({"--listen=a:2"}).listen, ElementsAre("a:2"));
+}
+
+TEST(OptionsTest, AddressThatIsGivenTwiceCountsOnce) {
+  EXPECT_THAT(Parse({"--listen=0.0.0.0:1", "--listen=unix:/s", "--listen=0.0.0.0:1"}).listen,
+              ElementsAre("0.0.0.0:1", "unix:/s"));
+  EXPECT_THAT(Parse({"--listen=a:0", "--listen=a:0"}).listen, ElementsAre("a:0", "a:0"))
+      << "two free ports";
+}
+
+TEST(OptionsTest, LastOfWhatDoesNotRepeatCounts) {
+  const ServerOptions options =
+      Parse({"--metrics_listen=a:1", "--device=cuda", "--metrics_listen=a:2", "--device=cpu"});
+  EXPECT_EQ(options.metrics_listen, "a:2");
+  EXPECT_EQ(options.device, "cpu");
+}
+
+TEST(OptionsTest, SocketModeIsOctal) {
+  EXPECT_EQ(Parse({}).socket_mode, std::nullopt);
+  EXPECT_EQ(Parse({"--socket_mode=660"}).socket_mode, 0660U);
+  EXPECT_EQ(Parse({"--socket_mode=0600"}).socket_mode, 0600U);
+  for (const std::string mode : {"", "66", "668", "1777", "00660", "rw-", "-66"}) {
+    ExpectInvalid({"--socket_mode=" + mode}, "--socket_mode: got \"" + mode + "\", want three");
+  }
 }
 
 TEST(OptionsTest, SwitchTakesTrueAndFalse) {
@@ -120,9 +144,9 @@ TEST(ModelOptionTest, BadValuesAndFilesNameTheFlag) {
 TEST(HelpTest, ListsEveryFlagThatScriptsRelyOn) {
   const std::string help = Help();
   for (const char* flag :
-       {"--listen=", "--device=", "--model=", "--metrics_listen=", "--enable_shared_memory",
-        "--poll_spin_us=", "--drain_lead=", "--max_message_bytes=", "--table_cache_bytes=",
-        "--threads=", "--log_level=", "--help", "--version"}) {
+       {"--listen=", "--socket_mode=", "--device=", "--model=", "--metrics_listen=",
+        "--enable_shared_memory", "--poll_spin_us=", "--drain_lead=", "--max_message_bytes=",
+        "--table_cache_bytes=", "--threads=", "--log_level=", "--help", "--version"}) {
     EXPECT_THAT(help, HasSubstr("\n  " + std::string(flag)));
   }
 }
