@@ -41,7 +41,7 @@ want() {
   return 1
 }
 
-passed=0 failed=0
+passed=0 failed=0 as=()
 # check NAME FUNCTION: runs it, and prints what it left in `detail`.
 check() {
   detail=
@@ -54,10 +54,12 @@ check() {
   fi
 }
 
-# The image's own ropectl with the image's own libraries, as a process of this machine.
+# The image's own ropectl with the image's own libraries, as a process of this machine; of the user
+# that the array `as` says.
 ropectl() {
   local loader=("$root"/usr/lib/*-linux-gnu/ld-linux-*.so.*)
-  "${loader[0]}" --library-path "$(dirname "${loader[0]}")" "$root/usr/local/bin/ropectl" "$@"
+  "${as[@]}" "${loader[0]}" --library-path "$(dirname "${loader[0]}")" \
+    "$root/usr/local/bin/ropectl" "$@"
 }
 
 # rotates TARGET: whether the server there turns (1, 0) at position 1 into (cos 1, sin 1).
@@ -212,6 +214,15 @@ check_bad_model() {
     want log "$detail" '*/models/none.json*'
 }
 
+# The last of those that cannot repeat counts: here, where the metrics are.
+check_repeated() {
+  start repeated --publish=127.0.0.1::9465 -- --listen=0.0.0.0:50051 --device=cpu \
+    --metrics_listen=0.0.0.0:9464 --metrics_listen=0.0.0.0:9465 || return 1
+  until_true rotates "$target" &&
+    curl -sSf "http://$(docker port "$label-repeated" 9465)/metrics" >"$folder/metrics" &&
+    stop repeated && detail='--listen twice, --metrics_listen three times'
+}
+
 # A container without a network; the socket's folder and file belong to whom the server runs as.
 check_unix_socket() {
   start socket --network=none "--user=$(id -u):$(id -g)" --cap-drop=ALL \
@@ -219,6 +230,43 @@ check_unix_socket() {
   until_true rotates "unix:$folder/socket/rope.sock" && stop socket &&
     detail='rotated with --network=none'
 }
+
+# loads TRANSPORT: requests in flight through memory that is shared so, and every one answered. No
+# other transport is taken in its place.
+loads() {
+  ropectl load "--target=unix:$folder/shared/rope.sock" "--transport=$1" --concurrency=2 \
+    --duration=2 >"$folder/load" 2>&1 || { tail -n 5 "$folder/load" >&2 && return 1; }
+  want "the load's first lines" "$(head -n 2 "$folder/load" | xargs)" \
+    "$1, 2 in flight,*requests [1-9]*, 0 failed,*" || return 1
+  detail=$(awk '$1 == "requests" { print $2, "answered," } $1 == "latency" { print $3, $4, "us" }' \
+    "$folder/load" | xargs)
+}
+
+# The server has the image's user, the client another: the socket says who may connect, and what
+# comes with the connection needs no name, no owner and no common folder.
+check_memfd() {
+  local as=()
+  [[ $(id -u) != 0 ]] || as=(setpriv --reuid=1000 --regid=1000 --clear-groups)
+  start memfd "${hardened[@]}" --network=none --volume="$folder/shared:/run/rope" -- \
+    --enable_shared_memory --listen=unix:/run/rope/rope.sock --socket_mode=666 || return 1
+  until_true answers && loads memfd || return 1
+  detail+=", a client of uid $("${as[@]}" id -u)"
+  stop memfd
+}
+
+# Objects have a name and belong to who made them: the server has the client's user.
+check_posix() {
+  local as=() user=(--user="$(id -u):$(id -g)")
+  [[ $(id -u) != 0 ]] || as=(setpriv --reuid=65532 --regid=65532 --clear-groups) user=()
+  start posix "${hardened[@]}" "${user[@]}" --network=none --ipc=host \
+    --volume="$folder/shared:/run/rope" -- \
+    --enable_shared_memory --listen=unix:/run/rope/rope.sock || return 1
+  until_true answers && loads shm || return 1
+  detail+=", both of uid $("${as[@]}" id -u)"
+  stop posix
+}
+
+answers() { ropectl health "--target=unix:$folder/shared/rope.sock" --timeout=2 >/dev/null 2>&1; }
 
 find_compose() {
   if docker compose version >/dev/null 2>&1; then
@@ -315,6 +363,9 @@ run_checks() {
   check "config.json mounted as a file" check_model
   check "config.json that is not there" check_bad_model
   check "Unix socket in a mounted folder" check_unix_socket
+  check "memfd over a Unix socket, hardened" check_memfd
+  check "POSIX shared memory, --ipc=host" check_posix
+  check "flags of the entry point, repeated" check_repeated
   if [[ $skip_compose ]] || ! find_compose; then
     echo "skipped compose: ${skip_compose:-neither docker compose nor docker-compose is installed}"
   else
@@ -342,7 +393,8 @@ command -v curl >/dev/null || { complain "curl is not installed" && exit 1; }
 docker info --format 'engine: {{.ServerVersion}}, {{.Driver}}, cgroup v{{.CgroupVersion}}'
 [[ ! $engine_folder ]] || echo "the engine was started for this, and ends with it"
 chmod 755 "$folder"
-mkdir "$folder/empty" "$folder/socket"
+mkdir "$folder/empty" "$folder/socket" "$folder/shared"
+chmod 777 "$folder/shared"  # for the image's user
 write_unit_pair "$folder"
 [[ $image ]] || build_image
 unpack_image
