@@ -15,6 +15,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "proto/send_buffer.h"
 
 namespace rope::client {
 namespace {
@@ -73,6 +74,7 @@ Result<proto::FileDescriptor> ConnectSocket(const std::string& path,
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path, path.data(), path.size());
   proto::FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  proto::EnlargeSendBuffer(socket.get());
   // No time at all would mean no limit.
   SetTimeouts(socket.get(), std::max(timeout, std::chrono::microseconds(1000)));
   if (connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {

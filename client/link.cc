@@ -112,13 +112,29 @@ Status Link::ConnectInline(Clock::time_point deadline, const std::string& reason
   } else {
     arena_ = std::make_shared<ArenaMemory>(nullptr);
   }
-  std::shared_ptr<Session> session = OwnChannel();
-  // The answer is left unused: a call on the channel fails with the reason.
-  static_cast<void>(session->stub.WaitForConnected(Until(deadline)));
+  Result<std::shared_ptr<const Session>> on_socket = PlainOnSocket(Until(deadline));
+  std::shared_ptr<const Session> session;
+  if (on_socket.ok()) {
+    session = *std::move(on_socket);
+  } else {
+    const std::shared_ptr<Session> channel = OwnChannel();
+    // The answer is left unused: a call on the channel fails with the reason.
+    static_cast<void>(channel->stub.WaitForConnected(Until(deadline)));
+    session = channel;
+  }
   const std::lock_guard<std::mutex> lock(mu_);
   session_ = std::move(session);
   chosen_ = {Transport::kInline, reason};
   return {};
+}
+
+Result<std::shared_ptr<const Session>> Link::PlainOnSocket(microseconds timeout) const {
+  const std::optional<std::string> path = UnixPathOf(target_);
+  if (!path.has_value()) return Status(StatusCode::kFailedPrecondition, "no path to dial");
+  Result<proto::FileDescriptor> socket = ConnectSocket(*path, timeout);
+  if (!socket.ok()) return socket.status();
+  return std::shared_ptr<const Session>(std::make_shared<Session>(Session{
+      .stub = Stub(MakeChannelOn(*std::move(socket), options_), options_), .on_own_socket = true}));
 }
 
 Status Link::ConnectMemfd(Clock::time_point deadline) {
@@ -200,6 +216,11 @@ Result<std::shared_ptr<const Session>> Link::Get() {
 }
 
 Status Link::Redial() {
+  if (session_->region_id == 0) {
+    Result<std::shared_ptr<const Session>> plain = PlainOnSocket(kRedialMax);
+    if (plain.ok()) session_ = *std::move(plain);
+    return plain.status();
+  }
   Result<proto::FileDescriptor> socket = ConnectSocket(*UnixPathOf(target_), kRedialMax);
   if (!socket.ok()) return socket.status();
   Result<std::shared_ptr<const Session>> session = Greet(*std::move(socket), *arena_->shared());

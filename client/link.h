@@ -3,7 +3,8 @@
 //
 //   memfd:  socket of ours -> hello with the memory (proto/hello.h) -> gRPC on that socket
 //   shm:    gRPC's own channel -> name under the server's prefix -> RegisterRegion -> name removed
-//   inline: gRPC's own channel
+//   inline: socket of ours, whose buffer is larger, to a Unix path where somebody listens; gRPC's
+//           own channel otherwise
 //
 // gRPC's own channels connect again by themselves. A channel on a socket of ours ends with it: who
 // sees that says so (Note), and the next Get dials, one thread for all. Shared memory by name
@@ -75,6 +76,8 @@ class Link {
   // A session on `socket` with `memory` as its region. FAILED_PRECONDITION: the server has none.
   Result<std::shared_ptr<const Session>> Greet(proto::FileDescriptor socket,
                                                const SharedMemory& memory) const;
+  // A session without memory on a socket of ours. FAILED_PRECONDITION: the target is no Unix path.
+  Result<std::shared_ptr<const Session>> PlainOnSocket(std::chrono::microseconds timeout) const;
   std::shared_ptr<Session> OwnChannel() const;
   // REQUIRES: mu_ is held.
   Status Redial();

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/send_buffer.h"
 #include "server/session.h"
 
 namespace rope::server {
@@ -152,6 +153,7 @@ void Listener::Accept(int listening) {
   if (static_cast<int64_t>(silent_.size()) >= options_.silent_connections_max) {
     silent_.erase(silent_.begin());
   }
+  if (is_unix()) proto::EnlargeSendBuffer(accepted.get());
   const uint64_t number = next_number_++;
   if (!Watch(accepted.get(), EPOLLIN | EPOLLRDHUP, number)) return;
   Silent& connection = silent_[number];

@@ -203,6 +203,28 @@ TEST_F(ArenaTest, MemfdIsBroughtAgainToARestartedServer) {
   EXPECT_TRUE(client.RotateFuture(RequestFor(input.data(), output.data())).get().ok());
 }
 
+TEST_F(ArenaTest, InlineClientFindsARestartedServer) {
+  Start({});
+  const Client client = Client::Connect(target_).value();
+  const std::vector<float> expected = Expected();
+  std::vector<float> output(raw_.size());
+  const RotateRequest request = RequestFor(raw_.data(), output.data());
+  ASSERT_TRUE(client.Rotate(request).ok());
+  server_->process().Signal(SIGKILL);
+  server_->process().Wait();
+  EXPECT_EQ(client.Rotate(request, {.timeout = seconds(1)}).status().code(),
+            StatusCode::kUnavailable);
+
+  Start({});
+  std::memset(output.data(), 0, kBytes);
+  const auto reply = client.Rotate(request);
+  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  EXPECT_EQ(output, expected);
+  auto stream = client.OpenStream().value();
+  EXPECT_TRUE(stream.RotateFuture(request).get().ok());
+  EXPECT_TRUE(client.RotateFuture(request).get().ok());
+}
+
 TEST_F(ArenaTest, NamedMemoryOfALostConnectionTravelsInline) {
   Start();
   const Client client = Connected({Transport::kShm, Transport::kInline});
