@@ -9,49 +9,59 @@ namespace {
 
 using google::protobuf::io::CodedOutputStream;
 
-void AppendLengthHeader(int number, size_t length, std::string& out) {
+constexpr uint32_t Tag(int number) {
   constexpr uint32_t kLengthDelimited = 2;
+  return static_cast<uint32_t>(number) << 3 | kLengthDelimited;
+}
+
+void AppendLengthHeader(int number, size_t length, std::string& out) {
   std::array<uint8_t, 20> bytes;  // two varints at most
-  uint8_t* end = CodedOutputStream::WriteVarint32ToArray(
-      static_cast<uint32_t>(number) << 3 | kLengthDelimited, bytes.data());
+  uint8_t* end = CodedOutputStream::WriteVarint32ToArray(Tag(number), bytes.data());
   end = CodedOutputStream::WriteVarint64ToArray(length, end);
   out.append(reinterpret_cast<const char*>(bytes.data()), static_cast<size_t>(end - bytes.data()));
+}
+
+// What AppendLengthHeader appends.
+size_t LengthHeaderBytes(int number, size_t length) {
+  return CodedOutputStream::VarintSize32(Tag(number)) + CodedOutputStream::VarintSize64(length);
 }
 
 // Everything of a tensor up to its payload, the tensor's own header included. Payload fields come
 // last in their messages, so what stands before them is a prefix.
 void AppendTensorHeader(int field_number, const TensorPart& part, std::string& out) {
-  const std::string tensor = part.tensor->SerializeAsString();
+  const size_t tensor_bytes = part.tensor->ByteSizeLong();
   if (!part.tensor->has_array()) {
-    AppendLengthHeader(field_number, tensor.size(), out);
-    out += tensor;
+    AppendLengthHeader(field_number, tensor_bytes, out);
+    part.tensor->AppendToString(&out);
     return;
   }
   // The array is the tensor's last field: its end stays, its length grows by the payload.
-  const auto array_bytes = static_cast<size_t>(part.tensor->array().GetCachedSize());
-  std::string payload_header;
-  if (!part.raw.empty()) {
-    AppendLengthHeader(v1::Array::kRawFieldNumber, part.raw.size(), payload_header);
-  }
-  std::string old_header;
-  AppendLengthHeader(v1::Tensor::kArrayFieldNumber, array_bytes, old_header);
+  constexpr int kArray = v1::Tensor::kArrayFieldNumber;
+  constexpr int kRaw = v1::Array::kRawFieldNumber;
+  const size_t raw_bytes =
+      part.raw.empty() ? 0 : LengthHeaderBytes(kRaw, part.raw.size()) + part.raw.size();
+  const auto old_bytes = static_cast<size_t>(part.tensor->array().GetCachedSize());
+  const size_t new_bytes = old_bytes + raw_bytes;
+  const size_t old_header_bytes = LengthHeaderBytes(kArray, old_bytes);
+  const size_t rest_bytes = tensor_bytes - old_bytes - old_header_bytes;
+  AppendLengthHeader(field_number, rest_bytes + LengthHeaderBytes(kArray, new_bytes) + new_bytes,
+                     out);
+  const size_t array_begin = out.size() + rest_bytes;
+  part.tensor->AppendToString(&out);
   std::string new_header;
-  AppendLengthHeader(v1::Tensor::kArrayFieldNumber,
-                     array_bytes + payload_header.size() + part.raw.size(), new_header);
-  const size_t rest_bytes = tensor.size() - array_bytes - old_header.size();
-  AppendLengthHeader(
-      field_number,
-      rest_bytes + new_header.size() + array_bytes + payload_header.size() + part.raw.size(), out);
-  out.append(tensor, 0, rest_bytes);
-  out += new_header;
-  out.append(tensor, rest_bytes + old_header.size());
-  out += payload_header;
+  AppendLengthHeader(kArray, new_bytes, new_header);
+  out.replace(array_begin, old_header_bytes, new_header);
+  if (!part.raw.empty()) AppendLengthHeader(kRaw, part.raw.size(), out);
 }
 
 template <typename Message>
 std::vector<MessagePart> JoinMessage(const Message& head, absl::Span<const TensorPart> tensors) {
+  constexpr size_t kTensorHeaderBytes = 64;  // about
   std::vector<MessagePart> parts;
-  std::string header = head.SerializeAsString();
+  parts.reserve(tensors.size() + 1);
+  std::string header;
+  header.reserve(head.ByteSizeLong() + kTensorHeaderBytes);
+  head.AppendToString(&header);
   for (const TensorPart& tensor : tensors) {
     AppendTensorHeader(Message::kTensorsFieldNumber, tensor, header);
     if (tensor.raw.empty()) continue;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
@@ -10,6 +11,7 @@ namespace rope::proto {
 namespace {
 
 constexpr int kDepthMax = 16;
+constexpr int64_t kFirstBytes = 512;  // room for the skeleton of a small message
 
 void AppendVarint(uint64_t value, std::string& out) {
   while (value >= 0x80) {
@@ -51,6 +53,7 @@ class Splitter {
   absl::StatusOr<SplitMessage> Run(const Schema& schema) {
     SplitMessage result;
     payloads_ = &result.payloads;
+    result.skeleton.reserve(static_cast<size_t>(std::min(cursor_.size(), kFirstBytes)));
     absl::Status status = Message(schema, cursor_.size(), Path(), 0, result.skeleton);
     if (!status.ok()) return status;
     return result;
@@ -64,7 +67,7 @@ class Splitter {
       if (counts.size() <= number) counts.resize(number + 1);
       return counts[number]++;
     }
-    std::vector<int64_t> counts;
+    absl::InlinedVector<int64_t, 24> counts;
   };
 
   absl::Status Message(const Schema& schema, int64_t end, const Path& path, int depth,
@@ -142,12 +145,13 @@ class Splitter {
       AppendVarint(static_cast<uint64_t>(bytes), out);
       return cursor_.ReadBytes(bytes, out);
     }
-    std::string nested;
+    const size_t begin = out.size();
     const int64_t nested_end = cursor_.position() + bytes;
-    absl::Status status = Message(*field.message, nested_end, path, depth + 1, nested);
+    absl::Status status = Message(*field.message, nested_end, path, depth + 1, out);
     if (!status.ok()) return status;
-    AppendVarint(nested.size(), out);
-    out += nested;
+    std::string length_bytes;  // known only now, and stands before the message
+    AppendVarint(out.size() - begin, length_bytes);
+    out.insert(begin, length_bytes);
     return absl::OkStatus();
   }
 

@@ -73,10 +73,16 @@ absl::StatusOr<int64_t> WireCursor::ReadLength() {
       absl::StrCat("message: got a length of ", *length, " bytes, want at most ", kLengthMax));
 }
 
+std::string_view WireCursor::Take(int64_t count) {
+  const std::string_view rest = fragments_[fragment_].substr(offset_);
+  const std::string_view part = rest.substr(0, std::min(rest.size(), static_cast<size_t>(count)));
+  Advance(part.size());
+  return part;
+}
+
 absl::Status WireCursor::ReadBytes(int64_t count, std::string& out) {
-  auto view = ReadView(count);
-  if (!view.ok()) return view.status();
-  for (std::string_view fragment : view->fragments) out.append(fragment);
+  if (absl::Status status = Need(count); !status.ok()) return status;
+  for (const int64_t end = position_ + count; position_ < end;) out.append(Take(end - position_));
   return absl::OkStatus();
 }
 
@@ -84,12 +90,8 @@ absl::StatusOr<FragmentedBytes> WireCursor::ReadView(int64_t count) {
   if (absl::Status status = Need(count); !status.ok()) return status;
   FragmentedBytes view;
   view.bytes = count;
-  while (count > 0) {
-    const std::string_view rest = fragments_[fragment_].substr(offset_);
-    const std::string_view part = rest.substr(0, std::min(rest.size(), static_cast<size_t>(count)));
-    view.fragments.push_back(part);
-    count -= static_cast<int64_t>(part.size());
-    Advance(part.size());
+  for (const int64_t end = position_ + count; position_ < end;) {
+    view.fragments.push_back(Take(end - position_));
   }
   return view;
 }

@@ -12,8 +12,8 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -22,7 +22,7 @@ namespace rope::proto {
 
 // Bytes that lie in one or more buffers, in order. Borrowed.
 struct FragmentedBytes {
-  std::vector<std::string_view> fragments;
+  absl::InlinedVector<std::string_view, 2> fragments;
   int64_t bytes = 0;
 
   // Writes all bytes to `out`, which has room for them.
@@ -49,6 +49,8 @@ class WireCursor {
 
  private:
   absl::Status Need(int64_t count) const;
+  // The next bytes, at most `count`, as far as they lie in one fragment. REQUIRES: there are some.
+  std::string_view Take(int64_t count);
   // A varint of at most `bytes_max` bytes, without the bits above the 64th.
   absl::StatusOr<uint64_t> ReadVarint(int bytes_max, absl::string_view name);
   // Moves past fragments that are used up.

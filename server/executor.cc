@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <deque>
+#include <list>
 #include <string>
 #include <vector>
 
@@ -104,7 +104,7 @@ void StoreFinished(absl::Span<Slice> slices) {
 
 void Executor::Run(absl::Span<Slice> slices) {
   std::vector<kernels::RotateJob> jobs;
-  std::deque<kernels::TokenRows> rows;  // jobs point into them: never moves its elements
+  std::list<kernels::TokenRows> rows;  // jobs point into them: never moves its elements
   JobCutter cutter;
   for (Slice& slice : slices) {
     Request& request = *slice.request;

@@ -11,8 +11,7 @@ namespace {
 class JobWriter {
  public:
   JobWriter(const TensorPlan& tensor, char* output, const JobCutter::Shared& shared,
-            std::deque<std::vector<kernels::RowRef>>& passing,
-            std::vector<kernels::RotateJob>& jobs)
+            std::list<std::vector<kernels::RowRef>>& passing, std::vector<kernels::RotateJob>& jobs)
       : tensor_(tensor),
         input_element_bytes_(kernels::ElementBytes(tensor.dtype)),
         output_element_bytes_(kernels::ElementBytes(tensor.output_dtype)),
@@ -121,7 +120,7 @@ class JobWriter {
 // Cuts a packed tensor. Rows of D channels are numbered as they lie in memory.
 class PackedCutter {
  public:
-  PackedCutter(const TensorPlan& tensor, JobWriter& writer, std::deque<std::string>& gathered)
+  PackedCutter(const TensorPlan& tensor, JobWriter& writer, std::list<std::string>& gathered)
       : layout_(tensor.layout),
         row_bytes_(tensor.layout.head_dim * kernels::ElementBytes(tensor.dtype)),
         input_(tensor.input),
@@ -222,7 +221,7 @@ class PackedCutter {
   const int64_t row_bytes_;
   const proto::FragmentedBytes& input_;
   JobWriter& writer_;
-  std::deque<std::string>& gathered_;
+  std::list<std::string>& gathered_;
   std::vector<int64_t> fragment_begin_;
 };
 
@@ -230,7 +229,7 @@ class PackedCutter {
 class StridedCutter {
  public:
   StridedCutter(const TensorPlan& tensor, const char* input, JobWriter& writer,
-                std::deque<std::string>& gathered)
+                std::list<std::string>& gathered)
       : layout_(tensor.layout),
         strides_(*tensor.strides),
         element_bytes_(kernels::ElementBytes(tensor.dtype)),
@@ -280,7 +279,7 @@ class StridedCutter {
   const int64_t element_bytes_;
   const char* const input_;
   JobWriter& writer_;
-  std::deque<std::string>& gathered_;
+  std::list<std::string>& gathered_;
 };
 
 }  // namespace

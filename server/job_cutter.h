@@ -11,7 +11,7 @@
 
 #include <array>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <string>
 #include <vector>
 
@@ -46,8 +46,8 @@ class JobCutter {
 
  private:
   // Neither ever moves its elements.
-  std::deque<std::string> gathered_;
-  std::deque<std::vector<kernels::RowRef>> passing_;
+  std::list<std::string> gathered_;
+  std::list<std::vector<kernels::RowRef>> passing_;
 };
 
 }  // namespace rope::server

@@ -106,6 +106,7 @@ int64_t OffsetOf(int64_t token, const Layout& layout, const LayoutStrides& strid
 
 std::vector<int64_t> ShapeInOrder(absl::string_view letters, const Layout& layout) {
   std::vector<int64_t> shape;
+  shape.reserve(letters.size());
   for (const char letter : letters) {
     shape.push_back(letter == 'D'   ? layout.head_dim
                     : letter == 'H' ? layout.heads

@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
 #include "proto/error_details.h"
@@ -20,8 +21,11 @@ constexpr proto::SplitOptions kSplitOptions = {
     .skeleton_bytes_max = limits::kSkeletonBytesMax,
     .repeated_messages_max = limits::kRepeatedMessagesMax};
 
-std::vector<std::string_view> ViewsOf(const std::vector<grpc::Slice>& slices) {
-  std::vector<std::string_view> views;
+constexpr size_t kSmallTensors = 2;  // q and k
+using Views = absl::InlinedVector<std::string_view, 4>;
+
+Views ViewsOf(const std::vector<grpc::Slice>& slices) {
+  Views views;
   views.reserve(slices.size());
   for (const grpc::Slice& slice : slices) {
     views.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
@@ -91,8 +95,9 @@ absl::StatusOr<std::string> FindId(absl::Span<const std::string_view> fragments)
   return std::string();
 }
 
-v1::RotateResponse Head(Request& request) {
-  v1::RotateResponse head;
+// On the request's arena, as all of the reply's messages.
+v1::RotateResponse& MakeHead(Request& request) {
+  auto& head = *google::protobuf::Arena::CreateMessage<v1::RotateResponse>(&request.arena);
   head.set_request_id(request.id);
   head.set_attention_factor(request.plan.attention_factor);
   head.set_attention_factor_applied(request.plan.attention_factor_applied);
@@ -103,8 +108,9 @@ v1::RotateResponse Head(Request& request) {
 }
 
 // The tensor as the reply shows it, without raw bytes: typed in, typed out.
-v1::Tensor ReplyTensor(const v1::Tensor& asked, const TensorPlan& plan, const char* output) {
-  v1::Tensor tensor;
+v1::Tensor& MakeTensor(const v1::Tensor& asked, const TensorPlan& plan, const char* output,
+                       google::protobuf::Arena& arena) {
+  auto& tensor = *google::protobuf::Arena::CreateMessage<v1::Tensor>(&arena);
   tensor.set_role(asked.role());
   tensor.set_layout(plan.output_letters);
   *tensor.mutable_head_ranges() = asked.head_ranges();
@@ -155,7 +161,7 @@ absl::Status DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max, R
   bytes.Clear();
   auto slices = std::make_shared<const std::vector<grpc::Slice>>(std::move(dumped));
   static const proto::Schema& schema = proto::Schema::Of(v1::RotateRequest::descriptor());
-  const std::vector<std::string_view> views = ViewsOf(*slices);
+  const Views views = ViewsOf(*slices);
   absl::StatusOr<proto::SplitMessage> split = proto::Split(schema, views, kSplitOptions);
   if (!split.ok()) {
     if (const auto id = FindId(views); id.ok()) TakeId(*id, request);
@@ -182,24 +188,23 @@ grpc::ByteBuffer EncodeMessage(const google::protobuf::Message& message) {
 }
 
 grpc::ByteBuffer EncodeReply(Request& request) {
-  std::vector<v1::Tensor> tensors;
-  std::vector<proto::TensorPart> parts;
+  absl::InlinedVector<proto::TensorPart, kSmallTensors> parts;
   const Plan& plan = request.plan;
-  tensors.reserve(plan.tensors.size());
   for (size_t i = 0; i < plan.tensors.size(); ++i) {
     const v1::Tensor& asked = request.message.tensors(static_cast<int>(i));
-    tensors.push_back(ReplyTensor(asked, plan.tensors[i], request.outputs[i].data()));
-    WriteStrides(request.message, static_cast<int>(i), *tensors.back().mutable_array());
+    v1::Tensor& tensor =
+        MakeTensor(asked, plan.tensors[i], request.outputs[i].data(), request.arena);
+    WriteStrides(request.message, static_cast<int>(i), *tensor.mutable_array());
     proto::TensorPart& part = parts.emplace_back();
-    part.tensor = &tensors.back();
+    part.tensor = &tensor;
     const int64_t bytes = plan.tensors[i].output_bytes();
     if (plan.tensors[i].place.region == nullptr && proto::HasPayload(asked.array()) && bytes > 0) {
       part.raw = {request.outputs[i].data(), static_cast<size_t>(bytes)};
     }
   }
-  std::vector<grpc::Slice> slices;
+  absl::InlinedVector<grpc::Slice, 2 * kSmallTensors> slices;
   size_t next_output = 0;
-  for (const proto::MessagePart& part : proto::Join(Head(request), parts)) {
+  for (const proto::MessagePart& part : proto::Join(MakeHead(request), parts)) {
     slices.push_back(SliceOf(part.header));
     if (part.payload.empty()) continue;
     while (request.outputs[next_output].data() != part.payload.data()) ++next_output;

@@ -11,7 +11,6 @@
 #include "server/error.h"
 #include "server/limits.h"
 #include "server/rope_codec.h"
-#include "server/session.h"
 
 namespace rope::server {
 namespace {
@@ -130,8 +129,8 @@ std::unique_ptr<Request> RopeService::NewRequest(const Call& call) {
   auto request = std::make_unique<Request>();
   request->received = parts_.clock->Now();
   request->id = MakeId();
-  request->session = SessionOfPeer(call.context().peer());
-  request->deadline = absl::FromChrono(call.context().deadline());
+  request->session = call.session();
+  request->deadline = call.deadline();
   request->cancelled = call.cancelled();
   return request;
 }
@@ -160,7 +159,7 @@ void RopeService::Rotate(UnaryCall& call) {
 void RopeService::RotateOnStream(StreamCall& call, grpc::ByteBuffer& message) {
   std::unique_ptr<Request> request = NewRequest(call);
   request->done = [this, &call](std::unique_ptr<Request> finished, const absl::Status& status) {
-    const grpc::ByteBuffer reply =
+    grpc::ByteBuffer reply =
         status.ok() ? EncodeReply(*finished) : EncodeError(finished->id, status);
     RecordRotation(Method::kRotateStream, *finished, status, reply);
     const int64_t message_bytes = finished->message_bytes;
@@ -202,8 +201,7 @@ UnaryCall::Handler RopeService::OfSession(
     In request;
     const absl::Status status = DecodeMessage(call.request(), request);
     Answer(call, received,
-           status.ok() ? answer(request, SessionOfPeer(call.context().peer()))
-                       : absl::StatusOr<Out>(status));
+           status.ok() ? answer(request, call.session()) : absl::StatusOr<Out>(status));
   };
 }
 

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "server/session.h"
+
 namespace rope::server {
 
 int64_t OpenStreams::count() const {
@@ -39,6 +41,8 @@ void StreamCall::OnReceived(bool ok) {
     return;
   }
   method_.in_flight->Add();
+  session_ = SessionOfPeer(context_.peer());
+  deadline_ = absl::FromChrono(context_.deadline());
   Arm(method_, queue_);
   method_.open->Add(*this);
   absl::MutexLock lock(&mutex_);
@@ -69,12 +73,14 @@ void StreamCall::OnRead(bool ok) {
   }
 }
 
-void StreamCall::Answer(const grpc::ByteBuffer& reply, int64_t message_bytes) {
+void StreamCall::Answer(grpc::ByteBuffer& reply, int64_t message_bytes) {
   bool free = false;
   {
     absl::MutexLock lock(&mutex_);
     --unanswered_;
-    replies_.push_back({reply, message_bytes});
+    Reply& kept = replies_.emplace_back();
+    kept.bytes.Swap(&reply);
+    kept.message_bytes = message_bytes;
     if (gone_) DropReplies();
     Advance();
     free = IsFree();

@@ -28,6 +28,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "server/poll_loop.h"
 #include "server/unary_call.h"
 
@@ -76,12 +77,15 @@ class StreamCall {
   // Waits for one call of `method` on `queue`, and for the next when it has come.
   static void Arm(const Method& method, grpc::ServerCompletionQueue& queue);
 
-  const grpc::ServerContext& context() const { return context_; }
+  // The connection and the end of the stream: the same for all its messages.
+  uint64_t session() const { return session_; }
+  absl::Time deadline() const { return deadline_; }
   // True once the client has gone or given up; safe to read after the call was freed.
   const std::shared_ptr<std::atomic<bool>>& cancelled() const { return cancelled_; }
 
-  // Answers a message of `message_bytes` bytes. Nothing of the call may be touched afterwards.
-  void Answer(const grpc::ByteBuffer& reply, int64_t message_bytes);
+  // Answers a message of `message_bytes` bytes and takes the bytes of `reply`. Nothing of the call
+  // may be touched afterwards.
+  void Answer(grpc::ByteBuffer& reply, int64_t message_bytes);
 
   // Reads no more, answers what was read, and ends with UNAVAILABLE.
   void Drain();
@@ -113,6 +117,8 @@ class StreamCall {
   grpc::ServerCompletionQueue& queue_;
   grpc::ServerContext context_;
   Stream stream_;
+  uint64_t session_ = 0;  // set when it is received
+  absl::Time deadline_ = absl::InfiniteFuture();
   const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
 
   absl::Mutex mutex_;

@@ -20,8 +20,10 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "server/grpc_status.h"
 #include "server/poll_loop.h"
+#include "server/session.h"
 
 namespace rope::server {
 
@@ -75,6 +77,8 @@ class UnaryCall {
   }
 
   const grpc::ServerContext& context() const { return context_; }
+  uint64_t session() const { return SessionOfPeer(context_.peer()); }
+  absl::Time deadline() const { return absl::FromChrono(context_.deadline()); }
   grpc::ByteBuffer& request() { return request_; }
   // True once the client has gone or given up; safe to read after the call was freed.
   const std::shared_ptr<std::atomic<bool>>& cancelled() const { return cancelled_; }

@@ -43,7 +43,8 @@ EchoServer::EchoServer(const std::string& path, int threads, absl::Duration spin
       },
       [this](server::StreamCall& call, grpc::ByteBuffer& message) {
         const auto bytes = static_cast<int64_t>(message.Length());
-        call.Answer(Echo(message), bytes);
+        grpc::ByteBuffer reply = Echo(message);
+        call.Answer(reply, bytes);
       },
       &in_flight_,
       &open_streams_,

@@ -39,7 +39,8 @@ class CutTensor {
     const int64_t bytes = plan_.elements() * kElementBytes;
     for (int64_t i = 0; i < bytes; ++i) bytes_.push_back(static_cast<char>(i % 251));
     pieces_ = CutIntoPieces(bytes_, c.piece);
-    plan_.input.fragments = ViewsOf(pieces_);
+    const std::vector<std::string_view> views = ViewsOf(pieces_);
+    plan_.input.fragments.assign(views.begin(), views.end());
     plan_.input.bytes = bytes;
     rows_.resize(static_cast<size_t>(layout->tokens()));
     for (size_t i = 0; i < rows_.size(); ++i) rows_[i].index = static_cast<int64_t>(i);
