@@ -70,6 +70,20 @@ int64_t BytesOfElement(v1::DType dtype) {
   }
 }
 
+// What the kernels rotate, by its name in messages.
+std::optional<kernels::DType> FloatDType(v1::DType dtype) {
+  switch (dtype) {
+    case v1::DTYPE_FP32:
+      return kernels::DType::kFloat32;
+    case v1::DTYPE_FP16:
+      return kernels::DType::kFloat16;
+    case v1::DTYPE_BF16:
+      return kernels::DType::kBFloat16;
+    default:
+      return std::nullopt;
+  }
+}
+
 absl::Status CheckRawBytes(int64_t got, int64_t count, int64_t element_bytes,
                            absl::string_view path) {
   const auto want = kernels::CheckedMultiply(count, element_bytes);
@@ -219,20 +233,13 @@ absl::StatusOr<FloatArray> ReadFloats(const v1::Array& array, const proto::Split
 }
 
 absl::StatusOr<kernels::DType> ReadTensorDType(const v1::Array& array, absl::string_view path) {
+  if (const auto dtype = FloatDType(array.dtype()); dtype.has_value()) return *dtype;
   return ReadDType(array.dtype(), absl::StrCat(path, ".dtype"));
 }
 
 absl::StatusOr<kernels::DType> ReadDType(v1::DType dtype, absl::string_view field) {
-  switch (dtype) {
-    case v1::DTYPE_FP32:
-      return kernels::DType::kFloat32;
-    case v1::DTYPE_FP16:
-      return kernels::DType::kFloat16;
-    case v1::DTYPE_BF16:
-      return kernels::DType::kBFloat16;
-    default:
-      return InvalidField(field, DTypeName(dtype), "DTYPE_FP32, DTYPE_FP16 or DTYPE_BF16");
-  }
+  if (const auto known = FloatDType(dtype); known.has_value()) return *known;
+  return InvalidField(field, DTypeName(dtype), "DTYPE_FP32, DTYPE_FP16 or DTYPE_BF16");
 }
 
 absl::StatusOr<kernels::DType> ReadOutputDType(v1::DType dtype, absl::string_view field) {

@@ -27,16 +27,17 @@ bool LettersAreLegal(absl::string_view letters) {
 }
 
 absl::Status CheckProduct(absl::Span<const int64_t> shape, int64_t element_bytes,
-                          const std::string& field) {
+                          absl::string_view path) {
+  const auto field = [path] { return absl::StrCat(path, ".array.shape"); };
   int64_t product = element_bytes;
   for (const int64_t length : shape) {
-    if (length < 0) return InvalidField(field, length, "lengths >= 0");
+    if (length < 0) return InvalidField(field(), length, "lengths >= 0");
   }
   for (const int64_t length : shape) {
     // An axis of 0 makes the tensor empty, but the others must still be sizes that exist.
     const auto next = kernels::CheckedMultiply(product, length == 0 ? 1 : length);
     if (!next.has_value()) {
-      return InvalidField(field, Brackets(shape), "a product that fits 63 bits");
+      return InvalidField(field(), Brackets(shape), "a product that fits 63 bits");
     }
     product = *next;
   }
@@ -148,12 +149,11 @@ absl::StatusOr<Layout> ParseLayout(absl::string_view letters, absl::Span<const i
     return InvalidField(absl::StrCat(path, ".layout"), absl::StrCat("\"", letters, "\""),
                         kWantLetters);
   }
-  const std::string shape_field = absl::StrCat(path, ".array.shape");
   if (shape.size() != letters.size()) {
-    return InvalidField(shape_field, absl::StrCat(shape.size(), " axes"),
+    return InvalidField(absl::StrCat(path, ".array.shape"), absl::StrCat(shape.size(), " axes"),
                         absl::StrCat(letters.size(), " for layout ", letters));
   }
-  if (absl::Status status = CheckProduct(shape, element_bytes, shape_field); !status.ok()) {
+  if (absl::Status status = CheckProduct(shape, element_bytes, path); !status.ok()) {
     return status;
   }
   Layout layout;

@@ -18,11 +18,13 @@ absl::Status CheckAll(absl::Span<const int64_t> positions, absl::string_view fie
 }
 
 absl::Status CheckAlternatives(const v1::Positions& message, absl::string_view path) {
+  if (message.has_start() + message.has_starts() + message.has_position_ids() == 1) {
+    return absl::OkStatus();
+  }
   std::vector<std::string> given;
   if (message.has_start()) given.push_back("start");
   if (message.has_starts()) given.push_back("starts");
   if (message.has_position_ids()) given.push_back("position_ids");
-  if (given.size() == 1) return absl::OkStatus();
   return InvalidField(path, given.empty() ? "nothing" : absl::StrJoin(given, " and "),
                       "exactly one of start, starts and position_ids");
 }
@@ -44,12 +46,10 @@ struct ContextParallel {
 absl::StatusOr<ContextParallel> ReadContextParallel(const v1::Positions& message,
                                                     absl::string_view path) {
   ContextParallel result;
+  if (!message.has_cp_size() && !message.has_cp_rank()) return result;
   const std::string size_field = absl::StrCat(path, ".cp_size");
   const std::string rank_field = absl::StrCat(path, ".cp_rank");
-  if (!message.has_cp_size()) {
-    if (message.has_cp_rank()) return InvalidField(size_field, "nothing", "it beside cp_rank");
-    return result;
-  }
+  if (!message.has_cp_size()) return InvalidField(size_field, "nothing", "it beside cp_rank");
   result.size = message.cp_size();
   result.rank = message.cp_rank();
   if (result.size < 1) return InvalidField(size_field, result.size, "a size >= 1");
@@ -78,8 +78,8 @@ struct Sequences {
 absl::StatusOr<std::vector<int64_t>> ReadCuSeqlens(const v1::Positions& message,
                                                    const proto::SplitMessage& split,
                                                    const Layout& layout, absl::string_view path) {
-  const std::string field = absl::StrCat(path, ".cu_seqlens");
   if (!message.has_cu_seqlens()) return std::vector<int64_t>{0, layout.Length('T')};
+  const std::string field = absl::StrCat(path, ".cu_seqlens");
   if (!layout.Has('T')) return InvalidField(field, "it without a T axis", "it unset");
   ROPE_ASSIGN_OR_RETURN(const IntegerArray array, ReadIntegers(message.cu_seqlens(), split, field));
   const std::vector<int64_t>& offsets = array.values;
@@ -229,11 +229,11 @@ absl::Status FillFromIds(const v1::Positions& message, const proto::SplitMessage
 // What the caller says, or what was set before, or the largest position + 1.
 absl::Status FillSeqLens(const v1::Positions& message, int64_t sequences, absl::string_view path,
                          TokenPositions& result) {
-  const std::string field = absl::StrCat(path, ".seq_len");
+  const auto field = [path] { return absl::StrCat(path, ".seq_len"); };
   const int64_t given = message.seq_len_size();
   for (const int64_t length : message.seq_len()) {
     if (length >= 1 && length <= limits::kSeqLenMax) continue;
-    return InvalidField(field, length, absl::StrCat("lengths from 1 to ", limits::kSeqLenMax));
+    return InvalidField(field(), length, absl::StrCat("lengths from 1 to ", limits::kSeqLenMax));
   }
   if (given == 1) {
     result.seq_len.assign(static_cast<size_t>(sequences), message.seq_len(0));
@@ -241,7 +241,7 @@ absl::Status FillSeqLens(const v1::Positions& message, int64_t sequences, absl::
   }
   if (given != 0) {
     if (given != sequences) {
-      return InvalidField(field, absl::StrCat(given, " lengths"),
+      return InvalidField(field(), absl::StrCat(given, " lengths"),
                           absl::StrCat("one, or ", sequences, ", one for each sequence"));
     }
     result.seq_len.assign(message.seq_len().begin(), message.seq_len().end());

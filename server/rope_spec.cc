@@ -3,7 +3,9 @@
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 
+#include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_join.h"
@@ -253,12 +255,15 @@ std::string SpecKey(const v1::RopeSpec& spec) {
 }
 
 absl::Status CheckSpec(const v1::RopeSpec& spec) {
-  std::vector<std::string> given;
-  if (!spec.model().empty()) given.push_back("model");
-  if (!spec.config_id().empty()) given.push_back("config_id");
-  if (spec.has_config()) given.push_back("config");
-  if (!spec.config_json().empty()) given.push_back("config_json");
-  if (given.size() != 1) {
+  const std::pair<bool, absl::string_view> ways[] = {{!spec.model().empty(), "model"},
+                                                     {!spec.config_id().empty(), "config_id"},
+                                                     {spec.has_config(), "config"},
+                                                     {!spec.config_json().empty(), "config_json"}};
+  if (std::ranges::count(ways, true, &std::pair<bool, absl::string_view>::first) != 1) {
+    std::vector<absl::string_view> given;
+    for (const auto& [is_given, name] : ways) {
+      if (is_given) given.push_back(name);
+    }
     return InvalidField("rope", given.empty() ? "nothing" : absl::StrJoin(given, " and "),
                         "exactly one of model, config_id, config and config_json");
   }
