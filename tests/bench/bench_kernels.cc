@@ -11,14 +11,10 @@
 #endif
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/str_format.h"
@@ -28,85 +24,13 @@
 #include "kernels/table_cache.h"
 #include "kernels/worker_pool.h"
 #include "tests/bench/measure.h"
+#include "tests/bench/workload.h"
 
 namespace rope::bench {
 namespace {
 
 using kernels::DType;
 using kernels::Pairing;
-
-constexpr int64_t kHeads = 40;
-constexpr int64_t kHeadDim = 128;
-
-int Threads() {
-  return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 16u));
-}
-
-struct Free {
-  void operator()(void* memory) const { std::free(memory); }
-};
-
-// Memory that is there already: page faults are no part of what is measured.
-std::unique_ptr<uint8_t, Free> Allocate(int64_t bytes) {
-  std::unique_ptr<uint8_t, Free> memory(static_cast<uint8_t*>(
-      std::aligned_alloc(4096, static_cast<size_t>(bytes + 4095) / 4096 * 4096)));
-  ROPE_CHECK(memory != nullptr);
-  std::memset(memory.get(), 0x3c, static_cast<size_t>(bytes));
-  return memory;
-}
-
-kernels::Frequencies MakeFrequencies(double theta, int64_t columns) {
-  kernels::Frequencies frequencies;
-  for (int64_t i = 0; i < columns; ++i) {
-    frequencies.inv_freq.push_back(
-        std::pow(static_cast<long double>(theta),
-                 -static_cast<long double>(i) / static_cast<long double>(columns)));
-  }
-  frequencies.key = kernels::TableKey(frequencies.inv_freq, frequencies.multiplier);
-  return frequencies;
-}
-
-// One tensor to rotate, with rows of its own.
-class Workload {
- public:
-  Workload(int64_t tokens, DType dtype, Pairing pairing)
-      : cache_(int64_t{64} << 20), bytes_(tokens * kHeads * kHeadDim * ElementBytes(dtype)) {
-    std::vector<int64_t> positions;
-    for (int64_t i = 0; i < tokens; ++i) positions.push_back(i);
-    ROPE_CHECK(cache_.AppendRows(MakeFrequencies(10000, kHeadDim / 2), positions, rows_).ok());
-    input_ = Allocate(bytes_);
-    output_ = Allocate(bytes_);
-    const kernels::Strides strides = {.token = kHeads * kHeadDim, .head = kHeadDim};
-    job_ = {.input = input_.get(),
-            .output = output_.get(),
-            .input_strides = strides,
-            .output_strides = strides,
-            .tokens = tokens,
-            .heads = kHeads,
-            .head_dim = kHeadDim,
-            .dtype = dtype,
-            .geometry = {.pairing = pairing, .pairs = kHeadDim / 2, .partner = kHeadDim / 2},
-            .conjugate = false,
-            .rows = rows_.rows};
-  }
-
-  int64_t bytes() const { return bytes_; }
-  uint8_t* input() const { return input_.get(); }
-  uint8_t* output() const { return output_.get(); }
-  kernels::RotateJob job(bool in_place) const {
-    kernels::RotateJob job = job_;
-    if (in_place) job.output = input_.get();
-    return job;
-  }
-
- private:
-  kernels::TableCache cache_;
-  kernels::TokenRows rows_;
-  int64_t bytes_;
-  std::unique_ptr<uint8_t, Free> input_;
-  std::unique_ptr<uint8_t, Free> output_;
-  kernels::RotateJob job_;
-};
 
 void CopyPlain(const uint8_t* from, uint8_t* to, int64_t bytes) {
   std::memcpy(to, from, static_cast<size_t>(bytes));

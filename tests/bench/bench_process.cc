@@ -1,5 +1,6 @@
 // Rows about the server's process, and about batching:
 //   server/page_faults_*               faults of the server for each request, steady state
+//   server/page_faults_memfd           the same for 16 MiB in place in shared memory
 //   server/idle_processor              processor time without requests, 10 s
 //   server/memory_of_1000_configs      resident growth; random positions up to 10 million
 //   batching/64_clients                decode tokens a second with batches against without
@@ -21,6 +22,7 @@
 #include "tests/bench/measure.h"
 #include "tests/bench/raw_client.h"
 #include "tests/bench/servers.h"
+#include "tests/bench/shared_tensor.h"
 #include "tests/support/process_memory.h"
 #include "tests/support/test_server.h"
 
@@ -64,6 +66,11 @@ void StayIdle(int milliseconds) {
   poll(nullptr, 0, milliseconds);
 }
 
+// A fault in a hundred requests is not of a request.
+double Rounded(double faults) {
+  return std::round(faults * 100) / 100;
+}
+
 Measurement PageFaults(int64_t bytes, int requests) {
   const int64_t tokens = std::max<int64_t>(1, bytes / kTokenBytes);
   const grpc::ByteBuffer request = MakeRequest(Head(0, 10000), tokens);
@@ -76,11 +83,23 @@ Measurement PageFaults(int64_t bytes, int requests) {
     for (int i = 0; i < requests; ++i) client.Call(request);
     faults = std::max(faults, static_cast<double>(MinorFaults(pid) - before) / requests);
   }
-  // A fault in a hundred requests is not of a request.
-  return {.value = std::round(faults * 100) / 100,
+  return {.value = Rounded(faults),
           .unit = "1",
           .yardstick =
               absl::StrFormat("%d requests, the worse of Unix and TCP: %.4f", requests, faults)};
+}
+
+Measurement PageFaultsMemfd() {
+  constexpr int kRequests = 200;
+  const SharedTensor tensor(client::Transport::kMemfd, (int64_t{16} << 20) / kTokenBytes);
+  const pid_t pid = ProcessOf(Kind::kSharedMemory);
+  for (int i = 0; i < kRequests / 2; ++i) tensor.Call();  // until every page is mapped
+  const int64_t before = MinorFaults(pid);
+  for (int i = 0; i < kRequests; ++i) tensor.Call();
+  const double faults = static_cast<double>(MinorFaults(pid) - before) / kRequests;
+  return {.value = Rounded(faults),
+          .unit = "1",
+          .yardstick = absl::StrFormat("%d requests in place of 16 MiB: %.4f", kRequests, faults)};
 }
 
 Measurement IdleProcessor() {
@@ -161,6 +180,7 @@ std::vector<Row> ProcessRows() {
       {"server/page_faults_decode_token", "<= 0", [] { return PageFaults(1, 5000); }},
       {"server/page_faults_1MiB", "<= 0", [] { return PageFaults(1 << 20, 500); }},
       {"server/page_faults_16MiB", "<= 0", [] { return PageFaults(16 << 20, 100); }},
+      {"server/page_faults_memfd", "<= 0", PageFaultsMemfd},
       {"server/idle_processor", "<= 0.1", IdleProcessor},
       {"server/memory_of_1000_configs", "<= 1.1", MemoryOfConfigs},
       {"batching/64_clients", ">= 1", Batching},

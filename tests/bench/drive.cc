@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "kernels/check.h"
 #include "rope/client.h"
+#include "tests/bench/library_client.h"
 #include "tests/bench/measure.h"
 #include "tests/bench/modes.h"
 #include "tests/bench/raw_client.h"
@@ -28,32 +29,15 @@ namespace {
 struct Work {
   explicit Work(int64_t tokens)
       : input(static_cast<size_t>(tokens * kTokenBytes / 2), uint16_t{0x3f80}),
-        output(input.size()) {
-    request.rope.config.emplace();
-    request.rope.config->head_dim = kHeadDim;
-    request.rope.pairing = client::Pairing::kHalf;
-    request.positions.start = 1000;
-    request.tensors.push_back({.layout = "SHD",
-                               .dtype = client::DType::kBFloat16,
-                               .shape = {tokens, kHeads, kHeadDim},
-                               .data = input.data(),
-                               .output = output.data()});
-  }
+        output(input.size()),
+        request(LibraryRequest(tokens, input.data(), output.data())) {}
   std::vector<uint16_t> input;
   std::vector<uint16_t> output;
   client::RotateRequest request;
 };
 
-client::Client Connect(const std::string& target) {
-  auto connected = client::Client::Connect(target);
-  if (!connected.ok())
-    std::fprintf(stderr, "rope_bench: %s\n", connected.status().ToString().c_str());
-  ROPE_CHECK(connected.ok());
-  return *std::move(connected);
-}
-
 std::function<void()> ConnectLibrary(const Drive& drive) {
-  auto connection = std::make_shared<client::Client>(Connect(drive.target));
+  auto connection = std::make_shared<client::Client>(ConnectClient(drive.target));
   auto work = std::make_shared<Work>(drive.tokens);
   return [connection, work] { ROPE_CHECK(connection->Rotate(work->request).ok()); };
 }
@@ -62,7 +46,7 @@ std::function<void()> ConnectLibrary(const Drive& drive) {
 class StreamDrive {
  public:
   explicit StreamDrive(const Drive& drive)
-      : drive_(drive), client_(Connect(drive.target)), stream_(Open(client_)) {}
+      : drive_(drive), client_(ConnectClient(drive.target)), stream_(Open(client_)) {}
 
   Driven Run() {
     std::vector<std::unique_ptr<Work>> works;

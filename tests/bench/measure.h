@@ -47,6 +47,7 @@ std::string GigabytesPerSecond(double bytes, double seconds);
 std::vector<Row> KernelRows();
 std::vector<Row> ServiceRows();
 std::vector<Row> ShippedRows();
+std::vector<Row> SharedMemoryRows();
 std::vector<Row> ProcessRows();
 std::vector<Row> ElsewhereRows();
 std::vector<Row> AllRows();

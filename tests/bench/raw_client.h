@@ -17,13 +17,9 @@
 #include <vector>
 
 #include "rope/v1/rotate.pb.h"
+#include "tests/bench/workload.h"
 
 namespace rope::bench {
-
-// A decode token: 40 heads of 128 in bf16.
-inline constexpr int64_t kHeads = 40;
-inline constexpr int64_t kHeadDim = 128;
-inline constexpr int64_t kTokenBytes = kHeads * kHeadDim * 2;
 
 using Clock = std::chrono::steady_clock;
 

@@ -24,6 +24,9 @@ std::vector<std::string> CommandLine(Kind kind, const std::string& path) {
     case Kind::kRope:
       return {testing::ServerProgram(), "--listen=127.0.0.1:0",
               absl::StrCat("--listen=unix:", path), "--log_level=warn"};
+    case Kind::kSharedMemory:
+      return {testing::ServerProgram(), "--listen=127.0.0.1:0",
+              absl::StrCat("--listen=unix:", path), "--log_level=warn", "--enable_shared_memory"};
     case Kind::kEcho:
       return {self, absl::StrCat(kServeEcho, path)};
     case Kind::kUntunedEcho:

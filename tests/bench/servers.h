@@ -12,11 +12,12 @@ namespace rope::bench {
 enum class Socket { kTcp, kUnix };
 
 enum class Kind {
-  kRope,         // build/bin/rope_server as shipped
-  kEcho,         // the same-options echo
-  kUntunedEcho,  // the callback API with gRPC's and malloc's defaults
-  kBatching,     // the server's parts in this program
-  kNoBatching,   // the same, with batches of one request
+  kRope,          // build/bin/rope_server as shipped
+  kSharedMemory,  // the same with shared memory on
+  kEcho,          // the same-options echo
+  kUntunedEcho,   // the callback API with gRPC's and malloc's defaults
+  kBatching,      // the server's parts in this program
+  kNoBatching,    // the same, with batches of one request
 };
 
 std::string Target(Kind kind, Socket socket);

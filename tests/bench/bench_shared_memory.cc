@@ -1,0 +1,108 @@
+// Rows about tensors in memory that client and server share, through the client library:
+//   shared_memory/in_place_42MB          in place against the same rotation in process
+//   shared_memory/in_place_42MB_inline   the same against a call with the bytes in its message
+//   shared_memory/posix_in_place_42MB    POSIX objects, which are copied, against memfd
+//   shared_memory/added_1MiB             a call less the rotation in process, against an empty call
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "kernels/backend.h"
+#include "kernels/check.h"
+#include "rope/client.h"
+#include "tests/bench/library_client.h"
+#include "tests/bench/measure.h"
+#include "tests/bench/shared_tensor.h"
+#include "tests/bench/workload.h"
+
+namespace rope::bench {
+namespace {
+
+constexpr int64_t kManyTokens = 4096;  // 42 MB
+constexpr int64_t kMebibyteTokens = (int64_t{1} << 20) / kTokenBytes;
+
+// The same rotation without a server: rows that are there already, as many threads.
+class InProcess {
+ public:
+  explicit InProcess(int64_t tokens)
+      : workload_(tokens, kernels::DType::kBFloat16, kernels::Pairing::kHalf),
+        backend_(kernels::CreateBackend("cpu", {.threads = Threads()}).value()),
+        job_(workload_.job(true)) {}
+
+  void Rotate() const { ROPE_CHECK(backend_->Rotate({&job_, 1}).ok()); }
+  double bytes() const { return static_cast<double>(workload_.bytes()); }
+
+ private:
+  const Workload workload_;
+  const std::unique_ptr<kernels::Backend> backend_;
+  const kernels::RotateJob job_;
+};
+
+Measurement AgainstInProcess() {
+  const SharedTensor shared(client::Transport::kMemfd, kManyTokens);
+  const InProcess own(kManyTokens);
+  const std::vector<double> seconds =
+      MedianSeconds({[&] { shared.Call(); }, [&] { own.Rotate(); }}, 101);
+  return {.value = own.bytes() / seconds[0] * 1e-9,
+          .unit = "GB/s",
+          .yardstick = absl::StrFormat("in process %s, %d threads",
+                                       GigabytesPerSecond(own.bytes(), seconds[1]), Threads()),
+          .ratio = seconds[1] / seconds[0]};
+}
+
+Measurement AgainstInline() {
+  const SharedTensor shared(client::Transport::kMemfd, kManyTokens);
+  const Workload memory(kManyTokens, kernels::DType::kBFloat16, kernels::Pairing::kHalf);
+  const client::RotateRequest request =
+      LibraryRequest(kManyTokens, memory.input(), memory.output());
+  const std::vector<double> seconds = MedianSeconds(
+      {[&] { shared.Call(); }, [&] { ROPE_CHECK(shared.client().Rotate(request).ok()); }}, 21);
+  const auto bytes = static_cast<double>(memory.bytes());
+  return {.value = bytes / seconds[0] * 1e-9,
+          .unit = "GB/s",
+          .yardstick = "inline on the same connection " + GigabytesPerSecond(bytes, seconds[1]),
+          .ratio = seconds[1] / seconds[0]};
+}
+
+Measurement PosixAgainstMemfd() {
+  const SharedTensor posix(client::Transport::kShm, kManyTokens);
+  const SharedTensor memfd(client::Transport::kMemfd, kManyTokens);
+  const std::vector<double> seconds =
+      MedianSeconds({[&] { posix.Call(); }, [&] { memfd.Call(); }}, 41);
+  const auto bytes = static_cast<double>(kManyTokens * kTokenBytes);
+  return {.value = bytes / seconds[0] * 1e-9,
+          .unit = "GB/s",
+          .yardstick = "memfd " + GigabytesPerSecond(bytes, seconds[1]),
+          .ratio = seconds[1] / seconds[0]};
+}
+
+Measurement AddedTime() {
+  const SharedTensor shared(client::Transport::kMemfd, kMebibyteTokens);
+  const InProcess own(kMebibyteTokens);
+  const std::vector<double> seconds = MedianSeconds(
+      {[&] { shared.Call(); }, [&] { own.Rotate(); }, [&] { shared.CallEmpty(); }}, 2001);
+  const double added = seconds[0] - seconds[1];
+  return {.value = added * 1e6,
+          .unit = "us",
+          .yardstick = absl::StrFormat("call %.1f us, in process %.1f us, empty call %.1f us",
+                                       seconds[0] * 1e6, seconds[1] * 1e6, seconds[2] * 1e6),
+          .ratio = added / seconds[2]};
+}
+
+}  // namespace
+
+std::vector<Row> SharedMemoryRows() {
+  return {
+      {"shared_memory/in_place_42MB", ">= 0.9", AgainstInProcess},
+      {"shared_memory/in_place_42MB_inline", ">= 10", AgainstInline},
+      {"shared_memory/posix_in_place_42MB", "", PosixAgainstMemfd},
+      {"shared_memory/added_1MiB", "<= 1.25", AddedTime},
+  };
+}
+
+}  // namespace rope::bench

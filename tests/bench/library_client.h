@@ -1,0 +1,22 @@
+// The client library as rows use it.
+//
+// Threading:  Functions only.
+#ifndef ROPE_TESTS_BENCH_LIBRARY_CLIENT_H_
+#define ROPE_TESTS_BENCH_LIBRARY_CLIENT_H_
+
+#include <cstdint>
+#include <string>
+
+#include "rope/client.h"
+
+namespace rope::bench {
+
+// Stops the program, with the reason, where it cannot connect.
+client::Client ConnectClient(const std::string& target, const client::ConnectOptions& options = {});
+
+// `tokens` decode tokens at `input`, for `output`.
+client::RotateRequest LibraryRequest(int64_t tokens, const void* input, void* output);
+
+}  // namespace rope::bench
+
+#endif  // ROPE_TESTS_BENCH_LIBRARY_CLIENT_H_

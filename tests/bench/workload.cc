@@ -1,0 +1,63 @@
+#include "tests/bench/workload.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "kernels/check.h"
+
+namespace rope::bench {
+
+Memory Allocate(int64_t bytes) {
+  Memory memory(static_cast<uint8_t*>(
+      std::aligned_alloc(4096, static_cast<size_t>(bytes + 4095) / 4096 * 4096)));
+  ROPE_CHECK(memory != nullptr);
+  std::memset(memory.get(), 0x3c, static_cast<size_t>(bytes));
+  return memory;
+}
+
+kernels::Frequencies MakeFrequencies(double theta, int64_t columns) {
+  kernels::Frequencies frequencies;
+  for (int64_t i = 0; i < columns; ++i) {
+    frequencies.inv_freq.push_back(
+        std::pow(static_cast<long double>(theta),
+                 -static_cast<long double>(i) / static_cast<long double>(columns)));
+  }
+  frequencies.key = kernels::TableKey(frequencies.inv_freq, frequencies.multiplier);
+  return frequencies;
+}
+
+int Threads() {
+  return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 16u));
+}
+
+Workload::Workload(int64_t tokens, kernels::DType dtype, kernels::Pairing pairing)
+    : cache_(int64_t{64} << 20), bytes_(tokens * kHeads * kHeadDim * ElementBytes(dtype)) {
+  std::vector<int64_t> positions;
+  for (int64_t i = 0; i < tokens; ++i) positions.push_back(i);
+  ROPE_CHECK(cache_.AppendRows(MakeFrequencies(10000, kHeadDim / 2), positions, rows_).ok());
+  input_ = Allocate(bytes_);
+  output_ = Allocate(bytes_);
+  const kernels::Strides strides = {.token = kHeads * kHeadDim, .head = kHeadDim};
+  job_ = {.input = input_.get(),
+          .output = output_.get(),
+          .input_strides = strides,
+          .output_strides = strides,
+          .tokens = tokens,
+          .heads = kHeads,
+          .head_dim = kHeadDim,
+          .dtype = dtype,
+          .geometry = {.pairing = pairing, .pairs = kHeadDim / 2, .partner = kHeadDim / 2},
+          .conjugate = false,
+          .rows = rows_.rows};
+}
+
+kernels::RotateJob Workload::job(bool in_place) const {
+  kernels::RotateJob job = job_;
+  if (in_place) job.output = input_.get();
+  return job;
+}
+
+}  // namespace rope::bench

@@ -1,0 +1,57 @@
+// What rows rotate: memory that is there already, rows of a table, and the job of a tensor.
+//
+// Threading:  Values; a Workload is as its memory is.
+// Ownership:  A Workload owns its rows and its memory.
+#ifndef ROPE_TESTS_BENCH_WORKLOAD_H_
+#define ROPE_TESTS_BENCH_WORKLOAD_H_
+
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+
+#include "kernels/backend.h"
+#include "kernels/frequencies.h"
+#include "kernels/table_cache.h"
+
+namespace rope::bench {
+
+// A decode token: 40 heads of 128, in bf16 where nothing else is said.
+inline constexpr int64_t kHeads = 40;
+inline constexpr int64_t kHeadDim = 128;
+inline constexpr int64_t kTokenBytes = kHeads * kHeadDim * 2;
+
+struct Free {
+  void operator()(void* memory) const { std::free(memory); }
+};
+using Memory = std::unique_ptr<uint8_t, Free>;
+
+// Memory that is there already: page faults are no part of what is measured.
+Memory Allocate(int64_t bytes);
+
+kernels::Frequencies MakeFrequencies(double theta, int64_t columns);
+
+// As many threads as a server takes by itself, bounded.
+int Threads();
+
+// One tensor to rotate, from position 0, with rows of its own.
+class Workload {
+ public:
+  Workload(int64_t tokens, kernels::DType dtype, kernels::Pairing pairing);
+
+  int64_t bytes() const { return bytes_; }
+  uint8_t* input() const { return input_.get(); }
+  uint8_t* output() const { return output_.get(); }
+  kernels::RotateJob job(bool in_place) const;
+
+ private:
+  kernels::TableCache cache_;
+  kernels::TokenRows rows_;
+  int64_t bytes_;
+  Memory input_;
+  Memory output_;
+  kernels::RotateJob job_;
+};
+
+}  // namespace rope::bench
+
+#endif  // ROPE_TESTS_BENCH_WORKLOAD_H_
