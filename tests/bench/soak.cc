@@ -1,8 +1,16 @@
 // rope_soak [--requests=N] [--seed=N]: whether the server's memory grows.
 //
-// Mixed requests to a real server: 1 token to 16 MiB, unary, asynchronous and on streams, TCP and
-// Unix; 5 in a hundred are cancelled, 5 invalid. Exits 1 if the server's resident size at the end
-// is more than 10 % above that after the first 10,000, or if an answer is not what it should be.
+// Mixed requests to a real server: 1 token to 16 MiB, unary, asynchronous and on streams, in
+// messages over TCP and Unix, in memfds and in POSIX shared memory; 5 in a hundred are cancelled,
+// 5 invalid, and now and then a client with shared memory goes and another one comes. Exits 1 if
+// what the server holds at the end is more than 10 % above that after the first 10,000, if it maps
+// more of its clients' memory than there is, or if an answer is not what it should be.
+//
+// What the server holds is its resident size less the pages of its clients' memory that it has
+// mapped (RssShmem of /proc/PID/status). Those are the clients' and stay as large as they made
+// them: counted in, they would hide growth behind a constant part, and a client that has just gone
+// or come would look like loss or growth. That they are given back is checked by their own bound.
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -37,7 +45,12 @@ constexpr double kGrowthMax = 1.1;
 constexpr int64_t kHeads = 8;
 constexpr int64_t kHeadDim = 128;
 constexpr int64_t kTokenBytes = kHeads * kHeadDim * 2;
-constexpr int64_t kTokensMax = (int64_t{16} << 20) / kTokenBytes;
+constexpr int64_t kTensorBytesMax = int64_t{16} << 20;
+constexpr int64_t kTokensMax = kTensorBytesMax / kTokenBytes;
+constexpr uint64_t kPeers = 4;  // of a worker: inline over TCP and Unix, memfd, POSIX
+
+// Of memfds: POSIX objects are never mapped.
+constexpr int64_t kMappedBytesMax = kWorkers * 2 * kTensorBytesMax;
 
 struct Flags {
   int64_t requests = 20000;
@@ -64,35 +77,59 @@ struct Counts {
   std::atomic<int64_t> wrong{0};
 };
 
-client::Client Connect(const std::string& target) {
-  auto connected = client::Client::Connect(target);
-  ROPE_CHECK(connected.ok());
-  return *std::move(connected);
-}
+// A connection, and memory of its arena for an input and an output.
+struct Peer {
+  Peer(const std::string& target, client::Transport transport)
+      : client(Connect(target, transport)),
+        input(client.arena().Take(kTensorBytesMax).value()),
+        output(client.arena().Take(kTensorBytesMax).value()) {
+    std::fill_n(static_cast<uint16_t*>(input.data()), kTensorBytesMax / 2, uint16_t{0x3f80});
+  }
+
+  static client::Client Connect(const std::string& target, client::Transport transport) {
+    auto connected = client::Client::Connect(
+        target, {.arena_bytes = 2 * kTensorBytesMax, .transports = {transport}});
+    if (!connected.ok()) std::fprintf(stderr, "%s\n", connected.status().ToString().c_str());
+    ROPE_CHECK(connected.ok());
+    return *std::move(connected);
+  }
+
+  client::Client client;
+  client::Slot input;
+  client::Slot output;
+};
 
 // One thread's clients and memory.
 class Worker {
  public:
-  Worker(const std::string& tcp, const std::string& unix, uint64_t seed, Counts& counts)
-      : clients_{Connect(tcp), Connect(unix)},
-        random_(seed),
-        counts_(counts),
-        input_(static_cast<size_t>(kTokensMax * kTokenBytes / 2), uint16_t{0x3f80}),
-        output_(input_.size()) {}
+  Worker(std::string tcp, std::string unix, uint64_t seed, Counts& counts)
+      : tcp_(std::move(tcp)), unix_(std::move(unix)), random_(seed), counts_(counts) {
+    peers_.push_back(std::make_unique<Peer>(tcp_, client::Transport::kInline));
+    peers_.push_back(std::make_unique<Peer>(unix_, client::Transport::kInline));
+    peers_.resize(kPeers);
+    ConnectMemfd();
+    ConnectShm();
+  }
 
   // As much as this worker ever has in flight, so that what the server keeps for it is there from
   // the beginning.
   void SendMost() {
-    Set(kTokensMax);
-    SendStream(kInFlightMax, false);
+    for (const auto& peer : peers_) {
+      peer_ = peer.get();
+      Set(kTokensMax);
+      SendStream(kInFlightMax, false);
+    }
   }
 
   void SendOne() {
     const uint64_t dice = Below(100);
+    if (Below(2000) == 0) ConnectMemfd();
+    if (Below(2000) == 0) ConnectShm();
+    peer_ = peers_[Below(kPeers)].get();
     Set(RandomTokens());
     if (dice < 5) return Invalid();
     if (dice < 10) return Cancelled();
-    const client::Client& client = clients_[Below(2)];
+    const client::Client& client = peer_->client;
     if (dice < 70) return Count(client.Rotate(request_).status(), Fate::kAnswered);
     if (dice < 85) {
       return Count(client.RotateFuture(request_).get().status(), Fate::kAnswered);
@@ -102,6 +139,16 @@ class Worker {
 
  private:
   enum class Fate { kAnswered, kCancelled, kInvalid };
+
+  // The client before goes first: it takes its memory along.
+  void ConnectMemfd() {
+    peers_[2].reset();
+    peers_[2] = std::make_unique<Peer>(unix_, client::Transport::kMemfd);
+  }
+  void ConnectShm() {
+    peers_[3].reset();
+    peers_[3] = std::make_unique<Peer>(tcp_, client::Transport::kShm);
+  }
 
   uint64_t Below(uint64_t n) { return random_() % n; }
 
@@ -123,8 +170,8 @@ class Worker {
     request_.tensors.push_back({.layout = "SHD",
                                 .dtype = client::DType::kBFloat16,
                                 .shape = {tokens, kHeads, kHeadDim},
-                                .data = input_.data(),
-                                .output = output_.data()});
+                                .data = peer_->input.data(),
+                                .output = peer_->output.data()});
   }
 
   void Invalid() {
@@ -141,12 +188,12 @@ class Worker {
       default:
         request_.positions.position_ids = {1, 2, 3, 4, 5, 6, 7, 8, 9};
     }
-    Count(clients_[Below(2)].Rotate(request_).status(), Fate::kInvalid);
+    Count(peer_->client.Rotate(request_).status(), Fate::kInvalid);
   }
 
   void Cancelled() {
     std::promise<Status> ended;
-    const client::Call call = clients_[Below(2)].RotateAsync(
+    const client::Call call = peer_->client.RotateAsync(
         request_,
         [&](const Result<client::RotateReply>& reply) { ended.set_value(reply.status()); });
     if (Below(2) == 0) std::this_thread::yield();
@@ -158,7 +205,7 @@ class Worker {
   void OnStream() { SendStream(1 + Below(kInFlightMax), Below(20) == 0); }
 
   void SendStream(uint64_t requests, bool dropped) {
-    auto stream = clients_[Below(2)].OpenStream();
+    auto stream = peer_->client.OpenStream();
     ROPE_CHECK(stream.ok());
     std::vector<std::future<Result<client::RotateReply>>> replies;
     for (; requests > 0; --requests) replies.push_back(stream->RotateFuture(request_));
@@ -180,11 +227,12 @@ class Worker {
     }
   }
 
-  std::vector<client::Client> clients_;
+  const std::string tcp_;
+  const std::string unix_;
   std::mt19937_64 random_;
   Counts& counts_;
-  std::vector<uint16_t> input_;
-  std::vector<uint16_t> output_;
+  std::vector<std::unique_ptr<Peer>> peers_;
+  const Peer* peer_ = nullptr;  // whose turn it is
   client::RotateRequest request_;
 };
 
@@ -215,11 +263,15 @@ void SendMostAtOnce(std::vector<std::unique_ptr<Worker>>& workers) {
   for (std::thread& thread : threads) thread.join();
 }
 
+double Mebibytes(int64_t bytes) {
+  return static_cast<double>(bytes) / (1 << 20);
+}
+
 int Soak(const Flags& flags) {
   const std::string path = testing::TestServer::TemporaryFolder() + "/rope.sock";
   // Tables fill their budget within the first requests, so that they are not what grows.
-  testing::TestServer server(
-      {"--listen=unix:" + path, "--log_level=error", "--table_cache_bytes=16777216"});
+  testing::TestServer server({"--listen=unix:" + path, "--log_level=error",
+                              "--table_cache_bytes=16777216", "--enable_shared_memory"});
   Counts counts;
   std::vector<std::unique_ptr<Worker>> workers;
   for (int i = 0; i < kWorkers; ++i) {
@@ -229,18 +281,21 @@ int Soak(const Flags& flags) {
   }
   SendMostAtOnce(workers);
   Run(workers, counts, kSettledRequests);
-  const int64_t settled = testing::ResidentBytes(server.process().pid());
+  const testing::ResidentMemory settled = testing::ResidentMemoryOf(server.process().pid());
   Run(workers, counts, flags.requests);
-  const int64_t end = testing::ResidentBytes(server.process().pid());
-  const double growth = static_cast<double>(end) / static_cast<double>(settled);
+  const testing::ResidentMemory end = testing::ResidentMemoryOf(server.process().pid());
+  const double growth = static_cast<double>(end.own_bytes) / static_cast<double>(settled.own_bytes);
   std::printf(
       "measured: %d requests: %d answered, %d cancelled, %d invalid, %d wrong\n"
-      "measured: resident after the first %d: %.1f MiB; at the end: %.1f MiB, %.3f x\n",
+      "measured: resident after the first %d: %.1f MiB; at the end: %.1f MiB, %.3f x\n"
+      "measured: clients' memory mapped: %.1f MiB, then %.1f MiB, want at most %.1f MiB\n",
       static_cast<int>(Answered(counts)), static_cast<int>(counts.ok),
       static_cast<int>(counts.cancelled), static_cast<int>(counts.invalid),
       static_cast<int>(counts.wrong), static_cast<int>(kSettledRequests),
-      static_cast<double>(settled) / (1 << 20), static_cast<double>(end) / (1 << 20), growth);
-  return growth <= kGrowthMax && counts.wrong == 0 ? 0 : 1;
+      Mebibytes(settled.own_bytes), Mebibytes(end.own_bytes), growth,
+      Mebibytes(settled.shared_bytes), Mebibytes(end.shared_bytes), Mebibytes(kMappedBytesMax));
+  const bool holds = growth <= kGrowthMax && end.shared_bytes <= kMappedBytesMax;
+  return holds && counts.wrong == 0 ? 0 : 1;
 }
 
 }  // namespace

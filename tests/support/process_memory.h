@@ -20,6 +20,24 @@ inline int64_t ResidentBytes(pid_t pid) {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
+struct ResidentMemory {
+  int64_t own_bytes = 0;     // all but shared_bytes
+  int64_t shared_bytes = 0;  // pages of shared memory that it has mapped
+};
+
+inline ResidentMemory ResidentMemoryOf(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/status");
+  ResidentMemory memory;
+  std::string word;
+  while (file >> word) {
+    int64_t kibibytes = 0;
+    if (word == "VmRSS:" && file >> kibibytes) memory.own_bytes += kibibytes * 1024;
+    if (word == "RssShmem:" && file >> kibibytes) memory.shared_bytes = kibibytes * 1024;
+  }
+  memory.own_bytes -= memory.shared_bytes;
+  return memory;
+}
+
 }  // namespace rope::testing
 
 #endif  // ROPE_TESTS_SUPPORT_PROCESS_MEMORY_H_
