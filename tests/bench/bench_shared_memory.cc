@@ -3,12 +3,8 @@
 //   shared_memory/in_place_42MB_inline   the same against a call with the bytes in its message
 //   shared_memory/posix_in_place_42MB    POSIX objects, which are copied, against memfd
 //   shared_memory/added_1MiB             a call less the rotation in process, against an empty call
-#include <algorithm>
-#include <cmath>
-#include <functional>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
