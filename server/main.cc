@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "server/grpc_options.h"
 #include "server/options.h"
+#include "server/processors.h"
 #include "server/server.h"
 
 namespace {
@@ -73,6 +74,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   rope::server::PrepareProcess();
+  rope::server::LimitArenas(rope::server::ProcessorCount());
   spdlog::set_default_logger(spdlog::stderr_logger_mt("rope"));
   spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %l %v");
   spdlog::set_level(spdlog::level::from_str(options->log_level));

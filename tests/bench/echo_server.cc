@@ -95,6 +95,7 @@ grpc::ByteBuffer EchoServer::Echo(grpc::ByteBuffer& message) {
 
 void ServeEcho(const std::string& path) {
   const int processors = server::ProcessorCount();
+  server::LimitArenas(processors);
   const absl::Duration spin =
       processors > 1 ? server::ServerOptions().poll_spin : absl::ZeroDuration();
   const EchoServer echo(path, server::PollThreads(processors), spin);
