@@ -105,36 +105,29 @@ Status Link::Connect(microseconds timeout) {
 }
 
 Status Link::ConnectInline(Clock::time_point deadline, const std::string& reason) {
+  std::unique_ptr<SharedMemory> shared;
   if (options_.arena_bytes > 0) {
     Result<std::unique_ptr<SharedMemory>> memory = SharedMemory::CreateMemfd(options_.arena_bytes);
     if (!memory.ok()) return memory.status();
-    arena_ = std::make_shared<ArenaMemory>(*std::move(memory));
-  } else {
-    arena_ = std::make_shared<ArenaMemory>(nullptr);
+    shared = *std::move(memory);
   }
-  Result<std::shared_ptr<const Session>> on_socket = PlainOnSocket(Until(deadline));
-  std::shared_ptr<const Session> session;
-  if (on_socket.ok()) {
-    session = *std::move(on_socket);
-  } else {
-    const std::shared_ptr<Session> channel = OwnChannel();
-    // The answer is left unused: a call on the channel fails with the reason.
-    static_cast<void>(channel->stub.WaitForConnected(Until(deadline)));
-    session = channel;
-  }
+  arena_ = std::make_shared<ArenaMemory>(std::move(shared));
+  std::shared_ptr<const Session> session = InlineSession(deadline);
   const std::lock_guard<std::mutex> lock(mu_);
   session_ = std::move(session);
   chosen_ = {Transport::kInline, reason};
   return {};
 }
 
-Result<std::shared_ptr<const Session>> Link::PlainOnSocket(microseconds timeout) const {
-  const std::optional<std::string> path = UnixPathOf(target_);
-  if (!path.has_value()) return Status(StatusCode::kFailedPrecondition, "no path to dial");
-  Result<proto::FileDescriptor> socket = ConnectSocket(*path, timeout);
-  if (!socket.ok()) return socket.status();
-  return std::shared_ptr<const Session>(std::make_shared<Session>(Session{
-      .stub = Stub(MakeChannelOn(*std::move(socket), options_), options_), .on_own_socket = true}));
+std::shared_ptr<const Session> Link::InlineSession(Clock::time_point deadline) const {
+  if (const std::optional<std::string> path = UnixPathOf(target_); path.has_value()) {
+    Result<proto::FileDescriptor> socket = ConnectSocket(*path, Until(deadline));
+    if (socket.ok()) return SessionOn(*std::move(socket), 0);
+  }
+  std::shared_ptr<Session> channel = OwnChannel();
+  // The answer is left unused: a call on the channel fails with the reason.
+  static_cast<void>(channel->stub.WaitForConnected(Until(deadline)));
+  return channel;
 }
 
 Status Link::ConnectMemfd(Clock::time_point deadline) {
@@ -168,10 +161,7 @@ Result<std::shared_ptr<const Session>> Link::Greet(proto::FileDescriptor socket,
     return Status(StatusCode::kFailedPrecondition,
                   absl::StrCat("hello: got ", absl::StatusCodeToString(answer->code), ", want OK"));
   }
-  return std::shared_ptr<const Session>(std::make_shared<Session>(
-      Session{.stub = Stub(MakeChannelOn(std::move(socket), options_), options_),
-              .on_own_socket = true,
-              .region_id = answer->region_id}));
+  return SessionOn(std::move(socket), answer->region_id);
 }
 
 Status Link::ConnectNamed(Clock::time_point deadline) {
@@ -202,6 +192,14 @@ Status Link::ConnectNamed(Clock::time_point deadline) {
   return {};
 }
 
+std::shared_ptr<const Session> Link::SessionOn(proto::FileDescriptor socket,
+                                               uint64_t region_id) const {
+  return std::make_shared<Session>(
+      Session{.stub = Stub(MakeChannelOn(std::move(socket), options_), options_),
+              .on_own_socket = true,
+              .region_id = region_id});
+}
+
 std::shared_ptr<Session> Link::OwnChannel() const {
   return std::make_shared<Session>(Session{.stub = Stub(MakeChannel(target_, options_), options_)});
 }
@@ -216,13 +214,12 @@ Result<std::shared_ptr<const Session>> Link::Get() {
 }
 
 Status Link::Redial() {
-  if (session_->region_id == 0) {
-    Result<std::shared_ptr<const Session>> plain = PlainOnSocket(kRedialMax);
-    if (plain.ok()) session_ = *std::move(plain);
-    return plain.status();
-  }
   Result<proto::FileDescriptor> socket = ConnectSocket(*UnixPathOf(target_), kRedialMax);
   if (!socket.ok()) return socket.status();
+  if (session_->region_id == 0) {
+    session_ = SessionOn(*std::move(socket), 0);
+    return {};
+  }
   Result<std::shared_ptr<const Session>> session = Greet(*std::move(socket), *arena_->shared());
   if (session.ok()) {
     session_ = *std::move(session);

@@ -76,10 +76,11 @@ class Link {
   // A session on `socket` with `memory` as its region. FAILED_PRECONDITION: the server has none.
   Result<std::shared_ptr<const Session>> Greet(proto::FileDescriptor socket,
                                                const SharedMemory& memory) const;
-  // A session without memory on a socket of ours. FAILED_PRECONDITION: the target is no Unix path.
-  Result<std::shared_ptr<const Session>> PlainOnSocket(std::chrono::microseconds timeout) const;
+  // A session without memory: on a socket of ours where one can be had.
+  std::shared_ptr<const Session> InlineSession(Clock::time_point deadline) const;
+  std::shared_ptr<const Session> SessionOn(proto::FileDescriptor socket, uint64_t region_id) const;
   std::shared_ptr<Session> OwnChannel() const;
-  // REQUIRES: mu_ is held.
+  // REQUIRES: mu_ is held, and session_ is on a socket of ours.
   Status Redial();
 
   const std::string target_;
