@@ -9,8 +9,6 @@
 #include <grpcpp/create_channel_posix.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 
 #include <cmath>
 #include <cstring>
@@ -24,17 +22,9 @@
 #include "proto/hello.h"
 #include "rope/v1/rope_service.grpc.pb.h"
 #include "tests/support/shared_memory.h"
+#include "tests/support/unix_socket.h"
 
 namespace rope::testing {
-
-inline proto::FileDescriptor ConnectUnix(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path, path.data(), path.size());
-  proto::FileDescriptor client(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  EXPECT_EQ(connect(client.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  return client;
-}
 
 // A connection whose memfd is registered.
 class RegionClient {

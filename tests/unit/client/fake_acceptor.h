@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -21,6 +20,7 @@
 
 #include "proto/file_descriptor.h"
 #include "proto/hello.h"
+#include "tests/support/unix_socket.h"
 #include "tests/unit/client/fake_server.h"
 
 namespace rope::client {
@@ -68,10 +68,9 @@ class FakeAcceptor {
   }
   void Listen() {
     listener_ = proto::FileDescriptor(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    std::memcpy(address.sun_path, path_.data(), path_.size());
-    ASSERT_EQ(bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    const sockaddr_un address = ::rope::testing::UnixAddress(path_);
+    ASSERT_EQ(bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)),
+              0);
     ASSERT_EQ(listen(listener_.get(), 16), 0);
     thread_ = std::thread([this] { AcceptAll(); });
   }

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 
 #include <cstring>
 #include <memory>
@@ -20,23 +19,16 @@
 #include "tests/support/shared_memory.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_server.h"
+#include "tests/support/unix_socket.h"
 
 namespace rope::server {
 namespace {
 
+using ::rope::testing::ConnectUnix;
 using ::rope::testing::IsOk;
 using ::rope::testing::SharedMemory;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-
-proto::FileDescriptor ConnectUnix(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path, path.data(), path.size());
-  proto::FileDescriptor client(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  EXPECT_EQ(connect(client.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  return client;
-}
 
 void Say(const proto::FileDescriptor& client, const std::string& words) {
   EXPECT_EQ(send(client.get(), words.data(), words.size(), MSG_NOSIGNAL),
