@@ -70,8 +70,8 @@ int64_t BytesOfElement(v1::DType dtype) {
   }
 }
 
-// What the kernels rotate, by its name in messages.
-std::optional<kernels::DType> FloatDType(v1::DType dtype) {
+// What the kernels write, by its name in messages.
+std::optional<kernels::DType> KernelDType(v1::DType dtype) {
   switch (dtype) {
     case v1::DTYPE_FP32:
       return kernels::DType::kFloat32;
@@ -79,9 +79,19 @@ std::optional<kernels::DType> FloatDType(v1::DType dtype) {
       return kernels::DType::kFloat16;
     case v1::DTYPE_BF16:
       return kernels::DType::kBFloat16;
+    case v1::DTYPE_FP8_E4M3:
+      return kernels::DType::kFloat8E4M3;
+    case v1::DTYPE_FP8_E5M2:
+      return kernels::DType::kFloat8E5M2;
     default:
       return std::nullopt;
   }
+}
+
+// What they rotate.
+std::optional<kernels::DType> FloatDType(v1::DType dtype) {
+  const auto known = KernelDType(dtype);
+  return known.has_value() && kernels::IsFloat8(*known) ? std::nullopt : known;
 }
 
 absl::Status CheckRawBytes(int64_t got, int64_t count, int64_t element_bytes,
@@ -243,11 +253,7 @@ absl::StatusOr<kernels::DType> ReadDType(v1::DType dtype, absl::string_view fiel
 }
 
 absl::StatusOr<kernels::DType> ReadOutputDType(v1::DType dtype, absl::string_view field) {
-  for (const kernels::DType known :
-       {kernels::DType::kFloat32, kernels::DType::kFloat16, kernels::DType::kBFloat16,
-        kernels::DType::kFloat8E4M3, kernels::DType::kFloat8E5M2}) {
-    if (MessageDType(known) == dtype) return known;
-  }
+  if (const auto known = KernelDType(dtype); known.has_value()) return *known;
   return InvalidField(field, DTypeName(dtype),
                       "DTYPE_FP32, DTYPE_FP16, DTYPE_BF16, DTYPE_FP8_E4M3 or DTYPE_FP8_E5M2");
 }
