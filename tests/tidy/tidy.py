@@ -176,10 +176,10 @@ def reached_lists(tree):
     return reached
 
 
-def registering_commands(commands):
-    """Returns rope_test, add_test and every function of a list here that calls one of them."""
+def registering_commands(tree, lists):
+    """Returns rope_test, add_test and every function of these lists that calls one of them."""
     found, function = {"rope_test", "add_test"}, None
-    for command, arguments in commands:
+    for command, arguments in [both for name in lists for both in cmake_commands(tree, name)]:
         if command == "function":
             function = arguments[0]
         elif command == "endfunction":
@@ -192,8 +192,7 @@ def registering_commands(commands):
 def check_registration(tree):
     """Every source is compiled and every test runs, in a list that the top one reaches."""
     lists = reached_lists(tree)
-    registering = registering_commands(
-        [command for name in lists for command in cmake_commands(tree, name)])
+    registering = registering_commands(tree, lists)
     compiled, tested = set(), set()
     for name, folder in lists.items():
         for command, arguments in cmake_commands(tree, name):
@@ -285,8 +284,10 @@ def check_links(tree):
 
 def check_proofs(tree):
     """Tests that a page names exist, and each row of a table "... | here |" names its proof."""
-    tests = {arguments[0] for name in reached_lists(tree)
-             for command, arguments in cmake_commands(tree, name) if command == "rope_test"}
+    lists = reached_lists(tree)
+    registering = registering_commands(tree, lists)
+    tests = {arguments[0] for name in lists
+             for command, arguments in cmake_commands(tree, name) if command in registering}
     tests |= {pathlib.PurePath(name).stem for name in tree.named(".cc")}
     for name in tree.named(".cc", ".h"):
         for suite, case in GTEST.findall(tree.text(name)):

@@ -249,6 +249,12 @@ class ProofsTest(TreeCase):
     def test_named_tests_that_exist_pass(self):
         self.check_page("`AdderTest` `AdderTest.AddsZero` `SumTest.IsOne` `a_test`\n", [])
 
+    def test_named_test_of_a_function_passes(self):
+        self.assert_problems([], {
+            **self.TESTS, "kernels/README.md": "`f_a_test`\n",
+            "tests/CMakeLists.txt": "function(f n s)\n  rope_test(${n} ${s})\nendfunction()\n"
+                                    "f(f_a_test a_test.cc)\n"})
+
     def test_named_test_that_does_not_exist_fails(self):
         for name in ("OtherTest", "AdderTest.AddsOne", "b_test"):
             self.check_page(f"Seen by `{name}`.\n", [
