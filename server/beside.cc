@@ -86,8 +86,8 @@ absl::StatusOr<std::vector<float>> TokenScales(double beta, int64_t length,
   std::vector<float> scales;
   scales.reserve(positions.size());
   for (const int64_t position : positions) {
-    const auto passed = static_cast<double>(position / length);
-    const auto scale = static_cast<float>(1 + beta * std::log1p(passed));
+    const int64_t passed = position / length;
+    const auto scale = static_cast<float>(1 + beta * std::log1p(static_cast<double>(passed)));
     if (!std::isfinite(scale)) {
       return InvalidField(field, beta, "a finite number whose scales float32 holds");
     }
