@@ -121,7 +121,7 @@ void AsyncCall::RunCallback() {
     // Gone before the queue is told, since it may hold the last copy of the client.
     const RotateCallback callback = std::move(callback_);
     const Result<grpc::ByteBuffer>& reply = *outcome_;
-    callback(reply.ok() ? DecodeRotate(*reply, std::move(encoded_.wanted))
+    callback(reply.ok() ? DecodeRotate(*reply, std::move(encoded_.wanted), link_->outputs())
                         : Result<RotateReply>(reply.status()));
   }
   queue_->Remove(this);

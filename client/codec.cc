@@ -37,7 +37,7 @@ Status CheckTensor(const v1::Array& array, const proto::SplitMessage& message,
 }
 
 RotatedTensor TakeTensor(const v1::Tensor& head, const proto::SplitMessage& message,
-                         WantedTensor wanted) {
+                         WantedTensor wanted, OutputPool& pool) {
   RotatedTensor tensor;
   tensor.role = wanted.role;
   tensor.layout = std::move(wanted.layout);
@@ -50,8 +50,7 @@ RotatedTensor TakeTensor(const v1::Tensor& head, const proto::SplitMessage& mess
   const proto::FragmentedBytes& payload = proto::PayloadOf(head.array(), message);
   void* out = wanted.output;
   if (out == nullptr) {
-    // Not zeroed first: that would cost as much as the copy.
-    tensor.owned = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(tensor.bytes));
+    tensor.owned = pool.Take(tensor.bytes);
     out = tensor.owned.get();
     tensor.data = out;
   }
@@ -196,7 +195,7 @@ Status ReceivedReply::error() const {
   return head_.error().code() == 0 ? Status() : FromMessage(head_.error());
 }
 
-Result<RotateReply> ReceivedReply::Take(std::vector<WantedTensor> wanted) const {
+Result<RotateReply> ReceivedReply::Take(std::vector<WantedTensor> wanted, OutputPool& pool) const {
   if (Status status = error(); !status.ok()) return status;
   const auto count = static_cast<size_t>(head_.tensors_size());
   if (count != wanted.size()) {
@@ -211,7 +210,7 @@ Result<RotateReply> ReceivedReply::Take(std::vector<WantedTensor> wanted) const 
   reply.tensors.reserve(count);
   for (size_t i = 0; i < count; ++i) {
     const v1::Tensor& tensor = head_.tensors(static_cast<int>(i));
-    reply.tensors.push_back(TakeTensor(tensor, message_, std::move(wanted[i])));
+    reply.tensors.push_back(TakeTensor(tensor, message_, std::move(wanted[i]), pool));
   }
   return reply;
 }

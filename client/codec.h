@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "client/arena_memory.h"
+#include "client/output_pool.h"
 #include "client/payload_loans.h"
 #include "client/rotate_messages.h"
 #include "proto/message_split.h"
@@ -61,8 +62,8 @@ class ReceivedReply {
   const std::string& request_id() const { return head_.request_id(); }
   // What the reply's own `error` says, or OK.
   Status error() const;
-  // Puts the tensors where they are wanted.
-  Result<RotateReply> Take(std::vector<WantedTensor> wanted) const;
+  // Puts the tensors where they are wanted, those that nobody brought memory for in some of `pool`.
+  Result<RotateReply> Take(std::vector<WantedTensor> wanted, OutputPool& pool) const;
 
  private:
   std::vector<grpc::Slice> slices_;  // hold what the payloads of message_ refer to
@@ -71,10 +72,10 @@ class ReceivedReply {
 };
 
 inline Result<RotateReply> DecodeRotate(const grpc::ByteBuffer& buffer,
-                                        std::vector<WantedTensor> wanted) {
+                                        std::vector<WantedTensor> wanted, OutputPool& pool) {
   const Result<ReceivedReply> reply = ReceivedReply::Parse(buffer);
   if (!reply.ok()) return reply.status();
-  return reply->Take(std::move(wanted));
+  return reply->Take(std::move(wanted), pool);
 }
 
 }  // namespace rope::client

@@ -67,7 +67,7 @@ Result<RotateReply> Connection::Rotate(const RotateRequest& request,
     encoded->message.Clear();
     // Before the reply is written: the output may be the memory that was lent.
     stub.AwaitReturn(loans);
-    if (reply.ok()) return DecodeRotate(*reply, std::move(encoded->wanted));
+    if (reply.ok()) return DecodeRotate(*reply, std::move(encoded->wanted), link_->outputs());
     if (link_->Note(**session, reply.status()) == Link::Advice::kSendInline &&
         encoded->uses_region) {
       continue;

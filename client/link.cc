@@ -59,7 +59,9 @@ const char* Name(Transport transport) {
 }
 
 Link::Link(std::string target, const ConnectOptions& options)
-    : target_(std::move(target)), options_(options) {}
+    : target_(std::move(target)),
+      options_(options),
+      outputs_(OutputPool::Make(options.pooled_bytes)) {}
 
 bool Link::IsAllowed(Transport transport) const {
   return std::find(options_.transports.begin(), options_.transports.end(), transport) !=
@@ -70,6 +72,10 @@ Status Link::CheckOptions() const {
   if (options_.arena_bytes < 0) {
     return Status(StatusCode::kInvalidArgument,
                   absl::StrCat("arena_bytes: got ", options_.arena_bytes, ", want 0 or more"));
+  }
+  if (options_.pooled_bytes < 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  absl::StrCat("pooled_bytes: got ", options_.pooled_bytes, ", want 0 or more"));
   }
   if (options_.arena_bytes > 0 ? options_.transports.empty() : !IsAllowed(Transport::kInline)) {
     return Status(StatusCode::kInvalidArgument,

@@ -16,7 +16,8 @@
 //
 // Threading:  Thread-safe once Connect has returned. Get blocks while a dial is under way, for
 //             kRedialMax at most.
-// Ownership:  Shares the arena with its slots, and sessions with the calls that use them.
+// Ownership:  Shares the arena with its slots, sessions with the calls that use them, and the pool
+//             of outputs with the tensors of replies; what is idle in the pool goes with the Link.
 // Errors:     INVALID_ARGUMENT: options that contradict each other. UNAVAILABLE: no connection.
 //             FAILED_PRECONDITION: none of the transports that are allowed can be had.
 #ifndef ROPE_CLIENT_LINK_H_
@@ -29,6 +30,7 @@
 #include <string>
 
 #include "client/arena_memory.h"
+#include "client/output_pool.h"
 #include "client/stub.h"
 #include "proto/file_descriptor.h"
 #include "rope/options.h"
@@ -49,6 +51,7 @@ class Link {
   static constexpr std::chrono::milliseconds kRedialMax{500};
 
   Link(std::string target, const ConnectOptions& options);
+  ~Link() { outputs_->Close(); }
 
   // Waits for a connection and settles the transport. OK beside no connection at all, where inline
   // is allowed: the first call tells why.
@@ -63,6 +66,8 @@ class Link {
 
   ChosenTransport transport() const;
   const std::shared_ptr<ArenaMemory>& arena() const { return arena_; }
+  // Memory for replies.
+  OutputPool& outputs() const { return *outputs_; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -85,6 +90,7 @@ class Link {
 
   const std::string target_;
   const ConnectOptions options_;
+  const std::shared_ptr<OutputPool> outputs_;
   std::shared_ptr<ArenaMemory> arena_;  // set by Connect
 
   mutable std::mutex mu_;

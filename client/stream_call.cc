@@ -267,8 +267,9 @@ void StreamCall::RunCallback(Request& request, const Result<ReceivedReply>& repl
   const auto self = shared_from_this();
   {
     if (reply.ok()) link_->Note(*session_, reply->error());
-    Result<RotateReply> result =
-        reply.ok() ? reply->Take(std::move(request.wanted)) : Result<RotateReply>(reply.status());
+    Result<RotateReply> result = reply.ok()
+                                     ? reply->Take(std::move(request.wanted), link_->outputs())
+                                     : Result<RotateReply>(reply.status());
     if (result.ok()) result->request_id = request.request_id;
     credit_requests_ = 1;
     credit_bytes_ = request.bytes;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 #include <random>
 #include <thread>
 
@@ -294,6 +295,51 @@ TEST_F(RotateTest, UnixSocketServesLikeTcp) {
   const auto reply = client.Rotate(request);
   ASSERT_TRUE(reply.ok()) << reply.status().ToString();
   EXPECT_EQ(Floats(reply->tensors[0]), Rotate(request));
+}
+
+// 1 MiB of llama-3.1-8b.
+RotateRequest MebibyteRequest(const std::vector<float>& values) {
+  RotateRequest request;
+  request.rope.model = "llama-3.1-8b";
+  request.positions.start = 1000;
+  request.tensors = {View("SHD", {512, 4, 128}, values)};
+  return request;
+}
+
+// Where the reply had its tensor, which has gone. An array of that size, which `arrays` keeps, lies
+// where memory would be that was freed with it.
+const void* PlaceOf(Result<RotateReply> reply, std::vector<std::vector<float>>& arrays) {
+  EXPECT_TRUE(reply.ok()) << reply.status().ToString();
+  if (!reply.ok()) return nullptr;
+  const void* place = reply->tensors[0].owned.get();
+  reply->tensors.clear();
+  arrays.emplace_back(512 * 4 * 128);
+  return place;
+}
+
+TEST_F(RotateTest, RepliesWithoutAnOutputShareTheirMemoryOneAfterAnother) {
+  const std::vector<float> values = RandomValues(512 * 4 * 128, 3);
+  const RotateRequest request = MebibyteRequest(values);
+  std::vector<std::vector<float>> arrays;
+  const void* first = PlaceOf(client_.Rotate(request), arrays);
+  EXPECT_EQ(PlaceOf(client_.Rotate(request), arrays), first);
+  EXPECT_EQ(PlaceOf(client_.RotateFuture(request).get(), arrays), first);
+  client::RotateStream stream = client_.OpenStream().value();
+  EXPECT_EQ(PlaceOf(stream.RotateFuture(request).get(), arrays), first);
+  EXPECT_TRUE(stream.Finish().ok());
+
+  const auto held = client_.Rotate(request).value();
+  EXPECT_EQ(held.tensors[0].data, first);
+  EXPECT_NE(PlaceOf(client_.Rotate(request), arrays), first);
+}
+
+TEST_F(RotateTest, TensorOutlivesItsClient) {
+  const std::vector<float> values = RandomValues(512 * 4 * 128, 4);
+  auto reply = Client::Connect(server_.address())->Rotate(MebibyteRequest(values));
+  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  std::vector<int64_t> positions(64);
+  std::iota(positions.begin(), positions.end(), 1000);
+  EXPECT_LE(WorstRatio(values, Floats(reply->tensors[0]), positions, 4), 1);
 }
 
 // A deadline that passes in the middle of a call: how it ends is a race, that the server lives is

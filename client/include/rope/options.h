@@ -45,6 +45,10 @@ struct ConnectOptions {
   // What the arena may use: the fastest that client and server both have. One alone forces it:
   // Connect then fails where it cannot be had.
   std::vector<Transport> transports = {Transport::kMemfd, Transport::kShm, Transport::kInline};
+  // Bytes of memory of replies without TensorView::output that the connection keeps once their
+  // tensors have gone, for the replies after them; beyond that the longest unused is freed. 0:
+  // none.
+  int64_t pooled_bytes = int64_t{256} << 20;
   // How often a call is tried at most, the first time included.
   int attempts_max = 4;
 };

@@ -1,8 +1,10 @@
 // Tensors as the client takes and gives them.
 //
-// Threading:  Values.
+// Threading:  Values. OutputMemory may go on any thread.
 // Ownership:  TensorView borrows `data` and `output` until the call that takes it has ended, an
-//             ArrayView until that call has returned.
+//             ArrayView until that call has returned. OutputMemory is its holder's alone and may
+//             outlive the Client; when it goes, the connection it came from may keep it for
+//             another reply (ConnectOptions::pooled_bytes).
 #ifndef ROPE_TENSOR_H_
 #define ROPE_TENSOR_H_
 
@@ -14,6 +16,8 @@
 #include <vector>
 
 namespace rope::client {
+
+class OutputPool;
 
 // Little-endian elements. Tensors are kFloat32, kFloat16 or kBFloat16; kFloat64 is for rows that
 // the caller brings, the last two for outputs.
@@ -85,6 +89,22 @@ struct TensorView {
   std::optional<double> fp8_scale = {};  // 8-bit outputs are divided by it; unset: by 1
 };
 
+// Gives memory back to where it came from.
+class OutputDeleter {
+ public:
+  OutputDeleter() = default;  // of new[]
+  OutputDeleter(std::shared_ptr<OutputPool> pool, int64_t piece_bytes);
+  void operator()(std::byte* data) const;
+
+ private:
+  std::shared_ptr<OutputPool> pool_;
+  int64_t piece_bytes_ = 0;
+};
+
+// Memory of a reply, with undefined contents behind RotatedTensor::bytes. What release() gives is
+// an array of new[]; what is not from a reply has no place in it.
+using OutputMemory = std::unique_ptr<std::byte[], OutputDeleter>;
+
 // A rotated tensor, of the shape and type that were asked for.
 struct RotatedTensor {
   Role role = Role::kQ;
@@ -92,9 +112,9 @@ struct RotatedTensor {
   DType dtype = DType::kFloat32;
   std::vector<int64_t> shape = {};
   int64_t bytes = 0;
-  const void* data = nullptr;               // TensorView::output where that was given, else `owned`
-  std::unique_ptr<std::byte[]> owned = {};  // null where TensorView::output was given
-  std::optional<double> fp8_scale = {};     // what an 8-bit output was divided by
+  const void* data = nullptr;            // TensorView::output where that was given, else `owned`
+  OutputMemory owned = {};               // null where TensorView::output was given
+  std::optional<double> fp8_scale = {};  // what an 8-bit output was divided by
 };
 
 }  // namespace rope::client

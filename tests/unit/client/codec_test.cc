@@ -50,6 +50,10 @@ std::vector<WantedTensor> WantedBy(const RotateRequest& request) {
   return encoded.ok() ? std::move(encoded->wanted) : std::vector<WantedTensor>();
 }
 
+Result<RotateReply> Decode(const grpc::ByteBuffer& reply, const RotateRequest& request) {
+  return DecodeRotate(reply, WantedBy(request), *OutputPool::Make(0));
+}
+
 v1::RotateResponse ResponseFor(const std::vector<float>& data) {
   v1::RotateResponse response;
   response.set_attention_factor(1.25);
@@ -269,7 +273,7 @@ TEST(DecodeRotateTest, ReplyOwnsWhatHasNoOutput) {
   const std::vector<float> rotated = {5, 6, 7, 8};
   const RotateRequest request = RequestFor(rotated);
   const Result<RotateReply> reply =
-      DecodeRotate(BufferOf(ResponseFor(rotated).SerializeAsString(), 3), WantedBy(request));
+      Decode(BufferOf(ResponseFor(rotated).SerializeAsString(), 3), request);
   ASSERT_TRUE(reply.ok()) << reply.status().ToString();
   EXPECT_EQ(reply->attention_factor, 1.25);
   EXPECT_TRUE(reply->attention_factor_applied);
@@ -291,7 +295,7 @@ TEST(DecodeRotateTest, OutputIsWrittenInPlace) {
   RotateRequest request = RequestFor(rotated);
   request.tensors[0].output = output.data();
   const Result<RotateReply> reply =
-      DecodeRotate(BufferOf(ResponseFor(rotated).SerializeAsString(), 5), WantedBy(request));
+      Decode(BufferOf(ResponseFor(rotated).SerializeAsString(), 5), request);
   ASSERT_TRUE(reply.ok()) << reply.status().ToString();
   EXPECT_EQ(output, rotated);
   EXPECT_EQ(reply->tensors[0].data, output.data());
@@ -312,8 +316,7 @@ TEST(DecodeRotateTest, AnswerHasTheLayoutAndTypeThatWereAskedFor) {
   tensor.mutable_array()->set_dtype(v1::DTYPE_FP8_E4M3);
   for (const int64_t length : {2, 3, 2}) tensor.mutable_array()->add_shape(length);
   tensor.mutable_array()->set_raw("abcdefghijkl");
-  const Result<RotateReply> reply =
-      DecodeRotate(BufferOf(response.SerializeAsString(), 5), WantedBy(request));
+  const Result<RotateReply> reply = Decode(BufferOf(response.SerializeAsString(), 5), request);
   ASSERT_TRUE(reply.ok()) << reply.status().ToString();
   EXPECT_EQ(reply->tensors[0].layout, "HSD");
   EXPECT_EQ(reply->tensors[0].dtype, DType::kFloat8E4M3);
@@ -322,14 +325,14 @@ TEST(DecodeRotateTest, AnswerHasTheLayoutAndTypeThatWereAskedFor) {
   EXPECT_EQ(reply->tensors[0].bytes, 12);
 
   request.tensors[0].output_layout.clear();  // and then it is another shape
-  EXPECT_EQ(DecodeRotate(BufferOf(response.SerializeAsString()), WantedBy(request)).status().code(),
+  EXPECT_EQ(Decode(BufferOf(response.SerializeAsString()), request).status().code(),
             StatusCode::kInternal);
 }
 
 TEST(DecodeRotateTest, FieldOfANewerServerIsSkipped) {
   std::string bytes = ResponseFor({1, 2}).SerializeAsString();
   bytes += "\xd8\x3e\x01";  // field 1003, a varint
-  EXPECT_TRUE(DecodeRotate(BufferOf(bytes), WantedBy(RequestFor({1, 2}))).ok());
+  EXPECT_TRUE(Decode(BufferOf(bytes), RequestFor({1, 2})).ok());
 }
 
 TEST(DecodeRotateTest, ErrorInTheReplyIsTheStatus) {
@@ -339,7 +342,7 @@ TEST(DecodeRotateTest, ErrorInTheReplyIsTheStatus) {
   response.mutable_error()->set_field("positions.start");
   response.mutable_error()->set_executed(true);
   const Result<RotateReply> reply =
-      DecodeRotate(BufferOf(response.SerializeAsString()), WantedBy(RequestFor({1, 2})));
+      Decode(BufferOf(response.SerializeAsString()), RequestFor({1, 2}));
   EXPECT_EQ(reply.status().code(), StatusCode::kOutOfRange);
   EXPECT_EQ(reply.status().detail().field, "positions.start");
   EXPECT_TRUE(reply.status().detail().executed);
@@ -367,7 +370,7 @@ TEST(DecodeRotateTest, WrongRepliesAreRefusedBeforeAnythingIsWritten) {
        {other_shape.SerializeAsString(), other_type.SerializeAsString(),
         too_long.SerializeAsString(), no_bytes.SerializeAsString(), two.SerializeAsString(),
         truncated, std::string("garbage"), std::string()}) {
-    const Result<RotateReply> reply = DecodeRotate(BufferOf(bytes), WantedBy(request));
+    const Result<RotateReply> reply = Decode(BufferOf(bytes), request);
     EXPECT_EQ(reply.status().code(), StatusCode::kInternal);
     EXPECT_THAT(reply.status().message(), HasSubstr("reply: "));
   }

@@ -174,6 +174,12 @@ TEST_F(LinkTest, OptionsThatContradictEachOtherAreRefused) {
   EXPECT_EQ(code_of(int64_t{1} << 62, {Transport::kInline}), StatusCode::kResourceExhausted);
 }
 
+TEST_F(LinkTest, NegativePoolIsRefusedByName) {
+  const Status status = Client::Connect(acceptor_.target(), {.pooled_bytes = -1}).status();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), "pooled_bytes: got -1, want 0 or more");
+}
+
 TEST_F(LinkTest, LostConnectionIsDialedAgainWithTheSameMemory) {
   const Client client = Connect().value();
   const Slot input = FloatSlot(client);
