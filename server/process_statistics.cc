@@ -3,27 +3,21 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <system_error>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "server/text_file.h"
 
 namespace rope::server {
 namespace {
 
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
 // When the machine started, in seconds since 1970.
 std::optional<int64_t> ReadBootTime(const std::string& proc_root) {
   constexpr absl::string_view kPrefix = "btime ";
-  const std::string text = ReadFile(proc_root + "/stat");
+  const std::string text = ReadTextFile(proc_root + "/stat");
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
     int64_t seconds = 0;
     if (!absl::StartsWith(line, kPrefix)) continue;
@@ -43,7 +37,7 @@ int64_t CountEntries(const std::string& folder) {
 }  // namespace
 
 std::optional<ProcessStatistics> ReadProcessStatistics(const std::string& proc_root) {
-  const std::string text = ReadFile(proc_root + "/self/stat");
+  const std::string text = ReadTextFile(proc_root + "/self/stat");
   // The second field is the program's name in parentheses and may hold anything.
   const size_t name_end = text.rfind(") ");
   const std::optional<int64_t> boot_time = ReadBootTime(proc_root);

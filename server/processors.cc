@@ -4,23 +4,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <sstream>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "server/text_file.h"
 
 namespace rope::server {
 namespace {
-
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 int AffinityCount() {
   cpu_set_t set;
@@ -48,10 +40,10 @@ std::optional<double> ParseCfsQuota(absl::string_view quota_us, absl::string_vie
 
 int ProcessorCount(const std::string& cgroup_root) {
   const int affinity = AffinityCount();
-  std::optional<double> quota = ParseCpuMax(ReadFile(cgroup_root + "/cpu.max"));
+  std::optional<double> quota = ParseCpuMax(ReadTextFile(cgroup_root + "/cpu.max"));
   if (!quota.has_value()) {
-    quota = ParseCfsQuota(ReadFile(cgroup_root + "/cpu/cpu.cfs_quota_us"),
-                          ReadFile(cgroup_root + "/cpu/cpu.cfs_period_us"));
+    quota = ParseCfsQuota(ReadTextFile(cgroup_root + "/cpu/cpu.cfs_quota_us"),
+                          ReadTextFile(cgroup_root + "/cpu/cpu.cfs_period_us"));
   }
   if (!quota.has_value()) return affinity;
   return static_cast<int>(std::clamp(std::floor(*quota), 1.0, static_cast<double>(affinity)));
