@@ -59,10 +59,7 @@ class LocalEngine {
 
   // `done` runs once if this is OK, on any thread.
   absl::Status Submit(const ReceivedRequest& received, server::Request::Done done) {
-    auto request = std::make_unique<server::Request>();
-    request->message = received.message;
-    request->split = received.split;
-    request->received_bytes = received.pieces;
+    std::unique_ptr<server::Request> request = received.MakeRequest();
     request->done = std::move(done);
     return engine_.Submit(request);
   }

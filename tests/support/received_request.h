@@ -13,6 +13,7 @@
 #include "proto/message_split.h"
 #include "proto/schema.h"
 #include "rope/v1/rotate.pb.h"
+#include "server/request.h"
 
 namespace rope::testing {
 
@@ -37,6 +38,15 @@ struct ReceivedRequest {
     if (!result.ok()) return;
     split = *std::move(result);
     EXPECT_TRUE(message.ParseFromString(split.skeleton));
+  }
+
+  // Not validated yet, and without anybody to answer.
+  std::unique_ptr<server::Request> MakeRequest() const {
+    auto request = std::make_unique<server::Request>();
+    request->message = message;
+    request->split = split;
+    request->received_bytes = pieces;
+    return request;
   }
 
   std::shared_ptr<const std::vector<std::string>> pieces;  // what `split` refers to

@@ -97,12 +97,8 @@ v1::RotateRequest MessageOf(const Case& example) {
 class BatcherExecutorTest : public ::testing::Test {
  protected:
   std::unique_ptr<Request> Receive(const std::string& id, const Case& example) {
-    auto request = std::make_unique<Request>();
+    std::unique_ptr<Request> request = ReceivedRequest(MessageOf(example), 100).MakeRequest();
     request->id = id;
-    ReceivedRequest received(MessageOf(example), 100);
-    request->message = received.message;
-    request->split = received.split;
-    request->received_bytes = received.pieces;
     auto plan = Validate(request->message, request->split, *registry_);
     EXPECT_THAT(plan, IsOk());
     if (plan.ok()) request->plan = *std::move(plan);

@@ -40,11 +40,7 @@ v1::RotateRequest Sample() {
 class EngineTest : public ::testing::Test {
  protected:
   std::unique_ptr<Request> MakeRequest(const v1::RotateRequest& sent) {
-    const ReceivedRequest received(sent);
-    auto request = std::make_unique<Request>();
-    request->message = received.message;
-    request->split = received.split;
-    request->received_bytes = received.pieces;
+    std::unique_ptr<Request> request = ReceivedRequest(sent).MakeRequest();
     request->done = [this](std::unique_ptr<Request> finished, const absl::Status& status) {
       ++answers_;
       status_ = status;

@@ -54,11 +54,7 @@ class ExecutorTest : public ::testing::Test {
 
   // `sent` as it arrives in pieces, validated.
   std::unique_ptr<Request> Receive(const v1::RotateRequest& sent, size_t piece = 1 << 20) {
-    auto request = std::make_unique<Request>();
-    ReceivedRequest received(sent, piece);
-    request->message = received.message;
-    request->split = received.split;
-    request->received_bytes = received.pieces;
+    std::unique_ptr<Request> request = ReceivedRequest(sent, piece).MakeRequest();
     auto plan = Validate(request->message, request->split, *registry_);
     EXPECT_THAT(plan, IsOk());
     if (plan.ok()) request->plan = *std::move(plan);
