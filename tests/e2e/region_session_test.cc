@@ -225,8 +225,8 @@ TEST_F(RegionSessionTest, MemoryThatCouldRaiseSigbusIsRefused) {
 }
 
 TEST_F(RegionSessionTest, GarbageAndSilenceHoldUpNobody) {
-  std::vector<proto::FileDescriptor> silent;
-  for (int i = 0; i < 200; ++i) silent.push_back(ConnectUnix(path_));
+  std::vector<proto::FileDescriptor> silent(200);
+  for (proto::FileDescriptor& connection : silent) connection = ConnectUnix(path_);
   for (size_t i = 0; i < 50; ++i) EXPECT_EQ(send(silent[i].get(), "RoPEmem1", 8, 0), 8);
   const std::string garbage(32, 'R');
   for (size_t i = 50; i < 100; ++i) EXPECT_EQ(send(silent[i].get(), garbage.data(), 32, 0), 32);

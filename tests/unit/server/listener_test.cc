@@ -218,8 +218,8 @@ TEST_F(ListenerTest, SilentAndHalfSpokenConnectionsAreClosedInTime) {
 
 TEST_F(ListenerTest, SilentConnectionsHoldUpNobodyAndTheOldestGoes) {
   Listen({.silent_connections_max = 200});
-  std::vector<proto::FileDescriptor> silent;
-  for (int i = 0; i < 200; ++i) silent.push_back(ConnectUnix(path_));
+  std::vector<proto::FileDescriptor> silent(200);
+  for (proto::FileDescriptor& connection : silent) connection = ConnectUnix(path_);
   for (size_t i = 100; i < 200; ++i) Say(silent[i], "RoPEmem1");
   AwaitAttention();
   EXPECT_TRUE(WasClosed(silent[0])) << "there was no room for the one that spoke";
