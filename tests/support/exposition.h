@@ -104,8 +104,8 @@ class Exposition {
       labels = labels == "{le=\"+Inf\"}"
                    ? ""
                    : absl::StrCat(absl::StripSuffix(labels, ",le=\"+Inf\"}"), "}");
-      EXPECT_EQ(Value(name + "_count" + labels), value) << sample;
-      EXPECT_GE(Value(name + "_sum" + labels), 0) << sample;
+      EXPECT_EQ(Value(absl::StrCat(name, "_count", labels)), value) << sample;
+      EXPECT_GE(Value(absl::StrCat(name, "_sum", labels)), 0) << sample;
       last_bound = -1;
       last_count = 0;
       ++ended;

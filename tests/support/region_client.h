@@ -109,9 +109,10 @@ struct Sample {
     constexpr int64_t kHalf = kHeadDim / 2;
     for (int64_t row = 0; row < tokens * heads; ++row) {
       float* const x = result.data() + row * kHeadDim;
+      const int64_t position = start + row / heads;
       for (int64_t i = 0; i < kHalf; ++i) {
-        const double angle = static_cast<double>(start + row / heads) *
-                             std::pow(10000.0, -static_cast<double>(i) / kHalf);
+        const double angle =
+            static_cast<double>(position) * std::pow(10000.0, -static_cast<double>(i) / kHalf);
         const double a = x[i];
         const double b = x[i + kHalf];
         x[i] = static_cast<float>(a * std::cos(angle) - b * std::sin(angle));

@@ -34,7 +34,8 @@ class FakeAcceptor {
     kSilent,   // takes the connection and says nothing
   };
 
-  explicit FakeAcceptor(FakeServer& server, std::string path) : server_(server), path_(path) {
+  explicit FakeAcceptor(FakeServer& server, std::string path)
+      : server_(server), path_(std::move(path)) {
     Listen();
   }
   ~FakeAcceptor() {
@@ -116,7 +117,7 @@ class FakeAcceptor {
     if (mood_ == Mood::kRefuses) {
       answer.code = absl::StatusCode::kFailedPrecondition;
     } else {
-      answer.region_id = static_cast<uint64_t>(100 + ++hellos_);
+      answer.region_id = 100 + static_cast<uint64_t>(++hellos_);
       void* mapped =
           mmap(nullptr, hello->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memfd.get(), 0);
       ASSERT_NE(mapped, MAP_FAILED);

@@ -37,7 +37,7 @@ class LinkTest : public ::testing::Test {
           EXPECT_TRUE(request.ParseFromString(bytes));
           if (!failure_.ok()) return std::exchange(failure_, grpc::Status::OK);
           v1::RotateResponse response;
-          const grpc::Status status = Add(request, *response.add_tensors()->mutable_array());
+          grpc::Status status = Add(request, *response.add_tensors()->mutable_array());
           reply = response.SerializeAsString();
           return status;
         });
@@ -76,12 +76,12 @@ class LinkTest : public ::testing::Test {
         acceptor_.target(),
         {.timeout = timeout, .arena_bytes = kArenaBytes, .transports = std::move(transports)});
   }
-  static RotateRequest RequestFor(const Slot& input, const Slot& output) {
+  static RotateRequest RequestFor(const Slot& from, const Slot& to) {
     RotateRequest request;
     request.rope.model = "m";
     request.positions.start = 0;
     request.tensors = {
-        {.layout = "TD", .shape = {kFloats / 2, 2}, .data = input.data(), .output = output.data()}};
+        {.layout = "TD", .shape = {kFloats / 2, 2}, .data = from.data(), .output = to.data()}};
     return request;
   }
   static Slot FloatSlot(const Client& client) {
@@ -164,7 +164,8 @@ TEST_F(LinkTest, ForcedTransportThatCannotBeHadFailsWithTheReason) {
 
 TEST_F(LinkTest, OptionsThatContradictEachOtherAreRefused) {
   const auto code_of = [this](int64_t bytes, std::vector<Transport> transports) {
-    return Client::Connect(acceptor_.target(), {.arena_bytes = bytes, .transports = transports})
+    return Client::Connect(acceptor_.target(),
+                           {.arena_bytes = bytes, .transports = std::move(transports)})
         .status()
         .code();
   };
