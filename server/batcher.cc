@@ -50,7 +50,10 @@ absl::Status Batcher::Enqueue(std::unique_ptr<Request>& request) {
 
 bool Batcher::TryStartDirect(const Request& request) {
   const bool free = !batch_running_ && queues_.empty() && direct_running_ < options_.direct_slots;
-  if (!free || request.plan.bytes() > options_.direct_bytes_max) return false;
+  const bool alone = request.alone && request.session == last_session_;
+  last_session_ = request.session;
+  const int64_t bytes_max = alone ? options_.direct_alone_bytes_max : options_.direct_bytes_max;
+  if (!free || request.plan.bytes() > bytes_max) return false;
   ++direct_running_;
   ++direct_unfinished_;
   return true;

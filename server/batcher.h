@@ -1,8 +1,10 @@
 // Batcher: batches while the device is busy and never waits while it is idle.
 //
 // A request of at most `direct_bytes_max` that finds the device free runs at once on its caller's
-// thread. Everything else queues; the batch thread takes what has gathered, runs it, and takes
-// again. There is no timer.
+// thread; so does one of `direct_alone_bytes_max` from a client that is alone (the only call there
+// is, and the last request came over the same connection), since nobody waits for that thread.
+// Everything else queues; the batch thread takes what has gathered, runs it, and takes again. There
+// is no timer.
 //
 //   1. Enqueue puts a request into the queue of its session.
 //   2. The batch thread visits the sessions in turn and takes one request of each per turn, until a
@@ -47,6 +49,7 @@ class Batcher {
  public:
   struct Options {
     int64_t direct_bytes_max = limits::kDirectBytesMax;
+    int64_t direct_alone_bytes_max = limits::kDirectAloneBytesMax;  // of a client that is alone
     int64_t bytes_max = limits::kBatchBytesMax;
     int64_t tokens_max = limits::kBatchTokensMax;
     int64_t requests_max = limits::kBatchRequestsMax;
@@ -106,6 +109,7 @@ class Batcher {
   absl::Mutex mutex_;
   std::map<uint64_t, Queue> queues_ ABSL_GUARDED_BY(mutex_);  // by session; none is empty
   std::deque<uint64_t> turn_ ABSL_GUARDED_BY(mutex_);         // sessions of queues_, next first
+  uint64_t last_session_ ABSL_GUARDED_BY(mutex_) = 0;         // of the last request that came
   bool batch_running_ ABSL_GUARDED_BY(mutex_) = false;
   int direct_running_ ABSL_GUARDED_BY(mutex_) = 0;
   int direct_unfinished_ ABSL_GUARDED_BY(mutex_) = 0;  // running, or not completed yet

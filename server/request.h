@@ -133,6 +133,7 @@ struct Request {
   uint64_t session = 0;  // the connection; queues take turns between sessions
   absl::Time received;
   int64_t message_bytes = 0;  // as received
+  bool alone = false;         // no other call was in flight when it came
   absl::Time deadline = absl::InfiniteFuture();
   std::shared_ptr<std::atomic<bool>> cancelled;
   // Of `message`; what a small request parses to fits into the block.

@@ -40,6 +40,10 @@ class CallsInFlight {
     absl::MutexLock lock(&mutex_);
     --count_;
   }
+  int64_t count() const {
+    absl::MutexLock lock(&mutex_);
+    return count_;
+  }
   // Waits until there are none; false: some are left after `timeout`.
   bool AwaitNone(absl::Duration timeout) {
     absl::MutexLock lock(&mutex_);
@@ -48,7 +52,7 @@ class CallsInFlight {
   }
 
  private:
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   int64_t count_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

@@ -25,6 +25,7 @@
 namespace rope::testing {
 
 inline constexpr server::Batcher::Options kHeldOptions = {.direct_bytes_max = 100,
+                                                          .direct_alone_bytes_max = 200,
                                                           .bytes_max = 1000,
                                                           .tokens_max = 1000,
                                                           .requests_max = 10,
@@ -82,6 +83,13 @@ class HeldBatcher : public ::testing::Test {
   }
   void Enqueue(const std::string& id, int64_t tokens, uint64_t session = 1) {
     Enqueue(MakeRequest(id, tokens, session));
+  }
+
+  // The same for the only call there is.
+  void EnqueueAlone(const std::string& id, int64_t tokens, uint64_t session) {
+    auto request = MakeRequest(id, tokens, session);
+    request->alone = true;
+    Enqueue(std::move(request));
   }
 
   // Occupies the device with a request "blocker" until the next Allow.

@@ -42,6 +42,32 @@ TEST_F(BatcherTest, LargeRequestDoesNot) {
   EXPECT_NE(AnswerOf("large").thread, std::this_thread::get_id());
 }
 
+TEST_F(BatcherTest, LargerRequestOfAClientThatIsAloneRunsOnItsCallersThread) {
+  Start();
+  Allow(2);
+  Enqueue("first", 1, /*session=*/7);
+  EnqueueAlone("same connection", 200, 7);
+  EXPECT_EQ(AnswerOf("same connection").thread, std::this_thread::get_id());
+}
+
+TEST_F(BatcherTest, LargerRequestQueuesWhereAnotherConnectionSentTheLastOne) {
+  Start();
+  Allow(2);
+  Enqueue("first", 1, /*session=*/7);
+  EnqueueAlone("another connection", 200, 8);
+  AwaitAnswers(2);
+  EXPECT_NE(AnswerOf("another connection").thread, std::this_thread::get_id());
+}
+
+TEST_F(BatcherTest, LargerRequestQueuesPastTheLimitOfClientsThatAreAlone) {
+  Start();
+  Allow(2);
+  Enqueue("first", 1, /*session=*/7);
+  EnqueueAlone("large", 201, 7);
+  AwaitAnswers(2);
+  EXPECT_NE(AnswerOf("large").thread, std::this_thread::get_id());
+}
+
 TEST_F(BatcherTest, SmallRequestQueuesWhereNoCallerMayRunItsOwn) {
   Batcher::Options options = kHeldOptions;
   options.direct_slots = 0;
