@@ -80,7 +80,6 @@ class UnaryCall {
     method.request(&armed.context_, &armed.request_, &armed.writer_, &queue, &armed.received_);
   }
 
-  const grpc::ServerContext& context() const { return context_; }
   uint64_t session() const { return SessionOfPeer(context_.peer()); }
   absl::Time deadline() const { return absl::FromChrono(context_.deadline()); }
   grpc::ByteBuffer& request() { return request_; }
