@@ -28,59 +28,55 @@ size_t LengthHeaderBytes(int number, size_t length) {
 
 // Everything of a tensor up to its payload, the tensor's own header included. Payload fields come
 // last in their messages, so what stands before them is a prefix.
-void AppendTensorHeader(int field_number, const TensorPart& part, std::string& out) {
-  const size_t tensor_bytes = part.tensor->ByteSizeLong();
-  if (!part.tensor->has_array()) {
+void AppendTensorHeader(int field_number, const v1::Tensor& tensor, size_t payload_bytes,
+                        std::string& out) {
+  const size_t tensor_bytes = tensor.ByteSizeLong();
+  if (!tensor.has_array()) {
     AppendLengthHeader(field_number, tensor_bytes, out);
-    part.tensor->AppendToString(&out);
+    tensor.AppendToString(&out);
     return;
   }
   // The array is the tensor's last field: its end stays, its length grows by the payload.
   constexpr int kArray = v1::Tensor::kArrayFieldNumber;
   constexpr int kRaw = v1::Array::kRawFieldNumber;
   const size_t raw_bytes =
-      part.raw.empty() ? 0 : LengthHeaderBytes(kRaw, part.raw.size()) + part.raw.size();
-  const auto old_bytes = static_cast<size_t>(part.tensor->array().GetCachedSize());
+      payload_bytes == 0 ? 0 : LengthHeaderBytes(kRaw, payload_bytes) + payload_bytes;
+  const auto old_bytes = static_cast<size_t>(tensor.array().GetCachedSize());
   const size_t new_bytes = old_bytes + raw_bytes;
   const size_t old_header_bytes = LengthHeaderBytes(kArray, old_bytes);
   const size_t rest_bytes = tensor_bytes - old_bytes - old_header_bytes;
   AppendLengthHeader(field_number, rest_bytes + LengthHeaderBytes(kArray, new_bytes) + new_bytes,
                      out);
   const size_t array_begin = out.size() + rest_bytes;
-  part.tensor->AppendToString(&out);
+  tensor.AppendToString(&out);
   std::string new_header;
   AppendLengthHeader(kArray, new_bytes, new_header);
   out.replace(array_begin, old_header_bytes, new_header);
-  if (!part.raw.empty()) AppendLengthHeader(kRaw, part.raw.size(), out);
+  if (payload_bytes > 0) AppendLengthHeader(kRaw, payload_bytes, out);
 }
 
-template <typename Message>
-std::vector<MessagePart> JoinMessage(const Message& head, absl::Span<const TensorPart> tensors) {
+}  // namespace
+
+std::vector<MessagePart> Join(const v1::RotateRequest& head, absl::Span<const TensorPart> tensors) {
   constexpr size_t kTensorHeaderBytes = 64;  // about
   std::vector<MessagePart> parts;
   parts.reserve(tensors.size() + 1);
   std::string header;
   header.reserve(head.ByteSizeLong() + kTensorHeaderBytes);
   head.AppendToString(&header);
-  for (const TensorPart& tensor : tensors) {
-    AppendTensorHeader(Message::kTensorsFieldNumber, tensor, header);
-    if (tensor.raw.empty()) continue;
-    parts.push_back({std::move(header), tensor.raw});
+  for (const TensorPart& part : tensors) {
+    AppendTensorHeader(v1::RotateRequest::kTensorsFieldNumber, *part.tensor, part.raw.size(),
+                       header);
+    if (part.raw.empty()) continue;
+    parts.push_back({std::move(header), part.raw});
     header.clear();
   }
   if (!header.empty()) parts.push_back({std::move(header), {}});
   return parts;
 }
 
-}  // namespace
-
-std::vector<MessagePart> Join(const v1::RotateRequest& head, absl::Span<const TensorPart> tensors) {
-  return JoinMessage(head, tensors);
-}
-
-std::vector<MessagePart> Join(const v1::RotateResponse& head,
-                              absl::Span<const TensorPart> tensors) {
-  return JoinMessage(head, tensors);
+void AppendTensor(const v1::Tensor& tensor, size_t raw_bytes, std::string& response) {
+  AppendTensorHeader(v1::RotateResponse::kTensorsFieldNumber, tensor, raw_bytes, response);
 }
 
 }  // namespace rope::proto

@@ -30,7 +30,10 @@ struct MessagePart {
 
 // `head` is the message without tensors.
 std::vector<MessagePart> Join(const v1::RotateRequest& head, absl::Span<const TensorPart> tensors);
-std::vector<MessagePart> Join(const v1::RotateResponse& head, absl::Span<const TensorPart> tensors);
+
+// Appends everything of one of a response's tensors that stands before its payload. `raw_bytes`: of
+// the payload, which follows; 0: the array has no raw field.
+void AppendTensor(const v1::Tensor& tensor, size_t raw_bytes, std::string& response);
 
 }  // namespace rope::proto
 

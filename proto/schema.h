@@ -11,10 +11,9 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "proto/wire_cursor.h"
 
 namespace rope::proto {
-
-enum class WireType : uint32_t { kVarint = 0, kFixed64 = 1, kLength = 2, kFixed32 = 5 };
 
 class Schema;
 

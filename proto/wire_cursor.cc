@@ -80,6 +80,29 @@ std::string_view WireCursor::Take(int64_t count) {
   return part;
 }
 
+absl::Status WireCursor::SkipScalar(WireType type) {
+  switch (type) {
+    case WireType::kVarint:
+      return ReadVarint().status();
+    case WireType::kFixed64:
+      return ReadView(8).status();
+    case WireType::kFixed32:
+      return ReadView(4).status();
+    default:
+      return absl::InvalidArgumentError("message: got a group, want none");
+  }
+}
+
+bool WireCursor::Consume(std::string_view bytes) {
+  if (!Need(static_cast<int64_t>(bytes.size())).ok()) return false;
+  while (!bytes.empty()) {
+    const std::string_view part = Take(static_cast<int64_t>(bytes.size()));
+    if (part != bytes.substr(0, part.size())) return false;
+    bytes.remove_prefix(part.size());
+  }
+  return true;
+}
+
 absl::Status WireCursor::ReadBytes(int64_t count, std::string& out) {
   if (absl::Status status = Need(count); !status.ok()) return status;
   for (const int64_t end = position_ + count; position_ < end;) out.append(Take(end - position_));

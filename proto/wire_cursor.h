@@ -20,6 +20,8 @@
 
 namespace rope::proto {
 
+enum class WireType : uint32_t { kVarint = 0, kFixed64 = 1, kLength = 2, kFixed32 = 5 };
+
 // Bytes that lie in one or more buffers, in order. Borrowed.
 struct FragmentedBytes {
   absl::InlinedVector<std::string_view, 2> fragments;
@@ -42,6 +44,10 @@ class WireCursor {
   absl::StatusOr<uint32_t> ReadTag();
   // Bytes that the value which follows takes; they may end past the message.
   absl::StatusOr<int64_t> ReadLength();
+  // Moves past the value of a field of a type other than kLength. INVALID_ARGUMENT: a group, too.
+  absl::Status SkipScalar(WireType type);
+  // Moves past the next bytes if they are `bytes`; else they may be read in part.
+  bool Consume(std::string_view bytes);
   // Appends the next `count` bytes to `out`.
   absl::Status ReadBytes(int64_t count, std::string& out);
   // Views of the next `count` bytes, without a copy.

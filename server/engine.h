@@ -15,6 +15,7 @@
 #include "server/batcher.h"
 #include "server/clock.h"
 #include "server/model_registry.h"
+#include "server/prepared_requests.h"
 #include "server/region_io.h"
 #include "server/request.h"
 
@@ -23,9 +24,10 @@ namespace rope::server {
 class Engine {
  public:
   // All must outlive the engine.
-  Engine(ModelRegistry& registry, Admission& admission, Batcher& batcher, const RegionIo& regions,
-         const Clock& clock)
+  Engine(ModelRegistry& registry, PreparedRequests& prepared, Admission& admission,
+         Batcher& batcher, const RegionIo& regions, const Clock& clock)
       : registry_(registry),
+        prepared_(prepared),
         admission_(admission),
         batcher_(batcher),
         regions_(regions),
@@ -34,7 +36,11 @@ class Engine {
   absl::Status Submit(std::unique_ptr<Request>& request);
 
  private:
+  // Fills the request's plan.
+  absl::Status MakePlan(Request& request);
+
   ModelRegistry& registry_;
+  PreparedRequests& prepared_;
   Admission& admission_;
   Batcher& batcher_;
   const RegionIo& regions_;

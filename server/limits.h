@@ -61,6 +61,9 @@ inline constexpr int64_t kRetryDelayMs = 20;
 // --- state --- Specs whose resolution is kept, and as many config_ids.
 inline constexpr int64_t kSpecsMax = 4096;
 inline constexpr int64_t kSpecBytesMax = 64 * kMiB;
+// Requests that are recognised by their bytes: the shapes that a few pipelines send in turns. Each
+// is compared with what comes until one fits.
+inline constexpr int64_t kPreparedMax = 16;
 inline constexpr int64_t kTableCacheBytes = 256 * kMiB;
 // Models that callers may register, and bytes of the configs that they come with.
 inline constexpr int64_t kRegisteredModelsMax = 1024;

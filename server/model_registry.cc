@@ -352,6 +352,7 @@ absl::Status ModelRegistry::Unregister(const std::string& name) {
   --registered_;
   registered_bytes_ -= model.bytes;
   models_.erase(found);
+  version_.fetch_add(1, std::memory_order_release);
   return absl::OkStatus();
 }
 
@@ -364,11 +365,6 @@ std::vector<v1::Model> ModelRegistry::List() const {
   std::vector<v1::Model> list;
   for (const auto& [name, model] : models) list.push_back(Write(name, *model));
   return list;
-}
-
-int64_t ModelRegistry::model_count() const {
-  absl::ReaderMutexLock lock(&mutex_);
-  return static_cast<int64_t>(models_.size());
 }
 
 v1::Model ModelRegistry::Write(const std::string& name, const Model& model) {

@@ -12,6 +12,7 @@
 #ifndef ROPE_SERVER_MODEL_REGISTRY_H_
 #define ROPE_SERVER_MODEL_REGISTRY_H_
 
+#include <atomic>
 #include <deque>
 #include <map>
 #include <memory>
@@ -95,7 +96,13 @@ class ModelRegistry {
 
   // All models, by name.
   std::vector<v1::Model> List() const;
-  int64_t model_count() const;
+  int64_t model_count() const {
+    absl::ReaderMutexLock lock(&mutex_);
+    return static_cast<int64_t>(models_.size());
+  }
+
+  // Grows whenever a model is unregistered: what was found before may not be found any more.
+  int64_t version() const { return version_.load(std::memory_order_acquire); }
 
  private:
   struct Model {
@@ -131,6 +138,7 @@ class ModelRegistry {
   static v1::Model Write(const std::string& name, const Model& model);
 
   const std::string instance_id_;
+  std::atomic<int64_t> version_ = 0;
 
   mutable absl::Mutex mutex_;
   std::map<std::string, ModelPtr> models_ ABSL_GUARDED_BY(mutex_);

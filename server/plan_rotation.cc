@@ -111,15 +111,9 @@ class ByLength {
 };
 
 void WarnPastLength(const kernels::RopeConfig& config, const TokenPositions& positions,
-                    std::vector<std::string>& warnings) {
-  if (!config.max_position_embeddings.has_value()) return;
-  int64_t largest = -1;
-  for (const std::vector<int64_t>& values : positions.values) {
-    for (const int64_t position : values) largest = std::max(largest, position);
-  }
-  if (largest < *config.max_position_embeddings) return;
-  warnings.push_back(absl::StrCat("positions: up to ", largest, ", past the model's ",
-                                  *config.max_position_embeddings));
+                    Plan& plan) {
+  auto warning = WarningPastLength(config.max_position_embeddings, positions.values);
+  if (warning.has_value()) plan.warnings.push_back(*std::move(warning));
 }
 
 kernels::Multiplier MultiplierOf(v1::Operation operation, bool applied) {
@@ -340,9 +334,10 @@ absl::Status PlanRotation(v1::Operation operation, RopeAt rope, Plan& plan) {
         rope.positions.sequence, nullptr, plan);
   };
   MakeRowSets(*resolved, operation, runs_of, plan);
-  WarnPastLength(resolved->config(), rope.positions, plan.warnings);
+  WarnPastLength(resolved->config(), rope.positions, plan);
   plan.mrope = MropeOf(*resolved, rope.positions.axes);
   plan.positions = std::move(rope.positions.values);
+  plan.resolved = resolved;
   return absl::OkStatus();
 }
 
@@ -365,7 +360,7 @@ absl::Status PlanReposition(RopeAt from, RopeAt to, Plan& plan) {
   ROPE_RETURN_IF_ERROR(CheckSameGeometry(from.entry, *resolved_from, to.entry, *resolved_to));
   ApplyPolicy(*resolved_to, to.positions);
   ApplyPolicy(*resolved_from, from.positions);
-  WarnPastLength(resolved_to->config(), to.positions, plan.warnings);
+  WarnPastLength(resolved_to->config(), to.positions, plan);
   if (SameFrequencies(*resolved_to, to.positions, *resolved_from, from.positions, plan.tokens)) {
     return PlanDifference(*resolved_to, from.positions, to.positions, plan);
   }

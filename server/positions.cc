@@ -269,6 +269,18 @@ absl::Status CheckPosition(int64_t position, absl::string_view field) {
   return absl::OkStatus();
 }
 
+std::optional<std::string> WarningPastLength(std::optional<int64_t> max_position_embeddings,
+                                             const std::array<std::vector<int64_t>, 3>& positions) {
+  if (!max_position_embeddings.has_value()) return std::nullopt;
+  int64_t largest = -1;
+  for (const std::vector<int64_t>& values : positions) {
+    for (const int64_t position : values) largest = std::max(largest, position);
+  }
+  if (largest < *max_position_embeddings) return std::nullopt;
+  return absl::StrCat("positions: up to ", largest, ", past the model's ",
+                      *max_position_embeddings);
+}
+
 absl::StatusOr<TokenPositions> ReadPositions(const v1::Positions& message,
                                              const proto::SplitMessage& split, const Layout& layout,
                                              bool multimodal, absl::string_view path) {

@@ -7,6 +7,8 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -33,6 +35,10 @@ struct TokenPositions {
 absl::StatusOr<TokenPositions> ReadPositions(const v1::Positions& message,
                                              const proto::SplitMessage& split, const Layout& layout,
                                              bool multimodal, absl::string_view path);
+
+// What to tell the caller where a position, by axis and token, is past the model's own length.
+std::optional<std::string> WarningPastLength(std::optional<int64_t> max_position_embeddings,
+                                             const std::array<std::vector<int64_t>, 3>& positions);
 
 }  // namespace rope::server
 

@@ -7,12 +7,11 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
 #include "proto/error_details.h"
-#include "proto/message_join.h"
 #include "proto/schema.h"
 #include "proto/wire_cursor.h"
-#include "server/array_reader.h"
 #include "server/error.h"
 #include "server/limits.h"
+#include "server/reply.h"
 
 namespace rope::server {
 namespace {
@@ -53,23 +52,9 @@ grpc::Slice SliceOf(const std::string& bytes) {
 }
 
 // Takes over the client's id; a longer one is refused later, under the server's own.
-void TakeId(const std::string& id, Request& request) {
+void TakeId(std::string id, Request& request) {
   if (id.empty() || static_cast<int64_t>(id.size()) > limits::kRequestIdBytesMax) return;
-  request.id = id;
-}
-
-// Skips the value of a field of wire type `type` that is not length-delimited.
-absl::Status SkipScalar(proto::WireType type, proto::WireCursor& cursor) {
-  switch (type) {
-    case proto::WireType::kVarint:
-      return cursor.ReadVarint().status();
-    case proto::WireType::kFixed64:
-      return cursor.ReadView(8).status();
-    case proto::WireType::kFixed32:
-      return cursor.ReadView(4).status();
-    default:
-      return absl::InvalidArgumentError("request: got a group, want a message");
-  }
+  request.id = std::move(id);
 }
 
 // The request_id of a message that was refused, as far as it can be read; else empty.
@@ -79,7 +64,7 @@ absl::StatusOr<std::string> FindId(absl::Span<const std::string_view> fragments)
     ROPE_ASSIGN_OR_RETURN(const uint32_t tag, cursor.ReadTag());
     const auto type = static_cast<proto::WireType>(tag & 7);
     if (type != proto::WireType::kLength) {
-      ROPE_RETURN_IF_ERROR(SkipScalar(type, cursor));
+      ROPE_RETURN_IF_ERROR(cursor.SkipScalar(type));
       continue;
     }
     ROPE_ASSIGN_OR_RETURN(const int64_t length, cursor.ReadLength());
@@ -95,47 +80,17 @@ absl::StatusOr<std::string> FindId(absl::Span<const std::string_view> fragments)
   return std::string();
 }
 
-// On the request's arena, as all of the reply's messages.
-v1::RotateResponse& MakeHead(Request& request) {
-  auto& head = *google::protobuf::Arena::CreateMessage<v1::RotateResponse>(&request.arena);
-  head.set_request_id(request.id);
-  head.set_attention_factor(request.plan.attention_factor);
-  head.set_attention_factor_applied(request.plan.attention_factor_applied);
-  head.set_device(request.device);
-  *head.mutable_microseconds() = request.stages;
-  for (std::string& warning : request.plan.warnings) head.add_warnings(std::move(warning));
-  return head;
-}
-
-// The tensor as the reply shows it, without raw bytes: typed in, typed out.
-v1::Tensor& MakeTensor(const v1::Tensor& asked, const TensorPlan& plan, const char* output,
-                       google::protobuf::Arena& arena) {
-  auto& tensor = *google::protobuf::Arena::CreateMessage<v1::Tensor>(&arena);
-  tensor.set_role(asked.role());
-  tensor.set_layout(plan.output_letters);
-  *tensor.mutable_head_ranges() = asked.head_ranges();
-  if (kernels::IsFloat8(plan.output_dtype)) tensor.set_fp8_scale(plan.output_scale);
-  v1::Array& array = *tensor.mutable_array();
-  array.set_dtype(MessageDType(plan.output_dtype));
-  for (const int64_t length : ShapeInOrder(plan.output_letters, plan.layout)) {
-    array.add_shape(length);
+absl::Status ParseRequest(absl::Span<const std::string_view> fragments, Request& request) {
+  static const proto::Schema& schema = proto::Schema::Of(v1::RotateRequest::descriptor());
+  absl::StatusOr<proto::SplitMessage> split = proto::Split(schema, fragments, kSplitOptions);
+  if (!split.ok()) {
+    if (auto id = FindId(fragments); id.ok()) TakeId(*std::move(id), request);
+    return split.status();
   }
-  if (plan.place.region != nullptr) {
-    array.mutable_region()->set_region_id(plan.place.id);
-    array.mutable_region()->set_offset(plan.place.offset);
-  } else if (!proto::HasPayload(asked.array())) {
-    WriteNumbers(plan.output_dtype, output, plan.elements(), array);
-  }
-  return tensor;
-}
-
-// How far apart the elements of an output lie that is not packed, in the order of its axes.
-void WriteStrides(const v1::RotateRequest& asked, int tensor, v1::Array& array) {
-  if (asked.output().in_place()) {
-    *array.mutable_strides() = asked.tensors(tensor).array().strides();
-  } else if (tensor < asked.output().strides_size()) {
-    *array.mutable_strides() = asked.output().strides(tensor).values();
-  }
+  request.split = *std::move(split);
+  ROPE_RETURN_IF_ERROR(ParseSkeleton(request.split.skeleton, request.message));
+  TakeId(request.message.request_id(), request);
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -150,7 +105,8 @@ grpc::Slice SliceOf(PooledBuffer buffer) {
       owner.release());
 }
 
-absl::Status DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max, Request& request) {
+absl::Status DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max,
+                           PreparedRequests& prepared, Request& request) {
   const auto length = static_cast<int64_t>(bytes.Valid() ? bytes.Length() : 0);
   if (length > message_bytes_max) {
     return absl::ResourceExhaustedError(absl::StrCat("request: got ", length,
@@ -160,17 +116,18 @@ absl::Status DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max, R
   ROPE_ASSIGN_OR_RETURN(std::vector<grpc::Slice> dumped, Dump(bytes));
   bytes.Clear();
   auto slices = std::make_shared<const std::vector<grpc::Slice>>(std::move(dumped));
-  static const proto::Schema& schema = proto::Schema::Of(v1::RotateRequest::descriptor());
   const Views views = ViewsOf(*slices);
-  absl::StatusOr<proto::SplitMessage> split = proto::Split(schema, views, kSplitOptions);
-  if (!split.ok()) {
-    if (const auto id = FindId(views); id.ok()) TakeId(*id, request);
-    return split.status();
-  }
-  request.split = *std::move(split);
-  ROPE_RETURN_IF_ERROR(ParseSkeleton(request.split.skeleton, request.message));
   request.received_bytes = std::move(slices);
-  TakeId(request.message.request_id(), request);
+  proto::RequestOutline::Values values;
+  request.prepared = prepared.Find(views, values);
+  if (request.prepared != nullptr) {
+    request.start = values.start;
+    request.split.payloads = std::move(values.payloads);
+    TakeId(std::move(values.request_id), request);
+    return absl::OkStatus();
+  }
+  ROPE_RETURN_IF_ERROR(ParseRequest(views, request));
+  if (prepared.Wants(length)) request.outline = proto::RequestOutline::Of(views);
   return absl::OkStatus();
 }
 
@@ -188,28 +145,16 @@ grpc::ByteBuffer EncodeMessage(const google::protobuf::Message& message) {
 }
 
 grpc::ByteBuffer EncodeReply(Request& request) {
-  absl::InlinedVector<proto::TensorPart, kSmallTensors> parts;
-  const Plan& plan = request.plan;
-  for (size_t i = 0; i < plan.tensors.size(); ++i) {
-    const v1::Tensor& asked = request.message.tensors(static_cast<int>(i));
-    v1::Tensor& tensor =
-        MakeTensor(asked, plan.tensors[i], request.outputs[i].data(), request.arena);
-    WriteStrides(request.message, static_cast<int>(i), *tensor.mutable_array());
-    proto::TensorPart& part = parts.emplace_back();
-    part.tensor = &tensor;
-    const int64_t bytes = plan.tensors[i].output_bytes();
-    if (plan.tensors[i].place.region == nullptr && proto::HasPayload(asked.array()) && bytes > 0) {
-      part.raw = {request.outputs[i].data(), static_cast<size_t>(bytes)};
-    }
-  }
   absl::InlinedVector<grpc::Slice, 2 * kSmallTensors> slices;
-  size_t next_output = 0;
-  for (const proto::MessagePart& part : proto::Join(MakeHead(request), parts)) {
-    slices.push_back(SliceOf(part.header));
-    if (part.payload.empty()) continue;
-    while (request.outputs[next_output].data() != part.payload.data()) ++next_output;
-    slices.push_back(SliceOf(std::move(request.outputs[next_output])));
+  std::string text = ReplyHead(request);
+  for (size_t i = 0; i < request.plan.tensors.size(); ++i) {
+    AppendReplyTensor(request, i, text);
+    if (!HasReplyPayload(request, i)) continue;
+    slices.push_back(SliceOf(text));
+    slices.push_back(SliceOf(std::move(request.outputs[i])));
+    text.clear();
   }
+  if (!text.empty()) slices.push_back(SliceOf(text));
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 

@@ -16,13 +16,15 @@
 
 #include "absl/status/status.h"
 #include "google/protobuf/message.h"
+#include "server/prepared_requests.h"
 #include "server/request.h"
 
 namespace rope::server {
 
-// Fills message, split and received_bytes of `request` and clears `bytes`. The request's id is set
-// where it can be read at all, whatever else is wrong with the message.
-absl::Status DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max, Request& request);
+// Fills split, received_bytes and either message or prepared of `request`, and clears `bytes`. The
+// request's id is set where it can be read at all, whatever else is wrong with the message.
+absl::Status DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max,
+                           PreparedRequests& prepared, Request& request);
 
 // Any other request of the service, which has no payloads worth keeping apart: strict in the same
 // way.

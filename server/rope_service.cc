@@ -126,9 +126,8 @@ void RopeService::DrainStreams() {
 
 template <typename Call>
 std::unique_ptr<Request> RopeService::NewRequest(const Call& call) {
-  auto request = std::make_unique<Request>();
+  auto request = std::make_unique_for_overwrite<Request>();  // its arena's block stays as it is
   request->received = parts_.clock->Now();
-  request->id = MakeId();
   request->session = call.session();
   request->deadline = call.deadline();
   request->cancelled = call.cancelled();
@@ -137,7 +136,9 @@ std::unique_ptr<Request> RopeService::NewRequest(const Call& call) {
 
 void RopeService::Submit(grpc::ByteBuffer& message, std::unique_ptr<Request> request) {
   request->message_bytes = BytesOf(message);
-  absl::Status status = DecodeRequest(message, parts_.max_message_bytes, *request);
+  absl::Status status =
+      DecodeRequest(message, parts_.max_message_bytes, *parts_.prepared, *request);
+  if (request->id.empty()) request->id = MakeId();
   request->stages.set_decode(absl::ToDoubleMicroseconds(parts_.clock->Now() - request->received));
   if (status.ok()) status = parts_.engine->Submit(request);
   if (status.ok()) return;

@@ -30,6 +30,7 @@ class RopeService {
  public:
   struct Parts {
     Engine* engine = nullptr;
+    PreparedRequests* prepared = nullptr;
     ModelRegistry* registry = nullptr;
     RegionTable* regions = nullptr;
     kernels::TableCache* tables = nullptr;

@@ -90,10 +90,13 @@ absl::Status Server::Build(Batcher::Options batches) {
       [executor = executor_.get()](absl::Span<Slice> slices) { executor->Run(slices); },
       [metrics = metrics_.get()](const BatchReport& report) { metrics->CountBatch(report); });
   region_io_ = std::make_unique<RegionIo>(*regions_, *pool_, options_.max_message_bytes);
-  engine_ = std::make_unique<Engine>(*registry_, *admission_, *batcher_, *region_io_, clock_);
-  rope_service_ = std::make_unique<RopeService>(RopeService::Parts{
-      engine_.get(), registry_.get(), regions_.get(), tables_.get(), warm_up_.get(), metrics_.get(),
-      &clock_, &in_flight_, instance_id_, options_.max_message_bytes, [this] { return Info(); }});
+  prepared_ = std::make_unique<PreparedRequests>(*registry_);
+  engine_ =
+      std::make_unique<Engine>(*registry_, *prepared_, *admission_, *batcher_, *region_io_, clock_);
+  rope_service_ = std::make_unique<RopeService>(
+      RopeService::Parts{engine_.get(), prepared_.get(), registry_.get(), regions_.get(),
+                         tables_.get(), warm_up_.get(), metrics_.get(), &clock_, &in_flight_,
+                         instance_id_, options_.max_message_bytes, [this] { return Info(); }});
   health_ = std::make_unique<Health>(HealthNames(*devices_), in_flight_);
   ROPE_RETURN_IF_ERROR(BuildGrpcServer(threads));
   ROPE_RETURN_IF_ERROR(Listen());

@@ -90,6 +90,7 @@ class Server {
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Batcher> batcher_;
   std::unique_ptr<RegionIo> region_io_;
+  std::unique_ptr<PreparedRequests> prepared_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<RopeService> rope_service_;
   std::unique_ptr<Health> health_;

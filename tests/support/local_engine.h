@@ -101,7 +101,8 @@ class LocalEngine {
   server::Batcher batcher_;
   server::RegionTable regions_{{}};  // none
   server::RegionIo region_io_{regions_, state_->pool, server::limits::kMessageBytesMax};
-  server::Engine engine_{*state_->registry, admission_, batcher_, region_io_, clock_};
+  server::PreparedRequests prepared_{*state_->registry};
+  server::Engine engine_{*state_->registry, prepared_, admission_, batcher_, region_io_, clock_};
 };
 
 }  // namespace rope::testing

@@ -16,8 +16,7 @@ v1::Tensor MakeTensor(int64_t tokens) {
   return tensor;
 }
 
-template <typename Message>
-std::string Flatten(const Message& head, absl::Span<const TensorPart> tensors) {
+std::string Flatten(const v1::RotateRequest& head, absl::Span<const TensorPart> tensors) {
   std::string bytes;
   for (const MessagePart& part : Join(head, tensors)) {
     bytes += part.header;
@@ -48,13 +47,13 @@ TEST(MessageJoinTest, IsByteForByteWhatTheGeneratedSerializerWrites) {
 }
 
 TEST(MessageJoinTest, TensorsWithNumbersAndWithoutArraysKeepThem) {
-  v1::RotateResponse head;
-  head.set_device("cpu");
+  v1::RotateRequest head;
+  head.set_request_id("r1");
   v1::Tensor numbers = MakeTensor(1);
   numbers.mutable_array()->add_numbers(0.5);
   v1::Tensor bare;
   bare.set_role(v1::ROLE_K);
-  v1::RotateResponse expected = head;
+  v1::RotateRequest expected = head;
   *expected.add_tensors() = numbers;
   *expected.add_tensors() = bare;
   const TensorPart parts[] = {{&numbers, {}}, {&bare, {}}};
@@ -68,6 +67,21 @@ TEST(MessageJoinTest, PayloadIsReferredToNotCopied) {
   const auto joined = Join(v1::RotateRequest(), parts);
   ASSERT_EQ(joined.size(), 1u);
   EXPECT_EQ(joined[0].payload.data(), raw.data());
+}
+
+TEST(AppendTensorTest, ResponseIsByteForByteWhatTheGeneratedSerializerWrites) {
+  v1::RotateResponse expected;
+  expected.set_device("cpu");
+  std::string bytes = expected.SerializeAsString();
+  for (const size_t raw_bytes : {size_t{0}, size_t{1}, size_t{127}, size_t{70000}}) {
+    const v1::Tensor tensor = MakeTensor(static_cast<int64_t>(raw_bytes));
+    const std::string raw(raw_bytes, 'q');
+    AppendTensor(tensor, raw_bytes, bytes);
+    bytes += raw;
+    *expected.add_tensors() = tensor;
+    if (raw_bytes > 0) expected.mutable_tensors()->rbegin()->mutable_array()->set_raw(raw);
+  }
+  EXPECT_EQ(bytes, expected.SerializeAsString());
 }
 
 }  // namespace

@@ -56,7 +56,8 @@ class EngineTest : public ::testing::Test {
   RegionTable regions_{{.enabled = true}};
   BufferPool pool_{0};
   RegionIo region_io_{regions_, pool_, limits::kMessageBytesMax};
-  Engine engine_{*registry_, admission_, batcher_, region_io_, clock_};
+  PreparedRequests prepared_{*registry_};
+  Engine engine_{*registry_, prepared_, admission_, batcher_, region_io_, clock_};
   int answers_ = 0;
   int runs_ = 0;
   absl::Status status_ = absl::UnknownError("not answered");

@@ -48,9 +48,17 @@ v1::Tensor& AddTensor(v1::RotateRequest& request, int64_t elements) {
   return tensor;
 }
 
+// By a server that has no request to compare it with.
+absl::Status DecodeBuffer(grpc::ByteBuffer& buffer, int64_t message_bytes_max, Request& request) {
+  static const ModelRegistry& registry =
+      *ModelRegistry::Create("test", {}).value().release();  // owned by the process
+  PreparedRequests prepared(registry);
+  return DecodeRequest(buffer, message_bytes_max, prepared, request);
+}
+
 absl::Status Decode(const std::string& bytes, Request& request, size_t piece = 1000) {
   grpc::ByteBuffer buffer = BufferOf(bytes, piece);
-  return DecodeRequest(buffer, limits::kMiB, request);
+  return DecodeBuffer(buffer, limits::kMiB, request);
 }
 
 // A decoded request whose outputs hold `value` in every element, as if it had run.
@@ -95,7 +103,7 @@ TEST(DecodeRequestTest, BufferIsCleared) {
   grpc::ByteBuffer buffer = BufferOf(v1::RotateRequest().SerializeAsString() + "");
   Request request;
   request.id = "server's own";
-  EXPECT_THAT(DecodeRequest(buffer, 100, request), IsOk());
+  EXPECT_THAT(DecodeBuffer(buffer, 100, request), IsOk());
   EXPECT_FALSE(buffer.Valid());
   EXPECT_EQ(request.id, "server's own");
 }
@@ -103,7 +111,7 @@ TEST(DecodeRequestTest, BufferIsCleared) {
 TEST(DecodeRequestTest, TooLargeNamesTheFlag) {
   grpc::ByteBuffer buffer = BufferOf(std::string(101, 'x'));
   Request request;
-  EXPECT_THAT(DecodeRequest(buffer, 100, request),
+  EXPECT_THAT(DecodeBuffer(buffer, 100, request),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        AllOf(HasSubstr("got 101 bytes, want at most 100"),
                              HasSubstr("--max_message_bytes"))));

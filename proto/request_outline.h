@@ -1,0 +1,67 @@
+// RequestOutline: recognises a RotateRequest that differs from an earlier one in its request_id,
+// its positions.start and the bytes of its payloads alone. It compares bytes and reads no fields: a
+// decode step is the step before it with other numbers.
+//
+// Threading:  Immutable; any thread.
+// Ownership:  Copies the bytes that it compares with. Payloads are views into the fragments that
+//             were given.
+// Limits:     A message of more than kBytesMax bytes beside its payloads has no outline.
+#ifndef ROPE_PROTO_REQUEST_OUTLINE_H_
+#define ROPE_PROTO_REQUEST_OUTLINE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/types/span.h"
+#include "proto/wire_cursor.h"
+
+namespace rope::proto {
+
+class RequestOutline {
+ public:
+  static constexpr int64_t kBytesMax = 4096;
+
+  // Where messages of one outline differ.
+  struct Values {
+    std::string request_id;                 // ASCII; empty where the outlined message has none
+    std::optional<int64_t> start;           // of `positions`; unset where the outlined one has none
+    std::vector<FragmentedBytes> payloads;  // in their order on the wire, as in SplitMessage
+  };
+
+  // Of a message that Split takes. Payloads beside those of `tensors[].array` and of the arrays of
+  // `positions` are compared as the rest is. nullopt: too large.
+  static std::optional<RequestOutline> Of(absl::Span<const std::string_view> fragments);
+
+  int64_t message_bytes() const { return message_bytes_; }
+  int64_t payloads() const { return payloads_; }
+
+  // Whether a message is the outlined one with other values, each as long on the wire as there.
+  // `values` are unspecified where it is not.
+  bool Matches(absl::Span<const std::string_view> fragments, Values& values) const;
+
+ private:
+  enum class Kind { kRequestId, kStart, kPayload };
+  // Bytes that may differ.
+  struct Gap {
+    Kind kind = Kind::kPayload;
+    int64_t position = 0;  // in the message
+    int64_t bytes = 0;
+  };
+  class Finder;
+
+  RequestOutline() = default;
+  static bool ReadGap(const Gap& gap, WireCursor& cursor, Values& values);
+
+  int64_t message_bytes_ = 0;
+  int64_t payloads_ = 0;
+  std::string text_;  // everything but gaps
+  absl::InlinedVector<Gap, 4> gaps_;
+};
+
+}  // namespace rope::proto
+
+#endif  // ROPE_PROTO_REQUEST_OUTLINE_H_

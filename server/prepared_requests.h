@@ -1,0 +1,76 @@
+// PreparedRequests: what earlier requests turned out to be. One that differs from them in its id,
+// its positions and its elements alone is recognised by its bytes, and neither parsed nor validated
+// once more: a decode step is the step before it with other numbers.
+//
+//   1. Find, before a message is parsed: the prepared request whose outline it has.
+//   2. Without one it is parsed and validated. If a message of its size came before (Wants), what
+//      became of it is kept (Keep), unless its values decide more than positions and elements.
+//   3. PlanPrepared makes the plan of a request that was found: it reads and checks positions.
+//
+// Threading:  Thread-safe.
+// Ownership:  Prepared requests are immutable and shared; they outlive their replacement.
+// Limits:     limits::kPreparedMax; the oldest goes first. Those that were prepared before a model
+//             was unregistered are not found any more.
+#ifndef ROPE_SERVER_PREPARED_REQUESTS_H_
+#define ROPE_SERVER_PREPARED_REQUESTS_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "proto/request_outline.h"
+#include "rope/v1/rotate.pb.h"
+#include "server/model_registry.h"
+#include "server/plan.h"
+
+namespace rope::server {
+
+struct Request;
+
+struct Prepared {
+  explicit Prepared(proto::RequestOutline of) : outline(std::move(of)) {}
+
+  proto::RequestOutline outline;
+  v1::RotateRequest message;               // the skeleton that was parsed
+  Plan plan;                               // without inputs and positions
+  std::vector<std::string> reply_tensors;  // of each tensor: what AppendReplyTensor appends
+  int64_t registry_version = 0;
+};
+
+class PreparedRequests {
+ public:
+  // `registry` must outlive it.
+  explicit PreparedRequests(const ModelRegistry& registry) : registry_(registry) {}
+
+  // The prepared request that a message has the outline of, and the message's values; else null.
+  std::shared_ptr<const Prepared> Find(absl::Span<const std::string_view> fragments,
+                                       proto::RequestOutline::Values& values) const;
+
+  // Whether a message that was not found should be kept. Notes its size.
+  bool Wants(int64_t message_bytes);
+
+  // Keeps a request with its outline that was validated while the registry had `registry_version`.
+  // Leaves the outline of one that nothing can be prepared of.
+  void Keep(Request& request, int64_t registry_version);
+
+ private:
+  const ModelRegistry& registry_;
+  mutable absl::Mutex mutex_;
+  std::deque<std::shared_ptr<const Prepared>> all_ ABSL_GUARDED_BY(mutex_);  // newest first
+  std::deque<int64_t> sizes_ ABSL_GUARDED_BY(mutex_);  // of the last that were not found
+};
+
+// Fills the plan of a request that was found. INVALID_ARGUMENT, OUT_OF_RANGE: as ReadPositions.
+absl::Status PlanPrepared(Request& request);
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_PREPARED_REQUESTS_H_

@@ -1,0 +1,75 @@
+#include "server/reply.h"
+
+#include <utility>
+
+#include "kernels/dtype.h"
+#include "proto/message_join.h"
+#include "server/array_reader.h"
+
+namespace rope::server {
+namespace {
+
+// How far apart the elements of an output lie that is not packed, in the order of its axes.
+void WriteStrides(const v1::RotateRequest& asked, int tensor, v1::Array& array) {
+  if (asked.output().in_place()) {
+    *array.mutable_strides() = asked.tensors(tensor).array().strides();
+  } else if (tensor < asked.output().strides_size()) {
+    *array.mutable_strides() = asked.output().strides(tensor).values();
+  }
+}
+
+// The tensor without raw bytes. On the request's arena.
+v1::Tensor& MakeTensor(Request& request, size_t index) {
+  const v1::RotateRequest& asked = request.asked();
+  const v1::Tensor& asked_tensor = asked.tensors(static_cast<int>(index));
+  const TensorPlan& plan = request.plan.tensors[index];
+  auto& tensor = *google::protobuf::Arena::CreateMessage<v1::Tensor>(&request.arena);
+  tensor.set_role(asked_tensor.role());
+  tensor.set_layout(plan.output_letters);
+  *tensor.mutable_head_ranges() = asked_tensor.head_ranges();
+  if (kernels::IsFloat8(plan.output_dtype)) tensor.set_fp8_scale(plan.output_scale);
+  v1::Array& array = *tensor.mutable_array();
+  array.set_dtype(MessageDType(plan.output_dtype));
+  for (const int64_t length : ShapeInOrder(plan.output_letters, plan.layout)) {
+    array.add_shape(length);
+  }
+  if (plan.place.region != nullptr) {
+    array.mutable_region()->set_region_id(plan.place.id);
+    array.mutable_region()->set_offset(plan.place.offset);
+  } else if (!proto::HasPayload(asked_tensor.array())) {
+    WriteNumbers(plan.output_dtype, request.outputs[index].data(), plan.elements(), array);
+  }
+  WriteStrides(asked, static_cast<int>(index), array);
+  return tensor;
+}
+
+}  // namespace
+
+std::string ReplyHead(Request& request) {
+  auto& head = *google::protobuf::Arena::CreateMessage<v1::RotateResponse>(&request.arena);
+  head.set_request_id(request.id);
+  head.set_attention_factor(request.plan.attention_factor);
+  head.set_attention_factor_applied(request.plan.attention_factor_applied);
+  head.set_device(request.device);
+  *head.mutable_microseconds() = request.stages;
+  for (std::string& warning : request.plan.warnings) head.add_warnings(std::move(warning));
+  return head.SerializeAsString();
+}
+
+bool HasReplyPayload(const Request& request, size_t tensor) {
+  const TensorPlan& plan = request.plan.tensors[tensor];
+  return plan.place.region == nullptr && plan.output_bytes() > 0 &&
+         proto::HasPayload(request.asked().tensors(static_cast<int>(tensor)).array());
+}
+
+void AppendReplyTensor(Request& request, size_t tensor, std::string& text) {
+  if (request.prepared != nullptr) {
+    text += request.prepared->reply_tensors[tensor];
+    return;
+  }
+  const int64_t raw_bytes =
+      HasReplyPayload(request, tensor) ? request.plan.tensors[tensor].output_bytes() : 0;
+  proto::AppendTensor(MakeTensor(request, tensor), static_cast<size_t>(raw_bytes), text);
+}
+
+}  // namespace rope::server

@@ -1,0 +1,25 @@
+// Reply: the text of an answer, everything but the bytes of its tensors. Knows no gRPC.
+//
+// Threading:  Functions only.
+#ifndef ROPE_SERVER_REPLY_H_
+#define ROPE_SERVER_REPLY_H_
+
+#include <string>
+
+#include "server/request.h"
+
+namespace rope::server {
+
+// A RotateResponse without its tensors. Takes the plan's warnings.
+std::string ReplyHead(Request& request);
+
+// Whether the answer holds the tensor's bytes: they came as bytes, and there are any.
+bool HasReplyPayload(const Request& request, size_t tensor);
+
+// Appends a tensor of a request that has run, as far as its payload, if it has one. Typed in, typed
+// out: the elements of one that came as numbers are among it.
+void AppendReplyTensor(Request& request, size_t tensor, std::string& text);
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_REPLY_H_
