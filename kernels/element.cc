@@ -54,7 +54,7 @@ void WriteElement(double value, DType dtype, uint8_t* element) {
 }
 
 double RoundedTo(double value, DType dtype) {
-  uint8_t element[sizeof(float)];
+  uint8_t element[sizeof(float)] = {};
   WriteElement(value, dtype, element);
   return ReadElement(element, dtype);
 }

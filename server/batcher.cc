@@ -41,6 +41,7 @@ absl::Status Batcher::Enqueue(std::unique_ptr<Request>& request) {
       Queue& queue = queues_[request->session];
       if (queue.empty()) turn_.push_back(request->session);
       queue.push_back(std::move(request));
+      work_.Signal();
       return absl::OkStatus();
     }
   }
@@ -78,6 +79,7 @@ void Batcher::RunDirect(std::unique_ptr<Request> request) {
   // After the answer: nothing of the batcher is touched any more, so that it may be drained.
   absl::MutexLock lock(&mutex_);
   --direct_unfinished_;
+  if (draining_) work_.Signal();
 }
 
 void Batcher::BatchLoop() {
@@ -85,11 +87,10 @@ void Batcher::BatchLoop() {
     Batch batch;
     {
       absl::MutexLock lock(&mutex_);
-      auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return !queues_.empty() || (draining_ && direct_unfinished_ == 0);
-      };
-      mutex_.Await(absl::Condition(&has_work));
-      if (queues_.empty()) return;
+      while (queues_.empty()) {
+        if (draining_ && direct_unfinished_ == 0) return;
+        work_.Wait(&mutex_);
+      }
       batch = TakeBatch();
       batch_running_ = true;
     }
@@ -223,6 +224,7 @@ void Batcher::Drain() {
   {
     absl::MutexLock lock(&mutex_);
     draining_ = true;
+    work_.Signal();
   }
   if (thread_.joinable()) thread_.join();
 }

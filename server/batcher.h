@@ -35,6 +35,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
@@ -75,8 +76,9 @@ class Batcher {
 
  private:
   struct Batch {
-    std::vector<Slice> slices;
-    std::vector<std::unique_ptr<Request>> finishing;  // requests whose last slice is in `slices`
+    absl::InlinedVector<Slice, 1> slices;
+    absl::InlinedVector<std::unique_ptr<Request>, 1>
+        finishing;  // requests whose last slice is in `slices`
     std::vector<std::unique_ptr<Request>> expired;
     int64_t bytes = 0;
     int64_t tokens = 0;
@@ -107,6 +109,8 @@ class Batcher {
   const OnBatch on_batch_;  // may be empty
 
   absl::Mutex mutex_;
+  // Not a condition of the mutex, which every Unlock would evaluate while the thread waits.
+  absl::CondVar work_;                                        // for the batch thread
   std::map<uint64_t, Queue> queues_ ABSL_GUARDED_BY(mutex_);  // by session; none is empty
   std::deque<uint64_t> turn_ ABSL_GUARDED_BY(mutex_);         // sessions of queues_, next first
   uint64_t last_session_ ABSL_GUARDED_BY(mutex_) = 0;         // of the last request that came

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <list>
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "kernels/difference_rows.h"
 #include "kernels/status_macros.h"
 #include "server/job_cutter.h"
@@ -67,7 +67,7 @@ absl::Status AppendRows(const Plan& plan, size_t set, int64_t begin, int64_t end
     }
     return absl::OkStatus();
   }
-  const std::vector<TokenRun>& runs = plan.row_sets[set].runs;
+  const auto& runs = plan.row_sets[set].runs;
   auto run = std::upper_bound(runs.begin(), runs.end(), begin,
                               [](int64_t token, const TokenRun& r) { return token < r.end; });
   for (; begin < end; ++run) {
@@ -103,8 +103,8 @@ void StoreFinished(absl::Span<Slice> slices) {
 }  // namespace
 
 void Executor::Run(absl::Span<Slice> slices) {
-  std::vector<kernels::RotateJob> jobs;
-  std::list<kernels::TokenRows> rows;  // jobs point into them: never moves its elements
+  Jobs jobs;
+  absl::InlinedVector<kernels::TokenRows, 1> rows;  // jobs refer to what the vectors in it hold
   JobCutter cutter;
   for (Slice& slice : slices) {
     Request& request = *slice.request;

@@ -11,7 +11,7 @@ namespace {
 class JobWriter {
  public:
   JobWriter(const TensorPlan& tensor, char* output, const JobCutter::Shared& shared,
-            std::list<std::vector<kernels::RowRef>>& passing, std::vector<kernels::RotateJob>& jobs)
+            std::list<std::vector<kernels::RowRef>>& passing, Jobs& jobs)
       : tensor_(tensor),
         input_element_bytes_(kernels::ElementBytes(tensor.dtype)),
         output_element_bytes_(kernels::ElementBytes(tensor.output_dtype)),
@@ -114,7 +114,7 @@ class JobWriter {
   char* const output_;
   const JobCutter::Shared& shared_;
   absl::Span<const kernels::RowRef> passing_;
-  std::vector<kernels::RotateJob>& jobs_;
+  Jobs& jobs_;
 };
 
 // Cuts a packed tensor. Rows of D channels are numbered as they lie in memory.
@@ -222,7 +222,7 @@ class PackedCutter {
   const proto::FragmentedBytes& input_;
   JobWriter& writer_;
   std::list<std::string>& gathered_;
-  std::vector<int64_t> fragment_begin_;
+  absl::InlinedVector<int64_t, 2> fragment_begin_;
 };
 
 // Cuts a tensor with strides: one rectangle for each run of tokens along the last token axis.
@@ -290,8 +290,7 @@ kernels::RowRef PassingRow() {
   return {&page, 0};
 }
 
-void JobCutter::Cut(const TensorPlan& tensor, char* output, const Shared& shared,
-                    std::vector<kernels::RotateJob>& jobs) {
+void JobCutter::Cut(const TensorPlan& tensor, char* output, const Shared& shared, Jobs& jobs) {
   const int64_t end = shared.begin + static_cast<int64_t>(shared.rows[0].size());
   JobWriter writer(tensor, output, shared, passing_, jobs);
   if (!tensor.strides.has_value()) {

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
 #include "kernels/rotate_job.h"
 #include "server/request.h"
@@ -23,6 +24,9 @@ namespace rope::server {
 
 // A row of no columns: what passes through turns by nothing.
 kernels::RowRef PassingRow();
+
+// One or two of most requests: q and k.
+using Jobs = absl::InlinedVector<kernels::RotateJob, 2>;
 
 class JobCutter {
  public:
@@ -41,8 +45,7 @@ class JobCutter {
   // of the whole tensor's output: packed, in the order of its input unless there are
   // output_strides. Heads that pass through are jobs without pairs, so that what is done beside the
   // rotation reaches them too.
-  void Cut(const TensorPlan& tensor, char* output, const Shared& shared,
-           std::vector<kernels::RotateJob>& jobs);
+  void Cut(const TensorPlan& tensor, char* output, const Shared& shared, Jobs& jobs);
 
  private:
   // Neither ever moves its elements.

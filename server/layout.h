@@ -9,15 +9,19 @@
 #ifndef ROPE_SERVER_LAYOUT_H_
 #define ROPE_SERVER_LAYOUT_H_
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
 namespace rope::server {
+
+inline constexpr size_t kTokenAxesMax = 3;  // L, B and S
 
 struct TokenAxis {
   char letter = 0;  // one of B S T L
@@ -26,8 +30,8 @@ struct TokenAxis {
 };
 
 struct Layout {
-  std::string letters;                // as given
-  std::vector<TokenAxis> token_axes;  // outermost first
+  std::string letters;                                       // as given
+  absl::InlinedVector<TokenAxis, kTokenAxesMax> token_axes;  // outermost first
   int64_t pre = 1;
   int64_t heads = 1;
   int64_t post = 1;
@@ -86,7 +90,7 @@ struct TokenIndex {
 template <typename Visit>
 void ForEachToken(const Layout& layout, const Visit& visit) {
   const size_t axes = layout.token_axes.size();
-  std::vector<int64_t> counter(axes, 0);
+  std::array<int64_t, kTokenAxesMax> counter = {};
   const int64_t tokens = layout.tokens();
   for (int64_t token = 0; token < tokens; ++token) {
     TokenIndex index;

@@ -50,7 +50,7 @@ struct TensorPlan {
   kernels::DType output_dtype = kernels::DType::kFloat32;  // any of them, fp8 too
   Layout layout;
   std::optional<LayoutStrides> strides;         // of the input, where it is not packed
-  std::vector<HeadSpan> heads;                  // cover [0, layout.heads) in order
+  absl::InlinedVector<HeadSpan, 1> heads;       // cover [0, layout.heads) in order
   std::string output_letters;                   // the axes of the packed output
   std::optional<LayoutStrides> output_strides;  // set: they are not in the order of `layout`
   std::optional<float> norm_eps;                // set: each head is normalised first
@@ -85,7 +85,7 @@ struct TokenRun {
 // difference, else all.
 struct RowSet {
   kernels::RowUse use;
-  std::vector<TokenRun> runs;  // cover [0, tokens) in order
+  absl::InlinedVector<TokenRun, 1> runs;  // cover [0, tokens) in order
 };
 inline constexpr size_t kRowSetsMax = 3;  // dtypes; sides are two, and xPos has no precision hf
 

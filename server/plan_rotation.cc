@@ -65,10 +65,10 @@ struct RunFrequencies {
 // Cuts the tokens into runs that `frequencies_of(token)` gives the same pointers, which do not
 // change within a sequence. `from` may be null. Tokens without bytes need no frequencies.
 template <typename FrequenciesOf>
-std::vector<TokenRun> MakeRuns(const FrequenciesOf& frequencies_of,
-                               const std::vector<int64_t>& sequence,
-                               const std::vector<int64_t>* from_sequence, Plan& plan) {
-  std::vector<TokenRun> runs;
+absl::InlinedVector<TokenRun, 1> MakeRuns(const FrequenciesOf& frequencies_of,
+                                          const std::vector<int64_t>& sequence,
+                                          const std::vector<int64_t>* from_sequence, Plan& plan) {
+  absl::InlinedVector<TokenRun, 1> runs;
   if (plan.bytes() == 0) return runs;
   const auto continues = [](const std::vector<int64_t>& values, size_t token) {
     return values[token] == values[token - 1];
@@ -372,7 +372,7 @@ absl::Status PlanReposition(RopeAt from, RopeAt to, Plan& plan) {
   plan.attention_factor = resolved_to->attention_factor() / resolved_from->attention_factor();
   ByLength all_to([&](int64_t length) { return resolved_to->ForDifferences(length); });
   ByLength all_from([&](int64_t length) { return resolved_from->ForDifferences(length); });
-  std::vector<TokenRun> runs = MakeRuns(
+  auto runs = MakeRuns(
       [&](int64_t token) {
         return RunFrequencies{all_to.At(LengthOf(*resolved_to, to.positions, token)),
                               all_from.At(LengthOf(*resolved_from, from.positions, token))};

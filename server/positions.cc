@@ -12,8 +12,16 @@
 namespace rope::server {
 namespace {
 
-absl::Status CheckAll(absl::Span<const int64_t> positions, absl::string_view field) {
-  for (const int64_t position : positions) ROPE_RETURN_IF_ERROR(CheckPosition(position, field));
+bool IsLegal(int64_t position) {
+  return position >= 0 && position <= limits::kPositionMax;
+}
+
+// `path` and `field` together name the positions.
+absl::Status CheckAll(absl::Span<const int64_t> positions, absl::string_view path,
+                      absl::string_view field) {
+  for (const int64_t position : positions) {
+    if (!IsLegal(position)) return CheckPosition(position, absl::StrCat(path, field));
+  }
   return absl::OkStatus();
 }
 
@@ -74,13 +82,12 @@ struct Sequences {
   int64_t count() const { return static_cast<int64_t>(length.size()); }
 };
 
-// Offsets of the packed sequences of a T axis, the total at the end.
+// Offsets of the packed sequences of a T axis, the total at the end. REQUIRES: there is one.
 absl::StatusOr<std::vector<int64_t>> ReadCuSeqlens(const v1::Positions& message,
                                                    const proto::SplitMessage& split,
                                                    const Layout& layout, absl::string_view path) {
   if (!message.has_cu_seqlens()) return std::vector<int64_t>{0, layout.Length('T')};
   const std::string field = absl::StrCat(path, ".cu_seqlens");
-  if (!layout.Has('T')) return InvalidField(field, "it without a T axis", "it unset");
   ROPE_ASSIGN_OR_RETURN(const IntegerArray array, ReadIntegers(message.cu_seqlens(), split, field));
   const std::vector<int64_t>& offsets = array.values;
   if (array.shape.size() != 1 || offsets.size() < 2) {
@@ -99,13 +106,16 @@ absl::StatusOr<std::vector<int64_t>> ReadCuSeqlens(const v1::Positions& message,
 absl::StatusOr<Sequences> ReadSequences(const v1::Positions& message,
                                         const proto::SplitMessage& split, const Layout& layout,
                                         absl::string_view path) {
-  ROPE_ASSIGN_OR_RETURN(const std::vector<int64_t> offsets,
-                        ReadCuSeqlens(message, split, layout, path));
   Sequences sequences;
   if (!layout.Has('T')) {
+    if (message.has_cu_seqlens()) {
+      return InvalidField(absl::StrCat(path, ".cu_seqlens"), "it without a T axis", "it unset");
+    }
     sequences.length.assign(static_cast<size_t>(layout.Length('B')), layout.Length('S'));
     return sequences;
   }
+  ROPE_ASSIGN_OR_RETURN(const std::vector<int64_t> offsets,
+                        ReadCuSeqlens(message, split, layout, path));
   for (size_t i = 0; i + 1 < offsets.size(); ++i) {
     sequences.length.push_back(offsets[i + 1] - offsets[i]);
     for (int64_t t = offsets[i]; t < offsets[i + 1]; ++t) {
@@ -133,7 +143,8 @@ absl::StatusOr<std::vector<int64_t>> ReadStarts(const v1::Positions& message,
                                                 const proto::SplitMessage& split, int64_t sequences,
                                                 absl::string_view path) {
   if (message.has_start()) {
-    ROPE_RETURN_IF_ERROR(CheckPosition(message.start(), absl::StrCat(path, ".start")));
+    const int64_t start = message.start();
+    ROPE_RETURN_IF_ERROR(CheckAll({&start, 1}, path, ".start"));
     return std::vector<int64_t>(static_cast<size_t>(sequences), message.start());
   }
   const std::string field = absl::StrCat(path, ".starts");
@@ -142,7 +153,7 @@ absl::StatusOr<std::vector<int64_t>> ReadStarts(const v1::Positions& message,
     return InvalidField(field + ".shape", Brackets(array.shape),
                         absl::StrCat("[", sequences, "], one start for each sequence"));
   }
-  ROPE_RETURN_IF_ERROR(CheckAll(array.values, field));
+  ROPE_RETURN_IF_ERROR(CheckAll(array.values, path, ".starts"));
   return array.values;
 }
 
@@ -166,7 +177,7 @@ absl::Status FillFromStarts(const v1::Positions& message, const proto::SplitMess
   for (size_t i = 0; parallel.size > 1 && i < starts.size(); ++i) {
     result.seq_len.push_back(std::max<int64_t>(1, starts[i] + sequences.length[i] * parallel.size));
   }
-  return CheckAll(result.values[0], absl::StrCat(path, message.has_start() ? ".start" : ".starts"));
+  return CheckAll(result.values[0], path, message.has_start() ? ".start" : ".starts");
 }
 
 // How position_ids lie: [S], [B, S] or [T], behind an optional axis of 3.
@@ -210,7 +221,7 @@ absl::Status FillFromIds(const v1::Positions& message, const proto::SplitMessage
   ROPE_ASSIGN_OR_RETURN(const IntegerArray array,
                         ReadIntegers(message.position_ids(), split, field));
   ROPE_ASSIGN_OR_RETURN(const IdShape shape, MatchIdShape(array.shape, layout, multimodal, field));
-  ROPE_RETURN_IF_ERROR(CheckAll(array.values, field));
+  ROPE_RETURN_IF_ERROR(CheckAll(array.values, path, ".position_ids"));
   result.axes = shape.axes;
   const int64_t s_length = layout.Length('S');
   const int64_t per_axis = static_cast<int64_t>(array.values.size()) / shape.axes;

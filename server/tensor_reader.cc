@@ -28,16 +28,16 @@ std::string SpanText(const v1::HeadRange& range) {
 }
 
 // Heads that rotate and heads that do not, all of them and in order.
-absl::StatusOr<std::vector<HeadSpan>> ReadHeads(const v1::Tensor& tensor, int64_t heads,
-                                                const std::string& path) {
+absl::StatusOr<absl::InlinedVector<HeadSpan, 1>> ReadHeads(const v1::Tensor& tensor, int64_t heads,
+                                                           const std::string& path) {
   if (tensor.head_ranges_size() == 0) {
     ROPE_RETURN_IF_ERROR(CheckRole(tensor.role(), path));
-    return std::vector<HeadSpan>{{0, heads, true, tensor.role() == v1::ROLE_K}};
+    return absl::InlinedVector<HeadSpan, 1>{{0, heads, true, tensor.role() == v1::ROLE_K}};
   }
   if (tensor.role() != v1::ROLE_UNSPECIFIED) {
     return InvalidField(path + ".role", "it beside head_ranges", "the roles of the ranges alone");
   }
-  std::vector<HeadSpan> spans;
+  absl::InlinedVector<HeadSpan, 1> spans;
   int64_t next = 0;
   for (int i = 0; i < tensor.head_ranges_size(); ++i) {
     const v1::HeadRange& range = tensor.head_ranges(i);

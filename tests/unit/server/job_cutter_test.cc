@@ -80,7 +80,7 @@ class CutTensor {
   }
 
   const TensorPlan& plan() const { return plan_; }
-  const std::vector<kernels::RotateJob>& jobs() const { return jobs_; }
+  const Jobs& jobs() const { return jobs_; }
 
  private:
   void Convert(const char* from, int64_t elements, char* to) const {
@@ -123,7 +123,7 @@ class CutTensor {
   std::string output_;
   std::vector<int> touched_;
   JobCutter cutter_;
-  std::vector<kernels::RotateJob> jobs_;
+  Jobs jobs_;
   size_t done_ = 0;
 };
 
@@ -222,7 +222,7 @@ TEST(JobCutterBesideTest, JobsCarryWhatTheirTensorAsksFor) {
   shared.rows[0] = rows;
   shared.token_scales = scales;
   JobCutter cutter;
-  std::vector<kernels::RotateJob> jobs;
+  Jobs jobs;
   cutter.Cut(plan, output.data(), shared, jobs);
   ASSERT_EQ(jobs.size(), 2U);
   for (const kernels::RotateJob& job : jobs) {

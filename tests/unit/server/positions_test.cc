@@ -21,9 +21,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 Layout LayoutOf(const char* letters, const std::vector<int64_t>& shape) {
-  const auto layout = ParseLayout(letters, shape, 4, "t");
-  EXPECT_THAT(layout, IsOk());
-  return layout.value_or(Layout());
+  return ParseLayout(letters, shape, 4, "t").value();
 }
 
 // Two sequences of three tokens.
