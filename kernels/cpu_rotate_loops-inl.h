@@ -44,7 +44,8 @@ struct View {
         pairs(static_cast<size_t>(job.geometry.pairs)),
         offset(static_cast<size_t>(job.geometry.offset)),
         partner(static_cast<size_t>(job.geometry.partner)),
-        head_dim(static_cast<size_t>(job.head_dim)) {}
+        head_dim(static_cast<size_t>(job.head_dim)),
+        copies(!in_place && 2 * pairs != head_dim) {}
 
   const Element* Input(int64_t token, int64_t head) const {
     return input + token * input_strides.token + head * input_strides.head;
@@ -62,6 +63,20 @@ struct View {
   size_t offset;
   size_t partner;
   size_t head_dim;
+  bool copies;  // whether the output needs channels that no pair holds
+};
+
+// Prepared rows: on the stack, unless one is larger than a whole block should be.
+class RowBuffer {
+ public:
+  explicit RowBuffer(size_t floats) {
+    if (floats > kRowBlockBytes / sizeof(float)) large_ = hwy::AllocateAligned<float>(floats);
+  }
+  float* get() { return large_ != nullptr ? large_.get() : small_; }
+
+ private:
+  HWY_ALIGN float small_[kRowBlockBytes / sizeof(float)];
+  hwy::AlignedFreeUniquePtr<float[]> large_;
 };
 
 template <class Element>
@@ -115,7 +130,7 @@ template <class Format, bool kStream, size_t kLoaded, class Element = typename F
 HWY_INLINE void RotateHead(const View<Element>& view, const Element* from, Element* to,
                            const typename Format::Row* loaded, const float* row) {
   constexpr bool kHalf = Format::kPairing == Pairing::kHalf;
-  if (!view.in_place) CopyUnrotated<Format::kPairing>(view, from, to);
+  if (view.copies) CopyUnrotated<Format::kPairing>(view, from, to);
   const size_t step = Format::PairsPerStep();
   const size_t elements = kHalf ? step : 2 * step;
   const size_t to_second = kHalf ? view.partner : step;
@@ -138,15 +153,17 @@ HWY_INLINE void RotateHead(const View<Element>& view, const Element* from, Eleme
 
 // The heads of one token. The first `kLoaded` steps of its row stay in registers.
 template <class Format, bool kStream, size_t kLoaded, class Element = typename Format::Element>
-void RotateHeads(const View<Element>& view, int64_t token, const RotateRange& range,
+void RotateHeads(const View<Element>& shared_view, int64_t token, const RotateRange& range,
                  const float* row) {
+  // For all that the compiler knows, stores of vectors change whatever is not local.
+  const View<Element> view = shared_view;
   typename Format::Row loaded[kLoaded + 1];
   for (size_t i = 0; i < kLoaded; ++i) {
     loaded[i] = Format::LoadRow(row + i * Format::PairsPerStep() * Format::kRowFloatsPerPair);
   }
   const Element* from = view.Input(token, range.head_begin);
   Element* to = view.Output(token, range.head_begin);
-  for (int64_t head = range.head_begin; head < range.head_end; ++head) {
+  for (int64_t left = range.head_end - range.head_begin; left > 0; --left) {
     RotateHead<Format, kStream, kLoaded>(view, from, to, loaded, row);
     from += view.input_strides.head;
     to += view.output_strides.head;
@@ -185,7 +202,7 @@ size_t RowFloats(const RotateJob& job) {
 // Token by token.
 template <class Format, bool kStream, class Element = typename Format::Element>
 void RotateTokens(const RotateJob& job, const View<Element>& view, const RotateRange& range) {
-  const auto row = hwy::AllocateAligned<float>(RowFloats<Format>(job));
+  RowBuffer row(RowFloats<Format>(job));
   const size_t steps = view.pairs / Format::PairsPerStep();
   for (int64_t token = range.token_begin; token < range.token_end; ++token) {
     PrepareToken<Format>(job, token, row.get());
@@ -205,7 +222,7 @@ template <class Format, bool kStream, class Element = typename Format::Element>
 void RotateBlocks(const RotateJob& job, const View<Element>& view, const RotateRange& range) {
   const size_t row_floats = RowFloats<Format>(job);
   const size_t block_tokens = HWY_MAX(kRowBlockBytes / (row_floats * sizeof(float)), 1);
-  const auto rows = hwy::AllocateAligned<float>(block_tokens * row_floats);
+  RowBuffer rows(block_tokens * row_floats);
   const int64_t block = static_cast<int64_t>(block_tokens);
   for (int64_t begin = range.token_begin; begin < range.token_end; begin += block) {
     const int64_t end = HWY_MIN(begin + block, range.token_end);
@@ -263,7 +280,7 @@ void RotateBeside(const RotateJob& job, const RotateRange& range) {
   RotateJob turn = job;
   turn.input = turn.output = values;
   const View<float> view(turn);
-  const auto row = hwy::AllocateAligned<float>(RowFloats<Format>(job));
+  RowBuffer row(RowFloats<Format>(job));
   const int64_t in_bytes = ElementBytes(job.dtype);
   const int64_t out_bytes = ElementBytes(job.stored());
   for (int64_t token = range.token_begin; token < range.token_end; ++token) {
