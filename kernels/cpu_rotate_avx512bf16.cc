@@ -13,7 +13,7 @@
 
 #if HWY_TARGET == HWY_AVX3
 #undef HWY_TARGET_STR  // what HWY_BEFORE_NAMESPACE lets the compiler use
-#define HWY_TARGET_STR HWY_TARGET_STR_AVX3 ",avx512bf16"
+#define HWY_TARGET_STR HWY_TARGET_STR_AVX3 ",avx512bf16,avx512vbmi"
 #define ROPE_NATIVE_BFLOAT16
 #include "kernels/cpu_rotate_loops-inl.h"
 #undef ROPE_NATIVE_BFLOAT16
@@ -25,7 +25,8 @@ namespace rope::kernels {
 
 CpuRotateFunction FindAvx512BFloat16Rotate() {
 #if HWY_ARCH_X86 && (HWY_TARGETS & HWY_AVX3)
-  if ((hwy::SupportedTargets() & HWY_AVX3) != 0 && __builtin_cpu_supports("avx512bf16")) {
+  if ((hwy::SupportedTargets() & HWY_AVX3) != 0 && __builtin_cpu_supports("avx512bf16") &&
+      __builtin_cpu_supports("avx512vbmi")) {
     return &N_AVX3::Rotate;
   }
 #endif

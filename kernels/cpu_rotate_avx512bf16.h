@@ -1,10 +1,10 @@
-// The AVX3 kernel with the bf16 conversion instructions that some CPUs have and Highway 1.0 does
-// not use.
+// The AVX3 kernel with instructions that some CPUs have and Highway 1.0 does not use there: bf16
+// conversions (AVX512_BF16) and permutations of bytes (AVX512_VBMI).
 //
 // Threading:  As cpu_rotate.h.
 // Errors:     None.
 // Precision:  As Backend; bf16 results below the smallest normal number, 2^-126, become 0, because
-//             the instructions have no denormals.
+//             the conversions have no denormals.
 #ifndef ROPE_KERNELS_CPU_ROTATE_AVX512BF16_H_
 #define ROPE_KERNELS_CPU_ROTATE_AVX512BF16_H_
 

@@ -1,5 +1,6 @@
-// The loops around the formats of cpu_rotate-inl.h: tokens, heads, steps, what is left over. Gives,
-// for the instruction set it is compiled for, `Rotate` of the type CpuRotateFunction.
+// The loops around the formats of cpu_rotate-inl.h and cpu_rotate_bfloat16-inl.h: tokens, heads,
+// steps, what is left over. Gives, for the instruction set it is compiled for, `Rotate` of the type
+// CpuRotateFunction.
 #if defined(ROPE_KERNELS_CPU_ROTATE_LOOPS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ROPE_KERNELS_CPU_ROTATE_LOOPS_INL_H_
 #undef ROPE_KERNELS_CPU_ROTATE_LOOPS_INL_H_
@@ -17,6 +18,7 @@
 #include "kernels/cpu_rotate-inl.h"
 #include "kernels/cpu_rotate.h"
 #include "kernels/cpu_rotate_beside-inl.h"
+#include "kernels/cpu_rotate_bfloat16-inl.h"
 
 #if HWY_TARGET != HWY_SCALAR
 HWY_BEFORE_NAMESPACE();
