@@ -32,7 +32,10 @@ constexpr size_t kLineBytes = 64;
 constexpr size_t kRowBlockBytes = 16 << 10;
 
 // How far ahead of a step its input is fetched: the hardware's own prefetching stops at every page.
-constexpr size_t kPrefetchBytes = 4096;
+constexpr size_t kInputAheadBytes = 4096;
+// The same for output that goes through the caches: a store that waits for its line, even from the
+// second-level cache, holds up those after it.
+constexpr size_t kOutputAheadBytes = 1024;
 
 // A job in units of one element type.
 template <class Element>
@@ -82,9 +85,9 @@ class RowBuffer {
 };
 
 template <class Element>
-HWY_INLINE void PrefetchStep(const Element* a, const Element* b) {
-  hwy::Prefetch(reinterpret_cast<const uint8_t*>(a) + kPrefetchBytes);
-  hwy::Prefetch(reinterpret_cast<const uint8_t*>(b) + kPrefetchBytes);
+HWY_INLINE void PrefetchStep(const Element* a, const Element* b, size_t bytes_ahead) {
+  hwy::Prefetch(reinterpret_cast<const uint8_t*>(a) + bytes_ahead);
+  hwy::Prefetch(reinterpret_cast<const uint8_t*>(b) + bytes_ahead);
 }
 
 template <class Element>
@@ -103,6 +106,14 @@ HWY_INLINE void CopyUnrotated(const View<Element>& view, const Element* from, El
   } else {
     CopyChannels(from, to, view.offset + 2 * view.pairs, view.head_dim);
   }
+}
+
+template <class Format, bool kStream, class Element = typename Format::Element>
+HWY_INLINE void RotateStep(const Element* a, Element* to_a, size_t to_second,
+                           const typename Format::Row& row) {
+  PrefetchStep(a, a + to_second, kInputAheadBytes);
+  if constexpr (!kStream) PrefetchStep(to_a, to_a + to_second, kOutputAheadBytes);
+  Format::template Rotate<kStream>(a, a + to_second, row, to_a, to_a + to_second);
 }
 
 // The last pairs of a head, fewer than a step, by way of a buffer: nothing outside the head is
@@ -140,14 +151,11 @@ HWY_INLINE void RotateHead(const View<Element>& view, const Element* from, Eleme
   Element* to_a = to + view.offset;
   size_t pairs = view.pairs;
   for (size_t i = 0; i < kLoaded; ++i, pairs -= step, a += elements, to_a += elements) {
-    PrefetchStep(a, a + to_second);
-    Format::template Rotate<kStream>(a, a + to_second, loaded[i], to_a, to_a + to_second);
+    RotateStep<Format, kStream>(a, to_a, to_second, loaded[i]);
   }
   row += kLoaded * step * Format::kRowFloatsPerPair;
   for (; pairs >= step; pairs -= step, a += elements, to_a += elements) {
-    PrefetchStep(a, a + to_second);
-    Format::template Rotate<kStream>(a, a + to_second, Format::LoadRow(row), to_a,
-                                     to_a + to_second);
+    RotateStep<Format, kStream>(a, to_a, to_second, Format::LoadRow(row));
     row += step * Format::kRowFloatsPerPair;
   }
   if (pairs != 0) RotateTail<Format>(a, a + to_second, row, to_a, to_a + to_second, pairs);
