@@ -17,8 +17,9 @@
 namespace rope::kernels {
 namespace {
 
-// A caller that has run out of items yields for this long before it sleeps: being woken costs as
-// much as a slice.
+// Who has run out of items yields for this long before it sleeps: a caller until its helpers are
+// done, a worker until the next call, which comes soon where a large tensor is rotated in slices.
+// To wake somebody costs both sides as much as an item.
 constexpr absl::Duration kSpin = absl::Microseconds(50);
 
 }  // namespace
@@ -50,8 +51,11 @@ class WorkerPool::Impl {
     {
       absl::MutexLock lock(&mu_);
       calls_.push_back(&call);
+      queued_.fetch_add(1, std::memory_order_relaxed);
       const int64_t helpers = std::min(items - 1, static_cast<int64_t>(workers_.size()));
-      for (int64_t i = 0; i < helpers; ++i) work_.Signal();
+      // Who is awake may be about to take a call that was there before.
+      const int64_t awake = calls_.size() == 1 ? awake_ : 0;
+      for (int64_t i = awake; i < helpers; ++i) work_.Signal();
     }
     RunItems(call);
     Retire(call);
@@ -88,12 +92,15 @@ class WorkerPool::Impl {
 
   void Unqueue(Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const auto found = std::find(calls_.begin(), calls_.end(), &call);
-    if (found != calls_.end()) calls_.erase(found);
+    if (found == calls_.end()) return;
+    calls_.erase(found);
+    queued_.fetch_sub(1, std::memory_order_relaxed);
   }
 
   void Work() {
     absl::MutexLock lock(&mu_);
     while (true) {
+      if (calls_.empty()) AwaitNextCall();
       while (calls_.empty() && !stopping_) work_.Wait(&mu_);
       if (calls_.empty()) return;
       Call& call = *calls_.front();
@@ -106,11 +113,23 @@ class WorkerPool::Impl {
     }
   }
 
+  // Yields until there is a call, or for a bounded time.
+  void AwaitNextCall() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    ++awake_;
+    mu_.Unlock();
+    const absl::Time deadline = absl::Now() + kSpin;
+    while (queued_.load(std::memory_order_relaxed) == 0 && absl::Now() < deadline) sched_yield();
+    mu_.Lock();
+    --awake_;
+  }
+
   std::vector<std::thread> workers_;
   absl::Mutex mu_;
   absl::CondVar work_;
   absl::CondVar done_;
   std::deque<Call*> calls_ ABSL_GUARDED_BY(mu_);  // that may still have items
+  std::atomic<int64_t> queued_ = 0;               // calls_.size(), to look at without the lock
+  int64_t awake_ ABSL_GUARDED_BY(mu_) = 0;        // workers that look at it and need no signal
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
 };
 

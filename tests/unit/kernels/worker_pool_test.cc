@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -41,6 +42,23 @@ TEST(WorkerPoolTest, ThreadsWorkAtTheSameTime) {
     all_begun.WaitForNotification();
   });
   EXPECT_EQ(begun, 3);
+}
+
+TEST(WorkerPoolTest, EveryCallHasItsHelpersHoweverSoonAfterTheLastItComes) {
+  WorkerPool pool(3);
+  constexpr int kCalls = 3000;
+  for (int call = 0; call < kCalls; ++call) {
+    // Workers are still awake, about to sleep or asleep; of fewer items than threads too.
+    const int items = 2 + call % 2;
+    std::atomic<int> begun = 0;
+    pool.ParallelFor(items, [&](int64_t) {
+      ++begun;
+      while (begun != items) std::this_thread::yield();
+    });
+    const auto begin = std::chrono::steady_clock::now();
+    const auto pause = std::chrono::microseconds(call % 100);
+    while (std::chrono::steady_clock::now() - begin < pause) std::this_thread::yield();
+  }
 }
 
 TEST(WorkerPoolTest, CallerDoesNotWaitForBusyWorkers) {
