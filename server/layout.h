@@ -79,40 +79,39 @@ absl::StatusOr<LayoutStrides> StridesInOrder(absl::string_view letters, const La
 // Length of each axis of `layout` in the order of `letters`.
 std::vector<int64_t> ShapeInOrder(absl::string_view letters, const Layout& layout);
 
-// Index along each of B, S, T and L of every token in memory order; absent axes are 0.
+// Index along each axis of a token; absent axes are 0.
 struct TokenIndex {
   int64_t b = 0;
   int64_t s = 0;
   int64_t t = 0;
+  int64_t l = 0;  // of no meaning: layers share positions
+
+  int64_t& Along(const TokenAxis& axis) {
+    switch (axis.letter) {
+      case 'B':
+        return b;
+      case 'S':
+        return s;
+      case 'T':
+        return t;
+      default:
+        return l;
+    }
+  }
 };
 
 // Calls `visit(token, index)` for every token in memory order.
 template <typename Visit>
 void ForEachToken(const Layout& layout, const Visit& visit) {
-  const size_t axes = layout.token_axes.size();
-  std::array<int64_t, kTokenAxesMax> counter = {};
+  TokenIndex index;
+  absl::InlinedVector<int64_t*, kTokenAxesMax> counters;  // into `index`
+  for (const TokenAxis& axis : layout.token_axes) counters.push_back(&index.Along(axis));
   const int64_t tokens = layout.tokens();
   for (int64_t token = 0; token < tokens; ++token) {
-    TokenIndex index;
-    for (size_t i = 0; i < axes; ++i) {
-      switch (layout.token_axes[i].letter) {
-        case 'B':
-          index.b = counter[i];
-          break;
-        case 'S':
-          index.s = counter[i];
-          break;
-        case 'T':
-          index.t = counter[i];
-          break;
-        default:
-          break;  // layers share positions
-      }
-    }
     visit(token, index);
-    for (size_t i = axes; i-- > 0;) {
-      if (++counter[i] < layout.token_axes[i].length) break;
-      counter[i] = 0;
+    for (size_t i = counters.size(); i-- > 0;) {
+      if (++*counters[i] < layout.token_axes[i].length) break;
+      *counters[i] = 0;
     }
   }
 }

@@ -301,9 +301,10 @@ absl::StatusOr<TokenPositions> ReadPositions(const v1::Positions& message,
 
   TokenPositions result;
   result.sequence.resize(static_cast<size_t>(layout.tokens()));
+  const bool has_t = layout.Has('T');
   ForEachToken(layout, [&](int64_t token, const TokenIndex& i) {
     result.sequence[static_cast<size_t>(token)] =
-        layout.Has('T') ? sequences.sequence[static_cast<size_t>(i.t)] : i.b;
+        has_t ? sequences.sequence[static_cast<size_t>(i.t)] : i.b;
   });
   if (message.has_position_ids()) {
     ROPE_RETURN_IF_ERROR(FillFromIds(message, split, layout, multimodal, path, result));
