@@ -69,7 +69,7 @@ class CpuBackend : public Backend {
     }
     const CpuStores stores =
         total_bytes > kCpuStreamingBytes ? CpuStores::kStreaming : CpuStores::kCached;
-    if (total_bytes <= kCpuSliceBytes || pool_.threads() == 1) {
+    if (total_bytes <= kCpuAloneBytes || pool_.threads() == 1) {
       for (const RotateJob& job : jobs) target_.rotate(job, {0, job.tokens, 0, job.heads}, stores);
       return absl::OkStatus();
     }

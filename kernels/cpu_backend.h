@@ -1,8 +1,8 @@
 // The cpu backend: SIMD kernels, threads from one pool.
 //
-// A batch of at most kCpuSliceBytes runs on the calling thread. Larger ones are cut into slices of
-// about that size, by tokens and then heads, which the pool's threads share out; small jobs gather
-// in one slice.
+// A batch of at most kCpuAloneBytes runs on the calling thread. Larger ones are cut into slices of
+// about kCpuSliceBytes, by tokens and then heads, which the pool's threads share out; small jobs
+// gather in one slice.
 //
 // Threading:  As Backend.
 // Errors:     None.
@@ -18,6 +18,9 @@
 namespace rope::kernels {
 
 inline constexpr int64_t kCpuSliceBytes = 256 << 10;
+// One thread's time for it is about that in which another one wakes up, and its output stays in the
+// cache of the thread that sends it.
+inline constexpr int64_t kCpuAloneBytes = 1 << 20;
 // Batches with more output than this are written with streaming stores.
 inline constexpr int64_t kCpuStreamingBytes = 8 << 20;
 

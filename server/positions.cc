@@ -12,15 +12,11 @@
 namespace rope::server {
 namespace {
 
-bool IsLegal(int64_t position) {
-  return position >= 0 && position <= limits::kPositionMax;
-}
-
 // `path` and `field` together name the positions.
 absl::Status CheckAll(absl::Span<const int64_t> positions, absl::string_view path,
                       absl::string_view field) {
   for (const int64_t position : positions) {
-    if (!IsLegal(position)) return CheckPosition(position, absl::StrCat(path, field));
+    if (!IsLegalPosition(position)) return CheckPosition(position, absl::StrCat(path, field));
   }
   return absl::OkStatus();
 }

@@ -17,10 +17,15 @@
 #include "proto/message_split.h"
 #include "rope/v1/rotate.pb.h"
 #include "server/layout.h"
+#include "server/limits.h"
 
 namespace rope::server {
 
-// Whether one position is legal; `field` names it.
+inline bool IsLegalPosition(int64_t position) {
+  return position >= 0 && position <= limits::kPositionMax;
+}
+
+// OK where it is legal; `field` names it.
 absl::Status CheckPosition(int64_t position, absl::string_view field);
 
 struct TokenPositions {

@@ -40,6 +40,46 @@ bool MayBePrepared(const Request& request) {
   return true;
 }
 
+// Whether the positions of other requests of this outline differ by their start alone. Those of
+// many tokens are read anew instead of being kept.
+bool MayMove(const Request& request, const Prepared& prepared) {
+  const auto payloads_of_tensors = static_cast<int64_t>(request.plan.tensors.size());
+  return prepared.outline.payloads() == payloads_of_tensors &&
+         request.plan.tokens <= limits::kPreparedTokensMax;
+}
+
+// Moves the positions of the plan from the start that they were prepared for to that of the
+// request. False: one of them is not legal there, or there are none.
+bool MovePositions(const Request& request, Plan& plan) {
+  const std::optional<int64_t>& from = request.prepared->start;
+  if (!from.has_value()) return false;
+  const int64_t to = request.start.value_or(*from);
+  if (!IsLegalPosition(to)) return false;
+  for (std::vector<int64_t>& values : plan.positions) {
+    for (int64_t& position : values) {
+      position += to - *from;
+      if (!IsLegalPosition(position)) return false;
+    }
+  }
+  return true;
+}
+
+absl::Status ReadPositionsAgain(Request& request) {
+  Plan& plan = request.plan;
+  const v1::Positions* asked = &request.prepared->message.positions();
+  if (request.start.has_value()) {
+    auto& positions = *google::protobuf::Arena::CreateMessage<v1::Positions>(&request.arena);
+    positions = *asked;
+    positions.set_start(*request.start);
+    asked = &positions;
+  }
+  ROPE_ASSIGN_OR_RETURN(TokenPositions positions,
+                        ReadPositions(*asked, request.split, plan.tensors.front().layout,
+                                      plan.resolved->config().mrope.has_value(), "positions"));
+  plan.positions = std::move(positions.values);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::shared_ptr<const Prepared> PreparedRequests::Find(
@@ -71,7 +111,11 @@ void PreparedRequests::Keep(Request& request, int64_t registry_version) {
     plan.tensors[i].input.fragments.clear();
     AppendReplyTensor(request, i, prepared->reply_tensors.emplace_back());
   }
-  plan.positions = {};
+  if (MayMove(request, *prepared)) {
+    prepared->start = request.message.positions().start();
+  } else {
+    plan.positions = {};
+  }
   prepared->registry_version = registry_version;
   absl::MutexLock lock(&mutex_);
   all_.push_front(std::move(prepared));
@@ -86,22 +130,9 @@ absl::Status PlanPrepared(Request& request) {
     plan.tensors[i].input =
         proto::PayloadOf(message.tensors(static_cast<int>(i)).array(), request.split);
   }
-  const v1::Positions* asked = &message.positions();
-  if (request.start.has_value()) {
-    auto& positions = *google::protobuf::Arena::CreateMessage<v1::Positions>(&request.arena);
-    positions = *asked;
-    positions.set_start(*request.start);
-    asked = &positions;
-  }
-  const kernels::RopeConfig& config = plan.resolved->config();
-  ROPE_ASSIGN_OR_RETURN(TokenPositions positions,
-                        ReadPositions(*asked, request.split, plan.tensors.front().layout,
-                                      config.mrope.has_value(), "positions"));
-  if (auto warning = WarningPastLength(config.max_position_embeddings, positions.values);
-      warning.has_value()) {
-    plan.warnings.push_back(*std::move(warning));
-  }
-  plan.positions = std::move(positions.values);
+  if (!MovePositions(request, plan)) ROPE_RETURN_IF_ERROR(ReadPositionsAgain(request));
+  auto warning = WarningPastLength(plan.resolved->config().max_position_embeddings, plan.positions);
+  if (warning.has_value()) plan.warnings.push_back(*std::move(warning));
   return absl::OkStatus();
 }
 

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -39,8 +40,10 @@ struct Prepared {
   explicit Prepared(proto::RequestOutline of) : outline(std::move(of)) {}
 
   proto::RequestOutline outline;
-  v1::RotateRequest message;               // the skeleton that was parsed
-  Plan plan;                               // without inputs and positions
+  v1::RotateRequest message;  // the skeleton that was parsed
+  Plan plan;                  // without inputs
+  // Set: the plan's positions are those of this start, and move with it. Unset: it has none.
+  std::optional<int64_t> start;
   std::vector<std::string> reply_tensors;  // of each tensor: what AppendReplyTensor appends
   int64_t registry_version = 0;
 };

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "proto/message_split.h"
@@ -59,12 +60,12 @@ struct Request {
   std::vector<RegionPart> inputs;  // by the engine, of each tensor; empty: none in a region
   std::vector<std::shared_ptr<const Region>> held_regions;  // by the engine: of other arrays
   std::vector<PooledBuffer> region_copies;                  // by the engine: what payloads refer to
-  bool in_place = false;              // by the engine: an output takes the place of its input
-  bool ran = false;                   // by the executor: outputs may have been written
-  Plan plan;                          // by the engine
-  Permit permit;                      // by the engine
-  std::vector<PooledBuffer> outputs;  // by the executor, one for each tensor
-  std::string device;                 // by the executor
+  bool in_place = false;  // by the engine: an output takes the place of its input
+  bool ran = false;       // by the executor: outputs may have been written
+  Plan plan;              // by the engine
+  Permit permit;          // by the engine
+  absl::InlinedVector<PooledBuffer, 2> outputs;  // by the executor, one for each tensor
+  std::string device;                            // by the executor
   v1::StageTimes stages;
   absl::Time enqueued;       // by the batcher
   int64_t tokens_taken = 0;  // by the batcher: tokens that batches have taken so far

@@ -33,7 +33,9 @@ Views ViewsOf(const std::vector<grpc::Slice>& slices) {
 }
 
 absl::StatusOr<std::vector<grpc::Slice>> Dump(const grpc::ByteBuffer& bytes) {
+  constexpr size_t kSlices = 2;  // of a small message: its head and the bytes of a tensor
   std::vector<grpc::Slice> slices;
+  slices.reserve(kSlices);
   if (bytes.Valid() && !bytes.Dump(&slices).ok()) {
     return absl::InvalidArgumentError("request: got bytes that cannot be read, want a message");
   }
