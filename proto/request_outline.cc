@@ -99,6 +99,8 @@ std::optional<RequestOutline> RequestOutline::Of(absl::Span<const std::string_vi
     outline.payloads_ += gap.kind == Kind::kPayload ? 1 : 0;
   }
   if (!cursor.ReadBytes(cursor.size() - cursor.position(), outline.text_).ok()) return std::nullopt;
+  Values values;
+  if (!outline.Matches(fragments, values)) return std::nullopt;  // its request_id is not ASCII
   return outline;
 }
 

@@ -33,7 +33,8 @@ class RequestOutline {
   };
 
   // Of a message that Split takes. Payloads beside those of `tensors[].array` and of the arrays of
-  // `positions` are compared as the rest is. nullopt: too large.
+  // `positions` are compared as the rest is. nullopt: too large; a request_id beyond ASCII, with
+  // which nothing would match.
   static std::optional<RequestOutline> Of(absl::Span<const std::string_view> fragments);
 
   int64_t message_bytes() const { return message_bytes_; }

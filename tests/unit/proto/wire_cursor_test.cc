@@ -79,5 +79,54 @@ TEST(WireCursorTest, ViewPastTheEndIsInvalidArgument) {
   EXPECT_THAT(cursor.ReadView(4), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("got 3")));
 }
 
+TEST(WireCursorTest, ConsumeMovesPastBytesThatAreThereHoweverTheyLie) {
+  const std::vector<std::string_view> fragments = {"", "ab", "", "c", "def", ""};
+  WireCursor cursor(fragments);
+  EXPECT_TRUE(cursor.Consume(""));
+  EXPECT_EQ(cursor.position(), 0);
+  EXPECT_TRUE(cursor.Consume("abcd"));
+  EXPECT_EQ(cursor.position(), 4);
+  EXPECT_TRUE(cursor.Consume("ef"));
+  EXPECT_EQ(cursor.position(), cursor.size());
+  EXPECT_TRUE(cursor.Consume(""));
+  EXPECT_FALSE(cursor.Consume("g"));
+}
+
+TEST(WireCursorTest, ConsumeRefusesOtherBytesWhereverTheyDiffer) {
+  const std::vector<std::string_view> fragments = {"ab", "cd"};
+  for (const std::string_view other : {"xbcd", "axcd", "abxd", "abcx", "abcde"}) {
+    EXPECT_FALSE(WireCursor(fragments).Consume(other)) << other;
+  }
+  EXPECT_FALSE(WireCursor({}).Consume("a"));
+}
+
+TEST(WireCursorTest, SkipScalarMovesPastOneValue) {
+  const std::string bytes = "\xff\x01" + std::string(8, '8') + std::string(4, '4') + "!";
+  for (size_t cut = 0; cut <= bytes.size(); ++cut) {
+    const std::vector<std::string_view> fragments = {std::string_view(bytes).substr(0, cut),
+                                                     std::string_view(bytes).substr(cut)};
+    WireCursor cursor(fragments);
+    EXPECT_TRUE(cursor.SkipScalar(WireType::kVarint).ok());
+    EXPECT_EQ(cursor.position(), 2);
+    EXPECT_TRUE(cursor.SkipScalar(WireType::kFixed64).ok());
+    EXPECT_EQ(cursor.position(), 10);
+    EXPECT_TRUE(cursor.SkipScalar(WireType::kFixed32).ok());
+    EXPECT_TRUE(cursor.Consume("!"));
+  }
+}
+
+TEST(WireCursorTest, SkipScalarRefusesWhatIsCutOffAndGroups) {
+  const auto skip = [](std::string_view bytes, uint32_t type) {
+    return WireCursor({&bytes, 1}).SkipScalar(static_cast<WireType>(type));
+  };
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  EXPECT_THAT(skip("\xff", 0), StatusIs(kInvalid, HasSubstr("want 1")));
+  EXPECT_THAT(skip("1234567", 1), StatusIs(kInvalid, HasSubstr("got 7 more bytes, want 8")));
+  EXPECT_THAT(skip("123", 5), StatusIs(kInvalid, HasSubstr("got 3 more bytes, want 4")));
+  for (const uint32_t type : {3U, 4U, 6U, 7U}) {
+    EXPECT_THAT(skip("12345678", type), StatusIs(kInvalid, HasSubstr("group")));
+  }
+}
+
 }  // namespace
 }  // namespace rope::proto
