@@ -51,6 +51,8 @@ class LocalEngine {
                  [this](absl::Span<server::Slice> slices) { executor_.Run(slices); }) {}
 
   server::ModelRegistry& registry() { return *state_->registry; }
+  server::PreparedRequests& prepared() { return prepared_; }
+  server::RegionTable& regions() { return regions_; }
 
   absl::StatusOr<server::Plan> Check(const v1::RotateRequest& sent) {
     const ReceivedRequest received(sent);
@@ -64,21 +66,29 @@ class LocalEngine {
     return engine_.Submit(request);
   }
 
-  // The finished request.
-  absl::StatusOr<std::unique_ptr<server::Request>> Run(const v1::RotateRequest& sent) {
+  // Runs `request` and gives it back, whatever becomes of it.
+  absl::Status Run(std::unique_ptr<server::Request>& request) {
     absl::Notification answered;
     absl::Status status;
     std::unique_ptr<server::Request> finished;
-    const absl::Status submitted = Submit(
-        ReceivedRequest(sent), [&](std::unique_ptr<server::Request> request, absl::Status how) {
-          finished = std::move(request);
-          status = std::move(how);
-          answered.Notify();
-        });
+    request->done = [&](std::unique_ptr<server::Request> ran, absl::Status how) {
+      finished = std::move(ran);
+      status = std::move(how);
+      answered.Notify();
+    };
+    const absl::Status submitted = engine_.Submit(request);
     if (!submitted.ok()) return submitted;
     answered.WaitForNotification();
+    request = std::move(finished);
+    return status;
+  }
+
+  // The finished request.
+  absl::StatusOr<std::unique_ptr<server::Request>> Run(const v1::RotateRequest& sent) {
+    std::unique_ptr<server::Request> request = ReceivedRequest(sent).MakeRequest();
+    const absl::Status status = Run(request);
     if (!status.ok()) return status;
-    return finished;
+    return request;
   }
 
   // The first tensor of the answer to a request whose tensors are fp32.
@@ -99,7 +109,7 @@ class LocalEngine {
   server::Admission admission_{server::limits::kAdmittedRequestsMax,
                                server::limits::kAdmittedBytesMax};
   server::Batcher batcher_;
-  server::RegionTable regions_{{}};  // none
+  server::RegionTable regions_{{.enabled = true}};
   server::RegionIo region_io_{regions_, state_->pool, server::limits::kMessageBytesMax};
   server::PreparedRequests prepared_{*state_->registry};
   server::Engine engine_{*state_->registry, prepared_, admission_, batcher_, region_io_, clock_};

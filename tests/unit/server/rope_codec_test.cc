@@ -10,33 +10,25 @@
 #include "server/limits.h"
 #include "tests/support/received_request.h"
 #include "tests/support/status_matchers.h"
+#include "tests/support/wire_answer.h"
 
 namespace rope::server {
 namespace {
 
+using ::rope::testing::BytesOf;
 using ::rope::testing::CutIntoPieces;
 using ::rope::testing::IsOk;
 using ::rope::testing::RawBytes;
 using ::rope::testing::SetShape;
 using ::rope::testing::StatusIs;
+using ::rope::testing::ViewsOf;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 grpc::ByteBuffer BufferOf(const std::string& bytes, size_t piece = size_t{1} << 30) {
-  std::vector<grpc::Slice> slices;
-  for (const std::string& part : CutIntoPieces(bytes, piece)) slices.emplace_back(part);
-  return {slices.data(), slices.size()};
-}
-
-std::string BytesOf(const grpc::ByteBuffer& buffer) {
-  std::vector<grpc::Slice> slices;
-  EXPECT_TRUE(buffer.Dump(&slices).ok());
-  std::string bytes;
-  for (const grpc::Slice& slice : slices) {
-    bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
-  }
-  return bytes;
+  const std::vector<std::string> pieces = CutIntoPieces(bytes, piece);
+  return rope::testing::BufferOf(ViewsOf(pieces));
 }
 
 v1::Tensor& AddTensor(v1::RotateRequest& request, int64_t elements) {

@@ -1,0 +1,219 @@
+// Rotate messages that a server recognises by their bytes, against the same messages as if nothing
+// had come before: random requests, then the same ones with other ids, positions and elements, and
+// with damaged bytes. Answers, errors and warnings must be the same byte for byte.
+//
+// ROPE_FUZZ_ROUNDS=N and ROPE_FUZZ_SEED=N: another number of requests, other requests.
+#include <google/protobuf/stubs/logging.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "tests/conformance/request_generator.h"
+#include "tests/fuzz/wire_messages.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/wire_answer.h"
+
+namespace rope::testing {
+namespace {
+
+constexpr uint64_t kRounds = 2500;
+constexpr uint64_t kVariations = 8;  // of each request that was learnt
+constexpr uint64_t kSeed = 20260102;
+constexpr char kModel[] = "of-any-head";  // registered
+
+uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+struct Counts {
+  int64_t answered = 0;  // recognised, and rotated
+  int64_t warned = 0;    // of those: with a warning
+  int64_t refused = 0;   // recognised, and refused for its positions
+  int64_t others = 0;    // not recognised
+};
+
+class PreparedFuzzTest : public ::testing::Test {
+ protected:
+  PreparedFuzzTest() {
+    v1::RopeSpec spec;
+    spec.mutable_config()->set_max_position_embeddings(300);
+    spec.set_pairing(v1::PAIRING_HALF);
+    EXPECT_THAT(engine_.registry().Register(kModel, spec), IsOk());
+  }
+
+  uint64_t Below(uint64_t n) { return writer_.Below(n); }
+  bool OneIn(uint64_t n) { return writer_.OneIn(n); }
+  template <typename T>
+  T OneOf(std::initializer_list<T> values) {
+    return values.begin()[Below(values.size())];
+  }
+
+  // What the generator leaves out. Not all of it is legal everywhere.
+  void Decorate(v1::RotateRequest& request) {
+    if (OneIn(2)) request.set_request_id(std::string(Below(20), 'x'));
+    if (OneIn(20)) request.set_request_id("\u00e9\u65e5");
+    v1::RopeSpec& rope = *request.mutable_rope();
+    v1::RopeConfig& config = *rope.mutable_config();
+    if (OneIn(3)) config.set_max_position_embeddings(OneOf<int64_t>({8, 300, 100000}));
+    if (OneIn(16)) config.mutable_xpos()->set_scale_base(512);
+    if (OneIn(8)) rope.set_precision(v1::PRECISION_HF);
+    if (OneIn(16)) request.set_operation(v1::OPERATION_ADD_SINUSOIDAL);
+    if (OneIn(4)) {
+      request.mutable_output()->set_dtype(OneOf({v1::DTYPE_FP32, v1::DTYPE_FP16, v1::DTYPE_BF16,
+                                                 v1::DTYPE_FP8_E4M3, v1::DTYPE_FP8_E5M2}));
+    }
+    for (v1::Tensor& tensor : *request.mutable_tensors()) DecorateTensor(config, tensor);
+    if (OneIn(6)) rope.set_model(kModel);  // in place of the config
+  }
+
+  void DecorateTensor(v1::RopeConfig& config, v1::Tensor& tensor) {
+    if (OneIn(8)) tensor.set_scale(0.5);
+    if (OneIn(16)) {
+      const v1::Array& array = tensor.array();
+      const int64_t channels = array.shape(array.shape_size() - 1);
+      tensor.mutable_norm()->set_eps(1e-6);
+      v1::Array& weight = *tensor.mutable_norm()->mutable_weight();
+      weight.set_dtype(v1::DTYPE_FP32);
+      weight.add_shape(channels);
+      weight.set_raw(RawBytes(std::vector<float>(static_cast<size_t>(channels), 0.5F)));
+    }
+    if (OneIn(16)) {
+      tensor.set_llama_4_scaling_beta(0.1);
+      config.set_original_max_position_embeddings(64);
+    }
+    if (OneIn(16)) tensor.set_fp8_scale(2);
+  }
+
+  void RandomBytes(std::string& bytes) {
+    for (char& byte : bytes) byte = static_cast<char>(Below(256));
+  }
+
+  int64_t OtherStart(int64_t start) {
+    constexpr int64_t kMost = server::limits::kPositionMax;
+    if (OneIn(4)) {
+      return OneOf<int64_t>({-1, std::numeric_limits<int64_t>::min(), 0, 7, 8, 127, 128, 299, 300,
+                             kMost - 1, kMost, kMost + 1, std::numeric_limits<int64_t>::max()});
+    }
+    int64_t end = 128;  // of the varints that are as long
+    while (end <= start) end *= 128;
+    const int64_t begin = end == 128 ? 0 : end / 128;
+    return begin + static_cast<int64_t>(Below(static_cast<uint64_t>(end - begin)));
+  }
+
+  void VaryIntegers(v1::Array& array) {
+    std::string& raw = *array.mutable_raw();
+    if (raw.empty() || OneIn(4)) return;
+    if (OneIn(8)) return RandomBytes(raw);
+    const size_t width = array.dtype() == v1::DTYPE_INT64 ? 8 : 4;
+    for (size_t i = 0; i + width <= raw.size(); i += width) {
+      if (OneIn(2)) raw[i] = static_cast<char>(Below(256));  // the lowest byte
+    }
+  }
+
+  // The same request with other values.
+  v1::RotateRequest Varied(const v1::RotateRequest& base) {
+    v1::RotateRequest request = base;
+    if (OneIn(2)) {
+      std::string& id = *request.mutable_request_id();
+      for (char& letter : id) letter = static_cast<char>('a' + Below(26));
+      if (id.size() > 1 && OneIn(8)) id.replace(0, 2, OneIn(2) ? "\u00e9" : "\xc3(");
+    }
+    v1::Positions& positions = *request.mutable_positions();
+    if (positions.has_start()) positions.set_start(OtherStart(positions.start()));
+    if (positions.has_starts()) VaryIntegers(*positions.mutable_starts());
+    if (positions.has_position_ids()) VaryIntegers(*positions.mutable_position_ids());
+    if (positions.has_cu_seqlens() && OneIn(2)) VaryIntegers(*positions.mutable_cu_seqlens());
+    for (v1::Tensor& tensor : *request.mutable_tensors()) {
+      if (tensor.array().numbers_size() == 0) RandomBytes(*tensor.mutable_array()->mutable_raw());
+    }
+    return request;
+  }
+
+  void Damage(std::string& bytes) {
+    if (bytes.empty() || OneIn(8)) return writer_.Damage(bytes);
+    for (uint64_t n = 1 + Below(3); n > 0; --n) {
+      char& byte = bytes[Below(bytes.size())];
+      byte = OneIn(2) ? static_cast<char>(byte ^ 1 << Below(8)) : static_cast<char>(Below(256));
+    }
+  }
+
+  // Whether it was answered.
+  bool Compare(const std::string& bytes) {
+    const std::vector<std::string_view> fragments =
+        OneIn(2) ? writer_.Cut(bytes) : std::vector<std::string_view>{bytes};
+    const WireAnswer want = AnswerAsNew(engine_, fragments);
+    const WireAnswer got = Answer(engine_, fragments);
+    EXPECT_FALSE(want.prepared);
+    EXPECT_EQ(got.status.ToString(), want.status.ToString()) << absl::BytesToHexString(bytes);
+    EXPECT_TRUE(got.bytes == want.bytes)
+        << absl::BytesToHexString(bytes) << "\n  got " << got.Parsed().ShortDebugString()
+        << "\n want " << want.Parsed().ShortDebugString();
+    Count(got);
+    return want.status.ok();
+  }
+
+  void Count(const WireAnswer& got) {
+    if (!got.prepared) {
+      ++counts_.others;
+    } else if (!got.status.ok()) {
+      ++counts_.refused;
+    } else {
+      ++counts_.answered;
+      counts_.warned += got.Parsed().warnings_size() > 0 ? 1 : 0;
+    }
+  }
+
+  // A request, twice, then others like it.
+  void Round(const v1::RotateRequest& request) {
+    // In one of the many legal forms, which its likes then have too.
+    const bool canonical = OneIn(2);
+    const uint64_t form = Below(1000000);
+    const auto write = [&](const v1::RotateRequest& message) {
+      return canonical ? message.SerializeAsString() : WireWriter(form).Write(message, false);
+    };
+    const std::string bytes = write(request);
+    if (!Compare(bytes)) return;
+    Compare(bytes);
+    for (uint64_t i = 0; i < kVariations && !HasFailure(); ++i) {
+      std::string other = OneIn(8) ? bytes : write(Varied(request));
+      if (OneIn(3)) Damage(other);
+      Compare(other);
+    }
+  }
+
+  const google::protobuf::LogSilencer silencer_;  // of broken UTF-8
+  LocalEngine engine_;
+  WireWriter writer_{FromEnvironment("ROPE_FUZZ_SEED", kSeed)};
+  Counts counts_;
+};
+
+TEST_F(PreparedFuzzTest, RecognisedMessagesAreAnsweredAsIfNothingHadComeBefore) {
+  RequestGenerator generator(static_cast<uint32_t>(Below(1000000)));
+  std::vector<Choices> choices;
+  EveryChoice().ForEach([&](const Choices& each) { choices.push_back(each); });
+  const uint64_t rounds = FromEnvironment("ROPE_FUZZ_ROUNDS", kRounds);
+  for (uint64_t round = 0; round < rounds && !HasFailure(); ++round) {
+    v1::RotateRequest request = generator.Make(choices[Below(choices.size())]);
+    if (OneIn(2)) Decorate(request);
+    Round(request);
+  }
+  std::printf(
+      "measured: recognised by their bytes: %lld answered, %lld of them with a warning, and %lld "
+      "refused; %lld others\n",
+      static_cast<long long>(counts_.answered), static_cast<long long>(counts_.warned),
+      static_cast<long long>(counts_.refused), static_cast<long long>(counts_.others));
+  EXPECT_GT(counts_.answered, static_cast<int64_t>(rounds / 4));
+  EXPECT_GT(counts_.warned, 0);
+  EXPECT_GT(counts_.refused, 0);
+  EXPECT_GT(counts_.others, 0);
+}
+
+}  // namespace
+}  // namespace rope::testing
