@@ -101,7 +101,8 @@ class ModelRegistry {
     return static_cast<int64_t>(models_.size());
   }
 
-  // Grows whenever a model is unregistered: what was found before may not be found any more.
+  // Grows when a model is unregistered or a config_id forgotten: what was found before may not be
+  // found any more.
   int64_t version() const { return version_.load(std::memory_order_acquire); }
 
  private:

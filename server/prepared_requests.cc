@@ -20,6 +20,11 @@ bool IsPlain(const v1::Tensor& tensor, const TensorPlan& plan) {
          plan.place.region == nullptr;
 }
 
+bool HasNumbers(const v1::Positions& positions) {
+  return positions.seq_len_size() > 0 || positions.starts().numbers_size() > 0 ||
+         positions.position_ids().numbers_size() > 0 || positions.cu_seqlens().numbers_size() > 0;
+}
+
 // Whether the values that the outline leaves open decide nothing but the positions of the plan.
 bool MayBePrepared(const Request& request) {
   const Plan& plan = request.plan;
@@ -27,13 +32,10 @@ bool MayBePrepared(const Request& request) {
   if (resolved == nullptr || resolved->DependsOnSeqLen() || resolved->position_range())
     return false;
   if (!plan.token_scales.empty()) return false;
+  // The next one's would be other numbers, and these are compared as text.
+  if (HasNumbers(request.message.positions())) return false;
   if (WarningPastLength(resolved->config().max_position_embeddings, plan.positions).has_value())
     return false;
-  // Regions belong to a session; payloads of other arrays are not in the outline's count.
-  if (!request.inputs.empty() || !request.held_regions.empty()) return false;
-  if (request.outline->payloads() != static_cast<int64_t>(request.split.payloads.size())) {
-    return false;
-  }
   for (size_t i = 0; i < plan.tensors.size(); ++i) {
     if (!IsPlain(request.message.tensors(static_cast<int>(i)), plan.tensors[i])) return false;
   }
@@ -42,10 +44,10 @@ bool MayBePrepared(const Request& request) {
 
 // Whether the positions of other requests of this outline differ by their start alone. Those of
 // many tokens are read anew instead of being kept.
-bool MayMove(const Request& request, const Prepared& prepared) {
-  const auto payloads_of_tensors = static_cast<int64_t>(request.plan.tensors.size());
+bool MayMove(const Prepared& prepared) {
+  const auto payloads_of_tensors = static_cast<int64_t>(prepared.plan.tensors.size());
   return prepared.outline.payloads() == payloads_of_tensors &&
-         request.plan.tokens <= limits::kPreparedTokensMax;
+         prepared.plan.tokens <= limits::kPreparedTokensMax;
 }
 
 // Moves the positions of the plan from the start that they were prepared for to that of the
@@ -103,7 +105,11 @@ bool PreparedRequests::Wants(int64_t message_bytes) {
 
 void PreparedRequests::Keep(Request& request, int64_t registry_version) {
   if (!MayBePrepared(request)) return;
-  auto prepared = std::make_shared<Prepared>(*std::move(request.outline));
+  auto outline = proto::RequestOutline::Of(request.kept_fragments);
+  // Elsewhere payloads lie in regions, which belong to a session, or decide more than positions.
+  const auto payloads = static_cast<int64_t>(request.split.payloads.size());
+  if (!outline.has_value() || outline->payloads() != payloads) return;
+  auto prepared = std::make_shared<Prepared>(*std::move(outline));
   prepared->message = request.message;
   prepared->plan = request.plan;
   Plan& plan = prepared->plan;
@@ -111,7 +117,7 @@ void PreparedRequests::Keep(Request& request, int64_t registry_version) {
     plan.tensors[i].input.fragments.clear();
     AppendReplyTensor(request, i, prepared->reply_tensors.emplace_back());
   }
-  if (MayMove(request, *prepared)) {
+  if (MayMove(*prepared)) {
     prepared->start = request.message.positions().start();
   } else {
     plan.positions = {};

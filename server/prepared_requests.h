@@ -10,7 +10,7 @@
 // Threading:  Thread-safe.
 // Ownership:  Prepared requests are immutable and shared; they outlive their replacement.
 // Limits:     limits::kPreparedMax; the oldest goes first. Those that were prepared before a model
-//             was unregistered are not found any more.
+//             was unregistered or a config_id forgotten are not found any more.
 #ifndef ROPE_SERVER_PREPARED_REQUESTS_H_
 #define ROPE_SERVER_PREPARED_REQUESTS_H_
 
@@ -60,8 +60,8 @@ class PreparedRequests {
   // Whether a message that was not found should be kept. Notes its size.
   bool Wants(int64_t message_bytes);
 
-  // Keeps a request with its outline that was validated while the registry had `registry_version`.
-  // Leaves the outline of one that nothing can be prepared of.
+  // Keeps a request that was validated while the registry had `registry_version`, if others can be
+  // like it. REQUIRES: request.kept_fragments.
   void Keep(Request& request, int64_t registry_version);
 
  private:

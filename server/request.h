@@ -52,8 +52,9 @@ struct Request {
   // Set: the message is that of an earlier request with other values. Then `message` stays empty,
   // and the payloads of `split` are those that `prepared->message` speaks of.
   std::shared_ptr<const Prepared> prepared;
-  std::optional<int64_t> start;                  // beside `prepared`: its positions.start
-  std::optional<proto::RequestOutline> outline;  // set: worth keeping once it is validated
+  std::optional<int64_t> start;  // beside `prepared`: its positions.start
+  // Of the message, in `received_bytes`, where it is worth keeping once validated; else empty.
+  absl::InlinedVector<std::string_view, 2> kept_fragments;
   Done done;
 
   // Set on the way.

@@ -129,7 +129,7 @@ absl::Status DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max,
     return absl::OkStatus();
   }
   ROPE_RETURN_IF_ERROR(ParseRequest(views, request));
-  if (prepared.Wants(length)) request.outline = proto::RequestOutline::Of(views);
+  if (prepared.Wants(length)) request.kept_fragments.assign(views.begin(), views.end());
   return absl::OkStatus();
 }
 

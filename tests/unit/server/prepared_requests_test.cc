@@ -177,11 +177,6 @@ TEST_F(PreparedRequestsTest, WhateverDecidesNothingButThePlanIsKept) {
     p.clear_start();
     SetInts(*p.mutable_position_ids(), {3}, {9, 5, 9});
   });
-  add("ids as numbers") = With([](v1::Positions& p) {
-    p.clear_start();
-    for (const double id : {4, 2, 0}) p.mutable_position_ids()->add_numbers(id);
-  });
-  add("length of no effect") = With([](v1::Positions& p) { p.add_seq_len(77); });
   add("inverse").set_operation(v1::OPERATION_INVERSE);
   add("sinusoidal").set_operation(v1::OPERATION_ADD_SINUSOIDAL);
   add("factor").set_return_attention_factor(true);
@@ -269,6 +264,11 @@ TEST_F(PreparedRequestsTest, WhatItsValuesDecideIsNotKept) {
   const auto config = [&](const std::string& what) -> v1::RopeConfig& {
     return *add(what).mutable_rope()->mutable_config();
   };
+  add("ids as numbers") = With([](v1::Positions& p) {
+    p.clear_start();
+    for (const double id : {4, 2, 0}) p.mutable_position_ids()->add_numbers(id);
+  });
+  add("planned length") = With([](v1::Positions& p) { p.add_seq_len(77); });
   v1::Array& typed = *add("numbers").mutable_tensors(1)->mutable_array();
   typed.clear_raw();
   for (int i = 0; i < 24; ++i) typed.add_numbers(i);
@@ -549,6 +549,30 @@ TEST_F(PreparedRequestsTest, ThreadsThatLearnAndAskGetTheirOwnAnswers) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_GT(recognised, 0);
+}
+
+TEST_F(PreparedRequestsTest, ConfigIdThatTheRegistryDroppedIsRefused) {
+  v1::RopeSpec spec = Sample().rope();
+  const auto entry = engine_.registry().Find(spec);
+  ASSERT_THAT(entry, IsOk());
+  v1::RotateRequest request = Sample();
+  request.mutable_rope()->Clear();
+  request.mutable_rope()->set_config_id((*entry)->config_id());
+  ASSERT_TRUE(IsKept(request));
+  for (int64_t i = 0; i <= limits::kSpecsMax; ++i) {
+    spec.mutable_config()->set_rope_theta(1000.0 + static_cast<double>(i));
+    ASSERT_THAT(engine_.registry().Find(spec), IsOk());
+  }
+  Send(request);
+}
+
+TEST_F(PreparedRequestsTest, PositionsOfManyTokensAreReadAnew) {
+  for (const int64_t tokens : {limits::kPreparedTokensMax, limits::kPreparedTokensMax + 1}) {
+    ASSERT_TRUE(IsKept(OfTokens(tokens))) << tokens;
+    v1::RotateRequest next = OfTokens(tokens, 3);
+    next.mutable_positions()->set_start(255);
+    EXPECT_TRUE(Send(next).prepared) << tokens;
+  }
 }
 
 }  // namespace
