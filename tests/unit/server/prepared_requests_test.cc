@@ -575,5 +575,13 @@ TEST_F(PreparedRequestsTest, PositionsOfManyTokensAreReadAnew) {
   }
 }
 
+TEST_F(PreparedRequestsTest, LastTokenPastTheLastPositionIsRefused) {
+  ASSERT_TRUE(IsKept(Sample("id-1", int64_t{1} << 28)));
+  EXPECT_THAT(Send(Sample("id-1", limits::kPositionMax - 2)).status, IsOk());
+  const WireAnswer past = Send(Sample("id-1", limits::kPositionMax - 1));
+  EXPECT_TRUE(past.prepared);
+  EXPECT_THAT(past.status, StatusIs(absl::StatusCode::kOutOfRange, StartsWith("positions.start")));
+}
+
 }  // namespace
 }  // namespace rope::server
