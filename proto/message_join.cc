@@ -75,6 +75,11 @@ std::vector<MessagePart> Join(const v1::RotateRequest& head, absl::Span<const Te
   return parts;
 }
 
+void AppendField(int number, std::string_view value, std::string& message) {
+  AppendLengthHeader(number, value.size(), message);
+  message += value;
+}
+
 void AppendTensor(const v1::Tensor& tensor, size_t raw_bytes, std::string& response) {
   AppendTensorHeader(v1::RotateResponse::kTensorsFieldNumber, tensor, raw_bytes, response);
 }

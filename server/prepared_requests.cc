@@ -117,6 +117,7 @@ void PreparedRequests::Keep(Request& request, int64_t registry_version) {
     plan.tensors[i].input.fragments.clear();
     AppendReplyTensor(request, i, prepared->reply_tensors.emplace_back());
   }
+  prepared->reply_factor = ReplyFactor(plan);
   if (MayMove(*prepared)) {
     prepared->start = request.message.positions().start();
   } else {

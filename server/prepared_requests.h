@@ -44,6 +44,7 @@ struct Prepared {
   Plan plan;                  // without inputs
   // Set: the plan's positions are those of this start, and move with it. Unset: it has none.
   std::optional<int64_t> start;
+  std::string reply_factor;                // what ReplyFactor gives
   std::vector<std::string> reply_tensors;  // of each tensor: what AppendReplyTensor appends
   int64_t registry_version = 0;
 };

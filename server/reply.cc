@@ -9,6 +9,8 @@
 namespace rope::server {
 namespace {
 
+constexpr size_t kReplyTextBytes = 256;  // about, with the headers of small tensors
+
 // How far apart the elements of an output lie that is not packed, in the order of its axes.
 void WriteStrides(const v1::RotateRequest& asked, int tensor, v1::Array& array) {
   if (asked.output().in_place()) {
@@ -45,15 +47,30 @@ v1::Tensor& MakeTensor(Request& request, size_t index) {
 
 }  // namespace
 
-std::string ReplyHead(Request& request) {
-  auto& head = *google::protobuf::Arena::CreateMessage<v1::RotateResponse>(&request.arena);
-  head.set_request_id(request.id);
-  head.set_attention_factor(request.plan.attention_factor);
-  head.set_attention_factor_applied(request.plan.attention_factor_applied);
-  head.set_device(request.device);
-  *head.mutable_microseconds() = request.stages;
-  for (std::string& warning : request.plan.warnings) head.add_warnings(std::move(warning));
-  return head.SerializeAsString();
+std::string ReplyFactor(const Plan& plan) {
+  v1::RotateResponse factor;
+  factor.set_attention_factor(plan.attention_factor);
+  factor.set_attention_factor_applied(plan.attention_factor_applied);
+  return factor.SerializeAsString();
+}
+
+// Field by field, in their order: most of the text is there already, or is prepared.
+std::string ReplyHead(const Request& request) {
+  std::string text;
+  text.reserve(kReplyTextBytes);
+  if (!request.id.empty()) {
+    proto::AppendField(v1::RotateResponse::kRequestIdFieldNumber, request.id, text);
+  }
+  text += request.prepared != nullptr ? request.prepared->reply_factor : ReplyFactor(request.plan);
+  if (!request.device.empty()) {
+    proto::AppendField(v1::RotateResponse::kDeviceFieldNumber, request.device, text);
+  }
+  proto::AppendField(v1::RotateResponse::kMicrosecondsFieldNumber,
+                     request.stages.SerializeAsString(), text);
+  for (const std::string& warning : request.plan.warnings) {
+    proto::AppendField(v1::RotateResponse::kWarningsFieldNumber, warning, text);
+  }
+  return text;
 }
 
 bool HasReplyPayload(const Request& request, size_t tensor) {

@@ -10,8 +10,11 @@
 
 namespace rope::server {
 
-// A RotateResponse without its tensors. Takes the plan's warnings.
-std::string ReplyHead(Request& request);
+// The part of ReplyHead that the plan alone decides.
+std::string ReplyFactor(const Plan& plan);
+
+// A RotateResponse without its tensors.
+std::string ReplyHead(const Request& request);
 
 // Whether the answer holds the tensor's bytes: they came as bytes, and there are any.
 bool HasReplyPayload(const Request& request, size_t tensor);
