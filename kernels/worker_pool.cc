@@ -4,14 +4,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "kernels/check.h"
 
 namespace rope::kernels {
@@ -20,7 +19,15 @@ namespace {
 // Who has run out of items yields for this long before it sleeps: a caller until its helpers are
 // done, a worker until the next call, which comes soon where a large tensor is rotated in slices.
 // To wake somebody costs both sides as much as an item.
-constexpr absl::Duration kSpin = absl::Microseconds(50);
+constexpr std::chrono::microseconds kSpin(50);
+
+// Yields until `done()`, or for kSpin by a clock that nobody sets back.
+template <typename Done>
+void SpinUntil(const Done& done) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point deadline = Clock::now() + kSpin;
+  while (!done() && Clock::now() < deadline) sched_yield();
+}
 
 }  // namespace
 
@@ -82,10 +89,7 @@ class WorkerPool::Impl {
       absl::MutexLock lock(&mu_);
       Unqueue(call);
     }
-    const absl::Time deadline = absl::Now() + kSpin;
-    while (call.helpers.load(std::memory_order_acquire) != 0 && absl::Now() < deadline) {
-      sched_yield();
-    }
+    SpinUntil([&] { return call.helpers.load(std::memory_order_acquire) == 0; });
     absl::MutexLock lock(&mu_);  // also: no worker still holds it after its last touch of `call`
     while (call.helpers.load(std::memory_order_acquire) != 0) done_.Wait(&mu_);
   }
@@ -117,8 +121,7 @@ class WorkerPool::Impl {
   void AwaitNextCall() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     ++awake_;
     mu_.Unlock();
-    const absl::Time deadline = absl::Now() + kSpin;
-    while (queued_.load(std::memory_order_relaxed) == 0 && absl::Now() < deadline) sched_yield();
+    SpinUntil([this] { return queued_.load(std::memory_order_relaxed) != 0; });
     mu_.Lock();
     --awake_;
   }

@@ -81,9 +81,11 @@ TEST(WorkerPoolTest, CallerDoesNotWaitForBusyWorkers) {
 
 TEST(WorkerPoolTest, ConcurrentAndNestedCallsEachRunTheirOwn) {
   WorkerPool pool(3);
+  constexpr int kCallers = 4;
   std::vector<std::thread> callers;
+  callers.reserve(kCallers);
   std::atomic<int64_t> sum = 0;
-  for (int caller = 0; caller < 4; ++caller) {
+  for (int caller = 0; caller < kCallers; ++caller) {
     callers.emplace_back([&] {
       for (int round = 0; round < 200; ++round) {
         pool.ParallelFor(
@@ -92,7 +94,7 @@ TEST(WorkerPoolTest, ConcurrentAndNestedCallsEachRunTheirOwn) {
     });
   }
   for (std::thread& caller : callers) caller.join();
-  EXPECT_EQ(sum, 4 * 200 * (2 * 10 * (0 + 1 + 2 + 3 + 4) + 5));
+  EXPECT_EQ(sum, kCallers * 200 * (2 * 10 * (0 + 1 + 2 + 3 + 4) + 5));
 }
 
 }  // namespace
