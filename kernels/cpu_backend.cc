@@ -63,13 +63,16 @@ class CpuBackend : public Backend {
 
   absl::Status Rotate(absl::Span<const RotateJob> jobs) override {
     int64_t total_bytes = 0;
+    bool only_turns = true;
     for (const RotateJob& job : jobs) {
       CheckJob(job);
       total_bytes += job.bytes();
+      only_turns = only_turns && job.OnlyTurns();
     }
     const CpuStores stores =
         total_bytes > kCpuStreamingBytes ? CpuStores::kStreaming : CpuStores::kCached;
-    if (total_bytes <= kCpuAloneBytes || pool_.threads() == 1) {
+    const int64_t alone_bytes = only_turns ? kCpuAloneBytes : kCpuSliceBytes;
+    if (total_bytes <= alone_bytes || pool_.threads() == 1) {
       for (const RotateJob& job : jobs) target_.rotate(job, {0, job.tokens, 0, job.heads}, stores);
       return absl::OkStatus();
     }

@@ -1,8 +1,9 @@
 // The cpu backend: SIMD kernels, threads from one pool.
 //
-// A batch of at most kCpuAloneBytes runs on the calling thread. Larger ones are cut into slices of
-// about kCpuSliceBytes, by tokens and then heads, which the pool's threads share out; small jobs
-// gather in one slice.
+// A batch of at most kCpuAloneBytes runs on the calling thread; one that does more than turn pairs,
+// which takes several times as long, up to kCpuSliceBytes. Larger ones are cut into slices of about
+// kCpuSliceBytes, by tokens and then heads, which the pool's threads share out; small jobs gather
+// in one slice.
 //
 // Threading:  As Backend.
 // Errors:     None.
