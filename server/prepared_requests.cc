@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "kernels/status_macros.h"
 #include "proto/message_split.h"
+#include "proto/wire_cursor.h"
 #include "server/limits.h"
 #include "server/positions.h"
 #include "server/reply.h"
@@ -28,18 +30,16 @@ bool HasNumbers(const v1::Positions& positions) {
 // Whether the values that the outline leaves open decide nothing but the positions of the plan.
 bool MayBePrepared(const Request& request) {
   const Plan& plan = request.plan;
-  const kernels::ResolvedRope* const resolved = plan.resolved.get();
-  if (resolved == nullptr || resolved->DependsOnSeqLen() || resolved->position_range())
-    return false;
-  if (!plan.token_scales.empty()) return false;
-  // The next one's would be other numbers, and these are compared as text.
-  if (HasNumbers(request.message.positions())) return false;
-  if (WarningPastLength(resolved->config().max_position_embeddings, plan.positions).has_value())
-    return false;
   for (size_t i = 0; i < plan.tensors.size(); ++i) {
     if (!IsPlain(request.message.tensors(static_cast<int>(i)), plan.tensors[i])) return false;
   }
-  return true;
+  const kernels::ResolvedRope* const resolved = plan.resolved.get();
+  if (resolved == nullptr) return false;
+  if (resolved->DependsOnSeqLen() || resolved->position_range()) return false;
+  if (!plan.token_scales.empty()) return false;
+  // The next one's would be other numbers, and these are compared as text.
+  if (HasNumbers(request.message.positions())) return false;
+  return !WarningPastLength(resolved->config().max_position_embeddings, plan.positions);
 }
 
 // Whether the positions of other requests of this outline differ by their start alone. Those of
@@ -87,10 +87,17 @@ absl::Status ReadPositionsAgain(Request& request) {
 std::shared_ptr<const Prepared> PreparedRequests::Find(
     absl::Span<const std::string_view> fragments, proto::RequestOutline::Values& values) const {
   const int64_t version = registry_.version();
-  absl::ReaderMutexLock lock(&mutex_);
-  for (const std::shared_ptr<const Prepared>& prepared : all_) {
-    if (prepared->registry_version != version) continue;
-    if (prepared->outline.Matches(fragments, values)) return prepared;
+  const int64_t bytes = proto::WireCursor(fragments).size();
+  absl::InlinedVector<std::shared_ptr<const Prepared>, 2> candidates;  // compared without the lock
+  {
+    absl::ReaderMutexLock lock(&mutex_);
+    for (const std::shared_ptr<const Prepared>& prepared : all_) {
+      if (prepared->registry_version != version) continue;
+      if (prepared->outline.message_bytes() == bytes) candidates.push_back(prepared);
+    }
+  }
+  for (std::shared_ptr<const Prepared>& candidate : candidates) {
+    if (candidate->outline.Matches(fragments, values)) return std::move(candidate);
   }
   return nullptr;
 }
@@ -105,6 +112,8 @@ bool PreparedRequests::Wants(int64_t message_bytes) {
 
 void PreparedRequests::Keep(Request& request, int64_t registry_version) {
   if (!MayBePrepared(request)) return;
+  proto::RequestOutline::Values values;
+  if (Find(request.kept_fragments, values) != nullptr) return;  // another thread was first
   auto outline = proto::RequestOutline::Of(request.kept_fragments);
   // Elsewhere payloads lie in regions, which belong to a session, or decide more than positions.
   const auto payloads = static_cast<int64_t>(request.split.payloads.size());

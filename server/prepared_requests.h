@@ -9,8 +9,9 @@
 //
 // Threading:  Thread-safe.
 // Ownership:  Prepared requests are immutable and shared; they outlive their replacement.
-// Limits:     limits::kPreparedMax; the oldest goes first. Those that were prepared before a model
-//             was unregistered or a config_id forgotten are not found any more.
+// Limits:     limits::kPreparedMax, each of RequestOutline::kBytesMax and with the positions of
+//             limits::kPreparedTokensMax tokens; the oldest goes first. Those that were prepared
+//             before a model was unregistered or a config_id forgotten are not found any more.
 #ifndef ROPE_SERVER_PREPARED_REQUESTS_H_
 #define ROPE_SERVER_PREPARED_REQUESTS_H_
 
@@ -62,7 +63,7 @@ class PreparedRequests {
   bool Wants(int64_t message_bytes);
 
   // Keeps a request that was validated while the registry had `registry_version`, if others can be
-  // like it. REQUIRES: request.kept_fragments.
+  // like it and none of them is kept already. REQUIRES: request.kept_fragments.
   void Keep(Request& request, int64_t registry_version);
 
  private:

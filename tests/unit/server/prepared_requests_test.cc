@@ -7,6 +7,7 @@
 #include <atomic>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -453,6 +454,19 @@ TEST_F(PreparedRequestsTest, OldestGoesFirst) {
   EXPECT_FALSE(Send(OfTokens(1)).prepared);
 }
 
+TEST_F(PreparedRequestsTest, RequestsThatCameTogetherAreKeptOnce) {
+  Learn(OfTokens(4));
+  std::vector<std::unique_ptr<Request>> together;  // none is validated before the last has come
+  for (int64_t i = 0; i <= limits::kPreparedMax; ++i) {
+    grpc::ByteBuffer buffer = BufferOf({Sample().SerializeAsString()});
+    together.push_back(std::make_unique<Request>());
+    ASSERT_THAT(DecodeRequest(buffer, limits::kMiB, engine_.prepared(), *together.back()), IsOk());
+  }
+  for (std::unique_ptr<Request>& request : together) ASSERT_THAT(engine_.Run(request), IsOk());
+  EXPECT_TRUE(Send(Sample()).prepared);
+  EXPECT_TRUE(Send(OfTokens(4)).prepared) << "the same request took the place of others";
+}
+
 TEST_F(PreparedRequestsTest, RequestsThatAreNeverRecognisedPushNobodyOut) {
   Learn(OfTokens(4));
   for (int64_t i = 0; i < 3 * limits::kPreparedMax; ++i) Send(Sample("\u00e9-1"));
@@ -526,14 +540,12 @@ TEST_F(PreparedRequestsTest, PreparedRequestOutlivesItsReplacement) {
 }
 
 TEST_F(PreparedRequestsTest, ThreadsThatLearnAndAskGetTheirOwnAnswers) {
-  constexpr int kThreads = 4;
-  constexpr int kRequests = 400;  // of each
   std::atomic<int64_t> recognised = 0;
-  std::vector<std::thread> threads;
-  for (int t = 0; t < kThreads; ++t) {
-    threads.emplace_back([&, t] {
+  std::vector<std::thread> threads(4);
+  for (size_t t = 0; t < threads.size(); ++t) {
+    threads[t] = std::thread([&, t] {
       const std::string model = absl::StrCat("of-thread-", t);
-      for (int i = 0; i < kRequests; ++i) {
+      for (int i = 0; i < 400; ++i) {
         // A few shapes often, and more than are kept now and then.
         const int64_t tokens = i % 8 == 0 ? i / 8 : i % 4;
         v1::RotateRequest request = OfTokens(tokens, static_cast<float>(t));
@@ -563,7 +575,7 @@ TEST_F(PreparedRequestsTest, ConfigIdThatTheRegistryDroppedIsRefused) {
     spec.mutable_config()->set_rope_theta(1000.0 + static_cast<double>(i));
     ASSERT_THAT(engine_.registry().Find(spec), IsOk());
   }
-  Send(request);
+  EXPECT_THAT(Send(request).status, StatusIs(absl::StatusCode::kNotFound, HasSubstr("config_id")));
 }
 
 TEST_F(PreparedRequestsTest, PositionsOfManyTokensAreReadAnew) {
