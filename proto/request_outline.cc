@@ -133,8 +133,9 @@ bool RequestOutline::ReadGap(const Gap& gap, WireCursor& cursor, Values& values)
     }
     case Kind::kPayload: {
       auto payload = cursor.ReadView(gap.bytes);
-      if (payload.ok()) values.payloads.push_back(*std::move(payload));
-      return payload.ok();
+      if (!payload.ok()) return false;
+      values.payloads.push_back(*std::move(payload));
+      return true;
     }
   }
   return false;

@@ -364,6 +364,7 @@ std::vector<v1::Model> ModelRegistry::List() const {
     models = models_;
   }
   std::vector<v1::Model> list;
+  list.reserve(models.size());
   for (const auto& [name, model] : models) list.push_back(Write(name, *model));
   return list;
 }

@@ -76,7 +76,7 @@ class LocalEngine {
       status = std::move(how);
       answered.Notify();
     };
-    const absl::Status submitted = engine_.Submit(request);
+    absl::Status submitted = engine_.Submit(request);
     if (!submitted.ok()) return submitted;
     answered.WaitForNotification();
     request = std::move(finished);
