@@ -1,4 +1,5 @@
 // rope_server: flags -> Server -> wait for SIGTERM or SIGINT -> drain -> exit status. No logic.
+#include <google/protobuf/stubs/logging.h>
 #include <pthread.h>
 #include <signal.h>
 #include <spdlog/sinks/stdout_sinks.h>
@@ -28,6 +29,12 @@ sigset_t BlockStopSignals() {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
   return signals;
+}
+
+// What is wrong with a client's bytes is said in its answer; a log that every client can fill says
+// nothing.
+void LogProtobuf(google::protobuf::LogLevel, const char*, int, const std::string& message) {
+  spdlog::debug("protobuf: {}", message);
 }
 
 // Waits for a stop signal, then for the lead time or a second signal.
@@ -78,6 +85,7 @@ int main(int argc, char** argv) {
   spdlog::set_default_logger(spdlog::stderr_logger_mt("rope"));
   spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %l %v");
   spdlog::set_level(spdlog::level::from_str(options->log_level));
+  google::protobuf::SetLogHandler(&LogProtobuf);
   const sigset_t signals = BlockStopSignals();
   return Serve(*options, signals);
 }

@@ -1,15 +1,19 @@
 // What the program says to its flags, and how it ends.
 #include <gmock/gmock.h>
+#include <google/protobuf/stubs/logging.h>
+#include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
 
+#include "absl/strings/match.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(CommandLineTest, HelpListsEveryFlag) {
   const Outcome help = RunProgram({ServerProgram(), "--help"});
@@ -38,6 +42,27 @@ TEST(CommandLineTest, EveryFlagIsAccepted) {
                      "--enable_shared_memory=false", "--socket_mode=600", "--threads=1",
                      "--log_level=warn"});
   EXPECT_TRUE(Serves(*server.NewStub()));
+}
+
+TEST(CommandLineTest, ClientsCannotFillTheLogWithProtobufsComplaints) {
+  const google::protobuf::LogSilencer ours;
+  Process server({ServerProgram(), "--listen=127.0.0.1:0"}, /*join_errors=*/true);
+  std::string line = server.ReadLine();
+  while (!line.empty() && !absl::StartsWith(line, "listening on ")) line = server.ReadLine();
+  const auto channel =
+      grpc::CreateChannel(line.substr(line.rfind(' ') + 1), grpc::InsecureChannelCredentials());
+  grpc::ClientContext context;
+  v1::RotateRequest request;
+  request.set_request_id("\xc3\x28");
+  v1::RotateResponse response;
+  const grpc::Status status =
+      v1::RopeService::NewStub(channel)->Rotate(&context, request, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  server.Signal(SIGTERM);
+  const std::string log = server.ReadAll();
+  EXPECT_THAT(log, HasSubstr("code=INVALID_ARGUMENT"));
+  EXPECT_THAT(log, Not(HasSubstr("libprotobuf")));
+  EXPECT_EQ(server.Wait(), 0);
 }
 
 // As if there were no GPU, also where there is one.
