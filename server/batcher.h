@@ -77,8 +77,8 @@ class Batcher {
  private:
   struct Batch {
     absl::InlinedVector<Slice, 1> slices;
-    absl::InlinedVector<std::unique_ptr<Request>, 1>
-        finishing;  // requests whose last slice is in `slices`
+    // Requests whose last slice is in `slices`.
+    absl::InlinedVector<std::unique_ptr<Request>, 1> finishing;
     std::vector<std::unique_ptr<Request>> expired;
     int64_t bytes = 0;
     int64_t tokens = 0;

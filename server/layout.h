@@ -9,7 +9,6 @@
 #ifndef ROPE_SERVER_LAYOUT_H_
 #define ROPE_SERVER_LAYOUT_H_
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>

@@ -110,12 +110,6 @@ class ByLength {
   absl::flat_hash_map<int64_t, FrequenciesPtr> made_;
 };
 
-void WarnPastLength(const kernels::RopeConfig& config, const TokenPositions& positions,
-                    Plan& plan) {
-  auto warning = WarningPastLength(config.max_position_embeddings, positions.values);
-  if (warning.has_value()) plan.warnings.push_back(*std::move(warning));
-}
-
 kernels::Multiplier MultiplierOf(v1::Operation operation, bool applied) {
   const bool adds = operation == v1::OPERATION_ADD_SINUSOIDAL;
   if (!applied || adds) return kernels::Multiplier::kOne;
@@ -297,6 +291,12 @@ absl::Status CheckSinusoidal(const kernels::ResolvedRope& resolved) {
   return absl::OkStatus();
 }
 
+void WarnPastLength(const kernels::RopeConfig& config,
+                    const std::array<std::vector<int64_t>, 3>& positions, Plan& plan) {
+  auto warning = WarningPastLength(config.max_position_embeddings, positions);
+  if (warning.has_value()) plan.warnings.push_back(*std::move(warning));
+}
+
 absl::Status PlanRotation(v1::Operation operation, RopeAt rope, Plan& plan) {
   if (!plan.rotates) return absl::OkStatus();
   ROPE_ASSIGN_OR_RETURN(const auto resolved,
@@ -334,7 +334,7 @@ absl::Status PlanRotation(v1::Operation operation, RopeAt rope, Plan& plan) {
         rope.positions.sequence, nullptr, plan);
   };
   MakeRowSets(*resolved, operation, runs_of, plan);
-  WarnPastLength(resolved->config(), rope.positions, plan);
+  WarnPastLength(resolved->config(), rope.positions.values, plan);
   plan.mrope = MropeOf(*resolved, rope.positions.axes);
   plan.positions = std::move(rope.positions.values);
   plan.resolved = resolved;
@@ -360,7 +360,7 @@ absl::Status PlanReposition(RopeAt from, RopeAt to, Plan& plan) {
   ROPE_RETURN_IF_ERROR(CheckSameGeometry(from.entry, *resolved_from, to.entry, *resolved_to));
   ApplyPolicy(*resolved_to, to.positions);
   ApplyPolicy(*resolved_from, from.positions);
-  WarnPastLength(resolved_to->config(), to.positions, plan);
+  WarnPastLength(resolved_to->config(), to.positions.values, plan);
   if (SameFrequencies(*resolved_to, to.positions, *resolved_from, from.positions, plan.tokens)) {
     return PlanDifference(*resolved_to, from.positions, to.positions, plan);
   }

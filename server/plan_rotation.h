@@ -6,6 +6,9 @@
 #ifndef ROPE_SERVER_PLAN_ROTATION_H_
 #define ROPE_SERVER_PLAN_ROTATION_H_
 
+#include <array>
+#include <vector>
+
 #include "absl/status/status.h"
 #include "rope/v1/rotate.pb.h"
 #include "server/model_registry.h"
@@ -23,6 +26,10 @@ struct RopeAt {
 // INVALID_ARGUMENT: an embedding that OPERATION_ADD_SINUSOIDAL has no table for: with an attention
 // factor, xpos or precision hf.
 absl::Status CheckSinusoidal(const kernels::ResolvedRope& resolved);
+
+// Adds a warning where a position, by axis and token, is past the model's own length.
+void WarnPastLength(const kernels::RopeConfig& config,
+                    const std::array<std::vector<int64_t>, 3>& positions, Plan& plan);
 
 // Fills the rest of a plan that has its tensors. A layer without rotation leaves it as it is.
 absl::Status PlanRotation(v1::Operation operation, RopeAt rope, Plan& plan);

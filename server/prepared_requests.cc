@@ -8,6 +8,7 @@
 #include "proto/message_split.h"
 #include "proto/wire_cursor.h"
 #include "server/limits.h"
+#include "server/plan_rotation.h"
 #include "server/positions.h"
 #include "server/reply.h"
 #include "server/request.h"
@@ -147,8 +148,7 @@ absl::Status PlanPrepared(Request& request) {
         proto::PayloadOf(message.tensors(static_cast<int>(i)).array(), request.split);
   }
   if (!MovePositions(request, plan)) ROPE_RETURN_IF_ERROR(ReadPositionsAgain(request));
-  auto warning = WarningPastLength(plan.resolved->config().max_position_embeddings, plan.positions);
-  if (warning.has_value()) plan.warnings.push_back(*std::move(warning));
+  WarnPastLength(plan.resolved->config(), plan.positions, plan);
   return absl::OkStatus();
 }
 

@@ -64,6 +64,20 @@ inline void SetShape(v1::Array& array, const std::vector<int64_t>& shape) {
   array.mutable_shape()->Assign(shape.begin(), shape.end());
 }
 
+// Adds a packed tensor of fp32 zeros.
+inline v1::Tensor& AddFloatTensor(v1::RotateRequest& request, v1::Role role,
+                                  const std::string& layout, const std::vector<int64_t>& shape) {
+  v1::Tensor& tensor = *request.add_tensors();
+  tensor.set_role(role);
+  tensor.set_layout(layout);
+  tensor.mutable_array()->set_dtype(v1::DTYPE_FP32);
+  SetShape(*tensor.mutable_array(), shape);
+  int64_t count = 1;
+  for (const int64_t length : shape) count *= length;
+  if (count > 0) tensor.mutable_array()->set_raw(std::string(static_cast<size_t>(count) * 4, 0));
+  return tensor;
+}
+
 }  // namespace rope::testing
 
 #endif  // ROPE_TESTS_SUPPORT_RECEIVED_REQUEST_H_

@@ -16,6 +16,7 @@
 #include "rope/v1/rotate.pb.h"
 #include "server/limits.h"
 #include "server/rope_codec.h"
+#include "tests/support/byte_buffer.h"
 #include "tests/support/local_engine.h"
 
 namespace rope::testing {
@@ -39,16 +40,6 @@ inline grpc::ByteBuffer BufferOf(absl::Span<const std::string_view> fragments) {
     slices.emplace_back(fragment.data(), fragment.size());
   }
   return {slices.data(), slices.size()};
-}
-
-inline std::string BytesOf(const grpc::ByteBuffer& buffer) {
-  std::vector<grpc::Slice> slices;
-  EXPECT_TRUE(buffer.Dump(&slices).ok());
-  std::string bytes;
-  for (const grpc::Slice& slice : slices) {
-    bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
-  }
-  return bytes;
 }
 
 // `prepared`: where the message is looked up and kept.

@@ -8,18 +8,14 @@
 #include <vector>
 
 #include "rope/v1/rotate.pb.h"
+#include "tests/support/byte_buffer.h"
 
 namespace rope::client {
 namespace {
 
+using ::rope::testing::BytesOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-std::string BytesOf(const grpc::ByteBuffer& buffer) {
-  grpc::Slice slice;
-  EXPECT_TRUE(buffer.DumpToSingleSlice(&slice).ok());
-  return std::string(reinterpret_cast<const char*>(slice.begin()), slice.size());
-}
 
 // A buffer of slices of at most `slice_bytes`, as the network cuts messages.
 grpc::ByteBuffer BufferOf(const std::string& bytes, size_t slice_bytes = 1 << 16) {

@@ -18,6 +18,7 @@
 namespace rope::server {
 namespace {
 
+using ::rope::testing::AddFloatTensor;
 using ::rope::testing::Answer;
 using ::rope::testing::AnswerAsNew;
 using ::rope::testing::BufferOf;
@@ -36,22 +37,17 @@ using ::testing::StartsWith;
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 
-std::string Floats(int64_t count, float first) {
-  std::vector<float> values(static_cast<size_t>(count));
+std::string Floats(size_t count, float first) {
+  std::vector<float> values(count);
   for (size_t i = 0; i < values.size(); ++i) values[i] = first + static_cast<float>(i) / 16;
   return RawBytes(values);
 }
 
 v1::Tensor& AddTensor(v1::RotateRequest& request, v1::Role role, const std::string& layout,
                       const std::vector<int64_t>& shape, float first) {
-  v1::Tensor& tensor = *request.add_tensors();
-  tensor.set_role(role);
-  tensor.set_layout(layout);
-  tensor.mutable_array()->set_dtype(v1::DTYPE_FP32);
-  SetShape(*tensor.mutable_array(), shape);
-  int64_t count = 1;
-  for (const int64_t length : shape) count *= length;
-  tensor.mutable_array()->set_raw(Floats(count, first));
+  v1::Tensor& tensor = AddFloatTensor(request, role, layout, shape);
+  std::string& raw = *tensor.mutable_array()->mutable_raw();
+  raw = Floats(raw.size() / sizeof(float), first);
   return tensor;
 }
 

@@ -12,6 +12,7 @@
 namespace rope::server {
 namespace {
 
+using ::rope::testing::AddFloatTensor;
 using ::rope::testing::IsOk;
 using ::rope::testing::ReceivedRequest;
 using ::rope::testing::SetShape;
@@ -39,15 +40,7 @@ void ExpectFails(const v1::RotateRequest& request, absl::StatusCode code, const 
 
 v1::Tensor& AddTensor(v1::RotateRequest& request, const std::string& layout,
                       const std::vector<int64_t>& shape, v1::Role role = v1::ROLE_Q) {
-  v1::Tensor& tensor = *request.add_tensors();
-  tensor.set_role(role);
-  tensor.set_layout(layout);
-  tensor.mutable_array()->set_dtype(v1::DTYPE_FP32);
-  SetShape(*tensor.mutable_array(), shape);
-  int64_t count = 1;
-  for (const int64_t length : shape) count *= length;
-  if (count > 0) tensor.mutable_array()->set_raw(std::string(static_cast<size_t>(count) * 4, 0));
-  return tensor;
+  return AddFloatTensor(request, role, layout, shape);
 }
 
 // One sequence of three tokens, two heads of eight channels.
