@@ -4,14 +4,18 @@
 
 #include <array>
 
+#include "absl/base/casts.h"
+
 namespace rope::proto {
 namespace {
 
 using google::protobuf::io::CodedOutputStream;
 
-constexpr uint32_t Tag(int number) {
-  constexpr uint32_t kLengthDelimited = 2;
-  return static_cast<uint32_t>(number) << 3 | kLengthDelimited;
+constexpr uint32_t kFixed64 = 1;
+constexpr uint32_t kLengthDelimited = 2;
+
+constexpr uint32_t Tag(int number, uint32_t type = kLengthDelimited) {
+  return static_cast<uint32_t>(number) << 3 | type;
 }
 
 void AppendLengthHeader(int number, size_t length, std::string& out) {
@@ -73,6 +77,16 @@ std::vector<MessagePart> Join(const v1::RotateRequest& head, absl::Span<const Te
   }
   if (!header.empty()) parts.push_back({std::move(header), {}});
   return parts;
+}
+
+void AppendDouble(int number, double value, std::string& message) {
+  const auto bits = absl::bit_cast<uint64_t>(value);
+  if (bits == 0) return;  // -0.0 is written
+  std::array<uint8_t, 18> bytes;
+  uint8_t* end = CodedOutputStream::WriteVarint32ToArray(Tag(number, kFixed64), bytes.data());
+  end = CodedOutputStream::WriteLittleEndian64ToArray(bits, end);
+  message.append(reinterpret_cast<const char*>(bytes.data()),
+                 static_cast<size_t>(end - bytes.data()));
 }
 
 void AppendField(int number, std::string_view value, std::string& message) {

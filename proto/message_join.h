@@ -34,6 +34,9 @@ std::vector<MessagePart> Join(const v1::RotateRequest& head, absl::Span<const Te
 // Appends a field of bytes, a string or an encoded message to an encoded message.
 void AppendField(int number, std::string_view value, std::string& message);
 
+// Appends a field of type double, unless it is 0: where a field is not there, it is 0.
+void AppendDouble(int number, double value, std::string& message);
+
 // Appends everything of one of a response's tensors that stands before its payload. `raw_bytes`: of
 // the payload, which follows; 0: the array has no raw field.
 void AppendTensor(const v1::Tensor& tensor, size_t raw_bytes, std::string& response);

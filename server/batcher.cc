@@ -33,7 +33,6 @@ Batcher::~Batcher() {
 }
 
 absl::Status Batcher::Enqueue(std::unique_ptr<Request>& request) {
-  request->enqueued = clock_.Now();
   {
     absl::MutexLock lock(&mutex_);
     if (draining_) return absl::UnavailableError("server: draining, try another one");
@@ -191,10 +190,9 @@ void Batcher::Finish(Batch& batch) {
   for (Slice& slice : batch.slices) {
     Request& request = *slice.request;
     if (slice.begin == 0) {
-      request.stages.set_queue(Microseconds(batch.started - request.enqueued));
+      request.stages.queue = Microseconds(batch.started - request.enqueued);
     }
-    request.stages.set_execute(request.stages.execute() +
-                               Microseconds(batch.finished - batch.started));
+    request.stages.execute += Microseconds(batch.finished - batch.started);
     if (finishing != batch.finishing.end() && finishing->get() == &request) {
       Complete(std::move(*finishing++), slice.status);
     } else if (!slice.status.ok()) {

@@ -69,6 +69,7 @@ class Batcher {
   // Drains.
   ~Batcher();
 
+  // REQUIRES: request->enqueued is set.
   absl::Status Enqueue(std::unique_ptr<Request>& request);
 
   // Refuses new requests, finishes those there are, and returns when the last has completed.

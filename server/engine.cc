@@ -34,17 +34,17 @@ absl::Status Engine::MakePlan(Request& request) {
   if (request.prepared != nullptr) return PlanPrepared(request);
   const int64_t version = registry_.version();  // before anything is found there
   ROPE_RETURN_IF_ERROR(regions_.Read(request));
-  ROPE_ASSIGN_OR_RETURN(request.plan, Validate(request.message, request.split, registry_));
+  ROPE_ASSIGN_OR_RETURN(request.plan, Validate(request.asked(), request.split, registry_));
   ROPE_RETURN_IF_ERROR(regions_.Place(request));
   if (!request.kept_fragments.empty()) prepared_.Keep(request, version);
   return absl::OkStatus();
 }
 
 absl::Status Engine::Submit(std::unique_ptr<Request>& request) {
-  const absl::Time started = clock_.Now();
   ROPE_RETURN_IF_ERROR(MakePlan(*request));
   ROPE_ASSIGN_OR_RETURN(request->permit, admission_.Admit(HeldBytes(*request)));
-  request->stages.set_validate(absl::ToDoubleMicroseconds(clock_.Now() - started));
+  request->enqueued = clock_.Now();
+  request->stages.validate = absl::ToDoubleMicroseconds(request->enqueued - request->decoded);
   return batcher_.Enqueue(request);
 }
 

@@ -37,18 +37,22 @@ void PollLoop::Run(grpc::ServerCompletionQueue& queue) const {
 }
 
 bool PollLoop::NextEvent(grpc::ServerCompletionQueue& queue, void** tag, bool* ok) const {
-  if (spin_ > absl::ZeroDuration()) {
-    const int64_t end = absl::GetCurrentTimeNanos() + absl::ToInt64Nanoseconds(spin_);
-    do {
-      switch (queue.AsyncNext(tag, ok, gpr_time_0(GPR_CLOCK_MONOTONIC))) {
-        case grpc::CompletionQueue::GOT_EVENT:
-          return true;
-        case grpc::CompletionQueue::SHUTDOWN:
-          return false;
-        case grpc::CompletionQueue::TIMEOUT:
-          sched_yield();  // others may need this core
-      }
-    } while (absl::GetCurrentTimeNanos() < end);
+  const int64_t spin = absl::ToInt64Nanoseconds(spin_);
+  int64_t now = 0;
+  int64_t end =
+      spin;  // counted from the first look that finds nothing; until then no clock is read
+  while (now < end) {
+    switch (queue.AsyncNext(tag, ok, gpr_time_0(GPR_CLOCK_MONOTONIC))) {
+      case grpc::CompletionQueue::GOT_EVENT:
+        return true;
+      case grpc::CompletionQueue::SHUTDOWN:
+        return false;
+      case grpc::CompletionQueue::TIMEOUT:
+        sched_yield();  // others may need this core
+    }
+    const bool is_first = now == 0;
+    now = absl::GetCurrentTimeNanos();
+    if (is_first) end = now + spin;
   }
   return queue.Next(tag, ok);
 }

@@ -32,14 +32,14 @@ bool HasNumbers(const v1::Positions& positions) {
 bool MayBePrepared(const Request& request) {
   const Plan& plan = request.plan;
   for (size_t i = 0; i < plan.tensors.size(); ++i) {
-    if (!IsPlain(request.message.tensors(static_cast<int>(i)), plan.tensors[i])) return false;
+    if (!IsPlain(request.asked().tensors(static_cast<int>(i)), plan.tensors[i])) return false;
   }
   const kernels::ResolvedRope* const resolved = plan.resolved.get();
   if (resolved == nullptr) return false;
   if (resolved->DependsOnSeqLen() || resolved->position_range()) return false;
   if (!plan.token_scales.empty()) return false;
   // The next one's would be other numbers, and these are compared as text.
-  if (HasNumbers(request.message.positions())) return false;
+  if (HasNumbers(request.asked().positions())) return false;
   return !WarningPastLength(resolved->config().max_position_embeddings, plan.positions);
 }
 
@@ -69,15 +69,10 @@ bool MovePositions(const Request& request, Plan& plan) {
 
 absl::Status ReadPositionsAgain(Request& request) {
   Plan& plan = request.plan;
-  const v1::Positions* asked = &request.prepared->message.positions();
-  if (request.start.has_value()) {
-    auto& positions = *google::protobuf::Arena::CreateMessage<v1::Positions>(&request.arena);
-    positions = *asked;
-    positions.set_start(*request.start);
-    asked = &positions;
-  }
+  v1::Positions asked = request.prepared->message.positions();
+  if (request.start.has_value()) asked.set_start(*request.start);
   ROPE_ASSIGN_OR_RETURN(TokenPositions positions,
-                        ReadPositions(*asked, request.split, plan.tensors.front().layout,
+                        ReadPositions(asked, request.split, plan.tensors.front().layout,
                                       plan.resolved->config().mrope.has_value(), "positions"));
   plan.positions = std::move(positions.values);
   return absl::OkStatus();
@@ -120,7 +115,7 @@ void PreparedRequests::Keep(Request& request, int64_t registry_version) {
   const auto payloads = static_cast<int64_t>(request.split.payloads.size());
   if (!outline.has_value() || outline->payloads() != payloads) return;
   auto prepared = std::make_shared<Prepared>(*std::move(outline));
-  prepared->message = request.message;
+  prepared->message = request.asked();
   prepared->plan = request.plan;
   Plan& plan = prepared->plan;
   for (size_t i = 0; i < plan.tensors.size(); ++i) {
@@ -129,7 +124,7 @@ void PreparedRequests::Keep(Request& request, int64_t registry_version) {
   }
   prepared->reply_factor = ReplyFactor(plan);
   if (MayMove(*prepared)) {
-    prepared->start = request.message.positions().start();
+    prepared->start = request.asked().positions().start();
   } else {
     plan.positions = {};
   }

@@ -19,7 +19,7 @@ class RegionIo::Reader {
   Reader(const RegionIo& io, Request& request) : io_(io), request_(request) {}
 
   absl::Status Read() {
-    v1::RotateRequest& message = request_.message;
+    v1::RotateRequest& message = request_.parsed->message;
     for (int i = 0; i < message.tensors_size(); ++i) {
       v1::Tensor& tensor = *message.mutable_tensors(i);
       if (tensor.array().has_region()) {
@@ -294,7 +294,7 @@ absl::Status RegionIo::Read(Request& request) const {
 }
 
 absl::Status RegionIo::Place(Request& request) const {
-  const v1::Output& output = request.message.output();
+  const v1::Output& output = request.asked().output();
   std::vector<TensorPlan>& tensors = request.plan.tensors;
   const int count = static_cast<int>(tensors.size());
   if (output.regions_size() == 0) {

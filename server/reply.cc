@@ -20,12 +20,12 @@ void WriteStrides(const v1::RotateRequest& asked, int tensor, v1::Array& array) 
   }
 }
 
-// The tensor without raw bytes. On the request's arena.
+// The tensor without raw bytes. On the arena of the request, which was parsed.
 v1::Tensor& MakeTensor(Request& request, size_t index) {
   const v1::RotateRequest& asked = request.asked();
   const v1::Tensor& asked_tensor = asked.tensors(static_cast<int>(index));
   const TensorPlan& plan = request.plan.tensors[index];
-  auto& tensor = *google::protobuf::Arena::CreateMessage<v1::Tensor>(&request.arena);
+  auto& tensor = *google::protobuf::Arena::CreateMessage<v1::Tensor>(&request.parsed->arena);
   tensor.set_role(asked_tensor.role());
   tensor.set_layout(plan.output_letters);
   *tensor.mutable_head_ranges() = asked_tensor.head_ranges();
@@ -43,6 +43,17 @@ v1::Tensor& MakeTensor(Request& request, size_t index) {
   }
   WriteStrides(asked, static_cast<int>(index), array);
   return tensor;
+}
+
+// The stages as the generated serializer writes them.
+void AppendStages(const StageTimes& stages, std::string& text) {
+  using Message = v1::StageTimes;
+  std::string message;
+  proto::AppendDouble(Message::kDecodeFieldNumber, stages.decode, message);
+  proto::AppendDouble(Message::kValidateFieldNumber, stages.validate, message);
+  proto::AppendDouble(Message::kQueueFieldNumber, stages.queue, message);
+  proto::AppendDouble(Message::kExecuteFieldNumber, stages.execute, message);
+  proto::AppendField(v1::RotateResponse::kMicrosecondsFieldNumber, message, text);
 }
 
 }  // namespace
@@ -65,8 +76,7 @@ std::string ReplyHead(const Request& request) {
   if (!request.device.empty()) {
     proto::AppendField(v1::RotateResponse::kDeviceFieldNumber, request.device, text);
   }
-  proto::AppendField(v1::RotateResponse::kMicrosecondsFieldNumber,
-                     request.stages.SerializeAsString(), text);
+  AppendStages(request.stages, text);
   for (const std::string& warning : request.plan.warnings) {
     proto::AppendField(v1::RotateResponse::kWarningsFieldNumber, warning, text);
   }

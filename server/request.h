@@ -30,6 +30,22 @@
 
 namespace rope::server {
 
+// A message on an arena of its own; what a small one parses to fits into the first block.
+struct ParsedRequest {
+  static constexpr size_t kArenaBlockBytes = 2048;
+  alignas(std::max_align_t) std::array<char, kArenaBlockBytes> arena_block;
+  google::protobuf::Arena arena{arena_block.data(), arena_block.size()};
+  v1::RotateRequest& message = *google::protobuf::Arena::CreateMessage<v1::RotateRequest>(&arena);
+};
+
+// How long the stages of a request took, in microseconds: rope.v1.StageTimes.
+struct StageTimes {
+  double decode = 0;
+  double validate = 0;
+  double queue = 0;
+  double execute = 0;
+};
+
 struct Request {
   using Done = std::function<void(std::unique_ptr<Request>, absl::Status)>;
 
@@ -37,20 +53,16 @@ struct Request {
   std::string id;
   uint64_t session = 0;  // the connection; queues take turns between sessions
   absl::Time received;
+  absl::Time decoded;
   int64_t message_bytes = 0;  // as received
   bool alone = false;         // no other call was in flight when it came
   absl::Time deadline = absl::InfiniteFuture();
   std::shared_ptr<std::atomic<bool>> cancelled;
-  // Of `message`; what a small request parses to fits into the block.
-  static constexpr size_t kArenaBlockBytes = 2048;
-  alignas(std::max_align_t) std::array<char, kArenaBlockBytes> arena_block;
-  google::protobuf::Arena arena{arena_block.data(), arena_block.size()};
-  v1::RotateRequest& message =  // the skeleton, parsed
-      *google::protobuf::Arena::CreateMessage<v1::RotateRequest>(&arena);
-  proto::SplitMessage split;  // payloads: views into `received_bytes`
+  std::unique_ptr<ParsedRequest> parsed;  // the skeleton; null beside `prepared`
+  proto::SplitMessage split;              // payloads: views into `received_bytes`
   std::shared_ptr<const void> received_bytes;
-  // Set: the message is that of an earlier request with other values. Then `message` stays empty,
-  // and the payloads of `split` are those that `prepared->message` speaks of.
+  // Set: the message is that of an earlier request with other values, and the payloads of `split`
+  // are those that `prepared->message` speaks of.
   std::shared_ptr<const Prepared> prepared;
   std::optional<int64_t> start;  // beside `prepared`: its positions.start
   // Of the message, in `received_bytes`, where it is worth keeping once validated; else empty.
@@ -67,13 +79,13 @@ struct Request {
   Permit permit;          // by the engine
   absl::InlinedVector<PooledBuffer, 2> outputs;  // by the executor, one for each tensor
   std::string device;                            // by the executor
-  v1::StageTimes stages;
-  absl::Time enqueued;       // by the batcher
+  StageTimes stages;
+  absl::Time enqueued;       // by the engine
   int64_t tokens_taken = 0;  // by the batcher: tokens that batches have taken so far
   int64_t last_batch = 0;    // by the batcher: number of the batch that took some last
 
-  // The skeleton, but for the request_id and the start of a prepared one.
-  const v1::RotateRequest& asked() const { return prepared ? prepared->message : message; }
+  // The skeleton, but for the request_id and the start of a prepared one. REQUIRES: decoded.
+  const v1::RotateRequest& asked() const { return prepared ? prepared->message : parsed->message; }
 
   bool IsCancelled() const {
     return cancelled != nullptr && cancelled->load(std::memory_order_relaxed);

@@ -90,8 +90,10 @@ absl::Status ParseRequest(absl::Span<const std::string_view> fragments, Request&
     return split.status();
   }
   request.split = *std::move(split);
-  ROPE_RETURN_IF_ERROR(ParseSkeleton(request.split.skeleton, request.message));
-  TakeId(request.message.request_id(), request);
+  request.parsed =
+      std::make_unique_for_overwrite<ParsedRequest>();  // the arena's block stays as is
+  ROPE_RETURN_IF_ERROR(ParseSkeleton(request.split.skeleton, request.parsed->message));
+  TakeId(request.parsed->message.request_id(), request);
   return absl::OkStatus();
 }
 

@@ -126,7 +126,7 @@ void RopeService::DrainStreams() {
 
 template <typename Call>
 std::unique_ptr<Request> RopeService::NewRequest(const Call& call) {
-  auto request = std::make_unique_for_overwrite<Request>();  // its arena's block stays as it is
+  auto request = std::make_unique<Request>();
   request->received = parts_.clock->Now();
   request->session = call.session();
   request->deadline = call.deadline();
@@ -139,7 +139,8 @@ void RopeService::Submit(grpc::ByteBuffer& message, std::unique_ptr<Request> req
   absl::Status status =
       DecodeRequest(message, parts_.max_message_bytes, *parts_.prepared, *request);
   if (request->id.empty()) request->id = MakeId();
-  request->stages.set_decode(absl::ToDoubleMicroseconds(parts_.clock->Now() - request->received));
+  request->decoded = parts_.clock->Now();
+  request->stages.decode = absl::ToDoubleMicroseconds(request->decoded - request->received);
   if (status.ok()) status = parts_.engine->Submit(request);
   if (status.ok()) return;
   const Request::Done done = std::move(request->done);
@@ -224,9 +225,9 @@ void RopeService::RecordRotation(Method method, const Request& request, const ab
   parts_.metrics->CountRequest({method, status.code(), parts_.clock->Now() - request.received,
                                 request.message_bytes, BytesOf(reply)});
   if (status.ok()) {
-    const v1::StageTimes& stages = request.stages;
-    parts_.metrics->CountRotation({stages.decode(), stages.validate(), stages.queue(),
-                                   stages.execute(), request.plan.tokens});
+    const StageTimes& stages = request.stages;
+    parts_.metrics->CountRotation(
+        {stages.decode, stages.validate, stages.queue, stages.execute, request.plan.tokens});
   }
   Log(method, request.id, status);
 }

@@ -1,7 +1,7 @@
 // UnaryCall: one unary RPC with bytes in and bytes out, from being armed to being freed. The same
 // object for every unary method; what differs is the handler.
 //
-//   armed -> received: arms its successor, runs the handler -> Finish (any thread, once) -> sent
+//   armed -> received: runs the handler, arms its successor -> Finish (any thread, once) -> sent
 //
 // The call frees itself when both its last step and gRPC's done notification have come back.
 //
@@ -106,8 +106,10 @@ class UnaryCall {
       return;
     }
     method_.in_flight->Add();
-    Arm(method_, queue_);
-    method_.handler(*this);
+    const Method& method = method_;
+    grpc::ServerCompletionQueue& queue = queue_;
+    method_.handler(*this);  // may free this
+    Arm(method, queue);      // others are armed meanwhile, and the client waits for the handler
   }
   void OnSent(bool) { Release(); }
   void OnDone(bool) {

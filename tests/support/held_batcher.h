@@ -78,6 +78,7 @@ class HeldBatcher : public ::testing::Test {
   }
 
   void Enqueue(std::unique_ptr<server::Request> request) {
+    request->enqueued = clock_.Now();
     EXPECT_THAT(batcher_->Enqueue(request), IsOk());
     EXPECT_EQ(request, nullptr);
   }

@@ -43,7 +43,8 @@ struct ReceivedRequest {
   // Not validated yet, and without anybody to answer.
   std::unique_ptr<server::Request> MakeRequest() const {
     auto request = std::make_unique<server::Request>();
-    request->message = message;
+    request->parsed = std::make_unique<server::ParsedRequest>();
+    request->parsed->message = message;
     request->split = split;
     request->received_bytes = pieces;
     return request;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "rope/v1/rotate.pb.h"
 
 namespace rope::proto {
@@ -82,6 +84,18 @@ TEST(AppendTensorTest, ResponseIsByteForByteWhatTheGeneratedSerializerWrites) {
     if (raw_bytes > 0) expected.mutable_tensors()->rbegin()->mutable_array()->set_raw(raw);
   }
   EXPECT_EQ(bytes, expected.SerializeAsString());
+}
+
+TEST(AppendDoubleTest, MessageIsByteForByteWhatTheGeneratedSerializerWrites) {
+  for (const double value : {0.0, -0.0, 1.0, 0.25, -3.5e-300, std::nan("")}) {
+    v1::StageTimes expected;
+    expected.set_decode(value);
+    expected.set_execute(value);
+    std::string bytes;
+    AppendDouble(v1::StageTimes::kDecodeFieldNumber, value, bytes);
+    AppendDouble(v1::StageTimes::kExecuteFieldNumber, value, bytes);
+    EXPECT_EQ(bytes, expected.SerializeAsString()) << value;
+  }
 }
 
 }  // namespace

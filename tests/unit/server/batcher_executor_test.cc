@@ -99,7 +99,7 @@ class BatcherExecutorTest : public ::testing::Test {
   std::unique_ptr<Request> Receive(const std::string& id, const Case& example) {
     std::unique_ptr<Request> request = ReceivedRequest(MessageOf(example), 100).MakeRequest();
     request->id = id;
-    auto plan = Validate(request->message, request->split, *registry_);
+    auto plan = Validate(request->parsed->message, request->split, *registry_);
     EXPECT_THAT(plan, IsOk());
     if (plan.ok()) request->plan = *std::move(plan);
     request->done = [this](std::unique_ptr<Request> finished, const absl::Status& status) {

@@ -333,7 +333,7 @@ TEST_F(BatcherTest, StagesSayHowLongItWaited) {
   auto request = MakeRequest("waiting", 5);
   double queued = -1;
   request->done = [&queued](std::unique_ptr<Request> finished, const absl::Status&) {
-    queued = finished->stages.queue();
+    queued = finished->stages.queue;
   };
   Enqueue(std::move(request));
   clock_.Advance(absl::Microseconds(30));

@@ -55,7 +55,7 @@ class ExecutorTest : public ::testing::Test {
   // `sent` as it arrives in pieces, validated.
   std::unique_ptr<Request> Receive(const v1::RotateRequest& sent, size_t piece = 1 << 20) {
     std::unique_ptr<Request> request = ReceivedRequest(sent, piece).MakeRequest();
-    auto plan = Validate(request->message, request->split, *registry_);
+    auto plan = Validate(request->parsed->message, request->split, *registry_);
     EXPECT_THAT(plan, IsOk());
     if (plan.ok()) request->plan = *std::move(plan);
     return request;

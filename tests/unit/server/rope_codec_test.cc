@@ -57,7 +57,7 @@ absl::Status Decode(const std::string& bytes, Request& request, size_t piece = 1
 std::unique_ptr<Request> Finished(const v1::RotateRequest& sent, BufferPool& pool, float value) {
   auto request = std::make_unique<Request>();
   EXPECT_THAT(Decode(sent.SerializeAsString(), *request), IsOk());
-  for (const v1::Tensor& tensor : request->message.tensors()) {
+  for (const v1::Tensor& tensor : request->parsed->message.tensors()) {
     TensorPlan& plan = request->plan.tensors.emplace_back();
     plan.layout.head_dim = tensor.array().shape(0);
     plan.output_letters = "D";
@@ -83,8 +83,9 @@ TEST(DecodeRequestTest, PayloadsArePutAsideAndOutliveTheBuffer) {
     Request request;
     ASSERT_THAT(Decode(sent.SerializeAsString(), request, piece), IsOk());
     EXPECT_EQ(request.id, "mine");
-    ASSERT_EQ(request.message.tensors_size(), 1);
-    const auto& payload = proto::PayloadOf(request.message.tensors(0).array(), request.split);
+    ASSERT_EQ(request.parsed->message.tensors_size(), 1);
+    const auto& payload =
+        proto::PayloadOf(request.parsed->message.tensors(0).array(), request.split);
     std::string bytes(static_cast<size_t>(payload.bytes), 0);
     payload.CopyTo(bytes.data());
     EXPECT_EQ(bytes, "twelve bytes");
@@ -153,7 +154,7 @@ TEST(EncodeReplyTest, HeadSaysWhatTheRequestDid) {
   request->plan.attention_factor = 1.25;
   request->plan.attention_factor_applied = false;
   request->plan.warnings = {"careful"};
-  request->stages.set_queue(7);
+  request->stages.queue = 7;
   const v1::RotateResponse response = Reply(*request);
   EXPECT_EQ(response.request_id(), "mine");
   EXPECT_EQ(response.device(), "cpu");
