@@ -36,7 +36,7 @@ absl::Status Engine::MakePlan(Request& request) {
   ROPE_RETURN_IF_ERROR(regions_.Read(request));
   ROPE_ASSIGN_OR_RETURN(request.plan, Validate(request.asked(), request.split, registry_));
   ROPE_RETURN_IF_ERROR(regions_.Place(request));
-  if (!request.kept_fragments.empty()) prepared_.Keep(request, version);
+  if (!request.parsed->kept_fragments.empty()) prepared_.Keep(request, version);
   return absl::OkStatus();
 }
 

@@ -109,8 +109,9 @@ bool PreparedRequests::Wants(int64_t message_bytes) {
 void PreparedRequests::Keep(Request& request, int64_t registry_version) {
   if (!MayBePrepared(request)) return;
   proto::RequestOutline::Values values;
-  if (Find(request.kept_fragments, values) != nullptr) return;  // another thread was first
-  auto outline = proto::RequestOutline::Of(request.kept_fragments);
+  const auto& fragments = request.parsed->kept_fragments;
+  if (Find(fragments, values) != nullptr) return;  // another thread was first
+  auto outline = proto::RequestOutline::Of(fragments);
   // Elsewhere payloads lie in regions, which belong to a session, or decide more than positions.
   const auto payloads = static_cast<int64_t>(request.split.payloads.size());
   if (!outline.has_value() || outline->payloads() != payloads) return;

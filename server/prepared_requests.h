@@ -63,7 +63,7 @@ class PreparedRequests {
   bool Wants(int64_t message_bytes);
 
   // Keeps a request that was validated while the registry had `registry_version`, if others can be
-  // like it and none of them is kept already. REQUIRES: request.kept_fragments.
+  // like it and none of them is kept already. REQUIRES: its kept_fragments.
   void Keep(Request& request, int64_t registry_version);
 
  private:

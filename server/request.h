@@ -36,6 +36,8 @@ struct ParsedRequest {
   alignas(std::max_align_t) std::array<char, kArenaBlockBytes> arena_block;
   google::protobuf::Arena arena{arena_block.data(), arena_block.size()};
   v1::RotateRequest& message = *google::protobuf::Arena::CreateMessage<v1::RotateRequest>(&arena);
+  // Of the message, in the received bytes, where it is worth keeping once validated; else empty.
+  absl::InlinedVector<std::string_view, 2> kept_fragments;
 };
 
 // How long the stages of a request took, in microseconds: rope.v1.StageTimes.
@@ -65,8 +67,6 @@ struct Request {
   // are those that `prepared->message` speaks of.
   std::shared_ptr<const Prepared> prepared;
   std::optional<int64_t> start;  // beside `prepared`: its positions.start
-  // Of the message, in `received_bytes`, where it is worth keeping once validated; else empty.
-  absl::InlinedVector<std::string_view, 2> kept_fragments;
   Done done;
 
   // Set on the way.

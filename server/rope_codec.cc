@@ -131,7 +131,7 @@ absl::Status DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max,
     return absl::OkStatus();
   }
   ROPE_RETURN_IF_ERROR(ParseRequest(views, request));
-  if (prepared.Wants(length)) request.kept_fragments.assign(views.begin(), views.end());
+  if (prepared.Wants(length)) request.parsed->kept_fragments.assign(views.begin(), views.end());
   return absl::OkStatus();
 }
 

@@ -44,7 +44,9 @@ class RopeService::Generated final : public AllMethods {};
                         handle, parts_.in_flight}))
 
 RopeService::RopeService(Parts parts)
-    : parts_(std::move(parts)), generated_(std::make_unique<Generated>()) {
+    : parts_(std::move(parts)),
+      logger_(spdlog::default_logger()),
+      generated_(std::make_unique<Generated>()) {
   ROPE_METHOD(Rotate, [this](UnaryCall& call) { Rotate(call); });
   ROPE_METHOD(Describe, (Immediate<v1::DescribeRequest, v1::DescribeResponse>(
                             Method::kDescribe, [this](const v1::DescribeRequest& request) {
@@ -239,10 +241,11 @@ void RopeService::Record(const Received& received, const absl::Status& status,
   Log(received.method, received.id, status);
 }
 
-void RopeService::Log(Method method_number, const std::string& id, const absl::Status& status) {
+void RopeService::Log(Method method_number, const std::string& id,
+                      const absl::Status& status) const {
   const std::string_view method = Name(method_number);
   if (status.ok()) {
-    spdlog::debug("request={} method={} code=OK", id, method);
+    logger_->debug("request={} method={} code=OK", id, method);
     return;
   }
   const std::string code = absl::StatusCodeToString(status.code());
@@ -251,7 +254,8 @@ void RopeService::Log(Method method_number, const std::string& id, const absl::S
   const std::string message = absl::Utf8SafeCHexEscape(ShortMessage(status.message()));
   const auto level =
       status.code() == absl::StatusCode::kInternal ? spdlog::level::err : spdlog::level::info;
-  spdlog::log(level, "request={} method={} code={} message=\"{}\"", safe_id, method, code, message);
+  logger_->log(level, "request={} method={} code={} message=\"{}\"", safe_id, method, code,
+               message);
 }
 
 std::string RopeService::MakeId() {

@@ -7,6 +7,8 @@
 #ifndef ROPE_SERVER_ROPE_SERVICE_H_
 #define ROPE_SERVER_ROPE_SERVICE_H_
 
+#include <spdlog/logger.h>
+
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -88,10 +90,11 @@ class RopeService {
   void RecordRotation(Method method, const Request& request, const absl::Status& status,
                       const grpc::ByteBuffer& reply);
   void Record(const Received& received, const absl::Status& status, const grpc::ByteBuffer& reply);
-  static void Log(Method method, const std::string& id, const absl::Status& status);
+  void Log(Method method, const std::string& id, const absl::Status& status) const;
   std::string MakeId();
 
   const Parts parts_;
+  const std::shared_ptr<spdlog::logger> logger_;  // looked up once, not for each request
   std::unique_ptr<Generated> generated_;
   std::vector<std::unique_ptr<UnaryCall::Method>> methods_;
   OpenStreams open_streams_;

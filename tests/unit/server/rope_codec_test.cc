@@ -53,6 +53,12 @@ absl::Status Decode(const std::string& bytes, Request& request, size_t piece = 1
   return DecodeBuffer(buffer, limits::kMiB, request);
 }
 
+// Larger blocks are not among those that malloc keeps for each thread; one is made for every call.
+TEST(RequestTest, IsSmallEnoughForTheListsOfAThread) {
+  constexpr size_t kListedBytesMax = 1032;
+  EXPECT_LE(sizeof(Request), kListedBytesMax);
+}
+
 // A decoded request whose outputs hold `value` in every element, as if it had run.
 std::unique_ptr<Request> Finished(const v1::RotateRequest& sent, BufferPool& pool, float value) {
   auto request = std::make_unique<Request>();
