@@ -49,6 +49,8 @@ class Devices {
   // Rotates all jobs on one device and returns its name, which lives as long as this.
   absl::StatusOr<std::string_view> Rotate(absl::Span<const kernels::RotateJob> jobs);
 
+  // Whether there is no accelerator, so that what a rotation in place fails on needs no second try.
+  bool host_alone() const { return accelerator_ == nullptr; }
   // What runs everything that the accelerator does not.
   kernels::Backend& host() const { return *host_; }
   std::vector<Device> list() const;

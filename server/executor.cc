@@ -78,14 +78,7 @@ absl::Status AppendRows(const Plan& plan, size_t set, int64_t begin, int64_t end
   return absl::OkStatus();
 }
 
-// Where results go: the one place that decides it.
-void TakeOutputs(Request& request, BufferPool& pool) {
-  for (const TensorPlan& tensor : request.plan.tensors) {
-    request.outputs.push_back(
-        pool.Take(tensor.place.mapped() == nullptr ? tensor.output_bytes() : 0));
-  }
-}
-
+// Null: over its input.
 char* OutputOf(const Request& request, size_t tensor) {
   char* const mapped = request.plan.tensors[tensor].place.mapped();
   return mapped != nullptr ? mapped : request.outputs[tensor].data();
@@ -102,6 +95,26 @@ void StoreFinished(absl::Span<Slice> slices) {
 
 }  // namespace
 
+void Executor::TakeOutputs(Request& request) const {
+  for (size_t i = 0; i < request.plan.tensors.size(); ++i) {
+    const TensorPlan& tensor = request.plan.tensors[i];
+    const bool elsewhere = tensor.place.mapped() != nullptr || MayOverwrite(request, i);
+    request.outputs.push_back(pool_.Take(elsewhere ? 0 : tensor.output_bytes()));
+  }
+}
+
+// Bytes that came in a message, and that the result takes one for one. What an accelerator fails on
+// is run again, so there it must stay.
+bool Executor::MayOverwrite(const Request& request, size_t tensor) const {
+  const TensorPlan& plan = request.plan.tensors[tensor];
+  const bool is_plain = plan.dtype == plan.output_dtype && !plan.strides.has_value() &&
+                        !plan.output_strides.has_value();
+  const bool came_as_bytes = plan.typed.empty() && plan.place.region == nullptr &&
+                             (request.inputs.empty() || request.inputs[tensor].region == nullptr);
+  return request.may_overwrite && is_plain && came_as_bytes &&
+         plan.output_bytes() >= overwrite_bytes_min_ && devices_.host_alone();
+}
+
 void Executor::Run(absl::Span<Slice> slices) {
   Jobs jobs;
   absl::InlinedVector<kernels::TokenRows, 1> rows;  // jobs refer to what the vectors in it hold
@@ -110,7 +123,7 @@ void Executor::Run(absl::Span<Slice> slices) {
     Request& request = *slice.request;
     const Plan& plan = request.plan;
     if (request.outputs.empty()) {
-      TakeOutputs(request, pool_);
+      TakeOutputs(request);
       request.device = std::string(devices_.host().name());
     }
     if (plan.bytes_per_token == 0 || slice.begin == slice.end) continue;
@@ -132,6 +145,7 @@ void Executor::Run(absl::Span<Slice> slices) {
   }
   if (jobs.empty()) return;
   const absl::StatusOr<std::string_view> device = devices_.Rotate(jobs);
+  cutter.PutBack();
   for (Slice& slice : slices) {
     slice.status.Update(device.status());
     if (device.ok()) slice.request->device = std::string(*device);

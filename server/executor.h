@@ -3,7 +3,8 @@
 //
 // Threading:  Thread-safe; Run may be called from several threads for different requests.
 // Ownership:  Slices and their requests stay the caller's. Outputs are written to their place in a
-//             memory region, or into buffers of the pool that the requests then own.
+//             memory region, over the received bytes where these may be overwritten, or into
+//             buffers of the pool that the requests then own.
 // Errors:     Each slice gets its own status: an error of its tables fails it alone, and so does a
 //             POSIX object that shrank (FAILED_PRECONDITION); an error of the device fails the
 //             batch.
@@ -14,22 +15,33 @@
 #include "kernels/table_cache.h"
 #include "server/buffer_pool.h"
 #include "server/devices.h"
+#include "server/limits.h"
 #include "server/request.h"
 
 namespace rope::server {
 
 class Executor {
  public:
-  // All three must outlive the executor.
-  Executor(Devices& devices, kernels::TableCache& tables, BufferPool& pool)
-      : devices_(devices), tables_(tables), pool_(pool) {}
+  // All three must outlive the executor. Results of fewer than `overwrite_bytes_min` bytes do not
+  // take the place of received bytes.
+  Executor(Devices& devices, kernels::TableCache& tables, BufferPool& pool,
+           int64_t overwrite_bytes_min = limits::kOverwriteBytesMin)
+      : devices_(devices),
+        tables_(tables),
+        pool_(pool),
+        overwrite_bytes_min_(overwrite_bytes_min) {}
 
   void Run(absl::Span<Slice> slices);
 
  private:
+  // Where results go: the one place that decides it.
+  void TakeOutputs(Request& request) const;
+  bool MayOverwrite(const Request& request, size_t tensor) const;
+
   Devices& devices_;
   kernels::TableCache& tables_;
   BufferPool& pool_;
+  const int64_t overwrite_bytes_min_;
 };
 
 }  // namespace rope::server

@@ -1,6 +1,7 @@
 #include "server/job_cutter.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "kernels/check.h"
 
@@ -34,6 +35,8 @@ class JobWriter {
       AddSpan(token, tokens, begin, end - begin, from, input_strides, span);
     }
   }
+
+  bool in_place() const { return output_ == nullptr; }
 
   // Length of the last token axis: so many tokens may be evenly spaced in any layout.
   static int64_t RunLength(const Layout& layout) {
@@ -75,9 +78,14 @@ class JobWriter {
     const Layout& layout = tensor_.layout;
     kernels::RotateJob& job = jobs_.emplace_back();
     job.input = input;
-    job.output = output_ + output_offset * output_element_bytes_;
     job.input_strides = input_strides;
-    job.output_strides = output_strides;
+    if (in_place()) {
+      job.output = const_cast<char*>(input);  // the caller of Cut may write there
+      job.output_strides = input_strides;
+    } else {
+      job.output = output_ + output_offset * output_element_bytes_;
+      job.output_strides = output_strides;
+    }
     job.tokens = tokens;
     job.heads = heads;
     job.head_dim = layout.head_dim;
@@ -120,7 +128,8 @@ class JobWriter {
 // Cuts a packed tensor. Rows of D channels are numbered as they lie in memory.
 class PackedCutter {
  public:
-  PackedCutter(const TensorPlan& tensor, JobWriter& writer, std::list<std::string>& gathered)
+  PackedCutter(const TensorPlan& tensor, JobWriter& writer,
+               std::list<JobCutter::Gathered>& gathered)
       : layout_(tensor.layout),
         row_bytes_(tensor.layout.head_dim * kernels::ElementBytes(tensor.dtype)),
         input_(tensor.input),
@@ -184,13 +193,15 @@ class PackedCutter {
 
   // A copy of the row that starts in `fragment` and ends in a later one.
   const char* Gather(size_t fragment, int64_t byte) {
-    std::string& row = gathered_.emplace_back();
+    auto& [row, places] = gathered_.emplace_back();
     row.reserve(static_cast<size_t>(row_bytes_));
     while (static_cast<int64_t>(row.size()) < row_bytes_) {
       ROPE_CHECK(fragment < input_.fragments.size());
       const auto available = static_cast<size_t>(FragmentEnd(fragment) - byte);
       const size_t count = std::min(available, static_cast<size_t>(row_bytes_) - row.size());
-      row.append(At(fragment, byte), count);
+      const char* const piece = At(fragment, byte);
+      row.append(piece, count);
+      if (writer_.in_place()) places.emplace_back(const_cast<char*>(piece), count);
       byte += static_cast<int64_t>(count);
       ++fragment;
     }
@@ -221,7 +232,7 @@ class PackedCutter {
   const int64_t row_bytes_;
   const proto::FragmentedBytes& input_;
   JobWriter& writer_;
-  std::list<std::string>& gathered_;
+  std::list<JobCutter::Gathered>& gathered_;
   absl::InlinedVector<int64_t, 2> fragment_begin_;
 };
 
@@ -229,7 +240,7 @@ class PackedCutter {
 class StridedCutter {
  public:
   StridedCutter(const TensorPlan& tensor, const char* input, JobWriter& writer,
-                std::list<std::string>& gathered)
+                std::list<JobCutter::Gathered>& gathered)
       : layout_(tensor.layout),
         strides_(*tensor.strides),
         element_bytes_(kernels::ElementBytes(tensor.dtype)),
@@ -260,7 +271,7 @@ class StridedCutter {
 
   // A packed copy: jobs want the channels of a head side by side.
   const char* Gather(int64_t tokens, const char* input, kernels::Strides strides) {
-    std::string& copy = gathered_.emplace_back();
+    std::string& copy = gathered_.emplace_back().bytes;
     copy.reserve(static_cast<size_t>(tokens * layout_.heads * layout_.head_dim * element_bytes_));
     for (int64_t token = 0; token < tokens; ++token) {
       for (int64_t head = 0; head < layout_.heads; ++head) {
@@ -279,7 +290,7 @@ class StridedCutter {
   const int64_t element_bytes_;
   const char* const input_;
   JobWriter& writer_;
-  std::list<std::string>& gathered_;
+  std::list<JobCutter::Gathered>& gathered_;
 };
 
 }  // namespace
@@ -301,6 +312,16 @@ void JobCutter::Cut(const TensorPlan& tensor, char* output, const Shared& shared
   ROPE_CHECK(tensor.input.fragments.size() == 1);
   StridedCutter(tensor, tensor.input.fragments.front().data(), writer, gathered_)
       .CutTokens(shared.begin, end);
+}
+
+void JobCutter::PutBack() const {
+  for (const Gathered& gathered : gathered_) {
+    const char* from = gathered.bytes.data();
+    for (const absl::Span<char> place : gathered.places) {
+      std::memcpy(place.data(), from, place.size());
+      from += place.size();
+    }
+  }
 }
 
 }  // namespace rope::server

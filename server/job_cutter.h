@@ -43,13 +43,22 @@ class JobCutter {
 
   // Adds the jobs that rotate all heads of the tokens of `shared` to `jobs`; `output` is the start
   // of the whole tensor's output: packed, in the order of its input unless there are
-  // output_strides. Heads that pass through are jobs without pairs, so that what is done beside the
-  // rotation reaches them too.
+  // output_strides. Null: the input's own place, of a tensor without either strides. Heads that
+  // pass through are jobs without pairs, so that what is done beside the rotation reaches them too.
   void Cut(const TensorPlan& tensor, char* output, const Shared& shared, Jobs& jobs);
+
+  // After the rotation: what was gathered to be rotated in place goes back there.
+  void PutBack() const;
+
+  // A copy of bytes that lie in several places.
+  struct Gathered {
+    std::string bytes;
+    absl::InlinedVector<absl::Span<char>, 2> places;  // that it goes back to; empty: none
+  };
 
  private:
   // Neither ever moves its elements.
-  std::list<std::string> gathered_;
+  std::list<Gathered> gathered_;
   std::list<std::vector<kernels::RowRef>> passing_;
 };
 

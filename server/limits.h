@@ -49,6 +49,9 @@ inline constexpr int64_t kDirectAloneBytesMax = 2 * kMiB;
 inline constexpr int64_t kBatchBytesMax = 32 * kMiB;
 inline constexpr int64_t kBatchTokensMax = 64 * 1024;
 inline constexpr int64_t kBatchRequestsMax = 256;
+// A result of at least this size takes the place of the received bytes: what is smaller would keep
+// more of the buffers that it came in than it has bytes.
+inline constexpr int64_t kOverwriteBytesMin = 64 * kKiB;
 // The part of a large request that one batch takes, so that it cannot hold up a small one.
 inline constexpr int64_t kSliceBytesMax = 8 * kMiB;
 // Requests and tensor bytes (input and output) admitted and not yet answered.

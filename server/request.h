@@ -56,8 +56,9 @@ struct Request {
   uint64_t session = 0;  // the connection; queues take turns between sessions
   absl::Time received;
   absl::Time decoded;
-  int64_t message_bytes = 0;  // as received
-  bool alone = false;         // no other call was in flight when it came
+  int64_t message_bytes = 0;   // as received
+  bool alone = false;          // no other call was in flight when it came
+  bool may_overwrite = false;  // nobody else reads the received bytes
   absl::Time deadline = absl::InfiniteFuture();
   std::shared_ptr<std::atomic<bool>> cancelled;
   std::unique_ptr<ParsedRequest> parsed;  // the skeleton; null beside `prepared`
@@ -77,8 +78,9 @@ struct Request {
   bool ran = false;       // by the executor: outputs may have been written
   Plan plan;              // by the engine
   Permit permit;          // by the engine
-  absl::InlinedVector<PooledBuffer, 2> outputs;  // by the executor, one for each tensor
-  std::string device;                            // by the executor
+  // By the executor, one for each tensor; empty where the result is elsewhere.
+  absl::InlinedVector<PooledBuffer, 2> outputs;
+  std::string device;  // by the executor
   StageTimes stages;
   absl::Time enqueued;       // by the engine
   int64_t tokens_taken = 0;  // by the batcher: tokens that batches have taken so far
@@ -86,6 +88,12 @@ struct Request {
 
   // The skeleton, but for the request_id and the start of a prepared one. REQUIRES: decoded.
   const v1::RotateRequest& asked() const { return prepared ? prepared->message : parsed->message; }
+
+  // Whether the result of a tensor takes the place of its received bytes. REQUIRES: has run.
+  bool Overwrites(size_t tensor) const {
+    const TensorPlan& of = plan.tensors[tensor];
+    return of.place.region == nullptr && outputs[tensor].size() < of.output_bytes();
+  }
 
   bool IsCancelled() const {
     return cancelled != nullptr && cancelled->load(std::memory_order_relaxed);

@@ -53,6 +53,19 @@ grpc::Slice SliceOf(const std::string& bytes) {
   return grpc::Slice(bytes.data(), bytes.size());
 }
 
+// Adds what took the place of a tensor's received bytes, which stay as long as the slices.
+template <typename Slices>
+void AddOverwritten(const Request& request, size_t tensor, Slices& slices) {
+  using Owner = std::shared_ptr<const void>;
+  for (const std::string_view fragment : request.plan.tensors[tensor].input.fragments) {
+    auto owner = std::make_unique<Owner>(request.received_bytes);
+    slices.emplace_back(
+        const_cast<char*>(fragment.data()), fragment.size(),
+        [](void* released) { std::unique_ptr<Owner>(static_cast<Owner*>(released)); },
+        owner.release());
+  }
+}
+
 // Takes over the client's id; a longer one is refused later, under the server's own.
 void TakeId(std::string id, Request& request) {
   if (id.empty() || static_cast<int64_t>(id.size()) > limits::kRequestIdBytesMax) return;
@@ -155,7 +168,11 @@ grpc::ByteBuffer EncodeReply(Request& request) {
     AppendReplyTensor(request, i, text);
     if (!HasReplyPayload(request, i)) continue;
     slices.push_back(SliceOf(text));
-    slices.push_back(SliceOf(std::move(request.outputs[i])));
+    if (request.Overwrites(i)) {
+      AddOverwritten(request, i, slices);
+    } else {
+      slices.push_back(SliceOf(std::move(request.outputs[i])));
+    }
     text.clear();
   }
   if (!text.empty()) slices.push_back(SliceOf(text));

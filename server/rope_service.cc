@@ -133,6 +133,7 @@ std::unique_ptr<Request> RopeService::NewRequest(const Call& call) {
   request->session = call.session();
   request->deadline = call.deadline();
   request->cancelled = call.cancelled();
+  request->may_overwrite = true;  // gRPC has passed them on
   return request;
 }
 

@@ -100,6 +100,19 @@ TEST_F(RegionTest, RegionsMixWithBytesInTheMessage) {
   EXPECT_LT(sample_.Error(client_.memory().As<float>(kHere)), kClose);
 }
 
+TEST_F(RegionTest, LargeInputStaysWhereTheAnswerTakesItsBytes) {
+  const Sample large = {.tokens = 4000, .heads = 8};  // 1 MB, which in a message is overwritten
+  RegionClient client(path_, large.bytes());
+  large.Fill(client.memory().As<float>(0));
+  v1::RotateResponse response;
+  ASSERT_EQ(Text(Rotate(client.stub(), large.Request(client.id(), 0), &response)), "OK");
+  const std::string& raw = response.tensors(0).array().raw();
+  ASSERT_EQ(raw.size(), large.bytes());
+  EXPECT_LT(large.Error(reinterpret_cast<const float*>(raw.data())), 1e-5);
+  const std::vector<float> input = large.Input();
+  EXPECT_EQ(std::memcmp(client.memory().data(), input.data(), large.bytes()), 0);
+}
+
 // Heads of 8 channels, 10 apart; what lies between stays as it is.
 class Strided {
  public:

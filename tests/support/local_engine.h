@@ -39,6 +39,7 @@ class LocalEngine {
         server::ModelRegistry::Create("test", {}).value();
     kernels::TableCache tables{server::limits::kTableCacheBytes};
     server::BufferPool pool{server::limits::kPooledBytesMax};
+    int64_t overwrite_bytes_min = server::limits::kOverwriteBytesMin;
   };
 
   explicit LocalEngine(
@@ -105,7 +106,7 @@ class LocalEngine {
   const std::shared_ptr<State> state_;
   FakeClock clock_;
   server::Devices devices_;
-  server::Executor executor_{devices_, state_->tables, state_->pool};
+  server::Executor executor_{devices_, state_->tables, state_->pool, state_->overwrite_bytes_min};
   server::Admission admission_{server::limits::kAdmittedRequestsMax,
                                server::limits::kAdmittedBytesMax};
   server::Batcher batcher_;

@@ -25,6 +25,7 @@ struct WireAnswer {
   absl::Status status;
   std::string bytes;      // of the answer, or of the error as streams carry it
   bool prepared = false;  // recognised by its bytes
+  int overwritten = 0;    // tensors whose result took the place of their received bytes
 
   v1::RotateResponse Parsed() const {
     v1::RotateResponse response;
@@ -42,16 +43,21 @@ inline grpc::ByteBuffer BufferOf(absl::Span<const std::string_view> fragments) {
   return {slices.data(), slices.size()};
 }
 
-// `prepared`: where the message is looked up and kept.
+// `prepared`: where the message is looked up and kept. `may_overwrite`: what is received.
 inline WireAnswer Answer(LocalEngine& engine, server::PreparedRequests& prepared,
-                         grpc::ByteBuffer message, uint64_t session = 0) {
+                         grpc::ByteBuffer message, uint64_t session = 0,
+                         bool may_overwrite = false) {
   auto request = std::make_unique<server::Request>();
   request->session = session;
+  request->may_overwrite = may_overwrite;
   WireAnswer answer;
   answer.status =
       server::DecodeRequest(message, server::limits::kMessageBytesMax, prepared, *request);
   answer.prepared = request->prepared != nullptr;
   if (answer.status.ok()) answer.status = engine.Run(request);
+  for (size_t i = 0; answer.status.ok() && i < request->outputs.size(); ++i) {
+    answer.overwritten += request->Overwrites(i) ? 1 : 0;
+  }
   answer.bytes = BytesOf(answer.status.ok() ? server::EncodeReply(*request)
                                             : server::EncodeError(request->id, answer.status));
   return answer;
@@ -66,6 +72,13 @@ inline WireAnswer Answer(LocalEngine& engine, absl::Span<const std::string_view>
 inline WireAnswer AnswerAsNew(LocalEngine& engine, absl::Span<const std::string_view> fragments) {
   server::PreparedRequests nothing(engine.registry());
   return Answer(engine, nothing, BufferOf(fragments));
+}
+
+// Over what was received, where that may be. As if no message had come before.
+inline WireAnswer AnswerOverReceived(LocalEngine& engine,
+                                     absl::Span<const std::string_view> fragments) {
+  server::PreparedRequests nothing(engine.registry());
+  return Answer(engine, nothing, BufferOf(fragments), 0, /*may_overwrite=*/true);
 }
 
 }  // namespace rope::testing

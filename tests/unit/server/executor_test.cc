@@ -370,6 +370,53 @@ TEST_F(ExecutorTest, LayerWithoutRotationReturnsItsTensors) {
             Converted(request.tensors(0).array().raw(), kernels::DType::kFloat8E5M2, 0.25));
 }
 
+// Where the result of the only tensor of `sent` goes, with and without an accelerator beside.
+class OverwriteTest : public ExecutorTest {
+ protected:
+  static v1::RotateRequest Large() { return Sample("THD", {1024, 2, 8}); }  // 64 KiB
+
+  std::unique_ptr<Request> Run(const v1::RotateRequest& sent, bool may_overwrite,
+                               Devices& devices) {
+    auto request = Receive(sent, 4099);
+    request->may_overwrite = may_overwrite;
+    auto slices = WholeSlices({request.get()});
+    Executor(devices, tables_, pool_).Run(absl::MakeSpan(slices));
+    EXPECT_THAT(slices.front().status, IsOk());
+    return request;
+  }
+
+  static std::string Received(const Request& request) {
+    const proto::FragmentedBytes& input = request.plan.tensors.front().input;
+    std::string bytes(static_cast<size_t>(input.bytes), '\0');
+    input.CopyTo(bytes.data());
+    return bytes;
+  }
+};
+
+TEST_F(OverwriteTest, LargeResultTakesThePlaceOfTheReceivedBytes) {
+  const std::string want = Rotate(Large());
+  const auto request = Run(Large(), true, reference_);
+  EXPECT_TRUE(request->Overwrites(0));
+  EXPECT_EQ(Output(*request), "");
+  EXPECT_TRUE(Received(*request) == want);
+}
+
+TEST_F(OverwriteTest, BytesThatOthersMayReadStay) {
+  const auto request = Run(Large(), false, reference_);
+  EXPECT_FALSE(request->Overwrites(0));
+  EXPECT_TRUE(Received(*request) == Large().tensors(0).array().raw());
+}
+
+TEST_F(OverwriteTest, SmallResultGetsMemoryOfItsOwn) {
+  EXPECT_FALSE(Run(Sample("THD", {1023, 2, 8}), true, reference_)->Overwrites(0));
+}
+
+TEST_F(OverwriteTest, WhatAnAcceleratorMayFailOnStays) {
+  Devices devices(std::make_unique<FakeBackend>("host"), std::make_unique<FakeBackend>("fast"),
+                  Devices::kNever);
+  EXPECT_FALSE(Run(Large(), true, devices)->Overwrites(0));
+}
+
 TEST_F(ExecutorTest, SeveralTensorsAndRequestsShareOneCall) {
   v1::RotateRequest two = Sample("SHD", {3, 2, 8});
   AddTensor(two, "HSD", {1, 3, 8});

@@ -195,6 +195,33 @@ TEST(EncodeReplyTest, TypedAndRawComeBackAsTheyCame) {
   EXPECT_THAT(response.tensors(3).array().shape(), ElementsAre(3));
 }
 
+TEST(EncodeReplyTest, ResultsOverReceivedBytesAreSentFromThereAndOutliveTheirRequest) {
+  v1::RotateRequest sent;
+  AddTensor(sent, 3).mutable_array()->set_raw("twelve bytes");
+  grpc::ByteBuffer reply;
+  {
+    Request request;
+    ASSERT_THAT(Decode(sent.SerializeAsString(), request, 5), IsOk());
+    TensorPlan& plan = request.plan.tensors.emplace_back();
+    plan.layout.head_dim = 3;
+    plan.output_letters = "D";
+    plan.input = proto::PayloadOf(request.parsed->message.tensors(0).array(), request.split);
+    request.outputs.emplace_back();
+    ASSERT_TRUE(request.Overwrites(0));
+    for (const std::string_view fragment : plan.input.fragments) {
+      std::memset(const_cast<char*>(fragment.data()), '!', fragment.size());
+    }
+    reply = EncodeReply(request);
+    std::vector<grpc::Slice> slices;
+    ASSERT_TRUE(reply.Dump(&slices).ok());
+    ASSERT_EQ(slices.size(), 1 + plan.input.fragments.size());
+    EXPECT_EQ(static_cast<const void*>(slices[1].begin()), plan.input.fragments[0].data());
+  }
+  v1::RotateResponse response;
+  ASSERT_TRUE(response.ParseFromString(BytesOf(reply)));
+  EXPECT_EQ(response.tensors(0).array().raw(), std::string(12, '!'));
+}
+
 TEST(EncodeReplyTest, AnswersAreOfTheOutputsDType) {
   BufferPool pool(0);
   v1::RotateRequest sent;
