@@ -1,10 +1,12 @@
 #include "server/rope_codec.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/check.h"
 #include "kernels/status_macros.h"
 #include "proto/error_details.h"
 #include "proto/schema.h"
@@ -22,8 +24,9 @@ constexpr proto::SplitOptions kSplitOptions = {
 
 constexpr size_t kSmallTensors = 2;  // q and k
 using Views = absl::InlinedVector<std::string_view, 4>;
+using ReceivedSlices = std::vector<grpc::Slice>;  // what Request::received_bytes points to
 
-Views ViewsOf(const std::vector<grpc::Slice>& slices) {
+Views ViewsOf(const ReceivedSlices& slices) {
   Views views;
   views.reserve(slices.size());
   for (const grpc::Slice& slice : slices) {
@@ -32,9 +35,9 @@ Views ViewsOf(const std::vector<grpc::Slice>& slices) {
   return views;
 }
 
-absl::StatusOr<std::vector<grpc::Slice>> Dump(const grpc::ByteBuffer& bytes) {
+absl::StatusOr<ReceivedSlices> Dump(const grpc::ByteBuffer& bytes) {
   constexpr size_t kSlices = 2;  // of a small message: its head and the bytes of a tensor
-  std::vector<grpc::Slice> slices;
+  ReceivedSlices slices;
   slices.reserve(kSlices);
   if (bytes.Valid() && !bytes.Dump(&slices).ok()) {
     return absl::InvalidArgumentError("request: got bytes that cannot be read, want a message");
@@ -53,16 +56,21 @@ grpc::Slice SliceOf(const std::string& bytes) {
   return grpc::Slice(bytes.data(), bytes.size());
 }
 
-// Adds what took the place of a tensor's received bytes, which stay as long as the slices.
+// Adds what took the place of a tensor's received bytes: parts of the slices that hold them, each
+// of which goes as soon as it is sent.
 template <typename Slices>
 void AddOverwritten(const Request& request, size_t tensor, Slices& slices) {
-  using Owner = std::shared_ptr<const void>;
+  const auto& received = *static_cast<const ReceivedSlices*>(request.received_bytes.get());
+  auto slice = received.begin();
   for (const std::string_view fragment : request.plan.tensors[tensor].input.fragments) {
-    auto owner = std::make_unique<Owner>(request.received_bytes);
-    slices.emplace_back(
-        const_cast<char*>(fragment.data()), fragment.size(),
-        [](void* released) { std::unique_ptr<Owner>(static_cast<Owner*>(released)); },
-        owner.release());
+    const auto* const begin = reinterpret_cast<const uint8_t*>(fragment.data());
+    const auto holds = [begin](const grpc::Slice& s) {
+      return begin >= s.begin() && begin < s.end();
+    };
+    slice = std::find_if(slice, received.end(), holds);
+    ROPE_CHECK(slice != received.end());
+    const auto offset = static_cast<size_t>(begin - slice->begin());
+    slices.push_back(slice->sub(offset, offset + fragment.size()));
   }
 }
 
@@ -130,9 +138,9 @@ absl::Status DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max,
                                                      " bytes, want at most ", message_bytes_max,
                                                      " (--max_message_bytes)"));
   }
-  ROPE_ASSIGN_OR_RETURN(std::vector<grpc::Slice> dumped, Dump(bytes));
+  ROPE_ASSIGN_OR_RETURN(ReceivedSlices dumped, Dump(bytes));
   bytes.Clear();
-  auto slices = std::make_shared<const std::vector<grpc::Slice>>(std::move(dumped));
+  auto slices = std::make_shared<const ReceivedSlices>(std::move(dumped));
   const Views views = ViewsOf(*slices);
   request.received_bytes = std::move(slices);
   proto::RequestOutline::Values values;
@@ -149,7 +157,7 @@ absl::Status DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max,
 }
 
 absl::Status DecodeMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message& message) {
-  ROPE_ASSIGN_OR_RETURN(const std::vector<grpc::Slice> slices, Dump(bytes));
+  ROPE_ASSIGN_OR_RETURN(const ReceivedSlices slices, Dump(bytes));
   ROPE_ASSIGN_OR_RETURN(
       const proto::SplitMessage split,
       proto::Split(proto::Schema::Of(message.GetDescriptor()), ViewsOf(slices), kSplitOptions));

@@ -35,7 +35,8 @@ grpc::ByteBuffer EncodeMessage(const google::protobuf::Message& message);
 // A slice that owns the buffer; gRPC may drop it on any thread, also after the call has ended.
 grpc::Slice SliceOf(PooledBuffer buffer);
 
-// The reply to a request that has run. Takes its outputs.
+// The reply to a request that has run. Takes its outputs, or refers to its received bytes where
+// results are there. REQUIRES: DecodeRequest made those.
 grpc::ByteBuffer EncodeReply(Request& request);
 
 // The reply that says why a request was not answered otherwise; for streams.

@@ -3,6 +3,7 @@
 //   service/inline_*                  Rotate of 1 and 16 MiB, 1 and 8 clients, TCP and Unix
 //   service/stream_decode_tokens      RotateStream, 64 in flight, answers a second
 //   service/first_request_at_1000000  a new config's first request less the same request warm
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,28 @@ Measurement DecodeToken(Socket socket) {
           .ratio = rope_median / echo_median};
 }
 
+// Both sides in turns, the one and the other first.
+struct Rates {
+  std::vector<double> rope;
+  std::vector<double> echo;
+  std::vector<double> ratios;  // of each pair
+};
+
+// Turns are short and compared pair by pair, because what a machine that others share gives changes
+// by the second.
+Rates InTurns(int rounds, const std::function<double()>& rope,
+              const std::function<double()>& echo) {
+  Rates rates;
+  for (int round = 0; round < rounds; ++round) {
+    const bool echo_first = round % 2 == 1;
+    if (echo_first) rates.echo.push_back(echo());
+    rates.rope.push_back(rope());
+    if (!echo_first) rates.echo.push_back(echo());
+    rates.ratios.push_back(rates.rope.back() / rates.echo.back());
+  }
+  return rates;
+}
+
 Measurement Inline(Socket socket, int64_t mebibytes, int clients) {
   const int64_t tokens = (mebibytes << 20) / kTokenBytes;
   const auto bytes = static_cast<double>(tokens * kTokenBytes);
@@ -42,44 +65,34 @@ Measurement Inline(Socket socket, int64_t mebibytes, int clients) {
   const std::string echo = Target(Kind::kEcho, socket);
   RawCallRate(rope, request, clients, 0.2);  // warms pages and buffers
   RawCallRate(echo, request, clients, 0.2);
-  std::vector<double> rope_rates;
-  std::vector<double> echo_rates;
-  std::vector<double> ratios;
-  // Turns are short and compared pair by pair, because what memory gives on a machine that others
-  // share changes by the second; of many clients they are long enough for several calls of each.
+  // Of many clients turns are long enough for several calls of each.
   const int rounds = clients == 1 ? 25 : 5;
   const double seconds = 2.5 / rounds;
-  for (int round = 0; round < rounds; ++round) {
-    const bool echo_first = round % 2 == 1;
-    if (echo_first) echo_rates.push_back(RawCallRate(echo, request, clients, seconds));
-    rope_rates.push_back(RawCallRate(rope, request, clients, seconds));
-    if (!echo_first) echo_rates.push_back(RawCallRate(echo, request, clients, seconds));
-    ratios.push_back(rope_rates.back() / echo_rates.back());
-  }
+  const Rates rates = InTurns(
+      rounds, [&] { return RawCallRate(rope, request, clients, seconds); },
+      [&] { return RawCallRate(echo, request, clients, seconds); });
   return {
-      .value = Median(rope_rates) * bytes / 1e9,
+      .value = Median(rates.rope) * bytes / 1e9,
       .unit = "GB/s",
-      .yardstick = absl::StrFormat("same-options echo %.2f GB/s", Median(echo_rates) * bytes / 1e9),
-      .ratio = Median(ratios)};
+      .yardstick = absl::StrFormat("same-options echo %.2f GB/s", Median(rates.echo) * bytes / 1e9),
+      .ratio = Median(rates.ratios)};
 }
 
 Measurement StreamDecodeTokens() {
   constexpr int kWindow = 64;
-  constexpr int kRounds = 5;
+  constexpr int kRounds = 25;
+  constexpr double kSeconds = 0.1;
   RawClient rope(Target(Kind::kRope, Socket::kUnix));
   RawClient echo(Target(Kind::kEcho, Socket::kUnix));
   const grpc::ByteBuffer request = MakeRequest(Head(1000, 10000), 1);
-  std::vector<double> rope_rates;
-  std::vector<double> echo_rates;
-  for (int round = 0; round < kRounds; ++round) {
-    rope_rates.push_back(rope.StreamRate(request, kWindow, 0.5));
-    echo_rates.push_back(echo.StreamRate(request, kWindow, 0.5));
-  }
-  return {.value = Median(rope_rates),
+  const Rates rates = InTurns(
+      kRounds, [&] { return rope.StreamRate(request, kWindow, kSeconds); },
+      [&] { return echo.StreamRate(request, kWindow, kSeconds); });
+  return {.value = Median(rates.rope),
           .unit = "1/s",
           .yardstick = absl::StrFormat("same-options stream echo %.0f 1/s, %d in flight",
-                                       Median(echo_rates), kWindow),
-          .ratio = Median(rope_rates) / Median(echo_rates)};
+                                       Median(rates.echo), kWindow),
+          .ratio = Median(rates.ratios)};
 }
 
 Measurement FirstRequest() {

@@ -197,13 +197,13 @@ TEST(EncodeReplyTest, TypedAndRawComeBackAsTheyCame) {
 
 TEST(EncodeReplyTest, ResultsOverReceivedBytesAreSentFromThereAndOutliveTheirRequest) {
   v1::RotateRequest sent;
-  AddTensor(sent, 3).mutable_array()->set_raw("twelve bytes");
+  AddTensor(sent, 30).mutable_array()->set_raw(std::string(120, '?'));
   grpc::ByteBuffer reply;
   {
     Request request;
-    ASSERT_THAT(Decode(sent.SerializeAsString(), request, 5), IsOk());
+    ASSERT_THAT(Decode(sent.SerializeAsString(), request, 50), IsOk());
     TensorPlan& plan = request.plan.tensors.emplace_back();
-    plan.layout.head_dim = 3;
+    plan.layout.head_dim = 30;
     plan.output_letters = "D";
     plan.input = proto::PayloadOf(request.parsed->message.tensors(0).array(), request.split);
     request.outputs.emplace_back();
@@ -219,7 +219,7 @@ TEST(EncodeReplyTest, ResultsOverReceivedBytesAreSentFromThereAndOutliveTheirReq
   }
   v1::RotateResponse response;
   ASSERT_TRUE(response.ParseFromString(BytesOf(reply)));
-  EXPECT_EQ(response.tensors(0).array().raw(), std::string(12, '!'));
+  EXPECT_EQ(response.tensors(0).array().raw(), std::string(120, '!'));
 }
 
 TEST(EncodeReplyTest, AnswersAreOfTheOutputsDType) {
