@@ -6,8 +6,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
+#include <string>
 #include <thread>
+#include <utility>
 
+#include "client/channel.h"
 #include "kernels/check.h"
 #include "proto/message_join.h"
 
@@ -45,14 +49,18 @@ grpc::ByteBuffer MakeRequest(const v1::RotateRequest& head, int64_t tokens) {
 }
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target, bool tuned) {
+  if (tuned) {
+    const client::ConnectOptions options;
+    const std::optional<std::string> path = client::UnixPathOf(target);
+    if (!path.has_value()) return client::MakeChannel(target, options);
+    auto socket = client::ConnectSocket(*path, std::chrono::seconds(1));
+    ROPE_CHECK(socket.ok());
+    return client::MakeChannelOn(*std::move(socket), options);
+  }
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetMaxSendMessageSize(-1);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  if (tuned) {
-    arguments.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 16 * 1024 * 1024 - 1);
-    arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-  }
   return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
 }
 

@@ -33,8 +33,7 @@ v1::RotateRequest Head(int64_t start, double theta);
 // The wire bytes of a Rotate of `tokens` tokens.
 grpc::ByteBuffer MakeRequest(const v1::RotateRequest& head, int64_t tokens);
 
-// A channel of its own with the options of the client library, or gRPC's own but for the message
-// limits.
+// A channel of its own as the client library makes it, or gRPC's own but for the message limits.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target, bool tuned);
 
 // A connection whose calling thread polls as the client library does.
