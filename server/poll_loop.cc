@@ -38,9 +38,9 @@ void PollLoop::Run(grpc::ServerCompletionQueue& queue) const {
 
 bool PollLoop::NextEvent(grpc::ServerCompletionQueue& queue, void** tag, bool* ok) const {
   const int64_t spin = absl::ToInt64Nanoseconds(spin_);
+  // Time counts from the first look that finds nothing; until then no clock is read.
   int64_t now = 0;
-  int64_t end =
-      spin;  // counted from the first look that finds nothing; until then no clock is read
+  int64_t end = spin;
   while (now < end) {
     switch (queue.AsyncNext(tag, ok, gpr_time_0(GPR_CLOCK_MONOTONIC))) {
       case grpc::CompletionQueue::GOT_EVENT:
