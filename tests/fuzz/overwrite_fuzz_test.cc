@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -22,11 +21,6 @@ namespace {
 
 constexpr uint64_t kRounds = 5000;
 constexpr uint64_t kSeed = 20260103;
-
-uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
-  const char* const text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
 
 // Of any size, and in slices of `slice_bytes`.
 std::unique_ptr<LocalEngine> MakeEngine(const char* backend, int64_t slice_bytes) {

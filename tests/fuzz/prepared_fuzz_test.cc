@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -26,11 +25,6 @@ constexpr uint64_t kRounds = 2500;
 constexpr uint64_t kVariations = 8;  // of each request that was learnt
 constexpr uint64_t kSeed = 20260102;
 constexpr char kModel[] = "of-any-head";  // registered
-
-uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
-  const char* const text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
 
 struct Counts {
   int64_t answered = 0;  // recognised, and rotated

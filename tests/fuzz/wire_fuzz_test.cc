@@ -8,7 +8,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <string>
 
@@ -24,17 +23,13 @@ namespace {
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
+using rope::testing::FromEnvironment;
 using rope::testing::ReasonToRefuse;
 using rope::testing::WireWriter;
 using ::testing::StartsWith;
 
 constexpr uint64_t kRounds = 60000;
 constexpr uint64_t kSeed = 20260101;
-
-uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
-  const char* const text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
 
 // Puts the payloads of every array below `message` back.
 void Restore(const SplitMessage& split, Message& message) {

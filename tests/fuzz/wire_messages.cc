@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 
@@ -118,6 +119,11 @@ std::string Reason(const Descriptor& type, std::string_view bytes, bool skips_un
 }
 
 }  // namespace
+
+uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
 
 std::unique_ptr<Message> WireWriter::RandomMessage(const Message& prototype) {
   std::unique_ptr<Message> message(prototype.New());

@@ -16,6 +16,9 @@
 
 namespace rope::testing {
 
+// The number in the variable `name`, or `otherwise` where it is not set.
+uint64_t FromEnvironment(const char* name, uint64_t otherwise);
+
 class WireWriter {
  public:
   explicit WireWriter(uint64_t seed) : random_(seed) {}
