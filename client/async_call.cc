@@ -59,8 +59,7 @@ void AsyncCall::StartAttempt(const RotateRequest* request) {
   }
   session_ = *std::move(session);
   if (request != nullptr) {
-    Result<EncodedRotate> encoded =
-        EncodeRotate(*request, {link_->arena().get(), session_->region_id}, loans_);
+    Result<EncodedRotate> encoded = EncodeRotate(*request, session_->region, loans_);
     if (!encoded.ok()) {
       outcome_ = encoded.status();
       return StartAlarm(microseconds(0));  // errors come on the background thread too
@@ -98,6 +97,7 @@ void AsyncCall::Advance() {
     outcome_ = std::move(reply);
     return;
   }
+  encoded_.staged.NoteFailure(reply.status());
   if (cancelled_) return EndCancelled(reply.status());
   const Link::Advice advice = link_->Note(*session_, reply.status());
   if (advice == Link::Advice::kSendInline && encoded_.uses_region) return StartNext();

@@ -1,6 +1,7 @@
 #include "client/codec.h"
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -46,15 +47,19 @@ RotatedTensor TakeTensor(const v1::Tensor& head, const proto::SplitMessage& mess
   tensor.data = wanted.output;
   tensor.bytes = wanted.bytes;
   if (head.has_fp8_scale()) tensor.fp8_scale = head.fp8_scale();
-  if (!proto::HasPayload(head.array())) return tensor;
-  const proto::FragmentedBytes& payload = proto::PayloadOf(head.array(), message);
+  const bool has_payload = proto::HasPayload(head.array());
+  if (!has_payload && wanted.staged == nullptr) return tensor;
   void* out = wanted.output;
   if (out == nullptr) {
     tensor.owned = pool.Take(tensor.bytes);
     out = tensor.owned.get();
     tensor.data = out;
   }
-  payload.CopyTo(out);
+  if (has_payload) {
+    proto::PayloadOf(head.array(), message).CopyTo(out);
+  } else {
+    std::memcpy(out, wanted.staged, static_cast<size_t>(tensor.bytes));
+  }
   return tensor;
 }
 
@@ -79,7 +84,7 @@ void TakeHead(const v1::RotateResponse& head, RotateReply& reply) {
   reply.warnings.assign(head.warnings().begin(), head.warnings().end());
 }
 
-// Bytes of the arena.
+// Bytes of the region.
 struct Span {
   int64_t offset = 0;
   int64_t bytes = 0;
@@ -91,25 +96,92 @@ struct Span {
 };
 using Range = std::optional<Span>;  // nullopt: elsewhere
 
-Range RangeIn(const ArenaRegion& region, const void* data, int64_t bytes) {
+Range RangeIn(const Region& region, const void* data, int64_t bytes) {
   if (region.id == 0 || data == nullptr || bytes == 0) return std::nullopt;
-  const std::optional<int64_t> offset = region.arena->OffsetOf(data, bytes);
+  const std::optional<int64_t> offset = region.memory->OffsetOf(data, bytes);
   if (!offset.has_value()) return std::nullopt;
   return Span{*offset, bytes};
 }
 
-void SetSpan(const ArenaRegion& region, const Span& span, v1::RegionSpan& message) {
+void SetSpan(const Region& region, const Span& span, v1::RegionSpan& message) {
   message.set_region_id(region.id);
   message.set_offset(static_cast<uint64_t>(span.offset));
 }
 
-// Leaves the results in the arena, if all can lie where they are wanted.
-void PlaceOutputs(const ArenaRegion& region, const std::vector<Range>& inputs,
-                  v1::RotateRequest& head, EncodedRotate& encoded) {
+// Where a tensor of a request lies, and where its result goes.
+struct Place {
+  const void* data = nullptr;
+  int64_t bytes = 0;
+  void* output = nullptr;
+  bool fits_in_place = false;  // the result is of the same shape and type
+};
+
+Place PlaceOf(const TensorView& view, int64_t bytes, const WantedTensor& wanted) {
+  return {.data = view.data,
+          .bytes = bytes,
+          .output = view.output,
+          .fits_in_place =
+              view.strides.empty() && wanted.layout == view.layout && wanted.dtype == view.dtype};
+}
+
+// Of a run with all of them; nullopt: of more memory than there is, or too little to be worth it.
+std::optional<int64_t> StagedBytes(const std::vector<Place>& places,
+                                   const std::vector<WantedTensor>& wanted, int64_t capacity) {
+  int64_t input_bytes = 0;
+  int64_t bytes = 0;
+  for (size_t i = 0; i < places.size(); ++i) {
+    for (const int64_t part : {places[i].bytes, places[i].fits_in_place ? 0 : wanted[i].bytes}) {
+      if (part > capacity - bytes) return std::nullopt;
+      bytes += ArenaMemory::RoundedUp(part);
+    }
+    input_bytes += places[i].bytes;
+  }
+  if (input_bytes < kStagedBytesMin) return std::nullopt;
+  return bytes;
+}
+
+// Copies the tensors to staging memory, where their results are to go too. Leaves everything as it
+// is where there is no room for them.
+StagedRun Stage(const Region& region, const std::vector<WantedTensor>& wanted,
+                std::vector<Place>& places) {
+  const auto bytes = StagedBytes(places, wanted, region.memory->capacity_bytes());
+  if (!bytes.has_value()) return {};
+  std::optional<StagedRun> run = StagedRun::Take(region.memory, *bytes);
+  if (!run.has_value()) return {};
+  std::byte* next = run->data();
+  for (size_t i = 0; i < places.size(); ++i) {
+    Place& place = places[i];
+    if (place.bytes > 0) std::memcpy(next, place.data, static_cast<size_t>(place.bytes));
+    place.data = place.output = next;
+    next += ArenaMemory::RoundedUp(place.bytes);
+    if (place.fits_in_place) continue;
+    place.output = next;
+    next += ArenaMemory::RoundedUp(wanted[i].bytes);
+  }
+  return *std::move(run);
+}
+
+// Says of the tensors that lie in the region where.
+std::vector<Range> NameInputs(const Region& region, const std::vector<Place>& places,
+                              std::vector<v1::Tensor>& tensors) {
+  std::vector<Range> inputs;
+  inputs.reserve(places.size());
+  for (size_t i = 0; i < places.size(); ++i) {
+    inputs.push_back(RangeIn(region, places[i].data, places[i].bytes));
+    if (!inputs.back().has_value()) continue;
+    SetSpan(region, *inputs.back(), *tensors[i].mutable_array()->mutable_region());
+  }
+  return inputs;
+}
+
+// Leaves the results in the region, if all can lie where they are wanted.
+void PlaceOutputs(const Region& region, const std::vector<Place>& places,
+                  const std::vector<Range>& inputs, v1::RotateRequest& head,
+                  EncodedRotate& encoded) {
   std::vector<Span> outputs;
   bool in_place = false;
   for (size_t i = 0; i < encoded.wanted.size(); ++i) {
-    const Range output = RangeIn(region, encoded.wanted[i].output, encoded.wanted[i].bytes);
+    const Range output = RangeIn(region, places[i].output, encoded.wanted[i].bytes);
     if (!output.has_value()) return;
     for (size_t j = 0; j < inputs.size(); ++j) {
       const bool is_own = i == j && inputs[j] == output;
@@ -119,9 +191,28 @@ void PlaceOutputs(const ArenaRegion& region, const std::vector<Range>& inputs,
     outputs.push_back(*output);
   }
   for (const Span& output : outputs) SetSpan(region, output, *head.mutable_output()->add_regions());
-  for (WantedTensor& wanted : encoded.wanted) wanted.in_region = true;
+  const bool is_staged = encoded.staged.data() != nullptr;
+  for (size_t i = 0; i < places.size(); ++i) {
+    encoded.wanted[i].in_region = true;
+    if (is_staged) encoded.wanted[i].staged = places[i].output;
+  }
   encoded.uses_region |= !outputs.empty();
-  encoded.idempotent = !in_place;
+  encoded.idempotent = is_staged || !in_place;
+}
+
+// With the bytes of those that lie elsewhere. Refers to `tensors`.
+std::vector<proto::TensorPart> PartsOf(const std::vector<v1::Tensor>& tensors,
+                                       const std::vector<Place>& places,
+                                       const std::vector<Range>& inputs) {
+  std::vector<proto::TensorPart> parts;
+  parts.reserve(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    parts.push_back({.tensor = &tensors[i]});
+    if (inputs[i].has_value()) continue;
+    parts.back().raw = {static_cast<const char*>(places[i].data),
+                        static_cast<size_t>(places[i].bytes)};
+  }
+  return parts;
 }
 
 grpc::ByteBuffer BufferOf(const v1::RotateRequest& head,
@@ -142,31 +233,25 @@ grpc::ByteBuffer BufferOf(const v1::RotateRequest& head,
 }  // namespace
 
 Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const std::string& request_id,
-                                   const ArenaRegion& region, PayloadLoans& loans) {
+                                   const Region& region, PayloadLoans& loans) {
   Result<v1::RotateRequest> head = HeadOf(request, request_id);
   if (!head.ok()) return head.status();
   EncodedRotate encoded;
-  encoded.wanted.reserve(request.tensors.size());
   std::vector<v1::Tensor> tensors;
-  std::vector<proto::TensorPart> parts;
-  std::vector<Range> inputs;
-  tensors.reserve(request.tensors.size());  // parts point into it
+  std::vector<Place> places;
   for (size_t i = 0; i < request.tensors.size(); ++i) {
     const TensorView& view = request.tensors[i];
     Result<TensorMessage> message = ToMessage(view, i);
     if (!message.ok()) return message.status();
     tensors.push_back(std::move(message->head));
-    parts.push_back(
-        {.tensor = &tensors.back(),
-         .raw = {static_cast<const char*>(view.data), static_cast<size_t>(message->bytes)}});
     encoded.wanted.push_back(WantedOf(view, request.output_dtype));
-    inputs.push_back(RangeIn(region, view.data, message->bytes));
-    if (!inputs.back().has_value()) continue;
-    SetSpan(region, *inputs.back(), *tensors.back().mutable_array()->mutable_region());
-    parts.back().raw = {};
-    encoded.uses_region = true;
+    places.push_back(PlaceOf(view, message->bytes, encoded.wanted.back()));
   }
-  PlaceOutputs(region, inputs, *head, encoded);
+  if (region.is_staging) encoded.staged = Stage(region, encoded.wanted, places);
+  const std::vector<Range> inputs = NameInputs(region, places, tensors);
+  PlaceOutputs(region, places, inputs, *head, encoded);
+  for (const Range& input : inputs) encoded.uses_region |= input.has_value();
+  const std::vector<proto::TensorPart> parts = PartsOf(tensors, places, inputs);
   encoded.message = BufferOf(*head, parts, loans);
   return encoded;
 }

@@ -1,8 +1,11 @@
 // Rotate requests and replies to and from bytes. Tensor bytes are lent on the way out and copied
 // once, to where the caller wants them, on the way in; they are never part of a protobuf message.
 //
-// Where a region is given, tensors whose memory lies in the arena are named instead of sent. Their
-// results stay there too if those of all tensors do, and none of them lies across an input.
+// Where a region is given, tensors whose memory lies in it are named instead of sent. Their results
+// stay there too if those of all tensors do, and none of them lies across an input. Where the region
+// is for staging, the tensors of a request of kStagedBytesMin and more are copied there first, and
+// their results from there to where they are wanted; the tensors themselves stay as they are, so
+// that such a request may be sent again.
 //
 // Threading:  Functions only.
 // Errors:     Encoding, as rotate_messages.h. Decoding, INTERNAL: not a
@@ -18,10 +21,11 @@
 #include <utility>
 #include <vector>
 
-#include "client/arena_memory.h"
 #include "client/output_pool.h"
 #include "client/payload_loans.h"
+#include "client/region.h"
 #include "client/rotate_messages.h"
+#include "client/staged_run.h"
 #include "proto/message_split.h"
 #include "rope/rotate.h"
 #include "rope/status.h"
@@ -32,24 +36,22 @@ namespace rope::client {
 // Payloads below this size are copied: cheaper than the count of a loan.
 inline constexpr int64_t kLentBytesMin = 4096;
 
+// Requests with fewer bytes of tensors are sent: their bytes cost less than two copies and a place.
+inline constexpr int64_t kStagedBytesMin = 64 << 10;
+
 // A request on its way, and what has to come back.
 struct EncodedRotate {
   grpc::ByteBuffer message;
   std::vector<WantedTensor> wanted;
   bool uses_region = false;  // the message holds only on the connection whose region it names
   bool idempotent = true;    // running it twice is as good as once
-};
-
-// The arena, as the connection names it that the message is for.
-struct ArenaRegion {
-  const ArenaMemory* arena = nullptr;
-  uint64_t id = 0;  // 0: the server knows none
+  StagedRun staged = {};     // REQUIRES: stays until the reply has been taken
 };
 
 // Lends nothing where it fails. `request_id` stands in place of the request's own.
 Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const std::string& request_id,
-                                   const ArenaRegion& region, PayloadLoans& loans);
-inline Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const ArenaRegion& region,
+                                   const Region& region, PayloadLoans& loans);
+inline Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const Region& region,
                                           PayloadLoans& loans) {
   return EncodeRotate(request, request.request_id, region, loans);
 }

@@ -58,8 +58,7 @@ Result<RotateReply> Connection::Rotate(const RotateRequest& request,
       continue;
     }
     PayloadLoans loans;
-    Result<EncodedRotate> encoded =
-        EncodeRotate(request, {link_->arena().get(), (*session)->region_id}, loans);
+    Result<EncodedRotate> encoded = EncodeRotate(request, (*session)->region, loans);
     if (!encoded.ok()) return encoded.status();
     const Stub& stub = (*session)->stub;
     const Result<grpc::ByteBuffer> reply =
@@ -68,6 +67,7 @@ Result<RotateReply> Connection::Rotate(const RotateRequest& request,
     // Before the reply is written: the output may be the memory that was lent.
     stub.AwaitReturn(loans);
     if (reply.ok()) return DecodeRotate(*reply, std::move(encoded->wanted), link_->outputs());
+    encoded->staged.NoteFailure(reply.status());
     if (link_->Note(**session, reply.status()) == Link::Advice::kSendInline &&
         encoded->uses_region) {
       continue;

@@ -30,18 +30,28 @@ Status ToStatus(const absl::Status& status) {
   return Status(static_cast<StatusCode>(status.raw_code()), std::string(status.message()));
 }
 
-// Dials until somebody listens or the time is over.
-Result<proto::FileDescriptor> AwaitSocket(const std::string& path,
-                                          std::chrono::steady_clock::time_point deadline,
-                                          microseconds timeout) {
+// Dials a Unix target until somebody listens or the time is over.
+Result<proto::FileDescriptor> AwaitUnixSocket(const std::string& target,
+                                              std::chrono::steady_clock::time_point deadline,
+                                              microseconds timeout) {
+  const std::optional<std::string> path = UnixPathOf(target);
+  if (!path.has_value()) {
+    return Status(StatusCode::kFailedPrecondition,
+                  absl::StrCat("target: got ", target, ", want unix:PATH"));
+  }
   for (;;) {
-    Result<proto::FileDescriptor> socket = ConnectSocket(path, timeout);
+    Result<proto::FileDescriptor> socket = ConnectSocket(*path, timeout);
     if (socket.ok() || socket.status().code() != StatusCode::kUnavailable ||
         std::chrono::steady_clock::now() >= deadline) {
       return socket;
     }
     std::this_thread::sleep_for(milliseconds(20));
   }
+}
+
+// Whether there is more to gain from new staging memory than it costs.
+bool HasLostHalf(const Region& region) {
+  return region.is_staging && region.memory->lost_bytes() > region.memory->capacity_bytes() / 2;
 }
 
 }  // namespace
@@ -73,24 +83,33 @@ Status Link::CheckOptions() const {
     return Status(StatusCode::kInvalidArgument,
                   absl::StrCat("arena_bytes: got ", options_.arena_bytes, ", want 0 or more"));
   }
+  if (options_.staged_bytes < 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  absl::StrCat("staged_bytes: got ", options_.staged_bytes, ", want 0 or more"));
+  }
   if (options_.pooled_bytes < 0) {
     return Status(StatusCode::kInvalidArgument,
                   absl::StrCat("pooled_bytes: got ", options_.pooled_bytes, ", want 0 or more"));
   }
-  if (options_.arena_bytes > 0 ? options_.transports.empty() : !IsAllowed(Transport::kInline)) {
-    return Status(StatusCode::kInvalidArgument,
-                  absl::StrCat("transports: got none that goes with arena_bytes ",
-                               options_.arena_bytes, ", want one"));
+  const bool has_one = options_.arena_bytes > 0 ? !options_.transports.empty()
+                                                : IsAllowed(Transport::kInline) || MayStage();
+  if (!has_one) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        absl::StrCat("transports: got none that goes with arena_bytes ", options_.arena_bytes,
+                     " and staged_bytes ", options_.staged_bytes, ", want one"));
   }
   return {};
+}
+
+bool Link::MayStage() const {
+  return options_.arena_bytes == 0 && options_.staged_bytes > 0 && IsAllowed(Transport::kMemfd);
 }
 
 Status Link::Connect(microseconds timeout) {
   if (Status status = CheckOptions(); !status.ok()) return status;
   const auto deadline = Clock::now() + timeout;
-  if (options_.arena_bytes == 0) {
-    return ConnectInline(deadline, "arena_bytes: got 0, want memory to share");
-  }
+  if (options_.arena_bytes == 0) return ConnectWithoutArena(deadline);
   std::string reason;
   const std::pair<Transport, Status (Link::*)(Clock::time_point)> shared[] = {
       {Transport::kMemfd, &Link::ConnectMemfd}, {Transport::kShm, &Link::ConnectNamed}};
@@ -110,10 +129,26 @@ Status Link::Connect(microseconds timeout) {
   return Status(StatusCode::kFailedPrecondition, absl::StrCat(target_, ": ", reason));
 }
 
+Status Link::ConnectWithoutArena(Clock::time_point deadline) {
+  if (!MayStage()) {
+    return ConnectInline(deadline, "memfd: got neither arena_bytes nor staged_bytes for it");
+  }
+  const Status status = ConnectStaged(deadline);
+  if (status.ok()) {
+    const std::lock_guard<std::mutex> lock(mu_);
+    chosen_ = {Transport::kMemfd, ""};
+    return {};
+  }
+  const std::string reason = absl::StrCat("memfd: ", status.ToString());
+  if (IsAllowed(Transport::kInline)) return ConnectInline(deadline, reason);
+  return Status(StatusCode::kFailedPrecondition, absl::StrCat(target_, ": ", reason));
+}
+
 Status Link::ConnectInline(Clock::time_point deadline, const std::string& reason) {
   std::unique_ptr<SharedMemory> shared;
   if (options_.arena_bytes > 0) {
-    Result<std::unique_ptr<SharedMemory>> memory = SharedMemory::CreateMemfd(options_.arena_bytes);
+    Result<std::unique_ptr<SharedMemory>> memory =
+        SharedMemory::CreateMemfd(options_.arena_bytes, SharedMemory::Use::kArena);
     if (!memory.ok()) return memory.status();
     shared = *std::move(memory);
   }
@@ -128,7 +163,7 @@ Status Link::ConnectInline(Clock::time_point deadline, const std::string& reason
 std::shared_ptr<const Session> Link::InlineSession(Clock::time_point deadline) const {
   if (const std::optional<std::string> path = UnixPathOf(target_); path.has_value()) {
     Result<proto::FileDescriptor> socket = ConnectSocket(*path, Until(deadline));
-    if (socket.ok()) return SessionOn(*std::move(socket), 0);
+    if (socket.ok()) return SessionOn(*std::move(socket), {});
   }
   std::shared_ptr<Session> channel = OwnChannel();
   // The answer is left unused: a call on the channel fails with the reason.
@@ -137,28 +172,45 @@ std::shared_ptr<const Session> Link::InlineSession(Clock::time_point deadline) c
 }
 
 Status Link::ConnectMemfd(Clock::time_point deadline) {
-  const std::optional<std::string> path = UnixPathOf(target_);
-  if (!path.has_value()) {
-    return Status(StatusCode::kFailedPrecondition,
-                  absl::StrCat("target: got ", target_, ", want unix:PATH"));
-  }
   // The other half is for what comes after a server that does not answer.
-  Result<proto::FileDescriptor> socket = AwaitSocket(*path, deadline, Until(deadline) / 2);
+  Result<proto::FileDescriptor> socket = AwaitUnixSocket(target_, deadline, Until(deadline) / 2);
   if (!socket.ok()) return socket.status();
-  Result<std::unique_ptr<SharedMemory>> memory = SharedMemory::CreateMemfd(options_.arena_bytes);
+  Result<std::unique_ptr<SharedMemory>> memory =
+      SharedMemory::CreateMemfd(options_.arena_bytes, SharedMemory::Use::kArena);
   if (!memory.ok()) return memory.status();
-  Result<std::shared_ptr<const Session>> session = Greet(*std::move(socket), **memory);
+  auto arena = std::make_shared<ArenaMemory>(*std::move(memory));
+  Result<std::shared_ptr<const Session>> session = Greet(*std::move(socket), arena);
   if (!session.ok()) return session.status();
-  arena_ = std::make_shared<ArenaMemory>(*std::move(memory));
+  arena_ = std::move(arena);
   const std::lock_guard<std::mutex> lock(mu_);
   session_ = *std::move(session);
   return {};
 }
 
+Status Link::ConnectStaged(Clock::time_point deadline) {
+  Result<proto::FileDescriptor> socket =
+      AwaitUnixSocket(target_, deadline, std::min<microseconds>(Until(deadline) / 2, kRedialMax));
+  if (!socket.ok()) return socket.status();
+  Result<std::shared_ptr<const Session>> session = GreetStaged(*std::move(socket));
+  if (!session.ok()) return session.status();
+  arena_ = std::make_shared<ArenaMemory>(nullptr);
+  const std::lock_guard<std::mutex> lock(mu_);
+  session_ = *std::move(session);
+  return {};
+}
+
+Result<std::shared_ptr<const Session>> Link::GreetStaged(proto::FileDescriptor socket) const {
+  Result<std::unique_ptr<SharedMemory>> memory =
+      SharedMemory::CreateMemfd(options_.staged_bytes, SharedMemory::Use::kStaging);
+  if (!memory.ok()) return memory.status();
+  return Greet(std::move(socket), std::make_shared<ArenaMemory>(*std::move(memory)));
+}
+
 Result<std::shared_ptr<const Session>> Link::Greet(proto::FileDescriptor socket,
-                                                   const SharedMemory& memory) const {
+                                                   std::shared_ptr<ArenaMemory> memory) const {
+  const SharedMemory& shared = *memory->shared();
   const auto answer =
-      proto::ExchangeHello(socket.get(), {static_cast<uint64_t>(memory.bytes())}, memory.fd());
+      proto::ExchangeHello(socket.get(), {static_cast<uint64_t>(shared.bytes())}, shared.fd());
   if (!answer.ok()) {
     // There is a server, and it has no such memory: not the same as no server.
     return Status(StatusCode::kFailedPrecondition, ToStatus(answer.status()).message());
@@ -167,7 +219,9 @@ Result<std::shared_ptr<const Session>> Link::Greet(proto::FileDescriptor socket,
     return Status(StatusCode::kFailedPrecondition,
                   absl::StrCat("hello: got ", absl::StatusCodeToString(answer->code), ", want OK"));
   }
-  return SessionOn(std::move(socket), answer->region_id);
+  return SessionOn(
+      std::move(socket),
+      {.memory = std::move(memory), .id = answer->region_id, .is_staging = MayStage()});
 }
 
 Status Link::ConnectNamed(Clock::time_point deadline) {
@@ -191,19 +245,18 @@ Status Link::ConnectNamed(Clock::time_point deadline) {
       session->stub.Call("/rope.v1.RopeService/RegisterRegion", BytesOf(request), Until(deadline)));
   (*memory)->UnlinkName();
   if (!region.ok()) return region.status();
-  session->region_id = region->region_id();
   arena_ = std::make_shared<ArenaMemory>(*std::move(memory));
+  session->region = {.memory = arena_, .id = region->region_id()};
   const std::lock_guard<std::mutex> lock(mu_);
   session_ = std::move(session);
   return {};
 }
 
-std::shared_ptr<const Session> Link::SessionOn(proto::FileDescriptor socket,
-                                               uint64_t region_id) const {
+std::shared_ptr<const Session> Link::SessionOn(proto::FileDescriptor socket, Region region) const {
   return std::make_shared<Session>(
       Session{.stub = Stub(MakeChannelOn(std::move(socket), options_), options_),
               .on_own_socket = true,
-              .region_id = region_id});
+              .region = std::move(region)});
 }
 
 std::shared_ptr<Session> Link::OwnChannel() const {
@@ -212,7 +265,7 @@ std::shared_ptr<Session> Link::OwnChannel() const {
 
 Result<std::shared_ptr<const Session>> Link::Get() {
   const std::lock_guard<std::mutex> lock(mu_);
-  if (lost_) {
+  if (lost_ || HasLostHalf(session_->region)) {
     if (Status status = Redial(); !status.ok()) return status;
     lost_ = false;
   }
@@ -222,11 +275,13 @@ Result<std::shared_ptr<const Session>> Link::Get() {
 Status Link::Redial() {
   Result<proto::FileDescriptor> socket = ConnectSocket(*UnixPathOf(target_), kRedialMax);
   if (!socket.ok()) return socket.status();
-  if (session_->region_id == 0) {
-    session_ = SessionOn(*std::move(socket), 0);
+  if (session_->region.id == 0) {
+    session_ = SessionOn(*std::move(socket), {});
     return {};
   }
-  Result<std::shared_ptr<const Session>> session = Greet(*std::move(socket), *arena_->shared());
+  Result<std::shared_ptr<const Session>> session = session_->region.is_staging
+                                                       ? GreetStaged(*std::move(socket))
+                                                       : Greet(*std::move(socket), arena_);
   if (session.ok()) {
     session_ = *std::move(session);
     return {};
@@ -245,7 +300,7 @@ Link::Advice Link::Note(const Session& session, const Status& status) {
     lost_ |= is_gone && session_.get() == &session;
     return Advice::kNone;
   }
-  if (session.region_id == 0 || status.code() != StatusCode::kNotFound ||
+  if (session.region.id == 0 || status.code() != StatusCode::kNotFound ||
       !absl::StrContains(status.detail().field, "region") || !IsAllowed(Transport::kInline)) {
     return Advice::kNone;
   }

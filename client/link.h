@@ -1,5 +1,5 @@
-// Link: how a connection reaches its server. It dials, agrees on a transport for the arena, and
-// dials again where gRPC cannot.
+// Link: how a connection reaches its server. It dials, agrees on a transport for the arena or for
+// staging, and dials again where gRPC cannot.
 //
 //   memfd:  socket of ours -> hello with the memory (proto/hello.h) -> gRPC on that socket
 //   shm:    gRPC's own channel -> name under the server's prefix -> RegisterRegion -> name removed
@@ -10,6 +10,9 @@
 // sees that says so (Note), and the next Get dials, one thread for all. Shared memory by name
 // belongs to one connection and has no name any more: when that connection is lost, tensors travel
 // inline from then on.
+//
+// The arena is the program's and outlives connections. Staging memory belongs to one connection:
+// another one has its own, since a server may still be at work on what a lost call has left.
 //
 // To add a transport: a Transport, a Connect... of its own beside those below, a field in Session
 // for what requests must know of it.
@@ -31,6 +34,7 @@
 
 #include "client/arena_memory.h"
 #include "client/output_pool.h"
+#include "client/region.h"
 #include "client/stub.h"
 #include "proto/file_descriptor.h"
 #include "rope/options.h"
@@ -42,7 +46,7 @@ namespace rope::client {
 struct Session {
   Stub stub;
   bool on_own_socket = false;  // gRPC will not connect it again
-  uint64_t region_id = 0;      // of the arena on this connection; 0: everything goes inline
+  Region region = {};          // of the arena, or for staging
 };
 
 class Link {
@@ -74,16 +78,21 @@ class Link {
 
   Status CheckOptions() const;
   bool IsAllowed(Transport transport) const;
-  // These set session_ and arena_ where they succeed.
+  bool MayStage() const;
+  // These set session_ and arena_ where they succeed, the last one chosen_ too.
   Status ConnectMemfd(Clock::time_point deadline);
   Status ConnectNamed(Clock::time_point deadline);
+  Status ConnectStaged(Clock::time_point deadline);
+  Status ConnectWithoutArena(Clock::time_point deadline);
   Status ConnectInline(Clock::time_point deadline, const std::string& reason);
   // A session on `socket` with `memory` as its region. FAILED_PRECONDITION: the server has none.
   Result<std::shared_ptr<const Session>> Greet(proto::FileDescriptor socket,
-                                               const SharedMemory& memory) const;
+                                               std::shared_ptr<ArenaMemory> memory) const;
+  // The same with staging memory of its own.
+  Result<std::shared_ptr<const Session>> GreetStaged(proto::FileDescriptor socket) const;
   // A session without memory: on a socket of ours where one can be had.
   std::shared_ptr<const Session> InlineSession(Clock::time_point deadline) const;
-  std::shared_ptr<const Session> SessionOn(proto::FileDescriptor socket, uint64_t region_id) const;
+  std::shared_ptr<const Session> SessionOn(proto::FileDescriptor socket, Region region) const;
   std::shared_ptr<Session> OwnChannel() const;
   // REQUIRES: mu_ is held, and session_ is on a socket of ours.
   Status Redial();

@@ -38,6 +38,8 @@ struct WantedTensor {
   int64_t bytes = 0;
   void* output = nullptr;  // null: the reply allocates
   bool in_region = false;  // the server writes it there, and the answer holds no bytes
+  // Where in staging memory the server writes it; null: where it is wanted, or in the answer.
+  const void* staged = nullptr;
 };
 // REQUIRES: ToMessage took the view.
 WantedTensor WantedOf(const TensorView& view, std::optional<DType> output_dtype);

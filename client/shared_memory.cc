@@ -21,7 +21,7 @@ Status Unavailable(const char* call) {
   return Status(error == ENOMEM || error == ENOSPC || error == EFBIG || error == EMFILE
                     ? StatusCode::kResourceExhausted
                     : StatusCode::kUnavailable,
-                absl::StrCat("arena: ", call, ": got error ", error, ", want memory"));
+                absl::StrCat("memory to share: ", call, ": got error ", error, ", want memory"));
 }
 
 int64_t PageBytes() {
@@ -39,11 +39,11 @@ int64_t MemoryBytesMax() {
 
 }  // namespace
 
-Result<std::unique_ptr<SharedMemory>> SharedMemory::CreateMemfd(int64_t bytes) {
+Result<std::unique_ptr<SharedMemory>> SharedMemory::CreateMemfd(int64_t bytes, Use use) {
   proto::FileDescriptor file(memfd_create("rope_arena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file.ok()) return Unavailable("memfd_create");
   std::unique_ptr<SharedMemory> memory(new SharedMemory(std::move(file), {}));  // owned by memory
-  if (Status status = memory->Fill(bytes); !status.ok()) return status;
+  if (Status status = memory->Fill(bytes, use); !status.ok()) return status;
   if (fcntl(memory->fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
     return Unavailable("F_ADD_SEALS");
   }
@@ -62,7 +62,7 @@ Result<std::unique_ptr<SharedMemory>> SharedMemory::CreateNamed(const std::strin
     if (!file.ok()) return Unavailable("shm_open");
     // owned by memory
     std::unique_ptr<SharedMemory> memory(new SharedMemory(std::move(file), std::move(name)));
-    if (Status status = memory->Fill(bytes); !status.ok()) return status;
+    if (Status status = memory->Fill(bytes, Use::kArena); !status.ok()) return status;
     return memory;
   }
   return Unavailable("shm_open");
@@ -81,25 +81,29 @@ void SharedMemory::UnlinkName() {
   name_.clear();
 }
 
-Status SharedMemory::Fill(int64_t bytes) {
+Status SharedMemory::Fill(int64_t bytes, Use use) {
+  const char* const field = use == Use::kArena ? "arena_bytes" : "staged_bytes";
   const int64_t page = PageBytes();
   if (bytes <= 0) {
     return Status(StatusCode::kInvalidArgument,
-                  absl::StrCat("arena_bytes: got ", bytes, ", want a number of bytes > 0"));
+                  absl::StrCat(field, ": got ", bytes, ", want a number of bytes > 0"));
   }
   if (bytes > MemoryBytesMax()) {
     return Status(StatusCode::kResourceExhausted,
-                  absl::StrCat("arena_bytes: got ", bytes, ", want at most ", MemoryBytesMax(),
+                  absl::StrCat(field, ": got ", bytes, ", want at most ", MemoryBytesMax(),
                                ", all memory that there is"));
   }
   const int64_t rounded = (bytes + page - 1) / page * page;
-  // Without its pages a file may be larger than its file system: a write would end the process.
-  if (const int error = posix_fallocate(fd(), 0, rounded); error != 0) {
+  if (use == Use::kStaging) {
+    if (ftruncate(fd(), rounded) != 0) return Unavailable("ftruncate");
+  } else if (const int error = posix_fallocate(fd(), 0, rounded); error != 0) {
+    // Without its pages a file may be larger than its file system: a write would end the process.
     errno = error;
     return Unavailable("posix_fallocate");
   }
+  const int populate = use == Use::kArena ? MAP_POPULATE : 0;
   void* mapped = mmap(nullptr, static_cast<size_t>(rounded), PROT_READ | PROT_WRITE,
-                      MAP_SHARED | MAP_POPULATE, fd(), 0);
+                      MAP_SHARED | populate, fd(), 0);
   if (mapped == MAP_FAILED) return Unavailable("mmap");
   data_ = static_cast<std::byte*>(mapped);
   bytes_ = rounded;

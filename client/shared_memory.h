@@ -1,7 +1,8 @@
 // SharedMemory: a mapped run of memory that a server on this host can map too.
 //
-// All of its pages exist from the start: what memory there is not shows in Create, and the first
-// use of a slot costs no page faults.
+// All pages of an arena exist from the start: what memory there is not shows in Create, and the
+// first use of a slot costs no page faults. Those of staging memory are made by their first use, as
+// the program's other memory: most connections need few of them.
 //
 // Threading:  Thread-compatible; UnlinkName once, before others use the memory.
 // Ownership:  Owns the mapping, the descriptor and, until UnlinkName, the name.
@@ -23,7 +24,8 @@ namespace rope::client {
 class SharedMemory {
  public:
   // Sealed against shrinking and growing. `bytes` is rounded up to whole pages.
-  static Result<std::unique_ptr<SharedMemory>> CreateMemfd(int64_t bytes);
+  enum class Use { kArena, kStaging };
+  static Result<std::unique_ptr<SharedMemory>> CreateMemfd(int64_t bytes, Use use);
   // POSIX shared memory of a name that nobody else has and that begins with `prefix`.
   static Result<std::unique_ptr<SharedMemory>> CreateNamed(const std::string& prefix,
                                                            int64_t bytes);
@@ -40,8 +42,8 @@ class SharedMemory {
 
  private:
   SharedMemory(proto::FileDescriptor file, std::string name);
-  // Makes and maps the pages.
-  Status Fill(int64_t bytes);
+  // Gives the file its size and maps it.
+  Status Fill(int64_t bytes, Use use);
 
   const proto::FileDescriptor file_;
   std::string name_;

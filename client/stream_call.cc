@@ -60,12 +60,13 @@ Status StreamCall::Rotate(const RotateRequest& request, RotateCallback callback)
   auto waiting = std::make_unique<Request>();
   waiting->request_id = WireId(message.number, request.request_id);
   waiting->callback = std::move(callback);
-  Result<EncodedRotate> encoded = EncodeRotate(
-      request, waiting->request_id, {link_->arena().get(), session_->region_id}, waiting->loans);
+  Result<EncodedRotate> encoded =
+      EncodeRotate(request, waiting->request_id, session_->region, waiting->loans);
   if (!encoded.ok()) return encoded.status();
   if (!request.request_id.empty()) waiting->request_id = request.request_id;
   message.bytes = std::move(encoded->message);
   waiting->wanted = std::move(encoded->wanted);
+  waiting->staged = std::move(encoded->staged);
   waiting->bytes = static_cast<int64_t>(message.bytes.Length());
 
   lock.lock();
@@ -159,6 +160,7 @@ void StreamCall::EndIfQuiet() {
     ErrorDetail detail = ended_->detail();
     detail.executed = request->sent && may_have_run_;
     Status failed(ended_->code(), ended_->message(), std::move(detail));
+    if (request->sent) request->staged.NoteFailure(failed);
     Deliver(std::move(request), std::move(failed));
   }
   RemoveIfOver();

@@ -64,6 +64,7 @@ class StreamCall final : public LiveCall, public std::enable_shared_from_this<St
   struct Request {
     std::string request_id;
     std::vector<WantedTensor> wanted;
+    StagedRun staged;
     RotateCallback callback;
     PayloadLoans loans;
     int64_t bytes = 0;

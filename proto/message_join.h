@@ -19,7 +19,7 @@ namespace rope::proto {
 // A tensor and the bytes of its array.raw, which `tensor` itself leaves empty.
 struct TensorPart {
   const v1::Tensor* tensor = nullptr;
-  std::string_view raw;  // empty: the array has no raw field
+  std::string_view raw = {};  // empty: the array has no raw field
 };
 
 // A run of the encoded message: `header`, then `payload`.

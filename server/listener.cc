@@ -212,7 +212,11 @@ bool Listener::AnswerHello(Silent& connection, uint64_t token) {
   };
   const absl::StatusOr<uint64_t> region = attempt();
   proto::ServerHello answer = {region.status().code(), token, region.ok() ? *region : 0};
-  if (!region.ok()) spdlog::info("hello: {}", region.status().ToString());
+  if (!region.ok()) {
+    // Clients that have no need of it ask too.
+    const auto level = regions_.options().enabled ? spdlog::level::info : spdlog::level::debug;
+    spdlog::log(level, "hello: {}", region.status().ToString());
+  }
   const proto::HelloBytes bytes = proto::Encode(answer);
   // A new socket has room for 32 bytes; a client that made it none goes without.
   return send(fd, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) ==

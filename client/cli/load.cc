@@ -191,14 +191,29 @@ Result<Sequences> MakeSequences(const LoadPlan& plan, const std::vector<Client>&
   return sequences;
 }
 
+Transport TransportOf(LoadTransport transport) {
+  switch (transport) {
+    case LoadTransport::kInline:
+    case LoadTransport::kStream:
+      break;
+    case LoadTransport::kStaged:
+    case LoadTransport::kMemfd:
+      return Transport::kMemfd;
+    case LoadTransport::kShm:
+      return Transport::kShm;
+  }
+  return Transport::kInline;
+}
+
 ConnectOptions OptionsOf(const LoadPlan& plan) {
   constexpr int64_t kAlignmentMax = 2 * 4096;  // what a q and a k waste at most
   ConnectOptions options;
   options.attempts_max = 1;
-  if (!plan.SharesMemory()) return options;
-  options.arena_bytes = plan.RequestBytes() + kAlignmentMax;
-  options.transports = {plan.transport == LoadTransport::kMemfd ? Transport::kMemfd
-                                                                : Transport::kShm};
+  options.transports = {TransportOf(plan.transport)};
+  if (plan.SharesMemory()) options.arena_bytes = plan.RequestBytes() + kAlignmentMax;
+  if (plan.transport == LoadTransport::kStaged) {
+    options.staged_bytes = plan.RequestBytes() + kAlignmentMax;
+  }
   return options;
 }
 
@@ -210,6 +225,8 @@ const char* Name(LoadTransport transport) {
       return "inline";
     case LoadTransport::kStream:
       return "stream";
+    case LoadTransport::kStaged:
+      return "staged";
     case LoadTransport::kMemfd:
       return "memfd";
     case LoadTransport::kShm:

@@ -1,6 +1,7 @@
 // A load on a server: the same request over and over, with a given number in flight.
 //
 // inline: a thread, a connection and one synchronous call at a time for each request in flight.
+// staged: the same, with the bytes copied to memory that the server shares instead of sent.
 // memfd, shm: the same with the tensors in memory that the server shares, rotated in place, without
 // the attention factor.
 // stream: one stream on one connection; each answer's callback sends the next request.
@@ -24,7 +25,7 @@
 
 namespace rope::client {
 
-enum class LoadTransport { kInline, kStream, kMemfd, kShm };
+enum class LoadTransport { kInline, kStream, kStaged, kMemfd, kShm };
 
 // As the flag calls it.
 const char* Name(LoadTransport transport);

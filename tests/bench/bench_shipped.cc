@@ -1,8 +1,10 @@
 // Rows about what is shipped, server and client library, against the untuned echo and its client,
 // on a Unix socket. Clients are processes of their own, so that each has the allocator it is said
-// to have.
+// to have. The server has --enable_shared_memory, the client no options: tensors of 64 KiB and more
+// are staged.
 //   shipped/16MiB_1, 1MiB_1, 1MiB_4   throughput
 //   shipped/*_plain_client            the same with a client that leaves its allocator alone
+//   shipped/*_inline                  the same with a server that shares no memory
 //   shipped/decode_token_1            median of one decode token
 //   shipped/decode_tokens_8           decode tokens a second of 8 clients
 //   shipped/stream_decode_tokens      RotateStream against the best unary, decode tokens a second
@@ -22,11 +24,11 @@ namespace {
 constexpr double kSeconds = 0.7;  // of a client's turn
 constexpr int kRounds = 3;
 
-Drive Shipped(int64_t tokens, int clients) {
+Drive Shipped(int64_t tokens, int clients, Kind server = Kind::kSharedMemory) {
   return {.tokens = tokens,
           .clients = clients,
           .seconds = kSeconds,
-          .target = Target(Kind::kRope, Socket::kUnix)};
+          .target = Target(server, Socket::kUnix)};
 }
 
 Drive Untuned(int64_t tokens, int clients) {
@@ -56,11 +58,18 @@ std::vector<Driven> TakeTurns(const std::vector<Drive>& drives) {
   return result;
 }
 
-Measurement Throughput(int64_t mebibytes, int clients, bool keep_memory) {
+struct Variant {
+  Kind server = Kind::kSharedMemory;
+  bool keep_memory = true;  // of the client
+};
+constexpr Variant kPlainClient = {.keep_memory = false};
+constexpr Variant kInline = {.server = Kind::kRope};
+
+Measurement Throughput(int64_t mebibytes, int clients, const Variant& variant = {}) {
   const int64_t tokens = (mebibytes << 20) / kTokenBytes;
   const double gigabytes = static_cast<double>(tokens * kTokenBytes) / 1e9;
-  Drive shipped = Shipped(tokens, clients);
-  shipped.keep_memory = keep_memory;
+  Drive shipped = Shipped(tokens, clients, variant.server);
+  shipped.keep_memory = variant.keep_memory;
   const std::vector<Driven> driven = TakeTurns({shipped, Untuned(tokens, clients)});
   return {.value = driven[0].calls_per_second * gigabytes,
           .unit = "GB/s",
@@ -107,11 +116,14 @@ Measurement Stream() {
 
 std::vector<Row> ShippedRows() {
   return {
-      {"shipped/16MiB_1", ">= 1.6", [] { return Throughput(16, 1, true); }},
-      {"shipped/1MiB_1", ">= 3", [] { return Throughput(1, 1, true); }},
-      {"shipped/1MiB_4", ">= 1.3", [] { return Throughput(1, 4, true); }},
-      {"shipped/16MiB_1_plain_client", "", [] { return Throughput(16, 1, false); }},
-      {"shipped/1MiB_1_plain_client", "", [] { return Throughput(1, 1, false); }},
+      {"shipped/16MiB_1", ">= 1.6", [] { return Throughput(16, 1); }},
+      {"shipped/1MiB_1", ">= 3", [] { return Throughput(1, 1); }},
+      {"shipped/1MiB_4", ">= 1.3", [] { return Throughput(1, 4); }},
+      {"shipped/16MiB_1_plain_client", "", [] { return Throughput(16, 1, kPlainClient); }},
+      {"shipped/1MiB_1_plain_client", "", [] { return Throughput(1, 1, kPlainClient); }},
+      {"shipped/16MiB_1_inline", "", [] { return Throughput(16, 1, kInline); }},
+      {"shipped/1MiB_1_inline", "", [] { return Throughput(1, 1, kInline); }},
+      {"shipped/1MiB_4_inline", "", [] { return Throughput(1, 4, kInline); }},
       {"shipped/decode_token_1", "<= 0.4", DecodeToken},
       {"shipped/decode_tokens_8", ">= 1.8", [] { return DecodeTokens(8); }},
       {"shipped/stream_decode_tokens", ">= 1.5", Stream},

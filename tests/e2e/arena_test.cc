@@ -57,7 +57,7 @@ class ArenaTest : public ::testing::Test {
   // raw_, rotated by the bytes in a message.
   std::vector<float> Expected() const {
     std::vector<float> rotated(raw_.size());
-    const Client client = Client::Connect(target_).value();
+    const Client client = Client::Connect(target_, {.transports = {Transport::kInline}}).value();
     const auto reply = client.Rotate(RequestFor(raw_.data(), rotated.data()));
     EXPECT_TRUE(reply.ok()) << reply.status().ToString();
     return rotated;
@@ -128,8 +128,8 @@ TEST_F(ArenaTest, FastestTransportIsTakenAndTheReasonForASlowerOneGiven) {
       Client::Connect(server_->address(), {.arena_bytes = kArenaBytes}).value().transport();
   EXPECT_EQ(over_tcp.transport, Transport::kShm);
   EXPECT_THAT(over_tcp.reason, HasSubstr("want unix:PATH"));
-  const auto without = Client::Connect(target_).value();
-  EXPECT_EQ(without.transport().transport, Transport::kInline);
+  const auto without = Client::Connect(target_).value();  // it stages
+  EXPECT_EQ(without.transport().transport, Transport::kMemfd);
   EXPECT_EQ(without.arena().Take(1).status().code(), StatusCode::kResourceExhausted);
 }
 

@@ -143,6 +143,17 @@ TEST(AsyncClientTest, NoRequestIsLostWhenHalfOfThemAreCancelled) {
   EXPECT_EQ(server.process().Wait(), 0);
 }
 
+// A cancelled call leaves the server at work on memory that nobody else may have then.
+TEST(AsyncClientTest, NoStagedRequestIsLostOrMixedUpWhenHalfOfThemAreCancelled) {
+  const std::string target = "unix:" + TestServer::TemporaryFolder() + "/rope.sock";
+  TestServer server({"--enable_shared_memory", "--listen=" + target});
+  Tally tally;
+  RunClients(target, /*cancels=*/true, tally);
+  EXPECT_THAT(tally.wrong, IsEmpty());
+  EXPECT_EQ(tally.right + tally.cancelled, kRequests);
+  EXPECT_TRUE(Serves(*server.NewStub()));
+}
+
 std::string ReadFile(const std::string& path) {
   std::ifstream file(std::string(ROPE_SOURCE_DIR "/") + path);
   std::ostringstream text;

@@ -61,15 +61,18 @@ TEST_F(LoadTest, TransportThatIsNotBuiltYetIsRefusedByName) {
 }
 
 TEST_F(LoadTest, MemoryThatTheServerDoesNotShareHasStatusOne) {
-  const Outcome outcome = Load({"--requests=5", "--transport=shm"});
+  Outcome outcome = Load({"--requests=5", "--transport=shm"});
   EXPECT_EQ(outcome.status, 1);
   EXPECT_THAT(outcome.output, HasSubstr("shared memory off"));
+  outcome = Load({"--requests=5", "--transport=staged"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.output, HasSubstr("want unix:PATH"));
 }
 
 TEST(SharedLoadTest, SharedMemoryAnswersTheSame) {
   const std::string path = "unix:" + TestServer::TemporaryFolder() + "/load.sock";
   TestServer server({"--listen=" + path, "--enable_shared_memory"});
-  for (const std::string transport : {"memfd", "shm"}) {
+  for (const std::string transport : {"staged", "memfd", "shm"}) {
     const Outcome outcome =
         RunProgram({RopectlProgram(), "load", "--target=" + path, "--transport=" + transport,
                     "--requests=500", "--concurrency=4", "--tokens=16", "--json"});

@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kBytes = 8192;
 
 std::unique_ptr<SharedMemory> NewMemory() {
-  return SharedMemory::CreateMemfd(kBytes).value();
+  return SharedMemory::CreateMemfd(kBytes, SharedMemory::Use::kArena).value();
 }
 
 TEST(ArenaMemoryTest, MemoryIsAlignedAndUsedAgain) {
@@ -59,6 +59,16 @@ TEST(ArenaMemoryTest, OnlyWhatLiesWhollyInsideHasAnOffset) {
   EXPECT_EQ(arena.OffsetOf(begin, kBytes + 1), std::nullopt);
   EXPECT_EQ(arena.OffsetOf(begin - 1, 1), std::nullopt);
   EXPECT_EQ(arena.OffsetOf(&arena, 1), std::nullopt);
+}
+
+TEST(ArenaMemoryTest, WhatIsLostIsNeverFreeAgain) {
+  ArenaMemory arena(NewMemory());
+  std::byte* const first = arena.Take(100).value();
+  arena.Lose(100);
+  EXPECT_EQ(arena.lost_bytes(), 128);
+  EXPECT_EQ(arena.used_bytes(), 128);
+  EXPECT_EQ(arena.Take(1).value(), first + 128);
+  EXPECT_FALSE(arena.Take(kBytes - 128).ok());
 }
 
 TEST(ArenaMemoryTest, WithoutMemoryThereIsNothing) {

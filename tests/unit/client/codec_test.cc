@@ -3,8 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "rope/v1/rotate.pb.h"
@@ -219,6 +223,112 @@ TEST(EncodeRotateTest, LargePayloadIsLentAndSmallOneCopied) {
   const Result<EncodedRotate> buffer = EncodeRotate(RequestFor(small), {}, loans);
   ASSERT_TRUE(buffer.ok());
   EXPECT_TRUE(loans.AllReturned());
+}
+
+// Staging memory as a connection has it.
+Region Staging(int64_t bytes) {
+  auto shared = SharedMemory::CreateMemfd(bytes, SharedMemory::Use::kStaging).value();
+  return {.memory = std::make_shared<ArenaMemory>(std::move(shared)), .id = 7, .is_staging = true};
+}
+
+class StagingTest : public ::testing::Test {
+ protected:
+  v1::RotateRequest Encode(const RotateRequest& request) {
+    encoded_ = EncodeRotate(request, region_, loans_);
+    v1::RotateRequest message;
+    EXPECT_TRUE(encoded_->ok()) << encoded_->status().ToString();
+    EXPECT_TRUE(message.ParseFromString(BytesOf((*encoded_)->message)));
+    return message;
+  }
+  const std::vector<float>& data() const { return data_; }
+
+  const Region region_ = Staging(1 << 20);
+  PayloadLoans loans_;
+  std::optional<Result<EncodedRotate>> encoded_;
+  const std::vector<float> data_ = std::vector<float>(kStagedBytesMin / 4, 1.5f);
+};
+
+TEST_F(StagingTest, ResultOfTheSameShapeAndTypeTakesTheCopysPlace) {
+  const v1::RotateRequest message = Encode(RequestFor(data()));
+  EXPECT_EQ(message.tensors(0).array().region().region_id(), 7u);
+  EXPECT_EQ(message.tensors(0).array().region().offset(), 0u);
+  EXPECT_TRUE(message.tensors(0).array().raw().empty());
+  EXPECT_EQ(message.output().regions(0).offset(), 0u);
+  EXPECT_EQ(std::memcmp(region_.memory->shared()->data(), data().data(), kStagedBytesMin), 0);
+  EXPECT_EQ(region_.memory->used_bytes(), kStagedBytesMin);
+  EXPECT_TRUE((*encoded_)->idempotent);
+  EXPECT_TRUE((*encoded_)->uses_region);
+  encoded_.reset();
+  EXPECT_EQ(region_.memory->used_bytes(), 0);
+}
+
+TEST_F(StagingTest, OtherResultsHaveAPlaceOfTheirOwn) {
+  const int64_t tokens = static_cast<int64_t>(data().size()) / 2;
+  RotateRequest narrow = RequestFor(data());
+  narrow.output_dtype = DType::kBFloat16;
+  RotateRequest reordered = RequestFor(data());
+  reordered.tensors[0].layout = "THD";
+  reordered.tensors[0].shape = {tokens / 4, 4, 2};
+  reordered.tensors[0].output_layout = "HTD";
+  RotateRequest strided = RequestFor(data());
+  strided.tensors[0].shape = {2, tokens / 2, 2};
+  strided.tensors[0].layout = "SHD";
+  strided.tensors[0].strides = {2, 4, 1};
+  for (const RotateRequest& request : {narrow, reordered, strided}) {
+    const v1::RotateRequest message = Encode(request);
+    EXPECT_EQ(message.tensors(0).array().region().offset(), 0u);
+    const uint64_t output = message.output().regions(0).offset();
+    EXPECT_EQ(output, static_cast<uint64_t>(kStagedBytesMin));
+    EXPECT_EQ((*encoded_)->wanted[0].staged, region_.memory->shared()->data() + output);
+    encoded_.reset();
+  }
+}
+
+TEST_F(StagingTest, AnswerIsCopiedToWhereItIsWanted) {
+  Encode(RequestFor(data()));
+  auto* staged = reinterpret_cast<float*>(region_.memory->shared()->data());
+  std::fill_n(staged, data().size(), 4.0f);
+  v1::RotateResponse response = ResponseFor(data());
+  response.mutable_tensors(0)->mutable_array()->clear_raw();
+  const auto reply = DecodeRotate(BufferOf(response.SerializeAsString()),
+                                  std::move((*encoded_)->wanted), *OutputPool::Make(0));
+  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  encoded_.reset();
+  std::fill_n(staged, data().size(), 5.0f);  // the next request's
+  const auto* values = static_cast<const float*>(reply->tensors[0].data);
+  EXPECT_EQ(std::vector<float>(values, values + data().size()),
+            std::vector<float>(data().size(), 4.0f));
+}
+
+TEST_F(StagingTest, TensorsOfOneRequestShareARunOrAreAllSent) {
+  RotateRequest request = RequestFor(data());
+  request.tensors.push_back(request.tensors[0]);
+  request.tensors[1].shape = {3, 2};
+  const v1::RotateRequest message = Encode(request);
+  EXPECT_EQ(message.tensors(1).array().region().offset(), static_cast<uint64_t>(kStagedBytesMin));
+  EXPECT_EQ(message.output().regions_size(), 2);
+  EXPECT_EQ(region_.memory->used_bytes(), kStagedBytesMin + 64);
+
+  const std::byte* rest = region_.memory->Take((1 << 20) - 2 * kStagedBytesMin).value();
+  EXPECT_NE(rest, nullptr);
+  Result<EncodedRotate> second = EncodeRotate(request, region_, loans_);
+  ASSERT_TRUE(second.ok());
+  EXPECT_FALSE(second->uses_region);
+  EXPECT_EQ(second->staged.data(), nullptr);
+  second->message.Clear();
+  EXPECT_TRUE(loans_.AllReturned());
+}
+
+// A region must not be named for nothing, so that its answer comes in the message.
+TEST_F(StagingTest, TensorWithoutElementsBesideAStagedOneIsLegal) {
+  RotateRequest request = RequestFor(data());
+  request.tensors.push_back(request.tensors[0]);
+  request.tensors[1].shape = {0, 2};
+  const v1::RotateRequest message = Encode(request);
+  EXPECT_TRUE(message.tensors(0).array().has_region());
+  EXPECT_FALSE(message.tensors(1).array().has_region());
+  EXPECT_EQ(message.output().regions_size(), 0);
+  EXPECT_EQ((*encoded_)->wanted[0].staged, nullptr);
 }
 
 TEST(EncodeRotateTest, BadTensorsAreRefusedByName) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "client/codec.h"
 #include "proto/error_details.h"
 #include "rope/client.h"
 #include "tests/unit/client/fake_acceptor.h"
@@ -21,6 +22,7 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kArenaBytes = 64 << 10;
 constexpr int64_t kFloats = 256;
+constexpr int64_t kStagedFloats = kStagedBytesMin / 4;  // as few as are staged
 
 std::string NewPath() {
   std::string folder = "/tmp/rope_test_XXXXXX";
@@ -47,10 +49,12 @@ class LinkTest : public ::testing::Test {
     const v1::Array& array = request.tensors(0).array();
     answer.set_dtype(array.dtype());
     *answer.mutable_shape() = array.shape();
-    std::vector<float> values(kFloats);
+    std::vector<float> values(static_cast<size_t>(array.shape(0) * array.shape(1)));
+    const size_t bytes = values.size() * sizeof(float);
     const void* input = array.raw().data();
     if (array.has_region()) {
       ++in_region_;
+      last_offset_ = array.region().offset();
       input = acceptor_.At(array.region().region_id(), array.region().offset());
       if (input == nullptr) {
         v1::Error error = proto::MakeError(5, "tensors[0].array.region: got an unknown one");
@@ -58,15 +62,14 @@ class LinkTest : public ::testing::Test {
         return {grpc::StatusCode::NOT_FOUND, error.message(), proto::EncodeStatusDetails(error)};
       }
     }
-    std::memcpy(values.data(), input, kFloats * sizeof(float));
+    std::memcpy(values.data(), input, bytes);
     for (float& value : values) value += 1;
     if (request.output().regions_size() == 0) {
-      answer.set_raw(values.data(), kFloats * sizeof(float));
+      answer.set_raw(values.data(), bytes);
       return grpc::Status::OK;
     }
     const v1::RegionSpan& span = request.output().regions(0);
-    std::memcpy(acceptor_.At(span.region_id(), span.offset()), values.data(),
-                kFloats * sizeof(float));
+    std::memcpy(acceptor_.At(span.region_id(), span.offset()), values.data(), bytes);
     return grpc::Status::OK;
   }
 
@@ -84,6 +87,20 @@ class LinkTest : public ::testing::Test {
         {.layout = "TD", .shape = {kFloats / 2, 2}, .data = from.data(), .output = to.data()}};
     return request;
   }
+  // A connection without an arena.
+  Client ConnectStaging(int64_t staged_bytes) const {
+    return Client::Connect(acceptor_.target(), {.staged_bytes = staged_bytes}).value();
+  }
+  static RotateRequest RequestFor(const std::vector<float>& from, float* to) {
+    RotateRequest request;
+    request.rope.model = "m";
+    request.positions.start = 0;
+    request.tensors = {{.layout = "TD",
+                        .shape = {static_cast<int64_t>(from.size()) / 2, 2},
+                        .data = from.data(),
+                        .output = to}};
+    return request;
+  }
   static Slot FloatSlot(const Client& client) {
     Slot slot = client.arena().Take(kFloats * sizeof(float)).value();
     std::fill_n(static_cast<float*>(slot.data()), kFloats, 0.0f);
@@ -94,7 +111,8 @@ class LinkTest : public ::testing::Test {
   FakeServer server_;
   FakeAcceptor acceptor_{server_, NewPath()};
   std::atomic<int> in_region_ = 0;
-  grpc::Status failure_;  // of the next call
+  std::atomic<uint64_t> last_offset_ = 0;  // of a tensor in a region
+  grpc::Status failure_;                   // of the next call
 };
 
 TEST_F(LinkTest, TensorsInTheArenaAreNamedAndNotSent) {
@@ -169,16 +187,19 @@ TEST_F(LinkTest, OptionsThatContradictEachOtherAreRefused) {
         .status()
         .code();
   };
-  EXPECT_EQ(code_of(0, {Transport::kMemfd}), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code_of(0, {Transport::kShm}), StatusCode::kInvalidArgument);
   EXPECT_EQ(code_of(4096, {}), StatusCode::kInvalidArgument);
   EXPECT_EQ(code_of(-1, {Transport::kInline}), StatusCode::kInvalidArgument);
   EXPECT_EQ(code_of(int64_t{1} << 62, {Transport::kInline}), StatusCode::kResourceExhausted);
 }
 
-TEST_F(LinkTest, NegativePoolIsRefusedByName) {
-  const Status status = Client::Connect(acceptor_.target(), {.pooled_bytes = -1}).status();
+TEST_F(LinkTest, NegativeSizesAreRefusedByName) {
+  Status status = Client::Connect(acceptor_.target(), {.pooled_bytes = -1}).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(), "pooled_bytes: got -1, want 0 or more");
+  status = Client::Connect(acceptor_.target(), {.staged_bytes = -1}).status();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), "staged_bytes: got -1, want 0 or more");
 }
 
 TEST_F(LinkTest, LostConnectionIsDialedAgainWithTheSameMemory) {
@@ -247,6 +268,116 @@ TEST_F(LinkTest, ServerThatComesBackWithoutMemoryIsUsedInline) {
   EXPECT_EQ(in_region_, 0);
   EXPECT_EQ(client.transport().transport, Transport::kInline);
   EXPECT_THAT(client.transport().reason, HasSubstr("memfd: FAILED_PRECONDITION"));
+}
+
+TEST_F(LinkTest, TensorsElsewhereAreStagedOnEveryKindOfCall) {
+  const Client client = ConnectStaging(1 << 20);
+  EXPECT_EQ(client.transport().transport, Transport::kMemfd);
+  EXPECT_EQ(client.transport().reason, "");
+  EXPECT_EQ(client.arena().capacity_bytes(), 0);
+  const std::vector<float> input(kStagedFloats, 1.0f);
+  const std::vector<float> expected(kStagedFloats, 2.0f);
+  std::vector<float> output(kStagedFloats);
+
+  ASSERT_TRUE(client.Rotate(RequestFor(input, output.data())).ok());
+  EXPECT_EQ(output, expected);
+  output.assign(kStagedFloats, 0);
+  ASSERT_TRUE(client.RotateFuture(RequestFor(input, output.data())).get().ok());
+  EXPECT_EQ(output, expected);
+  const auto reply = client.Rotate(RequestFor(input, nullptr));
+  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  EXPECT_EQ(std::memcmp(reply->tensors[0].data, expected.data(), kStagedBytesMin), 0);
+  EXPECT_EQ(in_region_, 3);
+  EXPECT_EQ(input, std::vector<float>(kStagedFloats, 1.0f));
+  EXPECT_EQ(acceptor_.hellos(), 1);
+}
+
+TEST_F(LinkTest, WhatIsSmallOrFindsNoRoomIsSent) {
+  const Client client = ConnectStaging(2 * kStagedBytesMin);
+  for (const int64_t floats : {kStagedFloats - 2, 2 * kStagedFloats + 2}) {
+    const std::vector<float> input(static_cast<size_t>(floats), 1.0f);
+    std::vector<float> output(input.size());
+    const auto reply = client.Rotate(RequestFor(input, output.data()));
+    ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+    EXPECT_EQ(output, std::vector<float>(input.size(), 2.0f));
+  }
+  EXPECT_EQ(in_region_, 0);
+}
+
+TEST_F(LinkTest, NothingIsStagedWhereThatIsOffOrForbidden) {
+  const std::vector<float> input(kStagedFloats, 1.0f);
+  std::vector<float> output(kStagedFloats);
+  for (const ConnectOptions& options :
+       {ConnectOptions{.staged_bytes = 0}, ConnectOptions{.transports = {Transport::kInline}}}) {
+    const Client client = Client::Connect(acceptor_.target(), options).value();
+    EXPECT_EQ(client.transport().transport, Transport::kInline);
+    EXPECT_THAT(client.transport().reason, HasSubstr("memfd: "));
+    ASSERT_TRUE(client.Rotate(RequestFor(input, output.data())).ok());
+    EXPECT_EQ(output, std::vector<float>(kStagedFloats, 2.0f));
+  }
+  EXPECT_EQ(in_region_, 0);
+  EXPECT_EQ(acceptor_.hellos(), 0);
+}
+
+TEST_F(LinkTest, StagingThatTheServerRefusesTravelsInlineUnlessThatIsForbidden) {
+  acceptor_.SetMood(FakeAcceptor::Mood::kRefuses);
+  const Client client = ConnectStaging(1 << 20);
+  EXPECT_EQ(client.transport().transport, Transport::kInline);
+  EXPECT_THAT(client.transport().reason, HasSubstr("hello: got FAILED_PRECONDITION"));
+  const std::vector<float> input(kStagedFloats, 1.0f);
+  std::vector<float> output(kStagedFloats);
+  ASSERT_TRUE(client.Rotate(RequestFor(input, output.data())).ok());
+  EXPECT_EQ(output, std::vector<float>(kStagedFloats, 2.0f));
+  EXPECT_EQ(in_region_, 0);
+  const Status forced =
+      Client::Connect(acceptor_.target(), {.transports = {Transport::kMemfd}}).status();
+  EXPECT_EQ(forced.code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(forced.message(), HasSubstr("memfd: FAILED_PRECONDITION: hello: got"));
+}
+
+// The copy may have been turned; what it was made from has not.
+TEST_F(LinkTest, StagedCallInPlaceIsSentAgainOnANewConnectionWithMemoryOfItsOwn) {
+  const Client client = ConnectStaging(1 << 20);
+  std::vector<float> values(kStagedFloats, 1.0f);
+  for (int call = 1; call <= 2; ++call) {
+    acceptor_.CloseConnections();
+    const auto reply = call == 1 ? client.Rotate(RequestFor(values, values.data()))
+                                 : client.RotateFuture(RequestFor(values, values.data())).get();
+    ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+    EXPECT_EQ(values, std::vector<float>(kStagedFloats, 1.0f + static_cast<float>(call)));
+    EXPECT_EQ(acceptor_.hellos(), 1 + call);
+  }
+  EXPECT_EQ(in_region_, 2);
+}
+
+// A server may still be writing where it was told to.
+TEST_F(LinkTest, MemoryOfACallWithoutTheServersWordIsNotUsedAgain) {
+  const Client client = ConnectStaging(4 * kStagedBytesMin);
+  const std::vector<float> input(kStagedFloats, 1.0f);
+  std::vector<float> output(kStagedFloats);
+  const auto offset_of_next = [&] {
+    EXPECT_TRUE(client.Rotate(RequestFor(input, output.data())).ok());
+    return last_offset_.load();
+  };
+  EXPECT_EQ(offset_of_next(), 0u);
+  EXPECT_EQ(offset_of_next(), 0u);
+  // The server's word: nothing is at work.
+  failure_ = {grpc::StatusCode::INVALID_ARGUMENT, "bad"};
+  EXPECT_FALSE(client.Rotate(RequestFor(input, output.data())).ok());
+  EXPECT_EQ(offset_of_next(), 0u);
+  for (const uint64_t lost : {1, 2}) {
+    failure_ = {grpc::StatusCode::CANCELLED, "who knows"};
+    EXPECT_EQ(client.Rotate(RequestFor(input, output.data())).status().code(),
+              StatusCode::kCancelled);
+    EXPECT_EQ(offset_of_next(), lost * kStagedBytesMin);
+    EXPECT_EQ(acceptor_.hellos(), 1);
+  }
+  // More than half is lost: the next call goes over a connection with memory of its own.
+  failure_ = {grpc::StatusCode::CANCELLED, "who knows"};
+  EXPECT_FALSE(client.RotateFuture(RequestFor(input, output.data())).get().ok());
+  EXPECT_EQ(offset_of_next(), 0u);
+  EXPECT_EQ(acceptor_.hellos(), 2);
+  EXPECT_EQ(output, std::vector<float>(kStagedFloats, 2.0f));
 }
 
 }  // namespace

@@ -1,0 +1,231 @@
+// Tensors anywhere in the program's memory, which the client stages in memory that it shares with a
+// real server.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "rope/client.h"
+#include "tests/e2e/random_jobs.h"
+#include "tests/support/test_server.h"
+
+namespace rope::testing {
+namespace {
+
+using client::Client;
+using client::ConnectOptions;
+using client::DType;
+using client::RotateReply;
+using client::RotateRequest;
+using client::Transport;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr int64_t kTokens = 96;
+constexpr int64_t kHeads = 6;
+constexpr int64_t kHeadDim = 64;
+constexpr int64_t kElements = kTokens * kHeads * kHeadDim;
+
+class StagingTest : public ::testing::Test {
+ protected:
+  StagingTest() {
+    std::minstd_rand random(1);
+    for (float& value : data_) value = static_cast<float>(random() % 128) / 16 - 4;
+  }
+
+  void Start(const std::vector<std::string>& flags = {"--enable_shared_memory"}) {
+    std::vector<std::string> all = flags;
+    all.push_back("--listen=" + target_);
+    server_ = std::make_unique<TestServer>(all);
+  }
+  // A connection that can do nothing but stage, or fails.
+  Client Staging() const {
+    return Client::Connect(target_, {.transports = {Transport::kMemfd}}).value();
+  }
+  Client Inline() const {
+    return Client::Connect(target_, {.transports = {Transport::kInline}}).value();
+  }
+
+  // q [T, H, D] and a k of the same data, of two heads.
+  RotateRequest RequestFor(DType dtype = DType::kFloat32) const {
+    RotateRequest request;
+    request.rope.config = client::RopeConfig{.head_dim = kHeadDim};
+    request.rope.pairing = client::Pairing::kHalf;
+    request.positions.start = 1000;
+    request.tensors = {{.layout = "SHD",
+                        .dtype = dtype,
+                        .shape = {kTokens, kHeads, kHeadDim},
+                        .data = data_.data()},
+                       {.role = client::Role::kK,
+                        .layout = "SHD",
+                        .dtype = dtype,
+                        .shape = {kTokens, 2, kHeadDim},
+                        .data = data_.data()}};
+    return request;
+  }
+  static std::vector<std::string> BytesOf(const Result<RotateReply>& reply) {
+    EXPECT_TRUE(reply.ok()) << reply.status().ToString();
+    std::vector<std::string> bytes;
+    if (!reply.ok()) return bytes;
+    for (const client::RotatedTensor& tensor : reply->tensors) {
+      bytes.emplace_back(static_cast<const char*>(tensor.data), tensor.bytes);
+    }
+    return bytes;
+  }
+
+  const std::string target_ = "unix:" + TestServer::TemporaryFolder() + "/staging.sock";
+  std::unique_ptr<TestServer> server_;
+  std::vector<float> data_ = std::vector<float>(kElements);
+  const std::vector<float> weight_ = std::vector<float>(kHeadDim, 1.5f);
+};
+
+TEST_F(StagingTest, EveryKindOfRequestGivesTheBytesThatAMessageGives) {
+  Start();
+  const Client staging = Staging();
+  const Client by_message = Inline();
+  const std::vector<std::pair<const char*, std::function<void(RotateRequest&)>>> kinds = {
+      {"plain", [](RotateRequest&) {}},
+      {"bf16", [this](RotateRequest& request) { request = RequestFor(DType::kBFloat16); }},
+      {"fp16", [this](RotateRequest& request) { request = RequestFor(DType::kFloat16); }},
+      {"narrower", [](RotateRequest& request) { request.output_dtype = DType::kBFloat16; }},
+      {"wider",
+       [this](RotateRequest& request) {
+         request = RequestFor(DType::kBFloat16);
+         request.output_dtype = DType::kFloat32;
+       }},
+      {"fp8",
+       [](RotateRequest& request) {
+         request.output_dtype = DType::kFloat8E4M3;
+         for (auto& tensor : request.tensors) tensor.fp8_scale = 0.5;
+       }},
+      {"reordered", [](RotateRequest& request) { request.tensors[0].output_layout = "HSD"; }},
+      {"strided",
+       [](RotateRequest& request) {
+         request.tensors[1].strides = {kHeads * kHeadDim, kHeadDim, 1};
+       }},
+      {"packed",
+       [](RotateRequest& request) {
+         request.tensors.resize(1);
+         request.tensors[0].head_ranges = {{client::Role::kQ, 0, 3}, {client::Role::kK, 3, 5}};
+       }},
+      {"norm and scale",
+       [this](RotateRequest& request) {
+         request.tensors[0].norm = {.eps = 1e-6,
+                                    .weight = {.shape = {kHeadDim}, .data = weight_.data()}};
+         request.tensors[1].scale = 0.25;
+       }},
+      {"inverse", [](RotateRequest& request) { request.operation = client::Operation::kInverse; }},
+      {"no heads of k",
+       [](RotateRequest& request) {
+         request.tensors[1].shape = {kTokens, 0, kHeadDim};
+       }},
+  };
+  for (const auto& [name, change] : kinds) {
+    SCOPED_TRACE(name);
+    RotateRequest request = RequestFor();
+    change(request);
+    const Result<RotateReply> sent = by_message.Rotate(request);
+    const std::vector<std::string> expected = BytesOf(sent);
+    const Result<RotateReply> reply = staging.Rotate(request);
+    EXPECT_TRUE(BytesOf(reply) == expected);
+    if (!reply.ok() || !sent.ok()) continue;
+    EXPECT_EQ(reply->attention_factor, sent->attention_factor);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_EQ(reply->tensors[i].shape, sent->tensors[i].shape);
+      EXPECT_EQ(reply->tensors[i].layout, sent->tensors[i].layout);
+      EXPECT_EQ(reply->tensors[i].fp8_scale, sent->tensors[i].fp8_scale);
+    }
+    EXPECT_TRUE(BytesOf(staging.RotateFuture(request).get()) == expected);
+    auto stream = staging.OpenStream().value();
+    EXPECT_TRUE(BytesOf(stream.RotateFuture(request).get()) == expected);
+    EXPECT_TRUE(stream.Finish().ok());
+  }
+}
+
+TEST_F(StagingTest, ErrorsAreThoseOfMessages) {
+  Start();
+  RotateRequest request = RequestFor();
+  request.tensors[1].layout = "SHX";
+  const Status status = Staging().Rotate(request).status();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.detail().field, "tensors[1].layout");
+  EXPECT_EQ(status.message(), Inline().Rotate(request).status().message());
+}
+
+// Some find room and some do not; each gets its own answer.
+TEST_F(StagingTest, ThreadsOfOneClientShareTheMemory) {
+  constexpr int kThreads = 6;
+  constexpr int kJobs = 120;  // of each
+  Start();
+  const Client client = Client::Connect(target_, {.staged_bytes = 600 << 10}).value();
+  EXPECT_EQ(client.transport().transport, Transport::kMemfd);
+  std::mutex mu;
+  std::vector<std::string> wrong;
+  std::vector<std::thread> threads;
+  for (uint32_t t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      RandomJobs jobs(40 + t);
+      client::RotateStream stream = client.OpenStream().value();
+      for (int i = 0; i < kJobs; ++i) {
+        const std::unique_ptr<Job> job = jobs.Next();
+        const Result<RotateReply> reply = i % 3 == 0   ? client.Rotate(job->request())
+                                          : i % 3 == 1 ? client.RotateFuture(job->request()).get()
+                                                       : stream.RotateFuture(job->request()).get();
+        const std::string why = job->Check(reply);
+        if (why.empty()) continue;
+        const std::lock_guard<std::mutex> lock(mu);
+        wrong.push_back(why);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(wrong, IsEmpty());
+}
+
+// Killed and started again at the same path: what it was at work on is in the old memory.
+TEST_F(StagingTest, RestartedServerGetsTheRequestAgain) {
+  Start();
+  const Client client = Staging();
+  std::vector<float> values = data_;
+  RotateRequest request = RequestFor();
+  request.tensors.resize(1);
+  const std::vector<std::string> expected = BytesOf(Inline().Rotate(request));
+  request.tensors[0].data = request.tensors[0].output = values.data();
+  server_->process().Signal(SIGKILL);
+  server_->process().Wait();
+  EXPECT_EQ(client.Rotate(request, {.timeout = std::chrono::seconds(1)}).status().code(),
+            StatusCode::kUnavailable);
+  EXPECT_TRUE(values == data_);
+  Start();
+  EXPECT_TRUE(BytesOf(client.Rotate(request)) == expected);
+  EXPECT_EQ(client.transport().transport, Transport::kMemfd);
+}
+
+TEST_F(StagingTest, ServerWithoutSharedMemoryGetsMessages) {
+  Start({});
+  const Client client = Client::Connect(target_).value();
+  EXPECT_EQ(client.transport().transport, Transport::kInline);
+  EXPECT_THAT(client.transport().reason, HasSubstr("memfd: FAILED_PRECONDITION"));
+  EXPECT_TRUE(BytesOf(client.Rotate(RequestFor())) == BytesOf(Inline().Rotate(RequestFor())));
+}
+
+TEST_F(StagingTest, MoreThanAConnectionMayShareTravelsInline) {
+  Start({"--enable_shared_memory", "--session_memory_bytes=1048576"});
+  const Client client = Client::Connect(target_).value();
+  EXPECT_EQ(client.transport().transport, Transport::kInline);
+  EXPECT_THAT(client.transport().reason, HasSubstr("hello: got RESOURCE_EXHAUSTED"));
+  EXPECT_TRUE(BytesOf(client.Rotate(RequestFor())) == BytesOf(Inline().Rotate(RequestFor())));
+  const Client small = Client::Connect(target_, {.staged_bytes = 1 << 20}).value();
+  EXPECT_EQ(small.transport().transport, Transport::kMemfd);
+}
+
+}  // namespace
+}  // namespace rope::testing
