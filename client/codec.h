@@ -2,10 +2,10 @@
 // once, to where the caller wants them, on the way in; they are never part of a protobuf message.
 //
 // Where a region is given, tensors whose memory lies in it are named instead of sent. Their results
-// stay there too if those of all tensors do, and none of them lies across an input. Where the region
-// is for staging, the tensors of a request of kStagedBytesMin and more are copied there first, and
-// their results from there to where they are wanted; the tensors themselves stay as they are, so
-// that such a request may be sent again.
+// stay there too if those of all tensors do, and none of them lies across an input. Where the
+// region is for staging, the tensors of a request of kStagedBytesMin and more are copied there
+// first, and their results from there to where they are wanted; the tensors themselves stay as they
+// are, so that such a request may be sent again.
 //
 // Threading:  Functions only.
 // Errors:     Encoding, as rotate_messages.h. Decoding, INTERNAL: not a

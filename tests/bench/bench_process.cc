@@ -1,6 +1,7 @@
 // Rows about the server's process, and about batching:
 //   server/page_faults_*               faults of the server for each request, steady state
 //   server/page_faults_memfd           the same for 16 MiB in place in shared memory
+//   server/page_faults_staged          the same for 16 MiB that the client stages
 //   server/idle_processor              processor time without requests, 10 s
 //   server/memory_of_1000_configs      resident growth; random positions up to 10 million
 //   batching/64_clients                decode tokens a second with batches against without
@@ -17,11 +18,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "kernels/check.h"
+#include "rope/client.h"
 #include "rope/v1/rotate.pb.h"
+#include "tests/bench/library_client.h"
 #include "tests/bench/measure.h"
 #include "tests/bench/raw_client.h"
 #include "tests/bench/servers.h"
 #include "tests/bench/shared_tensor.h"
+#include "tests/bench/workload.h"
 #include "tests/support/process_memory.h"
 #include "tests/support/test_server.h"
 
@@ -119,6 +123,20 @@ Measurement PageFaultsMemfd() {
                                        kRequests, faults.all)};
 }
 
+Measurement PageFaultsStaged() {
+  constexpr int kRequests = 200;
+  constexpr int64_t kTokens = (int64_t{16} << 20) / kTokenBytes;
+  const Workload memory(kTokens, kernels::DType::kBFloat16, kernels::Pairing::kHalf);
+  const client::Client client = ConnectClient(Target(Kind::kSharedMemory, Socket::kUnix));
+  const client::RotateRequest request = LibraryRequest(kTokens, memory.input(), memory.output());
+  const Faults faults = CountFaults(ProcessOf(Kind::kSharedMemory), kRequests,
+                                    [&] { ROPE_CHECK(client.Rotate(request).ok()); });
+  return {.value = faults.of_request,
+          .unit = "1",
+          .yardstick =
+              absl::StrFormat("%d requests of 16 MiB; %d faults in all", kRequests, faults.all)};
+}
+
 Measurement IdleProcessor() {
   constexpr int kSeconds = 10;
   RawClient client(Target(Kind::kRope, Socket::kUnix));  // connected, and silent
@@ -198,6 +216,7 @@ std::vector<Row> ProcessRows() {
       {"server/page_faults_1MiB", "<= 0", [] { return PageFaults(1 << 20, 500); }},
       {"server/page_faults_16MiB", "<= 0", [] { return PageFaults(16 << 20, 100); }},
       {"server/page_faults_memfd", "<= 0", PageFaultsMemfd},
+      {"server/page_faults_staged", "<= 0", PageFaultsStaged},
       {"server/idle_processor", "<= 0.1", IdleProcessor},
       {"server/memory_of_1000_configs", "<= 1.1", MemoryOfConfigs},
       {"batching/64_clients", ">= 1", Batching},

@@ -1,16 +1,17 @@
 // rope_soak [--requests=N] [--seed=N]: whether the server's memory grows.
 //
 // Mixed requests to a real server: 1 token to 16 MiB, unary, asynchronous and on streams, in
-// messages over TCP and Unix, in memfds and in POSIX shared memory; 5 in a hundred are cancelled,
-// 5 invalid, and now and then a client with shared memory goes and another one comes. Exits 1 if
-// what the server holds at the end is more than 10 % above that after the first 10,000, if it maps
-// more of its clients' memory than there is, or if an answer is not what it should be.
+// messages over TCP and Unix, staged, in memfds and in POSIX shared memory; 5 in a hundred are
+// cancelled, 5 invalid, and now and then a client with shared memory goes and another one comes.
+// Exits 1 if what the server holds at the end is more than 10 % above that after the first 10,000,
+// if it maps more of its clients' memory than there is, or if an answer is not what it should be.
 //
 // What the server holds is its resident size less the pages of its clients' memory that it has
 // mapped (RssShmem of /proc/PID/status). Those are the clients' and stay as large as they made
 // them: counted in, they would hide growth behind a constant part, and a client that has just gone
 // or come would look like loss or growth. That they are given back is checked by their own bound.
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -47,10 +48,12 @@ constexpr int64_t kHeadDim = 128;
 constexpr int64_t kTokenBytes = kHeads * kHeadDim * 2;
 constexpr int64_t kTensorBytesMax = int64_t{16} << 20;
 constexpr int64_t kTokensMax = kTensorBytesMax / kTokenBytes;
-constexpr uint64_t kPeers = 4;  // of a worker: inline over TCP and Unix, memfd, POSIX
+constexpr uint64_t kPeers = 5;  // of a worker: inline over TCP and Unix, memfd, POSIX, staged
+constexpr int64_t kStagedBytes = 3 * kTensorBytesMax;
 
-// Of memfds: POSIX objects are never mapped.
-constexpr int64_t kMappedBytesMax = kWorkers * 2 * kTensorBytesMax;
+// Of memfds, since POSIX objects are never mapped. A staging client's is there twice while it
+// changes from memory of which half is lost to other memory.
+constexpr int64_t kMappedBytesMax = kWorkers * (2 * kTensorBytesMax + 2 * kStagedBytes);
 
 struct Flags {
   int64_t requests = 20000;
@@ -77,36 +80,54 @@ struct Counts {
   std::atomic<int64_t> wrong{0};
 };
 
-// A connection, and memory of its arena for an input and an output.
+// A connection, and memory for an input and an output: of its arena, or where it has none, the
+// program's.
 struct Peer {
-  Peer(const std::string& target, client::Transport transport)
-      : client(Connect(target, transport)),
-        input(client.arena().Take(kTensorBytesMax).value()),
-        output(client.arena().Take(kTensorBytesMax).value()) {
-    std::fill_n(static_cast<uint16_t*>(input.data()), kTensorBytesMax / 2, uint16_t{0x3f80});
+  Peer(const std::string& target, const client::ConnectOptions& options)
+      : client(Connect(target, options)) {
+    if (options.arena_bytes > 0) {
+      slots = {client.arena().Take(kTensorBytesMax).value(),
+               client.arena().Take(kTensorBytesMax).value()};
+      input = static_cast<uint16_t*>(slots[0].data());
+      output = static_cast<uint16_t*>(slots[1].data());
+    } else {
+      memory.resize(kTensorBytesMax);
+      input = memory.data();
+      output = input + kTensorBytesMax / 2;
+    }
+    std::fill_n(input, kTensorBytesMax / 2, uint16_t{0x3f80});
   }
 
-  static client::Client Connect(const std::string& target, client::Transport transport) {
-    auto connected = client::Client::Connect(
-        target, {.arena_bytes = 2 * kTensorBytesMax, .transports = {transport}});
+  static client::Client Connect(const std::string& target, const client::ConnectOptions& options) {
+    auto connected = client::Client::Connect(target, options);
     if (!connected.ok()) std::fprintf(stderr, "%s\n", connected.status().ToString().c_str());
     ROPE_CHECK(connected.ok());
     return *std::move(connected);
   }
 
   client::Client client;
-  client::Slot input;
-  client::Slot output;
+  std::array<client::Slot, 2> slots;
+  std::vector<uint16_t> memory;
+  uint16_t* input = nullptr;
+  uint16_t* output = nullptr;
 };
+
+client::ConnectOptions WithArena(client::Transport transport) {
+  return {.arena_bytes = 2 * kTensorBytesMax, .transports = {transport}};
+}
+client::ConnectOptions WithStaging() {
+  return {.staged_bytes = kStagedBytes, .transports = {client::Transport::kMemfd}};
+}
 
 // One thread's clients and memory.
 class Worker {
  public:
   Worker(std::string tcp, std::string unix, uint64_t seed, Counts& counts)
       : tcp_(std::move(tcp)), unix_(std::move(unix)), random_(seed), counts_(counts) {
-    peers_.push_back(std::make_unique<Peer>(tcp_, client::Transport::kInline));
-    peers_.push_back(std::make_unique<Peer>(unix_, client::Transport::kInline));
+    peers_.push_back(std::make_unique<Peer>(tcp_, WithArena(client::Transport::kInline)));
+    peers_.push_back(std::make_unique<Peer>(unix_, WithArena(client::Transport::kInline)));
     peers_.resize(kPeers);
+    peers_[4] = std::make_unique<Peer>(unix_, WithStaging());
     ConnectMemfd();
     ConnectShm();
   }
@@ -143,11 +164,11 @@ class Worker {
   // The client before goes first: it takes its memory along.
   void ConnectMemfd() {
     peers_[2].reset();
-    peers_[2] = std::make_unique<Peer>(unix_, client::Transport::kMemfd);
+    peers_[2] = std::make_unique<Peer>(unix_, WithArena(client::Transport::kMemfd));
   }
   void ConnectShm() {
     peers_[3].reset();
-    peers_[3] = std::make_unique<Peer>(tcp_, client::Transport::kShm);
+    peers_[3] = std::make_unique<Peer>(tcp_, WithArena(client::Transport::kShm));
   }
 
   uint64_t Below(uint64_t n) { return random_() % n; }
@@ -170,8 +191,8 @@ class Worker {
     request_.tensors.push_back({.layout = "SHD",
                                 .dtype = client::DType::kBFloat16,
                                 .shape = {tokens, kHeads, kHeadDim},
-                                .data = peer_->input.data(),
-                                .output = peer_->output.data()});
+                                .data = peer_->input,
+                                .output = peer_->output});
   }
 
   void Invalid() {
