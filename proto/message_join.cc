@@ -11,6 +11,7 @@ namespace {
 
 using google::protobuf::io::CodedOutputStream;
 
+constexpr uint32_t kVarint = 0;
 constexpr uint32_t kFixed64 = 1;
 constexpr uint32_t kLengthDelimited = 2;
 
@@ -77,6 +78,15 @@ std::vector<MessagePart> Join(const v1::RotateRequest& head, absl::Span<const Te
   }
   if (!header.empty()) parts.push_back({std::move(header), {}});
   return parts;
+}
+
+void AppendVarint(int number, uint64_t value, std::string& message) {
+  if (value == 0) return;
+  std::array<uint8_t, 20> bytes;
+  uint8_t* end = CodedOutputStream::WriteVarint32ToArray(Tag(number, kVarint), bytes.data());
+  end = CodedOutputStream::WriteVarint64ToArray(value, end);
+  message.append(reinterpret_cast<const char*>(bytes.data()),
+                 static_cast<size_t>(end - bytes.data()));
 }
 
 void AppendDouble(int number, double value, std::string& message) {

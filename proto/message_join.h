@@ -7,6 +7,7 @@
 #ifndef ROPE_PROTO_MESSAGE_JOIN_H_
 #define ROPE_PROTO_MESSAGE_JOIN_H_
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,6 +34,9 @@ std::vector<MessagePart> Join(const v1::RotateRequest& head, absl::Span<const Te
 
 // Appends a field of bytes, a string or an encoded message to an encoded message.
 void AppendField(int number, std::string_view value, std::string& message);
+
+// Appends a field of type uint64, unless it is 0: where a field is not there, it is 0.
+void AppendVarint(int number, uint64_t value, std::string& message);
 
 // Appends a field of type double, unless it is 0: where a field is not there, it is 0.
 void AppendDouble(int number, double value, std::string& message);

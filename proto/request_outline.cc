@@ -9,7 +9,16 @@ namespace rope::proto {
 namespace {
 
 // The messages that gaps lie in.
-enum class Place { kRequest, kPositions, kTensor, kArray };
+enum class Place {
+  kRequest,
+  kPositions,
+  kPositionsArray,
+  kTensor,
+  kTensorArray,
+  kInputSpan,
+  kOutput,
+  kOutputSpan,
+};
 
 // What the field of a message at `place` leads to; nullopt: no gaps below it.
 std::optional<Place> Below(Place place, uint32_t number) {
@@ -17,21 +26,38 @@ std::optional<Place> Below(Place place, uint32_t number) {
     case Place::kRequest:
       if (number == v1::RotateRequest::kPositionsFieldNumber) return Place::kPositions;
       if (number == v1::RotateRequest::kTensorsFieldNumber) return Place::kTensor;
+      if (number == v1::RotateRequest::kOutputFieldNumber) return Place::kOutput;
       return std::nullopt;
     case Place::kPositions:
       if (number == v1::Positions::kStartsFieldNumber ||
           number == v1::Positions::kPositionIdsFieldNumber ||
           number == v1::Positions::kCuSeqlensFieldNumber) {
-        return Place::kArray;
+        return Place::kPositionsArray;
       }
       return std::nullopt;
     case Place::kTensor:
-      if (number == v1::Tensor::kArrayFieldNumber) return Place::kArray;
+      if (number == v1::Tensor::kArrayFieldNumber) return Place::kTensorArray;
       return std::nullopt;
-    case Place::kArray:
+    case Place::kTensorArray:
+      if (number == v1::Array::kRegionFieldNumber) return Place::kInputSpan;
+      return std::nullopt;
+    case Place::kOutput:
+      if (number == v1::Output::kRegionsFieldNumber) return Place::kOutputSpan;
+      return std::nullopt;
+    case Place::kPositionsArray:
+    case Place::kInputSpan:
+    case Place::kOutputSpan:
       return std::nullopt;
   }
   return std::nullopt;
+}
+
+bool IsArray(Place place) {
+  return place == Place::kTensorArray || place == Place::kPositionsArray;
+}
+
+bool IsSpan(Place place) {
+  return place == Place::kInputSpan || place == Place::kOutputSpan;
 }
 
 bool IsAscii(std::string_view text) {
@@ -50,6 +76,10 @@ class RequestOutline::Finder {
 
  private:
   absl::Status Walk(Place place, int64_t end) {
+    if (IsSpan(place)) {
+      const bool is_input = place == Place::kInputSpan;
+      gaps_.push_back({is_input ? Kind::kInputSpan : Kind::kOutputSpan, cursor_.position(), 0});
+    }
     while (cursor_.position() < end) {
       const auto tag = cursor_.ReadTag();
       if (!tag.ok()) return tag.status();
@@ -64,8 +94,8 @@ class RequestOutline::Finder {
     if (type != WireType::kLength) {
       const int64_t begin = cursor_.position();
       absl::Status status = cursor_.SkipScalar(type);
-      if (place == Place::kPositions && number == v1::Positions::kStartFieldNumber) {
-        gaps_.push_back({Kind::kStart, begin, cursor_.position() - begin});
+      if (const auto kind = KindOfScalar(place, number); kind.has_value()) {
+        gaps_.push_back({*kind, begin, cursor_.position() - begin});
       }
       return status;
     }
@@ -75,10 +105,21 @@ class RequestOutline::Finder {
     if (below.has_value()) return Walk(*below, cursor_.position() + *length);
     if (place == Place::kRequest && number == v1::RotateRequest::kRequestIdFieldNumber) {
       gaps_.push_back({Kind::kRequestId, cursor_.position(), *length});
-    } else if (place == Place::kArray && number == v1::Array::kRawFieldNumber) {
+    } else if (IsArray(place) && number == v1::Array::kRawFieldNumber) {
       gaps_.push_back({Kind::kPayload, cursor_.position(), *length});
     }
     return cursor_.ReadView(*length).status();
+  }
+
+  // nullopt: the scalar is compared.
+  static std::optional<Kind> KindOfScalar(Place place, uint32_t number) {
+    if (place == Place::kPositions && number == v1::Positions::kStartFieldNumber) {
+      return Kind::kStart;
+    }
+    if (!IsSpan(place)) return std::nullopt;
+    if (number == v1::RegionSpan::kRegionIdFieldNumber) return Kind::kRegionId;
+    if (number == v1::RegionSpan::kOffsetFieldNumber) return Kind::kOffset;
+    return std::nullopt;
   }
 
   WireCursor cursor_;
@@ -97,6 +138,7 @@ std::optional<RequestOutline> RequestOutline::Of(absl::Span<const std::string_vi
     const bool copied = cursor.ReadBytes(gap.position - cursor.position(), outline.text_).ok();
     if (!copied || !cursor.ReadView(gap.bytes).ok()) return std::nullopt;
     outline.payloads_ += gap.kind == Kind::kPayload ? 1 : 0;
+    outline.spans_ += gap.kind == Kind::kInputSpan || gap.kind == Kind::kOutputSpan ? 1 : 0;
   }
   if (!cursor.ReadBytes(cursor.size() - cursor.position(), outline.text_).ok()) return std::nullopt;
   Values values;
@@ -109,6 +151,7 @@ bool RequestOutline::Matches(absl::Span<const std::string_view> fragments, Value
   if (cursor.size() != message_bytes_) return false;
   values = {};
   values.payloads.reserve(static_cast<size_t>(payloads_));
+  values.spans.reserve(static_cast<size_t>(spans_));
   const std::string_view text = text_;
   size_t compared = 0;
   for (const Gap& gap : gaps_) {
@@ -125,10 +168,21 @@ bool RequestOutline::ReadGap(const Gap& gap, WireCursor& cursor, Values& values)
   switch (gap.kind) {
     case Kind::kRequestId:
       return cursor.ReadBytes(gap.bytes, values.request_id).ok() && IsAscii(values.request_id);
-    case Kind::kStart: {
-      const auto start = cursor.ReadVarint();
-      if (!start.ok() || cursor.position() != gap.position + gap.bytes) return false;
-      values.start = static_cast<int64_t>(*start);
+    case Kind::kInputSpan:
+    case Kind::kOutputSpan:
+      values.spans.push_back({.is_output = gap.kind == Kind::kOutputSpan});
+      return true;
+    case Kind::kStart:
+    case Kind::kRegionId:
+    case Kind::kOffset: {
+      const auto value = cursor.ReadVarint();
+      if (!value.ok() || cursor.position() != gap.position + gap.bytes) return false;
+      if (gap.kind == Kind::kStart) {
+        values.start = static_cast<int64_t>(*value);
+      } else {
+        Span& span = values.spans.back();
+        (gap.kind == Kind::kRegionId ? span.region_id : span.offset) = *value;
+      }
       return true;
     }
     case Kind::kPayload: {

@@ -31,9 +31,12 @@ int64_t HeldBytes(const Request& request) {
 }  // namespace
 
 absl::Status Engine::MakePlan(Request& request) {
-  if (request.prepared != nullptr) return PlanPrepared(request);
   const int64_t version = registry_.version();  // before anything is found there
   ROPE_RETURN_IF_ERROR(regions_.Read(request));
+  if (request.prepared != nullptr) {
+    ROPE_RETURN_IF_ERROR(PlanPrepared(request));
+    return regions_.Place(request);
+  }
   ROPE_ASSIGN_OR_RETURN(request.plan, Validate(request.asked(), request.split, registry_));
   ROPE_RETURN_IF_ERROR(regions_.Place(request));
   if (!request.parsed->kept_fragments.empty()) prepared_.Keep(request, version);

@@ -124,7 +124,7 @@ void Executor::Run(absl::Span<Slice> slices) {
     const Plan& plan = request.plan;
     if (request.outputs.empty()) {
       TakeOutputs(request);
-      request.device = std::string(devices_.host().name());
+      request.device = devices_.host().name();
     }
     if (plan.bytes_per_token == 0 || slice.begin == slice.end) continue;
     JobCutter::Shared shared = {
@@ -148,7 +148,7 @@ void Executor::Run(absl::Span<Slice> slices) {
   cutter.PutBack();
   for (Slice& slice : slices) {
     slice.status.Update(device.status());
-    if (device.ok()) slice.request->device = std::string(*device);
+    if (device.ok()) slice.request->device = *device;
   }
   StoreFinished(slices);
 }

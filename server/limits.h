@@ -67,7 +67,7 @@ inline constexpr int64_t kSpecBytesMax = 64 * kMiB;
 // Requests that are recognised by their bytes: the shapes that a few pipelines send in turns. Each
 // is compared with what comes until one fits.
 inline constexpr int64_t kPreparedMax = 16;
-// Tokens of those whose positions are kept with them.
+// Tokens of those whose positions are kept with them, where they are no run.
 inline constexpr int64_t kPreparedTokensMax = 1024;
 inline constexpr int64_t kTableCacheBytes = 256 * kMiB;
 // Models that callers may register, and bytes of the configs that they come with.

@@ -1,6 +1,8 @@
 #include "server/prepared_requests.h"
 
 #include <algorithm>
+#include <iterator>
+#include <numeric>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
@@ -19,8 +21,7 @@ namespace {
 // Whether the elements of a tensor came as one payload and go back as one, so that the plan holds
 // none of them.
 bool IsPlain(const v1::Tensor& tensor, const TensorPlan& plan) {
-  return proto::HasPayload(tensor.array()) && !plan.strides.has_value() &&
-         plan.place.region == nullptr;
+  return proto::HasPayload(tensor.array()) && !plan.strides.has_value();
 }
 
 bool HasNumbers(const v1::Positions& positions) {
@@ -31,6 +32,7 @@ bool HasNumbers(const v1::Positions& positions) {
 // Whether the values that the outline leaves open decide nothing but the positions of the plan.
 bool MayBePrepared(const Request& request) {
   const Plan& plan = request.plan;
+  if (!request.held_regions.empty()) return false;  // arrays beside the tensors lie there
   for (size_t i = 0; i < plan.tensors.size(); ++i) {
     if (!IsPlain(request.asked().tensors(static_cast<int>(i)), plan.tensors[i])) return false;
   }
@@ -43,12 +45,50 @@ bool MayBePrepared(const Request& request) {
   return !WarningPastLength(resolved->config().max_position_embeddings, plan.positions);
 }
 
-// Whether the positions of other requests of this outline differ by their start alone. Those of
-// many tokens are read anew instead of being kept.
-bool MayMove(const Prepared& prepared) {
+// Where the elements of each tensor lie.
+std::vector<std::optional<int64_t>> RegionBytes(const Request& request) {
+  std::vector<std::optional<int64_t>> bytes(request.plan.tensors.size());
+  for (size_t i = 0; i < request.inputs.size(); ++i) {
+    if (request.inputs[i].region != nullptr) bytes[i] = request.inputs[i].bytes;
+  }
+  return bytes;
+}
+
+int64_t InRegions(const std::vector<std::optional<int64_t>>& region_bytes) {
+  return std::ranges::count_if(region_bytes, [](const auto& bytes) { return bytes.has_value(); });
+}
+
+// Undoes what RegionIo did: it does that for each request anew.
+void ForgetPlaces(TensorPlan& tensor) {
+  tensor.input.fragments.clear();
+  tensor.place = {};
+  if (!tensor.store_strides.has_value()) return;
+  tensor.output_strides = std::exchange(tensor.store_strides, std::nullopt);
+}
+
+// Whether the positions of other requests of this outline differ by their start alone.
+bool MoveWithStart(const Prepared& prepared) {
   const auto payloads_of_tensors = static_cast<int64_t>(prepared.plan.tensors.size());
-  return prepared.outline.payloads() == payloads_of_tensors &&
-         prepared.plan.tokens <= limits::kPreparedTokensMax;
+  return prepared.outline.payloads() + InRegions(prepared.region_bytes) == payloads_of_tensors;
+}
+
+// Whether token t is at `start` + t.
+bool IsRun(const Plan& plan, int64_t start) {
+  const std::vector<int64_t>& values = plan.positions[0];
+  if (!plan.positions[1].empty() || std::ssize(values) != plan.tokens) return false;
+  int64_t next = start;
+  return std::ranges::all_of(values, [&next](int64_t position) { return position == next++; });
+}
+
+// Keeps of the plan's positions what others like it need: a start, or nothing of those of many
+// tokens, which are read anew.
+void KeepPositions(int64_t start, Prepared& prepared) {
+  Plan& plan = prepared.plan;
+  const bool moves = MoveWithStart(prepared);
+  prepared.is_run = moves && IsRun(plan, start);
+  const bool is_kept = moves && plan.tokens <= limits::kPreparedTokensMax;
+  if (prepared.is_run || is_kept) prepared.start = start;
+  if (prepared.is_run || !is_kept) plan.positions = {};
 }
 
 // Moves the positions of the plan from the start that they were prepared for to that of the
@@ -58,6 +98,12 @@ bool MovePositions(const Request& request, Plan& plan) {
   if (!from.has_value()) return false;
   const int64_t to = request.start.value_or(*from);
   if (!IsLegalPosition(to)) return false;
+  if (request.prepared->is_run) {
+    if (!IsLegalPosition(to + std::max<int64_t>(plan.tokens, 1) - 1)) return false;
+    plan.positions[0].resize(static_cast<size_t>(plan.tokens));
+    std::iota(plan.positions[0].begin(), plan.positions[0].end(), to);
+    return true;
+  }
   for (std::vector<int64_t>& values : plan.positions) {
     for (int64_t& position : values) {
       position += to - *from;
@@ -112,23 +158,21 @@ void PreparedRequests::Keep(Request& request, int64_t registry_version) {
   const auto& fragments = request.parsed->kept_fragments;
   if (Find(fragments, values) != nullptr) return;  // another thread was first
   auto outline = proto::RequestOutline::Of(fragments);
-  // Elsewhere payloads lie in regions, which belong to a session, or decide more than positions.
+  // Elsewhere payloads decide more than positions and elements.
   const auto payloads = static_cast<int64_t>(request.split.payloads.size());
-  if (!outline.has_value() || outline->payloads() != payloads) return;
+  auto region_bytes = RegionBytes(request);
+  if (!outline.has_value() || outline->payloads() + InRegions(region_bytes) != payloads) return;
   auto prepared = std::make_shared<Prepared>(*std::move(outline));
   prepared->message = request.asked();
   prepared->plan = request.plan;
+  prepared->region_bytes = std::move(region_bytes);
   Plan& plan = prepared->plan;
   for (size_t i = 0; i < plan.tensors.size(); ++i) {
-    plan.tensors[i].input.fragments.clear();
-    AppendReplyTensor(request, i, prepared->reply_tensors.emplace_back());
+    prepared->reply_tensors.push_back(PrepareReplyTensor(request, i));
+    ForgetPlaces(plan.tensors[i]);
   }
   prepared->reply_factor = ReplyFactor(plan);
-  if (MayMove(*prepared)) {
-    prepared->start = request.asked().positions().start();
-  } else {
-    plan.positions = {};
-  }
+  KeepPositions(request.asked().positions().start(), *prepared);
   prepared->registry_version = registry_version;
   absl::MutexLock lock(&mutex_);
   all_.push_front(std::move(prepared));

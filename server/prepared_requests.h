@@ -1,6 +1,7 @@
 // PreparedRequests: what earlier requests turned out to be. One that differs from them in its id,
-// its positions and its elements alone is recognised by its bytes, and neither parsed nor validated
-// once more: a decode step is the step before it with other numbers.
+// its positions, its elements and their places in memory regions alone is recognised by its bytes,
+// and neither parsed nor validated once more: a decode step is the step before it with other
+// numbers. Regions are found and checked for each request anew, in its own session.
 //
 //   1. Find, before a message is parsed: the prepared request whose outline it has.
 //   2. Without one it is parsed and validated. If a message of its size came before (Wants), what
@@ -10,8 +11,9 @@
 // Threading:  Thread-safe.
 // Ownership:  Prepared requests are immutable and shared; they outlive their replacement.
 // Limits:     limits::kPreparedMax, each of RequestOutline::kBytesMax and with the positions of
-//             limits::kPreparedTokensMax tokens; the oldest goes first. Those that were prepared
-//             before a model was unregistered or a config_id forgotten are not found any more.
+//             limits::kPreparedTokensMax tokens, unless they are a run; the oldest goes first.
+//             Those that were prepared before a model was unregistered or a config_id forgotten
+//             are not found any more.
 #ifndef ROPE_SERVER_PREPARED_REQUESTS_H_
 #define ROPE_SERVER_PREPARED_REQUESTS_H_
 
@@ -37,16 +39,26 @@ namespace rope::server {
 
 struct Request;
 
+// A tensor of a reply, as far as it is known before.
+struct PreparedTensor {
+  std::string text;   // what AppendReplyTensor appends; of a result in a region, its other fields
+  std::string array;  // of a result in a region: the fields of its array before the region
+};
+
 struct Prepared {
   explicit Prepared(proto::RequestOutline of) : outline(std::move(of)) {}
 
   proto::RequestOutline outline;
   v1::RotateRequest message;  // the skeleton that was parsed
-  Plan plan;                  // without inputs
+  Plan plan;                  // without inputs and places
+  // Of each tensor: the bytes of its elements where they lie in a region; unset elsewhere.
+  std::vector<std::optional<int64_t>> region_bytes;
   // Set: the plan's positions are those of this start, and move with it. Unset: it has none.
   std::optional<int64_t> start;
-  std::string reply_factor;                // what ReplyFactor gives
-  std::vector<std::string> reply_tensors;  // of each tensor: what AppendReplyTensor appends
+  // Token t is at `start` + t, and the plan holds no positions.
+  bool is_run = false;
+  std::string reply_factor;                   // what ReplyFactor gives
+  std::vector<PreparedTensor> reply_tensors;  // of each tensor
   int64_t registry_version = 0;
 };
 

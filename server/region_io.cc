@@ -1,11 +1,15 @@
 #include "server/region_io.h"
 
 #include <algorithm>
+#include <iterator>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/check.h"
 #include "kernels/status_macros.h"
 #include "proto/message_split.h"
 #include "server/array_reader.h"
@@ -17,6 +21,26 @@ namespace rope::server {
 class RegionIo::Reader {
  public:
   Reader(const RegionIo& io, Request& request) : io_(io), request_(request) {}
+
+  // The tensors of a request that was recognised: no other array of it lies in a region.
+  absl::Status ReadRecognised() {
+    const std::vector<std::optional<int64_t>>& region_bytes = request_.prepared->region_bytes;
+    auto span = request_.spans.begin();
+    for (size_t i = 0; i < region_bytes.size(); ++i) {
+      if (!region_bytes[i].has_value()) continue;
+      span = std::find_if(span, request_.spans.end(), [](const auto& s) { return !s.is_output; });
+      ROPE_CHECK(span != request_.spans.end());
+      RegionPart part = {nullptr, span->region_id, span->offset, *region_bytes[i]};
+      ++span;
+      const std::string field = absl::StrCat("tensors[", i, "].array.region");
+      ROPE_ASSIGN_OR_RETURN(part.region, io_.regions_.Find(request_.session, part.id, field));
+      ROPE_ASSIGN_OR_RETURN(proto::FragmentedBytes payload, PayloadOf(part, field));
+      request_.split.payloads.push_back(std::move(payload));
+      request_.inputs.resize(region_bytes.size());
+      request_.inputs[i] = std::move(part);
+    }
+    return absl::OkStatus();
+  }
 
   absl::Status Read() {
     v1::RotateRequest& message = request_.parsed->message;
@@ -83,20 +107,25 @@ class RegionIo::Reader {
       return InvalidField(path, "a region beside raw or numbers", "exactly one of them");
     }
     const std::string field = absl::StrCat(path, ".region");
-    RegionPart part;
-    part.id = array.region().region_id();
-    part.offset = array.region().offset();
+    RegionPart part = {nullptr, array.region().region_id(), array.region().offset(), 0};
     ROPE_ASSIGN_OR_RETURN(part.region, io_.regions_.Find(request_.session, part.id, field));
     ROPE_ASSIGN_OR_RETURN(part.bytes, ExtentBytes(array, path));
+    ROPE_ASSIGN_OR_RETURN(proto::FragmentedBytes payload, PayloadOf(part, field));
+    proto::AttachPayload(std::move(payload), array, request_.split);
+    array.clear_region();
+    return part;
+  }
+
+  // The elements of a part, whose region was found.
+  absl::StatusOr<proto::FragmentedBytes> PayloadOf(const RegionPart& part,
+                                                   absl::string_view field) {
     ROPE_RETURN_IF_ERROR(
         part.region->CheckSpan(part.offset, static_cast<uint64_t>(part.bytes), field));
     ROPE_ASSIGN_OR_RETURN(const char* const bytes, BytesOf(part, field));
     proto::FragmentedBytes payload;
     payload.bytes = part.bytes;
     if (part.bytes > 0) payload.fragments.emplace_back(bytes, static_cast<size_t>(part.bytes));
-    proto::AttachPayload(std::move(payload), array, request_.split);
-    array.clear_region();
-    return part;
+    return payload;
   }
 
   // Where the bytes of a part are, or a copy of them.
@@ -257,6 +286,20 @@ absl::Status StoreRows(const TensorPlan& tensor, const char* rows) {
   return writer.Flush();
 }
 
+using OutputSpans = absl::InlinedVector<proto::RequestOutline::Span, 2>;
+
+// output.regions, of a request that was recognised as its own message says.
+OutputSpans OutputSpansOf(const Request& request) {
+  OutputSpans spans;
+  std::ranges::copy_if(request.spans, std::back_inserter(spans),
+                       [](auto& s) { return s.is_output; });
+  if (request.prepared != nullptr) return spans;
+  for (const v1::RegionSpan& span : request.asked().output().regions()) {
+    spans.push_back({.is_output = true, .region_id = span.region_id(), .offset = span.offset()});
+  }
+  return spans;
+}
+
 // Whether the output takes exactly the place of the input.
 bool InPlace(const TensorPlan& tensor, const RegionPart& input) {
   if (tensor.place.offset != input.offset || tensor.dtype != tensor.output_dtype) return false;
@@ -290,7 +333,8 @@ absl::Status CheckOverlaps(Request& request) {
 }  // namespace
 
 absl::Status RegionIo::Read(Request& request) const {
-  return Reader(*this, request).Read();
+  Reader reader(*this, request);
+  return request.prepared != nullptr ? reader.ReadRecognised() : reader.Read();
 }
 
 absl::Status RegionIo::Place(Request& request) const {
@@ -310,13 +354,13 @@ absl::Status RegionIo::Place(Request& request) const {
     return absl::OkStatus();
   }
   if (output.in_place()) return InvalidField("output", "in_place and regions", "one of them");
-  if (output.regions_size() != count ||
-      (output.strides_size() > 0 && output.strides_size() != count)) {
-    return InvalidField(output.regions_size() != count ? "output.regions" : "output.strides",
-                        absl::StrCat(output.regions_size() != count ? output.regions_size()
-                                                                    : output.strides_size()),
+  const bool wrong_regions = output.regions_size() != count;
+  if (wrong_regions || (output.strides_size() > 0 && output.strides_size() != count)) {
+    return InvalidField(wrong_regions ? "output.regions" : "output.strides",
+                        absl::StrCat(wrong_regions ? output.regions_size() : output.strides_size()),
                         absl::StrCat(count, ", one for each tensor"));
   }
+  const OutputSpans spans = OutputSpansOf(request);
   for (int i = 0; i < count; ++i) {
     TensorPlan& tensor = tensors[static_cast<size_t>(i)];
     if (i < output.strides_size() && output.strides(i).values_size() > 0) {
@@ -327,8 +371,8 @@ absl::Status RegionIo::Place(Request& request) const {
     }
     const std::string field = absl::StrCat("output.regions[", i, "]");
     RegionPart& place = tensor.place;
-    place.id = output.regions(i).region_id();
-    place.offset = output.regions(i).offset();
+    place.id = spans[static_cast<size_t>(i)].region_id;
+    place.offset = spans[static_cast<size_t>(i)].offset;
     place.bytes = PlaceBytes(tensor);
     ROPE_ASSIGN_OR_RETURN(place.region, regions_.Find(request.session, place.id, field));
     ROPE_RETURN_IF_ERROR(

@@ -2,7 +2,8 @@
 // regions become payloads like those that came inline; afterwards each output gets its place.
 //
 //   1. Read: a memfd's bytes are referred to where they are; those of a POSIX object are copied
-//      into pooled memory, because the object may shrink.
+//      into pooled memory, because the object may shrink. Of a request that was recognised it
+//      reads the spans, and of any other the message.
 //   2. Place: where results go, and that nothing there is in anybody's way.
 //   3. Store: after the rotation, outputs in POSIX objects are copied to their place.
 //

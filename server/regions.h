@@ -71,7 +71,7 @@ class RegionTable {
   };
   struct Statistics {
     int64_t regions = 0;
-    int64_t bytes = 0;  // of whole files, those still in use too
+    int64_t bytes = 0;     // of whole files, those still in use too
     int64_t rejected = 0;  // by a table that is enabled
   };
 

@@ -45,6 +45,22 @@ v1::Tensor& MakeTensor(Request& request, size_t index) {
   return tensor;
 }
 
+// Field by field, in their order: the array is a tensor's last, and the region the array's.
+void AppendPrepared(const PreparedTensor& prepared, const RegionPart& place, std::string& text) {
+  if (place.region == nullptr) {
+    text += prepared.text;
+    return;
+  }
+  std::string span;
+  proto::AppendVarint(v1::RegionSpan::kRegionIdFieldNumber, place.id, span);
+  proto::AppendVarint(v1::RegionSpan::kOffsetFieldNumber, place.offset, span);
+  std::string array = prepared.array;
+  proto::AppendField(v1::Array::kRegionFieldNumber, span, array);
+  std::string tensor = prepared.text;
+  proto::AppendField(v1::Tensor::kArrayFieldNumber, array, tensor);
+  proto::AppendField(v1::RotateResponse::kTensorsFieldNumber, tensor, text);
+}
+
 // The stages as the generated serializer writes them.
 void AppendStages(const StageTimes& stages, std::string& text) {
   using Message = v1::StageTimes;
@@ -89,9 +105,24 @@ bool HasReplyPayload(const Request& request, size_t tensor) {
          proto::HasPayload(request.asked().tensors(static_cast<int>(tensor)).array());
 }
 
+PreparedTensor PrepareReplyTensor(Request& request, size_t tensor) {
+  PreparedTensor prepared;
+  if (request.plan.tensors[tensor].place.region == nullptr) {
+    AppendReplyTensor(request, tensor, prepared.text);
+    return prepared;
+  }
+  v1::Tensor& message = MakeTensor(request, tensor);
+  message.mutable_array()->clear_region();
+  prepared.array = message.array().SerializeAsString();
+  message.clear_array();
+  prepared.text = message.SerializeAsString();
+  return prepared;
+}
+
 void AppendReplyTensor(Request& request, size_t tensor, std::string& text) {
   if (request.prepared != nullptr) {
-    text += request.prepared->reply_tensors[tensor];
+    AppendPrepared(request.prepared->reply_tensors[tensor], request.plan.tensors[tensor].place,
+                   text);
     return;
   }
   const int64_t raw_bytes =

@@ -19,6 +19,10 @@ std::string ReplyHead(const Request& request);
 // Whether the answer holds the tensor's bytes: they came as bytes, and there are any.
 bool HasReplyPayload(const Request& request, size_t tensor);
 
+// What requests like this one have in common of a tensor in their replies. REQUIRES: it was parsed,
+// and its tensor did not come as numbers.
+PreparedTensor PrepareReplyTensor(Request& request, size_t tensor);
+
 // Appends a tensor of a request that has run, as far as its payload, if it has one. Typed in, typed
 // out: the elements of one that came as numbers are among it.
 void AppendReplyTensor(Request& request, size_t tensor, std::string& text);

@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -67,7 +68,8 @@ struct Request {
   // Set: the message is that of an earlier request with other values, and the payloads of `split`
   // are those that `prepared->message` speaks of.
   std::shared_ptr<const Prepared> prepared;
-  std::optional<int64_t> start;  // beside `prepared`: its positions.start
+  std::optional<int64_t> start;                    // beside `prepared`: its positions.start
+  std::vector<proto::RequestOutline::Span> spans;  // beside `prepared`: what lies in regions
   Done done;
 
   // Set on the way.
@@ -80,7 +82,7 @@ struct Request {
   Permit permit;          // by the engine
   // By the executor, one for each tensor; empty where the result is elsewhere.
   absl::InlinedVector<PooledBuffer, 2> outputs;
-  std::string device;  // by the executor
+  std::string_view device;  // by the executor: its backend's name, which outlives requests
   StageTimes stages;
   absl::Time enqueued;       // by the engine
   int64_t tokens_taken = 0;  // by the batcher: tokens that batches have taken so far

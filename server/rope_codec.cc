@@ -148,6 +148,7 @@ absl::Status DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max,
   if (request.prepared != nullptr) {
     request.start = values.start;
     request.split.payloads = std::move(values.payloads);
+    request.spans = std::move(values.spans);
     TakeId(std::move(values.request_id), request);
     return absl::OkStatus();
   }

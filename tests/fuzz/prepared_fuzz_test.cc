@@ -1,12 +1,16 @@
 // Rotate messages that a server recognises by their bytes, against the same messages as if nothing
-// had come before: random requests, then the same ones with other ids, positions and elements, and
-// with damaged bytes. Answers, errors and warnings must be the same byte for byte.
+// had come before: random requests, some of them with tensors in memory regions, then the same ones
+// with other ids, positions, elements and places, and with damaged bytes. Answers, errors, warnings
+// and what is in the regions afterwards must be the same byte for byte.
 //
 // ROPE_FUZZ_ROUNDS=N and ROPE_FUZZ_SEED=N: another number of requests, other requests.
 #include <google/protobuf/stubs/logging.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <array>
 #include <cstdio>
+#include <cstring>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -15,6 +19,7 @@
 #include "absl/strings/escaping.h"
 #include "tests/conformance/request_generator.h"
 #include "tests/fuzz/wire_messages.h"
+#include "tests/support/shared_memory.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/wire_answer.h"
 
@@ -25,11 +30,14 @@ constexpr uint64_t kRounds = 2500;
 constexpr uint64_t kVariations = 8;  // of each request that was learnt
 constexpr uint64_t kSeed = 20260102;
 constexpr char kModel[] = "of-any-head";  // registered
+constexpr uint64_t kSession = 7;
+constexpr uint64_t kRegionBytes = 64 << 10;
 
 struct Counts {
   int64_t answered = 0;  // recognised, and rotated
   int64_t warned = 0;    // of those: with a warning
   int64_t refused = 0;   // recognised, and refused for its positions
+  int64_t regions = 0;   // answered, with a tensor in a region
   int64_t others = 0;    // not recognised
 };
 
@@ -40,6 +48,11 @@ class PreparedFuzzTest : public ::testing::Test {
     spec.mutable_config()->set_max_position_embeddings(300);
     spec.set_pairing(v1::PAIRING_HALF);
     EXPECT_THAT(engine_.registry().Register(kModel, spec), IsOk());
+    server::RegionTable& regions = engine_.regions();
+    regions.OpenSession(kSession, {.local = true, .uid = geteuid()});
+    ids_ = {regions.RegisterMemfd(kSession, memories_[0].Dup(), kRegionBytes).value(),
+            regions.RegisterPosix(kSession, memories_[1].name(), 0, kRegionBytes).value()};
+    RandomBytes(contents_);
   }
 
   uint64_t Below(uint64_t n) { return writer_.Below(n); }
@@ -85,6 +98,35 @@ class PreparedFuzzTest : public ::testing::Test {
     if (OneIn(16)) tensor.set_fp8_scale(2);
   }
 
+  v1::RegionSpan RandomSpan() {
+    v1::RegionSpan span;
+    span.set_region_id(OneIn(32) ? Below(1000) : ids_[Below(ids_.size())]);
+    const uint64_t offset = Below(kRegionBytes);
+    span.set_offset(OneIn(32) ? kRegionBytes + offset : offset / 2 / 64 * 64);
+    return span;
+  }
+
+  // Moves tensors and results to regions. Not every place is legal.
+  void PlaceInRegions(v1::RotateRequest& request) {
+    for (v1::Tensor& tensor : *request.mutable_tensors()) {
+      v1::Array& array = *tensor.mutable_array();
+      if (array.numbers_size() > 0 || OneIn(4)) continue;
+      array.clear_raw();
+      *array.mutable_region() = RandomSpan();
+    }
+    if (OneIn(4)) return request.mutable_output()->set_in_place(true);
+    if (OneIn(4)) return;
+    for (int i = 0; i < request.tensors_size(); ++i) {
+      const v1::Array& array = request.tensors(i).array();
+      *request.mutable_output()->add_regions() =
+          array.has_region() && OneIn(4) ? array.region() : RandomSpan();
+    }
+  }
+
+  void VarySpan(v1::RegionSpan& span) {
+    if (OneIn(2)) span = RandomSpan();
+  }
+
   void RandomBytes(std::string& bytes) {
     for (char& byte : bytes) byte = static_cast<char>(Below(256));
   }
@@ -125,8 +167,15 @@ class PreparedFuzzTest : public ::testing::Test {
     if (positions.has_position_ids()) VaryIntegers(*positions.mutable_position_ids());
     if (positions.has_cu_seqlens() && OneIn(2)) VaryIntegers(*positions.mutable_cu_seqlens());
     for (v1::Tensor& tensor : *request.mutable_tensors()) {
-      if (tensor.array().numbers_size() == 0) RandomBytes(*tensor.mutable_array()->mutable_raw());
+      v1::Array& array = *tensor.mutable_array();
+      if (array.has_region()) {
+        VarySpan(*array.mutable_region());
+      } else if (array.numbers_size() == 0) {
+        RandomBytes(*array.mutable_raw());
+      }
     }
+    for (v1::RegionSpan& span : *request.mutable_output()->mutable_regions()) VarySpan(span);
+    if (!base.has_output()) request.clear_output();
     return request;
   }
 
@@ -142,9 +191,13 @@ class PreparedFuzzTest : public ::testing::Test {
   bool Compare(const std::string& bytes) {
     const std::vector<std::string_view> fragments =
         OneIn(2) ? writer_.Cut(bytes) : std::vector<std::string_view>{bytes};
-    const WireAnswer want = AnswerAsNew(engine_, fragments);
-    const WireAnswer got = Answer(engine_, fragments);
+    SetMemory();
+    const WireAnswer want = AnswerAsNew(engine_, fragments, kSession);
+    const std::vector<std::string> memory = Memory();
+    SetMemory();
+    const WireAnswer got = Answer(engine_, fragments, kSession);
     EXPECT_FALSE(want.prepared);
+    EXPECT_TRUE(Memory() == memory) << absl::BytesToHexString(bytes);
     EXPECT_EQ(got.status.ToString(), want.status.ToString()) << absl::BytesToHexString(bytes);
     EXPECT_TRUE(got.bytes == want.bytes)
         << absl::BytesToHexString(bytes) << "\n  got " << got.Parsed().ShortDebugString()
@@ -161,6 +214,7 @@ class PreparedFuzzTest : public ::testing::Test {
     } else {
       ++counts_.answered;
       counts_.warned += got.Parsed().warnings_size() > 0 ? 1 : 0;
+      counts_.regions += in_regions_ ? 1 : 0;
     }
   }
 
@@ -182,7 +236,26 @@ class PreparedFuzzTest : public ::testing::Test {
     }
   }
 
+  // Every request finds the same in its regions.
+  void SetMemory() {
+    if (!in_regions_) return;
+    for (const SharedMemory& memory : memories_) {
+      std::memcpy(memory.data(), contents_.data(), kRegionBytes);
+    }
+  }
+  std::vector<std::string> Memory() const {
+    std::vector<std::string> contents;
+    if (!in_regions_) return contents;
+    for (const SharedMemory& memory : memories_) contents.emplace_back(memory.data(), kRegionBytes);
+    return contents;
+  }
+
   const google::protobuf::LogSilencer silencer_;  // of broken UTF-8
+  const std::array<SharedMemory, 2> memories_ = {SharedMemory::Memfd(kRegionBytes),
+                                                 SharedMemory::Posix(kRegionBytes)};
+  std::array<uint64_t, 2> ids_ = {};
+  std::string contents_ = std::string(kRegionBytes, '\0');
+  bool in_regions_ = false;  // the round's request
   LocalEngine engine_;
   WireWriter writer_{FromEnvironment("ROPE_FUZZ_SEED", kSeed)};
   Counts counts_;
@@ -196,14 +269,19 @@ TEST_F(PreparedFuzzTest, RecognisedMessagesAreAnsweredAsIfNothingHadComeBefore) 
   for (uint64_t round = 0; round < rounds && !HasFailure(); ++round) {
     v1::RotateRequest request = generator.Make(choices[Below(choices.size())]);
     if (OneIn(2)) Decorate(request);
+    in_regions_ = OneIn(2);
+    if (in_regions_) PlaceInRegions(request);
     Round(request);
   }
   std::printf(
-      "measured: recognised by their bytes: %lld answered, %lld of them with a warning, and %lld "
-      "refused; %lld others\n",
+      "measured: recognised by their bytes: %lld answered, %lld of them with a warning and %lld "
+      "with "
+      "regions, and %lld refused; %lld others\n",
       static_cast<long long>(counts_.answered), static_cast<long long>(counts_.warned),
-      static_cast<long long>(counts_.refused), static_cast<long long>(counts_.others));
-  EXPECT_GT(counts_.answered, static_cast<int64_t>(rounds / 4));
+      static_cast<long long>(counts_.regions), static_cast<long long>(counts_.refused),
+      static_cast<long long>(counts_.others));
+  EXPECT_GT(counts_.answered, static_cast<int64_t>(rounds / 8));
+  EXPECT_GT(counts_.regions, 0);
   EXPECT_GT(counts_.warned, 0);
   EXPECT_GT(counts_.refused, 0);
   EXPECT_GT(counts_.others, 0);

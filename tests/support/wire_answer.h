@@ -64,14 +64,16 @@ inline WireAnswer Answer(LocalEngine& engine, server::PreparedRequests& prepared
 }
 
 // By an engine that knows what came before.
-inline WireAnswer Answer(LocalEngine& engine, absl::Span<const std::string_view> fragments) {
-  return Answer(engine, engine.prepared(), BufferOf(fragments));
+inline WireAnswer Answer(LocalEngine& engine, absl::Span<const std::string_view> fragments,
+                         uint64_t session = 0) {
+  return Answer(engine, engine.prepared(), BufferOf(fragments), session);
 }
 
 // As if no message had come before.
-inline WireAnswer AnswerAsNew(LocalEngine& engine, absl::Span<const std::string_view> fragments) {
+inline WireAnswer AnswerAsNew(LocalEngine& engine, absl::Span<const std::string_view> fragments,
+                              uint64_t session = 0) {
   server::PreparedRequests nothing(engine.registry());
-  return Answer(engine, nothing, BufferOf(fragments));
+  return Answer(engine, nothing, BufferOf(fragments), session);
 }
 
 // Over what was received, where that may be. As if no message had come before.

@@ -86,6 +86,19 @@ TEST(AppendTensorTest, ResponseIsByteForByteWhatTheGeneratedSerializerWrites) {
   EXPECT_EQ(bytes, expected.SerializeAsString());
 }
 
+TEST(AppendVarintTest, MessageIsByteForByteWhatTheGeneratedSerializerWrites) {
+  for (const uint64_t value :
+       {uint64_t{0}, uint64_t{1}, uint64_t{127}, uint64_t{128}, uint64_t{1} << 40, ~uint64_t{0}}) {
+    v1::RegionSpan message;
+    message.set_region_id(value);
+    message.set_offset(value / 3);
+    std::string bytes;
+    AppendVarint(v1::RegionSpan::kRegionIdFieldNumber, value, bytes);
+    AppendVarint(v1::RegionSpan::kOffsetFieldNumber, value / 3, bytes);
+    EXPECT_EQ(bytes, message.SerializeAsString()) << value;
+  }
+}
+
 TEST(AppendDoubleTest, MessageIsByteForByteWhatTheGeneratedSerializerWrites) {
   for (const double value : {0.0, -0.0, 1.0, 0.25, -3.5e-300, std::nan("")}) {
     v1::StageTimes expected;

@@ -6,6 +6,7 @@
 
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "absl/strings/escaping.h"
@@ -196,6 +197,95 @@ TEST(RequestOutlineTest, AnyOtherByteIsAnotherRequestAndWhatMatchesIsWhatThePars
   }
   // 6 characters of ASCII, a varint of two bytes, 12 bytes of any value.
   EXPECT_EQ(matched, 6 * 127 + 2 * 127 + 12 * 255);
+}
+
+// The sample with k in a region and both results in one.
+v1::RotateRequest WithSpans(uint64_t region_id, uint64_t offset) {
+  v1::RotateRequest request = Sample();
+  v1::Array& k = *request.mutable_tensors(1)->mutable_array();
+  k.clear_raw();
+  k.mutable_region()->set_region_id(region_id);
+  k.mutable_region()->set_offset(offset);
+  for (const uint64_t more : {1000, 2000}) {
+    v1::RegionSpan& span = *request.mutable_output()->add_regions();
+    span.set_region_id(region_id);
+    span.set_offset(offset + more);
+  }
+  return request;
+}
+
+std::vector<std::tuple<bool, uint64_t, uint64_t>> SpansOf(const Values& values) {
+  std::vector<std::tuple<bool, uint64_t, uint64_t>> spans;
+  for (const auto& span : values.spans) {
+    spans.emplace_back(span.is_output, span.region_id, span.offset);
+  }
+  return spans;
+}
+
+TEST(RequestOutlineTest, SpansAreReadFromTheMessage) {
+  const std::string message = WithSpans(uint64_t{1} << 63, 300).SerializeAsString();
+  const auto outline = OutlineOf(message);
+  ASSERT_TRUE(outline.has_value());
+  EXPECT_EQ(outline->payloads(), 1);
+  Values values;
+  constexpr uint64_t kOther = ~uint64_t{0};
+  const std::string other = WithSpans(kOther, 9000).SerializeAsString();
+  ASSERT_TRUE(Matches(*outline, other, values));
+  // In the order of the wire: output's field number is below that of the tensors.
+  EXPECT_THAT(SpansOf(values),
+              ElementsAre(std::tuple(true, kOther, 10000U), std::tuple(true, kOther, 11000U),
+                          std::tuple(false, kOther, 9000U)));
+  EXPECT_FALSE(Matches(*outline, WithSpans(kOther, 100000).SerializeAsString()));
+  EXPECT_FALSE(Matches(*outline, WithSpans(7, 300).SerializeAsString()));
+  EXPECT_FALSE(Matches(*outline, Sample().SerializeAsString()));
+}
+
+TEST(RequestOutlineTest, AnyOtherByteBesideASpanIsAnotherRequest) {
+  const v1::RotateRequest sample = WithSpans(300, 400);
+  const std::string message = sample.SerializeAsString();
+  const auto outline = OutlineOf(message);
+  int matched = 0;
+  for (size_t i = 0; i < message.size(); ++i) {
+    for (int flip = 1; flip < 256; ++flip) {
+      std::string other = message;
+      other[i] = static_cast<char>(other[i] ^ flip);
+      Values values;
+      if (!Matches(*outline, other, values)) continue;
+      ++matched;
+      v1::RotateRequest parsed;
+      ASSERT_TRUE(parsed.ParseFromString(other)) << absl::BytesToHexString(other);
+      const auto& k = parsed.tensors(1).array().region();
+      const auto& outputs = parsed.output().regions();
+      ASSERT_THAT(SpansOf(values),
+                  ElementsAre(std::tuple(true, outputs[0].region_id(), outputs[0].offset()),
+                              std::tuple(true, outputs[1].region_id(), outputs[1].offset()),
+                              std::tuple(false, k.region_id(), k.offset())))
+          << absl::BytesToHexString(other);
+    }
+  }
+  // 6 characters of ASCII, 8 bytes of any value, 7 varints of two bytes.
+  EXPECT_EQ(matched, 6 * 127 + 8 * 255 + 7 * 2 * 127);
+}
+
+TEST(RequestOutlineTest, SpanWithoutOffsetIsAtTheBeginning) {
+  const auto outline = OutlineOf(WithSpans(300, 0).SerializeAsString());
+  Values values;
+  ASSERT_TRUE(Matches(*outline, WithSpans(301, 0).SerializeAsString(), values));
+  EXPECT_EQ(SpansOf(values)[2], std::tuple(false, 301U, 0U));
+}
+
+// Positions that lie in a region decide more than where tensors are.
+TEST(RequestOutlineTest, SpanOfPositionsIsCompared) {
+  const auto in_region = [](uint64_t offset) {
+    v1::RotateRequest request = Sample();
+    v1::Array& starts = *request.mutable_positions()->mutable_starts();
+    starts.mutable_region()->set_region_id(300);
+    starts.mutable_region()->set_offset(offset);
+    return request.SerializeAsString();
+  };
+  const auto outline = OutlineOf(in_region(400));
+  EXPECT_TRUE(Matches(*outline, in_region(400)));
+  EXPECT_FALSE(Matches(*outline, in_region(401)));
 }
 
 TEST(RequestOutlineTest, LongerOrShorterMessageIsAnother) {

@@ -11,7 +11,6 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "tests/support/shared_memory.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/wire_answer.h"
 
@@ -26,7 +25,6 @@ using ::rope::testing::IsOk;
 using ::rope::testing::LocalEngine;
 using ::rope::testing::RawBytes;
 using ::rope::testing::SetShape;
-using ::rope::testing::SharedMemory;
 using ::rope::testing::StatusIs;
 using ::rope::testing::WireAnswer;
 using ::testing::ElementsAre;
@@ -323,40 +321,6 @@ TEST_F(PreparedRequestsTest, WhatIsRefusedIsNotKept) {
   }
 }
 
-TEST_F(PreparedRequestsTest, WhatLiesInRegionsIsNotKept) {
-  constexpr uint64_t kSession = 7;
-  const SharedMemory memory = SharedMemory::Memfd(4096);
-  engine_.regions().OpenSession(kSession, {.local = true});
-  const auto id = engine_.regions().RegisterMemfd(kSession, memory.Dup(), 4096);
-  ASSERT_THAT(id, IsOk());
-  const auto in_region = [&](v1::Array& array) {
-    array.clear_raw();
-    array.mutable_region()->set_region_id(*id);
-  };
-  v1::RotateRequest tensor = Sample();
-  in_region(*tensor.mutable_tensors(1)->mutable_array());
-  v1::RotateRequest starts = Sample();
-  starts.clear_positions();
-  SetInts(*starts.mutable_positions()->mutable_starts(), {1}, {0});
-  in_region(*starts.mutable_positions()->mutable_starts());
-  v1::RotateRequest output = Sample();
-  for (const uint64_t offset : {0U, 1024U}) {
-    v1::RegionSpan& span = *output.mutable_output()->add_regions();
-    span.set_region_id(*id);
-    span.set_offset(offset);
-  }
-  for (const v1::RotateRequest& request : {tensor, starts, output}) {
-    const std::string bytes = request.SerializeAsString();
-    for (int i = 0; i < 3; ++i) {
-      const WireAnswer answer = Answer(engine_, engine_.prepared(), BufferOf({bytes}), kSession);
-      EXPECT_THAT(answer.status, IsOk());
-      EXPECT_FALSE(answer.prepared) << request.ShortDebugString();
-    }
-    EXPECT_THAT(Send(request).status, StatusIs(absl::StatusCode::kNotFound, HasSubstr("region")))
-        << "of another session";
-  }
-}
-
 // --- Values ---
 
 TEST_F(PreparedRequestsTest, BadPositionsAreRefusedByName) {
@@ -574,12 +538,23 @@ TEST_F(PreparedRequestsTest, ConfigIdThatTheRegistryDroppedIsRefused) {
   EXPECT_THAT(Send(request).status, StatusIs(absl::StatusCode::kNotFound, HasSubstr("config_id")));
 }
 
-TEST_F(PreparedRequestsTest, PositionsOfManyTokensAreReadAnew) {
-  for (const int64_t tokens : {limits::kPreparedTokensMax, limits::kPreparedTokensMax + 1}) {
-    ASSERT_TRUE(IsKept(OfTokens(tokens))) << tokens;
-    v1::RotateRequest next = OfTokens(tokens, 3);
-    next.mutable_positions()->set_start(255);
-    EXPECT_TRUE(Send(next).prepared) << tokens;
+TEST_F(PreparedRequestsTest, PositionsOfManyTokensThatAreNoRunAreReadAnew) {
+  for (const int64_t tokens : {limits::kPreparedTokensMax, limits::kPreparedTokensMax + 2}) {
+    v1::RotateRequest request = Sample();
+    request.clear_tensors();
+    AddTensor(request, v1::ROLE_K, "BSD", {2, tokens / 2, 8}, 1);
+    ASSERT_TRUE(IsKept(request)) << tokens;
+    request.mutable_positions()->set_start(255);
+    EXPECT_TRUE(Send(request).prepared) << tokens;
+  }
+}
+
+TEST_F(PreparedRequestsTest, RunOfManyTokensMovesWithItsStart) {
+  v1::RotateRequest request = OfTokens(limits::kPreparedTokensMax + 1);
+  ASSERT_TRUE(IsKept(request));
+  for (const int64_t start : {129, 200, 16383}) {
+    request.mutable_positions()->set_start(start);
+    EXPECT_TRUE(Send(request).prepared);
   }
 }
 
