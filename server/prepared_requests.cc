@@ -32,7 +32,6 @@ bool HasNumbers(const v1::Positions& positions) {
 // Whether the values that the outline leaves open decide nothing but the positions of the plan.
 bool MayBePrepared(const Request& request) {
   const Plan& plan = request.plan;
-  if (!request.held_regions.empty()) return false;  // arrays beside the tensors lie there
   for (size_t i = 0; i < plan.tensors.size(); ++i) {
     if (!IsPlain(request.asked().tensors(static_cast<int>(i)), plan.tensors[i])) return false;
   }
