@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 
 namespace rope::client {
+
 ArenaMemory::ArenaMemory(std::unique_ptr<SharedMemory> shared) : shared_(std::move(shared)) {
   if (capacity_bytes() > 0) free_.emplace(0, capacity_bytes());
 }
@@ -50,19 +51,9 @@ void ArenaMemory::GiveBack(std::byte* data, int64_t bytes) {
   free_.emplace_hint(next, offset, length);
 }
 
-void ArenaMemory::Lose(int64_t bytes) {
-  const std::lock_guard<std::mutex> lock(mu_);
-  lost_bytes_ += RoundedUp(bytes);
-}
-
 int64_t ArenaMemory::used_bytes() const {
   const std::lock_guard<std::mutex> lock(mu_);
   return used_bytes_;
-}
-
-int64_t ArenaMemory::lost_bytes() const {
-  const std::lock_guard<std::mutex> lock(mu_);
-  return lost_bytes_;
 }
 
 std::optional<int64_t> ArenaMemory::OffsetOf(const void* data, int64_t bytes) const {

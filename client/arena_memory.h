@@ -6,6 +6,7 @@
 #ifndef ROPE_CLIENT_ARENA_MEMORY_H_
 #define ROPE_CLIENT_ARENA_MEMORY_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -34,22 +35,22 @@ class ArenaMemory {
   // What Take gave, with the same size.
   void GiveBack(std::byte* data, int64_t bytes);
   // In place of GiveBack: so many bytes of what Take gave are never free again.
-  void Lose(int64_t bytes);
+  void Lose(int64_t bytes) { lost_bytes_.fetch_add(RoundedUp(bytes), std::memory_order_relaxed); }
 
   const SharedMemory* shared() const { return shared_.get(); }  // null: of no memory
   int64_t capacity_bytes() const { return shared_ == nullptr ? 0 : shared_->bytes(); }
   int64_t used_bytes() const;  // what is lost counts too
-  int64_t lost_bytes() const;
+  int64_t lost_bytes() const { return lost_bytes_.load(std::memory_order_relaxed); }
 
   // Where the memory from `data` on begins in the arena, if all of it lies there.
   std::optional<int64_t> OffsetOf(const void* data, int64_t bytes) const;
 
  private:
   const std::unique_ptr<SharedMemory> shared_;
+  std::atomic<int64_t> lost_bytes_ = 0;
   mutable std::mutex mu_;
   std::map<int64_t, int64_t> free_;  // guarded by mu_: offset -> bytes, with used memory in between
   int64_t used_bytes_ = 0;           // guarded by mu_
-  int64_t lost_bytes_ = 0;           // guarded by mu_
 };
 
 }  // namespace rope::client

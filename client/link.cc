@@ -266,7 +266,8 @@ std::shared_ptr<Session> Link::OwnChannel() const {
 Result<std::shared_ptr<const Session>> Link::Get() {
   const std::lock_guard<std::mutex> lock(mu_);
   if (lost_ || HasLostHalf(session_->region)) {
-    if (Status status = Redial(); !status.ok()) return status;
+    const Status status = Redial();
+    if (lost_ && !status.ok()) return status;  // else there is still the one before
     lost_ = false;
   }
   return session_;

@@ -58,13 +58,17 @@ class FakeAcceptor {
     for (const auto& socket : connections_) shutdown(socket.get(), SHUT_RDWR);
     connections_.clear();
   }
-  // As a process that has ended, and begins again.
-  void Stop() {
+  // Connections stay.
+  void StopListening() {
     if (!thread_.joinable()) return;
     shutdown(listener_.get(), SHUT_RDWR);
     thread_.join();
     listener_ = proto::FileDescriptor();
     unlink(path_.c_str());
+  }
+  // As a process that has ended, and begins again.
+  void Stop() {
+    StopListening();
     CloseConnections();
   }
   void Listen() {

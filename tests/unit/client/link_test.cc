@@ -380,5 +380,23 @@ TEST_F(LinkTest, MemoryOfACallWithoutTheServersWordIsNotUsedAgain) {
   EXPECT_EQ(output, std::vector<float>(kStagedFloats, 2.0f));
 }
 
+TEST_F(LinkTest, MemoryOfWhichHalfIsLostIsUsedOnWhereThereIsNoOther) {
+  const Client client = ConnectStaging(2 * kStagedBytesMin);
+  const std::vector<float> input(kStagedFloats, 1.0f);
+  std::vector<float> output(kStagedFloats);
+  acceptor_.StopListening();
+  for (int lost = 0; lost < 2; ++lost) {
+    failure_ = {grpc::StatusCode::CANCELLED, "who knows"};
+    EXPECT_FALSE(client.Rotate(RequestFor(input, output.data())).ok());
+  }
+  const auto reply = client.Rotate(RequestFor(input, output.data()));
+  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  EXPECT_EQ(output, std::vector<float>(kStagedFloats, 2.0f));
+  EXPECT_EQ(in_region_, 0);
+  acceptor_.Listen();
+  ASSERT_TRUE(client.Rotate(RequestFor(input, output.data())).ok());
+  EXPECT_EQ(in_region_, 1);
+}
+
 }  // namespace
 }  // namespace rope::client
