@@ -11,43 +11,31 @@ Permit::~Permit() {
 }
 
 absl::StatusOr<Permit> Admission::Admit(int64_t bytes) {
-  if (bytes > bytes_max_) {
+  const auto amount = static_cast<uint64_t>(bytes);
+  if (amount > bytes_.max()) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "request: got ", bytes, " bytes of input and output, want at most ", bytes_max_));
+        "request: got ", bytes, " bytes of input and output, want at most ", bytes_.max()));
   }
-  absl::MutexLock lock(&mutex_);
-  if (requests_ >= requests_max_) {
-    return RetryLater(absl::StrCat("queue: got request number ", requests_ + 1, ", want at most ",
-                                   requests_max_, " at a time"),
+  if (!requests_.Take(1)) {
+    return RetryLater(absl::StrCat("queue: got request number ", requests_.max() + 1,
+                                   ", want at most ", requests_.max(), " at a time"),
                       limits::kRetryDelayMs);
   }
-  if (bytes > bytes_max_ - bytes_) {
-    return RetryLater(absl::StrCat("queue: got ", bytes, " bytes beside ", bytes_,
-                                   ", want at most ", bytes_max_, " at a time"),
+  if (!bytes_.Take(amount)) {
+    requests_.Give(1);
+    return RetryLater(absl::StrCat("queue: got ", bytes, " bytes beside ", bytes_.held(),
+                                   ", want at most ", bytes_.max(), " at a time"),
                       limits::kRetryDelayMs);
   }
-  ++requests_;
-  bytes_ += bytes;
   Permit permit;
   permit.admission_ = this;
   permit.bytes_ = bytes;
   return permit;
 }
 
-int64_t Admission::requests() const {
-  absl::MutexLock lock(&mutex_);
-  return requests_;
-}
-
-int64_t Admission::bytes() const {
-  absl::MutexLock lock(&mutex_);
-  return bytes_;
-}
-
 void Admission::Release(int64_t bytes) {
-  absl::MutexLock lock(&mutex_);
-  --requests_;
-  bytes_ -= bytes;
+  requests_.Give(1);
+  bytes_.Give(static_cast<uint64_t>(bytes));
 }
 
 }  // namespace rope::server

@@ -11,9 +11,8 @@
 #include <cstdint>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
+#include "server/budget.h"
 
 namespace rope::server {
 
@@ -38,23 +37,21 @@ class Permit {
 
 class Admission {
  public:
+  // REQUIRES: neither is below 0.
   Admission(int64_t requests_max, int64_t bytes_max)
-      : requests_max_(requests_max), bytes_max_(bytes_max) {}
+      : requests_(static_cast<uint64_t>(requests_max)), bytes_(static_cast<uint64_t>(bytes_max)) {}
 
   absl::StatusOr<Permit> Admit(int64_t bytes);
 
-  int64_t requests() const;
-  int64_t bytes() const;
+  int64_t requests() const { return static_cast<int64_t>(requests_.held()); }
+  int64_t bytes() const { return static_cast<int64_t>(bytes_.held()); }
 
  private:
   friend class Permit;
   void Release(int64_t bytes);
 
-  const int64_t requests_max_;
-  const int64_t bytes_max_;
-  mutable absl::Mutex mutex_;
-  int64_t requests_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  Budget requests_;
+  Budget bytes_;
 };
 
 }  // namespace rope::server

@@ -15,10 +15,6 @@ void Complete(std::unique_ptr<Request> request, const absl::Status& status) {
   done(std::move(request), changed ? Executed(status) : status);
 }
 
-double Microseconds(absl::Duration duration) {
-  return absl::ToDoubleMicroseconds(duration);
-}
-
 }  // namespace
 
 Batcher::Batcher(const Options& options, const Clock& clock, RunBatch run_batch, OnBatch on_batch)
@@ -49,12 +45,13 @@ absl::Status Batcher::Enqueue(std::unique_ptr<Request>& request) {
 }
 
 bool Batcher::TryStartDirect(const Request& request) {
-  const bool free = !batch_running_ && queues_.empty() && direct_running_ < options_.direct_slots;
+  const bool free =
+      !batch_running_ && queues_.empty() && direct_running_.load() < options_.direct_slots;
   const bool alone = request.alone && request.session == last_session_;
   last_session_ = request.session;
   const int64_t bytes_max = alone ? options_.direct_alone_bytes_max : options_.direct_bytes_max;
   if (!free || request.plan.bytes() > bytes_max) return false;
-  ++direct_running_;
+  direct_running_.fetch_add(1);
   ++direct_unfinished_;
   return true;
 }
@@ -69,11 +66,8 @@ void Batcher::RunDirect(std::unique_ptr<Request> request) {
   run_batch_(absl::MakeSpan(batch.slices));
   batch.finished = clock_.Now();
   Report(batch);
-  {
-    // Before the answer: whoever reads it finds the device free again.
-    absl::MutexLock lock(&mutex_);
-    --direct_running_;
-  }
+  // Before the answer: whoever reads it finds the device free again.
+  direct_running_.fetch_sub(1);
   Finish(batch);
   // After the answer: nothing of the batcher is touched any more, so that it may be drained.
   absl::MutexLock lock(&mutex_);

@@ -26,6 +26,7 @@
 #ifndef ROPE_SERVER_BATCHER_H_
 #define ROPE_SERVER_BATCHER_H_
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -116,7 +117,7 @@ class Batcher {
   std::deque<uint64_t> turn_ ABSL_GUARDED_BY(mutex_);         // sessions of queues_, next first
   uint64_t last_session_ ABSL_GUARDED_BY(mutex_) = 0;         // of the last request that came
   bool batch_running_ ABSL_GUARDED_BY(mutex_) = false;
-  int direct_running_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::atomic<int> direct_running_ = 0;                // grows under mutex_ alone
   int direct_unfinished_ ABSL_GUARDED_BY(mutex_) = 0;  // running, or not completed yet
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t batch_number_ ABSL_GUARDED_BY(mutex_) = 0;

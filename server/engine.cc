@@ -31,12 +31,14 @@ int64_t HeldBytes(const Request& request) {
 }  // namespace
 
 absl::Status Engine::MakePlan(Request& request) {
-  const int64_t version = registry_.version();  // before anything is found there
-  ROPE_RETURN_IF_ERROR(regions_.Read(request));
   if (request.prepared != nullptr) {
+    if (request.spans.empty()) return PlanPrepared(request);
+    ROPE_RETURN_IF_ERROR(regions_.Read(request));
     ROPE_RETURN_IF_ERROR(PlanPrepared(request));
     return regions_.Place(request);
   }
+  const int64_t version = registry_.version();  // before anything is found there
+  ROPE_RETURN_IF_ERROR(regions_.Read(request));
   ROPE_ASSIGN_OR_RETURN(request.plan, Validate(request.asked(), request.split, registry_));
   ROPE_RETURN_IF_ERROR(regions_.Place(request));
   if (!request.parsed->kept_fragments.empty()) prepared_.Keep(request, version);
@@ -47,7 +49,7 @@ absl::Status Engine::Submit(std::unique_ptr<Request>& request) {
   ROPE_RETURN_IF_ERROR(MakePlan(*request));
   ROPE_ASSIGN_OR_RETURN(request->permit, admission_.Admit(HeldBytes(*request)));
   request->enqueued = clock_.Now();
-  request->stages.validate = absl::ToDoubleMicroseconds(request->enqueued - request->decoded);
+  request->stages.validate = Microseconds(request->enqueued - request->decoded);
   return batcher_.Enqueue(request);
 }
 

@@ -39,23 +39,15 @@ absl::Status SameFileTwice() {
 
 }  // namespace
 
-bool ByteBudget::Take(uint64_t bytes) {
-  uint64_t held = bytes_.load();
-  do {
-    if (held > bytes_max_ || bytes > bytes_max_ - held) return false;
-  } while (!bytes_.compare_exchange_weak(held, held + bytes));
-  return true;
-}
-
 RegionTable::RegionTable(Options options)
     : options_(std::move(options)),
-      budget_(std::make_shared<ByteBudget>(static_cast<uint64_t>(options_.bytes_max))) {}
+      budget_(std::make_shared<Budget>(static_cast<uint64_t>(options_.bytes_max))) {}
 
 uint64_t RegionTable::OpenSession(uint64_t session, const Peer& peer) {
   Session opened;
   opened.token = Unguessable();
   opened.peer = peer;
-  opened.budget = std::make_shared<ByteBudget>(static_cast<uint64_t>(options_.session_bytes_max));
+  opened.budget = std::make_shared<Budget>(static_cast<uint64_t>(options_.session_bytes_max));
   const uint64_t token = opened.token;
   Session closed;  // given back after the lock
   absl::MutexLock lock(&mutex_);
@@ -144,7 +136,7 @@ absl::StatusOr<std::shared_ptr<const Region>> RegionTable::Find(uint64_t session
 
 RegionTable::Statistics RegionTable::statistics() const {
   Statistics statistics;
-  statistics.bytes = static_cast<int64_t>(budget_->bytes());
+  statistics.bytes = static_cast<int64_t>(budget_->held());
   statistics.rejected = rejected_.load();
   absl::ReaderMutexLock lock(&mutex_);
   for (const auto& [session, state] : sessions_) {

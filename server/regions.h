@@ -29,26 +29,11 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "server/budget.h"
 #include "server/limits.h"
 #include "server/region.h"
 
 namespace rope::server {
-
-// Bytes that may be held at a time.
-//
-// Threading:  Thread-safe.
-class ByteBudget {
- public:
-  explicit ByteBudget(uint64_t bytes_max) : bytes_max_(bytes_max) {}
-  // False: not that many are left.
-  bool Take(uint64_t bytes);
-  void Give(uint64_t bytes) { bytes_.fetch_sub(bytes); }
-  uint64_t bytes() const { return bytes_.load(); }
-
- private:
-  const uint64_t bytes_max_;
-  std::atomic<uint64_t> bytes_ = 0;
-};
 
 class RegionTable {
  public:
@@ -105,7 +90,7 @@ class RegionTable {
   struct Session {
     uint64_t token = 0;
     Peer peer;
-    std::shared_ptr<ByteBudget> budget;
+    std::shared_ptr<Budget> budget;
     std::map<uint64_t, std::shared_ptr<const Region>> regions;
   };
 
@@ -113,7 +98,7 @@ class RegionTable {
   struct Account {
     uint64_t token = 0;
     Peer peer;
-    std::shared_ptr<ByteBudget> budget;
+    std::shared_ptr<Budget> budget;
   };
   absl::StatusOr<Account> FindAccount(uint64_t session) const;
   absl::StatusOr<uint64_t> Insert(uint64_t session, const Account& account,
@@ -124,7 +109,7 @@ class RegionTable {
                                                        std::unique_ptr<Region> region) const;
 
   const Options options_;
-  const std::shared_ptr<ByteBudget> budget_;
+  const std::shared_ptr<Budget> budget_;
   std::atomic<int64_t> rejected_ = 0;
 
   mutable absl::Mutex mutex_;

@@ -46,7 +46,8 @@ class RopeService::Generated final : public AllMethods {};
 RopeService::RopeService(Parts parts)
     : parts_(std::move(parts)),
       logger_(spdlog::default_logger()),
-      generated_(std::make_unique<Generated>()) {
+      generated_(std::make_unique<Generated>()),
+      id_prefix_(absl::StrCat(parts_.instance_id.substr(0, 8), "-")) {
   ROPE_METHOD(Rotate, [this](UnaryCall& call) { Rotate(call); });
   ROPE_METHOD(Describe, (Immediate<v1::DescribeRequest, v1::DescribeResponse>(
                             Method::kDescribe, [this](const v1::DescribeRequest& request) {
@@ -143,7 +144,7 @@ void RopeService::Submit(grpc::ByteBuffer& message, std::unique_ptr<Request> req
       DecodeRequest(message, parts_.max_message_bytes, *parts_.prepared, *request);
   if (request->id.empty()) request->id = MakeId();
   request->decoded = parts_.clock->Now();
-  request->stages.decode = absl::ToDoubleMicroseconds(request->decoded - request->received);
+  request->stages.decode = Microseconds(request->decoded - request->received);
   if (status.ok()) status = parts_.engine->Submit(request);
   if (status.ok()) return;
   const Request::Done done = std::move(request->done);
@@ -260,8 +261,7 @@ void RopeService::Log(Method method_number, const std::string& id,
 }
 
 std::string RopeService::MakeId() {
-  return absl::StrCat(parts_.instance_id.substr(0, 8), "-",
-                      next_id_.fetch_add(1, std::memory_order_relaxed));
+  return absl::StrCat(id_prefix_, next_id_.fetch_add(1, std::memory_order_relaxed));
 }
 
 }  // namespace rope::server

@@ -99,6 +99,7 @@ class RopeService {
   std::vector<std::unique_ptr<UnaryCall::Method>> methods_;
   OpenStreams open_streams_;
   StreamCall::Method rotate_stream_;
+  const std::string id_prefix_;  // of the ids that this process gives
   std::atomic<uint64_t> next_id_{1};
 };
 
