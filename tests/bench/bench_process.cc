@@ -178,18 +178,19 @@ Measurement MemoryOfConfigs() {
 
 Measurement Batching() {
   constexpr int kClients = 64;
-  constexpr int kRounds = 3;
+  constexpr int kRounds = 9;
+  constexpr double kSeconds = 0.5;
   const grpc::ByteBuffer request = MakeRequest(Head(1000, 10000), 1);
-  std::vector<double> with;
-  std::vector<double> without;
-  for (int round = 0; round < kRounds; ++round) {
-    with.push_back(RawCallRate(Target(Kind::kBatching, Socket::kUnix), request, kClients, 1));
-    without.push_back(RawCallRate(Target(Kind::kNoBatching, Socket::kUnix), request, kClients, 1));
-  }
-  return {.value = Median(with),
+  const auto rate_of = [&request](Kind server) {
+    return RawCallRate(Target(server, Socket::kUnix), request, kClients, kSeconds);
+  };
+  const Rates rates = InTurns(
+      kRounds, [&] { return rate_of(Kind::kBatching); },
+      [&] { return rate_of(Kind::kNoBatching); });
+  return {.value = Median(rates.rope),
           .unit = "1/s",
-          .yardstick = absl::StrFormat("batches of one %.0f 1/s", Median(without)),
-          .ratio = Median(with) / Median(without)};
+          .yardstick = absl::StrFormat("batches of one %.0f 1/s", Median(rates.echo)),
+          .ratio = Median(rates.ratios)};
 }
 
 Measurement IdleWait() {

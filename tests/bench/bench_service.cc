@@ -3,7 +3,6 @@
 //   service/inline_*                  Rotate of 1 and 16 MiB, 1 and 8 clients, TCP and Unix
 //   service/stream_decode_tokens      RotateStream, 64 in flight, answers a second
 //   service/first_request_at_1000000  a new config's first request less the same request warm
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -15,46 +14,24 @@
 namespace rope::bench {
 namespace {
 
+// Turns long enough that the switch from one server to the other does not show in them.
 Measurement DecodeToken(Socket socket) {
+  constexpr int kRounds = 25;
+  constexpr int kCalls = 800;
   RawClient rope(Target(Kind::kRope, socket));
   RawClient echo(Target(Kind::kEcho, socket));
   const grpc::ByteBuffer request = MakeRequest(Head(1000, 10000), 1);
-  std::vector<double> rope_seconds;
-  std::vector<double> echo_seconds;
-  constexpr int kRounds = 40;
-  constexpr int kCalls = 200;
-  for (int round = 0; round < kRounds; ++round) {  // side by side, in turns
-    for (int i = 0; i < kCalls; ++i) rope_seconds.push_back(rope.Call(request));
-    for (int i = 0; i < kCalls; ++i) echo_seconds.push_back(echo.Call(request));
-  }
-  const double rope_median = Median(rope_seconds);
-  const double echo_median = Median(echo_seconds);
-  return {.value = rope_median * 1e6,
+  const auto rate_of = [&request](RawClient& client) {
+    std::vector<double> seconds;
+    for (int i = 0; i < kCalls; ++i) seconds.push_back(client.Call(request));
+    return 1 / Median(seconds);
+  };
+  const Rates rates = InTurns(
+      kRounds, [&] { return rate_of(rope); }, [&] { return rate_of(echo); });
+  return {.value = 1e6 / Median(rates.rope),
           .unit = "us",
-          .yardstick = absl::StrFormat("same-options echo %.1f us", echo_median * 1e6),
-          .ratio = rope_median / echo_median};
-}
-
-// Both sides in turns, the one and the other first.
-struct Rates {
-  std::vector<double> rope;
-  std::vector<double> echo;
-  std::vector<double> ratios;  // of each pair
-};
-
-// Turns are short and compared pair by pair, because what a machine that others share gives changes
-// by the second.
-Rates InTurns(int rounds, const std::function<double()>& rope,
-              const std::function<double()>& echo) {
-  Rates rates;
-  for (int round = 0; round < rounds; ++round) {
-    const bool echo_first = round % 2 == 1;
-    if (echo_first) rates.echo.push_back(echo());
-    rates.rope.push_back(rope());
-    if (!echo_first) rates.echo.push_back(echo());
-    rates.ratios.push_back(rates.rope.back() / rates.echo.back());
-  }
-  return rates;
+          .yardstick = absl::StrFormat("same-options echo %.1f us", 1e6 / Median(rates.echo)),
+          .ratio = 1 / Median(rates.ratios)};
 }
 
 Measurement Inline(Socket socket, int64_t mebibytes, int clients) {

@@ -54,6 +54,19 @@ std::vector<double> MedianSeconds(const std::vector<std::function<void()>>& func
   return result;
 }
 
+Rates InTurns(int rounds, const std::function<double()>& rope,
+              const std::function<double()>& echo) {
+  Rates rates;
+  for (int round = 0; round < rounds; ++round) {
+    const bool echo_first = round % 2 == 1;
+    if (echo_first) rates.echo.push_back(echo());
+    rates.rope.push_back(rope());
+    if (!echo_first) rates.echo.push_back(echo());
+    rates.ratios.push_back(rates.rope.back() / rates.echo.back());
+  }
+  return rates;
+}
+
 std::string GigabytesPerSecond(double bytes, double seconds) {
   return absl::StrFormat("%.1f GB/s", bytes / seconds * 1e-9);
 }

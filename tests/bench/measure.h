@@ -40,6 +40,17 @@ std::vector<double> MinSeconds(const std::vector<std::function<void()>>& functio
 // The same, with the median of the turns.
 std::vector<double> MedianSeconds(const std::vector<std::function<void()>>& functions, int rounds);
 
+// What a server and its yardstick gave, a second.
+struct Rates {
+  std::vector<double> rope;
+  std::vector<double> echo;
+  std::vector<double> ratios;  // of each pair
+};
+
+// Both in turns, the one and the other first. Turns are short and compared pair by pair, because
+// what a machine that others share gives changes by the second.
+Rates InTurns(int rounds, const std::function<double()>& rope, const std::function<double()>& echo);
+
 // "12.3 GB/s".
 std::string GigabytesPerSecond(double bytes, double seconds);
 
