@@ -4,6 +4,7 @@
 #include <optional>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -109,10 +110,12 @@ bool Link::MayStage() const {
 Status Link::Connect(microseconds timeout) {
   if (Status status = CheckOptions(); !status.ok()) return status;
   const auto deadline = Clock::now() + timeout;
-  if (options_.arena_bytes == 0) return ConnectWithoutArena(deadline);
   std::string reason;
-  const std::pair<Transport, Status (Link::*)(Clock::time_point)> shared[] = {
-      {Transport::kMemfd, &Link::ConnectMemfd}, {Transport::kShm, &Link::ConnectNamed}};
+  std::vector<std::pair<Transport, Status (Link::*)(Clock::time_point)>> shared = {
+      {Transport::kMemfd, &Link::ConnectStaged}};
+  if (options_.arena_bytes > 0) {
+    shared = {{Transport::kMemfd, &Link::ConnectMemfd}, {Transport::kShm, &Link::ConnectNamed}};
+  }
   Status status;
   for (const auto& [transport, connect] : shared) {
     status = IsAllowed(transport)
@@ -125,21 +128,6 @@ Status Link::Connect(microseconds timeout) {
     }
     absl::StrAppend(&reason, reason.empty() ? "" : "; ", Name(transport), ": ", status.ToString());
   }
-  if (IsAllowed(Transport::kInline)) return ConnectInline(deadline, reason);
-  return Status(StatusCode::kFailedPrecondition, absl::StrCat(target_, ": ", reason));
-}
-
-Status Link::ConnectWithoutArena(Clock::time_point deadline) {
-  if (!MayStage()) {
-    return ConnectInline(deadline, "memfd: got neither arena_bytes nor staged_bytes for it");
-  }
-  const Status status = ConnectStaged(deadline);
-  if (status.ok()) {
-    const std::lock_guard<std::mutex> lock(mu_);
-    chosen_ = {Transport::kMemfd, ""};
-    return {};
-  }
-  const std::string reason = absl::StrCat("memfd: ", status.ToString());
   if (IsAllowed(Transport::kInline)) return ConnectInline(deadline, reason);
   return Status(StatusCode::kFailedPrecondition, absl::StrCat(target_, ": ", reason));
 }
@@ -188,6 +176,10 @@ Status Link::ConnectMemfd(Clock::time_point deadline) {
 }
 
 Status Link::ConnectStaged(Clock::time_point deadline) {
+  if (options_.staged_bytes == 0) {
+    return Status(StatusCode::kFailedPrecondition,
+                  "got neither arena_bytes nor staged_bytes, want memory to share");
+  }
   Result<proto::FileDescriptor> socket =
       AwaitUnixSocket(target_, deadline, std::min<microseconds>(Until(deadline) / 2, kRedialMax));
   if (!socket.ok()) return socket.status();

@@ -79,11 +79,10 @@ class Link {
   Status CheckOptions() const;
   bool IsAllowed(Transport transport) const;
   bool MayStage() const;
-  // These set session_ and arena_ where they succeed, the last one chosen_ too.
+  // These set session_ and arena_ where they succeed.
   Status ConnectMemfd(Clock::time_point deadline);
   Status ConnectNamed(Clock::time_point deadline);
   Status ConnectStaged(Clock::time_point deadline);
-  Status ConnectWithoutArena(Clock::time_point deadline);
   Status ConnectInline(Clock::time_point deadline, const std::string& reason);
   // A session on `socket` with `memory` as its region. FAILED_PRECONDITION: the server has none.
   Result<std::shared_ptr<const Session>> Greet(proto::FileDescriptor socket,

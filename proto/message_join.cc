@@ -19,11 +19,16 @@ constexpr uint32_t Tag(int number, uint32_t type = kLengthDelimited) {
   return static_cast<uint32_t>(number) << 3 | type;
 }
 
-void AppendLengthHeader(int number, size_t length, std::string& out) {
+// A tag, and the varint that follows it: a value, or the length of one.
+void AppendTagged(uint32_t tag, uint64_t value, std::string& out) {
   std::array<uint8_t, 20> bytes;  // two varints at most
-  uint8_t* end = CodedOutputStream::WriteVarint32ToArray(Tag(number), bytes.data());
-  end = CodedOutputStream::WriteVarint64ToArray(length, end);
+  uint8_t* end = CodedOutputStream::WriteVarint32ToArray(tag, bytes.data());
+  end = CodedOutputStream::WriteVarint64ToArray(value, end);
   out.append(reinterpret_cast<const char*>(bytes.data()), static_cast<size_t>(end - bytes.data()));
+}
+
+void AppendLengthHeader(int number, size_t length, std::string& out) {
+  AppendTagged(Tag(number), length, out);
 }
 
 // What AppendLengthHeader appends.
@@ -81,12 +86,7 @@ std::vector<MessagePart> Join(const v1::RotateRequest& head, absl::Span<const Te
 }
 
 void AppendVarint(int number, uint64_t value, std::string& message) {
-  if (value == 0) return;
-  std::array<uint8_t, 20> bytes;
-  uint8_t* end = CodedOutputStream::WriteVarint32ToArray(Tag(number, kVarint), bytes.data());
-  end = CodedOutputStream::WriteVarint64ToArray(value, end);
-  message.append(reinterpret_cast<const char*>(bytes.data()),
-                 static_cast<size_t>(end - bytes.data()));
+  if (value != 0) AppendTagged(Tag(number, kVarint), value, message);
 }
 
 void AppendDouble(int number, double value, std::string& message) {

@@ -26,7 +26,7 @@
 namespace rope::testing {
 namespace {
 
-constexpr uint64_t kRounds = 2500;
+constexpr uint64_t kRounds = 4000;
 constexpr uint64_t kVariations = 8;  // of each request that was learnt
 constexpr uint64_t kSeed = 20260102;
 constexpr char kModel[] = "of-any-head";  // registered
@@ -269,18 +269,17 @@ TEST_F(PreparedFuzzTest, RecognisedMessagesAreAnsweredAsIfNothingHadComeBefore) 
   for (uint64_t round = 0; round < rounds && !HasFailure(); ++round) {
     v1::RotateRequest request = generator.Make(choices[Below(choices.size())]);
     if (OneIn(2)) Decorate(request);
-    in_regions_ = OneIn(2);
+    in_regions_ = OneIn(4);  // places are often illegal
     if (in_regions_) PlaceInRegions(request);
     Round(request);
   }
   std::printf(
-      "measured: recognised by their bytes: %lld answered, %lld of them with a warning and %lld "
-      "with "
+      "measured: recognised by their bytes: %lld answered, %lld of them with a warning, %lld with "
       "regions, and %lld refused; %lld others\n",
       static_cast<long long>(counts_.answered), static_cast<long long>(counts_.warned),
       static_cast<long long>(counts_.regions), static_cast<long long>(counts_.refused),
       static_cast<long long>(counts_.others));
-  EXPECT_GT(counts_.answered, static_cast<int64_t>(rounds / 8));
+  EXPECT_GT(counts_.answered, static_cast<int64_t>(rounds / 4));
   EXPECT_GT(counts_.regions, 0);
   EXPECT_GT(counts_.warned, 0);
   EXPECT_GT(counts_.refused, 0);
