@@ -59,7 +59,7 @@ void AsyncCall::StartAttempt(const RotateRequest* request) {
   }
   session_ = *std::move(session);
   if (request != nullptr) {
-    Result<EncodedRotate> encoded = EncodeRotate(*request, session_->region, loans_);
+    Result<EncodedRotate> encoded = EncodeRotate(*request, session_->region, Route::kRpc, loans_);
     if (!encoded.ok()) {
       outcome_ = encoded.status();
       return StartAlarm(microseconds(0));  // errors come on the background thread too

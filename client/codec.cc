@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/messages.h"
 #include "proto/message_join.h"
+#include "proto/ring.h"
 
 namespace rope::client {
 namespace {
@@ -126,7 +127,8 @@ Place PlaceOf(const TensorView& view, int64_t bytes, const WantedTensor& wanted)
 
 // Of a run with all of them; nullopt: of more memory than there is, or too little to be worth it.
 std::optional<int64_t> StagedBytes(const std::vector<Place>& places,
-                                   const std::vector<WantedTensor>& wanted, int64_t capacity) {
+                                   const std::vector<WantedTensor>& wanted, Route route,
+                                   int64_t capacity) {
   int64_t input_bytes = 0;
   int64_t bytes = 0;
   for (size_t i = 0; i < places.size(); ++i) {
@@ -136,15 +138,15 @@ std::optional<int64_t> StagedBytes(const std::vector<Place>& places,
     }
     input_bytes += places[i].bytes;
   }
-  if (input_bytes < kStagedBytesMin) return std::nullopt;
+  if (input_bytes < (route == Route::kRing ? 1 : kStagedBytesMin)) return std::nullopt;
   return bytes;
 }
 
 // Copies the tensors to staging memory, where their results are to go too. Leaves everything as it
 // is where there is no room for them.
-StagedRun Stage(const Region& region, const std::vector<WantedTensor>& wanted,
+StagedRun Stage(const Region& region, Route route, const std::vector<WantedTensor>& wanted,
                 std::vector<Place>& places) {
-  const auto bytes = StagedBytes(places, wanted, region.memory->capacity_bytes());
+  const auto bytes = StagedBytes(places, wanted, route, region.memory->capacity_bytes());
   if (!bytes.has_value()) return {};
   std::optional<StagedRun> run = StagedRun::Take(region.memory, *bytes);
   if (!run.has_value()) return {};
@@ -215,10 +217,18 @@ std::vector<proto::TensorPart> PartsOf(const std::vector<v1::Tensor>& tensors,
   return parts;
 }
 
-grpc::ByteBuffer BufferOf(const v1::RotateRequest& head,
-                          const std::vector<proto::TensorPart>& tensors, PayloadLoans& loans) {
+// Whether a message may go through a ring, and its reply come back there: no bytes of tensors are
+// in either.
+bool FitRing(const std::vector<proto::MessagePart>& message,
+             const std::vector<WantedTensor>& wanted) {
+  return message.size() == 1 && message.front().payload.empty() &&
+         message.front().header.size() <= proto::kRingRequestBytes &&
+         std::ranges::all_of(wanted, [](const WantedTensor& tensor) { return tensor.in_region; });
+}
+
+grpc::ByteBuffer BufferOf(const std::vector<proto::MessagePart>& message, PayloadLoans& loans) {
   std::vector<grpc::Slice> slices;
-  for (const proto::MessagePart& part : proto::Join(head, tensors)) {
+  for (const proto::MessagePart& part : message) {
     if (!part.header.empty()) slices.emplace_back(part.header);
     if (part.payload.empty()) continue;
     if (static_cast<int64_t>(part.payload.size()) < kLentBytesMin) {
@@ -233,7 +243,7 @@ grpc::ByteBuffer BufferOf(const v1::RotateRequest& head,
 }  // namespace
 
 Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const std::string& request_id,
-                                   const Region& region, PayloadLoans& loans) {
+                                   const Region& region, Route route, PayloadLoans& loans) {
   Result<v1::RotateRequest> head = HeadOf(request, request_id);
   if (!head.ok()) return head.status();
   EncodedRotate encoded;
@@ -246,13 +256,19 @@ Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const std::stri
     tensors.push_back(std::move(message->head));
     encoded.wanted.push_back(WantedOf(view, request.output_dtype));
     places.push_back(PlaceOf(view, message->bytes, encoded.wanted.back()));
+    encoded.tensor_bytes += message->bytes;
   }
-  if (region.is_staging) encoded.staged = Stage(region, encoded.wanted, places);
+  if (region.is_staging) encoded.staged = Stage(region, route, encoded.wanted, places);
   const std::vector<Range> inputs = NameInputs(region, places, tensors);
   PlaceOutputs(region, places, inputs, *head, encoded);
   for (const Range& input : inputs) encoded.uses_region |= input.has_value();
   const std::vector<proto::TensorPart> parts = PartsOf(tensors, places, inputs);
-  encoded.message = BufferOf(*head, parts, loans);
+  std::vector<proto::MessagePart> joined = proto::Join(*head, parts);
+  if (route == Route::kRing && FitRing(joined, encoded.wanted)) {
+    encoded.ring_message = std::move(joined.front().header);
+  } else {
+    encoded.message = BufferOf(joined, loans);
+  }
   return encoded;
 }
 
@@ -272,6 +288,18 @@ Result<ReceivedReply> ReceivedReply::Parse(const grpc::ByteBuffer& buffer) {
   reply.message_ = *std::move(message);
   if (!reply.head_.ParseFromString(reply.message_.skeleton)) {
     return Unreadable("got malformed bytes");
+  }
+  return reply;
+}
+
+Result<ReceivedReply> ReceivedReply::ParseSmall(std::string_view bytes) {
+  ReceivedReply reply;
+  if (!reply.head_.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return Unreadable("got malformed bytes");
+  }
+  for (const v1::Tensor& tensor : reply.head_.tensors()) {
+    // There is no payload that it would be the index of.
+    if (proto::HasPayload(tensor.array())) return Unreadable("got bytes of a tensor in a ring");
   }
   return reply;
 }

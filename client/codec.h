@@ -3,7 +3,7 @@
 //
 // Where a region is given, tensors whose memory lies in it are named instead of sent. Their results
 // stay there too if those of all tensors do, and none of them lies across an input. Where the
-// region is for staging, the tensors of a request of kStagedBytesMin and more are copied there
+// region is for staging, the tensors of a request (of kStagedBytesMin and more) are copied there
 // first, and their results from there to where they are wanted; the tensors themselves stay as they
 // are, so that such a request may be sent again.
 //
@@ -15,9 +15,11 @@
 #define ROPE_CLIENT_CODEC_H_
 
 #include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/slice.h>
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -36,30 +38,46 @@ namespace rope::client {
 // Payloads below this size are copied: cheaper than the count of a loan.
 inline constexpr int64_t kLentBytesMin = 4096;
 
-// Requests with fewer bytes of tensors are sent: their bytes cost less than two copies and a place.
+// How a request travels.
+enum class Route { kRpc, kRing };
+
+// Requests of an RPC with fewer bytes of tensors are sent: their bytes cost less than two copies
+// and a place. Through a ring goes whatever is staged.
 inline constexpr int64_t kStagedBytesMin = 64 << 10;
 
 // A request on its way, and what has to come back.
 struct EncodedRotate {
-  grpc::ByteBuffer message;
+  grpc::ByteBuffer message;  // empty beside ring_message
+  std::string ring_message;  // where it may go through a ring: all of it; else empty
   std::vector<WantedTensor> wanted;
+  int64_t tensor_bytes = 0;  // of all that go in
   bool uses_region = false;  // the message holds only on the connection whose region it names
-  bool idempotent = true;    // running it twice is as good as once
-  StagedRun staged = {};     // REQUIRES: stays until the reply has been taken
+  bool results_in_region =
+      false;  // all of them: the reply holds no bytes of tensors: they stay in the region
+  bool idempotent = true;  // running it twice is as good as once
+  StagedRun staged = {};   // REQUIRES: stays until the reply has been taken
 };
+
+// The same bytes for an RPC.
+inline grpc::ByteBuffer BufferOf(std::string_view message) {
+  const grpc::Slice slice(message.data(), message.size());
+  return grpc::ByteBuffer(&slice, 1);
+}
 
 // Lends nothing where it fails. `request_id` stands in place of the request's own.
 Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const std::string& request_id,
-                                   const Region& region, PayloadLoans& loans);
+                                   const Region& region, Route route, PayloadLoans& loans);
 inline Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const Region& region,
-                                          PayloadLoans& loans) {
-  return EncodeRotate(request, request.request_id, region, loans);
+                                          Route route, PayloadLoans& loans) {
+  return EncodeRotate(request, request.request_id, region, route, loans);
 }
 
 // A RotateResponse whose tensors still lie where they were received.
 class ReceivedReply {
  public:
   static Result<ReceivedReply> Parse(const grpc::ByteBuffer& buffer);
+  // Of bytes that came through a ring, where no reply has bytes of tensors. Keeps none of them.
+  static Result<ReceivedReply> ParseSmall(std::string_view bytes);
 
   const std::string& request_id() const { return head_.request_id(); }
   // What the reply's own `error` says, or OK.

@@ -58,15 +58,14 @@ Result<RotateReply> Connection::Rotate(const RotateRequest& request,
       continue;
     }
     PayloadLoans loans;
-    Result<EncodedRotate> encoded = EncodeRotate(request, (*session)->region, loans);
+    Result<EncodedRotate> encoded =
+        EncodeRotate(request, (*session)->region, RouteOf(**session), loans);
     if (!encoded.ok()) return encoded.status();
-    const Stub& stub = (*session)->stub;
-    const Result<grpc::ByteBuffer> reply =
-        stub.Call("/rope.v1.RopeService/Rotate", encoded->message, attempts.Remaining());
+    const Result<ReceivedReply> reply = Send(**session, *encoded, attempts.Remaining());
     encoded->message.Clear();
     // Before the reply is written: the output may be the memory that was lent.
-    stub.AwaitReturn(loans);
-    if (reply.ok()) return DecodeRotate(*reply, std::move(encoded->wanted), link_->outputs());
+    (*session)->stub.AwaitReturn(loans);
+    if (reply.ok()) return reply->Take(std::move(encoded->wanted), link_->outputs());
     encoded->staged.NoteFailure(reply.status());
     if (link_->Note(**session, reply.status()) == Link::Advice::kSendInline &&
         encoded->uses_region) {
@@ -74,6 +73,20 @@ Result<RotateReply> Connection::Rotate(const RotateRequest& request,
     }
     if (!WaitForNext(attempts, reply.status(), encoded->idempotent)) return reply.status();
   }
+}
+
+Result<ReceivedReply> Connection::Send(const Session& session, const EncodedRotate& encoded,
+                                       microseconds timeout) {
+  const bool may_use_ring = !encoded.ring_message.empty();
+  if (may_use_ring) {
+    auto answer = session.ring->Call(encoded.ring_message, encoded.tensor_bytes, timeout);
+    if (answer.has_value()) return *std::move(answer);
+  }
+  const auto reply =
+      session.stub.Call("/rope.v1.RopeService/Rotate",
+                        may_use_ring ? BufferOf(encoded.ring_message) : encoded.message, timeout);
+  if (!reply.ok()) return reply.status();
+  return ReceivedReply::Parse(*reply);
 }
 
 bool Connection::WaitForNext(Attempts& attempts, const Status& status, bool idempotent) const {

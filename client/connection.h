@@ -18,6 +18,7 @@
 #include <string>
 
 #include "client/async_call.h"
+#include "client/codec.h"
 #include "client/event_loop.h"
 #include "client/link.h"
 #include "client/retry.h"
@@ -56,6 +57,9 @@ class Connection {
   const Link& link() const { return *link_; }
 
  private:
+  // One attempt, through the ring where there is one and the messages fit into it.
+  static Result<ReceivedReply> Send(const Session& session, const EncodedRotate& encoded,
+                                    std::chrono::microseconds timeout);
   // Whether there is another attempt; then it is due.
   bool WaitForNext(Attempts& attempts, const Status& status, bool idempotent) const;
   // Of the background thread, which it starts.

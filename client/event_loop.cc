@@ -62,6 +62,30 @@ bool EventQueue::OnThread() const {
   return queue_of_thread == this;
 }
 
+void EventQueue::EnterThread() const {
+  queue_of_thread = this;
+}
+
+std::shared_ptr<RingWatch> EventQueue::WatchOf(const std::shared_ptr<Ring>& ring) {
+  const std::lock_guard<std::mutex> lock(mu_);
+  std::erase_if(watches_, [](const auto& watch) { return watch->JoinIfEnded(); });
+  for (const auto& watch : watches_) {
+    if (watch->Watches(*ring)) return watch;
+  }
+  watches_.push_back(RingWatch::Start(ring, shared_from_this()));
+  return watches_.back();
+}
+
+void EventQueue::StopWatches(bool wait) {
+  std::vector<std::shared_ptr<RingWatch>> watches;
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    watches.swap(watches_);
+  }
+  for (const auto& watch : watches) watch->Stop();
+  for (const auto& watch : watches) wait ? watch->Join() : watch->Detach();
+}
+
 void EventQueue::Add(std::shared_ptr<LiveCall> call) {
   const std::lock_guard<std::mutex> lock(mu_);
   const LiveCall* key = call.get();
@@ -87,10 +111,13 @@ void EventQueue::WhenReturned(const PayloadLoans& loans, std::function<void()> t
 }
 
 void EventQueue::Run() {
-  queue_of_thread = this;
+  EnterThread();
   void* tag = nullptr;
   bool ok = false;
-  while (queue_.Next(&tag, &ok)) static_cast<EventHandler*>(tag)->OnEvent(ok);
+  while (queue_.Next(&tag, &ok)) {
+    const auto turn = TakeTurn();
+    static_cast<EventHandler*>(tag)->OnEvent(ok);
+  }
 }
 
 void EventQueue::Close() {
@@ -110,11 +137,13 @@ EventLoop::EventLoop() : thread_([queue = queue_] { queue->Run(); }) {}
 
 EventLoop::~EventLoop() {
   queue_->Close();
-  if (queue_->OnThread()) {
-    thread_.detach();  // it ends by itself: nobody else can wait for it here
-  } else {
+  const bool may_wait = !queue_->OnThread();
+  if (may_wait) {
     thread_.join();
+  } else {
+    thread_.detach();  // it ends by itself: nobody else can wait for it here
   }
+  queue_->StopWatches(may_wait);
 }
 
 }  // namespace rope::client

@@ -1,12 +1,13 @@
 // EventLoop: the background thread of a connection, and the queue on which the events of its
-// asynchronous calls arrive.
+// asynchronous calls arrive. Where streams use a ring, a second thread takes the answers there
+// (ring_watch.h); the two take turns, so that all events are handled one after another.
 //
 // A call adds itself before its first operation and removes itself after its last event; the queue
 // owns it in between. When the EventLoop goes, the calls that are left are cancelled, and once they
 // have removed themselves the thread ends.
 //
-// Threading:  EventQueue is thread-safe; events and Remove are on its thread only, which blocks in
-//             gRPC while nothing happens.
+// Threading:  EventQueue is thread-safe; events and Remove are on its threads only, which sleep
+//             while nothing happens.
 // Ownership:  The thread, the calls and the EventLoop share the queue.
 #ifndef ROPE_CLIENT_EVENT_LOOP_H_
 #define ROPE_CLIENT_EVENT_LOOP_H_
@@ -18,8 +19,11 @@
 #include <mutex>
 #include <thread>
 #include <unordered_map>
+#include <vector>
 
 #include "client/payload_loans.h"
+#include "client/ring.h"
+#include "client/ring_watch.h"
 
 namespace rope::client {
 
@@ -40,11 +44,18 @@ class LiveCall {
   virtual void Cancel() = 0;
 };
 
-class EventQueue {
+class EventQueue : public std::enable_shared_from_this<EventQueue> {
  public:
   grpc::CompletionQueue* queue() { return &queue_; }
-  // Whether this is the queue's thread.
+  // Whether this is the queue's thread, or that of a watch.
   bool OnThread() const;
+  // The watch of a ring, which it starts. It ends with the EventLoop.
+  std::shared_ptr<RingWatch> WatchOf(const std::shared_ptr<Ring>& ring);
+
+  // A watch's, on its own thread: once before everything else; and for each event, while it is
+  // handled.
+  void EnterThread() const;
+  std::unique_lock<std::mutex> TakeTurn() { return std::unique_lock<std::mutex>(turn_); }
 
   void Add(std::shared_ptr<LiveCall> call);
   // The last thing that a call does: it may be destroyed on return.
@@ -59,13 +70,17 @@ class EventQueue {
 
   // Handles events until the queue is shut down and empty.
   void Run();
+  // Ends all watches; `wait`: returns when they have.
+  void StopWatches(bool wait);
   // Cancels all calls; the queue shuts down when the last is gone.
   void Close();
 
   grpc::CompletionQueue queue_;
+  std::mutex turn_;  // held while an event is handled
   std::mutex mu_;
   bool closing_ = false;                                                 // guarded by mu_
   std::unordered_map<const LiveCall*, std::shared_ptr<LiveCall>> live_;  // guarded by mu_
+  std::vector<std::shared_ptr<RingWatch>> watches_;                      // guarded by mu_
 };
 
 class EventLoop {

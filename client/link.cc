@@ -1,5 +1,7 @@
 #include "client/link.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <optional>
 #include <thread>
@@ -10,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/channel.h"
 #include "client/message_call.h"
+#include "client/waiter.h"
 #include "proto/hello.h"
 #include "rope/v1/admin.pb.h"
 #include "rope/v1/rope_service.pb.h"
@@ -65,6 +68,8 @@ const char* Name(Transport transport) {
       return "shm";
     case Transport::kMemfd:
       return "memfd";
+    case Transport::kRing:
+      return "ring";
   }
   return "unknown";
 }
@@ -103,33 +108,50 @@ Status Link::CheckOptions() const {
   return {};
 }
 
+bool Link::MayBringMemory() const {
+  return IsAllowed(Transport::kRing) || IsAllowed(Transport::kMemfd);
+}
+
 bool Link::MayStage() const {
-  return options_.arena_bytes == 0 && options_.staged_bytes > 0 && IsAllowed(Transport::kMemfd);
+  return options_.arena_bytes == 0 && options_.staged_bytes > 0 && MayBringMemory();
 }
 
 Status Link::Connect(microseconds timeout) {
   if (Status status = CheckOptions(); !status.ok()) return status;
   const auto deadline = Clock::now() + timeout;
+  struct Way {
+    Transport transport;
+    bool is_allowed;
+    Status (Link::*connect)(Clock::time_point);
+  };
+  const Way staged = {Transport::kMemfd, MayBringMemory(), &Link::ConnectStaged};
+  const Way arena = {Transport::kMemfd, MayBringMemory(), &Link::ConnectMemfd};
+  const Way named = {Transport::kShm, IsAllowed(Transport::kShm), &Link::ConnectNamed};
   std::string reason;
-  std::vector<std::pair<Transport, Status (Link::*)(Clock::time_point)>> shared = {
-      {Transport::kMemfd, &Link::ConnectStaged}};
-  if (options_.arena_bytes > 0) {
-    shared = {{Transport::kMemfd, &Link::ConnectMemfd}, {Transport::kShm, &Link::ConnectNamed}};
-  }
-  Status status;
-  for (const auto& [transport, connect] : shared) {
-    status = IsAllowed(transport)
-                 ? (this->*connect)(deadline)
-                 : Status(StatusCode::kFailedPrecondition, "not in ConnectOptions::transports");
+  for (const Way& way :
+       options_.arena_bytes > 0 ? std::vector{arena, named} : std::vector{staged}) {
+    const Status status = way.is_allowed ? (this->*way.connect)(deadline)
+                                         : Status(StatusCode::kFailedPrecondition,
+                                                  "not in ConnectOptions::transports");
     const std::lock_guard<std::mutex> lock(mu_);
     if (status.ok()) {
-      chosen_ = {transport, std::move(reason)};
+      chosen_ = way.transport == Transport::kMemfd
+                    ? MemoryOfSession()
+                    : ChosenTransport{way.transport, std::move(reason)};
       return {};
     }
-    absl::StrAppend(&reason, reason.empty() ? "" : "; ", Name(transport), ": ", status.ToString());
+    absl::StrAppend(&reason, reason.empty() ? "" : "; ", Name(way.transport), ": ",
+                    status.ToString());
   }
   if (IsAllowed(Transport::kInline)) return ConnectInline(deadline, reason);
   return Status(StatusCode::kFailedPrecondition, absl::StrCat(target_, ": ", reason));
+}
+
+ChosenTransport Link::MemoryOfSession() const {
+  if (session_->ring != nullptr) return {Transport::kRing, ""};
+  return {Transport::kMemfd, IsAllowed(Transport::kRing)
+                                 ? "ring: got a server that serves none"
+                                 : "ring: not in ConnectOptions::transports"};
 }
 
 Status Link::ConnectInline(Clock::time_point deadline, const std::string& reason) {
@@ -151,7 +173,7 @@ Status Link::ConnectInline(Clock::time_point deadline, const std::string& reason
 std::shared_ptr<const Session> Link::InlineSession(Clock::time_point deadline) const {
   if (const std::optional<std::string> path = UnixPathOf(target_); path.has_value()) {
     Result<proto::FileDescriptor> socket = ConnectSocket(*path, Until(deadline));
-    if (socket.ok()) return SessionOn(*std::move(socket), {});
+    if (socket.ok()) return SessionOn(*std::move(socket), {}, nullptr);
   }
   std::shared_ptr<Session> channel = OwnChannel();
   // The answer is left unused: a call on the channel fails with the reason.
@@ -200,20 +222,39 @@ Result<std::shared_ptr<const Session>> Link::GreetStaged(proto::FileDescriptor s
 
 Result<std::shared_ptr<const Session>> Link::Greet(proto::FileDescriptor socket,
                                                    std::shared_ptr<ArenaMemory> memory) const {
+  std::shared_ptr<Ring> ring;
+  if (IsAllowed(Transport::kRing)) {
+    Result<std::unique_ptr<Ring>> created = Ring::Create(SpinOf(options_));
+    if (!created.ok()) return created.status();
+    ring = *std::move(created);
+  }
   const SharedMemory& shared = *memory->shared();
-  const auto answer =
-      proto::ExchangeHello(socket.get(), {static_cast<uint64_t>(shared.bytes())}, shared.fd());
+  proto::ClientHello hello = {.bytes = static_cast<uint64_t>(shared.bytes())};
+  std::vector<int> descriptors = {shared.fd()};
+  if (ring != nullptr) {
+    hello.ring_bytes = static_cast<uint64_t>(ring->memory().bytes());
+    descriptors.push_back(ring->memory().fd());
+  }
+  auto answer = proto::ExchangeHello(socket.get(), hello, descriptors);
   if (!answer.ok()) {
     // There is a server, and it has no such memory: not the same as no server.
     return Status(StatusCode::kFailedPrecondition, ToStatus(answer.status()).message());
   }
-  if (answer->code != absl::StatusCode::kOk) {
-    return Status(StatusCode::kFailedPrecondition,
-                  absl::StrCat("hello: got ", absl::StatusCodeToString(answer->code), ", want OK"));
+  if (answer->hello.code != absl::StatusCode::kOk) {
+    return Status(
+        StatusCode::kFailedPrecondition,
+        absl::StrCat("hello: got ", absl::StatusCodeToString(answer->hello.code), ", want OK"));
   }
-  return SessionOn(
-      std::move(socket),
-      {.memory = std::move(memory), .id = answer->region_id, .is_staging = MayStage()});
+  proto::FileDescriptor watched(fcntl(socket.get(), F_DUPFD_CLOEXEC, 0));
+  if (!answer->doorbell.ok() || !watched.ok()) ring = nullptr;
+  if (ring == nullptr && !IsAllowed(Transport::kMemfd)) {
+    return Status(StatusCode::kFailedPrecondition,
+                  "hello: got memory without a ring, want one with it");
+  }
+  if (ring != nullptr) ring->Open(std::move(answer->doorbell), std::move(watched));
+  const Region region = {
+      .memory = std::move(memory), .id = answer->hello.region_id, .is_staging = MayStage()};
+  return SessionOn(std::move(socket), region, std::move(ring));
 }
 
 Status Link::ConnectNamed(Clock::time_point deadline) {
@@ -244,11 +285,13 @@ Status Link::ConnectNamed(Clock::time_point deadline) {
   return {};
 }
 
-std::shared_ptr<const Session> Link::SessionOn(proto::FileDescriptor socket, Region region) const {
+std::shared_ptr<const Session> Link::SessionOn(proto::FileDescriptor socket, Region region,
+                                               std::shared_ptr<Ring> ring) const {
   return std::make_shared<Session>(
       Session{.stub = Stub(MakeChannelOn(std::move(socket), options_), options_),
               .on_own_socket = true,
-              .region = std::move(region)});
+              .region = std::move(region),
+              .ring = std::move(ring)});
 }
 
 std::shared_ptr<Session> Link::OwnChannel() const {
@@ -269,7 +312,7 @@ Status Link::Redial() {
   Result<proto::FileDescriptor> socket = ConnectSocket(*UnixPathOf(target_), kRedialMax);
   if (!socket.ok()) return socket.status();
   if (session_->region.id == 0) {
-    session_ = SessionOn(*std::move(socket), {});
+    session_ = SessionOn(*std::move(socket), {}, nullptr);
     return {};
   }
   Result<std::shared_ptr<const Session>> session = session_->region.is_staging
@@ -277,6 +320,7 @@ Status Link::Redial() {
                                                        : Greet(*std::move(socket), arena_);
   if (session.ok()) {
     session_ = *std::move(session);
+    chosen_ = MemoryOfSession();
     return {};
   }
   if (!IsAllowed(Transport::kInline)) return session.status();

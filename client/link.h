@@ -2,6 +2,7 @@
 // staging, and dials again where gRPC cannot.
 //
 //   memfd:  socket of ours -> hello with the memory (proto/hello.h) -> gRPC on that socket
+//   ring:   the same, with a ring in the hello, which the server may leave unserved
 //   shm:    gRPC's own channel -> name under the server's prefix -> RegisterRegion -> name removed
 //   inline: socket of ours, whose buffer is larger, to a Unix path where somebody listens; gRPC's
 //           own channel otherwise
@@ -33,8 +34,10 @@
 #include <string>
 
 #include "client/arena_memory.h"
+#include "client/codec.h"
 #include "client/output_pool.h"
 #include "client/region.h"
+#include "client/ring.h"
 #include "client/stub.h"
 #include "proto/file_descriptor.h"
 #include "rope/options.h"
@@ -45,9 +48,15 @@ namespace rope::client {
 // One connection, as requests see it.
 struct Session {
   Stub stub;
-  bool on_own_socket = false;  // gRPC will not connect it again
-  Region region = {};          // of the arena, or for staging
+  bool on_own_socket = false;            // gRPC will not connect it again
+  Region region = {};                    // of the arena, or for staging
+  std::shared_ptr<Ring> ring = nullptr;  // beside a region; null: every call is an RPC
 };
+
+// How requests travel that nobody has to be able to cancel.
+inline Route RouteOf(const Session& session) {
+  return session.ring == nullptr ? Route::kRpc : Route::kRing;
+}
 
 class Link {
  public:
@@ -78,21 +87,26 @@ class Link {
 
   Status CheckOptions() const;
   bool IsAllowed(Transport transport) const;
+  bool MayBringMemory() const;  // on a socket of ours
   bool MayStage() const;
   // These set session_ and arena_ where they succeed.
   Status ConnectMemfd(Clock::time_point deadline);
   Status ConnectNamed(Clock::time_point deadline);
   Status ConnectStaged(Clock::time_point deadline);
   Status ConnectInline(Clock::time_point deadline, const std::string& reason);
-  // A session on `socket` with `memory` as its region. FAILED_PRECONDITION: the server has none.
+  // A session on `socket` with `memory` as its region, and a ring where both sides have it.
+  // FAILED_PRECONDITION: the server has none, or no ring where nothing less is allowed.
   Result<std::shared_ptr<const Session>> Greet(proto::FileDescriptor socket,
                                                std::shared_ptr<ArenaMemory> memory) const;
   // The same with staging memory of its own.
   Result<std::shared_ptr<const Session>> GreetStaged(proto::FileDescriptor socket) const;
   // A session without memory: on a socket of ours where one can be had.
   std::shared_ptr<const Session> InlineSession(Clock::time_point deadline) const;
-  std::shared_ptr<const Session> SessionOn(proto::FileDescriptor socket, Region region) const;
+  std::shared_ptr<const Session> SessionOn(proto::FileDescriptor socket, Region region,
+                                           std::shared_ptr<Ring> ring) const;
   std::shared_ptr<Session> OwnChannel() const;
+  // What memory of ours session_ has. REQUIRES: mu_ is held, and it has some.
+  ChosenTransport MemoryOfSession() const;
   // REQUIRES: mu_ is held, and session_ is on a socket of ours.
   Status Redial();
 

@@ -12,6 +12,9 @@ namespace {
 // With the number before it the server's limit of 128 holds.
 constexpr size_t kRequestIdBytesMax = 100;
 
+// Requests of one stream in the ring: the other slots are for other calls.
+constexpr int64_t kInRingMax = proto::kRingSlots / 4 * 3;
+
 std::string WireId(uint64_t number, const std::string& request_id) {
   return request_id.empty() ? absl::StrCat(number) : absl::StrCat(number, ":", request_id);
 }
@@ -46,6 +49,7 @@ StreamCall::StreamCall(std::shared_ptr<Link> link, std::shared_ptr<const Session
     : link_(std::move(link)),
       session_(std::move(session)),
       queue_(std::move(queue)),
+      watch_(session_->ring == nullptr ? nullptr : queue_->WatchOf(session_->ring)),
       options_(options) {}
 
 Status StreamCall::Rotate(const RotateRequest& request, RotateCallback callback) {
@@ -60,24 +64,46 @@ Status StreamCall::Rotate(const RotateRequest& request, RotateCallback callback)
   auto waiting = std::make_unique<Request>();
   waiting->request_id = WireId(message.number, request.request_id);
   waiting->callback = std::move(callback);
-  Result<EncodedRotate> encoded =
-      EncodeRotate(request, waiting->request_id, session_->region, waiting->loans);
+  Result<EncodedRotate> encoded = EncodeRotate(request, waiting->request_id, session_->region,
+                                               RouteOf(*session_), waiting->loans);
   if (!encoded.ok()) return encoded.status();
   if (!request.request_id.empty()) waiting->request_id = request.request_id;
   message.bytes = std::move(encoded->message);
+  message.ring_bytes = std::move(encoded->ring_message);
   waiting->wanted = std::move(encoded->wanted);
   waiting->staged = std::move(encoded->staged);
-  waiting->bytes = static_cast<int64_t>(message.bytes.Length());
+  waiting->bytes = static_cast<int64_t>(message.bytes.Valid() ? message.bytes.Length()
+                                                              : message.ring_bytes.size());
 
   lock.lock();
   if (Status status = TakeRoom(lock, waiting->bytes); !status.ok()) {
     message.bytes.Clear();  // before the loans go
     return status;
   }
-  unanswered_.emplace(message.number, std::move(waiting));
+  lock.unlock();
+  Send(std::move(message), std::move(waiting));
+  return {};
+}
+
+void StreamCall::Send(Message message, std::unique_ptr<Request> waiting) {
+  const uint64_t number = message.number;
+  std::unique_lock<std::mutex> lock(mu_);
+  Request& request = *unanswered_.emplace(number, std::move(waiting)).first->second;
+  if (!message.ring_bytes.empty()) {
+    request.in_ring = true;
+    ++in_ring_;
+    lock.unlock();
+    const auto timeout = options_.timeout.value_or(std::chrono::hours(24));
+    if (watch_->Submit(message.ring_bytes, timeout, shared_from_this(), number)) return;
+    lock.lock();
+    --in_ring_;
+    const auto it = unanswered_.find(number);
+    if (it == unanswered_.end()) return;  // the stream has ended, and said so
+    it->second->in_ring = false;
+    message.bytes = BufferOf(message.ring_bytes);
+  }
   unwritten_.push_back(std::move(message));
   StartWrite(std::move(lock));
-  return {};
 }
 
 Status StreamCall::Finish() {
@@ -156,11 +182,12 @@ void StreamCall::EndIfQuiet() {
     unwritten_.clear();
   }
   rpc.reset();  // only now it lets go of bytes that it could not send
+  if (watch_ != nullptr) watch_->GiveUp(*this);
   for (auto& [number, request] : unanswered) {
     ErrorDetail detail = ended_->detail();
-    detail.executed = request->sent && may_have_run_;
+    detail.executed = request->in_ring || (request->sent && may_have_run_);
     Status failed(ended_->code(), ended_->message(), std::move(detail));
-    if (request->sent) request->staged.NoteFailure(failed);
+    if (request->sent || request->in_ring) request->staged.NoteFailure(failed);
     Deliver(std::move(request), std::move(failed));
   }
   RemoveIfOver();
@@ -192,13 +219,14 @@ bool StreamCall::HasRoom(int64_t bytes) const {
   const int64_t requests = requests_ - (in_callback ? credit_requests_ : 0);
   const int64_t used = bytes_ - (in_callback ? credit_bytes_ : 0);
   if (requests == 0) return true;  // whatever its size
+  if (!in_callback && in_ring_ >= kInRingMax) return false;
   return requests < options_.requests_max && bytes <= options_.bytes_max - used;
 }
 
 void StreamCall::StartWrite(std::unique_lock<std::mutex> lock) {
   if (!open_ || writing_) return;
   if (unwritten_.empty()) {
-    if (!finishing_ || half_closed_) return;
+    if (!finishing_ || half_closed_ || in_ring_ > 0) return;
     half_closed_ = true;
     writing_ = true;
     lock.unlock();
@@ -220,27 +248,45 @@ void StreamCall::Match(const grpc::ByteBuffer& buffer) {
   Result<ReceivedReply> reply = ReceivedReply::Parse(buffer);
   if (!reply.ok()) return Break(reply.status());
   const uint64_t number = NumberOf(reply->request_id());
-  std::unique_ptr<Request> request;
-  {
-    const std::lock_guard<std::mutex> lock(mu_);
-    auto it = unanswered_.find(number);
-    // A request of which the server could not even read the id.
-    if (number == 0 && unanswered_.size() == 1) it = unanswered_.begin();
-    if (it != unanswered_.end()) {
-      request = std::move(it->second);
-      unanswered_.erase(it);
-    }
-  }
+  std::unique_lock<std::mutex> lock(mu_);
+  std::unique_ptr<Request> request = TakeUnanswered(number);
+  lock.unlock();
   if (request != nullptr) return Deliver(std::move(request), std::move(reply));
   Break(Status(StatusCode::kInternal,
                absl::StrCat("reply: got request_id '", reply->request_id(), "' (",
                             reply->error().ToString(), "), want that of an unanswered request")));
 }
 
+std::unique_ptr<StreamCall::Request> StreamCall::TakeUnanswered(uint64_t number) {
+  auto it = unanswered_.find(number);
+  // A request of which the server could not even read the id.
+  if (number == 0 && unanswered_.size() == 1) it = unanswered_.begin();
+  if (it == unanswered_.end()) return nullptr;
+  std::unique_ptr<Request> request = std::move(it->second);
+  unanswered_.erase(it);
+  return request;
+}
+
+void StreamCall::OnAnswer(uint64_t number, Result<ReceivedReply> reply) {
+  const auto self = shared_from_this();  // the last callback lets go of the stream
+  std::unique_lock<std::mutex> lock(mu_);
+  --in_ring_;
+  std::unique_ptr<Request> request = TakeUnanswered(number);
+  lock.unlock();
+  if (request != nullptr) RunCallback(*request, reply);  // nothing was lent
+  lock.lock();
+  StartWrite(std::move(lock));  // the end of this side may have waited for it
+}
+
+void StreamCall::OnLost() {
+  Break(Status(StatusCode::kUnavailable, "ring: the connection was lost",
+               ErrorDetail{.executed = true}));
+}
+
 void StreamCall::Break(Status status) {
   const std::lock_guard<std::mutex> lock(mu_);
   if (!broken_.has_value()) broken_ = std::move(status);
-  rpc_->context.TryCancel();
+  if (rpc_ != nullptr) rpc_->context.TryCancel();
 }
 
 Status StreamCall::EndOfStream() const {

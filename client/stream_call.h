@@ -6,8 +6,11 @@
 // A request is named "NUMBER:REQUEST_ID" on the wire, so that answers are told apart whatever the
 // callers' ids are, and the server's log still shows those.
 //
-// Threading:  Thread-safe; callbacks and events on the queue's thread. No lock is held while a
-//             callback runs or gRPC writes.
+// Where the session has a ring, requests whose tensors lie in its region go through that, and only
+// others through the RPC, which says how the stream ends for all of them.
+//
+// Threading:  Thread-safe; callbacks and events on the queue's threads, one at a time. No lock of
+//             the stream is held while a callback runs or gRPC writes.
 // Ownership:  The queue owns the stream until its last event and callback; a handle may keep it
 //             longer.
 #ifndef ROPE_CLIENT_STREAM_CALL_H_
@@ -31,11 +34,14 @@
 #include "client/event_loop.h"
 #include "client/link.h"
 #include "client/payload_loans.h"
+#include "client/ring_watch.h"
 #include "rope/async.h"
 
 namespace rope::client {
 
-class StreamCall final : public LiveCall, public std::enable_shared_from_this<StreamCall> {
+class StreamCall final : public LiveCall,
+                         public RingWatch::Waiting,
+                         public std::enable_shared_from_this<StreamCall> {
  public:
   static std::shared_ptr<StreamCall> Open(std::shared_ptr<Link> link,
                                           std::shared_ptr<const Session> session,
@@ -68,7 +74,8 @@ class StreamCall final : public LiveCall, public std::enable_shared_from_this<St
     RotateCallback callback;
     PayloadLoans loans;
     int64_t bytes = 0;
-    bool sent = false;  // handed to gRPC
+    bool sent = false;     // handed to gRPC
+    bool in_ring = false;  // handed to the ring
   };
   // What gRPC keeps bytes of until it is destroyed.
   struct Rpc {
@@ -77,13 +84,19 @@ class StreamCall final : public LiveCall, public std::enable_shared_from_this<St
   };
   struct Message {
     uint64_t number = 0;
-    grpc::ByteBuffer bytes = {};
+    grpc::ByteBuffer bytes = {};  // for the RPC
+    std::string ring_bytes = {};  // for the ring, instead
   };
   void OnStarted(bool ok);
   void OnRead(bool ok);
   void OnWritten(bool ok);
   void OnFinished(bool ok);
 
+  void OnAnswer(uint64_t number, Result<ReceivedReply> reply) override;
+  void OnLost() override;
+
+  // Sends a request that has its room.
+  void Send(Message message, std::unique_ptr<Request> waiting);
   // Waits for room and takes it. OK: taken.
   Status TakeRoom(std::unique_lock<std::mutex>& lock, int64_t bytes);
   bool HasRoom(int64_t bytes) const;
@@ -91,6 +104,9 @@ class StreamCall final : public LiveCall, public std::enable_shared_from_this<St
   void StartWrite(std::unique_lock<std::mutex> lock);
   // Finds the request of a reply; what belongs to none breaks the stream.
   void Match(const grpc::ByteBuffer& buffer);
+  // The request of that number, which is answered; null: it is not there any more. REQUIRES: mu_ is
+  // held.
+  std::unique_ptr<Request> TakeUnanswered(uint64_t number);
   void Break(Status status);
   // How the stream ended. REQUIRES: mu_ is held, the RPC has finished.
   Status EndOfStream() const;
@@ -105,6 +121,7 @@ class StreamCall final : public LiveCall, public std::enable_shared_from_this<St
   const std::shared_ptr<Link> link_;
   const std::shared_ptr<const Session> session_;
   const std::shared_ptr<EventQueue> queue_;
+  const std::shared_ptr<RingWatch> watch_;  // null: no ring
   const StreamOptions options_;
   Step started_{this, &StreamCall::OnStarted};
   Step read_{this, &StreamCall::OnRead};
@@ -127,6 +144,7 @@ class StreamCall final : public LiveCall, public std::enable_shared_from_this<St
   std::map<uint64_t, std::unique_ptr<Request>> unanswered_;
   int64_t requests_ = 0;  // in flight: from TakeRoom to the end of the callback
   int64_t bytes_ = 0;
+  int64_t in_ring_ = 0;       // requests there
   bool open_ = false;         // started, and not known to have failed
   bool writing_ = false;      // a write or the half-close is under way
   bool finishing_ = false;    // nothing more is sent

@@ -3,14 +3,12 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <atomic>
-#include <fstream>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/string_view.h"
+#include "client/waiter.h"
 #include "proto/error_details.h"
 
 namespace rope::client {
@@ -40,27 +38,6 @@ class ThreadQueue {
   grpc::CompletionQueue queue_;
 };
 
-// A thread that waits for its answer. Polling pays while there are processors for it: more threads
-// that poll than that take the time of the server that they wait for.
-class Waiter {
- public:
-  Waiter() : may_poll_(waiting_.fetch_add(1, std::memory_order_relaxed) < PollersMax()) {}
-  ~Waiter() { waiting_.fetch_sub(1, std::memory_order_relaxed); }
-  Waiter(const Waiter&) = delete;
-  Waiter& operator=(const Waiter&) = delete;
-
-  bool may_poll() const { return may_poll_; }
-
- private:
-  static int PollersMax() {
-    static const int max = std::max(static_cast<int>(std::thread::hardware_concurrency() / 2), 1);
-    return max;
-  }
-
-  static inline std::atomic<int> waiting_ = 0;  // in this process
-  const bool may_poll_;
-};
-
 // Takes the event of the call that this thread has just started.
 void AwaitEvent(grpc::CompletionQueue& queue, microseconds spin) {
   void* tag = nullptr;
@@ -73,19 +50,6 @@ void AwaitEvent(grpc::CompletionQueue& queue, microseconds spin) {
     sched_yield();  // another thread may be the one that has the answer to bring
   }
   queue.Next(&tag, &ok);
-}
-
-// Whether a control group leaves this process at most one processor.
-bool IsLimitedToOneProcessor() {
-  std::ifstream file("/sys/fs/cgroup/cpu.max");
-  int64_t quota = 0;
-  int64_t period = 0;
-  return (file >> quota >> period) && quota <= period;  // "max" is no number: no limit
-}
-
-microseconds DefaultSpin() {
-  const bool alone = std::thread::hardware_concurrency() <= 1 || IsLimitedToOneProcessor();
-  return microseconds(alone ? 0 : 200);
 }
 
 }  // namespace
@@ -121,9 +85,7 @@ Status ToStatus(const grpc::Status& status, const grpc::ClientContext& context) 
 }
 
 Stub::Stub(std::shared_ptr<grpc::Channel> channel, const ConnectOptions& options)
-    : channel_(std::move(channel)),
-      spin_(std::clamp<microseconds>(options.spin.value_or(DefaultSpin()), microseconds(0),
-                                     std::chrono::seconds(1))) {}
+    : channel_(std::move(channel)), spin_(SpinOf(options)) {}
 
 bool Stub::WaitForConnected(microseconds timeout) const {
   return channel_->WaitForConnected(DeadlineAfter(timeout));

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -62,35 +63,36 @@ absl::StatusOr<Words> Split(const HelloBytes& bytes) {
       absl::StrCat("hello.version: got ", words.version, ", want ", kVersion));
 }
 
-absl::Status Send(int socket, const HelloBytes& bytes, int memfd) {
-  iovec part = {const_cast<char*>(bytes.data()), bytes.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  cmsghdr& rights = *CMSG_FIRSTHDR(&message);
-  rights.cmsg_level = SOL_SOCKET;
-  rights.cmsg_type = SCM_RIGHTS;
-  rights.cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(&rights), &memfd, sizeof(memfd));
-  ssize_t sent = 0;
-  do {
-    sent = sendmsg(socket, &message, MSG_NOSIGNAL);
-  } while (sent < 0 && errno == EINTR);
-  if (sent == static_cast<ssize_t>(bytes.size())) return absl::OkStatus();
-  return absl::UnavailableError("hello: got a connection that ended, want one that takes it");
+// The first descriptor that came with a message; others are closed.
+void TakeDescriptors(msghdr& message, FileDescriptor& first) {
+  for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr;
+       part = CMSG_NXTHDR(&message, part)) {
+    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+    for (size_t at = 0; at + sizeof(int) <= part->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(part) + at, sizeof(fd));
+      FileDescriptor came(fd);
+      if (!first.ok()) first = std::move(came);
+    }
+  }
 }
 
-absl::Status Receive(int socket, HelloBytes& bytes) {
+absl::Status Receive(int socket, HelloBytes& bytes, FileDescriptor& descriptor) {
   for (size_t have = 0; have < bytes.size();) {
-    const ssize_t got = recv(socket, bytes.data() + have, bytes.size() - have, 0);
+    iovec part = {bytes.data() + have, bytes.size() - have};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    const ssize_t got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) {
       return absl::UnavailableError(absl::StrCat("hello: got ", have, " bytes of an answer, want ",
                                                  bytes.size(), " in time"));
     }
+    TakeDescriptors(message, descriptor);
     have += static_cast<size_t>(got);
   }
   return absl::OkStatus();
@@ -99,7 +101,7 @@ absl::Status Receive(int socket, HelloBytes& bytes) {
 }  // namespace
 
 HelloBytes Encode(const ClientHello& hello) {
-  return Join({kVersion, 0, hello.bytes, 0});
+  return Join({kVersion, 0, hello.bytes, hello.ring_bytes});
 }
 
 HelloBytes Encode(const ServerHello& hello) {
@@ -112,11 +114,7 @@ absl::StatusOr<ClientHello> DecodeClientHello(const HelloBytes& bytes) {
   if (words->second != 0) {
     return absl::UnimplementedError(absl::StrCat("hello.flags: got ", words->second, ", want 0"));
   }
-  if (words->fourth != 0) {
-    return absl::UnimplementedError(
-        absl::StrCat("hello.reserved: got ", words->fourth, ", want 0"));
-  }
-  return ClientHello{words->third};
+  return ClientHello{words->third, words->fourth};
 }
 
 absl::StatusOr<ServerHello> DecodeServerHello(const HelloBytes& bytes) {
@@ -125,11 +123,41 @@ absl::StatusOr<ServerHello> DecodeServerHello(const HelloBytes& bytes) {
   return ServerHello{static_cast<absl::StatusCode>(words->second), words->third, words->fourth};
 }
 
-absl::StatusOr<ServerHello> ExchangeHello(int socket, const ClientHello& hello, int memfd) {
-  if (absl::Status sent = Send(socket, Encode(hello), memfd); !sent.ok()) return sent;
-  HelloBytes answer{};
-  if (absl::Status received = Receive(socket, answer); !received.ok()) return received;
-  return DecodeServerHello(answer);
+bool SendHello(int socket, const HelloBytes& bytes, absl::Span<const int> descriptors, int flags) {
+  iovec part = {const_cast<char*>(bytes.data()), bytes.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(kHelloDescriptorsMax * sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (!descriptors.empty()) {
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(descriptors.size() * sizeof(int));
+    cmsghdr& rights = *CMSG_FIRSTHDR(&message);
+    rights.cmsg_level = SOL_SOCKET;
+    rights.cmsg_type = SCM_RIGHTS;
+    rights.cmsg_len = CMSG_LEN(descriptors.size() * sizeof(int));
+    std::memcpy(CMSG_DATA(&rights), descriptors.data(), descriptors.size() * sizeof(int));
+  }
+  ssize_t sent = 0;
+  do {
+    sent = sendmsg(socket, &message, flags | MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
+  return sent == static_cast<ssize_t>(bytes.size());
+}
+
+absl::StatusOr<HelloAnswer> ExchangeHello(int socket, const ClientHello& hello,
+                                          absl::Span<const int> descriptors) {
+  if (!SendHello(socket, Encode(hello), descriptors, 0)) {
+    return absl::UnavailableError("hello: got a connection that ended, want one that takes it");
+  }
+  HelloBytes bytes{};
+  HelloAnswer answer;
+  absl::Status received = Receive(socket, bytes, answer.doorbell);
+  if (!received.ok()) return received;
+  auto decoded = DecodeServerHello(bytes);
+  if (!decoded.ok()) return decoded.status();
+  answer.hello = *decoded;
+  return answer;
 }
 
 }  // namespace rope::proto

@@ -1,10 +1,11 @@
 // The hello of a connection on a Unix socket, before the HTTP/2 preface: the client brings a memory
-// region, a memfd sealed against shrinking, and the server says what it is called.
+// region, a memfd sealed against shrinking, and the server says what it is called. The client may
+// bring a ring too (ring.h), a second memfd sealed in the same way.
 //
-//   1. client -> server: one sendmsg of 32 bytes with exactly one descriptor (SCM_RIGHTS), and then
-//      nothing until it is answered:
-//      magic "RoPEmem1", u32 version = 1, u32 flags = 0, u64 bytes, u64 reserved = 0
-//   2. server -> client: 32 bytes:
+//   1. client -> server: one sendmsg of 32 bytes with exactly one descriptor (SCM_RIGHTS), or two
+//      where it brings a ring, and then nothing until it is answered:
+//      magic "RoPEmem1", u32 version = 1, u32 flags = 0, u64 bytes, u64 ring_bytes (0: no ring)
+//   2. server -> client: 32 bytes, with one descriptor, the doorbell, where it serves the ring:
 //      magic "RoPEmem1", u32 version = 1, u32 code (google.rpc.Code), u64 session, u64 region_id
 //   3. HTTP/2, whatever the code was: other than OK it is a plain connection without memory.
 //
@@ -22,15 +23,19 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "proto/file_descriptor.h"
 
 namespace rope::proto {
 
 inline constexpr size_t kHelloBytes = 32;
+inline constexpr size_t kHelloDescriptorsMax = 2;
 inline constexpr char kHelloFirstByte = 'R';
 using HelloBytes = std::array<char, kHelloBytes>;
 
 struct ClientHello {
-  uint64_t bytes = 0;  // of the region: the file's size
+  uint64_t bytes = 0;       // of the region: the file's size
+  uint64_t ring_bytes = 0;  // of the ring's file; 0: none
 };
 
 struct ServerHello {
@@ -42,14 +47,25 @@ struct ServerHello {
 HelloBytes Encode(const ClientHello& hello);
 HelloBytes Encode(const ServerHello& hello);
 
-// INVALID_ARGUMENT: not a hello. UNIMPLEMENTED: another version, flags, or bytes that are reserved.
+// INVALID_ARGUMENT: not a hello. UNIMPLEMENTED: another version, or flags.
 absl::StatusOr<ClientHello> DecodeClientHello(const HelloBytes& bytes);
 absl::StatusOr<ServerHello> DecodeServerHello(const HelloBytes& bytes);
 
-// The client's half on a blocking socket: sends `hello` with `memfd` and reads the answer.
+// Sends 32 bytes with descriptors; `flags` are those of sendmsg. False: they did not all go.
+// REQUIRES: at most kHelloDescriptorsMax descriptors.
+bool SendHello(int socket, const HelloBytes& bytes, absl::Span<const int> descriptors, int flags);
+
+struct HelloAnswer {
+  ServerHello hello;
+  FileDescriptor doorbell;  // none: the server does not serve the ring
+};
+
+// The client's half on a blocking socket: sends `hello` with the region's memfd, and the ring's
+// where there is one, and reads the answer.
 // UNAVAILABLE: the connection ended, or a time that was set on the socket (SO_RCVTIMEO) has passed;
 // the socket is of no further use. INVALID_ARGUMENT, UNIMPLEMENTED: as DecodeServerHello.
-absl::StatusOr<ServerHello> ExchangeHello(int socket, const ClientHello& hello, int memfd);
+absl::StatusOr<HelloAnswer> ExchangeHello(int socket, const ClientHello& hello,
+                                          absl::Span<const int> descriptors);
 
 }  // namespace rope::proto
 

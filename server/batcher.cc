@@ -15,6 +15,11 @@ void Complete(std::unique_ptr<Request> request, const absl::Status& status) {
   done(std::move(request), changed ? Executed(status) : status);
 }
 
+// Whether nobody waits for it any more.
+bool HasEnded(const Request& request, absl::Time now) {
+  return request.IsCancelled() || request.deadline <= now;
+}
+
 }  // namespace
 
 Batcher::Batcher(const Options& options, const Clock& clock, RunBatch run_batch, OnBatch on_batch)
@@ -49,11 +54,16 @@ bool Batcher::TryStartDirect(const Request& request) {
       !batch_running_ && queues_.empty() && direct_running_.load() < options_.direct_slots;
   const bool alone = request.alone && request.session == last_session_;
   last_session_ = request.session;
-  const int64_t bytes_max = alone ? options_.direct_alone_bytes_max : options_.direct_bytes_max;
-  if (!free || request.plan.bytes() > bytes_max) return false;
+  if (!free || request.plan.bytes() > DirectBytesMax(request, alone)) return false;
+  if (HasEnded(request, request.enqueued)) return false;  // the batch thread says so
   direct_running_.fetch_add(1);
   ++direct_unfinished_;
   return true;
+}
+
+int64_t Batcher::DirectBytesMax(const Request& request, bool alone) const {
+  if (!alone) return options_.direct_bytes_max;
+  return request.from_ring ? options_.direct_ring_alone_bytes_max : options_.direct_alone_bytes_max;
 }
 
 void Batcher::RunDirect(std::unique_ptr<Request> request) {
@@ -125,7 +135,7 @@ bool Batcher::TakeFrom(Queue& queue, Batch& batch) {
   if (queue.front()->last_batch == batch_number_) return false;  // gave its slice already
   std::unique_ptr<Request> request = std::move(queue.front());
   queue.pop_front();
-  if (request->IsCancelled() || request->deadline <= batch.started) {
+  if (HasEnded(*request, batch.started)) {
     batch.expired.push_back(std::move(request));
     return true;
   }

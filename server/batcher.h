@@ -2,7 +2,8 @@
 //
 // A request of at most `direct_bytes_max` that finds the device free runs at once on its caller's
 // thread; so does one of `direct_alone_bytes_max` from a client that is alone (the only call there
-// is, and the last request came over the same connection), since nobody waits for that thread.
+// is, and the last request came over the same connection), since nobody waits for that thread, and
+// one of `direct_ring_alone_bytes_max` if it came through a ring.
 // Everything else queues; the batch thread takes what has gathered, runs it, and takes again. There
 // is no timer.
 //
@@ -11,8 +12,8 @@
 //      cap is reached or nothing is left. Of a request larger than `slice_bytes_max` it takes one
 //      slice per batch; the rest goes to the back of its session's queue, so that it holds up
 //      nobody, its own session included.
-//   3. Requests that expired or were cancelled while they waited are answered then, before any
-//      work.
+//   3. Requests that have expired or were cancelled are answered then, before any work; those that
+//      had when they came wait for that too.
 //   4. The batch is reported, then a request whose last slice has run is completed.
 //
 // Threading:  Thread-safe. No lock is held while a batch runs, is reported or a request completes.
@@ -52,6 +53,7 @@ class Batcher {
   struct Options {
     int64_t direct_bytes_max = limits::kDirectBytesMax;
     int64_t direct_alone_bytes_max = limits::kDirectAloneBytesMax;  // of a client that is alone
+    int64_t direct_ring_alone_bytes_max = limits::kDirectRingAloneBytesMax;  // ... with a ring
     int64_t bytes_max = limits::kBatchBytesMax;
     int64_t tokens_max = limits::kBatchTokensMax;
     int64_t requests_max = limits::kBatchRequestsMax;
@@ -91,6 +93,7 @@ class Batcher {
   using Queue = std::deque<std::unique_ptr<Request>>;
 
   bool TryStartDirect(const Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int64_t DirectBytesMax(const Request& request, bool alone) const;
   void RunDirect(std::unique_ptr<Request> request);
   void BatchLoop();
   Batch TakeBatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -4,14 +4,14 @@
 
 #include <cerrno>
 #include <cstring>
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "server/error.h"
 
 namespace rope::server {
 namespace {
-
-constexpr size_t kDescriptorsMax = 2;
 
 HelloReader::Next Failed() {
   const bool nothing_yet = errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
@@ -42,7 +42,7 @@ HelloReader::Next HelloReader::Look(int socket, bool hello) const {
 
 HelloReader::Next HelloReader::Take(int socket) {
   iovec part = {bytes_.data() + have_, bytes_.size() - have_};
-  alignas(cmsghdr) char control[CMSG_SPACE(kDescriptorsMax * sizeof(int))] = {};
+  alignas(cmsghdr) char control[CMSG_SPACE(proto::kHelloDescriptorsMax * sizeof(int))] = {};
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
@@ -58,8 +58,9 @@ HelloReader::Next HelloReader::Take(int socket) {
       int fd = -1;
       std::memcpy(&fd, CMSG_DATA(part_of) + i * sizeof(int), sizeof(int));
       proto::FileDescriptor came(fd);
-      if (descriptor_.ok()) too_many_ = true;  // and closed at once: nobody fills our table
-      if (!descriptor_.ok()) descriptor_ = std::move(came);
+      too_many_ |= descriptors_.size() == proto::kHelloDescriptorsMax;
+      if (!too_many_)
+        descriptors_.push_back(std::move(came));  // else closed: nobody fills our table
     }
   }
   if ((message.msg_flags & MSG_CTRUNC) != 0) too_many_ = true;
@@ -68,10 +69,11 @@ HelloReader::Next HelloReader::Take(int socket) {
   return Next::kHello;
 }
 
-absl::StatusOr<proto::FileDescriptor> HelloReader::TakeDescriptor() {
-  if (descriptor_.ok() && !too_many_) return std::move(descriptor_);
-  return InvalidField("hello", descriptor_.ok() ? "several descriptors" : "no descriptor",
-                      "exactly one");
+absl::StatusOr<std::vector<proto::FileDescriptor>> HelloReader::TakeDescriptors(size_t count) {
+  if (descriptors_.size() == count && !too_many_) return std::move(descriptors_);
+  const std::string got = too_many_ ? "more" : absl::StrCat(descriptors_.size());
+  return InvalidField("hello", absl::StrCat(got, " descriptors"),
+                      absl::StrCat(count, ": the region's, and the ring's where there is one"));
 }
 
 }  // namespace rope::server

@@ -2,12 +2,13 @@
 // (proto/hello.h), or the beginning of something else, which stays in the socket.
 //
 // Threading:  Confined to one thread. Never blocks.
-// Ownership:  The socket stays the caller's; owns the descriptor that came until it is taken.
-// Limits:     Takes 32 bytes and keeps one descriptor; others are closed as they come.
+// Ownership:  The socket stays the caller's; owns the descriptors that came until they are taken.
+// Limits:     Takes 32 bytes and keeps two descriptors; others are closed as they come.
 #ifndef ROPE_SERVER_HELLO_READER_H_
 #define ROPE_SERVER_HELLO_READER_H_
 
 #include <cstddef>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "proto/file_descriptor.h"
@@ -28,17 +29,17 @@ class HelloReader {
   Next Advance(int socket, bool hello);
 
   const proto::HelloBytes& bytes() const { return bytes_; }
-  // The one descriptor that came. INVALID_ARGUMENT: none, or several.
-  absl::StatusOr<proto::FileDescriptor> TakeDescriptor();
+  // The descriptors that came. INVALID_ARGUMENT: another number than `count`.
+  absl::StatusOr<std::vector<proto::FileDescriptor>> TakeDescriptors(size_t count);
 
  private:
   Next Look(int socket, bool hello) const;
-  // Appends to bytes_ and keeps the first descriptor.
+  // Appends to bytes_ and keeps the first descriptors.
   Next Take(int socket);
 
   proto::HelloBytes bytes_ = {};
   size_t have_ = 0;
-  proto::FileDescriptor descriptor_;
+  std::vector<proto::FileDescriptor> descriptors_;
   bool too_many_ = false;
 };
 

@@ -44,6 +44,10 @@ inline constexpr int64_t kDirectBytesMax = 256 * kKiB;
 // The same for a client that is alone: a tenth of its time at 1 MiB. With more clients the batch
 // thread rotates while the others' bytes are read and written.
 inline constexpr int64_t kDirectAloneBytesMax = 2 * kMiB;
+// The same for one that came through a ring, whose thread reads no tensors: a hand-over costs two
+// sleeping threads, a tenth of its time at 42 MB. Requests of other rings wait for it once; with
+// them its client is alone no more.
+inline constexpr int64_t kDirectRingAloneBytesMax = 64 * kMiB;
 // A batch: enough to keep every core busy, little enough that what waits behind it waits
 // milliseconds.
 inline constexpr int64_t kBatchBytesMax = 32 * kMiB;

@@ -15,7 +15,9 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/status_macros.h"
 #include "proto/send_buffer.h"
 #include "server/session.h"
 
@@ -120,6 +122,7 @@ void Listener::Loop() {
         OnSilent(number);
       } else if (const auto ended = watched_.find(number); ended != watched_.end()) {
         regions_.CloseSession(ended->second.token);
+        if (options_.rings != nullptr) options_.rings->Close(ended->second.token);
         // gRPC may still have the socket, and epoll would go on about it.
         epoll_ctl(events_.get(), EPOLL_CTL_DEL, ended->second.socket.get(), nullptr);
         watched_.erase(ended);
@@ -200,27 +203,49 @@ uint64_t Listener::OpenSession(const Silent& connection) {
   return token;
 }
 
+absl::StatusOr<Listener::Brought> Listener::TakeBrought(
+    const absl::StatusOr<proto::ClientHello>& hello, Silent& connection, uint64_t token) {
+  ROPE_RETURN_IF_ERROR(hello.status());
+  const bool has_ring = hello->ring_bytes != 0;
+  ROPE_ASSIGN_OR_RETURN(auto descriptors, connection.reader.TakeDescriptors(has_ring ? 2 : 1));
+  const uint64_t session = SessionOfDescriptor(connection.socket.get());
+  Brought brought;
+  ROPE_ASSIGN_OR_RETURN(brought.region_id,
+                        regions_.RegisterMemfd(session, std::move(descriptors[0]), hello->bytes));
+  if (!has_ring || options_.rings == nullptr) return brought;
+  auto doorbell = OpenRing(hello->ring_bytes, session, token, std::move(descriptors[1]));
+  if (doorbell.ok()) {
+    brought.doorbell = *std::move(doorbell);
+  } else {  // the region serves without
+    spdlog::info("hello: {}", doorbell.status().ToString());
+  }
+  return brought;
+}
+
+absl::StatusOr<proto::FileDescriptor> Listener::OpenRing(uint64_t bytes, uint64_t session,
+                                                         uint64_t token,
+                                                         proto::FileDescriptor memfd) {
+  ROPE_ASSIGN_OR_RETURN(auto memory, Ring::MapMemory(std::move(memfd), bytes));
+  return options_.rings->Open(token, session, std::move(memory));
+}
+
 bool Listener::AnswerHello(Silent& connection, uint64_t token) {
   const auto hello = proto::DecodeClientHello(connection.reader.bytes());
   if (absl::IsInvalidArgument(hello.status())) return false;
-  const int fd = connection.socket.get();
-  const auto attempt = [&]() -> absl::StatusOr<uint64_t> {
-    if (!hello.ok()) return hello.status();
-    auto memfd = connection.reader.TakeDescriptor();
-    if (!memfd.ok()) return memfd.status();
-    return regions_.RegisterMemfd(SessionOfDescriptor(fd), *std::move(memfd), hello->bytes);
-  };
-  const absl::StatusOr<uint64_t> region = attempt();
-  proto::ServerHello answer = {region.status().code(), token, region.ok() ? *region : 0};
-  if (!region.ok()) {
+  absl::StatusOr<Brought> brought = TakeBrought(hello, connection, token);
+  proto::ServerHello answer = {brought.status().code(), token, 0};
+  absl::InlinedVector<int, 1> descriptors;
+  if (brought.ok()) {
+    answer.region_id = brought->region_id;
+    if (brought->doorbell.ok()) descriptors.push_back(brought->doorbell.get());
+  } else {
     // Clients that have no need of it ask too.
     const auto level = regions_.options().enabled ? spdlog::level::info : spdlog::level::debug;
-    spdlog::log(level, "hello: {}", region.status().ToString());
+    spdlog::log(level, "hello: {}", brought.status().ToString());
   }
-  const proto::HelloBytes bytes = proto::Encode(answer);
   // A new socket has room for 32 bytes; a client that made it none goes without.
-  return send(fd, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) ==
-         static_cast<ssize_t>(bytes.size());
+  return proto::SendHello(connection.socket.get(), proto::Encode(answer), descriptors,
+                          MSG_DONTWAIT);
 }
 
 }  // namespace rope::server

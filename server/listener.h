@@ -30,6 +30,7 @@
 #include "server/limits.h"
 #include "server/listen_socket.h"
 #include "server/regions.h"
+#include "server/ring_loop.h"
 
 namespace rope::server {
 
@@ -39,6 +40,8 @@ class Listener {
     int64_t silent_connections_max = limits::kSilentConnectionsMax;
     absl::Duration silent_max = absl::Milliseconds(limits::kSilentMs);
     std::optional<mode_t> socket_mode = std::nullopt;  // as ListenAt
+    // Serves rings that hellos bring; null: no rings. Must outlive the listener.
+    RingLoop* rings = nullptr;
     // Takes a connection over, with its descriptor. Called on the listener's thread.
     std::function<void(int fd)> hand_on = nullptr;
   };
@@ -83,6 +86,16 @@ class Listener {
   uint64_t OpenSession(const Silent& connection);
   // Answers a hello; false: it was none.
   bool AnswerHello(Silent& connection, uint64_t token);
+  // What the connection brought: its region, by id, and the doorbell of its ring where that is
+  // served.
+  struct Brought {
+    uint64_t region_id = 0;
+    proto::FileDescriptor doorbell;
+  };
+  absl::StatusOr<Brought> TakeBrought(const absl::StatusOr<proto::ClientHello>& hello,
+                                      Silent& connection, uint64_t token);
+  absl::StatusOr<proto::FileDescriptor> OpenRing(uint64_t bytes, uint64_t session, uint64_t token,
+                                                 proto::FileDescriptor memfd);
 
   const ListenSockets sockets_;
   const proto::FileDescriptor wake_;    // eventfd: written once, to stop

@@ -155,6 +155,8 @@ std::vector<MetricFamily> Metrics::Collect(const Gauges& gauges) const {
   gauge("rope_models", "Models that requests can name", static_cast<double>(gauges.models));
   gauge("rope_regions", "Memory regions that are registered",
         static_cast<double>(gauges.regions.regions));
+  gauge("rope_rings", "Connections whose calls may come through a ring",
+        static_cast<double>(gauges.rings));
   gauge("rope_region_bytes", "Bytes of the files of memory regions, those still in use too",
         static_cast<double>(gauges.regions.bytes));
   families.push_back(MakeCounter("rope_region_rejections_total",

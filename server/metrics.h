@@ -74,6 +74,7 @@ struct Gauges {
   int64_t streams = 0;
   int64_t models = 0;
   RegionTable::Statistics regions;
+  int64_t rings = 0;
   bool draining = false;
   kernels::TableCache::Statistics table_cache;
   int64_t table_cache_budget_bytes = 0;

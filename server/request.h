@@ -59,6 +59,7 @@ struct Request {
   absl::Time decoded;
   int64_t message_bytes = 0;   // as received
   bool alone = false;          // no other call was in flight when it came
+  bool from_ring = false;      // on the rings' thread, which reads no tensors
   bool may_overwrite = false;  // nobody else reads the received bytes
   absl::Time deadline = absl::InfiniteFuture();
   std::shared_ptr<std::atomic<bool>> cancelled;

@@ -4,8 +4,10 @@
 
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/check.h"
 #include "server/admin.h"
 #include "server/describe.h"
 #include "server/error.h"
@@ -24,6 +26,22 @@ using Unary2 = Base::WithRawMethod_RegisterModel<Base::WithRawMethod_UnregisterM
     Base::WithRawMethod_RegisterRegion<Base::WithRawMethod_UnregisterRegion<Unary1>>>>;
 using AllMethods = Base::WithRawMethod_ListRegions<Base::WithRawMethod_GetTableCacheStatistics<
     Base::WithRawMethod_WarmUp<Base::WithRawMethod_RotateStream<Unary2>>>>;
+
+absl::Status TooLargeForRing(int64_t bytes) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("reply: got ", bytes, " bytes, want at most ", RingCall::kReplyBytesMax,
+                   " in a ring: outputs in regions, or a call without a ring"));
+}
+
+void AnswerOnRing(absl::StatusCode code, const grpc::ByteBuffer& reply, RingCall& call) {
+  std::vector<grpc::Slice> slices;
+  ROPE_CHECK(reply.Dump(&slices).ok());
+  absl::InlinedVector<std::string_view, 2> parts;
+  for (const grpc::Slice& slice : slices) {
+    parts.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  call.Answer(code, parts);
+}
 
 int64_t BytesOf(const grpc::ByteBuffer& message) {
   return message.Valid() ? static_cast<int64_t>(message.Length()) : 0;
@@ -173,6 +191,27 @@ void RopeService::RotateOnStream(StreamCall& call, grpc::ByteBuffer& message) {
     finished.reset();
     call.Answer(reply, message_bytes);
   };
+  Submit(message, std::move(request));
+}
+
+void RopeService::RotateOnRing(RingCall& call) {
+  parts_.in_flight->Add();
+  std::unique_ptr<Request> request = NewRequest(call);
+  request->alone = parts_.in_flight->count() == 1;
+  request->from_ring = true;
+  request->done = [this, &call](std::unique_ptr<Request> finished, absl::Status status) {
+    grpc::ByteBuffer reply = status.ok() ? EncodeReply(*finished) : grpc::ByteBuffer();
+    if (BytesOf(reply) > RingCall::kReplyBytesMax) {
+      status = Executed(TooLargeForRing(BytesOf(reply)));
+    }
+    if (!status.ok()) reply = EncodeError(finished->id, status);
+    RecordRotation(Method::kRotate, *finished, status, reply);
+    finished.reset();
+    AnswerOnRing(status.code(), reply, call);
+    parts_.in_flight->Remove();
+  };
+  const grpc::Slice slice(call.message().data(), call.message().size());
+  grpc::ByteBuffer message(&slice, 1);
   Submit(message, std::move(request));
 }
 

@@ -22,6 +22,7 @@
 #include "server/metrics.h"
 #include "server/model_registry.h"
 #include "server/regions.h"
+#include "server/ring.h"
 #include "server/stream_call.h"
 #include "server/unary_call.h"
 #include "server/warm_up.h"
@@ -51,6 +52,8 @@ class RopeService {
   grpc::Service& service();
   // Arms `calls` calls of each method on `queue`.
   void Arm(grpc::ServerCompletionQueue& queue, int calls);
+  // Answers a call that came through a ring.
+  void RotateOnRing(RingCall& call);
   // Ends open streams once what they accepted is answered.
   void DrainStreams();
   int64_t open_streams() const { return open_streams_.count(); }

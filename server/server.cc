@@ -98,10 +98,24 @@ absl::Status Server::Build(Batcher::Options batches) {
                          tables_.get(), warm_up_.get(), metrics_.get(), &clock_, &in_flight_,
                          instance_id_, options_.max_message_bytes, [this] { return Info(); }});
   health_ = std::make_unique<Health>(HealthNames(*devices_), in_flight_);
+  ROPE_RETURN_IF_ERROR(BuildRingLoop(threads));
   ROPE_RETURN_IF_ERROR(BuildGrpcServer(threads));
   ROPE_RETURN_IF_ERROR(Listen());
   ArmAndStart();
   return absl::OkStatus();
+}
+
+absl::Status Server::BuildRingLoop(int threads) {
+  if (!options_.shared_memory.enabled) return absl::OkStatus();
+  ROPE_ASSIGN_OR_RETURN(ring_loop_, RingLoop::Create(clock_, Spin(threads), [this](RingCall& call) {
+                          rope_service_->RotateOnRing(call);
+                        }));
+  return absl::OkStatus();
+}
+
+// One processor has nobody to poll for while it polls.
+absl::Duration Server::Spin(int threads) const {
+  return threads > 1 ? options_.poll_spin : absl::ZeroDuration();
 }
 
 absl::Status Server::BuildGrpcServer(int threads) {
@@ -115,9 +129,7 @@ absl::Status Server::BuildGrpcServer(int threads) {
   }
   builder.RegisterService(&rope_service_->service());
   builder.RegisterService(&health_->service());
-  // One processor has nobody to poll for while it polls.
-  const absl::Duration spin = threads > 1 ? options_.poll_spin : absl::ZeroDuration();
-  poll_loop_ = std::make_unique<PollLoop>(builder, PollThreads(threads), spin);
+  poll_loop_ = std::make_unique<PollLoop>(builder, PollThreads(threads), Spin(threads));
   grpc_server_ = builder.BuildAndStart();
   for (size_t i = 0; i < ports.size(); ++i) {
     const std::string& address = options_.listen[i];
@@ -143,6 +155,7 @@ absl::Status Server::Listen() {
     if (!IsOurs(address)) continue;
     Listener::Options listening;
     listening.socket_mode = options_.socket_mode;
+    listening.rings = ring_loop_.get();
     listening.hand_on = [this](int fd) { grpc::AddInsecureChannelFromFd(grpc_server_.get(), fd); };
     ROPE_ASSIGN_OR_RETURN(auto listener,
                           Listener::Create(address, *regions_, std::move(listening)));
@@ -182,6 +195,7 @@ void Server::Drain(absl::Duration grace) {
     batcher_->Drain();  // from here on new calls are answered UNAVAILABLE
     warm_up_->Drain();
     in_flight_.AwaitNone(grace);
+    if (ring_loop_ != nullptr) ring_loop_->Stop();
     health_->Shutdown();
     grpc_server_->Shutdown(absl::ToChronoTime(absl::Now() + kCloseGrace));
   }
@@ -205,6 +219,7 @@ Gauges Server::ReadGauges() const {
   gauges.streams = rope_service_->open_streams();
   gauges.models = registry_->model_count();
   gauges.regions = regions_->statistics();
+  gauges.rings = ring_loop_ == nullptr ? 0 : ring_loop_->count();
   gauges.draining = drained_;
   gauges.table_cache = tables_->statistics();
   gauges.table_cache_budget_bytes = tables_->budget_bytes();
@@ -224,7 +239,10 @@ v1::GetServerInfoResponse Server::Info() const {
   info.add_transports("inline");
   if (options_.shared_memory.enabled) {
     const auto is_unix = [](const std::string& a) { return absl::StartsWith(a, kUnixPrefix); };
-    if (std::ranges::any_of(options_.listen, is_unix)) info.add_transports("memfd");
+    if (std::ranges::any_of(options_.listen, is_unix)) {
+      info.add_transports("ring");
+      info.add_transports("memfd");
+    }
     info.add_transports("shm");
     info.set_shm_prefix(options_.shared_memory.prefix);
   }

@@ -34,6 +34,7 @@
 #include "server/poll_loop.h"
 #include "server/region_io.h"
 #include "server/regions.h"
+#include "server/ring_loop.h"
 #include "server/rope_service.h"
 #include "server/warm_up.h"
 
@@ -64,7 +65,10 @@ class Server {
  private:
   Server(const ServerOptions& options, const Clock& clock, std::string instance_id);
   absl::Status Build(Batcher::Options batches);
+  absl::Status BuildRingLoop(int threads);
   absl::Status BuildGrpcServer(int threads);
+  // How long threads poll before they sleep.
+  absl::Duration Spin(int threads) const;
   // Whether we accept its connections ourselves and not gRPC.
   bool IsOurs(const std::string& address) const;
   absl::Status Listen();
@@ -93,6 +97,7 @@ class Server {
   std::unique_ptr<PreparedRequests> prepared_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<RopeService> rope_service_;
+  std::unique_ptr<RingLoop> ring_loop_;  // null without shared memory
   std::unique_ptr<Health> health_;
   std::unique_ptr<PollLoop> poll_loop_;
   std::unique_ptr<grpc::Server> grpc_server_;

@@ -67,14 +67,15 @@ Status TakeShape(const Arguments& arguments, LoadPlan& plan) {
 Status TakeTransport(const Arguments& arguments, LoadPlan& plan) {
   if (arguments.Text("transport") == "cuda") {
     return Status(StatusCode::kUnimplemented,
-                  "--transport: got cuda, want inline, stream, staged, memfd or shm: device memory "
-                  "has no transport yet");
+                  "--transport: got cuda, want inline, stream, staged, ring, memfd or shm: device "
+                  "memory has no transport yet");
   }
   const auto transport = ChoiceOf<LoadTransport>(arguments, "transport",
                                                  {{"", LoadTransport::kInline},
                                                   {"inline", LoadTransport::kInline},
                                                   {"stream", LoadTransport::kStream},
                                                   {"staged", LoadTransport::kStaged},
+                                                  {"ring", LoadTransport::kRing},
                                                   {"memfd", LoadTransport::kMemfd},
                                                   {"shm", LoadTransport::kShm}});
   if (!transport.ok()) return transport.status();
@@ -216,9 +217,9 @@ std::vector<Flag> LoadFlags() {
       {"head_dim", FlagKind::kInteger, "N", "Channels of a head. Default 128."},
       {"dtype", FlagKind::kText, "DTYPE", "fp32, fp16 or bf16. Default bf16."},
       {"transport", FlagKind::kText, "NAME",
-       "inline (default), staged, memfd, shm: a thread and a connection for each"},
+       "inline (default), staged, ring, memfd, shm: a thread and a connection for each"},
       {"concurrency", FlagKind::kInteger, "N",
-       "of N in flight, in place with memfd and shm; stream: one for all."},
+       "of N in flight, in place with the last three; stream: one for all."},
       {"duration", FlagKind::kNumber, "SECONDS", "How long. Default 10; or"},
       {"requests", FlagKind::kInteger, "N", "so many requests."},
       {"json", FlagKind::kSwitch, "", "Print JSON."},

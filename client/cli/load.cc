@@ -191,25 +191,28 @@ Result<Sequences> MakeSequences(const LoadPlan& plan, const std::vector<Client>&
   return sequences;
 }
 
-Transport TransportOf(LoadTransport transport) {
+std::vector<Transport> TransportsOf(LoadTransport transport) {
   switch (transport) {
     case LoadTransport::kInline:
     case LoadTransport::kStream:
       break;
     case LoadTransport::kStaged:
+      return {Transport::kRing, Transport::kMemfd};
+    case LoadTransport::kRing:
+      return {Transport::kRing};
     case LoadTransport::kMemfd:
-      return Transport::kMemfd;
+      return {Transport::kMemfd};
     case LoadTransport::kShm:
-      return Transport::kShm;
+      return {Transport::kShm};
   }
-  return Transport::kInline;
+  return {Transport::kInline};
 }
 
 ConnectOptions OptionsOf(const LoadPlan& plan) {
   constexpr int64_t kAlignmentMax = 2 * 4096;  // what a q and a k waste at most
   ConnectOptions options;
   options.attempts_max = 1;
-  options.transports = {TransportOf(plan.transport)};
+  options.transports = TransportsOf(plan.transport);
   if (plan.SharesMemory()) options.arena_bytes = plan.RequestBytes() + kAlignmentMax;
   if (plan.transport == LoadTransport::kStaged) {
     options.staged_bytes = plan.RequestBytes() + kAlignmentMax;
@@ -227,6 +230,8 @@ const char* Name(LoadTransport transport) {
       return "stream";
     case LoadTransport::kStaged:
       return "staged";
+    case LoadTransport::kRing:
+      return "ring";
     case LoadTransport::kMemfd:
       return "memfd";
     case LoadTransport::kShm:

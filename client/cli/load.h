@@ -2,8 +2,8 @@
 //
 // inline: a thread, a connection and one synchronous call at a time for each request in flight.
 // staged: the same, with the bytes copied to memory that the server shares instead of sent.
-// memfd, shm: the same with the tensors in memory that the server shares, rotated in place, without
-// the attention factor.
+// ring, memfd, shm: the same with the tensors in memory that the server shares, rotated in place,
+// without the attention factor; with ring, calls go through a ring there and are no RPCs.
 // stream: one stream on one connection; each answer's callback sends the next request.
 //
 // Each request in flight is a sequence of its own that moves on by its tokens with every call.
@@ -25,7 +25,7 @@
 
 namespace rope::client {
 
-enum class LoadTransport { kInline, kStream, kStaged, kMemfd, kShm };
+enum class LoadTransport { kInline, kStream, kStaged, kRing, kMemfd, kShm };
 
 // As the flag calls it.
 const char* Name(LoadTransport transport);
@@ -45,7 +45,8 @@ struct LoadPlan {
   CallOptions call = {};
 
   bool SharesMemory() const {
-    return transport == LoadTransport::kMemfd || transport == LoadTransport::kShm;
+    return transport == LoadTransport::kRing || transport == LoadTransport::kMemfd ||
+           transport == LoadTransport::kShm;
   }
   // Of the tensors of one request, each way. REQUIRES: fits in 63 bits.
   int64_t RequestBytes() const {

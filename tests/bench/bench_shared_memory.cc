@@ -40,7 +40,7 @@ class InProcess {
 };
 
 Measurement AgainstInProcess() {
-  const SharedTensor shared(client::Transport::kMemfd, kManyTokens);
+  const SharedTensor shared(client::Transport::kRing, kManyTokens);
   const InProcess own(kManyTokens);
   const std::vector<double> seconds =
       MedianSeconds({[&] { shared.Call(); }, [&] { own.Rotate(); }}, 101);
@@ -52,7 +52,7 @@ Measurement AgainstInProcess() {
 }
 
 Measurement AgainstInline() {
-  const SharedTensor shared(client::Transport::kMemfd, kManyTokens);
+  const SharedTensor shared(client::Transport::kRing, kManyTokens);
   const Workload memory(kManyTokens, kernels::DType::kBFloat16, kernels::Pairing::kHalf);
   const client::RotateRequest request =
       LibraryRequest(kManyTokens, memory.input(), memory.output());
@@ -67,7 +67,7 @@ Measurement AgainstInline() {
 
 Measurement PosixAgainstMemfd() {
   const SharedTensor posix(client::Transport::kShm, kManyTokens);
-  const SharedTensor memfd(client::Transport::kMemfd, kManyTokens);
+  const SharedTensor memfd(client::Transport::kRing, kManyTokens);
   const std::vector<double> seconds =
       MedianSeconds({[&] { posix.Call(); }, [&] { memfd.Call(); }}, 41);
   const auto bytes = static_cast<double>(kManyTokens * kTokenBytes);
@@ -78,7 +78,7 @@ Measurement PosixAgainstMemfd() {
 }
 
 Measurement AddedTime() {
-  const SharedTensor shared(client::Transport::kMemfd, kMebibyteTokens);
+  const SharedTensor shared(client::Transport::kRing, kMebibyteTokens);
   const InProcess own(kMebibyteTokens);
   const std::vector<double> seconds = MedianSeconds(
       {[&] { shared.Call(); }, [&] { own.Rotate(); }, [&] { shared.CallEmpty(); }}, 2001);

@@ -1,8 +1,10 @@
 // rope_soak [--requests=N] [--seed=N]: whether the server's memory grows.
 //
 // Mixed requests to a real server: 1 token to 16 MiB, unary, asynchronous and on streams, in
-// messages over TCP and Unix, staged, in memfds and in POSIX shared memory; 5 in a hundred are
-// cancelled, 5 invalid, and now and then a client with shared memory goes and another one comes.
+// messages over TCP and Unix, staged, in memfds with a ring and without, in POSIX shared memory; 5
+// in a hundred are cancelled, 5 invalid, and now and then a client with shared memory goes and
+// another one comes.
+//
 // Exits 1 if what the server holds at the end is more than 10 % above that after the first 10,000,
 // if it maps more of its clients' memory than there is, or if an answer is not what it should be.
 //
@@ -31,6 +33,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "kernels/check.h"
+#include "proto/ring.h"
 #include "rope/client.h"
 #include "server/grpc_options.h"
 #include "tests/support/process_memory.h"
@@ -48,12 +51,13 @@ constexpr int64_t kHeadDim = 128;
 constexpr int64_t kTokenBytes = kHeads * kHeadDim * 2;
 constexpr int64_t kTensorBytesMax = int64_t{16} << 20;
 constexpr int64_t kTokensMax = kTensorBytesMax / kTokenBytes;
-constexpr uint64_t kPeers = 5;  // of a worker: inline over TCP and Unix, memfd, POSIX, staged
+constexpr uint64_t kPeers = 6;  // of a worker: inline over TCP and Unix, memfd, POSIX, staged, ring
 constexpr int64_t kStagedBytes = 3 * kTensorBytesMax;
 
-// Of memfds, since POSIX objects are never mapped. A staging client's is there twice while it
-// changes from memory of which half is lost to other memory.
-constexpr int64_t kMappedBytesMax = kWorkers * (2 * kTensorBytesMax + 2 * kStagedBytes);
+// Of memfds, since POSIX objects are never mapped: two arenas, staging and their rings. A staging
+// client's is there twice while it changes from memory of which half is lost to other memory.
+constexpr int64_t kMappedBytesMax =
+    kWorkers * (2 * (2 * kTensorBytesMax) + 2 * kStagedBytes + 3 * sizeof(proto::Ring));
 
 struct Flags {
   int64_t requests = 20000;
@@ -116,7 +120,8 @@ client::ConnectOptions WithArena(client::Transport transport) {
   return {.arena_bytes = 2 * kTensorBytesMax, .transports = {transport}};
 }
 client::ConnectOptions WithStaging() {
-  return {.staged_bytes = kStagedBytes, .transports = {client::Transport::kMemfd}};
+  return {.staged_bytes = kStagedBytes,
+          .transports = {client::Transport::kRing, client::Transport::kMemfd}};
 }
 
 // One thread's clients and memory.
@@ -130,6 +135,7 @@ class Worker {
     peers_[4] = std::make_unique<Peer>(unix_, WithStaging());
     ConnectMemfd();
     ConnectShm();
+    ConnectRing();
   }
 
   // As much as this worker ever has in flight, so that what the server keeps for it is there from
@@ -146,6 +152,7 @@ class Worker {
     const uint64_t dice = Below(100);
     if (Below(2000) == 0) ConnectMemfd();
     if (Below(2000) == 0) ConnectShm();
+    if (Below(2000) == 0) ConnectRing();
     peer_ = peers_[Below(kPeers)].get();
     Set(RandomTokens());
     if (dice < 5) return Invalid();
@@ -169,6 +176,10 @@ class Worker {
   void ConnectShm() {
     peers_[3].reset();
     peers_[3] = std::make_unique<Peer>(tcp_, WithArena(client::Transport::kShm));
+  }
+  void ConnectRing() {
+    peers_[5].reset();
+    peers_[5] = std::make_unique<Peer>(unix_, WithArena(client::Transport::kRing));
   }
 
   uint64_t Below(uint64_t n) { return random_() % n; }

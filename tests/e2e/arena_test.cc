@@ -40,8 +40,7 @@ class ArenaTest : public ::testing::Test {
     all.push_back("--listen=" + target_);
     server_ = std::make_unique<testing::TestServer>(all);
   }
-  Client Connected(std::vector<Transport> transports = {Transport::kMemfd, Transport::kShm,
-                                                        Transport::kInline}) const {
+  Client Connected(std::vector<Transport> transports = ConnectOptions().transports) const {
     return Client::Connect(target_, {.arena_bytes = kArenaBytes, .transports = transports}).value();
   }
 
@@ -80,7 +79,7 @@ class ArenaTest : public ::testing::Test {
 TEST_F(ArenaTest, EveryTransportAndCallGivesTheSame) {
   Start();
   const std::vector<float> expected = Expected();
-  for (const Transport transport : {Transport::kMemfd, Transport::kShm, Transport::kInline}) {
+  for (const Transport transport : ConnectOptions().transports) {
     SCOPED_TRACE(Name(transport));
     const Client client = Connected({transport});
     EXPECT_EQ(client.transport().transport, transport);
@@ -122,14 +121,14 @@ TEST_F(ArenaTest, EveryTransportAndCallGivesTheSame) {
 
 TEST_F(ArenaTest, FastestTransportIsTakenAndTheReasonForASlowerOneGiven) {
   Start();
-  EXPECT_EQ(Connected().transport().transport, Transport::kMemfd);
+  EXPECT_EQ(Connected().transport().transport, Transport::kRing);
   EXPECT_EQ(Connected().transport().reason, "");
   const ChosenTransport over_tcp =
       Client::Connect(server_->address(), {.arena_bytes = kArenaBytes}).value().transport();
   EXPECT_EQ(over_tcp.transport, Transport::kShm);
   EXPECT_THAT(over_tcp.reason, HasSubstr("want unix:PATH"));
   const auto without = Client::Connect(target_).value();  // it stages
-  EXPECT_EQ(without.transport().transport, Transport::kMemfd);
+  EXPECT_EQ(without.transport().transport, Transport::kRing);
   EXPECT_EQ(without.arena().Take(1).status().code(), StatusCode::kResourceExhausted);
 }
 
@@ -170,11 +169,11 @@ TEST_F(ArenaTest, ExampleOfTheReadmeIsTheFileThatIsCompiledAndRuns) {
       testing::RunProgram({ROPE_BINARY_DIR "/bin/rope_arena_example", target_});
   EXPECT_EQ(outcome.status, 0) << outcome.output;
   // cos - sin of 100000.
-  EXPECT_THAT(outcome.output, ::testing::StartsWith("memfd \n-1.035109"));
+  EXPECT_THAT(outcome.output, ::testing::StartsWith("ring \n-1.035109"));
 }
 
 // Killed and started again at the same path.
-TEST_F(ArenaTest, MemfdIsBroughtAgainToARestartedServer) {
+TEST_F(ArenaTest, MemfdAndRingAreBroughtAgainToARestartedServer) {
   Start();
   const Client client = Connected();
   const Slot input = SlotOfRaw(client);
@@ -194,7 +193,7 @@ TEST_F(ArenaTest, MemfdIsBroughtAgainToARestartedServer) {
     ASSERT_TRUE(reply.ok()) << reply.status().ToString();
     EXPECT_EQ(Floats(output.data()), expected);
   }
-  EXPECT_EQ(client.transport().transport, Transport::kMemfd);
+  EXPECT_EQ(client.transport().transport, Transport::kRing);
   EXPECT_EQ(Floats(input.data()), raw_);  // the failed call was not sent again
 
   // Streams and callbacks find the new connection too.

@@ -67,12 +67,15 @@ TEST_F(LoadTest, MemoryThatTheServerDoesNotShareHasStatusOne) {
   outcome = Load({"--requests=5", "--transport=staged"});
   EXPECT_EQ(outcome.status, 1);
   EXPECT_THAT(outcome.output, HasSubstr("want unix:PATH"));
+  outcome = Load({"--requests=5", "--transport=ring"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.output, HasSubstr("want unix:PATH"));
 }
 
 TEST(SharedLoadTest, SharedMemoryAnswersTheSame) {
   const std::string path = "unix:" + TestServer::TemporaryFolder() + "/load.sock";
   TestServer server({"--listen=" + path, "--enable_shared_memory"});
-  for (const std::string transport : {"staged", "memfd", "shm"}) {
+  for (const std::string transport : {"staged", "ring", "memfd", "shm"}) {
     const Outcome outcome =
         RunProgram({RopectlProgram(), "load", "--target=" + path, "--transport=" + transport,
                     "--requests=500", "--concurrency=4", "--tokens=16", "--json"});

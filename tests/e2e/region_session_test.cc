@@ -91,7 +91,7 @@ class RegionSessionTest : public ::testing::Test {
 };
 
 TEST_F(RegionSessionTest, ServerSaysWhatItTakes) {
-  EXPECT_THAT(Info(*server_.NewStub()).transports(), ElementsAre("inline", "memfd", "shm"));
+  EXPECT_THAT(Info(*server_.NewStub()).transports(), ElementsAre("inline", "ring", "memfd", "shm"));
   EXPECT_EQ(Info(*server_.NewStub()).shm_prefix(), "/rope_");
 }
 

@@ -48,7 +48,7 @@ class StagingTest : public ::testing::Test {
   }
   // A connection that can do nothing but stage, or fails.
   Client Staging() const {
-    return Client::Connect(target_, {.transports = {Transport::kMemfd}}).value();
+    return Client::Connect(target_, {.transports = {Transport::kRing, Transport::kMemfd}}).value();
   }
   Client Inline() const {
     return Client::Connect(target_, {.transports = {Transport::kInline}}).value();
@@ -166,7 +166,7 @@ TEST_F(StagingTest, ThreadsOfOneClientShareTheMemory) {
   constexpr int kJobs = 120;  // of each
   Start();
   const Client client = Client::Connect(target_, {.staged_bytes = 600 << 10}).value();
-  EXPECT_EQ(client.transport().transport, Transport::kMemfd);
+  EXPECT_EQ(client.transport().transport, Transport::kRing);
   std::mutex mu;
   std::vector<std::string> wrong;
   std::vector<std::thread> threads;
@@ -206,7 +206,7 @@ TEST_F(StagingTest, RestartedServerGetsTheRequestAgain) {
   EXPECT_TRUE(values == data_);
   Start();
   EXPECT_TRUE(BytesOf(client.Rotate(request)) == expected);
-  EXPECT_EQ(client.transport().transport, Transport::kMemfd);
+  EXPECT_EQ(client.transport().transport, Transport::kRing);
 }
 
 TEST_F(StagingTest, ServerWithoutSharedMemoryGetsMessages) {
@@ -224,7 +224,7 @@ TEST_F(StagingTest, MoreThanAConnectionMayShareTravelsInline) {
   EXPECT_THAT(client.transport().reason, HasSubstr("hello: got RESOURCE_EXHAUSTED"));
   EXPECT_TRUE(BytesOf(client.Rotate(RequestFor())) == BytesOf(Inline().Rotate(RequestFor())));
   const Client small = Client::Connect(target_, {.staged_bytes = 1 << 20}).value();
-  EXPECT_EQ(small.transport().transport, Transport::kMemfd);
+  EXPECT_EQ(small.transport().transport, Transport::kRing);
 }
 
 }  // namespace

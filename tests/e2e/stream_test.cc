@@ -1,12 +1,16 @@
-// The client's stream against a real server.
+// The client's stream against a real server: as messages over TCP, and through a ring.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/wait.h>
 
+#include <algorithm>
 #include <atomic>
+#include <functional>
 #include <future>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -20,6 +24,7 @@ using client::Client;
 using client::RotateReply;
 using client::RotateRequest;
 using client::RotateStream;
+using client::Transport;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -35,17 +40,38 @@ RotateRequest RequestFor(std::vector<float>& values, int64_t position) {
   return request;
 }
 
-class StreamTest : public ::testing::Test {
+class StreamTest : public ::testing::TestWithParam<Transport> {
  protected:
+  static std::vector<std::string> Flags(const std::string& target) {
+    if (GetParam() == Transport::kInline) return {};
+    return {"--enable_shared_memory", "--listen=" + target};
+  }
   RotateStream Open(const client::StreamOptions& options = {}) {
     return *client_.OpenStream(options);
   }
 
-  TestServer server_;
-  Client client_ = *Client::Connect(server_.address());
+  void Stop() {
+    server_.process().Signal(SIGSTOP);
+    siginfo_t stopped{};  // it stops when it gets to it
+    ASSERT_EQ(waitid(P_PID, static_cast<id_t>(server_.process().pid()), &stopped, WSTOPPED), 0);
+  }
+
+  const std::string path_ = "unix:" + TestServer::TemporaryFolder() + "/stream.sock";
+  TestServer server_{Flags(path_)};
+  Client client_ = Client::Connect(GetParam() == Transport::kInline ? server_.address() : path_,
+                                   {.transports = {GetParam()}})
+                       .value();
 };
 
-TEST_F(StreamTest, EveryAnswerOfManyThreadsIsRight) {
+INSTANTIATE_TEST_SUITE_P(Transports, StreamTest,
+                         ::testing::Values(Transport::kInline, Transport::kRing),
+                         [](const auto& transport) { return Name(transport.param); });
+
+// Those of a stream with a ring alone.
+class RingStreamTest : public StreamTest {};
+INSTANTIATE_TEST_SUITE_P(Transports, RingStreamTest, ::testing::Values(Transport::kRing));
+
+TEST_P(StreamTest, EveryAnswerOfManyThreadsIsRight) {
   constexpr int kThreads = 4;
   constexpr int kRequests = 200;  // of each thread
   std::mutex mu;
@@ -78,7 +104,7 @@ TEST_F(StreamTest, EveryAnswerOfManyThreadsIsRight) {
   EXPECT_EQ(right, kThreads * kRequests);
 }
 
-TEST_F(StreamTest, BadRequestIsRefusedByNameAndTheOthersAreAnswered) {
+TEST_P(StreamTest, BadRequestIsRefusedByNameAndTheOthersAreAnswered) {
   RotateStream stream = Open();
   std::vector<float> values(32 * 128);
   auto first = stream.RotateFuture(RequestFor(values, 7));
@@ -93,7 +119,7 @@ TEST_F(StreamTest, BadRequestIsRefusedByNameAndTheOthersAreAnswered) {
   EXPECT_TRUE(stream.Finish().ok());
 }
 
-TEST_F(StreamTest, RequestWhoseIdTheServerCannotReadIsAnsweredToo) {
+TEST_P(StreamTest, RequestWhoseIdTheServerCannotReadIsAnsweredToo) {
   RotateStream stream = Open();
   std::vector<float> values(32 * 128);
   RotateRequest garbage = RequestFor(values, 7);
@@ -102,7 +128,7 @@ TEST_F(StreamTest, RequestWhoseIdTheServerCannotReadIsAnsweredToo) {
   EXPECT_TRUE(stream.RotateFuture(RequestFor(values, 7)).get().ok());
 }
 
-TEST_F(StreamTest, MoreBytesInFlightThanTheServerTakesFlowAsTheyAreAnswered) {
+TEST_P(StreamTest, MoreBytesInFlightThanTheServerTakesFlowAsTheyAreAnswered) {
   constexpr size_t kRequests = 32;
   RotateStream stream = Open({.bytes_max = int64_t{1} << 30});
   std::vector<std::vector<float>> values(kRequests, std::vector<float>(256 * 32 * 128));  // 4 MiB
@@ -112,7 +138,7 @@ TEST_F(StreamTest, MoreBytesInFlightThanTheServerTakesFlowAsTheyAreAnswered) {
   EXPECT_TRUE(stream.Finish().ok());
 }
 
-TEST_F(StreamTest, DrainAnswersWhatItAcceptedAndEndsTheStreamUnavailable) {
+TEST_P(StreamTest, DrainAnswersWhatItAcceptedAndEndsTheStreamUnavailable) {
   RotateStream stream = Open();
   std::vector<float> values(32 * 128);
   ASSERT_TRUE(stream.RotateFuture(RequestFor(values, 1)).get().ok());
@@ -125,15 +151,17 @@ TEST_F(StreamTest, DrainAnswersWhatItAcceptedAndEndsTheStreamUnavailable) {
     EXPECT_TRUE(result.ok() || result.status().code() == StatusCode::kUnavailable)
         << result.status().ToString();
   }
+  while (stream.RotateFuture(RequestFor(values, 1)).get().ok()) {
+  }
   EXPECT_EQ(stream.Finish().code(), StatusCode::kUnavailable);
   EXPECT_EQ(server_.process().Wait(), 0);
 }
 
-TEST_F(StreamTest, ServerThatDiesLeavesUnansweredRequestsThatMayHaveRun) {
+TEST_P(StreamTest, ServerThatDiesLeavesUnansweredRequestsThatMayHaveRun) {
   RotateStream stream = Open();
   std::vector<float> values(32 * 128);
   ASSERT_TRUE(stream.RotateFuture(RequestFor(values, 1)).get().ok());
-  server_.process().Signal(SIGSTOP);  // takes requests into its socket, answers none
+  Stop();  // takes requests into its socket or its ring, answers none
   auto reply = stream.RotateFuture(RequestFor(values, 1));
   EXPECT_EQ(reply.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
   server_.process().Signal(SIGKILL);
@@ -143,7 +171,7 @@ TEST_F(StreamTest, ServerThatDiesLeavesUnansweredRequestsThatMayHaveRun) {
   EXPECT_EQ(stream.Finish().code(), StatusCode::kUnavailable);
 }
 
-TEST_F(StreamTest, CancelledStreamsLeaveAServerThatAnswers) {
+TEST_P(StreamTest, CancelledStreamsLeaveAServerThatAnswers) {
   std::vector<std::vector<float>> values(20, std::vector<float>(64 * 32 * 128));
   for (int i = 0; i < 5; ++i) {
     RotateStream stream = Open();
@@ -155,6 +183,76 @@ TEST_F(StreamTest, CancelledStreamsLeaveAServerThatAnswers) {
   EXPECT_TRUE(Serves(*server_.NewStub()));
   server_.process().Signal(SIGTERM);
   EXPECT_EQ(server_.process().Wait(), 0);
+}
+
+// What finds no room in staging memory, or no slot, travels by message: callbacks of both kinds of
+// answers take turns.
+TEST_P(RingStreamTest, CallbacksOfMessagesAndOfTheRingRunOneAtATime) {
+  constexpr int kRequests = 1500;
+  const Client client =
+      Client::Connect(path_, {.staged_bytes = 1 << 20, .transports = {Transport::kRing}}).value();
+  RotateStream stream = client.OpenStream().value();
+  std::atomic<int> running = 0;
+  int most = 0;  // callbacks at the same time
+  std::vector<std::string> wrong;
+  RandomJobs jobs(7);
+  for (int i = 0; i < kRequests; ++i) {
+    const std::shared_ptr<Job> job = jobs.Next();
+    const Status sent = stream.Rotate(job->request(), [&, job](const Result<RotateReply>& reply) {
+      most = std::max(most, ++running);
+      if (const std::string why = job->Check(reply); !why.empty()) wrong.push_back(why);
+      --running;
+    });
+    ASSERT_TRUE(sent.ok()) << sent.ToString();
+  }
+  EXPECT_EQ(stream.Finish().ToString(), "OK");
+  EXPECT_EQ(most, 1);
+  EXPECT_THAT(wrong, IsEmpty());
+}
+
+TEST_P(RingStreamTest, EachCallbackSendsTheNextRequest) {
+  constexpr int kRequests = 3000;
+  RotateStream stream = Open();
+  std::vector<float> values(32 * 128);
+  std::promise<void> done;
+  int answered = 0;
+  std::function<void(const Result<RotateReply>&)> next = [&](const Result<RotateReply>& reply) {
+    EXPECT_TRUE(reply.ok());
+    if (++answered == kRequests) return done.set_value();
+    EXPECT_TRUE(stream.Rotate(RequestFor(values, answered), next).ok());
+  };
+  ASSERT_TRUE(stream.Rotate(RequestFor(values, 0), next).ok());
+  done.get_future().wait();
+  EXPECT_TRUE(stream.Finish().ok());
+}
+
+TEST_P(RingStreamTest, LastClientMayGoInACallback) {
+  auto client =
+      std::make_unique<Client>(Client::Connect(path_, {.transports = {Transport::kRing}}).value());
+  auto stream = std::make_unique<RotateStream>(client->OpenStream().value());
+  std::vector<float> values(32 * 128);
+  std::promise<void> done;
+  const Status sent = stream->Rotate(RequestFor(values, 1), [&](const Result<RotateReply>& reply) {
+    EXPECT_TRUE(reply.ok());
+    stream.reset();
+    client.reset();
+    done.set_value();
+  });
+  ASSERT_TRUE(sent.ok());
+  done.get_future().wait();
+  EXPECT_TRUE(Open().RotateFuture(RequestFor(values, 1)).get().ok()) << "the server goes on";
+}
+
+// The answers of many small requests are announced some at a time, and the last of them too.
+TEST_P(RingStreamTest, MoreRequestsThanSlotsAreAllAnsweredThoughNoneFollows) {
+  constexpr int kRequests = 3 * 256;
+  for (int round = 0; round < 20; ++round) {
+    RotateStream stream = Open();
+    std::vector<std::vector<float>> values(kRequests, std::vector<float>(32 * 128));
+    std::vector<std::future<Result<RotateReply>>> replies;
+    for (auto& each : values) replies.push_back(stream.RotateFuture(RequestFor(each, round)));
+    for (auto& reply : replies) EXPECT_TRUE(reply.get().ok());
+  }
 }
 
 }  // namespace

@@ -31,24 +31,34 @@ class RegionClient {
  public:
   explicit RegionClient(const std::string& path, size_t bytes = 1 << 20)
       : RegionClient(path, SharedMemory::Memfd(bytes)) {}
-  RegionClient(const std::string& path, SharedMemory memory) : memory_(std::move(memory)) {
+  // `ring`: the memory of one that it brings too.
+  RegionClient(const std::string& path, SharedMemory memory, const SharedMemory* ring = nullptr)
+      : memory_(std::move(memory)) {
     proto::FileDescriptor connection = ConnectUnix(path);
-    auto hello = proto::ExchangeHello(connection.get(), {memory_.bytes()}, memory_.fd());
-    EXPECT_TRUE(hello.ok()) << hello.status();
-    hello_ = hello.value_or(proto::ServerHello());
+    proto::ClientHello says = {memory_.bytes()};
+    std::vector<int> descriptors = {memory_.fd()};
+    if (ring != nullptr) {
+      says.ring_bytes = ring->bytes();
+      descriptors.push_back(ring->fd());
+    }
+    auto answer = proto::ExchangeHello(connection.get(), says, descriptors);
+    EXPECT_TRUE(answer.ok()) << answer.status();
+    if (answer.ok()) answer_ = *std::move(answer);
     fcntl(connection.get(), F_SETFL, O_NONBLOCK);
     stub_ = v1::RopeService::NewStub(
         grpc::CreateInsecureChannelFromFd("regions", connection.release()));
   }
 
   const SharedMemory& memory() const { return memory_; }
-  const proto::ServerHello& hello() const { return hello_; }
-  uint64_t id() const { return hello_.region_id; }
+  const proto::ServerHello& hello() const { return answer_.hello; }
+  uint64_t id() const { return answer_.hello.region_id; }
+  // Of the ring that it brought; not ok: the server does not serve it.
+  proto::FileDescriptor TakeDoorbell() { return std::move(answer_.doorbell); }
   v1::RopeService::Stub& stub() { return *stub_; }
 
  private:
   SharedMemory memory_;
-  proto::ServerHello hello_;
+  proto::HelloAnswer answer_;
   std::unique_ptr<v1::RopeService::Stub> stub_;
 };
 

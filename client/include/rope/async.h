@@ -1,17 +1,19 @@
 // Calls that do not wait: a callback or a future in place of a thread, one RPC each
 // (Client::RotateAsync) or many on one stream (Client::OpenStream).
 //
-// Threading:  Thread-safe. Callbacks run on the connection's one background thread, which sleeps
-//             while there is nothing to do. Do not block in one: all other answers of the
+// Threading:  Thread-safe. Callbacks run on the connection's background thread, which sleeps while
+//             there is nothing to do; with a ring (Transport::kRing) there is a second one for
+//             streams, and the two take turns. Do not block in a callback: all other answers of the
 //             connection wait behind it. Calling the client from one is fine, and so is starting
 //             the next call or destroying the last copy of the client.
 // Ownership:  The request is copied, its tensors' memory is borrowed until the callback runs (the
 //             future is ready). From then on nothing refers to that memory, and `output` is not
 //             written any more, cancelled or not.
 // Errors:     As Client::Rotate, and CANCELLED.
-// Limits:     One background thread a connection copies every answer to its output: for more than
-//             that, open more connections. A server that stops taking bytes in the middle of a
-//             request holds that request's memory, and with it the callback, as client.h says.
+// Limits:     One background thread at a time copies the answers of a connection to their outputs:
+//             for more than that, open more connections. A server that stops taking bytes in the
+//             middle of a request holds that request's memory, and with it the callback, as
+//             client.h says.
 #ifndef ROPE_ASYNC_H_
 #define ROPE_ASYNC_H_
 

@@ -18,9 +18,10 @@ enum class Transport {
   kInline,  // in the message
   kShm,     // POSIX shared memory by name: a server on this host, over any connection
   kMemfd,   // sealed memory that a Unix connection brings along
+  kRing,    // the same, and Client::Rotate and streams go through a ring there: no RPC
 };
 
-// "inline", "shm" or "memfd".
+// "inline", "shm", "memfd" or "ring".
 const char* Name(Transport transport);
 
 // What Connect settled on.
@@ -44,13 +45,15 @@ struct ConnectOptions {
   // Memory to share with the server, rounded up to whole pages (Client::arena). 0: none.
   int64_t arena_bytes = 0;
   // Memory to share with the server of a "unix:PATH" target for tensors that lie elsewhere, where
-  // there is no arena: requests of 64 KiB and more are copied there instead of sent, rotated there,
-  // and copied to where they are wanted, which takes less than half the time. Requests that find no
-  // room in it are sent. Its pages are made as they are used, and kept. 0: none.
+  // there is no arena: requests are copied there instead of sent (in an RPC those of 64 KiB and
+  // more), rotated there, and copied to where they are wanted, which takes less than half the time.
+  // Requests that find no room in it are sent. Its pages are made as they are used, and kept. 0:
+  // none.
   int64_t staged_bytes = int64_t{64} << 20;
   // What the arena may use: the fastest that client and server both have. One alone forces it:
-  // Connect then fails where it cannot be had. Staging needs kMemfd.
-  std::vector<Transport> transports = {Transport::kMemfd, Transport::kShm, Transport::kInline};
+  // Connect then fails where it cannot be had. Staging needs kRing or kMemfd.
+  std::vector<Transport> transports = {Transport::kRing, Transport::kMemfd, Transport::kShm,
+                                       Transport::kInline};
   // Bytes of memory of replies without TensorView::output that the connection keeps once their
   // tensors have gone, for the replies after them; beyond that the longest unused is freed. 0:
   // none.

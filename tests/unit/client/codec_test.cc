@@ -45,7 +45,7 @@ RotateRequest RequestFor(const std::vector<float>& data) {
 
 std::vector<WantedTensor> WantedBy(const RotateRequest& request) {
   PayloadLoans loans;
-  Result<EncodedRotate> encoded = EncodeRotate(request, {}, loans);
+  Result<EncodedRotate> encoded = EncodeRotate(request, {}, Route::kRpc, loans);
   EXPECT_TRUE(encoded.ok()) << encoded.status().ToString();
   return encoded.ok() ? std::move(encoded->wanted) : std::vector<WantedTensor>();
 }
@@ -73,7 +73,7 @@ v1::RotateRequest Encoded(const RotateRequest& request) {
   PayloadLoans loans;
   v1::RotateRequest message;
   {
-    const Result<EncodedRotate> buffer = EncodeRotate(request, {}, loans);
+    const Result<EncodedRotate> buffer = EncodeRotate(request, {}, Route::kRpc, loans);
     EXPECT_TRUE(buffer.ok()) << buffer.status().ToString();
     EXPECT_TRUE(buffer.ok() && message.ParseFromString(BytesOf(buffer->message)));
   }
@@ -211,7 +211,7 @@ TEST(EncodeRotateTest, LargePayloadIsLentAndSmallOneCopied) {
   const std::vector<float> large(kLentBytesMin / sizeof(float));
   PayloadLoans loans;
   {
-    const Result<EncodedRotate> buffer = EncodeRotate(RequestFor(large), {}, loans);
+    const Result<EncodedRotate> buffer = EncodeRotate(RequestFor(large), {}, Route::kRpc, loans);
     ASSERT_TRUE(buffer.ok());
     EXPECT_FALSE(loans.AllReturned());
     std::vector<grpc::Slice> slices;
@@ -220,7 +220,7 @@ TEST(EncodeRotateTest, LargePayloadIsLentAndSmallOneCopied) {
   }
   EXPECT_TRUE(loans.AllReturned());
   const std::vector<float> small(kLentBytesMin / sizeof(float) - 2);
-  const Result<EncodedRotate> buffer = EncodeRotate(RequestFor(small), {}, loans);
+  const Result<EncodedRotate> buffer = EncodeRotate(RequestFor(small), {}, Route::kRpc, loans);
   ASSERT_TRUE(buffer.ok());
   EXPECT_TRUE(loans.AllReturned());
 }
@@ -234,7 +234,7 @@ Region Staging(int64_t bytes) {
 class StagingTest : public ::testing::Test {
  protected:
   v1::RotateRequest Encode(const RotateRequest& request) {
-    encoded_ = EncodeRotate(request, region_, loans_);
+    encoded_ = EncodeRotate(request, region_, Route::kRpc, loans_);
     v1::RotateRequest message;
     EXPECT_TRUE(encoded_->ok()) << encoded_->status().ToString();
     EXPECT_TRUE(message.ParseFromString(BytesOf((*encoded_)->message)));
@@ -311,7 +311,7 @@ TEST_F(StagingTest, TensorsOfOneRequestShareARunOrAreAllSent) {
 
   const std::byte* rest = region_.memory->Take((1 << 20) - 2 * kStagedBytesMin).value();
   EXPECT_NE(rest, nullptr);
-  Result<EncodedRotate> second = EncodeRotate(request, region_, loans_);
+  Result<EncodedRotate> second = EncodeRotate(request, region_, Route::kRpc, loans_);
   ASSERT_TRUE(second.ok());
   EXPECT_FALSE(second->uses_region);
   EXPECT_EQ(second->staged.data(), nullptr);
@@ -340,7 +340,7 @@ TEST(EncodeRotateTest, BadTensorsAreRefusedByName) {
     request.tensors[0].data = memory;
     request.tensors[0].strides = strides;
     PayloadLoans loans;
-    const Result<EncodedRotate> buffer = EncodeRotate(request, {}, loans);
+    const Result<EncodedRotate> buffer = EncodeRotate(request, {}, Route::kRpc, loans);
     EXPECT_EQ(buffer.status().code(), StatusCode::kInvalidArgument);
     return buffer.status().message();
   };
@@ -359,7 +359,7 @@ TEST(EncodeRotateTest, BadArraysBesideTheTensorsAreRefusedByName) {
   const std::vector<float> data(4);
   const auto message_of = [](const RotateRequest& request) {
     PayloadLoans loans;
-    const Result<EncodedRotate> encoded = EncodeRotate(request, {}, loans);
+    const Result<EncodedRotate> encoded = EncodeRotate(request, {}, Route::kRpc, loans);
     EXPECT_EQ(encoded.status().code(), StatusCode::kInvalidArgument);
     return encoded.status().message();
   };

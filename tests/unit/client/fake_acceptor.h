@@ -5,6 +5,7 @@
 #define ROPE_TESTS_UNIT_CLIENT_FAKE_ACCEPTOR_H_
 
 #include <gtest/gtest.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -28,10 +29,11 @@ namespace rope::client {
 class FakeAcceptor {
  public:
   enum class Mood {
-    kWelcomes,
-    kRefuses,  // answers the hello with a code
-    kOld,      // answers with HTTP/2 at once, as a server that knows no hello
-    kSilent,   // takes the connection and says nothing
+    kWelcomes,  // with its memory, and leaves rings unserved
+    kRings,     // says that it serves the ring, and never does
+    kRefuses,   // answers the hello with a code
+    kOld,       // answers with HTTP/2 at once, as a server that knows no hello
+    kSilent,    // takes the connection and says nothing
   };
 
   explicit FakeAcceptor(FakeServer& server, std::string path)
@@ -46,6 +48,7 @@ class FakeAcceptor {
   void SetMood(Mood mood) { mood_ = mood; }
   std::string target() const { return "unix:" + path_; }
   int hellos() const { return hellos_; }
+  int rings() const { return rings_; }  // that hellos brought
 
   // Where a region's byte `offset` lies in this process.
   char* At(uint64_t region_id, uint64_t offset) {
@@ -103,7 +106,7 @@ class FakeAcceptor {
 
   void Answer(proto::FileDescriptor socket) {
     proto::HelloBytes bytes{};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    alignas(cmsghdr) char control[CMSG_SPACE(proto::kHelloDescriptorsMax * sizeof(int))] = {};
     iovec part = {bytes.data(), bytes.size()};
     msghdr message{};
     message.msg_iov = &part;
@@ -111,12 +114,18 @@ class FakeAcceptor {
     message.msg_control = control;
     message.msg_controllen = sizeof(control);
     ASSERT_EQ(recvmsg(socket.get(), &message, 0), static_cast<ssize_t>(bytes.size()));
-    int received = -1;
-    ASSERT_NE(CMSG_FIRSTHDR(&message), nullptr);
-    std::memcpy(&received, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(received));
-    const proto::FileDescriptor memfd(received);
     const auto hello = proto::DecodeClientHello(bytes);
     ASSERT_TRUE(hello.ok());
+    int received[proto::kHelloDescriptorsMax] = {-1, -1};
+    const size_t count = hello->ring_bytes == 0 ? 1 : 2;
+    const cmsghdr* rights = CMSG_FIRSTHDR(&message);
+    ASSERT_NE(rights, nullptr);
+    ASSERT_EQ(rights->cmsg_len, CMSG_LEN(count * sizeof(int)));
+    std::memcpy(received, CMSG_DATA(rights), count * sizeof(int));
+    const proto::FileDescriptor memfd(received[0]);
+    const proto::FileDescriptor ring(received[1]);
+    if (ring.ok()) ++rings_;
+    const proto::FileDescriptor doorbell(eventfd(0, EFD_CLOEXEC));
     proto::ServerHello answer;
     if (mood_ == Mood::kRefuses) {
       answer.code = absl::StatusCode::kFailedPrecondition;
@@ -128,9 +137,9 @@ class FakeAcceptor {
       const std::lock_guard<std::mutex> lock(mu_);
       regions_[answer.region_id] = {mapped, hello->bytes};
     }
-    const proto::HelloBytes out = proto::Encode(answer);
-    ASSERT_EQ(send(socket.get(), out.data(), out.size(), MSG_NOSIGNAL),
-              static_cast<ssize_t>(out.size()));
+    std::vector<int> descriptors;
+    if (mood_ == Mood::kRings) descriptors.push_back(doorbell.get());
+    ASSERT_TRUE(proto::SendHello(socket.get(), proto::Encode(answer), descriptors, 0));
     server_.TakeOver(socket.release());
   }
 
@@ -140,6 +149,7 @@ class FakeAcceptor {
   std::thread thread_;
   std::atomic<Mood> mood_ = Mood::kWelcomes;
   std::atomic<int> hellos_ = 0;
+  std::atomic<int> rings_ = 0;
   std::mutex mu_;
   std::vector<proto::FileDescriptor> connections_;        // guarded by mu_
   std::map<uint64_t, std::pair<void*, size_t>> regions_;  // guarded by mu_

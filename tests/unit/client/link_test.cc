@@ -118,7 +118,7 @@ class LinkTest : public ::testing::Test {
 TEST_F(LinkTest, TensorsInTheArenaAreNamedAndNotSent) {
   const Client client = Connect().value();
   EXPECT_EQ(client.transport().transport, Transport::kMemfd);
-  EXPECT_EQ(client.transport().reason, "");
+  EXPECT_EQ(client.transport().reason, "ring: got a server that serves none");
   EXPECT_EQ(client.arena().capacity_bytes(), kArenaBytes);
   const Slot input = FloatSlot(client);
   const Slot output = FloatSlot(client);
@@ -178,6 +178,47 @@ TEST_F(LinkTest, ForcedTransportThatCannotBeHadFailsWithTheReason) {
   EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
   EXPECT_THAT(status.message(), HasSubstr("memfd: FAILED_PRECONDITION: hello: got"));
   EXPECT_THAT(status.message(), HasSubstr("shm: FAILED_PRECONDITION: not in ConnectOptions"));
+}
+
+TEST_F(LinkTest, RingIsTakenWhereTheServerServesIt) {
+  EXPECT_EQ(Connect().value().transport().transport, Transport::kMemfd) << "no doorbell came";
+  EXPECT_EQ(acceptor_.rings(), 1);
+  acceptor_.SetMood(FakeAcceptor::Mood::kRings);
+  for (const Client& client :
+       {Connect().value(), Connect({Transport::kRing}).value(), ConnectStaging(1 << 20)}) {
+    EXPECT_EQ(client.transport().transport, Transport::kRing);
+    EXPECT_EQ(client.transport().reason, "");
+  }
+  EXPECT_EQ(acceptor_.rings(), 4);
+}
+
+TEST_F(LinkTest, ForcedRingThatTheServerLeavesUnservedFailsWithTheReason) {
+  const Status status = Connect({Transport::kRing}).status();
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(), HasSubstr("hello: got memory without a ring, want one with it"));
+  EXPECT_EQ(acceptor_.rings(), 1);
+}
+
+TEST_F(LinkTest, ClientThatMayNotUseARingBringsNone) {
+  acceptor_.SetMood(FakeAcceptor::Mood::kRings);
+  EXPECT_EQ(Connect({Transport::kMemfd}).value().transport().transport, Transport::kMemfd);
+  EXPECT_EQ(acceptor_.hellos(), 1);
+  EXPECT_EQ(acceptor_.rings(), 0);
+}
+
+TEST_F(LinkTest, TransportIsThatOfTheConnectionThatWasDialedLast) {
+  acceptor_.SetMood(FakeAcceptor::Mood::kRings);
+  const Client client = Connect().value();
+  const Slot input = FloatSlot(client);
+  const Slot output = FloatSlot(client);
+  const auto transport_of_next = [&](FakeAcceptor::Mood mood) {
+    acceptor_.SetMood(mood);
+    acceptor_.CloseConnections();
+    EXPECT_TRUE(client.RotateFuture(RequestFor(input, output)).get().ok());
+    return client.transport().transport;
+  };
+  EXPECT_EQ(transport_of_next(FakeAcceptor::Mood::kWelcomes), Transport::kMemfd);
+  EXPECT_EQ(transport_of_next(FakeAcceptor::Mood::kRings), Transport::kRing);
 }
 
 TEST_F(LinkTest, OptionsThatContradictEachOtherAreRefused) {
@@ -273,7 +314,7 @@ TEST_F(LinkTest, ServerThatComesBackWithoutMemoryIsUsedInline) {
 TEST_F(LinkTest, TensorsElsewhereAreStagedOnEveryKindOfCall) {
   const Client client = ConnectStaging(1 << 20);
   EXPECT_EQ(client.transport().transport, Transport::kMemfd);
-  EXPECT_EQ(client.transport().reason, "");
+  EXPECT_EQ(client.transport().reason, "ring: got a server that serves none");
   EXPECT_EQ(client.arena().capacity_bytes(), 0);
   const std::vector<float> input(kStagedFloats, 1.0f);
   const std::vector<float> expected(kStagedFloats, 2.0f);

@@ -68,6 +68,27 @@ TEST_F(BatcherTest, LargerRequestQueuesPastTheLimitOfClientsThatAreAlone) {
   EXPECT_NE(AnswerOf("large").thread, std::this_thread::get_id());
 }
 
+TEST_F(BatcherTest, RequestOfARingHasALimitOfItsOwnWhereItsClientIsAlone) {
+  Batcher::Options options = kHeldOptions;
+  options.direct_ring_alone_bytes_max = 300;
+  Start(options);
+  Allow(5);
+  size_t answers = 0;
+  const auto enqueue = [&](const std::string& id, int64_t tokens, bool alone, bool from_ring) {
+    auto request = MakeRequest(id, tokens, /*session=*/7);
+    request->alone = alone;
+    request->from_ring = from_ring;
+    Enqueue(std::move(request));
+    AwaitAnswers(++answers);
+    return AnswerOf(id).thread == std::this_thread::get_id();
+  };
+  enqueue("first", 1, true, true);
+  EXPECT_TRUE(enqueue("alone", 300, true, true));
+  EXPECT_FALSE(enqueue("too large", 301, true, true));
+  EXPECT_FALSE(enqueue("with others", 201, false, true));
+  EXPECT_FALSE(enqueue("not of a ring", 201, true, false));
+}
+
 TEST_F(BatcherTest, SmallRequestQueuesWhereNoCallerMayRunItsOwn) {
   Batcher::Options options = kHeldOptions;
   options.direct_slots = 0;

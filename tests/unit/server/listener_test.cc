@@ -15,7 +15,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/synchronization/mutex.h"
 #include "proto/hello.h"
+#include "server/ring_loop.h"
 #include "server/session.h"
+#include "tests/support/raw_ring.h"
 #include "tests/support/shared_memory.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_server.h"
@@ -26,6 +28,7 @@ namespace {
 
 using ::rope::testing::ConnectUnix;
 using ::rope::testing::IsOk;
+using ::rope::testing::RawRing;
 using ::rope::testing::SharedMemory;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -112,10 +115,10 @@ TEST_F(ListenerTest, HelloBringsARegionThatGoesWithItsConnection) {
   Listen();
   const SharedMemory memory = SharedMemory::Memfd(8192);
   proto::FileDescriptor client = ConnectUnix(path_);
-  const auto answer = proto::ExchangeHello(client.get(), {8192}, memory.fd());
+  const auto answer = proto::ExchangeHello(client.get(), {8192}, {memory.fd()});
   ASSERT_THAT(answer, IsOk());
-  EXPECT_EQ(answer->code, absl::StatusCode::kOk);
-  EXPECT_NE(answer->session, 0u);
+  EXPECT_EQ(answer->hello.code, absl::StatusCode::kOk);
+  EXPECT_NE(answer->hello.session, 0u);
   Say(client, "PRI");
   proto::FileDescriptor server = NextHandedOn();
   char words[4] = {};
@@ -123,7 +126,7 @@ TEST_F(ListenerTest, HelloBringsARegionThatGoesWithItsConnection) {
   EXPECT_EQ(std::string(words), "PRI");
   const auto listed = regions_.List(SessionOfDescriptor(server.get()));
   ASSERT_THAT(listed, SizeIs(1));
-  EXPECT_EQ(listed[0].id, answer->region_id);
+  EXPECT_EQ(listed[0].id, answer->hello.region_id);
   client = proto::FileDescriptor();
   AwaitRegions(0);
 }
@@ -132,7 +135,7 @@ TEST_F(ListenerTest, ServerThatShutsTheSocketEndsTheSessionToo) {
   Listen();
   const SharedMemory memory = SharedMemory::Memfd(4096);
   const proto::FileDescriptor client = ConnectUnix(path_);
-  ASSERT_THAT(proto::ExchangeHello(client.get(), {4096}, memory.fd()), IsOk());
+  ASSERT_THAT(proto::ExchangeHello(client.get(), {4096}, {memory.fd()}), IsOk());
   {
     const proto::FileDescriptor server = NextHandedOn();
     EXPECT_EQ(regions_.statistics().regions, 1);
@@ -146,10 +149,10 @@ TEST_F(ListenerTest, RefusedMemoryLeavesAPlainConnection) {
   Listen();
   const SharedMemory unsealed = SharedMemory::Memfd(4096, 0);
   const proto::FileDescriptor client = ConnectUnix(path_);
-  const auto answer = proto::ExchangeHello(client.get(), {4096}, unsealed.fd());
+  const auto answer = proto::ExchangeHello(client.get(), {4096}, {unsealed.fd()});
   ASSERT_THAT(answer, IsOk());
-  EXPECT_EQ(answer->code, absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(answer->region_id, 0u);
+  EXPECT_EQ(answer->hello.code, absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(answer->hello.region_id, 0u);
   NextHandedOn();
   EXPECT_EQ(regions_.statistics().rejected, 1);
 }
@@ -256,6 +259,116 @@ TEST_F(ListenerTest, TcpConnectionsHaveSessionsButNoHello) {
               IsOk());
 }
 
+// What a hello with both is answered.
+absl::StatusOr<proto::HelloAnswer> SayHello(const proto::FileDescriptor& client,
+                                            const SharedMemory& memory, const SharedMemory& ring) {
+  return proto::ExchangeHello(client.get(), {memory.bytes(), ring.bytes()},
+                              {memory.fd(), ring.fd()});
+}
+
+class RingListenerTest : public ListenerTest {
+ protected:
+  RingListenerTest() {
+    auto rings = RingLoop::Create(clock_, absl::ZeroDuration(), [](RingCall& call) {
+      call.Answer(absl::StatusCode::kOk, {"served"});
+    });
+    EXPECT_THAT(rings, IsOk());
+    rings_ = *std::move(rings);
+  }
+  ~RingListenerTest() override { listener_.reset(); }
+
+  void AwaitRings(int64_t rings) {
+    while (rings_->count() != rings) AwaitAttention();
+  }
+  // Says a hello with descriptors that it gives away, of which the server must keep none.
+  void ExpectRefused(const proto::ClientHello& hello, size_t descriptors) {
+    int ends[2] = {-1, -1};
+    ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+    const proto::FileDescriptor reader(ends[0]);
+    const proto::FileDescriptor client = ConnectUnix(path_);
+    const auto answer =
+        proto::ExchangeHello(client.get(), hello, std::vector<int>(descriptors, ends[1]));
+    close(ends[1]);
+    ASSERT_THAT(answer, IsOk());
+    EXPECT_EQ(answer->hello.code, absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(answer->hello.region_id, 0u);
+    EXPECT_FALSE(answer->doorbell.ok());
+    char byte = 0;
+    EXPECT_EQ(read(reader.get(), &byte, 1), 0) << "the server holds a descriptor that it refused";
+    NextHandedOn();  // it goes on as a plain connection
+    EXPECT_EQ(rings_->count(), 0);
+  }
+
+  const SystemClock clock_;
+  const SharedMemory memory_ = SharedMemory::Memfd(8192);
+  std::unique_ptr<RingLoop> rings_;
+};
+
+TEST_F(RingListenerTest, HelloBringsARingThatGoesWithItsConnection) {
+  Listen({.rings = rings_.get()});
+  RawRing ring;
+  proto::FileDescriptor client = ConnectUnix(path_);
+  auto answer = SayHello(client, memory_, ring.memory());
+  ASSERT_THAT(answer, IsOk());
+  EXPECT_EQ(answer->hello.code, absl::StatusCode::kOk);
+  EXPECT_NE(answer->hello.region_id, 0u);
+  ASSERT_TRUE(answer->doorbell.ok());
+  EXPECT_EQ(rings_->count(), 1);
+  ring.set_doorbell(std::move(answer->doorbell));
+  ring.Send(0, "x");
+  ASSERT_TRUE(ring.Await(0));
+  EXPECT_EQ(ring.MessageIn(0), "served");
+  client = proto::FileDescriptor();
+  AwaitRings(0);
+  EXPECT_TRUE(ring.IsClosed());
+}
+
+TEST_F(RingListenerTest, RingThatIsRefusedLeavesTheRegion) {
+  Listen({.rings = rings_.get()});
+  const SharedMemory other_size = SharedMemory::Memfd(sizeof(proto::Ring) / 2);
+  const SharedMemory unsealed = SharedMemory::Memfd(sizeof(proto::Ring), 0);
+  for (const SharedMemory* const ring : {&other_size, &unsealed}) {
+    const proto::FileDescriptor client = ConnectUnix(path_);
+    const auto answer = SayHello(client, memory_, *ring);
+    ASSERT_THAT(answer, IsOk());
+    EXPECT_EQ(answer->hello.code, absl::StatusCode::kOk);
+    EXPECT_NE(answer->hello.region_id, 0u);
+    EXPECT_FALSE(answer->doorbell.ok());
+    NextHandedOn();
+  }
+  EXPECT_EQ(rings_->count(), 0);
+}
+
+TEST_F(RingListenerTest, RegionThatIsRefusedLeavesNoRing) {
+  Listen({.rings = rings_.get()});
+  const SharedMemory unsealed = SharedMemory::Memfd(4096, 0);
+  const RawRing ring;
+  const proto::FileDescriptor client = ConnectUnix(path_);
+  const auto answer = SayHello(client, unsealed, ring.memory());
+  ASSERT_THAT(answer, IsOk());
+  EXPECT_EQ(answer->hello.code, absl::StatusCode::kFailedPrecondition);
+  EXPECT_FALSE(answer->doorbell.ok());
+  EXPECT_EQ(rings_->count(), 0);
+}
+
+TEST_F(RingListenerTest, DescriptorsThatAreNotThoseOfTheHelloAreRefused) {
+  Listen({.rings = rings_.get()});
+  ExpectRefused({.bytes = 4096, .ring_bytes = sizeof(proto::Ring)}, 0);
+  ExpectRefused({.bytes = 4096, .ring_bytes = sizeof(proto::Ring)}, 1);
+  ExpectRefused({.bytes = 4096, .ring_bytes = 0}, 2);
+}
+
+TEST_F(RingListenerTest, WithoutRingsTheRegionComesAlone) {
+  Listen();
+  const RawRing ring;
+  const proto::FileDescriptor client = ConnectUnix(path_);
+  const auto answer = SayHello(client, memory_, ring.memory());
+  ASSERT_THAT(answer, IsOk());
+  EXPECT_EQ(answer->hello.code, absl::StatusCode::kOk);
+  EXPECT_FALSE(answer->doorbell.ok());
+  EXPECT_FALSE(ring.IsClosed());
+}
+
 class DisabledListenerTest : public ListenerTest {
  protected:
   DisabledListenerTest() : ListenerTest(false) {}
@@ -265,9 +378,9 @@ TEST_F(DisabledListenerTest, HelloIsAnsweredWithTheReason) {
   Listen();
   const SharedMemory memory = SharedMemory::Memfd(4096);
   const proto::FileDescriptor client = ConnectUnix(path_);
-  const auto answer = proto::ExchangeHello(client.get(), {4096}, memory.fd());
+  const auto answer = proto::ExchangeHello(client.get(), {4096}, {memory.fd()});
   ASSERT_THAT(answer, IsOk());
-  EXPECT_EQ(answer->code, absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(answer->hello.code, absl::StatusCode::kFailedPrecondition);
   const proto::FileDescriptor server = NextHandedOn();
   EXPECT_THAT(regions_.List(SessionOfDescriptor(server.get())), IsEmpty());
 }
