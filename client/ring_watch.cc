@@ -85,8 +85,8 @@ bool RingWatch::HandOn(EventQueue& queue) {
     const Expected expected = TakeExpected(*slot);
     Result<ReceivedReply> reply = ring_->TakeAnswer(*slot);
     const auto turn = queue.TakeTurn();
-    if (const auto waiting = expected.waiting.lock())
-      waiting->OnAnswer(expected.number, std::move(reply));
+    const std::shared_ptr<Waiting> waiting = expected.waiting.lock();
+    if (waiting != nullptr) waiting->OnAnswer(expected.number, std::move(reply));
   }
   return any;
 }

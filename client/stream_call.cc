@@ -80,24 +80,22 @@ Status StreamCall::Rotate(const RotateRequest& request, RotateCallback callback)
     message.bytes.Clear();  // before the loans go
     return status;
   }
-  lock.unlock();
-  Send(std::move(message), std::move(waiting));
+  // Within the same lock: a stream that ends from here on knows the request.
+  Request& added = *unanswered_.emplace(message.number, std::move(waiting)).first->second;
+  added.in_ring = !message.ring_bytes.empty();
+  Send(std::move(message), std::move(lock));
   return {};
 }
 
-void StreamCall::Send(Message message, std::unique_ptr<Request> waiting) {
-  const uint64_t number = message.number;
-  std::unique_lock<std::mutex> lock(mu_);
-  Request& request = *unanswered_.emplace(number, std::move(waiting)).first->second;
+void StreamCall::Send(Message message, std::unique_lock<std::mutex> lock) {
   if (!message.ring_bytes.empty()) {
-    request.in_ring = true;
     ++in_ring_;
     lock.unlock();
     const auto timeout = options_.timeout.value_or(std::chrono::hours(24));
-    if (watch_->Submit(message.ring_bytes, timeout, shared_from_this(), number)) return;
+    if (watch_->Submit(message.ring_bytes, timeout, shared_from_this(), message.number)) return;
     lock.lock();
     --in_ring_;
-    const auto it = unanswered_.find(number);
+    const auto it = unanswered_.find(message.number);
     if (it == unanswered_.end()) return;  // the stream has ended, and said so
     it->second->in_ring = false;
     message.bytes = BufferOf(message.ring_bytes);

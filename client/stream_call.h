@@ -95,8 +95,8 @@ class StreamCall final : public LiveCall,
   void OnAnswer(uint64_t number, Result<ReceivedReply> reply) override;
   void OnLost() override;
 
-  // Sends a request that has its room.
-  void Send(Message message, std::unique_ptr<Request> waiting);
+  // Sends a request that is among the unanswered. `lock`: of mu_, held.
+  void Send(Message message, std::unique_lock<std::mutex> lock);
   // Waits for room and takes it. OK: taken.
   Status TakeRoom(std::unique_lock<std::mutex>& lock, int64_t bytes);
   bool HasRoom(int64_t bytes) const;
