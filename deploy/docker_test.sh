@@ -249,7 +249,7 @@ check_memfd() {
   [[ $(id -u) != 0 ]] || as=(setpriv --reuid=1000 --regid=1000 --clear-groups)
   start memfd "${hardened[@]}" --network=none --volume="$folder/shared:/run/rope" -- \
     --enable_shared_memory --listen=unix:/run/rope/rope.sock --socket_mode=666 || return 1
-  until_true answers && loads memfd || return 1
+  until_true answers && loads memfd && loads ring || return 1
   detail+=", a client of uid $("${as[@]}" id -u)"
   stop memfd
 }
@@ -363,7 +363,7 @@ run_checks() {
   check "config.json mounted as a file" check_model
   check "config.json that is not there" check_bad_model
   check "Unix socket in a mounted folder" check_unix_socket
-  check "memfd over a Unix socket, hardened" check_memfd
+  check "memfd, ring over a Unix socket" check_memfd
   check "POSIX shared memory, --ipc=host" check_posix
   check "flags of the entry point, repeated" check_repeated
   if [[ $skip_compose ]] || ! find_compose; then
