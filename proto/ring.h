@@ -21,6 +21,8 @@
 // nothing that it reads there. Whoever breaks the rules (an index past the end, or of a slot that
 // is not answered, a length past the end) finds `closed` set to 1, as does everybody when the
 // server ends: nothing more is read or answered then. A ring lasts as long as its connection.
+// Whoever sleeps looks from time to time whether either is over: nobody can wake a thread that is
+// just about to sleep then.
 //
 // Integers are in the order of the machine's bytes: both sides are on it.
 //

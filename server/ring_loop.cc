@@ -145,7 +145,7 @@ bool RingLoop::ServeAll(const Rings& rings) {
         any = true;
         break;
       case Ring::Served::kBroken:
-        spdlog::info("ring: got an index or a length past the end; it is closed");
+        spdlog::info("ring: got a slot, a count or a length against its rules; it is closed");
         Close(token);
     }
   }
