@@ -52,10 +52,8 @@ struct EncodedRotate {
   std::vector<WantedTensor> wanted;
   int64_t tensor_bytes = 0;  // of all that go in
   bool uses_region = false;  // the message holds only on the connection whose region it names
-  bool results_in_region =
-      false;  // all of them: the reply holds no bytes of tensors: they stay in the region
-  bool idempotent = true;  // running it twice is as good as once
-  StagedRun staged = {};   // REQUIRES: stays until the reply has been taken
+  bool idempotent = true;    // running it twice is as good as once
+  StagedRun staged = {};     // REQUIRES: stays until the reply has been taken
 };
 
 // The same bytes for an RPC.

@@ -24,10 +24,6 @@ constexpr microseconds kLookAgain = milliseconds(50);
 // only takes the processors that they are made on.
 constexpr int64_t kPolledBytesMax = 4 << 20;
 
-uint32_t ValueOf(RingState state) {
-  return static_cast<uint32_t>(state);
-}
-
 bool IsDone(const proto::RingSlot& slot) {
   return slot.state.load(std::memory_order_acquire) == ValueOf(RingState::kDone);
 }

@@ -2,7 +2,7 @@
 // them on, as events of the connection's background thread: never beside one of them.
 //
 // Threading:  Submit and Stop on any thread; answers come on the watch's own, in the queue's turn
-//             (EventQueue::Turn), so that it counts as the queue's thread.
+//             (EventQueue::TakeTurn), so that it counts as the queue's thread.
 // Ownership:  The thread holds the watch and the queue until it ends: after Stop, or where nobody
 //             else has the ring, or the ring is lost. Who waits is held weakly: an answer that
 //             nobody waits for any more is dropped.

@@ -63,20 +63,7 @@ absl::StatusOr<Words> Split(const HelloBytes& bytes) {
       absl::StrCat("hello.version: got ", words.version, ", want ", kVersion));
 }
 
-// The first descriptor that came with a message; others are closed.
-void TakeDescriptors(msghdr& message, FileDescriptor& first) {
-  for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr;
-       part = CMSG_NXTHDR(&message, part)) {
-    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
-    for (size_t at = 0; at + sizeof(int) <= part->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(part) + at, sizeof(fd));
-      FileDescriptor came(fd);
-      if (!first.ok()) first = std::move(came);
-    }
-  }
-}
-
+// Keeps the first descriptor that comes; others are closed.
 absl::Status Receive(int socket, HelloBytes& bytes, FileDescriptor& descriptor) {
   for (size_t have = 0; have < bytes.size();) {
     iovec part = {bytes.data() + have, bytes.size() - have};
@@ -92,7 +79,9 @@ absl::Status Receive(int socket, HelloBytes& bytes, FileDescriptor& descriptor) 
       return absl::UnavailableError(absl::StrCat("hello: got ", have, " bytes of an answer, want ",
                                                  bytes.size(), " in time"));
     }
-    TakeDescriptors(message, descriptor);
+    for (FileDescriptor& came : DescriptorsOf(message)) {
+      if (!descriptor.ok()) descriptor = std::move(came);
+    }
     have += static_cast<size_t>(got);
   }
   return absl::OkStatus();
@@ -143,6 +132,20 @@ bool SendHello(int socket, const HelloBytes& bytes, absl::Span<const int> descri
     sent = sendmsg(socket, &message, flags | MSG_NOSIGNAL);
   } while (sent < 0 && errno == EINTR);
   return sent == static_cast<ssize_t>(bytes.size());
+}
+
+std::vector<FileDescriptor> DescriptorsOf(msghdr& message) {
+  std::vector<FileDescriptor> descriptors;
+  for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr;
+       part = CMSG_NXTHDR(&message, part)) {
+    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+    for (size_t at = 0; at + sizeof(int) <= part->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(part) + at, sizeof(fd));
+      descriptors.emplace_back(fd);
+    }
+  }
+  return descriptors;
 }
 
 absl::StatusOr<HelloAnswer> ExchangeHello(int socket, const ClientHello& hello,

@@ -17,9 +17,12 @@
 #ifndef ROPE_PROTO_HELLO_H_
 #define ROPE_PROTO_HELLO_H_
 
+#include <sys/socket.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -54,6 +57,9 @@ absl::StatusOr<ServerHello> DecodeServerHello(const HelloBytes& bytes);
 // Sends 32 bytes with descriptors; `flags` are those of sendmsg. False: they did not all go.
 // REQUIRES: at most kHelloDescriptorsMax descriptors.
 bool SendHello(int socket, const HelloBytes& bytes, absl::Span<const int> descriptors, int flags);
+
+// Those that came with a message which recvmsg has filled, the caller's from then on.
+std::vector<FileDescriptor> DescriptorsOf(msghdr& message);
 
 struct HelloAnswer {
   ServerHello hello;

@@ -50,6 +50,10 @@ enum class RingState : uint32_t {
   kWatched = 4,
 };
 
+inline constexpr uint32_t ValueOf(RingState state) {
+  return static_cast<uint32_t>(state);
+}
+
 struct RingSlot {
   alignas(64) std::atomic<uint32_t> state;  // RingState
   std::atomic<uint32_t> code;               // google.rpc.Code of the answer

@@ -3,7 +3,6 @@
 #include <sys/socket.h>
 
 #include <cerrno>
-#include <cstring>
 #include <string>
 #include <utility>
 
@@ -50,18 +49,10 @@ HelloReader::Next HelloReader::Take(int socket) {
   message.msg_controllen = sizeof(control);
   const ssize_t got = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (got < 0) return Failed();
-  for (cmsghdr* part_of = CMSG_FIRSTHDR(&message); part_of != nullptr;
-       part_of = CMSG_NXTHDR(&message, part_of)) {
-    if (part_of->cmsg_level != SOL_SOCKET || part_of->cmsg_type != SCM_RIGHTS) continue;
-    const size_t count = (part_of->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < count; ++i) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(part_of) + i * sizeof(int), sizeof(int));
-      proto::FileDescriptor came(fd);
-      too_many_ |= descriptors_.size() == proto::kHelloDescriptorsMax;
-      if (!too_many_)
-        descriptors_.push_back(std::move(came));  // else closed: nobody fills our table
-    }
+  for (proto::FileDescriptor& came : proto::DescriptorsOf(message)) {
+    too_many_ |= descriptors_.size() == proto::kHelloDescriptorsMax;
+    // The others are closed: nobody fills our table.
+    if (!too_many_) descriptors_.push_back(std::move(came));
   }
   if ((message.msg_flags & MSG_CTRUNC) != 0) too_many_ = true;
   if (got == 0) return Next::kClose;

@@ -20,10 +20,6 @@ thread_local const Ring* served_here = nullptr;
 
 constexpr int64_t kTimeoutMaxUs = int64_t{86'400} * 1'000'000;  // a day is for ever
 
-uint32_t ValueOf(proto::RingState state) {
-  return static_cast<uint32_t>(state);
-}
-
 }  // namespace
 
 uint64_t RingCall::session() const {

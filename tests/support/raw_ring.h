@@ -23,10 +23,6 @@
 
 namespace rope::testing {
 
-inline uint32_t ValueOf(proto::RingState state) {
-  return static_cast<uint32_t>(state);
-}
-
 class RawRing {
  public:
   // So long that a test which misses a wake-up runs into its time limit.

@@ -20,7 +20,6 @@ namespace {
 using ::rope::testing::IsOk;
 using ::rope::testing::RawRing;
 using ::rope::testing::StatusIs;
-using ::rope::testing::ValueOf;
 using ::testing::HasSubstr;
 
 void Echo(RingCall& call) {

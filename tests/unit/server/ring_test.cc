@@ -27,7 +27,6 @@ using ::rope::testing::IsOk;
 using ::rope::testing::RawRing;
 using ::rope::testing::SharedMemory;
 using ::rope::testing::StatusIs;
-using ::rope::testing::ValueOf;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
