@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "client/waiter.h"
 #include "proto/error_details.h"
@@ -62,11 +64,17 @@ std::chrono::system_clock::time_point DeadlineAfter(microseconds timeout) {
 
 Status ToStatus(const grpc::Status& status, const grpc::ClientContext& context) {
   ErrorDetail detail;
+  auto code = static_cast<StatusCode>(status.error_code());
+  std::string message = status.error_message();
+  auto error = proto::DecodeStatusDetails(status.error_details());
+  if (code == StatusCode::kCancelled && !error.has_value()) {
+    code = StatusCode::kUnavailable;
+    message = absl::StrCat("server: ended the call (", message, ")");
+  }
   // Until the server says more.
-  detail.executed = status.error_code() == grpc::StatusCode::UNAVAILABLE ||
-                    status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED ||
-                    status.error_code() == grpc::StatusCode::CANCELLED;
-  if (auto error = proto::DecodeStatusDetails(status.error_details()); error.has_value()) {
+  detail.executed = code == StatusCode::kUnavailable || code == StatusCode::kDeadlineExceeded ||
+                    code == StatusCode::kCancelled;
+  if (error.has_value()) {
     detail.field = std::move(*error->mutable_field());
     detail.got = std::move(*error->mutable_got());
     detail.want = std::move(*error->mutable_want());
@@ -80,8 +88,7 @@ Status ToStatus(const grpc::Status& status, const grpc::ClientContext& context) 
       detail.retry_delay_ms = std::max(detail.retry_delay_ms, delay_ms);
     }
   }
-  return Status(static_cast<StatusCode>(status.error_code()), status.error_message(),
-                std::move(detail));
+  return Status(code, std::move(message), std::move(detail));
 }
 
 Stub::Stub(std::shared_ptr<grpc::Channel> channel, const ConnectOptions& options)

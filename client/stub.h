@@ -33,8 +33,9 @@ struct UnaryAttempt {
   std::unique_ptr<grpc::ClientAsyncResponseReader<grpc::ByteBuffer>> reader;
 };
 
-// How an RPC ended, as the client says it; without a word of the server's on whether it ran, it may
-// have. REQUIRES: it has ended.
+// How an RPC ended that this side has not cancelled; without a word of the server's on whether it
+// ran, it may have. CANCELLED without such a word is UNAVAILABLE: gRPC says so of calls that reach
+// a server in the instant in which it ends. REQUIRES: it has ended.
 Status ToStatus(const grpc::Status& status, const grpc::ClientContext& context);
 
 // `timeout` from now; a day is for ever.

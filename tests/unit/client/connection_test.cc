@@ -57,6 +57,15 @@ TEST_F(ConnectionTest, TooManyTransientFailuresGiveTheLast) {
   EXPECT_EQ(server_.rotate_calls(), 4);
 }
 
+TEST_F(ConnectionTest, CallThatNeitherSideCancelledIsTransient) {
+  FailFirst(1, {grpc::StatusCode::CANCELLED, "CANCELLED"});
+  EXPECT_TRUE(Rotate().ok());
+  FailFirst(100, {grpc::StatusCode::CANCELLED, "CANCELLED"});
+  const auto reply = Rotate();
+  EXPECT_EQ(reply.status().ToString(), "UNAVAILABLE: server: ended the call (CANCELLED)");
+  EXPECT_TRUE(reply.status().detail().executed);
+}
+
 TEST_F(ConnectionTest, AttemptsMaxOfOneNeverRetries) {
   FailFirst(100, {grpc::StatusCode::UNAVAILABLE, "draining"});
   EXPECT_FALSE(Rotate(true, {.attempts_max = 1}).ok());

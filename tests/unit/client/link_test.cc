@@ -407,14 +407,14 @@ TEST_F(LinkTest, MemoryOfACallWithoutTheServersWordIsNotUsedAgain) {
   EXPECT_FALSE(client.Rotate(RequestFor(input, output.data())).ok());
   EXPECT_EQ(offset_of_next(), 0u);
   for (const uint64_t lost : {1, 2}) {
-    failure_ = {grpc::StatusCode::CANCELLED, "who knows"};
+    failure_ = {grpc::StatusCode::DEADLINE_EXCEEDED, "who knows"};
     EXPECT_EQ(client.Rotate(RequestFor(input, output.data())).status().code(),
-              StatusCode::kCancelled);
+              StatusCode::kDeadlineExceeded);
     EXPECT_EQ(offset_of_next(), lost * kStagedBytesMin);
     EXPECT_EQ(acceptor_.hellos(), 1);
   }
   // More than half is lost: the next call goes over a connection with memory of its own.
-  failure_ = {grpc::StatusCode::CANCELLED, "who knows"};
+  failure_ = {grpc::StatusCode::DEADLINE_EXCEEDED, "who knows"};
   EXPECT_FALSE(client.RotateFuture(RequestFor(input, output.data())).get().ok());
   EXPECT_EQ(offset_of_next(), 0u);
   EXPECT_EQ(acceptor_.hellos(), 2);
@@ -427,7 +427,7 @@ TEST_F(LinkTest, MemoryOfWhichHalfIsLostIsUsedOnWhereThereIsNoOther) {
   std::vector<float> output(kStagedFloats);
   acceptor_.StopListening();
   for (int lost = 0; lost < 2; ++lost) {
-    failure_ = {grpc::StatusCode::CANCELLED, "who knows"};
+    failure_ = {grpc::StatusCode::DEADLINE_EXCEEDED, "who knows"};
     EXPECT_FALSE(client.Rotate(RequestFor(input, output.data())).ok());
   }
   const auto reply = client.Rotate(RequestFor(input, output.data()));
