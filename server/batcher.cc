@@ -34,54 +34,94 @@ Batcher::~Batcher() {
 }
 
 absl::Status Batcher::Enqueue(std::unique_ptr<Request>& request) {
+  Batch batch;
   {
     absl::MutexLock lock(&mutex_);
     if (draining_) return absl::UnavailableError("server: draining, try another one");
-    if (!TryStartDirect(*request)) {
-      Queue& queue = queues_[request->session];
-      if (queue.empty()) turn_.push_back(request->session);
-      queue.push_back(std::move(request));
-      work_.Signal();
+    const bool alone = NoteClient(*request);
+    const bool direct = IsFree() && request->plan.bytes() <= DirectBytesMax(*request, alone) &&
+                        !HasEnded(*request, request->enqueued);  // the batch thread says so
+    if (!direct) {
+      Push(std::move(request));
       return absl::OkStatus();
     }
+    ++direct_unfinished_;
+    if (alone || !request->gathers) {
+      batch.started = request->enqueued;
+      AddWhole(std::move(request), batch);
+    } else {
+      AddWhole(std::move(request), gathered_);
+      if (!HasGatheredEnough()) return absl::OkStatus();
+      batch = std::exchange(gathered_, {});
+      batch.started = clock_.Now();
+    }
+    direct_running_.fetch_add(1);
   }
-  RunDirect(std::move(request));
+  RunDirect(batch);
   return absl::OkStatus();
 }
 
-bool Batcher::TryStartDirect(const Request& request) {
-  const bool free =
-      !batch_running_ && queues_.empty() && direct_running_.load() < options_.direct_slots;
-  const bool alone = request.alone && request.session == last_session_;
-  last_session_ = request.session;
-  if (!free || request.plan.bytes() > DirectBytesMax(request, alone)) return false;
-  if (HasEnded(request, request.enqueued)) return false;  // the batch thread says so
-  direct_running_.fetch_add(1);
-  ++direct_unfinished_;
+bool Batcher::RunGathered() {
+  Batch batch;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (gathered_.slices.empty()) return false;
+    batch = std::exchange(gathered_, {});
+    if (!IsFree()) {
+      direct_unfinished_ -= static_cast<int>(batch.slices.size());
+      for (std::unique_ptr<Request>& request : batch.finishing) Push(std::move(request));
+      return false;
+    }
+    direct_running_.fetch_add(1);
+  }
+  batch.started = clock_.Now();
+  RunDirect(batch);
   return true;
 }
 
-int64_t Batcher::DirectBytesMax(const Request& request, bool alone) const {
-  if (!alone) return options_.direct_bytes_max;
-  return request.from_ring ? options_.direct_ring_alone_bytes_max : options_.direct_alone_bytes_max;
+bool Batcher::NoteClient(const Request& request) {
+  return std::exchange(last_session_, request.session) == request.session && request.alone;
 }
 
-void Batcher::RunDirect(std::unique_ptr<Request> request) {
-  Batch batch;
-  batch.started = request->enqueued;
-  batch.tokens = request->plan.tokens;
-  batch.bytes = request->plan.bytes();
+bool Batcher::IsFree() const {
+  return !batch_running_ && queues_.empty() && direct_running_.load() < options_.direct_slots;
+}
+
+int64_t Batcher::DirectBytesMax(const Request& request, bool alone) const {
+  if (!request.from_ring) return options_.direct_bytes_max;
+  return alone ? options_.direct_ring_alone_bytes_max : options_.direct_ring_bytes_max;
+}
+
+void Batcher::Push(std::unique_ptr<Request> request) {
+  Queue& queue = queues_[request->session];
+  if (queue.empty()) turn_.push_back(request->session);
+  queue.push_back(std::move(request));
+  work_.Signal();
+}
+
+void Batcher::AddWhole(std::unique_ptr<Request> request, Batch& batch) {
+  batch.tokens += request->plan.tokens;
+  batch.bytes += request->plan.bytes();
   batch.slices.push_back({request.get(), 0, request->plan.tokens, absl::OkStatus()});
   batch.finishing.push_back(std::move(request));
+}
+
+bool Batcher::HasGatheredEnough() const {
+  const auto requests = static_cast<int64_t>(gathered_.slices.size());
+  return requests >= std::min(options_.gathered_requests_max, options_.requests_max) ||
+         gathered_.bytes >= options_.gathered_bytes_max;
+}
+
+void Batcher::RunDirect(Batch& batch) {
   run_batch_(absl::MakeSpan(batch.slices));
   batch.finished = clock_.Now();
   Report(batch);
-  // Before the answer: whoever reads it finds the device free again.
+  // Before the answers: whoever reads one finds the device free again.
   direct_running_.fetch_sub(1);
   Finish(batch);
-  // After the answer: nothing of the batcher is touched any more, so that it may be drained.
+  // After the answers: nothing of the batcher is touched any more, so that it may be drained.
   absl::MutexLock lock(&mutex_);
-  --direct_unfinished_;
+  direct_unfinished_ -= static_cast<int>(batch.slices.size());
   if (draining_) work_.Signal();
 }
 
@@ -228,6 +268,7 @@ void Batcher::Drain() {
     draining_ = true;
     work_.Signal();
   }
+  RunGathered();
   if (thread_.joinable()) thread_.join();
 }
 

@@ -1,11 +1,13 @@
 // Batcher: batches while the device is busy and never waits while it is idle.
 //
-// A request of at most `direct_bytes_max` that finds the device free runs at once on its caller's
-// thread; so does one of `direct_alone_bytes_max` from a client that is alone (the only call there
-// is, and the last request came over the same connection), since nobody waits for that thread, and
-// one of `direct_ring_alone_bytes_max` if it came through a ring.
-// Everything else queues; the batch thread takes what has gathered, runs it, and takes again. There
-// is no timer.
+// A request of at most `direct_bytes_max` that finds the device free runs on its caller's thread:
+// at once, or, where its caller says so (Request::gathers) and its client is not alone, together
+// with what that thread receives until nothing more has arrived or a cap is reached. Answers that
+// are made one after the other cost less than answers between which clients are woken and ask
+// again. A client is alone where its call is the only one there is and the last request came over
+// the same connection. Requests that came through a ring have limits of their own.
+// Everything else queues; the batch thread takes what is there, runs it, and takes again. There is
+// no timer.
 //
 //   1. Enqueue puts a request into the queue of its session.
 //   2. The batch thread visits the sessions in turn and takes one request of each per turn, until a
@@ -51,9 +53,12 @@ namespace rope::server {
 class Batcher {
  public:
   struct Options {
-    int64_t direct_bytes_max = limits::kDirectBytesMax;
-    int64_t direct_alone_bytes_max = limits::kDirectAloneBytesMax;  // of a client that is alone
-    int64_t direct_ring_alone_bytes_max = limits::kDirectRingAloneBytesMax;  // ... with a ring
+    int64_t direct_bytes_max = limits::kDirectHostBytesMax;
+    int64_t direct_ring_bytes_max = limits::kDirectBytesMax;  // of one that came through a ring
+    int64_t direct_ring_alone_bytes_max =
+        limits::kDirectRingAloneBytesMax;  // ... the only client's
+    int64_t gathered_requests_max = limits::kGatheredRequestsMax;
+    int64_t gathered_bytes_max = limits::kGatheredBytesMax;
     int64_t bytes_max = limits::kBatchBytesMax;
     int64_t tokens_max = limits::kBatchTokensMax;
     int64_t requests_max = limits::kBatchRequestsMax;
@@ -75,6 +80,9 @@ class Batcher {
   // REQUIRES: request->enqueued is set.
   absl::Status Enqueue(std::unique_ptr<Request>& request);
 
+  // Runs what has gathered, or queues it where the device is busy by now. False: nothing has run.
+  bool RunGathered();
+
   // Refuses new requests, finishes those there are, and returns when the last has completed.
   void Drain();
 
@@ -92,9 +100,15 @@ class Batcher {
   };
   using Queue = std::deque<std::unique_ptr<Request>>;
 
-  bool TryStartDirect(const Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether the only call there is comes from where the last request came from.
+  bool NoteClient(const Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsFree() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int64_t DirectBytesMax(const Request& request, bool alone) const;
-  void RunDirect(std::unique_ptr<Request> request);
+  void Push(std::unique_ptr<Request> request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static void AddWhole(std::unique_ptr<Request> request, Batch& batch);
+  bool HasGatheredEnough() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // REQUIRES: counted in direct_running_ and direct_unfinished_.
+  void RunDirect(Batch& batch);
   void BatchLoop();
   Batch TakeBatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes from the queue of one session; false: nothing there that this batch may take.
@@ -120,8 +134,9 @@ class Batcher {
   std::deque<uint64_t> turn_ ABSL_GUARDED_BY(mutex_);         // sessions of queues_, next first
   uint64_t last_session_ ABSL_GUARDED_BY(mutex_) = 0;         // of the last request that came
   bool batch_running_ ABSL_GUARDED_BY(mutex_) = false;
-  std::atomic<int> direct_running_ = 0;                // grows under mutex_ alone
-  int direct_unfinished_ ABSL_GUARDED_BY(mutex_) = 0;  // running, or not completed yet
+  Batch gathered_ ABSL_GUARDED_BY(mutex_);             // requests as a whole
+  std::atomic<int> direct_running_ = 0;                // batches; grows under mutex_ alone
+  int direct_unfinished_ ABSL_GUARDED_BY(mutex_) = 0;  // their requests, and those in gathered_
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t batch_number_ ABSL_GUARDED_BY(mutex_) = 0;
 

@@ -143,6 +143,10 @@ int Devices::direct_slots(int threads) const {
   return accelerator_bytes_min_ < limits::kDirectBytesMax ? 1 : threads;
 }
 
+int64_t Devices::direct_bytes_max() const {
+  return accelerator_bytes_min_ == kNever ? limits::kDirectHostBytesMax : limits::kDirectBytesMax;
+}
+
 bool Devices::UsesAccelerator(absl::Span<const kernels::RotateJob> jobs) const {
   if (accelerator_ == nullptr || faulted_.load(std::memory_order_relaxed)) return false;
   int64_t bytes = 0;

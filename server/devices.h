@@ -61,6 +61,8 @@ class Devices {
   // gathers to a batch: as many as a host backend of `threads` threads has cores for. A launch on
   // an accelerator takes about as long for many requests as for one.
   int direct_slots(int threads) const;
+  // Up to which size one of them may: less where an accelerator has a use for batches.
+  int64_t direct_bytes_max() const;
 
   // Called once, by the thread that saw it, when the accelerator fails. Set before the first
   // Rotate.

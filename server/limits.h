@@ -41,13 +41,17 @@ inline constexpr int64_t kErrorBytesMax = 512;
 // --- the queue --- A request up to this size that finds its device free runs where it arrived: a
 // hand-over to a sleeping thread costs as much as its work.
 inline constexpr int64_t kDirectBytesMax = 256 * kKiB;
-// The same for a client that is alone: a tenth of its time at 1 MiB. With more clients the batch
-// thread rotates while the others' bytes are read and written.
-inline constexpr int64_t kDirectAloneBytesMax = 2 * kMiB;
-// The same for one that came through a ring, whose thread reads no tensors: a hand-over costs two
-// sleeping threads, a tenth of its time at 42 MB. Requests of other rings wait for it once; with
-// them its client is alone no more.
+// The same where the host rotates, of what came through a socket: to read so many bytes has taken
+// the thread several times as long as their rotation will. An accelerator does more with a batch.
+inline constexpr int64_t kDirectHostBytesMax = 2 * kMiB;
+// The same for a client that is alone and has a ring, whose thread reads no tensors: a hand-over
+// costs two sleeping threads, a tenth of its time at 42 MB. Requests of other rings wait for it
+// once; with them its client is alone no more.
 inline constexpr int64_t kDirectRingAloneBytesMax = 64 * kMiB;
+// What gathers before it runs where it arrived, as long as more arrives: enough that clients are
+// woken in one go, little enough that the first of them does not wait for long.
+inline constexpr int64_t kGatheredRequestsMax = 8;
+inline constexpr int64_t kGatheredBytesMax = 256 * kKiB;
 // A batch: enough to keep every core busy, little enough that what waits behind it waits
 // milliseconds.
 inline constexpr int64_t kBatchBytesMax = 32 * kMiB;
@@ -105,7 +109,7 @@ static_assert(kSkeletonBytesMax < kMessageBytesMax);
 static_assert(kMessageBytesMax <= kMessageBytesCeiling);
 static_assert(kConfigJsonBytesMax < kSkeletonBytesMax);
 static_assert(kSessionMemoryBytesMax <= kSharedMemoryBytesMax);
-static_assert(kDirectBytesMax < kDirectAloneBytesMax && kDirectAloneBytesMax < kSliceBytesMax &&
+static_assert(kDirectBytesMax < kDirectHostBytesMax && kDirectHostBytesMax < kSliceBytesMax &&
               kSliceBytesMax < kBatchBytesMax);
 // Any single legal request is admitted when the server is empty: input and output, each counted as
 // the larger of the two, which 32-bit output of 16-bit input makes twice the message.

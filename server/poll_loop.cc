@@ -2,12 +2,16 @@
 
 #include <sched.h>
 
+#include <optional>
+#include <utility>
+
 #include "absl/time/clock.h"
 #include "kernels/check.h"
 
 namespace rope::server {
 
-PollLoop::PollLoop(grpc::ServerBuilder& builder, int threads, absl::Duration spin) : spin_(spin) {
+PollLoop::PollLoop(grpc::ServerBuilder& builder, int threads, absl::Duration spin, OnIdle on_idle)
+    : spin_(spin), on_idle_(std::move(on_idle)) {
   for (int i = 0; i < threads; ++i) queues_.push_back(builder.AddCompletionQueue());
 }
 
@@ -37,24 +41,23 @@ void PollLoop::Run(grpc::ServerCompletionQueue& queue) const {
 }
 
 bool PollLoop::NextEvent(grpc::ServerCompletionQueue& queue, void** tag, bool* ok) const {
-  const int64_t spin = absl::ToInt64Nanoseconds(spin_);
-  // Time counts from the first look that finds nothing; until then no clock is read.
-  int64_t now = 0;
-  int64_t end = spin;
-  while (now < end) {
+  // From the first look that finds nothing to do; until then no clock is read.
+  std::optional<int64_t> end;
+  while (true) {
     switch (queue.AsyncNext(tag, ok, gpr_time_0(GPR_CLOCK_MONOTONIC))) {
       case grpc::CompletionQueue::GOT_EVENT:
         return true;
       case grpc::CompletionQueue::SHUTDOWN:
         return false;
       case grpc::CompletionQueue::TIMEOUT:
-        sched_yield();  // others may need this core
+        break;
     }
-    const bool is_first = now == 0;
-    now = absl::GetCurrentTimeNanos();
-    if (is_first) end = now + spin;
+    if (!end.has_value() && on_idle_ && on_idle_()) continue;  // which may have made events
+    const int64_t now = absl::GetCurrentTimeNanos();
+    if (!end.has_value()) end = now + absl::ToInt64Nanoseconds(spin_);
+    if (now >= *end) return queue.Next(tag, ok);
+    sched_yield();  // others may need this core
   }
-  return queue.Next(tag, ok);
 }
 
 }  // namespace rope::server

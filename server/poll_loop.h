@@ -11,6 +11,7 @@
 #include <grpcpp/completion_queue.h>
 #include <grpcpp/server_builder.h>
 
+#include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -41,8 +42,11 @@ class CallEvent final : public Event {
 
 class PollLoop {
  public:
+  // What a thread still has to do when no event is left, before it waits; true: it has done some.
+  using OnIdle = std::function<bool()>;
+
   // Adds `threads` queues to the server that is being built.
-  PollLoop(grpc::ServerBuilder& builder, int threads, absl::Duration spin);
+  PollLoop(grpc::ServerBuilder& builder, int threads, absl::Duration spin, OnIdle on_idle = {});
   // REQUIRES: not started, or shut down.
   ~PollLoop();
 
@@ -60,6 +64,7 @@ class PollLoop {
   bool NextEvent(grpc::ServerCompletionQueue& queue, void** tag, bool* ok) const;
 
   const absl::Duration spin_;
+  const OnIdle on_idle_;  // may be empty
   std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;
   std::vector<std::thread> threads_;
 };

@@ -57,9 +57,10 @@ struct Request {
   uint64_t session = 0;  // the connection; queues take turns between sessions
   absl::Time received;
   absl::Time decoded;
-  int64_t message_bytes = 0;   // as received
-  bool alone = false;          // no other call was in flight when it came
-  bool from_ring = false;      // on the rings' thread, which reads no tensors
+  int64_t message_bytes = 0;  // as received
+  bool alone = false;         // no other call was in flight when it came
+  bool from_ring = false;     // on the rings' thread, which reads no tensors
+  bool gathers = false;       // its thread calls Batcher::RunGathered when nothing else has arrived
   bool may_overwrite = false;  // nobody else reads the received bytes
   absl::Time deadline = absl::InfiniteFuture();
   std::shared_ptr<std::atomic<bool>> cancelled;

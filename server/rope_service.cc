@@ -172,6 +172,7 @@ void RopeService::Submit(grpc::ByteBuffer& message, std::unique_ptr<Request> req
 void RopeService::Rotate(UnaryCall& call) {
   std::unique_ptr<Request> request = NewRequest(call);
   request->alone = parts_.in_flight->count() == 1;  // this one; an open stream counts too
+  request->gathers = true;
   request->done = [this, &call](std::unique_ptr<Request> finished, const absl::Status& status) {
     const grpc::ByteBuffer reply = status.ok() ? EncodeReply(*finished) : grpc::ByteBuffer();
     RecordRotation(Method::kRotate, *finished, status, reply);
@@ -183,6 +184,7 @@ void RopeService::Rotate(UnaryCall& call) {
 
 void RopeService::RotateOnStream(StreamCall& call, grpc::ByteBuffer& message) {
   std::unique_ptr<Request> request = NewRequest(call);
+  request->gathers = true;
   request->done = [this, &call](std::unique_ptr<Request> finished, const absl::Status& status) {
     grpc::ByteBuffer reply =
         status.ok() ? EncodeReply(*finished) : EncodeError(finished->id, status);

@@ -85,6 +85,7 @@ absl::Status Server::Build(Batcher::Options batches) {
                2 * options_.max_message_bytes + limits::kTokenBytes * limits::kTokensMax));
   executor_ = std::make_unique<Executor>(*devices_, *tables_, *pool_);
   batches.direct_slots = devices_->direct_slots(threads);
+  batches.direct_bytes_max = std::min(batches.direct_bytes_max, devices_->direct_bytes_max());
   batcher_ = std::make_unique<Batcher>(
       batches, clock_,
       [executor = executor_.get()](absl::Span<Slice> slices) { executor->Run(slices); },
@@ -129,7 +130,9 @@ absl::Status Server::BuildGrpcServer(int threads) {
   }
   builder.RegisterService(&rope_service_->service());
   builder.RegisterService(&health_->service());
-  poll_loop_ = std::make_unique<PollLoop>(builder, PollThreads(threads), Spin(threads));
+  poll_loop_ =
+      std::make_unique<PollLoop>(builder, PollThreads(threads), Spin(threads),
+                                 [batcher = batcher_.get()] { return batcher->RunGathered(); });
   grpc_server_ = builder.BuildAndStart();
   for (size_t i = 0; i < ports.size(); ++i) {
     const std::string& address = options_.listen[i];

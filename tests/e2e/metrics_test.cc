@@ -32,47 +32,37 @@ TEST(MetricsTest, BuildInfoAndCountsOfAnsweredCalls) {
               HasSubstr("rope_requests_total{code=\"INVALID_ARGUMENT\",method=\"Rotate\"} 1"));
 }
 
-// A tensor of 1 MiB.
-v1::RotateRequest MebibyteRequest() {
+v1::RotateRequest RequestOfMebibytes(int64_t mebibytes) {
   v1::RotateRequest request = UnitRequest(0);
   v1::Array& array = *request.mutable_tensors(0)->mutable_array();
   array.clear_numbers();
-  array.set_shape(0, 128 << 10);
-  array.set_raw(std::string(1 << 20, '\0'));
+  array.set_shape(0, mebibytes << 17);
+  array.set_raw(std::string(static_cast<size_t>(mebibytes) << 20, '\0'));
   return request;
 }
 
-void SendMebibyte(v1::RopeService::Stub& stub) {
+void SendMebibytes(v1::RopeService::Stub& stub, int64_t mebibytes) {
   grpc::ClientContext context;
   v1::RotateResponse response;
-  ASSERT_TRUE(stub.Rotate(&context, MebibyteRequest(), &response).ok());
+  ASSERT_TRUE(stub.Rotate(&context, RequestOfMebibytes(mebibytes), &response).ok());
 }
 
 double DirectBatches(int port) {
   return Scrape(port).Value(R"(rope_batches_total{closed_by="direct",device="cpu"})");
 }
 
-TEST(MetricsTest, MebibytesOfTheOnlyClientRunWhereTheyArrive) {
-  TestServer server({"--metrics_listen=127.0.0.1:0"});
-  const int port = MetricsPort(server);
-  const auto stub = server.NewStub();
-  SendMebibyte(*stub);  // nothing is known of its connection yet
-  EXPECT_EQ(DirectBatches(port), 0);
-  // The last call may still be ending when the next one comes.
-  for (int i = 0; i < 1000 && DirectBatches(port) == 0; ++i) SendMebibyte(*stub);
-  EXPECT_GT(DirectBatches(port), 0);
-}
-
-TEST(MetricsTest, MebibytesOfTwoClientsInTurnsGoToTheBatchThread) {
+TEST(MetricsTest, MebibytesRunWhereTheyArriveAndLargerOnesDoNot) {
   TestServer server({"--metrics_listen=127.0.0.1:0"});
   const int port = MetricsPort(server);
   const auto first = server.NewStub();
   const auto second = server.NewStub();
-  for (int i = 0; i < 10; ++i) {
-    SendMebibyte(*first);
-    SendMebibyte(*second);
+  for (int i = 0; i < 5; ++i) {
+    SendMebibytes(*first, 1);
+    SendMebibytes(*second, 1);
   }
-  EXPECT_EQ(DirectBatches(port), 0);
+  EXPECT_EQ(DirectBatches(port), 10);
+  SendMebibytes(*first, 4);
+  EXPECT_EQ(DirectBatches(port), 10);
 }
 
 TEST(MetricsTest, AnsweredRequestsMoveEveryMetricOfTheirPath) {

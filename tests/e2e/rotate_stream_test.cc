@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/support/metrics_page.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
@@ -54,23 +55,43 @@ class RotateStreamTest : public ::testing::Test {
   grpc::ClientContext context_;
 };
 
-TEST_F(RotateStreamTest, ManyInFlightAreEachAnsweredOnceWithTheirOwnNumbers) {
-  const std::unique_ptr<Stream> stream = stub_->RotateStream(&context_);
-  constexpr int kRequests = 2000;
-  std::thread writer([&stream] {
-    for (int i = 0; i < kRequests; ++i) stream->Write(NamedRequest(absl::StrCat(i), i));
+// Sends that many at once, and expects each answered once with its own numbers.
+void ExpectAnswers(v1::RopeService::Stub& stub, int requests) {
+  grpc::ClientContext context;
+  const std::unique_ptr<Stream> stream = stub.RotateStream(&context);
+  std::thread writer([&stream, requests] {
+    for (int i = 0; i < requests; ++i) stream->Write(NamedRequest(absl::StrCat(i), i));
     stream->WritesDone();
   });
   std::set<std::string> seen;
   v1::RotateResponse response;
   while (stream->Read(&response)) {
-    ASSERT_FALSE(response.has_error()) << response.error().message();
+    EXPECT_FALSE(response.has_error()) << response.error().message();
     EXPECT_TRUE(seen.insert(response.request_id()).second) << response.request_id();
+    if (response.has_error()) continue;
     EXPECT_NEAR(FirstNumber(response), std::cos(std::stoi(response.request_id())), 1e-6);
   }
   writer.join();
-  EXPECT_EQ(seen.size(), kRequests);
+  EXPECT_EQ(seen.size(), static_cast<size_t>(requests));
   EXPECT_TRUE(stream->Finish().ok());
+}
+
+TEST_F(RotateStreamTest, ManyInFlightAreEachAnsweredOnceWithTheirOwnNumbers) {
+  ExpectAnswers(*stub_, 2000);
+}
+
+TEST(RotateStreamBatchTest, SmallRequestsThatArriveTogetherRunTogetherWhereTheyArrived) {
+  constexpr int kRequests = 2000;
+  for (const char* spin : {"--poll_spin_us=0", "--poll_spin_us=200"}) {
+    const TestServer server({"--metrics_listen=127.0.0.1:0", spin});
+    ExpectAnswers(*server.NewStub(), kRequests);
+    const Exposition page = Scrape(MetricsPort(server));
+    const double batches = page.Value("rope_batch_requests_count");
+    EXPECT_EQ(page.Value("rope_batch_requests_sum"), kRequests);
+    EXPECT_EQ(page.Value(R"(rope_batches_total{closed_by="direct",device="cpu"})"), batches);
+    EXPECT_LT(page.Value(R"(rope_batch_requests_bucket{le="1"})"), batches) << spin;
+    EXPECT_EQ(page.Value(R"(rope_batch_requests_bucket{le="8"})"), batches) << spin;
+  }
 }
 
 TEST_F(RotateStreamTest, AnErrorIsAnsweredInPlaceAndTheStreamGoesOn) {

@@ -25,7 +25,7 @@
 namespace rope::testing {
 
 inline constexpr server::Batcher::Options kHeldOptions = {.direct_bytes_max = 100,
-                                                          .direct_alone_bytes_max = 200,
+                                                          .direct_ring_bytes_max = 50,
                                                           .bytes_max = 1000,
                                                           .tokens_max = 1000,
                                                           .requests_max = 10,
@@ -86,10 +86,10 @@ class HeldBatcher : public ::testing::Test {
     Enqueue(MakeRequest(id, tokens, session));
   }
 
-  // The same for the only call there is.
-  void EnqueueAlone(const std::string& id, int64_t tokens, uint64_t session) {
-    auto request = MakeRequest(id, tokens, session);
-    request->alone = true;
+  // The same from a thread that runs what has gathered.
+  void EnqueueGathering(const std::string& id, int64_t tokens) {
+    auto request = MakeRequest(id, tokens);
+    request->gathers = true;
     Enqueue(std::move(request));
   }
 

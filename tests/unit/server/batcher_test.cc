@@ -42,51 +42,124 @@ TEST_F(BatcherTest, LargeRequestDoesNot) {
   EXPECT_NE(AnswerOf("large").thread, std::this_thread::get_id());
 }
 
-TEST_F(BatcherTest, LargerRequestOfAClientThatIsAloneRunsOnItsCallersThread) {
-  Start();
-  Allow(2);
-  Enqueue("first", 1, /*session=*/7);
-  EnqueueAlone("same connection", 200, 7);
-  EXPECT_EQ(AnswerOf("same connection").thread, std::this_thread::get_id());
-}
-
-TEST_F(BatcherTest, LargerRequestQueuesWhereAnotherConnectionSentTheLastOne) {
-  Start();
-  Allow(2);
-  Enqueue("first", 1, /*session=*/7);
-  EnqueueAlone("another connection", 200, 8);
-  AwaitAnswers(2);
-  EXPECT_NE(AnswerOf("another connection").thread, std::this_thread::get_id());
-}
-
-TEST_F(BatcherTest, LargerRequestQueuesPastTheLimitOfClientsThatAreAlone) {
-  Start();
-  Allow(2);
-  Enqueue("first", 1, /*session=*/7);
-  EnqueueAlone("large", 201, 7);
-  AwaitAnswers(2);
-  EXPECT_NE(AnswerOf("large").thread, std::this_thread::get_id());
-}
-
-TEST_F(BatcherTest, RequestOfARingHasALimitOfItsOwnWhereItsClientIsAlone) {
+TEST_F(BatcherTest, RequestOfARingHasLimitsOfItsOwn) {
   Batcher::Options options = kHeldOptions;
   options.direct_ring_alone_bytes_max = 300;
   Start(options);
-  Allow(5);
+  Allow(7);
   size_t answers = 0;
-  const auto enqueue = [&](const std::string& id, int64_t tokens, bool alone, bool from_ring) {
-    auto request = MakeRequest(id, tokens, /*session=*/7);
+  const auto runs_here = [&](const std::string& id, int64_t tokens, bool alone, bool from_ring,
+                             uint64_t session) {
+    auto request = MakeRequest(id, tokens, session);
     request->alone = alone;
     request->from_ring = from_ring;
     Enqueue(std::move(request));
     AwaitAnswers(++answers);
     return AnswerOf(id).thread == std::this_thread::get_id();
   };
-  enqueue("first", 1, true, true);
-  EXPECT_TRUE(enqueue("alone", 300, true, true));
-  EXPECT_FALSE(enqueue("too large", 301, true, true));
-  EXPECT_FALSE(enqueue("with others", 201, false, true));
-  EXPECT_FALSE(enqueue("not of a ring", 201, true, false));
+  runs_here("first", 1, true, true, 7);
+  EXPECT_TRUE(runs_here("alone", 300, true, true, 7));
+  EXPECT_FALSE(runs_here("too large", 301, true, true, 7));
+  EXPECT_FALSE(runs_here("another connection sent the last one", 51, true, true, 8));
+  EXPECT_FALSE(runs_here("with others", 51, false, true, 8));
+  EXPECT_TRUE(runs_here("with others, small", 50, false, true, 8));
+  EXPECT_FALSE(runs_here("not of a ring", 101, true, false, 8));
+}
+
+TEST_F(BatcherTest, SmallRequestsGatherUntilNothingElseHasArrived) {
+  Start();
+  Allow(1);
+  for (const char* id : {"a", "b", "c"}) EnqueueGathering(id, 5);
+  EXPECT_EQ(BatchCount(), 0U);
+  EXPECT_TRUE(batcher_->RunGathered());
+  EXPECT_THAT(BatchAt(0), ElementsAre("a 0-5", "b 0-5", "c 0-5"));
+  for (const char* id : {"a", "b", "c"}) {
+    EXPECT_EQ(AnswerOf(id).thread, std::this_thread::get_id());
+    EXPECT_THAT(AnswerOf(id).status, IsOk());
+  }
+  ASSERT_THAT(Reports(), SizeIs(1));
+  EXPECT_EQ(Reports()[0].closed_by, ClosedBy::kDirect);
+  EXPECT_EQ(Reports()[0].requests, 3);
+  EXPECT_EQ(Reports()[0].bytes, 15);
+  EXPECT_FALSE(batcher_->RunGathered());
+}
+
+TEST_F(BatcherTest, GatheredRequestsRunWhenTheyAreEnough) {
+  Batcher::Options options = kHeldOptions;
+  options.gathered_requests_max = 3;
+  options.gathered_bytes_max = 100;
+  Start(options);
+  Allow(2);
+  for (const char* id : {"a", "b", "c", "d", "e"}) EnqueueGathering(id, 5);
+  EXPECT_THAT(BatchAt(0), ElementsAre("a 0-5", "b 0-5", "c 0-5"));
+  EXPECT_EQ(BatchCount(), 1U);
+  EnqueueGathering("large", 90);
+  EXPECT_THAT(BatchAt(1), ElementsAre("d 0-5", "e 0-5", "large 0-90"));
+}
+
+TEST_F(BatcherTest, BatchesOfOneGatherNothing) {
+  Batcher::Options options = kHeldOptions;
+  options.requests_max = 1;
+  Start(options);
+  Allow(1);
+  EnqueueGathering("at once", 5);
+  EXPECT_THAT(BatchAt(0), ElementsAre("at once 0-5"));
+}
+
+TEST_F(BatcherTest, RequestOfAClientThatIsAloneDoesNotGather) {
+  Start();
+  Allow(2);
+  Enqueue("first", 5, /*session=*/7);
+  auto request = MakeRequest("at once", 5, 7);
+  request->alone = true;
+  request->gathers = true;
+  Enqueue(std::move(request));
+  EXPECT_THAT(AnswerOf("at once").status, IsOk());
+}
+
+TEST_F(BatcherTest, GatheredRequestsQueueWhereTheDeviceIsBusyByThen) {
+  Start();
+  EnqueueGathering("a", 5);
+  EnqueueGathering("b", 5);
+  Block();
+  EXPECT_FALSE(batcher_->RunGathered());
+  Allow(2);
+  AwaitAnswers(3);
+  EXPECT_THAT(BatchAt(1), ElementsAre("a 0-5", "b 0-5"));
+  EXPECT_NE(AnswerOf("a").thread, std::this_thread::get_id());
+}
+
+TEST_F(BatcherTest, FailingRequestFailsNoOtherThatGatheredWithIt) {
+  failing_slice_ = "a 0-5";
+  Start();
+  Allow(1);
+  for (const char* id : {"a", "b"}) EnqueueGathering(id, 5);
+  batcher_->RunGathered();
+  EXPECT_THAT(AnswerOf("a").status, StatusIs(absl::StatusCode::kInternal, HasSubstr("broken")));
+  EXPECT_THAT(AnswerOf("b").status, IsOk());
+}
+
+TEST_F(BatcherTest, DrainRunsWhatHasGathered) {
+  Start();
+  Allow(1);
+  EnqueueGathering("gathered", 5);
+  batcher_->Drain();
+  EXPECT_THAT(AnswerOf("gathered").status, IsOk());
+}
+
+TEST_F(BatcherTest, GatheredRequestsSayHowLongTheyWaited) {
+  Start();
+  Allow(1);
+  double queued = -1;
+  auto request = MakeRequest("waiting", 5);
+  request->gathers = true;
+  request->done = [&queued](std::unique_ptr<Request> finished, const absl::Status&) {
+    queued = finished->stages.queue;
+  };
+  Enqueue(std::move(request));
+  clock_.Advance(absl::Microseconds(30));
+  batcher_->RunGathered();
+  EXPECT_EQ(queued, 30);
 }
 
 TEST_F(BatcherTest, SmallRequestQueuesWhereNoCallerMayRunItsOwn) {
@@ -370,7 +443,11 @@ TEST_F(BatcherTest, ManyCallersAreAllAnsweredOnce) {
   for (int caller = 0; caller < 4; ++caller) {
     callers.emplace_back([this, caller] {
       for (int i = 0; i < 200; ++i) {
-        Enqueue(absl::StrCat(caller, "/", i), i * 7, static_cast<uint64_t>(caller));
+        auto request =
+            MakeRequest(absl::StrCat(caller, "/", i), i * 7, static_cast<uint64_t>(caller));
+        request->gathers = i % 2 == 0;
+        Enqueue(std::move(request));
+        if (i % 5 == 0) batcher_->RunGathered();
       }
     });
   }

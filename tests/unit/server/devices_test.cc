@@ -103,6 +103,12 @@ TEST_F(DevicesTest, AnAcceleratorRunsSmallRequestsOneAtATime) {
   EXPECT_EQ(Make(Devices::kNever)->direct_slots(8), 8);
 }
 
+TEST_F(DevicesTest, LargerRequestsRunWhereTheyArriveOnlyWithoutAnAccelerator) {
+  EXPECT_EQ(Make(0)->direct_bytes_max(), limits::kDirectBytesMax);
+  EXPECT_EQ(Make(1 << 20)->direct_bytes_max(), limits::kDirectBytesMax);
+  EXPECT_EQ(Make(Devices::kNever)->direct_bytes_max(), limits::kDirectHostBytesMax);
+}
+
 // Backends whose time is `fixed` and `per_mebibyte`, on a clock that they move.
 class CalibrateTest : public ::testing::Test {
  protected:
