@@ -14,7 +14,7 @@ namespace rope::server {
 
 // Why nothing more went into a batch.
 enum class ClosedBy {
-  kDirect,    // small ones that ran at once on the thread that received them
+  kDirect,    // it ran on the thread that received it
   kDrained,   // nothing was left that it could take
   kBytes,     // the cap in bytes
   kTokens,    // the cap in tokens

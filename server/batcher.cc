@@ -88,8 +88,8 @@ bool Batcher::IsFree() const {
 }
 
 int64_t Batcher::DirectBytesMax(const Request& request, bool alone) const {
-  if (!request.from_ring) return options_.direct_bytes_max;
-  return alone ? options_.direct_ring_alone_bytes_max : options_.direct_ring_bytes_max;
+  if (alone) return options_.direct_alone_bytes_max;
+  return request.from_ring ? options_.direct_ring_bytes_max : options_.direct_bytes_max;
 }
 
 void Batcher::Push(std::unique_ptr<Request> request) {

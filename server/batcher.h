@@ -1,11 +1,11 @@
 // Batcher: batches while the device is busy and never waits while it is idle.
 //
 // A request of at most `direct_bytes_max` that finds the device free runs on its caller's thread:
-// at once, or, where its caller says so (Request::gathers) and its client is not alone, together
-// with what that thread receives until nothing more has arrived or a cap is reached. Answers that
-// are made one after the other cost less than answers between which clients are woken and ask
-// again. A client is alone where its call is the only one there is and the last request came over
-// the same connection. Requests that came through a ring have limits of their own.
+// at once, or, where its caller says so (Request::gathers), together with what that thread receives
+// until nothing more has arrived or a cap is reached. Answers that are made one after the other
+// cost less than answers between which clients are woken and ask again.
+// Of a client that is alone (its call is the only one there is, and the last request came over the
+// same connection) one of at most `direct_alone_bytes_max` runs at once.
 // Everything else queues; the batch thread takes what is there, runs it, and takes again. There is
 // no timer.
 //
@@ -55,8 +55,7 @@ class Batcher {
   struct Options {
     int64_t direct_bytes_max = limits::kDirectHostBytesMax;
     int64_t direct_ring_bytes_max = limits::kDirectBytesMax;  // of one that came through a ring
-    int64_t direct_ring_alone_bytes_max =
-        limits::kDirectRingAloneBytesMax;  // ... the only client's
+    int64_t direct_alone_bytes_max = limits::kDirectAloneBytesMax;  // of a client that is alone
     int64_t gathered_requests_max = limits::kGatheredRequestsMax;
     int64_t gathered_bytes_max = limits::kGatheredBytesMax;
     int64_t bytes_max = limits::kBatchBytesMax;

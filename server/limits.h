@@ -44,10 +44,10 @@ inline constexpr int64_t kDirectBytesMax = 256 * kKiB;
 // The same where the host rotates, of what came through a socket: to read so many bytes has taken
 // the thread several times as long as their rotation will. An accelerator does more with a batch.
 inline constexpr int64_t kDirectHostBytesMax = 2 * kMiB;
-// The same for a client that is alone and has a ring, whose thread reads no tensors: a hand-over
-// costs two sleeping threads, a tenth of its time at 42 MB. Requests of other rings wait for it
-// once; with them its client is alone no more.
-inline constexpr int64_t kDirectRingAloneBytesMax = 64 * kMiB;
+// The same for a client that is alone: a hand-over costs it two sleeping threads, a tenth of its
+// time at 42 MB, and takes a processor from the rotation while the thread that handed it over polls
+// for others. What others send meanwhile waits for it once; with them its client is alone no more.
+inline constexpr int64_t kDirectAloneBytesMax = 64 * kMiB;
 // What gathers before it runs where it arrived, as long as more arrives: enough that clients are
 // woken in one go, little enough that the first of them does not wait for long.
 inline constexpr int64_t kGatheredRequestsMax = 8;
@@ -110,7 +110,7 @@ static_assert(kMessageBytesMax <= kMessageBytesCeiling);
 static_assert(kConfigJsonBytesMax < kSkeletonBytesMax);
 static_assert(kSessionMemoryBytesMax <= kSharedMemoryBytesMax);
 static_assert(kDirectBytesMax < kDirectHostBytesMax && kDirectHostBytesMax < kSliceBytesMax &&
-              kSliceBytesMax < kBatchBytesMax);
+              kSliceBytesMax < kBatchBytesMax && kBatchBytesMax < kDirectAloneBytesMax);
 // Any single legal request is admitted when the server is empty: input and output, each counted as
 // the larger of the two, which 32-bit output of 16-bit input makes twice the message.
 static_assert(4 * kMessageBytesMax + kTokenBytes * kTokensMax <= kAdmittedBytesMax);

@@ -207,8 +207,8 @@ void Metrics::CollectRequests(Families& families) const {
 void Metrics::CollectBatches(Families& families) const {
   MetricFamily batches = MakeFamily(
       "rope_batches_total",
-      "Batches run, by device and by why nothing more went in: direct (small ones at once, on the "
-      "thread that they arrived on), drained (nothing was left), bytes, tokens, requests (a cap)",
+      "Batches run, by device and by why nothing more went in: direct (on the thread that received "
+      "it), drained (nothing was left), bytes, tokens, requests (a cap)",
       MetricType::Counter);
   MetricFamily faults = MakeFamily("rope_device_faults_total", "Batches that a device has failed",
                                    MetricType::Counter);

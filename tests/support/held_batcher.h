@@ -26,6 +26,7 @@ namespace rope::testing {
 
 inline constexpr server::Batcher::Options kHeldOptions = {.direct_bytes_max = 100,
                                                           .direct_ring_bytes_max = 50,
+                                                          .direct_alone_bytes_max = 200,
                                                           .bytes_max = 1000,
                                                           .tokens_max = 1000,
                                                           .requests_max = 10,

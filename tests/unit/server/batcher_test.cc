@@ -42,28 +42,30 @@ TEST_F(BatcherTest, LargeRequestDoesNot) {
   EXPECT_NE(AnswerOf("large").thread, std::this_thread::get_id());
 }
 
-TEST_F(BatcherTest, RequestOfARingHasLimitsOfItsOwn) {
-  Batcher::Options options = kHeldOptions;
-  options.direct_ring_alone_bytes_max = 300;
-  Start(options);
-  Allow(7);
+TEST_F(BatcherTest, LimitsDependOnWhereARequestCameFromAndWhetherItsClientIsAlone) {
+  Start();
   size_t answers = 0;
   const auto runs_here = [&](const std::string& id, int64_t tokens, bool alone, bool from_ring,
                              uint64_t session) {
     auto request = MakeRequest(id, tokens, session);
     request->alone = alone;
     request->from_ring = from_ring;
+    Allow(1);
     Enqueue(std::move(request));
     AwaitAnswers(++answers);
     return AnswerOf(id).thread == std::this_thread::get_id();
   };
-  runs_here("first", 1, true, true, 7);
-  EXPECT_TRUE(runs_here("alone", 300, true, true, 7));
-  EXPECT_FALSE(runs_here("too large", 301, true, true, 7));
-  EXPECT_FALSE(runs_here("another connection sent the last one", 51, true, true, 8));
-  EXPECT_FALSE(runs_here("with others", 51, false, true, 8));
-  EXPECT_TRUE(runs_here("with others, small", 50, false, true, 8));
-  EXPECT_FALSE(runs_here("not of a ring", 101, true, false, 8));
+  for (const bool ring : {false, true}) {
+    const auto id = [ring](const char* text) { return absl::StrCat(text, ring ? ", ring" : ""); };
+    runs_here(id("first"), 1, true, ring, 7);
+    EXPECT_TRUE(runs_here(id("alone"), 200, true, ring, 7));
+    EXPECT_FALSE(runs_here(id("too large"), 201, true, ring, 7));
+    EXPECT_FALSE(runs_here(id("another connection sent the last one"), 200, true, ring, 8));
+    EXPECT_FALSE(runs_here(id("with others"), 200, false, ring, 8));
+    EXPECT_EQ(runs_here(id("with others, smaller"), 100, false, ring, 8), !ring);
+    EXPECT_FALSE(runs_here(id("with others, above both"), 101, false, ring, 8));
+    EXPECT_TRUE(runs_here(id("with others, small"), 50, false, ring, 8));
+  }
 }
 
 TEST_F(BatcherTest, SmallRequestsGatherUntilNothingElseHasArrived) {
