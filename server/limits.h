@@ -91,6 +91,9 @@ inline constexpr int kConcurrentStreamsMax = 128;
 // many prefills in flight, little enough for many clients that never read.
 inline constexpr int64_t kStreamBytesMax = 64 * kMiB;
 inline constexpr int64_t kStreamRequestsMax = 1024;
+// Answers of a stream that are sent together, where the next is there already: what gRPC buffers
+// before it writes, and a third of what a socket takes at once.
+inline constexpr int64_t kJoinedBytesMax = 64 * kKiB;
 // Memory regions of a connection: one large one, of which requests use parts, is the way to go.
 inline constexpr int64_t kRegionsMax = 64;
 // Defaults of --shared_memory_bytes and --session_memory_bytes. The memory is the clients'; what

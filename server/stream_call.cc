@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "server/limits.h"
 #include "server/session.h"
 
 namespace rope::server {
@@ -144,16 +145,26 @@ void StreamCall::Advance() {
     reading_ = true;
     stream_.Read(&message_, &read_);
   }
-  if (!writing_ && !replies_.empty()) {
-    writing_ = true;
-    stream_.Write(replies_.front().bytes, &written_);
-  }
+  if (!writing_ && !replies_.empty()) StartWrite();
   if (writing_ || unanswered_ > 0 || !(closed_ || draining_ || gone_)) return;
   finishing_ = true;
   stream_.Finish(
       closed_ ? grpc::Status::OK
               : grpc::Status(grpc::StatusCode::UNAVAILABLE, "server: draining, try another one"),
       &ended_);
+}
+
+void StreamCall::StartWrite() {
+  const grpc::ByteBuffer& bytes = replies_.front().bytes;
+  joined_bytes_ += static_cast<int64_t>(bytes.Length());
+  grpc::WriteOptions options;
+  if (replies_.size() > 1 && joined_bytes_ < limits::kJoinedBytesMax) {
+    options.set_buffer_hint();
+  } else {
+    joined_bytes_ = 0;
+  }
+  writing_ = true;
+  stream_.Write(bytes, options, &written_);
 }
 
 void StreamCall::DropReplies() {

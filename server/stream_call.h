@@ -107,6 +107,8 @@ class StreamCall {
 
   // Starts whatever the state allows: a read, a write, the end.
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Answers that are there at the same time go to the socket together. REQUIRES: there is one.
+  void StartWrite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Forgets the answers that nobody will read, but not the one that is being written.
   void DropReplies() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether every step has come back and every answer was given. True once.
@@ -127,6 +129,7 @@ class StreamCall {
   int64_t unanswered_ ABSL_GUARDED_BY(mutex_) = 0;     // messages that the handler still owes
   int64_t held_ ABSL_GUARDED_BY(mutex_) = 0;           // messages not answered or not written yet
   int64_t held_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t joined_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // written, but perhaps not sent yet
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;  // by the client: nothing more to read
