@@ -72,8 +72,7 @@ Status ToStatus(const grpc::Status& status, const grpc::ClientContext& context) 
     message = absl::StrCat("server: ended the call (", message, ")");
   }
   // Until the server says more.
-  detail.executed = code == StatusCode::kUnavailable || code == StatusCode::kDeadlineExceeded ||
-                    code == StatusCode::kCancelled;
+  detail.executed = code == StatusCode::kUnavailable || code == StatusCode::kDeadlineExceeded;
   if (error.has_value()) {
     detail.field = std::move(*error->mutable_field());
     detail.got = std::move(*error->mutable_got());

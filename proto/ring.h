@@ -50,7 +50,7 @@ enum class RingState : uint32_t {
   kWatched = 4,
 };
 
-inline constexpr uint32_t ValueOf(RingState state) {
+constexpr uint32_t ValueOf(RingState state) {
   return static_cast<uint32_t>(state);
 }
 

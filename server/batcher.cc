@@ -34,28 +34,28 @@ Batcher::~Batcher() {
 }
 
 absl::Status Batcher::Enqueue(std::unique_ptr<Request>& request) {
+  const bool is_large = request->plan.bytes() > options_.gathered_bytes_max;
+  if (is_large) RunGathered();  // small ones do not wait for it
   Batch batch;
   {
     absl::MutexLock lock(&mutex_);
     if (draining_) return absl::UnavailableError("server: draining, try another one");
     const bool alone = NoteClient(*request);
-    const bool direct = IsFree() && request->plan.bytes() <= DirectBytesMax(*request, alone) &&
-                        !HasEnded(*request, request->enqueued);  // the batch thread says so
-    if (!direct) {
+    if (!MayRunDirect(*request, alone)) {
+      PushGathered();  // in the order in which they came
       Push(std::move(request));
       return absl::OkStatus();
     }
     ++direct_unfinished_;
-    if (alone || !request->gathers) {
+    if (alone || is_large || !request->gathers) {
       batch.started = request->enqueued;
       AddWhole(std::move(request), batch);
+      direct_running_.fetch_add(1);
     } else {
       AddWhole(std::move(request), gathered_);
       if (!HasGatheredEnough()) return absl::OkStatus();
-      batch = std::exchange(gathered_, {});
-      batch.started = clock_.Now();
+      batch = StartGathered();
     }
-    direct_running_.fetch_add(1);
   }
   RunDirect(batch);
   return absl::OkStatus();
@@ -66,17 +66,35 @@ bool Batcher::RunGathered() {
   {
     absl::MutexLock lock(&mutex_);
     if (gathered_.slices.empty()) return false;
-    batch = std::exchange(gathered_, {});
     if (!IsFree()) {
-      direct_unfinished_ -= static_cast<int>(batch.slices.size());
-      for (std::unique_ptr<Request>& request : batch.finishing) Push(std::move(request));
+      PushGathered();
       return false;
     }
-    direct_running_.fetch_add(1);
+    batch = StartGathered();
   }
-  batch.started = clock_.Now();
   RunDirect(batch);
   return true;
+}
+
+Batcher::Batch Batcher::StartGathered() {
+  Batch all = std::exchange(gathered_, {});
+  Batch batch;
+  batch.started = clock_.Now();
+  for (std::unique_ptr<Request>& request : all.finishing) {
+    if (HasEnded(*request, batch.started)) {
+      batch.expired.push_back(std::move(request));
+    } else {
+      AddWhole(std::move(request), batch);
+    }
+  }
+  direct_running_.fetch_add(1);
+  return batch;
+}
+
+void Batcher::PushGathered() {
+  Batch all = std::exchange(gathered_, {});
+  direct_unfinished_ -= static_cast<int>(all.finishing.size());
+  for (std::unique_ptr<Request>& request : all.finishing) Push(std::move(request));
 }
 
 bool Batcher::NoteClient(const Request& request) {
@@ -85,6 +103,12 @@ bool Batcher::NoteClient(const Request& request) {
 
 bool Batcher::IsFree() const {
   return !batch_running_ && queues_.empty() && direct_running_.load() < options_.direct_slots;
+}
+
+bool Batcher::MayRunDirect(const Request& request, bool alone) const {
+  return IsFree() && request.plan.bytes() <= DirectBytesMax(request, alone) &&
+         request.plan.tokens <= options_.tokens_max &&
+         !HasEnded(request, request.enqueued);  // the batch thread says so
 }
 
 int64_t Batcher::DirectBytesMax(const Request& request, bool alone) const {
@@ -109,20 +133,27 @@ void Batcher::AddWhole(std::unique_ptr<Request> request, Batch& batch) {
 bool Batcher::HasGatheredEnough() const {
   const auto requests = static_cast<int64_t>(gathered_.slices.size());
   return requests >= std::min(options_.gathered_requests_max, options_.requests_max) ||
-         gathered_.bytes >= options_.gathered_bytes_max;
+         gathered_.bytes >= options_.gathered_bytes_max || gathered_.tokens >= options_.tokens_max;
 }
 
 void Batcher::RunDirect(Batch& batch) {
-  run_batch_(absl::MakeSpan(batch.slices));
-  batch.finished = clock_.Now();
-  Report(batch);
+  const auto requests = static_cast<int>(batch.finishing.size() + batch.expired.size());
+  Run(batch);
   // Before the answers: whoever reads one finds the device free again.
   direct_running_.fetch_sub(1);
   Finish(batch);
   // After the answers: nothing of the batcher is touched any more, so that it may be drained.
   absl::MutexLock lock(&mutex_);
-  direct_unfinished_ -= static_cast<int>(batch.slices.size());
+  direct_unfinished_ -= requests;
   if (draining_) work_.Signal();
+}
+
+void Batcher::Run(Batch& batch) {
+  AnswerExpired(batch);
+  if (batch.slices.empty()) return;
+  run_batch_(absl::MakeSpan(batch.slices));
+  batch.finished = clock_.Now();
+  Report(batch);
 }
 
 void Batcher::BatchLoop() {
@@ -137,12 +168,7 @@ void Batcher::BatchLoop() {
       batch = TakeBatch();
       batch_running_ = true;
     }
-    AnswerExpired(batch);
-    if (!batch.slices.empty()) {
-      run_batch_(absl::MakeSpan(batch.slices));
-      batch.finished = clock_.Now();
-      Report(batch);
-    }
+    Run(batch);
     {
       absl::MutexLock lock(&mutex_);
       batch_running_ = false;

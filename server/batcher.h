@@ -1,11 +1,11 @@
 // Batcher: batches while the device is busy and never waits while it is idle.
 //
 // A request of at most `direct_bytes_max` that finds the device free runs on its caller's thread:
-// at once, or, where its caller says so (Request::gathers), together with what that thread receives
-// until nothing more has arrived or a cap is reached. Answers that are made one after the other
-// cost less than answers between which clients are woken and ask again.
+// at once, or, where its caller says so (Request::gathers) and it is small, together with what
+// arrives besides until that thread has nothing else to do or a cap is reached. Answers that are
+// made one after the other cost less than answers between which clients are woken and ask again.
 // Of a client that is alone (its call is the only one there is, and the last request came over the
-// same connection) one of at most `direct_alone_bytes_max` runs at once.
+// same connection) one of at most `direct_alone_bytes_max` runs at once, as a whole.
 // Everything else queues; the batch thread takes what is there, runs it, and takes again. There is
 // no timer.
 //
@@ -23,9 +23,9 @@
 //             once, on any thread, possibly before Enqueue returns.
 // Errors:     UNAVAILABLE: draining. Through `done`: DEADLINE_EXCEEDED, CANCELLED, what the
 //             executor said.
-// Limits:     A batch holds at most bytes_max bytes, tokens_max tokens and requests_max requests
-//             (but always one slice). A request waits for at most one batch more than there are
-//             requests before it, over sessions.
+// Limits:     A batch of the batch thread holds at most bytes_max bytes, tokens_max tokens and
+//             requests_max requests (but always one slice). A request that queues waits for at
+//             most one batch more than there are requests before it, over sessions.
 #ifndef ROPE_SERVER_BATCHER_H_
 #define ROPE_SERVER_BATCHER_H_
 
@@ -62,7 +62,7 @@ class Batcher {
     int64_t tokens_max = limits::kBatchTokensMax;
     int64_t requests_max = limits::kBatchRequestsMax;
     int64_t slice_bytes_max = limits::kSliceBytesMax;
-    // Callers that may run their own request at the same time: the device's threads.
+    // Batches that callers may run at the same time: the device's threads.
     int direct_slots = 1;
   };
   // Runs slices and sets their status. Called from several threads at once.
@@ -102,12 +102,17 @@ class Batcher {
   // Whether the only call there is comes from where the last request came from.
   bool NoteClient(const Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsFree() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool MayRunDirect(const Request& request, bool alone) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int64_t DirectBytesMax(const Request& request, bool alone) const;
   void Push(std::unique_ptr<Request> request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static void AddWhole(std::unique_ptr<Request> request, Batch& batch);
   bool HasGatheredEnough() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What has gathered, as a batch that runs from now on.
+  Batch StartGathered() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void PushGathered() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // REQUIRES: counted in direct_running_ and direct_unfinished_.
   void RunDirect(Batch& batch);
+  void Run(Batch& batch);
   void BatchLoop();
   Batch TakeBatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes from the queue of one session; false: nothing there that this batch may take.

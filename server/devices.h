@@ -57,9 +57,9 @@ class Devices {
   // Where the accelerator takes over, in bytes; kNever where it does not.
   int64_t accelerator_bytes_min() const { return accelerator_bytes_min_; }
 
-  // How many small requests may run at the same time, each on its caller's thread, before the rest
-  // gathers to a batch: as many as a host backend of `threads` threads has cores for. A launch on
-  // an accelerator takes about as long for many requests as for one.
+  // How many batches may run at the same time, each on its caller's thread, before the rest queues:
+  // as many as a host backend of `threads` threads has cores for. A launch on an accelerator takes
+  // about as long for many requests as for one.
   int direct_slots(int threads) const;
   // Up to which size one of them may: less where an accelerator has a use for batches.
   int64_t direct_bytes_max() const;

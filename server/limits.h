@@ -41,8 +41,9 @@ inline constexpr int64_t kErrorBytesMax = 512;
 // --- the queue --- A request up to this size that finds its device free runs where it arrived: a
 // hand-over to a sleeping thread costs as much as its work.
 inline constexpr int64_t kDirectBytesMax = 256 * kKiB;
-// The same where the host rotates, of what came through a socket: to read so many bytes has taken
-// the thread several times as long as their rotation will. An accelerator does more with a batch.
+// The same where the host rotates, of what did not come through a ring: at 1 MiB a hand-over costs
+// a tenth of the time, and to read so many bytes takes the thread several times as long as to
+// rotate them. An accelerator does more with a batch.
 inline constexpr int64_t kDirectHostBytesMax = 2 * kMiB;
 // The same for a client that is alone: a hand-over costs it two sleeping threads, a tenth of its
 // time at 42 MB, and takes a processor from the rotation while the thread that handed it over polls
@@ -91,8 +92,9 @@ inline constexpr int kConcurrentStreamsMax = 128;
 // many prefills in flight, little enough for many clients that never read.
 inline constexpr int64_t kStreamBytesMax = 64 * kMiB;
 inline constexpr int64_t kStreamRequestsMax = 1024;
-// Answers of a stream that are sent together, where the next is there already: what gRPC buffers
-// before it writes, and a third of what a socket takes at once.
+// Answers of a stream that are sent together, where the next is there already: as many as gather,
+// what gRPC is told to buffer before it writes, and a third of what a socket takes at once.
+inline constexpr int64_t kJoinedAnswersMax = kGatheredRequestsMax;
 inline constexpr int64_t kJoinedBytesMax = 64 * kKiB;
 // Memory regions of a connection: one large one, of which requests use parts, is the way to go.
 inline constexpr int64_t kRegionsMax = 64;

@@ -37,7 +37,12 @@ void PollLoop::Shutdown() {
 void PollLoop::Run(grpc::ServerCompletionQueue& queue) const {
   void* tag = nullptr;
   bool ok = false;
-  while (NextEvent(queue, &tag, &ok)) static_cast<Event*>(tag)->Run(ok);
+  for (int events = 1; NextEvent(queue, &tag, &ok); ++events) {
+    static_cast<Event*>(tag)->Run(ok);
+    if (events < kEventsMax) continue;
+    events = 0;
+    if (on_idle_) on_idle_();
+  }
 }
 
 bool PollLoop::NextEvent(grpc::ServerCompletionQueue& queue, void** tag, bool* ok) const {

@@ -42,7 +42,8 @@ class CallEvent final : public Event {
 
 class PollLoop {
  public:
-  // What a thread still has to do when no event is left, before it waits; true: it has done some.
+  // What a thread still has to do when no event is left, and after kEventsMax without a pause.
+  // True: it has done some.
   using OnIdle = std::function<bool()>;
 
   // Adds `threads` queues to the server that is being built.
@@ -60,6 +61,8 @@ class PollLoop {
   void Shutdown();
 
  private:
+  static constexpr int kEventsMax = 64;
+
   void Run(grpc::ServerCompletionQueue& queue) const;
   bool NextEvent(grpc::ServerCompletionQueue& queue, void** tag, bool* ok) const;
 

@@ -158,10 +158,14 @@ void StreamCall::StartWrite() {
   const grpc::ByteBuffer& bytes = replies_.front().bytes;
   joined_bytes_ += static_cast<int64_t>(bytes.Length());
   grpc::WriteOptions options;
-  if (replies_.size() > 1 && joined_bytes_ < limits::kJoinedBytesMax) {
+  // gRPC does not send a first message that may wait together with the headers.
+  const bool may_wait = std::exchange(has_written_, true) && replies_.size() > 1 &&
+                        ++joined_ < limits::kJoinedAnswersMax &&
+                        joined_bytes_ < limits::kJoinedBytesMax;
+  if (may_wait) {
     options.set_buffer_hint();
   } else {
-    joined_bytes_ = 0;
+    joined_ = joined_bytes_ = 0;
   }
   writing_ = true;
   stream_.Write(bytes, options, &written_);

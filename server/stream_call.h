@@ -129,6 +129,8 @@ class StreamCall {
   int64_t unanswered_ ABSL_GUARDED_BY(mutex_) = 0;     // messages that the handler still owes
   int64_t held_ ABSL_GUARDED_BY(mutex_) = 0;           // messages not answered or not written yet
   int64_t held_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool has_written_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t joined_ ABSL_GUARDED_BY(mutex_) = 0;        // answers written, but perhaps not sent yet
   int64_t joined_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // written, but perhaps not sent yet
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;

@@ -36,7 +36,8 @@ v1::RotateRequest RequestOfMebibytes(int64_t mebibytes) {
   v1::RotateRequest request = UnitRequest(0);
   v1::Array& array = *request.mutable_tensors(0)->mutable_array();
   array.clear_numbers();
-  array.set_shape(0, mebibytes << 17);
+  array.set_shape(0, mebibytes << 11);
+  array.set_shape(1, 64);
   array.set_raw(std::string(static_cast<size_t>(mebibytes) << 20, '\0'));
   return request;
 }
@@ -52,7 +53,7 @@ double DirectBatches(int port) {
 }
 
 TEST(MetricsTest, MebibytesRunWhereTheyArriveAndMoreOfThemWhereTheirClientIsAlone) {
-  TestServer server({"--metrics_listen=127.0.0.1:0"});
+  TestServer server({"--device=cpu", "--metrics_listen=127.0.0.1:0"});
   const int port = MetricsPort(server);
   const auto first = server.NewStub();
   const auto second = server.NewStub();

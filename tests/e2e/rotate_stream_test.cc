@@ -83,7 +83,7 @@ TEST_F(RotateStreamTest, ManyInFlightAreEachAnsweredOnceWithTheirOwnNumbers) {
 TEST(RotateStreamBatchTest, SmallRequestsThatArriveTogetherRunTogetherWhereTheyArrived) {
   constexpr int kRequests = 2000;
   for (const char* spin : {"--poll_spin_us=0", "--poll_spin_us=200"}) {
-    const TestServer server({"--metrics_listen=127.0.0.1:0", spin});
+    const TestServer server({"--device=cpu", "--metrics_listen=127.0.0.1:0", spin});
     ExpectAnswers(*server.NewStub(), kRequests);
     const Exposition page = Scrape(MetricsPort(server));
     const double batches = page.Value("rope_batch_requests_count");
@@ -92,6 +92,33 @@ TEST(RotateStreamBatchTest, SmallRequestsThatArriveTogetherRunTogetherWhereTheyA
     EXPECT_LT(page.Value(R"(rope_batch_requests_bucket{le="1"})"), batches) << spin;
     EXPECT_EQ(page.Value(R"(rope_batch_requests_bucket{le="8"})"), batches) << spin;
   }
+}
+
+TEST_F(RotateStreamTest, AnswersOfAllSizesArriveAtAClientThatReadsThemLate) {
+  constexpr int kRequests = 600;
+  const std::unique_ptr<Stream> stream = stub_->RotateStream(&context_);
+  for (int i = 0; i < kRequests; ++i) {  // 1 to 300 KiB, most of them small
+    const int tokens = i % 40 == 0 ? 600 : i % 7 == 0 ? 50 : 2;
+    v1::RotateRequest request = NamedRequest(absl::StrCat(i), i);
+    v1::Array& array = *request.mutable_tensors(0)->mutable_array();
+    array.clear_numbers();
+    array.set_shape(0, tokens);
+    array.set_shape(1, 64);
+    array.set_raw(std::string(static_cast<size_t>(tokens) * 64 * 8, '\0'));
+    ASSERT_TRUE(stream->Write(request));
+  }
+  ASSERT_TRUE(stream->WritesDone());
+  std::map<std::string, size_t> bytes;
+  v1::RotateResponse response;
+  while (stream->Read(&response)) {
+    ASSERT_FALSE(response.has_error()) << response.error().message();
+    bytes[response.request_id()] = response.tensors(0).array().raw().size();
+  }
+  EXPECT_TRUE(stream->Finish().ok());
+  ASSERT_EQ(bytes.size(), static_cast<size_t>(kRequests));
+  EXPECT_EQ(bytes["0"], 600u * 64 * 8);
+  EXPECT_EQ(bytes["7"], 50u * 64 * 8);
+  EXPECT_EQ(bytes["1"], 2u * 64 * 8);
 }
 
 TEST_F(RotateStreamTest, AnErrorIsAnsweredInPlaceAndTheStreamGoesOn) {

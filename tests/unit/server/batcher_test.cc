@@ -123,12 +123,71 @@ TEST_F(BatcherTest, GatheredRequestsQueueWhereTheDeviceIsBusyByThen) {
   Start();
   EnqueueGathering("a", 5);
   EnqueueGathering("b", 5);
-  Block();
+  std::thread other([this] { Enqueue("direct", 5); });
+  AwaitBatches(1);
   EXPECT_FALSE(batcher_->RunGathered());
   Allow(2);
+  other.join();
   AwaitAnswers(3);
   EXPECT_THAT(BatchAt(1), ElementsAre("a 0-5", "b 0-5"));
   EXPECT_NE(AnswerOf("a").thread, std::this_thread::get_id());
+}
+
+TEST_F(BatcherTest, GatheredRequestsQueueBeforeOneThatCameLater) {
+  Start();
+  EnqueueGathering("a", 5);
+  Block();
+  EnqueueGathering("b", 5);
+  Allow(2);
+  AwaitAnswers(3);
+  EXPECT_THAT(BatchAt(0), ElementsAre("a 0-5", "blocker 0-101"));
+  EXPECT_THAT(BatchAt(1), ElementsAre("b 0-5"));
+}
+
+TEST_F(BatcherTest, GatheredRequestsDoNotWaitForALargeOne) {
+  Batcher::Options options = kHeldOptions;
+  options.gathered_bytes_max = 50;
+  Start(options);
+  Allow(2);
+  EnqueueGathering("small", 5);
+  EnqueueGathering("large", 51);
+  EXPECT_THAT(BatchAt(0), ElementsAre("small 0-5"));
+  EXPECT_THAT(BatchAt(1), ElementsAre("large 0-51"));
+}
+
+TEST_F(BatcherTest, GatheredRequestsThatEndedAreAnsweredWithoutRunning) {
+  Start();
+  Allow(1);
+  auto expired = MakeRequest("expired", 5);
+  expired->gathers = true;
+  expired->deadline = clock_.Now() + absl::Microseconds(10);
+  Enqueue(std::move(expired));
+  auto cancelled = MakeRequest("cancelled", 5);
+  cancelled->gathers = true;
+  const auto flag = cancelled->cancelled;
+  Enqueue(std::move(cancelled));
+  EnqueueGathering("patient", 5);
+  clock_.Advance(absl::Microseconds(10));
+  flag->store(true);
+  EXPECT_TRUE(batcher_->RunGathered());
+  EXPECT_THAT(BatchAt(0), ElementsAre("patient 0-5"));
+  EXPECT_THAT(AnswerOf("expired").status,
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("while it waited")));
+  EXPECT_THAT(AnswerOf("cancelled").status,
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("while it waited")));
+  EXPECT_THAT(AnswerOf("patient").status, IsOk());
+}
+
+TEST_F(BatcherTest, MoreTokensThanABatchHoldsQueue) {
+  Batcher::Options options = kHeldOptions;
+  options.tokens_max = 20;
+  Start(options);
+  Allow(4);
+  Enqueue("fits", 20);
+  EXPECT_EQ(AnswerOf("fits").thread, std::this_thread::get_id());
+  Enqueue("does not", 21);
+  AwaitAnswers(2);
+  EXPECT_NE(AnswerOf("does not").thread, std::this_thread::get_id());
 }
 
 TEST_F(BatcherTest, FailingRequestFailsNoOtherThatGatheredWithIt) {
@@ -147,6 +206,19 @@ TEST_F(BatcherTest, DrainRunsWhatHasGathered) {
   EnqueueGathering("gathered", 5);
   batcher_->Drain();
   EXPECT_THAT(AnswerOf("gathered").status, IsOk());
+}
+
+TEST_F(BatcherTest, DrainQueuesWhatHasGatheredWhereTheDeviceIsBusy) {
+  Start();
+  EnqueueGathering("gathered", 5);
+  std::thread other([this] { Enqueue("direct", 5); });
+  AwaitBatches(1);
+  std::thread drainer([this] { batcher_->Drain(); });
+  Allow(2);
+  drainer.join();
+  other.join();
+  EXPECT_THAT(AnswerOf("gathered").status, IsOk());
+  EXPECT_THAT(AnswerOf("direct").status, IsOk());
 }
 
 TEST_F(BatcherTest, GatheredRequestsSayHowLongTheyWaited) {

@@ -39,8 +39,10 @@ class PollLoopTest : public ::testing::TestWithParam<absl::Duration> {
   }
 
   void Note(const std::string& text) {
+    if (ended_.HasBeenNotified()) return;  // the log is read
     log_.push_back(text);
     if (text == "last") ended_.Notify();
+    if (endless_ && text == "event") Post("event");
   }
 
   std::vector<std::string> Log() {
@@ -49,7 +51,10 @@ class PollLoopTest : public ::testing::TestWithParam<absl::Duration> {
     return log_;
   }
 
-  std::vector<std::string> log_;  // by the loop's thread until `ended_`
+  // By the loop's thread until `ended_`.
+  std::vector<std::string> log_;
+  int idle_ = 0;
+  bool endless_ = false;
 
  private:
   struct Posted : Event {
@@ -78,14 +83,24 @@ TEST_P(PollLoopTest, ThreadIsIdleWhenNoEventIsLeft) {
 }
 
 TEST_P(PollLoopTest, ThreadLooksForEventsAgainAfterWhatItDidWhenIdle) {
-  int idle = 0;
-  Build([this, &idle] {
-    if (++idle > 2) return false;
+  Build([this] {
+    if (++idle_ > 2) return false;
     Note("idle");
-    Post(idle == 2 ? "last" : "made when idle");
+    Post(idle_ == 2 ? "last" : "made when idle");
     return true;
   });
   EXPECT_THAT(Log(), ElementsAre("idle", "made when idle", "idle", "last"));
+}
+
+// An event that makes the next before it ends: the queue is never empty.
+TEST_P(PollLoopTest, ThreadThatAlwaysHasEventsDoesTheRestToo) {
+  Build([this] {
+    if (idle_++ == 0) Note("last");
+    return false;
+  });
+  endless_ = true;
+  Post("event");
+  EXPECT_EQ(Log().back(), "last");
 }
 
 INSTANTIATE_TEST_SUITE_P(Spin, PollLoopTest,
