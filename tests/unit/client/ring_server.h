@@ -62,7 +62,7 @@ class RingServer {
   }
   // Waits until the caller sleeps.
   void AwaitSleeper(uint32_t index) const {
-    while (slot(index).state.load() != static_cast<uint32_t>(proto::RingState::kAwaited)) {
+    while (slot(index).state.load() != ValueOf(proto::RingState::kAwaited)) {
       std::this_thread::yield();
     }
   }
@@ -76,7 +76,7 @@ class RingServer {
     slot(index).message_bytes.store(static_cast<uint32_t>(message.size()));
     slot(index).code.store(code);
     return static_cast<proto::RingState>(
-        slot(index).state.exchange(static_cast<uint32_t>(proto::RingState::kDone)));
+        slot(index).state.exchange(ValueOf(proto::RingState::kDone)));
   }
   void Respond(uint32_t index, uint32_t code, const std::string& message) const {
     if (Write(index, code, message) == proto::RingState::kAwaited)

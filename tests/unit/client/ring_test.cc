@@ -110,7 +110,7 @@ TEST_F(RingTest, AnswersThatMakeNoSenseAreErrors) {
   const std::string longest = ReplyTo(std::string(proto::kRingMessageBytes - 3, 'y'));
   std::memcpy(server_.slot(slot).message.data(), longest.data(), longest.size());
   server_.slot(slot).code.store(0);
-  server_.slot(slot).state.store(static_cast<uint32_t>(RingState::kDone));
+  server_.slot(slot).state.store(ValueOf(RingState::kDone));
   proto::FutexWakeAll(server_.slot(slot).state);
   EXPECT_EQ(TextOf(answer.get()).size(), proto::kRingMessageBytes - 3);
   // There is nothing that bytes of a tensor in a ring would be the index of.
@@ -130,7 +130,7 @@ TEST_F(RingTest, WithoutSpinTheCallerSleepsOnTheSlotAndIsWoken) {
   while (syscall(SYS_futex, &state, FUTEX_WAKE, 1, nullptr, nullptr, 0) != 1) {
     std::this_thread::yield();
   }
-  EXPECT_EQ(state.load(), static_cast<uint32_t>(RingState::kAwaited));
+  EXPECT_EQ(state.load(), ValueOf(RingState::kAwaited));
   server_.Respond(slot, 0, "answer");
   EXPECT_EQ(TextOf(answer.get()), "answer");
 }
