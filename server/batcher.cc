@@ -52,7 +52,7 @@ absl::Status Batcher::Enqueue(std::unique_ptr<Request>& request) {
       AddWhole(std::move(request), batch);
       direct_running_.fetch_add(1);
     } else {
-      AddWhole(std::move(request), gathered_);
+      gathered_.push_back(std::move(request));
       if (!HasGatheredEnough()) return absl::OkStatus();
       batch = StartGathered();
     }
@@ -65,7 +65,7 @@ bool Batcher::RunGathered() {
   Batch batch;
   {
     absl::MutexLock lock(&mutex_);
-    if (gathered_.slices.empty()) return false;
+    if (gathered_.empty()) return false;
     if (!IsFree()) {
       PushGathered();
       return false;
@@ -77,24 +77,24 @@ bool Batcher::RunGathered() {
 }
 
 Batcher::Batch Batcher::StartGathered() {
-  Batch all = std::exchange(gathered_, {});
   Batch batch;
   batch.started = clock_.Now();
-  for (std::unique_ptr<Request>& request : all.finishing) {
+  for (std::unique_ptr<Request>& request : gathered_) {
     if (HasEnded(*request, batch.started)) {
       batch.expired.push_back(std::move(request));
     } else {
       AddWhole(std::move(request), batch);
     }
   }
+  gathered_.clear();
   direct_running_.fetch_add(1);
   return batch;
 }
 
 void Batcher::PushGathered() {
-  Batch all = std::exchange(gathered_, {});
-  direct_unfinished_ -= static_cast<int>(all.finishing.size());
-  for (std::unique_ptr<Request>& request : all.finishing) Push(std::move(request));
+  direct_unfinished_ -= static_cast<int>(gathered_.size());
+  for (std::unique_ptr<Request>& request : gathered_) Push(std::move(request));
+  gathered_.clear();
 }
 
 bool Batcher::NoteClient(const Request& request) {
@@ -131,9 +131,15 @@ void Batcher::AddWhole(std::unique_ptr<Request> request, Batch& batch) {
 }
 
 bool Batcher::HasGatheredEnough() const {
-  const auto requests = static_cast<int64_t>(gathered_.slices.size());
+  int64_t bytes = 0;
+  int64_t tokens = 0;
+  for (const std::unique_ptr<Request>& request : gathered_) {
+    bytes += request->plan.bytes();
+    tokens += request->plan.tokens;
+  }
+  const auto requests = static_cast<int64_t>(gathered_.size());
   return requests >= std::min(options_.gathered_requests_max, options_.requests_max) ||
-         gathered_.bytes >= options_.gathered_bytes_max || gathered_.tokens >= options_.tokens_max;
+         bytes >= options_.gathered_bytes_max || tokens >= options_.tokens_max;
 }
 
 void Batcher::RunDirect(Batch& batch) {

@@ -138,7 +138,7 @@ class Batcher {
   std::deque<uint64_t> turn_ ABSL_GUARDED_BY(mutex_);         // sessions of queues_, next first
   uint64_t last_session_ ABSL_GUARDED_BY(mutex_) = 0;         // of the last request that came
   bool batch_running_ ABSL_GUARDED_BY(mutex_) = false;
-  Batch gathered_ ABSL_GUARDED_BY(mutex_);             // requests as a whole
+  std::vector<std::unique_ptr<Request>> gathered_ ABSL_GUARDED_BY(mutex_);
   std::atomic<int> direct_running_ = 0;                // batches; grows under mutex_ alone
   int direct_unfinished_ ABSL_GUARDED_BY(mutex_) = 0;  // their requests, and those in gathered_
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;

@@ -41,7 +41,7 @@ void PollLoop::Run(grpc::ServerCompletionQueue& queue) const {
     static_cast<Event*>(tag)->Run(ok);
     if (events < kEventsMax) continue;
     events = 0;
-    if (on_idle_) on_idle_();
+    on_idle_();
   }
 }
 
@@ -57,7 +57,7 @@ bool PollLoop::NextEvent(grpc::ServerCompletionQueue& queue, void** tag, bool* o
       case grpc::CompletionQueue::TIMEOUT:
         break;
     }
-    if (!end.has_value() && on_idle_ && on_idle_()) continue;  // which may have made events
+    if (!end.has_value() && on_idle_()) continue;  // which may have made events
     const int64_t now = absl::GetCurrentTimeNanos();
     if (!end.has_value()) end = now + absl::ToInt64Nanoseconds(spin_);
     if (now >= *end) return queue.Next(tag, ok);

@@ -47,7 +47,9 @@ class PollLoop {
   using OnIdle = std::function<bool()>;
 
   // Adds `threads` queues to the server that is being built.
-  PollLoop(grpc::ServerBuilder& builder, int threads, absl::Duration spin, OnIdle on_idle = {});
+  PollLoop(
+      grpc::ServerBuilder& builder, int threads, absl::Duration spin,
+      OnIdle on_idle = [] { return false; });
   // REQUIRES: not started, or shut down.
   ~PollLoop();
 
@@ -67,7 +69,7 @@ class PollLoop {
   bool NextEvent(grpc::ServerCompletionQueue& queue, void** tag, bool* ok) const;
 
   const absl::Duration spin_;
-  const OnIdle on_idle_;  // may be empty
+  const OnIdle on_idle_;
   std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;
   std::vector<std::thread> threads_;
 };
