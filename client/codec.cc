@@ -165,13 +165,13 @@ StagedRun Stage(const Region& region, Route route, const std::vector<WantedTenso
 
 // Says of the tensors that lie in the region where.
 std::vector<Range> NameInputs(const Region& region, const std::vector<Place>& places,
-                              std::vector<v1::Tensor>& tensors) {
+                              const std::vector<v1::Tensor*>& tensors) {
   std::vector<Range> inputs;
   inputs.reserve(places.size());
   for (size_t i = 0; i < places.size(); ++i) {
     inputs.push_back(RangeIn(region, places[i].data, places[i].bytes));
     if (!inputs.back().has_value()) continue;
-    SetSpan(region, *inputs.back(), *tensors[i].mutable_array()->mutable_region());
+    SetSpan(region, *inputs.back(), *tensors[i]->mutable_array()->mutable_region());
   }
   return inputs;
 }
@@ -203,13 +203,13 @@ void PlaceOutputs(const Region& region, const std::vector<Place>& places,
 }
 
 // With the bytes of those that lie elsewhere. Refers to `tensors`.
-std::vector<proto::TensorPart> PartsOf(const std::vector<v1::Tensor>& tensors,
+std::vector<proto::TensorPart> PartsOf(const std::vector<v1::Tensor*>& tensors,
                                        const std::vector<Place>& places,
                                        const std::vector<Range>& inputs) {
   std::vector<proto::TensorPart> parts;
   parts.reserve(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
-    parts.push_back({.tensor = &tensors[i]});
+    parts.push_back({.tensor = tensors[i]});
     if (inputs[i].has_value()) continue;
     parts.back().raw = {static_cast<const char*>(places[i].data),
                         static_cast<size_t>(places[i].bytes)};
@@ -244,26 +244,27 @@ grpc::ByteBuffer BufferOf(const std::vector<proto::MessagePart>& message, Payloa
 
 Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const std::string& request_id,
                                    const Region& region, Route route, PayloadLoans& loans) {
-  Result<v1::RotateRequest> head = HeadOf(request, request_id);
-  if (!head.ok()) return head.status();
+  MessageArena memory;
+  v1::RotateRequest& head = memory.Make<v1::RotateRequest>();
+  if (Status status = SetHead(request, request_id, head); !status.ok()) return status;
   EncodedRotate encoded;
-  std::vector<v1::Tensor> tensors;
+  std::vector<v1::Tensor*> tensors;
   std::vector<Place> places;
   for (size_t i = 0; i < request.tensors.size(); ++i) {
     const TensorView& view = request.tensors[i];
-    Result<TensorMessage> message = ToMessage(view, i);
-    if (!message.ok()) return message.status();
-    tensors.push_back(std::move(message->head));
+    tensors.push_back(&memory.Make<v1::Tensor>());
+    const Result<int64_t> bytes = SetTensor(view, i, *tensors.back());
+    if (!bytes.ok()) return bytes.status();
     encoded.wanted.push_back(WantedOf(view, request.output_dtype));
-    places.push_back(PlaceOf(view, message->bytes, encoded.wanted.back()));
-    encoded.tensor_bytes += message->bytes;
+    places.push_back(PlaceOf(view, *bytes, encoded.wanted.back()));
+    encoded.tensor_bytes += *bytes;
   }
   if (region.is_staging) encoded.staged = Stage(region, route, encoded.wanted, places);
   const std::vector<Range> inputs = NameInputs(region, places, tensors);
-  PlaceOutputs(region, places, inputs, *head, encoded);
+  PlaceOutputs(region, places, inputs, head, encoded);
   for (const Range& input : inputs) encoded.uses_region |= input.has_value();
   const std::vector<proto::TensorPart> parts = PartsOf(tensors, places, inputs);
-  std::vector<proto::MessagePart> joined = proto::Join(*head, parts);
+  std::vector<proto::MessagePart> joined = proto::Join(head, parts);
   if (route == Route::kRing && FitRing(joined, encoded.wanted)) {
     encoded.ring_message = std::move(joined.front().header);
   } else {
@@ -286,7 +287,7 @@ Result<ReceivedReply> ReceivedReply::Parse(const grpc::ByteBuffer& buffer) {
   auto message = proto::Split(schema, fragments, {.unknown_fields = proto::UnknownFields::kSkip});
   if (!message.ok()) return Unreadable(std::string(message.status().message()));
   reply.message_ = *std::move(message);
-  if (!reply.head_.ParseFromString(reply.message_.skeleton)) {
+  if (!reply.head_->ParseFromString(reply.message_.skeleton)) {
     return Unreadable("got malformed bytes");
   }
   return reply;
@@ -294,10 +295,10 @@ Result<ReceivedReply> ReceivedReply::Parse(const grpc::ByteBuffer& buffer) {
 
 Result<ReceivedReply> ReceivedReply::ParseSmall(std::string_view bytes) {
   ReceivedReply reply;
-  if (!reply.head_.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+  if (!reply.head_->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return Unreadable("got malformed bytes");
   }
-  for (const v1::Tensor& tensor : reply.head_.tensors()) {
+  for (const v1::Tensor& tensor : reply.head().tensors()) {
     // There is no payload that it would be the index of.
     if (proto::HasPayload(tensor.array())) return Unreadable("got bytes of a tensor in a ring");
   }
@@ -305,24 +306,24 @@ Result<ReceivedReply> ReceivedReply::ParseSmall(std::string_view bytes) {
 }
 
 Status ReceivedReply::error() const {
-  return head_.error().code() == 0 ? Status() : FromMessage(head_.error());
+  return head().error().code() == 0 ? Status() : FromMessage(head().error());
 }
 
 Result<RotateReply> ReceivedReply::Take(std::vector<WantedTensor> wanted, OutputPool& pool) const {
   if (Status status = error(); !status.ok()) return status;
-  const auto count = static_cast<size_t>(head_.tensors_size());
+  const auto count = static_cast<size_t>(head().tensors_size());
   if (count != wanted.size()) {
     return Unreadable(absl::StrCat("tensors: got ", count, ", want ", wanted.size()));
   }
   for (size_t i = 0; i < count; ++i) {
-    const v1::Array& array = head_.tensors(static_cast<int>(i)).array();
+    const v1::Array& array = head().tensors(static_cast<int>(i)).array();
     if (Status status = CheckTensor(array, message_, wanted[i], i); !status.ok()) return status;
   }
   RotateReply reply;
-  TakeHead(head_, reply);
+  TakeHead(head(), reply);
   reply.tensors.reserve(count);
   for (size_t i = 0; i < count; ++i) {
-    const v1::Tensor& tensor = head_.tensors(static_cast<int>(i));
+    const v1::Tensor& tensor = head().tensors(static_cast<int>(i));
     reply.tensors.push_back(TakeTensor(tensor, message_, std::move(wanted[i]), pool));
   }
   return reply;

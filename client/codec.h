@@ -14,10 +14,14 @@
 #ifndef ROPE_CLIENT_CODEC_H_
 #define ROPE_CLIENT_CODEC_H_
 
+#include <google/protobuf/arena.h>
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/slice.h>
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -56,6 +60,22 @@ struct EncodedRotate {
   StagedRun staged = {};     // REQUIRES: stays until the reply has been taken
 };
 
+// Messages of one call: what small ones hold fits into the first block, and is allocated and freed
+// together.
+class MessageArena {
+ public:
+  MessageArena() : arena_(block_.data(), block_.size()) {}
+
+  template <typename Message>
+  Message& Make() {
+    return *google::protobuf::Arena::CreateMessage<Message>(&arena_);
+  }
+
+ private:
+  alignas(std::max_align_t) std::array<char, 2048> block_;
+  google::protobuf::Arena arena_;
+};
+
 // The same bytes for an RPC.
 inline grpc::ByteBuffer BufferOf(std::string_view message) {
   const grpc::Slice slice(message.data(), message.size());
@@ -77,16 +97,19 @@ class ReceivedReply {
   // Of bytes that came through a ring, where no reply has bytes of tensors. Keeps none of them.
   static Result<ReceivedReply> ParseSmall(std::string_view bytes);
 
-  const std::string& request_id() const { return head_.request_id(); }
+  const std::string& request_id() const { return head().request_id(); }
   // What the reply's own `error` says, or OK.
   Status error() const;
   // Puts the tensors where they are wanted, those that nobody brought memory for in some of `pool`.
   Result<RotateReply> Take(std::vector<WantedTensor> wanted, OutputPool& pool) const;
 
  private:
+  const v1::RotateResponse& head() const { return *head_; }
+
   std::vector<grpc::Slice> slices_;  // hold what the payloads of message_ refer to
   proto::SplitMessage message_;
-  v1::RotateResponse head_;
+  std::unique_ptr<MessageArena> memory_ = std::make_unique<MessageArena>();
+  v1::RotateResponse* head_ = &memory_->Make<v1::RotateResponse>();
 };
 
 inline Result<RotateReply> DecodeRotate(const grpc::ByteBuffer& buffer,

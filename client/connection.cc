@@ -13,6 +13,12 @@ namespace {
 
 using std::chrono::microseconds;
 
+// Whether it is likely: all of the tensors would have to be in the region.
+bool WillUseRing(const RotateRequest& request, const Session& session) {
+  return session.ring != nullptr && !request.tensors.empty() &&
+         session.region.memory->OffsetOf(request.tensors.front().data, 1).has_value();
+}
+
 }  // namespace
 
 Connection::Hooks Connection::DefaultHooks() {
@@ -57,6 +63,7 @@ Result<RotateReply> Connection::Rotate(const RotateRequest& request,
       if (!WaitForNext(attempts, session.status(), /*idempotent=*/true)) return session.status();
       continue;
     }
+    if (WillUseRing(request, **session)) (*session)->ring->WakeServer();
     PayloadLoans loans;
     Result<EncodedRotate> encoded =
         EncodeRotate(request, (*session)->region, RouteOf(**session), loans);

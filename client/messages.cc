@@ -33,8 +33,7 @@ Pairing FromMessage(v1::Pairing pairing) {
   }
 }
 
-v1::RopeConfig ToMessage(const RopeConfig& config) {
-  v1::RopeConfig message;
+void SetConfig(const RopeConfig& config, v1::RopeConfig& message) {
   message.set_rope_type(config.rope_type);
   // A macro, because a field's name is part of three names.
 #define ROPE_SET(field) \
@@ -86,7 +85,6 @@ v1::RopeConfig ToMessage(const RopeConfig& config) {
     message.mutable_inv_freq()->mutable_numbers()->Add(config.inv_freq.begin(),
                                                        config.inv_freq.end());
   }
-  return message;
 }
 
 RopeConfig FromMessage(const v1::RopeConfig& message) {
@@ -149,23 +147,21 @@ v1::DType ToMessage(DType dtype) {
   return v1::DTYPE_UNSPECIFIED;
 }
 
-v1::RopeSpec ToMessage(const RopeSpec& spec) {
-  v1::RopeSpec message;
+void SetRope(const RopeSpec& spec, v1::RopeSpec& message) {
   message.set_model(spec.model);
   message.set_config_id(spec.config_id);
   message.set_config_json(spec.config_json);
-  if (spec.config.has_value()) *message.mutable_config() = ToMessage(*spec.config);
+  if (spec.config.has_value()) SetConfig(*spec.config, *message.mutable_config());
   if (spec.layer.has_value()) message.set_layer(*spec.layer);
   message.set_layer_type(spec.layer_type);
   message.set_pairing(ToMessage(spec.pairing));
   message.set_compat(static_cast<v1::Compat>(spec.compat));
   message.set_precision(static_cast<v1::Precision>(spec.precision));
-  return message;
 }
 
 v1::DescribeRequest ToMessage(const DescribeRequest& request) {
   v1::DescribeRequest message;
-  *message.mutable_rope() = ToMessage(request.rope);
+  SetRope(request.rope, *message.mutable_rope());
   if (request.seq_len.has_value()) message.set_seq_len(*request.seq_len);
   message.mutable_positions()->Add(request.positions.begin(), request.positions.end());
   if (request.head_dim.has_value()) message.set_head_dim(*request.head_dim);

@@ -15,7 +15,8 @@
 namespace rope::client {
 
 v1::DType ToMessage(DType dtype);
-v1::RopeSpec ToMessage(const RopeSpec& spec);
+// REQUIRES: `message` is empty.
+void SetRope(const RopeSpec& spec, v1::RopeSpec& message);
 v1::DescribeRequest ToMessage(const DescribeRequest& request);
 
 DescribeReply FromMessage(const v1::DescribeResponse& message);

@@ -120,6 +120,10 @@ void Ring::Submit(uint32_t slot) {
     shared().queue[submitted % proto::kRingSlots].store(slot, std::memory_order_relaxed);
     shared().submitted.store(submitted + 1);
   }
+  WakeServer();
+}
+
+void Ring::WakeServer() {
   // The server says that it sleeps before it looks for the last time: one of us sees the other.
   if (shared().asleep.load() == 0 || shared().asleep.exchange(0) == 0) return;
   const uint64_t one = 1;
@@ -129,15 +133,20 @@ void Ring::Submit(uint32_t slot) {
 
 Ring::Outcome Ring::Await(proto::RingSlot& slot, bool may_poll, Clock::time_point deadline) const {
   const Waiter waiter;
-  const auto end = std::min(Clock::now() + spin_, deadline);
-  while (may_poll && waiter.may_poll() && Clock::now() < end) {
-    if (IsDone(slot)) return Outcome::kAnswered;
-    sched_yield();  // another thread may be the one that has the answer to bring
-  }
-  return Sleep(slot, deadline);
+  if (may_poll && waiter.may_poll() && Poll(slot, deadline)) return Outcome::kAnswered;
+  return Sleep(slot, waiter.may_poll(), deadline);
 }
 
-Ring::Outcome Ring::Sleep(proto::RingSlot& slot, Clock::time_point deadline) const {
+bool Ring::Poll(const proto::RingSlot& slot, Clock::time_point deadline) const {
+  const auto end = std::min(Clock::now() + spin_, deadline);
+  while (Clock::now() < end) {
+    if (IsDone(slot)) return true;
+    sched_yield();  // another thread may be the one that has the answer to bring
+  }
+  return false;
+}
+
+Ring::Outcome Ring::Sleep(proto::RingSlot& slot, bool may_poll, Clock::time_point deadline) const {
   const uint32_t awaited = ValueOf(RingState::kAwaited);
   uint32_t expected = ValueOf(RingState::kSubmitted);
   if (!slot.state.compare_exchange_strong(expected, awaited)) return Outcome::kAnswered;
@@ -147,7 +156,8 @@ Ring::Outcome Ring::Sleep(proto::RingSlot& slot, Clock::time_point deadline) con
     if (IsDone(slot)) return Outcome::kAnswered;
     if (is_lost) return Outcome::kLost;
     if (left <= microseconds(0)) return Outcome::kTimedOut;
-    proto::FutexWait(slot.state, awaited, std::min(left, kLookAgain));
+    const bool woken = proto::FutexWait(slot.state, awaited, std::min(left, kLookAgain));
+    if (woken && may_poll) Poll(slot, deadline);  // the server is writing the answer
   }
 }
 

@@ -38,6 +38,8 @@ class Ring {
   // The server serves it on the connection of `socket`, and wakes when `doorbell` is written to.
   void Open(proto::FileDescriptor doorbell, proto::FileDescriptor socket);
 
+  // For a call that will come at once: the server wakes up while its message is written.
+  void WakeServer();
   // `tensor_bytes`: of the tensors that the request is about.
   // nullopt: it does not go through the ring, which is full or has ended.
   // REQUIRES of all requests: at most proto::kRingRequestBytes.
@@ -74,7 +76,9 @@ class Ring {
   void Submit(uint32_t slot);
   enum class Outcome { kAnswered, kTimedOut, kLost };
   Outcome Await(proto::RingSlot& slot, bool may_poll, Clock::time_point deadline) const;
-  Outcome Sleep(proto::RingSlot& slot, Clock::time_point deadline) const;
+  // Whether the answer came within the spin time.
+  bool Poll(const proto::RingSlot& slot, Clock::time_point deadline) const;
+  Outcome Sleep(proto::RingSlot& slot, bool may_poll, Clock::time_point deadline) const;
   static Result<ReceivedReply> AnswerIn(const proto::RingSlot& slot);
 
   const std::unique_ptr<SharedMemory> memory_;

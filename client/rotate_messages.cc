@@ -37,8 +37,7 @@ void SetIntegers(const std::vector<int64_t>& values, const std::vector<int64_t>&
   array.set_raw(values.data(), values.size() * sizeof(int64_t));
 }
 
-v1::Positions ToMessage(const Positions& positions) {
-  v1::Positions message;
+void SetPositions(const Positions& positions, v1::Positions& message) {
   if (positions.start.has_value()) message.set_start(*positions.start);
   if (!positions.starts.empty()) SetIntegers(positions.starts, {}, *message.mutable_starts());
   if (!positions.position_ids.empty() || !positions.position_ids_shape.empty()) {
@@ -51,7 +50,6 @@ v1::Positions ToMessage(const Positions& positions) {
   message.mutable_seq_len()->Add(positions.seq_len.begin(), positions.seq_len.end());
   if (positions.cp_size.has_value()) message.set_cp_size(*positions.cp_size);
   if (positions.cp_rank.has_value()) message.set_cp_rank(*positions.cp_rank);
-  return message;
 }
 
 v1::Role ToMessage(Role role) {
@@ -163,20 +161,19 @@ std::vector<int64_t> InOrder(const std::vector<int64_t>& shape, std::string_view
 
 }  // namespace
 
-Result<v1::RotateRequest> HeadOf(const RotateRequest& request, const std::string& request_id) {
-  v1::RotateRequest head;
+Status SetHead(const RotateRequest& request, const std::string& request_id,
+               v1::RotateRequest& head) {
   head.set_request_id(request_id);
-  *head.mutable_rope() = ToMessage(request.rope);
-  if (v1::Positions positions = ToMessage(request.positions); positions.ByteSizeLong() > 0) {
-    *head.mutable_positions() = std::move(positions);
-  }
+  SetRope(request.rope, *head.mutable_rope());
+  SetPositions(request.positions, *head.mutable_positions());
+  if (head.positions().ByteSizeLong() == 0) head.clear_positions();
   head.set_operation(ToMessage(request.operation));
   head.set_return_attention_factor(request.return_attention_factor);
   if (request.reposition.has_value()) {
     v1::Reposition& reposition = *head.mutable_reposition();
-    *reposition.mutable_from() = ToMessage(request.reposition->from);
+    SetPositions(request.reposition->from, *reposition.mutable_from());
     if (request.reposition->from_rope.has_value()) {
-      *reposition.mutable_from_rope() = ToMessage(*request.reposition->from_rope);
+      SetRope(*request.reposition->from_rope, *reposition.mutable_from_rope());
     }
   }
   if (request.rows.has_value()) {
@@ -188,15 +185,15 @@ Result<v1::RotateRequest> HeadOf(const RotateRequest& request, const std::string
   }
   bool other_layout = false;
   for (const TensorView& view : request.tensors) other_layout |= !view.output_layout.empty();
-  if (!other_layout) return head;
+  if (!other_layout) return {};
   for (const TensorView& view : request.tensors) {
     head.mutable_output()->add_layouts(view.output_layout.empty() ? view.layout
                                                                   : view.output_layout);
   }
-  return head;
+  return {};
 }
 
-Result<TensorMessage> ToMessage(const TensorView& view, size_t index) {
+Result<int64_t> SetTensor(const TensorView& view, size_t index, v1::Tensor& head) {
   const auto field = [index](const char* part) {
     return absl::StrCat("tensors[", index, "]", part);
   };
@@ -205,8 +202,6 @@ Result<TensorMessage> ToMessage(const TensorView& view, size_t index) {
   if (Status status = CheckMemory(view.data, *bytes); !status.ok()) {
     return Within(field(""), status);
   }
-  TensorMessage message{.bytes = *bytes};
-  v1::Tensor& head = message.head;
   if (view.head_ranges.empty()) head.set_role(ToMessage(view.role));
   for (const HeadRange& range : view.head_ranges) {
     v1::HeadRange& item = *head.add_head_ranges();
@@ -229,7 +224,7 @@ Result<TensorMessage> ToMessage(const TensorView& view, size_t index) {
   head.mutable_array()->set_dtype(ToMessage(view.dtype));
   head.mutable_array()->mutable_shape()->Add(view.shape.begin(), view.shape.end());
   head.mutable_array()->mutable_strides()->Add(view.strides.begin(), view.strides.end());
-  return message;
+  return bytes;
 }
 
 WantedTensor WantedOf(const TensorView& view, std::optional<DType> output_dtype) {

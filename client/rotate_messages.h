@@ -20,14 +20,13 @@
 namespace rope::client {
 
 // Everything but the tensors. `request_id` stands in place of the request's own.
-Result<v1::RotateRequest> HeadOf(const RotateRequest& request, const std::string& request_id);
+// REQUIRES: `head` is empty.
+Status SetHead(const RotateRequest& request, const std::string& request_id,
+               v1::RotateRequest& head);
 
-// A tensor of a request, as it goes out.
-struct TensorMessage {
-  v1::Tensor head = {};  // without its elements
-  int64_t bytes = 0;     // of its elements
-};
-Result<TensorMessage> ToMessage(const TensorView& view, size_t index);
+// A tensor as it goes out, without its elements; returns how many bytes these are. REQUIRES: `head`
+// is empty.
+Result<int64_t> SetTensor(const TensorView& view, size_t index, v1::Tensor& head);
 
 // What the answer to a tensor has to be, and where it goes.
 struct WantedTensor {
@@ -41,7 +40,7 @@ struct WantedTensor {
   // Where in staging memory the server writes it; null: where it is wanted, or in the answer.
   const void* staged = nullptr;
 };
-// REQUIRES: ToMessage took the view.
+// REQUIRES: SetTensor took the view.
 WantedTensor WantedOf(const TensorView& view, std::optional<DType> output_dtype);
 
 }  // namespace rope::client

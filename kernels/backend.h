@@ -23,6 +23,7 @@
 #ifndef ROPE_KERNELS_BACKEND_H_
 #define ROPE_KERNELS_BACKEND_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -42,6 +43,9 @@ class Backend {
   virtual std::string_view name() const = 0;
   // What it runs on, for people: instruction set, threads.
   virtual std::string detail() const = 0;
+  // A hint that this thread will soon rotate jobs of about so many bytes: what that would have to
+  // wake up may do so meanwhile.
+  virtual void Expect(int64_t /*bytes*/) {}
   // Rotates all jobs and returns when their outputs are written. Jobs differ freely in shape, dtype
   // and geometry.
   virtual absl::Status Rotate(absl::Span<const RotateJob> jobs) = 0;

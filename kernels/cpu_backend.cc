@@ -61,6 +61,10 @@ class CpuBackend : public Backend {
                            pool_.threads() == 1 ? "" : "s");
   }
 
+  void Expect(int64_t bytes) override {
+    if (bytes > kCpuAloneBytes) pool_.WakeUp(bytes / kCpuSliceBytes);
+  }
+
   absl::Status Rotate(absl::Span<const RotateJob> jobs) override {
     int64_t total_bytes = 0;
     bool only_turns = true;

@@ -1,13 +1,13 @@
 #include "kernels/table_cache.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "kernels/check.h"
@@ -22,6 +22,8 @@ constexpr int64_t kPositionMax = int64_t{1} << 30;
 // Evicting goes below the budget by a tenth, so that a full cache does not look for victims at
 // every page.
 constexpr double kEvictTo = 0.9;
+// Pages that are looked up while a table is locked: a prefill of 4096 tokens.
+constexpr size_t kRunsAtOnce = 64;
 
 // One page of one table. `result` is set, once, before `built` is notified.
 struct Entry {
@@ -60,8 +62,73 @@ int64_t PageOf(int64_t position) {
   return position >= 0 ? position / kPageRows : (position + 1) / kPageRows - 1;
 }
 
-RowRef RowOf(int64_t position, const TablePage& page) {
-  return {&page, position - PageOf(position) * kPageRows};
+// Positions of one page that follow each other in a call.
+struct PageRun {
+  int64_t page = 0;
+  absl::Span<const int64_t> positions;  // one at least
+  Entry* entry = nullptr;               // only while the table is locked
+  PagePtr built;
+
+  bool HasPage() const {
+    return entry != nullptr && entry->built.HasBeenNotified() && entry->result.ok();
+  }
+};
+
+// The positions at the front that are on the page of the first. REQUIRES: there is one.
+PageRun FirstRun(absl::Span<const int64_t> positions) {
+  PageRun run;
+  run.page = PageOf(positions.front());
+  ROPE_CHECK(run.page >= PageOf(-kPositionMax) && run.page <= PageOf(kPositionMax));
+  const int64_t first = run.page * kPageRows;
+  size_t end = 1;
+  while (end < positions.size() && positions[end] >= first && positions[end] < first + kPageRows) {
+    ++end;
+  }
+  run.positions = positions.first(end);
+  return run;
+}
+
+using PageRuns = absl::InlinedVector<PageRun, 8>;
+
+// Cuts the next runs off the front of `positions`: as many as are looked up in one go.
+PageRuns TakeRuns(absl::Span<const int64_t>& positions) {
+  PageRuns runs;
+  while (!positions.empty() && runs.size() < kRunsAtOnce) {
+    runs.push_back(FirstRun(positions));
+    positions.remove_prefix(runs.back().positions.size());
+  }
+  return runs;
+}
+
+// Fills in the pages that are there already; returns how many. What each page takes from memory is
+// asked for before any is waited for: large tensors have swept it out of the processor's caches.
+int64_t TakeBuilt(Table& table, int64_t now, PageRuns& runs) {
+  absl::ReaderMutexLock lock(&table.mu);
+  for (PageRun& run : runs) {
+    const auto it = table.pages.find(run.page);
+    if (it == table.pages.end()) continue;
+    run.entry = it->second.get();
+    __builtin_prefetch(run.entry);
+  }
+  for (const PageRun& run : runs) {
+    if (run.HasPage()) __builtin_prefetch(run.entry->result->get());
+  }
+  int64_t count = 0;
+  for (PageRun& run : runs) {
+    if (!run.HasPage()) continue;
+    run.entry->last_use.store(now, std::memory_order_relaxed);
+    run.built = *run.entry->result;
+    ++count;
+  }
+  return count;
+}
+
+// REQUIRES: run.built is set, and is given away.
+void AppendRowsOf(PageRun& run, TokenRows& rows) {
+  for (const int64_t position : run.positions) {
+    rows.rows.push_back({run.built.get(), position - run.page * kPageRows});
+  }
+  rows.pages.push_back(std::move(run.built));
 }
 
 struct Found {
@@ -149,23 +216,20 @@ class TableCache::Impl {
 
 absl::Status TableCache::Impl::AppendRows(const Frequencies& frequencies,
                                           absl::Span<const int64_t> positions, TokenRows& rows) {
-  for (const int64_t position : positions) {
-    ROPE_CHECK(position >= -kPositionMax && position <= kPositionMax);
-  }
   if (!frequencies.cacheable) return AppendOwnRows(frequencies, positions, rows);
   const int64_t now = clock_.fetch_add(1, std::memory_order_relaxed);
   rows.rows.reserve(rows.rows.size() + positions.size());
   std::shared_ptr<Table> table;
-  const TablePage* current = nullptr;
-  int64_t current_page = 0;
-  for (const int64_t position : positions) {
-    if (current == nullptr || PageOf(position) != current_page) {
-      current_page = PageOf(position);
-      ROPE_ASSIGN_OR_RETURN(PagePtr page, CachedPage(frequencies, current_page, table, now));
-      current = page.get();
-      rows.pages.push_back(std::move(page));
+  while (!positions.empty()) {
+    PageRuns runs = TakeRuns(positions);
+    if (table == nullptr) table = FindTable(frequencies);
+    hits_.fetch_add(TakeBuilt(*table, now, runs), std::memory_order_relaxed);
+    for (PageRun& run : runs) {
+      if (run.built == nullptr) {
+        ROPE_ASSIGN_OR_RETURN(run.built, CachedPage(frequencies, run.page, table, now));
+      }
+      AppendRowsOf(run, rows);
     }
-    rows.rows.push_back(RowOf(position, *current));
   }
   return absl::OkStatus();
 }
@@ -284,23 +348,22 @@ absl::Status TableCache::Impl::AppendOwnRows(const Frequencies& frequencies,
                                              TokenRows& rows) const {
   constexpr size_t kSingleRows = 2;
   absl::flat_hash_map<int64_t, PagePtr> pages;
-  for (size_t begin = 0, end = 0; begin < positions.size(); begin = end) {
-    const int64_t page = PageOf(positions[begin]);
-    while (end < positions.size() && PageOf(positions[end]) == page) ++end;
-    const absl::Span<const int64_t> run = positions.subspan(begin, end - begin);
-    if (run.size() <= kSingleRows) {
-      rows.pages.push_back(BuildRows(frequencies, run));
-      for (size_t i = 0; i < run.size(); ++i) {
+  while (!positions.empty()) {
+    PageRun run = FirstRun(positions);
+    positions.remove_prefix(run.positions.size());
+    if (run.positions.size() <= kSingleRows) {
+      rows.pages.push_back(BuildRows(frequencies, run.positions));
+      for (size_t i = 0; i < run.positions.size(); ++i) {
         rows.rows.push_back({rows.pages.back().get(), static_cast<int64_t>(i)});
       }
       continue;
     }
-    PagePtr& built = pages[page];
+    PagePtr& built = pages[run.page];
     if (built == nullptr) {
-      ROPE_ASSIGN_OR_RETURN(built, builder_(frequencies, page * kPageRows));
+      ROPE_ASSIGN_OR_RETURN(built, builder_(frequencies, run.page * kPageRows));
     }
-    rows.pages.push_back(built);
-    for (const int64_t position : run) rows.rows.push_back(RowOf(position, *built));
+    run.built = built;
+    AppendRowsOf(run, rows);
   }
   return absl::OkStatus();
 }
@@ -332,43 +395,6 @@ TableCache::Statistics TableCache::statistics() const {
 }
 int64_t TableCache::budget_bytes() const {
   return impl_->budget_bytes();
-}
-
-absl::Status AppendMropeRows(TableCache& cache, const Frequencies& frequencies, const Mrope& mrope,
-                             absl::Span<const absl::Span<const int64_t>> positions,
-                             TokenRows& rows) {
-  ROPE_CHECK(positions.size() == 3);
-  const size_t tokens = positions[0].size();
-  std::array<TokenRows, 3> axes;
-  for (size_t axis = 0; axis < 3; ++axis) {
-    ROPE_CHECK(positions[axis].size() == tokens);
-    ROPE_RETURN_IF_ERROR(cache.AppendRows(frequencies, positions[axis], axes[axis]));
-  }
-  const auto is_shared = [&](size_t i) {
-    return positions[0][i] == positions[1][i] && positions[0][i] == positions[2][i];
-  };
-  int64_t own_rows = 0;
-  for (size_t i = 0; i < tokens; ++i) own_rows += is_shared(i) ? 0 : 1;
-  const int64_t columns = static_cast<int64_t>(frequencies.inv_freq.size());
-  std::vector<float> values(static_cast<size_t>(own_rows * 2 * columns));
-  float* next = values.data();  // the page takes the vector's memory over, where it is
-  for (size_t i = 0; i < tokens; ++i) {
-    if (is_shared(i)) continue;
-    for (int64_t j = 0; j < columns; ++j) {
-      const RowRef& row = axes[static_cast<size_t>(mrope.Axis(j))].rows[i];
-      next[j] = row.page->Cos(row.index)[j];
-      next[columns + j] = row.page->Sin(row.index)[j];
-    }
-    next += 2 * columns;
-  }
-  const auto own = std::make_shared<const TablePage>(own_rows, columns, std::move(values));
-  int64_t index = 0;
-  for (size_t i = 0; i < tokens; ++i) {
-    rows.rows.push_back(is_shared(i) ? axes[0].rows[i] : RowRef{own.get(), index++});
-  }
-  rows.pages.insert(rows.pages.end(), axes[0].pages.begin(), axes[0].pages.end());
-  rows.pages.push_back(own);
-  return absl::OkStatus();
 }
 
 }  // namespace rope::kernels

@@ -70,13 +70,6 @@ class TableCache {
   std::unique_ptr<Impl> impl_;
 };
 
-// Rows of three-axis positions: frequency j of token i takes positions[mrope.Axis(j)][i]. Tokens
-// whose three positions are equal share the cache's rows; the others get rows built for this call.
-// REQUIRES: three spans of one length, every position in [-2^30, 2^30].
-absl::Status AppendMropeRows(TableCache& cache, const Frequencies& frequencies, const Mrope& mrope,
-                             absl::Span<const absl::Span<const int64_t>> positions,
-                             TokenRows& rows);
-
 }  // namespace rope::kernels
 
 #endif  // ROPE_KERNELS_TABLE_CACHE_H_

@@ -49,6 +49,16 @@ class WorkerPool::Impl {
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
+  void WakeUp(int64_t items) {
+    absl::MutexLock lock(&mu_);
+    if (!calls_.empty()) return;
+    const int64_t awake = awake_ + woken_;
+    for (int64_t i = awake; i < Helpers(items); ++i) {
+      ++woken_;
+      work_.Signal();
+    }
+  }
+
   void ParallelFor(int64_t items, const std::function<void(int64_t)>& body) {
     if (items <= 1 || workers_.empty()) {
       for (int64_t i = 0; i < items; ++i) body(i);
@@ -59,9 +69,9 @@ class WorkerPool::Impl {
       absl::MutexLock lock(&mu_);
       calls_.push_back(&call);
       queued_.fetch_add(1, std::memory_order_relaxed);
-      const int64_t helpers = std::min(items - 1, static_cast<int64_t>(workers_.size()));
+      const int64_t helpers = Helpers(items);
       // Who is awake may be about to take a call that was there before.
-      const int64_t awake = calls_.size() == 1 ? awake_ : 0;
+      const int64_t awake = calls_.size() == 1 ? awake_ + woken_ : 0;
       for (int64_t i = awake; i < helpers; ++i) work_.Signal();
     }
     RunItems(call);
@@ -76,6 +86,10 @@ class WorkerPool::Impl {
     std::atomic<int64_t> next = 0;
     std::atomic<int64_t> helpers = 0;  // workers inside RunItems; raised under mu_ only
   };
+
+  int64_t Helpers(int64_t items) const {
+    return std::min(items - 1, static_cast<int64_t>(workers_.size()));
+  }
 
   static void RunItems(Call& call) {
     for (int64_t i = call.next.fetch_add(1); i < call.items; i = call.next.fetch_add(1)) {
@@ -105,8 +119,10 @@ class WorkerPool::Impl {
     absl::MutexLock lock(&mu_);
     while (true) {
       if (calls_.empty()) AwaitNextCall();
-      while (calls_.empty() && !stopping_) work_.Wait(&mu_);
-      if (calls_.empty()) return;
+      while (calls_.empty() && woken_ == 0 && !stopping_) work_.Wait(&mu_);
+      if (woken_ > 0) --woken_;
+      if (calls_.empty() && stopping_) return;
+      if (calls_.empty()) continue;
       Call& call = *calls_.front();
       call.helpers.fetch_add(1);
       mu_.Unlock();
@@ -133,6 +149,7 @@ class WorkerPool::Impl {
   std::deque<Call*> calls_ ABSL_GUARDED_BY(mu_);  // that may still have items
   std::atomic<int64_t> queued_ = 0;               // calls_.size(), to look at without the lock
   int64_t awake_ ABSL_GUARDED_BY(mu_) = 0;        // workers that look at it and need no signal
+  int64_t woken_ ABSL_GUARDED_BY(mu_) = 0;        // workers that were signalled and will look
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
 };
 
@@ -140,6 +157,9 @@ WorkerPool::WorkerPool(int threads) : impl_(std::make_unique<Impl>(threads)) {}
 WorkerPool::~WorkerPool() = default;
 int WorkerPool::threads() const {
   return impl_->threads();
+}
+void WorkerPool::WakeUp(int64_t items) {
+  impl_->WakeUp(items);
 }
 void WorkerPool::ParallelFor(int64_t items, const std::function<void(int64_t)>& body) {
   impl_->ParallelFor(items, body);

@@ -21,6 +21,8 @@ class WorkerPool {
   WorkerPool& operator=(const WorkerPool&) = delete;
 
   int threads() const;
+  // Wakes up who would help with so many items; they wait awake for a call, but not for long.
+  void WakeUp(int64_t items);
   // Runs body(0) .. body(items - 1), each once, in any order, and returns when all have.
   void ParallelFor(int64_t items, const std::function<void(int64_t)>& body);
 

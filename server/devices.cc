@@ -125,8 +125,14 @@ absl::StatusOr<std::unique_ptr<Devices>> Devices::Create(const std::string& devi
   return std::make_unique<Devices>(std::move(host), *std::move(cuda), bytes_min);
 }
 
+void Devices::Expect(int64_t bytes) {
+  (TakesAccelerator(bytes) ? *accelerator_ : *host_).Expect(bytes);
+}
+
 absl::StatusOr<std::string_view> Devices::Rotate(absl::Span<const kernels::RotateJob> jobs) {
-  if (UsesAccelerator(jobs)) {
+  int64_t bytes = 0;
+  for (const kernels::RotateJob& job : jobs) bytes += job.bytes();
+  if (TakesAccelerator(bytes)) {
     const absl::Status status = accelerator_->Rotate(jobs);
     if (status.ok()) return accelerator_->name();
     if (!faulted_.exchange(true) && on_fault_) on_fault_(accelerator_->name(), status);
@@ -147,11 +153,9 @@ int64_t Devices::direct_bytes_max() const {
   return accelerator_bytes_min_ == kNever ? limits::kDirectHostBytesMax : limits::kDirectBytesMax;
 }
 
-bool Devices::UsesAccelerator(absl::Span<const kernels::RotateJob> jobs) const {
-  if (accelerator_ == nullptr || faulted_.load(std::memory_order_relaxed)) return false;
-  int64_t bytes = 0;
-  for (const kernels::RotateJob& job : jobs) bytes += job.bytes();
-  return bytes >= accelerator_bytes_min_;
+bool Devices::TakesAccelerator(int64_t bytes) const {
+  return accelerator_ != nullptr && !faulted_.load(std::memory_order_relaxed) &&
+         bytes >= accelerator_bytes_min_;
 }
 
 std::vector<Devices::Device> Devices::list() const {

@@ -46,6 +46,8 @@ class Devices {
                                                          const kernels::BackendOptions& options,
                                                          const Clock& clock);
 
+  // A hint that this thread will soon rotate jobs of so many bytes.
+  void Expect(int64_t bytes);
   // Rotates all jobs on one device and returns its name, which lives as long as this.
   absl::StatusOr<std::string_view> Rotate(absl::Span<const kernels::RotateJob> jobs);
 
@@ -70,7 +72,7 @@ class Devices {
   void set_on_fault(OnFault on_fault) { on_fault_ = std::move(on_fault); }
 
  private:
-  bool UsesAccelerator(absl::Span<const kernels::RotateJob> jobs) const;
+  bool TakesAccelerator(int64_t bytes) const;
 
   const std::unique_ptr<kernels::Backend> host_;
   const std::unique_ptr<kernels::Backend> accelerator_;  // may be null

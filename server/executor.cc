@@ -7,6 +7,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "kernels/difference_rows.h"
+#include "kernels/mrope_rows.h"
 #include "kernels/status_macros.h"
 #include "server/job_cutter.h"
 #include "server/region_io.h"
@@ -78,6 +79,14 @@ absl::Status AppendRows(const Plan& plan, size_t set, int64_t begin, int64_t end
   return absl::OkStatus();
 }
 
+int64_t BytesOf(absl::Span<const Slice> slices) {
+  int64_t bytes = 0;
+  for (const Slice& slice : slices) {
+    bytes += (slice.end - slice.begin) * slice.request->plan.bytes_per_token;
+  }
+  return bytes;
+}
+
 // Null: over its input.
 char* OutputOf(const Request& request, size_t tensor) {
   char* const mapped = request.plan.tensors[tensor].place.mapped();
@@ -116,8 +125,8 @@ bool Executor::MayOverwrite(const Request& request, size_t tensor) const {
 }
 
 void Executor::Run(absl::Span<Slice> slices) {
+  devices_.Expect(BytesOf(slices));
   Jobs jobs;
-  absl::InlinedVector<kernels::TokenRows, 1> rows;  // jobs refer to what the vectors in it hold
   JobCutter cutter;
   for (Slice& slice : slices) {
     Request& request = *slice.request;
@@ -130,7 +139,7 @@ void Executor::Run(absl::Span<Slice> slices) {
     JobCutter::Shared shared = {
         plan.geometry, plan.conjugate, plan.arithmetic, slice.begin, {}, {}};
     for (size_t set = 0; set < std::max<size_t>(plan.row_sets.size(), 1); ++set) {
-      kernels::TokenRows& set_rows = rows.emplace_back();
+      kernels::TokenRows& set_rows = slice.rows.emplace_back();
       slice.status.Update(AppendRows(plan, set, slice.begin, slice.end, tables_, set_rows));
       shared.rows[set] = set_rows.rows;
     }

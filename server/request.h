@@ -21,6 +21,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "kernels/table_page.h"
 #include "proto/message_split.h"
 #include "rope/v1/rotate.pb.h"
 #include "server/admission.h"
@@ -110,6 +111,9 @@ struct Slice {
   int64_t begin = 0;  // tokens in memory order
   int64_t end = 0;
   absl::Status status;  // how it went, set by the executor
+  // Set by the executor: of its tokens, one for each row set of the plan. Whoever answers does so
+  // before they are given back, which takes longer the more there are.
+  absl::InlinedVector<kernels::TokenRows, 1> rows = {};
 };
 
 }  // namespace rope::server

@@ -30,6 +30,10 @@ const std::shared_ptr<std::atomic<bool>>& RingCall::cancelled() const {
   return ring_->cancelled_;
 }
 
+void RingCall::WakeClient() {
+  if (slot_->state.load() == ValueOf(proto::RingState::kAwaited)) proto::FutexWakeAll(slot_->state);
+}
+
 void RingCall::Answer(absl::StatusCode code, absl::Span<const std::string_view> reply) {
   const std::shared_ptr<Ring> held = std::move(held_);
   size_t bytes = 0;

@@ -41,6 +41,8 @@ class RingCall {
   // A copy of the server's own; until the handler returns.
   std::string_view message() const { return message_; }
 
+  // For a client that sleeps: it wakes up while its answer, which comes at once, is written.
+  void WakeClient();
   // Answers with the parts of one message. Nothing of the call may be touched afterwards.
   // REQUIRES: at most kReplyBytesMax bytes in all.
   void Answer(absl::StatusCode code, absl::Span<const std::string_view> reply);

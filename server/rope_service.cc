@@ -202,6 +202,7 @@ void RopeService::RotateOnRing(RingCall& call) {
   request->alone = parts_.in_flight->count() == 1;
   request->from_ring = true;
   request->done = [this, &call](std::unique_ptr<Request> finished, absl::Status status) {
+    call.WakeClient();
     grpc::ByteBuffer reply = status.ok() ? EncodeReply(*finished) : grpc::ByteBuffer();
     if (BytesOf(reply) > RingCall::kReplyBytesMax) {
       status = Executed(TooLargeForRing(BytesOf(reply)));

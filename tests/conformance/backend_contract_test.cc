@@ -209,6 +209,14 @@ TEST_P(BackendContractTest, EmptyBatchIsOk) {
   EXPECT_THAT(backend_->Rotate({}), IsOk());
 }
 
+TEST_P(BackendContractTest, WhatIsExpectedMayBeOfAnotherSizeOrNeverCome) {
+  for (const int64_t bytes : {int64_t{0}, int64_t{1}, int64_t{64} << 20, int64_t{1} << 62}) {
+    backend_->Expect(bytes);
+    backend_->Expect(bytes);
+    RotateAndCheck({.tokens = 300, .heads = 71, .head_dim = 64});
+  }
+}
+
 // Larger than the caches and than any slice; aligned, so that streaming stores may be used, and
 // not.
 TEST_P(BackendContractTest, LargeBatch) {

@@ -11,6 +11,7 @@
 #include "absl/types/span.h"
 #include "kernels/config_json.h"
 #include "kernels/frequencies.h"
+#include "kernels/mrope_rows.h"
 #include "kernels/table_cache.h"
 #include "tests/conformance/implementations.h"
 #include "tests/conformance/rotation.h"

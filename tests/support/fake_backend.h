@@ -2,9 +2,12 @@
 #ifndef ROPE_TESTS_SUPPORT_FAKE_BACKEND_H_
 #define ROPE_TESTS_SUPPORT_FAKE_BACKEND_H_
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "kernels/backend.h"
@@ -18,6 +21,7 @@ class FakeBackend final : public kernels::Backend {
 
   std::string_view name() const override { return name_; }
   std::string detail() const override { return "rotates nothing"; }
+  void Expect(int64_t bytes) override { expected_bytes.push_back(bytes); }
   absl::Status Rotate(absl::Span<const kernels::RotateJob> jobs) override {
     ++calls;
     jobs_seen += static_cast<int64_t>(jobs.size());
@@ -27,6 +31,7 @@ class FakeBackend final : public kernels::Backend {
 
   absl::Status answer;
   std::function<void(absl::Span<const kernels::RotateJob>)> on_rotate;  // may be empty
+  std::vector<int64_t> expected_bytes;
   int64_t calls = 0;
   int64_t jobs_seen = 0;
 

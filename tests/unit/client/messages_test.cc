@@ -53,24 +53,30 @@ void SetEveryField(google::protobuf::Message& message) {
   }
 }
 
+v1::RopeSpec MessageOf(const RopeSpec& spec) {
+  v1::RopeSpec message;
+  SetRope(spec, message);
+  return message;
+}
+
 TEST(MessagesTest, EveryConfigFieldSurvivesBothWays) {
   v1::DescribeResponse response;
   SetEveryField(*response.mutable_config());
   const DescribeReply reply = FromMessage(response);
-  const v1::RopeSpec spec = ToMessage(RopeSpec{.config = reply.config});
+  const v1::RopeSpec spec = MessageOf(RopeSpec{.config = reply.config});
   EXPECT_EQ(spec.config().DebugString(), response.config().DebugString());
 }
 
 TEST(MessagesTest, UnsetFieldsStayUnset) {
-  const v1::RopeSpec spec = ToMessage(RopeSpec{.config = RopeConfig{}});
+  const v1::RopeSpec spec = MessageOf(RopeSpec{.config = RopeConfig{}});
   EXPECT_TRUE(spec.has_config());
   EXPECT_EQ(spec.config().ByteSizeLong(), 0u);
-  EXPECT_EQ(ToMessage(RopeSpec{}).ByteSizeLong(), 0u);
+  EXPECT_EQ(MessageOf(RopeSpec{}).ByteSizeLong(), 0u);
   EXPECT_EQ(ToMessage(DescribeRequest{}).rope().ByteSizeLong(), 0u);
 }
 
 TEST(MessagesTest, SpecNamesLayerAndPairing) {
-  const v1::RopeSpec spec = ToMessage(RopeSpec{.config_json = "{}",
+  const v1::RopeSpec spec = MessageOf(RopeSpec{.config_json = "{}",
                                                .layer = 0,
                                                .layer_type = "full_attention",
                                                .pairing = Pairing::kHalf,

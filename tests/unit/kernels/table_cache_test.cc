@@ -14,6 +14,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "tests/support/status_matchers.h"
+#include "tests/unit/kernels/table_rows.h"
 
 namespace rope::kernels {
 namespace {
@@ -21,34 +22,6 @@ namespace {
 using rope::testing::IsOk;
 using rope::testing::StatusIs;
 using ::testing::HasSubstr;
-
-constexpr int64_t kLargeBudget = int64_t{1} << 30;
-
-Frequencies MakeFrequencies(double theta, int64_t columns, double multiplier = 1) {
-  Frequencies frequencies;
-  for (int64_t i = 0; i < columns; ++i) {
-    frequencies.inv_freq.push_back(
-        std::pow(static_cast<long double>(theta), -static_cast<long double>(i) / columns));
-  }
-  frequencies.multiplier = multiplier;
-  frequencies.key = TableKey(frequencies.inv_freq, multiplier);
-  return frequencies;
-}
-
-// 0.51 units in the last place, and what is lost where cos or sin is next to zero.
-double Tolerance(double exact) {
-  return 1e-12 + (exact == 0 ? 0 : std::ldexp(0.51, std::ilogb(exact) - 23));
-}
-
-// Expects the row of `position`, column by column.
-void ExpectExact(const Frequencies& frequencies, int64_t position, const RowRef& row) {
-  ASSERT_EQ(row.page->columns(), static_cast<int64_t>(frequencies.inv_freq.size()));
-  for (size_t j = 0; j < frequencies.inv_freq.size(); ++j) {
-    const CosSin exact = ExactCosSin(position, frequencies.inv_freq[j], frequencies.multiplier);
-    ASSERT_NEAR(row.page->Cos(row.index)[j], exact.cos, Tolerance(exact.cos)) << position;
-    ASSERT_NEAR(row.page->Sin(row.index)[j], exact.sin, Tolerance(exact.sin)) << position;
-  }
-}
 
 std::vector<int64_t> PositionsAround(std::initializer_list<int64_t> centres) {
   std::vector<int64_t> positions;
@@ -60,14 +33,6 @@ std::vector<int64_t> PositionsAround(std::initializer_list<int64_t> centres) {
     }
   }
   return positions;
-}
-
-TokenRows Rows(TableCache& cache, const Frequencies& frequencies,
-               absl::Span<const int64_t> positions) {
-  TokenRows rows;
-  EXPECT_THAT(cache.AppendRows(frequencies, positions, rows), IsOk());
-  EXPECT_EQ(rows.rows.size(), positions.size());
-  return rows;
 }
 
 TEST(TableCacheTest, RowsAreRightAtEveryPosition) {
@@ -111,6 +76,31 @@ TEST(TableCacheTest, PageIsBuiltOnceAndFoundAfterwards) {
   EXPECT_EQ(statistics.pages, 1);
   EXPECT_GT(statistics.bytes, kPageRows * 2 * 8 * 4);
   EXPECT_LT(statistics.bytes, kPageRows * 2 * 8 * 4 + 2000);
+}
+
+TEST(TableCacheTest, ManyPagesOfWhichSomeAreThere) {
+  TableCache cache(kLargeBudget);
+  const Frequencies frequencies = MakeFrequencies(10000, 4);
+  const int64_t there[] = {0, 3 * kPageRows, 70 * kPageRows, 199 * kPageRows};
+  Rows(cache, frequencies, there);
+  std::vector<int64_t> positions;
+  for (int64_t position = -kPageRows; position < 200 * kPageRows; ++position) {
+    positions.push_back(position);
+  }
+  positions.push_back(5);  // a page again
+  const TokenRows rows = Rows(cache, frequencies, positions);
+  for (size_t i = 0; i < positions.size(); ++i) {
+    ExpectExact(frequencies, positions[i], rows.rows[i]);
+  }
+  EXPECT_EQ(cache.statistics().hits, 5);
+  EXPECT_EQ(cache.statistics().misses, 4 + 197);
+  EXPECT_EQ(cache.statistics().pages, 201);
+}
+
+TEST(TableCacheTest, NoPositionsLeaveNothing) {
+  TableCache cache(kLargeBudget);
+  Rows(cache, MakeFrequencies(10000, 4), {});
+  EXPECT_EQ(cache.statistics().bytes, 0);
 }
 
 TEST(TableCacheTest, EqualKeysShareATableAndOthersDoNot) {
@@ -338,48 +328,6 @@ TEST(TableCacheTest, ConcurrentUseUnderEvictionStaysRight) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_GT(cache.statistics().evictions, 0);
   EXPECT_LE(cache.statistics().bytes, cache.budget_bytes());
-}
-
-TEST(AppendMropeRowsTest, EachFrequencyTakesItsAxis) {
-  const std::vector<int64_t> t = {0, 1, 2, 2, 1000000, 7};
-  const std::vector<int64_t> h = {0, 1, 5, 6, 3, 7};
-  const std::vector<int64_t> w = {0, 1, 9, 2, 4, 7};
-  const absl::Span<const int64_t> axes[] = {t, h, w};
-  for (const Mrope::Layout layout : {Mrope::Layout::kSections, Mrope::Layout::kInterleaved}) {
-    for (const bool cacheable : {true, false}) {
-      const Mrope mrope = {.section = {6, 5, 5}, .layout = layout};
-      TableCache cache(kLargeBudget);
-      Frequencies frequencies = MakeFrequencies(10000, 16, 1.5);
-      frequencies.cacheable = cacheable;
-      TokenRows rows;
-      ASSERT_THAT(AppendMropeRows(cache, frequencies, mrope, axes, rows), IsOk());
-      ASSERT_EQ(rows.rows.size(), t.size());
-      for (size_t i = 0; i < t.size(); ++i) {
-        for (int64_t j = 0; j < 16; ++j) {
-          const int64_t position = axes[static_cast<size_t>(mrope.Axis(j))][i];
-          const size_t column = static_cast<size_t>(j);
-          const CosSin exact = ExactCosSin(position, frequencies.inv_freq[column], 1.5);
-          EXPECT_NEAR(rows.rows[i].page->Cos(rows.rows[i].index)[j], exact.cos,
-                      Tolerance(exact.cos));
-          EXPECT_NEAR(rows.rows[i].page->Sin(rows.rows[i].index)[j], exact.sin,
-                      Tolerance(exact.sin));
-        }
-      }
-    }
-  }
-}
-
-TEST(AppendMropeRowsTest, TokensOfOnePositionShareTheCachedRows) {
-  TableCache cache(kLargeBudget);
-  const Frequencies frequencies = MakeFrequencies(10000, 16);
-  const Mrope mrope = {.section = {6, 5, 5}, .layout = Mrope::Layout::kSections};
-  const std::vector<int64_t> text = {10, 11};
-  const absl::Span<const int64_t> axes[] = {text, text, text};
-  TokenRows rows;
-  ASSERT_THAT(AppendMropeRows(cache, frequencies, mrope, axes, rows), IsOk());
-  const TokenRows plain = Rows(cache, frequencies, text);
-  EXPECT_EQ(rows.rows[1].page, plain.rows[1].page);
-  EXPECT_EQ(rows.rows[1].index, plain.rows[1].index);
 }
 
 }  // namespace

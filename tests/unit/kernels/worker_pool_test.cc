@@ -2,12 +2,16 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <fstream>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 
 namespace rope::kernels {
@@ -50,6 +54,9 @@ TEST(WorkerPoolTest, EveryCallHasItsHelpersHoweverSoonAfterTheLastItComes) {
   for (int call = 0; call < kCalls; ++call) {
     // Workers are still awake, about to sleep or asleep; of fewer items than threads too.
     const int items = 2 + call % 2;
+    // Woken before or not, for more than will come, or for nothing at all.
+    if (call % 3 == 0) pool.WakeUp(2 + call % 5);
+    if (call % 7 == 0) continue;
     std::atomic<int> begun = 0;
     pool.ParallelFor(items, [&](int64_t) {
       ++begun;
@@ -58,6 +65,33 @@ TEST(WorkerPoolTest, EveryCallHasItsHelpersHoweverSoonAfterTheLastItComes) {
     const auto begin = std::chrono::steady_clock::now();
     const auto pause = std::chrono::microseconds(call % 100);
     while (std::chrono::steady_clock::now() - begin < pause) std::this_thread::yield();
+  }
+}
+
+// How often the thread went to sleep so far.
+int64_t SleepsOf(pid_t thread) {
+  std::ifstream file(absl::StrCat("/proc/self/task/", thread, "/status"));
+  std::string word;
+  while (file >> word && word != "voluntary_ctxt_switches:") {
+  }
+  int64_t sleeps = -1;
+  file >> sleeps;
+  return sleeps;
+}
+
+TEST(WorkerPoolTest, WakeUpWakesAWorkerWithoutACall) {
+  WorkerPool pool(2);
+  std::atomic<pid_t> worker = 0;
+  std::atomic<int> begun = 0;
+  pool.ParallelFor(2, [&, caller = gettid()](int64_t) {
+    if (gettid() != caller) worker = gettid();
+    ++begun;
+    while (begun != 2) std::this_thread::yield();
+  });
+  for (int round = 0; round < 10; ++round) {
+    const int64_t sleeps = SleepsOf(worker);
+    ASSERT_GE(sleeps, 0);
+    while (SleepsOf(worker) == sleeps) pool.WakeUp(2);
   }
 }
 

@@ -70,6 +70,14 @@ TEST_F(DevicesTest, TheSizeOfTheBatchDecidesWhereItRuns) {
   EXPECT_EQ(accelerator_->calls, 2);
 }
 
+TEST_F(DevicesTest, WhatIsExpectedIsExpectedWhereItWillRun) {
+  const auto devices = Make(1000);
+  devices->Expect(998);
+  devices->Expect(1000);
+  EXPECT_THAT(host_->expected_bytes, ElementsAre(998));
+  EXPECT_THAT(accelerator_->expected_bytes, ElementsAre(1000));
+}
+
 TEST_F(DevicesTest, AFaultIsReportedOnceAndItsWorkGoesToTheHost) {
   const auto devices = Make(0);
   accelerator_->answer = absl::InternalError("gone");

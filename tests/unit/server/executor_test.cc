@@ -23,6 +23,7 @@ using ::rope::testing::RawBytes;
 using ::rope::testing::ReceivedRequest;
 using ::rope::testing::SetShape;
 using ::rope::testing::StatusIs;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 void AddTensor(v1::RotateRequest& request, const std::string& layout,
@@ -424,10 +425,23 @@ TEST_F(ExecutorTest, SeveralTensorsAndRequestsShareOneCall) {
   const auto second = Receive(Sample("SD", {4, 8}));
   std::vector<Slice> slices = WholeSlices({first.get(), second.get()});
   Executor(fakes_, tables_, pool_).Run(absl::MakeSpan(slices));
+  EXPECT_THAT(fake_.expected_bytes, ElementsAre(first->plan.bytes() + second->plan.bytes()));
   EXPECT_EQ(fake_.calls, 1);
   EXPECT_EQ(fake_.jobs_seen, 3);
   EXPECT_EQ(first->outputs.size(), 2U);
   EXPECT_EQ(first->device, "fake");
+}
+
+TEST_F(ExecutorTest, RowsLastAsLongAsTheirSlice) {
+  const auto request = Receive(Sample("SD", {3, 8}));
+  std::vector<Slice> slices = WholeSlices({request.get()});
+  Executor(reference_, tables_, pool_).Run(absl::MakeSpan(slices));
+  ASSERT_EQ(slices[0].rows.size(), 1U);
+  EXPECT_EQ(slices[0].rows[0].rows.size(), 3U);
+  const std::weak_ptr<const kernels::TablePage> page = slices[0].rows[0].pages.at(0);
+  EXPECT_EQ(page.use_count(), 2);  // and the cache's
+  slices.clear();
+  EXPECT_EQ(page.use_count(), 1);
 }
 
 TEST_F(ExecutorTest, FaultOfTheDeviceFailsEverySlice) {
