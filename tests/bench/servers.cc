@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/bench/modes.h"
 #include "tests/support/process.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
 namespace rope::bench {
@@ -40,7 +41,7 @@ std::vector<std::string> CommandLine(Kind kind, const std::string& path) {
 }
 
 Running& Get(Kind kind) {
-  static const std::string folder = testing::TestServer::TemporaryFolder();
+  static const std::string folder = testing::TemporaryFolder();
   static std::map<Kind, Running> all;
   Running& running = all[kind];
   if (running.process == nullptr) {

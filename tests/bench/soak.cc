@@ -37,6 +37,7 @@
 #include "rope/client.h"
 #include "server/grpc_options.h"
 #include "tests/support/process_memory.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
 namespace rope::bench {
@@ -300,7 +301,7 @@ double Mebibytes(int64_t bytes) {
 }
 
 int Soak(const Flags& flags) {
-  const std::string path = testing::TestServer::TemporaryFolder() + "/rope.sock";
+  const std::string path = testing::TemporaryFolder() + "/rope.sock";
   // Tables fill their budget within the first requests, so that they are not what grows.
   testing::TestServer server({"--listen=unix:" + path, "--log_level=error",
                               "--table_cache_bytes=16777216", "--enable_shared_memory"});

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "rope/client.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
 namespace rope::client {
@@ -71,7 +72,7 @@ class ArenaTest : public ::testing::Test {
     return {begin, begin + kElements};
   }
 
-  const std::string target_ = "unix:" + testing::TestServer::TemporaryFolder() + "/arena.sock";
+  const std::string target_ = "unix:" + testing::TemporaryFolder() + "/arena.sock";
   std::unique_ptr<testing::TestServer> server_;
   std::vector<float> raw_ = std::vector<float>(kElements);
 };

@@ -16,6 +16,7 @@
 
 #include "tests/e2e/random_jobs.h"
 #include "tests/support/metrics_page.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
@@ -145,7 +146,7 @@ TEST(AsyncClientTest, NoRequestIsLostWhenHalfOfThemAreCancelled) {
 
 // A cancelled call leaves the server at work on memory that nobody else may have then.
 TEST(AsyncClientTest, NoStagedRequestIsLostOrMixedUpWhenHalfOfThemAreCancelled) {
-  const std::string target = "unix:" + TestServer::TemporaryFolder() + "/rope.sock";
+  const std::string target = "unix:" + TemporaryFolder() + "/rope.sock";
   TestServer server({"--enable_shared_memory", "--listen=" + target});
   Tally tally;
   RunClients(target, /*cancels=*/true, tally);

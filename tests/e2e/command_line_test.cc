@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "absl/strings/match.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
@@ -115,7 +116,7 @@ TEST(CommandLineTest, UnreadableModelFileIsAnError) {
 }
 
 TEST(CommandLineTest, UnixSocketThatIsInUseIsAnErrorAndAStaleOneIsReplaced) {
-  const std::string path = TestServer::TemporaryFolder() + "/rope.sock";
+  const std::string path = TemporaryFolder() + "/rope.sock";
   {
     TestServer first({"--listen=unix:" + path});
     const Outcome second = RunProgram({ServerProgram(), "--listen=unix:" + path});
@@ -129,7 +130,7 @@ TEST(CommandLineTest, UnixSocketThatIsInUseIsAnErrorAndAStaleOneIsReplaced) {
 }
 
 TEST(CommandLineTest, SocketModeIsThatOfEveryUnixSocket) {
-  const std::string path = TestServer::TemporaryFolder() + "/rope.sock";
+  const std::string path = TemporaryFolder() + "/rope.sock";
   TestServer server({"--listen=unix:" + path, "--socket_mode=606"});
   struct stat about {};
   ASSERT_EQ(stat(path.c_str(), &about), 0);

@@ -16,6 +16,7 @@
 
 #include "client/cli/npy.h"
 #include "proto/float16.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
@@ -98,7 +99,7 @@ double RoundedToBFloat16(double value) {
 
 class DiagnoseTest : public ::testing::Test {
  protected:
-  DiagnoseTest() : folder_(TestServer::TemporaryFolder()) {
+  DiagnoseTest() : folder_(TemporaryFolder()) {
     std::mt19937 random(11);
     std::normal_distribution<double> normal;
     for (size_t i = 0; i < kTokens * kHeads * kHeadDim; ++i) {

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "grpc/health/v1/health.grpc.pb.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
@@ -99,7 +100,7 @@ TEST(DrainTest, RequestsInFlightAreAnsweredOrRefusedNeverLost) {
 }
 
 TEST(DrainTest, UnixSocketFileIsRemoved) {
-  const std::string path = TestServer::TemporaryFolder() + "/rope.sock";
+  const std::string path = TemporaryFolder() + "/rope.sock";
   TestServer server({"--listen=unix:" + path});
   server.process().Signal(SIGTERM);
   EXPECT_EQ(server.process().Wait(), 0);

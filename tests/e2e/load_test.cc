@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
@@ -73,7 +74,7 @@ TEST_F(LoadTest, MemoryThatTheServerDoesNotShareHasStatusOne) {
 }
 
 TEST(SharedLoadTest, SharedMemoryAnswersTheSame) {
-  const std::string path = "unix:" + TestServer::TemporaryFolder() + "/load.sock";
+  const std::string path = "unix:" + TemporaryFolder() + "/load.sock";
   TestServer server({"--listen=" + path, "--enable_shared_memory"});
   for (const std::string transport : {"staged", "ring", "memfd", "shm"}) {
     const Outcome outcome =

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
@@ -53,7 +54,7 @@ size_t PointsOf(const std::string& svg, const std::string& id) {
 class PlotTest : public ::testing::Test {
  protected:
   Outcome Describe(const std::string& config, std::vector<std::string> flags) {
-    const std::string path = TestServer::TemporaryFolder() + "/config.json";
+    const std::string path = TemporaryFolder() + "/config.json";
     std::ofstream(path) << config;
     flags.insert(flags.begin(), {RopectlProgram(), "describe", "--config=" + path,
                                  "--target=" + server_.address()});
@@ -62,7 +63,7 @@ class PlotTest : public ::testing::Test {
 
   // The drawing of a config.
   std::string Plot(const std::string& config) {
-    const std::string path = TestServer::TemporaryFolder() + "/plot.svg";
+    const std::string path = TemporaryFolder() + "/plot.svg";
     const Outcome outcome = Describe(config, {"--plot=" + path});
     EXPECT_EQ(outcome.status, 0) << outcome.output;
     std::ostringstream text;

@@ -14,6 +14,7 @@
 #include "tests/support/metrics_page.h"
 #include "tests/support/process.h"
 #include "tests/support/region_client.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
@@ -85,7 +86,7 @@ class RegionSessionTest : public ::testing::Test {
     EXPECT_EQ(Value("rope_region_bytes"), bytes);
   }
 
-  const std::string path_ = TestServer::TemporaryFolder() + "/s";
+  const std::string path_ = TemporaryFolder() + "/s";
   TestServer server_{{"--enable_shared_memory", "--listen=unix:" + path_,
                       "--metrics_listen=127.0.0.1:0", "--log_level=error"}};
 };
@@ -280,7 +281,7 @@ TEST_F(RegionSessionTest, KilledClientLosesItsRegionsAndHurtsNobody) {
 }
 
 TEST(RegionsOffTest, SharedMemoryIsOffByDefault) {
-  const std::string path = TestServer::TemporaryFolder() + "/s";
+  const std::string path = TemporaryFolder() + "/s";
   TestServer server({"--listen=unix:" + path});
   RegionClient client(path, 4096);
   EXPECT_EQ(client.hello().code, absl::StatusCode::kFailedPrecondition);
@@ -297,7 +298,7 @@ TEST(RegionsOffTest, SharedMemoryIsOffByDefault) {
 }
 
 TEST(RegionQuotaTest, FlagsBoundWhatIsRegistered) {
-  const std::string path = TestServer::TemporaryFolder() + "/s";
+  const std::string path = TemporaryFolder() + "/s";
   TestServer server({"--enable_shared_memory", "--listen=unix:" + path, "--shm_prefix=/rope_test_",
                      "--shared_memory_bytes=12288", "--session_memory_bytes=8192"});
   RegionClient first(path, 8192);

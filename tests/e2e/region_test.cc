@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/support/region_client.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
@@ -27,7 +28,7 @@ class RegionTest : public ::testing::Test {
   static constexpr uint64_t kHere = 4096;
   static constexpr uint64_t kThere = 65536;
 
-  const std::string path_ = TestServer::TemporaryFolder() + "/s";
+  const std::string path_ = TemporaryFolder() + "/s";
   TestServer server_{{"--enable_shared_memory", "--listen=unix:" + path_}};
   RegionClient client_{path_};
   const Sample sample_;

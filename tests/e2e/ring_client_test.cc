@@ -18,6 +18,7 @@
 #include "proto/ring.h"
 #include "rope/client.h"
 #include "tests/support/metrics_page.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
@@ -115,7 +116,7 @@ class RingClientTest : public ::testing::Test {
     ASSERT_EQ(waitid(P_PID, static_cast<id_t>(server_->process().pid()), &stopped, WSTOPPED), 0);
   }
 
-  const std::string target_ = "unix:" + TestServer::TemporaryFolder() + "/ring.sock";
+  const std::string target_ = "unix:" + TemporaryFolder() + "/ring.sock";
   std::unique_ptr<TestServer> server_;
 };
 

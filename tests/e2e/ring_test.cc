@@ -20,6 +20,7 @@
 #include "tests/support/metrics_page.h"
 #include "tests/support/process.h"
 #include "tests/support/ring_client.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
@@ -48,7 +49,7 @@ class RingTest : public ::testing::Test {
     }
   }
 
-  const std::string path_ = TestServer::TemporaryFolder() + "/s";
+  const std::string path_ = TemporaryFolder() + "/s";
   TestServer server_{{"--enable_shared_memory", "--listen=unix:" + path_,
                       "--metrics_listen=127.0.0.1:0", "--log_level=error"}};
 };

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
@@ -37,7 +38,7 @@ class RopectlTest : public ::testing::Test {
     std::ifstream in(std::string(ROPE_SOURCE_DIR "/tests/conformance/golden/") + name + ".json");
     nlohmann::json golden = nlohmann::json::parse(in);
     change(golden);
-    const std::string path = TestServer::TemporaryFolder() + "/" + name + ".json";
+    const std::string path = TemporaryFolder() + "/" + name + ".json";
     std::ofstream(path) << golden.dump();
     return path;
   }
@@ -80,7 +81,7 @@ TEST_F(RopectlTest, VerifyFailsOnABadFileAndStillChecksTheOthers) {
 }
 
 TEST_F(RopectlTest, DescribeReadsAConfigFileAndWarnsWhereImplementationsDiffer) {
-  const std::string path = TestServer::TemporaryFolder() + "/config.json";
+  const std::string path = TemporaryFolder() + "/config.json";
   std::ofstream(path) << R"({"model_type": "llama", "head_dim": 64, "rope_theta": 150000,
     "max_position_embeddings": 131072, "rope_scaling": {"rope_type": "yarn", "factor": 32,
     "original_max_position_embeddings": 4096}})";
@@ -112,7 +113,7 @@ TEST_F(RopectlTest, UsageErrorsExitTwo) {
 }
 
 TEST_F(RopectlTest, AModelFileOfTheOperatorsIsServed) {
-  const std::string path = TestServer::TemporaryFolder() + "/config.json";
+  const std::string path = TemporaryFolder() + "/config.json";
   std::ofstream(path) << R"({"model_type": "llama", "head_dim": 4, "rope_theta": 7})";
   TestServer server({"--model=mine=" + path});
   const Outcome outcome =

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "rope/client.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
@@ -284,7 +285,7 @@ TEST_F(RotateTest, RequestAboveTheLimitNamesTheFlag) {
 }
 
 TEST_F(RotateTest, UnixSocketServesLikeTcp) {
-  const std::string path = TestServer::TemporaryFolder() + "/rope.sock";
+  const std::string path = TemporaryFolder() + "/rope.sock";
   TestServer server({"--listen=unix:" + path});
   const Client client = *Client::Connect("unix:" + path);
   const std::vector<float> values = RandomValues(4096 * 128, 9);

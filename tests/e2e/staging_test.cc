@@ -15,6 +15,7 @@
 
 #include "rope/client.h"
 #include "tests/e2e/random_jobs.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
@@ -81,7 +82,7 @@ class StagingTest : public ::testing::Test {
     return bytes;
   }
 
-  const std::string target_ = "unix:" + TestServer::TemporaryFolder() + "/staging.sock";
+  const std::string target_ = "unix:" + TemporaryFolder() + "/staging.sock";
   std::unique_ptr<TestServer> server_;
   std::vector<float> data_ = std::vector<float>(kElements);
   const std::vector<float> weight_ = std::vector<float>(kHeadDim, 1.5f);

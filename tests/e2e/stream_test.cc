@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tests/e2e/random_jobs.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
@@ -56,7 +57,7 @@ class StreamTest : public ::testing::TestWithParam<Transport> {
     ASSERT_EQ(waitid(P_PID, static_cast<id_t>(server_.process().pid()), &stopped, WSTOPPED), 0);
   }
 
-  const std::string path_ = "unix:" + TestServer::TemporaryFolder() + "/stream.sock";
+  const std::string path_ = "unix:" + TemporaryFolder() + "/stream.sock";
   TestServer server_{Flags(path_)};
   Client client_ = Client::Connect(GetParam() == Transport::kInline ? server_.address() : path_,
                                    {.transports = {GetParam()}})

@@ -49,11 +49,6 @@ std::unique_ptr<v1::RopeService::Stub> TestServer::NewStub() const {
   return v1::RopeService::NewStub(NewChannel());
 }
 
-std::string TestServer::TemporaryFolder() {
-  std::string folder = "/tmp/rope_test_XXXXXX";
-  return mkdtemp(folder.data()) == nullptr ? "" : folder;
-}
-
 v1::RotateRequest UnitRequest(int64_t position) {
   v1::RotateRequest request;
   request.mutable_rope()->mutable_config()->set_head_dim(2);

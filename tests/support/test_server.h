@@ -29,8 +29,6 @@ class TestServer {
   // A channel of its own: another connection than every other.
   std::shared_ptr<grpc::Channel> NewChannel() const;
   std::unique_ptr<v1::RopeService::Stub> NewStub() const;
-  // A folder that is this server's alone.
-  static std::string TemporaryFolder();
 
  private:
   Process process_;

@@ -11,6 +11,7 @@
 #include "client/codec.h"
 #include "proto/error_details.h"
 #include "rope/client.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/unit/client/fake_acceptor.h"
 
 namespace rope::client {
@@ -25,8 +26,7 @@ constexpr int64_t kFloats = 256;
 constexpr int64_t kStagedFloats = kStagedBytesMin / 4;  // as few as are staged
 
 std::string NewPath() {
-  std::string folder = "/tmp/rope_test_XXXXXX";
-  return std::string(mkdtemp(folder.data())) + "/s";
+  return rope::testing::TemporaryFolder() + "/s";
 }
 
 // A server that adds 1 to every float of the first tensor, in its memory or in the message.

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "tests/support/status_matchers.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
 namespace rope::server {
@@ -41,7 +42,7 @@ TEST(ListenSocketTest, HostThatCannotBeResolvedIsUnavailable) {
 }
 
 TEST(ListenSocketTest, PathIsTakenWhileSomebodyListensThere) {
-  const std::string folder = ::rope::testing::TestServer::TemporaryFolder();
+  const std::string folder = ::rope::testing::TemporaryFolder();
   const std::string address = "unix:" + folder + "/s";
   {
     const auto first = ListenAt(address);
@@ -55,7 +56,7 @@ TEST(ListenSocketTest, PathIsTakenWhileSomebodyListensThere) {
 }
 
 TEST(ListenSocketTest, SocketHasTheModeThatIsAsked) {
-  const std::string folder = ::rope::testing::TestServer::TemporaryFolder();
+  const std::string folder = ::rope::testing::TemporaryFolder();
   for (const mode_t mode : {0600U, 0666U}) {
     const auto listening = ListenAt("unix:" + folder + "/s", mode);
     ASSERT_THAT(listening, IsOk());

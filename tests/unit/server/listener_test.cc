@@ -20,6 +20,7 @@
 #include "tests/support/raw_ring.h"
 #include "tests/support/shared_memory.h"
 #include "tests/support/status_matchers.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 #include "tests/support/unix_socket.h"
 
@@ -93,7 +94,7 @@ class ListenerTest : public ::testing::Test {
     while (regions_.statistics().regions != regions) AwaitAttention();
   }
 
-  const std::string folder_ = ::rope::testing::TestServer::TemporaryFolder();
+  const std::string folder_ = ::rope::testing::TemporaryFolder();
   const std::string path_ = folder_ + "/s";
   RegionTable regions_;
   absl::Mutex mutex_;

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "tests/support/status_matchers.h"
+#include "tests/support/temporary_folder.h"
 
 namespace rope::server {
 namespace {
@@ -121,10 +122,9 @@ TEST(OptionsTest, UnknownArgumentsAndMissingValuesAreInvalid) {
 }
 
 TEST(ModelOptionTest, FileIsRead) {
-  const std::string path = ::testing::TempDir() + "/options_test_model.json";
+  const std::string path = rope::testing::TemporaryFolder() + "/model.json";
   std::ofstream(path) << "{\"head_dim\": 64}";
   const ServerOptions options = Parse({"--model=a/b=" + path, "--model", "c=" + path});
-  std::filesystem::remove(path);
   ASSERT_EQ(options.models.size(), 2U);
   EXPECT_EQ(options.models[0].name, "a/b");
   EXPECT_EQ(options.models[0].config_json, "{\"head_dim\": 64}");
@@ -135,7 +135,8 @@ TEST(ModelOptionTest, BadValuesAndFilesNameTheFlag) {
   for (const std::string value : {"x", "=x", "x="}) {
     ExpectInvalid({"--model=" + value}, "--model: got \"" + value + "\", want NAME=CONFIG.json");
   }
-  for (const std::string& path : {std::string("/nonexistent.json"), ::testing::TempDir()}) {
+  for (const std::string& path :
+       {std::string("/nonexistent.json"), rope::testing::TemporaryFolder()}) {
     EXPECT_THAT(ParseOptions({"--model=a=" + path}),
                 StatusIs(absl::StatusCode::kNotFound, HasSubstr("--model: got " + path)));
   }

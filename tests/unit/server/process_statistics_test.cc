@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/support/temporary_folder.h"
+
 namespace rope::server {
 namespace {
 
@@ -16,18 +18,15 @@ using ::testing::Eq;
 class ProcessStatisticsTest : public ::testing::Test {
  protected:
   ProcessStatisticsTest() {
-    std::string folder = ::testing::TempDir() + "proc_XXXXXX";
-    root_ = mkdtemp(folder.data());
     std::filesystem::create_directories(root_ + "/self/fd");
     Write("/stat", "cpu  1 2 3\nbtime 1700000000\nprocesses 5\n");
   }
-  ~ProcessStatisticsTest() override { std::filesystem::remove_all(root_); }
 
   void Write(const std::string& name, const std::string& text) {
     std::ofstream(root_ + name) << text;
   }
 
-  std::string root_;
+  const std::string root_ = rope::testing::TemporaryFolder();
 };
 
 TEST_F(ProcessStatisticsTest, FieldsAreThoseOfProc5WhateverTheProgramsName) {

@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/support/temporary_folder.h"
+
 namespace rope::server {
 namespace {
 
@@ -15,11 +17,7 @@ using ::testing::Optional;
 // A cgroup folder of the test's own.
 class ProcessorsTest : public ::testing::Test {
  protected:
-  ProcessorsTest() : root_(::testing::TempDir() + "/processors_test") {
-    std::filesystem::remove_all(root_);
-    std::filesystem::create_directories(root_ + "/cpu");
-  }
-  ~ProcessorsTest() override { std::filesystem::remove_all(root_); }
+  ProcessorsTest() { std::filesystem::create_directories(root_ + "/cpu"); }
 
   void Write(const std::string& name, const std::string& text) const {
     std::ofstream(root_ + "/" + name) << text;
@@ -29,7 +27,7 @@ class ProcessorsTest : public ::testing::Test {
     Write("cpu/cpu.cfs_period_us", period);
   }
 
-  const std::string root_;
+  const std::string root_ = rope::testing::TemporaryFolder();
   const int unbounded_ = ProcessorCount("/nonexistent");
 };
 

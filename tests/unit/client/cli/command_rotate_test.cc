@@ -7,6 +7,7 @@
 #include "client/cli/commands.h"
 #include "client/cli/files.h"
 #include "client/cli/npy.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/unit/client/fake_server.h"
 
 namespace rope::client {
@@ -25,9 +26,7 @@ class RotateTest : public ::testing::Test {
     });
   }
 
-  static std::string PathOf(const std::string& name) {
-    return ::testing::TempDir() + "/rotate_test_" + name + ".npy";
-  }
+  std::string PathOf(const std::string& name) const { return folder_ + "/" + name + ".npy"; }
 
   // The exit status; what was printed is in out_ and err_.
   int Rotate(const std::vector<std::string>& flags) {
@@ -42,6 +41,7 @@ class RotateTest : public ::testing::Test {
     return exit_status;
   }
 
+  const std::string folder_ = rope::testing::TemporaryFolder();
   FakeServer server_;
   std::string rope_ = "--model=m";
   v1::RotateRequest sent_;

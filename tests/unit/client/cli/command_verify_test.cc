@@ -7,6 +7,7 @@
 
 #include "client/cli/commands.h"
 #include "client/cli/files.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/unit/client/fake_server.h"
 
 namespace rope::client {
@@ -36,7 +37,7 @@ nlohmann::json IdentityCase() {
 }
 
 std::string Written(const std::string& name, const std::string& text) {
-  const std::string path = ::testing::TempDir() + "/verify_" + name + ".json";
+  const std::string path = rope::testing::TemporaryFolder() + "/" + name + ".json";
   EXPECT_TRUE(WriteFile(path, text, "").ok());
   return path;
 }
@@ -62,7 +63,7 @@ class VerifyTest : public ::testing::Test {
 
 TEST_F(VerifyTest, RightFileIsOk) {
   EXPECT_EQ(Verify({Written("right", IdentityCase().dump())}), kExitOk);
-  EXPECT_EQ(out_, "verify_right  fp32 0.0000  fp16 0.0000  bf16 0.0000   ok\n");
+  EXPECT_EQ(out_, "right  fp32 0.0000  fp16 0.0000  bf16 0.0000   ok\n");
   EXPECT_EQ(server_.rotate_calls(), 3);
 }
 

@@ -3,35 +3,40 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/temporary_folder.h"
+
 namespace rope::client {
 namespace {
 
-std::string PathOf(const std::string& name) {
-  return ::testing::TempDir() + "/rope_files_test_" + name;
-}
+class FilesTest : public ::testing::Test {
+ protected:
+  std::string PathOf(const std::string& name) const { return folder_ + "/" + name; }
 
-TEST(FilesTest, WhatIsWrittenIsRead) {
+  const std::string folder_ = rope::testing::TemporaryFolder();
+};
+
+TEST_F(FilesTest, WhatIsWrittenIsRead) {
   const std::string bytes("a\0b", 3);
   ASSERT_TRUE(WriteFile(PathOf("both"), "head", bytes).ok());
   EXPECT_EQ(ReadFile(PathOf("both"), 7).value(), "head" + bytes);
 }
 
-TEST(FilesTest, LargerThanTheBoundIsRefused) {
+TEST_F(FilesTest, LargerThanTheBoundIsRefused) {
   ASSERT_TRUE(WriteFile(PathOf("large"), "12345", "").ok());
   EXPECT_EQ(ReadFile(PathOf("large"), 4).status().code(), StatusCode::kOutOfRange);
 }
 
-TEST(FilesTest, EmptyFileIsEmpty) {
+TEST_F(FilesTest, EmptyFileIsEmpty) {
   ASSERT_TRUE(WriteFile(PathOf("empty"), "", "").ok());
   EXPECT_EQ(ReadFile(PathOf("empty"), 4).value(), "");
 }
 
-TEST(FilesTest, MissingFileAndFolderAreNotFound) {
+TEST_F(FilesTest, MissingFileAndFolderAreNotFound) {
   EXPECT_EQ(ReadFile(PathOf("missing"), 4).status().code(), StatusCode::kNotFound);
-  EXPECT_EQ(ReadFile(::testing::TempDir(), 4).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(ReadFile(folder_, 4).status().code(), StatusCode::kNotFound);
 }
 
-TEST(FilesTest, PathThatCannotBeWrittenFails) {
+TEST_F(FilesTest, PathThatCannotBeWrittenFails) {
   EXPECT_FALSE(WriteFile("/nonexistent/file", "a", "b").ok());
 }
 
