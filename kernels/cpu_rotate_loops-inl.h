@@ -138,12 +138,25 @@ HWY_INLINE void RotateTail(const Element* a, const Element* b, const float* row,
   }
 }
 
-// One head: steps from the rows already loaded, then whatever is left.
-template <class Format, bool kStream, size_t kLoaded, class Element = typename Format::Element>
+// A step's part of a prepared row, in registers.
+template <class Format, size_t kLoaded>
+struct LoadedRow {
+  HWY_INLINE explicit LoadedRow(const float* row) {
+    for (size_t i = 0; i < kLoaded; ++i) {
+      steps[i] = Format::LoadRow(row + i * Format::PairsPerStep() * Format::kRowFloatsPerPair);
+    }
+  }
+  typename Format::Row steps[kLoaded + 1];
+};
+
+// One head: the first `kLoaded` steps with a row already loaded. `kWhole`: these are all of it, and
+// there are no other channels to copy. (What else there may be takes registers, asked for or not.)
+template <class Format, bool kStream, size_t kLoaded, bool kWhole,
+          class Element = typename Format::Element>
 HWY_INLINE void RotateHead(const View<Element>& view, const Element* from, Element* to,
-                           const typename Format::Row* loaded, const float* row) {
+                           const LoadedRow<Format, kLoaded>& loaded, const float* row) {
   constexpr bool kHalf = Format::kPairing == Pairing::kHalf;
-  if (view.copies) CopyUnrotated<Format::kPairing>(view, from, to);
+  if (!kWhole && view.copies) CopyUnrotated<Format::kPairing>(view, from, to);
   const size_t step = Format::PairsPerStep();
   const size_t elements = kHalf ? step : 2 * step;
   const size_t to_second = kHalf ? view.partner : step;
@@ -151,33 +164,15 @@ HWY_INLINE void RotateHead(const View<Element>& view, const Element* from, Eleme
   Element* to_a = to + view.offset;
   size_t pairs = view.pairs;
   for (size_t i = 0; i < kLoaded; ++i, pairs -= step, a += elements, to_a += elements) {
-    RotateStep<Format, kStream>(a, to_a, to_second, loaded[i]);
+    RotateStep<Format, kStream>(a, to_a, to_second, loaded.steps[i]);
   }
+  if constexpr (kWhole) return;
   row += kLoaded * step * Format::kRowFloatsPerPair;
   for (; pairs >= step; pairs -= step, a += elements, to_a += elements) {
     RotateStep<Format, kStream>(a, to_a, to_second, Format::LoadRow(row));
     row += step * Format::kRowFloatsPerPair;
   }
   if (pairs != 0) RotateTail<Format>(a, a + to_second, row, to_a, to_a + to_second, pairs);
-}
-
-// The heads of one token. The first `kLoaded` steps of its row stay in registers.
-template <class Format, bool kStream, size_t kLoaded, class Element = typename Format::Element>
-void RotateHeads(const View<Element>& shared_view, int64_t token, const RotateRange& range,
-                 const float* row) {
-  // For all that the compiler knows, stores of vectors change whatever is not local.
-  const View<Element> view = shared_view;
-  typename Format::Row loaded[kLoaded + 1];
-  for (size_t i = 0; i < kLoaded; ++i) {
-    loaded[i] = Format::LoadRow(row + i * Format::PairsPerStep() * Format::kRowFloatsPerPair);
-  }
-  const Element* from = view.Input(token, range.head_begin);
-  Element* to = view.Output(token, range.head_begin);
-  for (int64_t left = range.head_end - range.head_begin; left > 0; --left) {
-    RotateHead<Format, kStream, kLoaded>(view, from, to, loaded, row);
-    from += view.input_strides.head;
-    to += view.output_strides.head;
-  }
 }
 
 // Whether every run of rotated channels is made of whole, aligned cache lines.
@@ -209,26 +204,55 @@ size_t RowFloats(const RotateJob& job) {
   return HWY_MAX(steps, 1) * step * Format::kRowFloatsPerPair;
 }
 
+// The heads of one token.
+template <class Format, bool kStream, size_t kLoaded, bool kWhole,
+          class Element = typename Format::Element>
+void RotateHeads(const View<Element>& shared_view, int64_t token, const RotateRange& range,
+                 const float* row) {
+  // For all that the compiler knows, stores of vectors change whatever is not local.
+  const View<Element> view = shared_view;
+  const LoadedRow<Format, kLoaded> loaded(row);
+  const Element* from = view.Input(token, range.head_begin);
+  Element* to = view.Output(token, range.head_begin);
+  for (int64_t left = range.head_end - range.head_begin; left > 0; --left) {
+    RotateHead<Format, kStream, kLoaded, kWhole>(view, from, to, loaded, row);
+    from += view.input_strides.head;
+    to += view.output_strides.head;
+  }
+}
+
 // Token by token.
-template <class Format, bool kStream, class Element = typename Format::Element>
+template <class Format, bool kStream, size_t kLoaded, bool kWhole,
+          class Element = typename Format::Element>
 void RotateTokens(const RotateJob& job, const View<Element>& view, const RotateRange& range) {
   RowBuffer row(RowFloats<Format>(job));
-  const size_t steps = view.pairs / Format::PairsPerStep();
   for (int64_t token = range.token_begin; token < range.token_end; ++token) {
     PrepareToken<Format>(job, token, row.get());
-    if (steps >= 4) {
-      RotateHeads<Format, kStream, 4>(view, token, range, row.get());
-    } else if (steps >= 2) {
-      RotateHeads<Format, kStream, 2>(view, token, range, row.get());
-    } else {
-      RotateHeads<Format, kStream, 0>(view, token, range, row.get());
-    }
+    RotateHeads<Format, kStream, kLoaded, kWhole>(view, token, range, row.get());
+  }
+}
+
+// The tokens [begin, end) of one head, whose prepared rows follow each other.
+template <class Format, bool kStream, size_t kLoaded, bool kWhole,
+          class Element = typename Format::Element>
+void RotateBlock(const View<Element>& shared_view, int64_t head, int64_t begin, int64_t end,
+                 const float* row, size_t row_floats) {
+  const View<Element> view = shared_view;  // as in RotateHeads
+  const Element* from = view.Input(begin, head);
+  Element* to = view.Output(begin, head);
+  for (int64_t left = end - begin; left > 0; --left) {
+    RotateHead<Format, kStream, kLoaded, kWhole>(view, from, to, LoadedRow<Format, kLoaded>(row),
+                                                 row);
+    from += view.input_strides.token;
+    to += view.output_strides.token;
+    row += row_floats;
   }
 }
 
 // Head by head, for a layout with the tokens of a head side by side: in blocks of tokens whose rows
 // are prepared once for all heads.
-template <class Format, bool kStream, class Element = typename Format::Element>
+template <class Format, bool kStream, size_t kLoaded, bool kWhole,
+          class Element = typename Format::Element>
 void RotateBlocks(const RotateJob& job, const View<Element>& view, const RotateRange& range) {
   const size_t row_floats = RowFloats<Format>(job);
   const size_t block_tokens = HWY_MAX(kRowBlockBytes / (row_floats * sizeof(float)), 1);
@@ -241,32 +265,42 @@ void RotateBlocks(const RotateJob& job, const View<Element>& view, const RotateR
       PrepareToken<Format>(job, token, row);
     }
     for (int64_t head = range.head_begin; head < range.head_end; ++head) {
-      row = rows.get();
-      for (int64_t token = begin; token < end; ++token, row += row_floats) {
-        RotateHead<Format, kStream, 0>(view, view.Input(token, head), view.Output(token, head),
-                                       nullptr, row);
-      }
+      RotateBlock<Format, kStream, kLoaded, kWhole>(view, head, begin, end, rows.get(), row_floats);
     }
   }
 }
 
-template <class Format, bool kStream, class Element = typename Format::Element>
+template <class Format, bool kStream, size_t kLoaded, bool kWhole,
+          class Element = typename Format::Element>
 void RotateLayout(const RotateJob& job, const View<Element>& view, const RotateRange& range) {
   if (view.output_strides.head <= view.output_strides.token) {
-    RotateTokens<Format, kStream>(job, view, range);
+    RotateTokens<Format, kStream, kLoaded, kWhole>(job, view, range);
   } else {
-    RotateBlocks<Format, kStream>(job, view, range);
+    RotateBlocks<Format, kStream, kLoaded, kWhole>(job, view, range);
   }
+}
+
+// By how many steps a head has: loops of their own for the common sizes.
+template <class Format, bool kStream, class Element = typename Format::Element>
+void RotateSteps(const RotateJob& job, const View<Element>& view, const RotateRange& range) {
+  const size_t steps = view.pairs / Format::PairsPerStep();
+  const bool whole = !view.copies && view.pairs == steps * Format::PairsPerStep();
+  if (whole && steps == 1) return RotateLayout<Format, kStream, 1, true>(job, view, range);
+  if (whole && steps == 2) return RotateLayout<Format, kStream, 2, true>(job, view, range);
+  if (whole && steps == 4) return RotateLayout<Format, kStream, 4, true>(job, view, range);
+  if (steps >= 4) return RotateLayout<Format, kStream, 4, false>(job, view, range);
+  if (steps >= 2) return RotateLayout<Format, kStream, 2, false>(job, view, range);
+  RotateLayout<Format, kStream, 0, false>(job, view, range);
 }
 
 template <class Format>
 void RotateFormat(const RotateJob& job, const RotateRange& range, CpuStores stores) {
   const View<typename Format::Element> view(job);
   if (stores == CpuStores::kStreaming && CanStream<Format::kPairing>(view)) {
-    RotateLayout<Format, true>(job, view, range);
+    RotateSteps<Format, true>(job, view, range);
     hwy::FlushStream();
   } else {
-    RotateLayout<Format, false>(job, view, range);
+    RotateSteps<Format, false>(job, view, range);
   }
 }
 
@@ -305,7 +339,8 @@ void RotateBeside(const RotateJob& job, const RotateRange& range) {
     for (int64_t head = range.head_begin; head < range.head_end; ++head) {
       WidenHead(job, from + head * job.input_strides.head * in_bytes, buffer);
       if (job.norm) NormaliseHead(job.norm->eps, buffer);
-      RotateHead<Format, false, 0>(view, values, values, nullptr, row.get());
+      RotateHead<Format, false, 0, false>(view, values, values, LoadedRow<Format, 0>(row.get()),
+                                          row.get());
       NarrowHead(job, scale, buffer);
       if (job.OnlyPairs()) RestoreUnrotated<Format::kPairing>(job, buffer);
       std::memcpy(to + head * job.output_strides.head * out_bytes, buffer.rounded.get(),
