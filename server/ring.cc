@@ -34,14 +34,10 @@ void RingCall::WakeClient() {
   if (slot_->state.load() == ValueOf(proto::RingState::kAwaited)) proto::FutexWakeAll(slot_->state);
 }
 
-void RingCall::Answer(absl::StatusCode code, absl::Span<const std::string_view> reply) {
+void RingCall::Answer(absl::StatusCode code, std::string_view reply) {
   const std::shared_ptr<Ring> held = std::move(held_);
-  size_t bytes = 0;
-  for (const std::string_view part : reply) {
-    std::memcpy(slot_->message.data() + bytes, part.data(), part.size());
-    bytes += part.size();
-  }
-  slot_->message_bytes.store(static_cast<uint32_t>(bytes), std::memory_order_relaxed);
+  std::copy(reply.begin(), reply.end(), slot_->message.begin());
+  slot_->message_bytes.store(static_cast<uint32_t>(reply.size()), std::memory_order_relaxed);
   slot_->code.store(static_cast<uint32_t>(code), std::memory_order_relaxed);
   std::atomic<uint32_t>& state = slot_->state;
   under_way_.store(false, std::memory_order_release);  // before the client may use the slot again

@@ -19,7 +19,6 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "absl/types/span.h"
 #include "proto/file_descriptor.h"
 #include "proto/ring.h"
 #include "server/clock.h"
@@ -43,9 +42,8 @@ class RingCall {
 
   // For a client that sleeps: it wakes up while its answer, which comes at once, is written.
   void WakeClient();
-  // Answers with the parts of one message. Nothing of the call may be touched afterwards.
-  // REQUIRES: at most kReplyBytesMax bytes in all.
-  void Answer(absl::StatusCode code, absl::Span<const std::string_view> reply);
+  // Nothing of the call may be touched afterwards. REQUIRES: at most kReplyBytesMax bytes.
+  void Answer(absl::StatusCode code, std::string_view reply);
 
  private:
   friend class Ring;

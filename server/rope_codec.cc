@@ -74,6 +74,12 @@ void AddOverwritten(const Request& request, size_t tensor, Slices& slices) {
   }
 }
 
+absl::Status CheckLength(int64_t length, int64_t message_bytes_max) {
+  if (length <= message_bytes_max) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("request: got ", length, " bytes, want at most ",
+                                                   message_bytes_max, " (--max_message_bytes)"));
+}
+
 // Takes over the client's id; a longer one is refused later, under the server's own.
 void TakeId(std::string id, Request& request) {
   if (id.empty() || static_cast<int64_t>(id.size()) > limits::kRequestIdBytesMax) return;
@@ -118,6 +124,32 @@ absl::Status ParseRequest(absl::Span<const std::string_view> fragments, Request&
   return absl::OkStatus();
 }
 
+// REQUIRES: request.received_bytes keeps them alive.
+absl::Status DecodeViews(absl::Span<const std::string_view> views, int64_t length,
+                         PreparedRequests& prepared, Request& request) {
+  proto::RequestOutline::Values values;
+  request.prepared = prepared.Find(views, values);
+  if (request.prepared != nullptr) {
+    request.start = values.start;
+    request.split.payloads = std::move(values.payloads);
+    request.spans = std::move(values.spans);
+    TakeId(std::move(values.request_id), request);
+    return absl::OkStatus();
+  }
+  ROPE_RETURN_IF_ERROR(ParseRequest(views, request));
+  if (prepared.Wants(length)) request.parsed->kept_fragments.assign(views.begin(), views.end());
+  return absl::OkStatus();
+}
+
+v1::RotateResponse ErrorMessage(const std::string& request_id, const absl::Status& status) {
+  v1::RotateResponse response;
+  response.set_request_id(request_id);
+  *response.mutable_error() = proto::MakeError(status.raw_code(), ShortMessage(status.message()));
+  response.mutable_error()->set_retry_delay_ms(RetryDelayMs(status));
+  response.mutable_error()->set_executed(WasExecuted(status));
+  return response;
+}
+
 }  // namespace
 
 grpc::Slice SliceOf(PooledBuffer buffer) {
@@ -133,28 +165,23 @@ grpc::Slice SliceOf(PooledBuffer buffer) {
 absl::Status DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max,
                            PreparedRequests& prepared, Request& request) {
   const auto length = static_cast<int64_t>(bytes.Valid() ? bytes.Length() : 0);
-  if (length > message_bytes_max) {
-    return absl::ResourceExhaustedError(absl::StrCat("request: got ", length,
-                                                     " bytes, want at most ", message_bytes_max,
-                                                     " (--max_message_bytes)"));
-  }
+  ROPE_RETURN_IF_ERROR(CheckLength(length, message_bytes_max));
   ROPE_ASSIGN_OR_RETURN(ReceivedSlices dumped, Dump(bytes));
   bytes.Clear();
   auto slices = std::make_shared<const ReceivedSlices>(std::move(dumped));
   const Views views = ViewsOf(*slices);
   request.received_bytes = std::move(slices);
-  proto::RequestOutline::Values values;
-  request.prepared = prepared.Find(views, values);
-  if (request.prepared != nullptr) {
-    request.start = values.start;
-    request.split.payloads = std::move(values.payloads);
-    request.spans = std::move(values.spans);
-    TakeId(std::move(values.request_id), request);
-    return absl::OkStatus();
-  }
-  ROPE_RETURN_IF_ERROR(ParseRequest(views, request));
-  if (prepared.Wants(length)) request.parsed->kept_fragments.assign(views.begin(), views.end());
-  return absl::OkStatus();
+  return DecodeViews(views, length, prepared, request);
+}
+
+absl::Status DecodeSmallRequest(std::string_view bytes, int64_t message_bytes_max,
+                                PreparedRequests& prepared, Request& request) {
+  const auto length = static_cast<int64_t>(bytes.size());
+  ROPE_RETURN_IF_ERROR(CheckLength(length, message_bytes_max));
+  auto copy = std::make_shared<const std::string>(bytes);
+  const std::string_view view = *copy;
+  request.received_bytes = std::move(copy);
+  return DecodeViews({&view, 1}, length, prepared, request);
 }
 
 absl::Status DecodeMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message& message) {
@@ -188,13 +215,34 @@ grpc::ByteBuffer EncodeReply(Request& request) {
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
+absl::StatusOr<std::string> EncodeSmallReply(Request& request, int64_t bytes_max) {
+  int64_t bytes = 0;
+  for (size_t i = 0; i < request.plan.tensors.size(); ++i) {
+    if (HasReplyPayload(request, i)) bytes += request.plan.tensors[i].output_bytes();
+  }
+  std::string text;
+  if (bytes <= bytes_max) {
+    text = ReplyHead(request);
+    for (size_t i = 0; i < request.plan.tensors.size(); ++i) {
+      AppendReplyTensor(request, i, text);
+      if (!HasReplyPayload(request, i)) continue;
+      ROPE_CHECK(!request.Overwrites(i));
+      const PooledBuffer& output = request.outputs[i];
+      text.append(output.data(), static_cast<size_t>(output.size()));
+    }
+    bytes = static_cast<int64_t>(text.size());
+  }
+  if (bytes <= bytes_max) return text;
+  return absl::ResourceExhaustedError(
+      absl::StrCat("reply: got ", bytes, " bytes, want at most ", bytes_max));
+}
+
 grpc::ByteBuffer EncodeError(const std::string& request_id, const absl::Status& status) {
-  v1::RotateResponse response;
-  response.set_request_id(request_id);
-  *response.mutable_error() = proto::MakeError(status.raw_code(), ShortMessage(status.message()));
-  response.mutable_error()->set_retry_delay_ms(RetryDelayMs(status));
-  response.mutable_error()->set_executed(WasExecuted(status));
-  return EncodeMessage(response);
+  return EncodeMessage(ErrorMessage(request_id, status));
+}
+
+std::string EncodeSmallError(const std::string& request_id, const absl::Status& status) {
+  return ErrorMessage(request_id, status).SerializeAsString();
 }
 
 }  // namespace rope::server

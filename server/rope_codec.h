@@ -12,9 +12,10 @@
 #include <grpcpp/support/slice.h>
 
 #include <string>
-#include <vector>
+#include <string_view>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "google/protobuf/message.h"
 #include "server/prepared_requests.h"
 #include "server/request.h"
@@ -25,6 +26,10 @@ namespace rope::server {
 // request's id is set where it can be read at all, whatever else is wrong with the message.
 absl::Status DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max,
                            PreparedRequests& prepared, Request& request);
+
+// The same of a message that the request keeps a copy of.
+absl::Status DecodeSmallRequest(std::string_view bytes, int64_t message_bytes_max,
+                                PreparedRequests& prepared, Request& request);
 
 // Any other request of the service, which has no payloads worth keeping apart: strict in the same
 // way.
@@ -39,8 +44,13 @@ grpc::Slice SliceOf(PooledBuffer buffer);
 // results are there. REQUIRES: DecodeRequest made those.
 grpc::ByteBuffer EncodeReply(Request& request);
 
-// The reply that says why a request was not answered otherwise; for streams.
+// The same in one piece, with copies of the outputs. RESOURCE_EXHAUSTED: more than `bytes_max`.
+// REQUIRES: no result is in received bytes.
+absl::StatusOr<std::string> EncodeSmallReply(Request& request, int64_t bytes_max);
+
+// The reply that says why a request was not answered otherwise; for streams and rings.
 grpc::ByteBuffer EncodeError(const std::string& request_id, const absl::Status& status);
+std::string EncodeSmallError(const std::string& request_id, const absl::Status& status);
 
 }  // namespace rope::server
 

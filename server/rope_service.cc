@@ -27,20 +27,12 @@ using Unary2 = Base::WithRawMethod_RegisterModel<Base::WithRawMethod_UnregisterM
 using AllMethods = Base::WithRawMethod_ListRegions<Base::WithRawMethod_GetTableCacheStatistics<
     Base::WithRawMethod_WarmUp<Base::WithRawMethod_RotateStream<Unary2>>>>;
 
-absl::Status TooLargeForRing(int64_t bytes) {
-  return absl::ResourceExhaustedError(
-      absl::StrCat("reply: got ", bytes, " bytes, want at most ", RingCall::kReplyBytesMax,
-                   " in a ring: outputs in regions, or a call without a ring"));
-}
-
-void AnswerOnRing(absl::StatusCode code, const grpc::ByteBuffer& reply, RingCall& call) {
-  std::vector<grpc::Slice> slices;
-  ROPE_CHECK(reply.Dump(&slices).ok());
-  absl::InlinedVector<std::string_view, 2> parts;
-  for (const grpc::Slice& slice : slices) {
-    parts.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
-  }
-  call.Answer(code, parts);
+absl::StatusOr<std::string> EncodeForRing(Request& finished) {
+  absl::StatusOr<std::string> reply = EncodeSmallReply(finished, RingCall::kReplyBytesMax);
+  if (reply.ok()) return reply;
+  return Executed(absl::Status(
+      reply.status().code(), absl::StrCat(reply.status().message(),
+                                          " in a ring: outputs in regions, or a call without it")));
 }
 
 int64_t BytesOf(const grpc::ByteBuffer& message) {
@@ -158,8 +150,12 @@ std::unique_ptr<Request> RopeService::NewRequest(const Call& call) {
 
 void RopeService::Submit(grpc::ByteBuffer& message, std::unique_ptr<Request> request) {
   request->message_bytes = BytesOf(message);
-  absl::Status status =
+  const absl::Status status =
       DecodeRequest(message, parts_.max_message_bytes, *parts_.prepared, *request);
+  SubmitDecoded(status, std::move(request));
+}
+
+void RopeService::SubmitDecoded(absl::Status status, std::unique_ptr<Request> request) {
   if (request->id.empty()) request->id = MakeId();
   request->decoded = parts_.clock->Now();
   request->stages.decode = Microseconds(request->decoded - request->received);
@@ -175,7 +171,7 @@ void RopeService::Rotate(UnaryCall& call) {
   request->gathers = true;
   request->done = [this, &call](std::unique_ptr<Request> finished, const absl::Status& status) {
     const grpc::ByteBuffer reply = status.ok() ? EncodeReply(*finished) : grpc::ByteBuffer();
-    RecordRotation(Method::kRotate, *finished, status, reply);
+    RecordRotation(Method::kRotate, *finished, status, BytesOf(reply));
     finished.reset();  // gives permit and received bytes back before the client can ask again
     call.Finish(status, reply);
   };
@@ -188,7 +184,7 @@ void RopeService::RotateOnStream(StreamCall& call, grpc::ByteBuffer& message) {
   request->done = [this, &call](std::unique_ptr<Request> finished, const absl::Status& status) {
     grpc::ByteBuffer reply =
         status.ok() ? EncodeReply(*finished) : EncodeError(finished->id, status);
-    RecordRotation(Method::kRotateStream, *finished, status, reply);
+    RecordRotation(Method::kRotateStream, *finished, status, BytesOf(reply));
     const int64_t message_bytes = finished->message_bytes;
     finished.reset();
     call.Answer(reply, message_bytes);
@@ -203,19 +199,22 @@ void RopeService::RotateOnRing(RingCall& call) {
   request->from_ring = true;
   request->done = [this, &call](std::unique_ptr<Request> finished, absl::Status status) {
     call.WakeClient();
-    grpc::ByteBuffer reply = status.ok() ? EncodeReply(*finished) : grpc::ByteBuffer();
-    if (BytesOf(reply) > RingCall::kReplyBytesMax) {
-      status = Executed(TooLargeForRing(BytesOf(reply)));
+    std::string reply;
+    if (status.ok()) {
+      absl::StatusOr<std::string> encoded = EncodeForRing(*finished);
+      status = encoded.status();
+      if (status.ok()) reply = *std::move(encoded);
     }
-    if (!status.ok()) reply = EncodeError(finished->id, status);
-    RecordRotation(Method::kRotate, *finished, status, reply);
+    if (!status.ok()) reply = EncodeSmallError(finished->id, status);
+    RecordRotation(Method::kRotate, *finished, status, static_cast<int64_t>(reply.size()));
     finished.reset();
-    AnswerOnRing(status.code(), reply, call);
+    call.Answer(status.code(), reply);
     parts_.in_flight->Remove();
   };
-  const grpc::Slice slice(call.message().data(), call.message().size());
-  grpc::ByteBuffer message(&slice, 1);
-  Submit(message, std::move(request));
+  request->message_bytes = static_cast<int64_t>(call.message().size());
+  const absl::Status status =
+      DecodeSmallRequest(call.message(), parts_.max_message_bytes, *parts_.prepared, *request);
+  SubmitDecoded(status, std::move(request));
 }
 
 void RopeService::WarmUp(UnaryCall& call) {
@@ -267,9 +266,9 @@ void RopeService::Answer(UnaryCall& call, const Received& received,
 }
 
 void RopeService::RecordRotation(Method method, const Request& request, const absl::Status& status,
-                                 const grpc::ByteBuffer& reply) {
+                                 int64_t reply_bytes) {
   parts_.metrics->CountRequest({method, status.code(), parts_.clock->Now() - request.received,
-                                request.message_bytes, BytesOf(reply)});
+                                request.message_bytes, reply_bytes});
   if (status.ok()) {
     const StageTimes& stages = request.stages;
     parts_.metrics->CountRotation(

@@ -68,6 +68,7 @@ class RopeService {
   std::unique_ptr<Request> NewRequest(const Call& call);
   // Decodes and submits; whatever happens, the request's `done` is called.
   void Submit(grpc::ByteBuffer& message, std::unique_ptr<Request> request);
+  void SubmitDecoded(absl::Status status, std::unique_ptr<Request> request);
   // Answered on another thread when it is done.
   void WarmUp(UnaryCall& call);
   // A method that answers at once: `answer` makes the reply, or says why not.
@@ -91,7 +92,7 @@ class RopeService {
 
   // Counts and logs an answered request, before the answer is sent.
   void RecordRotation(Method method, const Request& request, const absl::Status& status,
-                      const grpc::ByteBuffer& reply);
+                      int64_t reply_bytes);
   void Record(const Received& received, const absl::Status& status, const grpc::ByteBuffer& reply);
   void Log(Method method, const std::string& id, const absl::Status& status) const;
   std::string MakeId();

@@ -271,7 +271,7 @@ class RingListenerTest : public ListenerTest {
  protected:
   RingListenerTest() {
     auto rings = RingLoop::Create(clock_, absl::ZeroDuration(), [](RingCall& call) {
-      call.Answer(absl::StatusCode::kOk, {"served"});
+      call.Answer(absl::StatusCode::kOk, "served");
     });
     EXPECT_THAT(rings, IsOk());
     rings_ = *std::move(rings);

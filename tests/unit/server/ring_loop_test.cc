@@ -23,7 +23,8 @@ using ::rope::testing::StatusIs;
 using ::testing::HasSubstr;
 
 void Echo(RingCall& call) {
-  call.Answer(absl::StatusCode::kOk, {absl::StrCat(call.session(), " "), call.message()});
+  call.Answer(absl::StatusCode::kOk,
+              absl::StrCat(call.session(), " ", std::string(call.message())));
 }
 
 class RingLoopTest : public ::testing::Test {

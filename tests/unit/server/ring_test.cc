@@ -129,7 +129,7 @@ TEST_F(RingTest, AnswerLandsInItsOwnSlot) {
   client_.Send(3, "three");
   client_.Send(4, "four");
   ASSERT_EQ(Serve(), Ring::Served::kSome);
-  calls_[1]->Answer(absl::StatusCode::kNotFound, {"an", "", "swer"});
+  calls_[1]->Answer(absl::StatusCode::kNotFound, "answer");
   EXPECT_FALSE(client_.IsDone(3));
   EXPECT_TRUE(client_.IsDone(4));
   EXPECT_EQ(client_.CodeIn(4), 5u);
@@ -146,7 +146,7 @@ TEST_F(RingTest, LongestRequestAndReplyFillTheirSlotAndNothingElse) {
   client_.Send(8, longest);
   ASSERT_EQ(Serve(), Ring::Served::kSome);
   EXPECT_THAT(messages_, ElementsAre(longest));
-  calls_[0]->Answer(absl::StatusCode::kOk, {reply});
+  calls_[0]->Answer(absl::StatusCode::kOk, reply);
   EXPECT_EQ(client_.MessageIn(8), reply);
   EXPECT_EQ(client_.slot(9).state.load(), ValueOf(proto::RingState::kFree));
 }
@@ -207,7 +207,7 @@ TEST_F(RingTest, SlotServesAgainOnceItIsAnswered) {
   for (uint32_t i = 0; i < 3 * proto::kRingSlots; ++i) {
     client_.Send(7, absl::StrCat(i));
     ASSERT_EQ(Serve(), Ring::Served::kSome);
-    calls_.back()->Answer(absl::StatusCode::kOk, {messages_.back()});
+    calls_.back()->Answer(absl::StatusCode::kOk, messages_.back());
     ASSERT_EQ(client_.MessageIn(7), absl::StrCat(i));
   }
 }
@@ -249,7 +249,7 @@ TEST_F(RingTest, SlotThatIsUnderWayBreaksTheRules) {
   client_.Send(3, "second");
   EXPECT_EQ(Serve(), Ring::Served::kBroken);
   EXPECT_THAT(messages_, ElementsAre("first"));
-  calls_[0]->Answer(absl::StatusCode::kOk, {"late"});
+  calls_[0]->Answer(absl::StatusCode::kOk, "late");
   EXPECT_EQ(client_.MessageIn(3), "late");
 }
 
@@ -305,9 +305,9 @@ TEST_F(RingTest, CallsHoldTheirRingUntilTheyAreAnswered) {
   ASSERT_EQ(Serve(), Ring::Served::kSome);
   ring_->Close();
   const std::weak_ptr<Ring> ring = std::exchange(ring_, nullptr);
-  calls_[0]->Answer(absl::StatusCode::kOk, {"first"});
+  calls_[0]->Answer(absl::StatusCode::kOk, "first");
   EXPECT_FALSE(ring.expired());
-  calls_[1]->Answer(absl::StatusCode::kCancelled, {"second"});
+  calls_[1]->Answer(absl::StatusCode::kCancelled, "second");
   EXPECT_TRUE(ring.expired());
   EXPECT_EQ(client_.MessageIn(1), "first");
   EXPECT_EQ(client_.MessageIn(2), "second");
