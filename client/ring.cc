@@ -133,20 +133,15 @@ void Ring::WakeServer() {
 
 Ring::Outcome Ring::Await(proto::RingSlot& slot, bool may_poll, Clock::time_point deadline) const {
   const Waiter waiter;
-  if (may_poll && waiter.may_poll() && Poll(slot, deadline)) return Outcome::kAnswered;
-  return Sleep(slot, waiter.may_poll(), deadline);
-}
-
-bool Ring::Poll(const proto::RingSlot& slot, Clock::time_point deadline) const {
   const auto end = std::min(Clock::now() + spin_, deadline);
-  while (Clock::now() < end) {
-    if (IsDone(slot)) return true;
+  while (may_poll && waiter.may_poll() && Clock::now() < end) {
+    if (IsDone(slot)) return Outcome::kAnswered;
     sched_yield();  // another thread may be the one that has the answer to bring
   }
-  return false;
+  return Sleep(slot, deadline);
 }
 
-Ring::Outcome Ring::Sleep(proto::RingSlot& slot, bool may_poll, Clock::time_point deadline) const {
+Ring::Outcome Ring::Sleep(proto::RingSlot& slot, Clock::time_point deadline) const {
   const uint32_t awaited = ValueOf(RingState::kAwaited);
   uint32_t expected = ValueOf(RingState::kSubmitted);
   if (!slot.state.compare_exchange_strong(expected, awaited)) return Outcome::kAnswered;
@@ -156,8 +151,7 @@ Ring::Outcome Ring::Sleep(proto::RingSlot& slot, bool may_poll, Clock::time_poin
     if (IsDone(slot)) return Outcome::kAnswered;
     if (is_lost) return Outcome::kLost;
     if (left <= microseconds(0)) return Outcome::kTimedOut;
-    const bool woken = proto::FutexWait(slot.state, awaited, std::min(left, kLookAgain));
-    if (woken && may_poll) Poll(slot, deadline);  // the server is writing the answer
+    proto::FutexWait(slot.state, awaited, std::min(left, kLookAgain));
   }
 }
 

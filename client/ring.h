@@ -76,9 +76,7 @@ class Ring {
   void Submit(uint32_t slot);
   enum class Outcome { kAnswered, kTimedOut, kLost };
   Outcome Await(proto::RingSlot& slot, bool may_poll, Clock::time_point deadline) const;
-  // Whether the answer came within the spin time.
-  bool Poll(const proto::RingSlot& slot, Clock::time_point deadline) const;
-  Outcome Sleep(proto::RingSlot& slot, bool may_poll, Clock::time_point deadline) const;
+  Outcome Sleep(proto::RingSlot& slot, Clock::time_point deadline) const;
   static Result<ReceivedReply> AnswerIn(const proto::RingSlot& slot);
 
   const std::unique_ptr<SharedMemory> memory_;

@@ -19,15 +19,14 @@ namespace rope::proto {
 static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t) &&
               std::atomic<uint32_t>::is_always_lock_free);
 
-// Sleeps while `word` is `value`, until somebody wakes it (true), or the time is over; or for no
-// reason.
-inline bool FutexWait(std::atomic<uint32_t>& word, uint32_t value,
+// Sleeps while `word` is `value`, until somebody wakes it or the time is over; or for no reason.
+inline void FutexWait(std::atomic<uint32_t>& word, uint32_t value,
                       std::chrono::microseconds timeout) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(timeout);
   timespec left{};
   left.tv_sec = static_cast<time_t>(seconds.count());
   left.tv_nsec = static_cast<long>(std::chrono::nanoseconds(timeout - seconds).count());
-  return syscall(SYS_futex, &word, FUTEX_WAIT, value, &left, nullptr, 0) == 0;
+  syscall(SYS_futex, &word, FUTEX_WAIT, value, &left, nullptr, 0);
 }
 
 // Wakes all who sleep on `word`.

@@ -12,9 +12,8 @@
 //           (futex). Where it gives up, it sets the timeout to 0, so that a request that was not
 //           read yet does not run, and uses the slot again once it is answered.
 //
-// Who sleeps may be woken early: the client may do what `asleep` asks for while it still writes its
-// request, and the server may wake the client when it is about to write an answer. It always wakes
-// it afterwards.
+// The client may do what `asleep` asks for before it has written its request: the server wakes up
+// meanwhile.
 //
 // Many answers can be waited for in one place: where a slot was submitted as kWatched, the server
 // also puts its index into answers[answered % kRingSlots] and adds 1 to `answered`; where

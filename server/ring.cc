@@ -30,10 +30,6 @@ const std::shared_ptr<std::atomic<bool>>& RingCall::cancelled() const {
   return ring_->cancelled_;
 }
 
-void RingCall::WakeClient() {
-  if (slot_->state.load() == ValueOf(proto::RingState::kAwaited)) proto::FutexWakeAll(slot_->state);
-}
-
 void RingCall::Answer(absl::StatusCode code, std::string_view reply) {
   const std::shared_ptr<Ring> held = std::move(held_);
   std::copy(reply.begin(), reply.end(), slot_->message.begin());

@@ -40,8 +40,6 @@ class RingCall {
   // A copy of the server's own; until the handler returns.
   std::string_view message() const { return message_; }
 
-  // For a client that sleeps: it wakes up while its answer, which comes at once, is written.
-  void WakeClient();
   // Nothing of the call may be touched afterwards. REQUIRES: at most kReplyBytesMax bytes.
   void Answer(absl::StatusCode code, std::string_view reply);
 

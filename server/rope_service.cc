@@ -198,7 +198,6 @@ void RopeService::RotateOnRing(RingCall& call) {
   request->alone = parts_.in_flight->count() == 1;
   request->from_ring = true;
   request->done = [this, &call](std::unique_ptr<Request> finished, absl::Status status) {
-    call.WakeClient();
     std::string reply;
     if (status.ok()) {
       absl::StatusOr<std::string> encoded = EncodeForRing(*finished);

@@ -146,23 +146,6 @@ TEST_F(PollingRingTest, CallerPollsForSmallTensorsAndSleepsForLargeOnes) {
   EXPECT_EQ(TextOf(answer.get()), "answer");
 }
 
-TEST_F(PollingRingTest, CallerThatIsWokenBeforeItsAnswerPollsForIt) {
-  std::future<Answer> answer = CallLater("large", kLargeTensor);
-  const uint32_t slot = server_.Next();
-  server_.AwaitSleeper(slot);
-  std::atomic<uint32_t>& state = server_.slot(slot).state;
-  const auto wake = [&state] {
-    return syscall(SYS_futex, &state, FUTEX_WAKE, 1, nullptr, nullptr, 0);
-  };
-  while (wake() != 1) std::this_thread::yield();
-  for (int look = 0; look < 1000; ++look) {
-    ASSERT_EQ(wake(), 0) << "it sleeps again";
-    std::this_thread::yield();
-  }
-  EXPECT_EQ(server_.Write(slot, 0, "answer"), RingState::kAwaited);
-  EXPECT_EQ(TextOf(answer.get()), "answer");
-}
-
 TEST_F(PollingRingTest, CallerThatPollsEndsAtItsDeadline) {
   EXPECT_THAT(TextOf(Call("request", milliseconds(1))), HasSubstr("DEADLINE_EXCEEDED: ring: "));
 }

@@ -160,22 +160,6 @@ TEST_F(RingTest, AnswerWakesWhoSleepsOnTheSlot) {
   EXPECT_TRUE(sleeper.Answered());
 }
 
-TEST_F(RingTest, ClientThatSleepsMayBeWokenBeforeItsAnswer) {
-  client_.Send(1, "x");
-  ASSERT_EQ(Serve(), Ring::Served::kSome);
-  std::atomic<uint32_t>& state = client_.slot(1).state;
-  state.store(ValueOf(proto::RingState::kAwaited));
-  std::atomic<bool> woken = false;
-  std::thread client([&] {
-    woken = proto::FutexWait(state, ValueOf(proto::RingState::kAwaited), RawRing::kForEver);
-  });
-  while (!woken) calls_[0]->WakeClient();
-  client.join();
-  EXPECT_EQ(state.load(), ValueOf(proto::RingState::kAwaited));
-  calls_[0]->Answer(absl::StatusCode::kOk, {});
-  EXPECT_TRUE(client_.IsDone(1));
-}
-
 TEST_F(RingTest, WatchedAnswersAreCountedAndAnnouncedAtTheNextIdleLook) {
   for (const uint32_t slot : {9u, 4u}) {
     client_.Write(slot, "x");
