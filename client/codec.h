@@ -66,6 +66,7 @@ class MessageArena {
  public:
   MessageArena() : arena_(block_.data(), block_.size()) {}
 
+  // An empty one, for as long as the arena.
   template <typename Message>
   Message& Make() {
     return *google::protobuf::Arena::CreateMessage<Message>(&arena_);
@@ -90,7 +91,8 @@ inline Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const Re
   return EncodeRotate(request, request.request_id, region, route, loans);
 }
 
-// A RotateResponse whose tensors still lie where they were received.
+// A RotateResponse whose tensors still lie where they were received. Nothing may be asked of one
+// that was moved from.
 class ReceivedReply {
  public:
   static Result<ReceivedReply> Parse(const grpc::ByteBuffer& buffer);

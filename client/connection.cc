@@ -13,7 +13,8 @@ namespace {
 
 using std::chrono::microseconds;
 
-// Whether it is likely: all of the tensors would have to be in the region.
+// Whether it is likely: all tensors would have to be in the arena, as the first is. Those that are
+// staged are copied first, which may take longer than the server waits.
 bool WillUseRing(const RotateRequest& request, const Session& session) {
   return session.ring != nullptr && !request.tensors.empty() &&
          session.region.memory->OffsetOf(request.tensors.front().data, 1).has_value();

@@ -120,11 +120,11 @@ void Ring::Submit(uint32_t slot) {
     shared().queue[submitted % proto::kRingSlots].store(slot, std::memory_order_relaxed);
     shared().submitted.store(submitted + 1);
   }
+  // The server says that it sleeps before it looks for the last time: one of us sees the other.
   WakeServer();
 }
 
 void Ring::WakeServer() {
-  // The server says that it sleeps before it looks for the last time: one of us sees the other.
   if (shared().asleep.load() == 0 || shared().asleep.exchange(0) == 0) return;
   const uint64_t one = 1;
   // It fails where the doorbell was rung 2^64 times and never heard.

@@ -38,7 +38,7 @@ class Ring {
   // The server serves it on the connection of `socket`, and wakes when `doorbell` is written to.
   void Open(proto::FileDescriptor doorbell, proto::FileDescriptor socket);
 
-  // For a call that will come at once: the server wakes up while its message is written.
+  // If it sleeps. Before a call that will come at once: it wakes up while the request is encoded.
   void WakeServer();
   // `tensor_bytes`: of the tensors that the request is about.
   // nullopt: it does not go through the ring, which is full or has ended.

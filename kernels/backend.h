@@ -1,7 +1,7 @@
 // Backend: rotates a batch of jobs on one device. The contract that reference, cpu and cuda share;
 // tests/conformance/backend_contract_test.cc runs over every one of them.
 //
-// Threading:  Rotate may be called from any number of threads at once.
+// Threading:  Rotate and Expect may be called from any number of threads at once.
 // Ownership:  Jobs and what they point to are the caller's and are not touched after Rotate
 //             returned.
 // Errors:     INTERNAL: the device failed; outputs of the batch are then undefined. No other code:

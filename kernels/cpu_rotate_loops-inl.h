@@ -146,11 +146,11 @@ struct LoadedRow {
       steps[i] = Format::LoadRow(row + i * Format::PairsPerStep() * Format::kRowFloatsPerPair);
     }
   }
-  typename Format::Row steps[kLoaded + 1];
+  typename Format::Row steps[kLoaded + 1];  // there are no arrays of 0
 };
 
 // One head: the first `kLoaded` steps with a row already loaded. `kWhole`: these are all of it, and
-// there are no other channels to copy. (What else there may be takes registers, asked for or not.)
+// no other channels are to be copied; code for a rest takes registers even where there is none.
 template <class Format, bool kStream, size_t kLoaded, bool kWhole,
           class Element = typename Format::Element>
 HWY_INLINE void RotateHead(const View<Element>& view, const Element* from, Element* to,

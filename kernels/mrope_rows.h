@@ -17,9 +17,10 @@
 
 namespace rope::kernels {
 
-// Frequency j of token i takes positions[mrope.Axis(j)][i]. Tokens
-// whose three positions are equal share the cache's rows; the others get rows built for this call.
-// REQUIRES: three spans of one length, every position in [-2^30, 2^30].
+// Appends the row of each token to `rows`: frequency j of token i takes
+// positions[mrope.Axis(j)][i]. Tokens whose three positions are equal share the cache's rows; the
+// others get rows built for this call. REQUIRES: three spans of one length, every position in
+// [-2^30, 2^30].
 absl::Status AppendMropeRows(TableCache& cache, const Frequencies& frequencies, const Mrope& mrope,
                              absl::Span<const absl::Span<const int64_t>> positions,
                              TokenRows& rows);

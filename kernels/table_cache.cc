@@ -74,7 +74,7 @@ struct PageRun {
   }
 };
 
-// The positions at the front that are on the page of the first. REQUIRES: there is one.
+// The positions at the front that are on one page, which is all that is checked of them.
 PageRun FirstRun(absl::Span<const int64_t> positions) {
   PageRun run;
   run.page = PageOf(positions.front());

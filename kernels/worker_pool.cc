@@ -149,7 +149,7 @@ class WorkerPool::Impl {
   std::deque<Call*> calls_ ABSL_GUARDED_BY(mu_);  // that may still have items
   std::atomic<int64_t> queued_ = 0;               // calls_.size(), to look at without the lock
   int64_t awake_ ABSL_GUARDED_BY(mu_) = 0;        // workers that look at it and need no signal
-  int64_t woken_ ABSL_GUARDED_BY(mu_) = 0;        // workers that were signalled and will look
+  int64_t woken_ ABSL_GUARDED_BY(mu_) = 0;        // signals that no worker has answered yet
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
 };
 

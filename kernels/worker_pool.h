@@ -1,7 +1,7 @@
 // WorkerPool: a fixed set of threads that share out the items of one call.
 //
-// Threading:  ParallelFor may be called from any thread, several at once, and from a body; it never
-//             blocks while an item is left that the caller could run itself.
+// Threading:  ParallelFor and WakeUp may be called from any thread, several at once, and from a
+//             body; ParallelFor never blocks while an item is left that the caller could run.
 // Ownership:  `body` is borrowed until ParallelFor returns.
 #ifndef ROPE_KERNELS_WORKER_POOL_H_
 #define ROPE_KERNELS_WORKER_POOL_H_
@@ -21,7 +21,8 @@ class WorkerPool {
   WorkerPool& operator=(const WorkerPool&) = delete;
 
   int threads() const;
-  // Wakes up who would help with so many items; they wait awake for a call, but not for long.
+  // Wakes up who would help with so many items; they wait awake for a call, but not for long. Does
+  // nothing while there are calls with items left.
   void WakeUp(int64_t items);
   // Runs body(0) .. body(items - 1), each once, in any order, and returns when all have.
   void ParallelFor(int64_t items, const std::function<void(int64_t)>& body);

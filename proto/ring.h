@@ -12,8 +12,8 @@
 //           (futex). Where it gives up, it sets the timeout to 0, so that a request that was not
 //           read yet does not run, and uses the slot again once it is answered.
 //
-// The client may do what `asleep` asks for before it has written its request: the server wakes up
-// meanwhile.
+// The client may do what `asleep` asks for before it writes its request too, so that the server
+// wakes up meanwhile; whether it sleeps again is to be asked after the submission in any case.
 //
 // Many answers can be waited for in one place: where a slot was submitted as kWatched, the server
 // also puts its index into answers[answered % kRingSlots] and adds 1 to `answered`; where

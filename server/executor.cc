@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/inlined_vector.h"
 #include "kernels/difference_rows.h"
 #include "kernels/mrope_rows.h"
 #include "kernels/status_macros.h"
@@ -139,7 +138,7 @@ void Executor::Run(absl::Span<Slice> slices) {
     JobCutter::Shared shared = {
         plan.geometry, plan.conjugate, plan.arithmetic, slice.begin, {}, {}};
     for (size_t set = 0; set < std::max<size_t>(plan.row_sets.size(), 1); ++set) {
-      kernels::TokenRows& set_rows = slice.rows.emplace_back();
+      kernels::TokenRows& set_rows = slice.rows.emplace_back();  // its vectors stay where they are
       slice.status.Update(AppendRows(plan, set, slice.begin, slice.end, tables_, set_rows));
       shared.rows[set] = set_rows.rows;
     }

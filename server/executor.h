@@ -2,9 +2,9 @@
 // and gives all of them to the devices in one call.
 //
 // Threading:  Thread-safe; Run may be called from several threads for different requests.
-// Ownership:  Slices and their requests stay the caller's. Outputs are written to their place in a
-//             memory region, over the received bytes where these may be overwritten, or into
-//             buffers of the pool that the requests then own.
+// Ownership:  Slices and their requests stay the caller's, with the rows that a slice ran with.
+//             Outputs are written to their place in a memory region, over the received bytes where
+//             these may be overwritten, or into buffers of the pool that the requests then own.
 // Errors:     Each slice gets its own status: an error of its tables fails it alone, and so does a
 //             POSIX object that shrank (FAILED_PRECONDITION); an error of the device fails the
 //             batch.
@@ -31,6 +31,7 @@ class Executor {
         pool_(pool),
         overwrite_bytes_min_(overwrite_bytes_min) {}
 
+  // REQUIRES: none of the slices has run.
   void Run(absl::Span<Slice> slices);
 
  private:

@@ -62,7 +62,7 @@ struct Request {
   bool alone = false;         // no other call was in flight when it came
   bool from_ring = false;     // on the rings' thread, which reads no tensors
   bool gathers = false;       // its thread calls Batcher::RunGathered when nothing else has arrived
-  bool may_overwrite = false;  // nobody else reads the received bytes
+  bool may_overwrite = false;  // nobody else reads the received bytes, which are slices of gRPC's
   absl::Time deadline = absl::InfiniteFuture();
   std::shared_ptr<std::atomic<bool>> cancelled;
   std::unique_ptr<ParsedRequest> parsed;  // the skeleton; null beside `prepared`
@@ -111,8 +111,8 @@ struct Slice {
   int64_t begin = 0;  // tokens in memory order
   int64_t end = 0;
   absl::Status status;  // how it went, set by the executor
-  // Set by the executor: of its tokens, one for each row set of the plan. Whoever answers does so
-  // before they are given back, which takes longer the more there are.
+  // Set by the executor: of its tokens, one for each row set of the plan. They stay until the slice
+  // goes: to give many pages back takes long, and no answer waits for it.
   absl::InlinedVector<kernels::TokenRows, 1> rows = {};
 };
 

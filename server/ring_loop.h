@@ -1,5 +1,6 @@
 // RingLoop: the thread that serves the rings of all connections, one after another. After the last
-// request it polls for a bounded time before it sleeps; clients wake it with their doorbells.
+// request or doorbell it polls for a bounded time before it sleeps; clients wake it with their
+// doorbells.
 //
 // Threading:  Open, Close and count on any thread. Calls are handed on on the loop's thread.
 // Ownership:  Owns rings until they close; calls under way hold theirs. `clock` must outlive it.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
@@ -78,6 +79,12 @@ absl::Status CheckLength(int64_t length, int64_t message_bytes_max) {
   if (length <= message_bytes_max) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat("request: got ", length, " bytes, want at most ",
                                                    message_bytes_max, " (--max_message_bytes)"));
+}
+
+absl::Status CheckReplyLength(int64_t length, int64_t bytes_max) {
+  if (length <= bytes_max) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("reply: got ", length, " bytes, want at most ", bytes_max));
 }
 
 // Takes over the client's id; a longer one is refused later, under the server's own.
@@ -216,25 +223,21 @@ grpc::ByteBuffer EncodeReply(Request& request) {
 }
 
 absl::StatusOr<std::string> EncodeSmallReply(Request& request, int64_t bytes_max) {
-  int64_t bytes = 0;
+  int64_t output_bytes = 0;
   for (size_t i = 0; i < request.plan.tensors.size(); ++i) {
-    if (HasReplyPayload(request, i)) bytes += request.plan.tensors[i].output_bytes();
+    if (HasReplyPayload(request, i)) output_bytes += request.plan.tensors[i].output_bytes();
   }
-  std::string text;
-  if (bytes <= bytes_max) {
-    text = ReplyHead(request);
-    for (size_t i = 0; i < request.plan.tensors.size(); ++i) {
-      AppendReplyTensor(request, i, text);
-      if (!HasReplyPayload(request, i)) continue;
-      ROPE_CHECK(!request.Overwrites(i));
-      const PooledBuffer& output = request.outputs[i];
-      text.append(output.data(), static_cast<size_t>(output.size()));
-    }
-    bytes = static_cast<int64_t>(text.size());
+  ROPE_RETURN_IF_ERROR(CheckReplyLength(output_bytes, bytes_max));
+  std::string text = ReplyHead(request);
+  for (size_t i = 0; i < request.plan.tensors.size(); ++i) {
+    AppendReplyTensor(request, i, text);
+    if (!HasReplyPayload(request, i)) continue;
+    ROPE_CHECK(!request.Overwrites(i));
+    const PooledBuffer& output = request.outputs[i];
+    text.append(output.data(), static_cast<size_t>(output.size()));
   }
-  if (bytes <= bytes_max) return text;
-  return absl::ResourceExhaustedError(
-      absl::StrCat("reply: got ", bytes, " bytes, want at most ", bytes_max));
+  ROPE_RETURN_IF_ERROR(CheckReplyLength(static_cast<int64_t>(text.size()), bytes_max));
+  return text;
 }
 
 grpc::ByteBuffer EncodeError(const std::string& request_id, const absl::Status& status) {

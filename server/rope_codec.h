@@ -1,8 +1,10 @@
-// Between grpc::ByteBuffer and Request: no tensor byte is copied on the way in or out.
+// Between bytes and Request: by gRPC, where no tensor byte is copied on the way in or out, and in
+// one piece (Small), where all are, for rings.
 //
 // Threading:  Functions only.
-// Ownership:  A decoded request keeps the received slices alive; an encoded reply owns its output
-//             buffers and gives them back to the pool from whichever thread drops the last slice.
+// Ownership:  A decoded request keeps the received slices alive, or a copy of a small message; an
+//             encoded reply owns its output buffers and gives them back to the pool from whichever
+//             thread drops the last slice, or is a copy.
 // Errors:     INVALID_ARGUMENT, UNIMPLEMENTED, RESOURCE_EXHAUSTED: as proto::Split; a message that
 //             the generated parser refuses; one larger than `message_bytes_max` (names the flag).
 #ifndef ROPE_SERVER_ROPE_CODEC_H_
@@ -27,7 +29,7 @@ namespace rope::server {
 absl::Status DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max,
                            PreparedRequests& prepared, Request& request);
 
-// The same of a message that the request keeps a copy of.
+// The same of a message in one piece.
 absl::Status DecodeSmallRequest(std::string_view bytes, int64_t message_bytes_max,
                                 PreparedRequests& prepared, Request& request);
 
@@ -44,8 +46,8 @@ grpc::Slice SliceOf(PooledBuffer buffer);
 // results are there. REQUIRES: DecodeRequest made those.
 grpc::ByteBuffer EncodeReply(Request& request);
 
-// The same in one piece, with copies of the outputs. RESOURCE_EXHAUSTED: more than `bytes_max`.
-// REQUIRES: no result is in received bytes.
+// The same in one piece. RESOURCE_EXHAUSTED: it has more than `bytes_max`; says how many, or how
+// many its outputs alone have. REQUIRES: no result is in received bytes.
 absl::StatusOr<std::string> EncodeSmallReply(Request& request, int64_t bytes_max);
 
 // The reply that says why a request was not answered otherwise; for streams and rings.

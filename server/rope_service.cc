@@ -4,10 +4,8 @@
 
 #include <utility>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "kernels/check.h"
 #include "server/admin.h"
 #include "server/describe.h"
 #include "server/error.h"
@@ -197,6 +195,7 @@ void RopeService::RotateOnRing(RingCall& call) {
   std::unique_ptr<Request> request = NewRequest(call);
   request->alone = parts_.in_flight->count() == 1;
   request->from_ring = true;
+  request->may_overwrite = false;  // they are no slices that a reply could send
   request->done = [this, &call](std::unique_ptr<Request> finished, absl::Status status) {
     std::string reply;
     if (status.ok()) {

@@ -68,6 +68,7 @@ class RopeService {
   std::unique_ptr<Request> NewRequest(const Call& call);
   // Decodes and submits; whatever happens, the request's `done` is called.
   void Submit(grpc::ByteBuffer& message, std::unique_ptr<Request> request);
+  // The second half of it: `status` is how decoding went.
   void SubmitDecoded(absl::Status status, std::unique_ptr<Request> request);
   // Answered on another thread when it is done.
   void WarmUp(UnaryCall& call);

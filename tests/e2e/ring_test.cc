@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <array>
 #include <atomic>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -98,6 +100,26 @@ TEST_F(RingTest, SmallResultComesInTheReply) {
   std::vector<float> values(raw.size() / sizeof(float));
   std::memcpy(values.data(), raw.data(), raw.size());
   EXPECT_LT(kToken.Error(values.data()), 2e-6);
+}
+
+TEST_F(RingTest, TensorMayBeInTheMessage) {
+  const RingClient client(path_);
+  v1::RotateRequest request = UnitRequest(1);
+  v1::Array& array = *request.mutable_tensors(0)->mutable_array();
+  array.clear_numbers();
+  const std::array<float, 2> input = {1, 0};
+  array.set_raw(input.data(), sizeof(input));
+  for (const char* id : {"first", "recognised"}) {
+    request.set_request_id(id);
+    v1::RotateResponse response;
+    ASSERT_EQ(client.Rotate(request, 0, &response), "OK");
+    EXPECT_EQ(response.request_id(), id);
+    std::array<float, 2> output = {};
+    ASSERT_EQ(response.tensors(0).array().raw().size(), sizeof(output));
+    std::memcpy(output.data(), response.tensors(0).array().raw().data(), sizeof(output));
+    EXPECT_NEAR(output[0], std::cos(1.0), 1e-7);
+    EXPECT_NEAR(output[1], std::sin(1.0), 1e-7);
+  }
 }
 
 TEST_F(RingTest, GarbageInASlotIsAnErrorAndTheRingGoesOn) {

@@ -1,4 +1,5 @@
-// Folders for what a test writes, under one of this process that goes with it when it ends.
+// Folders for what a test writes, under one of this process in /tmp (whatever TMPDIR says) that
+// goes with it when it ends, unless a signal ends it.
 //
 // Threading:  Any thread.
 #ifndef ROPE_TESTS_SUPPORT_TEMPORARY_FOLDER_H_
@@ -43,7 +44,7 @@ class ProcessFolder {
 inline std::string TemporaryFolder() {
   static std::atomic<int> count = 0;
   const std::string path = ProcessFolder::Get().path() + "/" + std::to_string(count++);
-  std::filesystem::create_directory(path);
+  std::filesystem::create_directory(path);  // throws
   return path;
 }
 

@@ -6,7 +6,6 @@
 
 #include <array>
 #include <atomic>
-#include <cmath>
 #include <optional>
 #include <random>
 #include <thread>

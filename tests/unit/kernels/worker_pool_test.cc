@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <fstream>
 #include <string>
 #include <thread>
@@ -90,7 +91,7 @@ TEST(WorkerPoolTest, WakeUpWakesAWorkerWithoutACall) {
   });
   for (int round = 0; round < 10; ++round) {
     const int64_t sleeps = SleepsOf(worker);
-    ASSERT_GE(sleeps, 0);
+    if (sleeps < 0) GTEST_SKIP() << "the system does not count how often a thread sleeps";
     while (SleepsOf(worker) == sleeps) pool.WakeUp(2);
   }
 }

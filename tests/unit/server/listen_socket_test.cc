@@ -9,7 +9,6 @@
 
 #include "tests/support/status_matchers.h"
 #include "tests/support/temporary_folder.h"
-#include "tests/support/test_server.h"
 
 namespace rope::server {
 namespace {

@@ -21,7 +21,6 @@
 #include "tests/support/shared_memory.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temporary_folder.h"
-#include "tests/support/test_server.h"
 #include "tests/support/unix_socket.h"
 
 namespace rope::server {

@@ -6,7 +6,9 @@
 
 #include <cstring>
 
+#include "absl/strings/str_cat.h"
 #include "rope/v1/describe.pb.h"
+#include "server/error.h"
 #include "server/limits.h"
 #include "tests/support/received_request.h"
 #include "tests/support/status_matchers.h"
@@ -40,12 +42,29 @@ v1::Tensor& AddTensor(v1::RotateRequest& request, int64_t elements) {
   return tensor;
 }
 
-// By a server that has no request to compare it with.
-absl::Status DecodeBuffer(grpc::ByteBuffer& buffer, int64_t message_bytes_max, Request& request) {
+const ModelRegistry& Registry() {
   static const ModelRegistry& registry =
       *ModelRegistry::Create("test", {}).value().release();  // owned by the process
-  PreparedRequests prepared(registry);
+  return registry;
+}
+
+// By a server that has no request to compare it with.
+absl::Status DecodeBuffer(grpc::ByteBuffer& buffer, int64_t message_bytes_max, Request& request) {
+  PreparedRequests prepared(Registry());
   return DecodeRequest(buffer, message_bytes_max, prepared, request);
+}
+absl::Status DecodeSmall(const std::string& bytes, int64_t message_bytes_max, Request& request) {
+  PreparedRequests prepared(Registry());
+  return DecodeSmallRequest(bytes, message_bytes_max, prepared, request);
+}
+
+// Of the only tensor.
+std::string PayloadIn(const Request& request) {
+  EXPECT_EQ(request.parsed->message.tensors_size(), 1);
+  const auto& payload = proto::PayloadOf(request.parsed->message.tensors(0).array(), request.split);
+  std::string bytes(static_cast<size_t>(payload.bytes), 0);
+  payload.CopyTo(bytes.data());
+  return bytes;
 }
 
 absl::Status Decode(const std::string& bytes, Request& request, size_t piece = 1000) {
@@ -89,12 +108,7 @@ TEST(DecodeRequestTest, PayloadsArePutAsideAndOutliveTheBuffer) {
     Request request;
     ASSERT_THAT(Decode(sent.SerializeAsString(), request, piece), IsOk());
     EXPECT_EQ(request.id, "mine");
-    ASSERT_EQ(request.parsed->message.tensors_size(), 1);
-    const auto& payload =
-        proto::PayloadOf(request.parsed->message.tensors(0).array(), request.split);
-    std::string bytes(static_cast<size_t>(payload.bytes), 0);
-    payload.CopyTo(bytes.data());
-    EXPECT_EQ(bytes, "twelve bytes");
+    EXPECT_EQ(PayloadIn(request), "twelve bytes");
   }
 }
 
@@ -131,6 +145,27 @@ TEST(DecodeRequestTest, LongIdIsNotTakenIntoLogs) {
   request.id = "server's own";
   EXPECT_THAT(Decode(sent.SerializeAsString(), request), IsOk());
   EXPECT_EQ(request.id, "server's own");
+}
+
+TEST(DecodeSmallRequestTest, RequestKeepsWhatItsPayloadsReferTo) {
+  v1::RotateRequest sent;
+  sent.set_request_id("mine");
+  AddTensor(sent, 3).mutable_array()->set_raw("twelve bytes");
+  std::string message = sent.SerializeAsString();
+  Request request;
+  ASSERT_THAT(DecodeSmall(message, limits::kMiB, request), IsOk());
+  message.assign(message.size(), 'x');
+  EXPECT_EQ(request.id, "mine");
+  EXPECT_EQ(PayloadIn(request), "twelve bytes");
+}
+
+TEST(DecodeSmallRequestTest, RefusesWhatTheOtherRefuses) {
+  Request request;
+  EXPECT_THAT(DecodeSmall(std::string(101, 'x'), 100, request),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("got 101 bytes, want at most 100 (--max_message_bytes)")));
+  EXPECT_THAT(DecodeSmall("\x0a\x02\xc3\x28", 100, request),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("UTF-8")));
 }
 
 TEST(DecodeMessageTest, IsAsStrictAsRequests) {
@@ -269,6 +304,31 @@ TEST(EncodeReplyTest, RawBytesAreThePooledBuffersThemselves) {
   }
   reply.Clear();
   EXPECT_EQ(pool.kept_bytes(), 4096);
+}
+
+TEST(EncodeSmallReplyTest, IsTheReplyInOnePieceOrSaysThatItIsTooLong) {
+  BufferPool pool(0);
+  v1::RotateRequest sent;
+  AddTensor(sent, 3).mutable_array()->set_raw(std::string(12, 'r'));
+  v1::Array& typed = *AddTensor(sent, 2).mutable_array();
+  for (const double number : {1, 2}) typed.add_numbers(number);
+  AddTensor(sent, 0);
+  AddTensor(sent, 5).mutable_array()->set_raw(std::string(20, 'r'));
+  const std::string whole = BytesOf(EncodeReply(*Finished(sent, pool, 0.5F)));
+  const auto size = static_cast<int64_t>(whole.size());
+  const auto request = Finished(sent, pool, 0.5F);
+  EXPECT_EQ(EncodeSmallReply(*request, size).value(), whole);
+  EXPECT_THAT(EncodeSmallReply(*request, size - 1).status(),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr(absl::StrCat("got ", size, " bytes, want at most ", size - 1))));
+  EXPECT_THAT(
+      EncodeSmallReply(*request, 31).status(),
+      StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("got 32 bytes, want at most 31")));
+}
+
+TEST(EncodeSmallErrorTest, IsTheErrorInOnePiece) {
+  const absl::Status status = Executed(absl::UnavailableError("x: got 1, want 2"));
+  EXPECT_EQ(EncodeSmallError("mine", status), BytesOf(EncodeError("mine", status)));
 }
 
 }  // namespace
