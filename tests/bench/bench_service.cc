@@ -42,9 +42,10 @@ Measurement Inline(Socket socket, int64_t mebibytes, int clients) {
   const std::string echo = Target(Kind::kEcho, socket);
   RawCallRate(rope, request, clients, 0.2);  // warms pages and buffers
   RawCallRate(echo, request, clients, 0.2);
-  // Of many clients turns are long enough for several calls of each.
-  const int rounds = clients == 1 ? 25 : 5;
-  const double seconds = 2.5 / rounds;
+  // As many turns as the noise of TCP on one host needs, where one differs from the next by a fifth;
+  // of many clients they are long enough for several calls of each.
+  const int rounds = clients == 1 ? 51 : 11;
+  const double seconds = clients == 1 ? 0.1 : 0.5;
   const Rates rates = InTurns(
       rounds, [&] { return RawCallRate(rope, request, clients, seconds); },
       [&] { return RawCallRate(echo, request, clients, seconds); });

@@ -43,7 +43,7 @@ Measurement AgainstInProcess() {
   const SharedTensor shared(client::Transport::kRing, kManyTokens);
   const InProcess own(kManyTokens);
   const std::vector<double> seconds =
-      MedianSeconds({[&] { shared.Call(); }, [&] { own.Rotate(); }}, 101);
+      MedianSeconds({[&] { shared.Call(); }, [&] { own.Rotate(); }}, 501);
   return {.value = own.bytes() / seconds[0] * 1e-9,
           .unit = "GB/s",
           .yardstick = absl::StrFormat("in process %s, %d threads",
@@ -57,7 +57,7 @@ Measurement AgainstInline() {
   const client::RotateRequest request =
       LibraryRequest(kManyTokens, memory.input(), memory.output());
   const std::vector<double> seconds = MedianSeconds(
-      {[&] { shared.Call(); }, [&] { ROPE_CHECK(shared.client().Rotate(request).ok()); }}, 21);
+      {[&] { shared.Call(); }, [&] { ROPE_CHECK(shared.client().Rotate(request).ok()); }}, 101);
   const auto bytes = static_cast<double>(memory.bytes());
   return {.value = bytes / seconds[0] * 1e-9,
           .unit = "GB/s",
