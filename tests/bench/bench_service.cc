@@ -42,8 +42,8 @@ Measurement Inline(Socket socket, int64_t mebibytes, int clients) {
   const std::string echo = Target(Kind::kEcho, socket);
   RawCallRate(rope, request, clients, 0.2);  // warms pages and buffers
   RawCallRate(echo, request, clients, 0.2);
-  // As many turns as the noise of TCP on one host needs, where one differs from the next by a fifth;
-  // of many clients they are long enough for several calls of each.
+  // As many turns as TCP on one host needs, where one differs from the next by a fifth; of many
+  // clients they are long enough for several calls of each.
   const int rounds = clients == 1 ? 51 : 11;
   const double seconds = clients == 1 ? 0.1 : 0.5;
   const Rates rates = InTurns(
