@@ -31,7 +31,7 @@ class RegionTest : public ::testing::Test {
   const std::string path_ = TemporaryFolder() + "/s";
   TestServer server_{{"--enable_shared_memory", "--listen=unix:" + path_}};
   RegionClient client_{path_};
-  const Sample sample_;
+  const Sample sample_{};
 };
 
 TEST_F(RegionTest, MemfdTensorIsRotatedInPlace) {

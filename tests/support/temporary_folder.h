@@ -43,7 +43,7 @@ class ProcessFolder {
 // A new, empty folder.
 inline std::string TemporaryFolder() {
   static std::atomic<int> count = 0;
-  const std::string path = ProcessFolder::Get().path() + "/" + std::to_string(count++);
+  std::string path = ProcessFolder::Get().path() + "/" + std::to_string(count++);
   std::filesystem::create_directory(path);  // throws
   return path;
 }
