@@ -56,10 +56,10 @@ void AwaitEvent(grpc::CompletionQueue& queue, microseconds spin) {
 
 }  // namespace
 
-std::chrono::system_clock::time_point DeadlineAfter(microseconds timeout) {
-  return std::chrono::system_clock::now() +
-         // What is longer would overflow the clock.
-         std::clamp<microseconds>(timeout, microseconds(0), std::chrono::hours(24));
+gpr_timespec DeadlineAfter(microseconds timeout) {
+  const auto bounded = std::clamp<microseconds>(timeout, microseconds(0), std::chrono::hours(24));
+  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                      gpr_time_from_micros(bounded.count(), GPR_TIMESPAN));
 }
 
 Status ToStatus(const grpc::Status& status, const grpc::ClientContext& context) {

@@ -39,7 +39,7 @@ struct UnaryAttempt {
 Status ToStatus(const grpc::Status& status, const grpc::ClientContext& context);
 
 // `timeout` from now; a day is for ever.
-std::chrono::system_clock::time_point DeadlineAfter(std::chrono::microseconds timeout);
+gpr_timespec DeadlineAfter(std::chrono::microseconds timeout);
 
 class Stub {
  public:

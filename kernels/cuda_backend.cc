@@ -11,7 +11,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/synchronization/mutex.h"
 #include "kernels/backend_factories.h"
 #include "kernels/check.h"
 #include "kernels/cuda_batch.h"
@@ -22,6 +21,7 @@
 #include "kernels/cuda_runtime.h"
 #include "kernels/status_macros.h"
 #include "kernels/worker_pool.h"
+#include "proto/mutex.h"
 
 namespace rope::kernels {
 namespace {
@@ -265,7 +265,7 @@ class CudaBackend : public Backend {
     const auto chunks = static_cast<int64_t>(batch.chunks.size());
     pool_.ParallelFor(std::min<int64_t>(pool_.threads(), chunks),
                       [this, &batch](int64_t) { RunChunks(batch); });
-    absl::MutexLock lock(&batch.mu);
+    proto::MutexLock lock(&batch.mu);
     return batch.status;
   }
 
@@ -275,13 +275,13 @@ class CudaBackend : public Backend {
     std::vector<CudaChunk> chunks;
     std::atomic<size_t> next = 0;
     std::atomic<bool> failed = false;
-    absl::Mutex mu;
+    proto::Mutex mu;
     absl::Status status ABSL_GUARDED_BY(mu);  // the first error
 
     void Note(const absl::Status& outcome) {
       if (outcome.ok()) return;
       failed = true;
-      absl::MutexLock lock(&mu);
+      proto::MutexLock lock(&mu);
       status.Update(outcome);
     }
   };

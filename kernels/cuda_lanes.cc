@@ -21,8 +21,8 @@ absl::StatusOr<std::unique_ptr<CudaLane>> MakeLane(int64_t bytes) {
 absl::StatusOr<std::unique_ptr<CudaLane>> CudaLanes::Acquire(int64_t bytes) {
   std::unique_ptr<CudaLane> lane;
   {
-    absl::MutexLock lock(&mu_);
-    mu_.Await(absl::Condition(this, &CudaLanes::HasRoom));
+    proto::MutexLock lock(&mu_);
+    while (!HasRoom()) room_.Wait(&mu_);
     lane = Take();
   }
   return Prepare(std::move(lane), bytes);
@@ -31,7 +31,7 @@ absl::StatusOr<std::unique_ptr<CudaLane>> CudaLanes::Acquire(int64_t bytes) {
 absl::StatusOr<std::unique_ptr<CudaLane>> CudaLanes::TryAcquire(int64_t bytes) {
   std::unique_ptr<CudaLane> lane;
   {
-    absl::MutexLock lock(&mu_);
+    proto::MutexLock lock(&mu_);
     if (!HasRoom()) return nullptr;
     lane = Take();
   }
@@ -40,15 +40,17 @@ absl::StatusOr<std::unique_ptr<CudaLane>> CudaLanes::TryAcquire(int64_t bytes) {
 
 void CudaLanes::Release(std::unique_ptr<CudaLane> lane) {
   if (lane->pinned.bytes() > kCudaLaneBytes) lane.reset();
-  absl::MutexLock lock(&mu_);
+  proto::MutexLock lock(&mu_);
   --busy_;
   if (lane != nullptr) free_.push_back(std::move(lane));
+  room_.Signal();
 }
 
 void CudaLanes::Discard(std::unique_ptr<CudaLane> lane) {
   lane.reset();
-  absl::MutexLock lock(&mu_);
+  proto::MutexLock lock(&mu_);
   --busy_;
+  room_.Signal();
 }
 
 std::unique_ptr<CudaLane> CudaLanes::Take() {

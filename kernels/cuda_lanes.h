@@ -19,8 +19,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "kernels/cuda_runtime.h"
+#include "proto/mutex.h"
 
 namespace rope::kernels {
 
@@ -58,7 +58,8 @@ class CudaLanes {
   absl::StatusOr<std::unique_ptr<CudaLane>> Prepare(std::unique_ptr<CudaLane> lane, int64_t bytes);
 
   const int lanes_max_;
-  absl::Mutex mu_;
+  proto::Mutex mu_;
+  proto::CondVar room_;  // there may be room again
   std::vector<std::unique_ptr<CudaLane>> free_ ABSL_GUARDED_BY(mu_);
   int busy_ ABSL_GUARDED_BY(mu_) = 0;
 };

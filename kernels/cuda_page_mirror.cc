@@ -65,7 +65,7 @@ absl::StatusOr<CudaPageMirror::Lease> CudaPageMirror::Acquire(
 void CudaPageMirror::Pin(absl::Span<const TablePage* const> pages, Lease& lease,
                          std::vector<Upload>& uploads) {
   lease.mirror_ = this;
-  absl::MutexLock lock(&mu_);
+  proto::MutexLock lock(&mu_);
   // What is here already first, so that making room for the rest cannot evict it.
   for (const TablePage* page : pages) {
     std::shared_ptr<Entry>& entry = entries_[page->id()];
@@ -152,7 +152,7 @@ absl::Status CudaPageMirror::MakeBlock() {
 }
 
 absl::Status CudaPageMirror::CopyPages(const std::vector<Upload>& uploads) {
-  absl::MutexLock lock(&upload_mu_);
+  proto::MutexLock lock(&upload_mu_);
   ROPE_RETURN_IF_ERROR(MakeBlock());
   for (const Upload& upload : uploads) {
     Entry& entry = *upload.entry;
@@ -172,7 +172,7 @@ absl::Status CudaPageMirror::CopyPages(const std::vector<Upload>& uploads) {
     staging_.reset();
     return status;
   }
-  absl::MutexLock statistics_lock(&mu_);
+  proto::MutexLock statistics_lock(&mu_);
   statistics_.uploads += static_cast<int64_t>(uploads.size());
   statistics_.copies += copies;
   return absl::OkStatus();
@@ -222,27 +222,27 @@ absl::Status CudaPageMirror::CopyThrough(const std::vector<Upload>& uploads, con
 }
 
 void CudaPageMirror::Settle(const std::vector<Upload>& uploads, const absl::Status& status) {
-  absl::MutexLock lock(&mu_);
+  proto::MutexLock lock(&mu_);
   for (const Upload& upload : uploads) {
     upload.entry->state = status.ok() ? Entry::State::kReady : Entry::State::kFailed;
     upload.entry->failure = status;
     // The next batch makes a new entry; the lease keeps this one until it ends.
     if (!status.ok()) entries_.erase(upload.entry->id);
   }
+  settled_.SignalAll();
 }
 
 absl::Status CudaPageMirror::WaitForOthers(const Lease& lease) {
-  absl::MutexLock lock(&mu_);
+  proto::MutexLock lock(&mu_);
   for (const std::shared_ptr<Entry>& entry : lease.entries_) {
-    mu_.Await(absl::Condition(
-        +[](Entry* waited) { return waited->state != Entry::State::kUploading; }, entry.get()));
+    while (entry->state == Entry::State::kUploading) settled_.Wait(&mu_);
     if (entry->state == Entry::State::kFailed) return entry->failure;
   }
   return absl::OkStatus();
 }
 
 void CudaPageMirror::Unpin(absl::Span<const std::shared_ptr<Entry>> entries) {
-  absl::MutexLock lock(&mu_);
+  proto::MutexLock lock(&mu_);
   for (const std::shared_ptr<Entry>& entry : entries) {
     if (--entry->pins > 0) continue;
     if (entry->state == Entry::State::kReady && entry->offset.has_value()) {
@@ -260,7 +260,7 @@ void CudaPageMirror::Unpin(absl::Span<const std::shared_ptr<Entry>> entries) {
 }
 
 CudaPageMirror::Statistics CudaPageMirror::statistics() const {
-  absl::MutexLock lock(&mu_);
+  proto::MutexLock lock(&mu_);
   return statistics_;
 }
 

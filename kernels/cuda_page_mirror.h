@@ -27,10 +27,10 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "kernels/cuda_runtime.h"
 #include "kernels/table_page.h"
+#include "proto/mutex.h"
 
 namespace rope::kernels {
 
@@ -105,11 +105,12 @@ class CudaPageMirror {
                            int64_t& copies);
 
   const int64_t budget_bytes_;
-  absl::Mutex upload_mu_ ABSL_ACQUIRED_BEFORE(mu_);
+  proto::Mutex upload_mu_ ABSL_ACQUIRED_BEFORE(mu_);
   std::optional<Staging> staging_ ABSL_GUARDED_BY(upload_mu_);
   std::optional<CudaBuffer> block_ ABSL_GUARDED_BY(upload_mu_);
 
-  mutable absl::Mutex mu_;
+  mutable proto::Mutex mu_;
+  proto::CondVar settled_;  // entries are not being uploaded any more
   absl::flat_hash_map<uint64_t, std::shared_ptr<Entry>> entries_ ABSL_GUARDED_BY(mu_);
   std::list<Entry*> unused_ ABSL_GUARDED_BY(mu_);          // least recently used first
   std::map<int64_t, int64_t> holes_ ABSL_GUARDED_BY(mu_);  // of the block: offset -> bytes

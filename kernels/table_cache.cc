@@ -8,10 +8,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/synchronization/notification.h"
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
+#include "proto/mutex.h"
 
 namespace rope::kernels {
 namespace {
@@ -27,14 +26,14 @@ constexpr size_t kRunsAtOnce = 64;
 
 // One page of one table. `result` is set, once, before `built` is notified.
 struct Entry {
-  absl::Notification built;
+  proto::Notification built;
   absl::StatusOr<PagePtr> result = absl::UnknownError("page is being built");
   std::atomic<int64_t> last_use = 0;  // clock of the cache
 };
 
 // The pages of one embedding.
 struct Table {
-  absl::Mutex mu;
+  proto::SharedMutex mu;
   absl::flat_hash_map<int64_t, std::shared_ptr<Entry>> pages ABSL_GUARDED_BY(mu);  // by number
   bool removed ABSL_GUARDED_BY(mu) = false;  // from the cache: takes no page any more
   int64_t bytes = 0;                         // without its pages; constant
@@ -103,7 +102,7 @@ PageRuns TakeRuns(absl::Span<const int64_t>& positions) {
 // Fills in the pages that are there already; returns how many. What each page takes from memory is
 // asked for before any is waited for: large tensors have swept it out of the processor's caches.
 int64_t TakeBuilt(Table& table, int64_t now, PageRuns& runs) {
-  absl::ReaderMutexLock lock(&table.mu);
+  proto::ReaderMutexLock lock(&table.mu);
   for (PageRun& run : runs) {
     const auto it = table.pages.find(run.page);
     if (it == table.pages.end()) continue;
@@ -138,11 +137,11 @@ struct Found {
 
 Found FindOrAdd(Table& table, int64_t page) {
   {
-    absl::ReaderMutexLock lock(&table.mu);
+    proto::ReaderMutexLock lock(&table.mu);
     const auto it = table.pages.find(page);
     if (it != table.pages.end()) return {it->second, false};
   }
-  absl::MutexLock lock(&table.mu);
+  proto::WriterMutexLock lock(&table.mu);
   if (table.removed) return {};
   std::shared_ptr<Entry>& slot = table.pages[page];
   if (slot != nullptr) return {slot, false};
@@ -209,8 +208,8 @@ class TableCache::Impl {
   std::atomic<int64_t> evictions_ = 0;
   std::atomic<int64_t> bytes_ = 0;
 
-  absl::Mutex evict_mu_;    // held to remove tables; taken before the others
-  mutable absl::Mutex mu_;  // taken before the mutex of a table
+  proto::Mutex evict_mu_;          // held to remove tables; taken before the others
+  mutable proto::SharedMutex mu_;  // taken before the mutex of a table
   absl::flat_hash_map<TableKey, std::shared_ptr<Table>> tables_ ABSL_GUARDED_BY(mu_);
 };
 
@@ -264,22 +263,22 @@ absl::StatusOr<PagePtr> TableCache::Impl::BuildInto(const Frequencies& frequenci
     return result;
   }
   {
-    absl::MutexLock lock(&table.mu);
+    proto::WriterMutexLock lock(&table.mu);
     table.pages.erase(page);
   }
   entry.built.Notify();
-  absl::MutexLock lock(&evict_mu_);
+  proto::MutexLock lock(&evict_mu_);
   RemoveEmptyTables();
   return result;
 }
 
 std::shared_ptr<Table> TableCache::Impl::FindTable(const Frequencies& frequencies) {
   {
-    absl::ReaderMutexLock lock(&mu_);
+    proto::ReaderMutexLock lock(&mu_);
     const auto it = tables_.find(frequencies.key);
     if (it != tables_.end()) return it->second;
   }
-  absl::MutexLock lock(&mu_);
+  proto::WriterMutexLock lock(&mu_);
   std::shared_ptr<Table>& slot = tables_[frequencies.key];
   if (slot == nullptr) {
     slot = std::make_shared<Table>();
@@ -290,7 +289,7 @@ std::shared_ptr<Table> TableCache::Impl::FindTable(const Frequencies& frequencie
 }
 
 void TableCache::Impl::Evict() {
-  absl::MutexLock lock(&evict_mu_);
+  proto::MutexLock lock(&evict_mu_);
   if (bytes_.load(std::memory_order_relaxed) <= budget_bytes_) return;  // another thread did
   std::vector<Victim> victims = ListPages();
   std::sort(victims.begin(), victims.end(),
@@ -306,9 +305,9 @@ void TableCache::Impl::Evict() {
 // Every page that is built.
 std::vector<TableCache::Impl::Victim> TableCache::Impl::ListPages() const {
   std::vector<Victim> pages;
-  absl::ReaderMutexLock lock(&mu_);
+  proto::ReaderMutexLock lock(&mu_);
   for (const auto& [key, table] : tables_) {
-    absl::ReaderMutexLock table_lock(&table->mu);
+    proto::ReaderMutexLock table_lock(&table->mu);
     for (const auto& [page, entry] : table->pages) {
       if (!entry->built.HasBeenNotified()) continue;
       pages.push_back({entry->last_use.load(std::memory_order_relaxed), table.get(), page});
@@ -319,7 +318,7 @@ std::vector<TableCache::Impl::Victim> TableCache::Impl::ListPages() const {
 
 void TableCache::Impl::Drop(const Victim& victim) {
   std::shared_ptr<Entry> entry;  // freed after the lock
-  absl::MutexLock lock(&victim.table->mu);
+  proto::WriterMutexLock lock(&victim.table->mu);
   const auto it = victim.table->pages.find(victim.page);
   if (it == victim.table->pages.end() || !it->second->built.HasBeenNotified()) return;
   entry = std::move(it->second);
@@ -330,10 +329,10 @@ void TableCache::Impl::Drop(const Victim& victim) {
 
 // Removes tables without pages, and gives back what the maps of the others no longer need.
 void TableCache::Impl::RemoveEmptyTables() {
-  absl::MutexLock lock(&mu_);
+  proto::WriterMutexLock lock(&mu_);
   for (auto it = tables_.begin(); it != tables_.end();) {
     const std::shared_ptr<Table> table = it->second;
-    absl::MutexLock table_lock(&table->mu);
+    proto::WriterMutexLock table_lock(&table->mu);
     if (table->pages.capacity() > 4 * table->pages.size() + 16) table->pages.rehash(0);
     table->removed = table->pages.empty();
     if (table->removed) bytes_.fetch_sub(table->bytes, std::memory_order_relaxed);
@@ -374,9 +373,9 @@ TableCache::Statistics TableCache::Impl::statistics() const {
                     .builds = builds_.load(std::memory_order_relaxed),
                     .evictions = evictions_.load(std::memory_order_relaxed),
                     .bytes = bytes_.load(std::memory_order_relaxed)};
-  absl::ReaderMutexLock lock(&mu_);
+  proto::ReaderMutexLock lock(&mu_);
   for (const auto& [key, table] : tables_) {
-    absl::ReaderMutexLock table_lock(&table->mu);
+    proto::ReaderMutexLock table_lock(&table->mu);
     if (!table->pages.empty()) ++result.tables;
     result.pages += static_cast<int64_t>(table->pages.size());
   }

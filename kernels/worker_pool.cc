@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "kernels/check.h"
+#include "proto/mutex.h"
 
 namespace rope::kernels {
 namespace {
@@ -40,7 +40,7 @@ class WorkerPool::Impl {
 
   ~Impl() {
     {
-      absl::MutexLock lock(&mu_);
+      proto::MutexLock lock(&mu_);
       stopping_ = true;
       work_.SignalAll();
     }
@@ -50,7 +50,7 @@ class WorkerPool::Impl {
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
   void WakeUp(int64_t items) {
-    absl::MutexLock lock(&mu_);
+    proto::MutexLock lock(&mu_);
     if (!calls_.empty()) return;
     const int64_t awake = awake_ + woken_;
     for (int64_t i = awake; i < Helpers(items); ++i) {
@@ -66,7 +66,7 @@ class WorkerPool::Impl {
     }
     Call call{.body = &body, .items = items};
     {
-      absl::MutexLock lock(&mu_);
+      proto::MutexLock lock(&mu_);
       calls_.push_back(&call);
       queued_.fetch_add(1, std::memory_order_relaxed);
       const int64_t helpers = Helpers(items);
@@ -100,11 +100,11 @@ class WorkerPool::Impl {
   // Takes the call out of reach of the workers and waits for those that are still in it.
   void Retire(Call& call) {
     {
-      absl::MutexLock lock(&mu_);
+      proto::MutexLock lock(&mu_);
       Unqueue(call);
     }
     SpinUntil([&] { return call.helpers.load(std::memory_order_acquire) == 0; });
-    absl::MutexLock lock(&mu_);  // also: no worker still holds it after its last touch of `call`
+    proto::MutexLock lock(&mu_);  // also: no worker still holds it after its last touch of `call`
     while (call.helpers.load(std::memory_order_acquire) != 0) done_.Wait(&mu_);
   }
 
@@ -116,7 +116,7 @@ class WorkerPool::Impl {
   }
 
   void Work() {
-    absl::MutexLock lock(&mu_);
+    proto::MutexLock lock(&mu_);
     while (true) {
       if (calls_.empty()) AwaitNextCall();
       while (calls_.empty() && woken_ == 0 && !stopping_) work_.Wait(&mu_);
@@ -143,9 +143,9 @@ class WorkerPool::Impl {
   }
 
   std::vector<std::thread> workers_;
-  absl::Mutex mu_;
-  absl::CondVar work_;
-  absl::CondVar done_;
+  proto::Mutex mu_;
+  proto::CondVar work_;
+  proto::CondVar done_;
   std::deque<Call*> calls_ ABSL_GUARDED_BY(mu_);  // that may still have items
   std::atomic<int64_t> queued_ = 0;               // calls_.size(), to look at without the lock
   int64_t awake_ ABSL_GUARDED_BY(mu_) = 0;        // workers that look at it and need no signal

@@ -5,7 +5,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/synchronization/mutex.h"
+#include "proto/mutex.h"
 #include "rope/v1/array.pb.h"
 #include "rope/v1/options.pb.h"
 
@@ -40,7 +40,7 @@ WireType WireTypeOf(const FieldDescriptor& field) {
 class SchemaRegistry {
  public:
   const Schema& Of(const Descriptor* descriptor) {
-    absl::MutexLock lock(&mutex_);
+    proto::MutexLock lock(&mutex_);
     return Build(descriptor);
   }
 
@@ -79,7 +79,7 @@ class SchemaRegistry {
     return result;
   }
 
-  absl::Mutex mutex_;
+  proto::Mutex mutex_;
   absl::flat_hash_map<const Descriptor*, const Schema*> schemas_ ABSL_GUARDED_BY(mutex_);
   std::deque<Schema> schemas_storage_ ABSL_GUARDED_BY(mutex_);  // never moves its elements
 };

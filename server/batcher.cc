@@ -38,7 +38,7 @@ absl::Status Batcher::Enqueue(std::unique_ptr<Request>& request) {
   if (is_large) RunGathered();  // small ones do not wait for it
   Batch batch;
   {
-    absl::MutexLock lock(&mutex_);
+    proto::MutexLock lock(&mutex_);
     if (draining_) return absl::UnavailableError("server: draining, try another one");
     const bool alone = NoteClient(*request);
     if (!MayRunDirect(*request, alone)) {
@@ -64,7 +64,7 @@ absl::Status Batcher::Enqueue(std::unique_ptr<Request>& request) {
 bool Batcher::RunGathered() {
   Batch batch;
   {
-    absl::MutexLock lock(&mutex_);
+    proto::MutexLock lock(&mutex_);
     if (gathered_.empty()) return false;
     if (!IsFree()) {
       PushGathered();
@@ -149,7 +149,7 @@ void Batcher::RunDirect(Batch& batch) {
   direct_running_.fetch_sub(1);
   Finish(batch);
   // After the answers: nothing of the batcher is touched any more, so that it may be drained.
-  absl::MutexLock lock(&mutex_);
+  proto::MutexLock lock(&mutex_);
   direct_unfinished_ -= requests;
   if (draining_) work_.Signal();
 }
@@ -166,7 +166,7 @@ void Batcher::BatchLoop() {
   while (true) {
     Batch batch;
     {
-      absl::MutexLock lock(&mutex_);
+      proto::MutexLock lock(&mutex_);
       while (queues_.empty()) {
         if (draining_ && direct_unfinished_ == 0) return;
         work_.Wait(&mutex_);
@@ -176,7 +176,7 @@ void Batcher::BatchLoop() {
     }
     Run(batch);
     {
-      absl::MutexLock lock(&mutex_);
+      proto::MutexLock lock(&mutex_);
       batch_running_ = false;
     }
     Finish(batch);
@@ -278,7 +278,7 @@ void Batcher::Finish(Batch& batch) {
 }
 
 std::unique_ptr<Request> Batcher::Extract(const Request* request) {
-  absl::MutexLock lock(&mutex_);
+  proto::MutexLock lock(&mutex_);
   const auto queue = queues_.find(request->session);
   ROPE_CHECK(queue != queues_.end());
   const auto found =
@@ -296,7 +296,7 @@ std::unique_ptr<Request> Batcher::Extract(const Request* request) {
 
 void Batcher::Drain() {
   {
-    absl::MutexLock lock(&mutex_);
+    proto::MutexLock lock(&mutex_);
     draining_ = true;
     work_.Signal();
   }

@@ -41,8 +41,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
+#include "proto/mutex.h"
 #include "server/batch_report.h"
 #include "server/clock.h"
 #include "server/limits.h"
@@ -131,9 +131,9 @@ class Batcher {
   const RunBatch run_batch_;
   const OnBatch on_batch_;  // may be empty
 
-  absl::Mutex mutex_;
+  proto::Mutex mutex_;
   // Not a condition of the mutex, which every Unlock would evaluate while the thread waits.
-  absl::CondVar work_;                                        // for the batch thread
+  proto::CondVar work_;                                       // for the batch thread
   std::map<uint64_t, Queue> queues_ ABSL_GUARDED_BY(mutex_);  // by session; none is empty
   std::deque<uint64_t> turn_ ABSL_GUARDED_BY(mutex_);         // sessions of queues_, next first
   uint64_t last_session_ ABSL_GUARDED_BY(mutex_) = 0;         // of the last request that came

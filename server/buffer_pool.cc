@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "kernels/check.h"
+#include "proto/mutex.h"
 
 namespace rope::server {
 namespace {
@@ -40,7 +40,7 @@ class PooledBuffer::Store {
 
   char* Take(int size_class) {
     {
-      absl::MutexLock lock(&mutex_);
+      proto::MutexLock lock(&mutex_);
       std::vector<char*>& list = free_[static_cast<size_t>(size_class)];
       if (!list.empty()) {
         char* data = list.back();
@@ -58,7 +58,7 @@ class PooledBuffer::Store {
 
   void Give(char* data, int size_class) {
     {
-      absl::MutexLock lock(&mutex_);
+      proto::MutexLock lock(&mutex_);
       if (kept_bytes_ + ClassBytes(size_class) <= kept_bytes_max_) {
         kept_bytes_ += ClassBytes(size_class);
         free_[static_cast<size_t>(size_class)].push_back(data);
@@ -69,7 +69,7 @@ class PooledBuffer::Store {
   }
 
   int64_t kept_bytes() const {
-    absl::MutexLock lock(&mutex_);
+    proto::MutexLock lock(&mutex_);
     return kept_bytes_;
   }
 
@@ -79,7 +79,7 @@ class PooledBuffer::Store {
   }
 
   const int64_t kept_bytes_max_;
-  mutable absl::Mutex mutex_;
+  mutable proto::Mutex mutex_;
   std::array<std::vector<char*>, kClasses> free_ ABSL_GUARDED_BY(mutex_);
   int64_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -1,8 +1,9 @@
-// Injected time.
+// Injected time. It never goes back and says nothing about the time of day.
 #ifndef ROPE_SERVER_CLOCK_H_
 #define ROPE_SERVER_CLOCK_H_
 
-#include "absl/time/clock.h"
+#include <chrono>
+
 #include "absl/time/time.h"
 
 namespace rope::server {
@@ -19,9 +20,13 @@ inline double Microseconds(absl::Duration duration) {
   return static_cast<double>(absl::ToInt64Nanoseconds(duration)) * 1e-3;
 }
 
-class SystemClock final : public Clock {
+// The system's steady clock, as if it had started in 1970.
+class SteadyClock final : public Clock {
  public:
-  absl::Time Now() const override { return absl::Now(); }
+  absl::Time Now() const override {
+    const auto since_start = std::chrono::steady_clock::now().time_since_epoch();
+    return absl::UnixEpoch() + absl::FromChrono(since_start);
+  }
 };
 
 }  // namespace rope::server

@@ -59,13 +59,13 @@ class Health::WatchCall {
       return;
     }
     Arm(health_, queue_);
-    absl::MutexLock lock(&health_.mutex_);
+    proto::WriterMutexLock lock(&health_.mutex_);
     health_.watches_.insert(this);
     Update();
   }
 
   void OnWritten(bool ok) {
-    absl::MutexLock lock(&health_.mutex_);
+    proto::WriterMutexLock lock(&health_.mutex_);
     writing_ = false;
     if (!ok) gone_ = true;
     Update();
@@ -75,7 +75,7 @@ class Health::WatchCall {
 
   void OnDone(bool) {
     {
-      absl::MutexLock lock(&health_.mutex_);
+      proto::WriterMutexLock lock(&health_.mutex_);
       gone_ = true;
       health_.watches_.erase(this);
       Update();
@@ -126,19 +126,19 @@ void Health::Arm(grpc::ServerCompletionQueue& queue) {
 }
 
 void Health::SetServing(bool serving) {
-  absl::MutexLock lock(&mutex_);
+  proto::WriterMutexLock lock(&mutex_);
   serving_ = serving;
   for (WatchCall* watch : watches_) watch->Update();
 }
 
 void Health::SetFaulted(const std::string& service) {
-  absl::MutexLock lock(&mutex_);
+  proto::WriterMutexLock lock(&mutex_);
   faulted_.insert(service);
   for (WatchCall* watch : watches_) watch->Update();
 }
 
 void Health::Shutdown() {
-  absl::MutexLock lock(&mutex_);
+  proto::WriterMutexLock lock(&mutex_);
   shut_down_ = true;
   for (WatchCall* watch : watches_) watch->Update();
 }
@@ -146,7 +146,7 @@ void Health::Shutdown() {
 absl::StatusOr<HealthCheckResponse> Health::Check(const grpc::ByteBuffer& bytes) const {
   HealthCheckRequest request;
   if (absl::Status status = DecodeMessage(bytes, request); !status.ok()) return status;
-  absl::MutexLock lock(&mutex_);
+  proto::WriterMutexLock lock(&mutex_);
   HealthCheckResponse response;
   response.set_status(StatusOf(request.service()));
   if (response.status() != HealthCheckResponse::SERVICE_UNKNOWN) return response;

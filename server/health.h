@@ -15,8 +15,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "grpc/health/v1/health.grpc.pb.h"
+#include "proto/mutex.h"
 #include "server/poll_loop.h"
 #include "server/unary_call.h"
 
@@ -52,7 +52,7 @@ class Health {
   Service service_;
   UnaryCall::Method check_;
 
-  mutable absl::Mutex mutex_;
+  mutable proto::SharedMutex mutex_;
   bool serving_ ABSL_GUARDED_BY(mutex_) = false;
   std::set<std::string> faulted_ ABSL_GUARDED_BY(mutex_);
   bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;

@@ -48,7 +48,7 @@ void WaitForStop(const sigset_t& signals, rope::server::Server& server, absl::Du
 }
 
 int Serve(const rope::server::ServerOptions& options, const sigset_t& signals) {
-  const rope::server::SystemClock clock;
+  const rope::server::SteadyClock clock;
   auto server = rope::server::Server::Create(options, clock);
   if (!server.ok()) {
     std::fprintf(stderr, "rope_server: %s\n", server.status().ToString().c_str());

@@ -15,8 +15,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
+#include "proto/mutex.h"
 #include "server/metric_families.h"
 #include "server/process_statistics.h"
 
@@ -92,9 +92,9 @@ MetricsEndpoint::~MetricsEndpoint() {
   if (exposer_ == nullptr) return;
   // The library's listener sleeps for up to two seconds before it sees that it shall stop; a
   // connection wakes it.
-  absl::Notification closed;
+  proto::Notification closed;
   std::thread waker([&closed, host = host_, port = port()] {
-    while (!closed.WaitForNotificationWithTimeout(absl::Milliseconds(5))) Knock(host, port);
+    while (!closed.WaitForNotificationWithTimeout(std::chrono::milliseconds(5))) Knock(host, port);
   });
   exposer_.reset();
   closed.Notify();

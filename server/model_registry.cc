@@ -73,7 +73,7 @@ absl::Status ModelRegistry::Add(const std::string& name, const std::string& orig
   model->config = *std::move(config);
   model->pairing = pairing;
   model->bytes = static_cast<int64_t>(json.size());
-  absl::MutexLock lock(&mutex_);
+  proto::WriterMutexLock lock(&mutex_);
   models_.insert_or_assign(name, std::move(model));
   return absl::OkStatus();
 }
@@ -81,7 +81,7 @@ absl::Status ModelRegistry::Add(const std::string& name, const std::string& orig
 absl::StatusOr<std::shared_ptr<const RopeEntry>> ModelRegistry::Find(const v1::RopeSpec& spec) {
   ROPE_RETURN_IF_ERROR(CheckSpec(spec));
   if (!spec.config_id().empty()) {
-    absl::ReaderMutexLock lock(&mutex_);
+    proto::ReaderMutexLock lock(&mutex_);
     const auto found = by_config_id_.find(spec.config_id());
     if (found != by_config_id_.end()) return found->second;
     return absl::NotFoundError(
@@ -90,7 +90,7 @@ absl::StatusOr<std::shared_ptr<const RopeEntry>> ModelRegistry::Find(const v1::R
   }
   const std::string key = SpecKey(spec);
   {
-    absl::ReaderMutexLock lock(&mutex_);
+    proto::ReaderMutexLock lock(&mutex_);
     const auto found = by_spec_.find(key);
     if (found != by_spec_.end()) return found->second;
   }
@@ -138,7 +138,7 @@ absl::StatusOr<ModelRegistry::ModelPtr> ModelRegistry::ReadModel(const v1::RopeS
     return model;
   }
   field = "rope.model: ";
-  absl::ReaderMutexLock lock(&mutex_);
+  proto::ReaderMutexLock lock(&mutex_);
   const auto found = models_.find(spec.model());
   if (found != models_.end()) return found->second;
   return absl::NotFoundError(absl::StrCat(field, "got \"",
@@ -196,7 +196,7 @@ absl::Status ModelRegistry::Complete(std::optional<kernels::Pairing> explicit_pa
 std::shared_ptr<const RopeEntry> ModelRegistry::Keep(const std::string& key,
                                                      std::shared_ptr<RopeEntry> entry) {
   entry->config_id_ = MakeConfigId(key, entry->generation_);
-  absl::MutexLock lock(&mutex_);
+  proto::WriterMutexLock lock(&mutex_);
   if (entry->generation_ > 0) {
     const auto model = models_.find(entry->model_);
     const bool current = model != models_.end() && model->second->generation == entry->generation_;
@@ -307,7 +307,7 @@ absl::Status ModelRegistry::CheckLayers(const Model& model,
 }
 
 absl::Status ModelRegistry::Insert(const std::string& name, Model model) {
-  absl::MutexLock lock(&mutex_);
+  proto::WriterMutexLock lock(&mutex_);
   const auto known = models_.find(name);
   if (known != models_.end()) {
     return absl::AlreadyExistsError(absl::StrCat("name: got \"", name, "\", which is ",
@@ -333,7 +333,7 @@ absl::Status ModelRegistry::Insert(const std::string& name, Model model) {
 
 absl::Status ModelRegistry::Unregister(const std::string& name) {
   ROPE_RETURN_IF_ERROR(CheckName("name", name));
-  absl::MutexLock lock(&mutex_);
+  proto::WriterMutexLock lock(&mutex_);
   const auto found = models_.find(name);
   if (found == models_.end()) {
     return absl::NotFoundError(
@@ -360,7 +360,7 @@ absl::Status ModelRegistry::Unregister(const std::string& name) {
 std::vector<v1::Model> ModelRegistry::List() const {
   std::map<std::string, ModelPtr> models;
   {
-    absl::ReaderMutexLock lock(&mutex_);
+    proto::ReaderMutexLock lock(&mutex_);
     models = models_;
   }
   std::vector<v1::Model> list;

@@ -24,11 +24,11 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "kernels/config_json.h"
 #include "kernels/frequencies.h"
 #include "kernels/rope_readings.h"
+#include "proto/mutex.h"
 #include "rope/v1/admin.pb.h"
 #include "rope/v1/config.pb.h"
 
@@ -97,7 +97,7 @@ class ModelRegistry {
   // All models, by name.
   std::vector<v1::Model> List() const;
   int64_t model_count() const {
-    absl::ReaderMutexLock lock(&mutex_);
+    proto::ReaderMutexLock lock(&mutex_);
     return static_cast<int64_t>(models_.size());
   }
 
@@ -141,7 +141,7 @@ class ModelRegistry {
   const std::string instance_id_;
   std::atomic<int64_t> version_ = 0;
 
-  mutable absl::Mutex mutex_;
+  mutable proto::SharedMutex mutex_;
   std::map<std::string, ModelPtr> models_ ABSL_GUARDED_BY(mutex_);
   int64_t registered_ ABSL_GUARDED_BY(mutex_) = 0;  // of models_, and their bytes
   int64_t registered_bytes_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -2,10 +2,10 @@
 
 #include <sched.h>
 
+#include <chrono>
 #include <optional>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "kernels/check.h"
 
 namespace rope::server {
@@ -47,7 +47,8 @@ void PollLoop::Run(grpc::ServerCompletionQueue& queue) const {
 
 bool PollLoop::NextEvent(grpc::ServerCompletionQueue& queue, void** tag, bool* ok) const {
   // From the first look that finds nothing to do; until then no clock is read.
-  std::optional<int64_t> end;
+  using Clock = std::chrono::steady_clock;
+  std::optional<Clock::time_point> end;
   while (true) {
     switch (queue.AsyncNext(tag, ok, gpr_time_0(GPR_CLOCK_MONOTONIC))) {
       case grpc::CompletionQueue::GOT_EVENT:
@@ -58,8 +59,8 @@ bool PollLoop::NextEvent(grpc::ServerCompletionQueue& queue, void** tag, bool* o
         break;
     }
     if (!end.has_value() && on_idle_()) continue;  // which may have made events
-    const int64_t now = absl::GetCurrentTimeNanos();
-    if (!end.has_value()) end = now + absl::ToInt64Nanoseconds(spin_);
+    const Clock::time_point now = Clock::now();
+    if (!end.has_value()) end = now + absl::ToChronoNanoseconds(spin_);
     if (now >= *end) return queue.Next(tag, ok);
     sched_yield();  // others may need this core
   }

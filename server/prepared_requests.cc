@@ -131,7 +131,7 @@ std::shared_ptr<const Prepared> PreparedRequests::Find(
   const int64_t bytes = proto::WireCursor(fragments).size();
   absl::InlinedVector<std::shared_ptr<const Prepared>, 2> candidates;  // compared without the lock
   {
-    absl::ReaderMutexLock lock(&mutex_);
+    proto::ReaderMutexLock lock(&mutex_);
     for (const std::shared_ptr<const Prepared>& prepared : all_) {
       if (prepared->registry_version != version) continue;
       if (prepared->outline.message_bytes() == bytes) candidates.push_back(prepared);
@@ -144,7 +144,7 @@ std::shared_ptr<const Prepared> PreparedRequests::Find(
 }
 
 bool PreparedRequests::Wants(int64_t message_bytes) {
-  absl::MutexLock lock(&mutex_);
+  proto::WriterMutexLock lock(&mutex_);
   const bool came_before = std::ranges::find(sizes_, message_bytes) != sizes_.end();
   sizes_.push_front(message_bytes);
   if (sizes_.size() > limits::kPreparedMax) sizes_.pop_back();
@@ -173,7 +173,7 @@ void PreparedRequests::Keep(Request& request, int64_t registry_version) {
   prepared->reply_factor = ReplyFactor(plan);
   KeepPositions(request.asked().positions().start(), *prepared);
   prepared->registry_version = registry_version;
-  absl::MutexLock lock(&mutex_);
+  proto::WriterMutexLock lock(&mutex_);
   all_.push_front(std::move(prepared));
   if (all_.size() > limits::kPreparedMax) all_.pop_back();
 }

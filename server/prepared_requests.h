@@ -28,8 +28,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
+#include "proto/mutex.h"
 #include "proto/request_outline.h"
 #include "rope/v1/rotate.pb.h"
 #include "server/model_registry.h"
@@ -80,7 +80,7 @@ class PreparedRequests {
 
  private:
   const ModelRegistry& registry_;
-  mutable absl::Mutex mutex_;
+  mutable proto::SharedMutex mutex_;
   std::deque<std::shared_ptr<const Prepared>> all_ ABSL_GUARDED_BY(mutex_);  // newest first
   std::deque<int64_t> sizes_ ABSL_GUARDED_BY(mutex_);  // of the last that were not found
 };

@@ -50,7 +50,7 @@ uint64_t RegionTable::OpenSession(uint64_t session, const Peer& peer) {
   opened.budget = std::make_shared<Budget>(static_cast<uint64_t>(options_.session_bytes_max));
   const uint64_t token = opened.token;
   Session closed;  // given back after the lock
-  absl::MutexLock lock(&mutex_);
+  proto::WriterMutexLock lock(&mutex_);
   closed = std::exchange(sessions_[session], std::move(opened));
   by_token_.erase(closed.token);
   by_token_[token] = session;
@@ -59,7 +59,7 @@ uint64_t RegionTable::OpenSession(uint64_t session, const Peer& peer) {
 
 void RegionTable::CloseSession(uint64_t token) {
   Session closed;  // given back after the lock
-  absl::MutexLock lock(&mutex_);
+  proto::WriterMutexLock lock(&mutex_);
   const auto found = by_token_.find(token);
   if (found == by_token_.end()) return;
   const auto session = sessions_.find(found->second);
@@ -94,7 +94,7 @@ absl::StatusOr<uint64_t> RegionTable::RegisterPosix(uint64_t session, const std:
 
 absl::Status RegionTable::Unregister(uint64_t session, uint64_t id) {
   std::shared_ptr<const Region> removed;  // given back after the lock
-  absl::MutexLock lock(&mutex_);
+  proto::WriterMutexLock lock(&mutex_);
   const auto found = sessions_.find(session);
   if (found != sessions_.end()) {
     const auto region = found->second.regions.find(id);
@@ -110,7 +110,7 @@ absl::Status RegionTable::Unregister(uint64_t session, uint64_t id) {
 
 std::vector<RegionTable::Listed> RegionTable::List(uint64_t session) const {
   std::vector<Listed> listed;
-  absl::ReaderMutexLock lock(&mutex_);
+  proto::ReaderMutexLock lock(&mutex_);
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) return listed;
   for (const auto& [id, region] : found->second.regions) {
@@ -123,7 +123,7 @@ absl::StatusOr<std::shared_ptr<const Region>> RegionTable::Find(uint64_t session
                                                                 absl::string_view field) const {
   if (!options_.enabled) return Off(field);
   {
-    absl::ReaderMutexLock lock(&mutex_);
+    proto::ReaderMutexLock lock(&mutex_);
     const auto found = sessions_.find(session);
     if (found != sessions_.end()) {
       const auto region = found->second.regions.find(id);
@@ -138,7 +138,7 @@ RegionTable::Statistics RegionTable::statistics() const {
   Statistics statistics;
   statistics.bytes = static_cast<int64_t>(budget_->held());
   statistics.rejected = rejected_.load();
-  absl::ReaderMutexLock lock(&mutex_);
+  proto::ReaderMutexLock lock(&mutex_);
   for (const auto& [session, state] : sessions_) {
     statistics.regions += static_cast<int64_t>(state.regions.size());
   }
@@ -149,7 +149,7 @@ absl::StatusOr<RegionTable::Account> RegionTable::FindAccount(uint64_t session) 
   if (!options_.enabled) {
     return Off("region");
   }
-  absl::ReaderMutexLock lock(&mutex_);
+  proto::ReaderMutexLock lock(&mutex_);
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) {
     return absl::FailedPreconditionError(
@@ -190,7 +190,7 @@ absl::StatusOr<uint64_t> RegionTable::Insert(uint64_t session, const Account& ac
   // Before the lock and destroyed after it where it is refused.
   ROPE_ASSIGN_OR_RETURN(const std::shared_ptr<const Region> charged,
                         Charge(account, std::move(region)));
-  absl::MutexLock lock(&mutex_);
+  proto::WriterMutexLock lock(&mutex_);
   const auto found = sessions_.find(session);
   if (found == sessions_.end() || found->second.token != account.token) {
     return absl::FailedPreconditionError(

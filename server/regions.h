@@ -28,7 +28,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
+#include "proto/mutex.h"
 #include "server/budget.h"
 #include "server/limits.h"
 #include "server/region.h"
@@ -112,7 +112,7 @@ class RegionTable {
   const std::shared_ptr<Budget> budget_;
   std::atomic<int64_t> rejected_ = 0;
 
-  mutable absl::Mutex mutex_;
+  mutable proto::SharedMutex mutex_;
   absl::flat_hash_map<uint64_t, Session> sessions_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint64_t, uint64_t> by_token_ ABSL_GUARDED_BY(mutex_);  // token -> session
 };

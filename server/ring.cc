@@ -70,7 +70,7 @@ void Ring::SetAsleep(bool asleep) {
   shared_.asleep.store(asleep ? 1 : 0);
 }
 
-Ring::Served Ring::Serve(const Clock& clock, const Handler& handler) {
+Ring::Served Ring::Serve(const Handler& handler) {
   const uint32_t submitted = shared_.submitted.load(std::memory_order_acquire);
   if (submitted == taken_) {
     Announce();
@@ -82,7 +82,7 @@ Ring::Served Ring::Serve(const Clock& clock, const Handler& handler) {
   for (uint32_t i = 0; i < kServedAtOnce && taken_ != submitted && served == Served::kSome; ++i) {
     const auto& next = shared_.queue[taken_++ % proto::kRingSlots];
     const uint32_t index = next.load(std::memory_order_relaxed);
-    if (!Take(index, clock, handler)) served = Served::kBroken;
+    if (!Take(index, handler)) served = Served::kBroken;
   }
   served_here = nullptr;
   return served;
@@ -90,7 +90,7 @@ Ring::Served Ring::Serve(const Clock& clock, const Handler& handler) {
 
 void Ring::NoteAnswer(uint32_t index) {
   {
-    const absl::MutexLock lock(&answers_mutex_);
+    const proto::MutexLock lock(&answers_mutex_);
     const uint32_t answered = shared_.answered.load(std::memory_order_relaxed);
     shared_.answers[answered % proto::kRingSlots].store(index, std::memory_order_relaxed);
     shared_.answered.store(answered + 1);
@@ -111,7 +111,7 @@ void Ring::WakeWatcher() {
   if (asleep.load() != 0 && asleep.exchange(0) != 0) proto::FutexWakeAll(asleep);
 }
 
-bool Ring::Take(uint32_t index, const Clock& clock, const Handler& handler) {
+bool Ring::Take(uint32_t index, const Handler& handler) {
   if (index >= proto::kRingSlots) return false;
   RingCall& call = calls_[index];
   if (call.under_way_.load(std::memory_order_acquire)) return false;
@@ -124,8 +124,7 @@ bool Ring::Take(uint32_t index, const Clock& clock, const Handler& handler) {
   call.under_way_.store(true, std::memory_order_relaxed);
   call.held_ = shared_from_this();
   call.message_ = {message_.data(), bytes};
-  call.deadline_ =
-      clock.Now() + absl::Microseconds(std::clamp<int64_t>(timeout_us, 0, kTimeoutMaxUs));
+  call.time_left_ = absl::Microseconds(std::clamp<int64_t>(timeout_us, 0, kTimeoutMaxUs));
   handler(call);
   return true;
 }

@@ -17,11 +17,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "proto/file_descriptor.h"
+#include "proto/mutex.h"
 #include "proto/ring.h"
-#include "server/clock.h"
 #include "server/region.h"
 
 namespace rope::server {
@@ -34,7 +33,8 @@ class RingCall {
 
   // The connection that the ring came with.
   uint64_t session() const;
-  absl::Time deadline() const { return deadline_; }
+  // Until the client gives up.
+  absl::Duration time_left() const { return time_left_; }
   // True once the client has gone.
   const std::shared_ptr<std::atomic<bool>>& cancelled() const;
   // A copy of the server's own; until the handler returns.
@@ -52,7 +52,7 @@ class RingCall {
   std::atomic<bool> under_way_ = false;
   // All below: of the call that is under way.
   std::shared_ptr<Ring> held_;
-  absl::Time deadline_;
+  absl::Duration time_left_;
   std::string_view message_;
 };
 
@@ -76,7 +76,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
   // Other rings wait for so many requests of one.
   static constexpr uint32_t kServedAtOnce = 64;
   // Hands what was submitted to `handler`, at most kServedAtOnce requests.
-  Served Serve(const Clock& clock, const Handler& handler);
+  Served Serve(const Handler& handler);
   bool HasWork() const;
   // Whether the client has to ring the doorbell.
   void SetAsleep(bool asleep);
@@ -93,15 +93,15 @@ class Ring : public std::enable_shared_from_this<Ring> {
   void Announce();
   void WakeWatcher();
   // Reads the request in a slot and hands it to `handler`. False: it broke the rules.
-  bool Take(uint32_t index, const Clock& clock, const Handler& handler);
+  bool Take(uint32_t index, const Handler& handler);
 
   const uint64_t session_;
   const std::unique_ptr<Region> memory_;
   proto::Ring& shared_;
   const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
-  uint32_t taken_ = 0;         // of what was submitted
-  int64_t unannounced_ = 0;    // answers of the thread that serves
-  absl::Mutex answers_mutex_;  // of `answered` and `answers` of the memory, beside Serve's thread
+  uint32_t taken_ = 0;          // of what was submitted
+  int64_t unannounced_ = 0;     // answers of the thread that serves
+  proto::Mutex answers_mutex_;  // of `answered` and `answers` of the memory, beside Serve's thread
   std::array<char, proto::kRingMessageBytes> message_ = {};
   std::array<RingCall, proto::kRingSlots> calls_;
 };

@@ -51,7 +51,7 @@ absl::StatusOr<proto::FileDescriptor> RingLoop::Open(uint64_t token, uint64_t se
   served.doorbell = proto::FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   proto::FileDescriptor for_client(fcntl(served.doorbell.get(), F_DUPFD_CLOEXEC, 0));
   if (!for_client.ok() || !Watch(served.doorbell.get())) return TooManyFiles();
-  absl::MutexLock lock(&mutex_);
+  proto::MutexLock lock(&mutex_);
   if (stopped_.load()) return absl::UnavailableError("ring: got one while the server ends");
   served_[token] = std::move(served);
   version_.fetch_add(1);
@@ -60,7 +60,7 @@ absl::StatusOr<proto::FileDescriptor> RingLoop::Open(uint64_t token, uint64_t se
 }
 
 void RingLoop::Close(uint64_t token) {
-  absl::MutexLock lock(&mutex_);
+  proto::MutexLock lock(&mutex_);
   const auto found = served_.find(token);
   if (found == served_.end()) return;
   found->second.ring->Close();
@@ -73,7 +73,7 @@ void RingLoop::Close(uint64_t token) {
 
 void RingLoop::Stop() {
   {
-    absl::MutexLock lock(&mutex_);
+    proto::MutexLock lock(&mutex_);
     stopped_.store(true);
     version_.fetch_add(1);
     Wake();
@@ -82,7 +82,7 @@ void RingLoop::Stop() {
 }
 
 int64_t RingLoop::count() const {
-  absl::MutexLock lock(&mutex_);
+  proto::MutexLock lock(&mutex_);
   return static_cast<int64_t>(served_.size());
 }
 
@@ -129,7 +129,7 @@ void RingLoop::Run() {
 }
 
 void RingLoop::Refresh(Rings& rings, int64_t& version) const {
-  absl::MutexLock lock(&mutex_);
+  proto::MutexLock lock(&mutex_);
   version = version_.load();
   rings.clear();
   for (const auto& [token, served] : served_) rings.emplace_back(token, served.ring);
@@ -138,7 +138,7 @@ void RingLoop::Refresh(Rings& rings, int64_t& version) const {
 bool RingLoop::ServeAll(const Rings& rings) {
   bool any = false;
   for (const auto& [token, ring] : rings) {
-    switch (ring->Serve(clock_, handler_)) {
+    switch (ring->Serve(handler_)) {
       case Ring::Served::kNothing:
         break;
       case Ring::Served::kSome:

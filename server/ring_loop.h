@@ -19,9 +19,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "proto/file_descriptor.h"
+#include "proto/mutex.h"
 #include "server/clock.h"
 #include "server/ring.h"
 
@@ -73,7 +73,7 @@ class RingLoop {
   const proto::FileDescriptor wake_;    // eventfd: the loop's own doorbell
   const proto::FileDescriptor events_;  // epoll, of all doorbells
 
-  mutable absl::Mutex mutex_;
+  mutable proto::Mutex mutex_;
   std::map<uint64_t, Served> served_ ABSL_GUARDED_BY(mutex_);  // by token
   std::atomic<bool> stopped_ = false;                          // written under mutex_ alone
   std::atomic<int64_t> version_ = 0;  // of served_ and stopped_; grows under mutex_ alone

@@ -140,7 +140,7 @@ std::unique_ptr<Request> RopeService::NewRequest(const Call& call) {
   auto request = std::make_unique<Request>();
   request->received = parts_.clock->Now();
   request->session = call.session();
-  request->deadline = call.deadline();
+  request->deadline = request->received + call.time_left();
   request->cancelled = call.cancelled();
   request->may_overwrite = true;  // gRPC has passed them on
   return request;

@@ -200,7 +200,9 @@ void Server::Drain(absl::Duration grace) {
     in_flight_.AwaitNone(grace);
     if (ring_loop_ != nullptr) ring_loop_->Stop();
     health_->Shutdown();
-    grpc_server_->Shutdown(absl::ToChronoTime(absl::Now() + kCloseGrace));
+    grpc_server_->Shutdown(
+        gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                     gpr_time_from_micros(absl::ToInt64Microseconds(kCloseGrace), GPR_TIMESPAN)));
   }
   if (poll_loop_ != nullptr) poll_loop_->Shutdown();
 }

@@ -8,24 +8,24 @@
 namespace rope::server {
 
 int64_t OpenStreams::count() const {
-  absl::MutexLock lock(&mutex_);
+  proto::MutexLock lock(&mutex_);
   return static_cast<int64_t>(streams_.size());
 }
 
 void OpenStreams::Drain() {
-  absl::MutexLock lock(&mutex_);
+  proto::MutexLock lock(&mutex_);
   draining_ = true;
   for (StreamCall* stream : streams_) stream->Drain();
 }
 
 void OpenStreams::Add(StreamCall& stream) {
-  absl::MutexLock lock(&mutex_);
+  proto::MutexLock lock(&mutex_);
   streams_.insert(&stream);
   if (draining_) stream.Drain();
 }
 
 void OpenStreams::Remove(StreamCall& stream) {
-  absl::MutexLock lock(&mutex_);
+  proto::MutexLock lock(&mutex_);
   streams_.erase(&stream);
 }
 
@@ -43,10 +43,9 @@ void StreamCall::OnReceived(bool ok) {
   }
   method_.in_flight->Add();
   session_ = SessionOfPeer(context_.peer());
-  deadline_ = absl::FromChrono(context_.deadline());
   Arm(method_, queue_);
   method_.open->Add(*this);
-  absl::MutexLock lock(&mutex_);
+  proto::MutexLock lock(&mutex_);
   Advance();
 }
 
@@ -54,7 +53,7 @@ void StreamCall::OnRead(bool ok) {
   grpc::ByteBuffer message;
   bool free = false;
   {
-    absl::MutexLock lock(&mutex_);
+    proto::MutexLock lock(&mutex_);
     reading_ = false;
     if (ok) {
       message.Swap(&message_);
@@ -77,7 +76,7 @@ void StreamCall::OnRead(bool ok) {
 void StreamCall::Answer(grpc::ByteBuffer& reply, int64_t message_bytes) {
   bool free = false;
   {
-    absl::MutexLock lock(&mutex_);
+    proto::MutexLock lock(&mutex_);
     --unanswered_;
     Reply& kept = replies_.emplace_back();
     kept.bytes.Swap(&reply);
@@ -92,7 +91,7 @@ void StreamCall::Answer(grpc::ByteBuffer& reply, int64_t message_bytes) {
 void StreamCall::OnWritten(bool ok) {
   bool free = false;
   {
-    absl::MutexLock lock(&mutex_);
+    proto::MutexLock lock(&mutex_);
     writing_ = false;
     --held_;
     held_bytes_ -= replies_.front().message_bytes;
@@ -108,7 +107,7 @@ void StreamCall::OnWritten(bool ok) {
 void StreamCall::OnFinished(bool) {
   bool free = false;
   {
-    absl::MutexLock lock(&mutex_);
+    proto::MutexLock lock(&mutex_);
     finished_ = true;
     free = IsFree();
   }
@@ -118,7 +117,7 @@ void StreamCall::OnFinished(bool) {
 void StreamCall::OnDone(bool) {
   bool free = false;
   {
-    absl::MutexLock lock(&mutex_);
+    proto::MutexLock lock(&mutex_);
     done_seen_ = true;
     if (context_.IsCancelled()) {
       cancelled_->store(true, std::memory_order_relaxed);
@@ -132,7 +131,7 @@ void StreamCall::OnDone(bool) {
 }
 
 void StreamCall::Drain() {
-  absl::MutexLock lock(&mutex_);
+  proto::MutexLock lock(&mutex_);
   draining_ = true;
   Advance();
 }

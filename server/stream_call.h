@@ -27,8 +27,8 @@
 #include <set>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "proto/mutex.h"
 #include "server/poll_loop.h"
 #include "server/unary_call.h"
 
@@ -50,7 +50,7 @@ class OpenStreams {
   void Add(StreamCall& stream);
   void Remove(StreamCall& stream);
 
-  mutable absl::Mutex mutex_;
+  mutable proto::Mutex mutex_;
   std::set<StreamCall*> streams_ ABSL_GUARDED_BY(mutex_);
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
 };
@@ -77,9 +77,10 @@ class StreamCall {
   // Waits for one call of `method` on `queue`, and for the next when it has come.
   static void Arm(const Method& method, grpc::ServerCompletionQueue& queue);
 
-  // The connection and the end of the stream: the same for all its messages.
+  // The connection: the same for all its messages.
   uint64_t session() const { return session_; }
-  absl::Time deadline() const { return deadline_; }
+  // Until the client gives up.
+  absl::Duration time_left() const { return TimeLeft(context_); }
   // True once the client has gone or given up; safe to read after the call was freed.
   const std::shared_ptr<std::atomic<bool>>& cancelled() const { return cancelled_; }
 
@@ -120,10 +121,9 @@ class StreamCall {
   grpc::ServerContext context_;
   Stream stream_;
   uint64_t session_ = 0;  // set when it is received
-  absl::Time deadline_ = absl::InfiniteFuture();
   const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
 
-  absl::Mutex mutex_;
+  proto::Mutex mutex_;
   grpc::ByteBuffer message_;                           // being read
   std::deque<Reply> replies_ ABSL_GUARDED_BY(mutex_);  // writing_: the first is being written
   int64_t unanswered_ ABSL_GUARDED_BY(mutex_) = 0;     // messages that the handler still owes

@@ -14,13 +14,15 @@
 #include <grpcpp/support/async_unary_call.h>
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "proto/mutex.h"
+#include "server/grpc_deadline.h"
 #include "server/grpc_status.h"
 #include "server/poll_loop.h"
 #include "server/session.h"
@@ -33,26 +35,32 @@ namespace rope::server {
 class CallsInFlight {
  public:
   void Add() {
-    absl::MutexLock lock(&mutex_);
+    proto::MutexLock lock(&mutex_);
     ++count_;
   }
   void Remove() {
-    absl::MutexLock lock(&mutex_);
-    --count_;
+    proto::MutexLock lock(&mutex_);
+    if (--count_ == 0) none_.SignalAll();
   }
   int64_t count() const {
-    absl::MutexLock lock(&mutex_);
+    proto::MutexLock lock(&mutex_);
     return count_;
   }
   // Waits until there are none; false: some are left after `timeout`.
   bool AwaitNone(absl::Duration timeout) {
-    absl::MutexLock lock(&mutex_);
-    auto none = [this]() { return count_ == 0; };
-    return mutex_.AwaitWithTimeout(absl::Condition(&none), timeout);
+    const auto end = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(timeout);
+    proto::MutexLock lock(&mutex_);
+    while (count_ != 0) {
+      const auto left = end - std::chrono::steady_clock::now();
+      if (left <= left.zero()) return false;
+      none_.WaitFor(&mutex_, left);
+    }
+    return true;
   }
 
  private:
-  mutable absl::Mutex mutex_;
+  mutable proto::Mutex mutex_;
+  proto::CondVar none_;
   int64_t count_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
@@ -81,7 +89,8 @@ class UnaryCall {
   }
 
   uint64_t session() const { return SessionOfPeer(context_.peer()); }
-  absl::Time deadline() const { return absl::FromChrono(context_.deadline()); }
+  // Until the client gives up.
+  absl::Duration time_left() const { return TimeLeft(context_); }
   grpc::ByteBuffer& request() { return request_; }
   // True once the client has gone or given up; safe to read after the call was freed.
   const std::shared_ptr<std::atomic<bool>>& cancelled() const { return cancelled_; }

@@ -76,7 +76,7 @@ WarmUpWorker::~WarmUpWorker() {
 
 absl::Status WarmUpWorker::Start(WarmUpPlan plan, std::shared_ptr<std::atomic<bool>> cancelled,
                                  Done& done) {
-  absl::MutexLock lock(&mutex_);
+  proto::MutexLock lock(&mutex_);
   if (draining_) return absl::UnavailableError("server: draining, try another one");
   if (static_cast<int64_t>(jobs_.size()) >= limits::kWarmUpsMax) {
     return RetryLater(absl::StrCat("queue: got warm-up number ", jobs_.size() + 1,
@@ -84,6 +84,7 @@ absl::Status WarmUpWorker::Start(WarmUpPlan plan, std::shared_ptr<std::atomic<bo
                       limits::kRetryDelayMs);
   }
   jobs_.push_back({std::move(plan), std::move(cancelled), std::move(done)});
+  work_.Signal();
   return absl::OkStatus();
 }
 
@@ -91,11 +92,8 @@ void WarmUpWorker::Loop() {
   while (true) {
     Job job;
     {
-      absl::MutexLock lock(&mutex_);
-      auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return !jobs_.empty() || draining_;
-      };
-      mutex_.Await(absl::Condition(&has_work));
+      proto::MutexLock lock(&mutex_);
+      while (jobs_.empty() && !draining_) work_.Wait(&mutex_);
       if (jobs_.empty()) return;
       job = std::move(jobs_.front());
       jobs_.pop_front();
@@ -127,8 +125,9 @@ absl::StatusOr<v1::WarmUpResponse> WarmUpWorker::Build(const Job& job) {
 
 void WarmUpWorker::Drain() {
   {
-    absl::MutexLock lock(&mutex_);
+    proto::MutexLock lock(&mutex_);
     draining_ = true;
+    work_.Signal();
   }
   if (thread_.joinable()) thread_.join();
 }

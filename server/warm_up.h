@@ -25,9 +25,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "kernels/frequencies.h"
 #include "kernels/table_cache.h"
+#include "proto/mutex.h"
 #include "rope/v1/admin.pb.h"
 #include "server/model_registry.h"
 
@@ -76,7 +76,8 @@ class WarmUpWorker {
   kernels::TableCache& tables_;
   std::atomic<bool> draining_ = false;
 
-  absl::Mutex mutex_;
+  proto::Mutex mutex_;
+  proto::CondVar work_;  // jobs_ or draining_ has changed
   std::deque<Job> jobs_ ABSL_GUARDED_BY(mutex_);
 
   std::thread thread_;  // last: starts when everything else stands

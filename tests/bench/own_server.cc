@@ -16,7 +16,7 @@ void ServeOwn(const std::string& path, bool batching) {
   options.listen = {"127.0.0.1:0", "unix:" + path};
   server::Batcher::Options batches;
   if (!batching) batches.requests_max = 1;
-  const server::SystemClock clock;
+  const server::SteadyClock clock;
   const auto server = server::Server::Create(options, clock, batches);
   ROPE_CHECK(server.ok());
   for (const std::string& address : (*server)->addresses()) {

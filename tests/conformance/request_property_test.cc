@@ -15,8 +15,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/synchronization/mutex.h"
 #include "kernels/element.h"
+#include "proto/mutex.h"
 #include "tests/conformance/implementations.h"
 #include "tests/conformance/request_generator.h"
 #include "tests/conformance/request_oracle.h"
@@ -87,15 +87,15 @@ class RequestPropertyTest : public ::testing::Test {
     one.answers.resize(engines_.size());
     const ReceivedRequest received(one.message, piece);
     {
-      absl::MutexLock lock(&mutex_);
+      proto::MutexLock lock(&mutex_);
       unanswered_ += static_cast<int64_t>(engines_.size());
     }
     for (size_t i = 0; i < engines_.size(); ++i) {
       Answer& answer = one.answers[i];
       const auto done = [this, &answer](std::unique_ptr<Request> request, absl::Status status) {
         answer = {std::move(request), std::move(status)};
-        absl::MutexLock lock(&mutex_);
-        --unanswered_;
+        proto::MutexLock lock(&mutex_);
+        if (--unanswered_ == 0) none_unanswered_.Signal();
       };
       const absl::Status submitted = engines_[i]->Submit(received, done);
       if (!submitted.ok()) done(nullptr, submitted);
@@ -105,9 +105,8 @@ class RequestPropertyTest : public ::testing::Test {
 
   void CheckAll() {
     {
-      absl::MutexLock lock(&mutex_);
-      const auto all = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return unanswered_ == 0; };
-      mutex_.Await(absl::Condition(&all));
+      proto::MutexLock lock(&mutex_);
+      while (unanswered_ != 0) none_unanswered_.Wait(&mutex_);
     }
     for (const auto& one : cases_) {
       for (size_t i = 0; i < engines_.size() && !HasFailure(); ++i) {
@@ -130,7 +129,8 @@ class RequestPropertyTest : public ::testing::Test {
   std::vector<std::string> names_;
   std::vector<std::unique_ptr<Case>> cases_;
   int64_t answers_ = 0;
-  absl::Mutex mutex_;
+  proto::Mutex mutex_;
+  proto::CondVar none_unanswered_;
   int64_t unanswered_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

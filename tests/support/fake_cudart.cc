@@ -13,14 +13,14 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "kernels/check.h"
 #include "kernels/cuda_plan.h"
+#include "proto/mutex.h"
 #include "tests/support/fake_cuda_kernel.h"
 
 // What cudaStream_t points to.
 struct CUstream_st {
-  absl::Mutex mu;
+  rope::proto::Mutex mu;
   std::vector<std::function<void()>> queue ABSL_GUARDED_BY(mu);
 };
 
@@ -50,7 +50,7 @@ struct CallConfiguration {
 };
 
 struct State {
-  absl::Mutex mu;
+  rope::proto::Mutex mu;
   std::map<const char*, Allocation> allocations ABSL_GUARDED_BY(mu);
   std::map<std::string, int64_t> calls ABSL_GUARDED_BY(mu);
   std::map<std::string, Failure> failures ABSL_GUARDED_BY(mu);
@@ -71,7 +71,7 @@ thread_local std::vector<CallConfiguration> call_configurations;
 // Counts the call; an error where a test asked for one.
 cudaError_t Enter(const std::string& function) {
   State& state = TheState();
-  absl::MutexLock lock(&state.mu);
+  rope::proto::MutexLock lock(&state.mu);
   ++state.calls[function];
   if (state.sticky != cudaSuccess) return last_error = state.sticky;
   const auto failure = state.failures.find(function);
@@ -94,14 +94,14 @@ const Allocation* Find(const State& state, const void* address, int64_t bytes)
 
 void CheckOnDevice(const void* address) {
   State& state = TheState();
-  absl::MutexLock lock(&state.mu);
+  rope::proto::MutexLock lock(&state.mu);
   const Allocation* const found = Find(state, address, 1);
   ROPE_CHECK(found != nullptr && !found->pinned && found->device == 0);
 }
 
 cudaError_t Allocate(void** address, size_t bytes, bool pinned) {
   State& state = TheState();
-  absl::MutexLock lock(&state.mu);
+  rope::proto::MutexLock lock(&state.mu);
   auto* const data =
       static_cast<char*>(std::aligned_alloc(256, std::max<size_t>(bytes + 255, 1) / 256 * 256));
   std::memset(data, 0x5a, std::min<size_t>(bytes, kPoisonedBytes));
@@ -117,7 +117,7 @@ cudaError_t Allocate(void** address, size_t bytes, bool pinned) {
 
 void Release(void* address, bool pinned) {
   State& state = TheState();
-  absl::MutexLock lock(&state.mu);
+  rope::proto::MutexLock lock(&state.mu);
   const auto found = state.allocations.find(static_cast<const char*>(address));
   ROPE_CHECK(found != state.allocations.end() && found->second.pinned == pinned);
   (pinned ? state.counts.pinned_bytes : state.counts.device_bytes) -= found->second.bytes;
@@ -129,7 +129,7 @@ void Release(void* address, bool pinned) {
 // Counts a copy and checks that the device can make it.
 void CheckCopy(const void* target, const void* source, int64_t bytes_to, int64_t bytes_from) {
   State& state = TheState();
-  absl::MutexLock lock(&state.mu);
+  rope::proto::MutexLock lock(&state.mu);
   const Allocation* const to = Find(state, target, bytes_to);
   const Allocation* const from = Find(state, source, bytes_from);
   ROPE_CHECK(to != nullptr && from != nullptr);
@@ -140,7 +140,7 @@ void CheckCopy(const void* target, const void* source, int64_t bytes_to, int64_t
 }
 
 void Enqueue(cudaStream_t stream, std::function<void()> work) {
-  absl::MutexLock lock(&stream->mu);
+  rope::proto::MutexLock lock(&stream->mu);
   stream->queue.push_back(std::move(work));
 }
 
@@ -157,7 +157,7 @@ cudaError_t Launch(const void* kernel, const dim3& grid, const dim3& block, void
   State& state = TheState();
   std::string name;
   {
-    absl::MutexLock lock(&state.mu);
+    rope::proto::MutexLock lock(&state.mu);
     const auto found = state.kernels.find(kernel);
     if (found == state.kernels.end()) return last_error = cudaErrorInvalidDeviceFunction;
     name = found->second;
@@ -190,7 +190,7 @@ namespace fake_cuda {
 
 void Reset() {
   State& state = TheState();
-  absl::MutexLock lock(&state.mu);
+  rope::proto::MutexLock lock(&state.mu);
   ROPE_CHECK(state.allocations.empty() && state.counts.streams == 0);
   state.calls.clear();
   state.failures.clear();
@@ -200,31 +200,31 @@ void Reset() {
 
 FakeCudaCounts Counts() {
   State& state = TheState();
-  absl::MutexLock lock(&state.mu);
+  rope::proto::MutexLock lock(&state.mu);
   return state.counts;
 }
 
 int64_t Calls(const std::string& function) {
   State& state = TheState();
-  absl::MutexLock lock(&state.mu);
+  rope::proto::MutexLock lock(&state.mu);
   return state.calls[function];
 }
 
 void Fail(const std::string& function, int64_t nth, int error, bool sticky) {
   State& state = TheState();
-  absl::MutexLock lock(&state.mu);
+  rope::proto::MutexLock lock(&state.mu);
   state.failures[function] = {nth, static_cast<cudaError_t>(error), sticky};
 }
 
 void SetDeviceCountError(int error) {
   State& state = TheState();
-  absl::MutexLock lock(&state.mu);
+  rope::proto::MutexLock lock(&state.mu);
   state.device_count_error = static_cast<cudaError_t>(error);
 }
 
 void MoveToDevice(const void* allocation, int device) {
   State& state = TheState();
-  absl::MutexLock lock(&state.mu);
+  rope::proto::MutexLock lock(&state.mu);
   state.allocations.at(static_cast<const char*>(allocation)).device = device;
 }
 
@@ -247,7 +247,7 @@ void __cudaRegisterFatBinaryEnd(void**) {}
 void __cudaUnregisterFatBinary(void**) {}
 void __cudaRegisterFunction(void**, const char* stub, char*, const char* name, int, uint3*, uint3*,
                             dim3*, dim3*, int*) {
-  absl::MutexLock lock(&TheState().mu);
+  rope::proto::MutexLock lock(&TheState().mu);
   TheState().kernels[stub] = name;
 }
 unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, void* stream) {
@@ -298,13 +298,13 @@ const char* cudaGetErrorString(cudaError_t error) {
 }
 cudaError_t cudaDriverGetVersion(int* version) {
   if (const cudaError_t error = Enter("cudaDriverGetVersion"); error != cudaSuccess) return error;
-  absl::MutexLock lock(&TheState().mu);
+  rope::proto::MutexLock lock(&TheState().mu);
   *version = TheState().device_count_error == cudaErrorStubLibrary ? 0 : 12020;
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceCount(int* count) {
   if (const cudaError_t error = Enter("cudaGetDeviceCount"); error != cudaSuccess) return error;
-  absl::MutexLock lock(&TheState().mu);
+  rope::proto::MutexLock lock(&TheState().mu);
   if (TheState().device_count_error != cudaSuccess) {
     return rope::testing::last_error = TheState().device_count_error;
   }
@@ -350,14 +350,14 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
     return error;
   }
   *stream = new CUstream_st;  // owned by the caller, until cudaStreamDestroy
-  absl::MutexLock lock(&TheState().mu);
+  rope::proto::MutexLock lock(&TheState().mu);
   ++TheState().counts.streams;
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   delete stream;
   {
-    absl::MutexLock lock(&TheState().mu);
+    rope::proto::MutexLock lock(&TheState().mu);
     --TheState().counts.streams;
   }
   return Enter("cudaStreamDestroy");
@@ -366,7 +366,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (const cudaError_t error = Enter("cudaStreamSynchronize"); error != cudaSuccess) return error;
   std::vector<std::function<void()>> queue;
   {
-    absl::MutexLock lock(&stream->mu);
+    rope::proto::MutexLock lock(&stream->mu);
     queue.swap(stream->queue);
   }
   for (const std::function<void()>& work : queue) work();
@@ -403,7 +403,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
     return error;
   }
   std::memset(attributes, 0, sizeof(*attributes));
-  absl::MutexLock lock(&TheState().mu);
+  rope::proto::MutexLock lock(&TheState().mu);
   const auto* const found = rope::testing::Find(TheState(), ptr, 1);
   attributes->type = found == nullptr ? cudaMemoryTypeUnregistered
                      : found->pinned  ? cudaMemoryTypeHost

@@ -16,8 +16,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
+#include "proto/mutex.h"
 #include "server/batcher.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/status_matchers.h"
@@ -49,7 +49,7 @@ class HeldBatcher : public ::testing::Test {
     batcher_ = std::make_unique<server::Batcher>(
         options, clock_, [this](absl::Span<server::Slice> slices) { RunBatch(slices); },
         [this](const server::BatchReport& report) {
-          absl::MutexLock lock(&mutex_);
+          proto::MutexLock lock(&mutex_);
           reports_.push_back(report);
           reports_.back().device = {};  // of a request that is about to go
           devices_.emplace_back(report.device);
@@ -71,7 +71,8 @@ class HeldBatcher : public ::testing::Test {
     request->plan.bytes_per_token = 1;
     request->cancelled = std::make_shared<std::atomic<bool>>(false);
     request->done = [this](std::unique_ptr<server::Request> finished, const absl::Status& status) {
-      absl::MutexLock lock(&mutex_);
+      proto::MutexLock lock(&mutex_);
+      changed_.SignalAll();
       ++answer_counts_[finished->id];
       answers_.push_back({finished->id, status, std::this_thread::get_id()});
     };
@@ -102,58 +103,55 @@ class HeldBatcher : public ::testing::Test {
 
   // Lets `count` more batches end.
   void Allow(int64_t count) {
-    absl::MutexLock lock(&mutex_);
+    proto::MutexLock lock(&mutex_);
     allowed_ += count;
+    changed_.SignalAll();
   }
 
   void AwaitBatches(size_t count) {
-    absl::MutexLock lock(&mutex_);
-    auto reached = [this, count]()
-                       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return batches_.size() >= count; };
-    mutex_.Await(absl::Condition(&reached));
+    proto::MutexLock lock(&mutex_);
+    while (batches_.size() < count) changed_.Wait(&mutex_);
   }
 
   void AwaitAnswers(size_t count) {
-    absl::MutexLock lock(&mutex_);
-    auto reached = [this, count]()
-                       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return answers_.size() >= count; };
-    mutex_.Await(absl::Condition(&reached));
+    proto::MutexLock lock(&mutex_);
+    while (answers_.size() < count) changed_.Wait(&mutex_);
   }
 
   // "id begin-end" of each slice of a batch.
   std::vector<std::string> BatchAt(size_t index) {
-    absl::MutexLock lock(&mutex_);
+    proto::MutexLock lock(&mutex_);
     return index < batches_.size() ? batches_[index] : std::vector<std::string>();
   }
   size_t BatchCount() {
-    absl::MutexLock lock(&mutex_);
+    proto::MutexLock lock(&mutex_);
     return batches_.size();
   }
   // What was reported, in order; the devices stand beside it.
   std::vector<server::BatchReport> Reports() {
-    absl::MutexLock lock(&mutex_);
+    proto::MutexLock lock(&mutex_);
     return reports_;
   }
   std::vector<std::string> Devices() {
-    absl::MutexLock lock(&mutex_);
+    proto::MutexLock lock(&mutex_);
     return devices_;
   }
   Answer AnswerOf(const std::string& id) {
-    absl::MutexLock lock(&mutex_);
+    proto::MutexLock lock(&mutex_);
     for (const Answer& answer : answers_) {
       if (answer.id == id) return answer;
     }
     return {"none", absl::UnknownError("not answered"), {}};
   }
   std::vector<std::string> AnsweredIds() {
-    absl::MutexLock lock(&mutex_);
+    proto::MutexLock lock(&mutex_);
     std::vector<std::string> ids;
     for (const Answer& answer : answers_) ids.push_back(answer.id);
     return ids;
   }
 
   void RunBatch(absl::Span<server::Slice> slices) {
-    absl::MutexLock lock(&mutex_);
+    proto::MutexLock lock(&mutex_);
     std::vector<std::string> batch;
     for (server::Slice& slice : slices) {
       slice.request->device = "held";
@@ -161,14 +159,15 @@ class HeldBatcher : public ::testing::Test {
       if (batch.back() == failing_slice_) slice.status = absl::InternalError("device: broken");
     }
     batches_.push_back(batch);
-    auto allowed = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return allowed_ > 0; };
-    mutex_.Await(absl::Condition(&allowed));
+    changed_.SignalAll();
+    while (allowed_ == 0) changed_.Wait(&mutex_);
     --allowed_;
   }
 
   FakeClock clock_;
   std::string failing_slice_;
-  absl::Mutex mutex_;
+  proto::Mutex mutex_;
+  proto::CondVar changed_;  // anything below
   std::vector<std::vector<std::string>> batches_ ABSL_GUARDED_BY(mutex_);
   std::vector<server::BatchReport> reports_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> devices_ ABSL_GUARDED_BY(mutex_);

@@ -10,9 +10,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/notification.h"
 #include "kernels/backend.h"
 #include "kernels/table_cache.h"
+#include "proto/mutex.h"
 #include "server/admission.h"
 #include "server/batcher.h"
 #include "server/buffer_pool.h"
@@ -69,7 +69,7 @@ class LocalEngine {
 
   // Runs `request` and gives it back, whatever becomes of it.
   absl::Status Run(std::unique_ptr<server::Request>& request) {
-    absl::Notification answered;
+    proto::Notification answered;
     absl::Status status;
     std::unique_ptr<server::Request> finished;
     request->done = [&](std::unique_ptr<server::Request> ran, absl::Status how) {

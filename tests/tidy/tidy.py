@@ -87,7 +87,7 @@ class Layers:
     """layers.txt: see there."""
 
     def __init__(self, text):
-        self.top, self.allow, self.deny = set(), {}, []
+        self.top, self.allow, self.ground, self.deny = set(), {}, [], []
         for line in text.splitlines():
             line = line.split("#")[0].strip()
             verb, _, rest = line.partition(" ")
@@ -96,12 +96,14 @@ class Layers:
             elif verb == "allow":
                 folder, _, targets = rest.partition(":")
                 self.allow[folder.strip()] = set(targets.split())
+            elif verb == "ground":
+                self.ground += rest.split()
             elif verb == "deny":
                 files, _, includes = rest.partition(":")
                 includes, _, exceptions = includes.partition(" except ")
                 self.deny.append((files.split(), includes.split(), exceptions.split()))
             elif verb:
-                raise ValueError(f"layers.txt: got {verb!r}, want top, allow or deny")
+                raise ValueError(f"layers.txt: got {verb!r}, want top, allow, ground or deny")
 
 
 def matches(name, patterns):
@@ -140,6 +142,8 @@ def check_includes(tree, layers):
                 continue
             include = found.group(1)
             target = owner(include, layers.allow)
+            if matches(include, layers.ground):
+                target = folder
             if target and target != folder and target not in layers.allow.get(folder, ()):
                 yield f"{name}:{number}: {folder} may not include {target} ({include})"
             for files, includes, exceptions in layers.deny:

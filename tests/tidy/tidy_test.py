@@ -289,7 +289,7 @@ class NotesTest(TreeCase):
 
 class LayersTest(unittest.TestCase):
     def test_unknown_line_is_refused(self):
-        with self.assertRaisesRegex(ValueError, "got 'forbid', want top, allow or deny"):
+        with self.assertRaisesRegex(ValueError, "got 'forbid', want top, allow, ground or deny"):
             tidy.Layers("forbid a: b\n")
 
 

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "absl/synchronization/notification.h"
+#include "proto/mutex.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/kernels/table_rows.h"
 
@@ -192,8 +192,8 @@ TEST(TableCacheTest, FailureGoesToEveryWaiterAndIsNotKept) {
 }
 
 TEST(TableCacheTest, OtherPagesAreServedWhileOneIsBuilt) {
-  absl::Notification building;
-  absl::Notification release;
+  proto::Notification building;
+  proto::Notification release;
   TableCache cache(kLargeBudget, [&](const Frequencies& frequencies, int64_t first) {
     if (first == 0) {
       building.Notify();

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
+#include "proto/mutex.h"
 
 namespace rope::kernels {
 namespace {
@@ -41,7 +41,7 @@ TEST(WorkerPoolTest, ThreadsWorkAtTheSameTime) {
   WorkerPool pool(3);
   // Three items that each wait until three have begun.
   std::atomic<int> begun = 0;
-  absl::Notification all_begun;
+  proto::Notification all_begun;
   pool.ParallelFor(3, [&](int64_t) {
     if (++begun == 3) all_begun.Notify();
     all_begun.WaitForNotification();
@@ -98,8 +98,8 @@ TEST(WorkerPoolTest, WakeUpWakesAWorkerWithoutACall) {
 
 TEST(WorkerPoolTest, CallerDoesNotWaitForBusyWorkers) {
   WorkerPool pool(2);
-  absl::Notification worker_is_stuck;
-  absl::Notification release;
+  proto::Notification worker_is_stuck;
+  proto::Notification release;
   std::thread stuck_caller([&] {
     pool.ParallelFor(2, [&](int64_t i) {
       if (i == 1) worker_is_stuck.Notify();

@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include "absl/synchronization/notification.h"
+#include "proto/mutex.h"
 #include "server/batcher.h"
 #include "server/executor.h"
 #include "server/limits.h"
@@ -33,7 +33,7 @@ class HeldBackend final : public kernels::Backend {
   std::string detail() const override { return "waits for the test"; }
   absl::Status Rotate(absl::Span<const kernels::RotateJob> jobs) override {
     {
-      absl::MutexLock lock(&mutex_);
+      proto::MutexLock lock(&mutex_);
       calls_.emplace_back(jobs.begin(), jobs.end());
     }
     if (!started.HasBeenNotified()) started.Notify();
@@ -41,16 +41,16 @@ class HeldBackend final : public kernels::Backend {
     return reference_->Rotate(jobs);
   }
   std::vector<std::vector<kernels::RotateJob>> calls() {
-    absl::MutexLock lock(&mutex_);
+    proto::MutexLock lock(&mutex_);
     return calls_;
   }
 
-  absl::Notification started;
-  absl::Notification let_go;
+  proto::Notification started;
+  proto::Notification let_go;
 
  private:
   std::unique_ptr<kernels::Backend> reference_ = kernels::CreateBackend("reference", {}).value();
-  absl::Mutex mutex_;
+  proto::Mutex mutex_;
   std::vector<std::vector<kernels::RotateJob>> calls_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -104,7 +104,7 @@ class BatcherExecutorTest : public ::testing::Test {
     if (plan.ok()) request->plan = *std::move(plan);
     request->done = [this](std::unique_ptr<Request> finished, const absl::Status& status) {
       EXPECT_THAT(status, IsOk()) << finished->id;
-      absl::MutexLock lock(&mutex_);
+      proto::MutexLock lock(&mutex_);
       outputs_[finished->id] = std::string(finished->outputs[0].data(),
                                            static_cast<size_t>(finished->outputs[0].size()));
     };
@@ -112,7 +112,7 @@ class BatcherExecutorTest : public ::testing::Test {
   }
 
   std::string OutputOf(const std::string& id) {
-    absl::MutexLock lock(&mutex_);
+    proto::MutexLock lock(&mutex_);
     return outputs_[id];
   }
 
@@ -130,7 +130,7 @@ class BatcherExecutorTest : public ::testing::Test {
   std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create("test", {}).value();
   kernels::TableCache tables_{limits::kTableCacheBytes};
   BufferPool pool_{limits::kPooledBytesMax};
-  absl::Mutex mutex_;
+  proto::Mutex mutex_;
   std::map<std::string, std::string> outputs_ ABSL_GUARDED_BY(mutex_);
 };
 

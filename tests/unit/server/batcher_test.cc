@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
+#include "proto/mutex.h"
 #include "server/error.h"
 #include "tests/support/held_batcher.h"
 #include "tests/support/status_matchers.h"
@@ -463,8 +463,8 @@ TEST_F(BatcherTest, DrainFinishesAllAndRefusesNewOnes) {
 TEST_F(BatcherTest, DrainWaitsForTheAnswerOfADirectRequest) {
   Start();
   Allow(1);
-  absl::Notification answering;
-  absl::Notification answered;
+  proto::Notification answering;
+  proto::Notification answered;
   std::atomic<bool> answer_ended = false;
   auto request = MakeRequest("direct", 5);
   request->done = [&](std::unique_ptr<Request>, const absl::Status&) {
@@ -474,13 +474,13 @@ TEST_F(BatcherTest, DrainWaitsForTheAnswerOfADirectRequest) {
   };
   std::thread caller([&] { Enqueue(std::move(request)); });
   answering.WaitForNotification();
-  absl::Notification drained;
+  proto::Notification drained;
   std::thread drainer([&] {
     batcher_->Drain();
     EXPECT_TRUE(answer_ended);
     drained.Notify();
   });
-  EXPECT_FALSE(drained.WaitForNotificationWithTimeout(absl::Milliseconds(20)));
+  EXPECT_FALSE(drained.WaitForNotificationWithTimeout(std::chrono::milliseconds(20)));
   answered.Notify();
   caller.join();
   drainer.join();

@@ -166,14 +166,14 @@ TEST_F(CalibrateTest, OneThatFailsTakesNothing) {
 }
 
 TEST(DevicesCreateTest, AutoServesWithAndWithoutAnAccelerator) {
-  const SystemClock clock;
+  const SteadyClock clock;
   const auto devices = Devices::Create("auto", {}, clock);
   ASSERT_THAT(devices, IsOk());
   EXPECT_EQ((*devices)->host().name(), "cpu");
 }
 
 TEST(DevicesCreateTest, AnUnknownDeviceIsRefused) {
-  const SystemClock clock;
+  const SteadyClock clock;
   EXPECT_THAT(Devices::Create("abacus", {}, clock),
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("abacus")));
 }

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
-#include "absl/synchronization/mutex.h"
 #include "proto/hello.h"
+#include "proto/mutex.h"
 #include "server/ring_loop.h"
 #include "server/session.h"
 #include "tests/support/raw_ring.h"
@@ -61,8 +61,9 @@ class ListenerTest : public ::testing::Test {
 
   void Listen(Listener::Options options = {}) {
     options.hand_on = [this](int fd) {
-      absl::MutexLock lock(&mutex_);
+      proto::MutexLock lock(&mutex_);
       handed_on_.emplace_back(fd);
+      handed_over_.Signal();
     };
     auto listener = Listener::Create("unix:" + path_, regions_, std::move(options));
     ASSERT_THAT(listener, IsOk());
@@ -71,15 +72,14 @@ class ListenerTest : public ::testing::Test {
 
   // The next connection that was handed on, which the test now owns.
   proto::FileDescriptor NextHandedOn() {
-    absl::MutexLock lock(&mutex_);
-    auto any = [this]() { return !handed_on_.empty(); };
-    mutex_.Await(absl::Condition(&any));
+    proto::MutexLock lock(&mutex_);
+    while (handed_on_.empty()) handed_over_.Wait(&mutex_);
     proto::FileDescriptor first = std::move(handed_on_.front());
     handed_on_.erase(handed_on_.begin());
     return first;
   }
   size_t HandedOn() {
-    absl::MutexLock lock(&mutex_);
+    proto::MutexLock lock(&mutex_);
     return handed_on_.size();
   }
 
@@ -96,7 +96,8 @@ class ListenerTest : public ::testing::Test {
   const std::string folder_ = ::rope::testing::TemporaryFolder();
   const std::string path_ = folder_ + "/s";
   RegionTable regions_;
-  absl::Mutex mutex_;
+  proto::Mutex mutex_;
+  proto::CondVar handed_over_;
   std::vector<proto::FileDescriptor> handed_on_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<Listener> listener_;
 };
@@ -239,8 +240,9 @@ TEST_F(ListenerTest, ClientThatGoesWithoutAWordIsForgotten) {
 
 TEST_F(ListenerTest, TcpConnectionsHaveSessionsButNoHello) {
   auto listener = Listener::Create("127.0.0.1:0", regions_, {.hand_on = [this](int fd) {
-                                     absl::MutexLock lock(&mutex_);
+                                     proto::MutexLock lock(&mutex_);
                                      handed_on_.emplace_back(fd);
+                                     handed_over_.Signal();
                                    }});
   ASSERT_THAT(listener, IsOk());
   const std::string address = (*listener)->address();
@@ -299,7 +301,7 @@ class RingListenerTest : public ListenerTest {
     EXPECT_EQ(rings_->count(), 0);
   }
 
-  const SystemClock clock_;
+  const SteadyClock clock_;
   const SharedMemory memory_ = SharedMemory::Memfd(8192);
   std::unique_ptr<RingLoop> rings_;
 };

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/synchronization/notification.h"
+#include "proto/mutex.h"
 
 namespace rope::server {
 namespace {
@@ -66,7 +66,7 @@ class PollLoopTest : public ::testing::TestWithParam<absl::Duration> {
     grpc::Alarm alarm;
   };
 
-  absl::Notification ended_;
+  proto::Notification ended_;
   std::list<Posted> posted_;
   std::unique_ptr<PollLoop> loop_;
   std::unique_ptr<grpc::Server> server_;

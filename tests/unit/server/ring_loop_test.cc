@@ -58,7 +58,7 @@ class RingLoopTest : public ::testing::Test {
     return true;
   }
 
-  const SystemClock clock_{};
+  const SteadyClock clock_{};
   RawRing a_{RawRing::kForEver};
   RawRing b_{RawRing::kForEver};
   std::unique_ptr<RingLoop> loop_;

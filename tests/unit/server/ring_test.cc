@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "tests/support/fake_clock.h"
 #include "tests/support/raw_ring.h"
 #include "tests/support/shared_memory.h"
 #include "tests/support/status_matchers.h"
@@ -22,7 +21,6 @@
 namespace rope::server {
 namespace {
 
-using ::rope::testing::FakeClock;
 using ::rope::testing::IsOk;
 using ::rope::testing::RawRing;
 using ::rope::testing::SharedMemory;
@@ -81,14 +79,13 @@ class RingTest : public ::testing::Test {
 
   // Notes what is handed on, and answers nothing.
   Ring::Served Serve() {
-    return ring_->Serve(clock_, [this](RingCall& call) {
+    return ring_->Serve([this](RingCall& call) {
       calls_.push_back(&call);
       messages_.emplace_back(call.message());
     });
   }
-  absl::Duration TimeLeft(size_t call) const { return calls_[call]->deadline() - clock_.Now(); }
+  absl::Duration TimeLeft(size_t call) const { return calls_[call]->time_left(); }
 
-  FakeClock clock_;
   RawRing client_{RawRing::kForEver};
   std::shared_ptr<Ring> ring_;
   std::vector<RingCall*> calls_;
@@ -168,7 +165,7 @@ TEST_F(RingTest, WatchedAnswersAreCountedAndAnnouncedAtTheNextIdleLook) {
   }
   client_.Send(1, "not watched");
   client_.shared().watcher_asleep.store(1);
-  ring_->Serve(clock_, [](RingCall& call) { call.Answer(absl::StatusCode::kOk, {}); });
+  ring_->Serve([](RingCall& call) { call.Answer(absl::StatusCode::kOk, {}); });
   EXPECT_EQ(client_.shared().answered.load(), 2u);
   EXPECT_EQ(client_.shared().answers[0].load(), 9u);
   EXPECT_EQ(client_.shared().answers[1].load(), 4u);
@@ -211,7 +208,7 @@ TEST_F(RingTest, AllSlotsAreServedAtOnceAgainAndAgain) {
 TEST_F(RingTest, WhatTheClientWritesLaterIsNotSeen) {
   client_.Send(0, "as it was");
   std::string seen;
-  ring_->Serve(clock_, [&](RingCall& call) {
+  ring_->Serve([&](RingCall& call) {
     client_.Write(0, "something else, and longer");
     seen = call.message();
     call.Answer(absl::StatusCode::kOk, {});

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "absl/synchronization/notification.h"
+#include "proto/mutex.h"
 #include "server/error.h"
 #include "server/limits.h"
 #include "tests/support/status_matchers.h"
@@ -127,7 +127,7 @@ TEST_F(WarmUpTest, RangeThatDoesNotFitSaysHowMuchDoesAndThatMuchStays) {
   const auto other = Plan(MakeRequest(100000, 100000 + 55 * 64 - 64));
   for (const auto& next : {other, plan}) {
     ASSERT_THAT(next, IsOk());
-    absl::Notification done;
+    proto::Notification done;
     WarmUpWorker worker(tables);
     WarmUpWorker::Done on_done = [&](const absl::StatusOr<v1::WarmUpResponse>& response) {
       ASSERT_THAT(response, IsOk());
@@ -170,25 +170,26 @@ class WarmUpWorkerTest : public ::testing::Test {
 
   absl::Status Start(std::shared_ptr<std::atomic<bool>> cancelled = nullptr) {
     WarmUpWorker::Done done = [this](const absl::StatusOr<v1::WarmUpResponse>& response) {
-      absl::MutexLock lock(&mutex_);
+      proto::MutexLock lock(&mutex_);
       answers_.push_back(response.status());
+      answered_.SignalAll();
     };
     return worker_.Start(plan_, std::move(cancelled), done);
   }
   std::vector<absl::Status> Answers() {
-    absl::MutexLock lock(&mutex_);
+    proto::MutexLock lock(&mutex_);
     return answers_;
   }
   void AwaitAnswers(size_t count) {
-    absl::MutexLock lock(&mutex_);
-    auto reached = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return answers_.size() >= count; };
-    mutex_.Await(absl::Condition(&reached));
+    proto::MutexLock lock(&mutex_);
+    while (answers_.size() < count) answered_.Wait(&mutex_);
   }
 
   WarmUpPlan plan_;
-  absl::Notification started_;
-  absl::Notification let_go_;
-  absl::Mutex mutex_;
+  proto::Notification started_;
+  proto::Notification let_go_;
+  proto::Mutex mutex_;
+  proto::CondVar answered_;
   std::vector<absl::Status> answers_ ABSL_GUARDED_BY(mutex_);
   kernels::TableCache tables_{kBudget,
                               [this](const kernels::Frequencies& frequencies, int64_t first) {

@@ -1,0 +1,141 @@
+// Mutex, SharedMutex, CondVar and Notification: the standard library's, with the annotations that
+// clang's thread-safety analysis reads. Every lock of the project is one of these, because the
+// packaged Abseil and gRPC are not built for thread sanitizers: a lock of theirs hides what happens
+// before what. Any folder may include this header; it depends on nothing of ours.
+//
+// Threading:  Thread-safe. Waiting is by the steady clock.
+// Ownership:  A lock holds its mutex until it goes out of scope.
+// Limits:     Not recursive. CondVar may wake without a signal: wait in a loop.
+#ifndef ROPE_PROTO_MUTEX_H_
+#define ROPE_PROTO_MUTEX_H_
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <shared_mutex>
+
+#include "absl/base/thread_annotations.h"
+
+namespace rope::proto {
+
+class ABSL_LOCKABLE Mutex {
+ public:
+  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { mutex_.lock(); }
+  void Unlock() ABSL_UNLOCK_FUNCTION() { mutex_.unlock(); }
+
+ private:
+  friend class CondVar;
+  std::mutex mutex_;
+};
+
+class ABSL_SCOPED_LOCKABLE MutexLock {
+ public:
+  explicit MutexLock(Mutex* mutex) ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex) : mutex_(*mutex) {
+    mutex_.Lock();
+  }
+  ~MutexLock() ABSL_UNLOCK_FUNCTION() { mutex_.Unlock(); }
+  MutexLock(const MutexLock&) = delete;
+  MutexLock& operator=(const MutexLock&) = delete;
+
+ private:
+  Mutex& mutex_;
+};
+
+// One writer, or any number of readers.
+class ABSL_LOCKABLE SharedMutex {
+ public:
+  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { mutex_.lock(); }
+  void Unlock() ABSL_UNLOCK_FUNCTION() { mutex_.unlock(); }
+  void LockShared() ABSL_SHARED_LOCK_FUNCTION() { mutex_.lock_shared(); }
+  void UnlockShared() ABSL_UNLOCK_FUNCTION() { mutex_.unlock_shared(); }
+
+ private:
+  std::shared_mutex mutex_;
+};
+
+class ABSL_SCOPED_LOCKABLE WriterMutexLock {
+ public:
+  explicit WriterMutexLock(SharedMutex* mutex) ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex)
+      : mutex_(*mutex) {
+    mutex_.Lock();
+  }
+  ~WriterMutexLock() ABSL_UNLOCK_FUNCTION() { mutex_.Unlock(); }
+  WriterMutexLock(const WriterMutexLock&) = delete;
+  WriterMutexLock& operator=(const WriterMutexLock&) = delete;
+
+ private:
+  SharedMutex& mutex_;
+};
+
+class ABSL_SCOPED_LOCKABLE ReaderMutexLock {
+ public:
+  explicit ReaderMutexLock(SharedMutex* mutex) ABSL_SHARED_LOCK_FUNCTION(mutex) : mutex_(*mutex) {
+    mutex_.LockShared();
+  }
+  ~ReaderMutexLock() ABSL_UNLOCK_FUNCTION() { mutex_.UnlockShared(); }
+  ReaderMutexLock(const ReaderMutexLock&) = delete;
+  ReaderMutexLock& operator=(const ReaderMutexLock&) = delete;
+
+ private:
+  SharedMutex& mutex_;
+};
+
+class CondVar {
+ public:
+  void Wait(Mutex* mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    std::unique_lock<std::mutex> lock(mutex->mutex_, std::adopt_lock);
+    condition_.wait(lock);
+    lock.release();
+  }
+  // False: `timeout` has passed.
+  bool WaitFor(Mutex* mutex, std::chrono::nanoseconds timeout)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    std::unique_lock<std::mutex> lock(mutex->mutex_, std::adopt_lock);
+    const bool signalled = condition_.wait_for(lock, timeout) == std::cv_status::no_timeout;
+    lock.release();
+    return signalled;
+  }
+  void Signal() { condition_.notify_one(); }
+  void SignalAll() { condition_.notify_all(); }
+
+ private:
+  std::condition_variable condition_;
+};
+
+// Something that happens once.
+class Notification {
+ public:
+  // REQUIRES: called once.
+  void Notify() {
+    MutexLock lock(&mutex_);
+    notified_.store(true, std::memory_order_release);
+    condition_.SignalAll();
+  }
+  bool HasBeenNotified() const { return notified_.load(std::memory_order_acquire); }
+  void WaitForNotification() const {
+    if (HasBeenNotified()) return;
+    MutexLock lock(&mutex_);
+    while (!HasBeenNotified()) condition_.Wait(&mutex_);
+  }
+  // Whether it happened within `timeout`.
+  bool WaitForNotificationWithTimeout(std::chrono::nanoseconds timeout) const {
+    const auto end = std::chrono::steady_clock::now() + timeout;
+    MutexLock lock(&mutex_);
+    while (!HasBeenNotified()) {
+      const auto left = end - std::chrono::steady_clock::now();
+      if (left <= left.zero()) return false;
+      condition_.WaitFor(&mutex_, left);
+    }
+    return true;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  mutable CondVar condition_;
+  std::atomic<bool> notified_ = false;  // written under mutex_ alone
+};
+
+}  // namespace rope::proto
+
+#endif  // ROPE_PROTO_MUTEX_H_

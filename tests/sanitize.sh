@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Builds with sanitizers in a folder of build/ and runs tests there.
+# Usage: tests/sanitize.sh address|thread [CTEST ARGUMENT...]
+#   address: AddressSanitizer, LeakSanitizer and UBSan; every test but those of scripts
+#   thread:  ThreadSanitizer; the tests that need no gRPC, whose packages are not instrumented
+# The SIMD kernels go without UBSan: it takes minutes for each of their files.
+# Example: tests/sanitize.sh address -R 'fuzz|server_test'
+# ROPE_SANITIZE_TARGETS: the targets to build; default all that the tests need.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+fail() {
+  echo "sanitize: $*" >&2
+  exit 2
+}
+
+# Each test program of ours that TSan can follow: no call of theirs goes through gRPC's threads.
+thread_targets=(unit_kernels_table_cache unit_kernels_worker_pool unit_kernels_cuda_backend
+  unit_proto server_test property_test request_property_test)
+thread_filter='-Health*:GrpcStatus*:PollLoop*:UnaryCall*:StreamCall*'
+
+targets=()
+case "${1:-}" in
+  address)
+    sanitizers=address,undefined
+    select=(-LE 'tidy|gpu')
+    ;;
+  thread)
+    sanitizers=thread
+    targets=("${thread_targets[@]}")
+    select=(-R "^($(IFS='|' && echo "${thread_targets[*]}"))\$")
+    export GTEST_FILTER=$thread_filter
+    ;;
+  *) fail "got '${1:-}', want address or thread" ;;
+esac
+readonly folder=build/$1
+shift
+if [[ ${ROPE_SANITIZE_TARGETS:-} ]]; then
+  read -ra targets <<<"$ROPE_SANITIZE_TARGETS"
+fi
+
+deploy/install_dependencies.sh --tests
+[[ -f $folder/build.ninja ]] || cmake -S . -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=Sanitized \
+  -DCMAKE_CXX_FLAGS_SANITIZED=-O1 -DROPE_SANITIZE=$sanitizers
+cmake --build "$folder" --parallel "$(nproc)" ${targets[0]:+--target "${targets[@]}"}
+
+export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_init_order=1
+export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
+export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
+ctest --test-dir "$folder" --output-on-failure --no-tests=error --timeout 900 "${select[@]}" "$@"
