@@ -12,7 +12,6 @@
 namespace rope::kernels {
 namespace {
 
-constexpr int64_t kHeadDimMax = 65536;                // keeps every list of frequencies small
 constexpr int64_t kLengthMax = int64_t{1} << 53;      // a double holds every length
 constexpr int64_t kXPosCentreMax = int64_t{1} << 30;  // as positions
 

@@ -81,6 +81,9 @@ struct XPos {
   bool operator==(const XPos&) const = default;
 };
 
+// The most channels of a head that rotate; keeps every list of frequencies small.
+inline constexpr int64_t kHeadDimMax = 65536;
+
 // Unset optionals take the default of their type, given with each.
 struct RopeConfig {
   RopeType rope_type = RopeType::kDefault;

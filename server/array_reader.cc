@@ -1,8 +1,12 @@
 #include "server/array_reader.h"
 
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <optional>
+#include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/checked_math.h"
@@ -102,37 +106,18 @@ absl::Status CheckRawBytes(int64_t got, int64_t count, int64_t element_bytes,
                       want.has_value() ? absl::StrCat(*want) : "a size that fits 63 bits");
 }
 
-template <typename From, typename To>
-std::vector<To> Widen(const proto::FragmentedBytes& bytes) {
+template <typename From>
+std::vector<int64_t> Widen(const proto::FragmentedBytes& bytes) {
   std::vector<From> elements(static_cast<size_t>(bytes.bytes) / sizeof(From));
   bytes.CopyTo(elements.data());
-  return std::vector<To>(elements.begin(), elements.end());
+  if constexpr (std::is_same_v<From, int64_t>) return elements;
+  return std::vector<int64_t>(elements.begin(), elements.end());
 }
 
 absl::Status CheckPacked(const v1::Array& array, absl::string_view path) {
   if (array.strides_size() == 0) return absl::OkStatus();
   return InvalidField(absl::StrCat(path, ".strides"), Brackets(array.strides()),
                       "packed elements, without strides");
-}
-
-// Raw floats of any width as doubles.
-absl::StatusOr<std::vector<double>> WidenFloats(const v1::Array& array,
-                                                const proto::SplitMessage& split, int64_t count,
-                                                absl::string_view path) {
-  const proto::FragmentedBytes& bytes = proto::PayloadOf(array, split);
-  const int64_t width = array.dtype() == v1::DTYPE_FP64   ? 8
-                        : array.dtype() == v1::DTYPE_FP32 ? 4
-                                                          : 2;
-  ROPE_RETURN_IF_ERROR(CheckRawBytes(bytes.bytes, count, width, path));
-  if (width == 8) return Widen<double, double>(bytes);
-  if (width == 4) return Widen<float, double>(bytes);
-  std::vector<double> values;
-  values.reserve(static_cast<size_t>(count));
-  for (const auto bits : Widen<uint16_t, uint16_t>(bytes)) {
-    values.push_back(array.dtype() == v1::DTYPE_FP16 ? proto::FloatFromHalf(bits)
-                                                     : proto::FloatFromBFloat16(bits));
-  }
-  return values;
 }
 
 absl::StatusOr<std::vector<int64_t>> WholeNumbers(const v1::Array& array, absl::string_view path) {
@@ -197,7 +182,7 @@ absl::StatusOr<int64_t> ExtentBytes(const v1::Array& array, absl::string_view pa
 }
 
 absl::StatusOr<IntegerArray> ReadIntegers(const v1::Array& array, const proto::SplitMessage& split,
-                                          absl::string_view path) {
+                                          absl::string_view path, CheckShape check) {
   const bool raw = proto::HasPayload(array);
   const bool legal = array.dtype() == v1::DTYPE_INT32 || array.dtype() == v1::DTYPE_INT64 ||
                      (!raw && array.dtype() == v1::DTYPE_UNSPECIFIED);
@@ -207,6 +192,7 @@ absl::StatusOr<IntegerArray> ReadIntegers(const v1::Array& array, const proto::S
   }
   IntegerArray result;
   ROPE_ASSIGN_OR_RETURN(const int64_t count, ReadShape(array, path, result.shape));
+  ROPE_RETURN_IF_ERROR(check(result.shape));
   if (!raw) {
     ROPE_ASSIGN_OR_RETURN(result.values, WholeNumbers(array, path));
     return result;
@@ -214,12 +200,13 @@ absl::StatusOr<IntegerArray> ReadIntegers(const v1::Array& array, const proto::S
   const proto::FragmentedBytes& bytes = proto::PayloadOf(array, split);
   const bool wide = array.dtype() == v1::DTYPE_INT64;
   ROPE_RETURN_IF_ERROR(CheckRawBytes(bytes.bytes, count, wide ? 8 : 4, path));
-  result.values = wide ? Widen<int64_t, int64_t>(bytes) : Widen<int32_t, int64_t>(bytes);
+  result.values = wide ? Widen<int64_t>(bytes) : Widen<int32_t>(bytes);
   return result;
 }
 
-absl::StatusOr<FloatArray> ReadFloats(const v1::Array& array, const proto::SplitMessage& split,
-                                      absl::string_view path) {
+absl::StatusOr<FloatElements> FloatElements::Of(const v1::Array& array,
+                                                const proto::SplitMessage& split,
+                                                absl::string_view path) {
   const bool raw = proto::HasPayload(array);
   const bool wide = array.dtype() == v1::DTYPE_FP64;
   if (!wide && (raw || array.dtype() != v1::DTYPE_UNSPECIFIED)) {
@@ -228,17 +215,69 @@ absl::StatusOr<FloatArray> ReadFloats(const v1::Array& array, const proto::Split
                           "DTYPE_FP64, DTYPE_FP32, DTYPE_FP16 or DTYPE_BF16");
     }
   }
-  FloatArray result;
-  ROPE_ASSIGN_OR_RETURN(const int64_t count, ReadShape(array, path, result.shape));
-  if (raw) {
-    ROPE_ASSIGN_OR_RETURN(result.values, WidenFloats(array, split, count, path));
+  FloatElements result(array, path);
+  ROPE_ASSIGN_OR_RETURN(result.count_, ReadShape(array, path, result.shape_));
+  if (!raw) return result;
+  result.bytes_ = proto::PayloadOf(array, split);
+  ROPE_RETURN_IF_ERROR(
+      CheckRawBytes(result.bytes_.bytes, result.count_, BytesOfElement(array.dtype()), path));
+  int64_t offset = 0;
+  for (const std::string_view fragment : result.bytes_.fragments) {
+    result.fragment_begin_.push_back(offset);
+    offset += static_cast<int64_t>(fragment.size());
+  }
+  return result;
+}
+
+absl::Status FloatElements::Read(int64_t begin, absl::Span<double> out) const {
+  if (!proto::HasPayload(*array_)) {
+    std::copy_n(array_->numbers().begin() + begin, out.size(), out.begin());
+  } else if (array_->dtype() == v1::DTYPE_FP64) {
+    ReadRaw<double>(begin, out, [](double element) { return element; });
+  } else if (array_->dtype() == v1::DTYPE_FP32) {
+    ReadRaw<float>(begin, out, [](float element) { return element; });
+  } else if (array_->dtype() == v1::DTYPE_FP16) {
+    ReadRaw<uint16_t>(begin, out, [](uint16_t bits) { return proto::FloatFromHalf(bits); });
   } else {
-    result.values.assign(array.numbers().begin(), array.numbers().end());
+    ReadRaw<uint16_t>(begin, out, [](uint16_t bits) { return proto::FloatFromBFloat16(bits); });
   }
-  for (size_t i = 0; i < result.values.size(); ++i) {
-    if (std::isfinite(result.values[i])) continue;
-    return InvalidField(absl::StrCat(path, " element ", i), result.values[i], "a finite number");
+  for (size_t i = 0; i < out.size(); ++i) {
+    if (std::isfinite(out[i])) continue;
+    return InvalidField(absl::StrCat(path_, " element ", begin + static_cast<int64_t>(i)), out[i],
+                        "a finite number");
   }
+  return absl::OkStatus();
+}
+
+// Elements may straddle fragments. Each byte is read once: a client may write them meanwhile.
+template <typename Element, typename Widen>
+void FloatElements::ReadRaw(int64_t begin, absl::Span<double> out, const Widen& widen) const {
+  int64_t byte = begin * static_cast<int64_t>(sizeof(Element));
+  const auto after = std::upper_bound(fragment_begin_.begin(), fragment_begin_.end(), byte);
+  auto fragment = static_cast<size_t>(after - fragment_begin_.begin()) - 1;
+  for (double& number : out) {
+    std::array<char, sizeof(Element)> element;
+    for (size_t have = 0; have < sizeof(Element);) {
+      const std::string_view bytes = bytes_.fragments[fragment];
+      const auto at = static_cast<size_t>(byte - fragment_begin_[fragment]);
+      const size_t count = std::min(sizeof(Element) - have, bytes.size() - at);
+      std::memcpy(element.data() + have, bytes.data() + at, count);
+      have += count;
+      byte += static_cast<int64_t>(count);
+      if (at + count == bytes.size()) ++fragment;
+    }
+    number = widen(std::bit_cast<Element>(element));
+  }
+}
+
+absl::StatusOr<FloatArray> ReadFloats(const v1::Array& array, const proto::SplitMessage& split,
+                                      absl::string_view path, CheckShape check) {
+  ROPE_ASSIGN_OR_RETURN(const FloatElements elements, FloatElements::Of(array, split, path));
+  ROPE_RETURN_IF_ERROR(check(elements.shape()));
+  FloatArray result;
+  result.shape = elements.shape();
+  result.values.resize(static_cast<size_t>(elements.count()));
+  ROPE_RETURN_IF_ERROR(elements.Read(0, absl::MakeSpan(result.values)));
   return result;
 }
 

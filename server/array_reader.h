@@ -10,8 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "kernels/dtype.h"
 #include "proto/message_split.h"
 #include "rope/v1/array.pb.h"
@@ -28,13 +30,48 @@ struct FloatArray {
   std::vector<double> values;  // row-major
 };
 
+// Whether an array has the shape that it must have. Asked before an element is copied, so that an
+// array costs nothing that is larger than its place.
+using CheckShape = absl::FunctionRef<absl::Status(absl::Span<const int64_t> shape)>;
+inline absl::Status AnyShape(absl::Span<const int64_t>) {
+  return absl::OkStatus();
+}
+
 // INT32 or INT64. REQUIRES: `array` is of the message that `split` came from.
 absl::StatusOr<IntegerArray> ReadIntegers(const v1::Array& array, const proto::SplitMessage& split,
+                                          absl::string_view path, CheckShape check = AnyShape);
+
+// The elements of an array of FP64, FP32, FP16 or BF16, none of them copied yet. With numbers, an
+// unset dtype is FP64.
+//
+// Threading:  Immutable.
+// Ownership:  Views into the message and the received bytes.
+class FloatElements {
+ public:
+  static absl::StatusOr<FloatElements> Of(const v1::Array& array, const proto::SplitMessage& split,
                                           absl::string_view path);
 
-// FP64, FP32, FP16 or BF16, every element finite. With numbers, an unset dtype is FP64.
+  const std::vector<int64_t>& shape() const { return shape_; }
+  int64_t count() const { return count_; }
+  // The elements from number `begin` on, row-major; each has to be finite. REQUIRES: they exist.
+  absl::Status Read(int64_t begin, absl::Span<double> out) const;
+
+ private:
+  FloatElements(const v1::Array& array, absl::string_view path) : array_(&array), path_(path) {}
+  template <typename Element, typename Widen>
+  void ReadRaw(int64_t begin, absl::Span<double> out, const Widen& widen) const;
+
+  const v1::Array* array_;
+  std::string path_;
+  std::vector<int64_t> shape_;
+  int64_t count_ = 0;
+  proto::FragmentedBytes bytes_;         // of an array that came as bytes
+  std::vector<int64_t> fragment_begin_;  // offset of each fragment of bytes_
+};
+
+// All of them.
 absl::StatusOr<FloatArray> ReadFloats(const v1::Array& array, const proto::SplitMessage& split,
-                                      absl::string_view path);
+                                      absl::string_view path, CheckShape check = AnyShape);
 
 // Bytes from the first element to the end of the last, as dtype, shape and strides say; for arrays
 // whose bytes lie elsewhere. INVALID_ARGUMENT: no dtype; lengths or strides that are negative, or

@@ -19,13 +19,14 @@ enum class ClosedBy {
   kBytes,     // the cap in bytes
   kTokens,    // the cap in tokens
   kRequests,  // the cap in requests
+  kRows,      // the cap in table rows that have to be built
 };
-inline constexpr int kClosedByCount = 5;
+inline constexpr int kClosedByCount = 6;
 
 // As metrics name it.
 constexpr std::string_view Name(ClosedBy reason) {
-  constexpr std::string_view kNames[kClosedByCount] = {"direct", "drained", "bytes", "tokens",
-                                                       "requests"};
+  constexpr std::string_view kNames[kClosedByCount] = {"direct", "drained",  "bytes",
+                                                       "tokens", "requests", "rows"};
   return kNames[static_cast<int>(reason)];
 }
 

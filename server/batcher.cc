@@ -20,6 +20,10 @@ bool HasEnded(const Request& request, absl::Time now) {
   return request.IsCancelled() || request.deadline <= now;
 }
 
+absl::Status Draining() {
+  return absl::UnavailableError("server: draining, try another one");
+}
+
 }  // namespace
 
 Batcher::Batcher(const Options& options, const Clock& clock, RunBatch run_batch, OnBatch on_batch)
@@ -39,7 +43,7 @@ absl::Status Batcher::Enqueue(std::unique_ptr<Request>& request) {
   Batch batch;
   {
     proto::MutexLock lock(&mutex_);
-    if (draining_) return absl::UnavailableError("server: draining, try another one");
+    if (draining_) return Draining();
     const bool alone = NoteClient(*request);
     if (!MayRunDirect(*request, alone)) {
       PushGathered();  // in the order in which they came
@@ -107,7 +111,7 @@ bool Batcher::IsFree() const {
 
 bool Batcher::MayRunDirect(const Request& request, bool alone) const {
   return IsFree() && request.plan.bytes() <= DirectBytesMax(request, alone) &&
-         request.plan.tokens <= options_.tokens_max &&
+         request.plan.tokens <= options_.tokens_max && request.plan.slice_ends.empty() &&
          !HasEnded(request, request.enqueued);  // the batch thread says so
 }
 
@@ -168,7 +172,11 @@ void Batcher::BatchLoop() {
     {
       proto::MutexLock lock(&mutex_);
       while (queues_.empty()) {
-        if (draining_ && direct_unfinished_ == 0) return;
+        if (draining_ && direct_unfinished_ == 0) {
+          ended_ = true;
+          drained_.SignalAll();
+          return;
+        }
         work_.Wait(&mutex_);
       }
       batch = TakeBatch();
@@ -207,7 +215,7 @@ bool Batcher::TakeFrom(Queue& queue, Batch& batch) {
   if (queue.front()->last_batch == batch_number_) return false;  // gave its slice already
   std::unique_ptr<Request> request = std::move(queue.front());
   queue.pop_front();
-  if (HasEnded(*request, batch.started)) {
+  if (abandoned_ || HasEnded(*request, batch.started)) {
     batch.expired.push_back(std::move(request));
     return true;
   }
@@ -218,6 +226,8 @@ bool Batcher::TakeFrom(Queue& queue, Batch& batch) {
   batch.slices.push_back({request.get(), begin, end, absl::OkStatus()});
   batch.tokens += end - begin;
   batch.bytes += (end - begin) * request->plan.bytes_per_token;
+  batch.build_rows +=
+      request->plan.build_rows / (static_cast<int64_t>(request->plan.slice_ends.size()) + 1);
   auto& next = end == request->plan.tokens ? batch.finishing.emplace_back() : queue.emplace_back();
   next = std::move(request);
   return true;
@@ -229,11 +239,15 @@ ClosedBy Batcher::ReachedCap(const Batch& batch) const {
   if (static_cast<int64_t>(batch.slices.size()) >= options_.requests_max) {
     return ClosedBy::kRequests;
   }
+  if (batch.build_rows >= options_.rows_max) return ClosedBy::kRows;
   return ClosedBy::kDrained;
 }
 
 int64_t Batcher::SliceTokens(const Request& request, const Batch& batch) const {
-  const int64_t left = request.plan.tokens - request.tokens_taken;
+  const std::vector<int64_t>& ends = request.plan.slice_ends;
+  const auto next_end = std::upper_bound(ends.begin(), ends.end(), request.tokens_taken);
+  const int64_t stop = next_end == ends.end() ? request.plan.tokens : *next_end;
+  const int64_t left = stop - request.tokens_taken;
   const int64_t bytes = std::min(options_.slice_bytes_max, options_.bytes_max - batch.bytes);
   const int64_t by_bytes = bytes / std::max<int64_t>(request.plan.bytes_per_token, 1);
   const int64_t by_tokens = options_.tokens_max - batch.tokens;
@@ -243,9 +257,10 @@ int64_t Batcher::SliceTokens(const Request& request, const Batch& batch) const {
 void Batcher::AnswerExpired(Batch& batch) {
   for (std::unique_ptr<Request>& request : batch.expired) {
     const absl::Status status =
-        request->IsCancelled()
-            ? absl::CancelledError("request: cancelled while it waited")
-            : absl::DeadlineExceededError("request: its deadline passed while it waited");
+        request->IsCancelled() ? absl::CancelledError("request: cancelled while it waited")
+        : request->deadline <= batch.started
+            ? absl::DeadlineExceededError("request: its deadline passed while it waited")
+            : Draining();
     Complete(std::move(request), status);
   }
 }
@@ -294,14 +309,33 @@ std::unique_ptr<Request> Batcher::Extract(const Request* request) {
   return result;
 }
 
-void Batcher::Drain() {
+void Batcher::Drain(absl::Duration timeout) {
+  const absl::Time end = clock_.Now() + timeout;
   {
     proto::MutexLock lock(&mutex_);
     draining_ = true;
     work_.Signal();
   }
   RunGathered();
-  if (thread_.joinable()) thread_.join();
+  if (!thread_.joinable()) return;
+  {
+    proto::MutexLock lock(&mutex_);
+    while (!ended_ && !abandoned_) {
+      const absl::Duration left = end - clock_.Now();
+      if (left == absl::InfiniteDuration()) {
+        drained_.Wait(&mutex_);
+      } else if (!drained_.WaitFor(&mutex_, absl::ToChronoNanoseconds(left))) {
+        abandoned_ = true;
+      }
+    }
+  }
+  thread_.join();
+}
+
+void Batcher::StopWaiting() {
+  proto::MutexLock lock(&mutex_);
+  abandoned_ = true;
+  drained_.SignalAll();
 }
 
 }  // namespace rope::server

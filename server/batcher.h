@@ -23,9 +23,10 @@
 //             once, on any thread, possibly before Enqueue returns.
 // Errors:     UNAVAILABLE: draining. Through `done`: DEADLINE_EXCEEDED, CANCELLED, what the
 //             executor said.
-// Limits:     A batch of the batch thread holds at most bytes_max bytes, tokens_max tokens and
-//             requests_max requests (but always one slice). A request that queues waits for at
-//             most one batch more than there are requests before it, over sessions.
+// Limits:     A batch of the batch thread holds at most bytes_max bytes, tokens_max tokens,
+//             requests_max requests and slices that build rows_max rows (but always one slice).
+//             A request that queues waits for at most one batch more than there are requests
+//             before it, over sessions, where each of them is one slice.
 #ifndef ROPE_SERVER_BATCHER_H_
 #define ROPE_SERVER_BATCHER_H_
 
@@ -62,6 +63,7 @@ class Batcher {
     int64_t tokens_max = limits::kBatchTokensMax;
     int64_t requests_max = limits::kBatchRequestsMax;
     int64_t slice_bytes_max = limits::kSliceBytesMax;
+    int64_t rows_max = limits::kBatchRowsMax;  // that have to be built
     // Batches that callers may run at the same time: the device's threads.
     int direct_slots = 1;
   };
@@ -82,8 +84,10 @@ class Batcher {
   // Runs what has gathered, or queues it where the device is busy by now. False: nothing has run.
   bool RunGathered();
 
-  // Refuses new requests, finishes those there are, and returns when the last has completed.
-  void Drain();
+  // Refuses new requests, finishes those there are, and returns when the last has completed. What
+  // still queues after `timeout`, or StopWaiting, is answered UNAVAILABLE.
+  void Drain(absl::Duration timeout = absl::InfiniteDuration());
+  void StopWaiting();
 
  private:
   struct Batch {
@@ -93,6 +97,7 @@ class Batcher {
     std::vector<std::unique_ptr<Request>> expired;
     int64_t bytes = 0;
     int64_t tokens = 0;
+    int64_t build_rows = 0;
     ClosedBy closed_by = ClosedBy::kDirect;
     absl::Time started;
     absl::Time finished;
@@ -142,6 +147,9 @@ class Batcher {
   std::atomic<int> direct_running_ = 0;                // batches; grows under mutex_ alone
   int direct_unfinished_ ABSL_GUARDED_BY(mutex_) = 0;  // their requests, and those in gathered_
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  bool abandoned_ ABSL_GUARDED_BY(mutex_) = false;  // what queues does not run any more
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;      // the batch thread has nothing left to do
+  proto::CondVar drained_;                          // ended_ or abandoned_ has changed
   int64_t batch_number_ ABSL_GUARDED_BY(mutex_) = 0;
 
   std::thread thread_;  // last: starts when everything else stands

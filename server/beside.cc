@@ -53,12 +53,17 @@ absl::Status ReadNorm(const v1::Tensor& tensor, v1::Operation operation,
   ROPE_ASSIGN_OR_RETURN(plan.norm_eps, ToPositiveFloat(tensor.norm().eps(), field + ".eps"));
   if (!tensor.norm().has_weight()) return absl::OkStatus();
   const std::string weight_field = field + ".weight";
+  const int64_t head_dim = plan.layout.head_dim;
+  const auto check = [&](absl::Span<const int64_t> shape) {
+    if (shape.size() == 1 && shape[0] == head_dim && head_dim <= kernels::kHeadDimMax) {
+      return absl::OkStatus();
+    }
+    return InvalidField(
+        weight_field + ".shape", Brackets(shape),
+        absl::StrCat("[", head_dim, "], one for each channel, at most ", kernels::kHeadDimMax));
+  };
   ROPE_ASSIGN_OR_RETURN(const FloatArray weight,
-                        ReadFloats(tensor.norm().weight(), split, weight_field));
-  if (weight.shape != std::vector<int64_t>{plan.layout.head_dim}) {
-    return InvalidField(weight_field + ".shape", Brackets(weight.shape),
-                        absl::StrCat("[", plan.layout.head_dim, "], one for each channel"));
-  }
+                        ReadFloats(tensor.norm().weight(), split, weight_field, check));
   plan.norm_weight.reserve(weight.values.size());
   for (size_t i = 0; i < weight.values.size(); ++i) {
     ROPE_ASSIGN_OR_RETURN(

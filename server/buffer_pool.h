@@ -5,7 +5,7 @@
 //             that any thread may do it, gRPC's under its own locks too.
 // Ownership:  A PooledBuffer returns its memory when destroyed; it may outlive the pool.
 // Limits:     Sizes are rounded up to a power of two of at least 4 KiB. Free memory beyond
-//             `kept_bytes_max` goes back to the kernel.
+//             `kept_bytes_max` goes back to the kernel; so does what Trim finds unused.
 #ifndef ROPE_SERVER_BUFFER_POOL_H_
 #define ROPE_SERVER_BUFFER_POOL_H_
 
@@ -43,12 +43,16 @@ class BufferPool {
  public:
   explicit BufferPool(int64_t kept_bytes_max);
 
-  // A buffer of `size` bytes with undefined contents; size 0 gives an empty one. Stops the process
-  // where the system has no memory left.
+  // A buffer of `size` bytes with undefined contents. An empty one: `size` is 0, or the system has
+  // no memory left.
   PooledBuffer Take(int64_t size);
 
-  // Bytes that lie free for reuse.
+  // Gives back to the system what has lain free ever since the last Trim, but for kTrimFloorBytes.
+  void Trim();
+
+  // Bytes that lie free for reuse, and bytes that are in use.
   int64_t kept_bytes() const;
+  int64_t used_bytes() const;
 
  private:
   std::shared_ptr<PooledBuffer::Store> store_;

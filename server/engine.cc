@@ -1,56 +1,74 @@
 #include "server/engine.h"
 
-#include <limits>
+#include <utility>
 
-#include "kernels/checked_math.h"
+#include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
-#include "server/limits.h"
+#include "server/error.h"
+#include "server/request_cost.h"
 #include "server/validate.h"
 
 namespace rope::server {
-namespace {
+Engine::Engine(ModelRegistry& registry, PreparedRequests& prepared, Admission& admission,
+               Batcher& batcher, const RegionIo& regions, const Clock& clock,
+               const Options& options)
+    : registry_(registry),
+      prepared_(prepared),
+      admission_(admission),
+      batcher_(batcher),
+      regions_(regions),
+      clock_(clock),
+      options_(options),
+      planner_([this](std::unique_ptr<Request> request) { PlanLater(std::move(request)); }) {}
 
-// Of the server's memory: what comes in and what goes out, each counted as the larger of them, but
-// for what is used where the client has it. A view may stand for more elements than anybody has
-// room for.
-int64_t HeldBytes(const Request& request) {
-  constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 4;
-  const Plan& plan = request.plan;
-  const auto all = kernels::CheckedMultiply(plan.tokens, plan.bytes_per_token);
-  if (!all.has_value() || *all > kMost) return kMost;
-  int64_t bytes = 2 * *all + limits::kTokenBytes * plan.tokens;
-  for (size_t i = 0; i < plan.tensors.size(); ++i) {
-    const TensorPlan& tensor = plan.tensors[i];
-    const int64_t one = tensor.elements() * tensor.larger_element_bytes();
-    if (tensor.place.mapped() != nullptr) bytes -= one;
-    if (!request.inputs.empty() && request.inputs[i].mapped() != nullptr) bytes -= one;
-  }
-  return bytes;
+absl::Status Engine::Submit(std::unique_ptr<Request>& request) {
+  ROPE_ASSIGN_OR_RETURN(request->permit,
+                        admission_.Admit(request->session, ReceivedBytes(*request)));
+  const bool here = PlanningBytes(*request) <= options_.plan_here_bytes_max;
+  const absl::Status status = here ? PlanAndEnqueue(request) : planner_.Enqueue(request);
+  if (!status.ok()) request->permit = Permit();
+  return status;
 }
 
-}  // namespace
+absl::Status Engine::PlanAndEnqueue(std::unique_ptr<Request>& request) {
+  ROPE_RETURN_IF_ERROR(WithinMemory([&] { return MakePlan(*request); }));
+  ROPE_RETURN_IF_ERROR(CheckReplyBytes(*request));
+  BoundBuilding(request->plan);
+  request->enqueued = clock_.Now();
+  request->stages.validate = Microseconds(request->enqueued - request->decoded);
+  return batcher_.Enqueue(request);
+}
+
+void Engine::PlanLater(std::unique_ptr<Request> request) {
+  absl::Status status = request->IsCancelled()
+                            ? absl::CancelledError("request: cancelled while it waited")
+                            : PlanAndEnqueue(request);
+  if (status.ok()) return;
+  const Request::Done done = std::move(request->done);
+  done(std::move(request), status);
+}
 
 absl::Status Engine::MakePlan(Request& request) {
-  if (request.prepared != nullptr) {
-    if (request.spans.empty()) return PlanPrepared(request);
-    ROPE_RETURN_IF_ERROR(regions_.Read(request));
-    ROPE_RETURN_IF_ERROR(PlanPrepared(request));
-    return regions_.Place(request);
-  }
+  const bool recognised = request.prepared != nullptr;
+  const bool has_regions = !recognised || !request.spans.empty();
+  const auto admit = [&](Plan& plan) -> absl::Status {
+    if (has_regions) ROPE_RETURN_IF_ERROR(regions_.Place(request));
+    return request.permit.Grow(RunningBytes(request.asked(), plan), "request");
+  };
   const int64_t version = registry_.version();  // before anything is found there
-  ROPE_RETURN_IF_ERROR(regions_.Read(request));
-  ROPE_ASSIGN_OR_RETURN(request.plan, Validate(request.asked(), request.split, registry_));
-  ROPE_RETURN_IF_ERROR(regions_.Place(request));
+  if (has_regions) ROPE_RETURN_IF_ERROR(regions_.Read(request));
+  if (recognised) return PlanPrepared(request, admit);
+  ROPE_RETURN_IF_ERROR(Validate(request.asked(), request.split, registry_, admit, request.plan));
   if (!request.parsed->kept_fragments.empty()) prepared_.Keep(request, version);
   return absl::OkStatus();
 }
 
-absl::Status Engine::Submit(std::unique_ptr<Request>& request) {
-  ROPE_RETURN_IF_ERROR(MakePlan(*request));
-  ROPE_ASSIGN_OR_RETURN(request->permit, admission_.Admit(HeldBytes(*request)));
-  request->enqueued = clock_.Now();
-  request->stages.validate = Microseconds(request->enqueued - request->decoded);
-  return batcher_.Enqueue(request);
+absl::Status Engine::CheckReplyBytes(const Request& request) const {
+  const int64_t bytes = ReplyBytes(request.asked(), request.plan);
+  if (bytes <= options_.reply_bytes_max) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("output: got ", bytes, " bytes in the reply, want at most ",
+                   options_.reply_bytes_max, " (--max_message_bytes), or outputs in regions"));
 }
 
 }  // namespace rope::server

@@ -39,6 +39,11 @@ absl::Status RetryLater(absl::string_view message, int64_t delay_ms) {
   return status;
 }
 
+absl::Status OutOfMemory() {
+  return RetryLater("server: got a request that the system has no memory for, want a smaller one",
+                    limits::kRetryDelayMs);
+}
+
 absl::Status Executed(absl::Status status) {
   status.SetPayload(kExecutedPayload, absl::Cord("true"));
   return status;

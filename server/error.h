@@ -5,6 +5,7 @@
 #define ROPE_SERVER_ERROR_H_
 
 #include <cstdint>
+#include <new>
 #include <string>
 
 #include "absl/status/status.h"
@@ -39,6 +40,19 @@ bool WasExecuted(const absl::Status& status);
 
 // The delay that RetryLater gave; 0 where there is none.
 int64_t RetryDelayMs(const absl::Status& status);
+
+// RESOURCE_EXHAUSTED with a retry delay: the system has no memory left.
+absl::Status OutOfMemory();
+
+// What `step` says, or OutOfMemory where it could not have the memory that it asked for.
+template <typename Step>
+absl::Status WithinMemory(const Step& step) {
+  try {
+    return step();
+  } catch (const std::bad_alloc&) {
+    return OutOfMemory();
+  }
+}
 
 }  // namespace rope::server
 

@@ -8,6 +8,7 @@
 #include "kernels/difference_rows.h"
 #include "kernels/mrope_rows.h"
 #include "kernels/status_macros.h"
+#include "server/error.h"
 #include "server/job_cutter.h"
 #include "server/region_io.h"
 
@@ -103,12 +104,17 @@ void StoreFinished(absl::Span<Slice> slices) {
 
 }  // namespace
 
-void Executor::TakeOutputs(Request& request) const {
+absl::Status Executor::TakeOutputs(Request& request) const {
   for (size_t i = 0; i < request.plan.tensors.size(); ++i) {
     const TensorPlan& tensor = request.plan.tensors[i];
     const bool elsewhere = tensor.place.mapped() != nullptr || MayOverwrite(request, i);
-    request.outputs.push_back(pool_.Take(elsewhere ? 0 : tensor.output_bytes()));
+    const int64_t bytes = elsewhere ? 0 : tensor.output_bytes();
+    request.outputs.push_back(pool_.Take(bytes));
+    if (request.outputs.back().size() == bytes) continue;
+    request.outputs.clear();
+    return OutOfMemory();
   }
+  return absl::OkStatus();
 }
 
 // Bytes that came in a message, and that the result takes one for one. What an accelerator fails on
@@ -124,16 +130,23 @@ bool Executor::MayOverwrite(const Request& request, size_t tensor) const {
 }
 
 void Executor::Run(absl::Span<Slice> slices) {
+  const absl::Status status = WithinMemory([&] {
+    RunAll(slices);
+    return absl::OkStatus();
+  });
+  for (Slice& slice : slices) slice.status.Update(status);
+}
+
+void Executor::RunAll(absl::Span<Slice> slices) {
   devices_.Expect(BytesOf(slices));
   Jobs jobs;
   JobCutter cutter;
   for (Slice& slice : slices) {
     Request& request = *slice.request;
     const Plan& plan = request.plan;
-    if (request.outputs.empty()) {
-      TakeOutputs(request);
-      request.device = devices_.host().name();
-    }
+    request.device = request.outputs.empty() ? devices_.host().name() : request.device;
+    if (request.outputs.empty()) slice.status.Update(TakeOutputs(request));
+    if (!slice.status.ok()) continue;
     if (plan.bytes_per_token == 0 || slice.begin == slice.end) continue;
     JobCutter::Shared shared = {
         plan.geometry, plan.conjugate, plan.arithmetic, slice.begin, {}, {}};

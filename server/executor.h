@@ -6,8 +6,8 @@
 //             Outputs are written to their place in a memory region, over the received bytes where
 //             these may be overwritten, or into buffers of the pool that the requests then own.
 // Errors:     Each slice gets its own status: an error of its tables fails it alone, and so does a
-//             POSIX object that shrank (FAILED_PRECONDITION); an error of the device fails the
-//             batch.
+//             POSIX object that shrank (FAILED_PRECONDITION) or a result that the system has no
+//             memory for (RESOURCE_EXHAUSTED); an error of the device fails the batch.
 #ifndef ROPE_SERVER_EXECUTOR_H_
 #define ROPE_SERVER_EXECUTOR_H_
 
@@ -35,8 +35,10 @@ class Executor {
   void Run(absl::Span<Slice> slices);
 
  private:
+  // What Run does, as far as there is memory.
+  void RunAll(absl::Span<Slice> slices);
   // Where results go: the one place that decides it.
-  void TakeOutputs(Request& request) const;
+  absl::Status TakeOutputs(Request& request) const;
   bool MayOverwrite(const Request& request, size_t tensor) const;
 
   Devices& devices_;

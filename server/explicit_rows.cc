@@ -1,12 +1,16 @@
 #include "server/explicit_rows.h"
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
+#include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/rope_config.h"
 #include "kernels/status_macros.h"
 #include "kernels/table_page.h"
 #include "server/array_reader.h"
@@ -17,12 +21,14 @@
 namespace rope::server {
 namespace {
 
-// Rows and how they lie: [..., columns].
-struct RowArray {
+// Rows as the caller brings them, [..., columns], none of them read yet.
+struct RowArrays {
   std::vector<int64_t> shape;  // without the last axis
   int64_t rows = 1;
   int64_t columns = 0;
-  std::vector<float> values;  // [rows][columns cosines, columns sines]
+  std::optional<FloatElements> angles;  // either these,
+  std::optional<FloatElements> cos;     // or both of these
+  std::optional<FloatElements> sin;
 };
 
 absl::Status CheckAlternatives(const v1::Rows& rows) {
@@ -38,63 +44,95 @@ absl::Status CheckAlternatives(const v1::Rows& rows) {
   return InvalidField("rows", "nothing", "cos and sin, or angles");
 }
 
-absl::StatusOr<FloatArray> ReadShaped(const v1::Array& array, const proto::SplitMessage& split,
-                                      const std::string& field) {
-  ROPE_ASSIGN_OR_RETURN(FloatArray read, ReadFloats(array, split, field));
-  if (read.shape.size() >= 2) return read;
-  return InvalidField(field + ".shape", Brackets(read.shape), "[rows, pairs]");
-}
-
-RowArray Shaped(const FloatArray& array) {
-  RowArray result;
-  result.columns = array.shape.back();
-  result.shape.assign(array.shape.begin(), array.shape.end() - 1);
-  for (const int64_t length : result.shape) result.rows *= length;
-  result.values.resize(2 * array.values.size());
-  return result;
-}
-
-// Calls `cos_sin(index)` for every element and stores what it gives.
-template <typename CosSinOf>
-void Fill(const CosSinOf& cos_sin, RowArray& rows) {
-  const auto columns = static_cast<size_t>(rows.columns);
-  for (size_t row = 0; row < static_cast<size_t>(rows.rows); ++row) {
-    float* const out = rows.values.data() + row * 2 * columns;
-    for (size_t j = 0; j < columns; ++j) {
-      const auto [cos, sin] = cos_sin(row * columns + j);
-      out[j] = static_cast<float>(cos);
-      out[columns + j] = static_cast<float>(sin);
-    }
+// The shape of an array of rows for heads of `head_dim` channels, checked before anything counts
+// in it: an empty array may claim any number of rows.
+absl::Status TakeShape(const FloatElements& array, int64_t head_dim, const std::string& field,
+                       RowArrays& rows) {
+  const std::vector<int64_t>& shape = array.shape();
+  const int64_t pairs_max = std::min(head_dim, kernels::kHeadDimMax) / 2;
+  if (shape.size() < 2) {
+    return InvalidField(field + ".shape", Brackets(shape), "[rows, pairs]");
   }
+  rows.columns = shape.back();
+  if (rows.columns < 1) return InvalidField(field + ".shape", Brackets(shape), "1 pair at least");
+  if (rows.columns > pairs_max) {
+    return InvalidField("rows", absl::StrCat(rows.columns, " pairs"),
+                        absl::StrCat("at most ", pairs_max, " for D ", head_dim));
+  }
+  rows.shape.assign(shape.begin(), shape.end() - 1);
+  rows.rows = array.count() / rows.columns;  // with columns, rows are no more than elements
+  return absl::OkStatus();
 }
 
-absl::StatusOr<RowArray> ReadRows(const v1::Rows& message, const proto::SplitMessage& split) {
+absl::StatusOr<RowArrays> FindRows(const v1::Rows& message, const proto::SplitMessage& split,
+                                   int64_t head_dim) {
   ROPE_RETURN_IF_ERROR(CheckAlternatives(message));
+  RowArrays rows;
   if (message.has_angles()) {
-    ROPE_ASSIGN_OR_RETURN(const FloatArray angles,
-                          ReadShaped(message.angles(), split, "rows.angles"));
-    RowArray rows = Shaped(angles);
-    Fill(
-        [&angles](size_t i) {
-          return std::pair(std::cos(angles.values[i]), std::sin(angles.values[i]));
-        },
-        rows);
+    ROPE_ASSIGN_OR_RETURN(rows.angles, FloatElements::Of(message.angles(), split, "rows.angles"));
+    ROPE_RETURN_IF_ERROR(TakeShape(*rows.angles, head_dim, "rows.angles", rows));
     return rows;
   }
-  ROPE_ASSIGN_OR_RETURN(const FloatArray cos, ReadShaped(message.cos(), split, "rows.cos"));
-  ROPE_ASSIGN_OR_RETURN(const FloatArray sin, ReadShaped(message.sin(), split, "rows.sin"));
-  if (cos.shape != sin.shape) {
-    return InvalidField("rows.sin.shape", Brackets(sin.shape),
-                        absl::StrCat(Brackets(cos.shape), ", as rows.cos"));
+  ROPE_ASSIGN_OR_RETURN(rows.cos, FloatElements::Of(message.cos(), split, "rows.cos"));
+  ROPE_ASSIGN_OR_RETURN(rows.sin, FloatElements::Of(message.sin(), split, "rows.sin"));
+  if (rows.cos->shape() != rows.sin->shape()) {
+    return InvalidField("rows.sin.shape", Brackets(rows.sin->shape()),
+                        absl::StrCat(Brackets(rows.cos->shape()), ", as rows.cos"));
   }
-  RowArray rows = Shaped(cos);
-  Fill([&](size_t i) { return std::pair(cos.values[i], sin.values[i]); }, rows);
+  ROPE_RETURN_IF_ERROR(TakeShape(*rows.cos, head_dim, "rows.cos", rows));
   return rows;
 }
 
+// Reads row after row into [rows][columns cosines, columns sines].
+class RowReader {
+ public:
+  explicit RowReader(const RowArrays& rows)
+      : rows_(rows), cos_(static_cast<size_t>(rows.columns)), sin_(cos_.size()) {}
+
+  absl::Status Append(int64_t row) {
+    const int64_t begin = row * rows_.columns;
+    if (rows_.angles.has_value()) {
+      ROPE_RETURN_IF_ERROR(rows_.angles->Read(begin, absl::MakeSpan(cos_)));
+      for (size_t i = 0; i < cos_.size(); ++i) {
+        sin_[i] = std::sin(cos_[i]);
+        cos_[i] = std::cos(cos_[i]);
+      }
+    } else {
+      ROPE_RETURN_IF_ERROR(rows_.cos->Read(begin, absl::MakeSpan(cos_)));
+      ROPE_RETURN_IF_ERROR(rows_.sin->Read(begin, absl::MakeSpan(sin_)));
+    }
+    for (const double value : cos_) values_.push_back(static_cast<float>(value));
+    for (const double value : sin_) values_.push_back(static_cast<float>(value));
+    return absl::OkStatus();
+  }
+  void Reserve(int64_t rows) { values_.reserve(static_cast<size_t>(rows * rows_.columns) * 2); }
+  std::vector<float> TakeValues() { return std::move(values_); }
+
+ private:
+  const RowArrays& rows_;
+  std::vector<double> cos_;  // of one row; its angles first
+  std::vector<double> sin_;
+  std::vector<float> values_;
+};
+
+// The rows that the tokens of the plan take, and no other: each once where there are no more rows
+// than tokens, else one for each token.
+absl::Status ReadRows(const RowArrays& rows, Plan& plan) {
+  RowReader reader(rows);
+  std::vector<int64_t>& by_token = plan.positions[0];
+  const bool reads_all = rows.rows <= plan.tokens;
+  const int64_t count = reads_all ? rows.rows : plan.tokens;
+  reader.Reserve(count);
+  for (int64_t i = 0; i < count; ++i) {
+    ROPE_RETURN_IF_ERROR(reader.Append(reads_all ? i : by_token[static_cast<size_t>(i)]));
+  }
+  if (!reads_all) std::iota(by_token.begin(), by_token.end(), 0);
+  plan.rows = std::make_shared<const kernels::TablePage>(count, rows.columns, reader.TakeValues());
+  return absl::OkStatus();
+}
+
 // The embedding is in the rows: nothing but the pairing is left to say.
-absl::StatusOr<kernels::PairGeometry> ReadGeometry(const v1::RopeSpec& spec, int64_t pairs,
-                                                   int64_t head_dim) {
+absl::StatusOr<kernels::PairGeometry> ReadGeometry(const v1::RopeSpec& spec, int64_t pairs) {
   v1::RopeSpec rest = spec;
   rest.clear_pairing();
   if (rest.ByteSizeLong() > 0) {
@@ -103,10 +141,6 @@ absl::StatusOr<kernels::PairGeometry> ReadGeometry(const v1::RopeSpec& spec, int
   ROPE_ASSIGN_OR_RETURN(const auto pairing, ReadPairing(spec.pairing()));
   if (!pairing.has_value()) {
     return InvalidField("rope.pairing", "nothing", "PAIRING_HALF or PAIRING_INTERLEAVED");
-  }
-  if (pairs > head_dim / 2) {
-    return InvalidField("rows", absl::StrCat(pairs, " pairs"),
-                        absl::StrCat("at most ", head_dim / 2, " for D ", head_dim));
   }
   kernels::PairGeometry geometry;
   geometry.pairing = *pairing;
@@ -117,7 +151,7 @@ absl::StatusOr<kernels::PairGeometry> ReadGeometry(const v1::RopeSpec& spec, int
 
 // With positions, each token takes the row of its position.
 absl::Status TakePositions(const v1::RotateRequest& message, const proto::SplitMessage& split,
-                           const RowArray& rows, Plan& plan) {
+                           const RowArrays& rows, Plan& plan) {
   if (rows.shape.size() != 1) {
     return InvalidField("rows.shape", Brackets(rows.shape), "[rows, pairs] beside positions");
   }
@@ -134,7 +168,7 @@ absl::Status TakePositions(const v1::RotateRequest& message, const proto::SplitM
 }
 
 // Without positions, rows lie as the tokens do: [S], [B, S] or [T].
-absl::Status CountRows(const RowArray& rows, Plan& plan) {
+absl::Status CountRows(const RowArrays& rows, Plan& plan) {
   const Layout& layout = plan.tensors.front().layout;
   const std::vector<int64_t> by_sequence = {layout.Length('B'), layout.Length('S')};
   const std::vector<int64_t> flat = {layout.Has('T') ? layout.Length('T') : layout.Length('S')};
@@ -169,14 +203,12 @@ absl::Status PlanExplicitRows(const v1::RotateRequest& message, const proto::Spl
     return InvalidField("return_attention_factor", "true beside rows",
                         "false: rows hold whatever factor they were made with");
   }
-  ROPE_ASSIGN_OR_RETURN(RowArray rows, ReadRows(message.rows(), split));
-  ROPE_ASSIGN_OR_RETURN(plan.geometry, ReadGeometry(message.rope(), rows.columns,
-                                                    plan.tensors.front().layout.head_dim));
+  const int64_t head_dim = plan.tensors.front().layout.head_dim;
+  ROPE_ASSIGN_OR_RETURN(const RowArrays rows, FindRows(message.rows(), split, head_dim));
+  ROPE_ASSIGN_OR_RETURN(plan.geometry, ReadGeometry(message.rope(), rows.columns));
   ROPE_RETURN_IF_ERROR(message.has_positions() ? TakePositions(message, split, rows, plan)
                                                : CountRows(rows, plan));
-  plan.rows =
-      std::make_shared<const kernels::TablePage>(rows.rows, rows.columns, std::move(rows.values));
-  return absl::OkStatus();
+  return ReadRows(rows, plan);
 }
 
 }  // namespace rope::server

@@ -1,7 +1,7 @@
 // PlanExplicitRows: rows of cos and sin that the caller brings in place of an embedding.
 //
 // Threading:  Functions only.
-// Ownership:  The plan holds a copy of the rows.
+// Ownership:  The plan holds a copy of the rows that its tokens take.
 // Errors:     INVALID_ARGUMENT; OUT_OF_RANGE: a position past the last row.
 #ifndef ROPE_SERVER_EXPLICIT_ROWS_H_
 #define ROPE_SERVER_EXPLICIT_ROWS_H_

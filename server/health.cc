@@ -1,10 +1,13 @@
 #include "server/health.h"
 
+#include <atomic>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/grpc_status.h"
 #include "server/rope_codec.h"
+#include "server/session.h"
 
 namespace rope::server {
 namespace {
@@ -22,22 +25,22 @@ std::set<std::string> WithWhole(const std::vector<std::string>& services) {
 
 // One Watch stream. All its state is guarded by the mutex of its Health, because states change on
 // other threads than the stream's own.
-class Health::WatchCall {
+class Health::WatchCall final : private Receiving::Read {
  public:
   static void Arm(Health& health, grpc::ServerCompletionQueue& queue) {
     auto call = std::unique_ptr<WatchCall>(new WatchCall(health, queue));  // owned by itself below
     WatchCall& armed = *call.release();
     armed.context_.AsyncNotifyWhenDone(&armed.done_);
-    health.service_.RequestWatch(&armed.context_, &armed.request_, &armed.writer_, &queue, &queue,
-                                 &armed.received_);
+    Service& service = health.service_;
+    service.RequestCall(service.IndexOf("Watch"), &armed.context_, &armed.stream_, &queue,
+                        &armed.arrived_);
   }
 
   // Sends the state if it differs from what was sent last; called whenever it may have changed.
   void Update() ABSL_EXCLUSIVE_LOCKS_REQUIRED(health_.mutex_) {
     if (writing_ || finished_) return;
     if (health_.shut_down_ || gone_) {
-      finished_ = true;
-      writer_.Finish(grpc::Status(grpc::StatusCode::UNAVAILABLE, "server: draining"), &ended_);
+      End(absl::UnavailableError("server: draining"));
       return;
     }
     const auto status = health_.StatusOf(request_.service());
@@ -46,22 +49,39 @@ class Health::WatchCall {
     writing_ = true;
     HealthCheckResponse response;
     response.set_status(status);
-    writer_.Write(response, &written_);
+    stream_.Write(EncodeMessage(response), &written_);
   }
 
  private:
   WatchCall(Health& health, grpc::ServerCompletionQueue& queue)
-      : health_(health), queue_(queue), writer_(&context_) {}
+      : Receiving::Read(/*may_idle=*/false), health_(health), queue_(queue), stream_(&context_) {}
 
-  void OnReceived(bool ok) {
+  void OnArrived(bool ok) {
     if (!ok) {
       delete this;
       return;
     }
+    health_.receiving_.Enter(*this, SessionOfPeer(context_.peer()));
+    stream_.Read(&message_, &read_);
     Arm(health_, queue_);
-    proto::WriterMutexLock lock(&health_.mutex_);
-    health_.watches_.insert(this);
-    Update();
+  }
+
+  void OnRead(bool ok) {
+    health_.receiving_.Leave(*this);
+    const absl::Status status =
+        ok ? DecodeMessage(message_, request_)
+           : absl::InvalidArgumentError("request: got no message, want one");
+    {
+      proto::WriterMutexLock lock(&health_.mutex_);
+      read_seen_ = true;
+      if (status.ok() && !finished_) {
+        health_.watches_.insert(this);
+        Update();
+      } else {
+        End(status);
+      }
+    }
+    Release();
   }
 
   void OnWritten(bool ok) {
@@ -83,39 +103,57 @@ class Health::WatchCall {
     Release();
   }
 
-  // Both the last step and gRPC's done notification are back.
-  void Release() {
+  void EndRead(const absl::Status& status) override {
+    proto::WriterMutexLock lock(&health_.mutex_);
+    if (!read_seen_) End(status);
+  }
+  void AbortRead() override { context_.TryCancel(); }
+
+  void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(health_.mutex_) {
+    if (std::exchange(finished_, true)) return;
+    stream_.Finish(ToGrpcStatus(status, context_), &ended_);
+  }
+
+  void Retain() override { open_.fetch_add(1); }
+  // Its read, its last step and gRPC's done notification are back.
+  void Release() override {
     if (open_.fetch_sub(1) == 1) delete this;
   }
 
   Health& health_;
   grpc::ServerCompletionQueue& queue_;
   grpc::ServerContext context_;
+  RawStream stream_;
+  grpc::ByteBuffer message_;
   HealthCheckRequest request_;
-  grpc::ServerAsyncWriter<HealthCheckResponse> writer_;
   std::optional<HealthCheckResponse::ServingStatus> sent_;
+  bool read_seen_ = false;
   bool writing_ = false;
   bool finished_ = false;
   bool gone_ = false;
-  std::atomic<int> open_{2};
-  CallEvent<WatchCall> received_{this, &WatchCall::OnReceived};
+  std::atomic<int> open_{3};  // read, ended and done
+  CallEvent<WatchCall> arrived_{this, &WatchCall::OnArrived};
+  CallEvent<WatchCall> read_{this, &WatchCall::OnRead};
   CallEvent<WatchCall> written_{this, &WatchCall::OnWritten};
   CallEvent<WatchCall> ended_{this, &WatchCall::OnEnded};
   CallEvent<WatchCall> done_{this, &WatchCall::OnDone};
 };
 
-Health::Health(const std::vector<std::string>& services, CallsInFlight& in_flight)
-    : services_(WithWhole(services)) {
-  check_.in_flight = &in_flight;
-  check_.request = [this](grpc::ServerContext* context, grpc::ByteBuffer* request,
-                          grpc::ServerAsyncResponseWriter<grpc::ByteBuffer>* writer,
-                          grpc::ServerCompletionQueue* queue, void* tag) {
-    service_.RequestCheck(context, request, writer, queue, queue, tag);
-  };
+Health::Health(const std::vector<std::string>& services, CallsInFlight& in_flight,
+               Receiving& receiving)
+    : services_(WithWhole(services)),
+      receiving_(receiving),
+      service_(*HealthCheckRequest::descriptor()->file()->FindServiceByName("Health")) {
+  check_.request = [this, index = service_.IndexOf("Check")](
+                       grpc::ServerContext* context, RawStream* stream,
+                       grpc::ServerCompletionQueue* queue,
+                       void* tag) { service_.RequestCall(index, context, stream, queue, tag); };
   check_.handler = [this](UnaryCall& call) {
     const auto response = Check(call.request());
     call.Finish(response.status(), response.ok() ? EncodeMessage(*response) : grpc::ByteBuffer());
   };
+  check_.in_flight = &in_flight;
+  check_.receiving = &receiving;
 }
 
 Health::~Health() = default;
@@ -146,7 +184,7 @@ void Health::Shutdown() {
 absl::StatusOr<HealthCheckResponse> Health::Check(const grpc::ByteBuffer& bytes) const {
   HealthCheckRequest request;
   if (absl::Status status = DecodeMessage(bytes, request); !status.ok()) return status;
-  proto::WriterMutexLock lock(&mutex_);
+  proto::ReaderMutexLock lock(&mutex_);
   HealthCheckResponse response;
   response.set_status(StatusOf(request.service()));
   if (response.status() != HealthCheckResponse::SERVICE_UNKNOWN) return response;

@@ -18,17 +18,19 @@
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "proto/mutex.h"
 #include "server/poll_loop.h"
+#include "server/raw_service.h"
+#include "server/receiving.h"
 #include "server/unary_call.h"
 
 namespace rope::server {
 
 class Health {
  public:
-  using Service = grpc::health::v1::Health::WithRawMethod_Check<
-      grpc::health::v1::Health::WithAsyncMethod_Watch<grpc::health::v1::Health::Service>>;
+  using Service = RawService<grpc::health::v1::Health>;
 
   // Knows "" (the server as a whole) and the names in `services`, all NOT_SERVING at first.
-  Health(const std::vector<std::string>& services, CallsInFlight& in_flight);
+  // Both others must outlive it.
+  Health(const std::vector<std::string>& services, CallsInFlight& in_flight, Receiving& receiving);
   ~Health();
 
   Service& service() { return service_; }
@@ -49,6 +51,7 @@ class Health {
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
 
   const std::set<std::string> services_;
+  Receiving& receiving_;
   Service service_;
   UnaryCall::Method check_;
 

@@ -75,17 +75,18 @@ absl::StatusOr<LayoutStrides> ParseStrides(absl::string_view letters, const Layo
   bool empty = layout.head_dim == 0 || layout.heads == 0;
   for (size_t i = 0; i < letters.size(); ++i) {
     if (strides[i] < 0) return InvalidField(field, strides[i], "strides >= 0");
-    if (letters[i] == 'D') {
-      result.channel = strides[i];
-      grow(layout.head_dim, strides[i]);
-    } else if (letters[i] == 'H') {
-      result.head = strides[i];
-      grow(layout.heads, strides[i]);
+    const bool is_token_axis = letters[i] != 'D' && letters[i] != 'H';
+    const int64_t length = letters[i] == 'D'   ? layout.head_dim
+                           : letters[i] == 'H' ? layout.heads
+                                               : layout.token_axes[result.token_axes.size()].length;
+    // Along an axis of one element there is no step: any stride is legal and stands for none.
+    const int64_t stride = length <= 1 ? 0 : strides[i];
+    grow(length, stride);
+    empty = empty || length == 0;
+    if (is_token_axis) {
+      result.token_axes.push_back(stride);
     } else {
-      const int64_t length = layout.token_axes[result.token_axes.size()].length;
-      empty = empty || length == 0;
-      result.token_axes.push_back(strides[i]);
-      grow(length, strides[i]);
+      (letters[i] == 'D' ? result.channel : result.head) = stride;
     }
   }
   if (!extent.has_value()) {
@@ -128,10 +129,15 @@ absl::StatusOr<LayoutStrides> StridesInOrder(absl::string_view letters, const La
   }
   const std::vector<int64_t> shape = ShapeInOrder(letters, layout);
   LayoutStrides strides;
-  strides.channel = 1;
+  strides.channel = layout.head_dim <= 1 ? 0 : 1;
   strides.extent = 1;
   for (const int64_t length : shape) strides.extent *= length;
-  const auto stride_of = [&](char letter) {
+  const auto stride_of = [&](char letter) -> int64_t {  // none along an axis of one element
+    if (letter == 'D'   ? layout.head_dim <= 1
+        : letter == 'H' ? layout.heads <= 1
+                        : layout.Length(letter) <= 1) {
+      return 0;
+    }
     int64_t stride = 1;
     for (size_t i = letters.find(letter) + 1; i < letters.size(); ++i) stride *= shape[i];
     return stride;

@@ -20,6 +20,8 @@ inline constexpr int64_t kMessageSlackBytes = 1 * kMiB;
 inline constexpr int64_t kMessageBytesCeiling = 2 * kGiB - 2 * kMiB;
 // Everything but raw payloads: people's numbers, configs. Parsed into objects, so kept small.
 inline constexpr int64_t kSkeletonBytesMax = 16 * kMiB;
+// What a byte of it becomes: at most a number of 8 bytes beside itself.
+inline constexpr int64_t kSkeletonFactor = 9;
 // Of one repeated message field, before it is parsed: far above every legal count.
 inline constexpr int64_t kRepeatedMessagesMax = 1024;
 inline constexpr int64_t kConfigJsonBytesMax = 1 * kMiB;
@@ -27,8 +29,15 @@ inline constexpr int64_t kRequestIdBytesMax = 128;
 inline constexpr int64_t kTensorsMax = 64;
 // Of one request.
 inline constexpr int64_t kTokensMax = int64_t{1} << 22;
-// What each token costs beside its tensors, about: three positions, a row and a scale.
-inline constexpr int64_t kTokenBytes = 44;
+// What each token costs beside its tensors while it is planned, about: three positions as they
+// came and as they are used, its sequence, its index there, a row and a scale.
+inline constexpr int64_t kTokenBytes = 80;
+// cu_seqlens may name as many sequences as there are tokens, or at least so many: batches are
+// padded with empty ones.
+inline constexpr int64_t kSequencesMin = 64 * 1024;
+// What is planned on the thread that received it: positions, rows and other arrays of at most so
+// many bytes. More takes longer than a slice may, and goes to the planner's thread.
+inline constexpr int64_t kPlanHereBytesMax = 512 * kKiB;
 // Beyond it the angles' error bound is no longer proven (kernels/table_cache.h).
 inline constexpr int64_t kPositionMax = int64_t{1} << 30;
 // A planned length may exceed every position.
@@ -63,9 +72,15 @@ inline constexpr int64_t kBatchRequestsMax = 256;
 inline constexpr int64_t kOverwriteBytesMin = 64 * kKiB;
 // The part of a large request that one batch takes, so that it cannot hold up a small one.
 inline constexpr int64_t kSliceBytesMax = 8 * kMiB;
-// Requests and tensor bytes (input and output) admitted and not yet answered.
+// What a slice may build, in table rows: 64 pages that are nowhere near each other, which take 0.5
+// to 8 ms with the head's size. A batch takes at most two such slices more than it has begun with.
+inline constexpr int64_t kSliceRowsMax = 4096;
+inline constexpr int64_t kBatchRowsMax = 2 * kSliceRowsMax;
+// What the page after the last one counts as. It is as dear where it is not there yet, but such
+// pages are shared by all that is at these positions.
+inline constexpr int64_t kNextPageRows = 16;
+// Requests admitted and not yet answered.
 inline constexpr int64_t kAdmittedRequestsMax = 4096;
-inline constexpr int64_t kAdmittedBytesMax = 2 * kGiB;
 // What a rejected client is told to wait: about the time that a full queue takes to shrink by a
 // batch.
 inline constexpr int64_t kRetryDelayMs = 20;
@@ -79,6 +94,9 @@ inline constexpr int64_t kPreparedMax = 16;
 // Tokens of those whose positions are kept with them, where they are no run.
 inline constexpr int64_t kPreparedTokensMax = 1024;
 inline constexpr int64_t kTableCacheBytes = 256 * kMiB;
+// The least --memory_bytes: the program itself, and messages of some MiB.
+inline constexpr int64_t kMemoryBytesMin = 64 * kMiB;
+inline constexpr int64_t kMemoryBytesCeiling = int64_t{1} << 47;
 // Models that callers may register, and bytes of the configs that they come with.
 inline constexpr int64_t kRegisteredModelsMax = 1024;
 inline constexpr int64_t kRegisteredBytesMax = 16 * kMiB;
@@ -116,9 +134,6 @@ static_assert(kConfigJsonBytesMax < kSkeletonBytesMax);
 static_assert(kSessionMemoryBytesMax <= kSharedMemoryBytesMax);
 static_assert(kDirectBytesMax < kDirectHostBytesMax && kDirectHostBytesMax < kSliceBytesMax &&
               kSliceBytesMax < kBatchBytesMax && kBatchBytesMax < kDirectAloneBytesMax);
-// Any single legal request is admitted when the server is empty: input and output, each counted as
-// the larger of the two, which 32-bit output of 16-bit input makes twice the message.
-static_assert(4 * kMessageBytesMax + kTokenBytes * kTokensMax <= kAdmittedBytesMax);
 
 }  // namespace rope::server::limits
 

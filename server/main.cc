@@ -5,8 +5,10 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <atomic>
 #include <cstdio>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -16,9 +18,6 @@
 #include "server/server.h"
 
 namespace {
-
-// Calls that run when the server drains get this long.
-constexpr absl::Duration kDrainGrace = absl::Seconds(30);
 
 // Blocked before any thread starts, so that only sigtimedwait sees them.
 sigset_t BlockStopSignals() {
@@ -47,6 +46,22 @@ void WaitForStop(const sigset_t& signals, rope::server::Server& server, absl::Du
   sigtimedwait(&signals, nullptr, &wait);
 }
 
+// A signal meanwhile ends it at once.
+void Drain(const sigset_t& signals, rope::server::Server& server, absl::Duration timeout) {
+  std::atomic<bool> drained = false;
+  std::thread impatient([&] {
+    const timespec period = absl::ToTimespec(absl::Milliseconds(50));
+    while (!drained) {
+      if (sigtimedwait(&signals, nullptr, &period) < 0) continue;
+      spdlog::info("signal: not waiting any longer");
+      server.EndDrain();
+    }
+  });
+  server.Drain(timeout);
+  drained = true;
+  impatient.join();
+}
+
 int Serve(const rope::server::ServerOptions& options, const sigset_t& signals) {
   const rope::server::SteadyClock clock;
   auto server = rope::server::Server::Create(options, clock);
@@ -62,7 +77,7 @@ int Serve(const rope::server::ServerOptions& options, const sigset_t& signals) {
   }
   std::fflush(stdout);
   WaitForStop(signals, **server, options.drain_lead);
-  (*server)->Drain(kDrainGrace);
+  Drain(signals, **server, options.drain_timeout);
   spdlog::info("drained");
   return 0;
 }

@@ -208,7 +208,7 @@ void Metrics::CollectBatches(Families& families) const {
   MetricFamily batches = MakeFamily(
       "rope_batches_total",
       "Batches run, by device and by why nothing more went in: direct (on the thread that received "
-      "it), drained (nothing was left), bytes, tokens, requests (a cap)",
+      "it), drained (nothing was left), bytes, tokens, requests, rows (a cap)",
       MetricType::Counter);
   MetricFamily faults = MakeFamily("rope_device_faults_total", "Batches that a device has failed",
                                    MetricType::Counter);

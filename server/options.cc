@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <sstream>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -12,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
 
@@ -34,6 +36,21 @@ absl::StatusOr<int64_t> ReadInteger(const std::string& flag, const std::string& 
                         absl::StrCat("a whole number from ", min, " to ", max));
   }
   return number;
+}
+
+// Bytes, or KiB, MiB or GiB of them.
+absl::StatusOr<int64_t> ReadSize(const std::string& flag, const std::string& value, int64_t min,
+                                 int64_t max) {
+  constexpr std::pair<const char*, int64_t> kUnits[] = {
+      {"KiB", limits::kKiB}, {"MiB", limits::kMiB}, {"GiB", limits::kGiB}, {"", 1}};
+  for (const auto& [unit, bytes] : kUnits) {
+    absl::string_view digits = value;
+    int64_t number = 0;
+    if (!absl::ConsumeSuffix(&digits, unit) || !absl::SimpleAtoi(digits, &number)) continue;
+    if (number >= 0 && number <= max / bytes && number * bytes >= min) return number * bytes;
+  }
+  return InvalidField(flag, absl::StrCat("\"", value, "\""),
+                      absl::StrCat("bytes from ", min, " to ", max, ", for example 64MiB"));
 }
 
 absl::Status CheckAddress(const std::string& flag, const std::string& address, bool unix_too) {
@@ -125,14 +142,30 @@ Flag IntegerFlag(const std::string& name, const std::string& value, const std::s
           }};
 }
 
-absl::Status TakeDrainLead(const std::string& value, ServerOptions& options) {
-  absl::Duration lead;
-  if (!absl::ParseDuration(value, &lead) || lead < absl::ZeroDuration() || lead > absl::Hours(1)) {
-    return InvalidField("--drain_lead", absl::StrCat("\"", value, "\""),
-                        "a duration from 0s to 1h, for example 5s");
-  }
-  options.drain_lead = lead;
-  return absl::OkStatus();
+// A flag that takes a size within bounds.
+Flag SizeFlag(const std::string& name, const std::string& help, int64_t min, int64_t max,
+              const std::function<void(int64_t, ServerOptions&)>& set) {
+  return {name, "SIZE", help, [=](const std::string& text, ServerOptions& options) -> absl::Status {
+            ROPE_ASSIGN_OR_RETURN(const int64_t bytes, ReadSize("--" + name, text, min, max));
+            set(bytes, options);
+            return absl::OkStatus();
+          }};
+}
+
+// A flag that takes a duration of at most an hour.
+Flag DurationFlag(const std::string& name, const std::string& help, absl::Duration min,
+                  absl::Duration ServerOptions::*member) {
+  return {
+      name, "DURATION", help, [=](const std::string& text, ServerOptions& options) -> absl::Status {
+        absl::Duration duration;
+        if (absl::ParseDuration(text, &duration) && duration >= min && duration <= absl::Hours(1)) {
+          options.*member = duration;
+          return absl::OkStatus();
+        }
+        return InvalidField(
+            "--" + name, absl::StrCat("\"", text, "\""),
+            absl::StrCat("a duration from ", absl::FormatDuration(min), " to 1h, for example 5s"));
+      }};
 }
 
 absl::Status TakeShmPrefix(const std::string& value, ServerOptions& options) {
@@ -154,14 +187,13 @@ void AddSharedMemoryFlags(std::vector<Flag>& flags) {
   flags.push_back({"shm_prefix", "/PREFIX",
                    "POSIX shared memory that clients may name begins so (default /rope_)",
                    TakeShmPrefix});
-  flags.push_back(IntegerFlag("shared_memory_bytes", "N",
-                              "memory regions of all clients (default 17179869184)", 0,
-                              limits::kSharedMemoryBytesCeiling,
-                              [](int64_t n, ServerOptions& o) { o.shared_memory.bytes_max = n; }));
-  flags.push_back(IntegerFlag(
-      "session_memory_bytes", "N", "memory regions of one connection (default 4294967296)", 0,
-      limits::kSharedMemoryBytesCeiling,
-      [](int64_t n, ServerOptions& o) { o.shared_memory.session_bytes_max = n; }));
+  flags.push_back(SizeFlag("shared_memory_bytes", "memory regions of all clients (default 16GiB)",
+                           0, limits::kSharedMemoryBytesCeiling,
+                           [](int64_t n, ServerOptions& o) { o.shared_memory.bytes_max = n; }));
+  flags.push_back(
+      SizeFlag("session_memory_bytes", "memory regions of one connection (default 4GiB)", 0,
+               limits::kSharedMemoryBytesCeiling,
+               [](int64_t n, ServerOptions& o) { o.shared_memory.session_bytes_max = n; }));
 }
 
 std::vector<Flag> Flags() {
@@ -197,15 +229,28 @@ std::vector<Flag> Flags() {
       "poll_spin_us", "N", "poll this long before sleeping, microseconds; 0 never (default 200)", 0,
       1'000'000,
       [](int64_t n, ServerOptions& options) { options.poll_spin = absl::Microseconds(n); }));
-  flags.push_back({"drain_lead", "DURATION",
-                   "keep serving this long after SIGTERM, not-serving in health (default 0s)",
-                   TakeDrainLead});
-  flags.push_back(IntegerFlag("max_message_bytes", "N", "largest request (default 268435456)",
-                              limits::kMiB, limits::kMessageBytesCeiling,
-                              [](int64_t n, ServerOptions& o) { o.max_message_bytes = n; }));
-  flags.push_back(IntegerFlag(
-      "table_cache_bytes", "N", "budget of the cos/sin tables (default 268435456)", 0,
-      1024 * limits::kGiB, [](int64_t n, ServerOptions& o) { o.table_cache_bytes = n; }));
+  flags.push_back(DurationFlag(
+      "drain_lead", "keep serving this long after SIGTERM, not-serving in health (default 0s)",
+      absl::ZeroDuration(), &ServerOptions::drain_lead));
+  flags.push_back(DurationFlag("drain_timeout",
+                               "finish what runs within this long, then cancel it (default 10s)",
+                               absl::ZeroDuration(), &ServerOptions::drain_timeout));
+  flags.push_back(DurationFlag("receive_timeout",
+                               "a message must come whole within this long (default 60s)",
+                               absl::Milliseconds(100), &ServerOptions::receive_timeout));
+  flags.push_back(SizeFlag(
+      "memory_bytes",
+      "messages, requests, replies, tables and buffers together (default 3/4 of what there is)",
+      limits::kMemoryBytesMin, limits::kMemoryBytesCeiling,
+      [](int64_t n, ServerOptions& o) { o.memory_bytes = n; }));
+  flags.push_back(SizeFlag("max_message_bytes",
+                           "largest request (default 256MiB, at most 1/8 of memory_bytes)",
+                           limits::kMiB, limits::kMessageBytesCeiling,
+                           [](int64_t n, ServerOptions& o) { o.max_message_bytes = n; }));
+  flags.push_back(
+      SizeFlag("table_cache_bytes",
+               "budget of the cos/sin tables (default 256MiB, at most 1/24 of memory_bytes)", 0,
+               1024 * limits::kGiB, [](int64_t n, ServerOptions& o) { o.table_cache_bytes = n; }));
   flags.push_back(IntegerFlag(
       "threads", "N", "processors to use; 0 all there are (default 0)", 0, 1024,
       [](int64_t n, ServerOptions& options) { options.threads = static_cast<int>(n); }));
@@ -221,6 +266,22 @@ absl::StatusOr<const Flag*> FindFlag(const std::vector<Flag>& flags, const std::
   }
   return InvalidField("command line", absl::StrCat("\"", argument, "\""),
                       "a flag that --help lists");
+}
+
+// A message and its result have to fit the part of one connection.
+absl::Status CheckMemory(const ServerOptions& options) {
+  const MemoryShares shares = options.memory_shares();
+  const int64_t most = options.memory_bytes / 8;
+  if (shares.message > most) {
+    return InvalidField("--max_message_bytes", shares.message,
+                        absl::StrCat("at most ", most, ", an eighth of --memory_bytes"));
+  }
+  if (shares.tables > options.memory_bytes / 4) {
+    return InvalidField(
+        "--table_cache_bytes", shares.tables,
+        absl::StrCat("at most ", options.memory_bytes / 4, ", a quarter of --memory_bytes"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -242,6 +303,7 @@ absl::StatusOr<ServerOptions> ParseOptions(const std::vector<std::string>& argum
     }
     ROPE_RETURN_IF_ERROR(flag->take(value, options));
   }
+  ROPE_RETURN_IF_ERROR(CheckMemory(options));
   return options;
 }
 

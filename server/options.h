@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/limits.h"
+#include "server/memory_limit.h"
 #include "server/model_registry.h"
 #include "server/regions.h"
 
@@ -30,10 +31,18 @@ struct ServerOptions {
   RegionTable::Options shared_memory;
   absl::Duration poll_spin = absl::Microseconds(200);  // zero: never
   absl::Duration drain_lead = absl::ZeroDuration();
-  int64_t max_message_bytes = limits::kMessageBytesMax;
-  int64_t table_cache_bytes = limits::kTableCacheBytes;
+  absl::Duration drain_timeout = absl::Seconds(10);  // below the 30 s of Kubernetes
+  absl::Duration receive_timeout = absl::Minutes(1);
+  int64_t memory_bytes = DefaultMemoryBytes(AvailableMemory());
+  // None: a part of memory_bytes (DivideMemory).
+  std::optional<int64_t> max_message_bytes;
+  std::optional<int64_t> table_cache_bytes;
   int threads = 0;  // 0: as many as there are processors
   std::string log_level = "info";
+
+  MemoryShares memory_shares() const {
+    return DivideMemory(memory_bytes, table_cache_bytes, max_message_bytes);
+  }
 };
 
 // Reads --name=value arguments; `--help` is answered by Help() and the caller.

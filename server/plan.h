@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "kernels/frequencies.h"
 #include "kernels/rotate_job.h"
 #include "proto/wire_cursor.h"
@@ -108,6 +110,10 @@ struct Plan {
   std::optional<kernels::Mrope> mrope;                 // set: positions has three rows
   std::array<std::vector<int64_t>, 3> from_positions;  // the same for runs with `from`
   std::optional<kernels::Mrope> from_mrope;
+  // What building its rows costs, in rows (BoundBuilding), and the tokens at which a slice ends so
+  // that it builds for a bounded time; empty: one slice may hold all of it.
+  int64_t build_rows = 0;
+  std::vector<int64_t> slice_ends;
   std::vector<float> token_scales;  // by token, for tensors that are token_scaled
   double attention_factor = 1;      // that the operation multiplies with, applied or not
   bool attention_factor_applied = true;
@@ -115,6 +121,9 @@ struct Plan {
 
   int64_t bytes() const { return tokens * bytes_per_token; }
 };
+
+// Asked when the tensors of a plan stand, before memory is taken for positions, rows and results.
+using AdmitTensors = absl::FunctionRef<absl::Status(Plan& plan)>;
 
 }  // namespace rope::server
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_join.h"
 #include "kernels/status_macros.h"
@@ -84,11 +85,15 @@ absl::StatusOr<std::vector<int64_t>> ReadCuSeqlens(const v1::Positions& message,
                                                    const Layout& layout, absl::string_view path) {
   if (!message.has_cu_seqlens()) return std::vector<int64_t>{0, layout.Length('T')};
   const std::string field = absl::StrCat(path, ".cu_seqlens");
-  ROPE_ASSIGN_OR_RETURN(const IntegerArray array, ReadIntegers(message.cu_seqlens(), split, field));
-  const std::vector<int64_t>& offsets = array.values;
-  if (array.shape.size() != 1 || offsets.size() < 2) {
-    return InvalidField(field, Brackets(array.shape), "one axis of sequences + 1");
-  }
+  const int64_t most = std::max(layout.Length('T'), limits::kSequencesMin) + 1;
+  const auto check = [&](absl::Span<const int64_t> shape) {
+    if (shape.size() == 1 && shape[0] >= 2 && shape[0] <= most) return absl::OkStatus();
+    return InvalidField(field, Brackets(shape),
+                        absl::StrCat("one axis of sequences + 1, at most ", most));
+  };
+  ROPE_ASSIGN_OR_RETURN(IntegerArray array,
+                        ReadIntegers(message.cu_seqlens(), split, field, check));
+  std::vector<int64_t>& offsets = array.values;
   if (offsets.front() != 0) return InvalidField(field, offsets.front(), "0 first");
   if (!std::is_sorted(offsets.begin(), offsets.end())) {
     return InvalidField(field, "a falling offset", "offsets that never fall");
@@ -96,7 +101,7 @@ absl::StatusOr<std::vector<int64_t>> ReadCuSeqlens(const v1::Positions& message,
   if (offsets.back() != layout.Length('T')) {
     return InvalidField(field, offsets.back(), absl::StrCat(layout.Length('T'), " last, as T"));
   }
-  return array.values;
+  return std::move(offsets);
 }
 
 absl::StatusOr<Sequences> ReadSequences(const v1::Positions& message,
@@ -144,13 +149,14 @@ absl::StatusOr<std::vector<int64_t>> ReadStarts(const v1::Positions& message,
     return std::vector<int64_t>(static_cast<size_t>(sequences), message.start());
   }
   const std::string field = absl::StrCat(path, ".starts");
-  ROPE_ASSIGN_OR_RETURN(const IntegerArray array, ReadIntegers(message.starts(), split, field));
-  if (array.shape != std::vector<int64_t>{sequences}) {
-    return InvalidField(field + ".shape", Brackets(array.shape),
+  const auto check = [&](absl::Span<const int64_t> shape) {
+    if (shape.size() == 1 && shape[0] == sequences) return absl::OkStatus();
+    return InvalidField(field + ".shape", Brackets(shape),
                         absl::StrCat("[", sequences, "], one start for each sequence"));
-  }
+  };
+  ROPE_ASSIGN_OR_RETURN(IntegerArray array, ReadIntegers(message.starts(), split, field, check));
   ROPE_RETURN_IF_ERROR(CheckAll(array.values, path, ".starts"));
-  return array.values;
+  return std::move(array.values);
 }
 
 // Positions that follow each sequence's first one. REQUIRES: result.sequence is filled.
@@ -214,9 +220,13 @@ absl::Status FillFromIds(const v1::Positions& message, const proto::SplitMessage
                          const Layout& layout, bool multimodal, absl::string_view path,
                          TokenPositions& result) {
   const std::string field = absl::StrCat(path, ".position_ids");
+  IdShape shape;
+  const auto check = [&](absl::Span<const int64_t> lengths) -> absl::Status {
+    ROPE_ASSIGN_OR_RETURN(shape, MatchIdShape(lengths, layout, multimodal, field));
+    return absl::OkStatus();
+  };
   ROPE_ASSIGN_OR_RETURN(const IntegerArray array,
-                        ReadIntegers(message.position_ids(), split, field));
-  ROPE_ASSIGN_OR_RETURN(const IdShape shape, MatchIdShape(array.shape, layout, multimodal, field));
+                        ReadIntegers(message.position_ids(), split, field, check));
   ROPE_RETURN_IF_ERROR(CheckAll(array.values, path, ".position_ids"));
   result.axes = shape.axes;
   const int64_t s_length = layout.Length('S');

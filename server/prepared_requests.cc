@@ -178,7 +178,7 @@ void PreparedRequests::Keep(Request& request, int64_t registry_version) {
   if (all_.size() > limits::kPreparedMax) all_.pop_back();
 }
 
-absl::Status PlanPrepared(Request& request) {
+absl::Status PlanPrepared(Request& request, AdmitTensors admit) {
   const v1::RotateRequest& message = request.prepared->message;
   request.plan = request.prepared->plan;
   Plan& plan = request.plan;
@@ -186,6 +186,7 @@ absl::Status PlanPrepared(Request& request) {
     plan.tensors[i].input =
         proto::PayloadOf(message.tensors(static_cast<int>(i)).array(), request.split);
   }
+  ROPE_RETURN_IF_ERROR(admit(plan));
   if (!MovePositions(request, plan)) ROPE_RETURN_IF_ERROR(ReadPositionsAgain(request));
   WarnPastLength(plan.resolved->config(), plan.positions, plan);
   return absl::OkStatus();

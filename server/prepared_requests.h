@@ -86,7 +86,7 @@ class PreparedRequests {
 };
 
 // Fills the plan of a request that was found. INVALID_ARGUMENT, OUT_OF_RANGE: as ReadPositions.
-absl::Status PlanPrepared(Request& request);
+absl::Status PlanPrepared(Request& request, AdmitTensors admit);
 
 }  // namespace rope::server
 

@@ -136,8 +136,10 @@ class RegionIo::Reader {
           absl::StrCat(field, ": got ", part.bytes, " bytes to copy beside ", copied_,
                        ", want at most ", io_.copied_bytes_max_, " (--max_message_bytes)"));
     }
+    ROPE_RETURN_IF_ERROR(request_.permit.Grow(part.bytes, field));
     copied_ += part.bytes;
     PooledBuffer& copy = request_.region_copies.emplace_back(io_.pool_.Take(part.bytes));
+    if (copy.size() != part.bytes) return OutOfMemory();
     ROPE_RETURN_IF_ERROR(
         Prefixed(absl::StrCat(field, ": "),
                  part.region->Read(part.offset,

@@ -15,16 +15,6 @@
 namespace rope::server {
 namespace {
 
-using Base = v1::RopeService;
-
-// Every method of the service with bytes in and out, on completion queues.
-using Unary1 = Base::WithRawMethod_Rotate<Base::WithRawMethod_Describe<
-    Base::WithRawMethod_ListModels<Base::WithRawMethod_GetServerInfo<Base::Service>>>>;
-using Unary2 = Base::WithRawMethod_RegisterModel<Base::WithRawMethod_UnregisterModel<
-    Base::WithRawMethod_RegisterRegion<Base::WithRawMethod_UnregisterRegion<Unary1>>>>;
-using AllMethods = Base::WithRawMethod_ListRegions<Base::WithRawMethod_GetTableCacheStatistics<
-    Base::WithRawMethod_WarmUp<Base::WithRawMethod_RotateStream<Unary2>>>>;
-
 absl::StatusOr<std::string> EncodeForRing(Request& finished) {
   absl::StatusOr<std::string> reply = EncodeSmallReply(finished, RingCall::kReplyBytesMax);
   if (reply.ok()) return reply;
@@ -37,91 +27,92 @@ int64_t BytesOf(const grpc::ByteBuffer& message) {
   return message.Valid() ? static_cast<int64_t>(message.Length()) : 0;
 }
 
+// What is left of a request's permit when its reply is all there is of it.
+Permit PermitOf(Request& finished, const grpc::ByteBuffer& reply) {
+  Permit permit = std::move(finished.permit);
+  permit.ShrinkTo(BytesOf(reply));
+  return permit;
+}
+
 }  // namespace
-
-class RopeService::Generated final : public AllMethods {};
-
-// Adds a method: how gRPC is asked for its next call, and what answers it.
-#define ROPE_METHOD(name, handle)                                                                 \
-  methods_.push_back(std::make_unique<UnaryCall::Method>(                                         \
-      UnaryCall::Method{[this](grpc::ServerContext* context, grpc::ByteBuffer* request,           \
-                               grpc::ServerAsyncResponseWriter<grpc::ByteBuffer>* writer,         \
-                               grpc::ServerCompletionQueue* queue, void* tag) {                   \
-                          generated_->Request##name(context, request, writer, queue, queue, tag); \
-                        },                                                                        \
-                        handle, parts_.in_flight}))
 
 RopeService::RopeService(Parts parts)
     : parts_(std::move(parts)),
       logger_(spdlog::default_logger()),
-      generated_(std::make_unique<Generated>()),
+      service_(*v1::RotateRequest::descriptor()->file()->pool()->FindServiceByName(
+          "rope.v1.RopeService")),
       id_prefix_(absl::StrCat(parts_.instance_id.substr(0, 8), "-")) {
-  ROPE_METHOD(Rotate, [this](UnaryCall& call) { Rotate(call); });
-  ROPE_METHOD(Describe, (Immediate<v1::DescribeRequest, v1::DescribeResponse>(
+  AddMethod("Rotate", [this](UnaryCall& call) { Rotate(call); });
+  AddMethod("Describe", (Immediate<v1::DescribeRequest, v1::DescribeResponse>(
                             Method::kDescribe, [this](const v1::DescribeRequest& request) {
                               return Describe(request, *parts_.registry);
                             })));
-  ROPE_METHOD(ListModels, (Immediate<v1::ListModelsRequest, v1::ListModelsResponse>(
+  AddMethod("ListModels", (Immediate<v1::ListModelsRequest, v1::ListModelsResponse>(
                               Method::kListModels, [this](const v1::ListModelsRequest&) {
                                 return ListModels(*parts_.registry);
                               })));
-  ROPE_METHOD(RegisterModel,
-              (Immediate<v1::RegisterModelRequest, v1::RegisterModelResponse>(
-                  Method::kRegisterModel, [this](const v1::RegisterModelRequest& request) {
-                    return RegisterModel(request, *parts_.registry);
-                  })));
-  ROPE_METHOD(UnregisterModel,
-              (Immediate<v1::UnregisterModelRequest, v1::UnregisterModelResponse>(
-                  Method::kUnregisterModel, [this](const v1::UnregisterModelRequest& request) {
-                    return UnregisterModel(request, *parts_.registry);
-                  })));
-  ROPE_METHOD(GetServerInfo, (Immediate<v1::GetServerInfoRequest, v1::GetServerInfoResponse>(
+  AddMethod("RegisterModel",
+            (Immediate<v1::RegisterModelRequest, v1::RegisterModelResponse>(
+                Method::kRegisterModel, [this](const v1::RegisterModelRequest& request) {
+                  return RegisterModel(request, *parts_.registry);
+                })));
+  AddMethod("UnregisterModel",
+            (Immediate<v1::UnregisterModelRequest, v1::UnregisterModelResponse>(
+                Method::kUnregisterModel, [this](const v1::UnregisterModelRequest& request) {
+                  return UnregisterModel(request, *parts_.registry);
+                })));
+  AddMethod("GetServerInfo", (Immediate<v1::GetServerInfoRequest, v1::GetServerInfoResponse>(
                                  Method::kGetServerInfo, [this](const v1::GetServerInfoRequest&) {
                                    return parts_.server_info();
                                  })));
-  ROPE_METHOD(
-      GetTableCacheStatistics,
+  AddMethod(
+      "GetTableCacheStatistics",
       (Immediate<v1::GetTableCacheStatisticsRequest, v1::GetTableCacheStatisticsResponse>(
           Method::kGetTableCacheStatistics, [this](const v1::GetTableCacheStatisticsRequest&) {
             v1::GetTableCacheStatisticsResponse response;
             *response.mutable_table_cache() = WriteStatistics(*parts_.tables);
             return response;
           })));
-  ROPE_METHOD(WarmUp, [this](UnaryCall& call) { WarmUp(call); });
-  ROPE_METHOD(RegisterRegion,
-              (OfSession<v1::RegisterRegionRequest, v1::RegisterRegionResponse>(
-                  Method::kRegisterRegion,
-                  [this](const v1::RegisterRegionRequest& request, uint64_t session) {
-                    return RegisterRegion(request, session, *parts_.regions);
-                  })));
-  ROPE_METHOD(UnregisterRegion,
-              (OfSession<v1::UnregisterRegionRequest, v1::UnregisterRegionResponse>(
-                  Method::kUnregisterRegion,
-                  [this](const v1::UnregisterRegionRequest& request, uint64_t session) {
-                    return UnregisterRegion(request, session, *parts_.regions);
-                  })));
-  ROPE_METHOD(ListRegions,
-              (OfSession<v1::ListRegionsRequest, v1::ListRegionsResponse>(
-                  Method::kListRegions, [this](const v1::ListRegionsRequest&, uint64_t session) {
-                    return ListRegions(session, *parts_.regions);
-                  })));
+  AddMethod("WarmUp", [this](UnaryCall& call) { WarmUp(call); });
+  AddMethod("RegisterRegion",
+            (OfSession<v1::RegisterRegionRequest, v1::RegisterRegionResponse>(
+                Method::kRegisterRegion,
+                [this](const v1::RegisterRegionRequest& request, uint64_t session) {
+                  return RegisterRegion(request, session, *parts_.regions);
+                })));
+  AddMethod("UnregisterRegion",
+            (OfSession<v1::UnregisterRegionRequest, v1::UnregisterRegionResponse>(
+                Method::kUnregisterRegion,
+                [this](const v1::UnregisterRegionRequest& request, uint64_t session) {
+                  return UnregisterRegion(request, session, *parts_.regions);
+                })));
+  AddMethod("ListRegions",
+            (OfSession<v1::ListRegionsRequest, v1::ListRegionsResponse>(
+                Method::kListRegions, [this](const v1::ListRegionsRequest&, uint64_t session) {
+                  return ListRegions(session, *parts_.regions);
+                })));
   rotate_stream_ = {
-      [this](grpc::ServerContext* context, StreamCall::Stream* stream,
-             grpc::ServerCompletionQueue* queue,
-             void* tag) { generated_->RequestRotateStream(context, stream, queue, queue, tag); },
+      RequestOf("RotateStream"),
       [this](StreamCall& call, grpc::ByteBuffer& message) { RotateOnStream(call, message); },
       parts_.in_flight,
+      parts_.receiving,
       &open_streams_,
       limits::kStreamBytesMax,
       limits::kStreamRequestsMax};
 }
 
-#undef ROPE_METHOD
-
 RopeService::~RopeService() = default;
 
-grpc::Service& RopeService::service() {
-  return *generated_;
+UnaryCall::Request RopeService::RequestOf(const std::string& method) {
+  return [this, index = service_.IndexOf(method)](grpc::ServerContext* context, RawStream* stream,
+                                                  grpc::ServerCompletionQueue* queue, void* tag) {
+    service_.RequestCall(index, context, stream, queue, tag);
+  };
+}
+
+void RopeService::AddMethod(const std::string& name, UnaryCall::Handler handler) {
+  methods_.push_back(std::make_unique<UnaryCall::Method>(
+      UnaryCall::Method{RequestOf(name), std::move(handler), parts_.in_flight, parts_.receiving}));
 }
 
 void RopeService::Arm(grpc::ServerCompletionQueue& queue, int calls) {
@@ -148,8 +139,8 @@ std::unique_ptr<Request> RopeService::NewRequest(const Call& call) {
 
 void RopeService::Submit(grpc::ByteBuffer& message, std::unique_ptr<Request> request) {
   request->message_bytes = BytesOf(message);
-  const absl::Status status =
-      DecodeRequest(message, parts_.max_message_bytes, *parts_.prepared, *request);
+  const absl::Status status = WithinMemory(
+      [&] { return DecodeRequest(message, parts_.max_message_bytes, *parts_.prepared, *request); });
   SubmitDecoded(status, std::move(request));
 }
 
@@ -170,8 +161,9 @@ void RopeService::Rotate(UnaryCall& call) {
   request->done = [this, &call](std::unique_ptr<Request> finished, const absl::Status& status) {
     const grpc::ByteBuffer reply = status.ok() ? EncodeReply(*finished) : grpc::ByteBuffer();
     RecordRotation(Method::kRotate, *finished, status, BytesOf(reply));
-    finished.reset();  // gives permit and received bytes back before the client can ask again
-    call.Finish(status, reply);
+    Permit permit = PermitOf(*finished, reply);
+    finished.reset();  // gives received bytes back before the client can ask again
+    call.Finish(status, reply, std::move(permit));
   };
   Submit(call.request(), std::move(request));
 }
@@ -184,8 +176,9 @@ void RopeService::RotateOnStream(StreamCall& call, grpc::ByteBuffer& message) {
         status.ok() ? EncodeReply(*finished) : EncodeError(finished->id, status);
     RecordRotation(Method::kRotateStream, *finished, status, BytesOf(reply));
     const int64_t message_bytes = finished->message_bytes;
+    Permit permit = PermitOf(*finished, reply);
     finished.reset();
-    call.Answer(reply, message_bytes);
+    call.Answer(reply, message_bytes, std::move(permit));
   };
   Submit(message, std::move(request));
 }
@@ -210,8 +203,9 @@ void RopeService::RotateOnRing(RingCall& call) {
     parts_.in_flight->Remove();
   };
   request->message_bytes = static_cast<int64_t>(call.message().size());
-  const absl::Status status =
-      DecodeSmallRequest(call.message(), parts_.max_message_bytes, *parts_.prepared, *request);
+  const absl::Status status = WithinMemory([&] {
+    return DecodeSmallRequest(call.message(), parts_.max_message_bytes, *parts_.prepared, *request);
+  });
   SubmitDecoded(status, std::move(request));
 }
 

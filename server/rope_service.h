@@ -21,6 +21,8 @@
 #include "server/engine.h"
 #include "server/metrics.h"
 #include "server/model_registry.h"
+#include "server/raw_service.h"
+#include "server/receiving.h"
 #include "server/regions.h"
 #include "server/ring.h"
 #include "server/stream_call.h"
@@ -41,6 +43,7 @@ class RopeService {
     Metrics* metrics = nullptr;
     const Clock* clock = nullptr;
     CallsInFlight* in_flight = nullptr;
+    Receiving* receiving = nullptr;
     std::string instance_id;
     int64_t max_message_bytes = 0;
     std::function<v1::GetServerInfoResponse()> server_info;
@@ -49,7 +52,7 @@ class RopeService {
   explicit RopeService(Parts parts);
   ~RopeService();
 
-  grpc::Service& service();
+  grpc::Service& service() { return service_; }
   // Arms `calls` calls of each method on `queue`.
   void Arm(grpc::ServerCompletionQueue& queue, int calls);
   // Answers a call that came through a ring.
@@ -59,7 +62,9 @@ class RopeService {
   int64_t open_streams() const { return open_streams_.count(); }
 
  private:
-  class Generated;
+  // How gRPC is asked for the next call of a method.
+  UnaryCall::Request RequestOf(const std::string& method);
+  void AddMethod(const std::string& name, UnaryCall::Handler handler);
 
   void Rotate(UnaryCall& call);
   void RotateOnStream(StreamCall& call, grpc::ByteBuffer& message);
@@ -100,7 +105,7 @@ class RopeService {
 
   const Parts parts_;
   const std::shared_ptr<spdlog::logger> logger_;  // looked up once, not for each request
-  std::unique_ptr<Generated> generated_;
+  RawService<v1::RopeService> service_;
   std::vector<std::unique_ptr<UnaryCall::Method>> methods_;
   OpenStreams open_streams_;
   StreamCall::Method rotate_stream_;

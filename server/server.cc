@@ -1,6 +1,7 @@
 #include "server/server.h"
 
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/resource_quota.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server_builder.h>
 #include <grpcpp/server_posix.h>
@@ -26,6 +27,9 @@ namespace {
 // Connections get this long to close by themselves once no call is left: a client that does not
 // poll its connection answers the goodbye late or never.
 constexpr absl::Duration kCloseGrace = absl::Milliseconds(500);
+
+// Replies get this long to be taken once nothing runs any more.
+constexpr absl::Duration kReplyGrace = absl::Seconds(1);
 
 std::string MakeInstanceId() {
   absl::BitGen random;
@@ -59,6 +63,7 @@ Server::Server(const ServerOptions& options, const Clock& clock, std::string ins
     : options_(options),
       clock_(clock),
       instance_id_(std::move(instance_id)),
+      shares_(options.memory_shares()),
       started_(clock.Now()) {}
 
 Server::~Server() {
@@ -73,16 +78,19 @@ absl::Status Server::Build(Batcher::Options batches) {
   devices_->set_on_fault([this](std::string_view device, const absl::Status& status) {
     OnDeviceFault(device, status);
   });
-  tables_ = std::make_unique<kernels::TableCache>(options_.table_cache_bytes);
+  tables_ = std::make_unique<kernels::TableCache>(shares_.tables);
   ROPE_ASSIGN_OR_RETURN(registry_, ModelRegistry::Create(instance_id_, options_.models));
   warm_up_ = std::make_unique<WarmUpWorker>(*tables_);
   metrics_ = std::make_unique<Metrics>(kVersion, DeviceNames(*devices_));
   regions_ = std::make_unique<RegionTable>(options_.shared_memory);
-  pool_ = std::make_unique<BufferPool>(limits::kPooledBytesMax);
+  pool_ = std::make_unique<BufferPool>(shares_.pool);
+  receiving_ = std::make_unique<Receiving>(clock_);
+  memory_watch_ =
+      std::make_unique<MemoryWatch>(MemoryWatch::Options{options_.memory_bytes, shares_.receive,
+                                                         shares_.message, options_.receive_timeout},
+                                    ProcessMemory(), *receiving_, *pool_, clock_);
   admission_ = std::make_unique<Admission>(
-      limits::kAdmittedRequestsMax,
-      std::max(limits::kAdmittedBytesMax,
-               2 * options_.max_message_bytes + limits::kTokenBytes * limits::kTokensMax));
+      Admission::HalfForASession(limits::kAdmittedRequestsMax, shares_.requests));
   executor_ = std::make_unique<Executor>(*devices_, *tables_, *pool_);
   batches.direct_slots = devices_->direct_slots(threads);
   batches.direct_bytes_max = std::min(batches.direct_bytes_max, devices_->direct_bytes_max());
@@ -90,15 +98,15 @@ absl::Status Server::Build(Batcher::Options batches) {
       batches, clock_,
       [executor = executor_.get()](absl::Span<Slice> slices) { executor->Run(slices); },
       [metrics = metrics_.get()](const BatchReport& report) { metrics->CountBatch(report); });
-  region_io_ = std::make_unique<RegionIo>(*regions_, *pool_, options_.max_message_bytes);
+  region_io_ = std::make_unique<RegionIo>(*regions_, *pool_, shares_.message);
   prepared_ = std::make_unique<PreparedRequests>(*registry_);
-  engine_ =
-      std::make_unique<Engine>(*registry_, *prepared_, *admission_, *batcher_, *region_io_, clock_);
-  rope_service_ = std::make_unique<RopeService>(
-      RopeService::Parts{engine_.get(), prepared_.get(), registry_.get(), regions_.get(),
-                         tables_.get(), warm_up_.get(), metrics_.get(), &clock_, &in_flight_,
-                         instance_id_, options_.max_message_bytes, [this] { return Info(); }});
-  health_ = std::make_unique<Health>(HealthNames(*devices_), in_flight_);
+  engine_ = std::make_unique<Engine>(*registry_, *prepared_, *admission_, *batcher_, *region_io_,
+                                     clock_, Engine::Options{.reply_bytes_max = shares_.message});
+  rope_service_ = std::make_unique<RopeService>(RopeService::Parts{
+      engine_.get(), prepared_.get(), registry_.get(), regions_.get(), tables_.get(),
+      warm_up_.get(), metrics_.get(), &clock_, &in_flight_, receiving_.get(), instance_id_,
+      shares_.message, [this] { return Info(); }});
+  health_ = std::make_unique<Health>(HealthNames(*devices_), in_flight_, *receiving_);
   ROPE_RETURN_IF_ERROR(BuildRingLoop(threads));
   ROPE_RETURN_IF_ERROR(BuildGrpcServer(threads));
   ROPE_RETURN_IF_ERROR(Listen());
@@ -122,7 +130,10 @@ absl::Duration Server::Spin(int threads) const {
 absl::Status Server::BuildGrpcServer(int threads) {
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
-  SetChannelArguments(options_.max_message_bytes, builder);
+  SetChannelArguments(shares_.message, builder);
+  // The last resort: softly, and at the cost of a random stream.
+  builder.SetResourceQuota(
+      grpc::ResourceQuota("rope").Resize(static_cast<size_t>(options_.memory_bytes)));
   std::vector<int> ports(options_.listen.size(), -1);
   for (size_t i = 0; i < options_.listen.size(); ++i) {
     if (IsOurs(options_.listen[i])) continue;
@@ -130,9 +141,10 @@ absl::Status Server::BuildGrpcServer(int threads) {
   }
   builder.RegisterService(&rope_service_->service());
   builder.RegisterService(&health_->service());
-  poll_loop_ =
-      std::make_unique<PollLoop>(builder, PollThreads(threads), Spin(threads),
-                                 [batcher = batcher_.get()] { return batcher->RunGathered(); });
+  poll_loop_ = std::make_unique<PollLoop>(builder, PollThreads(threads), Spin(threads), [this] {
+    if (receiving_->count() > 0) memory_watch_->Wake();
+    return batcher_->RunGathered();
+  });
   grpc_server_ = builder.BuildAndStart();
   for (size_t i = 0; i < ports.size(); ++i) {
     const std::string& address = options_.listen[i];
@@ -181,6 +193,7 @@ void Server::ArmAndStart() {
     health_->Arm(*queue);
   }
   poll_loop_->Start();
+  memory_watch_->Start();
   health_->SetServing(true);
 }
 
@@ -195,9 +208,11 @@ void Server::Drain(absl::Duration grace) {
     StopAdvertising();
     listeners_.clear();
     rope_service_->DrainStreams();
-    batcher_->Drain();  // from here on new calls are answered UNAVAILABLE
+    engine_->Drain();
+    batcher_->Drain(grace);  // from here on new calls are answered UNAVAILABLE
     warm_up_->Drain();
-    in_flight_.AwaitNone(grace);
+    // All is answered. What a client has not taken after a second it will hardly take.
+    in_flight_.AwaitNone(std::min(grace, kReplyGrace));
     if (ring_loop_ != nullptr) ring_loop_->Stop();
     health_->Shutdown();
     grpc_server_->Shutdown(
@@ -205,6 +220,11 @@ void Server::Drain(absl::Duration grace) {
                      gpr_time_from_micros(absl::ToInt64Microseconds(kCloseGrace), GPR_TIMESPAN)));
   }
   if (poll_loop_ != nullptr) poll_loop_->Shutdown();
+}
+
+void Server::EndDrain() {
+  batcher_->StopWaiting();
+  in_flight_.StopWaiting();
 }
 
 void Server::OnDeviceFault(std::string_view device, const absl::Status& status) {
@@ -252,7 +272,7 @@ v1::GetServerInfoResponse Server::Info() const {
     info.set_shm_prefix(options_.shared_memory.prefix);
   }
   const std::pair<const char*, int64_t> bounds[] = {
-      {"max_message_bytes", options_.max_message_bytes},
+      {"max_message_bytes", shares_.message},
       {"position_max", limits::kPositionMax},
       {"tensors_max", limits::kTensorsMax},
       {"tokens_max", limits::kTokensMax},

@@ -1,6 +1,7 @@
 // Server: owns every part and wires them. The one place that composes.
 //
-// Threading:  Create, Drain and the destructor on one thread; everything else is the parts' own.
+// Threading:  Create, Drain and the destructor on one thread, EndDrain on any; everything else is
+//             the parts' own.
 // Ownership:  Members are declared in the order of their dependencies and go in reverse.
 // Errors:     Create: INVALID_ARGUMENT, UNIMPLEMENTED (device), UNAVAILABLE (an address that is
 //             taken).
@@ -27,6 +28,8 @@
 #include "server/executor.h"
 #include "server/health.h"
 #include "server/listener.h"
+#include "server/memory_limit.h"
+#include "server/memory_watch.h"
 #include "server/metrics.h"
 #include "server/metrics_endpoint.h"
 #include "server/model_registry.h"
@@ -61,6 +64,8 @@ class Server {
   // Refuses new calls, finishes what runs, and returns when every thread but the caller's is gone.
   // Calls that still run after `grace` are cancelled.
   void Drain(absl::Duration grace);
+  // Ends the waiting of a Drain that runs on another thread, as if its grace had passed.
+  void EndDrain();
 
  private:
   Server(const ServerOptions& options, const Clock& clock, std::string instance_id);
@@ -80,6 +85,7 @@ class Server {
   const ServerOptions options_;
   const Clock& clock_;
   const std::string instance_id_;
+  const MemoryShares shares_;
   const absl::Time started_;
 
   CallsInFlight in_flight_;
@@ -90,6 +96,8 @@ class Server {
   std::unique_ptr<Metrics> metrics_;
   std::unique_ptr<RegionTable> regions_;
   std::unique_ptr<BufferPool> pool_;
+  std::unique_ptr<Receiving> receiving_;
+  std::unique_ptr<MemoryWatch> memory_watch_;
   std::unique_ptr<Admission> admission_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Batcher> batcher_;

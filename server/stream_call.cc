@@ -1,7 +1,9 @@
 #include "server/stream_call.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "server/grpc_status.h"
 #include "server/limits.h"
 #include "server/session.h"
 
@@ -50,6 +52,7 @@ void StreamCall::OnReceived(bool ok) {
 }
 
 void StreamCall::OnRead(bool ok) {
+  method_.receiving->Leave(*this);
   grpc::ByteBuffer message;
   bool free = false;
   {
@@ -73,14 +76,16 @@ void StreamCall::OnRead(bool ok) {
   }
 }
 
-void StreamCall::Answer(grpc::ByteBuffer& reply, int64_t message_bytes) {
+void StreamCall::Answer(grpc::ByteBuffer& reply, int64_t message_bytes, Permit permit) {
   bool free = false;
   {
     proto::MutexLock lock(&mutex_);
     --unanswered_;
     Reply& kept = replies_.emplace_back();
     kept.bytes.Swap(&reply);
-    kept.message_bytes = message_bytes;
+    kept.held_bytes = std::max(message_bytes, static_cast<int64_t>(kept.bytes.Length()));
+    kept.permit = std::move(permit);
+    held_bytes_ += kept.held_bytes - message_bytes;
     if (gone_) DropReplies();
     Advance();
     free = IsFree();
@@ -94,7 +99,7 @@ void StreamCall::OnWritten(bool ok) {
     proto::MutexLock lock(&mutex_);
     writing_ = false;
     --held_;
-    held_bytes_ -= replies_.front().message_bytes;
+    held_bytes_ -= replies_.front().held_bytes;
     replies_.pop_front();
     if (!ok) gone_ = true;
     if (gone_) DropReplies();
@@ -136,12 +141,39 @@ void StreamCall::Drain() {
   Advance();
 }
 
+void StreamCall::EndRead(const absl::Status& status) {
+  proto::MutexLock lock(&mutex_);
+  if (!reading_ || finishing_) return;
+  if (writing_ || unanswered_ > 0) {  // its end would wait for these
+    context_.TryCancel();
+    return;
+  }
+  finishing_ = true;
+  stream_.Finish(ToGrpcStatus(status, context_), &ended_);
+}
+
+void StreamCall::Retain() {
+  proto::MutexLock lock(&mutex_);
+  ++retained_;
+}
+
+void StreamCall::Release() {
+  bool free = false;
+  {
+    proto::MutexLock lock(&mutex_);
+    --retained_;
+    free = IsFree();
+  }
+  if (free) Free();
+}
+
 void StreamCall::Advance() {
   if (finishing_) return;
   const bool may_read = !closed_ && !draining_ && !gone_ && held_ < method_.unanswered_max &&
                         held_bytes_ < method_.unanswered_bytes_max;
   if (may_read && !reading_) {
     reading_ = true;
+    method_.receiving->Enter(*this, session_);
     stream_.Read(&message_, &read_);
   }
   if (!writing_ && !replies_.empty()) StartWrite();
@@ -174,12 +206,12 @@ void StreamCall::DropReplies() {
   const size_t kept = writing_ ? 1 : 0;
   for (; replies_.size() > kept; replies_.pop_back()) {
     --held_;
-    held_bytes_ -= replies_.back().message_bytes;
+    held_bytes_ -= replies_.back().held_bytes;
   }
 }
 
 bool StreamCall::IsFree() const {
-  return finished_ && done_seen_ && !reading_ && !writing_ && unanswered_ == 0;
+  return finished_ && done_seen_ && !reading_ && !writing_ && unanswered_ == 0 && retained_ == 0;
 }
 
 void StreamCall::Free() {

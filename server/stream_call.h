@@ -13,7 +13,8 @@
 //             nothing.
 // Limits:     While `unanswered_bytes_max` bytes or `unanswered_max` messages are not answered and
 //             taken by the client, nothing more is read: a client that does not read its answers
-//             holds up itself.
+//             holds up itself. Under pressure of memory EndRead ends a stream that may be in the
+//             middle of a message.
 #ifndef ROPE_SERVER_STREAM_CALL_H_
 #define ROPE_SERVER_STREAM_CALL_H_
 
@@ -55,12 +56,11 @@ class OpenStreams {
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-class StreamCall {
+class StreamCall final : private Receiving::Read {
  public:
-  using Stream = grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
   // Asks gRPC for the next call of the method.
-  using Request =
-      std::function<void(grpc::ServerContext*, Stream*, grpc::ServerCompletionQueue*, void* tag)>;
+  using Request = std::function<void(grpc::ServerContext*, RawStream*, grpc::ServerCompletionQueue*,
+                                     void* tag)>;
   // Must lead to one Answer, now or later, on any thread.
   using Handler = std::function<void(StreamCall&, grpc::ByteBuffer& message)>;
 
@@ -69,6 +69,7 @@ class StreamCall {
     Request request;
     Handler handler;
     CallsInFlight* in_flight = nullptr;
+    Receiving* receiving = nullptr;
     OpenStreams* open = nullptr;
     int64_t unanswered_bytes_max = 0;
     int64_t unanswered_max = 0;
@@ -85,8 +86,8 @@ class StreamCall {
   const std::shared_ptr<std::atomic<bool>>& cancelled() const { return cancelled_; }
 
   // Answers a message of `message_bytes` bytes and takes the bytes of `reply`. Nothing of the call
-  // may be touched afterwards.
-  void Answer(grpc::ByteBuffer& reply, int64_t message_bytes);
+  // may be touched afterwards. `permit` goes when the client has taken the reply, or has gone.
+  void Answer(grpc::ByteBuffer& reply, int64_t message_bytes, Permit permit);
 
   // Reads no more, answers what was read, and ends with UNAVAILABLE.
   void Drain();
@@ -94,11 +95,17 @@ class StreamCall {
  private:
   struct Reply {
     grpc::ByteBuffer bytes;
-    int64_t message_bytes = 0;
+    int64_t held_bytes = 0;  // of the message or of the reply, whichever is more
+    Permit permit;
   };
 
   StreamCall(const Method& method, grpc::ServerCompletionQueue& queue)
-      : method_(method), queue_(queue), stream_(&context_) {}
+      : Receiving::Read(/*may_idle=*/true), method_(method), queue_(queue), stream_(&context_) {}
+
+  void EndRead(const absl::Status& status) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void AbortRead() override { context_.TryCancel(); }
+  void Retain() override ABSL_LOCKS_EXCLUDED(mutex_);
+  void Release() override ABSL_LOCKS_EXCLUDED(mutex_);
 
   void OnReceived(bool ok);
   void OnRead(bool ok);
@@ -119,7 +126,7 @@ class StreamCall {
   const Method& method_;
   grpc::ServerCompletionQueue& queue_;
   grpc::ServerContext context_;
-  Stream stream_;
+  RawStream stream_;
   uint64_t session_ = 0;  // set when it is received
   const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
 
@@ -132,6 +139,7 @@ class StreamCall {
   bool has_written_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t joined_ ABSL_GUARDED_BY(mutex_) = 0;        // answers written, but perhaps not sent yet
   int64_t joined_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // written, but perhaps not sent yet
+  int retained_ ABSL_GUARDED_BY(mutex_) = 0;          // by who is about to end its read
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;  // by the client: nothing more to read

@@ -49,23 +49,23 @@ absl::StatusOr<std::shared_ptr<const RopeEntry>> FindFrom(
 
 }  // namespace
 
-absl::StatusOr<Plan> Validate(const v1::RotateRequest& message, const proto::SplitMessage& split,
-                              ModelRegistry& registry) {
+absl::Status Validate(const v1::RotateRequest& message, const proto::SplitMessage& split,
+                      ModelRegistry& registry, AdmitTensors admit, Plan& plan) {
   if (static_cast<int64_t>(message.request_id().size()) > limits::kRequestIdBytesMax) {
     return InvalidField("request_id", absl::StrCat(message.request_id().size(), " bytes"),
                         absl::StrCat("at most ", limits::kRequestIdBytesMax));
   }
   // What is malformed is refused beside rows and by layers that do not rotate, too.
   ROPE_RETURN_IF_ERROR(CheckOperation(message));
-  Plan plan;
   if (message.has_rows()) {
     ROPE_RETURN_IF_ERROR(ReadTensors(message, split, plan));
+    ROPE_RETURN_IF_ERROR(admit(plan));
     ROPE_RETURN_IF_ERROR(PlanTokenScales(message, std::nullopt, {}, plan));
-    ROPE_RETURN_IF_ERROR(PlanExplicitRows(message, split, plan));
-    return plan;
+    return PlanExplicitRows(message, split, plan);
   }
   ROPE_ASSIGN_OR_RETURN(const auto entry, registry.Find(message.rope()));
   ROPE_RETURN_IF_ERROR(ReadTensors(message, split, plan));
+  ROPE_RETURN_IF_ERROR(admit(plan));
   plan.warnings = entry->warnings();
   plan.rotates = entry->layer().rotates;
   plan.attention_factor_applied = !message.return_attention_factor();
@@ -76,16 +76,21 @@ absl::StatusOr<Plan> Validate(const v1::RotateRequest& message, const proto::Spl
       message, entry->layer().config.original_max_position_embeddings, positions.values[0], plan));
   RopeAt to = {*entry, std::move(positions)};
   if (message.operation() != v1::OPERATION_REPOSITION) {
-    ROPE_RETURN_IF_ERROR(PlanRotation(message.operation(), std::move(to), plan));
-    return plan;
+    return PlanRotation(message.operation(), std::move(to), plan);
   }
   ROPE_ASSIGN_OR_RETURN(const auto from_entry, FindFrom(message.reposition(), entry, registry));
   ROPE_ASSIGN_OR_RETURN(
       TokenPositions from_positions,
       ReadPositions(message.reposition().from(), split, plan.tensors.front().layout,
                     from_entry->layer().config.mrope.has_value(), "reposition.from"));
-  ROPE_RETURN_IF_ERROR(
-      PlanReposition({*from_entry, std::move(from_positions)}, std::move(to), plan));
+  return PlanReposition({*from_entry, std::move(from_positions)}, std::move(to), plan);
+}
+
+absl::StatusOr<Plan> Validate(const v1::RotateRequest& message, const proto::SplitMessage& split,
+                              ModelRegistry& registry) {
+  Plan plan;
+  const auto admit = [](const Plan&) { return absl::OkStatus(); };
+  ROPE_RETURN_IF_ERROR(Validate(message, split, registry, admit, plan));
   return plan;
 }
 

@@ -28,28 +28,27 @@ using Service = v1::RopeService::WithRawMethod_Rotate<
 EchoServer::EchoServer(const std::string& path, int threads, absl::Duration spin)
     : pool_(server::limits::kPooledBytesMax) {
   auto service = std::make_unique<Service>();
-  rotate_ = {
-      [raw = service.get()](grpc::ServerContext* context, grpc::ByteBuffer* request,
-                            grpc::ServerAsyncResponseWriter<grpc::ByteBuffer>* writer,
-                            grpc::ServerCompletionQueue* queue, void* tag) {
-        raw->RequestRotate(context, request, writer, queue, queue, tag);
-      },
-      [this](server::UnaryCall& call) { call.Finish(absl::OkStatus(), Echo(call.request())); },
-      &in_flight_};
-  rotate_stream_ = {
-      [raw = service.get()](grpc::ServerContext* context, server::StreamCall::Stream* stream,
-                            grpc::ServerCompletionQueue* queue, void* tag) {
-        raw->RequestRotateStream(context, stream, queue, queue, tag);
-      },
-      [this](server::StreamCall& call, grpc::ByteBuffer& message) {
-        const auto bytes = static_cast<int64_t>(message.Length());
-        grpc::ByteBuffer reply = Echo(message);
-        call.Answer(reply, bytes);
-      },
-      &in_flight_,
-      &open_streams_,
-      server::limits::kStreamBytesMax,
-      server::limits::kStreamRequestsMax};
+  rotate_ = {[raw = service.get()](grpc::ServerContext* context, grpc::ByteBuffer* request,
+                                   grpc::ServerAsyncResponseWriter<grpc::ByteBuffer>* writer,
+                                   grpc::ServerCompletionQueue* queue, void* tag) {
+               raw->RequestRotate(context, request, writer, queue, queue, tag);
+             },
+             [this](EchoCall& call) { call.Finish(absl::OkStatus(), Echo(call.request())); },
+             &in_flight_};
+  rotate_stream_ = {[raw = service.get()](grpc::ServerContext* context, server::RawStream* stream,
+                                          grpc::ServerCompletionQueue* queue, void* tag) {
+                      raw->RequestRotateStream(context, stream, queue, queue, tag);
+                    },
+                    [this](server::StreamCall& call, grpc::ByteBuffer& message) {
+                      const auto bytes = static_cast<int64_t>(message.Length());
+                      grpc::ByteBuffer reply = Echo(message);
+                      call.Answer(reply, bytes, {});
+                    },
+                    &in_flight_,
+                    &receiving_,
+                    &open_streams_,
+                    server::limits::kStreamBytesMax,
+                    server::limits::kStreamRequestsMax};
   service_ = std::move(service);
   grpc::ServerBuilder builder;
   server::SetChannelArguments(server::limits::kMessageBytesMax, builder);
@@ -65,7 +64,7 @@ EchoServer::EchoServer(const std::string& path, int threads, absl::Duration spin
   listener_ = *std::move(listener);
   for (const auto& queue : loop_->queues()) {
     for (int i = 0; i < server::limits::kArmedCalls; ++i) {
-      server::UnaryCall::Arm(rotate_, *queue);
+      EchoCall::Arm(rotate_, *queue);
       server::StreamCall::Arm(rotate_stream_, *queue);
     }
   }

@@ -16,9 +16,10 @@
 #include "server/buffer_pool.h"
 #include "server/listener.h"
 #include "server/poll_loop.h"
+#include "server/receiving.h"
 #include "server/regions.h"
 #include "server/stream_call.h"
-#include "server/unary_call.h"
+#include "tests/bench/echo_call.h"
 
 namespace rope::bench {
 
@@ -39,7 +40,9 @@ class EchoServer {
 
   server::BufferPool pool_;
   server::CallsInFlight in_flight_;
-  server::UnaryCall::Method rotate_;
+  EchoCall::Method rotate_;
+  const server::SteadyClock clock_;
+  server::Receiving receiving_{clock_};
   server::StreamCall::Method rotate_stream_;
   server::OpenStreams open_streams_;
   std::unique_ptr<grpc::Service> service_;

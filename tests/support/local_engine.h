@@ -107,13 +107,15 @@ class LocalEngine {
   FakeClock clock_;
   server::Devices devices_;
   server::Executor executor_{devices_, state_->tables, state_->pool, state_->overwrite_bytes_min};
-  server::Admission admission_{server::limits::kAdmittedRequestsMax,
-                               server::limits::kAdmittedBytesMax};
+  static constexpr int64_t kAdmittedBytesMax = 2 * server::limits::kGiB;
+  server::Admission admission_{{server::limits::kAdmittedRequestsMax, kAdmittedBytesMax,
+                                server::limits::kAdmittedRequestsMax, kAdmittedBytesMax}};
   server::Batcher batcher_;
   server::RegionTable regions_{{.enabled = true}};
   server::RegionIo region_io_{regions_, state_->pool, server::limits::kMessageBytesMax};
   server::PreparedRequests prepared_{*state_->registry};
-  server::Engine engine_{*state_->registry, prepared_, admission_, batcher_, region_io_, clock_};
+  server::Engine engine_{*state_->registry, prepared_, admission_, batcher_,
+                         region_io_,        clock_,    {}};
 };
 
 }  // namespace rope::testing

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "server/error.h"
+#include "server/request_cost.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/received_request.h"
 #include "tests/support/shared_memory.h"
@@ -20,8 +21,9 @@ using ::rope::testing::SharedMemory;
 using ::rope::testing::StatusIs;
 using ::testing::HasSubstr;
 
-// What one request of the sample costs: 3 tokens of 8 floats, in and out, and their own memory.
-constexpr int64_t kSampleBytes = 2 * 3 * 8 * 4 + 3 * limits::kTokenBytes;
+// What one request of the sample costs beside its message: the result of 3 tokens of 8 floats, and
+// what tokens cost.
+constexpr int64_t kResultBytes = 3 * 8 * 4 + 3 * limits::kTokenBytes;
 
 v1::RotateRequest Sample() {
   v1::RotateRequest request;
@@ -51,13 +53,21 @@ class EngineTest : public ::testing::Test {
 
   FakeClock clock_;
   std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create("test", {}).value();
-  Admission admission_{10, kSampleBytes};
+  // Of the sample, as it is received: its skeleton becomes objects.
+  static int64_t SampleBytes() {
+    const std::unique_ptr<Request> request = ReceivedRequest(Sample()).MakeRequest();
+    return ReceivedBytes(*request) + kResultBytes;
+  }
+  // For one of the sample, or of something a little larger.
+  static int64_t Budget() { return SampleBytes() * 3 / 2; }
+
+  Admission admission_{{10, Budget(), 10, Budget()}};
   Batcher batcher_{Batcher::Options(), clock_, [this](absl::Span<Slice>) { ++runs_; }};
   RegionTable regions_{{.enabled = true}};
   BufferPool pool_{0};
   RegionIo region_io_{regions_, pool_, limits::kMessageBytesMax};
   PreparedRequests prepared_{*registry_};
-  Engine engine_{*registry_, prepared_, admission_, batcher_, region_io_, clock_};
+  Engine engine_{*registry_, prepared_, admission_, batcher_, region_io_, clock_, {}};
   int answers_ = 0;
   int runs_ = 0;
   absl::Status status_ = absl::UnknownError("not answered");
@@ -71,7 +81,7 @@ TEST_F(EngineTest, LegalRequestRunsAndHoldsItsPermitUntilItIsGone) {
   EXPECT_EQ(answers_, 1);
   EXPECT_EQ(runs_, 1);
   EXPECT_THAT(status_, IsOk());
-  EXPECT_EQ(admission_.bytes(), kSampleBytes);
+  EXPECT_EQ(admission_.bytes(), SampleBytes());
   held_.reset();
   EXPECT_EQ(admission_.bytes(), 0);
 }
@@ -92,7 +102,7 @@ TEST_F(EngineTest, FullServerRefusesWithARetryDelay) {
   ASSERT_THAT(engine_.Submit(first), IsOk());
   auto second = MakeRequest(Sample());
   const absl::Status refused = engine_.Submit(second);
-  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("queue")));
+  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("request: got")));
   EXPECT_GT(RetryDelayMs(refused), 0);
   EXPECT_NE(second, nullptr);
   held_.reset();
@@ -107,7 +117,7 @@ TEST_F(EngineTest, TokensWithoutBytesCount) {
   tensor.mutable_array()->clear_raw();
   auto request = MakeRequest(empty);
   EXPECT_THAT(engine_.Submit(request), StatusIs(absl::StatusCode::kResourceExhausted,
-                                                HasSubstr("request: got 44000 bytes")));
+                                                HasSubstr("request: got 80000 bytes")));
 }
 
 TEST_F(EngineTest, ViewOfMoreThanAnybodyHasRoomForIsRefused) {
@@ -133,8 +143,9 @@ TEST_F(EngineTest, MemoryThatIsUsedWhereItIsCostsNothing) {
   sent.mutable_output()->set_in_place(true);
   auto request = MakeRequest(sent);
   request->session = 7;
+  const int64_t received = ReceivedBytes(*request);
   ASSERT_THAT(engine_.Submit(request), IsOk());
-  EXPECT_EQ(admission_.bytes(), 3 * limits::kTokenBytes);
+  EXPECT_EQ(admission_.bytes() - received, 3 * limits::kTokenBytes);
   ASSERT_THAT(regions_.Unregister(7, *id), IsOk());
   EXPECT_EQ(regions_.statistics().bytes, 4096) << "the request holds it";
   held_.reset();

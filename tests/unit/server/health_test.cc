@@ -19,7 +19,7 @@ using Stub = ::grpc::health::v1::Health::Stub;
 // A gRPC server, within this process, that serves health alone.
 class HealthTest : public ::testing::Test {
  protected:
-  HealthTest() : health_({"known"}, in_flight_) {
+  HealthTest() : health_({"known"}, in_flight_, receiving_) {
     grpc::ServerBuilder builder;
     builder.RegisterService(&health_.service());
     loop_ = std::make_unique<PollLoop>(builder, 1, absl::ZeroDuration());
@@ -59,7 +59,9 @@ class HealthTest : public ::testing::Test {
     return reader.Read(&response) ? response.status() : HealthCheckResponse::UNKNOWN;
   }
 
+  const SteadyClock clock_;
   CallsInFlight in_flight_;
+  Receiving receiving_{clock_};
   Health health_;
   std::unique_ptr<PollLoop> loop_;
   std::unique_ptr<grpc::Server> server_;

@@ -38,14 +38,17 @@ TEST(OptionsTest, DefaultsWithoutArguments) {
   EXPECT_FALSE(options.shared_memory.enabled);
   EXPECT_EQ(options.poll_spin, absl::Microseconds(200));
   EXPECT_EQ(options.drain_lead, absl::ZeroDuration());
-  EXPECT_EQ(options.max_message_bytes, limits::kMessageBytesMax);
+  EXPECT_EQ(options.drain_timeout, absl::Seconds(10));
+  EXPECT_EQ(options.receive_timeout, absl::Minutes(1));
+  EXPECT_EQ(options.memory_bytes, DefaultMemoryBytes(AvailableMemory()));
 }
 
 TEST(OptionsTest, EveryFlagIsTaken) {
   const ServerOptions options =
       Parse({"--device=cpu", "--metrics_listen=0.0.0.0:9464", "--enable_shared_memory",
              "--poll_spin_us=0", "--drain_lead=5s", "--max_message_bytes=1048576",
-             "--table_cache_bytes=77", "--threads=3", "--log_level=warn"});
+             "--table_cache_bytes=77", "--threads=3", "--log_level=warn", "--drain_timeout=3s",
+             "--receive_timeout=200ms", "--memory_bytes=768MiB"});
   EXPECT_EQ(options.device, "cpu");
   EXPECT_EQ(options.metrics_listen, "0.0.0.0:9464");
   EXPECT_TRUE(options.shared_memory.enabled);
@@ -53,8 +56,28 @@ TEST(OptionsTest, EveryFlagIsTaken) {
   EXPECT_EQ(options.drain_lead, absl::Seconds(5));
   EXPECT_EQ(options.max_message_bytes, limits::kMiB);
   EXPECT_EQ(options.table_cache_bytes, 77);
+  EXPECT_EQ(options.drain_timeout, absl::Seconds(3));
+  EXPECT_EQ(options.receive_timeout, absl::Milliseconds(200));
+  EXPECT_EQ(options.memory_bytes, 768 * limits::kMiB);
   EXPECT_EQ(options.threads, 3);
   EXPECT_EQ(options.log_level, "warn");
+}
+
+TEST(OptionsTest, SizesTakeUnits) {
+  EXPECT_EQ(Parse({"--max_message_bytes=2MiB"}).max_message_bytes, 2 * limits::kMiB);
+  EXPECT_EQ(Parse({"--shared_memory_bytes=3GiB"}).shared_memory.bytes_max, 3 * limits::kGiB);
+  EXPECT_EQ(Parse({"--table_cache_bytes=5KiB"}).table_cache_bytes, 5 * limits::kKiB);
+  ExpectInvalid({"--memory_bytes=1MB"}, "--memory_bytes: got \"1MB\"");
+  ExpectInvalid({"--memory_bytes=63MiB"}, "--memory_bytes: got \"63MiB\"");
+  ExpectInvalid({"--memory_bytes=99999999999GiB"}, "--memory_bytes: got");
+}
+
+TEST(OptionsTest, LargestMessageIsAtMostAnEighthOfTheMemory) {
+  EXPECT_EQ(Parse({"--memory_bytes=80MiB"}).memory_shares().message, 10 * limits::kMiB);
+  EXPECT_EQ(Parse({"--memory_bytes=80GiB"}).memory_shares().message, limits::kMessageBytesMax);
+  ExpectInvalid({"--max_message_bytes=11MiB", "--memory_bytes=80MiB"},
+                "--max_message_bytes: got 11534336, want at most 10485760");
+  ExpectInvalid({"--table_cache_bytes=21MiB", "--memory_bytes=80MiB"}, "--table_cache_bytes: got");
 }
 
 TEST(OptionsTest, ListenReplacesTheDefaultAndRepeats) {
@@ -145,8 +168,9 @@ TEST(HelpTest, ListsEveryFlagThatScriptsRelyOn) {
   const std::string help = Help();
   for (const char* flag :
        {"--listen=", "--socket_mode=", "--device=", "--model=", "--metrics_listen=",
-        "--enable_shared_memory", "--poll_spin_us=", "--drain_lead=", "--max_message_bytes=",
-        "--table_cache_bytes=", "--threads=", "--log_level=", "--help", "--version"}) {
+        "--enable_shared_memory", "--poll_spin_us=", "--drain_lead=", "--drain_timeout=",
+        "--receive_timeout=", "--memory_bytes=", "--max_message_bytes=", "--table_cache_bytes=",
+        "--threads=", "--log_level=", "--help", "--version"}) {
     EXPECT_THAT(help, HasSubstr("\n  " + std::string(flag)));
   }
 }
@@ -155,10 +179,12 @@ TEST(HelpTest, DefaultsAreTheRealOnes) {
   const std::string help = Help();
   const ServerOptions options;
   EXPECT_THAT(help, HasSubstr("(default " + options.listen[0] + ")"));
-  EXPECT_THAT(help, HasSubstr("largest request (default " +
-                              std::to_string(options.max_message_bytes) + ")"));
   EXPECT_THAT(help,
-              HasSubstr("tables (default " + std::to_string(options.table_cache_bytes) + ")"));
+              HasSubstr("cancel it (default " + absl::FormatDuration(options.drain_timeout) + ")"));
+  const MemoryShares most = DivideMemory(int64_t{1} << 40, std::nullopt, std::nullopt);
+  const auto in_mib = [](int64_t bytes) { return std::to_string(bytes / limits::kMiB) + "MiB"; };
+  EXPECT_THAT(help, HasSubstr("largest request (default " + in_mib(most.message)));
+  EXPECT_THAT(help, HasSubstr("tables (default " + in_mib(most.tables)));
 }
 
 }  // namespace

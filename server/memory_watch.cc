@@ -1,0 +1,150 @@
+#include "server/memory_watch.h"
+
+#include <malloc.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/error.h"
+#include "server/limits.h"
+
+namespace rope::server {
+namespace {
+
+// What has not come after this long is late: more than the time that a message takes which is on
+// its way.
+constexpr absl::Duration kLate = absl::Milliseconds(10);
+// How often to look while messages are being read. A loopback brings some 100 MB meanwhile.
+constexpr absl::Duration kBusyPeriod = absl::Milliseconds(20);
+constexpr absl::Duration kIdlePeriod = absl::Seconds(1);
+// A client that has not taken the end of its call by then is cut off.
+constexpr absl::Duration kEndGrace = absl::Milliseconds(200);
+// Shares of memory_bytes: above the first, late messages are counted and freed memory goes back at
+// once; above the second, any read may be ended.
+constexpr double kInUse = 0.6;
+constexpr double kNearlyAll = 0.85;
+constexpr absl::Duration kTrimPeriod = absl::Milliseconds(100);
+// What the allocator may keep for itself however long it lies unused.
+constexpr int64_t kFreeFloorBytes = 24 * limits::kMiB;
+constexpr size_t kSamples = MemoryWatch::kUnusedMs / 1000;
+
+}  // namespace
+
+MemoryWatch::MemoryWatch(const Options& options, System system, Receiving& receiving,
+                         BufferPool& pool, const Clock& clock)
+    : options_(options),
+      system_(std::move(system)),
+      receiving_(receiving),
+      pool_(pool),
+      clock_(clock) {}
+
+MemoryWatch::~MemoryWatch() {
+  {
+    proto::MutexLock lock(&mutex_);
+    stopped_ = true;
+    wake_.Signal();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void MemoryWatch::Start() {
+  thread_ = std::thread([this] { Loop(); });
+}
+
+void MemoryWatch::Loop() {
+  while (true) {
+    const absl::Duration rest = Tick();
+    proto::MutexLock lock(&mutex_);
+    rests_.store(rest >= kIdlePeriod);
+    if (!stopped_ && !woken_) wake_.WaitFor(&mutex_, absl::ToChronoNanoseconds(rest));
+    rests_.store(false);
+    if (stopped_) return;
+    if (!std::exchange(woken_, false)) continue;
+    // The message that was announced has come by now, or is worth a look.
+    wake_.WaitFor(&mutex_, absl::ToChronoNanoseconds(kLate));
+    if (stopped_) return;
+  }
+}
+
+void MemoryWatch::WakeUp() {
+  proto::MutexLock lock(&mutex_);
+  if (!rests_.exchange(false)) return;
+  woken_ = true;
+  wake_.Signal();
+}
+
+absl::Duration MemoryWatch::Tick() {
+  const absl::Time now = clock_.Now();
+  const Receiving::Reads reads = receiving_.Look(now - kLate);
+  receiving_bytes_.store(reads.late * options_.message_bytes, std::memory_order_relaxed);
+  anonymous_bytes_ = system_.anonymous_bytes();
+  const auto memory = static_cast<double>(options_.memory_bytes);
+  const bool in_use = static_cast<double>(anonymous_bytes_) > kInUse * memory;
+  if (in_use && now - trimmed_ >= kTrimPeriod) {
+    trimmed_ = now;
+    pool_.Trim();
+    system_.trim();
+    anonymous_bytes_ = system_.anonymous_bytes();
+  }
+  EndReads(now, reads);
+  GiveBack(now);
+  return reads.all > 0 || in_use ? kBusyPeriod : kIdlePeriod;
+}
+
+void MemoryWatch::EndReads(absl::Time now, const Receiving::Reads& reads) {
+  receiving_.AbortEnded(now - kEndGrace);
+  if (reads.oldest < now - options_.receive_timeout) {
+    late_.fetch_add(receiving_.EndSince(
+        now - options_.receive_timeout,
+        absl::DeadlineExceededError(
+            absl::StrCat("request: got a part of a message, want all of it within ",
+                         absl::FormatDuration(options_.receive_timeout), " (--receive_timeout)"))));
+  }
+  const auto memory = static_cast<double>(options_.memory_bytes);
+  const auto anonymous = static_cast<double>(anonymous_bytes_);
+  const bool over_budget =
+      receiving_bytes() > options_.receive_bytes && anonymous > kInUse * memory;
+  if (!over_budget && anonymous <= kNearlyAll * memory) return;
+  pressure_.fetch_add(receiving_.EndOfGreediest(
+      now - kLate, RetryLater("request: got a part of a message while the server has no memory for "
+                              "more, want all of it at once (--memory_bytes)",
+                              limits::kRetryDelayMs)));
+}
+
+void MemoryWatch::GiveBack(absl::Time now) {
+  constexpr absl::Duration kUnused = absl::Milliseconds(kUnusedMs);
+  if (now - pool_trimmed_ >= kUnused) {
+    pool_trimmed_ = now;
+    pool_.Trim();
+  }
+  if (now - sampled_ < kIdlePeriod) return;
+  sampled_ = now;
+  free_samples_.push_back(system_.free_bytes());
+  if (free_samples_.size() <= kSamples) return;
+  free_samples_.pop_front();
+  if (*std::ranges::min_element(free_samples_) <= kFreeFloorBytes) return;
+  system_.trim();
+  free_samples_.clear();
+}
+
+MemoryWatch::System ProcessMemory() {
+  MemoryWatch::System system;
+  system.anonymous_bytes = []() -> int64_t {
+    // Resident pages less those of files and shared memory.
+    long long resident = 0;
+    long long shared = 0;
+    std::FILE* const file = std::fopen("/proc/self/statm", "re");
+    if (file == nullptr) return 0;
+    const int read = std::fscanf(file, "%*s %lld %lld", &resident, &shared);
+    std::fclose(file);
+    return read == 2 ? (resident - shared) * sysconf(_SC_PAGESIZE) : 0;
+  };
+  system.free_bytes = []() -> int64_t { return static_cast<int64_t>(mallinfo2().fordblks); };
+  system.trim = [] { malloc_trim(0); };
+  return system;
+}
+
+}  // namespace rope::server

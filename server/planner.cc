@@ -1,0 +1,60 @@
+#include "server/planner.h"
+
+#include <utility>
+
+namespace rope::server {
+
+Planner::Planner(Plan plan) : plan_(std::move(plan)), thread_([this] { Loop(); }) {}
+
+Planner::~Planner() {
+  Drain();
+}
+
+absl::Status Planner::Enqueue(std::unique_ptr<Request>& request) {
+  proto::MutexLock lock(&mutex_);
+  if (draining_) return absl::UnavailableError("server: draining, try another one");
+  const uint64_t session = request->session;
+  Queue& queue = queues_[session];
+  if (queue.empty()) turn_.push_back(session);
+  queue.push_back(std::move(request));
+  work_.Signal();
+  return absl::OkStatus();
+}
+
+void Planner::Loop() {
+  while (true) {
+    std::unique_ptr<Request> request;
+    {
+      proto::MutexLock lock(&mutex_);
+      while (turn_.empty() && !draining_) work_.Wait(&mutex_);
+      if (turn_.empty()) return;
+      request = Next();
+    }
+    plan_(std::move(request));
+  }
+}
+
+std::unique_ptr<Request> Planner::Next() {
+  const uint64_t session = turn_.front();
+  turn_.pop_front();
+  const auto queue = queues_.find(session);
+  std::unique_ptr<Request> request = std::move(queue->second.front());
+  queue->second.pop_front();
+  if (queue->second.empty()) {
+    queues_.erase(queue);
+  } else {
+    turn_.push_back(session);
+  }
+  return request;
+}
+
+void Planner::Drain() {
+  {
+    proto::MutexLock lock(&mutex_);
+    draining_ = true;
+    work_.Signal();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+}  // namespace rope::server
