@@ -1,7 +1,9 @@
 #include "tests/support/process.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,11 +11,15 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "proto/file_descriptor.h"
+#include "tests/support/memory_limit.h"
+
 namespace rope::testing {
 namespace {
 
-[[noreturn]] void RunChild(const std::vector<std::string>& arguments, int output,
-                           bool join_errors) {
+[[noreturn]] void RunChild(const std::vector<std::string>& arguments, int output, bool join_errors,
+                           const MemoryLimit* limit) {
+  if (limit != nullptr) limit->Enter();
   dup2(output, STDOUT_FILENO);
   if (join_errors) dup2(output, STDERR_FILENO);
   std::vector<char*> argv;
@@ -26,12 +32,13 @@ namespace {
 
 }  // namespace
 
-Process::Process(const std::vector<std::string>& arguments, bool join_errors) {
+Process::Process(const std::vector<std::string>& arguments, bool join_errors,
+                 const MemoryLimit* limit) {
   int pipe_ends[2];
   if (pipe2(pipe_ends, O_CLOEXEC) != 0) std::abort();
   pid_ = fork();
   if (pid_ < 0) std::abort();
-  if (pid_ == 0) RunChild(arguments, pipe_ends[1], join_errors);
+  if (pid_ == 0) RunChild(arguments, pipe_ends[1], join_errors, limit);
   close(pipe_ends[1]);
   output_ = pipe_ends[0];
 }
@@ -71,6 +78,13 @@ int Process::Wait() {
   }
   pid_ = -1;
   return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+std::optional<int> Process::WaitFor(std::chrono::milliseconds bound) {
+  const proto::FileDescriptor process(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
+  pollfd ended = {.fd = process.get(), .events = POLLIN, .revents = 0};
+  if (poll(&ended, 1, static_cast<int>(bound.count())) <= 0) return std::nullopt;
+  return Wait();
 }
 
 Outcome RunProgram(const std::vector<std::string>& arguments) {

@@ -1,20 +1,26 @@
 // A child process whose standard output and error a test reads; killed when it goes out of scope.
 //
-// Threading:  Confined to one thread.
+// Threading:  Confined to one thread, but for Signal and pid.
 #ifndef ROPE_TESTS_SUPPORT_PROCESS_H_
 #define ROPE_TESTS_SUPPORT_PROCESS_H_
 
 #include <sys/types.h>
 
+#include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace rope::testing {
 
+class MemoryLimit;
+
 class Process {
  public:
-  // Starts `arguments[0]`; standard error goes to the test's own unless `join_errors`.
-  explicit Process(const std::vector<std::string>& arguments, bool join_errors = false);
+  // Starts `arguments[0]`, under `limit` where there is one, which then outlives it; standard error
+  // goes to the test's own unless `join_errors`.
+  explicit Process(const std::vector<std::string>& arguments, bool join_errors = false,
+                   const MemoryLimit* limit = nullptr);
   ~Process();
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
@@ -26,6 +32,8 @@ class Process {
   void Signal(int signal) const;
   // Waits for the end. The exit status, or -signal where one ended it.
   int Wait();
+  // The same within `bound`; nullopt: it runs still.
+  std::optional<int> WaitFor(std::chrono::milliseconds bound);
   pid_t pid() const { return pid_; }
 
  private:

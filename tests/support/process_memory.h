@@ -38,6 +38,17 @@ inline ResidentMemory ResidentMemoryOf(pid_t pid) {
   return memory;
 }
 
+// What the process allocated and has in memory (RssAnon). 0 once it has ended.
+inline int64_t AnonymousBytes(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/status");
+  std::string word;
+  int64_t kibibytes = 0;
+  while (file >> word) {
+    if (word == "RssAnon:" && file >> kibibytes) return kibibytes * 1024;
+  }
+  return 0;
+}
+
 }  // namespace rope::testing
 
 #endif  // ROPE_TESTS_SUPPORT_PROCESS_MEMORY_H_

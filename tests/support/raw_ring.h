@@ -64,15 +64,17 @@ class RawRing {
     return slot(index).state.load() == ValueOf(proto::RingState::kDone);
   }
   bool IsClosed() const { return shared().closed.load() != 0; }
-  // Sleeps until there is an answer; false: the ring closed without one.
-  bool Await(uint32_t index) const {
+  // Sleeps until there is an answer; false: the ring closed without one, or there was none within
+  // `bound`.
+  bool Await(uint32_t index, std::chrono::microseconds bound = kForEver) const {
+    const auto deadline = std::chrono::steady_clock::now() + bound;
     std::atomic<uint32_t>& state = slot(index).state;
     uint32_t expected = ValueOf(proto::RingState::kSubmitted);
     state.compare_exchange_strong(expected, ValueOf(proto::RingState::kAwaited));
     while (true) {
       const bool closed = IsClosed();  // before the last look
       if (IsDone(index)) return true;
-      if (closed) return false;
+      if (closed || std::chrono::steady_clock::now() > deadline) return false;
       proto::FutexWait(state, ValueOf(proto::RingState::kAwaited), look_again_);
     }
   }

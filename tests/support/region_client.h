@@ -161,6 +161,14 @@ struct Sample {
     AddTensor(region, offset, request);
     return request;
   }
+  // The same in the message.
+  v1::RotateRequest Inline() const {
+    v1::RotateRequest request = Request(0, 0);
+    v1::Array& array = *request.mutable_tensors(0)->mutable_array();
+    array.clear_region();
+    array.set_raw(Input().data(), bytes());
+    return request;
+  }
   v1::RotateRequest InPlace(uint64_t region, uint64_t offset) const {
     v1::RotateRequest request = Request(region, offset);
     request.mutable_output()->set_in_place(true);

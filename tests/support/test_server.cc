@@ -25,7 +25,8 @@ size_t ExpectedLines(const std::vector<std::string>& flags) {
 
 }  // namespace
 
-TestServer::TestServer(const std::vector<std::string>& flags) : process_(CommandLine(flags)) {
+TestServer::TestServer(const std::vector<std::string>& flags, const MemoryLimit* limit)
+    : process_(CommandLine(flags), /*join_errors=*/false, limit) {
   const std::string prefix = "listening on ";
   for (size_t i = 0; i < ExpectedLines(flags); ++i) {
     const std::string line = process_.ReadLine();
@@ -64,14 +65,17 @@ v1::RotateRequest UnitRequest(int64_t position) {
   return request;
 }
 
-bool Serves(v1::RopeService::Stub& stub) {
-  grpc::ClientContext context;
-  v1::RotateResponse response;
-  if (!stub.Rotate(&context, UnitRequest(1), &response).ok()) return false;
+bool IsUnitAnswer(const v1::RotateResponse& response) {
   if (response.tensors_size() != 1 || response.tensors(0).array().numbers_size() != 2) return false;
   const v1::Array& array = response.tensors(0).array();
   return std::fabs(array.numbers(0) - std::cos(1.0)) < 1e-7 &&
          std::fabs(array.numbers(1) - std::sin(1.0)) < 1e-7;
+}
+
+bool Serves(v1::RopeService::Stub& stub) {
+  grpc::ClientContext context;
+  v1::RotateResponse response;
+  return stub.Rotate(&context, UnitRequest(1), &response).ok() && IsUnitAnswer(response);
 }
 
 }  // namespace rope::testing

@@ -17,8 +17,10 @@ namespace rope::testing {
 
 class TestServer {
  public:
-  // Listens on 127.0.0.1 at a free port, and wherever `flags` say beside it.
-  explicit TestServer(const std::vector<std::string>& flags = {});
+  // Listens on 127.0.0.1 at a free port, and wherever `flags` say beside it. Under `limit` where
+  // there is one, which then outlives it.
+  explicit TestServer(const std::vector<std::string>& flags = {},
+                      const MemoryLimit* limit = nullptr);
 
   // "127.0.0.1:PORT".
   const std::string& address() const { return address_; }
@@ -39,7 +41,10 @@ class TestServer {
 // A request that every server answers: (1, 0) at `position`, fp32 numbers, head_dim 2.
 v1::RotateRequest UnitRequest(int64_t position);
 
-// Sends it and checks the answer to 1e-7: the server serves.
+// Whether it is the answer to UnitRequest(1), to 1e-7.
+bool IsUnitAnswer(const v1::RotateResponse& response);
+
+// Sends it and checks the answer: the server serves.
 bool Serves(v1::RopeService::Stub& stub);
 
 }  // namespace rope::testing

@@ -1,0 +1,257 @@
+// Floods and garbage below gRPC: whatever frames a connection sends, the server lives, holds little
+// and answers others.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/support/hostile_requests.h"
+#include "tests/support/http2_peer.h"
+#include "tests/support/unix_socket.h"
+#include "tests/support/watched_server.h"
+
+namespace rope::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr milliseconds kStuck{1000};  // a server that has taken nothing for so long has had enough
+
+class HostileHttp2Test : public ::testing::Test {
+ protected:
+  void TearDown() override {
+    const char* const name = ::testing::UnitTest::GetInstance()->current_test_info()->name();
+    watched_.ExpectUnharmed(name);
+    watched_.ExpectMemoryGivenBack(name);
+  }
+
+  // Sends `frame` `count` times, some at once, as long as the server takes them.
+  static void Flood(Http2Peer& peer, const std::string& frame, int count) {
+    constexpr int kAtOnce = 500;
+    std::string frames;
+    for (int i = 0; i < kAtOnce; ++i) frames += frame;
+    for (int i = 0; i < count; i += kAtOnce) {
+      if (!peer.Send(frames, kStuck)) return;
+    }
+  }
+
+  WatchedServer watched_;
+};
+
+TEST_F(HostileHttp2Test, CallsByHandAreAnsweredAndRefusedAsAllAre) {
+  Http2Peer peer = watched_.NewPeer();
+  const uint32_t unit = peer.Call(UnitRequest(1).SerializeAsString());
+  const uint32_t empty = peer.Call("");
+  ASSERT_TRUE(peer.AwaitEnd(unit) && peer.AwaitEnd(empty));
+  EXPECT_EQ(peer.stream(unit).code, grpc::StatusCode::OK);
+  EXPECT_TRUE(peer.stream(unit).began);
+  EXPECT_GT(peer.stream(unit).answer_bytes, 16);
+  EXPECT_EQ(peer.stream(empty).code, grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(peer.stream(empty).message, ::testing::StartsWith("rope: got nothing"));
+  // An answer stays where it is until there is a window for it.
+  Http2Peer waiting = watched_.NewPeer(/*window=*/0);
+  const uint32_t held = waiting.Call(UnitRequest(1).SerializeAsString());
+  EXPECT_TRUE(waiting.Await([&] { return waiting.stream(held).held(); }));
+  EXPECT_TRUE(waiting.AwaitPong());
+  EXPECT_EQ(waiting.stream(held).answer_bytes, 0);
+  EXPECT_TRUE(waiting.stream(held).held());
+  waiting.GrantWindow(held, kDefaultWindow);
+  EXPECT_TRUE(waiting.AwaitEnd(held));
+  EXPECT_EQ(waiting.stream(held).code, grpc::StatusCode::OK);
+  EXPECT_EQ(waiting.stream(held).answer_bytes, peer.stream(unit).answer_bytes);
+}
+
+TEST_F(HostileHttp2Test, TwentyThousandPings) {
+  const std::string ping = Frame(FrameType::kPing, kNoFlags, 0, "12345678");
+  Http2Peer reading = watched_.NewPeer();
+  Flood(reading, ping, 20'000);
+  Http2Peer deaf = watched_.NewPeer();
+  deaf.StopReading();
+  Flood(deaf, ping, 20'000);
+}
+
+TEST_F(HostileHttp2Test, SettingsWithoutEnd) {
+  const Settings values = {{kSettingsInitialWindowSize, 1000}};
+  const std::string settings = Frame(FrameType::kSettings, kNoFlags, 0, EncodeSettings(values));
+  Http2Peer reading = watched_.NewPeer();
+  Flood(reading, settings, 20'000);
+  Http2Peer deaf = watched_.NewPeer();
+  deaf.StopReading();
+  Flood(deaf, settings, 300'000);
+}
+
+TEST_F(HostileHttp2Test, FiveThousandStreamsOpenedAndResetAtOnce) {
+  Http2Peer peer = watched_.NewPeer();
+  for (int i = 0; i < 5000 && !peer.lost(); ++i) peer.Reset(peer.StartCall());
+  // With whole requests, which have begun to run by then.
+  Http2Peer calling = watched_.NewPeer();
+  const std::string request = SmallRequestForLargeAnswer(kMiB).SerializeAsString();
+  for (int i = 0; i < 1000 && !calling.lost(); ++i) calling.Reset(calling.Call(request));
+}
+
+TEST_F(HostileHttp2Test, AThousandStreamsAtOnce) {
+  Http2Peer peer = watched_.NewPeer();
+  ASSERT_TRUE(peer.AwaitPong());
+  for (int i = 0; i < 1000 && !peer.lost(); ++i) peer.StartCall();
+  peer.AwaitPong(kStuck);
+}
+
+TEST_F(HostileHttp2Test, HeadersThatNeverEnd) {
+  Http2Peer half = watched_.NewPeer();
+  half.Send(Frame(FrameType::kHeaders, kNoFlags, 1, EncodeHeaders({{":method", "POST"}})));
+  Http2Peer endless = watched_.NewPeer();
+  endless.Send(Frame(FrameType::kHeaders, kNoFlags, 1, EncodeHeaders({{":method", "POST"}})));
+  std::string block;
+  while (block.size() < 16'000) block += EncodeHeaders({{"x-field", std::string(100, 'v')}});
+  const std::string frame = Frame(FrameType::kContinuation, kNoFlags, 1, block);
+  for (int64_t sent = 0; sent < 64 * kMiB; sent += static_cast<int64_t>(frame.size())) {
+    if (!endless.Send(frame, kStuck)) break;
+  }
+  // One field whose value never ends: a literal of 2^28 bytes.
+  Http2Peer one = watched_.NewPeer();
+  one.Send(Frame(FrameType::kHeaders, kNoFlags, 1, std::string("\0\1x\x7f\x81\xff\xff\x7f", 8)));
+  const std::string value = Frame(FrameType::kContinuation, kNoFlags, 1, std::string(16'000, 'v'));
+  for (int64_t sent = 0; sent < 64 * kMiB; sent += static_cast<int64_t>(value.size())) {
+    if (!one.Send(value, kStuck)) break;
+  }
+  watched_.ExpectUnharmed("headers that never end, connections still open");
+}
+
+TEST_F(HostileHttp2Test, WindowsOfZeroAndOfOneByte) {
+  constexpr int kAnswers = 10;
+  const std::string request = SmallRequestForLargeAnswer(kMiB).SerializeAsString();
+  const auto settings = [](uint32_t window) {
+    const Settings values = {{kSettingsInitialWindowSize, window}};
+    return Frame(FrameType::kSettings, kNoFlags, 0, EncodeSettings(values));
+  };
+  Http2Peer toggling = watched_.NewPeer(/*window=*/0);
+  for (int i = 0; i < kAnswers; ++i) toggling.Call(request);
+  Flood(toggling, settings(1) + settings(0), 5000);
+
+  Http2Peer sipping = watched_.NewPeer(/*window=*/0);
+  const uint32_t stream = sipping.Call(request);
+  EXPECT_TRUE(sipping.Await([&] { return sipping.stream(stream).held(); }));
+  Flood(sipping, Frame(FrameType::kWindowUpdate, kNoFlags, stream, BigEndian32(1)), 5000);
+}
+
+TEST_F(HostileHttp2Test, FramesThatBreakTheProtocol) {
+  const std::string ok_headers = EncodeHeaders({{":method", "POST"}, {":path", "/"}});
+  const std::vector<std::string> wrong = {
+      Frame(FrameType::kData, kNoFlags, 0, "x"),
+      Frame(FrameType::kData, kNoFlags, 1, "x"),
+      Frame(FrameType::kData, kPadded, 1, "\xff"),
+      Frame(FrameType::kHeaders, kEndHeaders, 0, ok_headers),
+      Frame(FrameType::kHeaders, kEndHeaders, 2, ok_headers),
+      Frame(FrameType::kHeaders, kEndHeaders, 1, ""),
+      Frame(FrameType::kHeaders, kEndHeaders | kPadded, 1, "\xff"),
+      Frame(FrameType::kHeaders, kEndHeaders | kPriorityFlag, 1, "xx"),
+      Frame(FrameType::kHeaders, kEndHeaders, 1, std::string(100, '\xff')),
+      Frame(FrameType::kContinuation, kEndHeaders, 1, ok_headers),
+      Frame(FrameType::kPriority, kNoFlags, 1, "x"),
+      Frame(FrameType::kResetStream, kNoFlags, 1, "x"),
+      Frame(FrameType::kResetStream, kNoFlags, 0, BigEndian32(0)),
+      Frame(FrameType::kSettings, kNoFlags, 0, "x"),
+      Frame(FrameType::kSettings, kAck, 0, "123456"),
+      Frame(FrameType::kSettings, kNoFlags, 0,
+            EncodeSettings({{kSettingsInitialWindowSize, 0xffffffff}})),
+      Frame(FrameType::kSettings, kNoFlags, 0, EncodeSettings({{kSettingsMaxFrameSize, 0}})),
+      Frame(FrameType::kPushPromise, kEndHeaders, 1, BigEndian32(2) + ok_headers),
+      Frame(FrameType::kPing, kNoFlags, 0, "x"),
+      Frame(FrameType::kGoAway, kNoFlags, 0, "x"),
+      Frame(FrameType::kWindowUpdate, kNoFlags, 0, BigEndian32(0)),
+      Frame(FrameType::kWindowUpdate, kNoFlags, 0, BigEndian32(0x7fffffff)),
+      Frame(FrameType::kWindowUpdate, kNoFlags, 1, "x"),
+      Frame(static_cast<FrameType>(77), 0xff, 0x7fffffff, "unknown"),
+      EncodeFrameHeader({.length = 0xffffff, .type = FrameType::kSettings}),
+      EncodeFrameHeader({.length = 0xffffff, .type = FrameType::kData, .stream = 1}),
+  };
+  for (const std::string& frame : wrong) {
+    Http2Peer peer = watched_.NewPeer();
+    peer.Send(frame + frame);
+    peer.AwaitPong(milliseconds(100));
+    // Within a call.
+    Http2Peer calling = watched_.NewPeer();
+    calling.StartCall();
+    calling.Send(frame + frame);
+    calling.AwaitPong(milliseconds(100));
+  }
+}
+
+TEST_F(HostileHttp2Test, MessagesThatAreNotGrpcs) {
+  const std::string unit = UnitRequest(1).SerializeAsString();
+  const std::string length = BigEndian32(static_cast<uint32_t>(unit.size()));
+  const std::vector<std::string> bodies = {
+      "",                                                    // no message
+      std::string(3, '\0'),                                  // half a prefix
+      std::string(1, '\1') + length + unit,                  // compressed, it says
+      std::string(1, '\x7f') + length + unit,                // no such flag
+      GrpcPrefix(0xffffffff),                                // 4 GiB
+      GrpcPrefix(0),                                         // nothing
+      GrpcPrefix(1) + unit,                                  // less than there is
+      std::string(1, '\0') + length + unit + GrpcPrefix(5),  // and half another one
+      std::string(1, '\0') + length + unit + std::string(1, '\0') + length + unit,  // two
+  };
+  for (const std::string& body : bodies) {
+    for (const std::string_view path :
+         {Http2Peer::kRotate, Http2Peer::kRotateStream, std::string_view("/rope.v1.RopeService/No"),
+          std::string_view("")}) {
+      Http2Peer peer = watched_.NewPeer();
+      const uint32_t stream = peer.StartCall(path);
+      peer.Send(Frame(FrameType::kData, kEndStream, stream, body));
+      EXPECT_TRUE(peer.AwaitEnd(stream)) << body.size() << " bytes to " << path;
+    }
+  }
+}
+
+TEST_F(HostileHttp2Test, Garbage) {
+  std::mt19937 random(29);  // seeded: the same bytes each time
+  const auto bytes = [&random](size_t count) {
+    std::string result(count, '\0');
+    for (char& byte : result) byte = static_cast<char>(random());
+    return result;
+  };
+  for (int i = 0; i < 40; ++i) {
+    Http2Peer noise = watched_.NewPeer();
+    noise.Send(bytes(4096));
+    Http2Peer framed = watched_.NewPeer();
+    framed.StartCall();
+    std::string frames;
+    for (int j = 0; j < 30; ++j) {
+      frames += Frame(static_cast<FrameType>(random() % 11), static_cast<uint8_t>(random()),
+                      random() % 4, bytes(random() % 64));
+    }
+    framed.Send(frames);
+    framed.AwaitPong(milliseconds(20));
+  }
+  // Not even a preface.
+  proto::FileDescriptor http1 = ConnectTcp(watched_.server().address());
+  const std::string get = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+  EXPECT_EQ(send(http1.get(), get.data(), get.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(get.size()));
+}
+
+TEST_F(HostileHttp2Test, ConnectionsThatSayNothingMore) {
+  std::vector<std::unique_ptr<Http2Peer>> peers;
+  std::vector<proto::FileDescriptor> silent(100);
+  for (proto::FileDescriptor& connection : silent) {
+    connection = ConnectTcp(watched_.server().address());
+  }
+  for (int i = 0; i < 200; ++i) {
+    peers.push_back(std::make_unique<Http2Peer>(i % 2 == 0 ? ConnectTcp(watched_.server().address())
+                                                           : ConnectUnix(watched_.path())));
+    peers.back()->StartCall();
+  }
+  for (const auto& peer : peers) EXPECT_TRUE(peer->AwaitPong());
+  watched_.ExpectUnharmed("300 connections that say nothing more");
+}
+
+}  // namespace
+}  // namespace rope::testing

@@ -1,0 +1,269 @@
+// Requests of a few bytes that name memory by the gigabyte: positions, rows and norm weights in a
+// sparse region, axes of 2^62. They are refused by the field's name before anything is read.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/support/ring_client.h"
+#include "tests/support/watched_server.h"
+
+namespace rope::testing {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::StartsWith;
+
+constexpr std::chrono::seconds kAnsweredWithin{20};
+constexpr int64_t kPairs = Sample::kHeadDim / 2;
+const Sample kSample = {.tokens = 1, .heads = 1};
+
+std::string Code(grpc::StatusCode code) {
+  return absl::StrCat(static_cast<int>(code), " ");
+}
+const std::string kInvalid = Code(grpc::StatusCode::INVALID_ARGUMENT);
+const std::string kExhausted = Code(grpc::StatusCode::RESOURCE_EXHAUSTED);
+
+std::string CallOverGrpc(v1::RopeService::Stub& stub, const v1::RotateRequest& request,
+                         v1::RotateResponse* response = nullptr) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kAnsweredWithin);
+  v1::RotateResponse ignored;
+  return Text(stub.Rotate(&context, request, response != nullptr ? response : &ignored));
+}
+
+std::string CallThroughRing(const RingClient& client, const v1::RotateRequest& request) {
+  client.ring().Send(0, request.SerializeAsString());
+  return client.ring().Await(0, kAnsweredWithin) ? client.Await(0) : "no answer";
+}
+
+// `request` is refused at once by the name of `field`, over gRPC and through the ring.
+void ExpectRefused(RingClient& client, const v1::RotateRequest& request, const std::string& field) {
+  const std::vector<std::function<std::string()>> ways = {
+      [&] { return CallOverGrpc(client.stub(), request); },
+      [&] { return CallThroughRing(client, request); }};
+  for (const auto& call : ways) {
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_THAT(call(), AnyOf(StartsWith(kInvalid + field), StartsWith(kExhausted + field)));
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1)) << field;
+  }
+}
+
+// An array at the start of a region.
+v1::Array InRegion(uint64_t region, v1::DType dtype, const std::vector<int64_t>& shape) {
+  v1::Array array;
+  array.set_dtype(dtype);
+  for (const int64_t length : shape) array.add_shape(length);
+  array.mutable_region()->set_region_id(region);
+  return array;
+}
+
+// A good request for one token, with rows in place of its embedding.
+v1::RotateRequest RequestWithRows() {
+  v1::RotateRequest request = kSample.Inline();
+  request.mutable_rope()->clear_config();
+  request.mutable_positions()->set_start(0);
+  return request;
+}
+
+struct Attack {
+  std::string field;
+  v1::RotateRequest request;
+};
+
+// Each small array of a request, as large as the whole region of `bytes`.
+std::vector<Attack> WholeRegion(uint64_t region, int64_t bytes) {
+  std::vector<Attack> attacks;
+  const auto add = [&](const char* field, v1::RotateRequest request) {
+    attacks.push_back({field, std::move(request)});
+    return &attacks.back().request;
+  };
+  const v1::Array int32s = InRegion(region, v1::DTYPE_INT32, {bytes / 4});
+  const v1::Array int64s = InRegion(region, v1::DTYPE_INT64, {bytes / 8});
+
+  v1::RotateRequest* request = add("positions.position_ids", kSample.Inline());
+  *request->mutable_positions()->mutable_position_ids() = int32s;
+  request->mutable_positions()->clear_start();
+
+  request = add("positions.starts", kSample.Inline());
+  *request->mutable_positions()->mutable_starts() = int64s;
+  request->mutable_positions()->clear_start();
+
+  request = add("positions.cu_seqlens", kSample.Inline());
+  request->mutable_tensors(0)->set_layout("THD");
+  *request->mutable_positions()->mutable_cu_seqlens() = int32s;
+
+  request = add("reposition.from.position_ids", kSample.Inline());
+  request->set_operation(v1::OPERATION_REPOSITION);
+  *request->mutable_reposition()->mutable_from()->mutable_position_ids() = int64s;
+
+  request = add("tensors[0].norm.weight", kSample.Inline());
+  request->mutable_tensors(0)->mutable_norm()->set_eps(1e-6);
+  *request->mutable_tensors(0)->mutable_norm()->mutable_weight() =
+      InRegion(region, v1::DTYPE_FP16, {bytes / 2});
+
+  request = add("rows.angles", RequestWithRows());
+  *request->mutable_rows()->mutable_angles() =
+      InRegion(region, v1::DTYPE_FP16, {bytes / 2 / kPairs, kPairs});
+
+  request = add("rows.", RequestWithRows());
+  const v1::Array rows = InRegion(region, v1::DTYPE_FP32, {bytes / 4 / kPairs, kPairs});
+  *request->mutable_rows()->mutable_cos() = rows;
+  *request->mutable_rows()->mutable_sin() = rows;
+
+  request = add("rows.", RequestWithRows());  // a row for each token, without positions
+  request->clear_positions();
+  *request->mutable_rows()->mutable_cos() = rows;
+  *request->mutable_rows()->mutable_sin() = rows;
+  return attacks;
+}
+
+TEST(HostileMemoryTest, SmallArraysAsLargeAsARegionOf256MiBAreRefusedByName) {
+  constexpr int64_t kBytes = 256 * kMiB;
+  WatchedServer watched;
+  RingClient client(watched.path(), kBytes);
+  RingClient other(watched.path());
+  for (const Attack& attack : WholeRegion(client.id(), kBytes)) {
+    ExpectRefused(client, attack.request, attack.field);
+    ASSERT_TRUE(Serves(client.stub())) << attack.field;
+  }
+  EXPECT_TRUE(client.RotatesRight());
+  EXPECT_TRUE(other.RotatesRight());
+  watched.ExpectUnharmed("arrays of 256 MiB");
+  watched.ExpectMemoryGivenBack("arrays of 256 MiB");
+}
+
+TEST(HostileMemoryTest, RegionOfAGibibyteIsRefusedOrItsSmallArraysAre) {
+  constexpr int64_t kBytes = 1024 * kMiB;
+  WatchedServer watched;
+  RawRing ring;
+  RegionClient client(watched.path(), SharedMemory::Memfd(kBytes), &ring.memory());
+  if (client.hello().code == absl::StatusCode::kOk) {
+    for (const Attack& attack : WholeRegion(client.id(), kBytes)) {
+      EXPECT_THAT(
+          CallOverGrpc(client.stub(), attack.request),
+          AnyOf(StartsWith(kInvalid + attack.field), StartsWith(kExhausted + attack.field)));
+    }
+  } else {
+    EXPECT_EQ(client.hello().code, absl::StatusCode::kResourceExhausted);
+  }
+  EXPECT_TRUE(Serves(client.stub()));
+  watched.ExpectUnharmed("arrays of 1 GiB");
+  watched.ExpectMemoryGivenBack("arrays of 1 GiB");
+}
+
+TEST(HostileMemoryTest, RowsOfNoColumnsAreRefusedWhateverTheirNumber) {
+  WatchedServer watched;
+  RingClient client(watched.path());
+  for (const int64_t rows : {int64_t{1}, int64_t{1} << 40, int64_t{1} << 62}) {
+    v1::Array array;
+    array.set_dtype(v1::DTYPE_FP16);
+    array.add_shape(rows);
+    array.add_shape(0);
+    v1::RotateRequest request = RequestWithRows();
+    *request.mutable_rows()->mutable_angles() = array;
+    ExpectRefused(client, request, "rows.angles");
+    request = RequestWithRows();
+    *request.mutable_rows()->mutable_cos() = array;
+    *request.mutable_rows()->mutable_sin() = array;
+    ExpectRefused(client, request, "rows.");
+    request.clear_positions();
+    ExpectRefused(client, request, "rows.");
+  }
+  watched.ExpectUnharmed("rows of no columns");
+}
+
+TEST(HostileMemoryTest, HugeStrideOfAnAxisOfLengthOneIsRefusedOrMeansNothing) {
+  constexpr int64_t kHuge = int64_t{1} << 62;
+  WatchedServer watched;
+  RingClient client(watched.path());
+  const auto with_strides = [](v1::RotateRequest request) {
+    for (const int64_t stride : {kHuge, kHuge, int64_t{1}}) {
+      request.mutable_tensors(0)->mutable_array()->add_strides(stride);
+    }
+    return request;
+  };
+  const std::string strides = kInvalid + "tensors[0].array.strides";
+
+  kSample.Fill(client.memory().As<float>());
+  std::string answer = CallThroughRing(client, with_strides(kSample.InPlace(client.id(), 0)));
+  EXPECT_THAT(answer, AnyOf("OK", StartsWith(strides)));
+  if (answer == "OK") {
+    EXPECT_LT(kSample.Error(client.memory().As<float>()), 2e-6);
+  }
+  kSample.Fill(client.memory().As<float>());
+  answer = CallOverGrpc(client.stub(), with_strides(kSample.InPlace(client.id(), 0)));
+  EXPECT_THAT(answer, AnyOf("OK", StartsWith(strides)));
+  if (answer == "OK") {
+    EXPECT_LT(kSample.Error(client.memory().As<float>()), 2e-6);
+  }
+
+  v1::RotateResponse response;
+  answer = CallOverGrpc(client.stub(), with_strides(kSample.Inline()), &response);
+  EXPECT_THAT(answer, AnyOf("OK", StartsWith(strides)));
+  if (answer == "OK") {
+    std::vector<float> values(static_cast<size_t>(kSample.elements()));
+    const std::string& raw = response.tensors(0).array().raw();
+    ASSERT_EQ(raw.size(), kSample.bytes());
+    std::memcpy(values.data(), raw.data(), raw.size());
+    EXPECT_LT(kSample.Error(values.data()), 2e-6);
+  }
+  watched.ExpectUnharmed("strides of 2^62");
+}
+
+// fp16 angles in the message, [bytes / 16, 8], for one token of 16 channels.
+v1::RotateRequest InlineAngles(int64_t bytes) {
+  constexpr int64_t kInlinePairs = 8;
+  v1::RotateRequest request = RequestWithRows();
+  v1::Array& array = *request.mutable_tensors(0)->mutable_array();
+  array.set_shape(2, 2 * kInlinePairs);
+  array.set_raw(std::string(2 * kInlinePairs * sizeof(float), '\0'));
+  v1::Array& angles = *request.mutable_rows()->mutable_angles();
+  angles.set_dtype(v1::DTYPE_FP16);
+  angles.add_shape(bytes / 2 / kInlinePairs);
+  angles.add_shape(kInlinePairs);
+  angles.set_raw(std::string(static_cast<size_t>(bytes), '\0'));
+  return request;
+}
+
+TEST(HostileMemoryTest, InlineAnglesOf200MiBAreRefused) {
+  WatchedServer watched;
+  const auto stub = watched.server().NewStub();
+  EXPECT_THAT(CallOverGrpc(*stub, InlineAngles(200 * kMiB)),
+              AnyOf(StartsWith(kInvalid), StartsWith(kExhausted)));
+  EXPECT_TRUE(Serves(*stub));
+  watched.ExpectUnharmed("200 MiB of inline angles");
+  watched.ExpectMemoryGivenBack("200 MiB of inline angles");
+}
+
+TEST(HostileMemoryTest, InlineAnglesOfManyConnectionsAreCountedByWhatTheyBecome) {
+  constexpr int kConnections = 6;
+  constexpr int kCalls = 3;
+  WatchedServer watched;
+  const v1::RotateRequest request = InlineAngles(40 * kMiB);
+  std::vector<std::thread> clients;
+  clients.reserve(kConnections);
+  for (int i = 0; i < kConnections; ++i) {
+    clients.emplace_back([&watched, &request] {
+      const auto stub = watched.server().NewStub();
+      for (int call = 0; call < kCalls; ++call) {
+        EXPECT_THAT(CallOverGrpc(*stub, request),
+                    AnyOf("OK", StartsWith(kInvalid), StartsWith(kExhausted)));
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  watched.ExpectUnharmed("40 MiB of inline angles, six connections");
+  watched.ExpectMemoryGivenBack("40 MiB of inline angles, six connections");
+}
+
+}  // namespace
+}  // namespace rope::testing

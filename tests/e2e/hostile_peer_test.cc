@@ -1,0 +1,276 @@
+// Clients that hold the server's memory without an end: messages that are announced and not
+// finished, answers that are not read. Connections speak HTTP/2 by hand.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "tests/support/hostile_requests.h"
+#include "tests/support/http2_peer.h"
+#include "tests/support/region_client.h"
+#include "tests/support/watched_server.h"
+
+namespace rope::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::AnyOf;
+using Stream = Http2Peer::Stream;
+
+constexpr int kConnections = 16;
+constexpr size_t kSentBytes = 60 * kMiB;  // of 64 MiB
+constexpr int kDeadlineExceeded = grpc::StatusCode::DEADLINE_EXCEEDED;
+constexpr int kResourceExhausted = grpc::StatusCode::RESOURCE_EXHAUSTED;
+constexpr uint32_t kWindowBytes = 0x40000000;
+constexpr int64_t kAnswerBytes = 32 * kMiB;
+constexpr int kCallsOfEach = 20;
+
+// A request of 64 MiB, all but a few bytes.
+const std::string& LargeMessage() {
+  static const std::string message = [] {
+    v1::RotateRequest request = UnitRequest(1);
+    v1::Array& array = *request.mutable_tensors(0)->mutable_array();
+    array.clear_numbers();
+    array.set_raw(std::string(64 * kMiB - 1024, '\0'));
+    return request.SerializeAsString();
+  }();
+  return message;
+}
+
+// By trailers with one of the codes, or without a word.
+void ExpectEndedWith(const Stream& stream, const ::testing::Matcher<int>& codes) {
+  EXPECT_TRUE(stream.ended());
+  if (stream.end == Stream::End::kTrailers) {
+    EXPECT_THAT(stream.code, codes) << stream.message;
+  }
+}
+
+// Runs `attack` with a connection each, at once.
+void AttackFromManyConnections(const WatchedServer& watched, int connections, uint32_t window,
+                               const std::function<void(Http2Peer&)>& attack) {
+  std::vector<std::thread> threads;
+  threads.reserve(static_cast<size_t>(connections));
+  for (int i = 0; i < connections; ++i) {
+    threads.emplace_back([&] {
+      Http2Peer peer = watched.NewPeer(window);
+      attack(peer);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(HalfSentMessageTest, ReadThatDoesNotFinishEndsWithDeadlineExceeded) {
+  WatchedServer watched({.flags = {"--receive_timeout=1s"}});
+  Http2Peer silent = watched.NewPeer();
+  const uint32_t stream = silent.StartCall();
+  EXPECT_EQ(silent.SendPart(stream, LargeMessage(), 1000, /*last=*/false), 1000);
+  // Another says a little now and then.
+  Http2Peer trickling = watched.NewPeer();
+  const uint32_t trickle = trickling.StartCall();
+  trickling.SendPart(trickle, LargeMessage(), 1000, /*last=*/false);
+  for (int i = 0; i < 100 && !trickling.AwaitEnd(trickle, milliseconds(100)); ++i) {
+    trickling.Send(Frame(FrameType::kData, kNoFlags, trickle, "x"));
+  }
+  EXPECT_TRUE(silent.AwaitEnd(stream));
+  ExpectEndedWith(silent.stream(stream), kDeadlineExceeded);
+  ExpectEndedWith(trickling.stream(trickle), kDeadlineExceeded);
+  // The connections are as good as before.
+  const std::string unit = UnitRequest(1).SerializeAsString();
+  for (Http2Peer* const peer : {&silent, &trickling}) {
+    const uint32_t next = peer->Call(unit);
+    EXPECT_TRUE(peer->AwaitEnd(next));
+    EXPECT_EQ(peer->stream(next).code, grpc::StatusCode::OK);
+  }
+  watched.ExpectUnharmed("a read that does not finish");
+}
+
+TEST(HalfSentMessageTest, SixteenConnectionsThatStopAt60MiBAreBoundedAndEnded) {
+  WatchedServer watched({.flags = {"--receive_timeout=2s"}});
+  std::vector<std::unique_ptr<Http2Peer>> peers;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kConnections; ++i) {
+    Http2Peer& peer = *peers.emplace_back(std::make_unique<Http2Peer>(watched.NewPeer()));
+    threads.emplace_back([&peer] {
+      const uint32_t stream = peer.StartCall();
+      peer.SendPart(stream, LargeMessage(), kSentBytes, /*last=*/false, seconds(3));
+      EXPECT_TRUE(peer.AwaitEnd(stream, seconds(15)));
+      if (!peer.lost()) {
+        ExpectEndedWith(peer.stream(stream), AnyOf(kDeadlineExceeded, kResourceExhausted));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  watched.ExpectUnharmed("60 of 64 MiB from 16 connections");
+  watched.ExpectMemoryGivenBack("60 of 64 MiB from 16 connections, which are still open");
+}
+
+TEST(HalfSentMessageTest, SixteenCallsOfOneConnectionAreBoundedAndEnded) {
+  WatchedServer watched({.flags = {"--receive_timeout=2s"}});
+  Http2Peer peer = watched.NewPeer();
+  std::vector<uint32_t> streams;
+  for (int i = 0; i < kConnections && !peer.lost(); ++i) {
+    streams.push_back(peer.StartCall());
+    peer.SendPart(streams.back(), LargeMessage(), kSentBytes, /*last=*/false, milliseconds(300));
+  }
+  peer.Await(
+      [&] {
+        return std::all_of(streams.begin(), streams.end(),
+                           [&](uint32_t stream) { return peer.IsOver(stream); });
+      },
+      seconds(15));
+  for (const uint32_t stream : streams) {
+    if (!peer.lost()) {
+      ExpectEndedWith(peer.stream(stream), AnyOf(kDeadlineExceeded, kResourceExhausted));
+    }
+  }
+  watched.ExpectUnharmed("60 of 64 MiB in 16 calls of a connection");
+  watched.ExpectMemoryGivenBack("60 of 64 MiB in 16 calls of a connection, which is still open");
+}
+
+TEST(HalfSentMessageTest, SixteenStreamsThatStopAt60MiBAreBounded) {
+  WatchedServer watched;
+  AttackFromManyConnections(watched, kConnections, kDefaultWindow, [](Http2Peer& peer) {
+    const uint32_t stream = peer.StartCall(Http2Peer::kRotateStream);
+    peer.SendPart(stream, LargeMessage(), kSentBytes, /*last=*/false, seconds(2));
+    peer.AwaitEnd(stream, seconds(2));
+  });
+  watched.ExpectUnharmed("60 of 64 MiB on 16 streams");
+  watched.ExpectMemoryGivenBack("60 of 64 MiB on 16 streams");
+}
+
+struct Calls {
+  int held = 0;
+  int refused = 0;
+  int refused_with_pushback = 0;
+};
+
+Calls Count(const Http2Peer& peer) {
+  Calls calls;
+  for (const auto& [id, stream] : peer.streams()) {
+    if (stream.held()) ++calls.held;
+    if (stream.code != kResourceExhausted) continue;
+    ++calls.refused;
+    if (!stream.pushback.empty()) ++calls.refused_with_pushback;
+  }
+  return calls;
+}
+
+// Calls `count` times for an answer that it does not read, until each call is refused or held.
+void CallWithoutReading(Http2Peer& peer, int count, int64_t answer_bytes) {
+  const std::string request = SmallRequestForLargeAnswer(answer_bytes).SerializeAsString();
+  for (int i = 0; i < count && !peer.lost(); ++i) {
+    const uint32_t stream = peer.Call(request);
+    if (!peer.Await([&] { return peer.stream(stream).held() || peer.IsOver(stream); },
+                    seconds(20))) {
+      return;
+    }
+  }
+}
+
+TEST(UnreadAnswerTest, EightyAnswersOf32MiBCountUntilTheyAreTaken) {
+  constexpr int kCalls = 80;
+  WatchedServer watched;
+  {
+    Http2Peer peer = watched.NewPeer(/*window=*/0);
+    CallWithoutReading(peer, kCalls, kAnswerBytes);
+    ASSERT_FALSE(peer.lost());
+    const Calls calls = Count(peer);
+    std::printf("measured: %d answers of 32 MiB held, %d calls refused, %d of them with a delay\n",
+                calls.held, calls.refused, calls.refused_with_pushback);
+    EXPECT_EQ(calls.held + calls.refused, kCalls);
+    EXPECT_EQ(calls.refused, calls.refused_with_pushback);
+    EXPECT_GE(calls.held, 1);
+    EXPECT_LE(calls.held * kAnswerBytes, watched.memory_bytes() / 2);
+
+    // One of them is read: there is room for another one.
+    uint32_t first = 0;
+    for (const auto& [id, stream] : peer.streams()) {
+      if (first == 0 && stream.held()) first = id;
+    }
+    peer.GrantWindow(0, kWindowBytes);
+    peer.GrantWindow(first, kWindowBytes);
+    EXPECT_TRUE(peer.AwaitEnd(first));
+    EXPECT_EQ(peer.stream(first).code, grpc::StatusCode::OK);
+    EXPECT_GT(peer.stream(first).answer_bytes, kAnswerBytes);
+    for (int i = 0; i < 100 && Count(peer).held < calls.held; ++i) {
+      CallWithoutReading(peer, 1, kAnswerBytes);
+    }
+    EXPECT_EQ(Count(peer).held, calls.held);
+    watched.ExpectUnharmed("80 unread answers of 32 MiB");
+  }
+  watched.ExpectMemoryGivenBack("80 unread answers of 32 MiB, the connection closed");
+}
+
+TEST(UnreadAnswerTest, ConnectionsTogetherStayWithinTheBudget) {
+  constexpr int kPeers = 8;
+  WatchedServer watched;
+  watched.EndBystander();  // together they may take all that there is
+  AttackFromManyConnections(watched, kPeers, /*window=*/0, [](Http2Peer& peer) {
+    CallWithoutReading(peer, kCallsOfEach, kAnswerBytes);
+    EXPECT_FALSE(peer.lost());
+    const Calls calls = Count(peer);
+    EXPECT_EQ(calls.held + calls.refused, kCallsOfEach);
+  });
+  watched.ExpectMemoryGivenBack("8 x 20 unread answers of 32 MiB, the connections closed");
+  watched.ExpectUnharmed("8 x 20 unread answers of 32 MiB");
+}
+
+TEST(UnreadAnswerTest, StreamsThatAreNeverReadStayWithinTheBudget) {
+  constexpr int kStreams = 30;
+  constexpr int kRequests = 24;
+  WatchedServer watched;
+  const std::string request = SmallRequestForLargeAnswer(8 * kMiB).SerializeAsString();
+  {
+    Http2Peer peer = watched.NewPeer(/*window=*/0);
+    for (int i = 0; i < kStreams && !peer.lost(); ++i) {
+      const uint32_t stream = peer.StartCall(Http2Peer::kRotateStream);
+      for (int j = 0; j < kRequests && !peer.IsOver(stream); ++j) {
+        peer.SendPart(stream, request, request.size(), /*last=*/false, seconds(1));
+      }
+    }
+    peer.Await([] { return false; }, seconds(3));
+    watched.ExpectUnharmed("30 streams that are never read");
+  }
+  watched.ExpectMemoryGivenBack("30 streams that are never read, the connection closed");
+}
+
+TEST(UnreadAnswerTest, OneSessionTakesHalfAtMostAndOthersAreAnswered) {
+  constexpr int kCalls = 20;
+  const Sample sample = {.tokens = 4096, .heads = 8};
+  ASSERT_EQ(sample.bytes(), kMiB);
+  const v1::RotateRequest request = sample.Inline();
+  WatchedServer watched;
+  Http2Peer peer = watched.NewPeer(/*window=*/0);
+  CallWithoutReading(peer, 40, kAnswerBytes);
+  EXPECT_GE(Count(peer).refused, 1) << "it holds all that it can";
+  const auto stub = watched.server().NewStub();
+  int answered = 0;
+  v1::RotateResponse response;
+  for (int i = 0; i < kCalls; ++i) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + seconds(10));
+    const std::string answer = Text(stub->Rotate(&context, request, &response));
+    EXPECT_EQ(answer, "OK");
+    if (answer == "OK") ++answered;
+  }
+  ASSERT_EQ(answered, kCalls);
+  const std::string& raw = response.tensors(0).array().raw();
+  ASSERT_EQ(raw.size(), sample.bytes());
+  std::vector<float> values(static_cast<size_t>(sample.elements()));
+  std::memcpy(values.data(), raw.data(), raw.size());
+  EXPECT_LT(sample.Error(values.data()), 2e-6);
+  watched.ExpectUnharmed("one session holds all that it can");
+}
+
+}  // namespace
+}  // namespace rope::testing

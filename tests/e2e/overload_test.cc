@@ -1,0 +1,175 @@
+// Three times as many clients as the server has memory for, a drain and a crash under load: what
+// became of every call. Nothing here depends on how fast the machine is.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rope/client.h"
+#include "tests/support/closed_loop.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/watched_server.h"
+
+namespace rope::testing {
+namespace {
+
+using Kind = CallOutcome::Kind;
+using std::chrono::seconds;
+
+constexpr Sample kToken = {.tokens = 1, .heads = 40, .start = 1000};   // 1280 bytes
+constexpr Sample kPrefill = {.tokens = 64, .heads = 32};               // 64 KiB
+constexpr Sample kLarge = {.tokens = 1024, .heads = 512, .start = 0};  // 16 MiB
+constexpr seconds kPatience{30};
+
+// `count` clients with a connection each.
+std::vector<ClosedLoop::Client> StubClients(const TestServer& server, int count,
+                                            const Payload& payload, bool waits) {
+  std::vector<ClosedLoop::Client> clients;
+  for (int i = 0; i < count; ++i) {
+    const auto caller = std::make_shared<StubCaller>(server.NewChannel(), waits);
+    clients.emplace_back([caller, &payload] { return caller->Call(payload); });
+  }
+  return clients;
+}
+
+Kind KindOf(const Status& status) {
+  switch (status.code()) {
+    case StatusCode::kUnavailable:
+    case StatusCode::kCancelled:
+      return Kind::kFailed;
+    case StatusCode::kDeadlineExceeded:
+      return Kind::kHung;
+    case StatusCode::kResourceExhausted:
+      return status.detail().retry_delay_ms > 0 ? Kind::kRefused : Kind::kOther;
+    default:
+      return Kind::kOther;
+  }
+}
+
+// A client of the library, which tries again as it is made to.
+ClosedLoop::Client LibraryClient(const std::string& target, const Payload& payload) {
+  auto connected = client::Client::Connect(target);
+  EXPECT_TRUE(connected.ok()) << connected.status().ToString();
+  const auto library = std::make_shared<client::Client>(*std::move(connected));
+  const auto input = std::make_shared<std::vector<float>>(payload.sample().Input());
+  return [library, input, &payload] {
+    const Sample& sample = payload.sample();
+    client::TensorView tensor;
+    tensor.layout = "SHD";
+    tensor.shape = {sample.tokens, sample.heads, Sample::kHeadDim};
+    tensor.data = input->data();
+    client::RotateRequest request;
+    request.rope.config = client::RopeConfig{.head_dim = Sample::kHeadDim};
+    request.rope.pairing = client::Pairing::kHalf;
+    request.positions.start = sample.start;
+    request.tensors = {tensor};
+    const auto reply = library->Rotate(request, {.timeout = seconds(20)});
+    if (!reply.ok()) {
+      return CallOutcome{.kind = KindOf(reply.status()), .text = reply.status().ToString()};
+    }
+    const client::RotatedTensor& rotated = reply->tensors.front();
+    const bool right = payload.IsRight(rotated.data, static_cast<size_t>(rotated.bytes));
+    return CallOutcome{.kind = right ? Kind::kAnswered : Kind::kWrong, .text = "a wrong answer"};
+  };
+}
+
+// Every call has an outcome, and none of them is one that must not be.
+void ExpectAccountedFor(const std::string& what, const CallTally& tally) {
+  std::printf("measured: %s: %s\n", what.c_str(), tally.ToString().c_str());
+  EXPECT_EQ(tally.sent,
+            tally.answered + tally.refused + tally.failed + tally.wrong + tally.hung + tally.other);
+  EXPECT_EQ(tally.wrong, 0) << what << ": " << tally.first_trouble;
+  EXPECT_EQ(tally.hung, 0) << what << ": " << tally.first_trouble;
+  EXPECT_EQ(tally.other, 0) << what << ": " << tally.first_trouble;
+}
+
+// The budget holds eight calls of 16 MiB, each as long as its request and its answer are there.
+WatchedServer::Options SmallServer() {
+  return {.memory_bytes = 256 * kMiB, .message_bytes = 32 * kMiB};
+}
+
+TEST(OverloadTest, SmallCallsOfManyClientsAreAnsweredOrTold) {
+  const Payload token(kToken);
+  WatchedServer watched(SmallServer());
+  ClosedLoop load(StubClients(watched.server(), 64, token, /*waits=*/false));
+  EXPECT_TRUE(load.AwaitAnswers(10'000, kPatience));
+  const CallTally tally = load.Stop();
+  ExpectAccountedFor("64 clients of one token", tally);
+  EXPECT_EQ(tally.failed, 0) << tally.first_trouble;
+  watched.ExpectUnharmed("64 clients of one token");
+}
+
+TEST(OverloadTest, LargeCallsOfThreeTimesTheClientsThatFitAreAnsweredOrTold) {
+  const Payload token(kToken);
+  const Payload large(kLarge);
+  WatchedServer watched(SmallServer());
+  watched.EndBystander();  // it would be told to come back, too
+  ClosedLoop load(StubClients(watched.server(), 24, large, /*waits=*/false));
+  ClosedLoop small(StubClients(watched.server(), 8, token, /*waits=*/false));
+  EXPECT_TRUE(load.AwaitAnswers(80, kPatience));
+  const CallTally tokens = small.Stop();
+  const CallTally tally = load.Stop();
+  ExpectAccountedFor("24 clients of 16 MiB, where 8 calls fit", tally);
+  ExpectAccountedFor("8 clients of one token at the same time", tokens);
+  EXPECT_EQ(tally.failed, 0);
+  EXPECT_EQ(tokens.failed, 0);
+  EXPECT_GT(tokens.answered, 0);
+  watched.ExpectUnharmed("24 clients of 16 MiB");
+  watched.ExpectMemoryGivenBack("24 clients of 16 MiB");
+}
+
+TEST(OverloadTest, DrainUnderLoadLosesNoCall) {
+  const Payload token(kToken);
+  const Payload prefill(kPrefill);
+  const std::string target = "unix:" + TemporaryFolder() + "/s";
+  TestServer server({"--enable_shared_memory", "--listen=" + target, "--log_level=error"});
+  std::vector<ClosedLoop::Client> clients = StubClients(server, 4, prefill, /*waits=*/false);
+  for (auto& client : StubClients(server, 4, token, /*waits=*/false)) {
+    clients.push_back(std::move(client));
+  }
+  for (const Payload* const payload : {&token, &prefill}) {
+    clients.push_back(LibraryClient(target, *payload));
+  }
+  ClosedLoop load(std::move(clients));
+  EXPECT_TRUE(load.AwaitAnswersOfEach(50, kPatience));
+  server.process().Signal(SIGTERM);
+  EXPECT_EQ(server.process().WaitFor(seconds(20)), 0);
+  const CallTally tally = load.Stop();
+  ExpectAccountedFor("a drain under load", tally);
+  EXPECT_EQ(tally.refused, 0);
+  EXPECT_GT(tally.failed, 0) << "the load outlived the server";
+}
+
+TEST(OverloadTest, ServerThatIsKilledAndStartedAgainServesEveryClientAgain) {
+  const Payload token(kToken);
+  const Payload prefill(kPrefill);
+  const std::string path = TemporaryFolder() + "/s";
+  const std::string target = "unix:" + path;
+  TestServer first({"--enable_shared_memory", "--listen=" + target, "--log_level=error"});
+  std::vector<ClosedLoop::Client> clients = StubClients(first, 4, prefill, /*waits=*/true);
+  for (auto& client : StubClients(first, 2, token, /*waits=*/true)) {
+    clients.push_back(std::move(client));
+  }
+  for (const Payload* const payload : {&token, &prefill}) {
+    clients.push_back(LibraryClient(target, *payload));
+  }
+  ClosedLoop load(std::move(clients));
+  EXPECT_TRUE(load.AwaitAnswersOfEach(50, kPatience));
+  first.process().Signal(SIGKILL);
+  EXPECT_EQ(first.process().Wait(), -SIGKILL);
+  TestServer second({"--enable_shared_memory", "--listen=" + target, "--listen=" + first.address(),
+                     "--log_level=error"});
+  EXPECT_TRUE(load.AwaitAnswersOfEach(20, kPatience)) << "every client comes back";
+  const CallTally tally = load.Stop();
+  ExpectAccountedFor("killed and started again under load", tally);
+  EXPECT_EQ(tally.refused, 0);
+}
+
+}  // namespace
+}  // namespace rope::testing

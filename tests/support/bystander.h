@@ -1,0 +1,44 @@
+// A client that means well: it calls small rotations on one connection while others attack the
+// server, a few hundred a second, and checks every answer.
+//
+// Threading:  Confined to one thread; calls on a background thread.
+#ifndef ROPE_TESTS_SUPPORT_BYSTANDER_H_
+#define ROPE_TESTS_SUPPORT_BYSTANDER_H_
+
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "proto/mutex.h"
+#include "rope/v1/rope_service.grpc.pb.h"
+
+namespace rope::testing {
+
+class Bystander {
+ public:
+  explicit Bystander(std::unique_ptr<v1::RopeService::Stub> stub);
+  ~Bystander();
+  Bystander(const Bystander&) = delete;
+  Bystander& operator=(const Bystander&) = delete;
+
+  struct Counts {
+    int right = 0;
+    int wrong = 0;            // answers that are not right, and calls without an answer
+    std::string first_wrong;  // what was wrong with it
+    double slowest_ms = 0;    // of the right ones
+  };
+  // Calls no more; what was seen.
+  Counts Stop();
+
+ private:
+  void CallOnce();
+
+  const std::unique_ptr<v1::RopeService::Stub> stub_;
+  Counts counts_;  // of the thread, until it has ended
+  proto::Notification stop_;
+  std::thread thread_;  // goes first
+};
+
+}  // namespace rope::testing
+
+#endif  // ROPE_TESTS_SUPPORT_BYSTANDER_H_

@@ -1,0 +1,68 @@
+// A real server that must stand an attack: within a memory limit that kills it where it takes too
+// much, watched from its start, with a bystander whose calls must be answered meanwhile.
+//
+// Threading:  Confined to one thread.
+#ifndef ROPE_TESTS_SUPPORT_WATCHED_SERVER_H_
+#define ROPE_TESTS_SUPPORT_WATCHED_SERVER_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rope/v1/rope_service.grpc.pb.h"
+#include "tests/support/bystander.h"
+#include "tests/support/http2_peer.h"
+#include "tests/support/memory_limit.h"
+#include "tests/support/memory_watch.h"
+#include "tests/support/test_server.h"
+
+namespace rope::testing {
+
+inline constexpr int64_t kMiB = int64_t{1} << 20;
+
+class WatchedServer {
+ public:
+  struct Options {
+    int64_t memory_bytes = 768 * kMiB;  // --memory_bytes
+    int64_t message_bytes = 64 * kMiB;  // --max_message_bytes
+    std::vector<std::string> flags = {};
+  };
+  WatchedServer() : WatchedServer(Options()) {}
+  explicit WatchedServer(const Options& options);
+
+  TestServer& server() { return server_; }
+  // Of its Unix socket, on which it shares memory.
+  const std::string& path() const { return path_; }
+  int64_t memory_bytes() const { return options_.memory_bytes; }
+  MemoryWatch& memory() { return *memory_; }
+  // A connection of bytes by hand over TCP.
+  Http2Peer NewPeer(uint32_t window = kDefaultWindow) const;
+
+  // The bystander's calls end here; without it they need not all be answered.
+  void EndBystander() { bystander_.reset(); }
+
+  // The process that was started serves, answered every call of the bystander rightly, and never
+  // held more anonymous memory than --memory_bytes and a tenth.
+  void ExpectUnharmed(const std::string& what);
+  // Within ten seconds it holds at most 64 MiB more than before the attack.
+  void ExpectMemoryGivenBack(const std::string& what);
+
+ private:
+  std::vector<std::string> Flags() const;
+  // Of the process that answers; empty: none does.
+  std::string InstanceId();
+
+  const Options options_;
+  const std::string path_;
+  const MemoryLimit limit_;
+  TestServer server_;
+  std::string instance_id_;
+  std::unique_ptr<MemoryWatch> memory_;
+  std::unique_ptr<Bystander> bystander_;
+};
+
+}  // namespace rope::testing
+
+#endif  // ROPE_TESTS_SUPPORT_WATCHED_SERVER_H_
