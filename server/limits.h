@@ -128,6 +128,11 @@ inline constexpr int64_t kSilentMs = 10'000;
 // Calls of one method that are armed on each queue at a time.
 inline constexpr int kArmedCalls = 4;
 
+// --- the metrics page --- Connections that are read at the same time, a thread each: a connection
+// whose request does not end holds one for this long, and a scrape waits where all are held.
+inline constexpr int64_t kMetricsThreads = 16;
+inline constexpr int64_t kMetricsRequestMs = 1000;  // a packet that was lost has been sent again
+
 static_assert(kSkeletonBytesMax < kMessageBytesMax);
 static_assert(kMessageBytesMax <= kMessageBytesCeiling);
 static_assert(kConfigJsonBytesMax < kSkeletonBytesMax);

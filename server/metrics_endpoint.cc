@@ -17,6 +17,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "proto/mutex.h"
+#include "server/limits.h"
 #include "server/metric_families.h"
 #include "server/process_statistics.h"
 
@@ -55,6 +56,14 @@ class Page final : public prometheus::Collectable {
   const std::function<Gauges()> gauges_;
 };
 
+// Names and values of the HTTP library's options. A connection holds one of the threads from its
+// first byte to its answer; half a request holds it for the time limit.
+std::vector<std::string> HttpOptions(const std::string& address) {
+  return {"listening_ports",    address,
+          "num_threads",        absl::StrCat(limits::kMetricsThreads),
+          "request_timeout_ms", absl::StrCat(limits::kMetricsRequestMs)};
+}
+
 // Connects to a listener of this machine and hangs up.
 void Knock(const std::string& host, int port) {
   addrinfo hints{};
@@ -75,7 +84,7 @@ absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Listen(
     const std::string& address, const Metrics& metrics, std::function<Gauges()> gauges) {
   std::unique_ptr<MetricsEndpoint> endpoint(new MetricsEndpoint());  // owned by endpoint
   try {  // the library's only way to say that an address is taken
-    endpoint->exposer_ = std::make_unique<prometheus::Exposer>(address, 1);
+    endpoint->exposer_ = std::make_unique<prometheus::Exposer>(HttpOptions(address));
   } catch (const std::exception&) {
     // A library built without IPv6, as the distribution's, takes no such address at all.
     const char* want = address[0] == '[' ? "an IPv4 address, or a libcivetweb with IPv6"

@@ -1,8 +1,10 @@
 // MetricsEndpoint: serves /metrics over HTTP, for as long as it lives.
 //
-// Threading:  A thread of its own reads the metrics and calls `gauges`, one reader at a time.
+// Threading:  Threads of its own read the metrics and call `gauges`, one at a time.
 // Ownership:  `metrics` and what `gauges` looks at must outlive the endpoint.
 // Errors:     UNAVAILABLE: the address cannot be listened on.
+// Limits:     A connection that sends half a request holds a thread for kMetricsRequestMs; while
+//             kMetricsThreads do, a scrape waits for its turn.
 #ifndef ROPE_SERVER_METRICS_ENDPOINT_H_
 #define ROPE_SERVER_METRICS_ENDPOINT_H_
 

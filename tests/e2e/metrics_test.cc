@@ -1,8 +1,14 @@
 // GET /metrics over a plain socket, as Prometheus does.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
 
 #include "absl/strings/match.h"
+#include "proto/file_descriptor.h"
 #include "tests/support/metrics_page.h"
 #include "tests/support/test_server.h"
 
@@ -131,6 +137,33 @@ TEST(MetricsTest, OpenStreamIsSeen) {
   EXPECT_EQ(page.Value(R"(rope_requests_total{code="OK",method="RotateStream"})"), 1);
   stream->WritesDone();
   EXPECT_TRUE(stream->Finish().ok());
+}
+
+// Connections of which each has sent half a request.
+std::vector<proto::FileDescriptor> HalfSent(int port, int connections) {
+  const std::string half = "GET /metrics HTTP/1.1\r\nX: ";
+  std::vector<proto::FileDescriptor> clients;
+  for (int i = 0; i < connections; ++i) {
+    clients.push_back(ConnectLoopback(port));
+    EXPECT_EQ(write(clients.back().get(), half.data(), half.size()),
+              static_cast<ssize_t>(half.size()));
+  }
+  return clients;
+}
+
+double SecondsOfAScrape(int port) {
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(Scrape(port).Value("rope_draining"), 0);
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+TEST(MetricsTest, RequestsThatDoNotEndDelayNoScrapeForLong) {
+  TestServer server({"--metrics_listen=127.0.0.1:0"});
+  const int port = MetricsPort(server);
+  const auto few = HalfSent(port, 15);
+  EXPECT_LT(SecondsOfAScrape(port), 0.5) << "a thread is left";
+  const auto many = HalfSent(port, 16);
+  EXPECT_LT(SecondsOfAScrape(port), 2.5) << "each thread is held for a second";
 }
 
 }  // namespace

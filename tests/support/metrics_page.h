@@ -6,32 +6,42 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <string>
 
+#include "proto/file_descriptor.h"
 #include "tests/support/exposition.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
 
-// The answer to GET `path`, its HTTP header included.
-inline std::string Get(const std::string& path, int port) {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+// A connection to `port`, which fails where the server says nothing for long.
+inline proto::FileDescriptor ConnectLoopback(int port) {
+  proto::FileDescriptor client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const timeval patience = {.tv_sec = 60, .tv_usec = 0};
+  setsockopt(client.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  EXPECT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  EXPECT_EQ(connect(client.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  return client;
+}
+
+// The answer to GET `path`, its HTTP header included.
+inline std::string Get(const std::string& path, int port) {
+  const proto::FileDescriptor client = ConnectLoopback(port);
   const std::string request = "GET " + path + " HTTP/1.0\r\n\r\n";
-  EXPECT_EQ(write(fd, request.data(), request.size()), static_cast<ssize_t>(request.size()));
+  EXPECT_EQ(write(client.get(), request.data(), request.size()),
+            static_cast<ssize_t>(request.size()));
   std::string answer;
   char buffer[4096];
   ssize_t count = 0;
-  while ((count = read(fd, buffer, sizeof(buffer))) > 0) {
+  while ((count = read(client.get(), buffer, sizeof(buffer))) > 0) {
     answer.append(buffer, static_cast<size_t>(count));
   }
-  close(fd);
   return answer;
 }
 
