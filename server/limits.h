@@ -128,6 +128,17 @@ inline constexpr int64_t kSilentMs = 10'000;
 // Calls of one method that are armed on each queue at a time.
 inline constexpr int kArmedCalls = 4;
 
+// --- the log --- Lines of one kind (a method and its code, ...) that clients cause: enough to see
+// what goes wrong, little enough to read and to keep, about 200 bytes each.
+inline constexpr int64_t kLogLinesPerSecond = 20;
+inline constexpr int64_t kLogBurstLines = 20;  // a second's worth
+// Lines that wait for the output: a second of fifty kinds at their limit; about half a MiB.
+inline constexpr int64_t kLogQueueLines = 1024;
+// How long a line waits for room in the output: a reader that runs has read a pipe within that.
+inline constexpr int64_t kLogPatienceMs = 100;
+// How long the process waits for its log when it ends.
+inline constexpr int64_t kLogEndMs = 1000;
+
 // --- the metrics page --- Connections that are read at the same time, a thread each: a connection
 // whose request does not end holds one for this long, and a scrape waits where all are held.
 inline constexpr int64_t kMetricsThreads = 16;

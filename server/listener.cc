@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
 #include "proto/send_buffer.h"
+#include "server/log_line.h"
 #include "server/session.h"
 
 namespace rope::server {
@@ -54,10 +55,16 @@ RegionTable::Peer PeerOf(int fd, bool is_unix) {
   socklen_t length = sizeof(who);
   peer.local = true;
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &length) == 0) {
-    spdlog::debug("connection from pid {} uid {}", who.pid, who.uid);
+    LogLimited(LogKind::kConnection, spdlog::level::debug, "connection from pid {} uid {}", who.pid,
+               who.uid);
     peer.uid = who.uid;
   }
   return peer;
+}
+
+void LogHello(spdlog::level::level_enum level, const absl::Status& status) {
+  LogLimited(LogKind::kHello, level, "hello code={} message={}",
+             absl::StatusCodeToString(status.code()), Quoted(status.message()));
 }
 
 }  // namespace
@@ -217,7 +224,7 @@ absl::StatusOr<Listener::Brought> Listener::TakeBrought(
   if (doorbell.ok()) {
     brought.doorbell = *std::move(doorbell);
   } else {  // the region serves without
-    spdlog::info("hello: {}", doorbell.status().ToString());
+    LogHello(spdlog::level::info, doorbell.status());
   }
   return brought;
 }
@@ -240,8 +247,8 @@ bool Listener::AnswerHello(Silent& connection, uint64_t token) {
     if (brought->doorbell.ok()) descriptors.push_back(brought->doorbell.get());
   } else {
     // Clients that have no need of it ask too.
-    const auto level = regions_.options().enabled ? spdlog::level::info : spdlog::level::debug;
-    spdlog::log(level, "hello: {}", brought.status().ToString());
+    LogHello(regions_.options().enabled ? spdlog::level::info : spdlog::level::debug,
+             brought.status());
   }
   // A new socket has room for 32 bytes; a client that made it none goes without.
   return proto::SendHello(connection.socket.get(), proto::Encode(answer), descriptors,

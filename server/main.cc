@@ -1,18 +1,23 @@
 // rope_server: flags -> Server -> wait for SIGTERM or SIGINT -> drain -> exit status. No logic.
 #include <google/protobuf/stubs/logging.h>
+#include <grpc/support/log.h>
 #include <pthread.h>
 #include <signal.h>
-#include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "server/grpc_options.h"
+#include "server/log_line.h"
+#include "server/log_output.h"
 #include "server/options.h"
 #include "server/processors.h"
 #include "server/server.h"
@@ -33,7 +38,25 @@ sigset_t BlockStopSignals() {
 // What is wrong with a client's bytes is said in its answer; a log that every client can fill says
 // nothing.
 void LogProtobuf(google::protobuf::LogLevel, const char*, int, const std::string& message) {
-  spdlog::debug("protobuf: {}", message);
+  using rope::server::LogKind;
+  rope::server::LogLimited(LogKind::kProtobuf, spdlog::level::debug, "protobuf: {}",
+                           rope::server::Quoted(message));
+}
+
+// gRPC's errors.
+void LogGrpc(gpr_log_func_args* line) {
+  using rope::server::LogKind;
+  rope::server::LogLimited(LogKind::kGrpc, spdlog::level::warn, "grpc: {}",
+                           rope::server::Quoted(line->message));
+}
+
+// Everything that the process has to say goes through `logger`: the libraries' own writers wait for
+// standard error. An operator who asks gRPC for more gets it as gRPC writes it.
+void TakeLogs(const std::shared_ptr<spdlog::logger>& logger, const std::string& level) {
+  spdlog::set_default_logger(logger);
+  spdlog::set_level(spdlog::level::from_str(level));
+  google::protobuf::SetLogHandler(&LogProtobuf);
+  if (std::getenv("GRPC_VERBOSITY") == nullptr) gpr_set_log_function(&LogGrpc);
 }
 
 // Waits for a stop signal, then for the lead time or a second signal.
@@ -97,10 +120,8 @@ int main(int argc, char** argv) {
   }
   rope::server::PrepareProcess();
   rope::server::LimitArenas(rope::server::ProcessorCount());
-  spdlog::set_default_logger(spdlog::stderr_logger_mt("rope"));
-  spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %l %v");
-  spdlog::set_level(spdlog::level::from_str(options->log_level));
-  google::protobuf::SetLogHandler(&LogProtobuf);
   const sigset_t signals = BlockStopSignals();
+  const rope::server::LogOutput log(STDERR_FILENO);
+  TakeLogs(log.logger(), options->log_level);
   return Serve(*options, signals);
 }

@@ -76,6 +76,17 @@ void CollectTableCache(const Gauges& gauges, std::vector<MetricFamily>& families
         cache.tables);
 }
 
+void CollectLogDrops(const Gauges& gauges, std::vector<MetricFamily>& families) {
+  families.push_back(MakeFamily(
+      "rope_log_lines_dropped_total",
+      "Lines left out of the log, by why: rate_limit (of their kind), queue (full), output (full)",
+      MetricType::Counter));
+  for (size_t i = 0; i < gauges.log_drops.size(); ++i) {
+    AddValue(families.back(), {{"reason", std::string(Name(static_cast<LogDrop>(i)))}},
+             static_cast<double>(gauges.log_drops[i]));
+  }
+}
+
 }  // namespace
 
 std::string_view Name(Method method) {
@@ -162,6 +173,7 @@ std::vector<MetricFamily> Metrics::Collect(const Gauges& gauges) const {
   families.push_back(MakeCounter("rope_region_rejections_total",
                                  "Memory regions that were not registered, hellos included",
                                  static_cast<double>(gauges.regions.rejected)));
+  CollectLogDrops(gauges, families);
   return families;
 }
 

@@ -21,6 +21,7 @@
 #include "kernels/table_cache.h"
 #include "server/batch_report.h"
 #include "server/histogram.h"
+#include "server/log_drops.h"
 #include "server/regions.h"
 
 namespace prometheus {
@@ -78,6 +79,7 @@ struct Gauges {
   bool draining = false;
   kernels::TableCache::Statistics table_cache;
   int64_t table_cache_budget_bytes = 0;
+  std::array<int64_t, kLogDropCount> log_drops = {};  // by LogDrop
 };
 
 class Metrics {

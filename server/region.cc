@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <linux/magic.h>
-#include <spdlog/spdlog.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -18,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
+#include "server/log_line.h"
 
 namespace rope::server {
 namespace {
@@ -36,7 +36,7 @@ absl::Status Shrank() {
 }
 
 void LogSystemError(const char* what) {
-  spdlog::info("region: {}: {}", what, std::strerror(errno));
+  LogLimited(LogKind::kRegion, spdlog::level::info, "region: {}: {}", what, std::strerror(errno));
 }
 
 // Only a file of the system's own memory, and one that can never become shorter: touching what was
@@ -100,8 +100,9 @@ absl::Status CheckObject(const struct stat& about, const Region::PosixName& name
   if (S_ISREG(about.st_mode) && about.st_nlink == 1 && about.st_uid == name.owner) {
     return absl::OkStatus();
   }
-  spdlog::info("region: object of uid {}, mode {:o}, {} links for a client of uid {}", about.st_uid,
-               about.st_mode, about.st_nlink, name.owner);
+  LogLimited(LogKind::kRegion, spdlog::level::info,
+             "region: object of uid {}, mode {:o}, {} links for a client of uid {}", about.st_uid,
+             about.st_mode, about.st_nlink, name.owner);
   return absl::PermissionDeniedError(
       "shm_name: got another file, want a shared memory object that the caller owns, linked once");
 }

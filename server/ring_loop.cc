@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/log_line.h"
+
 namespace rope::server {
 namespace {
 
@@ -145,7 +147,8 @@ bool RingLoop::ServeAll(const Rings& rings) {
         any = true;
         break;
       case Ring::Served::kBroken:
-        spdlog::info("ring: got a slot, a count or a length against its rules; it is closed");
+        LogLimited(LogKind::kRing, spdlog::level::info,
+                   "ring: got a slot, a count or a length against its rules; it is closed");
         Close(token);
     }
   }

@@ -4,12 +4,12 @@
 
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "server/admin.h"
 #include "server/describe.h"
 #include "server/error.h"
 #include "server/limits.h"
+#include "server/log_line.h"
 #include "server/rope_codec.h"
 
 namespace rope::server {
@@ -21,6 +21,13 @@ absl::StatusOr<std::string> EncodeForRing(Request& finished) {
   return Executed(absl::Status(
       reply.status().code(), absl::StrCat(reply.status().message(),
                                           " in a ring: outputs in regions, or a call without it")));
+}
+
+// A kind of line for each method and code.
+constexpr size_t kCodes = static_cast<size_t>(absl::StatusCode::kUnauthenticated) + 1;
+
+size_t LogKindOf(Method method, absl::StatusCode code) {
+  return static_cast<size_t>(method) * kCodes + static_cast<size_t>(code);
 }
 
 int64_t BytesOf(const grpc::ByteBuffer& message) {
@@ -39,6 +46,7 @@ Permit PermitOf(Request& finished, const grpc::ByteBuffer& reply) {
 RopeService::RopeService(Parts parts)
     : parts_(std::move(parts)),
       logger_(spdlog::default_logger()),
+      log_limiter_(*parts_.clock, kMethodCount * kCodes),
       service_(*v1::RotateRequest::descriptor()->file()->pool()->FindServiceByName(
           "rope.v1.RopeService")),
       id_prefix_(absl::StrCat(parts_.instance_id.substr(0, 8), "-")) {
@@ -276,21 +284,19 @@ void RopeService::Record(const Received& received, const absl::Status& status,
   Log(received.method, received.id, status);
 }
 
-void RopeService::Log(Method method_number, const std::string& id,
-                      const absl::Status& status) const {
-  const std::string_view method = Name(method_number);
-  if (status.ok()) {
-    logger_->debug("request={} method={} code=OK", id, method);
-    return;
-  }
-  const std::string code = absl::StatusCodeToString(status.code());
-  // Ids and messages may hold a client's own text: one line stays one line.
-  const std::string safe_id = absl::Utf8SafeCHexEscape(id);
-  const std::string message = absl::Utf8SafeCHexEscape(ShortMessage(status.message()));
-  const auto level =
-      status.code() == absl::StatusCode::kInternal ? spdlog::level::err : spdlog::level::info;
-  logger_->log(level, "request={} method={} code={} message=\"{}\"", safe_id, method, code,
-               message);
+void RopeService::Log(Method method, const std::string& id, const absl::Status& status) {
+  auto level = spdlog::level::info;
+  if (status.ok()) level = spdlog::level::debug;
+  if (status.code() == absl::StatusCode::kInternal) level = spdlog::level::err;
+  if (!logger_->should_log(level)) return;
+  const auto left_out = log_limiter_.Admit(LogKindOf(method, status.code()));
+  if (!left_out.has_value()) return;
+  // A refused id may be of any length.
+  const std::string request = Quoted(absl::string_view(id).substr(0, limits::kRequestIdBytesMax));
+  const std::string message =
+      status.ok() ? "" : absl::StrCat(" message=", Quoted(ShortMessage(status.message())));
+  logger_->log(level, "request={} method={} code={}{}{}", request, Name(method),
+               absl::StatusCodeToString(status.code()), message, LeftOut(*left_out));
 }
 
 std::string RopeService::MakeId() {

@@ -19,6 +19,7 @@
 #include "rope/v1/rope_service.grpc.pb.h"
 #include "server/clock.h"
 #include "server/engine.h"
+#include "server/log_limiter.h"
 #include "server/metrics.h"
 #include "server/model_registry.h"
 #include "server/raw_service.h"
@@ -100,11 +101,12 @@ class RopeService {
   void RecordRotation(Method method, const Request& request, const absl::Status& status,
                       int64_t reply_bytes);
   void Record(const Received& received, const absl::Status& status, const grpc::ByteBuffer& reply);
-  void Log(Method method, const std::string& id, const absl::Status& status) const;
+  void Log(Method method, const std::string& id, const absl::Status& status);
   std::string MakeId();
 
   const Parts parts_;
   const std::shared_ptr<spdlog::logger> logger_;  // looked up once, not for each request
+  LogLimiter log_limiter_;
   RawService<v1::RopeService> service_;
   std::vector<std::unique_ptr<UnaryCall::Method>> methods_;
   OpenStreams open_streams_;

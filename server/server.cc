@@ -248,6 +248,7 @@ Gauges Server::ReadGauges() const {
   gauges.draining = drained_;
   gauges.table_cache = tables_->statistics();
   gauges.table_cache_budget_bytes = tables_->budget_bytes();
+  gauges.log_drops = LogDrops();
   return gauges;
 }
 

@@ -47,7 +47,7 @@ TEST(CommandLineTest, EveryFlagIsAccepted) {
 
 TEST(CommandLineTest, ClientsCannotFillTheLogWithProtobufsComplaints) {
   const google::protobuf::LogSilencer ours;
-  Process server({ServerProgram(), "--listen=127.0.0.1:0"}, /*join_errors=*/true);
+  Process server({ServerProgram(), "--listen=127.0.0.1:0"}, Process::Errors::kOutput);
   std::string line = server.ReadLine();
   while (!line.empty() && !absl::StartsWith(line, "listening on ")) line = server.ReadLine();
   const auto channel =

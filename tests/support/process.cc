@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 #include "proto/file_descriptor.h"
 #include "tests/support/memory_limit.h"
@@ -17,12 +18,24 @@
 namespace rope::testing {
 namespace {
 
-[[noreturn]] void RunChild(const std::vector<std::string>& arguments, int output, bool join_errors,
+struct Pipe {
+  proto::FileDescriptor read;
+  proto::FileDescriptor write;
+};
+
+Pipe NewPipe() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) std::abort();
+  return {proto::FileDescriptor(ends[0]), proto::FileDescriptor(ends[1])};
+}
+
+[[noreturn]] void RunChild(const std::vector<std::string>& arguments, int output, int errors,
                            const MemoryLimit* limit) {
   if (limit != nullptr) limit->Enter();
   dup2(output, STDOUT_FILENO);
-  if (join_errors) dup2(output, STDERR_FILENO);
+  dup2(errors, STDERR_FILENO);
   std::vector<char*> argv;
+  argv.reserve(arguments.size() + 1);
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
   execv(argv[0], argv.data());
@@ -30,42 +43,54 @@ namespace {
   _exit(127);
 }
 
+std::string ReadToEnd(int fd) {
+  std::string text;
+  char buffer[4096];
+  ssize_t count = 0;
+  while ((count = read(fd, buffer, sizeof(buffer))) > 0) {
+    text.append(buffer, static_cast<size_t>(count));
+  }
+  return text;
+}
+
 }  // namespace
 
-Process::Process(const std::vector<std::string>& arguments, bool join_errors,
+Process::Process(const std::vector<std::string>& arguments, Errors errors,
                  const MemoryLimit* limit) {
-  int pipe_ends[2];
-  if (pipe2(pipe_ends, O_CLOEXEC) != 0) std::abort();
+  Pipe output = NewPipe();
+  Pipe own_errors;
+  int to = STDERR_FILENO;
+  if (errors == Errors::kOutput) to = output.write.get();
+  if (errors == Errors::kPipe) {
+    own_errors = NewPipe();
+    to = own_errors.write.get();
+  }
   pid_ = fork();
   if (pid_ < 0) std::abort();
-  if (pid_ == 0) RunChild(arguments, pipe_ends[1], join_errors, limit);
-  close(pipe_ends[1]);
-  output_ = pipe_ends[0];
+  if (pid_ == 0) RunChild(arguments, output.write.get(), to, limit);
+  output_ = std::move(output.read);
+  errors_ = std::move(own_errors.read);
 }
 
 Process::~Process() {
-  if (pid_ > 0) {
-    Signal(SIGKILL);
-    Wait();
-  }
-  close(output_);
+  if (pid_ <= 0) return;
+  Signal(SIGKILL);
+  Wait();
 }
 
 std::string Process::ReadLine() {
   std::string line;
   char c = 0;
-  while (read(output_, &c, 1) == 1 && c != '\n') line.push_back(c);
+  while (read(output_.get(), &c, 1) == 1 && c != '\n') line.push_back(c);
   return line;
 }
 
 std::string Process::ReadAll() {
-  std::string text;
-  char buffer[4096];
-  ssize_t count = 0;
-  while ((count = read(output_, buffer, sizeof(buffer))) > 0) {
-    text.append(buffer, static_cast<size_t>(count));
-  }
-  return text;
+  return ReadToEnd(output_.get());
+}
+
+std::string Process::ReadErrors() {
+  return ReadToEnd(errors_.get());
 }
 
 void Process::Signal(int signal) const {
@@ -88,7 +113,7 @@ std::optional<int> Process::WaitFor(std::chrono::milliseconds bound) {
 }
 
 Outcome RunProgram(const std::vector<std::string>& arguments) {
-  Process process(arguments, /*join_errors=*/true);
+  Process process(arguments, Process::Errors::kOutput);
   Outcome outcome;
   outcome.output = process.ReadAll();
   outcome.status = process.Wait();

@@ -11,15 +11,23 @@
 #include <string>
 #include <vector>
 
+#include "proto/file_descriptor.h"
+
 namespace rope::testing {
 
 class MemoryLimit;
 
 class Process {
  public:
-  // Starts `arguments[0]`, under `limit` where there is one, which then outlives it; standard error
-  // goes to the test's own unless `join_errors`.
-  explicit Process(const std::vector<std::string>& arguments, bool join_errors = false,
+  // Where its standard error goes.
+  enum class Errors {
+    kOurs,    // to the test's own
+    kOutput,  // where its output goes
+    kPipe,    // into a pipe that ReadErrors alone reads
+  };
+
+  // Starts `arguments[0]`, under `limit` where there is one, which then outlives it.
+  explicit Process(const std::vector<std::string>& arguments, Errors errors = Errors::kOurs,
                    const MemoryLimit* limit = nullptr);
   ~Process();
   Process(const Process&) = delete;
@@ -29,6 +37,8 @@ class Process {
   std::string ReadLine();
   // All output that is left.
   std::string ReadAll();
+  // All of its standard error that is left; with Errors::kPipe.
+  std::string ReadErrors();
   void Signal(int signal) const;
   // Waits for the end. The exit status, or -signal where one ended it.
   int Wait();
@@ -38,7 +48,8 @@ class Process {
 
  private:
   pid_t pid_ = -1;
-  int output_ = -1;
+  proto::FileDescriptor output_;
+  proto::FileDescriptor errors_;
 };
 
 // How a finished program ended, and what it printed (both streams).

@@ -25,8 +25,9 @@ size_t ExpectedLines(const std::vector<std::string>& flags) {
 
 }  // namespace
 
-TestServer::TestServer(const std::vector<std::string>& flags, const MemoryLimit* limit)
-    : process_(CommandLine(flags), /*join_errors=*/false, limit) {
+TestServer::TestServer(const std::vector<std::string>& flags, Process::Errors errors,
+                       const MemoryLimit* limit)
+    : process_(CommandLine(flags), errors, limit) {
   const std::string prefix = "listening on ";
   for (size_t i = 0; i < ExpectedLines(flags); ++i) {
     const std::string line = process_.ReadLine();

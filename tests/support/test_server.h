@@ -20,6 +20,7 @@ class TestServer {
   // Listens on 127.0.0.1 at a free port, and wherever `flags` say beside it. Under `limit` where
   // there is one, which then outlives it.
   explicit TestServer(const std::vector<std::string>& flags = {},
+                      Process::Errors errors = Process::Errors::kOurs,
                       const MemoryLimit* limit = nullptr);
 
   // "127.0.0.1:PORT".

@@ -171,6 +171,7 @@ TEST_F(MetricsTest, GaugesAreShownAsTheyAreGiven) {
   gauges.table_cache = {
       .hits = 1, .misses = 2, .builds = 3, .evictions = 4, .bytes = 5, .tables = 6, .pages = 7};
   gauges.table_cache_budget_bytes = 8;
+  gauges.log_drops = {21, 22, 23};
   const Exposition page(TextOf(metrics_, gauges));
   EXPECT_EQ(page.Value("rope_requests_in_flight"), 11);
   EXPECT_EQ(page.Value("rope_admitted_bytes"), 12);
@@ -188,6 +189,9 @@ TEST_F(MetricsTest, GaugesAreShownAsTheyAreGiven) {
   EXPECT_EQ(page.Value("rope_table_cache_tables"), 6);
   EXPECT_EQ(page.Value("rope_table_cache_pages"), 7);
   EXPECT_EQ(page.Value("rope_table_cache_budget_bytes"), 8);
+  EXPECT_EQ(page.Value(R"(rope_log_lines_dropped_total{reason="rate_limit"})"), 21);
+  EXPECT_EQ(page.Value(R"(rope_log_lines_dropped_total{reason="queue"})"), 22);
+  EXPECT_EQ(page.Value(R"(rope_log_lines_dropped_total{reason="output"})"), 23);
   EXPECT_EQ(Value("rope_draining"), 0);
 }
 

@@ -1,0 +1,158 @@
+// What a server writes to standard error: a bounded number of lines whatever clients do, each field
+// of them in quotes; and nothing waits for who reads it.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "proto/hello.h"
+#include "tests/support/metrics_page.h"
+#include "tests/support/shared_memory.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/test_server.h"
+#include "tests/support/unix_socket.h"
+
+namespace rope::testing {
+namespace {
+
+using std::chrono::seconds;
+using std::chrono::steady_clock;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+// limits.h
+constexpr double kLinesPerSecond = 20;
+constexpr double kBurstLines = 20;
+
+double SecondsSince(steady_clock::time_point begin) {
+  return std::chrono::duration<double>(steady_clock::now() - begin).count();
+}
+
+grpc::Status Refused(v1::RopeService::Stub& stub, const std::string& id = "refused") {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + seconds(10));
+  v1::RotateRequest request = UnitRequest(-1);
+  request.set_request_id(id);
+  v1::RotateResponse response;
+  return stub.Rotate(&context, request, &response);
+}
+
+bool ServesInTime(v1::RopeService::Stub& stub) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + seconds(10));
+  v1::RotateResponse response;
+  return stub.Rotate(&context, UnitRequest(1), &response).ok();
+}
+
+// Fills the pipe that is the standard error of a process, through a file description of our own.
+void FillErrors(pid_t pid) {
+  const std::string path = absl::StrCat("/proc/", pid, "/fd/2");
+  const proto::FileDescriptor end(open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+  ASSERT_TRUE(end.ok());
+  const std::string page(4096, '-');
+  while (write(end.get(), page.data(), page.size()) > 0) {
+  }
+}
+
+// Ends the server and returns the lines of its log that hold `text`.
+std::vector<std::string> LinesOf(TestServer& server, const std::string& text) {
+  server.process().Signal(SIGTERM);
+  EXPECT_EQ(server.process().Wait(), 0);
+  std::vector<std::string> lines;
+  for (const absl::string_view line : absl::StrSplit(server.process().ReadErrors(), '\n')) {
+    if (absl::StrContains(line, text)) lines.emplace_back(line);
+  }
+  return lines;
+}
+
+// The sum of what lines say was left out.
+int64_t LeftOut(const std::vector<std::string>& lines) {
+  const std::string field = " left_out=";
+  int64_t sum = 0;
+  for (const std::string& line : lines) {
+    const size_t at = line.find(field);
+    int64_t lines_left_out = 0;
+    if (at == std::string::npos) continue;
+    EXPECT_TRUE(absl::SimpleAtoi(line.substr(at + field.size()), &lines_left_out)) << line;
+    sum += lines_left_out;
+  }
+  return sum;
+}
+
+TEST(LogTest, StandardErrorThatIsNotReadHoldsUpNeitherCallsNorTheEnd) {
+  TestServer server({}, Process::Errors::kPipe);
+  FillErrors(server.process().pid());
+  const auto stub = server.NewStub();
+  for (int i = 0; i < 2000; ++i) {
+    ASSERT_EQ(Refused(*stub).error_code(), grpc::StatusCode::INVALID_ARGUMENT) << i;
+  }
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(ServesInTime(*stub)) << i;
+  const auto begin = steady_clock::now();
+  server.process().Signal(SIGTERM);
+  EXPECT_EQ(server.process().Wait(), 0);
+  EXPECT_LT(SecondsSince(begin), 10);
+}
+
+TEST(LogTest, IdThatLooksLikeOtherFieldsIsOneFieldOfOneLine) {
+  TestServer server({}, Process::Errors::kPipe);
+  const auto stub = server.NewStub();
+  EXPECT_FALSE(Refused(*stub, "a\" code=OK x=\"").ok());
+  EXPECT_FALSE(Refused(*stub, "b\ncode=OK\x1b[2J").ok());
+  const std::vector<std::string> lines = LinesOf(server, "code=");
+  ASSERT_THAT(lines, SizeIs(2));
+  EXPECT_THAT(lines[0], HasSubstr(R"( info request="a\" code=OK x=\"" method=Rotate )"
+                                  R"(code=INVALID_ARGUMENT message=")"));
+  EXPECT_THAT(lines[1], HasSubstr(R"(request="b\ncode=OK\x1b[2J" method=Rotate code=INVALID)"));
+}
+
+TEST(LogTest, RefusedCallsWithoutEndMakeFewLinesAndACount) {
+  TestServer server({"--metrics_listen=127.0.0.1:0"}, Process::Errors::kPipe);
+  const auto stub = server.NewStub();
+  const auto begin = steady_clock::now();
+  int64_t calls = 0;
+  while (calls < 500 || SecondsSince(begin) < 0.3) {
+    ASSERT_EQ(Refused(*stub).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    ++calls;
+  }
+  const double lines_max = kBurstLines + SecondsSince(begin) * kLinesPerSecond + 1;
+  const double dropped =
+      Scrape(MetricsPort(server)).Value(R"(rope_log_lines_dropped_total{reason="rate_limit"})");
+  const std::vector<std::string> lines = LinesOf(server, "code=INVALID_ARGUMENT");
+  const auto written = static_cast<int64_t>(lines.size());
+  EXPECT_GE(written, kBurstLines);
+  EXPECT_LE(static_cast<double>(written), lines_max);
+  EXPECT_EQ(dropped, static_cast<double>(calls - written));
+  EXPECT_GT(LeftOut(lines), 0);
+  EXPECT_LE(LeftOut(lines), calls - written);
+}
+
+TEST(LogTest, RefusedHellosWithoutEndMakeFewLinesAndACount) {
+  const std::string path = TemporaryFolder() + "/s";
+  TestServer server({"--enable_shared_memory", "--listen=unix:" + path}, Process::Errors::kPipe);
+  const SharedMemory unsealed = SharedMemory::Memfd(4096, 0);
+  const auto begin = steady_clock::now();
+  int64_t hellos = 0;
+  while (hellos < 200 || SecondsSince(begin) < 0.3) {
+    const proto::FileDescriptor client = ConnectUnix(path);
+    const auto answer = proto::ExchangeHello(client.get(), {4096}, {unsealed.fd()});
+    ASSERT_TRUE(answer.ok());
+    ++hellos;
+  }
+  const double lines_max = kBurstLines + SecondsSince(begin) * kLinesPerSecond + 1;
+  const std::vector<std::string> lines = LinesOf(server, " hello ");
+  EXPECT_LE(static_cast<double>(lines.size()), lines_max);
+  ASSERT_FALSE(lines.empty());
+  EXPECT_THAT(lines.front(), HasSubstr("hello code=FAILED_PRECONDITION message=\"hello: got one"));
+  EXPECT_GT(LeftOut(lines), 0);
+}
+
+}  // namespace
+}  // namespace rope::testing
