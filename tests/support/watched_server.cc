@@ -23,7 +23,7 @@ WatchedServer::WatchedServer(const Options& options)
     : options_(options),
       path_(TemporaryFolder() + "/s"),
       limit_(kLimitBytes),
-      server_(Flags(), &limit_) {
+      server_(Flags(), Process::Errors::kOurs, &limit_) {
   const auto stub = server_.NewStub();
   for (int i = 0; i < kFirstCalls; ++i) EXPECT_TRUE(Serves(*stub));
   instance_id_ = InstanceId();
