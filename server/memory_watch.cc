@@ -22,13 +22,9 @@ constexpr absl::Duration kBusyPeriod = absl::Milliseconds(20);
 constexpr absl::Duration kIdlePeriod = absl::Seconds(1);
 // A client that has not taken the end of its call by then is cut off.
 constexpr absl::Duration kEndGrace = absl::Milliseconds(200);
-// Shares of memory_bytes: above the first, late messages are counted and freed memory goes back at
-// once; above the second, any read may be ended.
-constexpr double kInUse = 0.6;
-constexpr double kNearlyAll = 0.85;
 constexpr absl::Duration kTrimPeriod = absl::Milliseconds(100);
 // What the allocator may keep for itself however long it lies unused.
-constexpr int64_t kFreeFloorBytes = 24 * limits::kMiB;
+constexpr int64_t kFreeFloorBytes = 8 * limits::kMiB;
 constexpr size_t kSamples = MemoryWatch::kUnusedMs / 1000;
 
 }  // namespace
@@ -80,18 +76,21 @@ absl::Duration MemoryWatch::Tick() {
   const absl::Time now = clock_.Now();
   const Receiving::Reads reads = receiving_.Look(now - kLate);
   receiving_bytes_.store(reads.late * options_.message_bytes, std::memory_order_relaxed);
-  anonymous_bytes_ = system_.anonymous_bytes();
-  const auto memory = static_cast<double>(options_.memory_bytes);
-  const bool in_use = static_cast<double>(anonymous_bytes_) > kInUse * memory;
+  unaccounted_bytes_ = UnaccountedBytes();
+  const bool in_use = unaccounted_bytes_ > options_.receive_bytes / 2;
   if (in_use && now - trimmed_ >= kTrimPeriod) {
     trimmed_ = now;
     pool_.Trim();
     system_.trim();
-    anonymous_bytes_ = system_.anonymous_bytes();
+    unaccounted_bytes_ = UnaccountedBytes();
   }
   EndReads(now, reads);
   GiveBack(now);
   return reads.all > 0 || in_use ? kBusyPeriod : kIdlePeriod;
+}
+
+int64_t MemoryWatch::UnaccountedBytes() const {
+  return system_.anonymous_bytes() - system_.accounted_bytes();
 }
 
 void MemoryWatch::EndReads(absl::Time now, const Receiving::Reads& reads) {
@@ -103,11 +102,9 @@ void MemoryWatch::EndReads(absl::Time now, const Receiving::Reads& reads) {
             absl::StrCat("request: got a part of a message, want all of it within ",
                          absl::FormatDuration(options_.receive_timeout), " (--receive_timeout)"))));
   }
-  const auto memory = static_cast<double>(options_.memory_bytes);
-  const auto anonymous = static_cast<double>(anonymous_bytes_);
-  const bool over_budget =
-      receiving_bytes() > options_.receive_bytes && anonymous > kInUse * memory;
-  if (!over_budget && anonymous <= kNearlyAll * memory) return;
+  const bool counts =
+      receiving_bytes() > options_.receive_bytes && unaccounted_bytes_ > options_.receive_bytes / 2;
+  if (!counts && unaccounted_bytes_ <= options_.receive_bytes) return;
   pressure_.fetch_add(receiving_.EndOfGreediest(
       now - kLate, RetryLater("request: got a part of a message while the server has no memory for "
                               "more, want all of it at once (--memory_bytes)",
@@ -130,8 +127,9 @@ void MemoryWatch::GiveBack(absl::Time now) {
   free_samples_.clear();
 }
 
-MemoryWatch::System ProcessMemory() {
+MemoryWatch::System ProcessMemory(std::function<int64_t()> accounted_bytes) {
   MemoryWatch::System system;
+  system.accounted_bytes = std::move(accounted_bytes);
   system.anonymous_bytes = []() -> int64_t {
     // Resident pages less those of files and shared memory.
     long long resident = 0;

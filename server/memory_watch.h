@@ -1,8 +1,9 @@
 // MemoryWatch: a thread that keeps the server's memory near what its budgets say.
 //
-//   - Messages that are being read belong to no budget before they are there. Each that is late
-//     counts as the largest message. Where these pass the budget for receiving and memory is in
-//     use, or where memory is nearly all in use, the reads of the greediest session end.
+//   - Messages that are being read belong to no budget before they are there: they are what the
+//     process holds and no budget accounts for. Where that passes the budget for receiving, or half
+//     of it while late messages pass it that each count as the largest one, the reads of the
+//     greediest session end.
 //   - A message that does not come in time ends its call.
 //   - What a burst took goes back to the system: buffers of the pool and freed memory of the
 //     allocator that lay unused for kUnusedMs.
@@ -37,12 +38,12 @@ class MemoryWatch {
   // The allocator and the system, as far as they matter here.
   struct System {
     std::function<int64_t()> anonymous_bytes;  // that the process holds
+    std::function<int64_t()> accounted_bytes;  // of these, what budgets have counted
     std::function<int64_t()> free_bytes;       // that the allocator keeps for itself
     std::function<void()> trim;                // gives these back
   };
   struct Options {
-    int64_t memory_bytes = 0;   // --memory_bytes
-    int64_t receive_bytes = 0;  // of it for messages that are late
+    int64_t receive_bytes = 0;  // for messages that are being read
     int64_t message_bytes = 0;  // the largest message
     absl::Duration receive_timeout = absl::InfiniteDuration();
   };
@@ -75,6 +76,7 @@ class MemoryWatch {
  private:
   void Loop();
   void WakeUp();
+  int64_t UnaccountedBytes() const;
   void EndReads(absl::Time now, const Receiving::Reads& reads);
   // Gives back what lay unused.
   void GiveBack(absl::Time now);
@@ -86,7 +88,7 @@ class MemoryWatch {
   const Clock& clock_;
 
   // Of the thread that ticks.
-  int64_t anonymous_bytes_ = 0;
+  int64_t unaccounted_bytes_ = 0;
   absl::Time trimmed_ = absl::InfinitePast();
   absl::Time pool_trimmed_ = absl::InfinitePast();
   absl::Time sampled_ = absl::InfinitePast();
@@ -105,7 +107,7 @@ class MemoryWatch {
 };
 
 // What glibc and Linux say.
-MemoryWatch::System ProcessMemory();
+MemoryWatch::System ProcessMemory(std::function<int64_t()> accounted_bytes);
 
 }  // namespace rope::server
 

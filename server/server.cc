@@ -85,10 +85,9 @@ absl::Status Server::Build(Batcher::Options batches) {
   regions_ = std::make_unique<RegionTable>(options_.shared_memory);
   pool_ = std::make_unique<BufferPool>(shares_.pool);
   receiving_ = std::make_unique<Receiving>(clock_);
-  memory_watch_ =
-      std::make_unique<MemoryWatch>(MemoryWatch::Options{options_.memory_bytes, shares_.receive,
-                                                         shares_.message, options_.receive_timeout},
-                                    ProcessMemory(), *receiving_, *pool_, clock_);
+  memory_watch_ = std::make_unique<MemoryWatch>(
+      MemoryWatch::Options{shares_.receive, shares_.message, options_.receive_timeout},
+      ProcessMemory([this] { return AccountedBytes(); }), *receiving_, *pool_, clock_);
   admission_ = std::make_unique<Admission>(
       Admission::HalfForASession(limits::kAdmittedRequestsMax, shares_.requests));
   executor_ = std::make_unique<Executor>(*devices_, *tables_, *pool_);
@@ -131,9 +130,10 @@ absl::Status Server::BuildGrpcServer(int threads) {
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   SetChannelArguments(shares_.message, builder);
-  // The last resort: softly, and at the cost of a random stream.
+  // The last resort, soft and at the cost of a random stream: what gRPC holds of messages, and keeps
+  // for the next one of each connection.
   builder.SetResourceQuota(
-      grpc::ResourceQuota("rope").Resize(static_cast<size_t>(options_.memory_bytes)));
+      grpc::ResourceQuota("rope").Resize(static_cast<size_t>(shares_.transport)));
   std::vector<int> ports(options_.listen.size(), -1);
   for (size_t i = 0; i < options_.listen.size(); ++i) {
     if (IsOurs(options_.listen[i])) continue;
@@ -235,6 +235,10 @@ void Server::OnDeviceFault(std::string_view device, const absl::Status& status) 
   health_->SetFaulted(name);
   // Who asked for this device gets a restart and not a slower server.
   if (options_.device != "auto") health_->SetServing(false);
+}
+
+int64_t Server::AccountedBytes() const {
+  return admission_->bytes() + pool_->kept_bytes() + tables_->statistics().bytes;
 }
 
 Gauges Server::ReadGauges() const {

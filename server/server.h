@@ -79,6 +79,8 @@ class Server {
   absl::Status Listen();
   void ArmAndStart();
   Gauges ReadGauges() const;
+  // Memory that is in a budget: requests, buffers that are kept, tables.
+  int64_t AccountedBytes() const;
   void OnDeviceFault(std::string_view device, const absl::Status& status);
   v1::GetServerInfoResponse Info() const;
 
