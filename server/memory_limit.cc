@@ -70,7 +70,7 @@ MemoryShares DivideMemory(int64_t memory_bytes, std::optional<int64_t> table_byt
   MemoryShares shares;
   shares.requests = memory_bytes / 2;
   shares.receive = memory_bytes / 4;
-  shares.transport = memory_bytes / 8 * 5;
+  shares.transport = memory_bytes;
   shares.pool = std::min(limits::kPooledBytesMax, memory_bytes / 16);
   shares.tables = table_bytes.value_or(std::min(limits::kTableCacheBytes, memory_bytes / 24));
   shares.message = message_bytes.value_or(std::min(limits::kMessageBytesMax, memory_bytes / 8));

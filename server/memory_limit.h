@@ -26,7 +26,7 @@ struct MemoryShares {
   int64_t receive = 0;    // a quarter: messages that are late
   int64_t pool = 0;       // a sixteenth, at most 1 GiB: free buffers that are kept
   int64_t tables = 0;     // --table_cache_bytes, or a 24th, at most 256 MiB
-  int64_t transport = 0;  // five eighths: received bytes that gRPC holds, counted above or not
+  int64_t transport = 0;  // all: received bytes that gRPC holds, counted above or not
   int64_t message = 0;    // --max_message_bytes, or an eighth, at most 256 MiB
 };
 MemoryShares DivideMemory(int64_t memory_bytes, std::optional<int64_t> table_bytes,

@@ -19,6 +19,7 @@ namespace {
 constexpr absl::Duration kLate = absl::Milliseconds(10);
 // How often to look while messages are being read. A loopback brings some 100 MB meanwhile.
 constexpr absl::Duration kBusyPeriod = absl::Milliseconds(20);
+constexpr absl::Duration kPressurePeriod = absl::Milliseconds(5);
 constexpr absl::Duration kIdlePeriod = absl::Seconds(1);
 // A client that has not taken the end of its call by then is cut off.
 constexpr absl::Duration kEndGrace = absl::Milliseconds(200);
@@ -86,7 +87,8 @@ absl::Duration MemoryWatch::Tick() {
   }
   EndReads(now, reads);
   GiveBack(now);
-  return reads.all > 0 || in_use ? kBusyPeriod : kIdlePeriod;
+  if (in_use) return kPressurePeriod;
+  return reads.all > 0 ? kBusyPeriod : kIdlePeriod;
 }
 
 int64_t MemoryWatch::UnaccountedBytes() const {
@@ -105,10 +107,19 @@ void MemoryWatch::EndReads(absl::Time now, const Receiving::Reads& reads) {
   const bool counts =
       receiving_bytes() > options_.receive_bytes && unaccounted_bytes_ > options_.receive_bytes / 2;
   if (!counts && unaccounted_bytes_ <= options_.receive_bytes) return;
-  pressure_.fetch_add(receiving_.EndOfGreediest(
-      now - kLate, RetryLater("request: got a part of a message while the server has no memory for "
-                              "more, want all of it at once (--memory_bytes)",
-                              limits::kRetryDelayMs)));
+  // As many as brings them to half of the budget, if each has brought as much.
+  const int64_t spare = unaccounted_bytes_ - options_.receive_bytes / 2;
+  const int64_t wanted = 1 + reads.all * spare / unaccounted_bytes_;
+  const absl::Status status =
+      RetryLater("request: got a part of a message while the server has no memory for more, want "
+                 "it again later (--memory_bytes)",
+                 limits::kRetryDelayMs);
+  for (int64_t ended = 0; ended < wanted;) {
+    const int64_t count = receiving_.EndOfGreediest(now - kLate, status);
+    if (count == 0) return;
+    ended += count;
+    pressure_.fetch_add(count);
+  }
 }
 
 void MemoryWatch::GiveBack(absl::Time now) {
