@@ -69,6 +69,8 @@ class MemoryWatch {
     if (rests_.load(std::memory_order_relaxed)) WakeUp();
   }
 
+  // What the process holds now.
+  int64_t anonymous_bytes() const { return system_.anonymous_bytes(); }
   // Bytes that late messages count as, at the last look.
   int64_t receiving_bytes() const { return receiving_bytes_.load(std::memory_order_relaxed); }
   Refusals refusals() const { return {late_.load(), pressure_.load()}; }

@@ -76,6 +76,28 @@ void CollectTableCache(const Gauges& gauges, std::vector<MetricFamily>& families
         cache.tables);
 }
 
+void CollectBudgets(const Gauges& gauges, std::vector<MetricFamily>& families) {
+  MetricFamily limits = MakeFamily(
+      "rope_budget_limit", "What the server may hold, by budget; bytes where its name says so",
+      MetricType::Gauge);
+  MetricFamily used =
+      MakeFamily("rope_budget_used", "What the server holds of it", MetricType::Gauge);
+  MetricFamily refusals = MakeFamily(
+      "rope_budget_refusals_total", "What was refused for want of it, by why", MetricType::Counter);
+  for (const BudgetUse& budget : gauges.budgets) {
+    const std::string name(budget.name);
+    AddValue(limits, {{"budget", name}}, static_cast<double>(budget.limit));
+    AddValue(used, {{"budget", name}}, static_cast<double>(budget.used));
+    for (const BudgetUse::Refusal& refusal : budget.refusals) {
+      AddValue(refusals, {{"budget", name}, {"reason", std::string(refusal.reason)}},
+               static_cast<double>(refusal.count));
+    }
+  }
+  families.push_back(std::move(limits));
+  families.push_back(std::move(used));
+  families.push_back(std::move(refusals));
+}
+
 void CollectLogDrops(const Gauges& gauges, std::vector<MetricFamily>& families) {
   families.push_back(MakeFamily(
       "rope_log_lines_dropped_total",
@@ -173,6 +195,7 @@ std::vector<MetricFamily> Metrics::Collect(const Gauges& gauges) const {
   families.push_back(MakeCounter("rope_region_rejections_total",
                                  "Memory regions that were not registered, hellos included",
                                  static_cast<double>(gauges.regions.rejected)));
+  CollectBudgets(gauges, families);
   CollectLogDrops(gauges, families);
   return families;
 }

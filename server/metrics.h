@@ -68,6 +68,18 @@ struct RotationReport {
   int64_t tokens = 0;
 };
 
+// What the server may hold of something, and holds.
+struct BudgetUse {
+  struct Refusal {
+    std::string_view reason;
+    int64_t count = 0;  // since the start
+  };
+  std::string_view name;  // ends in _bytes where it counts bytes
+  int64_t limit = 0;
+  int64_t used = 0;
+  std::vector<Refusal> refusals = {};
+};
+
 // What is true at the moment.
 struct Gauges {
   int64_t requests_in_flight = 0;
@@ -79,6 +91,7 @@ struct Gauges {
   bool draining = false;
   kernels::TableCache::Statistics table_cache;
   int64_t table_cache_budget_bytes = 0;
+  std::vector<BudgetUse> budgets;
   std::array<int64_t, kLogDropCount> log_drops = {};  // by LogDrop
 };
 

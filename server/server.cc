@@ -252,8 +252,39 @@ Gauges Server::ReadGauges() const {
   gauges.draining = drained_;
   gauges.table_cache = tables_->statistics();
   gauges.table_cache_budget_bytes = tables_->budget_bytes();
+  gauges.budgets = Budgets();
   gauges.log_drops = LogDrops();
   return gauges;
+}
+
+std::vector<BudgetUse> Server::Budgets() const {
+  const Admission::Options& admitted = admission_->options();
+  const Admission::Refusals refused = admission_->refusals();
+  const MemoryWatch::Refusals ended = memory_watch_->refusals();
+  const RegionTable::Statistics regions = regions_->statistics();
+  return {
+      {"memory_bytes", options_.memory_bytes, memory_watch_->anonymous_bytes()},
+      {"requests",
+       admitted.requests_max,
+       admission_->requests(),
+       {{"full", refused.requests}, {"connection_share", refused.session_requests}}},
+      {"request_bytes",
+       admitted.bytes_max,
+       admission_->bytes(),
+       {{"full", refused.bytes},
+        {"connection_share", refused.session_bytes},
+        {"too_large", refused.too_large}}},
+      {"receive_bytes",
+       shares_.receive,
+       memory_watch_->receiving_bytes(),
+       {{"timeout", ended.late}, {"full", ended.pressure}}},
+      {"pool_bytes", shares_.pool, pool_->kept_bytes()},
+      {"table_bytes", shares_.tables, tables_->statistics().bytes},
+      {"region_bytes",
+       options_.shared_memory.bytes_max,
+       regions.bytes,
+       {{"rejected", regions.rejected}}},
+  };
 }
 
 v1::GetServerInfoResponse Server::Info() const {
@@ -293,6 +324,17 @@ v1::GetServerInfoResponse Server::Info() const {
     v1::Limit& limit = *info.add_limits();
     limit.set_name(name);
     limit.set_value(value);
+  }
+  for (const BudgetUse& use : Budgets()) {
+    v1::Budget& budget = *info.add_budgets();
+    budget.set_name(std::string(use.name));
+    budget.set_limit(use.limit);
+    budget.set_used(use.used);
+    for (const BudgetUse::Refusal& refusal : use.refusals) {
+      v1::Refusal& added = *budget.add_refusals();
+      added.set_reason(std::string(refusal.reason));
+      added.set_count(refusal.count);
+    }
   }
   *info.mutable_table_cache() = WriteStatistics(*tables_);
   return info;

@@ -79,6 +79,7 @@ class Server {
   absl::Status Listen();
   void ArmAndStart();
   Gauges ReadGauges() const;
+  std::vector<BudgetUse> Budgets() const;
   // Memory that is in a budget: requests, buffers that are kept, tables.
   int64_t AccountedBytes() const;
   void OnDeviceFault(std::string_view device, const absl::Status& status);
