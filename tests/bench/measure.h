@@ -57,6 +57,7 @@ std::string GigabytesPerSecond(double bytes, double seconds);
 // The rows of each file, and those that this build has.
 std::vector<Row> KernelRows();
 std::vector<Row> ServiceRows();
+std::vector<Row> BystanderRows();
 std::vector<Row> ShippedRows();
 std::vector<Row> SharedMemoryRows();
 std::vector<Row> ProcessRows();

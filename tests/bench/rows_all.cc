@@ -14,8 +14,8 @@ namespace rope::bench {
 
 std::vector<Row> AllRows() {
   std::vector<Row> rows = KernelRows();
-  for (const auto& more :
-       {ServiceRows(), ShippedRows(), SharedMemoryRows(), ProcessRows(), ElsewhereRows()}) {
+  for (const auto& more : {BystanderRows(), ServiceRows(), ShippedRows(), SharedMemoryRows(),
+                           ProcessRows(), ElsewhereRows()}) {
     rows.insert(rows.end(), more.begin(), more.end());
   }
   return rows;
