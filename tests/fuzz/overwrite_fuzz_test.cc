@@ -58,7 +58,7 @@ class OverwriteFuzzTest : public ::testing::TestWithParam<std::pair<const char*,
   }
 
   const std::unique_ptr<LocalEngine> engine_ = MakeEngine(GetParam().first, GetParam().second);
-  WireWriter writer_{FromEnvironment("ROPE_FUZZ_SEED", kSeed)};
+  WireWriter writer_{FuzzSeed(kSeed)};
   int64_t overwritten_ = 0;
   int64_t kept_ = 0;
 };
@@ -67,7 +67,7 @@ TEST_P(OverwriteFuzzTest, ResultsAreTheSameWhereverTheyGo) {
   RequestGenerator generator(static_cast<uint32_t>(writer_.Below(1000000)));
   std::vector<Choices> choices;
   EveryChoice().ForEach([&](const Choices& each) { choices.push_back(each); });
-  const uint64_t rounds = FromEnvironment("ROPE_FUZZ_ROUNDS", kRounds);
+  const uint64_t rounds = FuzzRounds(kRounds);
   for (uint64_t round = 0; round < rounds && !HasFailure(); ++round) {
     v1::RotateRequest request = generator.Make(choices[writer_.Below(choices.size())]);
     if (writer_.OneIn(2)) Decorate(request);

@@ -47,7 +47,7 @@ class PreparedFuzzTest : public ::testing::Test {
     v1::RopeSpec spec;
     spec.mutable_config()->set_max_position_embeddings(300);
     spec.set_pairing(v1::PAIRING_HALF);
-    EXPECT_THAT(engine_.registry().Register(kModel, spec), IsOk());
+    EXPECT_THAT(engine_.registry().Register(kModel, spec, "uid:1"), IsOk());
     server::RegionTable& regions = engine_.regions();
     regions.OpenSession(kSession, {.local = true, .uid = geteuid()});
     ids_ = {regions.RegisterMemfd(kSession, memories_[0].Dup(), kRegionBytes).value(),
@@ -257,7 +257,7 @@ class PreparedFuzzTest : public ::testing::Test {
   std::string contents_ = std::string(kRegionBytes, '\0');
   bool in_regions_ = false;  // the round's request
   LocalEngine engine_;
-  WireWriter writer_{FromEnvironment("ROPE_FUZZ_SEED", kSeed)};
+  WireWriter writer_{FuzzSeed(kSeed)};
   Counts counts_;
 };
 
@@ -265,7 +265,7 @@ TEST_F(PreparedFuzzTest, RecognisedMessagesAreAnsweredAsIfNothingHadComeBefore) 
   RequestGenerator generator(static_cast<uint32_t>(Below(1000000)));
   std::vector<Choices> choices;
   EveryChoice().ForEach([&](const Choices& each) { choices.push_back(each); });
-  const uint64_t rounds = FromEnvironment("ROPE_FUZZ_ROUNDS", kRounds);
+  const uint64_t rounds = FuzzRounds(kRounds);
   for (uint64_t round = 0; round < rounds && !HasFailure(); ++round) {
     v1::RotateRequest request = generator.Make(choices[Below(choices.size())]);
     if (OneIn(2)) Decorate(request);

@@ -23,7 +23,8 @@ namespace {
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
-using rope::testing::FromEnvironment;
+using rope::testing::FuzzRounds;
+using rope::testing::FuzzSeed;
 using rope::testing::ReasonToRefuse;
 using rope::testing::WireWriter;
 using ::testing::StartsWith;
@@ -67,7 +68,7 @@ class WireFuzzTest : public ::testing::Test {
  protected:
   // Holds both decoders against each other over messages of the type of `prototype`.
   void Compare(const Message& prototype, UnknownFields unknown_fields) {
-    const uint64_t rounds = FromEnvironment("ROPE_FUZZ_ROUNDS", kRounds);
+    const uint64_t rounds = FuzzRounds(kRounds);
     for (uint64_t round = 0; round < rounds && !HasFailure(); ++round) {
       const std::unique_ptr<Message> message = writer_.RandomMessage(prototype);
       const bool flawed = writer_.OneIn(3);
@@ -113,7 +114,7 @@ class WireFuzzTest : public ::testing::Test {
   }
 
   const google::protobuf::LogSilencer silencer_;  // of broken UTF-8
-  WireWriter writer_{FromEnvironment("ROPE_FUZZ_SEED", kSeed)};
+  WireWriter writer_{FuzzSeed(kSeed)};
   Counts counts_;
 };
 

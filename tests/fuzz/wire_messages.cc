@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 
@@ -120,11 +119,6 @@ std::string Reason(const Descriptor& type, std::string_view bytes, bool skips_un
 
 }  // namespace
 
-uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
-  const char* const text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
-
 std::unique_ptr<Message> WireWriter::RandomMessage(const Message& prototype) {
   std::unique_ptr<Message> message(prototype.New());
   Fill(*message, 0);
@@ -163,25 +157,18 @@ void WireWriter::SetField(const FieldDescriptor& field, Message& message, int de
       return set(&Reflection::AddFloat, &Reflection::SetFloat,
                  std::bit_cast<float>(static_cast<uint32_t>(random_())));
     case FieldDescriptor::CPPTYPE_INT32:
-      return set(&Reflection::AddInt32, &Reflection::SetInt32,
-                 static_cast<int32_t>(RandomInteger()));
+      return set(&Reflection::AddInt32, &Reflection::SetInt32, static_cast<int32_t>(Integer()));
     case FieldDescriptor::CPPTYPE_INT64:
-      return set(&Reflection::AddInt64, &Reflection::SetInt64, RandomInteger());
+      return set(&Reflection::AddInt64, &Reflection::SetInt64, Integer());
     case FieldDescriptor::CPPTYPE_UINT32:
-      return set(&Reflection::AddUInt32, &Reflection::SetUInt32,
-                 static_cast<uint32_t>(RandomInteger()));
+      return set(&Reflection::AddUInt32, &Reflection::SetUInt32, static_cast<uint32_t>(Integer()));
     case FieldDescriptor::CPPTYPE_UINT64:
-      return set(&Reflection::AddUInt64, &Reflection::SetUInt64,
-                 static_cast<uint64_t>(RandomInteger()));
+      return set(&Reflection::AddUInt64, &Reflection::SetUInt64, static_cast<uint64_t>(Integer()));
     case FieldDescriptor::CPPTYPE_BOOL:
       return set(&Reflection::AddBool, &Reflection::SetBool, OneIn(2));
     case FieldDescriptor::CPPTYPE_ENUM:
       return set(&Reflection::AddEnumValue, &Reflection::SetEnumValue, static_cast<int>(Below(5)));
   }
-}
-
-int64_t WireWriter::RandomInteger() {
-  return static_cast<int64_t>(random_()) >> Below(64);
 }
 
 std::string WireWriter::RandomText() {
@@ -273,8 +260,8 @@ void WireWriter::WriteField(const FieldDescriptor& field, const Message& message
 void WireWriter::AddFlaw(const Descriptor& type, std::vector<std::string>& pieces) {
   constexpr int kVarint = WireFormatLite::WIRETYPE_VARINT;
   constexpr size_t kBytesMax = 10;
-  const int known =
-      type.field(static_cast<int>(Below(static_cast<uint64_t>(type.field_count()))))->number();
+  const auto fields = static_cast<uint64_t>(type.field_count());
+  const int known = fields == 0 ? 1 : type.field(static_cast<int>(Below(fields)))->number();
   const int other = 16 + static_cast<int>(Below(1u << Below(29)));
   switch (Below(6)) {
     case 0:
@@ -304,43 +291,6 @@ std::string WireWriter::Write(const Message& message, bool flawed) {
   std::string bytes;
   for (const std::string& piece : pieces) bytes += piece;
   return bytes;
-}
-
-void WireWriter::Damage(std::string& bytes) {
-  for (uint64_t n = 1 + Below(3); n > 0 && !bytes.empty(); --n) {
-    const size_t at = Below(bytes.size());
-    const size_t length = Below(std::min<size_t>(bytes.size() - at, 12) + 1);
-    switch (Below(6)) {
-      case 0:
-        bytes[at] = static_cast<char>(random_());
-        break;
-      case 1:
-        bytes[at] = static_cast<char>(bytes[at] ^ 1 << Below(8));
-        break;
-      case 2:
-        bytes.erase(at, length);
-        break;
-      case 3:
-        bytes.insert(at, std::string(1 + Below(11), static_cast<char>(random_())));
-        break;
-      case 4:
-        bytes.insert(Below(bytes.size()), bytes.substr(at, length));
-        break;
-      default:
-        bytes.resize(at);
-    }
-  }
-}
-
-std::vector<std::string_view> WireWriter::Cut(std::string_view bytes) {
-  const uint64_t size_max = uint64_t{1} << Below(10);
-  std::vector<std::string_view> fragments;
-  while (!bytes.empty()) {
-    const size_t size = std::min<size_t>(Below(size_max + 1), bytes.size());
-    fragments.push_back(bytes.substr(0, size));
-    bytes.remove_prefix(size);
-  }
-  return fragments;
 }
 
 std::string ReasonToRefuse(const Descriptor& type, std::string_view bytes,

@@ -7,21 +7,18 @@
 
 #include <google/protobuf/message.h>
 
-#include <cstdint>
 #include <memory>
-#include <random>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "tests/fuzz/fuzz_random.h"
+
 namespace rope::testing {
 
-// The number in the variable `name`, or `otherwise` where it is not set.
-uint64_t FromEnvironment(const char* name, uint64_t otherwise);
-
-class WireWriter {
+class WireWriter : public FuzzRandom {
  public:
-  explicit WireWriter(uint64_t seed) : random_(seed) {}
+  using FuzzRandom::FuzzRandom;
 
   // A message of the type of `prototype` with some of its fields set, those below it too.
   std::unique_ptr<google::protobuf::Message> RandomMessage(
@@ -29,14 +26,6 @@ class WireWriter {
   // Its wire format, in one of the many legal forms. `flawed`: now and then a message also has a
   // field twice, a field that its type does not have, or one of another wire type.
   std::string Write(const google::protobuf::Message& message, bool flawed);
-  // Bytes flipped, cut out, put in, doubled or cut off.
-  void Damage(std::string& bytes);
-  // The bytes in fragments of random sizes, empty ones among them.
-  std::vector<std::string_view> Cut(std::string_view bytes);
-
-  // A number below `n`.
-  uint64_t Below(uint64_t n) { return random_() % n; }
-  bool OneIn(uint64_t n) { return Below(n) == 0; }
 
  private:
   void Fill(google::protobuf::Message& message, int depth);
@@ -57,10 +46,7 @@ class WireWriter {
   std::string Varint(uint64_t value, size_t bytes_max);
   std::string Tag(int number, int type);
   std::string Delimited(int number, const std::string& value);
-  int64_t RandomInteger();
   std::string RandomText();
-
-  std::mt19937_64 random_;
 };
 
 // Why the strict decoder must refuse a message that the generated parser takes: how its error

@@ -1,0 +1,303 @@
+#include "tests/bench/soak_hostile.h"
+
+#include <grpcpp/create_channel.h>
+#include <grpcpp/support/channel_arguments.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/hello.h"
+#include "tests/support/hostile_requests.h"
+#include "tests/support/raw_ring.h"
+#include "tests/support/region_client.h"
+#include "tests/support/test_server.h"
+
+namespace rope::bench {
+namespace {
+
+using testing::Http2Peer;
+
+constexpr std::chrono::seconds kPatience{10};           // for an answer that the server owes
+constexpr std::chrono::milliseconds kSendPatience{20};  // for room, where it owes none
+constexpr size_t kHalfMessageBytes = size_t{1} << 20;
+constexpr int64_t kAnswerBytes = int64_t{1} << 20;
+constexpr int kUnreadAnswers = 8;
+constexpr int kResetCalls = 8;
+constexpr int kModelsMax = 1100;  // more than a server takes
+constexpr int kObjects = 70;      // more regions than a connection may have
+constexpr size_t kObjectBytes = 4096;
+
+std::string SmallRequest() {
+  return testing::SmallRequestForLargeAnswer(kAnswerBytes).SerializeAsString();
+}
+
+// The unit request, with an array whose shape nothing can have.
+v1::RotateRequest AbsurdRequest(testing::FuzzRandom& random) {
+  v1::RotateRequest request = testing::UnitRequest(1);
+  v1::Tensor& tensor = *request.mutable_tensors(0);
+  const auto add_axes = [&random](v1::Array& array) {
+    array.set_dtype(random.OneIn(2) ? v1::DTYPE_FP32 : v1::DTYPE_INT64);
+    for (uint64_t n = 1 + random.Below(3); n > 0; --n) array.add_shape(random.EdgeInteger());
+  };
+  switch (random.Below(7)) {
+    case 0:
+      request.clear_positions();
+      request.mutable_rope()->clear_config();
+      add_axes(*request.mutable_rows()->mutable_angles());
+      break;
+    case 1:
+      request.clear_positions();
+      request.mutable_rope()->clear_config();
+      for (v1::Array* array :
+           {request.mutable_rows()->mutable_cos(), request.mutable_rows()->mutable_sin()}) {
+        array->set_dtype(v1::DTYPE_FP32);
+        array->add_shape(int64_t{1} << 40);
+        array->add_shape(0);
+      }
+      break;
+    case 2:
+      request.clear_positions();
+      add_axes(*request.mutable_positions()->mutable_position_ids());
+      break;
+    case 3:
+      add_axes(*request.mutable_positions()->mutable_cu_seqlens());
+      break;
+    case 4:
+      tensor.mutable_norm()->set_eps(1e-6);
+      add_axes(*tensor.mutable_norm()->mutable_weight());
+      break;
+    case 5:
+      tensor.mutable_array()->set_shape(static_cast<int>(random.Below(3)), random.EdgeInteger());
+      break;
+    default:
+      for (int i = 0; i < 3; ++i) {
+        tensor.mutable_array()->add_strides(std::max<int64_t>(random.EdgeInteger(), 1));
+      }
+  }
+  return request;
+}
+
+}  // namespace
+
+const std::array<HostileClient::Kind, HostileClient::kActs> HostileClient::kKinds = {{
+    {"half-sent", &HostileClient::SendHalf, 200},
+    {"unread", &HostileClient::LeaveUnread, 100},
+    {"models", &HostileClient::RegisterModels, 1},  // takes a second
+    {"regions", &HostileClient::RegisterRegions, 20},
+    {"broken rings", &HostileClient::BreakRing, 150},
+    {"garbage", &HostileClient::SendGarbage, 200},
+    {"reset", &HostileClient::ResetCalls, 100},
+    {"absurd", &HostileClient::AskAbsurdly, 200},
+}};
+
+HostileClient::HostileClient(std::string tcp, std::string unix_path, uint64_t seed)
+    : tcp_(std::move(tcp)),
+      unix_path_(std::move(unix_path)),
+      random_(seed),
+      prefix_(absl::StrCat("hostile-", seed, "-")) {
+  for (int i = 0; i < kObjects; ++i) {
+    objects_.push_back(testing::SharedMemory::Posix(kObjectBytes));
+  }
+}
+
+const char* HostileClient::NameOf(size_t act) {
+  return kKinds[act].name;
+}
+
+void HostileClient::Do(size_t act) {
+  ++counts_.acts[act];
+  (this->*kKinds[act].act)();
+}
+
+void HostileClient::ActOnce() {
+  uint64_t shares = 0;
+  for (const Kind& kind : kKinds) shares += kind.share;
+  uint64_t dice = random_.Below(shares);
+  size_t act = 0;
+  while (dice >= kKinds[act].share) dice -= kKinds[act++].share;
+  Do(act);
+}
+
+void HostileClient::ActAll() {
+  for (size_t act = 0; act < kActs; ++act) Do(act);
+}
+
+void HostileClient::Leave() {
+  held_.clear();
+  silent_.clear();
+  stub_.reset();
+}
+
+// A non-blocking Http2Peer is made of either.
+proto::FileDescriptor HostileClient::Connect() {
+  return random_.OneIn(2) ? testing::ConnectTcp(tcp_) : testing::ConnectUnix(unix_path_);
+}
+
+void HostileClient::Hold(std::unique_ptr<Http2Peer> peer) {
+  held_.push_back(std::move(peer));
+  if (held_.size() > kHeldMax) held_.pop_front();
+}
+
+std::unique_ptr<v1::RopeService::Stub> HostileClient::NewStub() const {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return v1::RopeService::NewStub(
+      grpc::CreateCustomChannel(tcp_, grpc::InsecureChannelCredentials(), arguments));
+}
+
+grpc::Status HostileClient::Call(const std::function<grpc::Status(grpc::ClientContext&)>& call) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kPatience);
+  grpc::Status status = call(context);
+  const bool lost = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED ||
+                    status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+                    status.error_code() == grpc::StatusCode::INTERNAL ||
+                    status.error_code() == grpc::StatusCode::UNKNOWN;
+  if (lost && ++counts_.unanswered == 1) {
+    std::fprintf(stderr, "rope_soak: hostile client: %s\n", testing::Text(status).c_str());
+  }
+  return status;
+}
+
+void HostileClient::SendHalf() {
+  auto peer = std::make_unique<Http2Peer>(Connect());
+  const std::string message(kHalfMessageBytes, '\1');
+  const uint32_t stream =
+      peer->StartCall(random_.OneIn(2) ? Http2Peer::kRotate : Http2Peer::kRotateStream);
+  peer->SendPart(stream, message, random_.Below(message.size()), /*last=*/false, kSendPatience);
+  if (random_.OneIn(2)) Hold(std::move(peer));  // else it hangs up at once
+}
+
+void HostileClient::LeaveUnread() {
+  auto peer = std::make_unique<Http2Peer>(Connect(), /*window=*/0);
+  const std::string message = SmallRequest();
+  const bool unary = random_.OneIn(2);
+  const uint32_t stream = unary ? 0 : peer->StartCall(Http2Peer::kRotateStream);
+  for (int i = 0; i < kUnreadAnswers; ++i) {
+    if (unary) {
+      peer->Call(message);
+    } else {
+      peer->SendPart(stream, message, message.size(), /*last=*/false, kSendPatience);
+    }
+  }
+  Hold(std::move(peer));
+}
+
+void HostileClient::RegisterModels() {
+  const std::unique_ptr<v1::RopeService::Stub> stub = NewStub();
+  const auto name = [this](int i) { return absl::StrCat(prefix_, i); };
+  int registered = 0;
+  for (bool taken = true; taken && registered < kModelsMax; registered += taken ? 1 : 0) {
+    v1::RegisterModelRequest request;
+    request.set_name(name(registered));
+    request.mutable_rope()->mutable_config()->set_head_dim(64);
+    request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
+    v1::RegisterModelResponse response;
+    taken = Call([&](grpc::ClientContext& context) {
+              return stub->RegisterModel(&context, request, &response);
+            }).ok();
+  }
+  for (int i = 0; i < registered; ++i) {
+    v1::UnregisterModelRequest request;
+    request.set_name(name(i));
+    v1::UnregisterModelResponse response;
+    Call([&](grpc::ClientContext& context) {
+      return stub->UnregisterModel(&context, request, &response);
+    });
+  }
+}
+
+// They go with their connection, but for every other one, which goes before.
+void HostileClient::RegisterRegions() {
+  const std::unique_ptr<v1::RopeService::Stub> stub = NewStub();
+  std::vector<uint64_t> ids;
+  for (const testing::SharedMemory& object : objects_) {
+    v1::RegisterRegionRequest request;
+    request.set_shm_name(object.name());
+    request.set_byte_size(kObjectBytes);
+    v1::RegisterRegionResponse response;
+    const grpc::Status status = Call([&](grpc::ClientContext& context) {
+      return stub->RegisterRegion(&context, request, &response);
+    });
+    if (!status.ok()) break;
+    ids.push_back(response.region_id());
+  }
+  for (size_t i = 0; i < ids.size(); i += 2) {
+    v1::UnregisterRegionRequest request;
+    request.set_region_id(ids[i]);
+    v1::UnregisterRegionResponse response;
+    Call([&](grpc::ClientContext& context) {
+      return stub->UnregisterRegion(&context, request, &response);
+    });
+  }
+}
+
+void HostileClient::BreakRing() {
+  testing::RawRing ring;
+  testing::RegionClient client(unix_path_, testing::SharedMemory::Memfd(kObjectBytes),
+                               &ring.memory());
+  ring.set_doorbell(client.TakeDoorbell());
+  ring.Send(1, testing::UnitRequest(1).SerializeAsString());
+  switch (random_.Below(3)) {
+    case 0:
+      ring.Submit(proto::kRingSlots + static_cast<uint32_t>(random_.Below(1000)));
+      break;
+    case 1:
+      ring.Write(2, "x");
+      ring.slot(2).message_bytes.store(proto::kRingMessageBytes + 1);
+      ring.Submit(2);
+      break;
+    default:
+      ring.shared().submitted.fetch_add(proto::kRingSlots + 1);
+  }
+  ring.RingDoorbell();
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (!ring.IsClosed() && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::yield();
+  }
+  if (!ring.IsClosed()) ++counts_.unanswered;
+}
+
+void HostileClient::SendGarbage() {
+  proto::FileDescriptor connection = Connect();
+  const proto::HelloBytes encoded = proto::Encode(proto::ClientHello{kObjectBytes});
+  const std::string hello(encoded.begin(), encoded.end());
+  std::string bytes;
+  switch (random_.Below(4)) {
+    case 0:
+      bytes = random_.RandomBytes(1 + random_.Below(2000));
+      break;
+    case 1:
+      bytes = std::string(testing::kHttp2Preface) + random_.RandomBytes(random_.Below(2000));
+      break;
+    case 2:  // without its descriptor, often not all of it
+      bytes = hello.substr(0, random_.OneIn(2) ? hello.size() : random_.Below(hello.size()));
+      break;
+    default:
+      bytes = hello;
+      random_.Damage(bytes);
+  }
+  send(connection.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (!random_.OneIn(4)) return;
+  silent_.push_back(std::move(connection));
+  if (silent_.size() > kHeldMax) silent_.pop_front();
+}
+
+void HostileClient::ResetCalls() {
+  Http2Peer peer(Connect());
+  const std::string message = SmallRequest();
+  for (int i = 0; i < kResetCalls; ++i) peer.Reset(peer.Call(message));
+}
+
+void HostileClient::AskAbsurdly() {
+  if (stub_ == nullptr) stub_ = NewStub();
+  const v1::RotateRequest request = AbsurdRequest(random_);
+  v1::RotateResponse response;
+  Call([&](grpc::ClientContext& context) { return stub_->Rotate(&context, request, &response); });
+}
+
+}  // namespace rope::bench

@@ -1,0 +1,69 @@
+// What fuzz tests draw: numbers, bytes and damage, the same for the same seed.
+//
+// Threading:  A FuzzRandom is confined to one thread.
+#ifndef ROPE_TESTS_FUZZ_FUZZ_RANDOM_H_
+#define ROPE_TESTS_FUZZ_FUZZ_RANDOM_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace rope::testing {
+
+// The number in the variable `name`, or `otherwise` where it is not set.
+uint64_t FromEnvironment(const char* name, uint64_t otherwise);
+
+// How many inputs a test tries (ROPE_FUZZ_ROUNDS), and which (ROPE_FUZZ_SEED).
+uint64_t FuzzRounds(uint64_t otherwise);
+uint64_t FuzzSeed(uint64_t otherwise);
+
+class FuzzRandom {
+ public:
+  explicit FuzzRandom(uint64_t seed) : random_(seed) {}
+
+  uint64_t Next() { return random_(); }
+  // A number below `n`.
+  uint64_t Below(uint64_t n) { return random_() % n; }
+  bool OneIn(uint64_t n) { return Below(n) == 0; }
+  template <typename T>
+  T OneOf(std::initializer_list<T> values) {
+    return values.begin()[Below(values.size())];
+  }
+  template <typename T>
+  const T& OneOf(const std::vector<T>& values) {
+    return values[Below(values.size())];
+  }
+  // Of any magnitude.
+  int64_t Integer() { return static_cast<int64_t>(random_()) >> Below(64); }
+  // Where arithmetic goes wrong: about 0, about powers of two, the largest and the smallest.
+  int64_t EdgeInteger();
+  std::string RandomBytes(size_t count);
+  // Bytes flipped, cut out, put in, doubled or cut off.
+  void Damage(std::string& bytes);
+  // The bytes in fragments of random sizes, empty ones among them.
+  std::vector<std::string_view> Cut(std::string_view bytes);
+
+ protected:
+  std::mt19937_64 random_;
+};
+
+// Copies of fragments, each in memory of exactly its size: a sanitizer sees what is read past one.
+class ExactFragments {
+ public:
+  explicit ExactFragments(const std::vector<std::string_view>& fragments);
+
+  const std::vector<std::string_view>& views() const { return views_; }
+
+ private:
+  std::vector<std::unique_ptr<char[]>> memory_;
+  std::vector<std::string_view> views_;
+};
+
+}  // namespace rope::testing
+
+#endif  // ROPE_TESTS_FUZZ_FUZZ_RANDOM_H_
