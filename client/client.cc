@@ -140,6 +140,10 @@ Result<std::string> Client::DescribeJson(const DescribeRequest& request,
   return json;
 }
 
+Status Client::Fence(const CallOptions& options) const {
+  return connection_->Fence(options);
+}
+
 Result<std::vector<Model>> Client::ListModels(const CallOptions& options) const {
   const auto reply = CallMessage<v1::ListModelsResponse>(
       *connection_, "/rope.v1.RopeService/ListModels", v1::ListModelsRequest(), options);

@@ -98,14 +98,14 @@ struct Span {
 using Range = std::optional<Span>;  // nullopt: elsewhere
 
 Range RangeIn(const Region& region, const void* data, int64_t bytes) {
-  if (region.id == 0 || data == nullptr || bytes == 0) return std::nullopt;
+  if (region.ids == nullptr || data == nullptr || bytes == 0) return std::nullopt;
   const std::optional<int64_t> offset = region.memory->OffsetOf(data, bytes);
   if (!offset.has_value()) return std::nullopt;
   return Span{*offset, bytes};
 }
 
-void SetSpan(const Region& region, const Span& span, v1::RegionSpan& message) {
-  message.set_region_id(region.id);
+void SetSpan(uint64_t region_id, const Span& span, v1::RegionSpan& message) {
+  message.set_region_id(region_id);
   message.set_offset(static_cast<uint64_t>(span.offset));
 }
 
@@ -164,14 +164,15 @@ StagedRun Stage(const Region& region, Route route, const std::vector<WantedTenso
 }
 
 // Says of the tensors that lie in the region where.
-std::vector<Range> NameInputs(const Region& region, const std::vector<Place>& places,
+std::vector<Range> NameInputs(const Region& region, const EncodedRotate& encoded,
+                              const std::vector<Place>& places,
                               const std::vector<v1::Tensor*>& tensors) {
   std::vector<Range> inputs;
   inputs.reserve(places.size());
   for (size_t i = 0; i < places.size(); ++i) {
     inputs.push_back(RangeIn(region, places[i].data, places[i].bytes));
     if (!inputs.back().has_value()) continue;
-    SetSpan(region, *inputs.back(), *tensors[i]->mutable_array()->mutable_region());
+    SetSpan(*encoded.region_id, *inputs.back(), *tensors[i]->mutable_array()->mutable_region());
   }
   return inputs;
 }
@@ -192,7 +193,9 @@ void PlaceOutputs(const Region& region, const std::vector<Place>& places,
     }
     outputs.push_back(*output);
   }
-  for (const Span& output : outputs) SetSpan(region, output, *head.mutable_output()->add_regions());
+  for (const Span& output : outputs) {
+    SetSpan(*encoded.region_id, output, *head.mutable_output()->add_regions());
+  }
   const bool is_staged = encoded.staged.data() != nullptr;
   for (size_t i = 0; i < places.size(); ++i) {
     encoded.wanted[i].in_region = true;
@@ -260,9 +263,11 @@ Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const std::stri
     encoded.tensor_bytes += *bytes;
   }
   if (region.is_staging) encoded.staged = Stage(region, route, encoded.wanted, places);
-  const std::vector<Range> inputs = NameInputs(region, places, tensors);
+  if (region.ids != nullptr) encoded.region_id = region.ids->Take();
+  const std::vector<Range> inputs = NameInputs(region, encoded, places, tensors);
   PlaceOutputs(region, places, inputs, head, encoded);
   for (const Range& input : inputs) encoded.uses_region |= input.has_value();
+  if (!encoded.uses_region) encoded.region_id.reset();
   const std::vector<proto::TensorPart> parts = PartsOf(tensors, places, inputs);
   std::vector<proto::MessagePart> joined = proto::Join(head, parts);
   if (route == Route::kRing && FitRing(joined, encoded.wanted)) {

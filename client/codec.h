@@ -58,6 +58,8 @@ struct EncodedRotate {
   bool uses_region = false;  // the message holds only on the connection whose region it names
   bool idempotent = true;    // running it twice is as good as once
   StagedRun staged = {};     // REQUIRES: stays until the reply has been taken
+  // Of what the message names. REQUIRES: stays until the call has ended.
+  RegionIds::Lease region_id = nullptr;
 };
 
 // Messages of one call: what small ones hold fits into the first block, and is allocated and freed

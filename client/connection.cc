@@ -5,7 +5,9 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "client/codec.h"
+#include "client/fence.h"
 #include "client/payload_loans.h"
 
 namespace rope::client {
@@ -118,8 +120,29 @@ Result<std::shared_ptr<StreamCall>> Connection::OpenStream(const StreamOptions& 
   return StreamCall::Open(link_, *std::move(session), Queue(), options);
 }
 
+Status Connection::Fence(const CallOptions& options) const {
+  if (has_loop_.load() && loop_->queue()->OnThread()) {
+    return Status(StatusCode::kFailedPrecondition,
+                  "Fence: got a call in a callback, want one on another thread");
+  }
+  const Result<std::shared_ptr<const Session>> session = link_->GetForFence();
+  if (!session.ok()) return session.status();
+  const Region& region = (*session)->region;
+  if (region.ids == nullptr || region.is_staging) return {};
+  const Status status = AwaitFence((*session)->stub, *region.ids, options.timeout);
+  if (status.ok()) return status;
+  link_->Note(**session, status);
+  const Result<std::shared_ptr<const Session>> now = link_->GetForFence();  // says what was lost
+  if (!now.ok()) return now.status();
+  if (status.code() != StatusCode::kNotFound) return status;
+  return Status(StatusCode::kUnavailable, absl::StrCat("fence: ", status.message()));
+}
+
 const std::shared_ptr<EventQueue>& Connection::Queue() const {
-  std::call_once(loop_once_, [this] { loop_.emplace(); });
+  std::call_once(loop_once_, [this] {
+    loop_.emplace();
+    has_loop_.store(true);
+  });
   return loop_->queue();
 }
 

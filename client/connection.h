@@ -10,6 +10,7 @@
 
 #include <grpcpp/support/byte_buffer.h>
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -48,11 +49,12 @@ class Connection {
   Result<grpc::ByteBuffer> Call(const std::string& method, const grpc::ByteBuffer& request,
                                 bool idempotent, const CallOptions& options) const;
 
-  // What Client::Rotate, Client::RotateAsync and Client::OpenStream do.
+  // What Client::Rotate, Client::RotateAsync, Client::OpenStream and Client::Fence do.
   Result<RotateReply> Rotate(const RotateRequest& request, const CallOptions& options) const;
   std::shared_ptr<AsyncCall> StartRotate(const RotateRequest& request, RotateCallback callback,
                                          const CallOptions& options) const;
   Result<std::shared_ptr<StreamCall>> OpenStream(const StreamOptions& options) const;
+  Status Fence(const CallOptions& options) const;
 
   const Link& link() const { return *link_; }
 
@@ -70,6 +72,7 @@ class Connection {
   const Hooks hooks_;
   mutable std::once_flag loop_once_;
   mutable std::optional<EventLoop> loop_;  // made once, under loop_once_
+  mutable std::atomic<bool> has_loop_ = false;
 };
 
 }  // namespace rope::client

@@ -252,8 +252,9 @@ Result<std::shared_ptr<const Session>> Link::Greet(proto::FileDescriptor socket,
                   "hello: got memory without a ring, want one with it");
   }
   if (ring != nullptr) ring->Open(std::move(answer->doorbell), std::move(watched));
-  const Region region = {
-      .memory = std::move(memory), .id = answer->hello.region_id, .is_staging = MayStage()};
+  const Region region = {.memory = std::move(memory),
+                         .ids = std::make_shared<RegionIds>(answer->hello.region_id),
+                         .is_staging = MayStage()};
   return SessionOn(std::move(socket), region, std::move(ring));
 }
 
@@ -279,7 +280,7 @@ Status Link::ConnectNamed(Clock::time_point deadline) {
   (*memory)->UnlinkName();
   if (!region.ok()) return region.status();
   arena_ = std::make_shared<ArenaMemory>(*std::move(memory));
-  session->region = {.memory = arena_, .id = region->region_id()};
+  session->region = {.memory = arena_, .ids = std::make_shared<RegionIds>(region->region_id())};
   const std::lock_guard<std::mutex> lock(mu_);
   session_ = std::move(session);
   return {};
@@ -311,7 +312,7 @@ Result<std::shared_ptr<const Session>> Link::Get() {
 Status Link::Redial() {
   Result<proto::FileDescriptor> socket = ConnectSocket(*UnixPathOf(target_), kRedialMax);
   if (!socket.ok()) return socket.status();
-  if (session_->region.id == 0) {
+  if (session_->region.ids == nullptr) {
     session_ = SessionOn(*std::move(socket), {}, nullptr);
     return {};
   }
@@ -334,18 +335,29 @@ Link::Advice Link::Note(const Session& session, const Status& status) {
   if (session.on_own_socket) {
     // Where the server speaks, it says whether it ran.
     const bool is_gone = status.code() == StatusCode::kUnavailable && status.detail().executed;
-    lost_ |= is_gone && session_.get() == &session;
+    if (!is_gone || session_.get() != &session || lost_) return Advice::kNone;
+    lost_ = true;
+    lost_arena_ |= session.region.ids != nullptr && !session.region.is_staging;
     return Advice::kNone;
   }
-  if (session.region.id == 0 || status.code() != StatusCode::kNotFound ||
+  if (session.region.ids == nullptr || status.code() != StatusCode::kNotFound ||
       !absl::StrContains(status.detail().field, "region") || !IsAllowed(Transport::kInline)) {
     return Advice::kNone;
   }
   if (session_.get() == &session) {
+    lost_arena_ = true;
     session_ = std::make_shared<Session>(Session{.stub = session.stub});
     chosen_ = {Transport::kInline, "shm: the connection that registered the memory was lost"};
   }
   return Advice::kSendInline;
+}
+
+Result<std::shared_ptr<const Session>> Link::GetForFence() {
+  const std::lock_guard<std::mutex> lock(mu_);
+  if (!std::exchange(lost_arena_, false)) return session_;
+  return Status(StatusCode::kUnavailable,
+                "fence: a connection that shared the memory was lost; nobody tells when its server "
+                "is done with it");
 }
 
 ChosenTransport Link::transport() const {

@@ -77,6 +77,10 @@ class Link {
   // nothing ran; another Get gives a session without.
   Advice Note(const Session& session, const Status& status);
 
+  // The session as it is: nothing is dialed. UNAVAILABLE: a connection that shared the arena was
+  // lost, which is said once.
+  Result<std::shared_ptr<const Session>> GetForFence();
+
   ChosenTransport transport() const;
   const std::shared_ptr<ArenaMemory>& arena() const { return arena_; }
   // Memory for replies.
@@ -119,6 +123,7 @@ class Link {
   // All below are guarded by mu_.
   std::shared_ptr<const Session> session_;
   bool lost_ = false;
+  bool lost_arena_ = false;  // a connection that shared it, and no fence has said so
   ChosenTransport chosen_;
 };
 

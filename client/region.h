@@ -4,20 +4,20 @@
 // connection, to which tensors that lie elsewhere are copied (staged_run.h).
 //
 // Threading:  A value.
-// Ownership:  Shares the memory.
+// Ownership:  Shares the memory and the ids.
 #ifndef ROPE_CLIENT_REGION_H_
 #define ROPE_CLIENT_REGION_H_
 
-#include <cstdint>
 #include <memory>
 
 #include "client/arena_memory.h"
+#include "client/region_ids.h"
 
 namespace rope::client {
 
 struct Region {
   std::shared_ptr<ArenaMemory> memory = nullptr;
-  uint64_t id = 0;  // 0: the server knows none
+  std::shared_ptr<RegionIds> ids = nullptr;  // null: the server knows none
   bool is_staging = false;
 };
 

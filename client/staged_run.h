@@ -1,9 +1,9 @@
 // StagedRun: a run of staging memory that holds the tensors of one request, from before it is sent
 // until its results have been copied out.
 //
-// A call that ends without the server's word may leave the server at work on the run. Nobody learns
-// when that is over, so such a run is lost: no other request gets it. A connection that has lost
-// half of its staging memory is replaced by one with memory of its own (Link).
+// A call that ends without the server's word may leave the server at work on the run. Nobody asks
+// when that is over (fence.h), so such a run is lost: no other request gets it. A connection that
+// has lost half of its staging memory is replaced by one with memory of its own (Link).
 //
 // Threading:  As its memory is.
 // Ownership:  Owns the run, and shares the memory it is part of.

@@ -72,6 +72,7 @@ Status StreamCall::Rotate(const RotateRequest& request, RotateCallback callback)
   message.ring_bytes = std::move(encoded->ring_message);
   waiting->wanted = std::move(encoded->wanted);
   waiting->staged = std::move(encoded->staged);
+  waiting->region_id = std::move(encoded->region_id);
   waiting->bytes = static_cast<int64_t>(message.bytes.Valid() ? message.bytes.Length()
                                                               : message.ring_bytes.size());
 

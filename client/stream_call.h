@@ -71,6 +71,7 @@ class StreamCall final : public LiveCall,
     std::string request_id;
     std::vector<WantedTensor> wanted;
     StagedRun staged;
+    RegionIds::Lease region_id;
     RotateCallback callback;
     PayloadLoans loans;
     int64_t bytes = 0;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "kernels/status_macros.h"
+#include "server/error.h"
 
 namespace rope::server {
 
@@ -13,30 +14,41 @@ v1::ListModelsResponse ListModels(const ModelRegistry& registry) {
 }
 
 absl::StatusOr<v1::RegisterModelResponse> RegisterModel(const v1::RegisterModelRequest& request,
+                                                        const std::string& owner,
                                                         ModelRegistry& registry) {
-  return registry.Register(request.name(), request.rope());
+  return registry.Register(request.name(), request.rope(), owner);
 }
 
 absl::StatusOr<v1::UnregisterModelResponse> UnregisterModel(
-    const v1::UnregisterModelRequest& request, ModelRegistry& registry) {
-  ROPE_RETURN_IF_ERROR(registry.Unregister(request.name()));
+    const v1::UnregisterModelRequest& request, const std::string& owner, ModelRegistry& registry) {
+  ROPE_RETURN_IF_ERROR(registry.Unregister(request.name(), owner));
   return v1::UnregisterModelResponse();
 }
 
 absl::StatusOr<v1::RegisterRegionResponse> RegisterRegion(const v1::RegisterRegionRequest& request,
                                                           uint64_t session, RegionTable& regions) {
+  const bool names_object =
+      !request.shm_name().empty() || request.offset() != 0 || request.byte_size() != 0;
+  if (request.region_id() != 0 && names_object) {
+    return InvalidField("region_id", "it beside shm_name, offset or byte_size", "it alone");
+  }
   v1::RegisterRegionResponse response;
-  ROPE_ASSIGN_OR_RETURN(
-      const uint64_t id,
-      regions.RegisterPosix(session, request.shm_name(), request.offset(), request.byte_size()));
+  ROPE_ASSIGN_OR_RETURN(const uint64_t id,
+                        request.region_id() != 0
+                            ? regions.AddId(session, request.region_id())
+                            : regions.RegisterPosix(session, request.shm_name(), request.offset(),
+                                                    request.byte_size()));
   response.set_region_id(id);
   return response;
 }
 
-absl::StatusOr<v1::UnregisterRegionResponse> UnregisterRegion(
-    const v1::UnregisterRegionRequest& request, uint64_t session, RegionTable& regions) {
-  ROPE_RETURN_IF_ERROR(regions.Unregister(session, request.region_id()));
-  return v1::UnregisterRegionResponse();
+void UnregisterRegion(const v1::UnregisterRegionRequest& request, uint64_t session,
+                      RegionTable& regions, const UnregisterRegionDone& done) {
+  RegionTable::Released released;
+  if (request.wait()) released = [done] { done(v1::UnregisterRegionResponse()); };
+  const absl::Status status = regions.Unregister(session, request.region_id(), std::move(released));
+  if (!status.ok()) return done(status);
+  if (!request.wait()) done(v1::UnregisterRegionResponse());
 }
 
 v1::ListRegionsResponse ListRegions(uint64_t session, const RegionTable& regions) {

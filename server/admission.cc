@@ -32,7 +32,10 @@ constexpr absl::string_view kOfASession = " for one connection (--memory_bytes)"
 }  // namespace
 
 Permit::~Permit() {
-  if (admission_ != nullptr) admission_->Release(session_, bytes_);
+  if (admission_ == nullptr) return;
+  Admission::Session& session = (*admission_->sessions_)[session_];
+  if (!answered_) admission_->GiveRequest(session);
+  admission_->GiveBytes(session, bytes_);
 }
 
 absl::Status Permit::Grow(int64_t bytes, absl::string_view what) {
@@ -43,9 +46,13 @@ absl::Status Permit::Grow(int64_t bytes, absl::string_view what) {
   return absl::OkStatus();
 }
 
-void Permit::ShrinkTo(int64_t bytes) {
+void Permit::KeepReply(int64_t bytes) {
+  if (admission_ == nullptr) return;
+  Admission::Session& session = (*admission_->sessions_)[session_];
+  admission_->GiveRequest(session);
+  answered_ = true;
   if (bytes >= bytes_) return;
-  admission_->GiveBytes((*admission_->sessions_)[session_], bytes_ - bytes);
+  admission_->GiveBytes(session, bytes_ - bytes);
   bytes_ = bytes;
 }
 
@@ -66,7 +73,7 @@ absl::StatusOr<Permit> Admission::Admit(uint64_t session, int64_t bytes) {
   }
   Permit permit;
   permit.admission_ = this;
-  permit.session_ = slot;
+  permit.session_ = static_cast<uint32_t>(slot);
   permit.bytes_ = bytes;
   return permit;
 }
@@ -107,11 +114,9 @@ void Admission::GiveBytes(Session& session, int64_t bytes) {
   bytes_.Give(static_cast<uint64_t>(bytes));
 }
 
-void Admission::Release(size_t slot, int64_t bytes) {
-  Session& session = (*sessions_)[slot];
+void Admission::GiveRequest(Session& session) {
   session.requests.fetch_sub(1);
   requests_.Give(1);
-  GiveBytes(session, bytes);
 }
 
 Admission::Refusals Admission::refusals() const {

@@ -2,8 +2,8 @@
 // positions and rows as they are read, outputs, and replies until the client has taken them.
 // Refuses, never blocks.
 //
-// A request has one Permit, which grows before each step that takes memory and shrinks when only
-// the reply is left. One session gets a part of each budget, so that it cannot keep others out.
+// A request has one Permit, which grows before each step that takes memory and keeps the bytes of
+// the reply when it is answered. One session gets a part of each budget, so that it cannot keep others out.
 //
 // Threading:  Thread-safe, without a lock. A Permit is confined to its owner.
 // Ownership:  A Permit gives its share back when destroyed; it may not outlive the Admission.
@@ -38,6 +38,7 @@ class Permit {
     std::swap(admission_, other.admission_);
     std::swap(session_, other.session_);
     std::swap(bytes_, other.bytes_);
+    std::swap(answered_, other.answered_);
     return *this;
   }
   ~Permit();
@@ -45,8 +46,9 @@ class Permit {
   // `bytes` more, for `what` (a field of the request, for the error). Nothing changes where they
   // are refused. REQUIRES: it was admitted.
   absl::Status Grow(int64_t bytes, absl::string_view what);
-  // Gives back what is above `bytes`.
-  void ShrinkTo(int64_t bytes);
+  // The request is answered: gives its place back, and what is above the `bytes` of its reply.
+  // REQUIRES: called once at most.
+  void KeepReply(int64_t bytes);
 
   bool admitted() const { return admission_ != nullptr; }
   int64_t bytes() const { return bytes_; }
@@ -54,8 +56,9 @@ class Permit {
  private:
   friend class Admission;
   Admission* admission_ = nullptr;
-  size_t session_ = 0;  // slot
   int64_t bytes_ = 0;
+  uint32_t session_ = 0;  // slot
+  bool answered_ = false;
 };
 
 class Admission {
@@ -102,8 +105,8 @@ class Admission {
 
   absl::Status TakeRequest(Session& session);
   absl::Status TakeBytes(Session& session, int64_t held, int64_t bytes, absl::string_view what);
+  void GiveRequest(Session& session);
   void GiveBytes(Session& session, int64_t bytes);
-  void Release(size_t slot, int64_t bytes);
 
   const Options options_;
   Budget requests_;

@@ -1,7 +1,9 @@
 #include "server/batcher.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
+#include <vector>
 
 #include "kernels/check.h"
 #include "server/error.h"
@@ -18,6 +20,19 @@ void Complete(std::unique_ptr<Request> request, const absl::Status& status) {
 // Whether nobody waits for it any more.
 bool HasEnded(const Request& request, absl::Time now) {
   return request.IsCancelled() || request.deadline <= now;
+}
+
+// Slices that the plan has for what it builds.
+int64_t SliceCount(const Plan& plan) {
+  return plan.building.slice_ends == nullptr ? 1 : std::ssize(*plan.building.slice_ends) + 1;
+}
+
+// Where the next slice ends at the latest.
+int64_t SliceStop(const Request& request) {
+  const auto& ends = request.plan.building.slice_ends;
+  if (ends == nullptr) return request.plan.tokens;
+  const auto next = std::upper_bound(ends->begin(), ends->end(), request.tokens_taken);
+  return next == ends->end() ? request.plan.tokens : *next;
 }
 
 absl::Status Draining() {
@@ -111,7 +126,8 @@ bool Batcher::IsFree() const {
 
 bool Batcher::MayRunDirect(const Request& request, bool alone) const {
   return IsFree() && request.plan.bytes() <= DirectBytesMax(request, alone) &&
-         request.plan.tokens <= options_.tokens_max && request.plan.slice_ends.empty() &&
+         request.plan.tokens <= options_.tokens_max &&
+         request.plan.building.slice_ends == nullptr &&
          !HasEnded(request, request.enqueued);  // the batch thread says so
 }
 
@@ -226,8 +242,7 @@ bool Batcher::TakeFrom(Queue& queue, Batch& batch) {
   batch.slices.push_back({request.get(), begin, end, absl::OkStatus()});
   batch.tokens += end - begin;
   batch.bytes += (end - begin) * request->plan.bytes_per_token;
-  batch.build_rows +=
-      request->plan.build_rows / (static_cast<int64_t>(request->plan.slice_ends.size()) + 1);
+  batch.build_rows += request->plan.building.rows / SliceCount(request->plan);
   auto& next = end == request->plan.tokens ? batch.finishing.emplace_back() : queue.emplace_back();
   next = std::move(request);
   return true;
@@ -244,10 +259,7 @@ ClosedBy Batcher::ReachedCap(const Batch& batch) const {
 }
 
 int64_t Batcher::SliceTokens(const Request& request, const Batch& batch) const {
-  const std::vector<int64_t>& ends = request.plan.slice_ends;
-  const auto next_end = std::upper_bound(ends.begin(), ends.end(), request.tokens_taken);
-  const int64_t stop = next_end == ends.end() ? request.plan.tokens : *next_end;
-  const int64_t left = stop - request.tokens_taken;
+  const int64_t left = SliceStop(request) - request.tokens_taken;
   const int64_t bytes = std::min(options_.slice_bytes_max, options_.bytes_max - batch.bytes);
   const int64_t by_bytes = bytes / std::max<int64_t>(request.plan.bytes_per_token, 1);
   const int64_t by_tokens = options_.tokens_max - batch.tokens;

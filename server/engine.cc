@@ -35,7 +35,8 @@ absl::Status Engine::PlanAndEnqueue(std::unique_ptr<Request>& request) {
   ROPE_RETURN_IF_ERROR(CheckReplyBytes(*request));
   BoundBuilding(request->plan);
   request->enqueued = clock_.Now();
-  request->stages.validate = Microseconds(request->enqueued - request->decoded);
+  request->stages.validate =
+      Microseconds(request->enqueued - request->received) - request->stages.decode;
   return batcher_.Enqueue(request);
 }
 

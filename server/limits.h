@@ -100,6 +100,9 @@ inline constexpr int64_t kMemoryBytesCeiling = int64_t{1} << 47;
 // Models that callers may register, and bytes of the configs that they come with.
 inline constexpr int64_t kRegisteredModelsMax = 1024;
 inline constexpr int64_t kRegisteredBytesMax = 16 * kMiB;
+// The same of one owner (peers.h): half, so that no one takes the places of all others.
+inline constexpr int64_t kOwnersModelsMax = kRegisteredModelsMax / 2;
+inline constexpr int64_t kOwnersModelBytesMax = kRegisteredBytesMax / 2;
 // Warm-ups that wait for their turn; one runs.
 inline constexpr int64_t kWarmUpsMax = 16;
 // Output buffers kept for reuse; more are given back to the kernel.
@@ -114,7 +117,8 @@ inline constexpr int64_t kStreamRequestsMax = 1024;
 // what gRPC is told to buffer before it writes, and a third of what a socket takes at once.
 inline constexpr int64_t kJoinedAnswersMax = kGatheredRequestsMax;
 inline constexpr int64_t kJoinedBytesMax = 64 * kKiB;
-// Memory regions of a connection: one large one, of which requests use parts, is the way to go.
+// Memory regions of a connection, by their ids, and those that are not registered any more and
+// still in use: one large one, of which requests use parts, is the way to go.
 inline constexpr int64_t kRegionsMax = 64;
 // Defaults of --shared_memory_bytes and --session_memory_bytes. The memory is the clients'; what
 // they have not touched yet is charged to the server when a request touches it.
@@ -147,6 +151,7 @@ inline constexpr int64_t kMetricsRequestMs = 1000;  // a packet that was lost ha
 static_assert(kSkeletonBytesMax < kMessageBytesMax);
 static_assert(kMessageBytesMax <= kMessageBytesCeiling);
 static_assert(kConfigJsonBytesMax < kSkeletonBytesMax);
+static_assert(kConfigJsonBytesMax < kOwnersModelBytesMax);
 static_assert(kSessionMemoryBytesMax <= kSharedMemoryBytesMax);
 static_assert(kDirectBytesMax < kDirectHostBytesMax && kDirectHostBytesMax < kSliceBytesMax &&
               kSliceBytesMax < kBatchBytesMax && kBatchBytesMax < kDirectAloneBytesMax);

@@ -1,7 +1,6 @@
 #include "server/listener.h"
 
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <spdlog/spdlog.h>
 #include <sys/epoll.h>
@@ -30,37 +29,6 @@ constexpr int kEventsMax = 64;
 // Numbers below are those of the listening sockets, then come connections.
 constexpr uint64_t kWakeNumber = 1 << 16;
 constexpr uint64_t kFirstNumber = kWakeNumber + 1;
-
-bool IsLoopback(const sockaddr_storage& address) {
-  constexpr uint32_t kLoopbackNet = 127;
-  if (address.ss_family == AF_INET) {
-    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
-    return ntohl(v4.sin_addr.s_addr) >> 24 == kLoopbackNet;
-  }
-  if (address.ss_family != AF_INET6) return false;
-  const in6_addr& v6 = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
-  return IN6_IS_ADDR_LOOPBACK(&v6) || (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == kLoopbackNet);
-}
-
-RegionTable::Peer PeerOf(int fd, bool is_unix) {
-  RegionTable::Peer peer;
-  if (!is_unix) {
-    sockaddr_storage address{};
-    socklen_t length = sizeof(address);
-    peer.local =
-        getpeername(fd, reinterpret_cast<sockaddr*>(&address), &length) == 0 && IsLoopback(address);
-    return peer;
-  }
-  ucred who{};
-  socklen_t length = sizeof(who);
-  peer.local = true;
-  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &length) == 0) {
-    LogLimited(LogKind::kConnection, spdlog::level::debug, "connection from pid {} uid {}", who.pid,
-               who.uid);
-    peer.uid = who.uid;
-  }
-  return peer;
-}
 
 void LogHello(spdlog::level::level_enum level, const absl::Status& status) {
   LogLimited(LogKind::kHello, level, "hello code={} message={}",
@@ -183,6 +151,7 @@ void Listener::OnSilent(uint64_t number) {
   silent_.erase(found);
   if (next == HelloReader::Next::kClose) return;
   epoll_ctl(events_.get(), EPOLL_CTL_DEL, taken.socket.get(), nullptr);
+  if (options_.peers != nullptr) options_.peers->Enter(taken.socket.get(), taken.peer.owner);
   const uint64_t token = OpenSession(taken);
   if (next == HelloReader::Next::kHello && !AnswerHello(taken, token)) {
     shutdown(taken.socket.get(), SHUT_RDWR);  // which the watch hears of
@@ -199,13 +168,16 @@ void Listener::CloseSilentSince() {
 uint64_t Listener::OpenSession(const Silent& connection) {
   if (!regions_.options().enabled) return 0;
   const int fd = connection.socket.get();
-  Watched watched;
-  watched.socket = proto::FileDescriptor(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  // First of all, since it ends the session of an earlier connection with this number.
+  const uint64_t token = regions_.OpenSession(SessionOfDescriptor(fd), connection.peer);
+  Watched watched = {.socket = proto::FileDescriptor(fcntl(fd, F_DUPFD_CLOEXEC, 0)),
+                     .token = token};
   const uint64_t number = next_number_++;
-  // Without a watch there would be nobody to close the session: the connection does without one.
-  if (!watched.socket.ok() || !Watch(watched.socket.get(), EPOLLRDHUP, number)) return 0;
-  watched.token = regions_.OpenSession(SessionOfDescriptor(fd), connection.peer);
-  const uint64_t token = watched.token;
+  if (!watched.socket.ok() || !Watch(watched.socket.get(), EPOLLRDHUP, number)) {
+    // Nothing would close the session: the connection does without one.
+    regions_.CloseSession(token);
+    return 0;
+  }
   watched_[number] = std::move(watched);
   return token;
 }

@@ -29,6 +29,7 @@
 #include "server/hello_reader.h"
 #include "server/limits.h"
 #include "server/listen_socket.h"
+#include "server/peers.h"
 #include "server/regions.h"
 #include "server/ring_loop.h"
 
@@ -42,6 +43,9 @@ class Listener {
     std::optional<mode_t> socket_mode = std::nullopt;  // as ListenAt
     // Serves rings that hellos bring; null: no rings. Must outlive the listener.
     RingLoop* rings = nullptr;
+    // Learns the owner of each connection that is handed on; null: nobody asks. Must outlive the
+    // listener.
+    Peers* peers = nullptr;
     // Takes a connection over, with its descriptor. Called on the listener's thread.
     std::function<void(int fd)> hand_on = nullptr;
   };
@@ -61,7 +65,7 @@ class Listener {
   // A connection that has not been handed on.
   struct Silent {
     proto::FileDescriptor socket;
-    RegionTable::Peer peer;
+    Peer peer;
     Instant closes;
     HelloReader reader;
   };
@@ -82,7 +86,8 @@ class Listener {
   void Accept(int listening);
   void OnSilent(uint64_t number);
   void CloseSilentSince();
-  // Opens the session of a connection; returns its token, or 0 where there are no sessions.
+  // Opens the session of a connection; returns its token, or 0: it has none, because shared memory
+  // is off or no descriptor is left to watch it by. Its hello is refused then.
   uint64_t OpenSession(const Silent& connection);
   // Answers a hello; false: it was none.
   bool AnswerHello(Silent& connection, uint64_t token);

@@ -22,7 +22,7 @@ constexpr absl::Duration kBusyPeriod = absl::Milliseconds(20);
 constexpr absl::Duration kPressurePeriod = absl::Milliseconds(5);
 constexpr absl::Duration kIdlePeriod = absl::Seconds(1);
 // A client that has not taken the end of its call by then is cut off.
-constexpr absl::Duration kEndGrace = absl::Milliseconds(200);
+constexpr absl::Duration kEndGrace = absl::Seconds(1);
 constexpr absl::Duration kTrimPeriod = absl::Milliseconds(100);
 // What the allocator may keep for itself however long it lies unused.
 constexpr int64_t kFreeFloorBytes = 8 * limits::kMiB;
@@ -109,7 +109,7 @@ void MemoryWatch::EndReads(absl::Time now, const Receiving::Reads& reads) {
   if (!counts && unaccounted_bytes_ <= options_.receive_bytes) return;
   // As many as brings them to half of the budget, if each has brought as much.
   const int64_t spare = unaccounted_bytes_ - options_.receive_bytes / 2;
-  const int64_t wanted = 1 + reads.all * spare / unaccounted_bytes_;
+  const int64_t wanted = std::max<int64_t>(1, reads.all * spare / unaccounted_bytes_);
   const absl::Status status =
       RetryLater("request: got a part of a message while the server has no memory for more, want "
                  "it again later (--memory_bytes)",

@@ -239,7 +239,8 @@ std::string ModelRegistry::MakeConfigId(const std::string& key, int64_t generati
 }
 
 absl::StatusOr<v1::RegisterModelResponse> ModelRegistry::Register(const std::string& name,
-                                                                  const v1::RopeSpec& spec) {
+                                                                  const v1::RopeSpec& spec,
+                                                                  const std::string& owner) {
   ROPE_RETURN_IF_ERROR(CheckName("name", name));
   ROPE_RETURN_IF_ERROR(CheckSpec(spec));
   ROPE_ASSIGN_OR_RETURN(const std::optional<kernels::Pairing> explicit_pairing,
@@ -274,6 +275,7 @@ absl::StatusOr<v1::RegisterModelResponse> ModelRegistry::Register(const std::str
   for (const std::string& warning : warnings) response.add_warnings(warning);
   if (explicit_pairing.has_value()) model.pairing = explicit_pairing;
   model.origin = "registered";
+  model.owner = owner;
   *response.mutable_model() = Write(name, model);
   ROPE_RETURN_IF_ERROR(Insert(name, std::move(model)));
   return response;
@@ -314,24 +316,13 @@ absl::Status ModelRegistry::Insert(const std::string& name, Model model) {
                                                  known->second->origin,
                                                  " already, want a name that is free"));
   }
-  if (registered_ >= limits::kRegisteredModelsMax) {
-    return absl::ResourceExhaustedError(absl::StrCat("name: got registered model number ",
-                                                     registered_ + 1, ", want at most ",
-                                                     limits::kRegisteredModelsMax));
-  }
-  if (model.bytes > limits::kRegisteredBytesMax - registered_bytes_) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("rope: got ", model.bytes, " bytes of config beside ", registered_bytes_,
-                     " of registered models, want at most ", limits::kRegisteredBytesMax));
-  }
-  ++registered_;
-  registered_bytes_ += model.bytes;
+  ROPE_RETURN_IF_ERROR(registered_.Add(model.owner, model.bytes));
   model.generation = ++last_generation_;
   models_.emplace(name, std::make_shared<const Model>(std::move(model)));
   return absl::OkStatus();
 }
 
-absl::Status ModelRegistry::Unregister(const std::string& name) {
+absl::Status ModelRegistry::Unregister(const std::string& name, const std::string& owner) {
   ROPE_RETURN_IF_ERROR(CheckName("name", name));
   proto::WriterMutexLock lock(&mutex_);
   const auto found = models_.find(name);
@@ -344,14 +335,17 @@ absl::Status ModelRegistry::Unregister(const std::string& name) {
     return absl::FailedPreconditionError(absl::StrCat(
         "name: got \"", name, "\" of origin ", model.origin, ", want one of origin registered"));
   }
+  if (model.owner != owner) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        "name: got \"", name, "\", which belongs to another client, want one of the caller's own"));
+  }
   const auto is_of_model = [&](const std::string& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (by_spec_.find(key)->second->generation_ != model.generation) return false;
     Forget(key);
     return true;
   };
   std::erase_if(oldest_first_, is_of_model);
-  --registered_;
-  registered_bytes_ -= model.bytes;
+  registered_.Remove(model.owner, model.bytes);
   models_.erase(found);
   version_.fetch_add(1, std::memory_order_release);
   return absl::OkStatus();

@@ -7,8 +7,7 @@
 // Errors:     INVALID_ARGUMENT: alternatives given together or not at all, a bad config. NOT_FOUND:
 //             model or config_id.
 // Limits:     limits::kSpecsMax specs of together kSpecBytesMax bytes are kept; the oldest go
-//             first. kRegisteredModelsMax models of together kRegisteredBytesMax bytes are
-//             registered.
+//             first. Of registered models: as RegisteredCounts.
 #ifndef ROPE_SERVER_MODEL_REGISTRY_H_
 #define ROPE_SERVER_MODEL_REGISTRY_H_
 
@@ -31,6 +30,7 @@
 #include "proto/mutex.h"
 #include "rope/v1/admin.pb.h"
 #include "rope/v1/config.pb.h"
+#include "server/registered_counts.h"
 
 namespace rope::server {
 
@@ -83,16 +83,19 @@ class ModelRegistry {
   absl::StatusOr<std::shared_ptr<const RopeEntry>> Find(const v1::RopeSpec& spec);
 
   // Adds a model: a copy of what `spec` names, with all its layers unless it picks one. Every layer
-  // is resolved, as far as it does not wait for a tensor's head_dim, and has to have a pairing.
+  // is resolved, as far as it does not wait for a tensor's head_dim, and has to have a pairing. It
+  // belongs to `owner` (peers.h); every client may use it.
   // INVALID_ARGUMENT, NOT_FOUND: as Find; a bad name, no pairing. ALREADY_EXISTS: the name.
-  // RESOURCE_EXHAUSTED: too many, or too large together; waiting does not help.
+  // RESOURCE_EXHAUSTED: too many, or too large together; as RegisteredCounts::Add.
   absl::StatusOr<v1::RegisterModelResponse> Register(const std::string& name,
-                                                     const v1::RopeSpec& spec);
+                                                     const v1::RopeSpec& spec,
+                                                     const std::string& owner);
 
   // Removes a registered model, and the config_ids that were made from its name. Requests that have
   // it already keep it. A model of the same name that comes later has other config_ids.
   // INVALID_ARGUMENT: a bad name. NOT_FOUND. FAILED_PRECONDITION: a preset, or of a flag.
-  absl::Status Unregister(const std::string& name);
+  // PERMISSION_DENIED: it does not belong to `owner`.
+  absl::Status Unregister(const std::string& name, const std::string& owner);
 
   // All models, by name.
   std::vector<v1::Model> List() const;
@@ -110,6 +113,7 @@ class ModelRegistry {
     std::string origin;
     std::variant<kernels::ModelConfig, kernels::LayerConfig> config;  // all layers, or the only one
     std::optional<kernels::Pairing> pairing;  // of a preset or a registration
+    std::string owner;                        // of a registered model
     int64_t bytes = 0;                        // of its config, about
     int64_t generation = 0;                   // of a registered model: no other one's, never 0
   };
@@ -143,8 +147,7 @@ class ModelRegistry {
 
   mutable proto::SharedMutex mutex_;
   std::map<std::string, ModelPtr> models_ ABSL_GUARDED_BY(mutex_);
-  int64_t registered_ ABSL_GUARDED_BY(mutex_) = 0;  // of models_, and their bytes
-  int64_t registered_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  RegisteredCounts registered_ ABSL_GUARDED_BY(mutex_);  // of models_
   int64_t last_generation_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<std::string, std::shared_ptr<const RopeEntry>> by_spec_
       ABSL_GUARDED_BY(mutex_);

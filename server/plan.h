@@ -91,6 +91,14 @@ struct RowSet {
 };
 inline constexpr size_t kRowSetsMax = 3;  // dtypes; sides are two, and xPos has no precision hf
 
+// What building the rows of a plan costs.
+struct BuildBounds {
+  int64_t rows = 0;
+  // Tokens at which a slice ends, so that it builds for a bounded time; null: one slice may hold
+  // all of it.
+  std::shared_ptr<const std::vector<int64_t>> slice_ends;
+};
+
 // What a request asks for, checked and resolved: the executor needs nothing else.
 struct Plan {
   std::vector<TensorPlan> tensors;
@@ -98,11 +106,12 @@ struct Plan {
   // Over all tensors, each counted in its input or in its output, whichever is larger.
   int64_t bytes_per_token = 0;
   bool rotates = true;  // false: the layer has no rotary embedding, tensors pass through
+  bool conjugate = false;
+  bool attention_factor_applied = true;
+  kernels::PairArithmetic arithmetic = kernels::PairArithmetic::kTurn;
   kernels::PairGeometry geometry;
   // The embedding; null where none decides (explicit rows, moves, layers that do not rotate).
   std::shared_ptr<const kernels::ResolvedRope> resolved;
-  bool conjugate = false;
-  kernels::PairArithmetic arithmetic = kernels::PairArithmetic::kTurn;
   absl::InlinedVector<RowSet, 1> row_sets;  // at most kRowSetsMax; empty with `rows`
   // The caller's own rows: token t takes row positions[0][t].
   std::shared_ptr<const kernels::TablePage> rows;
@@ -110,13 +119,9 @@ struct Plan {
   std::optional<kernels::Mrope> mrope;                 // set: positions has three rows
   std::array<std::vector<int64_t>, 3> from_positions;  // the same for runs with `from`
   std::optional<kernels::Mrope> from_mrope;
-  // What building its rows costs, in rows (BoundBuilding), and the tokens at which a slice ends so
-  // that it builds for a bounded time; empty: one slice may hold all of it.
-  int64_t build_rows = 0;
-  std::vector<int64_t> slice_ends;
+  BuildBounds building;
   std::vector<float> token_scales;  // by token, for tensors that are token_scaled
   double attention_factor = 1;      // that the operation multiplies with, applied or not
-  bool attention_factor_applied = true;
   std::vector<std::string> warnings;
 
   int64_t bytes() const { return tokens * bytes_per_token; }

@@ -37,6 +37,20 @@ absl::Status SameFileTwice() {
       "use any part of it");
 }
 
+absl::Status NoSuchRegion(uint64_t id) {
+  return absl::NotFoundError(
+      absl::StrCat("region_id: got ", id, ", want a region of this connection"));
+}
+
+// Makes a name of the region, where the session may have one more.
+absl::StatusOr<std::shared_ptr<RegionName>> NewName(std::shared_ptr<const Region> region,
+                                                    const std::shared_ptr<Budget>& names) {
+  if (names->Take(1)) return std::make_shared<RegionName>(std::move(region), names);
+  return absl::ResourceExhaustedError(absl::StrCat("region: got number ", names->held() + 1,
+                                                   ", want at most ", names->max(),
+                                                   " on a connection, with those still in use"));
+}
+
 }  // namespace
 
 RegionTable::RegionTable(Options options)
@@ -48,6 +62,7 @@ uint64_t RegionTable::OpenSession(uint64_t session, const Peer& peer) {
   opened.token = Unguessable();
   opened.peer = peer;
   opened.budget = std::make_shared<Budget>(static_cast<uint64_t>(options_.session_bytes_max));
+  opened.names = std::make_shared<Budget>(static_cast<uint64_t>(options_.regions_max));
   const uint64_t token = opened.token;
   Session closed;  // given back after the lock
   proto::WriterMutexLock lock(&mutex_);
@@ -92,20 +107,45 @@ absl::StatusOr<uint64_t> RegionTable::RegisterPosix(uint64_t session, const std:
   return Counted(attempt());
 }
 
-absl::Status RegionTable::Unregister(uint64_t session, uint64_t id) {
-  std::shared_ptr<const Region> removed;  // given back after the lock
+absl::StatusOr<uint64_t> RegionTable::AddId(uint64_t session, uint64_t id) {
   proto::WriterMutexLock lock(&mutex_);
   const auto found = sessions_.find(session);
-  if (found != sessions_.end()) {
-    const auto region = found->second.regions.find(id);
-    if (region != found->second.regions.end()) {
-      removed = std::move(region->second);
-      found->second.regions.erase(region);
-      return absl::OkStatus();
+  if (found == sessions_.end()) return NoSuchRegion(id);
+  auto& regions = found->second.regions;
+  const auto region = regions.find(id);
+  if (region == regions.end()) return NoSuchRegion(id);
+  uint64_t& other_id = region->second.other_id;
+  if (regions.contains(other_id)) return other_id;
+  ROPE_ASSIGN_OR_RETURN(auto name, NewName(region->second.name->region(), found->second.names));
+  other_id = Unguessable();
+  regions[other_id].name = std::move(name);
+  return other_id;
+}
+
+absl::Status RegionTable::Unregister(uint64_t session, uint64_t id, Released released) {
+  // All given back after the lock.
+  std::shared_ptr<RegionName> removed;
+  std::vector<std::shared_ptr<RegionName>> earlier;
+  proto::WriterMutexLock lock(&mutex_);
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) return NoSuchRegion(id);
+  const auto region = found->second.regions.find(id);
+  if (region == found->second.regions.end()) return NoSuchRegion(id);
+  removed = std::move(region->second.name);
+  found->second.regions.erase(region);
+  auto& unregistered = found->second.unregistered;
+  std::erase_if(unregistered, [&earlier](const std::weak_ptr<RegionName>& name) {
+    if (auto held = name.lock(); held != nullptr) earlier.push_back(std::move(held));
+    return name.expired();
+  });
+  if (released) {
+    for (const std::shared_ptr<RegionName>& name : earlier) {
+      if (name->region()->SameFile(*removed->region())) name->KeepsBack(removed);
     }
+    removed->set_released(std::move(released));
   }
-  return absl::NotFoundError(
-      absl::StrCat("region_id: got ", id, ", want a region of this connection"));
+  unregistered.push_back(removed);
+  return absl::OkStatus();
 }
 
 std::vector<RegionTable::Listed> RegionTable::List(uint64_t session) const {
@@ -113,8 +153,9 @@ std::vector<RegionTable::Listed> RegionTable::List(uint64_t session) const {
   proto::ReaderMutexLock lock(&mutex_);
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) return listed;
-  for (const auto& [id, region] : found->second.regions) {
-    listed.push_back({id, region->bytes(), region->kind()});
+  for (const auto& [id, registered] : found->second.regions) {
+    const Region& region = *registered.name->region();
+    listed.push_back({id, region.bytes(), region.kind()});
   }
   return listed;
 }
@@ -127,7 +168,7 @@ absl::StatusOr<std::shared_ptr<const Region>> RegionTable::Find(uint64_t session
     const auto found = sessions_.find(session);
     if (found != sessions_.end()) {
       const auto region = found->second.regions.find(id);
-      if (region != found->second.regions.end()) return region->second;
+      if (region != found->second.regions.end()) return RegionName::Hold(region->second.name);
     }
   }
   return absl::NotFoundError(
@@ -153,13 +194,15 @@ absl::StatusOr<RegionTable::Account> RegionTable::FindAccount(uint64_t session) 
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) {
     return absl::FailedPreconditionError(
-        "region: got one on a connection that is closing, want one that stays");
+        "region: got one on a connection that is closing or cannot be watched, want one that "
+        "stays");
   }
   if (!found->second.peer.local) {
     return absl::PermissionDeniedError(
         "region: got one of a client elsewhere, want a client on the server's host");
   }
-  return Account{found->second.token, found->second.peer, found->second.budget};
+  const Session& open = found->second;
+  return Account{open.token, open.peer, open.budget, open.names};
 }
 
 absl::StatusOr<uint64_t> RegionTable::Counted(absl::StatusOr<uint64_t> id) {
@@ -188,8 +231,9 @@ absl::StatusOr<std::shared_ptr<const Region>> RegionTable::Charge(
 absl::StatusOr<uint64_t> RegionTable::Insert(uint64_t session, const Account& account,
                                              std::unique_ptr<Region> region) {
   // Before the lock and destroyed after it where it is refused.
-  ROPE_ASSIGN_OR_RETURN(const std::shared_ptr<const Region> charged,
-                        Charge(account, std::move(region)));
+  ROPE_ASSIGN_OR_RETURN(std::shared_ptr<const Region> charged, Charge(account, std::move(region)));
+  ROPE_ASSIGN_OR_RETURN(const std::shared_ptr<RegionName> name,
+                        NewName(std::move(charged), account.names));
   proto::WriterMutexLock lock(&mutex_);
   const auto found = sessions_.find(session);
   if (found == sessions_.end() || found->second.token != account.token) {
@@ -197,16 +241,11 @@ absl::StatusOr<uint64_t> RegionTable::Insert(uint64_t session, const Account& ac
         "region: got one on a connection that has closed, want one that stays");
   }
   auto& regions = found->second.regions;
-  if (static_cast<int64_t>(regions.size()) >= options_.regions_max) {
-    return absl::ResourceExhaustedError(absl::StrCat("region: got number ", regions.size() + 1,
-                                                     ", want at most ", options_.regions_max,
-                                                     " on a connection"));
-  }
   for (const auto& [id, other] : regions) {
-    if (other->SameFile(*charged)) return SameFileTwice();
+    if (other.name->region()->SameFile(*name->region())) return SameFileTwice();
   }
   const uint64_t id = Unguessable();
-  regions[id] = charged;
+  regions[id].name = name;
   return id;
 }
 

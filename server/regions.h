@@ -3,7 +3,9 @@
 //
 // Regions have unguessable ids and belong to one session: nobody else finds, lists or removes them.
 // A region that a request holds lives until that request is done, also when it was unregistered
-// or its session has closed.
+// or its session has closed. A region may have several ids; a request holds the one that it names
+// (region_name.h), so that who unregisters an id can hear when the last request that named it is
+// done. Requests that are still on their way then name an id that nobody knows.
 //
 // Threading:  Thread-safe. Files are opened, mapped and given back outside the lock.
 // Ownership:  Shares regions with whoever found them.
@@ -11,17 +13,14 @@
 //             PERMISSION_DENIED: a client on another host. ALREADY_EXISTS: the session has
 //             registered that object before. NOT_FOUND: no such region in this session.
 //             RESOURCE_EXHAUSTED: too many regions or bytes. As Region.
-// Limits:     Options; bytes count whole files, and those of regions still in use.
+// Limits:     Options; bytes count whole files, and both count what is still in use.
 #ifndef ROPE_SERVER_REGIONS_H_
 #define ROPE_SERVER_REGIONS_H_
-
-#include <sys/types.h>
 
 #include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,7 +30,9 @@
 #include "proto/mutex.h"
 #include "server/budget.h"
 #include "server/limits.h"
+#include "server/peers.h"
 #include "server/region.h"
+#include "server/region_name.h"
 
 namespace rope::server {
 
@@ -42,20 +43,16 @@ class RegionTable {
     std::string prefix = "/rope_";  // of the names of POSIX objects
     int64_t bytes_max = limits::kSharedMemoryBytesMax;
     int64_t session_bytes_max = limits::kSessionMemoryBytesMax;
-    int64_t regions_max = limits::kRegionsMax;  // of one session
+    int64_t regions_max = limits::kRegionsMax;  // ids of one session
   };
-  // Who is at the other end.
-  struct Peer {
-    bool local = false;             // on this host
-    std::optional<uid_t> uid = {};  // as the system says
-  };
+  using Released = RegionName::Released;
   struct Listed {
     uint64_t id = 0;
     uint64_t bytes = 0;
     Region::Kind kind = Region::Kind::kMemfd;
   };
   struct Statistics {
-    int64_t regions = 0;
+    int64_t regions = 0;   // ids
     int64_t bytes = 0;     // of whole files, those still in use too
     int64_t rejected = 0;  // by a table that is enabled
   };
@@ -77,7 +74,13 @@ class RegionTable {
   absl::StatusOr<uint64_t> RegisterPosix(uint64_t session, const std::string& name, uint64_t offset,
                                          uint64_t bytes);
 
-  absl::Status Unregister(uint64_t session, uint64_t id);
+  // Another id of a region, beside `id`; the same one each time, for as long as it is registered.
+  absl::StatusOr<uint64_t> AddId(uint64_t session, uint64_t id);
+
+  // OK: nobody finds the region by that id any more; and `released`, if any, runs once no request
+  // uses the memory that named this id or one that was unregistered before. That may be at once, on
+  // this thread, or later on any other. Each request ends, so `released` always runs.
+  absl::Status Unregister(uint64_t session, uint64_t id, Released released = nullptr);
   // By id; nothing for a session that does not exist.
   std::vector<Listed> List(uint64_t session) const;
   // `field` names the id in errors.
@@ -87,18 +90,26 @@ class RegionTable {
   Statistics statistics() const;
 
  private:
+  // A region under one id.
+  struct Registered {
+    std::shared_ptr<RegionName> name;
+    uint64_t other_id = 0;  // that AddId has given; 0: none
+  };
   struct Session {
     uint64_t token = 0;
     Peer peer;
     std::shared_ptr<Budget> budget;
-    std::map<uint64_t, std::shared_ptr<const Region>> regions;
+    std::shared_ptr<Budget> names;  // ids that are registered or still in use
+    std::map<uint64_t, Registered> regions;
+    std::vector<std::weak_ptr<RegionName>> unregistered;  // some of them gone
   };
 
-  // Who may register: the peer and the budget of an open session.
+  // Who may register: the peer and the budgets of an open session.
   struct Account {
     uint64_t token = 0;
     Peer peer;
     std::shared_ptr<Budget> budget;
+    std::shared_ptr<Budget> names;
   };
   absl::StatusOr<Account> FindAccount(uint64_t session) const;
   absl::StatusOr<uint64_t> Insert(uint64_t session, const Account& account,

@@ -57,7 +57,6 @@ struct Request {
   std::string id;
   uint64_t session = 0;  // the connection; queues take turns between sessions
   absl::Time received;
-  absl::Time decoded;
   int64_t message_bytes = 0;  // as received
   bool alone = false;         // no other call was in flight when it came
   bool from_ring = false;     // on the rings' thread, which reads no tensors

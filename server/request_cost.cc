@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "kernels/checked_math.h"
 #include "kernels/table_cache.h"
@@ -125,12 +128,12 @@ int64_t RunningBytes(const v1::RotateRequest& asked, const Plan& plan) {
 }
 
 void BoundBuilding(Plan& plan) {
-  plan.build_rows = 0;
-  plan.slice_ends.clear();
+  plan.building = {};
   if (!plan.rotates || plan.row_sets.empty()) return;
   const bool one_by_one = MakesRows(plan);
+  std::vector<int64_t> ends;
   int64_t rows = 0;  // since the last end
-  int64_t page = -1;
+  int64_t page = std::numeric_limits<int64_t>::min();
   const std::vector<int64_t>& positions = plan.positions[0];
   for (size_t token = 0; token < positions.size(); ++token) {
     const int64_t next = positions[token] / kernels::kPageRows;
@@ -140,12 +143,14 @@ void BoundBuilding(Plan& plan) {
                                             : kernels::kPageRows;
     page = next;
     if (rows + cost > limits::kSliceRowsMax) {
-      plan.slice_ends.push_back(static_cast<int64_t>(token));
+      ends.push_back(static_cast<int64_t>(token));
       rows = 0;
     }
     rows += cost;
-    plan.build_rows += cost;
+    plan.building.rows += cost;
   }
+  if (ends.empty()) return;
+  plan.building.slice_ends = std::make_shared<const std::vector<int64_t>>(std::move(ends));
 }
 
 int64_t ReplyBytes(const v1::RotateRequest& asked, const Plan& plan) {

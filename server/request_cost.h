@@ -22,9 +22,9 @@ int64_t PlanningBytes(const Request& request);
 // `plan` has its tensors and their places.
 int64_t RunningBytes(const v1::RotateRequest& asked, const Plan& plan);
 
-// Fills build_rows and slice_ends of a plan whose positions stand: a token on another page than the
-// one before it may have to wait until that page is built, and rows that are made for the request
-// are made one by one.
+// Fills `building` of a plan whose positions stand: a token on another page than the one before it
+// may have to wait until that page is built, and rows that are made for the request are made one by
+// one.
 void BoundBuilding(Plan& plan);
 
 // What the reply holds of results: those without a place elsewhere.

@@ -37,7 +37,7 @@ int64_t BytesOf(const grpc::ByteBuffer& message) {
 // What is left of a request's permit when its reply is all there is of it.
 Permit PermitOf(Request& finished, const grpc::ByteBuffer& reply) {
   Permit permit = std::move(finished.permit);
-  permit.ShrinkTo(BytesOf(reply));
+  permit.KeepReply(BytesOf(reply));
   return permit;
 }
 
@@ -60,14 +60,16 @@ RopeService::RopeService(Parts parts)
                                 return ListModels(*parts_.registry);
                               })));
   AddMethod("RegisterModel",
-            (Immediate<v1::RegisterModelRequest, v1::RegisterModelResponse>(
-                Method::kRegisterModel, [this](const v1::RegisterModelRequest& request) {
-                  return RegisterModel(request, *parts_.registry);
+            (OfOwner<v1::RegisterModelRequest, v1::RegisterModelResponse>(
+                Method::kRegisterModel,
+                [this](const v1::RegisterModelRequest& request, const std::string& owner) {
+                  return RegisterModel(request, owner, *parts_.registry);
                 })));
   AddMethod("UnregisterModel",
-            (Immediate<v1::UnregisterModelRequest, v1::UnregisterModelResponse>(
-                Method::kUnregisterModel, [this](const v1::UnregisterModelRequest& request) {
-                  return UnregisterModel(request, *parts_.registry);
+            (OfOwner<v1::UnregisterModelRequest, v1::UnregisterModelResponse>(
+                Method::kUnregisterModel,
+                [this](const v1::UnregisterModelRequest& request, const std::string& owner) {
+                  return UnregisterModel(request, owner, *parts_.registry);
                 })));
   AddMethod("GetServerInfo", (Immediate<v1::GetServerInfoRequest, v1::GetServerInfoResponse>(
                                  Method::kGetServerInfo, [this](const v1::GetServerInfoRequest&) {
@@ -88,12 +90,7 @@ RopeService::RopeService(Parts parts)
                 [this](const v1::RegisterRegionRequest& request, uint64_t session) {
                   return RegisterRegion(request, session, *parts_.regions);
                 })));
-  AddMethod("UnregisterRegion",
-            (OfSession<v1::UnregisterRegionRequest, v1::UnregisterRegionResponse>(
-                Method::kUnregisterRegion,
-                [this](const v1::UnregisterRegionRequest& request, uint64_t session) {
-                  return UnregisterRegion(request, session, *parts_.regions);
-                })));
+  AddMethod("UnregisterRegion", [this](UnaryCall& call) { UnregisterRegion(call); });
   AddMethod("ListRegions",
             (OfSession<v1::ListRegionsRequest, v1::ListRegionsResponse>(
                 Method::kListRegions, [this](const v1::ListRegionsRequest&, uint64_t session) {
@@ -154,8 +151,7 @@ void RopeService::Submit(grpc::ByteBuffer& message, std::unique_ptr<Request> req
 
 void RopeService::SubmitDecoded(absl::Status status, std::unique_ptr<Request> request) {
   if (request->id.empty()) request->id = MakeId();
-  request->decoded = parts_.clock->Now();
-  request->stages.decode = Microseconds(request->decoded - request->received);
+  request->stages.decode = Microseconds(parts_.clock->Now() - request->received);
   if (status.ok()) status = parts_.engine->Submit(request);
   if (status.ok()) return;
   const Request::Done done = std::move(request->done);
@@ -233,10 +229,22 @@ void RopeService::WarmUp(UnaryCall& call) {
   if (!status.ok()) done(status);
 }
 
+void RopeService::UnregisterRegion(UnaryCall& call) {
+  const UnregisterRegionDone done =
+      [this, &call, received = Receive(Method::kUnregisterRegion, call)](
+          const absl::StatusOr<v1::UnregisterRegionResponse>& response) {
+        Answer(call, received, response);
+      };
+  v1::UnregisterRegionRequest request;
+  const absl::Status status = DecodeMessage(call.request(), request);
+  if (!status.ok()) return done(status);
+  server::UnregisterRegion(request, call.session(), *parts_.regions, done);
+}
+
 template <typename In, typename Out>
 UnaryCall::Handler RopeService::Immediate(Method method,
                                           std::function<absl::StatusOr<Out>(const In&)> answer) {
-  return OfSession<In, Out>(method, [answer = std::move(answer)](const In& request, uint64_t) {
+  return OfCall<In, Out>(method, [answer = std::move(answer)](const In& request, const UnaryCall&) {
     return answer(request);
   });
 }
@@ -244,12 +252,29 @@ UnaryCall::Handler RopeService::Immediate(Method method,
 template <typename In, typename Out>
 UnaryCall::Handler RopeService::OfSession(
     Method method, std::function<absl::StatusOr<Out>(const In&, uint64_t session)> answer) {
+  return OfCall<In, Out>(method,
+                         [answer = std::move(answer)](const In& request, const UnaryCall& call) {
+                           return answer(request, call.session());
+                         });
+}
+
+template <typename In, typename Out>
+UnaryCall::Handler RopeService::OfOwner(
+    Method method, std::function<absl::StatusOr<Out>(const In&, const std::string& owner)> answer) {
+  return OfCall<In, Out>(
+      method, [this, answer = std::move(answer)](const In& request, const UnaryCall& call) {
+        return answer(request, parts_.peers->OwnerOf(call.peer()));
+      });
+}
+
+template <typename In, typename Out>
+UnaryCall::Handler RopeService::OfCall(
+    Method method, std::function<absl::StatusOr<Out>(const In&, const UnaryCall& call)> answer) {
   return [this, method, answer = std::move(answer)](UnaryCall& call) {
     const Received received = Receive(method, call);
     In request;
     const absl::Status status = DecodeMessage(call.request(), request);
-    Answer(call, received,
-           status.ok() ? answer(request, call.session()) : absl::StatusOr<Out>(status));
+    Answer(call, received, status.ok() ? answer(request, call) : absl::StatusOr<Out>(status));
   };
 }
 

@@ -22,6 +22,7 @@
 #include "server/log_limiter.h"
 #include "server/metrics.h"
 #include "server/model_registry.h"
+#include "server/peers.h"
 #include "server/raw_service.h"
 #include "server/receiving.h"
 #include "server/regions.h"
@@ -48,6 +49,7 @@ class RopeService {
     std::string instance_id;
     int64_t max_message_bytes = 0;
     std::function<v1::GetServerInfoResponse()> server_info;
+    const Peers* peers = nullptr;
   };
 
   explicit RopeService(Parts parts);
@@ -78,13 +80,22 @@ class RopeService {
   void SubmitDecoded(absl::Status status, std::unique_ptr<Request> request);
   // Answered on another thread when it is done.
   void WarmUp(UnaryCall& call);
+  // Answered on whatever thread lets go of the region last, where the request waits for that.
+  void UnregisterRegion(UnaryCall& call);
   // A method that answers at once: `answer` makes the reply, or says why not.
   template <typename In, typename Out>
   UnaryCall::Handler Immediate(Method method, std::function<absl::StatusOr<Out>(const In&)> answer);
-  // The same for what belongs to the session of the call.
+  // The same for what belongs to the session of the call, or to its owner.
   template <typename In, typename Out>
   UnaryCall::Handler OfSession(
       Method method, std::function<absl::StatusOr<Out>(const In&, uint64_t session)> answer);
+  template <typename In, typename Out>
+  UnaryCall::Handler OfOwner(
+      Method method,
+      std::function<absl::StatusOr<Out>(const In&, const std::string& owner)> answer);
+  template <typename In, typename Out>
+  UnaryCall::Handler OfCall(
+      Method method, std::function<absl::StatusOr<Out>(const In&, const UnaryCall& call)> answer);
 
   // A call of the control plane that was received.
   struct Received {

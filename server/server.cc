@@ -104,7 +104,7 @@ absl::Status Server::Build(Batcher::Options batches) {
   rope_service_ = std::make_unique<RopeService>(RopeService::Parts{
       engine_.get(), prepared_.get(), registry_.get(), regions_.get(), tables_.get(),
       warm_up_.get(), metrics_.get(), &clock_, &in_flight_, receiving_.get(), instance_id_,
-      shares_.message, [this] { return Info(); }});
+      shares_.message, [this] { return Info(); }, &peers_});
   health_ = std::make_unique<Health>(HealthNames(*devices_), in_flight_, *receiving_);
   ROPE_RETURN_IF_ERROR(BuildRingLoop(threads));
   ROPE_RETURN_IF_ERROR(BuildGrpcServer(threads));
@@ -130,8 +130,8 @@ absl::Status Server::BuildGrpcServer(int threads) {
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   SetChannelArguments(shares_.message, builder);
-  // The last resort, soft and at the cost of a random stream: what gRPC holds of messages, and keeps
-  // for the next one of each connection.
+  // The last resort, soft and at the cost of a random stream: what gRPC holds of messages, and
+  // keeps for the next one of each connection.
   builder.SetResourceQuota(
       grpc::ResourceQuota("rope").Resize(static_cast<size_t>(shares_.transport)));
   std::vector<int> ports(options_.listen.size(), -1);
@@ -171,6 +171,7 @@ absl::Status Server::Listen() {
     Listener::Options listening;
     listening.socket_mode = options_.socket_mode;
     listening.rings = ring_loop_.get();
+    listening.peers = &peers_;
     listening.hand_on = [this](int fd) { grpc::AddInsecureChannelFromFd(grpc_server_.get(), fd); };
     ROPE_ASSIGN_OR_RETURN(auto listener,
                           Listener::Create(address, *regions_, std::move(listening)));

@@ -34,6 +34,7 @@
 #include "server/metrics_endpoint.h"
 #include "server/model_registry.h"
 #include "server/options.h"
+#include "server/peers.h"
 #include "server/poll_loop.h"
 #include "server/region_io.h"
 #include "server/regions.h"
@@ -98,6 +99,7 @@ class Server {
   std::unique_ptr<ModelRegistry> registry_;
   std::unique_ptr<Metrics> metrics_;
   std::unique_ptr<RegionTable> regions_;
+  Peers peers_;
   std::unique_ptr<BufferPool> pool_;
   std::unique_ptr<Receiving> receiving_;
   std::unique_ptr<MemoryWatch> memory_watch_;

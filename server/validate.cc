@@ -55,6 +55,7 @@ absl::Status Validate(const v1::RotateRequest& message, const proto::SplitMessag
     return InvalidField("request_id", absl::StrCat(message.request_id().size(), " bytes"),
                         absl::StrCat("at most ", limits::kRequestIdBytesMax));
   }
+  plan = Plan();
   // What is malformed is refused beside rows and by layers that do not rotate, too.
   ROPE_RETURN_IF_ERROR(CheckOperation(message));
   if (message.has_rows()) {

@@ -1,4 +1,4 @@
-// Rows about a client of decode tokens beside a client that keeps the server busy with large tensors:
+// Rows about a client of decode tokens beside one that keeps the server busy with large tensors:
 //   bystander/decode_p99_inline  64 MiB in messages over a Unix socket
 //   bystander/decode_p99_ring    64 MiB in shared memory, through a ring
 // Against the decode client's own p99 when it is alone, plus the time of two slices.

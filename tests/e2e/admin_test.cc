@@ -1,17 +1,24 @@
 // The control plane as a client of any language sees it: models that come and go, warm-up,
 // statistics.
 #include <gmock/gmock.h>
+#include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
 
+#include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Stub = v1::RopeService::Stub;
 
 class AdminTest : public ::testing::Test {
@@ -92,6 +99,92 @@ TEST_F(AdminTest, RefusalsSayWhy) {
   EXPECT_EQ(Register("mine", -1).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_FALSE(IsRegistered("mine"));
 }
+
+// Of whom a registered model is; with the listeners that accept with and without shared memory.
+class ModelOwnerTest : public ::testing::TestWithParam<bool> {
+ protected:
+  static grpc::Status Register(Stub& stub, const std::string& name) {
+    grpc::ClientContext context;
+    v1::RegisterModelRequest request;
+    request.set_name(name);
+    request.mutable_rope()->mutable_config()->set_rope_theta(10000);
+    request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
+    v1::RegisterModelResponse response;
+    return stub.RegisterModel(&context, request, &response);
+  }
+  static grpc::Status Unregister(Stub& stub, const std::string& name) {
+    grpc::ClientContext context;
+    v1::UnregisterModelRequest request;
+    request.set_name(name);
+    v1::UnregisterModelResponse response;
+    return stub.UnregisterModel(&context, request, &response);
+  }
+  static void ExpectDenied(const grpc::Status& status, const std::string& name) {
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED);
+    EXPECT_THAT(status.error_message(),
+                HasSubstr("name: got \"" + name + "\", which belongs to another client"));
+    EXPECT_THAT(status.error_message(), Not(AnyOf(HasSubstr("uid"), HasSubstr("127.0.0.1"))));
+  }
+  static bool Rotates(Stub& stub, const std::string& name) {
+    grpc::ClientContext context;
+    v1::RotateResponse response;
+    return stub.Rotate(&context, ByModel(name, 1), &response).ok();
+  }
+  std::unique_ptr<Stub> NewUnixStub() const {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    return v1::RopeService::NewStub(
+        grpc::CreateCustomChannel("unix:" + path_, grpc::InsecureChannelCredentials(), arguments));
+  }
+
+  const std::string path_ = TemporaryFolder() + "/s";
+  TestServer server_{
+      GetParam() ? std::vector<std::string>{"--listen=unix:" + path_, "--enable_shared_memory"}
+                 : std::vector<std::string>{"--listen=unix:" + path_}};
+};
+
+TEST_P(ModelOwnerTest, ConnectionsOfOneUserShareTheirModels) {
+  const auto first = NewUnixStub();
+  const auto second = NewUnixStub();
+  ASSERT_TRUE(Register(*first, "mine").ok());
+  EXPECT_EQ(Register(*second, "mine").error_code(), grpc::StatusCode::ALREADY_EXISTS);
+  EXPECT_TRUE(Rotates(*second, "mine"));
+  EXPECT_TRUE(Unregister(*second, "mine").ok());
+  EXPECT_TRUE(Register(*second, "mine").ok());
+}
+
+TEST_P(ModelOwnerTest, OthersRotateWithAModelAndCannotRemoveIt) {
+  const auto by_unix = NewUnixStub();
+  const auto by_tcp = server_.NewStub();
+  ASSERT_TRUE(Register(*by_unix, "of-unix").ok());
+  ASSERT_TRUE(Register(*by_tcp, "of-tcp").ok());
+  ExpectDenied(Unregister(*by_tcp, "of-unix"), "of-unix");
+  ExpectDenied(Unregister(*by_unix, "of-tcp"), "of-tcp");
+  EXPECT_EQ(Register(*by_tcp, "of-unix").error_code(), grpc::StatusCode::ALREADY_EXISTS);
+  EXPECT_TRUE(Rotates(*by_tcp, "of-unix"));
+  EXPECT_TRUE(Rotates(*by_unix, "of-tcp"));
+  EXPECT_TRUE(Unregister(*server_.NewStub(), "of-tcp").ok()) << "another connection of its address";
+  EXPECT_TRUE(Unregister(*by_unix, "of-unix").ok());
+}
+
+TEST_P(ModelOwnerTest, OneOwnerLeavesPlacesForOthers) {
+  const auto by_unix = NewUnixStub();
+  grpc::Status last;
+  int registered = 0;
+  for (; registered < 2000; ++registered) {
+    last = Register(*by_unix, "model" + std::to_string(registered));
+    if (!last.ok()) break;
+  }
+  EXPECT_EQ(registered, 512);
+  EXPECT_EQ(last.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(last.error_message(), HasSubstr("number 513 of this client, want at most 512"));
+  EXPECT_TRUE(Register(*server_.NewStub(), "another").ok());
+  EXPECT_TRUE(Unregister(*by_unix, "model7").ok());
+  EXPECT_TRUE(Register(*by_unix, "again").ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(SharedMemory, ModelOwnerTest, ::testing::Bool(),
+                         [](const auto& of) { return of.param ? "on" : "off"; });
 
 TEST_F(AdminTest, RotationAfterAWarmUpFindsAllItsPages) {
   v1::WarmUpRequest request;

@@ -16,8 +16,8 @@
 //
 // While a call is in flight its memory is the server's as well as the caller's. A call that ends
 // without the server's word (DEADLINE_EXCEEDED, CANCELLED, a lost connection) may leave the server
-// at work on it for the length of one batch: Status::detail().executed is true then, and the slots
-// of that call are better not used for others until a moment has passed.
+// at work on it: Status::detail().executed is true then, and the slots of that call are used for
+// others once Client::Fence has returned OK.
 #ifndef ROPE_ARENA_H_
 #define ROPE_ARENA_H_
 

@@ -68,6 +68,17 @@ class Client {
   // A server that does not answer or knows no streams shows in the requests' callbacks.
   Result<RotateStream> OpenStream(const StreamOptions& options = {}) const;
 
+  // Waits until the server has read and written the arena for the last time for calls that began
+  // before, on any thread: for those that ended without its word too (DEADLINE_EXCEEDED,
+  // CANCELLED), whose slots may then be used for others. Calls that begin meanwhile go on, and are
+  // not waited for. OK at once where the server shares no memory of the program's.
+  // DEADLINE_EXCEEDED: not yet; another Fence waits on. UNAVAILABLE: a connection that shared the
+  // arena was lost since the last Fence, and nobody tells when its server is done; said once.
+  // RESOURCE_EXHAUSTED: too many fences in a row that were not waited for; as DEADLINE_EXCEEDED.
+  // FAILED_PRECONDITION: called in a callback, where it cannot wait. UNIMPLEMENTED: a server that
+  // is older than this library.
+  Status Fence(const CallOptions& options = {}) const;
+
   Result<DescribeReply> Describe(const DescribeRequest& request,
                                  const CallOptions& options = {}) const;
   // The same answer as JSON text, with the field names of proto/rope/v1/describe.proto.

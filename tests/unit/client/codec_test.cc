@@ -228,7 +228,9 @@ TEST(EncodeRotateTest, LargePayloadIsLentAndSmallOneCopied) {
 // Staging memory as a connection has it.
 Region Staging(int64_t bytes) {
   auto shared = SharedMemory::CreateMemfd(bytes, SharedMemory::Use::kStaging).value();
-  return {.memory = std::make_shared<ArenaMemory>(std::move(shared)), .id = 7, .is_staging = true};
+  return {.memory = std::make_shared<ArenaMemory>(std::move(shared)),
+          .ids = std::make_shared<RegionIds>(7),
+          .is_staging = true};
 }
 
 class StagingTest : public ::testing::Test {

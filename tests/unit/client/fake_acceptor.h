@@ -53,8 +53,15 @@ class FakeAcceptor {
   // Where a region's byte `offset` lies in this process.
   char* At(uint64_t region_id, uint64_t offset) {
     const std::lock_guard<std::mutex> lock(mu_);
-    const auto it = regions_.find(region_id);
+    const auto other = other_ids_.find(region_id);
+    const auto it = regions_.find(other == other_ids_.end() ? region_id : other->second);
     return it == regions_.end() ? nullptr : static_cast<char*>(it->second.first) + offset;
+  }
+  // `other` is the region too.
+  void AddId(uint64_t region_id, uint64_t other) {
+    const std::lock_guard<std::mutex> lock(mu_);
+    const auto it = other_ids_.find(region_id);
+    other_ids_[other] = it == other_ids_.end() ? region_id : it->second;
   }
   void CloseConnections() {
     const std::lock_guard<std::mutex> lock(mu_);
@@ -153,6 +160,7 @@ class FakeAcceptor {
   std::mutex mu_;
   std::vector<proto::FileDescriptor> connections_;        // guarded by mu_
   std::map<uint64_t, std::pair<void*, size_t>> regions_;  // guarded by mu_
+  std::map<uint64_t, uint64_t> other_ids_;                // guarded by mu_: of regions_
 };
 
 }  // namespace rope::client

@@ -48,6 +48,15 @@ class FakeServer {
   // Set before the first call that needs them.
   void OnRotate(RotateHandler handler) { rope_.handler = std::move(handler); }
   void OnStream(StreamHandler handler) { rope_.stream_handler = std::move(handler); }
+  using RegisterRegionHandler =
+      std::function<grpc::Status(const v1::RegisterRegionRequest&, v1::RegisterRegionResponse&)>;
+  using UnregisterRegionHandler = std::function<grpc::Status(const v1::UnregisterRegionRequest&)>;
+  void OnRegisterRegion(RegisterRegionHandler handler) {
+    rope_.register_region = std::move(handler);
+  }
+  void OnUnregisterRegion(UnregisterRegionHandler handler) {
+    rope_.unregister_region = std::move(handler);
+  }
   void HangOnRotate() { rope_.hangs = true; }
   void SetHealth(grpc::health::v1::HealthCheckResponse::ServingStatus status) {
     health_.serving = status;
@@ -94,6 +103,14 @@ class FakeServer {
       *response = info;
       return grpc::Status::OK;
     }
+    grpc::Status RegisterRegion(grpc::ServerContext*, const v1::RegisterRegionRequest* request,
+                                v1::RegisterRegionResponse* response) override {
+      return register_region(*request, *response);
+    }
+    grpc::Status UnregisterRegion(grpc::ServerContext*, const v1::UnregisterRegionRequest* request,
+                                  v1::UnregisterRegionResponse*) override {
+      return unregister_region(*request);
+    }
     grpc::Status RotateStream(grpc::ServerContext* context, Stream* stream) override {
       return stream_handler(*context, *stream);
     }
@@ -102,6 +119,12 @@ class FakeServer {
     RotateHandler handler;
     StreamHandler stream_handler = [](grpc::ServerContext&, Stream&) {
       return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "no streams");
+    };
+    RegisterRegionHandler register_region = [](const auto&, auto&) {
+      return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "no regions");
+    };
+    UnregisterRegionHandler unregister_region = [](const auto&) {
+      return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "no regions");
     };
     std::atomic<bool> hangs = false;
     v1::GetServerInfoResponse info;

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
+#include <future>
 #include <string>
 #include <vector>
 
@@ -22,6 +24,7 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kArenaBytes = 64 << 10;
 constexpr int64_t kFloats = 256;
+constexpr uint64_t kNextId = 1000;                      // from one id of a region to the next
 constexpr int64_t kStagedFloats = kStagedBytesMin / 4;  // as few as are staged
 
 std::string NewPath() {
@@ -107,9 +110,25 @@ class LinkTest : public ::testing::Test {
   }
   static float First(const Slot& slot) { return *static_cast<const float*>(slot.data()); }
 
+  // The server gives each region other ids, and is always done with it.
+  void AnswerFences() {
+    server_.OnRegisterRegion(
+        [this](const v1::RegisterRegionRequest& request, v1::RegisterRegionResponse& response) {
+          response.set_region_id(request.region_id() + kNextId);
+          acceptor_.AddId(request.region_id(), response.region_id());
+          return grpc::Status::OK;
+        });
+    server_.OnUnregisterRegion([this](const v1::UnregisterRegionRequest& request) {
+      if (request.wait()) ++fences_;
+      return grpc::Status::OK;
+    });
+  }
+
   FakeServer server_;
   FakeAcceptor acceptor_{server_, NewPath()};
   std::atomic<int> in_region_ = 0;
+  std::atomic<int> fences_ = 0;
+  std::atomic<uint64_t> last_id_ = 0;
   std::atomic<uint64_t> last_offset_ = 0;  // of a tensor in a region
   grpc::Status failure_;                   // of the next call
 };
@@ -308,6 +327,84 @@ TEST_F(LinkTest, ServerThatComesBackWithoutMemoryIsUsedInline) {
   EXPECT_EQ(in_region_, 0);
   EXPECT_EQ(client.transport().transport, Transport::kInline);
   EXPECT_THAT(client.transport().reason, HasSubstr("memfd: FAILED_PRECONDITION"));
+}
+
+TEST_F(LinkTest, FenceSaysOnceThatAConnectionWasLost) {
+  AnswerFences();
+  const Client client = Connect().value();
+  const Slot slot = FloatSlot(client);
+  ASSERT_TRUE(client.Fence().ok());
+  EXPECT_EQ(fences_, 1);
+  acceptor_.CloseConnections();
+  EXPECT_EQ(client.Rotate(RequestFor(slot, slot)).status().code(), StatusCode::kUnavailable);
+  ASSERT_TRUE(client.Rotate(RequestFor(slot, slot)).ok());  // on the next
+  const Status lost = client.Fence();
+  EXPECT_EQ(lost.code(), StatusCode::kUnavailable);
+  EXPECT_THAT(lost.message(), HasSubstr("fence: a connection that shared the memory was lost"));
+  ASSERT_TRUE(client.Fence().ok());
+  EXPECT_EQ(fences_, 2);
+}
+
+TEST_F(LinkTest, FenceThatFindsTheConnectionLostSaysSo) {
+  AnswerFences();
+  const Client client = Connect().value();
+  const Slot slot = FloatSlot(client);
+  acceptor_.CloseConnections();
+  EXPECT_EQ(client.Fence().code(), StatusCode::kUnavailable);
+  ASSERT_TRUE(client.Rotate(RequestFor(slot, slot)).ok());
+  EXPECT_TRUE(client.Fence().ok());
+}
+
+TEST_F(LinkTest, CallsAfterAFenceNameTheNextIdOnStreamsToo) {
+  AnswerFences();
+  server_.OnStream([this](grpc::ServerContext&, FakeServer::Stream& stream) {
+    for (v1::RotateRequest request; stream.Read(&request);) {
+      v1::RotateResponse response = EchoOf(request);
+      last_id_ = request.tensors(0).array().region().region_id();
+      response.mutable_tensors(0)->mutable_array()->clear_region();
+      stream.Write(response);
+    }
+    return grpc::Status::OK;
+  });
+  const Client client = Connect().value();
+  const Slot slot = FloatSlot(client);
+  auto stream = client.OpenStream().value();
+  ASSERT_TRUE(stream.RotateFuture(RequestFor(slot, slot)).get().ok());
+  const uint64_t before = last_id_;
+  ASSERT_TRUE(client.Fence().ok()) << "the stream is open, and none of its requests is";
+  ASSERT_TRUE(stream.RotateFuture(RequestFor(slot, slot)).get().ok());
+  EXPECT_EQ(last_id_, before + kNextId);
+  EXPECT_TRUE(stream.Finish().ok());
+}
+
+TEST_F(LinkTest, FenceWaitsForCallsInFlight) {
+  AnswerFences();
+  server_.HangOnRotate();
+  const Client client = Connect().value();
+  const Slot slot = FloatSlot(client);
+  std::promise<void> ended;
+  const Call call = client.RotateAsync(RequestFor(slot, slot), [&](const auto& reply) {
+    EXPECT_EQ(reply.status().code(), StatusCode::kCancelled);
+    EXPECT_EQ(client.Fence().code(), StatusCode::kFailedPrecondition) << "it is the one it awaits";
+    ended.set_value();
+  });
+  EXPECT_EQ(client.Fence({.timeout = milliseconds(200)}).code(), StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(fences_, 0);
+  call.Cancel();
+  ASSERT_TRUE(client.Fence().ok());
+  EXPECT_EQ(fences_, 1);
+  ended.get_future().wait();
+}
+
+TEST_F(LinkTest, FenceWhereNoMemoryOfTheProgramIsSharedIsOverAtOnce) {
+  ASSERT_TRUE(ConnectStaging(1 << 20).Fence().ok());
+  acceptor_.SetMood(FakeAcceptor::Mood::kRefuses);
+  ASSERT_TRUE(Connect().value().Fence().ok());
+  EXPECT_EQ(fences_, 0);
+}
+
+TEST_F(LinkTest, FenceOfAServerThatKnowsNoneIsUnimplemented) {
+  EXPECT_EQ(Connect().value().Fence().code(), StatusCode::kUnimplemented);
 }
 
 TEST_F(LinkTest, TensorsElsewhereAreStagedOnEveryKindOfCall) {

@@ -99,7 +99,7 @@ TEST(PermitTest, GivesItsShareBackOnce) {
   EXPECT_THAT(admission.Admit(kSession, 100), IsOk());
 }
 
-TEST(PermitTest, GrowsWithinItsSessionsPartAndShrinks) {
+TEST(PermitTest, GrowsWithinItsSessionsPartAndKeepsTheReply) {
   Admission admission(Admission::HalfForASession(4, 100));
   auto permit = admission.Admit(kSession, 20);
   ASSERT_THAT(permit, IsOk());
@@ -108,9 +108,13 @@ TEST(PermitTest, GrowsWithinItsSessionsPartAndShrinks) {
   EXPECT_THAT(refused, StatusIs(kExhausted, HasSubstr("rows.cos: got 1 bytes to hold, want")));
   EXPECT_EQ(RetryDelayMs(refused), 0) << "alone it is too large";
   EXPECT_EQ(permit->bytes(), 50);
-  permit->ShrinkTo(5);
+  permit->KeepReply(5);
   EXPECT_EQ(admission.bytes(), 5);
+  EXPECT_EQ(admission.requests(), 0);
   EXPECT_THAT(admission.Admit(kSession, 45), IsOk());
+  permit = Permit();
+  EXPECT_EQ(admission.bytes(), 0);
+  EXPECT_EQ(admission.requests(), 0);
 }
 
 TEST(PermitTest, EmptyOneHoldsNothing) {

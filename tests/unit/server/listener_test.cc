@@ -2,17 +2,23 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "proto/hello.h"
 #include "proto/mutex.h"
 #include "server/ring_loop.h"
@@ -30,12 +36,34 @@ using ::rope::testing::ConnectUnix;
 using ::rope::testing::IsOk;
 using ::rope::testing::RawRing;
 using ::rope::testing::SharedMemory;
+using ::rope::testing::StatusIs;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 void Say(const proto::FileDescriptor& client, const std::string& words) {
   EXPECT_EQ(send(client.get(), words.data(), words.size(), MSG_NOSIGNAL),
             static_cast<ssize_t>(words.size()));
+}
+
+// The same with descriptors.
+void SayWith(const proto::FileDescriptor& client, std::string_view words,
+             const std::vector<int>& passed) {
+  std::string part_bytes(words);
+  iovec part = {part_bytes.data(), part_bytes.size()};
+  const size_t passed_bytes = passed.size() * sizeof(int);
+  std::vector<cmsghdr> control(CMSG_SPACE(passed_bytes) / sizeof(cmsghdr) + 1);
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = CMSG_SPACE(passed_bytes);
+  cmsghdr& rights = *CMSG_FIRSTHDR(&message);
+  rights.cmsg_level = SOL_SOCKET;
+  rights.cmsg_type = SCM_RIGHTS;
+  rights.cmsg_len = CMSG_LEN(passed_bytes);
+  std::memcpy(CMSG_DATA(&rights), passed.data(), passed_bytes);
+  EXPECT_EQ(sendmsg(client.get(), &message, MSG_NOSIGNAL), static_cast<ssize_t>(words.size()));
 }
 
 // Blocks until the other end has closed.
@@ -60,6 +88,7 @@ class ListenerTest : public ::testing::Test {
   }
 
   void Listen(Listener::Options options = {}) {
+    options.peers = &peers_;
     options.hand_on = [this](int fd) {
       proto::MutexLock lock(&mutex_);
       handed_on_.emplace_back(fd);
@@ -96,6 +125,7 @@ class ListenerTest : public ::testing::Test {
   const std::string folder_ = ::rope::testing::TemporaryFolder();
   const std::string path_ = folder_ + "/s";
   RegionTable regions_;
+  Peers peers_;
   proto::Mutex mutex_;
   proto::CondVar handed_over_;
   std::vector<proto::FileDescriptor> handed_on_ ABSL_GUARDED_BY(mutex_);
@@ -110,6 +140,63 @@ TEST_F(ListenerTest, OrdinaryClientIsHandedOnWithItsFirstByte) {
   char words[16] = {};
   EXPECT_EQ(recv(server.get(), words, sizeof(words), 0), 8) << "nothing was taken from it";
   EXPECT_EQ(std::string(words), "PRI * HT");
+}
+
+TEST_F(ListenerTest, OwnerOfAConnectionIsKnownWhenItIsHandedOn) {
+  Listen();
+  const proto::FileDescriptor client = ConnectUnix(path_);
+  Say(client, "P");
+  const proto::FileDescriptor server = NextHandedOn();
+  EXPECT_EQ(peers_.OwnerOf(absl::StrCat("fd:", server.get())), absl::StrCat("uid:", geteuid()));
+  EXPECT_EQ(peers_.OwnerOf("fd:1000000"), "unknown");
+}
+
+// Leaves no descriptor to open until it goes.
+class NoDescriptorsLeft {
+ public:
+  NoDescriptorsLeft() {
+    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
+    const proto::FileDescriptor lowest(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    rlimit limit = before_;
+    limit.rlim_cur = static_cast<rlim_t>(lowest.get());
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  }
+  ~NoDescriptorsLeft() { EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before_), 0); }
+
+ private:
+  rlimit before_ = {};
+};
+
+TEST_F(ListenerTest, ConnectionThatCannotBeWatchedGivesItsMemoryToNobody) {
+  Listen();
+  // Sessions of connections that have gone, which nobody has closed yet.
+  constexpr int kNumbers = 1000;
+  for (int fd = 0; fd < kNumbers; ++fd) {
+    regions_.OpenSession(SessionOfDescriptor(fd), {.local = true});
+  }
+  const SharedMemory memory = SharedMemory::Memfd(4096);
+  const proto::FileDescriptor client = ConnectUnix(path_);
+  const proto::HelloBytes hello = proto::Encode(proto::ClientHello{4096});
+  const std::string_view words(reinterpret_cast<const char*>(hello.data()), hello.size());
+  SayWith(client, words.substr(0, 1), {memory.fd()});
+  for (int unread = 1; unread != 0;) ASSERT_EQ(ioctl(client.get(), SIOCOUTQ, &unread), 0);
+  proto::HelloBytes bytes{};
+  {
+    const NoDescriptorsLeft none;
+    Say(client, std::string(words.substr(1)));
+    ASSERT_EQ(recv(client.get(), bytes.data(), bytes.size(), MSG_WAITALL), 32);
+  }
+  const auto answer = proto::DecodeServerHello(bytes);
+  ASSERT_THAT(answer, IsOk());
+  EXPECT_EQ(answer->code, absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(answer->session, 0u);
+  EXPECT_EQ(answer->region_id, 0u);
+  EXPECT_EQ(regions_.statistics().regions, 0);
+  const proto::FileDescriptor server = NextHandedOn();
+  ASSERT_LT(server.get(), kNumbers);
+  const SharedMemory other = SharedMemory::Posix(4096);
+  EXPECT_THAT(regions_.RegisterPosix(SessionOfDescriptor(server.get()), other.name(), 0, 4096),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("cannot be watched")));
 }
 
 TEST_F(ListenerTest, HelloBringsARegionThatGoesWithItsConnection) {
@@ -177,21 +264,9 @@ TEST_F(ListenerTest, SeveralDescriptorsAreInvalidAndAllClosed) {
   int ends[2] = {-1, -1};
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
   const proto::FileDescriptor reader(ends[0]);
-  proto::HelloBytes hello = proto::Encode(proto::ClientHello{4096});
-  const int passed[] = {memory.fd(), ends[1], ends[1], ends[1]};
-  iovec part = {hello.data(), hello.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(passed))] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  cmsghdr& rights = *CMSG_FIRSTHDR(&message);
-  rights.cmsg_level = SOL_SOCKET;
-  rights.cmsg_type = SCM_RIGHTS;
-  rights.cmsg_len = CMSG_LEN(sizeof(passed));
-  std::memcpy(CMSG_DATA(&rights), passed, sizeof(passed));
-  ASSERT_EQ(sendmsg(client.get(), &message, MSG_NOSIGNAL), 32);
+  const proto::HelloBytes hello = proto::Encode(proto::ClientHello{4096});
+  SayWith(client, {reinterpret_cast<const char*>(hello.data()), hello.size()},
+          {memory.fd(), ends[1], ends[1], ends[1]});
   close(ends[1]);
   proto::HelloBytes bytes{};
   ASSERT_EQ(recv(client.get(), bytes.data(), bytes.size(), MSG_WAITALL), 32);
@@ -239,11 +314,12 @@ TEST_F(ListenerTest, ClientThatGoesWithoutAWordIsForgotten) {
 }
 
 TEST_F(ListenerTest, TcpConnectionsHaveSessionsButNoHello) {
-  auto listener = Listener::Create("127.0.0.1:0", regions_, {.hand_on = [this](int fd) {
-                                     proto::MutexLock lock(&mutex_);
-                                     handed_on_.emplace_back(fd);
-                                     handed_over_.Signal();
-                                   }});
+  auto listener =
+      Listener::Create("127.0.0.1:0", regions_, {.peers = &peers_, .hand_on = [this](int fd) {
+                                                   proto::MutexLock lock(&mutex_);
+                                                   handed_on_.emplace_back(fd);
+                                                   handed_over_.Signal();
+                                                 }});
   ASSERT_THAT(listener, IsOk());
   const std::string address = (*listener)->address();
   sockaddr_in to{};
@@ -256,6 +332,7 @@ TEST_F(ListenerTest, TcpConnectionsHaveSessionsButNoHello) {
   ASSERT_EQ(connect(client.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
   Say(client, "R");  // no hello here: whoever takes the connection will say what is wrong
   const proto::FileDescriptor server = NextHandedOn();
+  EXPECT_EQ(peers_.OwnerOf(absl::StrCat("fd:", server.get())), peers_.OwnerOf("ipv4:127.0.0.1:1"));
   const SharedMemory memory = SharedMemory::Posix(4096);
   EXPECT_THAT(regions_.RegisterPosix(SessionOfDescriptor(server.get()), memory.name(), 0, 4096),
               IsOk());

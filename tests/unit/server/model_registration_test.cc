@@ -17,11 +17,14 @@ using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::UnorderedElementsAre;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr auto kNotFound = absl::StatusCode::kNotFound;
 constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
+constexpr char kAlice[] = "uid:1000";
+constexpr char kBob[] = "ip:192.0.2.7";
 constexpr char kLlama[] =
     R"({"model_type": "llama", "head_dim": 64, "max_position_embeddings": 4096})";
 constexpr char kTwoKinds[] = R"({"model_type": "gemma3_text", "head_dim": 64,
@@ -57,7 +60,7 @@ class ModelRegistrationTest : public ::testing::Test {
   }
   void ExpectRefused(const v1::RopeSpec& spec, absl::StatusCode code, const std::string& text) {
     const int64_t before = registry_->model_count();
-    EXPECT_THAT(registry_->Register("new", spec), StatusIs(code, HasSubstr(text)));
+    EXPECT_THAT(registry_->Register("new", spec, kAlice), StatusIs(code, HasSubstr(text)));
     EXPECT_EQ(registry_->model_count(), before);
     EXPECT_THAT(registry_->Find(ByModel("new")), StatusIs(kNotFound, HasSubstr("new")));
   }
@@ -68,7 +71,7 @@ class ModelRegistrationTest : public ::testing::Test {
 };
 
 TEST_F(ModelRegistrationTest, RegisteredConfigIsFoundByNameAndListed) {
-  const auto response = registry_->Register("team/mine-1.0_b", ByConfig(12345));
+  const auto response = registry_->Register("team/mine-1.0_b", ByConfig(12345), kAlice);
   ASSERT_THAT(response, IsOk());
   EXPECT_EQ(response->model().name(), "team/mine-1.0_b");
   EXPECT_EQ(response->model().origin(), "registered");
@@ -86,7 +89,7 @@ TEST_F(ModelRegistrationTest, RegisteredConfigIsFoundByNameAndListed) {
 }
 
 TEST_F(ModelRegistrationTest, ConfigJsonKeepsAllItsLayers) {
-  const auto response = registry_->Register("two", ByJson(kTwoKinds));
+  const auto response = registry_->Register("two", ByJson(kTwoKinds), kAlice);
   ASSERT_THAT(response, IsOk());
   EXPECT_THAT(response->model().layer_types(),
               UnorderedElementsAre("sliding_attention", "full_attention"));
@@ -101,7 +104,7 @@ TEST_F(ModelRegistrationTest, ConfigJsonKeepsAllItsLayers) {
 TEST_F(ModelRegistrationTest, PickedLayerBecomesAModelOfOneLayer) {
   v1::RopeSpec spec = ByJson(kTwoKinds);
   spec.set_layer_type("full_attention");
-  const auto response = registry_->Register("one", spec);
+  const auto response = registry_->Register("one", spec, kAlice);
   ASSERT_THAT(response, IsOk());
   EXPECT_THAT(response->model().layer_types(), IsEmpty());
   EXPECT_EQ(ThetaOf(ByModel("one")), 1e6);
@@ -112,11 +115,11 @@ TEST_F(ModelRegistrationTest, PickedLayerBecomesAModelOfOneLayer) {
 }
 
 TEST_F(ModelRegistrationTest, ModelIsCopiedFromAnotherAndOutlivesIt) {
-  ASSERT_THAT(registry_->Register("first", ByConfig(777)), IsOk());
-  ASSERT_THAT(registry_->Register("copy", ByModel("first")), IsOk());
-  EXPECT_THAT(registry_->Unregister("first"), IsOk());
+  ASSERT_THAT(registry_->Register("first", ByConfig(777), kAlice), IsOk());
+  ASSERT_THAT(registry_->Register("copy", ByModel("first"), kAlice), IsOk());
+  EXPECT_THAT(registry_->Unregister("first", kAlice), IsOk());
   EXPECT_EQ(ThetaOf(ByModel("copy")), 777);
-  const auto preset = registry_->Register("alias", ByModel("llama-3-8b"));
+  const auto preset = registry_->Register("alias", ByModel("llama-3-8b"), kAlice);
   ASSERT_THAT(preset, IsOk());
   EXPECT_EQ(preset->model().rope_theta(), 500000);
   EXPECT_EQ(preset->model().num_heads(), 32);
@@ -127,7 +130,7 @@ TEST_F(ModelRegistrationTest, ModelIsMadeFromAConfigId) {
   ASSERT_THAT(entry, IsOk());
   v1::RopeSpec by_id;
   by_id.set_config_id((*entry)->config_id());
-  ASSERT_THAT(registry_->Register("by-id", by_id), IsOk());
+  ASSERT_THAT(registry_->Register("by-id", by_id, kAlice), IsOk());
   const auto found = registry_->Find(ByModel("by-id"));
   ASSERT_THAT(found, IsOk());
   EXPECT_EQ((*found)->layer().config.rope_theta, 4321);
@@ -137,7 +140,7 @@ TEST_F(ModelRegistrationTest, ModelIsMadeFromAConfigId) {
 TEST_F(ModelRegistrationTest, ExplicitPairingWinsWithAWarningOnce) {
   v1::RopeSpec spec = ByModel("llama-3-8b");
   spec.set_pairing(v1::PAIRING_INTERLEAVED);
-  const auto response = registry_->Register("odd", spec);
+  const auto response = registry_->Register("odd", spec, kAlice);
   ASSERT_THAT(response, IsOk());
   EXPECT_THAT(response->warnings(), Contains(HasSubstr("pairing: taken as interleaved")));
   EXPECT_EQ(response->model().pairing(), v1::PAIRING_INTERLEAVED);
@@ -151,7 +154,8 @@ TEST_F(ModelRegistrationTest, WarningsNameTheLayersThatTheyAreOf) {
   const auto response = registry_->Register("linear", ByJson(R"({"model_type": "gemma3_text",
       "head_dim": 64, "layer_types": ["sliding_attention", "full_attention"], "rope_parameters": {
       "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
-      "full_attention": {"rope_type": "linear", "factor": 0.5, "rope_theta": 10000.0}}})"));
+      "full_attention": {"rope_type": "linear", "factor": 0.5, "rope_theta": 10000.0}}})"),
+                                            kAlice);
   ASSERT_THAT(response, IsOk());
   EXPECT_THAT(response->warnings(),
               Contains(AllOf(HasSubstr("full_attention: "), HasSubstr("factor"))));
@@ -160,18 +164,18 @@ TEST_F(ModelRegistrationTest, WarningsNameTheLayersThatTheyAreOf) {
 TEST_F(ModelRegistrationTest, BadNamesAreInvalid) {
   for (const std::string& name :
        {std::string(), std::string("a b"), std::string("a\n"), std::string(129, 'a')}) {
-    EXPECT_THAT(registry_->Register(name, ByConfig(1000)),
+    EXPECT_THAT(registry_->Register(name, ByConfig(1000), kAlice),
                 StatusIs(kInvalid, HasSubstr("name: got")));
-    EXPECT_THAT(registry_->Unregister(name), StatusIs(kInvalid, HasSubstr("name: got")));
+    EXPECT_THAT(registry_->Unregister(name, kAlice), StatusIs(kInvalid, HasSubstr("name: got")));
   }
-  EXPECT_THAT(registry_->Register(std::string(128, 'a'), ByConfig(1000)), IsOk());
+  EXPECT_THAT(registry_->Register(std::string(128, 'a'), ByConfig(1000), kAlice), IsOk());
 }
 
 TEST_F(ModelRegistrationTest, TakenNamesAlreadyExist) {
-  ASSERT_THAT(registry_->Register("mine", ByConfig(1000)), IsOk());
+  ASSERT_THAT(registry_->Register("mine", ByConfig(1000), kAlice), IsOk());
   for (const auto& [name, origin] : std::vector<std::pair<std::string, std::string>>{
            {"mine", "registered"}, {"flagged", "flag"}, {"llama-3-8b", "preset"}}) {
-    EXPECT_THAT(registry_->Register(name, ByConfig(2000)),
+    EXPECT_THAT(registry_->Register(name, ByConfig(2000), kAlice),
                 StatusIs(absl::StatusCode::kAlreadyExists,
                          HasSubstr("name: got \"" + name + "\", which is " + origin)));
   }
@@ -213,55 +217,74 @@ TEST_F(ModelRegistrationTest, PairingIsRequiredAndChecked) {
 }
 
 TEST_F(ModelRegistrationTest, TooManyAreRefusedUntilOneGoes) {
-  for (int64_t i = 0; i < limits::kRegisteredModelsMax; ++i) {
-    ASSERT_THAT(registry_->Register(absl::StrCat("model", i), ByConfig(1000)), IsOk());
+  for (int64_t i = 0; i < limits::kRegisteredModelsMax / 2; ++i) {
+    ASSERT_THAT(registry_->Register(absl::StrCat("model", i), ByConfig(1000), kAlice), IsOk());
   }
-  ExpectRefused(ByConfig(1000), kExhausted, "name: got registered model number 1025, want at most");
-  EXPECT_THAT(registry_->Unregister("model0"), IsOk());
-  EXPECT_THAT(registry_->Register("new", ByConfig(1000)), IsOk());
+  ExpectRefused(ByConfig(1000), kExhausted, "name: got registered model number 513 of this client");
+  EXPECT_THAT(registry_->Register("bobs", ByConfig(1000), kBob), IsOk());
+  EXPECT_THAT(registry_->Unregister("model0", kAlice), IsOk());
+  EXPECT_THAT(registry_->Register("new", ByConfig(1000), kAlice), IsOk());
 }
 
 TEST_F(ModelRegistrationTest, TooManyBytesAreRefusedUntilSomeGo) {
   std::string json = kLlama;
   json.resize(static_cast<size_t>(limits::kConfigJsonBytesMax), ' ');
-  const int64_t fits = limits::kRegisteredBytesMax / limits::kConfigJsonBytesMax;
+  const int64_t fits = limits::kRegisteredBytesMax / limits::kConfigJsonBytesMax / 2;
   for (int64_t i = 0; i < fits; ++i) {
-    ASSERT_THAT(registry_->Register(absl::StrCat("model", i), ByJson(json)), IsOk());
+    ASSERT_THAT(registry_->Register(absl::StrCat("model", i), ByJson(json), kAlice), IsOk());
   }
   ExpectRefused(ByModel("model0"), kExhausted, "rope: got 1048576 bytes of config beside");
-  EXPECT_THAT(registry_->Unregister("model0"), IsOk());
-  EXPECT_THAT(registry_->Register("new", ByJson(json)), IsOk());
+  EXPECT_THAT(registry_->Register("bobs", ByJson(json), kBob), IsOk());
+  EXPECT_THAT(registry_->Unregister("model0", kAlice), IsOk());
+  EXPECT_THAT(registry_->Register("new", ByJson(json), kAlice), IsOk());
+}
+
+TEST_F(ModelRegistrationTest, OnlyItsOwnerUnregistersAModelThatAllUse) {
+  ASSERT_THAT(registry_->Register("alices", ByConfig(1000), kAlice), IsOk());
+  EXPECT_THAT(registry_->Register("alices", ByConfig(2000), kBob),
+              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("name: got \"alices\"")));
+  EXPECT_THAT(registry_->Unregister("alices", kBob),
+              StatusIs(absl::StatusCode::kPermissionDenied,
+                       AllOf(HasSubstr("name: got \"alices\", which belongs to another client"),
+                             Not(HasSubstr(kAlice)))));
+  EXPECT_EQ(ThetaOf(ByModel("alices")), 1000);
+  EXPECT_THAT(registry_->Register("copy", ByModel("alices"), kBob), IsOk());
+  EXPECT_THAT(registry_->Unregister("alices", kAlice), IsOk());
+  EXPECT_THAT(registry_->Register("alices", ByConfig(2000), kBob), IsOk());
+  EXPECT_THAT(registry_->Unregister("alices", kAlice),
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("alices")));
 }
 
 TEST_F(ModelRegistrationTest, UnregisteredModelIsGoneButServesWhoHasIt) {
-  ASSERT_THAT(registry_->Register("mine", ByConfig(1000)), IsOk());
+  ASSERT_THAT(registry_->Register("mine", ByConfig(1000), kAlice), IsOk());
   const auto entry = registry_->Find(ByModel("mine"));
   ASSERT_THAT(entry, IsOk());
-  EXPECT_THAT(registry_->Unregister("mine"), IsOk());
+  EXPECT_THAT(registry_->Unregister("mine", kAlice), IsOk());
   EXPECT_THAT(registry_->Find(ByModel("mine")), StatusIs(kNotFound, HasSubstr("\"mine\"")));
-  EXPECT_THAT(registry_->Unregister("mine"), StatusIs(kNotFound, HasSubstr("name: got \"mine\"")));
+  EXPECT_THAT(registry_->Unregister("mine", kAlice),
+              StatusIs(kNotFound, HasSubstr("name: got \"mine\"")));
   EXPECT_THAT((*entry)->Resolve(std::nullopt), IsOk());
 }
 
 TEST_F(ModelRegistrationTest, ModelThatTakesAFreedNameHasConfigIdsOfItsOwn) {
-  ASSERT_THAT(registry_->Register("mine", ByConfig(1000)), IsOk());
+  ASSERT_THAT(registry_->Register("mine", ByConfig(1000), kAlice), IsOk());
   const auto old_entry = registry_->Find(ByModel("mine"));
   ASSERT_THAT(old_entry, IsOk());
   v1::RopeSpec old_id;
   old_id.set_config_id((*old_entry)->config_id());
   EXPECT_THAT(registry_->Find(old_id), IsOk());
-  EXPECT_THAT(registry_->Unregister("mine"), IsOk());
-  ASSERT_THAT(registry_->Register("mine", ByConfig(2000)), IsOk());
+  EXPECT_THAT(registry_->Unregister("mine", kAlice), IsOk());
+  ASSERT_THAT(registry_->Register("mine", ByConfig(2000), kAlice), IsOk());
   EXPECT_EQ(ThetaOf(ByModel("mine")), 2000);
   EXPECT_THAT(registry_->Find(old_id), StatusIs(kNotFound, HasSubstr("rope.config_id")));
 }
 
 TEST_F(ModelRegistrationTest, WhatOthersUseStaysWhenAModelGoes) {
-  ASSERT_THAT(registry_->Register("mine", ByConfig(1000)), IsOk());
+  ASSERT_THAT(registry_->Register("mine", ByConfig(1000), kAlice), IsOk());
   ASSERT_THAT(registry_->Find(ByModel("mine")), IsOk());
   const auto other = registry_->Find(ByConfig(3000));
   ASSERT_THAT(other, IsOk());
-  EXPECT_THAT(registry_->Unregister("mine"), IsOk());
+  EXPECT_THAT(registry_->Unregister("mine", kAlice), IsOk());
   v1::RopeSpec by_id;
   by_id.set_config_id((*other)->config_id());
   const auto found = registry_->Find(by_id);
@@ -272,7 +295,7 @@ TEST_F(ModelRegistrationTest, WhatOthersUseStaysWhenAModelGoes) {
 TEST_F(ModelRegistrationTest, PresetsAndFlagsCannotBeUnregistered) {
   for (const auto& [name, origin] : std::vector<std::pair<std::string, std::string>>{
            {"flagged", "flag"}, {"llama-3-8b", "preset"}}) {
-    EXPECT_THAT(registry_->Unregister(name),
+    EXPECT_THAT(registry_->Unregister(name, kAlice),
                 StatusIs(absl::StatusCode::kFailedPrecondition,
                          HasSubstr("name: got \"" + name + "\" of origin " + origin)));
     EXPECT_THAT(registry_->Find(ByModel(name)), IsOk());
@@ -300,9 +323,9 @@ TEST_F(ModelRegistrationTest, ReadersNeverSeeAModelThatIsGone) {
   }
   for (int round = 1; round <= kRounds; ++round) {
     registered = round;
-    EXPECT_THAT(registry_->Register("flipping", ByConfig(1000 + round)), IsOk());
+    EXPECT_THAT(registry_->Register("flipping", ByConfig(1000 + round), kAlice), IsOk());
     EXPECT_EQ(ThetaOf(ByModel("flipping")), 1000 + round);
-    EXPECT_THAT(registry_->Unregister("flipping"), IsOk());
+    EXPECT_THAT(registry_->Unregister("flipping", kAlice), IsOk());
     EXPECT_THAT(registry_->Find(ByModel("flipping")), StatusIs(kNotFound, HasSubstr("flipping")));
   }
   ended = true;

@@ -318,13 +318,13 @@ TEST_P(PlanPrecisionTest, WhatHuggingFaceDoesNotHaveIsRefused) {
 
 TEST_P(PlanPrecisionTest, RegisteredModelsHaveNoPrecision) {
   v1::RopeSpec spec = MakeRequest(0, v1::PAIRING_HALF).rope();
-  EXPECT_THAT(registry_->Register("mine", spec),
+  EXPECT_THAT(registry_->Register("mine", spec, "uid:1"),
               StatusIs(kInvalid, HasSubstr("rope.precision: got it in a model")));
   const auto entry = registry_->Find(spec);
   ASSERT_THAT(entry, IsOk());
   spec.Clear();
   spec.set_config_id((*entry)->config_id());
-  EXPECT_THAT(registry_->Register("mine", spec),
+  EXPECT_THAT(registry_->Register("mine", spec, "uid:1"),
               StatusIs(kInvalid, HasSubstr("rope.precision: got it in a model")));
 }
 

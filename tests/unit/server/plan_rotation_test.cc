@@ -246,7 +246,7 @@ TEST_F(PlanRotationTest, CompatIsRefusedWhereItCouldNotAct) {
               StatusIs(kInvalid, HasSubstr("rope.config_id: got it beside")));
   v1::RopeSpec model = Sample(HeadDim(8), 0, kEight).rope();
   model.set_compat(v1::COMPAT_HF);
-  EXPECT_THAT(engine_.registry().Register("mine", model),
+  EXPECT_THAT(engine_.registry().Register("mine", model, "uid:1"),
               StatusIs(kInvalid, HasSubstr("rope.compat")));
   model.set_compat(static_cast<v1::Compat>(77));
   EXPECT_THAT(engine_.registry().Find(model), StatusIs(kInvalid, HasSubstr("rope.compat: got 77")));

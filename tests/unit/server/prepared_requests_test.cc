@@ -123,7 +123,7 @@ class PreparedRequestsTest : public ::testing::Test {
     spec.mutable_config()->set_head_dim(8);
     spec.mutable_config()->set_rope_theta(theta);
     spec.set_pairing(v1::PAIRING_HALF);
-    EXPECT_THAT(engine_.registry().Register(name, spec), IsOk());
+    EXPECT_THAT(engine_.registry().Register(name, spec, "uid:1"), IsOk());
   }
 
   LocalEngine engine_;
@@ -440,7 +440,7 @@ TEST_F(PreparedRequestsTest, ModelThatIsGoneIsGoneForItsRequestsToo) {
   request.mutable_rope()->set_model("mine");
   ASSERT_TRUE(IsKept(request));
   const std::string before = Send(request).bytes;
-  ASSERT_THAT(engine_.registry().Unregister("mine"), IsOk());
+  ASSERT_THAT(engine_.registry().Unregister("mine", "uid:1"), IsOk());
   EXPECT_THAT(Send(request).status, StatusIs(absl::StatusCode::kNotFound, HasSubstr("mine")));
   Register("mine", 500);
   const WireAnswer after = Send(request);
@@ -460,7 +460,7 @@ TEST_F(PreparedRequestsTest, ConfigIdOfAModelThatIsGoneIsGoneToo) {
   request.mutable_rope()->Clear();
   request.mutable_rope()->set_config_id((*entry)->config_id());
   ASSERT_TRUE(IsKept(request));
-  ASSERT_THAT(engine_.registry().Unregister("mine"), IsOk());
+  ASSERT_THAT(engine_.registry().Unregister("mine", "uid:1"), IsOk());
   EXPECT_THAT(Send(request).status, StatusIs(absl::StatusCode::kNotFound, HasSubstr("config_id")));
 }
 
@@ -514,7 +514,7 @@ TEST_F(PreparedRequestsTest, ThreadsThatLearnAndAskGetTheirOwnAnswers) {
         recognised += Send(request).prepared ? 1 : 0;
         if (i % 50 == 0) Register(model, 500);
         if (i % 50 == 25) {
-          EXPECT_THAT(engine_.registry().Unregister(model), IsOk());
+          EXPECT_THAT(engine_.registry().Unregister(model, "uid:1"), IsOk());
         }
       }
     });

@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <set>
+#include <thread>
+#include <vector>
 
 #include "tests/support/shared_memory.h"
 #include "tests/support/status_matchers.h"
@@ -22,7 +25,7 @@ using ::testing::SizeIs;
 
 constexpr uint64_t kAlice = 1;
 constexpr uint64_t kBob = 2;
-constexpr RegionTable::Peer kHere = {.local = true};
+const Peer kHere = {.local = true};
 
 class RegionTableTest : public ::testing::Test {
  protected:
@@ -43,6 +46,22 @@ class RegionTableTest : public ::testing::Test {
   absl::StatusOr<uint64_t> Register(uint64_t session, const SharedMemory& memory) {
     return memory.name().empty() ? table_.RegisterMemfd(session, memory.Dup(), memory.bytes())
                                  : table_.RegisterPosix(session, memory.name(), 0, memory.bytes());
+  }
+
+  // A request that names `id`.
+  std::shared_ptr<const Region> MustFind(uint64_t session, uint64_t id) {
+    const auto region = table_.Find(session, id, "region");
+    EXPECT_THAT(region, IsOk());
+    return region.value_or(nullptr);
+  }
+  uint64_t MustAddId(uint64_t session, uint64_t id) {
+    const auto other = table_.AddId(session, id);
+    EXPECT_THAT(other, IsOk());
+    return other.value_or(0);
+  }
+  // Sets `released` when RegionTable::Unregister says so.
+  void Unregister(uint64_t session, uint64_t id, bool& released) {
+    EXPECT_THAT(table_.Unregister(session, id, [&released] { released = true; }), IsOk());
   }
 
   RegionTable table_{Enabled()};
@@ -132,6 +151,157 @@ TEST_F(RegionTableTest, RegionInUseSurvivesUnregisterAndItsSession) {
   EXPECT_EQ(table_.statistics().bytes, 4096) << "held bytes count until they are given back";
   held->reset();
   EXPECT_EQ(table_.statistics().bytes, 0);
+}
+
+TEST_F(RegionTableTest, UnusedRegionIsReleasedAtOnce) {
+  table_.OpenSession(kAlice, kHere);
+  const uint64_t id = MustRegister(kAlice, SharedMemory::Memfd(4096));
+  bool released = false;
+  Unregister(kAlice, id, released);
+  EXPECT_TRUE(released);
+  EXPECT_THAT(table_.Unregister(kAlice, id, [] { FAIL() << "it is none of this session"; }),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("region_id: got")));
+}
+
+TEST_F(RegionTableTest, ReleaseWaitsForTheLastRequestAndNobodyCanJoin) {
+  table_.OpenSession(kAlice, kHere);
+  const uint64_t id = MustRegister(kAlice, SharedMemory::Memfd(4096));
+  std::vector<std::shared_ptr<const Region>> requests(3);
+  for (auto& request : requests) request = MustFind(kAlice, id);
+  bool released = false;
+  Unregister(kAlice, id, released);
+  for (auto& request : requests) {
+    EXPECT_FALSE(released);
+    EXPECT_THAT(table_.Find(kAlice, id, "region"), StatusIs(absl::StatusCode::kNotFound, _));
+    request.reset();
+  }
+  EXPECT_TRUE(released);
+  EXPECT_EQ(table_.statistics().bytes, 0) << "the memory is given back by then";
+}
+
+TEST_F(RegionTableTest, OtherIdIsTheSameMemoryAndOutlivesTheFirst) {
+  table_.OpenSession(kAlice, kHere);
+  table_.OpenSession(kBob, kHere);
+  const SharedMemory memory = SharedMemory::Posix(4096);
+  const uint64_t first = MustRegister(kAlice, memory);
+  const uint64_t second = MustAddId(kAlice, first);
+  EXPECT_NE(first, second);
+  EXPECT_EQ(MustAddId(kAlice, first), second) << "whose answer was lost is asked for again";
+  EXPECT_EQ(MustFind(kAlice, first), MustFind(kAlice, second)) << "overlaps are seen by it";
+  EXPECT_EQ(table_.statistics().bytes, 4096) << "counted once";
+  EXPECT_THAT(table_.List(kAlice), SizeIs(2));
+  EXPECT_THAT(table_.AddId(kBob, first), StatusIs(absl::StatusCode::kNotFound, _));
+  EXPECT_THAT(table_.AddId(kAlice, 0), StatusIs(absl::StatusCode::kNotFound, _));
+  ASSERT_THAT(table_.Unregister(kAlice, first), IsOk());
+  EXPECT_THAT(table_.Find(kAlice, first, "region"), StatusIs(absl::StatusCode::kNotFound, _));
+  EXPECT_THAT(Register(kAlice, memory), StatusIs(absl::StatusCode::kAlreadyExists, _));
+  EXPECT_NE(MustFind(kAlice, second), nullptr);
+  EXPECT_THAT(table_.AddId(kAlice, first), StatusIs(absl::StatusCode::kNotFound, _));
+  const uint64_t third = MustAddId(kAlice, second);
+  EXPECT_NE(third, first);
+  ASSERT_THAT(table_.Unregister(kAlice, third), IsOk());
+  EXPECT_NE(MustAddId(kAlice, second), third) << "ids are never used again";
+}
+
+TEST_F(RegionTableTest, RequestsThatNameTheOtherIdAreNotWaitedFor) {
+  table_.OpenSession(kAlice, kHere);
+  const uint64_t first = MustRegister(kAlice, SharedMemory::Memfd(4096));
+  auto before = MustFind(kAlice, first);
+  const uint64_t second = MustAddId(kAlice, first);
+  const auto after = MustFind(kAlice, second);
+  bool released = false;
+  Unregister(kAlice, first, released);
+  EXPECT_FALSE(released);
+  before.reset();
+  EXPECT_TRUE(released);
+  EXPECT_NE(after->mapped(), nullptr);
+}
+
+TEST_F(RegionTableTest, ReleaseWaitsForIdsThatWereUnregisteredBefore) {
+  table_.OpenSession(kAlice, kHere);
+  const SharedMemory memory = SharedMemory::Posix(4096);
+  const uint64_t first = MustRegister(kAlice, memory);
+  auto request = MustFind(kAlice, first);
+  const uint64_t second = MustAddId(kAlice, first);
+  bool first_released = false;
+  bool second_released = false;
+  Unregister(kAlice, first, first_released);
+  Unregister(kAlice, second, second_released);
+  EXPECT_FALSE(second_released) << "it has no request, and the memory has one";
+  request.reset();
+  EXPECT_TRUE(first_released);
+  EXPECT_TRUE(second_released);
+
+  // The same where nobody waits for the first, and it is registered anew.
+  const uint64_t third = MustRegister(kAlice, memory);
+  request = MustFind(kAlice, third);
+  ASSERT_THAT(table_.Unregister(kAlice, third), IsOk());
+  bool fourth_released = false;
+  Unregister(kAlice, MustRegister(kAlice, memory), fourth_released);
+  EXPECT_FALSE(fourth_released);
+  request.reset();
+  EXPECT_TRUE(fourth_released);
+}
+
+TEST_F(RegionTableTest, OtherMemoryIsNotWaitedFor) {
+  table_.OpenSession(kAlice, kHere);
+  const uint64_t busy = MustRegister(kAlice, SharedMemory::Memfd(4096));
+  const uint64_t idle = MustRegister(kAlice, SharedMemory::Memfd(4096));
+  const auto request = MustFind(kAlice, busy);
+  bool busy_released = false;
+  bool idle_released = false;
+  Unregister(kAlice, busy, busy_released);
+  Unregister(kAlice, idle, idle_released);
+  EXPECT_TRUE(idle_released);
+  EXPECT_FALSE(busy_released);
+}
+
+TEST_F(RegionTableTest, IdsInUseCountSoThatWhoWaitsIsBounded) {
+  table_.OpenSession(kAlice, kHere);
+  const uint64_t first = MustRegister(kAlice, SharedMemory::Memfd(4096));
+  auto request = MustFind(kAlice, first);
+  const uint64_t second = MustAddId(kAlice, first);
+  bool released = false;
+  Unregister(kAlice, first, released);
+  EXPECT_THAT(table_.AddId(kAlice, second), StatusIs(absl::StatusCode::kResourceExhausted,
+                                                     HasSubstr("number 3, want at most 2")));
+  request.reset();
+  EXPECT_TRUE(released);
+  EXPECT_THAT(table_.AddId(kAlice, second), IsOk());
+}
+
+TEST_F(RegionTableTest, ReleaseIsHeardOfASessionThatHasClosed) {
+  const uint64_t token = table_.OpenSession(kAlice, kHere);
+  const uint64_t id = MustRegister(kAlice, SharedMemory::Memfd(4096));
+  auto request = MustFind(kAlice, id);
+  bool released = false;
+  Unregister(kAlice, id, released);
+  table_.CloseSession(token);
+  EXPECT_FALSE(released);
+  request.reset();
+  EXPECT_TRUE(released);
+}
+
+// Who is told may call the table again: no lock is held.
+TEST_F(RegionTableTest, ReleaseRunsOnceAndUnderNoLockWhateverThreadIsLast) {
+  table_.OpenSession(kAlice, kHere);
+  const SharedMemory memory = SharedMemory::Memfd(4096);
+  for (int round = 0; round < 200; ++round) {
+    uint64_t id = MustRegister(kAlice, memory);
+    std::atomic<int> released = 0;
+    std::vector<std::thread> requests;
+    for (int i = 0; i < 3; ++i) {
+      requests.emplace_back([request = MustFind(kAlice, id)]() mutable { request.reset(); });
+    }
+    EXPECT_THAT(table_.Unregister(kAlice, id,
+                                  [&] {
+                                    EXPECT_THAT(table_.List(kAlice), IsEmpty());
+                                    ++released;
+                                  }),
+                IsOk());
+    for (std::thread& request : requests) request.join();
+    EXPECT_EQ(released, 1);
+  }
 }
 
 TEST_F(RegionTableTest, ClosedSessionTakesItsRegionsAlong) {

@@ -64,6 +64,12 @@ Plan PlanAt(std::vector<int64_t> positions, bool cacheable = true) {
   return plan;
 }
 
+// Where slices of the plan end.
+std::vector<int64_t> EndsOf(const Plan& plan) {
+  const auto& ends = plan.building.slice_ends;
+  return ends == nullptr ? std::vector<int64_t>() : *ends;
+}
+
 std::vector<int64_t> Scattered(int64_t count) {
   std::vector<int64_t> positions;
   for (int64_t i = 0; i < count; ++i) positions.push_back(i * 10 * kernels::kPageRows);
@@ -75,14 +81,14 @@ TEST(BoundBuildingTest, PrefillFitsOneSlice) {
   std::iota(positions.begin(), positions.end(), 1000);
   Plan plan = PlanAt(std::move(positions));
   BoundBuilding(plan);
-  EXPECT_THAT(plan.slice_ends, IsEmpty());
+  EXPECT_THAT(EndsOf(plan), IsEmpty());
 }
 
 TEST(BoundBuildingTest, ScatteredPositionsEndSlicesAfterSoManyPages) {
   Plan plan = PlanAt(Scattered(150));
   BoundBuilding(plan);
-  EXPECT_THAT(plan.slice_ends, ElementsAre(64, 128));
-  EXPECT_EQ(plan.build_rows, 150 * kernels::kPageRows);
+  EXPECT_THAT(EndsOf(plan), ElementsAre(64, 128));
+  EXPECT_EQ(plan.building.rows, 150 * kernels::kPageRows);
 }
 
 TEST(BoundBuildingTest, ScatteredPositionsBehindARunAreBoundToo) {
@@ -92,20 +98,20 @@ TEST(BoundBuildingTest, ScatteredPositionsBehindARunAreBoundToo) {
   positions.insert(positions.end(), scattered.begin(), scattered.end());
   Plan plan = PlanAt(std::move(positions));
   BoundBuilding(plan);
-  EXPECT_THAT(plan.slice_ends, SizeIs(3));
+  EXPECT_THAT(EndsOf(plan), SizeIs(3));
 }
 
 TEST(BoundBuildingTest, RowsOfOneRequestCountOneByOne) {
   Plan plan = PlanAt(std::vector<int64_t>(2 * limits::kSliceRowsMax + 1, 5), /*cacheable=*/false);
   BoundBuilding(plan);
-  EXPECT_THAT(plan.slice_ends, ElementsAre(limits::kSliceRowsMax, 2 * limits::kSliceRowsMax));
+  EXPECT_THAT(EndsOf(plan), ElementsAre(limits::kSliceRowsMax, 2 * limits::kSliceRowsMax));
 }
 
 TEST(BoundBuildingTest, NoTokensBuildNothing) {
   Plan plan = PlanAt({});
   BoundBuilding(plan);
-  EXPECT_THAT(plan.slice_ends, IsEmpty());
-  EXPECT_EQ(plan.build_rows, 0);
+  EXPECT_THAT(EndsOf(plan), IsEmpty());
+  EXPECT_EQ(plan.building.rows, 0);
 }
 
 }  // namespace
