@@ -3,7 +3,8 @@
 // Refuses, never blocks.
 //
 // A request has one Permit, which grows before each step that takes memory and keeps the bytes of
-// the reply when it is answered. One session gets a part of each budget, so that it cannot keep others out.
+// the reply when it is answered. One session gets a part of each budget, so that it cannot keep
+// others out.
 //
 // Threading:  Thread-safe, without a lock. A Permit is confined to its owner.
 // Ownership:  A Permit gives its share back when destroyed; it may not outlive the Admission.

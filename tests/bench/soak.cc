@@ -8,14 +8,14 @@
 // none), which do something for every so many requests of the others.
 //
 // Exits 1 if what the server holds at the end is more than that after the first 10,000 and 10 % and
-// 16 MiB, if it maps more of its clients' memory than there is, if an answer is not what it should be or
-// does not come, or if it has more descriptors or threads than at the start, but for a few, once
+// 16 MiB, if it maps more of its clients' memory than there is, if an answer is not what it should
+// be or does not come, or if it has more descriptors or threads than at the start, but for a few, once
 // its clients have gone.
 //
 // What the server holds is its anonymous memory (RssAnon of /proc/PID/status) at rest: once it has
 // given back what a burst took and nothing has used since. Pages of its clients' memory that it has
-// mapped (RssShmem) are not in it: those are the clients' and stay as large as they made them, and a
-// client that has just gone or come would look like loss or growth. That they are given back is
+// mapped (RssShmem) are not in it: those are the clients' and stay as large as they made them, and
+// a client that has just gone or come would look like loss or growth. That they are given back is
 // checked by their own bound.
 #include <gtest/gtest.h>
 
