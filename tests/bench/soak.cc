@@ -9,8 +9,8 @@
 //
 // Exits 1 if what the server holds at the end is more than that after the first 10,000 and 10 % and
 // 16 MiB, if it maps more of its clients' memory than there is, if an answer is not what it should
-// be or does not come, or if it has more descriptors or threads than at the start, but for a few, once
-// its clients have gone.
+// be or does not come, or if it has more descriptors or threads than at the start, but for a few,
+// once its clients have gone.
 //
 // What the server holds is its anonymous memory (RssAnon of /proc/PID/status) at rest: once it has
 // given back what a burst took and nothing has used since. Pages of its clients' memory that it has
@@ -56,7 +56,7 @@ constexpr int kMoreDescriptorsMax = 8;        // than at the start
 constexpr std::chrono::seconds kGoneMax{20};  // until the server has seen that its clients went
 // The server is at rest when no look within kRest finds less memory, by more than kNoiseBytes.
 constexpr std::chrono::seconds kRest{server::MemoryWatch::kUnusedMs / 1000 + 2};
-constexpr int64_t kNoiseBytes = int64_t{1} << 20;
+constexpr int64_t kNoiseBytes = int64_t{4} << 20;
 
 // gRPC starts up to two for each processor when it is first busy, and keeps them.
 int MoreThreadsMax() {
