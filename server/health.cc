@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/grpc_status.h"
+#include "server/limits.h"
 #include "server/rope_codec.h"
 #include "server/session.h"
 
@@ -159,7 +160,7 @@ Health::Health(const std::vector<std::string>& services, CallsInFlight& in_fligh
 Health::~Health() = default;
 
 void Health::Arm(grpc::ServerCompletionQueue& queue) {
-  UnaryCall::Arm(check_, queue);
+  UnaryCall::Arm(check_, queue, limits::kArmedCalls);
   WatchCall::Arm(*this, queue);
 }
 

@@ -21,6 +21,7 @@ void Receiving::Enter(Read& read, uint64_t session) {
   (newest_ == nullptr ? oldest_ : newest_->newer_) = &read;
   newest_ = &read;
   count_.fetch_add(1, std::memory_order_relaxed);
+  has_new_.store(true, std::memory_order_relaxed);
 }
 
 void Receiving::Leave(Read& read) {

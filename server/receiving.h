@@ -66,6 +66,12 @@ class Receiving {
   void Leave(Read& read);
 
   int64_t count() const { return count_.load(std::memory_order_relaxed); }
+  // True where a read was entered since the last call that said so: its message may have come by
+  // now, which shows at the next look at the queue.
+  bool HasNew() {
+    return has_new_.load(std::memory_order_relaxed) &&
+           has_new_.exchange(false, std::memory_order_relaxed);
+  }
   // `late_before`: what began before is late.
   Reads Look(absl::Time late_before) const;
   // Aborts those that were ended before and are still there.
@@ -87,6 +93,7 @@ class Receiving {
 
   const Clock& clock_;
   std::atomic<int64_t> count_ = 0;
+  std::atomic<bool> has_new_ = false;
   mutable proto::Mutex mutex_;
   Read* oldest_ ABSL_GUARDED_BY(mutex_) = nullptr;
   Read* newest_ ABSL_GUARDED_BY(mutex_) = nullptr;

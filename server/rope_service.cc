@@ -121,10 +121,8 @@ void RopeService::AddMethod(const std::string& name, UnaryCall::Handler handler)
 }
 
 void RopeService::Arm(grpc::ServerCompletionQueue& queue, int calls) {
-  for (int i = 0; i < calls; ++i) {
-    for (const auto& method : methods_) UnaryCall::Arm(*method, queue);
-    StreamCall::Arm(rotate_stream_, queue);
-  }
+  for (const auto& method : methods_) UnaryCall::Arm(*method, queue, calls);
+  for (int i = 0; i < calls; ++i) StreamCall::Arm(rotate_stream_, queue);
 }
 
 void RopeService::DrainStreams() {

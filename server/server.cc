@@ -142,6 +142,8 @@ absl::Status Server::BuildGrpcServer(int threads) {
   builder.RegisterService(&rope_service_->service());
   builder.RegisterService(&health_->service());
   poll_loop_ = std::make_unique<PollLoop>(builder, PollThreads(threads), Spin(threads), [this] {
+    // What has just arrived gathers with what has.
+    if (receiving_->HasNew()) return true;
     if (receiving_->count() > 0) memory_watch_->Wake();
     return batcher_->RunGathered();
   });

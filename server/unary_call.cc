@@ -6,11 +6,17 @@
 
 namespace rope::server {
 
-void UnaryCall::Arm(const Method& method, grpc::ServerCompletionQueue& queue) {
-  auto call = std::unique_ptr<UnaryCall>(new UnaryCall(method, queue));  // owned by itself below
-  UnaryCall& armed = *call.release();
-  armed.context_.AsyncNotifyWhenDone(&armed.done_);
-  method.request(&armed.context_, &armed.stream_, &queue, &armed.arrived_);
+void UnaryCall::Arm(const Method& method, grpc::ServerCompletionQueue& queue, int calls) {
+  ArmUpTo(calls, std::make_shared<Armed>(Armed{method, queue, calls}));
+}
+
+void UnaryCall::ArmUpTo(int count, const std::shared_ptr<Armed>& armed) {
+  for (; armed->count < count; ++armed->count) {
+    auto owned = std::unique_ptr<UnaryCall>(new UnaryCall(armed));  // owned by itself below
+    UnaryCall& call = *owned.release();
+    call.context_.AsyncNotifyWhenDone(&call.done_);
+    armed->method.request(&call.context_, &call.stream_, &armed->queue, &call.arrived_);
+  }
 }
 
 void UnaryCall::OnArrived(bool ok) {
@@ -21,22 +27,27 @@ void UnaryCall::OnArrived(bool ok) {
   session_ = SessionOfPeer(context_.peer());
   method_.receiving->Enter(*this, session_);
   stream_.Read(&message_, &read_);
-  Arm(method_, queue_);
+  // The client waits for what follows: successors are armed after it, unless few are left while
+  // messages are slow to come.
+  --armed_->count;
+  ArmUpTo((armed_->wanted + 1) / 2, armed_);
 }
 
 void UnaryCall::OnRead(bool ok) {
   method_.receiving->Leave(*this);
-  if (!Claim(State::kHandled)) {  // it was ended before
-    Release();
-    return;
-  }
+  const std::shared_ptr<Armed> armed = armed_;
+  if (Claim(State::kHandled)) Handle(ok);  // else it was ended before
+  Release();
+  if (ok) ArmUpTo(armed->wanted, armed);  // else the server may be shutting down
+}
+
+void UnaryCall::Handle(bool ok) {
   method_.in_flight->Add();
   if (ok) {
     method_.handler(*this);
   } else {
     Finish(absl::InvalidArgumentError("request: got no message, want one"), {});
   }
-  Release();
 }
 
 void UnaryCall::Finish(const absl::Status& status, const grpc::ByteBuffer& reply, Permit permit) {

@@ -1,8 +1,8 @@
 // UnaryCall: one unary RPC with bytes in and bytes out, from being armed to being freed. The same
 // object for every unary method; what differs is the handler.
 //
-//   armed -> arrived (its headers): reads, arms its successor
-//         -> read: runs the handler -> Finish (any thread, once) -> sent
+//   armed -> arrived (its headers): reads, arms a successor where few are armed
+//         -> read: runs the handler, arms successors -> Finish (any thread, once) -> sent
 //         -> or EndRead, where the message does not come: as Finish with an error
 //
 // The call frees itself when its read, its last step and gRPC's done notification have come back.
@@ -18,6 +18,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -47,8 +48,9 @@ class UnaryCall final : private Receiving::Read {
     Receiving* receiving = nullptr;
   };
 
-  // Waits for one call of `method` on `queue`, and for the next when it has come.
-  static void Arm(const Method& method, grpc::ServerCompletionQueue& queue);
+  // Waits for `calls` calls of `method` on `queue` at a time from now on. REQUIRES: before the
+  // queue's thread starts.
+  static void Arm(const Method& method, grpc::ServerCompletionQueue& queue, int calls);
 
   uint64_t session() const { return session_; }
   // Until the client gives up.
@@ -66,11 +68,26 @@ class UnaryCall final : private Receiving::Read {
  private:
   enum class State { kReading, kHandled, kEnded };
 
-  UnaryCall(const Method& method, grpc::ServerCompletionQueue& queue)
-      : Receiving::Read(/*may_idle=*/false), method_(method), queue_(queue), stream_(&context_) {}
+  // The calls of a method that are armed on a queue, whose thread alone looks at it.
+  struct Armed {
+    const Method& method;
+    grpc::ServerCompletionQueue& queue;
+    const int wanted;
+    int count = 0;
+  };
+
+  explicit UnaryCall(std::shared_ptr<Armed> armed)
+      : Receiving::Read(/*may_idle=*/false),
+        method_(armed->method),
+        armed_(std::move(armed)),
+        stream_(&context_) {}
+
+  // Arms calls until `count` of them are.
+  static void ArmUpTo(int count, const std::shared_ptr<Armed>& armed);
 
   void OnArrived(bool ok);
   void OnRead(bool ok);
+  void Handle(bool ok);
   void OnSent(bool ok);
   void OnDone(bool ok);
 
@@ -82,7 +99,7 @@ class UnaryCall final : private Receiving::Read {
   bool Claim(State state);
 
   const Method& method_;
-  grpc::ServerCompletionQueue& queue_;
+  const std::shared_ptr<Armed> armed_;
   grpc::ServerContext context_;
   RawStream stream_;
   grpc::ByteBuffer message_;

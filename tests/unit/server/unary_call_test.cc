@@ -16,6 +16,8 @@
 #include "proto/mutex.h"
 #include "rope/v1/rope_service.grpc.pb.h"
 #include "server/clock.h"
+#include "server/limits.h"
+#include "server/limits.h"
 #include "server/poll_loop.h"
 #include "server/raw_service.h"
 #include "server/receiving.h"
@@ -31,7 +33,7 @@ class UnaryCallTest : public ::testing::Test {
     builder.RegisterService(&service_);
     loop_ = std::make_unique<PollLoop>(builder, 1, absl::ZeroDuration(), [] { return false; });
     server_ = builder.BuildAndStart();
-    UnaryCall::Arm(method_, *loop_->queues().front());
+    UnaryCall::Arm(method_, *loop_->queues().front(), limits::kArmedCalls);
     loop_->Start();
     int ends[2] = {-1, -1};
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
