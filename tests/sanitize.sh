@@ -16,7 +16,7 @@ fail() {
 
 # Each test program of ours that TSan can follow: no call of theirs goes through gRPC's threads.
 thread_targets=(unit_kernels_table_cache unit_kernels_worker_pool unit_kernels_cuda_backend
-  unit_proto server_test property_test request_property_test)
+  unit_proto server_test ring_fuzz_test property_test request_property_test)
 thread_filter='-Health*:GrpcStatus*:PollLoop*:UnaryCall*:StreamCall*'
 
 targets=()
