@@ -16,6 +16,7 @@
 #include <memory>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "server/admission.h"
 #include "server/batcher.h"
 #include "server/clock.h"
@@ -41,8 +42,10 @@ class Engine {
 
   absl::Status Submit(std::unique_ptr<Request>& request);
 
-  // Refuses what the planner's thread would plan, and returns when that thread has ended.
-  void Drain() { planner_.Drain(); }
+  // Refuses what the planner's thread would plan, and returns when that thread has ended. What has
+  // not been planned after `timeout`, or StopWaiting, is answered UNAVAILABLE.
+  void Drain(absl::Duration timeout) { planner_.Drain(timeout); }
+  void StopWaiting() { planner_.StopWaiting(); }
 
  private:
   absl::Status PlanAndEnqueue(std::unique_ptr<Request>& request);

@@ -110,10 +110,10 @@ void MemoryWatch::EndReads(absl::Time now, const Receiving::Reads& reads) {
   // As many as brings them to half of the budget, if each has brought as much.
   const int64_t spare = unaccounted_bytes_ - options_.receive_bytes / 2;
   const int64_t wanted = std::max<int64_t>(1, reads.all * spare / unaccounted_bytes_);
-  const absl::Status status =
-      RetryLater("request: got a part of a message while the server has no memory for more, want "
-                 "it again later (--memory_bytes)",
-                 limits::kRetryDelayMs);
+  const absl::Status status = RetryLater(
+      "request: got a part of a message while the server has no memory for more, want "
+      "it again later (--memory_bytes)",
+      limits::kRetryDelayMs);
   for (int64_t ended = 0; ended < wanted;) {
     const int64_t count = receiving_.EndOfGreediest(now - kLate, status);
     if (count == 0) return;

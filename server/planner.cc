@@ -27,7 +27,11 @@ void Planner::Loop() {
     {
       proto::MutexLock lock(&mutex_);
       while (turn_.empty() && !draining_) work_.Wait(&mutex_);
-      if (turn_.empty()) return;
+      if (turn_.empty()) {
+        ended_ = true;
+        drained_.SignalAll();
+        return;
+      }
       request = Next();
     }
     plan_(std::move(request));
@@ -48,13 +52,24 @@ std::unique_ptr<Request> Planner::Next() {
   return request;
 }
 
-void Planner::Drain() {
+void Planner::Drain(absl::Duration timeout) {
+  if (!thread_.joinable()) return;
   {
     proto::MutexLock lock(&mutex_);
     draining_ = true;
     work_.Signal();
+    if (timeout < absl::InfiniteDuration() && !ended_ && !abandoned_.load()) {
+      drained_.WaitFor(&mutex_, absl::ToChronoNanoseconds(timeout));
+      abandoned_.store(true);
+    }
   }
-  if (thread_.joinable()) thread_.join();
+  thread_.join();
+}
+
+void Planner::StopWaiting() {
+  proto::MutexLock lock(&mutex_);
+  abandoned_.store(true);
+  drained_.SignalAll();
 }
 
 }  // namespace rope::server

@@ -7,6 +7,7 @@
 #ifndef ROPE_SERVER_PLANNER_H_
 #define ROPE_SERVER_PLANNER_H_
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -16,6 +17,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "proto/mutex.h"
 #include "server/request.h"
 
@@ -31,8 +33,12 @@ class Planner {
   ~Planner();
 
   absl::Status Enqueue(std::unique_ptr<Request>& request);
-  // Refuses new requests and returns when the last has been planned.
-  void Drain();
+  // Refuses new requests and returns when the last has been planned. What still queues after
+  // `timeout`, or StopWaiting, is handed to `plan` with abandoned() true.
+  void Drain(absl::Duration timeout = absl::InfiniteDuration());
+  void StopWaiting();
+  // Whether requests are to be answered and not planned.
+  bool abandoned() const { return abandoned_.load(); }
 
  private:
   using Queue = std::deque<std::unique_ptr<Request>>;
@@ -47,6 +53,9 @@ class Planner {
   std::map<uint64_t, Queue> queues_ ABSL_GUARDED_BY(mutex_);  // by session; none is empty
   std::deque<uint64_t> turn_ ABSL_GUARDED_BY(mutex_);         // sessions of queues_, next first
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;  // the thread has nothing left to do
+  proto::CondVar drained_;                      // ended_ or abandoned_ has changed
+  std::atomic<bool> abandoned_ = false;
 
   std::thread thread_;  // last: starts when everything else stands
 };

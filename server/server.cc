@@ -211,7 +211,7 @@ void Server::Drain(absl::Duration grace) {
     StopAdvertising();
     listeners_.clear();
     rope_service_->DrainStreams();
-    engine_->Drain();
+    engine_->Drain(grace);
     batcher_->Drain(grace);  // from here on new calls are answered UNAVAILABLE
     warm_up_->Drain();
     // All is answered. What a client has not taken after a second it will hardly take.
@@ -226,6 +226,7 @@ void Server::Drain(absl::Duration grace) {
 }
 
 void Server::EndDrain() {
+  engine_->StopWaiting();
   batcher_->StopWaiting();
   in_flight_.StopWaiting();
 }

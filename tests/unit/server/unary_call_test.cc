@@ -17,7 +17,6 @@
 #include "rope/v1/rope_service.grpc.pb.h"
 #include "server/clock.h"
 #include "server/limits.h"
-#include "server/limits.h"
 #include "server/poll_loop.h"
 #include "server/raw_service.h"
 #include "server/receiving.h"
