@@ -22,12 +22,13 @@ int64_t DefaultMemoryBytes(int64_t available);
 
 // Parts of --memory_bytes. What is left is for what belongs to none of them.
 struct MemoryShares {
-  int64_t requests = 0;   // a half: requests from their message to their reply's end
-  int64_t receive = 0;    // a quarter: messages that are late
-  int64_t pool = 0;       // a sixteenth, at most 1 GiB: free buffers that are kept
-  int64_t tables = 0;     // --table_cache_bytes, or a 24th, at most 256 MiB
-  int64_t transport = 0;  // all: received bytes that gRPC holds, counted above or not
-  int64_t message = 0;    // --max_message_bytes, or an eighth, at most 256 MiB
+  int64_t requests = 0;  // a half: requests from their message to their reply's end
+  int64_t receive = 0;   // three sixteenths: messages that are being read
+  int64_t pool = 0;      // a sixteenth, at most 1 GiB: free buffers that are kept
+  int64_t tables = 0;    // --table_cache_bytes, or a 24th, at most 256 MiB
+  // Above them all, as much as they are together: what gRPC holds of received bytes.
+  int64_t transport = 0;
+  int64_t message = 0;  // --max_message_bytes, or an eighth, at most 256 MiB
 };
 MemoryShares DivideMemory(int64_t memory_bytes, std::optional<int64_t> table_bytes,
                           std::optional<int64_t> message_bytes);

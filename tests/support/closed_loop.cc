@@ -166,6 +166,7 @@ void ClosedLoop::Record(size_t index, const CallOutcome& outcome, double millise
       break;
     case Kind::kFailed:
       ++tally_.failed;
+      if (tally_.first_failure.empty()) tally_.first_failure = outcome.text;
       break;
     case Kind::kHung:
       ++tally_.hung;

@@ -82,6 +82,7 @@ struct CallTally {
   int64_t hung = 0;
   int64_t other = 0;
   std::string first_trouble;        // of wrong, hung or other
+  std::string first_failure;        // of one that failed
   std::vector<double> answered_ms;  // how long the answered ones took, from the shortest
 
   // "120 sent = 90 answered + ...; p99 of the answered 12.3 ms".
