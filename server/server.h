@@ -102,7 +102,6 @@ class Server {
   Peers peers_;
   std::unique_ptr<BufferPool> pool_;
   std::unique_ptr<Receiving> receiving_;
-  std::unique_ptr<MemoryWatch> memory_watch_;
   std::unique_ptr<Admission> admission_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Batcher> batcher_;
@@ -118,6 +117,7 @@ class Server {
   std::vector<std::string> addresses_;
   std::string metrics_address_;
   std::atomic<bool> drained_ = false;
+  std::unique_ptr<MemoryWatch> memory_watch_;          // its thread looks at all budgets
   std::unique_ptr<MetricsEndpoint> metrics_endpoint_;  // last: reads everything else
 };
 
