@@ -35,10 +35,6 @@ int64_t SliceStop(const Request& request) {
   return next == ends->end() ? request.plan.tokens : *next;
 }
 
-absl::Status Draining() {
-  return absl::UnavailableError("server: draining, try another one");
-}
-
 }  // namespace
 
 Batcher::Batcher(const Options& options, const Clock& clock, RunBatch run_batch, OnBatch on_batch)

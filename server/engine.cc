@@ -41,10 +41,10 @@ absl::Status Engine::PlanAndEnqueue(std::unique_ptr<Request>& request) {
 }
 
 void Engine::PlanLater(std::unique_ptr<Request> request) {
-  const absl::Status status =
-      request->IsCancelled() ? absl::CancelledError("request: cancelled while it waited")
-      : planner_.abandoned() ? absl::UnavailableError("server: draining, try another one")
-                             : PlanAndEnqueue(request);
+  const absl::Status status = request->IsCancelled()
+                                  ? absl::CancelledError("request: cancelled while it waited")
+                              : planner_.abandoned() ? Draining()
+                                                     : PlanAndEnqueue(request);
   if (status.ok()) return;
   const Request::Done done = std::move(request->done);
   done(std::move(request), status);

@@ -39,6 +39,10 @@ absl::Status RetryLater(absl::string_view message, int64_t delay_ms) {
   return status;
 }
 
+absl::Status Draining() {
+  return absl::UnavailableError("server: draining, try another one");
+}
+
 absl::Status OutOfMemory() {
   return RetryLater("server: got a request that the system has no memory for, want a smaller one",
                     limits::kRetryDelayMs);

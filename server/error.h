@@ -41,6 +41,9 @@ bool WasExecuted(const absl::Status& status);
 // The delay that RetryLater gave; 0 where there is none.
 int64_t RetryDelayMs(const absl::Status& status);
 
+// UNAVAILABLE: the server is draining.
+absl::Status Draining();
+
 // RESOURCE_EXHAUSTED with a retry delay: the system has no memory left.
 absl::Status OutOfMemory();
 

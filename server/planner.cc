@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "server/error.h"
+
 namespace rope::server {
 
 Planner::Planner(Plan plan) : plan_(std::move(plan)), thread_([this] { Loop(); }) {}
@@ -12,7 +14,7 @@ Planner::~Planner() {
 
 absl::Status Planner::Enqueue(std::unique_ptr<Request>& request) {
   proto::MutexLock lock(&mutex_);
-  if (draining_) return absl::UnavailableError("server: draining, try another one");
+  if (draining_) return Draining();
   const uint64_t session = request->session;
   Queue& queue = queues_[session];
   if (queue.empty()) turn_.push_back(session);

@@ -77,7 +77,7 @@ WarmUpWorker::~WarmUpWorker() {
 absl::Status WarmUpWorker::Start(WarmUpPlan plan, std::shared_ptr<std::atomic<bool>> cancelled,
                                  Done& done) {
   proto::MutexLock lock(&mutex_);
-  if (draining_) return absl::UnavailableError("server: draining, try another one");
+  if (draining_) return Draining();
   if (static_cast<int64_t>(jobs_.size()) >= limits::kWarmUpsMax) {
     return RetryLater(absl::StrCat("queue: got warm-up number ", jobs_.size() + 1,
                                    ", want at most ", limits::kWarmUpsMax, " at a time"),
@@ -106,7 +106,7 @@ absl::StatusOr<v1::WarmUpResponse> WarmUpWorker::Build(const Job& job) {
   const WarmUpPlan& plan = job.plan;
   const int64_t end = plan.first_page + plan.pages;
   for (int64_t page = plan.first_page; page < end;) {
-    if (draining_) return absl::UnavailableError("server: draining, try another one");
+    if (draining_) return Draining();
     if (job.cancelled != nullptr && job.cancelled->load(std::memory_order_relaxed)) {
       return absl::CancelledError("request: cancelled while tables were built");
     }

@@ -4,7 +4,6 @@
 //
 // ROPE_FUZZ_ROUNDS=N and ROPE_FUZZ_SEED=N: another number of requests of each test, others.
 #include <gmock/gmock.h>
-#include <google/protobuf/message.h>
 #include <gtest/gtest.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
@@ -20,6 +19,7 @@
 #include <vector>
 
 #include "tests/fuzz/fuzz_random.h"
+#include "tests/fuzz/wire_messages.h"
 #include "tests/support/shared_memory.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/wire_answer.h"
@@ -27,9 +27,6 @@
 namespace rope::testing {
 namespace {
 
-using google::protobuf::FieldDescriptor;
-using google::protobuf::Message;
-using google::protobuf::Reflection;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
@@ -44,27 +41,6 @@ constexpr uint64_t kGuardBytes = 4096;                 // on each side of the re
 // but for those of more than the second, which it has no memory for.
 constexpr int64_t kElementsMax = int64_t{1} << 12;
 constexpr int64_t kElementsHopeless = int64_t{1} << 34;
-
-// Every array below `message` that is set.
-void CollectArrays(Message& message, std::vector<v1::Array*>& arrays) {
-  if (message.GetDescriptor() == v1::Array::descriptor()) {
-    arrays.push_back(static_cast<v1::Array*>(&message));
-    return;
-  }
-  const Reflection& reflection = *message.GetReflection();
-  std::vector<const FieldDescriptor*> fields;
-  reflection.ListFields(message, &fields);
-  for (const FieldDescriptor* field : fields) {
-    if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) continue;
-    if (!field->is_repeated()) {
-      CollectArrays(*reflection.MutableMessage(&message, field), arrays);
-      continue;
-    }
-    for (int i = 0; i < reflection.FieldSize(message, field); ++i) {
-      CollectArrays(*reflection.MutableRepeatedMessage(&message, field, i), arrays);
-    }
-  }
-}
 
 int64_t ElementBytes(v1::DType dtype) {
   switch (dtype) {

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/escaping.h"
 #include "proto/message_split.h"
@@ -20,9 +21,7 @@
 namespace rope::proto {
 namespace {
 
-using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
-using google::protobuf::Reflection;
 using rope::testing::FuzzRounds;
 using rope::testing::FuzzSeed;
 using rope::testing::ReasonToRefuse;
@@ -34,27 +33,14 @@ constexpr uint64_t kSeed = 20260101;
 
 // Puts the payloads of every array below `message` back.
 void Restore(const SplitMessage& split, Message& message) {
-  if (message.GetDescriptor() == v1::Array::descriptor()) {
-    auto& array = static_cast<v1::Array&>(message);
-    if (!HasPayload(array)) return;
-    const FragmentedBytes& payload = PayloadOf(array, split);
+  std::vector<v1::Array*> arrays;
+  rope::testing::CollectArrays(message, arrays);
+  for (v1::Array* array : arrays) {
+    if (!HasPayload(*array)) continue;
+    const FragmentedBytes& payload = PayloadOf(*array, split);
     std::string raw(static_cast<size_t>(payload.bytes), '\0');
     payload.CopyTo(raw.data());
-    array.set_raw(raw);
-    return;
-  }
-  const Reflection& reflection = *message.GetReflection();
-  std::vector<const FieldDescriptor*> fields;
-  reflection.ListFields(message, &fields);
-  for (const FieldDescriptor* field : fields) {
-    if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) continue;
-    if (!field->is_repeated()) {
-      Restore(split, *reflection.MutableMessage(&message, field));
-      continue;
-    }
-    for (int i = 0; i < reflection.FieldSize(message, field); ++i) {
-      Restore(split, *reflection.MutableRepeatedMessage(&message, field, i));
-    }
+    array->set_raw(raw);
   }
 }
 

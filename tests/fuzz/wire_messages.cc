@@ -298,4 +298,24 @@ std::string ReasonToRefuse(const Descriptor& type, std::string_view bytes,
   return Reason(type, bytes, skips_unknown_fields, "");
 }
 
+void CollectArrays(google::protobuf::Message& message, std::vector<v1::Array*>& arrays) {
+  if (message.GetDescriptor() == v1::Array::descriptor()) {
+    arrays.push_back(static_cast<v1::Array*>(&message));
+    return;
+  }
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  std::vector<const google::protobuf::FieldDescriptor*> fields;
+  reflection.ListFields(message, &fields);
+  for (const google::protobuf::FieldDescriptor* field : fields) {
+    if (field->cpp_type() != google::protobuf::FieldDescriptor::CPPTYPE_MESSAGE) continue;
+    if (!field->is_repeated()) {
+      CollectArrays(*reflection.MutableMessage(&message, field), arrays);
+      continue;
+    }
+    for (int i = 0; i < reflection.FieldSize(message, field); ++i) {
+      CollectArrays(*reflection.MutableRepeatedMessage(&message, field, i), arrays);
+    }
+  }
+}
+
 }  // namespace rope::testing

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "rope/v1/array.pb.h"
 #include "tests/fuzz/fuzz_random.h"
 
 namespace rope::testing {
@@ -54,6 +55,9 @@ class WireWriter : public FuzzRandom {
 // REQUIRES: the generated parser takes it.
 std::string ReasonToRefuse(const google::protobuf::Descriptor& type, std::string_view bytes,
                            bool skips_unknown_fields);
+
+// Appends every array that is set in `message`, which may be one itself.
+void CollectArrays(google::protobuf::Message& message, std::vector<v1::Array*>& arrays);
 
 }  // namespace rope::testing
 
