@@ -24,6 +24,7 @@
 #include "client/payload_loans.h"
 #include "client/ring.h"
 #include "client/ring_watch.h"
+#include "client/strand.h"
 
 namespace rope::client {
 
@@ -44,7 +45,7 @@ class LiveCall {
   virtual void Cancel() = 0;
 };
 
-class EventQueue : public std::enable_shared_from_this<EventQueue> {
+class EventQueue final : public Strand, public std::enable_shared_from_this<EventQueue> {
  public:
   grpc::CompletionQueue* queue() { return &queue_; }
   // Whether this is the queue's thread, or that of a watch.
@@ -52,10 +53,8 @@ class EventQueue : public std::enable_shared_from_this<EventQueue> {
   // The watch of a ring, which it starts. It ends with the EventLoop.
   std::shared_ptr<RingWatch> WatchOf(const std::shared_ptr<Ring>& ring);
 
-  // A watch's, on its own thread: once before everything else; and for each event, while it is
-  // handled.
-  void EnterThread() const;
-  std::unique_lock<std::mutex> TakeTurn() { return std::unique_lock<std::mutex>(turn_); }
+  void EnterThread() const override;
+  std::unique_lock<std::mutex> TakeTurn() override { return std::unique_lock<std::mutex>(turn_); }
 
   void Add(std::shared_ptr<LiveCall> call);
   // The last thing that a call does: it may be destroyed on return.

@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "client/event_loop.h"
-
 namespace rope::client {
 namespace {
 
@@ -13,9 +11,9 @@ constexpr std::chrono::seconds kLookAgain{1};
 }  // namespace
 
 std::shared_ptr<RingWatch> RingWatch::Start(std::shared_ptr<Ring> ring,
-                                            std::shared_ptr<EventQueue> queue) {
+                                            std::shared_ptr<Strand> strand) {
   auto watch = std::make_shared<RingWatch>(std::move(ring));
-  watch->thread_ = std::thread([watch, queue = std::move(queue)] { watch->Run(*queue); });
+  watch->thread_ = std::thread([watch, strand = std::move(strand)] { watch->Run(*strand); });
   return watch;
 }
 
@@ -63,28 +61,28 @@ bool RingWatch::Watches(const Ring& ring) {
   return ring_.get() == &ring;
 }
 
-void RingWatch::Run(EventQueue& queue) {
-  queue.EnterThread();
+void RingWatch::Run(Strand& strand) {
+  strand.EnterThread();
   while (!stopped_.load()) {
-    if (HandOn(queue)) continue;
+    if (HandOn(strand)) continue;
     const bool is_lost = ring_->IsLost();  // before the last look
-    if (HandOn(queue)) continue;
+    if (HandOn(strand)) continue;
     if (is_lost || ring_.use_count() == 1) break;
     ring_->AwaitAnswered(kLookAgain);
   }
-  if (!stopped_.load()) EndAll(queue);
+  if (!stopped_.load()) EndAll(strand);
   std::shared_ptr<Ring> ring;  // goes after the lock
   const std::lock_guard<std::mutex> lock(mu_);
   ring.swap(ring_);
 }
 
-bool RingWatch::HandOn(EventQueue& queue) {
+bool RingWatch::HandOn(Strand& strand) {
   bool any = false;
   while (const std::optional<uint32_t> slot = ring_->NextAnswered()) {
     any = true;
     const Expected expected = TakeExpected(*slot);
     Result<ReceivedReply> reply = ring_->TakeAnswer(*slot);
-    const auto turn = queue.TakeTurn();
+    const auto turn = strand.TakeTurn();
     const std::shared_ptr<Waiting> waiting = expected.waiting.lock();
     if (waiting != nullptr) waiting->OnAnswer(expected.number, std::move(reply));
   }
@@ -96,10 +94,10 @@ RingWatch::Expected RingWatch::TakeExpected(uint32_t slot) {
   return std::exchange(expected_[slot], {});
 }
 
-void RingWatch::EndAll(EventQueue& queue) {
+void RingWatch::EndAll(Strand& strand) {
   for (uint32_t slot = 0; slot < proto::kRingSlots; ++slot) {
     const Expected expected = TakeExpected(slot);
-    const auto turn = queue.TakeTurn();
+    const auto turn = strand.TakeTurn();
     if (const auto waiting = expected.waiting.lock()) waiting->OnLost();
   }
 }

@@ -2,7 +2,7 @@
 // them on, as events of the connection's background thread: never beside one of them.
 //
 // Threading:  Submit and Stop on any thread; answers come on the watch's own, in the queue's turn
-//             (EventQueue::TakeTurn), so that it counts as the queue's thread.
+//             (Strand::TakeTurn), so that it counts as the queue's thread.
 // Ownership:  The thread holds the watch and the queue until it ends: after Stop, or where nobody
 //             else has the ring, or the ring is lost. Who waits is held weakly: an answer that
 //             nobody waits for any more is dropped.
@@ -19,10 +19,9 @@
 #include <thread>
 
 #include "client/ring.h"
+#include "client/strand.h"
 
 namespace rope::client {
-
-class EventQueue;
 
 class RingWatch {
  public:
@@ -37,7 +36,7 @@ class RingWatch {
   };
 
   static std::shared_ptr<RingWatch> Start(std::shared_ptr<Ring> ring,
-                                          std::shared_ptr<EventQueue> queue);
+                                          std::shared_ptr<Strand> strand);
   explicit RingWatch(std::shared_ptr<Ring> ring);
 
   // False: it does not go through the ring (Ring::Call).
@@ -64,12 +63,12 @@ class RingWatch {
     uint64_t number = 0;
   };
 
-  void Run(EventQueue& queue);
+  void Run(Strand& strand);
   // Hands on what has been answered; false: nothing.
-  bool HandOn(EventQueue& queue);
+  bool HandOn(Strand& strand);
   Expected TakeExpected(uint32_t slot);
   // Tells everybody who still waits.
-  void EndAll(EventQueue& queue);
+  void EndAll(Strand& strand);
 
   std::shared_ptr<Ring> ring_;  // null once the thread has ended; changes under mu_
   std::atomic<bool> stopped_ = false;

@@ -24,13 +24,10 @@
 #define ROPE_KERNELS_BACKEND_H_
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/rotate_job.h"
 
@@ -54,15 +51,6 @@ class Backend {
 struct BackendOptions {
   int threads = 1;  // that may work on one batch, the caller's included; >= 1
 };
-
-// Names that CreateBackend takes in this build: those that always work best first, and "cuda",
-// where it is built, after "cpu".
-std::vector<std::string> ListBackends();
-
-// UNIMPLEMENTED: not in this build (lists those that are). UNAVAILABLE: its device is missing, too
-// old or does not answer, with the reason.
-absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(std::string_view name,
-                                                       const BackendOptions& options);
 
 }  // namespace rope::kernels
 

@@ -1,5 +1,5 @@
-// The reference backend: the definition of RotateJob in scalar double arithmetic, rounded once.
-// Slow and obvious.
+#include "kernels/backend_reference.h"
+
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/backend_factories.h"
+#include "kernels/check_job.h"
 #include "kernels/element.h"
 
 namespace rope::kernels {

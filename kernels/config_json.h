@@ -16,26 +16,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "kernels/dtype.h"
-#include "kernels/rope_config.h"
+#include "kernels/layer_config.h"
 
 namespace rope::kernels {
-
-// Picks one of a config's layers; at most one of the two is set.
-struct LayerChoice {
-  std::optional<int64_t> layer = {};  // index from 0
-  std::string layer_type = {};        // for example "full_attention"
-};
-
-// What a config.json says for one layer.
-struct LayerConfig {
-  RopeConfig config;
-  std::string layer_type;          // empty where layers do not differ
-  bool rotates = true;             // false: such layers return their tensors unchanged
-  std::optional<Pairing> pairing;  // what a known model_type uses
-  // Unknown keys beside the rope parameters, and what was assumed. Warnings(config) says the rest.
-  std::vector<std::string> warnings;
-};
 
 class ModelConfig {
  public:

@@ -9,8 +9,8 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "kernels/config_json.h"
 #include "kernels/config_json_document.h"
+#include "kernels/layer_config.h"
 
 namespace rope::kernels {
 

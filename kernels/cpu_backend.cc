@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "kernels/backend_factories.h"
+#include "kernels/check_job.h"
 #include "kernels/worker_pool.h"
 
 namespace rope::kernels {

@@ -23,7 +23,7 @@
 
 #include "hwy/highway.h"
 #include "kernels/cpu_rotate_arithmetic-inl.h"
-#include "kernels/dtype.h"
+#include "kernels/pairing.h"
 
 #if HWY_TARGET != HWY_SCALAR
 HWY_BEFORE_NAMESPACE();

@@ -11,30 +11,12 @@
 #ifndef ROPE_KERNELS_CPU_ROTATE_H_
 #define ROPE_KERNELS_CPU_ROTATE_H_
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
-#include "kernels/rotate_job.h"
+#include "kernels/cpu_rotate_function.h"
 
 namespace rope::kernels {
-
-// A rectangle of tokens and heads of one job.
-struct RotateRange {
-  int64_t token_begin = 0;
-  int64_t token_end = 0;
-  int64_t head_begin = 0;
-  int64_t head_end = 0;
-};
-
-// How to write output that is not rotated in place.
-enum class CpuStores {
-  kCached,
-  kStreaming,  // past the caches, where the output's alignment allows
-};
-
-using CpuRotateFunction = void (*)(const RotateJob& job, const RotateRange& range,
-                                   CpuStores stores);
 
 struct CpuTarget {
   std::string name;  // instruction set, for example "AVX3"

@@ -8,7 +8,7 @@
 #ifndef ROPE_KERNELS_CPU_ROTATE_AVX512BF16_H_
 #define ROPE_KERNELS_CPU_ROTATE_AVX512BF16_H_
 
-#include "kernels/cpu_rotate.h"
+#include "kernels/cpu_rotate_function.h"
 
 namespace rope::kernels {
 

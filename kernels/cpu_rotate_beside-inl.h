@@ -17,7 +17,7 @@
 #include "hwy/aligned_allocator.h"
 #include "hwy/highway.h"
 #include "kernels/cpu_rotate-inl.h"
-#include "kernels/cpu_rotate.h"
+#include "kernels/cpu_rotate_function.h"
 
 #if HWY_TARGET != HWY_SCALAR
 HWY_BEFORE_NAMESPACE();

@@ -16,9 +16,9 @@
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/cpu_rotate-inl.h"
-#include "kernels/cpu_rotate.h"
 #include "kernels/cpu_rotate_beside-inl.h"
 #include "kernels/cpu_rotate_bfloat16-inl.h"
+#include "kernels/cpu_rotate_function.h"
 
 #if HWY_TARGET != HWY_SCALAR
 HWY_BEFORE_NAMESPACE();

@@ -11,8 +11,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
-#include "kernels/backend_factories.h"
 #include "kernels/check.h"
+#include "kernels/check_job.h"
 #include "kernels/cuda_batch.h"
 #include "kernels/cuda_copy.h"
 #include "kernels/cuda_lanes.h"

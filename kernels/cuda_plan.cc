@@ -6,6 +6,7 @@
 
 #include "kernels/check.h"
 #include "kernels/dtype.h"
+#include "kernels/pairing.h"
 #include "kernels/rotate_job.h"
 
 namespace rope::kernels {

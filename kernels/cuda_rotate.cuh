@@ -19,6 +19,7 @@
 #include "kernels/cuda_job.h"
 #include "kernels/cuda_numbers.cuh"
 #include "kernels/dtype.h"
+#include "kernels/pairing.h"
 
 #if defined(__CUDACC__)
 #define ROPE_CUDA_UNROLL _Pragma("unroll")  // arrays then live in registers

@@ -11,8 +11,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/cos_sin.h"
 #include "kernels/dtype.h"
-#include "kernels/frequencies.h"
 #include "kernels/rope_config.h"
 
 namespace rope::kernels {

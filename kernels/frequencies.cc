@@ -12,6 +12,7 @@
 #include "kernels/rope_formulas.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
+#include "kernels/validate_config.h"
 
 namespace rope::kernels {
 namespace {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "kernels/cos_sin.h"
 #include "kernels/dtype.h"
 #include "kernels/rope_config.h"
 
@@ -154,10 +155,6 @@ absl::StatusOr<std::shared_ptr<const ResolvedRope>> Resolve(
 // cos and sin of position * inv_freq, times multiplier, in long double and rounded once to double:
 // right to 1e-16 * multiplier for the inv_freq given. Its own last bit, 2^-64, moves the angle by
 // position * inv_freq * 2^-64. REQUIRES: |position| <= 2^31.
-struct CosSin {
-  double cos = 1;
-  double sin = 0;
-};
 CosSin ExactCosSin(int64_t position, InverseFrequency inv_freq, double multiplier);
 
 // cos and sin of a row at `position` as ExactCosSin, xPos and the angle mode included; float32

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string_view>
 
-#include "kernels/dtype.h"
+#include "kernels/pairing.h"
 
 namespace rope::kernels {
 

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "absl/types/span.h"
-#include "kernels/dtype.h"
+#include "kernels/pairing.h"
 
 namespace rope::kernels {
 

@@ -1,5 +1,6 @@
 // RopeConfig: one rotary embedding in the vocabulary of Hugging Face config.json, as a user states
-// it. Resolve it (frequencies.h) to get numbers; config_json.h reads one from a config.json.
+// it. config_json.h reads one from a config.json, validate_config.h checks it, and frequencies.h
+// resolves it to numbers.
 //
 // Threading:  A value; const access from any thread.
 // Errors:     INVALID_ARGUMENT only, "field: got X, want Y", the field spelt as in config.json.
@@ -125,18 +126,6 @@ struct RopeConfig {
 
   bool operator==(const RopeConfig&) const = default;
 };
-
-// Checks every rule that holds whatever the tensor: numbers finite and in range, what the type
-// requires is there, list lengths and sections where rotary_dim is known. `head_dim` is taken where
-// the config has none.
-absl::Status Validate(const RopeConfig& config, std::optional<int64_t> head_dim = std::nullopt);
-
-// Legal settings that are probably mistakes, in words: factor below 1, high_freq_factor equal to
-// low_freq_factor, a factor that contradicts the length ratio, settings that implementations read
-// differently. Each says the number that it changes. `head_dim` as for Validate.
-// REQUIRES: Validate(config, head_dim) is OK.
-std::vector<std::string> Warnings(const RopeConfig& config,
-                                  std::optional<int64_t> head_dim = std::nullopt);
 
 }  // namespace rope::kernels
 

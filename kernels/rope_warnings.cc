@@ -1,11 +1,12 @@
 // Warnings(): one function for each kind of doubt, all called in one place at the end.
+#include "kernels/rope_warnings.h"
+
 #include <cmath>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "kernels/rope_config.h"
 #include "kernels/rope_formulas.h"
 #include "kernels/str_cat.h"
 

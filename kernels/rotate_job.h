@@ -7,6 +7,7 @@
 
 #include "absl/types/span.h"
 #include "kernels/dtype.h"
+#include "kernels/pairing.h"
 #include "kernels/table_page.h"
 
 namespace rope::kernels {

@@ -19,25 +19,15 @@
 #define ROPE_KERNELS_TABLE_CACHE_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/frequencies.h"
+#include "kernels/page_builder.h"
 #include "kernels/table_page.h"
 
 namespace rope::kernels {
-
-inline constexpr int64_t kPageRows = 64;
-
-// Builds the page of positions [first, first + kPageRows). Replaced by tests only.
-using PageBuilder = std::function<absl::StatusOr<std::shared_ptr<const TablePage>>(
-    const Frequencies&, int64_t first)>;
-
-// The real one.
-absl::StatusOr<std::shared_ptr<const TablePage>> BuildPage(const Frequencies& frequencies,
-                                                           int64_t first);
 
 class TableCache {
  public:

@@ -297,6 +297,13 @@ absl::StatusOr<kernels::DType> ReadOutputDType(v1::DType dtype, absl::string_vie
                       "DTYPE_FP32, DTYPE_FP16, DTYPE_BF16, DTYPE_FP8_E4M3 or DTYPE_FP8_E5M2");
 }
 
+absl::StatusOr<kernels::DType> ReadRowDType(v1::DType dtype, kernels::Precision precision) {
+  if (dtype == v1::DTYPE_UNSPECIFIED) return kernels::DType::kFloat32;
+  if (precision == kernels::Precision::kHuggingFace) return ReadDType(dtype, "dtype");
+  return InvalidField("dtype", v1::DType_Name(dtype),
+                      "it unset: without PRECISION_HF, every dtype has the same rows");
+}
+
 v1::DType MessageDType(kernels::DType dtype) {
   switch (dtype) {
     case kernels::DType::kFloat32:

@@ -15,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "kernels/dtype.h"
+#include "kernels/rope_config.h"
 #include "proto/message_split.h"
 #include "rope/v1/array.pb.h"
 
@@ -84,6 +85,10 @@ absl::StatusOr<kernels::DType> ReadTensorDType(const v1::Array& array, absl::str
 
 // Those and FP8_E4M3, FP8_E5M2: what a tensor may become. `field` names the dtype itself.
 absl::StatusOr<kernels::DType> ReadOutputDType(v1::DType dtype, absl::string_view field);
+
+// Whose rows a field `dtype` asks for; unset: fp32. INVALID_ARGUMENT: of no tensor, or set where
+// every dtype has the same rows.
+absl::StatusOr<kernels::DType> ReadRowDType(v1::DType dtype, kernels::Precision precision);
 
 v1::DType MessageDType(kernels::DType dtype);
 

@@ -8,6 +8,7 @@
 
 #include "kernels/rope_readings.h"
 #include "kernels/status_macros.h"
+#include "server/array_reader.h"
 #include "server/error.h"
 #include "server/limits.h"
 #include "server/plan_rotation.h"

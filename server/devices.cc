@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/backends.h"
 #include "kernels/status_macros.h"
 #include "server/limits.h"
 

@@ -186,15 +186,14 @@ std::vector<MetricFamily> Metrics::Collect(const Gauges& gauges) const {
   CollectBatches(families);
   CollectTableCache(gauges, families);
   gauge("rope_models", "Models that requests can name", static_cast<double>(gauges.models));
-  gauge("rope_regions", "Memory regions that are registered",
-        static_cast<double>(gauges.regions.regions));
+  gauge("rope_regions", "Memory regions that are registered", static_cast<double>(gauges.regions));
   gauge("rope_rings", "Connections whose calls may come through a ring",
         static_cast<double>(gauges.rings));
   gauge("rope_region_bytes", "Bytes of the files of memory regions, those still in use too",
-        static_cast<double>(gauges.regions.bytes));
+        static_cast<double>(gauges.region_bytes));
   families.push_back(MakeCounter("rope_region_rejections_total",
                                  "Memory regions that were not registered, hellos included",
-                                 static_cast<double>(gauges.regions.rejected)));
+                                 static_cast<double>(gauges.regions_rejected)));
   CollectBudgets(gauges, families);
   CollectLogDrops(gauges, families);
   return families;

@@ -22,7 +22,6 @@
 #include "server/batch_report.h"
 #include "server/histogram.h"
 #include "server/log_drops.h"
-#include "server/regions.h"
 
 namespace prometheus {
 struct MetricFamily;
@@ -86,7 +85,9 @@ struct Gauges {
   int64_t admitted_bytes = 0;
   int64_t streams = 0;
   int64_t models = 0;
-  RegionTable::Statistics regions;
+  int64_t regions = 0;
+  int64_t region_bytes = 0;
+  int64_t regions_rejected = 0;
   int64_t rings = 0;
   bool draining = false;
   kernels::TableCache::Statistics table_cache;

@@ -12,8 +12,8 @@
 #include "absl/status/status.h"
 #include "rope/v1/rotate.pb.h"
 #include "server/model_registry.h"
+#include "server/plan.h"
 #include "server/positions.h"
-#include "server/request.h"
 
 namespace rope::server {
 

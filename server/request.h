@@ -27,7 +27,7 @@
 #include "server/admission.h"
 #include "server/buffer_pool.h"
 #include "server/plan.h"
-#include "server/prepared_requests.h"
+#include "server/prepared.h"
 #include "server/region.h"
 
 namespace rope::server {

@@ -21,27 +21,23 @@
 #include "proto/file_descriptor.h"
 #include "proto/mutex.h"
 #include "proto/ring.h"
+#include "server/local_call.h"
 #include "server/region.h"
 
 namespace rope::server {
 
 class Ring;
 
-class RingCall {
+class RingCall final : public LocalCall {
  public:
   static constexpr int64_t kReplyBytesMax = proto::kRingMessageBytes;
 
-  // The connection that the ring came with.
-  uint64_t session() const;
-  // Until the client gives up.
-  absl::Duration time_left() const { return time_left_; }
-  // True once the client has gone.
-  const std::shared_ptr<std::atomic<bool>>& cancelled() const;
-  // A copy of the server's own; until the handler returns.
-  std::string_view message() const { return message_; }
-
-  // Nothing of the call may be touched afterwards. REQUIRES: at most kReplyBytesMax bytes.
-  void Answer(absl::StatusCode code, std::string_view reply);
+  uint64_t session() const override;
+  absl::Duration time_left() const override { return time_left_; }
+  const std::shared_ptr<std::atomic<bool>>& cancelled() const override;
+  std::string_view message() const override { return message_; }
+  int64_t reply_bytes_max() const override { return kReplyBytesMax; }
+  void Answer(absl::StatusCode code, std::string_view reply) override;
 
  private:
   friend class Ring;

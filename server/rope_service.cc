@@ -5,18 +5,15 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/admin.h"
-#include "server/describe.h"
 #include "server/error.h"
 #include "server/limits.h"
 #include "server/log_line.h"
-#include "server/rope_codec.h"
 
 namespace rope::server {
 namespace {
 
-absl::StatusOr<std::string> EncodeForRing(Request& finished) {
-  absl::StatusOr<std::string> reply = EncodeSmallReply(finished, RingCall::kReplyBytesMax);
+absl::StatusOr<std::string> EncodeLocal(Request& finished, int64_t bytes_max) {
+  absl::StatusOr<std::string> reply = EncodeSmallReply(finished, bytes_max);
   if (reply.ok()) return reply;
   return Executed(absl::Status(
       reply.status().code(), absl::StrCat(reply.status().message(),
@@ -50,54 +47,9 @@ RopeService::RopeService(Parts parts)
       service_(*v1::RotateRequest::descriptor()->file()->pool()->FindServiceByName(
           "rope.v1.RopeService")),
       id_prefix_(absl::StrCat(parts_.instance_id.substr(0, 8), "-")) {
-  AddMethod("Rotate", [this](UnaryCall& call) { Rotate(call); });
-  AddMethod("Describe", (Immediate<v1::DescribeRequest, v1::DescribeResponse>(
-                            Method::kDescribe, [this](const v1::DescribeRequest& request) {
-                              return Describe(request, *parts_.registry);
-                            })));
-  AddMethod("ListModels", (Immediate<v1::ListModelsRequest, v1::ListModelsResponse>(
-                              Method::kListModels, [this](const v1::ListModelsRequest&) {
-                                return ListModels(*parts_.registry);
-                              })));
-  AddMethod("RegisterModel",
-            (OfOwner<v1::RegisterModelRequest, v1::RegisterModelResponse>(
-                Method::kRegisterModel,
-                [this](const v1::RegisterModelRequest& request, const std::string& owner) {
-                  return RegisterModel(request, owner, *parts_.registry);
-                })));
-  AddMethod("UnregisterModel",
-            (OfOwner<v1::UnregisterModelRequest, v1::UnregisterModelResponse>(
-                Method::kUnregisterModel,
-                [this](const v1::UnregisterModelRequest& request, const std::string& owner) {
-                  return UnregisterModel(request, owner, *parts_.registry);
-                })));
-  AddMethod("GetServerInfo", (Immediate<v1::GetServerInfoRequest, v1::GetServerInfoResponse>(
-                                 Method::kGetServerInfo, [this](const v1::GetServerInfoRequest&) {
-                                   return parts_.server_info();
-                                 })));
-  AddMethod(
-      "GetTableCacheStatistics",
-      (Immediate<v1::GetTableCacheStatisticsRequest, v1::GetTableCacheStatisticsResponse>(
-          Method::kGetTableCacheStatistics, [this](const v1::GetTableCacheStatisticsRequest&) {
-            v1::GetTableCacheStatisticsResponse response;
-            *response.mutable_table_cache() = WriteStatistics(*parts_.tables);
-            return response;
-          })));
-  AddMethod("WarmUp", [this](UnaryCall& call) { WarmUp(call); });
-  AddMethod("RegisterRegion",
-            (OfSession<v1::RegisterRegionRequest, v1::RegisterRegionResponse>(
-                Method::kRegisterRegion,
-                [this](const v1::RegisterRegionRequest& request, uint64_t session) {
-                  return RegisterRegion(request, session, *parts_.regions);
-                })));
-  AddMethod("UnregisterRegion", [this](UnaryCall& call) { UnregisterRegion(call); });
-  AddMethod("ListRegions",
-            (OfSession<v1::ListRegionsRequest, v1::ListRegionsResponse>(
-                Method::kListRegions, [this](const v1::ListRegionsRequest&, uint64_t session) {
-                  return ListRegions(session, *parts_.regions);
-                })));
+  AddHandler(Method::kRotate, [this](UnaryCall& call) { Rotate(call); });
   rotate_stream_ = {
-      RequestOf("RotateStream"),
+      RequestOf(Method::kRotateStream),
       [this](StreamCall& call, grpc::ByteBuffer& message) { RotateOnStream(call, message); },
       parts_.in_flight,
       parts_.receiving,
@@ -108,16 +60,15 @@ RopeService::RopeService(Parts parts)
 
 RopeService::~RopeService() = default;
 
-UnaryCall::Request RopeService::RequestOf(const std::string& method) {
-  return [this, index = service_.IndexOf(method)](grpc::ServerContext* context, RawStream* stream,
-                                                  grpc::ServerCompletionQueue* queue, void* tag) {
-    service_.RequestCall(index, context, stream, queue, tag);
-  };
+UnaryCall::Request RopeService::RequestOf(Method method) {
+  return [this, index = service_.IndexOf(std::string(Name(method)))](
+             grpc::ServerContext* context, RawStream* stream, grpc::ServerCompletionQueue* queue,
+             void* tag) { service_.RequestCall(index, context, stream, queue, tag); };
 }
 
-void RopeService::AddMethod(const std::string& name, UnaryCall::Handler handler) {
-  methods_.push_back(std::make_unique<UnaryCall::Method>(
-      UnaryCall::Method{RequestOf(name), std::move(handler), parts_.in_flight, parts_.receiving}));
+void RopeService::AddHandler(Method method, UnaryCall::Handler handler) {
+  methods_.push_back(std::make_unique<UnaryCall::Method>(UnaryCall::Method{
+      RequestOf(method), std::move(handler), parts_.in_flight, parts_.receiving}));
 }
 
 void RopeService::Arm(grpc::ServerCompletionQueue& queue, int calls) {
@@ -185,7 +136,7 @@ void RopeService::RotateOnStream(StreamCall& call, grpc::ByteBuffer& message) {
   Submit(message, std::move(request));
 }
 
-void RopeService::RotateOnRing(RingCall& call) {
+void RopeService::RotateLocal(LocalCall& call) {
   parts_.in_flight->Add();
   std::unique_ptr<Request> request = NewRequest(call);
   request->alone = parts_.in_flight->count() == 1;
@@ -194,7 +145,7 @@ void RopeService::RotateOnRing(RingCall& call) {
   request->done = [this, &call](std::unique_ptr<Request> finished, absl::Status status) {
     std::string reply;
     if (status.ok()) {
-      absl::StatusOr<std::string> encoded = EncodeForRing(*finished);
+      absl::StatusOr<std::string> encoded = EncodeLocal(*finished, call.reply_bytes_max());
       status = encoded.status();
       if (status.ok()) reply = *std::move(encoded);
     }
@@ -211,81 +162,8 @@ void RopeService::RotateOnRing(RingCall& call) {
   SubmitDecoded(status, std::move(request));
 }
 
-void RopeService::WarmUp(UnaryCall& call) {
-  WarmUpWorker::Done done = [this, &call, received = Receive(Method::kWarmUp, call)](
-                                const absl::StatusOr<v1::WarmUpResponse>& response) {
-    Answer(call, received, response);
-  };
-  v1::WarmUpRequest request;
-  absl::Status status = DecodeMessage(call.request(), request);
-  if (status.ok()) {
-    absl::StatusOr<WarmUpPlan> plan =
-        PlanWarmUp(request, *parts_.registry, parts_.tables->budget_bytes());
-    status =
-        plan.ok() ? parts_.warm_up->Start(*std::move(plan), call.cancelled(), done) : plan.status();
-  }
-  if (!status.ok()) done(status);
-}
-
-void RopeService::UnregisterRegion(UnaryCall& call) {
-  const UnregisterRegionDone done =
-      [this, &call, received = Receive(Method::kUnregisterRegion, call)](
-          const absl::StatusOr<v1::UnregisterRegionResponse>& response) {
-        Answer(call, received, response);
-      };
-  v1::UnregisterRegionRequest request;
-  const absl::Status status = DecodeMessage(call.request(), request);
-  if (!status.ok()) return done(status);
-  server::UnregisterRegion(request, call.session(), *parts_.regions, done);
-}
-
-template <typename In, typename Out>
-UnaryCall::Handler RopeService::Immediate(Method method,
-                                          std::function<absl::StatusOr<Out>(const In&)> answer) {
-  return OfCall<In, Out>(method, [answer = std::move(answer)](const In& request, const UnaryCall&) {
-    return answer(request);
-  });
-}
-
-template <typename In, typename Out>
-UnaryCall::Handler RopeService::OfSession(
-    Method method, std::function<absl::StatusOr<Out>(const In&, uint64_t session)> answer) {
-  return OfCall<In, Out>(method,
-                         [answer = std::move(answer)](const In& request, const UnaryCall& call) {
-                           return answer(request, call.session());
-                         });
-}
-
-template <typename In, typename Out>
-UnaryCall::Handler RopeService::OfOwner(
-    Method method, std::function<absl::StatusOr<Out>(const In&, const std::string& owner)> answer) {
-  return OfCall<In, Out>(
-      method, [this, answer = std::move(answer)](const In& request, const UnaryCall& call) {
-        return answer(request, parts_.peers->OwnerOf(call.peer()));
-      });
-}
-
-template <typename In, typename Out>
-UnaryCall::Handler RopeService::OfCall(
-    Method method, std::function<absl::StatusOr<Out>(const In&, const UnaryCall& call)> answer) {
-  return [this, method, answer = std::move(answer)](UnaryCall& call) {
-    const Received received = Receive(method, call);
-    In request;
-    const absl::Status status = DecodeMessage(call.request(), request);
-    Answer(call, received, status.ok() ? answer(request, call) : absl::StatusOr<Out>(status));
-  };
-}
-
 RopeService::Received RopeService::Receive(Method method, UnaryCall& call) {
   return {method, MakeId(), parts_.clock->Now(), BytesOf(call.request())};
-}
-
-template <typename Out>
-void RopeService::Answer(UnaryCall& call, const Received& received,
-                         const absl::StatusOr<Out>& response) {
-  const grpc::ByteBuffer reply = response.ok() ? EncodeMessage(*response) : grpc::ByteBuffer();
-  Record(received, response.status(), reply);
-  call.Finish(response.status(), reply);
 }
 
 void RopeService::RecordRotation(Method method, const Request& request, const absl::Status& status,

@@ -1,5 +1,5 @@
-// RopeService: the rope.v1 adapter. Turns calls into requests and answers into replies; everything
-// else is the engine's.
+// RopeService: the rope.v1 adapter. Turns calls into requests and answers into replies. The engine
+// rotates; the methods of the control plane are added by whoever composes the server.
 //
 // Threading:  Handlers run on the queues' threads; replies are sent from whichever thread completes
 //             the request.
@@ -13,23 +13,22 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "rope/v1/rope_service.grpc.pb.h"
 #include "server/clock.h"
 #include "server/engine.h"
+#include "server/local_call.h"
 #include "server/log_limiter.h"
 #include "server/metrics.h"
-#include "server/model_registry.h"
 #include "server/peers.h"
 #include "server/raw_service.h"
 #include "server/receiving.h"
-#include "server/regions.h"
-#include "server/ring.h"
+#include "server/rope_codec.h"
 #include "server/stream_call.h"
 #include "server/unary_call.h"
-#include "server/warm_up.h"
 
 namespace rope::server {
 
@@ -38,36 +37,46 @@ class RopeService {
   struct Parts {
     Engine* engine = nullptr;
     PreparedRequests* prepared = nullptr;
-    ModelRegistry* registry = nullptr;
-    RegionTable* regions = nullptr;
-    kernels::TableCache* tables = nullptr;
-    WarmUpWorker* warm_up = nullptr;
     Metrics* metrics = nullptr;
     const Clock* clock = nullptr;
     CallsInFlight* in_flight = nullptr;
     Receiving* receiving = nullptr;
     std::string instance_id;
     int64_t max_message_bytes = 0;
-    std::function<v1::GetServerInfoResponse()> server_info;
     const Peers* peers = nullptr;
   };
+  // Whose call a method answers.
+  struct Caller {
+    uint64_t session = 0;
+    std::string owner;                             // peers.h
+    std::shared_ptr<std::atomic<bool>> cancelled;  // true once the caller has gone or given up
+  };
+  template <typename Out>
+  using Done = std::function<void(const absl::StatusOr<Out>&)>;
+  // Must lead to one call of `done`, now or later, on any thread.
+  template <typename In, typename Out>
+  using Answerer = std::function<void(const In& request, const Caller& caller, Done<Out> done)>;
 
   explicit RopeService(Parts parts);
   ~RopeService();
 
+  // Serves a method of the control plane. REQUIRES: before Arm.
+  template <typename In, typename Out>
+  void AddMethod(Method method, Answerer<In, Out> answer);
+
   grpc::Service& service() { return service_; }
   // Arms `calls` calls of each method on `queue`.
   void Arm(grpc::ServerCompletionQueue& queue, int calls);
-  // Answers a call that came through a ring.
-  void RotateOnRing(RingCall& call);
+  // Answers a call that came through shared memory.
+  void RotateLocal(LocalCall& call);
   // Ends open streams once what they accepted is answered.
   void DrainStreams();
   int64_t open_streams() const { return open_streams_.count(); }
 
  private:
   // How gRPC is asked for the next call of a method.
-  UnaryCall::Request RequestOf(const std::string& method);
-  void AddMethod(const std::string& name, UnaryCall::Handler handler);
+  UnaryCall::Request RequestOf(Method method);
+  void AddHandler(Method method, UnaryCall::Handler handler);
 
   void Rotate(UnaryCall& call);
   void RotateOnStream(StreamCall& call, grpc::ByteBuffer& message);
@@ -78,25 +87,6 @@ class RopeService {
   void Submit(grpc::ByteBuffer& message, std::unique_ptr<Request> request);
   // The second half of it: `status` is how decoding went.
   void SubmitDecoded(absl::Status status, std::unique_ptr<Request> request);
-  // Answered on another thread when it is done.
-  void WarmUp(UnaryCall& call);
-  // Answered on whatever thread lets go of the region last, where the request waits for that.
-  void UnregisterRegion(UnaryCall& call);
-  // A method that answers at once: `answer` makes the reply, or says why not.
-  template <typename In, typename Out>
-  UnaryCall::Handler Immediate(Method method, std::function<absl::StatusOr<Out>(const In&)> answer);
-  // The same for what belongs to the session of the call, or to its owner.
-  template <typename In, typename Out>
-  UnaryCall::Handler OfSession(
-      Method method, std::function<absl::StatusOr<Out>(const In&, uint64_t session)> answer);
-  template <typename In, typename Out>
-  UnaryCall::Handler OfOwner(
-      Method method,
-      std::function<absl::StatusOr<Out>(const In&, const std::string& owner)> answer);
-  template <typename In, typename Out>
-  UnaryCall::Handler OfCall(
-      Method method, std::function<absl::StatusOr<Out>(const In&, const UnaryCall& call)> answer);
-
   // A call of the control plane that was received.
   struct Received {
     Method method;
@@ -125,6 +115,27 @@ class RopeService {
   const std::string id_prefix_;  // of the ids that this process gives
   std::atomic<uint64_t> next_id_{1};
 };
+
+template <typename In, typename Out>
+void RopeService::AddMethod(Method method, Answerer<In, Out> answer) {
+  AddHandler(method, [this, method, answer = std::move(answer)](UnaryCall& call) {
+    Done<Out> done = [this, &call, received = Receive(method, call)](
+                         const absl::StatusOr<Out>& response) { Answer(call, received, response); };
+    In request;
+    const absl::Status status = DecodeMessage(call.request(), request);
+    if (!status.ok()) return done(status);
+    answer(request, {call.session(), parts_.peers->OwnerOf(call.peer()), call.cancelled()},
+           std::move(done));
+  });
+}
+
+template <typename Out>
+void RopeService::Answer(UnaryCall& call, const Received& received,
+                         const absl::StatusOr<Out>& response) {
+  const grpc::ByteBuffer reply = response.ok() ? EncodeMessage(*response) : grpc::ByteBuffer();
+  Record(received, response.status(), reply);
+  call.Finish(response.status(), reply);
+}
 
 }  // namespace rope::server
 

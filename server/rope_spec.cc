@@ -10,7 +10,6 @@
 
 #include "absl/strings/str_join.h"
 #include "kernels/status_macros.h"
-#include "server/array_reader.h"
 #include "server/error.h"
 
 namespace rope::server {
@@ -298,13 +297,6 @@ absl::StatusOr<kernels::Precision> ReadPrecision(v1::Precision precision) {
   ROPE_ASSIGN_OR_RETURN(const std::optional<kernels::Precision> read,
                         ReadEnum("rope.precision", precision, kPrecisions));
   return read.value_or(kernels::Precision::kExact);
-}
-
-absl::StatusOr<kernels::DType> ReadRowDType(v1::DType dtype, kernels::Precision precision) {
-  if (dtype == v1::DTYPE_UNSPECIFIED) return kernels::DType::kFloat32;
-  if (precision == kernels::Precision::kHuggingFace) return ReadDType(dtype, "dtype");
-  return InvalidField("dtype", v1::DType_Name(dtype),
-                      "it unset: without PRECISION_HF, every dtype has the same rows");
 }
 
 v1::Precision WritePrecision(kernels::Precision precision) {

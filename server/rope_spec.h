@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/config_json.h"
-#include "kernels/dtype.h"
+#include "kernels/pairing.h"
 #include "kernels/rope_config.h"
 #include "kernels/rope_readings.h"
 #include "rope/v1/config.pb.h"
@@ -40,10 +40,6 @@ kernels::LayerChoice ChoiceOf(const v1::RopeSpec& spec);
 absl::StatusOr<kernels::Compat> ReadCompat(v1::Compat compat);
 absl::StatusOr<kernels::Precision> ReadPrecision(v1::Precision precision);
 v1::Precision WritePrecision(kernels::Precision precision);
-
-// Whose rows a field `dtype` asks for; unset: fp32. INVALID_ARGUMENT: of no tensor, or set where
-// every dtype has the same rows.
-absl::StatusOr<kernels::DType> ReadRowDType(v1::DType dtype, kernels::Precision precision);
 
 }  // namespace rope::server
 

@@ -16,6 +16,7 @@
 #include "absl/strings/str_format.h"
 #include "kernels/status_macros.h"
 #include "server/admin.h"
+#include "server/control_methods.h"
 #include "server/error.h"
 #include "server/grpc_options.h"
 #include "server/limits.h"
@@ -101,10 +102,12 @@ absl::Status Server::Build(Batcher::Options batches) {
   prepared_ = std::make_unique<PreparedRequests>(*registry_);
   engine_ = std::make_unique<Engine>(*registry_, *prepared_, *admission_, *batcher_, *region_io_,
                                      clock_, Engine::Options{.reply_bytes_max = shares_.message});
-  rope_service_ = std::make_unique<RopeService>(RopeService::Parts{
-      engine_.get(), prepared_.get(), registry_.get(), regions_.get(), tables_.get(),
-      warm_up_.get(), metrics_.get(), &clock_, &in_flight_, receiving_.get(), instance_id_,
-      shares_.message, [this] { return Info(); }, &peers_});
+  rope_service_ = std::make_unique<RopeService>(
+      RopeService::Parts{engine_.get(), prepared_.get(), metrics_.get(), &clock_, &in_flight_,
+                         receiving_.get(), instance_id_, shares_.message, &peers_});
+  AddControlMethods(
+      {registry_.get(), regions_.get(), tables_.get(), warm_up_.get(), [this] { return Info(); }},
+      *rope_service_);
   health_ = std::make_unique<Health>(HealthNames(*devices_), in_flight_, *receiving_);
   ROPE_RETURN_IF_ERROR(BuildRingLoop(threads));
   ROPE_RETURN_IF_ERROR(BuildGrpcServer(threads));
@@ -116,7 +119,7 @@ absl::Status Server::Build(Batcher::Options batches) {
 absl::Status Server::BuildRingLoop(int threads) {
   if (!options_.shared_memory.enabled) return absl::OkStatus();
   ROPE_ASSIGN_OR_RETURN(ring_loop_, RingLoop::Create(clock_, Spin(threads), [this](RingCall& call) {
-                          rope_service_->RotateOnRing(call);
+                          rope_service_->RotateLocal(call);
                         }));
   return absl::OkStatus();
 }
@@ -251,7 +254,10 @@ Gauges Server::ReadGauges() const {
   gauges.admitted_bytes = admission_->bytes();
   gauges.streams = rope_service_->open_streams();
   gauges.models = registry_->model_count();
-  gauges.regions = regions_->statistics();
+  const RegionTable::Statistics regions = regions_->statistics();
+  gauges.regions = regions.regions;
+  gauges.region_bytes = regions.bytes;
+  gauges.regions_rejected = regions.rejected;
   gauges.rings = ring_loop_ == nullptr ? 0 : ring_loop_->count();
   gauges.draining = drained_;
   gauges.table_cache = tables_->statistics();

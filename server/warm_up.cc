@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
+#include "server/array_reader.h"
 #include "server/error.h"
 #include "server/limits.h"
 #include "server/positions.h"

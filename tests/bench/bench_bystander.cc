@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_format.h"
 #include "kernels/backend.h"
+#include "kernels/backends.h"
 #include "kernels/check.h"
 #include "server/limits.h"
 #include "tests/bench/measure.h"

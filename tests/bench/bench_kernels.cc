@@ -19,6 +19,7 @@
 
 #include "absl/strings/str_format.h"
 #include "kernels/backend.h"
+#include "kernels/backends.h"
 #include "kernels/check.h"
 #include "kernels/frequencies.h"
 #include "kernels/table_cache.h"

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_format.h"
 #include "kernels/backend.h"
+#include "kernels/backends.h"
 #include "kernels/check.h"
 #include "rope/client.h"
 #include "tests/bench/library_client.h"

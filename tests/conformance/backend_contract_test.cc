@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_join.h"
 #include "kernels/backend.h"
+#include "kernels/backends.h"
 #include "kernels/float16.h"
 #include "tests/conformance/implementations.h"
 #include "tests/conformance/rotation.h"

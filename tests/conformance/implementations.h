@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/backends.h"
 #include "kernels/check.h"
 #if defined(ROPE_HAVE_CPU_BACKEND)
 #include "kernels/cpu_backend.h"

@@ -20,6 +20,8 @@
 #include "kernels/config_json.h"
 #include "kernels/frequencies.h"
 #include "kernels/rope_readings.h"
+#include "kernels/rope_warnings.h"
+#include "kernels/validate_config.h"
 #include "tests/fuzz/config_writer.h"
 #include "tests/fuzz/fuzz_random.h"
 

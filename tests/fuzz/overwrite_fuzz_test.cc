@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/backends.h"
 #include "tests/conformance/request_generator.h"
 #include "tests/fuzz/wire_messages.h"
 #include "tests/support/wire_answer.h"

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/backends.h"
 #include "tests/fuzz/fuzz_random.h"
 #include "tests/fuzz/wire_messages.h"
 #include "tests/support/shared_memory.h"

@@ -16,6 +16,7 @@
 
 #include "kernels/cuda_plan.h"
 #include "kernels/dtype.h"
+#include "kernels/pairing.h"
 #include "kernels/table_page.h"
 #include "tests/gpu/device.h"
 

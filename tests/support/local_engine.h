@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
+#include "kernels/backends.h"
 #include "kernels/table_cache.h"
 #include "proto/mutex.h"
 #include "server/admission.h"

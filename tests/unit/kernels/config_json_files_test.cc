@@ -13,6 +13,7 @@
 
 #include "kernels/config_json.h"
 #include "kernels/frequencies.h"
+#include "kernels/rope_warnings.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/kernels/resolved_text.h"
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/dtype.h"
+#include "kernels/pairing.h"
 
 namespace rope::kernels {
 namespace {

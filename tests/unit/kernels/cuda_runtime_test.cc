@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/backend.h"
+#include "kernels/backends.h"
 #include "tests/support/fake_cudart_fixture.h"
 #include "tests/support/status_matchers.h"
 

@@ -10,6 +10,7 @@
 
 #include "kernels/config_json.h"
 #include "kernels/float16.h"
+#include "kernels/frequencies.h"
 #include "tests/support/golden_reader.h"
 #include "tests/support/status_matchers.h"
 

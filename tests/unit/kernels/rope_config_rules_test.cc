@@ -13,6 +13,8 @@
 #include "absl/strings/str_replace.h"
 #include "kernels/config_json.h"
 #include "kernels/rope_config.h"
+#include "kernels/rope_warnings.h"
+#include "kernels/validate_config.h"
 #include "tests/support/status_matchers.h"
 
 namespace rope::kernels {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 
+#include "kernels/validate_config.h"
 #include "tests/support/status_matchers.h"
 
 namespace rope::kernels {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "kernels/validate_config.h"
 #include "tests/support/status_matchers.h"
 
 namespace rope::kernels {

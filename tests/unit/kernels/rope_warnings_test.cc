@@ -1,8 +1,11 @@
 // Warnings() of kernels/rope_config.h.
+#include "kernels/rope_warnings.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "kernels/rope_config.h"
+#include "kernels/validate_config.h"
 #include "tests/support/status_matchers.h"
 
 namespace rope::kernels {

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "kernels/eager_rows.h"
+#include "kernels/rope_warnings.h"
 #include "kernels/table_cache.h"
 #include "tests/support/status_matchers.h"
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "kernels/backends.h"
 #include "proto/mutex.h"
 #include "server/batcher.h"
 #include "server/executor.h"

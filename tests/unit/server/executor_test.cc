@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "kernels/backends.h"
 #include "kernels/element.h"
 #include "server/array_reader.h"
 #include "server/limits.h"

@@ -166,7 +166,9 @@ TEST_F(MetricsTest, GaugesAreShownAsTheyAreGiven) {
   gauges.admitted_bytes = 12;
   gauges.models = 13;
   gauges.streams = 14;
-  gauges.regions = {.regions = 15, .bytes = 16, .rejected = 17};
+  gauges.regions = 15;
+  gauges.region_bytes = 16;
+  gauges.regions_rejected = 17;
   gauges.draining = true;
   gauges.table_cache = {
       .hits = 1, .misses = 2, .builds = 3, .evictions = 4, .bytes = 5, .tables = 6, .pages = 7};

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/backends.h"
 #include "proto/float16.h"
 #include "server/executor.h"
 #include "server/limits.h"

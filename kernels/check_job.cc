@@ -1,46 +1,10 @@
-#include "kernels/backend.h"
+#include "kernels/check_job.h"
 
 #include <cmath>
 
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
-#include "kernels/backend_factories.h"
 #include "kernels/check.h"
-#if defined(ROPE_HAVE_CPU_BACKEND)
-#include "kernels/cpu_backend.h"
-#endif
-#if defined(ROPE_HAVE_CUDA_BACKEND)
-#include "kernels/cuda_backend.h"
-#endif
 
 namespace rope::kernels {
-
-std::vector<std::string> ListBackends() {
-  return {
-#if defined(ROPE_HAVE_CPU_BACKEND)
-    "cpu",
-#endif
-#if defined(ROPE_HAVE_CUDA_BACKEND)
-        "cuda",
-#endif
-        "reference",
-  };
-}
-
-absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(std::string_view name,
-                                                       const BackendOptions& options) {
-  ROPE_CHECK(options.threads >= 1);
-  if (name == "reference") return MakeReferenceBackend();
-#if defined(ROPE_HAVE_CPU_BACKEND)
-  if (name == "cpu") return MakeCpuBackend(options);
-#endif
-#if defined(ROPE_HAVE_CUDA_BACKEND)
-  if (name == "cuda") return MakeCudaBackend(options);
-#endif
-  return absl::UnimplementedError(absl::StrFormat("backend: got %s, want one of this build: %s",
-                                                  name, absl::StrJoin(ListBackends(), ", ")));
-}
-
 namespace {
 
 void CheckBeside(const RotateJob& job) {

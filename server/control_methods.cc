@@ -1,0 +1,105 @@
+#include "server/control_methods.h"
+
+#include <string>
+#include <utility>
+
+#include "server/admin.h"
+#include "server/describe.h"
+
+namespace rope::server {
+namespace {
+
+using Caller = RopeService::Caller;
+
+// A method that answers before it returns.
+template <typename In, typename Out>
+void AddImmediate(Method method,
+                  std::function<absl::StatusOr<Out>(const In&, const Caller&)> answer,
+                  RopeService& service) {
+  service.AddMethod<In, Out>(method,
+                             [answer = std::move(answer)](const In& request, const Caller& caller,
+                                                          const RopeService::Done<Out>& done) {
+                               done(answer(request, caller));
+                             });
+}
+
+void WarmUp(const ControlParts& parts, const v1::WarmUpRequest& request, const Caller& caller,
+            WarmUpWorker::Done done) {
+  absl::StatusOr<WarmUpPlan> plan =
+      PlanWarmUp(request, *parts.registry, parts.tables->budget_bytes());
+  const absl::Status status =
+      plan.ok() ? parts.warm_up->Start(*std::move(plan), caller.cancelled, done) : plan.status();
+  if (!status.ok()) done(status);
+}
+
+v1::GetTableCacheStatisticsResponse TableCacheStatistics(const kernels::TableCache& tables) {
+  v1::GetTableCacheStatisticsResponse response;
+  *response.mutable_table_cache() = WriteStatistics(tables);
+  return response;
+}
+
+void AddModelMethods(ModelRegistry& registry, RopeService& service) {
+  AddImmediate<v1::DescribeRequest, v1::DescribeResponse>(
+      Method::kDescribe,
+      [&registry](const auto& request, const Caller&) { return Describe(request, registry); },
+      service);
+  AddImmediate<v1::ListModelsRequest, v1::ListModelsResponse>(
+      Method::kListModels, [&registry](const auto&, const Caller&) { return ListModels(registry); },
+      service);
+  AddImmediate<v1::RegisterModelRequest, v1::RegisterModelResponse>(
+      Method::kRegisterModel,
+      [&registry](const auto& request, const Caller& caller) {
+        return RegisterModel(request, caller.owner, registry);
+      },
+      service);
+  AddImmediate<v1::UnregisterModelRequest, v1::UnregisterModelResponse>(
+      Method::kUnregisterModel,
+      [&registry](const auto& request, const Caller& caller) {
+        return UnregisterModel(request, caller.owner, registry);
+      },
+      service);
+}
+
+void AddRegionMethods(RegionTable& regions, RopeService& service) {
+  AddImmediate<v1::RegisterRegionRequest, v1::RegisterRegionResponse>(
+      Method::kRegisterRegion,
+      [&regions](const auto& request, const Caller& caller) {
+        return RegisterRegion(request, caller.session, regions);
+      },
+      service);
+  service.AddMethod<v1::UnregisterRegionRequest, v1::UnregisterRegionResponse>(
+      Method::kUnregisterRegion,
+      [&regions](const auto& request, const Caller& caller, const UnregisterRegionDone& done) {
+        UnregisterRegion(request, caller.session, regions, done);
+      });
+  AddImmediate<v1::ListRegionsRequest, v1::ListRegionsResponse>(
+      Method::kListRegions,
+      [&regions](const auto&, const Caller& caller) {
+        return ListRegions(caller.session, regions);
+      },
+      service);
+}
+
+void AddServerMethods(const ControlParts& parts, RopeService& service) {
+  AddImmediate<v1::GetServerInfoRequest, v1::GetServerInfoResponse>(
+      Method::kGetServerInfo,
+      [info = parts.server_info](const auto&, const Caller&) { return info(); }, service);
+  AddImmediate<v1::GetTableCacheStatisticsRequest, v1::GetTableCacheStatisticsResponse>(
+      Method::kGetTableCacheStatistics,
+      [tables = parts.tables](const auto&, const Caller&) { return TableCacheStatistics(*tables); },
+      service);
+  service.AddMethod<v1::WarmUpRequest, v1::WarmUpResponse>(
+      Method::kWarmUp, [parts](const auto& request, const Caller& caller, WarmUpWorker::Done done) {
+        WarmUp(parts, request, caller, std::move(done));
+      });
+}
+
+}  // namespace
+
+void AddControlMethods(const ControlParts& parts, RopeService& service) {
+  AddModelMethods(*parts.registry, service);
+  AddRegionMethods(*parts.regions, service);
+  AddServerMethods(parts, service);
+}
+
+}  // namespace rope::server

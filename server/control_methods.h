@@ -1,0 +1,31 @@
+// The methods of the control plane, as the service answers them: one line for each.
+//
+// Threading:  AddControlMethods before the service is armed.
+// Ownership:  Everything in ControlParts must outlive the service and its calls.
+#ifndef ROPE_SERVER_CONTROL_METHODS_H_
+#define ROPE_SERVER_CONTROL_METHODS_H_
+
+#include <functional>
+
+#include "kernels/table_cache.h"
+#include "rope/v1/rope_service.pb.h"
+#include "server/model_registry.h"
+#include "server/regions.h"
+#include "server/rope_service.h"
+#include "server/warm_up.h"
+
+namespace rope::server {
+
+struct ControlParts {
+  ModelRegistry* registry = nullptr;
+  RegionTable* regions = nullptr;
+  kernels::TableCache* tables = nullptr;
+  WarmUpWorker* warm_up = nullptr;
+  std::function<v1::GetServerInfoResponse()> server_info;
+};
+
+void AddControlMethods(const ControlParts& parts, RopeService& service);
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_CONTROL_METHODS_H_
