@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/connection.h"
-#include "client/message_call.h"
-#include "client/messages.h"
+#include "client/calls/connection.h"
+#include "client/codec/message_call.h"
+#include "client/codec/messages.h"
 #include "grpc/health/v1/health.pb.h"
 
 namespace rope::client {

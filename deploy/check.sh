@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # Compiled once for each processor target, with namespaces that come from macros.
-readonly not_for_clang_tidy=kernels/cpu_rotate.cc
+readonly not_for_clang_tidy=kernels/backend/cpu/cpu_rotate.cc
 
 fail() {
   echo "check: $*" >&2

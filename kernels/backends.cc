@@ -2,13 +2,13 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "kernels/backend_reference.h"
+#include "kernels/backend/backend_reference.h"
 #include "kernels/check.h"
 #if defined(ROPE_HAVE_CPU_BACKEND)
-#include "kernels/cpu_backend.h"
+#include "kernels/backend/cpu/cpu_backend.h"
 #endif
 #if defined(ROPE_HAVE_CUDA_BACKEND)
-#include "kernels/cuda_backend.h"
+#include "kernels/backend/cuda/cuda_backend.h"
 #endif
 
 namespace rope::kernels {

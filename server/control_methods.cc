@@ -3,8 +3,8 @@
 #include <string>
 #include <utility>
 
-#include "server/admin.h"
-#include "server/describe.h"
+#include "server/control/admin.h"
+#include "server/control/describe.h"
 
 namespace rope::server {
 namespace {

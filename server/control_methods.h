@@ -7,12 +7,12 @@
 
 #include <functional>
 
-#include "kernels/table_cache.h"
+#include "kernels/tables/table_cache.h"
 #include "rope/v1/rope_service.pb.h"
-#include "server/model_registry.h"
-#include "server/regions.h"
-#include "server/rope_service.h"
-#include "server/warm_up.h"
+#include "server/control/warm_up.h"
+#include "server/grpc/rope_service.h"
+#include "server/memory/regions.h"
+#include "server/models/model_registry.h"
 
 namespace rope::server {
 

@@ -38,7 +38,7 @@ inline constexpr int64_t kSequencesMin = 64 * 1024;
 // What is planned on the thread that received it: positions, rows and other arrays of at most so
 // many bytes. More takes longer than a slice may, and goes to the planner's thread.
 inline constexpr int64_t kPlanHereBytesMax = 512 * kKiB;
-// Beyond it the angles' error bound is no longer proven (kernels/table_cache.h).
+// Beyond it the angles' error bound is no longer proven (kernels/tables/table_cache.h).
 inline constexpr int64_t kPositionMax = int64_t{1} << 30;
 // A planned length may exceed every position.
 inline constexpr int64_t kSeqLenMax = int64_t{1} << 40;

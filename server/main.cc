@@ -15,12 +15,12 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "server/grpc_options.h"
-#include "server/log_line.h"
-#include "server/log_output.h"
+#include "server/grpc/grpc_options.h"
 #include "server/options.h"
-#include "server/processors.h"
 #include "server/server.h"
+#include "server/telemetry/log_line.h"
+#include "server/telemetry/log_output.h"
+#include "server/telemetry/processors.h"
 
 namespace {
 

@@ -16,9 +16,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/limits.h"
-#include "server/memory_limit.h"
-#include "server/model_registry.h"
-#include "server/regions.h"
+#include "server/memory/memory_limit.h"
+#include "server/memory/regions.h"
+#include "server/models/model_registry.h"
 
 namespace rope::server {
 

@@ -15,12 +15,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "kernels/status_macros.h"
-#include "server/admin.h"
+#include "server/control/admin.h"
 #include "server/control_methods.h"
 #include "server/error.h"
-#include "server/grpc_options.h"
+#include "server/grpc/grpc_options.h"
 #include "server/limits.h"
-#include "server/processors.h"
+#include "server/telemetry/processors.h"
 
 namespace rope::server {
 namespace {

@@ -7,7 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "client/cli/commands.h"
 #include "client/cli/files.h"
-#include "client/cli/plot.h"
+#include "client/cli/plot/plot.h"
 
 namespace rope::client {
 namespace {

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
-#include "proto/float16.h"
+#include "proto/wire/float16.h"
 
 namespace rope::client {
 namespace {

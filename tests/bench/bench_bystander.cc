@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "kernels/backend.h"
+#include "kernels/backend/backend.h"
 #include "kernels/backends.h"
 #include "kernels/check.h"
 #include "server/limits.h"

@@ -18,12 +18,12 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "kernels/backend.h"
+#include "kernels/backend/backend.h"
+#include "kernels/backend/worker_pool.h"
 #include "kernels/backends.h"
 #include "kernels/check.h"
-#include "kernels/frequencies.h"
-#include "kernels/table_cache.h"
-#include "kernels/worker_pool.h"
+#include "kernels/frequencies/frequencies.h"
+#include "kernels/tables/table_cache.h"
 #include "tests/bench/measure.h"
 #include "tests/bench/workload.h"
 

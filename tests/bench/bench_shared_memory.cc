@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "kernels/backend.h"
+#include "kernels/backend/backend.h"
 #include "kernels/backends.h"
 #include "kernels/check.h"
 #include "rope/client.h"

@@ -19,9 +19,9 @@
 #include <memory>
 
 #include "absl/status/status.h"
-#include "server/calls_in_flight.h"
-#include "server/grpc_status.h"
-#include "server/poll_loop.h"
+#include "server/grpc/calls_in_flight.h"
+#include "server/grpc/grpc_status.h"
+#include "server/grpc/poll_loop.h"
 
 namespace rope::bench {
 

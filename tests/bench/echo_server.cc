@@ -11,11 +11,11 @@
 
 #include "kernels/check.h"
 #include "rope/v1/rope_service.grpc.pb.h"
-#include "server/grpc_options.h"
+#include "server/grpc/grpc_options.h"
+#include "server/grpc/rope_codec.h"
 #include "server/limits.h"
 #include "server/options.h"
-#include "server/processors.h"
-#include "server/rope_codec.h"
+#include "server/telemetry/processors.h"
 
 namespace rope::bench {
 namespace {

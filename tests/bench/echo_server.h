@@ -13,12 +13,12 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "server/buffer_pool.h"
-#include "server/listener.h"
-#include "server/poll_loop.h"
-#include "server/receiving.h"
-#include "server/regions.h"
-#include "server/stream_call.h"
+#include "server/grpc/poll_loop.h"
+#include "server/grpc/receiving.h"
+#include "server/grpc/stream_call.h"
+#include "server/ipc/listener.h"
+#include "server/memory/buffer_pool.h"
+#include "server/memory/regions.h"
 #include "tests/bench/echo_call.h"
 
 namespace rope::bench {

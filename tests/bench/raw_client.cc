@@ -11,9 +11,9 @@
 #include <thread>
 #include <utility>
 
-#include "client/channel.h"
+#include "client/transport/channel.h"
 #include "kernels/check.h"
-#include "proto/message_join.h"
+#include "proto/wire/message_join.h"
 
 namespace rope::bench {
 namespace {

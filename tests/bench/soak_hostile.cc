@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/hello.h"
+#include "proto/ipc/hello.h"
 #include "tests/support/hostile_requests.h"
 #include "tests/support/raw_ring.h"
 #include "tests/support/region_client.h"

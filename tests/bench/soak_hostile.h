@@ -22,7 +22,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/file_descriptor.h"
+#include "proto/ipc/file_descriptor.h"
 #include "rope/v1/rope_service.grpc.pb.h"
 #include "tests/fuzz/fuzz_random.h"
 #include "tests/support/http2_peer.h"

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "kernels/check.h"
-#include "proto/ring.h"
+#include "proto/ipc/ring.h"
 
 namespace rope::bench {
 namespace {

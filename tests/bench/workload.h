@@ -9,9 +9,9 @@
 #include <cstdlib>
 #include <memory>
 
-#include "kernels/backend.h"
-#include "kernels/frequencies.h"
-#include "kernels/table_cache.h"
+#include "kernels/backend/backend.h"
+#include "kernels/frequencies/frequencies.h"
+#include "kernels/tables/table_cache.h"
 
 namespace rope::bench {
 

@@ -1,4 +1,5 @@
-// The contract of kernels/backend.h, over every backend and every instruction set of this machine.
+// The contract of kernels/backend/backend.h, over every backend and every instruction set of this
+// machine.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,9 +15,9 @@
 #include <vector>
 
 #include "absl/strings/str_join.h"
-#include "kernels/backend.h"
+#include "kernels/backend/backend.h"
 #include "kernels/backends.h"
-#include "kernels/float16.h"
+#include "kernels/dtype/float16.h"
 #include "tests/conformance/implementations.h"
 #include "tests/conformance/rotation.h"
 #include "tests/support/status_matchers.h"

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "kernels/config_json.h"
-#include "kernels/frequencies.h"
-#include "kernels/mrope_rows.h"
-#include "kernels/table_cache.h"
+#include "kernels/config/config_json.h"
+#include "kernels/frequencies/frequencies.h"
+#include "kernels/tables/mrope_rows.h"
+#include "kernels/tables/table_cache.h"
 #include "tests/conformance/implementations.h"
 #include "tests/conformance/rotation.h"
 #include "tests/support/golden_reader.h"

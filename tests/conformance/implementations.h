@@ -12,12 +12,12 @@
 #include <string>
 #include <vector>
 
-#include "kernels/backend.h"
+#include "kernels/backend/backend.h"
 #include "kernels/backends.h"
 #include "kernels/check.h"
 #if defined(ROPE_HAVE_CPU_BACKEND)
-#include "kernels/cpu_backend.h"
-#include "kernels/cpu_rotate.h"
+#include "kernels/backend/cpu/cpu_backend.h"
+#include "kernels/backend/cpu/cpu_rotate.h"
 #endif
 #include "tests/support/fake_cuda_backend.h"
 
@@ -35,7 +35,7 @@ inline void PrintTo(const Implementation& implementation, std::ostream* stream) 
   *stream << implementation.name;
 }
 
-// By its name of kernels/backend.h, which must exist.
+// By its name of kernels/backend/backend.h, which must exist.
 inline std::unique_ptr<kernels::Backend> MakeListed(const std::string& name,
                                                     const kernels::BackendOptions& options) {
   auto backend = kernels::CreateBackend(name, options);

@@ -1,5 +1,5 @@
-// The arithmetic of kernels/dtype.h beside the plain turn, over every backend and every instruction
-// set: a rotation in the rounded steps of eager code, and a sinusoidal table that is added.
+// The arithmetic of kernels/dtype/pairing.h beside the plain turn, over every backend and every
+// instruction set: a rotation in the rounded steps of eager code, and a sinusoidal table that is added.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/backend.h"
+#include "kernels/backend/backend.h"
 #include "tests/conformance/implementations.h"
 #include "tests/conformance/rotation.h"
 #include "tests/support/status_matchers.h"

@@ -9,8 +9,8 @@
 #include <random>
 #include <vector>
 
-#include "kernels/frequencies.h"
-#include "kernels/table_cache.h"
+#include "kernels/frequencies/frequencies.h"
+#include "kernels/tables/table_cache.h"
 #include "tests/conformance/implementations.h"
 #include "tests/conformance/rotation.h"
 #include "tests/support/status_matchers.h"

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <utility>
 
-#include "kernels/element.h"
+#include "kernels/dtype/element.h"
 #include "tests/support/received_request.h"
 
 namespace rope::testing {

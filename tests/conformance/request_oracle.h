@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/dtype.h"
+#include "kernels/dtype/dtype.h"
 #include "rope/v1/rotate.pb.h"
 
 namespace rope::testing {

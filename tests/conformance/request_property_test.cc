@@ -15,7 +15,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "kernels/element.h"
+#include "kernels/dtype/element.h"
 #include "proto/mutex.h"
 #include "tests/conformance/implementations.h"
 #include "tests/conformance/request_generator.h"

@@ -7,7 +7,7 @@
 #include <random>
 
 #include "absl/strings/str_format.h"
-#include "kernels/float16.h"
+#include "kernels/dtype/float16.h"
 
 namespace rope::testing {
 

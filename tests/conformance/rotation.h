@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/element.h"
-#include "kernels/rotate_job.h"
+#include "kernels/backend/rotate_job.h"
+#include "kernels/dtype/element.h"
 
 namespace rope::testing {
 

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "client/cli/golden.h"
-#include "kernels/config_json.h"
-#include "kernels/frequencies.h"
-#include "kernels/presets.h"
+#include "kernels/config/config_json.h"
+#include "kernels/config/presets.h"
+#include "kernels/frequencies/frequencies.h"
 #include "rope/client.h"
 #include "tests/support/test_server.h"
 

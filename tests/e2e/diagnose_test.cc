@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "client/cli/npy.h"
-#include "proto/float16.h"
+#include "proto/wire/float16.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 

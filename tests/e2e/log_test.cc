@@ -13,7 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "proto/hello.h"
+#include "proto/ipc/hello.h"
 #include "tests/support/metrics_page.h"
 #include "tests/support/shared_memory.h"
 #include "tests/support/temporary_folder.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "proto/file_descriptor.h"
+#include "proto/ipc/file_descriptor.h"
 #include "tests/support/metrics_page.h"
 #include "tests/support/test_server.h"
 

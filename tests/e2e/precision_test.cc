@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/float16.h"
+#include "proto/wire/float16.h"
 #include "rope/client.h"
 #include "tests/support/test_server.h"
 

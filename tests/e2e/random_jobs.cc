@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "client/cli/golden.h"
-#include "kernels/config_json.h"
-#include "kernels/presets.h"
+#include "kernels/config/config_json.h"
+#include "kernels/config/presets.h"
 
 namespace rope::testing {
 namespace {

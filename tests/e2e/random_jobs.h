@@ -3,8 +3,8 @@
 // tokens, some of 512 to 1023.
 //
 // Threading:  A RandomJobs is confined to one thread, and so is a Job.
-// Precision:  Answers come from kernels/frequencies.h in long double, without a table, a kernel or
-//             a server.
+// Precision:  Answers come from kernels/frequencies/frequencies.h in long double, without a table,
+//             a kernel or a server.
 #ifndef ROPE_TESTS_E2E_RANDOM_JOBS_H_
 #define ROPE_TESTS_E2E_RANDOM_JOBS_H_
 
@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/frequencies.h"
+#include "kernels/frequencies/frequencies.h"
 #include "rope/client.h"
 
 namespace rope::testing {

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "proto/ring.h"
+#include "proto/ipc/ring.h"
 #include "rope/client.h"
 #include "tests/support/metrics_page.h"
 #include "tests/support/temporary_folder.h"

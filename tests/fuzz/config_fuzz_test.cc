@@ -17,11 +17,11 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/config_json.h"
-#include "kernels/frequencies.h"
-#include "kernels/rope_readings.h"
-#include "kernels/rope_warnings.h"
-#include "kernels/validate_config.h"
+#include "kernels/compat/rope_readings.h"
+#include "kernels/compat/rope_warnings.h"
+#include "kernels/config/config_json.h"
+#include "kernels/config/validate_config.h"
+#include "kernels/frequencies/frequencies.h"
 #include "tests/fuzz/config_writer.h"
 #include "tests/fuzz/fuzz_random.h"
 

@@ -12,7 +12,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "proto/wire_cursor.h"
+#include "proto/wire/wire_cursor.h"
 #include "tests/fuzz/fuzz_random.h"
 
 namespace rope::proto {

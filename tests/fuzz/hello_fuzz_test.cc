@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
-#include "proto/hello.h"
-#include "server/hello_reader.h"
+#include "proto/ipc/hello.h"
+#include "server/ipc/hello_reader.h"
 #include "tests/fuzz/fuzz_random.h"
 #include "tests/support/process_footprint.h"
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
-#include "client/codec.h"
+#include "client/codec/codec.h"
 #include "rope/v1/rotate.pb.h"
 #include "tests/fuzz/wire_messages.h"
 

@@ -18,8 +18,8 @@
 #include <thread>
 #include <vector>
 
-#include "proto/ring.h"
-#include "server/ring.h"
+#include "proto/ipc/ring.h"
+#include "server/ipc/ring.h"
 #include "tests/fuzz/fuzz_random.h"
 #include "tests/support/shared_memory.h"
 

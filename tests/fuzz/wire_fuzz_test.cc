@@ -1,6 +1,6 @@
 // proto::Split against the generated parser, over messages in every legal form and over damaged
 // ones. The two must take and refuse the same bytes and read the same from them, but for what
-// proto/message_split.h is stricter about; there its error must name the field.
+// proto/wire/message_split.h is stricter about; there its error must name the field.
 //
 // ROPE_FUZZ_ROUNDS=N and ROPE_FUZZ_SEED=N: another number of messages of each kind, other messages.
 #include <gmock/gmock.h>
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
-#include "proto/message_split.h"
+#include "proto/wire/message_split.h"
 #include "rope/v1/describe.pb.h"
 #include "rope/v1/rotate.pb.h"
 #include "tests/fuzz/wire_messages.h"

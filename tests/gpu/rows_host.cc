@@ -16,12 +16,12 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "kernels/backend.h"
+#include "kernels/backend/backend.h"
+#include "kernels/backend/rotate_job.h"
 #include "kernels/backends.h"
 #include "kernels/check.h"
-#include "kernels/frequencies.h"
-#include "kernels/rotate_job.h"
-#include "kernels/table_cache.h"
+#include "kernels/frequencies/frequencies.h"
+#include "kernels/tables/table_cache.h"
 #include "tests/gpu/device.h"
 #include "tests/gpu/rows.h"
 #include "tests/gpu/workload.h"

@@ -8,7 +8,7 @@
 #include <random>
 #include <utility>
 
-#include "kernels/cuda_launch.h"
+#include "kernels/backend/cuda/cuda_launch.h"
 #include "tests/conformance/rotation.h"
 
 namespace rope::bench {

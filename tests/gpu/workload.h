@@ -14,10 +14,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/cuda_plan.h"
-#include "kernels/dtype.h"
-#include "kernels/pairing.h"
-#include "kernels/table_page.h"
+#include "kernels/backend/cuda/cuda_plan.h"
+#include "kernels/dtype/dtype.h"
+#include "kernels/dtype/pairing.h"
+#include "kernels/tables/table_page.h"
 #include "tests/gpu/device.h"
 
 namespace rope::bench {

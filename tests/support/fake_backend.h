@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "kernels/backend.h"
+#include "kernels/backend/backend.h"
 
 namespace rope::testing {
 

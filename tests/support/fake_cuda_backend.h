@@ -5,8 +5,8 @@
 
 #include <memory>
 
-#include "kernels/backend.h"
-#include "kernels/cuda_plan.h"
+#include "kernels/backend/backend.h"
+#include "kernels/backend/cuda/cuda_plan.h"
 
 namespace rope::testing {
 

@@ -2,8 +2,8 @@
 
 // Apart from nvcc's namespace: both may be in one program.
 #define ROPE_CUDA_NAMESPACE cuda_on_cpu
-#include "kernels/cuda_beside.cuh"
-#include "kernels/cuda_rotate.cuh"
+#include "kernels/backend/cuda/cuda_beside.cuh"
+#include "kernels/backend/cuda/cuda_rotate.cuh"
 
 namespace rope::testing {
 

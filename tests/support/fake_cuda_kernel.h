@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda_plan.h"
+#include "kernels/backend/cuda/cuda_plan.h"
 
 namespace rope::testing {
 

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "kernels/backend/cuda/cuda_plan.h"
 #include "kernels/check.h"
-#include "kernels/cuda_plan.h"
 #include "proto/mutex.h"
 #include "tests/support/fake_cuda_kernel.h"
 

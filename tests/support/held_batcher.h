@@ -18,7 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "proto/mutex.h"
-#include "server/batcher.h"
+#include "server/engine/batcher.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/status_matchers.h"
 

@@ -19,7 +19,7 @@
 #include <string>
 #include <string_view>
 
-#include "proto/file_descriptor.h"
+#include "proto/ipc/file_descriptor.h"
 #include "tests/support/http2_frames.h"
 
 namespace rope::testing {

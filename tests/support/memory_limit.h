@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <string>
 
-#include "proto/file_descriptor.h"
+#include "proto/ipc/file_descriptor.h"
 
 #if defined(__has_feature)
 #define ROPE_TESTS_HAS_FEATURE(name) __has_feature(name)

@@ -12,7 +12,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "proto/file_descriptor.h"
+#include "proto/ipc/file_descriptor.h"
 #include "tests/support/memory_limit.h"
 
 namespace rope::testing {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/file_descriptor.h"
+#include "proto/ipc/file_descriptor.h"
 
 namespace rope::testing {
 

@@ -1,5 +1,5 @@
-// The client's half of a ring (proto/ring.h) as its protocol says, without the client library; it
-// keeps to the rules, and tests break them through shared().
+// The client's half of a ring (proto/ipc/ring.h) as its protocol says, without the client library.
+// It keeps to the rules; tests break them through shared().
 //
 // Threading:  One thread submits; each slot is awaited by one thread.
 #ifndef ROPE_TESTS_SUPPORT_RAW_RING_H_
@@ -16,9 +16,9 @@
 #include <thread>
 #include <utility>
 
-#include "proto/file_descriptor.h"
-#include "proto/futex.h"
-#include "proto/ring.h"
+#include "proto/ipc/file_descriptor.h"
+#include "proto/ipc/futex.h"
+#include "proto/ipc/ring.h"
 #include "tests/support/shared_memory.h"
 
 namespace rope::testing {

@@ -10,10 +10,10 @@
 #include <string_view>
 #include <vector>
 
-#include "proto/message_split.h"
-#include "proto/schema.h"
+#include "proto/wire/message_split.h"
+#include "proto/wire/schema.h"
 #include "rope/v1/rotate.pb.h"
-#include "server/request.h"
+#include "server/request/request.h"
 
 namespace rope::testing {
 

@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "proto/error_details.h"
-#include "proto/hello.h"
+#include "proto/ipc/hello.h"
+#include "proto/wire/error_details.h"
 #include "rope/v1/rope_service.grpc.pb.h"
 #include "tests/support/shared_memory.h"
 #include "tests/support/unix_socket.h"

@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/file_descriptor.h"
+#include "proto/ipc/file_descriptor.h"
 
 namespace rope::testing {
 

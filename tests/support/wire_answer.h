@@ -14,8 +14,8 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "rope/v1/rotate.pb.h"
+#include "server/grpc/rope_codec.h"
 #include "server/limits.h"
-#include "server/rope_codec.h"
 #include "tests/support/byte_buffer.h"
 #include "tests/support/local_engine.h"
 

@@ -87,7 +87,7 @@ class Layers:
     """layers.txt: see there."""
 
     def __init__(self, text):
-        self.top, self.allow, self.ground, self.deny = set(), {}, [], []
+        self.top, self.allow, self.ground, self.deny, self.rooms = set(), {}, [], [], {}
         for line in text.splitlines():
             line = line.split("#")[0].strip()
             verb, _, rest = line.partition(" ")
@@ -96,6 +96,9 @@ class Layers:
             elif verb == "allow":
                 folder, _, targets = rest.partition(":")
                 self.allow[folder.strip()] = set(targets.split())
+            elif verb == "rooms":
+                folder, _, floors = rest.partition(":")
+                self.rooms[folder.strip()] = [floor.split("|") for floor in floors.split()]
             elif verb == "ground":
                 self.ground += rest.split()
             elif verb == "deny":
@@ -103,7 +106,19 @@ class Layers:
                 includes, _, exceptions = includes.partition(" except ")
                 self.deny.append((files.split(), includes.split(), exceptions.split()))
             elif verb:
-                raise ValueError(f"layers.txt: got {verb!r}, want top, allow, ground or deny")
+                raise ValueError(
+                    f"layers.txt: got {verb!r}, want top, allow, rooms, ground or deny")
+
+    def room_of(self, name):
+        """Returns (floor, room) of a file in a folder that has rooms, or None: a room is a folder,
+        or the files of the folder itself that a pattern names."""
+        folder, _, rest = name.partition("/")
+        inner = pathlib.PurePosixPath(rest).parent.as_posix()
+        for floor, rooms in enumerate(self.rooms.get(folder, ())):
+            for room in rooms:
+                if inner == room or (inner == "." and matches(rest, room.split(","))):
+                    return floor, room
+        return None
 
 
 def matches(name, patterns):
@@ -150,6 +165,70 @@ def check_includes(tree, layers):
                 if (matches(name, files) and matches(include, includes)
                         and not matches(name, exceptions)):
                     yield f"{name}:{number}: may not include {include}"
+
+
+def included_file(include, files):
+    """Returns the file of ours that an #include names, or None."""
+    for path in (include, f"client/include/{include}"):
+        if path in files:
+            return path
+    return None
+
+
+def check_rooms(tree, layers):
+    """Inside a folder, a file includes its own room and the rooms below it."""
+    files = set(tree.files)
+    for name in tree.named(*CODE_SUFFIXES):
+        folder = name.split("/")[0]
+        if folder not in layers.rooms:
+            continue
+        here = layers.room_of(name)
+        if here is None:
+            yield f"{name}:1: in none of the rooms of {folder}"
+            continue
+        for number, line in tree.lines(name):
+            found = INCLUDE.match(line)
+            target = included_file(found.group(1), files) if found else None
+            if target is None or target.split("/")[0] != folder:
+                continue
+            there = layers.room_of(target)
+            if there and there != here and there[0] >= here[0]:
+                yield (f"{name}:{number}: {folder}/{here[1]} may not include "
+                       f"{folder}/{there[1]} ({target})")
+
+
+def check_cycles(tree):
+    """No two units (a header with its source) include each other, directly or by way of others."""
+    files = set(tree.files)
+    graph = {}
+    for name in tree.named(*CODE_SUFFIXES):
+        unit = name.rpartition(".")[0]
+        for _, line in tree.lines(name):
+            found = INCLUDE.match(line)
+            target = included_file(found.group(1), files) if found else None
+            if target and target.rpartition(".")[0] != unit:
+                graph.setdefault(unit, set()).add(target.rpartition(".")[0])
+    done, path = set(), []
+
+    def cycle_from(unit):
+        if unit in done:
+            return None
+        if unit in path:
+            return path[path.index(unit):] + [unit]
+        path.append(unit)
+        for target in sorted(graph.get(unit, ())):
+            found = cycle_from(target)
+            if found:
+                return found
+        path.pop()
+        done.add(unit)
+        return None
+
+    for unit in sorted(graph):
+        found = cycle_from(unit)
+        if found:
+            yield f"{found[0]}: a cycle of includes: {' -> '.join(found)}"
+            return
 
 
 def check_columns(tree):
@@ -343,9 +422,10 @@ def check_all(root):
     """Returns (problems, notes), both sorted."""
     tree = Tree(root)
     layers = Layers(tree.text("tests/tidy/layers.txt"))
-    problems = [*check_top(tree, layers), *check_includes(tree, layers)]
-    for rule in (check_columns, check_registration, check_words, check_machine_words, check_links,
-                 check_proofs):
+    problems = [*check_top(tree, layers), *check_includes(tree, layers),
+                *check_rooms(tree, layers)]
+    for rule in (check_cycles, check_columns, check_registration, check_words, check_machine_words,
+                 check_links, check_proofs):
         problems += rule(tree)
     return sorted(problems), sorted([*note_long_functions(tree), *note_long_files(tree)])
 

@@ -111,23 +111,80 @@ class IncludeTest(TreeCase):
 
     def test_highway_stays_in_the_kernel_file(self):
         self.include("kernels/a.cc", "hwy/highway.h", ["may not include hwy/highway.h"])
-        self.include("kernels/cpu_rotate-inl.h", "hwy/highway.h", [])
+        self.include("kernels/backend/cpu/cpu_rotate-inl.h", "hwy/highway.h", [])
 
     def test_cuda_stays_in_its_files(self):
         self.include("kernels/a.cc", "cuda_runtime_api.h", ["may not include cuda_runtime_api.h"])
-        self.include("kernels/cuda_plan.cc", "cuda_fp16.h", ["may not include cuda_fp16.h"])
-        self.include("kernels/cuda_rotate.cuh", "cuda_fp16.h", [])
-        self.include("kernels/cuda_launch.cu", "kernels/cpu_rotate.h",
-                     ["may not include kernels/cpu_rotate.h"])
+        self.include("kernels/backend/cuda/cuda_plan.cc", "cuda_fp16.h",
+                     ["may not include cuda_fp16.h"])
+        self.include("kernels/backend/cuda/cuda_rotate.cuh", "cuda_fp16.h", [])
 
     def test_middle_of_the_server_knows_no_grpc(self):
-        self.include("server/batcher.cc", "grpcpp/grpcpp.h", ["may not include grpcpp/grpcpp.h"])
-        self.include("server/rope_service.cc", "grpcpp/grpcpp.h", [])
+        self.include("server/engine/batcher.cc", "grpcpp/grpcpp.h",
+                     ["may not include grpcpp/grpcpp.h"])
+        self.include("server/grpc/rope_service.cc", "grpcpp/grpcpp.h", [])
+
+    def test_command_line_tool_uses_public_headers(self):
+        self.include("client/cli/files.cc", "client/calls/retry.h",
+                     ["may not include client/calls/retry.h"])
+        self.include("client/cli/files.cc", "rope/client.h", [])
 
     def test_public_client_headers_name_nobody_elses_types(self):
         for header in ("grpcpp/grpcpp.h", "google/protobuf/message.h", "absl/status/status.h"):
             self.include("client/include/rope/client.h", header, [f"may not include {header}"])
         self.include("client/include/rope/client.h", "rope/status.h", [])
+
+
+class RoomsTest(TreeCase):
+    def room(self, name, target, wanted):
+        changes = {name: f'#include "{target}"\n', target: ""}
+        self.assertEqual([p for p in check(changes)[0] if " may not include " in p], wanted)
+
+    def test_room_includes_itself_and_what_is_below(self):
+        self.room("server/engine/b.h", "server/engine/c.h", [])
+        self.room("server/engine/b.h", "server/request/c.h", [])
+        self.room("server/server.h", "server/grpc/c.h", [])
+        self.room("server/memory/b.h", "server/error.h", [])
+
+    def test_room_does_not_include_what_is_above(self):
+        self.room("server/request/b.h", "server/engine/c.h",
+                  ["server/request/b.h:1: server/request may not include server/engine "
+                   "(server/engine/c.h)"])
+        self.room("server/grpc/b.h", "server/server.h",
+                  ["server/grpc/b.h:1: server/grpc may not include server/* (server/server.h)"])
+
+    def test_strangers_do_not_include_each_other(self):
+        self.room("kernels/backend/cuda/b.h", "kernels/backend/cpu/c.h",
+                  ["kernels/backend/cuda/b.h:1: kernels/backend/cuda may not include "
+                   "kernels/backend/cpu (kernels/backend/cpu/c.h)"])
+
+    def test_public_header_of_the_client_is_the_ground(self):
+        changes = {"client/include/rope/b.h": '#include "client/calls/c.h"\n',
+                   "client/calls/c.h": '#include "rope/d.h"\n', "client/include/rope/d.h": ""}
+        self.assert_problems(
+            ["client/include/rope/b.h:1: client/include/rope may not include client/calls "
+             "(client/calls/c.h)", "client/include/rope/b.h:1: may not include client/calls/c.h"],
+            changes)
+
+    def test_folder_that_is_no_room_fails(self):
+        self.assert_problems(["server/utils/b.h:1: in none of the rooms of server"],
+                             {"server/utils/b.h": ""})
+
+
+class CycleTest(TreeCase):
+    def test_headers_that_include_each_other_fail(self):
+        changes = {"server/engine/b.h": '#include "server/engine/c.h"\n',
+                   "server/engine/c.h": '#include "server/engine/b.h"\n'}
+        self.assert_problems(["server/engine/b: a cycle of includes: server/engine/b -> "
+                              "server/engine/c -> server/engine/b"], changes)
+
+    def test_source_that_includes_what_knows_its_header_fails(self):
+        changes = {"server/engine/b.h": "", "server/engine/c.h": '#include "server/engine/b.h"\n',
+                   "server/b.h": "", "server/c.h": '#include "server/b.h"\n'}
+        self.assert_problems([], changes)
+        changes["server/b.cc"] = '#include "server/c.h"\n'
+        self.assert_problems(["server/b: a cycle of includes: server/b -> server/c -> server/b"],
+                             changes)
 
 
 class ColumnsTest(TreeCase):
@@ -289,7 +346,7 @@ class NotesTest(TreeCase):
 
 class LayersTest(unittest.TestCase):
     def test_unknown_line_is_refused(self):
-        with self.assertRaisesRegex(ValueError, "got 'forbid', want top, allow, ground or deny"):
+        with self.assertRaisesRegex(ValueError, "got 'forbid', want top, allow, rooms, ground or deny"):
             tidy.Layers("forbid a: b\n")
 
 

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "proto/error_details.h"
+#include "proto/wire/error_details.h"
 #include "tests/unit/client/fake_server.h"
 
 namespace rope::client {

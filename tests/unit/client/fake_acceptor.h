@@ -19,8 +19,8 @@
 #include <utility>
 #include <vector>
 
-#include "proto/file_descriptor.h"
-#include "proto/hello.h"
+#include "proto/ipc/file_descriptor.h"
+#include "proto/ipc/hello.h"
 #include "tests/support/unix_socket.h"
 #include "tests/unit/client/fake_server.h"
 

@@ -1,0 +1,136 @@
+#include "client/calls/async_call.h"
+
+#include <grpc/support/time.h>
+
+#include <utility>
+
+namespace rope::client {
+
+using std::chrono::microseconds;
+
+std::shared_ptr<AsyncCall> AsyncCall::Start(std::shared_ptr<Link> link,
+                                            std::shared_ptr<EventQueue> queue,
+                                            const RotateRequest& request, RotateCallback callback,
+                                            const Attempts& attempts,
+                                            std::function<double()> random) {
+  auto call = std::make_shared<AsyncCall>(std::move(link), std::move(queue), std::move(callback),
+                                          attempts, std::move(random));
+  call->queue_->Add(call);
+  const std::lock_guard<std::mutex> lock(call->mu_);
+  call->StartAttempt(&request);
+  return call;
+}
+
+AsyncCall::AsyncCall(std::shared_ptr<Link> link, std::shared_ptr<EventQueue> queue,
+                     RotateCallback callback, const Attempts& attempts,
+                     std::function<double()> random)
+    : queue_(std::move(queue)),
+      link_(std::move(link)),
+      random_(std::move(random)),
+      callback_(std::move(callback)),
+      attempts_(attempts) {}
+
+void AsyncCall::Cancel() {
+  const std::lock_guard<std::mutex> lock(mu_);
+  cancelled_ = true;
+  if (attempt_.has_value()) {
+    attempt_->context.TryCancel();
+  } else if (alarm_.has_value()) {
+    alarm_->Cancel();
+  }
+}
+
+void AsyncCall::OnEvent(bool) {
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    Advance();
+    if (!outcome_.has_value()) return;
+    encoded_.message.Clear();
+  }
+  queue_->WhenReturned(loans_, [this] { RunCallback(); });
+}
+
+void AsyncCall::StartAttempt(const RotateRequest* request) {
+  Result<std::shared_ptr<const Session>> session = link_->Get();
+  if (!session.ok()) {
+    unsent_ = session.status();
+    if (request != nullptr && !request_.has_value()) request_ = *request;
+    return StartAlarm(microseconds(0));
+  }
+  session_ = *std::move(session);
+  if (request != nullptr) {
+    Result<EncodedRotate> encoded = EncodeRotate(*request, session_->region, Route::kRpc, loans_);
+    if (!encoded.ok()) {
+      outcome_ = encoded.status();
+      return StartAlarm(microseconds(0));  // errors come on the background thread too
+    }
+    encoded_ = *std::move(encoded);
+    if (encoded_.uses_region && !request_.has_value()) request_ = *request;
+  }
+  attempt_.emplace();
+  session_->stub.Start("/rope.v1.RopeService/Rotate", encoded_.message, attempts_.Remaining(),
+                       queue_->queue(), static_cast<EventHandler*>(this), *attempt_);
+}
+
+void AsyncCall::StartNext() {
+  StartAttempt(request_.has_value() ? &*request_ : nullptr);
+}
+
+void AsyncCall::StartAlarm(microseconds delay) {
+  alarm_.emplace();
+  alarm_->Set(
+      queue_->queue(),
+      gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_micros(delay.count(), GPR_TIMESPAN)),
+      static_cast<EventHandler*>(this));
+}
+
+void AsyncCall::Advance() {
+  if (outcome_.has_value()) return;  // was never sent
+  if (!attempt_.has_value()) {
+    if (cancelled_) return EndCancelled(Status());
+    if (!unsent_.has_value()) return StartNext();
+    return TryAgain(*std::exchange(unsent_, std::nullopt), /*idempotent=*/true);
+  }
+  Result<grpc::ByteBuffer> reply = Stub::ResultOf(*attempt_);
+  attempt_.reset();
+  if (reply.ok()) {
+    outcome_ = std::move(reply);
+    return;
+  }
+  encoded_.staged.NoteFailure(reply.status());
+  if (cancelled_) return EndCancelled(reply.status());
+  const Link::Advice advice = link_->Note(*session_, reply.status());
+  if (advice == Link::Advice::kSendInline && encoded_.uses_region) return StartNext();
+  TryAgain(reply.status(), encoded_.idempotent);
+}
+
+void AsyncCall::TryAgain(const Status& status, bool idempotent) {
+  if (const auto delay = attempts_.DelayAfter(status, idempotent, random_())) {
+    return StartAlarm(*delay);
+  }
+  outcome_ = status;
+}
+
+void AsyncCall::EndCancelled(const Status& last) {
+  outcome_ = Status(StatusCode::kCancelled, "cancelled by the caller",
+                    ErrorDetail{.executed = last.detail().executed});
+}
+
+void AsyncCall::RunCallback() {
+  {
+    // Gone before the queue is told, since it may hold the last copy of the client.
+    const RotateCallback callback = std::move(callback_);
+    const Result<grpc::ByteBuffer>& reply = *outcome_;
+    callback(reply.ok() ? DecodeRotate(*reply, std::move(encoded_.wanted), link_->outputs())
+                        : Result<RotateReply>(reply.status()));
+  }
+  queue_->Remove(this);
+}
+
+Call::Call(std::weak_ptr<AsyncCall> call) : call_(std::move(call)) {}
+
+void Call::Cancel() const {
+  if (const auto call = call_.lock()) call->Cancel();
+}
+
+}  // namespace rope::client

@@ -1,0 +1,149 @@
+#include "client/calls/event_loop.h"
+
+#include <grpc/support/time.h>
+#include <grpcpp/alarm.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+namespace rope::client {
+namespace {
+
+thread_local const EventQueue* queue_of_thread = nullptr;
+
+// Looks again and again whether loans are back: gRPC lets go of them on threads of its own, under
+// locks of its own, where nothing can be started. Owns itself until they are.
+class ReturnWatch final : public EventHandler {
+ public:
+  static void Start(grpc::CompletionQueue* queue, const PayloadLoans& loans,
+                    std::function<void()> then) {
+    auto watch = std::make_unique<ReturnWatch>(queue, loans, std::move(then));
+    watch.release()->Arm();  // owned by its next event
+  }
+
+  ReturnWatch(grpc::CompletionQueue* queue, const PayloadLoans& loans, std::function<void()> then)
+      : queue_(queue), loans_(loans), then_(std::move(then)) {}
+  virtual ~ReturnWatch() = default;
+
+  void OnEvent(bool) override {
+    if (!loans_.AllReturned()) return Arm();
+    const std::unique_ptr<ReturnWatch> self(this);
+    const std::function<void()> then = std::move(then_);
+    then();
+  }
+
+ private:
+  // At once for the first times, since the thread that wrote the bytes is about to return; then
+  // ever more rarely, since a peer that takes no bytes holds them.
+  void Arm() {
+    constexpr int kImmediate = 4;
+    constexpr int kDoublings = 6;
+    const int64_t delay_ms =
+        looks_ < kImmediate ? 0 : int64_t{1} << std::min(looks_ - kImmediate, kDoublings);
+    ++looks_;
+    alarm_ = std::make_unique<grpc::Alarm>();
+    alarm_->Set(
+        queue_,
+        gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(delay_ms, GPR_TIMESPAN)),
+        static_cast<EventHandler*>(this));
+  }
+
+  grpc::CompletionQueue* const queue_;
+  const PayloadLoans& loans_;
+  std::function<void()> then_;
+  std::unique_ptr<grpc::Alarm> alarm_;
+  int looks_ = 0;
+};
+
+}  // namespace
+
+bool EventQueue::OnThread() const {
+  return queue_of_thread == this;
+}
+
+void EventQueue::EnterThread() const {
+  queue_of_thread = this;
+}
+
+std::shared_ptr<RingWatch> EventQueue::WatchOf(const std::shared_ptr<Ring>& ring) {
+  const std::lock_guard<std::mutex> lock(mu_);
+  std::erase_if(watches_, [](const auto& watch) { return watch->JoinIfEnded(); });
+  for (const auto& watch : watches_) {
+    if (watch->Watches(*ring)) return watch;
+  }
+  watches_.push_back(RingWatch::Start(ring, shared_from_this()));
+  return watches_.back();
+}
+
+void EventQueue::StopWatches(bool wait) {
+  std::vector<std::shared_ptr<RingWatch>> watches;
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    watches.swap(watches_);
+  }
+  for (const auto& watch : watches) watch->Stop();
+  for (const auto& watch : watches) wait ? watch->Join() : watch->Detach();
+}
+
+void EventQueue::Add(std::shared_ptr<LiveCall> call) {
+  const std::lock_guard<std::mutex> lock(mu_);
+  const LiveCall* key = call.get();
+  live_.emplace(key, std::move(call));
+}
+
+void EventQueue::Remove(const LiveCall* call) {
+  std::shared_ptr<LiveCall> last;  // destroyed after the lock is free
+  bool is_over = false;
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    const auto it = live_.find(call);
+    last = std::move(it->second);
+    live_.erase(it);
+    is_over = closing_ && live_.empty();
+  }
+  if (is_over) queue_.Shutdown();
+}
+
+void EventQueue::WhenReturned(const PayloadLoans& loans, std::function<void()> then) {
+  if (loans.AllReturned()) return then();
+  ReturnWatch::Start(&queue_, loans, std::move(then));
+}
+
+void EventQueue::Run() {
+  EnterThread();
+  void* tag = nullptr;
+  bool ok = false;
+  while (queue_.Next(&tag, &ok)) {
+    const auto turn = TakeTurn();
+    static_cast<EventHandler*>(tag)->OnEvent(ok);
+  }
+}
+
+void EventQueue::Close() {
+  std::vector<std::shared_ptr<LiveCall>> calls;
+  bool is_over = false;
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    closing_ = true;
+    is_over = live_.empty();
+    for (const auto& [key, call] : live_) calls.push_back(call);
+  }
+  for (const auto& call : calls) call->Cancel();
+  if (is_over) queue_.Shutdown();
+}
+
+EventLoop::EventLoop() : thread_([queue = queue_] { queue->Run(); }) {}
+
+EventLoop::~EventLoop() {
+  queue_->Close();
+  const bool may_wait = !queue_->OnThread();
+  if (may_wait) {
+    thread_.join();
+  } else {
+    thread_.detach();  // it ends by itself: nobody else can wait for it here
+  }
+  queue_->StopWatches(may_wait);
+}
+
+}  // namespace rope::client

@@ -1,0 +1,58 @@
+#include "client/calls/fence.h"
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "client/codec/message_call.h"
+#include "rope/v1/admin.pb.h"
+
+namespace rope::client {
+namespace {
+
+using std::chrono::microseconds;
+
+Status TooLate(const char* what) {
+  return Status(StatusCode::kDeadlineExceeded, std::string("fence: ") + what);
+}
+
+microseconds Until(RegionIds::Clock::time_point deadline) {
+  const auto left = deadline - RegionIds::Clock::now();
+  return std::max(std::chrono::duration_cast<microseconds>(left), microseconds(0));
+}
+
+Status Unregister(const Stub& stub, uint64_t id, bool wait, microseconds timeout) {
+  v1::UnregisterRegionRequest request;
+  request.set_region_id(id);
+  request.set_wait(wait);
+  return stub.Call("/rope.v1.RopeService/UnregisterRegion", BytesOf(request), timeout).status();
+}
+
+}  // namespace
+
+Status AwaitFence(const Stub& stub, RegionIds& ids, microseconds timeout) {
+  const auto deadline =
+      RegionIds::Clock::now() + std::min<microseconds>(timeout, std::chrono::hours(24));
+  const std::optional<RegionIds::Turn> turn = ids.TakeTurn(deadline);
+  if (!turn.has_value()) return TooLate("another one is under way");
+  v1::RegisterRegionRequest request;
+  request.set_region_id(*ids.Take());
+  const auto next = MessageOf<v1::RegisterRegionResponse>(
+      stub.Call("/rope.v1.RopeService/RegisterRegion", BytesOf(request), Until(deadline)));
+  if (!next.ok()) return next.status();
+  ids.Replace(next->region_id());
+  if (!ids.AwaitGivenBack(deadline)) return TooLate("calls that name the memory have not ended");
+  const std::vector<uint64_t> replaced = ids.replaced();
+  for (const uint64_t id : replaced) {
+    // The last waits for all of them. The others are left of fences that were given up, which may
+    // have unregistered them.
+    const bool is_last = id == replaced.back();
+    const Status status = Unregister(stub, id, is_last, Until(deadline));
+    const bool was_done = !is_last && status.code() == StatusCode::kNotFound;
+    if (!status.ok() && !was_done) return status;
+    ids.Forget(id);
+  }
+  return {};
+}
+
+}  // namespace rope::client

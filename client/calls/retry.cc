@@ -1,0 +1,57 @@
+#include "client/calls/retry.h"
+
+#include <algorithm>
+
+namespace rope::client {
+namespace {
+
+using std::chrono::microseconds;
+
+bool IsRetryable(const RetryState& state, const Status& status) {
+  const bool delay_given = status.detail().retry_delay_ms > 0;
+  if (!state.idempotent && (!delay_given || status.detail().executed)) return false;
+  return status.code() == StatusCode::kUnavailable ||
+         (status.code() == StatusCode::kResourceExhausted && delay_given);
+}
+
+// Doubles up to the bound without overflow; the random half keeps clients from coming back
+// together.
+microseconds Backoff(const RetryPolicy& policy, int attempts, double random) {
+  microseconds backoff = policy.backoff_initial;
+  for (int i = 1; i < attempts && backoff < policy.backoff_max; ++i) backoff *= 2;
+  backoff = std::min<microseconds>(backoff, policy.backoff_max);
+  return microseconds(
+      static_cast<int64_t>(static_cast<double>(backoff.count()) * (1 + random) / 2));
+}
+
+}  // namespace
+
+std::optional<microseconds> RetryDelay(const RetryPolicy& policy, const RetryState& state,
+                                       const Status& status, double random) {
+  if (state.attempts >= policy.attempts_max || !IsRetryable(state, status)) return std::nullopt;
+  const microseconds remaining = state.timeout - state.elapsed;
+  // Compared in milliseconds first: a delay from the wire may be anything.
+  if (status.detail().retry_delay_ms >= remaining.count() / 1000 + 1) return std::nullopt;
+  const microseconds delay = Backoff(policy, state.attempts, random) +
+                             std::chrono::milliseconds(status.detail().retry_delay_ms);
+  if (delay >= remaining) return std::nullopt;
+  return delay;
+}
+
+// The timeout is clamped so that microseconds cannot overflow.
+Attempts::Attempts(int attempts_max, std::chrono::milliseconds timeout)
+    : policy_{.attempts_max = attempts_max},
+      timeout_(std::min<std::chrono::milliseconds>(timeout, std::chrono::hours(24))) {}
+
+microseconds Attempts::Elapsed() const {
+  return std::chrono::duration_cast<microseconds>(std::chrono::steady_clock::now() - begin_);
+}
+
+std::optional<microseconds> Attempts::DelayAfter(const Status& status, bool idempotent,
+                                                 double random) {
+  const RetryState state{
+      .attempts = ++made_, .idempotent = idempotent, .elapsed = Elapsed(), .timeout = timeout_};
+  return RetryDelay(policy_, state, status, random);
+}
+
+}  // namespace rope::client

@@ -1,0 +1,277 @@
+#include "client/cli/diagnose/diagnose_configs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <complex>
+#include <cstdlib>
+#include <iterator>
+#include <numbers>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace rope::client {
+namespace {
+
+constexpr double kTwoPi = 2 * std::numbers::pi;
+constexpr double kThetas[] = {10000, 500000, 1e6, 5e6, 1e7, 150000, 130000};
+constexpr double kFactors[] = {2, 4, 8, 16, 32};
+constexpr double kFractions[] = {1, 0.75, 0.5, 0.4, 0.25, 0.125};  // of a head that rotate
+// How much further than before two tokens may stand apart for the turn between them to be known.
+constexpr int64_t kReach = 8;
+
+// Turn of each token, one pair, over all rows: its angle is the angle of the sum.
+std::vector<double> AnglesOf(const RotatedSample& sample, size_t first, size_t second) {
+  std::vector<double> angles;
+  const auto head_dim = static_cast<size_t>(sample.head_dim);
+  for (size_t token = 0; token < sample.positions.size(); ++token) {
+    std::complex<double> sum = 0;
+    for (size_t row = 0; row < static_cast<size_t>(sample.rows); ++row) {
+      const size_t at = (token * static_cast<size_t>(sample.rows) + row) * head_dim;
+      const std::complex<double> before(sample.before[at + first], sample.before[at + second]);
+      const std::complex<double> after(sample.after[at + first], sample.after[at + second]);
+      sum += after * std::conj(before);
+    }
+    angles.push_back(std::arg(sum));
+  }
+  return angles;
+}
+
+// Tokens by their distance from the first, nearest first; those at the same position left out.
+std::vector<std::pair<int64_t, size_t>> Distances(const RotatedSample& sample) {
+  std::vector<std::pair<int64_t, size_t>> distances;
+  for (size_t i = 1; i < sample.positions.size(); ++i) {
+    const int64_t distance = sample.positions[i] - sample.positions[0];
+    if (distance != 0) distances.emplace_back(distance, i);
+  }
+  std::sort(distances.begin(), distances.end(),
+            [](const auto& a, const auto& b) { return std::abs(a.first) < std::abs(b.first); });
+  return distances;
+}
+
+struct Frequency {
+  double value = 0;
+  double span = 0;  // the distance that it was measured over
+};
+
+// Frequencies are at most 1, so neighbours turn by less than half a turn; each further token makes
+// the frequency more exact and says which turn the next is in.
+Frequency FrequencyOf(const std::vector<double>& angles,
+                      const std::vector<std::pair<int64_t, size_t>>& distances) {
+  Frequency frequency;
+  int64_t reached = 1;
+  for (const auto& [distance, token] : distances) {
+    if (std::abs(distance) > kReach * reached) break;
+    reached = std::abs(distance);
+    const double turned = angles[token] - angles[0];
+    const auto apart = static_cast<double>(distance);
+    const double turns = std::round((frequency.value * apart - turned) / kTwoPi);
+    frequency = {.value = (turned + turns * kTwoPi) / apart, .span = std::abs(apart)};
+  }
+  return frequency;
+}
+
+// A number that somebody would have written, where one of three digits is near.
+double Snapped(double value) {
+  const double unit = std::pow(10.0, std::floor(std::log10(value)) - 2);
+  const double near = std::round(value / unit) * unit;
+  return std::abs(near - value) < 2e-4 * value ? near : value;
+}
+
+RopeConfig Unscaled(const RopeConfig& believed) {
+  RopeConfig config;
+  config.rope_type = "default";
+  config.rope_theta = believed.rope_theta;
+  config.head_dim = believed.head_dim;
+  config.rotary_dim = believed.rotary_dim;
+  config.rotary_offset = believed.rotary_offset;
+  config.max_position_embeddings = believed.max_position_embeddings;
+  config.mrope_section = believed.mrope_section;
+  config.mrope_interleaved = believed.mrope_interleaved;
+  config.mrope_layout = believed.mrope_layout;
+  return config;
+}
+
+class Builder {
+ public:
+  Builder(const RopeConfig& believed, size_t pairs) : believed_(believed), pairs_(pairs) {}
+
+  void AddThetas(const std::vector<FrequencyEstimate>& estimates) {
+    std::vector<double> thetas(std::begin(kThetas), std::end(kThetas));
+    for (const FrequencyEstimate& estimate : estimates) {
+      if (estimate.theta > 0) thetas.push_back(Snapped(estimate.theta));
+      if (estimate.theta > 0) thetas.push_back(estimate.theta);
+    }
+    std::vector<double> seen = {believed_.rope_theta.value_or(10000)};
+    for (const double theta : thetas) {
+      // Measured ones are as exact as their elements.
+      const auto is_same = [theta](double other) {
+        return std::abs(other - theta) <= 1e-6 * theta;
+      };
+      if (std::any_of(seen.begin(), seen.end(), is_same)) continue;
+      seen.push_back(theta);
+      RopeConfig config = believed_;
+      config.rope_theta = theta;
+      Add(absl::StrFormat("theta %.10g", theta), config);
+    }
+  }
+
+  void AddScalings(const std::vector<FrequencyEstimate>& estimates) {
+    const std::string& type = believed_.rope_type;
+    const RopeConfig plain = Unscaled(believed_);
+    if (type != "default" && !type.empty()) Add("no scaling", plain);
+    std::vector<double> factors = {believed_.factor.value_or(1)};
+    for (const FrequencyEstimate& estimate : estimates) factors.push_back(Snapped(estimate.factor));
+    factors.insert(factors.end(), std::begin(kFactors), std::end(kFactors));
+    std::vector<double> seen = {1};
+    if (type == "linear") seen.push_back(believed_.factor.value_or(1));
+    for (const double factor : factors) {
+      if (std::find(seen.begin(), seen.end(), factor) != seen.end()) continue;
+      seen.push_back(factor);
+      AddType(plain, "linear", factor);
+    }
+    if (!believed_.factor.has_value()) return;
+    for (const char* other : {"yarn", "llama3", "dynamic"}) {
+      if (type != other) AddType(plain, other, *believed_.factor);
+    }
+  }
+
+  // What implementations take differently where they agree on the type.
+  void AddReadings() {
+    if (believed_.rope_type == "yarn") {
+      RopeConfig config = believed_;
+      const bool truncates = believed_.truncate.value_or(true);
+      config.truncate = !truncates;
+      Add(absl::StrCat("yarn truncate ", truncates ? "false" : "true"), config);
+      config = believed_;
+      const bool by_turns = believed_.ramp == YarnRamp::kTurns;
+      config.ramp = by_turns ? YarnRamp::kIndex : YarnRamp::kTurns;
+      if (!by_turns) config.truncate.reset();
+      Add(absl::StrCat("yarn ramp by ", by_turns ? "index" : "turns"), config);
+      config = believed_;
+      config.attention_factor.reset();
+      config.attn_factor.reset();
+      config.mscale.reset();
+      config.mscale_all_dim.reset();
+      Add("attention factor of yarn without mscale", config);
+    }
+    if (believed_.rope_type == "longrope") {
+      RopeConfig config = believed_;
+      config.longrope_branch = LongropeBranch::kShort;
+      Add("longrope short factors", config);
+      config.longrope_branch = LongropeBranch::kLong;
+      Add("longrope long factors", config);
+    }
+  }
+
+  void AddRotaryDims(const RotatedSample& sample) {
+    const auto head_dim = static_cast<double>(sample.head_dim);
+    std::vector<int64_t> dims = {EstimateRotaryDim(sample, believed_.rotary_offset.value_or(0))};
+    for (const double fraction : kFractions)
+      dims.push_back(static_cast<int64_t>(head_dim * fraction));
+    std::vector<int64_t> seen = {static_cast<int64_t>(2 * pairs_)};
+    for (const int64_t dim : dims) {
+      if (dim < 2 || dim % 2 != 0 || std::find(seen.begin(), seen.end(), dim) != seen.end())
+        continue;
+      seen.push_back(dim);
+      RopeConfig config = believed_;
+      config.partial_rotary_factor.reset();
+      config.rotary_dim = dim;
+      Add(absl::StrCat("rotary_dim ", dim), config);
+    }
+    const double share = 2 * static_cast<double>(pairs_) / head_dim;
+    if (share < 1) {
+      RopeConfig config = believed_;
+      config.rope_theta = std::pow(believed_.rope_theta.value_or(10000), share);
+      Add("exponents over head_dim in place of rotary_dim", config);
+    }
+  }
+
+  std::vector<ConfigChange> Take() { return std::move(changes_); }
+
+ private:
+  void Add(std::string words, const RopeConfig& config) {
+    if (changes_.size() < kConfigChangesMax) changes_.push_back({std::move(words), config});
+  }
+
+  // llama3 with the factors that every known model has.
+  void AddType(RopeConfig config, const std::string& type, double factor) {
+    config.rope_type = type;
+    config.factor = factor;
+    if (type == "llama3") {
+      config.low_freq_factor = 1;
+      config.high_freq_factor = 4;
+    }
+    if (type == "llama3" || type == "yarn") {
+      config.original_max_position_embeddings = believed_.original_max_position_embeddings;
+    }
+    Add(absl::StrFormat("%s scaling, factor %.7g", type, factor), config);
+  }
+
+  const RopeConfig& believed_;
+  const size_t pairs_;
+  std::vector<ConfigChange> changes_;
+};
+
+}  // namespace
+
+std::optional<FrequencyEstimate> EstimateFrequencies(const RotatedSample& sample, Pairing pairing,
+                                                     size_t window, size_t pairs) {
+  const auto distances = Distances(sample);
+  if (distances.empty() || std::abs(distances.front().first) != 1) return std::nullopt;
+  FrequencyEstimate estimate;
+  double first_value = 0;
+  double best_weight = 0;
+  for (size_t i = 0; i < pairs; ++i) {
+    const bool is_half = pairing == Pairing::kHalf;
+    const size_t first = window + (is_half ? i : 2 * i);
+    const Frequency frequency =
+        FrequencyOf(AnglesOf(sample, first, first + (is_half ? pairs : 1)), distances);
+    const double value = std::abs(frequency.value);  // of an inverse rotation it is negative
+    if (i == 0) {
+      if (!(value > 0)) return std::nullopt;
+      first_value = value;
+      estimate.factor = 1 / value;
+      continue;
+    }
+    // value = theta^(-i/pairs): the larger i * value * span, the less an error of the angle counts.
+    const double weight = static_cast<double>(i) * value * frequency.span;
+    if (!(weight > best_weight) || !(value < first_value)) continue;
+    best_weight = weight;
+    estimate.theta =
+        std::pow(first_value / value, static_cast<double>(pairs) / static_cast<double>(i));
+  }
+  if (!(estimate.theta > 1 && estimate.theta < 1e15)) estimate.theta = 0;
+  if (!(estimate.factor > 1.001 && estimate.factor < 1e6)) estimate.factor = 1;
+  return estimate;
+}
+
+int64_t EstimateRotaryDim(const RotatedSample& sample, int64_t window) {
+  int64_t end = window;
+  for (size_t i = 0; i < sample.before.size(); ++i) {
+    const auto channel = static_cast<int64_t>(i) % sample.head_dim;
+    if (sample.before[i] != sample.after[i]) end = std::max(end, channel + 1);
+  }
+  return end - window + (end - window) % 2;
+}
+
+std::vector<ConfigChange> ConfigChanges(const RopeConfig& believed, size_t pairs, Pairing pairing,
+                                        const RotatedSample& sample) {
+  std::vector<FrequencyEstimate> estimates;
+  for (const Pairing candidate : {Pairing::kHalf, Pairing::kInterleaved}) {
+    const auto estimate = EstimateFrequencies(
+        sample, candidate, static_cast<size_t>(believed.rotary_offset.value_or(0)), pairs);
+    if (estimate.has_value()) {
+      estimates.insert(candidate == pairing ? estimates.begin() : estimates.end(), *estimate);
+    }
+  }
+  Builder builder(believed, pairs);
+  builder.AddScalings(estimates);
+  builder.AddReadings();
+  builder.AddThetas(estimates);
+  builder.AddRotaryDims(sample);
+  return builder.Take();
+}
+
+}  // namespace rope::client

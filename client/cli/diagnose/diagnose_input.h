@@ -1,0 +1,51 @@
+// A tensor before and after a rotation that somebody else made, read from .npy files and thinned
+// out.
+//
+// Threading:  Functions and values.
+// Errors:     INVALID_ARGUMENT: files, layout and positions that do not fit together; the message
+//             names the flag.
+// Limits:     A sample has at most kSampleTokensMax tokens and kSampleRowsMax rows of each.
+#ifndef ROPE_CLIENT_CLI_DIAGNOSE_DIAGNOSE_INPUT_H_
+#define ROPE_CLIENT_CLI_DIAGNOSE_DIAGNOSE_INPUT_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "rope/status.h"
+#include "rope/tensor.h"
+
+namespace rope::client {
+
+inline constexpr int64_t kSampleTokensMax = 32;
+inline constexpr int64_t kSampleRowsMax = 8;
+
+// A row is a head of one sequence (and layer): head_dim channels.
+struct RotatedSample {
+  int64_t tokens_total = 0;  // of the files
+  int64_t rows_total = 0;
+  int64_t rows = 0;
+  int64_t head_dim = 0;
+  DType dtype = DType::kFloat32;   // of `after`; float64 counts as float32
+  int64_t seq_len = 0;             // largest position of the files + 1
+  std::vector<int64_t> positions;  // of the sample's tokens
+  std::vector<double> before;      // [tokens, rows, head_dim]
+  std::vector<double> after;
+};
+
+// Which axes the files have, and where their tokens stand.
+struct SamplePlan {
+  std::string layout = {};              // letters of B, S, T, H, L and D; D last, one of S and T
+  std::optional<int64_t> start = {};    // this, or
+  std::vector<int64_t> positions = {};  // one for each token
+};
+
+// `before` and `after` are whole .npy files: <f4, <f2, <f8, or <u2 with the bits of bfloat16.
+Result<RotatedSample> SampleOf(absl::string_view before, absl::string_view after,
+                               const SamplePlan& plan);
+
+}  // namespace rope::client
+
+#endif  // ROPE_CLIENT_CLI_DIAGNOSE_DIAGNOSE_INPUT_H_

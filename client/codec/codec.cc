@@ -1,0 +1,337 @@
+#include "client/codec/codec.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/codec/messages.h"
+#include "proto/ipc/ring.h"
+#include "proto/wire/message_join.h"
+
+namespace rope::client {
+namespace {
+
+Status Unreadable(const std::string& why) {
+  return Status(StatusCode::kInternal, absl::StrCat("reply: ", why));
+}
+
+// Whether the tensor that came back is what was asked for.
+Status CheckTensor(const v1::Array& array, const proto::SplitMessage& message,
+                   const WantedTensor& wanted, size_t index) {
+  const bool same_shape =
+      array.shape_size() == static_cast<int>(wanted.shape.size()) &&
+      std::equal(wanted.shape.begin(), wanted.shape.end(), array.shape().begin());
+  if (!same_shape || array.dtype() != ToMessage(wanted.dtype)) {
+    return Unreadable(absl::StrCat(
+        "tensors[", index, "].array: got another shape or type, want those of the request"));
+  }
+  const int64_t got = proto::HasPayload(array) ? proto::PayloadOf(array, message).bytes : 0;
+  const int64_t want = wanted.in_region ? 0 : wanted.bytes;
+  if (got == want) return {};
+  return Unreadable(
+      absl::StrCat("tensors[", index, "].array.raw: got ", got, " bytes, want ", want));
+}
+
+RotatedTensor TakeTensor(const v1::Tensor& head, const proto::SplitMessage& message,
+                         WantedTensor wanted, OutputPool& pool) {
+  RotatedTensor tensor;
+  tensor.role = wanted.role;
+  tensor.layout = std::move(wanted.layout);
+  tensor.dtype = wanted.dtype;
+  tensor.shape = std::move(wanted.shape);
+  tensor.data = wanted.output;
+  tensor.bytes = wanted.bytes;
+  if (head.has_fp8_scale()) tensor.fp8_scale = head.fp8_scale();
+  const bool has_payload = proto::HasPayload(head.array());
+  if (!has_payload && wanted.staged == nullptr) return tensor;
+  void* out = wanted.output;
+  if (out == nullptr) {
+    tensor.owned = pool.Take(tensor.bytes);
+    out = tensor.owned.get();
+    tensor.data = out;
+  }
+  if (has_payload) {
+    proto::PayloadOf(head.array(), message).CopyTo(out);
+  } else {
+    std::memcpy(out, wanted.staged, static_cast<size_t>(tensor.bytes));
+  }
+  return tensor;
+}
+
+Status FromMessage(const v1::Error& error) {
+  return Status(static_cast<StatusCode>(error.code()), error.message(),
+                ErrorDetail{.field = error.field(),
+                            .got = error.got(),
+                            .want = error.want(),
+                            .retry_delay_ms = error.retry_delay_ms(),
+                            .executed = error.executed()});
+}
+
+void TakeHead(const v1::RotateResponse& head, RotateReply& reply) {
+  reply.request_id = head.request_id();
+  reply.attention_factor = head.attention_factor();
+  reply.attention_factor_applied = head.attention_factor_applied();
+  reply.device = head.device();
+  reply.microseconds = {.decode = head.microseconds().decode(),
+                        .validate = head.microseconds().validate(),
+                        .queue = head.microseconds().queue(),
+                        .execute = head.microseconds().execute()};
+  reply.warnings.assign(head.warnings().begin(), head.warnings().end());
+}
+
+// Bytes of the region.
+struct Span {
+  int64_t offset = 0;
+  int64_t bytes = 0;
+
+  bool operator==(const Span&) const = default;
+  bool Overlaps(const Span& other) const {
+    return offset < other.offset + other.bytes && other.offset < offset + bytes;
+  }
+};
+using Range = std::optional<Span>;  // nullopt: elsewhere
+
+Range RangeIn(const Region& region, const void* data, int64_t bytes) {
+  if (region.ids == nullptr || data == nullptr || bytes == 0) return std::nullopt;
+  const std::optional<int64_t> offset = region.memory->OffsetOf(data, bytes);
+  if (!offset.has_value()) return std::nullopt;
+  return Span{*offset, bytes};
+}
+
+void SetSpan(uint64_t region_id, const Span& span, v1::RegionSpan& message) {
+  message.set_region_id(region_id);
+  message.set_offset(static_cast<uint64_t>(span.offset));
+}
+
+// Where a tensor of a request lies, and where its result goes.
+struct Place {
+  const void* data = nullptr;
+  int64_t bytes = 0;
+  void* output = nullptr;
+  bool fits_in_place = false;  // the result is of the same shape and type
+};
+
+Place PlaceOf(const TensorView& view, int64_t bytes, const WantedTensor& wanted) {
+  return {.data = view.data,
+          .bytes = bytes,
+          .output = view.output,
+          .fits_in_place =
+              view.strides.empty() && wanted.layout == view.layout && wanted.dtype == view.dtype};
+}
+
+// Of a run with all of them; nullopt: of more memory than there is, or too little to be worth it.
+std::optional<int64_t> StagedBytes(const std::vector<Place>& places,
+                                   const std::vector<WantedTensor>& wanted, Route route,
+                                   int64_t capacity) {
+  int64_t input_bytes = 0;
+  int64_t bytes = 0;
+  for (size_t i = 0; i < places.size(); ++i) {
+    for (const int64_t part : {places[i].bytes, places[i].fits_in_place ? 0 : wanted[i].bytes}) {
+      if (part > capacity - bytes) return std::nullopt;
+      bytes += ArenaMemory::RoundedUp(part);
+    }
+    input_bytes += places[i].bytes;
+  }
+  if (input_bytes < (route == Route::kRing ? 1 : kStagedBytesMin)) return std::nullopt;
+  return bytes;
+}
+
+// Copies the tensors to staging memory, where their results are to go too. Leaves everything as it
+// is where there is no room for them.
+StagedRun Stage(const Region& region, Route route, const std::vector<WantedTensor>& wanted,
+                std::vector<Place>& places) {
+  const auto bytes = StagedBytes(places, wanted, route, region.memory->capacity_bytes());
+  if (!bytes.has_value()) return {};
+  std::optional<StagedRun> run = StagedRun::Take(region.memory, *bytes);
+  if (!run.has_value()) return {};
+  std::byte* next = run->data();
+  for (size_t i = 0; i < places.size(); ++i) {
+    Place& place = places[i];
+    if (place.bytes > 0) std::memcpy(next, place.data, static_cast<size_t>(place.bytes));
+    place.data = place.output = next;
+    next += ArenaMemory::RoundedUp(place.bytes);
+    if (place.fits_in_place) continue;
+    place.output = next;
+    next += ArenaMemory::RoundedUp(wanted[i].bytes);
+  }
+  return *std::move(run);
+}
+
+// Says of the tensors that lie in the region where.
+std::vector<Range> NameInputs(const Region& region, const EncodedRotate& encoded,
+                              const std::vector<Place>& places,
+                              const std::vector<v1::Tensor*>& tensors) {
+  std::vector<Range> inputs;
+  inputs.reserve(places.size());
+  for (size_t i = 0; i < places.size(); ++i) {
+    inputs.push_back(RangeIn(region, places[i].data, places[i].bytes));
+    if (!inputs.back().has_value()) continue;
+    SetSpan(*encoded.region_id, *inputs.back(), *tensors[i]->mutable_array()->mutable_region());
+  }
+  return inputs;
+}
+
+// Leaves the results in the region, if all can lie where they are wanted.
+void PlaceOutputs(const Region& region, const std::vector<Place>& places,
+                  const std::vector<Range>& inputs, v1::RotateRequest& head,
+                  EncodedRotate& encoded) {
+  std::vector<Span> outputs;
+  bool in_place = false;
+  for (size_t i = 0; i < encoded.wanted.size(); ++i) {
+    const Range output = RangeIn(region, places[i].output, encoded.wanted[i].bytes);
+    if (!output.has_value()) return;
+    for (size_t j = 0; j < inputs.size(); ++j) {
+      const bool is_own = i == j && inputs[j] == output;
+      in_place |= is_own;
+      if (!is_own && inputs[j].has_value() && inputs[j]->Overlaps(*output)) return;
+    }
+    outputs.push_back(*output);
+  }
+  for (const Span& output : outputs) {
+    SetSpan(*encoded.region_id, output, *head.mutable_output()->add_regions());
+  }
+  const bool is_staged = encoded.staged.data() != nullptr;
+  for (size_t i = 0; i < places.size(); ++i) {
+    encoded.wanted[i].in_region = true;
+    if (is_staged) encoded.wanted[i].staged = places[i].output;
+  }
+  encoded.uses_region |= !outputs.empty();
+  encoded.idempotent = is_staged || !in_place;
+}
+
+// With the bytes of those that lie elsewhere. Refers to `tensors`.
+std::vector<proto::TensorPart> PartsOf(const std::vector<v1::Tensor*>& tensors,
+                                       const std::vector<Place>& places,
+                                       const std::vector<Range>& inputs) {
+  std::vector<proto::TensorPart> parts;
+  parts.reserve(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    parts.push_back({.tensor = tensors[i]});
+    if (inputs[i].has_value()) continue;
+    parts.back().raw = {static_cast<const char*>(places[i].data),
+                        static_cast<size_t>(places[i].bytes)};
+  }
+  return parts;
+}
+
+// Whether a message may go through a ring, and its reply come back there: no bytes of tensors are
+// in either.
+bool FitRing(const std::vector<proto::MessagePart>& message,
+             const std::vector<WantedTensor>& wanted) {
+  return message.size() == 1 && message.front().payload.empty() &&
+         message.front().header.size() <= proto::kRingRequestBytes &&
+         std::ranges::all_of(wanted, [](const WantedTensor& tensor) { return tensor.in_region; });
+}
+
+grpc::ByteBuffer BufferOf(const std::vector<proto::MessagePart>& message, PayloadLoans& loans) {
+  std::vector<grpc::Slice> slices;
+  for (const proto::MessagePart& part : message) {
+    if (!part.header.empty()) slices.emplace_back(part.header);
+    if (part.payload.empty()) continue;
+    if (static_cast<int64_t>(part.payload.size()) < kLentBytesMin) {
+      slices.emplace_back(part.payload.data(), part.payload.size());
+    } else {
+      slices.push_back(loans.Lend(part.payload));
+    }
+  }
+  return grpc::ByteBuffer(slices.data(), slices.size());
+}
+
+}  // namespace
+
+Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const std::string& request_id,
+                                   const Region& region, Route route, PayloadLoans& loans) {
+  MessageArena memory;
+  v1::RotateRequest& head = memory.Make<v1::RotateRequest>();
+  if (Status status = SetHead(request, request_id, head); !status.ok()) return status;
+  EncodedRotate encoded;
+  std::vector<v1::Tensor*> tensors;
+  std::vector<Place> places;
+  for (size_t i = 0; i < request.tensors.size(); ++i) {
+    const TensorView& view = request.tensors[i];
+    tensors.push_back(&memory.Make<v1::Tensor>());
+    const Result<int64_t> bytes = SetTensor(view, i, *tensors.back());
+    if (!bytes.ok()) return bytes.status();
+    encoded.wanted.push_back(WantedOf(view, request.output_dtype));
+    places.push_back(PlaceOf(view, *bytes, encoded.wanted.back()));
+    encoded.tensor_bytes += *bytes;
+  }
+  if (region.is_staging) encoded.staged = Stage(region, route, encoded.wanted, places);
+  if (region.ids != nullptr) encoded.region_id = region.ids->Take();
+  const std::vector<Range> inputs = NameInputs(region, encoded, places, tensors);
+  PlaceOutputs(region, places, inputs, head, encoded);
+  for (const Range& input : inputs) encoded.uses_region |= input.has_value();
+  if (!encoded.uses_region) encoded.region_id.reset();
+  const std::vector<proto::TensorPart> parts = PartsOf(tensors, places, inputs);
+  std::vector<proto::MessagePart> joined = proto::Join(head, parts);
+  if (route == Route::kRing && FitRing(joined, encoded.wanted)) {
+    encoded.ring_message = std::move(joined.front().header);
+  } else {
+    encoded.message = BufferOf(joined, loans);
+  }
+  return encoded;
+}
+
+Result<ReceivedReply> ReceivedReply::Parse(const grpc::ByteBuffer& buffer) {
+  ReceivedReply reply;
+  if (!buffer.Dump(&reply.slices_).ok()) {
+    return Unreadable("got compressed bytes that cannot be read");
+  }
+  std::vector<std::string_view> fragments;
+  fragments.reserve(reply.slices_.size());
+  for (const grpc::Slice& slice : reply.slices_) {
+    fragments.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  static const proto::Schema& schema = proto::Schema::Of(v1::RotateResponse::descriptor());
+  auto message = proto::Split(schema, fragments, {.unknown_fields = proto::UnknownFields::kSkip});
+  if (!message.ok()) return Unreadable(std::string(message.status().message()));
+  reply.message_ = *std::move(message);
+  if (!reply.head_->ParseFromString(reply.message_.skeleton)) {
+    return Unreadable("got malformed bytes");
+  }
+  return reply;
+}
+
+Result<ReceivedReply> ReceivedReply::ParseSmall(std::string_view bytes) {
+  ReceivedReply reply;
+  if (!reply.head_->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return Unreadable("got malformed bytes");
+  }
+  for (const v1::Tensor& tensor : reply.head().tensors()) {
+    // There is no payload that it would be the index of.
+    if (proto::HasPayload(tensor.array())) return Unreadable("got bytes of a tensor in a ring");
+  }
+  return reply;
+}
+
+Status ReceivedReply::error() const {
+  return head().error().code() == 0 ? Status() : FromMessage(head().error());
+}
+
+Result<RotateReply> ReceivedReply::Take(std::vector<WantedTensor> wanted, OutputPool& pool) const {
+  if (Status status = error(); !status.ok()) return status;
+  const auto count = static_cast<size_t>(head().tensors_size());
+  if (count != wanted.size()) {
+    return Unreadable(absl::StrCat("tensors: got ", count, ", want ", wanted.size()));
+  }
+  for (size_t i = 0; i < count; ++i) {
+    const v1::Array& array = head().tensors(static_cast<int>(i)).array();
+    if (Status status = CheckTensor(array, message_, wanted[i], i); !status.ok()) return status;
+  }
+  RotateReply reply;
+  TakeHead(head(), reply);
+  reply.tensors.reserve(count);
+  for (size_t i = 0; i < count; ++i) {
+    const v1::Tensor& tensor = head().tensors(static_cast<int>(i));
+    reply.tensors.push_back(TakeTensor(tensor, message_, std::move(wanted[i]), pool));
+  }
+  return reply;
+}
+
+}  // namespace rope::client

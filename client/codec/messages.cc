@@ -1,0 +1,255 @@
+#include "client/codec/messages.h"
+
+#include <string>
+
+namespace rope::client {
+namespace {
+
+template <typename T, typename Field>
+std::vector<T> ToVector(const Field& field) {
+  return std::vector<T>(field.begin(), field.end());
+}
+
+v1::Pairing ToMessage(Pairing pairing) {
+  switch (pairing) {
+    case Pairing::kHalf:
+      return v1::PAIRING_HALF;
+    case Pairing::kInterleaved:
+      return v1::PAIRING_INTERLEAVED;
+    case Pairing::kUnspecified:
+      break;
+  }
+  return v1::PAIRING_UNSPECIFIED;
+}
+
+Pairing FromMessage(v1::Pairing pairing) {
+  switch (pairing) {
+    case v1::PAIRING_HALF:
+      return Pairing::kHalf;
+    case v1::PAIRING_INTERLEAVED:
+      return Pairing::kInterleaved;
+    default:
+      return Pairing::kUnspecified;
+  }
+}
+
+void SetConfig(const RopeConfig& config, v1::RopeConfig& message) {
+  message.set_rope_type(config.rope_type);
+  // A macro, because a field's name is part of three names.
+#define ROPE_SET(field) \
+  if (config.field.has_value()) message.set_##field(*config.field)
+  ROPE_SET(rope_theta);
+  ROPE_SET(head_dim);
+  ROPE_SET(rotary_dim);
+  ROPE_SET(partial_rotary_factor);
+  ROPE_SET(max_position_embeddings);
+  ROPE_SET(original_max_position_embeddings);
+  ROPE_SET(factor);
+  ROPE_SET(attention_factor);
+  ROPE_SET(mscale);
+  ROPE_SET(mscale_all_dim);
+  ROPE_SET(beta_fast);
+  ROPE_SET(beta_slow);
+  ROPE_SET(truncate);
+  ROPE_SET(low_freq_factor);
+  ROPE_SET(high_freq_factor);
+  ROPE_SET(mrope_interleaved);
+  ROPE_SET(attn_factor);
+  ROPE_SET(alpha);
+  ROPE_SET(mixed_b);
+  ROPE_SET(rotary_offset);
+#undef ROPE_SET
+  message.mutable_short_factor()->Add(config.short_factor.begin(), config.short_factor.end());
+  message.mutable_long_factor()->Add(config.long_factor.begin(), config.long_factor.end());
+  message.mutable_mrope_section()->Add(config.mrope_section.begin(), config.mrope_section.end());
+  // The client's enums count as the schema's do.
+  if (config.ramp != YarnRamp::kUnspecified) {
+    message.set_ramp(static_cast<v1::YarnRamp>(config.ramp));
+  }
+  if (config.longrope_branch != LongropeBranch::kUnspecified) {
+    message.set_longrope_branch(static_cast<v1::LongropeBranch>(config.longrope_branch));
+  }
+  if (config.mrope_layout != MropeLayout::kUnspecified) {
+    message.set_mrope_layout(static_cast<v1::MropeLayout>(config.mrope_layout));
+  }
+  if (config.seq_len_policy != SeqLenPolicy::kUnspecified) {
+    message.set_seq_len_policy(static_cast<v1::SeqLenPolicy>(config.seq_len_policy));
+  }
+  if (config.xpos.has_value()) {
+    message.mutable_xpos()->set_scale_base(config.xpos->scale_base);
+    message.mutable_xpos()->set_centre(config.xpos->centre);
+  }
+  if (!config.inv_freq.empty()) {
+    message.mutable_inv_freq()->set_dtype(v1::DTYPE_FP64);
+    message.mutable_inv_freq()->add_shape(static_cast<int64_t>(config.inv_freq.size()));
+    message.mutable_inv_freq()->mutable_numbers()->Add(config.inv_freq.begin(),
+                                                       config.inv_freq.end());
+  }
+}
+
+RopeConfig FromMessage(const v1::RopeConfig& message) {
+  RopeConfig config;
+  config.rope_type = message.rope_type();
+#define ROPE_GET(field) \
+  if (message.has_##field()) config.field = message.field()
+  ROPE_GET(rope_theta);
+  ROPE_GET(head_dim);
+  ROPE_GET(rotary_dim);
+  ROPE_GET(partial_rotary_factor);
+  ROPE_GET(max_position_embeddings);
+  ROPE_GET(original_max_position_embeddings);
+  ROPE_GET(factor);
+  ROPE_GET(attention_factor);
+  ROPE_GET(mscale);
+  ROPE_GET(mscale_all_dim);
+  ROPE_GET(beta_fast);
+  ROPE_GET(beta_slow);
+  ROPE_GET(truncate);
+  ROPE_GET(low_freq_factor);
+  ROPE_GET(high_freq_factor);
+  ROPE_GET(mrope_interleaved);
+  ROPE_GET(attn_factor);
+  ROPE_GET(alpha);
+  ROPE_GET(mixed_b);
+  ROPE_GET(rotary_offset);
+#undef ROPE_GET
+  config.short_factor = ToVector<double>(message.short_factor());
+  config.long_factor = ToVector<double>(message.long_factor());
+  config.mrope_section = ToVector<int64_t>(message.mrope_section());
+  config.ramp = static_cast<YarnRamp>(message.ramp());
+  config.longrope_branch = static_cast<LongropeBranch>(message.longrope_branch());
+  config.mrope_layout = static_cast<MropeLayout>(message.mrope_layout());
+  config.seq_len_policy = static_cast<SeqLenPolicy>(message.seq_len_policy());
+  if (message.has_xpos()) {
+    config.xpos = {.scale_base = message.xpos().scale_base(), .centre = message.xpos().centre()};
+  }
+  config.inv_freq = ToVector<double>(message.inv_freq().numbers());
+  return config;
+}
+
+}  // namespace
+
+v1::DType ToMessage(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return v1::DTYPE_FP32;
+    case DType::kFloat16:
+      return v1::DTYPE_FP16;
+    case DType::kBFloat16:
+      return v1::DTYPE_BF16;
+    case DType::kFloat64:
+      return v1::DTYPE_FP64;
+    case DType::kFloat8E4M3:
+      return v1::DTYPE_FP8_E4M3;
+    case DType::kFloat8E5M2:
+      return v1::DTYPE_FP8_E5M2;
+  }
+  return v1::DTYPE_UNSPECIFIED;
+}
+
+void SetRope(const RopeSpec& spec, v1::RopeSpec& message) {
+  message.set_model(spec.model);
+  message.set_config_id(spec.config_id);
+  message.set_config_json(spec.config_json);
+  if (spec.config.has_value()) SetConfig(*spec.config, *message.mutable_config());
+  if (spec.layer.has_value()) message.set_layer(*spec.layer);
+  message.set_layer_type(spec.layer_type);
+  message.set_pairing(ToMessage(spec.pairing));
+  message.set_compat(static_cast<v1::Compat>(spec.compat));
+  message.set_precision(static_cast<v1::Precision>(spec.precision));
+}
+
+v1::DescribeRequest ToMessage(const DescribeRequest& request) {
+  v1::DescribeRequest message;
+  SetRope(request.rope, *message.mutable_rope());
+  if (request.seq_len.has_value()) message.set_seq_len(*request.seq_len);
+  message.mutable_positions()->Add(request.positions.begin(), request.positions.end());
+  if (request.head_dim.has_value()) message.set_head_dim(*request.head_dim);
+  if (request.dtype.has_value()) message.set_dtype(ToMessage(*request.dtype));
+  message.set_sinusoidal(request.sinusoidal);
+  return message;
+}
+
+DescribeReply FromMessage(const v1::DescribeResponse& message) {
+  DescribeReply reply;
+  reply.config_id = message.config_id();
+  reply.config = FromMessage(message.config());
+  reply.pairing = FromMessage(message.pairing());
+  reply.layer_type = message.layer_type();
+  reply.rotates = message.rotates();
+  reply.seq_len = message.seq_len();
+  reply.depends_on_seq_len = message.depends_on_seq_len();
+  reply.precision = static_cast<Precision>(message.precision());
+  reply.attention_factor = message.attention_factor();
+  reply.inv_freq = ToVector<double>(message.inv_freq());
+  reply.wavelengths = ToVector<double>(message.wavelengths());
+  reply.warnings = ToVector<std::string>(message.warnings());
+  for (const v1::Reading& reading : message.readings()) {
+    reply.readings.push_back({.implementation = reading.implementation(),
+                              .difference = reading.difference(),
+                              .attention_factor = reading.attention_factor(),
+                              .inv_freq_max_relative = reading.inv_freq_max_relative()});
+  }
+  if (message.has_ramp()) {
+    reply.ramp = {.low_index = message.ramp().low_index(),
+                  .high_index = message.ramp().high_index(),
+                  .low_wavelength = message.ramp().low_wavelength(),
+                  .high_wavelength = message.ramp().high_wavelength()};
+  }
+  for (const int scaling : message.scaling()) {
+    reply.scaling.push_back(static_cast<FrequencyScaling>(scaling));
+  }
+  reply.float32_angle_error = message.float32_angle_error();
+  reply.float32_angle_position = message.float32_angle_position();
+  for (const v1::Row& row : message.rows()) {
+    reply.rows.push_back({.position = row.position(),
+                          .cos = ToVector<double>(row.cos()),
+                          .sin = ToVector<double>(row.sin()),
+                          .sinusoid = ToVector<double>(row.sinusoid())});
+  }
+  return reply;
+}
+
+std::vector<Model> FromMessage(const v1::ListModelsResponse& message) {
+  std::vector<Model> models;
+  for (const v1::Model& model : message.models()) {
+    models.push_back({.name = model.name(),
+                      .origin = model.origin(),
+                      .rope_type = model.rope_type(),
+                      .rope_theta = model.rope_theta(),
+                      .head_dim = model.head_dim(),
+                      .rotary_dim = model.rotary_dim(),
+                      .pairing = FromMessage(model.pairing()),
+                      .num_heads = model.num_heads(),
+                      .num_kv_heads = model.num_kv_heads(),
+                      .max_position_embeddings = model.max_position_embeddings(),
+                      .layer_types = ToVector<std::string>(model.layer_types())});
+  }
+  return models;
+}
+
+ServerInfo FromMessage(const v1::GetServerInfoResponse& message) {
+  ServerInfo info;
+  info.version = message.version();
+  info.instance_id = message.instance_id();
+  info.uptime_seconds = message.uptime_seconds();
+  for (const v1::Device& device : message.devices()) {
+    info.devices.push_back({.name = device.name(), .detail = device.detail()});
+  }
+  info.transports = ToVector<std::string>(message.transports());
+  for (const v1::Limit& limit : message.limits()) {
+    info.limits.push_back({.name = limit.name(), .value = limit.value()});
+  }
+  const v1::TableCacheStatistics& cache = message.table_cache();
+  info.table_cache = {.hits = cache.hits(),
+                      .misses = cache.misses(),
+                      .builds = cache.builds(),
+                      .evictions = cache.evictions(),
+                      .bytes = cache.bytes(),
+                      .budget_bytes = cache.budget_bytes(),
+                      .tables = cache.tables(),
+                      .pages = cache.pages()};
+  return info;
+}
+
+}  // namespace rope::client

@@ -1,0 +1,242 @@
+#include "client/codec/rotate_messages.h"
+
+#include <limits>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/codec/messages.h"
+
+namespace rope::client {
+namespace {
+
+v1::Operation ToMessage(Operation operation) {
+  switch (operation) {
+    case Operation::kRotate:
+      return v1::OPERATION_ROTATE;
+    case Operation::kInverse:
+      return v1::OPERATION_INVERSE;
+    case Operation::kBackward:
+      return v1::OPERATION_BACKWARD;
+    case Operation::kAddSinusoidal:
+      return v1::OPERATION_ADD_SINUSOIDAL;
+    case Operation::kReposition:
+      return v1::OPERATION_REPOSITION;
+  }
+  return v1::OPERATION_UNSPECIFIED;
+}
+
+void SetIntegers(const std::vector<int64_t>& values, const std::vector<int64_t>& shape,
+                 v1::Array& array) {
+  array.set_dtype(v1::DTYPE_INT64);
+  if (shape.empty()) {
+    array.add_shape(static_cast<int64_t>(values.size()));
+  } else {
+    array.mutable_shape()->Add(shape.begin(), shape.end());
+  }
+  array.set_raw(values.data(), values.size() * sizeof(int64_t));
+}
+
+void SetPositions(const Positions& positions, v1::Positions& message) {
+  if (positions.start.has_value()) message.set_start(*positions.start);
+  if (!positions.starts.empty()) SetIntegers(positions.starts, {}, *message.mutable_starts());
+  if (!positions.position_ids.empty() || !positions.position_ids_shape.empty()) {
+    SetIntegers(positions.position_ids, positions.position_ids_shape,
+                *message.mutable_position_ids());
+  }
+  if (!positions.cu_seqlens.empty()) {
+    SetIntegers(positions.cu_seqlens, {}, *message.mutable_cu_seqlens());
+  }
+  message.mutable_seq_len()->Add(positions.seq_len.begin(), positions.seq_len.end());
+  if (positions.cp_size.has_value()) message.set_cp_size(*positions.cp_size);
+  if (positions.cp_rank.has_value()) message.set_cp_rank(*positions.cp_rank);
+}
+
+v1::Role ToMessage(Role role) {
+  return role == Role::kQ ? v1::ROLE_Q : v1::ROLE_K;
+}
+
+Status Misfit(const std::string& field, const std::string& got, const std::string& want) {
+  return Status(StatusCode::kInvalidArgument, absl::StrCat(field, ": got ", got, ", want ", want));
+}
+
+Status TooLarge(const char* field) {
+  return Misfit(field, absl::StrCat("more than ", std::numeric_limits<int64_t>::max(), " bytes"),
+                "fewer");
+}
+
+// The same of a field within `parent`.
+Status Within(const std::string& parent, const Status& status) {
+  return Status(status.code(), absl::StrCat(parent, ".", status.message()));
+}
+
+// Elements from the first to the last, both counted. REQUIRES: a stride for each axis.
+Result<int64_t> ExtentOf(const std::vector<int64_t>& shape, const std::vector<int64_t>& strides) {
+  int64_t elements = 1;
+  for (size_t axis = 0; axis < shape.size(); ++axis) {
+    if (strides[axis] < 0) {
+      return Misfit(absl::StrCat("strides[", axis, "]"), absl::StrCat(strides[axis]),
+                    "a distance >= 0");
+    }
+    int64_t reach = 0;
+    if (__builtin_mul_overflow(shape[axis] - 1, strides[axis], &reach) ||
+        __builtin_add_overflow(elements, reach, &elements)) {
+      return TooLarge("strides");
+    }
+  }
+  return elements;
+}
+
+Result<int64_t> CountOf(const std::vector<int64_t>& shape) {
+  int64_t elements = 1;
+  for (const int64_t length : shape) {
+    if (__builtin_mul_overflow(elements, length, &elements)) return TooLarge("shape");
+  }
+  return elements;
+}
+
+// Strides are empty or one for each axis: the server refuses others by name, and what is sent with
+// them does not matter.
+Result<int64_t> BytesOf(DType dtype, const std::vector<int64_t>& shape,
+                        const std::vector<int64_t>& strides = {}) {
+  bool is_empty = false;
+  for (size_t axis = 0; axis < shape.size(); ++axis) {
+    is_empty |= shape[axis] == 0;
+    if (shape[axis] < 0) {
+      return Misfit(absl::StrCat("shape[", axis, "]"), absl::StrCat(shape[axis]), "a length >= 0");
+    }
+  }
+  if (is_empty) return int64_t{0};
+  const bool is_packed = strides.size() != shape.size();
+  const Result<int64_t> elements = is_packed ? CountOf(shape) : ExtentOf(shape, strides);
+  if (!elements.ok()) return elements;
+  int64_t bytes = 0;
+  if (__builtin_mul_overflow(*elements, ElementBytes(dtype), &bytes)) return TooLarge("shape");
+  return bytes;
+}
+
+Status CheckMemory(const void* data, int64_t bytes) {
+  if (bytes == 0 || data != nullptr) return {};
+  return Misfit("data", "null", absl::StrCat(bytes, " bytes"));
+}
+
+// Copies an array that travels beside the tensors.
+Status SetArray(const std::string& field, const ArrayView& view, v1::Array& array) {
+  const Result<int64_t> bytes = BytesOf(view.dtype, view.shape);
+  if (!bytes.ok()) return Within(field, bytes.status());
+  if (Status status = CheckMemory(view.data, *bytes); !status.ok()) return Within(field, status);
+  array.set_dtype(ToMessage(view.dtype));
+  array.mutable_shape()->Add(view.shape.begin(), view.shape.end());
+  array.set_raw(view.data, static_cast<size_t>(*bytes));
+  return {};
+}
+
+Status SetRows(const Rows& rows, v1::Rows& message) {
+  if (rows.angles.has_value()) {
+    Status status = SetArray("rows.angles", *rows.angles, *message.mutable_angles());
+    if (!status.ok()) return status;
+  }
+  if (rows.cos.has_value()) {
+    Status status = SetArray("rows.cos", *rows.cos, *message.mutable_cos());
+    if (!status.ok()) return status;
+  }
+  if (!rows.sin.has_value()) return {};
+  return SetArray("rows.sin", *rows.sin, *message.mutable_sin());
+}
+
+// The lengths of `shape` in the order of the letters of `to`. As they are, where these are not the
+// letters of `from`: the server refuses such a request.
+std::vector<int64_t> InOrder(const std::vector<int64_t>& shape, std::string_view from,
+                             std::string_view to) {
+  if (from.size() != shape.size() || to.size() != shape.size()) return shape;
+  std::vector<int64_t> ordered;
+  ordered.reserve(shape.size());
+  for (const char letter : to) {
+    const size_t axis = from.find(letter);
+    if (axis == std::string_view::npos) return shape;
+    ordered.push_back(shape[axis]);
+  }
+  return ordered;
+}
+
+}  // namespace
+
+Status SetHead(const RotateRequest& request, const std::string& request_id,
+               v1::RotateRequest& head) {
+  head.set_request_id(request_id);
+  SetRope(request.rope, *head.mutable_rope());
+  SetPositions(request.positions, *head.mutable_positions());
+  if (head.positions().ByteSizeLong() == 0) head.clear_positions();
+  head.set_operation(ToMessage(request.operation));
+  head.set_return_attention_factor(request.return_attention_factor);
+  if (request.reposition.has_value()) {
+    v1::Reposition& reposition = *head.mutable_reposition();
+    SetPositions(request.reposition->from, *reposition.mutable_from());
+    if (request.reposition->from_rope.has_value()) {
+      SetRope(*request.reposition->from_rope, *reposition.mutable_from_rope());
+    }
+  }
+  if (request.rows.has_value()) {
+    Status status = SetRows(*request.rows, *head.mutable_rows());
+    if (!status.ok()) return status;
+  }
+  if (request.output_dtype.has_value()) {
+    head.mutable_output()->set_dtype(ToMessage(*request.output_dtype));
+  }
+  bool other_layout = false;
+  for (const TensorView& view : request.tensors) other_layout |= !view.output_layout.empty();
+  if (!other_layout) return {};
+  for (const TensorView& view : request.tensors) {
+    head.mutable_output()->add_layouts(view.output_layout.empty() ? view.layout
+                                                                  : view.output_layout);
+  }
+  return {};
+}
+
+Result<int64_t> SetTensor(const TensorView& view, size_t index, v1::Tensor& head) {
+  const auto field = [index](const char* part) {
+    return absl::StrCat("tensors[", index, "]", part);
+  };
+  const Result<int64_t> bytes = BytesOf(view.dtype, view.shape, view.strides);
+  if (!bytes.ok()) return Within(field(".array"), bytes.status());
+  if (Status status = CheckMemory(view.data, *bytes); !status.ok()) {
+    return Within(field(""), status);
+  }
+  if (view.head_ranges.empty()) head.set_role(ToMessage(view.role));
+  for (const HeadRange& range : view.head_ranges) {
+    v1::HeadRange& item = *head.add_head_ranges();
+    if (range.role.has_value()) item.set_role(ToMessage(*range.role));
+    item.set_begin(range.begin);
+    item.set_end(range.end);
+  }
+  head.set_layout(view.layout);
+  if (view.norm.has_value()) {
+    head.mutable_norm()->set_eps(view.norm->eps);
+    Status status =
+        SetArray(field(".norm.weight"), view.norm->weight, *head.mutable_norm()->mutable_weight());
+    if (!status.ok()) return status;
+  }
+  if (view.scale.has_value()) head.set_scale(*view.scale);
+  if (view.llama_4_scaling_beta.has_value()) {
+    head.set_llama_4_scaling_beta(*view.llama_4_scaling_beta);
+  }
+  if (view.fp8_scale.has_value()) head.set_fp8_scale(*view.fp8_scale);
+  head.mutable_array()->set_dtype(ToMessage(view.dtype));
+  head.mutable_array()->mutable_shape()->Add(view.shape.begin(), view.shape.end());
+  head.mutable_array()->mutable_strides()->Add(view.strides.begin(), view.strides.end());
+  return bytes;
+}
+
+WantedTensor WantedOf(const TensorView& view, std::optional<DType> output_dtype) {
+  WantedTensor wanted{.role = view.role,
+                      .layout = view.output_layout.empty() ? view.layout : view.output_layout,
+                      .dtype = output_dtype.value_or(view.dtype),
+                      .output = view.output};
+  wanted.shape = InOrder(view.shape, view.layout, wanted.layout);
+  const Result<int64_t> bytes = BytesOf(wanted.dtype, wanted.shape);
+  // With strides of 0 an answer may be of more bytes than there are: the server says so.
+  wanted.bytes = bytes.ok() ? *bytes : std::numeric_limits<int64_t>::max();
+  return wanted;
+}
+
+}  // namespace rope::client

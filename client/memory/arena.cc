@@ -1,0 +1,51 @@
+#include "rope/arena.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/memory/arena_memory.h"
+
+namespace rope::client {
+
+Slot::Slot(std::shared_ptr<ArenaMemory> memory, void* data, int64_t bytes)
+    : memory_(std::move(memory)), data_(data), bytes_(bytes) {}
+
+Slot::Slot(Slot&& other) noexcept
+    : memory_(std::move(other.memory_)),
+      data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)) {}
+
+Slot& Slot::operator=(Slot&& other) noexcept {
+  Slot moved(std::move(other));
+  std::swap(memory_, moved.memory_);
+  std::swap(data_, moved.data_);
+  std::swap(bytes_, moved.bytes_);
+  return *this;
+}
+
+Slot::~Slot() {
+  if (data_ != nullptr) memory_->GiveBack(static_cast<std::byte*>(data_), bytes_);
+}
+
+Arena::Arena(std::shared_ptr<ArenaMemory> memory) : memory_(std::move(memory)) {}
+
+Result<Slot> Arena::Take(int64_t bytes) const {
+  if (bytes < 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  absl::StrCat("slot: got ", bytes, " bytes, want 0 or more"));
+  }
+  if (bytes == 0) return Slot();
+  const Result<std::byte*> data = memory_->Take(bytes);
+  if (!data.ok()) return data.status();
+  return Slot(memory_, *data, bytes);
+}
+
+int64_t Arena::capacity_bytes() const {
+  return memory_->capacity_bytes();
+}
+
+int64_t Arena::used_bytes() const {
+  return memory_->used_bytes();
+}
+
+}  // namespace rope::client

@@ -1,0 +1,68 @@
+#include "client/memory/arena_memory.h"
+
+#include <algorithm>
+#include <functional>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace rope::client {
+
+ArenaMemory::ArenaMemory(std::unique_ptr<SharedMemory> shared) : shared_(std::move(shared)) {
+  if (capacity_bytes() > 0) free_.emplace(0, capacity_bytes());
+}
+
+Result<std::byte*> ArenaMemory::Take(int64_t bytes) {
+  const std::lock_guard<std::mutex> lock(mu_);
+  // No part is larger than the whole, so that rounding cannot overflow.
+  const auto fits = [bytes](const auto& part) { return part.second >= bytes; };
+  const auto part = std::find_if(free_.begin(), free_.end(), fits);
+  if (part == free_.end()) {
+    return Status(StatusCode::kResourceExhausted,
+                  absl::StrCat("arena: got a slot of ", bytes, " bytes, want one that fits into ",
+                               capacity_bytes(), " of which ", used_bytes_, " are used"));
+  }
+  const auto [offset, length] = *part;
+  const int64_t taken = RoundedUp(bytes);  // parts are of whole units
+  free_.erase(part);
+  if (length > taken) free_.emplace(offset + taken, length - taken);
+  used_bytes_ += taken;
+  return shared_->data() + offset;
+}
+
+void ArenaMemory::GiveBack(std::byte* data, int64_t bytes) {
+  const std::lock_guard<std::mutex> lock(mu_);
+  int64_t offset = data - shared_->data();
+  int64_t length = RoundedUp(bytes);
+  used_bytes_ -= length;
+  auto next = free_.lower_bound(offset);
+  if (next != free_.end() && next->first == offset + length) {
+    length += next->second;
+    next = free_.erase(next);
+  }
+  if (next != free_.begin()) {
+    const auto before = std::prev(next);
+    if (before->first + before->second == offset) {
+      before->second += length;
+      return;
+    }
+  }
+  free_.emplace_hint(next, offset, length);
+}
+
+int64_t ArenaMemory::used_bytes() const {
+  const std::lock_guard<std::mutex> lock(mu_);
+  return used_bytes_;
+}
+
+std::optional<int64_t> ArenaMemory::OffsetOf(const void* data, int64_t bytes) const {
+  const auto* begin = static_cast<const std::byte*>(data);
+  if (shared_ == nullptr || bytes > capacity_bytes()) return std::nullopt;
+  const std::byte* last = shared_->data() + (capacity_bytes() - bytes);
+  // std::less orders pointers into different objects too.
+  if (std::less<>()(begin, shared_->data()) || std::less<>()(last, begin)) return std::nullopt;
+  return begin - shared_->data();
+}
+
+}  // namespace rope::client

@@ -1,0 +1,77 @@
+#include "client/memory/region_ids.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace rope::client {
+
+RegionIds::Lease RegionIds::MakeLease(uint64_t id) const {
+  auto lease = std::make_unique<const uint64_t>(id);
+  return {lease.release(), [signal = signal_](const uint64_t* last) {  // owned by the result
+            const std::unique_ptr<const uint64_t> owned(last);
+            // Under the lock, so that who has just looked waits by now.
+            const proto::MutexLock lock(&signal->mu);
+            signal->changed.SignalAll();
+          }};
+}
+
+RegionIds::Lease RegionIds::Take() const {
+  const proto::MutexLock lock(&signal_->mu);
+  return current_;
+}
+
+RegionIds::Turn::~Turn() {
+  if (ids_ == nullptr) return;
+  const proto::MutexLock lock(&ids_->signal_->mu);
+  ids_->is_taken_ = false;
+  ids_->signal_->changed.SignalAll();
+}
+
+std::optional<RegionIds::Turn> RegionIds::TakeTurn(Clock::time_point deadline) {
+  const proto::MutexLock lock(&signal_->mu);
+  while (is_taken_) {
+    if (!AwaitChange(deadline)) return std::nullopt;
+  }
+  is_taken_ = true;
+  return Turn(*this);
+}
+
+void RegionIds::Replace(uint64_t id) {
+  Lease next = MakeLease(id);  // the one before it, in the end, which goes after the lock
+  const proto::MutexLock lock(&signal_->mu);
+  std::swap(current_, next);
+  replaced_.push_back({*next, next});
+}
+
+bool RegionIds::AwaitGivenBack(Clock::time_point deadline) {
+  const proto::MutexLock lock(&signal_->mu);
+  while (HasLeases()) {
+    if (!AwaitChange(deadline)) return false;
+  }
+  return true;
+}
+
+std::vector<uint64_t> RegionIds::replaced() const {
+  const proto::MutexLock lock(&signal_->mu);
+  std::vector<uint64_t> ids;
+  for (const Replaced& replaced : replaced_) ids.push_back(replaced.id);
+  return ids;
+}
+
+void RegionIds::Forget(uint64_t id) {
+  const proto::MutexLock lock(&signal_->mu);
+  std::erase_if(replaced_, [id](const Replaced& replaced) { return replaced.id == id; });
+}
+
+bool RegionIds::AwaitChange(Clock::time_point deadline) {
+  const auto left = deadline - Clock::now();
+  if (left <= left.zero()) return false;
+  signal_->changed.WaitFor(&signal_->mu, left);
+  return true;
+}
+
+bool RegionIds::HasLeases() const {
+  return std::ranges::any_of(replaced_, [](const auto& of) { return !of.leases.expired(); });
+}
+
+}  // namespace rope::client

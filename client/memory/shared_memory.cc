@@ -1,0 +1,113 @@
+#include "client/memory/shared_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <fstream>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace rope::client {
+namespace {
+
+Status Unavailable(const char* call) {
+  const int error = errno;
+  return Status(error == ENOMEM || error == ENOSPC || error == EFBIG || error == EMFILE
+                    ? StatusCode::kResourceExhausted
+                    : StatusCode::kUnavailable,
+                absl::StrCat("memory to share: ", call, ": got error ", error, ", want memory"));
+}
+
+int64_t PageBytes() {
+  return sysconf(_SC_PAGESIZE);
+}
+
+// What this machine, or the control group, could hold at all. A memfd has no file system of a size
+// that would say so: the system would end processes instead.
+int64_t MemoryBytesMax() {
+  const int64_t machine = sysconf(_SC_PHYS_PAGES) * PageBytes();
+  std::ifstream file("/sys/fs/cgroup/memory.max");
+  int64_t group = 0;
+  return (file >> group) ? std::min(machine, group) : machine;  // "max" is no number: no limit
+}
+
+}  // namespace
+
+Result<std::unique_ptr<SharedMemory>> SharedMemory::CreateMemfd(int64_t bytes, Use use) {
+  proto::FileDescriptor file(memfd_create("rope_arena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!file.ok()) return Unavailable("memfd_create");
+  std::unique_ptr<SharedMemory> memory(new SharedMemory(std::move(file), {}));  // owned by memory
+  if (Status status = memory->Fill(bytes, use); !status.ok()) return status;
+  if (fcntl(memory->fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+    return Unavailable("F_ADD_SEALS");
+  }
+  return memory;
+}
+
+Result<std::unique_ptr<SharedMemory>> SharedMemory::CreateNamed(const std::string& prefix,
+                                                                int64_t bytes) {
+  static std::atomic<uint64_t> count = 0;
+  constexpr int kNames = 8;
+  for (int attempt = 0; attempt < kNames; ++attempt) {
+    const uint64_t random = std::random_device{}();
+    std::string name = absl::StrCat(prefix, getpid(), "_", ++count, "_", absl::Hex(random));
+    proto::FileDescriptor file(shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    if (!file.ok() && errno == EEXIST) continue;
+    if (!file.ok()) return Unavailable("shm_open");
+    // owned by memory
+    std::unique_ptr<SharedMemory> memory(new SharedMemory(std::move(file), std::move(name)));
+    if (Status status = memory->Fill(bytes, Use::kArena); !status.ok()) return status;
+    return memory;
+  }
+  return Unavailable("shm_open");
+}
+
+SharedMemory::SharedMemory(proto::FileDescriptor file, std::string name)
+    : file_(std::move(file)), name_(std::move(name)) {}
+
+SharedMemory::~SharedMemory() {
+  UnlinkName();
+  if (data_ != nullptr) munmap(data_, static_cast<size_t>(bytes_));
+}
+
+void SharedMemory::UnlinkName() {
+  if (!name_.empty()) shm_unlink(name_.c_str());
+  name_.clear();
+}
+
+Status SharedMemory::Fill(int64_t bytes, Use use) {
+  const char* const field = use == Use::kArena ? "arena_bytes" : "staged_bytes";
+  const int64_t page = PageBytes();
+  if (bytes <= 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  absl::StrCat(field, ": got ", bytes, ", want a number of bytes > 0"));
+  }
+  if (bytes > MemoryBytesMax()) {
+    return Status(StatusCode::kResourceExhausted,
+                  absl::StrCat(field, ": got ", bytes, ", want at most ", MemoryBytesMax(),
+                               ", all memory that there is"));
+  }
+  const int64_t rounded = (bytes + page - 1) / page * page;
+  if (use == Use::kStaging) {
+    if (ftruncate(fd(), rounded) != 0) return Unavailable("ftruncate");
+  } else if (const int error = posix_fallocate(fd(), 0, rounded); error != 0) {
+    // Without its pages a file may be larger than its file system: a write would end the process.
+    errno = error;
+    return Unavailable("posix_fallocate");
+  }
+  const int populate = use == Use::kArena ? MAP_POPULATE : 0;
+  void* mapped = mmap(nullptr, static_cast<size_t>(rounded), PROT_READ | PROT_WRITE,
+                      MAP_SHARED | populate, fd(), 0);
+  if (mapped == MAP_FAILED) return Unavailable("mmap");
+  data_ = static_cast<std::byte*>(mapped);
+  bytes_ = rounded;
+  return {};
+}
+
+}  // namespace rope::client

@@ -1,0 +1,98 @@
+#include "client/transport/channel.h"
+
+#include <fcntl.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/create_channel_posix.h>
+#include <grpcpp/security/credentials.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "proto/ipc/send_buffer.h"
+
+namespace rope::client {
+namespace {
+
+grpc::ChannelArguments MakeArguments(const ConnectOptions& options) {
+  grpc::ChannelArguments arguments;
+  const int bytes_max = static_cast<int>(
+      std::clamp<int64_t>(options.max_message_bytes, 0, std::numeric_limits<int>::max()));
+  arguments.SetMaxReceiveMessageSize(bytes_max);
+  arguments.SetMaxSendMessageSize(bytes_max);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, (1 << 24) - 1);  // the largest there is
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);         // a Client is a connection
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);     // ours are; gRPC's keep the request's slices
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // tensors do not go through web proxies
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
+  // The timeout is also TCP's: a peer that takes no bytes for that long is gone. gRPC ends no call
+  // while a write of it waits. The pings themselves are as rare as servers allow.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 300000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
+  return arguments;
+}
+
+void SetTimeouts(int socket, std::chrono::microseconds timeout) {
+  timeval time{};
+  time.tv_sec = timeout.count() / 1'000'000;
+  time.tv_usec = timeout.count() % 1'000'000;
+  setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof(time));
+  setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof(time));
+}
+
+}  // namespace
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target,
+                                           const ConnectOptions& options) {
+  return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(),
+                                   MakeArguments(options));
+}
+
+std::optional<std::string> UnixPathOf(const std::string& target) {
+  constexpr char kScheme[] = "unix:";
+  if (!absl::StartsWith(target, kScheme)) return std::nullopt;
+  std::string path = target.substr(std::strlen(kScheme));
+  if (absl::StartsWith(path, "///")) path.erase(0, 2);  // a URI with an empty authority
+  return path;
+}
+
+Result<proto::FileDescriptor> ConnectSocket(const std::string& path,
+                                            std::chrono::microseconds timeout) {
+  sockaddr_un address{};
+  if (path.empty() || path.size() >= sizeof(address.sun_path)) {
+    return Status(StatusCode::kInvalidArgument,
+                  absl::StrCat("target: got a path of ", path.size(), " bytes, want 1 to ",
+                               sizeof(address.sun_path) - 1));
+  }
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  proto::FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  proto::EnlargeSendBuffer(socket.get());
+  // No time at all would mean no limit.
+  SetTimeouts(socket.get(), std::max(timeout, std::chrono::microseconds(1000)));
+  if (connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
+    const int error = errno;
+    return Status(StatusCode::kUnavailable,
+                  absl::StrCat("unix:", path, ": got error ", error, " (", std::strerror(error),
+                               "), want a connection"));
+  }
+  return socket;
+}
+
+std::shared_ptr<grpc::Channel> MakeChannelOn(proto::FileDescriptor socket,
+                                             const ConnectOptions& options) {
+  SetTimeouts(socket.get(), std::chrono::microseconds(0));
+  fcntl(socket.get(), F_SETFL, fcntl(socket.get(), F_GETFL) | O_NONBLOCK);
+  grpc::ChannelArguments arguments = MakeArguments(options);
+  arguments.SetString(GRPC_ARG_DEFAULT_AUTHORITY, "localhost");
+  return grpc::CreateCustomInsecureChannelFromFd("localhost", socket.release(), arguments);
+}
+
+}  // namespace rope::client

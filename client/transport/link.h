@@ -1,0 +1,132 @@
+// Link: how a connection reaches its server. It dials, agrees on a transport for the arena or for
+// staging, and dials again where gRPC cannot.
+//
+//   memfd:  socket of ours -> hello with the memory (proto/ipc/hello.h) -> gRPC on that socket
+//   ring:   the same, with a ring in the hello, which the server may leave unserved
+//   shm:    gRPC's own channel -> name under the server's prefix -> RegisterRegion -> name removed
+//   inline: socket of ours, whose buffer is larger, to a Unix path where somebody listens; gRPC's
+//           own channel otherwise
+//
+// gRPC's own channels connect again by themselves. A channel on a socket of ours ends with it: who
+// sees that says so (Note), and the next Get dials, one thread for all. Shared memory by name
+// belongs to one connection and has no name any more: when that connection is lost, tensors travel
+// inline from then on.
+//
+// The arena is the program's and outlives connections. Staging memory belongs to one connection:
+// another one has its own, since a server may still be at work on what a lost call has left.
+//
+// To add a transport: a Transport, a Connect... of its own beside those below, a field in Session
+// for what requests must know of it.
+//
+// Threading:  Thread-safe once Connect has returned. Get blocks while a dial is under way, for
+//             kRedialMax at most.
+// Ownership:  Shares the arena with its slots, sessions with the calls that use them, and the pool
+//             of outputs with the tensors of replies; what is idle in the pool goes with the Link.
+// Errors:     INVALID_ARGUMENT: options that contradict each other. UNAVAILABLE: no connection.
+//             FAILED_PRECONDITION: none of the transports that are allowed can be had.
+#ifndef ROPE_CLIENT_TRANSPORT_LINK_H_
+#define ROPE_CLIENT_TRANSPORT_LINK_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "client/codec/codec.h"
+#include "client/memory/arena_memory.h"
+#include "client/memory/output_pool.h"
+#include "client/memory/region.h"
+#include "client/transport/ring.h"
+#include "client/transport/stub.h"
+#include "proto/ipc/file_descriptor.h"
+#include "rope/options.h"
+#include "rope/status.h"
+
+namespace rope::client {
+
+// One connection, as requests see it.
+struct Session {
+  Stub stub;
+  bool on_own_socket = false;            // gRPC will not connect it again
+  Region region = {};                    // of the arena, or for staging
+  std::shared_ptr<Ring> ring = nullptr;  // beside a region; null: every call is an RPC
+};
+
+// How requests travel that nobody has to be able to cancel.
+inline Route RouteOf(const Session& session) {
+  return session.ring == nullptr ? Route::kRpc : Route::kRing;
+}
+
+class Link {
+ public:
+  // Longest wait for a server that takes a connection and then says nothing.
+  static constexpr std::chrono::milliseconds kRedialMax{500};
+
+  Link(std::string target, const ConnectOptions& options);
+  ~Link() { outputs_->Close(); }
+
+  // Waits for a connection and settles the transport. OK beside no connection at all, where inline
+  // is allowed: the first call tells why.
+  Status Connect(std::chrono::microseconds timeout);
+
+  // REQUIRES of all below: Connect has returned OK.
+  Result<std::shared_ptr<const Session>> Get();
+  enum class Advice { kNone, kSendInline };
+  // Takes note of how a call on `session` failed. kSendInline: the server has lost the region, and
+  // nothing ran; another Get gives a session without.
+  Advice Note(const Session& session, const Status& status);
+
+  // The session as it is: nothing is dialed. UNAVAILABLE: a connection that shared the arena was
+  // lost, which is said once.
+  Result<std::shared_ptr<const Session>> GetForFence();
+
+  ChosenTransport transport() const;
+  const std::shared_ptr<ArenaMemory>& arena() const { return arena_; }
+  // Memory for replies.
+  OutputPool& outputs() const { return *outputs_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  Status CheckOptions() const;
+  bool IsAllowed(Transport transport) const;
+  bool MayBringMemory() const;  // on a socket of ours
+  bool MayStage() const;
+  // These set session_ and arena_ where they succeed.
+  Status ConnectMemfd(Clock::time_point deadline);
+  Status ConnectNamed(Clock::time_point deadline);
+  Status ConnectStaged(Clock::time_point deadline);
+  Status ConnectInline(Clock::time_point deadline, const std::string& reason);
+  // A session on `socket` with `memory` as its region, and a ring where both sides have it.
+  // FAILED_PRECONDITION: the server has none, or no ring where nothing less is allowed.
+  Result<std::shared_ptr<const Session>> Greet(proto::FileDescriptor socket,
+                                               std::shared_ptr<ArenaMemory> memory) const;
+  // The same with staging memory of its own.
+  Result<std::shared_ptr<const Session>> GreetStaged(proto::FileDescriptor socket) const;
+  // A session without memory: on a socket of ours where one can be had.
+  std::shared_ptr<const Session> InlineSession(Clock::time_point deadline) const;
+  std::shared_ptr<const Session> SessionOn(proto::FileDescriptor socket, Region region,
+                                           std::shared_ptr<Ring> ring) const;
+  std::shared_ptr<Session> OwnChannel() const;
+  // What memory of ours session_ has. REQUIRES: mu_ is held, and it has some.
+  ChosenTransport MemoryOfSession() const;
+  // REQUIRES: mu_ is held, and session_ is on a socket of ours.
+  Status Redial();
+
+  const std::string target_;
+  const ConnectOptions options_;
+  const std::shared_ptr<OutputPool> outputs_;
+  std::shared_ptr<ArenaMemory> arena_;  // set by Connect
+
+  mutable std::mutex mu_;
+  // All below are guarded by mu_.
+  std::shared_ptr<const Session> session_;
+  bool lost_ = false;
+  bool lost_arena_ = false;  // a connection that shared it, and no fence has said so
+  ChosenTransport chosen_;
+};
+
+}  // namespace rope::client
+
+#endif  // ROPE_CLIENT_TRANSPORT_LINK_H_

@@ -1,0 +1,204 @@
+#include "client/transport/ring.h"
+
+#include <poll.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "client/transport/waiter.h"
+#include "proto/ipc/futex.h"
+
+namespace rope::client {
+namespace {
+
+using proto::RingState;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+// How long a sleeping thread takes at most to notice that its server is gone.
+constexpr microseconds kLookAgain = milliseconds(50);
+
+// Answers about more tensor bytes are further away than the usual spin time: who polls for them
+// only takes the processors that they are made on.
+constexpr int64_t kPolledBytesMax = 4 << 20;
+
+bool IsDone(const proto::RingSlot& slot) {
+  return slot.state.load(std::memory_order_acquire) == ValueOf(RingState::kDone);
+}
+
+void Write(std::string_view request, microseconds timeout, RingState state, proto::RingSlot& slot) {
+  std::memcpy(slot.message.data(), request.data(), request.size());
+  slot.message_bytes.store(static_cast<uint32_t>(request.size()), std::memory_order_relaxed);
+  slot.timeout_us.store(timeout.count(), std::memory_order_relaxed);
+  slot.state.store(ValueOf(state), std::memory_order_relaxed);
+}
+
+// What is longer would overflow the clock.
+microseconds Bounded(microseconds timeout) {
+  return std::clamp<microseconds>(timeout, microseconds(0), std::chrono::hours(24));
+}
+
+Result<ReceivedReply> ReplyIn(const proto::RingSlot& slot) {
+  const size_t bytes = std::min<size_t>(slot.message_bytes.load(std::memory_order_relaxed),
+                                        proto::kRingMessageBytes);
+  return ReceivedReply::ParseSmall({slot.message.data(), bytes});
+}
+
+Status Ended(StatusCode code, const char* message) {
+  return Status(code, message, ErrorDetail{.executed = true});
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Ring>> Ring::Create(microseconds spin) {
+  Result<std::unique_ptr<SharedMemory>> memory =
+      SharedMemory::CreateMemfd(sizeof(proto::Ring), SharedMemory::Use::kStaging);
+  if (!memory.ok()) return memory.status();
+  return std::unique_ptr<Ring>(new Ring(*std::move(memory), spin));  // owned by the result
+}
+
+Ring::Ring(std::unique_ptr<SharedMemory> memory, microseconds spin)
+    : memory_(std::move(memory)), spin_(spin) {
+  // The lowest first: the pages of the others are never made where calls are few.
+  for (uint32_t slot = proto::kRingSlots; slot > 0; --slot) free_.push_back(slot - 1);
+}
+
+void Ring::Open(proto::FileDescriptor doorbell, proto::FileDescriptor socket) {
+  doorbell_ = std::move(doorbell);
+  socket_ = std::move(socket);
+}
+
+std::optional<Result<ReceivedReply>> Ring::Call(std::string_view request, int64_t tensor_bytes,
+                                                microseconds timeout) {
+  timeout = Bounded(timeout);
+  const auto deadline = Clock::now() + timeout;
+  const std::optional<uint32_t> index = TakeSlot();
+  if (!index.has_value()) return std::nullopt;
+  proto::RingSlot& slot = shared().slots[*index];
+  Write(request, timeout, RingState::kSubmitted, slot);
+  Submit(*index);
+  const Outcome outcome = Await(slot, tensor_bytes <= kPolledBytesMax, deadline);
+  if (outcome != Outcome::kAnswered) {
+    GiveUp(*index);
+    GiveBack(*index, /*answered=*/false);
+    return outcome == Outcome::kLost
+               ? Ended(StatusCode::kUnavailable, "ring: the connection was lost")
+               : Ended(StatusCode::kDeadlineExceeded, "ring: no answer in time");
+  }
+  Result<ReceivedReply> answer = AnswerIn(slot);
+  GiveBack(*index, /*answered=*/true);
+  return answer;
+}
+
+std::optional<uint32_t> Ring::TakeSlot() {
+  if (shared().closed.load() != 0) return std::nullopt;
+  const std::lock_guard<std::mutex> lock(mu_);
+  if (free_.empty()) {
+    const auto answered = [this](uint32_t slot) { return IsDone(shared().slots[slot]); };
+    const auto begin = std::stable_partition(abandoned_.begin(), abandoned_.end(),
+                                             [&](uint32_t slot) { return !answered(slot); });
+    free_.assign(begin, abandoned_.end());
+    abandoned_.erase(begin, abandoned_.end());
+  }
+  if (free_.empty()) return std::nullopt;
+  const uint32_t slot = free_.back();
+  free_.pop_back();
+  return slot;
+}
+
+void Ring::GiveBack(uint32_t slot, bool answered) {
+  const std::lock_guard<std::mutex> lock(mu_);
+  (answered ? free_ : abandoned_).push_back(slot);
+}
+
+void Ring::Submit(uint32_t slot) {
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    const uint32_t submitted = shared().submitted.load(std::memory_order_relaxed);
+    shared().queue[submitted % proto::kRingSlots].store(slot, std::memory_order_relaxed);
+    shared().submitted.store(submitted + 1);
+  }
+  // The server says that it sleeps before it looks for the last time: one of us sees the other.
+  WakeServer();
+}
+
+void Ring::WakeServer() {
+  if (shared().asleep.load() == 0 || shared().asleep.exchange(0) == 0) return;
+  const uint64_t one = 1;
+  // It fails where the doorbell was rung 2^64 times and never heard.
+  static_cast<void>(write(doorbell_.get(), &one, sizeof(one)));
+}
+
+Ring::Outcome Ring::Await(proto::RingSlot& slot, bool may_poll, Clock::time_point deadline) const {
+  const Waiter waiter;
+  const auto end = std::min(Clock::now() + spin_, deadline);
+  while (may_poll && waiter.may_poll() && Clock::now() < end) {
+    if (IsDone(slot)) return Outcome::kAnswered;
+    sched_yield();  // another thread may be the one that has the answer to bring
+  }
+  return Sleep(slot, deadline);
+}
+
+Ring::Outcome Ring::Sleep(proto::RingSlot& slot, Clock::time_point deadline) const {
+  const uint32_t awaited = ValueOf(RingState::kAwaited);
+  uint32_t expected = ValueOf(RingState::kSubmitted);
+  if (!slot.state.compare_exchange_strong(expected, awaited)) return Outcome::kAnswered;
+  for (;;) {
+    const bool is_lost = IsLost();  // before the last look
+    const auto left = std::chrono::ceil<microseconds>(deadline - Clock::now());
+    if (IsDone(slot)) return Outcome::kAnswered;
+    if (is_lost) return Outcome::kLost;
+    if (left <= microseconds(0)) return Outcome::kTimedOut;
+    proto::FutexWait(slot.state, awaited, std::min(left, kLookAgain));
+  }
+}
+
+void Ring::SubmitWatched(uint32_t slot, std::string_view request, microseconds timeout) {
+  Write(request, Bounded(timeout), RingState::kWatched, shared().slots[slot]);
+  Submit(slot);
+}
+
+std::optional<uint32_t> Ring::NextAnswered() {
+  if (shared().answered.load() == answers_taken_) return std::nullopt;
+  const auto& next = shared().answers[answers_taken_++ % proto::kRingSlots];
+  return next.load(std::memory_order_relaxed) % proto::kRingSlots;
+}
+
+Result<ReceivedReply> Ring::TakeAnswer(uint32_t slot) {
+  Result<ReceivedReply> reply = ReplyIn(shared().slots[slot]);
+  GiveBack(slot, /*answered=*/true);
+  return reply;
+}
+
+void Ring::AwaitAnswered(microseconds timeout) {
+  std::atomic<uint32_t>& asleep = shared().watcher_asleep;
+  asleep.store(1);
+  // Whoever answers, or stops the watcher, from here on wakes it.
+  const bool may_sleep = shared().answered.load() == answers_taken_ && !stopped_watching_.load();
+  if (may_sleep) proto::FutexWait(asleep, 1, timeout);
+  asleep.store(0);
+}
+
+void Ring::StopWatching() {
+  stopped_watching_.store(true);
+  shared().watcher_asleep.store(0);
+  proto::FutexWakeAll(shared().watcher_asleep);
+}
+
+bool Ring::IsLost() const {
+  if (shared().closed.load() != 0) return true;
+  pollfd connection = {socket_.get(), POLLRDHUP, 0};
+  return poll(&connection, 1, 0) == 1;
+}
+
+Result<ReceivedReply> Ring::AnswerIn(const proto::RingSlot& slot) {
+  Result<ReceivedReply> reply = ReplyIn(slot);
+  if (!reply.ok() || slot.code.load(std::memory_order_relaxed) == 0) return reply;
+  const Status error = reply->error();
+  if (!error.ok()) return error;
+  return Status(StatusCode::kInternal, "reply: got a code without its error");
+}
+
+}  // namespace rope::client

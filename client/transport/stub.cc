@@ -1,0 +1,136 @@
+#include "client/transport/stub.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "client/transport/waiter.h"
+#include "proto/wire/error_details.h"
+
+namespace rope::client {
+namespace {
+
+using std::chrono::microseconds;
+using Clock = std::chrono::steady_clock;
+
+// A thread's queue. A thread has one call at a time, so the queue holds one event at most.
+class ThreadQueue {
+ public:
+  static grpc::CompletionQueue& Get() {
+    thread_local ThreadQueue queue;
+    return queue.queue_;
+  }
+
+ private:
+  ThreadQueue() = default;
+  ~ThreadQueue() {
+    queue_.Shutdown();
+    void* tag = nullptr;
+    bool ok = false;
+    while (queue_.Next(&tag, &ok)) {
+    }
+  }
+
+  grpc::CompletionQueue queue_;
+};
+
+// Takes the event of the call that this thread has just started.
+void AwaitEvent(grpc::CompletionQueue& queue, microseconds spin) {
+  void* tag = nullptr;
+  bool ok = false;
+  const Waiter waiter;
+  const auto end = Clock::now() + spin;
+  while (waiter.may_poll() && Clock::now() < end) {
+    const auto now = gpr_time_0(GPR_CLOCK_MONOTONIC);
+    if (queue.AsyncNext(&tag, &ok, now) != grpc::CompletionQueue::TIMEOUT) return;
+    sched_yield();  // another thread may be the one that has the answer to bring
+  }
+  queue.Next(&tag, &ok);
+}
+
+}  // namespace
+
+gpr_timespec DeadlineAfter(microseconds timeout) {
+  const auto bounded = std::clamp<microseconds>(timeout, microseconds(0), std::chrono::hours(24));
+  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                      gpr_time_from_micros(bounded.count(), GPR_TIMESPAN));
+}
+
+Status ToStatus(const grpc::Status& status, const grpc::ClientContext& context) {
+  ErrorDetail detail;
+  auto code = static_cast<StatusCode>(status.error_code());
+  std::string message = status.error_message();
+  auto error = proto::DecodeStatusDetails(status.error_details());
+  if (code == StatusCode::kCancelled && !error.has_value()) {
+    code = StatusCode::kUnavailable;
+    message = absl::StrCat("server: ended the call (", message, ")");
+  }
+  // Until the server says more.
+  detail.executed = code == StatusCode::kUnavailable || code == StatusCode::kDeadlineExceeded;
+  if (error.has_value()) {
+    detail.field = std::move(*error->mutable_field());
+    detail.got = std::move(*error->mutable_got());
+    detail.want = std::move(*error->mutable_want());
+    detail.retry_delay_ms = error->retry_delay_ms();
+    detail.executed = error->executed();
+  }
+  const auto& trailers = context.GetServerTrailingMetadata();
+  if (const auto it = trailers.find("grpc-retry-pushback-ms"); it != trailers.end()) {
+    int64_t delay_ms = 0;
+    if (absl::SimpleAtoi(absl::string_view(it->second.data(), it->second.size()), &delay_ms)) {
+      detail.retry_delay_ms = std::max(detail.retry_delay_ms, delay_ms);
+    }
+  }
+  return Status(code, std::move(message), std::move(detail));
+}
+
+Stub::Stub(std::shared_ptr<grpc::Channel> channel, const ConnectOptions& options)
+    : channel_(std::move(channel)), spin_(SpinOf(options)) {}
+
+bool Stub::WaitForConnected(microseconds timeout) const {
+  return channel_->WaitForConnected(DeadlineAfter(timeout));
+}
+
+Result<grpc::ByteBuffer> Stub::Call(const std::string& method, const grpc::ByteBuffer& request,
+                                    microseconds timeout) const {
+  grpc::CompletionQueue& queue = ThreadQueue::Get();
+  UnaryAttempt attempt;
+  Start(method, request, timeout, &queue, nullptr, attempt);
+  AwaitEvent(queue, spin_);
+  return ResultOf(attempt);
+}
+
+void Stub::Start(const std::string& method, const grpc::ByteBuffer& request, microseconds timeout,
+                 grpc::CompletionQueue* queue, void* tag, UnaryAttempt& attempt) const {
+  attempt.context.set_deadline(DeadlineAfter(timeout));
+  attempt.reader =
+      grpc::GenericStub(channel_).PrepareUnaryCall(&attempt.context, method, request, queue);
+  attempt.reader->StartCall();
+  attempt.reader->Finish(&attempt.reply, &attempt.status, tag);
+}
+
+Result<grpc::ByteBuffer> Stub::ResultOf(const UnaryAttempt& attempt) {
+  if (!attempt.status.ok()) return ToStatus(attempt.status, attempt.context);
+  return attempt.reply;
+}
+
+std::unique_ptr<grpc::GenericClientAsyncReaderWriter> Stub::PrepareStream(
+    const std::string& method, grpc::ClientContext* context, grpc::CompletionQueue* queue) const {
+  return grpc::GenericStub(channel_).PrepareCall(context, method, queue);
+}
+
+void Stub::AwaitReturn(const PayloadLoans& loans) const {
+  while (!loans.AllReturned()) {
+    void* tag = nullptr;
+    bool ok = false;
+    ThreadQueue::Get().AsyncNext(&tag, &ok, DeadlineAfter(std::chrono::milliseconds(1)));
+  }
+}
+
+}  // namespace rope::client

@@ -1,0 +1,121 @@
+#include "kernels/backend/backend_reference.h"
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/backend/check_job.h"
+#include "kernels/dtype/element.h"
+
+namespace rope::kernels {
+namespace {
+
+// Where a head's elements start, or would.
+const uint8_t* InputHead(const RotateJob& job, int64_t token, int64_t head) {
+  return static_cast<const uint8_t*>(job.input) +
+         (token * job.input_strides.token + head * job.input_strides.head) *
+             ElementBytes(job.dtype);
+}
+uint8_t* OutputHead(const RotateJob& job, int64_t token, int64_t head) {
+  return static_cast<uint8_t*>(job.output) +
+         (token * job.output_strides.token + head * job.output_strides.head) *
+             ElementBytes(job.stored());
+}
+
+// x * weight / sqrt(mean(x * x) + eps).
+void Normalise(const RmsNorm& norm, std::vector<double>& head) {
+  double sum = 0;
+  for (const double x : head) sum += x * x;
+  const double rms = std::sqrt(sum / static_cast<double>(head.size()) + norm.eps);
+  for (size_t i = 0; i < head.size(); ++i) {
+    head[i] = head[i] / rms * (norm.weight == nullptr ? 1.0 : norm.weight[i]);
+  }
+}
+
+struct Pair {
+  double a;
+  double b;
+};
+
+// float32 first, as the tensor libraries do: products of denormal bf16 numbers need it.
+double RoundedStep(double value, DType dtype) {
+  return RoundedTo(static_cast<float>(value), dtype);
+}
+
+Pair Apply(const RotateJob& job, Pair pair, double c, double s) {
+  const auto [a, b] = pair;
+  switch (job.arithmetic) {
+    case PairArithmetic::kTurn:
+      break;
+    case PairArithmetic::kTurnStepwise: {
+      const auto rounded = [&job](double value) { return RoundedStep(value, job.dtype); };
+      return {rounded(rounded(a * c) - rounded(b * s)), rounded(rounded(b * c) + rounded(a * s))};
+    }
+    case PairArithmetic::kAdd:
+      return {a + s, b + c};
+  }
+  return {a * c - b * s, b * c + a * s};
+}
+
+void ApplyToPairs(const RotateJob& job, const RowRef& row, std::vector<double>& head) {
+  const PairGeometry& geometry = job.geometry;
+  const bool half = geometry.pairing == Pairing::kHalf;
+  for (int64_t i = 0; i < geometry.pairs; ++i) {
+    const auto first = static_cast<size_t>(geometry.offset + (half ? i : 2 * i));
+    const size_t second = first + static_cast<size_t>(half ? geometry.partner : 1);
+    const double c = row.page->Cos(row.index)[i];
+    const double s = job.conjugate ? -row.page->Sin(row.index)[i] : row.page->Sin(row.index)[i];
+    const Pair turned = Apply(job, {head[first], head[second]}, c, s);
+    head[first] = turned.a;
+    head[second] = turned.b;
+  }
+}
+
+void RotateHead(const RotateJob& job, int64_t token, int64_t head) {
+  const int64_t bytes = ElementBytes(job.dtype);
+  const uint8_t* const input = InputHead(job, token, head);
+  uint8_t* const output = OutputHead(job, token, head);
+  const size_t token_index = static_cast<size_t>(token);
+  std::vector<double> values;
+  for (int64_t i = 0; i < job.head_dim; ++i) {
+    values.push_back(ReadElement(input + i * bytes, job.dtype));
+  }
+  if (job.norm) Normalise(*job.norm, values);
+  ApplyToPairs(job, job.rows[token_index], values);
+  const double token_scale = job.token_scales.empty() ? 1.0 : job.token_scales[token_index];
+  const bool copies = job.OnlyPairs();  // what no pair holds, bit for bit
+  if (copies && input != output) std::memcpy(output, input, values.size() * bytes);
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (copies && !job.geometry.Holds(static_cast<int64_t>(i))) continue;
+    WriteElement(values[i] * job.scale * token_scale / job.output_scale, job.stored(),
+                 output + static_cast<int64_t>(i) * ElementBytes(job.stored()));
+  }
+}
+
+class ReferenceBackend : public Backend {
+ public:
+  std::string_view name() const override { return "reference"; }
+  std::string detail() const override { return "scalar double, 1 thread"; }
+
+  absl::Status Rotate(absl::Span<const RotateJob> jobs) override {
+    for (const RotateJob& job : jobs) {
+      CheckJob(job);
+      for (int64_t token = 0; token < job.tokens; ++token) {
+        for (int64_t head = 0; head < job.heads; ++head) RotateHead(job, token, head);
+      }
+    }
+    return absl::OkStatus();
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> MakeReferenceBackend() {
+  return std::make_unique<ReferenceBackend>();
+}
+
+}  // namespace rope::kernels

@@ -1,0 +1,108 @@
+#include "kernels/backend/cpu/cpu_backend.h"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "kernels/backend/check_job.h"
+#include "kernels/backend/worker_pool.h"
+
+namespace rope::kernels {
+namespace {
+
+struct Slice {
+  const RotateJob* job;
+  RotateRange range;
+};
+
+// The slices of a batch, and where each thread's portions end: portion p is [ends[p - 1], ends[p]).
+struct Plan {
+  std::vector<Slice> slices;
+  std::vector<size_t> ends;
+  int64_t open_bytes = 0;  // in the portion that is being filled
+
+  void Add(const RotateJob& job, const RotateRange& range, int64_t bytes) {
+    slices.push_back({&job, range});
+    open_bytes += bytes;
+    if (open_bytes >= kCpuSliceBytes) Close();
+  }
+  void Close() {
+    if (open_bytes > 0) ends.push_back(slices.size());
+    open_bytes = 0;
+  }
+};
+
+// Cuts by tokens, and tokens that are too large by heads.
+void AddJob(const RotateJob& job, Plan& plan) {
+  const int64_t head_bytes = std::max<int64_t>(job.head_dim * ElementBytes(job.dtype), 1);
+  const int64_t heads = std::clamp<int64_t>(kCpuSliceBytes / head_bytes, 1, job.heads);
+  const int64_t tokens = std::clamp<int64_t>(kCpuSliceBytes / (heads * head_bytes), 1, job.tokens);
+  for (int64_t token = 0; token < job.tokens; token += tokens) {
+    const int64_t token_end = std::min(token + tokens, job.tokens);
+    for (int64_t head = 0; head < job.heads; head += heads) {
+      const int64_t head_end = std::min(head + heads, job.heads);
+      plan.Add(job, {token, token_end, head, head_end},
+               (token_end - token) * (head_end - head) * head_bytes);
+    }
+  }
+}
+
+class CpuBackend : public Backend {
+ public:
+  CpuBackend(const BackendOptions& options, CpuTarget target)
+      : target_(std::move(target)), pool_(options.threads) {}
+
+  std::string_view name() const override { return "cpu"; }
+  std::string detail() const override {
+    return absl::StrFormat("%s, %d thread%s", target_.name, pool_.threads(),
+                           pool_.threads() == 1 ? "" : "s");
+  }
+
+  void Expect(int64_t bytes) override {
+    if (bytes > kCpuAloneBytes) pool_.WakeUp(bytes / kCpuSliceBytes);
+  }
+
+  absl::Status Rotate(absl::Span<const RotateJob> jobs) override {
+    int64_t total_bytes = 0;
+    bool only_turns = true;
+    for (const RotateJob& job : jobs) {
+      CheckJob(job);
+      total_bytes += job.bytes();
+      only_turns = only_turns && job.OnlyTurns();
+    }
+    const CpuStores stores =
+        total_bytes > kCpuStreamingBytes ? CpuStores::kStreaming : CpuStores::kCached;
+    const int64_t alone_bytes = only_turns ? kCpuAloneBytes : kCpuSliceBytes;
+    if (total_bytes <= alone_bytes || pool_.threads() == 1) {
+      for (const RotateJob& job : jobs) target_.rotate(job, {0, job.tokens, 0, job.heads}, stores);
+      return absl::OkStatus();
+    }
+    Plan plan;
+    for (const RotateJob& job : jobs) {
+      if (job.tokens > 0 && job.heads > 0) AddJob(job, plan);
+    }
+    plan.Close();
+    pool_.ParallelFor(static_cast<int64_t>(plan.ends.size()), [&](int64_t item) {
+      const size_t portion = static_cast<size_t>(item);
+      for (size_t i = portion == 0 ? 0 : plan.ends[portion - 1]; i < plan.ends[portion]; ++i) {
+        target_.rotate(*plan.slices[i].job, plan.slices[i].range, stores);
+      }
+    });
+    return absl::OkStatus();
+  }
+
+ private:
+  const CpuTarget target_;
+  WorkerPool pool_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> MakeCpuBackend(const BackendOptions& options, const CpuTarget& target) {
+  return std::make_unique<CpuBackend>(options, target);
+}
+
+}  // namespace rope::kernels

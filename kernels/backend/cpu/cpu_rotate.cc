@@ -1,0 +1,218 @@
+#include "kernels/backend/cpu/cpu_rotate.h"
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+// Rows of registers are kept in structs and arrays, which vectors without a fixed size cannot be.
+#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/backend/cpu/cpu_rotate.cc"
+#include "hwy/foreach_target.h"  // must come before highway.h
+#include "hwy/highway.h"
+#include "kernels/backend/cpu/cpu_rotate_avx512bf16.h"
+#include "kernels/backend/cpu/cpu_rotate_loops-inl.h"
+#include "kernels/dtype/element.h"
+#include "kernels/dtype/float16.h"
+
+#if HWY_TARGET == HWY_SCALAR
+// What is left where a CPU has none of the other instruction sets: one element at a time.
+namespace rope::kernels {
+namespace HWY_NAMESPACE {
+namespace {
+
+template <DType kDType>
+float LoadElement(const uint8_t* element) {
+  if constexpr (kDType == DType::kFloat32) {
+    float value = 0;
+    std::memcpy(&value, element, sizeof(value));
+    return value;
+  } else {
+    uint16_t bits = 0;
+    std::memcpy(&bits, element, sizeof(bits));
+    return kDType == DType::kFloat16 ? FromFloat16(bits) : FromBFloat16(bits);
+  }
+}
+
+template <DType kDType>
+void StoreElement(float value, uint8_t* element) {
+  if constexpr (kDType == DType::kFloat32) {
+    std::memcpy(element, &value, sizeof(value));
+  } else {
+    const uint16_t bits = kDType == DType::kFloat16 ? ToFloat16(value) : ToBFloat16(value);
+    std::memcpy(element, &bits, sizeof(bits));
+  }
+}
+
+template <DType kDType>
+void RotateHead(const RotateJob& job, const RowRef& row, const uint8_t* from, uint8_t* to) {
+  constexpr int64_t kBytes = ElementBytes(kDType);
+  if (from != to) std::memcpy(to, from, static_cast<size_t>(job.head_dim * kBytes));
+  const PairGeometry& geometry = job.geometry;
+  const bool half = geometry.pairing == Pairing::kHalf;
+  const int64_t to_second = (half ? geometry.partner : 1) * kBytes;
+  for (int64_t i = 0; i < geometry.pairs; ++i) {
+    const int64_t first = (geometry.offset + (half ? i : 2 * i)) * kBytes;
+    const float a = LoadElement<kDType>(from + first);
+    const float b = LoadElement<kDType>(from + first + to_second);
+    const float c = row.page->Cos(row.index)[i];
+    const float s = job.conjugate ? -row.page->Sin(row.index)[i] : row.page->Sin(row.index)[i];
+    StoreElement<kDType>(a * c - b * s, to + first);
+    StoreElement<kDType>(b * c + a * s, to + first + to_second);
+  }
+}
+
+template <DType kDType>
+void RotateElements(const RotateJob& job, const RotateRange& range) {
+  constexpr int64_t kBytes = ElementBytes(kDType);
+  const Strides& in = job.input_strides;
+  const Strides& out = job.output_strides;
+  for (int64_t token = range.token_begin; token < range.token_end; ++token) {
+    for (int64_t head = range.head_begin; head < range.head_end; ++head) {
+      RotateHead<kDType>(
+          job, job.rows[static_cast<size_t>(token)],
+          static_cast<const uint8_t*>(job.input) + (token * in.token + head * in.head) * kBytes,
+          static_cast<uint8_t*>(job.output) + (token * out.token + head * out.head) * kBytes);
+    }
+  }
+}
+
+float RoundedTo32(double value, DType dtype) {
+  return static_cast<float>(RoundedTo(value, dtype));
+}
+
+// Pairs of a head of floats. Built with -ffp-contract=off, so that steps stay steps.
+void ApplyToHead(const RotateJob& job, const RowRef& row, float* head) {
+  const PairGeometry& geometry = job.geometry;
+  const bool half = geometry.pairing == Pairing::kHalf;
+  const auto rounded = [&job](float value) { return RoundedTo32(value, job.dtype); };
+  for (int64_t i = 0; i < geometry.pairs; ++i) {
+    float& first = head[geometry.offset + (half ? i : 2 * i)];
+    float& second = (&first)[half ? geometry.partner : 1];
+    const float a = first;
+    const float b = second;
+    const float c = row.page->Cos(row.index)[i];
+    const float s = job.conjugate ? -row.page->Sin(row.index)[i] : row.page->Sin(row.index)[i];
+    if (job.arithmetic == PairArithmetic::kAdd) {
+      first = a + s;
+      second = b + c;
+    } else {
+      first = rounded(rounded(a * c) - rounded(b * s));
+      second = rounded(rounded(b * c) + rounded(a * s));
+    }
+  }
+}
+
+// What a job asks for beside the rotation: a head in floats, rounded once.
+void RotateHeadBeside(const RotateJob& job, int64_t token, const uint8_t* from, uint8_t* to,
+                      std::vector<float>& head) {
+  for (size_t i = 0; i < head.size(); ++i) {
+    const auto offset = static_cast<int64_t>(i) * ElementBytes(job.dtype);
+    head[i] = static_cast<float>(ReadElement(from + offset, job.dtype));
+  }
+  if (job.norm) {
+    double squares = 0;
+    for (const float x : head) squares += static_cast<double>(x) * x;
+    const double rms = std::sqrt(squares / static_cast<double>(head.size()) + job.norm->eps);
+    const auto factor = static_cast<float>(1.0 / rms);
+    for (size_t i = 0; i < head.size(); ++i) {
+      head[i] = head[i] * factor * (job.norm->weight == nullptr ? 1.0f : job.norm->weight[i]);
+    }
+  }
+  const size_t index = static_cast<size_t>(token);
+  if (job.arithmetic == PairArithmetic::kTurn) {
+    auto* const bytes = reinterpret_cast<uint8_t*>(head.data());
+    RotateHead<DType::kFloat32>(job, job.rows[index], bytes, bytes);
+  } else {
+    ApplyToHead(job, job.rows[index], head.data());
+  }
+  const float scale = job.scale * (job.token_scales.empty() ? 1.0f : job.token_scales[index]);
+  const bool copies = job.OnlyPairs();
+  if (copies && from != to) std::memcpy(to, from, head.size() * ElementBytes(job.dtype));
+  for (size_t i = 0; i < head.size(); ++i) {
+    if (copies && !job.geometry.Holds(static_cast<int64_t>(i))) continue;
+    const auto offset = static_cast<int64_t>(i) * ElementBytes(job.stored());
+    const float scaled = head[i] * scale;
+    WriteElement(scaled / job.output_scale, job.stored(), to + offset);
+  }
+}
+
+void RotateBeside(const RotateJob& job, const RotateRange& range) {
+  std::vector<float> head_values(static_cast<size_t>(job.head_dim));
+  const Strides& in = job.input_strides;
+  const Strides& out = job.output_strides;
+  for (int64_t token = range.token_begin; token < range.token_end; ++token) {
+    for (int64_t head = range.head_begin; head < range.head_end; ++head) {
+      RotateHeadBeside(job, token,
+                       static_cast<const uint8_t*>(job.input) +
+                           (token * in.token + head * in.head) * ElementBytes(job.dtype),
+                       static_cast<uint8_t*>(job.output) +
+                           (token * out.token + head * out.head) * ElementBytes(job.stored()),
+                       head_values);
+    }
+  }
+}
+
+void Rotate(const RotateJob& job, const RotateRange& range, CpuStores /*stores*/) {
+  if (!job.OnlyTurns()) return RotateBeside(job, range);
+  switch (job.dtype) {
+    case DType::kFloat32:
+      return RotateElements<DType::kFloat32>(job, range);
+    case DType::kFloat16:
+      return RotateElements<DType::kFloat16>(job, range);
+    case DType::kBFloat16:
+      return RotateElements<DType::kBFloat16>(job, range);
+    case DType::kFloat8E4M3:
+    case DType::kFloat8E5M2:
+      break;  // of no input
+  }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace rope::kernels
+
+#endif  // HWY_TARGET == HWY_SCALAR
+
+#if HWY_ONCE
+namespace rope::kernels {
+
+HWY_EXPORT(Rotate);
+
+namespace {
+
+// The place of a target's function in the table that HWY_EXPORT made.
+size_t TableIndex(int64_t target) {
+  if ((HWY_TARGETS & (HWY_TARGETS - 1)) == 0) return 0;
+  hwy::ChosenTarget chosen;
+  chosen.Update(target);
+  return chosen.GetIndex();
+}
+
+std::vector<CpuTarget> FindTargets() {
+  std::vector<CpuTarget> targets;
+  if (const CpuRotateFunction rotate = FindAvx512BFloat16Rotate()) {
+    targets.push_back({.name = "AVX3_BF16", .rotate = rotate, .flushes_bfloat16_denormals = true});
+  }
+  // Lower bits are better instruction sets. What the compiler assumes everywhere always runs.
+  int64_t left = (hwy::SupportedTargets() | HWY_STATIC_TARGET) & HWY_TARGETS;
+  for (; left != 0; left &= left - 1) {
+    const int64_t target = left & -left;
+    targets.push_back({.name = hwy::TargetName(target),
+                       .rotate = HWY_DISPATCH_TABLE(Rotate)[TableIndex(target)],
+                       .flushes_bfloat16_denormals = false});
+  }
+  return targets;
+}
+
+}  // namespace
+
+const std::vector<CpuTarget>& CpuTargets() {
+  static const std::vector<CpuTarget> targets = FindTargets();
+  return targets;
+}
+
+}  // namespace rope::kernels
+#endif  // HWY_ONCE

@@ -1,0 +1,72 @@
+// What the CPU kernels do to pairs of floats (PairArithmetic), for the instruction set they are
+// compiled for. Each arithmetic has two forms: Split, a vector of first channels and one of second
+// channels; and Neighbours, whole pairs in one vector, where `signed_sin` is -s in the lanes of
+// first channels and s in those of second ones.
+#if defined(ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_ARITHMETIC_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_ARITHMETIC_INL_H_
+#undef ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_ARITHMETIC_INL_H_
+#else
+#define ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_ARITHMETIC_INL_H_
+#endif
+
+#include "hwy/highway.h"
+
+#if HWY_TARGET != HWY_SCALAR
+HWY_BEFORE_NAMESPACE();
+namespace rope::kernels {
+namespace HWY_NAMESPACE {
+namespace {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using F32 = hn::ScalableTag<float>;
+using VF = hn::Vec<F32>;
+
+// a * c - b * s and b * c + a * s.
+HWY_INLINE void Turn(VF a, VF b, VF c, VF s, VF& turned_a, VF& turned_b) {
+  turned_a = hn::NegMulAdd(b, s, hn::Mul(a, c));
+  turned_b = hn::MulAdd(a, s, hn::Mul(b, c));
+}
+
+struct FusedTurn {
+  static HWY_INLINE void Split(VF a, VF b, VF c, VF s, VF& to_a, VF& to_b) {
+    Turn(a, b, c, s, to_a, to_b);
+  }
+  static HWY_INLINE VF Neighbours(VF x, VF c, VF signed_sin) {
+    return hn::MulAdd(hn::Reverse2(F32(), x), signed_sin, hn::Mul(x, c));
+  }
+};
+
+// Elements::Rounded gives the nearest float that an element holds. Built with -ffp-contract=off:
+// where that is every float, nothing else keeps the products from being fused.
+template <class Elements>
+struct StepwiseTurn {
+  static HWY_INLINE void Split(VF a, VF b, VF c, VF s, VF& to_a, VF& to_b) {
+    to_a = Elements::Rounded(hn::Sub(Product(a, c), Product(b, s)));
+    to_b = Elements::Rounded(hn::Add(Product(b, c), Product(a, s)));
+  }
+  static HWY_INLINE VF Neighbours(VF x, VF c, VF signed_sin) {
+    const VF swapped = hn::Reverse2(F32(), x);
+    return Elements::Rounded(hn::Add(Product(x, c), Product(swapped, signed_sin)));
+  }
+
+ private:
+  static HWY_INLINE VF Product(VF x, VF y) { return Elements::Rounded(hn::Mul(x, y)); }
+};
+
+struct Addition {
+  static HWY_INLINE void Split(VF a, VF b, VF c, VF s, VF& to_a, VF& to_b) {
+    to_a = hn::Add(a, s);
+    to_b = hn::Add(b, c);
+  }
+  static HWY_INLINE VF Neighbours(VF x, VF c, VF signed_sin) {
+    return hn::Add(x, hn::OddEven(c, hn::Neg(signed_sin)));
+  }
+};
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace rope::kernels
+HWY_AFTER_NAMESPACE();
+#endif  // HWY_TARGET != HWY_SCALAR
+
+#endif  // ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_ARITHMETIC_INL_H_

@@ -1,0 +1,37 @@
+#include "kernels/backend/cpu/cpu_rotate_avx512bf16.h"
+
+#include "hwy/detect_compiler_arch.h"
+#if HWY_ARCH_X86
+#include <immintrin.h>
+
+// One instruction set, beside the one that the compiler assumes and that Highway insists on.
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX2 | HWY_AVX3_DL)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/backend/cpu/cpu_rotate_avx512bf16.cc"
+#include "hwy/foreach_target.h"  // must come before highway.h
+#include "hwy/highway.h"
+
+#if HWY_TARGET == HWY_AVX3
+#undef HWY_TARGET_STR  // what HWY_BEFORE_NAMESPACE lets the compiler use
+#define HWY_TARGET_STR HWY_TARGET_STR_AVX3 ",avx512bf16,avx512vbmi"
+#define ROPE_NATIVE_BFLOAT16
+#include "kernels/backend/cpu/cpu_rotate_loops-inl.h"
+#undef ROPE_NATIVE_BFLOAT16
+#endif
+#endif  // HWY_ARCH_X86
+
+#if !HWY_ARCH_X86 || HWY_ONCE
+namespace rope::kernels {
+
+CpuRotateFunction FindAvx512BFloat16Rotate() {
+#if HWY_ARCH_X86 && (HWY_TARGETS & HWY_AVX3)
+  if ((hwy::SupportedTargets() & HWY_AVX3) != 0 && __builtin_cpu_supports("avx512bf16") &&
+      __builtin_cpu_supports("avx512vbmi")) {
+    return &N_AVX3::Rotate;
+  }
+#endif
+  return nullptr;
+}
+
+}  // namespace rope::kernels
+#endif

@@ -1,0 +1,185 @@
+// Jobs with more to do than to turn (RotateJob: norm, scales, another dtype), or of other
+// arithmetic, for the instruction set it is compiled for: a head is widened to floats in a buffer,
+// goes through each step there, and is rounded on its way out. Three passes over a head that stays
+// in the first-level cache.
+#if defined(ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_BESIDE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_BESIDE_INL_H_
+#undef ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_BESIDE_INL_H_
+#else
+#define ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_BESIDE_INL_H_
+#endif
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "hwy/aligned_allocator.h"
+#include "hwy/highway.h"
+#include "kernels/backend/cpu/cpu_rotate-inl.h"
+#include "kernels/backend/cpu/cpu_rotate_function.h"
+
+#if HWY_TARGET != HWY_SCALAR
+HWY_BEFORE_NAMESPACE();
+namespace rope::kernels {
+namespace HWY_NAMESPACE {
+namespace {
+
+struct BFloat16Elements {
+  using Element = uint16_t;
+  static HWY_INLINE VF Load(const uint16_t* from) {
+    const hn::Rebind<uint16_t, F32> narrow;
+    return hn::BitCast(F32(), hn::ShiftLeft<16>(hn::PromoteTo(U32(), hn::LoadU(narrow, from))));
+  }
+  // To nearest even, in the upper halves of the lanes.
+  static HWY_INLINE VU RoundedBits(VF v) {
+    const U32 du;
+    const VU bits = hn::BitCast(du, v);
+    const VU odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
+    const VU rounded = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fffu)));
+    const auto is_nan = hn::MaskFromVec(hn::BitCast(du, hn::VecFromMask(F32(), hn::IsNaN(v))));
+    return hn::IfThenElse(is_nan, hn::Set(du, 0x7fc00000u), rounded);
+  }
+  static HWY_INLINE VF Rounded(VF v) {
+    return hn::BitCast(F32(), hn::And(RoundedBits(v), hn::Set(U32(), 0xffff0000u)));
+  }
+  template <bool kStream>
+  static HWY_INLINE void Store(VF v, uint16_t* to) {
+    // Signed, as that is the narrowing there is; the arithmetic shift keeps it from saturating.
+    const hn::Rebind<int32_t, F32> d32;
+    const hn::Rebind<uint16_t, F32> narrow;
+    const hn::Rebind<int16_t, F32> d16;
+    const auto upper = hn::DemoteTo(d16, hn::ShiftRight<16>(hn::BitCast(d32, RoundedBits(v))));
+    StoreTo<kStream>(narrow, hn::BitCast(narrow, upper), to);
+  }
+};
+
+// kDigits of fraction; kExponentMin: of the smallest normal number.
+template <int kDigits, int kExponentMin, int kLargest>
+struct Float8Elements {
+  using Element = uint8_t;
+  template <bool kStream>
+  static HWY_INLINE void Store(VF v, uint8_t* to) {
+    constexpr int kDropped = 23 - kDigits;
+    const F32 df;
+    const U32 du;
+    const auto is_nan = hn::MaskFromVec(hn::BitCast(du, hn::VecFromMask(df, hn::IsNaN(v))));
+    const VU sign = hn::ShiftRight<24>(hn::And(hn::BitCast(du, v), hn::Set(du, 0x80000000u)));
+    const VF clamped = hn::Min(hn::Abs(v), hn::Set(df, static_cast<float>(kLargest)));
+    const VU magnitude = hn::BitCast(du, clamped);
+    // Normal results: rebias, round to nearest even.
+    constexpr uint32_t kRebias = static_cast<uint32_t>(126 + kExponentMin) << 23;
+    const VU odd = hn::And(hn::ShiftRight<kDropped>(magnitude), hn::Set(du, 1u));
+    const VU half = hn::Set(du, (1u << (kDropped - 1)) - 1u - kRebias);
+    const VU normal = hn::ShiftRight<kDropped>(hn::Add(hn::Add(magnitude, half), odd));
+    // Denormal results: adding a number whose last place is theirs rounds them.
+    const VF ruler = hn::BitCast(
+        df, hn::Set(du, static_cast<uint32_t>(127 + kExponentMin - kDigits + 23) << 23));
+    const VU denormal = hn::Sub(hn::BitCast(du, hn::Add(clamped, ruler)), hn::BitCast(du, ruler));
+    const VU smallest = hn::Set(du, static_cast<uint32_t>(127 + kExponentMin) << 23);
+    const VU finite = hn::IfThenElse(hn::Lt(magnitude, smallest), denormal, normal);
+    const VU result = hn::Or(sign, hn::IfThenElse(is_nan, hn::Set(du, 0x7fu), finite));
+    const hn::Rebind<uint8_t, F32> d8;
+    StoreTo<kStream>(d8, hn::DemoteTo(d8, hn::BitCast(hn::Rebind<int32_t, F32>(), result)), to);
+  }
+};
+using Float8E4M3Elements = Float8Elements<3, -6, 448>;
+using Float8E5M2Elements = Float8Elements<2, -14, 57344>;
+
+// One head, and what its job does beside the rotation. Lengths are padded to whole vectors, and
+// what is past head_dim in `raw` and `weight` is 0.
+struct HeadBuffer {
+  explicit HeadBuffer(const RotateJob& job)
+      : head_dim(static_cast<size_t>(job.head_dim)),
+        padded((head_dim + hn::Lanes(F32()) - 1) / hn::Lanes(F32()) * hn::Lanes(F32())),
+        raw(hwy::AllocateAligned<float>(HWY_MAX(padded, 1))),
+        values(hwy::AllocateAligned<float>(HWY_MAX(padded, 1))),
+        rounded(hwy::AllocateAligned<float>(HWY_MAX(padded, 1))),
+        weight(hwy::AllocateAligned<float>(HWY_MAX(padded, 1))) {
+    std::memset(raw.get(), 0, padded * sizeof(float));
+    for (size_t i = 0; i < padded; ++i) weight[i] = i < head_dim ? 1.0f : 0.0f;
+    if (job.norm && job.norm->weight != nullptr) {
+      std::memcpy(weight.get(), job.norm->weight, head_dim * sizeof(float));
+    }
+  }
+
+  size_t head_dim;
+  size_t padded;
+  hwy::AlignedFreeUniquePtr<float[]> raw;      // elements as they came
+  hwy::AlignedFreeUniquePtr<float[]> values;   // as floats
+  hwy::AlignedFreeUniquePtr<float[]> rounded;  // elements as they go
+  hwy::AlignedFreeUniquePtr<float[]> weight;   // of the norm
+};
+
+template <class Elements>
+HWY_INLINE void WidenHead(const uint8_t* from, const HeadBuffer& buffer) {
+  using Element = typename Elements::Element;
+  std::memcpy(buffer.raw.get(), from, buffer.head_dim * sizeof(Element));
+  const auto* raw = reinterpret_cast<const Element*>(buffer.raw.get());
+  for (size_t i = 0; i < buffer.padded; i += hn::Lanes(F32())) {
+    hn::Store(Elements::Load(raw + i), F32(), buffer.values.get() + i);
+  }
+}
+
+// The sum of squares in double, in which each of them is exact.
+HWY_INLINE void NormaliseHead(float eps, const HeadBuffer& buffer) {
+  const hn::ScalableTag<double> dd;
+  const hn::Rebind<float, hn::ScalableTag<double> > narrow;
+  const F32 d;
+  auto squares = hn::Zero(dd);
+  for (size_t i = 0; i < buffer.padded; i += hn::Lanes(dd)) {
+    const auto x = hn::PromoteTo(dd, hn::Load(narrow, buffer.values.get() + i));
+    squares = hn::MulAdd(x, x, squares);
+  }
+  const double sum = hn::GetLane(hn::SumOfLanes(dd, squares));
+  const double rms = std::sqrt(sum / static_cast<double>(buffer.head_dim) + eps);
+  const VF factor = hn::Set(d, static_cast<float>(1.0 / rms));
+  for (size_t i = 0; i < buffer.padded; i += hn::Lanes(d)) {
+    const VF x = hn::Mul(hn::Load(d, buffer.values.get() + i), factor);
+    hn::Store(hn::Mul(x, hn::Load(d, buffer.weight.get() + i)), d, buffer.values.get() + i);
+  }
+}
+
+// Scales and rounds a head.
+template <class Elements>
+HWY_INLINE void NarrowHead(float scale, float divisor, const HeadBuffer& buffer) {
+  using Element = typename Elements::Element;
+  const F32 d;
+  auto* const rounded = reinterpret_cast<Element*>(buffer.rounded.get());
+  const VF scales = hn::Set(d, scale);
+  const VF divisors = hn::Set(d, divisor);
+  for (size_t i = 0; i < buffer.padded; i += hn::Lanes(d)) {
+    const VF v = hn::Div(hn::Mul(hn::Load(d, buffer.values.get() + i), scales), divisors);
+    Elements::template Store<false>(v, rounded + i);
+  }
+}
+
+HWY_INLINE void WidenHead(const RotateJob& job, const uint8_t* from, const HeadBuffer& buffer) {
+  if (job.dtype == DType::kFloat16) return WidenHead<Float16Elements>(from, buffer);
+  if (job.dtype == DType::kBFloat16) return WidenHead<BFloat16Elements>(from, buffer);
+  WidenHead<Float32Elements>(from, buffer);
+}
+
+HWY_INLINE void NarrowHead(const RotateJob& job, float scale, const HeadBuffer& buffer) {
+  const float divisor = job.output_scale;
+  switch (job.stored()) {
+    case DType::kFloat32:
+      return NarrowHead<Float32Elements>(scale, divisor, buffer);
+    case DType::kFloat16:
+      return NarrowHead<Float16Elements>(scale, divisor, buffer);
+    case DType::kBFloat16:
+      return NarrowHead<BFloat16Elements>(scale, divisor, buffer);
+    case DType::kFloat8E4M3:
+      return NarrowHead<Float8E4M3Elements>(scale, divisor, buffer);
+    case DType::kFloat8E5M2:
+      return NarrowHead<Float8E5M2Elements>(scale, divisor, buffer);
+  }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace rope::kernels
+HWY_AFTER_NAMESPACE();
+#endif  // HWY_TARGET != HWY_SCALAR
+
+#endif  // ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_BESIDE_INL_H_

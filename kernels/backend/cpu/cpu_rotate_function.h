@@ -1,0 +1,32 @@
+// The CPU kernel's signature: what cpu_rotate.h offers for each instruction set.
+//
+// Threading:  Any number of threads at once, on ranges that do not overlap.
+#ifndef ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_FUNCTION_H_
+#define ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_FUNCTION_H_
+
+#include <cstdint>
+
+#include "kernels/backend/rotate_job.h"
+
+namespace rope::kernels {
+
+// A rectangle of tokens and heads of one job.
+struct RotateRange {
+  int64_t token_begin = 0;
+  int64_t token_end = 0;
+  int64_t head_begin = 0;
+  int64_t head_end = 0;
+};
+
+// How to write output that is not rotated in place.
+enum class CpuStores {
+  kCached,
+  kStreaming,  // past the caches, where the output's alignment allows
+};
+
+using CpuRotateFunction = void (*)(const RotateJob& job, const RotateRange& range,
+                                   CpuStores stores);
+
+}  // namespace rope::kernels
+
+#endif  // ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_FUNCTION_H_

@@ -1,0 +1,398 @@
+// The loops around the formats of cpu_rotate-inl.h and cpu_rotate_bfloat16-inl.h: tokens, heads,
+// steps, what is left over. Gives, for the instruction set it is compiled for, `Rotate` of the type
+// CpuRotateFunction.
+#if defined(ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_LOOPS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_LOOPS_INL_H_
+#undef ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_LOOPS_INL_H_
+#else
+#define ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_LOOPS_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "hwy/aligned_allocator.h"
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+#include "kernels/backend/cpu/cpu_rotate-inl.h"
+#include "kernels/backend/cpu/cpu_rotate_beside-inl.h"
+#include "kernels/backend/cpu/cpu_rotate_bfloat16-inl.h"
+#include "kernels/backend/cpu/cpu_rotate_function.h"
+
+#if HWY_TARGET != HWY_SCALAR
+HWY_BEFORE_NAMESPACE();
+namespace rope::kernels {
+namespace HWY_NAMESPACE {
+namespace {
+
+// Streaming stores pay off in whole cache lines only.
+constexpr size_t kLineBytes = 64;
+// Prepared rows of the tokens that one pass over a head turns; stays in the first-level cache.
+constexpr size_t kRowBlockBytes = 16 << 10;
+
+// How far ahead of a step its input is fetched: the hardware's own prefetching stops at every page.
+constexpr size_t kInputAheadBytes = 4096;
+// The same for output that goes through the caches: a store that waits for its line, even from the
+// second-level cache, holds up those after it.
+constexpr size_t kOutputAheadBytes = 1024;
+
+// A job in units of one element type.
+template <class Element>
+struct View {
+  explicit View(const RotateJob& job)
+      : input(static_cast<const Element*>(job.input)),
+        output(static_cast<Element*>(job.output)),
+        input_strides(job.input_strides),
+        output_strides(job.output_strides),
+        in_place(job.input == job.output),
+        pairs(static_cast<size_t>(job.geometry.pairs)),
+        offset(static_cast<size_t>(job.geometry.offset)),
+        partner(static_cast<size_t>(job.geometry.partner)),
+        head_dim(static_cast<size_t>(job.head_dim)),
+        copies(!in_place && 2 * pairs != head_dim) {}
+
+  const Element* Input(int64_t token, int64_t head) const {
+    return input + token * input_strides.token + head * input_strides.head;
+  }
+  Element* Output(int64_t token, int64_t head) const {
+    return output + token * output_strides.token + head * output_strides.head;
+  }
+
+  const Element* input;
+  Element* output;
+  Strides input_strides;
+  Strides output_strides;
+  bool in_place;
+  size_t pairs;
+  size_t offset;
+  size_t partner;
+  size_t head_dim;
+  bool copies;  // whether the output needs channels that no pair holds
+};
+
+// Prepared rows: on the stack, unless one is larger than a whole block should be.
+class RowBuffer {
+ public:
+  explicit RowBuffer(size_t floats) {
+    if (floats > kRowBlockBytes / sizeof(float)) large_ = hwy::AllocateAligned<float>(floats);
+  }
+  float* get() { return large_ != nullptr ? large_.get() : small_; }
+
+ private:
+  HWY_ALIGN float small_[kRowBlockBytes / sizeof(float)];
+  hwy::AlignedFreeUniquePtr<float[]> large_;
+};
+
+template <class Element>
+HWY_INLINE void PrefetchStep(const Element* a, const Element* b, size_t bytes_ahead) {
+  hwy::Prefetch(reinterpret_cast<const uint8_t*>(a) + bytes_ahead);
+  hwy::Prefetch(reinterpret_cast<const uint8_t*>(b) + bytes_ahead);
+}
+
+template <class Element>
+HWY_INLINE void CopyChannels(const Element* from, Element* to, size_t begin, size_t end) {
+  if (begin < end) std::memcpy(to + begin, from + begin, (end - begin) * sizeof(Element));
+}
+
+// The channels of a head that no pair holds.
+template <Pairing kPairing, class Element>
+HWY_INLINE void CopyUnrotated(const View<Element>& view, const Element* from, Element* to) {
+  CopyChannels(from, to, 0, view.offset);
+  if constexpr (kPairing == Pairing::kHalf) {
+    const size_t second = view.offset + view.partner;
+    CopyChannels(from, to, view.offset + view.pairs, second);
+    CopyChannels(from, to, second + view.pairs, view.head_dim);
+  } else {
+    CopyChannels(from, to, view.offset + 2 * view.pairs, view.head_dim);
+  }
+}
+
+template <class Format, bool kStream, class Element = typename Format::Element>
+HWY_INLINE void RotateStep(const Element* a, Element* to_a, size_t to_second,
+                           const typename Format::Row& row) {
+  PrefetchStep(a, a + to_second, kInputAheadBytes);
+  if constexpr (!kStream) PrefetchStep(to_a, to_a + to_second, kOutputAheadBytes);
+  Format::template Rotate<kStream>(a, a + to_second, row, to_a, to_a + to_second);
+}
+
+// The last pairs of a head, fewer than a step, by way of a buffer: nothing outside the head is
+// touched.
+template <class Format, class Element = typename Format::Element>
+HWY_INLINE void RotateTail(const Element* a, const Element* b, const float* row, Element* to_a,
+                           Element* to_b, size_t pairs) {
+  const size_t step = Format::PairsPerStep();
+  HWY_ALIGN Element buffer[2 * kStepMax] = {};
+  if constexpr (Format::kPairing == Pairing::kHalf) {
+    std::memcpy(buffer, a, pairs * sizeof(Element));
+    std::memcpy(buffer + step, b, pairs * sizeof(Element));
+    Format::template Rotate<false>(buffer, buffer + step, Format::LoadRow(row), buffer,
+                                   buffer + step);
+    std::memcpy(to_a, buffer, pairs * sizeof(Element));
+    std::memcpy(to_b, buffer + step, pairs * sizeof(Element));
+  } else {
+    std::memcpy(buffer, a, 2 * pairs * sizeof(Element));
+    Format::template Rotate<false>(buffer, buffer + step, Format::LoadRow(row), buffer,
+                                   buffer + step);
+    std::memcpy(to_a, buffer, 2 * pairs * sizeof(Element));
+  }
+}
+
+// A step's part of a prepared row, in registers.
+template <class Format, size_t kLoaded>
+struct LoadedRow {
+  HWY_INLINE explicit LoadedRow(const float* row) {
+    for (size_t i = 0; i < kLoaded; ++i) {
+      steps[i] = Format::LoadRow(row + i * Format::PairsPerStep() * Format::kRowFloatsPerPair);
+    }
+  }
+  typename Format::Row steps[kLoaded + 1];  // there are no arrays of 0
+};
+
+// One head: the first `kLoaded` steps with a row already loaded. `kWhole`: these are all of it, and
+// no other channels are to be copied; code for a rest takes registers even where there is none.
+template <class Format, bool kStream, size_t kLoaded, bool kWhole,
+          class Element = typename Format::Element>
+HWY_INLINE void RotateHead(const View<Element>& view, const Element* from, Element* to,
+                           const LoadedRow<Format, kLoaded>& loaded, const float* row) {
+  constexpr bool kHalf = Format::kPairing == Pairing::kHalf;
+  if (!kWhole && view.copies) CopyUnrotated<Format::kPairing>(view, from, to);
+  const size_t step = Format::PairsPerStep();
+  const size_t elements = kHalf ? step : 2 * step;
+  const size_t to_second = kHalf ? view.partner : step;
+  const Element* a = from + view.offset;
+  Element* to_a = to + view.offset;
+  size_t pairs = view.pairs;
+  for (size_t i = 0; i < kLoaded; ++i, pairs -= step, a += elements, to_a += elements) {
+    RotateStep<Format, kStream>(a, to_a, to_second, loaded.steps[i]);
+  }
+  if constexpr (kWhole) return;
+  row += kLoaded * step * Format::kRowFloatsPerPair;
+  for (; pairs >= step; pairs -= step, a += elements, to_a += elements) {
+    RotateStep<Format, kStream>(a, to_a, to_second, Format::LoadRow(row));
+    row += step * Format::kRowFloatsPerPair;
+  }
+  if (pairs != 0) RotateTail<Format>(a, a + to_second, row, to_a, to_a + to_second, pairs);
+}
+
+// Whether every run of rotated channels is made of whole, aligned cache lines.
+template <Pairing kPairing, class Element>
+bool CanStream(const View<Element>& view) {
+  if (view.in_place) return false;
+  constexpr bool kHalf = kPairing == Pairing::kHalf;
+  const size_t odd = reinterpret_cast<uintptr_t>(view.output + view.offset) |
+                     static_cast<size_t>(view.output_strides.token) * sizeof(Element) |
+                     static_cast<size_t>(view.output_strides.head) * sizeof(Element) |
+                     (kHalf ? view.partner : 0) * sizeof(Element) |
+                     (kHalf ? view.pairs : 2 * view.pairs) * sizeof(Element);
+  return odd % HWY_MAX(kLineBytes, hn::Lanes(U32()) * sizeof(uint32_t)) == 0;
+}
+
+template <class Format>
+HWY_INLINE void PrepareToken(const RotateJob& job, int64_t token, float* to) {
+  const RowRef& ref = job.rows[static_cast<size_t>(token)];
+  Format::PrepareRow({ref.page->Cos(ref.index), ref.page->Sin(ref.index),
+                      static_cast<size_t>(job.geometry.pairs), job.conjugate ? -1.0f : 1.0f},
+                     to);
+}
+
+// Floats of a token's prepared row.
+template <class Format>
+size_t RowFloats(const RotateJob& job) {
+  const size_t step = Format::PairsPerStep();
+  const size_t steps = (static_cast<size_t>(job.geometry.pairs) + step - 1) / step;
+  return HWY_MAX(steps, 1) * step * Format::kRowFloatsPerPair;
+}
+
+// The heads of one token.
+template <class Format, bool kStream, size_t kLoaded, bool kWhole,
+          class Element = typename Format::Element>
+void RotateHeads(const View<Element>& shared_view, int64_t token, const RotateRange& range,
+                 const float* row) {
+  // For all that the compiler knows, stores of vectors change whatever is not local.
+  const View<Element> view = shared_view;
+  const LoadedRow<Format, kLoaded> loaded(row);
+  const Element* from = view.Input(token, range.head_begin);
+  Element* to = view.Output(token, range.head_begin);
+  for (int64_t left = range.head_end - range.head_begin; left > 0; --left) {
+    RotateHead<Format, kStream, kLoaded, kWhole>(view, from, to, loaded, row);
+    from += view.input_strides.head;
+    to += view.output_strides.head;
+  }
+}
+
+// Token by token.
+template <class Format, bool kStream, size_t kLoaded, bool kWhole,
+          class Element = typename Format::Element>
+void RotateTokens(const RotateJob& job, const View<Element>& view, const RotateRange& range) {
+  RowBuffer row(RowFloats<Format>(job));
+  for (int64_t token = range.token_begin; token < range.token_end; ++token) {
+    PrepareToken<Format>(job, token, row.get());
+    RotateHeads<Format, kStream, kLoaded, kWhole>(view, token, range, row.get());
+  }
+}
+
+// The tokens [begin, end) of one head, whose prepared rows follow each other.
+template <class Format, bool kStream, size_t kLoaded, bool kWhole,
+          class Element = typename Format::Element>
+void RotateBlock(const View<Element>& shared_view, int64_t head, int64_t begin, int64_t end,
+                 const float* row, size_t row_floats) {
+  const View<Element> view = shared_view;  // as in RotateHeads
+  const Element* from = view.Input(begin, head);
+  Element* to = view.Output(begin, head);
+  for (int64_t left = end - begin; left > 0; --left) {
+    RotateHead<Format, kStream, kLoaded, kWhole>(view, from, to, LoadedRow<Format, kLoaded>(row),
+                                                 row);
+    from += view.input_strides.token;
+    to += view.output_strides.token;
+    row += row_floats;
+  }
+}
+
+// Head by head, for a layout with the tokens of a head side by side: in blocks of tokens whose rows
+// are prepared once for all heads.
+template <class Format, bool kStream, size_t kLoaded, bool kWhole,
+          class Element = typename Format::Element>
+void RotateBlocks(const RotateJob& job, const View<Element>& view, const RotateRange& range) {
+  const size_t row_floats = RowFloats<Format>(job);
+  const size_t block_tokens = HWY_MAX(kRowBlockBytes / (row_floats * sizeof(float)), 1);
+  RowBuffer rows(block_tokens * row_floats);
+  const int64_t block = static_cast<int64_t>(block_tokens);
+  for (int64_t begin = range.token_begin; begin < range.token_end; begin += block) {
+    const int64_t end = HWY_MIN(begin + block, range.token_end);
+    float* row = rows.get();
+    for (int64_t token = begin; token < end; ++token, row += row_floats) {
+      PrepareToken<Format>(job, token, row);
+    }
+    for (int64_t head = range.head_begin; head < range.head_end; ++head) {
+      RotateBlock<Format, kStream, kLoaded, kWhole>(view, head, begin, end, rows.get(), row_floats);
+    }
+  }
+}
+
+template <class Format, bool kStream, size_t kLoaded, bool kWhole,
+          class Element = typename Format::Element>
+void RotateLayout(const RotateJob& job, const View<Element>& view, const RotateRange& range) {
+  if (view.output_strides.head <= view.output_strides.token) {
+    RotateTokens<Format, kStream, kLoaded, kWhole>(job, view, range);
+  } else {
+    RotateBlocks<Format, kStream, kLoaded, kWhole>(job, view, range);
+  }
+}
+
+// By how many steps a head has: loops of their own for the common sizes.
+template <class Format, bool kStream, class Element = typename Format::Element>
+void RotateSteps(const RotateJob& job, const View<Element>& view, const RotateRange& range) {
+  const size_t steps = view.pairs / Format::PairsPerStep();
+  const bool whole = !view.copies && view.pairs == steps * Format::PairsPerStep();
+  if (whole && steps == 1) return RotateLayout<Format, kStream, 1, true>(job, view, range);
+  if (whole && steps == 2) return RotateLayout<Format, kStream, 2, true>(job, view, range);
+  if (whole && steps == 4) return RotateLayout<Format, kStream, 4, true>(job, view, range);
+  if (steps >= 4) return RotateLayout<Format, kStream, 4, false>(job, view, range);
+  if (steps >= 2) return RotateLayout<Format, kStream, 2, false>(job, view, range);
+  RotateLayout<Format, kStream, 0, false>(job, view, range);
+}
+
+template <class Format>
+void RotateFormat(const RotateJob& job, const RotateRange& range, CpuStores stores) {
+  const View<typename Format::Element> view(job);
+  if (stores == CpuStores::kStreaming && CanStream<Format::kPairing>(view)) {
+    RotateSteps<Format, true>(job, view, range);
+    hwy::FlushStream();
+  } else {
+    RotateSteps<Format, false>(job, view, range);
+  }
+}
+
+// Of a head on its way out: the channels that no pair holds as they came, where there is nothing
+// beside the pairs.
+template <Pairing kPairing>
+HWY_INLINE void RestoreUnrotated(const RotateJob& job, const HeadBuffer& buffer) {
+  if (job.dtype == DType::kFloat32) {
+    CopyUnrotated<kPairing>(View<float>(job), buffer.raw.get(), buffer.rounded.get());
+  } else {
+    CopyUnrotated<kPairing>(View<uint16_t>(job), reinterpret_cast<uint16_t*>(buffer.raw.get()),
+                            reinterpret_cast<uint16_t*>(buffer.rounded.get()));
+  }
+}
+
+// Turns the head in the buffer, as an fp32 job in place does.
+template <class Format>
+void RotateBeside(const RotateJob& job, const RotateRange& range) {
+  const HeadBuffer buffer(job);
+  float* const values = buffer.values.get();
+  RotateJob turn = job;
+  turn.input = turn.output = values;
+  const View<float> view(turn);
+  RowBuffer row(RowFloats<Format>(job));
+  const int64_t in_bytes = ElementBytes(job.dtype);
+  const int64_t out_bytes = ElementBytes(job.stored());
+  for (int64_t token = range.token_begin; token < range.token_end; ++token) {
+    PrepareToken<Format>(job, token, row.get());
+    const float scale = job.token_scales.empty()
+                            ? job.scale
+                            : job.scale * job.token_scales[static_cast<size_t>(token)];
+    const auto* const from =
+        static_cast<const uint8_t*>(job.input) + token * job.input_strides.token * in_bytes;
+    auto* const to =
+        static_cast<uint8_t*>(job.output) + token * job.output_strides.token * out_bytes;
+    for (int64_t head = range.head_begin; head < range.head_end; ++head) {
+      WidenHead(job, from + head * job.input_strides.head * in_bytes, buffer);
+      if (job.norm) NormaliseHead(job.norm->eps, buffer);
+      RotateHead<Format, false, 0, false>(view, values, values, LoadedRow<Format, 0>(row.get()),
+                                          row.get());
+      NarrowHead(job, scale, buffer);
+      if (job.OnlyPairs()) RestoreUnrotated<Format::kPairing>(job, buffer);
+      std::memcpy(to + head * job.output_strides.head * out_bytes, buffer.rounded.get(),
+                  static_cast<size_t>(job.head_dim * out_bytes));
+    }
+  }
+}
+
+template <class Arithmetic>
+void RotateBesideWith(const RotateJob& job, const RotateRange& range) {
+  if (job.geometry.pairing == Pairing::kHalf) {
+    RotateBeside<HalfFormat<Float32Elements, Arithmetic> >(job, range);
+  } else {
+    RotateBeside<InterleavedFormat<Float32Elements, Arithmetic> >(job, range);
+  }
+}
+
+void RotateBeside(const RotateJob& job, const RotateRange& range) {
+  if (job.arithmetic == PairArithmetic::kTurn) return RotateBesideWith<FusedTurn>(job, range);
+  if (job.arithmetic == PairArithmetic::kAdd) return RotateBesideWith<Addition>(job, range);
+  if (job.dtype == DType::kFloat32) {
+    RotateBesideWith<StepwiseTurn<Float32Elements> >(job, range);
+  } else if (job.dtype == DType::kFloat16) {
+    RotateBesideWith<StepwiseTurn<Float16Elements> >(job, range);
+  } else {
+    RotateBesideWith<StepwiseTurn<BFloat16Elements> >(job, range);
+  }
+}
+
+void Rotate(const RotateJob& job, const RotateRange& range, CpuStores stores) {
+  if (!job.OnlyTurns()) return RotateBeside(job, range);
+  const bool half = job.geometry.pairing == Pairing::kHalf;
+  switch (job.dtype) {
+    case DType::kFloat32:
+      return half ? RotateFormat<HalfFormat<Float32Elements> >(job, range, stores)
+                  : RotateFormat<InterleavedFormat<Float32Elements> >(job, range, stores);
+    case DType::kFloat16:
+      return half ? RotateFormat<HalfFormat<Float16Elements> >(job, range, stores)
+                  : RotateFormat<InterleavedFormat<Float16Elements> >(job, range, stores);
+    case DType::kBFloat16:
+      return half ? RotateFormat<BFloat16HalfFormat>(job, range, stores)
+                  : RotateFormat<BFloat16InterleavedFormat>(job, range, stores);
+    case DType::kFloat8E4M3:
+    case DType::kFloat8E5M2:
+      break;  // of no input
+  }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace rope::kernels
+HWY_AFTER_NAMESPACE();
+#endif  // HWY_TARGET != HWY_SCALAR
+
+#endif  // ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_LOOPS_INL_H_

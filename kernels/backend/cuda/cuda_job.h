@@ -1,0 +1,71 @@
+// CudaJob: what the CUDA kernels read for one rectangle of (token, head) vectors.
+//
+// Plain C++17 without a CUDA header: the planner and its tests build without nvcc. Every pointer is
+// an address that the device can read; rows point to `pairs` cosines and then `pairs` sines.
+// Ownership:  A view; it owns nothing.
+#ifndef ROPE_KERNELS_BACKEND_CUDA_CUDA_JOB_H_
+#define ROPE_KERNELS_BACKEND_CUDA_CUDA_JOB_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace rope::kernels {
+
+// The kernels of cuda_rotate.cuh.
+enum class CudaKernel : uint32_t {
+  kVector,  // 16-byte accesses: every size, stride and address a multiple of them
+  kScalar,  // every other job that only turns
+  kBeside,  // other arithmetic, or something beside the rotation: correct, not made for speed
+};
+
+inline constexpr uint32_t kCudaInputDType = ~uint32_t{0};  // an output's: that of the input
+
+// 32- and 64-bit fields alone: a narrower load in the kernels' PTX is then always a tensor's.
+struct CudaJob {
+  // --- what to rotate (rotate_job.h), set by the caller ---
+  const void* input = nullptr;
+  void* output = nullptr;              // equal to input with equal strides, or not overlapping it
+  const float* const* rows = nullptr;  // [tokens]; 16-byte aligned where pairs % 4 == 0
+  int64_t input_token = 0;             // strides in elements
+  int64_t input_head = 0;
+  int64_t output_token = 0;
+  int64_t output_head = 0;
+  int64_t tokens = 0;
+  int64_t heads = 0;
+  uint32_t head_dim = 0;  // at most kCudaHeadDimMax
+  uint32_t pairs = 0;
+  uint32_t offset = 0;
+  uint32_t partner = 0;
+  uint32_t dtype = 0;    // DType
+  uint32_t pairing = 0;  // Pairing
+  uint32_t conjugate = 0;
+  uint32_t arithmetic = 0;  // PairArithmetic
+
+  // --- beside the rotation, set by the caller too ---
+  const float* norm_weight = nullptr;   // [head_dim]; null: 1
+  const float* token_scales = nullptr;  // [tokens]; null: 1
+  uint32_t norm = 0;                    // whether there is one
+  float eps = 0;
+  float scale = 1;
+  float output_scale = 1;
+  uint32_t output_dtype = kCudaInputDType;  // DType
+
+  // --- how, set by PlanCuda ---
+  double channel_share = 0;   // 1 / head_dim
+  double inverse_output = 0;  // 1 / output_scale
+  uint32_t copies = 0;        // nothing beside: channels outside the pairs are copied
+  uint32_t in_place = 0;      // channels outside the pairs are where they belong already
+  uint32_t bytewise = 0;      // not vectors: elements are not aligned to their own size
+  // Items along a head: 16-byte vectors, single pairs and channels, or 1 where there is a norm.
+  uint32_t chunks = 0;
+  uint32_t head_groups = 0;  // threads that share the heads of a token: g, g + head_groups, ...
+  uint32_t items = 0;        // tokens * head_groups * chunks
+  uint32_t steps = 0;        // items that one thread walks over, one block of threads apart
+  uint32_t first_block = 0;  // of the launch: sum of the blocks of the jobs before
+};
+
+inline constexpr int64_t kCudaHeadDimMax = int64_t{1} << 30;
+
+}  // namespace rope::kernels
+
+#endif  // ROPE_KERNELS_BACKEND_CUDA_CUDA_JOB_H_

@@ -1,0 +1,200 @@
+#include "kernels/backend/cuda/cuda_plan.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+
+#include "kernels/backend/rotate_job.h"
+#include "kernels/check.h"
+#include "kernels/dtype/dtype.h"
+#include "kernels/dtype/pairing.h"
+
+namespace rope::kernels {
+namespace {
+
+constexpr int64_t kVectorBytes = 16;
+constexpr int64_t kItemsMax = int64_t{1} << 31;  // of one rectangle
+
+bool IsAligned(const void* address, int64_t bytes) {
+  return reinterpret_cast<uintptr_t>(address) % static_cast<uintptr_t>(bytes) == 0;
+}
+
+// Whether there is nothing beside the rotation.
+bool OnlyPairs(const CudaJob& job) {
+  return job.norm == 0 && job.scale == 1 && job.token_scales == nullptr &&
+         job.output_dtype == job.dtype && job.output_scale == 1;
+}
+
+// What every kernel may rely on, and one form for geometries that mean the same.
+CudaJob Normalized(CudaJob job) {
+  ROPE_CHECK(job.tokens >= 0 && job.heads >= 0 && job.head_dim <= kCudaHeadDimMax);
+  ROPE_CHECK(uint64_t{2} * job.pairs <= job.head_dim);
+  if (job.pairs == 0) job.offset = 0;
+  if (job.pairs == 0 || job.pairing == static_cast<uint32_t>(Pairing::kInterleaved)) {
+    job.partner = job.pairs;
+  }
+  ROPE_CHECK(job.partner >= job.pairs);
+  ROPE_CHECK(uint64_t{job.offset} + job.partner + job.pairs <= job.head_dim);
+  if (job.tokens <= 1) job.input_token = job.output_token = 0;
+  if (job.heads <= 1) job.input_head = job.output_head = 0;
+  if (job.output_dtype == kCudaInputDType) job.output_dtype = job.dtype;
+  job.channel_share = 1.0 / job.head_dim;
+  job.inverse_output = 1.0 / double{job.output_scale};
+  job.copies = OnlyPairs(job) ? 1 : 0;
+  job.in_place = job.input == job.output ? 1 : 0;
+  return job;
+}
+
+int64_t InputBytes(const CudaJob& job) {
+  return ElementBytes(static_cast<DType>(job.dtype));
+}
+int64_t OutputBytes(const CudaJob& job) {
+  return ElementBytes(static_cast<DType>(job.output_dtype));
+}
+
+bool FitsVector(const CudaJob& job) {
+  const int64_t width = kVectorBytes / InputBytes(job);
+  const int64_t multiples[] = {job.input_token, job.input_head, job.output_token, job.output_head,
+                               job.head_dim,    job.pairs,      job.offset,       job.partner};
+  return IsAligned(job.input, kVectorBytes) && IsAligned(job.output, kVectorBytes) &&
+         std::all_of(std::begin(multiples), std::end(multiples),
+                     [width](int64_t value) { return value % width == 0; });
+}
+
+CudaKernel KernelFor(const CudaJob& job) {
+  const bool turns = job.arithmetic == static_cast<uint32_t>(PairArithmetic::kTurn);
+  if (!turns || job.copies == 0) return CudaKernel::kBeside;
+  return FitsVector(job) ? CudaKernel::kVector : CudaKernel::kScalar;
+}
+
+// Vectors of the pairs and, two to an item, of the channels to copy; or single ones. A norm
+// reads the whole head before any of it may change: one thread's.
+uint32_t Chunks(const CudaJob& job, CudaKernel kernel) {
+  if (job.norm != 0) return 1;
+  const bool stay = job.copies != 0 && job.in_place != 0;
+  const uint32_t copied = stay ? 0 : job.head_dim - 2 * job.pairs;
+  if (kernel != CudaKernel::kVector) return job.pairs + copied;
+  const auto width = static_cast<uint32_t>(kVectorBytes / InputBytes(job));
+  return job.pairs / width + (copied / width + 1) / 2;
+}
+
+// The shape of one launch.
+struct Shape {
+  uint32_t threads = kCudaThreads;
+  uint32_t heads_per_thread = 1;
+  uint32_t steps = 1;
+};
+
+Shape ShapeFor(double items, const CudaShapes& shapes) {
+  Shape shape;
+  if (items < shapes.items_few) shape.threads = kCudaThreadsFew;
+  while (shape.heads_per_thread < kCudaHeadsPerThread &&
+         items >= shapes.items_per_head * 2 * shape.heads_per_thread) {
+    shape.heads_per_thread *= 2;
+  }
+  if (items / shape.heads_per_thread > shapes.threads_many) shape.steps = kCudaSteps;
+  return shape;
+}
+
+// Fills one launch, from jobs whose chunks are known and not 0.
+class LaunchBuilder {
+ public:
+  LaunchBuilder(CudaKernel kernel, const Shape& shape, CudaPlan& plan)
+      : shape_(shape), plan_(plan) {
+    launch_.kernel = kernel;
+    launch_.first_job = static_cast<uint32_t>(plan.jobs.size());
+    launch_.threads = shape.threads;
+  }
+
+  // Cuts what is too large to count in 32 bits, by heads and then by tokens.
+  void Add(const CudaJob& job) {
+    const int64_t heads_most = std::min(job.heads, kItemsMax / job.chunks);
+    for (int64_t head = 0; head < job.heads; head += heads_most) {
+      const int64_t heads = std::min(heads_most, job.heads - head);
+      const int64_t groups = (heads + shape_.heads_per_thread - 1) / shape_.heads_per_thread;
+      const int64_t tokens_most = std::min(job.tokens, kItemsMax / (groups * job.chunks));
+      for (int64_t token = 0; token < job.tokens; token += tokens_most) {
+        CudaJob part = job;
+        part.input = static_cast<const char*>(job.input) +
+                     (token * job.input_token + head * job.input_head) * InputBytes(job);
+        part.output = static_cast<char*>(job.output) +
+                      (token * job.output_token + head * job.output_head) * OutputBytes(job);
+        part.rows = job.rows == nullptr ? nullptr : job.rows + token;
+        part.token_scales = job.token_scales == nullptr ? nullptr : job.token_scales + token;
+        part.tokens = std::min(tokens_most, job.tokens - token);
+        part.heads = heads;
+        part.head_groups = static_cast<uint32_t>(groups);
+        Append(part);
+      }
+    }
+  }
+
+  void Finish() {
+    ROPE_CHECK(blocks_ <= std::numeric_limits<int32_t>::max());
+    launch_.blocks = static_cast<uint32_t>(blocks_);
+    launch_.jobs = static_cast<uint32_t>(plan_.jobs.size()) - launch_.first_job;
+    if (launch_.jobs > 0) plan_.launches.push_back(launch_);
+  }
+
+ private:
+  void Append(CudaJob& part) {
+    const int64_t items = part.tokens * part.head_groups * part.chunks;
+    const int64_t items_per_block = int64_t{shape_.threads} * shape_.steps;
+    part.items = static_cast<uint32_t>(items);
+    part.steps = shape_.steps;
+    part.first_block = static_cast<uint32_t>(blocks_);
+    blocks_ += (items + items_per_block - 1) / items_per_block;
+    plan_.jobs.push_back(part);
+  }
+
+  const Shape shape_;
+  CudaPlan& plan_;
+  CudaLaunch launch_;
+  int64_t blocks_ = 0;
+};
+
+}  // namespace
+
+CudaJob CudaSettings(const RotateJob& job) {
+  CudaJob result;
+  result.head_dim = static_cast<uint32_t>(job.head_dim);
+  result.pairs = static_cast<uint32_t>(job.geometry.pairs);
+  result.offset = static_cast<uint32_t>(job.geometry.offset);
+  result.partner = static_cast<uint32_t>(job.geometry.partner);
+  result.dtype = static_cast<uint32_t>(job.dtype);
+  result.pairing = static_cast<uint32_t>(job.geometry.pairing);
+  result.conjugate = job.conjugate ? 1 : 0;
+  result.arithmetic = static_cast<uint32_t>(job.arithmetic);
+  result.norm = job.norm ? 1 : 0;
+  result.eps = job.norm ? job.norm->eps : 0;
+  result.scale = job.scale;
+  result.output_dtype = static_cast<uint32_t>(job.stored());
+  result.output_scale = job.output_scale;
+  return result;
+}
+
+CudaPlan PlanCuda(const std::vector<CudaJob>& jobs, const CudaShapes& shapes) {
+  std::vector<CudaJob> groups[3];
+  double items[3] = {0, 0, 0};
+  for (const CudaJob& given : jobs) {
+    CudaJob job = Normalized(given);
+    const CudaKernel kernel = KernelFor(job);
+    job.chunks = Chunks(job, kernel);
+    job.bytewise =
+        IsAligned(job.input, InputBytes(job)) && IsAligned(job.output, OutputBytes(job)) ? 0 : 1;
+    if (job.tokens == 0 || job.heads == 0 || job.chunks == 0) continue;
+    const auto group = static_cast<size_t>(kernel);
+    items[group] += static_cast<double>(job.tokens) * static_cast<double>(job.heads) * job.chunks;
+    groups[group].push_back(job);
+  }
+  CudaPlan plan;
+  for (const CudaKernel kernel : {CudaKernel::kVector, CudaKernel::kScalar, CudaKernel::kBeside}) {
+    const auto group = static_cast<size_t>(kernel);
+    LaunchBuilder builder(kernel, ShapeFor(items[group], shapes), plan);
+    for (const CudaJob& job : groups[group]) builder.Add(job);
+    builder.Finish();
+  }
+  return plan;
+}
+
+}  // namespace rope::kernels

@@ -1,0 +1,67 @@
+// PlanCuda: from rectangles in device memory to grouped launches.
+//
+// Rectangles of every dtype, pairing, geometry and length share one launch of the vector kernel;
+// those that its 16-byte accesses cannot serve (odd head sizes, odd addresses) share a second one
+// of the scalar kernel, and those of other arithmetic or with something beside the rotation a
+// third. Two shapes, chosen by the work of a launch:
+//   head-parallel: few tokens; a thread turns one piece of one head.
+//   token-loop: many tokens; a thread keeps the cos and sin of its pairs in registers while it
+//               walks over up to kCudaHeadsPerThread heads, and its block walks over tokens.
+//
+// Built with and without nvcc. Usage, with everything but the planner's own fields set:
+//   const CudaPlan plan = PlanCuda(jobs);
+//   (copy plan.jobs to the device)
+//   LaunchCuda(plan, device_jobs, stream);
+//
+// Threading:  Pure function.
+// Ownership:  The plan holds copies of the jobs, with the addresses that they came with.
+// Errors:     None. A malformed job is our bug (ROPE_CHECK).
+// Limits:     Rectangles of more than 2^31 items are split, so that kernels count in 32 bits.
+#ifndef ROPE_KERNELS_BACKEND_CUDA_CUDA_PLAN_H_
+#define ROPE_KERNELS_BACKEND_CUDA_CUDA_PLAN_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/backend/cuda/cuda_job.h"
+
+namespace rope::kernels {
+
+struct RotateJob;  // rotate_job.h, which nvcc does not read
+
+struct CudaLaunch {
+  CudaKernel kernel = CudaKernel::kVector;
+  uint32_t first_job = 0;  // in CudaPlan::jobs
+  uint32_t jobs = 0;
+  uint32_t blocks = 0;
+  uint32_t threads = 0;  // of a block
+};
+
+struct CudaPlan {
+  std::vector<CudaJob> jobs;         // those of a launch are neighbours
+  std::vector<CudaLaunch> launches;  // at most one of each kernel
+};
+
+// Where one shape ends and the next begins. An item is one piece of one head.
+struct CudaShapes {
+  // Launches with fewer items do not fill a large device: small blocks spread over more processors.
+  double items_few = 1 << 16;
+  // Token-loop: a thread takes 2 heads from twice so many items on, 4 from four times, and so on.
+  double items_per_head = 1 << 19;
+  // Token-loop: threads of a launch beyond which each walks over kCudaSteps items.
+  double threads_many = 1 << 20;
+};
+inline constexpr uint32_t kCudaThreads = 256;  // of a block
+inline constexpr uint32_t kCudaThreadsFew = 64;
+inline constexpr uint32_t kCudaHeadsPerThread = 8;  // at most
+inline constexpr uint32_t kCudaSteps = 4;
+
+// What the kernel does to `job`, without where it lies: addresses, strides and the counts of tokens
+// and heads are the caller's to set.
+CudaJob CudaSettings(const RotateJob& job);
+
+CudaPlan PlanCuda(const std::vector<CudaJob>& jobs, const CudaShapes& shapes = {});
+
+}  // namespace rope::kernels
+
+#endif  // ROPE_KERNELS_BACKEND_CUDA_CUDA_PLAN_H_

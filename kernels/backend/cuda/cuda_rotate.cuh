@@ -1,0 +1,360 @@
+// The CUDA kernels: RotateVector and RotateScalar, over a table of CudaJobs (cuda_plan.h).
+//
+// One source, two compilers: nvcc for the device, and through cuda_cpu_shim.h any C++17 compiler,
+// which puts the same code in another namespace (ROPE_CUDA_NAMESPACE) and runs it on the CPU.
+// C++17, no barriers, no shared memory.
+//
+// A block finds its job by binary search over first_block. A thread then walks over `steps` items
+// of it; an item is one 16-byte piece (two of them: both channels of its pairs) of the heads g,
+// g + head_groups, ... of one token. So a warp reads whole neighbouring pieces, cos and sin stay in
+// registers from head to head, and two heads are loaded before the first is used.
+//
+// Precision:  As backend.h; cuda_numbers.cuh.
+#ifndef ROPE_KERNELS_BACKEND_CUDA_CUDA_ROTATE_CUH_
+#define ROPE_KERNELS_BACKEND_CUDA_CUDA_ROTATE_CUH_
+
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/backend/cuda/cuda_job.h"
+#include "kernels/backend/cuda/cuda_numbers.cuh"
+#include "kernels/dtype/dtype.h"
+#include "kernels/dtype/pairing.h"
+
+#if defined(__CUDACC__)
+#define ROPE_CUDA_UNROLL _Pragma("unroll")  // arrays then live in registers
+#else
+#define ROPE_CUDA_UNROLL
+#endif
+
+namespace rope::kernels::ROPE_CUDA_NAMESPACE {
+
+// --- memory: one 16-byte access each; from uint4, since a memcpy would go byte by byte ---
+
+template <typename T>
+struct alignas(16) Vector {
+  static constexpr uint32_t kWidth = 16 / sizeof(T);
+  T values[kWidth];
+};
+
+// Tensors are read and written once: they shall not push the rows out of the caches.
+template <typename T>
+__device__ __forceinline__ Vector<T> LoadTensor(const T* address) {
+  Vector<T> result;
+#if defined(__CUDACC__)
+  const uint4 bits = __ldcs(reinterpret_cast<const uint4*>(address));
+  memcpy(&result, &bits, sizeof(result));
+#else
+  cuda_cpu_shim::CheckAligned(address, sizeof(result));
+  memcpy(&result, address, sizeof(result));
+#endif
+  return result;
+}
+template <typename T>
+__device__ __forceinline__ void StoreTensor(T* address, const Vector<T>& value) {
+#if defined(__CUDACC__)
+  uint4 bits;
+  memcpy(&bits, &value, sizeof(bits));
+  __stcs(reinterpret_cast<uint4*>(address), bits);
+#else
+  cuda_cpu_shim::CheckAligned(address, sizeof(value));
+  memcpy(address, &value, sizeof(value));
+#endif
+}
+// Rows are shared by the heads of a token and by many tokens, and nobody writes them meanwhile.
+__device__ __forceinline__ Vector<float> LoadRow(const float* address) {
+  Vector<float> result;
+#if defined(__CUDACC__)
+  const uint4 bits = __ldg(reinterpret_cast<const uint4*>(address));
+  memcpy(&result, &bits, sizeof(result));
+#else
+  cuda_cpu_shim::CheckAligned(address, sizeof(result));
+  memcpy(&result, address, sizeof(result));
+#endif
+  return result;
+}
+__device__ __forceinline__ float LoadRowValue(const float* address) {
+#if defined(__CUDACC__)
+  return __ldg(address);
+#else
+  return *address;
+#endif
+}
+__device__ __forceinline__ const float* LoadRowAddress(const CudaJob& job, uint32_t token) {
+#if defined(__CUDACC__)
+  return reinterpret_cast<const float*>(
+      __ldg(reinterpret_cast<const unsigned long long*>(job.rows) + token));
+#else
+  return job.rows[token];
+#endif
+}
+
+// --- the parts of a batch ---
+
+// The last job that starts at or before this block.
+__device__ __forceinline__ const CudaJob& FindJob(const CudaJob* __restrict__ jobs,
+                                                  uint32_t count) {
+  uint32_t low = 0;
+  while (count - low > 1) {
+    const uint32_t middle = low + (count - low) / 2;
+    if (jobs[middle].first_block <= blockIdx.x) {
+      low = middle;
+    } else {
+      count = middle;
+    }
+  }
+  return jobs[low];
+}
+
+// Which piece of which heads of which token.
+struct Item {
+  uint32_t chunk;
+  uint32_t head;  // the first; the next is head_groups on
+  uint32_t token;
+};
+
+__device__ __forceinline__ Item ItemAt(const CudaJob& job, uint32_t index) {
+  const uint32_t vector = index / job.chunks;
+  const uint32_t token = vector / job.head_groups;
+  return {index - vector * job.chunks, vector - token * job.head_groups, token};
+}
+
+template <typename T>
+__device__ __forceinline__ const T* Input(const CudaJob& job, uint32_t token) {
+  return static_cast<const T*>(job.input) + static_cast<int64_t>(token) * job.input_token;
+}
+template <typename T>
+__device__ __forceinline__ T* Output(const CudaJob& job, uint32_t token) {
+  return static_cast<T*>(job.output) + static_cast<int64_t>(token) * job.output_token;
+}
+
+// Channel number `index` of those outside the pairs (all of `unit` channels), in their order.
+__device__ __forceinline__ uint32_t CopiedChannel(const CudaJob& job, uint32_t index) {
+  if (job.pairing == static_cast<uint32_t>(Pairing::kInterleaved)) {
+    return index < job.offset ? index : index + 2 * job.pairs;
+  }
+  if (index < job.offset) return index;
+  index += job.pairs;
+  return index < job.offset + job.partner ? index : index + job.pairs;
+}
+
+// --- RotateVector ---
+
+// Turns the pairs of two vectors: values [i] of both (half), or neighbours (interleaved).
+template <typename T, Pairing kPairing>
+__device__ __forceinline__ void TurnVectors(Vector<T>& a, Vector<T>& b,
+                                            const Vector<float>* __restrict__ cos,
+                                            const Vector<float>* __restrict__ sin) {
+  constexpr uint32_t kWidth = Vector<T>::kWidth;
+  ROPE_CUDA_UNROLL
+  for (uint32_t i = 0; i < kWidth; ++i) {
+    const float c = cos[i / 4].values[i % 4];
+    const float s = sin[i / 4].values[i % 4];
+    if (kPairing == Pairing::kHalf) {
+      Turn(a.values[i], b.values[i], c, s);
+    } else {
+      Vector<T>& both = i < kWidth / 2 ? a : b;
+      Turn(both.values[2 * i % kWidth], both.values[2 * i % kWidth + 1], c, s);
+    }
+  }
+}
+
+template <typename T, Pairing kPairing>
+__device__ __forceinline__ void RotateItem(const CudaJob& job, const Item& item) {
+  constexpr uint32_t kWidth = Vector<T>::kWidth;
+  constexpr uint32_t kRowVectors = kWidth / 4;
+  const uint32_t channel =
+      job.offset + item.chunk * (kPairing == Pairing::kHalf ? kWidth : 2 * kWidth);
+  const uint32_t distance = kPairing == Pairing::kHalf ? job.partner : kWidth;
+  const T* const input = Input<T>(job, item.token) + channel;
+  T* const output = Output<T>(job, item.token) + channel;
+  const uint32_t heads = static_cast<uint32_t>(job.heads);
+  const auto load = [&](uint32_t head, Vector<T>& a, Vector<T>& b) {
+    const T* const address = input + static_cast<int64_t>(head) * job.input_head;
+    a = LoadTensor(address);
+    b = LoadTensor(address + distance);
+  };
+  const auto store = [&](uint32_t head, const Vector<T>& a, const Vector<T>& b) {
+    T* const address = output + static_cast<int64_t>(head) * job.output_head;
+    StoreTensor(address, a);
+    StoreTensor(address + distance, b);
+  };
+
+  // Loads come before everything that waits for one.
+  const float* const row = LoadRowAddress(job, item.token) + item.chunk * kWidth;
+  Vector<T> a, b, next_a, next_b;
+  uint32_t head = item.head;
+  uint32_t next = head + job.head_groups;
+  load(head, a, b);
+  if (next < heads) load(next, next_a, next_b);
+  Vector<float> cos[kRowVectors], sin[kRowVectors];
+  ROPE_CUDA_UNROLL
+  for (uint32_t i = 0; i < kRowVectors; ++i) {
+    cos[i] = LoadRow(row + 4 * i);
+    sin[i] = LoadRow(row + job.pairs + 4 * i);
+  }
+  if (job.conjugate != 0) {
+    ROPE_CUDA_UNROLL
+    for (uint32_t i = 0; i < kWidth; ++i) sin[i / 4].values[i % 4] = -sin[i / 4].values[i % 4];
+  }
+  while (true) {
+    TurnVectors<T, kPairing>(a, b, cos, sin);
+    store(head, a, b);
+    if (next >= heads) return;
+    TurnVectors<T, kPairing>(next_a, next_b, cos, sin);
+    store(next, next_a, next_b);
+    head = next + job.head_groups;
+    if (head >= heads) return;
+    next = head + job.head_groups;
+    load(head, a, b);
+    if (next < heads) load(next, next_a, next_b);
+  }
+}
+
+// Copies up to two vectors outside the pairs, of every head of the item.
+template <typename T>
+__device__ __forceinline__ void CopyItem(const CudaJob& job, const Item& item, uint32_t copied) {
+  constexpr uint32_t kWidth = Vector<T>::kWidth;
+  const uint32_t first = 2 * (item.chunk - job.pairs / kWidth) * kWidth;
+  const bool both = first + kWidth < copied;
+  const uint32_t channel = CopiedChannel(job, first);
+  const uint32_t other = both ? CopiedChannel(job, first + kWidth) : channel;
+  const T* const input = Input<T>(job, item.token);
+  T* const output = Output<T>(job, item.token);
+  for (uint32_t head = item.head; head < job.heads; head += job.head_groups) {
+    const T* const from = input + static_cast<int64_t>(head) * job.input_head;
+    T* const to = output + static_cast<int64_t>(head) * job.output_head;
+    const Vector<T> a = LoadTensor(from + channel);
+    const Vector<T> b = LoadTensor(from + other);
+    StoreTensor(to + channel, a);
+    if (both) StoreTensor(to + other, b);
+  }
+}
+
+template <typename T, Pairing kPairing>
+__device__ __forceinline__ void RotateVectorJob(const CudaJob& job) {
+  const uint32_t first = (blockIdx.x - job.first_block) * blockDim.x * job.steps + threadIdx.x;
+  for (uint32_t step = 0; step < job.steps; ++step) {
+    const uint32_t index = first + step * blockDim.x;
+    if (index >= job.items) return;
+    const Item item = ItemAt(job, index);
+    if (item.chunk < job.pairs / Vector<T>::kWidth) {
+      RotateItem<T, kPairing>(job, item);
+    } else {
+      CopyItem<T>(job, item, job.head_dim - 2 * job.pairs);
+    }
+  }
+}
+
+// --- RotateScalar: one pair or one channel at a time, at any address ---
+
+// Says that an address is one of global memory, for shorter instructions.
+__device__ __forceinline__ void AssumeGlobal(const void* address) {
+#if defined(__CUDACC__)
+  __builtin_assume(__isGlobal(address));
+#else
+  static_cast<void>(address);
+#endif
+}
+
+template <typename T>
+__device__ __forceinline__ T LoadElement(const CudaJob& job, const T* address) {
+  AssumeGlobal(address);
+  if (job.bytewise == 0) return *address;
+  unsigned char bytes[sizeof(T)];
+  ROPE_CUDA_UNROLL
+  for (uint32_t i = 0; i < sizeof(T); ++i) {
+    bytes[i] = reinterpret_cast<const unsigned char*>(address)[i];
+  }
+  T value;
+  memcpy(&value, bytes, sizeof(value));
+  return value;
+}
+template <typename T>
+__device__ __forceinline__ void StoreElement(const CudaJob& job, T* address, T value) {
+  AssumeGlobal(address);
+  if (job.bytewise == 0) {
+    *address = value;
+    return;
+  }
+  unsigned char bytes[sizeof(T)];
+  memcpy(bytes, &value, sizeof(value));
+  ROPE_CUDA_UNROLL
+  for (uint32_t i = 0; i < sizeof(T); ++i) {
+    reinterpret_cast<unsigned char*>(address)[i] = bytes[i];
+  }
+}
+
+template <typename T>
+__device__ __forceinline__ void RotateScalarItem(const CudaJob& job, const Item& item) {
+  const bool half = job.pairing == static_cast<uint32_t>(Pairing::kHalf);
+  const T* const input = Input<T>(job, item.token);
+  T* const output = Output<T>(job, item.token);
+  const bool copied = item.chunk >= job.pairs;
+  const uint32_t channel = copied ? CopiedChannel(job, item.chunk - job.pairs)
+                                  : job.offset + (half ? item.chunk : 2 * item.chunk);
+  const uint32_t other = channel + (half ? job.partner : 1);
+  float cos = 1;
+  float sin = 0;
+  if (!copied) {
+    const float* const row = LoadRowAddress(job, item.token);
+    cos = LoadRowValue(row + item.chunk);
+    sin = LoadRowValue(row + job.pairs + item.chunk);
+    if (job.conjugate != 0) sin = -sin;
+  }
+  for (uint32_t head = item.head; head < job.heads; head += job.head_groups) {
+    const T* const from = input + static_cast<int64_t>(head) * job.input_head;
+    T* const to = output + static_cast<int64_t>(head) * job.output_head;
+    T a = LoadElement(job, from + channel);
+    if (!copied) {
+      T b = LoadElement(job, from + other);
+      Turn(a, b, cos, sin);
+      StoreElement(job, to + other, b);
+    }
+    StoreElement(job, to + channel, a);
+  }
+}
+
+template <typename T>
+__device__ __forceinline__ void RotateScalarJob(const CudaJob& job) {
+  const uint32_t first = (blockIdx.x - job.first_block) * blockDim.x * job.steps + threadIdx.x;
+  for (uint32_t step = 0; step < job.steps; ++step) {
+    const uint32_t index = first + step * blockDim.x;
+    if (index >= job.items) return;
+    RotateScalarItem<T>(job, ItemAt(job, index));
+  }
+}
+
+// --- the kernels: every branch on a job is the same for all threads of a block ---
+
+__global__ void __launch_bounds__(256, 3)
+    RotateVector(const CudaJob* __restrict__ jobs, uint32_t count) {
+  const CudaJob& job = FindJob(jobs, count);
+  const bool half = job.pairing == static_cast<uint32_t>(Pairing::kHalf);
+  if (job.dtype == static_cast<uint32_t>(DType::kBFloat16)) {
+    half ? RotateVectorJob<BFloat16, Pairing::kHalf>(job)
+         : RotateVectorJob<BFloat16, Pairing::kInterleaved>(job);
+  } else if (job.dtype == static_cast<uint32_t>(DType::kFloat16)) {
+    half ? RotateVectorJob<Float16, Pairing::kHalf>(job)
+         : RotateVectorJob<Float16, Pairing::kInterleaved>(job);
+  } else {
+    half ? RotateVectorJob<float, Pairing::kHalf>(job)
+         : RotateVectorJob<float, Pairing::kInterleaved>(job);
+  }
+}
+
+__global__ void __launch_bounds__(256)
+    RotateScalar(const CudaJob* __restrict__ jobs, uint32_t count) {
+  const CudaJob& job = FindJob(jobs, count);
+  if (job.dtype == static_cast<uint32_t>(DType::kBFloat16)) {
+    RotateScalarJob<BFloat16>(job);
+  } else if (job.dtype == static_cast<uint32_t>(DType::kFloat16)) {
+    RotateScalarJob<Float16>(job);
+  } else {
+    RotateScalarJob<float>(job);
+  }
+}
+
+}  // namespace rope::kernels::ROPE_CUDA_NAMESPACE
+
+#endif  // ROPE_KERNELS_BACKEND_CUDA_CUDA_ROTATE_CUH_

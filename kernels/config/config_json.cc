@@ -1,0 +1,173 @@
+#include "kernels/config/config_json.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/config/config_json_entry.h"
+#include "kernels/config/config_json_layers.h"
+#include "kernels/config/json_fields.h"
+#include "kernels/config/model_types.h"
+#include "kernels/status_macros.h"
+#include "kernels/str_cat.h"
+
+namespace rope::kernels {
+namespace {
+
+constexpr size_t kLayerTypesMax = 64;
+
+bool Contains(const std::vector<std::string>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+std::string Join(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += StrCat(text.empty() ? "" : ", ", name);
+  return text;
+}
+
+absl::StatusOr<std::vector<LayerConfig>> ReadNestedEntries(const ConfigDocument& document) {
+  std::vector<LayerConfig> entries;
+  for (const auto& [key, value] : document.parameters->json().items()) {
+    if (!value.is_object()) continue;
+    if (document.bare && !key.ends_with("_attention")) continue;
+    if (entries.size() == kLayerTypesMax) {
+      return absl::InvalidArgumentError(StrCat(
+          document.parameters->path(), ": got more layer types, want at most ", kLayerTypesMax));
+    }
+    const JsonFields parameters(value, document.parameters->PathOf(key));
+    ROPE_ASSIGN_OR_RETURN(LayerConfig entry,
+                          ReadEntry(document, parameters, key, EntryKind::kScaled));
+    entries.push_back(std::move(entry));
+  }
+  return entries;
+}
+
+// One entry for each kind of layer that differs, or a single one.
+absl::StatusOr<std::vector<LayerConfig>> ReadEntries(const ConfigDocument& document) {
+  if (document.nested) return ReadNestedEntries(document);
+  EntryKind sliding_kind = EntryKind::kScaled;
+  if (HasLocalBase(document)) {
+    sliding_kind = EntryKind::kLocal;
+  } else if (document.parameters.has_value() &&
+             DefaultsOf(document.model_type).sliding_layers_unscaled) {
+    sliding_kind = EntryKind::kUnscaled;
+  }
+  std::vector<LayerConfig> entries;
+  if (sliding_kind == EntryKind::kScaled && !document.model.Has("global_head_dim")) {
+    ROPE_ASSIGN_OR_RETURN(LayerConfig entry,
+                          ReadEntry(document, document.parameters, "", EntryKind::kScaled));
+    entries.push_back(std::move(entry));
+    return entries;
+  }
+  ROPE_ASSIGN_OR_RETURN(LayerConfig full, ReadEntry(document, document.parameters, kFullAttention,
+                                                    EntryKind::kScaled));
+  ROPE_ASSIGN_OR_RETURN(LayerConfig sliding,
+                        ReadEntry(document, document.parameters, kSlidingAttention, sliding_kind));
+  entries.push_back(std::move(full));
+  entries.push_back(std::move(sliding));
+  return entries;
+}
+
+absl::StatusOr<std::optional<int64_t>> ReadHeads(const ConfigDocument& document) {
+  const JsonFields& model = document.model;
+  ROPE_ASSIGN_OR_RETURN(const std::optional<int64_t> heads,
+                        model.Has("num_attention_heads") ? model.Integer("num_attention_heads")
+                                                         : model.Integer("n_head"));
+  return heads.has_value() ? heads : DefaultsOf(document.model_type).num_attention_heads;
+}
+
+absl::StatusOr<std::optional<int64_t>> ReadKvHeads(const ConfigDocument& document,
+                                                   std::optional<int64_t> heads) {
+  const JsonFields& model = document.model;
+  if (model.Has("qk_rope_head_dim")) return std::optional<int64_t>(1);
+  ROPE_ASSIGN_OR_RETURN(std::optional<int64_t> kv_heads, model.Has("num_key_value_heads")
+                                                             ? model.Integer("num_key_value_heads")
+                                                             : model.Integer("num_kv_heads"));
+  ROPE_ASSIGN_OR_RETURN(const std::optional<bool> multi_query, model.Bool("multi_query"));
+  if (!kv_heads.has_value() && multi_query.value_or(false)) kv_heads = 1;
+  if (!kv_heads.has_value()) kv_heads = DefaultsOf(document.model_type).num_key_value_heads;
+  return kv_heads.has_value() ? kv_heads : heads;
+}
+
+}  // namespace
+
+absl::StatusOr<ModelConfig> ModelConfig::Parse(std::string_view json) {
+  ROPE_ASSIGN_OR_RETURN(const nlohmann::json file, ParseJsonObject(json));
+  ROPE_ASSIGN_OR_RETURN(const ConfigDocument document, LocateParameters(file));
+  ModelConfig model;
+  ROPE_ASSIGN_OR_RETURN(model.entries_, ReadEntries(document));
+  if (model.entries_.size() > 1 || !model.entries_.front().layer_type.empty()) {
+    for (const LayerConfig& entry : model.entries_) model.layer_types_.push_back(entry.layer_type);
+  }
+  ROPE_ASSIGN_OR_RETURN(LayerList layers, ReadLayerList(document));
+  model.num_layers_ = layers.count;
+  model.layers_ = std::move(layers.types);
+  model.no_rope_ = std::move(layers.no_rope);
+  ROPE_ASSIGN_OR_RETURN(model.num_heads_, ReadHeads(document));
+  ROPE_ASSIGN_OR_RETURN(model.num_kv_heads_, ReadKvHeads(document, model.num_heads_));
+  return model;
+}
+
+absl::StatusOr<LayerConfig> ModelConfig::Layer(const LayerChoice& choice) const {
+  if (choice.layer.has_value() && !choice.layer_type.empty()) {
+    return absl::InvalidArgumentError("layer: got layer and layer_type, want one of them");
+  }
+  std::string type = choice.layer_type;
+  if (choice.layer.has_value()) {
+    if (*choice.layer < 0 || *choice.layer >= num_layers_.value_or(kLayersMax)) {
+      return absl::InvalidArgumentError(StrCat("layer: got ", *choice.layer, ", want 0 to ",
+                                               num_layers_.value_or(kLayersMax) - 1));
+    }
+    if (!layers_.empty()) type = layers_[static_cast<size_t>(*choice.layer)];
+  }
+  ROPE_ASSIGN_OR_RETURN(LayerConfig entry, EntryOf(choice, type));
+  MarkRotation(choice, entry);
+  return entry;
+}
+
+void ModelConfig::MarkRotation(const LayerChoice& choice, LayerConfig& entry) const {
+  std::optional<size_t> still;
+  bool all = true;
+  for (size_t i = 0; i < no_rope_.size(); ++i) {
+    if (choice.layer.has_value() && static_cast<size_t>(*choice.layer) != i) continue;
+    if (!choice.layer_type.empty() && !layers_.empty() && layers_[i] != choice.layer_type) continue;
+    if (!no_rope_[i]) {
+      all = false;
+    } else if (!still.has_value()) {
+      still = i;
+    }
+  }
+  if (!still.has_value()) return;
+  if (!all) {
+    entry.warnings.push_back(StrCat("some layers do not rotate, the first is layer ", *still,
+                                    "; pick a layer to tell them apart"));
+    return;
+  }
+  entry.rotates = false;
+  const std::string which =
+      choice.layer.has_value()
+          ? StrCat("layer ", *choice.layer, " does")
+          : StrCat(choice.layer_type, choice.layer_type.empty() ? "" : " ", "layers do");
+  entry.warnings.push_back(StrCat(which, " not rotate; tensors come back unchanged"));
+}
+
+absl::StatusOr<LayerConfig> ModelConfig::EntryOf(const LayerChoice& choice,
+                                                 const std::string& type) const {
+  if (layer_types_.empty()) {
+    if (choice.layer_type.empty() || Contains(layers_, type)) return entries_.front();
+    return absl::InvalidArgumentError(StrCat("layer_type: got ", Show(type), ", want ",
+                                             "nothing, as this config has no such layers"));
+  }
+  if (type.empty()) {
+    return absl::InvalidArgumentError(
+        StrCat("layer_type: got ", choice.layer.has_value() ? "only a layer index" : "nothing",
+               ", want one of ", Join(layer_types_)));
+  }
+  for (const LayerConfig& entry : entries_) {
+    if (entry.layer_type == type) return entry;
+  }
+  return absl::InvalidArgumentError(
+      StrCat("layer_type: got ", Show(type), ", want one of ", Join(layer_types_)));
+}
+
+}  // namespace rope::kernels

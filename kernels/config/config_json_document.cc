@@ -1,0 +1,196 @@
+#include "kernels/config/config_json_document.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "kernels/config/rope_config.h"
+#include "kernels/status_macros.h"
+#include "kernels/str_cat.h"
+
+namespace rope::kernels {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::string_view kParameterKeys[] = {
+    "alpha",
+    "attention_factor",
+    "attn_factor",
+    "beta_fast",
+    "beta_slow",
+    "factor",
+    "freq_allocation",
+    "high_freq_factor",
+    "inv_freq",
+    "long_factor",
+    "low_freq_factor",
+    "mixed_b",
+    "mrope_interleaved",
+    "mrope_section",
+    "mscale",
+    "mscale_all_dim",
+    "original_max_position_embeddings",
+    "partial_rotary_factor",
+    "rope_theta",
+    "rope_type",
+    "rotary_dim",
+    "rotary_offset",
+    "short_factor",
+    "truncate",
+    "type",
+};
+
+// Keys of kParameterKeys that mean nothing else at the top of a config.json, so that one of them
+// there makes the file a bare rope_parameters object.
+constexpr std::string_view kBareKeys[] = {
+    "attention_factor", "attn_factor",    "beta_fast",   "beta_slow",       "factor",
+    "high_freq_factor", "inv_freq",       "long_factor", "low_freq_factor", "mixed_b",
+    "mrope_section",    "mscale_all_dim", "rope_type",   "short_factor",
+};
+
+// What else is read at the top of a fragment.
+constexpr std::string_view kTopKeys[] = {
+    "_sliding_window_pattern",
+    "full_attention_interval",
+    "global_attn_every_n_layers",
+    "global_head_dim",
+    "global_rope_theta",
+    "head_dim",
+    "hidden_size",
+    "hybrid_layer_pattern",
+    "layer_types",
+    "local_rope_theta",
+    "max_position_embeddings",
+    "model_type",
+    "multi_query",
+    "n_embd",
+    "n_head",
+    "n_layer",
+    "n_positions",
+    "no_rope_layer_interval",
+    "no_rope_layers",
+    "num_attention_heads",
+    "num_hidden_layers",
+    "num_key_value_heads",
+    "num_kv_heads",
+    "qk_rope_head_dim",
+    "rope_interleave",
+    "rope_local_base_freq",
+    "rotary_emb_base",
+    "rotary_pct",
+    "sliding_window",
+    "sliding_window_pattern",
+    "swa_head_dim",
+    "swa_rope_theta",
+};
+
+// Keys about the rotation, of older model code, that this reader does not know.
+constexpr std::string_view kUnreadKeys[] = {"rope_pct", "rope_percent", "rope_ratio",
+                                            "rotary_emb_fraction", "rotary_percent"};
+
+// Keys beside a known scaling whose effect somebody may expect, and what it is.
+constexpr std::pair<std::string_view, std::string_view> kNotes[] = {
+    {"extrapolation_factor", " (vLLM weighs yarn's ramp with it, by 1 unless given)"},
+    {"llama_4_scaling_beta", " (it scales q by position, beside the rotation)"},
+};
+
+template <size_t size>
+bool Contains(const std::string_view (&keys)[size], std::string_view key) {
+  return std::find(std::begin(keys), std::end(keys), key) != std::end(keys);
+}
+
+std::string_view NoteOn(std::string_view key) {
+  for (const auto& [noted, note] : kNotes) {
+    if (noted == key) return note;
+  }
+  return "";
+}
+
+bool HasObject(const JsonFields& fields, std::string_view key) {
+  const Json* value = fields.Find(key);
+  return value != nullptr && value->is_object();
+}
+
+bool HasLayerTypes(const JsonFields& fields) {
+  return HasObject(fields, kFullAttention) || HasObject(fields, kSlidingAttention);
+}
+
+bool IsBare(const JsonFields& model) {
+  if (const Json* type = model.Find("type"); type != nullptr && type->is_string()) {
+    if (ParseRopeType(type->get_ref<const std::string&>()).ok()) return true;
+  }
+  return HasLayerTypes(model) || std::any_of(std::begin(kBareKeys), std::end(kBareKeys),
+                                             [&](std::string_view key) { return model.Has(key); });
+}
+
+bool IsNested(const ConfigDocument& document) {
+  const Json& parameters = document.parameters->json();
+  if (document.bare) return HasLayerTypes(document.model);
+  return std::any_of(parameters.begin(), parameters.end(),
+                     [](const Json& value) { return value.is_object(); });
+}
+
+}  // namespace
+
+absl::StatusOr<ConfigDocument> LocateParameters(const Json& file) {
+  const JsonFields root(file);
+  ROPE_ASSIGN_OR_RETURN(const std::optional<JsonFields> text, root.Object("text_config"));
+  ConfigDocument document(text.value_or(root));
+  const JsonFields& model = document.model;
+  ROPE_ASSIGN_OR_RETURN(
+      const std::optional<std::string> model_type,
+      FirstOf<std::string>({model.String("model_type"), root.String("model_type")}));
+  document.model_type = model_type.value_or("");
+  ROPE_ASSIGN_OR_RETURN(document.parameters, FirstOf<JsonFields>({model.Object("rope_parameters"),
+                                                                  model.Object("rope_scaling")}));
+  if (model.Has("rope_parameters") && model.Has("rope_scaling")) {
+    document.warnings.push_back(
+        StrCat(model.PathOf("rope_scaling"), " is not used: rope_parameters is there"));
+  }
+  for (const std::string_view key : {"rope_parameters", "rope_scaling", "rope_theta"}) {
+    if (text.has_value() && root.Has(key) && !text->Has(key)) {
+      document.warnings.push_back(StrCat(key, " is not used: text_config is read instead"));
+    }
+  }
+  for (const std::string_view key : kUnreadKeys) {
+    if (model.Has(key)) document.warnings.push_back(StrCat(model.PathOf(key), " is not read"));
+  }
+  if (!document.parameters.has_value() && IsBare(model)) {
+    document.bare = true;
+    document.parameters = model;
+    document.warnings.push_back("rope parameters are read from the top level of the file");
+  }
+  document.nested = document.parameters.has_value() && IsNested(document);
+  if (document.nested) {
+    WarnUnknownKeys(document, *document.parameters, document.warnings);
+  }
+  return document;
+}
+
+void WarnUnknownKeys(const ConfigDocument& document, const JsonFields& parameters,
+                     std::vector<std::string>& warnings) {
+  // Keys beside the parameters are normal in a whole config.json.
+  if (document.bare && (document.model.Has("model_type") || document.model.Has("hidden_size"))) {
+    return;
+  }
+  constexpr int kNamed = 16;
+  int unknown = 0;
+  // Around the entries of layer types nothing else is read.
+  const bool around = document.nested && &parameters.json() == &document.parameters->json();
+  for (const auto& [key, value] : parameters.json().items()) {
+    if (value.is_null() || (around && value.is_object())) continue;
+    if (document.bare && (Contains(kTopKeys, key) || key == "rope_theta")) continue;
+    if (!around && Contains(kParameterKeys, key)) continue;
+    if (++unknown > kNamed) continue;
+    const std::string path =
+        parameters.path().empty() ? std::string() : StrCat(parameters.path(), ": ");
+    warnings.push_back(
+        StrCat(path, "key ", Show(key),
+               around ? " beside the layer types has no effect" : " is not known and has no effect",
+               NoteOn(key)));
+  }
+  if (unknown > kNamed) warnings.push_back(StrCat(unknown - kNamed, " more keys have no effect"));
+}
+
+}  // namespace rope::kernels

@@ -1,0 +1,162 @@
+#include "kernels/config/config_json_layers.h"
+
+#include <algorithm>
+
+#include "kernels/config/model_types.h"
+#include "kernels/status_macros.h"
+#include "kernels/str_cat.h"
+
+namespace rope::kernels {
+namespace {
+
+using Types = std::vector<std::string>;
+
+constexpr std::string_view kLinearAttention = "linear_attention";
+
+absl::StatusOr<std::optional<int64_t>> ReadCount(const JsonFields& model) {
+  const std::string_view key = model.Has("num_hidden_layers") ? "num_hidden_layers" : "n_layer";
+  ROPE_ASSIGN_OR_RETURN(const std::optional<int64_t> count, model.Integer(key));
+  if (count.has_value() && (*count < 1 || *count > kLayersMax)) {
+    return absl::InvalidArgumentError(
+        StrCat(model.PathOf(key), ": got ", *count, ", want 1 to ", kLayersMax));
+  }
+  return count;
+}
+
+absl::Status CheckOnePerLayer(const std::string& path, size_t entries,
+                              std::optional<int64_t> layers) {
+  if (entries == 0 || !layers.has_value() || static_cast<int64_t>(entries) == *layers) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      StrCat(path, ": got ", entries, " entries, want num_hidden_layers, ", *layers));
+}
+
+// A list with a 0 or a 1 for each layer; empty where absent.
+absl::StatusOr<std::vector<bool>> ReadFlags(const JsonFields& model, std::string_view key,
+                                            std::optional<int64_t> count) {
+  ROPE_ASSIGN_OR_RETURN(const std::vector<int64_t> numbers, model.Integers(key));
+  ROPE_RETURN_IF_ERROR(CheckOnePerLayer(model.PathOf(key), numbers.size(), count));
+  std::vector<bool> flags;
+  for (const int64_t number : numbers) {
+    if (number != 0 && number != 1) {
+      return absl::InvalidArgumentError(
+          StrCat(model.PathOf(key), ": got ", number, ", want 0 or 1"));
+    }
+    flags.push_back(number == 1);
+  }
+  return flags;
+}
+
+absl::StatusOr<std::optional<int64_t>> ReadPeriod(const JsonFields& model, std::string_view key,
+                                                  std::optional<int64_t> otherwise) {
+  ROPE_ASSIGN_OR_RETURN(const std::optional<int64_t> period, model.Integer(key));
+  if (period.has_value() && *period < 1) {
+    return absl::InvalidArgumentError(
+        StrCat(model.PathOf(key), ": got ", *period, ", want at least 1"));
+  }
+  return period.has_value() ? period : otherwise;
+}
+
+// Layer `full_at` of each `period` has full attention, the others are of the kind `others`.
+Types Periodic(int64_t count, int64_t period, int64_t full_at, std::string_view others) {
+  Types types;
+  for (int64_t i = 0; i < count; ++i) {
+    types.emplace_back(i % period == full_at ? kFullAttention : others);
+  }
+  return types;
+}
+
+// Letters to repeat: L a local (sliding) layer, G a global one.
+absl::StatusOr<Types> FromLetters(const std::string& path, const std::string& letters,
+                                  int64_t count) {
+  if (letters.empty() || letters.find_first_not_of("LG") != std::string::npos) {
+    return absl::InvalidArgumentError(
+        StrCat(path, ": got ", Show(letters), ", want a number, or letters L and G"));
+  }
+  Types types;
+  for (int64_t i = 0; i < count; ++i) {
+    const char letter = letters[static_cast<size_t>(i) % letters.size()];
+    types.emplace_back(letter == 'G' ? kFullAttention : kSlidingAttention);
+  }
+  return types;
+}
+
+// The kinds where a rule gives them and not a list.
+absl::StatusOr<Types> TypesByRule(const ConfigDocument& document, int64_t count) {
+  const JsonFields& model = document.model;
+  const ModelDefaults& defaults = DefaultsOf(document.model_type);
+  const std::string_view key =
+      model.Has("sliding_window_pattern") ? "sliding_window_pattern" : "_sliding_window_pattern";
+  if (const nlohmann::json* pattern = model.Find(key); pattern != nullptr && pattern->is_string()) {
+    return FromLetters(model.PathOf(key), pattern->get<std::string>(), count);
+  }
+  ROPE_ASSIGN_OR_RETURN(std::optional<int64_t> period,
+                        ReadPeriod(model, key, defaults.sliding_window_pattern));
+  if (period.has_value()) return Periodic(count, *period, *period - 1, kSlidingAttention);
+  ROPE_ASSIGN_OR_RETURN(period, ReadPeriod(model, "global_attn_every_n_layers", std::nullopt));
+  if (period.has_value()) return Periodic(count, *period, 0, kSlidingAttention);
+  ROPE_ASSIGN_OR_RETURN(
+      period, ReadPeriod(model, "full_attention_interval", defaults.full_attention_interval));
+  if (period.has_value()) return Periodic(count, *period, *period - 1, kLinearAttention);
+  return Types();
+}
+
+absl::StatusOr<Types> ReadTypes(const ConfigDocument& document, std::optional<int64_t> count) {
+  const JsonFields& model = document.model;
+  ROPE_ASSIGN_OR_RETURN(Types types, model.Strings("layer_types"));
+  ROPE_RETURN_IF_ERROR(CheckOnePerLayer(model.PathOf("layer_types"), types.size(), count));
+  if (!types.empty()) return types;
+  ROPE_ASSIGN_OR_RETURN(const std::vector<bool> sliding,
+                        ReadFlags(model, "hybrid_layer_pattern", count));
+  for (const bool slides : sliding) types.emplace_back(slides ? kSlidingAttention : kFullAttention);
+  if (!types.empty() || !count.has_value()) return types;
+  return TypesByRule(document, *count);
+}
+
+bool FullAttentionRotates(const ConfigDocument& document) {
+  if (document.model_type == "cohere2") return false;
+  return document.model_type != "exaone4" || !document.model.Has("sliding_window");
+}
+
+bool RotatesByType(std::string_view type, bool full_attention_rotates) {
+  if (type == kFullAttention) return full_attention_rotates;
+  return type != kLinearAttention && type != "mamba" && type != "conv";
+}
+
+// `layers` has its count and its types.
+absl::StatusOr<std::vector<bool>> ReadNoRope(const ConfigDocument& document,
+                                             const LayerList& layers) {
+  // Despite the key's name, 1 is a layer that rotates.
+  ROPE_ASSIGN_OR_RETURN(std::vector<bool> no_rope,
+                        ReadFlags(document.model, "no_rope_layers", layers.count));
+  no_rope.flip();
+  ROPE_ASSIGN_OR_RETURN(const std::optional<int64_t> period,
+                        ReadPeriod(document.model, "no_rope_layer_interval",
+                                   DefaultsOf(document.model_type).no_rope_layer_interval));
+  if (no_rope.empty() && period.has_value()) {
+    for (int64_t i = 0; i < layers.count.value_or(0); ++i) {
+      no_rope.push_back(i % *period == *period - 1);
+    }
+  }
+  no_rope.resize(std::max(no_rope.size(), layers.types.size()));
+  const bool full_attention_rotates = FullAttentionRotates(document);
+  for (size_t i = 0; i < layers.types.size(); ++i) {
+    if (!RotatesByType(layers.types[i], full_attention_rotates)) no_rope[i] = true;
+  }
+  return no_rope;
+}
+
+}  // namespace
+
+absl::StatusOr<LayerList> ReadLayerList(const ConfigDocument& document) {
+  LayerList layers;
+  ROPE_ASSIGN_OR_RETURN(layers.count, ReadCount(document.model));
+  ROPE_ASSIGN_OR_RETURN(layers.types, ReadTypes(document, layers.count));
+  if (!layers.types.empty()) layers.count = static_cast<int64_t>(layers.types.size());
+  ROPE_ASSIGN_OR_RETURN(layers.no_rope, ReadNoRope(document, layers));
+  if (!layers.no_rope.empty()) layers.count = static_cast<int64_t>(layers.no_rope.size());
+  return layers;
+}
+
+}  // namespace rope::kernels

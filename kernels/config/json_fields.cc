@@ -1,0 +1,171 @@
+#include "kernels/config/json_fields.h"
+
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "absl/status/status.h"
+#include "kernels/status_macros.h"
+#include "kernels/str_cat.h"
+
+namespace rope::kernels {
+namespace {
+
+using Json = nlohmann::json;
+
+absl::Status WrongType(const std::string& path, const Json& value, std::string_view want) {
+  return absl::InvalidArgumentError(StrCat(path, ": got ", Show(value), ", want ", want));
+}
+
+absl::StatusOr<double> ToNumber(const Json& value, const std::string& path) {
+  if (!value.is_number()) return WrongType(path, value, "a number");
+  return value.get<double>();
+}
+
+absl::StatusOr<int64_t> ToInteger(const Json& value, const std::string& path) {
+  if (value.is_number_float()) {
+    const double number = value.get<double>();
+    // 2^63 itself does not fit.
+    if (number == std::floor(number) && std::abs(number) < 9223372036854775808.0) {
+      return static_cast<int64_t>(number);
+    }
+  } else if (value.is_number_unsigned()) {
+    const auto number = value.get<uint64_t>();
+    if (number <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
+      return static_cast<int64_t>(number);
+    }
+  } else if (value.is_number_integer()) {
+    return value.get<int64_t>();
+  }
+  return WrongType(path, value, "a whole number");
+}
+
+absl::StatusOr<std::string> ToString(const Json& value, const std::string& path) {
+  if (!value.is_string()) return WrongType(path, value, "a string");
+  return value.get<std::string>();
+}
+
+// `convert` of every element of the list at `key`.
+template <typename T>
+absl::StatusOr<std::vector<T>> ReadList(const JsonFields& fields, std::string_view key,
+                                        absl::StatusOr<T> (*convert)(const Json&,
+                                                                     const std::string&),
+                                        std::string_view want) {
+  std::vector<T> list;
+  const Json* value = fields.Find(key);
+  if (value == nullptr) return list;
+  if (!value->is_array()) return WrongType(fields.PathOf(key), *value, want);
+  list.reserve(value->size());
+  for (const Json& element : *value) {
+    ROPE_ASSIGN_OR_RETURN(T converted,
+                          convert(element, StrCat(fields.PathOf(key), "[", list.size(), "]")));
+    list.push_back(std::move(converted));
+  }
+  return list;
+}
+
+// Watches a parse for a key that its object already has: JSON parsers keep either one silently.
+class DuplicateFinder {
+ public:
+  bool operator()(int /*depth*/, Json::parse_event_t event, const Json& parsed) {
+    if (event == Json::parse_event_t::object_start) {
+      keys_.emplace_back();
+    } else if (event == Json::parse_event_t::object_end) {
+      keys_.pop_back();
+    } else if (event == Json::parse_event_t::key) {
+      const auto& key = parsed.get_ref<const std::string&>();
+      if (!keys_.back().insert(key).second && !duplicate_.has_value()) duplicate_ = parsed;
+    }
+    return true;
+  }
+  const std::optional<Json>& duplicate() const { return duplicate_; }
+
+ private:
+  std::vector<std::set<std::string>> keys_;  // of the objects that are open
+  std::optional<Json> duplicate_;
+};
+
+}  // namespace
+
+std::string Show(const Json& value) {
+  if (value.is_object()) return "an object";
+  if (value.is_array()) return StrCat("a list of ", value.size());
+  constexpr size_t kShown = 48;
+  const std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true);
+  return text.size() <= kShown ? text : StrCat(text.substr(0, kShown), "...");
+}
+
+absl::StatusOr<Json> ParseJsonObject(std::string_view text) {
+  DuplicateFinder finder;
+  Json document;
+  try {
+    document = Json::parse(text.begin(), text.end(), std::ref(finder));
+  } catch (const Json::parse_error& error) {
+    return absl::InvalidArgumentError(
+        StrCat("config_json: got a syntax error at byte ", error.byte, ", want JSON"));
+  } catch (const Json::exception&) {
+    return absl::InvalidArgumentError(
+        "config_json: got a number that a double cannot hold, want JSON with finite numbers");
+  }
+  if (finder.duplicate().has_value()) {
+    return absl::InvalidArgumentError(
+        StrCat("config_json: got key ", Show(*finder.duplicate()), " twice, want it once"));
+  }
+  if (!document.is_object()) return WrongType("config_json", document, "a JSON object");
+  return document;
+}
+
+std::string JsonFields::PathOf(std::string_view key) const {
+  return path_.empty() ? std::string(key) : StrCat(path_, ".", key);
+}
+
+const Json* JsonFields::Find(std::string_view key) const {
+  const auto found = object_->find(key);
+  return found == object_->end() || found->is_null() ? nullptr : &*found;
+}
+
+absl::StatusOr<std::optional<double>> JsonFields::Number(std::string_view key) const {
+  const Json* value = Find(key);
+  if (value == nullptr) return std::optional<double>();
+  return ToNumber(*value, PathOf(key));
+}
+
+absl::StatusOr<std::optional<int64_t>> JsonFields::Integer(std::string_view key) const {
+  const Json* value = Find(key);
+  if (value == nullptr) return std::optional<int64_t>();
+  return ToInteger(*value, PathOf(key));
+}
+
+absl::StatusOr<std::optional<bool>> JsonFields::Bool(std::string_view key) const {
+  const Json* value = Find(key);
+  if (value == nullptr) return std::optional<bool>();
+  if (!value->is_boolean()) return WrongType(PathOf(key), *value, "true or false");
+  return std::optional<bool>(value->get<bool>());
+}
+
+absl::StatusOr<std::optional<std::string>> JsonFields::String(std::string_view key) const {
+  const Json* value = Find(key);
+  if (value == nullptr) return std::optional<std::string>();
+  return ToString(*value, PathOf(key));
+}
+
+absl::StatusOr<std::optional<JsonFields>> JsonFields::Object(std::string_view key) const {
+  const Json* value = Find(key);
+  if (value == nullptr) return std::optional<JsonFields>();
+  if (!value->is_object()) return WrongType(PathOf(key), *value, "an object");
+  return std::optional<JsonFields>(JsonFields(*value, PathOf(key)));
+}
+
+absl::StatusOr<std::vector<double>> JsonFields::Numbers(std::string_view key) const {
+  return ReadList<double>(*this, key, &ToNumber, "a list of numbers");
+}
+
+absl::StatusOr<std::vector<int64_t>> JsonFields::Integers(std::string_view key) const {
+  return ReadList<int64_t>(*this, key, &ToInteger, "a list of whole numbers");
+}
+
+absl::StatusOr<std::vector<std::string>> JsonFields::Strings(std::string_view key) const {
+  return ReadList<std::string>(*this, key, &ToString, "a list of strings");
+}
+
+}  // namespace rope::kernels

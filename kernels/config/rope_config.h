@@ -1,0 +1,132 @@
+// RopeConfig: one rotary embedding in the vocabulary of Hugging Face config.json, as a user states
+// it. config_json.h reads one from a config.json, validate_config.h checks it, and frequencies.h
+// resolves it to numbers.
+//
+// Threading:  A value; const access from any thread.
+// Errors:     INVALID_ARGUMENT only, "field: got X, want Y", the field spelt as in config.json.
+// Limits:     head_dim and rotary_dim to 65536, lengths to 2^53, attention_factor to what a float32
+//             holds.
+#ifndef ROPE_KERNELS_CONFIG_ROPE_CONFIG_H_
+#define ROPE_KERNELS_CONFIG_ROPE_CONFIG_H_
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace rope::kernels {
+
+enum class RopeType { kDefault, kLinear, kDynamic, kNtk, kYarn, kLongrope, kLlama3, kProportional };
+
+// The name in config.json: "default", "linear", ...
+std::string_view Name(RopeType type);
+
+// Reads a name; "su" is longrope, "mrope" and "ernie_3d" are default. INVALID_ARGUMENT lists the
+// names, or says what to write instead of one that this library knows and does not compute.
+absl::StatusOr<RopeType> ParseRopeType(std::string_view name);
+
+// Three-axis positions (t, h, w): which axis each frequency takes.
+struct Mrope {
+  enum class Layout {
+    kSections,     // the first section[0] frequencies take t, the next section[1] h, the rest w
+    kInterleaved,  // j % 3 == 1 and j < 3*section[1]: h; j % 3 == 2 and j < 3*section[2]: w; else t
+    kHwInterleaved,  // h and w in turn, as many of each, then t (Ernie 4.5 VL)
+    // Blocks as in kSections, and the frequencies of each axis start over: those of an axis with n
+    // of them are theta^(-2i/(2n)), i from 0. Two axes (section[0] = 0) are the rotation of image
+    // patches in Qwen2-VL's vision tower, three that of video transformers.
+    kAxial,
+  };
+  std::array<int64_t, 3> section = {};  // counts of frequencies (t, h, w), sum rotary_dim/2
+  Layout layout = Layout::kSections;
+
+  // Axis (0 t, 1 h, 2 w) of frequency `index`.
+  int Axis(int64_t index) const;
+  bool operator==(const Mrope&) const = default;
+};
+
+// How YaRN counts between its edges.
+enum class YarnRamp {
+  kIndex,  // linear in the frequency's index
+  // Linear in turns over the original length, L*f/2pi, from beta_slow to beta_fast: the ramp of
+  // "NTK-by-parts" in Peng et al., "YaRN". It is llama3's with these as low and high factor.
+  kTurns,
+};
+
+// The list that longrope divides by.
+enum class LongropeBranch { kShort, kLong };
+
+// Whose length decides dynamic and longrope.
+enum class SeqLenPolicy {
+  kSequence,  // that of each sequence
+  kBatch,     // the longest of the call, for all of its sequences
+};
+
+// How angles and rows are computed.
+enum class Precision {
+  kExact,        // angles in long double and double, rows rounded once to float32
+  kHuggingFace,  // as its eager code rounds: see EagerFrequencies and Frequencies::eager
+};
+
+// Extrapolatable position embedding, with a centre that never moves: rows of q grow by
+// zeta_i^((p - centre) / scale_base) and those of k by its inverse, zeta_i = (2i + 0.4 d) / (1.4 d)
+// with d = rotary_dim. Sun et al., "A Length-Extrapolatable Transformer", in the form of
+// FlashAttention's rotary layer, which takes half the length so far as the centre.
+struct XPos {
+  double scale_base = 512;  // positions, >= 1
+  int64_t centre = 0;       // position of scale 1, 0 to 2^30
+  bool operator==(const XPos&) const = default;
+};
+
+// The most channels of a head that rotate; keeps every list of frequencies small.
+inline constexpr int64_t kHeadDimMax = 65536;
+
+// Unset optionals take the default of their type, given with each.
+struct RopeConfig {
+  RopeType rope_type = RopeType::kDefault;
+  double rope_theta = 10000;               // base, finite, > 0
+  std::optional<int64_t> head_dim = {};    // channels of a head, >= 2
+  std::optional<int64_t> rotary_dim = {};  // even, 2..head_dim; head_dim * partial_rotary_factor
+  std::optional<double> partial_rotary_factor = {};     // (0, 1]; 1
+  std::optional<int64_t> max_position_embeddings = {};  // positions, >= 1
+  // Positions, >= 1; max_position_embeddings.
+  std::optional<int64_t> original_max_position_embeddings = {};
+  std::optional<double> factor = {};            // > 0; yarn and longrope: the ratio of the lengths
+  std::optional<double> attention_factor = {};  // >= 0; replaces the computed one
+  std::optional<double> mscale = {};            // yarn
+  std::optional<double> mscale_all_dim = {};    // yarn
+  std::optional<double> beta_fast = {};         // yarn; 32
+  std::optional<double> beta_slow = {};         // yarn; 1
+  std::optional<bool> truncate = {};            // yarn; true
+  std::optional<double> low_freq_factor = {};   // llama3
+  std::optional<double> high_freq_factor = {};  // llama3
+  std::vector<double> short_factor = {};        // longrope, rotary_dim/2
+  std::vector<double> long_factor = {};         // longrope, rotary_dim/2
+  std::optional<Mrope> mrope = {};
+  // First rotated channel, >= 0; 0. The channels before it and after the window pass through. Set:
+  // heads may have more channels than head_dim, and the window may end past it.
+  std::optional<int64_t> rotary_offset = {};
+  std::optional<double> attn_factor = {};  // yarn; >= 0, multiplies the computed attention factor
+  std::optional<YarnRamp> ramp = {};       // yarn; index
+  std::optional<LongropeBranch> longrope_branch = {};  // longrope; by the length
+  // dynamic; > 0, theta * alpha^(d/(d-2)) at every length. `factor` is not read beside it.
+  std::optional<double> alpha = {};
+  // ntk; >= 0. Frequency i is divided by exp(a (i+1)^mixed_b), a = ln(factor) / (d/2)^mixed_b.
+  std::optional<double> mixed_b = {};
+  std::optional<XPos> xpos = {};
+  // default; rotary_dim/2 frequencies, each >= 0, in place of those of rope_theta. attention_factor
+  // counts beside them.
+  std::vector<double> inv_freq = {};
+  std::optional<SeqLenPolicy> seq_len_policy = {};  // dynamic, longrope; sequence
+  Precision precision = Precision::kExact;
+
+  bool operator==(const RopeConfig&) const = default;
+};
+
+}  // namespace rope::kernels
+
+#endif  // ROPE_KERNELS_CONFIG_ROPE_CONFIG_H_

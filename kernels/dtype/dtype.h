@@ -1,0 +1,41 @@
+// Element types of rotated tensors.
+#ifndef ROPE_KERNELS_DTYPE_DTYPE_H_
+#define ROPE_KERNELS_DTYPE_DTYPE_H_
+
+#include <cstdint>
+#include <string_view>
+
+namespace rope::kernels {
+
+// The 8-bit ones are for output alone (float8.h).
+enum class DType { kFloat32, kFloat16, kBFloat16, kFloat8E4M3, kFloat8E5M2 };
+
+constexpr bool IsFloat8(DType dtype) {
+  return dtype == DType::kFloat8E4M3 || dtype == DType::kFloat8E5M2;
+}
+
+constexpr int64_t ElementBytes(DType dtype) {
+  if (IsFloat8(dtype)) return 1;
+  return dtype == DType::kFloat32 ? 4 : 2;
+}
+
+// "fp32", "fp16", "bf16", "fp8_e4m3" or "fp8_e5m2".
+constexpr std::string_view Name(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return "fp32";
+    case DType::kFloat16:
+      return "fp16";
+    case DType::kBFloat16:
+      return "bf16";
+    case DType::kFloat8E4M3:
+      return "fp8_e4m3";
+    case DType::kFloat8E5M2:
+      return "fp8_e5m2";
+  }
+  return "invalid";
+}
+
+}  // namespace rope::kernels
+
+#endif  // ROPE_KERNELS_DTYPE_DTYPE_H_

@@ -1,0 +1,44 @@
+// The pairing of a head's channels, and the arithmetic on a pair.
+#ifndef ROPE_KERNELS_DTYPE_PAIRING_H_
+#define ROPE_KERNELS_DTYPE_PAIRING_H_
+
+#include <string_view>
+
+namespace rope::kernels {
+
+// Which two channels of a head turn together.
+enum class Pairing {
+  kHalf,         // i with i + rotary_dim/2 (GPT-NeoX)
+  kInterleaved,  // 2i with 2i + 1 (GPT-J)
+};
+
+// "half" or "interleaved".
+constexpr std::string_view Name(Pairing pairing) {
+  return pairing == Pairing::kHalf ? "half" : "interleaved";
+}
+
+// What is done to a pair (a, b), with c and s of its row.
+enum class PairArithmetic {
+  kTurn,  // a' = a c - b s, b' = b c + a s in float32, rounded once
+  // The same in the steps of Hugging Face's eager code: each product and each sum is one operation
+  // in float32 and is rounded to the dtype before the next.
+  kTurnStepwise,
+  kAdd,  // a' = a + s, b' = b + c in float32: adds a sinusoidal table
+};
+
+// "turn", "turn stepwise" or "add".
+constexpr std::string_view Name(PairArithmetic arithmetic) {
+  switch (arithmetic) {
+    case PairArithmetic::kTurn:
+      return "turn";
+    case PairArithmetic::kTurnStepwise:
+      return "turn stepwise";
+    case PairArithmetic::kAdd:
+      return "add";
+  }
+  return "invalid";
+}
+
+}  // namespace rope::kernels
+
+#endif  // ROPE_KERNELS_DTYPE_PAIRING_H_

@@ -1,0 +1,16 @@
+// CosSin: cos and sin of one angle, multiplied by a factor or not.
+//
+// Threading:  A value.
+#ifndef ROPE_KERNELS_FREQUENCIES_COS_SIN_H_
+#define ROPE_KERNELS_FREQUENCIES_COS_SIN_H_
+
+namespace rope::kernels {
+
+struct CosSin {
+  double cos = 1;
+  double sin = 0;
+};
+
+}  // namespace rope::kernels
+
+#endif  // ROPE_KERNELS_FREQUENCIES_COS_SIN_H_

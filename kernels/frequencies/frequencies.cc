@@ -1,0 +1,310 @@
+#include "kernels/frequencies/frequencies.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "absl/hash/hash.h"
+#include "kernels/check.h"
+#include "kernels/config/rope_formulas.h"
+#include "kernels/config/validate_config.h"
+#include "kernels/frequencies/eager_rows.h"
+#include "kernels/frequencies/inverse_frequencies.h"
+#include "kernels/status_macros.h"
+#include "kernels/str_cat.h"
+
+namespace rope::kernels {
+namespace {
+
+static_assert(std::numeric_limits<InverseFrequency>::digits >= 64,
+              "angles at position 10^9 need more bits than a double has");
+
+// The angle mode, last byte of a key; eager modes follow, one for each dtype.
+constexpr char kExactAngles = 0;
+constexpr char kScaledAngles = 1;
+constexpr char kFirstEagerMode = 2;
+
+// ln of what xPos multiplies q's columns with per position.
+std::vector<long double> Growth(const XPos& xpos, int64_t rotary_dim) {
+  std::vector<long double> growth(static_cast<size_t>(rotary_dim / 2));
+  const auto dim = static_cast<long double>(rotary_dim);
+  for (size_t i = 0; i < growth.size(); ++i) {
+    const long double zeta = (2 * static_cast<long double>(i) + 0.4L * dim) / (1.4L * dim);
+    growth[i] = std::log(zeta) / xpos.scale_base;
+  }
+  return growth;
+}
+
+// Where exp(growth * distance), times the attention factor, is a normal float32 on both sides.
+PositionRange RangeOf(const XPos& xpos, long double fastest, double attention_factor) {
+  constexpr long double kLogRange = 87;  // ln 2^126 is 87.3
+  const long double spent = attention_factor > 0 ? std::abs(std::log(attention_factor)) : 0;
+  const auto reach =
+      static_cast<int64_t>(std::min(std::max(kLogRange - spent, 0.0L) / fastest, 1e15L));
+  return {xpos.centre - reach, xpos.centre + reach};
+}
+
+double MultiplierValue(Multiplier multiplier, double attention_factor) {
+  switch (multiplier) {
+    case Multiplier::kAttentionFactor:
+      return attention_factor;
+    case Multiplier::kOne:
+      return 1;
+    case Multiplier::kInverseAttentionFactor:
+      return 1 / attention_factor;
+  }
+  return 1;
+}
+
+constexpr Multiplier kMultipliers[] = {Multiplier::kAttentionFactor, Multiplier::kOne,
+                                       Multiplier::kInverseAttentionFactor};
+
+// Fills in what the type reads. `config` is valid and has a head_dim.
+void FillDefaults(RopeConfig& config, int64_t rotary_dim, double attention_factor) {
+  config.rotary_dim = rotary_dim;
+  if (!config.partial_rotary_factor.has_value()) {
+    config.partial_rotary_factor =
+        static_cast<double>(rotary_dim) / static_cast<double>(*config.head_dim);
+  }
+  const RopeType type = config.rope_type;
+  const bool reads_original =
+      type == RopeType::kYarn || type == RopeType::kLongrope || type == RopeType::kLlama3;
+  if (ReadsFactor(config)) config.factor = EffectiveFactor(config);
+  if (reads_original) config.original_max_position_embeddings = OriginalLength(config);
+  if (ReadsAttentionFactor(config)) config.attention_factor = attention_factor;
+  if (type == RopeType::kYarn) {
+    config.beta_fast = BetaFast(config);
+    config.beta_slow = BetaSlow(config);
+    config.ramp = config.ramp.value_or(YarnRamp::kIndex);
+    if (config.ramp == YarnRamp::kIndex) config.truncate = config.truncate.value_or(true);
+  }
+  if (type == RopeType::kDynamic || type == RopeType::kLongrope) {
+    config.seq_len_policy = config.seq_len_policy.value_or(SeqLenPolicy::kSequence);
+  }
+}
+
+absl::Status CheckFinite(const RopeConfig& config, const ResolvedRope::AtSeqLen& evaluated) {
+  bool finite = std::isfinite(evaluated.rope_theta);
+  for (const InverseFrequency number : evaluated.inv_freq) {
+    finite = finite && number >= 0 && std::isfinite(static_cast<double>(number));
+  }
+  if (finite) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      StrCat("rope_theta: got ", config.rope_theta, " with factor ", config.factor.value_or(1),
+             ", want a base and a factor that keep every inverse frequency finite"));
+}
+
+absl::Status CheckAttentionFactor(const RopeConfig& config, double attention_factor) {
+  if (attention_factor <= std::numeric_limits<float>::max()) return absl::OkStatus();
+  return absl::InvalidArgumentError(StrCat("mscale: got ", config.mscale.value_or(1),
+                                           ", want one whose attention factor, ", attention_factor,
+                                           ", is at most 3.4e38"));
+}
+
+void AppendBits(double value, std::string& bits) {
+  if (value == 0) value = 0;  // one zero
+  bits.append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+// A long double has padding; the two doubles it splits into exactly have none.
+void AppendBits(long double value, std::string& bits) {
+  const auto high = static_cast<double>(value);
+  AppendBits(high, bits);
+  AppendBits(static_cast<double>(value - high), bits);
+}
+
+}  // namespace
+
+TableKey::TableKey(const std::vector<InverseFrequency>& inv_freq, double multiplier)
+    : TableKey(Frequencies{.inv_freq = inv_freq, .multiplier = multiplier}) {}
+
+TableKey::TableKey(const Frequencies& frequencies) {
+  bits_.reserve((frequencies.inv_freq.size() + frequencies.growth.size()) * 16 + 17);
+  for (const InverseFrequency number : frequencies.inv_freq) AppendBits(number, bits_);
+  AppendBits(frequencies.multiplier, bits_);
+  if (!frequencies.growth.empty()) {
+    for (const long double number : frequencies.growth) AppendBits(number, bits_);
+    AppendBits(static_cast<double>(frequencies.centre), bits_);
+    bits_.push_back(kScaledAngles);
+  } else if (frequencies.eager.has_value()) {
+    bits_.push_back(static_cast<char>(kFirstEagerMode + static_cast<char>(*frequencies.eager)));
+  } else {
+    bits_.push_back(kExactAngles);
+  }
+  hash_ = absl::Hash<std::string>{}(bits_);
+}
+
+bool ResolvedRope::DependsOnSeqLen() const {
+  if (config_.rope_type == RopeType::kDynamic) return !config_.alpha.has_value();
+  return config_.rope_type == RopeType::kLongrope && !config_.longrope_branch.has_value() &&
+         config_.short_factor != config_.long_factor;
+}
+
+ResolvedRope::AtSeqLen ResolvedRope::Evaluate(int64_t seq_len) const {
+  ROPE_CHECK(seq_len >= 1);
+  AtSeqLen result;
+  result.rope_theta = config_.rope_theta;
+  if (config_.rope_type == RopeType::kDynamic) {
+    result.rope_theta = static_cast<double>(DynamicTheta(config_, rotary_dim_, seq_len));
+    result.cacheable = config_.alpha.has_value() || seq_len <= *config_.max_position_embeddings;
+  }
+  if (config_.precision == Precision::kHuggingFace) {
+    const std::vector<float> eager = EagerFrequencies(config_, head_dim_, rotary_dim_, seq_len);
+    result.inv_freq.assign(eager.begin(), eager.end());
+  } else {
+    result.inv_freq = InverseFrequencies(config_, head_dim_, rotary_dim_, seq_len);
+  }
+  return result;
+}
+
+std::shared_ptr<const Frequencies> ResolvedRope::Make(AtSeqLen evaluated, double multiplier,
+                                                      const RowUse& use) const {
+  auto frequencies = std::make_shared<Frequencies>();
+  frequencies->inv_freq = std::move(evaluated.inv_freq);
+  frequencies->multiplier = multiplier;
+  frequencies->cacheable = evaluated.cacheable;
+  if (config_.xpos.has_value()) {
+    frequencies->growth = growth_;
+    frequencies->centre = config_.xpos->centre;
+    if (use.side == Side::kK) {
+      for (long double& number : frequencies->growth) number = -number;
+    }
+  } else if (multiplier == 1) {
+    while (!frequencies->inv_freq.empty() && frequencies->inv_freq.back() == 0) {
+      frequencies->inv_freq.pop_back();
+    }
+  }
+  if (DependsOnDType()) frequencies->eager = use.dtype;
+  frequencies->key = TableKey(*frequencies);
+  return frequencies;
+}
+
+void ResolvedRope::MakeFixed(size_t branch, const AtSeqLen& evaluated) {
+  const size_t sides = DependsOnSide() ? 2 : 1;
+  const size_t dtypes = DependsOnDType() ? 3 : 1;
+  for (const Multiplier multiplier : kMultipliers) {
+    const double value = MultiplierValue(multiplier, attention_factor_);
+    if (!std::isfinite(value)) continue;  // no inverse of an attention factor of 0
+    for (size_t side = 0; side < sides; ++side) {
+      for (size_t dtype = 0; dtype < dtypes; ++dtype) {
+        fixed_[branch][static_cast<size_t>(multiplier)][side][dtype] =
+            Make(evaluated, value, {static_cast<Side>(side), static_cast<DType>(dtype)});
+      }
+    }
+  }
+}
+
+std::shared_ptr<const Frequencies> ResolvedRope::ForSeqLen(int64_t seq_len, Multiplier multiplier,
+                                                           RowUse use) const {
+  ROPE_CHECK(seq_len >= 1);
+  if (!DependsOnSide()) use.side = Side::kQ;
+  if (!DependsOnDType()) use.dtype = DType::kFloat32;
+  if (config_.rope_type == RopeType::kDynamic && !config_.alpha.has_value() &&
+      seq_len > *config_.max_position_embeddings) {
+    return Make(Evaluate(seq_len), MultiplierValue(multiplier, attention_factor_), use);
+  }
+  const bool past = config_.rope_type == RopeType::kLongrope && TakesLongFactors(config_, seq_len);
+  return fixed_[past ? 1 : 0][static_cast<size_t>(multiplier)][static_cast<size_t>(use.side)]
+               [static_cast<size_t>(use.dtype)];
+}
+
+int64_t ResolvedRope::KeptBytes() const {
+  size_t numbers = 0;
+  for (const auto& of_branch : fixed_) {
+    for (const auto& of_multiplier : of_branch) {
+      for (const auto& of_side : of_multiplier) {
+        for (const auto& kept : of_side) {
+          if (kept != nullptr) numbers += kept->inv_freq.size() + kept->growth.size();
+        }
+      }
+    }
+  }
+  return static_cast<int64_t>(2 * numbers * sizeof(InverseFrequency));
+}
+
+std::shared_ptr<const Frequencies> ResolvedRope::ForDifferences(int64_t seq_len, Side side) const {
+  auto frequencies = std::make_shared<Frequencies>();
+  AtSeqLen evaluated = Evaluate(seq_len);
+  frequencies->inv_freq = std::move(evaluated.inv_freq);
+  frequencies->cacheable = evaluated.cacheable;
+  frequencies->growth = growth_;
+  if (side == Side::kK) {
+    for (long double& number : frequencies->growth) number = -number;
+  }
+  frequencies->key = TableKey(*frequencies);
+  return frequencies;
+}
+
+absl::StatusOr<std::shared_ptr<const ResolvedRope>> Resolve(const RopeConfig& config,
+                                                            std::optional<int64_t> head_dim) {
+  if (config.head_dim.has_value()) head_dim = config.head_dim;
+  ROPE_RETURN_IF_ERROR(Validate(config, head_dim));
+  if (!head_dim.has_value()) {
+    return absl::InvalidArgumentError("head_dim: got nothing, want the channels of a head");
+  }
+  std::shared_ptr<ResolvedRope> rope(new ResolvedRope());  // owned by rope
+  rope->config_ = config;
+  rope->config_.head_dim = head_dim;
+  rope->head_dim_ = *head_dim;
+  rope->rotary_dim_ = *RotaryDim(config, head_dim);
+  rope->attention_factor_ = static_cast<double>(AttentionFactor(config));
+  FillDefaults(rope->config_, rope->rotary_dim_, rope->attention_factor_);
+  ROPE_RETURN_IF_ERROR(CheckAttentionFactor(config, rope->attention_factor_));
+  if (config.xpos.has_value()) {
+    rope->growth_ = Growth(*config.xpos, rope->rotary_dim_);
+    rope->position_range_ =
+        RangeOf(*config.xpos, std::abs(rope->growth_.front()), rope->attention_factor_);
+  }
+  // Up to the length that changes something, and past it.
+  std::vector<ResolvedRope::AtSeqLen> branches = {rope->Evaluate(1)};
+  if (config.rope_type == RopeType::kLongrope) {
+    branches.push_back(rope->Evaluate(*rope->config_.original_max_position_embeddings + 1));
+  }
+  for (size_t branch = 0; branch < branches.size(); ++branch) {
+    ROPE_RETURN_IF_ERROR(CheckFinite(config, branches[branch]));
+    rope->MakeFixed(branch, branches[branch]);
+  }
+  if (rope->DependsOnSeqLen() && config.rope_type == RopeType::kDynamic) {
+    constexpr int64_t kLongest = std::numeric_limits<int64_t>::max();
+    ROPE_RETURN_IF_ERROR(CheckFinite(config, rope->Evaluate(kLongest)));
+  }
+  return rope;
+}
+
+CosSin ExactCosSin(int64_t position, InverseFrequency inv_freq, double multiplier) {
+  // The product of up to 30 and 64 bits needs both halves of a pair of long doubles: each half of
+  // inv_freq times the position is exact.
+  constexpr InverseFrequency kSplit = (1ULL << 32) + 1;
+  const InverseFrequency shifted = kSplit * inv_freq;
+  const InverseFrequency upper = shifted - (shifted - inv_freq);
+  const auto steps = static_cast<long double>(position);
+  const long double high_product = steps * upper;
+  const long double low_product = steps * (inv_freq - upper);
+  const long double angle = high_product + low_product;
+  const long double rest = low_product - (angle - high_product);
+
+  const long double cos = std::cos(angle);
+  const long double sin = std::sin(angle);
+  const long double cos_rest = std::cos(rest);
+  const long double sin_rest = std::sin(rest);
+  const long double factor = multiplier;
+  return {.cos = static_cast<double>(factor * (cos * cos_rest - sin * sin_rest)),
+          .sin = static_cast<double>(factor * (sin * cos_rest + cos * sin_rest))};
+}
+
+CosSin CosSinAt(const Frequencies& frequencies, size_t column, int64_t position) {
+  const InverseFrequency inv_freq = frequencies.inv_freq[column];
+  if (frequencies.eager.has_value()) {
+    return EagerCosSin(position, static_cast<float>(inv_freq),
+                       static_cast<float>(frequencies.multiplier), *frequencies.eager);
+  }
+  double multiplier = frequencies.multiplier;
+  if (!frequencies.growth.empty()) {
+    const auto distance = static_cast<long double>(position - frequencies.centre);
+    multiplier = static_cast<double>(multiplier * std::exp(frequencies.growth[column] * distance));
+  }
+  return ExactCosSin(position, inv_freq, multiplier);
+}
+
+}  // namespace rope::kernels

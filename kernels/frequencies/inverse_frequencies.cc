@@ -1,0 +1,150 @@
+#include "kernels/frequencies/inverse_frequencies.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "kernels/config/rope_formulas.h"
+
+namespace rope::kernels {
+namespace {
+
+using Numbers = std::vector<long double>;
+
+// theta^(-2i/dim), i from 0.
+Numbers Powers(long double theta, int64_t dim, int64_t count) {
+  Numbers powers(static_cast<size_t>(count));
+  for (size_t i = 0; i < powers.size(); ++i) {
+    powers[i] = std::pow(theta, -2 * static_cast<long double>(i) / static_cast<long double>(dim));
+  }
+  return powers;
+}
+
+// Each axis counts from 0 and has its own width.
+Numbers AxialPowers(long double theta, const Mrope& mrope) {
+  Numbers powers;
+  for (const int64_t count : mrope.section) {
+    const Numbers axis = Powers(theta, 2 * count, count);
+    powers.insert(powers.end(), axis.begin(), axis.end());
+  }
+  return powers;
+}
+
+Numbers PowersOf(const RopeConfig& config, long double theta, int64_t rotary_dim) {
+  if (config.mrope.has_value() && config.mrope->layout == Mrope::Layout::kAxial) {
+    return AxialPowers(theta, *config.mrope);
+  }
+  return Powers(theta, rotary_dim, rotary_dim / 2);
+}
+
+void DivideBy(long double factor, Numbers& numbers) {
+  for (long double& number : numbers) number /= factor;
+}
+
+void DivideBy(const std::vector<double>& divisors, Numbers& numbers) {
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] /= divisors[i];
+}
+
+// Keeps what turns at least `high` times over `length`, divides what turns at most `low` times, and
+// blends linearly in turns between. Where low == high, nothing is left to blend.
+void ScaleByTurns(long double factor, long double low, long double high, int64_t length,
+                  Numbers& numbers) {
+  for (long double& number : numbers) {
+    const long double turns =
+        static_cast<long double>(length) * number / (2 * std::numbers::pi_v<long double>);
+    if (turns >= high) continue;
+    if (turns <= low) {
+      number /= factor;
+    } else {
+      const long double kept = (turns - low) / (high - low);
+      number = (1 - kept) * number / factor + kept * number;
+    }
+  }
+}
+
+void ScaleYarn(const RopeConfig& config, int64_t rotary_dim, Numbers& numbers) {
+  const long double factor = *config.factor;
+  if (config.ramp == YarnRamp::kTurns) {
+    return ScaleByTurns(factor, *config.beta_slow, *config.beta_fast,
+                        *config.original_max_position_embeddings, numbers);
+  }
+  const YarnEdges edges = YarnRampEdges(config, rotary_dim, *config.truncate);
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const long double ramp = std::clamp(
+        (static_cast<long double>(i) - edges.low) / (edges.high - edges.low), 0.0L, 1.0L);
+    numbers[i] = (1 - ramp) * numbers[i] + ramp * numbers[i] / factor;
+  }
+}
+
+// vLLM's NTKScalingRotaryEmbedding. Without mixed_b the base is multiplied by factor and every
+// frequency divided by factor^(2/d) ("NTK-RoPE-fixed"); with it, frequency i is divided by
+// exp(a (i+1)^b), a = ln(factor) / (d/2)^b ("NTK-RoPE-mixed", kexue.fm/archives/9706).
+void ScaleNtkMixed(long double factor, long double mixed_b, Numbers& numbers) {
+  const long double a =
+      std::log(factor) / std::pow(static_cast<long double>(numbers.size()), mixed_b);
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    numbers[i] /= std::exp(a * std::pow(static_cast<long double>(i + 1), mixed_b));
+  }
+}
+
+Numbers Ntk(const RopeConfig& config, int64_t rotary_dim) {
+  const long double factor = *config.factor;
+  if (config.mixed_b.has_value()) {
+    Numbers numbers = PowersOf(config, config.rope_theta, rotary_dim);
+    ScaleNtkMixed(factor, *config.mixed_b, numbers);
+    return numbers;
+  }
+  Numbers numbers = PowersOf(config, config.rope_theta * factor, rotary_dim);
+  DivideBy(std::pow(factor, 2 / static_cast<long double>(rotary_dim)), numbers);
+  return numbers;
+}
+
+Numbers UnscaledProportional(const RopeConfig& config, int64_t head_dim) {
+  const auto rotating =
+      static_cast<int64_t>(*config.partial_rotary_factor * static_cast<double>(head_dim) / 2);
+  Numbers numbers = Powers(config.rope_theta, head_dim, rotating);
+  numbers.resize(static_cast<size_t>(head_dim / 2), 0);
+  return numbers;
+}
+
+}  // namespace
+
+Numbers UnscaledFrequencies(const RopeConfig& config, int64_t head_dim, int64_t rotary_dim) {
+  return config.rope_type == RopeType::kProportional
+             ? UnscaledProportional(config, head_dim)
+             : PowersOf(config, config.rope_theta, rotary_dim);
+}
+
+Numbers InverseFrequencies(const RopeConfig& config, int64_t head_dim, int64_t rotary_dim,
+                           int64_t seq_len) {
+  if (!config.inv_freq.empty()) return Numbers(config.inv_freq.begin(), config.inv_freq.end());
+  if (config.rope_type == RopeType::kDynamic) {
+    return PowersOf(config, DynamicTheta(config, rotary_dim, seq_len), rotary_dim);
+  }
+  if (config.rope_type == RopeType::kNtk) return Ntk(config, rotary_dim);
+  Numbers numbers = UnscaledFrequencies(config, head_dim, rotary_dim);
+  switch (config.rope_type) {
+    case RopeType::kLinear:
+    case RopeType::kProportional:
+      DivideBy(*config.factor, numbers);
+      break;
+    case RopeType::kLlama3:
+      ScaleByTurns(*config.factor, *config.low_freq_factor, *config.high_freq_factor,
+                   *config.original_max_position_embeddings, numbers);
+      break;
+    case RopeType::kYarn:
+      ScaleYarn(config, rotary_dim, numbers);
+      break;
+    case RopeType::kLongrope:
+      DivideBy(TakesLongFactors(config, seq_len) ? config.long_factor : config.short_factor,
+               numbers);
+      break;
+    case RopeType::kDefault:
+    case RopeType::kDynamic:
+    case RopeType::kNtk:
+      break;
+  }
+  return numbers;
+}
+
+}  // namespace rope::kernels

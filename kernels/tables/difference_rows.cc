@@ -1,0 +1,43 @@
+#include "kernels/tables/difference_rows.h"
+
+#include <memory>
+#include <utility>
+
+#include "kernels/check.h"
+
+namespace rope::kernels {
+namespace {
+
+CosSin At(const Placement& placement, size_t token, size_t column) {
+  const auto axis = placement.mrope == nullptr
+                        ? 0
+                        : static_cast<size_t>(placement.mrope->Axis(static_cast<int64_t>(column)));
+  return ExactCosSin(placement.positions[axis][token], placement.inv_freq[column], 1);
+}
+
+}  // namespace
+
+void AppendDifferenceRows(const Placement& to, const Placement& from, double multiplier,
+                          TokenRows& rows) {
+  const size_t columns = to.inv_freq.size();
+  const size_t tokens = to.positions[0].size();
+  ROPE_CHECK(from.inv_freq.size() == columns && from.positions[0].size() == tokens);
+  std::vector<float> values(tokens * 2 * columns);
+  for (size_t token = 0; token < tokens; ++token) {
+    float* const row = values.data() + token * 2 * columns;
+    for (size_t j = 0; j < columns; ++j) {
+      const CosSin a = At(to, token, j);
+      const CosSin b = At(from, token, j);
+      row[j] = static_cast<float>(multiplier * (a.cos * b.cos + a.sin * b.sin));
+      row[columns + j] = static_cast<float>(multiplier * (a.sin * b.cos - a.cos * b.sin));
+    }
+  }
+  auto page = std::make_shared<const TablePage>(static_cast<int64_t>(tokens),
+                                                static_cast<int64_t>(columns), std::move(values));
+  for (size_t token = 0; token < tokens; ++token) {
+    rows.rows.push_back({page.get(), static_cast<int64_t>(token)});
+  }
+  rows.pages.push_back(std::move(page));
+}
+
+}  // namespace rope::kernels

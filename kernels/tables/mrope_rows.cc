@@ -1,0 +1,50 @@
+#include "kernels/tables/mrope_rows.h"
+
+#include <array>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "kernels/check.h"
+#include "kernels/status_macros.h"
+
+namespace rope::kernels {
+
+absl::Status AppendMropeRows(TableCache& cache, const Frequencies& frequencies, const Mrope& mrope,
+                             absl::Span<const absl::Span<const int64_t>> positions,
+                             TokenRows& rows) {
+  ROPE_CHECK(positions.size() == 3);
+  const size_t tokens = positions[0].size();
+  std::array<TokenRows, 3> axes;
+  for (size_t axis = 0; axis < 3; ++axis) {
+    ROPE_CHECK(positions[axis].size() == tokens);
+    ROPE_RETURN_IF_ERROR(cache.AppendRows(frequencies, positions[axis], axes[axis]));
+  }
+  const auto is_shared = [&](size_t i) {
+    return positions[0][i] == positions[1][i] && positions[0][i] == positions[2][i];
+  };
+  int64_t own_rows = 0;
+  for (size_t i = 0; i < tokens; ++i) own_rows += is_shared(i) ? 0 : 1;
+  const int64_t columns = static_cast<int64_t>(frequencies.inv_freq.size());
+  std::vector<float> values(static_cast<size_t>(own_rows * 2 * columns));
+  float* next = values.data();  // the page takes the vector's memory over, where it is
+  for (size_t i = 0; i < tokens; ++i) {
+    if (is_shared(i)) continue;
+    for (int64_t j = 0; j < columns; ++j) {
+      const RowRef& row = axes[static_cast<size_t>(mrope.Axis(j))].rows[i];
+      next[j] = row.page->Cos(row.index)[j];
+      next[columns + j] = row.page->Sin(row.index)[j];
+    }
+    next += 2 * columns;
+  }
+  const auto own = std::make_shared<const TablePage>(own_rows, columns, std::move(values));
+  int64_t index = 0;
+  for (size_t i = 0; i < tokens; ++i) {
+    rows.rows.push_back(is_shared(i) ? axes[0].rows[i] : RowRef{own.get(), index++});
+  }
+  rows.pages.insert(rows.pages.end(), axes[0].pages.begin(), axes[0].pages.end());
+  rows.pages.push_back(own);
+  return absl::OkStatus();
+}
+
+}  // namespace rope::kernels

@@ -1,0 +1,115 @@
+// BuildPage: one table page by two-level angle addition.
+//
+// Row r = 8 * c + f of a page that starts at position p has the angle p*w + 8c*w + f*w. The first
+// part is large and comes from long double; the other two are powers of exp(i*w), multiplied up in
+// double, where 64 steps cost less than 1e-14. With xPos a step scales too, and its powers with it.
+#include "kernels/tables/page_builder.h"
+
+#include <cmath>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace rope::kernels {
+namespace {
+
+constexpr int64_t kFine = 8;
+constexpr int64_t kCoarse = kPageRows / kFine;
+static_assert(kFine * kCoarse == kPageRows);
+
+// One complex number of modulus 1 (or the multiplier) for each column.
+struct Rotors {
+  explicit Rotors(size_t columns) : cos(columns, 1.0), sin(columns, 0.0) {}
+  std::vector<double> cos;
+  std::vector<double> sin;
+};
+
+// a * b, column by column.
+Rotors Multiply(const Rotors& a, const Rotors& b) {
+  const size_t columns = a.cos.size();
+  Rotors product(columns);
+  for (size_t j = 0; j < columns; ++j) {
+    product.cos[j] = a.cos[j] * b.cos[j] - a.sin[j] * b.sin[j];
+    product.sin[j] = a.sin[j] * b.cos[j] + a.cos[j] * b.sin[j];
+  }
+  return product;
+}
+
+Rotors AtPosition(const Frequencies& frequencies, int64_t position) {
+  Rotors rotors(frequencies.inv_freq.size());
+  for (size_t j = 0; j < frequencies.inv_freq.size(); ++j) {
+    const CosSin exact = CosSinAt(frequencies, j, position);
+    rotors.cos[j] = exact.cos;
+    rotors.sin[j] = exact.sin;
+  }
+  return rotors;
+}
+
+// exp(i*w), with xPos times what a step scales by.
+Rotors OneStep(const Frequencies& frequencies) {
+  Rotors rotors(frequencies.inv_freq.size());
+  for (size_t j = 0; j < frequencies.inv_freq.size(); ++j) {
+    const double scale =
+        frequencies.growth.empty() ? 1.0 : static_cast<double>(std::exp(frequencies.growth[j]));
+    const CosSin exact = ExactCosSin(1, frequencies.inv_freq[j], scale);
+    rotors.cos[j] = exact.cos;
+    rotors.sin[j] = exact.sin;
+  }
+  return rotors;
+}
+
+// base * step, rounded to the float32 of a row.
+void StoreRow(const Rotors& base, const Rotors& step, float* row) {
+  const size_t columns = base.cos.size();
+  const double* const base_cos = base.cos.data();
+  const double* const base_sin = base.sin.data();
+  const double* const step_cos = step.cos.data();
+  const double* const step_sin = step.sin.data();
+  float* const __restrict row_cos = row;
+  float* const __restrict row_sin = row + columns;
+  for (size_t j = 0; j < columns; ++j) {
+    row_cos[j] = static_cast<float>(base_cos[j] * step_cos[j] - base_sin[j] * step_sin[j]);
+    row_sin[j] = static_cast<float>(base_sin[j] * step_cos[j] + base_cos[j] * step_sin[j]);
+  }
+}
+
+// Rounded angles do not add up: each row is computed by itself.
+std::shared_ptr<const TablePage> BuildEagerPage(const Frequencies& frequencies, int64_t first) {
+  const size_t columns = frequencies.inv_freq.size();
+  std::vector<float> values;
+  values.reserve(static_cast<size_t>(kPageRows) * 2 * columns);
+  for (int64_t row = 0; row < kPageRows; ++row) {
+    const Rotors rotors = AtPosition(frequencies, first + row);
+    for (const double cos : rotors.cos) values.push_back(static_cast<float>(cos));
+    for (const double sin : rotors.sin) values.push_back(static_cast<float>(sin));
+  }
+  return std::make_shared<const TablePage>(kPageRows, static_cast<int64_t>(columns),
+                                           std::move(values));
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const TablePage>> BuildPage(const Frequencies& frequencies,
+                                                           int64_t first) {
+  const size_t columns = frequencies.inv_freq.size();
+  if (frequencies.eager.has_value()) return BuildEagerPage(frequencies, first);
+  std::vector<Rotors> fine(1, Rotors(columns));
+  const Rotors one = OneStep(frequencies);
+  while (fine.size() < kFine) fine.push_back(Multiply(fine.back(), one));
+  const Rotors coarse = Multiply(fine.back(), one);
+
+  std::vector<float> values(static_cast<size_t>(kPageRows) * 2 * columns);
+  Rotors base = AtPosition(frequencies, first);
+  float* row = values.data();
+  for (int64_t c = 0; c < kCoarse; ++c) {
+    for (const Rotors& step : fine) {
+      StoreRow(base, step, row);
+      row += 2 * columns;
+    }
+    base = Multiply(base, coarse);
+  }
+  return std::make_shared<const TablePage>(kPageRows, static_cast<int64_t>(columns),
+                                           std::move(values));
+}
+
+}  // namespace rope::kernels

@@ -1,0 +1,166 @@
+#include "proto/ipc/hello.h"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace rope::proto {
+namespace {
+
+constexpr std::string_view kMagic = "RoPEmem1";
+constexpr uint32_t kVersion = 1;
+
+// Both hellos: magic, two words of 32 bits, two of 64.
+struct Words {
+  uint32_t version = kVersion;
+  uint32_t second = 0;
+  uint64_t third = 0;
+  uint64_t fourth = 0;
+};
+
+template <typename Integer>
+char* Put(Integer value, char* out) {
+  for (size_t i = 0; i < sizeof(value); ++i) *out++ = static_cast<char>(value >> (8 * i) & 0xff);
+  return out;
+}
+
+template <typename Integer>
+const char* Get(const char* in, Integer& value) {
+  value = 0;
+  for (size_t i = 0; i < sizeof(value); ++i) {
+    value |= static_cast<Integer>(static_cast<unsigned char>(*in++)) << (8 * i);
+  }
+  return in;
+}
+
+HelloBytes Join(const Words& words) {
+  HelloBytes bytes{};
+  std::memcpy(bytes.data(), kMagic.data(), kMagic.size());
+  char* out = Put(words.version, bytes.data() + kMagic.size());
+  out = Put(words.second, out);
+  out = Put(words.third, out);
+  Put(words.fourth, out);
+  return bytes;
+}
+
+absl::StatusOr<Words> Split(const HelloBytes& bytes) {
+  if (std::string_view(bytes.data(), kMagic.size()) != kMagic) {
+    return absl::InvalidArgumentError("hello: got other bytes, want those of a hello");
+  }
+  Words words;
+  const char* in = Get(bytes.data() + kMagic.size(), words.version);
+  in = Get(in, words.second);
+  in = Get(in, words.third);
+  Get(in, words.fourth);
+  if (words.version == kVersion) return words;
+  return absl::UnimplementedError(
+      absl::StrCat("hello.version: got ", words.version, ", want ", kVersion));
+}
+
+// Keeps the first descriptor that comes; others are closed.
+absl::Status Receive(int socket, HelloBytes& bytes, FileDescriptor& descriptor) {
+  for (size_t have = 0; have < bytes.size();) {
+    iovec part = {bytes.data() + have, bytes.size() - have};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    const ssize_t got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) {
+      return absl::UnavailableError(absl::StrCat("hello: got ", have, " bytes of an answer, want ",
+                                                 bytes.size(), " in time"));
+    }
+    for (FileDescriptor& came : DescriptorsOf(message)) {
+      if (!descriptor.ok()) descriptor = std::move(came);
+    }
+    have += static_cast<size_t>(got);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+HelloBytes Encode(const ClientHello& hello) {
+  return Join({kVersion, 0, hello.bytes, hello.ring_bytes});
+}
+
+HelloBytes Encode(const ServerHello& hello) {
+  return Join({kVersion, static_cast<uint32_t>(hello.code), hello.session, hello.region_id});
+}
+
+absl::StatusOr<ClientHello> DecodeClientHello(const HelloBytes& bytes) {
+  auto words = Split(bytes);
+  if (!words.ok()) return words.status();
+  if (words->second != 0) {
+    return absl::UnimplementedError(absl::StrCat("hello.flags: got ", words->second, ", want 0"));
+  }
+  return ClientHello{words->third, words->fourth};
+}
+
+absl::StatusOr<ServerHello> DecodeServerHello(const HelloBytes& bytes) {
+  auto words = Split(bytes);
+  if (!words.ok()) return words.status();
+  return ServerHello{static_cast<absl::StatusCode>(words->second), words->third, words->fourth};
+}
+
+bool SendHello(int socket, const HelloBytes& bytes, absl::Span<const int> descriptors, int flags) {
+  iovec part = {const_cast<char*>(bytes.data()), bytes.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(kHelloDescriptorsMax * sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (!descriptors.empty()) {
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(descriptors.size() * sizeof(int));
+    cmsghdr& rights = *CMSG_FIRSTHDR(&message);
+    rights.cmsg_level = SOL_SOCKET;
+    rights.cmsg_type = SCM_RIGHTS;
+    rights.cmsg_len = CMSG_LEN(descriptors.size() * sizeof(int));
+    std::memcpy(CMSG_DATA(&rights), descriptors.data(), descriptors.size() * sizeof(int));
+  }
+  ssize_t sent = 0;
+  do {
+    sent = sendmsg(socket, &message, flags | MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
+  return sent == static_cast<ssize_t>(bytes.size());
+}
+
+std::vector<FileDescriptor> DescriptorsOf(msghdr& message) {
+  std::vector<FileDescriptor> descriptors;
+  for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr;
+       part = CMSG_NXTHDR(&message, part)) {
+    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+    for (size_t at = 0; at + sizeof(int) <= part->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(part) + at, sizeof(fd));
+      descriptors.emplace_back(fd);
+    }
+  }
+  return descriptors;
+}
+
+absl::StatusOr<HelloAnswer> ExchangeHello(int socket, const ClientHello& hello,
+                                          absl::Span<const int> descriptors) {
+  if (!SendHello(socket, Encode(hello), descriptors, 0)) {
+    return absl::UnavailableError("hello: got a connection that ended, want one that takes it");
+  }
+  HelloBytes bytes{};
+  HelloAnswer answer;
+  absl::Status received = Receive(socket, bytes, answer.doorbell);
+  if (!received.ok()) return received;
+  auto decoded = DecodeServerHello(bytes);
+  if (!decoded.ok()) return decoded.status();
+  answer.hello = *decoded;
+  return answer;
+}
+
+}  // namespace rope::proto

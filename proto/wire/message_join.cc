@@ -1,0 +1,111 @@
+#include "proto/wire/message_join.h"
+
+#include <google/protobuf/io/coded_stream.h>
+
+#include <array>
+
+#include "absl/base/casts.h"
+
+namespace rope::proto {
+namespace {
+
+using google::protobuf::io::CodedOutputStream;
+
+constexpr uint32_t kVarint = 0;
+constexpr uint32_t kFixed64 = 1;
+constexpr uint32_t kLengthDelimited = 2;
+
+constexpr uint32_t Tag(int number, uint32_t type = kLengthDelimited) {
+  return static_cast<uint32_t>(number) << 3 | type;
+}
+
+// A tag, and the varint that follows it: a value, or the length of one.
+void AppendTagged(uint32_t tag, uint64_t value, std::string& out) {
+  std::array<uint8_t, 20> bytes;  // two varints at most
+  uint8_t* end = CodedOutputStream::WriteVarint32ToArray(tag, bytes.data());
+  end = CodedOutputStream::WriteVarint64ToArray(value, end);
+  out.append(reinterpret_cast<const char*>(bytes.data()), static_cast<size_t>(end - bytes.data()));
+}
+
+void AppendLengthHeader(int number, size_t length, std::string& out) {
+  AppendTagged(Tag(number), length, out);
+}
+
+// What AppendLengthHeader appends.
+size_t LengthHeaderBytes(int number, size_t length) {
+  return CodedOutputStream::VarintSize32(Tag(number)) + CodedOutputStream::VarintSize64(length);
+}
+
+// Everything of a tensor up to its payload, the tensor's own header included. Payload fields come
+// last in their messages, so what stands before them is a prefix.
+void AppendTensorHeader(int field_number, const v1::Tensor& tensor, size_t payload_bytes,
+                        std::string& out) {
+  const size_t tensor_bytes = tensor.ByteSizeLong();
+  if (!tensor.has_array()) {
+    AppendLengthHeader(field_number, tensor_bytes, out);
+    tensor.AppendToString(&out);
+    return;
+  }
+  // The array is the tensor's last field: its end stays, its length grows by the payload.
+  constexpr int kArray = v1::Tensor::kArrayFieldNumber;
+  constexpr int kRaw = v1::Array::kRawFieldNumber;
+  const size_t raw_bytes =
+      payload_bytes == 0 ? 0 : LengthHeaderBytes(kRaw, payload_bytes) + payload_bytes;
+  const auto old_bytes = static_cast<size_t>(tensor.array().GetCachedSize());
+  const size_t new_bytes = old_bytes + raw_bytes;
+  const size_t old_header_bytes = LengthHeaderBytes(kArray, old_bytes);
+  const size_t rest_bytes = tensor_bytes - old_bytes - old_header_bytes;
+  AppendLengthHeader(field_number, rest_bytes + LengthHeaderBytes(kArray, new_bytes) + new_bytes,
+                     out);
+  const size_t array_begin = out.size() + rest_bytes;
+  tensor.AppendToString(&out);
+  std::string new_header;
+  AppendLengthHeader(kArray, new_bytes, new_header);
+  out.replace(array_begin, old_header_bytes, new_header);
+  if (payload_bytes > 0) AppendLengthHeader(kRaw, payload_bytes, out);
+}
+
+}  // namespace
+
+std::vector<MessagePart> Join(const v1::RotateRequest& head, absl::Span<const TensorPart> tensors) {
+  constexpr size_t kTensorHeaderBytes = 64;  // about
+  std::vector<MessagePart> parts;
+  parts.reserve(tensors.size() + 1);
+  std::string header;
+  header.reserve(head.ByteSizeLong() + kTensorHeaderBytes);
+  head.AppendToString(&header);
+  for (const TensorPart& part : tensors) {
+    AppendTensorHeader(v1::RotateRequest::kTensorsFieldNumber, *part.tensor, part.raw.size(),
+                       header);
+    if (part.raw.empty()) continue;
+    parts.push_back({std::move(header), part.raw});
+    header.clear();
+  }
+  if (!header.empty()) parts.push_back({std::move(header), {}});
+  return parts;
+}
+
+void AppendVarint(int number, uint64_t value, std::string& message) {
+  if (value != 0) AppendTagged(Tag(number, kVarint), value, message);
+}
+
+void AppendDouble(int number, double value, std::string& message) {
+  const auto bits = absl::bit_cast<uint64_t>(value);
+  if (bits == 0) return;  // -0.0 is written
+  std::array<uint8_t, 18> bytes;
+  uint8_t* end = CodedOutputStream::WriteVarint32ToArray(Tag(number, kFixed64), bytes.data());
+  end = CodedOutputStream::WriteLittleEndian64ToArray(bits, end);
+  message.append(reinterpret_cast<const char*>(bytes.data()),
+                 static_cast<size_t>(end - bytes.data()));
+}
+
+void AppendField(int number, std::string_view value, std::string& message) {
+  AppendLengthHeader(number, value.size(), message);
+  message += value;
+}
+
+void AppendTensor(const v1::Tensor& tensor, size_t raw_bytes, std::string& response) {
+  AppendTensorHeader(v1::RotateResponse::kTensorsFieldNumber, tensor, raw_bytes, response);
+}
+
+}  // namespace rope::proto

@@ -1,0 +1,230 @@
+#include "proto/wire/message_split.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace rope::proto {
+namespace {
+
+constexpr int kDepthMax = 16;
+constexpr int64_t kFirstBytes = 512;  // room for the skeleton of a small message
+
+void AppendVarint(uint64_t value, std::string& out) {
+  while (value >= 0x80) {
+    out.push_back(static_cast<char>(value | 0x80));
+    value >>= 7;
+  }
+  out.push_back(static_cast<char>(value));
+}
+
+void AppendTag(uint32_t number, WireType type, std::string& out) {
+  AppendVarint(uint64_t{number} << 3 | static_cast<uint32_t>(type), out);
+}
+
+// Path of the message being read, from the root; rendered only when something is wrong.
+struct Path {
+  const Path* parent = nullptr;
+  absl::string_view name;
+  int64_t index = -1;  // of a repeated field
+
+  std::string ToString() const {
+    std::string prefix = parent == nullptr ? "" : parent->ToString();
+    if (name.empty()) return prefix;
+    if (!prefix.empty()) prefix += ".";
+    return index < 0 ? absl::StrCat(prefix, name) : absl::StrCat(prefix, name, "[", index, "]");
+  }
+};
+
+absl::string_view WireTypeName(uint32_t type) {
+  constexpr absl::string_view kNames[] = {
+      "varint", "64-bit", "length-delimited", "start-group", "end-group", "32-bit", "6", "7"};
+  return kNames[type & 7];
+}
+
+class Splitter {
+ public:
+  Splitter(absl::Span<const std::string_view> fragments, const SplitOptions& options)
+      : cursor_(fragments), options_(options) {}
+
+  absl::StatusOr<SplitMessage> Run(const Schema& schema) {
+    SplitMessage result;
+    payloads_ = &result.payloads;
+    result.skeleton.reserve(static_cast<size_t>(std::min(cursor_.size(), kFirstBytes)));
+    absl::Status status = Message(schema, cursor_.size(), Path(), 0, result.skeleton);
+    if (!status.ok()) return status;
+    return result;
+  }
+
+ private:
+  // Counts of the fields of one message seen so far: which singular one came twice, which element
+  // of a repeated one this is.
+  struct Seen {
+    int64_t Next(uint32_t number) {
+      if (counts.size() <= number) counts.resize(number + 1);
+      return counts[number]++;
+    }
+    absl::InlinedVector<int64_t, 24> counts;
+  };
+
+  absl::Status Message(const Schema& schema, int64_t end, const Path& path, int depth,
+                       std::string& out) {
+    if (depth > kDepthMax) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          path.ToString(), ": got a message nested more than ", kDepthMax, " deep, want less"));
+    }
+    Seen seen;
+    while (cursor_.position() < end) {
+      auto tag = cursor_.ReadTag();
+      if (!tag.ok()) return tag.status();
+      if (absl::Status s = Field(schema, *tag, end, path, depth, seen, out); !s.ok()) return s;
+      if (static_cast<int64_t>(out.size()) > options_.skeleton_bytes_max) return TooLarge();
+    }
+    if (cursor_.position() == end) return absl::OkStatus();
+    return Malformed(path, "a field that ends past its message", "fields within it");
+  }
+
+  absl::Status Field(const Schema& schema, uint32_t tag, int64_t end, const Path& path, int depth,
+                     Seen& seen, std::string& out) {
+    const uint32_t number = tag >> 3;
+    const uint32_t type = tag & 7;
+    if (number == 0) return Malformed(path, "field number 0", "1 to 2^29 - 1");
+    const FieldSchema* field = schema.Find(number);
+    if (field == nullptr) return Unknown(schema, number, type, path);
+    const Path here{&path, field->name, -1};
+    const bool packed = field->packable && type == static_cast<uint32_t>(WireType::kLength);
+    if (!packed && type != static_cast<uint32_t>(field->wire_type)) {
+      return Malformed(here, absl::StrCat("wire type ", WireTypeName(type)),
+                       WireTypeName(static_cast<uint32_t>(field->wire_type)));
+    }
+    const int64_t index = seen.Next(field->number);
+    if (!field->repeated && index > 0) return Malformed(here, "it more than once", "it once");
+    if (field->planned && options_.unknown_fields == UnknownFields::kRefuse) {
+      return absl::UnimplementedError(
+          absl::StrCat(here.ToString(), ": got a value, want it unset: not built yet"));
+    }
+    if (field->message != nullptr && index >= options_.repeated_messages_max) {
+      return absl::ResourceExhaustedError(absl::StrCat(here.ToString(), ": got more than ",
+                                                       options_.repeated_messages_max,
+                                                       " elements, want at most that many"));
+    }
+    if (type != static_cast<uint32_t>(WireType::kLength)) return Scalar(*field, out);
+    return Delimited(*field, end, Path{&path, field->name, field->repeated ? index : -1}, depth,
+                     out);
+  }
+
+  // A varint or fixed value: copied.
+  absl::Status Scalar(const FieldSchema& field, std::string& out) {
+    AppendTag(field.number, field.wire_type, out);
+    if (field.wire_type == WireType::kFixed64) return cursor_.ReadBytes(8, out);
+    if (field.wire_type == WireType::kFixed32) return cursor_.ReadBytes(4, out);
+    auto value = cursor_.ReadVarint();
+    if (!value.ok()) return value.status();
+    AppendVarint(*value, out);
+    return absl::OkStatus();
+  }
+
+  // A string, a run of packed numbers, a payload or a message.
+  absl::Status Delimited(const FieldSchema& field, int64_t end, const Path& path, int depth,
+                         std::string& out) {
+    auto length = cursor_.ReadLength();
+    if (!length.ok()) return length.status();
+    const int64_t left = end - cursor_.position();
+    if (*length > left) {
+      return Malformed(path, absl::StrCat("a length of ", *length, " bytes"),
+                       absl::StrCat("at most ", std::max<int64_t>(left, 0)));
+    }
+    const int64_t bytes = *length;
+    AppendTag(field.number, WireType::kLength, out);
+    if (field.payload) return Payload(bytes, out);
+    if (field.message == nullptr) {
+      if (bytes > options_.skeleton_bytes_max) return TooLarge();
+      AppendVarint(static_cast<uint64_t>(bytes), out);
+      return cursor_.ReadBytes(bytes, out);
+    }
+    const size_t begin = out.size();
+    const int64_t nested_end = cursor_.position() + bytes;
+    absl::Status status = Message(*field.message, nested_end, path, depth + 1, out);
+    if (!status.ok()) return status;
+    std::string length_bytes;  // known only now, and stands before the message
+    AppendVarint(out.size() - begin, length_bytes);
+    out.insert(begin, length_bytes);
+    return absl::OkStatus();
+  }
+
+  // Stays where it is; the skeleton gets its index.
+  absl::Status Payload(int64_t bytes, std::string& out) {
+    auto view = cursor_.ReadView(bytes);
+    if (!view.ok()) return view.status();
+    const auto index = static_cast<uint32_t>(payloads_->size());
+    payloads_->push_back(*std::move(view));
+    AppendVarint(sizeof(index), out);
+    out.append(reinterpret_cast<const char*>(&index), sizeof(index));
+    return absl::OkStatus();
+  }
+
+  absl::Status Unknown(const Schema& schema, uint32_t number, uint32_t type, const Path& path) {
+    if (options_.unknown_fields == UnknownFields::kRefuse) {
+      const std::string message = path.ToString();
+      return absl::UnimplementedError(absl::StrCat(message.empty() ? "request" : message,
+                                                   ": got unknown field number ", number,
+                                                   ", want a field of ", schema.full_name()));
+    }
+    switch (type) {
+      case static_cast<uint32_t>(WireType::kVarint):
+        return cursor_.ReadVarint().status();
+      case static_cast<uint32_t>(WireType::kFixed64):
+        return cursor_.ReadView(8).status();
+      case static_cast<uint32_t>(WireType::kFixed32):
+        return cursor_.ReadView(4).status();
+      case static_cast<uint32_t>(WireType::kLength): {
+        auto length = cursor_.ReadLength();
+        if (!length.ok()) return length.status();
+        return cursor_.ReadView(*length).status();
+      }
+      default:
+        return Malformed(path, absl::StrCat("wire type ", WireTypeName(type)), "no groups");
+    }
+  }
+
+  absl::Status TooLarge() const {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("request: got more than ", options_.skeleton_bytes_max,
+                     " bytes beside raw payloads, want less: send arrays as raw"));
+  }
+
+  static absl::Status Malformed(const Path& path, absl::string_view got, absl::string_view want) {
+    const std::string field = path.ToString();
+    return absl::InvalidArgumentError(
+        absl::StrCat(field.empty() ? "request" : field, ": got ", got, ", want ", want));
+  }
+
+  WireCursor cursor_;
+  SplitOptions options_;
+  std::vector<FragmentedBytes>* payloads_ = nullptr;
+};
+
+}  // namespace
+
+absl::StatusOr<SplitMessage> Split(const Schema& schema,
+                                   absl::Span<const std::string_view> fragments,
+                                   const SplitOptions& options) {
+  return Splitter(fragments, options).Run(schema);
+}
+
+void AttachPayload(FragmentedBytes payload, v1::Array& array, SplitMessage& message) {
+  const auto index = static_cast<uint32_t>(message.payloads.size());
+  message.payloads.push_back(std::move(payload));
+  array.set_raw(&index, sizeof(index));
+}
+
+const FragmentedBytes& PayloadOf(const v1::Array& array, const SplitMessage& message) {
+  uint32_t index = 0;
+  std::memcpy(&index, array.raw().data(), sizeof(index));
+  return message.payloads[index];
+}
+
+}  // namespace rope::proto

@@ -1,0 +1,122 @@
+#include "proto/wire/wire_cursor.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+
+namespace rope::proto {
+namespace {
+
+constexpr int kVarintBytesMax = 10;
+constexpr int kTagBytesMax = 5;  // of a length too
+constexpr uint64_t kLengthMax = (uint64_t{1} << 31) - 1 - 16;
+
+}  // namespace
+
+void FragmentedBytes::CopyTo(void* out) const {
+  char* next = static_cast<char*>(out);
+  for (std::string_view fragment : fragments) {
+    std::memcpy(next, fragment.data(), fragment.size());
+    next += fragment.size();
+  }
+}
+
+WireCursor::WireCursor(absl::Span<const std::string_view> fragments) : fragments_(fragments) {
+  for (std::string_view fragment : fragments) size_ += static_cast<int64_t>(fragment.size());
+  Advance(0);
+}
+
+void WireCursor::Advance(size_t count) {
+  offset_ += count;
+  position_ += static_cast<int64_t>(count);
+  while (fragment_ < fragments_.size() && offset_ == fragments_[fragment_].size()) {
+    ++fragment_;
+    offset_ = 0;
+  }
+}
+
+absl::Status WireCursor::Need(int64_t count) const {
+  if (count <= size_ - position_) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("message: got ", size_ - position_, " more bytes, want ", count));
+}
+
+absl::StatusOr<uint64_t> WireCursor::ReadVarint(int bytes_max, absl::string_view name) {
+  uint64_t value = 0;
+  for (int i = 0; i < bytes_max; ++i) {
+    if (absl::Status status = Need(1); !status.ok()) return status;
+    const auto byte = static_cast<uint8_t>(fragments_[fragment_][offset_]);
+    Advance(1);
+    value |= static_cast<uint64_t>(byte & 0x7f) << (7 * i);
+    if (byte < 0x80) return value;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("message: got a ", name, " of more than ",
+                                                 bytes_max, " bytes, want at most ", bytes_max));
+}
+
+absl::StatusOr<uint64_t> WireCursor::ReadVarint() {
+  return ReadVarint(kVarintBytesMax, "varint");
+}
+
+absl::StatusOr<uint32_t> WireCursor::ReadTag() {
+  const absl::StatusOr<uint64_t> tag = ReadVarint(kTagBytesMax, "tag");
+  if (!tag.ok()) return tag.status();
+  return static_cast<uint32_t>(*tag);
+}
+
+absl::StatusOr<int64_t> WireCursor::ReadLength() {
+  const absl::StatusOr<uint64_t> length = ReadVarint(kTagBytesMax, "length");
+  if (!length.ok()) return length.status();
+  if (*length <= kLengthMax) return static_cast<int64_t>(*length);
+  return absl::InvalidArgumentError(
+      absl::StrCat("message: got a length of ", *length, " bytes, want at most ", kLengthMax));
+}
+
+std::string_view WireCursor::Take(int64_t count) {
+  const std::string_view rest = fragments_[fragment_].substr(offset_);
+  const std::string_view part = rest.substr(0, std::min(rest.size(), static_cast<size_t>(count)));
+  Advance(part.size());
+  return part;
+}
+
+absl::Status WireCursor::SkipScalar(WireType type) {
+  switch (type) {
+    case WireType::kVarint:
+      return ReadVarint().status();
+    case WireType::kFixed64:
+      return ReadView(8).status();
+    case WireType::kFixed32:
+      return ReadView(4).status();
+    default:
+      return absl::InvalidArgumentError("message: got a group, want none");
+  }
+}
+
+bool WireCursor::Consume(std::string_view bytes) {
+  if (!Need(static_cast<int64_t>(bytes.size())).ok()) return false;
+  while (!bytes.empty()) {
+    const std::string_view part = Take(static_cast<int64_t>(bytes.size()));
+    if (part != bytes.substr(0, part.size())) return false;
+    bytes.remove_prefix(part.size());
+  }
+  return true;
+}
+
+absl::Status WireCursor::ReadBytes(int64_t count, std::string& out) {
+  if (absl::Status status = Need(count); !status.ok()) return status;
+  for (const int64_t end = position_ + count; position_ < end;) out.append(Take(end - position_));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<FragmentedBytes> WireCursor::ReadView(int64_t count) {
+  if (absl::Status status = Need(count); !status.ok()) return status;
+  FragmentedBytes view;
+  view.bytes = count;
+  for (const int64_t end = position_ + count; position_ < end;) {
+    view.fragments.push_back(Take(end - position_));
+  }
+  return view;
+}
+
+}  // namespace rope::proto

@@ -1,0 +1,79 @@
+#include "server/control/admin.h"
+
+#include <utility>
+
+#include "kernels/status_macros.h"
+#include "server/error.h"
+
+namespace rope::server {
+
+v1::ListModelsResponse ListModels(const ModelRegistry& registry) {
+  v1::ListModelsResponse response;
+  for (v1::Model& model : registry.List()) *response.add_models() = std::move(model);
+  return response;
+}
+
+absl::StatusOr<v1::RegisterModelResponse> RegisterModel(const v1::RegisterModelRequest& request,
+                                                        const std::string& owner,
+                                                        ModelRegistry& registry) {
+  return registry.Register(request.name(), request.rope(), owner);
+}
+
+absl::StatusOr<v1::UnregisterModelResponse> UnregisterModel(
+    const v1::UnregisterModelRequest& request, const std::string& owner, ModelRegistry& registry) {
+  ROPE_RETURN_IF_ERROR(registry.Unregister(request.name(), owner));
+  return v1::UnregisterModelResponse();
+}
+
+absl::StatusOr<v1::RegisterRegionResponse> RegisterRegion(const v1::RegisterRegionRequest& request,
+                                                          uint64_t session, RegionTable& regions) {
+  const bool names_object =
+      !request.shm_name().empty() || request.offset() != 0 || request.byte_size() != 0;
+  if (request.region_id() != 0 && names_object) {
+    return InvalidField("region_id", "it beside shm_name, offset or byte_size", "it alone");
+  }
+  v1::RegisterRegionResponse response;
+  ROPE_ASSIGN_OR_RETURN(const uint64_t id,
+                        request.region_id() != 0
+                            ? regions.AddId(session, request.region_id())
+                            : regions.RegisterPosix(session, request.shm_name(), request.offset(),
+                                                    request.byte_size()));
+  response.set_region_id(id);
+  return response;
+}
+
+void UnregisterRegion(const v1::UnregisterRegionRequest& request, uint64_t session,
+                      RegionTable& regions, const UnregisterRegionDone& done) {
+  RegionTable::Released released;
+  if (request.wait()) released = [done] { done(v1::UnregisterRegionResponse()); };
+  const absl::Status status = regions.Unregister(session, request.region_id(), std::move(released));
+  if (!status.ok()) return done(status);
+  if (!request.wait()) done(v1::UnregisterRegionResponse());
+}
+
+v1::ListRegionsResponse ListRegions(uint64_t session, const RegionTable& regions) {
+  v1::ListRegionsResponse response;
+  for (const RegionTable::Listed& listed : regions.List(session)) {
+    v1::Region& region = *response.add_regions();
+    region.set_region_id(listed.id);
+    region.set_byte_size(listed.bytes);
+    region.set_kind(listed.kind == Region::Kind::kMemfd ? "memfd" : "shm");
+  }
+  return response;
+}
+
+v1::TableCacheStatistics WriteStatistics(const kernels::TableCache& tables) {
+  const kernels::TableCache::Statistics statistics = tables.statistics();
+  v1::TableCacheStatistics message;
+  message.set_hits(statistics.hits);
+  message.set_misses(statistics.misses);
+  message.set_builds(statistics.builds);
+  message.set_evictions(statistics.evictions);
+  message.set_bytes(statistics.bytes);
+  message.set_budget_bytes(tables.budget_bytes());
+  message.set_tables(statistics.tables);
+  message.set_pages(statistics.pages);
+  return message;
+}
+
+}  // namespace rope::server

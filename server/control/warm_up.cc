@@ -1,0 +1,136 @@
+#include "server/control/warm_up.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/status_macros.h"
+#include "server/error.h"
+#include "server/limits.h"
+#include "server/models/rope_spec.h"
+#include "server/request/array_reader.h"
+#include "server/request/positions.h"
+
+namespace rope::server {
+namespace {
+
+// What a kept page costs beside its values, generously.
+constexpr int64_t kPageOverheadBytes = 512;
+// Past its budget the cache drops pages until it is a tenth below: a range of that size stays.
+constexpr double kKeptShare = 0.9;
+// Pages per step: about half a millisecond until a cancelled or drained job ends.
+constexpr int64_t kPagesPerStep = 16;
+
+absl::Status CheckRange(const v1::WarmUpRequest& request) {
+  ROPE_RETURN_IF_ERROR(CheckPosition(request.begin(), "begin"));
+  if (request.end() <= request.begin()) {
+    return InvalidField("end", request.end(), absl::StrCat("more than begin, ", request.begin()));
+  }
+  if (request.end() - 1 <= limits::kPositionMax) return absl::OkStatus();
+  return absl::OutOfRangeError(
+      absl::StrCat("end: got ", request.end(), ", want at most ", limits::kPositionMax + 1));
+}
+
+absl::Status CheckFits(const WarmUpPlan& plan, int64_t budget_bytes) {
+  const int64_t page_bytes = plan.bytes / plan.pages + kPageOverheadBytes;
+  const auto kept = static_cast<int64_t>(static_cast<double>(budget_bytes) * kKeptShare);
+  const int64_t pages_max = kept / page_bytes;
+  if (plan.pages <= pages_max) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "end: got ", plan.pages, " pages of ", kernels::kPageRows, " positions, want at most ",
+      pages_max, ", which is what fits the table cache (--table_cache_bytes) of this server"));
+}
+
+}  // namespace
+
+absl::StatusOr<WarmUpPlan> PlanWarmUp(const v1::WarmUpRequest& request, ModelRegistry& registry,
+                                      int64_t budget_bytes) {
+  ROPE_RETURN_IF_ERROR(CheckRange(request));
+  ROPE_ASSIGN_OR_RETURN(const auto entry, registry.Find(request.rope()));
+  WarmUpPlan plan;
+  if (!entry->layer().rotates) return plan;
+  ROPE_ASSIGN_OR_RETURN(const auto resolved, entry->Resolve(std::nullopt));
+  if (resolved->DependsOnSeqLen()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "rope: got rope_type ", std::string(kernels::Name(resolved->config().rope_type)),
+        ", whose frequencies follow the length of each sequence, want one whose "
+        "tables are the same for every request"));
+  }
+  kernels::RowUse use;
+  ROPE_ASSIGN_OR_RETURN(use.dtype, ReadRowDType(request.dtype(), resolved->config().precision));
+  plan.frequencies = resolved->ForSeqLen(1, kernels::Multiplier::kAttentionFactor, use);
+  plan.first_page = request.begin() / kernels::kPageRows;
+  plan.pages = (request.end() - 1) / kernels::kPageRows + 1 - plan.first_page;
+  const auto columns = static_cast<int64_t>(plan.frequencies->inv_freq.size());
+  plan.bytes = plan.pages * kernels::kPageRows * 2 * columns * static_cast<int64_t>(sizeof(float));
+  ROPE_RETURN_IF_ERROR(CheckFits(plan, budget_bytes));
+  return plan;
+}
+
+WarmUpWorker::WarmUpWorker(kernels::TableCache& tables)
+    : tables_(tables), thread_([this] { Loop(); }) {}
+
+WarmUpWorker::~WarmUpWorker() {
+  Drain();
+}
+
+absl::Status WarmUpWorker::Start(WarmUpPlan plan, std::shared_ptr<std::atomic<bool>> cancelled,
+                                 Done& done) {
+  proto::MutexLock lock(&mutex_);
+  if (draining_) return Draining();
+  if (static_cast<int64_t>(jobs_.size()) >= limits::kWarmUpsMax) {
+    return RetryLater(absl::StrCat("queue: got warm-up number ", jobs_.size() + 1,
+                                   ", want at most ", limits::kWarmUpsMax, " at a time"),
+                      limits::kRetryDelayMs);
+  }
+  jobs_.push_back({std::move(plan), std::move(cancelled), std::move(done)});
+  work_.Signal();
+  return absl::OkStatus();
+}
+
+void WarmUpWorker::Loop() {
+  while (true) {
+    Job job;
+    {
+      proto::MutexLock lock(&mutex_);
+      while (jobs_.empty() && !draining_) work_.Wait(&mutex_);
+      if (jobs_.empty()) return;
+      job = std::move(jobs_.front());
+      jobs_.pop_front();
+    }
+    job.done(Build(job));
+  }
+}
+
+absl::StatusOr<v1::WarmUpResponse> WarmUpWorker::Build(const Job& job) {
+  const WarmUpPlan& plan = job.plan;
+  const int64_t end = plan.first_page + plan.pages;
+  for (int64_t page = plan.first_page; page < end;) {
+    if (draining_) return Draining();
+    if (job.cancelled != nullptr && job.cancelled->load(std::memory_order_relaxed)) {
+      return absl::CancelledError("request: cancelled while tables were built");
+    }
+    std::vector<int64_t> positions;
+    for (const int64_t stop = std::min(end, page + kPagesPerStep); page < stop; ++page) {
+      positions.push_back(page * kernels::kPageRows);
+    }
+    kernels::TokenRows rows;
+    ROPE_RETURN_IF_ERROR(tables_.AppendRows(*plan.frequencies, positions, rows));
+  }
+  v1::WarmUpResponse response;
+  response.set_pages(plan.pages);
+  response.set_bytes(plan.bytes);
+  return response;
+}
+
+void WarmUpWorker::Drain() {
+  {
+    proto::MutexLock lock(&mutex_);
+    draining_ = true;
+    work_.Signal();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+}  // namespace rope::server

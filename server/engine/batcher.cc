@@ -1,0 +1,349 @@
+#include "server/engine/batcher.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include "kernels/check.h"
+#include "server/error.h"
+
+namespace rope::server {
+namespace {
+
+void Complete(std::unique_ptr<Request> request, const absl::Status& status) {
+  const Request::Done done = std::move(request->done);
+  const bool changed = !status.ok() && request->in_place && request->ran;
+  done(std::move(request), changed ? Executed(status) : status);
+}
+
+// Whether nobody waits for it any more.
+bool HasEnded(const Request& request, absl::Time now) {
+  return request.IsCancelled() || request.deadline <= now;
+}
+
+// Slices that the plan has for what it builds.
+int64_t SliceCount(const Plan& plan) {
+  return plan.building.slice_ends == nullptr ? 1 : std::ssize(*plan.building.slice_ends) + 1;
+}
+
+// Where the next slice ends at the latest.
+int64_t SliceStop(const Request& request) {
+  const auto& ends = request.plan.building.slice_ends;
+  if (ends == nullptr) return request.plan.tokens;
+  const auto next = std::upper_bound(ends->begin(), ends->end(), request.tokens_taken);
+  return next == ends->end() ? request.plan.tokens : *next;
+}
+
+}  // namespace
+
+Batcher::Batcher(const Options& options, const Clock& clock, RunBatch run_batch, OnBatch on_batch)
+    : options_(options),
+      clock_(clock),
+      run_batch_(std::move(run_batch)),
+      on_batch_(std::move(on_batch)),
+      thread_([this] { BatchLoop(); }) {}
+
+Batcher::~Batcher() {
+  Drain();
+}
+
+absl::Status Batcher::Enqueue(std::unique_ptr<Request>& request) {
+  const bool is_large = request->plan.bytes() > options_.gathered_bytes_max;
+  if (is_large) RunGathered();  // small ones do not wait for it
+  Batch batch;
+  {
+    proto::MutexLock lock(&mutex_);
+    if (draining_) return Draining();
+    const bool alone = NoteClient(*request);
+    if (!MayRunDirect(*request, alone)) {
+      PushGathered();  // in the order in which they came
+      Push(std::move(request));
+      return absl::OkStatus();
+    }
+    ++direct_unfinished_;
+    if (alone || is_large || !request->gathers) {
+      batch.started = request->enqueued;
+      AddWhole(std::move(request), batch);
+      direct_running_.fetch_add(1);
+    } else {
+      gathered_.push_back(std::move(request));
+      if (!HasGatheredEnough()) return absl::OkStatus();
+      batch = StartGathered();
+    }
+  }
+  RunDirect(batch);
+  return absl::OkStatus();
+}
+
+bool Batcher::RunGathered() {
+  Batch batch;
+  {
+    proto::MutexLock lock(&mutex_);
+    if (gathered_.empty()) return false;
+    if (!IsFree()) {
+      PushGathered();
+      return false;
+    }
+    batch = StartGathered();
+  }
+  RunDirect(batch);
+  return true;
+}
+
+Batcher::Batch Batcher::StartGathered() {
+  Batch batch;
+  batch.started = clock_.Now();
+  for (std::unique_ptr<Request>& request : gathered_) {
+    if (HasEnded(*request, batch.started)) {
+      batch.expired.push_back(std::move(request));
+    } else {
+      AddWhole(std::move(request), batch);
+    }
+  }
+  gathered_.clear();
+  direct_running_.fetch_add(1);
+  return batch;
+}
+
+void Batcher::PushGathered() {
+  direct_unfinished_ -= static_cast<int>(gathered_.size());
+  for (std::unique_ptr<Request>& request : gathered_) Push(std::move(request));
+  gathered_.clear();
+}
+
+bool Batcher::NoteClient(const Request& request) {
+  return std::exchange(last_session_, request.session) == request.session && request.alone;
+}
+
+bool Batcher::IsFree() const {
+  return !batch_running_ && queues_.empty() && direct_running_.load() < options_.direct_slots;
+}
+
+bool Batcher::MayRunDirect(const Request& request, bool alone) const {
+  return IsFree() && request.plan.bytes() <= DirectBytesMax(request, alone) &&
+         request.plan.tokens <= options_.tokens_max &&
+         request.plan.building.slice_ends == nullptr &&
+         !HasEnded(request, request.enqueued);  // the batch thread says so
+}
+
+int64_t Batcher::DirectBytesMax(const Request& request, bool alone) const {
+  if (alone) return options_.direct_alone_bytes_max;
+  return request.from_ring ? options_.direct_ring_bytes_max : options_.direct_bytes_max;
+}
+
+void Batcher::Push(std::unique_ptr<Request> request) {
+  Queue& queue = queues_[request->session];
+  if (queue.empty()) turn_.push_back(request->session);
+  queue.push_back(std::move(request));
+  work_.Signal();
+}
+
+void Batcher::AddWhole(std::unique_ptr<Request> request, Batch& batch) {
+  batch.tokens += request->plan.tokens;
+  batch.bytes += request->plan.bytes();
+  batch.slices.push_back({request.get(), 0, request->plan.tokens, absl::OkStatus()});
+  batch.finishing.push_back(std::move(request));
+}
+
+bool Batcher::HasGatheredEnough() const {
+  int64_t bytes = 0;
+  int64_t tokens = 0;
+  for (const std::unique_ptr<Request>& request : gathered_) {
+    bytes += request->plan.bytes();
+    tokens += request->plan.tokens;
+  }
+  const auto requests = static_cast<int64_t>(gathered_.size());
+  return requests >= std::min(options_.gathered_requests_max, options_.requests_max) ||
+         bytes >= options_.gathered_bytes_max || tokens >= options_.tokens_max;
+}
+
+void Batcher::RunDirect(Batch& batch) {
+  const auto requests = static_cast<int>(batch.finishing.size() + batch.expired.size());
+  Run(batch);
+  // Before the answers: whoever reads one finds the device free again.
+  direct_running_.fetch_sub(1);
+  Finish(batch);
+  // After the answers: nothing of the batcher is touched any more, so that it may be drained.
+  proto::MutexLock lock(&mutex_);
+  direct_unfinished_ -= requests;
+  if (draining_) work_.Signal();
+}
+
+void Batcher::Run(Batch& batch) {
+  AnswerExpired(batch);
+  if (batch.slices.empty()) return;
+  run_batch_(absl::MakeSpan(batch.slices));
+  batch.finished = clock_.Now();
+  Report(batch);
+}
+
+void Batcher::BatchLoop() {
+  while (true) {
+    Batch batch;
+    {
+      proto::MutexLock lock(&mutex_);
+      while (queues_.empty()) {
+        if (draining_ && direct_unfinished_ == 0) {
+          ended_ = true;
+          drained_.SignalAll();
+          return;
+        }
+        work_.Wait(&mutex_);
+      }
+      batch = TakeBatch();
+      batch_running_ = true;
+    }
+    Run(batch);
+    {
+      proto::MutexLock lock(&mutex_);
+      batch_running_ = false;
+    }
+    Finish(batch);
+  }
+}
+
+Batcher::Batch Batcher::TakeBatch() {
+  Batch batch;
+  batch.started = clock_.Now();
+  ++batch_number_;
+  size_t idle_turns = 0;  // sessions visited in a row that had nothing to take
+  while (!turn_.empty() && idle_turns < turn_.size() && ReachedCap(batch) == ClosedBy::kDrained) {
+    const uint64_t session = turn_.front();
+    turn_.pop_front();
+    const auto queue = queues_.find(session);
+    idle_turns = TakeFrom(queue->second, batch) ? 0 : idle_turns + 1;
+    if (queue->second.empty()) {
+      queues_.erase(queue);
+    } else {
+      turn_.push_back(session);
+    }
+  }
+  batch.closed_by = ReachedCap(batch);
+  return batch;
+}
+
+bool Batcher::TakeFrom(Queue& queue, Batch& batch) {
+  if (queue.front()->last_batch == batch_number_) return false;  // gave its slice already
+  std::unique_ptr<Request> request = std::move(queue.front());
+  queue.pop_front();
+  if (abandoned_ || HasEnded(*request, batch.started)) {
+    batch.expired.push_back(std::move(request));
+    return true;
+  }
+  const int64_t begin = request->tokens_taken;
+  const int64_t end = begin + SliceTokens(*request, batch);
+  request->tokens_taken = end;
+  request->last_batch = batch_number_;
+  batch.slices.push_back({request.get(), begin, end, absl::OkStatus()});
+  batch.tokens += end - begin;
+  batch.bytes += (end - begin) * request->plan.bytes_per_token;
+  batch.build_rows += request->plan.building.rows / SliceCount(request->plan);
+  auto& next = end == request->plan.tokens ? batch.finishing.emplace_back() : queue.emplace_back();
+  next = std::move(request);
+  return true;
+}
+
+ClosedBy Batcher::ReachedCap(const Batch& batch) const {
+  if (batch.bytes >= options_.bytes_max) return ClosedBy::kBytes;
+  if (batch.tokens >= options_.tokens_max) return ClosedBy::kTokens;
+  if (static_cast<int64_t>(batch.slices.size()) >= options_.requests_max) {
+    return ClosedBy::kRequests;
+  }
+  if (batch.build_rows >= options_.rows_max) return ClosedBy::kRows;
+  return ClosedBy::kDrained;
+}
+
+int64_t Batcher::SliceTokens(const Request& request, const Batch& batch) const {
+  const int64_t left = SliceStop(request) - request.tokens_taken;
+  const int64_t bytes = std::min(options_.slice_bytes_max, options_.bytes_max - batch.bytes);
+  const int64_t by_bytes = bytes / std::max<int64_t>(request.plan.bytes_per_token, 1);
+  const int64_t by_tokens = options_.tokens_max - batch.tokens;
+  return std::min(left, std::max<int64_t>(1, std::min(by_bytes, by_tokens)));
+}
+
+void Batcher::AnswerExpired(Batch& batch) {
+  for (std::unique_ptr<Request>& request : batch.expired) {
+    const absl::Status status =
+        request->IsCancelled() ? absl::CancelledError("request: cancelled while it waited")
+        : request->deadline <= batch.started
+            ? absl::DeadlineExceededError("request: its deadline passed while it waited")
+            : Draining();
+    Complete(std::move(request), status);
+  }
+}
+
+void Batcher::Report(const Batch& batch) const {
+  if (!on_batch_) return;
+  on_batch_({.closed_by = batch.closed_by,
+             .device = batch.slices.front().request->device,
+             .requests = static_cast<int64_t>(batch.slices.size()),
+             .tokens = batch.tokens,
+             .bytes = batch.bytes,
+             .started = batch.started,
+             .finished = batch.finished});
+}
+
+void Batcher::Finish(Batch& batch) {
+  auto finishing = batch.finishing.begin();  // in the order of their slices
+  for (Slice& slice : batch.slices) {
+    Request& request = *slice.request;
+    if (slice.begin == 0) {
+      request.stages.queue = Microseconds(batch.started - request.enqueued);
+    }
+    request.stages.execute += Microseconds(batch.finished - batch.started);
+    if (finishing != batch.finishing.end() && finishing->get() == &request) {
+      Complete(std::move(*finishing++), slice.status);
+    } else if (!slice.status.ok()) {
+      Complete(Extract(&request), slice.status);
+    }
+  }
+}
+
+std::unique_ptr<Request> Batcher::Extract(const Request* request) {
+  proto::MutexLock lock(&mutex_);
+  const auto queue = queues_.find(request->session);
+  ROPE_CHECK(queue != queues_.end());
+  const auto found =
+      std::find_if(queue->second.begin(), queue->second.end(),
+                   [request](const std::unique_ptr<Request>& r) { return r.get() == request; });
+  ROPE_CHECK(found != queue->second.end());
+  std::unique_ptr<Request> result = std::move(*found);
+  queue->second.erase(found);
+  if (queue->second.empty()) {
+    turn_.erase(std::find(turn_.begin(), turn_.end(), queue->first));
+    queues_.erase(queue);
+  }
+  return result;
+}
+
+void Batcher::Drain(absl::Duration timeout) {
+  const absl::Time end = clock_.Now() + timeout;
+  {
+    proto::MutexLock lock(&mutex_);
+    draining_ = true;
+    work_.Signal();
+  }
+  RunGathered();
+  if (!thread_.joinable()) return;
+  {
+    proto::MutexLock lock(&mutex_);
+    while (!ended_ && !abandoned_) {
+      const absl::Duration left = end - clock_.Now();
+      if (left == absl::InfiniteDuration()) {
+        drained_.Wait(&mutex_);
+      } else if (!drained_.WaitFor(&mutex_, absl::ToChronoNanoseconds(left))) {
+        abandoned_ = true;
+      }
+    }
+  }
+  thread_.join();
+}
+
+void Batcher::StopWaiting() {
+  proto::MutexLock lock(&mutex_);
+  abandoned_ = true;
+  drained_.SignalAll();
+}
+
+}  // namespace rope::server

@@ -1,0 +1,179 @@
+#include "server/engine/devices.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/backends.h"
+#include "kernels/status_macros.h"
+#include "server/limits.h"
+
+namespace rope::server {
+namespace {
+
+constexpr char kAuto[] = "auto";
+constexpr char kCuda[] = "cuda";
+constexpr char kHost[] = "cpu";
+
+// A prefill of heads of 128 in bf16, the size that is measured.
+constexpr int64_t kHeads = 40;
+constexpr int64_t kHeadDim = 128;
+constexpr int64_t kTokenBytes = kHeads * kHeadDim * 2;
+// From a full batch down by fours to about one token.
+constexpr int64_t kSizesMax = limits::kBatchBytesMax;
+constexpr int64_t kSizesMin = kSizesMax >> 12;
+static_assert(kSizesMin <= kTokenBytes);
+constexpr int kRounds = 3;
+
+// A rotation of about `bytes` bytes with memory of its own.
+class Sample {
+ public:
+  explicit Sample(int64_t bytes)
+      : tokens_(std::max<int64_t>(1, bytes / kTokenBytes)),
+        page_(1, kHeadDim / 2, std::vector<float>(kHeadDim, 0.5F)),
+        rows_(static_cast<size_t>(tokens_), {&page_, 0}),
+        input_(static_cast<size_t>(tokens_ * kTokenBytes)),
+        output_(input_.size()) {}
+
+  // The best time of a few, after one that warms up.
+  absl::StatusOr<absl::Duration> Time(kernels::Backend& backend, const Clock& clock) {
+    const kernels::RotateJob job = Job();
+    ROPE_RETURN_IF_ERROR(backend.Rotate({&job, 1}));
+    absl::Duration best = absl::InfiniteDuration();
+    for (int round = 0; round < kRounds; ++round) {
+      const absl::Time started = clock.Now();
+      ROPE_RETURN_IF_ERROR(backend.Rotate({&job, 1}));
+      best = std::min(best, clock.Now() - started);
+    }
+    return best;
+  }
+
+ private:
+  kernels::RotateJob Job() {
+    kernels::RotateJob job;
+    job.input = input_.data();
+    job.output = output_.data();
+    job.input_strides = {kHeads * kHeadDim, kHeadDim};
+    job.output_strides = job.input_strides;
+    job.tokens = tokens_;
+    job.heads = kHeads;
+    job.head_dim = kHeadDim;
+    job.dtype = kernels::DType::kBFloat16;
+    job.geometry = {kernels::Pairing::kHalf, kHeadDim / 2, 0, kHeadDim / 2};
+    job.rows = rows_;
+    return job;
+  }
+
+  const int64_t tokens_;
+  const kernels::TablePage page_;
+  const std::vector<kernels::RowRef> rows_;
+  std::vector<char> input_;
+  std::vector<char> output_;
+};
+
+absl::StatusOr<bool> AcceleratorIsFaster(int64_t bytes, kernels::Backend& host,
+                                         kernels::Backend& accelerator, const Clock& clock) {
+  Sample sample(bytes);
+  ROPE_ASSIGN_OR_RETURN(const absl::Duration on_host, sample.Time(host, clock));
+  ROPE_ASSIGN_OR_RETURN(const absl::Duration on_accelerator, sample.Time(accelerator, clock));
+  spdlog::info("calibration: {} bytes take {} on {}, {} on {}", bytes,
+               absl::FormatDuration(on_host), std::string(host.name()),
+               absl::FormatDuration(on_accelerator), std::string(accelerator.name()));
+  return on_accelerator < on_host;
+}
+
+}  // namespace
+
+int64_t Calibrate(kernels::Backend& host, kernels::Backend& accelerator, const Clock& clock) {
+  int64_t bytes_min = Devices::kNever;
+  for (int64_t bytes = kSizesMax; bytes >= kSizesMin; bytes /= 4) {
+    const auto faster = AcceleratorIsFaster(bytes, host, accelerator, clock);
+    if (!faster.ok()) {
+      spdlog::warn("calibration: {}", faster.status().ToString());
+      return Devices::kNever;
+    }
+    if (!*faster) break;
+    bytes_min = bytes == kSizesMin ? 0 : bytes;
+  }
+  return bytes_min;
+}
+
+Devices::Devices(std::unique_ptr<kernels::Backend> host)
+    : Devices(std::move(host), nullptr, kNever) {}
+
+Devices::Devices(std::unique_ptr<kernels::Backend> host,
+                 std::unique_ptr<kernels::Backend> accelerator, int64_t accelerator_bytes_min)
+    : host_(std::move(host)),
+      accelerator_(std::move(accelerator)),
+      accelerator_bytes_min_(accelerator_bytes_min) {}
+
+absl::StatusOr<std::unique_ptr<Devices>> Devices::Create(const std::string& device,
+                                                         const kernels::BackendOptions& options,
+                                                         const Clock& clock) {
+  const bool wants_cuda = device == kAuto || device == kCuda;
+  ROPE_ASSIGN_OR_RETURN(auto host, kernels::CreateBackend(wants_cuda ? kHost : device, options));
+  if (!wants_cuda) return std::make_unique<Devices>(std::move(host));
+  auto cuda = kernels::CreateBackend(kCuda, options);
+  if (!cuda.ok()) {
+    if (device == kCuda) return cuda.status();
+    spdlog::info("device: {} alone ({})", std::string(host->name()),
+                 std::string(cuda.status().message()));
+    return std::make_unique<Devices>(std::move(host));
+  }
+  const int64_t bytes_min = device == kCuda ? 0 : Calibrate(*host, **cuda, clock);
+  return std::make_unique<Devices>(std::move(host), *std::move(cuda), bytes_min);
+}
+
+void Devices::Expect(int64_t bytes) {
+  (TakesAccelerator(bytes) ? *accelerator_ : *host_).Expect(bytes);
+}
+
+absl::StatusOr<std::string_view> Devices::Rotate(absl::Span<const kernels::RotateJob> jobs) {
+  int64_t bytes = 0;
+  for (const kernels::RotateJob& job : jobs) bytes += job.bytes();
+  if (TakesAccelerator(bytes)) {
+    const absl::Status status = accelerator_->Rotate(jobs);
+    if (status.ok()) return accelerator_->name();
+    if (!faulted_.exchange(true) && on_fault_) on_fault_(accelerator_->name(), status);
+    const bool in_place = std::any_of(jobs.begin(), jobs.end(), [](const kernels::RotateJob& job) {
+      return job.input == job.output;
+    });
+    if (in_place) return status;
+  }
+  ROPE_RETURN_IF_ERROR(host_->Rotate(jobs));
+  return host_->name();
+}
+
+int Devices::direct_slots(int threads) const {
+  return accelerator_bytes_min_ < limits::kDirectBytesMax ? 1 : threads;
+}
+
+int64_t Devices::direct_bytes_max() const {
+  return accelerator_bytes_min_ == kNever ? limits::kDirectHostBytesMax : limits::kDirectBytesMax;
+}
+
+bool Devices::TakesAccelerator(int64_t bytes) const {
+  return accelerator_ != nullptr && !faulted_.load(std::memory_order_relaxed) &&
+         bytes >= accelerator_bytes_min_;
+}
+
+std::vector<Devices::Device> Devices::list() const {
+  std::vector<Device> devices;
+  if (accelerator_ != nullptr) {
+    std::string detail = accelerator_->detail();
+    if (faulted_.load(std::memory_order_relaxed)) {
+      absl::StrAppend(&detail, "; failed, not used any more");
+    } else if (accelerator_bytes_min_ == kNever) {
+      absl::StrAppend(&detail, "; slower for every size, not used");
+    } else if (accelerator_bytes_min_ > 0) {
+      absl::StrAppend(&detail, "; takes batches of ", accelerator_bytes_min_, " bytes and more");
+    }
+    devices.push_back({std::string(accelerator_->name()), detail});
+  }
+  devices.push_back({std::string(host_->name()), host_->detail()});
+  return devices;
+}
+
+}  // namespace rope::server

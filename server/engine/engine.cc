@@ -1,0 +1,76 @@
+#include "server/engine/engine.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/status_macros.h"
+#include "server/engine/request_cost.h"
+#include "server/error.h"
+#include "server/request/validate.h"
+
+namespace rope::server {
+Engine::Engine(ModelRegistry& registry, PreparedRequests& prepared, Admission& admission,
+               Batcher& batcher, const RegionIo& regions, const Clock& clock,
+               const Options& options)
+    : registry_(registry),
+      prepared_(prepared),
+      admission_(admission),
+      batcher_(batcher),
+      regions_(regions),
+      clock_(clock),
+      options_(options),
+      planner_([this](std::unique_ptr<Request> request) { PlanLater(std::move(request)); }) {}
+
+absl::Status Engine::Submit(std::unique_ptr<Request>& request) {
+  ROPE_ASSIGN_OR_RETURN(request->permit,
+                        admission_.Admit(request->session, ReceivedBytes(*request)));
+  const bool here = PlanningBytes(*request) <= options_.plan_here_bytes_max;
+  const absl::Status status = here ? PlanAndEnqueue(request) : planner_.Enqueue(request);
+  if (!status.ok()) request->permit = Permit();
+  return status;
+}
+
+absl::Status Engine::PlanAndEnqueue(std::unique_ptr<Request>& request) {
+  ROPE_RETURN_IF_ERROR(WithinMemory([&] { return MakePlan(*request); }));
+  ROPE_RETURN_IF_ERROR(CheckReplyBytes(*request));
+  BoundBuilding(request->plan);
+  request->enqueued = clock_.Now();
+  request->stages.validate =
+      Microseconds(request->enqueued - request->received) - request->stages.decode;
+  return batcher_.Enqueue(request);
+}
+
+void Engine::PlanLater(std::unique_ptr<Request> request) {
+  const absl::Status status = request->IsCancelled()
+                                  ? absl::CancelledError("request: cancelled while it waited")
+                              : planner_.abandoned() ? Draining()
+                                                     : PlanAndEnqueue(request);
+  if (status.ok()) return;
+  const Request::Done done = std::move(request->done);
+  done(std::move(request), status);
+}
+
+absl::Status Engine::MakePlan(Request& request) {
+  const bool recognised = request.prepared != nullptr;
+  const bool has_regions = !recognised || !request.spans.empty();
+  const auto admit = [&](Plan& plan) -> absl::Status {
+    if (has_regions) ROPE_RETURN_IF_ERROR(regions_.Place(request));
+    return request.permit.Grow(RunningBytes(request.asked(), plan), "request");
+  };
+  const int64_t version = registry_.version();  // before anything is found there
+  if (has_regions) ROPE_RETURN_IF_ERROR(regions_.Read(request));
+  if (recognised) return PlanPrepared(request, admit);
+  ROPE_RETURN_IF_ERROR(Validate(request.asked(), request.split, registry_, admit, request.plan));
+  if (!request.parsed->kept_fragments.empty()) prepared_.Keep(request, version);
+  return absl::OkStatus();
+}
+
+absl::Status Engine::CheckReplyBytes(const Request& request) const {
+  const int64_t bytes = ReplyBytes(request.asked(), request.plan);
+  if (bytes <= options_.reply_bytes_max) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("output: got ", bytes, " bytes in the reply, want at most ",
+                   options_.reply_bytes_max, " (--max_message_bytes), or outputs in regions"));
+}
+
+}  // namespace rope::server

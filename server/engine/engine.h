@@ -1,0 +1,70 @@
+// Engine: the request path between an adapter and the batcher, one line a step. Knows no gRPC.
+//
+//   1. The request is admitted with the bytes that were received for it.
+//   2. What is planned quickly is planned here; other requests go to the planner's thread.
+//   3. Each step of planning grows the request's permit before it takes memory.
+//   4. The batcher takes the request.
+//
+// Threading:  Thread-safe.
+// Ownership:  Submit takes the request if and only if it returns OK; `done` then runs exactly once,
+//             on any thread, possibly before Submit returns.
+// Errors:     As RegionIo, Validate, Admission and Batcher. RESOURCE_EXHAUSTED: a reply of more
+//             than `reply_bytes_max`; the system has no memory left.
+#ifndef ROPE_SERVER_ENGINE_ENGINE_H_
+#define ROPE_SERVER_ENGINE_ENGINE_H_
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "server/clock.h"
+#include "server/engine/batcher.h"
+#include "server/engine/planner.h"
+#include "server/limits.h"
+#include "server/memory/admission.h"
+#include "server/models/model_registry.h"
+#include "server/request/prepared_requests.h"
+#include "server/request/region_io.h"
+#include "server/request/request.h"
+
+namespace rope::server {
+
+class Engine {
+ public:
+  struct Options {
+    int64_t reply_bytes_max = limits::kMessageBytesMax;  // of results inside one reply
+    int64_t plan_here_bytes_max = limits::kPlanHereBytesMax;
+  };
+
+  // All must outlive the engine.
+  Engine(ModelRegistry& registry, PreparedRequests& prepared, Admission& admission,
+         Batcher& batcher, const RegionIo& regions, const Clock& clock, const Options& options);
+
+  absl::Status Submit(std::unique_ptr<Request>& request);
+
+  // Refuses what the planner's thread would plan, and returns when that thread has ended. What has
+  // not been planned after `timeout`, or StopWaiting, is answered UNAVAILABLE.
+  void Drain(absl::Duration timeout) { planner_.Drain(timeout); }
+  void StopWaiting() { planner_.StopWaiting(); }
+
+ private:
+  absl::Status PlanAndEnqueue(std::unique_ptr<Request>& request);
+  // The same on the planner's thread, which answers what is refused.
+  void PlanLater(std::unique_ptr<Request> request);
+  // Fills the request's plan.
+  absl::Status MakePlan(Request& request);
+  absl::Status CheckReplyBytes(const Request& request) const;
+
+  ModelRegistry& registry_;
+  PreparedRequests& prepared_;
+  Admission& admission_;
+  Batcher& batcher_;
+  const RegionIo& regions_;
+  const Clock& clock_;
+  const Options options_;
+  Planner planner_;  // last: its thread uses everything else
+};
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_ENGINE_ENGINE_H_

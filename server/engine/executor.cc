@@ -1,0 +1,177 @@
+#include "server/engine/executor.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <vector>
+
+#include "kernels/status_macros.h"
+#include "kernels/tables/difference_rows.h"
+#include "kernels/tables/mrope_rows.h"
+#include "server/engine/job_cutter.h"
+#include "server/error.h"
+#include "server/request/region_io.h"
+
+namespace rope::server {
+namespace {
+
+template <typename T>
+absl::Span<const T> Between(const std::vector<T>& values, int64_t begin, int64_t end) {
+  return absl::MakeConstSpan(values).subspan(static_cast<size_t>(begin),
+                                             static_cast<size_t>(end - begin));
+}
+
+kernels::Placement PlacementOf(const kernels::Frequencies& frequencies,
+                               const std::array<std::vector<int64_t>, 3>& positions,
+                               const std::optional<kernels::Mrope>& mrope, int64_t begin,
+                               int64_t end) {
+  kernels::Placement placement;
+  placement.inv_freq = frequencies.inv_freq;
+  placement.mrope = mrope.has_value() ? &*mrope : nullptr;
+  for (size_t axis = 0; axis < (mrope.has_value() ? 3 : 1); ++axis) {
+    placement.positions[axis] = Between(positions[axis], begin, end);
+  }
+  return placement;
+}
+
+// The rows of the tokens [begin, end) of one run.
+absl::Status AppendRunRows(const Plan& plan, const TokenRun& run, int64_t begin, int64_t end,
+                           kernels::TableCache& tables, kernels::TokenRows& rows) {
+  if (run.from != nullptr) {
+    kernels::AppendDifferenceRows(
+        PlacementOf(*run.frequencies, plan.positions, plan.mrope, begin, end),
+        PlacementOf(*run.from, plan.from_positions, plan.from_mrope, begin, end),
+        plan.attention_factor_applied ? plan.attention_factor : 1, rows);
+    return absl::OkStatus();
+  }
+  if (!plan.mrope.has_value()) {
+    return tables.AppendRows(*run.frequencies, Between(plan.positions[0], begin, end), rows);
+  }
+  const std::array<absl::Span<const int64_t>, 3> axes = {Between(plan.positions[0], begin, end),
+                                                         Between(plan.positions[1], begin, end),
+                                                         Between(plan.positions[2], begin, end)};
+  return kernels::AppendMropeRows(tables, *run.frequencies, *plan.mrope, axes, rows);
+}
+
+// The rows of the tokens [begin, end) of one row set.
+absl::Status AppendRows(const Plan& plan, size_t set, int64_t begin, int64_t end,
+                        kernels::TableCache& tables, kernels::TokenRows& rows) {
+  if (!plan.rotates) {  // a layer without rotary embedding: the tensors as they came
+    rows.rows.assign(static_cast<size_t>(end - begin), PassingRow());
+    return absl::OkStatus();
+  }
+  rows.rows.reserve(static_cast<size_t>(end - begin));
+  if (plan.rows != nullptr) {
+    rows.pages.push_back(plan.rows);
+    for (const int64_t row : Between(plan.positions[0], begin, end)) {
+      rows.rows.push_back({plan.rows.get(), row});
+    }
+    return absl::OkStatus();
+  }
+  const auto& runs = plan.row_sets[set].runs;
+  auto run = std::upper_bound(runs.begin(), runs.end(), begin,
+                              [](int64_t token, const TokenRun& r) { return token < r.end; });
+  for (; begin < end; ++run) {
+    const int64_t stop = std::min(end, run->end);
+    ROPE_RETURN_IF_ERROR(AppendRunRows(plan, *run, begin, stop, tables, rows));
+    begin = stop;
+  }
+  return absl::OkStatus();
+}
+
+int64_t BytesOf(absl::Span<const Slice> slices) {
+  int64_t bytes = 0;
+  for (const Slice& slice : slices) {
+    bytes += (slice.end - slice.begin) * slice.request->plan.bytes_per_token;
+  }
+  return bytes;
+}
+
+// Null: over its input.
+char* OutputOf(const Request& request, size_t tensor) {
+  char* const mapped = request.plan.tensors[tensor].place.mapped();
+  return mapped != nullptr ? mapped : request.outputs[tensor].data();
+}
+
+// After the last slice of a request, what it made goes where it belongs.
+void StoreFinished(absl::Span<Slice> slices) {
+  for (Slice& slice : slices) {
+    if (slice.status.ok() && slice.end == slice.request->plan.tokens) {
+      slice.status = StoreOutputs(*slice.request);
+    }
+  }
+}
+
+}  // namespace
+
+absl::Status Executor::TakeOutputs(Request& request) const {
+  for (size_t i = 0; i < request.plan.tensors.size(); ++i) {
+    const TensorPlan& tensor = request.plan.tensors[i];
+    const bool elsewhere = tensor.place.mapped() != nullptr || MayOverwrite(request, i);
+    const int64_t bytes = elsewhere ? 0 : tensor.output_bytes();
+    request.outputs.push_back(pool_.Take(bytes));
+    if (request.outputs.back().size() == bytes) continue;
+    request.outputs.clear();
+    return OutOfMemory();
+  }
+  return absl::OkStatus();
+}
+
+// Bytes that came in a message, and that the result takes one for one. What an accelerator fails on
+// is run again, so there it must stay.
+bool Executor::MayOverwrite(const Request& request, size_t tensor) const {
+  const TensorPlan& plan = request.plan.tensors[tensor];
+  const bool is_plain = plan.dtype == plan.output_dtype && !plan.strides.has_value() &&
+                        !plan.output_strides.has_value();
+  const bool came_as_bytes = plan.typed.empty() && plan.place.region == nullptr &&
+                             (request.inputs.empty() || request.inputs[tensor].region == nullptr);
+  return request.may_overwrite && is_plain && came_as_bytes &&
+         plan.output_bytes() >= overwrite_bytes_min_ && devices_.host_alone();
+}
+
+void Executor::Run(absl::Span<Slice> slices) {
+  const absl::Status status = WithinMemory([&] {
+    RunAll(slices);
+    return absl::OkStatus();
+  });
+  for (Slice& slice : slices) slice.status.Update(status);
+}
+
+void Executor::RunAll(absl::Span<Slice> slices) {
+  devices_.Expect(BytesOf(slices));
+  Jobs jobs;
+  JobCutter cutter;
+  for (Slice& slice : slices) {
+    Request& request = *slice.request;
+    const Plan& plan = request.plan;
+    request.device = request.outputs.empty() ? devices_.host().name() : request.device;
+    if (request.outputs.empty()) slice.status.Update(TakeOutputs(request));
+    if (!slice.status.ok()) continue;
+    if (plan.bytes_per_token == 0 || slice.begin == slice.end) continue;
+    JobCutter::Shared shared = {
+        plan.geometry, plan.conjugate, plan.arithmetic, slice.begin, {}, {}};
+    for (size_t set = 0; set < std::max<size_t>(plan.row_sets.size(), 1); ++set) {
+      kernels::TokenRows& set_rows = slice.rows.emplace_back();  // its vectors stay where they are
+      slice.status.Update(AppendRows(plan, set, slice.begin, slice.end, tables_, set_rows));
+      shared.rows[set] = set_rows.rows;
+    }
+    if (!slice.status.ok()) continue;
+    if (!plan.token_scales.empty()) {
+      shared.token_scales = Between(plan.token_scales, slice.begin, slice.end);
+    }
+    for (size_t i = 0; i < plan.tensors.size(); ++i) {
+      cutter.Cut(plan.tensors[i], OutputOf(request, i), shared, jobs);
+    }
+    request.ran = true;
+  }
+  if (jobs.empty()) return;
+  const absl::StatusOr<std::string_view> device = devices_.Rotate(jobs);
+  cutter.PutBack();
+  for (Slice& slice : slices) {
+    slice.status.Update(device.status());
+    if (device.ok()) slice.request->device = *device;
+  }
+  StoreFinished(slices);
+}
+
+}  // namespace rope::server

@@ -1,0 +1,327 @@
+#include "server/engine/job_cutter.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/check.h"
+
+namespace rope::server {
+namespace {
+
+// Writes jobs into one packed output.
+class JobWriter {
+ public:
+  JobWriter(const TensorPlan& tensor, char* output, const JobCutter::Shared& shared,
+            std::list<std::vector<kernels::RowRef>>& passing, Jobs& jobs)
+      : tensor_(tensor),
+        input_element_bytes_(kernels::ElementBytes(tensor.dtype)),
+        output_element_bytes_(kernels::ElementBytes(tensor.output_dtype)),
+        output_(output),
+        shared_(shared),
+        jobs_(jobs) {
+    const auto passes = [](const HeadSpan& span) { return !span.rotates; };
+    if (std::ranges::none_of(tensor.heads, passes)) return;
+    passing_ = passing.emplace_back(shared.rows[0].size(), PassingRow());
+  }
+
+  // Tokens [token, token + tokens) and heads [head, head + heads), whose input lies at `input`.
+  void Add(int64_t token, int64_t tokens, int64_t head, int64_t heads, const char* input,
+           kernels::Strides input_strides) {
+    for (const HeadSpan& span : tensor_.heads) {
+      const int64_t begin = std::max(span.begin, head);
+      const int64_t end = std::min(span.end, head + heads);
+      if (begin >= end) continue;
+      const char* from = input + (begin - head) * input_strides.head * input_element_bytes_;
+      AddSpan(token, tokens, begin, end - begin, from, input_strides, span);
+    }
+  }
+
+  bool in_place() const { return output_ == nullptr; }
+
+  // Length of the last token axis: so many tokens may be evenly spaced in any layout.
+  static int64_t RunLength(const Layout& layout) {
+    return layout.token_axes.empty() ? 1 : layout.token_axes.back().length;
+  }
+
+  // Distances between tokens and heads of a packed tensor.
+  kernels::Strides PackedStrides() const {
+    const Layout& layout = tensor_.layout;
+    if (layout.post == 1) return {layout.heads * layout.head_dim, layout.head_dim};
+    return {layout.head_dim, layout.post * layout.head_dim};
+  }
+
+ private:
+  void AddSpan(int64_t token, int64_t tokens, int64_t head, int64_t heads, const char* input,
+               kernels::Strides input_strides, const HeadSpan& span) {
+    const Layout& layout = tensor_.layout;
+    if (!tensor_.output_strides.has_value()) {
+      const int64_t row = RowOf(token, head, layout);
+      AddJob(token, tokens, heads, input, input_strides, row * layout.head_dim, PackedStrides(),
+             span);
+      return;
+    }
+    const LayoutStrides& strides = *tensor_.output_strides;
+    const int64_t run = RunLength(layout);
+    const int64_t step = layout.token_axes.empty() ? 0 : strides.token_axes.back();
+    for (const int64_t end = token + tokens; token < end;) {
+      const int64_t count = std::min(end - token, run - token % run);
+      const int64_t offset = OffsetOf(token, layout, strides) + head * strides.head;
+      AddJob(token, count, heads, input, input_strides, offset, {step, strides.head}, span);
+      input += count * input_strides.token * input_element_bytes_;
+      token += count;
+    }
+  }
+
+  void AddJob(int64_t token, int64_t tokens, int64_t heads, const char* input,
+              kernels::Strides input_strides, int64_t output_offset,
+              kernels::Strides output_strides, const HeadSpan& span) {
+    const Layout& layout = tensor_.layout;
+    kernels::RotateJob& job = jobs_.emplace_back();
+    job.input = input;
+    job.input_strides = input_strides;
+    if (in_place()) {
+      job.output = const_cast<char*>(input);  // the caller of Cut may write there
+      job.output_strides = input_strides;
+    } else {
+      job.output = output_ + output_offset * output_element_bytes_;
+      job.output_strides = output_strides;
+    }
+    job.tokens = tokens;
+    job.heads = heads;
+    job.head_dim = layout.head_dim;
+    job.dtype = tensor_.dtype;
+    if (span.rotates) {
+      job.geometry = shared_.geometry;
+      job.conjugate = shared_.conjugate;
+      job.arithmetic = shared_.arithmetic;
+    }
+    const absl::Span<const kernels::RowRef> rows =
+        span.rotates ? shared_.rows[span.row_set] : passing_;
+    const auto first = static_cast<size_t>(token - shared_.begin);
+    job.rows = rows.subspan(first, static_cast<size_t>(tokens));
+    AddBeside(first, job);
+  }
+
+  // What the tensor asks for beside the rotation; `first`: the job's first token in `shared_`.
+  void AddBeside(size_t first, kernels::RotateJob& job) const {
+    job.output_dtype = tensor_.output_dtype;
+    job.output_scale = tensor_.output_scale;
+    job.scale = tensor_.scale;
+    if (tensor_.norm_eps.has_value()) {
+      const bool weighted = !tensor_.norm_weight.empty();
+      job.norm = {weighted ? tensor_.norm_weight.data() : nullptr, *tensor_.norm_eps};
+    }
+    if (tensor_.token_scaled) {
+      job.token_scales = shared_.token_scales.subspan(first, static_cast<size_t>(job.tokens));
+    }
+  }
+
+  const TensorPlan& tensor_;
+  const int64_t input_element_bytes_;
+  const int64_t output_element_bytes_;
+  char* const output_;
+  const JobCutter::Shared& shared_;
+  absl::Span<const kernels::RowRef> passing_;
+  Jobs& jobs_;
+};
+
+// Cuts a packed tensor. Rows of D channels are numbered as they lie in memory.
+class PackedCutter {
+ public:
+  PackedCutter(const TensorPlan& tensor, JobWriter& writer,
+               std::list<JobCutter::Gathered>& gathered)
+      : layout_(tensor.layout),
+        row_bytes_(tensor.layout.head_dim * kernels::ElementBytes(tensor.dtype)),
+        input_(tensor.input),
+        writer_(writer),
+        gathered_(gathered) {
+    int64_t offset = 0;
+    for (std::string_view fragment : input_.fragments) {
+      fragment_begin_.push_back(offset);
+      offset += static_cast<int64_t>(fragment.size());
+    }
+  }
+
+  void CutTokens(int64_t begin, int64_t end) {
+    if (layout_.heads == 0) return;
+    if (layout_.post == 1) {  // heads are inside tokens: one run
+      CutRun(begin * layout_.heads, end * layout_.heads);
+      return;
+    }
+    while (begin < end) {  // tokens are inside heads: one run for each head of each block of tokens
+      const int64_t pre = begin / layout_.post;
+      const int64_t block_end = std::min(end, (pre + 1) * layout_.post);
+      for (int64_t head = 0; head < layout_.heads; ++head) {
+        const int64_t block = (pre * layout_.heads + head) * layout_.post;
+        CutRun(block + begin % layout_.post, block + begin % layout_.post + block_end - begin);
+      }
+      begin = block_end;
+    }
+  }
+
+ private:
+  // Rows [row, end) lie one after the other; their bytes may still lie in several fragments.
+  void CutRun(int64_t row, int64_t end) {
+    size_t fragment = FragmentOf(row * row_bytes_);
+    while (row < end) {
+      const int64_t byte = row * row_bytes_;
+      while (byte >= FragmentEnd(fragment)) ++fragment;
+      const int64_t whole = std::min((FragmentEnd(fragment) - byte) / row_bytes_, end - row);
+      if (whole > 0) {
+        AddRows(row, row + whole, At(fragment, byte));
+        row += whole;
+      } else {
+        AddRows(row, row + 1, Gather(fragment, byte));
+        ++row;
+      }
+    }
+  }
+
+  // Index of the fragment that holds `byte`.
+  size_t FragmentOf(int64_t byte) const {
+    const auto next = std::upper_bound(fragment_begin_.begin(), fragment_begin_.end(), byte);
+    return static_cast<size_t>(next - fragment_begin_.begin()) - 1;
+  }
+
+  int64_t FragmentEnd(size_t fragment) const {
+    return fragment_begin_[fragment] + static_cast<int64_t>(input_.fragments[fragment].size());
+  }
+
+  const char* At(size_t fragment, int64_t byte) const {
+    return input_.fragments[fragment].data() + (byte - fragment_begin_[fragment]);
+  }
+
+  // A copy of the row that starts in `fragment` and ends in a later one.
+  const char* Gather(size_t fragment, int64_t byte) {
+    auto& [row, places] = gathered_.emplace_back();
+    row.reserve(static_cast<size_t>(row_bytes_));
+    while (static_cast<int64_t>(row.size()) < row_bytes_) {
+      ROPE_CHECK(fragment < input_.fragments.size());
+      const auto available = static_cast<size_t>(FragmentEnd(fragment) - byte);
+      const size_t count = std::min(available, static_cast<size_t>(row_bytes_) - row.size());
+      const char* const piece = At(fragment, byte);
+      row.append(piece, count);
+      if (writer_.in_place()) places.emplace_back(const_cast<char*>(piece), count);
+      byte += static_cast<int64_t>(count);
+      ++fragment;
+    }
+    return row.data();
+  }
+
+  // Rows [begin, end) at `input`: one rectangle, or up to three where heads are inside tokens.
+  void AddRows(int64_t begin, int64_t end, const char* input) {
+    const int64_t heads = layout_.heads;
+    const kernels::Strides strides = writer_.PackedStrides();
+    if (layout_.post != 1) {  // of one head
+      const int64_t block = begin / layout_.post;
+      const int64_t token = block / heads * layout_.post + begin % layout_.post;
+      writer_.Add(token, end - begin, block % heads, 1, input, strides);
+      return;
+    }
+    for (int64_t row = begin; row < end;) {
+      const bool whole_tokens = row % heads == 0 && end - row >= heads;
+      const int64_t tokens = whole_tokens ? (end - row) / heads : 1;
+      const int64_t job_heads = whole_tokens ? heads : std::min(end - row, heads - row % heads);
+      writer_.Add(row / heads, tokens, row % heads, job_heads, input + (row - begin) * row_bytes_,
+                  strides);
+      row += tokens * job_heads;
+    }
+  }
+
+  const Layout& layout_;
+  const int64_t row_bytes_;
+  const proto::FragmentedBytes& input_;
+  JobWriter& writer_;
+  std::list<JobCutter::Gathered>& gathered_;
+  absl::InlinedVector<int64_t, 2> fragment_begin_;
+};
+
+// Cuts a tensor with strides: one rectangle for each run of tokens along the last token axis.
+class StridedCutter {
+ public:
+  StridedCutter(const TensorPlan& tensor, const char* input, JobWriter& writer,
+                std::list<JobCutter::Gathered>& gathered)
+      : layout_(tensor.layout),
+        strides_(*tensor.strides),
+        element_bytes_(kernels::ElementBytes(tensor.dtype)),
+        input_(input),
+        writer_(writer),
+        gathered_(gathered) {}
+
+  void CutTokens(int64_t begin, int64_t end) {
+    const int64_t run = JobWriter::RunLength(layout_);
+    const int64_t stride = layout_.token_axes.empty() ? 0 : strides_.token_axes.back();
+    while (begin < end) {
+      const int64_t tokens = std::min(end - begin, run - begin % run);
+      const int64_t offset = OffsetOf(begin, layout_, strides_);
+      AddRun(begin, tokens, input_ + offset * element_bytes_, {stride, strides_.head});
+      begin += tokens;
+    }
+  }
+
+ private:
+  void AddRun(int64_t token, int64_t tokens, const char* input, kernels::Strides strides) {
+    if (strides_.channel == 1 || layout_.head_dim == 1) {
+      writer_.Add(token, tokens, 0, layout_.heads, input, strides);
+      return;
+    }
+    const kernels::Strides packed = {layout_.heads * layout_.head_dim, layout_.head_dim};
+    writer_.Add(token, tokens, 0, layout_.heads, Gather(tokens, input, strides), packed);
+  }
+
+  // A packed copy: jobs want the channels of a head side by side.
+  const char* Gather(int64_t tokens, const char* input, kernels::Strides strides) {
+    std::string& copy = gathered_.emplace_back().bytes;
+    copy.reserve(static_cast<size_t>(tokens * layout_.heads * layout_.head_dim * element_bytes_));
+    for (int64_t token = 0; token < tokens; ++token) {
+      for (int64_t head = 0; head < layout_.heads; ++head) {
+        const int64_t offset = token * strides.token + head * strides.head;
+        for (int64_t d = 0; d < layout_.head_dim; ++d) {
+          copy.append(input + (offset + d * strides_.channel) * element_bytes_,
+                      static_cast<size_t>(element_bytes_));
+        }
+      }
+    }
+    return copy.data();
+  }
+
+  const Layout& layout_;
+  const LayoutStrides& strides_;
+  const int64_t element_bytes_;
+  const char* const input_;
+  JobWriter& writer_;
+  std::list<JobCutter::Gathered>& gathered_;
+};
+
+}  // namespace
+
+kernels::RowRef PassingRow() {
+  static const kernels::TablePage& page =
+      *new kernels::TablePage(1, 0, {});  // owned by the process
+  return {&page, 0};
+}
+
+void JobCutter::Cut(const TensorPlan& tensor, char* output, const Shared& shared, Jobs& jobs) {
+  const int64_t end = shared.begin + static_cast<int64_t>(shared.rows[0].size());
+  JobWriter writer(tensor, output, shared, passing_, jobs);
+  if (!tensor.strides.has_value()) {
+    PackedCutter(tensor, writer, gathered_).CutTokens(shared.begin, end);
+    return;
+  }
+  if (tensor.elements() == 0) return;
+  ROPE_CHECK(tensor.input.fragments.size() == 1);
+  StridedCutter(tensor, tensor.input.fragments.front().data(), writer, gathered_)
+      .CutTokens(shared.begin, end);
+}
+
+void JobCutter::PutBack() const {
+  for (const Gathered& gathered : gathered_) {
+    const char* from = gathered.bytes.data();
+    for (const absl::Span<char> place : gathered.places) {
+      std::memcpy(place.data(), from, place.size());
+      from += place.size();
+    }
+  }
+}
+
+}  // namespace rope::server

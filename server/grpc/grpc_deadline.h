@@ -1,0 +1,24 @@
+// How long the client of a call still waits for its answer.
+//
+// Threading:  Functions only.
+#ifndef ROPE_SERVER_GRPC_GRPC_DEADLINE_H_
+#define ROPE_SERVER_GRPC_GRPC_DEADLINE_H_
+
+#include <grpc/support/time.h>
+#include <grpcpp/server_context.h>
+
+#include "absl/time/time.h"
+
+namespace rope::server {
+
+// Infinite where the client has set no deadline. By the clock that gRPC took the deadline from,
+// which is its steady one.
+inline absl::Duration TimeLeft(const grpc::ServerContextBase& context) {
+  const gpr_timespec left = gpr_convert_clock_type(context.raw_deadline(), GPR_TIMESPAN);
+  if (gpr_time_cmp(left, gpr_inf_future(GPR_TIMESPAN)) == 0) return absl::InfiniteDuration();
+  return absl::Seconds(left.tv_sec) + absl::Nanoseconds(left.tv_nsec);
+}
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_GRPC_GRPC_DEADLINE_H_

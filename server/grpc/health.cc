@@ -1,0 +1,202 @@
+#include "server/grpc/health.h"
+
+#include <atomic>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/grpc/grpc_status.h"
+#include "server/grpc/rope_codec.h"
+#include "server/limits.h"
+#include "server/request/session.h"
+
+namespace rope::server {
+namespace {
+
+using grpc::health::v1::HealthCheckRequest;
+using grpc::health::v1::HealthCheckResponse;
+
+std::set<std::string> WithWhole(const std::vector<std::string>& services) {
+  std::set<std::string> all(services.begin(), services.end());
+  all.insert("");
+  return all;
+}
+
+}  // namespace
+
+// One Watch stream. All its state is guarded by the mutex of its Health, because states change on
+// other threads than the stream's own.
+class Health::WatchCall final : private Receiving::Read {
+ public:
+  static void Arm(Health& health, grpc::ServerCompletionQueue& queue) {
+    auto call = std::unique_ptr<WatchCall>(new WatchCall(health, queue));  // owned by itself below
+    WatchCall& armed = *call.release();
+    armed.context_.AsyncNotifyWhenDone(&armed.done_);
+    Service& service = health.service_;
+    service.RequestCall(service.IndexOf("Watch"), &armed.context_, &armed.stream_, &queue,
+                        &armed.arrived_);
+  }
+
+  // Sends the state if it differs from what was sent last; called whenever it may have changed.
+  void Update() ABSL_EXCLUSIVE_LOCKS_REQUIRED(health_.mutex_) {
+    if (writing_ || finished_) return;
+    if (health_.shut_down_ || gone_) {
+      End(absl::UnavailableError("server: draining"));
+      return;
+    }
+    const auto status = health_.StatusOf(request_.service());
+    if (sent_ == status) return;
+    sent_ = status;
+    writing_ = true;
+    HealthCheckResponse response;
+    response.set_status(status);
+    stream_.Write(EncodeMessage(response), &written_);
+  }
+
+ private:
+  WatchCall(Health& health, grpc::ServerCompletionQueue& queue)
+      : Receiving::Read(/*may_idle=*/false), health_(health), queue_(queue), stream_(&context_) {}
+
+  void OnArrived(bool ok) {
+    if (!ok) {
+      delete this;
+      return;
+    }
+    health_.receiving_.Enter(*this, SessionOfPeer(context_.peer()));
+    stream_.Read(&message_, &read_);
+    Arm(health_, queue_);
+  }
+
+  void OnRead(bool ok) {
+    health_.receiving_.Leave(*this);
+    const absl::Status status =
+        ok ? DecodeMessage(message_, request_)
+           : absl::InvalidArgumentError("request: got no message, want one");
+    {
+      proto::WriterMutexLock lock(&health_.mutex_);
+      read_seen_ = true;
+      if (status.ok() && !finished_) {
+        health_.watches_.insert(this);
+        Update();
+      } else {
+        End(status);
+      }
+    }
+    Release();
+  }
+
+  void OnWritten(bool ok) {
+    proto::WriterMutexLock lock(&health_.mutex_);
+    writing_ = false;
+    if (!ok) gone_ = true;
+    Update();
+  }
+
+  void OnEnded(bool) { Release(); }
+
+  void OnDone(bool) {
+    {
+      proto::WriterMutexLock lock(&health_.mutex_);
+      gone_ = true;
+      health_.watches_.erase(this);
+      Update();
+    }
+    Release();
+  }
+
+  void EndRead(const absl::Status& status) override {
+    proto::WriterMutexLock lock(&health_.mutex_);
+    if (!read_seen_) End(status);
+  }
+  void AbortRead() override { context_.TryCancel(); }
+
+  void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(health_.mutex_) {
+    if (std::exchange(finished_, true)) return;
+    stream_.Finish(ToGrpcStatus(status, context_), &ended_);
+  }
+
+  void Retain() override { open_.fetch_add(1); }
+  // Its read, its last step and gRPC's done notification are back.
+  void Release() override {
+    if (open_.fetch_sub(1) == 1) delete this;
+  }
+
+  Health& health_;
+  grpc::ServerCompletionQueue& queue_;
+  grpc::ServerContext context_;
+  RawStream stream_;
+  grpc::ByteBuffer message_;
+  HealthCheckRequest request_;
+  std::optional<HealthCheckResponse::ServingStatus> sent_;
+  bool read_seen_ = false;
+  bool writing_ = false;
+  bool finished_ = false;
+  bool gone_ = false;
+  std::atomic<int> open_{3};  // read, ended and done
+  CallEvent<WatchCall> arrived_{this, &WatchCall::OnArrived};
+  CallEvent<WatchCall> read_{this, &WatchCall::OnRead};
+  CallEvent<WatchCall> written_{this, &WatchCall::OnWritten};
+  CallEvent<WatchCall> ended_{this, &WatchCall::OnEnded};
+  CallEvent<WatchCall> done_{this, &WatchCall::OnDone};
+};
+
+Health::Health(const std::vector<std::string>& services, CallsInFlight& in_flight,
+               Receiving& receiving)
+    : services_(WithWhole(services)),
+      receiving_(receiving),
+      service_(*HealthCheckRequest::descriptor()->file()->FindServiceByName("Health")) {
+  check_.request = [this, index = service_.IndexOf("Check")](
+                       grpc::ServerContext* context, RawStream* stream,
+                       grpc::ServerCompletionQueue* queue,
+                       void* tag) { service_.RequestCall(index, context, stream, queue, tag); };
+  check_.handler = [this](UnaryCall& call) {
+    const auto response = Check(call.request());
+    call.Finish(response.status(), response.ok() ? EncodeMessage(*response) : grpc::ByteBuffer());
+  };
+  check_.in_flight = &in_flight;
+  check_.receiving = &receiving;
+}
+
+Health::~Health() = default;
+
+void Health::Arm(grpc::ServerCompletionQueue& queue) {
+  UnaryCall::Arm(check_, queue, limits::kArmedCalls);
+  WatchCall::Arm(*this, queue);
+}
+
+void Health::SetServing(bool serving) {
+  proto::WriterMutexLock lock(&mutex_);
+  serving_ = serving;
+  for (WatchCall* watch : watches_) watch->Update();
+}
+
+void Health::SetFaulted(const std::string& service) {
+  proto::WriterMutexLock lock(&mutex_);
+  faulted_.insert(service);
+  for (WatchCall* watch : watches_) watch->Update();
+}
+
+void Health::Shutdown() {
+  proto::WriterMutexLock lock(&mutex_);
+  shut_down_ = true;
+  for (WatchCall* watch : watches_) watch->Update();
+}
+
+absl::StatusOr<HealthCheckResponse> Health::Check(const grpc::ByteBuffer& bytes) const {
+  HealthCheckRequest request;
+  if (absl::Status status = DecodeMessage(bytes, request); !status.ok()) return status;
+  proto::ReaderMutexLock lock(&mutex_);
+  HealthCheckResponse response;
+  response.set_status(StatusOf(request.service()));
+  if (response.status() != HealthCheckResponse::SERVICE_UNKNOWN) return response;
+  return absl::NotFoundError(
+      absl::StrCat("service: got \"", request.service(), "\", want one that this server has"));
+}
+
+HealthCheckResponse::ServingStatus Health::StatusOf(const std::string& service) const {
+  if (!services_.contains(service)) return HealthCheckResponse::SERVICE_UNKNOWN;
+  return serving_ && !faulted_.contains(service) ? HealthCheckResponse::SERVING
+                                                 : HealthCheckResponse::NOT_SERVING;
+}
+
+}  // namespace rope::server

@@ -1,0 +1,67 @@
+// Health: grpc.health.v1, on the server's own queues.
+//
+// gRPC's built-in health service would do, but it brings callback pollers that take the sockets'
+// events away from the queues and slow every call down.
+//
+// Threading:  Thread-safe.
+// Ownership:  Watch streams own themselves; they end with UNAVAILABLE at Shutdown or when their
+//             client goes.
+#ifndef ROPE_SERVER_GRPC_HEALTH_H_
+#define ROPE_SERVER_GRPC_HEALTH_H_
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "grpc/health/v1/health.grpc.pb.h"
+#include "proto/mutex.h"
+#include "server/grpc/poll_loop.h"
+#include "server/grpc/raw_service.h"
+#include "server/grpc/receiving.h"
+#include "server/grpc/unary_call.h"
+
+namespace rope::server {
+
+class Health {
+ public:
+  using Service = RawService<grpc::health::v1::Health>;
+
+  // Knows "" (the server as a whole) and the names in `services`, all NOT_SERVING at first.
+  // Both others must outlive it.
+  Health(const std::vector<std::string>& services, CallsInFlight& in_flight, Receiving& receiving);
+  ~Health();
+
+  Service& service() { return service_; }
+  // Arms both methods on `queue`.
+  void Arm(grpc::ServerCompletionQueue& queue);
+
+  void SetServing(bool serving);
+  // This one of `services` is NOT_SERVING from now on, whatever the server is.
+  void SetFaulted(const std::string& service);
+  // Ends every Watch, so that the gRPC server can shut down.
+  void Shutdown();
+
+ private:
+  class WatchCall;
+
+  absl::StatusOr<grpc::health::v1::HealthCheckResponse> Check(const grpc::ByteBuffer& bytes) const;
+  grpc::health::v1::HealthCheckResponse::ServingStatus StatusOf(const std::string& service) const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+
+  const std::set<std::string> services_;
+  Receiving& receiving_;
+  Service service_;
+  UnaryCall::Method check_;
+
+  mutable proto::SharedMutex mutex_;
+  bool serving_ ABSL_GUARDED_BY(mutex_) = false;
+  std::set<std::string> faulted_ ABSL_GUARDED_BY(mutex_);
+  bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;
+  std::set<WatchCall*> watches_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_GRPC_HEALTH_H_

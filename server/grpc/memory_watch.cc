@@ -1,0 +1,159 @@
+#include "server/grpc/memory_watch.h"
+
+#include <malloc.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/error.h"
+#include "server/limits.h"
+
+namespace rope::server {
+namespace {
+
+// What has not come after this long is late: more than the time that a message takes which is on
+// its way.
+constexpr absl::Duration kLate = absl::Milliseconds(10);
+// How often to look while messages are being read. A loopback brings some 100 MB meanwhile.
+constexpr absl::Duration kBusyPeriod = absl::Milliseconds(20);
+constexpr absl::Duration kPressurePeriod = absl::Milliseconds(5);
+constexpr absl::Duration kIdlePeriod = absl::Seconds(1);
+// A client that has not taken the end of its call by then is cut off.
+constexpr absl::Duration kEndGrace = absl::Seconds(1);
+constexpr absl::Duration kTrimPeriod = absl::Milliseconds(100);
+// What the allocator may keep for itself however long it lies unused.
+constexpr int64_t kFreeFloorBytes = 8 * limits::kMiB;
+constexpr size_t kSamples = MemoryWatch::kUnusedMs / 1000;
+
+}  // namespace
+
+MemoryWatch::MemoryWatch(const Options& options, System system, Receiving& receiving,
+                         BufferPool& pool, const Clock& clock)
+    : options_(options),
+      system_(std::move(system)),
+      receiving_(receiving),
+      pool_(pool),
+      clock_(clock) {}
+
+MemoryWatch::~MemoryWatch() {
+  {
+    proto::MutexLock lock(&mutex_);
+    stopped_ = true;
+    wake_.Signal();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void MemoryWatch::Start() {
+  thread_ = std::thread([this] { Loop(); });
+}
+
+void MemoryWatch::Loop() {
+  while (true) {
+    const absl::Duration rest = Tick();
+    proto::MutexLock lock(&mutex_);
+    rests_.store(rest >= kIdlePeriod);
+    if (!stopped_ && !woken_) wake_.WaitFor(&mutex_, absl::ToChronoNanoseconds(rest));
+    rests_.store(false);
+    if (stopped_) return;
+    if (!std::exchange(woken_, false)) continue;
+    // The message that was announced has come by now, or is worth a look.
+    wake_.WaitFor(&mutex_, absl::ToChronoNanoseconds(kLate));
+    if (stopped_) return;
+  }
+}
+
+void MemoryWatch::WakeUp() {
+  proto::MutexLock lock(&mutex_);
+  if (!rests_.exchange(false)) return;
+  woken_ = true;
+  wake_.Signal();
+}
+
+absl::Duration MemoryWatch::Tick() {
+  const absl::Time now = clock_.Now();
+  const Receiving::Reads reads = receiving_.Look(now - kLate);
+  receiving_bytes_.store(reads.late * options_.message_bytes, std::memory_order_relaxed);
+  unaccounted_bytes_ = UnaccountedBytes();
+  const bool in_use = unaccounted_bytes_ > options_.receive_bytes / 2;
+  if (in_use && now - trimmed_ >= kTrimPeriod) {
+    trimmed_ = now;
+    pool_.Trim();
+    system_.trim();
+    unaccounted_bytes_ = UnaccountedBytes();
+  }
+  EndReads(now, reads);
+  GiveBack(now);
+  if (in_use) return kPressurePeriod;
+  return reads.all > 0 ? kBusyPeriod : kIdlePeriod;
+}
+
+int64_t MemoryWatch::UnaccountedBytes() const {
+  return system_.anonymous_bytes() - system_.accounted_bytes();
+}
+
+void MemoryWatch::EndReads(absl::Time now, const Receiving::Reads& reads) {
+  receiving_.AbortEnded(now - kEndGrace);
+  if (reads.oldest < now - options_.receive_timeout) {
+    late_.fetch_add(receiving_.EndSince(
+        now - options_.receive_timeout,
+        absl::DeadlineExceededError(
+            absl::StrCat("request: got a part of a message, want all of it within ",
+                         absl::FormatDuration(options_.receive_timeout), " (--receive_timeout)"))));
+  }
+  const bool counts =
+      receiving_bytes() > options_.receive_bytes && unaccounted_bytes_ > options_.receive_bytes / 2;
+  if (!counts && unaccounted_bytes_ <= options_.receive_bytes) return;
+  // As many as brings them to half of the budget, if each has brought as much.
+  const int64_t spare = unaccounted_bytes_ - options_.receive_bytes / 2;
+  const int64_t wanted = std::max<int64_t>(1, reads.all * spare / unaccounted_bytes_);
+  const absl::Status status = RetryLater(
+      "request: got a part of a message while the server has no memory for more, want "
+      "it again later (--memory_bytes)",
+      limits::kRetryDelayMs);
+  for (int64_t ended = 0; ended < wanted;) {
+    const int64_t count = receiving_.EndOfGreediest(now - kLate, status);
+    if (count == 0) return;
+    ended += count;
+    pressure_.fetch_add(count);
+  }
+}
+
+void MemoryWatch::GiveBack(absl::Time now) {
+  constexpr absl::Duration kUnused = absl::Milliseconds(kUnusedMs);
+  if (now - pool_trimmed_ >= kUnused) {
+    pool_trimmed_ = now;
+    pool_.Trim();
+  }
+  if (now - sampled_ < kIdlePeriod) return;
+  sampled_ = now;
+  free_samples_.push_back(system_.free_bytes());
+  if (free_samples_.size() <= kSamples) return;
+  free_samples_.pop_front();
+  if (*std::ranges::min_element(free_samples_) <= kFreeFloorBytes) return;
+  system_.trim();
+  free_samples_.clear();
+}
+
+MemoryWatch::System ProcessMemory(std::function<int64_t()> accounted_bytes) {
+  MemoryWatch::System system;
+  system.accounted_bytes = std::move(accounted_bytes);
+  system.anonymous_bytes = []() -> int64_t {
+    // Resident pages less those of files and shared memory.
+    long long resident = 0;
+    long long shared = 0;
+    std::FILE* const file = std::fopen("/proc/self/statm", "re");
+    if (file == nullptr) return 0;
+    const int read = std::fscanf(file, "%*s %lld %lld", &resident, &shared);
+    std::fclose(file);
+    return read == 2 ? (resident - shared) * sysconf(_SC_PAGESIZE) : 0;
+  };
+  system.free_bytes = []() -> int64_t { return static_cast<int64_t>(mallinfo2().fordblks); };
+  system.trim = [] { malloc_trim(0); };
+  return system;
+}
+
+}  // namespace rope::server

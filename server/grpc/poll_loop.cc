@@ -1,0 +1,69 @@
+#include "server/grpc/poll_loop.h"
+
+#include <sched.h>
+
+#include <chrono>
+#include <optional>
+#include <utility>
+
+#include "kernels/check.h"
+
+namespace rope::server {
+
+PollLoop::PollLoop(grpc::ServerBuilder& builder, int threads, absl::Duration spin, OnIdle on_idle)
+    : spin_(spin), on_idle_(std::move(on_idle)) {
+  for (int i = 0; i < threads; ++i) queues_.push_back(builder.AddCompletionQueue());
+}
+
+PollLoop::~PollLoop() {
+  ROPE_CHECK(threads_.empty());
+}
+
+void PollLoop::Start() {
+  for (const auto& queue : queues_) {
+    threads_.emplace_back([this, &queue] { Run(*queue); });
+  }
+}
+
+void PollLoop::Shutdown() {
+  for (const auto& queue : queues_) queue->Shutdown();
+  for (std::thread& thread : threads_) thread.join();
+  if (threads_.empty()) {  // never started: somebody must still empty the queues
+    for (const auto& queue : queues_) Run(*queue);
+  }
+  threads_.clear();
+}
+
+void PollLoop::Run(grpc::ServerCompletionQueue& queue) const {
+  void* tag = nullptr;
+  bool ok = false;
+  for (int events = 1; NextEvent(queue, &tag, &ok); ++events) {
+    static_cast<Event*>(tag)->Run(ok);
+    if (events < kEventsMax) continue;
+    events = 0;
+    on_idle_();
+  }
+}
+
+bool PollLoop::NextEvent(grpc::ServerCompletionQueue& queue, void** tag, bool* ok) const {
+  // From the first look that finds nothing to do; until then no clock is read.
+  using Clock = std::chrono::steady_clock;
+  std::optional<Clock::time_point> end;
+  while (true) {
+    switch (queue.AsyncNext(tag, ok, gpr_time_0(GPR_CLOCK_MONOTONIC))) {
+      case grpc::CompletionQueue::GOT_EVENT:
+        return true;
+      case grpc::CompletionQueue::SHUTDOWN:
+        return false;
+      case grpc::CompletionQueue::TIMEOUT:
+        break;
+    }
+    if (!end.has_value() && on_idle_()) continue;  // which may have made events
+    const Clock::time_point now = Clock::now();
+    if (!end.has_value()) end = now + absl::ToChronoNanoseconds(spin_);
+    if (now >= *end) return queue.Next(tag, ok);
+    sched_yield();  // others may need this core
+  }
+}
+
+}  // namespace rope::server

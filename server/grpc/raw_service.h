@@ -1,0 +1,52 @@
+// RawService: a generated service whose calls all arrive at their headers, before their message has
+// come, with bytes in and bytes out on completion queues. On the wire nothing is different: a unary
+// call is a stream of one message in each direction.
+//
+// Threading:  As grpc::Service: set up before the server starts.
+#ifndef ROPE_SERVER_GRPC_RAW_SERVICE_H_
+#define ROPE_SERVER_GRPC_RAW_SERVICE_H_
+
+#include <grpcpp/completion_queue.h>
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/async_stream.h>
+#include <grpcpp/support/byte_buffer.h>
+
+#include <string>
+
+#include "google/protobuf/descriptor.h"
+#include "kernels/check.h"
+
+namespace rope::server {
+
+using RawStream = grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
+
+// `Generated`: what protoc makes of a service, for example v1::RopeService, with its descriptor.
+template <typename Generated>
+class RawService final : public Generated::Service {
+ public:
+  explicit RawService(const google::protobuf::ServiceDescriptor& descriptor)
+      : descriptor_(descriptor) {
+    for (int i = 0; i < descriptor.method_count(); ++i) {
+      this->MarkMethodStreamed(i, nullptr);
+      this->MarkMethodRaw(i);
+    }
+  }
+
+  // The index of a method, for RequestCall. REQUIRES: the service has it.
+  int IndexOf(const std::string& name) const {
+    const google::protobuf::MethodDescriptor* const method = descriptor_.FindMethodByName(name);
+    ROPE_CHECK(method != nullptr);
+    return method->index();
+  }
+  void RequestCall(int index, grpc::ServerContext* context, RawStream* stream,
+                   grpc::ServerCompletionQueue* queue, void* tag) {
+    this->RequestAsyncBidiStreaming(index, context, stream, queue, queue, tag);
+  }
+
+ private:
+  const google::protobuf::ServiceDescriptor& descriptor_;
+};
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_GRPC_RAW_SERVICE_H_

@@ -1,0 +1,251 @@
+#include "server/grpc/rope_codec.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+#include "kernels/status_macros.h"
+#include "proto/wire/error_details.h"
+#include "proto/wire/schema.h"
+#include "proto/wire/wire_cursor.h"
+#include "server/error.h"
+#include "server/limits.h"
+#include "server/request/reply.h"
+
+namespace rope::server {
+namespace {
+
+constexpr proto::SplitOptions kSplitOptions = {
+    .skeleton_bytes_max = limits::kSkeletonBytesMax,
+    .repeated_messages_max = limits::kRepeatedMessagesMax};
+
+constexpr size_t kSmallTensors = 2;  // q and k
+using Views = absl::InlinedVector<std::string_view, 4>;
+using ReceivedSlices = std::vector<grpc::Slice>;  // what Request::received_bytes points to
+
+Views ViewsOf(const ReceivedSlices& slices) {
+  Views views;
+  views.reserve(slices.size());
+  for (const grpc::Slice& slice : slices) {
+    views.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  return views;
+}
+
+absl::StatusOr<ReceivedSlices> Dump(const grpc::ByteBuffer& bytes) {
+  constexpr size_t kSlices = 2;  // of a small message: its head and the bytes of a tensor
+  ReceivedSlices slices;
+  slices.reserve(kSlices);
+  if (bytes.Valid() && !bytes.Dump(&slices).ok()) {
+    return absl::InvalidArgumentError("request: got bytes that cannot be read, want a message");
+  }
+  return slices;
+}
+
+absl::Status ParseSkeleton(const std::string& skeleton, google::protobuf::Message& message) {
+  if (message.ParseFromString(skeleton)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("request: got bytes that do not parse, want a ",
+                                                 message.GetDescriptor()->full_name(),
+                                                 " with UTF-8 strings"));
+}
+
+grpc::Slice SliceOf(const std::string& bytes) {
+  return grpc::Slice(bytes.data(), bytes.size());
+}
+
+// Adds what took the place of a tensor's received bytes: parts of the slices that hold them, each
+// of which goes as soon as it is sent.
+template <typename Slices>
+void AddOverwritten(const Request& request, size_t tensor, Slices& slices) {
+  const auto& received = *static_cast<const ReceivedSlices*>(request.received_bytes.get());
+  auto slice = received.begin();
+  for (const std::string_view fragment : request.plan.tensors[tensor].input.fragments) {
+    const auto* const begin = reinterpret_cast<const uint8_t*>(fragment.data());
+    const auto holds = [begin](const grpc::Slice& s) {
+      return begin >= s.begin() && begin < s.end();
+    };
+    slice = std::find_if(slice, received.end(), holds);
+    ROPE_CHECK(slice != received.end());
+    const auto offset = static_cast<size_t>(begin - slice->begin());
+    slices.push_back(slice->sub(offset, offset + fragment.size()));
+  }
+}
+
+absl::Status CheckLength(int64_t length, int64_t message_bytes_max) {
+  if (length <= message_bytes_max) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("request: got ", length, " bytes, want at most ",
+                                                   message_bytes_max, " (--max_message_bytes)"));
+}
+
+absl::Status CheckReplyLength(int64_t length, int64_t bytes_max) {
+  if (length <= bytes_max) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("reply: got ", length, " bytes, want at most ", bytes_max));
+}
+
+// Takes over the client's id; a longer one is refused later, under the server's own.
+void TakeId(std::string id, Request& request) {
+  if (id.empty() || static_cast<int64_t>(id.size()) > limits::kRequestIdBytesMax) return;
+  request.id = std::move(id);
+}
+
+// The request_id of a message that was refused, as far as it can be read; else empty.
+absl::StatusOr<std::string> FindId(absl::Span<const std::string_view> fragments) {
+  proto::WireCursor cursor(fragments);
+  while (cursor.position() < cursor.size()) {
+    ROPE_ASSIGN_OR_RETURN(const uint32_t tag, cursor.ReadTag());
+    const auto type = static_cast<proto::WireType>(tag & 7);
+    if (type != proto::WireType::kLength) {
+      ROPE_RETURN_IF_ERROR(cursor.SkipScalar(type));
+      continue;
+    }
+    ROPE_ASSIGN_OR_RETURN(const int64_t length, cursor.ReadLength());
+    ROPE_ASSIGN_OR_RETURN(const proto::FragmentedBytes value, cursor.ReadView(length));
+    if (tag >> 3 != v1::RotateRequest::kRequestIdFieldNumber) continue;
+    std::string id(static_cast<size_t>(value.bytes), '\0');
+    value.CopyTo(id.data());
+    v1::RotateRequest alone;
+    alone.set_request_id(id);
+    ROPE_RETURN_IF_ERROR(ParseSkeleton(alone.SerializeAsString(), alone));  // refuses broken UTF-8
+    return id;
+  }
+  return std::string();
+}
+
+absl::Status ParseRequest(absl::Span<const std::string_view> fragments, Request& request) {
+  static const proto::Schema& schema = proto::Schema::Of(v1::RotateRequest::descriptor());
+  absl::StatusOr<proto::SplitMessage> split = proto::Split(schema, fragments, kSplitOptions);
+  if (!split.ok()) {
+    if (auto id = FindId(fragments); id.ok()) TakeId(*std::move(id), request);
+    return split.status();
+  }
+  request.split = *std::move(split);
+  request.parsed =
+      std::make_unique_for_overwrite<ParsedRequest>();  // the arena's block stays as is
+  ROPE_RETURN_IF_ERROR(ParseSkeleton(request.split.skeleton, request.parsed->message));
+  TakeId(request.parsed->message.request_id(), request);
+  return absl::OkStatus();
+}
+
+// REQUIRES: request.received_bytes keeps them alive.
+absl::Status DecodeViews(absl::Span<const std::string_view> views, int64_t length,
+                         PreparedRequests& prepared, Request& request) {
+  proto::RequestOutline::Values values;
+  request.prepared = prepared.Find(views, values);
+  if (request.prepared != nullptr) {
+    request.start = values.start;
+    request.split.payloads = std::move(values.payloads);
+    request.spans = std::move(values.spans);
+    TakeId(std::move(values.request_id), request);
+    return absl::OkStatus();
+  }
+  ROPE_RETURN_IF_ERROR(ParseRequest(views, request));
+  if (prepared.Wants(length)) request.parsed->kept_fragments.assign(views.begin(), views.end());
+  return absl::OkStatus();
+}
+
+v1::RotateResponse ErrorMessage(const std::string& request_id, const absl::Status& status) {
+  v1::RotateResponse response;
+  response.set_request_id(request_id);
+  *response.mutable_error() = proto::MakeError(status.raw_code(), ShortMessage(status.message()));
+  response.mutable_error()->set_retry_delay_ms(RetryDelayMs(status));
+  response.mutable_error()->set_executed(WasExecuted(status));
+  return response;
+}
+
+}  // namespace
+
+grpc::Slice SliceOf(PooledBuffer buffer) {
+  char* const data = buffer.data();
+  const auto size = static_cast<size_t>(buffer.size());
+  auto owner = std::make_unique<PooledBuffer>(std::move(buffer));
+  return grpc::Slice(
+      data, size,
+      [](void* released) { std::unique_ptr<PooledBuffer>(static_cast<PooledBuffer*>(released)); },
+      owner.release());
+}
+
+absl::Status DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max,
+                           PreparedRequests& prepared, Request& request) {
+  const auto length = static_cast<int64_t>(bytes.Valid() ? bytes.Length() : 0);
+  ROPE_RETURN_IF_ERROR(CheckLength(length, message_bytes_max));
+  ROPE_ASSIGN_OR_RETURN(ReceivedSlices dumped, Dump(bytes));
+  bytes.Clear();
+  auto slices = std::make_shared<const ReceivedSlices>(std::move(dumped));
+  const Views views = ViewsOf(*slices);
+  request.received_bytes = std::move(slices);
+  return DecodeViews(views, length, prepared, request);
+}
+
+absl::Status DecodeSmallRequest(std::string_view bytes, int64_t message_bytes_max,
+                                PreparedRequests& prepared, Request& request) {
+  const auto length = static_cast<int64_t>(bytes.size());
+  ROPE_RETURN_IF_ERROR(CheckLength(length, message_bytes_max));
+  auto copy = std::make_shared<const std::string>(bytes);
+  const std::string_view view = *copy;
+  request.received_bytes = std::move(copy);
+  return DecodeViews({&view, 1}, length, prepared, request);
+}
+
+absl::Status DecodeMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message& message) {
+  ROPE_ASSIGN_OR_RETURN(const ReceivedSlices slices, Dump(bytes));
+  ROPE_ASSIGN_OR_RETURN(
+      const proto::SplitMessage split,
+      proto::Split(proto::Schema::Of(message.GetDescriptor()), ViewsOf(slices), kSplitOptions));
+  return ParseSkeleton(split.skeleton, message);
+}
+
+grpc::ByteBuffer EncodeMessage(const google::protobuf::Message& message) {
+  const grpc::Slice slice = SliceOf(message.SerializeAsString());
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+grpc::ByteBuffer EncodeReply(Request& request) {
+  absl::InlinedVector<grpc::Slice, 2 * kSmallTensors> slices;
+  std::string text = ReplyHead(request);
+  for (size_t i = 0; i < request.plan.tensors.size(); ++i) {
+    AppendReplyTensor(request, i, text);
+    if (!HasReplyPayload(request, i)) continue;
+    slices.push_back(SliceOf(text));
+    if (request.Overwrites(i)) {
+      AddOverwritten(request, i, slices);
+    } else {
+      slices.push_back(SliceOf(std::move(request.outputs[i])));
+    }
+    text.clear();
+  }
+  if (!text.empty()) slices.push_back(SliceOf(text));
+  return grpc::ByteBuffer(slices.data(), slices.size());
+}
+
+absl::StatusOr<std::string> EncodeSmallReply(Request& request, int64_t bytes_max) {
+  int64_t output_bytes = 0;
+  for (size_t i = 0; i < request.plan.tensors.size(); ++i) {
+    if (HasReplyPayload(request, i)) output_bytes += request.plan.tensors[i].output_bytes();
+  }
+  ROPE_RETURN_IF_ERROR(CheckReplyLength(output_bytes, bytes_max));
+  std::string text = ReplyHead(request);
+  for (size_t i = 0; i < request.plan.tensors.size(); ++i) {
+    AppendReplyTensor(request, i, text);
+    if (!HasReplyPayload(request, i)) continue;
+    ROPE_CHECK(!request.Overwrites(i));
+    const PooledBuffer& output = request.outputs[i];
+    text.append(output.data(), static_cast<size_t>(output.size()));
+  }
+  ROPE_RETURN_IF_ERROR(CheckReplyLength(static_cast<int64_t>(text.size()), bytes_max));
+  return text;
+}
+
+grpc::ByteBuffer EncodeError(const std::string& request_id, const absl::Status& status) {
+  return EncodeMessage(ErrorMessage(request_id, status));
+}
+
+std::string EncodeSmallError(const std::string& request_id, const absl::Status& status) {
+  return ErrorMessage(request_id, status).SerializeAsString();
+}
+
+}  // namespace rope::server

@@ -1,0 +1,207 @@
+#include "server/grpc/rope_service.h"
+
+#include <spdlog/spdlog.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/error.h"
+#include "server/limits.h"
+#include "server/telemetry/log_line.h"
+
+namespace rope::server {
+namespace {
+
+absl::StatusOr<std::string> EncodeLocal(Request& finished, int64_t bytes_max) {
+  absl::StatusOr<std::string> reply = EncodeSmallReply(finished, bytes_max);
+  if (reply.ok()) return reply;
+  return Executed(absl::Status(
+      reply.status().code(), absl::StrCat(reply.status().message(),
+                                          " in a ring: outputs in regions, or a call without it")));
+}
+
+// A kind of line for each method and code.
+constexpr size_t kCodes = static_cast<size_t>(absl::StatusCode::kUnauthenticated) + 1;
+
+size_t LogKindOf(Method method, absl::StatusCode code) {
+  return static_cast<size_t>(method) * kCodes + static_cast<size_t>(code);
+}
+
+int64_t BytesOf(const grpc::ByteBuffer& message) {
+  return message.Valid() ? static_cast<int64_t>(message.Length()) : 0;
+}
+
+// What is left of a request's permit when its reply is all there is of it.
+Permit PermitOf(Request& finished, const grpc::ByteBuffer& reply) {
+  Permit permit = std::move(finished.permit);
+  permit.KeepReply(BytesOf(reply));
+  return permit;
+}
+
+}  // namespace
+
+RopeService::RopeService(Parts parts)
+    : parts_(std::move(parts)),
+      logger_(spdlog::default_logger()),
+      log_limiter_(*parts_.clock, kMethodCount * kCodes),
+      service_(*v1::RotateRequest::descriptor()->file()->pool()->FindServiceByName(
+          "rope.v1.RopeService")),
+      id_prefix_(absl::StrCat(parts_.instance_id.substr(0, 8), "-")) {
+  AddHandler(Method::kRotate, [this](UnaryCall& call) { Rotate(call); });
+  rotate_stream_ = {
+      RequestOf(Method::kRotateStream),
+      [this](StreamCall& call, grpc::ByteBuffer& message) { RotateOnStream(call, message); },
+      parts_.in_flight,
+      parts_.receiving,
+      &open_streams_,
+      limits::kStreamBytesMax,
+      limits::kStreamRequestsMax};
+}
+
+RopeService::~RopeService() = default;
+
+UnaryCall::Request RopeService::RequestOf(Method method) {
+  return [this, index = service_.IndexOf(std::string(Name(method)))](
+             grpc::ServerContext* context, RawStream* stream, grpc::ServerCompletionQueue* queue,
+             void* tag) { service_.RequestCall(index, context, stream, queue, tag); };
+}
+
+void RopeService::AddHandler(Method method, UnaryCall::Handler handler) {
+  methods_.push_back(std::make_unique<UnaryCall::Method>(UnaryCall::Method{
+      RequestOf(method), std::move(handler), parts_.in_flight, parts_.receiving}));
+}
+
+void RopeService::Arm(grpc::ServerCompletionQueue& queue, int calls) {
+  for (const auto& method : methods_) UnaryCall::Arm(*method, queue, calls);
+  for (int i = 0; i < calls; ++i) StreamCall::Arm(rotate_stream_, queue);
+}
+
+void RopeService::DrainStreams() {
+  open_streams_.Drain();
+}
+
+template <typename Call>
+std::unique_ptr<Request> RopeService::NewRequest(const Call& call) {
+  auto request = std::make_unique<Request>();
+  request->received = parts_.clock->Now();
+  request->session = call.session();
+  request->deadline = request->received + call.time_left();
+  request->cancelled = call.cancelled();
+  request->may_overwrite = true;  // gRPC has passed them on
+  return request;
+}
+
+void RopeService::Submit(grpc::ByteBuffer& message, std::unique_ptr<Request> request) {
+  request->message_bytes = BytesOf(message);
+  const absl::Status status = WithinMemory(
+      [&] { return DecodeRequest(message, parts_.max_message_bytes, *parts_.prepared, *request); });
+  SubmitDecoded(status, std::move(request));
+}
+
+void RopeService::SubmitDecoded(absl::Status status, std::unique_ptr<Request> request) {
+  if (request->id.empty()) request->id = MakeId();
+  request->stages.decode = Microseconds(parts_.clock->Now() - request->received);
+  if (status.ok()) status = parts_.engine->Submit(request);
+  if (status.ok()) return;
+  const Request::Done done = std::move(request->done);
+  done(std::move(request), status);
+}
+
+void RopeService::Rotate(UnaryCall& call) {
+  std::unique_ptr<Request> request = NewRequest(call);
+  request->alone = parts_.in_flight->count() == 1;  // this one; an open stream counts too
+  request->gathers = true;
+  request->done = [this, &call](std::unique_ptr<Request> finished, const absl::Status& status) {
+    const grpc::ByteBuffer reply = status.ok() ? EncodeReply(*finished) : grpc::ByteBuffer();
+    RecordRotation(Method::kRotate, *finished, status, BytesOf(reply));
+    Permit permit = PermitOf(*finished, reply);
+    finished.reset();  // gives received bytes back before the client can ask again
+    call.Finish(status, reply, std::move(permit));
+  };
+  Submit(call.request(), std::move(request));
+}
+
+void RopeService::RotateOnStream(StreamCall& call, grpc::ByteBuffer& message) {
+  std::unique_ptr<Request> request = NewRequest(call);
+  request->gathers = true;
+  request->done = [this, &call](std::unique_ptr<Request> finished, const absl::Status& status) {
+    grpc::ByteBuffer reply =
+        status.ok() ? EncodeReply(*finished) : EncodeError(finished->id, status);
+    RecordRotation(Method::kRotateStream, *finished, status, BytesOf(reply));
+    const int64_t message_bytes = finished->message_bytes;
+    Permit permit = PermitOf(*finished, reply);
+    finished.reset();
+    call.Answer(reply, message_bytes, std::move(permit));
+  };
+  Submit(message, std::move(request));
+}
+
+void RopeService::RotateLocal(LocalCall& call) {
+  parts_.in_flight->Add();
+  std::unique_ptr<Request> request = NewRequest(call);
+  request->alone = parts_.in_flight->count() == 1;
+  request->from_ring = true;
+  request->may_overwrite = false;  // they are no slices that a reply could send
+  request->done = [this, &call](std::unique_ptr<Request> finished, absl::Status status) {
+    std::string reply;
+    if (status.ok()) {
+      absl::StatusOr<std::string> encoded = EncodeLocal(*finished, call.reply_bytes_max());
+      status = encoded.status();
+      if (status.ok()) reply = *std::move(encoded);
+    }
+    if (!status.ok()) reply = EncodeSmallError(finished->id, status);
+    RecordRotation(Method::kRotate, *finished, status, static_cast<int64_t>(reply.size()));
+    finished.reset();
+    call.Answer(status.code(), reply);
+    parts_.in_flight->Remove();
+  };
+  request->message_bytes = static_cast<int64_t>(call.message().size());
+  const absl::Status status = WithinMemory([&] {
+    return DecodeSmallRequest(call.message(), parts_.max_message_bytes, *parts_.prepared, *request);
+  });
+  SubmitDecoded(status, std::move(request));
+}
+
+RopeService::Received RopeService::Receive(Method method, UnaryCall& call) {
+  return {method, MakeId(), parts_.clock->Now(), BytesOf(call.request())};
+}
+
+void RopeService::RecordRotation(Method method, const Request& request, const absl::Status& status,
+                                 int64_t reply_bytes) {
+  parts_.metrics->CountRequest({method, status.code(), parts_.clock->Now() - request.received,
+                                request.message_bytes, reply_bytes});
+  if (status.ok()) {
+    const StageTimes& stages = request.stages;
+    parts_.metrics->CountRotation(
+        {stages.decode, stages.validate, stages.queue, stages.execute, request.plan.tokens});
+  }
+  Log(method, request.id, status);
+}
+
+void RopeService::Record(const Received& received, const absl::Status& status,
+                         const grpc::ByteBuffer& reply) {
+  parts_.metrics->CountRequest({received.method, status.code(), parts_.clock->Now() - received.at,
+                                received.message_bytes, BytesOf(reply)});
+  Log(received.method, received.id, status);
+}
+
+void RopeService::Log(Method method, const std::string& id, const absl::Status& status) {
+  auto level = spdlog::level::info;
+  if (status.ok()) level = spdlog::level::debug;
+  if (status.code() == absl::StatusCode::kInternal) level = spdlog::level::err;
+  if (!logger_->should_log(level)) return;
+  const auto left_out = log_limiter_.Admit(LogKindOf(method, status.code()));
+  if (!left_out.has_value()) return;
+  // A refused id may be of any length.
+  const std::string request = Quoted(absl::string_view(id).substr(0, limits::kRequestIdBytesMax));
+  const std::string message =
+      status.ok() ? "" : absl::StrCat(" message=", Quoted(ShortMessage(status.message())));
+  logger_->log(level, "request={} method={} code={}{}{}", request, Name(method),
+               absl::StatusCodeToString(status.code()), message, LeftOut(*left_out));
+}
+
+std::string RopeService::MakeId() {
+  return absl::StrCat(id_prefix_, next_id_.fetch_add(1, std::memory_order_relaxed));
+}
+
+}  // namespace rope::server

@@ -1,0 +1,142 @@
+// RopeService: the rope.v1 adapter. Turns calls into requests and answers into replies. The engine
+// rotates; the methods of the control plane are added by whoever composes the server.
+//
+// Threading:  Handlers run on the queues' threads; replies are sent from whichever thread completes
+//             the request.
+// Ownership:  Everything in Parts must outlive the service and its calls.
+#ifndef ROPE_SERVER_GRPC_ROPE_SERVICE_H_
+#define ROPE_SERVER_GRPC_ROPE_SERVICE_H_
+
+#include <spdlog/logger.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "rope/v1/rope_service.grpc.pb.h"
+#include "server/clock.h"
+#include "server/engine/engine.h"
+#include "server/grpc/raw_service.h"
+#include "server/grpc/receiving.h"
+#include "server/grpc/rope_codec.h"
+#include "server/grpc/stream_call.h"
+#include "server/grpc/unary_call.h"
+#include "server/memory/peers.h"
+#include "server/request/local_call.h"
+#include "server/telemetry/log_limiter.h"
+#include "server/telemetry/metrics.h"
+
+namespace rope::server {
+
+class RopeService {
+ public:
+  struct Parts {
+    Engine* engine = nullptr;
+    PreparedRequests* prepared = nullptr;
+    Metrics* metrics = nullptr;
+    const Clock* clock = nullptr;
+    CallsInFlight* in_flight = nullptr;
+    Receiving* receiving = nullptr;
+    std::string instance_id;
+    int64_t max_message_bytes = 0;
+    const Peers* peers = nullptr;
+  };
+  // Whose call a method answers.
+  struct Caller {
+    uint64_t session = 0;
+    std::string owner;                             // peers.h
+    std::shared_ptr<std::atomic<bool>> cancelled;  // true once the caller has gone or given up
+  };
+  template <typename Out>
+  using Done = std::function<void(const absl::StatusOr<Out>&)>;
+  // Must lead to one call of `done`, now or later, on any thread.
+  template <typename In, typename Out>
+  using Answerer = std::function<void(const In& request, const Caller& caller, Done<Out> done)>;
+
+  explicit RopeService(Parts parts);
+  ~RopeService();
+
+  // Serves a method of the control plane. REQUIRES: before Arm.
+  template <typename In, typename Out>
+  void AddMethod(Method method, Answerer<In, Out> answer);
+
+  grpc::Service& service() { return service_; }
+  // Arms `calls` calls of each method on `queue`.
+  void Arm(grpc::ServerCompletionQueue& queue, int calls);
+  // Answers a call that came through shared memory.
+  void RotateLocal(LocalCall& call);
+  // Ends open streams once what they accepted is answered.
+  void DrainStreams();
+  int64_t open_streams() const { return open_streams_.count(); }
+
+ private:
+  // How gRPC is asked for the next call of a method.
+  UnaryCall::Request RequestOf(Method method);
+  void AddHandler(Method method, UnaryCall::Handler handler);
+
+  void Rotate(UnaryCall& call);
+  void RotateOnStream(StreamCall& call, grpc::ByteBuffer& message);
+  // What a message of a call asks for, as far as the call itself says it.
+  template <typename Call>
+  std::unique_ptr<Request> NewRequest(const Call& call);
+  // Decodes and submits; whatever happens, the request's `done` is called.
+  void Submit(grpc::ByteBuffer& message, std::unique_ptr<Request> request);
+  // The second half of it: `status` is how decoding went.
+  void SubmitDecoded(absl::Status status, std::unique_ptr<Request> request);
+  // A call of the control plane that was received.
+  struct Received {
+    Method method;
+    std::string id;
+    absl::Time at;
+    int64_t message_bytes = 0;
+  };
+  Received Receive(Method method, UnaryCall& call);
+  template <typename Out>
+  void Answer(UnaryCall& call, const Received& received, const absl::StatusOr<Out>& response);
+
+  // Counts and logs an answered request, before the answer is sent.
+  void RecordRotation(Method method, const Request& request, const absl::Status& status,
+                      int64_t reply_bytes);
+  void Record(const Received& received, const absl::Status& status, const grpc::ByteBuffer& reply);
+  void Log(Method method, const std::string& id, const absl::Status& status);
+  std::string MakeId();
+
+  const Parts parts_;
+  const std::shared_ptr<spdlog::logger> logger_;  // looked up once, not for each request
+  LogLimiter log_limiter_;
+  RawService<v1::RopeService> service_;
+  std::vector<std::unique_ptr<UnaryCall::Method>> methods_;
+  OpenStreams open_streams_;
+  StreamCall::Method rotate_stream_;
+  const std::string id_prefix_;  // of the ids that this process gives
+  std::atomic<uint64_t> next_id_{1};
+};
+
+template <typename In, typename Out>
+void RopeService::AddMethod(Method method, Answerer<In, Out> answer) {
+  AddHandler(method, [this, method, answer = std::move(answer)](UnaryCall& call) {
+    Done<Out> done = [this, &call, received = Receive(method, call)](
+                         const absl::StatusOr<Out>& response) { Answer(call, received, response); };
+    In request;
+    const absl::Status status = DecodeMessage(call.request(), request);
+    if (!status.ok()) return done(status);
+    answer(request, {call.session(), parts_.peers->OwnerOf(call.peer()), call.cancelled()},
+           std::move(done));
+  });
+}
+
+template <typename Out>
+void RopeService::Answer(UnaryCall& call, const Received& received,
+                         const absl::StatusOr<Out>& response) {
+  const grpc::ByteBuffer reply = response.ok() ? EncodeMessage(*response) : grpc::ByteBuffer();
+  Record(received, response.status(), reply);
+  call.Finish(response.status(), reply);
+}
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_GRPC_ROPE_SERVICE_H_

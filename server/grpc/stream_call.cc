@@ -1,0 +1,224 @@
+#include "server/grpc/stream_call.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "server/grpc/grpc_status.h"
+#include "server/limits.h"
+#include "server/request/session.h"
+
+namespace rope::server {
+
+int64_t OpenStreams::count() const {
+  proto::MutexLock lock(&mutex_);
+  return static_cast<int64_t>(streams_.size());
+}
+
+void OpenStreams::Drain() {
+  proto::MutexLock lock(&mutex_);
+  draining_ = true;
+  for (StreamCall* stream : streams_) stream->Drain();
+}
+
+void OpenStreams::Add(StreamCall& stream) {
+  proto::MutexLock lock(&mutex_);
+  streams_.insert(&stream);
+  if (draining_) stream.Drain();
+}
+
+void OpenStreams::Remove(StreamCall& stream) {
+  proto::MutexLock lock(&mutex_);
+  streams_.erase(&stream);
+}
+
+void StreamCall::Arm(const Method& method, grpc::ServerCompletionQueue& queue) {
+  auto call = std::unique_ptr<StreamCall>(new StreamCall(method, queue));  // owned by itself below
+  StreamCall& armed = *call.release();
+  armed.context_.AsyncNotifyWhenDone(&armed.done_);
+  method.request(&armed.context_, &armed.stream_, &queue, &armed.received_);
+}
+
+void StreamCall::OnReceived(bool ok) {
+  if (!ok) {  // the server shuts down; gRPC sends no done notification for a call that never was
+    delete this;
+    return;
+  }
+  method_.in_flight->Add();
+  session_ = SessionOfPeer(context_.peer());
+  Arm(method_, queue_);
+  method_.open->Add(*this);
+  proto::MutexLock lock(&mutex_);
+  Advance();
+}
+
+void StreamCall::OnRead(bool ok) {
+  method_.receiving->Leave(*this);
+  grpc::ByteBuffer message;
+  bool free = false;
+  {
+    proto::MutexLock lock(&mutex_);
+    reading_ = false;
+    if (ok) {
+      message.Swap(&message_);
+      ++unanswered_;
+      ++held_;
+      held_bytes_ += static_cast<int64_t>(message.Length());
+    } else {
+      closed_ = true;
+    }
+    Advance();
+    free = IsFree();
+  }
+  if (ok) {
+    method_.handler(*this, message);
+  } else if (free) {
+    Free();
+  }
+}
+
+void StreamCall::Answer(grpc::ByteBuffer& reply, int64_t message_bytes, Permit permit) {
+  bool free = false;
+  {
+    proto::MutexLock lock(&mutex_);
+    --unanswered_;
+    Reply& kept = replies_.emplace_back();
+    kept.bytes.Swap(&reply);
+    kept.held_bytes = std::max(message_bytes, static_cast<int64_t>(kept.bytes.Length()));
+    kept.permit = std::move(permit);
+    held_bytes_ += kept.held_bytes - message_bytes;
+    if (gone_) DropReplies();
+    Advance();
+    free = IsFree();
+  }
+  if (free) Free();
+}
+
+void StreamCall::OnWritten(bool ok) {
+  bool free = false;
+  {
+    proto::MutexLock lock(&mutex_);
+    writing_ = false;
+    --held_;
+    held_bytes_ -= replies_.front().held_bytes;
+    replies_.pop_front();
+    if (!ok) gone_ = true;
+    if (gone_) DropReplies();
+    Advance();
+    free = IsFree();
+  }
+  if (free) Free();
+}
+
+void StreamCall::OnFinished(bool) {
+  bool free = false;
+  {
+    proto::MutexLock lock(&mutex_);
+    finished_ = true;
+    free = IsFree();
+  }
+  if (free) Free();
+}
+
+void StreamCall::OnDone(bool) {
+  bool free = false;
+  {
+    proto::MutexLock lock(&mutex_);
+    done_seen_ = true;
+    if (context_.IsCancelled()) {
+      cancelled_->store(true, std::memory_order_relaxed);
+      gone_ = true;
+      DropReplies();
+    }
+    Advance();
+    free = IsFree();
+  }
+  if (free) Free();
+}
+
+void StreamCall::Drain() {
+  proto::MutexLock lock(&mutex_);
+  draining_ = true;
+  Advance();
+}
+
+void StreamCall::EndRead(const absl::Status& status) {
+  proto::MutexLock lock(&mutex_);
+  if (!reading_ || finishing_) return;
+  if (writing_ || unanswered_ > 0) {  // its end would wait for these
+    context_.TryCancel();
+    return;
+  }
+  finishing_ = true;
+  stream_.Finish(ToGrpcStatus(status, context_), &ended_);
+}
+
+void StreamCall::Retain() {
+  proto::MutexLock lock(&mutex_);
+  ++retained_;
+}
+
+void StreamCall::Release() {
+  bool free = false;
+  {
+    proto::MutexLock lock(&mutex_);
+    --retained_;
+    free = IsFree();
+  }
+  if (free) Free();
+}
+
+void StreamCall::Advance() {
+  if (finishing_) return;
+  const bool may_read = !closed_ && !draining_ && !gone_ && held_ < method_.unanswered_max &&
+                        held_bytes_ < method_.unanswered_bytes_max;
+  if (may_read && !reading_) {
+    reading_ = true;
+    method_.receiving->Enter(*this, session_);
+    stream_.Read(&message_, &read_);
+  }
+  if (!writing_ && !replies_.empty()) StartWrite();
+  if (writing_ || unanswered_ > 0 || !(closed_ || draining_ || gone_)) return;
+  finishing_ = true;
+  stream_.Finish(
+      closed_ ? grpc::Status::OK
+              : grpc::Status(grpc::StatusCode::UNAVAILABLE, "server: draining, try another one"),
+      &ended_);
+}
+
+void StreamCall::StartWrite() {
+  const grpc::ByteBuffer& bytes = replies_.front().bytes;
+  joined_bytes_ += static_cast<int64_t>(bytes.Length());
+  grpc::WriteOptions options;
+  // gRPC does not send a first message that may wait together with the headers.
+  const bool may_wait = std::exchange(has_written_, true) && replies_.size() > 1 &&
+                        ++joined_ < limits::kJoinedAnswersMax &&
+                        joined_bytes_ < limits::kJoinedBytesMax;
+  if (may_wait) {
+    options.set_buffer_hint();
+  } else {
+    joined_ = joined_bytes_ = 0;
+  }
+  writing_ = true;
+  stream_.Write(bytes, options, &written_);
+}
+
+void StreamCall::DropReplies() {
+  const size_t kept = writing_ ? 1 : 0;
+  for (; replies_.size() > kept; replies_.pop_back()) {
+    --held_;
+    held_bytes_ -= replies_.back().held_bytes;
+  }
+}
+
+bool StreamCall::IsFree() const {
+  return finished_ && done_seen_ && !reading_ && !writing_ && unanswered_ == 0 && retained_ == 0;
+}
+
+void StreamCall::Free() {
+  CallsInFlight& in_flight = *method_.in_flight;
+  method_.open->Remove(*this);
+  delete this;
+  in_flight.Remove();
+}
+
+}  // namespace rope::server

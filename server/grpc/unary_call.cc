@@ -1,0 +1,91 @@
+#include "server/grpc/unary_call.h"
+
+#include <utility>
+
+#include "server/grpc/grpc_status.h"
+
+namespace rope::server {
+
+void UnaryCall::Arm(const Method& method, grpc::ServerCompletionQueue& queue, int calls) {
+  ArmUpTo(calls, std::make_shared<Armed>(Armed{method, queue, calls}));
+}
+
+void UnaryCall::ArmUpTo(int count, const std::shared_ptr<Armed>& armed) {
+  for (; armed->count < count; ++armed->count) {
+    auto owned = std::unique_ptr<UnaryCall>(new UnaryCall(armed));  // owned by itself below
+    UnaryCall& call = *owned.release();
+    call.context_.AsyncNotifyWhenDone(&call.done_);
+    armed->method.request(&call.context_, &call.stream_, &armed->queue, &call.arrived_);
+  }
+}
+
+void UnaryCall::OnArrived(bool ok) {
+  if (!ok) {  // the server shuts down; gRPC sends no done notification for a call that never was
+    delete this;
+    return;
+  }
+  session_ = SessionOfPeer(context_.peer());
+  method_.receiving->Enter(*this, session_);
+  stream_.Read(&message_, &read_);
+  // The client waits for what follows: successors are armed after it, unless few are left while
+  // messages are slow to come.
+  --armed_->count;
+  ArmUpTo((armed_->wanted + 1) / 2, armed_);
+}
+
+void UnaryCall::OnRead(bool ok) {
+  method_.receiving->Leave(*this);
+  const std::shared_ptr<Armed> armed = armed_;
+  if (Claim(State::kHandled)) Handle(ok);  // else it was ended before
+  Release();
+  if (ok) ArmUpTo(armed->wanted, armed);  // else the server may be shutting down
+}
+
+void UnaryCall::Handle(bool ok) {
+  method_.in_flight->Add();
+  if (ok) {
+    method_.handler(*this);
+  } else {
+    Finish(absl::InvalidArgumentError("request: got no message, want one"), {});
+  }
+}
+
+void UnaryCall::Finish(const absl::Status& status, const grpc::ByteBuffer& reply, Permit permit) {
+  permit_ = std::move(permit);
+  const grpc::Status grpc_status = ToGrpcStatus(status, context_);
+  if (status.ok()) {
+    stream_.WriteAndFinish(reply, grpc::WriteOptions(), grpc_status, &sent_);
+  } else {
+    stream_.Finish(grpc_status, &sent_);
+  }
+}
+
+void UnaryCall::EndRead(const absl::Status& status) {
+  if (!Claim(State::kEnded)) return;
+  stream_.Finish(ToGrpcStatus(status, context_), &sent_);
+}
+
+void UnaryCall::OnSent(bool) {
+  permit_ = Permit();
+  Release();
+}
+
+void UnaryCall::OnDone(bool) {
+  if (context_.IsCancelled()) cancelled_->store(true, std::memory_order_relaxed);
+  Release();
+}
+
+bool UnaryCall::Claim(State state) {
+  State reading = State::kReading;
+  return state_.compare_exchange_strong(reading, state);
+}
+
+void UnaryCall::Release() {
+  if (open_.fetch_sub(1) != 1) return;
+  CallsInFlight& in_flight = *method_.in_flight;
+  const bool was_counted = state_.load() == State::kHandled;
+  delete this;
+  if (was_counted) in_flight.Remove();
+}
+
+}  // namespace rope::server

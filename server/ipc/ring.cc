@@ -1,0 +1,141 @@
+#include "server/ipc/ring.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/ipc/futex.h"
+#include "server/error.h"
+
+namespace rope::server {
+namespace {
+
+// Waking a thread costs as much as ten small requests: who waits for many answers hears of some at
+// a time, unless there is nothing else to do.
+constexpr int64_t kAnnouncedAtOnce = 32;
+
+// The ring that this thread serves at the moment.
+thread_local const Ring* served_here = nullptr;
+
+constexpr int64_t kTimeoutMaxUs = int64_t{86'400} * 1'000'000;  // a day is for ever
+
+}  // namespace
+
+uint64_t RingCall::session() const {
+  return ring_->session_;
+}
+
+const std::shared_ptr<std::atomic<bool>>& RingCall::cancelled() const {
+  return ring_->cancelled_;
+}
+
+void RingCall::Answer(absl::StatusCode code, std::string_view reply) {
+  const std::shared_ptr<Ring> held = std::move(held_);
+  std::copy(reply.begin(), reply.end(), slot_->message.begin());
+  slot_->message_bytes.store(static_cast<uint32_t>(reply.size()), std::memory_order_relaxed);
+  slot_->code.store(static_cast<uint32_t>(code), std::memory_order_relaxed);
+  std::atomic<uint32_t>& state = slot_->state;
+  under_way_.store(false, std::memory_order_release);  // before the client may use the slot again
+  const uint32_t before = state.exchange(ValueOf(proto::RingState::kDone));
+  if (before == ValueOf(proto::RingState::kAwaited)) proto::FutexWakeAll(state);
+  if (before == ValueOf(proto::RingState::kWatched)) held->NoteAnswer(index_);
+}
+
+absl::StatusOr<std::unique_ptr<Region>> Ring::MapMemory(proto::FileDescriptor memfd,
+                                                        uint64_t bytes) {
+  if (bytes != sizeof(proto::Ring)) {
+    return InvalidField("hello.ring_bytes", absl::StrCat(bytes),
+                        absl::StrCat("0 or ", sizeof(proto::Ring)));
+  }
+  return Region::MapMemfd(std::move(memfd), bytes);
+}
+
+Ring::Ring(uint64_t session, std::unique_ptr<Region> memory)
+    : session_(session),
+      memory_(std::move(memory)),
+      shared_(*reinterpret_cast<proto::Ring*>(memory_->mapped())) {
+  for (uint32_t i = 0; i < proto::kRingSlots; ++i) {
+    calls_[i].ring_ = this;
+    calls_[i].index_ = i;
+    calls_[i].slot_ = &shared_.slots[i];
+  }
+}
+
+bool Ring::HasWork() const {
+  return shared_.submitted.load() != taken_;
+}
+
+void Ring::SetAsleep(bool asleep) {
+  shared_.asleep.store(asleep ? 1 : 0);
+}
+
+Ring::Served Ring::Serve(const Handler& handler) {
+  const uint32_t submitted = shared_.submitted.load(std::memory_order_acquire);
+  if (submitted == taken_) {
+    Announce();
+    return Served::kNothing;
+  }
+  if (submitted - taken_ > proto::kRingSlots) return Served::kBroken;
+  served_here = this;
+  Served served = Served::kSome;
+  for (uint32_t i = 0; i < kServedAtOnce && taken_ != submitted && served == Served::kSome; ++i) {
+    const auto& next = shared_.queue[taken_++ % proto::kRingSlots];
+    const uint32_t index = next.load(std::memory_order_relaxed);
+    if (!Take(index, handler)) served = Served::kBroken;
+  }
+  served_here = nullptr;
+  return served;
+}
+
+void Ring::NoteAnswer(uint32_t index) {
+  {
+    const proto::MutexLock lock(&answers_mutex_);
+    const uint32_t answered = shared_.answered.load(std::memory_order_relaxed);
+    shared_.answers[answered % proto::kRingSlots].store(index, std::memory_order_relaxed);
+    shared_.answered.store(answered + 1);
+  }
+  if (served_here != this) return WakeWatcher();
+  if (++unannounced_ == kAnnouncedAtOnce) Announce();
+}
+
+void Ring::Announce() {
+  if (unannounced_ == 0) return;
+  unannounced_ = 0;
+  WakeWatcher();
+}
+
+void Ring::WakeWatcher() {
+  std::atomic<uint32_t>& asleep = shared_.watcher_asleep;
+  // The client says that it sleeps before it looks for the last time: one of us sees the other.
+  if (asleep.load() != 0 && asleep.exchange(0) != 0) proto::FutexWakeAll(asleep);
+}
+
+bool Ring::Take(uint32_t index, const Handler& handler) {
+  if (index >= proto::kRingSlots) return false;
+  RingCall& call = calls_[index];
+  if (call.under_way_.load(std::memory_order_acquire)) return false;
+  const proto::RingSlot& slot = *call.slot_;
+  // Each is read once: the client may write them at any time.
+  const uint32_t bytes = slot.message_bytes.load(std::memory_order_relaxed);
+  if (bytes > message_.size()) return false;
+  const int64_t timeout_us = slot.timeout_us.load(std::memory_order_relaxed);
+  std::memcpy(message_.data(), slot.message.data(), bytes);
+  call.under_way_.store(true, std::memory_order_relaxed);
+  call.held_ = shared_from_this();
+  call.message_ = {message_.data(), bytes};
+  call.time_left_ = absl::Microseconds(std::clamp<int64_t>(timeout_us, 0, kTimeoutMaxUs));
+  handler(call);
+  return true;
+}
+
+void Ring::Close() {
+  cancelled_->store(true, std::memory_order_relaxed);
+  shared_.closed.store(1);
+  for (proto::RingSlot& slot : shared_.slots) {
+    if (slot.state.load() == ValueOf(proto::RingState::kAwaited)) proto::FutexWakeAll(slot.state);
+  }
+  WakeWatcher();
+}
+
+}  // namespace rope::server

@@ -1,0 +1,127 @@
+#include "server/memory/admission.h"
+
+#include "absl/strings/str_cat.h"
+#include "kernels/status_macros.h"
+#include "server/error.h"
+#include "server/limits.h"
+
+namespace rope::server {
+namespace {
+
+void Count(std::atomic<int64_t>& counter) {
+  counter.fetch_add(1, std::memory_order_relaxed);
+}
+
+// Adds `amount` unless more than `max` would be held.
+bool TakePart(std::atomic<int64_t>& held, int64_t amount, int64_t max) {
+  if (held.fetch_add(amount) <= max - amount) return true;
+  held.fetch_sub(amount);
+  return false;
+}
+
+absl::Status Full(absl::string_view what, int64_t amount, absl::string_view unit, int64_t held,
+                  int64_t max, absl::string_view whose) {
+  return RetryLater(absl::StrCat(what, ": got ", amount, " ", unit, " while ", held,
+                                 " are held, want at most ", max, whose),
+                    limits::kRetryDelayMs);
+}
+
+constexpr absl::string_view kOfTheServer = " (--memory_bytes)";
+constexpr absl::string_view kOfASession = " for one connection (--memory_bytes)";
+
+}  // namespace
+
+Permit::~Permit() {
+  if (admission_ == nullptr) return;
+  Admission::Session& session = (*admission_->sessions_)[session_];
+  if (!answered_) admission_->GiveRequest(session);
+  admission_->GiveBytes(session, bytes_);
+}
+
+absl::Status Permit::Grow(int64_t bytes, absl::string_view what) {
+  if (bytes <= 0) return absl::OkStatus();
+  Admission::Session& session = (*admission_->sessions_)[session_];
+  ROPE_RETURN_IF_ERROR(admission_->TakeBytes(session, bytes_, bytes, what));
+  bytes_ += bytes;
+  return absl::OkStatus();
+}
+
+void Permit::KeepReply(int64_t bytes) {
+  if (admission_ == nullptr) return;
+  Admission::Session& session = (*admission_->sessions_)[session_];
+  admission_->GiveRequest(session);
+  answered_ = true;
+  if (bytes >= bytes_) return;
+  admission_->GiveBytes(session, bytes_ - bytes);
+  bytes_ = bytes;
+}
+
+Admission::Admission(const Options& options)
+    : options_(options),
+      requests_(static_cast<uint64_t>(options.requests_max)),
+      bytes_(static_cast<uint64_t>(options.bytes_max)),
+      sessions_(std::make_unique<std::array<Session, kSessionSlots>>()) {}
+
+absl::StatusOr<Permit> Admission::Admit(uint64_t session, int64_t bytes) {
+  const size_t slot = session % kSessionSlots;
+  Session& part = (*sessions_)[slot];
+  ROPE_RETURN_IF_ERROR(TakeRequest(part));
+  if (absl::Status status = TakeBytes(part, 0, bytes, "request"); !status.ok()) {
+    part.requests.fetch_sub(1);
+    requests_.Give(1);
+    return status;
+  }
+  Permit permit;
+  permit.admission_ = this;
+  permit.session_ = static_cast<uint32_t>(slot);
+  permit.bytes_ = bytes;
+  return permit;
+}
+
+absl::Status Admission::TakeRequest(Session& session) {
+  if (!TakePart(session.requests, 1, options_.session_requests_max)) {
+    Count(session_requests_);
+    return Full("queue", 1, "request", options_.session_requests_max, options_.session_requests_max,
+                " for one connection");
+  }
+  if (requests_.Take(1)) return absl::OkStatus();
+  session.requests.fetch_sub(1);
+  Count(full_requests_);
+  return Full("queue", 1, "request", requests(), options_.requests_max, "");
+}
+
+absl::Status Admission::TakeBytes(Session& session, int64_t held, int64_t bytes,
+                                  absl::string_view what) {
+  if (bytes > options_.session_bytes_max - held) {
+    Count(too_large_);
+    return absl::ResourceExhaustedError(
+        absl::StrCat(what, ": got ", bytes, " bytes to hold, want at most ",
+                     options_.session_bytes_max - held, kOfASession));
+  }
+  if (!TakePart(session.bytes, bytes, options_.session_bytes_max)) {
+    Count(session_bytes_);
+    return Full(what, bytes, "bytes", session.bytes.load(), options_.session_bytes_max,
+                kOfASession);
+  }
+  if (bytes_.Take(static_cast<uint64_t>(bytes))) return absl::OkStatus();
+  session.bytes.fetch_sub(bytes);
+  Count(full_bytes_);
+  return Full(what, bytes, "bytes", this->bytes(), options_.bytes_max, kOfTheServer);
+}
+
+void Admission::GiveBytes(Session& session, int64_t bytes) {
+  session.bytes.fetch_sub(bytes);
+  bytes_.Give(static_cast<uint64_t>(bytes));
+}
+
+void Admission::GiveRequest(Session& session) {
+  session.requests.fetch_sub(1);
+  requests_.Give(1);
+}
+
+Admission::Refusals Admission::refusals() const {
+  return {too_large_.load(), full_requests_.load(), full_bytes_.load(), session_requests_.load(),
+          session_bytes_.load()};
+}
+
+}  // namespace rope::server

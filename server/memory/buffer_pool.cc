@@ -1,0 +1,161 @@
+#include "server/memory/buffer_pool.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "proto/mutex.h"
+#include "server/limits.h"
+
+namespace rope::server {
+namespace {
+
+constexpr int kSmallestClass = 12;  // 4 KiB
+constexpr int kClasses = 48;
+// What Trim leaves, so that a quiet server still answers small requests without a page fault.
+constexpr int64_t kTrimFloorBytes = 16 * limits::kMiB;
+
+int SizeClass(int64_t size) {
+  const auto bits = static_cast<int>(std::bit_width(static_cast<uint64_t>(size - 1)));
+  return bits < kSmallestClass ? kSmallestClass : bits;
+}
+
+int64_t ClassBytes(int size_class) {
+  return int64_t{1} << size_class;
+}
+
+}  // namespace
+
+// The free lists, one for each power of two.
+class PooledBuffer::Store {
+ public:
+  explicit Store(int64_t kept_bytes_max) : kept_bytes_max_(kept_bytes_max) {}
+
+  ~Store() {
+    for (int size_class = 0; size_class < kClasses; ++size_class) {
+      for (char* data : free_[static_cast<size_t>(size_class)]) Unmap(data, size_class);
+    }
+  }
+
+  char* Take(int size_class) {
+    {
+      proto::MutexLock lock(&mutex_);
+      std::vector<char*>& list = free_[static_cast<size_t>(size_class)];
+      if (!list.empty()) {
+        char* data = list.back();
+        list.pop_back();
+        kept_bytes_ -= ClassBytes(size_class);
+        used_bytes_ += ClassBytes(size_class);
+        size_t& least = least_free_[static_cast<size_t>(size_class)];
+        least = std::min(least, list.size());
+        return data;
+      }
+    }
+    // MAP_POPULATE touches every page here, once, instead of in each request.
+    void* data = mmap(nullptr, static_cast<size_t>(ClassBytes(size_class)), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (data == MAP_FAILED) return nullptr;
+    proto::MutexLock lock(&mutex_);
+    used_bytes_ += ClassBytes(size_class);
+    return static_cast<char*>(data);
+  }
+
+  void Give(char* data, int size_class) {
+    {
+      proto::MutexLock lock(&mutex_);
+      used_bytes_ -= ClassBytes(size_class);
+      if (kept_bytes_ + ClassBytes(size_class) <= kept_bytes_max_) {
+        kept_bytes_ += ClassBytes(size_class);
+        free_[static_cast<size_t>(size_class)].push_back(data);
+        return;
+      }
+    }
+    Unmap(data, size_class);
+  }
+
+  // Larger buffers first: they are the fewest, and what a burst leaves behind.
+  void Trim() {
+    std::vector<std::pair<char*, int>> unmapped;
+    {
+      proto::MutexLock lock(&mutex_);
+      for (int size_class = kClasses - 1; size_class >= 0; --size_class) {
+        std::vector<char*>& list = free_[static_cast<size_t>(size_class)];
+        size_t& least = least_free_[static_cast<size_t>(size_class)];
+        for (; least > 0 && kept_bytes_ > kTrimFloorBytes; --least) {
+          unmapped.emplace_back(list.back(), size_class);
+          list.pop_back();
+          kept_bytes_ -= ClassBytes(size_class);
+        }
+        least = list.size();
+      }
+    }
+    for (const auto& [data, size_class] : unmapped) Unmap(data, size_class);
+  }
+
+  int64_t kept_bytes() const {
+    proto::MutexLock lock(&mutex_);
+    return kept_bytes_;
+  }
+  int64_t used_bytes() const {
+    proto::MutexLock lock(&mutex_);
+    return used_bytes_;
+  }
+
+ private:
+  static void Unmap(char* data, int size_class) {
+    munmap(data, static_cast<size_t>(ClassBytes(size_class)));
+  }
+
+  const int64_t kept_bytes_max_;
+  mutable proto::Mutex mutex_;
+  std::array<std::vector<char*>, kClasses> free_ ABSL_GUARDED_BY(mutex_);
+  // Of each list since the last Trim: so many of its buffers were not needed.
+  std::array<size_t, kClasses> least_free_ ABSL_GUARDED_BY(mutex_) = {};
+  int64_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t used_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+PooledBuffer& PooledBuffer::operator=(PooledBuffer&& other) noexcept {
+  std::swap(store_, other.store_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  std::swap(size_class_, other.size_class_);
+  return *this;
+}
+
+PooledBuffer::~PooledBuffer() {
+  if (data_ != nullptr) store_->Give(data_, size_class_);
+}
+
+BufferPool::BufferPool(int64_t kept_bytes_max)
+    : store_(std::make_shared<PooledBuffer::Store>(kept_bytes_max)) {}
+
+PooledBuffer BufferPool::Take(int64_t size) {
+  PooledBuffer buffer;
+  if (size == 0) return buffer;
+  buffer.size_class_ = SizeClass(size);
+  buffer.data_ = store_->Take(buffer.size_class_);
+  if (buffer.data_ == nullptr) return buffer;
+  buffer.size_ = size;
+  buffer.store_ = store_;
+  return buffer;
+}
+
+void BufferPool::Trim() {
+  store_->Trim();
+}
+
+int64_t BufferPool::kept_bytes() const {
+  return store_->kept_bytes();
+}
+
+int64_t BufferPool::used_bytes() const {
+  return store_->used_bytes();
+}
+
+}  // namespace rope::server

@@ -1,0 +1,87 @@
+// Region: memory of a client on this host that requests read from and write to. Two kinds:
+//
+//   memfd  sealed against shrinking, so that its mapping can never raise SIGBUS: used in place.
+//   posix  an object under /dev/shm. Its owner can truncate it at any time, so that it is never
+//          mapped: bytes move by Read and Write, which say when they are not there any more.
+//
+// Threading:  Immutable; Read and Write from any thread. What the client does to the bytes
+//             meanwhile is the client's affair: values may be torn, nothing else can go wrong.
+// Ownership:  Owns the mapping or the open file, and gives them back when destroyed: who holds a
+//             region may use it, whether or not it is still registered.
+// Errors:     INVALID_ARGUMENT: a name, an empty size. FAILED_PRECONDITION: a memfd without its
+//             seal, of another kind or size; an object that shrank. NOT_FOUND, PERMISSION_DENIED:
+//             an object that is not there, or not the caller's. OUT_OF_RANGE: past the object's
+//             end. Messages never hold a path or what the system said; the log does.
+#ifndef ROPE_SERVER_MEMORY_REGION_H_
+#define ROPE_SERVER_MEMORY_REGION_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "proto/ipc/file_descriptor.h"
+
+namespace rope::server {
+
+class Region {
+ public:
+  enum class Kind { kMemfd, kPosix };
+
+  // An object under /dev/shm, as a client names it.
+  struct PosixName {
+    std::string name;    // "/rope_kv0"
+    std::string prefix;  // that the operator allows
+    uid_t owner = 0;     // who must own it
+  };
+
+  // Maps all of `file`, whose size must be `bytes`.
+  static absl::StatusOr<std::unique_ptr<Region>> MapMemfd(proto::FileDescriptor file,
+                                                          uint64_t bytes);
+  // The `bytes` from `offset` of an object.
+  static absl::StatusOr<std::unique_ptr<Region>> OpenPosix(const PosixName& name, uint64_t offset,
+                                                           uint64_t bytes);
+  ~Region();
+  Region(const Region&) = delete;
+  Region& operator=(const Region&) = delete;
+
+  Kind kind() const { return kind_; }
+  uint64_t bytes() const { return bytes_; }
+  // Of the whole file, which it keeps alive.
+  uint64_t file_bytes() const { return file_bytes_; }
+  // Whether both are the same file.
+  bool SameFile(const Region& other) const {
+    return device_ == other.device_ && inode_ == other.inode_;
+  }
+
+  // Where the bytes are; null: only Read and Write reach them.
+  char* mapped() const { return mapped_; }
+
+  // OUT_OF_RANGE: [offset, offset + count) passes the end. `field` names the span in the message.
+  absl::Status CheckSpan(uint64_t offset, uint64_t count, absl::string_view field) const;
+  // Copies. FAILED_PRECONDITION: the object ends before. REQUIRES: CheckSpan is OK.
+  absl::Status Read(uint64_t offset, absl::Span<char> out) const;
+  absl::Status Write(uint64_t offset, absl::Span<const char> bytes) const;
+
+ private:
+  Region() = default;
+
+  Kind kind_ = Kind::kMemfd;
+  uint64_t bytes_ = 0;
+  uint64_t file_bytes_ = 0;
+  dev_t device_ = 0;
+  ino_t inode_ = 0;
+  char* mapped_ = nullptr;
+  proto::FileDescriptor file_;  // of a POSIX object
+  uint64_t begin_ = 0;          // in `file_`
+};
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_MEMORY_REGION_H_

@@ -1,0 +1,252 @@
+#include "server/memory/regions.h"
+
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+#include "kernels/status_macros.h"
+
+namespace rope::server {
+namespace {
+
+// Never 0, which says that there is none.
+uint64_t Unguessable() {
+  uint64_t number = 0;
+  while (number == 0) {
+    ROPE_CHECK(getrandom(&number, sizeof(number), 0) == sizeof(number));
+  }
+  return number;
+}
+
+absl::Status TooManyBytes(uint64_t bytes, absl::string_view flag) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("region: got a file of ", bytes, " bytes, want at most what is left of ", flag));
+}
+
+absl::Status Off(absl::string_view field) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      field, ": got a region on a server without shared memory, want --enable_shared_memory"));
+}
+
+absl::Status SameFileTwice() {
+  return absl::AlreadyExistsError(
+      "shm_name: got an object that this connection has registered, want each once: requests may "
+      "use any part of it");
+}
+
+absl::Status NoSuchRegion(uint64_t id) {
+  return absl::NotFoundError(
+      absl::StrCat("region_id: got ", id, ", want a region of this connection"));
+}
+
+// Makes a name of the region, where the session may have one more.
+absl::StatusOr<std::shared_ptr<RegionName>> NewName(std::shared_ptr<const Region> region,
+                                                    const std::shared_ptr<Budget>& names) {
+  if (names->Take(1)) return std::make_shared<RegionName>(std::move(region), names);
+  return absl::ResourceExhaustedError(absl::StrCat("region: got number ", names->held() + 1,
+                                                   ", want at most ", names->max(),
+                                                   " on a connection, with those still in use"));
+}
+
+}  // namespace
+
+RegionTable::RegionTable(Options options)
+    : options_(std::move(options)),
+      budget_(std::make_shared<Budget>(static_cast<uint64_t>(options_.bytes_max))) {}
+
+uint64_t RegionTable::OpenSession(uint64_t session, const Peer& peer) {
+  Session opened;
+  opened.token = Unguessable();
+  opened.peer = peer;
+  opened.budget = std::make_shared<Budget>(static_cast<uint64_t>(options_.session_bytes_max));
+  opened.names = std::make_shared<Budget>(static_cast<uint64_t>(options_.regions_max));
+  const uint64_t token = opened.token;
+  Session closed;  // given back after the lock
+  proto::WriterMutexLock lock(&mutex_);
+  closed = std::exchange(sessions_[session], std::move(opened));
+  by_token_.erase(closed.token);
+  by_token_[token] = session;
+  return token;
+}
+
+void RegionTable::CloseSession(uint64_t token) {
+  Session closed;  // given back after the lock
+  proto::WriterMutexLock lock(&mutex_);
+  const auto found = by_token_.find(token);
+  if (found == by_token_.end()) return;
+  const auto session = sessions_.find(found->second);
+  closed = std::move(session->second);
+  sessions_.erase(session);
+  by_token_.erase(found);
+}
+
+absl::StatusOr<uint64_t> RegionTable::RegisterMemfd(uint64_t session, proto::FileDescriptor file,
+                                                    uint64_t bytes) {
+  const auto attempt = [&]() -> absl::StatusOr<uint64_t> {
+    ROPE_ASSIGN_OR_RETURN(const Account account, FindAccount(session));
+    ROPE_ASSIGN_OR_RETURN(auto region, Region::MapMemfd(std::move(file), bytes));
+    return Insert(session, account, std::move(region));
+  };
+  return Counted(attempt());
+}
+
+absl::StatusOr<uint64_t> RegionTable::RegisterPosix(uint64_t session, const std::string& name,
+                                                    uint64_t offset, uint64_t bytes) {
+  const auto attempt = [&]() -> absl::StatusOr<uint64_t> {
+    ROPE_ASSIGN_OR_RETURN(const Account account, FindAccount(session));
+    // Over TCP nobody says who the client is: only what the server's own user owns is then sure
+    // to be meant for it.
+    const uid_t owner = account.peer.uid.value_or(geteuid());
+    ROPE_ASSIGN_OR_RETURN(auto region,
+                          Region::OpenPosix({name, options_.prefix, owner}, offset, bytes));
+    return Insert(session, account, std::move(region));
+  };
+  return Counted(attempt());
+}
+
+absl::StatusOr<uint64_t> RegionTable::AddId(uint64_t session, uint64_t id) {
+  proto::WriterMutexLock lock(&mutex_);
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) return NoSuchRegion(id);
+  auto& regions = found->second.regions;
+  const auto region = regions.find(id);
+  if (region == regions.end()) return NoSuchRegion(id);
+  uint64_t& other_id = region->second.other_id;
+  if (regions.contains(other_id)) return other_id;
+  ROPE_ASSIGN_OR_RETURN(auto name, NewName(region->second.name->region(), found->second.names));
+  other_id = Unguessable();
+  regions[other_id].name = std::move(name);
+  return other_id;
+}
+
+absl::Status RegionTable::Unregister(uint64_t session, uint64_t id, Released released) {
+  // All given back after the lock.
+  std::shared_ptr<RegionName> removed;
+  std::vector<std::shared_ptr<RegionName>> earlier;
+  proto::WriterMutexLock lock(&mutex_);
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) return NoSuchRegion(id);
+  const auto region = found->second.regions.find(id);
+  if (region == found->second.regions.end()) return NoSuchRegion(id);
+  removed = std::move(region->second.name);
+  found->second.regions.erase(region);
+  auto& unregistered = found->second.unregistered;
+  std::erase_if(unregistered, [&earlier](const std::weak_ptr<RegionName>& name) {
+    if (auto held = name.lock(); held != nullptr) earlier.push_back(std::move(held));
+    return name.expired();
+  });
+  if (released) {
+    for (const std::shared_ptr<RegionName>& name : earlier) {
+      if (name->region()->SameFile(*removed->region())) name->KeepsBack(removed);
+    }
+    removed->set_released(std::move(released));
+  }
+  unregistered.push_back(removed);
+  return absl::OkStatus();
+}
+
+std::vector<RegionTable::Listed> RegionTable::List(uint64_t session) const {
+  std::vector<Listed> listed;
+  proto::ReaderMutexLock lock(&mutex_);
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) return listed;
+  for (const auto& [id, registered] : found->second.regions) {
+    const Region& region = *registered.name->region();
+    listed.push_back({id, region.bytes(), region.kind()});
+  }
+  return listed;
+}
+
+absl::StatusOr<std::shared_ptr<const Region>> RegionTable::Find(uint64_t session, uint64_t id,
+                                                                absl::string_view field) const {
+  if (!options_.enabled) return Off(field);
+  {
+    proto::ReaderMutexLock lock(&mutex_);
+    const auto found = sessions_.find(session);
+    if (found != sessions_.end()) {
+      const auto region = found->second.regions.find(id);
+      if (region != found->second.regions.end()) return RegionName::Hold(region->second.name);
+    }
+  }
+  return absl::NotFoundError(
+      absl::StrCat(field, ": got ", id, ", want a region of this connection"));
+}
+
+RegionTable::Statistics RegionTable::statistics() const {
+  Statistics statistics;
+  statistics.bytes = static_cast<int64_t>(budget_->held());
+  statistics.rejected = rejected_.load();
+  proto::ReaderMutexLock lock(&mutex_);
+  for (const auto& [session, state] : sessions_) {
+    statistics.regions += static_cast<int64_t>(state.regions.size());
+  }
+  return statistics;
+}
+
+absl::StatusOr<RegionTable::Account> RegionTable::FindAccount(uint64_t session) const {
+  if (!options_.enabled) {
+    return Off("region");
+  }
+  proto::ReaderMutexLock lock(&mutex_);
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) {
+    return absl::FailedPreconditionError(
+        "region: got one on a connection that is closing or cannot be watched, want one that "
+        "stays");
+  }
+  if (!found->second.peer.local) {
+    return absl::PermissionDeniedError(
+        "region: got one of a client elsewhere, want a client on the server's host");
+  }
+  const Session& open = found->second;
+  return Account{open.token, open.peer, open.budget, open.names};
+}
+
+absl::StatusOr<uint64_t> RegionTable::Counted(absl::StatusOr<uint64_t> id) {
+  // Where memory is shared with nobody, every client that would is no news.
+  if (!id.ok() && options_.enabled) rejected_.fetch_add(1, std::memory_order_relaxed);
+  return id;
+}
+
+absl::StatusOr<std::shared_ptr<const Region>> RegionTable::Charge(
+    const Account& account, std::unique_ptr<Region> region) const {
+  const uint64_t bytes = region->file_bytes();
+  if (!account.budget->Take(bytes)) return TooManyBytes(bytes, "--session_memory_bytes");
+  if (!budget_->Take(bytes)) {
+    account.budget->Give(bytes);
+    return TooManyBytes(bytes, "--shared_memory_bytes");
+  }
+  // Whoever drops the region last, at whatever time, gives its bytes back.
+  return std::shared_ptr<const Region>(
+      region.release(), [bytes, mine = account.budget, all = budget_](const Region* dropped) {
+        const std::unique_ptr<const Region> owned(dropped);
+        mine->Give(bytes);
+        all->Give(bytes);
+      });
+}
+
+absl::StatusOr<uint64_t> RegionTable::Insert(uint64_t session, const Account& account,
+                                             std::unique_ptr<Region> region) {
+  // Before the lock and destroyed after it where it is refused.
+  ROPE_ASSIGN_OR_RETURN(std::shared_ptr<const Region> charged, Charge(account, std::move(region)));
+  ROPE_ASSIGN_OR_RETURN(const std::shared_ptr<RegionName> name,
+                        NewName(std::move(charged), account.names));
+  proto::WriterMutexLock lock(&mutex_);
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end() || found->second.token != account.token) {
+    return absl::FailedPreconditionError(
+        "region: got one on a connection that has closed, want one that stays");
+  }
+  auto& regions = found->second.regions;
+  for (const auto& [id, other] : regions) {
+    if (other.name->region()->SameFile(*name->region())) return SameFileTwice();
+  }
+  const uint64_t id = Unguessable();
+  regions[id].name = name;
+  return id;
+}
+
+}  // namespace rope::server

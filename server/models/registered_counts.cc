@@ -1,0 +1,51 @@
+#include "server/models/registered_counts.h"
+
+#include "absl/strings/str_cat.h"
+#include "server/limits.h"
+
+namespace rope::server {
+namespace {
+
+absl::Status TooManyModels(int64_t number, int64_t max, absl::string_view whose) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("name: got registered model number ", number, whose, ", want at most ", max));
+}
+
+absl::Status TooManyBytes(int64_t bytes, int64_t beside, int64_t max, absl::string_view whose) {
+  return absl::ResourceExhaustedError(absl::StrCat("rope: got ", bytes, " bytes of config beside ",
+                                                   beside, " of registered models", whose,
+                                                   ", want at most ", max));
+}
+
+}  // namespace
+
+absl::Status RegisteredCounts::Add(const std::string& owner, int64_t bytes) {
+  const auto found = by_owner_.find(owner);
+  const Count own = found == by_owner_.end() ? Count() : found->second;
+  constexpr char kOwn[] = " of this client";
+  if (all_.models >= limits::kRegisteredModelsMax) {
+    return TooManyModels(all_.models + 1, limits::kRegisteredModelsMax, "");
+  }
+  if (own.models >= limits::kOwnersModelsMax) {
+    return TooManyModels(own.models + 1, limits::kOwnersModelsMax, kOwn);
+  }
+  if (bytes > limits::kRegisteredBytesMax - all_.bytes) {
+    return TooManyBytes(bytes, all_.bytes, limits::kRegisteredBytesMax, "");
+  }
+  if (bytes > limits::kOwnersModelBytesMax - own.bytes) {
+    return TooManyBytes(bytes, own.bytes, limits::kOwnersModelBytesMax, kOwn);
+  }
+  all_ = {all_.models + 1, all_.bytes + bytes};
+  by_owner_[owner] = {own.models + 1, own.bytes + bytes};
+  return absl::OkStatus();
+}
+
+void RegisteredCounts::Remove(const std::string& owner, int64_t bytes) {
+  all_ = {all_.models - 1, all_.bytes - bytes};
+  const auto found = by_owner_.find(owner);
+  Count& own = found->second;
+  own = {own.models - 1, own.bytes - bytes};
+  if (own.models == 0) by_owner_.erase(found);
+}
+
+}  // namespace rope::server

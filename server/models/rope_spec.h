@@ -1,0 +1,46 @@
+// Reads rope.v1.RopeSpec, and converts between rope.v1.RopeConfig and kernels::RopeConfig: the same
+// words on the wire and inside.
+//
+// Threading:  Functions only.
+#ifndef ROPE_SERVER_MODELS_ROPE_SPEC_H_
+#define ROPE_SERVER_MODELS_ROPE_SPEC_H_
+
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "kernels/compat/rope_readings.h"
+#include "kernels/config/config_json.h"
+#include "kernels/config/rope_config.h"
+#include "kernels/dtype/pairing.h"
+#include "rope/v1/config.pb.h"
+
+namespace rope::server {
+
+// INVALID_ARGUMENT: an unknown rope_type or number of an enum, an mrope_section without three
+// counts, inv_freq as bytes. Values are checked by kernels::Validate.
+absl::StatusOr<kernels::RopeConfig> ReadRopeConfig(const v1::RopeConfig& message);
+
+v1::RopeConfig WriteRopeConfig(const kernels::RopeConfig& config);
+
+v1::Pairing WritePairing(std::optional<kernels::Pairing> pairing);
+
+// nullopt: unset. INVALID_ARGUMENT: a number that is no pairing.
+absl::StatusOr<std::optional<kernels::Pairing>> ReadPairing(v1::Pairing pairing);
+
+// INVALID_ARGUMENT: alternatives given together, or none of them.
+absl::Status CheckSpec(const v1::RopeSpec& spec);
+
+// The same bytes for the same spec.
+std::string SpecKey(const v1::RopeSpec& spec);
+
+kernels::LayerChoice ChoiceOf(const v1::RopeSpec& spec);
+
+// INVALID_ARGUMENT: a number that the schema does not name.
+absl::StatusOr<kernels::Compat> ReadCompat(v1::Compat compat);
+absl::StatusOr<kernels::Precision> ReadPrecision(v1::Precision precision);
+v1::Precision WritePrecision(kernels::Precision precision);
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_MODELS_ROPE_SPEC_H_

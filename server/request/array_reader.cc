@@ -1,0 +1,362 @@
+#include "server/request/array_reader.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <optional>
+#include <type_traits>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/checked_math.h"
+#include "kernels/dtype/element.h"
+#include "kernels/status_macros.h"
+#include "proto/wire/float16.h"
+#include "server/error.h"
+
+namespace rope::server {
+namespace {
+
+std::string DTypeName(v1::DType dtype) {
+  return v1::DType_IsValid(dtype) ? v1::DType_Name(dtype)
+                                  : absl::StrCat("number ", static_cast<int>(dtype));
+}
+
+// The product of the shape; `numbers` alone is one axis.
+absl::StatusOr<int64_t> CountOf(const v1::Array& array, absl::string_view path) {
+  int64_t count = 1;
+  for (const int64_t length : array.shape()) {
+    if (length < 0) return InvalidField(absl::StrCat(path, ".shape"), length, "lengths >= 0");
+    const auto next = kernels::CheckedMultiply(count, length);
+    if (!next.has_value()) {
+      return InvalidField(absl::StrCat(path, ".shape"), Brackets(array.shape()),
+                          "a product that fits 63 bits");
+    }
+    count = *next;
+  }
+  return count;
+}
+
+absl::Status CheckSources(const v1::Array& array, int64_t count, absl::string_view path) {
+  if (array.has_region()) return InvalidField(path, "a region", "raw or numbers");
+  const bool raw = proto::HasPayload(array);
+  if (raw && array.numbers_size() > 0) {
+    return InvalidField(path, "raw and numbers", "exactly one of them");
+  }
+  if (!raw && array.numbers_size() == 0 && count > 0) {
+    return InvalidField(path, "no elements", absl::StrCat(count, ", as raw or numbers"));
+  }
+  if (!raw && array.numbers_size() != count) {
+    return InvalidField(absl::StrCat(path, ".numbers"), absl::StrCat(array.numbers_size()),
+                        absl::StrCat(count, " numbers for its shape"));
+  }
+  return absl::OkStatus();
+}
+
+// 0: not an element type.
+int64_t BytesOfElement(v1::DType dtype) {
+  switch (dtype) {
+    case v1::DTYPE_FP64:
+    case v1::DTYPE_INT64:
+      return 8;
+    case v1::DTYPE_FP32:
+    case v1::DTYPE_INT32:
+      return 4;
+    case v1::DTYPE_FP16:
+    case v1::DTYPE_BF16:
+      return 2;
+    case v1::DTYPE_FP8_E4M3:
+    case v1::DTYPE_FP8_E5M2:
+      return 1;
+    default:
+      return 0;
+  }
+}
+
+// What the kernels write, by its name in messages.
+std::optional<kernels::DType> KernelDType(v1::DType dtype) {
+  switch (dtype) {
+    case v1::DTYPE_FP32:
+      return kernels::DType::kFloat32;
+    case v1::DTYPE_FP16:
+      return kernels::DType::kFloat16;
+    case v1::DTYPE_BF16:
+      return kernels::DType::kBFloat16;
+    case v1::DTYPE_FP8_E4M3:
+      return kernels::DType::kFloat8E4M3;
+    case v1::DTYPE_FP8_E5M2:
+      return kernels::DType::kFloat8E5M2;
+    default:
+      return std::nullopt;
+  }
+}
+
+// What they rotate.
+std::optional<kernels::DType> FloatDType(v1::DType dtype) {
+  const auto known = KernelDType(dtype);
+  return known.has_value() && kernels::IsFloat8(*known) ? std::nullopt : known;
+}
+
+absl::Status CheckRawBytes(int64_t got, int64_t count, int64_t element_bytes,
+                           absl::string_view path) {
+  const auto want = kernels::CheckedMultiply(count, element_bytes);
+  if (want.has_value() && got == *want) return absl::OkStatus();
+  return InvalidField(absl::StrCat(path, ".raw"), absl::StrCat(got, " bytes"),
+                      want.has_value() ? absl::StrCat(*want) : "a size that fits 63 bits");
+}
+
+template <typename From>
+std::vector<int64_t> Widen(const proto::FragmentedBytes& bytes) {
+  std::vector<From> elements(static_cast<size_t>(bytes.bytes) / sizeof(From));
+  bytes.CopyTo(elements.data());
+  if constexpr (std::is_same_v<From, int64_t>) return elements;
+  return std::vector<int64_t>(elements.begin(), elements.end());
+}
+
+absl::Status CheckPacked(const v1::Array& array, absl::string_view path) {
+  if (array.strides_size() == 0) return absl::OkStatus();
+  return InvalidField(absl::StrCat(path, ".strides"), Brackets(array.strides()),
+                      "packed elements, without strides");
+}
+
+absl::StatusOr<std::vector<int64_t>> WholeNumbers(const v1::Array& array, absl::string_view path) {
+  // Doubles count every integer up to here.
+  constexpr double kWholeMax = 9007199254740992.0;
+  std::vector<int64_t> values;
+  values.reserve(static_cast<size_t>(array.numbers_size()));
+  for (int i = 0; i < array.numbers_size(); ++i) {
+    const double number = array.numbers(i);
+    if (!(std::fabs(number) <= kWholeMax) || number != std::trunc(number)) {
+      return InvalidField(absl::StrCat(path, ".numbers[", i, "]"), number, "a whole number");
+    }
+    values.push_back(static_cast<int64_t>(number));
+  }
+  return values;
+}
+
+// The shape of a packed array and the count of its elements, which are there; `numbers` alone are
+// one axis.
+absl::StatusOr<int64_t> ReadShape(const v1::Array& array, absl::string_view path,
+                                  std::vector<int64_t>& shape) {
+  ROPE_RETURN_IF_ERROR(CheckPacked(array, path));
+  const bool one_axis = array.shape_size() == 0 && !proto::HasPayload(array);
+  shape.assign(array.shape().begin(), array.shape().end());
+  if (one_axis) shape.push_back(array.numbers_size());
+  int64_t count = array.numbers_size();
+  if (!one_axis) {
+    ROPE_ASSIGN_OR_RETURN(count, CountOf(array, path));
+  }
+  ROPE_RETURN_IF_ERROR(CheckSources(array, count, path));
+  return count;
+}
+
+}  // namespace
+
+absl::StatusOr<int64_t> ExtentBytes(const v1::Array& array, absl::string_view path) {
+  const int64_t element_bytes = BytesOfElement(array.dtype());
+  if (element_bytes == 0) {
+    return InvalidField(absl::StrCat(path, ".dtype"), DTypeName(array.dtype()), "an element type");
+  }
+  ROPE_ASSIGN_OR_RETURN(const int64_t count, CountOf(array, path));
+  std::optional<int64_t> extent = count;
+  const bool strided = array.strides_size() > 0;
+  if (strided && array.strides_size() != array.shape_size()) {
+    return InvalidField(absl::StrCat(path, ".strides"),
+                        absl::StrCat(array.strides_size(), " strides"),
+                        absl::StrCat(array.shape_size(), ", one for each axis"));
+  }
+  if (strided && count > 0) extent = 1;
+  for (int i = 0; strided && count > 0 && i < array.shape_size(); ++i) {
+    if (array.strides(i) < 0) {
+      return InvalidField(absl::StrCat(path, ".strides"), array.strides(i), "strides >= 0");
+    }
+    const auto steps = kernels::CheckedMultiply(array.shape(i) - 1, array.strides(i));
+    extent = extent && steps ? kernels::CheckedAdd(*extent, *steps) : std::nullopt;
+  }
+  const auto bytes = extent ? kernels::CheckedMultiply(*extent, element_bytes) : std::nullopt;
+  if (bytes.has_value()) return *bytes;
+  return InvalidField(absl::StrCat(path, strided ? ".strides" : ".shape"),
+                      Brackets(strided ? array.strides() : array.shape()),
+                      "an extent in bytes that fits 63 bits");
+}
+
+absl::StatusOr<IntegerArray> ReadIntegers(const v1::Array& array, const proto::SplitMessage& split,
+                                          absl::string_view path, CheckShape check) {
+  const bool raw = proto::HasPayload(array);
+  const bool legal = array.dtype() == v1::DTYPE_INT32 || array.dtype() == v1::DTYPE_INT64 ||
+                     (!raw && array.dtype() == v1::DTYPE_UNSPECIFIED);
+  if (!legal) {
+    return InvalidField(absl::StrCat(path, ".dtype"), DTypeName(array.dtype()),
+                        "DTYPE_INT32 or DTYPE_INT64");
+  }
+  IntegerArray result;
+  ROPE_ASSIGN_OR_RETURN(const int64_t count, ReadShape(array, path, result.shape));
+  ROPE_RETURN_IF_ERROR(check(result.shape));
+  if (!raw) {
+    ROPE_ASSIGN_OR_RETURN(result.values, WholeNumbers(array, path));
+    return result;
+  }
+  const proto::FragmentedBytes& bytes = proto::PayloadOf(array, split);
+  const bool wide = array.dtype() == v1::DTYPE_INT64;
+  ROPE_RETURN_IF_ERROR(CheckRawBytes(bytes.bytes, count, wide ? 8 : 4, path));
+  result.values = wide ? Widen<int64_t>(bytes) : Widen<int32_t>(bytes);
+  return result;
+}
+
+absl::StatusOr<FloatElements> FloatElements::Of(const v1::Array& array,
+                                                const proto::SplitMessage& split,
+                                                absl::string_view path) {
+  const bool raw = proto::HasPayload(array);
+  const bool wide = array.dtype() == v1::DTYPE_FP64;
+  if (!wide && (raw || array.dtype() != v1::DTYPE_UNSPECIFIED)) {
+    if (!ReadTensorDType(array, path).ok()) {
+      return InvalidField(absl::StrCat(path, ".dtype"), DTypeName(array.dtype()),
+                          "DTYPE_FP64, DTYPE_FP32, DTYPE_FP16 or DTYPE_BF16");
+    }
+  }
+  FloatElements result(array, path);
+  ROPE_ASSIGN_OR_RETURN(result.count_, ReadShape(array, path, result.shape_));
+  if (!raw) return result;
+  result.bytes_ = proto::PayloadOf(array, split);
+  ROPE_RETURN_IF_ERROR(
+      CheckRawBytes(result.bytes_.bytes, result.count_, BytesOfElement(array.dtype()), path));
+  int64_t offset = 0;
+  for (const std::string_view fragment : result.bytes_.fragments) {
+    result.fragment_begin_.push_back(offset);
+    offset += static_cast<int64_t>(fragment.size());
+  }
+  return result;
+}
+
+absl::Status FloatElements::Read(int64_t begin, absl::Span<double> out) const {
+  if (!proto::HasPayload(*array_)) {
+    std::copy_n(array_->numbers().begin() + begin, out.size(), out.begin());
+  } else if (array_->dtype() == v1::DTYPE_FP64) {
+    ReadRaw<double>(begin, out, [](double element) { return element; });
+  } else if (array_->dtype() == v1::DTYPE_FP32) {
+    ReadRaw<float>(begin, out, [](float element) { return element; });
+  } else if (array_->dtype() == v1::DTYPE_FP16) {
+    ReadRaw<uint16_t>(begin, out, [](uint16_t bits) { return proto::FloatFromHalf(bits); });
+  } else {
+    ReadRaw<uint16_t>(begin, out, [](uint16_t bits) { return proto::FloatFromBFloat16(bits); });
+  }
+  for (size_t i = 0; i < out.size(); ++i) {
+    if (std::isfinite(out[i])) continue;
+    return InvalidField(absl::StrCat(path_, " element ", begin + static_cast<int64_t>(i)), out[i],
+                        "a finite number");
+  }
+  return absl::OkStatus();
+}
+
+// Elements may straddle fragments. Each byte is read once: a client may write them meanwhile.
+template <typename Element, typename Widen>
+void FloatElements::ReadRaw(int64_t begin, absl::Span<double> out, const Widen& widen) const {
+  int64_t byte = begin * static_cast<int64_t>(sizeof(Element));
+  const auto after = std::upper_bound(fragment_begin_.begin(), fragment_begin_.end(), byte);
+  auto fragment = static_cast<size_t>(after - fragment_begin_.begin()) - 1;
+  for (double& number : out) {
+    std::array<char, sizeof(Element)> element;
+    for (size_t have = 0; have < sizeof(Element);) {
+      const std::string_view bytes = bytes_.fragments[fragment];
+      const auto at = static_cast<size_t>(byte - fragment_begin_[fragment]);
+      const size_t count = std::min(sizeof(Element) - have, bytes.size() - at);
+      std::memcpy(element.data() + have, bytes.data() + at, count);
+      have += count;
+      byte += static_cast<int64_t>(count);
+      if (at + count == bytes.size()) ++fragment;
+    }
+    number = widen(std::bit_cast<Element>(element));
+  }
+}
+
+absl::StatusOr<FloatArray> ReadFloats(const v1::Array& array, const proto::SplitMessage& split,
+                                      absl::string_view path, CheckShape check) {
+  ROPE_ASSIGN_OR_RETURN(const FloatElements elements, FloatElements::Of(array, split, path));
+  ROPE_RETURN_IF_ERROR(check(elements.shape()));
+  FloatArray result;
+  result.shape = elements.shape();
+  result.values.resize(static_cast<size_t>(elements.count()));
+  ROPE_RETURN_IF_ERROR(elements.Read(0, absl::MakeSpan(result.values)));
+  return result;
+}
+
+absl::StatusOr<kernels::DType> ReadTensorDType(const v1::Array& array, absl::string_view path) {
+  if (const auto dtype = FloatDType(array.dtype()); dtype.has_value()) return *dtype;
+  return ReadDType(array.dtype(), absl::StrCat(path, ".dtype"));
+}
+
+absl::StatusOr<kernels::DType> ReadDType(v1::DType dtype, absl::string_view field) {
+  if (const auto known = FloatDType(dtype); known.has_value()) return *known;
+  return InvalidField(field, DTypeName(dtype), "DTYPE_FP32, DTYPE_FP16 or DTYPE_BF16");
+}
+
+absl::StatusOr<kernels::DType> ReadOutputDType(v1::DType dtype, absl::string_view field) {
+  if (const auto known = KernelDType(dtype); known.has_value()) return *known;
+  return InvalidField(field, DTypeName(dtype),
+                      "DTYPE_FP32, DTYPE_FP16, DTYPE_BF16, DTYPE_FP8_E4M3 or DTYPE_FP8_E5M2");
+}
+
+absl::StatusOr<kernels::DType> ReadRowDType(v1::DType dtype, kernels::Precision precision) {
+  if (dtype == v1::DTYPE_UNSPECIFIED) return kernels::DType::kFloat32;
+  if (precision == kernels::Precision::kHuggingFace) return ReadDType(dtype, "dtype");
+  return InvalidField("dtype", v1::DType_Name(dtype),
+                      "it unset: without PRECISION_HF, every dtype has the same rows");
+}
+
+v1::DType MessageDType(kernels::DType dtype) {
+  switch (dtype) {
+    case kernels::DType::kFloat32:
+      return v1::DTYPE_FP32;
+    case kernels::DType::kFloat16:
+      return v1::DTYPE_FP16;
+    case kernels::DType::kBFloat16:
+      return v1::DTYPE_BF16;
+    case kernels::DType::kFloat8E4M3:
+      return v1::DTYPE_FP8_E4M3;
+    case kernels::DType::kFloat8E5M2:
+      return v1::DTYPE_FP8_E5M2;
+  }
+  return v1::DTYPE_UNSPECIFIED;
+}
+
+absl::StatusOr<proto::FragmentedBytes> ReadTensorBytes(const v1::Array& array, kernels::DType dtype,
+                                                       int64_t count,
+                                                       const proto::SplitMessage& split,
+                                                       absl::string_view path,
+                                                       std::vector<char>& typed) {
+  ROPE_RETURN_IF_ERROR(CheckSources(array, count, path));
+  const int64_t element_bytes = kernels::ElementBytes(dtype);
+  if (proto::HasPayload(array)) {
+    const proto::FragmentedBytes& bytes = proto::PayloadOf(array, split);
+    ROPE_RETURN_IF_ERROR(CheckRawBytes(bytes.bytes, count, element_bytes, path));
+    return bytes;
+  }
+  typed.resize(static_cast<size_t>(count * element_bytes));
+  char* out = typed.data();
+  for (const double number : array.numbers()) {
+    if (dtype == kernels::DType::kFloat32) {
+      const auto value = static_cast<float>(number);
+      std::memcpy(out, &value, sizeof(value));
+    } else {
+      const uint16_t value = dtype == kernels::DType::kFloat16 ? proto::HalfFromDouble(number)
+                                                               : proto::BFloat16FromDouble(number);
+      std::memcpy(out, &value, sizeof(value));
+    }
+    out += element_bytes;
+  }
+  proto::FragmentedBytes bytes;
+  bytes.bytes = static_cast<int64_t>(typed.size());
+  if (!typed.empty()) bytes.fragments.emplace_back(typed.data(), typed.size());
+  return bytes;
+}
+
+void WriteNumbers(kernels::DType dtype, const char* bytes, int64_t count, v1::Array& array) {
+  array.mutable_numbers()->Reserve(static_cast<int>(count));
+  const auto* const elements = reinterpret_cast<const uint8_t*>(bytes);
+  for (int64_t i = 0; i < count; ++i) {
+    array.add_numbers(kernels::ReadElement(elements + i * kernels::ElementBytes(dtype), dtype));
+  }
+}
+
+}  // namespace rope::server

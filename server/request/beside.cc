@@ -1,0 +1,155 @@
+#include "server/request/beside.h"
+
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/status_macros.h"
+#include "server/error.h"
+#include "server/request/array_reader.h"
+
+namespace rope::server {
+namespace {
+
+// `value` as the kernels take it: 0, or a normal float32. Another one would come out as something
+// else than was asked for.
+absl::StatusOr<float> ToFloat(double value, const std::string& field, absl::string_view want) {
+  const auto narrow = static_cast<float>(value);
+  const float magnitude = std::fabs(narrow);
+  const bool holds = value == 0 || (magnitude >= std::numeric_limits<float>::min() &&
+                                    magnitude <= std::numeric_limits<float>::max());
+  if (holds) return narrow;
+  return InvalidField(field, value, want);
+}
+
+absl::StatusOr<float> ToPositiveFloat(double value, const std::string& field) {
+  constexpr absl::string_view kWant = "a finite number above 0 that float32 holds";
+  if (!(value > 0)) return InvalidField(field, value, kWant);
+  return ToFloat(value, field, kWant);
+}
+
+absl::StatusOr<float> ToFiniteFloat(double value, const std::string& field) {
+  return ToFloat(value, field, "a finite number that float32 holds");
+}
+
+// Norm and scales are of one role: what they would mean to q, k and v side by side nobody says.
+absl::Status CheckOneRole(const v1::Tensor& tensor, const std::string& field) {
+  if (tensor.head_ranges_size() == 0) return absl::OkStatus();
+  return InvalidField(field, "it beside head_ranges", "it on a tensor of one role");
+}
+
+absl::Status CheckOperation(v1::Operation operation, bool linear, const std::string& field) {
+  const bool rotates = operation == v1::OPERATION_UNSPECIFIED || operation == v1::OPERATION_ROTATE;
+  if (rotates || (linear && operation == v1::OPERATION_BACKWARD)) return absl::OkStatus();
+  return InvalidField(field, absl::StrCat("it beside ", v1::Operation_Name(operation)),
+                      linear ? "OPERATION_ROTATE or OPERATION_BACKWARD" : "OPERATION_ROTATE");
+}
+
+absl::Status ReadNorm(const v1::Tensor& tensor, v1::Operation operation,
+                      const proto::SplitMessage& split, const std::string& field,
+                      TensorPlan& plan) {
+  ROPE_RETURN_IF_ERROR(CheckOneRole(tensor, field));
+  ROPE_RETURN_IF_ERROR(CheckOperation(operation, /*linear=*/false, field));
+  ROPE_ASSIGN_OR_RETURN(plan.norm_eps, ToPositiveFloat(tensor.norm().eps(), field + ".eps"));
+  if (!tensor.norm().has_weight()) return absl::OkStatus();
+  const std::string weight_field = field + ".weight";
+  const int64_t head_dim = plan.layout.head_dim;
+  const auto check = [&](absl::Span<const int64_t> shape) {
+    if (shape.size() == 1 && shape[0] == head_dim && head_dim <= kernels::kHeadDimMax) {
+      return absl::OkStatus();
+    }
+    return InvalidField(
+        weight_field + ".shape", Brackets(shape),
+        absl::StrCat("[", head_dim, "], one for each channel, at most ", kernels::kHeadDimMax));
+  };
+  ROPE_ASSIGN_OR_RETURN(const FloatArray weight,
+                        ReadFloats(tensor.norm().weight(), split, weight_field, check));
+  plan.norm_weight.reserve(weight.values.size());
+  for (size_t i = 0; i < weight.values.size(); ++i) {
+    ROPE_ASSIGN_OR_RETURN(
+        const float value,
+        ToFiniteFloat(weight.values[i], absl::StrCat(weight_field, " element ", i)));
+    plan.norm_weight.push_back(value);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadFp8Scale(const v1::Tensor& tensor, const std::string& field, TensorPlan& plan) {
+  if (!kernels::IsFloat8(plan.output_dtype)) {
+    return InvalidField(
+        field, absl::StrCat("it with output of ", v1::DType_Name(MessageDType(plan.output_dtype))),
+        "output.dtype DTYPE_FP8_E4M3 or DTYPE_FP8_E5M2 beside it");
+  }
+  ROPE_ASSIGN_OR_RETURN(plan.output_scale, ToPositiveFloat(tensor.fp8_scale(), field));
+  return absl::OkStatus();
+}
+
+// 1 + beta * ln(1 + floor(position / length)) of each token.
+absl::StatusOr<std::vector<float>> TokenScales(double beta, int64_t length,
+                                               absl::Span<const int64_t> positions,
+                                               const std::string& field) {
+  std::vector<float> scales;
+  scales.reserve(positions.size());
+  for (const int64_t position : positions) {
+    const int64_t passed = position / length;
+    const auto scale = static_cast<float>(1 + beta * std::log1p(static_cast<double>(passed)));
+    if (!std::isfinite(scale)) {
+      return InvalidField(field, beta, "a finite number whose scales float32 holds");
+    }
+    scales.push_back(scale);
+  }
+  return scales;
+}
+
+absl::Status CheckTokenScale(const v1::Tensor& tensor, v1::Operation operation,
+                             const std::string& field) {
+  ROPE_RETURN_IF_ERROR(CheckOneRole(tensor, field));
+  if (tensor.role() != v1::ROLE_Q) return InvalidField(field, "it on k", "it on ROLE_Q alone");
+  return CheckOperation(operation, /*linear=*/true, field);
+}
+
+}  // namespace
+
+absl::Status ReadBeside(const v1::Tensor& tensor, v1::Operation operation,
+                        const proto::SplitMessage& split, const std::string& path,
+                        TensorPlan& plan) {
+  if (tensor.has_norm()) {
+    ROPE_RETURN_IF_ERROR(ReadNorm(tensor, operation, split, path + ".norm", plan));
+  }
+  if (tensor.has_scale()) {
+    ROPE_RETURN_IF_ERROR(CheckOneRole(tensor, path + ".scale"));
+    ROPE_ASSIGN_OR_RETURN(plan.scale, ToFiniteFloat(tensor.scale(), path + ".scale"));
+  }
+  if (tensor.has_fp8_scale()) {
+    ROPE_RETURN_IF_ERROR(ReadFp8Scale(tensor, path + ".fp8_scale", plan));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PlanTokenScales(const v1::RotateRequest& message,
+                             std::optional<int64_t> original_length,
+                             absl::Span<const int64_t> positions, Plan& plan) {
+  std::optional<double> beta;
+  for (int i = 0; i < message.tensors_size(); ++i) {
+    const v1::Tensor& tensor = message.tensors(i);
+    if (!tensor.has_llama_4_scaling_beta()) continue;
+    const std::string field = absl::StrCat("tensors[", i, "].llama_4_scaling_beta");
+    ROPE_RETURN_IF_ERROR(CheckTokenScale(tensor, message.operation(), field));
+    if (!original_length.has_value()) {
+      return InvalidField(field, "it without original_max_position_embeddings",
+                          "a config that has it: scales count in it");
+    }
+    if (!beta.has_value()) {
+      beta = tensor.llama_4_scaling_beta();
+      ROPE_ASSIGN_OR_RETURN(plan.token_scales,
+                            TokenScales(*beta, *original_length, positions, field));
+    } else if (!(*beta == tensor.llama_4_scaling_beta())) {
+      return InvalidField(field, tensor.llama_4_scaling_beta(),
+                          absl::StrCat(*beta, ", as the tensor before it that has one"));
+    }
+    plan.tensors[static_cast<size_t>(i)].token_scaled = true;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace rope::server

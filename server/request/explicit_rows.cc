@@ -1,0 +1,214 @@
+#include "server/request/explicit_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/config/rope_config.h"
+#include "kernels/status_macros.h"
+#include "kernels/tables/table_page.h"
+#include "server/error.h"
+#include "server/models/rope_spec.h"
+#include "server/request/array_reader.h"
+#include "server/request/positions.h"
+
+namespace rope::server {
+namespace {
+
+// Rows as the caller brings them, [..., columns], none of them read yet.
+struct RowArrays {
+  std::vector<int64_t> shape;  // without the last axis
+  int64_t rows = 1;
+  int64_t columns = 0;
+  std::optional<FloatElements> angles;  // either these,
+  std::optional<FloatElements> cos;     // or both of these
+  std::optional<FloatElements> sin;
+};
+
+absl::Status CheckAlternatives(const v1::Rows& rows) {
+  const bool pair = rows.has_cos() || rows.has_sin();
+  if (pair && rows.has_angles()) {
+    return InvalidField("rows", "angles beside cos and sin", "one of the two ways");
+  }
+  if (rows.has_cos() != rows.has_sin()) {
+    return InvalidField(rows.has_cos() ? "rows.sin" : "rows.cos", "nothing",
+                        "cos and sin together");
+  }
+  if (pair || rows.has_angles()) return absl::OkStatus();
+  return InvalidField("rows", "nothing", "cos and sin, or angles");
+}
+
+// The shape of an array of rows for heads of `head_dim` channels, checked before anything counts
+// in it: an empty array may claim any number of rows.
+absl::Status TakeShape(const FloatElements& array, int64_t head_dim, const std::string& field,
+                       RowArrays& rows) {
+  const std::vector<int64_t>& shape = array.shape();
+  const int64_t pairs_max = std::min(head_dim, kernels::kHeadDimMax) / 2;
+  if (shape.size() < 2) {
+    return InvalidField(field + ".shape", Brackets(shape), "[rows, pairs]");
+  }
+  rows.columns = shape.back();
+  if (rows.columns < 1) return InvalidField(field + ".shape", Brackets(shape), "1 pair at least");
+  if (rows.columns > pairs_max) {
+    return InvalidField("rows", absl::StrCat(rows.columns, " pairs"),
+                        absl::StrCat("at most ", pairs_max, " for D ", head_dim));
+  }
+  rows.shape.assign(shape.begin(), shape.end() - 1);
+  rows.rows = array.count() / rows.columns;  // with columns, rows are no more than elements
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RowArrays> FindRows(const v1::Rows& message, const proto::SplitMessage& split,
+                                   int64_t head_dim) {
+  ROPE_RETURN_IF_ERROR(CheckAlternatives(message));
+  RowArrays rows;
+  if (message.has_angles()) {
+    ROPE_ASSIGN_OR_RETURN(rows.angles, FloatElements::Of(message.angles(), split, "rows.angles"));
+    ROPE_RETURN_IF_ERROR(TakeShape(*rows.angles, head_dim, "rows.angles", rows));
+    return rows;
+  }
+  ROPE_ASSIGN_OR_RETURN(rows.cos, FloatElements::Of(message.cos(), split, "rows.cos"));
+  ROPE_ASSIGN_OR_RETURN(rows.sin, FloatElements::Of(message.sin(), split, "rows.sin"));
+  if (rows.cos->shape() != rows.sin->shape()) {
+    return InvalidField("rows.sin.shape", Brackets(rows.sin->shape()),
+                        absl::StrCat(Brackets(rows.cos->shape()), ", as rows.cos"));
+  }
+  ROPE_RETURN_IF_ERROR(TakeShape(*rows.cos, head_dim, "rows.cos", rows));
+  return rows;
+}
+
+// Reads row after row into [rows][columns cosines, columns sines].
+class RowReader {
+ public:
+  explicit RowReader(const RowArrays& rows)
+      : rows_(rows), cos_(static_cast<size_t>(rows.columns)), sin_(cos_.size()) {}
+
+  absl::Status Append(int64_t row) {
+    const int64_t begin = row * rows_.columns;
+    if (rows_.angles.has_value()) {
+      ROPE_RETURN_IF_ERROR(rows_.angles->Read(begin, absl::MakeSpan(cos_)));
+      for (size_t i = 0; i < cos_.size(); ++i) {
+        sin_[i] = std::sin(cos_[i]);
+        cos_[i] = std::cos(cos_[i]);
+      }
+    } else {
+      ROPE_RETURN_IF_ERROR(rows_.cos->Read(begin, absl::MakeSpan(cos_)));
+      ROPE_RETURN_IF_ERROR(rows_.sin->Read(begin, absl::MakeSpan(sin_)));
+    }
+    for (const double value : cos_) values_.push_back(static_cast<float>(value));
+    for (const double value : sin_) values_.push_back(static_cast<float>(value));
+    return absl::OkStatus();
+  }
+  void Reserve(int64_t rows) { values_.reserve(static_cast<size_t>(rows * rows_.columns) * 2); }
+  std::vector<float> TakeValues() { return std::move(values_); }
+
+ private:
+  const RowArrays& rows_;
+  std::vector<double> cos_;  // of one row; its angles first
+  std::vector<double> sin_;
+  std::vector<float> values_;
+};
+
+// The rows that the tokens of the plan take, and no other: each once where there are no more rows
+// than tokens, else one for each token.
+absl::Status ReadRows(const RowArrays& rows, Plan& plan) {
+  RowReader reader(rows);
+  std::vector<int64_t>& by_token = plan.positions[0];
+  const bool reads_all = rows.rows <= plan.tokens;
+  const int64_t count = reads_all ? rows.rows : plan.tokens;
+  reader.Reserve(count);
+  for (int64_t i = 0; i < count; ++i) {
+    ROPE_RETURN_IF_ERROR(reader.Append(reads_all ? i : by_token[static_cast<size_t>(i)]));
+  }
+  if (!reads_all) std::iota(by_token.begin(), by_token.end(), 0);
+  plan.rows = std::make_shared<const kernels::TablePage>(count, rows.columns, reader.TakeValues());
+  return absl::OkStatus();
+}
+
+// The embedding is in the rows: nothing but the pairing is left to say.
+absl::StatusOr<kernels::PairGeometry> ReadGeometry(const v1::RopeSpec& spec, int64_t pairs) {
+  v1::RopeSpec rest = spec;
+  rest.clear_pairing();
+  if (rest.ByteSizeLong() > 0) {
+    return InvalidField("rope", "an embedding beside rows", "its pairing alone");
+  }
+  ROPE_ASSIGN_OR_RETURN(const auto pairing, ReadPairing(spec.pairing()));
+  if (!pairing.has_value()) {
+    return InvalidField("rope.pairing", "nothing", "PAIRING_HALF or PAIRING_INTERLEAVED");
+  }
+  kernels::PairGeometry geometry;
+  geometry.pairing = *pairing;
+  geometry.pairs = pairs;
+  geometry.partner = pairs;
+  return geometry;
+}
+
+// With positions, each token takes the row of its position.
+absl::Status TakePositions(const v1::RotateRequest& message, const proto::SplitMessage& split,
+                           const RowArrays& rows, Plan& plan) {
+  if (rows.shape.size() != 1) {
+    return InvalidField("rows.shape", Brackets(rows.shape), "[rows, pairs] beside positions");
+  }
+  ROPE_ASSIGN_OR_RETURN(TokenPositions positions,
+                        ReadPositions(message.positions(), split, plan.tensors.front().layout,
+                                      /*multimodal=*/false, "positions"));
+  for (const int64_t position : positions.values[0]) {
+    if (position < rows.rows) continue;
+    return absl::OutOfRangeError(
+        absl::StrCat("positions: got ", position, ", want less than the ", rows.rows, " rows"));
+  }
+  plan.positions[0] = std::move(positions.values[0]);
+  return absl::OkStatus();
+}
+
+// Without positions, rows lie as the tokens do: [S], [B, S] or [T].
+absl::Status CountRows(const RowArrays& rows, Plan& plan) {
+  const Layout& layout = plan.tensors.front().layout;
+  const std::vector<int64_t> by_sequence = {layout.Length('B'), layout.Length('S')};
+  const std::vector<int64_t> flat = {layout.Has('T') ? layout.Length('T') : layout.Length('S')};
+  const bool by_batch = !layout.Has('T') && rows.shape == by_sequence;
+  if (!by_batch && rows.shape != flat) {
+    return InvalidField(
+        "rows.shape", Brackets(rows.shape),
+        absl::StrCat(Brackets(flat),
+                     layout.Has('T') ? "" : absl::StrCat(" or ", Brackets(by_sequence)),
+                     " rows, or positions beside them"));
+  }
+  plan.positions[0].resize(static_cast<size_t>(plan.tokens));
+  ForEachToken(layout, [&](int64_t token, const TokenIndex& i) {
+    plan.positions[0][static_cast<size_t>(token)] =
+        i.t + i.s + (by_batch ? i.b * layout.Length('S') : 0);
+  });
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status PlanExplicitRows(const v1::RotateRequest& message, const proto::SplitMessage& split,
+                              Plan& plan) {
+  plan.conjugate = message.operation() == v1::OPERATION_BACKWARD;
+  const bool rotates = message.operation() == v1::OPERATION_UNSPECIFIED ||
+                       message.operation() == v1::OPERATION_ROTATE;
+  if (!rotates && !plan.conjugate) {
+    return InvalidField("operation", v1::Operation_Name(message.operation()),
+                        "OPERATION_ROTATE or OPERATION_BACKWARD beside rows");
+  }
+  if (message.return_attention_factor()) {
+    return InvalidField("return_attention_factor", "true beside rows",
+                        "false: rows hold whatever factor they were made with");
+  }
+  const int64_t head_dim = plan.tensors.front().layout.head_dim;
+  ROPE_ASSIGN_OR_RETURN(const RowArrays rows, FindRows(message.rows(), split, head_dim));
+  ROPE_ASSIGN_OR_RETURN(plan.geometry, ReadGeometry(message.rope(), rows.columns));
+  ROPE_RETURN_IF_ERROR(message.has_positions() ? TakePositions(message, split, rows, plan)
+                                               : CountRows(rows, plan));
+  return ReadRows(rows, plan);
+}
+
+}  // namespace rope::server

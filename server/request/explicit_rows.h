@@ -1,0 +1,22 @@
+// PlanExplicitRows: rows of cos and sin that the caller brings in place of an embedding.
+//
+// Threading:  Functions only.
+// Ownership:  The plan holds a copy of the rows that its tokens take.
+// Errors:     INVALID_ARGUMENT; OUT_OF_RANGE: a position past the last row.
+#ifndef ROPE_SERVER_REQUEST_EXPLICIT_ROWS_H_
+#define ROPE_SERVER_REQUEST_EXPLICIT_ROWS_H_
+
+#include "absl/status/status.h"
+#include "proto/wire/message_split.h"
+#include "rope/v1/rotate.pb.h"
+#include "server/request/request.h"
+
+namespace rope::server {
+
+// Fills the rest of a plan that has its tensors, from message.rows.
+absl::Status PlanExplicitRows(const v1::RotateRequest& message, const proto::SplitMessage& split,
+                              Plan& plan);
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_REQUEST_EXPLICIT_ROWS_H_

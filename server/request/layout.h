@@ -1,0 +1,120 @@
+// Layout: what the letters of rope.v1.Tensor.layout say of a packed tensor's memory.
+//
+// Whatever the order of axes, rows of D channels stand in memory as [pre][heads][post]: `pre` token
+// axes before H, `post` after it. Token t (in memory order, H left out) is pre index t / post, post
+// index t % post.
+//
+// Threading:  Values.
+// Errors:     INVALID_ARGUMENT, with the field's path.
+#ifndef ROPE_SERVER_REQUEST_LAYOUT_H_
+#define ROPE_SERVER_REQUEST_LAYOUT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace rope::server {
+
+inline constexpr size_t kTokenAxesMax = 3;  // L, B and S
+
+struct TokenAxis {
+  char letter = 0;  // one of B S T L
+  int64_t length = 0;
+  bool operator==(const TokenAxis&) const = default;
+};
+
+struct Layout {
+  std::string letters;                                       // as given
+  absl::InlinedVector<TokenAxis, kTokenAxesMax> token_axes;  // outermost first
+  int64_t pre = 1;
+  int64_t heads = 1;
+  int64_t post = 1;
+  int64_t head_dim = 0;
+
+  int64_t tokens() const { return pre * post; }
+  // Length of the axis, or 1 where the layout does not have it.
+  int64_t Length(char letter) const;
+  bool Has(char letter) const;
+};
+
+// Where the elements of a tensor lie that is not packed. All strides in elements, >= 0.
+struct LayoutStrides {
+  std::vector<int64_t> token_axes;  // in the order of Layout::token_axes
+  int64_t head = 0;
+  int64_t channel = 0;
+  int64_t extent = 0;  // elements from the first to the end of the last; 0 for an empty tensor
+  bool operator==(const LayoutStrides&) const = default;
+};
+
+// Of the token's first element in a tensor with these strides, in elements.
+int64_t OffsetOf(int64_t token, const Layout& layout, const LayoutStrides& strides);
+
+// The number of a token's and head's row of D channels in a packed tensor.
+inline int64_t RowOf(int64_t token, int64_t head, const Layout& layout) {
+  return (token / layout.post * layout.heads + head) * layout.post + token % layout.post;
+}
+
+// Reads letters and shape together. The product of all lengths and `element_bytes` fits 64 bits
+// afterwards. `path` names the tensor in errors, for example "tensors[0]".
+absl::StatusOr<Layout> ParseLayout(absl::string_view letters, absl::Span<const int64_t> shape,
+                                   int64_t element_bytes, absl::string_view path);
+
+// Reads the strides of a tensor of `layout`, one for each letter. INVALID_ARGUMENT: another count,
+// a negative one, an extent that does not fit 63 bits. `field` names them.
+absl::StatusOr<LayoutStrides> ParseStrides(absl::string_view letters, const Layout& layout,
+                                           absl::Span<const int64_t> strides, int64_t element_bytes,
+                                           absl::string_view field);
+
+// The strides of a packed tensor that holds the same axes in another order. INVALID_ARGUMENT:
+// `letters` are not those of `layout` with D last; `field` names them.
+absl::StatusOr<LayoutStrides> StridesInOrder(absl::string_view letters, const Layout& layout,
+                                             const std::string& field);
+
+// Length of each axis of `layout` in the order of `letters`.
+std::vector<int64_t> ShapeInOrder(absl::string_view letters, const Layout& layout);
+
+// Index along each axis of a token; absent axes are 0.
+struct TokenIndex {
+  int64_t b = 0;
+  int64_t s = 0;
+  int64_t t = 0;
+  int64_t l = 0;  // of no meaning: layers share positions
+
+  int64_t& Along(const TokenAxis& axis) {
+    switch (axis.letter) {
+      case 'B':
+        return b;
+      case 'S':
+        return s;
+      case 'T':
+        return t;
+      default:
+        return l;
+    }
+  }
+};
+
+// Calls `visit(token, index)` for every token in memory order.
+template <typename Visit>
+void ForEachToken(const Layout& layout, const Visit& visit) {
+  TokenIndex index;
+  absl::InlinedVector<int64_t*, kTokenAxesMax> counters;  // into `index`
+  for (const TokenAxis& axis : layout.token_axes) counters.push_back(&index.Along(axis));
+  const int64_t tokens = layout.tokens();
+  for (int64_t token = 0; token < tokens; ++token) {
+    visit(token, index);
+    for (size_t i = counters.size(); i-- > 0;) {
+      if (++*counters[i] < layout.token_axes[i].length) break;
+      *counters[i] = 0;
+    }
+  }
+}
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_REQUEST_LAYOUT_H_

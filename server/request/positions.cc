@@ -1,0 +1,324 @@
+#include "server/request/positions.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_join.h"
+#include "kernels/status_macros.h"
+#include "server/error.h"
+#include "server/limits.h"
+#include "server/request/array_reader.h"
+
+namespace rope::server {
+namespace {
+
+// `path` and `field` together name the positions.
+absl::Status CheckAll(absl::Span<const int64_t> positions, absl::string_view path,
+                      absl::string_view field) {
+  for (const int64_t position : positions) {
+    if (!IsLegalPosition(position)) return CheckPosition(position, absl::StrCat(path, field));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckAlternatives(const v1::Positions& message, absl::string_view path) {
+  if (message.has_start() + message.has_starts() + message.has_position_ids() == 1) {
+    return absl::OkStatus();
+  }
+  std::vector<std::string> given;
+  if (message.has_start()) given.push_back("start");
+  if (message.has_starts()) given.push_back("starts");
+  if (message.has_position_ids()) given.push_back("position_ids");
+  return InvalidField(path, given.empty() ? "nothing" : absl::StrJoin(given, " and "),
+                      "exactly one of start, starts and position_ids");
+}
+
+// Which share of each sequence this rank holds.
+struct ContextParallel {
+  int64_t size = 1;
+  int64_t rank = 0;
+
+  // Index in the whole sequence of element `index` of `length` that are here: chunks `rank` and
+  // 2 * size - 1 - rank of 2 * size.
+  int64_t Global(int64_t index, int64_t length) const {
+    const int64_t chunk = length / 2;
+    if (size == 1) return index;
+    return index < chunk ? rank * chunk + index : (2 * size - 1 - rank) * chunk + index - chunk;
+  }
+};
+
+absl::StatusOr<ContextParallel> ReadContextParallel(const v1::Positions& message,
+                                                    absl::string_view path) {
+  ContextParallel result;
+  if (!message.has_cp_size() && !message.has_cp_rank()) return result;
+  const std::string size_field = absl::StrCat(path, ".cp_size");
+  const std::string rank_field = absl::StrCat(path, ".cp_rank");
+  if (!message.has_cp_size()) return InvalidField(size_field, "nothing", "it beside cp_rank");
+  result.size = message.cp_size();
+  result.rank = message.cp_rank();
+  if (result.size < 1) return InvalidField(size_field, result.size, "a size >= 1");
+  if (!message.has_cp_rank() || result.rank < 0 || result.rank >= result.size) {
+    return InvalidField(rank_field,
+                        message.has_cp_rank() ? absl::StrCat(result.rank) : std::string("nothing"),
+                        absl::StrCat("0 to ", result.size - 1));
+  }
+  if (message.has_position_ids()) {
+    return InvalidField(size_field, "it beside position_ids", "start or starts, or it unset");
+  }
+  return result;
+}
+
+// The sequences of a tensor, whichever way it holds them.
+struct Sequences {
+  std::vector<int64_t> length;  // of each, as far as it is here
+  // By element along T: its sequence, and its index within it. Empty without a T axis.
+  std::vector<int64_t> sequence;
+  std::vector<int64_t> index;
+
+  int64_t count() const { return static_cast<int64_t>(length.size()); }
+};
+
+// Offsets of the packed sequences of a T axis, the total at the end. REQUIRES: there is one.
+absl::StatusOr<std::vector<int64_t>> ReadCuSeqlens(const v1::Positions& message,
+                                                   const proto::SplitMessage& split,
+                                                   const Layout& layout, absl::string_view path) {
+  if (!message.has_cu_seqlens()) return std::vector<int64_t>{0, layout.Length('T')};
+  const std::string field = absl::StrCat(path, ".cu_seqlens");
+  const int64_t most = std::max(layout.Length('T'), limits::kSequencesMin) + 1;
+  const auto check = [&](absl::Span<const int64_t> shape) {
+    if (shape.size() == 1 && shape[0] >= 2 && shape[0] <= most) return absl::OkStatus();
+    return InvalidField(field, Brackets(shape),
+                        absl::StrCat("one axis of sequences + 1, at most ", most));
+  };
+  ROPE_ASSIGN_OR_RETURN(IntegerArray array,
+                        ReadIntegers(message.cu_seqlens(), split, field, check));
+  std::vector<int64_t>& offsets = array.values;
+  if (offsets.front() != 0) return InvalidField(field, offsets.front(), "0 first");
+  if (!std::is_sorted(offsets.begin(), offsets.end())) {
+    return InvalidField(field, "a falling offset", "offsets that never fall");
+  }
+  if (offsets.back() != layout.Length('T')) {
+    return InvalidField(field, offsets.back(), absl::StrCat(layout.Length('T'), " last, as T"));
+  }
+  return std::move(offsets);
+}
+
+absl::StatusOr<Sequences> ReadSequences(const v1::Positions& message,
+                                        const proto::SplitMessage& split, const Layout& layout,
+                                        absl::string_view path) {
+  Sequences sequences;
+  if (!layout.Has('T')) {
+    if (message.has_cu_seqlens()) {
+      return InvalidField(absl::StrCat(path, ".cu_seqlens"), "it without a T axis", "it unset");
+    }
+    sequences.length.assign(static_cast<size_t>(layout.Length('B')), layout.Length('S'));
+    return sequences;
+  }
+  ROPE_ASSIGN_OR_RETURN(const std::vector<int64_t> offsets,
+                        ReadCuSeqlens(message, split, layout, path));
+  for (size_t i = 0; i + 1 < offsets.size(); ++i) {
+    sequences.length.push_back(offsets[i + 1] - offsets[i]);
+    for (int64_t t = offsets[i]; t < offsets[i + 1]; ++t) {
+      sequences.sequence.push_back(static_cast<int64_t>(i));
+      sequences.index.push_back(t - offsets[i]);
+    }
+  }
+  return sequences;
+}
+
+absl::Status CheckChunks(const ContextParallel& parallel, const Sequences& sequences,
+                         absl::string_view path) {
+  if (parallel.size == 1) return absl::OkStatus();
+  for (const int64_t length : sequences.length) {
+    if (length % 2 == 0) continue;
+    return InvalidField(absl::StrCat(path, ".cp_size"),
+                        absl::StrCat(parallel.size, " and a sequence of ", length, " tokens here"),
+                        "an even number of tokens here: two chunks of each sequence");
+  }
+  return absl::OkStatus();
+}
+
+// Position of each sequence's first token.
+absl::StatusOr<std::vector<int64_t>> ReadStarts(const v1::Positions& message,
+                                                const proto::SplitMessage& split, int64_t sequences,
+                                                absl::string_view path) {
+  if (message.has_start()) {
+    const int64_t start = message.start();
+    ROPE_RETURN_IF_ERROR(CheckAll({&start, 1}, path, ".start"));
+    return std::vector<int64_t>(static_cast<size_t>(sequences), message.start());
+  }
+  const std::string field = absl::StrCat(path, ".starts");
+  const auto check = [&](absl::Span<const int64_t> shape) {
+    if (shape.size() == 1 && shape[0] == sequences) return absl::OkStatus();
+    return InvalidField(field + ".shape", Brackets(shape),
+                        absl::StrCat("[", sequences, "], one start for each sequence"));
+  };
+  ROPE_ASSIGN_OR_RETURN(IntegerArray array, ReadIntegers(message.starts(), split, field, check));
+  ROPE_RETURN_IF_ERROR(CheckAll(array.values, path, ".starts"));
+  return std::move(array.values);
+}
+
+// Positions that follow each sequence's first one. REQUIRES: result.sequence is filled.
+absl::Status FillFromStarts(const v1::Positions& message, const proto::SplitMessage& split,
+                            const Layout& layout, const Sequences& sequences,
+                            const ContextParallel& parallel, absl::string_view path,
+                            TokenPositions& result) {
+  ROPE_ASSIGN_OR_RETURN(const std::vector<int64_t> starts,
+                        ReadStarts(message, split, sequences.count(), path));
+  ROPE_RETURN_IF_ERROR(CheckChunks(parallel, sequences, path));
+  const bool has_t = layout.Has('T');
+  result.values[0].resize(static_cast<size_t>(layout.tokens()));
+  ForEachToken(layout, [&](int64_t token, const TokenIndex& i) {
+    const auto sequence = static_cast<size_t>(result.sequence[static_cast<size_t>(token)]);
+    const int64_t index = has_t ? sequences.index[static_cast<size_t>(i.t)] : i.s;
+    result.values[0][static_cast<size_t>(token)] =
+        starts[sequence] + parallel.Global(index, sequences.length[sequence]);
+  });
+  // Other ranks hold the rest of each sequence, and all of them must see one length.
+  for (size_t i = 0; parallel.size > 1 && i < starts.size(); ++i) {
+    result.seq_len.push_back(std::max<int64_t>(1, starts[i] + sequences.length[i] * parallel.size));
+  }
+  return CheckAll(result.values[0], path, message.has_start() ? ".start" : ".starts");
+}
+
+// How position_ids lie: [S], [B, S] or [T], behind an optional axis of 3.
+struct IdShape {
+  int axes = 1;
+  bool by_batch = false;  // [B, S]
+};
+
+absl::StatusOr<IdShape> MatchIdShape(absl::Span<const int64_t> shape, const Layout& layout,
+                                     bool multimodal, const std::string& field) {
+  std::vector<std::vector<int64_t>> legal;
+  if (layout.Has('T')) {
+    legal = {{layout.Length('T')}};
+  } else {
+    legal = {{layout.Length('S')}, {layout.Length('B'), layout.Length('S')}};
+  }
+  const size_t plain = legal.size();
+  for (size_t i = 0; multimodal && i < plain; ++i) {
+    std::vector<int64_t> with_axes = {3};
+    with_axes.insert(with_axes.end(), legal[i].begin(), legal[i].end());
+    legal.push_back(with_axes);
+  }
+  std::vector<size_t> matches;
+  for (size_t i = 0; i < legal.size(); ++i) {
+    if (absl::Span<const int64_t>(legal[i]) == shape) matches.push_back(i);
+  }
+  // [3, S] could mean three axes or three sequences: the longer form says which.
+  if (matches.size() == 1) return IdShape{matches[0] < plain ? 1 : 3, matches[0] % plain == 1};
+  std::vector<std::string> wanted;
+  wanted.reserve(legal.size());
+  for (const auto& candidate : legal) wanted.push_back(Brackets(candidate));
+  return InvalidField(field + ".shape", Brackets(shape),
+                      matches.empty() ? absl::StrJoin(wanted, " or ")
+                                      : absl::StrCat(wanted.back(), ", which is not ambiguous"));
+}
+
+absl::Status FillFromIds(const v1::Positions& message, const proto::SplitMessage& split,
+                         const Layout& layout, bool multimodal, absl::string_view path,
+                         TokenPositions& result) {
+  const std::string field = absl::StrCat(path, ".position_ids");
+  IdShape shape;
+  const auto check = [&](absl::Span<const int64_t> lengths) -> absl::Status {
+    ROPE_ASSIGN_OR_RETURN(shape, MatchIdShape(lengths, layout, multimodal, field));
+    return absl::OkStatus();
+  };
+  ROPE_ASSIGN_OR_RETURN(const IntegerArray array,
+                        ReadIntegers(message.position_ids(), split, field, check));
+  ROPE_RETURN_IF_ERROR(CheckAll(array.values, path, ".position_ids"));
+  result.axes = shape.axes;
+  const int64_t s_length = layout.Length('S');
+  const int64_t per_axis = static_cast<int64_t>(array.values.size()) / shape.axes;
+  for (int axis = 0; axis < shape.axes; ++axis) {
+    std::vector<int64_t>& values = result.values[static_cast<size_t>(axis)];
+    values.resize(static_cast<size_t>(layout.tokens()));
+    ForEachToken(layout, [&](int64_t token, const TokenIndex& i) {
+      const int64_t within = i.t + i.s + (shape.by_batch ? i.b * s_length : 0);
+      values[static_cast<size_t>(token)] =
+          array.values[static_cast<size_t>(axis * per_axis + within)];
+    });
+  }
+  return absl::OkStatus();
+}
+
+// What the caller says, or what was set before, or the largest position + 1.
+absl::Status FillSeqLens(const v1::Positions& message, int64_t sequences, absl::string_view path,
+                         TokenPositions& result) {
+  const auto field = [path] { return absl::StrCat(path, ".seq_len"); };
+  const int64_t given = message.seq_len_size();
+  for (const int64_t length : message.seq_len()) {
+    if (length >= 1 && length <= limits::kSeqLenMax) continue;
+    return InvalidField(field(), length, absl::StrCat("lengths from 1 to ", limits::kSeqLenMax));
+  }
+  if (given == 1) {
+    result.seq_len.assign(static_cast<size_t>(sequences), message.seq_len(0));
+    return absl::OkStatus();
+  }
+  if (given != 0) {
+    if (given != sequences) {
+      return InvalidField(field(), absl::StrCat(given, " lengths"),
+                          absl::StrCat("one, or ", sequences, ", one for each sequence"));
+    }
+    result.seq_len.assign(message.seq_len().begin(), message.seq_len().end());
+    return absl::OkStatus();
+  }
+  result.seq_len.resize(static_cast<size_t>(sequences), 1);
+  for (int axis = 0; axis < result.axes; ++axis) {
+    const std::vector<int64_t>& values = result.values[static_cast<size_t>(axis)];
+    for (size_t token = 0; token < values.size(); ++token) {
+      int64_t& length = result.seq_len[static_cast<size_t>(result.sequence[token])];
+      length = std::max(length, values[token] + 1);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckPosition(int64_t position, absl::string_view field) {
+  if (position < 0) return InvalidField(field, position, "positions >= 0");
+  if (position > limits::kPositionMax) {
+    return absl::OutOfRangeError(
+        absl::StrCat(field, ": got ", position, ", want at most ", limits::kPositionMax));
+  }
+  return absl::OkStatus();
+}
+
+std::optional<std::string> WarningPastLength(std::optional<int64_t> max_position_embeddings,
+                                             const std::array<std::vector<int64_t>, 3>& positions) {
+  if (!max_position_embeddings.has_value()) return std::nullopt;
+  int64_t largest = -1;
+  for (const std::vector<int64_t>& values : positions) {
+    for (const int64_t position : values) largest = std::max(largest, position);
+  }
+  if (largest < *max_position_embeddings) return std::nullopt;
+  return absl::StrCat("positions: up to ", largest, ", past the model's ",
+                      *max_position_embeddings);
+}
+
+absl::StatusOr<TokenPositions> ReadPositions(const v1::Positions& message,
+                                             const proto::SplitMessage& split, const Layout& layout,
+                                             bool multimodal, absl::string_view path) {
+  ROPE_RETURN_IF_ERROR(CheckAlternatives(message, path));
+  ROPE_ASSIGN_OR_RETURN(const ContextParallel parallel, ReadContextParallel(message, path));
+  ROPE_ASSIGN_OR_RETURN(const Sequences sequences, ReadSequences(message, split, layout, path));
+
+  TokenPositions result;
+  result.sequence.resize(static_cast<size_t>(layout.tokens()));
+  const bool has_t = layout.Has('T');
+  ForEachToken(layout, [&](int64_t token, const TokenIndex& i) {
+    result.sequence[static_cast<size_t>(token)] =
+        has_t ? sequences.sequence[static_cast<size_t>(i.t)] : i.b;
+  });
+  if (message.has_position_ids()) {
+    ROPE_RETURN_IF_ERROR(FillFromIds(message, split, layout, multimodal, path, result));
+  } else {
+    ROPE_RETURN_IF_ERROR(FillFromStarts(message, split, layout, sequences, parallel, path, result));
+  }
+  ROPE_RETURN_IF_ERROR(FillSeqLens(message, sequences.count(), path, result));
+  return result;
+}
+
+}  // namespace rope::server

@@ -1,0 +1,50 @@
+// Positions: from rope.v1.Positions to the absolute position and the sequence of every token.
+//
+// Threading:  Functions only.
+// Errors:     INVALID_ARGUMENT; OUT_OF_RANGE: a position above limits::kPositionMax.
+#ifndef ROPE_SERVER_REQUEST_POSITIONS_H_
+#define ROPE_SERVER_REQUEST_POSITIONS_H_
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "proto/wire/message_split.h"
+#include "rope/v1/rotate.pb.h"
+#include "server/limits.h"
+#include "server/request/layout.h"
+
+namespace rope::server {
+
+inline bool IsLegalPosition(int64_t position) {
+  return position >= 0 && position <= limits::kPositionMax;
+}
+
+// OK where it is legal; `field` names it.
+absl::Status CheckPosition(int64_t position, absl::string_view field);
+
+struct TokenPositions {
+  int axes = 1;                                // 3 where positions were given for t, h and w
+  std::array<std::vector<int64_t>, 3> values;  // by token in memory order
+  std::vector<int64_t> sequence;               // of each token; sequences count from 0
+  std::vector<int64_t> seq_len;  // of each sequence: the caller's, or largest position + 1
+};
+
+// `multimodal`: the config has mrope_section, so that three axes are legal. `path` names the
+// message in errors, for example "positions".
+absl::StatusOr<TokenPositions> ReadPositions(const v1::Positions& message,
+                                             const proto::SplitMessage& split, const Layout& layout,
+                                             bool multimodal, absl::string_view path);
+
+// What to tell the caller where a position, by axis and token, is past the model's own length.
+std::optional<std::string> WarningPastLength(std::optional<int64_t> max_position_embeddings,
+                                             const std::array<std::vector<int64_t>, 3>& positions);
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_REQUEST_POSITIONS_H_

@@ -1,0 +1,162 @@
+#include "server/request/tensor_reader.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/checked_math.h"
+#include "kernels/status_macros.h"
+#include "server/error.h"
+#include "server/limits.h"
+#include "server/request/array_reader.h"
+#include "server/request/beside.h"
+
+namespace rope::server {
+namespace {
+
+absl::Status CheckRole(v1::Role role, const std::string& path) {
+  if (role == v1::ROLE_Q || role == v1::ROLE_K) return absl::OkStatus();
+  return InvalidField(
+      path + ".role",
+      role == v1::ROLE_UNSPECIFIED ? std::string("nothing") : absl::StrCat(static_cast<int>(role)),
+      "ROLE_Q or ROLE_K");
+}
+
+std::string SpanText(const v1::HeadRange& range) {
+  return absl::StrCat("heads ", range.begin(), " to ", range.end());
+}
+
+// Heads that rotate and heads that do not, all of them and in order.
+absl::StatusOr<absl::InlinedVector<HeadSpan, 1>> ReadHeads(const v1::Tensor& tensor, int64_t heads,
+                                                           const std::string& path) {
+  if (tensor.head_ranges_size() == 0) {
+    ROPE_RETURN_IF_ERROR(CheckRole(tensor.role(), path));
+    return absl::InlinedVector<HeadSpan, 1>{{0, heads, true, tensor.role() == v1::ROLE_K}};
+  }
+  if (tensor.role() != v1::ROLE_UNSPECIFIED) {
+    return InvalidField(path + ".role", "it beside head_ranges", "the roles of the ranges alone");
+  }
+  absl::InlinedVector<HeadSpan, 1> spans;
+  int64_t next = 0;
+  for (int i = 0; i < tensor.head_ranges_size(); ++i) {
+    const v1::HeadRange& range = tensor.head_ranges(i);
+    const std::string field = absl::StrCat(path, ".head_ranges[", i, "]");
+    const bool passes = range.role() == v1::ROLE_UNSPECIFIED;
+    if (!passes) ROPE_RETURN_IF_ERROR(CheckRole(range.role(), field));
+    if (range.begin() < next || range.end() < range.begin() || range.end() > heads) {
+      return InvalidField(field, SpanText(range),
+                          absl::StrCat("ranges in order, from head ", next, " to at most ", heads));
+    }
+    if (range.begin() > next) spans.push_back({next, range.begin(), false});
+    spans.push_back({range.begin(), range.end(), !passes, range.role() == v1::ROLE_K});
+    next = range.end();
+  }
+  if (next < heads) spans.push_back({next, heads, false});
+  return spans;
+}
+
+// Where the elements of the tensor are, and that they are there.
+absl::Status ReadElements(const v1::Tensor& tensor, const proto::SplitMessage& split,
+                          const std::string& array_path, int64_t count, TensorPlan& plan) {
+  ROPE_ASSIGN_OR_RETURN(plan.input, ReadTensorBytes(tensor.array(), plan.dtype, count, split,
+                                                    array_path, plan.typed));
+  if (!plan.strides.has_value() || plan.input.fragments.size() <= 1) return absl::OkStatus();
+  plan.typed.resize(static_cast<size_t>(plan.input.bytes));
+  plan.input.CopyTo(plan.typed.data());
+  plan.input.fragments = {{plan.typed.data(), plan.typed.size()}};
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TensorPlan> ReadTensor(const v1::Tensor& tensor, const v1::Output& output,
+                                      const proto::SplitMessage& split, const std::string& path) {
+  const std::string array_path = path + ".array";
+  TensorPlan plan;
+  ROPE_ASSIGN_OR_RETURN(plan.dtype, ReadTensorDType(tensor.array(), array_path));
+  plan.output_dtype = plan.dtype;
+  if (output.dtype() != v1::DTYPE_UNSPECIFIED) {
+    ROPE_ASSIGN_OR_RETURN(plan.output_dtype, ReadOutputDType(output.dtype(), "output.dtype"));
+  }
+  ROPE_ASSIGN_OR_RETURN(plan.layout, ParseLayout(tensor.layout(), tensor.array().shape(),
+                                                 plan.larger_element_bytes(), path));
+  plan.output_letters = plan.layout.letters;
+  ROPE_ASSIGN_OR_RETURN(plan.heads, ReadHeads(tensor, plan.layout.heads, path));
+  int64_t count = plan.elements();
+  if (tensor.array().strides_size() > 0) {
+    ROPE_ASSIGN_OR_RETURN(plan.strides,
+                          ParseStrides(tensor.layout(), plan.layout, tensor.array().strides(),
+                                       kernels::ElementBytes(plan.dtype), array_path + ".strides"));
+    count = plan.strides->extent;
+  }
+  ROPE_RETURN_IF_ERROR(ReadElements(tensor, split, array_path, count, plan));
+  return plan;
+}
+
+// Tokens cost memory beside their bytes, and an empty tensor may claim any number of them.
+absl::Status CheckTokens(const Layout& layout, const std::string& path) {
+  int64_t tokens = 1;
+  for (const TokenAxis& axis : layout.token_axes) tokens *= std::max<int64_t>(axis.length, 1);
+  if (tokens <= limits::kTokensMax) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(path, ".array.shape: got ", tokens,
+                                                   " tokens, want at most ", limits::kTokensMax));
+}
+
+// Where the answer's axes stand in another order.
+absl::Status ReadOutputLayouts(const v1::Output& output, Plan& plan) {
+  if (output.layouts_size() == 0) return absl::OkStatus();
+  if (output.layouts_size() != static_cast<int>(plan.tensors.size())) {
+    return InvalidField("output.layouts", absl::StrCat(output.layouts_size()),
+                        absl::StrCat(plan.tensors.size(), ", one for each tensor"));
+  }
+  for (int i = 0; i < output.layouts_size(); ++i) {
+    TensorPlan& tensor = plan.tensors[static_cast<size_t>(i)];
+    const std::string& letters = output.layouts(i);
+    if (letters.empty() || letters == tensor.layout.letters) continue;
+    ROPE_ASSIGN_OR_RETURN(
+        tensor.output_strides,
+        StridesInOrder(letters, tensor.layout, absl::StrCat("output.layouts[", i, "]")));
+    tensor.output_letters = letters;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ReadTensors(const v1::RotateRequest& message, const proto::SplitMessage& split,
+                         Plan& plan) {
+  const int64_t count = message.tensors_size();
+  if (count == 0 || count > limits::kTensorsMax) {
+    return InvalidField("tensors", count == 0 ? "nothing" : absl::StrCat(count),
+                        absl::StrCat("1 to ", limits::kTensorsMax, " tensors"));
+  }
+  for (int i = 0; i < message.tensors_size(); ++i) {
+    const std::string path = absl::StrCat("tensors[", i, "]");
+    ROPE_ASSIGN_OR_RETURN(TensorPlan tensor,
+                          ReadTensor(message.tensors(i), message.output(), split, path));
+    ROPE_RETURN_IF_ERROR(ReadBeside(message.tensors(i), message.operation(), split, path, tensor));
+    ROPE_RETURN_IF_ERROR(CheckTokens(tensor.layout, path));
+    const Layout& first = i == 0 ? tensor.layout : plan.tensors.front().layout;
+    if (tensor.layout.token_axes != first.token_axes) {
+      return InvalidField(path + ".layout", message.tensors(i).layout(),
+                          "the axes B, S, T and L of tensors[0], in its order and lengths");
+    }
+    if (tensor.layout.head_dim != first.head_dim) {
+      return InvalidField(path + ".array.shape", absl::StrCat("D ", tensor.layout.head_dim),
+                          absl::StrCat(first.head_dim, ", as tensors[0]"));
+    }
+    plan.tensors.push_back(std::move(tensor));
+  }
+  ROPE_RETURN_IF_ERROR(ReadOutputLayouts(message.output(), plan));
+  plan.tokens = plan.tensors.front().layout.tokens();
+  for (const TensorPlan& tensor : plan.tensors) {
+    // Fits by itself, but tensors without tokens may claim heads of any size.
+    const auto sum =
+        kernels::CheckedAdd(plan.bytes_per_token, tensor.layout.heads * tensor.layout.head_dim *
+                                                      tensor.larger_element_bytes());
+    if (!sum.has_value()) return InvalidField("tensors", "heads past 63 bits", "smaller ones");
+    plan.bytes_per_token = *sum;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace rope::server

@@ -1,0 +1,98 @@
+#include "server/request/validate.h"
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "kernels/status_macros.h"
+#include "server/error.h"
+#include "server/limits.h"
+#include "server/request/beside.h"
+#include "server/request/explicit_rows.h"
+#include "server/request/plan_rotation.h"
+#include "server/request/positions.h"
+#include "server/request/tensor_reader.h"
+
+namespace rope::server {
+namespace {
+
+absl::Status CheckOperation(const v1::RotateRequest& message) {
+  switch (message.operation()) {
+    case v1::OPERATION_UNSPECIFIED:
+    case v1::OPERATION_ROTATE:
+    case v1::OPERATION_INVERSE:
+    case v1::OPERATION_BACKWARD:
+    case v1::OPERATION_ADD_SINUSOIDAL:
+      if (!message.has_reposition()) return absl::OkStatus();
+      return InvalidField("reposition", "it without OPERATION_REPOSITION", "it unset");
+    case v1::OPERATION_REPOSITION:
+      if (message.has_reposition()) return absl::OkStatus();
+      return InvalidField("reposition", "nothing", "where the tensors stand now");
+    default:
+      return InvalidField("operation", static_cast<int>(message.operation()),
+                          "OPERATION_ROTATE, OPERATION_INVERSE, OPERATION_BACKWARD, "
+                          "OPERATION_REPOSITION or OPERATION_ADD_SINUSOIDAL");
+  }
+}
+
+// The embedding that tensors were rotated with: the request's own where nothing else is said.
+absl::StatusOr<std::shared_ptr<const RopeEntry>> FindFrom(
+    const v1::Reposition& reposition, const std::shared_ptr<const RopeEntry>& entry,
+    ModelRegistry& registry) {
+  if (!reposition.has_from_rope()) return entry;
+  auto found = registry.Find(reposition.from_rope());
+  if (found.ok()) return *std::move(found);
+  // The registry speaks of "rope"; this is another field of the same type.
+  const absl::string_view message = found.status().message();
+  if (!absl::StartsWith(message, "rope")) return found.status();
+  return absl::Status(found.status().code(), absl::StrCat("reposition.from_", message));
+}
+
+}  // namespace
+
+absl::Status Validate(const v1::RotateRequest& message, const proto::SplitMessage& split,
+                      ModelRegistry& registry, AdmitTensors admit, Plan& plan) {
+  if (static_cast<int64_t>(message.request_id().size()) > limits::kRequestIdBytesMax) {
+    return InvalidField("request_id", absl::StrCat(message.request_id().size(), " bytes"),
+                        absl::StrCat("at most ", limits::kRequestIdBytesMax));
+  }
+  plan = Plan();
+  // What is malformed is refused beside rows and by layers that do not rotate, too.
+  ROPE_RETURN_IF_ERROR(CheckOperation(message));
+  if (message.has_rows()) {
+    ROPE_RETURN_IF_ERROR(ReadTensors(message, split, plan));
+    ROPE_RETURN_IF_ERROR(admit(plan));
+    ROPE_RETURN_IF_ERROR(PlanTokenScales(message, std::nullopt, {}, plan));
+    return PlanExplicitRows(message, split, plan);
+  }
+  ROPE_ASSIGN_OR_RETURN(const auto entry, registry.Find(message.rope()));
+  ROPE_RETURN_IF_ERROR(ReadTensors(message, split, plan));
+  ROPE_RETURN_IF_ERROR(admit(plan));
+  plan.warnings = entry->warnings();
+  plan.rotates = entry->layer().rotates;
+  plan.attention_factor_applied = !message.return_attention_factor();
+  ROPE_ASSIGN_OR_RETURN(TokenPositions positions,
+                        ReadPositions(message.positions(), split, plan.tensors.front().layout,
+                                      entry->layer().config.mrope.has_value(), "positions"));
+  ROPE_RETURN_IF_ERROR(PlanTokenScales(
+      message, entry->layer().config.original_max_position_embeddings, positions.values[0], plan));
+  RopeAt to = {*entry, std::move(positions)};
+  if (message.operation() != v1::OPERATION_REPOSITION) {
+    return PlanRotation(message.operation(), std::move(to), plan);
+  }
+  ROPE_ASSIGN_OR_RETURN(const auto from_entry, FindFrom(message.reposition(), entry, registry));
+  ROPE_ASSIGN_OR_RETURN(
+      TokenPositions from_positions,
+      ReadPositions(message.reposition().from(), split, plan.tensors.front().layout,
+                    from_entry->layer().config.mrope.has_value(), "reposition.from"));
+  return PlanReposition({*from_entry, std::move(from_positions)}, std::move(to), plan);
+}
+
+absl::StatusOr<Plan> Validate(const v1::RotateRequest& message, const proto::SplitMessage& split,
+                              ModelRegistry& registry) {
+  Plan plan;
+  const auto admit = [](const Plan&) { return absl::OkStatus(); };
+  ROPE_RETURN_IF_ERROR(Validate(message, split, registry, admit, plan));
+  return plan;
+}
+
+}  // namespace rope::server

@@ -1,0 +1,62 @@
+#include "server/telemetry/process_statistics.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <system_error>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "server/telemetry/text_file.h"
+
+namespace rope::server {
+namespace {
+
+// When the machine started, in seconds since 1970.
+std::optional<int64_t> ReadBootTime(const std::string& proc_root) {
+  constexpr absl::string_view kPrefix = "btime ";
+  const std::string text = ReadTextFile(proc_root + "/stat");
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    int64_t seconds = 0;
+    if (!absl::StartsWith(line, kPrefix)) continue;
+    if (absl::SimpleAtoi(line.substr(kPrefix.size()), &seconds)) return seconds;
+  }
+  return std::nullopt;
+}
+
+int64_t CountEntries(const std::string& folder) {
+  std::error_code error;
+  int64_t count = 0;
+  std::filesystem::directory_iterator entry(folder, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) ++count;
+  return count;
+}
+
+}  // namespace
+
+std::optional<ProcessStatistics> ReadProcessStatistics(const std::string& proc_root) {
+  const std::string text = ReadTextFile(proc_root + "/self/stat");
+  // The second field is the program's name in parentheses and may hold anything.
+  const size_t name_end = text.rfind(") ");
+  const std::optional<int64_t> boot_time = ReadBootTime(proc_root);
+  if (name_end == std::string::npos || !boot_time.has_value()) return std::nullopt;
+  const std::vector<std::string> fields = absl::StrSplit(text.substr(name_end + 2), ' ');
+  int64_t values[4] = {};
+  constexpr size_t kFields[4] = {14, 15, 22, 24};  // utime, stime, starttime, rss in proc(5)
+  for (size_t i = 0; i < 4; ++i) {
+    const size_t index = kFields[i] - 3;  // the first after the name is number 3
+    if (index >= fields.size() || !absl::SimpleAtoi(fields[index], &values[i])) return std::nullopt;
+  }
+  const double ticks = static_cast<double>(sysconf(_SC_CLK_TCK));
+  ProcessStatistics result;
+  result.cpu_seconds = static_cast<double>(values[0] + values[1]) / ticks;
+  result.start_time_seconds =
+      static_cast<double>(*boot_time) + static_cast<double>(values[2]) / ticks;
+  result.resident_bytes = values[3] * sysconf(_SC_PAGESIZE);
+  result.open_fds = CountEntries(proc_root + "/self/fd");
+  return result;
+}
+
+}  // namespace rope::server

@@ -1,0 +1,130 @@
+#include "client/calls/connection.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "proto/wire/error_details.h"
+#include "tests/unit/client/fake_server.h"
+
+namespace rope::client {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+// A connection that notes its delays instead of sleeping.
+class ConnectionTest : public ::testing::Test {
+ protected:
+  Result<grpc::ByteBuffer> Rotate(bool idempotent = true, ConnectOptions options = {},
+                                  milliseconds timeout = std::chrono::seconds(30)) {
+    Connection connection(server_.target(), options,
+                          {.sleep = [this](microseconds delay) { delays_.push_back(delay); },
+                           .random = [] { return 0.0; }});
+    EXPECT_TRUE(connection.Connect(std::chrono::seconds(10)).ok());
+    const grpc::Slice slice(std::string("request"));
+    return connection.Call("/rope.v1.RopeService/Rotate", grpc::ByteBuffer(&slice, 1), idempotent,
+                           {.timeout = timeout});
+  }
+
+  // The first `failures` calls fail with `status`, the next is answered.
+  void FailFirst(int failures, const grpc::Status& status) {
+    server_.OnRotate([this, failures, status](grpc::CallbackServerContext&, const std::string&,
+                                              std::string& reply) {
+      reply = "reply";
+      return server_.rotate_calls() <= failures ? status : grpc::Status::OK;
+    });
+  }
+
+  FakeServer server_;
+  std::vector<microseconds> delays_;
+};
+
+TEST_F(ConnectionTest, TransientThenSuccessSleepsBetween) {
+  FailFirst(2, {grpc::StatusCode::UNAVAILABLE, "draining"});
+  EXPECT_TRUE(Rotate().ok());
+  EXPECT_THAT(delays_, ElementsAre(milliseconds(50), milliseconds(100)));
+}
+
+TEST_F(ConnectionTest, TooManyTransientFailuresGiveTheLast) {
+  FailFirst(100, {grpc::StatusCode::UNAVAILABLE, "draining"});
+  const auto reply = Rotate();
+  EXPECT_EQ(reply.status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(reply.status().message(), "draining");
+  EXPECT_EQ(server_.rotate_calls(), 4);
+}
+
+TEST_F(ConnectionTest, CallThatNeitherSideCancelledIsTransient) {
+  FailFirst(1, {grpc::StatusCode::CANCELLED, "CANCELLED"});
+  EXPECT_TRUE(Rotate().ok());
+  FailFirst(100, {grpc::StatusCode::CANCELLED, "CANCELLED"});
+  const auto reply = Rotate();
+  EXPECT_EQ(reply.status().ToString(), "UNAVAILABLE: server: ended the call (CANCELLED)");
+  EXPECT_TRUE(reply.status().detail().executed);
+}
+
+TEST_F(ConnectionTest, AttemptsMaxOfOneNeverRetries) {
+  FailFirst(100, {grpc::StatusCode::UNAVAILABLE, "draining"});
+  EXPECT_FALSE(Rotate(true, {.attempts_max = 1}).ok());
+  EXPECT_EQ(server_.rotate_calls(), 1);
+}
+
+TEST_F(ConnectionTest, TransientFailureNotIdempotentStops) {
+  FailFirst(1, {grpc::StatusCode::UNAVAILABLE, "draining"});
+  EXPECT_FALSE(Rotate(/*idempotent=*/false).ok());
+  EXPECT_THAT(delays_, IsEmpty());
+}
+
+TEST_F(ConnectionTest, PermanentFailureStops) {
+  FailFirst(1, {grpc::StatusCode::INVALID_ARGUMENT, "x: got 1, want 2"});
+  EXPECT_EQ(Rotate().status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(server_.rotate_calls(), 1);
+}
+
+TEST_F(ConnectionTest, DelayInTheDetailsIsWaited) {
+  v1::Error error = proto::MakeError(8, "queue: got 9 bytes, want at most 8");
+  error.set_retry_delay_ms(700);
+  FailFirst(1, {grpc::StatusCode::RESOURCE_EXHAUSTED, error.message(),
+                proto::EncodeStatusDetails(error)});
+  EXPECT_TRUE(Rotate().ok());
+  EXPECT_THAT(delays_, ElementsAre(milliseconds(750)));
+}
+
+TEST_F(ConnectionTest, DelayInTheTrailerIsWaited) {
+  server_.OnRotate([this](grpc::CallbackServerContext& context, const std::string&, std::string&) {
+    if (server_.rotate_calls() > 1) return grpc::Status::OK;
+    context.AddTrailingMetadata("grpc-retry-pushback-ms", "300");
+    return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "full");
+  });
+  EXPECT_TRUE(Rotate().ok());
+  EXPECT_THAT(delays_, ElementsAre(milliseconds(350)));
+}
+
+TEST_F(ConnectionTest, DelayPastTheDeadlineGivesTheFailure) {
+  v1::Error error = proto::MakeError(8, "full");
+  error.set_retry_delay_ms(60000);
+  FailFirst(1, {grpc::StatusCode::RESOURCE_EXHAUSTED, "full", proto::EncodeStatusDetails(error)});
+  const auto reply = Rotate();
+  EXPECT_EQ(reply.status().code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(reply.status().detail().retry_delay_ms, 60000);
+  EXPECT_THAT(delays_, IsEmpty());
+}
+
+TEST_F(ConnectionTest, NoAnswerEndsAtTheDeadline) {
+  server_.HangOnRotate();
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(Rotate(true, {}, milliseconds(50)).status().code(), StatusCode::kDeadlineExceeded);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+  EXPECT_THAT(delays_, IsEmpty());
+}
+
+TEST_F(ConnectionTest, WithoutSpinningTheAnswerComesToo) {
+  FailFirst(0, grpc::Status::OK);
+  EXPECT_TRUE(Rotate(true, {.spin = microseconds(0)}).ok());
+}
+
+}  // namespace
+}  // namespace rope::client

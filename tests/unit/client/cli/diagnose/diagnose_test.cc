@@ -1,0 +1,251 @@
+#include "client/cli/diagnose/diagnose.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "proto/wire/float16.h"
+
+namespace rope::client {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr size_t kHeadDim = 8;
+constexpr double kMultiplier = 1.25;
+
+// The sample's tensors are empty until Turn fills them.
+RotatedSample Sample() {
+  RotatedSample sample;
+  sample.rows = 2;
+  sample.head_dim = kHeadDim;
+  sample.positions = {0, 1, 2, 40};
+  std::mt19937 random(3);
+  std::uniform_real_distribution<double> uniform(-1, 1);
+  for (size_t i = 0; i < sample.positions.size() * 2 * kHeadDim; ++i) {
+    sample.before.push_back(static_cast<double>(static_cast<float>(uniform(random))));
+  }
+  sample.after = sample.before;
+  return sample;
+}
+
+// theta 100 over `pairs` pairs, and the rows that a server would give.
+Variant VariantOf(const RotatedSample& sample, size_t pairs, double multiplier,
+                  const std::vector<std::string>& changes = {}) {
+  Variant variant;
+  variant.changes = changes;
+  variant.reply.attention_factor = multiplier;
+  for (size_t i = 0; i < pairs; ++i) {
+    const double exponent = -static_cast<double>(i) / static_cast<double>(pairs);
+    variant.reply.inv_freq.push_back(std::pow(100, exponent));
+  }
+  for (const int64_t position : PositionsToDescribe(sample)) {
+    Row row;
+    row.position = position;
+    for (const double frequency : variant.reply.inv_freq) {
+      row.cos.push_back(multiplier * std::cos(static_cast<double>(position) * frequency));
+      row.sin.push_back(multiplier * std::sin(static_cast<double>(position) * frequency));
+    }
+    variant.reply.rows.push_back(row);
+  }
+  return variant;
+}
+
+// Fills `after`, in the half pairing from channel `window` on, times `scale`.
+void Turn(RotatedSample& sample, const Variant& variant, int64_t shift, double sign, double scale,
+          size_t window = 0) {
+  const size_t pairs = variant.reply.inv_freq.size();
+  for (size_t i = 0; i < sample.before.size(); i += kHeadDim) {
+    const auto position = static_cast<double>(sample.positions[i / kHeadDim / 2] + shift);
+    for (size_t pair = 0; pair < pairs; ++pair) {
+      const double angle = sign * position * variant.reply.inv_freq[pair];
+      const size_t a = i + window + pair;
+      const size_t b = a + pairs;
+      const double cos = scale * std::cos(angle);
+      const double sin = scale * std::sin(angle);
+      sample.after[a] = sample.before[a] * cos - sample.before[b] * sin;
+      sample.after[b] = sample.before[a] * sin + sample.before[b] * cos;
+    }
+  }
+}
+
+TEST(PositionsTest, HoldEveryShiftOnceInOrder) {
+  RotatedSample sample = Sample();
+  sample.positions = {0, 1, 5};
+  EXPECT_THAT(PositionsToDescribe(sample), ElementsAre(0, 1, 2, 4, 5, 6));
+  sample.positions = {100};
+  EXPECT_THAT(PositionsToDescribe(sample), ElementsAre(0, 1, 99, 100, 101));
+}
+
+TEST(ExplainTest, AsConfiguredComesFirstWhereItExplains) {
+  RotatedSample sample = Sample();
+  const Variant variant = VariantOf(sample, 4, kMultiplier);
+  Turn(sample, variant, 0, 1, kMultiplier);
+  const auto best = Explain(sample, Pairing::kHalf, {variant}).front();
+  EXPECT_TRUE(best.explains());
+  EXPECT_THAT(best.changes, IsEmpty());
+  EXPECT_LT(best.max_error, 1e-15);
+}
+
+TEST(ExplainTest, PositionBelowZeroTurnsBack) {
+  RotatedSample sample = Sample();
+  const Variant variant = VariantOf(sample, 4, 1);
+  Turn(sample, variant, -1, 1, 1);  // position 0 becomes -1
+  EXPECT_THAT(Explain(sample, Pairing::kHalf, {variant}).front().changes,
+              ElementsAre("positions - 1"));
+}
+
+TEST(ExplainTest, InverseAndTransposeDifferByTheMultiplier) {
+  RotatedSample sample = Sample();
+  const Variant variant = VariantOf(sample, 4, kMultiplier);
+  Turn(sample, variant, 0, -1, 1 / kMultiplier);
+  EXPECT_THAT(Explain(sample, Pairing::kHalf, {variant}).front().changes,
+              ElementsAre("inverse rotation"));
+  Turn(sample, variant, 0, -1, kMultiplier);
+  EXPECT_THAT(Explain(sample, Pairing::kHalf, {variant}).front().changes,
+              ElementsAre("transposed rotation (backward)"));
+}
+
+TEST(ExplainTest, AttentionFactorThatNobodyNamedIsMeasured) {
+  RotatedSample sample = Sample();
+  const Variant variant = VariantOf(sample, 4, 1);
+  Turn(sample, variant, 0, 1, 1.5);
+  EXPECT_THAT(Explain(sample, Pairing::kHalf, {variant}).front().changes,
+              ElementsAre("attention factor 1.5"));
+}
+
+TEST(ExplainTest, WindowAtTheWrongEndIsFound) {
+  RotatedSample sample = Sample();
+  const Variant variant = VariantOf(sample, 2, 1);
+  Turn(sample, variant, 0, 1, 1, 4);
+  EXPECT_THAT(Explain(sample, Pairing::kHalf, {variant}).front().changes,
+              ElementsAre("rotated channels at the end of the head"));
+}
+
+TEST(ExplainTest, WindowOfTheConfigIsWhereChannelsTurn) {
+  RotatedSample sample = Sample();
+  Variant variant = VariantOf(sample, 2, 1);
+  variant.reply.config.rotary_offset = 2;
+  Turn(sample, variant, 0, 1, 1, 2);
+  EXPECT_THAT(Explain(sample, Pairing::kHalf, {variant}).front().changes, IsEmpty());
+  sample.after = sample.before;
+  Turn(sample, variant, 0, 1, 1, 0);
+  EXPECT_THAT(Explain(sample, Pairing::kHalf, {variant}).front().changes,
+              ElementsAre("rotated channels at the start of the head"));
+}
+
+TEST(ExplainTest, AnotherConfigIsNamedAndOneChangeBeatsTwo) {
+  RotatedSample sample = Sample();
+  const Variant believed = VariantOf(sample, 4, 1);
+  const Variant other = VariantOf(sample, 4, kMultiplier, {"yarn"});
+  Turn(sample, other, 0, 1, kMultiplier);
+  const auto all = Explain(sample, Pairing::kHalf, {believed, other});
+  EXPECT_EQ(all.front().changes.size(), 1u);
+  Turn(sample, other, 1, 1, 1 / kMultiplier);
+  for (const Explanation& explanation : Explain(sample, Pairing::kHalf, {other})) {
+    EXPECT_LE(explanation.changes.size(), 2u);
+  }
+}
+
+TEST(ExplainTest, NothingExplainsNoise) {
+  RotatedSample sample = Sample();
+  for (size_t i = 0; i < sample.after.size(); ++i) sample.after[i] = sample.before[i] * 7 + 1;
+  const auto all = Explain(sample, Pairing::kHalf, {VariantOf(sample, 4, 1)});
+  EXPECT_FALSE(all.front().explains());
+  EXPECT_GT(all.front().ratio, 1000);
+  for (size_t i = 1; i < all.size(); ++i) EXPECT_GE(all[i].rms_error, all[i - 1].rms_error);
+}
+
+TEST(ExplainTest, WhatAddsToAnExplanationIsLeftOut) {
+  RotatedSample sample = Sample();
+  const Variant variant = VariantOf(sample, 4, 1);
+  Turn(sample, variant, 1, 1, 1);
+  size_t shifted = 0;
+  size_t as_configured = 0;
+  for (const Explanation& explanation : Explain(sample, Pairing::kHalf, {variant})) {
+    for (const std::string& change : explanation.changes) shifted += change == "positions + 1";
+    as_configured += explanation.changes.empty();
+  }
+  EXPECT_EQ(shifted, 1u);
+  EXPECT_EQ(as_configured, 1u);
+}
+
+TEST(ExplainTest, RoundedResultIsFoundByItsGrid) {
+  RotatedSample sample = Sample();
+  const Variant variant = VariantOf(sample, 4, 1);
+  Turn(sample, variant, 0, 1, 1);
+  const auto named = [&] {
+    for (const Explanation& explanation : Explain(sample, Pairing::kHalf, {variant})) {
+      if (explanation.explains() && !explanation.changes.empty()) return explanation.changes[0];
+    }
+    return std::string();
+  };
+  EXPECT_EQ(named(), "");
+  for (double& value : sample.after) {
+    value = static_cast<double>(proto::FloatFromBFloat16(proto::BFloat16FromDouble(value)));
+  }
+  EXPECT_EQ(named(), "result rounded to bf16");
+}
+
+TEST(ExplainTest, ArithmeticInBFloat16IsFollowedStepByStep) {
+  RotatedSample sample = Sample();
+  sample.dtype = DType::kBFloat16;
+  const Variant variant = VariantOf(sample, 4, 1);
+  const auto round = [](double value) {
+    return static_cast<double>(proto::FloatFromBFloat16(proto::BFloat16FromDouble(value)));
+  };
+  for (double& value : sample.before) value = round(value);
+  for (size_t i = 0; i < sample.before.size(); i += kHeadDim) {
+    const auto position = static_cast<double>(sample.positions[i / kHeadDim / 2]);
+    for (size_t pair = 0; pair < 4; ++pair) {
+      const double a = sample.before[i + pair];
+      const double b = sample.before[i + pair + 4];
+      const double cos = round(std::cos(position * variant.reply.inv_freq[pair]));
+      const double sin = round(std::sin(position * variant.reply.inv_freq[pair]));
+      sample.after[i + pair] = round(round(a * cos) + round(-b * sin));
+      sample.after[i + pair + 4] = round(round(b * cos) + round(a * sin));
+    }
+  }
+  const auto best = Explain(sample, Pairing::kHalf, {variant}).front();
+  EXPECT_THAT(best.changes, ElementsAre("computed in bf16 throughout"));
+  EXPECT_EQ(best.max_error, 0);
+}
+
+TEST(ExplainTest, Float32AnglesAreFoundWhereTheyMatter) {
+  RotatedSample sample = Sample();
+  for (int64_t& position : sample.positions) position += 5000;
+  const Variant variant = VariantOf(sample, 4, 1);
+  for (size_t i = 0; i < sample.before.size(); i += kHeadDim) {
+    const auto position = static_cast<float>(sample.positions[i / kHeadDim / 2]);
+    for (size_t pair = 0; pair < 4; ++pair) {
+      const double angle =
+          static_cast<double>(position * static_cast<float>(variant.reply.inv_freq[pair]));
+      const double a = sample.before[i + pair];
+      const double b = sample.before[i + pair + 4];
+      sample.after[i + pair] = a * std::cos(angle) - b * std::sin(angle);
+      sample.after[i + pair + 4] = a * std::sin(angle) + b * std::cos(angle);
+    }
+  }
+  EXPECT_THAT(Explain(sample, Pairing::kHalf, {variant}).front().changes,
+              ElementsAre("angles in float32"));
+}
+
+TEST(ExplainTest, SixteenBitResultsHaveHalfAUnit) {
+  RotatedSample sample = Sample();
+  const Variant variant = VariantOf(sample, 4, 1);
+  Turn(sample, variant, 0, 1, 1);
+  for (double& value : sample.after) value = std::ldexp(std::round(std::ldexp(value, 20)), -20);
+  EXPECT_FALSE(Explain(sample, Pairing::kHalf, {variant}).front().changes.empty() &&
+               Explain(sample, Pairing::kHalf, {variant}).front().explains());
+  sample.dtype = DType::kBFloat16;
+  EXPECT_THAT(Explain(sample, Pairing::kHalf, {variant}).front().changes, IsEmpty());
+  EXPECT_TRUE(Explain(sample, Pairing::kHalf, {variant}).front().explains());
+}
+
+}  // namespace
+}  // namespace rope::client

@@ -1,0 +1,149 @@
+#include "client/cli/load/load.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "tests/unit/client/fake_server.h"
+
+namespace rope::client {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+
+class LoadTest : public ::testing::Test {
+ protected:
+  Result<LoadResult> Run(const LoadPlan& plan) {
+    return RunLoad(plan, [this](const ConnectOptions& options) {
+      ++connections_;
+      return Client::Connect(server_.target(), options);
+    });
+  }
+
+  static LoadPlan Plan(LoadTransport transport, int64_t requests, int64_t concurrency) {
+    LoadPlan plan;
+    plan.rope.model = "m";
+    plan.transport = transport;
+    plan.requests = requests;
+    plan.concurrency = concurrency;
+    return plan;
+  }
+
+  FakeServer server_;
+  std::atomic<int> connections_ = 0;
+};
+
+TEST_F(LoadTest, InlineSendsTheCountOnAConnectionEach) {
+  server_.OnRotate(&Echo);
+  const auto result = Run(Plan(LoadTransport::kInline, 100, 4));
+  ASSERT_TRUE(result.ok()) << result.status().ToString();
+  EXPECT_EQ(result->latencies.count(), 100);
+  EXPECT_THAT(result->errors, IsEmpty());
+  EXPECT_EQ(result->device, "fake");
+  EXPECT_GT(result->seconds, 0);
+  EXPECT_EQ(server_.rotate_calls(), 101);  // the first is not counted
+  EXPECT_EQ(connections_, 4);
+}
+
+TEST_F(LoadTest, StreamKeepsThatManyInFlightOnOneConnection) {
+  server_.OnRotate(&Echo);
+  std::vector<int64_t> starts;
+  server_.OnStream([&starts](grpc::ServerContext&, FakeServer::Stream& stream) {
+    // Answers nothing until three are in flight: with fewer this would never end.
+    std::vector<v1::RotateRequest> waiting;
+    for (v1::RotateRequest request; stream.Read(&request);) {
+      starts.push_back(request.positions().start());
+      waiting.push_back(request);
+      if (waiting.size() < 3) continue;
+      for (const auto& each : waiting) stream.Write(EchoOf(each));
+      waiting.clear();
+    }
+    return grpc::Status::OK;
+  });
+  const auto result = Run(Plan(LoadTransport::kStream, 30, 3));
+  ASSERT_TRUE(result.ok()) << result.status().ToString();
+  EXPECT_EQ(result->latencies.count(), 30);
+  EXPECT_EQ(starts.size(), 30u);
+  EXPECT_EQ(connections_, 1);
+  // Each one in flight is a sequence of its own that moves on.
+  EXPECT_EQ(std::set<int64_t>(starts.begin(), starts.begin() + 6),
+            (std::set<int64_t>{0, 1, 1000, 1001, 2000, 2001}));
+}
+
+TEST_F(LoadTest, TensorsAreOfTheShapeAskedFor) {
+  v1::RotateRequest sent;
+  server_.OnRotate([&sent](grpc::CallbackServerContext& context, const std::string& request,
+                           std::string& reply) {
+    sent.ParseFromString(request);
+    return Echo(context, request, reply);
+  });
+  LoadPlan plan = Plan(LoadTransport::kInline, 1, 1);
+  plan.tokens = 5;
+  plan.heads = 3;
+  plan.kv_heads = 0;
+  plan.head_dim = 8;
+  plan.dtype = DType::kFloat32;
+  ASSERT_TRUE(Run(plan).ok());
+  ASSERT_EQ(sent.tensors_size(), 1);
+  EXPECT_THAT(sent.tensors(0).array().shape(), ElementsAre(5, 3, 8));
+  EXPECT_EQ(sent.tensors(0).array().raw().size(), 480u);
+  EXPECT_EQ(plan.RequestBytes(), 480);
+}
+
+TEST_F(LoadTest, FailuresAreCountedByCodeAndNotRetried) {
+  server_.OnRotate(
+      [this](grpc::CallbackServerContext& context, const std::string& request, std::string& reply) {
+        if (server_.rotate_calls() % 5 == 2)
+          return grpc::Status(grpc::StatusCode::UNAVAILABLE, "no");
+        return Echo(context, request, reply);
+      });
+  const auto result = Run(Plan(LoadTransport::kInline, 50, 1));
+  ASSERT_TRUE(result.ok());
+  EXPECT_THAT(result->errors, ElementsAre(Pair("UNAVAILABLE", 10)));
+  EXPECT_EQ(result->latencies.count(), 40);
+  EXPECT_EQ(result->first_error, "UNAVAILABLE: no");
+}
+
+TEST_F(LoadTest, StreamThatEndsEarlyEndsTheLoad) {
+  server_.OnRotate(&Echo);
+  server_.OnStream([](grpc::ServerContext&, FakeServer::Stream& stream) {
+    v1::RotateRequest request;
+    stream.Read(&request);
+    stream.Write(EchoOf(request));
+    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "draining");
+  });
+  const auto result = Run(Plan(LoadTransport::kStream, 1000000, 4));
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->latencies.count(), 1);
+  // One for each in flight, and one for each that then finds the stream ended.
+  EXPECT_GE(result->errors.at("UNAVAILABLE"), 4);
+  EXPECT_LE(result->errors.at("UNAVAILABLE"), 8);
+}
+
+TEST_F(LoadTest, FirstRequestThatFailsEndsTheLoad) {
+  server_.OnRotate([](grpc::CallbackServerContext&, const std::string&, std::string&) {
+    return grpc::Status(grpc::StatusCode::NOT_FOUND, "rope.model: got m, want a known one");
+  });
+  EXPECT_EQ(Run(Plan(LoadTransport::kInline, 10, 1)).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(server_.rotate_calls(), 1);
+}
+
+TEST_F(LoadTest, DurationEndsIt) {
+  server_.OnRotate(&Echo);
+  LoadPlan plan = Plan(LoadTransport::kInline, 1, 1);
+  plan.requests.reset();
+  plan.duration = std::chrono::milliseconds(50);
+  const auto result = Run(plan);
+  ASSERT_TRUE(result.ok());
+  EXPECT_GE(result->seconds, 0.05);
+  EXPECT_GT(result->latencies.count(), 1);
+}
+
+}  // namespace
+}  // namespace rope::client

@@ -1,0 +1,489 @@
+#include "client/codec/codec.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rope/v1/rotate.pb.h"
+#include "tests/support/byte_buffer.h"
+
+namespace rope::client {
+namespace {
+
+using ::rope::testing::BytesOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// A buffer of slices of at most `slice_bytes`, as the network cuts messages.
+grpc::ByteBuffer BufferOf(const std::string& bytes, size_t slice_bytes = 1 << 16) {
+  std::vector<grpc::Slice> slices;
+  for (size_t at = 0; at < bytes.size(); at += slice_bytes) {
+    slices.emplace_back(bytes.substr(at, slice_bytes));
+  }
+  return grpc::ByteBuffer(slices.data(), slices.size());
+}
+
+// A request for one [tokens, 2] tensor.
+RotateRequest RequestFor(const std::vector<float>& data) {
+  RotateRequest request;
+  request.rope.model = "m";
+  request.positions.start = 3;
+  request.tensors = {{.role = Role::kK,
+                      .layout = "TD",
+                      .dtype = DType::kFloat32,
+                      .shape = {static_cast<int64_t>(data.size()) / 2, 2},
+                      .data = data.data()}};
+  return request;
+}
+
+std::vector<WantedTensor> WantedBy(const RotateRequest& request) {
+  PayloadLoans loans;
+  Result<EncodedRotate> encoded = EncodeRotate(request, {}, Route::kRpc, loans);
+  EXPECT_TRUE(encoded.ok()) << encoded.status().ToString();
+  return encoded.ok() ? std::move(encoded->wanted) : std::vector<WantedTensor>();
+}
+
+Result<RotateReply> Decode(const grpc::ByteBuffer& reply, const RotateRequest& request) {
+  return DecodeRotate(reply, WantedBy(request), *OutputPool::Make(0));
+}
+
+v1::RotateResponse ResponseFor(const std::vector<float>& data) {
+  v1::RotateResponse response;
+  response.set_attention_factor(1.25);
+  response.set_attention_factor_applied(true);
+  response.set_device("cpu");
+  response.mutable_microseconds()->set_execute(4);
+  response.add_warnings("careful");
+  v1::Array& array = *response.add_tensors()->mutable_array();
+  array.set_dtype(v1::DTYPE_FP32);
+  array.add_shape(static_cast<int64_t>(data.size()) / 2);
+  array.add_shape(2);
+  array.set_raw(data.data(), data.size() * sizeof(float));
+  return response;
+}
+
+v1::RotateRequest Encoded(const RotateRequest& request) {
+  PayloadLoans loans;
+  v1::RotateRequest message;
+  {
+    const Result<EncodedRotate> buffer = EncodeRotate(request, {}, Route::kRpc, loans);
+    EXPECT_TRUE(buffer.ok()) << buffer.status().ToString();
+    EXPECT_TRUE(buffer.ok() && message.ParseFromString(BytesOf(buffer->message)));
+  }
+  EXPECT_TRUE(loans.AllReturned());
+  return message;
+}
+
+TEST(EncodeRotateTest, MessageHoldsWhatWasAsked) {
+  const std::vector<float> data = {1, 2, 3, 4};
+  RotateRequest request = RequestFor(data);
+  request.request_id = "id";
+  request.operation = Operation::kInverse;
+  request.return_attention_factor = true;
+  const v1::RotateRequest message = Encoded(request);
+  EXPECT_EQ(message.request_id(), "id");
+  EXPECT_EQ(message.rope().model(), "m");
+  EXPECT_EQ(message.positions().start(), 3);
+  EXPECT_EQ(message.operation(), v1::OPERATION_INVERSE);
+  EXPECT_TRUE(message.return_attention_factor());
+  ASSERT_EQ(message.tensors_size(), 1);
+  const v1::Tensor& tensor = message.tensors(0);
+  EXPECT_EQ(tensor.role(), v1::ROLE_K);
+  EXPECT_EQ(tensor.layout(), "TD");
+  EXPECT_EQ(tensor.array().dtype(), v1::DTYPE_FP32);
+  EXPECT_THAT(tensor.array().shape(), ElementsAre(2, 2));
+  ASSERT_EQ(tensor.array().raw().size(), 16u);
+  EXPECT_EQ(std::memcmp(tensor.array().raw().data(), data.data(), 16), 0);
+}
+
+TEST(EncodeRotateTest, EveryWayToSayPositions) {
+  RotateRequest request;
+  request.positions = {.starts = {5, 6},
+                       .position_ids = {7, 8, 9},
+                       .position_ids_shape = {3, 1},
+                       .cu_seqlens = {0, 1},
+                       .seq_len = {10}};
+  const v1::Positions positions = Encoded(request).positions();
+  EXPECT_FALSE(positions.has_start());
+  EXPECT_EQ(positions.starts().dtype(), v1::DTYPE_INT64);
+  EXPECT_THAT(positions.starts().shape(), ElementsAre(2));
+  EXPECT_THAT(positions.position_ids().shape(), ElementsAre(3, 1));
+  EXPECT_EQ(positions.position_ids().raw().size(), 24u);
+  EXPECT_EQ(positions.position_ids().raw()[0], 7);
+  EXPECT_THAT(positions.cu_seqlens().shape(), ElementsAre(2));
+  EXPECT_THAT(positions.seq_len(), ElementsAre(10));
+}
+
+TEST(EncodeRotateTest, RepositionContextParallelAndHeadRangesGoAsTheyAre) {
+  std::vector<float> data(2);
+  RotateRequest request;
+  request.operation = Operation::kReposition;
+  request.positions = {.start = 5, .cp_size = 4, .cp_rank = 0};
+  request.reposition = {.from = {.start = 9}, .from_rope = RopeSpec{.model = "m"}};
+  request.tensors = {{.layout = "TD",
+                      .shape = {1, 2},
+                      .data = data.data(),
+                      .head_ranges = {{Role::kQ, 0, 1}, {std::nullopt, 1, 2}, {Role::kK, 2, 3}}}};
+  const v1::RotateRequest message = Encoded(request);
+  EXPECT_EQ(message.operation(), v1::OPERATION_REPOSITION);
+  EXPECT_EQ(message.positions().cp_size(), 4);
+  EXPECT_TRUE(message.positions().has_cp_rank());
+  EXPECT_EQ(message.reposition().from().start(), 9);
+  EXPECT_EQ(message.reposition().from_rope().model(), "m");
+  const v1::Tensor& tensor = message.tensors(0);
+  EXPECT_EQ(tensor.role(), v1::ROLE_UNSPECIFIED);
+  ASSERT_EQ(tensor.head_ranges_size(), 3);
+  EXPECT_EQ(tensor.head_ranges(0).role(), v1::ROLE_Q);
+  EXPECT_EQ(tensor.head_ranges(1).role(), v1::ROLE_UNSPECIFIED);
+  EXPECT_EQ(tensor.head_ranges(2).begin(), 2);
+  EXPECT_EQ(tensor.head_ranges(2).end(), 3);
+}
+
+TEST(EncodeRotateTest, RowsOutputsAndWhatIsBesideTheRotationGoAsTheyAre) {
+  const std::vector<float> data(4);
+  const std::vector<double> cos = {0.25, 0.5};
+  const std::vector<uint16_t> sin = {1, 2};
+  const std::vector<float> weight = {3, 4};
+  RotateRequest request = RequestFor(data);
+  request.positions = {};
+  request.rope.precision = Precision::kHf;
+  request.rows = {.cos = ArrayView{DType::kFloat64, {2, 1}, cos.data()},
+                  .sin = ArrayView{DType::kBFloat16, {2, 1}, sin.data()}};
+  request.output_dtype = DType::kFloat8E5M2;
+  request.tensors[0].norm = {.eps = 1e-6, .weight = {.shape = {2}, .data = weight.data()}};
+  request.tensors[0].scale = 0.5;
+  request.tensors[0].llama_4_scaling_beta = 0.1;
+  request.tensors[0].fp8_scale = 2;
+  request.tensors[0].output_layout = "TD";
+  request.tensors.push_back({.layout = "TD", .shape = {2, 2}, .data = data.data()});
+  const v1::RotateRequest message = Encoded(request);
+  EXPECT_FALSE(message.has_positions());
+  EXPECT_EQ(message.rope().precision(), v1::PRECISION_HF);
+  EXPECT_EQ(message.rows().cos().dtype(), v1::DTYPE_FP64);
+  EXPECT_THAT(message.rows().cos().shape(), ElementsAre(2, 1));
+  EXPECT_EQ(std::memcmp(message.rows().cos().raw().data(), cos.data(), 16), 0);
+  EXPECT_EQ(message.rows().sin().dtype(), v1::DTYPE_BF16);
+  EXPECT_EQ(message.rows().sin().raw().size(), 4u);
+  EXPECT_FALSE(message.rows().has_angles());
+  EXPECT_EQ(message.output().dtype(), v1::DTYPE_FP8_E5M2);
+  EXPECT_THAT(message.output().layouts(), ElementsAre("TD", "TD"));
+  const v1::Tensor& tensor = message.tensors(0);
+  EXPECT_EQ(tensor.norm().eps(), 1e-6);
+  EXPECT_THAT(tensor.norm().weight().shape(), ElementsAre(2));
+  EXPECT_EQ(std::memcmp(tensor.norm().weight().raw().data(), weight.data(), 8), 0);
+  EXPECT_EQ(tensor.scale(), 0.5);
+  EXPECT_EQ(tensor.llama_4_scaling_beta(), 0.1);
+  EXPECT_EQ(tensor.fp8_scale(), 2);
+  EXPECT_FALSE(message.tensors(1).has_scale());
+  EXPECT_FALSE(message.tensors(1).has_norm());
+}
+
+TEST(EncodeRotateTest, StridedTensorGoesFromItsFirstElementToItsLast) {
+  const std::vector<float> data = {1, 2, -1, -1, 3, 4};
+  RotateRequest request = RequestFor(data);
+  request.tensors[0].shape = {2, 2};
+  request.tensors[0].strides = {4, 1};
+  const v1::RotateRequest message = Encoded(request);
+  EXPECT_THAT(message.tensors(0).array().strides(), ElementsAre(4, 1));
+  ASSERT_EQ(message.tensors(0).array().raw().size(), 24u);
+  EXPECT_EQ(std::memcmp(message.tensors(0).array().raw().data(), data.data(), 24), 0);
+
+  request.tensors[0].shape = {0, 2};
+  EXPECT_TRUE(Encoded(request).tensors(0).array().raw().empty());
+}
+
+TEST(EncodeRotateTest, NoTokensIsLegal) {
+  RotateRequest request = RequestFor({});
+  request.positions = {.position_ids_shape = {0}};
+  const v1::RotateRequest message = Encoded(request);
+  EXPECT_TRUE(message.tensors(0).array().raw().empty());
+  EXPECT_TRUE(message.positions().has_position_ids());
+}
+
+TEST(EncodeRotateTest, LargePayloadIsLentAndSmallOneCopied) {
+  const std::vector<float> large(kLentBytesMin / sizeof(float));
+  PayloadLoans loans;
+  {
+    const Result<EncodedRotate> buffer = EncodeRotate(RequestFor(large), {}, Route::kRpc, loans);
+    ASSERT_TRUE(buffer.ok());
+    EXPECT_FALSE(loans.AllReturned());
+    std::vector<grpc::Slice> slices;
+    ASSERT_TRUE(buffer->message.Dump(&slices).ok());
+    EXPECT_EQ(slices.back().begin(), reinterpret_cast<const uint8_t*>(large.data()));
+  }
+  EXPECT_TRUE(loans.AllReturned());
+  const std::vector<float> small(kLentBytesMin / sizeof(float) - 2);
+  const Result<EncodedRotate> buffer = EncodeRotate(RequestFor(small), {}, Route::kRpc, loans);
+  ASSERT_TRUE(buffer.ok());
+  EXPECT_TRUE(loans.AllReturned());
+}
+
+// Staging memory as a connection has it.
+Region Staging(int64_t bytes) {
+  auto shared = SharedMemory::CreateMemfd(bytes, SharedMemory::Use::kStaging).value();
+  return {.memory = std::make_shared<ArenaMemory>(std::move(shared)),
+          .ids = std::make_shared<RegionIds>(7),
+          .is_staging = true};
+}
+
+class StagingTest : public ::testing::Test {
+ protected:
+  v1::RotateRequest Encode(const RotateRequest& request) {
+    encoded_ = EncodeRotate(request, region_, Route::kRpc, loans_);
+    v1::RotateRequest message;
+    EXPECT_TRUE(encoded_->ok()) << encoded_->status().ToString();
+    EXPECT_TRUE(message.ParseFromString(BytesOf((*encoded_)->message)));
+    return message;
+  }
+  const std::vector<float>& data() const { return data_; }
+
+  const Region region_ = Staging(1 << 20);
+  PayloadLoans loans_;
+  std::optional<Result<EncodedRotate>> encoded_;
+  const std::vector<float> data_ = std::vector<float>(kStagedBytesMin / 4, 1.5f);
+};
+
+TEST_F(StagingTest, ResultOfTheSameShapeAndTypeTakesTheCopysPlace) {
+  const v1::RotateRequest message = Encode(RequestFor(data()));
+  EXPECT_EQ(message.tensors(0).array().region().region_id(), 7u);
+  EXPECT_EQ(message.tensors(0).array().region().offset(), 0u);
+  EXPECT_TRUE(message.tensors(0).array().raw().empty());
+  EXPECT_EQ(message.output().regions(0).offset(), 0u);
+  EXPECT_EQ(std::memcmp(region_.memory->shared()->data(), data().data(), kStagedBytesMin), 0);
+  EXPECT_EQ(region_.memory->used_bytes(), kStagedBytesMin);
+  EXPECT_TRUE((*encoded_)->idempotent);
+  EXPECT_TRUE((*encoded_)->uses_region);
+  encoded_.reset();
+  EXPECT_EQ(region_.memory->used_bytes(), 0);
+}
+
+TEST_F(StagingTest, OtherResultsHaveAPlaceOfTheirOwn) {
+  const int64_t tokens = static_cast<int64_t>(data().size()) / 2;
+  RotateRequest narrow = RequestFor(data());
+  narrow.output_dtype = DType::kBFloat16;
+  RotateRequest reordered = RequestFor(data());
+  reordered.tensors[0].layout = "THD";
+  reordered.tensors[0].shape = {tokens / 4, 4, 2};
+  reordered.tensors[0].output_layout = "HTD";
+  RotateRequest strided = RequestFor(data());
+  strided.tensors[0].shape = {2, tokens / 2, 2};
+  strided.tensors[0].layout = "SHD";
+  strided.tensors[0].strides = {2, 4, 1};
+  for (const RotateRequest& request : {narrow, reordered, strided}) {
+    const v1::RotateRequest message = Encode(request);
+    EXPECT_EQ(message.tensors(0).array().region().offset(), 0u);
+    const uint64_t output = message.output().regions(0).offset();
+    EXPECT_EQ(output, static_cast<uint64_t>(kStagedBytesMin));
+    EXPECT_EQ((*encoded_)->wanted[0].staged, region_.memory->shared()->data() + output);
+    encoded_.reset();
+  }
+}
+
+TEST_F(StagingTest, AnswerIsCopiedToWhereItIsWanted) {
+  Encode(RequestFor(data()));
+  auto* staged = reinterpret_cast<float*>(region_.memory->shared()->data());
+  std::fill_n(staged, data().size(), 4.0f);
+  v1::RotateResponse response = ResponseFor(data());
+  response.mutable_tensors(0)->mutable_array()->clear_raw();
+  const auto reply = DecodeRotate(BufferOf(response.SerializeAsString()),
+                                  std::move((*encoded_)->wanted), *OutputPool::Make(0));
+  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  encoded_.reset();
+  std::fill_n(staged, data().size(), 5.0f);  // the next request's
+  const auto* values = static_cast<const float*>(reply->tensors[0].data);
+  EXPECT_EQ(std::vector<float>(values, values + data().size()),
+            std::vector<float>(data().size(), 4.0f));
+}
+
+TEST_F(StagingTest, TensorsOfOneRequestShareARunOrAreAllSent) {
+  RotateRequest request = RequestFor(data());
+  request.tensors.push_back(request.tensors[0]);
+  request.tensors[1].shape = {3, 2};
+  const v1::RotateRequest message = Encode(request);
+  EXPECT_EQ(message.tensors(1).array().region().offset(), static_cast<uint64_t>(kStagedBytesMin));
+  EXPECT_EQ(message.output().regions_size(), 2);
+  EXPECT_EQ(region_.memory->used_bytes(), kStagedBytesMin + 64);
+
+  const std::byte* rest = region_.memory->Take((1 << 20) - 2 * kStagedBytesMin).value();
+  EXPECT_NE(rest, nullptr);
+  Result<EncodedRotate> second = EncodeRotate(request, region_, Route::kRpc, loans_);
+  ASSERT_TRUE(second.ok());
+  EXPECT_FALSE(second->uses_region);
+  EXPECT_EQ(second->staged.data(), nullptr);
+  second->message.Clear();
+  EXPECT_TRUE(loans_.AllReturned());
+}
+
+// A region must not be named for nothing, so that its answer comes in the message.
+TEST_F(StagingTest, TensorWithoutElementsBesideAStagedOneIsLegal) {
+  RotateRequest request = RequestFor(data());
+  request.tensors.push_back(request.tensors[0]);
+  request.tensors[1].shape = {0, 2};
+  const v1::RotateRequest message = Encode(request);
+  EXPECT_TRUE(message.tensors(0).array().has_region());
+  EXPECT_FALSE(message.tensors(1).array().has_region());
+  EXPECT_EQ(message.output().regions_size(), 0);
+  EXPECT_EQ((*encoded_)->wanted[0].staged, nullptr);
+}
+
+TEST(EncodeRotateTest, BadTensorsAreRefusedByName) {
+  const std::vector<float> data(4);
+  const auto message_for = [&](const std::vector<int64_t>& shape, const void* memory,
+                               const std::vector<int64_t>& strides = {}) {
+    RotateRequest request = RequestFor(data);
+    request.tensors[0].shape = shape;
+    request.tensors[0].data = memory;
+    request.tensors[0].strides = strides;
+    PayloadLoans loans;
+    const Result<EncodedRotate> buffer = EncodeRotate(request, {}, Route::kRpc, loans);
+    EXPECT_EQ(buffer.status().code(), StatusCode::kInvalidArgument);
+    return buffer.status().message();
+  };
+  EXPECT_EQ(message_for({2, 2}, nullptr), "tensors[0].data: got null, want 16 bytes");
+  EXPECT_EQ(message_for({2, -1}, data.data()),
+            "tensors[0].array.shape[1]: got -1, want a length >= 0");
+  EXPECT_THAT(message_for({int64_t{1} << 40, int64_t{1} << 40}, data.data()),
+              HasSubstr("tensors[0].array.shape: got more than"));
+  EXPECT_EQ(message_for({2, 2}, data.data(), {2, -1}),
+            "tensors[0].array.strides[1]: got -1, want a distance >= 0");
+  EXPECT_THAT(message_for({3, 2}, data.data(), {int64_t{1} << 62, 1}),
+              HasSubstr("tensors[0].array.strides: got more than"));
+}
+
+TEST(EncodeRotateTest, BadArraysBesideTheTensorsAreRefusedByName) {
+  const std::vector<float> data(4);
+  const auto message_of = [](const RotateRequest& request) {
+    PayloadLoans loans;
+    const Result<EncodedRotate> encoded = EncodeRotate(request, {}, Route::kRpc, loans);
+    EXPECT_EQ(encoded.status().code(), StatusCode::kInvalidArgument);
+    return encoded.status().message();
+  };
+  RotateRequest request = RequestFor(data);
+  request.rows = {.angles = ArrayView{.shape = {2, 1}}};
+  EXPECT_EQ(message_of(request), "rows.angles.data: got null, want 8 bytes");
+  request.rows = {.cos = ArrayView{.shape = {-1}}};
+  EXPECT_EQ(message_of(request), "rows.cos.shape[0]: got -1, want a length >= 0");
+  request.rows = {.sin = ArrayView{.shape = {1}}};
+  EXPECT_EQ(message_of(request), "rows.sin.data: got null, want 4 bytes");
+  request.rows.reset();
+  request.tensors[0].norm = HeadNorm{.weight = {.shape = {2}}};
+  EXPECT_EQ(message_of(request), "tensors[0].norm.weight.data: got null, want 8 bytes");
+}
+
+TEST(DecodeRotateTest, ReplyOwnsWhatHasNoOutput) {
+  const std::vector<float> rotated = {5, 6, 7, 8};
+  const RotateRequest request = RequestFor(rotated);
+  const Result<RotateReply> reply =
+      Decode(BufferOf(ResponseFor(rotated).SerializeAsString(), 3), request);
+  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  EXPECT_EQ(reply->attention_factor, 1.25);
+  EXPECT_TRUE(reply->attention_factor_applied);
+  EXPECT_EQ(reply->device, "cpu");
+  EXPECT_EQ(reply->microseconds.execute, 4);
+  EXPECT_THAT(reply->warnings, ElementsAre("careful"));
+  ASSERT_EQ(reply->tensors.size(), 1u);
+  const RotatedTensor& tensor = reply->tensors[0];
+  EXPECT_EQ(tensor.role, Role::kK);
+  EXPECT_EQ(tensor.layout, "TD");
+  EXPECT_EQ(tensor.bytes, 16);
+  EXPECT_EQ(tensor.data, tensor.owned.get());
+  EXPECT_EQ(std::memcmp(tensor.data, rotated.data(), 16), 0);
+}
+
+TEST(DecodeRotateTest, OutputIsWrittenInPlace) {
+  const std::vector<float> rotated = {5, 6, 7, 8};
+  std::vector<float> output(4);
+  RotateRequest request = RequestFor(rotated);
+  request.tensors[0].output = output.data();
+  const Result<RotateReply> reply =
+      Decode(BufferOf(ResponseFor(rotated).SerializeAsString(), 5), request);
+  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  EXPECT_EQ(output, rotated);
+  EXPECT_EQ(reply->tensors[0].data, output.data());
+  EXPECT_EQ(reply->tensors[0].owned, nullptr);
+}
+
+TEST(DecodeRotateTest, AnswerHasTheLayoutAndTypeThatWereAskedFor) {
+  const std::vector<float> data(12);
+  RotateRequest request = RequestFor({});
+  request.output_dtype = DType::kFloat8E4M3;
+  request.tensors[0].layout = "SHD";
+  request.tensors[0].shape = {3, 2, 2};
+  request.tensors[0].data = data.data();
+  request.tensors[0].output_layout = "HSD";
+  v1::RotateResponse response;
+  v1::Tensor& tensor = *response.add_tensors();
+  tensor.set_fp8_scale(0.5);
+  tensor.mutable_array()->set_dtype(v1::DTYPE_FP8_E4M3);
+  for (const int64_t length : {2, 3, 2}) tensor.mutable_array()->add_shape(length);
+  tensor.mutable_array()->set_raw("abcdefghijkl");
+  const Result<RotateReply> reply = Decode(BufferOf(response.SerializeAsString(), 5), request);
+  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  EXPECT_EQ(reply->tensors[0].layout, "HSD");
+  EXPECT_EQ(reply->tensors[0].dtype, DType::kFloat8E4M3);
+  EXPECT_THAT(reply->tensors[0].shape, ElementsAre(2, 3, 2));
+  EXPECT_EQ(reply->tensors[0].fp8_scale, 0.5);
+  EXPECT_EQ(reply->tensors[0].bytes, 12);
+
+  request.tensors[0].output_layout.clear();  // and then it is another shape
+  EXPECT_EQ(Decode(BufferOf(response.SerializeAsString()), request).status().code(),
+            StatusCode::kInternal);
+}
+
+TEST(DecodeRotateTest, FieldOfANewerServerIsSkipped) {
+  std::string bytes = ResponseFor({1, 2}).SerializeAsString();
+  bytes += "\xd8\x3e\x01";  // field 1003, a varint
+  EXPECT_TRUE(Decode(BufferOf(bytes), RequestFor({1, 2})).ok());
+}
+
+TEST(DecodeRotateTest, ErrorInTheReplyIsTheStatus) {
+  v1::RotateResponse response;
+  response.mutable_error()->set_code(11);
+  response.mutable_error()->set_message("positions.start: got 9, want 8");
+  response.mutable_error()->set_field("positions.start");
+  response.mutable_error()->set_executed(true);
+  const Result<RotateReply> reply =
+      Decode(BufferOf(response.SerializeAsString()), RequestFor({1, 2}));
+  EXPECT_EQ(reply.status().code(), StatusCode::kOutOfRange);
+  EXPECT_EQ(reply.status().detail().field, "positions.start");
+  EXPECT_TRUE(reply.status().detail().executed);
+}
+
+TEST(DecodeRotateTest, WrongRepliesAreRefusedBeforeAnythingIsWritten) {
+  const std::vector<float> data = {1, 2, 3, 4};
+  std::vector<float> output(4, -1);
+  RotateRequest request = RequestFor(data);
+  request.tensors[0].output = output.data();
+
+  v1::RotateResponse other_shape = ResponseFor(data);
+  other_shape.mutable_tensors(0)->mutable_array()->set_shape(0, 4);
+  v1::RotateResponse other_type = ResponseFor(data);
+  other_type.mutable_tensors(0)->mutable_array()->set_dtype(v1::DTYPE_FP16);
+  v1::RotateResponse too_long = ResponseFor(data);
+  too_long.mutable_tensors(0)->mutable_array()->mutable_raw()->push_back('x');
+  v1::RotateResponse no_bytes = ResponseFor(data);
+  no_bytes.mutable_tensors(0)->mutable_array()->clear_raw();
+  v1::RotateResponse two = ResponseFor(data);
+  *two.add_tensors() = two.tensors(0);
+  const std::string truncated = ResponseFor(data).SerializeAsString().substr(0, 30);
+
+  for (const std::string& bytes :
+       {other_shape.SerializeAsString(), other_type.SerializeAsString(),
+        too_long.SerializeAsString(), no_bytes.SerializeAsString(), two.SerializeAsString(),
+        truncated, std::string("garbage"), std::string()}) {
+    const Result<RotateReply> reply = Decode(BufferOf(bytes), request);
+    EXPECT_EQ(reply.status().code(), StatusCode::kInternal);
+    EXPECT_THAT(reply.status().message(), HasSubstr("reply: "));
+  }
+  EXPECT_THAT(output, ElementsAre(-1, -1, -1, -1));
+}
+
+}  // namespace
+}  // namespace rope::client

@@ -1,0 +1,226 @@
+#include "kernels/backend/cuda/cuda_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/dtype/dtype.h"
+#include "kernels/dtype/pairing.h"
+
+namespace rope::kernels {
+namespace {
+
+using ::testing::SizeIs;
+
+// Never read: the planner looks at addresses alone.
+void* Address(uintptr_t address) {
+  return reinterpret_cast<void*>(address);
+}
+
+// A whole head of bf16, not in place, of a shape that the vector kernel takes.
+CudaJob Job(int64_t tokens, int64_t heads, uint32_t head_dim = 128) {
+  CudaJob job;
+  job.input = Address(1 << 20);
+  job.output = Address(1 << 30);
+  job.input_token = job.output_token = heads * head_dim;
+  job.input_head = job.output_head = head_dim;
+  job.tokens = tokens;
+  job.heads = heads;
+  job.head_dim = head_dim;
+  job.pairs = job.partner = head_dim / 2;
+  job.dtype = static_cast<uint32_t>(DType::kBFloat16);
+  return job;
+}
+
+CudaKernel KernelOf(const CudaJob& job) {
+  const CudaPlan plan = PlanCuda({job});
+  EXPECT_THAT(plan.launches, SizeIs(1));
+  return plan.launches.at(0).kernel;
+}
+
+TEST(CudaPlanTest, NoWorkIsNoLaunch) {
+  CudaJob nothing_turns = Job(3, 2);
+  nothing_turns.pairs = nothing_turns.partner = 0;
+  nothing_turns.output = const_cast<void*>(nothing_turns.input);
+  const CudaPlan plan = PlanCuda({Job(0, 5), Job(5, 0), nothing_turns});
+  EXPECT_THAT(plan.jobs, SizeIs(0));
+  EXPECT_THAT(plan.launches, SizeIs(0));
+}
+
+TEST(CudaPlanTest, EveryDTypePairingAndLengthSharesOneLaunch) {
+  std::vector<CudaJob> jobs;
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    for (const Pairing pairing : {Pairing::kHalf, Pairing::kInterleaved}) {
+      CudaJob job = Job(static_cast<int64_t>(1 + 40 * jobs.size()), 3, 64);
+      job.dtype = static_cast<uint32_t>(dtype);
+      job.pairing = static_cast<uint32_t>(pairing);
+      jobs.push_back(job);
+    }
+  }
+  const CudaPlan plan = PlanCuda(jobs);
+  ASSERT_THAT(plan.launches, SizeIs(1));
+  EXPECT_THAT(plan.jobs, SizeIs(jobs.size()));
+  uint32_t blocks = 0;
+  for (const CudaJob& job : plan.jobs) {
+    EXPECT_EQ(job.first_block, blocks);
+    EXPECT_EQ(job.items, job.tokens * job.head_groups * job.chunks);
+    const uint32_t per_block = plan.launches[0].threads * job.steps;
+    blocks += (job.items + per_block - 1) / per_block;
+  }
+  EXPECT_EQ(plan.launches[0].blocks, blocks);
+}
+
+TEST(CudaPlanTest, OddJobsShareASecondLaunch) {
+  const CudaPlan plan = PlanCuda({Job(1, 1, 250), Job(1, 1, 128), Job(2, 2, 6), Job(3, 1, 64)});
+  ASSERT_THAT(plan.launches, SizeIs(2));
+  EXPECT_EQ(plan.launches[0].kernel, CudaKernel::kVector);
+  EXPECT_EQ(plan.launches[0].jobs, 2u);
+  EXPECT_EQ(plan.launches[1].kernel, CudaKernel::kScalar);
+  EXPECT_EQ(plan.launches[1].first_job, 2u);
+  EXPECT_EQ(plan.launches[1].jobs, 2u);
+  EXPECT_EQ(plan.jobs[2].head_dim, 250u);
+  EXPECT_EQ(plan.jobs[2].first_block, 0u);
+}
+
+TEST(CudaPlanTest, AnythingThatIsNoMultipleOfAVectorIsScalar) {
+  EXPECT_EQ(KernelOf(Job(3, 2)), CudaKernel::kVector);
+  const auto changed = [](const auto& change) {
+    CudaJob job = Job(3, 2);
+    change(job);
+    return KernelOf(job);
+  };
+  EXPECT_EQ(changed([](CudaJob& job) { job.input = Address((1 << 20) + 8); }), CudaKernel::kScalar);
+  EXPECT_EQ(changed([](CudaJob& job) { job.output = Address((1 << 30) + 2); }),
+            CudaKernel::kScalar);
+  EXPECT_EQ(changed([](CudaJob& job) { job.input_token += 4; }), CudaKernel::kScalar);
+  EXPECT_EQ(changed([](CudaJob& job) { job.output_token += 1; }), CudaKernel::kScalar);
+  EXPECT_EQ(changed([](CudaJob& job) { job.input_head += 4; }), CudaKernel::kScalar);
+  EXPECT_EQ(changed([](CudaJob& job) { job.output_head += 4; }), CudaKernel::kScalar);
+  EXPECT_EQ(changed([](CudaJob& job) { job.pairs = job.partner = 20; }), CudaKernel::kScalar);
+  EXPECT_EQ(changed([](CudaJob& job) { job.pairs = 16, job.partner = 20; }), CudaKernel::kScalar);
+  EXPECT_EQ(changed([](CudaJob& job) { job.pairs = job.partner = 16, job.offset = 4; }),
+            CudaKernel::kScalar);
+  // What is not read does not count.
+  EXPECT_EQ(changed([](CudaJob& job) { job.tokens = 1, job.input_token = 3; }),
+            CudaKernel::kVector);
+  EXPECT_EQ(changed([](CudaJob& job) { job.pairs = 0, job.partner = 3; }), CudaKernel::kVector);
+}
+
+TEST(CudaPlanTest, AnythingBesideTheRotationIsAThirdLaunch) {
+  static constexpr float kOnes[1] = {1};  // an address; not read
+  const auto changed = [](const auto& change) {
+    CudaJob job = Job(3, 2);
+    change(job);
+    return KernelOf(job);
+  };
+  EXPECT_EQ(changed([](CudaJob& job) { job.norm = 1; }), CudaKernel::kBeside);
+  EXPECT_EQ(changed([](CudaJob& job) { job.scale = 2; }), CudaKernel::kBeside);
+  EXPECT_EQ(changed([](CudaJob& job) { job.token_scales = kOnes; }), CudaKernel::kBeside);
+  EXPECT_EQ(changed([](CudaJob& job) { job.output_scale = 2; }), CudaKernel::kBeside);
+  EXPECT_EQ(
+      changed([](CudaJob& job) { job.output_dtype = static_cast<uint32_t>(DType::kFloat16); }),
+      CudaKernel::kBeside);
+  EXPECT_EQ(
+      changed([](CudaJob& job) { job.output_dtype = static_cast<uint32_t>(DType::kBFloat16); }),
+      CudaKernel::kVector);
+  CudaJob scaled = Job(1, 1);
+  scaled.scale = 2;
+  EXPECT_THAT(PlanCuda({scaled, Job(1, 1, 250), Job(1, 1)}).launches, SizeIs(3));
+}
+
+// A norm reads a head before any of it changes: in place, threads must not share one.
+TEST(CudaPlanTest, ANormLeavesTheWholeHeadToOneThread) {
+  CudaJob job = Job(3, 2);
+  job.output = const_cast<void*>(job.input);
+  job.scale = 2;
+  EXPECT_EQ(PlanCuda({job}).jobs.at(0).chunks, 64u);
+  job.pairs = job.partner = 16;
+  EXPECT_EQ(PlanCuda({job}).jobs.at(0).chunks, 16u + 96u);  // the others are scaled too
+  job.norm = 1;
+  EXPECT_EQ(PlanCuda({job}).jobs.at(0).chunks, 1u);
+}
+
+TEST(CudaPlanTest, ElementsOffTheirOwnSizeAreReadByteByByte) {
+  CudaJob job = Job(3, 2);
+  job.input = Address((1 << 20) + 2);
+  EXPECT_EQ(PlanCuda({job}).jobs.at(0).bytewise, 0u);
+  job.input = Address((1 << 20) + 1);
+  EXPECT_EQ(PlanCuda({job}).jobs.at(0).bytewise, 1u);
+  job.input = Address(1 << 20);
+  job.dtype = static_cast<uint32_t>(DType::kFloat32);
+  job.output = Address((1 << 30) + 2);
+  EXPECT_EQ(PlanCuda({job}).jobs.at(0).bytewise, 1u);
+}
+
+TEST(CudaPlanTest, InPlaceLeavesOutWhatIsNotTurned) {
+  CudaJob job = Job(3, 2, 256);
+  job.pairs = job.partner = 32;
+  EXPECT_EQ(PlanCuda({job}).jobs.at(0).chunks, 4u + 12u);  // 24 vectors, two to an item
+  job.output = const_cast<void*>(job.input);
+  EXPECT_EQ(PlanCuda({job}).jobs.at(0).chunks, 4u);
+}
+
+TEST(CudaPlanTest, FewTokensSpreadOverHeadsAndManyWalkOverThem) {
+  const CudaPlan one = PlanCuda({Job(1, 40)});
+  EXPECT_EQ(one.launches.at(0).threads, kCudaThreadsFew);
+  EXPECT_EQ(one.launches.at(0).blocks, 5u);  // 40 heads x 8 pieces
+  EXPECT_EQ(one.jobs.at(0).head_groups, 40u);
+  EXPECT_EQ(one.jobs.at(0).steps, 1u);
+
+  const CudaPlan many = PlanCuda({Job(131072, 32), Job(131072, 8), Job(131072, 1)});
+  EXPECT_EQ(many.launches.at(0).threads, kCudaThreads);
+  EXPECT_EQ(many.jobs.at(0).head_groups, 32 / kCudaHeadsPerThread);
+  EXPECT_EQ(many.jobs.at(1).head_groups, 1u);
+  EXPECT_EQ(many.jobs.at(2).head_groups, 1u);
+  EXPECT_EQ(many.jobs.at(0).steps, kCudaSteps);
+}
+
+// The parts of an fp8 output lie a byte an element apart, and take their tokens' scales.
+TEST(CudaPlanTest, PartsOfAConvertedJobFollowItsOutput) {
+  CudaJob job = Job(int64_t{1} << 26, 7, 1 << 13);
+  job.output_dtype = static_cast<uint32_t>(DType::kFloat8E4M3);
+  job.token_scales = static_cast<const float*>(Address(4096));
+  const CudaPlan plan = PlanCuda({job});
+  ASSERT_GT(plan.jobs.size(), 1u);
+  const CudaJob& second = plan.jobs[1];
+  const int64_t token = plan.jobs[0].tokens;
+  EXPECT_EQ(second.input, static_cast<const char*>(job.input) + token * job.input_token * 2);
+  EXPECT_EQ(second.output, static_cast<const char*>(job.output) + token * job.output_token);
+  EXPECT_EQ(second.token_scales, job.token_scales + token);
+}
+
+// The parts of a job too large to count in 32 bits tile it.
+TEST(CudaPlanTest, JobsPast32BitsAreSplit) {
+  const CudaJob job = Job(int64_t{1} << 26, 7, 1 << 13);
+  const CudaPlan plan = PlanCuda({job});
+  EXPECT_GT(plan.jobs.size(), 1u);
+  int64_t token = 0;
+  for (const CudaJob& part : plan.jobs) {
+    EXPECT_EQ(part.heads, 7);
+    EXPECT_EQ(part.rows, job.rows);
+    EXPECT_EQ(part.input, static_cast<const char*>(job.input) + token * job.input_token * 2);
+    EXPECT_EQ(part.output, static_cast<const char*>(job.output) + token * job.output_token * 2);
+    EXPECT_LE(part.tokens * part.head_groups * part.chunks, int64_t{1} << 31);
+    token += part.tokens;
+  }
+  EXPECT_EQ(token, job.tokens);
+}
+
+TEST(CudaPlanTest, TokensPast32BitsAreSplitByHeads) {
+  CudaJob job = Job(1, int64_t{1} << 24, 1 << 13);
+  job.rows = reinterpret_cast<const float* const*>(Address(4096));
+  const CudaPlan plan = PlanCuda({job});
+  EXPECT_GT(plan.jobs.size(), 1u);
+  int64_t head = 0;
+  for (const CudaJob& part : plan.jobs) {
+    EXPECT_EQ(part.rows, job.rows);
+    EXPECT_EQ(part.input, static_cast<const char*>(job.input) + head * job.input_head * 2);
+    head += part.heads;
+  }
+  EXPECT_EQ(head, job.heads);
+}
+
+}  // namespace
+}  // namespace rope::kernels

@@ -1,0 +1,81 @@
+#include "kernels/backend/cuda/cuda_runtime.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kernels/backend/backend.h"
+#include "kernels/backends.h"
+#include "tests/support/fake_cudart_fixture.h"
+#include "tests/support/status_matchers.h"
+
+namespace rope::kernels {
+namespace {
+
+using rope::testing::IsOk;
+using rope::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+namespace fake_cuda = rope::testing::fake_cuda;
+
+class CudaRuntimeTest : public rope::testing::FakeCudaTest {
+ protected:
+  static absl::Status CreateOn(int device_count_error) {
+    fake_cuda::SetDeviceCountError(device_count_error);
+    return CreateBackend("cuda", {}).status();
+  }
+};
+
+TEST_F(CudaRuntimeTest, DeviceIsDescribed) {
+  const auto detail = FindCudaDevice();
+  ASSERT_THAT(detail, IsOk());
+  EXPECT_EQ(*detail, "Fake GPU, compute capability 9.0, 132 multiprocessors, 1024 MiB");
+}
+
+TEST_F(CudaRuntimeTest, DriverThatIsTooOldIsUnavailable) {
+  EXPECT_THAT(CreateOn(cudaErrorInsufficientDriver),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(HasSubstr("the NVIDIA driver is for CUDA 12.2, this build for 1"),
+                             HasSubstr("CUDA driver version is insufficient"))));
+}
+
+TEST_F(CudaRuntimeTest, NoDriverIsUnavailable) {
+  EXPECT_THAT(
+      CreateOn(cudaErrorStubLibrary),
+      StatusIs(absl::StatusCode::kUnavailable, AllOf(HasSubstr("no NVIDIA driver is installed"),
+                                                     HasSubstr("CUDA driver is a stub library"))));
+}
+
+TEST_F(CudaRuntimeTest, DriverWithoutADeviceIsUnavailable) {
+  EXPECT_THAT(CreateOn(cudaErrorNoDevice),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(HasSubstr("the NVIDIA driver sees no GPU"),
+                             HasSubstr("no CUDA-capable device is detected"))));
+}
+
+TEST_F(CudaRuntimeTest, DeviceThatTheKernelsWereNotBuiltForIsUnavailable) {
+  fake_cuda::Fail("cudaFuncGetAttributes", 1, cudaErrorNoKernelImageForDevice);
+  EXPECT_THAT(CreateBackend("cuda", {}).status(),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(HasSubstr("this build has no kernels for Fake GPU"),
+                             HasSubstr("no kernel image"))));
+}
+
+TEST_F(CudaRuntimeTest, DeviceThatFailsAtTheStartIsUnavailable) {
+  for (const char* function : {"cudaGetDeviceProperties", "cudaSetDevice", "cudaMalloc",
+                               "cudaMallocHost", "cudaStreamCreateWithFlags"}) {
+    fake_cuda::Fail(function, 1, cudaErrorMemoryAllocation);
+    EXPECT_THAT(CreateBackend("cuda", {}).status(),
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("out of memory")))
+        << function;
+  }
+}
+
+TEST_F(CudaRuntimeTest, ErrorsAreInternalAndSayWhichCallFailed) {
+  EXPECT_THAT(CudaStatus(cudaSuccess, "cudaFree"), IsOk());
+  EXPECT_THAT(CudaStatus(cudaErrorIllegalAddress, "cudaFree"),
+              StatusIs(absl::StatusCode::kInternal,
+                       "cuda: cudaFree: an illegal memory access was encountered"));
+}
+
+}  // namespace
+}  // namespace rope::kernels

@@ -1,0 +1,357 @@
+#include "kernels/frequencies/frequencies.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <numbers>
+
+#include "kernels/config/config_json.h"
+#include "tests/support/golden_reader.h"
+#include "tests/support/status_matchers.h"
+
+namespace rope::kernels {
+namespace {
+
+using ::rope::testing::GoldenCase;
+using ::rope::testing::IsOk;
+using ::rope::testing::ReadGoldenFile;
+using ::rope::testing::StatusIs;
+using ::testing::HasSubstr;
+
+std::shared_ptr<const ResolvedRope> MustResolve(const RopeConfig& config) {
+  auto rope = Resolve(config);
+  EXPECT_THAT(rope, IsOk());
+  return rope.ok() ? *rope : nullptr;
+}
+
+class GoldenFrequenciesTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    auto golden = ReadGoldenFile(GetParam());
+    ASSERT_THAT(golden, IsOk());
+    golden_ = *std::move(golden);
+    const auto model = ModelConfig::Parse(golden_.config);
+    ASSERT_THAT(model, IsOk());
+    const auto layer = model->Layer({.layer_type = golden_.layer_type});
+    ASSERT_THAT(layer, IsOk());
+    layer_ = *layer;
+    auto rope = Resolve(layer_.config);
+    ASSERT_THAT(rope, IsOk());
+    rope_ = *std::move(rope);
+  }
+
+  GoldenCase golden_;
+  LayerConfig layer_;
+  std::shared_ptr<const ResolvedRope> rope_;
+};
+
+TEST_P(GoldenFrequenciesTest, ConfigResolvesAsTheFileSays) {
+  EXPECT_EQ(rope_->head_dim(), golden_.head_dim);
+  EXPECT_EQ(rope_->rotary_dim(), golden_.rotary_dim);
+  EXPECT_EQ(rope_->config().rope_theta, golden_.rope_theta);
+  EXPECT_EQ(Name(rope_->config().rope_type), golden_.rope_type);
+  ASSERT_EQ(rope_->config().mrope.has_value(), golden_.mrope.has_value());
+  if (golden_.mrope.has_value()) {
+    EXPECT_EQ(rope_->config().mrope->section, golden_.mrope->section);
+    EXPECT_EQ(rope_->config().mrope->layout == Mrope::Layout::kInterleaved,
+              golden_.mrope->layout == "interleaved");
+  }
+  if (layer_.pairing.has_value()) {
+    EXPECT_EQ(Name(*layer_.pairing), golden_.pairing);
+  }
+}
+
+TEST_P(GoldenFrequenciesTest, InverseFrequenciesAreExact) {
+  const ResolvedRope::AtSeqLen evaluated = rope_->Evaluate(golden_.seq_len);
+  ASSERT_EQ(evaluated.inv_freq.size(), golden_.inv_freq_f64.size());
+  for (size_t i = 0; i < evaluated.inv_freq.size(); ++i) {
+    const double want = golden_.inv_freq_f64[i];
+    EXPECT_LE(std::abs(static_cast<double>(evaluated.inv_freq[i]) - want), 1e-15 * want) << i;
+  }
+}
+
+TEST_P(GoldenFrequenciesTest, AttentionFactorIsExact) {
+  EXPECT_NEAR(rope_->attention_factor(), golden_.attention_factor, 1e-15);
+}
+
+TEST_P(GoldenFrequenciesTest, CosAndSinAreExact) {
+  const ResolvedRope::AtSeqLen evaluated = rope_->Evaluate(golden_.seq_len);
+  const size_t columns = evaluated.inv_freq.size();
+  for (size_t token = 0; token < golden_.positions[0].size(); ++token) {
+    for (size_t i = 0; i < columns; ++i) {
+      const auto& mrope = rope_->config().mrope;
+      const auto axis = mrope.has_value() ? mrope->Axis(static_cast<int64_t>(i)) : 0;
+      const int64_t position = golden_.positions[static_cast<size_t>(axis)][token];
+      const CosSin got = ExactCosSin(position, evaluated.inv_freq[i], rope_->attention_factor());
+      // The last two bits of a 64-bit inverse frequency turn the angle by this much.
+      const double angle = static_cast<double>(position) * golden_.inv_freq_f64[i];
+      const double tolerance = 1e-15 + angle * 0x1p-62;
+      EXPECT_NEAR(got.cos, golden_.cos_f64[token * columns + i], tolerance) << position;
+      EXPECT_NEAR(got.sin, golden_.sin_f64[token * columns + i], tolerance) << position;
+    }
+  }
+}
+
+TEST_P(GoldenFrequenciesTest, ResolvingTheResolvedConfigGivesTheSameTable) {
+  const auto again = MustResolve(rope_->config());
+  ASSERT_NE(again, nullptr);
+  const int64_t seq_len = golden_.seq_len;
+  EXPECT_EQ(again->ForSeqLen(seq_len, Multiplier::kAttentionFactor)->key,
+            rope_->ForSeqLen(seq_len, Multiplier::kAttentionFactor)->key);
+}
+
+INSTANTIATE_TEST_SUITE_P(GoldenFiles, GoldenFrequenciesTest,
+                         ::testing::ValuesIn(rope::testing::GoldenFiles()),
+                         [](const auto& file_info) {
+                           return std::filesystem::path(file_info.param).stem().string();
+                         });
+
+TEST(GoldenFilesTest, AllAreFound) {
+  EXPECT_GE(rope::testing::GoldenFiles().size(), 28u);
+}
+
+TEST(ExactCosSinTest, MultiplesOfARightAngleAtLargePositions) {
+  // The long double nearest pi/2 is 2.5082788063341661e-20 above it, so that the true result is
+  // known.
+  const InverseFrequency quarter = std::numbers::pi_v<long double> / 2;
+  const double excess = 2.5082788063341661e-20;
+  const auto position = int64_t{1} << 30;
+  const double slip = static_cast<double>(position) * excess;
+  EXPECT_NEAR(ExactCosSin(position, quarter, 1).sin, slip, 1e-17);
+  EXPECT_EQ(ExactCosSin(position, quarter, 1).cos, 1);
+  EXPECT_NEAR(ExactCosSin(position - 1, quarter, 1).cos, slip - excess, 1e-17);
+  EXPECT_EQ(ExactCosSin(position - 1, quarter, 1).sin, -1);
+}
+
+TEST(ExactCosSinTest, NegativePositionTurnsBack) {
+  const CosSin forward = ExactCosSin(1000000007, 0.7L, 1.5);
+  const CosSin back = ExactCosSin(-1000000007, 0.7L, 1.5);
+  EXPECT_EQ(forward.cos, back.cos);
+  EXPECT_EQ(forward.sin, -back.sin);
+}
+
+TEST(ExactCosSinTest, ZeroFrequencyOnlyMultiplies) {
+  const CosSin got = ExactCosSin(123456789, 0, 1.25);
+  EXPECT_EQ(got.cos, 1.25);
+  EXPECT_EQ(got.sin, 0);
+}
+
+TEST(ResolveTest, HeadDimMissingIsInvalid) {
+  EXPECT_THAT(Resolve({}), StatusIs(absl::StatusCode::kInvalidArgument,
+                                    HasSubstr("head_dim: got nothing, want the channels")));
+  EXPECT_THAT(Resolve({}, 64), IsOk());
+}
+
+TEST(ResolveTest, InfiniteFrequencyIsInvalid) {
+  RopeConfig config = {.rope_type = RopeType::kLinear, .rope_theta = 1e-300, .head_dim = 64};
+  config.factor = 1e-300;
+  EXPECT_THAT(Resolve(config),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rope_theta: got 1e-300")));
+}
+
+TEST(ResolveTest, InfiniteBaseOfDynamicIsInvalid) {
+  RopeConfig config = {.rope_type = RopeType::kDynamic, .rope_theta = 1e300, .head_dim = 4};
+  config.factor = 1e100;
+  config.max_position_embeddings = 16;
+  EXPECT_THAT(Resolve(config),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rope_theta: got 1e+300")));
+}
+
+TEST(ResolveTest, InfiniteLongBranchIsInvalid) {
+  RopeConfig config = {.rope_type = RopeType::kLongrope, .rope_theta = 1e-300, .head_dim = 4};
+  config.short_factor = {1, 1};
+  config.long_factor = {1, 1e-300};
+  config.max_position_embeddings = 16;
+  EXPECT_THAT(Resolve(config),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rope_theta: got 1e-300")));
+}
+
+TEST(ResolveTest, HugeComputedAttentionFactorIsInvalid) {
+  RopeConfig config = {.rope_type = RopeType::kYarn, .head_dim = 64};
+  config.factor = 4;
+  config.original_max_position_embeddings = 1024;
+  config.mscale = 1e300;
+  config.mscale_all_dim = 1;
+  EXPECT_THAT(Resolve(config),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("mscale: got 1e+300")));
+}
+
+TEST(ResolveTest, DefaultsOfTheTypeAreFilledIn) {
+  RopeConfig config = {.rope_type = RopeType::kYarn, .head_dim = 64};
+  config.max_position_embeddings = 4096;
+  config.original_max_position_embeddings = 1024;
+  const auto rope = MustResolve(config);
+  ASSERT_NE(rope, nullptr);
+  EXPECT_EQ(rope->config().factor, 4);
+  EXPECT_EQ(rope->config().beta_fast, 32);
+  EXPECT_EQ(rope->config().beta_slow, 1);
+  EXPECT_EQ(rope->config().truncate, true);
+  EXPECT_EQ(rope->config().rotary_dim, 64);
+  EXPECT_EQ(rope->config().partial_rotary_factor, 1);
+  EXPECT_NEAR(*rope->config().attention_factor, 0.1 * std::log(4.0) + 1, 1e-15);
+}
+
+RopeConfig Llama3() {
+  RopeConfig config = {.rope_type = RopeType::kLlama3, .rope_theta = 500000, .head_dim = 128};
+  config.factor = 16;
+  config.low_freq_factor = 1;
+  config.high_freq_factor = 1;
+  config.original_max_position_embeddings = 8192;
+  return config;
+}
+
+TEST(Llama3Test, EqualFrequencyFactorsKeepOrDivide) {
+  const auto evaluated = MustResolve(Llama3())->Evaluate(1);
+  const auto plain = MustResolve({.rope_theta = 500000, .head_dim = 128})->Evaluate(1);
+  int kept = 0;
+  int divided = 0;
+  for (size_t i = 0; i < plain.inv_freq.size(); ++i) {
+    kept += evaluated.inv_freq[i] == plain.inv_freq[i] ? 1 : 0;
+    divided += evaluated.inv_freq[i] == plain.inv_freq[i] / 16 ? 1 : 0;
+  }
+  EXPECT_EQ(kept, 35);
+  EXPECT_EQ(divided, 29);
+}
+
+TEST(YarnTest, BetaZeroIsReadAsTheDefault) {
+  RopeConfig config = {.rope_type = RopeType::kYarn, .head_dim = 64};
+  config.factor = 4;
+  config.original_max_position_embeddings = 1024;
+  const auto want = MustResolve(config)->Evaluate(1).inv_freq;
+  config.beta_fast = 0;
+  config.beta_slow = 0;
+  EXPECT_EQ(MustResolve(config)->Evaluate(1).inv_freq, want);
+}
+
+TEST(YarnTest, CollapsedRampIsAStep) {
+  RopeConfig config = {.rope_type = RopeType::kYarn, .head_dim = 64};
+  config.factor = 4;
+  config.original_max_position_embeddings = 6;  // both edges come to 0
+  const auto inv_freq = MustResolve(config)->Evaluate(1).inv_freq;
+  const auto plain = MustResolve({.head_dim = 64})->Evaluate(1).inv_freq;
+  EXPECT_EQ(inv_freq[0], 1);
+  for (size_t i = 1; i < inv_freq.size(); ++i) EXPECT_EQ(inv_freq[i], plain[i] / 4) << i;
+}
+
+TEST(YarnTest, UpperEdgeIsAtMostTheLastChannel) {
+  RopeConfig config = {.rope_type = RopeType::kYarn, .rope_theta = 10, .head_dim = 8};
+  config.factor = 4;
+  config.beta_fast = 1e6;  // lower edge 0
+  config.original_max_position_embeddings = 1000000;
+  const auto inv_freq = MustResolve(config)->Evaluate(1).inv_freq;
+  const auto plain = MustResolve({.rope_theta = 10, .head_dim = 8})->Evaluate(1).inv_freq;
+  const long double ramp = 3.0L / 7;  // index 3 on a ramp from 0 to rotary_dim - 1
+  EXPECT_NEAR(static_cast<double>(inv_freq[3] / plain[3]), static_cast<double>(1 - ramp + ramp / 4),
+              1e-15);
+}
+
+TEST(YarnTest, FactorUpToOneLeavesTheAttentionFactorAtOne) {
+  RopeConfig config = {.rope_type = RopeType::kYarn, .head_dim = 64};
+  config.factor = 1;
+  config.original_max_position_embeddings = 1024;
+  EXPECT_EQ(MustResolve(config)->attention_factor(), 1);
+}
+
+RopeConfig Dynamic() {
+  RopeConfig config = {.rope_type = RopeType::kDynamic, .head_dim = 128};
+  config.factor = 4;
+  config.max_position_embeddings = 4096;
+  return config;
+}
+
+TEST(DynamicTest, BaseFollowsTheLength) {
+  const auto rope = MustResolve(Dynamic());
+  EXPECT_EQ(rope->Evaluate(4096).rope_theta, 10000);
+  EXPECT_NEAR(rope->Evaluate(8192).rope_theta, 51293.8, 0.05);
+  EXPECT_NEAR(rope->Evaluate(16384).rope_theta, 135402.0, 0.5);
+  EXPECT_TRUE(rope->DependsOnSeqLen());
+}
+
+TEST(DynamicTest, OnlyLengthsPastTheModelsAreNotCacheable) {
+  const auto rope = MustResolve(Dynamic());
+  const auto within = rope->ForSeqLen(1, Multiplier::kAttentionFactor);
+  EXPECT_EQ(rope->ForSeqLen(4096, Multiplier::kAttentionFactor), within);
+  EXPECT_TRUE(within->cacheable);
+  const auto past = rope->ForSeqLen(4097, Multiplier::kAttentionFactor);
+  EXPECT_FALSE(past->cacheable);
+  EXPECT_FALSE(past->key == within->key);
+}
+
+RopeConfig Longrope() {
+  RopeConfig config = {.rope_type = RopeType::kLongrope, .head_dim = 4};
+  config.short_factor = {1, 1};
+  config.long_factor = {1, 2};
+  config.original_max_position_embeddings = 16;
+  config.max_position_embeddings = 64;
+  return config;
+}
+
+TEST(LongropeTest, BranchChangesPastTheOriginalLength) {
+  const auto rope = MustResolve(Longrope());
+  const auto within = rope->ForSeqLen(16, Multiplier::kAttentionFactor);
+  const auto past = rope->ForSeqLen(17, Multiplier::kAttentionFactor);
+  EXPECT_EQ(rope->ForSeqLen(1, Multiplier::kAttentionFactor), within);
+  EXPECT_EQ(rope->ForSeqLen(1000000, Multiplier::kAttentionFactor), past);
+  EXPECT_EQ(past->inv_freq[1] * 2, within->inv_freq[1]);
+  EXPECT_TRUE(past->cacheable);
+  EXPECT_TRUE(rope->DependsOnSeqLen());
+}
+
+TEST(LongropeTest, EqualListsDoNotDependOnTheLength) {
+  RopeConfig config = Longrope();
+  config.long_factor = config.short_factor;
+  const auto rope = MustResolve(config);
+  EXPECT_FALSE(rope->DependsOnSeqLen());
+  EXPECT_EQ(rope->ForSeqLen(1, Multiplier::kOne)->key, rope->ForSeqLen(99, Multiplier::kOne)->key);
+}
+
+TEST(ForSeqLenTest, MultipliersAreTheAttentionFactorOneAndItsInverse) {
+  RopeConfig config = Longrope();
+  config.attention_factor = 0.8;
+  const auto rope = MustResolve(config);
+  EXPECT_EQ(rope->ForSeqLen(1, Multiplier::kAttentionFactor)->multiplier, 0.8);
+  EXPECT_EQ(rope->ForSeqLen(1, Multiplier::kOne)->multiplier, 1);
+  EXPECT_EQ(rope->ForSeqLen(1, Multiplier::kInverseAttentionFactor)->multiplier, 1.25);
+}
+
+TEST(ForSeqLenTest, AttentionFactorZeroHasNoInverse) {
+  RopeConfig config = Longrope();
+  config.attention_factor = 0;
+  const auto rope = MustResolve(config);
+  EXPECT_EQ(rope->ForSeqLen(1, Multiplier::kInverseAttentionFactor), nullptr);
+  EXPECT_EQ(rope->ForSeqLen(1, Multiplier::kAttentionFactor)->multiplier, 0);
+}
+
+TEST(ForSeqLenTest, TrailingZerosAreDropped) {
+  const RopeConfig config = {
+      .rope_type = RopeType::kProportional, .head_dim = 64, .partial_rotary_factor = 0.25};
+  const auto rope = MustResolve(config);
+  EXPECT_EQ(rope->Evaluate(1).inv_freq.size(), 32u);
+  EXPECT_EQ(rope->ForSeqLen(1, Multiplier::kAttentionFactor)->inv_freq.size(), 8u);
+}
+
+TEST(TableKeyTest, MeaningDecidesAndNotSpelling) {
+  RopeConfig linear = {.rope_type = RopeType::kLinear, .head_dim = 64};
+  linear.factor = 1;
+  RopeConfig longer = {.head_dim = 128, .rotary_dim = 64};
+  longer.max_position_embeddings = 77;
+  longer.mrope = Mrope{.section = {8, 12, 12}};
+  const RopeConfig plain = {.head_dim = 64};
+  const auto key = MustResolve(plain)->ForSeqLen(1, Multiplier::kAttentionFactor)->key;
+  EXPECT_EQ(MustResolve(linear)->ForSeqLen(9, Multiplier::kOne)->key, key);
+  EXPECT_EQ(MustResolve(longer)->ForSeqLen(9, Multiplier::kAttentionFactor)->key, key);
+}
+
+TEST(TableKeyTest, EveryBitCounts) {
+  const long double next = std::nextafter(0.5L, 1.0L);
+  EXPECT_FALSE(TableKey({0.5L}, 1) == TableKey({next}, 1));
+  EXPECT_FALSE(TableKey({0.5L}, 1) == TableKey({0.5L}, std::nextafter(1.0, 2.0)));
+  EXPECT_FALSE(TableKey({0.5L}, 1) == TableKey({0.5L, 0.5L}, 1));
+  EXPECT_TRUE(TableKey({0.0L}, 1) == TableKey({-0.0L}, 1));
+}
+
+}  // namespace
+}  // namespace rope::kernels

@@ -1,0 +1,132 @@
+#include "proto/wire/wire_cursor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/status_matchers.h"
+
+namespace rope::proto {
+namespace {
+
+using rope::testing::StatusIs;
+using ::testing::HasSubstr;
+
+TEST(WireCursorTest, VarintThatStraddlesFragmentsIsOneValue) {
+  const std::vector<std::string_view> fragments = {"\xff", "", "\xff\x01"};
+  WireCursor cursor(fragments);
+  const auto value = cursor.ReadVarint();
+  ASSERT_TRUE(value.ok());
+  EXPECT_EQ(*value, 0x7fffu);
+  EXPECT_EQ(cursor.position(), cursor.size());
+}
+
+TEST(WireCursorTest, TruncatedVarintIsInvalidArgument) {
+  const std::vector<std::string_view> fragments = {"\xff\xff"};
+  WireCursor cursor(fragments);
+  EXPECT_THAT(cursor.ReadVarint(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("want 1")));
+}
+
+TEST(WireCursorTest, VarintOfElevenBytesIsInvalidArgument) {
+  const std::string bytes(11, '\xff');
+  const std::vector<std::string_view> fragments = {bytes};
+  WireCursor cursor(fragments);
+  EXPECT_THAT(cursor.ReadVarint(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("10 bytes")));
+}
+
+TEST(WireCursorTest, TagHasThirtyTwoBitsInAtMostFiveBytes) {
+  const std::vector<std::string_view> fragments = {"\x8a\x80\x80", "\x80\x70",
+                                                   "\x8a\x80\x80\x80\x80"};
+  WireCursor cursor(fragments);
+  const auto tag = cursor.ReadTag();
+  ASSERT_TRUE(tag.ok());
+  EXPECT_EQ(*tag, 10u);  // without the bits that do not fit
+  EXPECT_THAT(cursor.ReadTag(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a tag of more than 5")));
+}
+
+TEST(WireCursorTest, LengthIsBelowTwoGibibytesInAtMostFiveBytes) {
+  const auto read = [](std::string_view bytes) { return WireCursor({&bytes, 1}).ReadLength(); };
+  const auto largest = read("\xef\xff\xff\xff\x07");
+  ASSERT_TRUE(largest.ok());
+  EXPECT_EQ(*largest, (int64_t{1} << 31) - 17);
+  EXPECT_THAT(read("\xf0\xff\xff\xff\x07"), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                     HasSubstr("got a length of 2147483632")));
+  EXPECT_THAT(read("\x81\x80\x80\x80\x80"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a length of more than 5")));
+}
+
+TEST(WireCursorTest, ViewKeepsBytesWhereTheyAre) {
+  const std::vector<std::string_view> fragments = {"abc", "def", "ghi"};
+  WireCursor cursor(fragments);
+  std::string head;
+  ASSERT_TRUE(cursor.ReadBytes(2, head).ok());
+  EXPECT_EQ(head, "ab");
+  const auto view = cursor.ReadView(5);
+  ASSERT_TRUE(view.ok());
+  EXPECT_EQ(view->bytes, 5);
+  EXPECT_THAT(view->fragments, ::testing::ElementsAre("c", "def", "g"));
+  EXPECT_EQ(view->fragments[1].data(), fragments[1].data());
+  std::string copy(5, ' ');
+  view->CopyTo(copy.data());
+  EXPECT_EQ(copy, "cdefg");
+}
+
+TEST(WireCursorTest, ViewPastTheEndIsInvalidArgument) {
+  const std::vector<std::string_view> fragments = {"abc"};
+  WireCursor cursor(fragments);
+  EXPECT_THAT(cursor.ReadView(4), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("got 3")));
+}
+
+TEST(WireCursorTest, ConsumeMovesPastBytesThatAreThereHoweverTheyLie) {
+  const std::vector<std::string_view> fragments = {"", "ab", "", "c", "def", ""};
+  WireCursor cursor(fragments);
+  EXPECT_TRUE(cursor.Consume(""));
+  EXPECT_EQ(cursor.position(), 0);
+  EXPECT_TRUE(cursor.Consume("abcd"));
+  EXPECT_EQ(cursor.position(), 4);
+  EXPECT_TRUE(cursor.Consume("ef"));
+  EXPECT_EQ(cursor.position(), cursor.size());
+  EXPECT_TRUE(cursor.Consume(""));
+  EXPECT_FALSE(cursor.Consume("g"));
+}
+
+TEST(WireCursorTest, ConsumeRefusesOtherBytesWhereverTheyDiffer) {
+  const std::vector<std::string_view> fragments = {"ab", "cd"};
+  for (const std::string_view other : {"xbcd", "axcd", "abxd", "abcx", "abcde"}) {
+    EXPECT_FALSE(WireCursor(fragments).Consume(other)) << other;
+  }
+  EXPECT_FALSE(WireCursor({}).Consume("a"));
+}
+
+TEST(WireCursorTest, SkipScalarMovesPastOneValue) {
+  const std::string bytes = "\xff\x01" + std::string(8, '8') + std::string(4, '4') + "!";
+  for (size_t cut = 0; cut <= bytes.size(); ++cut) {
+    const std::vector<std::string_view> fragments = {std::string_view(bytes).substr(0, cut),
+                                                     std::string_view(bytes).substr(cut)};
+    WireCursor cursor(fragments);
+    EXPECT_TRUE(cursor.SkipScalar(WireType::kVarint).ok());
+    EXPECT_EQ(cursor.position(), 2);
+    EXPECT_TRUE(cursor.SkipScalar(WireType::kFixed64).ok());
+    EXPECT_EQ(cursor.position(), 10);
+    EXPECT_TRUE(cursor.SkipScalar(WireType::kFixed32).ok());
+    EXPECT_TRUE(cursor.Consume("!"));
+  }
+}
+
+TEST(WireCursorTest, SkipScalarRefusesWhatIsCutOffAndGroups) {
+  const auto skip = [](std::string_view bytes, uint32_t type) {
+    return WireCursor({&bytes, 1}).SkipScalar(static_cast<WireType>(type));
+  };
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  EXPECT_THAT(skip("\xff", 0), StatusIs(kInvalid, HasSubstr("want 1")));
+  EXPECT_THAT(skip("1234567", 1), StatusIs(kInvalid, HasSubstr("got 7 more bytes, want 8")));
+  EXPECT_THAT(skip("123", 5), StatusIs(kInvalid, HasSubstr("got 3 more bytes, want 4")));
+  for (const uint32_t type : {3U, 4U, 6U, 7U}) {
+    EXPECT_THAT(skip("12345678", type), StatusIs(kInvalid, HasSubstr("group")));
+  }
+}
+
+}  // namespace
+}  // namespace rope::proto

@@ -1,0 +1,118 @@
+#include "server/control/admin.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "tests/support/shared_memory.h"
+#include "tests/support/status_matchers.h"
+
+namespace rope::server {
+namespace {
+
+using ::rope::testing::IsOk;
+using ::rope::testing::SharedMemory;
+using ::rope::testing::StatusIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr char kOwner[] = "uid:1000";
+
+v1::RegisterModelRequest RegisterRequest(const std::string& name, double theta) {
+  v1::RegisterModelRequest request;
+  request.set_name(name);
+  request.mutable_rope()->mutable_config()->set_rope_theta(theta);
+  request.mutable_rope()->set_pairing(v1::PAIRING_INTERLEAVED);
+  return request;
+}
+
+TEST(AdminTest, RegisterListAndUnregisterGoThroughTheRegistry) {
+  const auto registry = ModelRegistry::Create("test", {}).value();
+  const int before = ListModels(*registry).models_size();
+  const auto registered = RegisterModel(RegisterRequest("aaa", 2500), kOwner, *registry);
+  ASSERT_THAT(registered, IsOk());
+  EXPECT_EQ(registered->model().rope_theta(), 2500);
+  EXPECT_EQ(registered->model().head_dim(), 0);  // the tensor's
+  const v1::ListModelsResponse list = ListModels(*registry);
+  ASSERT_EQ(list.models_size(), before + 1);
+  EXPECT_EQ(list.models(0).SerializeAsString(), registered->model().SerializeAsString());
+  v1::UnregisterModelRequest unregister;
+  unregister.set_name("aaa");
+  EXPECT_THAT(UnregisterModel(unregister, kOwner, *registry), IsOk());
+  EXPECT_THAT(UnregisterModel(unregister, kOwner, *registry),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("name: got \"aaa\"")));
+  EXPECT_EQ(ListModels(*registry).models_size(), before);
+}
+
+TEST(AdminTest, RefusalsOfTheRegistryComeThrough) {
+  const auto registry = ModelRegistry::Create("test", {}).value();
+  EXPECT_THAT(RegisterModel(RegisterRequest("", 2500), kOwner, *registry),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("name: got")));
+  EXPECT_THAT(RegisterModel(v1::RegisterModelRequest(), kOwner, *registry),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("name: got")));
+}
+
+TEST(AdminTest, RegionGetsAnotherIdAndWaitsForItsRequests) {
+  RegionTable regions({.enabled = true});
+  regions.OpenSession(1, {.local = true});
+  const SharedMemory memory = SharedMemory::Posix(4096);
+  v1::RegisterRegionRequest request;
+  request.set_shm_name(memory.name());
+  request.set_byte_size(4096);
+  const auto first = RegisterRegion(request, 1, regions);
+  ASSERT_THAT(first, IsOk());
+  request.set_region_id(first->region_id());
+  EXPECT_THAT(RegisterRegion(request, 1, regions),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("region_id: got it beside shm_name, offset or byte_size")));
+  request.clear_shm_name();
+  request.clear_byte_size();
+  const auto second = RegisterRegion(request, 1, regions);
+  ASSERT_THAT(second, IsOk());
+  EXPECT_NE(second->region_id(), first->region_id());
+
+  std::vector<absl::StatusCode> answers;
+  const auto unregister = [&](uint64_t id, bool wait) {
+    v1::UnregisterRegionRequest unregistered;
+    unregistered.set_region_id(id);
+    unregistered.set_wait(wait);
+    UnregisterRegion(unregistered, 1, regions,
+                     [&](const auto& answer) { answers.push_back(answer.status().code()); });
+  };
+  auto held = regions.Find(1, first->region_id(), "region");
+  ASSERT_THAT(held, IsOk());
+  unregister(first->region_id(), true);
+  EXPECT_THAT(answers, IsEmpty());
+  unregister(first->region_id(), true);
+  EXPECT_THAT(answers, ElementsAre(absl::StatusCode::kNotFound));
+  held->reset();
+  EXPECT_THAT(answers, ElementsAre(absl::StatusCode::kNotFound, absl::StatusCode::kOk));
+  held = regions.Find(1, second->region_id(), "region");
+  ASSERT_THAT(held, IsOk());
+  unregister(second->region_id(), false);
+  EXPECT_THAT(answers, SizeIs(3)) << "nobody asked it to wait";
+}
+
+TEST(AdminTest, StatisticsAreThoseOfTheCache) {
+  kernels::TableCache tables(1 << 20);
+  const auto resolved = kernels::Resolve(kernels::RopeConfig{}, 64).value();
+  const auto frequencies = resolved->ForSeqLen(1, kernels::Multiplier::kOne);
+  kernels::TokenRows rows;
+  ASSERT_THAT(tables.AppendRows(*frequencies, {0, 1, 70, 5}, rows), IsOk());
+  const v1::TableCacheStatistics statistics = WriteStatistics(tables);
+  EXPECT_EQ(statistics.misses(), 2);
+  EXPECT_EQ(statistics.hits(), 1);
+  EXPECT_EQ(statistics.builds(), 2);
+  EXPECT_EQ(statistics.evictions(), 0);
+  EXPECT_EQ(statistics.pages(), 2);
+  EXPECT_EQ(statistics.tables(), 1);
+  EXPECT_EQ(statistics.budget_bytes(), 1 << 20);
+  EXPECT_EQ(statistics.bytes(), tables.statistics().bytes);
+  EXPECT_GT(statistics.bytes(), 2 * 64 * 2 * 32 * 4);
+}
+
+}  // namespace
+}  // namespace rope::server

@@ -1,0 +1,244 @@
+#include "server/control/warm_up.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "proto/mutex.h"
+#include "server/error.h"
+#include "server/limits.h"
+#include "tests/support/status_matchers.h"
+
+namespace rope::server {
+namespace {
+
+using ::rope::testing::IsOk;
+using ::rope::testing::StatusIs;
+using ::testing::HasSubstr;
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr int64_t kBudget = 1 << 20;
+// 32 frequencies: cos and sin of 64 positions.
+constexpr int64_t kPageBytes = 64 * 2 * 32 * 4;
+
+v1::WarmUpRequest MakeRequest(int64_t begin, int64_t end) {
+  v1::WarmUpRequest request;
+  request.mutable_rope()->mutable_config()->set_head_dim(64);
+  request.set_begin(begin);
+  request.set_end(end);
+  return request;
+}
+
+class WarmUpTest : public ::testing::Test {
+ protected:
+  absl::StatusOr<WarmUpPlan> Plan(const v1::WarmUpRequest& request) {
+    return PlanWarmUp(request, *registry_, kBudget);
+  }
+  void ExpectRefused(const v1::WarmUpRequest& request, absl::StatusCode code,
+                     const std::string& text) {
+    EXPECT_THAT(Plan(request), StatusIs(code, HasSubstr(text)));
+  }
+
+  std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create("test", {}).value();
+};
+
+TEST_F(WarmUpTest, PlanHoldsEveryPageThatTheRangeTouches) {
+  for (const auto& [begin, end, first, pages] : std::vector<std::array<int64_t, 4>>{
+           {0, 1, 0, 1},
+           {0, 64, 0, 1},
+           {0, 65, 0, 2},
+           {63, 65, 0, 2},
+           {64, 65, 1, 1},
+           {1000000, 1000100, 15625, 2},
+           {limits::kPositionMax, limits::kPositionMax + 1, limits::kPositionMax / 64, 1}}) {
+    const auto plan = Plan(MakeRequest(begin, end));
+    ASSERT_THAT(plan, IsOk());
+    EXPECT_EQ(plan->first_page, first) << begin;
+    EXPECT_EQ(plan->pages, pages) << begin;
+    EXPECT_EQ(plan->bytes, pages * kPageBytes) << begin;
+  }
+}
+
+TEST_F(WarmUpTest, PrecisionHfBuildsTheRowsOfADType) {
+  v1::WarmUpRequest request = MakeRequest(0, 1);
+  request.mutable_rope()->set_precision(v1::PRECISION_HF);
+  EXPECT_EQ(Plan(request)->frequencies->eager, kernels::DType::kFloat32);
+  request.set_dtype(v1::DTYPE_BF16);
+  EXPECT_EQ(Plan(request)->frequencies->eager, kernels::DType::kBFloat16);
+  request.mutable_rope()->clear_precision();
+  ExpectRefused(request, kInvalid, "dtype: got DTYPE_BF16, want it unset");
+}
+
+TEST_F(WarmUpTest, BadRangesAreRefused) {
+  ExpectRefused(MakeRequest(-1, 5), kInvalid, "begin: got -1");
+  ExpectRefused(MakeRequest(5, 5), kInvalid, "end: got 5, want more than begin, 5");
+  ExpectRefused(MakeRequest(5, 4), kInvalid, "end: got 4, want more than begin, 5");
+  ExpectRefused(MakeRequest(limits::kPositionMax + 1, limits::kPositionMax + 2),
+                absl::StatusCode::kOutOfRange, "begin: got 1073741825");
+  ExpectRefused(MakeRequest(limits::kPositionMax, limits::kPositionMax + 2),
+                absl::StatusCode::kOutOfRange, "end: got 1073741826, want at most 1073741825");
+  ExpectRefused(MakeRequest(0, std::numeric_limits<int64_t>::max()), absl::StatusCode::kOutOfRange,
+                "end: got 9223372036854775807");
+}
+
+TEST_F(WarmUpTest, BadConfigsAreRefused) {
+  v1::WarmUpRequest request = MakeRequest(0, 1);
+  request.mutable_rope()->clear_config();
+  ExpectRefused(request, kInvalid, "rope: got nothing");
+  request.mutable_rope()->set_model("nobody");
+  ExpectRefused(request, absl::StatusCode::kNotFound, "rope.model: got \"nobody\"");
+  request = MakeRequest(0, 1);
+  request.mutable_rope()->mutable_config()->clear_head_dim();
+  ExpectRefused(request, kInvalid, "rope.config.head_dim: got nothing");
+}
+
+TEST_F(WarmUpTest, ConfigThatFollowsSeqLenIsRefusedWithTheReason) {
+  v1::WarmUpRequest request = MakeRequest(0, 1);
+  v1::RopeConfig& config = *request.mutable_rope()->mutable_config();
+  config.set_rope_type("dynamic");
+  config.set_factor(2);
+  config.set_max_position_embeddings(64);
+  ExpectRefused(request, absl::StatusCode::kFailedPrecondition,
+                "rope: got rope_type dynamic, whose frequencies follow the length");
+}
+
+TEST_F(WarmUpTest, LayerWithoutRotationNeedsNoPages) {
+  v1::WarmUpRequest request = MakeRequest(0, 1000);
+  request.mutable_rope()->clear_config();
+  request.mutable_rope()->set_config_json(
+      R"({"head_dim": 64, "num_hidden_layers": 2, "no_rope_layers": [1, 0]})");
+  request.mutable_rope()->set_layer(1);
+  const auto plan = Plan(request);
+  ASSERT_THAT(plan, IsOk());
+  EXPECT_EQ(plan->pages, 0);
+}
+
+TEST_F(WarmUpTest, RangeThatDoesNotFitSaysHowMuchDoesAndThatMuchStays) {
+  const auto refused = Plan(MakeRequest(0, limits::kPositionMax));
+  ASSERT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted,
+                                HasSubstr("end: got 16777216 pages of 64 positions, want at most "
+                                          "55, which is what fits the table cache")));
+  EXPECT_EQ(RetryDelayMs(refused.status()), 0);
+  ExpectRefused(MakeRequest(0, 55 * 64 + 1), absl::StatusCode::kResourceExhausted,
+                "end: got 56 pages");
+  const auto plan = Plan(MakeRequest(0, 55 * 64));
+  ASSERT_THAT(plan, IsOk());
+  // A cache that is full of something else keeps all of it.
+  kernels::TableCache tables(kBudget);
+  const auto other = Plan(MakeRequest(100000, 100000 + 55 * 64 - 64));
+  for (const auto& next : {other, plan}) {
+    ASSERT_THAT(next, IsOk());
+    proto::Notification done;
+    WarmUpWorker worker(tables);
+    WarmUpWorker::Done on_done = [&](const absl::StatusOr<v1::WarmUpResponse>& response) {
+      ASSERT_THAT(response, IsOk());
+      EXPECT_EQ(response->pages(), next->pages);
+      EXPECT_EQ(response->bytes(), next->pages * kPageBytes);
+      done.Notify();
+    };
+    ASSERT_THAT(worker.Start(*next, nullptr, on_done), IsOk());
+    done.WaitForNotification();
+  }
+  EXPECT_GT(tables.statistics().evictions, 0);
+  const int64_t misses = tables.statistics().misses;
+  std::vector<int64_t> positions;
+  for (int64_t i = 0; i < 55 * 64; ++i) positions.push_back(i);
+  kernels::TokenRows rows;
+  ASSERT_THAT(tables.AppendRows(*plan->frequencies, positions, rows), IsOk());
+  EXPECT_EQ(tables.statistics().misses, misses);
+}
+
+// A worker whose pages are built when the test lets them.
+class WarmUpWorkerTest : public ::testing::Test {
+ protected:
+  WarmUpWorkerTest() {
+    kernels::RopeConfig config;
+    plan_.frequencies =
+        kernels::Resolve(config, 64).value()->ForSeqLen(1, kernels::Multiplier::kOne);
+    plan_.pages = 40;  // more than one step
+    plan_.bytes = 40 * kPageBytes;
+  }
+  ~WarmUpWorkerTest() override {
+    if (!let_go_.HasBeenNotified()) let_go_.Notify();
+  }
+
+  absl::StatusOr<std::shared_ptr<const kernels::TablePage>> BuildHeld(
+      const kernels::Frequencies& frequencies, int64_t first) {
+    if (!started_.HasBeenNotified()) started_.Notify();
+    let_go_.WaitForNotification();
+    return kernels::BuildPage(frequencies, first);
+  }
+
+  absl::Status Start(std::shared_ptr<std::atomic<bool>> cancelled = nullptr) {
+    WarmUpWorker::Done done = [this](const absl::StatusOr<v1::WarmUpResponse>& response) {
+      proto::MutexLock lock(&mutex_);
+      answers_.push_back(response.status());
+      answered_.SignalAll();
+    };
+    return worker_.Start(plan_, std::move(cancelled), done);
+  }
+  std::vector<absl::Status> Answers() {
+    proto::MutexLock lock(&mutex_);
+    return answers_;
+  }
+  void AwaitAnswers(size_t count) {
+    proto::MutexLock lock(&mutex_);
+    while (answers_.size() < count) answered_.Wait(&mutex_);
+  }
+
+  WarmUpPlan plan_;
+  proto::Notification started_;
+  proto::Notification let_go_;
+  proto::Mutex mutex_;
+  proto::CondVar answered_;
+  std::vector<absl::Status> answers_ ABSL_GUARDED_BY(mutex_);
+  kernels::TableCache tables_{kBudget,
+                              [this](const kernels::Frequencies& frequencies, int64_t first) {
+                                return BuildHeld(frequencies, first);
+                              }};
+  WarmUpWorker worker_{tables_};
+};
+
+TEST_F(WarmUpWorkerTest, JobsRunOneAfterTheOtherAndAFullQueueIsRetriedLater) {
+  ASSERT_THAT(Start(), IsOk());
+  started_.WaitForNotification();
+  for (int64_t i = 0; i < limits::kWarmUpsMax; ++i) ASSERT_THAT(Start(), IsOk());
+  const absl::Status refused = Start();
+  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted,
+                                HasSubstr("queue: got warm-up number 17, want at most 16")));
+  EXPECT_GT(RetryDelayMs(refused), 0);
+  EXPECT_EQ(Answers().size(), 0U);
+  let_go_.Notify();
+  AwaitAnswers(static_cast<size_t>(limits::kWarmUpsMax) + 1);
+  for (const absl::Status& answer : Answers()) EXPECT_THAT(answer, IsOk());
+  EXPECT_EQ(tables_.statistics().builds, 40);
+}
+
+TEST_F(WarmUpWorkerTest, CancelledJobEndsAfterItsStep) {
+  const auto cancelled = std::make_shared<std::atomic<bool>>(false);
+  ASSERT_THAT(Start(cancelled), IsOk());
+  started_.WaitForNotification();
+  cancelled->store(true);
+  let_go_.Notify();
+  AwaitAnswers(1);
+  EXPECT_THAT(Answers()[0],
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("request: cancelled")));
+  EXPECT_LT(tables_.statistics().builds, 40);
+}
+
+TEST_F(WarmUpWorkerTest, DrainAnswersAllAndRefusesNewOnes) {
+  ASSERT_THAT(Start(), IsOk());
+  started_.WaitForNotification();
+  ASSERT_THAT(Start(), IsOk());
+  std::thread drainer([this] { worker_.Drain(); });
+  // Until the drain has begun; before that a full queue may refuse, too.
+  while (Start().code() != absl::StatusCode::kUnavailable) std::this_thread::yield();
+  let_go_.Notify();
+  drainer.join();
+  for (const absl::Status& answer : Answers()) {
+    EXPECT_THAT(answer, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("draining")));
+  }
+  EXPECT_GE(Answers().size(), 2U);
+}
+
+}  // namespace
+}  // namespace rope::server

@@ -1,0 +1,534 @@
+#include "server/engine/batcher.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "proto/mutex.h"
+#include "server/error.h"
+#include "tests/support/held_batcher.h"
+#include "tests/support/status_matchers.h"
+
+namespace rope::server {
+namespace {
+
+using ::rope::testing::HeldBatcher;
+using ::rope::testing::IsOk;
+using ::rope::testing::kHeldOptions;
+using ::rope::testing::kQueued;
+using ::rope::testing::StatusIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+using BatcherTest = HeldBatcher;
+
+TEST_F(BatcherTest, SmallRequestOnAnIdleDeviceRunsOnItsCallersThread) {
+  Start();
+  Allow(1);
+  Enqueue("small", 100);
+  EXPECT_EQ(AnswerOf("small").thread, std::this_thread::get_id());
+  EXPECT_THAT(AnswerOf("small").status, IsOk());
+  EXPECT_THAT(BatchAt(0), ElementsAre("small 0-100"));
+}
+
+TEST_F(BatcherTest, LargeRequestDoesNot) {
+  Start();
+  Allow(1);
+  Enqueue("large", kQueued);
+  AwaitAnswers(1);
+  EXPECT_NE(AnswerOf("large").thread, std::this_thread::get_id());
+}
+
+TEST_F(BatcherTest, LimitsDependOnWhereARequestCameFromAndWhetherItsClientIsAlone) {
+  Start();
+  size_t answers = 0;
+  const auto runs_here = [&](const std::string& id, int64_t tokens, bool alone, bool from_ring,
+                             uint64_t session) {
+    auto request = MakeRequest(id, tokens, session);
+    request->alone = alone;
+    request->from_ring = from_ring;
+    Allow(1);
+    Enqueue(std::move(request));
+    AwaitAnswers(++answers);
+    return AnswerOf(id).thread == std::this_thread::get_id();
+  };
+  for (const bool ring : {false, true}) {
+    const auto id = [ring](const char* text) { return absl::StrCat(text, ring ? ", ring" : ""); };
+    runs_here(id("first"), 1, true, ring, 7);
+    EXPECT_TRUE(runs_here(id("alone"), 200, true, ring, 7));
+    EXPECT_FALSE(runs_here(id("too large"), 201, true, ring, 7));
+    EXPECT_FALSE(runs_here(id("another connection sent the last one"), 200, true, ring, 8));
+    EXPECT_FALSE(runs_here(id("with others"), 200, false, ring, 8));
+    EXPECT_EQ(runs_here(id("with others, smaller"), 100, false, ring, 8), !ring);
+    EXPECT_FALSE(runs_here(id("with others, above both"), 101, false, ring, 8));
+    EXPECT_TRUE(runs_here(id("with others, small"), 50, false, ring, 8));
+  }
+}
+
+TEST_F(BatcherTest, SmallRequestsGatherUntilNothingElseHasArrived) {
+  Start();
+  Allow(1);
+  for (const char* id : {"a", "b", "c"}) EnqueueGathering(id, 5);
+  EXPECT_EQ(BatchCount(), 0U);
+  EXPECT_TRUE(batcher_->RunGathered());
+  EXPECT_THAT(BatchAt(0), ElementsAre("a 0-5", "b 0-5", "c 0-5"));
+  for (const char* id : {"a", "b", "c"}) {
+    EXPECT_EQ(AnswerOf(id).thread, std::this_thread::get_id());
+    EXPECT_THAT(AnswerOf(id).status, IsOk());
+  }
+  ASSERT_THAT(Reports(), SizeIs(1));
+  EXPECT_EQ(Reports()[0].closed_by, ClosedBy::kDirect);
+  EXPECT_EQ(Reports()[0].requests, 3);
+  EXPECT_EQ(Reports()[0].bytes, 15);
+  EXPECT_FALSE(batcher_->RunGathered());
+}
+
+TEST_F(BatcherTest, GatheredRequestsRunWhenTheyAreEnough) {
+  Batcher::Options options = kHeldOptions;
+  options.gathered_requests_max = 3;
+  options.gathered_bytes_max = 100;
+  Start(options);
+  Allow(2);
+  for (const char* id : {"a", "b", "c", "d", "e"}) EnqueueGathering(id, 5);
+  EXPECT_THAT(BatchAt(0), ElementsAre("a 0-5", "b 0-5", "c 0-5"));
+  EXPECT_EQ(BatchCount(), 1U);
+  EnqueueGathering("large", 90);
+  EXPECT_THAT(BatchAt(1), ElementsAre("d 0-5", "e 0-5", "large 0-90"));
+}
+
+TEST_F(BatcherTest, BatchesOfOneGatherNothing) {
+  Batcher::Options options = kHeldOptions;
+  options.requests_max = 1;
+  Start(options);
+  Allow(1);
+  EnqueueGathering("at once", 5);
+  EXPECT_THAT(BatchAt(0), ElementsAre("at once 0-5"));
+}
+
+TEST_F(BatcherTest, RequestOfAClientThatIsAloneDoesNotGather) {
+  Start();
+  Allow(2);
+  Enqueue("first", 5, /*session=*/7);
+  auto request = MakeRequest("at once", 5, 7);
+  request->alone = true;
+  request->gathers = true;
+  Enqueue(std::move(request));
+  EXPECT_THAT(AnswerOf("at once").status, IsOk());
+}
+
+TEST_F(BatcherTest, GatheredRequestsQueueWhereTheDeviceIsBusyByThen) {
+  Start();
+  EnqueueGathering("a", 5);
+  EnqueueGathering("b", 5);
+  std::thread other([this] { Enqueue("direct", 5); });
+  AwaitBatches(1);
+  EXPECT_FALSE(batcher_->RunGathered());
+  Allow(2);
+  other.join();
+  AwaitAnswers(3);
+  EXPECT_THAT(BatchAt(1), ElementsAre("a 0-5", "b 0-5"));
+  EXPECT_NE(AnswerOf("a").thread, std::this_thread::get_id());
+}
+
+TEST_F(BatcherTest, GatheredRequestsQueueBeforeOneThatCameLater) {
+  Start();
+  EnqueueGathering("a", 5);
+  Block();
+  EnqueueGathering("b", 5);
+  Allow(2);
+  AwaitAnswers(3);
+  EXPECT_THAT(BatchAt(0), ElementsAre("a 0-5", "blocker 0-101"));
+  EXPECT_THAT(BatchAt(1), ElementsAre("b 0-5"));
+}
+
+TEST_F(BatcherTest, GatheredRequestsDoNotWaitForALargeOne) {
+  Batcher::Options options = kHeldOptions;
+  options.gathered_bytes_max = 50;
+  Start(options);
+  Allow(2);
+  EnqueueGathering("small", 5);
+  EnqueueGathering("large", 51);
+  EXPECT_THAT(BatchAt(0), ElementsAre("small 0-5"));
+  EXPECT_THAT(BatchAt(1), ElementsAre("large 0-51"));
+}
+
+TEST_F(BatcherTest, GatheredRequestsThatEndedAreAnsweredWithoutRunning) {
+  Start();
+  Allow(1);
+  auto expired = MakeRequest("expired", 5);
+  expired->gathers = true;
+  expired->deadline = clock_.Now() + absl::Microseconds(10);
+  Enqueue(std::move(expired));
+  auto cancelled = MakeRequest("cancelled", 5);
+  cancelled->gathers = true;
+  const auto flag = cancelled->cancelled;
+  Enqueue(std::move(cancelled));
+  EnqueueGathering("patient", 5);
+  clock_.Advance(absl::Microseconds(10));
+  flag->store(true);
+  EXPECT_TRUE(batcher_->RunGathered());
+  EXPECT_THAT(BatchAt(0), ElementsAre("patient 0-5"));
+  EXPECT_THAT(AnswerOf("expired").status,
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("while it waited")));
+  EXPECT_THAT(AnswerOf("cancelled").status,
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("while it waited")));
+  EXPECT_THAT(AnswerOf("patient").status, IsOk());
+}
+
+TEST_F(BatcherTest, MoreTokensThanABatchHoldsQueue) {
+  Batcher::Options options = kHeldOptions;
+  options.tokens_max = 20;
+  Start(options);
+  Allow(4);
+  Enqueue("fits", 20);
+  EXPECT_EQ(AnswerOf("fits").thread, std::this_thread::get_id());
+  Enqueue("does not", 21);
+  AwaitAnswers(2);
+  EXPECT_NE(AnswerOf("does not").thread, std::this_thread::get_id());
+}
+
+TEST_F(BatcherTest, FailingRequestFailsNoOtherThatGatheredWithIt) {
+  failing_slice_ = "a 0-5";
+  Start();
+  Allow(1);
+  for (const char* id : {"a", "b"}) EnqueueGathering(id, 5);
+  batcher_->RunGathered();
+  EXPECT_THAT(AnswerOf("a").status, StatusIs(absl::StatusCode::kInternal, HasSubstr("broken")));
+  EXPECT_THAT(AnswerOf("b").status, IsOk());
+}
+
+TEST_F(BatcherTest, DrainRunsWhatHasGathered) {
+  Start();
+  Allow(1);
+  EnqueueGathering("gathered", 5);
+  batcher_->Drain();
+  EXPECT_THAT(AnswerOf("gathered").status, IsOk());
+}
+
+TEST_F(BatcherTest, DrainQueuesWhatHasGatheredWhereTheDeviceIsBusy) {
+  Start();
+  EnqueueGathering("gathered", 5);
+  std::thread other([this] { Enqueue("direct", 5); });
+  AwaitBatches(1);
+  std::thread drainer([this] { batcher_->Drain(); });
+  Allow(2);
+  drainer.join();
+  other.join();
+  EXPECT_THAT(AnswerOf("gathered").status, IsOk());
+  EXPECT_THAT(AnswerOf("direct").status, IsOk());
+}
+
+TEST_F(BatcherTest, GatheredRequestsSayHowLongTheyWaited) {
+  Start();
+  Allow(1);
+  double queued = -1;
+  auto request = MakeRequest("waiting", 5);
+  request->gathers = true;
+  request->done = [&queued](std::unique_ptr<Request> finished, const absl::Status&) {
+    queued = finished->stages.queue;
+  };
+  Enqueue(std::move(request));
+  clock_.Advance(absl::Microseconds(30));
+  batcher_->RunGathered();
+  EXPECT_EQ(queued, 30);
+}
+
+TEST_F(BatcherTest, SmallRequestQueuesWhereNoCallerMayRunItsOwn) {
+  Batcher::Options options = kHeldOptions;
+  options.direct_slots = 0;
+  Start(options);
+  Allow(1);
+  Enqueue("small", 1);
+  AwaitAnswers(1);
+  EXPECT_NE(AnswerOf("small").thread, std::this_thread::get_id());
+}
+
+TEST_F(BatcherTest, RequestWithoutTokensIsAnswered) {
+  Batcher::Options options = kHeldOptions;
+  options.direct_bytes_max = -1;
+  Start(options);
+  Allow(1);
+  Enqueue("empty", 0);
+  AwaitAnswers(1);
+  EXPECT_THAT(AnswerOf("empty").status, IsOk());
+}
+
+TEST_F(BatcherTest, WhatArrivesWhileABatchRunsIsTheNextBatch) {
+  Start();
+  Block();
+  for (const char* id : {"a", "b", "c"}) Enqueue(id, 5);
+  EXPECT_EQ(BatchCount(), 1U);  // small ones do not pass the running batch either
+  Allow(2);
+  AwaitAnswers(4);
+  EXPECT_THAT(BatchAt(1), ElementsAre("a 0-5", "b 0-5", "c 0-5"));
+  EXPECT_EQ(BatchCount(), 2U);
+}
+
+TEST_F(BatcherTest, SessionsTakeTurns) {
+  Start();
+  Block();
+  for (const char* id : {"a1", "a2", "a3"}) Enqueue(id, 5, 1);
+  Enqueue("b1", 5, 2);
+  for (const char* id : {"c1", "c2"}) Enqueue(id, 5, 3);
+  Allow(2);
+  AwaitAnswers(7);
+  EXPECT_THAT(BatchAt(1), ElementsAre("a1 0-5", "b1 0-5", "c1 0-5", "a2 0-5", "c2 0-5", "a3 0-5"));
+}
+
+TEST_F(BatcherTest, TurnsGoOnAcrossBatches) {
+  Batcher::Options options = kHeldOptions;
+  options.requests_max = 1;
+  Start(options);
+  Block();
+  for (const char* id : {"a1", "a2"}) Enqueue(id, 5, 1);
+  Enqueue("b1", 5, 2);
+  Allow(4);
+  AwaitAnswers(4);
+  EXPECT_THAT(BatchAt(1), ElementsAre("a1 0-5"));
+  EXPECT_THAT(BatchAt(2), ElementsAre("b1 0-5"));
+  EXPECT_THAT(BatchAt(3), ElementsAre("a2 0-5"));
+}
+
+TEST_F(BatcherTest, LargeRequestIsSplitAndHoldsUpNobodyOfItsSession) {
+  Start();
+  Block();
+  Enqueue("large", 900);
+  Enqueue("small", 5);
+  Allow(2);
+  AwaitAnswers(2);
+  EXPECT_THAT(BatchAt(1), ElementsAre("large 0-400", "small 0-5"));
+  EXPECT_THAT(AnsweredIds(), ElementsAre("blocker", "small"));
+  Allow(2);
+  AwaitAnswers(3);
+  EXPECT_THAT(BatchAt(2), ElementsAre("large 400-800"));
+  EXPECT_THAT(BatchAt(3), ElementsAre("large 800-900"));
+  EXPECT_THAT(AnswerOf("large").status, IsOk());
+}
+
+TEST_F(BatcherTest, BatchHoldsNoMoreThanItsBytes) {
+  Start();
+  Block();
+  for (const char* id : {"a", "b", "c", "d"}) Enqueue(id, 300);
+  Allow(3);
+  AwaitAnswers(5);
+  EXPECT_THAT(BatchAt(1), ElementsAre("a 0-300", "b 0-300", "c 0-300", "d 0-100"));
+  EXPECT_THAT(BatchAt(2), ElementsAre("d 100-300"));
+}
+
+TEST_F(BatcherTest, BatchHoldsNoMoreThanItsTokensAndRequests) {
+  Batcher::Options options = kHeldOptions;
+  options.tokens_max = 150;
+  options.requests_max = 2;
+  Start(options);
+  Block();
+  for (const char* id : {"a", "b"}) Enqueue(id, 100);
+  for (const char* id : {"c", "d"}) Enqueue(id, 5);
+  Allow(4);
+  AwaitAnswers(5);
+  EXPECT_THAT(BatchAt(1), ElementsAre("a 0-100", "b 0-50"));
+  EXPECT_THAT(BatchAt(2), ElementsAre("c 0-5", "d 0-5"));
+  EXPECT_THAT(BatchAt(3), ElementsAre("b 50-100"));
+}
+
+TEST_F(BatcherTest, TokenLargerThanABatchStillRuns) {
+  Start();
+  Block();
+  auto request = MakeRequest("wide", 2);
+  request->plan.bytes_per_token = 5000;
+  Enqueue(std::move(request));
+  Allow(3);
+  AwaitAnswers(2);
+  EXPECT_THAT(BatchAt(1), ElementsAre("wide 0-1"));
+  EXPECT_THAT(BatchAt(2), ElementsAre("wide 1-2"));
+}
+
+TEST_F(BatcherTest, ExpiredAndCancelledAreAnsweredWithoutRunningAndBeforeTheBatch) {
+  Start();
+  Block();
+  auto expired = MakeRequest("expired", 5);
+  expired->deadline = clock_.Now() + absl::Seconds(1);
+  Enqueue(std::move(expired));
+  auto cancelled = MakeRequest("cancelled", 5);
+  const auto flag = cancelled->cancelled;
+  Enqueue(std::move(cancelled));
+  auto patient = MakeRequest("patient", 5);
+  patient->deadline = clock_.Now() + absl::Seconds(2);
+  Enqueue(std::move(patient));
+  clock_.Advance(absl::Seconds(1));
+  flag->store(true);
+  Allow(1);
+  AwaitBatches(2);  // stands until the next Allow
+  EXPECT_THAT(AnswerOf("expired").status,
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("while it waited")));
+  EXPECT_THAT(AnswerOf("cancelled").status,
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("while it waited")));
+  EXPECT_THAT(BatchAt(1), ElementsAre("patient 0-5"));
+  Allow(1);
+  AwaitAnswers(4);
+}
+
+TEST_F(BatcherTest, OnlyExpiredOnesNeedNoBatch) {
+  Start();
+  Block();
+  auto expired = MakeRequest("expired", 5);
+  expired->deadline = clock_.Now();
+  Enqueue(std::move(expired));
+  Allow(1);
+  AwaitAnswers(2);
+  EXPECT_EQ(BatchCount(), 1U);
+}
+
+TEST_F(BatcherTest, CancelledBetweenItsSlicesRunsNoMore) {
+  Start();
+  Block();
+  auto large = MakeRequest("large", 900);
+  const auto flag = large->cancelled;
+  Enqueue(std::move(large));
+  Allow(1);
+  AwaitBatches(2);
+  flag->store(true);
+  Allow(1);
+  AwaitAnswers(2);
+  EXPECT_THAT(AnswerOf("large").status, StatusIs(absl::StatusCode::kCancelled, HasSubstr("")));
+  EXPECT_EQ(BatchCount(), 2U);
+}
+
+TEST_F(BatcherTest, FailureOfACallThatRanInPlaceSaysSo) {
+  for (const bool in_place : {false, true}) {
+    for (const bool ran : {false, true}) {
+      Start();
+      Block();
+      auto large = MakeRequest(absl::StrCat("large", in_place, ran), 900);
+      large->in_place = in_place;
+      large->ran = ran;
+      const std::string id = large->id;
+      const auto flag = large->cancelled;
+      Enqueue(std::move(large));
+      flag->store(true);
+      Allow(1);
+      batcher_->Drain();
+      EXPECT_THAT(AnswerOf(id).status, StatusIs(absl::StatusCode::kCancelled, HasSubstr("")));
+      EXPECT_EQ(WasExecuted(AnswerOf(id).status), in_place && ran);
+      EXPECT_FALSE(WasExecuted(AnswerOf("blocker").status));
+      answer_counts_.clear();
+      batches_.clear();
+    }
+  }
+}
+
+TEST_F(BatcherTest, FailingSliceEndsItsRequestOnceAndNoOther) {
+  failing_slice_ = "large 0-400";
+  Start();
+  Block();
+  Enqueue("large", 900);
+  Enqueue("small", 5);
+  Allow(2);
+  AwaitAnswers(3);
+  EXPECT_THAT(AnswerOf("large").status, StatusIs(absl::StatusCode::kInternal, HasSubstr("broken")));
+  EXPECT_THAT(AnswerOf("small").status, IsOk());
+  batcher_->Drain();
+  EXPECT_EQ(BatchCount(), 2U);  // the rest of it was not run
+}
+
+TEST_F(BatcherTest, FailingLastSliceFailsItsRequest) {
+  failing_slice_ = "large 400-500";
+  Start();
+  Block();
+  Enqueue("large", 500);
+  Allow(3);
+  AwaitAnswers(2);
+  EXPECT_THAT(AnswerOf("large").status, StatusIs(absl::StatusCode::kInternal, HasSubstr("broken")));
+}
+
+TEST_F(BatcherTest, DrainFinishesAllAndRefusesNewOnes) {
+  Start();
+  Block();
+  Enqueue("queued", 5);
+  Enqueue("large", 900);
+  Allow(10);
+  batcher_->Drain();
+  EXPECT_THAT(AnsweredIds(), SizeIs(3));
+  auto late = MakeRequest("late", 5);
+  EXPECT_THAT(batcher_->Enqueue(late),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("draining")));
+  ASSERT_NE(late, nullptr);  // still the caller's
+  EXPECT_EQ(late->id, "late");
+  EXPECT_THAT(AnswerOf("late").id, "none");
+  batcher_->Drain();
+}
+
+TEST_F(BatcherTest, DrainWaitsForTheAnswerOfADirectRequest) {
+  Start();
+  Allow(1);
+  proto::Notification answering;
+  proto::Notification answered;
+  std::atomic<bool> answer_ended = false;
+  auto request = MakeRequest("direct", 5);
+  request->done = [&](std::unique_ptr<Request>, const absl::Status&) {
+    answering.Notify();
+    answered.WaitForNotification();
+    answer_ended = true;
+  };
+  std::thread caller([&] { Enqueue(std::move(request)); });
+  answering.WaitForNotification();
+  proto::Notification drained;
+  std::thread drainer([&] {
+    batcher_->Drain();
+    EXPECT_TRUE(answer_ended);
+    drained.Notify();
+  });
+  EXPECT_FALSE(drained.WaitForNotificationWithTimeout(std::chrono::milliseconds(20)));
+  answered.Notify();
+  caller.join();
+  drainer.join();
+}
+
+TEST_F(BatcherTest, DeviceIsFreeAgainWhenTheAnswerIsRead) {
+  Start();
+  Allow(2);
+  auto first = MakeRequest("first", 5);
+  first->done = [this](std::unique_ptr<Request>, const absl::Status&) { Enqueue("second", 5); };
+  Enqueue(std::move(first));
+  EXPECT_EQ(AnswerOf("second").thread, std::this_thread::get_id());
+}
+
+TEST_F(BatcherTest, StagesSayHowLongItWaited) {
+  Start();
+  Block();
+  auto request = MakeRequest("waiting", 5);
+  double queued = -1;
+  request->done = [&queued](std::unique_ptr<Request> finished, const absl::Status&) {
+    queued = finished->stages.queue;
+  };
+  Enqueue(std::move(request));
+  clock_.Advance(absl::Microseconds(30));
+  Allow(2);
+  batcher_->Drain();
+  EXPECT_EQ(queued, 30);
+}
+
+TEST_F(BatcherTest, ManyCallersAreAllAnsweredOnce) {
+  Start();
+  Allow(1 << 20);
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < 4; ++caller) {
+    callers.emplace_back([this, caller] {
+      for (int i = 0; i < 200; ++i) {
+        auto request =
+            MakeRequest(absl::StrCat(caller, "/", i), i * 7, static_cast<uint64_t>(caller));
+        request->gathers = i % 2 == 0;
+        Enqueue(std::move(request));
+        if (i % 5 == 0) batcher_->RunGathered();
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  batcher_->Drain();
+  EXPECT_THAT(AnsweredIds(), SizeIs(800));
+}
+
+}  // namespace
+}  // namespace rope::server

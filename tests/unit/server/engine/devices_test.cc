@@ -1,0 +1,182 @@
+#include "server/engine/devices.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/limits.h"
+#include "tests/support/fake_backend.h"
+#include "tests/support/fake_clock.h"
+#include "tests/support/status_matchers.h"
+
+namespace rope::server {
+namespace {
+
+using ::rope::testing::FakeBackend;
+using ::rope::testing::FakeClock;
+using ::rope::testing::IsOk;
+using ::rope::testing::StatusIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// A job of `bytes` bytes that nobody rotates.
+kernels::RotateJob JobOf(int64_t bytes, char* input, char* output) {
+  kernels::RotateJob job;
+  job.input = input;
+  job.output = output;
+  job.tokens = 1;
+  job.heads = 1;
+  job.head_dim = bytes / 2;
+  job.dtype = kernels::DType::kBFloat16;
+  return job;
+}
+
+class DevicesTest : public ::testing::Test {
+ protected:
+  // Host and accelerator, the latter from `bytes_min` on.
+  std::unique_ptr<Devices> Make(int64_t bytes_min) {
+    auto host = std::make_unique<FakeBackend>("host");
+    auto accelerator = std::make_unique<FakeBackend>("gpu:0");
+    host_ = host.get();
+    accelerator_ = accelerator.get();
+    auto devices = std::make_unique<Devices>(std::move(host), std::move(accelerator), bytes_min);
+    devices->set_on_fault([this](std::string_view device, const absl::Status& status) {
+      faults_.push_back(std::string(device) + ": " + std::string(status.message()));
+    });
+    return devices;
+  }
+
+  FakeBackend* host_ = nullptr;
+  FakeBackend* accelerator_ = nullptr;
+  std::vector<std::string> faults_;
+  std::array<char, 8> input_ = {};
+  std::array<char, 8> output_ = {};
+};
+
+TEST_F(DevicesTest, TheSizeOfTheBatchDecidesWhereItRuns) {
+  const auto devices = Make(1000);
+  const kernels::RotateJob small = JobOf(998, input_.data(), output_.data());
+  EXPECT_EQ(*devices->Rotate({&small, 1}), "host");
+  const kernels::RotateJob large = JobOf(1000, input_.data(), output_.data());
+  EXPECT_EQ(*devices->Rotate({&large, 1}), "gpu:0");
+  const std::array<kernels::RotateJob, 2> together = {small, small};
+  EXPECT_EQ(*devices->Rotate(together), "gpu:0");
+  EXPECT_EQ(host_->calls, 1);
+  EXPECT_EQ(accelerator_->calls, 2);
+}
+
+TEST_F(DevicesTest, WhatIsExpectedIsExpectedWhereItWillRun) {
+  const auto devices = Make(1000);
+  devices->Expect(998);
+  devices->Expect(1000);
+  EXPECT_THAT(host_->expected_bytes, ElementsAre(998));
+  EXPECT_THAT(accelerator_->expected_bytes, ElementsAre(1000));
+}
+
+TEST_F(DevicesTest, AFaultIsReportedOnceAndItsWorkGoesToTheHost) {
+  const auto devices = Make(0);
+  accelerator_->answer = absl::InternalError("gone");
+  const kernels::RotateJob job = JobOf(8, input_.data(), output_.data());
+  EXPECT_EQ(*devices->Rotate({&job, 1}), "host");
+  EXPECT_EQ(*devices->Rotate({&job, 1}), "host");
+  EXPECT_EQ(accelerator_->calls, 1);
+  EXPECT_EQ(host_->calls, 2);
+  EXPECT_THAT(faults_, ElementsAre("gpu:0: gone"));
+  EXPECT_THAT(devices->list().front().detail, HasSubstr("failed, not used any more"));
+}
+
+TEST_F(DevicesTest, AFaultInPlaceIsNotTriedAgain) {
+  const auto devices = Make(0);
+  accelerator_->answer = absl::InternalError("gone");
+  const kernels::RotateJob job = JobOf(8, input_.data(), input_.data());
+  EXPECT_THAT(devices->Rotate({&job, 1}), StatusIs(absl::StatusCode::kInternal, HasSubstr("gone")));
+  EXPECT_EQ(host_->calls, 0);
+}
+
+TEST_F(DevicesTest, ListSaysWhatTheAcceleratorIsUsedFor) {
+  EXPECT_THAT(Make(1 << 20)->list().front().detail, HasSubstr("1048576 bytes and more"));
+  EXPECT_THAT(Make(Devices::kNever)->list().front().detail, HasSubstr("not used"));
+  EXPECT_EQ(Make(0)->list().front().detail, "rotates nothing");
+  EXPECT_EQ(Make(0)->list().back().name, "host");
+}
+
+TEST_F(DevicesTest, AnAcceleratorRunsSmallRequestsOneAtATime) {
+  EXPECT_EQ(Make(0)->direct_slots(8), 1);
+  EXPECT_EQ(Make(1 << 20)->direct_slots(8), 8) << "small ones stay on the host";
+  EXPECT_EQ(Make(Devices::kNever)->direct_slots(8), 8);
+}
+
+TEST_F(DevicesTest, LargerRequestsRunWhereTheyArriveOnlyWithoutAnAccelerator) {
+  EXPECT_EQ(Make(0)->direct_bytes_max(), limits::kDirectBytesMax);
+  EXPECT_EQ(Make(1 << 20)->direct_bytes_max(), limits::kDirectBytesMax);
+  EXPECT_EQ(Make(Devices::kNever)->direct_bytes_max(), limits::kDirectHostBytesMax);
+}
+
+// Backends whose time is `fixed` and `per_mebibyte`, on a clock that they move.
+class CalibrateTest : public ::testing::Test {
+ protected:
+  int64_t CalibrateWith(absl::Duration host_fixed, absl::Duration host_per_mebibyte,
+                        absl::Duration fixed, absl::Duration per_mebibyte) {
+    SetTime(host_, host_fixed, host_per_mebibyte);
+    SetTime(accelerator_, fixed, per_mebibyte);
+    return Calibrate(host_, accelerator_, clock_);
+  }
+
+  void SetTime(FakeBackend& backend, absl::Duration fixed, absl::Duration per_mebibyte) {
+    backend.on_rotate = [this, fixed, per_mebibyte](absl::Span<const kernels::RotateJob> jobs) {
+      const double mebibytes =
+          static_cast<double>(jobs.front().bytes()) / static_cast<double>(limits::kMiB);
+      clock_.Advance(fixed + per_mebibyte * mebibytes);
+    };
+  }
+
+  FakeClock clock_;
+  FakeBackend host_{"host"};
+  FakeBackend accelerator_{"gpu:0"};
+};
+
+TEST_F(CalibrateTest, TheAcceleratorTakesOverWhereItGetsFaster) {
+  // 10 + 100 x against 100 + 10 x microseconds: equal at 1 MiB.
+  const int64_t bytes = CalibrateWith(absl::Microseconds(10), absl::Microseconds(100),
+                                      absl::Microseconds(100), absl::Microseconds(10));
+  EXPECT_GT(bytes, limits::kMiB / 2);
+  EXPECT_LE(bytes, 4 * limits::kMiB);
+}
+
+TEST_F(CalibrateTest, OneThatIsAlwaysFasterTakesEverything) {
+  EXPECT_EQ(CalibrateWith(absl::Microseconds(10), absl::Microseconds(100), absl::ZeroDuration(),
+                          absl::Microseconds(10)),
+            0);
+}
+
+TEST_F(CalibrateTest, OneThatIsNeverFasterTakesNothing) {
+  EXPECT_EQ(CalibrateWith(absl::ZeroDuration(), absl::Microseconds(10), absl::Microseconds(1),
+                          absl::Microseconds(11)),
+            Devices::kNever);
+}
+
+TEST_F(CalibrateTest, OneThatFailsTakesNothing) {
+  accelerator_.answer = absl::InternalError("gone");
+  EXPECT_EQ(Calibrate(host_, accelerator_, clock_), Devices::kNever);
+}
+
+TEST(DevicesCreateTest, AutoServesWithAndWithoutAnAccelerator) {
+  const SteadyClock clock;
+  const auto devices = Devices::Create("auto", {}, clock);
+  ASSERT_THAT(devices, IsOk());
+  EXPECT_EQ((*devices)->host().name(), "cpu");
+}
+
+TEST(DevicesCreateTest, AnUnknownDeviceIsRefused) {
+  const SteadyClock clock;
+  EXPECT_THAT(Devices::Create("abacus", {}, clock),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("abacus")));
+}
+
+}  // namespace
+}  // namespace rope::server

@@ -1,0 +1,167 @@
+#include "server/engine/engine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "server/engine/request_cost.h"
+#include "server/error.h"
+#include "tests/support/fake_clock.h"
+#include "tests/support/received_request.h"
+#include "tests/support/shared_memory.h"
+#include "tests/support/status_matchers.h"
+
+namespace rope::server {
+namespace {
+
+using ::rope::testing::FakeClock;
+using ::rope::testing::IsOk;
+using ::rope::testing::ReceivedRequest;
+using ::rope::testing::SetShape;
+using ::rope::testing::SharedMemory;
+using ::rope::testing::StatusIs;
+using ::testing::HasSubstr;
+
+// What one request of the sample costs beside its message: the result of 3 tokens of 8 floats, and
+// what tokens cost.
+constexpr int64_t kResultBytes = 3 * 8 * 4 + 3 * limits::kTokenBytes;
+
+v1::RotateRequest Sample() {
+  v1::RotateRequest request;
+  request.mutable_rope()->mutable_config()->set_head_dim(8);
+  request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
+  request.mutable_positions()->set_start(0);
+  v1::Tensor& tensor = *request.add_tensors();
+  tensor.set_role(v1::ROLE_K);
+  tensor.set_layout("SD");
+  tensor.mutable_array()->set_dtype(v1::DTYPE_FP32);
+  SetShape(*tensor.mutable_array(), {3, 8});
+  tensor.mutable_array()->set_raw(std::string(3 * 8 * 4, 0));
+  return request;
+}
+
+class EngineTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<Request> MakeRequest(const v1::RotateRequest& sent) {
+    std::unique_ptr<Request> request = ReceivedRequest(sent).MakeRequest();
+    request->done = [this](std::unique_ptr<Request> finished, const absl::Status& status) {
+      ++answers_;
+      status_ = status;
+      held_ = std::move(finished);
+    };
+    return request;
+  }
+
+  FakeClock clock_;
+  std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create("test", {}).value();
+  // Of the sample, as it is received: its skeleton becomes objects.
+  static int64_t SampleBytes() {
+    const std::unique_ptr<Request> request = ReceivedRequest(Sample()).MakeRequest();
+    return ReceivedBytes(*request) + kResultBytes;
+  }
+  // For one of the sample, or of something a little larger.
+  static int64_t Budget() { return SampleBytes() * 3 / 2; }
+
+  Admission admission_{{10, Budget(), 10, Budget()}};
+  Batcher batcher_{Batcher::Options(), clock_, [this](absl::Span<Slice>) { ++runs_; }};
+  RegionTable regions_{{.enabled = true}};
+  BufferPool pool_{0};
+  RegionIo region_io_{regions_, pool_, limits::kMessageBytesMax};
+  PreparedRequests prepared_{*registry_};
+  Engine engine_{*registry_, prepared_, admission_, batcher_, region_io_, clock_, {}};
+  int answers_ = 0;
+  int runs_ = 0;
+  absl::Status status_ = absl::UnknownError("not answered");
+  std::unique_ptr<Request> held_;
+};
+
+TEST_F(EngineTest, LegalRequestRunsAndHoldsItsPermitUntilItIsGone) {
+  auto request = MakeRequest(Sample());
+  ASSERT_THAT(engine_.Submit(request), IsOk());
+  EXPECT_EQ(request, nullptr);
+  EXPECT_EQ(answers_, 1);
+  EXPECT_EQ(runs_, 1);
+  EXPECT_THAT(status_, IsOk());
+  EXPECT_EQ(admission_.bytes(), SampleBytes());
+  held_.reset();
+  EXPECT_EQ(admission_.bytes(), 0);
+}
+
+TEST_F(EngineTest, BadRequestStaysTheCallersAndReservesNothing) {
+  v1::RotateRequest bad = Sample();
+  bad.clear_positions();
+  auto request = MakeRequest(bad);
+  EXPECT_THAT(engine_.Submit(request),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("positions")));
+  EXPECT_NE(request, nullptr);
+  EXPECT_EQ(answers_, 0);
+  EXPECT_EQ(admission_.requests(), 0);
+}
+
+TEST_F(EngineTest, FullServerRefusesWithARetryDelay) {
+  auto first = MakeRequest(Sample());
+  ASSERT_THAT(engine_.Submit(first), IsOk());
+  auto second = MakeRequest(Sample());
+  const absl::Status refused = engine_.Submit(second);
+  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("request: got")));
+  EXPECT_GT(RetryDelayMs(refused), 0);
+  EXPECT_NE(second, nullptr);
+  held_.reset();
+  EXPECT_THAT(engine_.Submit(second), IsOk());
+}
+
+TEST_F(EngineTest, TokensWithoutBytesCount) {
+  v1::RotateRequest empty = Sample();
+  v1::Tensor& tensor = *empty.mutable_tensors(0);
+  tensor.set_layout("SHD");
+  SetShape(*tensor.mutable_array(), {1000, 0, 8});
+  tensor.mutable_array()->clear_raw();
+  auto request = MakeRequest(empty);
+  EXPECT_THAT(engine_.Submit(request), StatusIs(absl::StatusCode::kResourceExhausted,
+                                                HasSubstr("request: got 80000 bytes")));
+}
+
+TEST_F(EngineTest, ViewOfMoreThanAnybodyHasRoomForIsRefused) {
+  v1::RotateRequest view = Sample();
+  v1::Tensor& tensor = *view.mutable_tensors(0);
+  tensor.set_layout("SHD");
+  SetShape(*tensor.mutable_array(), {3, int64_t{1} << 55, 8});
+  for (const int64_t stride : {8, 0, 1}) tensor.mutable_array()->add_strides(stride);
+  auto request = MakeRequest(view);
+  EXPECT_THAT(engine_.Submit(request),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("request: got")));
+}
+
+TEST_F(EngineTest, MemoryThatIsUsedWhereItIsCostsNothing) {
+  const SharedMemory memory = SharedMemory::Memfd(4096);
+  regions_.OpenSession(7, {.local = true});
+  const auto id = regions_.RegisterMemfd(7, memory.Dup(), 4096);
+  ASSERT_THAT(id, IsOk());
+  v1::RotateRequest sent = Sample();
+  v1::Array& array = *sent.mutable_tensors(0)->mutable_array();
+  array.clear_raw();
+  array.mutable_region()->set_region_id(*id);
+  sent.mutable_output()->set_in_place(true);
+  auto request = MakeRequest(sent);
+  request->session = 7;
+  const int64_t received = ReceivedBytes(*request);
+  ASSERT_THAT(engine_.Submit(request), IsOk());
+  EXPECT_EQ(admission_.bytes() - received, 3 * limits::kTokenBytes);
+  ASSERT_THAT(regions_.Unregister(7, *id), IsOk());
+  EXPECT_EQ(regions_.statistics().bytes, 4096) << "the request holds it";
+  held_.reset();
+  EXPECT_EQ(regions_.statistics().bytes, 0);
+}
+
+TEST_F(EngineTest, DrainingServerGivesTheRequestBack) {
+  batcher_.Drain();
+  auto request = MakeRequest(Sample());
+  EXPECT_THAT(engine_.Submit(request),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("draining")));
+  ASSERT_NE(request, nullptr);
+  EXPECT_EQ(answers_, 0);
+  request.reset();
+  EXPECT_EQ(admission_.requests(), 0);
+}
+
+}  // namespace
+}  // namespace rope::server

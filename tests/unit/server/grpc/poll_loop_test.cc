@@ -1,0 +1,113 @@
+#include "server/grpc/poll_loop.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/alarm.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <list>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "proto/mutex.h"
+
+namespace rope::server {
+namespace {
+
+using ::testing::ElementsAre;
+
+// A loop of one queue within a server that serves nothing, and a log of what its thread did.
+class PollLoopTest : public ::testing::TestWithParam<absl::Duration> {
+ protected:
+  ~PollLoopTest() override {
+    server_->Shutdown();
+    loop_->Shutdown();
+  }
+
+  void Build(PollLoop::OnIdle on_idle) {
+    grpc::ServerBuilder builder;
+    loop_ = std::make_unique<PollLoop>(builder, 1, GetParam(), std::move(on_idle));
+    server_ = builder.BuildAndStart();
+  }
+
+  // An event that is in the queue when this returns, and writes `text` into the log.
+  void Post(const std::string& text) {
+    Posted& posted = posted_.emplace_back(*this, text);
+    posted.alarm.Set(loop_->queues().front().get(), gpr_inf_past(GPR_CLOCK_MONOTONIC), &posted);
+  }
+
+  void Note(const std::string& text) {
+    if (ended_.HasBeenNotified()) return;  // the log is read
+    log_.push_back(text);
+    if (text == "last") ended_.Notify();
+    if (endless_ && text == "event") Post("event");
+  }
+
+  std::vector<std::string> Log() {
+    loop_->Start();
+    ended_.WaitForNotification();
+    return log_;
+  }
+
+  // By the loop's thread until `ended_`.
+  std::vector<std::string> log_;
+  int idle_ = 0;
+  bool endless_ = false;
+
+ private:
+  struct Posted : Event {
+    Posted(PollLoopTest& the_test, std::string the_text)
+        : test(the_test), text(std::move(the_text)) {}
+    void Run(bool) override { test.Note(text); }
+    PollLoopTest& test;
+    const std::string text;
+    grpc::Alarm alarm;
+  };
+
+  proto::Notification ended_;
+  std::list<Posted> posted_;
+  std::unique_ptr<PollLoop> loop_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+TEST_P(PollLoopTest, ThreadIsIdleWhenNoEventIsLeft) {
+  Build([this] {
+    if (log_.size() == 2) Note("last");
+    return false;
+  });
+  Post("a");
+  Post("b");
+  EXPECT_THAT(Log(), ElementsAre("a", "b", "last"));
+}
+
+TEST_P(PollLoopTest, ThreadLooksForEventsAgainAfterWhatItDidWhenIdle) {
+  Build([this] {
+    if (++idle_ > 2) return false;
+    Note("idle");
+    Post(idle_ == 2 ? "last" : "made when idle");
+    return true;
+  });
+  EXPECT_THAT(Log(), ElementsAre("idle", "made when idle", "idle", "last"));
+}
+
+// An event that makes the next before it ends: the queue is never empty.
+TEST_P(PollLoopTest, ThreadThatAlwaysHasEventsDoesTheRestToo) {
+  Build([this] {
+    if (idle_++ == 0) Note("last");
+    return false;
+  });
+  endless_ = true;
+  Post("event");
+  EXPECT_EQ(Log().back(), "last");
+}
+
+INSTANTIATE_TEST_SUITE_P(Spin, PollLoopTest,
+                         ::testing::Values(absl::ZeroDuration(), absl::Microseconds(200)),
+                         [](const auto& param) {
+                           return param.param == absl::ZeroDuration() ? "none" : "bounded";
+                         });
+
+}  // namespace
+}  // namespace rope::server

@@ -1,0 +1,335 @@
+#include "server/grpc/rope_codec.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/support/slice.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "rope/v1/describe.pb.h"
+#include "server/error.h"
+#include "server/limits.h"
+#include "tests/support/received_request.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/wire_answer.h"
+
+namespace rope::server {
+namespace {
+
+using ::rope::testing::BytesOf;
+using ::rope::testing::CutIntoPieces;
+using ::rope::testing::IsOk;
+using ::rope::testing::RawBytes;
+using ::rope::testing::SetShape;
+using ::rope::testing::StatusIs;
+using ::rope::testing::ViewsOf;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+grpc::ByteBuffer BufferOf(const std::string& bytes, size_t piece = size_t{1} << 30) {
+  const std::vector<std::string> pieces = CutIntoPieces(bytes, piece);
+  return rope::testing::BufferOf(ViewsOf(pieces));
+}
+
+v1::Tensor& AddTensor(v1::RotateRequest& request, int64_t elements) {
+  v1::Tensor& tensor = *request.add_tensors();
+  tensor.set_role(v1::ROLE_K);
+  tensor.set_layout("D");
+  tensor.mutable_array()->set_dtype(v1::DTYPE_FP32);
+  SetShape(*tensor.mutable_array(), {elements});
+  return tensor;
+}
+
+const ModelRegistry& Registry() {
+  static const ModelRegistry& registry =
+      *ModelRegistry::Create("test", {}).value().release();  // owned by the process
+  return registry;
+}
+
+// By a server that has no request to compare it with.
+absl::Status DecodeBuffer(grpc::ByteBuffer& buffer, int64_t message_bytes_max, Request& request) {
+  PreparedRequests prepared(Registry());
+  return DecodeRequest(buffer, message_bytes_max, prepared, request);
+}
+absl::Status DecodeSmall(const std::string& bytes, int64_t message_bytes_max, Request& request) {
+  PreparedRequests prepared(Registry());
+  return DecodeSmallRequest(bytes, message_bytes_max, prepared, request);
+}
+
+// Of the only tensor.
+std::string PayloadIn(const Request& request) {
+  EXPECT_EQ(request.parsed->message.tensors_size(), 1);
+  const auto& payload = proto::PayloadOf(request.parsed->message.tensors(0).array(), request.split);
+  std::string bytes(static_cast<size_t>(payload.bytes), 0);
+  payload.CopyTo(bytes.data());
+  return bytes;
+}
+
+absl::Status Decode(const std::string& bytes, Request& request, size_t piece = 1000) {
+  grpc::ByteBuffer buffer = BufferOf(bytes, piece);
+  return DecodeBuffer(buffer, limits::kMiB, request);
+}
+
+// Larger blocks are not among those that malloc keeps for each thread; one is made for every call.
+TEST(RequestTest, IsSmallEnoughForTheListsOfAThread) {
+  constexpr size_t kListedBytesMax = 1032;
+  EXPECT_LE(sizeof(Request), kListedBytesMax);
+}
+
+// A decoded request whose outputs hold `value` in every element, as if it had run.
+std::unique_ptr<Request> Finished(const v1::RotateRequest& sent, BufferPool& pool, float value) {
+  auto request = std::make_unique<Request>();
+  EXPECT_THAT(Decode(sent.SerializeAsString(), *request), IsOk());
+  for (const v1::Tensor& tensor : request->parsed->message.tensors()) {
+    TensorPlan& plan = request->plan.tensors.emplace_back();
+    plan.layout.head_dim = tensor.array().shape(0);
+    plan.output_letters = "D";
+    const auto count = static_cast<size_t>(tensor.array().shape(0));
+    request->outputs.push_back(pool.Take(plan.output_bytes()));
+    const std::string bytes = RawBytes(std::vector<float>(count, value));
+    if (count > 0) std::memcpy(request->outputs.back().data(), bytes.data(), bytes.size());
+  }
+  return request;
+}
+
+v1::RotateResponse Reply(Request& request) {
+  v1::RotateResponse response;
+  EXPECT_TRUE(response.ParseFromString(BytesOf(EncodeReply(request))));
+  return response;
+}
+
+TEST(DecodeRequestTest, PayloadsArePutAsideAndOutliveTheBuffer) {
+  v1::RotateRequest sent;
+  sent.set_request_id("mine");
+  AddTensor(sent, 3).mutable_array()->set_raw("twelve bytes");
+  for (const size_t piece : {1U, 7U, 1000U}) {
+    Request request;
+    ASSERT_THAT(Decode(sent.SerializeAsString(), request, piece), IsOk());
+    EXPECT_EQ(request.id, "mine");
+    EXPECT_EQ(PayloadIn(request), "twelve bytes");
+  }
+}
+
+TEST(DecodeRequestTest, BufferIsCleared) {
+  grpc::ByteBuffer buffer = BufferOf(v1::RotateRequest().SerializeAsString() + "");
+  Request request;
+  request.id = "server's own";
+  EXPECT_THAT(DecodeBuffer(buffer, 100, request), IsOk());
+  EXPECT_FALSE(buffer.Valid());
+  EXPECT_EQ(request.id, "server's own");
+}
+
+TEST(DecodeRequestTest, TooLargeNamesTheFlag) {
+  grpc::ByteBuffer buffer = BufferOf(std::string(101, 'x'));
+  Request request;
+  EXPECT_THAT(DecodeBuffer(buffer, 100, request),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr("got 101 bytes, want at most 100"),
+                             HasSubstr("--max_message_bytes"))));
+}
+
+TEST(DecodeRequestTest, GarbageAndInvalidUtf8AreInvalid) {
+  Request request;
+  EXPECT_THAT(Decode("\xff\xff\xff", request),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("")));
+  EXPECT_THAT(Decode("\x0a\x02\xc3\x28", request),  // request_id
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("UTF-8")));
+}
+
+TEST(DecodeRequestTest, LongIdIsNotTakenIntoLogs) {
+  v1::RotateRequest sent;
+  sent.set_request_id(std::string(129, 'x'));
+  Request request;
+  request.id = "server's own";
+  EXPECT_THAT(Decode(sent.SerializeAsString(), request), IsOk());
+  EXPECT_EQ(request.id, "server's own");
+}
+
+TEST(DecodeSmallRequestTest, RequestKeepsWhatItsPayloadsReferTo) {
+  v1::RotateRequest sent;
+  sent.set_request_id("mine");
+  AddTensor(sent, 3).mutable_array()->set_raw("twelve bytes");
+  std::string message = sent.SerializeAsString();
+  Request request;
+  ASSERT_THAT(DecodeSmall(message, limits::kMiB, request), IsOk());
+  message.assign(message.size(), 'x');
+  EXPECT_EQ(request.id, "mine");
+  EXPECT_EQ(PayloadIn(request), "twelve bytes");
+}
+
+TEST(DecodeSmallRequestTest, RefusesWhatTheOtherRefuses) {
+  Request request;
+  EXPECT_THAT(DecodeSmall(std::string(101, 'x'), 100, request),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("got 101 bytes, want at most 100 (--max_message_bytes)")));
+  EXPECT_THAT(DecodeSmall("\x0a\x02\xc3\x28", 100, request),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("UTF-8")));
+}
+
+TEST(DecodeMessageTest, IsAsStrictAsRequests) {
+  v1::DescribeRequest sent;
+  sent.add_positions(3);
+  v1::DescribeRequest read;
+  EXPECT_THAT(DecodeMessage(BufferOf(sent.SerializeAsString(), 1), read), IsOk());
+  EXPECT_EQ(read.positions(0), 3);
+  const std::string unknown = "\xfa\x06\x01x";  // field 111
+  EXPECT_THAT(DecodeMessage(BufferOf(unknown), read),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("111")));
+  EXPECT_THAT(DecodeMessage(BufferOf(sent.SerializeAsString() + "\x20\x01\x20\x01"), read),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("head_dim")));
+}
+
+TEST(DecodeMessageTest, NoBytesAreAnEmptyMessage) {
+  v1::DescribeRequest read;
+  EXPECT_THAT(DecodeMessage(grpc::ByteBuffer(), read), IsOk());
+}
+
+TEST(EncodeReplyTest, HeadSaysWhatTheRequestDid) {
+  BufferPool pool(0);
+  v1::RotateRequest sent;
+  sent.set_request_id("mine");
+  const auto request = Finished(sent, pool, 1);
+  request->device = "cpu";
+  request->plan.attention_factor = 1.25;
+  request->plan.attention_factor_applied = false;
+  request->plan.warnings = {"careful"};
+  request->stages.queue = 7;
+  const v1::RotateResponse response = Reply(*request);
+  EXPECT_EQ(response.request_id(), "mine");
+  EXPECT_EQ(response.device(), "cpu");
+  EXPECT_EQ(response.attention_factor(), 1.25);
+  EXPECT_FALSE(response.attention_factor_applied());
+  EXPECT_THAT(response.warnings(), ElementsAre("careful"));
+  EXPECT_EQ(response.microseconds().queue(), 7);
+}
+
+TEST(EncodeReplyTest, TypedAndRawComeBackAsTheyCame) {
+  BufferPool pool(0);
+  v1::RotateRequest sent;
+  for (const double number : {9.0, 9.0}) {
+    if (sent.tensors_size() == 0) AddTensor(sent, 2);
+    sent.mutable_tensors(0)->mutable_array()->add_numbers(number);
+  }
+  AddTensor(sent, 1).mutable_array()->set_raw("four");
+  AddTensor(sent, 0);
+  AddTensor(sent, 3).mutable_array()->set_raw("twelve bytes");
+  const auto request = Finished(sent, pool, 2.5F);
+  const v1::RotateResponse response = Reply(*request);
+  ASSERT_EQ(response.tensors_size(), 4);
+  EXPECT_THAT(response.tensors(0).array().numbers(), ElementsAre(2.5, 2.5));
+  EXPECT_EQ(response.tensors(0).array().raw(), "");
+  EXPECT_EQ(response.tensors(1).array().raw(), RawBytes<float>({2.5F}));
+  EXPECT_EQ(response.tensors(1).array().numbers_size(), 0);
+  EXPECT_EQ(response.tensors(2).array().raw(), "");
+  EXPECT_EQ(response.tensors(3).array().raw(), RawBytes<float>({2.5F, 2.5F, 2.5F}));
+  EXPECT_EQ(response.tensors(3).layout(), "D");
+  EXPECT_EQ(response.tensors(3).role(), v1::ROLE_K);
+  EXPECT_EQ(response.tensors(3).array().dtype(), v1::DTYPE_FP32);
+  EXPECT_THAT(response.tensors(3).array().shape(), ElementsAre(3));
+}
+
+TEST(EncodeReplyTest, ResultsOverReceivedBytesAreSentFromThereAndOutliveTheirRequest) {
+  v1::RotateRequest sent;
+  AddTensor(sent, 30).mutable_array()->set_raw(std::string(120, '?'));
+  grpc::ByteBuffer reply;
+  {
+    Request request;
+    ASSERT_THAT(Decode(sent.SerializeAsString(), request, 50), IsOk());
+    TensorPlan& plan = request.plan.tensors.emplace_back();
+    plan.layout.head_dim = 30;
+    plan.output_letters = "D";
+    plan.input = proto::PayloadOf(request.parsed->message.tensors(0).array(), request.split);
+    request.outputs.emplace_back();
+    ASSERT_TRUE(request.Overwrites(0));
+    for (const std::string_view fragment : plan.input.fragments) {
+      std::memset(const_cast<char*>(fragment.data()), '!', fragment.size());
+    }
+    reply = EncodeReply(request);
+    std::vector<grpc::Slice> slices;
+    ASSERT_TRUE(reply.Dump(&slices).ok());
+    ASSERT_EQ(slices.size(), 1 + plan.input.fragments.size());
+    EXPECT_EQ(static_cast<const void*>(slices[1].begin()), plan.input.fragments[0].data());
+  }
+  v1::RotateResponse response;
+  ASSERT_TRUE(response.ParseFromString(BytesOf(reply)));
+  EXPECT_EQ(response.tensors(0).array().raw(), std::string(120, '!'));
+}
+
+TEST(EncodeReplyTest, AnswersAreOfTheOutputsDType) {
+  BufferPool pool(0);
+  v1::RotateRequest sent;
+  for (const double number : {9.0, 9.0, 9.0}) {
+    if (sent.tensors_size() == 0) AddTensor(sent, 3);
+    sent.mutable_tensors(0)->mutable_array()->add_numbers(number);
+  }
+  AddTensor(sent, 3).mutable_array()->set_raw("twelve bytes");
+  const auto request = Finished(sent, pool, 0);
+  for (size_t i = 0; i < 2; ++i) {
+    request->plan.tensors[i].output_dtype = kernels::DType::kFloat8E4M3;
+    request->plan.tensors[i].output_scale = 0.5F;
+    request->outputs[i] = pool.Take(3);
+    std::memcpy(request->outputs[i].data(), "\x38\xb8\x7e", 3);  // 1, -1, 448
+  }
+  v1::RotateResponse response = Reply(*request);
+  EXPECT_THAT(response.tensors(0).array().numbers(), ElementsAre(1, -1, 448));
+  EXPECT_EQ(response.tensors(1).array().raw(), "\x38\xb8\x7e");
+  for (const v1::Tensor& tensor : response.tensors()) {
+    EXPECT_EQ(tensor.array().dtype(), v1::DTYPE_FP8_E4M3);
+    EXPECT_THAT(tensor.array().shape(), ElementsAre(3));
+    EXPECT_EQ(tensor.fp8_scale(), 0.5);
+  }
+  const auto plain = Finished(sent, pool, 1);
+  EXPECT_FALSE(Reply(*plain).tensors(0).has_fp8_scale());
+}
+
+TEST(EncodeReplyTest, RawBytesAreThePooledBuffersThemselves) {
+  BufferPool pool(1 << 20);
+  v1::RotateRequest sent;
+  AddTensor(sent, 256).mutable_array()->set_raw(std::string(1024, 'x'));
+  auto request = Finished(sent, pool, 1);
+  const char* const data = request->outputs[0].data();
+  grpc::ByteBuffer reply = EncodeReply(*request);
+  request.reset();
+  EXPECT_EQ(pool.kept_bytes(), 0);  // the reply owns it now
+  {
+    std::vector<grpc::Slice> slices;
+    ASSERT_TRUE(reply.Dump(&slices).ok());
+    bool found = false;
+    for (const grpc::Slice& slice : slices) {
+      found = found || reinterpret_cast<const char*>(slice.begin()) == data;
+    }
+    EXPECT_TRUE(found);
+  }
+  reply.Clear();
+  EXPECT_EQ(pool.kept_bytes(), 4096);
+}
+
+TEST(EncodeSmallReplyTest, IsTheReplyInOnePieceOrSaysThatItIsTooLong) {
+  BufferPool pool(0);
+  v1::RotateRequest sent;
+  AddTensor(sent, 3).mutable_array()->set_raw(std::string(12, 'r'));
+  v1::Array& typed = *AddTensor(sent, 2).mutable_array();
+  for (const double number : {1, 2}) typed.add_numbers(number);
+  AddTensor(sent, 0);
+  AddTensor(sent, 5).mutable_array()->set_raw(std::string(20, 'r'));
+  const std::string whole = BytesOf(EncodeReply(*Finished(sent, pool, 0.5F)));
+  const auto size = static_cast<int64_t>(whole.size());
+  const auto request = Finished(sent, pool, 0.5F);
+  EXPECT_EQ(EncodeSmallReply(*request, size).value(), whole);
+  EXPECT_THAT(EncodeSmallReply(*request, size - 1).status(),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr(absl::StrCat("got ", size, " bytes, want at most ", size - 1))));
+  EXPECT_THAT(
+      EncodeSmallReply(*request, 31).status(),
+      StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("got 32 bytes, want at most 31")));
+}
+
+TEST(EncodeSmallErrorTest, IsTheErrorInOnePiece) {
+  const absl::Status status = Executed(absl::UnavailableError("x: got 1, want 2"));
+  EXPECT_EQ(EncodeSmallError("mine", status), BytesOf(EncodeError("mine", status)));
+}
+
+}  // namespace
+}  // namespace rope::server

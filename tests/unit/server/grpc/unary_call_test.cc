@@ -1,0 +1,98 @@
+#include "server/grpc/unary_call.h"
+
+#include <fcntl.h>
+#include <grpcpp/create_channel_posix.h>
+#include <grpcpp/server_posix.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/mutex.h"
+#include "rope/v1/rope_service.grpc.pb.h"
+#include "server/clock.h"
+#include "server/grpc/poll_loop.h"
+#include "server/grpc/raw_service.h"
+#include "server/grpc/receiving.h"
+#include "server/limits.h"
+
+namespace rope::server {
+namespace {
+
+// A server of one method whose calls a test answers, and a connection to it.
+class UnaryCallTest : public ::testing::Test {
+ protected:
+  UnaryCallTest() {
+    grpc::ServerBuilder builder;
+    builder.RegisterService(&service_);
+    loop_ = std::make_unique<PollLoop>(builder, 1, absl::ZeroDuration(), [] { return false; });
+    server_ = builder.BuildAndStart();
+    UnaryCall::Arm(method_, *loop_->queues().front(), limits::kArmedCalls);
+    loop_->Start();
+    int ends[2] = {-1, -1};
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
+    descriptor_ = ends[0];
+    grpc::AddInsecureChannelFromFd(server_.get(), ends[0]);
+    stub_ = v1::RopeService::NewStub(grpc::CreateInsecureChannelFromFd("test", ends[1]));
+  }
+  ~UnaryCallTest() override {
+    server_->Shutdown();
+    loop_->Shutdown();
+  }
+
+  // Of the server's end; 0: it is closed.
+  ino_t Inode() const {
+    struct stat state = {};
+    return fstat(descriptor_, &state) == 0 ? state.st_ino : 0;
+  }
+
+  const SteadyClock clock_;
+  Receiving receiving_{clock_};
+  CallsInFlight in_flight_;
+  RawService<v1::RopeService> service_{
+      *v1::GetServerInfoRequest::descriptor()->file()->FindServiceByName("RopeService")};
+  UnaryCall* call_ = nullptr;  // set before `received_`
+  proto::Notification received_;
+  const UnaryCall::Method method_ = {[this](auto* context, auto* stream, auto* queue, void* tag) {
+                                       service_.RequestCall(service_.IndexOf("ListModels"), context,
+                                                            stream, queue, tag);
+                                     },
+                                     [this](UnaryCall& call) {
+                                       call_ = &call;
+                                       received_.Notify();
+                                     },
+                                     &in_flight_, &receiving_};
+  std::unique_ptr<PollLoop> loop_;
+  std::unique_ptr<grpc::Server> server_;
+  int descriptor_ = -1;
+  std::unique_ptr<v1::RopeService::Stub> stub_;
+};
+
+// What Peers and sessions rely on: the number of a connection is no other's while its call lives.
+TEST_F(UnaryCallTest, DescriptorOfAConnectionStaysOpenUntilItsLastCallIsAnswered) {
+  const ino_t inode = Inode();
+  auto context = std::make_unique<grpc::ClientContext>();
+  std::thread client([&] {
+    v1::ListModelsResponse response;
+    EXPECT_EQ(stub_->ListModels(context.get(), {}, &response).error_code(),
+              grpc::StatusCode::CANCELLED);
+  });
+  received_.WaitForNotification();
+  EXPECT_EQ(call_->peer(), absl::StrCat("fd:", descriptor_));
+  context->TryCancel();
+  client.join();
+  context.reset();
+  stub_.reset();  // closes the client's end
+  while (!call_->cancelled()->load()) std::this_thread::yield();
+  EXPECT_EQ(Inode(), inode);
+  call_->Finish(absl::OkStatus(), grpc::ByteBuffer());
+  while (Inode() == inode) std::this_thread::yield();
+}
+
+}  // namespace
+}  // namespace rope::server

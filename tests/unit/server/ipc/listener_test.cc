@@ -1,0 +1,468 @@
+#include "server/ipc/listener.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "proto/ipc/hello.h"
+#include "proto/mutex.h"
+#include "server/ipc/ring_loop.h"
+#include "server/request/session.h"
+#include "tests/support/raw_ring.h"
+#include "tests/support/shared_memory.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/unix_socket.h"
+
+namespace rope::server {
+namespace {
+
+using ::rope::testing::ConnectUnix;
+using ::rope::testing::IsOk;
+using ::rope::testing::RawRing;
+using ::rope::testing::SharedMemory;
+using ::rope::testing::StatusIs;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+void Say(const proto::FileDescriptor& client, const std::string& words) {
+  EXPECT_EQ(send(client.get(), words.data(), words.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(words.size()));
+}
+
+// The same with descriptors.
+void SayWith(const proto::FileDescriptor& client, std::string_view words,
+             const std::vector<int>& passed) {
+  std::string part_bytes(words);
+  iovec part = {part_bytes.data(), part_bytes.size()};
+  const size_t passed_bytes = passed.size() * sizeof(int);
+  std::vector<cmsghdr> control(CMSG_SPACE(passed_bytes) / sizeof(cmsghdr) + 1);
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = CMSG_SPACE(passed_bytes);
+  cmsghdr& rights = *CMSG_FIRSTHDR(&message);
+  rights.cmsg_level = SOL_SOCKET;
+  rights.cmsg_type = SCM_RIGHTS;
+  rights.cmsg_len = CMSG_LEN(passed_bytes);
+  std::memcpy(CMSG_DATA(&rights), passed.data(), passed_bytes);
+  EXPECT_EQ(sendmsg(client.get(), &message, MSG_NOSIGNAL), static_cast<ssize_t>(words.size()));
+}
+
+// Blocks until the other end has closed.
+bool WasClosed(const proto::FileDescriptor& client) {
+  char byte = 0;
+  return recv(client.get(), &byte, 1, 0) == 0;
+}
+
+class ListenerTest : public ::testing::Test {
+ protected:
+  ListenerTest() : ListenerTest(true) {}
+  explicit ListenerTest(bool enabled) : regions_(Options(enabled)) {}
+  ~ListenerTest() override {
+    listener_.reset();
+    rmdir(folder_.c_str());
+  }
+
+  static RegionTable::Options Options(bool enabled) {
+    RegionTable::Options options;
+    options.enabled = enabled;
+    return options;
+  }
+
+  void Listen(Listener::Options options = {}) {
+    options.peers = &peers_;
+    options.hand_on = [this](int fd) {
+      proto::MutexLock lock(&mutex_);
+      handed_on_.emplace_back(fd);
+      handed_over_.Signal();
+    };
+    auto listener = Listener::Create("unix:" + path_, regions_, std::move(options));
+    ASSERT_THAT(listener, IsOk());
+    listener_ = *std::move(listener);
+  }
+
+  // The next connection that was handed on, which the test now owns.
+  proto::FileDescriptor NextHandedOn() {
+    proto::MutexLock lock(&mutex_);
+    while (handed_on_.empty()) handed_over_.Wait(&mutex_);
+    proto::FileDescriptor first = std::move(handed_on_.front());
+    handed_on_.erase(handed_on_.begin());
+    return first;
+  }
+  size_t HandedOn() {
+    proto::MutexLock lock(&mutex_);
+    return handed_on_.size();
+  }
+
+  // Returns when what the listener had to do before has been done.
+  void AwaitAttention() {
+    const proto::FileDescriptor client = ConnectUnix(path_);
+    Say(client, "P");
+    NextHandedOn();
+  }
+  void AwaitRegions(int64_t regions) {
+    while (regions_.statistics().regions != regions) AwaitAttention();
+  }
+
+  const std::string folder_ = ::rope::testing::TemporaryFolder();
+  const std::string path_ = folder_ + "/s";
+  RegionTable regions_;
+  Peers peers_;
+  proto::Mutex mutex_;
+  proto::CondVar handed_over_;
+  std::vector<proto::FileDescriptor> handed_on_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<Listener> listener_;
+};
+
+TEST_F(ListenerTest, OrdinaryClientIsHandedOnWithItsFirstByte) {
+  Listen();
+  const proto::FileDescriptor client = ConnectUnix(path_);
+  Say(client, "PRI * HT");
+  const proto::FileDescriptor server = NextHandedOn();
+  char words[16] = {};
+  EXPECT_EQ(recv(server.get(), words, sizeof(words), 0), 8) << "nothing was taken from it";
+  EXPECT_EQ(std::string(words), "PRI * HT");
+}
+
+TEST_F(ListenerTest, OwnerOfAConnectionIsKnownWhenItIsHandedOn) {
+  Listen();
+  const proto::FileDescriptor client = ConnectUnix(path_);
+  Say(client, "P");
+  const proto::FileDescriptor server = NextHandedOn();
+  EXPECT_EQ(peers_.OwnerOf(absl::StrCat("fd:", server.get())), absl::StrCat("uid:", geteuid()));
+  EXPECT_EQ(peers_.OwnerOf("fd:1000000"), "unknown");
+}
+
+// Leaves no descriptor to open until it goes.
+class NoDescriptorsLeft {
+ public:
+  NoDescriptorsLeft() {
+    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
+    const proto::FileDescriptor lowest(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    rlimit limit = before_;
+    limit.rlim_cur = static_cast<rlim_t>(lowest.get());
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  }
+  ~NoDescriptorsLeft() { EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before_), 0); }
+
+ private:
+  rlimit before_ = {};
+};
+
+TEST_F(ListenerTest, ConnectionThatCannotBeWatchedGivesItsMemoryToNobody) {
+  Listen();
+  // Sessions of connections that have gone, which nobody has closed yet.
+  constexpr int kNumbers = 1000;
+  for (int fd = 0; fd < kNumbers; ++fd) {
+    regions_.OpenSession(SessionOfDescriptor(fd), {.local = true});
+  }
+  const SharedMemory memory = SharedMemory::Memfd(4096);
+  const proto::FileDescriptor client = ConnectUnix(path_);
+  const proto::HelloBytes hello = proto::Encode(proto::ClientHello{4096});
+  const std::string_view words(reinterpret_cast<const char*>(hello.data()), hello.size());
+  SayWith(client, words.substr(0, 1), {memory.fd()});
+  for (int unread = 1; unread != 0;) ASSERT_EQ(ioctl(client.get(), SIOCOUTQ, &unread), 0);
+  proto::HelloBytes bytes{};
+  {
+    const NoDescriptorsLeft none;
+    Say(client, std::string(words.substr(1)));
+    ASSERT_EQ(recv(client.get(), bytes.data(), bytes.size(), MSG_WAITALL), 32);
+  }
+  const auto answer = proto::DecodeServerHello(bytes);
+  ASSERT_THAT(answer, IsOk());
+  EXPECT_EQ(answer->code, absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(answer->session, 0u);
+  EXPECT_EQ(answer->region_id, 0u);
+  EXPECT_EQ(regions_.statistics().regions, 0);
+  const proto::FileDescriptor server = NextHandedOn();
+  ASSERT_LT(server.get(), kNumbers);
+  const SharedMemory other = SharedMemory::Posix(4096);
+  EXPECT_THAT(regions_.RegisterPosix(SessionOfDescriptor(server.get()), other.name(), 0, 4096),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("cannot be watched")));
+}
+
+TEST_F(ListenerTest, HelloBringsARegionThatGoesWithItsConnection) {
+  Listen();
+  const SharedMemory memory = SharedMemory::Memfd(8192);
+  proto::FileDescriptor client = ConnectUnix(path_);
+  const auto answer = proto::ExchangeHello(client.get(), {8192}, {memory.fd()});
+  ASSERT_THAT(answer, IsOk());
+  EXPECT_EQ(answer->hello.code, absl::StatusCode::kOk);
+  EXPECT_NE(answer->hello.session, 0u);
+  Say(client, "PRI");
+  proto::FileDescriptor server = NextHandedOn();
+  char words[4] = {};
+  EXPECT_EQ(recv(server.get(), words, 3, 0), 3);
+  EXPECT_EQ(std::string(words), "PRI");
+  const auto listed = regions_.List(SessionOfDescriptor(server.get()));
+  ASSERT_THAT(listed, SizeIs(1));
+  EXPECT_EQ(listed[0].id, answer->hello.region_id);
+  client = proto::FileDescriptor();
+  AwaitRegions(0);
+}
+
+TEST_F(ListenerTest, ServerThatShutsTheSocketEndsTheSessionToo) {
+  Listen();
+  const SharedMemory memory = SharedMemory::Memfd(4096);
+  const proto::FileDescriptor client = ConnectUnix(path_);
+  ASSERT_THAT(proto::ExchangeHello(client.get(), {4096}, {memory.fd()}), IsOk());
+  {
+    const proto::FileDescriptor server = NextHandedOn();
+    EXPECT_EQ(regions_.statistics().regions, 1);
+    shutdown(server.get(), SHUT_RDWR);  // as gRPC does before it closes
+  }
+  AwaitRegions(0);
+  EXPECT_TRUE(WasClosed(client));
+}
+
+TEST_F(ListenerTest, RefusedMemoryLeavesAPlainConnection) {
+  Listen();
+  const SharedMemory unsealed = SharedMemory::Memfd(4096, 0);
+  const proto::FileDescriptor client = ConnectUnix(path_);
+  const auto answer = proto::ExchangeHello(client.get(), {4096}, {unsealed.fd()});
+  ASSERT_THAT(answer, IsOk());
+  EXPECT_EQ(answer->hello.code, absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(answer->hello.region_id, 0u);
+  NextHandedOn();
+  EXPECT_EQ(regions_.statistics().rejected, 1);
+}
+
+TEST_F(ListenerTest, HelloWithoutDescriptorIsInvalid) {
+  Listen();
+  const proto::FileDescriptor client = ConnectUnix(path_);
+  const proto::HelloBytes hello = proto::Encode(proto::ClientHello{4096});
+  // Byte by byte, as a hostile client may.
+  for (const char byte : hello) Say(client, std::string(1, byte));
+  proto::HelloBytes bytes{};
+  ASSERT_EQ(recv(client.get(), bytes.data(), bytes.size(), MSG_WAITALL), 32);
+  EXPECT_EQ(proto::DecodeServerHello(bytes)->code, absl::StatusCode::kInvalidArgument);
+  NextHandedOn();
+}
+
+TEST_F(ListenerTest, SeveralDescriptorsAreInvalidAndAllClosed) {
+  Listen();
+  const SharedMemory memory = SharedMemory::Memfd(4096);
+  const proto::FileDescriptor client = ConnectUnix(path_);
+  int ends[2] = {-1, -1};
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  const proto::FileDescriptor reader(ends[0]);
+  const proto::HelloBytes hello = proto::Encode(proto::ClientHello{4096});
+  SayWith(client, {reinterpret_cast<const char*>(hello.data()), hello.size()},
+          {memory.fd(), ends[1], ends[1], ends[1]});
+  close(ends[1]);
+  proto::HelloBytes bytes{};
+  ASSERT_EQ(recv(client.get(), bytes.data(), bytes.size(), MSG_WAITALL), 32);
+  EXPECT_EQ(proto::DecodeServerHello(bytes)->code, absl::StatusCode::kInvalidArgument);
+  char byte = 0;
+  EXPECT_EQ(read(reader.get(), &byte, 1), 0) << "the server holds a descriptor that it refused";
+}
+
+TEST_F(ListenerTest, GarbageHelloIsClosed) {
+  Listen();
+  const proto::FileDescriptor client = ConnectUnix(path_);
+  Say(client, "RoPEmemX" + std::string(24, '\1'));
+  EXPECT_TRUE(WasClosed(client));
+  AwaitAttention();
+  EXPECT_EQ(HandedOn(), 0u);
+}
+
+TEST_F(ListenerTest, SilentAndHalfSpokenConnectionsAreClosedInTime) {
+  Listen({.silent_max = absl::Milliseconds(1)});
+  const proto::FileDescriptor silent = ConnectUnix(path_);
+  const proto::FileDescriptor half = ConnectUnix(path_);
+  send(half.get(), "RoPE", 4, MSG_NOSIGNAL);  // which may come too late
+  char byte = 0;
+  EXPECT_LE(recv(silent.get(), &byte, 1, 0), 0);
+  EXPECT_LE(recv(half.get(), &byte, 1, 0), 0);
+  EXPECT_EQ(HandedOn(), 0u);
+}
+
+TEST_F(ListenerTest, SilentConnectionsHoldUpNobodyAndTheOldestGoes) {
+  Listen({.silent_connections_max = 200});
+  std::vector<proto::FileDescriptor> silent(200);
+  for (proto::FileDescriptor& connection : silent) connection = ConnectUnix(path_);
+  for (size_t i = 100; i < 200; ++i) Say(silent[i], "RoPEmem1");
+  AwaitAttention();
+  EXPECT_TRUE(WasClosed(silent[0])) << "there was no room for the one that spoke";
+  Say(silent[1], "P");  // better late than never
+  NextHandedOn();
+}
+
+TEST_F(ListenerTest, ClientThatGoesWithoutAWordIsForgotten) {
+  Listen();
+  for (int i = 0; i < 1000; ++i) ConnectUnix(path_);
+  AwaitAttention();
+  EXPECT_EQ(HandedOn(), 0u);
+}
+
+TEST_F(ListenerTest, TcpConnectionsHaveSessionsButNoHello) {
+  auto listener =
+      Listener::Create("127.0.0.1:0", regions_, {.peers = &peers_, .hand_on = [this](int fd) {
+                                                   proto::MutexLock lock(&mutex_);
+                                                   handed_on_.emplace_back(fd);
+                                                   handed_over_.Signal();
+                                                 }});
+  ASSERT_THAT(listener, IsOk());
+  const std::string address = (*listener)->address();
+  sockaddr_in to{};
+  int port = 0;
+  ASSERT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port));
+  to.sin_family = AF_INET;
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  to.sin_port = htons(static_cast<in_port_t>(port));
+  proto::FileDescriptor client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(connect(client.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+  Say(client, "R");  // no hello here: whoever takes the connection will say what is wrong
+  const proto::FileDescriptor server = NextHandedOn();
+  EXPECT_EQ(peers_.OwnerOf(absl::StrCat("fd:", server.get())), peers_.OwnerOf("ipv4:127.0.0.1:1"));
+  const SharedMemory memory = SharedMemory::Posix(4096);
+  EXPECT_THAT(regions_.RegisterPosix(SessionOfDescriptor(server.get()), memory.name(), 0, 4096),
+              IsOk());
+}
+
+// What a hello with both is answered.
+absl::StatusOr<proto::HelloAnswer> SayHello(const proto::FileDescriptor& client,
+                                            const SharedMemory& memory, const SharedMemory& ring) {
+  return proto::ExchangeHello(client.get(), {memory.bytes(), ring.bytes()},
+                              {memory.fd(), ring.fd()});
+}
+
+class RingListenerTest : public ListenerTest {
+ protected:
+  RingListenerTest() {
+    auto rings = RingLoop::Create(clock_, absl::ZeroDuration(), [](RingCall& call) {
+      call.Answer(absl::StatusCode::kOk, "served");
+    });
+    EXPECT_THAT(rings, IsOk());
+    rings_ = *std::move(rings);
+  }
+  ~RingListenerTest() override { listener_.reset(); }
+
+  void AwaitRings(int64_t rings) {
+    while (rings_->count() != rings) AwaitAttention();
+  }
+  // Says a hello with descriptors that it gives away, of which the server must keep none.
+  void ExpectRefused(const proto::ClientHello& hello, size_t descriptors) {
+    int ends[2] = {-1, -1};
+    ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+    const proto::FileDescriptor reader(ends[0]);
+    const proto::FileDescriptor client = ConnectUnix(path_);
+    const auto answer =
+        proto::ExchangeHello(client.get(), hello, std::vector<int>(descriptors, ends[1]));
+    close(ends[1]);
+    ASSERT_THAT(answer, IsOk());
+    EXPECT_EQ(answer->hello.code, absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(answer->hello.region_id, 0u);
+    EXPECT_FALSE(answer->doorbell.ok());
+    char byte = 0;
+    EXPECT_EQ(read(reader.get(), &byte, 1), 0) << "the server holds a descriptor that it refused";
+    NextHandedOn();  // it goes on as a plain connection
+    EXPECT_EQ(rings_->count(), 0);
+  }
+
+  const SteadyClock clock_;
+  const SharedMemory memory_ = SharedMemory::Memfd(8192);
+  std::unique_ptr<RingLoop> rings_;
+};
+
+TEST_F(RingListenerTest, HelloBringsARingThatGoesWithItsConnection) {
+  Listen({.rings = rings_.get()});
+  RawRing ring;
+  proto::FileDescriptor client = ConnectUnix(path_);
+  auto answer = SayHello(client, memory_, ring.memory());
+  ASSERT_THAT(answer, IsOk());
+  EXPECT_EQ(answer->hello.code, absl::StatusCode::kOk);
+  EXPECT_NE(answer->hello.region_id, 0u);
+  ASSERT_TRUE(answer->doorbell.ok());
+  EXPECT_EQ(rings_->count(), 1);
+  ring.set_doorbell(std::move(answer->doorbell));
+  ring.Send(0, "x");
+  ASSERT_TRUE(ring.Await(0));
+  EXPECT_EQ(ring.MessageIn(0), "served");
+  client = proto::FileDescriptor();
+  AwaitRings(0);
+  EXPECT_TRUE(ring.IsClosed());
+}
+
+TEST_F(RingListenerTest, RingThatIsRefusedLeavesTheRegion) {
+  Listen({.rings = rings_.get()});
+  const SharedMemory other_size = SharedMemory::Memfd(sizeof(proto::Ring) / 2);
+  const SharedMemory unsealed = SharedMemory::Memfd(sizeof(proto::Ring), 0);
+  for (const SharedMemory* const ring : {&other_size, &unsealed}) {
+    const proto::FileDescriptor client = ConnectUnix(path_);
+    const auto answer = SayHello(client, memory_, *ring);
+    ASSERT_THAT(answer, IsOk());
+    EXPECT_EQ(answer->hello.code, absl::StatusCode::kOk);
+    EXPECT_NE(answer->hello.region_id, 0u);
+    EXPECT_FALSE(answer->doorbell.ok());
+    NextHandedOn();
+  }
+  EXPECT_EQ(rings_->count(), 0);
+}
+
+TEST_F(RingListenerTest, RegionThatIsRefusedLeavesNoRing) {
+  Listen({.rings = rings_.get()});
+  const SharedMemory unsealed = SharedMemory::Memfd(4096, 0);
+  const RawRing ring;
+  const proto::FileDescriptor client = ConnectUnix(path_);
+  const auto answer = SayHello(client, unsealed, ring.memory());
+  ASSERT_THAT(answer, IsOk());
+  EXPECT_EQ(answer->hello.code, absl::StatusCode::kFailedPrecondition);
+  EXPECT_FALSE(answer->doorbell.ok());
+  EXPECT_EQ(rings_->count(), 0);
+}
+
+TEST_F(RingListenerTest, DescriptorsThatAreNotThoseOfTheHelloAreRefused) {
+  Listen({.rings = rings_.get()});
+  ExpectRefused({.bytes = 4096, .ring_bytes = sizeof(proto::Ring)}, 0);
+  ExpectRefused({.bytes = 4096, .ring_bytes = sizeof(proto::Ring)}, 1);
+  ExpectRefused({.bytes = 4096, .ring_bytes = 0}, 2);
+}
+
+TEST_F(RingListenerTest, WithoutRingsTheRegionComesAlone) {
+  Listen();
+  const RawRing ring;
+  const proto::FileDescriptor client = ConnectUnix(path_);
+  const auto answer = SayHello(client, memory_, ring.memory());
+  ASSERT_THAT(answer, IsOk());
+  EXPECT_EQ(answer->hello.code, absl::StatusCode::kOk);
+  EXPECT_FALSE(answer->doorbell.ok());
+  EXPECT_FALSE(ring.IsClosed());
+}
+
+class DisabledListenerTest : public ListenerTest {
+ protected:
+  DisabledListenerTest() : ListenerTest(false) {}
+};
+
+TEST_F(DisabledListenerTest, HelloIsAnsweredWithTheReason) {
+  Listen();
+  const SharedMemory memory = SharedMemory::Memfd(4096);
+  const proto::FileDescriptor client = ConnectUnix(path_);
+  const auto answer = proto::ExchangeHello(client.get(), {4096}, {memory.fd()});
+  ASSERT_THAT(answer, IsOk());
+  EXPECT_EQ(answer->hello.code, absl::StatusCode::kFailedPrecondition);
+  const proto::FileDescriptor server = NextHandedOn();
+  EXPECT_THAT(regions_.List(SessionOfDescriptor(server.get())), IsEmpty());
+}
+
+}  // namespace
+}  // namespace rope::server

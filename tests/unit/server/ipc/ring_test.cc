@@ -1,0 +1,328 @@
+#include "server/ipc/ring.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <fstream>
+#include <limits>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/raw_ring.h"
+#include "tests/support/shared_memory.h"
+#include "tests/support/status_matchers.h"
+
+namespace rope::server {
+namespace {
+
+using ::rope::testing::IsOk;
+using ::rope::testing::RawRing;
+using ::rope::testing::SharedMemory;
+using ::rope::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+
+constexpr uint64_t kSession = 77;
+
+// A thread that waits for the answer in a slot.
+class Sleeper {
+ public:
+  Sleeper(const RawRing& client, uint32_t index)
+      : thread_([this, &client, index] {
+          id_ = gettid();
+          answered_ = client.Await(index);
+        }) {}
+  ~Sleeper() { thread_.join(); }
+
+  // Returns when the system says that the thread sleeps: it sleeps nowhere else.
+  void AwaitAsleep() const {
+    while (StateOf(id_.load()) != "S") std::this_thread::yield();
+  }
+  // Returns when it has woken.
+  bool Answered() {
+    thread_.join();
+    thread_ = std::thread([] {});
+    return answered_;
+  }
+
+ private:
+  static std::string StateOf(pid_t id) {
+    std::ifstream file(absl::StrCat("/proc/self/task/", id, "/status"));
+    std::string word;
+    while (file >> word && word != "State:") {
+    }
+    file >> word;
+    return word;
+  }
+
+  std::atomic<pid_t> id_ = 0;
+  bool answered_ = false;
+  std::thread thread_;
+};
+
+class RingTest : public ::testing::Test {
+ protected:
+  RingTest() {
+    auto memory = Ring::MapMemory(client_.memory().Dup(), client_.memory().bytes());
+    EXPECT_THAT(memory, IsOk());
+    ring_ = std::make_shared<Ring>(kSession, *std::move(memory));
+  }
+
+  // Notes what is handed on, and answers nothing.
+  Ring::Served Serve() {
+    return ring_->Serve([this](RingCall& call) {
+      calls_.push_back(&call);
+      messages_.emplace_back(call.message());
+    });
+  }
+  absl::Duration TimeLeft(size_t call) const { return calls_[call]->time_left(); }
+
+  RawRing client_{RawRing::kForEver};
+  std::shared_ptr<Ring> ring_;
+  std::vector<RingCall*> calls_;
+  std::vector<std::string> messages_;
+};
+
+TEST_F(RingTest, RequestsAreHandedOnInTheOrderTheyWereSubmittedIn) {
+  EXPECT_EQ(Serve(), Ring::Served::kNothing);
+  client_.Send(5, "first");
+  client_.Send(2, "");
+  client_.Send(63, "third");
+  EXPECT_TRUE(ring_->HasWork());
+  EXPECT_EQ(Serve(), Ring::Served::kSome);
+  EXPECT_FALSE(ring_->HasWork());
+  EXPECT_EQ(Serve(), Ring::Served::kNothing);
+  EXPECT_THAT(messages_, ElementsAre("first", "", "third"));
+  for (const RingCall* const call : calls_) EXPECT_EQ(call->session(), kSession);
+  for (RingCall* const call : calls_) call->Answer(absl::StatusCode::kOk, {});
+}
+
+TEST_F(RingTest, DeadlineIsTheTimeoutFromNowWithinADay) {
+  constexpr int64_t kTimeouts[] = {0, 1500, -1, std::numeric_limits<int64_t>::min(),
+                                   std::numeric_limits<int64_t>::max()};
+  for (uint32_t i = 0; i < 5; ++i) {
+    client_.Write(i, "x", kTimeouts[i]);
+    client_.Submit(i);
+  }
+  ASSERT_EQ(Serve(), Ring::Served::kSome);
+  EXPECT_EQ(TimeLeft(0), absl::ZeroDuration());
+  EXPECT_EQ(TimeLeft(1), absl::Microseconds(1500));
+  EXPECT_EQ(TimeLeft(2), absl::ZeroDuration());
+  EXPECT_EQ(TimeLeft(3), absl::ZeroDuration());
+  EXPECT_EQ(TimeLeft(4), absl::Hours(24));
+  for (RingCall* const call : calls_) call->Answer(absl::StatusCode::kOk, {});
+}
+
+TEST_F(RingTest, AnswerLandsInItsOwnSlot) {
+  client_.Send(3, "three");
+  client_.Send(4, "four");
+  ASSERT_EQ(Serve(), Ring::Served::kSome);
+  calls_[1]->Answer(absl::StatusCode::kNotFound, "answer");
+  EXPECT_FALSE(client_.IsDone(3));
+  EXPECT_TRUE(client_.IsDone(4));
+  EXPECT_EQ(client_.CodeIn(4), 5u);
+  EXPECT_EQ(client_.MessageIn(4), "answer");
+  calls_[0]->Answer(absl::StatusCode::kOk, {});
+  EXPECT_TRUE(client_.IsDone(3));
+  EXPECT_EQ(client_.CodeIn(3), 0u);
+  EXPECT_EQ(client_.MessageIn(3), "");
+}
+
+TEST_F(RingTest, LongestRequestAndReplyFillTheirSlotAndNothingElse) {
+  const std::string longest(proto::kRingMessageBytes, 'q');
+  const std::string reply(proto::kRingMessageBytes, 'r');
+  client_.Send(8, longest);
+  ASSERT_EQ(Serve(), Ring::Served::kSome);
+  EXPECT_THAT(messages_, ElementsAre(longest));
+  calls_[0]->Answer(absl::StatusCode::kOk, reply);
+  EXPECT_EQ(client_.MessageIn(8), reply);
+  EXPECT_EQ(client_.slot(9).state.load(), ValueOf(proto::RingState::kFree));
+}
+
+TEST_F(RingTest, AnswerWakesWhoSleepsOnTheSlot) {
+  client_.Send(1, "x");
+  ASSERT_EQ(Serve(), Ring::Served::kSome);
+  Sleeper sleeper(client_, 1);
+  sleeper.AwaitAsleep();
+  calls_[0]->Answer(absl::StatusCode::kOk, {});
+  EXPECT_TRUE(sleeper.Answered());
+}
+
+TEST_F(RingTest, WatchedAnswersAreCountedAndAnnouncedAtTheNextIdleLook) {
+  for (const uint32_t slot : {9u, 4u}) {
+    client_.Write(slot, "x");
+    client_.slot(slot).state.store(ValueOf(proto::RingState::kWatched));
+    client_.Submit(slot);
+  }
+  client_.Send(1, "not watched");
+  client_.shared().watcher_asleep.store(1);
+  ring_->Serve([](RingCall& call) { call.Answer(absl::StatusCode::kOk, {}); });
+  EXPECT_EQ(client_.shared().answered.load(), 2u);
+  EXPECT_EQ(client_.shared().answers[0].load(), 9u);
+  EXPECT_EQ(client_.shared().answers[1].load(), 4u);
+  Serve();
+  EXPECT_EQ(client_.shared().watcher_asleep.load(), 0u);
+}
+
+TEST_F(RingTest, WatchedAnswerOfAnotherThreadIsAnnouncedAtOnce) {
+  client_.Write(9, "x");
+  client_.slot(9).state.store(ValueOf(proto::RingState::kWatched));
+  client_.Submit(9);
+  client_.shared().watcher_asleep.store(1);
+  ASSERT_EQ(Serve(), Ring::Served::kSome);
+  calls_[0]->Answer(absl::StatusCode::kOk, {});
+  EXPECT_EQ(client_.shared().answered.load(), 1u);
+  EXPECT_EQ(client_.shared().watcher_asleep.load(), 0u);
+}
+
+TEST_F(RingTest, SlotServesAgainOnceItIsAnswered) {
+  for (uint32_t i = 0; i < 3 * proto::kRingSlots; ++i) {
+    client_.Send(7, absl::StrCat(i));
+    ASSERT_EQ(Serve(), Ring::Served::kSome);
+    calls_.back()->Answer(absl::StatusCode::kOk, messages_.back());
+    ASSERT_EQ(client_.MessageIn(7), absl::StrCat(i));
+  }
+}
+
+TEST_F(RingTest, AllSlotsAreServedAtOnceAgainAndAgain) {
+  for (int round = 0; round < 3; ++round) {
+    for (uint32_t i = 0; i < proto::kRingSlots; ++i) client_.Send(i, absl::StrCat(i));
+    calls_.clear();
+    for (uint32_t had = 0; had < proto::kRingSlots; had += Ring::kServedAtOnce) {
+      ASSERT_EQ(Serve(), Ring::Served::kSome);
+      ASSERT_THAT(calls_, SizeIs(had + Ring::kServedAtOnce)) << "others have their turn";
+    }
+    for (RingCall* const call : calls_) call->Answer(absl::StatusCode::kOk, {});
+  }
+}
+
+TEST_F(RingTest, WhatTheClientWritesLaterIsNotSeen) {
+  client_.Send(0, "as it was");
+  std::string seen;
+  ring_->Serve([&](RingCall& call) {
+    client_.Write(0, "something else, and longer");
+    seen = call.message();
+    call.Answer(absl::StatusCode::kOk, {});
+  });
+  EXPECT_EQ(seen, "as it was");
+}
+
+TEST_F(RingTest, IndexPastTheEndBreaksTheRules) {
+  for (const uint32_t index : {proto::kRingSlots, std::numeric_limits<uint32_t>::max()}) {
+    client_.Submit(index);
+    EXPECT_EQ(Serve(), Ring::Served::kBroken) << index;
+  }
+  EXPECT_THAT(calls_, SizeIs(0));
+}
+
+TEST_F(RingTest, SlotThatIsUnderWayBreaksTheRules) {
+  client_.Send(3, "first");
+  ASSERT_EQ(Serve(), Ring::Served::kSome);
+  client_.Send(3, "second");
+  EXPECT_EQ(Serve(), Ring::Served::kBroken);
+  EXPECT_THAT(messages_, ElementsAre("first"));
+  calls_[0]->Answer(absl::StatusCode::kOk, "late");
+  EXPECT_EQ(client_.MessageIn(3), "late");
+}
+
+TEST_F(RingTest, SlotTwiceInOneLookBreaksTheRules) {
+  client_.Send(3, "first");
+  client_.Submit(3);
+  EXPECT_EQ(Serve(), Ring::Served::kBroken);
+  ASSERT_THAT(messages_, ElementsAre("first"));
+  calls_[0]->Answer(absl::StatusCode::kOk, {});
+}
+
+TEST_F(RingTest, LengthPastTheEndBreaksTheRules) {
+  for (const uint32_t bytes :
+       {uint32_t{proto::kRingMessageBytes + 1}, std::numeric_limits<uint32_t>::max()}) {
+    client_.Write(3, "x");
+    client_.slot(3).message_bytes.store(bytes);
+    client_.Submit(3);
+    EXPECT_EQ(Serve(), Ring::Served::kBroken) << bytes;
+  }
+  EXPECT_THAT(calls_, SizeIs(0));
+}
+
+TEST_F(RingTest, MoreRequestsThanSlotsBreakTheRules) {
+  client_.shared().submitted.store(proto::kRingSlots + 1);
+  EXPECT_EQ(Serve(), Ring::Served::kBroken);
+  EXPECT_THAT(calls_, SizeIs(0));
+}
+
+TEST_F(RingTest, CountThatGoesBackBreaksTheRules) {
+  client_.Send(0, "x");
+  ASSERT_EQ(Serve(), Ring::Served::kSome);
+  calls_[0]->Answer(absl::StatusCode::kOk, {});
+  client_.shared().submitted.store(0);
+  EXPECT_EQ(Serve(), Ring::Served::kBroken);
+}
+
+TEST_F(RingTest, CloseTellsTheClientCancelsAndWakes) {
+  client_.Send(1, "x");
+  ASSERT_EQ(Serve(), Ring::Served::kSome);
+  EXPECT_FALSE(calls_[0]->cancelled()->load());
+  Sleeper sleeper(client_, 1);
+  sleeper.AwaitAsleep();
+  ring_->Close();
+  EXPECT_FALSE(sleeper.Answered());
+  EXPECT_EQ(client_.shared().closed.load(), 1u);
+  EXPECT_TRUE(calls_[0]->cancelled()->load());
+  calls_[0]->Answer(absl::StatusCode::kCancelled, {});
+}
+
+TEST_F(RingTest, CallsHoldTheirRingUntilTheyAreAnswered) {
+  client_.Send(1, "x");
+  client_.Send(2, "y");
+  ASSERT_EQ(Serve(), Ring::Served::kSome);
+  ring_->Close();
+  const std::weak_ptr<Ring> ring = std::exchange(ring_, nullptr);
+  calls_[0]->Answer(absl::StatusCode::kOk, "first");
+  EXPECT_FALSE(ring.expired());
+  calls_[1]->Answer(absl::StatusCode::kCancelled, "second");
+  EXPECT_TRUE(ring.expired());
+  EXPECT_EQ(client_.MessageIn(1), "first");
+  EXPECT_EQ(client_.MessageIn(2), "second");
+  EXPECT_EQ(client_.CodeIn(2), 1u);
+}
+
+TEST_F(RingTest, AsleepIsWhatTheClientReads) {
+  ring_->SetAsleep(true);
+  EXPECT_EQ(client_.shared().asleep.load(), 1u);
+  ring_->SetAsleep(false);
+  EXPECT_EQ(client_.shared().asleep.load(), 0u);
+}
+
+TEST(RingMemoryTest, AnotherSizeIsRefused) {
+  for (const size_t bytes : {sizeof(proto::Ring) - 4096, sizeof(proto::Ring) + 4096}) {
+    const SharedMemory memory = SharedMemory::Memfd(bytes);
+    EXPECT_THAT(Ring::MapMemory(memory.Dup(), bytes),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(StartsWith("hello.ring_bytes: got "),
+                               HasSubstr(absl::StrCat(sizeof(proto::Ring))))));
+  }
+}
+
+TEST(RingMemoryTest, FileThatIsSmallerThanItSaysIsRefused) {
+  const SharedMemory memory = SharedMemory::Memfd(4096);
+  EXPECT_THAT(Ring::MapMemory(memory.Dup(), sizeof(proto::Ring)),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("got")));
+}
+
+TEST(RingMemoryTest, UnsealedMemoryIsRefused) {
+  const SharedMemory memory = SharedMemory::Memfd(sizeof(proto::Ring), 0);
+  EXPECT_THAT(Ring::MapMemory(memory.Dup(), memory.bytes()),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("seal")));
+}
+
+}  // namespace
+}  // namespace rope::server

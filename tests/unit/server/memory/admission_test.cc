@@ -1,0 +1,127 @@
+#include "server/memory/admission.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "server/error.h"
+#include "server/limits.h"
+#include "tests/support/status_matchers.h"
+
+namespace rope::server {
+namespace {
+
+using ::rope::testing::IsOk;
+using ::rope::testing::StatusIs;
+using ::testing::HasSubstr;
+
+constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
+
+constexpr uint64_t kSession = 7;
+constexpr uint64_t kOther = 8;
+
+// Of which one session may have all.
+Admission::Options Whole(int64_t requests, int64_t bytes) {
+  return {requests, bytes, requests, bytes};
+}
+
+TEST(AdmissionTest, ExactlyTheBudgetsAreAdmitted) {
+  Admission admission(Whole(2, 100));
+  const auto first = admission.Admit(kSession, 60);
+  const auto second = admission.Admit(kSession, 40);
+  EXPECT_THAT(first, IsOk());
+  EXPECT_THAT(second, IsOk());
+  EXPECT_EQ(admission.requests(), 2);
+  EXPECT_EQ(admission.bytes(), 100);
+}
+
+TEST(AdmissionTest, FullQueueAsksToRetry) {
+  Admission admission({1, 100, 2, 100});
+  const auto held = admission.Admit(kSession, 1);
+  const auto refused = admission.Admit(kSession, 1);
+  EXPECT_THAT(refused, StatusIs(kExhausted, HasSubstr("queue: got 1 request while 1 are held")));
+  EXPECT_EQ(RetryDelayMs(refused.status()), limits::kRetryDelayMs);
+  EXPECT_EQ(admission.refusals().requests, 1);
+}
+
+TEST(AdmissionTest, FullBytesAskToRetryAndSmallerOnesStillFit) {
+  Admission admission({10, 100, 10, 200});
+  const auto held = admission.Admit(kSession, 60);
+  const auto refused = admission.Admit(kSession, 41);
+  EXPECT_THAT(refused, StatusIs(kExhausted, HasSubstr("request: got 41 bytes while 60 are held")));
+  EXPECT_GT(RetryDelayMs(refused.status()), 0);
+  EXPECT_EQ(admission.requests(), 1);
+  EXPECT_EQ(admission.refusals().bytes, 1);
+  EXPECT_THAT(admission.Admit(kSession, 40), IsOk());
+}
+
+TEST(AdmissionTest, LargerThanASessionsPartIsNotWorthRetrying) {
+  Admission admission(Whole(10, 100));
+  const auto refused = admission.Admit(kSession, 101);
+  EXPECT_THAT(refused, StatusIs(kExhausted, HasSubstr("request: got 101 bytes to hold")));
+  EXPECT_EQ(RetryDelayMs(refused.status()), 0);
+  EXPECT_EQ(admission.refusals().too_large, 1);
+}
+
+TEST(AdmissionTest, OneSessionGetsHalfAndAnotherTheRest) {
+  Admission admission(Admission::HalfForASession(4, 100));
+  const auto first = admission.Admit(kSession, 50);
+  EXPECT_THAT(first, IsOk());
+  const auto refused = admission.Admit(kSession, 1);
+  EXPECT_THAT(refused, StatusIs(kExhausted, HasSubstr("for one connection")));
+  EXPECT_GT(RetryDelayMs(refused.status()), 0);
+  EXPECT_EQ(admission.refusals().session_bytes, 1);
+  const auto other = admission.Admit(kOther, 50);
+  EXPECT_THAT(other, IsOk());
+}
+
+TEST(AdmissionTest, OneSessionGetsHalfOfTheRequests) {
+  Admission admission(Admission::HalfForASession(4, 100));
+  const auto first = admission.Admit(kSession, 1);
+  const auto second = admission.Admit(kSession, 1);
+  EXPECT_THAT(admission.Admit(kSession, 1), StatusIs(kExhausted, HasSubstr("queue")));
+  EXPECT_EQ(admission.refusals().session_requests, 1);
+  EXPECT_THAT(admission.Admit(kOther, 1), IsOk());
+}
+
+TEST(PermitTest, GivesItsShareBackOnce) {
+  Admission admission(Whole(1, 100));
+  {
+    auto admitted = admission.Admit(kSession, 100);
+    ASSERT_THAT(admitted, IsOk());
+    Permit moved = *std::move(admitted);
+    Permit again = std::move(moved);
+    EXPECT_EQ(admission.requests(), 1);
+  }
+  EXPECT_EQ(admission.requests(), 0);
+  EXPECT_EQ(admission.bytes(), 0);
+  EXPECT_THAT(admission.Admit(kSession, 100), IsOk());
+}
+
+TEST(PermitTest, GrowsWithinItsSessionsPartAndKeepsTheReply) {
+  Admission admission(Admission::HalfForASession(4, 100));
+  auto permit = admission.Admit(kSession, 20);
+  ASSERT_THAT(permit, IsOk());
+  EXPECT_THAT(permit->Grow(30, "rows"), IsOk());
+  const absl::Status refused = permit->Grow(1, "rows.cos");
+  EXPECT_THAT(refused, StatusIs(kExhausted, HasSubstr("rows.cos: got 1 bytes to hold, want")));
+  EXPECT_EQ(RetryDelayMs(refused), 0) << "alone it is too large";
+  EXPECT_EQ(permit->bytes(), 50);
+  permit->KeepReply(5);
+  EXPECT_EQ(admission.bytes(), 5);
+  EXPECT_EQ(admission.requests(), 0);
+  EXPECT_THAT(admission.Admit(kSession, 45), IsOk());
+  permit = Permit();
+  EXPECT_EQ(admission.bytes(), 0);
+  EXPECT_EQ(admission.requests(), 0);
+}
+
+TEST(PermitTest, EmptyOneHoldsNothing) {
+  Admission admission(Whole(1, 100));
+  { const Permit nothing; }
+  EXPECT_EQ(admission.requests(), 0);
+}
+
+}  // namespace
+}  // namespace rope::server

@@ -1,0 +1,112 @@
+#include "server/memory/peers.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "proto/ipc/file_descriptor.h"
+
+namespace rope::server {
+namespace {
+
+TEST(PeersTest, AddressesAreOwnersWithoutTheirPort) {
+  const Peers peers;
+  EXPECT_EQ(peers.OwnerOf("ipv4:192.0.2.7:4711"), "ip:192.0.2.7");
+  EXPECT_EQ(peers.OwnerOf("ipv4:192.0.2.7:4712"), "ip:192.0.2.7");
+  EXPECT_EQ(peers.OwnerOf("ipv6:%5B2001:db8::7%5D:4711"), "ip:2001:db8::7");
+  EXPECT_EQ(peers.OwnerOf("ipv6:[2001:db8:0::7]:4712"), "ip:2001:db8::7");
+  EXPECT_EQ(peers.OwnerOf("ipv6:%5Bfe80::1%252%5D:4711"), "ip:fe80::1%2");
+  EXPECT_NE(peers.OwnerOf("ipv6:%5Bfe80::1%253%5D:4711"), "ip:fe80::1%2");
+}
+
+TEST(PeersTest, AddressesThatAClientMayChooseFromAreOneOwner) {
+  const Peers peers;
+  const std::string loopback = peers.OwnerOf("ipv4:127.0.0.1:4711");
+  EXPECT_EQ(peers.OwnerOf("ipv4:127.9.9.9:4711"), loopback);
+  EXPECT_EQ(peers.OwnerOf("ipv6:%5B::1%5D:4711"), loopback);
+  EXPECT_EQ(peers.OwnerOf("ipv6:%5B::ffff:127.0.0.2%5D:4711"), loopback);
+  EXPECT_EQ(peers.OwnerOf("ipv6:%5B::ffff:192.0.2.7%5D:1"), "ip:192.0.2.7");
+}
+
+TEST(PeersTest, WhatNamesNobodyIsOneOwner) {
+  const Peers peers;
+  for (const char* const peer :
+       {"", "unix:", "unix:/run/s", "ipv4:", "ipv4:nonsense:1", "ipv6:", "ipv6:%5B%5D:1",
+        "ipv6:%5Bnonsense", "ipv6:%", "fd:", "fd:x", "fd:99999999999", "fd:7"}) {
+    EXPECT_EQ(peers.OwnerOf(peer), "unknown") << peer;
+  }
+}
+
+TEST(PeersTest, DescriptorIsWhoeverHasItNow) {
+  Peers peers;
+  peers.Enter(17, "uid:1000");
+  peers.Enter(18, "ip:192.0.2.7");
+  EXPECT_EQ(peers.OwnerOf("fd:17"), "uid:1000");
+  EXPECT_EQ(peers.OwnerOf("fd:18"), "ip:192.0.2.7");
+  peers.Enter(17, "uid:1001");
+  EXPECT_EQ(peers.OwnerOf("fd:17"), "uid:1001");
+}
+
+TEST(PeerOfTest, UnixSocketSaysItsUser) {
+  int ends[2] = {-1, -1};
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  const proto::FileDescriptor one(ends[0]);
+  const proto::FileDescriptor other(ends[1]);
+  const Peer peer = PeerOf(one.get(), /*is_unix=*/true);
+  EXPECT_TRUE(peer.local);
+  EXPECT_EQ(peer.uid, geteuid());
+  EXPECT_EQ(peer.owner, absl::StrCat("uid:", geteuid()));
+}
+
+// A connected pair of TCP sockets on a loopback address; returns what the accepting end says.
+Peer AcceptedFrom(int family) {
+  proto::FileDescriptor listening(socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_storage address{};
+  address.ss_family = static_cast<sa_family_t>(family);
+  socklen_t length = sizeof(sockaddr_in);
+  if (family == AF_INET) {
+    reinterpret_cast<sockaddr_in&>(address).sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  } else {
+    reinterpret_cast<sockaddr_in6&>(address).sin6_addr = in6addr_any;
+    length = sizeof(sockaddr_in6);
+  }
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  if (bind(listening.get(), any, length) != 0 || listen(listening.get(), 1) != 0) return {};
+  getsockname(listening.get(), any, &length);
+  // To the IPv6 socket too by IPv4, whose form it then sees.
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  to.sin_port = reinterpret_cast<sockaddr_in&>(address).sin_port;  // where both have it
+  const proto::FileDescriptor client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (connect(client.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)) != 0) return {};
+  const proto::FileDescriptor accepted(accept(listening.get(), nullptr, nullptr));
+  return PeerOf(accepted.get(), /*is_unix=*/false);
+}
+
+TEST(PeerOfTest, TcpSocketSaysItsAddressAsGrpcWould) {
+  const Peer peer = AcceptedFrom(AF_INET);
+  EXPECT_TRUE(peer.local);
+  EXPECT_FALSE(peer.uid.has_value());
+  EXPECT_EQ(peer.owner, Peers().OwnerOf("ipv4:127.0.0.1:1"));
+  const Peer mapped = AcceptedFrom(AF_INET6);
+  if (mapped.owner.empty()) GTEST_SKIP() << "there is no IPv6 here";
+  EXPECT_TRUE(mapped.local);
+  EXPECT_EQ(mapped.owner, peer.owner);
+}
+
+TEST(PeerOfTest, SocketThatIsNotConnectedIsNobodys) {
+  const proto::FileDescriptor socket_of_none(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const Peer peer = PeerOf(socket_of_none.get(), /*is_unix=*/false);
+  EXPECT_FALSE(peer.local);
+  EXPECT_EQ(peer.owner, "unknown");
+}
+
+}  // namespace
+}  // namespace rope::server

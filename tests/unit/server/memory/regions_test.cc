@@ -1,0 +1,355 @@
+#include "server/memory/regions.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "tests/support/shared_memory.h"
+#include "tests/support/status_matchers.h"
+
+namespace rope::server {
+namespace {
+
+using ::rope::testing::IsOk;
+using ::rope::testing::SharedMemory;
+using ::rope::testing::StatusIs;
+using ::testing::_;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr uint64_t kAlice = 1;
+constexpr uint64_t kBob = 2;
+const Peer kHere = {.local = true};
+
+class RegionTableTest : public ::testing::Test {
+ protected:
+  static RegionTable::Options Enabled() {
+    RegionTable::Options options;
+    options.enabled = true;
+    options.bytes_max = 5 * 4096;
+    options.session_bytes_max = 3 * 4096;
+    options.regions_max = 2;
+    return options;
+  }
+
+  uint64_t MustRegister(uint64_t session, const SharedMemory& memory) {
+    const auto id = Register(session, memory);
+    EXPECT_THAT(id, IsOk());
+    return id.value_or(0);
+  }
+  absl::StatusOr<uint64_t> Register(uint64_t session, const SharedMemory& memory) {
+    return memory.name().empty() ? table_.RegisterMemfd(session, memory.Dup(), memory.bytes())
+                                 : table_.RegisterPosix(session, memory.name(), 0, memory.bytes());
+  }
+
+  // A request that names `id`.
+  std::shared_ptr<const Region> MustFind(uint64_t session, uint64_t id) {
+    const auto region = table_.Find(session, id, "region");
+    EXPECT_THAT(region, IsOk());
+    return region.value_or(nullptr);
+  }
+  uint64_t MustAddId(uint64_t session, uint64_t id) {
+    const auto other = table_.AddId(session, id);
+    EXPECT_THAT(other, IsOk());
+    return other.value_or(0);
+  }
+  // Sets `released` when RegionTable::Unregister says so.
+  void Unregister(uint64_t session, uint64_t id, bool& released) {
+    EXPECT_THAT(table_.Unregister(session, id, [&released] { released = true; }), IsOk());
+  }
+
+  RegionTable table_{Enabled()};
+};
+
+TEST_F(RegionTableTest, OffByDefaultAndSaysWhichFlag) {
+  RegionTable table{RegionTable::Options()};
+  table.OpenSession(kAlice, kHere);
+  EXPECT_THAT(table.RegisterMemfd(kAlice, SharedMemory::Memfd(4096).Dup(), 4096),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("--enable_shared_memory")));
+  EXPECT_EQ(table.statistics().rejected, 0);
+}
+
+TEST_F(RegionTableTest, SessionsFindTheirOwnRegionsAlone) {
+  table_.OpenSession(kAlice, kHere);
+  table_.OpenSession(kBob, kHere);
+  const SharedMemory memory = SharedMemory::Memfd(4096);
+  const uint64_t id = MustRegister(kAlice, memory);
+  EXPECT_THAT(table_.Find(kAlice, id, "region"), IsOk());
+  EXPECT_THAT(table_.Find(kBob, id, "tensors[0].array.region"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("tensors[0].array.region: got")));
+  EXPECT_THAT(table_.Unregister(kBob, id), StatusIs(absl::StatusCode::kNotFound, _));
+  EXPECT_THAT(table_.List(kBob), IsEmpty());
+  const auto mine = table_.List(kAlice);
+  ASSERT_THAT(mine, SizeIs(1));
+  EXPECT_EQ(mine[0].id, id);
+  EXPECT_EQ(mine[0].bytes, 4096u);
+  EXPECT_EQ(mine[0].kind, Region::Kind::kMemfd);
+}
+
+TEST_F(RegionTableTest, ConnectionsWithoutSessionHaveNoRegions) {
+  EXPECT_THAT(Register(kAlice, SharedMemory::Memfd(4096)),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("closing")));
+  EXPECT_THAT(table_.Find(kAlice, 1, "region"), StatusIs(absl::StatusCode::kNotFound, _));
+}
+
+TEST_F(RegionTableTest, ClientsElsewhereMayNotRegister) {
+  table_.OpenSession(kAlice, {.local = false});
+  EXPECT_THAT(Register(kAlice, SharedMemory::Posix(4096)),
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("on the server's host")));
+}
+
+TEST_F(RegionTableTest, ObjectsMustBeOfTheUserAtTheOtherEnd) {
+  table_.OpenSession(kAlice, {.local = true, .uid = geteuid() + 1});
+  const SharedMemory memory = SharedMemory::Posix(4096);
+  EXPECT_THAT(Register(kAlice, memory), StatusIs(absl::StatusCode::kPermissionDenied, _));
+  table_.OpenSession(kAlice, {.local = true, .uid = geteuid()});
+  EXPECT_THAT(Register(kAlice, memory), IsOk());
+}
+
+TEST_F(RegionTableTest, SameObjectTwiceAlreadyExists) {
+  table_.OpenSession(kAlice, kHere);
+  table_.OpenSession(kBob, kHere);
+  const SharedMemory memory = SharedMemory::Posix(4096);
+  const uint64_t id = MustRegister(kAlice, memory);
+  EXPECT_THAT(Register(kAlice, memory), StatusIs(absl::StatusCode::kAlreadyExists, _));
+  EXPECT_THAT(table_.RegisterPosix(kAlice, memory.name(), 64, 64),
+              StatusIs(absl::StatusCode::kAlreadyExists, _));
+  EXPECT_THAT(Register(kBob, memory), IsOk()) << "another session's affair";
+  ASSERT_THAT(table_.Unregister(kAlice, id), IsOk());
+  EXPECT_THAT(Register(kAlice, memory), IsOk());
+}
+
+TEST_F(RegionTableTest, IdsAreNeverUsedAgain) {
+  table_.OpenSession(kAlice, kHere);
+  std::set<uint64_t> ids;
+  const SharedMemory memory = SharedMemory::Memfd(4096);
+  for (int i = 0; i < 100; ++i) {
+    const uint64_t id = MustRegister(kAlice, memory);
+    EXPECT_TRUE(ids.insert(id).second);
+    EXPECT_THAT(table_.Unregister(kAlice, id), IsOk());
+    EXPECT_THAT(table_.Unregister(kAlice, id), StatusIs(absl::StatusCode::kNotFound, _));
+  }
+}
+
+TEST_F(RegionTableTest, RegionInUseSurvivesUnregisterAndItsSession) {
+  const uint64_t token = table_.OpenSession(kAlice, kHere);
+  const SharedMemory memory = SharedMemory::Memfd(4096);
+  const uint64_t id = MustRegister(kAlice, memory);
+  auto held = table_.Find(kAlice, id, "region");
+  ASSERT_THAT(held, IsOk());
+  ASSERT_THAT(table_.Unregister(kAlice, id), IsOk());
+  table_.CloseSession(token);
+  memory.data()[17] = 'h';
+  EXPECT_EQ((*held)->mapped()[17], 'h');
+  EXPECT_EQ(table_.statistics().regions, 0);
+  EXPECT_EQ(table_.statistics().bytes, 4096) << "held bytes count until they are given back";
+  held->reset();
+  EXPECT_EQ(table_.statistics().bytes, 0);
+}
+
+TEST_F(RegionTableTest, UnusedRegionIsReleasedAtOnce) {
+  table_.OpenSession(kAlice, kHere);
+  const uint64_t id = MustRegister(kAlice, SharedMemory::Memfd(4096));
+  bool released = false;
+  Unregister(kAlice, id, released);
+  EXPECT_TRUE(released);
+  EXPECT_THAT(table_.Unregister(kAlice, id, [] { FAIL() << "it is none of this session"; }),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("region_id: got")));
+}
+
+TEST_F(RegionTableTest, ReleaseWaitsForTheLastRequestAndNobodyCanJoin) {
+  table_.OpenSession(kAlice, kHere);
+  const uint64_t id = MustRegister(kAlice, SharedMemory::Memfd(4096));
+  std::vector<std::shared_ptr<const Region>> requests(3);
+  for (auto& request : requests) request = MustFind(kAlice, id);
+  bool released = false;
+  Unregister(kAlice, id, released);
+  for (auto& request : requests) {
+    EXPECT_FALSE(released);
+    EXPECT_THAT(table_.Find(kAlice, id, "region"), StatusIs(absl::StatusCode::kNotFound, _));
+    request.reset();
+  }
+  EXPECT_TRUE(released);
+  EXPECT_EQ(table_.statistics().bytes, 0) << "the memory is given back by then";
+}
+
+TEST_F(RegionTableTest, OtherIdIsTheSameMemoryAndOutlivesTheFirst) {
+  table_.OpenSession(kAlice, kHere);
+  table_.OpenSession(kBob, kHere);
+  const SharedMemory memory = SharedMemory::Posix(4096);
+  const uint64_t first = MustRegister(kAlice, memory);
+  const uint64_t second = MustAddId(kAlice, first);
+  EXPECT_NE(first, second);
+  EXPECT_EQ(MustAddId(kAlice, first), second) << "whose answer was lost is asked for again";
+  EXPECT_EQ(MustFind(kAlice, first), MustFind(kAlice, second)) << "overlaps are seen by it";
+  EXPECT_EQ(table_.statistics().bytes, 4096) << "counted once";
+  EXPECT_THAT(table_.List(kAlice), SizeIs(2));
+  EXPECT_THAT(table_.AddId(kBob, first), StatusIs(absl::StatusCode::kNotFound, _));
+  EXPECT_THAT(table_.AddId(kAlice, 0), StatusIs(absl::StatusCode::kNotFound, _));
+  ASSERT_THAT(table_.Unregister(kAlice, first), IsOk());
+  EXPECT_THAT(table_.Find(kAlice, first, "region"), StatusIs(absl::StatusCode::kNotFound, _));
+  EXPECT_THAT(Register(kAlice, memory), StatusIs(absl::StatusCode::kAlreadyExists, _));
+  EXPECT_NE(MustFind(kAlice, second), nullptr);
+  EXPECT_THAT(table_.AddId(kAlice, first), StatusIs(absl::StatusCode::kNotFound, _));
+  const uint64_t third = MustAddId(kAlice, second);
+  EXPECT_NE(third, first);
+  ASSERT_THAT(table_.Unregister(kAlice, third), IsOk());
+  EXPECT_NE(MustAddId(kAlice, second), third) << "ids are never used again";
+}
+
+TEST_F(RegionTableTest, RequestsThatNameTheOtherIdAreNotWaitedFor) {
+  table_.OpenSession(kAlice, kHere);
+  const uint64_t first = MustRegister(kAlice, SharedMemory::Memfd(4096));
+  auto before = MustFind(kAlice, first);
+  const uint64_t second = MustAddId(kAlice, first);
+  const auto after = MustFind(kAlice, second);
+  bool released = false;
+  Unregister(kAlice, first, released);
+  EXPECT_FALSE(released);
+  before.reset();
+  EXPECT_TRUE(released);
+  EXPECT_NE(after->mapped(), nullptr);
+}
+
+TEST_F(RegionTableTest, ReleaseWaitsForIdsThatWereUnregisteredBefore) {
+  table_.OpenSession(kAlice, kHere);
+  const SharedMemory memory = SharedMemory::Posix(4096);
+  const uint64_t first = MustRegister(kAlice, memory);
+  auto request = MustFind(kAlice, first);
+  const uint64_t second = MustAddId(kAlice, first);
+  bool first_released = false;
+  bool second_released = false;
+  Unregister(kAlice, first, first_released);
+  Unregister(kAlice, second, second_released);
+  EXPECT_FALSE(second_released) << "it has no request, and the memory has one";
+  request.reset();
+  EXPECT_TRUE(first_released);
+  EXPECT_TRUE(second_released);
+
+  // The same where nobody waits for the first, and it is registered anew.
+  const uint64_t third = MustRegister(kAlice, memory);
+  request = MustFind(kAlice, third);
+  ASSERT_THAT(table_.Unregister(kAlice, third), IsOk());
+  bool fourth_released = false;
+  Unregister(kAlice, MustRegister(kAlice, memory), fourth_released);
+  EXPECT_FALSE(fourth_released);
+  request.reset();
+  EXPECT_TRUE(fourth_released);
+}
+
+TEST_F(RegionTableTest, OtherMemoryIsNotWaitedFor) {
+  table_.OpenSession(kAlice, kHere);
+  const uint64_t busy = MustRegister(kAlice, SharedMemory::Memfd(4096));
+  const uint64_t idle = MustRegister(kAlice, SharedMemory::Memfd(4096));
+  const auto request = MustFind(kAlice, busy);
+  bool busy_released = false;
+  bool idle_released = false;
+  Unregister(kAlice, busy, busy_released);
+  Unregister(kAlice, idle, idle_released);
+  EXPECT_TRUE(idle_released);
+  EXPECT_FALSE(busy_released);
+}
+
+TEST_F(RegionTableTest, IdsInUseCountSoThatWhoWaitsIsBounded) {
+  table_.OpenSession(kAlice, kHere);
+  const uint64_t first = MustRegister(kAlice, SharedMemory::Memfd(4096));
+  auto request = MustFind(kAlice, first);
+  const uint64_t second = MustAddId(kAlice, first);
+  bool released = false;
+  Unregister(kAlice, first, released);
+  EXPECT_THAT(table_.AddId(kAlice, second), StatusIs(absl::StatusCode::kResourceExhausted,
+                                                     HasSubstr("number 3, want at most 2")));
+  request.reset();
+  EXPECT_TRUE(released);
+  EXPECT_THAT(table_.AddId(kAlice, second), IsOk());
+}
+
+TEST_F(RegionTableTest, ReleaseIsHeardOfASessionThatHasClosed) {
+  const uint64_t token = table_.OpenSession(kAlice, kHere);
+  const uint64_t id = MustRegister(kAlice, SharedMemory::Memfd(4096));
+  auto request = MustFind(kAlice, id);
+  bool released = false;
+  Unregister(kAlice, id, released);
+  table_.CloseSession(token);
+  EXPECT_FALSE(released);
+  request.reset();
+  EXPECT_TRUE(released);
+}
+
+// Who is told may call the table again: no lock is held.
+TEST_F(RegionTableTest, ReleaseRunsOnceAndUnderNoLockWhateverThreadIsLast) {
+  table_.OpenSession(kAlice, kHere);
+  const SharedMemory memory = SharedMemory::Memfd(4096);
+  for (int round = 0; round < 200; ++round) {
+    uint64_t id = MustRegister(kAlice, memory);
+    std::atomic<int> released = 0;
+    std::vector<std::thread> requests;
+    for (int i = 0; i < 3; ++i) {
+      requests.emplace_back([request = MustFind(kAlice, id)]() mutable { request.reset(); });
+    }
+    EXPECT_THAT(table_.Unregister(kAlice, id,
+                                  [&] {
+                                    EXPECT_THAT(table_.List(kAlice), IsEmpty());
+                                    ++released;
+                                  }),
+                IsOk());
+    for (std::thread& request : requests) request.join();
+    EXPECT_EQ(released, 1);
+  }
+}
+
+TEST_F(RegionTableTest, ClosedSessionTakesItsRegionsAlong) {
+  const uint64_t token = table_.OpenSession(kAlice, kHere);
+  table_.OpenSession(kBob, kHere);
+  const uint64_t id = MustRegister(kAlice, SharedMemory::Memfd(4096));
+  MustRegister(kBob, SharedMemory::Memfd(8192));
+  table_.CloseSession(token);
+  table_.CloseSession(token);
+  EXPECT_THAT(table_.Find(kAlice, id, "region"), StatusIs(absl::StatusCode::kNotFound, _));
+  EXPECT_EQ(table_.statistics().regions, 1);
+  EXPECT_EQ(table_.statistics().bytes, 8192);
+}
+
+TEST_F(RegionTableTest, NumberThatComesBackIsAnotherSession) {
+  const uint64_t first = table_.OpenSession(kAlice, kHere);
+  const uint64_t id = MustRegister(kAlice, SharedMemory::Memfd(4096));
+  const uint64_t second = table_.OpenSession(kAlice, kHere);
+  EXPECT_NE(first, second);
+  EXPECT_THAT(table_.Find(kAlice, id, "region"), StatusIs(absl::StatusCode::kNotFound, _));
+  EXPECT_EQ(table_.statistics().bytes, 0);
+  const uint64_t mine = MustRegister(kAlice, SharedMemory::Memfd(4096));
+  table_.CloseSession(first);  // late news of the old one
+  EXPECT_THAT(table_.Find(kAlice, mine, "region"), IsOk());
+}
+
+TEST_F(RegionTableTest, QuotasCountRegionsAndWholeFiles) {
+  table_.OpenSession(kAlice, kHere);
+  table_.OpenSession(kBob, kHere);
+  const SharedMemory large = SharedMemory::Posix(4 * 4096);
+  EXPECT_THAT(table_.RegisterPosix(kAlice, large.name(), 0, 1),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("--session_memory_bytes")));
+  const uint64_t id = MustRegister(kAlice, SharedMemory::Memfd(3 * 4096));
+  EXPECT_THAT(Register(kAlice, SharedMemory::Memfd(4096)),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("--session_memory_bytes")));
+  EXPECT_THAT(Register(kBob, SharedMemory::Memfd(3 * 4096)),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("--shared_memory_bytes")));
+  MustRegister(kBob, SharedMemory::Memfd(2 * 4096));
+  EXPECT_EQ(table_.statistics().bytes, 5 * 4096);
+  ASSERT_THAT(table_.Unregister(kAlice, id), IsOk());
+  MustRegister(kAlice, SharedMemory::Memfd(4096));
+  MustRegister(kAlice, SharedMemory::Memfd(4096));
+  EXPECT_THAT(
+      Register(kAlice, SharedMemory::Memfd(4096)),
+      StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("number 3, want at most 2")));
+  EXPECT_EQ(table_.statistics().bytes, 4 * 4096) << "what was refused costs nothing";
+  EXPECT_EQ(table_.statistics().rejected, 4);
+}
+
+}  // namespace
+}  // namespace rope::server

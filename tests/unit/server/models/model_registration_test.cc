@@ -1,0 +1,336 @@
+// Models that come and go while a server runs.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "server/limits.h"
+#include "server/models/model_registry.h"
+#include "tests/support/status_matchers.h"
+
+namespace rope::server {
+namespace {
+
+using ::rope::testing::IsOk;
+using ::rope::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::UnorderedElementsAre;
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr auto kNotFound = absl::StatusCode::kNotFound;
+constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
+constexpr char kAlice[] = "uid:1000";
+constexpr char kBob[] = "ip:192.0.2.7";
+constexpr char kLlama[] =
+    R"({"model_type": "llama", "head_dim": 64, "max_position_embeddings": 4096})";
+constexpr char kTwoKinds[] = R"({"model_type": "gemma3_text", "head_dim": 64,
+    "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0, "num_hidden_layers": 2,
+    "layer_types": ["sliding_attention", "full_attention"]})";
+
+v1::RopeSpec ByModel(const std::string& name) {
+  v1::RopeSpec spec;
+  spec.set_model(name);
+  return spec;
+}
+
+v1::RopeSpec ByJson(const std::string& json) {
+  v1::RopeSpec spec;
+  spec.set_config_json(json);
+  return spec;
+}
+
+v1::RopeSpec ByConfig(double theta) {
+  v1::RopeSpec spec;
+  spec.mutable_config()->set_rope_theta(theta);
+  spec.mutable_config()->set_head_dim(64);
+  spec.set_pairing(v1::PAIRING_HALF);
+  return spec;
+}
+
+class ModelRegistrationTest : public ::testing::Test {
+ protected:
+  double ThetaOf(const v1::RopeSpec& spec) {
+    const auto entry = registry_->Find(spec);
+    EXPECT_THAT(entry, IsOk());
+    return entry.ok() ? (*entry)->layer().config.rope_theta : 0;
+  }
+  void ExpectRefused(const v1::RopeSpec& spec, absl::StatusCode code, const std::string& text) {
+    const int64_t before = registry_->model_count();
+    EXPECT_THAT(registry_->Register("new", spec, kAlice), StatusIs(code, HasSubstr(text)));
+    EXPECT_EQ(registry_->model_count(), before);
+    EXPECT_THAT(registry_->Find(ByModel("new")), StatusIs(kNotFound, HasSubstr("new")));
+  }
+
+  std::unique_ptr<ModelRegistry> registry_ =
+      ModelRegistry::Create("one", std::vector<ModelRegistry::ModelFile>{{"flagged", kLlama}})
+          .value();
+};
+
+TEST_F(ModelRegistrationTest, RegisteredConfigIsFoundByNameAndListed) {
+  const auto response = registry_->Register("team/mine-1.0_b", ByConfig(12345), kAlice);
+  ASSERT_THAT(response, IsOk());
+  EXPECT_EQ(response->model().name(), "team/mine-1.0_b");
+  EXPECT_EQ(response->model().origin(), "registered");
+  EXPECT_EQ(response->model().rope_theta(), 12345);
+  EXPECT_EQ(response->model().head_dim(), 64);
+  EXPECT_EQ(response->model().pairing(), v1::PAIRING_HALF);
+  EXPECT_THAT(response->warnings(), IsEmpty());
+  const auto entry = registry_->Find(ByModel("team/mine-1.0_b"));
+  ASSERT_THAT(entry, IsOk());
+  EXPECT_EQ((*entry)->layer().config.rope_theta, 12345);
+  EXPECT_EQ((*entry)->pairing(), kernels::Pairing::kHalf);
+  std::vector<std::string> names;
+  for (const v1::Model& model : registry_->List()) names.push_back(model.name());
+  EXPECT_THAT(names, Contains("team/mine-1.0_b"));
+}
+
+TEST_F(ModelRegistrationTest, ConfigJsonKeepsAllItsLayers) {
+  const auto response = registry_->Register("two", ByJson(kTwoKinds), kAlice);
+  ASSERT_THAT(response, IsOk());
+  EXPECT_THAT(response->model().layer_types(),
+              UnorderedElementsAre("sliding_attention", "full_attention"));
+  v1::RopeSpec spec = ByModel("two");
+  spec.set_layer_type("full_attention");
+  EXPECT_EQ(ThetaOf(spec), 1e6);
+  spec.clear_layer_type();
+  spec.set_layer(0);
+  EXPECT_EQ(ThetaOf(spec), 1e4);
+}
+
+TEST_F(ModelRegistrationTest, PickedLayerBecomesAModelOfOneLayer) {
+  v1::RopeSpec spec = ByJson(kTwoKinds);
+  spec.set_layer_type("full_attention");
+  const auto response = registry_->Register("one", spec, kAlice);
+  ASSERT_THAT(response, IsOk());
+  EXPECT_THAT(response->model().layer_types(), IsEmpty());
+  EXPECT_EQ(ThetaOf(ByModel("one")), 1e6);
+  v1::RopeSpec picked = ByModel("one");
+  picked.set_layer(0);
+  EXPECT_THAT(registry_->Find(picked),
+              StatusIs(kInvalid, HasSubstr("rope.layer: got it beside a single layer")));
+}
+
+TEST_F(ModelRegistrationTest, ModelIsCopiedFromAnotherAndOutlivesIt) {
+  ASSERT_THAT(registry_->Register("first", ByConfig(777), kAlice), IsOk());
+  ASSERT_THAT(registry_->Register("copy", ByModel("first"), kAlice), IsOk());
+  EXPECT_THAT(registry_->Unregister("first", kAlice), IsOk());
+  EXPECT_EQ(ThetaOf(ByModel("copy")), 777);
+  const auto preset = registry_->Register("alias", ByModel("llama-3-8b"), kAlice);
+  ASSERT_THAT(preset, IsOk());
+  EXPECT_EQ(preset->model().rope_theta(), 500000);
+  EXPECT_EQ(preset->model().num_heads(), 32);
+}
+
+TEST_F(ModelRegistrationTest, ModelIsMadeFromAConfigId) {
+  const auto entry = registry_->Find(ByConfig(4321));
+  ASSERT_THAT(entry, IsOk());
+  v1::RopeSpec by_id;
+  by_id.set_config_id((*entry)->config_id());
+  ASSERT_THAT(registry_->Register("by-id", by_id, kAlice), IsOk());
+  const auto found = registry_->Find(ByModel("by-id"));
+  ASSERT_THAT(found, IsOk());
+  EXPECT_EQ((*found)->layer().config.rope_theta, 4321);
+  EXPECT_EQ((*found)->pairing(), kernels::Pairing::kHalf);
+}
+
+TEST_F(ModelRegistrationTest, ExplicitPairingWinsWithAWarningOnce) {
+  v1::RopeSpec spec = ByModel("llama-3-8b");
+  spec.set_pairing(v1::PAIRING_INTERLEAVED);
+  const auto response = registry_->Register("odd", spec, kAlice);
+  ASSERT_THAT(response, IsOk());
+  EXPECT_THAT(response->warnings(), Contains(HasSubstr("pairing: taken as interleaved")));
+  EXPECT_EQ(response->model().pairing(), v1::PAIRING_INTERLEAVED);
+  const auto entry = registry_->Find(ByModel("odd"));
+  ASSERT_THAT(entry, IsOk());
+  EXPECT_EQ((*entry)->pairing(), kernels::Pairing::kInterleaved);
+  EXPECT_THAT((*entry)->warnings(), IsEmpty());
+}
+
+TEST_F(ModelRegistrationTest, WarningsNameTheLayersThatTheyAreOf) {
+  const auto response = registry_->Register("linear", ByJson(R"({"model_type": "gemma3_text",
+      "head_dim": 64, "layer_types": ["sliding_attention", "full_attention"], "rope_parameters": {
+      "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+      "full_attention": {"rope_type": "linear", "factor": 0.5, "rope_theta": 10000.0}}})"),
+                                            kAlice);
+  ASSERT_THAT(response, IsOk());
+  EXPECT_THAT(response->warnings(),
+              Contains(AllOf(HasSubstr("full_attention: "), HasSubstr("factor"))));
+}
+
+TEST_F(ModelRegistrationTest, BadNamesAreInvalid) {
+  for (const std::string& name :
+       {std::string(), std::string("a b"), std::string("a\n"), std::string(129, 'a')}) {
+    EXPECT_THAT(registry_->Register(name, ByConfig(1000), kAlice),
+                StatusIs(kInvalid, HasSubstr("name: got")));
+    EXPECT_THAT(registry_->Unregister(name, kAlice), StatusIs(kInvalid, HasSubstr("name: got")));
+  }
+  EXPECT_THAT(registry_->Register(std::string(128, 'a'), ByConfig(1000), kAlice), IsOk());
+}
+
+TEST_F(ModelRegistrationTest, TakenNamesAlreadyExist) {
+  ASSERT_THAT(registry_->Register("mine", ByConfig(1000), kAlice), IsOk());
+  for (const auto& [name, origin] : std::vector<std::pair<std::string, std::string>>{
+           {"mine", "registered"}, {"flagged", "flag"}, {"llama-3-8b", "preset"}}) {
+    EXPECT_THAT(registry_->Register(name, ByConfig(2000), kAlice),
+                StatusIs(absl::StatusCode::kAlreadyExists,
+                         HasSubstr("name: got \"" + name + "\", which is " + origin)));
+  }
+  EXPECT_EQ(ThetaOf(ByModel("mine")), 1000);
+}
+
+TEST_F(ModelRegistrationTest, BadSpecsAreRefusedWithTheirField) {
+  ExpectRefused(v1::RopeSpec(), kInvalid, "rope: got nothing, want exactly one");
+  v1::RopeSpec two = ByConfig(1000);
+  two.set_model("llama-3-8b");
+  ExpectRefused(two, kInvalid, "rope: got model and config");
+  ExpectRefused(ByConfig(-1), kInvalid, "rope.config.rope_theta: got -1");
+  ExpectRefused(ByJson("{"), kInvalid, "rope.config_json: got a syntax error");
+  ExpectRefused(ByJson(R"({"model_type": "llama", "head_dim": 64, "rope_theta": -1})"), kInvalid,
+                "rope.config_json.rope_theta: got -1");
+  ExpectRefused(ByModel("nobody"), kNotFound, "rope.model: got \"nobody\"");
+  v1::RopeSpec by_id;
+  by_id.set_config_id("0");
+  ExpectRefused(by_id, kNotFound, "rope.config_id: got \"0\"");
+  v1::RopeSpec layer = ByJson(kTwoKinds);
+  layer.set_layer(7);
+  ExpectRefused(layer, kInvalid, "rope.layer: got 7, want 0 to 1");
+}
+
+TEST_F(ModelRegistrationTest, EveryLayerIsChecked) {
+  ExpectRefused(ByJson(R"({"model_type": "gemma3_text", "head_dim": 64,
+      "layer_types": ["sliding_attention", "full_attention"], "rope_parameters": {
+      "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+      "full_attention": {"rope_type": "linear", "factor": -2.0, "rope_theta": 10000.0}}})"),
+                kInvalid, "factor: got -2");
+}
+
+TEST_F(ModelRegistrationTest, PairingIsRequiredAndChecked) {
+  v1::RopeSpec spec = ByConfig(1000);
+  spec.clear_pairing();
+  ExpectRefused(spec, kInvalid, "rope.pairing: got nothing");
+  spec.set_pairing(static_cast<v1::Pairing>(7));
+  ExpectRefused(spec, kInvalid, "rope.pairing: got 7");
+}
+
+TEST_F(ModelRegistrationTest, TooManyAreRefusedUntilOneGoes) {
+  for (int64_t i = 0; i < limits::kRegisteredModelsMax / 2; ++i) {
+    ASSERT_THAT(registry_->Register(absl::StrCat("model", i), ByConfig(1000), kAlice), IsOk());
+  }
+  ExpectRefused(ByConfig(1000), kExhausted, "name: got registered model number 513 of this client");
+  EXPECT_THAT(registry_->Register("bobs", ByConfig(1000), kBob), IsOk());
+  EXPECT_THAT(registry_->Unregister("model0", kAlice), IsOk());
+  EXPECT_THAT(registry_->Register("new", ByConfig(1000), kAlice), IsOk());
+}
+
+TEST_F(ModelRegistrationTest, TooManyBytesAreRefusedUntilSomeGo) {
+  std::string json = kLlama;
+  json.resize(static_cast<size_t>(limits::kConfigJsonBytesMax), ' ');
+  const int64_t fits = limits::kRegisteredBytesMax / limits::kConfigJsonBytesMax / 2;
+  for (int64_t i = 0; i < fits; ++i) {
+    ASSERT_THAT(registry_->Register(absl::StrCat("model", i), ByJson(json), kAlice), IsOk());
+  }
+  ExpectRefused(ByModel("model0"), kExhausted, "rope: got 1048576 bytes of config beside");
+  EXPECT_THAT(registry_->Register("bobs", ByJson(json), kBob), IsOk());
+  EXPECT_THAT(registry_->Unregister("model0", kAlice), IsOk());
+  EXPECT_THAT(registry_->Register("new", ByJson(json), kAlice), IsOk());
+}
+
+TEST_F(ModelRegistrationTest, OnlyItsOwnerUnregistersAModelThatAllUse) {
+  ASSERT_THAT(registry_->Register("alices", ByConfig(1000), kAlice), IsOk());
+  EXPECT_THAT(registry_->Register("alices", ByConfig(2000), kBob),
+              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("name: got \"alices\"")));
+  EXPECT_THAT(registry_->Unregister("alices", kBob),
+              StatusIs(absl::StatusCode::kPermissionDenied,
+                       AllOf(HasSubstr("name: got \"alices\", which belongs to another client"),
+                             Not(HasSubstr(kAlice)))));
+  EXPECT_EQ(ThetaOf(ByModel("alices")), 1000);
+  EXPECT_THAT(registry_->Register("copy", ByModel("alices"), kBob), IsOk());
+  EXPECT_THAT(registry_->Unregister("alices", kAlice), IsOk());
+  EXPECT_THAT(registry_->Register("alices", ByConfig(2000), kBob), IsOk());
+  EXPECT_THAT(registry_->Unregister("alices", kAlice),
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("alices")));
+}
+
+TEST_F(ModelRegistrationTest, UnregisteredModelIsGoneButServesWhoHasIt) {
+  ASSERT_THAT(registry_->Register("mine", ByConfig(1000), kAlice), IsOk());
+  const auto entry = registry_->Find(ByModel("mine"));
+  ASSERT_THAT(entry, IsOk());
+  EXPECT_THAT(registry_->Unregister("mine", kAlice), IsOk());
+  EXPECT_THAT(registry_->Find(ByModel("mine")), StatusIs(kNotFound, HasSubstr("\"mine\"")));
+  EXPECT_THAT(registry_->Unregister("mine", kAlice),
+              StatusIs(kNotFound, HasSubstr("name: got \"mine\"")));
+  EXPECT_THAT((*entry)->Resolve(std::nullopt), IsOk());
+}
+
+TEST_F(ModelRegistrationTest, ModelThatTakesAFreedNameHasConfigIdsOfItsOwn) {
+  ASSERT_THAT(registry_->Register("mine", ByConfig(1000), kAlice), IsOk());
+  const auto old_entry = registry_->Find(ByModel("mine"));
+  ASSERT_THAT(old_entry, IsOk());
+  v1::RopeSpec old_id;
+  old_id.set_config_id((*old_entry)->config_id());
+  EXPECT_THAT(registry_->Find(old_id), IsOk());
+  EXPECT_THAT(registry_->Unregister("mine", kAlice), IsOk());
+  ASSERT_THAT(registry_->Register("mine", ByConfig(2000), kAlice), IsOk());
+  EXPECT_EQ(ThetaOf(ByModel("mine")), 2000);
+  EXPECT_THAT(registry_->Find(old_id), StatusIs(kNotFound, HasSubstr("rope.config_id")));
+}
+
+TEST_F(ModelRegistrationTest, WhatOthersUseStaysWhenAModelGoes) {
+  ASSERT_THAT(registry_->Register("mine", ByConfig(1000), kAlice), IsOk());
+  ASSERT_THAT(registry_->Find(ByModel("mine")), IsOk());
+  const auto other = registry_->Find(ByConfig(3000));
+  ASSERT_THAT(other, IsOk());
+  EXPECT_THAT(registry_->Unregister("mine", kAlice), IsOk());
+  v1::RopeSpec by_id;
+  by_id.set_config_id((*other)->config_id());
+  const auto found = registry_->Find(by_id);
+  ASSERT_THAT(found, IsOk());
+  EXPECT_EQ(*found, *other);
+}
+
+TEST_F(ModelRegistrationTest, PresetsAndFlagsCannotBeUnregistered) {
+  for (const auto& [name, origin] : std::vector<std::pair<std::string, std::string>>{
+           {"flagged", "flag"}, {"llama-3-8b", "preset"}}) {
+    EXPECT_THAT(registry_->Unregister(name, kAlice),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         HasSubstr("name: got \"" + name + "\" of origin " + origin)));
+    EXPECT_THAT(registry_->Find(ByModel(name)), IsOk());
+  }
+}
+
+// A model that comes and goes with another config each time: who finds it sees one or the other,
+// and once it is gone, it is gone.
+TEST_F(ModelRegistrationTest, ReadersNeverSeeAModelThatIsGone) {
+  constexpr int kRounds = 300;
+  std::atomic<int> registered = 0;  // rounds that were begun
+  std::atomic<bool> ended = false;
+  std::vector<std::thread> readers;
+  for (int i = 0; i < 3; ++i) {
+    readers.emplace_back([&] {
+      while (!ended) {
+        const int before = registered;
+        const auto entry = registry_->Find(ByModel("flipping"));
+        if (!entry.ok()) continue;
+        const int round = static_cast<int>((*entry)->layer().config.rope_theta) - 1000;
+        EXPECT_GE(round, before);
+        EXPECT_LE(round, registered);
+      }
+    });
+  }
+  for (int round = 1; round <= kRounds; ++round) {
+    registered = round;
+    EXPECT_THAT(registry_->Register("flipping", ByConfig(1000 + round), kAlice), IsOk());
+    EXPECT_EQ(ThetaOf(ByModel("flipping")), 1000 + round);
+    EXPECT_THAT(registry_->Unregister("flipping", kAlice), IsOk());
+    EXPECT_THAT(registry_->Find(ByModel("flipping")), StatusIs(kNotFound, HasSubstr("flipping")));
+  }
+  ended = true;
+  for (std::thread& reader : readers) reader.join();
+}
+
+}  // namespace
+}  // namespace rope::server

@@ -1,0 +1,335 @@
+#include "server/models/model_registry.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "kernels/config/presets.h"
+#include "server/limits.h"
+#include "tests/support/status_matchers.h"
+
+namespace rope::server {
+namespace {
+
+using ::rope::testing::IsOk;
+using ::rope::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::Contains;
+using ::testing::Eq;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr char kPlain[] = R"({"head_dim": 64, "rope_theta": 10000})";
+constexpr char kLlama[] =
+    R"({"model_type": "llama", "head_dim": 64, "max_position_embeddings": 4096})";
+constexpr char kTwoKinds[] = R"({"model_type": "gemma3_text", "head_dim": 64,
+    "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0, "num_hidden_layers": 4,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention",
+                    "full_attention"]})";
+
+std::unique_ptr<ModelRegistry> MakeRegistry(const std::vector<ModelRegistry::ModelFile>& files = {},
+                                            const std::string& instance = "one") {
+  auto registry = ModelRegistry::Create(instance, files);
+  EXPECT_THAT(registry, IsOk());
+  return registry.ok() ? *std::move(registry) : nullptr;
+}
+
+v1::RopeSpec ByModel(const std::string& name) {
+  v1::RopeSpec spec;
+  spec.set_model(name);
+  return spec;
+}
+
+v1::RopeSpec ByJson(const std::string& json) {
+  v1::RopeSpec spec;
+  spec.set_config_json(json);
+  return spec;
+}
+
+v1::RopeSpec ByConfig(double theta, int64_t head_dim = 64) {
+  v1::RopeSpec spec;
+  spec.mutable_config()->set_rope_theta(theta);
+  spec.mutable_config()->set_head_dim(head_dim);
+  return spec;
+}
+
+v1::RopeSpec ById(const std::string& config_id) {
+  v1::RopeSpec spec;
+  spec.set_config_id(config_id);
+  return spec;
+}
+
+void ExpectFails(const v1::RopeSpec& spec, absl::StatusCode code, const std::string& text) {
+  EXPECT_THAT(MakeRegistry()->Find(spec), StatusIs(code, HasSubstr(text)));
+}
+
+TEST(FindTest, ExactlyOneWayToNameAConfigIsRequired) {
+  ExpectFails(v1::RopeSpec(), kInvalid, "rope: got nothing, want exactly one of model");
+  v1::RopeSpec two = ByModel("llama-3-8b");
+  two.set_config_json(kPlain);
+  ExpectFails(two, kInvalid, "rope: got model and config_json, want exactly one");
+  v1::RopeSpec inline_and_id = ByConfig(10000);
+  inline_and_id.set_config_id("0");
+  ExpectFails(inline_and_id, kInvalid, "rope: got config_id and config, want exactly one");
+}
+
+TEST(FindTest, UnknownNamesAreNotFound) {
+  ExpectFails(ByModel("nobody"), absl::StatusCode::kNotFound, "rope.model: got \"nobody\"");
+  ExpectFails(ById(std::string(32, '0')), absl::StatusCode::kNotFound, "rope.config_id: got \"000");
+}
+
+TEST(FindTest, EveryPresetResolvesWithAPairing) {
+  const auto registry = MakeRegistry();
+  for (const v1::Model& model : registry->List()) {
+    v1::RopeSpec spec = ByModel(model.name());
+    if (model.layer_types_size() > 0) spec.set_layer_type(model.layer_types(0));
+    const auto entry = registry->Find(spec);
+    ASSERT_THAT(entry, IsOk()) << model.name();
+    EXPECT_THAT((*entry)->Resolve(std::nullopt), IsOk()) << model.name();
+    EXPECT_TRUE((*entry)->pairing().has_value()) << model.name();
+  }
+}
+
+TEST(FindTest, ErrorsNameTheFieldThatTheConfigCameIn) {
+  v1::RopeSpec bad = ByConfig(-1);
+  ExpectFails(bad, kInvalid, "rope.config.rope_theta: got -1");
+  ExpectFails(ByJson(R"({"head_dim": 64, "rope_theta": -1})"), kInvalid,
+              "rope.config_json.rope_theta: got -1");
+  ExpectFails(ByJson("{"), kInvalid, "rope.config_json: got a syntax error");
+  bad = ByConfig(10000);
+  bad.mutable_config()->set_rope_type("spiral");
+  ExpectFails(bad, kInvalid, "rope.config.rope_type: got");
+}
+
+TEST(FindTest, LargeJsonIsRefusedByItsSize) {
+  const std::string big(static_cast<size_t>(limits::kConfigJsonBytesMax) + 1, ' ');
+  ExpectFails(ByJson(big), absl::StatusCode::kResourceExhausted,
+              "rope.config_json.size: got 1048577 bytes, want at most 1048576");
+}
+
+TEST(FindTest, LayerBesideAnInlineConfigIsInvalid) {
+  v1::RopeSpec spec = ByConfig(10000);
+  spec.set_layer(0);
+  ExpectFails(spec, kInvalid, "rope.layer: got it beside config");
+  spec.clear_layer();
+  spec.set_layer_type("full_attention");
+  ExpectFails(spec, kInvalid, "rope.layer_type: got it beside config");
+}
+
+TEST(FindTest, LayerPicksTheEntry) {
+  const auto registry = MakeRegistry();
+  v1::RopeSpec spec = ByJson(kTwoKinds);
+  EXPECT_THAT(registry->Find(spec),
+              StatusIs(kInvalid, AllOf(HasSubstr("rope.layer_type: got nothing"),
+                                       HasSubstr("full_attention"), HasSubstr("sliding"))));
+  spec.set_layer(1);
+  const auto full = registry->Find(spec);
+  ASSERT_THAT(full, IsOk());
+  EXPECT_EQ((*full)->layer().config.rope_theta, 1e6);
+  spec.clear_layer();
+  spec.set_layer_type("sliding_attention");
+  const auto local = registry->Find(spec);
+  ASSERT_THAT(local, IsOk());
+  EXPECT_EQ((*local)->layer().config.rope_theta, 1e4);
+  EXPECT_NE((*full)->config_id(), (*local)->config_id());
+}
+
+TEST(FindTest, LayerAndLayerTypeTogetherAndNoSuchLayerAreInvalid) {
+  v1::RopeSpec spec = ByJson(kTwoKinds);
+  spec.set_layer(4);
+  ExpectFails(spec, kInvalid, "rope.layer: got 4, want 0 to 3");
+  spec.set_layer(1);
+  spec.set_layer_type("full_attention");
+  ExpectFails(spec, kInvalid, "rope: got layer and layer_type");
+}
+
+TEST(FindTest, EmptyEntriesDoNotStopTheServer) {
+  for (const char* json : {"{}", R"({"rope_parameters": {}})", R"({"rope_scaling": null})",
+                           R"({"x": {}})", R"({"rope_parameters": {"full_attention": {}}})"}) {
+    const auto found = MakeRegistry()->Find(ByJson(json));
+    EXPECT_THAT(found.status().code(), AnyOf(absl::StatusCode::kOk, kInvalid)) << json;
+  }
+}
+
+TEST(ConfigIdTest, SameSpecHasOneIdAndTheIdFindsIt) {
+  const auto registry = MakeRegistry();
+  const auto first = registry->Find(ByConfig(10000));
+  const auto again = registry->Find(ByConfig(10000));
+  const auto other = registry->Find(ByConfig(20000));
+  ASSERT_THAT(first, IsOk());
+  ASSERT_THAT(again, IsOk());
+  ASSERT_THAT(other, IsOk());
+  EXPECT_EQ((*first)->config_id(), (*again)->config_id());
+  EXPECT_EQ((*first)->config_id().size(), 32U);
+  EXPECT_NE((*first)->config_id(), (*other)->config_id());
+  const auto by_id = registry->Find(ById((*first)->config_id()));
+  ASSERT_THAT(by_id, IsOk());
+  EXPECT_EQ(*by_id, *first);
+}
+
+TEST(ConfigIdTest, IncludesThePairing) {
+  const auto registry = MakeRegistry();
+  v1::RopeSpec spec = ByConfig(10000);
+  spec.set_pairing(v1::PAIRING_HALF);
+  const auto half = registry->Find(spec);
+  spec.set_pairing(v1::PAIRING_INTERLEAVED);
+  const auto interleaved = registry->Find(spec);
+  ASSERT_THAT(half, IsOk());
+  ASSERT_THAT(interleaved, IsOk());
+  EXPECT_NE((*half)->config_id(), (*interleaved)->config_id());
+}
+
+TEST(ConfigIdTest, AnotherInstanceGivesAnotherId) {
+  const auto one = MakeRegistry({}, "one");
+  const auto two = MakeRegistry({}, "two");
+  const auto in_one = one->Find(ByConfig(10000));
+  const auto in_two = two->Find(ByConfig(10000));
+  ASSERT_THAT(in_one, IsOk());
+  ASSERT_THAT(in_two, IsOk());
+  EXPECT_NE((*in_one)->config_id(), (*in_two)->config_id());
+  EXPECT_THAT(two->Find(ById((*in_one)->config_id())),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("rope.config_id")));
+}
+
+TEST(ConfigIdTest, BesideLayerOrPairingIsInvalid) {
+  v1::RopeSpec spec = ById(std::string(32, '0'));
+  spec.set_pairing(v1::PAIRING_HALF);
+  ExpectFails(spec, kInvalid,
+              "rope.config_id: got it beside layer, layer_type, pairing, compat or "
+              "precision");
+}
+
+TEST(RegistryPairingTest, ExplicitWinsOverModelTypeWithAWarning) {
+  const auto registry = MakeRegistry();
+  v1::RopeSpec spec = ByJson(kLlama);
+  const auto from_type = registry->Find(spec);
+  ASSERT_THAT(from_type, IsOk());
+  EXPECT_EQ((*from_type)->pairing(), kernels::Pairing::kHalf);
+  EXPECT_THAT((*from_type)->warnings(), Not(Contains(HasSubstr("pairing:"))));
+  spec.set_pairing(v1::PAIRING_INTERLEAVED);
+  const auto overridden = registry->Find(spec);
+  ASSERT_THAT(overridden, IsOk());
+  EXPECT_EQ((*overridden)->pairing(), kernels::Pairing::kInterleaved);
+  EXPECT_THAT((*overridden)->warnings(), Contains(HasSubstr("pairing: taken as interleaved")));
+}
+
+TEST(RegistryPairingTest, ExplicitThatAgreesWarnsOfNothing) {
+  v1::RopeSpec spec = ByModel("llama-3-8b");
+  spec.set_pairing(v1::PAIRING_HALF);
+  const auto entry = MakeRegistry()->Find(spec);
+  ASSERT_THAT(entry, IsOk());
+  EXPECT_THAT((*entry)->warnings(), Not(Contains(HasSubstr("pairing"))));
+}
+
+TEST(RegistryPairingTest, NothingSaysIt) {
+  const auto entry = MakeRegistry()->Find(ByConfig(10000));
+  ASSERT_THAT(entry, IsOk());
+  EXPECT_THAT((*entry)->pairing(), Eq(std::nullopt));
+}
+
+TEST(ResolveTest, HeadDimIsTakenWhereTheConfigHasNone) {
+  v1::RopeSpec spec;
+  spec.mutable_config()->set_rope_theta(10000);
+  const auto entry = MakeRegistry()->Find(spec);
+  ASSERT_THAT(entry, IsOk());
+  const auto resolved = (*entry)->Resolve(48);
+  ASSERT_THAT(resolved, IsOk());
+  EXPECT_EQ((*resolved)->head_dim(), 48);
+  EXPECT_THAT((*entry)->Resolve(std::nullopt),
+              StatusIs(kInvalid, HasSubstr("rope.config.head_dim: got nothing")));
+}
+
+TEST(EvictionTest, OldSpecsGoAndComeBack) {
+  const auto registry = MakeRegistry();
+  const auto first = registry->Find(ByConfig(10000, 2));
+  ASSERT_THAT(first, IsOk());
+  std::set<std::string> ids;
+  for (int64_t i = 1; i <= limits::kSpecsMax; ++i) {
+    const auto entry = registry->Find(ByConfig(10000 + static_cast<double>(i), 2));
+    ASSERT_THAT(entry, IsOk());
+    ids.insert((*entry)->config_id());
+  }
+  EXPECT_EQ(static_cast<int64_t>(ids.size()), limits::kSpecsMax);
+  EXPECT_THAT(registry->Find(ById((*first)->config_id())),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("rope.config_id")));
+  const auto again = registry->Find(ByConfig(10000, 2));
+  ASSERT_THAT(again, IsOk());
+  EXPECT_EQ((*again)->config_id(), (*first)->config_id());
+  EXPECT_THAT(registry->Find(ById((*again)->config_id())), IsOk());
+}
+
+TEST(EvictionTest, LargeSpecsGoByTheirBytes) {
+  const auto registry = MakeRegistry();
+  const auto first = registry->Find(ByConfig(10000, 65536));
+  ASSERT_THAT(first, IsOk());
+  // About 3 MiB of frequencies each: far fewer than kSpecsMax fill the budget.
+  for (int i = 1; i <= 24; ++i) {
+    ASSERT_THAT(registry->Find(ByConfig(10000 + i, 65536)), IsOk());
+  }
+  EXPECT_THAT(registry->Find(ById((*first)->config_id())),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("rope.config_id")));
+}
+
+TEST(EvictionTest, PrecisionHfCountsItsTableOfEachDType) {
+  for (const v1::Precision precision : {v1::PRECISION_EXACT, v1::PRECISION_HF}) {
+    const auto registry = MakeRegistry();
+    const auto first = registry->Find(ByConfig(10000, 65536));
+    ASSERT_THAT(first, IsOk());
+    for (int i = 1; i <= 8; ++i) {  // 3 MiB each, or 9
+      v1::RopeSpec spec = ByConfig(10000 + i, 65536);
+      spec.set_precision(precision);
+      ASSERT_THAT(registry->Find(spec), IsOk());
+    }
+    const bool kept = registry->Find(ById((*first)->config_id())).ok();
+    EXPECT_EQ(kept, precision == v1::PRECISION_EXACT);
+  }
+}
+
+TEST(ModelFilesTest, FlagModelReplacesAPreset) {
+  const auto registry = MakeRegistry({{"llama-3-8b", kPlain}});
+  const auto entry = registry->Find(ByModel("llama-3-8b"));
+  ASSERT_THAT(entry, IsOk());
+  EXPECT_EQ((*entry)->layer().config.rope_theta, 10000);
+  for (const v1::Model& model : registry->List()) {
+    if (model.name() != "llama-3-8b") continue;
+    EXPECT_EQ(model.origin(), "flag");
+    EXPECT_EQ(model.head_dim(), 64);
+    EXPECT_EQ(model.pairing(), v1::PAIRING_UNSPECIFIED);
+  }
+}
+
+TEST(ModelFilesTest, NameTwiceIsInvalid) {
+  const std::vector<ModelRegistry::ModelFile> files = {{"mine", kPlain}, {"mine", kPlain}};
+  EXPECT_THAT(ModelRegistry::Create("one", files),
+              StatusIs(kInvalid, HasSubstr("model: got \"mine\" twice")));
+}
+
+TEST(ModelFilesTest, BadNamesAndConfigsAreInvalid) {
+  for (const std::string& name :
+       {std::string(), std::string("a b"), std::string("a\n"), std::string(129, 'a')}) {
+    const std::vector<ModelRegistry::ModelFile> files = {{name, kPlain}};
+    EXPECT_THAT(ModelRegistry::Create("one", files),
+                StatusIs(kInvalid, HasSubstr("want 1 to 128 of")));
+  }
+  const std::vector<ModelRegistry::ModelFile> broken = {{"mine", "{"}};
+  EXPECT_THAT(ModelRegistry::Create("one", broken), StatusIs(kInvalid, HasSubstr("model mine: ")));
+}
+
+TEST(ListTest, ShowsEveryPresetByNameWithItsNumbers) {
+  const std::vector<v1::Model> list = MakeRegistry()->List();
+  ASSERT_EQ(list.size(), kernels::Presets().size());
+  for (size_t i = 0; i + 1 < list.size(); ++i) EXPECT_LT(list[i].name(), list[i + 1].name());
+  for (const v1::Model& model : list) {
+    EXPECT_EQ(model.origin(), "preset") << model.name();
+    EXPECT_GT(model.head_dim(), 0) << model.name();
+    EXPECT_GT(model.rotary_dim(), 0) << model.name();
+    EXPECT_GT(model.rope_theta(), 0) << model.name();
+    EXPECT_THAT(model.pairing(), AnyOf(v1::PAIRING_HALF, v1::PAIRING_INTERLEAVED)) << model.name();
+  }
+}
+
+}  // namespace
+}  // namespace rope::server

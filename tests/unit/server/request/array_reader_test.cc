@@ -1,0 +1,231 @@
+#include "server/request/array_reader.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "tests/support/received_request.h"
+#include "tests/support/status_matchers.h"
+
+namespace rope::server {
+namespace {
+
+using ::rope::testing::IsOk;
+using ::rope::testing::RawBytes;
+using ::rope::testing::ReceivedRequest;
+using ::rope::testing::SetShape;
+using ::rope::testing::StatusIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+v1::Array Numbers(v1::DType dtype, const std::vector<int64_t>& shape,
+                  const std::vector<double>& numbers) {
+  v1::Array array;
+  array.set_dtype(dtype);
+  SetShape(array, shape);
+  array.mutable_numbers()->Assign(numbers.begin(), numbers.end());
+  return array;
+}
+
+v1::Array Raw(v1::DType dtype, const std::vector<int64_t>& shape, const std::string& raw) {
+  v1::Array array;
+  array.set_dtype(dtype);
+  SetShape(array, shape);
+  array.set_raw(raw);
+  return array;
+}
+
+absl::StatusOr<IntegerArray> ReadAsIntegers(const v1::Array& array, size_t piece = 1000) {
+  v1::RotateRequest request;
+  *request.mutable_positions()->mutable_position_ids() = array;
+  const ReceivedRequest received(request, piece);
+  return ReadIntegers(received.message.positions().position_ids(), received.split, "ids");
+}
+
+// The elements of a tensor after reading, as numbers.
+absl::StatusOr<std::vector<double>> ReadAsTensor(const v1::Array& array, int64_t count,
+                                                 size_t piece = 1000) {
+  v1::RotateRequest request;
+  *request.add_tensors()->mutable_array() = array;
+  const ReceivedRequest received(request, piece);
+  const v1::Array& read = received.message.tensors(0).array();
+  const auto dtype = ReadTensorDType(read, "x");
+  if (!dtype.ok()) return dtype.status();
+  std::vector<char> typed;
+  const auto bytes = ReadTensorBytes(read, *dtype, count, received.split, "x", typed);
+  if (!bytes.ok()) return bytes.status();
+  std::vector<char> flat(static_cast<size_t>(bytes->bytes));
+  bytes->CopyTo(flat.data());
+  v1::Array written;
+  WriteNumbers(*dtype, flat.data(), count, written);
+  return std::vector<double>(written.numbers().begin(), written.numbers().end());
+}
+
+void ExpectInvalidIntegers(const v1::Array& array, const std::string& message) {
+  EXPECT_THAT(ReadAsIntegers(array),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+}
+
+void ExpectInvalidTensor(const v1::Array& array, int64_t count, const std::string& message) {
+  EXPECT_THAT(ReadAsTensor(array, count),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+}
+
+TEST(ReadIntegersTest, RawOfBothWidthsInAnyPieces) {
+  const std::vector<int64_t> wide = {0, -1, int64_t{1} << 40};
+  const std::vector<int32_t> narrow = {0, -1, 1 << 30};
+  for (const size_t piece : {1U, 3U, 5U, 1000U}) {
+    const auto from_wide = ReadAsIntegers(Raw(v1::DTYPE_INT64, {3}, RawBytes(wide)), piece);
+    ASSERT_THAT(from_wide, IsOk());
+    EXPECT_EQ(from_wide->values, wide);
+    const auto from_narrow = ReadAsIntegers(Raw(v1::DTYPE_INT32, {3}, RawBytes(narrow)), piece);
+    ASSERT_THAT(from_narrow, IsOk());
+    EXPECT_THAT(from_narrow->values, ElementsAre(0, -1, 1 << 30));
+  }
+}
+
+TEST(ReadIntegersTest, NumbersWithoutShapeAndDTypeAreOneAxisOfInt64) {
+  const auto array = ReadAsIntegers(Numbers(v1::DTYPE_UNSPECIFIED, {}, {4, 5}));
+  ASSERT_THAT(array, IsOk());
+  EXPECT_THAT(array->shape, ElementsAre(2));
+  EXPECT_THAT(array->values, ElementsAre(4, 5));
+}
+
+TEST(ReadIntegersTest, NothingIsAnEmptyAxis) {
+  const auto array = ReadAsIntegers(v1::Array());
+  ASSERT_THAT(array, IsOk());
+  EXPECT_THAT(array->shape, ElementsAre(0));
+  EXPECT_THAT(array->values, IsEmpty());
+}
+
+TEST(ReadIntegersTest, RawOfZeroElementsIsLegal) {
+  const auto array = ReadAsIntegers(Raw(v1::DTYPE_INT32, {0}, ""));
+  ASSERT_THAT(array, IsOk());
+  EXPECT_THAT(array->values, IsEmpty());
+}
+
+TEST(ReadIntegersTest, FractionsAndWhatNoIntegerHoldsAreInvalid) {
+  ExpectInvalidIntegers(Numbers(v1::DTYPE_INT64, {2}, {1, 1.5}), "ids.numbers[1]: got 1.5");
+  ExpectInvalidIntegers(Numbers(v1::DTYPE_INT64, {1}, {NAN}), "ids.numbers[0]: got nan");
+  ExpectInvalidIntegers(Numbers(v1::DTYPE_INT64, {1}, {INFINITY}), "ids.numbers[0]: got inf");
+  ExpectInvalidIntegers(Numbers(v1::DTYPE_INT64, {1}, {1e300}), "ids.numbers[0]: got 1e+300");
+}
+
+TEST(ReadIntegersTest, DTypeMustBeAnIntegerAndIsRequiredWithRaw) {
+  ExpectInvalidIntegers(Raw(v1::DTYPE_UNSPECIFIED, {1}, std::string(8, 0)),
+                        "ids.dtype: got DTYPE_UNSPECIFIED, want DTYPE_INT32 or DTYPE_INT64");
+  ExpectInvalidIntegers(Numbers(v1::DTYPE_FP32, {1}, {1}), "ids.dtype: got DTYPE_FP32");
+  ExpectInvalidIntegers(Numbers(static_cast<v1::DType>(99), {1}, {1}), "ids.dtype: got number 99");
+}
+
+TEST(ReadIntegersTest, CountsThatDifferFromTheShapeAreInvalid) {
+  ExpectInvalidIntegers(Raw(v1::DTYPE_INT32, {3}, std::string(11, 0)),
+                        "ids.raw: got 11 bytes, want 12");
+  ExpectInvalidIntegers(Numbers(v1::DTYPE_INT32, {3}, {1, 2}), "ids.numbers: got 2, want 3");
+  ExpectInvalidIntegers(Numbers(v1::DTYPE_INT32, {3}, {}), "ids: got no elements, want 3");
+}
+
+TEST(ReadIntegersTest, NegativeAndOverflowingShapesAreInvalid) {
+  const int64_t big = int64_t{1} << 40;
+  ExpectInvalidIntegers(Raw(v1::DTYPE_INT32, {-1}, ""), "ids.shape: got -1");
+  ExpectInvalidIntegers(Raw(v1::DTYPE_INT32, {big, big}, "abcd"), "a product that fits 63 bits");
+  ExpectInvalidIntegers(Raw(v1::DTYPE_INT64, {int64_t{1} << 61}, "abcdefgh"),
+                        "ids.raw: got 8 bytes, want a size that fits 63 bits");
+}
+
+TEST(ReadIntegersTest, RawBesideNumbersIsInvalid) {
+  v1::Array both = Raw(v1::DTYPE_INT32, {1}, std::string(4, 0));
+  both.add_numbers(1);
+  ExpectInvalidIntegers(both, "ids: got raw and numbers, want exactly one");
+}
+
+TEST(ReadTensorTest, NumbersRoundToEachDType) {
+  // Ties go to the even neighbour.
+  const std::vector<double> numbers = {1.0 + std::ldexp(1, -8), 1.0 + std::ldexp(3, -8), 65520,
+                                       1e300, -0.0};
+  const auto bf16 = ReadAsTensor(Numbers(v1::DTYPE_BF16, {5}, numbers), 5);
+  ASSERT_THAT(bf16, IsOk());
+  EXPECT_THAT(*bf16, ElementsAre(1, 1 + std::ldexp(1, -6), 65536, INFINITY, 0));
+  const auto fp16 = ReadAsTensor(Numbers(v1::DTYPE_FP16, {5}, numbers), 5);
+  ASSERT_THAT(fp16, IsOk());
+  EXPECT_THAT(*fp16, ElementsAre(numbers[0], numbers[1], INFINITY, INFINITY, 0));
+  EXPECT_TRUE(std::signbit((*fp16)[4]));
+  const auto fp32 = ReadAsTensor(Numbers(v1::DTYPE_FP32, {1}, {0.1}), 1);
+  ASSERT_THAT(fp32, IsOk());
+  EXPECT_THAT(*fp32, ElementsAre(static_cast<double>(0.1F)));
+}
+
+TEST(ReadTensorTest, NaNStaysNaNInEveryDType) {
+  for (const v1::DType dtype : {v1::DTYPE_FP32, v1::DTYPE_FP16, v1::DTYPE_BF16}) {
+    const auto values = ReadAsTensor(Numbers(dtype, {1}, {NAN}), 1);
+    ASSERT_THAT(values, IsOk());
+    EXPECT_TRUE(std::isnan((*values)[0])) << v1::DType_Name(dtype);
+  }
+}
+
+TEST(ReadTensorTest, RawIsTakenBitForBitInAnyPieces) {
+  const std::vector<float> values = {1.5F, -2.25F, 1e-40F};
+  for (const size_t piece : {1U, 7U, 1000U}) {
+    const auto read = ReadAsTensor(Raw(v1::DTYPE_FP32, {3}, RawBytes(values)), 3, piece);
+    ASSERT_THAT(read, IsOk());
+    EXPECT_THAT(*read, ElementsAre(values[0], values[1], values[2]));
+  }
+}
+
+TEST(ExtentBytesTest, IsWhereTheLastElementEnds) {
+  EXPECT_EQ(*ExtentBytes(Raw(v1::DTYPE_INT64, {2, 3}, ""), "x"), 48);
+  EXPECT_EQ(*ExtentBytes(Raw(v1::DTYPE_BF16, {}, ""), "x"), 2);
+  EXPECT_EQ(*ExtentBytes(Raw(v1::DTYPE_FP8_E5M2, {5}, ""), "x"), 5);
+  v1::Array view = Raw(v1::DTYPE_FP32, {2, 3}, "");
+  view.add_strides(10);
+  view.add_strides(2);
+  EXPECT_EQ(*ExtentBytes(view, "x"), (1 + 10 + 4) * 4);
+  view.set_shape(0, 0);
+  EXPECT_EQ(*ExtentBytes(view, "x"), 0);
+}
+
+TEST(ExtentBytesTest, WhatHasNoneIsInvalid) {
+  const auto expect_invalid = [](const v1::Array& array, const char* message) {
+    EXPECT_THAT(ExtentBytes(array, "x"),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+  };
+  expect_invalid(Raw(v1::DTYPE_UNSPECIFIED, {2}, ""), "x.dtype: got");
+  expect_invalid(Raw(v1::DTYPE_FP32, {-1}, ""), "x.shape: got -1");
+  expect_invalid(Raw(v1::DTYPE_FP64, {int64_t{1} << 61}, ""), "x.shape: got [2305843009213693952]");
+  v1::Array view = Raw(v1::DTYPE_FP32, {2, 2}, "");
+  view.add_strides(1);
+  expect_invalid(view, "x.strides: got 1 strides, want 2");
+  view.add_strides(-1);
+  expect_invalid(view, "x.strides: got -1");
+  view.set_strides(1, int64_t{1} << 62);
+  expect_invalid(view, "x.strides: got [1, 4611686018427387904]");
+}
+
+TEST(ReadTensorTest, RegionsThatNobodyReadAreInvalid) {
+  v1::Array array = Raw(v1::DTYPE_FP32, {1}, "abcd");
+  array.mutable_region()->set_region_id(1);
+  ExpectInvalidTensor(array, 1, "x: got a region, want raw or numbers");
+}
+
+TEST(ReadTensorTest, OtherDTypesAreInvalid) {
+  ExpectInvalidTensor(Raw(v1::DTYPE_INT32, {1}, "abcd"), 1, "x.dtype: got DTYPE_INT32");
+  ExpectInvalidTensor(Raw(v1::DTYPE_FP64, {1}, "abcdefgh"), 1, "x.dtype: got DTYPE_FP64");
+  ExpectInvalidTensor(Raw(v1::DTYPE_FP8_E4M3, {1}, "a"), 1, "x.dtype: got DTYPE_FP8_E4M3");
+  ExpectInvalidTensor(Numbers(v1::DTYPE_UNSPECIFIED, {1}, {1}), 1,
+                      "x.dtype: got DTYPE_UNSPECIFIED, want DTYPE_FP32, DTYPE_FP16 or DTYPE_BF16");
+}
+
+TEST(ReadTensorTest, WrongByteCountBothSourcesAndNoneAreInvalid) {
+  ExpectInvalidTensor(Raw(v1::DTYPE_FP16, {2}, "abc"), 2, "x.raw: got 3 bytes, want 4");
+  ExpectInvalidTensor(Raw(v1::DTYPE_FP16, {2}, "abcdef"), 2, "x.raw: got 6 bytes, want 4");
+  v1::Array both = Raw(v1::DTYPE_FP16, {1}, "ab");
+  both.add_numbers(1);
+  ExpectInvalidTensor(both, 1, "x: got raw and numbers");
+  ExpectInvalidTensor(Numbers(v1::DTYPE_FP16, {2}, {}), 2, "x: got no elements");
+}
+
+}  // namespace
+}  // namespace rope::server

@@ -1,0 +1,348 @@
+// Precision hf, from request to rotated numbers: against an oracle that takes each step of Hugging
+// Face's eager code by itself.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "kernels/backends.h"
+#include "proto/wire/float16.h"
+#include "server/engine/executor.h"
+#include "server/limits.h"
+#include "server/request/plan_rotation.h"
+#include "server/request/validate.h"
+#include "tests/support/received_request.h"
+#include "tests/support/status_matchers.h"
+
+namespace rope::server {
+namespace {
+
+using ::rope::testing::IsOk;
+using ::rope::testing::RawBytes;
+using ::rope::testing::ReceivedRequest;
+using ::rope::testing::SetShape;
+using ::rope::testing::StatusIs;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr int64_t kHeadDim = 8;
+const std::vector<double> kFrequencies = {1.0, 0.1, 0.01, 0.001};
+const std::vector<double> kValues = {1.75, -2.5, 3.25, 0.375, -1.125, 2.75, -0.625, 1.5};
+
+uint16_t Bits(double value, v1::DType dtype) {
+  return dtype == v1::DTYPE_FP16 ? proto::HalfFromDouble(value) : proto::BFloat16FromDouble(value);
+}
+
+float Rounded(float value, v1::DType dtype) {
+  if (dtype == v1::DTYPE_FP32) return value;
+  const uint16_t bits = Bits(value, dtype);
+  return dtype == v1::DTYPE_FP16 ? proto::FloatFromHalf(bits) : proto::FloatFromBFloat16(bits);
+}
+
+// q * cos + rotate_half(q) * sin, or rotate_every_two, one rounded number at a time. `sign`: of the
+// sine.
+std::vector<float> EagerHead(const std::vector<double>& head, const std::vector<int64_t>& positions,
+                             v1::Pairing pairing, v1::DType dtype, float sign = 1) {
+  std::vector<float> result(head.begin(), head.end());
+  for (size_t i = 0; i < kFrequencies.size(); ++i) {
+    const volatile float angle =
+        static_cast<float>(positions[i]) * static_cast<float>(kFrequencies[i]);
+    const float c = Rounded(static_cast<float>(std::cos(double{angle})), dtype);
+    const float s = sign * Rounded(static_cast<float>(std::sin(double{angle})), dtype);
+    const size_t first = pairing == v1::PAIRING_HALF ? i : 2 * i;
+    const size_t second = pairing == v1::PAIRING_HALF ? i + 4 : 2 * i + 1;
+    const volatile float ac = Rounded(result[first] * c, dtype);
+    const volatile float bs = Rounded(-result[second] * s, dtype);
+    const volatile float bc = Rounded(result[second] * c, dtype);
+    const volatile float as = Rounded(result[first] * s, dtype);
+    result[first] = Rounded(ac + bs, dtype);
+    result[second] = Rounded(bc + as, dtype);
+  }
+  return result;
+}
+
+std::vector<float> EagerHead(int64_t position, v1::Pairing pairing, v1::DType dtype,
+                             float sign = 1) {
+  return EagerHead(kValues, std::vector<int64_t>(4, position), pairing, dtype, sign);
+}
+
+v1::Tensor MakeTensor(v1::DType dtype, v1::Role role) {
+  v1::Tensor tensor;
+  tensor.set_role(role);
+  tensor.set_layout("SD");
+  tensor.mutable_array()->set_dtype(dtype);
+  SetShape(*tensor.mutable_array(), {1, kHeadDim});
+  if (dtype == v1::DTYPE_FP32) {
+    tensor.mutable_array()->set_raw(RawBytes(std::vector<float>(kValues.begin(), kValues.end())));
+    return tensor;
+  }
+  std::vector<uint16_t> bits;
+  for (const double value : kValues) bits.push_back(Bits(value, dtype));
+  tensor.mutable_array()->set_raw(RawBytes(bits));
+  return tensor;
+}
+
+// One token at `position`, no tensors yet; frequencies are floats that everybody has alike.
+v1::RotateRequest MakeRequest(int64_t position, v1::Pairing pairing,
+                              v1::Precision precision = v1::PRECISION_HF) {
+  v1::RotateRequest request;
+  v1::RopeSpec& rope = *request.mutable_rope();
+  rope.mutable_config()->set_head_dim(kHeadDim);
+  v1::Array& inv_freq = *rope.mutable_config()->mutable_inv_freq();
+  inv_freq.set_dtype(v1::DTYPE_FP32);
+  inv_freq.mutable_numbers()->Add(kFrequencies.begin(), kFrequencies.end());
+  rope.set_pairing(pairing);
+  rope.set_precision(precision);
+  request.mutable_positions()->set_start(position);
+  return request;
+}
+
+class PlanPrecisionTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  absl::StatusOr<Plan> Check(const v1::RotateRequest& sent) {
+    const ReceivedRequest received(sent);
+    return Validate(received.message, received.split, *registry_);
+  }
+
+  // All requests in one batch; tensors of each as floats.
+  std::vector<std::vector<std::vector<float>>> Rotate(const std::vector<v1::RotateRequest>& sent) {
+    std::vector<ReceivedRequest> received;
+    for (const v1::RotateRequest& request : sent) received.emplace_back(request);
+    std::vector<Request> requests(sent.size());
+    std::vector<Slice> slices;
+    for (size_t i = 0; i < sent.size(); ++i) {
+      auto plan = Validate(received[i].message, received[i].split, *registry_);
+      EXPECT_THAT(plan, IsOk());
+      if (!plan.ok()) return {};
+      requests[i].plan = *std::move(plan);
+      slices.push_back({&requests[i], 0, requests[i].plan.tokens, absl::OkStatus()});
+    }
+    Executor(devices_, tables_, pool_).Run(absl::MakeSpan(slices));
+    std::vector<std::vector<std::vector<float>>> results;
+    for (size_t i = 0; i < sent.size(); ++i) {
+      EXPECT_THAT(slices[i].status, IsOk());
+      std::vector<std::vector<float>>& tensors = results.emplace_back();
+      for (int t = 0; t < sent[i].tensors_size(); ++t) {
+        tensors.push_back(
+            Floats(requests[i].outputs[static_cast<size_t>(t)].data(), sent[i].tensors(t)));
+      }
+    }
+    return results;
+  }
+
+  static std::vector<float> Floats(const char* bytes, const v1::Tensor& tensor) {
+    int64_t count = 1;
+    for (const int64_t length : tensor.array().shape()) count *= length;
+    const v1::DType dtype = tensor.array().dtype();
+    std::vector<float> values(static_cast<size_t>(count));
+    if (dtype == v1::DTYPE_FP32) {
+      std::memcpy(values.data(), bytes, values.size() * sizeof(float));
+      return values;
+    }
+    for (size_t i = 0; i < values.size(); ++i) {
+      uint16_t bits = 0;
+      std::memcpy(&bits, bytes + 2 * i, sizeof(bits));
+      values[i] =
+          dtype == v1::DTYPE_FP16 ? proto::FloatFromHalf(bits) : proto::FloatFromBFloat16(bits);
+    }
+    return values;
+  }
+
+  void ExpectRefused(const v1::RotateRequest& request, const std::string& text) {
+    EXPECT_THAT(Check(request), StatusIs(kInvalid, HasSubstr(text)));
+  }
+
+  std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create("test", {}).value();
+  Devices devices_{kernels::CreateBackend(GetParam(), {}).value()};
+  kernels::TableCache tables_{limits::kTableCacheBytes};
+  BufferPool pool_{limits::kPooledBytesMax};
+};
+
+INSTANTIATE_TEST_SUITE_P(All, PlanPrecisionTest, ::testing::Values("reference", "cpu"));
+
+TEST_P(PlanPrecisionTest, EachTensorIsRoundedInItsOwnDType) {
+  for (const v1::Pairing pairing : {v1::PAIRING_HALF, v1::PAIRING_INTERLEAVED}) {
+    for (const int64_t position : {0, 1, 77, 4095, 131071, 16777217}) {
+      v1::RotateRequest request = MakeRequest(position, pairing);
+      *request.add_tensors() = MakeTensor(v1::DTYPE_FP16, v1::ROLE_Q);
+      *request.add_tensors() = MakeTensor(v1::DTYPE_BF16, v1::ROLE_K);
+      *request.add_tensors() = MakeTensor(v1::DTYPE_FP32, v1::ROLE_K);
+      *request.add_tensors() = MakeTensor(v1::DTYPE_FP16, v1::ROLE_K);
+      EXPECT_THAT(Rotate({request})[0], ElementsAre(EagerHead(position, pairing, v1::DTYPE_FP16),
+                                                    EagerHead(position, pairing, v1::DTYPE_BF16),
+                                                    EagerHead(position, pairing, v1::DTYPE_FP32),
+                                                    EagerHead(position, pairing, v1::DTYPE_FP16)))
+          << position;
+    }
+  }
+}
+
+TEST_P(PlanPrecisionTest, ExactAndHfMeetInOneBatch) {
+  v1::RotateRequest hf = MakeRequest(12345, v1::PAIRING_HALF);
+  *hf.add_tensors() = MakeTensor(v1::DTYPE_BF16, v1::ROLE_Q);
+  v1::RotateRequest exact = hf;
+  exact.mutable_rope()->set_precision(v1::PRECISION_EXACT);
+  v1::RotateRequest unset = hf;
+  unset.mutable_rope()->clear_precision();
+  const auto results = Rotate({hf, exact, hf, unset});
+  EXPECT_THAT(results[0], ElementsAre(EagerHead(12345, v1::PAIRING_HALF, v1::DTYPE_BF16)));
+  EXPECT_EQ(results[2], results[0]);
+  EXPECT_NE(results[1], results[0]);
+  EXPECT_EQ(results[3], results[1]);
+  EXPECT_EQ(tables_.statistics().tables, 2);
+}
+
+// The gradient that autograd finds: the same products, the sine's sign the other way.
+TEST_P(PlanPrecisionTest, BackwardTurnsBackInTheSameSteps) {
+  v1::RotateRequest request = MakeRequest(77, v1::PAIRING_HALF);
+  *request.add_tensors() = MakeTensor(v1::DTYPE_BF16, v1::ROLE_Q);
+  for (const v1::Operation operation : {v1::OPERATION_BACKWARD, v1::OPERATION_INVERSE}) {
+    request.set_operation(operation);
+    EXPECT_THAT(Rotate({request})[0],
+                ElementsAre(EagerHead(77, v1::PAIRING_HALF, v1::DTYPE_BF16, -1)));
+  }
+}
+
+TEST_P(PlanPrecisionTest, ThreeAxisPositionsTakeTheRowsOfTheirAxes) {
+  v1::RotateRequest request = MakeRequest(0, v1::PAIRING_HALF);
+  for (const int64_t count : {2, 1, 1}) {
+    request.mutable_rope()->mutable_config()->add_mrope_section(count);
+  }
+  request.mutable_positions()->clear_start();
+  v1::Array& ids = *request.mutable_positions()->mutable_position_ids();
+  for (const int64_t id : {300, 41, 52}) ids.add_numbers(static_cast<double>(id));
+  SetShape(ids, {3, 1});
+  *request.add_tensors() = MakeTensor(v1::DTYPE_FP16, v1::ROLE_Q);
+  *request.add_tensors() = MakeTensor(v1::DTYPE_BF16, v1::ROLE_K);
+  const std::vector<int64_t> by_pair = {300, 300, 41, 52};
+  EXPECT_THAT(Rotate({request})[0],
+              ElementsAre(EagerHead(kValues, by_pair, v1::PAIRING_HALF, v1::DTYPE_FP16),
+                          EagerHead(kValues, by_pair, v1::PAIRING_HALF, v1::DTYPE_BF16)));
+}
+
+TEST_P(PlanPrecisionTest, HeadsThatDoNotRotatePassThrough) {
+  v1::RotateRequest request = MakeRequest(5, v1::PAIRING_HALF);
+  v1::Tensor& tensor = *request.add_tensors();
+  tensor = MakeTensor(v1::DTYPE_BF16, v1::ROLE_Q);
+  tensor.clear_role();
+  tensor.set_layout("SHD");
+  SetShape(*tensor.mutable_array(), {1, 2, kHeadDim});
+  tensor.mutable_array()->set_raw(tensor.array().raw() + tensor.array().raw());
+  v1::HeadRange& range = *tensor.add_head_ranges();
+  range.set_role(v1::ROLE_K);
+  range.set_end(1);
+  std::vector<float> want = EagerHead(5, v1::PAIRING_HALF, v1::DTYPE_BF16);
+  want.insert(want.end(), kValues.begin(), kValues.end());
+  EXPECT_THAT(Rotate({request})[0], ElementsAre(want));
+}
+
+// Llama 4's way: the rotation in the tensor's dtype, and then a float32 factor.
+TEST_P(PlanPrecisionTest, ScaleAndOutputDTypeComeAfterTheSteps) {
+  v1::RotateRequest request = MakeRequest(77, v1::PAIRING_HALF);
+  v1::Tensor& tensor = *request.add_tensors();
+  tensor = MakeTensor(v1::DTYPE_BF16, v1::ROLE_Q);
+  tensor.set_scale(0.3);
+  request.mutable_output()->set_dtype(v1::DTYPE_FP32);
+  std::vector<float> want = EagerHead(77, v1::PAIRING_HALF, v1::DTYPE_BF16);
+  for (float& value : want) value *= 0.3F;
+  const ReceivedRequest received(request);
+  Request running;
+  running.plan = *Validate(received.message, received.split, *registry_);
+  Slice slice = {&running, 0, 1, absl::OkStatus()};
+  Executor(devices_, tables_, pool_).Run(absl::MakeSpan(&slice, 1));
+  ASSERT_THAT(slice.status, IsOk());
+  std::vector<float> got(kHeadDim);
+  std::memcpy(got.data(), running.outputs[0].data(), got.size() * sizeof(float));
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_FLOAT_EQ(got[i], want[i]) << i;
+}
+
+TEST_P(PlanPrecisionTest, ConfigIdCarriesIt) {
+  v1::RotateRequest request = MakeRequest(12345, v1::PAIRING_HALF);
+  *request.add_tensors() = MakeTensor(v1::DTYPE_BF16, v1::ROLE_Q);
+  const auto entry = registry_->Find(request.rope());
+  ASSERT_THAT(entry, IsOk());
+  v1::RotateRequest by_id = request;
+  by_id.mutable_rope()->Clear();
+  by_id.mutable_rope()->set_config_id((*entry)->config_id());
+  EXPECT_EQ(Rotate({by_id}), Rotate({request}));
+  request.mutable_rope()->set_precision(v1::PRECISION_EXACT);
+  EXPECT_NE((*registry_->Find(request.rope()))->config_id(), (*entry)->config_id());
+  by_id.mutable_rope()->set_precision(v1::PRECISION_HF);
+  ExpectRefused(by_id,
+                "rope.config_id: got it beside layer, layer_type, pairing, compat or "
+                "precision");
+}
+
+TEST_P(PlanPrecisionTest, WhatHuggingFaceDoesNotHaveIsRefused) {
+  v1::RotateRequest request = MakeRequest(5, v1::PAIRING_HALF);
+  *request.add_tensors() = MakeTensor(v1::DTYPE_BF16, v1::ROLE_Q);
+  ASSERT_THAT(Check(request), IsOk());
+
+  v1::RotateRequest xpos = request;
+  xpos.mutable_rope()->mutable_config()->mutable_xpos()->set_scale_base(512);
+  ExpectRefused(xpos, "rope.config.xpos: got it with precision hf");
+
+  v1::RotateRequest reposition = request;
+  reposition.set_operation(v1::OPERATION_REPOSITION);
+  reposition.mutable_reposition()->mutable_from()->set_start(3);
+  ExpectRefused(reposition, "rope.precision: got PRECISION_HF with OPERATION_REPOSITION");
+  *reposition.mutable_reposition()->mutable_from_rope() = reposition.rope();
+  reposition.mutable_rope()->clear_precision();
+  ExpectRefused(reposition, "reposition.from_rope.precision: got PRECISION_HF");
+
+  v1::RotateRequest sinusoidal = request;
+  sinusoidal.set_operation(v1::OPERATION_ADD_SINUSOIDAL);
+  ExpectRefused(sinusoidal, "operation: got OPERATION_ADD_SINUSOIDAL with PRECISION_HF");
+
+  v1::RotateRequest norm = request;
+  norm.mutable_tensors(0)->mutable_norm()->set_eps(1e-6);
+  ExpectRefused(norm, "tensors[0].norm: got it with PRECISION_HF");
+
+  v1::RotateRequest rows = request;
+  rows.mutable_rope()->clear_config();
+  rows.clear_positions();
+  v1::Array& angles = *rows.mutable_rows()->mutable_angles();
+  angles.set_dtype(v1::DTYPE_FP64);
+  SetShape(angles, {1, 4});
+  for (const double angle : kFrequencies) angles.add_numbers(angle);
+  ExpectRefused(rows, "rope: got an embedding beside rows");
+
+  v1::RotateRequest unknown = request;
+  unknown.mutable_rope()->set_precision(static_cast<v1::Precision>(3));
+  ExpectRefused(unknown, "rope.precision: got 3");
+}
+
+TEST_P(PlanPrecisionTest, RegisteredModelsHaveNoPrecision) {
+  v1::RopeSpec spec = MakeRequest(0, v1::PAIRING_HALF).rope();
+  EXPECT_THAT(registry_->Register("mine", spec, "uid:1"),
+              StatusIs(kInvalid, HasSubstr("rope.precision: got it in a model")));
+  const auto entry = registry_->Find(spec);
+  ASSERT_THAT(entry, IsOk());
+  spec.Clear();
+  spec.set_config_id((*entry)->config_id());
+  EXPECT_THAT(registry_->Register("mine", spec, "uid:1"),
+              StatusIs(kInvalid, HasSubstr("rope.precision: got it in a model")));
+}
+
+TEST_P(PlanPrecisionTest, TensorsOfOneDTypeShareTheirRows) {
+  v1::RotateRequest request = MakeRequest(5, v1::PAIRING_HALF);
+  for (const v1::DType dtype : {v1::DTYPE_BF16, v1::DTYPE_FP16, v1::DTYPE_BF16}) {
+    *request.add_tensors() = MakeTensor(dtype, v1::ROLE_Q);
+  }
+  auto plan = Check(request);
+  ASSERT_THAT(plan, IsOk());
+  EXPECT_EQ(plan->row_sets.size(), 2);
+  EXPECT_EQ(plan->tensors[2].heads[0].row_set, 0);
+  request.mutable_rope()->clear_precision();
+  plan = Check(request);
+  ASSERT_THAT(plan, IsOk());
+  EXPECT_EQ(plan->row_sets.size(), 1);
+}
+
+}  // namespace
+}  // namespace rope::server

@@ -1,0 +1,229 @@
+#include "server/telemetry/metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <prometheus/metric_family.h>
+#include <prometheus/text_serializer.h>
+
+#include <sstream>
+#include <thread>
+
+#include "tests/support/exposition.h"
+
+namespace rope::server {
+namespace {
+
+using ::rope::testing::Exposition;
+using ::testing::AnyOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Key;
+using ::testing::MatchesRegex;
+using ::testing::Not;
+
+std::string TextOf(const Metrics& metrics, const Gauges& gauges = {}) {
+  std::ostringstream text;
+  prometheus::TextSerializer().Serialize(text, metrics.Collect(gauges));
+  return text.str();
+}
+
+class MetricsTest : public ::testing::Test {
+ protected:
+  double Value(const std::string& sample, const Gauges& gauges = {}) const {
+    return Exposition(TextOf(metrics_, gauges)).Value(sample);
+  }
+
+  Metrics metrics_{"1.2.3", {"cuda", "cpu"}};
+};
+
+TEST_F(MetricsTest, BuildInfoSaysWhatIsRunning) {
+  EXPECT_EQ(Value(R"(rope_build_info{version="1.2.3",device="cuda,cpu"})"), 1);
+}
+
+TEST_F(MetricsTest, PageOfAnIdleServerIsWellFormedAndNamesFollowTheConventions) {
+  const Exposition page(TextOf(metrics_));
+  for (const auto& [name, type] : page.types()) {
+    EXPECT_THAT(name, MatchesRegex("rope_[a-z_]+"));
+    EXPECT_EQ(absl::EndsWith(name, "_total"), type == "counter") << name;
+    EXPECT_THAT(type, AnyOf("counter", "gauge", "histogram")) << name;
+    EXPECT_THAT(name, Not(HasSubstr("micro")));
+    EXPECT_FALSE(absl::EndsWith(page.helps().at(name), ".")) << name;
+  }
+  EXPECT_EQ(page.Value(R"(rope_requests_total{code="OK",method="Rotate"})"), 0);
+  EXPECT_EQ(page.Value(R"(rope_device_faults_total{device="cpu"})"), 0);
+}
+
+TEST_F(MetricsTest, RequestsAreCountedByMethodAndCode) {
+  metrics_.CountRequest({.method = Method::kRotate});
+  metrics_.CountRequest({.method = Method::kRotate});
+  metrics_.CountRequest({.method = Method::kWarmUp, .code = absl::StatusCode::kNotFound});
+  const Exposition page(TextOf(metrics_));
+  EXPECT_EQ(page.Value(R"(rope_requests_total{code="OK",method="Rotate"})"), 2);
+  EXPECT_EQ(page.Value(R"(rope_requests_total{code="NOT_FOUND",method="WarmUp"})"), 1);
+  EXPECT_THAT(page.samples(), Not(Contains(Key(HasSubstr("Describe")))));
+}
+
+TEST_F(MetricsTest, EveryMethodAndCodeHasAPlaceOfItsOwn) {
+  for (int method = 0; method < kMethodCount; ++method) {
+    for (int code = 0; code <= 16; ++code) {
+      for (int times = 0; times <= method * 17 + code; ++times) {
+        metrics_.CountRequest(
+            {.method = static_cast<Method>(method), .code = static_cast<absl::StatusCode>(code)});
+      }
+    }
+  }
+  const Exposition page(TextOf(metrics_));
+  for (int method = 0; method < kMethodCount; ++method) {
+    for (int code = 0; code <= 16; ++code) {
+      const std::string sample =
+          absl::StrCat(R"(rope_requests_total{code=")",
+                       absl::StatusCodeToString(static_cast<absl::StatusCode>(code)),
+                       R"(",method=")", std::string(Name(static_cast<Method>(method))), R"("})");
+      EXPECT_EQ(page.Value(sample), method * 17 + code + 1) << sample;
+    }
+  }
+}
+
+TEST_F(MetricsTest, CodeThatIsNoneCountsAsUnknown) {
+  metrics_.CountRequest({.code = static_cast<absl::StatusCode>(99)});
+  metrics_.CountRequest({.code = static_cast<absl::StatusCode>(-1)});
+  EXPECT_EQ(Value(R"(rope_requests_total{code="UNKNOWN",method="Rotate"})"), 2);
+}
+
+TEST_F(MetricsTest, DurationsFallUnderTheFirstBoundThatIsNotBelowThem) {
+  metrics_.CountRequest({.duration = absl::Microseconds(10)});
+  metrics_.CountRequest({.duration = absl::Nanoseconds(10001)});
+  metrics_.CountRequest({.duration = absl::Seconds(60)});
+  metrics_.CountRequest({.duration = -absl::Seconds(1)});
+  const std::string name = "rope_request_duration_seconds";
+  const Exposition page(TextOf(metrics_));
+  EXPECT_EQ(page.Value(name + R"(_bucket{method="Rotate",le="5e-06"})"), 1);
+  EXPECT_EQ(page.Value(name + R"(_bucket{method="Rotate",le="1e-05"})"), 2);
+  EXPECT_EQ(page.Value(name + R"(_bucket{method="Rotate",le="2.5e-05"})"), 3);
+  EXPECT_EQ(page.Value(name + R"(_bucket{method="Rotate",le="10"})"), 3);
+  EXPECT_EQ(page.Value(name + R"(_count{method="Rotate"})"), 4);
+  EXPECT_NEAR(page.Value(name + R"(_sum{method="Rotate"})"), 60.000020001, 1e-9);
+}
+
+TEST_F(MetricsTest, BytesOfMessagesAddUp) {
+  metrics_.CountRequest({.received_bytes = 100, .sent_bytes = 7});
+  metrics_.CountRequest({.method = Method::kDescribe, .received_bytes = 5, .sent_bytes = 20});
+  EXPECT_EQ(Value("rope_received_bytes_total"), 105);
+  EXPECT_EQ(Value("rope_sent_bytes_total"), 27);
+}
+
+TEST_F(MetricsTest, RotationsGiveTheirStagesAndTokens) {
+  metrics_.CountRotation(
+      {.decode_us = 2, .validate_us = 3, .queue_us = 400, .execute_us = 5000, .tokens = 17});
+  const Exposition page(TextOf(metrics_));
+  const std::string name = "rope_request_stage_seconds";
+  EXPECT_DOUBLE_EQ(page.Value(name + R"(_sum{stage="decode"})"), 2e-6);
+  EXPECT_DOUBLE_EQ(page.Value(name + R"(_sum{stage="validate"})"), 3e-6);
+  EXPECT_DOUBLE_EQ(page.Value(name + R"(_sum{stage="queue"})"), 4e-4);
+  EXPECT_DOUBLE_EQ(page.Value(name + R"(_sum{stage="execute"})"), 5e-3);
+  EXPECT_EQ(page.Value(name + R"(_count{stage="queue"})"), 1);
+  EXPECT_EQ(page.Value("rope_tokens_total"), 17);
+}
+
+TEST_F(MetricsTest, BatchesAreCountedByDeviceAndReason) {
+  const absl::Time start = absl::FromUnixSeconds(1000);
+  metrics_.CountBatch({.closed_by = ClosedBy::kTokens,
+                       .device = "cpu",
+                       .requests = 3,
+                       .bytes = 5000,
+                       .started = start,
+                       .finished = start + absl::Milliseconds(2)});
+  metrics_.CountBatch({.closed_by = ClosedBy::kDirect, .device = "cuda", .requests = 1});
+  const Exposition page(TextOf(metrics_));
+  EXPECT_EQ(page.Value(R"(rope_batches_total{closed_by="tokens",device="cpu"})"), 1);
+  EXPECT_EQ(page.Value(R"(rope_batches_total{closed_by="direct",device="cuda"})"), 1);
+  EXPECT_EQ(page.Value(R"(rope_batches_total{closed_by="drained",device="cuda"})"), 0);
+  EXPECT_EQ(page.Value(R"(rope_batch_requests_bucket{le="1"})"), 1);
+  EXPECT_EQ(page.Value(R"(rope_batch_requests_bucket{le="2"})"), 1);
+  EXPECT_EQ(page.Value(R"(rope_batch_requests_bucket{le="4"})"), 2);
+  EXPECT_EQ(page.Value("rope_batch_requests_sum"), 4);
+  EXPECT_EQ(page.Value(R"(rope_batch_bytes_bucket{le="4096"})"), 1);
+  EXPECT_EQ(page.Value(R"(rope_batch_bytes_bucket{le="16384"})"), 2);
+  EXPECT_DOUBLE_EQ(page.Value("rope_batch_duration_seconds_sum"), 0.002);
+}
+
+TEST_F(MetricsTest, DeviceNobodyNamedIsCountedAsOther) {
+  EXPECT_THAT(TextOf(metrics_), Not(HasSubstr("other")));
+  metrics_.CountBatch({.closed_by = ClosedBy::kDrained, .device = "abacus", .requests = 1});
+  EXPECT_EQ(Value(R"(rope_batches_total{closed_by="drained",device="other"})"), 1);
+}
+
+TEST_F(MetricsTest, DeviceFaultsAreCounted) {
+  metrics_.CountDeviceFault("cuda");
+  const Exposition page(TextOf(metrics_));
+  EXPECT_EQ(page.Value(R"(rope_device_faults_total{device="cuda"})"), 1);
+  EXPECT_EQ(page.Value(R"(rope_device_faults_total{device="cpu"})"), 0);
+}
+
+TEST_F(MetricsTest, GaugesAreShownAsTheyAreGiven) {
+  Gauges gauges;
+  gauges.requests_in_flight = 11;
+  gauges.admitted_bytes = 12;
+  gauges.models = 13;
+  gauges.streams = 14;
+  gauges.regions = 15;
+  gauges.region_bytes = 16;
+  gauges.regions_rejected = 17;
+  gauges.draining = true;
+  gauges.table_cache = {
+      .hits = 1, .misses = 2, .builds = 3, .evictions = 4, .bytes = 5, .tables = 6, .pages = 7};
+  gauges.table_cache_budget_bytes = 8;
+  gauges.log_drops = {21, 22, 23};
+  const Exposition page(TextOf(metrics_, gauges));
+  EXPECT_EQ(page.Value("rope_requests_in_flight"), 11);
+  EXPECT_EQ(page.Value("rope_admitted_bytes"), 12);
+  EXPECT_EQ(page.Value("rope_models"), 13);
+  EXPECT_EQ(page.Value("rope_streams"), 14);
+  EXPECT_EQ(page.Value("rope_regions"), 15);
+  EXPECT_EQ(page.Value("rope_region_bytes"), 16);
+  EXPECT_EQ(page.Value("rope_region_rejections_total"), 17);
+  EXPECT_EQ(page.Value("rope_draining"), 1);
+  EXPECT_EQ(page.Value("rope_table_cache_hits_total"), 1);
+  EXPECT_EQ(page.Value("rope_table_cache_misses_total"), 2);
+  EXPECT_EQ(page.Value("rope_table_cache_builds_total"), 3);
+  EXPECT_EQ(page.Value("rope_table_cache_evictions_total"), 4);
+  EXPECT_EQ(page.Value("rope_table_cache_bytes"), 5);
+  EXPECT_EQ(page.Value("rope_table_cache_tables"), 6);
+  EXPECT_EQ(page.Value("rope_table_cache_pages"), 7);
+  EXPECT_EQ(page.Value("rope_table_cache_budget_bytes"), 8);
+  EXPECT_EQ(page.Value(R"(rope_log_lines_dropped_total{reason="rate_limit"})"), 21);
+  EXPECT_EQ(page.Value(R"(rope_log_lines_dropped_total{reason="queue"})"), 22);
+  EXPECT_EQ(page.Value(R"(rope_log_lines_dropped_total{reason="output"})"), 23);
+  EXPECT_EQ(Value("rope_draining"), 0);
+}
+
+TEST_F(MetricsTest, ManyThreadsLoseNothingAndPagesReadMeanwhileAreWellFormed) {
+  constexpr int kThreads = 4;
+  constexpr int kEach = 20000;
+  std::atomic<int> running = kThreads;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      for (int n = 0; n < kEach; ++n) {
+        metrics_.CountRequest({.duration = absl::Microseconds(n % 100), .sent_bytes = 3});
+        metrics_.CountBatch({.device = "cpu", .requests = 1 + n % 5});
+      }
+      --running;
+    });
+  }
+  double last = 0;
+  while (running > 0) {
+    const double now = Value(R"(rope_requests_total{code="OK",method="Rotate"})");
+    EXPECT_GE(now, last);
+    last = now;
+  }
+  for (std::thread& thread : threads) thread.join();
+  const Exposition page(TextOf(metrics_));
+  EXPECT_EQ(page.Value(R"(rope_request_duration_seconds_count{method="Rotate"})"),
+            kThreads * kEach);
+  EXPECT_EQ(page.Value("rope_sent_bytes_total"), 3 * kThreads * kEach);
+  EXPECT_EQ(page.Value("rope_batch_requests_sum"), 3 * kThreads * kEach);
+}
+
+}  // namespace
+}  // namespace rope::server
