@@ -111,11 +111,11 @@ Result<RotateStream> Client::OpenStream(const StreamOptions& options) const {
 }
 
 Arena Client::arena() const {
-  return Arena(connection_->link().arena());
+  return Arena(connection_->connector().arena());
 }
 
 ChosenTransport Client::transport() const {
-  return connection_->link().transport();
+  return connection_->connector().transport();
 }
 
 Result<DescribeReply> Client::Describe(const DescribeRequest& request,

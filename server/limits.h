@@ -127,8 +127,8 @@ inline constexpr int64_t kSessionMemoryBytesMax = 4 * kGiB;
 inline constexpr int64_t kSharedMemoryBytesCeiling = int64_t{1} << 47;  // as far as addresses go
 // Connections that have not said anything yet, and how long they may: one that serves people has
 // its preface under way when it connects.
-inline constexpr int64_t kSilentConnectionsMax = 512;
-inline constexpr int64_t kSilentMs = 10'000;
+inline constexpr int64_t kPendingConnectionsMax = 512;
+inline constexpr int64_t kPendingMs = 10'000;
 // Calls of one method that are armed on each queue at a time.
 inline constexpr int kArmedCalls = 4;
 

@@ -37,14 +37,14 @@ std::string MakeInstanceId() {
   return absl::StrFormat("%016x", absl::Uniform<uint64_t>(random));
 }
 
-std::vector<std::string> DeviceNames(const Devices& devices) {
+std::vector<std::string> DeviceNames(const DeviceRouter& devices) {
   std::vector<std::string> names;
-  for (const Devices::Device& device : devices.list()) names.push_back(device.name);
+  for (const DeviceRouter::Device& device : devices.list()) names.push_back(device.name);
   return names;
 }
 
 // What health knows by name: the service, and each device.
-std::vector<std::string> HealthNames(const Devices& devices) {
+std::vector<std::string> HealthNames(const DeviceRouter& devices) {
   std::vector<std::string> names = DeviceNames(devices);
   names.push_back("rope.v1.RopeService");
   return names;
@@ -73,7 +73,7 @@ Server::~Server() {
 
 absl::Status Server::Build(Batcher::Options batches) {
   const int threads = options_.threads > 0 ? options_.threads : ProcessorCount();
-  auto devices = Devices::Create(options_.device, {.threads = threads}, clock_);
+  auto devices = DeviceRouter::Create(options_.device, {.threads = threads}, clock_);
   if (!devices.ok()) return Prefixed("--device: ", devices.status());
   devices_ = *std::move(devices);
   devices_->set_on_fault([this](std::string_view device, const absl::Status& status) {
@@ -98,10 +98,11 @@ absl::Status Server::Build(Batcher::Options batches) {
       batches, clock_,
       [executor = executor_.get()](absl::Span<Slice> slices) { executor->Run(slices); },
       [metrics = metrics_.get()](const BatchReport& report) { metrics->CountBatch(report); });
-  region_io_ = std::make_unique<RegionIo>(*regions_, *pool_, shares_.message);
+  region_resolver_ = std::make_unique<RegionResolver>(*regions_, *pool_, shares_.message);
   prepared_ = std::make_unique<PreparedRequests>(*registry_);
-  engine_ = std::make_unique<Engine>(*registry_, *prepared_, *admission_, *batcher_, *region_io_,
-                                     clock_, Engine::Options{.reply_bytes_max = shares_.message});
+  engine_ =
+      std::make_unique<Engine>(*registry_, *prepared_, *admission_, *batcher_, *region_resolver_,
+                               clock_, Engine::Options{.reply_bytes_max = shares_.message});
   rope_service_ = std::make_unique<RopeService>(
       RopeService::Parts{engine_.get(), prepared_.get(), metrics_.get(), &clock_, &in_flight_,
                          receiving_.get(), instance_id_, shares_.message, &peers_});
@@ -302,7 +303,7 @@ v1::GetServerInfoResponse Server::Info() const {
   info.set_version(kVersion);
   info.set_instance_id(instance_id_);
   info.set_uptime_seconds(absl::ToDoubleSeconds(clock_.Now() - started_));
-  for (const Devices::Device& listed : devices_->list()) {
+  for (const DeviceRouter::Device& listed : devices_->list()) {
     v1::Device& device = *info.add_devices();
     device.set_name(listed.name);
     device.set_detail(listed.detail);

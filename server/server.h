@@ -22,7 +22,7 @@
 #include "server/clock.h"
 #include "server/control/warm_up.h"
 #include "server/engine/batcher.h"
-#include "server/engine/devices.h"
+#include "server/engine/device_router.h"
 #include "server/engine/engine.h"
 #include "server/engine/executor.h"
 #include "server/grpc/health.h"
@@ -38,7 +38,7 @@
 #include "server/memory/regions.h"
 #include "server/models/model_registry.h"
 #include "server/options.h"
-#include "server/request/region_io.h"
+#include "server/request/region_resolver.h"
 #include "server/telemetry/metrics.h"
 #include "server/telemetry/metrics_endpoint.h"
 
@@ -93,7 +93,7 @@ class Server {
   const absl::Time started_;
 
   CallsInFlight in_flight_;
-  std::unique_ptr<Devices> devices_;
+  std::unique_ptr<DeviceRouter> devices_;
   std::unique_ptr<kernels::TableCache> tables_;
   std::unique_ptr<WarmUpWorker> warm_up_;
   std::unique_ptr<ModelRegistry> registry_;
@@ -105,7 +105,7 @@ class Server {
   std::unique_ptr<Admission> admission_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Batcher> batcher_;
-  std::unique_ptr<RegionIo> region_io_;
+  std::unique_ptr<RegionResolver> region_resolver_;
   std::unique_ptr<PreparedRequests> prepared_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<RopeService> rope_service_;

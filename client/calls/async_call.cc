@@ -8,24 +8,24 @@ namespace rope::client {
 
 using std::chrono::microseconds;
 
-std::shared_ptr<AsyncCall> AsyncCall::Start(std::shared_ptr<Link> link,
+std::shared_ptr<AsyncCall> AsyncCall::Start(std::shared_ptr<Connector> connector,
                                             std::shared_ptr<EventQueue> queue,
                                             const RotateRequest& request, RotateCallback callback,
                                             const Attempts& attempts,
                                             std::function<double()> random) {
-  auto call = std::make_shared<AsyncCall>(std::move(link), std::move(queue), std::move(callback),
-                                          attempts, std::move(random));
+  auto call = std::make_shared<AsyncCall>(std::move(connector), std::move(queue),
+                                          std::move(callback), attempts, std::move(random));
   call->queue_->Add(call);
   const std::lock_guard<std::mutex> lock(call->mu_);
   call->StartAttempt(&request);
   return call;
 }
 
-AsyncCall::AsyncCall(std::shared_ptr<Link> link, std::shared_ptr<EventQueue> queue,
+AsyncCall::AsyncCall(std::shared_ptr<Connector> connector, std::shared_ptr<EventQueue> queue,
                      RotateCallback callback, const Attempts& attempts,
                      std::function<double()> random)
     : queue_(std::move(queue)),
-      link_(std::move(link)),
+      connector_(std::move(connector)),
       random_(std::move(random)),
       callback_(std::move(callback)),
       attempts_(attempts) {}
@@ -47,11 +47,11 @@ void AsyncCall::OnEvent(bool) {
     if (!outcome_.has_value()) return;
     encoded_.message.Clear();
   }
-  queue_->WhenReturned(loans_, [this] { RunCallback(); });
+  queue_->WhenReturned(borrowed_, [this] { RunCallback(); });
 }
 
 void AsyncCall::StartAttempt(const RotateRequest* request) {
-  Result<std::shared_ptr<const Session>> session = link_->Get();
+  Result<std::shared_ptr<const Session>> session = connector_->Get();
   if (!session.ok()) {
     unsent_ = session.status();
     if (request != nullptr && !request_.has_value()) request_ = *request;
@@ -59,7 +59,8 @@ void AsyncCall::StartAttempt(const RotateRequest* request) {
   }
   session_ = *std::move(session);
   if (request != nullptr) {
-    Result<EncodedRotate> encoded = EncodeRotate(*request, session_->region, Route::kRpc, loans_);
+    Result<EncodedRotate> encoded =
+        EncodeRotate(*request, session_->region, Route::kRpc, borrowed_);
     if (!encoded.ok()) {
       outcome_ = encoded.status();
       return StartAlarm(microseconds(0));  // errors come on the background thread too
@@ -99,8 +100,8 @@ void AsyncCall::Advance() {
   }
   encoded_.staged.NoteFailure(reply.status());
   if (cancelled_) return EndCancelled(reply.status());
-  const Link::Advice advice = link_->Note(*session_, reply.status());
-  if (advice == Link::Advice::kSendInline && encoded_.uses_region) return StartNext();
+  const Connector::Advice advice = connector_->Note(*session_, reply.status());
+  if (advice == Connector::Advice::kSendInline && encoded_.uses_region) return StartNext();
   TryAgain(reply.status(), encoded_.idempotent);
 }
 
@@ -121,7 +122,7 @@ void AsyncCall::RunCallback() {
     // Gone before the queue is told, since it may hold the last copy of the client.
     const RotateCallback callback = std::move(callback_);
     const Result<grpc::ByteBuffer>& reply = *outcome_;
-    callback(reply.ok() ? DecodeRotate(*reply, std::move(encoded_.wanted), link_->outputs())
+    callback(reply.ok() ? DecodeRotate(*reply, std::move(encoded_.wanted), connector_->outputs())
                         : Result<RotateReply>(reply.status()));
   }
   queue_->Remove(this);

@@ -4,7 +4,7 @@
 //   Start -> attempt -> (failed: alarm -> attempt ...) -> memory given back -> callback
 //
 // Threading:  Start and Cancel on any thread, everything else on the queue's thread. A connection
-//             that was lost is dialed there, for Link::kRedialMax at most.
+//             that was lost is dialed there, for Connector::kRedialMax at most.
 // Ownership:  Copies what it needs of the request; borrows tensor memory until the callback runs.
 #ifndef ROPE_CLIENT_CALLS_ASYNC_CALL_H_
 #define ROPE_CLIENT_CALLS_ASYNC_CALL_H_
@@ -21,9 +21,9 @@
 
 #include "client/calls/event_loop.h"
 #include "client/calls/retry.h"
+#include "client/codec/borrowed_slices.h"
 #include "client/codec/codec.h"
-#include "client/codec/payload_loans.h"
-#include "client/transport/link.h"
+#include "client/transport/connector.h"
 #include "client/transport/stub.h"
 #include "rope/async.h"
 
@@ -32,13 +32,13 @@ namespace rope::client {
 class AsyncCall final : public LiveCall, private EventHandler {
  public:
   // `random` gives numbers in [0, 1).
-  static std::shared_ptr<AsyncCall> Start(std::shared_ptr<Link> link,
+  static std::shared_ptr<AsyncCall> Start(std::shared_ptr<Connector> connector,
                                           std::shared_ptr<EventQueue> queue,
                                           const RotateRequest& request, RotateCallback callback,
                                           const Attempts& attempts, std::function<double()> random);
 
-  AsyncCall(std::shared_ptr<Link> link, std::shared_ptr<EventQueue> queue, RotateCallback callback,
-            const Attempts& attempts, std::function<double()> random);
+  AsyncCall(std::shared_ptr<Connector> connector, std::shared_ptr<EventQueue> queue,
+            RotateCallback callback, const Attempts& attempts, std::function<double()> random);
 
   void Cancel() override;
 
@@ -60,10 +60,10 @@ class AsyncCall final : public LiveCall, private EventHandler {
   void RunCallback();
 
   const std::shared_ptr<EventQueue> queue_;
-  const std::shared_ptr<Link> link_;
+  const std::shared_ptr<Connector> connector_;
   const std::function<double()> random_;
   RotateCallback callback_;
-  PayloadLoans loans_;
+  BorrowedSlices borrowed_;
 
   std::mutex mu_;
   // All below are guarded by mu_.

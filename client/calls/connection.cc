@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/calls/fence.h"
+#include "client/codec/borrowed_slices.h"
 #include "client/codec/codec.h"
-#include "client/codec/payload_loans.h"
 
 namespace rope::client {
 namespace {
@@ -36,7 +36,7 @@ Connection::Hooks Connection::DefaultHooks() {
 }
 
 Connection::Connection(const std::string& target, const ConnectOptions& options, Hooks hooks)
-    : link_(std::make_shared<Link>(target, options)),
+    : connector_(std::make_shared<Connector>(target, options)),
       attempts_max_(options.attempts_max),
       hooks_(std::move(hooks)) {}
 
@@ -45,11 +45,11 @@ Result<grpc::ByteBuffer> Connection::Call(const std::string& method,
                                           const CallOptions& options) const {
   Attempts attempts(attempts_max_, options.timeout);
   for (;;) {
-    const Result<std::shared_ptr<const Session>> session = link_->Get();
+    const Result<std::shared_ptr<const Session>> session = connector_->Get();
     if (session.ok()) {
       Result<grpc::ByteBuffer> reply = (*session)->stub.Call(method, request, attempts.Remaining());
       if (reply.ok()) return reply;
-      link_->Note(**session, reply.status());
+      connector_->Note(**session, reply.status());
       if (!WaitForNext(attempts, reply.status(), idempotent)) return reply;
     } else if (!WaitForNext(attempts, session.status(), /*idempotent=*/true)) {
       return session.status();
@@ -61,23 +61,23 @@ Result<RotateReply> Connection::Rotate(const RotateRequest& request,
                                        const CallOptions& options) const {
   Attempts attempts(attempts_max_, options.timeout);
   for (;;) {
-    const Result<std::shared_ptr<const Session>> session = link_->Get();
+    const Result<std::shared_ptr<const Session>> session = connector_->Get();
     if (!session.ok()) {
       if (!WaitForNext(attempts, session.status(), /*idempotent=*/true)) return session.status();
       continue;
     }
     if (WillUseRing(request, **session)) (*session)->ring->WakeServer();
-    PayloadLoans loans;
+    BorrowedSlices borrowed;
     Result<EncodedRotate> encoded =
-        EncodeRotate(request, (*session)->region, RouteOf(**session), loans);
+        EncodeRotate(request, (*session)->region, RouteOf(**session), borrowed);
     if (!encoded.ok()) return encoded.status();
     const Result<ReceivedReply> reply = Send(**session, *encoded, attempts.Remaining());
     encoded->message.Clear();
     // Before the reply is written: the output may be the memory that was lent.
-    (*session)->stub.AwaitReturn(loans);
-    if (reply.ok()) return reply->Take(std::move(encoded->wanted), link_->outputs());
+    (*session)->stub.AwaitReturn(borrowed);
+    if (reply.ok()) return reply->ToReply(std::move(encoded->wanted), connector_->outputs());
     encoded->staged.NoteFailure(reply.status());
-    if (link_->Note(**session, reply.status()) == Link::Advice::kSendInline &&
+    if (connector_->Note(**session, reply.status()) == Connector::Advice::kSendInline &&
         encoded->uses_region) {
       continue;
     }
@@ -110,14 +110,14 @@ bool Connection::WaitForNext(Attempts& attempts, const Status& status, bool idem
 std::shared_ptr<AsyncCall> Connection::StartRotate(const RotateRequest& request,
                                                    RotateCallback callback,
                                                    const CallOptions& options) const {
-  return AsyncCall::Start(link_, Queue(), request, std::move(callback),
+  return AsyncCall::Start(connector_, Queue(), request, std::move(callback),
                           Attempts(attempts_max_, options.timeout), hooks_.random);
 }
 
 Result<std::shared_ptr<StreamCall>> Connection::OpenStream(const StreamOptions& options) const {
-  Result<std::shared_ptr<const Session>> session = link_->Get();
+  Result<std::shared_ptr<const Session>> session = connector_->Get();
   if (!session.ok()) return session.status();
-  return StreamCall::Open(link_, *std::move(session), Queue(), options);
+  return StreamCall::Open(connector_, *std::move(session), Queue(), options);
 }
 
 Status Connection::Fence(const CallOptions& options) const {
@@ -125,14 +125,15 @@ Status Connection::Fence(const CallOptions& options) const {
     return Status(StatusCode::kFailedPrecondition,
                   "Fence: got a call in a callback, want one on another thread");
   }
-  const Result<std::shared_ptr<const Session>> session = link_->GetForFence();
+  const Result<std::shared_ptr<const Session>> session = connector_->GetForFence();
   if (!session.ok()) return session.status();
   const Region& region = (*session)->region;
   if (region.ids == nullptr || region.is_staging) return {};
   const Status status = AwaitFence((*session)->stub, *region.ids, options.timeout);
   if (status.ok()) return status;
-  link_->Note(**session, status);
-  const Result<std::shared_ptr<const Session>> now = link_->GetForFence();  // says what was lost
+  connector_->Note(**session, status);
+  const Result<std::shared_ptr<const Session>> now =
+      connector_->GetForFence();  // says what was lost
   if (!now.ok()) return now.status();
   if (status.code() != StatusCode::kNotFound) return status;
   return Status(StatusCode::kUnavailable, absl::StrCat("fence: ", status.message()));

@@ -1,4 +1,4 @@
-// Connection: the way to the server (link.h), the retry loop of synchronous calls, and the
+// Connection: the way to the server (connector.h), the retry loop of synchronous calls, and the
 // background thread of the others (async_call.h, stream_call.h).
 //
 // Threading:  Thread-safe, as far as Hooks are. The background thread starts with the first call
@@ -23,7 +23,7 @@
 #include "client/calls/retry.h"
 #include "client/calls/stream_call.h"
 #include "client/codec/codec.h"
-#include "client/transport/link.h"
+#include "client/transport/connector.h"
 #include "rope/async.h"
 #include "rope/options.h"
 #include "rope/status.h"
@@ -42,8 +42,8 @@ class Connection {
   Connection(const std::string& target, const ConnectOptions& options,
              Hooks hooks = DefaultHooks());
 
-  // As Link::Connect. Before anything else.
-  Status Connect(std::chrono::microseconds timeout) { return link_->Connect(timeout); }
+  // As Connector::Connect. Before anything else.
+  Status Connect(std::chrono::microseconds timeout) { return connector_->Connect(timeout); }
 
   // `idempotent`: doing it twice is as good as once.
   Result<grpc::ByteBuffer> Call(const std::string& method, const grpc::ByteBuffer& request,
@@ -56,7 +56,7 @@ class Connection {
   Result<std::shared_ptr<StreamCall>> OpenStream(const StreamOptions& options) const;
   Status Fence(const CallOptions& options) const;
 
-  const Link& link() const { return *link_; }
+  const Connector& connector() const { return *connector_; }
 
  private:
   // One attempt, through the ring where there is one and the messages fit into it.
@@ -67,7 +67,7 @@ class Connection {
   // Of the background thread, which it starts.
   const std::shared_ptr<EventQueue>& Queue() const;
 
-  const std::shared_ptr<Link> link_;
+  const std::shared_ptr<Connector> connector_;
   const int attempts_max_;
   const Hooks hooks_;
   mutable std::once_flag loop_once_;

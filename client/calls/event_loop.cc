@@ -16,18 +16,19 @@ thread_local const EventQueue* queue_of_thread = nullptr;
 // locks of its own, where nothing can be started. Owns itself until they are.
 class ReturnWatch final : public EventHandler {
  public:
-  static void Start(grpc::CompletionQueue* queue, const PayloadLoans& loans,
+  static void Start(grpc::CompletionQueue* queue, const BorrowedSlices& borrowed,
                     std::function<void()> then) {
-    auto watch = std::make_unique<ReturnWatch>(queue, loans, std::move(then));
+    auto watch = std::make_unique<ReturnWatch>(queue, borrowed, std::move(then));
     watch.release()->Arm();  // owned by its next event
   }
 
-  ReturnWatch(grpc::CompletionQueue* queue, const PayloadLoans& loans, std::function<void()> then)
-      : queue_(queue), loans_(loans), then_(std::move(then)) {}
+  ReturnWatch(grpc::CompletionQueue* queue, const BorrowedSlices& borrowed,
+              std::function<void()> then)
+      : queue_(queue), borrowed_(borrowed), then_(std::move(then)) {}
   virtual ~ReturnWatch() = default;
 
   void OnEvent(bool) override {
-    if (!loans_.AllReturned()) return Arm();
+    if (!borrowed_.AllReturned()) return Arm();
     const std::unique_ptr<ReturnWatch> self(this);
     const std::function<void()> then = std::move(then_);
     then();
@@ -50,7 +51,7 @@ class ReturnWatch final : public EventHandler {
   }
 
   grpc::CompletionQueue* const queue_;
-  const PayloadLoans& loans_;
+  const BorrowedSlices& borrowed_;
   std::function<void()> then_;
   std::unique_ptr<grpc::Alarm> alarm_;
   int looks_ = 0;
@@ -105,9 +106,9 @@ void EventQueue::Remove(const LiveCall* call) {
   if (is_over) queue_.Shutdown();
 }
 
-void EventQueue::WhenReturned(const PayloadLoans& loans, std::function<void()> then) {
-  if (loans.AllReturned()) return then();
-  ReturnWatch::Start(&queue_, loans, std::move(then));
+void EventQueue::WhenReturned(const BorrowedSlices& borrowed, std::function<void()> then) {
+  if (borrowed.AllReturned()) return then();
+  ReturnWatch::Start(&queue_, borrowed, std::move(then));
 }
 
 void EventQueue::Run() {

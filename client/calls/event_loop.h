@@ -21,7 +21,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "client/codec/payload_loans.h"
+#include "client/codec/borrowed_slices.h"
 #include "client/transport/ring.h"
 #include "client/transport/ring_watch.h"
 #include "client/transport/strand.h"
@@ -62,7 +62,7 @@ class EventQueue final : public Strand, public std::enable_shared_from_this<Even
 
   // Runs `then` on this thread once every loan is back: at once, or later.
   // REQUIRES: on the queue's thread; `loans` and a live call stay until `then` ran.
-  void WhenReturned(const PayloadLoans& loans, std::function<void()> then);
+  void WhenReturned(const BorrowedSlices& borrowed, std::function<void()> then);
 
  private:
   friend class EventLoop;

@@ -36,7 +36,7 @@ Status AwaitFence(const Stub& stub, RegionIds& ids, microseconds timeout) {
   const std::optional<RegionIds::Turn> turn = ids.TakeTurn(deadline);
   if (!turn.has_value()) return TooLate("another one is under way");
   v1::RegisterRegionRequest request;
-  request.set_region_id(*ids.Take());
+  request.set_region_id(*ids.Acquire());
   const auto next = MessageOf<v1::RegisterRegionResponse>(
       stub.Call("/rope.v1.RopeService/RegisterRegion", BytesOf(request), Until(deadline)));
   if (!next.ok()) return next.status();

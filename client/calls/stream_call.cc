@@ -28,12 +28,12 @@ uint64_t NumberOf(const std::string& wire_id) {
 
 }  // namespace
 
-std::shared_ptr<StreamCall> StreamCall::Open(std::shared_ptr<Link> link,
+std::shared_ptr<StreamCall> StreamCall::Open(std::shared_ptr<Connector> connector,
                                              std::shared_ptr<const Session> session,
                                              std::shared_ptr<EventQueue> queue,
                                              const StreamOptions& options) {
-  auto call =
-      std::make_shared<StreamCall>(std::move(link), std::move(session), std::move(queue), options);
+  auto call = std::make_shared<StreamCall>(std::move(connector), std::move(session),
+                                           std::move(queue), options);
   call->rpc_ = std::make_unique<Rpc>();
   grpc::ClientContext& context = call->rpc_->context;
   if (options.timeout.has_value()) context.set_deadline(DeadlineAfter(*options.timeout));
@@ -44,9 +44,9 @@ std::shared_ptr<StreamCall> StreamCall::Open(std::shared_ptr<Link> link,
   return call;
 }
 
-StreamCall::StreamCall(std::shared_ptr<Link> link, std::shared_ptr<const Session> session,
+StreamCall::StreamCall(std::shared_ptr<Connector> connector, std::shared_ptr<const Session> session,
                        std::shared_ptr<EventQueue> queue, const StreamOptions& options)
-    : link_(std::move(link)),
+    : connector_(std::move(connector)),
       session_(std::move(session)),
       queue_(std::move(queue)),
       watch_(session_->ring == nullptr ? nullptr : queue_->WatchOf(session_->ring)),
@@ -65,7 +65,7 @@ Status StreamCall::Rotate(const RotateRequest& request, RotateCallback callback)
   waiting->request_id = WireId(message.number, request.request_id);
   waiting->callback = std::move(callback);
   Result<EncodedRotate> encoded = EncodeRotate(request, waiting->request_id, session_->region,
-                                               RouteOf(*session_), waiting->loans);
+                                               RouteOf(*session_), waiting->borrowed);
   if (!encoded.ok()) return encoded.status();
   if (!request.request_id.empty()) waiting->request_id = request.request_id;
   message.bytes = std::move(encoded->message);
@@ -160,7 +160,7 @@ void StreamCall::OnFinished(bool) {
   {
     const std::lock_guard<std::mutex> lock(mu_);
     ended_ = EndOfStream();
-    link_->Note(*session_, *ended_);
+    connector_->Note(*session_, *ended_);
     // Without a word of the server's, nobody knows.
     may_have_run_ = rpc_status_.error_details().empty() || ended_->detail().executed;
     open_ = false;
@@ -306,17 +306,17 @@ void StreamCall::Deliver(std::unique_ptr<Request> request, Result<ReceivedReply>
     Result<ReceivedReply> reply;
   };
   const auto answer = std::make_shared<Answer>(Answer{std::move(request), std::move(reply)});
-  queue_->WhenReturned(answer->request->loans,
+  queue_->WhenReturned(answer->request->borrowed,
                        [this, answer] { RunCallback(*answer->request, answer->reply); });
 }
 
 void StreamCall::RunCallback(Request& request, const Result<ReceivedReply>& reply) {
   const auto self = shared_from_this();
   {
-    if (reply.ok()) link_->Note(*session_, reply->error());
-    Result<RotateReply> result = reply.ok()
-                                     ? reply->Take(std::move(request.wanted), link_->outputs())
-                                     : Result<RotateReply>(reply.status());
+    if (reply.ok()) connector_->Note(*session_, reply->error());
+    Result<RotateReply> result =
+        reply.ok() ? reply->ToReply(std::move(request.wanted), connector_->outputs())
+                   : Result<RotateReply>(reply.status());
     if (result.ok()) result->request_id = request.request_id;
     credit_requests_ = 1;
     credit_bytes_ = request.bytes;

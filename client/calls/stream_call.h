@@ -31,9 +31,9 @@
 #include <vector>
 
 #include "client/calls/event_loop.h"
+#include "client/codec/borrowed_slices.h"
 #include "client/codec/codec.h"
-#include "client/codec/payload_loans.h"
-#include "client/transport/link.h"
+#include "client/transport/connector.h"
 #include "client/transport/ring_watch.h"
 #include "rope/async.h"
 
@@ -43,11 +43,11 @@ class StreamCall final : public LiveCall,
                          public RingWatch::Waiting,
                          public std::enable_shared_from_this<StreamCall> {
  public:
-  static std::shared_ptr<StreamCall> Open(std::shared_ptr<Link> link,
+  static std::shared_ptr<StreamCall> Open(std::shared_ptr<Connector> connector,
                                           std::shared_ptr<const Session> session,
                                           std::shared_ptr<EventQueue> queue,
                                           const StreamOptions& options);
-  StreamCall(std::shared_ptr<Link> link, std::shared_ptr<const Session> session,
+  StreamCall(std::shared_ptr<Connector> connector, std::shared_ptr<const Session> session,
              std::shared_ptr<EventQueue> queue, const StreamOptions& options);
 
   // As RotateStream says.
@@ -73,7 +73,7 @@ class StreamCall final : public LiveCall,
     StagedRun staged;
     RegionIds::Lease region_id;
     RotateCallback callback;
-    PayloadLoans loans;
+    BorrowedSlices borrowed;
     int64_t bytes = 0;
     bool sent = false;     // handed to gRPC
     bool in_ring = false;  // handed to the ring
@@ -119,7 +119,7 @@ class StreamCall final : public LiveCall,
   // Leaves the queue after the last event and callback.
   void RemoveIfOver();
 
-  const std::shared_ptr<Link> link_;
+  const std::shared_ptr<Connector> connector_;
   const std::shared_ptr<const Session> session_;
   const std::shared_ptr<EventQueue> queue_;
   const std::shared_ptr<RingWatch> watch_;  // null: no ring

@@ -111,7 +111,7 @@ class Fields {
   Status status_;
 };
 
-Pairing TakePairing(Fields& fields) {
+Pairing ReadPairing(Fields& fields) {
   const std::string text = fields.Text("pairing");
   if (text == "half") return Pairing::kHalf;
   if (text == "interleaved") return Pairing::kInterleaved;
@@ -119,7 +119,7 @@ Pairing TakePairing(Fields& fields) {
   return Pairing::kUnspecified;
 }
 
-GoldenTensor TakeTensor(Fields& fields, const GoldenFile& golden, Role role) {
+GoldenTensor ReadTensorInto(Fields& fields, const GoldenFile& golden, Role role) {
   const bool is_q = role == Role::kQ;
   GoldenTensor tensor;
   tensor.role = role;
@@ -174,7 +174,7 @@ Result<GoldenFile> ParseGolden(absl::string_view text) {
   const Json* layer_type = fields.Get("layer_type");
   if (layer_type != nullptr && !layer_type->is_null())
     golden.layer_type = fields.Text("layer_type");
-  golden.pairing = TakePairing(fields);
+  golden.pairing = ReadPairing(fields);
   golden.head_dim = fields.Integer("head_dim", 1, kAxisMax);
   golden.rotary_dim = fields.Integer("rotary_dim", 0, golden.head_dim);
   if (golden.rotary_dim % 2 != 0) fields.Fail("rotary_dim", "an odd number", "an even one");
@@ -184,7 +184,7 @@ Result<GoldenFile> ParseGolden(absl::string_view text) {
   if (!(golden.attention_factor >= 0)) fields.Fail("attention_factor", "less", "at least 0");
   fields.Positions(golden.tokens, golden);
   for (const Role role : {Role::kQ, Role::kK}) {
-    golden.tensors.push_back(TakeTensor(fields, golden, role));
+    golden.tensors.push_back(ReadTensorInto(fields, golden, role));
   }
   if (!fields.status().ok()) return fields.status();
   return golden;

@@ -27,14 +27,14 @@ class HeaderReader {
  public:
   explicit HeaderReader(absl::string_view text) : text_(text) {}
 
-  bool Take(absl::string_view token) {
+  bool Consume(absl::string_view token) {
     text_ = absl::StripLeadingAsciiWhitespace(text_);
     return absl::ConsumePrefix(&text_, token);
   }
   bool AtEnd() const { return absl::StripAsciiWhitespace(text_).empty(); }
 
-  std::optional<std::string> TakeString() {
-    const char quote = Take("'") ? '\'' : Take("\"") ? '"' : '\0';
+  std::optional<std::string> ReadString() {
+    const char quote = Consume("'") ? '\'' : Consume("\"") ? '"' : '\0';
     const size_t end = quote == '\0' ? absl::string_view::npos : text_.find(quote);
     if (end == absl::string_view::npos) return std::nullopt;
     std::string value(text_.substr(0, end));
@@ -42,10 +42,10 @@ class HeaderReader {
     return value;
   }
 
-  std::optional<std::vector<int64_t>> TakeShape() {
-    if (!Take("(")) return std::nullopt;
+  std::optional<std::vector<int64_t>> ReadShape() {
+    if (!Consume("(")) return std::nullopt;
     std::vector<int64_t> shape;
-    while (!Take(")")) {
+    while (!Consume(")")) {
       size_t digits = 0;
       text_ = absl::StripLeadingAsciiWhitespace(text_);
       while (digits < text_.size() && absl::ascii_isdigit(text_[digits])) ++digits;
@@ -54,7 +54,7 @@ class HeaderReader {
       text_.remove_prefix(digits);
       shape.push_back(length);
       if (shape.size() > kAxesMax) return std::nullopt;
-      if (!Take(",") && !absl::StartsWith(absl::StripLeadingAsciiWhitespace(text_), ")")) {
+      if (!Consume(",") && !absl::StartsWith(absl::StripLeadingAsciiWhitespace(text_), ")")) {
         return std::nullopt;
       }
     }
@@ -72,29 +72,29 @@ struct Header {
 };
 
 // Fills one entry of the dict; false where it is not one.
-bool TakeEntry(HeaderReader& reader, Header& header) {
-  const std::optional<std::string> key = reader.TakeString();
-  if (!key.has_value() || !reader.Take(":")) return false;
+bool ReadEntryInto(HeaderReader& reader, Header& header) {
+  const std::optional<std::string> key = reader.ReadString();
+  if (!key.has_value() || !reader.Consume(":")) return false;
   if (*key == "descr") {
-    header.descr = reader.TakeString();
+    header.descr = reader.ReadString();
     return header.descr.has_value();
   }
   if (*key == "fortran_order") {
-    header.fortran_order = reader.Take("True");
-    return *header.fortran_order || reader.Take("False");
+    header.fortran_order = reader.Consume("True");
+    return *header.fortran_order || reader.Consume("False");
   }
   if (*key != "shape") return false;
-  header.shape = reader.TakeShape();
+  header.shape = reader.ReadShape();
   return header.shape.has_value();
 }
 
 std::optional<Header> ParseHeader(absl::string_view text) {
   HeaderReader reader(text);
   Header header;
-  if (!reader.Take("{")) return std::nullopt;
-  while (!reader.Take("}")) {
-    if (!TakeEntry(reader, header)) return std::nullopt;
-    reader.Take(",");
+  if (!reader.Consume("{")) return std::nullopt;
+  while (!reader.Consume("}")) {
+    if (!ReadEntryInto(reader, header)) return std::nullopt;
+    reader.Consume(",");
   }
   if (!reader.AtEnd() || !header.descr || !header.fortran_order || !header.shape) {
     return std::nullopt;

@@ -38,8 +38,8 @@ Status CheckTensor(const v1::Array& array, const proto::SplitMessage& message,
       absl::StrCat("tensors[", index, "].array.raw: got ", got, " bytes, want ", want));
 }
 
-RotatedTensor TakeTensor(const v1::Tensor& head, const proto::SplitMessage& message,
-                         WantedTensor wanted, OutputPool& pool) {
+RotatedTensor ReadTensorInto(const v1::Tensor& head, const proto::SplitMessage& message,
+                             WantedTensor wanted, OutputPool& pool) {
   RotatedTensor tensor;
   tensor.role = wanted.role;
   tensor.layout = std::move(wanted.layout);
@@ -52,7 +52,7 @@ RotatedTensor TakeTensor(const v1::Tensor& head, const proto::SplitMessage& mess
   if (!has_payload && wanted.staged == nullptr) return tensor;
   void* out = wanted.output;
   if (out == nullptr) {
-    tensor.owned = pool.Take(tensor.bytes);
+    tensor.owned = pool.Allocate(tensor.bytes);
     out = tensor.owned.get();
     tensor.data = out;
   }
@@ -73,7 +73,7 @@ Status FromMessage(const v1::Error& error) {
                             .executed = error.executed()});
 }
 
-void TakeHead(const v1::RotateResponse& head, RotateReply& reply) {
+void ReadHead(const v1::RotateResponse& head, RotateReply& reply) {
   reply.request_id = head.request_id();
   reply.attention_factor = head.attention_factor();
   reply.attention_factor_applied = head.attention_factor_applied();
@@ -148,7 +148,7 @@ StagedRun Stage(const Region& region, Route route, const std::vector<WantedTenso
                 std::vector<Place>& places) {
   const auto bytes = StagedBytes(places, wanted, route, region.memory->capacity_bytes());
   if (!bytes.has_value()) return {};
-  std::optional<StagedRun> run = StagedRun::Take(region.memory, *bytes);
+  std::optional<StagedRun> run = StagedRun::Allocate(region.memory, *bytes);
   if (!run.has_value()) return {};
   std::byte* next = run->data();
   for (size_t i = 0; i < places.size(); ++i) {
@@ -229,7 +229,8 @@ bool FitRing(const std::vector<proto::MessagePart>& message,
          std::ranges::all_of(wanted, [](const WantedTensor& tensor) { return tensor.in_region; });
 }
 
-grpc::ByteBuffer BufferOf(const std::vector<proto::MessagePart>& message, PayloadLoans& loans) {
+grpc::ByteBuffer BufferOf(const std::vector<proto::MessagePart>& message,
+                          BorrowedSlices& borrowed) {
   std::vector<grpc::Slice> slices;
   for (const proto::MessagePart& part : message) {
     if (!part.header.empty()) slices.emplace_back(part.header);
@@ -237,7 +238,7 @@ grpc::ByteBuffer BufferOf(const std::vector<proto::MessagePart>& message, Payloa
     if (static_cast<int64_t>(part.payload.size()) < kLentBytesMin) {
       slices.emplace_back(part.payload.data(), part.payload.size());
     } else {
-      slices.push_back(loans.Lend(part.payload));
+      slices.push_back(borrowed.Borrow(part.payload));
     }
   }
   return grpc::ByteBuffer(slices.data(), slices.size());
@@ -246,7 +247,7 @@ grpc::ByteBuffer BufferOf(const std::vector<proto::MessagePart>& message, Payloa
 }  // namespace
 
 Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const std::string& request_id,
-                                   const Region& region, Route route, PayloadLoans& loans) {
+                                   const Region& region, Route route, BorrowedSlices& borrowed) {
   MessageArena memory;
   v1::RotateRequest& head = memory.Make<v1::RotateRequest>();
   if (Status status = SetHead(request, request_id, head); !status.ok()) return status;
@@ -263,7 +264,7 @@ Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const std::stri
     encoded.tensor_bytes += *bytes;
   }
   if (region.is_staging) encoded.staged = Stage(region, route, encoded.wanted, places);
-  if (region.ids != nullptr) encoded.region_id = region.ids->Take();
+  if (region.ids != nullptr) encoded.region_id = region.ids->Acquire();
   const std::vector<Range> inputs = NameInputs(region, encoded, places, tensors);
   PlaceOutputs(region, places, inputs, head, encoded);
   for (const Range& input : inputs) encoded.uses_region |= input.has_value();
@@ -273,7 +274,7 @@ Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const std::stri
   if (route == Route::kRing && FitRing(joined, encoded.wanted)) {
     encoded.ring_message = std::move(joined.front().header);
   } else {
-    encoded.message = BufferOf(joined, loans);
+    encoded.message = BufferOf(joined, borrowed);
   }
   return encoded;
 }
@@ -314,7 +315,8 @@ Status ReceivedReply::error() const {
   return head().error().code() == 0 ? Status() : FromMessage(head().error());
 }
 
-Result<RotateReply> ReceivedReply::Take(std::vector<WantedTensor> wanted, OutputPool& pool) const {
+Result<RotateReply> ReceivedReply::ToReply(std::vector<WantedTensor> wanted,
+                                           OutputPool& pool) const {
   if (Status status = error(); !status.ok()) return status;
   const auto count = static_cast<size_t>(head().tensors_size());
   if (count != wanted.size()) {
@@ -325,11 +327,11 @@ Result<RotateReply> ReceivedReply::Take(std::vector<WantedTensor> wanted, Output
     if (Status status = CheckTensor(array, message_, wanted[i], i); !status.ok()) return status;
   }
   RotateReply reply;
-  TakeHead(head(), reply);
+  ReadHead(head(), reply);
   reply.tensors.reserve(count);
   for (size_t i = 0; i < count; ++i) {
     const v1::Tensor& tensor = head().tensors(static_cast<int>(i));
-    reply.tensors.push_back(TakeTensor(tensor, message_, std::move(wanted[i]), pool));
+    reply.tensors.push_back(ReadTensorInto(tensor, message_, std::move(wanted[i]), pool));
   }
   return reply;
 }

@@ -27,7 +27,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/codec/payload_loans.h"
+#include "client/codec/borrowed_slices.h"
 #include "client/codec/rotate_messages.h"
 #include "client/memory/output_pool.h"
 #include "client/memory/region.h"
@@ -87,10 +87,10 @@ inline grpc::ByteBuffer BufferOf(std::string_view message) {
 
 // Lends nothing where it fails. `request_id` stands in place of the request's own.
 Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const std::string& request_id,
-                                   const Region& region, Route route, PayloadLoans& loans);
+                                   const Region& region, Route route, BorrowedSlices& borrowed);
 inline Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const Region& region,
-                                          Route route, PayloadLoans& loans) {
-  return EncodeRotate(request, request.request_id, region, route, loans);
+                                          Route route, BorrowedSlices& borrowed) {
+  return EncodeRotate(request, request.request_id, region, route, borrowed);
 }
 
 // A RotateResponse whose tensors still lie where they were received. Nothing may be asked of one
@@ -105,7 +105,7 @@ class ReceivedReply {
   // What the reply's own `error` says, or OK.
   Status error() const;
   // Puts the tensors where they are wanted, those that nobody brought memory for in some of `pool`.
-  Result<RotateReply> Take(std::vector<WantedTensor> wanted, OutputPool& pool) const;
+  Result<RotateReply> ToReply(std::vector<WantedTensor> wanted, OutputPool& pool) const;
 
  private:
   const v1::RotateResponse& head() const { return *head_; }
@@ -120,7 +120,7 @@ inline Result<RotateReply> DecodeRotate(const grpc::ByteBuffer& buffer,
                                         std::vector<WantedTensor> wanted, OutputPool& pool) {
   const Result<ReceivedReply> reply = ReceivedReply::Parse(buffer);
   if (!reply.ok()) return reply.status();
-  return reply->Take(std::move(wanted), pool);
+  return reply->ToReply(std::move(wanted), pool);
 }
 
 }  // namespace rope::client

@@ -29,13 +29,13 @@ Slot::~Slot() {
 
 Arena::Arena(std::shared_ptr<ArenaMemory> memory) : memory_(std::move(memory)) {}
 
-Result<Slot> Arena::Take(int64_t bytes) const {
+Result<Slot> Arena::Allocate(int64_t bytes) const {
   if (bytes < 0) {
     return Status(StatusCode::kInvalidArgument,
                   absl::StrCat("slot: got ", bytes, " bytes, want 0 or more"));
   }
   if (bytes == 0) return Slot();
-  const Result<std::byte*> data = memory_->Take(bytes);
+  const Result<std::byte*> data = memory_->Allocate(bytes);
   if (!data.ok()) return data.status();
   return Slot(memory_, *data, bytes);
 }

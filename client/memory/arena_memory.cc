@@ -13,7 +13,7 @@ ArenaMemory::ArenaMemory(std::unique_ptr<SharedMemory> shared) : shared_(std::mo
   if (capacity_bytes() > 0) free_.emplace(0, capacity_bytes());
 }
 
-Result<std::byte*> ArenaMemory::Take(int64_t bytes) {
+Result<std::byte*> ArenaMemory::Allocate(int64_t bytes) {
   const std::lock_guard<std::mutex> lock(mu_);
   // No part is larger than the whole, so that rounding cannot overflow.
   const auto fits = [bytes](const auto& part) { return part.second >= bytes; };

@@ -31,7 +31,7 @@ class ArenaMemory {
   explicit ArenaMemory(std::unique_ptr<SharedMemory> shared);
 
   // REQUIRES: bytes > 0.
-  Result<std::byte*> Take(int64_t bytes);
+  Result<std::byte*> Allocate(int64_t bytes);
   // What Take gave, with the same size.
   void GiveBack(std::byte* data, int64_t bytes);
   // In place of GiveBack: so many bytes of what Take gave are never free again.

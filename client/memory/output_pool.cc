@@ -23,7 +23,7 @@ std::shared_ptr<OutputPool> OutputPool::Make(int64_t kept_bytes_max) {
   return std::shared_ptr<OutputPool>(new OutputPool(kept_bytes_max));  // owned by the shared_ptr
 }
 
-OutputMemory OutputPool::Take(int64_t bytes) {
+OutputMemory OutputPool::Allocate(int64_t bytes) {
   if (bytes < kPooledBytesMin) return OutputMemory(NewMemory(bytes).release());
   const int64_t piece_bytes = PieceBytes(bytes);
   Memory memory;
@@ -49,11 +49,11 @@ void OutputPool::GiveBack(Memory memory, int64_t piece_bytes) {
       idle_bytes_ += piece_bytes;
       return;
     }
-    dropped = TakeOldest();
+    dropped = PopOldest();
   }
 }
 
-OutputPool::Memory OutputPool::TakeOldest() {
+OutputPool::Memory OutputPool::PopOldest() {
   auto oldest = idle_.end();
   for (auto it = idle_.begin(); it != idle_.end(); ++it) {
     if (it->second.empty()) continue;

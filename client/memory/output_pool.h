@@ -34,7 +34,7 @@ class OutputPool : public std::enable_shared_from_this<OutputPool> {
   static std::shared_ptr<OutputPool> Make(int64_t kept_bytes_max);
 
   // Memory with undefined contents. REQUIRES: bytes >= 0, of a message that exists.
-  OutputMemory Take(int64_t bytes);
+  OutputMemory Allocate(int64_t bytes);
   // Keeps nothing from now on.
   void Close();
 
@@ -54,7 +54,7 @@ class OutputPool : public std::enable_shared_from_this<OutputPool> {
   // What Take gave, with the size that it had made.
   void GiveBack(Memory memory, int64_t piece_bytes);
   // REQUIRES: mu_ is held, and something is idle.
-  Memory TakeOldest();
+  Memory PopOldest();
 
   mutable std::mutex mu_;
   // All below are guarded by mu_.

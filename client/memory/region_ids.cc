@@ -15,7 +15,7 @@ RegionIds::Lease RegionIds::MakeLease(uint64_t id) const {
           }};
 }
 
-RegionIds::Lease RegionIds::Take() const {
+RegionIds::Lease RegionIds::Acquire() const {
   const proto::MutexLock lock(&signal_->mu);
   return current_;
 }

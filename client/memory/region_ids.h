@@ -29,7 +29,7 @@ class RegionIds {
 
   explicit RegionIds(uint64_t id) : current_(MakeLease(id)) {}
 
-  Lease Take() const;
+  Lease Acquire() const;
 
   // Of a fence: others wait until it goes.
   class Turn {

@@ -3,7 +3,7 @@
 //
 // A call that ends without the server's word may leave the server at work on the run. Nobody asks
 // when that is over (fence.h), so such a run is lost: no other request gets it. A connection that
-// has lost half of its staging memory is replaced by one with memory of its own (Link).
+// has lost half of its staging memory is replaced by one with memory of its own (Connector).
 //
 // Threading:  As its memory is.
 // Ownership:  Owns the run, and shares the memory it is part of.
@@ -25,8 +25,8 @@ class StagedRun {
  public:
   StagedRun() = default;  // of no memory
   // nullopt: there is no run of so many bytes.
-  static std::optional<StagedRun> Take(std::shared_ptr<ArenaMemory> memory, int64_t bytes) {
-    const Result<std::byte*> data = memory->Take(bytes);
+  static std::optional<StagedRun> Allocate(std::shared_ptr<ArenaMemory> memory, int64_t bytes) {
+    const Result<std::byte*> data = memory->Allocate(bytes);
     if (!data.ok()) return std::nullopt;
     StagedRun run;
     run.memory_ = std::move(memory);

@@ -13,8 +13,8 @@ int main(int argc, char** argv) {
   std::printf("%s %s\n", Name(transport.transport), transport.reason.c_str());
 
   // Once: slots, as long-lived as the layers that write into them.
-  auto q = client->arena().Take(kTokens * kQHeads * kHeadDim * sizeof(float));
-  auto k = client->arena().Take(kTokens * kKHeads * kHeadDim * sizeof(float));
+  auto q = client->arena().Allocate(kTokens * kQHeads * kHeadDim * sizeof(float));
+  auto k = client->arena().Allocate(kTokens * kKHeads * kHeadDim * sizeof(float));
   if (!q.ok() || !k.ok()) return 1;
   rope::client::RotateRequest request;
   request.rope.model = "llama-3.1-8b";

@@ -125,8 +125,8 @@ std::unique_ptr<grpc::GenericClientAsyncReaderWriter> Stub::PrepareStream(
   return grpc::GenericStub(channel_).PrepareCall(context, method, queue);
 }
 
-void Stub::AwaitReturn(const PayloadLoans& loans) const {
-  while (!loans.AllReturned()) {
+void Stub::AwaitReturn(const BorrowedSlices& borrowed) const {
+  while (!borrowed.AllReturned()) {
     void* tag = nullptr;
     bool ok = false;
     ThreadQueue::Get().AsyncNext(&tag, &ok, DeadlineAfter(std::chrono::milliseconds(1)));

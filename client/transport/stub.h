@@ -19,7 +19,7 @@
 #include <memory>
 #include <string>
 
-#include "client/codec/payload_loans.h"
+#include "client/codec/borrowed_slices.h"
 #include "rope/options.h"
 #include "rope/status.h"
 
@@ -63,8 +63,9 @@ class Stub {
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> PrepareStream(
       const std::string& method, grpc::ClientContext* context, grpc::CompletionQueue* queue) const;
 
-  // Drives gRPC until it refers to none of the loans. REQUIRES: no ByteBuffer of the caller does.
-  void AwaitReturn(const PayloadLoans& loans) const;
+  // Drives gRPC until it has released all borrowed slices. REQUIRES: the caller has no ByteBuffer
+  // that refers to them.
+  void AwaitReturn(const BorrowedSlices& borrowed) const;
 
  private:
   std::shared_ptr<grpc::Channel> channel_;

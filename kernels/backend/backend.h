@@ -42,7 +42,7 @@ class Backend {
   virtual std::string detail() const = 0;
   // A hint that this thread will soon rotate jobs of about so many bytes: what that would have to
   // wake up may do so meanwhile.
-  virtual void Expect(int64_t /*bytes*/) {}
+  virtual void PrepareFor(int64_t /*bytes*/) {}
   // Rotates all jobs and returns when their outputs are written. Jobs differ freely in shape, dtype
   // and geometry.
   virtual absl::Status Rotate(absl::Span<const RotateJob> jobs) = 0;

@@ -7,7 +7,7 @@
 namespace rope::kernels {
 namespace {
 
-void CheckBeside(const RotateJob& job) {
+void CheckFusedOps(const RotateJob& job) {
   ROPE_CHECK(!IsFloat8(job.dtype));
   ROPE_CHECK(job.input != job.output || job.stored() == job.dtype);
   // A norm leaves float32 numbers, of which no step of the tensor's own dtype could start.
@@ -24,7 +24,7 @@ void CheckBeside(const RotateJob& job) {
 void CheckJob(const RotateJob& job) {
   ROPE_CHECK(job.tokens >= 0 && job.heads >= 0 && job.head_dim >= 0);
   if (job.tokens == 0 || job.heads == 0) return;
-  CheckBeside(job);
+  CheckFusedOps(job);
   const PairGeometry& geometry = job.geometry;
   ROPE_CHECK(job.input != nullptr && job.output != nullptr);
   ROPE_CHECK(geometry.pairs >= 0 && geometry.offset >= 0);

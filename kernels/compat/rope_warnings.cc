@@ -62,7 +62,7 @@ void WarnUnread(const RopeConfig& config, Lines& lines) {
 }
 
 // One setting that another one leaves without effect.
-void WarnBeside(const RopeConfig& config, Lines& lines) {
+void WarnUnusedFields(const RopeConfig& config, Lines& lines) {
   if (config.rope_type == RopeType::kYarn) {
     if (config.attention_factor.has_value() && config.attn_factor.has_value()) {
       lines.push_back("attn_factor has no effect beside attention_factor");
@@ -267,7 +267,7 @@ std::vector<std::string> Warnings(const RopeConfig& config, std::optional<int64_
   WarnAttentionFactor(config, lines);
   WarnYarnRamp(config, head_dim, lines);
   WarnDynamic(config, head_dim, lines);
-  WarnBeside(config, lines);
+  WarnUnusedFields(config, lines);
   WarnExplicit(config, lines);
   WarnNtk(config, head_dim, lines);
   WarnXPos(config, lines);

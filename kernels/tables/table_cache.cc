@@ -90,7 +90,7 @@ PageRun FirstRun(absl::Span<const int64_t> positions) {
 using PageRuns = absl::InlinedVector<PageRun, 8>;
 
 // Cuts the next runs off the front of `positions`: as many as are looked up in one go.
-PageRuns TakeRuns(absl::Span<const int64_t>& positions) {
+PageRuns ReadRuns(absl::Span<const int64_t>& positions) {
   PageRuns runs;
   while (!positions.empty() && runs.size() < kRunsAtOnce) {
     runs.push_back(FirstRun(positions));
@@ -220,7 +220,7 @@ absl::Status TableCache::Impl::AppendRows(const Frequencies& frequencies,
   rows.rows.reserve(rows.rows.size() + positions.size());
   std::shared_ptr<Table> table;
   while (!positions.empty()) {
-    PageRuns runs = TakeRuns(positions);
+    PageRuns runs = ReadRuns(positions);
     if (table == nullptr) table = FindTable(frequencies);
     hits_.fetch_add(TakeBuilt(*table, now, runs), std::memory_order_relaxed);
     for (PageRun& run : runs) {

@@ -73,7 +73,7 @@ absl::StatusOr<int64_t> WireCursor::ReadLength() {
       absl::StrCat("message: got a length of ", *length, " bytes, want at most ", kLengthMax));
 }
 
-std::string_view WireCursor::Take(int64_t count) {
+std::string_view WireCursor::ReadBytes(int64_t count) {
   const std::string_view rest = fragments_[fragment_].substr(offset_);
   const std::string_view part = rest.substr(0, std::min(rest.size(), static_cast<size_t>(count)));
   Advance(part.size());
@@ -96,7 +96,7 @@ absl::Status WireCursor::SkipScalar(WireType type) {
 bool WireCursor::Consume(std::string_view bytes) {
   if (!Need(static_cast<int64_t>(bytes.size())).ok()) return false;
   while (!bytes.empty()) {
-    const std::string_view part = Take(static_cast<int64_t>(bytes.size()));
+    const std::string_view part = ReadBytes(static_cast<int64_t>(bytes.size()));
     if (part != bytes.substr(0, part.size())) return false;
     bytes.remove_prefix(part.size());
   }
@@ -105,7 +105,8 @@ bool WireCursor::Consume(std::string_view bytes) {
 
 absl::Status WireCursor::ReadBytes(int64_t count, std::string& out) {
   if (absl::Status status = Need(count); !status.ok()) return status;
-  for (const int64_t end = position_ + count; position_ < end;) out.append(Take(end - position_));
+  for (const int64_t end = position_ + count; position_ < end;)
+    out.append(ReadBytes(end - position_));
   return absl::OkStatus();
 }
 
@@ -114,7 +115,7 @@ absl::StatusOr<FragmentedBytes> WireCursor::ReadView(int64_t count) {
   FragmentedBytes view;
   view.bytes = count;
   for (const int64_t end = position_ + count; position_ < end;) {
-    view.fragments.push_back(Take(end - position_));
+    view.fragments.push_back(ReadBytes(end - position_));
   }
   return view;
 }

@@ -56,7 +56,7 @@ class WireCursor {
  private:
   absl::Status Need(int64_t count) const;
   // The next bytes, at most `count`, as far as they lie in one fragment. REQUIRES: there are some.
-  std::string_view Take(int64_t count);
+  std::string_view ReadBytes(int64_t count);
   // A varint of at most `bytes_max` bytes, without the bits above the 64th.
   absl::StatusOr<uint64_t> ReadVarint(int bytes_max, absl::string_view name);
   // Moves past fragments that are used up.

@@ -191,7 +191,7 @@ void Batcher::BatchLoop() {
         }
         work_.Wait(&mutex_);
       }
-      batch = TakeBatch();
+      batch = PopBatch();
       batch_running_ = true;
     }
     Run(batch);
@@ -203,7 +203,7 @@ void Batcher::BatchLoop() {
   }
 }
 
-Batcher::Batch Batcher::TakeBatch() {
+Batcher::Batch Batcher::PopBatch() {
   Batch batch;
   batch.started = clock_.Now();
   ++batch_number_;
@@ -212,7 +212,7 @@ Batcher::Batch Batcher::TakeBatch() {
     const uint64_t session = turn_.front();
     turn_.pop_front();
     const auto queue = queues_.find(session);
-    idle_turns = TakeFrom(queue->second, batch) ? 0 : idle_turns + 1;
+    idle_turns = PopFrom(queue->second, batch) ? 0 : idle_turns + 1;
     if (queue->second.empty()) {
       queues_.erase(queue);
     } else {
@@ -223,7 +223,7 @@ Batcher::Batch Batcher::TakeBatch() {
   return batch;
 }
 
-bool Batcher::TakeFrom(Queue& queue, Batch& batch) {
+bool Batcher::PopFrom(Queue& queue, Batch& batch) {
   if (queue.front()->last_batch == batch_number_) return false;  // gave its slice already
   std::unique_ptr<Request> request = std::move(queue.front());
   queue.pop_front();

@@ -119,9 +119,9 @@ class Batcher {
   void RunDirect(Batch& batch);
   void Run(Batch& batch);
   void BatchLoop();
-  Batch TakeBatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Batch PopBatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes from the queue of one session; false: nothing there that this batch may take.
-  bool TakeFrom(Queue& queue, Batch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool PopFrom(Queue& queue, Batch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The cap that `batch` has reached, or kDrained.
   ClosedBy ReachedCap(const Batch& batch) const;
   int64_t SliceTokens(const Request& request, const Batch& batch) const;

@@ -10,7 +10,7 @@
 
 namespace rope::server {
 Engine::Engine(ModelRegistry& registry, PreparedRequests& prepared, Admission& admission,
-               Batcher& batcher, const RegionIo& regions, const Clock& clock,
+               Batcher& batcher, const RegionResolver& regions, const Clock& clock,
                const Options& options)
     : registry_(registry),
       prepared_(prepared),

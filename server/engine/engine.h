@@ -8,8 +8,8 @@
 // Threading:  Thread-safe.
 // Ownership:  Submit takes the request if and only if it returns OK; `done` then runs exactly once,
 //             on any thread, possibly before Submit returns.
-// Errors:     As RegionIo, Validate, Admission and Batcher. RESOURCE_EXHAUSTED: a reply of more
-//             than `reply_bytes_max`; the system has no memory left.
+// Errors:     As RegionResolver, Validate, Admission and Batcher. RESOURCE_EXHAUSTED: a reply of
+//             more than `reply_bytes_max`; the system has no memory left.
 #ifndef ROPE_SERVER_ENGINE_ENGINE_H_
 #define ROPE_SERVER_ENGINE_ENGINE_H_
 
@@ -24,7 +24,7 @@
 #include "server/memory/admission.h"
 #include "server/models/model_registry.h"
 #include "server/request/prepared_requests.h"
-#include "server/request/region_io.h"
+#include "server/request/region_resolver.h"
 #include "server/request/request.h"
 
 namespace rope::server {
@@ -38,7 +38,8 @@ class Engine {
 
   // All must outlive the engine.
   Engine(ModelRegistry& registry, PreparedRequests& prepared, Admission& admission,
-         Batcher& batcher, const RegionIo& regions, const Clock& clock, const Options& options);
+         Batcher& batcher, const RegionResolver& regions, const Clock& clock,
+         const Options& options);
 
   absl::Status Submit(std::unique_ptr<Request>& request);
 
@@ -59,7 +60,7 @@ class Engine {
   PreparedRequests& prepared_;
   Admission& admission_;
   Batcher& batcher_;
-  const RegionIo& regions_;
+  const RegionResolver& regions_;
   const Clock& clock_;
   const Options options_;
   Planner planner_;  // last: its thread uses everything else

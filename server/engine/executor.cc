@@ -8,9 +8,9 @@
 #include "kernels/status_macros.h"
 #include "kernels/tables/difference_rows.h"
 #include "kernels/tables/mrope_rows.h"
-#include "server/engine/job_cutter.h"
+#include "server/engine/job_tiler.h"
 #include "server/error.h"
-#include "server/request/region_io.h"
+#include "server/request/region_resolver.h"
 
 namespace rope::server {
 namespace {
@@ -104,12 +104,12 @@ void StoreFinished(absl::Span<Slice> slices) {
 
 }  // namespace
 
-absl::Status Executor::TakeOutputs(Request& request) const {
+absl::Status Executor::AllocateOutputs(Request& request) const {
   for (size_t i = 0; i < request.plan.tensors.size(); ++i) {
     const TensorPlan& tensor = request.plan.tensors[i];
     const bool elsewhere = tensor.place.mapped() != nullptr || MayOverwrite(request, i);
     const int64_t bytes = elsewhere ? 0 : tensor.output_bytes();
-    request.outputs.push_back(pool_.Take(bytes));
+    request.outputs.push_back(pool_.Allocate(bytes));
     if (request.outputs.back().size() == bytes) continue;
     request.outputs.clear();
     return OutOfMemory();
@@ -138,18 +138,17 @@ void Executor::Run(absl::Span<Slice> slices) {
 }
 
 void Executor::RunAll(absl::Span<Slice> slices) {
-  devices_.Expect(BytesOf(slices));
+  devices_.PrepareFor(BytesOf(slices));
   Jobs jobs;
-  JobCutter cutter;
+  JobTiler cutter;
   for (Slice& slice : slices) {
     Request& request = *slice.request;
     const Plan& plan = request.plan;
     request.device = request.outputs.empty() ? devices_.host().name() : request.device;
-    if (request.outputs.empty()) slice.status.Update(TakeOutputs(request));
+    if (request.outputs.empty()) slice.status.Update(AllocateOutputs(request));
     if (!slice.status.ok()) continue;
     if (plan.bytes_per_token == 0 || slice.begin == slice.end) continue;
-    JobCutter::Shared shared = {
-        plan.geometry, plan.conjugate, plan.arithmetic, slice.begin, {}, {}};
+    JobTiler::Shared shared = {plan.geometry, plan.conjugate, plan.arithmetic, slice.begin, {}, {}};
     for (size_t set = 0; set < std::max<size_t>(plan.row_sets.size(), 1); ++set) {
       kernels::TokenRows& set_rows = slice.rows.emplace_back();  // its vectors stay where they are
       slice.status.Update(AppendRows(plan, set, slice.begin, slice.end, tables_, set_rows));

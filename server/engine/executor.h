@@ -13,7 +13,7 @@
 
 #include "absl/types/span.h"
 #include "kernels/tables/table_cache.h"
-#include "server/engine/devices.h"
+#include "server/engine/device_router.h"
 #include "server/limits.h"
 #include "server/memory/buffer_pool.h"
 #include "server/request/request.h"
@@ -24,7 +24,7 @@ class Executor {
  public:
   // All three must outlive the executor. Results of fewer than `overwrite_bytes_min` bytes do not
   // take the place of received bytes.
-  Executor(Devices& devices, kernels::TableCache& tables, BufferPool& pool,
+  Executor(DeviceRouter& devices, kernels::TableCache& tables, BufferPool& pool,
            int64_t overwrite_bytes_min = limits::kOverwriteBytesMin)
       : devices_(devices),
         tables_(tables),
@@ -38,10 +38,10 @@ class Executor {
   // What Run does, as far as there is memory.
   void RunAll(absl::Span<Slice> slices);
   // Where results go: the one place that decides it.
-  absl::Status TakeOutputs(Request& request) const;
+  absl::Status AllocateOutputs(Request& request) const;
   bool MayOverwrite(const Request& request, size_t tensor) const;
 
-  Devices& devices_;
+  DeviceRouter& devices_;
   kernels::TableCache& tables_;
   BufferPool& pool_;
   const int64_t overwrite_bytes_min_;

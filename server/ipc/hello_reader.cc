@@ -25,7 +25,7 @@ HelloReader::Next HelloReader::Advance(int socket, bool hello) {
     if (next != Next::kHello) return next;
   }
   while (have_ < bytes_.size()) {
-    const Next next = Take(socket);
+    const Next next = ReadSome(socket);
     if (next != Next::kHello) return next;
   }
   return Next::kHello;
@@ -39,7 +39,7 @@ HelloReader::Next HelloReader::Look(int socket, bool hello) const {
   return hello && first == proto::kHelloFirstByte ? Next::kHello : Next::kPlain;
 }
 
-HelloReader::Next HelloReader::Take(int socket) {
+HelloReader::Next HelloReader::ReadSome(int socket) {
   iovec part = {bytes_.data() + have_, bytes_.size() - have_};
   alignas(cmsghdr) char control[CMSG_SPACE(proto::kHelloDescriptorsMax * sizeof(int))] = {};
   msghdr message{};
@@ -60,7 +60,7 @@ HelloReader::Next HelloReader::Take(int socket) {
   return Next::kHello;
 }
 
-absl::StatusOr<std::vector<proto::FileDescriptor>> HelloReader::TakeDescriptors(size_t count) {
+absl::StatusOr<std::vector<proto::FileDescriptor>> HelloReader::ReleaseDescriptors(size_t count) {
   if (descriptors_.size() == count && !too_many_) return std::move(descriptors_);
   const std::string got = too_many_ ? "more" : absl::StrCat(descriptors_.size());
   return InvalidField("hello", absl::StrCat(got, " descriptors"),

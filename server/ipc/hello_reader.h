@@ -30,12 +30,12 @@ class HelloReader {
 
   const proto::HelloBytes& bytes() const { return bytes_; }
   // The descriptors that came. INVALID_ARGUMENT: another number than `count`.
-  absl::StatusOr<std::vector<proto::FileDescriptor>> TakeDescriptors(size_t count);
+  absl::StatusOr<std::vector<proto::FileDescriptor>> ReleaseDescriptors(size_t count);
 
  private:
   Next Look(int socket, bool hello) const;
   // Appends to bytes_ and keeps the first descriptors.
-  Next Take(int socket);
+  Next ReadSome(int socket);
 
   proto::HelloBytes bytes_ = {};
   size_t have_ = 0;

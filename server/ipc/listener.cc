@@ -93,8 +93,8 @@ void Listener::Loop() {
       if (number == kWakeNumber) return;
       if (number < kWakeNumber) {
         Accept(sockets_.sockets[number].get());
-      } else if (silent_.contains(number)) {
-        OnSilent(number);
+      } else if (pending_.contains(number)) {
+        OnPending(number);
       } else if (const auto ended = watched_.find(number); ended != watched_.end()) {
         regions_.CloseSession(ended->second.token);
         if (options_.rings != nullptr) options_.rings->Close(ended->second.token);
@@ -103,13 +103,13 @@ void Listener::Loop() {
         watched_.erase(ended);
       }
     }
-    CloseSilentSince();
+    CloseOldPending();
   }
 }
 
 int Listener::TimeoutMs() const {
-  if (silent_.empty()) return -1;
-  const auto left = silent_.begin()->second.closes - std::chrono::steady_clock::now();
+  if (pending_.empty()) return -1;
+  const auto left = pending_.begin()->second.closes - std::chrono::steady_clock::now();
   const auto ms = std::chrono::ceil<std::chrono::milliseconds>(left).count();
   return static_cast<int>(std::clamp<int64_t>(ms, 0, 60'000));
 }
@@ -120,35 +120,35 @@ void Listener::Accept(int listening) {
   if (!accepted.ok()) {
     // The client went again; or no descriptor is left, and asking again at once would only spin.
     if (errno != EMFILE && errno != ENFILE) return;
-    if (!silent_.empty()) {
-      silent_.erase(silent_.begin());
+    if (!pending_.empty()) {
+      pending_.erase(pending_.begin());
       return;
     }
     pollfd stop = {wake_.get(), POLLIN, 0};
     poll(&stop, 1, kRetryAcceptMs);
     return;
   }
-  if (static_cast<int64_t>(silent_.size()) >= options_.silent_connections_max) {
-    silent_.erase(silent_.begin());
+  if (static_cast<int64_t>(pending_.size()) >= options_.pending_connections_max) {
+    pending_.erase(pending_.begin());
   }
   if (is_unix()) proto::EnlargeSendBuffer(accepted.get());
   const uint64_t number = next_number_++;
   if (!Watch(accepted.get(), EPOLLIN | EPOLLRDHUP, number)) return;
-  Silent& connection = silent_[number];
+  PendingConnection& connection = pending_[number];
   connection.peer = PeerOf(accepted.get(), is_unix());
   connection.closes =
-      std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(options_.silent_max);
+      std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(options_.pending_max);
   connection.socket = std::move(accepted);
-  OnSilent(number);  // what it says has often come with it
+  OnPending(number);  // what it says has often come with it
 }
 
-void Listener::OnSilent(uint64_t number) {
-  const auto found = silent_.find(number);
-  Silent& connection = found->second;
+void Listener::OnPending(uint64_t number) {
+  const auto found = pending_.find(number);
+  PendingConnection& connection = found->second;
   const HelloReader::Next next = connection.reader.Advance(connection.socket.get(), is_unix());
   if (next == HelloReader::Next::kWait) return;
-  Silent taken = std::move(connection);
-  silent_.erase(found);
+  PendingConnection taken = std::move(connection);
+  pending_.erase(found);
   if (next == HelloReader::Next::kClose) return;
   epoll_ctl(events_.get(), EPOLL_CTL_DEL, taken.socket.get(), nullptr);
   if (options_.peers != nullptr) options_.peers->Enter(taken.socket.get(), taken.peer.owner);
@@ -160,12 +160,13 @@ void Listener::OnSilent(uint64_t number) {
   options_.hand_on(taken.socket.release());
 }
 
-void Listener::CloseSilentSince() {
+void Listener::CloseOldPending() {
   const Instant now = std::chrono::steady_clock::now();
-  while (!silent_.empty() && silent_.begin()->second.closes <= now) silent_.erase(silent_.begin());
+  while (!pending_.empty() && pending_.begin()->second.closes <= now)
+    pending_.erase(pending_.begin());
 }
 
-uint64_t Listener::OpenSession(const Silent& connection) {
+uint64_t Listener::OpenSession(const PendingConnection& connection) {
   if (!regions_.options().enabled) return 0;
   const int fd = connection.socket.get();
   // First of all, since it ends the session of an earlier connection with this number.
@@ -182,11 +183,12 @@ uint64_t Listener::OpenSession(const Silent& connection) {
   return token;
 }
 
-absl::StatusOr<Listener::Brought> Listener::TakeBrought(
-    const absl::StatusOr<proto::ClientHello>& hello, Silent& connection, uint64_t token) {
+absl::StatusOr<Listener::Brought> Listener::RegisterBrought(
+    const absl::StatusOr<proto::ClientHello>& hello, PendingConnection& connection,
+    uint64_t token) {
   ROPE_RETURN_IF_ERROR(hello.status());
   const bool has_ring = hello->ring_bytes != 0;
-  ROPE_ASSIGN_OR_RETURN(auto descriptors, connection.reader.TakeDescriptors(has_ring ? 2 : 1));
+  ROPE_ASSIGN_OR_RETURN(auto descriptors, connection.reader.ReleaseDescriptors(has_ring ? 2 : 1));
   const uint64_t session = SessionOfDescriptor(connection.socket.get());
   Brought brought;
   ROPE_ASSIGN_OR_RETURN(brought.region_id,
@@ -208,10 +210,10 @@ absl::StatusOr<proto::FileDescriptor> Listener::OpenRing(uint64_t bytes, uint64_
   return options_.rings->Open(token, session, std::move(memory));
 }
 
-bool Listener::AnswerHello(Silent& connection, uint64_t token) {
+bool Listener::AnswerHello(PendingConnection& connection, uint64_t token) {
   const auto hello = proto::DecodeClientHello(connection.reader.bytes());
   if (absl::IsInvalidArgument(hello.status())) return false;
-  absl::StatusOr<Brought> brought = TakeBrought(hello, connection, token);
+  absl::StatusOr<Brought> brought = RegisterBrought(hello, connection, token);
   proto::ServerHello answer = {brought.status().code(), token, 0};
   absl::InlinedVector<int, 1> descriptors;
   if (brought.ok()) {

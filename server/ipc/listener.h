@@ -2,7 +2,7 @@
 // that brings memory, and hands the socket on, so that every connection is a session of its own,
 // opened here before its first request and closed here when the socket has.
 //
-//   accepted -> silent, until its first byte: kSilentMs at most, and the oldest goes where there
+//   accepted -> silent, until its first byte: kPendingMs at most, and the oldest goes where there
 //   are too many -> hello answered, if it is one -> handed on -> watched until it closes
 //
 // All of it is one loop that never blocks: a connection that says nothing holds up nobody.
@@ -38,8 +38,8 @@ namespace rope::server {
 class Listener {
  public:
   struct Options {
-    int64_t silent_connections_max = limits::kSilentConnectionsMax;
-    absl::Duration silent_max = absl::Milliseconds(limits::kSilentMs);
+    int64_t pending_connections_max = limits::kPendingConnectionsMax;
+    absl::Duration pending_max = absl::Milliseconds(limits::kPendingMs);
     std::optional<mode_t> socket_mode = std::nullopt;  // as ListenAt
     // Serves rings that hellos bring; null: no rings. Must outlive the listener.
     RingLoop* rings = nullptr;
@@ -63,7 +63,7 @@ class Listener {
   using Instant = std::chrono::steady_clock::time_point;
 
   // A connection that has not been handed on.
-  struct Silent {
+  struct PendingConnection {
     proto::FileDescriptor socket;
     Peer peer;
     Instant closes;
@@ -84,21 +84,21 @@ class Listener {
   int TimeoutMs() const;
   bool Watch(int fd, uint32_t what, uint64_t number);
   void Accept(int listening);
-  void OnSilent(uint64_t number);
-  void CloseSilentSince();
+  void OnPending(uint64_t number);
+  void CloseOldPending();
   // Opens the session of a connection; returns its token, or 0: it has none, because shared memory
   // is off or no descriptor is left to watch it by. Its hello is refused then.
-  uint64_t OpenSession(const Silent& connection);
+  uint64_t OpenSession(const PendingConnection& connection);
   // Answers a hello; false: it was none.
-  bool AnswerHello(Silent& connection, uint64_t token);
+  bool AnswerHello(PendingConnection& connection, uint64_t token);
   // What the connection brought: its region, by id, and the doorbell of its ring where that is
   // served.
   struct Brought {
     uint64_t region_id = 0;
     proto::FileDescriptor doorbell;
   };
-  absl::StatusOr<Brought> TakeBrought(const absl::StatusOr<proto::ClientHello>& hello,
-                                      Silent& connection, uint64_t token);
+  absl::StatusOr<Brought> RegisterBrought(const absl::StatusOr<proto::ClientHello>& hello,
+                                          PendingConnection& connection, uint64_t token);
   absl::StatusOr<proto::FileDescriptor> OpenRing(uint64_t bytes, uint64_t session, uint64_t token,
                                                  proto::FileDescriptor memfd);
 
@@ -108,7 +108,7 @@ class Listener {
   RegionTable& regions_;
   const Options options_;
   // Confined to the loop; both by number, which counts connections: the first is the oldest.
-  std::map<uint64_t, Silent> silent_;
+  std::map<uint64_t, PendingConnection> pending_;
   std::map<uint64_t, Watched> watched_;
   uint64_t next_number_ = 0;
   std::thread thread_;  // last: starts when everything else stands

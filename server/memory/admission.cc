@@ -13,7 +13,7 @@ void Count(std::atomic<int64_t>& counter) {
 }
 
 // Adds `amount` unless more than `max` would be held.
-bool TakePart(std::atomic<int64_t>& held, int64_t amount, int64_t max) {
+bool TryAdd(std::atomic<int64_t>& held, int64_t amount, int64_t max) {
   if (held.fetch_add(amount) <= max - amount) return true;
   held.fetch_sub(amount);
   return false;
@@ -41,7 +41,7 @@ Permit::~Permit() {
 absl::Status Permit::Grow(int64_t bytes, absl::string_view what) {
   if (bytes <= 0) return absl::OkStatus();
   Admission::Session& session = (*admission_->sessions_)[session_];
-  ROPE_RETURN_IF_ERROR(admission_->TakeBytes(session, bytes_, bytes, what));
+  ROPE_RETURN_IF_ERROR(admission_->AdmitBytes(session, bytes_, bytes, what));
   bytes_ += bytes;
   return absl::OkStatus();
 }
@@ -65,8 +65,8 @@ Admission::Admission(const Options& options)
 absl::StatusOr<Permit> Admission::Admit(uint64_t session, int64_t bytes) {
   const size_t slot = session % kSessionSlots;
   Session& part = (*sessions_)[slot];
-  ROPE_RETURN_IF_ERROR(TakeRequest(part));
-  if (absl::Status status = TakeBytes(part, 0, bytes, "request"); !status.ok()) {
+  ROPE_RETURN_IF_ERROR(AdmitRequest(part));
+  if (absl::Status status = AdmitBytes(part, 0, bytes, "request"); !status.ok()) {
     part.requests.fetch_sub(1);
     requests_.Give(1);
     return status;
@@ -78,32 +78,32 @@ absl::StatusOr<Permit> Admission::Admit(uint64_t session, int64_t bytes) {
   return permit;
 }
 
-absl::Status Admission::TakeRequest(Session& session) {
-  if (!TakePart(session.requests, 1, options_.session_requests_max)) {
+absl::Status Admission::AdmitRequest(Session& session) {
+  if (!TryAdd(session.requests, 1, options_.session_requests_max)) {
     Count(session_requests_);
     return Full("queue", 1, "request", options_.session_requests_max, options_.session_requests_max,
                 " for one connection");
   }
-  if (requests_.Take(1)) return absl::OkStatus();
+  if (requests_.TryAcquire(1)) return absl::OkStatus();
   session.requests.fetch_sub(1);
   Count(full_requests_);
   return Full("queue", 1, "request", requests(), options_.requests_max, "");
 }
 
-absl::Status Admission::TakeBytes(Session& session, int64_t held, int64_t bytes,
-                                  absl::string_view what) {
+absl::Status Admission::AdmitBytes(Session& session, int64_t held, int64_t bytes,
+                                   absl::string_view what) {
   if (bytes > options_.session_bytes_max - held) {
     Count(too_large_);
     return absl::ResourceExhaustedError(
         absl::StrCat(what, ": got ", bytes, " bytes to hold, want at most ",
                      options_.session_bytes_max - held, kOfASession));
   }
-  if (!TakePart(session.bytes, bytes, options_.session_bytes_max)) {
+  if (!TryAdd(session.bytes, bytes, options_.session_bytes_max)) {
     Count(session_bytes_);
     return Full(what, bytes, "bytes", session.bytes.load(), options_.session_bytes_max,
                 kOfASession);
   }
-  if (bytes_.Take(static_cast<uint64_t>(bytes))) return absl::OkStatus();
+  if (bytes_.TryAcquire(static_cast<uint64_t>(bytes))) return absl::OkStatus();
   session.bytes.fetch_sub(bytes);
   Count(full_bytes_);
   return Full(what, bytes, "bytes", this->bytes(), options_.bytes_max, kOfTheServer);

@@ -104,8 +104,8 @@ class Admission {
     std::atomic<int64_t> bytes{0};
   };
 
-  absl::Status TakeRequest(Session& session);
-  absl::Status TakeBytes(Session& session, int64_t held, int64_t bytes, absl::string_view what);
+  absl::Status AdmitRequest(Session& session);
+  absl::Status AdmitBytes(Session& session, int64_t held, int64_t bytes, absl::string_view what);
   void GiveRequest(Session& session);
   void GiveBytes(Session& session, int64_t bytes);
 

@@ -14,7 +14,7 @@ class Budget {
   explicit Budget(uint64_t max) : max_(max) {}
 
   // False: not so much is left.
-  bool Take(uint64_t amount) {
+  bool TryAcquire(uint64_t amount) {
     uint64_t held = held_.load();
     do {
       if (amount > max_ - held) return false;

@@ -42,7 +42,7 @@ class PooledBuffer::Store {
     }
   }
 
-  char* Take(int size_class) {
+  char* Allocate(int size_class) {
     {
       proto::MutexLock lock(&mutex_);
       std::vector<char*>& list = free_[static_cast<size_t>(size_class)];
@@ -135,11 +135,11 @@ PooledBuffer::~PooledBuffer() {
 BufferPool::BufferPool(int64_t kept_bytes_max)
     : store_(std::make_shared<PooledBuffer::Store>(kept_bytes_max)) {}
 
-PooledBuffer BufferPool::Take(int64_t size) {
+PooledBuffer BufferPool::Allocate(int64_t size) {
   PooledBuffer buffer;
   if (size == 0) return buffer;
   buffer.size_class_ = SizeClass(size);
-  buffer.data_ = store_->Take(buffer.size_class_);
+  buffer.data_ = store_->Allocate(buffer.size_class_);
   if (buffer.data_ == nullptr) return buffer;
   buffer.size_ = size;
   buffer.store_ = store_;

@@ -45,7 +45,7 @@ class BufferPool {
 
   // A buffer of `size` bytes with undefined contents. An empty one: `size` is 0, or the system has
   // no memory left.
-  PooledBuffer Take(int64_t size);
+  PooledBuffer Allocate(int64_t size);
 
   // Gives back to the system what has lain free ever since the last Trim, but for kTrimFloorBytes.
   void Trim();

@@ -45,7 +45,7 @@ absl::Status NoSuchRegion(uint64_t id) {
 // Makes a name of the region, where the session may have one more.
 absl::StatusOr<std::shared_ptr<RegionName>> NewName(std::shared_ptr<const Region> region,
                                                     const std::shared_ptr<Budget>& names) {
-  if (names->Take(1)) return std::make_shared<RegionName>(std::move(region), names);
+  if (names->TryAcquire(1)) return std::make_shared<RegionName>(std::move(region), names);
   return absl::ResourceExhaustedError(absl::StrCat("region: got number ", names->held() + 1,
                                                    ", want at most ", names->max(),
                                                    " on a connection, with those still in use"));
@@ -214,8 +214,8 @@ absl::StatusOr<uint64_t> RegionTable::Counted(absl::StatusOr<uint64_t> id) {
 absl::StatusOr<std::shared_ptr<const Region>> RegionTable::Charge(
     const Account& account, std::unique_ptr<Region> region) const {
   const uint64_t bytes = region->file_bytes();
-  if (!account.budget->Take(bytes)) return TooManyBytes(bytes, "--session_memory_bytes");
-  if (!budget_->Take(bytes)) {
+  if (!account.budget->TryAcquire(bytes)) return TooManyBytes(bytes, "--session_memory_bytes");
+  if (!budget_->TryAcquire(bytes)) {
     account.budget->Give(bytes);
     return TooManyBytes(bytes, "--shared_memory_bytes");
   }

@@ -46,7 +46,7 @@ absl::Status CheckAlternatives(const v1::Rows& rows) {
 
 // The shape of an array of rows for heads of `head_dim` channels, checked before anything counts
 // in it: an empty array may claim any number of rows.
-absl::Status TakeShape(const FloatElements& array, int64_t head_dim, const std::string& field,
+absl::Status ReadShape(const FloatElements& array, int64_t head_dim, const std::string& field,
                        RowArrays& rows) {
   const std::vector<int64_t>& shape = array.shape();
   const int64_t pairs_max = std::min(head_dim, kernels::kHeadDimMax) / 2;
@@ -70,7 +70,7 @@ absl::StatusOr<RowArrays> FindRows(const v1::Rows& message, const proto::SplitMe
   RowArrays rows;
   if (message.has_angles()) {
     ROPE_ASSIGN_OR_RETURN(rows.angles, FloatElements::Of(message.angles(), split, "rows.angles"));
-    ROPE_RETURN_IF_ERROR(TakeShape(*rows.angles, head_dim, "rows.angles", rows));
+    ROPE_RETURN_IF_ERROR(ReadShape(*rows.angles, head_dim, "rows.angles", rows));
     return rows;
   }
   ROPE_ASSIGN_OR_RETURN(rows.cos, FloatElements::Of(message.cos(), split, "rows.cos"));
@@ -79,7 +79,7 @@ absl::StatusOr<RowArrays> FindRows(const v1::Rows& message, const proto::SplitMe
     return InvalidField("rows.sin.shape", Brackets(rows.sin->shape()),
                         absl::StrCat(Brackets(rows.cos->shape()), ", as rows.cos"));
   }
-  ROPE_RETURN_IF_ERROR(TakeShape(*rows.cos, head_dim, "rows.cos", rows));
+  ROPE_RETURN_IF_ERROR(ReadShape(*rows.cos, head_dim, "rows.cos", rows));
   return rows;
 }
 
@@ -106,7 +106,7 @@ class RowReader {
     return absl::OkStatus();
   }
   void Reserve(int64_t rows) { values_.reserve(static_cast<size_t>(rows * rows_.columns) * 2); }
-  std::vector<float> TakeValues() { return std::move(values_); }
+  std::vector<float> ReleaseValues() { return std::move(values_); }
 
  private:
   const RowArrays& rows_;
@@ -127,7 +127,8 @@ absl::Status ReadRows(const RowArrays& rows, Plan& plan) {
     ROPE_RETURN_IF_ERROR(reader.Append(reads_all ? i : by_token[static_cast<size_t>(i)]));
   }
   if (!reads_all) std::iota(by_token.begin(), by_token.end(), 0);
-  plan.rows = std::make_shared<const kernels::TablePage>(count, rows.columns, reader.TakeValues());
+  plan.rows =
+      std::make_shared<const kernels::TablePage>(count, rows.columns, reader.ReleaseValues());
   return absl::OkStatus();
 }
 
@@ -150,8 +151,8 @@ absl::StatusOr<kernels::PairGeometry> ReadGeometry(const v1::RopeSpec& spec, int
 }
 
 // With positions, each token takes the row of its position.
-absl::Status TakePositions(const v1::RotateRequest& message, const proto::SplitMessage& split,
-                           const RowArrays& rows, Plan& plan) {
+absl::Status ReadRowPositions(const v1::RotateRequest& message, const proto::SplitMessage& split,
+                              const RowArrays& rows, Plan& plan) {
   if (rows.shape.size() != 1) {
     return InvalidField("rows.shape", Brackets(rows.shape), "[rows, pairs] beside positions");
   }
@@ -206,7 +207,7 @@ absl::Status PlanExplicitRows(const v1::RotateRequest& message, const proto::Spl
   const int64_t head_dim = plan.tensors.front().layout.head_dim;
   ROPE_ASSIGN_OR_RETURN(const RowArrays rows, FindRows(message.rows(), split, head_dim));
   ROPE_ASSIGN_OR_RETURN(plan.geometry, ReadGeometry(message.rope(), rows.columns));
-  ROPE_RETURN_IF_ERROR(message.has_positions() ? TakePositions(message, split, rows, plan)
+  ROPE_RETURN_IF_ERROR(message.has_positions() ? ReadRowPositions(message, split, rows, plan)
                                                : CountRows(rows, plan));
   return ReadRows(rows, plan);
 }

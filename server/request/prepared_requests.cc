@@ -57,7 +57,7 @@ int64_t InRegions(const std::vector<std::optional<int64_t>>& region_bytes) {
   return std::ranges::count_if(region_bytes, [](const auto& bytes) { return bytes.has_value(); });
 }
 
-// Undoes what RegionIo did: it does that for each request anew.
+// Undoes what RegionResolver did: it does that for each request anew.
 void ForgetPlaces(TensorPlan& tensor) {
   tensor.input.fragments.clear();
   tensor.place = {};

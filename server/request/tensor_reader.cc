@@ -10,7 +10,7 @@
 #include "server/error.h"
 #include "server/limits.h"
 #include "server/request/array_reader.h"
-#include "server/request/beside.h"
+#include "server/request/fused_ops.h"
 
 namespace rope::server {
 namespace {
@@ -133,7 +133,8 @@ absl::Status ReadTensors(const v1::RotateRequest& message, const proto::SplitMes
     const std::string path = absl::StrCat("tensors[", i, "]");
     ROPE_ASSIGN_OR_RETURN(TensorPlan tensor,
                           ReadTensor(message.tensors(i), message.output(), split, path));
-    ROPE_RETURN_IF_ERROR(ReadBeside(message.tensors(i), message.operation(), split, path, tensor));
+    ROPE_RETURN_IF_ERROR(
+        ReadFusedOps(message.tensors(i), message.operation(), split, path, tensor));
     ROPE_RETURN_IF_ERROR(CheckTokens(tensor.layout, path));
     const Layout& first = i == 0 ? tensor.layout : plan.tensors.front().layout;
     if (tensor.layout.token_axes != first.token_axes) {

@@ -98,7 +98,7 @@ struct Gauges {
 
 class Metrics {
  public:
-  // `version` and `devices` go into rope_build_info. Devices are those that batches will name.
+  // `version` and `devices` go into rope_build_info. DeviceRouter are those that batches will name.
   Metrics(const std::string& version, const std::vector<std::string>& devices);
   ~Metrics();
 

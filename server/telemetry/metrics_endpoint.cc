@@ -65,7 +65,7 @@ std::vector<std::string> HttpOptions(const std::string& address) {
 }
 
 // Connects to a listener of this machine and hangs up.
-void Knock(const std::string& host, int port) {
+void ConnectOnce(const std::string& host, int port) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
@@ -103,7 +103,8 @@ MetricsEndpoint::~MetricsEndpoint() {
   // connection wakes it.
   proto::Notification closed;
   std::thread waker([&closed, host = host_, port = port()] {
-    while (!closed.WaitForNotificationWithTimeout(std::chrono::milliseconds(5))) Knock(host, port);
+    while (!closed.WaitForNotificationWithTimeout(std::chrono::milliseconds(5)))
+      ConnectOnce(host, port);
   });
   exposer_.reset();
   closed.Notify();

@@ -68,7 +68,7 @@ double TwoSlices() {
   return 2 * MedianSeconds({[&] { ROPE_CHECK(backend->Rotate({&job, 1}).ok()); }}, 51)[0];
 }
 
-Measurement DecodeBeside(const std::string& target, const std::function<void()>& large) {
+Measurement DecodeBystander(const std::string& target, const std::function<void()>& large) {
   RawClient decode(target);
   const grpc::ByteBuffer request = MakeRequest(Head(1000, 10000), 1);
   std::vector<double> alone;
@@ -90,24 +90,24 @@ Measurement DecodeBeside(const std::string& target, const std::function<void()>&
       .ratio = Percentile99(beside) / yardstick};
 }
 
-Measurement BesideInline() {
+Measurement InlineBystander() {
   const std::string target = Target(Kind::kRope, Socket::kUnix);
   RawClient client(target);
   const grpc::ByteBuffer request = MakeRequest(Head(0, 10000), kLargeTokens);
-  return DecodeBeside(target, [&] { client.Call(request); });
+  return DecodeBystander(target, [&] { client.Call(request); });
 }
 
-Measurement BesideRing() {
+Measurement RingBystander() {
   const SharedTensor shared(client::Transport::kRing, kLargeTokens);
-  return DecodeBeside(Target(Kind::kSharedMemory, Socket::kUnix), [&] { shared.Call(); });
+  return DecodeBystander(Target(Kind::kSharedMemory, Socket::kUnix), [&] { shared.Call(); });
 }
 
 }  // namespace
 
 std::vector<Row> BystanderRows() {
   return {
-      {"bystander/decode_p99_inline", "<= 1.5", BesideInline},
-      {"bystander/decode_p99_ring", "<= 1.5", BesideRing},
+      {"bystander/decode_p99_inline", "<= 1.5", InlineBystander},
+      {"bystander/decode_p99_ring", "<= 1.5", RingBystander},
   };
 }
 

@@ -80,7 +80,7 @@ EchoServer::~EchoServer() {
 grpc::ByteBuffer EchoServer::Echo(grpc::ByteBuffer& message) {
   std::vector<grpc::Slice> slices;
   ROPE_CHECK(message.Dump(&slices).ok());
-  server::PooledBuffer buffer = pool_.Take(static_cast<int64_t>(message.Length()));
+  server::PooledBuffer buffer = pool_.Allocate(static_cast<int64_t>(message.Length()));
   char* out = buffer.data();
   for (const grpc::Slice& slice : slices) {
     std::memcpy(out, slice.begin(), slice.size());

@@ -21,7 +21,7 @@ class SharedTensor {
   SharedTensor(client::Transport transport, int64_t tokens)
       : client_(ConnectClient(Target(Kind::kSharedMemory, Socket::kUnix),
                               {.arena_bytes = tokens * kTokenBytes, .transports = {transport}})),
-        slot_(client_.arena().Take(tokens * kTokenBytes).value()),
+        slot_(client_.arena().Allocate(tokens * kTokenBytes).value()),
         request_(LibraryRequest(tokens, slot_.data(), slot_.data())),
         empty_(LibraryRequest(0, slot_.data(), slot_.data())) {
     std::memset(slot_.data(), 0x3c, static_cast<size_t>(slot_.bytes()));

@@ -128,7 +128,7 @@ void HostileClient::ActAll() {
 
 void HostileClient::Leave() {
   held_.clear();
-  silent_.clear();
+  pending_.clear();
   stub_.reset();
 }
 
@@ -283,8 +283,8 @@ void HostileClient::SendGarbage() {
   }
   send(connection.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   if (!random_.OneIn(4)) return;
-  silent_.push_back(std::move(connection));
-  if (silent_.size() > kHeldMax) silent_.pop_front();
+  pending_.push_back(std::move(connection));
+  if (pending_.size() > kHeldMax) pending_.pop_front();
 }
 
 void HostileClient::ResetCalls() {

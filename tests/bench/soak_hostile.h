@@ -85,7 +85,7 @@ class HostileClient {
   std::vector<testing::SharedMemory> objects_;
   std::unique_ptr<v1::RopeService::Stub> stub_;
   std::deque<std::unique_ptr<testing::Http2Peer>> held_;
-  std::deque<proto::FileDescriptor> silent_;
+  std::deque<proto::FileDescriptor> pending_;
   Counts counts_;
 };
 

@@ -47,8 +47,8 @@ struct SoakWorker::Peer {
   Peer(const std::string& target, const client::ConnectOptions& options)
       : client(Connect(target, options)) {
     if (options.arena_bytes > 0) {
-      slots = {client.arena().Take(kTensorBytesMax).value(),
-               client.arena().Take(kTensorBytesMax).value()};
+      slots = {client.arena().Allocate(kTensorBytesMax).value(),
+               client.arena().Allocate(kTensorBytesMax).value()};
       input = static_cast<uint16_t*>(slots[0].data());
       output = static_cast<uint16_t*>(slots[1].data());
     } else {

@@ -213,11 +213,11 @@ TEST_P(BackendContractTest, EmptyBatchIsOk) {
 
 TEST_P(BackendContractTest, WhatIsExpectedMayBeOfAnotherSizeOrNeverCome) {
   for (const int64_t bytes : {int64_t{0}, int64_t{1}, int64_t{64} << 20, int64_t{1} << 62}) {
-    backend_->Expect(bytes);
-    backend_->Expect(bytes);
+    backend_->PrepareFor(bytes);
+    backend_->PrepareFor(bytes);
     RotateAndCheck(
         {.tokens = 300, .heads = 71, .head_dim = 64, .geometry = WholeHead(Pairing::kHalf, 64)});
-    backend_->Expect(bytes);
+    backend_->PrepareFor(bytes);
   }
 }
 

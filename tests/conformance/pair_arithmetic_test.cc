@@ -1,5 +1,6 @@
 // The arithmetic of kernels/dtype/pairing.h beside the plain turn, over every backend and every
-// instruction set: a rotation in the rounded steps of eager code, and a sinusoidal table that is added.
+// instruction set: a rotation in the rounded steps of eager code, and the addition of a sinusoidal
+// table.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -45,7 +46,7 @@ std::array<PairGeometry, 4> Geometries(Pairing pairing, int64_t head_dim) {
 }
 
 // Ragged shapes in turn; sizes and addresses that 16-byte accesses cannot serve among them.
-void TakeShape(uint32_t number, RotationSpec& spec) {
+void ReadShape(uint32_t number, RotationSpec& spec) {
   spec.tokens = std::array<int64_t, 5>{1, 3, 0, 2, 5}[number % 5];
   spec.heads = number % 97 == 0 ? 71 : std::array<int64_t, 3>{1, 2, 3}[number % 3];
   spec.head_dim =
@@ -87,7 +88,7 @@ class PairArithmeticTest : public ::testing::TestWithParam<Implementation> {
             for (int choice = 0; choice < 4 * besides; ++choice) {
               RotationSpec spec{.dtype = dtype, .layout = layout};
               spec.arithmetic = arithmetic;
-              TakeShape(number++, spec);
+              ReadShape(number++, spec);
               spec.geometry = Geometries(pairing, spec.head_dim)[window];
               spec.conjugate = choice % 2 == 1;
               spec.in_place = choice / 2 % 2 == 1;

@@ -63,7 +63,7 @@ class ArenaTest : public ::testing::Test {
     return rotated;
   }
   Slot SlotOfRaw(const Client& client) const {
-    Slot slot = client.arena().Take(kBytes).value();
+    Slot slot = client.arena().Allocate(kBytes).value();
     std::memcpy(slot.data(), raw_.data(), kBytes);
     return slot;
   }
@@ -92,7 +92,7 @@ TEST_F(ArenaTest, EveryTransportAndCallGivesTheSame) {
     EXPECT_EQ(Floats(in_place.data()), expected);
 
     const Slot input = SlotOfRaw(client);
-    const Slot output = client.arena().Take(kBytes).value();
+    const Slot output = client.arena().Allocate(kBytes).value();
     reply = client.RotateFuture(RequestFor(input.data(), output.data())).get();
     ASSERT_TRUE(reply.ok()) << reply.status().ToString();
     EXPECT_EQ(Floats(output.data()), expected);
@@ -130,7 +130,7 @@ TEST_F(ArenaTest, FastestTransportIsTakenAndTheReasonForASlowerOneGiven) {
   EXPECT_THAT(over_tcp.reason, HasSubstr("want unix:PATH"));
   const auto without = Client::Connect(target_).value();  // it stages
   EXPECT_EQ(without.transport().transport, Transport::kRing);
-  EXPECT_EQ(without.arena().Take(1).status().code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(without.arena().Allocate(1).status().code(), StatusCode::kResourceExhausted);
 }
 
 TEST_F(ArenaTest, ServerWithoutSharedMemoryIsServedInlineUnlessThatIsForbidden) {
@@ -178,7 +178,7 @@ TEST_F(ArenaTest, MemfdAndRingAreBroughtAgainToARestartedServer) {
   Start();
   const Client client = Connected();
   const Slot input = SlotOfRaw(client);
-  const Slot output = client.arena().Take(kBytes).value();
+  const Slot output = client.arena().Allocate(kBytes).value();
   ASSERT_TRUE(client.Rotate(RequestFor(input.data(), output.data())).ok());
   const std::vector<float> expected = Floats(output.data());
   server_->process().Signal(SIGKILL);

@@ -209,7 +209,7 @@ TEST_P(ArenaFenceTest, SlotsOfCallsThatWereGivenUpAreFreeAfterAFence) {
   // Others go on meanwhile, on the same memory, and none of their calls fails.
   std::atomic<bool> ended = false;
   std::thread bystander([&] {
-    const client::Slot slot = client.arena().Take(kSmall.bytes()).value();
+    const client::Slot slot = client.arena().Allocate(kSmall.bytes()).value();
     auto* const values = static_cast<float*>(slot.data());
     while (!ended) {
       kSmall.Fill(values);
@@ -220,7 +220,7 @@ TEST_P(ArenaFenceTest, SlotsOfCallsThatWereGivenUpAreFreeAfterAFence) {
   });
   std::vector<client::Slot> slots;
   for (int round = 0; round < kRounds; ++round) {
-    slots.push_back(client.arena().Take(kTensor.bytes()).value());
+    slots.push_back(client.arena().Allocate(kTensor.bytes()).value());
     GiveUp(client, slots.back());
     const Status fence = client.Fence({.timeout = seconds(60)});
     ASSERT_TRUE(fence.ok()) << fence.ToString();
@@ -240,7 +240,7 @@ TEST_P(ArenaFenceTest, FencesOfManyThreadsAndShortOnesLeaveTheMemoryAsItWas) {
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&client] {
-      const client::Slot slot = client.arena().Take(kSmall.bytes()).value();
+      const client::Slot slot = client.arena().Allocate(kSmall.bytes()).value();
       for (int j = 0; j < 50; ++j) {
         const Status fence = client.Fence({.timeout = milliseconds(j % 3 == 0 ? 60'000 : j % 3)});
         EXPECT_TRUE(fence.ok() || fence.code() == StatusCode::kDeadlineExceeded)

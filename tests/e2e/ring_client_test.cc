@@ -56,7 +56,8 @@ std::set<std::string> Sockets() {
 class Tensor {
  public:
   Tensor(const Client& client, int64_t position)
-      : input_(client.arena().Take(kBytes).value()), output_(client.arena().Take(kBytes).value()) {
+      : input_(client.arena().Allocate(kBytes).value()),
+        output_(client.arena().Allocate(kBytes).value()) {
     request_.rope.config = client::RopeConfig{.head_dim = kHeadDim};
     request_.rope.pairing = client::Pairing::kHalf;
     request_.positions.start = position;

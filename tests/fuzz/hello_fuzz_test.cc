@@ -178,7 +178,7 @@ class HelloReaderFuzzTest : public HelloFuzzTest {
     EXPECT_EQ(decoded.ok(), IsHello(sent)) << decoded.status();
     EXPECT_THAT(std::string(decoded.status().message()), HasSubstr(decoded.ok() ? "" : ": got "));
     const size_t wanted = decoded.ok() && decoded->ring_bytes > 0 ? 2 : 1;
-    const auto descriptors = reader.TakeDescriptors(wanted);
+    const auto descriptors = reader.ReleaseDescriptors(wanted);
     EXPECT_EQ(descriptors.ok(), came == wanted) << came << " came; " << descriptors.status();
     taken_ += decoded.ok() && descriptors.ok() ? 1 : 0;
   }

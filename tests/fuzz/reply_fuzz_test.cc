@@ -136,7 +136,7 @@ class ReplyFuzzTest : public ::testing::Test {
     const rope::testing::ExactFragments exact({bytes});
     const Result<ReceivedReply> reply = ReceivedReply::ParseSmall(exact.views().front());
     if (!reply.ok()) return reply.status();
-    return reply->Take(wanted_, *pool_);
+    return reply->ToReply(wanted_, *pool_);
   }
 
   void Check(const Result<RotateReply>& reply) {

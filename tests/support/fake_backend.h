@@ -21,7 +21,7 @@ class FakeBackend final : public kernels::Backend {
 
   std::string_view name() const override { return name_; }
   std::string detail() const override { return "rotates nothing"; }
-  void Expect(int64_t bytes) override { expected_bytes.push_back(bytes); }
+  void PrepareFor(int64_t bytes) override { expected_bytes.push_back(bytes); }
   absl::Status Rotate(absl::Span<const kernels::RotateJob> jobs) override {
     ++calls;
     jobs_seen += static_cast<int64_t>(jobs.size());

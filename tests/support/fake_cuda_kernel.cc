@@ -2,7 +2,7 @@
 
 // Apart from nvcc's namespace: both may be in one program.
 #define ROPE_CUDA_NAMESPACE cuda_on_cpu
-#include "kernels/backend/cuda/cuda_beside.cuh"
+#include "kernels/backend/cuda/cuda_fused_ops.cuh"
 #include "kernels/backend/cuda/cuda_rotate.cuh"
 
 namespace rope::testing {
@@ -15,10 +15,10 @@ auto KernelOf(kernels::CudaKernel kernel) {
       return kernels::cuda_on_cpu::RotateVector;
     case kernels::CudaKernel::kScalar:
       return kernels::cuda_on_cpu::RotateScalar;
-    case kernels::CudaKernel::kBeside:
+    case kernels::CudaKernel::kFused:
       break;
   }
-  return kernels::cuda_on_cpu::RotateBeside;
+  return kernels::cuda_on_cpu::RotateFused;
 }
 
 }  // namespace

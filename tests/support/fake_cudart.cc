@@ -148,8 +148,8 @@ void Enqueue(cudaStream_t stream, std::function<void()> work) {
 kernels::CudaKernel KernelNamed(const std::string& name) {
   if (name.find("RotateVector") != std::string::npos) return kernels::CudaKernel::kVector;
   if (name.find("RotateScalar") != std::string::npos) return kernels::CudaKernel::kScalar;
-  ROPE_CHECK(name.find("RotateBeside") != std::string::npos);
-  return kernels::CudaKernel::kBeside;
+  ROPE_CHECK(name.find("RotateFused") != std::string::npos);
+  return kernels::CudaKernel::kFused;
 }
 
 cudaError_t Launch(const void* kernel, const dim3& grid, const dim3& block, void** arguments,

@@ -132,7 +132,7 @@ class HeldBatcher : public ::testing::Test {
     proto::MutexLock lock(&mutex_);
     return reports_;
   }
-  std::vector<std::string> Devices() {
+  std::vector<std::string> DeviceRouter() {
     proto::MutexLock lock(&mutex_);
     return devices_;
   }

@@ -15,7 +15,7 @@
 #include "kernels/tables/table_cache.h"
 #include "proto/mutex.h"
 #include "server/engine/batcher.h"
-#include "server/engine/devices.h"
+#include "server/engine/device_router.h"
 #include "server/engine/engine.h"
 #include "server/engine/executor.h"
 #include "server/limits.h"
@@ -23,7 +23,7 @@
 #include "server/memory/buffer_pool.h"
 #include "server/memory/regions.h"
 #include "server/models/model_registry.h"
-#include "server/request/region_io.h"
+#include "server/request/region_resolver.h"
 #include "server/request/validate.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/received_request.h"
@@ -106,17 +106,17 @@ class LocalEngine {
  private:
   const std::shared_ptr<State> state_;
   FakeClock clock_;
-  server::Devices devices_;
+  server::DeviceRouter devices_;
   server::Executor executor_{devices_, state_->tables, state_->pool, state_->overwrite_bytes_min};
   static constexpr int64_t kAdmittedBytesMax = 2 * server::limits::kGiB;
   server::Admission admission_{{server::limits::kAdmittedRequestsMax, kAdmittedBytesMax,
                                 server::limits::kAdmittedRequestsMax, kAdmittedBytesMax}};
   server::Batcher batcher_;
   server::RegionTable regions_{{.enabled = true}};
-  server::RegionIo region_io_{regions_, state_->pool, server::limits::kMessageBytesMax};
+  server::RegionResolver region_resolver_{regions_, state_->pool, server::limits::kMessageBytesMax};
   server::PreparedRequests prepared_{*state_->registry};
   server::Engine engine_{*state_->registry, prepared_, admission_, batcher_,
-                         region_io_,        clock_,    {}};
+                         region_resolver_,  clock_,    {}};
 };
 
 }  // namespace rope::testing

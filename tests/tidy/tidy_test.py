@@ -346,7 +346,8 @@ class NotesTest(TreeCase):
 
 class LayersTest(unittest.TestCase):
     def test_unknown_line_is_refused(self):
-        with self.assertRaisesRegex(ValueError, "got 'forbid', want top, allow, rooms, ground or deny"):
+        with self.assertRaisesRegex(ValueError,
+                                    "got 'forbid', want top, allow, rooms, ground or deny"):
             tidy.Layers("forbid a: b\n")
 
 

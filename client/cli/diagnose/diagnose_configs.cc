@@ -188,7 +188,7 @@ class Builder {
     }
   }
 
-  std::vector<ConfigChange> Take() { return std::move(changes_); }
+  std::vector<ConfigChange> Build() { return std::move(changes_); }
 
  private:
   void Add(std::string words, const RopeConfig& config) {
@@ -271,7 +271,7 @@ std::vector<ConfigChange> ConfigChanges(const RopeConfig& believed, size_t pairs
   builder.AddReadings();
   builder.AddThetas(estimates);
   builder.AddRotaryDims(sample);
-  return builder.Take();
+  return builder.Build();
 }
 
 }  // namespace rope::client

@@ -24,14 +24,14 @@ Status Misused(absl::string_view flag, const std::string& got, absl::string_view
 }
 
 // Sets `value` to what the flag says, if it does.
-Status TakeInteger(const Arguments& arguments, absl::string_view flag, int64_t min, int64_t max,
+Status ReadInteger(const Arguments& arguments, absl::string_view flag, int64_t min, int64_t max,
                    int64_t& value) {
   value = arguments.Integer(flag).value_or(value);
   if (value >= min && value <= max) return {};
   return Misused(flag, absl::StrCat(value), absl::StrCat(min, " to ", max));
 }
 
-Status TakeShape(const Arguments& arguments, LoadPlan& plan) {
+Status ReadShape(const Arguments& arguments, LoadPlan& plan) {
   const struct {
     absl::string_view flag;
     int64_t min;
@@ -43,7 +43,7 @@ Status TakeShape(const Arguments& arguments, LoadPlan& plan) {
   for (const auto& [flag, min, value] : lengths) {
     // Bounded so that their product is.
     constexpr int64_t kLengthMax = int64_t{1} << 22;
-    if (Status status = TakeInteger(arguments, flag, min, kLengthMax, value); !status.ok()) {
+    if (Status status = ReadInteger(arguments, flag, min, kLengthMax, value); !status.ok()) {
       return status;
     }
   }
@@ -64,7 +64,7 @@ Status TakeShape(const Arguments& arguments, LoadPlan& plan) {
   return {};
 }
 
-Status TakeTransport(const Arguments& arguments, LoadPlan& plan) {
+Status ReadTransport(const Arguments& arguments, LoadPlan& plan) {
   if (arguments.Text("transport") == "cuda") {
     return Status(StatusCode::kUnimplemented,
                   "--transport: got cuda, want inline, stream, staged, ring, memfd or shm: device "
@@ -83,13 +83,13 @@ Status TakeTransport(const Arguments& arguments, LoadPlan& plan) {
   return {};
 }
 
-Status TakeLength(const Arguments& arguments, LoadPlan& plan) {
+Status ReadLength(const Arguments& arguments, LoadPlan& plan) {
   if (arguments.Has("requests") && arguments.Has("duration")) {
     return Misused("requests", "it and --duration", "one of them");
   }
   if (arguments.Has("requests")) {
     plan.requests = 0;
-    return TakeInteger(arguments, "requests", 1, int64_t{1} << 53, *plan.requests);
+    return ReadInteger(arguments, "requests", 1, int64_t{1} << 53, *plan.requests);
   }
   const double seconds = arguments.Number("duration").value_or(10);
   if (!(seconds > 0 && seconds <= kDurationSecondsMax)) {
@@ -100,7 +100,7 @@ Status TakeLength(const Arguments& arguments, LoadPlan& plan) {
 }
 
 // Unscaled frequencies unless a flag says otherwise.
-Status TakeRope(const Arguments& arguments, LoadPlan& plan) {
+Status ReadRope(const Arguments& arguments, LoadPlan& plan) {
   const std::vector<Flag> flags = WithRopeFlags({});
   if (std::none_of(flags.begin(), flags.end(),
                    [&arguments](const Flag& flag) { return arguments.Has(flag.name); })) {
@@ -117,10 +117,10 @@ Status TakeRope(const Arguments& arguments, LoadPlan& plan) {
 Result<LoadPlan> PlanOf(const Arguments& arguments) {
   LoadPlan plan;
   plan.call = CallOptionsOf(arguments);
-  for (const auto take : {&TakeShape, &TakeTransport, &TakeLength, &TakeRope}) {
+  for (const auto take : {&ReadShape, &ReadTransport, &ReadLength, &ReadRope}) {
     if (Status status = take(arguments, plan); !status.ok()) return status;
   }
-  if (Status status = TakeInteger(arguments, "concurrency", 1, kConcurrencyMax, plan.concurrency);
+  if (Status status = ReadInteger(arguments, "concurrency", 1, kConcurrencyMax, plan.concurrency);
       !status.ok()) {
     return status;
   }

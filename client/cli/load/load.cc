@@ -26,7 +26,7 @@ class Budget {
         left_(plan.requests.value_or(0)),
         end_(Clock::now() + plan.duration) {}
 
-  bool Take() {
+  bool TryAcquire() {
     return counts_ ? left_.fetch_sub(1, std::memory_order_relaxed) > 0 : Clock::now() < end_;
   }
 
@@ -72,7 +72,7 @@ class Sequence {
     uint16_t* data = nullptr;
     uint16_t* output = nullptr;
     if (plan.SharesMemory()) {
-      Result<Slot> slot = arena.Take(static_cast<int64_t>(words * sizeof(uint16_t)));
+      Result<Slot> slot = arena.Allocate(static_cast<int64_t>(words * sizeof(uint16_t)));
       if (!slot.ok()) return slot.status();
       slots_.push_back(*std::move(slot));
       data = output = static_cast<uint16_t*>(slots_.back().data());
@@ -111,7 +111,7 @@ void RunUnary(const LoadPlan& plan, const std::vector<Client>& clients,
   std::vector<std::thread> threads;
   for (size_t i = 0; i < sequences.size(); ++i) {
     threads.emplace_back([&plan, &budget, &client = clients[i], &sequence = *sequences[i]] {
-      while (budget.Take()) sequence.End(client.Rotate(sequence.Begin(), plan.call).status());
+      while (budget.TryAcquire()) sequence.End(client.Rotate(sequence.Begin(), plan.call).status());
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -135,7 +135,7 @@ class StreamRun {
  private:
   // Its callback does the same again.
   void SendNext(Sequence& sequence) {
-    if (!budget_.Take()) return running_.count_down();
+    if (!budget_.TryAcquire()) return running_.count_down();
     const Status status =
         stream_.Rotate(sequence.Begin(), [this, &sequence](const Result<RotateReply>& reply) {
           sequence.End(reply.status());

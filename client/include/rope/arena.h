@@ -4,7 +4,7 @@
 // their bytes in the message.
 //
 //   client = Client::Connect(target, {.arena_bytes = 64 << 20})
-//   slot = client.arena().Take(bytes) -> write q into slot.data() -> Rotate, in place or into
+//   slot = client.arena().Allocate(bytes) -> write q into slot.data() -> Rotate, in place or into
 //   another slot -> read -> keep the slot for the next step
 //
 // Threading:  Thread-safe; a copy of an Arena is the same memory. A Slot is as its memory is.
@@ -52,7 +52,7 @@ class Slot {
 class Arena {
  public:
   // Of the lowest free memory that is large enough. 0 bytes is a slot without memory.
-  Result<Slot> Take(int64_t bytes) const;
+  Result<Slot> Allocate(int64_t bytes) const;
 
   int64_t capacity_bytes() const;
   int64_t used_bytes() const;  // slots rounded up to their alignment

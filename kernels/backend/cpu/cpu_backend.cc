@@ -61,7 +61,7 @@ class CpuBackend : public Backend {
                            pool_.threads() == 1 ? "" : "s");
   }
 
-  void Expect(int64_t bytes) override {
+  void PrepareFor(int64_t bytes) override {
     if (bytes > kCpuAloneBytes) pool_.WakeUp(bytes / kCpuSliceBytes);
   }
 

@@ -106,8 +106,8 @@ void ApplyToHead(const RotateJob& job, const RowRef& row, float* head) {
 }
 
 // What a job asks for beside the rotation: a head in floats, rounded once.
-void RotateHeadBeside(const RotateJob& job, int64_t token, const uint8_t* from, uint8_t* to,
-                      std::vector<float>& head) {
+void RotateHeadFused(const RotateJob& job, int64_t token, const uint8_t* from, uint8_t* to,
+                     std::vector<float>& head) {
   for (size_t i = 0; i < head.size(); ++i) {
     const auto offset = static_cast<int64_t>(i) * ElementBytes(job.dtype);
     head[i] = static_cast<float>(ReadElement(from + offset, job.dtype));
@@ -139,24 +139,24 @@ void RotateHeadBeside(const RotateJob& job, int64_t token, const uint8_t* from, 
   }
 }
 
-void RotateBeside(const RotateJob& job, const RotateRange& range) {
+void RotateFused(const RotateJob& job, const RotateRange& range) {
   std::vector<float> head_values(static_cast<size_t>(job.head_dim));
   const Strides& in = job.input_strides;
   const Strides& out = job.output_strides;
   for (int64_t token = range.token_begin; token < range.token_end; ++token) {
     for (int64_t head = range.head_begin; head < range.head_end; ++head) {
-      RotateHeadBeside(job, token,
-                       static_cast<const uint8_t*>(job.input) +
-                           (token * in.token + head * in.head) * ElementBytes(job.dtype),
-                       static_cast<uint8_t*>(job.output) +
-                           (token * out.token + head * out.head) * ElementBytes(job.stored()),
-                       head_values);
+      RotateHeadFused(job, token,
+                      static_cast<const uint8_t*>(job.input) +
+                          (token * in.token + head * in.head) * ElementBytes(job.dtype),
+                      static_cast<uint8_t*>(job.output) +
+                          (token * out.token + head * out.head) * ElementBytes(job.stored()),
+                      head_values);
     }
   }
 }
 
 void Rotate(const RotateJob& job, const RotateRange& range, CpuStores /*stores*/) {
-  if (!job.OnlyTurns()) return RotateBeside(job, range);
+  if (!job.OnlyTurns()) return RotateFused(job, range);
   switch (job.dtype) {
     case DType::kFloat32:
       return RotateElements<DType::kFloat32>(job, range);

@@ -16,9 +16,9 @@
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/backend/cpu/cpu_rotate-inl.h"
-#include "kernels/backend/cpu/cpu_rotate_beside-inl.h"
 #include "kernels/backend/cpu/cpu_rotate_bfloat16-inl.h"
 #include "kernels/backend/cpu/cpu_rotate_function.h"
+#include "kernels/backend/cpu/cpu_rotate_fused-inl.h"
 
 #if HWY_TARGET != HWY_SCALAR
 HWY_BEFORE_NAMESPACE();
@@ -318,7 +318,7 @@ HWY_INLINE void RestoreUnrotated(const RotateJob& job, const HeadBuffer& buffer)
 
 // Turns the head in the buffer, as an fp32 job in place does.
 template <class Format>
-void RotateBeside(const RotateJob& job, const RotateRange& range) {
+void RotateFused(const RotateJob& job, const RotateRange& range) {
   const HeadBuffer buffer(job);
   float* const values = buffer.values.get();
   RotateJob turn = job;
@@ -350,28 +350,28 @@ void RotateBeside(const RotateJob& job, const RotateRange& range) {
 }
 
 template <class Arithmetic>
-void RotateBesideWith(const RotateJob& job, const RotateRange& range) {
+void RotateFusedWith(const RotateJob& job, const RotateRange& range) {
   if (job.geometry.pairing == Pairing::kHalf) {
-    RotateBeside<HalfFormat<Float32Elements, Arithmetic> >(job, range);
+    RotateFused<HalfFormat<Float32Elements, Arithmetic> >(job, range);
   } else {
-    RotateBeside<InterleavedFormat<Float32Elements, Arithmetic> >(job, range);
+    RotateFused<InterleavedFormat<Float32Elements, Arithmetic> >(job, range);
   }
 }
 
-void RotateBeside(const RotateJob& job, const RotateRange& range) {
-  if (job.arithmetic == PairArithmetic::kTurn) return RotateBesideWith<FusedTurn>(job, range);
-  if (job.arithmetic == PairArithmetic::kAdd) return RotateBesideWith<Addition>(job, range);
+void RotateFused(const RotateJob& job, const RotateRange& range) {
+  if (job.arithmetic == PairArithmetic::kTurn) return RotateFusedWith<FusedTurn>(job, range);
+  if (job.arithmetic == PairArithmetic::kAdd) return RotateFusedWith<Addition>(job, range);
   if (job.dtype == DType::kFloat32) {
-    RotateBesideWith<StepwiseTurn<Float32Elements> >(job, range);
+    RotateFusedWith<StepwiseTurn<Float32Elements> >(job, range);
   } else if (job.dtype == DType::kFloat16) {
-    RotateBesideWith<StepwiseTurn<Float16Elements> >(job, range);
+    RotateFusedWith<StepwiseTurn<Float16Elements> >(job, range);
   } else {
-    RotateBesideWith<StepwiseTurn<BFloat16Elements> >(job, range);
+    RotateFusedWith<StepwiseTurn<BFloat16Elements> >(job, range);
   }
 }
 
 void Rotate(const RotateJob& job, const RotateRange& range, CpuStores stores) {
-  if (!job.OnlyTurns()) return RotateBeside(job, range);
+  if (!job.OnlyTurns()) return RotateFused(job, range);
   const bool half = job.geometry.pairing == Pairing::kHalf;
   switch (job.dtype) {
     case DType::kFloat32:

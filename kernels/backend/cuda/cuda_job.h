@@ -15,7 +15,7 @@ namespace rope::kernels {
 enum class CudaKernel : uint32_t {
   kVector,  // 16-byte accesses: every size, stride and address a multiple of them
   kScalar,  // every other job that only turns
-  kBeside,  // other arithmetic, or something beside the rotation: correct, not made for speed
+  kFused,   // other arithmetic, or something beside the rotation: correct, not made for speed
 };
 
 inline constexpr uint32_t kCudaInputDType = ~uint32_t{0};  // an output's: that of the input

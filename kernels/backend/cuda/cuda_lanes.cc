@@ -23,7 +23,7 @@ absl::StatusOr<std::unique_ptr<CudaLane>> CudaLanes::Acquire(int64_t bytes) {
   {
     proto::MutexLock lock(&mu_);
     while (!HasRoom()) room_.Wait(&mu_);
-    lane = Take();
+    lane = Pop();
   }
   return Prepare(std::move(lane), bytes);
 }
@@ -33,7 +33,7 @@ absl::StatusOr<std::unique_ptr<CudaLane>> CudaLanes::TryAcquire(int64_t bytes) {
   {
     proto::MutexLock lock(&mu_);
     if (!HasRoom()) return nullptr;
-    lane = Take();
+    lane = Pop();
   }
   return Prepare(std::move(lane), bytes);
 }
@@ -53,7 +53,7 @@ void CudaLanes::Discard(std::unique_ptr<CudaLane> lane) {
   room_.Signal();
 }
 
-std::unique_ptr<CudaLane> CudaLanes::Take() {
+std::unique_ptr<CudaLane> CudaLanes::Pop() {
   ++busy_;
   if (free_.empty()) return nullptr;
   std::unique_ptr<CudaLane> lane = std::move(free_.back());

@@ -54,7 +54,7 @@ class CudaLanes {
     return !free_.empty() || busy_ < lanes_max_;
   }
   // Counts as busy before the lock is given up.
-  std::unique_ptr<CudaLane> Take() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::unique_ptr<CudaLane> Pop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<std::unique_ptr<CudaLane>> Prepare(std::unique_ptr<CudaLane> lane, int64_t bytes);
 
   const int lanes_max_;

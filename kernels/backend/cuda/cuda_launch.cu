@@ -1,4 +1,4 @@
-#include "kernels/backend/cuda/cuda_beside.cuh"
+#include "kernels/backend/cuda/cuda_fused_ops.cuh"
 #include "kernels/backend/cuda/cuda_launch.h"
 #include "kernels/backend/cuda/cuda_rotate.cuh"
 
@@ -12,7 +12,7 @@ cudaError_t LaunchCuda(const CudaPlan& plan, const CudaJob* device_jobs, cudaStr
     } else if (launch.kernel == CudaKernel::kScalar) {
       cuda_device::RotateScalar<<<launch.blocks, launch.threads, 0, stream>>>(jobs, launch.jobs);
     } else {
-      cuda_device::RotateBeside<<<launch.blocks, launch.threads, 0, stream>>>(jobs, launch.jobs);
+      cuda_device::RotateFused<<<launch.blocks, launch.threads, 0, stream>>>(jobs, launch.jobs);
     }
     const cudaError_t error = cudaGetLastError();
     if (error != cudaSuccess) return error;
@@ -23,7 +23,7 @@ cudaError_t LaunchCuda(const CudaPlan& plan, const CudaJob* device_jobs, cudaStr
 cudaError_t CheckCudaKernels() {
   cudaFuncAttributes attributes;
   for (const auto kernel :
-       {cuda_device::RotateVector, cuda_device::RotateScalar, cuda_device::RotateBeside}) {
+       {cuda_device::RotateVector, cuda_device::RotateScalar, cuda_device::RotateFused}) {
     const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
     if (error != cudaSuccess) return error;
   }

@@ -63,7 +63,7 @@ bool FitsVector(const CudaJob& job) {
 
 CudaKernel KernelFor(const CudaJob& job) {
   const bool turns = job.arithmetic == static_cast<uint32_t>(PairArithmetic::kTurn);
-  if (!turns || job.copies == 0) return CudaKernel::kBeside;
+  if (!turns || job.copies == 0) return CudaKernel::kFused;
   return FitsVector(job) ? CudaKernel::kVector : CudaKernel::kScalar;
 }
 
@@ -188,7 +188,7 @@ CudaPlan PlanCuda(const std::vector<CudaJob>& jobs, const CudaShapes& shapes) {
     groups[group].push_back(job);
   }
   CudaPlan plan;
-  for (const CudaKernel kernel : {CudaKernel::kVector, CudaKernel::kScalar, CudaKernel::kBeside}) {
+  for (const CudaKernel kernel : {CudaKernel::kVector, CudaKernel::kScalar, CudaKernel::kFused}) {
     const auto group = static_cast<size_t>(kernel);
     LaunchBuilder builder(kernel, ShapeFor(items[group], shapes), plan);
     for (const CudaJob& job : groups[group]) builder.Add(job);

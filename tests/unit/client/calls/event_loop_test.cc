@@ -74,17 +74,17 @@ TEST(EventLoopTest, DestructionOnItsOwnThreadDoesNotWait) {
   other_ended.get_future().wait();
 }
 
-TEST(EventLoopTest, LoansThatComeBackLaterAreWaitedFor) {
+TEST(EventLoopTest, SlicesThatComeBackLaterAreWaitedFor) {
   const std::string bytes(10, 'x');
-  PayloadLoans loans;
-  auto lent = std::make_unique<grpc::Slice>(loans.Lend(bytes));
+  BorrowedSlices borrowed;
+  auto lent = std::make_unique<grpc::Slice>(borrowed.Borrow(bytes));
   const EventLoop loop;
   EventQueue* const queue = loop.queue().get();
   std::promise<bool> returned;
   std::promise<void> watched;
   // Stays live until the loans are back.
   const auto live = std::make_shared<AlarmCall>(queue, [&] {
-    queue->WhenReturned(loans, [&] { returned.set_value(loans.AllReturned()); });
+    queue->WhenReturned(borrowed, [&] { returned.set_value(borrowed.AllReturned()); });
     watched.set_value();
   });
   const auto keeper = std::make_shared<AlarmCall>(queue, [] {});
@@ -99,11 +99,11 @@ TEST(EventLoopTest, LoansThatComeBackLaterAreWaitedFor) {
   EXPECT_TRUE(result.get());
 }
 
-TEST(EventLoopTest, LoansThatAreBackAreNotWaitedFor) {
-  const PayloadLoans loans;
+TEST(EventLoopTest, SlicesThatAreBackAreNotWaitedFor) {
+  const BorrowedSlices borrowed;
   const EventLoop loop;
   bool ran = false;
-  loop.queue()->WhenReturned(loans, [&ran] { ran = true; });
+  loop.queue()->WhenReturned(borrowed, [&ran] { ran = true; });
   EXPECT_TRUE(ran);
 }
 

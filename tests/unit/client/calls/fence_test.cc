@@ -66,23 +66,23 @@ class FenceTest : public ::testing::Test {
 TEST_F(FenceTest, NextIdIsTakenBeforeTheOneBeforeIsWaitedFor) {
   ASSERT_TRUE(Fence().ok());
   EXPECT_THAT(Asked(), ElementsAre("register 7", "wait for 7"));
-  EXPECT_EQ(*ids_.Take(), 8u);
+  EXPECT_EQ(*ids_.Acquire(), 8u);
   ASSERT_TRUE(Fence().ok());
   EXPECT_THAT(Asked(), ElementsAre("register 8", "wait for 8"));
   EXPECT_THAT(ids_.replaced(), IsEmpty());
 }
 
 TEST_F(FenceTest, CallsThatNameTheIdAreWaitedForBeforeItGoes) {
-  RegionIds::Lease call = ids_.Take();
+  RegionIds::Lease call = ids_.Acquire();
   const Status status = Fence(milliseconds(200));
   EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
   EXPECT_THAT(status.message(), HasSubstr("fence: "));
   EXPECT_THAT(Asked(), ElementsAre("register 7"));
-  EXPECT_EQ(*ids_.Take(), 8u) << "calls go on";
+  EXPECT_EQ(*ids_.Acquire(), 8u) << "calls go on";
   call.reset();
   ASSERT_TRUE(Fence().ok());
   EXPECT_THAT(Asked(), ElementsAre("register 8", "unregister 7", "wait for 8"));
-  EXPECT_EQ(*ids_.Take(), 9u);
+  EXPECT_EQ(*ids_.Acquire(), 9u);
 }
 
 TEST_F(FenceTest, FenceThatWasGivenUpIsGoneOnWith) {
@@ -100,7 +100,7 @@ TEST_F(FenceTest, FenceThatWasGivenUpIsGoneOnWith) {
 TEST_F(FenceTest, ServerThatHasLostTheRegionSaysSo) {
   registered_ = {grpc::StatusCode::NOT_FOUND, "region_id: got 7, want a region"};
   EXPECT_EQ(Fence().code(), StatusCode::kNotFound);
-  EXPECT_EQ(*ids_.Take(), 7u);
+  EXPECT_EQ(*ids_.Acquire(), 7u);
   registered_ = grpc::Status::OK;
   waited_ = {grpc::StatusCode::NOT_FOUND, "region_id: got 7, want a region"};
   EXPECT_EQ(Fence().code(), StatusCode::kNotFound) << "only ids of fences before may be gone";
@@ -115,7 +115,7 @@ TEST_F(FenceTest, OtherFenceUnderWayIsWaitedFor) {
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) threads.emplace_back([this] { EXPECT_TRUE(Fence().ok()); });
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(*ids_.Take(), 11u);
+  EXPECT_EQ(*ids_.Acquire(), 11u);
 }
 
 }  // namespace

@@ -44,8 +44,8 @@ RotateRequest RequestFor(const std::vector<float>& data) {
 }
 
 std::vector<WantedTensor> WantedBy(const RotateRequest& request) {
-  PayloadLoans loans;
-  Result<EncodedRotate> encoded = EncodeRotate(request, {}, Route::kRpc, loans);
+  BorrowedSlices borrowed;
+  Result<EncodedRotate> encoded = EncodeRotate(request, {}, Route::kRpc, borrowed);
   EXPECT_TRUE(encoded.ok()) << encoded.status().ToString();
   return encoded.ok() ? std::move(encoded->wanted) : std::vector<WantedTensor>();
 }
@@ -70,14 +70,14 @@ v1::RotateResponse ResponseFor(const std::vector<float>& data) {
 }
 
 v1::RotateRequest Encoded(const RotateRequest& request) {
-  PayloadLoans loans;
+  BorrowedSlices borrowed;
   v1::RotateRequest message;
   {
-    const Result<EncodedRotate> buffer = EncodeRotate(request, {}, Route::kRpc, loans);
+    const Result<EncodedRotate> buffer = EncodeRotate(request, {}, Route::kRpc, borrowed);
     EXPECT_TRUE(buffer.ok()) << buffer.status().ToString();
     EXPECT_TRUE(buffer.ok() && message.ParseFromString(BytesOf(buffer->message)));
   }
-  EXPECT_TRUE(loans.AllReturned());
+  EXPECT_TRUE(borrowed.AllReturned());
   return message;
 }
 
@@ -209,20 +209,20 @@ TEST(EncodeRotateTest, NoTokensIsLegal) {
 
 TEST(EncodeRotateTest, LargePayloadIsLentAndSmallOneCopied) {
   const std::vector<float> large(kLentBytesMin / sizeof(float));
-  PayloadLoans loans;
+  BorrowedSlices borrowed;
   {
-    const Result<EncodedRotate> buffer = EncodeRotate(RequestFor(large), {}, Route::kRpc, loans);
+    const Result<EncodedRotate> buffer = EncodeRotate(RequestFor(large), {}, Route::kRpc, borrowed);
     ASSERT_TRUE(buffer.ok());
-    EXPECT_FALSE(loans.AllReturned());
+    EXPECT_FALSE(borrowed.AllReturned());
     std::vector<grpc::Slice> slices;
     ASSERT_TRUE(buffer->message.Dump(&slices).ok());
     EXPECT_EQ(slices.back().begin(), reinterpret_cast<const uint8_t*>(large.data()));
   }
-  EXPECT_TRUE(loans.AllReturned());
+  EXPECT_TRUE(borrowed.AllReturned());
   const std::vector<float> small(kLentBytesMin / sizeof(float) - 2);
-  const Result<EncodedRotate> buffer = EncodeRotate(RequestFor(small), {}, Route::kRpc, loans);
+  const Result<EncodedRotate> buffer = EncodeRotate(RequestFor(small), {}, Route::kRpc, borrowed);
   ASSERT_TRUE(buffer.ok());
-  EXPECT_TRUE(loans.AllReturned());
+  EXPECT_TRUE(borrowed.AllReturned());
 }
 
 // Staging memory as a connection has it.
@@ -236,7 +236,7 @@ Region Staging(int64_t bytes) {
 class StagingTest : public ::testing::Test {
  protected:
   v1::RotateRequest Encode(const RotateRequest& request) {
-    encoded_ = EncodeRotate(request, region_, Route::kRpc, loans_);
+    encoded_ = EncodeRotate(request, region_, Route::kRpc, borrowed_);
     v1::RotateRequest message;
     EXPECT_TRUE(encoded_->ok()) << encoded_->status().ToString();
     EXPECT_TRUE(message.ParseFromString(BytesOf((*encoded_)->message)));
@@ -245,7 +245,7 @@ class StagingTest : public ::testing::Test {
   const std::vector<float>& data() const { return data_; }
 
   const Region region_ = Staging(1 << 20);
-  PayloadLoans loans_;
+  BorrowedSlices borrowed_;
   std::optional<Result<EncodedRotate>> encoded_;
   const std::vector<float> data_ = std::vector<float>(kStagedBytesMin / 4, 1.5f);
 };
@@ -311,14 +311,14 @@ TEST_F(StagingTest, TensorsOfOneRequestShareARunOrAreAllSent) {
   EXPECT_EQ(message.output().regions_size(), 2);
   EXPECT_EQ(region_.memory->used_bytes(), kStagedBytesMin + 64);
 
-  const std::byte* rest = region_.memory->Take((1 << 20) - 2 * kStagedBytesMin).value();
+  const std::byte* rest = region_.memory->Allocate((1 << 20) - 2 * kStagedBytesMin).value();
   EXPECT_NE(rest, nullptr);
-  Result<EncodedRotate> second = EncodeRotate(request, region_, Route::kRpc, loans_);
+  Result<EncodedRotate> second = EncodeRotate(request, region_, Route::kRpc, borrowed_);
   ASSERT_TRUE(second.ok());
   EXPECT_FALSE(second->uses_region);
   EXPECT_EQ(second->staged.data(), nullptr);
   second->message.Clear();
-  EXPECT_TRUE(loans_.AllReturned());
+  EXPECT_TRUE(borrowed_.AllReturned());
 }
 
 // A region must not be named for nothing, so that its answer comes in the message.
@@ -341,8 +341,8 @@ TEST(EncodeRotateTest, BadTensorsAreRefusedByName) {
     request.tensors[0].shape = shape;
     request.tensors[0].data = memory;
     request.tensors[0].strides = strides;
-    PayloadLoans loans;
-    const Result<EncodedRotate> buffer = EncodeRotate(request, {}, Route::kRpc, loans);
+    BorrowedSlices borrowed;
+    const Result<EncodedRotate> buffer = EncodeRotate(request, {}, Route::kRpc, borrowed);
     EXPECT_EQ(buffer.status().code(), StatusCode::kInvalidArgument);
     return buffer.status().message();
   };
@@ -360,8 +360,8 @@ TEST(EncodeRotateTest, BadTensorsAreRefusedByName) {
 TEST(EncodeRotateTest, BadArraysBesideTheTensorsAreRefusedByName) {
   const std::vector<float> data(4);
   const auto message_of = [](const RotateRequest& request) {
-    PayloadLoans loans;
-    const Result<EncodedRotate> encoded = EncodeRotate(request, {}, Route::kRpc, loans);
+    BorrowedSlices borrowed;
+    const Result<EncodedRotate> encoded = EncodeRotate(request, {}, Route::kRpc, borrowed);
     EXPECT_EQ(encoded.status().code(), StatusCode::kInvalidArgument);
     return encoded.status().message();
   };

@@ -20,22 +20,22 @@ std::unique_ptr<SharedMemory> NewMemory() {
 
 TEST(ArenaMemoryTest, MemoryIsAlignedAndUsedAgain) {
   ArenaMemory arena(NewMemory());
-  std::byte* first = arena.Take(1).value();
-  std::byte* second = arena.Take(65).value();
+  std::byte* first = arena.Allocate(1).value();
+  std::byte* second = arena.Allocate(65).value();
   EXPECT_EQ(reinterpret_cast<uintptr_t>(first) % ArenaMemory::kAlignment, 0u);
   EXPECT_EQ(second - first, 64);
   EXPECT_EQ(arena.used_bytes(), 64 + 128);
   arena.GiveBack(first, 1);
-  EXPECT_EQ(arena.Take(64).value(), first);
+  EXPECT_EQ(arena.Allocate(64).value(), first);
 }
 
 TEST(ArenaMemoryTest, WholeMemoryCanBeTakenAndNoMore) {
   ArenaMemory arena(NewMemory());
-  std::byte* all = arena.Take(kBytes).value();
-  EXPECT_EQ(arena.Take(1).status().code(), StatusCode::kResourceExhausted);
+  std::byte* all = arena.Allocate(kBytes).value();
+  EXPECT_EQ(arena.Allocate(1).status().code(), StatusCode::kResourceExhausted);
   arena.GiveBack(all, kBytes);
-  EXPECT_EQ(arena.Take(kBytes + 1).status().code(), StatusCode::kResourceExhausted);
-  EXPECT_TRUE(arena.Take(kBytes).ok());
+  EXPECT_EQ(arena.Allocate(kBytes + 1).status().code(), StatusCode::kResourceExhausted);
+  EXPECT_TRUE(arena.Allocate(kBytes).ok());
 }
 
 TEST(ArenaMemoryTest, NeighboursThatAreFreeAreOneAgain) {
@@ -43,16 +43,16 @@ TEST(ArenaMemoryTest, NeighboursThatAreFreeAreOneAgain) {
        {std::vector<size_t>{0, 1, 2}, {2, 1, 0}, {0, 2, 1}, {1, 0, 2}}) {
     ArenaMemory arena(NewMemory());
     std::vector<std::byte*> parts;
-    for (int i = 0; i < 3; ++i) parts.push_back(arena.Take(kBytes / 4).value());
+    for (int i = 0; i < 3; ++i) parts.push_back(arena.Allocate(kBytes / 4).value());
     for (const size_t part : order) arena.GiveBack(parts[part], kBytes / 4);
     EXPECT_EQ(arena.used_bytes(), 0);
-    EXPECT_TRUE(arena.Take(kBytes).ok());
+    EXPECT_TRUE(arena.Allocate(kBytes).ok());
   }
 }
 
 TEST(ArenaMemoryTest, OnlyWhatLiesWhollyInsideHasAnOffset) {
   ArenaMemory arena(NewMemory());
-  std::byte* begin = arena.Take(kBytes).value();
+  std::byte* begin = arena.Allocate(kBytes).value();
   EXPECT_EQ(arena.OffsetOf(begin, kBytes), 0);
   EXPECT_EQ(arena.OffsetOf(begin + 100, 1), 100);
   EXPECT_EQ(arena.OffsetOf(begin + kBytes - 1, 2), std::nullopt);
@@ -63,17 +63,17 @@ TEST(ArenaMemoryTest, OnlyWhatLiesWhollyInsideHasAnOffset) {
 
 TEST(ArenaMemoryTest, WhatIsLostIsNeverFreeAgain) {
   ArenaMemory arena(NewMemory());
-  std::byte* const first = arena.Take(100).value();
+  std::byte* const first = arena.Allocate(100).value();
   arena.Lose(100);
   EXPECT_EQ(arena.lost_bytes(), 128);
   EXPECT_EQ(arena.used_bytes(), 128);
-  EXPECT_EQ(arena.Take(1).value(), first + 128);
-  EXPECT_FALSE(arena.Take(kBytes - 128).ok());
+  EXPECT_EQ(arena.Allocate(1).value(), first + 128);
+  EXPECT_FALSE(arena.Allocate(kBytes - 128).ok());
 }
 
 TEST(ArenaMemoryTest, WithoutMemoryThereIsNothing) {
   ArenaMemory arena(nullptr);
-  EXPECT_EQ(arena.Take(1).status().code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(arena.Allocate(1).status().code(), StatusCode::kResourceExhausted);
   EXPECT_EQ(arena.OffsetOf(&arena, 1), std::nullopt);
   EXPECT_EQ(arena.capacity_bytes(), 0);
 }
@@ -87,7 +87,7 @@ TEST(ArenaMemoryTest, ThreadsGetMemoryOfTheirOwn) {
       const auto mark = static_cast<std::byte>(thread + 1);
       for (int i = 0; i < 2000; ++i) {
         const auto bytes = static_cast<int64_t>(1 + random() % 1500);
-        const Result<std::byte*> data = arena.Take(bytes);
+        const Result<std::byte*> data = arena.Allocate(bytes);
         if (!data.ok()) continue;
         std::fill_n(*data, bytes, mark);
         EXPECT_EQ(std::count(*data, *data + bytes, mark), bytes);
@@ -97,7 +97,7 @@ TEST(ArenaMemoryTest, ThreadsGetMemoryOfTheirOwn) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(arena.used_bytes(), 0);
-  EXPECT_TRUE(arena.Take(kBytes).ok());
+  EXPECT_TRUE(arena.Allocate(kBytes).ok());
 }
 
 }  // namespace

@@ -22,12 +22,12 @@ class ArenaTest : public ::testing::Test {
 
 TEST_F(ArenaTest, SlotGivesItsMemoryBackOnce) {
   const Arena arena = Connected().arena();
-  Slot slot = arena.Take(100).value();
+  Slot slot = arena.Allocate(100).value();
   EXPECT_EQ(slot.bytes(), 100);
   EXPECT_EQ(arena.used_bytes(), 128);
   Slot moved = std::move(slot);
   EXPECT_EQ(arena.used_bytes(), 128);
-  moved = arena.Take(200).value();
+  moved = arena.Allocate(200).value();
   EXPECT_EQ(arena.used_bytes(), 256);
   moved = Slot();
   EXPECT_EQ(arena.used_bytes(), 0);
@@ -35,17 +35,17 @@ TEST_F(ArenaTest, SlotGivesItsMemoryBackOnce) {
 
 TEST_F(ArenaTest, SlotOutlivesItsClient) {
   std::optional<Client> client = Connected();
-  const Slot slot = client->arena().Take(4096).value();
+  const Slot slot = client->arena().Allocate(4096).value();
   client.reset();
   static_cast<char*>(slot.data())[4095] = 1;
 }
 
 TEST_F(ArenaTest, SizesAtTheBounds) {
   const Arena arena = Connected().arena();
-  EXPECT_EQ(arena.Take(0).value().data(), nullptr);
-  EXPECT_EQ(arena.Take(-1).status().code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(arena.Take(4097).status().code(), StatusCode::kResourceExhausted);
-  EXPECT_TRUE(arena.Take(4096).ok());
+  EXPECT_EQ(arena.Allocate(0).value().data(), nullptr);
+  EXPECT_EQ(arena.Allocate(-1).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(arena.Allocate(4097).status().code(), StatusCode::kResourceExhausted);
+  EXPECT_TRUE(arena.Allocate(4096).ok());
 }
 
 }  // namespace

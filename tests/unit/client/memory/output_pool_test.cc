@@ -17,7 +17,7 @@ constexpr int64_t kLimit = 8 * kMib;
 
 // Where a piece lies that is given back at once.
 const std::byte* GiveBackOne(OutputPool& pool, int64_t bytes) {
-  return pool.Take(bytes).get();
+  return pool.Allocate(bytes).get();
 }
 
 // An array that would lie where a piece was freed a moment ago.
@@ -30,7 +30,7 @@ TEST(OutputPoolTest, PieceThatCameBackIsUsedAgain) {
   const std::byte* first = GiveBackOne(*pool, kMib);
   EXPECT_EQ(pool->idle_bytes(), kMib);
   const auto other = NewArray(kMib);
-  EXPECT_EQ(pool->Take(kMib).get(), first);
+  EXPECT_EQ(pool->Allocate(kMib).get(), first);
 }
 
 TEST(OutputPoolTest, SizesWithinAnEighthShareAPiece) {
@@ -38,17 +38,17 @@ TEST(OutputPoolTest, SizesWithinAnEighthShareAPiece) {
   const std::byte* first = GiveBackOne(*pool, kMib + 1);
   EXPECT_EQ(pool->idle_bytes(), kMib + kMib / 8);
   const auto other = NewArray(kMib + kMib / 8);
-  EXPECT_EQ(pool->Take(kMib + kMib / 8).get(), first);
-  const OutputMemory smaller = pool->Take(kMib);
+  EXPECT_EQ(pool->Allocate(kMib + kMib / 8).get(), first);
+  const OutputMemory smaller = pool->Allocate(kMib);
   EXPECT_NE(smaller.get(), first);
   EXPECT_EQ(pool->idle_bytes(), kMib + kMib / 8);
 }
 
 TEST(OutputPoolTest, PieceThatIsHeldIsNobodyElses) {
   const auto pool = OutputPool::Make(kLimit);
-  OutputMemory first = pool->Take(kMib);
+  OutputMemory first = pool->Allocate(kMib);
   std::fill_n(first.get(), kMib, std::byte{1});
-  const OutputMemory second = pool->Take(kMib);
+  const OutputMemory second = pool->Allocate(kMib);
   EXPECT_NE(second.get(), first.get());
   std::fill_n(second.get(), kMib, std::byte{2});
   const OutputMemory moved = std::move(first);
@@ -59,7 +59,7 @@ TEST(OutputPoolTest, PieceThatIsHeldIsNobodyElses) {
 TEST(OutputPoolTest, PieceMayOutliveTheHandleOfThePool) {
   auto pool = OutputPool::Make(kLimit);
   const std::weak_ptr<OutputPool> seen = pool;
-  OutputMemory piece = pool->Take(kMib);
+  OutputMemory piece = pool->Allocate(kMib);
   pool.reset();
   std::fill_n(piece.get(), kMib, std::byte{1});
   EXPECT_FALSE(seen.expired());
@@ -69,7 +69,7 @@ TEST(OutputPoolTest, PieceMayOutliveTheHandleOfThePool) {
 
 TEST(OutputPoolTest, ClosedPoolKeepsNothing) {
   const auto pool = OutputPool::Make(kLimit);
-  OutputMemory held = pool->Take(kMib);
+  OutputMemory held = pool->Allocate(kMib);
   GiveBackOne(*pool, kMib);
   pool->Close();
   EXPECT_EQ(pool->idle_bytes(), 0);
@@ -105,9 +105,9 @@ TEST(OutputPoolTest, BeyondTheLimitTheLongestIdleGoFirst) {
   GiveBackOne(*pool, 4 * kMib);
   GiveBackOne(*pool, 3 * kMib);  // 10 MiB with all of them
   EXPECT_EQ(pool->idle_bytes(), kLimit);
-  const OutputMemory dropped = pool->Take(2 * kMib);
+  const OutputMemory dropped = pool->Allocate(2 * kMib);
   EXPECT_EQ(pool->idle_bytes(), kLimit);
-  const OutputMemory kept = pool->Take(kMib);
+  const OutputMemory kept = pool->Allocate(kMib);
   EXPECT_EQ(pool->idle_bytes(), kLimit - kMib);
 }
 
@@ -127,7 +127,7 @@ TEST(OutputPoolTest, ThreadsTakeAndGiveBackAtOnce) {
       const auto mark = static_cast<std::byte>(thread + 1);
       for (OutputMemory& piece : held) {
         const auto bytes = static_cast<size_t>(kSmall * (1 + random() % 2));
-        piece = pool->Take(static_cast<int64_t>(bytes));
+        piece = pool->Allocate(static_cast<int64_t>(bytes));
         piece[0] = piece[bytes - 1] = mark;
       }
       for (const OutputMemory& piece : held) {

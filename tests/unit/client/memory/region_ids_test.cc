@@ -21,10 +21,10 @@ RegionIds::Clock::time_point Late() {
 
 TEST(RegionIdsTest, RequestsTakeTheIdOfNow) {
   RegionIds ids(7);
-  const RegionIds::Lease before = ids.Take();
+  const RegionIds::Lease before = ids.Acquire();
   ids.Replace(8);
   EXPECT_EQ(*before, 7u);
-  EXPECT_EQ(*ids.Take(), 8u);
+  EXPECT_EQ(*ids.Acquire(), 8u);
   EXPECT_THAT(ids.replaced(), ElementsAre(7));
   ids.Replace(9);
   EXPECT_THAT(ids.replaced(), ElementsAre(7, 8));
@@ -34,11 +34,11 @@ TEST(RegionIdsTest, RequestsTakeTheIdOfNow) {
 
 TEST(RegionIdsTest, OnlyReplacedIdsAreWaitedFor) {
   RegionIds ids(7);
-  RegionIds::Lease first = ids.Take();
+  RegionIds::Lease first = ids.Acquire();
   const RegionIds::Lease copy = first;
   EXPECT_TRUE(ids.AwaitGivenBack(kLongAgo));
   ids.Replace(8);
-  const RegionIds::Lease second = ids.Take();
+  const RegionIds::Lease second = ids.Acquire();
   EXPECT_FALSE(ids.AwaitGivenBack(kLongAgo));
   first.reset();
   EXPECT_FALSE(ids.AwaitGivenBack(kLongAgo)) << "a copy is left";
@@ -46,8 +46,8 @@ TEST(RegionIdsTest, OnlyReplacedIdsAreWaitedFor) {
 
 TEST(RegionIdsTest, LastLeaseWakesWhoWaits) {
   RegionIds ids(7);
-  RegionIds::Lease first = ids.Take();
-  RegionIds::Lease second = ids.Take();
+  RegionIds::Lease first = ids.Acquire();
+  RegionIds::Lease second = ids.Acquire();
   ids.Replace(8);
   std::atomic<int> left = 2;
   std::thread calls([&] {
@@ -65,7 +65,7 @@ TEST(RegionIdsTest, LeaseMayOutliveTheIds) {
   RegionIds::Lease lease;
   {
     RegionIds ids(7);
-    lease = ids.Take();
+    lease = ids.Acquire();
   }
   EXPECT_EQ(*lease, 7u);
 }

@@ -18,9 +18,9 @@ std::shared_ptr<ArenaMemory> NewMemory() {
 TEST(StagedRunTest, RunIsFreeOnceItsOwnerGoes) {
   const auto memory = NewMemory();
   {
-    std::optional<StagedRun> run = StagedRun::Take(memory, 1000);
+    std::optional<StagedRun> run = StagedRun::Allocate(memory, 1000);
     ASSERT_TRUE(run.has_value());
-    EXPECT_FALSE(StagedRun::Take(memory, 4096).has_value());
+    EXPECT_FALSE(StagedRun::Allocate(memory, 4096).has_value());
     StagedRun moved = *std::move(run);
     EXPECT_NE(moved.data(), nullptr);
     EXPECT_EQ(memory->used_bytes(), 1024);
@@ -44,7 +44,7 @@ TEST(StagedRunTest, RunIsLostUnlessTheServerSaidThatItIsOver) {
   };
   for (const auto& [code, executed, lost] : cases) {
     const auto memory = NewMemory();
-    StagedRun run = *StagedRun::Take(memory, 64);
+    StagedRun run = *StagedRun::Allocate(memory, 64);
     run.NoteFailure(Status(code, "x", {.executed = executed}));
     run.NoteFailure(Status(code, "x", {.executed = executed}));
     EXPECT_EQ(memory->lost_bytes(), lost ? 64 : 0) << Name(code);

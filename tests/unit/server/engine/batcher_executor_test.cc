@@ -119,7 +119,7 @@ class BatcherExecutorTest : public ::testing::Test {
 
   // The same request alone.
   std::string Alone(const Case& example) {
-    Devices reference(kernels::CreateBackend("reference", {}).value());
+    DeviceRouter reference(kernels::CreateBackend("reference", {}).value());
     const auto request = Receive("alone", example);
     Slice slice = {request.get(), 0, request->plan.tokens, absl::OkStatus()};
     Executor(reference, tables_, pool_).Run(absl::MakeSpan(&slice, 1));
@@ -139,7 +139,7 @@ TEST_F(BatcherExecutorTest, RequestsOfDifferentConfigsLengthsAndPositionsShareOn
   const std::vector<Case> cases = DifferentCases();
   auto owned_backend = std::make_unique<HeldBackend>();
   HeldBackend& backend = *owned_backend;
-  Devices devices(std::move(owned_backend));
+  DeviceRouter devices(std::move(owned_backend));
   Executor executor(devices, tables_, pool_);
   std::vector<int64_t> requests_of_batches;
   Batcher batcher(

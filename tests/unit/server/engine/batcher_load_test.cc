@@ -43,7 +43,7 @@ TEST_F(BatcherReportTest, RequestOnItsCallersThreadIsReportedAsDirect) {
   EXPECT_EQ(Reports()[0].requests, 1);
   EXPECT_EQ(Reports()[0].tokens, 25);
   EXPECT_EQ(Reports()[0].bytes, 100);
-  EXPECT_THAT(Devices(), ElementsAre("held"));
+  EXPECT_THAT(DeviceRouter(), ElementsAre("held"));
 }
 
 TEST_F(BatcherReportTest, BatchOfAllThereIsIsReportedAsDrainedWithItsContents) {
@@ -59,7 +59,7 @@ TEST_F(BatcherReportTest, BatchOfAllThereIsIsReportedAsDrainedWithItsContents) {
   EXPECT_EQ(Reports()[1].requests, 3);
   EXPECT_EQ(Reports()[1].tokens, 13);
   EXPECT_EQ(Reports()[1].bytes, 130);
-  EXPECT_THAT(Devices(), Each("held"));
+  EXPECT_THAT(DeviceRouter(), Each("held"));
 }
 
 TEST_F(BatcherReportTest, TimesAreThoseOfTheRun) {

@@ -65,9 +65,9 @@ class EngineTest : public ::testing::Test {
   Batcher batcher_{Batcher::Options(), clock_, [this](absl::Span<Slice>) { ++runs_; }};
   RegionTable regions_{{.enabled = true}};
   BufferPool pool_{0};
-  RegionIo region_io_{regions_, pool_, limits::kMessageBytesMax};
+  RegionResolver region_resolver_{regions_, pool_, limits::kMessageBytesMax};
   PreparedRequests prepared_{*registry_};
-  Engine engine_{*registry_, prepared_, admission_, batcher_, region_io_, clock_, {}};
+  Engine engine_{*registry_, prepared_, admission_, batcher_, region_resolver_, clock_, {}};
   int answers_ = 0;
   int runs_ = 0;
   absl::Status status_ = absl::UnknownError("not answered");

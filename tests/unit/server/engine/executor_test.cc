@@ -92,8 +92,8 @@ class ExecutorTest : public ::testing::Test {
     return Output(*request);
   }
 
-  Devices reference_{kernels::CreateBackend("reference", {}).value()};
-  Devices fakes_{std::make_unique<FakeBackend>()};
+  DeviceRouter reference_{kernels::CreateBackend("reference", {}).value()};
+  DeviceRouter fakes_{std::make_unique<FakeBackend>()};
   FakeBackend& fake_ = static_cast<FakeBackend&>(fakes_.host());
   std::unique_ptr<ModelRegistry> registry_;
   kernels::TableCache tables_{limits::kTableCacheBytes};
@@ -378,7 +378,7 @@ class OverwriteTest : public ExecutorTest {
   static v1::RotateRequest Large() { return Sample("THD", {1024, 2, 8}); }  // 64 KiB
 
   std::unique_ptr<Request> Run(const v1::RotateRequest& sent, bool may_overwrite,
-                               Devices& devices) {
+                               DeviceRouter& devices) {
     auto request = Receive(sent, 4099);
     request->may_overwrite = may_overwrite;
     auto slices = WholeSlices({request.get()});
@@ -414,8 +414,8 @@ TEST_F(OverwriteTest, SmallResultGetsMemoryOfItsOwn) {
 }
 
 TEST_F(OverwriteTest, WhatAnAcceleratorMayFailOnStays) {
-  Devices devices(std::make_unique<FakeBackend>("host"), std::make_unique<FakeBackend>("fast"),
-                  Devices::kNever);
+  DeviceRouter devices(std::make_unique<FakeBackend>("host"), std::make_unique<FakeBackend>("fast"),
+                       DeviceRouter::kNever);
   EXPECT_FALSE(Run(Large(), true, devices)->Overwrites(0));
 }
 

@@ -164,8 +164,8 @@ TEST_F(MemoryWatchTest, FreedMemoryThatIsUsedAgainStays) {
 }
 
 TEST_F(MemoryWatchTest, BuffersThatLieUnusedGoBackButForAFloor) {
-  { const PooledBuffer burst = pool_.Take(64 * limits::kMiB); }
-  { const PooledBuffer small = pool_.Take(8 * limits::kMiB); }
+  { const PooledBuffer burst = pool_.Allocate(64 * limits::kMiB); }
+  { const PooledBuffer small = pool_.Allocate(8 * limits::kMiB); }
   watch_.Tick();
   clock_.Advance(absl::Milliseconds(MemoryWatch::kUnusedMs));
   watch_.Tick();

@@ -87,7 +87,7 @@ std::unique_ptr<Request> Finished(const v1::RotateRequest& sent, BufferPool& poo
     plan.layout.head_dim = tensor.array().shape(0);
     plan.output_letters = "D";
     const auto count = static_cast<size_t>(tensor.array().shape(0));
-    request->outputs.push_back(pool.Take(plan.output_bytes()));
+    request->outputs.push_back(pool.Allocate(plan.output_bytes()));
     const std::string bytes = RawBytes(std::vector<float>(count, value));
     if (count > 0) std::memcpy(request->outputs.back().data(), bytes.data(), bytes.size());
   }
@@ -269,7 +269,7 @@ TEST(EncodeReplyTest, AnswersAreOfTheOutputsDType) {
   for (size_t i = 0; i < 2; ++i) {
     request->plan.tensors[i].output_dtype = kernels::DType::kFloat8E4M3;
     request->plan.tensors[i].output_scale = 0.5F;
-    request->outputs[i] = pool.Take(3);
+    request->outputs[i] = pool.Allocate(3);
     std::memcpy(request->outputs[i].data(), "\x38\xb8\x7e", 3);  // 1, -1, 448
   }
   v1::RotateResponse response = Reply(*request);

@@ -284,8 +284,8 @@ TEST_F(ListenerTest, GarbageHelloIsClosed) {
   EXPECT_EQ(HandedOn(), 0u);
 }
 
-TEST_F(ListenerTest, SilentAndHalfSpokenConnectionsAreClosedInTime) {
-  Listen({.silent_max = absl::Milliseconds(1)});
+TEST_F(ListenerTest, PendingAndHalfSpokenConnectionsAreClosedInTime) {
+  Listen({.pending_max = absl::Milliseconds(1)});
   const proto::FileDescriptor silent = ConnectUnix(path_);
   const proto::FileDescriptor half = ConnectUnix(path_);
   send(half.get(), "RoPE", 4, MSG_NOSIGNAL);  // which may come too late
@@ -295,8 +295,8 @@ TEST_F(ListenerTest, SilentAndHalfSpokenConnectionsAreClosedInTime) {
   EXPECT_EQ(HandedOn(), 0u);
 }
 
-TEST_F(ListenerTest, SilentConnectionsHoldUpNobodyAndTheOldestGoes) {
-  Listen({.silent_connections_max = 200});
+TEST_F(ListenerTest, PendingConnectionsHoldUpNobodyAndTheOldestGoes) {
+  Listen({.pending_connections_max = 200});
   std::vector<proto::FileDescriptor> silent(200);
   for (proto::FileDescriptor& connection : silent) connection = ConnectUnix(path_);
   for (size_t i = 100; i < 200; ++i) Say(silent[i], "RoPEmem1");

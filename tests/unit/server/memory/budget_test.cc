@@ -12,23 +12,23 @@ namespace {
 
 TEST(BudgetTest, AsMuchAsThereIsMayBeTaken) {
   Budget budget(10);
-  EXPECT_TRUE(budget.Take(7));
-  EXPECT_FALSE(budget.Take(4));
-  EXPECT_TRUE(budget.Take(3));
-  EXPECT_FALSE(budget.Take(1));
-  EXPECT_TRUE(budget.Take(0));
+  EXPECT_TRUE(budget.TryAcquire(7));
+  EXPECT_FALSE(budget.TryAcquire(4));
+  EXPECT_TRUE(budget.TryAcquire(3));
+  EXPECT_FALSE(budget.TryAcquire(1));
+  EXPECT_TRUE(budget.TryAcquire(0));
   EXPECT_EQ(budget.held(), 10u);
   budget.Give(7);
   EXPECT_EQ(budget.held(), 3u);
-  EXPECT_TRUE(budget.Take(7));
+  EXPECT_TRUE(budget.TryAcquire(7));
 }
 
 TEST(BudgetTest, AmountThatWouldWrapIsRefused) {
   constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max();
   Budget budget(10);
-  EXPECT_TRUE(budget.Take(5));
-  EXPECT_FALSE(budget.Take(kMost));
-  EXPECT_FALSE(budget.Take(kMost - 4));
+  EXPECT_TRUE(budget.TryAcquire(5));
+  EXPECT_FALSE(budget.TryAcquire(kMost));
+  EXPECT_FALSE(budget.TryAcquire(kMost - 4));
   EXPECT_EQ(budget.held(), 5u);
 }
 
@@ -41,7 +41,7 @@ TEST(BudgetTest, ThreadsNeverHoldMoreThanThereIs) {
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
       for (int round = 0; round < 20000; ++round) {
-        if (!budget.Take(1)) continue;
+        if (!budget.TryAcquire(1)) continue;
         too_many += held.fetch_add(1) >= kMax ? 1 : 0;
         held.fetch_sub(1);
         budget.Give(1);

@@ -11,20 +11,20 @@ namespace {
 
 TEST(BufferPoolTest, MemoryIsReused) {
   BufferPool pool(1 << 20);
-  PooledBuffer first = pool.Take(5000);
+  PooledBuffer first = pool.Allocate(5000);
   char* const data = first.data();
   EXPECT_EQ(pool.kept_bytes(), 0);
   first = PooledBuffer();
   EXPECT_EQ(pool.kept_bytes(), 8192);
-  const PooledBuffer second = pool.Take(8192);
+  const PooledBuffer second = pool.Allocate(8192);
   EXPECT_EQ(second.data(), data);
   EXPECT_EQ(pool.kept_bytes(), 0);
 }
 
 TEST(BufferPoolTest, OtherSizesDoNotShare) {
   BufferPool pool(1 << 20);
-  { const PooledBuffer small = pool.Take(4096); }
-  const PooledBuffer large = pool.Take(4097);
+  { const PooledBuffer small = pool.Allocate(4096); }
+  const PooledBuffer large = pool.Allocate(4097);
   EXPECT_EQ(pool.kept_bytes(), 4096);
   EXPECT_EQ(large.size(), 4097);
 }
@@ -32,7 +32,7 @@ TEST(BufferPoolTest, OtherSizesDoNotShare) {
 TEST(BufferPoolTest, EveryByteIsOursAndAligned) {
   BufferPool pool(0);
   for (const int64_t size : {1, 63, 4095, 4096, 4097, 100000, 1 << 20}) {
-    const PooledBuffer buffer = pool.Take(size);
+    const PooledBuffer buffer = pool.Allocate(size);
     EXPECT_EQ(buffer.size(), size);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % 64, 0U);
     std::memset(buffer.data(), 1, static_cast<size_t>(size));
@@ -41,32 +41,32 @@ TEST(BufferPoolTest, EveryByteIsOursAndAligned) {
 
 TEST(BufferPoolTest, BuffersInUseDoNotOverlap) {
   BufferPool pool(1 << 20);
-  const PooledBuffer first = pool.Take(4096);
-  const PooledBuffer second = pool.Take(4096);
+  const PooledBuffer first = pool.Allocate(4096);
+  const PooledBuffer second = pool.Allocate(4096);
   EXPECT_NE(first.data(), second.data());
 }
 
 TEST(BufferPoolTest, KeepsNoMoreThanItsCap) {
   BufferPool pool(8192);
   {
-    const PooledBuffer a = pool.Take(4096);
-    const PooledBuffer b = pool.Take(4096);
-    const PooledBuffer c = pool.Take(4096);
-    const PooledBuffer d = pool.Take(1 << 20);
+    const PooledBuffer a = pool.Allocate(4096);
+    const PooledBuffer b = pool.Allocate(4096);
+    const PooledBuffer c = pool.Allocate(4096);
+    const PooledBuffer d = pool.Allocate(1 << 20);
   }
   EXPECT_EQ(pool.kept_bytes(), 8192);
 }
 
 TEST(BufferPoolTest, SizeZeroTakesNothing) {
   BufferPool pool(1 << 20);
-  { const PooledBuffer empty = pool.Take(0); }
+  { const PooledBuffer empty = pool.Allocate(0); }
   EXPECT_EQ(pool.kept_bytes(), 0);
-  EXPECT_EQ(pool.Take(0).data(), nullptr);
+  EXPECT_EQ(pool.Allocate(0).data(), nullptr);
 }
 
 TEST(BufferPoolTest, BufferOutlivesThePool) {
   std::optional<BufferPool> pool(1 << 20);
-  PooledBuffer buffer = pool->Take(4096);
+  PooledBuffer buffer = pool->Allocate(4096);
   pool.reset();
   std::memset(buffer.data(), 1, 4096);
   PooledBuffer moved = std::move(buffer);

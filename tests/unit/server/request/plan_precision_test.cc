@@ -158,7 +158,7 @@ class PlanPrecisionTest : public ::testing::TestWithParam<const char*> {
   }
 
   std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create("test", {}).value();
-  Devices devices_{kernels::CreateBackend(GetParam(), {}).value()};
+  DeviceRouter devices_{kernels::CreateBackend(GetParam(), {}).value()};
   kernels::TableCache tables_{limits::kTableCacheBytes};
   BufferPool pool_{limits::kPooledBytesMax};
 };

@@ -115,13 +115,13 @@ TEST(CudaPlanTest, AnythingBesideTheRotationIsAThirdLaunch) {
     change(job);
     return KernelOf(job);
   };
-  EXPECT_EQ(changed([](CudaJob& job) { job.norm = 1; }), CudaKernel::kBeside);
-  EXPECT_EQ(changed([](CudaJob& job) { job.scale = 2; }), CudaKernel::kBeside);
-  EXPECT_EQ(changed([](CudaJob& job) { job.token_scales = kOnes; }), CudaKernel::kBeside);
-  EXPECT_EQ(changed([](CudaJob& job) { job.output_scale = 2; }), CudaKernel::kBeside);
+  EXPECT_EQ(changed([](CudaJob& job) { job.norm = 1; }), CudaKernel::kFused);
+  EXPECT_EQ(changed([](CudaJob& job) { job.scale = 2; }), CudaKernel::kFused);
+  EXPECT_EQ(changed([](CudaJob& job) { job.token_scales = kOnes; }), CudaKernel::kFused);
+  EXPECT_EQ(changed([](CudaJob& job) { job.output_scale = 2; }), CudaKernel::kFused);
   EXPECT_EQ(
       changed([](CudaJob& job) { job.output_dtype = static_cast<uint32_t>(DType::kFloat16); }),
-      CudaKernel::kBeside);
+      CudaKernel::kFused);
   EXPECT_EQ(
       changed([](CudaJob& job) { job.output_dtype = static_cast<uint32_t>(DType::kBFloat16); }),
       CudaKernel::kVector);

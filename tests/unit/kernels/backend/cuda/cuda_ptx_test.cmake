@@ -9,7 +9,7 @@ string(REPLACE ".visible .entry " ";" entries "${text}")
 list(REMOVE_AT entries 0)
 list(LENGTH entries count)
 if(NOT count EQUAL 3)
-  message(FATAL_ERROR "got ${count} kernels, want RotateVector, RotateScalar and RotateBeside")
+  message(FATAL_ERROR "got ${count} kernels, want RotateVector, RotateScalar and RotateFused")
 endif()
 
 foreach(entry IN LISTS entries)

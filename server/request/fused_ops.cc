@@ -1,4 +1,4 @@
-#include "server/request/beside.h"
+#include "server/request/fused_ops.h"
 
 #include <cmath>
 #include <limits>
@@ -110,9 +110,9 @@ absl::Status CheckTokenScale(const v1::Tensor& tensor, v1::Operation operation,
 
 }  // namespace
 
-absl::Status ReadBeside(const v1::Tensor& tensor, v1::Operation operation,
-                        const proto::SplitMessage& split, const std::string& path,
-                        TensorPlan& plan) {
+absl::Status ReadFusedOps(const v1::Tensor& tensor, v1::Operation operation,
+                          const proto::SplitMessage& split, const std::string& path,
+                          TensorPlan& plan) {
   if (tensor.has_norm()) {
     ROPE_RETURN_IF_ERROR(ReadNorm(tensor, operation, split, path + ".norm", plan));
   }

@@ -1,4 +1,4 @@
-#include "server/engine/job_cutter.h"
+#include "server/engine/job_tiler.h"
 
 #include <algorithm>
 #include <cstring>
@@ -11,7 +11,7 @@ namespace {
 // Writes jobs into one packed output.
 class JobWriter {
  public:
-  JobWriter(const TensorPlan& tensor, char* output, const JobCutter::Shared& shared,
+  JobWriter(const TensorPlan& tensor, char* output, const JobTiler::Shared& shared,
             std::list<std::vector<kernels::RowRef>>& passing, Jobs& jobs)
       : tensor_(tensor),
         input_element_bytes_(kernels::ElementBytes(tensor.dtype)),
@@ -99,11 +99,11 @@ class JobWriter {
         span.rotates ? shared_.rows[span.row_set] : passing_;
     const auto first = static_cast<size_t>(token - shared_.begin);
     job.rows = rows.subspan(first, static_cast<size_t>(tokens));
-    AddBeside(first, job);
+    AddFusedOps(first, job);
   }
 
   // What the tensor asks for beside the rotation; `first`: the job's first token in `shared_`.
-  void AddBeside(size_t first, kernels::RotateJob& job) const {
+  void AddFusedOps(size_t first, kernels::RotateJob& job) const {
     job.output_dtype = tensor_.output_dtype;
     job.output_scale = tensor_.output_scale;
     job.scale = tensor_.scale;
@@ -120,7 +120,7 @@ class JobWriter {
   const int64_t input_element_bytes_;
   const int64_t output_element_bytes_;
   char* const output_;
-  const JobCutter::Shared& shared_;
+  const JobTiler::Shared& shared_;
   absl::Span<const kernels::RowRef> passing_;
   Jobs& jobs_;
 };
@@ -128,8 +128,7 @@ class JobWriter {
 // Cuts a packed tensor. Rows of D channels are numbered as they lie in memory.
 class PackedCutter {
  public:
-  PackedCutter(const TensorPlan& tensor, JobWriter& writer,
-               std::list<JobCutter::Gathered>& gathered)
+  PackedCutter(const TensorPlan& tensor, JobWriter& writer, std::list<JobTiler::Gathered>& gathered)
       : layout_(tensor.layout),
         row_bytes_(tensor.layout.head_dim * kernels::ElementBytes(tensor.dtype)),
         input_(tensor.input),
@@ -232,7 +231,7 @@ class PackedCutter {
   const int64_t row_bytes_;
   const proto::FragmentedBytes& input_;
   JobWriter& writer_;
-  std::list<JobCutter::Gathered>& gathered_;
+  std::list<JobTiler::Gathered>& gathered_;
   absl::InlinedVector<int64_t, 2> fragment_begin_;
 };
 
@@ -240,7 +239,7 @@ class PackedCutter {
 class StridedCutter {
  public:
   StridedCutter(const TensorPlan& tensor, const char* input, JobWriter& writer,
-                std::list<JobCutter::Gathered>& gathered)
+                std::list<JobTiler::Gathered>& gathered)
       : layout_(tensor.layout),
         strides_(*tensor.strides),
         element_bytes_(kernels::ElementBytes(tensor.dtype)),
@@ -290,7 +289,7 @@ class StridedCutter {
   const int64_t element_bytes_;
   const char* const input_;
   JobWriter& writer_;
-  std::list<JobCutter::Gathered>& gathered_;
+  std::list<JobTiler::Gathered>& gathered_;
 };
 
 }  // namespace
@@ -301,7 +300,7 @@ kernels::RowRef PassingRow() {
   return {&page, 0};
 }
 
-void JobCutter::Cut(const TensorPlan& tensor, char* output, const Shared& shared, Jobs& jobs) {
+void JobTiler::Cut(const TensorPlan& tensor, char* output, const Shared& shared, Jobs& jobs) {
   const int64_t end = shared.begin + static_cast<int64_t>(shared.rows[0].size());
   JobWriter writer(tensor, output, shared, passing_, jobs);
   if (!tensor.strides.has_value()) {
@@ -314,7 +313,7 @@ void JobCutter::Cut(const TensorPlan& tensor, char* output, const Shared& shared
       .CutTokens(shared.begin, end);
 }
 
-void JobCutter::PutBack() const {
+void JobTiler::PutBack() const {
   for (const Gathered& gathered : gathered_) {
     const char* from = gathered.bytes.data();
     for (const absl::Span<char> place : gathered.places) {

@@ -4,8 +4,8 @@
 // Threading:  Functions only.
 // Errors:     INVALID_ARGUMENT: a number that is not finite or that float32 does not hold, a norm
 //             or a scale beside head_ranges or an operation that gives it no meaning.
-#ifndef ROPE_SERVER_REQUEST_BESIDE_H_
-#define ROPE_SERVER_REQUEST_BESIDE_H_
+#ifndef ROPE_SERVER_REQUEST_FUSED_OPS_H_
+#define ROPE_SERVER_REQUEST_FUSED_OPS_H_
 
 #include <optional>
 #include <string>
@@ -19,9 +19,9 @@
 namespace rope::server {
 
 // Fills norm, scale and output_scale of a tensor that has its dtypes and layout.
-absl::Status ReadBeside(const v1::Tensor& tensor, v1::Operation operation,
-                        const proto::SplitMessage& split, const std::string& path,
-                        TensorPlan& plan);
+absl::Status ReadFusedOps(const v1::Tensor& tensor, v1::Operation operation,
+                          const proto::SplitMessage& split, const std::string& path,
+                          TensorPlan& plan);
 
 // Fills the plan's token_scales where a tensor has llama_4_scaling_beta, and says which tensors
 // take them. `positions`: of each token. `original_length`: that of the config, where it has one.
@@ -31,4 +31,4 @@ absl::Status PlanTokenScales(const v1::RotateRequest& message,
 
 }  // namespace rope::server
 
-#endif  // ROPE_SERVER_REQUEST_BESIDE_H_
+#endif  // ROPE_SERVER_REQUEST_FUSED_OPS_H_

@@ -1,5 +1,5 @@
-// RegionIo: requests whose bytes lie in memory regions. Before a request is validated its arrays in
-// regions become payloads like those that came inline; afterwards each output gets its place.
+// RegionResolver: resolves the memory regions that a request names. Before a request is validated,
+// its arrays in regions become payloads like inline ones; afterwards each output gets its place.
 //
 //   1. Read: a memfd's bytes are referred to where they are; those of a POSIX object are copied
 //      into pooled memory, because the object may shrink. Of a request that was recognised it
@@ -13,8 +13,8 @@
 //             than its own, another output, or itself. OUT_OF_RANGE: a span past its region.
 //             NOT_FOUND: no such region in the session. FAILED_PRECONDITION: shared memory is off;
 //             an object that shrank. RESOURCE_EXHAUSTED: more to copy than `copied_bytes_max`.
-#ifndef ROPE_SERVER_REQUEST_REGION_IO_H_
-#define ROPE_SERVER_REQUEST_REGION_IO_H_
+#ifndef ROPE_SERVER_REQUEST_REGION_RESOLVER_H_
+#define ROPE_SERVER_REQUEST_REGION_RESOLVER_H_
 
 #include <cstdint>
 
@@ -25,10 +25,10 @@
 
 namespace rope::server {
 
-class RegionIo {
+class RegionResolver {
  public:
   // Both must outlive it. `copied_bytes_max` bounds what one request has copied from POSIX objects.
-  RegionIo(const RegionTable& regions, BufferPool& pool, int64_t copied_bytes_max)
+  RegionResolver(const RegionTable& regions, BufferPool& pool, int64_t copied_bytes_max)
       : regions_(regions), pool_(pool), copied_bytes_max_(copied_bytes_max) {}
 
   // Fills inputs and region_copies of the request, and the payloads of its arrays.
@@ -50,4 +50,4 @@ absl::Status StoreOutputs(const Request& request);
 
 }  // namespace rope::server
 
-#endif  // ROPE_SERVER_REQUEST_REGION_IO_H_
+#endif  // ROPE_SERVER_REQUEST_REGION_RESOLVER_H_

@@ -1,5 +1,5 @@
-// Link: how a connection reaches its server. It dials, agrees on a transport for the arena or for
-// staging, and dials again where gRPC cannot.
+// Connector: how a connection reaches its server. It dials, agrees on a transport for the arena or
+// for staging, and dials again where gRPC cannot.
 //
 //   memfd:  socket of ours -> hello with the memory (proto/ipc/hello.h) -> gRPC on that socket
 //   ring:   the same, with a ring in the hello, which the server may leave unserved
@@ -21,11 +21,12 @@
 // Threading:  Thread-safe once Connect has returned. Get blocks while a dial is under way, for
 //             kRedialMax at most.
 // Ownership:  Shares the arena with its slots, sessions with the calls that use them, and the pool
-//             of outputs with the tensors of replies; what is idle in the pool goes with the Link.
+//             of outputs with the tensors of replies; idle memory of the pool is freed with the
+//             Connector.
 // Errors:     INVALID_ARGUMENT: options that contradict each other. UNAVAILABLE: no connection.
 //             FAILED_PRECONDITION: none of the transports that are allowed can be had.
-#ifndef ROPE_CLIENT_TRANSPORT_LINK_H_
-#define ROPE_CLIENT_TRANSPORT_LINK_H_
+#ifndef ROPE_CLIENT_TRANSPORT_CONNECTOR_H_
+#define ROPE_CLIENT_TRANSPORT_CONNECTOR_H_
 
 #include <chrono>
 #include <cstdint>
@@ -58,13 +59,13 @@ inline Route RouteOf(const Session& session) {
   return session.ring == nullptr ? Route::kRpc : Route::kRing;
 }
 
-class Link {
+class Connector {
  public:
   // Longest wait for a server that takes a connection and then says nothing.
   static constexpr std::chrono::milliseconds kRedialMax{500};
 
-  Link(std::string target, const ConnectOptions& options);
-  ~Link() { outputs_->Close(); }
+  Connector(std::string target, const ConnectOptions& options);
+  ~Connector() { outputs_->Close(); }
 
   // Waits for a connection and settles the transport. OK beside no connection at all, where inline
   // is allowed: the first call tells why.
@@ -129,4 +130,4 @@ class Link {
 
 }  // namespace rope::client
 
-#endif  // ROPE_CLIENT_TRANSPORT_LINK_H_
+#endif  // ROPE_CLIENT_TRANSPORT_CONNECTOR_H_

@@ -2,11 +2,11 @@
 // arithmetic, for the instruction set it is compiled for: a head is widened to floats in a buffer,
 // goes through each step there, and is rounded on its way out. Three passes over a head that stays
 // in the first-level cache.
-#if defined(ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_BESIDE_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_BESIDE_INL_H_
-#undef ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_BESIDE_INL_H_
+#if defined(ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_FUSED_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_FUSED_INL_H_
+#undef ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_FUSED_INL_H_
 #else
-#define ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_BESIDE_INL_H_
+#define ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_FUSED_INL_H_
 #endif
 
 #include <cmath>
@@ -182,4 +182,4 @@ HWY_INLINE void NarrowHead(const RotateJob& job, float scale, const HeadBuffer& 
 HWY_AFTER_NAMESPACE();
 #endif  // HWY_TARGET != HWY_SCALAR
 
-#endif  // ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_BESIDE_INL_H_
+#endif  // ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_FUSED_INL_H_

@@ -1,4 +1,4 @@
-// JobCutter: cuts a tensor that lies in several received buffers into rotate jobs, one for each
+// JobTiler: cuts a tensor that lies in several received buffers into rotate jobs, one for each
 // rectangle of whole (token, head) rows within a buffer, and of heads that are treated alike. Only
 // a row that straddles two buffers is gathered first, and a tensor whose channels are apart. A
 // tensor with strides lies in one buffer.
@@ -6,8 +6,8 @@
 // Threading:  Confined to one thread.
 // Ownership:  Jobs refer to the tensor's buffers, to `output`, to the rows that were given, and to
 //             the cutter's own rows: it must outlive the rotation.
-#ifndef ROPE_SERVER_ENGINE_JOB_CUTTER_H_
-#define ROPE_SERVER_ENGINE_JOB_CUTTER_H_
+#ifndef ROPE_SERVER_ENGINE_JOB_TILER_H_
+#define ROPE_SERVER_ENGINE_JOB_TILER_H_
 
 #include <array>
 #include <cstdint>
@@ -28,7 +28,7 @@ kernels::RowRef PassingRow();
 // One or two of most requests: q and k.
 using Jobs = absl::InlinedVector<kernels::RotateJob, 2>;
 
-class JobCutter {
+class JobTiler {
  public:
   // What the jobs of one slice share.
   struct Shared {
@@ -64,4 +64,4 @@ class JobCutter {
 
 }  // namespace rope::server
 
-#endif  // ROPE_SERVER_ENGINE_JOB_CUTTER_H_
+#endif  // ROPE_SERVER_ENGINE_JOB_TILER_H_

@@ -1,4 +1,4 @@
-#include "server/engine/devices.h"
+#include "server/engine/device_router.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -36,15 +36,16 @@ kernels::RotateJob JobOf(int64_t bytes, char* input, char* output) {
   return job;
 }
 
-class DevicesTest : public ::testing::Test {
+class DeviceRouterTest : public ::testing::Test {
  protected:
   // Host and accelerator, the latter from `bytes_min` on.
-  std::unique_ptr<Devices> Make(int64_t bytes_min) {
+  std::unique_ptr<DeviceRouter> Make(int64_t bytes_min) {
     auto host = std::make_unique<FakeBackend>("host");
     auto accelerator = std::make_unique<FakeBackend>("gpu:0");
     host_ = host.get();
     accelerator_ = accelerator.get();
-    auto devices = std::make_unique<Devices>(std::move(host), std::move(accelerator), bytes_min);
+    auto devices =
+        std::make_unique<DeviceRouter>(std::move(host), std::move(accelerator), bytes_min);
     devices->set_on_fault([this](std::string_view device, const absl::Status& status) {
       faults_.push_back(std::string(device) + ": " + std::string(status.message()));
     });
@@ -58,7 +59,7 @@ class DevicesTest : public ::testing::Test {
   std::array<char, 8> output_ = {};
 };
 
-TEST_F(DevicesTest, TheSizeOfTheBatchDecidesWhereItRuns) {
+TEST_F(DeviceRouterTest, TheSizeOfTheBatchDecidesWhereItRuns) {
   const auto devices = Make(1000);
   const kernels::RotateJob small = JobOf(998, input_.data(), output_.data());
   EXPECT_EQ(*devices->Rotate({&small, 1}), "host");
@@ -70,15 +71,15 @@ TEST_F(DevicesTest, TheSizeOfTheBatchDecidesWhereItRuns) {
   EXPECT_EQ(accelerator_->calls, 2);
 }
 
-TEST_F(DevicesTest, WhatIsExpectedIsExpectedWhereItWillRun) {
+TEST_F(DeviceRouterTest, WhatIsExpectedIsExpectedWhereItWillRun) {
   const auto devices = Make(1000);
-  devices->Expect(998);
-  devices->Expect(1000);
+  devices->PrepareFor(998);
+  devices->PrepareFor(1000);
   EXPECT_THAT(host_->expected_bytes, ElementsAre(998));
   EXPECT_THAT(accelerator_->expected_bytes, ElementsAre(1000));
 }
 
-TEST_F(DevicesTest, AFaultIsReportedOnceAndItsWorkGoesToTheHost) {
+TEST_F(DeviceRouterTest, AFaultIsReportedOnceAndItsWorkGoesToTheHost) {
   const auto devices = Make(0);
   accelerator_->answer = absl::InternalError("gone");
   const kernels::RotateJob job = JobOf(8, input_.data(), output_.data());
@@ -90,7 +91,7 @@ TEST_F(DevicesTest, AFaultIsReportedOnceAndItsWorkGoesToTheHost) {
   EXPECT_THAT(devices->list().front().detail, HasSubstr("failed, not used any more"));
 }
 
-TEST_F(DevicesTest, AFaultInPlaceIsNotTriedAgain) {
+TEST_F(DeviceRouterTest, AFaultInPlaceIsNotTriedAgain) {
   const auto devices = Make(0);
   accelerator_->answer = absl::InternalError("gone");
   const kernels::RotateJob job = JobOf(8, input_.data(), input_.data());
@@ -98,23 +99,23 @@ TEST_F(DevicesTest, AFaultInPlaceIsNotTriedAgain) {
   EXPECT_EQ(host_->calls, 0);
 }
 
-TEST_F(DevicesTest, ListSaysWhatTheAcceleratorIsUsedFor) {
+TEST_F(DeviceRouterTest, ListSaysWhatTheAcceleratorIsUsedFor) {
   EXPECT_THAT(Make(1 << 20)->list().front().detail, HasSubstr("1048576 bytes and more"));
-  EXPECT_THAT(Make(Devices::kNever)->list().front().detail, HasSubstr("not used"));
+  EXPECT_THAT(Make(DeviceRouter::kNever)->list().front().detail, HasSubstr("not used"));
   EXPECT_EQ(Make(0)->list().front().detail, "rotates nothing");
   EXPECT_EQ(Make(0)->list().back().name, "host");
 }
 
-TEST_F(DevicesTest, AnAcceleratorRunsSmallRequestsOneAtATime) {
+TEST_F(DeviceRouterTest, AnAcceleratorRunsSmallRequestsOneAtATime) {
   EXPECT_EQ(Make(0)->direct_slots(8), 1);
   EXPECT_EQ(Make(1 << 20)->direct_slots(8), 8) << "small ones stay on the host";
-  EXPECT_EQ(Make(Devices::kNever)->direct_slots(8), 8);
+  EXPECT_EQ(Make(DeviceRouter::kNever)->direct_slots(8), 8);
 }
 
-TEST_F(DevicesTest, LargerRequestsRunWhereTheyArriveOnlyWithoutAnAccelerator) {
+TEST_F(DeviceRouterTest, LargerRequestsRunWhereTheyArriveOnlyWithoutAnAccelerator) {
   EXPECT_EQ(Make(0)->direct_bytes_max(), limits::kDirectBytesMax);
   EXPECT_EQ(Make(1 << 20)->direct_bytes_max(), limits::kDirectBytesMax);
-  EXPECT_EQ(Make(Devices::kNever)->direct_bytes_max(), limits::kDirectHostBytesMax);
+  EXPECT_EQ(Make(DeviceRouter::kNever)->direct_bytes_max(), limits::kDirectHostBytesMax);
 }
 
 // Backends whose time is `fixed` and `per_mebibyte`, on a clock that they move.
@@ -157,24 +158,24 @@ TEST_F(CalibrateTest, OneThatIsAlwaysFasterTakesEverything) {
 TEST_F(CalibrateTest, OneThatIsNeverFasterTakesNothing) {
   EXPECT_EQ(CalibrateWith(absl::ZeroDuration(), absl::Microseconds(10), absl::Microseconds(1),
                           absl::Microseconds(11)),
-            Devices::kNever);
+            DeviceRouter::kNever);
 }
 
 TEST_F(CalibrateTest, OneThatFailsTakesNothing) {
   accelerator_.answer = absl::InternalError("gone");
-  EXPECT_EQ(Calibrate(host_, accelerator_, clock_), Devices::kNever);
+  EXPECT_EQ(Calibrate(host_, accelerator_, clock_), DeviceRouter::kNever);
 }
 
-TEST(DevicesCreateTest, AutoServesWithAndWithoutAnAccelerator) {
+TEST(DeviceRouterCreateTest, AutoServesWithAndWithoutAnAccelerator) {
   const SteadyClock clock;
-  const auto devices = Devices::Create("auto", {}, clock);
+  const auto devices = DeviceRouter::Create("auto", {}, clock);
   ASSERT_THAT(devices, IsOk());
   EXPECT_EQ((*devices)->host().name(), "cpu");
 }
 
-TEST(DevicesCreateTest, AnUnknownDeviceIsRefused) {
+TEST(DeviceRouterCreateTest, AnUnknownDeviceIsRefused) {
   const SteadyClock clock;
-  EXPECT_THAT(Devices::Create("abacus", {}, clock),
+  EXPECT_THAT(DeviceRouter::Create("abacus", {}, clock),
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("abacus")));
 }
 

@@ -1,12 +1,12 @@
-// The third CUDA kernel, RotateBeside: jobs of other arithmetic than the plain turn, or with
+// The third CUDA kernel, RotateFused: jobs of other arithmetic than the plain turn, or with
 // something beside the rotation (a norm, scales, another dtype), one element at a time, at any
 // address. Correct, not made for speed: where there is a norm, one thread walks over the whole
 // head, since it must have read all of it before any of it changes; neighbouring threads then read
 // far apart.
 //
 // Precision:  As backend.h; every rounding is explicit, as in cuda_numbers.cuh.
-#ifndef ROPE_KERNELS_BACKEND_CUDA_CUDA_BESIDE_CUH_
-#define ROPE_KERNELS_BACKEND_CUDA_CUDA_BESIDE_CUH_
+#ifndef ROPE_KERNELS_BACKEND_CUDA_CUDA_FUSED_OPS_CUH_
+#define ROPE_KERNELS_BACKEND_CUDA_CUDA_FUSED_OPS_CUH_
 
 #include <cstdint>
 
@@ -134,7 +134,7 @@ __device__ __forceinline__ void FinishChunk(const CudaJob& job, const Factors& f
   Finish(job, output + other, factors.scale, b);
 }
 
-__device__ __forceinline__ void BesideItem(const CudaJob& job, const Item& item) {
+__device__ __forceinline__ void FusedItem(const CudaJob& job, const Item& item) {
   const float* const row = job.pairs == 0 ? nullptr : LoadRowAddress(job, item.token);
   Factors factors = {1, job.scale};
   if (job.token_scales != nullptr) {
@@ -156,17 +156,17 @@ __device__ __forceinline__ void BesideItem(const CudaJob& job, const Item& item)
 }
 
 __global__ void __launch_bounds__(256)
-    RotateBeside(const CudaJob* __restrict__ jobs, uint32_t count) {
+    RotateFused(const CudaJob* __restrict__ jobs, uint32_t count) {
   const CudaJob& job = FindJob(jobs, count);
   const uint32_t first = (blockIdx.x - job.first_block) * blockDim.x * job.steps + threadIdx.x;
   ROPE_CUDA_LOOP
   for (uint32_t step = 0; step < job.steps; ++step) {
     const uint32_t index = first + step * blockDim.x;
     if (index >= job.items) return;
-    BesideItem(job, ItemAt(job, index));
+    FusedItem(job, ItemAt(job, index));
   }
 }
 
 }  // namespace rope::kernels::ROPE_CUDA_NAMESPACE
 
-#endif  // ROPE_KERNELS_BACKEND_CUDA_CUDA_BESIDE_CUH_
+#endif  // ROPE_KERNELS_BACKEND_CUDA_CUDA_FUSED_OPS_CUH_

@@ -1,4 +1,4 @@
-#include "server/request/beside.h"
+#include "server/request/fused_ops.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

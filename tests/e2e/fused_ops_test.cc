@@ -151,7 +151,7 @@ std::vector<float> Weight() {
   return weight;
 }
 
-class BesideTest : public ::testing::Test {
+class FusedOpsTest : public ::testing::Test {
  protected:
   v1::RotateResponse Send(const v1::RotateRequest& request) {
     v1::RotateResponse response;
@@ -205,7 +205,7 @@ class BesideTest : public ::testing::Test {
   std::unique_ptr<v1::RopeService::Stub> stub_ = server_.NewStub();
 };
 
-TEST_F(BesideTest, EveryDTypeIntoEveryOther) {
+TEST_F(FusedOpsTest, EveryDTypeIntoEveryOther) {
   for (const Named& input : kInputs) {
     for (const Named& output : kOutputs) {
       for (const bool half : {true, false}) {
@@ -222,7 +222,7 @@ TEST_F(BesideTest, EveryDTypeIntoEveryOther) {
   }
 }
 
-TEST_F(BesideTest, Fp8SaysWhatItWasDividedBy) {
+TEST_F(FusedOpsTest, Fp8SaysWhatItWasDividedBy) {
   const Case c = {.output = kOutputs[3]};
   EXPECT_EQ(Check(c).fp8_scale(), 1);
   Case scaled = c;
@@ -232,7 +232,7 @@ TEST_F(BesideTest, Fp8SaysWhatItWasDividedBy) {
 }
 
 // Qwen3: q_norm over head_dim with a weight, then the rotation; Gemma 3 the same with 1 + w.
-TEST_F(BesideTest, NormThenRotation) {
+TEST_F(FusedOpsTest, NormThenRotation) {
   for (const Named& input : kInputs) {
     for (const bool half : {true, false}) {
       for (const int64_t rotary_dim : {kHeadDim, kHeadDim / 2}) {
@@ -248,7 +248,7 @@ TEST_F(BesideTest, NormThenRotation) {
 }
 
 // Llama 4 scales q by position in the layers that do not rotate.
-TEST_F(BesideTest, ScalesOfATensorAndOfItsTokens) {
+TEST_F(FusedOpsTest, ScalesOfATensorAndOfItsTokens) {
   for (const bool rotates : {true, false}) {
     for (const bool backward : {true, false}) {
       Check({.rotates = rotates, .backward = backward, .scale = 0.11180339887F});
@@ -258,7 +258,7 @@ TEST_F(BesideTest, ScalesOfATensorAndOfItsTokens) {
   }
 }
 
-TEST_F(BesideTest, AllOfItAtOnce) {
+TEST_F(FusedOpsTest, AllOfItAtOnce) {
   for (const Named& input : kInputs) {
     for (const Named& output : kOutputs) {
       for (const bool rotates : {true, false}) {
@@ -277,7 +277,7 @@ TEST_F(BesideTest, AllOfItAtOnce) {
   }
 }
 
-TEST_F(BesideTest, StridesAndOutputLayoutsMoveTheSameNumbers) {
+TEST_F(FusedOpsTest, StridesAndOutputLayoutsMoveTheSameNumbers) {
   const Case c = {.input = kInputs[2],
                   .output = kOutputs[3],
                   .eps = 1e-6F,
@@ -311,7 +311,7 @@ TEST_F(BesideTest, StridesAndOutputLayoutsMoveTheSameNumbers) {
   }
 }
 
-TEST_F(BesideTest, TensorsOfSeveralDTypesShareARequestAndAStream) {
+TEST_F(FusedOpsTest, TensorsOfSeveralDTypesShareARequestAndAStream) {
   grpc::ClientContext context;
   const auto stream = stub_->RotateStream(&context);
   for (const Named& output : kOutputs) {
@@ -344,7 +344,7 @@ TEST_F(BesideTest, TensorsOfSeveralDTypesShareARequestAndAStream) {
 }
 
 // Larger than one batch takes of it: slices end where they end.
-TEST_F(BesideTest, LargeTensorsAreCutByTheirLargerSide) {
+TEST_F(FusedOpsTest, LargeTensorsAreCutByTheirLargerSide) {
   Case c = {.input = kInputs[2], .output = kOutputs[0], .beta = 0.1F};
   constexpr int64_t kRows = 20000;
   v1::RotateRequest request = MakeRequest(c, "");
@@ -379,7 +379,7 @@ TEST_F(BesideTest, LargeTensorsAreCutByTheirLargerSide) {
   }
 }
 
-TEST_F(BesideTest, NumbersComeBackAsNumbersInFp8Too) {
+TEST_F(FusedOpsTest, NumbersComeBackAsNumbersInFp8Too) {
   v1::RotateRequest request = UnitRequest(0);
   request.mutable_tensors(0)->mutable_array()->set_numbers(0, 1000);
   request.mutable_tensors(0)->mutable_array()->set_numbers(1, -0.3);

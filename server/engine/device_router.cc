@@ -1,4 +1,4 @@
-#include "server/engine/devices.h"
+#include "server/engine/device_router.h"
 
 #include <spdlog/spdlog.h>
 
@@ -87,12 +87,12 @@ absl::StatusOr<bool> AcceleratorIsFaster(int64_t bytes, kernels::Backend& host,
 }  // namespace
 
 int64_t Calibrate(kernels::Backend& host, kernels::Backend& accelerator, const Clock& clock) {
-  int64_t bytes_min = Devices::kNever;
+  int64_t bytes_min = DeviceRouter::kNever;
   for (int64_t bytes = kSizesMax; bytes >= kSizesMin; bytes /= 4) {
     const auto faster = AcceleratorIsFaster(bytes, host, accelerator, clock);
     if (!faster.ok()) {
       spdlog::warn("calibration: {}", faster.status().ToString());
-      return Devices::kNever;
+      return DeviceRouter::kNever;
     }
     if (!*faster) break;
     bytes_min = bytes == kSizesMin ? 0 : bytes;
@@ -100,37 +100,36 @@ int64_t Calibrate(kernels::Backend& host, kernels::Backend& accelerator, const C
   return bytes_min;
 }
 
-Devices::Devices(std::unique_ptr<kernels::Backend> host)
-    : Devices(std::move(host), nullptr, kNever) {}
+DeviceRouter::DeviceRouter(std::unique_ptr<kernels::Backend> host)
+    : DeviceRouter(std::move(host), nullptr, kNever) {}
 
-Devices::Devices(std::unique_ptr<kernels::Backend> host,
-                 std::unique_ptr<kernels::Backend> accelerator, int64_t accelerator_bytes_min)
+DeviceRouter::DeviceRouter(std::unique_ptr<kernels::Backend> host,
+                      std::unique_ptr<kernels::Backend> accelerator, int64_t accelerator_bytes_min)
     : host_(std::move(host)),
       accelerator_(std::move(accelerator)),
       accelerator_bytes_min_(accelerator_bytes_min) {}
 
-absl::StatusOr<std::unique_ptr<Devices>> Devices::Create(const std::string& device,
-                                                         const kernels::BackendOptions& options,
-                                                         const Clock& clock) {
+absl::StatusOr<std::unique_ptr<DeviceRouter>> DeviceRouter::Create(
+    const std::string& device, const kernels::BackendOptions& options, const Clock& clock) {
   const bool wants_cuda = device == kAuto || device == kCuda;
   ROPE_ASSIGN_OR_RETURN(auto host, kernels::CreateBackend(wants_cuda ? kHost : device, options));
-  if (!wants_cuda) return std::make_unique<Devices>(std::move(host));
+  if (!wants_cuda) return std::make_unique<DeviceRouter>(std::move(host));
   auto cuda = kernels::CreateBackend(kCuda, options);
   if (!cuda.ok()) {
     if (device == kCuda) return cuda.status();
     spdlog::info("device: {} alone ({})", std::string(host->name()),
                  std::string(cuda.status().message()));
-    return std::make_unique<Devices>(std::move(host));
+    return std::make_unique<DeviceRouter>(std::move(host));
   }
   const int64_t bytes_min = device == kCuda ? 0 : Calibrate(*host, **cuda, clock);
-  return std::make_unique<Devices>(std::move(host), *std::move(cuda), bytes_min);
+  return std::make_unique<DeviceRouter>(std::move(host), *std::move(cuda), bytes_min);
 }
 
-void Devices::Expect(int64_t bytes) {
-  (TakesAccelerator(bytes) ? *accelerator_ : *host_).Expect(bytes);
+void DeviceRouter::PrepareFor(int64_t bytes) {
+  (TakesAccelerator(bytes) ? *accelerator_ : *host_).PrepareFor(bytes);
 }
 
-absl::StatusOr<std::string_view> Devices::Rotate(absl::Span<const kernels::RotateJob> jobs) {
+absl::StatusOr<std::string_view> DeviceRouter::Rotate(absl::Span<const kernels::RotateJob> jobs) {
   int64_t bytes = 0;
   for (const kernels::RotateJob& job : jobs) bytes += job.bytes();
   if (TakesAccelerator(bytes)) {
@@ -146,20 +145,20 @@ absl::StatusOr<std::string_view> Devices::Rotate(absl::Span<const kernels::Rotat
   return host_->name();
 }
 
-int Devices::direct_slots(int threads) const {
+int DeviceRouter::direct_slots(int threads) const {
   return accelerator_bytes_min_ < limits::kDirectBytesMax ? 1 : threads;
 }
 
-int64_t Devices::direct_bytes_max() const {
+int64_t DeviceRouter::direct_bytes_max() const {
   return accelerator_bytes_min_ == kNever ? limits::kDirectHostBytesMax : limits::kDirectBytesMax;
 }
 
-bool Devices::TakesAccelerator(int64_t bytes) const {
+bool DeviceRouter::TakesAccelerator(int64_t bytes) const {
   return accelerator_ != nullptr && !faulted_.load(std::memory_order_relaxed) &&
          bytes >= accelerator_bytes_min_;
 }
 
-std::vector<Devices::Device> Devices::list() const {
+std::vector<DeviceRouter::Device> DeviceRouter::list() const {
   std::vector<Device> devices;
   if (accelerator_ != nullptr) {
     std::string detail = accelerator_->detail();

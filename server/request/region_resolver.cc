@@ -1,4 +1,4 @@
-#include "server/request/region_io.h"
+#include "server/request/region_resolver.h"
 
 #include <algorithm>
 #include <iterator>
@@ -18,9 +18,9 @@
 namespace rope::server {
 
 // The arrays of one request, one after the other.
-class RegionIo::Reader {
+class RegionResolver::Reader {
  public:
-  Reader(const RegionIo& io, Request& request) : io_(io), request_(request) {}
+  Reader(const RegionResolver& io, Request& request) : io_(io), request_(request) {}
 
   // The tensors of a request that was recognised: no other array of it lies in a region.
   absl::Status ReadRecognised() {
@@ -53,7 +53,7 @@ class RegionIo::Reader {
         request_.inputs[static_cast<size_t>(i)] = std::move(part);
       }
       if (tensor.norm().weight().has_region()) {
-        ROPE_RETURN_IF_ERROR(TakeSmall(*tensor.mutable_norm()->mutable_weight(),
+        ROPE_RETURN_IF_ERROR(ReadSmall(*tensor.mutable_norm()->mutable_weight(),
                                        absl::StrCat("tensors[", i, "].norm.weight")));
       }
     }
@@ -67,13 +67,13 @@ class RegionIo::Reader {
     if (!message.has_rows()) return absl::OkStatus();
     v1::Rows& rows = *message.mutable_rows();
     if (rows.angles().has_region()) {
-      ROPE_RETURN_IF_ERROR(TakeSmall(*rows.mutable_angles(), "rows.angles"));
+      ROPE_RETURN_IF_ERROR(ReadSmall(*rows.mutable_angles(), "rows.angles"));
     }
     if (rows.cos().has_region()) {
-      ROPE_RETURN_IF_ERROR(TakeSmall(*rows.mutable_cos(), "rows.cos"));
+      ROPE_RETURN_IF_ERROR(ReadSmall(*rows.mutable_cos(), "rows.cos"));
     }
     if (rows.sin().has_region()) {
-      ROPE_RETURN_IF_ERROR(TakeSmall(*rows.mutable_sin(), "rows.sin"));
+      ROPE_RETURN_IF_ERROR(ReadSmall(*rows.mutable_sin(), "rows.sin"));
     }
     return absl::OkStatus();
   }
@@ -81,21 +81,21 @@ class RegionIo::Reader {
  private:
   absl::Status ReadPositions(v1::Positions& positions, absl::string_view path) {
     if (positions.starts().has_region()) {
-      ROPE_RETURN_IF_ERROR(TakeSmall(*positions.mutable_starts(), absl::StrCat(path, ".starts")));
+      ROPE_RETURN_IF_ERROR(ReadSmall(*positions.mutable_starts(), absl::StrCat(path, ".starts")));
     }
     if (positions.position_ids().has_region()) {
       ROPE_RETURN_IF_ERROR(
-          TakeSmall(*positions.mutable_position_ids(), absl::StrCat(path, ".position_ids")));
+          ReadSmall(*positions.mutable_position_ids(), absl::StrCat(path, ".position_ids")));
     }
     if (positions.cu_seqlens().has_region()) {
       ROPE_RETURN_IF_ERROR(
-          TakeSmall(*positions.mutable_cu_seqlens(), absl::StrCat(path, ".cu_seqlens")));
+          ReadSmall(*positions.mutable_cu_seqlens(), absl::StrCat(path, ".cu_seqlens")));
     }
     return absl::OkStatus();
   }
 
   // Validation copies these before it looks at them; the request need not know where they were.
-  absl::Status TakeSmall(v1::Array& array, const std::string& path) {
+  absl::Status ReadSmall(v1::Array& array, const std::string& path) {
     ROPE_ASSIGN_OR_RETURN(const RegionPart part, Take(array, path));
     request_.held_regions.push_back(part.region);
     return absl::OkStatus();
@@ -138,7 +138,7 @@ class RegionIo::Reader {
     }
     ROPE_RETURN_IF_ERROR(request_.permit.Grow(part.bytes, field));
     copied_ += part.bytes;
-    PooledBuffer& copy = request_.region_copies.emplace_back(io_.pool_.Take(part.bytes));
+    PooledBuffer& copy = request_.region_copies.emplace_back(io_.pool_.Allocate(part.bytes));
     if (copy.size() != part.bytes) return OutOfMemory();
     ROPE_RETURN_IF_ERROR(
         Prefixed(absl::StrCat(field, ": "),
@@ -147,7 +147,7 @@ class RegionIo::Reader {
     return copy.data();
   }
 
-  const RegionIo& io_;
+  const RegionResolver& io_;
   Request& request_;
   int64_t copied_ = 0;
 };
@@ -334,12 +334,12 @@ absl::Status CheckOverlaps(Request& request) {
 
 }  // namespace
 
-absl::Status RegionIo::Read(Request& request) const {
+absl::Status RegionResolver::Read(Request& request) const {
   Reader reader(*this, request);
   return request.prepared != nullptr ? reader.ReadRecognised() : reader.Read();
 }
 
-absl::Status RegionIo::Place(Request& request) const {
+absl::Status RegionResolver::Place(Request& request) const {
   const v1::Output& output = request.asked().output();
   std::vector<TensorPlan>& tensors = request.plan.tensors;
   const int count = static_cast<int>(tensors.size());

@@ -1,4 +1,4 @@
-#include "server/engine/job_cutter.h"
+#include "server/engine/job_tiler.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ class CutTensor {
   }
 
   void Cut(int64_t begin, int64_t end) {
-    JobCutter::Shared shared;
+    JobTiler::Shared shared;
     shared.begin = begin;
     shared.rows[0] = absl::MakeConstSpan(rows_).subspan(static_cast<size_t>(begin),
                                                         static_cast<size_t>(end - begin));
@@ -122,14 +122,14 @@ class CutTensor {
   std::vector<kernels::RowRef> rows_;
   std::string output_;
   std::vector<int> touched_;
-  JobCutter cutter_;
+  JobTiler cutter_;
   Jobs jobs_;
   size_t done_ = 0;
 };
 
-class JobCutterTest : public ::testing::TestWithParam<CutCase> {};
+class JobTilerTest : public ::testing::TestWithParam<CutCase> {};
 
-TEST_P(JobCutterTest, EveryPieceSizeCoversEveryRowOnce) {
+TEST_P(JobTilerTest, EveryPieceSizeCoversEveryRowOnce) {
   CutCase c = GetParam();
   const int64_t row_bytes = c.shape.back() * kElementBytes;
   // Up to pieces that hold a whole token, begun in the middle of another.
@@ -141,7 +141,7 @@ TEST_P(JobCutterTest, EveryPieceSizeCoversEveryRowOnce) {
   }
 }
 
-TEST_P(JobCutterTest, SlicesTogetherCoverEveryRowOnce) {
+TEST_P(JobTilerTest, SlicesTogetherCoverEveryRowOnce) {
   CutCase c = GetParam();
   for (const size_t piece : {5U, 13U, 1000U}) {
     c.piece = piece;
@@ -157,7 +157,7 @@ TEST_P(JobCutterTest, SlicesTogetherCoverEveryRowOnce) {
   }
 }
 
-TEST_P(JobCutterTest, GathersOnlyRowsThatStraddle) {
+TEST_P(JobTilerTest, GathersOnlyRowsThatStraddle) {
   CutCase c = GetParam();
   const auto row_bytes = static_cast<size_t>(c.shape.back() * kElementBytes);
   c.piece = row_bytes;  // pieces of whole rows
@@ -178,7 +178,7 @@ TEST_P(JobCutterTest, GathersOnlyRowsThatStraddle) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Layouts, JobCutterTest,
+    Layouts, JobTilerTest,
     ::testing::Values(CutCase{"BSHD", {2, 3, 4, 4}}, CutCase{"SBHD", {3, 2, 4, 4}},
                       CutCase{"BHSD", {2, 4, 3, 4}}, CutCase{"THD", {5, 3, 4}},
                       CutCase{"HTD", {3, 5, 4}}, CutCase{"SD", {7, 4}},
@@ -188,7 +188,7 @@ INSTANTIATE_TEST_SUITE_P(
                       CutCase{"BHSD", {2, 4, 3, 4}, 0, kernels::DType::kFloat8E4M3}),
     [](const auto& test) { return test.param.letters + std::to_string(test.index); });
 
-TEST(JobCutterShapeTest, OneBufferGivesOneJobForTokenMajorTensors) {
+TEST(JobTilerShapeTest, OneBufferGivesOneJobForTokenMajorTensors) {
   CutTensor tensor({"BSHD", {2, 3, 4, 4}, 1000});
   tensor.Cut(0, 6);
   ASSERT_EQ(tensor.jobs().size(), 1U);
@@ -198,7 +198,7 @@ TEST(JobCutterShapeTest, OneBufferGivesOneJobForTokenMajorTensors) {
   EXPECT_EQ(tensor.jobs()[0].dtype, kernels::DType::kBFloat16);
 }
 
-TEST(JobCutterBesideTest, JobsCarryWhatTheirTensorAsksFor) {
+TEST(JobTilerFusedOpsTest, JobsCarryWhatTheirTensorAsksFor) {
   const auto layout = ParseLayout("SHD", {4, 1, 2}, 4, "t");
   ASSERT_THAT(layout, IsOk());
   const std::string bytes(32, 'x');
@@ -217,11 +217,11 @@ TEST(JobCutterBesideTest, JobsCarryWhatTheirTensorAsksFor) {
   const std::vector<kernels::RowRef> rows(3);
   const std::vector<float> scales = {10, 11, 12};
   std::string output(8, '\0');
-  JobCutter::Shared shared;
+  JobTiler::Shared shared;
   shared.begin = 1;
   shared.rows[0] = rows;
   shared.token_scales = scales;
-  JobCutter cutter;
+  JobTiler cutter;
   Jobs jobs;
   cutter.Cut(plan, output.data(), shared, jobs);
   ASSERT_EQ(jobs.size(), 2U);
@@ -242,7 +242,7 @@ TEST(JobCutterBesideTest, JobsCarryWhatTheirTensorAsksFor) {
   EXPECT_EQ(jobs.back().norm->weight, nullptr);
 }
 
-TEST(JobCutterShapeTest, EmptyTensorsGiveNoJobs) {
+TEST(JobTilerShapeTest, EmptyTensorsGiveNoJobs) {
   CutTensor no_heads({"THD", {3, 0, 4}, 1000});
   no_heads.Cut(0, 3);
   EXPECT_TRUE(no_heads.jobs().empty());

@@ -1,4 +1,4 @@
-// Devices: the backends of a server and which of them runs a batch.
+// DeviceRouter: the backends of a server and which of them runs a batch.
 //
 // One backend, or a host backend and an accelerator. Host memory goes to whichever is faster for
 // its size: the accelerator from `accelerator_bytes_min` on, as measured by Calibrate. Once the
@@ -7,8 +7,8 @@
 // Threading:  Thread-safe, as the backends are.
 // Errors:     INTERNAL: the device failed and nothing could take over (no host backend beside it,
 //             or a rotation in place, whose input may be overwritten).
-#ifndef ROPE_SERVER_ENGINE_DEVICES_H_
-#define ROPE_SERVER_ENGINE_DEVICES_H_
+#ifndef ROPE_SERVER_ENGINE_DEVICE_ROUTER_H_
+#define ROPE_SERVER_ENGINE_DEVICE_ROUTER_H_
 
 #include <atomic>
 #include <cstdint>
@@ -27,7 +27,7 @@
 
 namespace rope::server {
 
-class Devices {
+class DeviceRouter {
  public:
   struct Device {
     std::string name;    // as replies and metrics say it
@@ -36,18 +36,17 @@ class Devices {
   static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
   // One backend for everything.
-  explicit Devices(std::unique_ptr<kernels::Backend> host);
-  Devices(std::unique_ptr<kernels::Backend> host, std::unique_ptr<kernels::Backend> accelerator,
-          int64_t accelerator_bytes_min);
+  explicit DeviceRouter(std::unique_ptr<kernels::Backend> host);
+  DeviceRouter(std::unique_ptr<kernels::Backend> host,
+               std::unique_ptr<kernels::Backend> accelerator, int64_t accelerator_bytes_min);
 
   // What --device asks for: "auto" (the accelerator where there is one and it is faster), or the
   // name of a backend, which must then be there. UNIMPLEMENTED, UNAVAILABLE: as CreateBackend.
-  static absl::StatusOr<std::unique_ptr<Devices>> Create(const std::string& device,
-                                                         const kernels::BackendOptions& options,
-                                                         const Clock& clock);
+  static absl::StatusOr<std::unique_ptr<DeviceRouter>> Create(
+      const std::string& device, const kernels::BackendOptions& options, const Clock& clock);
 
   // A hint that this thread will soon rotate jobs of so many bytes.
-  void Expect(int64_t bytes);
+  void PrepareFor(int64_t bytes);
   // Rotates all jobs on one device and returns its name, which lives as long as this.
   absl::StatusOr<std::string_view> Rotate(absl::Span<const kernels::RotateJob> jobs);
 
@@ -82,9 +81,9 @@ class Devices {
 };
 
 // The smallest measured size in bytes from which on `accelerator` is faster than `host` with host
-// memory, staging included; Devices::kNever where it never is, or fails. Takes milliseconds.
+// memory, staging included; DeviceRouter::kNever where it never is, or fails. Takes milliseconds.
 int64_t Calibrate(kernels::Backend& host, kernels::Backend& accelerator, const Clock& clock);
 
 }  // namespace rope::server
 
-#endif  // ROPE_SERVER_ENGINE_DEVICES_H_
+#endif  // ROPE_SERVER_ENGINE_DEVICE_ROUTER_H_

@@ -1,4 +1,4 @@
-#include "client/transport/link.h"
+#include "client/transport/connector.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -32,9 +32,9 @@ std::string NewPath() {
 }
 
 // A server that adds 1 to every float of the first tensor, in its memory or in the message.
-class LinkTest : public ::testing::Test {
+class ConnectorTest : public ::testing::Test {
  protected:
-  LinkTest() {
+  ConnectorTest() {
     server_.OnRotate(
         [this](grpc::CallbackServerContext&, const std::string& bytes, std::string& reply) {
           v1::RotateRequest request;
@@ -104,7 +104,7 @@ class LinkTest : public ::testing::Test {
     return request;
   }
   static Slot FloatSlot(const Client& client) {
-    Slot slot = client.arena().Take(kFloats * sizeof(float)).value();
+    Slot slot = client.arena().Allocate(kFloats * sizeof(float)).value();
     std::fill_n(static_cast<float*>(slot.data()), kFloats, 0.0f);
     return slot;
   }
@@ -133,7 +133,7 @@ class LinkTest : public ::testing::Test {
   grpc::Status failure_;                   // of the next call
 };
 
-TEST_F(LinkTest, TensorsInTheArenaAreNamedAndNotSent) {
+TEST_F(ConnectorTest, TensorsInTheArenaAreNamedAndNotSent) {
   const Client client = Connect().value();
   EXPECT_EQ(client.transport().transport, Transport::kMemfd);
   EXPECT_EQ(client.transport().reason, "ring: got a server that serves none");
@@ -148,9 +148,9 @@ TEST_F(LinkTest, TensorsInTheArenaAreNamedAndNotSent) {
   EXPECT_EQ(in_region_, 2);
 }
 
-TEST_F(LinkTest, OutputAcrossAnInputComesInTheMessage) {
+TEST_F(ConnectorTest, OutputAcrossAnInputComesInTheMessage) {
   const Client client = Connect().value();
-  const Slot slot = client.arena().Take(2 * kFloats * sizeof(float)).value();
+  const Slot slot = client.arena().Allocate(2 * kFloats * sizeof(float)).value();
   auto* floats = static_cast<float*>(slot.data());
   std::fill_n(floats, 2 * kFloats, 5.0f);
   RotateRequest request = RequestFor(slot, slot);
@@ -161,7 +161,7 @@ TEST_F(LinkTest, OutputAcrossAnInputComesInTheMessage) {
   EXPECT_EQ(floats[kFloats / 2], 6);
 }
 
-TEST_F(LinkTest, ServerThatRefusesMemoryIsUsedInline) {
+TEST_F(ConnectorTest, ServerThatRefusesMemoryIsUsedInline) {
   acceptor_.SetMood(FakeAcceptor::Mood::kRefuses);
   const Client client = Connect().value();
   EXPECT_EQ(client.transport().transport, Transport::kInline);
@@ -173,7 +173,7 @@ TEST_F(LinkTest, ServerThatRefusesMemoryIsUsedInline) {
   EXPECT_EQ(in_region_, 0);
 }
 
-TEST_F(LinkTest, ServerThatKnowsNoHelloIsUsedInline) {
+TEST_F(ConnectorTest, ServerThatKnowsNoHelloIsUsedInline) {
   acceptor_.SetMood(FakeAcceptor::Mood::kOld);
   const Client client = Connect({Transport::kMemfd, Transport::kInline}).value();
   EXPECT_EQ(client.transport().transport, Transport::kInline);
@@ -182,7 +182,7 @@ TEST_F(LinkTest, ServerThatKnowsNoHelloIsUsedInline) {
   EXPECT_EQ(First(slot), 1);
 }
 
-TEST_F(LinkTest, ServerThatSaysNothingEndsConnectInTime) {
+TEST_F(ConnectorTest, ServerThatSaysNothingEndsConnectInTime) {
   acceptor_.SetMood(FakeAcceptor::Mood::kSilent);
   const auto begin = std::chrono::steady_clock::now();
   const auto client = Connect({Transport::kMemfd, Transport::kInline}, milliseconds(300));
@@ -190,7 +190,7 @@ TEST_F(LinkTest, ServerThatSaysNothingEndsConnectInTime) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, seconds(20));
 }
 
-TEST_F(LinkTest, ForcedTransportThatCannotBeHadFailsWithTheReason) {
+TEST_F(ConnectorTest, ForcedTransportThatCannotBeHadFailsWithTheReason) {
   acceptor_.SetMood(FakeAcceptor::Mood::kRefuses);
   const Status status = Connect({Transport::kMemfd}).status();
   EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
@@ -198,7 +198,7 @@ TEST_F(LinkTest, ForcedTransportThatCannotBeHadFailsWithTheReason) {
   EXPECT_THAT(status.message(), HasSubstr("shm: FAILED_PRECONDITION: not in ConnectOptions"));
 }
 
-TEST_F(LinkTest, RingIsTakenWhereTheServerServesIt) {
+TEST_F(ConnectorTest, RingIsTakenWhereTheServerServesIt) {
   EXPECT_EQ(Connect().value().transport().transport, Transport::kMemfd) << "no doorbell came";
   EXPECT_EQ(acceptor_.rings(), 1);
   acceptor_.SetMood(FakeAcceptor::Mood::kRings);
@@ -210,21 +210,21 @@ TEST_F(LinkTest, RingIsTakenWhereTheServerServesIt) {
   EXPECT_EQ(acceptor_.rings(), 4);
 }
 
-TEST_F(LinkTest, ForcedRingThatTheServerLeavesUnservedFailsWithTheReason) {
+TEST_F(ConnectorTest, ForcedRingThatTheServerLeavesUnservedFailsWithTheReason) {
   const Status status = Connect({Transport::kRing}).status();
   EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
   EXPECT_THAT(status.message(), HasSubstr("hello: got memory without a ring, want one with it"));
   EXPECT_EQ(acceptor_.rings(), 1);
 }
 
-TEST_F(LinkTest, ClientThatMayNotUseARingBringsNone) {
+TEST_F(ConnectorTest, ClientThatMayNotUseARingBringsNone) {
   acceptor_.SetMood(FakeAcceptor::Mood::kRings);
   EXPECT_EQ(Connect({Transport::kMemfd}).value().transport().transport, Transport::kMemfd);
   EXPECT_EQ(acceptor_.hellos(), 1);
   EXPECT_EQ(acceptor_.rings(), 0);
 }
 
-TEST_F(LinkTest, TransportIsThatOfTheConnectionThatWasDialedLast) {
+TEST_F(ConnectorTest, TransportIsThatOfTheConnectionThatWasDialedLast) {
   acceptor_.SetMood(FakeAcceptor::Mood::kRings);
   const Client client = Connect().value();
   const Slot input = FloatSlot(client);
@@ -239,7 +239,7 @@ TEST_F(LinkTest, TransportIsThatOfTheConnectionThatWasDialedLast) {
   EXPECT_EQ(transport_of_next(FakeAcceptor::Mood::kRings), Transport::kRing);
 }
 
-TEST_F(LinkTest, OptionsThatContradictEachOtherAreRefused) {
+TEST_F(ConnectorTest, OptionsThatContradictEachOtherAreRefused) {
   const auto code_of = [this](int64_t bytes, std::vector<Transport> transports) {
     return Client::Connect(acceptor_.target(),
                            {.arena_bytes = bytes, .transports = std::move(transports)})
@@ -252,7 +252,7 @@ TEST_F(LinkTest, OptionsThatContradictEachOtherAreRefused) {
   EXPECT_EQ(code_of(int64_t{1} << 62, {Transport::kInline}), StatusCode::kResourceExhausted);
 }
 
-TEST_F(LinkTest, NegativeSizesAreRefusedByName) {
+TEST_F(ConnectorTest, NegativeSizesAreRefusedByName) {
   Status status = Client::Connect(acceptor_.target(), {.pooled_bytes = -1}).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(), "pooled_bytes: got -1, want 0 or more");
@@ -261,7 +261,7 @@ TEST_F(LinkTest, NegativeSizesAreRefusedByName) {
   EXPECT_EQ(status.message(), "staged_bytes: got -1, want 0 or more");
 }
 
-TEST_F(LinkTest, LostConnectionIsDialedAgainWithTheSameMemory) {
+TEST_F(ConnectorTest, LostConnectionIsDialedAgainWithTheSameMemory) {
   const Client client = Connect().value();
   const Slot input = FloatSlot(client);
   const Slot output = FloatSlot(client);
@@ -276,7 +276,7 @@ TEST_F(LinkTest, LostConnectionIsDialedAgainWithTheSameMemory) {
   EXPECT_EQ(client.transport().transport, Transport::kMemfd);
 }
 
-TEST_F(LinkTest, InPlaceCallOnALostConnectionIsNotSentAgain) {
+TEST_F(ConnectorTest, InPlaceCallOnALostConnectionIsNotSentAgain) {
   const Client client = Connect().value();
   const Slot slot = FloatSlot(client);
   acceptor_.CloseConnections();
@@ -291,7 +291,7 @@ TEST_F(LinkTest, InPlaceCallOnALostConnectionIsNotSentAgain) {
             StatusCode::kUnavailable);
 }
 
-TEST_F(LinkTest, InPlaceCallThatTheServerDidNotRunIsSentAgain) {
+TEST_F(ConnectorTest, InPlaceCallThatTheServerDidNotRunIsSentAgain) {
   const Client client = Connect().value();
   const Slot slot = FloatSlot(client);
   v1::Error error = proto::MakeError(14, "full");
@@ -302,7 +302,7 @@ TEST_F(LinkTest, InPlaceCallThatTheServerDidNotRunIsSentAgain) {
   EXPECT_EQ(acceptor_.hellos(), 1);  // and the connection is none that was lost
 }
 
-TEST_F(LinkTest, CallWaitsForAServerThatComesBack) {
+TEST_F(ConnectorTest, CallWaitsForAServerThatComesBack) {
   const Client client = Connect().value();
   const Slot slot = FloatSlot(client);
   acceptor_.Stop();
@@ -315,7 +315,7 @@ TEST_F(LinkTest, CallWaitsForAServerThatComesBack) {
   EXPECT_EQ(First(slot), 1);
 }
 
-TEST_F(LinkTest, ServerThatComesBackWithoutMemoryIsUsedInline) {
+TEST_F(ConnectorTest, ServerThatComesBackWithoutMemoryIsUsedInline) {
   const Client client = Connect().value();
   const Slot input = FloatSlot(client);
   const Slot output = FloatSlot(client);
@@ -329,7 +329,7 @@ TEST_F(LinkTest, ServerThatComesBackWithoutMemoryIsUsedInline) {
   EXPECT_THAT(client.transport().reason, HasSubstr("memfd: FAILED_PRECONDITION"));
 }
 
-TEST_F(LinkTest, FenceSaysOnceThatAConnectionWasLost) {
+TEST_F(ConnectorTest, FenceSaysOnceThatAConnectionWasLost) {
   AnswerFences();
   const Client client = Connect().value();
   const Slot slot = FloatSlot(client);
@@ -345,7 +345,7 @@ TEST_F(LinkTest, FenceSaysOnceThatAConnectionWasLost) {
   EXPECT_EQ(fences_, 2);
 }
 
-TEST_F(LinkTest, FenceThatFindsTheConnectionLostSaysSo) {
+TEST_F(ConnectorTest, FenceThatFindsTheConnectionLostSaysSo) {
   AnswerFences();
   const Client client = Connect().value();
   const Slot slot = FloatSlot(client);
@@ -355,7 +355,7 @@ TEST_F(LinkTest, FenceThatFindsTheConnectionLostSaysSo) {
   EXPECT_TRUE(client.Fence().ok());
 }
 
-TEST_F(LinkTest, CallsAfterAFenceNameTheNextIdOnStreamsToo) {
+TEST_F(ConnectorTest, CallsAfterAFenceNameTheNextIdOnStreamsToo) {
   AnswerFences();
   server_.OnStream([this](grpc::ServerContext&, FakeServer::Stream& stream) {
     for (v1::RotateRequest request; stream.Read(&request);) {
@@ -377,7 +377,7 @@ TEST_F(LinkTest, CallsAfterAFenceNameTheNextIdOnStreamsToo) {
   EXPECT_TRUE(stream.Finish().ok());
 }
 
-TEST_F(LinkTest, FenceWaitsForCallsInFlight) {
+TEST_F(ConnectorTest, FenceWaitsForCallsInFlight) {
   AnswerFences();
   server_.HangOnRotate();
   const Client client = Connect().value();
@@ -396,18 +396,18 @@ TEST_F(LinkTest, FenceWaitsForCallsInFlight) {
   ended.get_future().wait();
 }
 
-TEST_F(LinkTest, FenceWhereNoMemoryOfTheProgramIsSharedIsOverAtOnce) {
+TEST_F(ConnectorTest, FenceWhereNoMemoryOfTheProgramIsSharedIsOverAtOnce) {
   ASSERT_TRUE(ConnectStaging(1 << 20).Fence().ok());
   acceptor_.SetMood(FakeAcceptor::Mood::kRefuses);
   ASSERT_TRUE(Connect().value().Fence().ok());
   EXPECT_EQ(fences_, 0);
 }
 
-TEST_F(LinkTest, FenceOfAServerThatKnowsNoneIsUnimplemented) {
+TEST_F(ConnectorTest, FenceOfAServerThatKnowsNoneIsUnimplemented) {
   EXPECT_EQ(Connect().value().Fence().code(), StatusCode::kUnimplemented);
 }
 
-TEST_F(LinkTest, TensorsElsewhereAreStagedOnEveryKindOfCall) {
+TEST_F(ConnectorTest, TensorsElsewhereAreStagedOnEveryKindOfCall) {
   const Client client = ConnectStaging(1 << 20);
   EXPECT_EQ(client.transport().transport, Transport::kMemfd);
   EXPECT_EQ(client.transport().reason, "ring: got a server that serves none");
@@ -429,7 +429,7 @@ TEST_F(LinkTest, TensorsElsewhereAreStagedOnEveryKindOfCall) {
   EXPECT_EQ(acceptor_.hellos(), 1);
 }
 
-TEST_F(LinkTest, WhatIsSmallOrFindsNoRoomIsSent) {
+TEST_F(ConnectorTest, WhatIsSmallOrFindsNoRoomIsSent) {
   const Client client = ConnectStaging(2 * kStagedBytesMin);
   for (const int64_t floats : {kStagedFloats - 2, 2 * kStagedFloats + 2}) {
     const std::vector<float> input(static_cast<size_t>(floats), 1.0f);
@@ -441,7 +441,7 @@ TEST_F(LinkTest, WhatIsSmallOrFindsNoRoomIsSent) {
   EXPECT_EQ(in_region_, 0);
 }
 
-TEST_F(LinkTest, NothingIsStagedWhereThatIsOffOrForbidden) {
+TEST_F(ConnectorTest, NothingIsStagedWhereThatIsOffOrForbidden) {
   const std::vector<float> input(kStagedFloats, 1.0f);
   std::vector<float> output(kStagedFloats);
   for (const ConnectOptions& options :
@@ -456,7 +456,7 @@ TEST_F(LinkTest, NothingIsStagedWhereThatIsOffOrForbidden) {
   EXPECT_EQ(acceptor_.hellos(), 0);
 }
 
-TEST_F(LinkTest, StagingThatTheServerRefusesTravelsInlineUnlessThatIsForbidden) {
+TEST_F(ConnectorTest, StagingThatTheServerRefusesTravelsInlineUnlessThatIsForbidden) {
   acceptor_.SetMood(FakeAcceptor::Mood::kRefuses);
   const Client client = ConnectStaging(1 << 20);
   EXPECT_EQ(client.transport().transport, Transport::kInline);
@@ -473,7 +473,7 @@ TEST_F(LinkTest, StagingThatTheServerRefusesTravelsInlineUnlessThatIsForbidden) 
 }
 
 // The copy may have been turned; what it was made from has not.
-TEST_F(LinkTest, StagedCallInPlaceIsSentAgainOnANewConnectionWithMemoryOfItsOwn) {
+TEST_F(ConnectorTest, StagedCallInPlaceIsSentAgainOnANewConnectionWithMemoryOfItsOwn) {
   const Client client = ConnectStaging(1 << 20);
   std::vector<float> values(kStagedFloats, 1.0f);
   for (int call = 1; call <= 2; ++call) {
@@ -488,7 +488,7 @@ TEST_F(LinkTest, StagedCallInPlaceIsSentAgainOnANewConnectionWithMemoryOfItsOwn)
 }
 
 // A server may still be writing where it was told to.
-TEST_F(LinkTest, MemoryOfACallWithoutTheServersWordIsNotUsedAgain) {
+TEST_F(ConnectorTest, MemoryOfACallWithoutTheServersWordIsNotUsedAgain) {
   const Client client = ConnectStaging(4 * kStagedBytesMin);
   const std::vector<float> input(kStagedFloats, 1.0f);
   std::vector<float> output(kStagedFloats);
@@ -517,7 +517,7 @@ TEST_F(LinkTest, MemoryOfACallWithoutTheServersWordIsNotUsedAgain) {
   EXPECT_EQ(output, std::vector<float>(kStagedFloats, 2.0f));
 }
 
-TEST_F(LinkTest, MemoryOfWhichHalfIsLostIsUsedOnWhereThereIsNoOther) {
+TEST_F(ConnectorTest, MemoryOfWhichHalfIsLostIsUsedOnWhereThereIsNoOther) {
   const Client client = ConnectStaging(2 * kStagedBytesMin);
   const std::vector<float> input(kStagedFloats, 1.0f);
   std::vector<float> output(kStagedFloats);

@@ -1,4 +1,4 @@
-#include "client/transport/link.h"
+#include "client/transport/connector.h"
 
 #include <fcntl.h>
 
@@ -74,17 +74,17 @@ const char* Name(Transport transport) {
   return "unknown";
 }
 
-Link::Link(std::string target, const ConnectOptions& options)
+Connector::Connector(std::string target, const ConnectOptions& options)
     : target_(std::move(target)),
       options_(options),
       outputs_(OutputPool::Make(options.pooled_bytes)) {}
 
-bool Link::IsAllowed(Transport transport) const {
+bool Connector::IsAllowed(Transport transport) const {
   return std::find(options_.transports.begin(), options_.transports.end(), transport) !=
          options_.transports.end();
 }
 
-Status Link::CheckOptions() const {
+Status Connector::CheckOptions() const {
   if (options_.arena_bytes < 0) {
     return Status(StatusCode::kInvalidArgument,
                   absl::StrCat("arena_bytes: got ", options_.arena_bytes, ", want 0 or more"));
@@ -108,25 +108,25 @@ Status Link::CheckOptions() const {
   return {};
 }
 
-bool Link::MayBringMemory() const {
+bool Connector::MayBringMemory() const {
   return IsAllowed(Transport::kRing) || IsAllowed(Transport::kMemfd);
 }
 
-bool Link::MayStage() const {
+bool Connector::MayStage() const {
   return options_.arena_bytes == 0 && options_.staged_bytes > 0 && MayBringMemory();
 }
 
-Status Link::Connect(microseconds timeout) {
+Status Connector::Connect(microseconds timeout) {
   if (Status status = CheckOptions(); !status.ok()) return status;
   const auto deadline = Clock::now() + timeout;
   struct Way {
     Transport transport;
     bool is_allowed;
-    Status (Link::*connect)(Clock::time_point);
+    Status (Connector::*connect)(Clock::time_point);
   };
-  const Way staged = {Transport::kMemfd, MayBringMemory(), &Link::ConnectStaged};
-  const Way arena = {Transport::kMemfd, MayBringMemory(), &Link::ConnectMemfd};
-  const Way named = {Transport::kShm, IsAllowed(Transport::kShm), &Link::ConnectNamed};
+  const Way staged = {Transport::kMemfd, MayBringMemory(), &Connector::ConnectStaged};
+  const Way arena = {Transport::kMemfd, MayBringMemory(), &Connector::ConnectMemfd};
+  const Way named = {Transport::kShm, IsAllowed(Transport::kShm), &Connector::ConnectNamed};
   std::string reason;
   for (const Way& way :
        options_.arena_bytes > 0 ? std::vector{arena, named} : std::vector{staged}) {
@@ -147,14 +147,14 @@ Status Link::Connect(microseconds timeout) {
   return Status(StatusCode::kFailedPrecondition, absl::StrCat(target_, ": ", reason));
 }
 
-ChosenTransport Link::MemoryOfSession() const {
+ChosenTransport Connector::MemoryOfSession() const {
   if (session_->ring != nullptr) return {Transport::kRing, ""};
   return {Transport::kMemfd, IsAllowed(Transport::kRing)
                                  ? "ring: got a server that serves none"
                                  : "ring: not in ConnectOptions::transports"};
 }
 
-Status Link::ConnectInline(Clock::time_point deadline, const std::string& reason) {
+Status Connector::ConnectInline(Clock::time_point deadline, const std::string& reason) {
   std::unique_ptr<SharedMemory> shared;
   if (options_.arena_bytes > 0) {
     Result<std::unique_ptr<SharedMemory>> memory =
@@ -170,7 +170,7 @@ Status Link::ConnectInline(Clock::time_point deadline, const std::string& reason
   return {};
 }
 
-std::shared_ptr<const Session> Link::InlineSession(Clock::time_point deadline) const {
+std::shared_ptr<const Session> Connector::InlineSession(Clock::time_point deadline) const {
   if (const std::optional<std::string> path = UnixPathOf(target_); path.has_value()) {
     Result<proto::FileDescriptor> socket = ConnectSocket(*path, Until(deadline));
     if (socket.ok()) return SessionOn(*std::move(socket), {}, nullptr);
@@ -181,7 +181,7 @@ std::shared_ptr<const Session> Link::InlineSession(Clock::time_point deadline) c
   return channel;
 }
 
-Status Link::ConnectMemfd(Clock::time_point deadline) {
+Status Connector::ConnectMemfd(Clock::time_point deadline) {
   // The other half is for what comes after a server that does not answer.
   Result<proto::FileDescriptor> socket = AwaitUnixSocket(target_, deadline, Until(deadline) / 2);
   if (!socket.ok()) return socket.status();
@@ -197,7 +197,7 @@ Status Link::ConnectMemfd(Clock::time_point deadline) {
   return {};
 }
 
-Status Link::ConnectStaged(Clock::time_point deadline) {
+Status Connector::ConnectStaged(Clock::time_point deadline) {
   if (options_.staged_bytes == 0) {
     return Status(StatusCode::kFailedPrecondition,
                   "got neither arena_bytes nor staged_bytes, want memory to share");
@@ -213,15 +213,15 @@ Status Link::ConnectStaged(Clock::time_point deadline) {
   return {};
 }
 
-Result<std::shared_ptr<const Session>> Link::GreetStaged(proto::FileDescriptor socket) const {
+Result<std::shared_ptr<const Session>> Connector::GreetStaged(proto::FileDescriptor socket) const {
   Result<std::unique_ptr<SharedMemory>> memory =
       SharedMemory::CreateMemfd(options_.staged_bytes, SharedMemory::Use::kStaging);
   if (!memory.ok()) return memory.status();
   return Greet(std::move(socket), std::make_shared<ArenaMemory>(*std::move(memory)));
 }
 
-Result<std::shared_ptr<const Session>> Link::Greet(proto::FileDescriptor socket,
-                                                   std::shared_ptr<ArenaMemory> memory) const {
+Result<std::shared_ptr<const Session>> Connector::Greet(proto::FileDescriptor socket,
+                                                        std::shared_ptr<ArenaMemory> memory) const {
   std::shared_ptr<Ring> ring;
   if (IsAllowed(Transport::kRing)) {
     Result<std::unique_ptr<Ring>> created = Ring::Create(SpinOf(options_));
@@ -258,7 +258,7 @@ Result<std::shared_ptr<const Session>> Link::Greet(proto::FileDescriptor socket,
   return SessionOn(std::move(socket), region, std::move(ring));
 }
 
-Status Link::ConnectNamed(Clock::time_point deadline) {
+Status Connector::ConnectNamed(Clock::time_point deadline) {
   std::shared_ptr<Session> session = OwnChannel();
   if (!session->stub.WaitForConnected(Until(deadline))) {
     return Status(StatusCode::kUnavailable, "got no connection in time");
@@ -286,8 +286,8 @@ Status Link::ConnectNamed(Clock::time_point deadline) {
   return {};
 }
 
-std::shared_ptr<const Session> Link::SessionOn(proto::FileDescriptor socket, Region region,
-                                               std::shared_ptr<Ring> ring) const {
+std::shared_ptr<const Session> Connector::SessionOn(proto::FileDescriptor socket, Region region,
+                                                    std::shared_ptr<Ring> ring) const {
   return std::make_shared<Session>(
       Session{.stub = Stub(MakeChannelOn(std::move(socket), options_), options_),
               .on_own_socket = true,
@@ -295,11 +295,11 @@ std::shared_ptr<const Session> Link::SessionOn(proto::FileDescriptor socket, Reg
               .ring = std::move(ring)});
 }
 
-std::shared_ptr<Session> Link::OwnChannel() const {
+std::shared_ptr<Session> Connector::OwnChannel() const {
   return std::make_shared<Session>(Session{.stub = Stub(MakeChannel(target_, options_), options_)});
 }
 
-Result<std::shared_ptr<const Session>> Link::Get() {
+Result<std::shared_ptr<const Session>> Connector::Get() {
   const std::lock_guard<std::mutex> lock(mu_);
   if (lost_ || HasLostHalf(session_->region)) {
     const Status status = Redial();
@@ -309,7 +309,7 @@ Result<std::shared_ptr<const Session>> Link::Get() {
   return session_;
 }
 
-Status Link::Redial() {
+Status Connector::Redial() {
   Result<proto::FileDescriptor> socket = ConnectSocket(*UnixPathOf(target_), kRedialMax);
   if (!socket.ok()) return socket.status();
   if (session_->region.ids == nullptr) {
@@ -330,7 +330,7 @@ Status Link::Redial() {
   return {};
 }
 
-Link::Advice Link::Note(const Session& session, const Status& status) {
+Connector::Advice Connector::Note(const Session& session, const Status& status) {
   const std::lock_guard<std::mutex> lock(mu_);
   if (session.on_own_socket) {
     // Where the server speaks, it says whether it ran.
@@ -352,7 +352,7 @@ Link::Advice Link::Note(const Session& session, const Status& status) {
   return Advice::kSendInline;
 }
 
-Result<std::shared_ptr<const Session>> Link::GetForFence() {
+Result<std::shared_ptr<const Session>> Connector::GetForFence() {
   const std::lock_guard<std::mutex> lock(mu_);
   if (!std::exchange(lost_arena_, false)) return session_;
   return Status(StatusCode::kUnavailable,
@@ -360,7 +360,7 @@ Result<std::shared_ptr<const Session>> Link::GetForFence() {
                 "is done with it");
 }
 
-ChosenTransport Link::transport() const {
+ChosenTransport Connector::transport() const {
   const std::lock_guard<std::mutex> lock(mu_);
   return chosen_;
 }
