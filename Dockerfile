@@ -59,7 +59,7 @@ USER 65532:65532
 EXPOSE 50051 9464
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=5s --timeout=3s --start-period=10s --retries=3 \
-  CMD ["/usr/local/bin/ropectl", "health", "--target=127.0.0.1:50051", "--timeout=2"]
+  CMD ["/usr/local/bin/ropectl", "health", "--target=127.0.0.1:50051", "--timeout=2s"]
 
 # The flags stand in the entry point: those of `docker run IMAGE FLAGS...` come after them, and a
 # server that gets some more still listens where the outside and the health check find it.

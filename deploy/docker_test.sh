@@ -64,7 +64,7 @@ ropectl() {
 
 # rotates TARGET: whether the server there turns (1, 0) at position 1 into (cos 1, sin 1).
 rotates() {
-  ropectl rotate "--target=$1" --timeout=2 "--config=$folder/config.json" "${unit_pair_flags[@]}" \
+  ropectl rotate "--target=$1" --timeout=2s "--config=$folder/config.json" "${unit_pair_flags[@]}" \
     "--q=$folder/q.npy" "--output_q=$folder/rotated.npy" >/dev/null 2>&1 &&
     is_rotated_unit_pair "$folder/rotated.npy"
 }
@@ -235,7 +235,7 @@ check_unix_socket() {
 # other transport is taken in its place.
 loads() {
   ropectl load "--target=unix:$folder/shared/rope.sock" "--transport=$1" --concurrency=2 \
-    --duration=2 >"$folder/load" 2>&1 || { tail -n 5 "$folder/load" >&2 && return 1; }
+    --duration=2s >"$folder/load" 2>&1 || { tail -n 5 "$folder/load" >&2 && return 1; }
   want "the load's first lines" "$(head -n 2 "$folder/load" | xargs)" \
     "$1, 2 in flight,*requests [1-9]*, 0 failed,*" || return 1
   detail=$(awk '$1 == "requests" { print $2, "answered," } $1 == "latency" { print $3, $4, "us" }' \
@@ -266,7 +266,7 @@ check_posix() {
   stop posix
 }
 
-answers() { ropectl health "--target=unix:$folder/shared/rope.sock" --timeout=2 >/dev/null 2>&1; }
+answers() { ropectl health "--target=unix:$folder/shared/rope.sock" --timeout=2s >/dev/null 2>&1; }
 
 find_compose() {
   if docker compose version >/dev/null 2>&1; then

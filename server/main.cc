@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "proto/flags/flags.h"
+#include "proto/version.h"
 #include "server/grpc/grpc_options.h"
 #include "server/options.h"
 #include "server/server.h"
@@ -110,13 +112,17 @@ int Serve(const rope::server::ServerOptions& options, const sigset_t& signals) {
 int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   for (const std::string& argument : arguments) {
-    if (argument == "--help") return std::printf("%s", rope::server::Help().c_str()) < 0;
-    if (argument == "--version") return std::printf("%s\n", rope::server::kVersion) < 0;
+    if (argument == "-h" || argument == "--help") {
+      return std::printf("%s", rope::server::Help().c_str()) < 0;
+    }
+    if (argument == "--version") {
+      return std::printf("rope_server %s\n", rope::proto::kVersion) < 0;
+    }
   }
   const auto options = rope::server::ParseOptions(arguments);
   if (!options.ok()) {
-    std::fprintf(stderr, "rope_server: %s\n", options.status().ToString().c_str());
-    return 2;
+    std::fprintf(stderr, "rope_server: %s\n", std::string(options.status().message()).c_str());
+    return rope::proto::kExitUsage;
   }
   rope::server::PrepareProcess();
   rope::server::LimitArenas(rope::server::ProcessorCount());

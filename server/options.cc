@@ -11,101 +11,224 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "kernels/status_macros.h"
+#include "proto/flags/flags.h"
 #include "server/error.h"
 
 namespace rope::server {
 namespace {
 
-// One flag: what people read and how its value is taken. Repeatable where `take` appends.
-struct Flag {
-  std::string name;
-  std::string value;  // as help shows it; empty: a switch
-  std::string help;
-  std::function<absl::Status(const std::string& value, ServerOptions& options)> take;
-};
+using proto::DurationBetween;
+using proto::IntegerBetween;
+using proto::SizeBetween;
 
-absl::StatusOr<int64_t> ReadInteger(const std::string& flag, const std::string& value, int64_t min,
-                                    int64_t max) {
-  int64_t number = 0;
-  if (!absl::SimpleAtoi(value, &number) || number < min || number > max) {
-    return InvalidField(flag, absl::StrCat("\"", value, "\""),
-                        absl::StrCat("a whole number from ", min, " to ", max));
-  }
-  return number;
+// A check of CLI11: empty text where the value is right.
+using Check = std::function<std::string(const std::string& value)>;
+
+std::string Refuse(const std::string& got, const std::string& want) {
+  return absl::StrCat("got \"", got, "\", want ", want);
 }
 
-// Bytes, or KiB, MiB or GiB of them.
-absl::StatusOr<int64_t> ReadSize(const std::string& flag, const std::string& value, int64_t min,
-                                 int64_t max) {
-  constexpr std::pair<const char*, int64_t> kUnits[] = {
-      {"KiB", limits::kKiB}, {"MiB", limits::kMiB}, {"GiB", limits::kGiB}, {"", 1}};
-  for (const auto& [unit, bytes] : kUnits) {
-    absl::string_view digits = value;
-    int64_t number = 0;
-    if (!absl::ConsumeSuffix(&digits, unit) || !absl::SimpleAtoi(digits, &number)) continue;
-    if (number >= 0 && number <= max / bytes && number * bytes >= min) return number * bytes;
-  }
-  return InvalidField(flag, absl::StrCat("\"", value, "\""),
-                      absl::StrCat("bytes from ", min, " to ", max, ", for example 64MiB"));
-}
-
-absl::Status CheckAddress(const std::string& flag, const std::string& address, bool unix_too) {
-  if (unix_too && absl::StartsWith(address, "unix:") && address.size() > 5) {
-    return absl::OkStatus();
-  }
+// HOST:PORT; unix:PATH too.
+std::string CheckHostPort(const std::string& address) {
   const size_t colon = address.rfind(':');
   int64_t port = -1;
   const bool legal = colon != std::string::npos && colon > 0 &&
                      absl::SimpleAtoi(address.substr(colon + 1), &port) && port >= 0 &&
                      port <= 65535;
-  if (legal) return absl::OkStatus();
-  return InvalidField(flag, absl::StrCat("\"", address, "\""),
-                      unix_too ? "HOST:PORT or unix:PATH" : "HOST:PORT");
+  return legal ? std::string() : Refuse(address, "HOST:PORT");
+}
+
+std::string CheckListen(const std::string& address) {
+  if (absl::StartsWith(address, "unix:") && address.size() > 5) return {};
+  return CheckHostPort(address).empty() ? std::string() : Refuse(address, "HOST:PORT or unix:PATH");
+}
+
+std::string CheckSocketMode(const std::string& value) {
+  const bool legal = (value.size() == 3 || (value.size() == 4 && value[0] == '0')) &&
+                     value.find_first_not_of("01234567") == std::string::npos;
+  return legal ? std::string() : Refuse(value, "three octal digits, for example 660");
+}
+
+std::string CheckShmPrefix(const std::string& value) {
+  constexpr size_t kPrefixBytesMax = 64;
+  const auto is_legal = [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-';
+  };
+  const bool legal = value.size() > 1 && value.size() <= kPrefixBytesMax && value[0] == '/' &&
+                     std::all_of(value.begin() + 1, value.end(), is_legal);
+  return legal ? std::string()
+               : Refuse(value,
+                        absl::StrCat("a slash, then a-z A-Z 0-9 _ -, at most ", kPrefixBytesMax));
+}
+
+std::string CheckModel(const std::string& value) {
+  const size_t equals = value.find('=');
+  const bool legal = equals != std::string::npos && equals > 0 && equals + 1 < value.size();
+  return legal ? std::string() : Refuse(value, "NAME=CONFIG.json");
+}
+
+Check OneOf(std::vector<std::string> choices) {
+  std::string want = choices.front();
+  for (size_t i = 1; i < choices.size(); ++i) absl::StrAppend(&want, ", ", choices[i]);
+  return [choices = std::move(choices), want](const std::string& value) {
+    const bool known = std::find(choices.begin(), choices.end(), value) != choices.end();
+    return known ? std::string() : Refuse(value, want);
+  };
+}
+
+// Flags as they were given, before files are read and addresses compared.
+struct Given {
+  std::vector<std::string> listen;
+  std::vector<std::string> models;
+};
+
+// Declares flags of one App that set the members of one ServerOptions.
+class Flags {
+ public:
+  explicit Flags(CLI::App& app) : app_(app) {}
+
+  // The last of several counts.
+  CLI::Option* Text(const std::string& name, const std::string& value, const std::string& help,
+                    const CLI::Validator& check, std::function<void(const std::string&)> set) {
+    return app_.add_option_function<std::string>("--" + name, std::move(set), help)
+        ->type_name(value)
+        ->check(check)
+        ->take_last();
+  }
+  CLI::Option* Text(const std::string& name, const std::string& value, const std::string& help,
+                    const Check& check, std::function<void(const std::string&)> set) {
+    return Text(name, value, help, CLI::Validator(check, ""), std::move(set));
+  }
+  // One value each time it is given.
+  void Texts(const std::string& name, const std::string& value, const std::string& help,
+             const Check& check, std::vector<std::string>& values) {
+    app_.add_option("--" + name, values, help)
+        ->type_name(value)
+        ->check(CLI::Validator(check, ""))
+        ->allow_extra_args(false);
+  }
+  void Integer(const std::string& name, const std::string& help, int64_t min, int64_t max,
+               const std::function<void(int64_t)>& set) {
+    Text(name, "N", help, IntegerBetween(min, max), [set](const std::string& text) {
+      int64_t number = 0;
+      if (absl::SimpleAtoi(text, &number)) set(number);
+    });
+  }
+  template <typename Size>
+  void Bytes(const std::string& name, const std::string& help, int64_t min, int64_t max,
+             Size& size) {
+    Text(name, "SIZE", help, SizeBetween(min, max),
+         [&size](const std::string& text) { size = *proto::ParseSize(text); });
+  }
+  void Duration(const std::string& name, const std::string& help, absl::Duration min,
+                absl::Duration& duration) {
+    Text(name, "DURATION", help, DurationBetween(min, absl::Hours(1)),
+         [&duration](const std::string& text) { duration = *proto::ParseDuration(text); });
+  }
+  void Switch(const std::string& name, const std::string& help, bool& value) {
+    app_.add_flag("--" + name, value, help)->take_last();
+  }
+
+ private:
+  CLI::App& app_;
+};
+
+void AddAddresses(Flags& flags, ServerOptions& options, Given& given) {
+  flags.Texts("listen", "HOST:PORT|unix:PATH",
+              "Serve here; repeatable; port 0 takes a free one (default 127.0.0.1:50051).",
+              CheckListen, given.listen);
+  flags.Text("socket_mode", "MODE",
+             "Permissions of Unix sockets, octal (default what the umask leaves).", CheckSocketMode,
+             [&options](const std::string& text) {
+               options.socket_mode = static_cast<mode_t>(std::stoul(text, nullptr, 8));
+             });
+  flags.Text("metrics_listen", "HOST:PORT", "Prometheus metrics at /metrics (default off).",
+             CheckHostPort, [&options](const std::string& text) { options.metrics_listen = text; });
+}
+
+void AddWork(Flags& flags, ServerOptions& options, Given& given) {
+  flags.Text("device", "auto|cpu|cuda", "Where to rotate (default auto).",
+             OneOf({"auto", "cpu", "cuda", "reference"}),
+             [&options](const std::string& text) { options.device = text; });
+  flags.Texts("model", "NAME=CONFIG.json",
+              "Serve this Hugging Face config.json as NAME; repeatable.", CheckModel, given.models);
+  flags.Integer("threads", "Processors to use; 0 all there are (default 0).", 0, 1024,
+                [&options](int64_t n) { options.threads = static_cast<int>(n); });
+  flags.Integer("poll_spin_us",
+                "Poll this long before sleeping, microseconds; 0 never (default 200).", 0,
+                1'000'000, [&options](int64_t n) { options.poll_spin = absl::Microseconds(n); });
+  flags.Text("log_level", "LEVEL", "debug, info, warn or error (default info).",
+             OneOf({"debug", "info", "warn", "error"}),
+             [&options](const std::string& text) { options.log_level = text; });
+}
+
+void AddTimes(Flags& flags, ServerOptions& options) {
+  flags.Duration("drain_lead",
+                 "Keep serving this long after SIGTERM, not-serving in health (default 0s).",
+                 absl::ZeroDuration(), options.drain_lead);
+  flags.Duration("drain_timeout",
+                 "Finish what runs within this long, then cancel it (default 10s).",
+                 absl::ZeroDuration(), options.drain_timeout);
+  flags.Duration("receive_timeout", "A message must arrive whole within this long (default 60s).",
+                 absl::Milliseconds(100), options.receive_timeout);
+}
+
+void AddMemory(Flags& flags, ServerOptions& options) {
+  flags.Bytes("memory_bytes",
+              "Messages, requests, replies, tables and buffers together (default 3/4 of what "
+              "there is).",
+              limits::kMemoryBytesMin, limits::kMemoryBytesCeiling, options.memory_bytes);
+  flags.Bytes("max_message_bytes", "Largest request (default 256MiB, at most 1/8 of memory_bytes).",
+              limits::kMiB, limits::kMessageBytesCeiling, options.max_message_bytes);
+  flags.Bytes("table_cache_bytes",
+              "Budget of the cos/sin tables (default 256MiB, at most 1/24 of memory_bytes).", 0,
+              1024 * limits::kGiB, options.table_cache_bytes);
+}
+
+void AddSharedMemory(Flags& flags, RegionTable::Options& options) {
+  flags.Switch("enable_shared_memory", "Let clients register memory regions (default off).",
+               options.enabled);
+  flags.Text("shm_prefix", "/PREFIX",
+             "Names of POSIX shared memory that clients register begin so (default /rope_).",
+             CheckShmPrefix, [&options](const std::string& text) { options.prefix = text; });
+  flags.Bytes("shared_memory_bytes", "Memory regions of all clients (default 16GiB).", 0,
+              limits::kSharedMemoryBytesCeiling, options.bytes_max);
+  flags.Bytes("session_memory_bytes", "Memory regions of one connection (default 4GiB).", 0,
+              limits::kSharedMemoryBytesCeiling, options.session_bytes_max);
+}
+
+// Every flag; `options` and `given` are set while it parses.
+std::unique_ptr<CLI::App> MakeApp(ServerOptions& options, Given& given) {
+  auto app = proto::NewApp("rope_server", "rope_server: rotary position embeddings over gRPC");
+  Flags flags(*app);
+  AddAddresses(flags, options, given);
+  AddWork(flags, options, given);
+  AddTimes(flags, options);
+  AddMemory(flags, options);
+  AddSharedMemory(flags, options.shared_memory);
+  app->set_config("--config_file", "", "Flags as lines NAME=VALUE; the command line wins.")
+      ->type_name("FILE");
+  proto::ReadEnvironment(*app);
+  app->footer(
+      "The command line wins over --config_file, which wins over the environment (Env:).\n"
+      "SIZE: bytes, or 64MiB, 2GiB. DURATION: 5s, 200ms.");
+  return app;
 }
 
 // An address that is given twice counts once: a start script may have it already. Port 0 is another
 // one each time.
-absl::Status TakeListen(const std::string& value, ServerOptions& options) {
-  const auto& listen = options.listen;
-  const bool is_new = std::find(listen.begin(), listen.end(), value) == listen.end();
-  if (is_new || absl::EndsWith(value, ":0")) options.listen.push_back(value);
-  return CheckAddress("--listen", value, true);
+void AddListen(const std::vector<std::string>& given, std::vector<std::string>& listen) {
+  if (given.empty()) return;
+  listen.clear();
+  for (const std::string& address : given) {
+    const bool is_new = std::find(listen.begin(), listen.end(), address) == listen.end();
+    if (is_new || absl::EndsWith(address, ":0")) listen.push_back(address);
+  }
 }
 
-absl::Status TakeSocketMode(const std::string& value, ServerOptions& options) {
-  mode_t mode = 0;
-  bool legal = value.size() == 3 || (value.size() == 4 && value[0] == '0');
-  for (const char c : value) {
-    legal = legal && c >= '0' && c <= '7';
-    mode = mode * 8 + static_cast<mode_t>(c - '0');
-  }
-  if (!legal) {
-    return InvalidField("--socket_mode", absl::StrCat("\"", value, "\""),
-                        "three octal digits, for example 660");
-  }
-  options.socket_mode = mode;
-  return absl::OkStatus();
-}
-
-absl::Status TakeDevice(const std::string& value, ServerOptions& options) {
-  const std::vector<std::string> known = {"auto", "cpu", "cuda", "reference"};
-  for (const std::string& name : known) {
-    if (value != name) continue;
-    options.device = value;
-    return absl::OkStatus();
-  }
-  return InvalidField("--device", absl::StrCat("\"", value, "\""), absl::StrJoin(known, ", "));
-}
-
-absl::Status TakeModel(const std::string& value, ServerOptions& options) {
+absl::StatusOr<ModelRegistry::ModelFile> ReadModel(const std::string& value) {
   const size_t equals = value.find('=');
-  if (equals == std::string::npos || equals == 0 || equals + 1 == value.size()) {
-    return InvalidField("--model", absl::StrCat("\"", value, "\""), "NAME=CONFIG.json");
-  }
   const std::string path = value.substr(equals + 1);
   std::ifstream file(path);
   std::ostringstream text;
@@ -118,154 +241,7 @@ absl::Status TakeModel(const std::string& value, ServerOptions& options) {
     return InvalidField("--model", absl::StrCat(text.str().size(), " bytes in ", path),
                         absl::StrCat("at most ", limits::kConfigJsonBytesMax));
   }
-  options.models.push_back({value.substr(0, equals), text.str()});
-  return absl::OkStatus();
-}
-
-absl::Status TakeLogLevel(const std::string& value, ServerOptions& options) {
-  for (const char* level : {"debug", "info", "warn", "error"}) {
-    if (value != level) continue;
-    options.log_level = value;
-    return absl::OkStatus();
-  }
-  return InvalidField("--log_level", absl::StrCat("\"", value, "\""), "debug, info, warn or error");
-}
-
-// A flag that takes a whole number within bounds.
-Flag IntegerFlag(const std::string& name, const std::string& value, const std::string& help,
-                 int64_t min, int64_t max,
-                 const std::function<void(int64_t, ServerOptions&)>& set) {
-  return {name, value, help, [=](const std::string& text, ServerOptions& options) -> absl::Status {
-            ROPE_ASSIGN_OR_RETURN(const int64_t number, ReadInteger("--" + name, text, min, max));
-            set(number, options);
-            return absl::OkStatus();
-          }};
-}
-
-// A flag that takes a size within bounds.
-Flag SizeFlag(const std::string& name, const std::string& help, int64_t min, int64_t max,
-              const std::function<void(int64_t, ServerOptions&)>& set) {
-  return {name, "SIZE", help, [=](const std::string& text, ServerOptions& options) -> absl::Status {
-            ROPE_ASSIGN_OR_RETURN(const int64_t bytes, ReadSize("--" + name, text, min, max));
-            set(bytes, options);
-            return absl::OkStatus();
-          }};
-}
-
-// A flag that takes a duration of at most an hour.
-Flag DurationFlag(const std::string& name, const std::string& help, absl::Duration min,
-                  absl::Duration ServerOptions::*member) {
-  return {
-      name, "DURATION", help, [=](const std::string& text, ServerOptions& options) -> absl::Status {
-        absl::Duration duration;
-        if (absl::ParseDuration(text, &duration) && duration >= min && duration <= absl::Hours(1)) {
-          options.*member = duration;
-          return absl::OkStatus();
-        }
-        return InvalidField(
-            "--" + name, absl::StrCat("\"", text, "\""),
-            absl::StrCat("a duration from ", absl::FormatDuration(min), " to 1h, for example 5s"));
-      }};
-}
-
-absl::Status TakeShmPrefix(const std::string& value, ServerOptions& options) {
-  constexpr size_t kPrefixBytesMax = 64;
-  bool legal = value.size() > 1 && value.size() <= kPrefixBytesMax && value[0] == '/';
-  for (size_t i = 1; legal && i < value.size(); ++i) {
-    const char c = value[i];
-    legal = absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-';
-  }
-  if (!legal) {
-    return InvalidField("--shm_prefix", absl::StrCat("\"", value, "\""),
-                        absl::StrCat("a slash, then a-z A-Z 0-9 _ -, at most ", kPrefixBytesMax));
-  }
-  options.shared_memory.prefix = value;
-  return absl::OkStatus();
-}
-
-void AddSharedMemoryFlags(std::vector<Flag>& flags) {
-  flags.push_back({"shm_prefix", "/PREFIX",
-                   "POSIX shared memory that clients may name begins so (default /rope_)",
-                   TakeShmPrefix});
-  flags.push_back(SizeFlag("shared_memory_bytes", "memory regions of all clients (default 16GiB)",
-                           0, limits::kSharedMemoryBytesCeiling,
-                           [](int64_t n, ServerOptions& o) { o.shared_memory.bytes_max = n; }));
-  flags.push_back(
-      SizeFlag("session_memory_bytes", "memory regions of one connection (default 4GiB)", 0,
-               limits::kSharedMemoryBytesCeiling,
-               [](int64_t n, ServerOptions& o) { o.shared_memory.session_bytes_max = n; }));
-}
-
-std::vector<Flag> Flags() {
-  std::vector<Flag> flags;
-  // The first --listen replaces the default; `first` lives as long as one parse.
-  auto first = std::make_shared<bool>(true);
-  flags.push_back({"listen", "HOST:PORT|unix:PATH",
-                   "serve here; repeatable; port 0 takes a free one (default 127.0.0.1:50051)",
-                   [first](const std::string& value, ServerOptions& options) {
-                     if (*first) options.listen.clear();
-                     *first = false;
-                     return TakeListen(value, options);
-                   }});
-  flags.push_back({"socket_mode", "MODE",
-                   "who may connect to Unix sockets, octal (default what the umask leaves)",
-                   TakeSocketMode});
-  flags.push_back({"device", "auto|cpu|cuda", "where to rotate (default auto)", TakeDevice});
-  flags.push_back({"model", "NAME=CONFIG.json",
-                   "serve this Hugging Face config.json as NAME; repeatable", TakeModel});
-  flags.push_back({"metrics_listen", "HOST:PORT", "Prometheus metrics at /metrics (default off)",
-                   [](const std::string& value, ServerOptions& options) {
-                     options.metrics_listen = value;
-                     return CheckAddress("--metrics_listen", value, false);
-                   }});
-  flags.push_back({"enable_shared_memory", "", "let clients register memory regions (default off)",
-                   [](const std::string& value, ServerOptions& options) {
-                     options.shared_memory.enabled = value != "false";
-                     if (value == "true" || value == "false") return absl::OkStatus();
-                     return InvalidField("--enable_shared_memory", value, "true or false");
-                   }});
-  AddSharedMemoryFlags(flags);
-  flags.push_back(IntegerFlag(
-      "poll_spin_us", "N", "poll this long before sleeping, microseconds; 0 never (default 200)", 0,
-      1'000'000,
-      [](int64_t n, ServerOptions& options) { options.poll_spin = absl::Microseconds(n); }));
-  flags.push_back(DurationFlag(
-      "drain_lead", "keep serving this long after SIGTERM, not-serving in health (default 0s)",
-      absl::ZeroDuration(), &ServerOptions::drain_lead));
-  flags.push_back(DurationFlag("drain_timeout",
-                               "finish what runs within this long, then cancel it (default 10s)",
-                               absl::ZeroDuration(), &ServerOptions::drain_timeout));
-  flags.push_back(DurationFlag("receive_timeout",
-                               "a message must come whole within this long (default 60s)",
-                               absl::Milliseconds(100), &ServerOptions::receive_timeout));
-  flags.push_back(SizeFlag(
-      "memory_bytes",
-      "messages, requests, replies, tables and buffers together (default 3/4 of what there is)",
-      limits::kMemoryBytesMin, limits::kMemoryBytesCeiling,
-      [](int64_t n, ServerOptions& o) { o.memory_bytes = n; }));
-  flags.push_back(SizeFlag("max_message_bytes",
-                           "largest request (default 256MiB, at most 1/8 of memory_bytes)",
-                           limits::kMiB, limits::kMessageBytesCeiling,
-                           [](int64_t n, ServerOptions& o) { o.max_message_bytes = n; }));
-  flags.push_back(
-      SizeFlag("table_cache_bytes",
-               "budget of the cos/sin tables (default 256MiB, at most 1/24 of memory_bytes)", 0,
-               1024 * limits::kGiB, [](int64_t n, ServerOptions& o) { o.table_cache_bytes = n; }));
-  flags.push_back(IntegerFlag(
-      "threads", "N", "processors to use; 0 all there are (default 0)", 0, 1024,
-      [](int64_t n, ServerOptions& options) { options.threads = static_cast<int>(n); }));
-  flags.push_back(
-      {"log_level", "LEVEL", "debug, info, warn or error (default info)", TakeLogLevel});
-  return flags;
-}
-
-absl::StatusOr<const Flag*> FindFlag(const std::vector<Flag>& flags, const std::string& name,
-                                     const std::string& argument) {
-  for (const Flag& flag : flags) {
-    if (flag.name == name) return &flag;
-  }
-  return InvalidField("command line", absl::StrCat("\"", argument, "\""),
-                      "a flag that --help lists");
+  return ModelRegistry::ModelFile{value.substr(0, equals), text.str()};
 }
 
 // A message and its result have to fit the part of one connection.
@@ -287,34 +263,23 @@ absl::Status CheckMemory(const ServerOptions& options) {
 }  // namespace
 
 absl::StatusOr<ServerOptions> ParseOptions(const std::vector<std::string>& arguments) {
-  const std::vector<Flag> flags = Flags();
   ServerOptions options;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& argument = arguments[i];
-    const size_t equals = argument.find('=');
-    const std::string name = absl::StartsWith(argument, "--") ? argument.substr(2, equals - 2) : "";
-    ROPE_ASSIGN_OR_RETURN(const Flag* flag, FindFlag(flags, name, argument));
-    std::string value = "true";
-    if (equals != std::string::npos) {
-      value = argument.substr(equals + 1);
-    } else if (!flag->value.empty()) {
-      if (i + 1 == arguments.size()) return InvalidField(argument, "nothing", flag->value);
-      value = arguments[++i];
-    }
-    ROPE_RETURN_IF_ERROR(flag->take(value, options));
+  Given given;
+  const std::unique_ptr<CLI::App> app = MakeApp(options, given);
+  ROPE_RETURN_IF_ERROR(proto::ParseFlags(*app, arguments));
+  AddListen(given.listen, options.listen);
+  for (const std::string& value : given.models) {
+    ROPE_ASSIGN_OR_RETURN(ModelRegistry::ModelFile model, ReadModel(value));
+    options.models.push_back(std::move(model));
   }
   ROPE_RETURN_IF_ERROR(CheckMemory(options));
   return options;
 }
 
 std::string Help() {
-  std::string text = "rope_server: rotary position embeddings over gRPC\n\n";
-  for (const Flag& flag : Flags()) {
-    absl::StrAppend(&text, "  --", flag.name, flag.value.empty() ? "" : "=", flag.value, "\n      ",
-                    flag.help, "\n");
-  }
-  absl::StrAppend(&text, "  --help\n      this text\n  --version\n      the version\n");
-  return text;
+  ServerOptions options;
+  Given given;
+  return MakeApp(options, given)->help();
 }
 
 }  // namespace rope::server

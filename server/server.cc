@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "kernels/status_macros.h"
+#include "proto/version.h"
 #include "server/control/admin.h"
 #include "server/control_methods.h"
 #include "server/error.h"
@@ -82,7 +83,7 @@ absl::Status Server::Build(Batcher::Options batches) {
   tables_ = std::make_unique<kernels::TableCache>(shares_.tables);
   ROPE_ASSIGN_OR_RETURN(registry_, ModelRegistry::Create(instance_id_, options_.models));
   warm_up_ = std::make_unique<WarmUpWorker>(*tables_);
-  metrics_ = std::make_unique<Metrics>(kVersion, DeviceNames(*devices_));
+  metrics_ = std::make_unique<Metrics>(proto::kVersion, DeviceNames(*devices_));
   regions_ = std::make_unique<RegionTable>(options_.shared_memory);
   pool_ = std::make_unique<BufferPool>(shares_.pool);
   receiving_ = std::make_unique<Receiving>(clock_);
@@ -300,7 +301,7 @@ std::vector<BudgetUse> Server::Budgets() const {
 
 v1::GetServerInfoResponse Server::Info() const {
   v1::GetServerInfoResponse info;
-  info.set_version(kVersion);
+  info.set_version(proto::kVersion);
   info.set_instance_id(instance_id_);
   info.set_uptime_seconds(absl::ToDoubleSeconds(clock_.Now() - started_));
   for (const DeviceRouter::Device& listed : devices_->list()) {

@@ -44,8 +44,6 @@
 
 namespace rope::server {
 
-inline constexpr char kVersion[] = "0.1.0";
-
 class Server {
  public:
   // Listens and serves when it returns. `clock` must outlive the server. The slots of `batches`

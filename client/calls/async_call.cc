@@ -16,7 +16,7 @@ std::shared_ptr<AsyncCall> AsyncCall::Start(std::shared_ptr<Connector> connector
   auto call = std::make_shared<AsyncCall>(std::move(connector), std::move(queue),
                                           std::move(callback), attempts, std::move(random));
   call->queue_->Add(call);
-  const std::lock_guard<std::mutex> lock(call->mu_);
+  const proto::MutexLock lock(&call->mu_);
   call->StartAttempt(&request);
   return call;
 }
@@ -31,7 +31,7 @@ AsyncCall::AsyncCall(std::shared_ptr<Connector> connector, std::shared_ptr<Event
       attempts_(attempts) {}
 
 void AsyncCall::Cancel() {
-  const std::lock_guard<std::mutex> lock(mu_);
+  const proto::MutexLock lock(&mu_);
   cancelled_ = true;
   if (attempt_.has_value()) {
     attempt_->context.TryCancel();
@@ -42,7 +42,7 @@ void AsyncCall::Cancel() {
 
 void AsyncCall::OnEvent(bool) {
   {
-    const std::lock_guard<std::mutex> lock(mu_);
+    const proto::MutexLock lock(&mu_);
     Advance();
     if (!outcome_.has_value()) return;
     encoded_.message.Clear();
@@ -121,9 +121,15 @@ void AsyncCall::RunCallback() {
   {
     // Gone before the queue is told, since it may hold the last copy of the client.
     const RotateCallback callback = std::move(callback_);
-    const Result<grpc::ByteBuffer>& reply = *outcome_;
-    callback(reply.ok() ? DecodeRotate(*reply, std::move(encoded_.wanted), connector_->outputs())
-                        : Result<RotateReply>(reply.status()));
+    std::optional<Result<grpc::ByteBuffer>> reply;
+    std::vector<WantedTensor> wanted;
+    {
+      const proto::MutexLock lock(&mu_);
+      reply = std::move(outcome_);
+      wanted = std::move(encoded_.wanted);
+    }
+    callback(reply->ok() ? DecodeRotate(**reply, std::move(wanted), connector_->outputs())
+                         : Result<RotateReply>(reply->status()));
   }
   queue_->Remove(this);
 }

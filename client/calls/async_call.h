@@ -15,16 +15,17 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "client/calls/event_loop.h"
 #include "client/calls/retry.h"
 #include "client/codec/borrowed_slices.h"
 #include "client/codec/codec.h"
 #include "client/transport/connector.h"
 #include "client/transport/stub.h"
+#include "proto/mutex.h"
 #include "rope/async.h"
 
 namespace rope::client {
@@ -45,17 +46,17 @@ class AsyncCall final : public LiveCall, private EventHandler {
  private:
   void OnEvent(bool ok) override;
 
-  // REQUIRES of these: mu_ is held. An event follows.
+  // Each starts an operation, whose event follows.
   // `request`: encoded for this attempt; null: as the last.
-  void StartAttempt(const RotateRequest* request);
-  void StartNext();
-  void StartAlarm(std::chrono::microseconds delay);
+  void StartAttempt(const RotateRequest* request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void StartNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void StartAlarm(std::chrono::microseconds delay) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Sets outcome_ if the attempt or alarm whose event has come was the last, else starts the next.
-  void Advance();
+  void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // These go on from an attempt that failed, or never was.
-  void TryAgain(const Status& status, bool idempotent);
-  void EndCancelled(const Status& last);
+  void TryAgain(const Status& status, bool idempotent) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EndCancelled(const Status& last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Ends the call, once nothing refers to the caller's memory.
   void RunCallback();
 
@@ -65,17 +66,17 @@ class AsyncCall final : public LiveCall, private EventHandler {
   RotateCallback callback_;
   BorrowedSlices borrowed_;
 
-  std::mutex mu_;
-  // All below are guarded by mu_.
-  EncodedRotate encoded_;
-  std::optional<RotateRequest> request_;  // where its message is for one connection only
-  Attempts attempts_;
-  bool cancelled_ = false;
-  std::shared_ptr<const Session> session_;  // of the last attempt
-  std::optional<Status> unsent_;            // why there was no connection for an attempt
-  std::optional<UnaryAttempt> attempt_;     // while one is under way
-  std::optional<grpc::Alarm> alarm_;        // the last that was set
-  std::optional<Result<grpc::ByteBuffer>> outcome_;
+  proto::Mutex mu_;
+  EncodedRotate encoded_ ABSL_GUARDED_BY(mu_);
+  std::optional<RotateRequest> request_
+      ABSL_GUARDED_BY(mu_);  // where its message is for one connection only
+  Attempts attempts_ ABSL_GUARDED_BY(mu_);
+  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
+  std::shared_ptr<const Session> session_ ABSL_GUARDED_BY(mu_);  // of the last attempt
+  std::optional<Status> unsent_ ABSL_GUARDED_BY(mu_);  // why there was no connection for an attempt
+  std::optional<UnaryAttempt> attempt_ ABSL_GUARDED_BY(mu_);  // while one is under way
+  std::optional<grpc::Alarm> alarm_ ABSL_GUARDED_BY(mu_);     // the last that was set
+  std::optional<Result<grpc::ByteBuffer>> outcome_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace rope::client

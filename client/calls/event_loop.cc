@@ -68,7 +68,7 @@ void EventQueue::EnterThread() const {
 }
 
 std::shared_ptr<RingWatch> EventQueue::WatchOf(const std::shared_ptr<Ring>& ring) {
-  const std::lock_guard<std::mutex> lock(mu_);
+  const proto::MutexLock lock(&mu_);
   std::erase_if(watches_, [](const auto& watch) { return watch->JoinIfEnded(); });
   for (const auto& watch : watches_) {
     if (watch->Watches(*ring)) return watch;
@@ -80,7 +80,7 @@ std::shared_ptr<RingWatch> EventQueue::WatchOf(const std::shared_ptr<Ring>& ring
 void EventQueue::StopWatches(bool wait) {
   std::vector<std::shared_ptr<RingWatch>> watches;
   {
-    const std::lock_guard<std::mutex> lock(mu_);
+    const proto::MutexLock lock(&mu_);
     watches.swap(watches_);
   }
   for (const auto& watch : watches) watch->Stop();
@@ -88,7 +88,7 @@ void EventQueue::StopWatches(bool wait) {
 }
 
 void EventQueue::Add(std::shared_ptr<LiveCall> call) {
-  const std::lock_guard<std::mutex> lock(mu_);
+  const proto::MutexLock lock(&mu_);
   const LiveCall* key = call.get();
   live_.emplace(key, std::move(call));
 }
@@ -97,7 +97,7 @@ void EventQueue::Remove(const LiveCall* call) {
   std::shared_ptr<LiveCall> last;  // destroyed after the lock is free
   bool is_over = false;
   {
-    const std::lock_guard<std::mutex> lock(mu_);
+    const proto::MutexLock lock(&mu_);
     const auto it = live_.find(call);
     last = std::move(it->second);
     live_.erase(it);
@@ -116,7 +116,7 @@ void EventQueue::Run() {
   void* tag = nullptr;
   bool ok = false;
   while (queue_.Next(&tag, &ok)) {
-    const auto turn = TakeTurn();
+    const proto::MutexLock turn(&turn_);
     static_cast<EventHandler*>(tag)->OnEvent(ok);
   }
 }
@@ -125,7 +125,7 @@ void EventQueue::Close() {
   std::vector<std::shared_ptr<LiveCall>> calls;
   bool is_over = false;
   {
-    const std::lock_guard<std::mutex> lock(mu_);
+    const proto::MutexLock lock(&mu_);
     closing_ = true;
     is_over = live_.empty();
     for (const auto& [key, call] : live_) calls.push_back(call);

@@ -16,15 +16,16 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "client/codec/borrowed_slices.h"
 #include "client/transport/ring.h"
 #include "client/transport/ring_watch.h"
 #include "client/transport/strand.h"
+#include "proto/mutex.h"
 
 namespace rope::client {
 
@@ -54,7 +55,7 @@ class EventQueue final : public Strand, public std::enable_shared_from_this<Even
   std::shared_ptr<RingWatch> WatchOf(const std::shared_ptr<Ring>& ring);
 
   void EnterThread() const override;
-  std::unique_lock<std::mutex> TakeTurn() override { return std::unique_lock<std::mutex>(turn_); }
+  proto::Mutex& turn() override { return turn_; }
 
   void Add(std::shared_ptr<LiveCall> call);
   // The last thing that a call does: it may be destroyed on return.
@@ -75,11 +76,11 @@ class EventQueue final : public Strand, public std::enable_shared_from_this<Even
   void Close();
 
   grpc::CompletionQueue queue_;
-  std::mutex turn_;  // held while an event is handled
-  std::mutex mu_;
-  bool closing_ = false;                                                 // guarded by mu_
-  std::unordered_map<const LiveCall*, std::shared_ptr<LiveCall>> live_;  // guarded by mu_
-  std::vector<std::shared_ptr<RingWatch>> watches_;                      // guarded by mu_
+  proto::Mutex turn_;  // held while an event is handled
+  proto::Mutex mu_;
+  bool closing_ ABSL_GUARDED_BY(mu_) = false;
+  std::unordered_map<const LiveCall*, std::shared_ptr<LiveCall>> live_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::shared_ptr<RingWatch>> watches_ ABSL_GUARDED_BY(mu_);
 };
 
 class EventLoop {

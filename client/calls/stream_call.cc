@@ -34,13 +34,17 @@ std::shared_ptr<StreamCall> StreamCall::Open(std::shared_ptr<Connector> connecto
                                              const StreamOptions& options) {
   auto call = std::make_shared<StreamCall>(std::move(connector), std::move(session),
                                            std::move(queue), options);
-  call->rpc_ = std::make_unique<Rpc>();
-  grpc::ClientContext& context = call->rpc_->context;
-  if (options.timeout.has_value()) context.set_deadline(DeadlineAfter(*options.timeout));
-  call->rpc_->stream = call->session_->stub.PrepareStream("/rope.v1.RopeService/RotateStream",
-                                                          &context, call->queue_->queue());
+  auto rpc = std::make_unique<Rpc>();
+  if (options.timeout.has_value()) rpc->context.set_deadline(DeadlineAfter(*options.timeout));
+  rpc->stream = call->session_->stub.PrepareStream("/rope.v1.RopeService/RotateStream",
+                                                   &rpc->context, call->queue_->queue());
+  call->stream_ = rpc->stream.get();
+  {
+    const proto::MutexLock lock(&call->mu_);
+    call->rpc_ = std::move(rpc);
+  }
   call->queue_->Add(call);
-  call->rpc_->stream->StartCall(&call->started_);
+  call->stream_->StartCall(&call->started_);
   return call;
 }
 
@@ -58,9 +62,7 @@ Status StreamCall::Rotate(const RotateRequest& request, RotateCallback callback)
                   absl::StrCat("request_id: got ", request.request_id.size(),
                                " bytes, want at most ", kRequestIdBytesMax, " on a stream"));
   }
-  std::unique_lock<std::mutex> lock(mu_);
-  Message message{.number = next_number_++};
-  lock.unlock();
+  Message message{.number = NewNumber()};
   auto waiting = std::make_unique<Request>();
   waiting->request_id = WireId(message.number, request.request_id);
   waiting->callback = std::move(callback);
@@ -76,33 +78,46 @@ Status StreamCall::Rotate(const RotateRequest& request, RotateCallback callback)
   waiting->bytes = static_cast<int64_t>(message.bytes.Valid() ? message.bytes.Length()
                                                               : message.ring_bytes.size());
 
-  lock.lock();
-  if (Status status = TakeRoom(lock, waiting->bytes); !status.ok()) {
-    message.bytes.Clear();  // before the loans go
-    return status;
+  {
+    const proto::MutexLock lock(&mu_);
+    if (Status status = ReserveRoom(waiting->bytes); !status.ok()) {
+      message.bytes.Clear();  // before the borrowed slices go
+      return status;
+    }
+    // Within the same lock: a stream that ends from here on knows the request.
+    Request& added = *unanswered_.emplace(message.number, std::move(waiting)).first->second;
+    added.in_ring = !message.ring_bytes.empty();
+    if (added.in_ring) ++in_ring_;
   }
-  // Within the same lock: a stream that ends from here on knows the request.
-  Request& added = *unanswered_.emplace(message.number, std::move(waiting)).first->second;
-  added.in_ring = !message.ring_bytes.empty();
-  Send(std::move(message), std::move(lock));
+  Send(std::move(message));
   return {};
 }
 
-void StreamCall::Send(Message message, std::unique_lock<std::mutex> lock) {
-  if (!message.ring_bytes.empty()) {
-    ++in_ring_;
-    lock.unlock();
-    const auto timeout = options_.timeout.value_or(std::chrono::hours(24));
-    if (watch_->Submit(message.ring_bytes, timeout, shared_from_this(), message.number)) return;
-    lock.lock();
-    --in_ring_;
-    const auto it = unanswered_.find(message.number);
-    if (it == unanswered_.end()) return;  // the stream has ended, and said so
-    it->second->in_ring = false;
-    message.bytes = BufferOf(message.ring_bytes);
+uint64_t StreamCall::NewNumber() {
+  const proto::MutexLock lock(&mu_);
+  return next_number_++;
+}
+
+void StreamCall::Send(Message message) {
+  const bool for_ring = !message.ring_bytes.empty();
+  const auto timeout = options_.timeout.value_or(std::chrono::hours(24));
+  if (for_ring && watch_->Submit(message.ring_bytes, timeout, shared_from_this(), message.number)) {
+    return;
   }
-  unwritten_.push_back(std::move(message));
-  StartWrite(std::move(lock));
+  Write write;
+  {
+    const proto::MutexLock lock(&mu_);
+    if (for_ring) {
+      --in_ring_;
+      const auto it = unanswered_.find(message.number);
+      if (it == unanswered_.end()) return;  // the stream has ended, and said so
+      it->second->in_ring = false;
+      message.bytes = BufferOf(message.ring_bytes);
+    }
+    unwritten_.push_back(std::move(message));
+    write = NextWrite();
+  }
+  Start(std::move(write));
 }
 
 Status StreamCall::Finish() {
@@ -110,17 +125,21 @@ Status StreamCall::Finish() {
     return Status(StatusCode::kFailedPrecondition,
                   "Finish: got a call in a callback, want one on another thread");
   }
-  std::unique_lock<std::mutex> lock(mu_);
-  finishing_ = true;
-  changed_.notify_all();
-  StartWrite(std::move(lock));
-  lock = std::unique_lock<std::mutex>(mu_);
-  changed_.wait(lock, [this] { return over_; });
+  Write write;
+  {
+    const proto::MutexLock lock(&mu_);
+    finishing_ = true;
+    changed_.SignalAll();
+    write = NextWrite();
+  }
+  Start(std::move(write));
+  const proto::MutexLock lock(&mu_);
+  while (!over_) changed_.Wait(&mu_);
   return *ended_;
 }
 
 void StreamCall::Cancel() {
-  const std::lock_guard<std::mutex> lock(mu_);
+  const proto::MutexLock lock(&mu_);
   cancelled_ = true;
   if (rpc_ != nullptr) rpc_->context.TryCancel();
 }
@@ -128,43 +147,51 @@ void StreamCall::Cancel() {
 void StreamCall::Abandon() {
   Cancel();
   if (queue_->OnThread()) return;
-  std::unique_lock<std::mutex> lock(mu_);
-  changed_.wait(lock, [this] { return over_; });
+  const proto::MutexLock lock(&mu_);
+  while (!over_) changed_.Wait(&mu_);
 }
 
 void StreamCall::OnStarted(bool ok) {
-  if (!ok) return rpc_->stream->Finish(&rpc_status_, &finished_);
-  rpc_->stream->Read(&incoming_, &read_);
-  std::unique_lock<std::mutex> lock(mu_);
-  open_ = true;
-  StartWrite(std::move(lock));
+  if (!ok) return stream_->Finish(&rpc_status_, &finished_);
+  stream_->Read(&incoming_, &read_);
+  Write write;
+  {
+    const proto::MutexLock lock(&mu_);
+    open_ = true;
+    write = NextWrite();
+  }
+  Start(std::move(write));
 }
 
 void StreamCall::OnRead(bool ok) {
-  if (!ok) return rpc_->stream->Finish(&rpc_status_, &finished_);
+  if (!ok) return stream_->Finish(&rpc_status_, &finished_);
   grpc::ByteBuffer buffer;
   buffer.Swap(&incoming_);
-  rpc_->stream->Read(&incoming_, &read_);
+  stream_->Read(&incoming_, &read_);
   Match(buffer);
 }
 
 void StreamCall::OnWritten(bool ok) {
-  std::unique_lock<std::mutex> lock(mu_);
-  writing_ = false;
-  if (!ok) open_ = false;  // the reader learns why
-  StartWrite(std::move(lock));
+  Write write;
+  {
+    const proto::MutexLock lock(&mu_);
+    writing_ = false;
+    if (!ok) open_ = false;  // the reader learns why
+    write = NextWrite();
+  }
+  Start(std::move(write));
   EndIfQuiet();
 }
 
 void StreamCall::OnFinished(bool) {
   {
-    const std::lock_guard<std::mutex> lock(mu_);
+    const proto::MutexLock lock(&mu_);
     ended_ = EndOfStream();
     connector_->Note(*session_, *ended_);
     // Without a word of the server's, nobody knows.
     may_have_run_ = rpc_status_.error_details().empty() || ended_->detail().executed;
     open_ = false;
-    changed_.notify_all();
+    changed_.SignalAll();
   }
   EndIfQuiet();
 }
@@ -173,9 +200,13 @@ void StreamCall::EndIfQuiet() {
   const auto self = shared_from_this();  // the last callback lets go of the stream
   std::unique_ptr<Rpc> rpc;
   std::map<uint64_t, std::unique_ptr<Request>> unanswered;
+  Status ended;
+  bool may_have_run = true;
   {
-    const std::lock_guard<std::mutex> lock(mu_);
+    const proto::MutexLock lock(&mu_);
     if (!ended_.has_value() || writing_ || rpc_ == nullptr) return;
+    ended = *ended_;
+    may_have_run = may_have_run_;
     rpc = std::move(rpc_);
     unanswered.swap(unanswered_);
     unwritten_.clear();
@@ -183,16 +214,16 @@ void StreamCall::EndIfQuiet() {
   rpc.reset();  // only now it lets go of bytes that it could not send
   if (watch_ != nullptr) watch_->GiveUp(*this);
   for (auto& [number, request] : unanswered) {
-    ErrorDetail detail = ended_->detail();
-    detail.executed = request->in_ring || (request->sent && may_have_run_);
-    Status failed(ended_->code(), ended_->message(), std::move(detail));
+    ErrorDetail detail = ended.detail();
+    detail.executed = request->in_ring || (request->sent && may_have_run);
+    Status failed(ended.code(), ended.message(), std::move(detail));
     if (request->sent || request->in_ring) request->staged.NoteFailure(failed);
     Deliver(std::move(request), std::move(failed));
   }
   RemoveIfOver();
 }
 
-Status StreamCall::TakeRoom(std::unique_lock<std::mutex>& lock, int64_t bytes) {
+Status StreamCall::ReserveRoom(int64_t bytes) {
   for (;;) {
     if (ended_.has_value() && !ended_->ok()) return *ended_;
     if (ended_.has_value() || finishing_) {
@@ -206,7 +237,7 @@ Status StreamCall::TakeRoom(std::unique_lock<std::mutex>& lock, int64_t bytes) {
                                  " bytes in flight, want at most ", options_.requests_max, " of ",
                                  options_.bytes_max, " with this one"));
     }
-    changed_.wait(lock);
+    changed_.Wait(&mu_);
   }
   ++requests_;
   bytes_ += bytes;
@@ -222,41 +253,54 @@ bool StreamCall::HasRoom(int64_t bytes) const {
   return requests < options_.requests_max && bytes <= options_.bytes_max - used;
 }
 
-void StreamCall::StartWrite(std::unique_lock<std::mutex> lock) {
-  if (!open_ || writing_) return;
+StreamCall::Write StreamCall::NextWrite() {
+  Write write;
+  if (!open_ || writing_) return write;
   if (unwritten_.empty()) {
-    if (!finishing_ || half_closed_ || in_ring_ > 0) return;
+    if (!finishing_ || half_closed_ || in_ring_ > 0) return write;
     half_closed_ = true;
-    writing_ = true;
-    lock.unlock();
-    return rpc_->stream->WritesDone(&written_);
+    write.kind = Write::Kind::kHalfClose;
+  } else {
+    const Message message = std::move(unwritten_.front());
+    unwritten_.pop_front();
+    if (const auto it = unanswered_.find(message.number); it != unanswered_.end()) {
+      it->second->sent = true;
+    }
+    write.kind = Write::Kind::kMessage;
+    write.bytes = message.bytes;
+    if (!unwritten_.empty()) write.options.set_buffer_hint();  // the next one takes it along
   }
-  const Message message = std::move(unwritten_.front());
-  unwritten_.pop_front();
-  if (const auto it = unanswered_.find(message.number); it != unanswered_.end()) {
-    it->second->sent = true;
+  writing_ = true;  // and so rpc_ stays
+  return write;
+}
+
+void StreamCall::Start(Write write) {
+  switch (write.kind) {
+    case Write::Kind::kNone:
+      return;
+    case Write::Kind::kMessage:
+      return stream_->Write(write.bytes, write.options, &written_);
+    case Write::Kind::kHalfClose:
+      return stream_->WritesDone(&written_);
   }
-  grpc::WriteOptions options;
-  if (!unwritten_.empty()) options.set_buffer_hint();  // the next one takes it along
-  writing_ = true;                                     // and so rpc_ stays
-  lock.unlock();
-  rpc_->stream->Write(message.bytes, options, &written_);
 }
 
 void StreamCall::Match(const grpc::ByteBuffer& buffer) {
   Result<ReceivedReply> reply = ReceivedReply::Parse(buffer);
   if (!reply.ok()) return Break(reply.status());
   const uint64_t number = NumberOf(reply->request_id());
-  std::unique_lock<std::mutex> lock(mu_);
-  std::unique_ptr<Request> request = TakeUnanswered(number);
-  lock.unlock();
+  std::unique_ptr<Request> request;
+  {
+    const proto::MutexLock lock(&mu_);
+    request = RemoveUnanswered(number);
+  }
   if (request != nullptr) return Deliver(std::move(request), std::move(reply));
   Break(Status(StatusCode::kInternal,
                absl::StrCat("reply: got request_id '", reply->request_id(), "' (",
                             reply->error().ToString(), "), want that of an unanswered request")));
 }
 
-std::unique_ptr<StreamCall::Request> StreamCall::TakeUnanswered(uint64_t number) {
+std::unique_ptr<StreamCall::Request> StreamCall::RemoveUnanswered(uint64_t number) {
   auto it = unanswered_.find(number);
   // A request of which the server could not even read the id.
   if (number == 0 && unanswered_.size() == 1) it = unanswered_.begin();
@@ -268,13 +312,19 @@ std::unique_ptr<StreamCall::Request> StreamCall::TakeUnanswered(uint64_t number)
 
 void StreamCall::OnAnswer(uint64_t number, Result<ReceivedReply> reply) {
   const auto self = shared_from_this();  // the last callback lets go of the stream
-  std::unique_lock<std::mutex> lock(mu_);
-  --in_ring_;
-  std::unique_ptr<Request> request = TakeUnanswered(number);
-  lock.unlock();
-  if (request != nullptr) RunCallback(*request, reply);  // nothing was lent
-  lock.lock();
-  StartWrite(std::move(lock));  // the end of this side may have waited for it
+  std::unique_ptr<Request> request;
+  {
+    const proto::MutexLock lock(&mu_);
+    --in_ring_;
+    request = RemoveUnanswered(number);
+  }
+  if (request != nullptr) RunCallback(*request, reply);  // no slice was borrowed
+  Write write;
+  {
+    const proto::MutexLock lock(&mu_);
+    write = NextWrite();  // the half-close may have waited for this answer
+  }
+  Start(std::move(write));
 }
 
 void StreamCall::OnLost() {
@@ -283,7 +333,7 @@ void StreamCall::OnLost() {
 }
 
 void StreamCall::Break(Status status) {
-  const std::lock_guard<std::mutex> lock(mu_);
+  const proto::MutexLock lock(&mu_);
   if (!broken_.has_value()) broken_ = std::move(status);
   if (rpc_ != nullptr) rpc_->context.TryCancel();
 }
@@ -326,20 +376,20 @@ void StreamCall::RunCallback(Request& request, const Result<ReceivedReply>& repl
   credit_requests_ = 0;
   credit_bytes_ = 0;
   {
-    const std::lock_guard<std::mutex> lock(mu_);
+    const proto::MutexLock lock(&mu_);
     --requests_;
     bytes_ -= request.bytes;
-    changed_.notify_all();
+    changed_.SignalAll();
   }
   RemoveIfOver();
 }
 
 void StreamCall::RemoveIfOver() {
   {
-    const std::lock_guard<std::mutex> lock(mu_);
+    const proto::MutexLock lock(&mu_);
     if (over_ || !ended_.has_value() || rpc_ != nullptr || requests_ > 0) return;
     over_ = true;
-    changed_.notify_all();
+    changed_.SignalAll();
   }
   queue_->Remove(this);
 }

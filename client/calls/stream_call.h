@@ -20,21 +20,21 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/support/byte_buffer.h>
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "client/calls/event_loop.h"
 #include "client/codec/borrowed_slices.h"
 #include "client/codec/codec.h"
 #include "client/transport/connector.h"
 #include "client/transport/ring_watch.h"
+#include "proto/mutex.h"
 #include "rope/async.h"
 
 namespace rope::client {
@@ -88,6 +88,13 @@ class StreamCall final : public LiveCall,
     grpc::ByteBuffer bytes = {};  // for the RPC
     std::string ring_bytes = {};  // for the ring, instead
   };
+  // A write of the RPC.
+  struct Write {
+    enum class Kind { kNone, kMessage, kHalfClose };
+    Kind kind = Kind::kNone;
+    grpc::ByteBuffer bytes = {};
+    grpc::WriteOptions options = {};
+  };
   void OnStarted(bool ok);
   void OnRead(bool ok);
   void OnWritten(bool ok);
@@ -96,21 +103,22 @@ class StreamCall final : public LiveCall,
   void OnAnswer(uint64_t number, Result<ReceivedReply> reply) override;
   void OnLost() override;
 
-  // Sends a request that is among the unanswered. `lock`: of mu_, held.
-  void Send(Message message, std::unique_lock<std::mutex> lock);
-  // Waits for room and takes it. OK: taken.
-  Status TakeRoom(std::unique_lock<std::mutex>& lock, int64_t bytes);
-  bool HasRoom(int64_t bytes) const;
-  // Starts the next write, or closes this side, if either is due.
-  void StartWrite(std::unique_lock<std::mutex> lock);
+  uint64_t NewNumber();
+  // Waits for room for one more request and reserves it.
+  Status ReserveRoom(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool HasRoom(int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Sends a request that is among the unanswered and counted in in_ring_ where it is for the ring.
+  void Send(Message message);
+  // The RPC's next write, where one is due; marks it as under way. Start starts it, without mu_.
+  Write NextWrite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Start(Write write);
   // Finds the request of a reply; what belongs to none breaks the stream.
   void Match(const grpc::ByteBuffer& buffer);
-  // The request of that number, which is answered; null: it is not there any more. REQUIRES: mu_ is
-  // held.
-  std::unique_ptr<Request> TakeUnanswered(uint64_t number);
+  // Removes the request of that number, which is answered; null: it is not there any more.
+  std::unique_ptr<Request> RemoveUnanswered(uint64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Break(Status status);
-  // How the stream ended. REQUIRES: mu_ is held, the RPC has finished.
-  Status EndOfStream() const;
+  // How the stream ended. REQUIRES: the RPC has finished.
+  Status EndOfStream() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Once gRPC is done with the stream: lets go of it and ends what is unanswered.
   void EndIfQuiet();
   // Runs the callback once the caller's memory is free.
@@ -129,6 +137,9 @@ class StreamCall final : public LiveCall,
   Step written_{this, &StreamCall::OnWritten};
   Step finished_{this, &StreamCall::OnFinished};
 
+  // Of rpc_, as long as that lives: until the stream has finished and no write is under way.
+  grpc::GenericClientAsyncReaderWriter* stream_ = nullptr;
+
   // Of the queue's thread alone.
   grpc::ByteBuffer incoming_;
   grpc::Status rpc_status_;
@@ -136,25 +147,26 @@ class StreamCall final : public LiveCall,
   int64_t credit_requests_ = 0;
   int64_t credit_bytes_ = 0;
 
-  std::mutex mu_;
-  std::condition_variable changed_;  // room came, or the stream ended or is over
-  // All below are guarded by mu_.
-  std::unique_ptr<Rpc> rpc_;  // goes on the queue's thread only
-  uint64_t next_number_ = 1;
-  std::deque<Message> unwritten_;
-  std::map<uint64_t, std::unique_ptr<Request>> unanswered_;
-  int64_t requests_ = 0;  // in flight: from TakeRoom to the end of the callback
-  int64_t bytes_ = 0;
-  int64_t in_ring_ = 0;       // requests there
-  bool open_ = false;         // started, and not known to have failed
-  bool writing_ = false;      // a write or the half-close is under way
-  bool finishing_ = false;    // nothing more is sent
-  bool half_closed_ = false;  // at least asked for
-  bool cancelled_ = false;
-  std::optional<Status> broken_;  // by a reply that makes no sense
-  std::optional<Status> ended_;   // no answer comes any more
-  bool may_have_run_ = true;      // whether what was sent and is unanswered then may have
-  bool over_ = false;             // and every callback has run
+  proto::Mutex mu_;
+  proto::CondVar changed_;                         // room came, or the stream ended or is over
+  std::unique_ptr<Rpc> rpc_ ABSL_GUARDED_BY(mu_);  // goes on the queue's thread only
+  uint64_t next_number_ ABSL_GUARDED_BY(mu_) = 1;
+  std::deque<Message> unwritten_ ABSL_GUARDED_BY(mu_);
+  std::map<uint64_t, std::unique_ptr<Request>> unanswered_ ABSL_GUARDED_BY(mu_);
+  int64_t requests_ ABSL_GUARDED_BY(mu_) =
+      0;  // in flight: from ReserveRoom to the end of the callback
+  int64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t in_ring_ ABSL_GUARDED_BY(mu_) = 0;       // requests there
+  bool open_ ABSL_GUARDED_BY(mu_) = false;         // started, and not known to have failed
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;      // a write or the half-close is under way
+  bool finishing_ ABSL_GUARDED_BY(mu_) = false;    // nothing more is sent
+  bool half_closed_ ABSL_GUARDED_BY(mu_) = false;  // at least asked for
+  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
+  std::optional<Status> broken_ ABSL_GUARDED_BY(mu_);  // by a reply that makes no sense
+  std::optional<Status> ended_ ABSL_GUARDED_BY(mu_);   // no answer comes any more
+  bool may_have_run_ ABSL_GUARDED_BY(mu_) =
+      true;                                 // whether what was sent and is unanswered then may have
+  bool over_ ABSL_GUARDED_BY(mu_) = false;  // and every callback has run
 };
 
 }  // namespace rope::client

@@ -1,85 +1,103 @@
 #include "client/cli/arguments.h"
 
-#include <algorithm>
 #include <cmath>
+#include <memory>
 #include <utility>
 
-#include "absl/strings/match.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "proto/flags/flags.h"
 
 namespace rope::client {
 namespace {
-
-Status Wrong(absl::string_view name, absl::string_view got, absl::string_view want) {
-  return Status(StatusCode::kInvalidArgument,
-                absl::StrCat("--", name, ": got ", got.empty() ? "nothing" : got, ", want ", want));
-}
 
 bool IsInteger(absl::string_view text) {
   int64_t value = 0;
   return absl::SimpleAtoi(text, &value);
 }
 
-Status CheckValue(const Flag& flag, absl::string_view value) {
+// What a value of the kind has to be; empty where it is right.
+std::string WantOf(FlagKind kind, const std::string& value) {
   double number = 0;
-  switch (flag.kind) {
+  switch (kind) {
     case FlagKind::kSwitch:
     case FlagKind::kText:
       return {};
     case FlagKind::kInteger:
-      return IsInteger(value) ? Status() : Wrong(flag.name, value, "an integer");
+      return IsInteger(value) ? "" : "an integer";
     case FlagKind::kNumber:
-      if (absl::SimpleAtod(value, &number) && std::isfinite(number)) return {};
-      return Wrong(flag.name, value, "a number");
+      return absl::SimpleAtod(value, &number) && std::isfinite(number) ? "" : "a number";
     case FlagKind::kIntegers:
       for (const absl::string_view part : absl::StrSplit(value, ',')) {
-        if (!IsInteger(part)) return Wrong(flag.name, value, "integers such as 0,1,2");
+        if (!IsInteger(part)) return "integers such as 0,1,2";
       }
       return {};
+    case FlagKind::kDuration:
+      return proto::ParseDuration(value).has_value() ? "" : "a duration, for example 5s or 200ms";
   }
   return {};
 }
 
+CLI::Validator CheckOf(FlagKind kind) {
+  return CLI::Validator(
+      [kind](const std::string& value) {
+        const std::string want = WantOf(kind, value);
+        return want.empty() ? want : absl::StrCat("got ", value, ", want ", want);
+      },
+      "");
+}
+
+struct Values {
+  std::map<std::string, std::string, std::less<>> flags;
+  std::vector<std::string> positional;
+};
+
+// The parser of a command line, which fills `values`.
+std::unique_ptr<CLI::App> AppOf(const Usage& usage, Values& values) {
+  auto app = proto::NewApp(usage.program, usage.summary);
+  for (const Flag& flag : usage.flags) {
+    const std::string name(flag.name);
+    const std::string help(flag.help);
+    CLI::Option* option = nullptr;
+    if (flag.kind == FlagKind::kSwitch) {
+      option = app->add_flag_callback(
+          absl::StrCat("--", name), [&values, name] { values.flags[name]; }, help);
+    } else {
+      option =
+          app->add_option_function<std::string>(
+                 absl::StrCat("--", name),
+                 [&values, name](const std::string& value) { values.flags[name] = value; }, help)
+              ->type_name(std::string(flag.value))
+              ->check(CheckOf(flag.kind));
+    }
+    if (flag.environment) option->envname(absl::StrCat("ROPE_", absl::AsciiStrToUpper(name)));
+  }
+  if (!usage.positionals.empty()) app->add_option(usage.positionals, values.positional, "");
+  return app;
+}
+
 }  // namespace
 
+std::string HelpOf(const Usage& usage) {
+  Values values;
+  return AppOf(usage, values)->help();
+}
+
 Result<Arguments> Arguments::Parse(absl::Span<const absl::string_view> arguments,
-                                   absl::Span<const Flag> flags) {
-  Arguments parsed;
-  bool flags_end = false;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    absl::string_view argument = arguments[i];
-    if (!flags_end && argument == "--") {
-      flags_end = true;
-      continue;
-    }
-    if (flags_end || !absl::StartsWith(argument, "-") || argument == "-") {
-      parsed.positional_.emplace_back(argument);
-      continue;
-    }
-    argument.remove_prefix(absl::StartsWith(argument, "--") ? 2 : 1);
-    const size_t equals = argument.find('=');
-    const absl::string_view name = argument.substr(0, equals);
-    const auto flag = std::find_if(flags.begin(), flags.end(),
-                                   [name](const Flag& known) { return known.name == name; });
-    if (flag == flags.end()) {
-      return Status(StatusCode::kInvalidArgument,
-                    absl::StrCat("got the unknown flag ", arguments[i]));
-    }
-    absl::string_view value;
-    const bool is_switch = flag->kind == FlagKind::kSwitch;
-    if (equals != absl::string_view::npos) {
-      value = argument.substr(equals + 1);
-      if (is_switch) return Wrong(name, value, "no value");
-    } else if (!is_switch) {
-      if (++i == arguments.size()) return Wrong(name, "", flag->value);
-      value = arguments[i];
-    }
-    if (Status status = CheckValue(*flag, value); !status.ok()) return status;
-    if (!parsed.values_.emplace(name, value).second) return Wrong(name, "two values", "one");
+                                   const Usage& usage) {
+  Values values;
+  const std::unique_ptr<CLI::App> app = AppOf(usage, values);
+  const absl::Status status =
+      proto::ParseFlags(*app, std::vector<std::string>(arguments.begin(), arguments.end()));
+  if (!status.ok()) {
+    return Status(StatusCode::kInvalidArgument, std::string(status.message()));
   }
+  Arguments parsed;
+  parsed.values_ = std::move(values.flags);
+  parsed.positional_ = std::move(values.positional);
   return parsed;
 }
 
@@ -108,6 +126,12 @@ std::vector<int64_t> Arguments::Integers(absl::string_view name) const {
     if (absl::SimpleAtoi(part, &value)) values.push_back(value);
   }
   return values;
+}
+
+std::optional<std::chrono::nanoseconds> Arguments::Duration(absl::string_view name) const {
+  const std::optional<absl::Duration> duration = proto::ParseDuration(Text(name));
+  if (!Has(name) || !duration.has_value()) return std::nullopt;
+  return absl::ToChronoNanoseconds(*duration);
 }
 
 }  // namespace rope::client

@@ -1,10 +1,12 @@
-// The arguments of one ropectl command, checked against the flags that it takes.
+// The arguments of one ropectl command, checked against the flags that it takes. CLI11 parses them
+// (proto/flags/flags.h).
 //
 // Threading:  A value.
 // Errors:     INVALID_ARGUMENT: an unknown or repeated flag; a value missing or not of its kind.
 #ifndef ROPE_CLIENT_CLI_ARGUMENTS_H_
 #define ROPE_CLIENT_CLI_ARGUMENTS_H_
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -23,6 +25,7 @@ enum class FlagKind {
   kInteger,   // --name=-3
   kNumber,    // --name=2.5, finite
   kIntegers,  // --name=0,1,2
+  kDuration,  // --name=200ms
 };
 
 struct Flag {
@@ -30,13 +33,24 @@ struct Flag {
   FlagKind kind = FlagKind::kText;
   absl::string_view value;  // what the help calls the value
   absl::string_view help;
+  bool environment = false;  // ROPE_NAME sets it too
 };
+
+// A command line as its help describes it.
+struct Usage {
+  std::string program;      // as it is typed: "ropectl rotate"
+  std::string summary;      // one line
+  std::string positionals;  // what the arguments without a flag are; empty: there are none
+  std::vector<Flag> flags;
+};
+
+// The help of such a command line.
+std::string HelpOf(const Usage& usage);
 
 class Arguments {
  public:
-  // Flags are `--name=value` or `--name value`; what follows `--` is no flag.
-  static Result<Arguments> Parse(absl::Span<const absl::string_view> arguments,
-                                 absl::Span<const Flag> flags);
+  // Flags are `--name=value` or `--name value`; after `--` there are none.
+  static Result<Arguments> Parse(absl::Span<const absl::string_view> arguments, const Usage& usage);
 
   bool Has(absl::string_view name) const { return values_.find(name) != values_.end(); }
   // REQUIRES of each: the flag was declared with that kind.
@@ -44,6 +58,7 @@ class Arguments {
   std::optional<int64_t> Integer(absl::string_view name) const;
   std::optional<double> Number(absl::string_view name) const;
   std::vector<int64_t> Integers(absl::string_view name) const;  // empty where it was not given
+  std::optional<std::chrono::nanoseconds> Duration(absl::string_view name) const;
   const std::vector<std::string>& positional() const { return positional_; }
 
  private:

@@ -12,6 +12,9 @@
 namespace rope::client {
 namespace {
 
+constexpr std::chrono::nanoseconds kNoWait{0};
+constexpr std::chrono::hours kWaitMax{24};
+
 Result<ServingStatus> AskHealth(const Arguments& arguments) {
   const Result<Client> client = ConnectTo(arguments, {.require_serving = false});
   if (!client.ok()) return client.status();
@@ -25,8 +28,8 @@ Result<ServingStatus> AskHealth(const Arguments& arguments) {
 int RunHealth(const Arguments& arguments) {
   using Clock = std::chrono::steady_clock;
   if (arguments.positional().size() > 1) return Misuse("got two services, want one at most");
-  const double wait_seconds = std::clamp(arguments.Number("wait").value_or(0), 0.0, 1e6);
-  const auto end = Clock::now() + std::chrono::duration<double>(wait_seconds);
+  const auto end = Clock::now() + std::min<std::chrono::nanoseconds>(
+                                      arguments.Duration("wait").value_or(kNoWait), kWaitMax);
   Result<ServingStatus> health = AskHealth(arguments);
   while ((!health.ok() || *health != ServingStatus::kServing) && Clock::now() < end) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));

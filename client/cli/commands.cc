@@ -11,26 +11,19 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "client/cli/files.h"
+#include "proto/flags/flags.h"
+#include "proto/version.h"
 
 namespace rope::client {
 namespace {
 
 constexpr absl::string_view kDefaultTarget = "127.0.0.1:50051";
-constexpr double kDefaultTimeoutSeconds = 30;
-constexpr double kTimeoutMillisecondsMax = 1e9;
+constexpr std::chrono::seconds kDefaultTimeout{30};
+constexpr std::chrono::milliseconds kTimeoutMax{1'000'000'000};
 constexpr int64_t kConfigBytesMax = int64_t{16} << 20;  // the server's own limit is lower
 
 Status Misused(std::string message) {
   return Status(StatusCode::kInvalidArgument, std::move(message));
-}
-
-void PrintFlags(absl::Span<const Flag> flags) {
-  for (const Flag& flag : flags) {
-    const std::string name = flag.kind == FlagKind::kSwitch
-                                 ? absl::StrCat("--", flag.name)
-                                 : absl::StrCat("--", flag.name, "=", flag.value);
-    absl::PrintF("  %-28s %s\n", name, flag.help);
-  }
 }
 
 void PrintOverview(std::FILE* out) {
@@ -41,12 +34,11 @@ void PrintOverview(std::FILE* out) {
   absl::FPrintF(out, "\n'ropectl help COMMAND' lists its flags.\n");
 }
 
-int PrintHelp(const Command& command) {
-  absl::PrintF("%s\n\nusage: ropectl %s [FLAGS] %s\n\n", command.summary, command.name,
-               command.positional);
-  PrintFlags(command.flags);
-  PrintFlags(CommonFlags());
-  return kExitOk;
+Usage UsageOf(const Command& command) {
+  Usage usage{absl::StrCat("ropectl ", command.name), std::string(command.summary),
+              std::string(command.positional), command.flags};
+  usage.flags.insert(usage.flags.end(), CommonFlags().begin(), CommonFlags().end());
+  return usage;
 }
 
 const Command* FindCommand(absl::string_view name) {
@@ -57,19 +49,23 @@ const Command* FindCommand(absl::string_view name) {
 }
 
 int RunCommand(const Command& command, absl::Span<const absl::string_view> rest) {
-  std::vector<Flag> flags = command.flags;
-  flags.insert(flags.end(), CommonFlags().begin(), CommonFlags().end());
-  const Result<Arguments> arguments = Arguments::Parse(rest, flags);
+  const Result<Arguments> arguments = Arguments::Parse(rest, UsageOf(command));
   if (!arguments.ok()) {
     return Misuse(absl::StrCat(arguments.status().message(), " (ropectl help ", command.name, ")"));
   }
-  if (arguments->Number("timeout").value_or(1) <= 0) {
-    return Misuse("--timeout: got no time, want more than 0 seconds");
-  }
-  if (command.positional.empty() && !arguments->positional().empty()) {
-    return Misuse(absl::StrCat("got '", arguments->positional().front(), "', want flags only"));
+  if (arguments->Duration("timeout") == std::chrono::nanoseconds(0)) {
+    return Misuse("--timeout: got no time, want more than 0s");
   }
   return command.run(*arguments);
+}
+
+// A command that there is not.
+int MisuseOfCommand(absl::string_view name) {
+  std::vector<std::string> names;
+  for (const Command& command : Commands()) names.emplace_back(command.name);
+  const std::string nearest = proto::NearestName(std::string(name), names);
+  return Misuse(absl::StrCat("got the command '", name, "', want one of 'ropectl help'",
+                             nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?")));
 }
 
 }  // namespace
@@ -88,7 +84,7 @@ absl::Span<const Command> Commands() {
       {"health",
        "[SERVICE]",
        "Prints the server's state; status 0 only if it is SERVING.",
-       {{"wait", FlagKind::kNumber, "SECONDS", "Wait that long for SERVING."}},
+       {{"wait", FlagKind::kDuration, "DURATION", "Wait that long for SERVING."}},
        &RunHealth},
   };
   return commands;
@@ -96,17 +92,18 @@ absl::Span<const Command> Commands() {
 
 absl::Span<const Flag> CommonFlags() {
   static constexpr Flag kFlags[] = {
-      {"target", FlagKind::kText, "HOST:PORT",
-       "The server, or unix:PATH. Default 127.0.0.1:50051."},
-      {"timeout", FlagKind::kNumber, "SECONDS", "For each call. Default 30."},
+      {"target", FlagKind::kText, "HOST:PORT", "The server, or unix:PATH. Default 127.0.0.1:50051.",
+       /*environment=*/true},
+      {"timeout", FlagKind::kDuration, "DURATION", "For each call. Default 30s.",
+       /*environment=*/true},
   };
   return kFlags;
 }
 
 CallOptions CallOptionsOf(const Arguments& arguments) {
-  const double seconds = arguments.Number("timeout").value_or(kDefaultTimeoutSeconds);
-  return {.timeout = std::chrono::milliseconds(
-              static_cast<int64_t>(std::clamp(seconds * 1000, 1.0, kTimeoutMillisecondsMax)))};
+  const std::chrono::nanoseconds timeout = arguments.Duration("timeout").value_or(kDefaultTimeout);
+  return {.timeout = std::clamp(std::chrono::ceil<std::chrono::milliseconds>(timeout),
+                                std::chrono::milliseconds(1), kTimeoutMax)};
 }
 
 Result<Client> ConnectTo(const Arguments& arguments, ConnectOptions options) {
@@ -201,10 +198,17 @@ int FailOrMisuse(const Status& status) {
 int RunRopectl(absl::Span<const absl::string_view> arguments) {
   const auto is_word = [](absl::string_view argument) { return !absl::StartsWith(argument, "-"); };
   const auto word = std::find_if(arguments.begin(), arguments.end(), is_word);
+  const auto has = [&arguments](absl::string_view flag) {
+    return std::find(arguments.begin(), arguments.end(), flag) != arguments.end();
+  };
+  const bool asks_help = has("--help") || has("-h");
+  if (has("--version")) {
+    absl::PrintF("ropectl %s\n", proto::kVersion);
+    return kExitOk;
+  }
   if (word == arguments.end()) {
-    const bool asked = std::find(arguments.begin(), arguments.end(), "--help") != arguments.end();
-    PrintOverview(asked ? stdout : stderr);
-    return asked ? kExitOk : kExitUsage;
+    PrintOverview(asks_help ? stdout : stderr);
+    return asks_help ? kExitOk : kExitUsage;
   }
   std::vector<absl::string_view> rest(arguments.begin(), word);
   rest.insert(rest.end(), word + 1, arguments.end());
@@ -212,13 +216,12 @@ int RunRopectl(absl::Span<const absl::string_view> arguments) {
     PrintOverview(stdout);
     return kExitOk;
   }
-  const bool help = *word == "help" || std::find(rest.begin(), rest.end(), "--help") != rest.end();
   const absl::string_view name = *word == "help" ? rest.front() : *word;
   const Command* command = FindCommand(name);
-  if (command == nullptr) {
-    return Misuse(absl::StrCat("got the command '", name, "', want one of 'ropectl help'"));
-  }
-  return help ? PrintHelp(*command) : RunCommand(*command, rest);
+  if (command == nullptr) return MisuseOfCommand(name);
+  if (*word != "help" && !asks_help) return RunCommand(*command, rest);
+  absl::PrintF("%s", HelpOf(UsageOf(*command)));
+  return kExitOk;
 }
 
 }  // namespace rope::client

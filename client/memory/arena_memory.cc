@@ -14,7 +14,7 @@ ArenaMemory::ArenaMemory(std::unique_ptr<SharedMemory> shared) : shared_(std::mo
 }
 
 Result<std::byte*> ArenaMemory::Allocate(int64_t bytes) {
-  const std::lock_guard<std::mutex> lock(mu_);
+  const proto::MutexLock lock(&mu_);
   // No part is larger than the whole, so that rounding cannot overflow.
   const auto fits = [bytes](const auto& part) { return part.second >= bytes; };
   const auto part = std::find_if(free_.begin(), free_.end(), fits);
@@ -32,7 +32,7 @@ Result<std::byte*> ArenaMemory::Allocate(int64_t bytes) {
 }
 
 void ArenaMemory::GiveBack(std::byte* data, int64_t bytes) {
-  const std::lock_guard<std::mutex> lock(mu_);
+  const proto::MutexLock lock(&mu_);
   int64_t offset = data - shared_->data();
   int64_t length = RoundedUp(bytes);
   used_bytes_ -= length;
@@ -52,7 +52,7 @@ void ArenaMemory::GiveBack(std::byte* data, int64_t bytes) {
 }
 
 int64_t ArenaMemory::used_bytes() const {
-  const std::lock_guard<std::mutex> lock(mu_);
+  const proto::MutexLock lock(&mu_);
   return used_bytes_;
 }
 

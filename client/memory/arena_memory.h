@@ -11,10 +11,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 
+#include "absl/base/thread_annotations.h"
 #include "client/memory/shared_memory.h"
+#include "proto/mutex.h"
 #include "rope/status.h"
 
 namespace rope::client {
@@ -48,9 +49,10 @@ class ArenaMemory {
  private:
   const std::unique_ptr<SharedMemory> shared_;
   std::atomic<int64_t> lost_bytes_ = 0;
-  mutable std::mutex mu_;
-  std::map<int64_t, int64_t> free_;  // guarded by mu_: offset -> bytes, with used memory in between
-  int64_t used_bytes_ = 0;           // guarded by mu_
+  mutable proto::Mutex mu_;
+  std::map<int64_t, int64_t> free_
+      ABSL_GUARDED_BY(mu_);  // offset -> bytes, with used memory in between
+  int64_t used_bytes_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace rope::client

@@ -28,7 +28,7 @@ OutputMemory OutputPool::Allocate(int64_t bytes) {
   const int64_t piece_bytes = PieceBytes(bytes);
   Memory memory;
   {
-    const std::lock_guard<std::mutex> lock(mu_);
+    const proto::MutexLock lock(&mu_);
     if (const auto it = idle_.find(piece_bytes); it != idle_.end() && !it->second.empty()) {
       memory = std::move(it->second.back().memory);
       it->second.pop_back();
@@ -42,7 +42,7 @@ OutputMemory OutputPool::Allocate(int64_t bytes) {
 void OutputPool::GiveBack(Memory memory, int64_t piece_bytes) {
   for (;;) {
     Memory dropped;  // freed after the lock
-    const std::lock_guard<std::mutex> lock(mu_);
+    const proto::MutexLock lock(&mu_);
     if (piece_bytes > kept_bytes_max_) return;
     if (piece_bytes <= kept_bytes_max_ - idle_bytes_) {
       idle_[piece_bytes].push_back({std::move(memory), next_number_++});
@@ -69,14 +69,14 @@ OutputPool::Memory OutputPool::PopOldest() {
 
 void OutputPool::Close() {
   std::map<int64_t, std::deque<Idle>> dropped;  // freed after the lock
-  const std::lock_guard<std::mutex> lock(mu_);
+  const proto::MutexLock lock(&mu_);
   dropped.swap(idle_);
   idle_bytes_ = 0;
   kept_bytes_max_ = 0;
 }
 
 int64_t OutputPool::idle_bytes() const {
-  const std::lock_guard<std::mutex> lock(mu_);
+  const proto::MutexLock lock(&mu_);
   return idle_bytes_;
 }
 

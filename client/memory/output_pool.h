@@ -19,8 +19,9 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 
+#include "absl/base/thread_annotations.h"
+#include "proto/mutex.h"
 #include "rope/tensor.h"
 
 namespace rope::client {
@@ -53,15 +54,15 @@ class OutputPool : public std::enable_shared_from_this<OutputPool> {
 
   // What Take gave, with the size that it had made.
   void GiveBack(Memory memory, int64_t piece_bytes);
-  // REQUIRES: mu_ is held, and something is idle.
-  Memory PopOldest();
+  // REQUIRES: something is idle.
+  Memory PopOldest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  mutable std::mutex mu_;
-  // All below are guarded by mu_.
-  int64_t kept_bytes_max_;
-  std::map<int64_t, std::deque<Idle>> idle_;  // size -> pieces of it, oldest first
-  int64_t idle_bytes_ = 0;
-  uint64_t next_number_ = 0;
+  mutable proto::Mutex mu_;
+  int64_t kept_bytes_max_ ABSL_GUARDED_BY(mu_);
+  std::map<int64_t, std::deque<Idle>> idle_
+      ABSL_GUARDED_BY(mu_);  // size -> pieces of it, oldest first
+  int64_t idle_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t next_number_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace rope::client

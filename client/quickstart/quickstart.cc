@@ -82,9 +82,10 @@ int main(int argc, char** argv) {
   std::string target = "127.0.0.1:50051";
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
+    const bool help = argument == "-h" || argument == "--help";
     if (argument.rfind("--target=", 0) != 0) {
-      std::fprintf(stderr, "usage: rope_quickstart [--target=HOST:PORT]\n");
-      return 2;
+      std::fprintf(help ? stdout : stderr, "usage: rope_quickstart [--target=HOST:PORT]\n");
+      return help ? 0 : 2;
     }
     target = argument.substr(argument.find('=') + 1);
   }

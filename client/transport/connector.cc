@@ -133,7 +133,7 @@ Status Connector::Connect(microseconds timeout) {
     const Status status = way.is_allowed ? (this->*way.connect)(deadline)
                                          : Status(StatusCode::kFailedPrecondition,
                                                   "not in ConnectOptions::transports");
-    const std::lock_guard<std::mutex> lock(mu_);
+    const proto::MutexLock lock(&mu_);
     if (status.ok()) {
       chosen_ = way.transport == Transport::kMemfd
                     ? MemoryOfSession()
@@ -164,7 +164,7 @@ Status Connector::ConnectInline(Clock::time_point deadline, const std::string& r
   }
   arena_ = std::make_shared<ArenaMemory>(std::move(shared));
   std::shared_ptr<const Session> session = InlineSession(deadline);
-  const std::lock_guard<std::mutex> lock(mu_);
+  const proto::MutexLock lock(&mu_);
   session_ = std::move(session);
   chosen_ = {Transport::kInline, reason};
   return {};
@@ -192,7 +192,7 @@ Status Connector::ConnectMemfd(Clock::time_point deadline) {
   Result<std::shared_ptr<const Session>> session = Greet(*std::move(socket), arena);
   if (!session.ok()) return session.status();
   arena_ = std::move(arena);
-  const std::lock_guard<std::mutex> lock(mu_);
+  const proto::MutexLock lock(&mu_);
   session_ = *std::move(session);
   return {};
 }
@@ -208,7 +208,7 @@ Status Connector::ConnectStaged(Clock::time_point deadline) {
   Result<std::shared_ptr<const Session>> session = GreetStaged(*std::move(socket));
   if (!session.ok()) return session.status();
   arena_ = std::make_shared<ArenaMemory>(nullptr);
-  const std::lock_guard<std::mutex> lock(mu_);
+  const proto::MutexLock lock(&mu_);
   session_ = *std::move(session);
   return {};
 }
@@ -281,7 +281,7 @@ Status Connector::ConnectNamed(Clock::time_point deadline) {
   if (!region.ok()) return region.status();
   arena_ = std::make_shared<ArenaMemory>(*std::move(memory));
   session->region = {.memory = arena_, .ids = std::make_shared<RegionIds>(region->region_id())};
-  const std::lock_guard<std::mutex> lock(mu_);
+  const proto::MutexLock lock(&mu_);
   session_ = std::move(session);
   return {};
 }
@@ -300,7 +300,7 @@ std::shared_ptr<Session> Connector::OwnChannel() const {
 }
 
 Result<std::shared_ptr<const Session>> Connector::Get() {
-  const std::lock_guard<std::mutex> lock(mu_);
+  const proto::MutexLock lock(&mu_);
   if (lost_ || HasLostHalf(session_->region)) {
     const Status status = Redial();
     if (lost_ && !status.ok()) return status;  // else there is still the one before
@@ -331,7 +331,7 @@ Status Connector::Redial() {
 }
 
 Connector::Advice Connector::Note(const Session& session, const Status& status) {
-  const std::lock_guard<std::mutex> lock(mu_);
+  const proto::MutexLock lock(&mu_);
   if (session.on_own_socket) {
     // Where the server speaks, it says whether it ran.
     const bool is_gone = status.code() == StatusCode::kUnavailable && status.detail().executed;
@@ -353,7 +353,7 @@ Connector::Advice Connector::Note(const Session& session, const Status& status) 
 }
 
 Result<std::shared_ptr<const Session>> Connector::GetForFence() {
-  const std::lock_guard<std::mutex> lock(mu_);
+  const proto::MutexLock lock(&mu_);
   if (!std::exchange(lost_arena_, false)) return session_;
   return Status(StatusCode::kUnavailable,
                 "fence: a connection that shared the memory was lost; nobody tells when its server "
@@ -361,7 +361,7 @@ Result<std::shared_ptr<const Session>> Connector::GetForFence() {
 }
 
 ChosenTransport Connector::transport() const {
-  const std::lock_guard<std::mutex> lock(mu_);
+  const proto::MutexLock lock(&mu_);
   return chosen_;
 }
 

@@ -31,9 +31,9 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "client/codec/codec.h"
 #include "client/memory/arena_memory.h"
 #include "client/memory/output_pool.h"
@@ -41,6 +41,7 @@
 #include "client/transport/ring.h"
 #include "client/transport/stub.h"
 #include "proto/ipc/file_descriptor.h"
+#include "proto/mutex.h"
 #include "rope/options.h"
 #include "rope/status.h"
 
@@ -110,22 +111,22 @@ class Connector {
   std::shared_ptr<const Session> SessionOn(proto::FileDescriptor socket, Region region,
                                            std::shared_ptr<Ring> ring) const;
   std::shared_ptr<Session> OwnChannel() const;
-  // What memory of ours session_ has. REQUIRES: mu_ is held, and it has some.
-  ChosenTransport MemoryOfSession() const;
-  // REQUIRES: mu_ is held, and session_ is on a socket of ours.
-  Status Redial();
+  // What memory of ours session_ has. REQUIRES: it has some.
+  ChosenTransport MemoryOfSession() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // REQUIRES: session_ is on a socket of ours.
+  Status Redial() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::string target_;
   const ConnectOptions options_;
   const std::shared_ptr<OutputPool> outputs_;
   std::shared_ptr<ArenaMemory> arena_;  // set by Connect
 
-  mutable std::mutex mu_;
-  // All below are guarded by mu_.
-  std::shared_ptr<const Session> session_;
-  bool lost_ = false;
-  bool lost_arena_ = false;  // a connection that shared it, and no fence has said so
-  ChosenTransport chosen_;
+  mutable proto::Mutex mu_;
+  std::shared_ptr<const Session> session_ ABSL_GUARDED_BY(mu_);
+  bool lost_ ABSL_GUARDED_BY(mu_) = false;
+  bool lost_arena_ ABSL_GUARDED_BY(mu_) =
+      false;  // a connection that shared it, and no fence has said so
+  ChosenTransport chosen_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace rope::client

@@ -94,7 +94,7 @@ std::optional<Result<ReceivedReply>> Ring::Call(std::string_view request, int64_
 
 std::optional<uint32_t> Ring::TakeSlot() {
   if (shared().closed.load() != 0) return std::nullopt;
-  const std::lock_guard<std::mutex> lock(mu_);
+  const proto::MutexLock lock(&mu_);
   if (free_.empty()) {
     const auto answered = [this](uint32_t slot) { return IsDone(shared().slots[slot]); };
     const auto begin = std::stable_partition(abandoned_.begin(), abandoned_.end(),
@@ -109,13 +109,13 @@ std::optional<uint32_t> Ring::TakeSlot() {
 }
 
 void Ring::GiveBack(uint32_t slot, bool answered) {
-  const std::lock_guard<std::mutex> lock(mu_);
+  const proto::MutexLock lock(&mu_);
   (answered ? free_ : abandoned_).push_back(slot);
 }
 
 void Ring::Submit(uint32_t slot) {
   {
-    const std::lock_guard<std::mutex> lock(mu_);
+    const proto::MutexLock lock(&mu_);
     const uint32_t submitted = shared().submitted.load(std::memory_order_relaxed);
     shared().queue[submitted % proto::kRingSlots].store(slot, std::memory_order_relaxed);
     shared().submitted.store(submitted + 1);

@@ -17,15 +17,16 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string_view>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "client/codec/codec.h"
 #include "client/memory/shared_memory.h"
 #include "proto/ipc/file_descriptor.h"
 #include "proto/ipc/ring.h"
+#include "proto/mutex.h"
 #include "rope/status.h"
 
 namespace rope::client {
@@ -87,9 +88,10 @@ class Ring {
   uint32_t answers_taken_ = 0;  // of the watcher alone
   std::atomic<bool> stopped_watching_ = false;
 
-  std::mutex mu_;
-  std::vector<uint32_t> free_;       // guarded by mu_
-  std::vector<uint32_t> abandoned_;  // guarded by mu_: given up, and not answered when last seen
+  proto::Mutex mu_;
+  std::vector<uint32_t> free_ ABSL_GUARDED_BY(mu_);
+  std::vector<uint32_t> abandoned_
+      ABSL_GUARDED_BY(mu_);  // given up, and not answered when last seen
 };
 
 }  // namespace rope::client

@@ -21,19 +21,22 @@ RingWatch::RingWatch(std::shared_ptr<Ring> ring) : ring_(std::move(ring)) {}
 
 bool RingWatch::Submit(std::string_view request, std::chrono::microseconds timeout,
                        const std::shared_ptr<Waiting>& waiting, uint64_t number) {
-  std::unique_lock<std::mutex> lock(mu_);
-  const std::shared_ptr<Ring> ring = ring_;
-  if (ring == nullptr) return false;
-  const std::optional<uint32_t> slot = ring->TakeSlot();
-  if (!slot.has_value()) return false;
-  expected_[*slot] = {waiting, number};
-  lock.unlock();
+  std::shared_ptr<Ring> ring;
+  std::optional<uint32_t> slot;
+  {
+    const proto::MutexLock lock(&mu_);
+    ring = ring_;
+    if (ring == nullptr) return false;
+    slot = ring->TakeSlot();
+    if (!slot.has_value()) return false;
+    expected_[*slot] = {waiting, number};
+  }
   ring->SubmitWatched(*slot, request, timeout);
   return true;
 }
 
 void RingWatch::GiveUp(const Waiting& waiting) {
-  const std::lock_guard<std::mutex> lock(mu_);
+  const proto::MutexLock lock(&mu_);
   for (uint32_t slot = 0; slot < proto::kRingSlots; ++slot) {
     // Expected until its answer is taken: the slot is nobody else's.
     const bool is_its = expected_[slot].waiting.lock().get() == &waiting;
@@ -43,13 +46,13 @@ void RingWatch::GiveUp(const Waiting& waiting) {
 
 void RingWatch::Stop() {
   stopped_.store(true);
-  const std::lock_guard<std::mutex> lock(mu_);
+  const proto::MutexLock lock(&mu_);
   if (ring_ != nullptr) ring_->StopWatching();
 }
 
 bool RingWatch::JoinIfEnded() {
   {
-    const std::lock_guard<std::mutex> lock(mu_);
+    const proto::MutexLock lock(&mu_);
     if (ring_ != nullptr) return false;
   }
   Join();
@@ -57,7 +60,7 @@ bool RingWatch::JoinIfEnded() {
 }
 
 bool RingWatch::Watches(const Ring& ring) {
-  const std::lock_guard<std::mutex> lock(mu_);
+  const proto::MutexLock lock(&mu_);
   return ring_.get() == &ring;
 }
 
@@ -72,7 +75,7 @@ void RingWatch::Run(Strand& strand) {
   }
   if (!stopped_.load()) EndAll(strand);
   std::shared_ptr<Ring> ring;  // goes after the lock
-  const std::lock_guard<std::mutex> lock(mu_);
+  const proto::MutexLock lock(&mu_);
   ring.swap(ring_);
 }
 
@@ -82,7 +85,7 @@ bool RingWatch::HandOn(Strand& strand) {
     any = true;
     const Expected expected = TakeExpected(*slot);
     Result<ReceivedReply> reply = ring_->TakeAnswer(*slot);
-    const auto turn = strand.TakeTurn();
+    const proto::MutexLock turn(&strand.turn());
     const std::shared_ptr<Waiting> waiting = expected.waiting.lock();
     if (waiting != nullptr) waiting->OnAnswer(expected.number, std::move(reply));
   }
@@ -90,14 +93,14 @@ bool RingWatch::HandOn(Strand& strand) {
 }
 
 RingWatch::Expected RingWatch::TakeExpected(uint32_t slot) {
-  const std::lock_guard<std::mutex> lock(mu_);
+  const proto::MutexLock lock(&mu_);
   return std::exchange(expected_[slot], {});
 }
 
 void RingWatch::EndAll(Strand& strand) {
   for (uint32_t slot = 0; slot < proto::kRingSlots; ++slot) {
     const Expected expected = TakeExpected(slot);
-    const auto turn = strand.TakeTurn();
+    const proto::MutexLock turn(&strand.turn());
     if (const auto waiting = expected.waiting.lock()) waiting->OnLost();
   }
 }

@@ -2,7 +2,7 @@
 // them on, as events of the connection's background thread: never beside one of them.
 //
 // Threading:  Submit and Stop on any thread; answers come on the watch's own, in the queue's turn
-//             (Strand::TakeTurn), so that it counts as the queue's thread.
+//             (Strand::turn), so that it counts as the queue's thread.
 // Ownership:  The thread holds the watch and the queue until it ends: after Stop, or where nobody
 //             else has the ring, or the ring is lost. Who waits is held weakly: an answer that
 //             nobody waits for any more is dropped.
@@ -14,12 +14,13 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string_view>
 #include <thread>
 
+#include "absl/base/thread_annotations.h"
 #include "client/transport/ring.h"
 #include "client/transport/strand.h"
+#include "proto/mutex.h"
 
 namespace rope::client {
 
@@ -72,8 +73,8 @@ class RingWatch {
 
   std::shared_ptr<Ring> ring_;  // null once the thread has ended; changes under mu_
   std::atomic<bool> stopped_ = false;
-  std::mutex mu_;
-  std::array<Expected, proto::kRingSlots> expected_;  // by slot; guarded by mu_
+  proto::Mutex mu_;
+  std::array<Expected, proto::kRingSlots> expected_ ABSL_GUARDED_BY(mu_);  // by slot
   std::thread thread_;
 };
 

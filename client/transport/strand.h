@@ -4,7 +4,7 @@
 #ifndef ROPE_CLIENT_TRANSPORT_STRAND_H_
 #define ROPE_CLIENT_TRANSPORT_STRAND_H_
 
-#include <mutex>
+#include "proto/mutex.h"
 
 namespace rope::client {
 
@@ -14,7 +14,7 @@ class Strand {
   // Makes the calling thread one of them, before it handles anything.
   virtual void EnterThread() const = 0;
   // Held while an event is handled.
-  virtual std::unique_lock<std::mutex> TakeTurn() = 0;
+  virtual proto::Mutex& turn() = 0;
 };
 
 }  // namespace rope::client

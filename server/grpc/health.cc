@@ -127,11 +127,11 @@ class Health::WatchCall final : private Receiving::Read {
   RawStream stream_;
   grpc::ByteBuffer message_;
   HealthCheckRequest request_;
-  std::optional<HealthCheckResponse::ServingStatus> sent_;
-  bool read_seen_ = false;
-  bool writing_ = false;
-  bool finished_ = false;
-  bool gone_ = false;
+  std::optional<HealthCheckResponse::ServingStatus> sent_ ABSL_GUARDED_BY(health_.mutex_);
+  bool read_seen_ ABSL_GUARDED_BY(health_.mutex_) = false;
+  bool writing_ ABSL_GUARDED_BY(health_.mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(health_.mutex_) = false;
+  bool gone_ ABSL_GUARDED_BY(health_.mutex_) = false;
   std::atomic<int> open_{3};  // read, ended and done
   CallEvent<WatchCall> arrived_{this, &WatchCall::OnArrived};
   CallEvent<WatchCall> read_{this, &WatchCall::OnRead};
@@ -164,22 +164,26 @@ void Health::Arm(grpc::ServerCompletionQueue& queue) {
   WatchCall::Arm(*this, queue);
 }
 
+void Health::UpdateWatches() {
+  for (WatchCall* watch : watches_) watch->Update();
+}
+
 void Health::SetServing(bool serving) {
   proto::WriterMutexLock lock(&mutex_);
   serving_ = serving;
-  for (WatchCall* watch : watches_) watch->Update();
+  UpdateWatches();
 }
 
 void Health::SetFaulted(const std::string& service) {
   proto::WriterMutexLock lock(&mutex_);
   faulted_.insert(service);
-  for (WatchCall* watch : watches_) watch->Update();
+  UpdateWatches();
 }
 
 void Health::Shutdown() {
   proto::WriterMutexLock lock(&mutex_);
   shut_down_ = true;
-  for (WatchCall* watch : watches_) watch->Update();
+  UpdateWatches();
 }
 
 absl::StatusOr<HealthCheckResponse> Health::Check(const grpc::ByteBuffer& bytes) const {

@@ -1,6 +1,7 @@
 // rope_bench [--json] [--filter=REGEX]: measures what the project promises about speed and memory.
 //
-// Exits 0 whether or not the bars hold; 2 on a flag it does not know.
+// Exits 0 whether or not the bars hold; 2 on a flag it does not know. It reads its flags without
+// CLI11, because it is built on machines that have nothing but a GPU, too.
 #include <cstdio>
 #include <iostream>
 #include <optional>
@@ -15,6 +16,7 @@
 namespace {
 
 struct Flags {
+  bool help = false;
   bool json = false;
   std::string filter;
 };
@@ -24,7 +26,9 @@ std::optional<Flags> ParseFlags(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
     constexpr std::string_view kFilter = "--filter=";
-    if (argument == "--json") {
+    if (argument == "-h" || argument == "--help") {
+      flags.help = true;
+    } else if (argument == "--json") {
       flags.json = true;
     } else if (argument.substr(0, kFilter.size()) == kFilter) {
       flags.filter = argument.substr(kFilter.size());
@@ -83,9 +87,9 @@ int main(int argc, char** argv) {
   if (argc == 2) rope::bench::ServeIfAsked(argv[1]);
   rope::bench::Prepare();
   const std::optional<Flags> flags = ParseFlags(argc, argv);
-  if (!flags.has_value()) {
-    std::cerr << "usage: rope_bench [--json] [--filter=REGEX]\n";
-    return 2;
+  if (!flags.has_value() || flags->help) {
+    (flags.has_value() ? std::cout : std::cerr) << "usage: rope_bench [--json] [--filter=REGEX]\n";
+    return flags.has_value() ? 0 : 2;
   }
   const std::regex filter(flags->filter);
   nlohmann::json all = nlohmann::json::array();

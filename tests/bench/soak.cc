@@ -23,15 +23,12 @@
 #include <cstdio>
 #include <latch>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
+#include "proto/flags/flags.h"
 #include "proto/mutex.h"
 #include "server/grpc/grpc_options.h"
 #include "server/grpc/memory_watch.h"
@@ -69,18 +66,12 @@ struct Flags {
   int64_t hostile = 1;
 };
 
-std::optional<Flags> ParseFlags(int argc, char** argv) {
-  Flags flags;
-  for (int i = 1; i < argc; ++i) {
-    absl::string_view text = argv[i];
-    int64_t* const value = absl::ConsumePrefix(&text, "--requests=")  ? &flags.requests
-                           : absl::ConsumePrefix(&text, "--seed=")    ? &flags.seed
-                           : absl::ConsumePrefix(&text, "--hostile=") ? &flags.hostile
-                                                                      : nullptr;
-    if (value == nullptr || !absl::SimpleAtoi(text, value)) return std::nullopt;
-  }
-  if (flags.requests < kSettledRequests || flags.hostile < 0) return std::nullopt;
-  return flags;
+void AddFlags(CLI::App& app, Flags& flags) {
+  app.add_option("--requests", flags.requests, "Requests to send (default 20000).")
+      ->check(proto::IntegerBetween(kSettledRequests, int64_t{1} << 40));
+  app.add_option("--seed", flags.seed, "Of the random requests (default 1).");
+  app.add_option("--hostile", flags.hostile, "Hostile clients (default 1).")
+      ->check(proto::IntegerBetween(0, 64));
 }
 
 // Lets hostile clients act once for every kRequestsPerAct requests of the others.
@@ -296,13 +287,11 @@ class Soak {
 }  // namespace rope::bench
 
 int main(int argc, char** argv) {
-  const std::optional<rope::bench::Flags> flags = rope::bench::ParseFlags(argc, argv);
-  if (!flags.has_value()) {
-    std::fprintf(
-        stderr,
-        "usage: rope_soak [--requests=N] [--seed=N] [--hostile=N], N of requests >= 10000\n");
-    return 2;
-  }
+  rope::bench::Flags flags;
+  const auto app = rope::proto::NewApp(
+      "rope_soak", "rope_soak: sends mixed requests and watches what the server holds");
+  rope::bench::AddFlags(*app, flags);
+  if (const auto status = rope::proto::ParseFlagsOrExit(*app, argc, argv)) return *status;
   rope::server::PrepareProcess();
-  return rope::bench::Soak(*flags).Run() ? 0 : 1;
+  return rope::bench::Soak(flags).Run() ? 0 : 1;
 }

@@ -105,7 +105,7 @@ else
 fi
 cp "$golden" "$root/tmp/golden.json"
 start_server
-packed ropectl health "--target=$target" --wait=10 || fail "the server is not healthy"
+packed ropectl health "--target=$target" --wait=10s || fail "the server is not healthy"
 rotate
 packed ropectl verify "--target=$target" "$at/tmp/golden.json" || fail "the golden file differs"
 check_maps

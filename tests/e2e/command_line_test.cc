@@ -20,9 +20,24 @@ TEST(CommandLineTest, HelpListsEveryFlag) {
   const Outcome help = RunProgram({ServerProgram(), "--help"});
   EXPECT_EQ(help.status, 0);
   for (const char* flag :
-       {"--listen=", "--device=", "--model=", "--metrics_listen=", "--enable_shared_memory",
-        "--poll_spin_us=", "--drain_lead=", "--max_message_bytes="}) {
+       {"--listen", "--device", "--model", "--metrics_listen", "--enable_shared_memory",
+        "--poll_spin_us", "--drain_lead", "--max_message_bytes", "--config_file"}) {
     EXPECT_THAT(help.output, HasSubstr(flag));
+  }
+}
+
+TEST(CommandLineTest, EveryProgramHasHelpVersionAndOneStatusForWrongUsage) {
+  for (const char* program : {"rope_server", "ropectl", "rope_soak"}) {
+    const std::string path = std::string(ROPE_BINARY_DIR) + "/bin/" + program;
+    for (const char* flag : {"-h", "--help"}) {
+      const Outcome help = RunProgram({path, flag});
+      EXPECT_EQ(help.status, 0) << program;
+      EXPECT_THAT(help.output, HasSubstr(program));
+    }
+    const Outcome version = RunProgram({path, "--version"});
+    EXPECT_EQ(version.status, 0) << program;
+    EXPECT_EQ(version.output, std::string(program) + " 0.1.0\n");
+    EXPECT_EQ(RunProgram({path, "--frobnicate"}).status, 2) << program;
   }
 }
 

@@ -43,7 +43,7 @@ TEST_F(LoadTest, FixedCountIsAnsweredOnEveryTransport) {
 }
 
 TEST_F(LoadTest, DurationEndsTheLoad) {
-  const Outcome outcome = Load({"--duration=0.2", "--transport=stream", "--concurrency=4"});
+  const Outcome outcome = Load({"--duration=200ms", "--transport=stream", "--concurrency=4"});
   EXPECT_EQ(outcome.status, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("stream, 4 in flight, 1 tokens of 32 + 8 heads of 128"));
   EXPECT_THAT(outcome.output, HasSubstr(" 0 failed, in 0.2"));

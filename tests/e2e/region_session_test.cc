@@ -4,7 +4,6 @@
 #include <signal.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <limits>
 #include <optional>
 #include <string>
@@ -28,7 +27,6 @@ using ::testing::Not;
 using ::testing::StartsWith;
 
 constexpr double kClose = 2e-6;
-constexpr char kVictimPath[] = "ROPE_TEST_VICTIM_PATH";
 const Sample kSample;
 
 grpc::Status Unregister(v1::RopeService::Stub& stub, uint64_t id) {
@@ -240,34 +238,10 @@ TEST_F(RegionSessionTest, GarbageAndSilenceHoldUpNobody) {
   }
 }
 
-// Not a test by itself: what the process is that the next test kills.
-TEST(Victim, DISABLED_RotatesUntilItIsKilled) {
-  const char* const path = std::getenv(kVictimPath);
-  ASSERT_NE(path, nullptr);
-  const Sample large = {.tokens = 8000, .heads = 64};
-  RegionClient client(path, 2 * large.bytes());
-  v1::RotateRequest beside = large.Request(client.id(), 0);
-  PlaceOutput(client.id(), large.bytes(), beside);
-  grpc::ClientContext context;
-  const auto stream = client.stub().RotateStream(&context);
-  v1::RotateResponse response;
-  for (int i = 0;; ++i) {
-    stream->Write(large.InPlace(client.id(), 0));
-    stream->Write(beside);
-    if (i > 0 && !stream->Read(&response)) return;
-    if (i == 2) {
-      std::printf("rotating\n");
-      std::fflush(stdout);
-    }
-  }
-}
-
 TEST_F(RegionSessionTest, KilledClientLosesItsRegionsAndHurtsNobody) {
-  setenv(kVictimPath, path_.c_str(), 1);
   RegionClient bystander(path_, 16384);
   for (int i = 0; i < 10; ++i) {
-    Process victim(
-        {"/proc/self/exe", "--gtest_also_run_disabled_tests", "--gtest_filter=Victim.*"});
+    Process victim({VictimProgram(), "regions", path_});
     std::string line = victim.ReadLine();
     while (!line.empty() && line != "rotating") line = victim.ReadLine();
     ASSERT_EQ(line, "rotating");

@@ -7,8 +7,6 @@
 #include <array>
 #include <atomic>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -33,7 +31,6 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-constexpr char kVictimPath[] = "ROPE_TEST_VICTIM_PATH";
 const Sample kToken = {.tokens = 1, .heads = 4, .start = 1000};
 
 std::string RandomBytes(size_t bytes, std::mt19937& random) {
@@ -224,31 +221,10 @@ TEST_F(RingTest, SlotThatIsSubmittedTwiceHurtsNobody) {
   EXPECT_TRUE(RingClient(path_).RotatesRight(kToken));
 }
 
-// Not a test by itself: what the process is that the next test kills.
-TEST(RingVictim, DISABLED_RotatesUntilItIsKilled) {
-  const char* const path = std::getenv(kVictimPath);
-  ASSERT_NE(path, nullptr);
-  const Sample large = {.tokens = 400, .heads = 64};
-  const RingClient client(path, large.bytes());
-  const std::string message = large.InPlace(client.id(), 0).SerializeAsString();
-  for (uint32_t slot = 0; slot < proto::kRingSlots; ++slot) client.ring().Send(slot, message);
-  for (uint32_t i = 0;; ++i) {
-    const uint32_t slot = i % proto::kRingSlots;
-    if (!client.ring().Await(slot)) return;
-    client.ring().Send(slot, message);
-    if (i == 2) {
-      std::printf("rotating\n");
-      std::fflush(stdout);
-    }
-  }
-}
-
 TEST_F(RingTest, KilledClientLosesItsRingAndHurtsNobody) {
-  setenv(kVictimPath, path_.c_str(), 1);
   const RingClient bystander(path_);
   for (int i = 0; i < 10; ++i) {
-    Process victim(
-        {"/proc/self/exe", "--gtest_also_run_disabled_tests", "--gtest_filter=RingVictim.*"});
+    Process victim({VictimProgram(), "ring", path_});
     std::string line = victim.ReadLine();
     while (!line.empty() && line != "rotating") line = victim.ReadLine();
     ASSERT_EQ(line, "rotating");

@@ -104,7 +104,7 @@ TEST_F(RopectlTest, HealthExitsZeroWhileServingAndOtherwiseOne) {
   EXPECT_THAT(serving.output, HasSubstr("SERVING"));
   server_.process().Signal(SIGTERM);
   server_.process().Wait();
-  EXPECT_EQ(Run({"health", "--timeout=2"}).status, 1);
+  EXPECT_EQ(Run({"health", "--timeout=2s"}).status, 1);
 }
 
 TEST_F(RopectlTest, UsageErrorsExitTwo) {

@@ -21,6 +21,7 @@ namespace {
 constexpr int kSkipped = 77;
 
 struct Flags {
+  bool help = false;
   std::string filter;
   std::string json_file;
 };
@@ -31,7 +32,9 @@ std::optional<Flags> ParseFlags(int argc, char** argv) {
   Flags flags;
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
-    if (argument.substr(0, kFilter.size()) == kFilter) {
+    if (argument == "-h" || argument == "--help") {
+      flags.help = true;
+    } else if (argument.substr(0, kFilter.size()) == kFilter) {
       flags.filter = argument.substr(kFilter.size());
     } else if (argument.substr(0, kJsonFile.size()) == kJsonFile) {
       flags.json_file = argument.substr(kJsonFile.size());
@@ -60,9 +63,10 @@ void PrintDevice() {
 
 int main(int argc, char** argv) {
   const std::optional<Flags> flags = ParseFlags(argc, argv);
-  if (!flags.has_value()) {
-    std::fprintf(stderr, "usage: rope_bench_cuda [--filter=REGEX] [--json_file=FILE]\n");
-    return 2;
+  if (!flags.has_value() || flags->help) {
+    std::fprintf(flags.has_value() ? stdout : stderr,
+                 "usage: rope_bench_cuda [--filter=REGEX] [--json_file=FILE]\n");
+    return flags.has_value() ? 0 : 2;
   }
   int devices = 0;
   const cudaError_t error = cudaGetDeviceCount(&devices);

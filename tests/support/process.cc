@@ -123,6 +123,10 @@ Outcome RunProgram(const std::vector<std::string>& arguments) {
 std::string ServerProgram() {
   return ROPE_BINARY_DIR "/bin/rope_server";
 }
+
+std::string VictimProgram() {
+  return ROPE_BINARY_DIR "/tests/rope_victim";
+}
 std::string RopectlProgram() {
   return ROPE_BINARY_DIR "/bin/ropectl";
 }

@@ -61,6 +61,8 @@ Outcome RunProgram(const std::vector<std::string>& arguments);
 
 // Programs of the build.
 std::string ServerProgram();
+// The client that tests kill (tests/e2e/victim.cc).
+std::string VictimProgram();
 std::string RopectlProgram();
 
 }  // namespace rope::testing

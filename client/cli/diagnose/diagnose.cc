@@ -175,8 +175,9 @@ std::vector<Change> Changes(const RotatedSample& sample, Pairing pairing,
          {.window = window}});
   }
   changes.push_back({Axis::kAngles, "angles in float32", {.float32_angles = true}});
-  for (const auto& [dtype, name] :
+  for (const auto& [narrow, name] :
        {std::pair(DType::kBFloat16, "bf16"), std::pair(DType::kFloat16, "fp16")}) {
+    const DType dtype = narrow;  // clang 14 captures no structured binding
     const auto add = [&](Step step, const std::string& words) {
       changes.push_back({Axis::kRounding, words, {.rounded = step, .rounded_to = dtype}});
     };

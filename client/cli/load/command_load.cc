@@ -16,7 +16,8 @@ namespace {
 
 constexpr int64_t kConcurrencyMax = 4096;
 constexpr int64_t kRequestBytesMax = int64_t{2} << 30;  // more does not fit in a message
-constexpr double kDurationSecondsMax = 1e6;
+constexpr std::chrono::seconds kDefaultDuration{10};
+constexpr std::chrono::hours kDurationMax{240};
 
 Status Misused(absl::string_view flag, const std::string& got, absl::string_view want) {
   return Status(StatusCode::kInvalidArgument,
@@ -91,11 +92,10 @@ Status ReadLength(const Arguments& arguments, LoadPlan& plan) {
     plan.requests = 0;
     return ReadInteger(arguments, "requests", 1, int64_t{1} << 53, *plan.requests);
   }
-  const double seconds = arguments.Number("duration").value_or(10);
-  if (!(seconds > 0 && seconds <= kDurationSecondsMax)) {
-    return Misused("duration", absl::StrCat(seconds), "seconds, more than 0 and at most 1000000");
+  plan.duration = arguments.Duration("duration").value_or(kDefaultDuration);
+  if (plan.duration == std::chrono::nanoseconds(0) || plan.duration > kDurationMax) {
+    return Misused("duration", arguments.Text("duration"), "more than 0s and at most 240h");
   }
-  plan.duration = std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9));
   return {};
 }
 
@@ -220,7 +220,7 @@ std::vector<Flag> LoadFlags() {
        "inline (default), staged, ring, memfd, shm: a thread and a connection for each"},
       {"concurrency", FlagKind::kInteger, "N",
        "of N in flight, in place with the last three; stream: one for all."},
-      {"duration", FlagKind::kNumber, "SECONDS", "How long. Default 10; or"},
+      {"duration", FlagKind::kDuration, "DURATION", "How long. Default 10s; or"},
       {"requests", FlagKind::kInteger, "N", "so many requests."},
       {"json", FlagKind::kSwitch, "", "Print JSON."},
   });

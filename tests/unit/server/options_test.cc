@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
 #include <fstream>
 #include <optional>
@@ -104,7 +105,7 @@ TEST(OptionsTest, SocketModeIsOctal) {
   EXPECT_EQ(Parse({}).socket_mode, std::nullopt);
   EXPECT_EQ(Parse({"--socket_mode=660"}).socket_mode, 0660U);
   EXPECT_EQ(Parse({"--socket_mode=0600"}).socket_mode, 0600U);
-  for (const std::string mode : {"", "66", "668", "1777", "00660", "rw-", "-66"}) {
+  for (const std::string mode : {"66", "668", "1777", "00660", "rw-", "-66"}) {
     ExpectInvalid({"--socket_mode=" + mode}, "--socket_mode: got \"" + mode + "\", want three");
   }
 }
@@ -112,19 +113,56 @@ TEST(OptionsTest, SocketModeIsOctal) {
 TEST(OptionsTest, SwitchTakesTrueAndFalse) {
   EXPECT_TRUE(Parse({"--enable_shared_memory=true"}).shared_memory.enabled);
   EXPECT_FALSE(Parse({"--enable_shared_memory=false"}).shared_memory.enabled);
-  ExpectInvalid({"--enable_shared_memory=maybe"}, "--enable_shared_memory: got maybe");
+  ExpectInvalid({"--enable_shared_memory=maybe"}, "enable_shared_memory");
+}
+
+TEST(OptionsTest, EnvironmentSetsWhatTheCommandLineDoesNot) {
+  setenv("ROPE_DRAIN_LEAD", "7s", 1);
+  setenv("ROPE_LISTEN", "a:1", 1);
+  setenv("ROPE_THREADS", "5", 1);
+  const ServerOptions options = Parse({"--listen=b:2", "--threads=3"});
+  unsetenv("ROPE_DRAIN_LEAD");
+  unsetenv("ROPE_LISTEN");
+  unsetenv("ROPE_THREADS");
+  EXPECT_EQ(options.drain_lead, absl::Seconds(7));
+  EXPECT_THAT(options.listen, ElementsAre("b:2"));
+  EXPECT_EQ(options.threads, 3);
+}
+
+TEST(OptionsTest, BadValueOfTheEnvironmentNamesItsFlag) {
+  setenv("ROPE_DRAIN_LEAD", "soon", 1);
+  ExpectInvalid({}, "--drain_lead: got \"soon\"");
+  unsetenv("ROPE_DRAIN_LEAD");
+}
+
+TEST(OptionsTest, ConfigFileSetsWhatTheCommandLineDoesNot) {
+  const std::string path = rope::testing::TemporaryFolder() + "/rope.conf";
+  std::ofstream(path) << "# a comment\nlisten=[\"a:1\", \"unix:/s\"]\nmemory_bytes=768MiB\n"
+                         "enable_shared_memory=true\nthreads=5\n";
+  const ServerOptions options = Parse({"--config_file=" + path, "--threads=3"});
+  EXPECT_THAT(options.listen, ElementsAre("a:1", "unix:/s"));
+  EXPECT_EQ(options.memory_bytes, 768 * limits::kMiB);
+  EXPECT_TRUE(options.shared_memory.enabled);
+  EXPECT_EQ(options.threads, 3);
+}
+
+TEST(OptionsTest, ConfigFileThatIsMissingOrHasAnUnknownNameIsInvalid) {
+  ExpectInvalid({"--config_file=/nonexistent/rope.conf"}, "/nonexistent/rope.conf");
+  const std::string path = rope::testing::TemporaryFolder() + "/typo.conf";
+  std::ofstream(path) << "thread=5\n";
+  ExpectInvalid({"--config_file=" + path}, "thread");
 }
 
 TEST(OptionsTest, BadValuesNameTheirFlag) {
   for (const std::string address :
-       {"", "host", "host:", ":1", "host:x", "host:65536", "host:-1", "unix:"}) {
+       {"host", "host:", ":1", "host:x", "host:65536", "host:-1", "unix:"}) {
     ExpectInvalid({"--listen=" + address}, "--listen: got \"" + address + "\", want HOST:PORT");
   }
   ExpectInvalid({"--metrics_listen=unix:/tmp/m"}, "--metrics_listen: got");
   ExpectInvalid({"--device=tpu"}, "--device: got \"tpu\", want auto, cpu, cuda");
   ExpectInvalid({"--poll_spin_us=-1"}, "--poll_spin_us: got \"-1\"");
   ExpectInvalid({"--poll_spin_us=1000001"}, "--poll_spin_us: got");
-  ExpectInvalid({"--poll_spin_us="}, "--poll_spin_us: got \"\"");
+  ExpectInvalid({"--poll_spin_us="}, "--poll_spin_us: ");
   ExpectInvalid({"--drain_lead=5"}, "--drain_lead: got \"5\"");
   ExpectInvalid({"--drain_lead=-1s"}, "--drain_lead: got \"-1s\"");
   ExpectInvalid({"--drain_lead=inf"}, "--drain_lead: got \"inf\"");
@@ -136,11 +174,15 @@ TEST(OptionsTest, BadValuesNameTheirFlag) {
 }
 
 TEST(OptionsTest, UnknownArgumentsAndMissingValuesAreInvalid) {
-  for (const char* argument :
-       {"--nonsense=1", "listen=a:1", "-listen=a:1", "--", "", "--listen2"}) {
+  for (const char* argument : {"--nonsense=1", "listen=a:1", "-listen=a:1", "", "--listen2"}) {
     ExpectInvalid({argument}, "command line: got \"" + std::string(argument) + "\"");
   }
-  ExpectInvalid({"--listen"}, "--listen: got nothing, want HOST:PORT|unix:PATH");
+  ExpectInvalid({"--listen"}, "--listen: 1 required HOST:PORT|unix:PATH");
+}
+
+TEST(OptionsTest, UnknownFlagNamesTheNearest) {
+  ExpectInvalid({"--lisen=a:1"}, "did you mean --listen?");
+  ExpectInvalid({"--drain-lead=1s"}, "did you mean --drain_lead?");
 }
 
 TEST(ModelOptionTest, FileIsRead) {
@@ -167,10 +209,10 @@ TEST(ModelOptionTest, BadValuesAndFilesNameTheFlag) {
 TEST(HelpTest, ListsEveryFlagThatScriptsRelyOn) {
   const std::string help = Help();
   for (const char* flag :
-       {"--listen=", "--socket_mode=", "--device=", "--model=", "--metrics_listen=",
-        "--enable_shared_memory", "--poll_spin_us=", "--drain_lead=", "--drain_timeout=",
-        "--receive_timeout=", "--memory_bytes=", "--max_message_bytes=", "--table_cache_bytes=",
-        "--threads=", "--log_level=", "--help", "--version"}) {
+       {"--listen", "--socket_mode", "--device", "--model", "--metrics_listen",
+        "--enable_shared_memory", "--poll_spin_us", "--drain_lead", "--drain_timeout",
+        "--receive_timeout", "--memory_bytes", "--max_message_bytes", "--table_cache_bytes",
+        "--threads", "--log_level", "--config_file", "-h,--help", "--version"}) {
     EXPECT_THAT(help, HasSubstr("\n  " + std::string(flag)));
   }
 }
@@ -183,7 +225,7 @@ TEST(HelpTest, DefaultsAreTheRealOnes) {
               HasSubstr("cancel it (default " + absl::FormatDuration(options.drain_timeout) + ")"));
   const MemoryShares most = DivideMemory(int64_t{1} << 40, std::nullopt, std::nullopt);
   const auto in_mib = [](int64_t bytes) { return std::to_string(bytes / limits::kMiB) + "MiB"; };
-  EXPECT_THAT(help, HasSubstr("largest request (default " + in_mib(most.message)));
+  EXPECT_THAT(help, HasSubstr("Largest request (default " + in_mib(most.message)));
   EXPECT_THAT(help, HasSubstr("tables (default " + in_mib(most.tables)));
 }
 

@@ -2,7 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
+#include <chrono>
 #include <vector>
 
 namespace rope::client {
@@ -12,24 +14,31 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr Flag kFlags[] = {{"text", FlagKind::kText, "TEXT", ""},
-                           {"integer", FlagKind::kInteger, "N", ""},
-                           {"number", FlagKind::kNumber, "X", ""},
-                           {"integers", FlagKind::kIntegers, "0,1", ""},
-                           {"switch", FlagKind::kSwitch, "", ""}};
+Usage TestUsage() {
+  return {"ropectl test",
+          "A command.",
+          "FILE",
+          {{"text", FlagKind::kText, "TEXT", "Some text."},
+           {"integer", FlagKind::kInteger, "N", ""},
+           {"number", FlagKind::kNumber, "X", ""},
+           {"integers", FlagKind::kIntegers, "0,1", ""},
+           {"duration", FlagKind::kDuration, "DURATION", "", /*environment=*/true},
+           {"switch", FlagKind::kSwitch, "", ""}}};
+}
 
 Result<Arguments> Parse(const std::vector<absl::string_view>& arguments) {
-  return Arguments::Parse(arguments, kFlags);
+  return Arguments::Parse(arguments, TestUsage());
 }
 
 TEST(ArgumentsTest, EveryKindInBothSpellings) {
   const auto arguments = Parse({"--text=a=b", "one", "--integer", "-3", "--number=2.5", "--switch",
-                                "--integers=0,-1,2", "-"});
+                                "--integers=0,-1,2", "--duration=200ms", "-"});
   ASSERT_TRUE(arguments.ok()) << arguments.status().ToString();
   EXPECT_EQ(arguments->Text("text"), "a=b");
   EXPECT_EQ(arguments->Integer("integer"), -3);
   EXPECT_EQ(arguments->Number("number"), 2.5);
   EXPECT_THAT(arguments->Integers("integers"), ElementsAre(0, -1, 2));
+  EXPECT_EQ(arguments->Duration("duration"), std::chrono::milliseconds(200));
   EXPECT_TRUE(arguments->Has("switch"));
   EXPECT_THAT(arguments->positional(), ElementsAre("one", "-"));
 }
@@ -40,6 +49,7 @@ TEST(ArgumentsTest, WhatIsNotGivenIsAbsent) {
   EXPECT_FALSE(arguments->Has("switch"));
   EXPECT_EQ(arguments->Integer("integer"), std::nullopt);
   EXPECT_EQ(arguments->Number("number"), std::nullopt);
+  EXPECT_EQ(arguments->Duration("duration"), std::nullopt);
   EXPECT_THAT(arguments->Integers("integers"), IsEmpty());
 }
 
@@ -51,20 +61,39 @@ TEST(ArgumentsTest, AfterTwoDashesNothingIsAFlag) {
 
 TEST(ArgumentsTest, MisuseIsRefusedByName) {
   const std::pair<std::vector<absl::string_view>, std::string> cases[] = {
-      {{"--unknown=1"}, "unknown flag --unknown=1"},
+      {{"--unknown=1"}, "command line: got \"--unknown=1\""},
+      {{"--integr=1"}, "did you mean --integer?"},
       {{"--integer=1.5"}, "--integer: got 1.5"},
-      {{"--integer="}, "--integer: got nothing"},
-      {{"--integer"}, "--integer: got nothing"},
+      {{"--integer="}, "--integer: 1 required N"},
+      {{"--integer"}, "--integer: 1 required N"},
       {{"--integer=99999999999999999999"}, "--integer: got 99999999999999999999"},
       {{"--number=nan"}, "--number: got nan"},
       {{"--integers=1,,2"}, "--integers: got 1,,2"},
-      {{"--switch=yes"}, "--switch: got yes, want no value"},
-      {{"--text=a", "--text=b"}, "--text: got two values"},
+      {{"--duration=5"}, "--duration: got 5, want a duration"},
+      {{"--text=a", "--text=b"}, "--text: At Most 1 required but received 2"},
   };
   for (const auto& [arguments, message] : cases) {
     const auto parsed = Parse(arguments);
     EXPECT_EQ(parsed.status().code(), StatusCode::kInvalidArgument);
     EXPECT_THAT(parsed.status().message(), HasSubstr(message));
+  }
+}
+
+TEST(ArgumentsTest, EnvironmentSetsWhatTheCommandLineDoesNot) {
+  setenv("ROPE_DURATION", "7s", 1);
+  const auto from_environment = Parse({});
+  const auto from_both = Parse({"--duration=1s"});
+  unsetenv("ROPE_DURATION");
+  ASSERT_TRUE(from_environment.ok() && from_both.ok());
+  EXPECT_EQ(from_environment->Duration("duration"), std::chrono::seconds(7));
+  EXPECT_EQ(from_both->Duration("duration"), std::chrono::seconds(1));
+}
+
+TEST(ArgumentsTest, HelpNamesProgramFlagsAndEnvironment) {
+  const std::string help = HelpOf(TestUsage());
+  for (const char* text : {"ropectl test", "A command.", "--text TEXT", "Some text.",
+                           "ROPE_DURATION", "-h,--help", "--version", "FILE"}) {
+    EXPECT_THAT(help, HasSubstr(text));
   }
 }
 

@@ -176,7 +176,7 @@ TEST_F(RotateTest, MisuseIsRefusedBeforeTheServerIsAsked) {
   expect_misuse("--norm_k=w.npy", "--norm_k: got it without --k");
   expect_misuse("--output_dtype=int4",
                 "--output_dtype: got int4, want one of fp32, fp16, bf16, fp8_e4m3, fp8_e5m2");
-  expect_misuse("--precision=", "--precision: got , want one of exact, hf");
+  expect_misuse("--precision=", "--precision: 1 required exact|hf");
   EXPECT_EQ(Rotate({"--q=a.npy", "--output_q=b.npy", "--layout=SD", "--cos=c", "--sin=s"}),
             kExitUsage);
   EXPECT_THAT(err_, HasSubstr("--cos: got it and --model"));

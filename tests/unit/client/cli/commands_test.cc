@@ -47,9 +47,11 @@ TEST(CommandsTest, MisuseHasStatusTwo) {
       {{}, "usage: ropectl"},
       {{"nope"}, "got the command 'nope'"},
       {{"help", "nope"}, "got the command 'nope'"},
-      {{"models", "--layer=1"}, "unknown flag --layer=1"},
-      {{"models", "extra"}, "got 'extra', want flags only"},
-      {{"models", "--timeout=0"}, "--timeout: got no time"},
+      {{"models", "--layer=1"}, "command line: got \"--layer=1\""},
+      {{"model"}, "did you mean models?"},
+      {{"models", "--targe=x"}, "did you mean --target?"},
+      {{"models", "extra"}, "got \"extra\", want a flag"},
+      {{"models", "--timeout=0s"}, "--timeout: got no time"},
       {{"describe"}, "got 0 of them, want exactly one"},
       {{"describe", "--model=a", "--config_id=b"}, "got 2 of them, want exactly one"},
       {{"describe", "--model=a", "--layer=-1"}, "--layer: got -1"},
@@ -68,7 +70,7 @@ TEST(CommandsTest, MisuseHasStatusTwo) {
 
 TEST(CommandsTest, FailedCallHasStatusOneAndSaysWhy) {
   const Outcome outcome =
-      Ropectl({"--target=unix:/nonexistent/rope.sock", "models", "--timeout=0.1"});
+      Ropectl({"--target=unix:/nonexistent/rope.sock", "models", "--timeout=100ms"});
   EXPECT_EQ(outcome.exit_status, kExitFailed);
   EXPECT_THAT(outcome.err, HasSubstr("UNAVAILABLE: unix:/nonexistent/rope.sock: "));
 }

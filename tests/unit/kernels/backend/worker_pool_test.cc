@@ -2,17 +2,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <fstream>
-#include <string>
 #include <thread>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "proto/mutex.h"
 
 namespace rope::kernels {
@@ -66,33 +62,6 @@ TEST(WorkerPoolTest, EveryCallHasItsHelpersHoweverSoonAfterTheLastItComes) {
     const auto begin = std::chrono::steady_clock::now();
     const auto pause = std::chrono::microseconds(call % 100);
     while (std::chrono::steady_clock::now() - begin < pause) std::this_thread::yield();
-  }
-}
-
-// How often the thread went to sleep so far.
-int64_t SleepsOf(pid_t thread) {
-  std::ifstream file(absl::StrCat("/proc/self/task/", thread, "/status"));
-  std::string word;
-  while (file >> word && word != "voluntary_ctxt_switches:") {
-  }
-  int64_t sleeps = -1;
-  file >> sleeps;
-  return sleeps;
-}
-
-TEST(WorkerPoolTest, WakeUpWakesAWorkerWithoutACall) {
-  WorkerPool pool(2);
-  std::atomic<pid_t> worker = 0;
-  std::atomic<int> begun = 0;
-  pool.ParallelFor(2, [&, caller = gettid()](int64_t) {
-    if (gettid() != caller) worker = gettid();
-    ++begun;
-    while (begun != 2) std::this_thread::yield();
-  });
-  for (int round = 0; round < 10; ++round) {
-    const int64_t sleeps = SleepsOf(worker);
-    if (sleeps < 0) GTEST_SKIP() << "the system does not count how often a thread sleeps";
-    while (SleepsOf(worker) == sleeps) pool.WakeUp(2);
   }
 }
 

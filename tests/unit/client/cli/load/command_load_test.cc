@@ -88,9 +88,9 @@ TEST_F(CommandLoadTest, MisuseIsRefusedBeforeTheServerIsAsked) {
       {{"--transport=pigeon"},
        "--transport: got pigeon, want one of inline, stream, staged, ring, memfd, shm"},
       {{"--concurrency=0"}, "--concurrency: got 0, want 1 to 4096"},
-      {{"--duration=0"}, "--duration: got 0"},
+      {{"--duration=0s"}, "--duration: got 0s"},
       {{"--requests=0"}, "--requests: got 0"},
-      {{"--requests=1", "--duration=1"}, "--requests: got it and --duration, want one of them"},
+      {{"--requests=1", "--duration=1s"}, "--requests: got it and --duration, want one of them"},
       {{"--pairing=half"}, "got 0 of them, want exactly one"},
   };
   for (const auto& [flags, message] : cases) {

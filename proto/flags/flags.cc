@@ -1,0 +1,177 @@
+#include "proto/flags/flags.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "proto/version.h"
+
+namespace rope::proto {
+namespace {
+
+constexpr size_t kNameColumn = 40;
+constexpr size_t kEditsMin = 2;
+
+// What a validator of CLI11 answers: nothing where the value is right.
+std::string Refuse(const std::string& got, const std::string& want) {
+  return absl::StrCat("got \"", got, "\", want ", want);
+}
+
+// Levenshtein's distance: insertions, deletions and replacements of one character.
+size_t Edits(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+std::vector<std::string> LongNames(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back(absl::StrCat("--", name));
+  }
+  return names;
+}
+
+// An argument that no flag takes.
+absl::Status Unknown(const CLI::App& app, const std::string& argument) {
+  const std::string name = argument.substr(0, argument.find('='));
+  const std::string nearest =
+      absl::StartsWith(name, "-") ? NearestName(name, LongNames(app)) : std::string();
+  return absl::InvalidArgumentError(
+      absl::StrCat("command line: got \"", argument, "\", want a flag that --help lists",
+                   nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?")));
+}
+
+}  // namespace
+
+std::optional<int64_t> ParseSize(std::string_view text) {
+  constexpr std::pair<std::string_view, int> kUnits[] = {
+      {"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"", 0}};
+  for (const auto& [unit, shift] : kUnits) {
+    absl::string_view digits(text.data(), text.size());
+    int64_t number = 0;
+    if (!absl::ConsumeSuffix(&digits, absl::string_view(unit.data(), unit.size()))) continue;
+    const bool legal = digits.find_first_not_of("0123456789") == absl::string_view::npos;
+    if (!legal || !absl::SimpleAtoi(digits, &number) || number > (INT64_MAX >> shift)) {
+      return std::nullopt;
+    }
+    return number << shift;
+  }
+  return std::nullopt;
+}
+
+std::optional<absl::Duration> ParseDuration(std::string_view text) {
+  absl::Duration duration;
+  const bool read = absl::ParseDuration(absl::string_view(text.data(), text.size()), &duration);
+  if (!read || duration < absl::ZeroDuration() || duration == absl::InfiniteDuration()) {
+    return std::nullopt;
+  }
+  return duration;
+}
+
+CLI::Validator IntegerBetween(int64_t min, int64_t max) {
+  const std::string want = absl::StrCat("a whole number from ", min, " to ", max);
+  return CLI::Validator(
+      [=](const std::string& text) {
+        int64_t number = 0;
+        const bool fits = absl::SimpleAtoi(text, &number) && number >= min && number <= max;
+        return fits ? std::string() : Refuse(text, want);
+      },
+      "");
+}
+
+CLI::Validator SizeBetween(int64_t min, int64_t max) {
+  const std::string want = absl::StrCat("bytes from ", min, " to ", max, ", for example 64MiB");
+  return CLI::Validator(
+      [=](const std::string& text) {
+        const std::optional<int64_t> bytes = ParseSize(text);
+        const bool fits = bytes.has_value() && *bytes >= min && *bytes <= max;
+        return fits ? std::string() : Refuse(text, want);
+      },
+      "");
+}
+
+CLI::Validator DurationBetween(absl::Duration min, absl::Duration max) {
+  const std::string want = absl::StrCat("a duration from ", absl::FormatDuration(min), " to ",
+                                        absl::FormatDuration(max), ", for example 5s or 200ms");
+  return CLI::Validator(
+      [=](const std::string& text) {
+        const std::optional<absl::Duration> duration = ParseDuration(text);
+        const bool fits = duration.has_value() && *duration >= min && *duration <= max;
+        return fits ? std::string() : Refuse(text, want);
+      },
+      "");
+}
+
+std::string NearestName(std::string_view name, const std::vector<std::string>& names) {
+  std::string nearest;
+  size_t fewest = std::max(kEditsMin, name.size() / 3) + 1;
+  for (const std::string& candidate : names) {
+    const size_t edits = Edits(name, candidate);
+    if (edits >= fewest) continue;
+    fewest = edits;
+    nearest = candidate;
+  }
+  return nearest;
+}
+
+std::unique_ptr<CLI::App> NewApp(const std::string& program, const std::string& description) {
+  auto app = std::make_unique<CLI::App>(description, program);
+  app->set_help_flag("-h,--help", "Print this text.");
+  app->set_version_flag("--version", absl::StrCat(program, " ", kVersion), "Print the version.");
+  app->get_formatter()->column_width(kNameColumn);
+  app->allow_extras();
+  app->allow_config_extras(CLI::config_extras_mode::error);
+  return app;
+}
+
+void ReadEnvironment(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    if (option->get_lnames().empty() || !option->get_configurable()) continue;  // help, version
+    option->envname(absl::StrCat("ROPE_", absl::AsciiStrToUpper(option->get_lnames().front())));
+  }
+}
+
+absl::Status ParseFlags(CLI::App& app, std::vector<std::string> arguments) {
+  std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
+  try {
+    app.parse(std::move(arguments));
+  } catch (const CLI::ParseError& error) {
+    return absl::InvalidArgumentError(error.what());
+  }
+  for (const std::string& argument : app.remaining()) {
+    if (argument != "--") return Unknown(app, argument);
+  }
+  return absl::OkStatus();
+}
+
+std::optional<int> ParseFlagsOrExit(CLI::App& app, int argc, const char* const* argv) {
+  const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
+  for (const std::string& argument : arguments) {
+    if (argument == "-h" || argument == "--help") {
+      return std::printf("%s", app.help().c_str()) < 0 ? 1 : 0;
+    }
+    if (argument == "--version") {
+      return std::printf("%s %s\n", app.get_name().c_str(), kVersion) < 0 ? 1 : 0;
+    }
+  }
+  const absl::Status status = ParseFlags(app, arguments);
+  if (status.ok()) return std::nullopt;
+  std::fprintf(stderr, "%s: %s\n", app.get_name().c_str(), std::string(status.message()).c_str());
+  return kExitUsage;
+}
+
+}  // namespace rope::proto

@@ -1,0 +1,59 @@
+// Flags of the project's programs: one style of values, help, errors and exit status. CLI11 parses;
+// this adds sizes, durations and the nearest name of an unknown flag.
+//
+// A flag may be given as --name=VALUE or --name VALUE, and by the environment variable ROPE_NAME
+// where the program says so. Help is -h or --help, the version --version. Wrong usage ends a
+// program with exit status 2.
+//
+// Threading:  Functions only; an App is confined to its thread.
+// Errors:     INVALID_ARGUMENT, with the flag's name: "--listen: got "x", want HOST:PORT".
+#ifndef ROPE_PROTO_FLAGS_FLAGS_H_
+#define ROPE_PROTO_FLAGS_FLAGS_H_
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+
+namespace rope::proto {
+
+inline constexpr int kExitUsage = 2;
+
+// "64MiB", "5KiB", "3GiB", "77" (bytes). nullopt: another text, a negative size, or more than 63
+// bits hold.
+std::optional<int64_t> ParseSize(std::string_view text);
+
+// "5s", "200ms", "1m30s", "0". nullopt: another text, a negative duration, or an infinite one.
+std::optional<absl::Duration> ParseDuration(std::string_view text);
+
+// Checks of a flag's value, both bounds included.
+CLI::Validator IntegerBetween(int64_t min, int64_t max);
+CLI::Validator SizeBetween(int64_t min, int64_t max);
+CLI::Validator DurationBetween(absl::Duration min, absl::Duration max);
+
+// The name that was probably meant: at most two edits away, or a third of its length. Empty: none.
+std::string NearestName(std::string_view name, const std::vector<std::string>& names);
+
+// An empty App in the project's style: -h, --version, a column for names. `program`: as it is
+// typed.
+std::unique_ptr<CLI::App> NewApp(const std::string& program, const std::string& description);
+
+// Names the environment variable of every flag of `app`: ROPE_DRAIN_LEAD for --drain_lead.
+void ReadEnvironment(CLI::App& app);
+
+// Parses the arguments, without the program's name.
+absl::Status ParseFlags(CLI::App& app, std::vector<std::string> arguments);
+
+// For main(): parses, and where the program ends with that prints why. Returns its exit status: 0
+// after help or version, 2 for wrong usage; nullopt: it goes on.
+std::optional<int> ParseFlagsOrExit(CLI::App& app, int argc, const char* const* argv);
+
+}  // namespace rope::proto
+
+#endif  // ROPE_PROTO_FLAGS_FLAGS_H_

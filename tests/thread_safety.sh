@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Checks every lock annotation with clang: who holds which mutex, and in which order.
+# Usage: tests/thread_safety.sh [FILE.cc...]
+# Default: every source of server, client, kernels and proto.
+# Needs build/ with the generated headers: run deploy/build.sh before.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+readonly compiler=${CLANG:-clang++}
+
+fail() {
+  echo "thread_safety: $*" >&2
+  exit 2
+}
+
+command -v "$compiler" >/dev/null || fail "$compiler is not installed"
+[[ -d build/proto ]] || fail "build/proto is missing; run deploy/build.sh"
+
+sources=("$@")
+if ((!${#sources[@]})); then
+  # Kernels of the CPU have no locks, and take minutes each.
+  mapfile -t sources < <(git ls-files 'server/*.cc' 'client/*.cc' 'kernels/*.cc' 'proto/*.cc' |
+    grep -v '^kernels/backend/cpu/cpu_rotate')
+fi
+
+flags=(-std=c++20 -fsyntax-only -Wno-everything -Wthread-safety -Wthread-safety-beta -Werror
+  -DROPE_HAVE_CPU_BACKEND -I. -Iclient/include -isystem build/proto)
+if [[ -d /usr/local/cuda/include ]]; then
+  flags+=(-DROPE_HAVE_CUDA_BACKEND -isystem /usr/local/cuda/include)
+else
+  mapfile -t sources < <(printf '%s\n' "${sources[@]}" | grep -v '^kernels/backend/cuda/cuda_' |
+    grep -v '^kernels/backend/cuda/.*\.cu$')
+fi
+
+printf '%s\0' "${sources[@]}" |
+  xargs -0 -n 4 -P "$(nproc)" "$compiler" "${flags[@]}" || {
+  echo "thread_safety: a lock is not held where its annotation says so"
+  exit 1
+}
+echo "thread_safety: ${#sources[@]} sources without a warning"
