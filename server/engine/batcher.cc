@@ -11,23 +11,25 @@
 namespace rope::server {
 namespace {
 
+// Calls `done`. A request in place that has begun to run may have changed its input, so its error
+// is marked as executed.
 void Complete(std::unique_ptr<Request> request, const absl::Status& status) {
   const Request::Done done = std::move(request->done);
   const bool changed = !status.ok() && request->in_place && request->ran;
   done(std::move(request), changed ? Executed(status) : status);
 }
 
-// Whether nobody waits for it any more.
+// Whether the client has given up: cancelled, or past its deadline.
 bool HasEnded(const Request& request, absl::Time now) {
   return request.IsCancelled() || request.deadline <= now;
 }
 
-// Slices that the plan has for what it builds.
+// Number of slices that bound the table rows built at a time.
 int64_t SliceCount(const Plan& plan) {
   return plan.building.slice_ends == nullptr ? 1 : std::ssize(*plan.building.slice_ends) + 1;
 }
 
-// Where the next slice ends at the latest.
+// The latest end of the request's next slice.
 int64_t SliceStop(const Request& request) {
   const auto& ends = request.plan.building.slice_ends;
   if (ends == nullptr) return request.plan.tokens;
@@ -48,16 +50,21 @@ Batcher::~Batcher() {
   Drain();
 }
 
+// Decides under mutex_ where the request runs; a direct batch runs after the lock is released.
+//
+// Two counters cover a direct batch, both taken here under the lock. direct_running_ makes the
+// device busy, and falls as soon as the rotation is done. direct_unfinished_ keeps Drain waiting
+// until the answers are sent too.
 absl::Status Batcher::Enqueue(std::unique_ptr<Request>& request) {
   const bool is_large = request->plan.bytes() > options_.gathered_bytes_max;
-  if (is_large) RunGathered();  // small ones do not wait for it
+  if (is_large) RunGathered();  // so that gathered small requests do not wait for this one
   Batch batch;
   {
     proto::MutexLock lock(&mutex_);
     if (draining_) return Draining();
     const bool alone = NoteClient(*request);
     if (!MayRunDirect(*request, alone)) {
-      PushGathered();  // in the order in which they came
+      PushGathered();  // first, to keep the order of arrival
       Push(std::move(request));
       return absl::OkStatus();
     }
@@ -76,6 +83,8 @@ absl::Status Batcher::Enqueue(std::unique_ptr<Request>& request) {
   return absl::OkStatus();
 }
 
+// The poll thread calls this whenever it has no other event. The device may have become busy since
+// the requests gathered; they then move to the queues instead of running beside the batch thread.
 bool Batcher::RunGathered() {
   Batch batch;
   {
@@ -124,7 +133,7 @@ bool Batcher::MayRunDirect(const Request& request, bool alone) const {
   return IsFree() && request.plan.bytes() <= DirectBytesMax(request, alone) &&
          request.plan.tokens <= options_.tokens_max &&
          request.plan.building.slice_ends == nullptr &&
-         !HasEnded(request, request.enqueued);  // the batch thread says so
+         !HasEnded(request, request.enqueued);  // the batch thread answers it
 }
 
 int64_t Batcher::DirectBytesMax(const Request& request, bool alone) const {
@@ -132,6 +141,8 @@ int64_t Batcher::DirectBytesMax(const Request& request, bool alone) const {
   return request.from_ring ? options_.direct_ring_bytes_max : options_.direct_bytes_max;
 }
 
+// Invariant of the queues, under mutex_: `turn_` holds each session of `queues_` exactly once, and
+// no queue is empty, so that every visit of the batch thread finds a request.
 void Batcher::Push(std::unique_ptr<Request> request) {
   Queue& queue = queues_[request->session];
   if (queue.empty()) turn_.push_back(request->session);
@@ -161,10 +172,10 @@ bool Batcher::HasGatheredEnough() const {
 void Batcher::RunDirect(Batch& batch) {
   const auto requests = static_cast<int>(batch.finishing.size() + batch.expired.size());
   Run(batch);
-  // Before the answers: whoever reads one finds the device free again.
+  // Before the answers, so that a client's next request finds the device free again.
   direct_running_.fetch_sub(1);
   Finish(batch);
-  // After the answers: nothing of the batcher is touched any more, so that it may be drained.
+  // After the answers. Draining may end, and the batcher be destroyed, once this reaches 0.
   proto::MutexLock lock(&mutex_);
   direct_unfinished_ -= requests;
   if (draining_) work_.Signal();
@@ -178,6 +189,9 @@ void Batcher::Run(Batch& batch) {
   Report(batch);
 }
 
+// The batch thread. mutex_ is held to wait and to pop a batch, and released while the batch runs
+// and completes. batch_running_ makes the device busy meanwhile, so that no direct batch starts.
+// The loop ends when draining, with empty queues and no direct request unanswered.
 void Batcher::BatchLoop() {
   while (true) {
     Batch batch;
@@ -203,11 +217,14 @@ void Batcher::BatchLoop() {
   }
 }
 
+// One round-robin over the sessions, with mutex_ held. Each visit takes one slice and moves the
+// session to the end of `turn_`. The loop stops at a cap, or when it has visited every remaining
+// session in a row without taking anything: each of them has given its slice to this batch.
 Batcher::Batch Batcher::PopBatch() {
   Batch batch;
   batch.started = clock_.Now();
   ++batch_number_;
-  size_t idle_turns = 0;  // sessions visited in a row that had nothing to take
+  size_t idle_turns = 0;  // visits in a row that took nothing
   while (!turn_.empty() && idle_turns < turn_.size() && ReachedCap(batch) == ClosedBy::kDrained) {
     const uint64_t session = turn_.front();
     turn_.pop_front();
@@ -223,8 +240,12 @@ Batcher::Batch Batcher::PopBatch() {
   return batch;
 }
 
+// A request that is taken completely moves to `batch.finishing`. A larger one gives one slice and
+// goes to the back of its session's queue. Its `last_batch` then keeps this function from taking a
+// second slice into the same batch. The slice has a plain pointer to the request, which stays valid
+// because only the batch thread removes requests from the queues.
 bool Batcher::PopFrom(Queue& queue, Batch& batch) {
-  if (queue.front()->last_batch == batch_number_) return false;  // gave its slice already
+  if (queue.front()->last_batch == batch_number_) return false;  // has given its slice already
   std::unique_ptr<Request> request = std::move(queue.front());
   queue.pop_front();
   if (abandoned_ || HasEnded(*request, batch.started)) {
@@ -254,6 +275,8 @@ ClosedBy Batcher::ReachedCap(const Batch& batch) const {
   return ClosedBy::kDrained;
 }
 
+// Tokens of the next slice: what is left before SliceStop, what fits a slice and the batch's caps,
+// and at least one, so that a token larger than a cap still runs.
 int64_t Batcher::SliceTokens(const Request& request, const Batch& batch) const {
   const int64_t left = SliceStop(request) - request.tokens_taken;
   const int64_t bytes = std::min(options_.slice_bytes_max, options_.bytes_max - batch.bytes);
@@ -284,8 +307,12 @@ void Batcher::Report(const Batch& batch) const {
              .finished = batch.finished});
 }
 
+// Called without a lock, after the batch has run. `finishing` holds the owners of the slices that
+// were their request's last, in the order of the slices; one walk over both matches them. A slice
+// that failed early ends its request: Extract takes the request out of the queues, where its rest
+// waits.
 void Batcher::Finish(Batch& batch) {
-  auto finishing = batch.finishing.begin();  // in the order of their slices
+  auto finishing = batch.finishing.begin();  // in the order of batch.slices
   for (Slice& slice : batch.slices) {
     Request& request = *slice.request;
     if (slice.begin == 0) {
@@ -317,6 +344,9 @@ std::unique_ptr<Request> Batcher::Extract(const Request* request) {
   return result;
 }
 
+// Sets draining_ (Enqueue refuses), runs what has gathered, waits until the batch thread has ended
+// or the time is up, then joins it. After abandoned_ is set the batch thread still visits every
+// queued request, but PopFrom answers it instead of running it.
 void Batcher::Drain(absl::Duration timeout) {
   const absl::Time end = clock_.Now() + timeout;
   {

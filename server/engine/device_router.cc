@@ -17,17 +17,17 @@ constexpr char kAuto[] = "auto";
 constexpr char kCuda[] = "cuda";
 constexpr char kHost[] = "cpu";
 
-// A prefill of heads of 128 in bf16, the size that is measured.
+// The shape that is measured: a prefill in bf16.
 constexpr int64_t kHeads = 40;
 constexpr int64_t kHeadDim = 128;
 constexpr int64_t kTokenBytes = kHeads * kHeadDim * 2;
-// From a full batch down by fours to about one token.
+// Sizes fall by a factor of four, from a full batch to about one token.
 constexpr int64_t kSizesMax = limits::kBatchBytesMax;
 constexpr int64_t kSizesMin = kSizesMax >> 12;
 static_assert(kSizesMin <= kTokenBytes);
 constexpr int kRounds = 3;
 
-// A rotation of about `bytes` bytes with memory of its own.
+// A rotation of about `bytes` bytes, with its buffers.
 class Sample {
  public:
   explicit Sample(int64_t bytes)
@@ -37,7 +37,7 @@ class Sample {
         input_(static_cast<size_t>(tokens_ * kTokenBytes)),
         output_(input_.size()) {}
 
-  // The best time of a few, after one that warms up.
+  // Returns the best time of kRounds rotations, after one that warms up.
   absl::StatusOr<absl::Duration> Time(kernels::Backend& backend, const Clock& clock) {
     const kernels::RotateJob job = Job();
     ROPE_RETURN_IF_ERROR(backend.Rotate({&job, 1}));
@@ -104,7 +104,8 @@ DeviceRouter::DeviceRouter(std::unique_ptr<kernels::Backend> host)
     : DeviceRouter(std::move(host), nullptr, kNever) {}
 
 DeviceRouter::DeviceRouter(std::unique_ptr<kernels::Backend> host,
-                      std::unique_ptr<kernels::Backend> accelerator, int64_t accelerator_bytes_min)
+                           std::unique_ptr<kernels::Backend> accelerator,
+                           int64_t accelerator_bytes_min)
     : host_(std::move(host)),
       accelerator_(std::move(accelerator)),
       accelerator_bytes_min_(accelerator_bytes_min) {}

@@ -1,12 +1,14 @@
-// DeviceRouter: the backends of a server and which of them runs a batch.
+// DeviceRouter: owns the server's backends and chooses the one that runs a batch.
 //
-// One backend, or a host backend and an accelerator. Host memory goes to whichever is faster for
-// its size: the accelerator from `accelerator_bytes_min` on, as measured by Calibrate. Once the
-// accelerator has failed, everything goes to the host backend, what it failed on included.
+// There is one backend, or a host backend and an accelerator. Batches of at least
+// `accelerator_bytes_min` bytes go to the accelerator, which Calibrate measured to be faster from
+// that size on. Once the accelerator has failed, all batches go to the host backend, including the
+// one that failed.
 //
 // Threading:  Thread-safe, as the backends are.
-// Errors:     INTERNAL: the device failed and nothing could take over (no host backend beside it,
-//             or a rotation in place, whose input may be overwritten).
+// Errors:     INTERNAL: the device failed, and no other backend could run the batch: there is no
+//             accelerator and host pair, or the batch rotates in place and its input may be
+//             overwritten.
 #ifndef ROPE_SERVER_ENGINE_DEVICE_ROUTER_H_
 #define ROPE_SERVER_ENGINE_DEVICE_ROUTER_H_
 
@@ -30,8 +32,8 @@ namespace rope::server {
 class DeviceRouter {
  public:
   struct Device {
-    std::string name;    // as replies and metrics say it
-    std::string detail;  // for people
+    std::string name;    // as in replies and metrics
+    std::string detail;  // for humans
   };
   static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
@@ -40,33 +42,35 @@ class DeviceRouter {
   DeviceRouter(std::unique_ptr<kernels::Backend> host,
                std::unique_ptr<kernels::Backend> accelerator, int64_t accelerator_bytes_min);
 
-  // What --device asks for: "auto" (the accelerator where there is one and it is faster), or the
-  // name of a backend, which must then be there. UNIMPLEMENTED, UNAVAILABLE: as CreateBackend.
+  // Creates the backends for --device: "auto" (the accelerator if there is one, for the sizes for
+  // which it is faster), or the name of a backend, which must exist. UNIMPLEMENTED, UNAVAILABLE: as
+  // CreateBackend.
   static absl::StatusOr<std::unique_ptr<DeviceRouter>> Create(
       const std::string& device, const kernels::BackendOptions& options, const Clock& clock);
 
-  // A hint that this thread will soon rotate jobs of so many bytes.
+  // Hints that this thread will soon rotate jobs of `bytes` bytes in total.
   void PrepareFor(int64_t bytes);
-  // Rotates all jobs on one device and returns its name, which lives as long as this.
+  // Rotates all jobs on one device and returns its name, which lives as long as the router.
   absl::StatusOr<std::string_view> Rotate(absl::Span<const kernels::RotateJob> jobs);
 
-  // Whether there is no accelerator, so that what a rotation in place fails on needs no second try.
+  // True if only the host backend exists. A failed rotation is then final: there is no second
+  // device to retry on, and inputs may be overwritten.
   bool host_alone() const { return accelerator_ == nullptr; }
-  // What runs everything that the accelerator does not.
+  // The backend for all batches that the accelerator does not run.
   kernels::Backend& host() const { return *host_; }
   std::vector<Device> list() const;
-  // Where the accelerator takes over, in bytes; kNever where it does not.
+  // The smallest batch for the accelerator, in bytes; kNever if it runs none.
   int64_t accelerator_bytes_min() const { return accelerator_bytes_min_; }
 
-  // How many batches may run at the same time, each on its caller's thread, before the rest queues:
-  // as many as a host backend of `threads` threads has cores for. A launch on an accelerator takes
-  // about as long for many requests as for one.
+  // How many direct batches may run at the same time, each on its caller's thread: `threads`, the
+  // threads of the host backend. One if the accelerator takes small batches: a launch takes about
+  // as long for many requests as for one.
   int direct_slots(int threads) const;
-  // Up to which size one of them may: less where an accelerator has a use for batches.
+  // The largest direct batch: smaller with an accelerator, which gains from batching.
   int64_t direct_bytes_max() const;
 
-  // Called once, by the thread that saw it, when the accelerator fails. Set before the first
-  // Rotate.
+  // Called once, when the accelerator fails, on the thread that saw the failure. Set it before the
+  // first Rotate.
   using OnFault = std::function<void(std::string_view device, const absl::Status&)>;
   void set_on_fault(OnFault on_fault) { on_fault_ = std::move(on_fault); }
 
@@ -80,8 +84,9 @@ class DeviceRouter {
   std::atomic<bool> faulted_{false};
 };
 
-// The smallest measured size in bytes from which on `accelerator` is faster than `host` with host
-// memory, staging included; DeviceRouter::kNever where it never is, or fails. Takes milliseconds.
+// Returns the smallest measured size in bytes from which on `accelerator` is faster than `host`
+// with tensors in host memory, staging included. DeviceRouter::kNever: never faster, or it fails.
+// Takes milliseconds.
 int64_t Calibrate(kernels::Backend& host, kernels::Backend& accelerator, const Clock& clock);
 
 }  // namespace rope::server

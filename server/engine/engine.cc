@@ -57,7 +57,7 @@ absl::Status Engine::MakePlan(Request& request) {
     if (has_regions) ROPE_RETURN_IF_ERROR(regions_.Place(request));
     return request.permit.Grow(RunningBytes(request.asked(), plan), "request");
   };
-  const int64_t version = registry_.version();  // before anything is found there
+  const int64_t version = registry_.version();  // read before any look-up in the registry
   if (has_regions) ROPE_RETURN_IF_ERROR(regions_.Read(request));
   if (recognised) return PlanPrepared(request, admit);
   ROPE_RETURN_IF_ERROR(Validate(request.asked(), request.split, registry_, admit, request.plan));

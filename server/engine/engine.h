@@ -1,15 +1,16 @@
-// Engine: the request path between an adapter and the batcher, one line a step. Knows no gRPC.
+// Engine: the request path between an adapter and the batcher. Knows no gRPC.
 //
-//   1. The request is admitted with the bytes that were received for it.
-//   2. What is planned quickly is planned here; other requests go to the planner's thread.
-//   3. Each step of planning grows the request's permit before it takes memory.
+//   1. Admission admits the request with the bytes that were received for it.
+//   2. A request whose planning is quick is planned on the caller's thread. Other requests go to
+//      the planner's thread.
+//   3. Each step of planning grows the request's permit before the step takes memory.
 //   4. The batcher takes the request.
 //
 // Threading:  Thread-safe.
 // Ownership:  Submit takes the request if and only if it returns OK; `done` then runs exactly once,
 //             on any thread, possibly before Submit returns.
-// Errors:     As RegionResolver, Validate, Admission and Batcher. RESOURCE_EXHAUSTED: a reply of
-//             more than `reply_bytes_max`; the system has no memory left.
+// Errors:     As RegionResolver, Validate, Admission and Batcher. RESOURCE_EXHAUSTED: the reply
+//             would have more than `reply_bytes_max` bytes; the system has no memory left.
 #ifndef ROPE_SERVER_ENGINE_ENGINE_H_
 #define ROPE_SERVER_ENGINE_ENGINE_H_
 
@@ -32,7 +33,7 @@ namespace rope::server {
 class Engine {
  public:
   struct Options {
-    int64_t reply_bytes_max = limits::kMessageBytesMax;  // of results inside one reply
+    int64_t reply_bytes_max = limits::kMessageBytesMax;  // results inside one reply
     int64_t plan_here_bytes_max = limits::kPlanHereBytesMax;
   };
 
@@ -43,14 +44,14 @@ class Engine {
 
   absl::Status Submit(std::unique_ptr<Request>& request);
 
-  // Refuses what the planner's thread would plan, and returns when that thread has ended. What has
-  // not been planned after `timeout`, or StopWaiting, is answered UNAVAILABLE.
+  // Refuses requests that need the planner's thread, and returns when that thread has ended.
+  // Requests that are not planned after `timeout`, or after StopWaiting, are answered UNAVAILABLE.
   void Drain(absl::Duration timeout) { planner_.Drain(timeout); }
   void StopWaiting() { planner_.StopWaiting(); }
 
  private:
   absl::Status PlanAndEnqueue(std::unique_ptr<Request>& request);
-  // The same on the planner's thread, which answers what is refused.
+  // PlanAndEnqueue on the planner's thread, which answers a refused request itself.
   void PlanLater(std::unique_ptr<Request> request);
   // Fills the request's plan.
   absl::Status MakePlan(Request& request);

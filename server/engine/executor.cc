@@ -56,7 +56,7 @@ absl::Status AppendRunRows(const Plan& plan, const TokenRun& run, int64_t begin,
 // The rows of the tokens [begin, end) of one row set.
 absl::Status AppendRows(const Plan& plan, size_t set, int64_t begin, int64_t end,
                         kernels::TableCache& tables, kernels::TokenRows& rows) {
-  if (!plan.rotates) {  // a layer without rotary embedding: the tensors as they came
+  if (!plan.rotates) {  // a layer without rotary embedding copies its tensors
     rows.rows.assign(static_cast<size_t>(end - begin), PassingRow());
     return absl::OkStatus();
   }
@@ -87,13 +87,13 @@ int64_t BytesOf(absl::Span<const Slice> slices) {
   return bytes;
 }
 
-// Null: over its input.
+// Start of the tensor's output. Null: the output overwrites the input.
 char* OutputOf(const Request& request, size_t tensor) {
   char* const mapped = request.plan.tensors[tensor].place.mapped();
   return mapped != nullptr ? mapped : request.outputs[tensor].data();
 }
 
-// After the last slice of a request, what it made goes where it belongs.
+// Copies the outputs of each request whose last slice has run to their POSIX objects, if any.
 void StoreFinished(absl::Span<Slice> slices) {
   for (Slice& slice : slices) {
     if (slice.status.ok() && slice.end == slice.request->plan.tokens) {
@@ -104,6 +104,8 @@ void StoreFinished(absl::Span<Slice> slices) {
 
 }  // namespace
 
+// Fills `outputs` with one buffer for each tensor. An empty buffer means that the result needs
+// none: it goes to a mapped region or over the received bytes. Called before the first slice runs.
 absl::Status Executor::AllocateOutputs(Request& request) const {
   for (size_t i = 0; i < request.plan.tensors.size(); ++i) {
     const TensorPlan& tensor = request.plan.tensors[i];
@@ -117,8 +119,9 @@ absl::Status Executor::AllocateOutputs(Request& request) const {
   return absl::OkStatus();
 }
 
-// Bytes that came in a message, and that the result takes one for one. What an accelerator fails on
-// is run again, so there it must stay.
+// A result may overwrite its input if the input came as bytes of a message and the result has the
+// same element type and packed layout. With an accelerator the input must stay, because a batch
+// that fails there runs again on the host.
 bool Executor::MayOverwrite(const Request& request, size_t tensor) const {
   const TensorPlan& plan = request.plan.tensors[tensor];
   const bool is_plain = plan.dtype == plan.output_dtype && !plan.strides.has_value() &&
@@ -129,6 +132,8 @@ bool Executor::MayOverwrite(const Request& request, size_t tensor) const {
          plan.output_bytes() >= overwrite_bytes_min_ && devices_.host_alone();
 }
 
+// The executor has no mutex. A request has at most one slice in the batches that run at any time,
+// so that the calls on several threads never share a request.
 void Executor::Run(absl::Span<Slice> slices) {
   const absl::Status status = WithinMemory([&] {
     RunAll(slices);
@@ -137,6 +142,16 @@ void Executor::Run(absl::Span<Slice> slices) {
   for (Slice& slice : slices) slice.status.Update(status);
 }
 
+// One pass over the slices collects the jobs of the whole batch; then one Rotate runs them all.
+//
+//   1. PrepareFor wakes the workers of the backend, which get ready while rows are looked up.
+//   2. Each slice allocates its request's outputs (first slice only), looks up its rows, and adds
+//      its jobs. An error is kept in the slice's status and leaves the slice without jobs.
+//   3. Rotate runs the jobs. PutBack then copies rows that were gathered for a rotation in place.
+//   4. StoreFinished copies the results of POSIX objects.
+//
+// Jobs point into `slice.rows` and into `cutter`, so both live until Rotate has returned. The slice
+// keeps its rows even longer: releasing many pages takes time, and the caller answers first.
 void Executor::RunAll(absl::Span<Slice> slices) {
   devices_.PrepareFor(BytesOf(slices));
   Jobs jobs;
@@ -150,7 +165,7 @@ void Executor::RunAll(absl::Span<Slice> slices) {
     if (plan.bytes_per_token == 0 || slice.begin == slice.end) continue;
     JobTiler::Shared shared = {plan.geometry, plan.conjugate, plan.arithmetic, slice.begin, {}, {}};
     for (size_t set = 0; set < std::max<size_t>(plan.row_sets.size(), 1); ++set) {
-      kernels::TokenRows& set_rows = slice.rows.emplace_back();  // its vectors stay where they are
+      kernels::TokenRows& set_rows = slice.rows.emplace_back();  // jobs keep spans of its vectors
       slice.status.Update(AppendRows(plan, set, slice.begin, slice.end, tables_, set_rows));
       shared.rows[set] = set_rows.rows;
     }

@@ -1,13 +1,13 @@
-// Executor: runs one batch of slices. Looks up the rows of every token, cuts the tensors into jobs
-// and gives all of them to the devices in one call.
+// Executor: runs one batch of slices. It looks up the rows of every token, cuts the tensors into
+// jobs, and passes all jobs of the batch to the device router in one call.
 //
 // Threading:  Thread-safe; Run may be called from several threads for different requests.
-// Ownership:  Slices and their requests stay the caller's, with the rows that a slice ran with.
-//             Outputs are written to their place in a memory region, over the received bytes where
-//             these may be overwritten, or into buffers of the pool that the requests then own.
-// Errors:     Each slice gets its own status: an error of its tables fails it alone, and so does a
-//             POSIX object that shrank (FAILED_PRECONDITION) or a result that the system has no
-//             memory for (RESOURCE_EXHAUSTED); an error of the device fails the batch.
+// Ownership:  The caller owns slices and requests, including the rows that a slice ran with.
+//             Outputs are written to their place in a memory region, over the received bytes if
+//             these may be overwritten, or into pool buffers that the request then owns.
+// Errors:     Each slice gets its own status. These errors fail one slice: an error of its tables,
+//             a POSIX object that shrank (FAILED_PRECONDITION), no memory for its result
+//             (RESOURCE_EXHAUSTED). An error of the device fails the batch.
 #ifndef ROPE_SERVER_ENGINE_EXECUTOR_H_
 #define ROPE_SERVER_ENGINE_EXECUTOR_H_
 
@@ -22,8 +22,8 @@ namespace rope::server {
 
 class Executor {
  public:
-  // All three must outlive the executor. Results of fewer than `overwrite_bytes_min` bytes do not
-  // take the place of received bytes.
+  // All three must outlive the executor. Results of fewer than `overwrite_bytes_min` bytes never
+  // overwrite received bytes.
   Executor(DeviceRouter& devices, kernels::TableCache& tables, BufferPool& pool,
            int64_t overwrite_bytes_min = limits::kOverwriteBytesMin)
       : devices_(devices),
@@ -35,10 +35,11 @@ class Executor {
   void Run(absl::Span<Slice> slices);
 
  private:
-  // What Run does, as far as there is memory.
+  // Run without the handling of std::bad_alloc.
   void RunAll(absl::Span<Slice> slices);
-  // Where results go: the one place that decides it.
+  // Decides where the results of a request go, and allocates pool buffers for the rest.
   absl::Status AllocateOutputs(Request& request) const;
+  // Whether the result of a tensor overwrites its received bytes.
   bool MayOverwrite(const Request& request, size_t tensor) const;
 
   DeviceRouter& devices_;

@@ -8,7 +8,9 @@
 namespace rope::server {
 namespace {
 
-// Writes jobs into one packed output.
+// Appends jobs for one tensor, and computes where each job's output lies. The cutters below find
+// the input: they call Add with rectangles of tokens and heads whose rows are evenly spaced in
+// memory.
 class JobWriter {
  public:
   JobWriter(const TensorPlan& tensor, char* output, const JobTiler::Shared& shared,
@@ -24,7 +26,8 @@ class JobWriter {
     passing_ = passing.emplace_back(shared.rows[0].size(), PassingRow());
   }
 
-  // Tokens [token, token + tokens) and heads [head, head + heads), whose input lies at `input`.
+  // Adds tokens [token, token + tokens) and heads [head, head + heads), whose input starts at
+  // `input`. Makes one job for each HeadSpan that the heads touch.
   void Add(int64_t token, int64_t tokens, int64_t head, int64_t heads, const char* input,
            kernels::Strides input_strides) {
     for (const HeadSpan& span : tensor_.heads) {
@@ -38,7 +41,7 @@ class JobWriter {
 
   bool in_place() const { return output_ == nullptr; }
 
-  // Length of the last token axis: so many tokens may be evenly spaced in any layout.
+  // Length of the last token axis. Along it tokens are evenly spaced in every layout.
   static int64_t RunLength(const Layout& layout) {
     return layout.token_axes.empty() ? 1 : layout.token_axes.back().length;
   }
@@ -51,6 +54,8 @@ class JobWriter {
   }
 
  private:
+  // Heads of one HeadSpan. A packed output takes them in one job. An output with strides takes one
+  // job for each run along the last token axis.
   void AddSpan(int64_t token, int64_t tokens, int64_t head, int64_t heads, const char* input,
                kernels::Strides input_strides, const HeadSpan& span) {
     const Layout& layout = tensor_.layout;
@@ -80,7 +85,7 @@ class JobWriter {
     job.input = input;
     job.input_strides = input_strides;
     if (in_place()) {
-      job.output = const_cast<char*>(input);  // the caller of Cut may write there
+      job.output = const_cast<char*>(input);  // Cut's caller allows writing there
       job.output_strides = input_strides;
     } else {
       job.output = output_ + output_offset * output_element_bytes_;
@@ -102,7 +107,7 @@ class JobWriter {
     AddFusedOps(first, job);
   }
 
-  // What the tensor asks for beside the rotation; `first`: the job's first token in `shared_`.
+  // Sets norm, scales and output type. `first`: index of the job's first token in `shared_`.
   void AddFusedOps(size_t first, kernels::RotateJob& job) const {
     job.output_dtype = tensor_.output_dtype;
     job.output_scale = tensor_.output_scale;
@@ -125,7 +130,12 @@ class JobWriter {
   Jobs& jobs_;
 };
 
-// Cuts a packed tensor. Rows of D channels are numbered as they lie in memory.
+// Cuts a packed tensor, whose rows of head_dim channels are numbered in memory order. The layout is
+// [pre][heads][post][head_dim]: `post` counts the tokens inside a head.
+//
+//   post == 1: all heads of a token are adjacent. Consecutive rows make up to three rectangles: the
+//              last heads of a token, whole tokens, and the first heads of the next token.
+//   post > 1:  consecutive rows are tokens of one head, up to the end of a block of `post` tokens.
 class PackedCutter {
  public:
   PackedCutter(const TensorPlan& tensor, JobWriter& writer, std::list<JobTiler::Gathered>& gathered)
@@ -159,7 +169,8 @@ class PackedCutter {
   }
 
  private:
-  // Rows [row, end) lie one after the other; their bytes may still lie in several fragments.
+  // Cuts rows [row, end), which are consecutive but may lie in several fragments. Whole rows of a
+  // fragment are used in place; a row that the fragment's end cuts is gathered.
   void CutRun(int64_t row, int64_t end) {
     size_t fragment = FragmentOf(row * row_bytes_);
     while (row < end) {
@@ -190,7 +201,8 @@ class PackedCutter {
     return input_.fragments[fragment].data() + (byte - fragment_begin_[fragment]);
   }
 
-  // A copy of the row that starts in `fragment` and ends in a later one.
+  // Copies the row that starts at `byte` in `fragment` and ends in a later fragment. For a rotation
+  // in place it notes where the pieces came from; PutBack copies the rotated row there.
   const char* Gather(size_t fragment, int64_t byte) {
     auto& [row, places] = gathered_.emplace_back();
     row.reserve(static_cast<size_t>(row_bytes_));
@@ -207,11 +219,11 @@ class PackedCutter {
     return row.data();
   }
 
-  // Rows [begin, end) at `input`: one rectangle, or up to three where heads are inside tokens.
+  // Adds rows [begin, end) at `input`: one rectangle, or up to three if heads lie inside tokens.
   void AddRows(int64_t begin, int64_t end, const char* input) {
     const int64_t heads = layout_.heads;
     const kernels::Strides strides = writer_.PackedStrides();
-    if (layout_.post != 1) {  // of one head
+    if (layout_.post != 1) {  // tokens of one head
       const int64_t block = begin / layout_.post;
       const int64_t token = block / heads * layout_.post + begin % layout_.post;
       writer_.Add(token, end - begin, block % heads, 1, input, strides);
@@ -235,7 +247,9 @@ class PackedCutter {
   absl::InlinedVector<int64_t, 2> fragment_begin_;
 };
 
-// Cuts a tensor with strides: one rectangle for each run of tokens along the last token axis.
+// Cuts a tensor with strides: one rectangle for each run of tokens along the last token axis, where
+// one stride leads from token to token. If the channels of a head are not adjacent, the run is
+// gathered into packed memory, because a job needs adjacent channels.
 class StridedCutter {
  public:
   StridedCutter(const TensorPlan& tensor, const char* input, JobWriter& writer,
@@ -268,7 +282,7 @@ class StridedCutter {
     writer_.Add(token, tokens, 0, layout_.heads, Gather(tokens, input, strides), packed);
   }
 
-  // A packed copy: jobs want the channels of a head side by side.
+  // Copies a run of tokens into packed memory.
   const char* Gather(int64_t tokens, const char* input, kernels::Strides strides) {
     std::string& copy = gathered_.emplace_back().bytes;
     copy.reserve(static_cast<size_t>(tokens * layout_.heads * layout_.head_dim * element_bytes_));
@@ -313,6 +327,7 @@ void JobTiler::Cut(const TensorPlan& tensor, char* output, const Shared& shared,
       .CutTokens(shared.begin, end);
 }
 
+// Copies each gathered row, rotated by now, piece by piece to its places in the fragments.
 void JobTiler::PutBack() const {
   for (const Gathered& gathered : gathered_) {
     const char* from = gathered.bytes.data();

@@ -1,11 +1,17 @@
-// JobTiler: cuts a tensor that lies in several received buffers into rotate jobs, one for each
-// rectangle of whole (token, head) rows within a buffer, and of heads that are treated alike. Only
-// a row that straddles two buffers is gathered first, and a tensor whose channels are apart. A
-// tensor with strides lies in one buffer.
+// JobTiler: cuts a tensor into rotate jobs without copying it. A packed tensor may lie in several
+// received fragments. Each job is a rectangle of whole (token, head) rows within one fragment, with
+// heads that are treated alike (HeadSpan). A tensor with strides lies in one fragment.
+//
+//   fragment 0              fragment 1
+//   |row|row|row|ro         w|row|row|
+//   `--- a job -'`-gathered-'`- a job'
+//
+// Two things are copied ("gathered") into packed memory first: a row that straddles fragments, and
+// a tensor whose channel stride is not 1.
 //
 // Threading:  Confined to one thread.
-// Ownership:  Jobs refer to the tensor's buffers, to `output`, to the rows that were given, and to
-//             the cutter's own rows: it must outlive the rotation.
+// Ownership:  Jobs refer to the tensor's fragments, to `output`, to `shared.rows`, and to gathered
+//             rows that the tiler owns. The tiler must outlive the rotation.
 #ifndef ROPE_SERVER_ENGINE_JOB_TILER_H_
 #define ROPE_SERVER_ENGINE_JOB_TILER_H_
 
@@ -22,10 +28,10 @@
 
 namespace rope::server {
 
-// A row of no columns: what passes through turns by nothing.
+// The row for heads and layers that do not rotate: it has no columns, so no channel changes.
 kernels::RowRef PassingRow();
 
-// One or two of most requests: q and k.
+// Most requests have one or two: q and k.
 using Jobs = absl::InlinedVector<kernels::RotateJob, 2>;
 
 class JobTiler {
@@ -36,28 +42,29 @@ class JobTiler {
     bool conjugate = false;
     kernels::PairArithmetic arithmetic = kernels::PairArithmetic::kTurn;
     int64_t begin = 0;  // first token, in memory order
-    // Of each row set, one for each token from `begin`.
+    // For each row set: one row for each token from `begin`.
     std::array<absl::Span<const kernels::RowRef>, kRowSetsMax> rows;
-    absl::Span<const float> token_scales;  // the same, for a tensor that is token_scaled
+    absl::Span<const float> token_scales;  // likewise, for token_scaled tensors
   };
 
-  // Adds the jobs that rotate all heads of the tokens of `shared` to `jobs`; `output` is the start
-  // of the whole tensor's output: packed, in the order of its input unless there are
-  // output_strides. Null: the input's own place, of a tensor without either strides. Heads that
-  // pass through are jobs without pairs, so that what is done beside the rotation reaches them too.
+  // Adds the jobs for all heads of the tokens of `shared` to `jobs`. `output` is the start of the
+  // whole tensor's output, packed in the order of the input unless the plan has output_strides.
+  // Null: the jobs run in place, which requires a tensor without strides on either side. Heads that
+  // pass through become jobs without pairs, so that fused ops reach them too.
   void Cut(const TensorPlan& tensor, char* output, const Shared& shared, Jobs& jobs);
 
-  // After the rotation: what was gathered to be rotated in place goes back there.
+  // Copies rows that were gathered for a rotation in place back to their fragments. Call it after
+  // the rotation.
   void PutBack() const;
 
-  // A copy of bytes that lie in several places.
+  // A packed copy of bytes that lie in several places.
   struct Gathered {
     std::string bytes;
-    absl::InlinedVector<absl::Span<char>, 2> places;  // that it goes back to; empty: none
+    absl::InlinedVector<absl::Span<char>, 2> places;  // to copy it back to; empty: not in place
   };
 
  private:
-  // Neither ever moves its elements.
+  // Lists, because jobs refer to their elements.
   std::list<Gathered> gathered_;
   std::list<std::vector<kernels::RowRef>> passing_;
 };

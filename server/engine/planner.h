@@ -1,5 +1,6 @@
-// Planner: a thread that plans requests whose positions, rows or copies would hold up the thread
-// that received them for longer than a slice. It takes one request of each session in turn.
+// Planner: a thread that plans large requests. Reading their positions, rows or copies on the
+// thread that received them would block it for longer than a slice. The planner visits the sessions
+// round-robin and plans one request per visit.
 //
 // Threading:  Thread-safe. No lock is held while a request is planned.
 // Ownership:  Enqueue takes the request if and only if it returns OK.
@@ -25,7 +26,7 @@ namespace rope::server {
 
 class Planner {
  public:
-  // Answers the request or hands it on. Called on the planner's thread.
+  // Answers the request or passes it to the batcher. Called on the planner's thread.
   using Plan = std::function<void(std::unique_ptr<Request>)>;
 
   explicit Planner(Plan plan);
@@ -33,11 +34,11 @@ class Planner {
   ~Planner();
 
   absl::Status Enqueue(std::unique_ptr<Request>& request);
-  // Refuses new requests and returns when the last has been planned. What still queues after
-  // `timeout`, or StopWaiting, is handed to `plan` with abandoned() true.
+  // Refuses new requests and returns when the last has been planned. Requests that still queue
+  // after `timeout`, or after StopWaiting, are passed to `plan` with abandoned() true.
   void Drain(absl::Duration timeout = absl::InfiniteDuration());
   void StopWaiting();
-  // Whether requests are to be answered and not planned.
+  // Whether `plan` must answer requests with an error instead of planning them.
   bool abandoned() const { return abandoned_.load(); }
 
  private:
@@ -53,11 +54,11 @@ class Planner {
   std::map<uint64_t, Queue> queues_ ABSL_GUARDED_BY(mutex_);  // by session; none is empty
   std::deque<uint64_t> turn_ ABSL_GUARDED_BY(mutex_);         // sessions of queues_, next first
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
-  bool ended_ ABSL_GUARDED_BY(mutex_) = false;  // the thread has nothing left to do
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;  // the thread has returned
   proto::CondVar drained_;                      // ended_ or abandoned_ has changed
   std::atomic<bool> abandoned_ = false;
 
-  std::thread thread_;  // last: starts when everything else stands
+  std::thread thread_;  // last: it uses all members above
 };
 
 }  // namespace rope::server

@@ -14,7 +14,7 @@
 namespace rope::server {
 namespace {
 
-// So far below the largest number that a few of them still add up.
+// The largest estimate. A few of them add up without overflow.
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 64;
 
 int64_t Product(int64_t a, int64_t b) {
@@ -26,11 +26,12 @@ int64_t Sum(int64_t a, int64_t b) {
   return std::min(a + b, kMost);  // neither is above kMost
 }
 
-// Elements that the shape claims, of which an array in a region reads as many.
+// Bytes of an array as its message claims them: of the payload, or for an array in a region of as
+// many 8-byte elements as its shape has.
 int64_t ClaimedBytes(const v1::Array& array, const proto::SplitMessage& split) {
   constexpr int64_t kElementBytes = 8;
   if (proto::HasPayload(array)) return std::min(proto::PayloadOf(array, split).bytes, kMost);
-  if (!array.has_region()) return 0;  // numbers, which were parsed
+  if (!array.has_region()) return 0;  // numbers, which are parsed already
   int64_t bytes = kElementBytes;
   for (const int64_t length : array.shape()) bytes = Product(bytes, std::max<int64_t>(length, 0));
   return bytes;
@@ -42,7 +43,7 @@ int64_t PositionBytes(const v1::Positions& positions, const proto::SplitMessage&
   return Sum(bytes, ClaimedBytes(positions.cu_seqlens(), split));
 }
 
-// Tokens of the first tensor, as its letters and its shape say.
+// Tokens of the first tensor, from its layout letters and shape.
 int64_t ClaimedTokens(const v1::RotateRequest& asked) {
   if (asked.tensors_size() == 0) return 0;
   const v1::Tensor& tensor = asked.tensors(0);
@@ -57,13 +58,13 @@ int64_t ClaimedTokens(const v1::RotateRequest& asked) {
   return tokens;
 }
 
-// Whether the result is among the numbers of the reply.
+// Whether the tensor came as numbers, so that its result in the reply is numbers too.
 bool IsTyped(const v1::RotateRequest& asked, size_t tensor) {
   const v1::Array& array = asked.tensors(static_cast<int>(tensor)).array();
   return !proto::HasPayload(array);
 }
 
-// Of the tensor's result: as bytes, or as numbers and their text too.
+// Bytes of the tensor's result: raw bytes, plus the encoded numbers if it goes out as numbers.
 int64_t ResultBytes(const v1::RotateRequest& asked, const Plan& plan, size_t tensor) {
   constexpr int64_t kNumberBytes = 16;
   const TensorPlan& of = plan.tensors[tensor];
@@ -74,8 +75,8 @@ int64_t ResultBytes(const v1::RotateRequest& asked, const Plan& plan, size_t ten
   return Product(elements, typed ? element + kNumberBytes : element);
 }
 
-// Whether rows are made for this request alone: differences, rows of several axes, and frequencies
-// that follow the length.
+// Whether rows are made for this request alone: differences, mrope rows of several axes, and
+// frequencies that depend on the sequence length.
 bool MakesRows(const Plan& plan) {
   const auto alone = [](const TokenRun& run) {
     return run.from != nullptr || !run.frequencies->cacheable;

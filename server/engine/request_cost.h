@@ -1,5 +1,6 @@
-// What a request makes the server hold, and how long its planning takes, from what is known of it
-// so far. Sums that pass 63 bits count as more than there is.
+// Estimates the memory that a request makes the server hold and the time that its planning takes,
+// from the part of the request that is decoded or planned so far. Sums saturate below 63 bits, at a
+// value that no budget holds.
 //
 // Threading:  Functions only.
 #ifndef ROPE_SERVER_ENGINE_REQUEST_COST_H_
@@ -11,23 +12,22 @@
 
 namespace rope::server {
 
-// Of a request that was decoded: its message, and what is not raw bytes once more as objects.
+// Bytes of a decoded request: its message, plus the parsed objects of its skeleton.
 int64_t ReceivedBytes(const Request& request);
 
-// What its planning reads, in bytes: positions of tokens, rows, and every array that is no tensor.
+// Bytes that planning reads: token positions, rows, and every array except tensors.
 int64_t PlanningBytes(const Request& request);
 
-// What planning and running take beside that: copies of people's numbers, what each token costs,
-// rows that the caller brings, results that do not go straight into a client's memory. REQUIRES:
-// `plan` has its tensors and their places.
+// Bytes that planning and running allocate in addition: copies of numbers that came as repeated
+// fields, a fixed cost per token, the caller's own rows, and results that do not go straight into a
+// client's memory. REQUIRES: `plan` has its tensors and their places.
 int64_t RunningBytes(const v1::RotateRequest& asked, const Plan& plan);
 
-// Fills `building` of a plan whose positions stand: a token on another page than the one before it
-// may have to wait until that page is built, and rows that are made for the request are made one by
-// one.
+// Fills `building`, from the positions of a plan. A token on another page than the token before it
+// may need that page to be built. Rows that are made for this request alone are built one by one.
 void BoundBuilding(Plan& plan);
 
-// What the reply holds of results: those without a place elsewhere.
+// Bytes of results inside the reply: all results that do not go to a region.
 int64_t ReplyBytes(const v1::RotateRequest& asked, const Plan& plan);
 
 }  // namespace rope::server
