@@ -30,7 +30,7 @@ absl::StatusOr<v1::RegisterRegionResponse> RegisterRegion(const v1::RegisterRegi
   const bool names_object =
       !request.shm_name().empty() || request.offset() != 0 || request.byte_size() != 0;
   if (request.region_id() != 0 && names_object) {
-    return InvalidField("region_id", "it beside shm_name, offset or byte_size", "it alone");
+    return InvalidField("region_id", "it and shm_name, offset or byte_size", "one of them");
   }
   v1::RegisterRegionResponse response;
   ROPE_ASSIGN_OR_RETURN(const uint64_t id,

@@ -1,10 +1,10 @@
-// The control plane's answers: models, memory regions, table-cache statistics.
+// Answers of the control plane: models, memory regions, table-cache statistics.
 //
 // Threading:  Functions only; the registry and the cache are thread-safe. RegisterModel parses a
-//             config.json of at most limits::kConfigJsonBytesMax, which takes milliseconds; nothing
-//             else here takes long.
+//             config.json of at most limits::kConfigJsonBytesMax, which takes milliseconds. The
+//             other functions are quick.
 // Errors:     As ModelRegistry::Register and ModelRegistry::Unregister; as RegionTable.
-//             INVALID_ARGUMENT: an id to register again beside an object to register.
+//             INVALID_ARGUMENT: RegisterRegion got both region_id and an object to register.
 #ifndef ROPE_SERVER_CONTROL_ADMIN_H_
 #define ROPE_SERVER_CONTROL_ADMIN_H_
 
@@ -21,7 +21,7 @@ namespace rope::server {
 
 v1::ListModelsResponse ListModels(const ModelRegistry& registry);
 
-// `owner`: whose call it is (peers.h).
+// `owner`: the owner of the calling connection (peers.h).
 absl::StatusOr<v1::RegisterModelResponse> RegisterModel(const v1::RegisterModelRequest& request,
                                                         const std::string& owner,
                                                         ModelRegistry& registry);
@@ -32,7 +32,8 @@ absl::StatusOr<v1::UnregisterModelResponse> UnregisterModel(
 absl::StatusOr<v1::RegisterRegionResponse> RegisterRegion(const v1::RegisterRegionRequest& request,
                                                           uint64_t session, RegionTable& regions);
 
-// Calls `done` once: before it returns, or where the request waits as RegionTable::Unregister says.
+// Calls `done` once: before it returns, or if the request has `wait`, when the region is released
+// (RegionTable::Unregister).
 using UnregisterRegionDone = std::function<void(absl::StatusOr<v1::UnregisterRegionResponse>)>;
 void UnregisterRegion(const v1::UnregisterRegionRequest& request, uint64_t session,
                       RegionTable& regions, const UnregisterRegionDone& done);

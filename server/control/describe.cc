@@ -42,7 +42,8 @@ absl::StatusOr<int64_t> SeqLenOf(const v1::DescribeRequest& request) {
   return length;
 }
 
-// Frequencies leave out trailing columns that do not turn.
+// Adds the cos and sin of one position. `frequencies` omits trailing columns that do not rotate;
+// their cos and sin are those of angle 0.
 void AddRow(const kernels::Frequencies& frequencies, int64_t columns, int64_t position,
             v1::DescribeResponse& response) {
   v1::Row& row = *response.add_rows();
@@ -57,7 +58,7 @@ void AddRow(const kernels::Frequencies& frequencies, int64_t columns, int64_t po
   }
 }
 
-// What OPERATION_ADD_SINUSOIDAL adds to the channels that rotate, in their order.
+// Adds the values that OPERATION_ADD_SINUSOIDAL adds to the rotated channels, in their order.
 void AddSinusoid(kernels::Pairing pairing, v1::Row& row) {
   if (pairing == kernels::Pairing::kHalf) {
     *row.mutable_sinusoid() = row.sin();
@@ -105,7 +106,7 @@ v1::FrequencyScaling WriteScaling(kernels::ColumnScaling scaling) {
   return v1::FREQUENCY_SCALING_UNSPECIFIED;
 }
 
-// What the scaling did, and how well float32 angles would do.
+// Adds the scaling of each frequency, the ramp, and the error that float32 angles would have.
 void AddScaling(const kernels::ResolvedRope& resolved,
                 const kernels::ResolvedRope::AtSeqLen& evaluated, v1::DescribeResponse& response) {
   for (const kernels::ColumnScaling scaling : kernels::ScalingOf(resolved, evaluated)) {

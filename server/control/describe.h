@@ -1,4 +1,4 @@
-// Describe: what a config means, in numbers.
+// Describe: evaluates a config: its frequencies, rows, scaling and readings.
 //
 // Threading:  Functions only; the registry is thread-safe.
 // Errors:     As ModelRegistry::Find and kernels::Resolve; OUT_OF_RANGE or INVALID_ARGUMENT for

@@ -15,11 +15,12 @@
 namespace rope::server {
 namespace {
 
-// What a kept page costs beside its values, generously.
+// Upper bound for the memory of a kept page in addition to its values.
 constexpr int64_t kPageOverheadBytes = 512;
-// Past its budget the cache drops pages until it is a tenth below: a range of that size stays.
+// Past its budget the cache evicts pages until it is a tenth below, so a range of that size stays.
 constexpr double kKeptShare = 0.9;
-// Pages per step: about half a millisecond until a cancelled or drained job ends.
+// Pages per step. A step takes about half a millisecond, which bounds the delay of a cancellation
+// or a drain.
 constexpr int64_t kPagesPerStep = 16;
 
 absl::Status CheckRange(const v1::WarmUpRequest& request) {

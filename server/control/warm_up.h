@@ -1,16 +1,17 @@
-// WarmUp: builds the table pages of a range of positions before anybody needs them, on a thread of
-// its own, so that no caller's thread waits for it.
+// WarmUp: builds the table pages of a range of positions before requests need them, on a separate
+// thread, so that no caller's thread waits.
 //
-//   1. PlanWarmUp checks a request and says what it would build.
-//   2. WarmUpWorker::Start queues the plan; one is built at a time, a few pages per step. Requests
-//      share the table cache with it and go on meanwhile.
-//   3. `done` gets the pages and bytes of the range, whether they were built now or there already.
+//   1. PlanWarmUp checks a request and computes the pages to build.
+//   2. WarmUpWorker::Start queues the plan. The worker builds one plan at a time, a few pages per
+//      step. Requests share the table cache and go on meanwhile.
+//   3. `done` gets the pages and bytes of the range, including pages that were cached already.
 //
 // Threading:  Thread-safe.
 // Ownership:  `tables` must outlive the worker. Start takes the job if and only if it returns OK;
 //             `done` then runs exactly once, on the worker's thread.
-// Errors:     RESOURCE_EXHAUSTED with a retry delay: limits::kWarmUpsMax wait already. UNAVAILABLE:
-//             draining. Through `done`: CANCELLED, UNAVAILABLE, what the table cache said.
+// Errors:     RESOURCE_EXHAUSTED with a retry delay: limits::kWarmUpsMax plans wait already.
+//             UNAVAILABLE: draining. Through `done`: CANCELLED, UNAVAILABLE, errors of the table
+//             cache.
 // Limits:     A plan fits the table cache's budget. Building takes about 30 microseconds for 64
 //             positions of 64 frequencies: half a second for the default budget.
 #ifndef ROPE_SERVER_CONTROL_WARM_UP_H_
@@ -34,17 +35,17 @@
 namespace rope::server {
 
 struct WarmUpPlan {
-  std::shared_ptr<const kernels::Frequencies> frequencies;  // null: nothing rotates
+  std::shared_ptr<const kernels::Frequencies> frequencies;  // null: the layer does not rotate
   int64_t first_page = 0;                                   // of kernels::kPageRows positions
   int64_t pages = 0;
-  int64_t bytes = 0;  // of their values
+  int64_t bytes = 0;  // of the pages' values
 };
 
 // The pages that hold the positions [begin, end), with the attention factor applied as a plain
 // rotation does. A layer without rotation needs none.
-// INVALID_ARGUMENT, NOT_FOUND: as ModelRegistry::Find; no head_dim; end <= begin. OUT_OF_RANGE:
-// past limits::kPositionMax. FAILED_PRECONDITION: frequencies depend on seq_len.
-// RESOURCE_EXHAUSTED: more than fits `budget_bytes`.
+// INVALID_ARGUMENT, NOT_FOUND: as ModelRegistry::Find; no head_dim; end <= begin. OUT_OF_RANGE: the
+// range ends past limits::kPositionMax. FAILED_PRECONDITION: frequencies depend on seq_len.
+// RESOURCE_EXHAUSTED: the pages do not fit `budget_bytes`.
 absl::StatusOr<WarmUpPlan> PlanWarmUp(const v1::WarmUpRequest& request, ModelRegistry& registry,
                                       int64_t budget_bytes);
 
@@ -56,10 +57,10 @@ class WarmUpWorker {
   // Drains.
   ~WarmUpWorker();
 
-  // `cancelled` is looked at between steps.
+  // Checks `cancelled` between steps.
   absl::Status Start(WarmUpPlan plan, std::shared_ptr<std::atomic<bool>> cancelled, Done& done);
 
-  // Refuses new plans, answers those that wait or run with UNAVAILABLE, and returns when all are
+  // Refuses new plans, answers waiting and running plans with UNAVAILABLE, and returns when all are
   // answered.
   void Drain();
 
@@ -80,7 +81,7 @@ class WarmUpWorker {
   proto::CondVar work_;  // jobs_ or draining_ has changed
   std::deque<Job> jobs_ ABSL_GUARDED_BY(mutex_);
 
-  std::thread thread_;  // last: starts when everything else stands
+  std::thread thread_;  // last: it uses all members above
 };
 
 }  // namespace rope::server

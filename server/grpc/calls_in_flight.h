@@ -1,4 +1,4 @@
-// CallsInFlight: calls whose message was received and that are not freed yet.
+// CallsInFlight: counts calls from the receipt of their message until they are freed.
 //
 // Threading:  Thread-safe.
 #ifndef ROPE_SERVER_GRPC_CALLS_IN_FLIGHT_H_
@@ -27,7 +27,8 @@ class CallsInFlight {
     proto::MutexLock lock(&mutex_);
     return count_;
   }
-  // Waits until there are none, or StopWaiting; false: some are left after `timeout`.
+  // Waits until the count is 0, for at most `timeout`, or until StopWaiting. Returns whether the
+  // count is 0.
   bool AwaitNone(absl::Duration timeout) {
     const auto end = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(timeout);
     proto::MutexLock lock(&mutex_);

@@ -1,4 +1,4 @@
-// How long the client of a call still waits for its answer.
+// The time left until the deadline of a call.
 //
 // Threading:  Functions only.
 #ifndef ROPE_SERVER_GRPC_GRPC_DEADLINE_H_
@@ -11,8 +11,8 @@
 
 namespace rope::server {
 
-// Infinite where the client has set no deadline. By the clock that gRPC took the deadline from,
-// which is its steady one.
+// Infinite if the client has set no deadline. Measured by the steady clock from which gRPC computed
+// the deadline.
 inline absl::Duration TimeLeft(const grpc::ServerContextBase& context) {
   const gpr_timespec left = gpr_convert_clock_type(context.raw_deadline(), GPR_TIMESPAN);
   if (gpr_time_cmp(left, gpr_inf_future(GPR_TIMESPAN)) == 0) return absl::InfiniteDuration();

@@ -1,4 +1,4 @@
-// absl::Status to grpc::Status, with rope.v1.Error in the status details.
+// Converts absl::Status to grpc::Status, with rope.v1.Error in the status details.
 //
 // Threading:  Functions only.
 #ifndef ROPE_SERVER_GRPC_GRPC_STATUS_H_
@@ -11,7 +11,7 @@
 
 namespace rope::server {
 
-// Adds the grpc-retry-pushback-ms trailer to `context` where the status carries a retry delay.
+// Adds the grpc-retry-pushback-ms trailer to `context` if the status carries a retry delay.
 grpc::Status ToGrpcStatus(const absl::Status& status, grpc::ServerContext& context);
 
 }  // namespace rope::server

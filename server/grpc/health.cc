@@ -24,8 +24,13 @@ std::set<std::string> WithWhole(const std::vector<std::string>& services) {
 
 }  // namespace
 
-// One Watch stream. All its state is guarded by the mutex of its Health, because states change on
-// other threads than the stream's own.
+// One Watch stream. The mutex of its Health guards all its state, because SetServing, SetFaulted
+// and Shutdown call Update on other threads. gRPC is called under that mutex; it never calls back.
+//
+//   armed -> arrived (headers) -> read: enters `watches_` -> writes a status at each change
+//         -> End: at Shutdown, or when the client has gone
+//
+// The stream deletes itself when its read, its last step and gRPC's done notification are back.
 class Health::WatchCall final : private Receiving::Read {
  public:
   static void Arm(Health& health, grpc::ServerCompletionQueue& queue) {
@@ -37,7 +42,7 @@ class Health::WatchCall final : private Receiving::Read {
                         &armed.arrived_);
   }
 
-  // Sends the state if it differs from what was sent last; called whenever it may have changed.
+  // Sends the status if it differs from the one sent last. Called whenever it may have changed.
   void Update() ABSL_EXCLUSIVE_LOCKS_REQUIRED(health_.mutex_) {
     if (writing_ || finished_) return;
     if (health_.shut_down_ || gone_) {
@@ -116,7 +121,7 @@ class Health::WatchCall final : private Receiving::Read {
   }
 
   void Retain() override { open_.fetch_add(1); }
-  // Its read, its last step and gRPC's done notification are back.
+  // Deletes the call with the last reference: read, last step, done notification, retained reads.
   void Release() override {
     if (open_.fetch_sub(1) == 1) delete this;
   }

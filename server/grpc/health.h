@@ -1,11 +1,11 @@
-// Health: grpc.health.v1, on the server's own queues.
+// Health: implements grpc.health.v1 on the server's own completion queues.
 //
-// gRPC's built-in health service would do, but it brings callback pollers that take the sockets'
-// events away from the queues and slow every call down.
+// gRPC's built-in health service starts callback pollers, which take socket events away from the
+// queues and slow every call down.
 //
 // Threading:  Thread-safe.
-// Ownership:  Watch streams own themselves; they end with UNAVAILABLE at Shutdown or when their
-//             client goes.
+// Ownership:  Watch streams own themselves. They end with UNAVAILABLE at Shutdown, or when their
+//             client has gone.
 #ifndef ROPE_SERVER_GRPC_HEALTH_H_
 #define ROPE_SERVER_GRPC_HEALTH_H_
 
@@ -29,7 +29,7 @@ class Health {
   using Service = RawService<grpc::health::v1::Health>;
 
   // Knows "" (the server as a whole) and the names in `services`, all NOT_SERVING at first.
-  // Both others must outlive it.
+  // `in_flight` and `receiving` must outlive it.
   Health(const std::vector<std::string>& services, CallsInFlight& in_flight, Receiving& receiving);
   ~Health();
 
@@ -38,7 +38,7 @@ class Health {
   void Arm(grpc::ServerCompletionQueue& queue);
 
   void SetServing(bool serving);
-  // This one of `services` is NOT_SERVING from now on, whatever the server is.
+  // Reports `service` as NOT_SERVING from now on, whatever SetServing says.
   void SetFaulted(const std::string& service);
   // Ends every Watch, so that the gRPC server can shut down.
   void Shutdown();

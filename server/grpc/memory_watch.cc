@@ -14,17 +14,17 @@
 namespace rope::server {
 namespace {
 
-// What has not come after this long is late: more than the time that a message takes which is on
-// its way.
+// A message that is not complete after this time is late. A message that arrives without a pause
+// takes less.
 constexpr absl::Duration kLate = absl::Milliseconds(10);
-// How often to look while messages are being read. A loopback brings some 100 MB meanwhile.
+// Period while messages are being read. A loopback transfers some 100 MB in it.
 constexpr absl::Duration kBusyPeriod = absl::Milliseconds(20);
 constexpr absl::Duration kPressurePeriod = absl::Milliseconds(5);
 constexpr absl::Duration kIdlePeriod = absl::Seconds(1);
-// A client that has not taken the end of its call by then is cut off.
+// A call that was ended is aborted if its client has not taken the end after this time.
 constexpr absl::Duration kEndGrace = absl::Seconds(1);
 constexpr absl::Duration kTrimPeriod = absl::Milliseconds(100);
-// What the allocator may keep for itself however long it lies unused.
+// Free memory that the allocator may keep for any time.
 constexpr int64_t kFreeFloorBytes = 8 * limits::kMiB;
 constexpr size_t kSamples = MemoryWatch::kUnusedMs / 1000;
 
@@ -51,6 +51,9 @@ void MemoryWatch::Start() {
   thread_ = std::thread([this] { Loop(); });
 }
 
+// Tick runs without mutex_, which guards only the sleep. Wake reads rests_ without the mutex, and
+// takes it only if the thread is in its long sleep. A Wake between Tick and the sleep finds rests_
+// false and is lost. The read is then seen at the next Wake, or after the long sleep of one second.
 void MemoryWatch::Loop() {
   while (true) {
     const absl::Duration rest = Tick();
@@ -60,7 +63,7 @@ void MemoryWatch::Loop() {
     rests_.store(false);
     if (stopped_) return;
     if (!std::exchange(woken_, false)) continue;
-    // The message that was announced has come by now, or is worth a look.
+    // Give the announced message the time kLate: then it is complete, or late and worth a check.
     wake_.WaitFor(&mutex_, absl::ToChronoNanoseconds(kLate));
     if (stopped_) return;
   }
@@ -73,6 +76,12 @@ void MemoryWatch::WakeUp() {
   wake_.Signal();
 }
 
+// One round:
+//   1. Count reads, and late ones, in Receiving.
+//   2. Compute the unaccounted bytes. If they exceed half the budget, trim the pool and malloc (at
+//      most every kTrimPeriod) and compute them again: freed memory must not end reads.
+//   3. End reads that are too late or too many.
+//   4. Give unused memory back.
 absl::Duration MemoryWatch::Tick() {
   const absl::Time now = clock_.Now();
   const Receiving::Reads reads = receiving_.Look(now - kLate);
@@ -95,24 +104,28 @@ int64_t MemoryWatch::UnaccountedBytes() const {
   return system_.anonymous_bytes() - system_.accounted_bytes();
 }
 
+// Three stages, the mildest first: end reads past the timeout (DEADLINE_EXCEEDED); under pressure
+// end the reads of one session after another (RESOURCE_EXHAUSTED with a retry delay); cancel a call
+// whose client has not taken such an end after kEndGrace. No lock of ours is held while a read is
+// ended.
 void MemoryWatch::EndReads(absl::Time now, const Receiving::Reads& reads) {
   receiving_.AbortEnded(now - kEndGrace);
   if (reads.oldest < now - options_.receive_timeout) {
     late_.fetch_add(receiving_.EndSince(
         now - options_.receive_timeout,
         absl::DeadlineExceededError(
-            absl::StrCat("request: got a part of a message, want all of it within ",
+            absl::StrCat("request: got part of a message, want all of it within ",
                          absl::FormatDuration(options_.receive_timeout), " (--receive_timeout)"))));
   }
   const bool counts =
       receiving_bytes() > options_.receive_bytes && unaccounted_bytes_ > options_.receive_bytes / 2;
   if (!counts && unaccounted_bytes_ <= options_.receive_bytes) return;
-  // As many as brings them to half of the budget, if each has brought as much.
+  // The number of reads to end so that half of the budget is left, if all hold equally much.
   const int64_t spare = unaccounted_bytes_ - options_.receive_bytes / 2;
   const int64_t wanted = std::max<int64_t>(1, reads.all * spare / unaccounted_bytes_);
   const absl::Status status = RetryLater(
-      "request: got a part of a message while the server has no memory for more, want "
-      "it again later (--memory_bytes)",
+      "request: got part of a message while the server has no memory for the rest, want "
+      "a retry later (--memory_bytes)",
       limits::kRetryDelayMs);
   for (int64_t ended = 0; ended < wanted;) {
     const int64_t count = receiving_.EndOfGreediest(now - kLate, status);
@@ -122,6 +135,9 @@ void MemoryWatch::EndReads(absl::Time now, const Receiving::Reads& reads) {
   }
 }
 
+// The pool trims buffers that were unused since its last Trim, so calling it every kUnusedMs is
+// enough. malloc has no such record: free_samples_ keeps one sample of its free bytes per second,
+// and it is trimmed when even the smallest sample of the last kUnusedMs is above the floor.
 void MemoryWatch::GiveBack(absl::Time now) {
   constexpr absl::Duration kUnused = absl::Milliseconds(kUnusedMs);
   if (now - pool_trimmed_ >= kUnused) {
@@ -142,7 +158,7 @@ MemoryWatch::System ProcessMemory(std::function<int64_t()> accounted_bytes) {
   MemoryWatch::System system;
   system.accounted_bytes = std::move(accounted_bytes);
   system.anonymous_bytes = []() -> int64_t {
-    // Resident pages less those of files and shared memory.
+    // Resident pages minus pages of files and shared memory.
     long long resident = 0;
     long long shared = 0;
     std::FILE* const file = std::fopen("/proc/self/statm", "re");

@@ -1,16 +1,19 @@
-// MemoryWatch: a thread that keeps the server's memory near what its budgets say.
+// MemoryWatch: a thread that keeps the server's memory close to its budgets.
 //
-//   - Messages that are being read belong to no budget before they are there: they are what the
-//     process holds and no budget accounts for. Where that passes the budget for receiving, or half
-//     of it while late messages pass it that each count as the largest one, the reads of the
-//     greediest session end.
-//   - A message that does not come in time ends its call.
-//   - What a burst took goes back to the system: buffers of the pool and freed memory of the
-//     allocator that lay unused for kUnusedMs.
+//   - Messages that are being read belong to no budget until they are complete. Their memory is
+//     estimated as what the process holds minus what the budgets account for (unaccounted bytes).
+//     The reads of the session that has the most of them end in two cases: the unaccounted bytes
+//     exceed the budget for receiving; or they exceed half of it, and late messages, counted at the
+//     largest message size each, exceed it.
+//   - A message that is not complete in time ends its call.
+//   - Memory that a burst took goes back to the system: pool buffers and freed allocator memory
+//     that were unused for kUnusedMs.
 //
-// The thread sleeps for a second where no message is being read, and for milliseconds where one is.
+//   sleeps 1 s --- a read begins (Wake) ---> 20 ms periods --- half the budget in use ---> 5 ms
 //
-// Threading:  Tick on one thread at a time; Wake and refusals on any.
+// The periods get longer again as soon as the reason for the shorter one has gone.
+//
+// Threading:  Tick runs on one thread at a time; Wake and refusals on any.
 // Ownership:  Everything in Parts must outlive it.
 #ifndef ROPE_SERVER_GRPC_MEMORY_WATCH_H_
 #define ROPE_SERVER_GRPC_MEMORY_WATCH_H_
@@ -32,25 +35,25 @@ namespace rope::server {
 
 class MemoryWatch {
  public:
-  // Buffers and freed memory that lay unused for so long go back.
+  // Buffers and freed memory that were unused for this long go back.
   static constexpr int64_t kUnusedMs = 4000;
 
-  // The allocator and the system, as far as they matter here.
+  // Access to the allocator and the system, replaced in tests.
   struct System {
-    std::function<int64_t()> anonymous_bytes;  // that the process holds
-    std::function<int64_t()> accounted_bytes;  // of these, what budgets have counted
-    std::function<int64_t()> free_bytes;       // that the allocator keeps for itself
-    std::function<void()> trim;                // gives these back
+    std::function<int64_t()> anonymous_bytes;  // resident, of the process
+    std::function<int64_t()> accounted_bytes;  // the part that budgets have counted
+    std::function<int64_t()> free_bytes;       // freed, kept by the allocator
+    std::function<void()> trim;                // gives free_bytes back
   };
   struct Options {
-    int64_t receive_bytes = 0;  // for messages that are being read
+    int64_t receive_bytes = 0;  // budget for messages being read
     int64_t message_bytes = 0;  // the largest message
     absl::Duration receive_timeout = absl::InfiniteDuration();
   };
-  // Reads that were ended.
+  // Counts of ended reads.
   struct Refusals {
-    int64_t late = 0;      // past the time for a message
-    int64_t pressure = 0;  // for want of memory
+    int64_t late = 0;      // after receive_timeout
+    int64_t pressure = 0;  // out of memory
   };
 
   MemoryWatch(const Options& options, System system, Receiving& receiving, BufferPool& pool,
@@ -61,17 +64,18 @@ class MemoryWatch {
   // Starts the thread. REQUIRES: called once at most.
   void Start();
 
-  // Looks once. Returns how long nothing needs to be looked at.
+  // Does one round of checks. Returns the time until the next round is due.
   absl::Duration Tick();
 
-  // A message is being read: the next look is due in milliseconds. Cheap where it is already.
+  // Tells the thread that a message is being read: its next round is due in milliseconds. Cheap if
+  // the thread is in short periods already.
   void Wake() {
     if (rests_.load(std::memory_order_relaxed)) WakeUp();
   }
 
-  // What the process holds now.
+  // Resident anonymous memory of the process now.
   int64_t anonymous_bytes() const { return system_.anonymous_bytes(); }
-  // Bytes that late messages count as, at the last look.
+  // Late messages times the largest message size, at the last round.
   int64_t receiving_bytes() const { return receiving_bytes_.load(std::memory_order_relaxed); }
   Refusals refusals() const { return {late_.load(), pressure_.load()}; }
 
@@ -80,7 +84,7 @@ class MemoryWatch {
   void WakeUp();
   int64_t UnaccountedBytes() const;
   void EndReads(absl::Time now, const Receiving::Reads& reads);
-  // Gives back what lay unused.
+  // Gives unused memory back to the system.
   void GiveBack(absl::Time now);
 
   const Options options_;
@@ -89,17 +93,17 @@ class MemoryWatch {
   BufferPool& pool_;
   const Clock& clock_;
 
-  // Of the thread that ticks.
+  // Confined to the thread that ticks.
   int64_t unaccounted_bytes_ = 0;
   absl::Time trimmed_ = absl::InfinitePast();
   absl::Time pool_trimmed_ = absl::InfinitePast();
   absl::Time sampled_ = absl::InfinitePast();
-  std::deque<int64_t> free_samples_;  // of the last kUnusedMs
+  std::deque<int64_t> free_samples_;  // free_bytes of the last kUnusedMs
 
   std::atomic<int64_t> receiving_bytes_ = 0;
   std::atomic<int64_t> late_ = 0;
   std::atomic<int64_t> pressure_ = 0;
-  std::atomic<bool> rests_ = false;  // the thread sleeps for long
+  std::atomic<bool> rests_ = false;  // the thread is in its long sleep
 
   proto::Mutex mutex_;
   proto::CondVar wake_;
@@ -108,7 +112,7 @@ class MemoryWatch {
   std::thread thread_;
 };
 
-// What glibc and Linux say.
+// System by glibc's mallinfo2 and Linux's /proc.
 MemoryWatch::System ProcessMemory(std::function<int64_t()> accounted_bytes);
 
 }  // namespace rope::server

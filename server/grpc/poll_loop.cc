@@ -28,7 +28,7 @@ void PollLoop::Start() {
 void PollLoop::Shutdown() {
   for (const auto& queue : queues_) queue->Shutdown();
   for (std::thread& thread : threads_) thread.join();
-  if (threads_.empty()) {  // never started: somebody must still empty the queues
+  if (threads_.empty()) {  // never started: this thread must empty the queues
     for (const auto& queue : queues_) Run(*queue);
   }
   threads_.clear();
@@ -45,8 +45,11 @@ void PollLoop::Run(grpc::ServerCompletionQueue& queue) const {
   }
 }
 
+// Polls the queue. While events come, each AsyncNext returns one and no clock is read. The first
+// time that the queue is empty and on_idle_ has nothing to do, the spin time begins; after it the
+// thread sleeps in Next.
 bool PollLoop::NextEvent(grpc::ServerCompletionQueue& queue, void** tag, bool* ok) const {
-  // From the first look that finds nothing to do; until then no clock is read.
+  // End of the spin time; empty until it begins.
   using Clock = std::chrono::steady_clock;
   std::optional<Clock::time_point> end;
   while (true) {
@@ -58,11 +61,11 @@ bool PollLoop::NextEvent(grpc::ServerCompletionQueue& queue, void** tag, bool* o
       case grpc::CompletionQueue::TIMEOUT:
         break;
     }
-    if (!end.has_value() && on_idle_()) continue;  // which may have made events
+    if (!end.has_value() && on_idle_()) continue;  // its work may have made events
     const Clock::time_point now = Clock::now();
     if (!end.has_value()) end = now + absl::ToChronoNanoseconds(spin_);
     if (now >= *end) return queue.Next(tag, ok);
-    sched_yield();  // others may need this core
+    sched_yield();  // let other threads use this core
   }
 }
 

@@ -1,10 +1,10 @@
-// PollLoop: threads that own a completion queue each and run what comes out of it. After the last
-// event a thread polls for a bounded time before it sleeps, because waking a sleeping thread costs
-// as much as a small call.
+// PollLoop: threads that own one completion queue each and run its events. After the last event a
+// thread polls for a bounded time before it sleeps, because waking a sleeping thread costs as much
+// as a small call.
 //
-// Threading:  Events run on the thread of their queue. Start and Shutdown are called once each, by
-//             one thread.
-// Ownership:  An Event is owned by whoever scheduled it; Run may delete its object.
+// Threading:  Events run on the thread of their queue. One thread calls Start and Shutdown, once
+//             each.
+// Ownership:  The code that scheduled an Event owns it; Run may delete its object.
 #ifndef ROPE_SERVER_GRPC_POLL_LOOP_H_
 #define ROPE_SERVER_GRPC_POLL_LOOP_H_
 
@@ -20,14 +20,14 @@
 
 namespace rope::server {
 
-// What a completion queue hands back.
+// The tag of a completion queue.
 class Event {
  public:
   virtual ~Event() = default;
   virtual void Run(bool ok) = 0;
 };
 
-// An event that calls one member of `Call`.
+// An event that calls a member function of `Call`.
 template <typename Call>
 class CallEvent final : public Event {
  public:
@@ -42,11 +42,11 @@ class CallEvent final : public Event {
 
 class PollLoop {
  public:
-  // What a thread still has to do when no event is left, and after kEventsMax without a pause.
-  // True: it has done some.
+  // Called when the queue has no event, and after every kEventsMax events without a pause. Returns
+  // whether it has done any work.
   using OnIdle = std::function<bool()>;
 
-  // Adds `threads` queues to the server that is being built.
+  // Adds `threads` queues to `builder`.
   PollLoop(
       grpc::ServerBuilder& builder, int threads, absl::Duration spin,
       OnIdle on_idle = [] { return false; });
@@ -56,9 +56,9 @@ class PollLoop {
   const std::vector<std::unique_ptr<grpc::ServerCompletionQueue>>& queues() const {
     return queues_;
   }
-  // Starts the threads; the server has been built.
+  // Starts the threads. REQUIRES: the server has been built.
   void Start();
-  // Shuts the queues, lets their last events run and joins the threads. REQUIRES: the server was
+  // Shuts the queues down, runs their last events and joins the threads. REQUIRES: the server was
   // shut down.
   void Shutdown();
 

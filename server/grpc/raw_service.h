@@ -1,8 +1,8 @@
-// RawService: a generated service whose calls all arrive at their headers, before their message has
-// come, with bytes in and bytes out on completion queues. On the wire nothing is different: a unary
-// call is a stream of one message in each direction.
+// RawService: a generated service that gives every call to the server when its headers have come,
+// before its message. Messages are raw bytes, on completion queues. The wire format is unchanged: a
+// unary call is a stream of one message in each direction.
 //
-// Threading:  As grpc::Service: set up before the server starts.
+// Threading:  As grpc::Service: set it up before the server starts.
 #ifndef ROPE_SERVER_GRPC_RAW_SERVICE_H_
 #define ROPE_SERVER_GRPC_RAW_SERVICE_H_
 
@@ -20,7 +20,7 @@ namespace rope::server {
 
 using RawStream = grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
 
-// `Generated`: what protoc makes of a service, for example v1::RopeService, with its descriptor.
+// `Generated`: the class that protoc generates for a service, for example v1::RopeService.
 template <typename Generated>
 class RawService final : public Generated::Service {
  public:
@@ -32,7 +32,7 @@ class RawService final : public Generated::Service {
     }
   }
 
-  // The index of a method, for RequestCall. REQUIRES: the service has it.
+  // Returns the index of a method, for RequestCall. REQUIRES: the service has the method.
   int IndexOf(const std::string& name) const {
     const google::protobuf::MethodDescriptor* const method = descriptor_.FindMethodByName(name);
     ROPE_CHECK(method != nullptr);

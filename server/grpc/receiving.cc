@@ -7,6 +7,15 @@
 
 namespace rope::server {
 
+// The reads form a doubly linked list through their own members, ordered by the time at which they
+// began: Enter appends to the newest end, so a walk from oldest_ can stop at the first read that
+// began too late. Enter and Leave are O(1) and allocate nothing, because every message pays for
+// them.
+//
+// Ending reads takes two steps. Under mutex_, Choose marks and retains them: a read in the list is
+// alive, and Retain keeps it alive after the lock. Without the lock, EndRead calls into gRPC and
+// Release may delete the call.
+
 Receiving::Receiving(const Clock& clock) : clock_(clock) {}
 
 void Receiving::Enter(Read& read, uint64_t session) {

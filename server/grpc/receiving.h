@@ -1,12 +1,18 @@
-// Receiving: the messages that are being read, so that a client which sends half of one, or many of
-// them, holds memory for a bounded time. gRPC says nothing of a message before all of it is there.
+// Receiving: the list of messages that are being read. It bounds the time for which a client that
+// sends half of a message, or half of many, holds memory: gRPC reports a message only when it is
+// complete.
 //
-// A reader enters a Read before it asks gRPC for a message and leaves when the message has come.
-// MemoryWatch looks at what is under way, and ends reads: those that are past their time, and under
-// pressure those of the session that has most of them.
+// A call enters its Read before it asks gRPC for a message, and leaves when the message has come.
+// MemoryWatch ends reads: those past their time, and under memory pressure those of the session
+// that has the most of them.
 //
-// Threading:  Thread-safe. Reads are ended without a lock held.
-// Ownership:  Refers to Reads between Enter and Leave; one that is being ended is retained.
+//   Enter -> in the list -+- Leave (the message has come)
+//                         +- EndRead (once) --- no end after a grace period ---> AbortRead
+//                            the read stays in the list until its call leaves
+//
+// Threading:  Thread-safe. No lock is held while a read is ended. Retain is called under mutex_ and
+//             may take the lock of its call; see the lock order in server/README.md.
+// Ownership:  Refers to Reads between Enter and Leave. Retains a read while it ends it.
 #ifndef ROPE_SERVER_GRPC_RECEIVING_H_
 #define ROPE_SERVER_GRPC_RECEIVING_H_
 
@@ -30,14 +36,14 @@ class Receiving {
     virtual ~Read() = default;
 
    protected:
-    // `may_idle`: no message may be under way at all, as on a stream that is open and silent, so
-    // that time says nothing.
+    // `may_idle`: the client may legally send nothing, as on an open stream. Such a read is never
+    // late.
     explicit Read(bool may_idle) : may_idle_(may_idle) {}
-    // Ends the call, on any thread; nothing where its message has come meanwhile.
+    // Ends the call, on any thread. Does nothing if its message has come meanwhile.
     virtual void EndRead(const absl::Status& status) = 0;
-    // The same at once, without a word to the client, who has not taken it in time.
+    // Cancels the call without a status for the client, which has not taken the end in time.
     virtual void AbortRead() = 0;
-    // Between the two, the read is not destroyed.
+    // Between Retain and Release the read is not destroyed.
     virtual void Retain() = 0;
     virtual void Release() = 0;
 
@@ -52,34 +58,34 @@ class Receiving {
     Read* newer_ = nullptr;
   };
 
-  // What is under way.
+  // Counts of the reads in the list.
   struct Reads {
     int64_t all = 0;
-    int64_t late = 0;  // those that began before a certain time and cannot be idle
-    absl::Time oldest = absl::InfiniteFuture();  // that cannot be idle
+    int64_t late = 0;                            // began before `late_before`, and not may_idle
+    absl::Time oldest = absl::InfiniteFuture();  // start of the oldest that is not may_idle
   };
 
-  // `clock` must outlive it.
+  // `clock` must outlive the list.
   explicit Receiving(const Clock& clock);
 
   void Enter(Read& read, uint64_t session);
   void Leave(Read& read);
 
   int64_t count() const { return count_.load(std::memory_order_relaxed); }
-  // True where a read was entered since the last call that said so: its message may have come by
-  // now, which shows at the next look at the queue.
+  // Returns whether a read was entered since the last call that returned true. The message of a new
+  // read may have come by now, so the caller should poll its queue again.
   bool HasNew() {
     return has_new_.load(std::memory_order_relaxed) &&
            has_new_.exchange(false, std::memory_order_relaxed);
   }
-  // `late_before`: what began before is late.
+  // Counts the reads. Reads that began before `late_before` are late.
   Reads Look(absl::Time late_before) const;
-  // Aborts those that were ended before and are still there.
+  // Aborts the reads that were ended before `before` and are still in the list.
   void AbortEnded(absl::Time before);
-  // Ends the reads that began before and cannot be idle. Returns how many.
+  // Ends the reads that began before `before` and are not may_idle. Returns their number.
   int64_t EndSince(absl::Time before, const absl::Status& status);
-  // Ends those that began before of the session that has most of them; of several, of the one that
-  // began last. Returns how many.
+  // Ends the reads that began before `before`, of the session that has the most such reads. If
+  // several sessions have equally many, takes the one whose read began last. Returns their number.
   int64_t EndOfGreediest(absl::Time before, const absl::Status& status);
 
  private:
@@ -87,7 +93,7 @@ class Receiving {
 
   static bool IsEnded(const Read& read) { return read.ended_ < absl::InfiniteFuture(); }
 
-  // Retains the read for End.
+  // Marks the read as ended, retains it, and adds it to `chosen`.
   void Choose(Read& read, Chosen& chosen) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static int64_t End(const Chosen& chosen, const absl::Status& status);
 

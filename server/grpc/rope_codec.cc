@@ -25,7 +25,7 @@ constexpr proto::SplitOptions kSplitOptions = {
 
 constexpr size_t kSmallTensors = 2;  // q and k
 using Views = absl::InlinedVector<std::string_view, 4>;
-using ReceivedSlices = std::vector<grpc::Slice>;  // what Request::received_bytes points to
+using ReceivedSlices = std::vector<grpc::Slice>;  // type behind Request::received_bytes
 
 Views ViewsOf(const ReceivedSlices& slices) {
   Views views;
@@ -37,7 +37,7 @@ Views ViewsOf(const ReceivedSlices& slices) {
 }
 
 absl::StatusOr<ReceivedSlices> Dump(const grpc::ByteBuffer& bytes) {
-  constexpr size_t kSlices = 2;  // of a small message: its head and the bytes of a tensor
+  constexpr size_t kSlices = 2;  // most small messages: fields, and tensor bytes
   ReceivedSlices slices;
   slices.reserve(kSlices);
   if (bytes.Valid() && !bytes.Dump(&slices).ok()) {
@@ -57,8 +57,8 @@ grpc::Slice SliceOf(const std::string& bytes) {
   return grpc::Slice(bytes.data(), bytes.size());
 }
 
-// Adds what took the place of a tensor's received bytes: parts of the slices that hold them, each
-// of which goes as soon as it is sent.
+// Adds a result that overwrote the received bytes of its tensor, as sub-slices of the received
+// slices. gRPC frees each received slice as soon as its parts are sent.
 template <typename Slices>
 void AddOverwritten(const Request& request, size_t tensor, Slices& slices) {
   const auto& received = *static_cast<const ReceivedSlices*>(request.received_bytes.get());
@@ -87,13 +87,15 @@ absl::Status CheckReplyLength(int64_t length, int64_t bytes_max) {
       absl::StrCat("reply: got ", length, " bytes, want at most ", bytes_max));
 }
 
-// Takes over the client's id; a longer one is refused later, under the server's own.
+// Takes the client's id. An id that is too long is ignored here and refused later, and the error is
+// sent under an id of the server.
 void TakeId(std::string id, Request& request) {
   if (id.empty() || static_cast<int64_t>(id.size()) > limits::kRequestIdBytesMax) return;
   request.id = std::move(id);
 }
 
-// The request_id of a message that was refused, as far as it can be read; else empty.
+// Finds the request_id of a message that was refused. Empty: it has none. Error: the message is
+// broken before its id.
 absl::StatusOr<std::string> FindId(absl::Span<const std::string_view> fragments) {
   proto::WireCursor cursor(fragments);
   while (cursor.position() < cursor.size()) {
@@ -110,7 +112,7 @@ absl::StatusOr<std::string> FindId(absl::Span<const std::string_view> fragments)
     value.CopyTo(id.data());
     v1::RotateRequest alone;
     alone.set_request_id(id);
-    ROPE_RETURN_IF_ERROR(ParseSkeleton(alone.SerializeAsString(), alone));  // refuses broken UTF-8
+    ROPE_RETURN_IF_ERROR(ParseSkeleton(alone.SerializeAsString(), alone));  // refuses invalid UTF-8
     return id;
   }
   return std::string();
@@ -125,13 +127,13 @@ absl::Status ParseRequest(absl::Span<const std::string_view> fragments, Request&
   }
   request.split = *std::move(split);
   request.parsed =
-      std::make_unique_for_overwrite<ParsedRequest>();  // the arena's block stays as is
+      std::make_unique_for_overwrite<ParsedRequest>();  // without zeroing the arena's block
   ROPE_RETURN_IF_ERROR(ParseSkeleton(request.split.skeleton, request.parsed->message));
   TakeId(request.parsed->message.request_id(), request);
   return absl::OkStatus();
 }
 
-// REQUIRES: request.received_bytes keeps them alive.
+// Decodes a message in fragments. REQUIRES: request.received_bytes keeps `views` alive.
 absl::Status DecodeViews(absl::Span<const std::string_view> views, int64_t length,
                          PreparedRequests& prepared, Request& request) {
   proto::RequestOutline::Values values;

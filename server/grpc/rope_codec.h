@@ -1,12 +1,13 @@
-// Between bytes and Request: by gRPC, where no tensor byte is copied on the way in or out, and in
-// one piece (Small), where all are, for rings.
+// Decodes bytes to a Request and encodes its reply. The functions for gRPC copy no tensor byte on
+// the way in or out. The functions for rings (Small) take a message in one piece and copy it.
 //
 // Threading:  Functions only.
-// Ownership:  A decoded request keeps the received slices alive, or a copy of a small message; an
-//             encoded reply owns its output buffers and gives them back to the pool from whichever
-//             thread drops the last slice, or is a copy.
-// Errors:     INVALID_ARGUMENT, UNIMPLEMENTED, RESOURCE_EXHAUSTED: as proto::Split; a message that
-//             the generated parser refuses; one larger than `message_bytes_max` (names the flag).
+// Ownership:  A decoded request keeps the received slices alive, or its copy of a small message. An
+//             encoded reply owns its output buffers, and returns them to the pool on the thread
+//             that drops the last slice. A small reply is a copy.
+// Errors:     INVALID_ARGUMENT, UNIMPLEMENTED, RESOURCE_EXHAUSTED: as proto::Split.
+//             INVALID_ARGUMENT: the generated parser refuses the message. RESOURCE_EXHAUSTED: the
+//             message is larger than `message_bytes_max` (the error names the flag).
 #ifndef ROPE_SERVER_GRPC_ROPE_CODEC_H_
 #define ROPE_SERVER_GRPC_ROPE_CODEC_H_
 
@@ -24,33 +25,35 @@
 
 namespace rope::server {
 
-// Fills split, received_bytes and either message or prepared of `request`, and clears `bytes`. The
-// request's id is set where it can be read at all, whatever else is wrong with the message.
+// Fills `split`, `received_bytes` and either `parsed` or `prepared` of `request`, and clears
+// `bytes`. Sets the request's id if it can be read, even if the rest of the message is invalid.
 absl::Status DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max,
                            PreparedRequests& prepared, Request& request);
 
-// The same of a message in one piece.
+// As DecodeRequest, for a message in one piece, which it copies.
 absl::Status DecodeSmallRequest(std::string_view bytes, int64_t message_bytes_max,
                                 PreparedRequests& prepared, Request& request);
 
-// Any other request of the service, which has no payloads worth keeping apart: strict in the same
-// way.
+// Decodes any other request of the service, with the same strict checks. Such a request has no
+// payloads to keep apart.
 absl::Status DecodeMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message& message);
 
 grpc::ByteBuffer EncodeMessage(const google::protobuf::Message& message);
 
-// A slice that owns the buffer; gRPC may drop it on any thread, also after the call has ended.
+// Returns a slice that owns the buffer. gRPC may drop it on any thread, even after the call has
+// ended.
 grpc::Slice SliceOf(PooledBuffer buffer);
 
-// The reply to a request that has run. Takes its outputs, or refers to its received bytes where
-// results are there. REQUIRES: DecodeRequest made those.
+// Encodes the reply to a request that has run. Takes its outputs, or refers to its received bytes
+// if results overwrote them. REQUIRES: the request came from DecodeRequest.
 grpc::ByteBuffer EncodeReply(Request& request);
 
-// The same in one piece. RESOURCE_EXHAUSTED: it has more than `bytes_max`; says how many, or how
-// many its outputs alone have. REQUIRES: no result is in received bytes.
+// As EncodeReply, in one piece. RESOURCE_EXHAUSTED: the reply, or its outputs alone, would have
+// more than `bytes_max` bytes; the error gives the number. REQUIRES: no result overwrote received
+// bytes.
 absl::StatusOr<std::string> EncodeSmallReply(Request& request, int64_t bytes_max);
 
-// The reply that says why a request was not answered otherwise; for streams and rings.
+// Encodes a reply that carries an error, for streams and rings.
 grpc::ByteBuffer EncodeError(const std::string& request_id, const absl::Status& status);
 std::string EncodeSmallError(const std::string& request_id, const absl::Status& status);
 

@@ -15,12 +15,13 @@ namespace {
 absl::StatusOr<std::string> EncodeLocal(Request& finished, int64_t bytes_max) {
   absl::StatusOr<std::string> reply = EncodeSmallReply(finished, bytes_max);
   if (reply.ok()) return reply;
-  return Executed(absl::Status(
-      reply.status().code(), absl::StrCat(reply.status().message(),
-                                          " in a ring: outputs in regions, or a call without it")));
+  return Executed(
+      absl::Status(reply.status().code(),
+                   absl::StrCat(reply.status().message(),
+                                " in a ring: put outputs into regions, or call without it")));
 }
 
-// A kind of line for each method and code.
+// Each method and code is a kind of log line, with a limit of its own.
 constexpr size_t kCodes = static_cast<size_t>(absl::StatusCode::kUnauthenticated) + 1;
 
 size_t LogKindOf(Method method, absl::StatusCode code) {
@@ -31,7 +32,7 @@ int64_t BytesOf(const grpc::ByteBuffer& message) {
   return message.Valid() ? static_cast<int64_t>(message.Length()) : 0;
 }
 
-// What is left of a request's permit when its reply is all there is of it.
+// Returns the request's permit, reduced to the bytes of its reply: the rest is about to be freed.
 Permit PermitOf(Request& finished, const grpc::ByteBuffer& reply) {
   Permit permit = std::move(finished.permit);
   permit.KeepReply(BytesOf(reply));
@@ -87,7 +88,7 @@ std::unique_ptr<Request> RopeService::NewRequest(const Call& call) {
   request->session = call.session();
   request->deadline = request->received + call.time_left();
   request->cancelled = call.cancelled();
-  request->may_overwrite = true;  // gRPC has passed them on
+  request->may_overwrite = true;  // gRPC has given the slices to this request
   return request;
 }
 
@@ -109,13 +110,13 @@ void RopeService::SubmitDecoded(absl::Status status, std::unique_ptr<Request> re
 
 void RopeService::Rotate(UnaryCall& call) {
   std::unique_ptr<Request> request = NewRequest(call);
-  request->alone = parts_.in_flight->count() == 1;  // this one; an open stream counts too
+  request->alone = parts_.in_flight->count() == 1;  // 1 is this call; open streams count too
   request->gathers = true;
   request->done = [this, &call](std::unique_ptr<Request> finished, const absl::Status& status) {
     const grpc::ByteBuffer reply = status.ok() ? EncodeReply(*finished) : grpc::ByteBuffer();
     RecordRotation(Method::kRotate, *finished, status, BytesOf(reply));
     Permit permit = PermitOf(*finished, reply);
-    finished.reset();  // gives received bytes back before the client can ask again
+    finished.reset();  // frees received bytes before the client can call again
     call.Finish(status, reply, std::move(permit));
   };
   Submit(call.request(), std::move(request));
@@ -141,7 +142,7 @@ void RopeService::RotateLocal(LocalCall& call) {
   std::unique_ptr<Request> request = NewRequest(call);
   request->alone = parts_.in_flight->count() == 1;
   request->from_ring = true;
-  request->may_overwrite = false;  // they are no slices that a reply could send
+  request->may_overwrite = false;  // the message is a copy, not slices that a reply can send
   request->done = [this, &call](std::unique_ptr<Request> finished, absl::Status status) {
     std::string reply;
     if (status.ok()) {
@@ -192,7 +193,7 @@ void RopeService::Log(Method method, const std::string& id, const absl::Status& 
   if (!logger_->should_log(level)) return;
   const auto left_out = log_limiter_.Admit(LogKindOf(method, status.code()));
   if (!left_out.has_value()) return;
-  // A refused id may be of any length.
+  // An id that was refused may have any length.
   const std::string request = Quoted(absl::string_view(id).substr(0, limits::kRequestIdBytesMax));
   const std::string message =
       status.ok() ? "" : absl::StrCat(" message=", Quoted(ShortMessage(status.message())));

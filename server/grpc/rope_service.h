@@ -1,8 +1,8 @@
-// RopeService: the rope.v1 adapter. Turns calls into requests and answers into replies. The engine
-// rotates; the methods of the control plane are added by whoever composes the server.
+// RopeService: the rope.v1 adapter. It turns calls into requests for the engine, and finished
+// requests into replies. AddControlMethods adds the methods of the control plane.
 //
-// Threading:  Handlers run on the queues' threads; replies are sent from whichever thread completes
-//             the request.
+// Threading:  Handlers run on the queues' threads. The thread that completes a request sends its
+//             reply.
 // Ownership:  Everything in Parts must outlive the service and its calls.
 #ifndef ROPE_SERVER_GRPC_ROPE_SERVICE_H_
 #define ROPE_SERVER_GRPC_ROPE_SERVICE_H_
@@ -45,22 +45,22 @@ class RopeService {
     int64_t max_message_bytes = 0;
     const Peers* peers = nullptr;
   };
-  // Whose call a method answers.
+  // The caller of a control-plane method.
   struct Caller {
     uint64_t session = 0;
     std::string owner;                             // peers.h
-    std::shared_ptr<std::atomic<bool>> cancelled;  // true once the caller has gone or given up
+    std::shared_ptr<std::atomic<bool>> cancelled;  // true once it has gone or cancelled
   };
   template <typename Out>
   using Done = std::function<void(const absl::StatusOr<Out>&)>;
-  // Must lead to one call of `done`, now or later, on any thread.
+  // Must call `done` once, now or later, on any thread.
   template <typename In, typename Out>
   using Answerer = std::function<void(const In& request, const Caller& caller, Done<Out> done)>;
 
   explicit RopeService(Parts parts);
   ~RopeService();
 
-  // Serves a method of the control plane. REQUIRES: before Arm.
+  // Adds a method of the control plane. REQUIRES: Arm has not been called.
   template <typename In, typename Out>
   void AddMethod(Method method, Answerer<In, Out> answer);
 
@@ -69,25 +69,25 @@ class RopeService {
   void Arm(grpc::ServerCompletionQueue& queue, int calls);
   // Answers a call that came through shared memory.
   void RotateLocal(LocalCall& call);
-  // Ends open streams once what they accepted is answered.
+  // Ends each open stream once the messages that it has read are answered.
   void DrainStreams();
   int64_t open_streams() const { return open_streams_.count(); }
 
  private:
-  // How gRPC is asked for the next call of a method.
+  // Returns the function that asks gRPC for the next call of a method.
   UnaryCall::Request RequestOf(Method method);
   void AddHandler(Method method, UnaryCall::Handler handler);
 
   void Rotate(UnaryCall& call);
   void RotateOnStream(StreamCall& call, grpc::ByteBuffer& message);
-  // What a message of a call asks for, as far as the call itself says it.
+  // Makes a request with the call's arrival time, session, deadline and cancellation flag.
   template <typename Call>
   std::unique_ptr<Request> NewRequest(const Call& call);
-  // Decodes and submits; whatever happens, the request's `done` is called.
+  // Decodes and submits the request. Calls its `done` in any case.
   void Submit(grpc::ByteBuffer& message, std::unique_ptr<Request> request);
-  // The second half of it: `status` is how decoding went.
+  // Submits a decoded request. `status`: the result of decoding.
   void SubmitDecoded(absl::Status status, std::unique_ptr<Request> request);
-  // A call of the control plane that was received.
+  // Data of a control-plane call for metrics and log.
   struct Received {
     Method method;
     std::string id;
@@ -98,7 +98,7 @@ class RopeService {
   template <typename Out>
   void Answer(UnaryCall& call, const Received& received, const absl::StatusOr<Out>& response);
 
-  // Counts and logs an answered request, before the answer is sent.
+  // Counts and logs a finished request, before its answer is sent.
   void RecordRotation(Method method, const Request& request, const absl::Status& status,
                       int64_t reply_bytes);
   void Record(const Received& received, const absl::Status& status, const grpc::ByteBuffer& reply);
@@ -112,7 +112,7 @@ class RopeService {
   std::vector<std::unique_ptr<UnaryCall::Method>> methods_;
   OpenStreams open_streams_;
   StreamCall::Method rotate_stream_;
-  const std::string id_prefix_;  // of the ids that this process gives
+  const std::string id_prefix_;  // of request ids that this process makes
   std::atomic<uint64_t> next_id_{1};
 };
 

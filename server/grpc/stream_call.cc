@@ -9,11 +9,19 @@
 
 namespace rope::server {
 
+// Lock order: OpenStreams::mutex_ -> StreamCall::mutex_ -> Receiving::mutex_ (server/README.md).
+//
+// Every event and every Answer follows one pattern. Under mutex_ it updates the state, lets Advance
+// start the next steps, and asks IsFree. After the lock it calls the handler or Free. The handler
+// may answer on this thread, and Free deletes the call, so neither may run under mutex_.
+
 int64_t OpenStreams::count() const {
   proto::MutexLock lock(&mutex_);
   return static_cast<int64_t>(streams_.size());
 }
 
+// mutex_ is held while streams drain: Free must take it to remove a stream, so none is deleted
+// here.
 void OpenStreams::Drain() {
   proto::MutexLock lock(&mutex_);
   draining_ = true;
@@ -32,14 +40,14 @@ void OpenStreams::Remove(StreamCall& stream) {
 }
 
 void StreamCall::Arm(const Method& method, grpc::ServerCompletionQueue& queue) {
-  auto call = std::unique_ptr<StreamCall>(new StreamCall(method, queue));  // owned by itself below
+  auto call = std::unique_ptr<StreamCall>(new StreamCall(method, queue));  // owns itself below
   StreamCall& armed = *call.release();
   armed.context_.AsyncNotifyWhenDone(&armed.done_);
   method.request(&armed.context_, &armed.stream_, &queue, &armed.received_);
 }
 
 void StreamCall::OnReceived(bool ok) {
-  if (!ok) {  // the server shuts down; gRPC sends no done notification for a call that never was
+  if (!ok) {  // shutdown before a call came: gRPC sends no done notification
     delete this;
     return;
   }
@@ -51,6 +59,9 @@ void StreamCall::OnReceived(bool ok) {
   Advance();
 }
 
+// Advance may start the next read under the lock, before the handler has seen this message:
+// message_ was swapped out. After the handler has been called with the last message, the call may
+// be gone.
 void StreamCall::OnRead(bool ok) {
   method_.receiving->Leave(*this);
   grpc::ByteBuffer message;
@@ -76,6 +87,8 @@ void StreamCall::OnRead(bool ok) {
   }
 }
 
+// Any thread. From here the message counts with its reply's bytes if these are more (held_bytes_),
+// until OnWritten.
 void StreamCall::Answer(grpc::ByteBuffer& reply, int64_t message_bytes, Permit permit) {
   bool free = false;
   {
@@ -119,6 +132,8 @@ void StreamCall::OnFinished(bool) {
   if (free) Free();
 }
 
+// gRPC's done notification: the RPC is over, by Finish or because the client has gone. Answers may
+// still be missing; IsFree waits for them.
 void StreamCall::OnDone(bool) {
   bool free = false;
   {
@@ -141,10 +156,12 @@ void StreamCall::Drain() {
   Advance();
 }
 
+// Called by MemoryWatch without a lock; the read is retained. Finish would send the status after
+// the answers, so it is used only if no answer is pending. Otherwise the call is cancelled.
 void StreamCall::EndRead(const absl::Status& status) {
   proto::MutexLock lock(&mutex_);
   if (!reading_ || finishing_) return;
-  if (writing_ || unanswered_ > 0) {  // its end would wait for these
+  if (writing_ || unanswered_ > 0) {  // Finish would wait for these
     context_.TryCancel();
     return;
   }
@@ -152,6 +169,10 @@ void StreamCall::EndRead(const absl::Status& status) {
   stream_.Finish(ToGrpcStatus(status, context_), &ended_);
 }
 
+// Called with Receiving::mutex_ held, the reverse of the lock order above. It cannot deadlock. A
+// thread that waits for Receiving::mutex_ under mutex_ is in Advance, which enters a read only
+// while !reading_. The read of a stream that Receiving retains is in its list, which implies
+// reading_.
 void StreamCall::Retain() {
   proto::MutexLock lock(&mutex_);
   ++retained_;
@@ -167,6 +188,11 @@ void StreamCall::Release() {
   if (free) Free();
 }
 
+// Called with mutex_ held after every change of state. It keeps at most one read and one write
+// under way, as gRPC requires.
+//   read:   while the client may send more and less than the flow-control limits is held
+//   write:  the first reply, if none is being written
+//   finish: once, when no more messages come, all are answered, and all answers are written
 void StreamCall::Advance() {
   if (finishing_) return;
   const bool may_read = !closed_ && !draining_ && !gone_ && held_ < method_.unanswered_max &&
@@ -185,11 +211,14 @@ void StreamCall::Advance() {
       &ended_);
 }
 
+// A buffer hint tells gRPC to keep the message until the next write. It is given only if the next
+// reply is there already, and not more than kJoinedAnswersMax replies or kJoinedBytesMax bytes in a
+// row.
 void StreamCall::StartWrite() {
   const grpc::ByteBuffer& bytes = replies_.front().bytes;
   joined_bytes_ += static_cast<int64_t>(bytes.Length());
   grpc::WriteOptions options;
-  // gRPC does not send a first message that may wait together with the headers.
+  // Never hint the first message: gRPC would not send it together with the headers.
   const bool may_wait = std::exchange(has_written_, true) && replies_.size() > 1 &&
                         ++joined_ < limits::kJoinedAnswersMax &&
                         joined_bytes_ < limits::kJoinedBytesMax;
@@ -214,6 +243,8 @@ bool StreamCall::IsFree() const {
   return finished_ && done_seen_ && !reading_ && !writing_ && unanswered_ == 0 && retained_ == 0;
 }
 
+// Without a lock: no event of the call is pending and no thread retains it. The count falls last,
+// so that a drained server has no call left.
 void StreamCall::Free() {
   CallsInFlight& in_flight = *method_.in_flight;
   method_.open->Remove(*this);

@@ -1,20 +1,20 @@
 // StreamCall: one bidirectional RPC with bytes in and bytes out, from being armed to being freed.
-// Every message is answered once, in the order in which answers come; the stream outlives errors.
+// Every message gets one answer, in the order in which answers become ready. An error in one
+// message does not end the stream.
 //
 //   armed -> received: arms its successor, reads
 //   read -> the handler gets the message; the next is read while few enough bytes are unanswered
 //   Answer (any thread, once for each message) -> written, one after the other
 //   the client closed its side, or Drain: no more reads; when all is answered and written: finished
 //
-// Threading:  Steps run on the queue's thread; Answer and Drain may be called from any.
+// Threading:  Steps run on the queue's thread; Answer and Drain may run on any.
 // Ownership:  Owns itself from Arm on, until gRPC is done with it and every message is answered.
-// Errors:     The stream ends OK when its client has closed and all is answered, and UNAVAILABLE
-//             after Drain. Messages that are not answered when the client goes are answered into
-//             nothing.
-// Limits:     While `unanswered_bytes_max` bytes or `unanswered_max` messages are not answered and
-//             taken by the client, nothing more is read: a client that does not read its answers
-//             holds up itself. Under pressure of memory EndRead ends a stream that may be in the
-//             middle of a message.
+// Errors:     The stream ends OK when its client has closed and all messages are answered, and
+//             UNAVAILABLE after Drain. Answers for a client that has gone are dropped.
+// Limits:     Flow control: while `unanswered_bytes_max` bytes or `unanswered_max` messages are not
+//             answered and taken by the client, the stream reads no more. A client that does not
+//             read its answers delays only itself. Under memory pressure EndRead may end a stream
+//             in the middle of a message.
 #ifndef ROPE_SERVER_GRPC_STREAM_CALL_H_
 #define ROPE_SERVER_GRPC_STREAM_CALL_H_
 
@@ -37,13 +37,13 @@ namespace rope::server {
 
 class StreamCall;
 
-// The streams that are open, so that they can be drained.
+// The set of open streams, which the server drains.
 //
 // Threading:  Thread-safe.
 class OpenStreams {
  public:
   int64_t count() const;
-  // Drains those that are open and those that will be opened.
+  // Drains all open streams, and every stream that opens later.
   void Drain();
 
  private:
@@ -64,7 +64,7 @@ class StreamCall final : private Receiving::Read {
   // Must lead to one Answer, now or later, on any thread.
   using Handler = std::function<void(StreamCall&, grpc::ByteBuffer& message)>;
 
-  // A method as the server serves it; outlives its calls.
+  // A method, its handler and its limits. It outlives its calls.
   struct Method {
     Request request;
     Handler handler;
@@ -75,27 +75,28 @@ class StreamCall final : private Receiving::Read {
     int64_t unanswered_max = 0;
   };
 
-  // Waits for one call of `method` on `queue`, and for the next when it has come.
+  // Arms one call of `method` on `queue`. Each call that comes arms the next.
   static void Arm(const Method& method, grpc::ServerCompletionQueue& queue);
 
-  // The connection: the same for all its messages.
+  // The connection; the same for all messages.
   uint64_t session() const { return session_; }
-  // Until the client gives up.
+  // Time until the client's deadline.
   absl::Duration time_left() const { return TimeLeft(context_); }
-  // True once the client has gone or given up; safe to read after the call was freed.
+  // True once the client has disconnected or cancelled. Safe to read after the call was freed.
   const std::shared_ptr<std::atomic<bool>>& cancelled() const { return cancelled_; }
 
-  // Answers a message of `message_bytes` bytes and takes the bytes of `reply`. Nothing of the call
-  // may be touched afterwards. `permit` goes when the client has taken the reply, or has gone.
+  // Answers a message of `message_bytes` bytes and takes the bytes of `reply`. The caller must not
+  // touch the call afterwards. `permit` is released when the client has taken the reply or has
+  // gone.
   void Answer(grpc::ByteBuffer& reply, int64_t message_bytes, Permit permit);
 
-  // Reads no more, answers what was read, and ends with UNAVAILABLE.
+  // Stops reading, answers the messages that were read, and ends with UNAVAILABLE.
   void Drain();
 
  private:
   struct Reply {
     grpc::ByteBuffer bytes;
-    int64_t held_bytes = 0;  // of the message or of the reply, whichever is more
+    int64_t held_bytes = 0;  // the larger of message and reply
     Permit permit;
   };
 
@@ -113,13 +114,15 @@ class StreamCall final : private Receiving::Read {
   void OnFinished(bool ok);
   void OnDone(bool ok);
 
-  // Starts whatever the state allows: a read, a write, the end.
+  // Starts every step that the state allows: a read, a write, the end.
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Answers that are there at the same time go to the socket together. REQUIRES: there is one.
+  // Writes the first reply. Replies that are ready at the same time go to the socket together.
+  // REQUIRES: replies_ is not empty, and no write is under way.
   void StartWrite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Forgets the answers that nobody will read, but not the one that is being written.
+  // Drops all replies except the one that is being written: the client has gone.
   void DropReplies() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether every step has come back and every answer was given. True once.
+  // Whether every step has come back and every answer was given. It becomes true once; the caller
+  // that sees it frees the call.
   bool IsFree() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   void Free() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -127,24 +130,24 @@ class StreamCall final : private Receiving::Read {
   grpc::ServerCompletionQueue& queue_;
   grpc::ServerContext context_;
   RawStream stream_;
-  uint64_t session_ = 0;  // set when it is received
+  uint64_t session_ = 0;  // set on receipt
   const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
 
   proto::Mutex mutex_;
   grpc::ByteBuffer message_;                           // being read
-  std::deque<Reply> replies_ ABSL_GUARDED_BY(mutex_);  // writing_: the first is being written
-  int64_t unanswered_ ABSL_GUARDED_BY(mutex_) = 0;     // messages that the handler still owes
-  int64_t held_ ABSL_GUARDED_BY(mutex_) = 0;           // messages not answered or not written yet
+  std::deque<Reply> replies_ ABSL_GUARDED_BY(mutex_);  // while writing_, the first is being written
+  int64_t unanswered_ ABSL_GUARDED_BY(mutex_) = 0;     // messages without an answer
+  int64_t held_ ABSL_GUARDED_BY(mutex_) = 0;           // messages without an answer or not written
   int64_t held_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   bool has_written_ ABSL_GUARDED_BY(mutex_) = false;
-  int64_t joined_ ABSL_GUARDED_BY(mutex_) = 0;        // answers written, but perhaps not sent yet
-  int64_t joined_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // written, but perhaps not sent yet
-  int retained_ ABSL_GUARDED_BY(mutex_) = 0;          // by who is about to end its read
+  int64_t joined_ ABSL_GUARDED_BY(mutex_) = 0;        // answers in gRPC's buffer, perhaps not sent
+  int64_t joined_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // bytes of these
+  int retained_ ABSL_GUARDED_BY(mutex_) = 0;          // threads that are ending its read
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool closed_ ABSL_GUARDED_BY(mutex_) = false;  // by the client: nothing more to read
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;  // by the client: no more messages
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
-  bool gone_ ABSL_GUARDED_BY(mutex_) = false;  // nobody reads answers any more
+  bool gone_ ABSL_GUARDED_BY(mutex_) = false;  // the client has gone: drop answers
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   bool done_seen_ ABSL_GUARDED_BY(mutex_) = false;

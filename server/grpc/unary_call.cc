@@ -12,33 +12,38 @@ void UnaryCall::Arm(const Method& method, grpc::ServerCompletionQueue& queue, in
 
 void UnaryCall::ArmUpTo(int count, const std::shared_ptr<Armed>& armed) {
   for (; armed->count < count; ++armed->count) {
-    auto owned = std::unique_ptr<UnaryCall>(new UnaryCall(armed));  // owned by itself below
+    auto owned = std::unique_ptr<UnaryCall>(new UnaryCall(armed));  // owns itself below
     UnaryCall& call = *owned.release();
     call.context_.AsyncNotifyWhenDone(&call.done_);
     armed->method.request(&call.context_, &call.stream_, &armed->queue, &call.arrived_);
   }
 }
 
+// The headers have come. Three references begin with the call (open_ == 3): the read that starts
+// here, the last step (Finish), and the done notification. Each event that comes back releases one.
 void UnaryCall::OnArrived(bool ok) {
-  if (!ok) {  // the server shuts down; gRPC sends no done notification for a call that never was
+  if (!ok) {  // shutdown before a call came: gRPC sends no done notification
     delete this;
     return;
   }
   session_ = SessionOfPeer(context_.peer());
   method_.receiving->Enter(*this, session_);
   stream_.Read(&message_, &read_);
-  // The client waits for what follows: successors are armed after it, unless few are left while
-  // messages are slow to come.
+  // Arming takes time for which this client would wait, so OnRead arms successors after the
+  // handler. A slow message must not leave the method without armed calls: below half, arm here.
   --armed_->count;
   ArmUpTo((armed_->wanted + 1) / 2, armed_);
 }
 
+// Runs on the queue's thread, while EndRead may run on the thread of MemoryWatch. Both call Claim:
+// the one that takes the call out of kReading answers it, the other does nothing. Leave comes
+// first, so that Receiving cannot choose this read any more.
 void UnaryCall::OnRead(bool ok) {
   method_.receiving->Leave(*this);
   const std::shared_ptr<Armed> armed = armed_;
-  if (Claim(State::kHandled)) Handle(ok);  // else it was ended before
+  if (Claim(State::kHandled)) Handle(ok);  // else EndRead has answered
   Release();
-  if (ok) ArmUpTo(armed->wanted, armed);  // else the server may be shutting down
+  if (ok) ArmUpTo(armed->wanted, armed);  // not ok: the server may be shutting down
 }
 
 void UnaryCall::Handle(bool ok) {
@@ -80,6 +85,8 @@ bool UnaryCall::Claim(State state) {
   return state_.compare_exchange_strong(reading, state);
 }
 
+// The last reference deletes the call. Only handled calls were counted in `in_flight`; the count
+// falls after the deletion, so that a drained server has no call left.
 void UnaryCall::Release() {
   if (open_.fetch_sub(1) != 1) return;
   CallsInFlight& in_flight = *method_.in_flight;

@@ -1,13 +1,18 @@
-// UnaryCall: one unary RPC with bytes in and bytes out, from being armed to being freed. The same
-// object for every unary method; what differs is the handler.
+// UnaryCall: one unary RPC with bytes in and bytes out, from being armed to being freed. One class
+// for every unary method; only the handler differs.
 //
-//   armed -> arrived (its headers): reads, arms a successor where few are armed
+//   armed -> arrived (headers): starts the read, arms a successor if few calls are armed
 //         -> read: runs the handler, arms successors -> Finish (any thread, once) -> sent
-//         -> or EndRead, where the message does not come: as Finish with an error
+//         -> or EndRead (the message did not come): as Finish with an error
 //
-// The call frees itself when its read, its last step and gRPC's done notification have come back.
+//   State:  kReading -+-> kHandled (OnRead: the handler answers)
+//                     +-> kEnded   (EndRead: MemoryWatch has answered)
 //
-// Threading:  Steps run on the queue's thread; Finish and EndRead may be called from any.
+// The call frees itself when three events are back: its read, its last step, and gRPC's done
+// notification.
+//
+// Threading:  Steps run on the queue's thread; Finish and EndRead may run on any. No mutex:
+//             `state_` decides between OnRead and EndRead, and `open_` counts references.
 // Ownership:  Owns itself from Arm on. Holds the permit of its reply until the client has taken it.
 #ifndef ROPE_SERVER_GRPC_UNARY_CALL_H_
 #define ROPE_SERVER_GRPC_UNARY_CALL_H_
@@ -40,7 +45,7 @@ class UnaryCall final : private Receiving::Read {
   // Must lead to one Finish, now or later, on any thread.
   using Handler = std::function<void(UnaryCall&)>;
 
-  // A method as the server serves it; outlives its calls.
+  // A method and its handler. It outlives its calls.
   struct Method {
     Request request;
     Handler handler;
@@ -48,27 +53,27 @@ class UnaryCall final : private Receiving::Read {
     Receiving* receiving = nullptr;
   };
 
-  // Waits for `calls` calls of `method` on `queue` at a time from now on. REQUIRES: before the
-  // queue's thread starts.
+  // Keeps `calls` calls of `method` armed on `queue` from now on. REQUIRES: the queue's thread has
+  // not started.
   static void Arm(const Method& method, grpc::ServerCompletionQueue& queue, int calls);
 
   uint64_t session() const { return session_; }
-  // Until the client gives up.
+  // Time until the client's deadline.
   absl::Duration time_left() const { return TimeLeft(context_); }
   grpc::ByteBuffer& request() { return message_; }
-  // What gRPC calls the client.
+  // gRPC's name for the client.
   std::string peer() const { return context_.peer(); }
-  // True once the client has gone or given up; safe to read after the call was freed.
+  // True once the client has disconnected or cancelled. Safe to read after the call was freed.
   const std::shared_ptr<std::atomic<bool>>& cancelled() const { return cancelled_; }
 
-  // Answers. Nothing of the call may be touched afterwards. `permit` goes when the client has taken
-  // the reply, or has gone.
+  // Sends the answer. The caller must not touch the call afterwards. `permit` is released when the
+  // client has taken the reply or has gone.
   void Finish(const absl::Status& status, const grpc::ByteBuffer& reply, Permit permit = {});
 
  private:
   enum class State { kReading, kHandled, kEnded };
 
-  // The calls of a method that are armed on a queue, whose thread alone looks at it.
+  // The number of calls of a method that are armed on a queue. Confined to the queue's thread.
   struct Armed {
     const Method& method;
     grpc::ServerCompletionQueue& queue;
@@ -82,7 +87,7 @@ class UnaryCall final : private Receiving::Read {
         armed_(std::move(armed)),
         stream_(&context_) {}
 
-  // Arms calls until `count` of them are.
+  // Arms calls until `count` calls are armed.
   static void ArmUpTo(int count, const std::shared_ptr<Armed>& armed);
 
   void OnArrived(bool ok);
@@ -95,7 +100,7 @@ class UnaryCall final : private Receiving::Read {
   void AbortRead() override { context_.TryCancel(); }
   void Retain() override { open_.fetch_add(1); }
   void Release() override;
-  // Leaves kReading; false: somebody has before.
+  // Changes kReading to `state`. False: the call has left kReading already.
   bool Claim(State state);
 
   const Method& method_;
@@ -103,7 +108,7 @@ class UnaryCall final : private Receiving::Read {
   grpc::ServerContext context_;
   RawStream stream_;
   grpc::ByteBuffer message_;
-  uint64_t session_ = 0;  // set when it arrives
+  uint64_t session_ = 0;  // set on arrival
   Permit permit_;         // of the reply
   std::atomic<State> state_{State::kReading};
   const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);

@@ -51,7 +51,7 @@ HelloReader::Next HelloReader::ReadSome(int socket) {
   if (got < 0) return Failed();
   for (proto::FileDescriptor& came : proto::DescriptorsOf(message)) {
     too_many_ |= descriptors_.size() == proto::kHelloDescriptorsMax;
-    // The others are closed: nobody fills our table.
+    // Close the others, so that a client cannot fill the server's descriptor table.
     if (!too_many_) descriptors_.push_back(std::move(came));
   }
   if ((message.msg_flags & MSG_CTRUNC) != 0) too_many_ = true;
@@ -64,7 +64,7 @@ absl::StatusOr<std::vector<proto::FileDescriptor>> HelloReader::ReleaseDescripto
   if (descriptors_.size() == count && !too_many_) return std::move(descriptors_);
   const std::string got = too_many_ ? "more" : absl::StrCat(descriptors_.size());
   return InvalidField("hello", absl::StrCat(got, " descriptors"),
-                      absl::StrCat(count, ": the region's, and the ring's where there is one"));
+                      absl::StrCat(count, ": the region's, and the ring's if the hello has one"));
 }
 
 }  // namespace rope::server

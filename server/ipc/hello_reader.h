@@ -1,9 +1,9 @@
-// HelloReader: what a new connection says first, read as it arrives: a hello with its descriptors
-// (proto/ipc/hello.h), or the beginning of something else, which stays in the socket.
+// HelloReader: reads the first bytes of a new connection as they arrive. They are a hello with its
+// descriptors (proto/ipc/hello.h), or the beginning of another protocol, which stays in the socket.
 //
 // Threading:  Confined to one thread. Never blocks.
-// Ownership:  The socket stays the caller's; owns the descriptors that came until they are taken.
-// Limits:     Takes 32 bytes and keeps two descriptors; others are closed as they come.
+// Ownership:  The caller owns the socket. The reader owns descriptors until they are taken.
+// Limits:     Takes 32 bytes and keeps two descriptors; further descriptors are closed on receipt.
 #ifndef ROPE_SERVER_IPC_HELLO_READER_H_
 #define ROPE_SERVER_IPC_HELLO_READER_H_
 
@@ -19,17 +19,17 @@ namespace rope::server {
 class HelloReader {
  public:
   enum class Next {
-    kWait,   // more has to come
-    kPlain,  // no hello: nothing was taken from the socket
-    kHello,  // `bytes` are complete
-    kClose,  // nobody is there any more
+    kWait,   // more bytes must come
+    kPlain,  // not a hello; all bytes are still in the socket
+    kHello,  // bytes() is complete
+    kClose,  // the client has gone
   };
 
-  // Looks at what has come. With `hello` false every first byte is plain.
+  // Reads the bytes that have come. If `hello` is false, every connection is plain.
   Next Advance(int socket, bool hello);
 
   const proto::HelloBytes& bytes() const { return bytes_; }
-  // The descriptors that came. INVALID_ARGUMENT: another number than `count`.
+  // Returns the received descriptors. INVALID_ARGUMENT: their number is not `count`.
   absl::StatusOr<std::vector<proto::FileDescriptor>> ReleaseDescriptors(size_t count);
 
  private:

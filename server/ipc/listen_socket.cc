@@ -56,7 +56,7 @@ absl::StatusOr<ListenSockets> ListenAtPath(const std::string& listen_address,
   if (bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
     return Failed(listen_address, "bind");
   }
-  // Before anybody can connect, and never through a link that somebody put there meanwhile.
+  // Before any client can connect, and never through a link put there meanwhile.
   if (mode.has_value() &&
       fchmodat(AT_FDCWD, result.path.c_str(), *mode, AT_SYMLINK_NOFOLLOW) != 0) {
     return Failed(listen_address, "chmod");
@@ -66,21 +66,21 @@ absl::StatusOr<ListenSockets> ListenAtPath(const std::string& listen_address,
   return result;
 }
 
-// The port, in the place where either family keeps it.
+// The port field of an IPv4 or IPv6 address.
 in_port_t& PortOf(sockaddr& address) {
   if (address.sa_family == AF_INET6) return reinterpret_cast<sockaddr_in6&>(address).sin6_port;
   return reinterpret_cast<sockaddr_in&>(address).sin_port;
 }
 
-// Listens at one address; fills in the port where it is 0.
+// Listens at one address, and fills in the port if it is 0.
 absl::StatusOr<proto::FileDescriptor> ListenAtAddress(const addrinfo& info,
                                                       const std::string& listen_address) {
   const int on = 1;
   proto::FileDescriptor listener(
       socket(info.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  // Without it a server could not start again while old connections time out.
+  // Allows a restart while old connections are in TIME_WAIT.
   setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  // Connections inherit it: a small answer leaves at once.
+  // Accepted connections inherit it. Small answers are then sent at once.
   setsockopt(listener.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   if (bind(listener.get(), info.ai_addr, info.ai_addrlen) != 0) {
     return Failed(listen_address, "bind");
@@ -112,7 +112,7 @@ absl::StatusOr<ListenSockets> ListenAtPort(const std::string& listen_address) {
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> all(found, &freeaddrinfo);
   ListenSockets result;
   absl::Status last;
-  in_port_t port = 0;  // of the first, for the others
+  in_port_t port = 0;  // of the first address; the others take it
   for (addrinfo* info = all.get(); info != nullptr; info = info->ai_next) {
     if (port != 0) PortOf(*info->ai_addr) = port;
     auto listener = ListenAtAddress(*info, listen_address);

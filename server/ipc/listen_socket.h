@@ -1,9 +1,9 @@
-// Sockets to accept connections from: of `unix:PATH` or HOST:PORT.
+// Creates listening sockets for `unix:PATH` or HOST:PORT.
 //
 // Threading:  Functions only.
-// Ownership:  The caller owns the sockets and removes the file of `path` when they are closed.
-// Errors:     INVALID_ARGUMENT: a path that does not fit a socket address. UNAVAILABLE: somebody
-//             listens there already, or the address cannot be bound.
+// Ownership:  The caller owns the sockets, and removes the file at `path` when they are closed.
+// Errors:     INVALID_ARGUMENT: the path does not fit a socket address. UNAVAILABLE: another
+//             process listens there already, or the address cannot be bound.
 #ifndef ROPE_SERVER_IPC_LISTEN_SOCKET_H_
 #define ROPE_SERVER_IPC_LISTEN_SOCKET_H_
 
@@ -21,13 +21,13 @@ namespace rope::server {
 inline constexpr char kUnixPrefix[] = "unix:";
 
 struct ListenSockets {
-  std::vector<proto::FileDescriptor> sockets;  // a name may stand for several addresses
-  std::string address;                         // as given, its port filled in
+  std::vector<proto::FileDescriptor> sockets;  // one for each address of the host name
+  std::string address;                         // as given, with the port filled in
   std::string path;                            // of a Unix socket; else empty
 };
 
-// Listens, without blocking. A socket file that nobody listens on any more is replaced; the new one
-// gets `mode`, or what the umask leaves.
+// Returns non-blocking sockets that listen. Replaces a Unix socket file that no process listens on.
+// The new file gets `mode`, or else the mode that the umask leaves.
 absl::StatusOr<ListenSockets> ListenAt(const std::string& address,
                                        std::optional<mode_t> mode = std::nullopt);
 

@@ -26,7 +26,8 @@ namespace {
 
 constexpr int kRetryAcceptMs = 100;
 constexpr int kEventsMax = 64;
-// Numbers below are those of the listening sockets, then come connections.
+// The number in an epoll event says what it is about: listening sockets are below kWakeNumber,
+// connections (pending or watched) start at kFirstNumber.
 constexpr uint64_t kWakeNumber = 1 << 16;
 constexpr uint64_t kFirstNumber = kWakeNumber + 1;
 
@@ -45,7 +46,8 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Create(const std::string& ad
   proto::FileDescriptor events(epoll_create1(EPOLL_CLOEXEC));
   if (!wake.ok() || !events.ok()) {
     return absl::UnavailableError(
-        absl::StrCat("--listen: got ", address, ", want more files than the server may open"));
+        absl::StrCat("--listen: got ", address,
+                     ", want a free file descriptor: the server has reached its limit"));
   }
   return std::unique_ptr<Listener>(new Listener(*std::move(sockets), std::move(wake),  // owned by
                                                 std::move(events), regions,            // the result
@@ -83,6 +85,12 @@ bool Listener::Watch(int fd, uint32_t what, uint64_t number) {
   return epoll_ctl(events_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
+// The loop has no mutex: only this thread touches pending_ and watched_, and the eventfd `wake_`
+// tells it to stop. Three kinds of events come from one epoll instance:
+//   - a listening socket is readable: Accept, which makes the connection pending
+//   - a pending connection is readable or closed: OnPending
+//   - the second descriptor of a passed-on socket reports EPOLLRDHUP: the session and its ring end
+// A number that is in neither map belongs to a connection that was removed earlier in this round.
 void Listener::Loop() {
   std::array<epoll_event, kEventsMax> events{};
   while (true) {
@@ -98,7 +106,7 @@ void Listener::Loop() {
       } else if (const auto ended = watched_.find(number); ended != watched_.end()) {
         regions_.CloseSession(ended->second.token);
         if (options_.rings != nullptr) options_.rings->Close(ended->second.token);
-        // gRPC may still have the socket, and epoll would go on about it.
+        // gRPC may still hold the socket open, and epoll would then report it again.
         epoll_ctl(events_.get(), EPOLL_CTL_DEL, ended->second.socket.get(), nullptr);
         watched_.erase(ended);
       }
@@ -114,11 +122,14 @@ int Listener::TimeoutMs() const {
   return static_cast<int>(std::clamp<int64_t>(ms, 0, 60'000));
 }
 
+// Without a free descriptor accept4 fails and the listening socket stays readable, so the loop
+// would spin. The oldest pending connection is closed to free one. If there is none, wait for a
+// moment.
 void Listener::Accept(int listening) {
   proto::FileDescriptor accepted(
       accept4(listening, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (!accepted.ok()) {
-    // The client went again; or no descriptor is left, and asking again at once would only spin.
+    // Other errors: the client has gone again.
     if (errno != EMFILE && errno != ENFILE) return;
     if (!pending_.empty()) {
       pending_.erase(pending_.begin());
@@ -139,9 +150,12 @@ void Listener::Accept(int listening) {
   connection.closes =
       std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(options_.pending_max);
   connection.socket = std::move(accepted);
-  OnPending(number);  // what it says has often come with it
+  OnPending(number);  // its first bytes have often come with it
 }
 
+// Once the first bytes decide, the connection leaves the pending map and this epoll entry for good.
+// The order of the rest matters: the owner is entered and the session opened before gRPC sees the
+// socket, so that the first request finds both.
 void Listener::OnPending(uint64_t number) {
   const auto found = pending_.find(number);
   PendingConnection& connection = found->second;
@@ -154,7 +168,7 @@ void Listener::OnPending(uint64_t number) {
   if (options_.peers != nullptr) options_.peers->Enter(taken.socket.get(), taken.peer.owner);
   const uint64_t token = OpenSession(taken);
   if (next == HelloReader::Next::kHello && !AnswerHello(taken, token)) {
-    shutdown(taken.socket.get(), SHUT_RDWR);  // which the watch hears of
+    shutdown(taken.socket.get(), SHUT_RDWR);  // the watch then closes the session
     return;
   }
   options_.hand_on(taken.socket.release());
@@ -166,16 +180,19 @@ void Listener::CloseOldPending() {
     pending_.erase(pending_.begin());
 }
 
+// A session is named by the number of its descriptor, because gRPC names the connection so. The
+// system reuses these numbers; the token that RegionTable returns is unique. A duplicate of the
+// descriptor stays in epoll to report the end of the connection.
 uint64_t Listener::OpenSession(const PendingConnection& connection) {
   if (!regions_.options().enabled) return 0;
   const int fd = connection.socket.get();
-  // First of all, since it ends the session of an earlier connection with this number.
+  // First, because it ends the session of an earlier connection with the same number.
   const uint64_t token = regions_.OpenSession(SessionOfDescriptor(fd), connection.peer);
   Watched watched = {.socket = proto::FileDescriptor(fcntl(fd, F_DUPFD_CLOEXEC, 0)),
                      .token = token};
   const uint64_t number = next_number_++;
   if (!watched.socket.ok() || !Watch(watched.socket.get(), EPOLLRDHUP, number)) {
-    // Nothing would close the session: the connection does without one.
+    // Nothing would ever close the session, so the connection gets none.
     regions_.CloseSession(token);
     return 0;
   }
@@ -197,7 +214,7 @@ absl::StatusOr<Listener::Brought> Listener::RegisterBrought(
   auto doorbell = OpenRing(hello->ring_bytes, session, token, std::move(descriptors[1]));
   if (doorbell.ok()) {
     brought.doorbell = *std::move(doorbell);
-  } else {  // the region serves without
+  } else {  // the region works without its ring
     LogHello(spdlog::level::info, doorbell.status());
   }
   return brought;
@@ -210,6 +227,9 @@ absl::StatusOr<proto::FileDescriptor> Listener::OpenRing(uint64_t bytes, uint64_
   return options_.rings->Open(token, session, std::move(memory));
 }
 
+// A hello whose region is refused is answered with the status code, and the connection stays
+// usable. False closes the connection: bytes that are not a hello, or an answer that does not fit
+// the socket.
 bool Listener::AnswerHello(PendingConnection& connection, uint64_t token) {
   const auto hello = proto::DecodeClientHello(connection.reader.bytes());
   if (absl::IsInvalidArgument(hello.status())) return false;
@@ -220,11 +240,11 @@ bool Listener::AnswerHello(PendingConnection& connection, uint64_t token) {
     answer.region_id = brought->region_id;
     if (brought->doorbell.ok()) descriptors.push_back(brought->doorbell.get());
   } else {
-    // Clients that have no need of it ask too.
+    // Without shared memory refusals are normal: clients that only might use it ask too.
     LogHello(regions_.options().enabled ? spdlog::level::info : spdlog::level::debug,
              brought.status());
   }
-  // A new socket has room for 32 bytes; a client that made it none goes without.
+  // A new socket has room for 32 bytes, unless the client has shrunk its buffer. Never block on it.
   return proto::SendHello(connection.socket.get(), proto::Encode(answer), descriptors,
                           MSG_DONTWAIT);
 }

@@ -1,15 +1,16 @@
-// Listener: our own acceptor. It learns who connects (SO_PEERCRED on a Unix socket), reads a hello
-// that brings memory, and hands the socket on, so that every connection is a session of its own,
-// opened here before its first request and closed here when the socket has.
+// Listener: the server's own acceptor. It identifies the peer (SO_PEERCRED on a Unix socket), reads
+// the hello that may bring memory, opens the session of the connection, and passes the socket to
+// gRPC. It closes the session when the socket has closed.
 //
-//   accepted -> silent, until its first byte: kPendingMs at most, and the oldest goes where there
-//   are too many -> hello answered, if it is one -> handed on -> watched until it closes
+//   accepted -> pending (no byte yet) -+-> hello: answered -+-> passed to gRPC -> watched -> closed
+//                      |               +-> other bytes -----+
+//                      +-> closed: after kPendingMs, or as the oldest of too many
 //
-// All of it is one loop that never blocks: a connection that says nothing holds up nobody.
+// One loop does all of this and never blocks, so a silent connection delays no other.
 //
-// Threading:  One thread of its own; Create and the destructor on any other.
-// Ownership:  Owns its sockets, and the file of a Unix one, which it removes when destroyed.
-//             `regions` must outlive it; sessions stay open in it when the listener goes.
+// Threading:  One thread per listener runs the loop. Create and the destructor run on any other.
+// Ownership:  Owns its sockets and the file of a Unix socket, which it removes when destroyed.
+//             `regions` must outlive it; sessions stay open there when the listener is destroyed.
 // Errors:     As ListenAt.
 #ifndef ROPE_SERVER_IPC_LISTENER_H_
 #define ROPE_SERVER_IPC_LISTENER_H_
@@ -41,12 +42,12 @@ class Listener {
     int64_t pending_connections_max = limits::kPendingConnectionsMax;
     absl::Duration pending_max = absl::Milliseconds(limits::kPendingMs);
     std::optional<mode_t> socket_mode = std::nullopt;  // as ListenAt
-    // Serves rings that hellos bring; null: no rings. Must outlive the listener.
+    // Serves rings that come with hellos; null: no rings. Must outlive the listener.
     RingLoop* rings = nullptr;
-    // Learns the owner of each connection that is handed on; null: nobody asks. Must outlive the
+    // Gets the owner of each connection that is passed to gRPC; may be null. Must outlive the
     // listener.
     Peers* peers = nullptr;
-    // Takes a connection over, with its descriptor. Called on the listener's thread.
+    // Takes over a connection and its descriptor. Called on the listener's thread.
     std::function<void(int fd)> hand_on = nullptr;
   };
 
@@ -56,20 +57,20 @@ class Listener {
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
-  // Ports filled in.
+  // The address, with the port filled in.
   const std::string& address() const { return sockets_.address; }
 
  private:
   using Instant = std::chrono::steady_clock::time_point;
 
-  // A connection that has not been handed on.
+  // A connection that has not been passed to gRPC yet.
   struct PendingConnection {
     proto::FileDescriptor socket;
     Peer peer;
     Instant closes;
     HelloReader reader;
   };
-  // A session, by a second descriptor of its socket: gRPC has the first.
+  // A session, watched through a second descriptor of its socket. gRPC owns the first.
   struct Watched {
     proto::FileDescriptor socket;
     uint64_t token = 0;
@@ -80,19 +81,18 @@ class Listener {
 
   bool is_unix() const { return !sockets_.path.empty(); }
   void Loop();
-  // What the loop waits for at most, in milliseconds; -1: for ever.
+  // The timeout of the loop's epoll_wait in milliseconds; -1: infinite.
   int TimeoutMs() const;
   bool Watch(int fd, uint32_t what, uint64_t number);
   void Accept(int listening);
   void OnPending(uint64_t number);
   void CloseOldPending();
-  // Opens the session of a connection; returns its token, or 0: it has none, because shared memory
-  // is off or no descriptor is left to watch it by. Its hello is refused then.
+  // Opens the session of a connection and returns its token. 0: there is no session, because shared
+  // memory is off or no descriptor is left to watch the socket. A hello is then refused.
   uint64_t OpenSession(const PendingConnection& connection);
-  // Answers a hello; false: it was none.
+  // Answers a hello. False: the bytes were not a hello, or the answer could not be sent.
   bool AnswerHello(PendingConnection& connection, uint64_t token);
-  // What the connection brought: its region, by id, and the doorbell of its ring where that is
-  // served.
+  // The result of a hello: the id of its region, and the doorbell of its ring if that is served.
   struct Brought {
     uint64_t region_id = 0;
     proto::FileDescriptor doorbell;
@@ -107,11 +107,11 @@ class Listener {
   const proto::FileDescriptor events_;  // epoll
   RegionTable& regions_;
   const Options options_;
-  // Confined to the loop; both by number, which counts connections: the first is the oldest.
+  // Confined to the loop. Keys are connection numbers, which only grow: the first is the oldest.
   std::map<uint64_t, PendingConnection> pending_;
   std::map<uint64_t, Watched> watched_;
   uint64_t next_number_ = 0;
-  std::thread thread_;  // last: starts when everything else stands
+  std::thread thread_;  // last: it uses all members above
 };
 
 }  // namespace rope::server

@@ -67,7 +67,7 @@ TEST(AdminTest, RegionGetsAnotherIdAndWaitsForItsRequests) {
   request.set_region_id(first->region_id());
   EXPECT_THAT(RegisterRegion(request, 1, regions),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("region_id: got it beside shm_name, offset or byte_size")));
+                       HasSubstr("region_id: got it and shm_name, offset or byte_size")));
   request.clear_shm_name();
   request.clear_byte_size();
   const auto second = RegisterRegion(request, 1, regions);
