@@ -1,4 +1,4 @@
-// Injected time. It never goes back and says nothing about the time of day.
+// Clock: injected monotonic time, unrelated to the time of day.
 #ifndef ROPE_SERVER_CLOCK_H_
 #define ROPE_SERVER_CLOCK_H_
 
@@ -15,12 +15,12 @@ class Clock {
   virtual absl::Time Now() const = 0;
 };
 
-// As replies and metrics count it. Cheaper than Abseil's, which divides.
+// Microseconds, the unit of replies and metrics. Cheaper than Abseil's conversion, which divides.
 inline double Microseconds(absl::Duration duration) {
   return static_cast<double>(absl::ToInt64Nanoseconds(duration)) * 1e-3;
 }
 
-// The system's steady clock, as if it had started in 1970.
+// The system's steady clock, with its start taken as 1970.
 class SteadyClock final : public Clock {
  public:
   absl::Time Now() const override {

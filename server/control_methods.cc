@@ -11,7 +11,7 @@ namespace {
 
 using Caller = RopeService::Caller;
 
-// A method that answers before it returns.
+// Adds a method that answers before it returns.
 template <typename In, typename Out>
 void AddImmediate(Method method,
                   std::function<absl::StatusOr<Out>(const In&, const Caller&)> answer,

@@ -1,6 +1,6 @@
-// The methods of the control plane, as the service answers them: one line for each.
+// Adds the methods of the control plane to the service.
 //
-// Threading:  AddControlMethods before the service is armed.
+// Threading:  Call AddControlMethods before the service is armed.
 // Ownership:  Everything in ControlParts must outlive the service and its calls.
 #ifndef ROPE_SERVER_CONTROL_METHODS_H_
 #define ROPE_SERVER_CONTROL_METHODS_H_

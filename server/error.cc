@@ -20,7 +20,7 @@ std::string ShortMessage(absl::string_view message) {
   if (static_cast<int64_t>(message.size()) <= limits::kErrorBytesMax) return std::string(message);
   size_t end = static_cast<size_t>(limits::kErrorBytesMax) - kCut.size();
   const auto continues = [](char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; };
-  while (end > 0 && continues(message[end])) --end;  // not within a UTF-8 character
+  while (end > 0 && continues(message[end])) --end;  // do not split a UTF-8 character
   return absl::StrCat(message.substr(0, end), kCut);
 }
 

@@ -22,23 +22,24 @@ inline absl::Status InvalidField(absl::string_view field, const absl::AlphaNum& 
       absl::StrCat(field, ": got ", got.Piece(), ", want ", want.Piece()));
 }
 
-// A shape or other list as errors show it: "[2, 3]".
+// Formats a shape or another list for an error: "[2, 3]".
 std::string Brackets(absl::Span<const int64_t> values);
 
-// At most limits::kErrorBytesMax bytes of an error's message, cut between characters.
+// Cuts an error's message to limits::kErrorBytesMax bytes, between characters.
 std::string ShortMessage(absl::string_view message);
 
-// The status with `prefix` before its message; payloads stay.
+// Returns the status with `prefix` before its message. Keeps its payloads.
 absl::Status Prefixed(absl::string_view prefix, const absl::Status& status);
 
 // RESOURCE_EXHAUSTED that a client may retry after `delay_ms`.
 absl::Status RetryLater(absl::string_view message, int64_t delay_ms);
 
-// The same status of a call that may have changed its caller's memory; and whether it is one.
+// Marks the status of a call that may have changed its caller's memory.
 absl::Status Executed(absl::Status status);
+// Whether the status is marked so.
 bool WasExecuted(const absl::Status& status);
 
-// The delay that RetryLater gave; 0 where there is none.
+// The delay that RetryLater set; 0 if there is none.
 int64_t RetryDelayMs(const absl::Status& status);
 
 // UNAVAILABLE: the server is draining.
@@ -47,7 +48,7 @@ absl::Status Draining();
 // RESOURCE_EXHAUSTED with a retry delay: the system has no memory left.
 absl::Status OutOfMemory();
 
-// What `step` says, or OutOfMemory where it could not have the memory that it asked for.
+// Returns the result of `step`, or OutOfMemory if `step` throws std::bad_alloc.
 template <typename Step>
 absl::Status WithinMemory(const Step& step) {
   try {

@@ -26,7 +26,7 @@
 
 namespace {
 
-// Blocked before any thread starts, so that only sigtimedwait sees them.
+// Blocks the stop signals before any thread starts, so that only sigwait and sigtimedwait get them.
 sigset_t BlockStopSignals() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -37,23 +37,23 @@ sigset_t BlockStopSignals() {
   return signals;
 }
 
-// What is wrong with a client's bytes is said in its answer; a log that every client can fill says
-// nothing.
+// Protobuf's messages about a client's bytes, at debug level: the client gets them in its answer,
+// and clients must not be able to fill the log.
 void LogProtobuf(google::protobuf::LogLevel, const char*, int, const std::string& message) {
   using rope::server::LogKind;
   rope::server::LogLimited(LogKind::kProtobuf, spdlog::level::debug, "protobuf: {}",
                            rope::server::Quoted(message));
 }
 
-// gRPC's errors.
+// gRPC's error lines.
 void LogGrpc(gpr_log_func_args* line) {
   using rope::server::LogKind;
   rope::server::LogLimited(LogKind::kGrpc, spdlog::level::warn, "grpc: {}",
                            rope::server::Quoted(line->message));
 }
 
-// Everything that the process has to say goes through `logger`: the libraries' own writers wait for
-// standard error. An operator who asks gRPC for more gets it as gRPC writes it.
+// Sends all log lines of the process through `logger`, because the writers of the libraries block
+// on standard error. If GRPC_VERBOSITY is set, gRPC keeps its own writer.
 void TakeLogs(const std::shared_ptr<spdlog::logger>& logger, const std::string& level) {
   spdlog::set_default_logger(logger);
   spdlog::set_level(spdlog::level::from_str(level));
@@ -71,7 +71,7 @@ void WaitForStop(const sigset_t& signals, rope::server::Server& server, absl::Du
   sigtimedwait(&signals, nullptr, &wait);
 }
 
-// A signal meanwhile ends it at once.
+// Drains. A signal meanwhile ends the waiting at once.
 void Drain(const sigset_t& signals, rope::server::Server& server, absl::Duration timeout) {
   std::atomic<bool> drained = false;
   std::thread impatient([&] {

@@ -26,11 +26,11 @@
 namespace rope::server {
 namespace {
 
-// Connections get this long to close by themselves once no call is left: a client that does not
-// poll its connection answers the goodbye late or never.
+// Time for connections to close by themselves once no call is left. A client that does not poll its
+// connection acknowledges GOAWAY late or never.
 constexpr absl::Duration kCloseGrace = absl::Milliseconds(500);
 
-// Replies get this long to be taken once nothing runs any more.
+// Time for clients to take their replies once no request runs.
 constexpr absl::Duration kReplyGrace = absl::Seconds(1);
 
 std::string MakeInstanceId() {
@@ -44,7 +44,7 @@ std::vector<std::string> DeviceNames(const DeviceRouter& devices) {
   return names;
 }
 
-// What health knows by name: the service, and each device.
+// The names that health reports: the service, and each device.
 std::vector<std::string> HealthNames(const DeviceRouter& devices) {
   std::vector<std::string> names = DeviceNames(devices);
   names.push_back("rope.v1.RopeService");
@@ -126,7 +126,7 @@ absl::Status Server::BuildRingLoop(int threads) {
   return absl::OkStatus();
 }
 
-// One processor has nobody to poll for while it polls.
+// With one processor polling only delays the thread whose event it waits for.
 absl::Duration Server::Spin(int threads) const {
   return threads > 1 ? options_.poll_spin : absl::ZeroDuration();
 }
@@ -135,8 +135,8 @@ absl::Status Server::BuildGrpcServer(int threads) {
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   SetChannelArguments(shares_.message, builder);
-  // The last resort, soft and at the cost of a random stream: what gRPC holds of messages, and
-  // keeps for the next one of each connection.
+  // The last resort: a bound on what gRPC holds of messages and keeps for each connection's next
+  // one. It is a soft bound, and gRPC enforces it by ending a random stream.
   builder.SetResourceQuota(
       grpc::ResourceQuota("rope").Resize(static_cast<size_t>(shares_.transport)));
   std::vector<int> ports(options_.listen.size(), -1);
@@ -147,7 +147,7 @@ absl::Status Server::BuildGrpcServer(int threads) {
   builder.RegisterService(&rope_service_->service());
   builder.RegisterService(&health_->service());
   poll_loop_ = std::make_unique<PollLoop>(builder, PollThreads(threads), Spin(threads), [this] {
-    // What has just arrived gathers with what has.
+    // A read has started: poll once more, so that its request can gather with the others.
     if (receiving_->HasNew()) return true;
     if (receiving_->count() > 0) memory_watch_->Wake();
     return batcher_->RunGathered();
@@ -166,8 +166,8 @@ absl::Status Server::BuildGrpcServer(int threads) {
   return absl::UnavailableError("--listen: got addresses that gRPC cannot serve, want others");
 }
 
-// gRPC calls every Unix client "unix:", and does not tell when the connection of a TCP client ends,
-// with which its memory must go.
+// gRPC gives every Unix client the peer name "unix:", and it does not report when the connection of
+// a TCP client ends. Regions must end with their connection.
 bool Server::IsOurs(const std::string& address) const {
   return options_.shared_memory.enabled || absl::StartsWith(address, kUnixPrefix);
 }
@@ -209,17 +209,20 @@ void Server::StopAdvertising() {
   health_->SetServing(false);
 }
 
+// The order matters. Producers stop before consumers: listeners and streams, then the planner, then
+// the batcher, so that no request reaches a stage that has ended. The transports go last, because
+// replies leave through them.
 void Server::Drain(absl::Duration grace) {
   if (drained_) return;
   drained_ = true;
-  if (grpc_server_ != nullptr) {  // null: Create failed before
+  if (grpc_server_ != nullptr) {  // null: Create failed early
     StopAdvertising();
     listeners_.clear();
     rope_service_->DrainStreams();
     engine_->Drain(grace);
     batcher_->Drain(grace);  // from here on new calls are answered UNAVAILABLE
     warm_up_->Drain();
-    // All is answered. What a client has not taken after a second it will hardly take.
+    // All requests are answered. A client that has not taken its reply after a second will not.
     in_flight_.AwaitNone(std::min(grace, kReplyGrace));
     if (ring_loop_ != nullptr) ring_loop_->Stop();
     health_->Shutdown();
@@ -242,7 +245,7 @@ void Server::OnDeviceFault(std::string_view device, const absl::Status& status) 
                 std::string(devices_->host().name()));
   metrics_->CountDeviceFault(device);
   health_->SetFaulted(name);
-  // Who asked for this device gets a restart and not a slower server.
+  // An operator who named this device wants a restart, not a slower server.
   if (options_.device != "auto") health_->SetServing(false);
 }
 

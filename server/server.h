@@ -1,10 +1,12 @@
-// Server: owns every part and wires them. The one place that composes.
+// Server: creates, owns and connects all parts of the server.
 //
-// Threading:  Create, Drain and the destructor on one thread, EndDrain on any; everything else is
-//             the parts' own.
-// Ownership:  Members are declared in the order of their dependencies and go in reverse.
-// Errors:     Create: INVALID_ARGUMENT, UNIMPLEMENTED (device), UNAVAILABLE (an address that is
-//             taken).
+//   Create (serving) -> StopAdvertising (health NOT_SERVING, calls still run)
+//                    -> Drain (refuses new calls, finishes the others; EndDrain cuts it short)
+//
+// Threading:  Create, Drain and the destructor run on one thread, EndDrain on any. Each part states
+//             its own rule.
+// Ownership:  Members are declared in the order of their dependencies and destroyed in reverse.
+// Errors:     Create: INVALID_ARGUMENT, UNIMPLEMENTED (device), UNAVAILABLE (an address in use).
 #ifndef ROPE_SERVER_SERVER_H_
 #define ROPE_SERVER_SERVER_H_
 
@@ -46,24 +48,24 @@ namespace rope::server {
 
 class Server {
  public:
-  // Listens and serves when it returns. `clock` must outlive the server. The slots of `batches`
-  // are the device's.
+  // Creates a server that serves when Create returns. `clock` must outlive the server. The device
+  // determines direct_slots and caps direct_bytes_max of `batches`.
   static absl::StatusOr<std::unique_ptr<Server>> Create(const ServerOptions& options,
                                                         const Clock& clock,
                                                         const Batcher::Options& batches = {});
   // Drains without lead time.
   ~Server();
 
-  // Where it listens, ports filled in: "127.0.0.1:50051", "unix:/run/rope.sock".
+  // Listening addresses with ports filled in: "127.0.0.1:50051", "unix:/run/rope.sock".
   const std::vector<std::string>& addresses() const { return addresses_; }
   const std::string& metrics_address() const { return metrics_address_; }
 
-  // Turns health to NOT_SERVING and nothing else: load balancers go elsewhere, calls still run.
+  // Turns health to NOT_SERVING, so that load balancers choose other servers. Calls still run.
   void StopAdvertising();
-  // Refuses new calls, finishes what runs, and returns when every thread but the caller's is gone.
-  // Calls that still run after `grace` are cancelled.
+  // Refuses new calls, finishes running ones, and returns when all threads of the server have
+  // ended. Calls that still run after `grace` are cancelled.
   void Drain(absl::Duration grace);
-  // Ends the waiting of a Drain that runs on another thread, as if its grace had passed.
+  // Ends the waiting of a Drain on another thread, as if its grace had passed.
   void EndDrain();
 
  private:
@@ -71,15 +73,15 @@ class Server {
   absl::Status Build(Batcher::Options batches);
   absl::Status BuildRingLoop(int threads);
   absl::Status BuildGrpcServer(int threads);
-  // How long threads poll before they sleep.
+  // Time for which a thread polls before it sleeps.
   absl::Duration Spin(int threads) const;
-  // Whether we accept its connections ourselves and not gRPC.
+  // Whether a Listener accepts the connections of this address, instead of gRPC.
   bool IsOurs(const std::string& address) const;
   absl::Status Listen();
   void ArmAndStart();
   Gauges ReadGauges() const;
   std::vector<BudgetUse> Budgets() const;
-  // Memory that is in a budget: requests, buffers that are kept, tables.
+  // Bytes that a budget counts: requests, free pool buffers, tables.
   int64_t AccountedBytes() const;
   void OnDeviceFault(std::string_view device, const absl::Status& status);
   v1::GetServerInfoResponse Info() const;
@@ -115,8 +117,8 @@ class Server {
   std::vector<std::string> addresses_;
   std::string metrics_address_;
   std::atomic<bool> drained_ = false;
-  std::unique_ptr<MemoryWatch> memory_watch_;          // its thread looks at all budgets
-  std::unique_ptr<MetricsEndpoint> metrics_endpoint_;  // last: reads everything else
+  std::unique_ptr<MemoryWatch> memory_watch_;          // its thread reads all budgets
+  std::unique_ptr<MetricsEndpoint> metrics_endpoint_;  // last: reads all members above
 };
 
 }  // namespace rope::server
