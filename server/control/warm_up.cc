@@ -40,7 +40,7 @@ absl::Status CheckFits(const WarmUpPlan& plan, int64_t budget_bytes) {
   if (plan.pages <= pages_max) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       "end: got ", plan.pages, " pages of ", kernels::kPageRows, " positions, want at most ",
-      pages_max, ", which is what fits the table cache (--table_cache_bytes) of this server"));
+      pages_max, ", the capacity of the table cache (--table_cache_bytes)"));
 }
 
 }  // namespace

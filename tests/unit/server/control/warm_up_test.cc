@@ -116,7 +116,7 @@ TEST_F(WarmUpTest, RangeThatDoesNotFitSaysHowMuchDoesAndThatMuchStays) {
   const auto refused = Plan(MakeRequest(0, limits::kPositionMax));
   ASSERT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted,
                                 HasSubstr("end: got 16777216 pages of 64 positions, want at most "
-                                          "55, which is what fits the table cache")));
+                                          "55, the capacity of the table cache")));
   EXPECT_EQ(RetryDelayMs(refused.status()), 0);
   ExpectRefused(MakeRequest(0, 55 * 64 + 1), absl::StatusCode::kResourceExhausted,
                 "end: got 56 pages");
