@@ -34,7 +34,7 @@ inline constexpr int64_t kTokensMax = int64_t{1} << 22;
 // Approximate memory of a token while it is planned, without its tensors: three positions as
 // received and as used, its sequence, its index there, a row and a scale.
 inline constexpr int64_t kTokenBytes = 80;
-// cu_seqlens may name as many sequences as there are tokens, and always this many, because batches
+// cu_seqlens may name as many sequences as there are tokens, or this many if that is more: batches
 // are padded with empty sequences.
 inline constexpr int64_t kSequencesMin = 64 * 1024;
 // A request whose positions, rows and other arrays have at most this many bytes is planned on the

@@ -24,7 +24,7 @@ bool HasEnded(const Request& request, absl::Time now) {
   return request.IsCancelled() || request.deadline <= now;
 }
 
-// Number of slices that bound the table rows built at a time.
+// Number of slices that the plan needs to bound the table rows built at a time.
 int64_t SliceCount(const Plan& plan) {
   return plan.building.slice_ends == nullptr ? 1 : std::ssize(*plan.building.slice_ends) + 1;
 }

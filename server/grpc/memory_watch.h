@@ -14,7 +14,7 @@
 // The periods get longer again as soon as the reason for the shorter one has gone.
 //
 // Threading:  Tick runs on one thread at a time; Wake and refusals on any.
-// Ownership:  Everything in Parts must outlive it.
+// Ownership:  `receiving`, `pool` and `clock` must outlive the watch.
 #ifndef ROPE_SERVER_GRPC_MEMORY_WATCH_H_
 #define ROPE_SERVER_GRPC_MEMORY_WATCH_H_
 

@@ -20,8 +20,7 @@ int64_t OpenStreams::count() const {
   return static_cast<int64_t>(streams_.size());
 }
 
-// mutex_ is held while streams drain: Free must take it to remove a stream, so none is deleted
-// here.
+// mutex_ is held throughout. Free takes it to remove a stream, so no stream is deleted here.
 void OpenStreams::Drain() {
   proto::MutexLock lock(&mutex_);
   draining_ = true;
@@ -212,8 +211,7 @@ void StreamCall::Advance() {
 }
 
 // A buffer hint tells gRPC to keep the message until the next write. It is given only if the next
-// reply is there already, and not more than kJoinedAnswersMax replies or kJoinedBytesMax bytes in a
-// row.
+// reply is ready, and for fewer than kJoinedAnswersMax replies and kJoinedBytesMax bytes in a row.
 void StreamCall::StartWrite() {
   const grpc::ByteBuffer& bytes = replies_.front().bytes;
   joined_bytes_ += static_cast<int64_t>(bytes.Length());
