@@ -104,10 +104,10 @@ int64_t MemoryWatch::UnaccountedBytes() const {
   return system_.anonymous_bytes() - system_.accounted_bytes();
 }
 
-// A read ends in up to two steps. First its call gets a status: DEADLINE_EXCEEDED after the timeout,
-// or RESOURCE_EXHAUSTED with a retry delay under pressure, one session after another. If the client
-// has not taken the status after kEndGrace, AbortEnded cancels the call in a later round. Receiving
-// holds no lock while it ends a read.
+// A read ends in up to two steps. First its call gets a status: DEADLINE_EXCEEDED after the
+// timeout, or RESOURCE_EXHAUSTED with a retry delay under pressure, one session after another. If
+// the client has not taken the status after kEndGrace, AbortEnded cancels the call in a later
+// round. Receiving holds no lock while it ends a read.
 void MemoryWatch::EndReads(absl::Time now, const Receiving::Reads& reads) {
   receiving_.AbortEnded(now - kEndGrace);
   if (reads.oldest < now - options_.receive_timeout) {
