@@ -12,7 +12,10 @@ void Count(std::atomic<int64_t>& counter) {
   counter.fetch_add(1, std::memory_order_relaxed);
 }
 
-// Adds `amount` unless more than `max` would be held.
+// Adds `amount`, unless the sum would exceed `max`. The sum is written first and taken back if it
+// is too large, which costs no loop on the success path. In between, `held` may exceed `max` for an
+// instant, so that a concurrent caller may be refused although its amount would fit. The counter
+// never stays above `max`.
 bool TryAdd(std::atomic<int64_t>& held, int64_t amount, int64_t max) {
   if (held.fetch_add(amount) <= max - amount) return true;
   held.fetch_sub(amount);
@@ -30,6 +33,15 @@ constexpr absl::string_view kOfTheServer = " (--memory_bytes)";
 constexpr absl::string_view kOfASession = " for one connection (--memory_bytes)";
 
 }  // namespace
+
+// How admission works: each budget is a single atomic counter, and no lock is held anywhere. Two
+// counters guard each quantity, the session's and the server's. They are acquired in this order:
+//
+//   session requests -> server requests -> session bytes -> server bytes
+//
+// When one is full, the caller gives back those acquired before it and returns the error. The
+// session's counter comes first, so that a session beyond its part never touches the counter that
+// all sessions share.
 
 Permit::~Permit() {
   if (admission_ == nullptr) return;
@@ -90,6 +102,8 @@ absl::Status Admission::AdmitRequest(Session& session) {
   return Full("queue", 1, "request", requests(), options_.requests_max, "");
 }
 
+// `held` is the size of the request's permit so far. Bytes that exceed the session's part together
+// with it can never be admitted, so that this error carries no retry delay.
 absl::Status Admission::AdmitBytes(Session& session, int64_t held, int64_t bytes,
                                    absl::string_view what) {
   if (bytes > options_.session_bytes_max - held) {

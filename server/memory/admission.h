@@ -1,17 +1,23 @@
-// Admission: how much the server holds for requests, in requests and in bytes: received messages,
-// positions and rows as they are read, outputs, and replies until the client has taken them.
-// Refuses, never blocks.
+// Admission: bounds the requests that the server holds, by count and by bytes. The bytes are
+// received messages, positions and rows while they are read, outputs, and replies until the client
+// has taken them. It rejects; it never blocks.
 //
-// A request has one Permit, which grows before each step that takes memory and keeps the bytes of
-// the reply when it is answered. One session gets a part of each budget, so that it cannot keep
-// others out.
+// Each request owns one Permit. The permit grows before each step that allocates memory. When the
+// request is answered, the permit keeps only the bytes of the reply:
+//
+//   Admit -> admitted ---------- KeepReply -> answered -------- ~Permit -> nothing is held
+//            1 request, n bytes               the reply's bytes
+//            Grow: n increases
+//
+// One session may use only a part of each budget, so that it cannot starve other sessions.
 //
 // Threading:  Thread-safe, without a lock. A Permit is confined to its owner.
-// Ownership:  A Permit gives its share back when destroyed; it may not outlive the Admission.
-// Errors:     RESOURCE_EXHAUSTED with a retry delay: full now. RESOURCE_EXHAUSTED without: larger
-//             than the session's part of the budget, so that waiting cannot help.
-// Limits:     Shares of sessions are kept in kSessionSlots slots; sessions whose numbers fall into
-//             the same slot have one part together.
+// Ownership:  A Permit returns its share when destroyed. It may not outlive the Admission.
+// Errors:     RESOURCE_EXHAUSTED with a retry delay: the budget is full now. RESOURCE_EXHAUSTED
+//             without a delay: the request is larger than the session's part of the budget, so
+//             that waiting cannot help.
+// Limits:     Sessions are counted in kSessionSlots slots. Sessions whose numbers map to the same
+//             slot share one part.
 #ifndef ROPE_SERVER_MEMORY_ADMISSION_H_
 #define ROPE_SERVER_MEMORY_ADMISSION_H_
 
@@ -44,11 +50,11 @@ class Permit {
   }
   ~Permit();
 
-  // `bytes` more, for `what` (a field of the request, for the error). Nothing changes where they
-  // are refused. REQUIRES: it was admitted.
+  // Adds `bytes` to the permit. `what` names the request's field in the error. If the bytes are
+  // refused, nothing changes. REQUIRES: admitted().
   absl::Status Grow(int64_t bytes, absl::string_view what);
-  // The request is answered: gives its place back, and what is above the `bytes` of its reply.
-  // REQUIRES: called once at most.
+  // The request is answered: returns its place, and all bytes beyond the `bytes` of its reply.
+  // REQUIRES: called at most once.
   void KeepReply(int64_t bytes);
 
   bool admitted() const { return admission_ != nullptr; }
@@ -58,7 +64,7 @@ class Permit {
   friend class Admission;
   Admission* admission_ = nullptr;
   int64_t bytes_ = 0;
-  uint32_t session_ = 0;  // slot
+  uint32_t session_ = 0;  // the session's slot
   bool answered_ = false;
 };
 
@@ -72,24 +78,24 @@ class Admission {
     int64_t session_requests_max = 0;
     int64_t session_bytes_max = 0;
   };
-  // Why requests were refused.
+  // The number of refusals, by reason.
   struct Refusals {
-    int64_t too_large = 0;  // for a session's part, at any time
-    int64_t requests = 0;   // the server was full of requests
-    int64_t bytes = 0;
-    int64_t session_requests = 0;  // the session had its part
-    int64_t session_bytes = 0;
+    int64_t too_large = 0;         // larger than a session's part: never admissible
+    int64_t requests = 0;          // the server had no place for a request
+    int64_t bytes = 0;             // the server had no bytes left
+    int64_t session_requests = 0;  // the session had used its part of the requests
+    int64_t session_bytes = 0;     // the session had used its part of the bytes
   };
 
-  // One session may have half of each.
+  // Options by which one session may use half of each budget.
   static Options HalfForASession(int64_t requests_max, int64_t bytes_max) {
     return {requests_max, bytes_max, (requests_max + 1) / 2, bytes_max / 2};
   }
 
-  // REQUIRES: no bound is below 0.
+  // REQUIRES: no bound is negative.
   explicit Admission(const Options& options);
 
-  // A place for a request, and `bytes` of memory.
+  // Acquires a place for one request and `bytes` of memory for it.
   absl::StatusOr<Permit> Admit(uint64_t session, int64_t bytes);
 
   const Options& options() const { return options_; }

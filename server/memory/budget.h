@@ -1,6 +1,6 @@
-// Budget: so much of something may be held at a time. Takes no lock: every request does.
+// Budget: a counter with an upper bound. Every request passes through it, so it takes no lock.
 //
-// Threading:  Thread-safe. What is refused was too much at that moment.
+// Threading:  Thread-safe. A refusal is exact: at that moment the amount did not fit.
 #ifndef ROPE_SERVER_MEMORY_BUDGET_H_
 #define ROPE_SERVER_MEMORY_BUDGET_H_
 
@@ -13,7 +13,7 @@ class Budget {
  public:
   explicit Budget(uint64_t max) : max_(max) {}
 
-  // False: not so much is left.
+  // False: less than `amount` is left; nothing is acquired.
   bool TryAcquire(uint64_t amount) {
     uint64_t held = held_.load();
     do {
@@ -21,7 +21,7 @@ class Budget {
     } while (!held_.compare_exchange_weak(held, held + amount));
     return true;
   }
-  // REQUIRES: it was taken.
+  // REQUIRES: `amount` was acquired.
   void Give(uint64_t amount) { held_.fetch_sub(amount); }
 
   uint64_t held() const { return held_.load(); }

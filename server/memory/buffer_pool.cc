@@ -17,7 +17,8 @@ namespace {
 
 constexpr int kSmallestClass = 12;  // 4 KiB
 constexpr int kClasses = 48;
-// What Trim leaves, so that a quiet server still answers small requests without a page fault.
+// Free memory that Trim keeps, so that a quiet server still answers small requests without a page
+// fault.
 constexpr int64_t kTrimFloorBytes = 16 * limits::kMiB;
 
 int SizeClass(int64_t size) {
@@ -31,7 +32,11 @@ int64_t ClassBytes(int size_class) {
 
 }  // namespace
 
-// The free lists, one for each power of two.
+// One free list per power of two. mutex_ guards the lists and the counters; mmap and munmap run
+// outside it, because they may take milliseconds for a large buffer. Lists are last in, first out:
+// the buffer that was returned last is the one whose pages are most likely still in the cache.
+//
+// Buffers own a reference to the store, so that it lives until the last of them is destroyed.
 class PooledBuffer::Store {
  public:
   explicit Store(int64_t kept_bytes_max) : kept_bytes_max_(kept_bytes_max) {}
@@ -56,7 +61,7 @@ class PooledBuffer::Store {
         return data;
       }
     }
-    // MAP_POPULATE touches every page here, once, instead of in each request.
+    // The free list is empty. MAP_POPULATE maps every page now, once, and no request faults later.
     void* data = mmap(nullptr, static_cast<size_t>(ClassBytes(size_class)), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (data == MAP_FAILED) return nullptr;
@@ -65,6 +70,8 @@ class PooledBuffer::Store {
     return static_cast<char*>(data);
   }
 
+  // Keeps the buffer while the free memory is within its bound; unmaps it otherwise, after the lock
+  // is released.
   void Give(char* data, int size_class) {
     {
       proto::MutexLock lock(&mutex_);
@@ -78,7 +85,9 @@ class PooledBuffer::Store {
     Unmap(data, size_class);
   }
 
-  // Larger buffers first: they are the fewest, and what a burst leaves behind.
+  // least_free_ holds the shortest length of each list since the last Trim: that many buffers were
+  // never needed. They are removed under the lock and unmapped after it. The largest size class
+  // comes first: its buffers are the fewest, and they are what a burst leaves behind.
   void Trim() {
     std::vector<std::pair<char*, int>> unmapped;
     {
@@ -114,7 +123,7 @@ class PooledBuffer::Store {
   const int64_t kept_bytes_max_;
   mutable proto::Mutex mutex_;
   std::array<std::vector<char*>, kClasses> free_ ABSL_GUARDED_BY(mutex_);
-  // Of each list since the last Trim: so many of its buffers were not needed.
+  // The shortest length of each list since the last Trim.
   std::array<size_t, kClasses> least_free_ ABSL_GUARDED_BY(mutex_) = {};
   int64_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t used_bytes_ ABSL_GUARDED_BY(mutex_) = 0;

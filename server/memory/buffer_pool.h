@@ -1,11 +1,11 @@
-// BufferPool: output memory that is kept and has been touched before, because a page that the
-// kernel zeroes anew costs more than the rotation and the socket together.
+// BufferPool: reuses output buffers whose pages are already mapped. A page that the kernel has to
+// zero first costs more than the rotation and the socket together.
 //
-// Threading:  Thread-safe. Giving a buffer back takes one short lock and calls nothing else, so
-//             that any thread may do it, gRPC's under its own locks too.
-// Ownership:  A PooledBuffer returns its memory when destroyed; it may outlive the pool.
+// Threading:  Thread-safe. A buffer's destructor takes one short lock and calls nothing under it,
+//             so that any thread may run it, including gRPC's threads under gRPC's locks.
+// Ownership:  A PooledBuffer returns its memory when destroyed. It may outlive the pool.
 // Limits:     Sizes are rounded up to a power of two of at least 4 KiB. Free memory beyond
-//             `kept_bytes_max` goes back to the kernel; so does what Trim finds unused.
+//             `kept_bytes_max` returns to the kernel, as does memory that Trim finds unused.
 #ifndef ROPE_SERVER_MEMORY_BUFFER_POOL_H_
 #define ROPE_SERVER_MEMORY_BUFFER_POOL_H_
 
@@ -43,14 +43,15 @@ class BufferPool {
  public:
   explicit BufferPool(int64_t kept_bytes_max);
 
-  // A buffer of `size` bytes with undefined contents. An empty one: `size` is 0, or the system has
-  // no memory left.
+  // A buffer of `size` bytes with undefined contents. It is empty if `size` is 0 or if the system
+  // has no memory left.
   PooledBuffer Allocate(int64_t size);
 
-  // Gives back to the system what has lain free ever since the last Trim, but for kTrimFloorBytes.
+  // Returns to the kernel the buffers that were free during the whole time since the last Trim.
+  // Keeps kTrimFloorBytes of free memory.
   void Trim();
 
-  // Bytes that lie free for reuse, and bytes that are in use.
+  // Bytes of the free buffers, and of the buffers in use.
   int64_t kept_bytes() const;
   int64_t used_bytes() const;
 

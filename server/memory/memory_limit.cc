@@ -18,14 +18,15 @@
 namespace rope::server {
 namespace {
 
-// The number in a file of the system; "max" and what is not there are no limit.
+// The limit in a file of the system. No limit: the file does not exist, or holds "max".
 int64_t ReadLimit(const std::string& path) {
   int64_t bytes = 0;
   const bool any = absl::SimpleAtoi(absl::StripAsciiWhitespace(ReadTextFile(path)), &bytes);
   return any && bytes > 0 ? bytes : std::numeric_limits<int64_t>::max();
 }
 
-// The paths that /proc/self/cgroup names: of version 2, and of version 1's memory controller.
+// The paths in /proc/self/cgroup: of cgroup version 2, and of version 1's memory controller. The
+// empty path stands for the root of the mount.
 std::vector<std::string> CgroupPaths(const std::string& proc_root) {
   std::vector<std::string> paths = {""};
   const std::string text = ReadTextFile(proc_root + "/self/cgroup");

@@ -34,7 +34,7 @@ Address Of(const in_addr& v4) {
   return {false, absl::StrCat("ip:", text.data())};
 }
 
-// `scope`: which link an address of one link belongs to; empty: none.
+// `scope`: the zone of a link-local address, or empty.
 Address Of(const in6_addr& v6, absl::string_view scope) {
   if (IN6_IS_ADDR_LOOPBACK(&v6)) return {true, kLoopback};
   if (IN6_IS_ADDR_V4MAPPED(&v6)) {
@@ -63,7 +63,7 @@ std::string OwnerOfIpv4(absl::string_view text) {
   return inet_pton(AF_INET, host.c_str(), &v4) == 1 ? Of(v4).owner : kUnknown;
 }
 
-// "[fe80::1%2]:4711", as a URI has it: with '[', ']' and '%' by their numbers.
+// "[fe80::1%2]:4711", percent-encoded as in a URI: '[', ']' and '%' are %5B, %5D and %25.
 std::string OwnerOfIpv6(absl::string_view text) {
   const std::string plain = absl::StrReplaceAll(text, {{"%5B", "["}, {"%5D", "]"}, {"%25", "%"}});
   absl::string_view host = plain;

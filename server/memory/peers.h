@@ -1,18 +1,18 @@
-// Who is at the other end of a connection, and Peers, which says it of a call by what gRPC calls
-// its peer. An owner is what things are counted by that outlive a connection: the user of a Unix
-// socket ("uid:1000"), the address of a TCP socket ("ip:192.0.2.7").
+// Peers: maps gRPC's name of a peer to the owner of the connection. The owner identifies a client
+// across its connections, for objects that outlive a connection (registered models): the user of a
+// Unix socket ("uid:1000"), or the address of a TCP socket ("ip:192.0.2.7").
 //
-// What a client could choose does not make it another owner: all loopback addresses are one, and
-// an address in IPv6's form of IPv4 is that of IPv4. What the server cannot tell apart is one owner
-// too: users without a number in its user namespace (the system gives each of them that of
+// A client cannot choose its owner: all loopback addresses are one owner, and an IPv4-mapped IPv6
+// address is the IPv4 address. Clients that the server cannot tell apart are one owner as well:
+// users without a number in the server's user namespace (the kernel reports each of them as
 // /proc/sys/fs/overflowuid), and clients behind one proxy.
 //
-// gRPC names a connection of our listener by its descriptor ("fd:17"), which stays open as long as
-// one of its calls lives. So its entry is right for each of them, and is replaced when the system
-// gives the number to the next connection; none is removed.
+// gRPC names a connection of our listener by its descriptor ("fd:17"). The descriptor stays open
+// while a call of the connection lives, so that its entry is right for each of these calls. The
+// next connection with the same descriptor replaces the entry. No entry is removed.
 //
 // Threading:  Thread-safe.
-// Limits:     An entry for each descriptor that the process may open.
+// Limits:     One entry for each descriptor that the process may open.
 #ifndef ROPE_SERVER_MEMORY_PEERS_H_
 #define ROPE_SERVER_MEMORY_PEERS_H_
 
@@ -30,20 +30,20 @@ namespace rope::server {
 
 struct Peer {
   bool local = false;             // on this host
-  std::optional<uid_t> uid = {};  // as the system says; of a Unix socket alone
+  std::optional<uid_t> uid = {};  // as the kernel reports it; Unix sockets only
   std::string owner = {};
 };
 
-// The other end of a socket that is connected.
+// The peer of a connected socket.
 Peer PeerOf(int socket, bool is_unix);
 
 class Peers {
  public:
-  // Of the connection that is about to be handed to gRPC as descriptor `fd`.
+  // Sets the owner of the connection that is about to be handed to gRPC as descriptor `fd`.
   void Enter(int fd, const std::string& owner);
 
-  // By what gRPC calls the other end: "fd:17", "ipv4:192.0.2.7:4711", "ipv6:%5B::1%5D:4711".
-  // "unknown": it calls it otherwise.
+  // The owner for gRPC's name of the peer: "fd:17", "ipv4:192.0.2.7:4711",
+  // "ipv6:%5B::1%5D:4711". "unknown" for any other name.
   std::string OwnerOf(absl::string_view peer) const;
 
  private:

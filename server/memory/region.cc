@@ -39,8 +39,9 @@ void LogSystemError(const char* what) {
   LogLimited(LogKind::kRegion, spdlog::level::info, "region: {}: {}", what, std::strerror(errno));
 }
 
-// Only a file of the system's own memory, and one that can never become shorter: touching what was
-// cut off a mapping, or a huge page that there is none left of, would end the process.
+// Accepts only a memfd (tmpfs) that can never become shorter. Access to a mapped page behind the
+// new end of a file, or to a huge page when no huge page is free, raises SIGBUS and would end the
+// process.
 absl::Status CheckMemfd(int file, uint64_t bytes, struct stat& about) {
   struct statfs system {};
   if (fstat(file, &about) != 0 || fstatfs(file, &system) != 0) {
@@ -58,8 +59,8 @@ absl::Status CheckMemfd(int file, uint64_t bytes, struct stat& about) {
   return absl::OkStatus();
 }
 
-// Where the system promises no more memory than it has, touching a page that is not there yet may
-// fail; and a client can always take pages out of the middle of its file.
+// With strict overcommit (vm.overcommit_memory=2) the first access to a page may fail, and a client
+// can always punch pages out of the middle of its file.
 bool TouchingMayFail() {
   const proto::FileDescriptor mode(open("/proc/sys/vm/overcommit_memory", O_RDONLY | O_CLOEXEC));
   char first = 0;
@@ -87,7 +88,7 @@ absl::StatusOr<proto::FileDescriptor> OpenObject(const Region::PosixName& name) 
   const int error = errno;
   LogSystemError("openat");
   if (error == ENOENT) {
-    return absl::NotFoundError("shm_name: got a name that there is not, want an object of it");
+    return absl::NotFoundError("shm_name: got a name without an object, want an existing object");
   }
   if (error == EMFILE || error == ENFILE) {
     return absl::ResourceExhaustedError("shm_name: got one file more than the server may open");
@@ -117,7 +118,8 @@ absl::StatusOr<std::unique_ptr<Region>> Region::MapMemfd(proto::FileDescriptor f
   }
   struct stat about {};
   ROPE_RETURN_IF_ERROR(CheckMemfd(file.get(), bytes, about));
-  // Pages come with their first use: a client that has written its memory has paid for them.
+  // The mapping is not populated: the kernel charges a page to the process that touches it first,
+  // which is the client if it has written its memory.
   void* const mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   if (mapped == MAP_FAILED) {
     LogSystemError("mmap");
@@ -192,7 +194,7 @@ absl::Status Region::Write(uint64_t offset, absl::Span<const char> bytes) const 
     std::memcpy(mapped_ + offset, bytes.data(), bytes.size());
     return absl::OkStatus();
   }
-  // Writing past the end would make the object longer, in the server's name.
+  // A write past the end would extend the object, and the kernel would charge the server for it.
   struct stat about {};
   const uint64_t end = begin_ + offset + bytes.size();
   if (fstat(file_.get(), &about) != 0 || static_cast<uint64_t>(about.st_size) < end) {

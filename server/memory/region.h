@@ -1,17 +1,19 @@
 // Region: memory of a client on this host that requests read from and write to. Two kinds:
 //
-//   memfd  sealed against shrinking, so that its mapping can never raise SIGBUS: used in place.
+//   memfd  sealed against shrinking, so that access through its mapping can never raise SIGBUS.
+//          Used in place.
 //   posix  an object under /dev/shm. Its owner can truncate it at any time, so that it is never
-//          mapped: bytes move by Read and Write, which say when they are not there any more.
+//          mapped. Read and Write copy its bytes and return an error if the object has shrunk.
 //
-// Threading:  Immutable; Read and Write from any thread. What the client does to the bytes
-//             meanwhile is the client's affair: values may be torn, nothing else can go wrong.
-// Ownership:  Owns the mapping or the open file, and gives them back when destroyed: who holds a
-//             region may use it, whether or not it is still registered.
-// Errors:     INVALID_ARGUMENT: a name, an empty size. FAILED_PRECONDITION: a memfd without its
-//             seal, of another kind or size; an object that shrank. NOT_FOUND, PERMISSION_DENIED:
-//             an object that is not there, or not the caller's. OUT_OF_RANGE: past the object's
-//             end. Messages never hold a path or what the system said; the log does.
+// Threading:  Immutable. Read and Write may run on any thread. If the client writes to the bytes
+//             at the same time, values may be torn; nothing else can go wrong.
+// Ownership:  Owns the mapping or the open file and releases it when destroyed. The holder of a
+//             region may use it even if the region is no longer registered.
+// Errors:     INVALID_ARGUMENT: an illegal name, an empty size. FAILED_PRECONDITION: a memfd
+//             without the seal, or of another kind or size; an object that shrank. NOT_FOUND: no
+//             such object. PERMISSION_DENIED: the object does not belong to the caller.
+//             OUT_OF_RANGE: past the object's end. Messages never contain a path or the system's
+//             error text; the log does.
 #ifndef ROPE_SERVER_MEMORY_REGION_H_
 #define ROPE_SERVER_MEMORY_REGION_H_
 
@@ -37,14 +39,14 @@ class Region {
   // An object under /dev/shm, as a client names it.
   struct PosixName {
     std::string name;    // "/rope_kv0"
-    std::string prefix;  // that the operator allows
-    uid_t owner = 0;     // who must own it
+    std::string prefix;  // which the operator requires
+    uid_t owner = 0;     // the user that must own it
   };
 
-  // Maps all of `file`, whose size must be `bytes`.
+  // Maps the whole `file`, whose size must be `bytes`.
   static absl::StatusOr<std::unique_ptr<Region>> MapMemfd(proto::FileDescriptor file,
                                                           uint64_t bytes);
-  // The `bytes` from `offset` of an object.
+  // Opens the `bytes` from `offset` of an object.
   static absl::StatusOr<std::unique_ptr<Region>> OpenPosix(const PosixName& name, uint64_t offset,
                                                            uint64_t bytes);
   ~Region();
@@ -53,19 +55,19 @@ class Region {
 
   Kind kind() const { return kind_; }
   uint64_t bytes() const { return bytes_; }
-  // Of the whole file, which it keeps alive.
+  // The size of the whole file, which the region keeps alive.
   uint64_t file_bytes() const { return file_bytes_; }
-  // Whether both are the same file.
+  // Whether both regions belong to the same file.
   bool SameFile(const Region& other) const {
     return device_ == other.device_ && inode_ == other.inode_;
   }
 
-  // Where the bytes are; null: only Read and Write reach them.
+  // The mapping; null if only Read and Write reach the bytes.
   char* mapped() const { return mapped_; }
 
   // OUT_OF_RANGE: [offset, offset + count) passes the end. `field` names the span in the message.
   absl::Status CheckSpan(uint64_t offset, uint64_t count, absl::string_view field) const;
-  // Copies. FAILED_PRECONDITION: the object ends before. REQUIRES: CheckSpan is OK.
+  // Copy bytes. FAILED_PRECONDITION: the object has become shorter. REQUIRES: CheckSpan is OK.
   absl::Status Read(uint64_t offset, absl::Span<char> out) const;
   absl::Status Write(uint64_t offset, absl::Span<const char> bytes) const;
 
@@ -79,7 +81,7 @@ class Region {
   ino_t inode_ = 0;
   char* mapped_ = nullptr;
   proto::FileDescriptor file_;  // of a POSIX object
-  uint64_t begin_ = 0;          // in `file_`
+  uint64_t begin_ = 0;          // offset of the region in `file_`
 };
 
 }  // namespace rope::server

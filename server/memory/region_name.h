@@ -1,10 +1,12 @@
-// RegionName: a region under one of its ids. The table has it while the id is registered, and each
-// request that names the id has it until it is done. Who unregisters the id can be told when the
-// last of these has let go.
+// RegionName: a region under one of its ids. Shared owners keep it alive:
 //
-// Threading:  `set_released` and `KeepsBack` under the table's lock, by who unregisters the id.
-//             Destroyed on the thread of whoever lets go last, which is never under a lock.
-// Ownership:  Shares the region with its other names, and gives it back before it says so.
+//   registered    the table and the requests that named the id
+//   unregistered  the requests that named the id, and earlier names of the same file (KeepsBack)
+//   destroyed     nothing uses the memory by this id or an earlier one; `released` runs
+//
+// Threading:  `set_released` and `KeepsBack` run under the table's lock, in Unregister. The
+//             destructor runs on the thread that drops the last reference, never under a lock.
+// Ownership:  Shares the region with its other names, and releases it before `released` runs.
 #ifndef ROPE_SERVER_MEMORY_REGION_NAME_H_
 #define ROPE_SERVER_MEMORY_REGION_NAME_H_
 
@@ -23,7 +25,7 @@ class RegionName {
   // Runs once. Must not block.
   using Released = std::function<void()>;
 
-  // `names` bounds the names of a session; one of them was taken for this.
+  // `names` bounds the names of a session. REQUIRES: the caller acquired one of it for this name.
   RegionName(std::shared_ptr<const Region> region, std::shared_ptr<Budget> names)
       : region_(std::move(region)), names_(std::move(names)) {}
   ~RegionName() {
@@ -35,21 +37,21 @@ class RegionName {
   RegionName& operator=(const RegionName&) = delete;
 
   const std::shared_ptr<const Region>& region() const { return region_; }
-  // The region, which holds this name.
+  // A pointer to the region that keeps `name` alive.
   static std::shared_ptr<const Region> Hold(const std::shared_ptr<const RegionName>& name) {
     return {name, name->region_.get()};
   }
 
-  // What to run when all have let go.
+  // Sets the function that runs when the last owner has released this name.
   void set_released(Released released) { released_ = std::move(released); }
-  // `later` is not let go of before this one is.
+  // Keeps `later` alive at least as long as this name.
   void KeepsBack(std::shared_ptr<RegionName> later) { later_.push_back(std::move(later)); }
 
  private:
   std::shared_ptr<const Region> region_;
   const std::shared_ptr<Budget> names_;
   Released released_;
-  std::vector<std::shared_ptr<RegionName>> later_;  // go last
+  std::vector<std::shared_ptr<RegionName>> later_;  // released after the destructor's body
 };
 
 }  // namespace rope::server

@@ -12,7 +12,7 @@
 namespace rope::server {
 namespace {
 
-// Never 0, which says that there is none.
+// A random number other than 0, which stands for "none".
 uint64_t Unguessable() {
   uint64_t number = 0;
   while (number == 0) {
@@ -42,7 +42,7 @@ absl::Status NoSuchRegion(uint64_t id) {
       absl::StrCat("region_id: got ", id, ", want a region of this connection"));
 }
 
-// Makes a name of the region, where the session may have one more.
+// Makes a name of the region, if the session's budget of names has room for it.
 absl::StatusOr<std::shared_ptr<RegionName>> NewName(std::shared_ptr<const Region> region,
                                                     const std::shared_ptr<Budget>& names) {
   if (names->TryAcquire(1)) return std::make_shared<RegionName>(std::move(region), names);
@@ -52,6 +52,20 @@ absl::StatusOr<std::shared_ptr<RegionName>> NewName(std::shared_ptr<const Region
 }
 
 }  // namespace
+
+// The lock: mutex_ guards the maps, and nothing slow happens under it. Opening and mapping a file
+// happens before it is taken. Destroying a region (munmap, close) or a name (its callback) happens
+// after it is released: each function below moves what it removes into locals that are declared
+// BEFORE the lock, so that they are destroyed after it.
+//
+// Registration therefore runs in three steps, of which only 1 and 3 take the lock:
+//
+//   1. FindAccount  copies the session's token, peer and budgets (reader lock)
+//   2. Region::*    opens and checks the file (no lock)
+//   3. Insert       charges the bytes, then adds the id if the session still has the same token
+//                   (writer lock); otherwise the connection closed during step 2
+//
+// A token is compared and not the session's number, because the kernel reuses descriptor numbers.
 
 RegionTable::RegionTable(Options options)
     : options_(std::move(options)),
@@ -64,7 +78,7 @@ uint64_t RegionTable::OpenSession(uint64_t session, const Peer& peer) {
   opened.budget = std::make_shared<Budget>(static_cast<uint64_t>(options_.session_bytes_max));
   opened.names = std::make_shared<Budget>(static_cast<uint64_t>(options_.regions_max));
   const uint64_t token = opened.token;
-  Session closed;  // given back after the lock
+  Session closed;  // destroyed after the lock is released
   proto::WriterMutexLock lock(&mutex_);
   closed = std::exchange(sessions_[session], std::move(opened));
   by_token_.erase(closed.token);
@@ -73,7 +87,7 @@ uint64_t RegionTable::OpenSession(uint64_t session, const Peer& peer) {
 }
 
 void RegionTable::CloseSession(uint64_t token) {
-  Session closed;  // given back after the lock
+  Session closed;  // destroyed after the lock is released
   proto::WriterMutexLock lock(&mutex_);
   const auto found = by_token_.find(token);
   if (found == by_token_.end()) return;
@@ -97,8 +111,8 @@ absl::StatusOr<uint64_t> RegionTable::RegisterPosix(uint64_t session, const std:
                                                     uint64_t offset, uint64_t bytes) {
   const auto attempt = [&]() -> absl::StatusOr<uint64_t> {
     ROPE_ASSIGN_OR_RETURN(const Account account, FindAccount(session));
-    // Over TCP nobody says who the client is: only what the server's own user owns is then sure
-    // to be meant for it.
+    // A TCP socket does not identify the client's user. Only objects of the server's own user are
+    // then certain to be meant for it.
     const uid_t owner = account.peer.uid.value_or(geteuid());
     ROPE_ASSIGN_OR_RETURN(auto region,
                           Region::OpenPosix({name, options_.prefix, owner}, offset, bytes));
@@ -122,8 +136,14 @@ absl::StatusOr<uint64_t> RegionTable::AddId(uint64_t session, uint64_t id) {
   return other_id;
 }
 
+// How a fence works. The table drops its reference to the name; each request that named the id
+// still holds one. The last of these runs `released`, in ~RegionName, outside any lock.
+//
+// Requests that hold an id which was unregistered EARLIER may still write to the same file. Each
+// such name therefore keeps the removed name alive (KeepsBack): the chain is released in order, and
+// `released` waits for all of them. Expired entries of `unregistered` are erased on the way.
 absl::Status RegionTable::Unregister(uint64_t session, uint64_t id, Released released) {
-  // All given back after the lock.
+  // Destroyed after the lock is released: dropping the last reference runs a callback.
   std::shared_ptr<RegionName> removed;
   std::vector<std::shared_ptr<RegionName>> earlier;
   proto::WriterMutexLock lock(&mutex_);
@@ -206,11 +226,13 @@ absl::StatusOr<RegionTable::Account> RegionTable::FindAccount(uint64_t session) 
 }
 
 absl::StatusOr<uint64_t> RegionTable::Counted(absl::StatusOr<uint64_t> id) {
-  // Where memory is shared with nobody, every client that would is no news.
+  // With shared memory off every registration fails by configuration, which is not worth counting.
   if (!id.ok() && options_.enabled) rejected_.fetch_add(1, std::memory_order_relaxed);
   return id;
 }
 
+// Takes no lock: budgets are atomic counters. The session's is acquired first and given back if the
+// server's is full.
 absl::StatusOr<std::shared_ptr<const Region>> RegionTable::Charge(
     const Account& account, std::unique_ptr<Region> region) const {
   const uint64_t bytes = region->file_bytes();
@@ -219,7 +241,8 @@ absl::StatusOr<std::shared_ptr<const Region>> RegionTable::Charge(
     account.budget->Give(bytes);
     return TooManyBytes(bytes, "--shared_memory_bytes");
   }
-  // Whoever drops the region last, at whatever time, gives its bytes back.
+  // The deleter runs when the last reference is dropped, which may be after the session has closed.
+  // It unmaps the region and then returns the bytes to both budgets.
   return std::shared_ptr<const Region>(
       region.release(), [bytes, mine = account.budget, all = budget_](const Region* dropped) {
         const std::unique_ptr<const Region> owned(dropped);
@@ -230,7 +253,7 @@ absl::StatusOr<std::shared_ptr<const Region>> RegionTable::Charge(
 
 absl::StatusOr<uint64_t> RegionTable::Insert(uint64_t session, const Account& account,
                                              std::unique_ptr<Region> region) {
-  // Before the lock and destroyed after it where it is refused.
+  // Created before the lock, so that a refused region is destroyed after it.
   ROPE_ASSIGN_OR_RETURN(std::shared_ptr<const Region> charged, Charge(account, std::move(region)));
   ROPE_ASSIGN_OR_RETURN(const std::shared_ptr<RegionName> name,
                         NewName(std::move(charged), account.names));

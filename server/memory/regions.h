@@ -1,19 +1,25 @@
-// RegionTable: the memory regions of every session. A session is a connection: it opens when the
-// listener hands the socket on and closes when the socket has closed, and its regions go with it.
+// RegionTable: the memory regions of every session. A session is a connection. It opens when the
+// listener hands the socket to gRPC, it closes when the socket has closed, and its regions are
+// unregistered with it.
 //
-// Regions have unguessable ids and belong to one session: nobody else finds, lists or removes them.
-// A region that a request holds lives until that request is done, also when it was unregistered
-// or its session has closed. A region may have several ids; a request holds the one that it names
-// (region_name.h), so that who unregisters an id can hear when the last request that named it is
-// done. Requests that are still on their way then name an id that nobody knows.
+// Region ids are random and belong to one session: no other session finds, lists or removes them.
+// A region lives until the last request that holds it is done, even if it was unregistered or its
+// session has closed. A region may have several ids. A request holds the id that it names:
 //
-// Threading:  Thread-safe. Files are opened, mapped and given back outside the lock.
-// Ownership:  Shares regions with whoever found them.
-// Errors:     FAILED_PRECONDITION: shared memory is off, or a connection that cannot have any.
+//   registered --- Unregister ---> in use ---- last request done ---> released
+//   Find works                     Find fails (NOT_FOUND)             the callback has run
+//
+// The state belongs to an id, not to a region (region_name.h). A request that arrives after
+// Unregister names an id that no longer exists.
+//
+// Threading:  Thread-safe. Files are opened, mapped and closed outside the lock.
+// Ownership:  Shares each region with the callers of Find.
+// Errors:     FAILED_PRECONDITION: shared memory is off, or the connection has no session.
 //             PERMISSION_DENIED: a client on another host. ALREADY_EXISTS: the session has
 //             registered that object before. NOT_FOUND: no such region in this session.
-//             RESOURCE_EXHAUSTED: too many regions or bytes. As Region.
-// Limits:     Options; bytes count whole files, and both count what is still in use.
+//             RESOURCE_EXHAUSTED: too many regions or bytes. Errors of Region.
+// Limits:     Options. Bytes count whole files. Regions and bytes count until the last request that
+//             uses them is done.
 #ifndef ROPE_SERVER_MEMORY_REGIONS_H_
 #define ROPE_SERVER_MEMORY_REGIONS_H_
 
@@ -40,7 +46,7 @@ class RegionTable {
  public:
   struct Options {
     bool enabled = false;
-    std::string prefix = "/rope_";  // of the names of POSIX objects
+    std::string prefix = "/rope_";  // required of the names of POSIX objects
     int64_t bytes_max = limits::kSharedMemoryBytesMax;
     int64_t session_bytes_max = limits::kSessionMemoryBytesMax;
     int64_t regions_max = limits::kRegionsMax;  // ids of one session
@@ -52,36 +58,37 @@ class RegionTable {
     Region::Kind kind = Region::Kind::kMemfd;
   };
   struct Statistics {
-    int64_t regions = 0;   // ids
-    int64_t bytes = 0;     // of whole files, those still in use too
-    int64_t rejected = 0;  // by a table that is enabled
+    int64_t regions = 0;   // registered ids
+    int64_t bytes = 0;     // of whole files, including unregistered ones still in use
+    int64_t rejected = 0;  // registrations refused while shared memory is enabled
   };
 
   explicit RegionTable(Options options);
 
   const Options& options() const { return options_; }
 
-  // The session of a connection that is being handed on, by the number that its requests name it
-  // with (Request::session). Ends the one that had this number before: its connection is gone.
-  // Returns a token that no other session ever has.
+  // Opens the session of a connection that is about to be handed to gRPC. `session` is the number
+  // that its requests carry (Request::session). Closes the earlier session of the same number,
+  // whose connection is gone. Returns a token that is unique to this session.
   uint64_t OpenSession(uint64_t session, const Peer& peer);
-  // Closes the session of that token, if it is still open.
+  // Closes the session with that token, if it is still open.
   void CloseSession(uint64_t token);
 
-  // All of them return the region's id.
+  // Register memory; return the region's id.
   absl::StatusOr<uint64_t> RegisterMemfd(uint64_t session, proto::FileDescriptor file,
                                          uint64_t bytes);
   absl::StatusOr<uint64_t> RegisterPosix(uint64_t session, const std::string& name, uint64_t offset,
                                          uint64_t bytes);
 
-  // Another id of a region, beside `id`; the same one each time, for as long as it is registered.
+  // A second id of the region `id`. Returns the same one while that one is registered.
   absl::StatusOr<uint64_t> AddId(uint64_t session, uint64_t id);
 
-  // OK: nobody finds the region by that id any more; and `released`, if any, runs once no request
-  // uses the memory that named this id or one that was unregistered before. That may be at once, on
-  // this thread, or later on any other. Each request ends, so `released` always runs.
+  // After OK, Find no longer returns the region for this id. `released`, if set, runs once, when no
+  // request that named this id, or an id of the same file that was unregistered earlier, uses the
+  // memory. It runs on this thread before the return, or later on any thread. Each request ends, so
+  // that `released` always runs.
   absl::Status Unregister(uint64_t session, uint64_t id, Released released = nullptr);
-  // By id; nothing for a session that does not exist.
+  // The session's regions, ordered by id. Empty if there is no such session.
   std::vector<Listed> List(uint64_t session) const;
   // `field` names the id in errors.
   absl::StatusOr<std::shared_ptr<const Region>> Find(uint64_t session, uint64_t id,
@@ -93,7 +100,7 @@ class RegionTable {
   // A region under one id.
   struct Registered {
     std::shared_ptr<RegionName> name;
-    uint64_t other_id = 0;  // that AddId has given; 0: none
+    uint64_t other_id = 0;  // which AddId returned; 0: none
   };
   struct Session {
     uint64_t token = 0;
@@ -101,10 +108,10 @@ class RegionTable {
     std::shared_ptr<Budget> budget;
     std::shared_ptr<Budget> names;  // ids that are registered or still in use
     std::map<uint64_t, Registered> regions;
-    std::vector<std::weak_ptr<RegionName>> unregistered;  // some of them gone
+    std::vector<std::weak_ptr<RegionName>> unregistered;  // some have expired
   };
 
-  // Who may register: the peer and the budgets of an open session.
+  // A copy of an open session's token, peer and budgets, for use outside the lock.
   struct Account {
     uint64_t token = 0;
     Peer peer;
@@ -114,8 +121,9 @@ class RegionTable {
   absl::StatusOr<Account> FindAccount(uint64_t session) const;
   absl::StatusOr<uint64_t> Insert(uint64_t session, const Account& account,
                                   std::unique_ptr<Region> region);
-  // Counts a refusal.
+  // Returns `id`, and counts it if it is an error.
   absl::StatusOr<uint64_t> Counted(absl::StatusOr<uint64_t> id);
+  // Charges the region's file to the session and to the server, until the region is destroyed.
   absl::StatusOr<std::shared_ptr<const Region>> Charge(const Account& account,
                                                        std::unique_ptr<Region> region) const;
 

@@ -31,7 +31,7 @@ absl::Status CheckName(absl::string_view field, absl::string_view name) {
                       "1 to 128 of a-z A-Z 0-9 . _ - /");
 }
 
-// Adds the request's field to a kernel's error, which names the config's own.
+// Prefixes a kernel's error, which names the config's own field, with the request's field.
 absl::Status InField(const std::string& field, const absl::Status& status) {
   const bool names_a_field_of_rope = absl::StartsWith(status.message(), "layer") ||
                                      absl::StartsWith(status.message(), "config_json: ");
@@ -100,6 +100,7 @@ absl::StatusOr<std::shared_ptr<const RopeEntry>> ModelRegistry::Find(const v1::R
   return Keep(key, std::move(entry));
 }
 
+// Takes the reader lock only in ReadModel, to copy the pointer of a named model.
 absl::StatusOr<std::shared_ptr<RopeEntry>> ModelRegistry::Read(const v1::RopeSpec& spec) {
   auto entry = std::make_shared<RopeEntry>();
   ROPE_ASSIGN_OR_RETURN(const std::optional<kernels::Pairing> explicit_pairing,
@@ -167,6 +168,7 @@ absl::StatusOr<kernels::LayerConfig> ModelRegistry::LayerOf(const Model& model,
   return layer;
 }
 
+// Records, validates and warns of the stated config; only then does `compat` change it.
 absl::Status ModelRegistry::Complete(std::optional<kernels::Pairing> explicit_pairing,
                                      kernels::Compat compat, RopeEntry& entry) {
   entry.stated_config_ = entry.layer_.config;
@@ -202,14 +204,15 @@ std::shared_ptr<const RopeEntry> ModelRegistry::Keep(const std::string& key,
   if (entry->generation_ > 0) {
     const auto model = models_.find(entry->model_);
     const bool current = model != models_.end() && model->second->generation == entry->generation_;
-    if (!current) return entry;  // unregistered since it was read: serves this request alone
+    if (!current) return entry;  // unregistered since Read: serves this request only
   }
   const auto [kept, is_new] = by_spec_.try_emplace(key, entry);
-  if (!is_new) return kept->second;  // another thread was first
+  if (!is_new) return kept->second;  // another thread inserted the same spec first
   std::shared_ptr<const RopeEntry> result = kept->second;
   by_config_id_[result->config_id()] = result;
   oldest_first_.push_back(key);
   kept_bytes_ += CostOf(key, *result);
+  // `result` is a copy of the pointer, because a spec larger than the bound evicts itself.
   while (static_cast<int64_t>(oldest_first_.size()) > limits::kSpecsMax ||
          kept_bytes_ > limits::kSpecBytesMax) {
     Forget(oldest_first_.front());
@@ -226,20 +229,20 @@ void ModelRegistry::Forget(const std::string& key) {
   by_spec_.erase(kept);
 }
 
-// About what a kept entry holds: its spec and its frequencies.
+// Approximate memory of a cached entry: its key, twice, and its frequencies.
 int64_t ModelRegistry::CostOf(const std::string& key, const RopeEntry& entry) {
   return 2 * static_cast<int64_t>(key.size()) +
          (entry.resolved_ == nullptr ? 0 : entry.resolved_->KeptBytes());
 }
 
-// Two hashes of instance and spec: the same spec has one id, another instance or another model of
-// the same name gives another.
+// The same spec has the same id; another instance, or a later model of the same name, another one.
 std::string ModelRegistry::MakeConfigId(const std::string& key, int64_t generation) const {
   const uint64_t high = absl::HashOf(instance_id_, key, generation, 0);
   const uint64_t low = absl::HashOf(instance_id_, key, generation, 1);
   return absl::StrFormat("%016x%016x", high, low);
 }
 
+// Builds and checks the model without a lock. Insert takes it and decides whether the name is free.
 absl::StatusOr<v1::RegisterModelResponse> ModelRegistry::Register(const std::string& name,
                                                                   const v1::RopeSpec& spec,
                                                                   const std::string& owner) {
@@ -287,7 +290,7 @@ absl::Status ModelRegistry::CheckLayers(const Model& model,
                                         std::optional<kernels::Pairing> explicit_pairing,
                                         const std::string& field,
                                         std::vector<std::string>& warnings) {
-  std::vector<std::string> types;  // a single layer needs no choice
+  std::vector<std::string> types;  // empty for a single layer, which needs no choice
   if (const auto* config = std::get_if<kernels::ModelConfig>(&model.config)) {
     types = config->layer_types();
   }
@@ -324,6 +327,7 @@ absl::Status ModelRegistry::Insert(const std::string& name, Model model) {
   return absl::OkStatus();
 }
 
+// Under one writer lock, so that a model and its cached entries (by generation) disappear together.
 absl::Status ModelRegistry::Unregister(const std::string& name, const std::string& owner) {
   ROPE_RETURN_IF_ERROR(CheckName("name", name));
   proto::WriterMutexLock lock(&mutex_);

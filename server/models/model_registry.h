@@ -1,13 +1,16 @@
-// ModelRegistry: from a rope.v1.RopeSpec to a resolved rotary embedding. Knows the presets, the
+// ModelRegistry: resolves a rope.v1.RopeSpec to a rotary embedding. It knows the presets, the
 // operator's --model files, the models that callers registered and the config_ids that Describe
-// gave out, and keeps what it resolved, so that a repeated spec costs a look-up.
+// returned. It caches resolved specs, so that a repeated spec costs one look-up.
 //
-// Threading:  Thread-safe. Hits take a shared lock; nothing is parsed under a lock.
-// Ownership:  Entries are immutable and shared; they outlive their eviction and their model.
-// Errors:     INVALID_ARGUMENT: alternatives given together or not at all, a bad config. NOT_FOUND:
+//   Find -> cached -> RopeEntry
+//        -> not cached -> Read (parse, pick the layer, validate, resolve) -> Keep -> RopeEntry
+//
+// Threading:  Thread-safe. A hit takes a shared lock. Nothing is parsed or resolved under a lock.
+// Ownership:  Entries are immutable and shared. They outlive their eviction and their model.
+// Errors:     INVALID_ARGUMENT: several alternatives or none, an invalid config. NOT_FOUND: no such
 //             model or config_id.
-// Limits:     limits::kSpecsMax specs of together kSpecBytesMax bytes are kept; the oldest go
-//             first. Of registered models: as RegisteredCounts.
+// Limits:     At most limits::kSpecsMax specs with together kSpecBytesMax bytes are cached; the
+//             oldest is evicted first. Registered models: see RegisteredCounts.
 #ifndef ROPE_SERVER_MODELS_MODEL_REGISTRY_H_
 #define ROPE_SERVER_MODELS_MODEL_REGISTRY_H_
 
@@ -34,20 +37,21 @@
 
 namespace rope::server {
 
-// One spec, read and resolved.
+// One spec, parsed and resolved.
 class RopeEntry {
  public:
   const std::string& config_id() const { return config_id_; }
-  // With its config as the spec's `compat` reads it.
+  // The layer, with its config as the spec's `compat` interprets it.
   const kernels::LayerConfig& layer() const { return layer_; }
-  // As the spec states it.
+  // The config as the spec states it.
   const kernels::RopeConfig& stated_config() const { return stated_config_; }
-  // Explicit, else what the preset or model_type says, else nothing.
+  // The spec's pairing, else that of the preset or model_type, else nothing.
   std::optional<kernels::Pairing> pairing() const { return pairing_; }
   const std::vector<std::string>& warnings() const { return warnings_; }
 
-  // The numbers for heads of `head_dim` channels, which a config without head_dim takes.
-  // INVALID_ARGUMENT: the config has none and `head_dim` is absent or does not fit it.
+  // The embedding for heads of `head_dim` channels. Only a config without head_dim uses the
+  // parameter. INVALID_ARGUMENT: the config has no head_dim, and `head_dim` is absent or does not
+  // fit the config.
   absl::StatusOr<std::shared_ptr<const kernels::ResolvedRope>> Resolve(
       std::optional<int64_t> head_dim) const;
 
@@ -55,8 +59,8 @@ class RopeEntry {
   friend class ModelRegistry;
 
   std::string config_id_;
-  std::string field_;       // that the config came in, with a dot, for errors
-  std::string model_;       // that it came from; empty: none
+  std::string field_;       // the request's field of the config, with a dot, for errors
+  std::string model_;       // the model's name; empty: the spec names no model
   int64_t generation_ = 0;  // of the model
   kernels::LayerConfig layer_;
   kernels::RopeConfig stated_config_;
@@ -67,45 +71,45 @@ class RopeEntry {
 
 class ModelRegistry {
  public:
-  // A model file of the operator's (--model=NAME=CONFIG.json).
+  // A model file of the operator (--model=NAME=CONFIG.json).
   struct ModelFile {
     std::string name;
     std::string config_json;
   };
 
-  // Presets and files; a file may replace a preset. `instance_id` goes into every config_id.
-  // INVALID_ARGUMENT: a bad name or config, a name twice.
+  // Holds the presets and the files; a file may replace a preset. `instance_id` is hashed into
+  // every config_id. INVALID_ARGUMENT: an invalid name or config, a duplicate name.
   static absl::StatusOr<std::unique_ptr<ModelRegistry>> Create(const std::string& instance_id,
                                                                absl::Span<const ModelFile> files);
 
-  // Reads and resolves `spec`, or finds it. The entry's config_id is valid for as long as the
-  // registry keeps it.
+  // Returns the cached entry of `spec`, or parses and resolves it. The entry's config_id is valid
+  // while the registry caches the entry.
   absl::StatusOr<std::shared_ptr<const RopeEntry>> Find(const v1::RopeSpec& spec);
 
-  // Adds a model: a copy of what `spec` names, with all its layers unless it picks one. Every layer
-  // is resolved, as far as it does not wait for a tensor's head_dim, and has to have a pairing. It
-  // belongs to `owner` (peers.h); every client may use it.
-  // INVALID_ARGUMENT, NOT_FOUND: as Find; a bad name, no pairing. ALREADY_EXISTS: the name.
-  // RESOURCE_EXHAUSTED: too many, or too large together; as RegisteredCounts::Add.
+  // Adds a model: a copy of the config that `spec` names, with all its layers unless the spec picks
+  // one. Every layer must have a pairing. It is resolved now, unless its head_dim comes with a
+  // tensor. The model belongs to `owner` (peers.h); every client may use it.
+  // INVALID_ARGUMENT: as Find; an invalid name, no pairing. NOT_FOUND: as Find. ALREADY_EXISTS: the
+  // name is in use. RESOURCE_EXHAUSTED: too many models or bytes (RegisteredCounts::Add).
   absl::StatusOr<v1::RegisterModelResponse> Register(const std::string& name,
                                                      const v1::RopeSpec& spec,
                                                      const std::string& owner);
 
-  // Removes a registered model, and the config_ids that were made from its name. Requests that have
-  // it already keep it. A model of the same name that comes later has other config_ids.
-  // INVALID_ARGUMENT: a bad name. NOT_FOUND. FAILED_PRECONDITION: a preset, or of a flag.
-  // PERMISSION_DENIED: it does not belong to `owner`.
+  // Removes a registered model and the config_ids of specs that named it. Requests that hold its
+  // entry keep it. A later model of the same name gets other config_ids.
+  // INVALID_ARGUMENT: an invalid name. NOT_FOUND: no such model. FAILED_PRECONDITION: the model is
+  // a preset or comes from a flag. PERMISSION_DENIED: the model does not belong to `owner`.
   absl::Status Unregister(const std::string& name, const std::string& owner);
 
-  // All models, by name.
+  // All models, ordered by name.
   std::vector<v1::Model> List() const;
   int64_t model_count() const {
     proto::ReaderMutexLock lock(&mutex_);
     return static_cast<int64_t>(models_.size());
   }
 
-  // Grows when a model is unregistered or a config_id forgotten: what was found before may not be
-  // found any more.
+  // Increases when a model is unregistered or an entry is evicted. After that, an earlier result of
+  // Find may no longer be valid for the same spec.
   int64_t version() const { return version_.load(std::memory_order_acquire); }
 
  private:
@@ -114,8 +118,8 @@ class ModelRegistry {
     std::variant<kernels::ModelConfig, kernels::LayerConfig> config;  // all layers, or the only one
     std::optional<kernels::Pairing> pairing;  // of a preset or a registration
     std::string owner;                        // of a registered model
-    int64_t bytes = 0;                        // of its config, about
-    int64_t generation = 0;                   // of a registered model: no other one's, never 0
+    int64_t bytes = 0;                        // approximate size of its config
+    int64_t generation = 0;                   // unique to each registration; 0: not registered
   };
   using ModelPtr = std::shared_ptr<const Model>;
 
@@ -123,19 +127,20 @@ class ModelRegistry {
   absl::Status Add(const std::string& name, const std::string& origin, std::string_view json,
                    std::optional<kernels::Pairing> pairing);
   absl::StatusOr<std::shared_ptr<RopeEntry>> Read(const v1::RopeSpec& spec);
-  // What `spec` names; `field` is where its errors lie.
+  // The model that `spec` names. Sets `field` to the path that errors of its config begin with.
   absl::StatusOr<ModelPtr> ReadModel(const v1::RopeSpec& spec, std::string& field);
   static absl::StatusOr<kernels::LayerConfig> LayerOf(const Model& model,
                                                       const kernels::LayerChoice& choice,
                                                       const std::string& field);
-  // Checks and resolves the entry's layer.
+  // Validates the entry's layer, applies `compat`, and resolves the layer if it has a head_dim.
   static absl::Status Complete(std::optional<kernels::Pairing> explicit_pairing,
                                kernels::Compat compat, RopeEntry& entry);
   std::shared_ptr<const RopeEntry> Keep(const std::string& key, std::shared_ptr<RopeEntry> entry);
   void Forget(const std::string& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static int64_t CostOf(const std::string& key, const RopeEntry& entry);
   std::string MakeConfigId(const std::string& key, int64_t generation) const;
-  // Refuses a layer that could not rotate by its name alone.
+  // Rejects a model with a layer that requests could not use by the model's name alone: an invalid
+  // config, or no pairing. Adds the layers' warnings.
   static absl::Status CheckLayers(const Model& model,
                                   std::optional<kernels::Pairing> explicit_pairing,
                                   const std::string& field, std::vector<std::string>& warnings);
@@ -145,6 +150,18 @@ class ModelRegistry {
   const std::string instance_id_;
   std::atomic<int64_t> version_ = 0;
 
+  // The cache. The key of a spec is its deterministic serialization, so that equal specs share one
+  // entry. by_spec_ maps keys to entries, by_config_id_ maps config_ids to the same entries, and
+  // oldest_first_ lists the keys in the order of insertion.
+  //
+  // Find holds the reader lock for one look-up and releases it before Read, which may take
+  // milliseconds. Several threads may therefore read the same spec at once. The first one that gets
+  // the writer lock in Keep inserts its entry; the others return that entry and discard theirs, so
+  // that a spec has one entry.
+  //
+  // Between Read and Keep a model may be unregistered, and registered again under the same name.
+  // Each registration has its own generation. Keep compares the entry's generation with the model's
+  // under the writer lock, and does not cache the entry of an outdated model.
   mutable proto::SharedMutex mutex_;
   std::map<std::string, ModelPtr> models_ ABSL_GUARDED_BY(mutex_);
   RegisteredCounts registered_ ABSL_GUARDED_BY(mutex_);  // of models_

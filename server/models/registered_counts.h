@@ -1,11 +1,12 @@
-// RegisteredCounts: how many models are registered and how many bytes of configs they came with,
-// together and by owner (peers.h), each within its bounds. One owner gets at most half of either,
-// so that another can register too.
+// RegisteredCounts: bounds the number of registered models and the bytes of their configs, in total
+// and per owner (peers.h). One owner gets at most half of each bound, so that others can register
+// too.
 //
-// Threading:  Confined to who locks it.
-// Errors:     RESOURCE_EXHAUSTED: one bound or the other; waiting does not help.
-// Limits:     limits::kRegisteredModelsMax and kRegisteredBytesMax, and half of each; an entry for
-//             each owner of a model.
+// Threading:  Not thread-safe: ModelRegistry guards it with its lock.
+// Errors:     RESOURCE_EXHAUSTED: a bound is reached. It carries no retry delay, because waiting
+//             does not help.
+// Limits:     limits::kRegisteredModelsMax and kRegisteredBytesMax, and half of each per owner. One
+//             entry per owner that has a model.
 #ifndef ROPE_SERVER_MODELS_REGISTERED_COUNTS_H_
 #define ROPE_SERVER_MODELS_REGISTERED_COUNTS_H_
 
@@ -19,9 +20,9 @@ namespace rope::server {
 
 class RegisteredCounts {
  public:
-  // Counts one more model, if there is room for it.
+  // Counts one more model, unless a bound is reached.
   absl::Status Add(const std::string& owner, int64_t bytes);
-  // REQUIRES: it was added.
+  // REQUIRES: the model was added.
   void Remove(const std::string& owner, int64_t bytes);
 
  private:

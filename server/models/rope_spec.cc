@@ -22,7 +22,7 @@ std::optional<T> Optional(bool present, T value) {
 
 using Layout = kernels::Mrope::Layout;
 
-// An enum of the schema and the kernels' values for its numbers from 1 on.
+// Converts an enum of the schema. values[i] corresponds to the enum's number i + 1; 0 is unset.
 template <typename T, size_t size>
 absl::StatusOr<std::optional<T>> ReadEnum(absl::string_view field, int number,
                                           const T (&values)[size]) {
@@ -41,7 +41,7 @@ int WriteEnum(T value, const T (&values)[size]) {
   return 0;
 }
 
-// In the order of the schema's numbers.
+// The kernels' values in the order of the schema's numbers.
 constexpr kernels::YarnRamp kRamps[] = {kernels::YarnRamp::kIndex, kernels::YarnRamp::kTurns};
 constexpr kernels::LongropeBranch kBranches[] = {kernels::LongropeBranch::kShort,
                                                  kernels::LongropeBranch::kLong};
@@ -87,7 +87,8 @@ absl::StatusOr<std::optional<kernels::Mrope>> ReadMrope(const v1::RopeConfig& me
   return mrope;
 }
 
-// Numbers only: they are few, and a spec is looked up by its own bytes, which payloads are not in.
+// Accepts packed numbers only. They are few, and the registry looks a spec up by its serialization,
+// which does not contain raw payloads.
 absl::StatusOr<std::vector<double>> ReadInvFreq(const v1::RopeConfig& message) {
   std::vector<double> numbers;
   if (!message.has_inv_freq()) return numbers;
@@ -116,7 +117,7 @@ absl::StatusOr<std::vector<double>> ReadInvFreq(const v1::RopeConfig& message) {
   return numbers;
 }
 
-// What is switched, in place of a number of the formulas.
+// Reads the optional fields that select a variant of a formula.
 absl::Status ReadSwitches(const v1::RopeConfig& m, kernels::RopeConfig& config) {
   config.rotary_offset = Optional(m.has_rotary_offset(), int64_t{m.rotary_offset()});
   config.attn_factor = Optional(m.has_attn_factor(), m.attn_factor());

@@ -1,5 +1,5 @@
-// Reads rope.v1.RopeSpec, and converts between rope.v1.RopeConfig and kernels::RopeConfig: the same
-// words on the wire and inside.
+// Reads rope.v1.RopeSpec, and converts between rope.v1.RopeConfig and kernels::RopeConfig, whose
+// fields have the same names.
 //
 // Threading:  Functions only.
 #ifndef ROPE_SERVER_MODELS_ROPE_SPEC_H_
@@ -17,26 +17,26 @@
 
 namespace rope::server {
 
-// INVALID_ARGUMENT: an unknown rope_type or number of an enum, an mrope_section without three
-// counts, inv_freq as bytes. Values are checked by kernels::Validate.
+// INVALID_ARGUMENT: an unknown rope_type or enum value, an mrope_section without exactly three
+// counts, inv_freq as raw bytes. kernels::Validate checks the values.
 absl::StatusOr<kernels::RopeConfig> ReadRopeConfig(const v1::RopeConfig& message);
 
 v1::RopeConfig WriteRopeConfig(const kernels::RopeConfig& config);
 
 v1::Pairing WritePairing(std::optional<kernels::Pairing> pairing);
 
-// nullopt: unset. INVALID_ARGUMENT: a number that is no pairing.
+// nullopt: unset. INVALID_ARGUMENT: an unknown enum value.
 absl::StatusOr<std::optional<kernels::Pairing>> ReadPairing(v1::Pairing pairing);
 
-// INVALID_ARGUMENT: alternatives given together, or none of them.
+// INVALID_ARGUMENT: more than one of the spec's alternatives is set, or none.
 absl::Status CheckSpec(const v1::RopeSpec& spec);
 
-// The same bytes for the same spec.
+// A deterministic serialization: equal specs have equal keys.
 std::string SpecKey(const v1::RopeSpec& spec);
 
 kernels::LayerChoice ChoiceOf(const v1::RopeSpec& spec);
 
-// INVALID_ARGUMENT: a number that the schema does not name.
+// INVALID_ARGUMENT: an unknown enum value.
 absl::StatusOr<kernels::Compat> ReadCompat(v1::Compat compat);
 absl::StatusOr<kernels::Precision> ReadPrecision(v1::Precision precision);
 v1::Precision WritePrecision(kernels::Precision precision);

@@ -1,7 +1,8 @@
-// BatchReport: what the batcher says of each batch that ran.
+// BatchReport: what the batcher reports about each batch that ran.
 //
 // Threading:  A value.
-// Ownership:  `device` refers to a request of the batch: valid during the call that reports it.
+// Ownership:  `device` is a view into a request of the batch; it is valid only during the call that
+//             delivers the report.
 #ifndef ROPE_SERVER_TELEMETRY_BATCH_REPORT_H_
 #define ROPE_SERVER_TELEMETRY_BATCH_REPORT_H_
 
@@ -12,18 +13,18 @@
 
 namespace rope::server {
 
-// Why nothing more went into a batch.
+// The reason why a batch took no more requests.
 enum class ClosedBy {
-  kDirect,    // it ran on the thread that received it
-  kDrained,   // nothing was left that it could take
+  kDirect,    // the batch ran on the thread that received it
+  kDrained,   // the queue had no request left that fitted
   kBytes,     // the cap in bytes
   kTokens,    // the cap in tokens
   kRequests,  // the cap in requests
-  kRows,      // the cap in table rows that have to be built
+  kRows,      // the cap in table rows to build
 };
 inline constexpr int kClosedByCount = 6;
 
-// As metrics name it.
+// The value of the metrics' label `closed_by`.
 constexpr std::string_view Name(ClosedBy reason) {
   constexpr std::string_view kNames[kClosedByCount] = {"direct", "drained",  "bytes",
                                                        "tokens", "requests", "rows"};
@@ -32,10 +33,10 @@ constexpr std::string_view Name(ClosedBy reason) {
 
 struct BatchReport {
   ClosedBy closed_by = ClosedBy::kDirect;
-  std::string_view device;  // that the executor named in the batch's first request
+  std::string_view device;  // of the batch's first request, as the executor set it
   int64_t requests = 0;     // a slice of a large request counts as one
   int64_t tokens = 0;
-  int64_t bytes = 0;  // of input or output, whichever is larger
+  int64_t bytes = 0;  // of the inputs or the outputs, whichever is larger
   absl::Time started = {};
   absl::Time finished = {};
 };

@@ -1,7 +1,8 @@
-// Histogram: counts values by fixed upper bounds, for the request path. An observation is a search
-// among few numbers and two relaxed additions; there is no lock.
+// Histogram: counts values by fixed upper bounds, for the request path. An observation is a binary
+// search among at most kBoundsMax numbers and two relaxed atomic additions, without a lock.
 //
-// Threading:  Thread-safe. A snapshot may miss observations that are being made; none is ever lost.
+// Threading:  Thread-safe. A snapshot may miss observations made at the same time. No observation
+//             is lost.
 // Ownership:  `bounds` must outlive the histogram.
 // Limits:     At most kBoundsMax bounds. The sum holds 2^63 - 1 units (292 years of nanoseconds).
 #ifndef ROPE_SERVER_TELEMETRY_HISTOGRAM_H_
@@ -27,8 +28,7 @@ class Histogram {
     ROPE_CHECK(bounds.size() <= kBoundsMax);
   }
 
-  // Counts `value` under the first bound that is not below it. Clocks may step back: a negative
-  // value counts as 0.
+  // Counts `value` in the bucket of the smallest bound >= `value`. A negative value counts as 0.
   void Observe(int64_t value) {
     value = std::max<int64_t>(value, 0);
     const auto bound = std::lower_bound(bounds_.begin(), bounds_.end(), value);
@@ -37,7 +37,7 @@ class Histogram {
   }
 
   struct Snapshot {
-    std::vector<int64_t> cumulative;  // of each bound, then of all
+    std::vector<int64_t> cumulative;  // observations up to each bound, then all of them
     int64_t sum = 0;
   };
   Snapshot Read() const {

@@ -1,5 +1,5 @@
-// How many lines of its log the process left out, by reason. A process has one log, and so one
-// count.
+// Counts the log lines that the process dropped, by reason. A process has one log, hence one set of
+// counters.
 //
 // Threading:  Thread-safe.
 #ifndef ROPE_SERVER_TELEMETRY_LOG_DROPS_H_
@@ -12,9 +12,9 @@
 namespace rope::server {
 
 enum class LogDrop {
-  kRateLimit,  // more lines of a kind than LogLimiter admits
-  kQueue,      // more lines than wait for the output
-  kOutput,     // the output took none
+  kRateLimit,  // LogLimiter rejected the line
+  kQueue,      // the queue was full
+  kOutput,     // the output did not accept the line in time
 };
 inline constexpr int kLogDropCount = 3;
 
@@ -23,7 +23,7 @@ std::string_view Name(LogDrop reason);
 
 void CountLogDrops(LogDrop reason, int64_t lines);
 
-// Since the process began, by LogDrop.
+// The counts since the process started, indexed by LogDrop.
 std::array<int64_t, kLogDropCount> LogDrops();
 
 }  // namespace rope::server

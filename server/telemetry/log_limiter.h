@@ -1,5 +1,6 @@
-// LogLimiter: bounds the lines that clients can cause. Of each kind, a burst of kLogBurstLines is
-// admitted, then kLogLinesPerSecond. What a kind is, a number, the caller decides.
+// LogLimiter: bounds the rate of the log lines that clients can cause. Each kind of line has its
+// own token bucket: a burst of kLogBurstLines, then kLogLinesPerSecond. A kind is an index that the
+// caller chooses.
 //
 // Threading:  Thread-safe, without a lock.
 // Ownership:  `clock` must outlive it.
@@ -20,19 +21,20 @@ class LogLimiter {
  public:
   LogLimiter(const Clock& clock, size_t kinds);
 
-  // Nothing: the line is to be left out. Else how many of its kind were left out since the last
-  // that was admitted.
+  // nullopt: the line must be dropped. Otherwise the number of lines of this kind that were dropped
+  // since the last admitted one.
   std::optional<int64_t> Admit(size_t kind);
 
  private:
-  // A token bucket by the time when it is full again: each line that is admitted moves that on.
+  // A token bucket, stored as the time at which it will be full again. Each admitted line moves
+  // that time by the cost of one token.
   struct Bucket {
     std::atomic<int64_t> full_at_ns = 0;
     std::atomic<int64_t> left_out = 0;
   };
 
   const Clock& clock_;
-  std::vector<Bucket> buckets_;  // by kind; constant in number
+  std::vector<Bucket> buckets_;  // by kind; never resized
 };
 
 }  // namespace rope::server

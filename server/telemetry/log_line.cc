@@ -10,17 +10,17 @@
 namespace rope::server {
 namespace {
 
-// The first character of a text: how many bytes it has, and which one it is.
+// The first character of a text.
 struct Character {
   size_t bytes = 1;
-  uint32_t point = 0;
-  bool valid = false;  // UTF-8, in its shortest form
+  uint32_t point = 0;  // code point
+  bool valid = false;  // valid UTF-8, in its shortest form
 };
 
 Character FirstOf(absl::string_view text) {
   const auto lead = static_cast<unsigned char>(text[0]);
   if (lead < 0x80) return {1, lead, true};
-  // By the number of bytes: the smallest code point that needs as many.
+  // The smallest code point that needs this number of bytes; a smaller one is an overlong form.
   constexpr uint32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};
   const size_t bytes = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
   if (lead < 0xC0 || lead >= 0xF8 || text.size() < bytes) return {};
@@ -35,8 +35,8 @@ Character FirstOf(absl::string_view text) {
   return {bytes, point, true};
 }
 
-// Whether a reader of the log sees the character as it is: no control, line or paragraph separator,
-// mark of direction or character without width.
+// Whether a terminal shows the character as it is. Control characters, line and paragraph
+// separators, direction marks and zero-width characters are not visible.
 bool IsVisible(uint32_t point) {
   struct Range {
     uint32_t first;

@@ -1,8 +1,8 @@
-// How lines of the log are written: values of clients are quoted, and lines that a client can
-// repeat are limited by their kind.
+// Helpers that write log lines. Text from clients is quoted, and lines that a client can cause
+// repeatedly are rate-limited by kind.
 //
 // Threading:  Thread-safe.
-// Limits:     Of each kind, as many lines as LogLimiter admits.
+// Limits:     Per kind, the rate of LogLimiter.
 #ifndef ROPE_SERVER_TELEMETRY_LOG_LINE_H_
 #define ROPE_SERVER_TELEMETRY_LOG_LINE_H_
 
@@ -17,29 +17,29 @@
 
 namespace rope::server {
 
-// The text in double quotes, as one field of one line whatever it holds: quotes, backslashes,
-// control and invisible characters and what is no UTF-8 become C escapes (\n or \x and two digits
-// for each byte). Other characters stay as they are.
+// Returns `text` in double quotes, so that any text stays one field of one line. Quotes,
+// backslashes, control characters, invisible characters and invalid UTF-8 become C escapes (\n, or
+// \x and two digits for each byte). Other characters are unchanged.
 std::string Quoted(absl::string_view text);
 
-// The end of a line before which `lines` of its kind were left out: " left_out=7", or nothing.
+// The suffix of a line that follows `lines` dropped ones of its kind: " left_out=7", or nothing.
 std::string LeftOut(int64_t lines);
 
-// Lines of the process that clients can cause. Those of calls are the service's (rope_service.h).
+// Kinds of lines that clients can cause. The service has its own kinds for calls (rope_service.h).
 enum class LogKind {
-  kConnection,  // who connects
-  kHello,       // a hello that is refused, or served in part
-  kRing,        // a ring that breaks its rules
-  kRegion,      // what the system says about a client's memory
-  kProtobuf,    // what Protobuf says about a client's bytes
-  kGrpc,        // what gRPC says about a client's connection
+  kConnection,  // a client connects
+  kHello,       // a hello is refused, or served in part
+  kRing,        // a client breaks a rule of the ring
+  kRegion,      // a system error about a client's memory
+  kProtobuf,    // a Protobuf error about a client's bytes
+  kGrpc,        // a gRPC error about a client's connection
 };
 inline constexpr int kLogKindCount = 6;
 
-// As LogLimiter::Admit, of a limiter that the process has.
+// LogLimiter::Admit on the process's limiter.
 std::optional<int64_t> AdmitLine(LogKind kind);
 
-// As spdlog::log, where the kind's limit admits the line.
+// Calls spdlog::log if the kind's limit admits the line.
 template <typename... Args>
 void LogLimited(LogKind kind, spdlog::level::level_enum level,
                 spdlog::format_string_t<Args...> format, Args&&... args) {

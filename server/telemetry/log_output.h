@@ -1,12 +1,15 @@
-// LogOutput: the process's logger. Lines wait in a bounded queue for a thread that writes them, so
-// that logging never waits for who reads the log; where the queue is full the oldest line goes.
+// LogOutput: the process's logger. A thread writes the lines from a bounded queue, so that logging
+// never waits for the reader of the log. When the queue is full, the oldest line is dropped.
 //
-// Threading:  The logger is thread-safe. Blocks no caller.
-// Ownership:  The descriptor is the caller's. The logger may outlive the output; it does nothing
-//             then. Signals that are blocked when the output is made are blocked on its thread.
-// Limits:     limits::kLogQueueLines lines wait. The destructor takes kLogEndMs at most: what the
-//             descriptor has not taken by then is left out, and a thread that a write holds for
-//             longer is left to the end of the process.
+//   caller -> logger -> queue (kLogQueueLines) -> thread -> LogSink -> descriptor
+//
+// Threading:  The logger is thread-safe and never blocks its callers. The output's thread inherits
+//             the signal mask of the thread that constructs the output.
+// Ownership:  The descriptor belongs to the caller. The logger may outlive the output and then does
+//             nothing.
+// Limits:     limits::kLogQueueLines lines wait. The destructor takes at most kLogEndMs. Lines that
+//             the descriptor has not accepted by then are dropped. A thread that is still blocked
+//             in a write then is abandoned until the process ends.
 #ifndef ROPE_SERVER_TELEMETRY_LOG_OUTPUT_H_
 #define ROPE_SERVER_TELEMETRY_LOG_OUTPUT_H_
 
@@ -26,7 +29,7 @@ class LogOutput {
  public:
   // Writes to `fd`.
   explicit LogOutput(int fd);
-  // Writes what waits.
+  // Writes the queued lines.
   ~LogOutput();
   LogOutput(const LogOutput&) = delete;
   LogOutput& operator=(const LogOutput&) = delete;
@@ -34,7 +37,7 @@ class LogOutput {
   const std::shared_ptr<spdlog::logger>& logger() const { return logger_; }
 
  private:
-  std::shared_ptr<spdlog::details::thread_pool> thread_;  // with the queue
+  std::shared_ptr<spdlog::details::thread_pool> thread_;  // one thread and the queue
   std::shared_ptr<LogSink> sink_;
   std::shared_ptr<spdlog::logger> logger_;
 };

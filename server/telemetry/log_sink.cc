@@ -17,6 +17,7 @@
 namespace rope::server {
 namespace {
 
+// POSIX writes up to PIPE_BUF bytes to a pipe atomically.
 void CutToOneWrite(spdlog::memory_buf_t& line) {
   constexpr std::string_view kCut = "...\n";
   if (line.size() <= PIPE_BUF) return;
@@ -28,6 +29,12 @@ void CutToOneWrite(spdlog::memory_buf_t& line) {
 
 LogSink::LogSink(int fd, Options options) : fd_(fd), options_(std::move(options)) {}
 
+// The base class holds its mutex in sink_it_ and flush_, and therefore in every private method
+// below. EndBy and Close take no lock: they store to atomics, so that they work while a thread is
+// blocked in a write with the mutex held.
+
+// A line is written only after the report of the lines dropped before it, so that the log never has
+// a silent gap. If the report does not fit, the line is dropped as well.
 void LogSink::sink_it_(const spdlog::details::log_msg& line) {
   CountLost();
   if (SayLeftOut() && Write(line)) return;
@@ -40,6 +47,7 @@ void LogSink::flush_() {
   SayLeftOut();
 }
 
+// options_.lost() is a running total; adds the difference since the last call.
 void LogSink::CountLost() {
   const int64_t lost = options_.lost ? options_.lost() : 0;
   CountLogDrops(LogDrop::kQueue, lost - lost_);
@@ -65,6 +73,8 @@ bool LogSink::Write(const spdlog::details::log_msg& line) {
   return !failing_;
 }
 
+// Polls for room, because the descriptor is blocking and must stay so. Does not wait at all while
+// failing, so that a stuck reader costs `patience` once and not for every line.
 bool LogSink::AwaitRoom() const {
   const Instant now = std::chrono::steady_clock::now();
   const Instant until = failing_ ? now : std::min(now + options_.patience, end_.load());

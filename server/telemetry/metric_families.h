@@ -1,4 +1,4 @@
-// Builds what Prometheus reads: families of counters, gauges and histograms.
+// Builds Prometheus metric families: counters, gauges and histograms.
 //
 // Threading:  Functions only.
 #ifndef ROPE_SERVER_TELEMETRY_METRIC_FAMILIES_H_
@@ -27,7 +27,7 @@ prometheus::MetricFamily MakeGauge(const std::string& name, const std::string& h
 // Adds a value to a family of counters or gauges.
 void AddValue(prometheus::MetricFamily& family, MetricLabels labels, double value);
 
-// Adds a histogram whose integers count `per_unit` to one unit of the family (1e9 for nanoseconds
+// Adds a histogram. `per_unit` of its integers make one unit of the family (1e9 for nanoseconds
 // shown as seconds).
 void AddHistogram(prometheus::MetricFamily& family, MetricLabels labels, const Histogram& histogram,
                   double per_unit);

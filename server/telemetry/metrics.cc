@@ -72,18 +72,16 @@ void CollectTableCache(const Gauges& gauges, std::vector<MetricFamily>& families
   gauge("rope_table_cache_budget_bytes", "Bytes that the table cache may hold",
         gauges.table_cache_budget_bytes);
   gauge("rope_table_cache_pages", "Table pages held", cache.pages);
-  gauge("rope_table_cache_tables", "Embeddings of which at least one table page is held",
-        cache.tables);
+  gauge("rope_table_cache_tables", "Embeddings with at least one table page held", cache.tables);
 }
 
 void CollectBudgets(const Gauges& gauges, std::vector<MetricFamily>& families) {
-  MetricFamily limits = MakeFamily(
-      "rope_budget_limit", "What the server may hold, by budget; bytes where its name says so",
-      MetricType::Gauge);
-  MetricFamily used =
-      MakeFamily("rope_budget_used", "What the server holds of it", MetricType::Gauge);
-  MetricFamily refusals = MakeFamily(
-      "rope_budget_refusals_total", "What was refused for want of it, by why", MetricType::Counter);
+  MetricFamily limits =
+      MakeFamily("rope_budget_limit", "Limit of each budget; in bytes if its name ends in _bytes",
+                 MetricType::Gauge);
+  MetricFamily used = MakeFamily("rope_budget_used", "Use of each budget", MetricType::Gauge);
+  MetricFamily refusals = MakeFamily("rope_budget_refusals_total",
+                                     "Refusals for lack of budget, by reason", MetricType::Counter);
   for (const BudgetUse& budget : gauges.budgets) {
     const std::string name(budget.name);
     AddValue(limits, {{"budget", name}}, static_cast<double>(budget.limit));
@@ -101,7 +99,7 @@ void CollectBudgets(const Gauges& gauges, std::vector<MetricFamily>& families) {
 void CollectLogDrops(const Gauges& gauges, std::vector<MetricFamily>& families) {
   families.push_back(MakeFamily(
       "rope_log_lines_dropped_total",
-      "Lines left out of the log, by why: rate_limit (of their kind), queue (full), output (full)",
+      "Log lines dropped, by reason: rate_limit (of their kind), queue (full), output (full)",
       MetricType::Counter));
   for (size_t i = 0; i < gauges.log_drops.size(); ++i) {
     AddValue(families.back(), {{"reason", std::string(Name(static_cast<LogDrop>(i)))}},
@@ -187,13 +185,14 @@ std::vector<MetricFamily> Metrics::Collect(const Gauges& gauges) const {
   CollectTableCache(gauges, families);
   gauge("rope_models", "Models that requests can name", static_cast<double>(gauges.models));
   gauge("rope_regions", "Memory regions that are registered", static_cast<double>(gauges.regions));
-  gauge("rope_rings", "Connections whose calls may come through a ring",
-        static_cast<double>(gauges.rings));
-  gauge("rope_region_bytes", "Bytes of the files of memory regions, those still in use too",
+  gauge("rope_rings", "Connections with a ring", static_cast<double>(gauges.rings));
+  gauge("rope_region_bytes",
+        "Bytes of the files of memory regions, including unregistered ones in use",
         static_cast<double>(gauges.region_bytes));
-  families.push_back(MakeCounter("rope_region_rejections_total",
-                                 "Memory regions that were not registered, hellos included",
-                                 static_cast<double>(gauges.regions_rejected)));
+  families.push_back(
+      MakeCounter("rope_region_rejections_total",
+                  "Refused registrations of memory regions, including those by hello",
+                  static_cast<double>(gauges.regions_rejected)));
   CollectBudgets(gauges, families);
   CollectLogDrops(gauges, families);
   return families;
@@ -208,7 +207,7 @@ void Metrics::CollectRequests(Families& families) const {
                                       MetricType::Histogram);
   for (size_t i = 0; i < methods_.size(); ++i) {
     const std::string method(kMethodNames[i]);
-    bool used = i == static_cast<size_t>(Method::kRotate);  // which is there from the start
+    bool used = i == static_cast<size_t>(Method::kRotate);  // exported from the start
     for (size_t code = 0; code < kCodeCount; ++code) {
       const double count = Read(methods_[i].answers[code]);
       if (count == 0 && !(used && code == 0)) continue;
@@ -241,10 +240,10 @@ void Metrics::CollectRequests(Families& families) const {
 void Metrics::CollectBatches(Families& families) const {
   MetricFamily batches = MakeFamily(
       "rope_batches_total",
-      "Batches run, by device and by why nothing more went in: direct (on the thread that received "
+      "Batches run, by device and by the reason they closed: direct (on the thread that received "
       "it), drained (nothing was left), bytes, tokens, requests, rows (a cap)",
       MetricType::Counter);
-  MetricFamily faults = MakeFamily("rope_device_faults_total", "Batches that a device has failed",
+  MetricFamily faults = MakeFamily("rope_device_faults_total", "Batches that failed on a device",
                                    MetricType::Counter);
   for (const PerDevice& device : devices_) {
     double used = 0;

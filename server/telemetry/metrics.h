@@ -1,10 +1,11 @@
-// Metrics: counts what the request path does, and shows it as Prometheus families.
+// Metrics: counts events on the request path and exports them as Prometheus families.
 //
-// Counting is an index into arrays and relaxed additions: no lock, no look-up of labels, nothing
-// allocated. What changes slowly or is kept elsewhere (Gauges) is asked for when somebody reads.
+// Counting indexes arrays and adds with relaxed atomics: no lock, no look-up of labels, no
+// allocation. Values that change slowly or belong to other classes (Gauges) are read when the page
+// is scraped.
 //
 // Threading:  Thread-safe.
-// Ownership:  Copies what it is given.
+// Ownership:  Copies its arguments.
 #ifndef ROPE_SERVER_TELEMETRY_METRICS_H_
 #define ROPE_SERVER_TELEMETRY_METRICS_H_
 
@@ -55,7 +56,7 @@ struct RequestReport {
   absl::StatusCode code = absl::StatusCode::kOk;
   absl::Duration duration = absl::ZeroDuration();  // from its arrival to its answer
   int64_t received_bytes = 0;                      // of its message
-  int64_t sent_bytes = 0;                          // of the answer's
+  int64_t sent_bytes = 0;                          // of the answer's message
 };
 
 // One rotation that succeeded.
@@ -67,19 +68,19 @@ struct RotationReport {
   int64_t tokens = 0;
 };
 
-// What the server may hold of something, and holds.
+// The limit and the use of one budget.
 struct BudgetUse {
   struct Refusal {
     std::string_view reason;
-    int64_t count = 0;  // since the start
+    int64_t count = 0;  // since the process started
   };
-  std::string_view name;  // ends in _bytes where it counts bytes
+  std::string_view name;  // ends in _bytes if the budget counts bytes
   int64_t limit = 0;
   int64_t used = 0;
   std::vector<Refusal> refusals = {};
 };
 
-// What is true at the moment.
+// Values read at the moment of a scrape.
 struct Gauges {
   int64_t requests_in_flight = 0;
   int64_t admitted_bytes = 0;
@@ -98,17 +99,18 @@ struct Gauges {
 
 class Metrics {
  public:
-  // `version` and `devices` go into rope_build_info. DeviceRouter are those that batches will name.
+  // `version` and `devices` are labels of rope_build_info. Batches name one of `devices`; any other
+  // name is counted as "other".
   Metrics(const std::string& version, const std::vector<std::string>& devices);
   ~Metrics();
 
   void CountRequest(const RequestReport& report);
   void CountRotation(const RotationReport& report);
   void CountBatch(const BatchReport& report);
-  // A backend has failed a batch.
+  // Counts a batch that failed on `device`.
   void CountDeviceFault(std::string_view device);
 
-  // Every family once, in the order of the request path.
+  // All families, in the order of the request path.
   std::vector<prometheus::MetricFamily> Collect(const Gauges& gauges) const;
 
  private:
@@ -133,7 +135,7 @@ class Metrics {
   void CollectBatches(Families& families) const;
 
   const std::string version_;
-  // Of the devices, then of "other"; constant in number.
+  // One for each device, then one for "other"; never resized.
   std::deque<PerDevice> devices_;
   std::array<PerMethod, kMethodCount> methods_;
   std::array<Histogram, 4> stages_;  // decode, validate, queue, execute; nanoseconds

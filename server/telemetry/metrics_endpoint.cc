@@ -24,7 +24,7 @@
 namespace rope::server {
 namespace {
 
-// Under the names that Prometheus uses for every program.
+// The metrics about the process that Prometheus clients export by convention.
 void CollectProcess(std::vector<prometheus::MetricFamily>& families) {
   const std::optional<ProcessStatistics> process = ReadProcessStatistics();
   if (!process.has_value()) return;
@@ -56,15 +56,15 @@ class Page final : public prometheus::Collectable {
   const std::function<Gauges()> gauges_;
 };
 
-// Names and values of the HTTP library's options. A connection holds one of the threads from its
-// first byte to its answer; half a request holds it for the time limit.
+// Names and values of the HTTP library's options. A connection occupies a thread from its first
+// byte to its answer; half a request occupies it until the timeout.
 std::vector<std::string> HttpOptions(const std::string& address) {
   return {"listening_ports",    address,
           "num_threads",        absl::StrCat(limits::kMetricsThreads),
           "request_timeout_ms", absl::StrCat(limits::kMetricsRequestMs)};
 }
 
-// Connects to a listener of this machine and hangs up.
+// Connects to a listener on this machine and closes the connection.
 void ConnectOnce(const std::string& host, int port) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -83,10 +83,10 @@ void ConnectOnce(const std::string& host, int port) {
 absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Listen(
     const std::string& address, const Metrics& metrics, std::function<Gauges()> gauges) {
   std::unique_ptr<MetricsEndpoint> endpoint(new MetricsEndpoint());  // owned by endpoint
-  try {  // the library's only way to say that an address is taken
+  try {  // the library reports an address in use only by an exception
     endpoint->exposer_ = std::make_unique<prometheus::Exposer>(HttpOptions(address));
   } catch (const std::exception&) {
-    // A library built without IPv6, as the distribution's, takes no such address at all.
+    // A library built without IPv6, as the distribution's is, accepts no IPv6 address.
     const char* want = address[0] == '[' ? "an IPv4 address, or a libcivetweb with IPv6"
                                          : "an address that is free";
     return absl::UnavailableError(absl::StrCat("--metrics_listen: got ", address, ", want ", want));
@@ -99,7 +99,7 @@ absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Listen(
 
 MetricsEndpoint::~MetricsEndpoint() {
   if (exposer_ == nullptr) return;
-  // The library's listener sleeps for up to two seconds before it sees that it shall stop; a
+  // The library's listener may sleep for two seconds before it notices the stop request. A new
   // connection wakes it.
   proto::Notification closed;
   std::thread waker([&closed, host = host_, port = port()] {

@@ -1,10 +1,10 @@
-// MetricsEndpoint: serves /metrics over HTTP, for as long as it lives.
+// MetricsEndpoint: serves /metrics over HTTP while it exists.
 //
-// Threading:  Threads of its own read the metrics and call `gauges`, one at a time.
-// Ownership:  `metrics` and what `gauges` looks at must outlive the endpoint.
-// Errors:     UNAVAILABLE: the address cannot be listened on.
-// Limits:     A connection that sends half a request holds a thread for kMetricsRequestMs; while
-//             kMetricsThreads do, a scrape waits for its turn.
+// Threading:  The HTTP library's threads read the metrics and call `gauges`, one at a time.
+// Ownership:  `metrics` and everything that `gauges` reads must outlive the endpoint.
+// Errors:     UNAVAILABLE: the server cannot listen on the address.
+// Limits:     A connection that sends half a request occupies a thread for kMetricsRequestMs. While
+//             kMetricsThreads are occupied, a scrape waits for a free thread.
 #ifndef ROPE_SERVER_TELEMETRY_METRICS_ENDPOINT_H_
 #define ROPE_SERVER_TELEMETRY_METRICS_ENDPOINT_H_
 
@@ -24,7 +24,7 @@ namespace rope::server {
 
 class MetricsEndpoint {
  public:
-  // Listens at HOST:PORT (port 0: any).
+  // Listens on HOST:PORT. With port 0 the system picks one.
   static absl::StatusOr<std::unique_ptr<MetricsEndpoint>> Listen(const std::string& address,
                                                                  const Metrics& metrics,
                                                                  std::function<Gauges()> gauges);

@@ -14,7 +14,7 @@
 namespace rope::server {
 namespace {
 
-// When the machine started, in seconds since 1970.
+// The boot time of the machine, in seconds since 1970.
 std::optional<int64_t> ReadBootTime(const std::string& proc_root) {
   constexpr absl::string_view kPrefix = "btime ";
   const std::string text = ReadTextFile(proc_root + "/stat");
@@ -38,7 +38,7 @@ int64_t CountEntries(const std::string& folder) {
 
 std::optional<ProcessStatistics> ReadProcessStatistics(const std::string& proc_root) {
   const std::string text = ReadTextFile(proc_root + "/self/stat");
-  // The second field is the program's name in parentheses and may hold anything.
+  // The second field is the program's name in parentheses, which may contain any character.
   const size_t name_end = text.rfind(") ");
   const std::optional<int64_t> boot_time = ReadBootTime(proc_root);
   if (name_end == std::string::npos || !boot_time.has_value()) return std::nullopt;
@@ -46,7 +46,7 @@ std::optional<ProcessStatistics> ReadProcessStatistics(const std::string& proc_r
   int64_t values[4] = {};
   constexpr size_t kFields[4] = {14, 15, 22, 24};  // utime, stime, starttime, rss in proc(5)
   for (size_t i = 0; i < 4; ++i) {
-    const size_t index = kFields[i] - 3;  // the first after the name is number 3
+    const size_t index = kFields[i] - 3;  // the field after the name has number 3
     if (index >= fields.size() || !absl::SimpleAtoi(fields[index], &values[i])) return std::nullopt;
   }
   const double ticks = static_cast<double>(sysconf(_SC_CLK_TCK));

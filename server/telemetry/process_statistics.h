@@ -1,4 +1,4 @@
-// What the kernel says of this process, for metrics.
+// Statistics of this process from /proc, for metrics.
 //
 // Threading:  Functions only.
 #ifndef ROPE_SERVER_TELEMETRY_PROCESS_STATISTICS_H_
@@ -17,7 +17,7 @@ struct ProcessStatistics {
   double start_time_seconds = 0;  // since 1970
 };
 
-// nullopt: `proc_root` is not what Linux mounts at /proc.
+// nullopt: `proc_root` is not a proc file system.
 std::optional<ProcessStatistics> ReadProcessStatistics(const std::string& proc_root = "/proc");
 
 }  // namespace rope::server

@@ -1,5 +1,5 @@
-// How many processors this process may keep busy: its affinity mask, bounded by the quota of its
-// cgroup (v1 or v2), which is what a container's --cpus sets.
+// The number of processors that this process may use: its affinity mask, bounded by the CPU quota
+// of its cgroup (v1 or v2), which a container's --cpus sets.
 //
 // Threading:  Functions only.
 #ifndef ROPE_SERVER_TELEMETRY_PROCESSORS_H_
@@ -12,10 +12,12 @@
 
 namespace rope::server {
 
-// Processors of a cgroup v2 `cpu.max` file ("QUOTA PERIOD" or "max PERIOD"); nullopt: no bound.
+// The quota in a cgroup v2 `cpu.max` file ("QUOTA PERIOD" or "max PERIOD"), in processors;
+// nullopt: no quota.
 std::optional<double> ParseCpuMax(absl::string_view text);
 
-// Processors of cgroup v1's cpu.cfs_quota_us and cpu.cfs_period_us; nullopt: no bound.
+// The quota in cgroup v1's cpu.cfs_quota_us and cpu.cfs_period_us, in processors; nullopt: no
+// quota.
 std::optional<double> ParseCfsQuota(absl::string_view quota_us, absl::string_view period_us);
 
 // At least 1. `cgroup_root` is /sys/fs/cgroup.

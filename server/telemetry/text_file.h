@@ -1,4 +1,4 @@
-// The small files in which the system says something of itself.
+// Reads small files of /proc and /sys.
 //
 // Threading:  Functions only.
 #ifndef ROPE_SERVER_TELEMETRY_TEXT_FILE_H_
@@ -10,7 +10,7 @@
 
 namespace rope::server {
 
-// All of it; empty where there is nothing to read.
+// The whole file; empty if it cannot be read.
 inline std::string ReadTextFile(const std::string& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
