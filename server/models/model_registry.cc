@@ -242,7 +242,7 @@ std::string ModelRegistry::MakeConfigId(const std::string& key, int64_t generati
   return absl::StrFormat("%016x%016x", high, low);
 }
 
-// Builds and checks the model without a lock. Insert takes it and decides whether the name is free.
+// Builds and checks the model without a lock; Insert locks and decides whether the name is free.
 absl::StatusOr<v1::RegisterModelResponse> ModelRegistry::Register(const std::string& name,
                                                                   const v1::RopeSpec& spec,
                                                                   const std::string& owner) {

@@ -23,7 +23,7 @@ std::string DTypeName(v1::DType dtype) {
                                   : absl::StrCat("number ", static_cast<int>(dtype));
 }
 
-// The product of the shape; `numbers` alone is one axis.
+// The product of the shape.
 absl::StatusOr<int64_t> CountOf(const v1::Array& array, absl::string_view path) {
   int64_t count = 1;
   for (const int64_t length : array.shape()) {
@@ -54,7 +54,7 @@ absl::Status CheckSources(const v1::Array& array, int64_t count, absl::string_vi
   return absl::OkStatus();
 }
 
-// 0: not an element type.
+// The size of an element; 0 for an unknown dtype.
 int64_t BytesOfElement(v1::DType dtype) {
   switch (dtype) {
     case v1::DTYPE_FP64:
@@ -74,7 +74,7 @@ int64_t BytesOfElement(v1::DType dtype) {
   }
 }
 
-// What the kernels write, by its name in messages.
+// The kernels' output dtype for a dtype of the schema.
 std::optional<kernels::DType> KernelDType(v1::DType dtype) {
   switch (dtype) {
     case v1::DTYPE_FP32:
@@ -92,7 +92,7 @@ std::optional<kernels::DType> KernelDType(v1::DType dtype) {
   }
 }
 
-// What they rotate.
+// The kernels' input dtype for a dtype of the schema: no fp8.
 std::optional<kernels::DType> FloatDType(v1::DType dtype) {
   const auto known = KernelDType(dtype);
   return known.has_value() && kernels::IsFloat8(*known) ? std::nullopt : known;
@@ -121,7 +121,7 @@ absl::Status CheckPacked(const v1::Array& array, absl::string_view path) {
 }
 
 absl::StatusOr<std::vector<int64_t>> WholeNumbers(const v1::Array& array, absl::string_view path) {
-  // Doubles count every integer up to here.
+  // 2^53: doubles represent every integer up to here.
   constexpr double kWholeMax = 9007199254740992.0;
   std::vector<int64_t> values;
   values.reserve(static_cast<size_t>(array.numbers_size()));
@@ -135,8 +135,8 @@ absl::StatusOr<std::vector<int64_t>> WholeNumbers(const v1::Array& array, absl::
   return values;
 }
 
-// The shape of a packed array and the count of its elements, which are there; `numbers` alone are
-// one axis.
+// Reads the shape of a packed array. Returns its element count, after checking that a source has
+// that many. Numbers without a shape form one axis.
 absl::StatusOr<int64_t> ReadShape(const v1::Array& array, absl::string_view path,
                                   std::vector<int64_t>& shape) {
   ROPE_RETURN_IF_ERROR(CheckPacked(array, path));
@@ -249,7 +249,8 @@ absl::Status FloatElements::Read(int64_t begin, absl::Span<double> out) const {
   return absl::OkStatus();
 }
 
-// Elements may straddle fragments. Each byte is read once: a client may write them meanwhile.
+// An element may straddle two fragments. Each byte is read exactly once, because the client may
+// write to it at the same time: the value that is checked is the value that is used.
 template <typename Element, typename Widen>
 void FloatElements::ReadRaw(int64_t begin, absl::Span<double> out, const Widen& widen) const {
   int64_t byte = begin * static_cast<int64_t>(sizeof(Element));

@@ -1,8 +1,10 @@
-// Reads rope.v1.Array: integers for positions, bytes for tensors. Writes its numbers.
+// Reads rope.v1.Array: integers for positions, numbers for rows and weights, bytes for tensors.
+// Writes the numbers of an array.
 //
-// Threading:  Functions only.
-// Errors:     INVALID_ARGUMENT: a dtype that does not fit, raw and numbers together, counts that
-//             differ from the shape, a fraction where an integer belongs. `path` names the array.
+// Threading:  Functions only. FloatElements is immutable.
+// Errors:     INVALID_ARGUMENT: a dtype that the array may not have, raw and numbers together, an
+//             element count that differs from the shape, a fraction instead of an integer. `path`
+//             names the array in messages.
 #ifndef ROPE_SERVER_REQUEST_ARRAY_READER_H_
 #define ROPE_SERVER_REQUEST_ARRAY_READER_H_
 
@@ -31,19 +33,20 @@ struct FloatArray {
   std::vector<double> values;  // row-major
 };
 
-// Whether an array has the shape that it must have. Asked before an element is copied, so that an
-// array costs nothing that is larger than its place.
+// Checks an array's shape. Called before any element is copied, so that an oversized array costs
+// nothing.
 using CheckShape = absl::FunctionRef<absl::Status(absl::Span<const int64_t> shape)>;
 inline absl::Status AnyShape(absl::Span<const int64_t>) {
   return absl::OkStatus();
 }
 
-// INT32 or INT64. REQUIRES: `array` is of the message that `split` came from.
+// Reads an array of INT32 or INT64. REQUIRES: `array` belongs to the message that was split into
+// `split`.
 absl::StatusOr<IntegerArray> ReadIntegers(const v1::Array& array, const proto::SplitMessage& split,
                                           absl::string_view path, CheckShape check = AnyShape);
 
-// The elements of an array of FP64, FP32, FP16 or BF16, none of them copied yet. With numbers, an
-// unset dtype is FP64.
+// The elements of an array of FP64, FP32, FP16 or BF16, which are copied only by Read. For numbers,
+// an unset dtype means FP64.
 //
 // Threading:  Immutable.
 // Ownership:  Views into the message and the received bytes.
@@ -54,7 +57,8 @@ class FloatElements {
 
   const std::vector<int64_t>& shape() const { return shape_; }
   int64_t count() const { return count_; }
-  // The elements from number `begin` on, row-major; each has to be finite. REQUIRES: they exist.
+  // Reads out.size() elements from index `begin`, row-major. INVALID_ARGUMENT: an element is not
+  // finite. REQUIRES: the elements exist.
   absl::Status Read(int64_t begin, absl::Span<double> out) const;
 
  private:
@@ -70,37 +74,37 @@ class FloatElements {
   std::vector<int64_t> fragment_begin_;  // offset of each fragment of bytes_
 };
 
-// All of them.
+// Reads all elements.
 absl::StatusOr<FloatArray> ReadFloats(const v1::Array& array, const proto::SplitMessage& split,
                                       absl::string_view path, CheckShape check = AnyShape);
 
-// Bytes from the first element to the end of the last, as dtype, shape and strides say; for arrays
-// whose bytes lie elsewhere. INVALID_ARGUMENT: no dtype; lengths or strides that are negative, or
-// an extent that does not fit 63 bits.
+// The number of bytes from the first element to the end of the last, computed from dtype, shape and
+// strides. For arrays in memory regions. INVALID_ARGUMENT: no dtype, negative lengths or strides,
+// or an extent that does not fit 63 bits.
 absl::StatusOr<int64_t> ExtentBytes(const v1::Array& array, absl::string_view path);
 
-// FP32, FP16 or BF16.
+// FP32, FP16 or BF16; INVALID_ARGUMENT otherwise.
 absl::StatusOr<kernels::DType> ReadDType(v1::DType dtype, absl::string_view field);
 absl::StatusOr<kernels::DType> ReadTensorDType(const v1::Array& array, absl::string_view path);
 
-// Those and FP8_E4M3, FP8_E5M2: what a tensor may become. `field` names the dtype itself.
+// The dtype of an output: FP32, FP16, BF16, FP8_E4M3 or FP8_E5M2. `field` names the dtype's field.
 absl::StatusOr<kernels::DType> ReadOutputDType(v1::DType dtype, absl::string_view field);
 
-// Whose rows a field `dtype` asks for; unset: fp32. INVALID_ARGUMENT: of no tensor, or set where
-// every dtype has the same rows.
+// The tensor dtype whose rows are requested by a field `dtype`; unset: fp32. INVALID_ARGUMENT: the
+// dtype of no tensor, or a dtype that is set although the rows do not depend on it.
 absl::StatusOr<kernels::DType> ReadRowDType(v1::DType dtype, kernels::Precision precision);
 
 v1::DType MessageDType(kernels::DType dtype);
 
-// The `count` elements of a tensor as packed little-endian bytes. `typed` keeps them where they
-// came as numbers; otherwise the view points into the received message.
+// The `count` elements of a tensor as packed little-endian bytes. Elements that came as numbers are
+// converted into `typed`, and the view points there; otherwise it points into the received message.
 absl::StatusOr<proto::FragmentedBytes> ReadTensorBytes(const v1::Array& array, kernels::DType dtype,
                                                        int64_t count,
                                                        const proto::SplitMessage& split,
                                                        absl::string_view path,
                                                        std::vector<char>& typed);
 
-// The elements of `bytes` as numbers, added to `array`.
+// Adds the elements in `bytes` to `array` as numbers.
 void WriteNumbers(kernels::DType dtype, const char* bytes, int64_t count, v1::Array& array);
 
 }  // namespace rope::server

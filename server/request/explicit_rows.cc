@@ -21,13 +21,13 @@
 namespace rope::server {
 namespace {
 
-// Rows as the caller brings them, [..., columns], none of them read yet.
+// The caller's rows, [..., columns]. Their elements have not been read yet.
 struct RowArrays {
   std::vector<int64_t> shape;  // without the last axis
   int64_t rows = 1;
   int64_t columns = 0;
-  std::optional<FloatElements> angles;  // either these,
-  std::optional<FloatElements> cos;     // or both of these
+  std::optional<FloatElements> angles;  // either angles,
+  std::optional<FloatElements> cos;     // or cos and sin
   std::optional<FloatElements> sin;
 };
 
@@ -44,8 +44,8 @@ absl::Status CheckAlternatives(const v1::Rows& rows) {
   return InvalidField("rows", "nothing", "cos and sin, or angles");
 }
 
-// The shape of an array of rows for heads of `head_dim` channels, checked before anything counts
-// in it: an empty array may claim any number of rows.
+// Checks the shape of an array of rows for heads of `head_dim` channels before it is used: an empty
+// array may state any number of rows.
 absl::Status ReadShape(const FloatElements& array, int64_t head_dim, const std::string& field,
                        RowArrays& rows) {
   const std::vector<int64_t>& shape = array.shape();
@@ -60,7 +60,7 @@ absl::Status ReadShape(const FloatElements& array, int64_t head_dim, const std::
                         absl::StrCat("at most ", pairs_max, " for D ", head_dim));
   }
   rows.shape.assign(shape.begin(), shape.end() - 1);
-  rows.rows = array.count() / rows.columns;  // with columns, rows are no more than elements
+  rows.rows = array.count() / rows.columns;  // columns >= 1: at most one row per element
   return absl::OkStatus();
 }
 
@@ -83,7 +83,7 @@ absl::StatusOr<RowArrays> FindRows(const v1::Rows& message, const proto::SplitMe
   return rows;
 }
 
-// Reads row after row into [rows][columns cosines, columns sines].
+// Reads rows one by one into [rows][columns cosines, columns sines].
 class RowReader {
  public:
   explicit RowReader(const RowArrays& rows)
@@ -110,13 +110,13 @@ class RowReader {
 
  private:
   const RowArrays& rows_;
-  std::vector<double> cos_;  // of one row; its angles first
+  std::vector<double> cos_;  // of one row; holds its angles first
   std::vector<double> sin_;
   std::vector<float> values_;
 };
 
-// The rows that the tokens of the plan take, and no other: each once where there are no more rows
-// than tokens, else one for each token.
+// Reads only the rows that the plan's tokens use. If there are no more rows than tokens, reads each
+// row once. Otherwise reads one row per token, and token t uses row t.
 absl::Status ReadRows(const RowArrays& rows, Plan& plan) {
   RowReader reader(rows);
   std::vector<int64_t>& by_token = plan.positions[0];
@@ -132,7 +132,7 @@ absl::Status ReadRows(const RowArrays& rows, Plan& plan) {
   return absl::OkStatus();
 }
 
-// The embedding is in the rows: nothing but the pairing is left to say.
+// The rows replace the embedding, so that `spec` may state only the pairing.
 absl::StatusOr<kernels::PairGeometry> ReadGeometry(const v1::RopeSpec& spec, int64_t pairs) {
   v1::RopeSpec rest = spec;
   rest.clear_pairing();
@@ -150,7 +150,7 @@ absl::StatusOr<kernels::PairGeometry> ReadGeometry(const v1::RopeSpec& spec, int
   return geometry;
 }
 
-// With positions, each token takes the row of its position.
+// With positions, each token uses the row at its position.
 absl::Status ReadRowPositions(const v1::RotateRequest& message, const proto::SplitMessage& split,
                               const RowArrays& rows, Plan& plan) {
   if (rows.shape.size() != 1) {
@@ -168,7 +168,7 @@ absl::Status ReadRowPositions(const v1::RotateRequest& message, const proto::Spl
   return absl::OkStatus();
 }
 
-// Without positions, rows lie as the tokens do: [S], [B, S] or [T].
+// Without positions, the rows have the shape of the tokens: [S], [B, S] or [T].
 absl::Status CountRows(const RowArrays& rows, Plan& plan) {
   const Layout& layout = plan.tensors.front().layout;
   const std::vector<int64_t> by_sequence = {layout.Length('B'), layout.Length('S')};

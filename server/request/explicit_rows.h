@@ -1,4 +1,5 @@
-// PlanExplicitRows: rows of cos and sin that the caller brings in place of an embedding.
+// PlanExplicitRows: plans a request whose caller supplies rows of cos and sin instead of an
+// embedding.
 //
 // Threading:  Functions only.
 // Ownership:  The plan holds a copy of the rows that its tokens take.
@@ -13,7 +14,7 @@
 
 namespace rope::server {
 
-// Fills the rest of a plan that has its tensors, from message.rows.
+// Fills the rest of a plan whose tensors are set, from message.rows.
 absl::Status PlanExplicitRows(const v1::RotateRequest& message, const proto::SplitMessage& split,
                               Plan& plan);
 

@@ -11,8 +11,8 @@
 namespace rope::server {
 namespace {
 
-// `value` as the kernels take it: 0, or a normal float32. Another one would come out as something
-// else than was asked for.
+// Converts `value` for the kernels, which require 0 or a normal float32. Any other value would
+// change: it would overflow, or become subnormal or 0.
 absl::StatusOr<float> ToFloat(double value, const std::string& field, absl::string_view want) {
   const auto narrow = static_cast<float>(value);
   const float magnitude = std::fabs(narrow);
@@ -32,7 +32,8 @@ absl::StatusOr<float> ToFiniteFloat(double value, const std::string& field) {
   return ToFloat(value, field, "a finite number that float32 holds");
 }
 
-// Norm and scales are of one role: what they would mean to q, k and v side by side nobody says.
+// Norm and scales apply to a whole tensor. Their meaning for packed q, k and v is not defined, so
+// that a tensor with head_ranges may have neither.
 absl::Status CheckOneRole(const v1::Tensor& tensor, const std::string& field) {
   if (tensor.head_ranges_size() == 0) return absl::OkStatus();
   return InvalidField(field, "it beside head_ranges", "it on a tensor of one role");
@@ -84,7 +85,7 @@ absl::Status ReadFp8Scale(const v1::Tensor& tensor, const std::string& field, Te
   return absl::OkStatus();
 }
 
-// 1 + beta * ln(1 + floor(position / length)) of each token.
+// The scale of each token: 1 + beta * ln(1 + floor(position / length)).
 absl::StatusOr<std::vector<float>> TokenScales(double beta, int64_t length,
                                                absl::Span<const int64_t> positions,
                                                const std::string& field) {

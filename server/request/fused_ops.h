@@ -1,9 +1,9 @@
-// What a request asks to do to its tensors beside the rotation, in the same pass over memory: RMS
-// norm, scales, fp8 (kernels/backend/rotate_job.h).
+// Reads the fused ops of a request: RMS norm, scales and fp8 output, which run in the same pass
+// over memory as the rotation (kernels/backend/rotate_job.h).
 //
 // Threading:  Functions only.
-// Errors:     INVALID_ARGUMENT: a number that is not finite or that float32 does not hold, a norm
-//             or a scale beside head_ranges or an operation that gives it no meaning.
+// Errors:     INVALID_ARGUMENT: a number that is not finite or does not fit float32; a norm or
+//             scale together with head_ranges, or with an operation that does not support it.
 #ifndef ROPE_SERVER_REQUEST_FUSED_OPS_H_
 #define ROPE_SERVER_REQUEST_FUSED_OPS_H_
 
@@ -18,13 +18,13 @@
 
 namespace rope::server {
 
-// Fills norm, scale and output_scale of a tensor that has its dtypes and layout.
+// Fills norm, scale and output_scale of a tensor whose dtypes and layout are set.
 absl::Status ReadFusedOps(const v1::Tensor& tensor, v1::Operation operation,
                           const proto::SplitMessage& split, const std::string& path,
                           TensorPlan& plan);
 
-// Fills the plan's token_scales where a tensor has llama_4_scaling_beta, and says which tensors
-// take them. `positions`: of each token. `original_length`: that of the config, where it has one.
+// If a tensor has llama_4_scaling_beta, fills the plan's token_scales and marks the tensors that
+// use them. `positions`: by token. `original_length`: the config's, if it has one.
 absl::Status PlanTokenScales(const v1::RotateRequest& message,
                              std::optional<int64_t> original_length,
                              absl::Span<const int64_t> positions, Plan& plan);

@@ -34,7 +34,7 @@ absl::Status CheckProduct(absl::Span<const int64_t> shape, int64_t element_bytes
     if (length < 0) return InvalidField(field(), length, "lengths >= 0");
   }
   for (const int64_t length : shape) {
-    // An axis of 0 makes the tensor empty, but the others must still be sizes that exist.
+    // An axis of length 0 makes the tensor empty, but the product of the others must still fit.
     const auto next = kernels::CheckedMultiply(product, length == 0 ? 1 : length);
     if (!next.has_value()) {
       return InvalidField(field(), Brackets(shape), "a product that fits 63 bits");
@@ -79,7 +79,7 @@ absl::StatusOr<LayoutStrides> ParseStrides(absl::string_view letters, const Layo
     const int64_t length = letters[i] == 'D'   ? layout.head_dim
                            : letters[i] == 'H' ? layout.heads
                                                : layout.token_axes[result.token_axes.size()].length;
-    // Along an axis of one element there is no step: any stride is legal and stands for none.
+    // The stride of an axis of one element is never used: any value is legal and is stored as 0.
     const int64_t stride = length <= 1 ? 0 : strides[i];
     grow(length, stride);
     empty = empty || length == 0;
@@ -132,7 +132,7 @@ absl::StatusOr<LayoutStrides> StridesInOrder(absl::string_view letters, const La
   strides.channel = layout.head_dim <= 1 ? 0 : 1;
   strides.extent = 1;
   for (const int64_t length : shape) strides.extent *= length;
-  const auto stride_of = [&](char letter) -> int64_t {  // none along an axis of one element
+  const auto stride_of = [&](char letter) -> int64_t {  // 0 for an axis of one element
     if (letter == 'D'   ? layout.head_dim <= 1
         : letter == 'H' ? layout.heads <= 1
                         : layout.Length(letter) <= 1) {

@@ -1,8 +1,8 @@
-// Layout: what the letters of rope.v1.Tensor.layout say of a packed tensor's memory.
+// Layout: the memory layout of a packed tensor, as the letters of rope.v1.Tensor.layout state it.
 //
-// Whatever the order of axes, rows of D channels stand in memory as [pre][heads][post]: `pre` token
-// axes before H, `post` after it. Token t (in memory order, H left out) is pre index t / post, post
-// index t % post.
+// For any order of the axes, the rows of D channels lie in memory as [pre][heads][post]: `pre` is
+// the product of the token axes before H, `post` the product of those after H. Tokens are numbered
+// in memory order, without H. Token t has pre index t / post and post index t % post.
 //
 // Threading:  Values.
 // Errors:     INVALID_ARGUMENT, with the field's path.
@@ -37,53 +37,54 @@ struct Layout {
   int64_t head_dim = 0;
 
   int64_t tokens() const { return pre * post; }
-  // Length of the axis, or 1 where the layout does not have it.
+  // The length of the axis, or 1 if the layout does not have the axis.
   int64_t Length(char letter) const;
   bool Has(char letter) const;
 };
 
-// Where the elements of a tensor lie that is not packed. All strides in elements, >= 0.
+// The strides of a tensor that is not packed, in elements, all >= 0.
 struct LayoutStrides {
   std::vector<int64_t> token_axes;  // in the order of Layout::token_axes
   int64_t head = 0;
   int64_t channel = 0;
-  int64_t extent = 0;  // elements from the first to the end of the last; 0 for an empty tensor
+  int64_t extent = 0;  // from the first element to the end of the last; 0 for an empty tensor
   bool operator==(const LayoutStrides&) const = default;
 };
 
-// Of the token's first element in a tensor with these strides, in elements.
+// The offset of the token's first element in a tensor with these strides, in elements.
 int64_t OffsetOf(int64_t token, const Layout& layout, const LayoutStrides& strides);
 
-// The number of a token's and head's row of D channels in a packed tensor.
+// The index of the row of D channels of a token and head in a packed tensor.
 inline int64_t RowOf(int64_t token, int64_t head, const Layout& layout) {
   return (token / layout.post * layout.heads + head) * layout.post + token % layout.post;
 }
 
-// Reads letters and shape together. The product of all lengths and `element_bytes` fits 64 bits
-// afterwards. `path` names the tensor in errors, for example "tensors[0]".
+// Parses letters and shape together. On success, the product of all lengths and `element_bytes`
+// fits 63 bits. `path` names the tensor in errors, for example "tensors[0]".
 absl::StatusOr<Layout> ParseLayout(absl::string_view letters, absl::Span<const int64_t> shape,
                                    int64_t element_bytes, absl::string_view path);
 
-// Reads the strides of a tensor of `layout`, one for each letter. INVALID_ARGUMENT: another count,
-// a negative one, an extent that does not fit 63 bits. `field` names them.
+// Parses the strides of a tensor of `layout`, one for each letter. INVALID_ARGUMENT: another number
+// of strides, a negative stride, an extent that does not fit 63 bits. `field` names the strides.
 absl::StatusOr<LayoutStrides> ParseStrides(absl::string_view letters, const Layout& layout,
                                            absl::Span<const int64_t> strides, int64_t element_bytes,
                                            absl::string_view field);
 
-// The strides of a packed tensor that holds the same axes in another order. INVALID_ARGUMENT:
-// `letters` are not those of `layout` with D last; `field` names them.
+// The strides of a packed tensor that has the axes of `layout` in the order of `letters`.
+// INVALID_ARGUMENT: `letters` are not a permutation of the layout's letters with D last. `field`
+// names the letters.
 absl::StatusOr<LayoutStrides> StridesInOrder(absl::string_view letters, const Layout& layout,
                                              const std::string& field);
 
-// Length of each axis of `layout` in the order of `letters`.
+// The lengths of the layout's axes, in the order of `letters`.
 std::vector<int64_t> ShapeInOrder(absl::string_view letters, const Layout& layout);
 
-// Index along each axis of a token; absent axes are 0.
+// The index of a token along each axis; 0 for axes that the layout does not have.
 struct TokenIndex {
   int64_t b = 0;
   int64_t s = 0;
   int64_t t = 0;
-  int64_t l = 0;  // of no meaning: layers share positions
+  int64_t l = 0;  // unused: layers share positions
 
   int64_t& Along(const TokenAxis& axis) {
     switch (axis.letter) {

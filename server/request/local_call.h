@@ -1,6 +1,7 @@
-// LocalCall: a call whose request and reply pass through memory that client and server both map.
+// LocalCall: a call whose request and reply pass through memory that the client and the server both
+// map.
 //
-// Threading:  Confined to the handler until Answer, which any thread may call.
+// Threading:  Confined to the handler until Answer, which may be called on any thread.
 #ifndef ROPE_SERVER_REQUEST_LOCAL_CALL_H_
 #define ROPE_SERVER_REQUEST_LOCAL_CALL_H_
 
@@ -17,16 +18,17 @@ namespace rope::server {
 class LocalCall {
  public:
   virtual ~LocalCall() = default;
-  // The connection that the memory came with.
+  // The session of the connection that brought the memory.
   virtual uint64_t session() const = 0;
-  // Until the client gives up.
+  // The time until the client's deadline.
   virtual absl::Duration time_left() const = 0;
-  // True once the client has gone.
+  // Becomes true when the client has disconnected.
   virtual const std::shared_ptr<std::atomic<bool>>& cancelled() const = 0;
-  // The server's own copy of the request; until the handler returns.
+  // The server's own copy of the request; valid until the handler returns.
   virtual std::string_view message() const = 0;
   virtual int64_t reply_bytes_max() const = 0;
-  // Nothing of the call may be touched afterwards. REQUIRES: at most reply_bytes_max() bytes.
+  // Sends the reply and ends the call, which must not be used afterwards. REQUIRES: `reply` has at
+  // most reply_bytes_max() bytes.
   virtual void Answer(absl::StatusCode code, std::string_view reply) = 0;
 };
 

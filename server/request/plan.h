@@ -1,4 +1,5 @@
-// Plan: what a request asks for, checked and resolved. Knows no message and no gRPC.
+// Plan: a validated request with all names resolved, which is all that the executor needs. Knows
+// neither Protobuf messages nor gRPC.
 //
 // Threading:  Values.
 // Ownership:  Inputs are views into the request's received bytes, its copies or memory regions.
@@ -23,23 +24,23 @@
 
 namespace rope::server {
 
-// Heads of a packed tensor that are treated alike.
+// A range of heads of a packed tensor with the same role.
 struct HeadSpan {
   int64_t begin = 0;
   int64_t end = 0;
-  bool rotates = true;  // false: they pass through (v)
+  bool rotates = true;  // false: the heads pass through unchanged (v)
   bool is_k = false;
-  size_t row_set = 0;  // of Plan::row_sets, where they rotate
+  size_t row_set = 0;  // index into Plan::row_sets; meaningful if `rotates`
 };
 
 // A part of a memory region.
 struct RegionPart {
-  std::shared_ptr<const Region> region;  // null: there is none
+  std::shared_ptr<const Region> region;  // null: no region
   uint64_t id = 0;
   uint64_t offset = 0;  // in the region
   int64_t bytes = 0;
 
-  // Where it is, if it is mapped; else null.
+  // The address of the part, or null if the region is not mapped.
   char* mapped() const {
     const bool any = region != nullptr && region->mapped() != nullptr;
     return any ? region->mapped() + offset : nullptr;
@@ -49,71 +50,73 @@ struct RegionPart {
 // One tensor, validated.
 struct TensorPlan {
   kernels::DType dtype = kernels::DType::kFloat32;         // of the input
-  kernels::DType output_dtype = kernels::DType::kFloat32;  // any of them, fp8 too
+  kernels::DType output_dtype = kernels::DType::kFloat32;  // any dtype, including fp8
   Layout layout;
-  std::optional<LayoutStrides> strides;         // of the input, where it is not packed
+  std::optional<LayoutStrides> strides;         // of the input; unset: the input is packed
   absl::InlinedVector<HeadSpan, 1> heads;       // cover [0, layout.heads) in order
   std::string output_letters;                   // the axes of the packed output
-  std::optional<LayoutStrides> output_strides;  // set: they are not in the order of `layout`
+  std::optional<LayoutStrides> output_strides;  // set: the output's axes have another order
   std::optional<float> norm_eps;                // set: each head is normalised first
-  std::vector<float> norm_weight;               // by channel; empty: 1
-  float scale = 1;                              // multiplies the result
-  bool token_scaled = false;                    // so does Plan::token_scales
-  float output_scale = 1;                       // what an fp8 output is divided by
+  std::vector<float> norm_weight;               // by channel; empty: all 1
+  float scale = 1;                              // factor of the result
+  bool token_scaled = false;                    // Plan::token_scales is a factor as well
+  float output_scale = 1;                       // divisor of an fp8 output
   proto::FragmentedBytes input;                 // packed: rows [pre][heads][post][head_dim]
-  RegionPart place;                             // where the output goes; none: into the answer
-  // Set: the output is made packed, and its rows are copied to `place` so far apart.
+  RegionPart place;                             // of the output; no region: in the reply
+  // Set: the output is computed packed, and its rows are then copied to `place` with these strides.
   std::optional<LayoutStrides> store_strides;
-  std::vector<char> typed;  // what `input` refers to where it came as numbers
+  std::vector<char> typed;  // the elements that `input` views, if they came as numbers
 
   int64_t elements() const { return layout.tokens() * layout.heads * layout.head_dim; }
   int64_t output_bytes() const { return elements() * kernels::ElementBytes(output_dtype); }
-  // Of an element where the tensor takes more room, in the input or in the output.
+  // The size of an element in the input or in the output, whichever is larger.
   int64_t larger_element_bytes() const {
     return std::max(kernels::ElementBytes(dtype), kernels::ElementBytes(output_dtype));
   }
 };
 
-// Tokens that share their frequencies.
+// A range of tokens that share their frequencies.
 struct TokenRun {
   int64_t begin = 0;  // in memory order
   int64_t end = 0;
   std::shared_ptr<const kernels::Frequencies> frequencies;
-  // Set: these tokens were rotated with other frequencies, at Plan::from_positions, and move.
+  // Set: a reposition between two embeddings. These tokens were rotated with `from` at
+  // Plan::from_positions; that rotation is undone before the new one is applied.
   std::shared_ptr<const kernels::Frequencies> from;
 };
 
-// Rows that heads share: those of one side (xPos) or of one dtype (precision hf) where that makes a
-// difference, else all.
+// The rows of a group of heads. Rows depend on the side (q or k) with xPos, and on the dtype with
+// precision hf. Without either, all heads share one set.
 struct RowSet {
   kernels::RowUse use;
   absl::InlinedVector<TokenRun, 1> runs;  // cover [0, tokens) in order
 };
-inline constexpr size_t kRowSetsMax = 3;  // dtypes; sides are two, and xPos has no precision hf
+// Three dtypes, or two sides. xPos and precision hf exclude each other.
+inline constexpr size_t kRowSetsMax = 3;
 
-// What building the rows of a plan costs.
+// The cost of building the rows of a plan.
 struct BuildBounds {
   int64_t rows = 0;
-  // Tokens at which a slice ends, so that it builds for a bounded time; null: one slice may hold
-  // all of it.
+  // Tokens at which a slice must end, so that building its rows takes a bounded time. Null: one
+  // slice may contain all tokens.
   std::shared_ptr<const std::vector<int64_t>> slice_ends;
 };
 
-// What a request asks for, checked and resolved: the executor needs nothing else.
+// The validated request. The executor needs nothing else.
 struct Plan {
   std::vector<TensorPlan> tensors;
   int64_t tokens = 0;
-  // Over all tensors, each counted in its input or in its output, whichever is larger.
+  // The sum over all tensors; each counts its input or its output, whichever is larger.
   int64_t bytes_per_token = 0;
-  bool rotates = true;  // false: the layer has no rotary embedding, tensors pass through
+  bool rotates = true;  // false: the layer has no rotary embedding; tensors pass through
   bool conjugate = false;
   bool attention_factor_applied = true;
   kernels::PairArithmetic arithmetic = kernels::PairArithmetic::kTurn;
   kernels::PairGeometry geometry;
-  // The embedding; null where none decides (explicit rows, moves, layers that do not rotate).
+  // The embedding; null for explicit rows, repositions and layers that do not rotate.
   std::shared_ptr<const kernels::ResolvedRope> resolved;
   absl::InlinedVector<RowSet, 1> row_sets;  // at most kRowSetsMax; empty with `rows`
-  // The caller's own rows: token t takes row positions[0][t].
+  // Explicit rows of the caller: token t uses row positions[0][t].
   std::shared_ptr<const kernels::TablePage> rows;
   std::array<std::vector<int64_t>, 3> positions;       // by token; rows 1 and 2 only with mrope
   std::optional<kernels::Mrope> mrope;                 // set: positions has three rows
@@ -121,13 +124,14 @@ struct Plan {
   std::optional<kernels::Mrope> from_mrope;
   BuildBounds building;
   std::vector<float> token_scales;  // by token, for tensors that are token_scaled
-  double attention_factor = 1;      // that the operation multiplies with, applied or not
+  double attention_factor = 1;      // of the operation, whether or not it is applied
   std::vector<std::string> warnings;
 
   int64_t bytes() const { return tokens * bytes_per_token; }
 };
 
-// Asked when the tensors of a plan stand, before memory is taken for positions, rows and results.
+// Admits a plan whose tensors are known, before memory is allocated for positions, rows and
+// results.
 using AdmitTensors = absl::FunctionRef<absl::Status(Plan& plan)>;
 
 }  // namespace rope::server

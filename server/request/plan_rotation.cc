@@ -21,7 +21,8 @@ namespace {
 using FrequenciesPtr = std::shared_ptr<const kernels::Frequencies>;
 using ResolvedPtr = std::shared_ptr<const kernels::ResolvedRope>;
 
-// For a tensor of `channels`: more than the config's head_dim where it says which of them rotate.
+// Resolves the embedding for heads of `channels`. They may be wider than the config's head_dim only
+// if rotary_offset says which channels rotate.
 absl::StatusOr<ResolvedPtr> ResolveFor(const RopeEntry& entry, int64_t channels) {
   ROPE_ASSIGN_OR_RETURN(auto resolved, entry.Resolve(channels));
   const bool may_be_wider = resolved->config().rotary_offset.has_value();
@@ -48,7 +49,7 @@ absl::StatusOr<kernels::PairGeometry> GeometryOf(const RopeEntry& entry,
   return geometry;
 }
 
-// The length that decides the frequencies of a token; 1 where no length does.
+// The sequence length that the token's frequencies depend on; 1 if they do not depend on it.
 int64_t LengthOf(const kernels::ResolvedRope& resolved, const TokenPositions& positions,
                  int64_t token) {
   if (!resolved.DependsOnSeqLen()) return 1;
@@ -56,14 +57,16 @@ int64_t LengthOf(const kernels::ResolvedRope& resolved, const TokenPositions& po
   return positions.seq_len[static_cast<size_t>(sequence)];
 }
 
-// What a run of tokens turns by; `from` is null where positions alone say it.
+// The frequencies of a run; `from` is null except in a reposition between two embeddings.
 struct RunFrequencies {
   FrequenciesPtr to;
   FrequenciesPtr from;
 };
 
-// Cuts the tokens into runs that `frequencies_of(token)` gives the same pointers, which do not
-// change within a sequence. `from` may be null. Tokens without bytes need no frequencies.
+// Cuts the tokens into runs of equal frequencies. `frequencies_of(token)` is called once per
+// sequence, because frequencies are constant within one; pointers are compared, which suffices
+// since ByLength makes each of them once. `from_sequence` may be null. A plan without bytes needs
+// no frequencies.
 template <typename FrequenciesOf>
 absl::InlinedVector<TokenRun, 1> MakeRuns(const FrequenciesOf& frequencies_of,
                                           const std::vector<int64_t>& sequence,
@@ -94,7 +97,7 @@ absl::InlinedVector<TokenRun, 1> MakeRuns(const FrequenciesOf& frequencies_of,
   return runs;
 }
 
-// Frequencies by length, each made once.
+// Memoizes the frequencies by sequence length.
 class ByLength {
  public:
   using Make = std::function<FrequenciesPtr(int64_t length)>;
@@ -117,7 +120,7 @@ kernels::Multiplier MultiplierOf(v1::Operation operation, bool applied) {
                                             : kernels::Multiplier::kAttentionFactor;
 }
 
-// Tables hold float32, and what divides must leave one.
+// Tables hold float32, so that the inverse of the attention factor must be a finite float32.
 absl::Status CheckDivisor(double attention_factor, absl::string_view operation) {
   if (std::isfinite(static_cast<float>(1 / attention_factor))) return absl::OkStatus();
   return InvalidField("operation",
@@ -145,7 +148,7 @@ absl::Status CheckSameGeometry(const RopeEntry& from, const kernels::ResolvedRop
   return absl::OkStatus();
 }
 
-// to - from, by axis; three axes where either has them.
+// positions = to - from, by axis. If one side has three axes, the other's only axis counts as each.
 void SubtractPositions(const TokenPositions& to, const TokenPositions& from, Plan& plan) {
   const int axes = std::max(to.axes, from.axes);
   for (int axis = 0; axis < axes; ++axis) {
@@ -161,8 +164,8 @@ std::optional<kernels::Mrope> MropeOf(const kernels::ResolvedRope& resolved, int
   return axes == 3 ? resolved.config().mrope : std::nullopt;
 }
 
-// Whether every token has the same inverse frequencies here and there, so that the difference of
-// its positions says all.
+// Whether every token has the same frequencies in both embeddings. If so, one rotation by the
+// difference of its positions replaces two. Compares each pair of lengths once in a row.
 bool SameFrequencies(const kernels::ResolvedRope& resolved_to, const TokenPositions& to,
                      const kernels::ResolvedRope& resolved_from, const TokenPositions& from,
                      int64_t tokens) {
@@ -184,7 +187,7 @@ bool SameFrequencies(const kernels::ResolvedRope& resolved_to, const TokenPositi
   return true;
 }
 
-// The longest sequence decides for all of them, where the config says so.
+// With SeqLenPolicy::kBatch, all sequences use the length of the longest one.
 void ApplyPolicy(const kernels::ResolvedRope& resolved, TokenPositions& positions) {
   if (resolved.config().seq_len_policy != kernels::SeqLenPolicy::kBatch) return;
   if (positions.seq_len.empty()) return;
@@ -206,7 +209,7 @@ absl::Status CheckRange(const kernels::ResolvedRope& resolved, const TokenPositi
   return absl::OkStatus();
 }
 
-// A difference scales as far as a position does that is as far from the centre.
+// The scale of a difference equals that of a position at the same distance from the centre.
 absl::Status CheckDistance(const kernels::ResolvedRope& resolved, const Plan& plan) {
   const std::optional<kernels::PositionRange> range = resolved.position_range();
   if (!range.has_value()) return absl::OkStatus();
@@ -220,13 +223,14 @@ absl::Status CheckDistance(const kernels::ResolvedRope& resolved, const Plan& pl
   return absl::OkStatus();
 }
 
-// Whose rows turn q, or k. Undoing a rotation takes the other's, which scale the other way.
+// The side whose rows rotate q or k. The inverse uses the rows of the other side, because xPos
+// scales q and k by reciprocal factors.
 kernels::Side SideOf(bool is_k, v1::Operation operation) {
   const bool undoes = operation == v1::OPERATION_INVERSE;
   return is_k != undoes ? kernels::Side::kK : kernels::Side::kQ;
 }
 
-// Sets of rows, `runs_of(use)` each, and which heads take which. One at least.
+// Gives each group of heads its row set, made by `runs_of(use)`. Makes at least one set.
 template <typename RunsOf>
 void MakeRowSets(const kernels::ResolvedRope& resolved, v1::Operation operation,
                  const RunsOf& runs_of, Plan& plan) {
@@ -249,7 +253,7 @@ void MakeRowSets(const kernels::ResolvedRope& resolved, v1::Operation operation,
   if (plan.row_sets.empty()) add({});
 }
 
-// Tokens whose frequencies are the same here and there move by the difference of their positions.
+// The reposition as one rotation by the difference of the positions, without attention factor.
 absl::Status PlanDifference(const kernels::ResolvedRope& resolved, const TokenPositions& from,
                             const TokenPositions& to, Plan& plan) {
   const auto runs_of = [&](const kernels::RowUse& use) {
@@ -266,7 +270,7 @@ absl::Status PlanDifference(const kernels::ResolvedRope& resolved, const TokenPo
   return CheckDistance(resolved, plan);
 }
 
-// Rounded steps start from numbers of the tensor's dtype, which a norm does not leave.
+// Precision hf rounds each step to the tensor's dtype; the output of a fused norm is not rounded.
 absl::Status CheckStepwise(const Plan& plan) {
   for (size_t i = 0; i < plan.tensors.size(); ++i) {
     if (!plan.tensors[i].norm_eps.has_value()) continue;
@@ -322,7 +326,7 @@ absl::Status PlanRotation(v1::Operation operation, RopeAt rope, Plan& plan) {
   const auto runs_of = [&](const kernels::RowUse& use) {
     ByLength frequencies([&](int64_t length) {
       FrequenciesPtr columns = resolved->ForSeqLen(length, multiplier, use);
-      // Pairs that do not turn are left out there, but to add there is cos(0) still.
+      // ForSeqLen omits pairs of frequency 0, but the sum still needs their cos(0) = 1.
       const auto all = static_cast<size_t>(resolved->rotary_dim() / 2);
       return adds && columns->inv_freq.size() < all ? resolved->ForDifferences(length) : columns;
     });
@@ -361,6 +365,8 @@ absl::Status PlanReposition(RopeAt from, RopeAt to, Plan& plan) {
   ApplyPolicy(*resolved_to, to.positions);
   ApplyPolicy(*resolved_from, from.positions);
   WarnPastLength(resolved_to->config(), to.positions.values, plan);
+  // One rotation suffices if the frequencies are equal. Otherwise each run has two: `from` is
+  // undone, `to` is applied, and a run ends where the sequence of either side ends.
   if (SameFrequencies(*resolved_to, to.positions, *resolved_from, from.positions, plan.tokens)) {
     return PlanDifference(*resolved_to, from.positions, to.positions, plan);
   }

@@ -1,8 +1,18 @@
-// PlanRotation: from an embedding and positions to the frequencies of every token.
+// PlanRotation: assigns frequencies to every token, given an embedding and the tokens' positions.
+//
+// Tokens with the same frequencies form a run (TokenRun). Frequencies depend on the sequence's
+// length only for configs whose scaling follows it (dynamic, longrope), so that most plans have one
+// run. Heads whose rows differ, by side or dtype, have row sets of their own (RowSet).
+//
+// A reposition takes one of two ways:
+//
+//   equal frequencies before and after   one rotation by the difference of the positions
+//   different frequencies                undo the old rotation (`from`), then apply the new one
 //
 // Threading:  Functions only.
-// Errors:     INVALID_ARGUMENT: a head_dim that is not the config's, no pairing, no 1/m to multiply
-//             with, two embeddings that no rotation leads between.
+// Errors:     INVALID_ARGUMENT: a head_dim other than the config's, no pairing, an attention factor
+//             without a float32 inverse, a reposition between incompatible embeddings.
+//             OUT_OF_RANGE: a position or distance beyond the range of xPos.
 #ifndef ROPE_SERVER_REQUEST_PLAN_ROTATION_H_
 #define ROPE_SERVER_REQUEST_PLAN_ROTATION_H_
 
@@ -17,25 +27,25 @@
 
 namespace rope::server {
 
-// An embedding, and where the tokens stand in it.
+// An embedding, and the tokens' positions in it.
 struct RopeAt {
   const RopeEntry& entry;
   TokenPositions positions;
 };
 
-// INVALID_ARGUMENT: an embedding that OPERATION_ADD_SINUSOIDAL has no table for: with an attention
-// factor, xpos or precision hf.
+// INVALID_ARGUMENT: OPERATION_ADD_SINUSOIDAL does not support the embedding, because it has an
+// attention factor other than 1, xpos or precision hf.
 absl::Status CheckSinusoidal(const kernels::ResolvedRope& resolved);
 
-// Adds a warning where a position, by axis and token, is past the model's own length.
+// Adds a warning if a position is past the model's own length. `positions` are by axis and token.
 void WarnPastLength(const kernels::RopeConfig& config,
                     const std::array<std::vector<int64_t>, 3>& positions, Plan& plan);
 
-// Fills the rest of a plan that has its tensors. A layer without rotation leaves it as it is.
+// Fills the rest of a plan whose tensors are set. A layer that does not rotate changes nothing.
 absl::Status PlanRotation(v1::Operation operation, RopeAt rope, Plan& plan);
 
-// The same for tensors that are rotated already and move `from` one place `to` another. Their
-// product of attention factors becomes that of `to`, so within one embedding nothing is scaled.
+// The same for tensors that are already rotated, and that move `from` their positions `to` others.
+// The result has the attention factor of `to`. Within one embedding nothing is scaled.
 absl::Status PlanReposition(RopeAt from, RopeAt to, Plan& plan);
 
 }  // namespace rope::server

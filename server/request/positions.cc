@@ -13,7 +13,21 @@
 namespace rope::server {
 namespace {
 
-// `path` and `field` together name the positions.
+// How positions are read. A tensor holds its sequences in one of two ways:
+//
+//   B and S axes   sequence b has the S elements [b][0..S), padded to one length
+//   T axis         sequences are packed one behind the other; cu_seqlens holds their offsets
+//
+// ReadPositions first finds the sequence of every token. It then computes the positions, either
+// from the first position of each sequence (FillFromStarts) or from explicit position_ids
+// (FillFromIds). Last comes the length of each sequence (FillSeqLens). L axes (layers) share
+// positions: tokens that differ only in L get the same value.
+//
+// Elements are copied before they are checked, because the client may write to shared memory while
+// the request runs. Shapes are checked before elements are copied (array_reader.h), so that an
+// array of the wrong size costs nothing.
+
+// The error names the field `path` + `field`.
 absl::Status CheckAll(absl::Span<const int64_t> positions, absl::string_view path,
                       absl::string_view field) {
   for (const int64_t position : positions) {
@@ -34,13 +48,14 @@ absl::Status CheckAlternatives(const v1::Positions& message, absl::string_view p
                       "exactly one of start, starts and position_ids");
 }
 
-// Which share of each sequence this rank holds.
+// Context parallelism: each sequence is divided into 2 * size chunks, and rank r holds chunks r and
+// 2 * size - 1 - r. This pairing of an early with a late chunk balances causal attention.
 struct ContextParallel {
   int64_t size = 1;
   int64_t rank = 0;
 
-  // Index in the whole sequence of element `index` of `length` that are here: chunks `rank` and
-  // 2 * size - 1 - rank of 2 * size.
+  // The index in the whole sequence of local element `index`. The rank holds `length` elements of
+  // the sequence; the first half is chunk `rank`, the second half chunk 2 * size - 1 - rank.
   int64_t Global(int64_t index, int64_t length) const {
     const int64_t chunk = length / 2;
     if (size == 1) return index;
@@ -69,17 +84,18 @@ absl::StatusOr<ContextParallel> ReadContextParallel(const v1::Positions& message
   return result;
 }
 
-// The sequences of a tensor, whichever way it holds them.
+// The sequences of a tensor.
 struct Sequences {
-  std::vector<int64_t> length;  // of each, as far as it is here
-  // By element along T: its sequence, and its index within it. Empty without a T axis.
+  std::vector<int64_t> length;  // of each sequence: the number of its elements in the tensor
+  // By element along T: its sequence, and its index within the sequence. Empty without a T axis.
   std::vector<int64_t> sequence;
   std::vector<int64_t> index;
 
   int64_t count() const { return static_cast<int64_t>(length.size()); }
 };
 
-// Offsets of the packed sequences of a T axis, the total at the end. REQUIRES: there is one.
+// The offsets of the packed sequences along T; the last one is the length of T. Without cu_seqlens,
+// T is one sequence. REQUIRES: layout.Has('T').
 absl::StatusOr<std::vector<int64_t>> ReadCuSeqlens(const v1::Positions& message,
                                                    const proto::SplitMessage& split,
                                                    const Layout& layout, absl::string_view path) {
@@ -139,7 +155,7 @@ absl::Status CheckChunks(const ContextParallel& parallel, const Sequences& seque
   return absl::OkStatus();
 }
 
-// Position of each sequence's first token.
+// The position of each sequence's first token.
 absl::StatusOr<std::vector<int64_t>> ReadStarts(const v1::Positions& message,
                                                 const proto::SplitMessage& split, int64_t sequences,
                                                 absl::string_view path) {
@@ -159,7 +175,7 @@ absl::StatusOr<std::vector<int64_t>> ReadStarts(const v1::Positions& message,
   return std::move(array.values);
 }
 
-// Positions that follow each sequence's first one. REQUIRES: result.sequence is filled.
+// Counts up from each sequence's first position. REQUIRES: result.sequence is filled.
 absl::Status FillFromStarts(const v1::Positions& message, const proto::SplitMessage& split,
                             const Layout& layout, const Sequences& sequences,
                             const ContextParallel& parallel, absl::string_view path,
@@ -175,19 +191,22 @@ absl::Status FillFromStarts(const v1::Positions& message, const proto::SplitMess
     result.values[0][static_cast<size_t>(token)] =
         starts[sequence] + parallel.Global(index, sequences.length[sequence]);
   });
-  // Other ranks hold the rest of each sequence, and all of them must see one length.
+  // Other ranks hold the rest of each sequence. All ranks must compute the same length, or
+  // frequencies that depend on it would differ between them.
   for (size_t i = 0; parallel.size > 1 && i < starts.size(); ++i) {
     result.seq_len.push_back(std::max<int64_t>(1, starts[i] + sequences.length[i] * parallel.size));
   }
   return CheckAll(result.values[0], path, message.has_start() ? ".start" : ".starts");
 }
 
-// How position_ids lie: [S], [B, S] or [T], behind an optional axis of 3.
+// The shape of position_ids: [S], [B, S] or [T], optionally with a leading axis of 3.
 struct IdShape {
-  int axes = 1;
-  bool by_batch = false;  // [B, S]
+  int axes = 1;           // the length of the leading axis, or 1
+  bool by_batch = false;  // [B, S]: each sequence has its own positions
 };
 
+// Compares `shape` with every legal shape. Legal shapes with the leading axis of 3 come after those
+// without it, so that an index from `plain` on means three axes.
 absl::StatusOr<IdShape> MatchIdShape(absl::Span<const int64_t> shape, const Layout& layout,
                                      bool multimodal, const std::string& field) {
   std::vector<std::vector<int64_t>> legal;
@@ -206,7 +225,7 @@ absl::StatusOr<IdShape> MatchIdShape(absl::Span<const int64_t> shape, const Layo
   for (size_t i = 0; i < legal.size(); ++i) {
     if (absl::Span<const int64_t>(legal[i]) == shape) matches.push_back(i);
   }
-  // [3, S] could mean three axes or three sequences: the longer form says which.
+  // If B is 3, [3, S] matches both [3][S] (three axes) and [B, S]. The error asks for [3, B, S].
   if (matches.size() == 1) return IdShape{matches[0] < plain ? 1 : 3, matches[0] % plain == 1};
   std::vector<std::string> wanted;
   wanted.reserve(legal.size());
@@ -243,7 +262,8 @@ absl::Status FillFromIds(const v1::Positions& message, const proto::SplitMessage
   return absl::OkStatus();
 }
 
-// What the caller says, or what was set before, or the largest position + 1.
+// The length of each sequence: seq_len of the message (one value for all sequences, or one each).
+// Without it, the largest position + 1, and at least what FillFromStarts has set.
 absl::Status FillSeqLens(const v1::Positions& message, int64_t sequences, absl::string_view path,
                          TokenPositions& result) {
   const auto field = [path] { return absl::StrCat(path, ".seq_len"); };

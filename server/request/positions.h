@@ -1,4 +1,4 @@
-// Positions: from rope.v1.Positions to the absolute position and the sequence of every token.
+// Positions: computes the absolute position and the sequence of every token from rope.v1.Positions.
 //
 // Threading:  Functions only.
 // Errors:     INVALID_ARGUMENT; OUT_OF_RANGE: a position above limits::kPositionMax.
@@ -25,23 +25,23 @@ inline bool IsLegalPosition(int64_t position) {
   return position >= 0 && position <= limits::kPositionMax;
 }
 
-// OK where it is legal; `field` names it.
+// An error unless `position` is legal. `field` names it in the message.
 absl::Status CheckPosition(int64_t position, absl::string_view field);
 
 struct TokenPositions {
-  int axes = 1;                                // 3 where positions were given for t, h and w
-  std::array<std::vector<int64_t>, 3> values;  // by token in memory order
-  std::vector<int64_t> sequence;               // of each token; sequences count from 0
-  std::vector<int64_t> seq_len;  // of each sequence: the caller's, or largest position + 1
+  int axes = 1;                                // 3 if the request gives positions for t, h and w
+  std::array<std::vector<int64_t>, 3> values;  // by axis, then by token in memory order
+  std::vector<int64_t> sequence;               // by token: the sequence's index, from 0
+  std::vector<int64_t> seq_len;  // by sequence: the caller's, or the largest position + 1
 };
 
-// `multimodal`: the config has mrope_section, so that three axes are legal. `path` names the
-// message in errors, for example "positions".
+// `multimodal`: the config has mrope_section, so that three axes are legal. `path` is the message's
+// field path in errors, for example "positions".
 absl::StatusOr<TokenPositions> ReadPositions(const v1::Positions& message,
                                              const proto::SplitMessage& split, const Layout& layout,
                                              bool multimodal, absl::string_view path);
 
-// What to tell the caller where a position, by axis and token, is past the model's own length.
+// A warning if a position is past the model's own length. `positions` are by axis and token.
 std::optional<std::string> WarningPastLength(std::optional<int64_t> max_position_embeddings,
                                              const std::array<std::vector<int64_t>, 3>& positions);
 

@@ -9,9 +9,9 @@
 namespace rope::server {
 namespace {
 
-constexpr size_t kReplyTextBytes = 256;  // about, with the headers of small tensors
+constexpr size_t kReplyTextBytes = 256;  // typical, with the headers of small tensors
 
-// How far apart the elements of an output lie that is not packed, in the order of its axes.
+// Writes the strides of an output that is not packed, in the order of its axes.
 void WriteStrides(const v1::RotateRequest& asked, int tensor, v1::Array& array) {
   if (asked.output().in_place()) {
     *array.mutable_strides() = asked.tensors(tensor).array().strides();
@@ -20,7 +20,7 @@ void WriteStrides(const v1::RotateRequest& asked, int tensor, v1::Array& array) 
   }
 }
 
-// The tensor without raw bytes. On the arena of the request, which was parsed.
+// The tensor without raw bytes, on the arena of the parsed request.
 v1::Tensor& MakeTensor(Request& request, size_t index) {
   const v1::RotateRequest& asked = request.asked();
   const v1::Tensor& asked_tensor = asked.tensors(static_cast<int>(index));
@@ -45,7 +45,8 @@ v1::Tensor& MakeTensor(Request& request, size_t index) {
   return tensor;
 }
 
-// Field by field, in their order: the array is a tensor's last, and the region the array's.
+// Appends fields in the order of the generated serializer. This works because the array is the last
+// field of a tensor, and the region the last field of an array.
 void AppendPrepared(const PreparedTensor& prepared, const RegionPart& place, std::string& text) {
   if (place.region == nullptr) {
     text += prepared.text;
@@ -61,7 +62,7 @@ void AppendPrepared(const PreparedTensor& prepared, const RegionPart& place, std
   proto::AppendField(v1::RotateResponse::kTensorsFieldNumber, tensor, text);
 }
 
-// The stages as the generated serializer writes them.
+// Appends the stage times as the generated serializer would.
 void AppendStages(const StageTimes& stages, std::string& text) {
   using Message = v1::StageTimes;
   std::string message;
@@ -81,7 +82,8 @@ std::string ReplyFactor(const Plan& plan) {
   return factor.SerializeAsString();
 }
 
-// Field by field, in their order: most of the text is there already, or is prepared.
+// Appends field by field in the order of the generated serializer, because most of the text exists
+// already or was prepared.
 std::string ReplyHead(const Request& request) {
   std::string text;
   text.reserve(kReplyTextBytes);

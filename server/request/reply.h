@@ -1,4 +1,4 @@
-// Reply: the text of an answer, everything but the bytes of its tensors. Knows no gRPC.
+// Reply: serializes a RotateResponse, except for the raw bytes of its tensors. Knows no gRPC.
 //
 // Threading:  Functions only.
 #ifndef ROPE_SERVER_REQUEST_REPLY_H_
@@ -10,21 +10,22 @@
 
 namespace rope::server {
 
-// The part of ReplyHead that the plan alone decides.
+// The part of ReplyHead that depends only on the plan.
 std::string ReplyFactor(const Plan& plan);
 
 // A RotateResponse without its tensors.
 std::string ReplyHead(const Request& request);
 
-// Whether the answer holds the tensor's bytes: they came as bytes, and there are any.
+// Whether the reply contains the tensor's raw bytes: the input came as raw bytes, the result is not
+// in a region, and it is not empty.
 bool HasReplyPayload(const Request& request, size_t tensor);
 
-// What requests like this one have in common of a tensor in their replies. REQUIRES: it was parsed,
-// and its tensor did not come as numbers.
+// The part of a reply's tensor that is the same for all requests recognised as this one. REQUIRES:
+// the request was parsed, and the tensor did not come as numbers.
 PreparedTensor PrepareReplyTensor(Request& request, size_t tensor);
 
-// Appends a tensor of a request that has run, as far as its payload, if it has one. Typed in, typed
-// out: the elements of one that came as numbers are among it.
+// Appends a tensor of a request that has run, up to its payload if it has one. A tensor that came
+// as numbers is returned as numbers, which are part of this text.
 void AppendReplyTensor(Request& request, size_t tensor, std::string& text);
 
 }  // namespace rope::server

@@ -1,9 +1,11 @@
 // Request: one Rotate call on its way through the server, from received bytes to finished output.
 // Knows no gRPC.
 //
-// Threading:  Confined to whoever owns it; `cancelled` may be set by any thread.
-// Ownership:  Owns everything it refers to. Destroying it gives back its permit, its received bytes
-//             and its output buffers.
+//   received -> decoded (adapter) -> planned, admitted (engine) -> run (executor) -> done
+//
+// Threading:  Confined to its owner. Any thread may set `cancelled`.
+// Ownership:  Owns everything that it refers to. The destructor releases the permit, the received
+//             bytes and the output buffers.
 #ifndef ROPE_SERVER_REQUEST_REQUEST_H_
 #define ROPE_SERVER_REQUEST_REQUEST_H_
 
@@ -32,13 +34,15 @@
 
 namespace rope::server {
 
-// A message on an arena of its own; what a small one parses to fits into the first block.
+// A message on its own arena. A small message fits into the arena's first block, so that parsing it
+// allocates nothing.
 struct ParsedRequest {
   static constexpr size_t kArenaBlockBytes = 2048;
   alignas(std::max_align_t) std::array<char, kArenaBlockBytes> arena_block;
   google::protobuf::Arena arena{arena_block.data(), arena_block.size()};
   v1::RotateRequest& message = *google::protobuf::Arena::CreateMessage<v1::RotateRequest>(&arena);
-  // Of the message, in the received bytes, where it is worth keeping once validated; else empty.
+  // The fragments of the message in the received bytes, if the validated request is worth keeping
+  // for recognition (prepared_requests.h); else empty.
   absl::InlinedVector<std::string_view, 2> kept_fragments;
 };
 
@@ -57,43 +61,44 @@ struct Request {
   std::string id;
   uint64_t session = 0;  // the connection; queues take turns between sessions
   absl::Time received;
-  int64_t message_bytes = 0;  // as received
-  bool alone = false;         // no other call was in flight when it came
-  bool from_ring = false;     // on the rings' thread, which reads no tensors
-  bool gathers = false;       // its thread calls Batcher::RunGathered when nothing else has arrived
-  bool may_overwrite = false;  // nobody else reads the received bytes, which are slices of gRPC's
+  int64_t message_bytes = 0;   // as received
+  bool alone = false;          // no other call was in flight when it arrived
+  bool from_ring = false;      // arrived through a ring, on the thread that serves all rings
+  bool gathers = false;        // its thread calls Batcher::RunGathered when no other event is left
+  bool may_overwrite = false;  // the received bytes are gRPC slices that no one else reads
   absl::Time deadline = absl::InfiniteFuture();
   std::shared_ptr<std::atomic<bool>> cancelled;
   std::unique_ptr<ParsedRequest> parsed;  // the skeleton; null beside `prepared`
   proto::SplitMessage split;              // payloads: views into `received_bytes`
   std::shared_ptr<const void> received_bytes;
-  // Set: the message is that of an earlier request with other values, and the payloads of `split`
-  // are those that `prepared->message` speaks of.
+  // Set: the request was recognised as an earlier one with other values. `prepared->message` is its
+  // skeleton, and `split` holds the payloads of that message.
   std::shared_ptr<const Prepared> prepared;
-  std::optional<int64_t> start;                    // beside `prepared`: its positions.start
-  std::vector<proto::RequestOutline::Span> spans;  // beside `prepared`: what lies in regions
+  std::optional<int64_t> start;                    // with `prepared`: positions.start
+  std::vector<proto::RequestOutline::Span> spans;  // with `prepared`: arrays in regions
   Done done;
 
   // Set on the way.
-  std::vector<RegionPart> inputs;  // by the engine, of each tensor; empty: none in a region
+  std::vector<RegionPart> inputs;  // by the engine, by tensor; empty: no input is in a region
   std::vector<std::shared_ptr<const Region>> held_regions;  // by the engine: of other arrays
-  std::vector<PooledBuffer> region_copies;                  // by the engine: what payloads refer to
-  bool in_place = false;  // by the engine: an output takes the place of its input
+  std::vector<PooledBuffer> region_copies;                  // by the engine: copies of payloads
+  bool in_place = false;  // by the engine: an output overwrites its input
   bool ran = false;       // by the executor: outputs may have been written
   Plan plan;              // by the engine
   Permit permit;          // by the engine
-  // By the executor, one for each tensor; empty where the result is elsewhere.
+  // By the executor, one for each tensor; empty if the result is not in a pooled buffer.
   absl::InlinedVector<PooledBuffer, 2> outputs;
   std::string_view device;  // by the executor: its backend's name, which outlives requests
   StageTimes stages;
   absl::Time enqueued;       // by the engine
   int64_t tokens_taken = 0;  // by the batcher: tokens that batches have taken so far
-  int64_t last_batch = 0;    // by the batcher: number of the batch that took some last
+  int64_t last_batch = 0;    // by the batcher: the last batch that took tokens of this request
 
-  // The skeleton, but for the request_id and the start of a prepared one. REQUIRES: decoded.
+  // The skeleton. If the request was recognised, its request_id and start are the earlier request's
+  // and must not be used. REQUIRES: decoded.
   const v1::RotateRequest& asked() const { return prepared ? prepared->message : parsed->message; }
 
-  // Whether the result of a tensor takes the place of its received bytes. REQUIRES: has run.
+  // Whether the result of a tensor overwrites its received bytes. REQUIRES: has run.
   bool Overwrites(size_t tensor) const {
     const TensorPlan& of = plan.tensors[tensor];
     return of.place.region == nullptr && outputs[tensor].size() < of.output_bytes();
@@ -104,14 +109,14 @@ struct Request {
   }
 };
 
-// The share of a request that one batch runs.
+// The part of a request that one batch runs.
 struct Slice {
   Request* request = nullptr;
   int64_t begin = 0;  // tokens in memory order
   int64_t end = 0;
-  absl::Status status;  // how it went, set by the executor
-  // Set by the executor: of its tokens, one for each row set of the plan. They stay until the slice
-  // goes: to give many pages back takes long, and no answer waits for it.
+  absl::Status status;  // the result, set by the executor
+  // Set by the executor: the rows of its tokens, one entry for each row set of the plan. The slice
+  // keeps them until it is destroyed: releasing many pages takes time, and no reply waits for it.
   absl::InlinedVector<kernels::TokenRows, 1> rows = {};
 };
 

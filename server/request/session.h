@@ -1,5 +1,5 @@
-// The number of a session, which is a connection: what its requests carry, and how the listener
-// names it before the first of them.
+// Session numbers. A session is a connection. Its requests carry the number, and the listener
+// computes the same number before the first request arrives.
 //
 // Threading:  Functions only.
 #ifndef ROPE_SERVER_REQUEST_SESSION_H_
@@ -13,13 +13,13 @@
 
 namespace rope::server {
 
-// By what gRPC calls the other end. Numbers come back: what belongs to one connection alone needs
-// a name of its own beside (RegionTable).
+// The session number for gRPC's name of the peer. File descriptors are reused, and so are these
+// numbers: state of a single connection needs a unique token as well (RegionTable).
 inline uint64_t SessionOfPeer(absl::string_view peer) {
   return absl::HashOf(peer);
 }
 
-// Of a connection that is handed to gRPC as descriptor `fd`.
+// The session number of a connection that is handed to gRPC as descriptor `fd`.
 inline uint64_t SessionOfDescriptor(int fd) {
   return SessionOfPeer(absl::StrCat("fd:", fd));
 }

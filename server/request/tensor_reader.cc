@@ -15,6 +15,15 @@
 namespace rope::server {
 namespace {
 
+// How a tensor is read: dtype, layout and shape, heads and their roles, strides, then the elements.
+// Each step may use only what earlier steps have checked. In particular, the product of the shape
+// and the element size fits 63 bits after ParseLayout, and the extent of a strided tensor after
+// ParseStrides, so that later arithmetic cannot overflow.
+//
+// No element is read or copied here, except elements that came as numbers and strided payloads in
+// several fragments. The payload's size is compared with the shape, so that the kernels never read
+// past it.
+
 absl::Status CheckRole(v1::Role role, const std::string& path) {
   if (role == v1::ROLE_Q || role == v1::ROLE_K) return absl::OkStatus();
   return InvalidField(
@@ -27,7 +36,8 @@ std::string SpanText(const v1::HeadRange& range) {
   return absl::StrCat("heads ", range.begin(), " to ", range.end());
 }
 
-// Heads that rotate and heads that do not, all of them and in order.
+// Spans that cover all heads in order. Heads outside the ranges, and ranges without a role, pass
+// through unchanged.
 absl::StatusOr<absl::InlinedVector<HeadSpan, 1>> ReadHeads(const v1::Tensor& tensor, int64_t heads,
                                                            const std::string& path) {
   if (tensor.head_ranges_size() == 0) {
@@ -56,7 +66,8 @@ absl::StatusOr<absl::InlinedVector<HeadSpan, 1>> ReadHeads(const v1::Tensor& ten
   return spans;
 }
 
-// Where the elements of the tensor are, and that they are there.
+// Sets plan.input to the tensor's `count` elements. The job of a strided tensor is addressed from
+// one base pointer, so that its payload must be contiguous: several fragments are copied together.
 absl::Status ReadElements(const v1::Tensor& tensor, const proto::SplitMessage& split,
                           const std::string& array_path, int64_t count, TensorPlan& plan) {
   ROPE_ASSIGN_OR_RETURN(plan.input, ReadTensorBytes(tensor.array(), plan.dtype, count, split,
@@ -92,7 +103,8 @@ absl::StatusOr<TensorPlan> ReadTensor(const v1::Tensor& tensor, const v1::Output
   return plan;
 }
 
-// Tokens cost memory beside their bytes, and an empty tensor may claim any number of them.
+// Bounds the number of tokens. Each token costs memory in addition to its elements, and a tensor
+// with an axis of length 0 has no elements but may state any number of tokens.
 absl::Status CheckTokens(const Layout& layout, const std::string& path) {
   int64_t tokens = 1;
   for (const TokenAxis& axis : layout.token_axes) tokens *= std::max<int64_t>(axis.length, 1);
@@ -101,7 +113,7 @@ absl::Status CheckTokens(const Layout& layout, const std::string& path) {
                                                    " tokens, want at most ", limits::kTokensMax));
 }
 
-// Where the answer's axes stand in another order.
+// Reads output.layouts: the order of the axes of each tensor in the reply.
 absl::Status ReadOutputLayouts(const v1::Output& output, Plan& plan) {
   if (output.layouts_size() == 0) return absl::OkStatus();
   if (output.layouts_size() != static_cast<int>(plan.tensors.size())) {
@@ -150,7 +162,8 @@ absl::Status ReadTensors(const v1::RotateRequest& message, const proto::SplitMes
   ROPE_RETURN_IF_ERROR(ReadOutputLayouts(message.output(), plan));
   plan.tokens = plan.tensors.front().layout.tokens();
   for (const TensorPlan& tensor : plan.tensors) {
-    // Fits by itself, but tensors without tokens may claim heads of any size.
+    // Each product fits 63 bits (ParseLayout), but their sum may not: tensors without tokens may
+    // state heads of any size.
     const auto sum =
         kernels::CheckedAdd(plan.bytes_per_token, tensor.layout.heads * tensor.layout.head_dim *
                                                       tensor.larger_element_bytes());

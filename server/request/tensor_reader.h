@@ -1,4 +1,4 @@
-// ReadTensors: from rope.v1.Tensor to TensorPlan.
+// ReadTensors: validates rope.v1.Tensor messages and makes a TensorPlan of each.
 //
 // Threading:  Functions only.
 // Ownership:  Inputs are views into the request's received bytes, or the plan's own copies.
@@ -14,7 +14,7 @@
 
 namespace rope::server {
 
-// Fills the tensors of `plan`, its tokens and their bytes.
+// Sets the plan's tensors, its number of tokens and its bytes per token.
 absl::Status ReadTensors(const v1::RotateRequest& message, const proto::SplitMessage& split,
                          Plan& plan);
 

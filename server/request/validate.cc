@@ -34,14 +34,14 @@ absl::Status CheckOperation(const v1::RotateRequest& message) {
   }
 }
 
-// The embedding that tensors were rotated with: the request's own where nothing else is said.
+// The embedding that the tensors were rotated with; without from_rope, the request's own.
 absl::StatusOr<std::shared_ptr<const RopeEntry>> FindFrom(
     const v1::Reposition& reposition, const std::shared_ptr<const RopeEntry>& entry,
     ModelRegistry& registry) {
   if (!reposition.has_from_rope()) return entry;
   auto found = registry.Find(reposition.from_rope());
   if (found.ok()) return *std::move(found);
-  // The registry speaks of "rope"; this is another field of the same type.
+  // The registry's messages name the field "rope"; here it is reposition.from_rope.
   const absl::string_view message = found.status().message();
   if (!absl::StartsWith(message, "rope")) return found.status();
   return absl::Status(found.status().code(), absl::StrCat("reposition.from_", message));
@@ -56,7 +56,8 @@ absl::Status Validate(const v1::RotateRequest& message, const proto::SplitMessag
                         absl::StrCat("at most ", limits::kRequestIdBytesMax));
   }
   plan = Plan();
-  // What is malformed is refused beside rows and by layers that do not rotate, too.
+  // Checked first, so that a malformed operation is refused with explicit rows and with layers that
+  // do not rotate as well.
   ROPE_RETURN_IF_ERROR(CheckOperation(message));
   if (message.has_rows()) {
     ROPE_RETURN_IF_ERROR(ReadTensors(message, split, plan));
@@ -64,6 +65,7 @@ absl::Status Validate(const v1::RotateRequest& message, const proto::SplitMessag
     ROPE_RETURN_IF_ERROR(PlanTokenScales(message, std::nullopt, {}, plan));
     return PlanExplicitRows(message, split, plan);
   }
+  // `admit` runs once the sizes are known and before positions are copied (plan.h).
   ROPE_ASSIGN_OR_RETURN(const auto entry, registry.Find(message.rope()));
   ROPE_RETURN_IF_ERROR(ReadTensors(message, split, plan));
   ROPE_RETURN_IF_ERROR(admit(plan));

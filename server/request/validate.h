@@ -1,11 +1,13 @@
-// Validate: from a parsed RotateRequest to a Plan in which nothing is left to doubt. Pure: no
-// device, no queue.
+// Validate: turns a parsed RotateRequest into a Plan that needs no further checks. Uses no device
+// and no queue.
 //
-// Threading:  Functions only; the registry is thread-safe.
-// Ownership:  The plan's inputs are views into the request's received bytes, or its own copies of
-//             people's numbers; positions are copied before they are checked.
+//   operation -> embedding -> tensors -> admit -> fused ops, positions -> frequencies or rows
+//
+// Threading:  Functions only. The registry is thread-safe.
+// Ownership:  The plan's inputs are views into the request's received bytes, or copies if the
+//             elements came as numbers. Positions are copied before they are checked.
 // Errors:     INVALID_ARGUMENT, OUT_OF_RANGE (position), NOT_FOUND (model, config_id),
-//             UNIMPLEMENTED (operation): "field: got X, want Y". What `admit` says.
+//             UNIMPLEMENTED (operation): "field: got X, want Y". Errors of `admit`.
 #ifndef ROPE_SERVER_REQUEST_VALIDATE_H_
 #define ROPE_SERVER_REQUEST_VALIDATE_H_
 
@@ -18,7 +20,7 @@ namespace rope::server {
 absl::Status Validate(const v1::RotateRequest& message, const proto::SplitMessage& split,
                       ModelRegistry& registry, AdmitTensors admit, Plan& plan);
 
-// The same where memory is no matter.
+// The same without admission.
 absl::StatusOr<Plan> Validate(const v1::RotateRequest& message, const proto::SplitMessage& split,
                               ModelRegistry& registry);
 
