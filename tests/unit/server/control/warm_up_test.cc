@@ -122,7 +122,7 @@ TEST_F(WarmUpTest, RangeThatDoesNotFitSaysHowMuchDoesAndThatMuchStays) {
                 "end: got 56 pages");
   const auto plan = Plan(MakeRequest(0, 55 * 64));
   ASSERT_THAT(plan, IsOk());
-  // A cache that is full of something else keeps all of it.
+  // A cache full of other pages keeps all of them.
   kernels::TableCache tables(kBudget);
   const auto other = Plan(MakeRequest(100000, 100000 + 55 * 64 - 64));
   for (const auto& next : {other, plan}) {
@@ -147,7 +147,7 @@ TEST_F(WarmUpTest, RangeThatDoesNotFitSaysHowMuchDoesAndThatMuchStays) {
   EXPECT_EQ(tables.statistics().misses, misses);
 }
 
-// A worker whose pages are built when the test lets them.
+// A worker that builds pages only when the test allows it.
 class WarmUpWorkerTest : public ::testing::Test {
  protected:
   WarmUpWorkerTest() {
@@ -230,7 +230,7 @@ TEST_F(WarmUpWorkerTest, DrainAnswersAllAndRefusesNewOnes) {
   started_.WaitForNotification();
   ASSERT_THAT(Start(), IsOk());
   std::thread drainer([this] { worker_.Drain(); });
-  // Until the drain has begun; before that a full queue may refuse, too.
+  // Retries until the drain has begun; before that, a full queue may refuse as well.
   while (Start().code() != absl::StatusCode::kUnavailable) std::this_thread::yield();
   let_go_.Notify();
   drainer.join();

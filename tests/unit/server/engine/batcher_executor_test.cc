@@ -1,5 +1,5 @@
-// Requests that differ in everything share a batch: the batcher and the executor together, over a
-// backend that stands still until the test lets it go.
+// Requests without common properties share a batch. Tests the batcher and the executor together,
+// over a backend that blocks until the test releases it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,8 @@ using ::rope::testing::SetShape;
 using ::testing::ElementsAre;
 using ::testing::SizeIs;
 
-// Rotates as the reference does, after the first call was let go, and remembers every call.
+// Rotates as the reference backend does. Blocks in the first call until released. Records all
+// calls.
 class HeldBackend final : public kernels::Backend {
  public:
   std::string_view name() const override { return "held"; }
@@ -63,7 +64,7 @@ struct Case {
   v1::Pairing pairing = v1::PAIRING_HALF;
 };
 
-// Different scaling, theta, head size, layout, heads, length, position and pairing.
+// Requests with different scaling, theta, head_dim, layout, heads, length, position and pairing.
 std::vector<Case> DifferentCases() {
   return {
       {R"({"head_dim": 8, "rope_theta": 10000})", "SHD", {3, 2, 8}, 0},

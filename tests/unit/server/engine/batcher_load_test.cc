@@ -1,4 +1,5 @@
-// Batches under load: hold the device until everything is queued, then look at what it is given.
+// Batches under load. The device is held until all requests are queued; then its batches are
+// checked.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -250,7 +251,7 @@ TEST_F(BatcherLoadTest, ManyCallersOfAHeldDeviceLoseNothing) {
   batcher_->Drain();
   EXPECT_THAT(AnsweredIds(), SizeIs(kCallers * kEach + 1));
   const std::vector<BatchReport> reports = Reports();
-  // Nothing arrived any more: every batch but the last is as full as its cap in requests.
+  // No request arrived later, so that every batch except the last reaches its cap in requests.
   EXPECT_THAT(reports, SizeIs(1 + kCallers * kEach / 10));
   int64_t requests = 0;
   int64_t tokens = 0;

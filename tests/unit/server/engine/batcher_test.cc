@@ -260,7 +260,7 @@ TEST_F(BatcherTest, WhatArrivesWhileABatchRunsIsTheNextBatch) {
   Start();
   Block();
   for (const char* id : {"a", "b", "c"}) Enqueue(id, 5);
-  EXPECT_EQ(BatchCount(), 1U);  // small ones do not pass the running batch either
+  EXPECT_EQ(BatchCount(), 1U);  // small requests do not overtake the running batch either
   Allow(2);
   AwaitAnswers(4);
   EXPECT_THAT(BatchAt(1), ElementsAre("a 0-5", "b 0-5", "c 0-5"));
@@ -360,7 +360,7 @@ TEST_F(BatcherTest, ExpiredAndCancelledAreAnsweredWithoutRunningAndBeforeTheBatc
   clock_.Advance(absl::Seconds(1));
   flag->store(true);
   Allow(1);
-  AwaitBatches(2);  // stands until the next Allow
+  AwaitBatches(2);  // held until the next Allow
   EXPECT_THAT(AnswerOf("expired").status,
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("while it waited")));
   EXPECT_THAT(AnswerOf("cancelled").status,

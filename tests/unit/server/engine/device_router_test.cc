@@ -24,7 +24,7 @@ using ::rope::testing::StatusIs;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// A job of `bytes` bytes that nobody rotates.
+// A job of `bytes` bytes that is never run.
 kernels::RotateJob JobOf(int64_t bytes, char* input, char* output) {
   kernels::RotateJob job;
   job.input = input;
@@ -38,7 +38,7 @@ kernels::RotateJob JobOf(int64_t bytes, char* input, char* output) {
 
 class DeviceRouterTest : public ::testing::Test {
  protected:
-  // Host and accelerator, the latter from `bytes_min` on.
+  // A host and an accelerator, which is used from `bytes_min` on.
   std::unique_ptr<DeviceRouter> Make(int64_t bytes_min) {
     auto host = std::make_unique<FakeBackend>("host");
     auto accelerator = std::make_unique<FakeBackend>("gpu:0");
@@ -118,7 +118,7 @@ TEST_F(DeviceRouterTest, LargerRequestsRunWhereTheyArriveOnlyWithoutAnAccelerato
   EXPECT_EQ(Make(DeviceRouter::kNever)->direct_bytes_max(), limits::kDirectHostBytesMax);
 }
 
-// Backends whose time is `fixed` and `per_mebibyte`, on a clock that they move.
+// Backends that take `fixed` plus `per_mebibyte` per MiB, on a fake clock that they advance.
 class CalibrateTest : public ::testing::Test {
  protected:
   int64_t CalibrateWith(absl::Duration host_fixed, absl::Duration host_per_mebibyte,

@@ -21,8 +21,8 @@ using ::rope::testing::SharedMemory;
 using ::rope::testing::StatusIs;
 using ::testing::HasSubstr;
 
-// What one request of the sample costs beside its message: the result of 3 tokens of 8 floats, and
-// what tokens cost.
+// The cost of one sample request in addition to its message: the result of 3 tokens of 8 floats,
+// and the cost per token.
 constexpr int64_t kResultBytes = 3 * 8 * 4 + 3 * limits::kTokenBytes;
 
 v1::RotateRequest Sample() {
@@ -53,12 +53,12 @@ class EngineTest : public ::testing::Test {
 
   FakeClock clock_;
   std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create("test", {}).value();
-  // Of the sample, as it is received: its skeleton becomes objects.
+  // The bytes admitted when the sample is received: its skeleton is parsed into objects.
   static int64_t SampleBytes() {
     const std::unique_ptr<Request> request = ReceivedRequest(Sample()).MakeRequest();
     return ReceivedBytes(*request) + kResultBytes;
   }
-  // For one of the sample, or of something a little larger.
+  // A budget for one sample request, or a slightly larger one.
   static int64_t Budget() { return SampleBytes() * 3 / 2; }
 
   Admission admission_{{10, Budget(), 10, Budget()}};

@@ -54,7 +54,7 @@ class ExecutorTest : public ::testing::Test {
  protected:
   ExecutorTest() { registry_ = ModelRegistry::Create("test", {}).value(); }
 
-  // `sent` as it arrives in pieces, validated.
+  // Validates `sent`, received in several fragments.
   std::unique_ptr<Request> Receive(const v1::RotateRequest& sent, size_t piece = 1 << 20) {
     std::unique_ptr<Request> request = ReceivedRequest(sent, piece).MakeRequest();
     auto plan = Validate(request->parsed->message, request->split, *registry_);
@@ -113,7 +113,7 @@ TEST_F(ExecutorTest, OddPiecesAndSlicesChangeNothing) {
   }
 }
 
-// A view of `extent` counted floats, and its packed copy.
+// A strided view of `extent` floats that count up, and its packed copy.
 struct View {
   v1::RotateRequest strided;
   v1::RotateRequest packed;
@@ -242,7 +242,7 @@ TEST_F(ExecutorTest, HeadRangesRotateAndTheRestPassesThrough) {
   }
 }
 
-// Elements of fp32 as the kernels store them in `dtype`, divided by `scale` first.
+// fp32 elements divided by `scale` and stored in `dtype` as the kernels do.
 std::string Converted(const std::string& floats, kernels::DType dtype, double scale) {
   const auto* const from = reinterpret_cast<const uint8_t*>(floats.data());
   const size_t count = floats.size() / sizeof(float);
@@ -315,7 +315,7 @@ TEST_F(ExecutorTest, SlicesTakeTheScalesOfTheirTokens) {
 }
 
 TEST_F(ExecutorTest, HeadMajorGivesTheSameNumbersAsTokenMajor) {
-  // One head: both layouts lie alike in memory.
+  // With one head, both layouts are identical in memory.
   EXPECT_EQ(Rotate(Sample("BHSD", {2, 1, 3, 8})), Rotate(Sample("BSHD", {2, 3, 1, 8})));
 }
 
@@ -372,7 +372,7 @@ TEST_F(ExecutorTest, LayerWithoutRotationReturnsItsTensors) {
             Converted(request.tensors(0).array().raw(), kernels::DType::kFloat8E5M2, 0.25));
 }
 
-// Where the result of the only tensor of `sent` goes, with and without an accelerator beside.
+// The place of the result of the only tensor of `sent`, with and without an accelerator.
 class OverwriteTest : public ExecutorTest {
  protected:
   static v1::RotateRequest Large() { return Sample("THD", {1024, 2, 8}); }  // 64 KiB

@@ -24,8 +24,8 @@ struct CutCase {
   kernels::DType output_dtype = kernels::DType::kBFloat16;
 };
 
-// A tensor whose bytes count up, in pieces, and the jobs that rotate some of its tokens. Elements
-// are converted by cutting off bytes, or adding zeros.
+// A tensor whose bytes count up, received in pieces, and the jobs that rotate some of its tokens.
+// Elements are converted by truncating bytes or appending zeros.
 class CutTensor {
  public:
   explicit CutTensor(const CutCase& c) {
@@ -57,7 +57,7 @@ class CutTensor {
     for (; done_ < jobs_.size(); ++done_) Apply(jobs_[done_], begin, end);
   }
 
-  // Every byte was copied from its own place, once.
+  // Expects that every byte was copied once, from its own place.
   void ExpectAllCopiedOnce() const {
     std::string want(output_.size(), '\0');
     Convert(bytes_.data(), plan_.elements(), want.data());
@@ -65,7 +65,7 @@ class CutTensor {
     for (const int count : touched_) ASSERT_EQ(count, 1);
   }
 
-  // Jobs whose input is not in one of the pieces.
+  // The number of jobs whose input is not inside one of the pieces.
   int64_t Gathered() const {
     int64_t count = 0;
     for (const kernels::RotateJob& job : jobs_) {
@@ -91,7 +91,7 @@ class CutTensor {
     }
   }
 
-  // Copies as a rotation by nothing would, and checks that rows belong to their tokens.
+  // Copies as a rotation by angle 0 would, and checks that each row belongs to its token.
   void Apply(const kernels::RotateJob& job, int64_t begin, int64_t end) {
     const Layout& layout = plan_.layout;
     const auto row_bytes = static_cast<size_t>(layout.head_dim * output_element_bytes_);
@@ -132,7 +132,7 @@ class JobTilerTest : public ::testing::TestWithParam<CutCase> {};
 TEST_P(JobTilerTest, EveryPieceSizeCoversEveryRowOnce) {
   CutCase c = GetParam();
   const int64_t row_bytes = c.shape.back() * kElementBytes;
-  // Up to pieces that hold a whole token, begun in the middle of another.
+  // Up to pieces that begin in the middle of one token and contain all of the next.
   for (c.piece = 1; c.piece <= static_cast<size_t>(8 * row_bytes + 1); ++c.piece) {
     SCOPED_TRACE(c.piece);
     CutTensor tensor(c);

@@ -18,7 +18,7 @@ using ::rope::testing::StatusIs;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// A planner whose first request, "blocker", waits until the test lets it go on.
+// A planner whose first request, "blocker", waits until the test releases it.
 class PlannerTest : public ::testing::Test {
  protected:
   ~PlannerTest() override {

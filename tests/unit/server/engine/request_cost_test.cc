@@ -53,7 +53,7 @@ TEST(PlanningBytesTest, ClaimsPastAllBoundsCountAsMuchAndNoLess) {
   EXPECT_GT(PlanningOf(request), int64_t{1} << 50);
 }
 
-// A plan with these positions, of rows that tables hold.
+// A plan with these positions, whose rows come from the table cache.
 Plan PlanAt(std::vector<int64_t> positions, bool cacheable = true) {
   Plan plan;
   plan.tokens = static_cast<int64_t>(positions.size());
@@ -64,7 +64,7 @@ Plan PlanAt(std::vector<int64_t> positions, bool cacheable = true) {
   return plan;
 }
 
-// Where slices of the plan end.
+// The tokens at which slices of the plan end.
 std::vector<int64_t> EndsOf(const Plan& plan) {
   const auto& ends = plan.building.slice_ends;
   return ends == nullptr ? std::vector<int64_t>() : *ends;

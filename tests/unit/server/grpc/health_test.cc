@@ -16,7 +16,7 @@ using ::grpc::health::v1::HealthCheckRequest;
 using ::grpc::health::v1::HealthCheckResponse;
 using Stub = ::grpc::health::v1::Health::Stub;
 
-// A gRPC server, within this process, that serves health alone.
+// A gRPC server in this process that serves only the health service.
 class HealthTest : public ::testing::Test {
  protected:
   HealthTest() : health_({"known"}, in_flight_, receiving_) {

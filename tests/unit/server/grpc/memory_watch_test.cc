@@ -22,7 +22,7 @@ using ::testing::SizeIs;
 constexpr int64_t kReceiveBytes = 100 * limits::kMiB;
 constexpr int64_t kMessageBytes = 40 * limits::kMiB;
 
-// A message that is being read, and how it was ended.
+// A message that is being read; records how the read ended.
 class FakeRead final : public Receiving::Read {
  public:
   FakeRead(Receiving& receiving, uint64_t session, bool may_idle = false)

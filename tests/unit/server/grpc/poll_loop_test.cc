@@ -18,7 +18,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// A loop of one queue within a server that serves nothing, and a log of what its thread did.
+// A poll loop with one queue, in a server without services, and a log of its thread's actions.
 class PollLoopTest : public ::testing::TestWithParam<absl::Duration> {
  protected:
   ~PollLoopTest() override {
@@ -32,7 +32,7 @@ class PollLoopTest : public ::testing::TestWithParam<absl::Duration> {
     server_ = builder.BuildAndStart();
   }
 
-  // An event that is in the queue when this returns, and writes `text` into the log.
+  // Queues an event that appends `text` to the log. It is in the queue when this returns.
   void Post(const std::string& text) {
     Posted& posted = posted_.emplace_back(*this, text);
     posted.alarm.Set(loop_->queues().front().get(), gpr_inf_past(GPR_CLOCK_MONOTONIC), &posted);
@@ -51,7 +51,7 @@ class PollLoopTest : public ::testing::TestWithParam<absl::Duration> {
     return log_;
   }
 
-  // By the loop's thread until `ended_`.
+  // Written by the loop's thread until `ended_`.
   std::vector<std::string> log_;
   int idle_ = 0;
   bool endless_ = false;
@@ -92,7 +92,7 @@ TEST_P(PollLoopTest, ThreadLooksForEventsAgainAfterWhatItDidWhenIdle) {
   EXPECT_THAT(Log(), ElementsAre("idle", "made when idle", "idle", "last"));
 }
 
-// An event that makes the next before it ends: the queue is never empty.
+// An event that queues the next one before it ends, so that the queue is never empty.
 TEST_P(PollLoopTest, ThreadThatAlwaysHasEventsDoesTheRestToo) {
   Build([this] {
     if (idle_++ == 0) Note("last");

@@ -48,7 +48,7 @@ const ModelRegistry& Registry() {
   return registry;
 }
 
-// By a server that has no request to compare it with.
+// Decodes on a server that has no earlier request to recognise this one by.
 absl::Status DecodeBuffer(grpc::ByteBuffer& buffer, int64_t message_bytes_max, Request& request) {
   PreparedRequests prepared(Registry());
   return DecodeRequest(buffer, message_bytes_max, prepared, request);
@@ -58,7 +58,7 @@ absl::Status DecodeSmall(const std::string& bytes, int64_t message_bytes_max, Re
   return DecodeSmallRequest(bytes, message_bytes_max, prepared, request);
 }
 
-// Of the only tensor.
+// The payload of the only tensor.
 std::string PayloadIn(const Request& request) {
   EXPECT_EQ(request.parsed->message.tensors_size(), 1);
   const auto& payload = proto::PayloadOf(request.parsed->message.tensors(0).array(), request.split);
@@ -72,13 +72,13 @@ absl::Status Decode(const std::string& bytes, Request& request, size_t piece = 1
   return DecodeBuffer(buffer, limits::kMiB, request);
 }
 
-// Larger blocks are not among those that malloc keeps for each thread; one is made for every call.
+// malloc caches no larger blocks per thread, and each call allocates one of them.
 TEST(RequestTest, IsSmallEnoughForTheListsOfAThread) {
   constexpr size_t kListedBytesMax = 1032;
   EXPECT_LE(sizeof(Request), kListedBytesMax);
 }
 
-// A decoded request whose outputs hold `value` in every element, as if it had run.
+// A decoded request in the state after its run: every output element is `value`.
 std::unique_ptr<Request> Finished(const v1::RotateRequest& sent, BufferPool& pool, float value) {
   auto request = std::make_unique<Request>();
   EXPECT_THAT(Decode(sent.SerializeAsString(), *request), IsOk());

@@ -24,7 +24,7 @@
 namespace rope::server {
 namespace {
 
-// A server of one method whose calls a test answers, and a connection to it.
+// A server with one method, whose calls the test answers, and a connection to it.
 class UnaryCallTest : public ::testing::Test {
  protected:
   UnaryCallTest() {
@@ -45,7 +45,7 @@ class UnaryCallTest : public ::testing::Test {
     loop_->Shutdown();
   }
 
-  // Of the server's end; 0: it is closed.
+  // The descriptor of the server's end; 0: closed.
   ino_t Inode() const {
     struct stat state = {};
     return fstat(descriptor_, &state) == 0 ? state.st_ino : 0;
@@ -73,7 +73,7 @@ class UnaryCallTest : public ::testing::Test {
   std::unique_ptr<v1::RopeService::Stub> stub_;
 };
 
-// What Peers and sessions rely on: the number of a connection is no other's while its call lives.
+// Peers and sessions rely on this: no connection gets a descriptor while a call of it lives.
 TEST_F(UnaryCallTest, DescriptorOfAConnectionStaysOpenUntilItsLastCallIsAnswered) {
   const ino_t inode = Inode();
   auto context = std::make_unique<grpc::ClientContext>();

@@ -66,7 +66,7 @@ void SayWith(const proto::FileDescriptor& client, std::string_view words,
   EXPECT_EQ(sendmsg(client.get(), &message, MSG_NOSIGNAL), static_cast<ssize_t>(words.size()));
 }
 
-// Blocks until the other end has closed.
+// Blocks until the other end is closed.
 bool WasClosed(const proto::FileDescriptor& client) {
   char byte = 0;
   return recv(client.get(), &byte, 1, 0) == 0;
@@ -99,7 +99,7 @@ class ListenerTest : public ::testing::Test {
     listener_ = *std::move(listener);
   }
 
-  // The next connection that was handed on, which the test now owns.
+  // The next connection that was handed to gRPC. The test owns it.
   proto::FileDescriptor NextHandedOn() {
     proto::MutexLock lock(&mutex_);
     while (handed_on_.empty()) handed_over_.Wait(&mutex_);
@@ -112,7 +112,7 @@ class ListenerTest : public ::testing::Test {
     return handed_on_.size();
   }
 
-  // Returns when what the listener had to do before has been done.
+  // Returns when the listener has handled all earlier events.
   void AwaitAttention() {
     const proto::FileDescriptor client = ConnectUnix(path_);
     Say(client, "P");
@@ -151,7 +151,7 @@ TEST_F(ListenerTest, OwnerOfAConnectionIsKnownWhenItIsHandedOn) {
   EXPECT_EQ(peers_.OwnerOf("fd:1000000"), "unknown");
 }
 
-// Leaves no descriptor to open until it goes.
+// Lowers RLIMIT_NOFILE, so that no file descriptor can be opened until it is destroyed.
 class NoDescriptorsLeft {
  public:
   NoDescriptorsLeft() {
@@ -169,7 +169,7 @@ class NoDescriptorsLeft {
 
 TEST_F(ListenerTest, ConnectionThatCannotBeWatchedGivesItsMemoryToNobody) {
   Listen();
-  // Sessions of connections that have gone, which nobody has closed yet.
+  // The sessions of connections that are gone and that were not closed yet.
   constexpr int kNumbers = 1000;
   for (int fd = 0; fd < kNumbers; ++fd) {
     regions_.OpenSession(SessionOfDescriptor(fd), {.local = true});
@@ -330,7 +330,7 @@ TEST_F(ListenerTest, TcpConnectionsHaveSessionsButNoHello) {
   to.sin_port = htons(static_cast<in_port_t>(port));
   proto::FileDescriptor client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   ASSERT_EQ(connect(client.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
-  Say(client, "R");  // no hello here: whoever takes the connection will say what is wrong
+  Say(client, "R");  // no hello on this socket: the HTTP/2 server reports the error
   const proto::FileDescriptor server = NextHandedOn();
   EXPECT_EQ(peers_.OwnerOf(absl::StrCat("fd:", server.get())), peers_.OwnerOf("ipv4:127.0.0.1:1"));
   const SharedMemory memory = SharedMemory::Posix(4096);
@@ -338,7 +338,7 @@ TEST_F(ListenerTest, TcpConnectionsHaveSessionsButNoHello) {
               IsOk());
 }
 
-// What a hello with both is answered.
+// Sends a hello with a memfd and a ring; returns the answer.
 absl::StatusOr<proto::HelloAnswer> SayHello(const proto::FileDescriptor& client,
                                             const SharedMemory& memory, const SharedMemory& ring) {
   return proto::ExchangeHello(client.get(), {memory.bytes(), ring.bytes()},
@@ -359,7 +359,7 @@ class RingListenerTest : public ListenerTest {
   void AwaitRings(int64_t rings) {
     while (rings_->count() != rings) AwaitAttention();
   }
-  // Says a hello with descriptors that it gives away, of which the server must keep none.
+  // Sends a hello with descriptors, of which the server must keep none.
   void ExpectRefused(const proto::ClientHello& hello, size_t descriptors) {
     int ends[2] = {-1, -1};
     ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);

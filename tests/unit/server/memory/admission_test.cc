@@ -21,7 +21,7 @@ constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
 constexpr uint64_t kSession = 7;
 constexpr uint64_t kOther = 8;
 
-// Of which one session may have all.
+// Options by which one session may use the whole budget.
 Admission::Options Whole(int64_t requests, int64_t bytes) {
   return {requests, bytes, requests, bytes};
 }

@@ -15,7 +15,7 @@ namespace {
 using limits::kGiB;
 using limits::kMiB;
 
-// Files as the system would show them.
+// Creates the files that the system would show.
 class AvailableMemoryTest : public ::testing::Test {
  protected:
   void Write(const std::string& path, const std::string& text) {

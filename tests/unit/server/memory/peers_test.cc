@@ -64,7 +64,7 @@ TEST(PeerOfTest, UnixSocketSaysItsUser) {
   EXPECT_EQ(peer.owner, absl::StrCat("uid:", geteuid()));
 }
 
-// A connected pair of TCP sockets on a loopback address; returns what the accepting end says.
+// Connects a pair of TCP sockets on a loopback address; returns the accepting end's peer.
 Peer AcceptedFrom(int family) {
   proto::FileDescriptor listening(socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_storage address{};
@@ -79,11 +79,11 @@ Peer AcceptedFrom(int family) {
   auto* const any = reinterpret_cast<sockaddr*>(&address);
   if (bind(listening.get(), any, length) != 0 || listen(listening.get(), 1) != 0) return {};
   getsockname(listening.get(), any, &length);
-  // To the IPv6 socket too by IPv4, whose form it then sees.
+  // Connects to the IPv6 socket by IPv4, so that it sees an IPv4-mapped address.
   sockaddr_in to{};
   to.sin_family = AF_INET;
   to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  to.sin_port = reinterpret_cast<sockaddr_in&>(address).sin_port;  // where both have it
+  to.sin_port = reinterpret_cast<sockaddr_in&>(address).sin_port;  // at the same offset in both
   const proto::FileDescriptor client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (connect(client.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)) != 0) return {};
   const proto::FileDescriptor accepted(accept(listening.get(), nullptr, nullptr));

@@ -48,7 +48,7 @@ class RegionTableTest : public ::testing::Test {
                                  : table_.RegisterPosix(session, memory.name(), 0, memory.bytes());
   }
 
-  // A request that names `id`.
+  // A request that names the region `id`.
   std::shared_ptr<const Region> MustFind(uint64_t session, uint64_t id) {
     const auto region = table_.Find(session, id, "region");
     EXPECT_THAT(region, IsOk());
@@ -59,7 +59,7 @@ class RegionTableTest : public ::testing::Test {
     EXPECT_THAT(other, IsOk());
     return other.value_or(0);
   }
-  // Sets `released` when RegionTable::Unregister says so.
+  // Sets `released` when the callback of RegionTable::Unregister runs.
   void Unregister(uint64_t session, uint64_t id, bool& released) {
     EXPECT_THAT(table_.Unregister(session, id, [&released] { released = true; }), IsOk());
   }
@@ -232,7 +232,7 @@ TEST_F(RegionTableTest, ReleaseWaitsForIdsThatWereUnregisteredBefore) {
   EXPECT_TRUE(first_released);
   EXPECT_TRUE(second_released);
 
-  // The same where nobody waits for the first, and it is registered anew.
+  // The same without a waiter for the first id, and with the file registered again.
   const uint64_t third = MustRegister(kAlice, memory);
   request = MustFind(kAlice, third);
   ASSERT_THAT(table_.Unregister(kAlice, third), IsOk());
@@ -282,7 +282,7 @@ TEST_F(RegionTableTest, ReleaseIsHeardOfASessionThatHasClosed) {
   EXPECT_TRUE(released);
 }
 
-// Who is told may call the table again: no lock is held.
+// The callback may call the table: no lock is held.
 TEST_F(RegionTableTest, ReleaseRunsOnceAndUnderNoLockWhateverThreadIsLast) {
   table_.OpenSession(kAlice, kHere);
   const SharedMemory memory = SharedMemory::Memfd(4096);
@@ -324,7 +324,7 @@ TEST_F(RegionTableTest, NumberThatComesBackIsAnotherSession) {
   EXPECT_THAT(table_.Find(kAlice, id, "region"), StatusIs(absl::StatusCode::kNotFound, _));
   EXPECT_EQ(table_.statistics().bytes, 0);
   const uint64_t mine = MustRegister(kAlice, SharedMemory::Memfd(4096));
-  table_.CloseSession(first);  // late news of the old one
+  table_.CloseSession(first);  // a late close of the old session
   EXPECT_THAT(table_.Find(kAlice, mine, "region"), IsOk());
 }
 

@@ -1,4 +1,4 @@
-// Models that come and go while a server runs.
+// Models that are registered and unregistered while a server runs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -302,8 +302,8 @@ TEST_F(ModelRegistrationTest, PresetsAndFlagsCannotBeUnregistered) {
   }
 }
 
-// A model that comes and goes with another config each time: who finds it sees one or the other,
-// and once it is gone, it is gone.
+// A model is registered and unregistered repeatedly, with another config each time. A reader sees
+// one config or the other, and none after the model was unregistered.
 TEST_F(ModelRegistrationTest, ReadersNeverSeeAModelThatIsGone) {
   constexpr int kRounds = 300;
   std::atomic<int> registered = 0;  // rounds that were begun

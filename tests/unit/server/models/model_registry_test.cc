@@ -265,7 +265,7 @@ TEST(EvictionTest, LargeSpecsGoByTheirBytes) {
   const auto registry = MakeRegistry();
   const auto first = registry->Find(ByConfig(10000, 65536));
   ASSERT_THAT(first, IsOk());
-  // About 3 MiB of frequencies each: far fewer than kSpecsMax fill the budget.
+  // About 3 MiB of frequencies each, so that far fewer than kSpecsMax fill the budget.
   for (int i = 1; i <= 24; ++i) {
     ASSERT_THAT(registry->Find(ByConfig(10000 + i, 65536)), IsOk());
   }

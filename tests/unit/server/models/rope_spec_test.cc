@@ -14,7 +14,7 @@ using ::rope::testing::StatusIs;
 using ::testing::Eq;
 using ::testing::HasSubstr;
 
-// Every field, with a value that is no default.
+// Sets every field to a value other than its default.
 v1::RopeConfig FullConfig() {
   v1::RopeConfig config;
   config.set_rope_type("yarn");

@@ -45,7 +45,7 @@ absl::StatusOr<IntegerArray> ReadAsIntegers(const v1::Array& array, size_t piece
   return ReadIntegers(received.message.positions().position_ids(), received.split, "ids");
 }
 
-// The elements of a tensor after reading, as numbers.
+// Reads the elements of a tensor and returns them as numbers.
 absl::StatusOr<std::vector<double>> ReadAsTensor(const v1::Array& array, int64_t count,
                                                  size_t piece = 1000) {
   v1::RotateRequest request;

@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 
-// Angles of `rows` rows of two pairs.
+// The angles of `rows` rows with two pairs each.
 std::vector<double> Angles(int64_t rows) {
   std::vector<double> angles;
   for (int64_t i = 0; i < 2 * rows; ++i) angles.push_back(0.37 * static_cast<double>(i));
@@ -34,7 +34,7 @@ void SetNumbers(v1::Array& array, const std::vector<double>& values,
   SetShape(array, shape);
 }
 
-// Two sequences of three tokens, one head of five channels: the last passes through.
+// Two sequences of three tokens, one head of five channels. The last channel passes through.
 v1::RotateRequest Sample() {
   v1::RotateRequest request;
   request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
@@ -61,7 +61,7 @@ v1::RotateRequest WithAngles(const std::vector<int64_t>& rows) {
 
 class ExplicitRowsTest : public ::testing::Test {
  protected:
-  // Expects that token t was turned by the angles of row rows[t], `sign` times.
+  // Expects that token t was rotated by `sign` times the angles of row rows[t].
   void ExpectTurned(const v1::RotateRequest& request, const std::vector<int64_t>& rows,
                     double sign = 1) {
     const auto got = engine_.Rotate(request);

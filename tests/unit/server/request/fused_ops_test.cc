@@ -47,7 +47,8 @@ v1::Tensor& AddTensor(v1::RotateRequest& request, v1::DType dtype, v1::Role role
   return tensor;
 }
 
-// Four tokens of four channels, whose length doubles at every token from the second on.
+// Four tokens of four channels at positions 7, 8, 16 and 63. The original length is 8, so that
+// floor(position / length) is 0, 1, 2 and 7.
 v1::RotateRequest Sample(v1::DType dtype = v1::DTYPE_FP32) {
   v1::RotateRequest request;
   request.mutable_rope()->set_config_json(

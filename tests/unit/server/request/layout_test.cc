@@ -100,7 +100,7 @@ TEST(LayoutAxesTest, MissingAxisHasLengthOne) {
   EXPECT_FALSE(layout->Has('T'));
 }
 
-// b * 100 + s * 10 + t of each token in memory order.
+// The value b * 100 + s * 10 + t of each token, in memory order.
 std::vector<int64_t> Visited(const char* letters, const std::vector<int64_t>& shape) {
   std::vector<int64_t> visited;
   const auto layout = ParseLayout(letters, shape, 4, "t");

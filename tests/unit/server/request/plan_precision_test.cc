@@ -1,5 +1,5 @@
-// Precision hf, from request to rotated numbers: against an oracle that takes each step of Hugging
-// Face's eager code by itself.
+// Precision hf, from request to rotated numbers, compared with an oracle that rounds after each
+// step of Hugging Face's eager code.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -44,8 +44,8 @@ float Rounded(float value, v1::DType dtype) {
   return dtype == v1::DTYPE_FP16 ? proto::FloatFromHalf(bits) : proto::FloatFromBFloat16(bits);
 }
 
-// q * cos + rotate_half(q) * sin, or rotate_every_two, one rounded number at a time. `sign`: of the
-// sine.
+// q * cos + rotate_half(q) * sin, or rotate_every_two, rounded after each operation. `sign` is that
+// of the sine.
 std::vector<float> EagerHead(const std::vector<double>& head, const std::vector<int64_t>& positions,
                              v1::Pairing pairing, v1::DType dtype, float sign = 1) {
   std::vector<float> result(head.begin(), head.end());
@@ -87,7 +87,8 @@ v1::Tensor MakeTensor(v1::DType dtype, v1::Role role) {
   return tensor;
 }
 
-// One token at `position`, no tensors yet; frequencies are floats that everybody has alike.
+// One token at `position`, without tensors. The frequencies are exact floats, so that all
+// implementations have the same ones.
 v1::RotateRequest MakeRequest(int64_t position, v1::Pairing pairing,
                               v1::Precision precision = v1::PRECISION_HF) {
   v1::RotateRequest request;
@@ -109,7 +110,7 @@ class PlanPrecisionTest : public ::testing::TestWithParam<const char*> {
     return Validate(received.message, received.split, *registry_);
   }
 
-  // All requests in one batch; tensors of each as floats.
+  // Runs all requests in one batch. Returns the tensors of each as floats.
   std::vector<std::vector<std::vector<float>>> Rotate(const std::vector<v1::RotateRequest>& sent) {
     std::vector<ReceivedRequest> received;
     for (const v1::RotateRequest& request : sent) received.emplace_back(request);
@@ -197,7 +198,7 @@ TEST_P(PlanPrecisionTest, ExactAndHfMeetInOneBatch) {
   EXPECT_EQ(tables_.statistics().tables, 2);
 }
 
-// The gradient that autograd finds: the same products, the sine's sign the other way.
+// The gradient that autograd computes: the same products with the opposite sign of the sine.
 TEST_P(PlanPrecisionTest, BackwardTurnsBackInTheSameSteps) {
   v1::RotateRequest request = MakeRequest(77, v1::PAIRING_HALF);
   *request.add_tensors() = MakeTensor(v1::DTYPE_BF16, v1::ROLE_Q);
@@ -241,7 +242,7 @@ TEST_P(PlanPrecisionTest, HeadsThatDoNotRotatePassThrough) {
   EXPECT_THAT(Rotate({request})[0], ElementsAre(want));
 }
 
-// Llama 4's way: the rotation in the tensor's dtype, and then a float32 factor.
+// As in Llama 4: rotates in the tensor's dtype, then multiplies by a float32 factor.
 TEST_P(PlanPrecisionTest, ScaleAndOutputDTypeComeAfterTheSteps) {
   v1::RotateRequest request = MakeRequest(77, v1::PAIRING_HALF);
   v1::Tensor& tensor = *request.add_tensors();

@@ -1,4 +1,4 @@
-// What a config's switches do to tensors, from request to rotated numbers.
+// The effect of a config's switches on tensors, from request to rotated numbers.
 #include "server/request/plan_rotation.h"
 
 #include <gmock/gmock.h>
@@ -75,14 +75,15 @@ TEST_F(PlanRotationTest, AWindowAtAnOffsetTurnsThoseChannelsAndNoOthers) {
   config.set_rotary_offset(3);
   const auto got = Rotate(Sample(config, 9, kEight));
   ASSERT_THAT(got, IsOk());
-  // The same channels as a head of their own.
+  // The same channels as a separate head.
   const auto window = Rotate(Sample(HeadDim(4), 9, {4, 5, 6, 7}));
   ASSERT_THAT(window, IsOk());
   EXPECT_THAT(*got,
               ElementsAre(1, 2, 3, window->at(0), window->at(1), window->at(2), window->at(3), 8));
 }
 
-// Multi-head latent attention: a config of the rotating part alone, at the end of wider heads.
+// Multi-head latent attention: the config describes only the rotating part, which is at the end of
+// wider heads.
 TEST_F(PlanRotationTest, AWindowMayLieInAHeadOfMoreChannelsThanTheConfigs) {
   v1::RopeConfig config = HeadDim(4);
   config.set_partial_rotary_factor(1);
@@ -278,7 +279,7 @@ TEST_F(PlanRotationTest, SinusoidalTableIsAddedInTheOrderOfThePairs) {
   }
 }
 
-// A frequency of 0 turns nothing, and is left out of the rows; but cos(0) is added still.
+// A pair of frequency 0 does not rotate, and rows omit it. ADD_SINUSOIDAL still adds its cos(0).
 TEST_F(PlanRotationTest, SinusoidalTableHasItsFrequenciesOfZeroToo) {
   v1::RopeConfig config = HeadDim(8);
   config.set_rope_type("proportional");

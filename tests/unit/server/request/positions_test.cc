@@ -121,7 +121,7 @@ TEST(ContextParallelTest, RankHoldsItsChunkAndTheOneThatMirrorsIt) {
 }
 
 TEST(ContextParallelTest, PackedSequencesAreSplitOneByOne) {
-  // Sequences of 4 and 8 tokens over two ranks: here 2 and 4 of them.
+  // Sequences of 4 and 8 tokens over two ranks; this rank holds 2 and 4 of them.
   const auto read = Read(Parallel(Packed({0, 2, 6}), 2, 0), LayoutOf("TD", {6, 8}));
   ASSERT_THAT(read, IsOk());
   EXPECT_THAT(read->values[0], ElementsAre(0, 3, 0, 1, 6, 7));

@@ -53,7 +53,7 @@ v1::RotateRequest Sample() {
   return request;
 }
 
-// Longrope of original length 4, with both lists of factors.
+// A longrope config of original length 4, with both lists of factors.
 v1::RotateRequest LongropeSample(int64_t batch, int64_t tokens) {
   v1::RotateRequest request;
   v1::RopeConfig& config = *request.mutable_rope()->mutable_config();
@@ -421,7 +421,7 @@ TEST(ValidateRunsTest, LongropeSplitsAtTheOriginalLengthOfEachSequence) {
   const auto plan = Check(request);
   ASSERT_THAT(plan, IsOk());
   ASSERT_THAT(plan->row_sets[0].runs,
-              SizeIs(2));  // lengths 2 and 4 take the short list, 12 the long one
+              SizeIs(2));  // lengths 2 and 4 use the short list, 12 the long one
   EXPECT_EQ(plan->row_sets[0].runs[0].end, 4);
   EXPECT_EQ(plan->row_sets[0].runs[1].begin, 4);
   EXPECT_EQ(plan->row_sets[0].runs[1].end, 6);

@@ -17,7 +17,7 @@ class LogLimiterTest : public ::testing::Test {
  protected:
   static constexpr size_t kKinds = 3;
 
-  // How many of `lines` are admitted at this instant.
+  // The number of `lines` that are admitted at this instant.
   int64_t Admitted(int64_t lines, size_t kind = 0) {
     int64_t admitted = 0;
     for (int64_t i = 0; i < lines; ++i) admitted += limiter_.Admit(kind).has_value() ? 1 : 0;

@@ -57,7 +57,7 @@ TEST(LeftOutTest, IsSaidWhereThereIsSomething) {
   EXPECT_EQ(LeftOut(7), " left_out=7");
 }
 
-// The default logger writes into a string.
+// Redirects the default logger into a string.
 class LogLimitedTest : public ::testing::Test {
  protected:
   LogLimitedTest() {

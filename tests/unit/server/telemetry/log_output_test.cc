@@ -22,7 +22,7 @@ using std::chrono::seconds;
 using std::chrono::steady_clock;
 using ::testing::MatchesRegex;
 
-// What a busy machine may take for what takes a second at most.
+// The time that a busy machine may need for an action that takes at most a second.
 constexpr seconds kBounded{10};
 
 int64_t Dropped() {
@@ -75,13 +75,14 @@ TEST(LogOutputTest, LineAfterAFullPipeWasReadIsWrittenAndSaysHowManyWereNot) {
   EXPECT_THAT(pipe.Read(), MatchesRegex(".* warning lines left out: 1\n.* info found\n"));
 }
 
-// The other end of a terminal: it takes some lines, then a write waits, whatever poll has said.
+// The other end of a terminal. It accepts some lines; then a write blocks, even if poll reported
+// room.
 TEST(LogOutputTest, TerminalThatIsNeverReadHoldsUpNeitherLoggingNorTheEnd) {
   const proto::FileDescriptor display(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
   ASSERT_TRUE(display.ok());
   ASSERT_EQ(grantpt(display.get()), 0);
   ASSERT_EQ(unlockpt(display.get()), 0);
-  // Never closed: the thread that a write holds has it until the process ends.
+  // Never closed: a thread that is blocked in a write uses it until the process ends.
   const int terminal = open(ptsname(display.get()), O_WRONLY | O_NOCTTY | O_CLOEXEC);
   ASSERT_GE(terminal, 0);
   const auto begin = steady_clock::now();

@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::Eq;
 
-// A /proc of our own.
+// A folder with the files of /proc.
 class ProcessStatisticsTest : public ::testing::Test {
  protected:
   ProcessStatisticsTest() {

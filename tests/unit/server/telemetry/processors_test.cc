@@ -14,7 +14,7 @@ namespace {
 using ::testing::Eq;
 using ::testing::Optional;
 
-// A cgroup folder of the test's own.
+// A temporary cgroup folder.
 class ProcessorsTest : public ::testing::Test {
  protected:
   ProcessorsTest() { std::filesystem::create_directories(root_ + "/cpu"); }
