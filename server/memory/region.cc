@@ -27,12 +27,12 @@ constexpr size_t kNameBytesMax = 200;
 
 absl::Status WrongMemfd(absl::string_view got) {
   return absl::FailedPreconditionError(absl::StrCat(
-      "hello: got ", got, ", want a memfd of the size that it says, sealed with F_SEAL_SHRINK"));
+      "hello: got ", got, ", want a memfd of the stated size, sealed with F_SEAL_SHRINK"));
 }
 
 absl::Status Shrank() {
   return absl::FailedPreconditionError(
-      "region: got a shared memory object that ends before, want the size it was registered with");
+      "region: got a shared memory object that was truncated, want its registered size");
 }
 
 void LogSystemError(const char* what) {

@@ -214,12 +214,11 @@ absl::StatusOr<RegionTable::Account> RegionTable::FindAccount(uint64_t session) 
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) {
     return absl::FailedPreconditionError(
-        "region: got one on a connection that is closing or cannot be watched, want one that "
-        "stays");
+        "region: got a connection that is closing or cannot be watched, want an open one");
   }
   if (!found->second.peer.local) {
     return absl::PermissionDeniedError(
-        "region: got one of a client elsewhere, want a client on the server's host");
+        "region: got a client on another host, want a client on the server's host");
   }
   const Session& open = found->second;
   return Account{open.token, open.peer, open.budget, open.names};
@@ -261,7 +260,7 @@ absl::StatusOr<uint64_t> RegionTable::Insert(uint64_t session, const Account& ac
   const auto found = sessions_.find(session);
   if (found == sessions_.end() || found->second.token != account.token) {
     return absl::FailedPreconditionError(
-        "region: got one on a connection that has closed, want one that stays");
+        "region: got a connection that has closed, want an open one");
   }
   auto& regions = found->second.regions;
   for (const auto& [id, other] : regions) {

@@ -159,9 +159,10 @@ absl::StatusOr<kernels::LayerConfig> ModelRegistry::LayerOf(const Model& model,
     return layer;
   }
   if (choice.layer.has_value() || !choice.layer_type.empty()) {
-    return InvalidField(choice.layer.has_value() ? "rope.layer" : "rope.layer_type",
-                        field == "rope.config." ? "it beside config" : "it beside a single layer",
-                        "it unset: there is one layer");
+    return InvalidField(
+        choice.layer.has_value() ? "rope.layer" : "rope.layer_type",
+        field == "rope.config." ? "it together with config" : "it for a single layer",
+        "it unset: there is one layer");
   }
   kernels::LayerConfig layer = std::get<kernels::LayerConfig>(model.config);
   if (model.pairing.has_value()) layer.pairing = model.pairing;
@@ -264,11 +265,10 @@ absl::StatusOr<v1::RegisterModelResponse> ModelRegistry::Register(const std::str
     model.bytes = CostOf("", *entry);
   }
   if (spec.compat() != v1::COMPAT_UNSPECIFIED) {
-    return InvalidField("rope.compat", "it in a model", "it beside the model's name in a request");
+    return InvalidField("rope.compat", "it in a model", "it in requests that name the model");
   }
   if (has_precision) {
-    return InvalidField("rope.precision", "it in a model",
-                        "it beside the model's name in a request");
+    return InvalidField("rope.precision", "it in a model", "it in requests that name the model");
   }
   const kernels::LayerChoice choice = ChoiceOf(spec);
   if (choice.layer.has_value() || !choice.layer_type.empty()) {

@@ -12,9 +12,9 @@ absl::Status TooManyModels(int64_t number, int64_t max, absl::string_view whose)
 }
 
 absl::Status TooManyBytes(int64_t bytes, int64_t beside, int64_t max, absl::string_view whose) {
-  return absl::ResourceExhaustedError(absl::StrCat("rope: got ", bytes, " bytes of config beside ",
-                                                   beside, " of registered models", whose,
-                                                   ", want at most ", max));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("rope: got ", bytes, " bytes of config in addition to ", beside,
+                   " of registered models", whose, ", want at most ", max));
 }
 
 }  // namespace

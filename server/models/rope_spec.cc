@@ -70,10 +70,10 @@ absl::StatusOr<Layout> ReadLayout(const v1::RopeConfig& message) {
 absl::StatusOr<std::optional<kernels::Mrope>> ReadMrope(const v1::RopeConfig& message) {
   if (message.mrope_section_size() == 0) {
     if (message.mrope_interleaved()) {
-      return InvalidField("mrope_interleaved", "true", "mrope_section beside it");
+      return InvalidField("mrope_interleaved", "true without mrope_section", "both");
     }
     if (message.mrope_layout() != v1::MROPE_LAYOUT_UNSPECIFIED) {
-      return InvalidField("mrope_layout", "a layout", "mrope_section beside it");
+      return InvalidField("mrope_layout", "a layout without mrope_section", "both");
     }
     return std::nullopt;
   }
@@ -275,8 +275,8 @@ absl::Status CheckSpec(const v1::RopeSpec& spec) {
        spec.pairing() != v1::PAIRING_UNSPECIFIED || spec.compat() != v1::COMPAT_UNSPECIFIED ||
        spec.precision() != v1::PRECISION_UNSPECIFIED)) {
     return InvalidField("rope.config_id",
-                        "it beside layer, layer_type, pairing, compat or precision",
-                        "it alone: it names them too");
+                        "it together with layer, layer_type, pairing, compat or precision",
+                        "config_id only: it includes them");
   }
   return absl::OkStatus();
 }

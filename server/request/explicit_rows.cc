@@ -34,7 +34,8 @@ struct RowArrays {
 absl::Status CheckAlternatives(const v1::Rows& rows) {
   const bool pair = rows.has_cos() || rows.has_sin();
   if (pair && rows.has_angles()) {
-    return InvalidField("rows", "angles beside cos and sin", "one of the two ways");
+    return InvalidField("rows", "angles together with cos and sin",
+                        "either angles, or cos and sin");
   }
   if (rows.has_cos() != rows.has_sin()) {
     return InvalidField(rows.has_cos() ? "rows.sin" : "rows.cos", "nothing",
@@ -137,7 +138,7 @@ absl::StatusOr<kernels::PairGeometry> ReadGeometry(const v1::RopeSpec& spec, int
   v1::RopeSpec rest = spec;
   rest.clear_pairing();
   if (rest.ByteSizeLong() > 0) {
-    return InvalidField("rope", "an embedding beside rows", "its pairing alone");
+    return InvalidField("rope", "an embedding together with rows", "only a pairing");
   }
   ROPE_ASSIGN_OR_RETURN(const auto pairing, ReadPairing(spec.pairing()));
   if (!pairing.has_value()) {
@@ -154,7 +155,7 @@ absl::StatusOr<kernels::PairGeometry> ReadGeometry(const v1::RopeSpec& spec, int
 absl::Status ReadRowPositions(const v1::RotateRequest& message, const proto::SplitMessage& split,
                               const RowArrays& rows, Plan& plan) {
   if (rows.shape.size() != 1) {
-    return InvalidField("rows.shape", Brackets(rows.shape), "[rows, pairs] beside positions");
+    return InvalidField("rows.shape", Brackets(rows.shape), "[rows, pairs] with positions");
   }
   ROPE_ASSIGN_OR_RETURN(TokenPositions positions,
                         ReadPositions(message.positions(), split, plan.tensors.front().layout,
@@ -179,7 +180,7 @@ absl::Status CountRows(const RowArrays& rows, Plan& plan) {
         "rows.shape", Brackets(rows.shape),
         absl::StrCat(Brackets(flat),
                      layout.Has('T') ? "" : absl::StrCat(" or ", Brackets(by_sequence)),
-                     " rows, or positions beside them"));
+                     " rows, or positions as well"));
   }
   plan.positions[0].resize(static_cast<size_t>(plan.tokens));
   ForEachToken(layout, [&](int64_t token, const TokenIndex& i) {
@@ -198,11 +199,11 @@ absl::Status PlanExplicitRows(const v1::RotateRequest& message, const proto::Spl
                        message.operation() == v1::OPERATION_ROTATE;
   if (!rotates && !plan.conjugate) {
     return InvalidField("operation", v1::Operation_Name(message.operation()),
-                        "OPERATION_ROTATE or OPERATION_BACKWARD beside rows");
+                        "OPERATION_ROTATE or OPERATION_BACKWARD with rows");
   }
   if (message.return_attention_factor()) {
-    return InvalidField("return_attention_factor", "true beside rows",
-                        "false: rows hold whatever factor they were made with");
+    return InvalidField("return_attention_factor", "true with rows",
+                        "false: rows contain the factor they were made with");
   }
   const int64_t head_dim = plan.tensors.front().layout.head_dim;
   ROPE_ASSIGN_OR_RETURN(const RowArrays rows, FindRows(message.rows(), split, head_dim));

@@ -36,13 +36,13 @@ absl::StatusOr<float> ToFiniteFloat(double value, const std::string& field) {
 // that a tensor with head_ranges may have neither.
 absl::Status CheckOneRole(const v1::Tensor& tensor, const std::string& field) {
   if (tensor.head_ranges_size() == 0) return absl::OkStatus();
-  return InvalidField(field, "it beside head_ranges", "it on a tensor of one role");
+  return InvalidField(field, "it together with head_ranges", "a tensor of one role");
 }
 
 absl::Status CheckOperation(v1::Operation operation, bool linear, const std::string& field) {
   const bool rotates = operation == v1::OPERATION_UNSPECIFIED || operation == v1::OPERATION_ROTATE;
   if (rotates || (linear && operation == v1::OPERATION_BACKWARD)) return absl::OkStatus();
-  return InvalidField(field, absl::StrCat("it beside ", v1::Operation_Name(operation)),
+  return InvalidField(field, absl::StrCat("it together with ", v1::Operation_Name(operation)),
                       linear ? "OPERATION_ROTATE or OPERATION_BACKWARD" : "OPERATION_ROTATE");
 }
 
@@ -79,7 +79,7 @@ absl::Status ReadFp8Scale(const v1::Tensor& tensor, const std::string& field, Te
   if (!kernels::IsFloat8(plan.output_dtype)) {
     return InvalidField(
         field, absl::StrCat("it with output of ", v1::DType_Name(MessageDType(plan.output_dtype))),
-        "output.dtype DTYPE_FP8_E4M3 or DTYPE_FP8_E5M2 beside it");
+        "output.dtype DTYPE_FP8_E4M3 or DTYPE_FP8_E5M2 as well");
   }
   ROPE_ASSIGN_OR_RETURN(plan.output_scale, ToPositiveFloat(tensor.fp8_scale(), field));
   return absl::OkStatus();
@@ -105,7 +105,7 @@ absl::StatusOr<std::vector<float>> TokenScales(double beta, int64_t length,
 absl::Status CheckTokenScale(const v1::Tensor& tensor, v1::Operation operation,
                              const std::string& field) {
   ROPE_RETURN_IF_ERROR(CheckOneRole(tensor, field));
-  if (tensor.role() != v1::ROLE_Q) return InvalidField(field, "it on k", "it on ROLE_Q alone");
+  if (tensor.role() != v1::ROLE_Q) return InvalidField(field, "it on ROLE_K", "it on ROLE_Q only");
   return CheckOperation(operation, /*linear=*/true, field);
 }
 

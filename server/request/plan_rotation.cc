@@ -133,7 +133,8 @@ absl::Status CheckDivisor(double attention_factor, absl::string_view operation) 
 absl::Status CheckSameGeometry(const RopeEntry& from, const kernels::ResolvedRope& resolved_from,
                                const RopeEntry& to, const kernels::ResolvedRope& resolved_to) {
   if (from.pairing() != to.pairing()) {
-    return InvalidField("reposition.from_rope.pairing", "another one", "that of rope");
+    return InvalidField("reposition.from_rope.pairing", "a different pairing",
+                        "the pairing of rope");
   }
   if (resolved_from.rotary_offset() != resolved_to.rotary_offset()) {
     return InvalidField("reposition.from_rope",
@@ -347,7 +348,7 @@ absl::Status PlanRotation(v1::Operation operation, RopeAt rope, Plan& plan) {
 
 absl::Status PlanReposition(RopeAt from, RopeAt to, Plan& plan) {
   if (from.entry.layer().rotates != to.entry.layer().rotates) {
-    return InvalidField("reposition.from_rope", "a layer that does not rotate as rope does",
+    return InvalidField("reposition.from_rope", "rotation in only one of the two layers",
                         "both with rotation, or both without");
   }
   if (!plan.rotates) return absl::OkStatus();
@@ -371,7 +372,7 @@ absl::Status PlanReposition(RopeAt from, RopeAt to, Plan& plan) {
     return PlanDifference(*resolved_to, from.positions, to.positions, plan);
   }
   if (resolved_to->DependsOnSide() || resolved_from->DependsOnSide()) {
-    return InvalidField("reposition.from_rope", "another embedding with xpos in one of the two",
+    return InvalidField("reposition.from_rope", "a different embedding with xpos in one of them",
                         "the same xpos in both, or none");
   }
   ROPE_RETURN_IF_ERROR(CheckDivisor(resolved_from->attention_factor(), "OPERATION_REPOSITION"));

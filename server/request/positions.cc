@@ -69,7 +69,7 @@ absl::StatusOr<ContextParallel> ReadContextParallel(const v1::Positions& message
   if (!message.has_cp_size() && !message.has_cp_rank()) return result;
   const std::string size_field = absl::StrCat(path, ".cp_size");
   const std::string rank_field = absl::StrCat(path, ".cp_rank");
-  if (!message.has_cp_size()) return InvalidField(size_field, "nothing", "it beside cp_rank");
+  if (!message.has_cp_size()) return InvalidField(size_field, "nothing", "a size with cp_rank");
   result.size = message.cp_size();
   result.rank = message.cp_rank();
   if (result.size < 1) return InvalidField(size_field, result.size, "a size >= 1");
@@ -79,7 +79,7 @@ absl::StatusOr<ContextParallel> ReadContextParallel(const v1::Positions& message
                         absl::StrCat("0 to ", result.size - 1));
   }
   if (message.has_position_ids()) {
-    return InvalidField(size_field, "it beside position_ids", "start or starts, or it unset");
+    return InvalidField(size_field, "it together with position_ids", "it with start or starts");
   }
   return result;
 }

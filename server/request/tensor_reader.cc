@@ -45,7 +45,8 @@ absl::StatusOr<absl::InlinedVector<HeadSpan, 1>> ReadHeads(const v1::Tensor& ten
     return absl::InlinedVector<HeadSpan, 1>{{0, heads, true, tensor.role() == v1::ROLE_K}};
   }
   if (tensor.role() != v1::ROLE_UNSPECIFIED) {
-    return InvalidField(path + ".role", "it beside head_ranges", "the roles of the ranges alone");
+    return InvalidField(path + ".role", "it together with head_ranges",
+                        "only the roles of the ranges");
   }
   absl::InlinedVector<HeadSpan, 1> spans;
   int64_t next = 0;

@@ -26,7 +26,7 @@ absl::Status CheckOperation(const v1::RotateRequest& message) {
       return InvalidField("reposition", "it without OPERATION_REPOSITION", "it unset");
     case v1::OPERATION_REPOSITION:
       if (message.has_reposition()) return absl::OkStatus();
-      return InvalidField("reposition", "nothing", "where the tensors stand now");
+      return InvalidField("reposition", "nothing", "the current positions of the tensors");
     default:
       return InvalidField("operation", static_cast<int>(message.operation()),
                           "OPERATION_ROTATE, OPERATION_INVERSE, OPERATION_BACKWARD, "

@@ -112,9 +112,9 @@ TEST(RegionTest, PosixObjectThatShrankIsAStatus) {
   memory.Truncate(4096);
   std::string bytes(8192, 'x');
   EXPECT_THAT((*region)->Read(0, absl::MakeSpan(bytes)),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("ends before")));
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("was truncated")));
   EXPECT_THAT((*region)->Write(0, bytes),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("ends before")));
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("was truncated")));
   struct stat about {};
   ASSERT_EQ(fstat(memory.fd(), &about), 0);
   EXPECT_EQ(about.st_size, 4096) << "the server made a client's object longer";

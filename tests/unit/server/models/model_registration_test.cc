@@ -111,7 +111,7 @@ TEST_F(ModelRegistrationTest, PickedLayerBecomesAModelOfOneLayer) {
   v1::RopeSpec picked = ByModel("one");
   picked.set_layer(0);
   EXPECT_THAT(registry_->Find(picked),
-              StatusIs(kInvalid, HasSubstr("rope.layer: got it beside a single layer")));
+              StatusIs(kInvalid, HasSubstr("rope.layer: got it for a single layer")));
 }
 
 TEST_F(ModelRegistrationTest, ModelIsCopiedFromAnotherAndOutlivesIt) {
@@ -233,7 +233,7 @@ TEST_F(ModelRegistrationTest, TooManyBytesAreRefusedUntilSomeGo) {
   for (int64_t i = 0; i < fits; ++i) {
     ASSERT_THAT(registry_->Register(absl::StrCat("model", i), ByJson(json), kAlice), IsOk());
   }
-  ExpectRefused(ByModel("model0"), kExhausted, "rope: got 1048576 bytes of config beside");
+  ExpectRefused(ByModel("model0"), kExhausted, "rope: got 1048576 bytes of config in addition to");
   EXPECT_THAT(registry_->Register("bobs", ByJson(json), kBob), IsOk());
   EXPECT_THAT(registry_->Unregister("model0", kAlice), IsOk());
   EXPECT_THAT(registry_->Register("new", ByJson(json), kAlice), IsOk());

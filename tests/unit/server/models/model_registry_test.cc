@@ -113,10 +113,10 @@ TEST(FindTest, LargeJsonIsRefusedByItsSize) {
 TEST(FindTest, LayerBesideAnInlineConfigIsInvalid) {
   v1::RopeSpec spec = ByConfig(10000);
   spec.set_layer(0);
-  ExpectFails(spec, kInvalid, "rope.layer: got it beside config");
+  ExpectFails(spec, kInvalid, "rope.layer: got it together with config");
   spec.clear_layer();
   spec.set_layer_type("full_attention");
-  ExpectFails(spec, kInvalid, "rope.layer_type: got it beside config");
+  ExpectFails(spec, kInvalid, "rope.layer_type: got it together with config");
 }
 
 TEST(FindTest, LayerPicksTheEntry) {
@@ -198,7 +198,7 @@ TEST(ConfigIdTest, BesideLayerOrPairingIsInvalid) {
   v1::RopeSpec spec = ById(std::string(32, '0'));
   spec.set_pairing(v1::PAIRING_HALF);
   ExpectFails(spec, kInvalid,
-              "rope.config_id: got it beside layer, layer_type, pairing, compat or "
+              "rope.config_id: got it together with layer, layer_type, pairing, compat or "
               "precision");
 }
 

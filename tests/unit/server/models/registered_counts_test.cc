@@ -42,14 +42,16 @@ TEST(RegisteredCountsTest, OneOwnerGetsHalfOfTheBytes) {
   RegisteredCounts counts;
   constexpr int64_t kHalf = limits::kRegisteredBytesMax / 2;
   ASSERT_THAT(counts.Add("uid:1", kHalf - 1), IsOk());
-  EXPECT_THAT(counts.Add("uid:1", 2),
-              StatusIs(kExhausted, HasSubstr("rope: got 2 bytes of config beside 8388607 of "
-                                             "registered models of this client, want at most "
-                                             "8388608")));
+  EXPECT_THAT(
+      counts.Add("uid:1", 2),
+      StatusIs(kExhausted, HasSubstr("rope: got 2 bytes of config in addition to 8388607 of "
+                                     "registered models of this client, want at most "
+                                     "8388608")));
   ASSERT_THAT(counts.Add("uid:1", 1), IsOk());
   ASSERT_THAT(counts.Add("uid:2", kHalf), IsOk());
-  EXPECT_THAT(counts.Add("uid:3", 1),
-              StatusIs(kExhausted, HasSubstr("beside 16777216 of registered models, want")));
+  EXPECT_THAT(
+      counts.Add("uid:3", 1),
+      StatusIs(kExhausted, HasSubstr("in addition to 16777216 of registered models, want")));
   counts.Remove("uid:2", kHalf);
   EXPECT_THAT(counts.Add("uid:3", kHalf), IsOk());
 }

@@ -125,7 +125,7 @@ TEST(RopeSpecTest, MropeLayoutMeansWhatMropeInterleavedDid) {
   config.clear_mrope_section();
   config.clear_mrope_interleaved();
   config.set_mrope_layout(v1::MROPE_LAYOUT_AXIAL);
-  ExpectInvalid(config, "mrope_layout: got a layout, want mrope_section beside it");
+  ExpectInvalid(config, "mrope_layout: got a layout without mrope_section, want both");
 }
 
 TEST(RopeSpecTest, ExplicitFrequenciesAreNumbersOfTheirDType) {

@@ -131,7 +131,7 @@ TEST_F(ExplicitRowsTest, WhatDoesNotFitIsRefusedByName) {
   SetNumbers(*request.mutable_rows()->mutable_sin(), Angles(3), {2, 3});
   ExpectFails(request, kInvalid, "rows.sin.shape: got [2, 3], want [3, 2], as rows.cos");
   *request.mutable_rows()->mutable_angles() = request.rows().cos();
-  ExpectFails(request, kInvalid, "rows: got angles beside cos and sin");
+  ExpectFails(request, kInvalid, "rows: got angles together with cos and sin");
   ExpectFails(WithAngles({4}), kInvalid, "rows.shape: got [4], want [3] or [2, 3] rows");
   request = WithAngles({3});
   SetShape(*request.mutable_rows()->mutable_angles(), {6});
@@ -150,7 +150,7 @@ TEST_F(ExplicitRowsTest, WhatDoesNotFitIsRefusedByName) {
 TEST_F(ExplicitRowsTest, NothingElseMaySayHowToRotate) {
   v1::RotateRequest request = WithAngles({3});
   request.mutable_rope()->set_model("llama-3.1-8b");
-  ExpectFails(request, kInvalid, "rope: got an embedding beside rows, want its pairing alone");
+  ExpectFails(request, kInvalid, "rope: got an embedding together with rows, want only a pairing");
   request = WithAngles({3});
   request.clear_rope();
   ExpectFails(request, kInvalid, "rope.pairing: got nothing");
@@ -159,7 +159,7 @@ TEST_F(ExplicitRowsTest, NothingElseMaySayHowToRotate) {
   ExpectFails(request, kInvalid, "operation: got OPERATION_INVERSE");
   request = WithAngles({3});
   request.set_return_attention_factor(true);
-  ExpectFails(request, kInvalid, "return_attention_factor: got true beside rows");
+  ExpectFails(request, kInvalid, "return_attention_factor: got true with rows");
   request = WithAngles({3});
   request.mutable_reposition();
   ExpectFails(request, kInvalid, "reposition: got it without OPERATION_REPOSITION, want it unset");

@@ -125,7 +125,7 @@ TEST(Fp8ScaleTest, GoesWithFp8OutputAlone) {
   request.mutable_tensors(0)->set_fp8_scale(2);
   ExpectFails(request,
               "tensors[0].fp8_scale: got it with output of DTYPE_BF16, want output.dtype "
-              "DTYPE_FP8_E4M3 or DTYPE_FP8_E5M2 beside it");
+              "DTYPE_FP8_E4M3 or DTYPE_FP8_E5M2 as well");
 }
 
 TEST(Fp8ScaleTest, MustBeAPositiveFloat) {
@@ -153,7 +153,7 @@ TEST(ScaleTest, IsAnyFiniteFloatOnATensorOfOneRole) {
   request = WithHeadRanges();
   request.mutable_tensors(0)->set_scale(2);
   ExpectFails(request,
-              "tensors[0].scale: got it beside head_ranges, want it on a tensor of one "
+              "tensors[0].scale: got it together with head_ranges, want a tensor of one "
               "role");
 }
 
@@ -208,7 +208,7 @@ TEST(NormTest, OnlyWhereItHasAMeaning) {
   v1::RotateRequest request = WithHeadRanges();
   request.mutable_tensors(0)->mutable_norm()->set_eps(1);
   ExpectFails(request,
-              "tensors[0].norm: got it beside head_ranges, want it on a tensor of one "
+              "tensors[0].norm: got it together with head_ranges, want a tensor of one "
               "role");
   request = Sample();
   request.mutable_tensors(0)->mutable_norm()->set_eps(1);
@@ -216,7 +216,7 @@ TEST(NormTest, OnlyWhereItHasAMeaning) {
        {v1::OPERATION_INVERSE, v1::OPERATION_BACKWARD, v1::OPERATION_REPOSITION}) {
     request.set_operation(operation);
     if (operation == v1::OPERATION_REPOSITION) request.mutable_reposition();
-    ExpectFails(request, "tensors[0].norm: got it beside " + v1::Operation_Name(operation) +
+    ExpectFails(request, "tensors[0].norm: got it together with " + v1::Operation_Name(operation) +
                              ", want OPERATION_ROTATE");
   }
 }
@@ -259,15 +259,15 @@ TEST(TokenScalesTest, OnlyWhereTheyHaveAMeaning) {
     return request;
   };
   const std::string field = "tensors[0].llama_4_scaling_beta: got ";
-  ExpectFails(with_beta(WithHeadRanges()), field + "it beside head_ranges");
+  ExpectFails(with_beta(WithHeadRanges()), field + "it together with head_ranges");
   v1::RotateRequest request = with_beta(Sample());
   request.mutable_tensors(0)->set_role(v1::ROLE_K);
-  ExpectFails(request, field + "it on k, want it on ROLE_Q alone");
+  ExpectFails(request, field + "it on ROLE_K, want it on ROLE_Q only");
   for (const v1::Operation operation : {v1::OPERATION_INVERSE, v1::OPERATION_REPOSITION}) {
     request = with_beta(Sample());
     request.set_operation(operation);
     if (operation == v1::OPERATION_REPOSITION) request.mutable_reposition();
-    ExpectFails(request, field + "it beside " + v1::Operation_Name(operation));
+    ExpectFails(request, field + "it together with " + v1::Operation_Name(operation));
   }
   request = with_beta(Sample());
   request.mutable_rope()->set_config_json(R"({"head_dim": 4, "rope_theta": 10000})");

@@ -275,7 +275,7 @@ TEST_P(PlanPrecisionTest, ConfigIdCarriesIt) {
   EXPECT_NE((*registry_->Find(request.rope()))->config_id(), (*entry)->config_id());
   by_id.mutable_rope()->set_precision(v1::PRECISION_HF);
   ExpectRefused(by_id,
-                "rope.config_id: got it beside layer, layer_type, pairing, compat or "
+                "rope.config_id: got it together with layer, layer_type, pairing, compat or "
                 "precision");
 }
 
@@ -311,7 +311,7 @@ TEST_P(PlanPrecisionTest, WhatHuggingFaceDoesNotHaveIsRefused) {
   angles.set_dtype(v1::DTYPE_FP64);
   SetShape(angles, {1, 4});
   for (const double angle : kFrequencies) angles.add_numbers(angle);
-  ExpectRefused(rows, "rope: got an embedding beside rows");
+  ExpectRefused(rows, "rope: got an embedding together with rows");
 
   v1::RotateRequest unknown = request;
   unknown.mutable_rope()->set_precision(static_cast<v1::Precision>(3));

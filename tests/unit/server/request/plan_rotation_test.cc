@@ -244,7 +244,7 @@ TEST_F(PlanRotationTest, CompatIsRefusedWhereItCouldNotAct) {
   EXPECT_THAT(engine_.registry().Find(spec), IsOk());
   spec.set_compat(v1::COMPAT_VLLM);
   EXPECT_THAT(engine_.registry().Find(spec),
-              StatusIs(kInvalid, HasSubstr("rope.config_id: got it beside")));
+              StatusIs(kInvalid, HasSubstr("rope.config_id: got it together with")));
   v1::RopeSpec model = Sample(HeadDim(8), 0, kEight).rope();
   model.set_compat(v1::COMPAT_HF);
   EXPECT_THAT(engine_.registry().Register("mine", model, "uid:1"),

@@ -142,7 +142,7 @@ TEST(ContextParallelTest, WhatCannotBeIsRefused) {
   ExpectFails(Parallel(Start(0), 2, 0), LayoutOf("SD", {3, 8}), kInvalid,
               "positions.cp_size: got 2 and a sequence of 3 tokens here, want an even number");
   ExpectFails(Parallel(Ids({0, 1, 2, 3}, {4}), 2, 0), layout, kInvalid,
-              "positions.cp_size: got it beside position_ids");
+              "positions.cp_size: got it together with position_ids");
   v1::Positions lonely = Start(0);
   lonely.set_cp_size(2);
   ExpectFails(lonely, layout, kInvalid, "positions.cp_rank: got nothing");

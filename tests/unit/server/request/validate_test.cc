@@ -209,7 +209,7 @@ TEST(ValidateTensorsTest, HeadRangesMustBeInOrderAndInside) {
   expect("tensors[0].head_ranges[0]: got heads 2 to 1", {{2, 1}});
   v1::RotateRequest both = Sample();
   both.mutable_tensors(0)->add_head_ranges();
-  ExpectFails(both, kInvalid, "tensors[0].role: got it beside head_ranges");
+  ExpectFails(both, kInvalid, "tensors[0].role: got it together with head_ranges");
   both.mutable_tensors(0)->clear_role();
   both.mutable_tensors(0)->mutable_head_ranges(0)->set_role(static_cast<v1::Role>(9));
   ExpectFails(both, kInvalid, "tensors[0].head_ranges[0].role: got 9");
@@ -358,7 +358,7 @@ TEST(ValidateRepositionTest, EmbeddingsThatNoRotationLeadsBetweenAreRefused) {
     change(from);
     ExpectFails(request, kInvalid, text);
   };
-  expect("reposition.from_rope.pairing: got another one",
+  expect("reposition.from_rope.pairing: got a different pairing",
          [](v1::RopeSpec& from) { from.set_pairing(v1::PAIRING_INTERLEAVED); });
   expect("reposition.from_rope: got rotary_dim 4, want 8",
          [](v1::RopeSpec& from) { from.mutable_config()->set_rotary_dim(4); });
