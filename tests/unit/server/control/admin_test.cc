@@ -93,7 +93,7 @@ TEST(AdminTest, RegionGetsAnotherIdAndWaitsForItsRequests) {
   held = regions.Find(1, second->region_id(), "region");
   ASSERT_THAT(held, IsOk());
   unregister(second->region_id(), false);
-  EXPECT_THAT(answers, SizeIs(3)) << "nobody asked it to wait";
+  EXPECT_THAT(answers, SizeIs(3)) << "no caller asked it to wait";
 }
 
 TEST(AdminTest, StatisticsAreThoseOfTheCache) {

@@ -49,7 +49,7 @@ TEST(ListenSocketTest, PathIsTakenWhileSomebodyListensThere) {
     EXPECT_EQ(first->path, folder + "/s");
     EXPECT_THAT(ListenAt(address), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("connect")));
   }
-  EXPECT_THAT(ListenAt(address), IsOk()) << "its file is left, and nobody listens";
+  EXPECT_THAT(ListenAt(address), IsOk()) << "the file is left over, and no server listens on it";
   unlink((folder + "/s").c_str());
   rmdir(folder.c_str());
 }

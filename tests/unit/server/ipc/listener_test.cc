@@ -301,7 +301,7 @@ TEST_F(ListenerTest, PendingConnectionsHoldUpNobodyAndTheOldestGoes) {
   for (proto::FileDescriptor& connection : silent) connection = ConnectUnix(path_);
   for (size_t i = 100; i < 200; ++i) Say(silent[i], "RoPEmem1");
   AwaitAttention();
-  EXPECT_TRUE(WasClosed(silent[0])) << "there was no room for the one that spoke";
+  EXPECT_TRUE(WasClosed(silent[0])) << "there was no room for the next connection";
   Say(silent[1], "P");  // better late than never
   NextHandedOn();
 }

@@ -60,7 +60,8 @@ TEST(DivideMemoryTest, PartsTogetherLeaveRoom) {
   for (const int64_t bytes : {limits::kMemoryBytesMin, 768 * kMiB, 18 * kGiB, 1024 * kGiB}) {
     const MemoryShares shares = DivideMemory(bytes, {}, {});
     EXPECT_LT(shares.requests + shares.receive + shares.pool + shares.tables, bytes);
-    EXPECT_LE(4 * shares.message, shares.requests) << "a message and its result for a session";
+    EXPECT_LE(4 * shares.message, shares.requests)
+        << "a session has room for a message and its result";
   }
 }
 

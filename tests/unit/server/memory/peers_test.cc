@@ -96,7 +96,7 @@ TEST(PeerOfTest, TcpSocketSaysItsAddressAsGrpcWould) {
   EXPECT_FALSE(peer.uid.has_value());
   EXPECT_EQ(peer.owner, Peers().OwnerOf("ipv4:127.0.0.1:1"));
   const Peer mapped = AcceptedFrom(AF_INET6);
-  if (mapped.owner.empty()) GTEST_SKIP() << "there is no IPv6 here";
+  if (mapped.owner.empty()) GTEST_SKIP() << "this system has no IPv6";
   EXPECT_TRUE(mapped.local);
   EXPECT_EQ(mapped.owner, peer.owner);
 }

@@ -120,7 +120,7 @@ TEST_F(RegionTableTest, SameObjectTwiceAlreadyExists) {
   EXPECT_THAT(Register(kAlice, memory), StatusIs(absl::StatusCode::kAlreadyExists, _));
   EXPECT_THAT(table_.RegisterPosix(kAlice, memory.name(), 64, 64),
               StatusIs(absl::StatusCode::kAlreadyExists, _));
-  EXPECT_THAT(Register(kBob, memory), IsOk()) << "another session's affair";
+  EXPECT_THAT(Register(kBob, memory), IsOk()) << "sessions are independent";
   ASSERT_THAT(table_.Unregister(kAlice, id), IsOk());
   EXPECT_THAT(Register(kAlice, memory), IsOk());
 }
@@ -148,7 +148,7 @@ TEST_F(RegionTableTest, RegionInUseSurvivesUnregisterAndItsSession) {
   memory.data()[17] = 'h';
   EXPECT_EQ((*held)->mapped()[17], 'h');
   EXPECT_EQ(table_.statistics().regions, 0);
-  EXPECT_EQ(table_.statistics().bytes, 4096) << "held bytes count until they are given back";
+  EXPECT_EQ(table_.statistics().bytes, 4096) << "bytes in use count until released";
   held->reset();
   EXPECT_EQ(table_.statistics().bytes, 0);
 }
@@ -159,7 +159,7 @@ TEST_F(RegionTableTest, UnusedRegionIsReleasedAtOnce) {
   bool released = false;
   Unregister(kAlice, id, released);
   EXPECT_TRUE(released);
-  EXPECT_THAT(table_.Unregister(kAlice, id, [] { FAIL() << "it is none of this session"; }),
+  EXPECT_THAT(table_.Unregister(kAlice, id, [] { FAIL() << "not an id of this session"; }),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("region_id: got")));
 }
 
@@ -176,7 +176,7 @@ TEST_F(RegionTableTest, ReleaseWaitsForTheLastRequestAndNobodyCanJoin) {
     request.reset();
   }
   EXPECT_TRUE(released);
-  EXPECT_EQ(table_.statistics().bytes, 0) << "the memory is given back by then";
+  EXPECT_EQ(table_.statistics().bytes, 0) << "the memory is released first";
 }
 
 TEST_F(RegionTableTest, OtherIdIsTheSameMemoryAndOutlivesTheFirst) {
@@ -186,8 +186,8 @@ TEST_F(RegionTableTest, OtherIdIsTheSameMemoryAndOutlivesTheFirst) {
   const uint64_t first = MustRegister(kAlice, memory);
   const uint64_t second = MustAddId(kAlice, first);
   EXPECT_NE(first, second);
-  EXPECT_EQ(MustAddId(kAlice, first), second) << "whose answer was lost is asked for again";
-  EXPECT_EQ(MustFind(kAlice, first), MustFind(kAlice, second)) << "overlaps are seen by it";
+  EXPECT_EQ(MustAddId(kAlice, first), second) << "the same id for a repeated call";
+  EXPECT_EQ(MustFind(kAlice, first), MustFind(kAlice, second)) << "one region, for overlap checks";
   EXPECT_EQ(table_.statistics().bytes, 4096) << "counted once";
   EXPECT_THAT(table_.List(kAlice), SizeIs(2));
   EXPECT_THAT(table_.AddId(kBob, first), StatusIs(absl::StatusCode::kNotFound, _));
@@ -200,7 +200,7 @@ TEST_F(RegionTableTest, OtherIdIsTheSameMemoryAndOutlivesTheFirst) {
   const uint64_t third = MustAddId(kAlice, second);
   EXPECT_NE(third, first);
   ASSERT_THAT(table_.Unregister(kAlice, third), IsOk());
-  EXPECT_NE(MustAddId(kAlice, second), third) << "ids are never used again";
+  EXPECT_NE(MustAddId(kAlice, second), third) << "ids are never reused";
 }
 
 TEST_F(RegionTableTest, RequestsThatNameTheOtherIdAreNotWaitedFor) {
@@ -227,7 +227,7 @@ TEST_F(RegionTableTest, ReleaseWaitsForIdsThatWereUnregisteredBefore) {
   bool second_released = false;
   Unregister(kAlice, first, first_released);
   Unregister(kAlice, second, second_released);
-  EXPECT_FALSE(second_released) << "it has no request, and the memory has one";
+  EXPECT_FALSE(second_released) << "a request still uses the memory by the first id";
   request.reset();
   EXPECT_TRUE(first_released);
   EXPECT_TRUE(second_released);
@@ -347,7 +347,7 @@ TEST_F(RegionTableTest, QuotasCountRegionsAndWholeFiles) {
   EXPECT_THAT(
       Register(kAlice, SharedMemory::Memfd(4096)),
       StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("number 3, want at most 2")));
-  EXPECT_EQ(table_.statistics().bytes, 4 * 4096) << "what was refused costs nothing";
+  EXPECT_EQ(table_.statistics().bytes, 4 * 4096) << "a refused region costs nothing";
   EXPECT_EQ(table_.statistics().rejected, 4);
 }
 

@@ -116,7 +116,7 @@ TEST(ContextParallelTest, RankHoldsItsChunkAndTheOneThatMirrorsIt) {
     for (size_t i = 0; i < 4; ++i) {
       EXPECT_EQ(read->values[0][i], 100 + want[static_cast<size_t>(rank)][i]) << rank;
     }
-    EXPECT_THAT(read->seq_len, ElementsAre(112)) << "the same on every rank";
+    EXPECT_THAT(read->seq_len, ElementsAre(112)) << "every rank computes the same length";
   }
 }
 

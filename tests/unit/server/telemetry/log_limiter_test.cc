@@ -38,7 +38,7 @@ TEST_F(LogLimiterTest, LineThatPassesAfterOthersSaysHowManyWereLeftOut) {
   EXPECT_EQ(Admitted(limits::kLogBurstLines - 1 + 7), limits::kLogBurstLines - 1);
   clock_.Advance(2 * token_);
   EXPECT_EQ(limiter_.Admit(0), 7);
-  EXPECT_EQ(limiter_.Admit(0), 0) << "they are told of once";
+  EXPECT_EQ(limiter_.Admit(0), 0) << "dropped lines are reported once";
 }
 
 TEST_F(LogLimiterTest, FloodOfTenSecondsHasTheLinesOfTenSecondsAndABurst) {

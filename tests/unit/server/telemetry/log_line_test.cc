@@ -37,8 +37,8 @@ TEST(QuotedTest, ControlCharactersAreEscaped) {
 TEST(QuotedTest, ReadableUnicodeStaysAndWhatMovesOrHidesTextIsEscaped) {
   EXPECT_EQ(Quoted("\u00e9\u20ac\U0001F600"), "\"\u00e9\u20ac\U0001F600\"");
   EXPECT_EQ(Quoted("a\u2028b"), R"("a\xe2\x80\xa8b")") << "line separator";
-  EXPECT_EQ(Quoted("\u202ea\u202c"), R"("\xe2\x80\xaea\xe2\x80\xac")") << "right to left";
-  EXPECT_EQ(Quoted("\u200b"), R"("\xe2\x80\x8b")") << "no width";
+  EXPECT_EQ(Quoted("\u202ea\u202c"), R"("\xe2\x80\xaea\xe2\x80\xac")") << "direction mark";
+  EXPECT_EQ(Quoted("\u200b"), R"("\xe2\x80\x8b")") << "zero width";
   EXPECT_EQ(Quoted("\xc2\x9b"), R"("\xc2\x9b")") << "a terminal's escape";
 }
 
@@ -47,8 +47,8 @@ TEST(QuotedTest, WhatIsNoUtf8IsEscapedByteByByte) {
   EXPECT_EQ(Quoted("\x80"), R"("\x80")") << "no lead byte";
   EXPECT_EQ(Quoted("\xe2\x82"), R"("\xe2\x82")") << "cut off";
   EXPECT_EQ(Quoted("\xc3("), R"("\xc3(")");
-  EXPECT_EQ(Quoted("\xc0\xaf"), R"("\xc0\xaf")") << "longer than it needs to be";
-  EXPECT_EQ(Quoted("\xed\xa0\x80"), R"("\xed\xa0\x80")") << "half of a pair";
+  EXPECT_EQ(Quoted("\xc0\xaf"), R"("\xc0\xaf")") << "overlong form";
+  EXPECT_EQ(Quoted("\xed\xa0\x80"), R"("\xed\xa0\x80")") << "surrogate";
   EXPECT_EQ(Quoted("\xf4\x90\x80\x80"), R"("\xf4\x90\x80\x80")") << "beyond the last character";
 }
 

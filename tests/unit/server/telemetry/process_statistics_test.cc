@@ -52,7 +52,7 @@ TEST_F(ProcessStatisticsTest, WhatIsNotProcGivesNothing) {
 
 TEST(ReadProcessStatisticsTest, ThisProcessHasMemoryAndFiles) {
   const auto statistics = ReadProcessStatistics();
-  if (!statistics.has_value()) GTEST_SKIP() << "this system has no /proc as Linux has it";
+  if (!statistics.has_value()) GTEST_SKIP() << "this system has no Linux /proc";
   EXPECT_GT(statistics->resident_bytes, 1 << 20);
   EXPECT_GE(statistics->open_fds, 3);
   EXPECT_GT(statistics->start_time_seconds, 1e9);
