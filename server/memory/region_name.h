@@ -25,7 +25,7 @@ class RegionName {
   // Runs once. Must not block.
   using Released = std::function<void()>;
 
-  // `names` bounds the names of a session. REQUIRES: the caller acquired one of it for this name.
+  // `names` bounds the names of a session. REQUIRES: the caller acquired 1 of it for this name.
   RegionName(std::shared_ptr<const Region> region, std::shared_ptr<Budget> names)
       : region_(std::move(region)), names_(std::move(names)) {}
   ~RegionName() {

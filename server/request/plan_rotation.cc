@@ -63,10 +63,10 @@ struct RunFrequencies {
   FrequenciesPtr from;
 };
 
-// Cuts the tokens into runs of equal frequencies. `frequencies_of(token)` is called once per
-// sequence, because frequencies are constant within one; pointers are compared, which suffices
-// since ByLength makes each of them once. `from_sequence` may be null. A plan without bytes needs
-// no frequencies.
+// Cuts the tokens into runs of equal frequencies. `frequencies_of(token)` is called when the
+// sequence changes, because frequencies are constant within one. Pointers are compared, which
+// suffices since ByLength makes each of them once. `from_sequence` may be null. A plan without
+// bytes needs no frequencies.
 template <typename FrequenciesOf>
 absl::InlinedVector<TokenRun, 1> MakeRuns(const FrequenciesOf& frequencies_of,
                                           const std::vector<int64_t>& sequence,
@@ -367,7 +367,7 @@ absl::Status PlanReposition(RopeAt from, RopeAt to, Plan& plan) {
   ApplyPolicy(*resolved_from, from.positions);
   WarnPastLength(resolved_to->config(), to.positions.values, plan);
   // One rotation suffices if the frequencies are equal. Otherwise each run has two: `from` is
-  // undone, `to` is applied, and a run ends where the sequence of either side ends.
+  // undone, `to` is applied, and a run ends where either of them changes.
   if (SameFrequencies(*resolved_to, to.positions, *resolved_from, from.positions, plan.tokens)) {
     return PlanDifference(*resolved_to, from.positions, to.positions, plan);
   }
