@@ -14,12 +14,12 @@
 
 namespace rope::kernels {
 
-// Names that CreateBackend takes in this build: those that always work best first, and "cuda",
-// where it is built, after "cpu".
+// The names that CreateBackend accepts in this build, in order of preference: "cpu", "cuda",
+// "reference", each where it is built.
 std::vector<std::string> ListBackends();
 
-// UNIMPLEMENTED: not in this build (lists those that are). UNAVAILABLE: its device is missing, too
-// old or does not answer, with the reason.
+// UNIMPLEMENTED: this build has no such backend; the message lists the ones it has. UNAVAILABLE:
+// the device is missing, too old or does not answer; the message gives the reason.
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(std::string_view name,
                                                        const BackendOptions& options);
 

@@ -1,5 +1,5 @@
-// ROPE_CHECK: stops the process, with file and line, where our own code broke an invariant. Bad
-// input is never our bug: it is an absl::Status.
+// ROPE_CHECK: aborts the process, with file and line, when our own code breaks an invariant. Bad
+// input never does: it is reported as an absl::Status.
 #ifndef ROPE_KERNELS_CHECK_H_
 #define ROPE_KERNELS_CHECK_H_
 

@@ -1,4 +1,4 @@
-// Products and sums of sizes that say when they overflow.
+// Products and sums of sizes with an overflow check.
 #ifndef ROPE_KERNELS_CHECKED_MATH_H_
 #define ROPE_KERNELS_CHECKED_MATH_H_
 
@@ -7,14 +7,14 @@
 
 namespace rope::kernels {
 
-// a * b, or nullopt where it does not fit in 64 bits.
+// a * b, or nullopt if it overflows 64 bits.
 inline std::optional<int64_t> CheckedMultiply(int64_t a, int64_t b) {
   int64_t result = 0;
   if (__builtin_mul_overflow(a, b, &result)) return std::nullopt;
   return result;
 }
 
-// a + b, or nullopt where it does not fit in 64 bits.
+// a + b, or nullopt if it overflows 64 bits.
 inline std::optional<int64_t> CheckedAdd(int64_t a, int64_t b) {
   int64_t result = 0;
   if (__builtin_add_overflow(a, b, &result)) return std::nullopt;

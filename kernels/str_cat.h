@@ -1,4 +1,5 @@
-// StrCat that takes std::string_view too: the packaged Abseil has a string_view type of its own.
+// StrCat that also accepts std::string_view: the distribution's Abseil defines its own string_view
+// type.
 #ifndef ROPE_KERNELS_STR_CAT_H_
 #define ROPE_KERNELS_STR_CAT_H_
 

@@ -1,9 +1,9 @@
-// Elements of tensors as numbers, one at a time: for the reference backend, for rows rounded to a
-// dtype and for tests.
+// Reads and writes one tensor element as a double. Used by the reference backend, by rows that are
+// rounded to a dtype, and by tests.
 //
 // Threading:  Pure functions.
 // Limits:     Any alignment.
-// Precision:  As float16.h and float8.h; to fp32 rounded to nearest even.
+// Precision:  As float16.h and float8.h; fp32 is rounded to nearest even.
 #ifndef ROPE_KERNELS_DTYPE_ELEMENT_H_
 #define ROPE_KERNELS_DTYPE_ELEMENT_H_
 

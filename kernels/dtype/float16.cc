@@ -9,8 +9,9 @@ namespace {
 constexpr uint32_t kFloatInfinity = 0x7f800000;
 constexpr uint32_t kFloatSign = 0x80000000;
 
-// The float next to `value` that has an odd significand, or `value` itself where a float holds it.
-// Rounding that to fewer bits gives what rounding `value` at once would have given.
+// Rounds `value` to float by "round to odd": the result is `value` itself if a float can hold it,
+// and otherwise the neighbouring float with an odd significand. A second rounding to fewer bits
+// then gives the same result as one rounding of `value` (no double rounding).
 float RoundToOdd(double value) {
   const float nearest = static_cast<float>(value);
   if (std::isnan(nearest) || static_cast<double>(nearest) == value) return nearest;

@@ -12,15 +12,15 @@ constexpr int kE4M3ExponentMin = -6;
 constexpr int kE5M2ExponentMin = -14;
 constexpr uint8_t kNaN = 0x7f;  // of both formats
 
-// `digits` of fraction; exponent_min: of the smallest normal number.
+// `digits`: bits of the fraction. `exponent_min`: exponent of the smallest normal number.
 uint8_t ToFloat8(double value, int digits, int exponent_min, double largest) {
   const auto sign = static_cast<uint8_t>(std::signbit(value) ? 0x80 : 0);
   if (std::isnan(value)) return static_cast<uint8_t>(sign | kNaN);
   const double magnitude = std::min(std::abs(value), largest);
   const int exponent =
       magnitude == 0 ? exponent_min : std::max(std::ilogb(magnitude), exponent_min);
-  // In units of the last place. Normal numbers bring their leading 1 along, which adds to the
-  // exponent as it shall, and so does what rounding carries.
+  // The magnitude in units of its last place, rounded. The sum below is the encoding: the leading 1
+  // of a normal number and a carry from rounding both add 1 to the exponent field.
   const auto units = static_cast<int>(std::nearbyint(std::ldexp(magnitude, digits - exponent)));
   return static_cast<uint8_t>(sign | (((exponent - exponent_min) << digits) + units));
 }

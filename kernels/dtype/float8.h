@@ -1,9 +1,9 @@
-// Scalar conversions between 8-bit floats and float or double (the OCP formats that accelerators
-// have), for the reference backend and for tests.
+// Scalar conversions between 8-bit floats (the OCP formats of accelerators) and float or double,
+// for the reference backend and for tests.
 //
 // Threading:  Pure functions.
 // Precision:  Widening is exact. Narrowing rounds once, to nearest even, from the double itself,
-//             and saturates: what is larger than the largest number, infinities too, becomes it.
+//             and saturates: larger values and infinities become the largest finite number.
 //             Denormals are kept, NaN stays NaN.
 #ifndef ROPE_KERNELS_DTYPE_FLOAT8_H_
 #define ROPE_KERNELS_DTYPE_FLOAT8_H_

@@ -6,7 +6,7 @@
 
 namespace rope::kernels {
 
-// Which two channels of a head turn together.
+// The two channels that form a pair and rotate together.
 enum class Pairing {
   kHalf,         // i with i + rotary_dim/2 (GPT-NeoX)
   kInterleaved,  // 2i with 2i + 1 (GPT-J)
@@ -17,11 +17,11 @@ constexpr std::string_view Name(Pairing pairing) {
   return pairing == Pairing::kHalf ? "half" : "interleaved";
 }
 
-// What is done to a pair (a, b), with c and s of its row.
+// The operation on a pair (a, b) with the cos c and the sin s of its row.
 enum class PairArithmetic {
   kTurn,  // a' = a c - b s, b' = b c + a s in float32, rounded once
-  // The same in the steps of Hugging Face's eager code: each product and each sum is one operation
-  // in float32 and is rounded to the dtype before the next.
+  // The same rotation in the steps of Hugging Face's eager code: each product and each sum is one
+  // float32 operation, rounded to the dtype before the next step.
   kTurnStepwise,
   kAdd,  // a' = a + s, b' = b + c in float32: adds a sinusoidal table
 };

@@ -26,6 +26,7 @@ void AppendDifferenceRows(const Placement& to, const Placement& from, double mul
   for (size_t token = 0; token < tokens; ++token) {
     float* const row = values.data() + token * 2 * columns;
     for (size_t j = 0; j < columns; ++j) {
+      // cos(a - b) and sin(a - b). Subtracting the angles would round them first.
       const CosSin a = At(to, token, j);
       const CosSin b = At(from, token, j);
       row[j] = static_cast<float>(multiplier * (a.cos * b.cos + a.sin * b.sin));

@@ -1,13 +1,13 @@
-// Rows that move rotated vectors: from one position to another, and from one embedding to another.
+// Rows that move rotated vectors from one position, or one embedding, to another.
 //
-// Pair j turns by to.position * to.inv_freq[j] - from.position * from.inv_freq[j], one rotation in
-// place of undoing one and doing another, so nothing is rounded in between. Where both embeddings
-// are the same, a difference of positions says as much: TableCache::AppendRows takes negative ones,
-// and its rows are shared.
+// Pair j rotates by to.position * to.inv_freq[j] - from.position * from.inv_freq[j]. This is one
+// rotation instead of an inverse one followed by a forward one, so no intermediate result is
+// rounded. If both embeddings are equal, use TableCache::AppendRows with the difference of the
+// positions instead: it accepts negative positions and its rows are shared.
 //
 // Threading:  Pure functions.
-// Precision:  Both angles as exact as ExactCosSin, their difference to 1e-15, stored as the nearest
-//             float32.
+// Precision:  Each angle has the precision of ExactCosSin. Their difference is right to 1e-15 and
+//             is stored as the nearest float32.
 #ifndef ROPE_KERNELS_TABLES_DIFFERENCE_ROWS_H_
 #define ROPE_KERNELS_TABLES_DIFFERENCE_ROWS_H_
 
@@ -22,17 +22,17 @@
 
 namespace rope::kernels {
 
-// Where vectors stand, or are to stand.
+// The embedding and the positions of vectors, before or after a move.
 struct Placement {
   absl::Span<const InverseFrequency> inv_freq;  // [rotary_dim/2], zeros included
-  // By token. Frequency j takes positions[mrope->Axis(j)], or positions[0] without mrope. Each in
-  // [0, 2^30].
+  // Positions by token, each in [0, 2^30]. Frequency j uses positions[mrope->Axis(j)], or
+  // positions[0] if mrope is null.
   std::array<absl::Span<const int64_t>, 3> positions;
   const Mrope* mrope = nullptr;
 };
 
-// Appends a row for each token, times `multiplier`, in a page of their own. REQUIRES: as many
-// frequencies and as many tokens in both placements.
+// Appends one row per token to `rows`, multiplied by `multiplier`. The rows are in one new page.
+// REQUIRES: both placements have the same number of frequencies and of tokens.
 void AppendDifferenceRows(const Placement& to, const Placement& from, double multiplier,
                           TokenRows& rows);
 

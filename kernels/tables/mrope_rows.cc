@@ -13,6 +13,8 @@ namespace rope::kernels {
 absl::Status AppendMropeRows(TableCache& cache, const Frequencies& frequencies, const Mrope& mrope,
                              absl::Span<const absl::Span<const int64_t>> positions,
                              TokenRows& rows) {
+  // The cached rows of all three axes come first; a token's row then takes each column from the row
+  // of that column's axis.
   ROPE_CHECK(positions.size() == 3);
   const size_t tokens = positions[0].size();
   std::array<TokenRows, 3> axes;
@@ -27,7 +29,7 @@ absl::Status AppendMropeRows(TableCache& cache, const Frequencies& frequencies, 
   for (size_t i = 0; i < tokens; ++i) own_rows += is_shared(i) ? 0 : 1;
   const int64_t columns = static_cast<int64_t>(frequencies.inv_freq.size());
   std::vector<float> values(static_cast<size_t>(own_rows * 2 * columns));
-  float* next = values.data();  // the page takes the vector's memory over, where it is
+  float* next = values.data();
   for (size_t i = 0; i < tokens; ++i) {
     if (is_shared(i)) continue;
     for (int64_t j = 0; j < columns; ++j) {

@@ -1,7 +1,7 @@
-// Rows of three-axis positions, out of those that the table cache holds.
+// Rows of three-axis positions (mrope), gathered from rows of the table cache.
 //
 // Threading:  Any thread.
-// Ownership:  As TableCache: rows keep what they are in alive.
+// Ownership:  As TableCache: rows keep their pages alive.
 // Errors:     As TableCache::AppendRows.
 #ifndef ROPE_KERNELS_TABLES_MROPE_ROWS_H_
 #define ROPE_KERNELS_TABLES_MROPE_ROWS_H_
@@ -17,9 +17,9 @@
 
 namespace rope::kernels {
 
-// Appends the row of each token to `rows`: frequency j of token i takes
-// positions[mrope.Axis(j)][i]. Tokens whose three positions are equal share the cache's rows; the
-// others get rows built for this call. REQUIRES: three spans of one length, every position in
+// Appends the row of each token to `rows`. Frequency j of token i uses position
+// positions[mrope.Axis(j)][i]. A token with three equal positions shares the cache's row; the other
+// tokens get rows built for this call. REQUIRES: three spans of equal length, every position in
 // [-2^30, 2^30].
 absl::Status AppendMropeRows(TableCache& cache, const Frequencies& frequencies, const Mrope& mrope,
                              absl::Span<const absl::Span<const int64_t>> positions,

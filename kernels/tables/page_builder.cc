@@ -1,8 +1,14 @@
 // BuildPage: one table page by two-level angle addition.
 //
-// Row r = 8 * c + f of a page that starts at position p has the angle p*w + 8c*w + f*w. The first
-// part is large and comes from long double; the other two are powers of exp(i*w), multiplied up in
-// double, where 64 steps cost less than 1e-14. With xPos a step scales too, and its powers with it.
+// A row holds exp(i * position * w) for every inverse frequency w. In a page that starts at
+// position p, row r = 8 * c + f has the angle p*w + 8c*w + f*w, so its value is a product of three
+// factors:
+//   exp(i*p*w)   the base: computed once per page in long double, because its angle is large
+//   exp(i*8c*w)  `coarse` to the power c: multiplied into the base after every 8 rows
+//   exp(i*f*w)   fine[f], f < 8: the powers of one step, built once per page
+// The last two are products in double; 64 steps add an error below 1e-14. A page therefore costs
+// two evaluations of cos and sin per column instead of 64. With xPos a step also scales, and the
+// powers of a step scale with it.
 #include "kernels/tables/page_builder.h"
 
 #include <cmath>
@@ -17,7 +23,7 @@ constexpr int64_t kFine = 8;
 constexpr int64_t kCoarse = kPageRows / kFine;
 static_assert(kFine * kCoarse == kPageRows);
 
-// One complex number of modulus 1 (or the multiplier) for each column.
+// One complex number per column. Its modulus is 1, or the multiplier for the base.
 struct Rotors {
   explicit Rotors(size_t columns) : cos(columns, 1.0), sin(columns, 0.0) {}
   std::vector<double> cos;
@@ -35,6 +41,7 @@ Rotors Multiply(const Rotors& a, const Rotors& b) {
   return product;
 }
 
+// The base: exp(i * position * w), multiplier and xPos scale included.
 Rotors AtPosition(const Frequencies& frequencies, int64_t position) {
   Rotors rotors(frequencies.inv_freq.size());
   for (size_t j = 0; j < frequencies.inv_freq.size(); ++j) {
@@ -45,7 +52,7 @@ Rotors AtPosition(const Frequencies& frequencies, int64_t position) {
   return rotors;
 }
 
-// exp(i*w), with xPos times what a step scales by.
+// exp(i*w), and with xPos the scale of one step.
 Rotors OneStep(const Frequencies& frequencies) {
   Rotors rotors(frequencies.inv_freq.size());
   for (size_t j = 0; j < frequencies.inv_freq.size(); ++j) {
@@ -58,7 +65,7 @@ Rotors OneStep(const Frequencies& frequencies) {
   return rotors;
 }
 
-// base * step, rounded to the float32 of a row.
+// Stores base * step as a float32 row.
 void StoreRow(const Rotors& base, const Rotors& step, float* row) {
   const size_t columns = base.cos.size();
   const double* const base_cos = base.cos.data();
@@ -73,7 +80,8 @@ void StoreRow(const Rotors& base, const Rotors& step, float* row) {
   }
 }
 
-// Rounded angles do not add up: each row is computed by itself.
+// Precision hf rounds each angle to float32, so angle addition does not apply. Each row is computed
+// from its position.
 std::shared_ptr<const TablePage> BuildEagerPage(const Frequencies& frequencies, int64_t first) {
   const size_t columns = frequencies.inv_freq.size();
   std::vector<float> values;

@@ -1,8 +1,8 @@
-// BuildPage: the cos/sin rows of kPageRows consecutive positions.
+// BuildPage: builds a page, the cos/sin rows of kPageRows consecutive positions.
 //
-// Threading:  Pure; any thread.
-// Precision:  Each row as ExactCosSin, to 1e-14, rounded once to float32; with precision hf each
-//             row as EagerCosSin.
+// Threading:  Pure function; any thread.
+// Precision:  Each row is within 1e-14 of ExactCosSin before it is rounded once to float32. With
+//             precision hf each row equals EagerCosSin.
 #ifndef ROPE_KERNELS_TABLES_PAGE_BUILDER_H_
 #define ROPE_KERNELS_TABLES_PAGE_BUILDER_H_
 
@@ -16,15 +16,15 @@
 
 namespace rope::kernels {
 
-// Positions of a page.
+// Positions in a page.
 inline constexpr int64_t kPageRows = 64;
 
-// Builds the page of positions [first, first + kPageRows), the first of them a multiple of
-// kPageRows. The table cache takes another one from tests.
+// Builds the page of positions [first, first + kPageRows). `first` is a multiple of kPageRows.
+// Tests pass other builders to the table cache.
 using PageBuilder = std::function<absl::StatusOr<std::shared_ptr<const TablePage>>(
     const Frequencies&, int64_t first)>;
 
-// The PageBuilder of the server. Never fails.
+// The server's PageBuilder. Never fails.
 absl::StatusOr<std::shared_ptr<const TablePage>> BuildPage(const Frequencies& frequencies,
                                                            int64_t first);
 

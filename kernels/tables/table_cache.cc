@@ -14,33 +14,31 @@
 
 namespace rope::kernels {
 namespace {
-
 using PagePtr = std::shared_ptr<const TablePage>;
-
 constexpr int64_t kPositionMax = int64_t{1} << 30;
-// Evicting goes below the budget by a tenth, so that a full cache does not look for victims at
-// every page.
+// Eviction stops at this part of the budget, so that a full cache does not evict at every new page.
 constexpr double kEvictTo = 0.9;
-// Pages that are looked up while a table is locked: a prefill of 4096 tokens.
+// Pages that are looked up under one lock of a table: 64, which a prefill of 4096 tokens needs.
 constexpr size_t kRunsAtOnce = 64;
 
-// One page of one table. `result` is set, once, before `built` is notified.
+// One page of one table. The thread that added the entry writes `result` once and then notifies
+// `built`; other threads read `result` only after that, without a lock.
 struct Entry {
   proto::Notification built;
   absl::StatusOr<PagePtr> result = absl::UnknownError("page is being built");
-  std::atomic<int64_t> last_use = 0;  // clock of the cache
+  std::atomic<int64_t> last_use = 0;  // value of clock_ at the last hit
 };
 
 // The pages of one embedding.
 struct Table {
   proto::SharedMutex mu;
-  absl::flat_hash_map<int64_t, std::shared_ptr<Entry>> pages ABSL_GUARDED_BY(mu);  // by number
-  bool removed ABSL_GUARDED_BY(mu) = false;  // from the cache: takes no page any more
-  int64_t bytes = 0;                         // without its pages; constant
+  absl::flat_hash_map<int64_t, std::shared_ptr<Entry>> pages ABSL_GUARDED_BY(mu);  // by page number
+  bool removed ABSL_GUARDED_BY(mu) = false;  // no longer in the cache; a new page may not be added
+  int64_t bytes = 0;                         // without the pages; constant
 };
 
-// What one more page costs beside its values. A slot of a hash map is counted twice, because the
-// map is between 7/16 and 7/8 full; 16 bytes are what an allocation costs.
+// Bytes of a page in addition to its values. A slot of the hash map counts twice, because the map
+// is between 7/16 and 7/8 full; each allocation counts 16 bytes.
 constexpr int64_t kSlotBytes = sizeof(std::pair<int64_t, std::shared_ptr<Entry>>) + 1;
 constexpr int64_t kPageOverheadBytes =
     2 * kSlotBytes + sizeof(Entry) + sizeof(TablePage) + 3 * 16 + 2 * 16;
@@ -56,16 +54,16 @@ int64_t TableBytes(const Frequencies& frequencies) {
                               sizeof(InverseFrequency));
 }
 
-// The page of a position: pages tile the positions below 0 as they do those above.
+// The page number of a position, rounded down; negative positions have negative page numbers.
 int64_t PageOf(int64_t position) {
   return position >= 0 ? position / kPageRows : (position + 1) / kPageRows - 1;
 }
 
-// Positions of one page that follow each other in a call.
+// Consecutive positions of a call that are on the same page.
 struct PageRun {
   int64_t page = 0;
-  absl::Span<const int64_t> positions;  // one at least
-  Entry* entry = nullptr;               // only while the table is locked
+  absl::Span<const int64_t> positions;  // at least one
+  Entry* entry = nullptr;               // valid only while the table is locked
   PagePtr built;
 
   bool HasPage() const {
@@ -73,7 +71,7 @@ struct PageRun {
   }
 };
 
-// The positions at the front that are on one page, which is all that is checked of them.
+// The positions at the front that are on one page. Checking the page number checks all of them.
 PageRun FirstRun(absl::Span<const int64_t> positions) {
   PageRun run;
   run.page = PageOf(positions.front());
@@ -89,7 +87,7 @@ PageRun FirstRun(absl::Span<const int64_t> positions) {
 
 using PageRuns = absl::InlinedVector<PageRun, 8>;
 
-// Cuts the next runs off the front of `positions`: as many as are looked up in one go.
+// Removes up to kRunsAtOnce runs from the front of `positions`.
 PageRuns ReadRuns(absl::Span<const int64_t>& positions) {
   PageRuns runs;
   while (!positions.empty() && runs.size() < kRunsAtOnce) {
@@ -99,8 +97,9 @@ PageRuns ReadRuns(absl::Span<const int64_t>& positions) {
   return runs;
 }
 
-// Fills in the pages that are there already; returns how many. What each page takes from memory is
-// asked for before any is waited for: large tensors have swept it out of the processor's caches.
+// Fills in the pages that are built; returns their number. Holds the table's lock shared. All
+// entries and pages are prefetched before the first is read: large tensors evict them from the
+// CPU's caches.
 int64_t TakeBuilt(Table& table, int64_t now, PageRuns& runs) {
   proto::ReaderMutexLock lock(&table.mu);
   for (PageRun& run : runs) {
@@ -122,7 +121,7 @@ int64_t TakeBuilt(Table& table, int64_t now, PageRuns& runs) {
   return count;
 }
 
-// REQUIRES: run.built is set, and is given away.
+// Appends the rows of `run` and moves run.built into `rows`. REQUIRES: run.built is set.
 void AppendRowsOf(PageRun& run, TokenRows& rows) {
   for (const int64_t position : run.positions) {
     rows.rows.push_back({run.built.get(), position - run.page * kPageRows});
@@ -131,10 +130,11 @@ void AppendRowsOf(PageRun& run, TokenRows& rows) {
 }
 
 struct Found {
-  std::shared_ptr<Entry> entry;  // null: the table was removed from the cache meanwhile
-  bool is_new = false;           // this caller has to build it
+  std::shared_ptr<Entry> entry;  // null: the cache has removed the table since FindTable
+  bool is_new = false;           // this caller has added the entry and must build the page
 };
 
+// Looks with the lock held shared, and adds with the lock held exclusively after a second look.
 Found FindOrAdd(Table& table, int64_t page) {
   {
     proto::ReaderMutexLock lock(&table.mu);
@@ -149,7 +149,7 @@ Found FindOrAdd(Table& table, int64_t page) {
   return {slot, true};
 }
 
-// Rows of single positions, without the detour over a page.
+// Rows of single positions, without building whole pages.
 PagePtr BuildRows(const Frequencies& frequencies, absl::Span<const int64_t> positions) {
   const size_t columns = frequencies.inv_freq.size();
   std::vector<float> values;
@@ -180,36 +180,34 @@ class TableCache::Impl {
   int64_t budget_bytes() const { return budget_bytes_; }
 
  private:
-  struct Victim {
+  struct Victim {  // a built page that may be evicted
     int64_t last_use;
-    Table* table;
+    Table* table;  // stays alive: tables are removed under evict_mu_ only, which Evict holds
     int64_t page;
   };
-
   absl::StatusOr<PagePtr> CachedPage(const Frequencies& frequencies, int64_t page,
                                      std::shared_ptr<Table>& table, int64_t now);
   absl::StatusOr<PagePtr> BuildInto(const Frequencies& frequencies, int64_t page, Table& table,
                                     Entry& entry);
   std::shared_ptr<Table> FindTable(const Frequencies& frequencies);
   void Evict() ABSL_LOCKS_EXCLUDED(evict_mu_);
-  std::vector<Victim> ListPages() const;
-  void Drop(const Victim& victim);
+  std::vector<Victim> ListPages() const;  // holds mu_ and one table's lock, both shared
+  void Drop(const Victim& victim);        // holds the table's lock exclusively
   void RemoveEmptyTables() ABSL_EXCLUSIVE_LOCKS_REQUIRED(evict_mu_);
   absl::Status AppendOwnRows(const Frequencies& frequencies, absl::Span<const int64_t> positions,
                              TokenRows& rows) const;
 
   const int64_t budget_bytes_;
   const PageBuilder builder_;
-
-  std::atomic<int64_t> clock_ = 0;
+  std::atomic<int64_t> clock_ = 0;  // counts calls of AppendRows
   std::atomic<int64_t> hits_ = 0;
   std::atomic<int64_t> misses_ = 0;
   std::atomic<int64_t> builds_ = 0;
   std::atomic<int64_t> evictions_ = 0;
   std::atomic<int64_t> bytes_ = 0;
-
-  proto::Mutex evict_mu_;          // held to remove tables; taken before the others
-  mutable proto::SharedMutex mu_;  // taken before the mutex of a table
+  // Lock order: evict_mu_, mu_, Table::mu. No thread holds the locks of two tables.
+  proto::Mutex evict_mu_;          // one eviction at a time; held to remove tables
+  mutable proto::SharedMutex mu_;  // shared for hits; exclusive to add and to remove tables
   absl::flat_hash_map<TableKey, std::shared_ptr<Table>> tables_ ABSL_GUARDED_BY(mu_);
 };
 
@@ -233,7 +231,8 @@ absl::Status TableCache::Impl::AppendRows(const Frequencies& frequencies,
   return absl::OkStatus();
 }
 
-// The page, from the cache or built. `table` is found where it is null, and kept for the next call.
+// Returns the page, from the cache or newly built. Looks up `table` if it is null or was removed.
+// Holds no lock while it builds or waits; found.entry keeps the entry alive.
 absl::StatusOr<PagePtr> TableCache::Impl::CachedPage(const Frequencies& frequencies, int64_t page,
                                                      std::shared_ptr<Table>& table, int64_t now) {
   Found found;
@@ -249,8 +248,8 @@ absl::StatusOr<PagePtr> TableCache::Impl::CachedPage(const Frequencies& frequenc
   return found.entry->result;
 }
 
-// Builds the page of an entry that this thread has added. A failure goes to everyone who waits for
-// it by now, and the next request tries again.
+// Builds the page of an entry that this thread has added; no lock is held. Every waiting thread
+// gets a failure; the entry is erased before they wake up, so the next request builds again.
 absl::StatusOr<PagePtr> TableCache::Impl::BuildInto(const Frequencies& frequencies, int64_t page,
                                                     Table& table, Entry& entry) {
   absl::StatusOr<PagePtr> result = builder_(frequencies, page * kPageRows);
@@ -258,7 +257,7 @@ absl::StatusOr<PagePtr> TableCache::Impl::BuildInto(const Frequencies& frequenci
   if (result.ok()) {
     builds_.fetch_add(1, std::memory_order_relaxed);
     bytes_.fetch_add(PageBytes(**result), std::memory_order_relaxed);
-    entry.built.Notify();
+    entry.built.Notify();  // after bytes_: Drop takes notified pages only, so bytes_ stays >= 0
     if (bytes_.load(std::memory_order_relaxed) > budget_bytes_) Evict();
     return result;
   }
@@ -290,7 +289,7 @@ std::shared_ptr<Table> TableCache::Impl::FindTable(const Frequencies& frequencie
 
 void TableCache::Impl::Evict() {
   proto::MutexLock lock(&evict_mu_);
-  if (bytes_.load(std::memory_order_relaxed) <= budget_bytes_) return;  // another thread did
+  if (bytes_.load(std::memory_order_relaxed) <= budget_bytes_) return;  // another thread evicted
   std::vector<Victim> victims = ListPages();
   std::sort(victims.begin(), victims.end(),
             [](const Victim& a, const Victim& b) { return a.last_use < b.last_use; });
@@ -302,7 +301,7 @@ void TableCache::Impl::Evict() {
   RemoveEmptyTables();
 }
 
-// Every page that is built.
+// Lists every built page.
 std::vector<TableCache::Impl::Victim> TableCache::Impl::ListPages() const {
   std::vector<Victim> pages;
   proto::ReaderMutexLock lock(&mu_);
@@ -317,7 +316,7 @@ std::vector<TableCache::Impl::Victim> TableCache::Impl::ListPages() const {
 }
 
 void TableCache::Impl::Drop(const Victim& victim) {
-  std::shared_ptr<Entry> entry;  // freed after the lock
+  std::shared_ptr<Entry> entry;  // destroyed after the lock is released
   proto::WriterMutexLock lock(&victim.table->mu);
   const auto it = victim.table->pages.find(victim.page);
   if (it == victim.table->pages.end() || !it->second->built.HasBeenNotified()) return;
@@ -327,7 +326,8 @@ void TableCache::Impl::Drop(const Victim& victim) {
   evictions_.fetch_add(1, std::memory_order_relaxed);
 }
 
-// Removes tables without pages, and gives back what the maps of the others no longer need.
+// Removes tables without pages and shrinks oversized maps. Holds mu_ and one table's lock, both
+// exclusively. `removed` makes a thread that still has the table look it up again (CachedPage).
 void TableCache::Impl::RemoveEmptyTables() {
   proto::WriterMutexLock lock(&mu_);
   for (auto it = tables_.begin(); it != tables_.end();) {
@@ -341,7 +341,7 @@ void TableCache::Impl::RemoveEmptyTables() {
   }
 }
 
-// Rows that only this call will use: single positions alone, longer runs by the page.
+// Rows for this call only: runs of one or two positions by row, longer runs by page.
 absl::Status TableCache::Impl::AppendOwnRows(const Frequencies& frequencies,
                                              absl::Span<const int64_t> positions,
                                              TokenRows& rows) const {

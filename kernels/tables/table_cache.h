@@ -1,20 +1,30 @@
-// TableCache: cos/sin rows for any position of any embedding, in pages that are built on first
-// touch.
+// TableCache: cos/sin rows for any position of any embedding, in pages that are built on first use.
 //
 // A page holds kPageRows consecutive positions and never changes. One decode token at position
-// 1,000,000 builds one page. Concurrent first requests for a page build it once (single flight); a
-// failed build is not kept. Past the byte budget the least recently used pages go; pages in use
-// stay alive. Frequencies that are not cacheable leave nothing here and do not count.
+// 1,000,000 builds one page. Concurrent first requests for a page build it once (single flight).
+// Two maps lead to a page: the cache maps a TableKey to a table, and a table maps a page number to
+// an entry. States of an entry:
 //
-// Threading:  Thread-safe. Hits take no exclusive lock; no lock is held while a page is built.
-// Ownership:  Rows keep their pages alive by themselves; the cache may be destroyed before them.
-// Errors:     Whatever the page builder returns (the default builder never fails). What was
-//             appended before an error is then unspecified.
-// Limits:     statistics().bytes <= budget_bytes + one page for each thread that is building; a
+//   absent --AppendRows--> building --OK--> built --evicted--> absent
+//                             |
+//                             +--error--> absent; every waiting thread gets the error
+//
+// Eviction starts when the pages exceed the byte budget. It drops the least recently used pages
+// down to 90 % of the budget, and then tables without pages. Rows that are in use keep dropped
+// pages alive. Frequencies that are not cacheable leave no page here and do not count in the
+// statistics.
+//
+// Threading:  Thread-safe. A hit takes shared locks only. No lock is held while a page is built or
+//             while a thread waits for another thread's build. Lock order: eviction, cache, table.
+// Ownership:  Rows own a share of their pages; the cache may be destroyed before them.
+// Errors:     Errors of the page builder (the default builder never fails). The contents of `rows`
+//             are then unspecified.
+// Limits:     statistics().bytes <= budget_bytes + one page for each thread that is building. A
 //             page larger than the budget is served and not kept.
-// Precision:  A page's first position in long double, its rows by angle addition in double, stored
-//             as the nearest float32: within 0.51 units in the last place of cos and sin, or 1e-12
-//             where that is more, at every position to 2^30.
+// Precision:  The first position of a page is computed in long double, the other rows by angle
+//             addition in double; both are stored as the nearest float32. The result is within 0.51
+//             units in the last place of cos and sin, or within 1e-12 if that is more, at every
+//             position up to 2^30.
 #ifndef ROPE_KERNELS_TABLES_TABLE_CACHE_H_
 #define ROPE_KERNELS_TABLES_TABLE_CACHE_H_
 
@@ -33,10 +43,10 @@ class TableCache {
  public:
   struct Statistics {
     int64_t hits = 0;       // pages found
-    int64_t misses = 0;     // pages not found, whoever built them
+    int64_t misses = 0;     // pages not found; the caller that missed builds the page
     int64_t builds = 0;     // pages built
-    int64_t evictions = 0;  // pages dropped for the budget
-    int64_t bytes = 0;      // pages and their bookkeeping held now
+    int64_t evictions = 0;  // pages dropped to stay within the budget
+    int64_t bytes = 0;      // current pages and their bookkeeping
     int64_t tables = 0;     // embeddings with at least one page
     int64_t pages = 0;
   };
@@ -46,9 +56,9 @@ class TableCache {
   TableCache(const TableCache&) = delete;
   TableCache& operator=(const TableCache&) = delete;
 
-  // Appends the row of each position to `rows`. Frequencies that are not cacheable get rows of
-  // their own, built for this call. Negative positions turn the other way: differences have them.
-  // REQUIRES: every position in [-2^30, 2^30].
+  // Appends the row of each position to `rows`. For frequencies that are not cacheable the rows are
+  // built for this call. A negative position is a difference of two positions and rotates
+  // backwards. REQUIRES: every position in [-2^30, 2^30].
   absl::Status AppendRows(const Frequencies& frequencies, absl::Span<const int64_t> positions,
                           TokenRows& rows);
 

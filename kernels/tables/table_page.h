@@ -1,9 +1,10 @@
-// TablePage: cos and sin of kPageRows consecutive positions (or of rows built for one request), as
-// float32.
+// TablePage: cos and sin as float32, for kPageRows consecutive positions or for rows that were
+//            built
+// for one request.
 //
-// Row layout: `columns` cosines, then `columns` sines, the multiplier included.
+// Row layout: `columns` cosines, then `columns` sines, both multiplied by the multiplier.
 // Threading:  Immutable once built; any thread.
-// Ownership:  Shared; a RowRef is a view, and whoever holds one holds the page too.
+// Ownership:  Shared. A RowRef is a view; the holder of a RowRef must also hold its page.
 #ifndef ROPE_KERNELS_TABLES_TABLE_PAGE_H_
 #define ROPE_KERNELS_TABLES_TABLE_PAGE_H_
 
@@ -20,7 +21,7 @@ class TablePage {
   TablePage(int64_t rows, int64_t columns, std::vector<float> values)
       : id_(NextId()), rows_(rows), columns_(columns), values_(std::move(values)) {}
 
-  // Of these values, in this process: no other page ever has it, while addresses are used again.
+  // Unique in this process for ever. A page's address is not: it can be reused.
   uint64_t id() const { return id_; }
   int64_t rows() const { return rows_; }
   int64_t columns() const { return columns_; }
@@ -43,7 +44,7 @@ struct RowRef {
   int64_t index = 0;
 };
 
-// The rows of a run of tokens, and the pages that they live in.
+// The rows of some tokens, and the pages that hold these rows.
 struct TokenRows {
   std::vector<RowRef> rows;                             // one for each token
   std::vector<std::shared_ptr<const TablePage>> pages;  // keeps every row alive
