@@ -1,25 +1,25 @@
-// Backend: rotates a batch of jobs on one device. The contract that reference, cpu and cuda share;
-// tests/conformance/backend_contract_test.cc runs over every one of them.
+// Backend: rotates a batch of jobs on one device. This is the contract of reference, cpu and cuda;
+// tests/conformance/backend_contract_test.cc runs over all three.
 //
-// Threading:  Rotate and Expect may be called from any number of threads at once.
-// Ownership:  Jobs and what they point to are the caller's and are not touched after Rotate
-//             returned.
+// Threading:  Rotate and PrepareFor may be called from any number of threads at once.
+// Ownership:  The caller owns the jobs and the memory they point to. Rotate does not touch them
+//             after it has returned.
 // Errors:     INTERNAL: the device failed; outputs of the batch are then undefined. No other code:
-//             jobs were validated before, and a malformed one is our bug (ROPE_CHECK).
-// Precision:  cos, sin and products in float32 (reference: double); outputs of fewer bits round
-//             to nearest even once, when stored. NaN stays NaN; infinities follow IEEE 754;
-//             denormals are kept, except that bf16 results below 2^-126 may become 0 where the cpu
-//             backend uses the CPU's own bf16 instructions (detail() then says AVX3_BF16).
-//             Beside the rotation everything is float32 too, but for the mean of the norm, which is
-//             a double. With u = 2^-24 and (a, b) a pair after the norm, a result may be off by
-//             what the rotation is allowed, 1.5e-7 * A * (|a| + |b|), plus
+//             jobs are validated before, and a malformed job is a bug of the caller (ROPE_CHECK).
+// Precision:  cos, sin and products are float32 (reference: double). Outputs of fewer bits are
+//             rounded once, to nearest even, when they are stored. NaN stays NaN; infinities follow
+//             IEEE 754. Denormals are kept, with one exception: bf16 results below 2^-126 may
+//             become 0 if the cpu backend uses the CPU's bf16 instructions (detail() then says
+//             AVX3_BF16). Fused ops are float32 too, except the mean of the norm, which is a
+//             double. The error of the rotation is at most 1.5e-7 * A * (|a| + |b|), where (a, b)
+//             is a pair after the norm and A the attention factor. Fused ops add, with u = 2^-24,
 //               3 u * A * (|a| + |b|)  for a norm: its factor, times the element, times the weight
 //               2 u * |result|         for scales: their product, times the element
 //               u * |result|           for an output_scale: the division
-//             all in units of the output, before it is rounded. PairArithmetic::kTurnStepwise has
-//             one right answer, the same bits on every backend, denormals kept (NaN: any); kAdd is
-//             off by u * |result| before it is rounded. fp8 saturates: what is past the
-//             largest number, infinities too, becomes the largest number; NaN stays NaN.
+//             in units of the output, before it is rounded. PairArithmetic::kTurnStepwise has one
+//             right answer: the same bits on every backend, denormals kept (NaN: any payload). kAdd
+//             has an error of u * |result| before rounding. fp8 saturates: larger values and
+//             infinities become the largest finite number.
 #ifndef ROPE_KERNELS_BACKEND_BACKEND_H_
 #define ROPE_KERNELS_BACKEND_BACKEND_H_
 
@@ -36,20 +36,20 @@ namespace rope::kernels {
 class Backend {
  public:
   virtual ~Backend() = default;
-  // As replies and metrics name it: "reference", "cpu", "cuda:0".
+  // The name in replies and metrics: "reference", "cpu", "cuda:0".
   virtual std::string_view name() const = 0;
-  // What it runs on, for people: instruction set, threads.
+  // A description for people: instruction set, threads.
   virtual std::string detail() const = 0;
-  // A hint that this thread will soon rotate jobs of about so many bytes: what that would have to
-  // wake up may do so meanwhile.
+  // A hint that this thread will soon call Rotate with about `bytes` of input. The backend may wake
+  // up its workers meanwhile.
   virtual void PrepareFor(int64_t /*bytes*/) {}
-  // Rotates all jobs and returns when their outputs are written. Jobs differ freely in shape, dtype
-  // and geometry.
+  // Rotates all jobs and returns when all outputs are written. Jobs may differ in shape, dtype and
+  // geometry.
   virtual absl::Status Rotate(absl::Span<const RotateJob> jobs) = 0;
 };
 
 struct BackendOptions {
-  int threads = 1;  // that may work on one batch, the caller's included; >= 1
+  int threads = 1;  // maximum number of threads for one batch, including the caller; >= 1
 };
 
 }  // namespace rope::kernels

@@ -14,7 +14,7 @@
 namespace rope::kernels {
 namespace {
 
-// Where a head's elements start, or would.
+// The first element of a head.
 const uint8_t* InputHead(const RotateJob& job, int64_t token, int64_t head) {
   return static_cast<const uint8_t*>(job.input) +
          (token * job.input_strides.token + head * job.input_strides.head) *
@@ -41,7 +41,8 @@ struct Pair {
   double b;
 };
 
-// float32 first, as the tensor libraries do: products of denormal bf16 numbers need it.
+// Rounds to float32 first, like tensor libraries do. Products of denormal bf16 numbers depend on
+// it.
 double RoundedStep(double value, DType dtype) {
   return RoundedTo(static_cast<float>(value), dtype);
 }
@@ -87,7 +88,7 @@ void RotateHead(const RotateJob& job, int64_t token, int64_t head) {
   if (job.norm) Normalise(*job.norm, values);
   ApplyToPairs(job, job.rows[token_index], values);
   const double token_scale = job.token_scales.empty() ? 1.0 : job.token_scales[token_index];
-  const bool copies = job.OnlyPairs();  // what no pair holds, bit for bit
+  const bool copies = job.OnlyPairs();  // channels outside the pairs are copied bit for bit
   if (copies && input != output) std::memcpy(output, input, values.size() * bytes);
   for (size_t i = 0; i < values.size(); ++i) {
     if (copies && !job.geometry.Holds(static_cast<int64_t>(i))) continue;

@@ -1,5 +1,5 @@
-// The reference backend: the definition of RotateJob in scalar double arithmetic. Always built,
-// never fast; tests compare the others with it.
+// The reference backend: the definition of RotateJob in scalar double arithmetic. It is always
+// built and is slow; tests compare the other backends with it.
 //
 // Threading:  As Backend.
 // Precision:  Double, rounded once when stored.

@@ -10,7 +10,7 @@ namespace {
 void CheckFusedOps(const RotateJob& job) {
   ROPE_CHECK(!IsFloat8(job.dtype));
   ROPE_CHECK(job.input != job.output || job.stored() == job.dtype);
-  // A norm leaves float32 numbers, of which no step of the tensor's own dtype could start.
+  // A norm produces float32 numbers, but the steps of kTurnStepwise start from the tensor's dtype.
   ROPE_CHECK(job.arithmetic != PairArithmetic::kTurnStepwise || !job.norm);
   ROPE_CHECK(!job.norm || (std::isfinite(job.norm->eps) && job.norm->eps > 0));
   ROPE_CHECK(std::isfinite(job.scale));

@@ -1,4 +1,4 @@
-// CheckJob: what every backend relies on.
+// CheckJob: checks the preconditions that all backends rely on.
 //
 // Threading:  Any thread.
 // Errors:     None. A malformed job is a bug of the caller and stops the process.
@@ -9,7 +9,8 @@
 
 namespace rope::kernels {
 
-// ROPE_CHECKs sizes, pairs inside the head, and one row of `pairs` columns for each token.
+// Checks sizes, that all pairs are inside the head, and that each token has one row of `pairs`
+// columns.
 void CheckJob(const RotateJob& job);
 
 }  // namespace rope::kernels

@@ -16,12 +16,12 @@
 namespace rope::kernels {
 namespace {
 
-// Who has run out of items yields for this long before it sleeps: a caller until its helpers are
-// done, a worker until the next call, which comes soon where a large tensor is rotated in slices.
-// To wake somebody costs both sides as much as an item.
+// A thread without items spins for this long before it sleeps: a caller until its helpers are done,
+// a worker until the next call, which comes soon when a large tensor is rotated in slices. Waking a
+// thread costs both sides as much as an item.
 constexpr std::chrono::microseconds kSpin(50);
 
-// Yields until `done()`, or for kSpin by a clock that nobody sets back.
+// Yields until `done()`, or for kSpin on the steady clock.
 template <typename Done>
 void SpinUntil(const Done& done) {
   using Clock = std::chrono::steady_clock;
@@ -70,7 +70,7 @@ class WorkerPool::Impl {
       calls_.push_back(&call);
       queued_.fetch_add(1, std::memory_order_relaxed);
       const int64_t helpers = Helpers(items);
-      // Who is awake may be about to take a call that was there before.
+      // Spinning workers need no signal, but only if no earlier call is queued that they may take.
       const int64_t awake = calls_.size() == 1 ? awake_ + woken_ : 0;
       for (int64_t i = awake; i < helpers; ++i) work_.Signal();
     }
@@ -79,32 +79,36 @@ class WorkerPool::Impl {
   }
 
  private:
-  // One ParallelFor; lives on its caller's stack.
+  // One ParallelFor, on its caller's stack. Threads take items by incrementing `next`, without a
+  // lock. A worker reaches a call only through calls_ and raises `helpers` under mu_. After Unqueue
+  // no new worker can enter, and the call may be destroyed once `helpers` is 0.
   struct Call {
     const std::function<void(int64_t)>* body;
     int64_t items;
     std::atomic<int64_t> next = 0;
-    std::atomic<int64_t> helpers = 0;  // workers inside RunItems; raised under mu_ only
+    std::atomic<int64_t> helpers = 0;  // workers in RunItems; raised under mu_ only
   };
 
   int64_t Helpers(int64_t items) const {
     return std::min(items - 1, static_cast<int64_t>(workers_.size()));
   }
 
+  // Runs items until none is left. No lock is held.
   static void RunItems(Call& call) {
     for (int64_t i = call.next.fetch_add(1); i < call.items; i = call.next.fetch_add(1)) {
       (*call.body)(i);
     }
   }
 
-  // Takes the call out of reach of the workers and waits for those that are still in it.
+  // Removes the call from the queue, then waits until no worker is in it. Spins first, because the
+  // last items usually end soon.
   void Retire(Call& call) {
     {
       proto::MutexLock lock(&mu_);
       Unqueue(call);
     }
     SpinUntil([&] { return call.helpers.load(std::memory_order_acquire) == 0; });
-    proto::MutexLock lock(&mu_);  // also: no worker still holds it after its last touch of `call`
+    proto::MutexLock lock(&mu_);  // a worker's last access to `call` is under mu_
     while (call.helpers.load(std::memory_order_acquire) != 0) done_.Wait(&mu_);
   }
 
@@ -115,6 +119,8 @@ class WorkerPool::Impl {
     queued_.fetch_sub(1, std::memory_order_relaxed);
   }
 
+  // A worker's loop. mu_ is held except in RunItems, in AwaitNextCall and while it waits on work_.
+  // A stopping pool still finishes queued calls.
   void Work() {
     proto::MutexLock lock(&mu_);
     while (true) {
@@ -133,7 +139,7 @@ class WorkerPool::Impl {
     }
   }
 
-  // Yields until there is a call, or for a bounded time.
+  // Spins until a call is queued, for at most kSpin. Releases mu_ meanwhile.
   void AwaitNextCall() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     ++awake_;
     mu_.Unlock();
@@ -146,10 +152,10 @@ class WorkerPool::Impl {
   proto::Mutex mu_;
   proto::CondVar work_;
   proto::CondVar done_;
-  std::deque<Call*> calls_ ABSL_GUARDED_BY(mu_);  // that may still have items
-  std::atomic<int64_t> queued_ = 0;               // calls_.size(), to look at without the lock
-  int64_t awake_ ABSL_GUARDED_BY(mu_) = 0;        // workers that look at it and need no signal
-  int64_t woken_ ABSL_GUARDED_BY(mu_) = 0;        // signals that no worker has answered yet
+  std::deque<Call*> calls_ ABSL_GUARDED_BY(mu_);  // calls that may still have items
+  std::atomic<int64_t> queued_ = 0;               // calls_.size(), for reads without the lock
+  int64_t awake_ ABSL_GUARDED_BY(mu_) = 0;        // spinning workers; they read queued_
+  int64_t woken_ ABSL_GUARDED_BY(mu_) = 0;        // WakeUp's signals that no worker has taken yet
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
 };
 

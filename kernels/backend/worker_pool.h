@@ -1,8 +1,18 @@
-// WorkerPool: a fixed set of threads that share out the items of one call.
+// WorkerPool: a fixed set of threads that share the items of a ParallelFor call.
 //
-// Threading:  ParallelFor and WakeUp may be called from any thread, several at once, and from a
-//             body; ParallelFor never blocks while an item is left that the caller could run.
+// The calling thread runs items too, and workers help it. States of a worker:
+//
+//   running --no items left--> spinning --50 us without a call--> sleeping
+//      ^                          |                                  |
+//      +---------- call ----------+------- call or WakeUp -----------+
+//
+// A worker that WakeUp has woken spins again if there is no call yet.
+//
+// Threading:  ParallelFor and WakeUp may be called from several threads at once, and from a body.
+//             ParallelFor never blocks while an item is left that the caller could run. No lock is
+//             held while a body runs.
 // Ownership:  `body` is borrowed until ParallelFor returns.
+// Limits:     ParallelFor waits at most for the items that workers have started.
 #ifndef ROPE_KERNELS_BACKEND_WORKER_POOL_H_
 #define ROPE_KERNELS_BACKEND_WORKER_POOL_H_
 
@@ -14,17 +24,17 @@ namespace rope::kernels {
 
 class WorkerPool {
  public:
-  // `threads` counts the caller: 1 starts none. REQUIRES: threads >= 1.
+  // `threads` includes the calling thread, so 1 starts no worker. REQUIRES: threads >= 1.
   explicit WorkerPool(int threads);
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
   int threads() const;
-  // Wakes up who would help with so many items; they wait awake for a call, but not for long. Does
-  // nothing while there are calls with items left.
+  // Wakes the workers that would help with `items` items. They spin for a bounded time until a call
+  // comes. Does nothing while a call with items left is queued.
   void WakeUp(int64_t items);
-  // Runs body(0) .. body(items - 1), each once, in any order, and returns when all have.
+  // Runs body(0) to body(items - 1), each once and in any order. Returns when all have returned.
   void ParallelFor(int64_t items, const std::function<void(int64_t)>& body);
 
  private:

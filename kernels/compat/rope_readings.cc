@@ -24,8 +24,8 @@ absl::Status HasNo(Compat compat, std::string_view what) {
       StrCat("compat: got ", Name(compat), ", which has no ", what, ", want another"));
 }
 
-// longrope by the configured length: one list for every length, and an attention factor from the
-// ratio of the lengths alone.
+// longrope by the configured length: one list of factors for every length, and an attention factor
+// from the ratio of the lengths only.
 void FixLongrope(std::string_view who, CompatConfig& result) {
   RopeConfig& config = result.config;
   const std::optional<double> ratio = LengthRatio(config);
@@ -45,7 +45,7 @@ void FixLongrope(std::string_view who, CompatConfig& result) {
       StrCat(who, " computes the attention factor from the length ratio, ", Digits(computed)));
 }
 
-// attention_factor is a field of Hugging Face's.
+// attention_factor is a field that only Hugging Face's code uses.
 void DropAttentionFactor(std::string_view who, CompatConfig& result) {
   if (!result.config.attention_factor.has_value()) return;
   result.config.attention_factor.reset();
@@ -58,8 +58,8 @@ void Truncate(std::string_view who, CompatConfig& result) {
   result.changes.push_back(StrCat(who, " rounds the ramp's edges whatever truncate says"));
 }
 
-// The base at max_position_embeddings * factor, for every length: an alpha of
-// factor * (factor - 1) + 1.
+// Uses the base at length max_position_embeddings * factor for every length. This equals an alpha
+// of factor * (factor - 1) + 1.
 void FixDynamicBase(CompatConfig& result) {
   RopeConfig& config = result.config;
   if (config.alpha.has_value()) return;
@@ -112,7 +112,7 @@ absl::Status ReadAsVllm(CompatConfig& result) {
   return absl::OkStatus();
 }
 
-// ggml gives the frequencies past three times a section to its fourth row of positions.
+// ggml assigns the frequencies past three times a section to its fourth row of positions.
 bool HasFourthAxis(const Mrope& mrope, int64_t columns) {
   for (int64_t j = 0; j < columns; ++j) {
     if (j % 3 != 0 && mrope.Axis(j) == 0) return true;
@@ -142,7 +142,7 @@ absl::Status ReadAsLlamaCpp(CompatConfig& result) {
     case RopeType::kYarn:
       DropAttentionFactor("llama.cpp", result);
       Truncate("llama.cpp", result);
-      // It reads mscale_all_dim alone (yarn_log_multiplier), and takes mscale for 1 unless the two
+      // llama.cpp reads only mscale_all_dim (yarn_log_multiplier). It uses mscale 1 unless the two
       // are equal.
       if (config.mscale_all_dim.value_or(0) != 0 && config.mscale != config.mscale_all_dim &&
           config.mscale != 1.0) {
@@ -156,8 +156,8 @@ absl::Status ReadAsLlamaCpp(CompatConfig& result) {
   return absl::OkStatus();
 }
 
-// g(mscale) / g(mscale_all_dim) with 1 and 0 as their defaults, times attn_factor; edges always
-// rounded.
+// The attention factor is g(mscale) / g(mscale_all_dim) * attn_factor, with defaults mscale 1 and
+// mscale_all_dim 0. The ramp's edges are always rounded.
 void ReadAsDeepSeek(CompatConfig& result) {
   RopeConfig& config = result.config;
   if (config.rope_type != RopeType::kYarn) return;
@@ -219,7 +219,7 @@ std::optional<Reading> ReadingOf(const RopeConfig& stated, Compat compat,
   reading.inv_freq_max_relative =
       LargestRelative((*rope)->Evaluate(seq_len).inv_freq, answered.Evaluate(seq_len).inv_freq);
   const double factor = answered.attention_factor();
-  // A unit in the last place is rounding, not reading.
+  // A difference of one unit in the last place is rounding, not another reading.
   const bool same = std::abs(reading.attention_factor - factor) <= 1e-15 * factor &&
                     reading.inv_freq_max_relative <= 1e-15;
   return same ? std::nullopt : std::optional<Reading>(std::move(reading));

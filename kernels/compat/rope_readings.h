@@ -1,5 +1,6 @@
-// How implementations are known to read one config differently: as a switch (ApplyCompat), as a
-// comparison (Readings), and what a resolved config did to each frequency.
+// Readings: how other implementations interpret the same config. ApplyCompat converts a config to
+// another reading, Readings compares all readings, and ScalingOf shows the effect of a config on
+// each frequency.
 //
 // Threading:  Pure functions; any thread.
 // Errors:     INVALID_ARGUMENT: the implementation has no such rotation.
@@ -30,29 +31,30 @@ enum class Compat {
 std::string_view Name(Compat compat);
 
 struct CompatConfig {
-  RopeConfig config;                 // says the same without a compat
-  std::vector<std::string> changes;  // in words, one for each that was made
+  RopeConfig config;                 // the same rotation without a compat
+  std::vector<std::string> changes;  // one sentence per change
 };
 
-// `config` as an implementation reads it, in explicit fields. What only this service has (ramp,
-// longrope_branch, alpha, seq_len_policy) stays where it is given. REQUIRES: `config` is valid.
-// INVALID_ARGUMENT: it has no such rotation.
+// Returns `config` as an implementation reads it, in explicit fields. Fields that only this service
+// has (ramp, longrope_branch, alpha, seq_len_policy) are kept if they are set. REQUIRES: `config`
+// is valid. INVALID_ARGUMENT: the implementation has no such rotation.
 absl::StatusOr<CompatConfig> ApplyCompat(const RopeConfig& config, Compat compat);
 
-// One implementation whose numbers differ.
+// An implementation with different numbers.
 struct Reading {
   std::string implementation;
   std::string difference;            // in words
-  double attention_factor = 0;       // 0: it has no such rotation
+  double attention_factor = 0;       // 0 if it has no such rotation
   double inv_freq_max_relative = 0;  // largest relative difference of an inverse frequency
 };
 
-// What the implementations make of `stated` where that is not what `answered` does at `seq_len`.
-// REQUIRES: `answered` is `stated`, resolved under any compat; seq_len >= 1.
+// The readings of `stated` whose numbers at `seq_len` differ from those of `answered`. REQUIRES:
+// `answered` is `stated`, resolved under any compat; seq_len >= 1.
 std::vector<Reading> Readings(const RopeConfig& stated, const ResolvedRope& answered,
                               int64_t seq_len);
 
-// Where a blend runs between kept and divided frequencies, in indices and in positions per turn.
+// The blend between kept and divided frequencies, as frequency indices and as wavelengths
+// (positions per turn).
 struct Ramp {
   double low_index = 0;   // kept up to here
   double high_index = 0;  // divided from here on
@@ -60,23 +62,24 @@ struct Ramp {
   double high_wavelength = 0;
 };
 
-// That of yarn and llama3; unset for the other types.
+// The ramp of yarn and llama3; unset for the other types.
 std::optional<Ramp> RampOf(const ResolvedRope& rope);
 
-// What the scaling did to one frequency.
+// The effect of the scaling on one frequency.
 enum class ColumnScaling {
   kKept,
   kBlended,  // between kept and divided by the factor (yarn, llama3)
-  kScaled,   // divided by the factor, or changed otherwise
-  kStill,    // does not turn
+  kScaled,   // divided by the factor, or changed in another way
+  kStill,    // frequency 0: does not rotate
 };
 
-// One for each column of `evaluated`, which is rope.Evaluate() of some length.
+// The scaling of each column of `evaluated`. REQUIRES: `evaluated` is a result of rope.Evaluate().
 std::vector<ColumnScaling> ScalingOf(const ResolvedRope& rope,
                                      const ResolvedRope::AtSeqLen& evaluated);
 
-// Largest absolute error of a cos or sin if inverse frequencies and angles were float32, over the
-// 16 positions up to `position`, without the attention factor. REQUIRES: 0 <= position <= 2^31.
+// The largest absolute error of cos or sin that float32 inverse frequencies and float32 angles
+// cause at the 16 positions up to `position`, without the attention factor. REQUIRES: 0 <= position
+// <= 2^31.
 double Float32AngleError(const ResolvedRope::AtSeqLen& evaluated, int64_t position);
 
 }  // namespace rope::kernels

@@ -1,4 +1,5 @@
-// Warnings(): one function for each kind of doubt, all called in one place at the end.
+// Each Warn function checks one kind of doubtful setting. Warnings(), at the end, calls all of
+// them.
 #include "kernels/compat/rope_warnings.h"
 
 #include <cmath>
@@ -19,12 +20,12 @@ std::string Digits(long double number) {
   return absl::StrFormat("%.6g", static_cast<double>(number));
 }
 
-// The types whose lengths and factor belong together.
+// The types whose factor should equal the ratio of the lengths.
 bool HasLengthRatio(RopeType type) {
   return type == RopeType::kYarn || type == RopeType::kLongrope;
 }
 
-// A setting that the type does not read is probably meant for another one.
+// A setting that the type does not use is probably meant for another type.
 void WarnUnread(const RopeConfig& config, Lines& lines) {
   const RopeType type = config.rope_type;
   const bool yarn = type == RopeType::kYarn;
@@ -61,7 +62,7 @@ void WarnUnread(const RopeConfig& config, Lines& lines) {
   }
 }
 
-// One setting that another one leaves without effect.
+// Settings that have no effect because of another setting.
 void WarnUnusedFields(const RopeConfig& config, Lines& lines) {
   if (config.rope_type == RopeType::kYarn) {
     if (config.attention_factor.has_value() && config.attn_factor.has_value()) {
@@ -78,7 +79,7 @@ void WarnUnusedFields(const RopeConfig& config, Lines& lines) {
   }
 }
 
-// Numbers that a caller gives in place of a formula's.
+// Explicit values that replace the result of a formula.
 void WarnExplicit(const RopeConfig& config, Lines& lines) {
   if (config.longrope_branch.has_value() && config.rope_type == RopeType::kLongrope) {
     lines.push_back(StrCat("longrope_branch: the ",
@@ -151,7 +152,7 @@ void WarnFactor(const RopeConfig& config, Lines& lines) {
   }
 }
 
-// yarn and longrope: the factor against the ratio of the two lengths.
+// yarn and longrope: compares the factor with the ratio of the two lengths.
 void WarnLengths(const RopeConfig& config, Lines& lines) {
   const RopeType type = config.rope_type;
   if (!HasLengthRatio(type)) return;

@@ -1,6 +1,6 @@
-// Warnings: what is legal in a RopeConfig and probably a mistake.
+// Warnings: settings of a RopeConfig that are valid but probably a mistake.
 //
-// Threading:  Pure; any thread.
+// Threading:  Pure function; any thread.
 #ifndef ROPE_KERNELS_COMPAT_ROPE_WARNINGS_H_
 #define ROPE_KERNELS_COMPAT_ROPE_WARNINGS_H_
 
@@ -13,10 +13,10 @@
 
 namespace rope::kernels {
 
-// Legal settings that are probably mistakes, in words: factor below 1, high_freq_factor equal to
-// low_freq_factor, a factor that contradicts the length ratio, settings that implementations read
-// differently. Each says the number that it changes. `head_dim` as for Validate.
-// REQUIRES: Validate(config, head_dim) is OK.
+// One sentence per doubtful setting: a factor below 1, high_freq_factor equal to low_freq_factor, a
+// factor that contradicts the length ratio, or a setting that implementations read differently.
+// Each sentence gives the number that the setting changes. `head_dim` as for Validate. REQUIRES:
+// Validate(config, head_dim) is OK.
 std::vector<std::string> Warnings(const RopeConfig& config,
                                   std::optional<int64_t> head_dim = std::nullopt);
 

@@ -42,7 +42,9 @@ absl::StatusOr<std::vector<LayerConfig>> ReadNestedEntries(const ConfigDocument&
   return entries;
 }
 
-// One entry for each kind of layer that differs, or a single one.
+// One entry per layer type with its own embedding, or a single entry. A nested file names the
+// types. In other files only full and sliding attention can differ: by the base, by the scaling, or
+// by the head_dim (global_head_dim).
 absl::StatusOr<std::vector<LayerConfig>> ReadEntries(const ConfigDocument& document) {
   if (document.nested) return ReadNestedEntries(document);
   EntryKind sliding_kind = EntryKind::kScaled;

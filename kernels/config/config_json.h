@@ -1,11 +1,15 @@
-// Reads the rotary embeddings of a verbatim Hugging Face config.json, or of a fragment of one: old
-// spelling (rope_scaling, type, a base of their own for sliding layers: rope_local_base_freq,
-// local_rope_theta, swa_rope_theta) and new (rope_parameters, nested by layer type), text_config
-// nesting; the layers as lists or rules (config_json_layers.h).
+// ModelConfig: the rotary embeddings of a verbatim Hugging Face config.json, or of a fragment of
+//              one.
+//
+// Supported spellings are the old one (rope_scaling, type, a separate base for sliding layers in
+// rope_local_base_freq, local_rope_theta or swa_rope_theta) and the new one (rope_parameters,
+// nested by layer type), each at the top level or in text_config. Layers are lists or rules
+// (config_json_layers.h).
 //
 // Threading:  Immutable after Parse.
-// Errors:     INVALID_ARGUMENT: not JSON, a field of the wrong type, an unknown rope_type; several
-//             entries and none picked (lists them); a layer or layer_type that does not exist.
+// Errors:     INVALID_ARGUMENT: the text is not JSON; a field has the wrong type; the rope_type is
+//             unknown; layers differ and none is chosen (the message lists them); the chosen layer
+//             or layer_type does not exist.
 #ifndef ROPE_KERNELS_CONFIG_CONFIG_JSON_H_
 #define ROPE_KERNELS_CONFIG_CONFIG_JSON_H_
 
@@ -24,29 +28,29 @@ class ModelConfig {
  public:
   static absl::StatusOr<ModelConfig> Parse(std::string_view json);
 
-  // Kinds of layer that differ; empty where all layers are the same.
+  // The layer types with different embeddings; empty if all layers are equal.
   const std::vector<std::string>& layer_types() const { return layer_types_; }
-  // One entry per layer (index -> kind), where the file lists them or gives a rule.
+  // The layer type of each layer, if the file has a list or a rule; otherwise empty.
   const std::vector<std::string>& layers() const { return layers_; }
   std::optional<int64_t> num_heads() const { return num_heads_; }
-  // k heads that rotate: 1 where all heads share a rope slice (qk_rope_head_dim), num_heads where
-  // the file does not say.
+  // Number of k heads that rotate: 1 if all heads share one rope slice (qk_rope_head_dim),
+  // num_heads if the file has no such key.
   std::optional<int64_t> num_kv_heads() const { return num_kv_heads_; }
 
-  // The embedding of the layers that `choice` picks; no choice is needed where all are the same.
-  // `rotates` is false where none of them rotates; where only some do, a warning says so.
+  // The embedding of the chosen layers. A choice is not needed if all layers are equal. `rotates`
+  // is false if none of the chosen layers rotates. If only some do, a warning says so.
   absl::StatusOr<LayerConfig> Layer(const LayerChoice& choice) const;
 
  private:
-  // The entry of a kind of layer; `type` is empty where neither the choice nor the file names one.
+  // The entry of a layer type; `type` is empty if neither the choice nor the file names one.
   absl::StatusOr<LayerConfig> EntryOf(const LayerChoice& choice, const std::string& type) const;
-  // Says in the entry whether the chosen layers rotate.
+  // Sets `rotates` and adds a warning if some or all chosen layers do not rotate.
   void MarkRotation(const LayerChoice& choice, LayerConfig& entry) const;
 
   std::vector<std::string> layer_types_;
   std::vector<std::string> layers_;
-  std::vector<bool> no_rope_;         // by layer index; empty: all rotate
-  std::vector<LayerConfig> entries_;  // one for each of layer_types_, or a single one
+  std::vector<bool> no_rope_;         // by layer index; empty if all rotate
+  std::vector<LayerConfig> entries_;  // one per layer type, or a single one
   std::optional<int64_t> num_layers_;
   std::optional<int64_t> num_heads_;
   std::optional<int64_t> num_kv_heads_;

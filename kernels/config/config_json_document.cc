@@ -41,15 +41,15 @@ constexpr std::string_view kParameterKeys[] = {
     "type",
 };
 
-// Keys of kParameterKeys that mean nothing else at the top of a config.json, so that one of them
-// there makes the file a bare rope_parameters object.
+// Keys of kParameterKeys that have no other meaning at the top level of a config.json. If the top
+// level has one of them, the file is a bare rope_parameters object.
 constexpr std::string_view kBareKeys[] = {
     "attention_factor", "attn_factor",    "beta_fast",   "beta_slow",       "factor",
     "high_freq_factor", "inv_freq",       "long_factor", "low_freq_factor", "mixed_b",
     "mrope_section",    "mscale_all_dim", "rope_type",   "short_factor",
 };
 
-// What else is read at the top of a fragment.
+// Other keys that are read at the top level of a fragment.
 constexpr std::string_view kTopKeys[] = {
     "_sliding_window_pattern",
     "full_attention_interval",
@@ -85,11 +85,11 @@ constexpr std::string_view kTopKeys[] = {
     "swa_rope_theta",
 };
 
-// Keys about the rotation, of older model code, that this reader does not know.
+// Rotation keys of older model code that this reader does not support.
 constexpr std::string_view kUnreadKeys[] = {"rope_pct", "rope_percent", "rope_ratio",
                                             "rotary_emb_fraction", "rotary_percent"};
 
-// Keys beside a known scaling whose effect somebody may expect, and what it is.
+// Unused keys with an effect elsewhere, and that effect as a note for the warning.
 constexpr std::pair<std::string_view, std::string_view> kNotes[] = {
     {"extrapolation_factor", " (vLLM weighs yarn's ramp with it, by 1 unless given)"},
     {"llama_4_scaling_beta", " (it scales q by position, beside the rotation)"},
@@ -170,13 +170,13 @@ absl::StatusOr<ConfigDocument> LocateParameters(const Json& file) {
 
 void WarnUnknownKeys(const ConfigDocument& document, const JsonFields& parameters,
                      std::vector<std::string>& warnings) {
-  // Keys beside the parameters are normal in a whole config.json.
+  // A complete config.json has many other keys at the top level, so they are no reason to warn.
   if (document.bare && (document.model.Has("model_type") || document.model.Has("hidden_size"))) {
     return;
   }
   constexpr int kNamed = 16;
   int unknown = 0;
-  // Around the entries of layer types nothing else is read.
+  // At the level of the layer types only their objects are read; every other key is unused.
   const bool around = document.nested && &parameters.json() == &document.parameters->json();
   for (const auto& [key, value] : parameters.json().items()) {
     if (value.is_null() || (around && value.is_object())) continue;

@@ -1,4 +1,4 @@
-// Finds the rope parameters in a config.json, whole or a fragment; config_json.h is the way in.
+// Finds the rope parameters in a config.json or in a fragment of one. Callers use config_json.h.
 //
 // Threading:  Pure functions; any thread.
 // Ownership:  A ConfigDocument is a view; the parsed file must outlive it.
@@ -19,23 +19,24 @@ namespace rope::kernels {
 inline constexpr std::string_view kFullAttention = "full_attention";
 inline constexpr std::string_view kSlidingAttention = "sliding_attention";
 
-// Where the parts of a file are.
+// The parts of a file that later steps read.
 struct ConfigDocument {
   explicit ConfigDocument(const JsonFields& fields) : model(fields) {}
 
   JsonFields model;        // the file, or its text_config
-  std::string model_type;  // empty where it does not say
-  // rope_parameters, else rope_scaling; the file itself where it is the bare rope_parameters
+  std::string model_type;  // empty if absent
+  // rope_parameters, else rope_scaling, else the file itself if it is a bare rope_parameters
   // object.
   std::optional<JsonFields> parameters;
-  bool bare = false;    // parameters is the file itself
-  bool nested = false;  // parameters holds an object for each kind of layer
+  bool bare = false;    // `parameters` is the file itself
+  bool nested = false;  // `parameters` holds one object per layer type
   std::vector<std::string> warnings;
 };
 
 absl::StatusOr<ConfigDocument> LocateParameters(const nlohmann::json& file);
 
-// Adds a line for each key of `parameters` that nobody reads, 16 at most and then their number.
+// Adds a warning for each unused key of `parameters`. After 16 keys one warning gives the number of
+// the others.
 void WarnUnknownKeys(const ConfigDocument& document, const JsonFields& parameters,
                      std::vector<std::string>& warnings);
 

@@ -14,7 +14,11 @@ namespace {
 
 using Json = nlohmann::json;
 
-// The base of the sliding layers, in the words of Gemma 3, ModernBERT and MiMo v2.
+// Every value has one lookup order: the parameters object, then the top level of the model (with
+// its older key names), then the default of the model_type, then a general default. An assumed
+// default adds a warning, because the file does not show it.
+
+// The base of the sliding layers, as Gemma 3, ModernBERT and MiMo v2 name it.
 constexpr std::string_view kLocalBases[] = {"rope_local_base_freq", "local_rope_theta",
                                             "swa_rope_theta"};
 
@@ -32,7 +36,7 @@ absl::StatusOr<std::optional<RopeType>> ReadTypeAt(const JsonFields& parameters,
 absl::StatusOr<RopeType> ReadType(const JsonFields& parameters, bool bare,
                                   std::vector<std::string>& warnings) {
   ROPE_ASSIGN_OR_RETURN(const std::optional<RopeType> type, ReadTypeAt(parameters, "rope_type"));
-  if (bare && type.has_value()) return *type;  // `type` may be about something else there
+  if (bare && type.has_value()) return *type;  // a bare file may use `type` for something else
   ROPE_ASSIGN_OR_RETURN(const std::optional<RopeType> old, ReadTypeAt(parameters, "type"));
   if (type.has_value() && old.has_value() && *type != *old) {
     warnings.push_back(StrCat(parameters.PathOf("type"), " ", Name(*old),
@@ -41,7 +45,7 @@ absl::StatusOr<RopeType> ReadType(const JsonFields& parameters, bool bare,
   return type.value_or(old.value_or(RopeType::kDefault));
 }
 
-// What the model_type implies where the file has no `key`; says so.
+// Returns the default that the model_type implies for the absent `key`, with a warning.
 template <typename T>
 std::optional<T> TakeDefault(const ConfigDocument& document, std::string_view key,
                              const std::optional<T>& value, std::vector<std::string>& warnings) {
@@ -52,6 +56,8 @@ std::optional<T> TakeDefault(const ConfigDocument& document, std::string_view ke
   return value;
 }
 
+// The first of: qk_rope_head_dim (multi-head latent attention), the layer type's own key, head_dim,
+// the model_type's default, hidden_size / num_attention_heads. Unset if none is there.
 absl::StatusOr<std::optional<int64_t>> ReadHeadDim(const ConfigDocument& document,
                                                    std::string_view layer_type,
                                                    std::vector<std::string>& warnings) {
@@ -91,6 +97,8 @@ absl::StatusOr<double> ReadLocalTheta(const ConfigDocument& document,
   return taken;
 }
 
+// rope_theta of the parameters, else of the top level. A different value at the top level is warned
+// of and not used.
 absl::StatusOr<double> ReadTheta(const ConfigDocument& document,
                                  const std::optional<JsonFields>& parameters,
                                  std::vector<std::string>& warnings) {
@@ -150,8 +158,8 @@ absl::Status ReadLengths(const ConfigDocument& document, const JsonFields& scali
   return absl::OkStatus();
 }
 
-// Ernie 4.5 VL: height and width in turn, then time. Its files give the count of t as
-// freq_allocation (Hugging Face), or all three as h, w, t (vLLM).
+// Ernie 4.5 VL: h and w alternate, then t. Its files give the count of t as freq_allocation
+// (Hugging Face), or all three counts in the order h, w, t (vLLM).
 absl::StatusOr<std::optional<Mrope>> ReadErnieMrope(const JsonFields& parameters,
                                                     const std::vector<int64_t>& section,
                                                     std::optional<int64_t> rotary_dim) {
@@ -172,6 +180,8 @@ absl::StatusOr<std::optional<Mrope>> ReadErnieMrope(const JsonFields& parameters
   return std::optional<Mrope>(mrope);
 }
 
+// Returns nothing for a config with one axis. Ernie files are recognised by the type ernie_3d or by
+// the model_type.
 absl::StatusOr<std::optional<Mrope>> ReadMrope(const ConfigDocument& document,
                                                const JsonFields& parameters,
                                                std::optional<int64_t> rotary_dim) {
@@ -197,7 +207,7 @@ absl::StatusOr<std::optional<Mrope>> ReadMrope(const ConfigDocument& document,
   return std::optional<Mrope>(mrope);
 }
 
-// What only a parameters object holds.
+// Reads the fields that occur in a parameters object only.
 absl::Status ReadScaling(const JsonFields& parameters, bool bare, LayerConfig& entry) {
   RopeConfig& config = entry.config;
   ROPE_ASSIGN_OR_RETURN(config.rope_type, ReadType(parameters, bare, entry.warnings));
@@ -234,6 +244,9 @@ bool HasLocalBase(const ConfigDocument& document) {
                      [&](std::string_view key) { return document.model.Has(key); });
 }
 
+// For kLocal, `scaling` is the top level, because the parameters belong to the other layers. Only
+// kScaled reads the type, the scaling and mrope. rotary_dim is needed before mrope, since Ernie's
+// counts depend on it.
 absl::StatusOr<LayerConfig> ReadEntry(const ConfigDocument& document,
                                       const std::optional<JsonFields>& parameters,
                                       std::string_view layer_type, EntryKind kind) {

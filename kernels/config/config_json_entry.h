@@ -1,4 +1,4 @@
-// One entry of a config.json: the parameters of one kind of layer. Internal to config_json.
+// Reads one entry of a config.json: the parameters of one layer type. Internal to config_json.
 //
 // Threading:  Pure functions; any thread.
 // Errors:     INVALID_ARGUMENT only: "path: got X, want Y".
@@ -14,18 +14,18 @@
 
 namespace rope::kernels {
 
-// How the layers of an entry take the file's parameters.
+// The part of the file's parameters that applies to a layer type.
 enum class EntryKind {
-  kScaled,    // all of them
-  kUnscaled,  // the base without the scaling
-  kLocal,     // neither: they have a base of their own beside the parameters
+  kScaled,    // all parameters
+  kUnscaled,  // the base, without the scaling
+  kLocal,     // none: the layers have a separate base outside the parameters
 };
 
-// Whether sliding layers have a base of their own in a file with one set of parameters:
-// rope_local_base_freq, local_rope_theta or swa_rope_theta, or a model_type that implies it.
+// Whether sliding layers have a separate base in a file with one set of parameters: in
+// rope_local_base_freq, local_rope_theta or swa_rope_theta, or implied by the model_type.
 bool HasLocalBase(const ConfigDocument& document);
 
-// Reads one entry. `parameters` is its object, if it has one.
+// Reads one entry. `parameters` is the entry's JSON object, if there is one.
 absl::StatusOr<LayerConfig> ReadEntry(const ConfigDocument& document,
                                       const std::optional<JsonFields>& parameters,
                                       std::string_view layer_type, EntryKind kind);

@@ -9,6 +9,9 @@
 namespace rope::kernels {
 namespace {
 
+// ReadLayerList first reads the number of layers, then the types (a list or a rule), then the
+// layers that do not rotate. A list must have one entry per layer. A list also gives the number of
+// layers if the file has no num_hidden_layers.
 using Types = std::vector<std::string>;
 
 constexpr std::string_view kLinearAttention = "linear_attention";
@@ -32,7 +35,7 @@ absl::Status CheckOnePerLayer(const std::string& path, size_t entries,
       StrCat(path, ": got ", entries, " entries, want num_hidden_layers, ", *layers));
 }
 
-// A list with a 0 or a 1 for each layer; empty where absent.
+// Reads a list with 0 or 1 per layer; empty if the key is absent.
 absl::StatusOr<std::vector<bool>> ReadFlags(const JsonFields& model, std::string_view key,
                                             std::optional<int64_t> count) {
   ROPE_ASSIGN_OR_RETURN(const std::vector<int64_t> numbers, model.Integers(key));
@@ -48,6 +51,7 @@ absl::StatusOr<std::vector<bool>> ReadFlags(const JsonFields& model, std::string
   return flags;
 }
 
+// Reads a period >= 1, or returns `otherwise` (the model_type's default) if the key is absent.
 absl::StatusOr<std::optional<int64_t>> ReadPeriod(const JsonFields& model, std::string_view key,
                                                   std::optional<int64_t> otherwise) {
   ROPE_ASSIGN_OR_RETURN(const std::optional<int64_t> period, model.Integer(key));
@@ -58,7 +62,7 @@ absl::StatusOr<std::optional<int64_t>> ReadPeriod(const JsonFields& model, std::
   return period.has_value() ? period : otherwise;
 }
 
-// Layer `full_at` of each `period` has full attention, the others are of the kind `others`.
+// Layer `full_at` of each period has full attention; the other layers have type `others`.
 Types Periodic(int64_t count, int64_t period, int64_t full_at, std::string_view others) {
   Types types;
   for (int64_t i = 0; i < count; ++i) {
@@ -67,7 +71,7 @@ Types Periodic(int64_t count, int64_t period, int64_t full_at, std::string_view 
   return types;
 }
 
-// Letters to repeat: L a local (sliding) layer, G a global one.
+// Repeats the letters: L is a local (sliding) layer, G a global (full attention) layer.
 absl::StatusOr<Types> FromLetters(const std::string& path, const std::string& letters,
                                   int64_t count) {
   if (letters.empty() || letters.find_first_not_of("LG") != std::string::npos) {
@@ -82,7 +86,7 @@ absl::StatusOr<Types> FromLetters(const std::string& path, const std::string& le
   return types;
 }
 
-// The kinds where a rule gives them and not a list.
+// Layer types from a rule. Keys are tried in the order that config_json_layers.h gives.
 absl::StatusOr<Types> TypesByRule(const ConfigDocument& document, int64_t count) {
   const JsonFields& model = document.model;
   const ModelDefaults& defaults = DefaultsOf(document.model_type);
@@ -114,6 +118,7 @@ absl::StatusOr<Types> ReadTypes(const ConfigDocument& document, std::optional<in
   return TypesByRule(document, *count);
 }
 
+// Cohere 2, and EXAONE 4 with a sliding window, rotate their sliding layers only.
 bool FullAttentionRotates(const ConfigDocument& document) {
   if (document.model_type == "cohere2") return false;
   return document.model_type != "exaone4" || !document.model.Has("sliding_window");
@@ -124,10 +129,12 @@ bool RotatesByType(std::string_view type, bool full_attention_rotates) {
   return type != kLinearAttention && type != "mamba" && type != "conv";
 }
 
-// `layers` has its count and its types.
+// REQUIRES: layers.count and layers.types are set. An explicit list comes before the interval;
+//           layers
+// that their type excludes are added to both.
 absl::StatusOr<std::vector<bool>> ReadNoRope(const ConfigDocument& document,
                                              const LayerList& layers) {
-  // Despite the key's name, 1 is a layer that rotates.
+  // Despite the key's name, 1 means that the layer rotates.
   ROPE_ASSIGN_OR_RETURN(std::vector<bool> no_rope,
                         ReadFlags(document.model, "no_rope_layers", layers.count));
   no_rope.flip();

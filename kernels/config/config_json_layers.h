@@ -1,5 +1,5 @@
-// Reads which layers of a config.json are of which kind and which of them rotate; config_json.h is
-// the way in.
+// Reads the type of each layer of a config.json, and which layers rotate. Callers use
+// config_json.h.
 //
 // Threading:  Pure functions; any thread.
 // Errors:     INVALID_ARGUMENT only: "path: got X, want Y".
@@ -21,18 +21,24 @@ inline constexpr int64_t kLayersMax = 65536;
 
 struct LayerList {
   std::optional<int64_t> count;    // num_hidden_layers, or the length of a list of layers
-  std::vector<std::string> types;  // by layer; empty where the file does not say
-  std::vector<bool> no_rope;       // by layer, true where it does not rotate; empty: all rotate
+  std::vector<std::string> types;  // by layer; empty if the file has no list and no rule
+  std::vector<bool> no_rope;       // by layer, true if it does not rotate; empty if all rotate
 };
 
-// Kinds: layer_types, else hybrid_layer_pattern (1: sliding), else sliding_window_pattern (a period
-// whose last layer has full attention, or letters L and G to repeat), else
-// global_attn_every_n_layers (the first of each has full attention), else full_attention_interval
-// (the last of each has; the others linear attention), else what the model_type implies.
+// Layer types come from the first of these keys that the file has:
+//   layer_types                 a list
+//   hybrid_layer_pattern        a list of 0 and 1; 1 is sliding attention
+//   sliding_window_pattern      a period whose last layer has full attention, or the letters L
+//                               (local, sliding) and G (global, full), repeated
+//   global_attn_every_n_layers  a period whose first layer has full attention
+//   full_attention_interval a period whose last layer has full attention; the others have linear
+//                               attention
+// or else from the model_type.
 //
-// Not rotating: zeros of no_rope_layers, else the last of each no_rope_layer_interval; besides,
-// layers without attention scores (linear_attention, mamba, conv), and full attention in models
-// that leave it without positions (Cohere 2, EXAONE 4 with a window).
+// These layers do not rotate:
+//   zeros of no_rope_layers, else the last layer of each no_rope_layer_interval
+//   layers without attention scores (linear_attention, mamba, conv)
+//   full attention in models that use it without positions (Cohere 2, EXAONE 4 with a window)
 absl::StatusOr<LayerList> ReadLayerList(const ConfigDocument& document);
 
 }  // namespace rope::kernels

@@ -25,7 +25,7 @@ absl::StatusOr<double> ToNumber(const Json& value, const std::string& path) {
 absl::StatusOr<int64_t> ToInteger(const Json& value, const std::string& path) {
   if (value.is_number_float()) {
     const double number = value.get<double>();
-    // 2^63 itself does not fit.
+    // 2^63 itself does not fit into an int64_t.
     if (number == std::floor(number) && std::abs(number) < 9223372036854775808.0) {
       return static_cast<int64_t>(number);
     }
@@ -45,7 +45,7 @@ absl::StatusOr<std::string> ToString(const Json& value, const std::string& path)
   return value.get<std::string>();
 }
 
-// `convert` of every element of the list at `key`.
+// Applies `convert` to every element of the list at `key`.
 template <typename T>
 absl::StatusOr<std::vector<T>> ReadList(const JsonFields& fields, std::string_view key,
                                         absl::StatusOr<T> (*convert)(const Json&,
@@ -64,7 +64,7 @@ absl::StatusOr<std::vector<T>> ReadList(const JsonFields& fields, std::string_vi
   return list;
 }
 
-// Watches a parse for a key that its object already has: JSON parsers keep either one silently.
+// A parse callback that finds duplicate keys. The parser itself silently keeps one of them.
 class DuplicateFinder {
  public:
   bool operator()(int /*depth*/, Json::parse_event_t event, const Json& parsed) {
@@ -81,7 +81,7 @@ class DuplicateFinder {
   const std::optional<Json>& duplicate() const { return duplicate_; }
 
  private:
-  std::vector<std::set<std::string>> keys_;  // of the objects that are open
+  std::vector<std::set<std::string>> keys_;  // the keys of each open object
   std::optional<Json> duplicate_;
 };
 

@@ -1,8 +1,8 @@
-// Typed reads from a JSON object, with the path of the field in every error.
+// Typed reads from a JSON object. Every error has the path of the field.
 //
 // Threading:  Immutable; any thread.
 // Ownership:  JsonFields is a view; the document must outlive it.
-// Errors:     INVALID_ARGUMENT: not JSON, a key given twice, or "path: got X, want a Y".
+// Errors:     INVALID_ARGUMENT: the text is not JSON; a key occurs twice; "path: got X, want a Y".
 #ifndef ROPE_KERNELS_CONFIG_JSON_FIELDS_H_
 #define ROPE_KERNELS_CONFIG_JSON_FIELDS_H_
 
@@ -19,33 +19,34 @@
 
 namespace rope::kernels {
 
-// Parses a JSON object in which no key is given twice.
+// Parses a JSON object. A key that occurs twice in one object is an error.
 absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text);
 
-// A value as it stands in the file, in ASCII, cut where it is long.
+// A value for error messages: as in the file, in ASCII, truncated after 48 characters.
 std::string Show(const nlohmann::json& value);
 
 class JsonFields {
  public:
-  // REQUIRES: `object` is a JSON object. `path` names it in errors; empty for the whole document.
+  // `path` is the path of `object` in errors; empty for the document. REQUIRES: `object` is a JSON
+  // object.
   explicit JsonFields(const nlohmann::json& object, std::string path = "")
       : object_(&object), path_(std::move(path)) {}
 
   const nlohmann::json& json() const { return *object_; }
   const std::string& path() const { return path_; }
   std::string PathOf(std::string_view key) const;
-  // Present and not null, which counts as absent everywhere.
+  // Whether the key is present. A null value counts as absent everywhere.
   bool Has(std::string_view key) const { return Find(key) != nullptr; }
-  // Null where absent.
+  // nullptr if absent.
   const nlohmann::json* Find(std::string_view key) const;
 
-  // The value, or unset where the key is absent. Integers may be written 128.0, numbers 128.
+  // The value, or unset if the key is absent. Integers may be written as 128.0, numbers as 128.
   absl::StatusOr<std::optional<double>> Number(std::string_view key) const;
   absl::StatusOr<std::optional<int64_t>> Integer(std::string_view key) const;
   absl::StatusOr<std::optional<bool>> Bool(std::string_view key) const;
   absl::StatusOr<std::optional<std::string>> String(std::string_view key) const;
   absl::StatusOr<std::optional<JsonFields>> Object(std::string_view key) const;
-  // Lists; empty where absent.
+  // Lists; empty if absent.
   absl::StatusOr<std::vector<double>> Numbers(std::string_view key) const;
   absl::StatusOr<std::vector<int64_t>> Integers(std::string_view key) const;
   absl::StatusOr<std::vector<std::string>> Strings(std::string_view key) const;
@@ -55,7 +56,7 @@ class JsonFields {
   std::string path_;
 };
 
-// The first of `reads` that has a value, or failed.
+// The first of `reads` that has a value or an error.
 template <typename T>
 absl::StatusOr<std::optional<T>> FirstOf(
     std::initializer_list<absl::StatusOr<std::optional<T>>> reads) {

@@ -1,4 +1,4 @@
-// LayerConfig: what a config.json says for one layer, and LayerChoice: which layer is asked for.
+// LayerConfig: the embedding of one layer of a config.json. LayerChoice: selects a layer.
 //
 // Threading:  Values.
 #ifndef ROPE_KERNELS_CONFIG_LAYER_CONFIG_H_
@@ -14,19 +14,20 @@
 
 namespace rope::kernels {
 
-// Picks one of a config's layers; at most one of the two is set.
+// Selects layers of a config; at most one field is set.
 struct LayerChoice {
   std::optional<int64_t> layer = {};  // index from 0
   std::string layer_type = {};        // for example "full_attention"
 };
 
-// What a config.json says for one layer.
+// The embedding of one layer of a config.json.
 struct LayerConfig {
   RopeConfig config;
-  std::string layer_type;          // empty where layers do not differ
-  bool rotates = true;             // false: such layers return their tensors unchanged
-  std::optional<Pairing> pairing;  // what a known model_type uses
-  // Unknown keys beside the rope parameters, and what was assumed. rope_warnings.h says the rest.
+  std::string layer_type;          // empty if layers do not differ
+  bool rotates = true;             // false: these layers return their tensors unchanged
+  std::optional<Pairing> pairing;  // set if the model_type is known
+  // Unknown keys next to the rope parameters, and assumed defaults. rope_warnings.h adds warnings
+  // about the values.
   std::vector<std::string> warnings;
 };
 

@@ -63,7 +63,7 @@ constexpr std::pair<std::string_view, ModelDefaults> kDefaults[] = {
     {"glm4", {.partial_rotary_factor = 0.5}},
     {"glm4_moe", {.partial_rotary_factor = 0.5}},
     {"gpt_neox", {.partial_rotary_factor = 0.25}},
-    // The files leave the list of layers empty.
+    // Published files have an empty no_rope_layers.
     {"llama4", {.no_rope_layer_interval = 4}},
     {"modernbert", {.rope_theta = 160000, .local_base = 10000}},
     {"nemotron", {.partial_rotary_factor = 0.5}},

@@ -1,4 +1,4 @@
-// What a config.json's model_type says that the file itself leaves out.
+// Pairings and defaults that follow from the model_type of a config.json.
 //
 // Threading:  Immutable; any thread.
 #ifndef ROPE_KERNELS_CONFIG_MODEL_TYPES_H_
@@ -12,29 +12,30 @@
 
 namespace rope::kernels {
 
-// Pairing of the Hugging Face checkpoints of a model_type; a "_text" ending is ignored. Unset for a
-// type that is not known.
+// Pairing of the Hugging Face checkpoints of a model_type. A "_text" suffix is ignored. Unset for
+// an unknown type.
 std::optional<Pairing> PairingOf(std::string_view model_type);
 
-// What Hugging Face assumes where the file of such a model does not say it. Published Gemma 3
-// files say nearly nothing.
+// Defaults of Hugging Face's code for keys that a model's file omits. Published Gemma 3 files omit
+// nearly all of them.
 struct ModelDefaults {
   std::optional<double> rope_theta = {};
-  std::optional<double> local_base = {};  // base of the sliding layers
+  std::optional<double> local_base = {};  // the base of the sliding layers
   std::optional<double> partial_rotary_factor = {};
   std::optional<int64_t> head_dim = {};
   std::optional<int64_t> max_position_embeddings = {};
   std::optional<int64_t> num_attention_heads = {};
   std::optional<int64_t> num_key_value_heads = {};
-  std::optional<int64_t> sliding_window_pattern = {};   // one in so many layers has full attention
-  std::optional<int64_t> full_attention_interval = {};  // the same, the others linear attention
-  std::optional<int64_t> no_rope_layer_interval = {};   // one in so many layers does not rotate
-  // The scaling of a file with one set of parameters is for its full-attention layers alone.
+  // Periods in layers (config_json_layers.h).
+  std::optional<int64_t> sliding_window_pattern = {};   // 1 full attention, the others sliding
+  std::optional<int64_t> full_attention_interval = {};  // 1 full attention, the others linear
+  std::optional<int64_t> no_rope_layer_interval = {};   // 1 layer does not rotate
+  // The scaling of a file with one set of parameters applies to full-attention layers only.
   bool sliding_layers_unscaled = false;
-  // mrope_section holds h, w, t: the first two in turn, then t.
+  // mrope_section is in the order h, w, t: h and w alternate, then t.
   bool mrope_hw_interleaved = false;
 };
-// All unset where the general defaults hold; a "_text" ending is ignored.
+// All fields are unset for a type without defaults. A "_text" suffix is ignored.
 const ModelDefaults& DefaultsOf(std::string_view model_type);
 
 }  // namespace rope::kernels

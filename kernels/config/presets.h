@@ -1,4 +1,4 @@
-// Named models whose rotary embedding is built in.
+// Presets: named models with a built-in rotary embedding.
 //
 // Threading:  Immutable; any thread.
 #ifndef ROPE_KERNELS_CONFIG_PRESETS_H_
@@ -12,15 +12,15 @@
 
 namespace rope::kernels {
 
-// A preset is the rope part of the model's published config.json, read by the same code as a user's
-// own.
+// A preset is the rope part of the model's published config.json. The same code reads it as reads a
+// user's config.json.
 struct Preset {
   std::string_view name;  // for example "llama-3.1-8b"
   std::string_view config_json;
-  Pairing pairing;  // of the Hugging Face checkpoint
+  Pairing pairing;  // the Hugging Face checkpoint's
 };
 
-// All of them, sorted by name.
+// All presets, sorted by name.
 absl::Span<const Preset> Presets();
 
 }  // namespace rope::kernels

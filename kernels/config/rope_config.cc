@@ -19,7 +19,7 @@ constexpr std::pair<std::string_view, RopeType> kRopeTypes[] = {
 constexpr std::pair<std::string_view, RopeType> kAliases[] = {
     {"su", RopeType::kLongrope}, {"mrope", RopeType::kDefault}, {"ernie_3d", RopeType::kDefault}};
 
-// Types of other implementations, and what says the same here.
+// Types of other implementations, and the equivalent here.
 constexpr std::pair<std::string_view, std::string_view> kOtherTypes[] = {
     {"deepseek_yarn", "yarn, with compat deepseek"},
     {"telechat3-yarn",

@@ -1,11 +1,11 @@
-// RopeConfig: one rotary embedding in the vocabulary of Hugging Face config.json, as a user states
-// it. config_json.h reads one from a config.json, validate_config.h checks it, and frequencies.h
-// resolves it to numbers.
+// RopeConfig: one rotary embedding as a user states it, with the field names of Hugging Face's
+// config.json. config_json.h reads it from a config.json, validate_config.h checks it, and
+// frequencies.h resolves it to numbers.
 //
 // Threading:  A value; const access from any thread.
 // Errors:     INVALID_ARGUMENT only, "field: got X, want Y", the field spelt as in config.json.
-// Limits:     head_dim and rotary_dim to 65536, lengths to 2^53, attention_factor to what a float32
-//             holds.
+// Limits:     head_dim and rotary_dim up to 65536, lengths up to 2^53, attention_factor up to the
+//             largest float32.
 #ifndef ROPE_KERNELS_CONFIG_ROPE_CONFIG_H_
 #define ROPE_KERNELS_CONFIG_ROPE_CONFIG_H_
 
@@ -26,19 +26,19 @@ enum class RopeType { kDefault, kLinear, kDynamic, kNtk, kYarn, kLongrope, kLlam
 // The name in config.json: "default", "linear", ...
 std::string_view Name(RopeType type);
 
-// Reads a name; "su" is longrope, "mrope" and "ernie_3d" are default. INVALID_ARGUMENT lists the
-// names, or says what to write instead of one that this library knows and does not compute.
+// Parses a name. "su" is longrope; "mrope" and "ernie_3d" are default. INVALID_ARGUMENT lists the
+// valid names. For a known type of another implementation it gives the equivalent instead.
 absl::StatusOr<RopeType> ParseRopeType(std::string_view name);
 
-// Three-axis positions (t, h, w): which axis each frequency takes.
+// Three-axis positions (t, h, w), and the axis that each frequency uses.
 struct Mrope {
   enum class Layout {
-    kSections,     // the first section[0] frequencies take t, the next section[1] h, the rest w
+    kSections,     // the first section[0] frequencies use t, the next section[1] h, the rest w
     kInterleaved,  // j % 3 == 1 and j < 3*section[1]: h; j % 3 == 2 and j < 3*section[2]: w; else t
-    kHwInterleaved,  // h and w in turn, as many of each, then t (Ernie 4.5 VL)
-    // Blocks as in kSections, and the frequencies of each axis start over: those of an axis with n
-    // of them are theta^(-2i/(2n)), i from 0. Two axes (section[0] = 0) are the rotation of image
-    // patches in Qwen2-VL's vision tower, three that of video transformers.
+    kHwInterleaved,  // h and w alternate, the same number of each, then t (Ernie 4.5 VL)
+    // Blocks as in kSections, but the frequencies of each axis start over: an axis with n of them
+    // has theta^(-2i/(2n)) for i from 0. With two axes (section[0] = 0) this is the rotation of
+    // image patches in Qwen2-VL's vision tower, with three the rotation in video transformers.
     kAxial,
   };
   std::array<int64_t, 3> section = {};  // counts of frequencies (t, h, w), sum rotary_dim/2
@@ -49,43 +49,45 @@ struct Mrope {
   bool operator==(const Mrope&) const = default;
 };
 
-// How YaRN counts between its edges.
+// The measure in which YaRN's ramp is linear between its edges.
 enum class YarnRamp {
   kIndex,  // linear in the frequency's index
   // Linear in turns over the original length, L*f/2pi, from beta_slow to beta_fast: the ramp of
-  // "NTK-by-parts" in Peng et al., "YaRN". It is llama3's with these as low and high factor.
+  // "NTK-by-parts" in Peng et al., "YaRN". It equals llama3's ramp with beta_slow and beta_fast as
+  // low_freq_factor and high_freq_factor.
   kTurns,
 };
 
-// The list that longrope divides by.
+// The list of divisors that longrope uses.
 enum class LongropeBranch { kShort, kLong };
 
-// Whose length decides dynamic and longrope.
+// The length that dynamic and longrope use.
 enum class SeqLenPolicy {
-  kSequence,  // that of each sequence
-  kBatch,     // the longest of the call, for all of its sequences
+  kSequence,  // each sequence uses its own length
+  kBatch,     // all sequences of a call use the longest length
 };
 
-// How angles and rows are computed.
+// The arithmetic of angles and rows.
 enum class Precision {
   kExact,        // angles in long double and double, rows rounded once to float32
-  kHuggingFace,  // as its eager code rounds: see EagerFrequencies and Frequencies::eager
+  kHuggingFace,  // the roundings of its eager code: see EagerFrequencies and Frequencies::eager
 };
 
-// Extrapolatable position embedding, with a centre that never moves: rows of q grow by
-// zeta_i^((p - centre) / scale_base) and those of k by its inverse, zeta_i = (2i + 0.4 d) / (1.4 d)
-// with d = rotary_dim. Sun et al., "A Length-Extrapolatable Transformer", in the form of
-// FlashAttention's rotary layer, which takes half the length so far as the centre.
+// xPos, the extrapolatable position embedding, with a fixed centre. Rows of q are multiplied by
+// zeta_i^((p - centre) / scale_base) and rows of k by its inverse, where zeta_i = (2i + 0.4 d) /
+// (1.4 d) and d = rotary_dim. Source: Sun et al., "A Length-Extrapolatable Transformer", in the
+// form of FlashAttention's rotary layer. That layer uses half of the current length as the centre.
 struct XPos {
   double scale_base = 512;  // positions, >= 1
-  int64_t centre = 0;       // position of scale 1, 0 to 2^30
+  int64_t centre = 0;       // the position with scale 1, 0 to 2^30
   bool operator==(const XPos&) const = default;
 };
 
-// The most channels of a head that rotate; keeps every list of frequencies small.
+// Maximum of head_dim and of rotary_dim; bounds every list of frequencies.
 inline constexpr int64_t kHeadDimMax = 65536;
 
-// Unset optionals take the default of their type, given with each.
+// The comment of a field gives the types that use it, its range, and its default. An unset field
+// has this default.
 struct RopeConfig {
   RopeType rope_type = RopeType::kDefault;
   double rope_theta = 10000;               // base, finite, > 0
@@ -107,19 +109,19 @@ struct RopeConfig {
   std::vector<double> short_factor = {};        // longrope, rotary_dim/2
   std::vector<double> long_factor = {};         // longrope, rotary_dim/2
   std::optional<Mrope> mrope = {};
-  // First rotated channel, >= 0; 0. The channels before it and after the window pass through. Set:
-  // heads may have more channels than head_dim, and the window may end past it.
+  // First rotated channel, >= 0; 0. Channels before and after the window pass through. If it is
+  // set, heads may have more channels than head_dim, and the window may end past head_dim.
   std::optional<int64_t> rotary_offset = {};
   std::optional<double> attn_factor = {};  // yarn; >= 0, multiplies the computed attention factor
   std::optional<YarnRamp> ramp = {};       // yarn; index
   std::optional<LongropeBranch> longrope_branch = {};  // longrope; by the length
-  // dynamic; > 0, theta * alpha^(d/(d-2)) at every length. `factor` is not read beside it.
+  // dynamic; > 0, theta * alpha^(d/(d-2)) at every length. `factor` is then not used.
   std::optional<double> alpha = {};
   // ntk; >= 0. Frequency i is divided by exp(a (i+1)^mixed_b), a = ln(factor) / (d/2)^mixed_b.
   std::optional<double> mixed_b = {};
   std::optional<XPos> xpos = {};
-  // default; rotary_dim/2 frequencies, each >= 0, in place of those of rope_theta. attention_factor
-  // counts beside them.
+  // default; rotary_dim/2 frequencies, each >= 0, instead of those of rope_theta. attention_factor
+  // still applies.
   std::vector<double> inv_freq = {};
   std::optional<SeqLenPolicy> seq_len_policy = {};  // dynamic, longrope; sequence
   Precision precision = Precision::kExact;

@@ -70,7 +70,7 @@ std::optional<double> EffectiveFactor(const RopeConfig& config) {
     case RopeType::kYarn:
       return LengthRatio(config);
     case RopeType::kLongrope:
-      // Without an original length of its own the model was not extended: the ratio is 1.
+      // Without an original length the model was not extended: the ratio is 1.
       if (config.original_max_position_embeddings.has_value()) return LengthRatio(config);
       return config.max_position_embeddings.has_value() ? std::optional<double>(1) : std::nullopt;
     case RopeType::kProportional:
@@ -137,7 +137,7 @@ long double DynamicTheta(const RopeConfig& config, int64_t rotary_dim, int64_t s
   if (seq_len <= length) return theta;
   const long double factor = *config.factor;
   const long double ratio = static_cast<long double>(seq_len) / static_cast<long double>(length);
-  // factor * ratio - factor + 1, without cancelling.
+  // factor * ratio - factor + 1, rearranged to avoid cancellation.
   return theta * std::pow(factor * (ratio - 1) + 1, exponent);
 }
 

@@ -1,7 +1,7 @@
 // The parts of the scaling formulas that validation, resolution and warnings share.
 //
 // Threading:  Pure functions; any thread.
-// Precision:  long double throughout, so that a caller rounds once.
+// Precision:  All arithmetic is in long double, so that the caller rounds once.
 #ifndef ROPE_KERNELS_CONFIG_ROPE_FORMULAS_H_
 #define ROPE_KERNELS_CONFIG_ROPE_FORMULAS_H_
 
@@ -12,35 +12,37 @@
 
 namespace rope::kernels {
 
-// Channels that rotate: rotary_dim, else head_dim * partial_rotary_factor in double arithmetic,
-// truncated; head_dim for proportional. Unset where the config needs a head_dim that nobody gives.
+// Number of rotated channels: rotary_dim, else head_dim * partial_rotary_factor in double
+// arithmetic, truncated. For proportional it is head_dim. Unset if head_dim is needed and not
+// given.
 std::optional<int64_t> RotaryDim(const RopeConfig& config, std::optional<int64_t> head_dim);
 
 // original_max_position_embeddings, else max_position_embeddings.
 std::optional<int64_t> OriginalLength(const RopeConfig& config);
 
-// max_position_embeddings / original_max_position_embeddings, where the config has both.
+// max_position_embeddings / original_max_position_embeddings, if the config has both.
 std::optional<double> LengthRatio(const RopeConfig& config);
 
-// Whether the formulas of the config's type read `factor`; dynamic's do not beside alpha.
+// Whether the formulas of the config's type use `factor`. dynamic with alpha does not.
 bool ReadsFactor(const RopeConfig& config);
 
-// Whether its attention factor is computed, so that attention_factor replaces one: yarn and
-// longrope; with explicit inv_freq it is attention_factor itself.
+// Whether attention_factor has an effect: it replaces the computed factor of yarn and longrope, and
+// it is the factor with explicit inv_freq.
 bool ReadsAttentionFactor(const RopeConfig& config);
 
 // `factor` with the default of the config's type: the length ratio for yarn and longrope, 1 for
 // proportional.
 std::optional<double> EffectiveFactor(const RopeConfig& config);
 
-// yarn's beta_fast and beta_slow with their defaults. 0 counts as absent, as Hugging Face reads it.
+// yarn's beta_fast and beta_slow with their defaults. 0 counts as absent, as in Hugging Face's
+// code.
 double BetaFast(const RopeConfig& config);
 double BetaSlow(const RopeConfig& config);
 
-// yarn's magnitude g(m): 0.1 m ln(factor) + 1, or 1 where factor <= 1.
+// yarn's magnitude g(m): 0.1 m ln(factor) + 1, or 1 if factor <= 1.
 long double YarnMagnitude(long double mscale, long double factor);
 
-// yarn's ramp, in indices of frequencies: kept up to `low`, divided from `high` on.
+// The edges of yarn's ramp, as frequency indices: kept up to `low`, divided from `high` on.
 struct YarnEdges {
   long double low = 0;
   long double high = 0;
@@ -48,15 +50,15 @@ struct YarnEdges {
 // REQUIRES: a valid yarn config.
 YarnEdges YarnRampEdges(const RopeConfig& config, int64_t rotary_dim, bool truncate);
 
-// Where frequencies turn `fast` and `slow` times over the original length, not rounded and not
-// clamped to the columns. REQUIRES: a valid yarn or llama3 config.
+// The indices whose frequencies make `fast` and `slow` turns over the original length, neither
+// rounded nor clamped to the columns. REQUIRES: a valid yarn or llama3 config.
 YarnEdges TurnEdges(const RopeConfig& config, int64_t rotary_dim, double fast, double slow);
 
-// The multiplier on cos and sin. `ignore_explicit` gives what it would be without
-// attention_factor. REQUIRES: a valid config.
+// The multiplier on cos and sin. With `ignore_explicit` it is computed as if attention_factor were
+// unset. REQUIRES: a valid config.
 long double AttentionFactor(const RopeConfig& config, bool ignore_explicit = false);
 
-// Whether longrope divides by its long list. REQUIRES: a valid longrope config.
+// Whether longrope uses long_factor at `seq_len`. REQUIRES: a valid longrope config.
 bool TakesLongFactors(const RopeConfig& config, int64_t seq_len);
 
 // dynamic's base for `seq_len`: with alpha, theta * alpha^(d/(d-2)) at every length (Hunyuan).

@@ -12,7 +12,7 @@ namespace rope::kernels {
 namespace {
 
 constexpr int64_t kLengthMax = int64_t{1} << 53;      // a double holds every length
-constexpr int64_t kXPosCentreMax = int64_t{1} << 30;  // as positions
+constexpr int64_t kXPosCentreMax = int64_t{1} << 30;  // the largest position
 
 template <typename Got>
 absl::Status Invalid(std::string_view field, const Got& got, std::string_view want) {
@@ -50,7 +50,7 @@ absl::Status CheckNumbers(const RopeConfig& config) {
   ROPE_RETURN_IF_ERROR(CheckPositive("rope_theta", config.rope_theta));
   ROPE_RETURN_IF_ERROR(CheckPositive("factor", config.factor));
   ROPE_RETURN_IF_ERROR(CheckNotNegative("attention_factor", config.attention_factor));
-  // Tables hold float32: a larger multiplier would turn every entry into infinity.
+  // Tables hold float32; a larger multiplier would make every entry infinite.
   if (config.attention_factor.value_or(0) > std::numeric_limits<float>::max()) {
     return Invalid("attention_factor", *config.attention_factor, "at most 3.4e38");
   }
@@ -75,7 +75,7 @@ absl::Status CheckNumbers(const RopeConfig& config) {
   return CheckLength("original_max_position_embeddings", config.original_max_position_embeddings);
 }
 
-// The fraction that gives an illegal rotary_dim is the field to name.
+// If partial_rotary_factor gives an invalid rotary_dim, the error names partial_rotary_factor.
 absl::Status CheckFraction(const RopeConfig& config, std::optional<int64_t> head_dim) {
   const std::optional<double> fraction = config.partial_rotary_factor;
   if (fraction.has_value() && !(*fraction > 0 && *fraction <= 1)) {
@@ -102,7 +102,7 @@ absl::Status CheckFraction(const RopeConfig& config, std::optional<int64_t> head
                         " of head_dim ", *head_dim));
 }
 
-// A config's own head_dim is no bound: tensors may have more channels than it says.
+// The config's head_dim does not bound the offset, because tensors may have more channels.
 absl::Status CheckOffset(const RopeConfig& config, std::optional<int64_t> head_dim) {
   if (!config.rotary_offset.has_value()) return absl::OkStatus();
   const bool of_tensor = head_dim.has_value() && !config.head_dim.has_value();
@@ -178,7 +178,7 @@ absl::Status CheckLlama3(const RopeConfig& config) {
   return absl::OkStatus();
 }
 
-// What the type needs is there.
+// Checks that the fields that the type requires are set.
 absl::Status CheckType(const RopeConfig& config, std::optional<int64_t> rotary_dim) {
   const RopeType type = config.rope_type;
   if (ReadsFactor(config) && !EffectiveFactor(config).has_value() && type != RopeType::kYarn &&
@@ -266,7 +266,8 @@ absl::Status CheckInvFreq(const RopeConfig& config, std::optional<int64_t> rotar
 absl::Status CheckXPos(const RopeConfig& config) {
   if (!config.xpos.has_value()) return absl::OkStatus();
   const XPos& xpos = *config.xpos;
-  // Rows of a page may differ by 64 steps of up to zeta^(1/scale_base): below 1, doubles overflow.
+  // Rows of a page differ by up to 64 steps of up to zeta^(1/scale_base). If scale_base were below
+  // 1, doubles could overflow.
   if (!std::isfinite(xpos.scale_base) || xpos.scale_base < 1) {
     return Invalid("xpos.scale_base", xpos.scale_base, "a finite number >= 1");
   }

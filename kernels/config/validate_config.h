@@ -1,6 +1,6 @@
-// Validate: the rules of a RopeConfig.
+// Validate: checks a RopeConfig.
 //
-// Threading:  Pure; any thread.
+// Threading:  Pure function; any thread.
 // Errors:     INVALID_ARGUMENT only, "field: got X, want Y", the field spelt as in config.json.
 #ifndef ROPE_KERNELS_CONFIG_VALIDATE_CONFIG_H_
 #define ROPE_KERNELS_CONFIG_VALIDATE_CONFIG_H_
@@ -13,9 +13,9 @@
 
 namespace rope::kernels {
 
-// Checks every rule that holds whatever the tensor: numbers finite and in range, what the type
-// requires is there, list lengths and sections where rotary_dim is known. `head_dim` is taken where
-// the config has none.
+// Checks every rule that does not depend on a tensor: numbers are finite and in range, fields that
+// the type requires are set, and, if rotary_dim is known, lists and sections have the right length.
+// `head_dim` is used if the config has none.
 absl::Status Validate(const RopeConfig& config, std::optional<int64_t> head_dim = std::nullopt);
 
 }  // namespace rope::kernels

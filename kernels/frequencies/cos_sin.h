@@ -1,4 +1,4 @@
-// CosSin: cos and sin of one angle, multiplied by a factor or not.
+// CosSin: cos and sin of one angle. The function that returns it says which factor is included.
 //
 // Threading:  A value.
 #ifndef ROPE_KERNELS_FREQUENCIES_COS_SIN_H_

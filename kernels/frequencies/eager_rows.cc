@@ -18,7 +18,7 @@ float Power(float base, float exponent) {
   return static_cast<float>(std::pow(static_cast<double>(base), static_cast<double>(exponent)));
 }
 
-// theta^(2i/dim), i from 0: what eager code divides 1 by.
+// theta^(2i/dim) for i from 0. Eager code computes these powers and then their reciprocals.
 Floats Powers(float theta, int64_t dim, int64_t count) {
   Floats powers(static_cast<size_t>(count));
   for (size_t i = 0; i < powers.size(); ++i) {
@@ -33,7 +33,7 @@ Floats Reciprocals(Floats numbers) {
   return numbers;
 }
 
-// The base at `seq_len`, from a length that is a tensor there.
+// The base at `seq_len`. In eager code the length is a float32 tensor, so the ratio is float32.
 float DynamicBase(const RopeConfig& config, int64_t rotary_dim, int64_t seq_len) {
   const auto theta = static_cast<float>(config.rope_theta);
   const double exponent = static_cast<double>(rotary_dim) / static_cast<double>(rotary_dim - 2);

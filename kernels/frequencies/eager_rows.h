@@ -1,10 +1,10 @@
-// Precision hf: the float32 arithmetic of Hugging Face's eager code, for those who compare with it
-// digit by digit. frequencies.h is the way in.
+// Precision hf: the float32 arithmetic of Hugging Face's eager code, for bit-by-bit comparison with
+// it. Callers use frequencies.h.
 //
 // Threading:  Pure functions; any thread.
-// Precision:  Each step in float32, in the order of modeling_rope_utils.py and of the rotary
-//             classes; pow, cos and sin correctly rounded, where vector libraries may be a unit in
-//             the last place away.
+// Precision:  Each step is in float32, in the order of modeling_rope_utils.py and of the rotary
+//             classes. pow, cos and sin are correctly rounded; vector libraries may differ by one
+//             unit in the last place.
 #ifndef ROPE_KERNELS_FREQUENCIES_EAGER_ROWS_H_
 #define ROPE_KERNELS_FREQUENCIES_EAGER_ROWS_H_
 
@@ -17,8 +17,9 @@
 
 namespace rope::kernels {
 
-// As InverseFrequencies (inverse_frequencies.h), in float32. Types that Hugging Face does not have
-// (ntk, yarn by turns, axial, explicit numbers) are rounded once.
+// The result of InverseFrequencies (inverse_frequencies.h) in float32 steps. Types that Hugging
+// Face does not have (ntk, yarn by turns, axial, explicit inv_freq) are computed exactly and
+// rounded once.
 std::vector<float> EagerFrequencies(const RopeConfig& config, int64_t head_dim, int64_t rotary_dim,
                                     int64_t seq_len);
 

@@ -20,12 +20,12 @@ namespace {
 static_assert(std::numeric_limits<InverseFrequency>::digits >= 64,
               "angles at position 10^9 need more bits than a double has");
 
-// The angle mode, last byte of a key; eager modes follow, one for each dtype.
+// The angle mode is the last byte of a key. Eager modes follow, one per dtype.
 constexpr char kExactAngles = 0;
 constexpr char kScaledAngles = 1;
 constexpr char kFirstEagerMode = 2;
 
-// ln of what xPos multiplies q's columns with per position.
+// ln of the xPos scale of one position, per column, for q. k uses the negative.
 std::vector<long double> Growth(const XPos& xpos, int64_t rotary_dim) {
   std::vector<long double> growth(static_cast<size_t>(rotary_dim / 2));
   const auto dim = static_cast<long double>(rotary_dim);
@@ -36,7 +36,8 @@ std::vector<long double> Growth(const XPos& xpos, int64_t rotary_dim) {
   return growth;
 }
 
-// Where exp(growth * distance), times the attention factor, is a normal float32 on both sides.
+// The positions at which exp(growth * distance) times the attention factor is a normal float32 for
+// q and for k. `fastest` is the largest |growth|.
 PositionRange RangeOf(const XPos& xpos, long double fastest, double attention_factor) {
   constexpr long double kLogRange = 87;  // ln 2^126 is 87.3
   const long double spent = attention_factor > 0 ? std::abs(std::log(attention_factor)) : 0;
@@ -60,7 +61,7 @@ double MultiplierValue(Multiplier multiplier, double attention_factor) {
 constexpr Multiplier kMultipliers[] = {Multiplier::kAttentionFactor, Multiplier::kOne,
                                        Multiplier::kInverseAttentionFactor};
 
-// Fills in what the type reads. `config` is valid and has a head_dim.
+// Sets every field that the rope_type uses. REQUIRES: `config` is valid and has a head_dim.
 void FillDefaults(RopeConfig& config, int64_t rotary_dim, double attention_factor) {
   config.rotary_dim = rotary_dim;
   if (!config.partial_rotary_factor.has_value()) {
@@ -103,11 +104,11 @@ absl::Status CheckAttentionFactor(const RopeConfig& config, double attention_fac
 }
 
 void AppendBits(double value, std::string& bits) {
-  if (value == 0) value = 0;  // one zero
+  if (value == 0) value = 0;  // -0 and 0 have the same key
   bits.append(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
-// A long double has padding; the two doubles it splits into exactly have none.
+// A long double has padding bytes. It is exactly the sum of two doubles, which have none.
 void AppendBits(long double value, std::string& bits) {
   const auto high = static_cast<double>(value);
   AppendBits(high, bits);
@@ -119,6 +120,8 @@ void AppendBits(long double value, std::string& bits) {
 TableKey::TableKey(const std::vector<InverseFrequency>& inv_freq, double multiplier)
     : TableKey(Frequencies{.inv_freq = inv_freq, .multiplier = multiplier}) {}
 
+// The bits are: inv_freq (two doubles each), the multiplier, with xPos also growth (two doubles
+// each) and the centre, and the mode byte. Equal bits mean equal rows.
 TableKey::TableKey(const Frequencies& frequencies) {
   bits_.reserve((frequencies.inv_freq.size() + frequencies.growth.size()) * 16 + 17);
   for (const InverseFrequency number : frequencies.inv_freq) AppendBits(number, bits_);
@@ -158,6 +161,7 @@ ResolvedRope::AtSeqLen ResolvedRope::Evaluate(int64_t seq_len) const {
   return result;
 }
 
+// With xPos every column scales, even one with frequency 0, so no column is left out.
 std::shared_ptr<const Frequencies> ResolvedRope::Make(AtSeqLen evaluated, double multiplier,
                                                       const RowUse& use) const {
   auto frequencies = std::make_shared<Frequencies>();
@@ -180,12 +184,14 @@ std::shared_ptr<const Frequencies> ResolvedRope::Make(AtSeqLen evaluated, double
   return frequencies;
 }
 
+// Resolve calls this once per branch, so that ForSeqLen usually returns a stored pointer and needs
+// no lock. Only dynamic past its length builds frequencies per call.
 void ResolvedRope::MakeFixed(size_t branch, const AtSeqLen& evaluated) {
   const size_t sides = DependsOnSide() ? 2 : 1;
   const size_t dtypes = DependsOnDType() ? 3 : 1;
   for (const Multiplier multiplier : kMultipliers) {
     const double value = MultiplierValue(multiplier, attention_factor_);
-    if (!std::isfinite(value)) continue;  // no inverse of an attention factor of 0
+    if (!std::isfinite(value)) continue;  // an attention factor of 0 has no inverse
     for (size_t side = 0; side < sides; ++side) {
       for (size_t dtype = 0; dtype < dtypes; ++dtype) {
         fixed_[branch][static_cast<size_t>(multiplier)][side][dtype] =
@@ -256,7 +262,7 @@ absl::StatusOr<std::shared_ptr<const ResolvedRope>> Resolve(const RopeConfig& co
     rope->position_range_ =
         RangeOf(*config.xpos, std::abs(rope->growth_.front()), rope->attention_factor_);
   }
-  // Up to the length that changes something, and past it.
+  // Branch 0 is evaluated at length 1, longrope's branch 1 one past its original length.
   std::vector<ResolvedRope::AtSeqLen> branches = {rope->Evaluate(1)};
   if (config.rope_type == RopeType::kLongrope) {
     branches.push_back(rope->Evaluate(*rope->config_.original_max_position_embeddings + 1));
@@ -266,6 +272,7 @@ absl::StatusOr<std::shared_ptr<const ResolvedRope>> Resolve(const RopeConfig& co
     rope->MakeFixed(branch, branches[branch]);
   }
   if (rope->DependsOnSeqLen() && config.rope_type == RopeType::kDynamic) {
+    // The base grows with the length, so checking the longest length checks all.
     constexpr int64_t kLongest = std::numeric_limits<int64_t>::max();
     ROPE_RETURN_IF_ERROR(CheckFinite(config, rope->Evaluate(kLongest)));
   }
@@ -273,8 +280,10 @@ absl::StatusOr<std::shared_ptr<const ResolvedRope>> Resolve(const RopeConfig& co
 }
 
 CosSin ExactCosSin(int64_t position, InverseFrequency inv_freq, double multiplier) {
-  // The product of up to 30 and 64 bits needs both halves of a pair of long doubles: each half of
-  // inv_freq times the position is exact.
+  // A position has up to 31 bits and inv_freq 64, so their product does not fit into one
+  // long double. inv_freq is split into an upper and a lower half (Dekker); each half times the
+  // position is exact. `angle` is the rounded sum and `rest` its rounding error, and the angle
+  // addition at the end applies both.
   constexpr InverseFrequency kSplit = (1ULL << 32) + 1;
   const InverseFrequency shifted = kSplit * inv_freq;
   const InverseFrequency upper = shifted - (shifted - inv_freq);

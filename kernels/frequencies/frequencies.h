@@ -1,12 +1,11 @@
 // From a RopeConfig to inverse frequencies and the attention factor: the formulas of each scaling
 // type.
 //
-//   RopeConfig --Resolve--> ResolvedRope --ForSeqLen(n)--> Frequencies (whose bits are the table's
-//   key)
+//   RopeConfig --Resolve--> ResolvedRope --ForSeqLen(n)--> Frequencies --> rows of a TableCache
 //
 // Threading:  Everything here is immutable after creation and thread-safe.
-// Precision:  Inverse frequencies carry the 64-bit significand of an x86 long double, because at
-//             position 10^9 the rounding of a double alone turns the angle by 1e-7.
+// Precision:  Inverse frequencies have the 64-bit significand of an x86 long double. With a double,
+//             rounding alone would change the angle at position 10^9 by 1e-7.
 #ifndef ROPE_KERNELS_FREQUENCIES_FREQUENCIES_H_
 #define ROPE_KERNELS_FREQUENCIES_FREQUENCIES_H_
 
@@ -26,29 +25,30 @@ namespace rope::kernels {
 // Radians per position.
 using InverseFrequency = long double;
 
-// How often cos and sin are scaled by the attention factor m.
+// The factor on cos and sin: the attention factor m, 1, or 1/m.
 enum class Multiplier { kAttentionFactor, kOne, kInverseAttentionFactor };
 
-// Whose rows: those of q and k differ with xPos. An inverse takes the other side's.
+// The tensor that rows are for. With xPos, q and k have different rows, and the inverse rotation of
+// one side uses the rows of the other.
 enum class Side { kQ, kK };
 
-// What else than its length and multiplier decides the rows of a tensor.
+// The properties of a tensor that select its rows, in addition to the length and the multiplier.
 struct RowUse {
   Side side = Side::kQ;
-  DType dtype = DType::kFloat32;  // of the tensor; read with precision hf only
+  DType dtype = DType::kFloat32;  // the tensor's; used with precision hf only
   bool operator==(const RowUse&) const = default;
 };
 
 struct Frequencies;
 
-// Identity of a table: the bits of the inverse frequencies, of the multiplier and of what xPos
-// scales by, and the angle mode. Equal meaning gives an equal key; names, lengths, pairing and head
-// counts are not in it.
+// Identity of a table: the bits of the inverse frequencies, of the multiplier and of the xPos
+// scale, and the angle mode. Configs with equal rows have equal keys. Names, lengths, pairing and
+// head counts are not part of the key.
 class TableKey {
  public:
   TableKey() = default;
   TableKey(const std::vector<InverseFrequency>& inv_freq, double multiplier);
-  explicit TableKey(const Frequencies& frequencies);  // its own key is not read
+  explicit TableKey(const Frequencies& frequencies);  // ignores frequencies.key
   bool operator==(const TableKey& other) const {
     return hash_ == other.hash_ && bits_ == other.bits_;
   }
@@ -62,68 +62,68 @@ class TableKey {
   size_t hash_ = 0;
 };
 
-// What one table is made of.
+// Everything that determines the rows of one table.
 struct Frequencies {
-  // Columns of the table, without trailing zero frequencies where the multiplier is 1: those
-  // channels pass through. At most rotary_dim/2.
+  // One per column of the table, at most rotary_dim/2. If the multiplier is 1, trailing zero
+  // frequencies are left out, because their channels pass through unchanged.
   std::vector<InverseFrequency> inv_freq;
   double multiplier = 1;  // on cos and sin
   TableKey key = {};
-  // False: they follow a varying seq_len (dynamic NTK past its length), so a table for them is
-  // built for the request and not cached.
+  // False if the frequencies change with seq_len (dynamic NTK past its length). Rows are then built
+  // for one request and not cached.
   bool cacheable = true;
-  // xPos: column j is multiplied by exp(growth[j] * (position - centre)) too. Empty: by nothing.
+  // xPos: column j is also multiplied by exp(growth[j] * (position - centre)). Empty without xPos.
   std::vector<long double> growth = {};
   int64_t centre = 0;
-  // Set: rows as Hugging Face's eager code computes them for a tensor of this dtype. Positions and
-  // angles are rounded to float32, cos and sin of those rounded to float32, multiplied in float32
-  // and rounded to the dtype. The inverse frequencies are float32 numbers then.
+  // If set, rows are computed like Hugging Face's eager code does for a tensor of this dtype.
+  // Positions, angles, cos and sin are each rounded to float32; cos and sin are multiplied in
+  // float32 and rounded to the dtype. inv_freq then holds float32 numbers.
   std::optional<DType> eager = {};
 };
 
-// First and last position of which every row is finite and not 0.
+// The first and the last position whose rows are finite and not 0.
 struct PositionRange {
   int64_t first = 0;
   int64_t last = 0;
 };
 
-// A validated config with every default filled in, for heads of one size.
+// A validated config with all defaults filled in, for one head_dim.
 class ResolvedRope {
  public:
-  // Everything that depends on seq_len.
+  // The values that depend on seq_len.
   struct AtSeqLen {
     std::vector<InverseFrequency> inv_freq;  // [rotary_dim/2], zeros included; float32 with hf
-    double rope_theta = 0;                   // enlarged by dynamic
+    double rope_theta = 0;                   // the base; dynamic enlarges it
     bool cacheable = true;
   };
 
-  // Every field that the type reads is set.
+  // Every field that the rope_type uses is set.
   const RopeConfig& config() const { return config_; }
   int64_t head_dim() const { return head_dim_; }
   int64_t rotary_dim() const { return rotary_dim_; }
   int64_t rotary_offset() const { return config_.rotary_offset.value_or(0); }
   double attention_factor() const { return attention_factor_; }
-  // Whether q and k turn by other rows (xPos).
+  // Whether q and k have different rows (xPos).
   bool DependsOnSide() const { return config_.xpos.has_value(); }
-  // Whether tensors of other dtypes take other rows (precision hf). Not beside DependsOnSide().
+  // Whether rows depend on the tensor's dtype (precision hf). Excludes DependsOnSide().
   bool DependsOnDType() const { return config_.precision == Precision::kHuggingFace; }
-  // Set with xPos, whose scale leaves float32 at some distance from its centre: 35,000 positions
-  // with a scale_base of 512.
+  // Set with xPos only: its scale leaves the range of float32 at some distance from the centre,
+  // which is 35,000 positions with a scale_base of 512.
   std::optional<PositionRange> position_range() const { return position_range_; }
-  // Whether ForSeqLen differs from length to length (dynamic, longrope).
+  // Whether the result of ForSeqLen depends on the length (dynamic, longrope).
   bool DependsOnSeqLen() const;
   // The formulas at `seq_len` (largest position + 1, or the caller's planned length). REQUIRES:
   // seq_len >= 1.
   AtSeqLen Evaluate(int64_t seq_len) const;
-  // What a table for `seq_len` is made of. The same pointer for every length that gives the same
-  // numbers, except for dynamic past its length. Null where there is no 1/m to multiply with
-  // (kInverseAttentionFactor and an attention factor of 0). REQUIRES: seq_len >= 1. Thread-safe.
+  // The frequencies for `seq_len`. Lengths with equal numbers get the same pointer, except dynamic
+  // past its length. Null if 1/m does not exist (kInverseAttentionFactor and an attention factor of
+  // 0). REQUIRES: seq_len >= 1. Thread-safe.
   std::shared_ptr<const Frequencies> ForSeqLen(int64_t seq_len, Multiplier multiplier,
                                                RowUse use = {}) const;
-  // About what the frequencies that are kept take, with their keys.
+  // Approximate memory of the stored frequencies and their keys.
   int64_t KeptBytes() const;
-  // What rows of differences of positions are made of, to move rotated vectors: all rotary_dim/2
-  // columns, no multiplier, an xPos without a centre, exact angles in either precision.
+  // The frequencies for differences of positions, which move rotated vectors: all rotary_dim/2
+  // columns, no multiplier, xPos without a centre, exact angles in either precision.
   // REQUIRES: seq_len >= 1.
   std::shared_ptr<const Frequencies> ForDifferences(int64_t seq_len, Side side = Side::kQ) const;
 
@@ -136,10 +136,10 @@ class ResolvedRope {
   int64_t head_dim_ = 0;
   int64_t rotary_dim_ = 0;
   double attention_factor_ = 1;
-  std::vector<long double> growth_;  // of q's rows with xPos
+  std::vector<long double> growth_;  // growth of q's rows with xPos
   std::optional<PositionRange> position_range_;
-  // [branch][multiplier][side][dtype]; branch 0: up to the length that changes something, 1: past
-  // it (longrope). Side and dtype 0 where they make no difference.
+  // [branch][multiplier][side][dtype]. Branch 0 is used up to longrope's original length and by all
+  // other types, branch 1 past it. Side and dtype are 0 if rows do not depend on them.
   std::shared_ptr<const Frequencies> fixed_[2][3][2][3];
 
   std::shared_ptr<const Frequencies> Make(AtSeqLen evaluated, double multiplier,
@@ -147,18 +147,18 @@ class ResolvedRope {
   void MakeFixed(size_t branch, const AtSeqLen& evaluated);
 };
 
-// Validates and resolves. `head_dim` is taken where the config has none.
-// INVALID_ARGUMENT: as Validate, neither gives a head_dim, or a frequency would not be finite.
+// Validates and resolves. `head_dim` is used if the config has none.
+// INVALID_ARGUMENT: as Validate; no head_dim is given; or a frequency is not finite.
 absl::StatusOr<std::shared_ptr<const ResolvedRope>> Resolve(
     const RopeConfig& config, std::optional<int64_t> head_dim = std::nullopt);
 
-// cos and sin of position * inv_freq, times multiplier, in long double and rounded once to double:
-// right to 1e-16 * multiplier for the inv_freq given. Its own last bit, 2^-64, moves the angle by
-// position * inv_freq * 2^-64. REQUIRES: |position| <= 2^31.
+// cos and sin of position * inv_freq, times multiplier, computed in long double and rounded once to
+// double. The error is at most 1e-16 * multiplier for the given inv_freq. The rounding of inv_freq
+// itself (2^-64) changes the angle by position * inv_freq * 2^-64. REQUIRES: |position| <= 2^31.
 CosSin ExactCosSin(int64_t position, InverseFrequency inv_freq, double multiplier);
 
-// cos and sin of a row at `position` as ExactCosSin, xPos and the angle mode included; float32
-// numbers in the eager mode.
+// cos and sin of one column of the row at `position`: ExactCosSin with the xPos scale, or
+// EagerCosSin with precision hf, which gives float32 numbers.
 CosSin CosSinAt(const Frequencies& frequencies, size_t column, int64_t position);
 
 }  // namespace rope::kernels

@@ -9,9 +9,17 @@
 namespace rope::kernels {
 namespace {
 
+// Every type starts from Powers(theta) and then
+//   linear, proportional  divides all frequencies by factor
+//   llama3                ScaleByTurns, with low_freq_factor and high_freq_factor
+//   yarn                  ScaleYarn: a ramp over the index, or ScaleByTurns with ramp "turns"
+//   longrope              divides frequency i by short_factor[i] or long_factor[i]
+//   dynamic               enlarges theta with the length, and scales nothing
+//   ntk                   Ntk: enlarges theta and divides, or ScaleNtkMixed with mixed_b
+// Explicit inv_freq skip all of this.
 using Numbers = std::vector<long double>;
 
-// theta^(-2i/dim), i from 0.
+// theta^(-2i/dim) for i from 0 to count - 1.
 Numbers Powers(long double theta, int64_t dim, int64_t count) {
   Numbers powers(static_cast<size_t>(count));
   for (size_t i = 0; i < powers.size(); ++i) {
@@ -20,7 +28,7 @@ Numbers Powers(long double theta, int64_t dim, int64_t count) {
   return powers;
 }
 
-// Each axis counts from 0 and has its own width.
+// Concatenates the frequencies of the axes. Each axis starts at i = 0 and has its own dim.
 Numbers AxialPowers(long double theta, const Mrope& mrope) {
   Numbers powers;
   for (const int64_t count : mrope.section) {
@@ -45,8 +53,9 @@ void DivideBy(const std::vector<double>& divisors, Numbers& numbers) {
   for (size_t i = 0; i < numbers.size(); ++i) numbers[i] /= divisors[i];
 }
 
-// Keeps what turns at least `high` times over `length`, divides what turns at most `low` times, and
-// blends linearly in turns between. Where low == high, nothing is left to blend.
+// Scales each frequency by its number of full turns over `length` positions. At least `high` turns:
+// kept. At most `low` turns: divided by `factor`. Between: a blend that is linear in the turns. If
+// low == high, no frequency is between.
 void ScaleByTurns(long double factor, long double low, long double high, int64_t length,
                   Numbers& numbers) {
   for (long double& number : numbers) {
@@ -62,6 +71,7 @@ void ScaleByTurns(long double factor, long double low, long double high, int64_t
   }
 }
 
+// The ramp is 0 up to index edges.low (kept) and 1 from edges.high on (divided by the factor).
 void ScaleYarn(const RopeConfig& config, int64_t rotary_dim, Numbers& numbers) {
   const long double factor = *config.factor;
   if (config.ramp == YarnRamp::kTurns) {
@@ -99,6 +109,7 @@ Numbers Ntk(const RopeConfig& config, int64_t rotary_dim) {
   return numbers;
 }
 
+// theta^(-2i/head_dim) for the rotating part, then zeros up to head_dim/2 pairs.
 Numbers UnscaledProportional(const RopeConfig& config, int64_t head_dim) {
   const auto rotating =
       static_cast<int64_t>(*config.partial_rotary_factor * static_cast<double>(head_dim) / 2);

@@ -1,8 +1,8 @@
-// The inverse frequencies of a resolved config: the formula of each scaling type. frequencies.h is
-// the way in.
+// The inverse frequencies of a resolved config: the formula of each scaling type. Callers use
+// frequencies.h.
 //
 // Threading:  Pure functions; any thread.
-// Precision:  long double throughout.
+// Precision:  All arithmetic is in long double.
 #ifndef ROPE_KERNELS_FREQUENCIES_INVERSE_FREQUENCIES_H_
 #define ROPE_KERNELS_FREQUENCIES_INVERSE_FREQUENCIES_H_
 
@@ -13,13 +13,13 @@
 
 namespace rope::kernels {
 
-// [rotary_dim/2], zeros included, for sequences of `seq_len`. REQUIRES: `config` is valid and what
-// its type reads is set (ResolvedRope::config()); seq_len >= 1.
+// The inverse frequencies [rotary_dim/2] for sequences of `seq_len`, zeros included. REQUIRES:
+// `config` is valid and has every field that its type uses (ResolvedRope::config()); seq_len >= 1.
 std::vector<long double> InverseFrequencies(const RopeConfig& config, int64_t head_dim,
                                             int64_t rotary_dim, int64_t seq_len);
 
-// theta^(-2i/rotary_dim): what the scaling of `config` starts from, zeros where it rotates nothing.
-// Not for explicit inv_freq, which start from nothing else. REQUIRES: as InverseFrequencies.
+// The frequencies before scaling, theta^(-2i/rotary_dim), with zeros for pairs that do not rotate.
+// REQUIRES: as InverseFrequencies; `config` has no explicit inv_freq.
 std::vector<long double> UnscaledFrequencies(const RopeConfig& config, int64_t head_dim,
                                              int64_t rotary_dim);
 

@@ -18,11 +18,12 @@ struct Slice {
   RotateRange range;
 };
 
-// The slices of a batch, and where each thread's portions end: portion p is [ends[p - 1], ends[p]).
+// The slices of a batch, in order, grouped into portions of about kCpuSliceBytes. A portion is one
+// item of the worker pool: portion p is the slices [ends[p - 1], ends[p]).
 struct Plan {
   std::vector<Slice> slices;
   std::vector<size_t> ends;
-  int64_t open_bytes = 0;  // in the portion that is being filled
+  int64_t open_bytes = 0;  // bytes in the last portion, which is not closed yet
 
   void Add(const RotateJob& job, const RotateRange& range, int64_t bytes) {
     slices.push_back({&job, range});
@@ -35,7 +36,7 @@ struct Plan {
   }
 };
 
-// Cuts by tokens, and tokens that are too large by heads.
+// Cuts a job into slices of whole tokens. A token larger than kCpuSliceBytes is cut by heads.
 void AddJob(const RotateJob& job, Plan& plan) {
   const int64_t head_bytes = std::max<int64_t>(job.head_dim * ElementBytes(job.dtype), 1);
   const int64_t heads = std::clamp<int64_t>(kCpuSliceBytes / head_bytes, 1, job.heads);
@@ -65,6 +66,9 @@ class CpuBackend : public Backend {
     if (bytes > kCpuAloneBytes) pool_.WakeUp(bytes / kCpuSliceBytes);
   }
 
+  // Takes no lock. Slices do not overlap, so the threads need no synchronisation but ParallelFor's.
+  // The size of the whole batch decides between cached and streaming stores: a large output does
+  // not fit into the caches, and streaming does not read its lines before it writes them.
   absl::Status Rotate(absl::Span<const RotateJob> jobs) override {
     int64_t total_bytes = 0;
     bool only_turns = true;

@@ -1,9 +1,9 @@
-// The cpu backend: SIMD kernels, threads from one pool.
+// The cpu backend: SIMD kernels on the threads of one pool.
 //
-// A batch of at most kCpuAloneBytes runs on the calling thread; one that does more than turn pairs,
-// which takes several times as long, up to kCpuSliceBytes. Larger ones are cut into slices of about
-// kCpuSliceBytes, by tokens and then heads, which the pool's threads share out; small jobs gather
-// in one slice.
+// A batch of at most kCpuAloneBytes runs on the calling thread. The bound is kCpuSliceBytes for a
+// batch with fused ops or another arithmetic, which takes several times as long per byte. Larger
+// batches are cut by tokens, and large tokens by heads, into pieces of at most about
+// kCpuSliceBytes. Small pieces are grouped to that size. The pool's threads share the groups.
 //
 // Threading:  As Backend.
 // Errors:     None.
@@ -19,8 +19,8 @@
 namespace rope::kernels {
 
 inline constexpr int64_t kCpuSliceBytes = 256 << 10;
-// One thread's time for it is about that in which another one wakes up, and its output stays in the
-// cache of the thread that sends it.
+// One thread rotates this much in about the time that another thread takes to wake up, and the
+// output stays in the cache of the thread that sends it.
 inline constexpr int64_t kCpuAloneBytes = 1 << 20;
 // Batches with more output than this are written with streaming stores.
 inline constexpr int64_t kCpuStreamingBytes = 8 << 20;

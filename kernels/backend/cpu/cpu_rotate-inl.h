@@ -1,15 +1,15 @@
-// The kernels of cpu_rotate.cc, compiled once for each instruction set.
+// The kernels of cpu_rotate.cc, compiled once per instruction set.
 //
-// A Format is how the elements of pairs lie in memory. Each one gives
-//   Element            the type that holds one element
-//   kPairing           which channels make a pair
-//   PairsPerStep()     how many pairs one Rotate turns
-//   kRowFloatsPerPair  what a prepared row takes
-//   PrepareRow()       a token's cosines and sines in the order Rotate wants, for all its heads
-//   LoadRow()          a step's part of that
-//   Rotate()           one step: PairsPerStep() elements at `a` and as many at `b` (half pairing:
-//                      first and second channels; interleaved: two halves of one run), all loaded
-//                      before anything is stored, so that input and output may be the same
+// A Format describes how the elements of pairs lie in memory. Its members are
+//   Element            the type of one element
+//   kPairing           the pairing of channels
+//   PairsPerStep()     the number of pairs that one Rotate turns
+//   kRowFloatsPerPair  the size of a prepared row, in floats per pair
+//   PrepareRow()       stores a token's cosines and sines in the order of Rotate, for all its heads
+//   LoadRow()          loads one step's part of a prepared row
+//   Rotate()           turns one step: PairsPerStep() elements at `a` and as many at `b` (half
+//                      pairing: first and second channels; interleaved: two halves of one run). It
+//                      loads everything before it stores, so input and output may be equal
 #if defined(ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_INL_H_
 #undef ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_INL_H_
@@ -34,10 +34,10 @@ using U32 = hn::ScalableTag<uint32_t>;
 using U16 = hn::ScalableTag<uint16_t>;
 using VU = hn::Vec<U32>;
 
-// Most pairs that one step of any format turns.
+// The largest PairsPerStep() of any format.
 constexpr size_t kStepMax = 2 * HWY_MAX_BYTES / sizeof(float);
 
-// Cosines and sines of one token as the table has them.
+// The cosines and sines of one token, in table order.
 struct TableRow {
   const float* cos;
   const float* sin;
@@ -47,7 +47,7 @@ struct TableRow {
 
 template <bool kStream, class D, class V>
 HWY_INLINE void StoreTo(D d, V v, hn::TFromD<D>* to) {
-  // Streaming a part of a 16-byte register would write all of it.
+  // A streaming store of less than 16 bytes would write 16 bytes.
   if constexpr (kStream && hn::MaxLanes(D()) * sizeof(*to) >= 16) {
     hn::Stream(v, d, to);
   } else {
@@ -55,7 +55,7 @@ HWY_INLINE void StoreTo(D d, V v, hn::TFromD<D>* to) {
   }
 }
 
-// Lanes [begin, begin + N) of `values`, zero from `end` on.
+// Loads values[begin] to values[begin + lanes - 1]; lanes from `end` on are 0.
 HWY_INLINE VF LoadPartial(const float* values, size_t begin, size_t end) {
   const F32 d;
   const size_t lanes = hn::Lanes(d);
@@ -65,7 +65,7 @@ HWY_INLINE VF LoadPartial(const float* values, size_t begin, size_t end) {
   return hn::Load(d, part);
 }
 
-// A step's part of a prepared row where that is four vectors.
+// One step's part of a prepared row, for formats that need four vectors.
 struct WideRow {
   VF cos0;
   VF cos1;
@@ -80,7 +80,7 @@ HWY_INLINE WideRow LoadWideRow(const float* row) {
           hn::Load(d, row + 3 * lanes)};
 }
 
-// ---- fp32 and fp16 elements: a vector of floats in memory order. ----
+// ---- fp32 and fp16 elements: a vector of floats in memory order ----
 
 struct Float32Elements {
   using Element = float;
@@ -93,7 +93,8 @@ struct Float32Elements {
 };
 
 #if HWY_TARGET == HWY_SSSE3 || HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_EMU128
-// No conversion instructions, and Highway's emulation truncates: integer arithmetic.
+// These targets have no conversion instructions, and Highway's emulation truncates. So conversions
+// use integer arithmetic.
 HWY_INLINE VF FloatFromHalf(VU half) {
   const F32 df;
   const U32 du;
@@ -116,8 +117,7 @@ HWY_INLINE VU HalfFromFloat(VF v) {
   const VU odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(du, 1u));
   const VU biased = hn::Add(magnitude, hn::Set(du, 0xc8000fffu));  // -112 << 23, + 0xfff
   const VU normal = hn::ShiftRight<13>(hn::Add(biased, odd));
-  // Denormal results: adding 0.5 leaves multiples of 2^-24 in the low bits, rounded by the
-  // addition.
+  // Denormal results: adding 0.5 rounds them to multiples of 2^-24, which are then in the low bits.
   const VF half = hn::Set(df, 0.5f);
   const VU denormal =
       hn::Sub(hn::BitCast(du, hn::Add(hn::BitCast(df, magnitude), half)), hn::BitCast(du, half));
@@ -138,8 +138,8 @@ struct Float16Elements {
   static HWY_INLINE VF Rounded(VF v) { return FloatFromHalf(HalfFromFloat(v)); }
   template <bool kStream>
   static HWY_INLINE void Store(VF v, uint16_t* to) {
-    // Signed, because that is the narrowing that saturates; flipping the top bit keeps it out of
-    // the way.
+    // The narrowing instruction is signed and saturates. Sign extension of the 16 bits makes every
+    // value fit.
     const hn::Rebind<int16_t, F32> d16;
     const hn::Rebind<int32_t, F32> d32;
     const auto lanes = hn::BitCast(d32, HalfFromFloat(v));
@@ -164,7 +164,7 @@ struct Float16Elements {
 };
 #endif
 
-// Rows: N cosines, N sines for N pairs.
+// A prepared row has N cosines and then N sines for each N pairs.
 template <class Elements, class Arithmetic = FusedTurn>
 struct HalfFormat {
   using Element = typename Elements::Element;
@@ -202,9 +202,9 @@ struct HalfFormat {
   }
 };
 
-// A vector holds N/2 whole pairs: out = x * (c, c) + swapped x * (-s, s).
-// Rows: for N pairs two vectors of doubled cosines, then two of doubled sines with alternating
-// signs.
+// A vector holds N/2 whole pairs: out = x * (c, c) + swapped x * (-s, s). A prepared row has, for
+// each N pairs, two vectors of cosines and then two vectors of sines with alternating signs, every
+// value twice.
 template <class Elements, class Arithmetic = FusedTurn>
 struct InterleavedFormat {
   using Element = typename Elements::Element;

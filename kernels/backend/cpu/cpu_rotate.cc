@@ -6,7 +6,7 @@
 #include <cstring>
 #include <vector>
 
-// Rows of registers are kept in structs and arrays, which vectors without a fixed size cannot be.
+// Prepared rows are kept in structs and arrays of vectors. Vectors without a fixed size cannot be.
 #define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/backend/cpu/cpu_rotate.cc"
@@ -18,7 +18,7 @@
 #include "kernels/dtype/float16.h"
 
 #if HWY_TARGET == HWY_SCALAR
-// What is left where a CPU has none of the other instruction sets: one element at a time.
+// The fallback for a CPU without any of the other instruction sets: one element at a time.
 namespace rope::kernels {
 namespace HWY_NAMESPACE {
 namespace {
@@ -83,7 +83,8 @@ float RoundedTo32(double value, DType dtype) {
   return static_cast<float>(RoundedTo(value, dtype));
 }
 
-// Pairs of a head of floats. Built with -ffp-contract=off, so that steps stay steps.
+// Applies kTurnStepwise or kAdd to the pairs of a head of floats. -ffp-contract=off keeps the
+// compiler from fusing the steps.
 void ApplyToHead(const RotateJob& job, const RowRef& row, float* head) {
   const PairGeometry& geometry = job.geometry;
   const bool half = geometry.pairing == Pairing::kHalf;
@@ -105,7 +106,7 @@ void ApplyToHead(const RotateJob& job, const RowRef& row, float* head) {
   }
 }
 
-// What a job asks for beside the rotation: a head in floats, rounded once.
+// Rotates one head with fused ops: widens it to floats, computes in floats, and rounds once.
 void RotateHeadFused(const RotateJob& job, int64_t token, const uint8_t* from, uint8_t* to,
                      std::vector<float>& head) {
   for (size_t i = 0; i < head.size(); ++i) {
@@ -166,7 +167,7 @@ void Rotate(const RotateJob& job, const RotateRange& range, CpuStores /*stores*/
       return RotateElements<DType::kBFloat16>(job, range);
     case DType::kFloat8E4M3:
     case DType::kFloat8E5M2:
-      break;  // of no input
+      break;  // never an input
   }
 }
 
@@ -183,7 +184,7 @@ HWY_EXPORT(Rotate);
 
 namespace {
 
-// The place of a target's function in the table that HWY_EXPORT made.
+// The index of a target's function in HWY_EXPORT's table.
 size_t TableIndex(int64_t target) {
   if ((HWY_TARGETS & (HWY_TARGETS - 1)) == 0) return 0;
   hwy::ChosenTarget chosen;
@@ -196,7 +197,7 @@ std::vector<CpuTarget> FindTargets() {
   if (const CpuRotateFunction rotate = FindAvx512BFloat16Rotate()) {
     targets.push_back({.name = "AVX3_BF16", .rotate = rotate, .flushes_bfloat16_denormals = true});
   }
-  // Lower bits are better instruction sets. What the compiler assumes everywhere always runs.
+  // Lower bits are better instruction sets. The compiler's baseline always runs.
   int64_t left = (hwy::SupportedTargets() | HWY_STATIC_TARGET) & HWY_TARGETS;
   for (; left != 0; left &= left - 1) {
     const int64_t target = left & -left;

@@ -1,11 +1,11 @@
-// The CPU kernel of RotateJob: one function for each instruction set that was compiled in and runs
-// here.
+// The CPU kernel of RotateJob: one function per instruction set that is compiled in and runs on
+// this CPU.
 //
 // Threading:  CpuTargets: any thread. The functions: any number of threads at once, on ranges that
 //             do not overlap.
-// Ownership:  A job and what it points to are borrowed for the call.
+// Ownership:  A job and the memory it points to are borrowed for the call.
 // Errors:     None; jobs are validated before.
-// Limits:     Touches no byte outside the heads of its range; in place, where a job only turns,
+// Limits:     Touches no byte outside the heads of its range. A plain rotation in place touches
 //             only channels of pairs.
 // Precision:  As Backend; fp32 within 1.5e-7 * (|a| + |b|) of exact for each pair of channels.
 #ifndef ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_H_
@@ -21,11 +21,12 @@ namespace rope::kernels {
 struct CpuTarget {
   std::string name;  // instruction set, for example "AVX3"
   CpuRotateFunction rotate = nullptr;
-  // Whether bf16 results below 2^-126 become 0.
+  // True if bf16 results below 2^-126 become 0.
   bool flushes_bfloat16_denormals = false;
 };
 
-// Best first; never empty. Chosen once for a backend, so that nothing is dispatched for each row.
+// The targets of this CPU, best first; never empty. A backend chooses once, so no row is
+// dispatched.
 const std::vector<CpuTarget>& CpuTargets();
 
 }  // namespace rope::kernels

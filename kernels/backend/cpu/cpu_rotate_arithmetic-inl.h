@@ -1,7 +1,6 @@
-// What the CPU kernels do to pairs of floats (PairArithmetic), for the instruction set they are
-// compiled for. Each arithmetic has two forms: Split, a vector of first channels and one of second
-// channels; and Neighbours, whole pairs in one vector, where `signed_sin` is -s in the lanes of
-// first channels and s in those of second ones.
+// The arithmetics on pairs of floats (PairArithmetic), for one instruction set. Each has two forms.
+// Split takes a vector of first channels and a vector of second channels. Neighbours takes whole
+// pairs in one vector; `signed_sin` is -s in the lanes of first channels and s in the others.
 #if defined(ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_ARITHMETIC_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_ARITHMETIC_INL_H_
 #undef ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_ARITHMETIC_INL_H_
@@ -36,8 +35,8 @@ struct FusedTurn {
   }
 };
 
-// Elements::Rounded gives the nearest float that an element holds. Built with -ffp-contract=off:
-// where that is every float, nothing else keeps the products from being fused.
+// Elements::Rounded returns the nearest value of the element type, as a float. For fp32 it does
+// nothing, so only -ffp-contract=off keeps the compiler from fusing the products.
 template <class Elements>
 struct StepwiseTurn {
   static HWY_INLINE void Split(VF a, VF b, VF c, VF s, VF& to_a, VF& to_b) {

@@ -4,7 +4,7 @@
 #if HWY_ARCH_X86
 #include <immintrin.h>
 
-// One instruction set, beside the one that the compiler assumes and that Highway insists on.
+// Compiles one instruction set, in addition to the compiler's baseline, which Highway requires.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX2 | HWY_AVX3_DL)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/backend/cpu/cpu_rotate_avx512bf16.cc"
@@ -12,7 +12,7 @@
 #include "hwy/highway.h"
 
 #if HWY_TARGET == HWY_AVX3
-#undef HWY_TARGET_STR  // what HWY_BEFORE_NAMESPACE lets the compiler use
+#undef HWY_TARGET_STR  // the compiler's target attributes in HWY_BEFORE_NAMESPACE
 #define HWY_TARGET_STR HWY_TARGET_STR_AVX3 ",avx512bf16,avx512vbmi"
 #define ROPE_NATIVE_BFLOAT16
 #include "kernels/backend/cpu/cpu_rotate_loops-inl.h"

@@ -1,10 +1,10 @@
-// The AVX3 kernel with instructions that some CPUs have and Highway 1.0 does not use there: bf16
-// conversions (AVX512_BF16) and permutations of bytes (AVX512_VBMI).
+// The AVX3 kernel with two extensions that Highway 1.0 does not use in AVX3: bf16 conversions
+// (AVX512_BF16) and byte permutations (AVX512_VBMI).
 //
 // Threading:  As cpu_rotate.h.
 // Errors:     None.
-// Precision:  As Backend; bf16 results below the smallest normal number, 2^-126, become 0, because
-//             the conversions have no denormals.
+// Precision:  As Backend. bf16 results below the smallest normal number, 2^-126, become 0, because
+//             the conversion instructions flush denormals.
 #ifndef ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_AVX512BF16_H_
 #define ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_AVX512BF16_H_
 
@@ -12,7 +12,7 @@
 
 namespace rope::kernels {
 
-// Null where the compiler or this CPU lacks the instructions.
+// Returns nullptr if the compiler or this CPU lacks the instructions.
 CpuRotateFunction FindAvx512BFloat16Rotate();
 
 }  // namespace rope::kernels

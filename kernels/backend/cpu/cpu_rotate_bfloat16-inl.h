@@ -1,5 +1,5 @@
-// The Formats (cpu_rotate-inl.h) of bf16 elements: 32-bit lanes that hold an even and an odd
-// element. ROPE_NATIVE_BFLOAT16: the instruction set has AVX512_BF16 and AVX512_VBMI.
+// The Formats (cpu_rotate-inl.h) of bf16 elements. A 32-bit lane holds an even and an odd element.
+// ROPE_NATIVE_BFLOAT16 is defined if the instruction set has AVX512_BF16 and AVX512_VBMI.
 #if defined(ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_BFLOAT16_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_BFLOAT16_INL_H_
 #undef ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_BFLOAT16_INL_H_
@@ -21,10 +21,11 @@ namespace rope::kernels {
 namespace HWY_NAMESPACE {
 namespace {
 
-// NaN without payload, so that rounding to 16 bits by addition cannot carry it into another number.
+// Removes the payload of a NaN. Otherwise rounding by addition could carry a NaN into another
+// number.
 HWY_INLINE VF PlainNaN(VF v) {
 #if defined(ROPE_NATIVE_BFLOAT16)
-  return v;  // the instructions know NaN
+  return v;  // the conversion instructions handle NaN
 #else
   return hn::IfThenElse(hn::IsNaN(v), hn::BitCast(F32(), hn::Set(U32(), 0x7fc00000u)), v);
 #endif
@@ -40,18 +41,18 @@ HWY_INLINE VF OddElements(VU lanes) {
   return hn::BitCast(F32(), hn::And(lanes, hn::Set(U32(), 0xffff0000u)));
 }
 
-// StoreRounded rounds two vectors to bf16, to nearest even, and puts them in one. Half pairing may
-// take a vector of elements apart in any way that suits the instructions: FirstPart and SecondPart
-// do, FirstOf and SecondOf do the same with cosines (`lower` holds those of the first elements),
-// StoreParts puts the parts back.
+// StoreRounded rounds two vectors to bf16, to nearest even, and stores them interleaved. For half
+// pairing the order inside a vector does not matter, so each target splits it in its cheapest way:
+// FirstPart and SecondPart split a vector of elements, FirstOf and SecondOf split cosines or sines
+// in the same way (`lower` belongs to the first elements), and StoreParts joins the parts again.
 #if defined(ROPE_NATIVE_BFLOAT16)
-// The parts are the lower and the upper half, in order: one permutation of bytes widens each, and
-// the conversion puts them side by side again. (A permutation of 16-bit lanes takes twice as long.)
+// The parts are the lower and the upper half, in order. One byte permutation widens each, and the
+// conversion instruction joins them. (A permutation of 16-bit lanes takes twice as long.)
 struct ByteOrder {
   alignas(64) uint8_t from[64];
 };
 
-// Elements from `begin` on, each to the upper half of a 32-bit lane.
+// Moves the elements from `begin` on to the upper halves of 32-bit lanes.
 constexpr ByteOrder WideningOrder(size_t begin) {
   ByteOrder order = {};
   for (size_t i = 0; i < 16; ++i) {
@@ -61,7 +62,7 @@ constexpr ByteOrder WideningOrder(size_t begin) {
   return order;
 }
 
-// Elements of the lower and the upper half by turns.
+// Interleaves the elements of the lower half with those of the upper half.
 constexpr ByteOrder InterleavingOrder() {
   ByteOrder order = {};
   for (size_t i = 0; i < 32; ++i) {
@@ -72,7 +73,8 @@ constexpr ByteOrder InterleavingOrder() {
   return order;
 }
 
-// Zero where `kept` is not set. (GCC 12 warns of the intrinsic that keeps everything.)
+// Permutes bytes; a byte whose bit in `kept` is 0 becomes 0. (GCC 12 warns about the intrinsic
+// without a mask.)
 HWY_INLINE __m512i Permuted(__m512i bytes, const ByteOrder& order, __mmask64 kept) {
   return _mm512_maskz_permutexvar_epi8(kept, _mm512_load_si512(order.from), bytes);
 }
@@ -110,9 +112,9 @@ HWY_INLINE void StoreRounded(VF even, VF odd, uint16_t* to) {
   StoreTo<kStream>(U16(), hn::Vec<U16>{Permuted(Rounded(even, odd), kOrder, kAll)}, to);
 }
 #else
-// With the upper and lower halves of all floats side by side, (low + 0x7ffe + odd + 1) / 2 has its
-// top bit set exactly where the rounding carries. A NaN of ours has a lower half of zero (see
-// PlainNaN) and so stays what it is.
+// `high` and `low` hold the upper and lower halves of all floats. The top bit of
+// (low + 0x7ffe + odd + 1) / 2 is set exactly if rounding carries, where `odd` is the last bit of
+// `high`. A NaN has a lower half of 0 (see PlainNaN), so it never carries.
 template <bool kStream>
 HWY_INLINE void StoreRounded(VF even, VF odd, uint16_t* to) {
   const U32 du;
@@ -128,7 +130,7 @@ HWY_INLINE void StoreRounded(VF even, VF odd, uint16_t* to) {
   StoreTo<kStream>(d16, hn::Add(high, carry), to);
 }
 
-// The parts are the even and the odd elements.
+// The parts are the even elements and the odd elements.
 HWY_INLINE VF FirstPart(VU lanes) {
   return EvenElements(lanes);
 }
@@ -147,7 +149,8 @@ HWY_INLINE void StoreParts(VF first, VF second, uint16_t* to) {
 }
 #endif
 
-// Rows: for 2N pairs the cosines of the first part, of the second part, then the sines.
+// A prepared row has, for each 2N pairs, the cosines of the first part, those of the second part,
+// and then the sines in the same order.
 struct BFloat16HalfFormat {
   using Element = uint16_t;
   using Row = WideRow;
@@ -188,7 +191,8 @@ struct BFloat16HalfFormat {
   }
 };
 
-// Each 32-bit lane is a pair. Rows: for 2N pairs their cosines, then their sines.
+// Each 32-bit lane is a pair. A prepared row has, for each 2N pairs, their cosines and then their
+// sines.
 struct BFloat16InterleavedFormat {
   using Element = uint16_t;
   using Row = WideRow;

@@ -1,4 +1,4 @@
-// The CPU kernel's signature: what cpu_rotate.h offers for each instruction set.
+// The signature of the CPU kernel. cpu_rotate.h has one such function per instruction set.
 //
 // Threading:  Any number of threads at once, on ranges that do not overlap.
 #ifndef ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_FUNCTION_H_
@@ -18,10 +18,10 @@ struct RotateRange {
   int64_t head_end = 0;
 };
 
-// How to write output that is not rotated in place.
+// How output is written if it is not rotated in place.
 enum class CpuStores {
   kCached,
-  kStreaming,  // past the caches, where the output's alignment allows
+  kStreaming,  // bypasses the caches, if the output's alignment allows it
 };
 
 using CpuRotateFunction = void (*)(const RotateJob& job, const RotateRange& range,

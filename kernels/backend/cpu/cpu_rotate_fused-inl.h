@@ -1,7 +1,13 @@
-// Jobs with more to do than to turn (RotateJob: norm, scales, another dtype), or of other
-// arithmetic, for the instruction set it is compiled for: a head is widened to floats in a buffer,
-// goes through each step there, and is rounded on its way out. Three passes over a head that stays
-// in the first-level cache.
+// One head of a job with fused ops (norm, scales, another output dtype) or another arithmetic, for
+// one instruction set. RotateFused (cpu_rotate_loops-inl.h) runs these steps for each head, in a
+// buffer that stays in the first-level cache:
+//   1. WidenHead: copies the head to `raw` and widens it to floats in `values`
+//   2. NormaliseHead: scales `values` by the norm's factor and weights
+//   3. RotateHead: rotates `values` in place
+//   4. NarrowHead: scales, divides and rounds `values` once, into `rounded`
+//   5. copies `rounded` to the output, with channels outside the pairs from `raw` if nothing but
+//   the
+//      arithmetic differs from a plain rotation
 #if defined(ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_FUSED_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_FUSED_INL_H_
 #undef ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_FUSED_INL_H_
@@ -31,7 +37,7 @@ struct BFloat16Elements {
     const hn::Rebind<uint16_t, F32> narrow;
     return hn::BitCast(F32(), hn::ShiftLeft<16>(hn::PromoteTo(U32(), hn::LoadU(narrow, from))));
   }
-  // To nearest even, in the upper halves of the lanes.
+  // Rounds to nearest even. The result is in the upper half of each lane.
   static HWY_INLINE VU RoundedBits(VF v) {
     const U32 du;
     const VU bits = hn::BitCast(du, v);
@@ -45,7 +51,8 @@ struct BFloat16Elements {
   }
   template <bool kStream>
   static HWY_INLINE void Store(VF v, uint16_t* to) {
-    // Signed, as that is the narrowing there is; the arithmetic shift keeps it from saturating.
+    // The narrowing instruction is signed and saturates. After the arithmetic shift every value
+    // fits.
     const hn::Rebind<int32_t, F32> d32;
     const hn::Rebind<uint16_t, F32> narrow;
     const hn::Rebind<int16_t, F32> d16;
@@ -54,7 +61,7 @@ struct BFloat16Elements {
   }
 };
 
-// kDigits of fraction; kExponentMin: of the smallest normal number.
+// kDigits: bits of the fraction. kExponentMin: exponent of the smallest normal number.
 template <int kDigits, int kExponentMin, int kLargest>
 struct Float8Elements {
   using Element = uint8_t;
@@ -72,7 +79,7 @@ struct Float8Elements {
     const VU odd = hn::And(hn::ShiftRight<kDropped>(magnitude), hn::Set(du, 1u));
     const VU half = hn::Set(du, (1u << (kDropped - 1)) - 1u - kRebias);
     const VU normal = hn::ShiftRight<kDropped>(hn::Add(hn::Add(magnitude, half), odd));
-    // Denormal results: adding a number whose last place is theirs rounds them.
+    // Denormal results: adding `ruler`, whose last place is that of the denormals, rounds them.
     const VF ruler = hn::BitCast(
         df, hn::Set(du, static_cast<uint32_t>(127 + kExponentMin - kDigits + 23) << 23));
     const VU denormal = hn::Sub(hn::BitCast(du, hn::Add(clamped, ruler)), hn::BitCast(du, ruler));
@@ -86,8 +93,8 @@ struct Float8Elements {
 using Float8E4M3Elements = Float8Elements<3, -6, 448>;
 using Float8E5M2Elements = Float8Elements<2, -14, 57344>;
 
-// One head, and what its job does beside the rotation. Lengths are padded to whole vectors, and
-// what is past head_dim in `raw` and `weight` is 0.
+// The memory of one head, and the weights of the norm. Arrays are padded to whole vectors. `raw`
+// and `weight` are 0 past head_dim, so that padding does not change the norm.
 struct HeadBuffer {
   explicit HeadBuffer(const RotateJob& job)
       : head_dim(static_cast<size_t>(job.head_dim)),
@@ -105,10 +112,10 @@ struct HeadBuffer {
 
   size_t head_dim;
   size_t padded;
-  hwy::AlignedFreeUniquePtr<float[]> raw;      // elements as they came
-  hwy::AlignedFreeUniquePtr<float[]> values;   // as floats
-  hwy::AlignedFreeUniquePtr<float[]> rounded;  // elements as they go
-  hwy::AlignedFreeUniquePtr<float[]> weight;   // of the norm
+  hwy::AlignedFreeUniquePtr<float[]> raw;      // input elements
+  hwy::AlignedFreeUniquePtr<float[]> values;   // floats
+  hwy::AlignedFreeUniquePtr<float[]> rounded;  // output elements
+  hwy::AlignedFreeUniquePtr<float[]> weight;   // the norm's weights, or 1
 };
 
 template <class Elements>
@@ -121,7 +128,7 @@ HWY_INLINE void WidenHead(const uint8_t* from, const HeadBuffer& buffer) {
   }
 }
 
-// The sum of squares in double, in which each of them is exact.
+// The sum of squares is in double, because the square of a float is exact there.
 HWY_INLINE void NormaliseHead(float eps, const HeadBuffer& buffer) {
   const hn::ScalableTag<double> dd;
   const hn::Rebind<float, hn::ScalableTag<double> > narrow;
@@ -140,7 +147,7 @@ HWY_INLINE void NormaliseHead(float eps, const HeadBuffer& buffer) {
   }
 }
 
-// Scales and rounds a head.
+// Scales a head, divides it by `divisor` and rounds it once.
 template <class Elements>
 HWY_INLINE void NarrowHead(float scale, float divisor, const HeadBuffer& buffer) {
   using Element = typename Elements::Element;

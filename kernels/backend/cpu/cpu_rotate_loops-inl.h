@@ -1,6 +1,16 @@
-// The loops around the formats of cpu_rotate-inl.h and cpu_rotate_bfloat16-inl.h: tokens, heads,
-// steps, what is left over. Gives, for the instruction set it is compiled for, `Rotate` of the type
-// CpuRotateFunction.
+// The loops around the formats of cpu_rotate-inl.h and cpu_rotate_bfloat16-inl.h, for one
+// instruction set. From the outside in:
+//   Rotate        picks the format by dtype and pairing; fused ops and other arithmetic take
+//                 RotateFused, which turns one head at a time in a buffer of floats
+//   RotateFormat  picks streaming or cached stores
+//   RotateSteps   picks loops that are compiled for 1, 2 or 4 whole steps, or general ones
+//   RotateLayout  picks RotateTokens (token by token, all heads of a token) or, if the tokens of a
+//                 head are adjacent, RotateBlocks (head by head, in blocks of tokens whose rows are
+//                 prepared once for all heads)
+//   RotateHead    runs whole steps, then RotateTail
+// kLoaded is the number of steps whose part of the row is in registers. kWhole says that these
+// steps are the whole head and no channel is copied; code for a rest costs registers even if it
+// never runs.
 #if defined(ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_LOOPS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_LOOPS_INL_H_
 #undef ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_LOOPS_INL_H_
@@ -28,13 +38,13 @@ namespace {
 
 // Streaming stores pay off in whole cache lines only.
 constexpr size_t kLineBytes = 64;
-// Prepared rows of the tokens that one pass over a head turns; stays in the first-level cache.
+// Prepared rows of one block of tokens; stays in the first-level cache.
 constexpr size_t kRowBlockBytes = 16 << 10;
 
-// How far ahead of a step its input is fetched: the hardware's own prefetching stops at every page.
+// Distance at which input is prefetched: the hardware's prefetching stops at every memory page.
 constexpr size_t kInputAheadBytes = 4096;
-// The same for output that goes through the caches: a store that waits for its line, even from the
-// second-level cache, holds up those after it.
+// The same for cached output: a store that waits for its cache line, even from the second-level
+// cache, delays all stores after it.
 constexpr size_t kOutputAheadBytes = 1024;
 
 // A job in units of one element type.
@@ -68,10 +78,10 @@ struct View {
   size_t offset;
   size_t partner;
   size_t head_dim;
-  bool copies;  // whether the output needs channels that no pair holds
+  bool copies;  // whether channels outside the pairs must be copied to the output
 };
 
-// Prepared rows: on the stack, unless one is larger than a whole block should be.
+// Memory for prepared rows: on the stack, unless one row is larger than kRowBlockBytes.
 class RowBuffer {
  public:
   explicit RowBuffer(size_t floats) {
@@ -95,7 +105,7 @@ HWY_INLINE void CopyChannels(const Element* from, Element* to, size_t begin, siz
   if (begin < end) std::memcpy(to + begin, from + begin, (end - begin) * sizeof(Element));
 }
 
-// The channels of a head that no pair holds.
+// Copies the channels of a head outside the pairs.
 template <Pairing kPairing, class Element>
 HWY_INLINE void CopyUnrotated(const View<Element>& view, const Element* from, Element* to) {
   CopyChannels(from, to, 0, view.offset);
@@ -116,8 +126,8 @@ HWY_INLINE void RotateStep(const Element* a, Element* to_a, size_t to_second,
   Format::template Rotate<kStream>(a, a + to_second, row, to_a, to_a + to_second);
 }
 
-// The last pairs of a head, fewer than a step, by way of a buffer: nothing outside the head is
-// touched.
+// The last pairs of a head, fewer than a step. They go through a buffer, so that no byte outside
+// the head is read or written.
 template <class Format, class Element = typename Format::Element>
 HWY_INLINE void RotateTail(const Element* a, const Element* b, const float* row, Element* to_a,
                            Element* to_b, size_t pairs) {
@@ -149,8 +159,6 @@ struct LoadedRow {
   typename Format::Row steps[kLoaded + 1];  // there are no arrays of 0
 };
 
-// One head: the first `kLoaded` steps with a row already loaded. `kWhole`: these are all of it, and
-// no other channels are to be copied; code for a rest takes registers even where there is none.
 template <class Format, bool kStream, size_t kLoaded, bool kWhole,
           class Element = typename Format::Element>
 HWY_INLINE void RotateHead(const View<Element>& view, const Element* from, Element* to,
@@ -175,7 +183,7 @@ HWY_INLINE void RotateHead(const View<Element>& view, const Element* from, Eleme
   if (pairs != 0) RotateTail<Format>(a, a + to_second, row, to_a, to_a + to_second, pairs);
 }
 
-// Whether every run of rotated channels is made of whole, aligned cache lines.
+// Whether every run of rotated channels consists of whole, aligned cache lines.
 template <Pairing kPairing, class Element>
 bool CanStream(const View<Element>& view) {
   if (view.in_place) return false;
@@ -196,7 +204,7 @@ HWY_INLINE void PrepareToken(const RotateJob& job, int64_t token, float* to) {
                      to);
 }
 
-// Floats of a token's prepared row.
+// Number of floats in a token's prepared row.
 template <class Format>
 size_t RowFloats(const RotateJob& job) {
   const size_t step = Format::PairsPerStep();
@@ -204,12 +212,11 @@ size_t RowFloats(const RotateJob& job) {
   return HWY_MAX(steps, 1) * step * Format::kRowFloatsPerPair;
 }
 
-// The heads of one token.
 template <class Format, bool kStream, size_t kLoaded, bool kWhole,
           class Element = typename Format::Element>
 void RotateHeads(const View<Element>& shared_view, int64_t token, const RotateRange& range,
                  const float* row) {
-  // For all that the compiler knows, stores of vectors change whatever is not local.
+  // A local copy, because the compiler assumes that vector stores change any other memory.
   const View<Element> view = shared_view;
   const LoadedRow<Format, kLoaded> loaded(row);
   const Element* from = view.Input(token, range.head_begin);
@@ -221,7 +228,6 @@ void RotateHeads(const View<Element>& shared_view, int64_t token, const RotateRa
   }
 }
 
-// Token by token.
 template <class Format, bool kStream, size_t kLoaded, bool kWhole,
           class Element = typename Format::Element>
 void RotateTokens(const RotateJob& job, const View<Element>& view, const RotateRange& range) {
@@ -232,7 +238,6 @@ void RotateTokens(const RotateJob& job, const View<Element>& view, const RotateR
   }
 }
 
-// The tokens [begin, end) of one head, whose prepared rows follow each other.
 template <class Format, bool kStream, size_t kLoaded, bool kWhole,
           class Element = typename Format::Element>
 void RotateBlock(const View<Element>& shared_view, int64_t head, int64_t begin, int64_t end,
@@ -249,8 +254,6 @@ void RotateBlock(const View<Element>& shared_view, int64_t head, int64_t begin, 
   }
 }
 
-// Head by head, for a layout with the tokens of a head side by side: in blocks of tokens whose rows
-// are prepared once for all heads.
 template <class Format, bool kStream, size_t kLoaded, bool kWhole,
           class Element = typename Format::Element>
 void RotateBlocks(const RotateJob& job, const View<Element>& view, const RotateRange& range) {
@@ -280,7 +283,6 @@ void RotateLayout(const RotateJob& job, const View<Element>& view, const RotateR
   }
 }
 
-// By how many steps a head has: loops of their own for the common sizes.
 template <class Format, bool kStream, class Element = typename Format::Element>
 void RotateSteps(const RotateJob& job, const View<Element>& view, const RotateRange& range) {
   const size_t steps = view.pairs / Format::PairsPerStep();
@@ -304,8 +306,7 @@ void RotateFormat(const RotateJob& job, const RotateRange& range, CpuStores stor
   }
 }
 
-// Of a head on its way out: the channels that no pair holds as they came, where there is nothing
-// beside the pairs.
+// Restores the channels outside the pairs bit for bit, for a job without fused ops.
 template <Pairing kPairing>
 HWY_INLINE void RestoreUnrotated(const RotateJob& job, const HeadBuffer& buffer) {
   if (job.dtype == DType::kFloat32) {
@@ -316,7 +317,7 @@ HWY_INLINE void RestoreUnrotated(const RotateJob& job, const HeadBuffer& buffer)
   }
 }
 
-// Turns the head in the buffer, as an fp32 job in place does.
+// Widens each head to floats, rotates it like an fp32 job in place, and rounds it to the output.
 template <class Format>
 void RotateFused(const RotateJob& job, const RotateRange& range) {
   const HeadBuffer buffer(job);
@@ -385,7 +386,7 @@ void Rotate(const RotateJob& job, const RotateRange& range, CpuStores stores) {
                   : RotateFormat<BFloat16InterleavedFormat>(job, range, stores);
     case DType::kFloat8E4M3:
     case DType::kFloat8E5M2:
-      break;  // of no input
+      break;  // never an input
   }
 }
 
