@@ -49,13 +49,13 @@ void FixLongrope(std::string_view who, CompatConfig& result) {
 void DropAttentionFactor(std::string_view who, CompatConfig& result) {
   if (!result.config.attention_factor.has_value()) return;
   result.config.attention_factor.reset();
-  result.changes.push_back(StrCat(who, " ignores attention_factor; attn_factor multiplies"));
+  result.changes.push_back(StrCat(who, " ignores attention_factor and multiplies by attn_factor"));
 }
 
 void Truncate(std::string_view who, CompatConfig& result) {
   if (result.config.truncate.value_or(true)) return;
   result.config.truncate = true;
-  result.changes.push_back(StrCat(who, " rounds the ramp's edges whatever truncate says"));
+  result.changes.push_back(StrCat(who, " rounds the ramp's edges regardless of truncate"));
 }
 
 // Uses the base at length max_position_embeddings * factor for every length. This equals an alpha
@@ -147,7 +147,7 @@ absl::Status ReadAsLlamaCpp(CompatConfig& result) {
       if (config.mscale_all_dim.value_or(0) != 0 && config.mscale != config.mscale_all_dim &&
           config.mscale != 1.0) {
         config.mscale = 1;
-        result.changes.push_back("llama.cpp takes mscale for 1 beside mscale_all_dim");
+        result.changes.push_back("llama.cpp reads mscale as 1 if mscale_all_dim is set");
       }
       break;
     default:
@@ -174,8 +174,8 @@ void ReadAsDeepSeek(CompatConfig& result) {
   config.attn_factor.reset();
   config.mscale.reset();
   config.mscale_all_dim.reset();
-  result.changes.push_back(StrCat("DeepSeek's code takes mscale for ", mscale ? "itself" : "1",
-                                  " and mscale_all_dim for ", mscale ? "0" : "itself",
+  result.changes.push_back(StrCat("DeepSeek's code reads mscale as ", mscale ? "given" : "1",
+                                  " and mscale_all_dim as ", mscale ? "0" : "given",
                                   " (attention factor ", Digits(computed), ")"));
 }
 
@@ -214,7 +214,7 @@ std::optional<Reading> ReadingOf(const RopeConfig& stated, Compat compat,
   const auto rope = Resolve(read->config, answered.head_dim());
   if (!rope.ok()) return std::nullopt;
   reading.difference = absl::StrJoin(read->changes, "; ");
-  if (reading.difference.empty()) reading.difference = "takes the config as it stands";
+  if (reading.difference.empty()) reading.difference = "reads the config as written";
   reading.attention_factor = (*rope)->attention_factor();
   reading.inv_freq_max_relative =
       LargestRelative((*rope)->Evaluate(seq_len).inv_freq, answered.Evaluate(seq_len).inv_freq);

@@ -66,16 +66,16 @@ void WarnUnread(const RopeConfig& config, Lines& lines) {
 void WarnUnusedFields(const RopeConfig& config, Lines& lines) {
   if (config.rope_type == RopeType::kYarn) {
     if (config.attention_factor.has_value() && config.attn_factor.has_value()) {
-      lines.push_back("attn_factor has no effect beside attention_factor");
+      lines.push_back("attn_factor has no effect with attention_factor");
     }
     if (config.truncate.has_value() && config.ramp == YarnRamp::kTurns) {
-      lines.push_back("truncate has no effect beside ramp turns, which has no edges to round");
+      lines.push_back("truncate has no effect with ramp turns, which has no edges to round");
     }
   }
   if (config.rope_type == RopeType::kDynamic && config.alpha.has_value() &&
       config.factor.value_or(1) != 1) {
     lines.push_back(StrCat("factor ", Digits(*config.factor),
-                           " has no effect beside alpha, which fixes the base"));
+                           " has no effect with alpha, which fixes the base"));
   }
 }
 

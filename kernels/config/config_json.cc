@@ -158,7 +158,7 @@ absl::StatusOr<LayerConfig> ModelConfig::EntryOf(const LayerChoice& choice,
   if (layer_types_.empty()) {
     if (choice.layer_type.empty() || Contains(layers_, type)) return entries_.front();
     return absl::InvalidArgumentError(StrCat("layer_type: got ", Show(type), ", want ",
-                                             "nothing, as this config has no such layers"));
+                                             "no layer_type: this config has no such layers"));
   }
   if (type.empty()) {
     return absl::InvalidArgumentError(

@@ -91,8 +91,8 @@ constexpr std::string_view kUnreadKeys[] = {"rope_pct", "rope_percent", "rope_ra
 
 // Unused keys with an effect elsewhere, and that effect as a note for the warning.
 constexpr std::pair<std::string_view, std::string_view> kNotes[] = {
-    {"extrapolation_factor", " (vLLM weighs yarn's ramp with it, by 1 unless given)"},
-    {"llama_4_scaling_beta", " (it scales q by position, beside the rotation)"},
+    {"extrapolation_factor", " (vLLM multiplies yarn's ramp by it; the default is 1)"},
+    {"llama_4_scaling_beta", " (it scales q by position, in addition to the rotation)"},
 };
 
 template <size_t size>
@@ -185,10 +185,10 @@ void WarnUnknownKeys(const ConfigDocument& document, const JsonFields& parameter
     if (++unknown > kNamed) continue;
     const std::string path =
         parameters.path().empty() ? std::string() : StrCat(parameters.path(), ": ");
-    warnings.push_back(
-        StrCat(path, "key ", Show(key),
-               around ? " beside the layer types has no effect" : " is not known and has no effect",
-               NoteOn(key)));
+    warnings.push_back(StrCat(
+        path, "key ", Show(key),
+        around ? " next to the layer types has no effect" : " is not known and has no effect",
+        NoteOn(key)));
   }
   if (unknown > kNamed) warnings.push_back(StrCat(unknown - kNamed, " more keys have no effect"));
 }

@@ -23,8 +23,8 @@ constexpr std::pair<std::string_view, RopeType> kAliases[] = {
 constexpr std::pair<std::string_view, std::string_view> kOtherTypes[] = {
     {"deepseek_yarn", "yarn, with compat deepseek"},
     {"telechat3-yarn",
-     "yarn; where the attention factor is meant to be 0.07 ln(factor) + 1, attention_factor says "
-     "so"},
+     "yarn; if the attention factor should be 0.07 ln(factor) + 1, set attention_factor to that "
+     "value"},
     {"xdrope", "a type for one or three axes: four are not supported"},
     {"openpangu", "default, with mrope_section"},
 };

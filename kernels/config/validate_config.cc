@@ -138,7 +138,7 @@ absl::Status CheckYarn(const RopeConfig& config) {
     return Missing("factor", "a number > 0", RopeType::kYarn);
   }
   if (config.rope_theta == 1) {
-    return Invalid("rope_theta", config.rope_theta, "another base than 1 for rope_type yarn");
+    return Invalid("rope_theta", config.rope_theta, "a base other than 1 for rope_type yarn");
   }
   return absl::OkStatus();
 }
@@ -238,13 +238,13 @@ absl::Status CheckMrope(const RopeConfig& config, std::optional<int64_t> rotary_
   }
   if (config.mrope->layout == Mrope::Layout::kHwInterleaved && section[1] != section[2]) {
     return Invalid("mrope_section", got,
-                   "as many h as w (t, h, w) where the two are interleaved before t");
+                   "equal counts of h and w (t, h, w), which are interleaved before t");
   }
   const bool index_decides =
       config.rope_type != RopeType::kDefault && config.rope_type != RopeType::kLinear;
   if (config.mrope->layout == Mrope::Layout::kAxial && index_decides) {
     return Invalid("rope_type", Name(config.rope_type),
-                   "default or linear for axes whose frequencies start over");
+                   "default or linear with the axial layout of mrope");
   }
   return absl::OkStatus();
 }
@@ -252,14 +252,14 @@ absl::Status CheckMrope(const RopeConfig& config, std::optional<int64_t> rotary_
 absl::Status CheckInvFreq(const RopeConfig& config, std::optional<int64_t> rotary_dim) {
   if (config.inv_freq.empty()) return absl::OkStatus();
   if (config.rope_type != RopeType::kDefault) {
-    return Invalid("rope_type", Name(config.rope_type), "default beside inv_freq");
+    return Invalid("rope_type", Name(config.rope_type), "default together with inv_freq");
   }
   bool turns = false;
   for (size_t i = 0; i < config.inv_freq.size(); ++i) {
     ROPE_RETURN_IF_ERROR(CheckNotNegative(StrCat("inv_freq[", i, "]"), config.inv_freq[i]));
     turns = turns || config.inv_freq[i] > 0;
   }
-  if (!turns) return Invalid("inv_freq", "zeros alone", "at least one frequency > 0");
+  if (!turns) return Invalid("inv_freq", "only zeros", "at least one frequency > 0");
   return CheckCount("inv_freq", config.inv_freq.size(), rotary_dim);
 }
 
@@ -275,10 +275,10 @@ absl::Status CheckXPos(const RopeConfig& config) {
     return Invalid("xpos.centre", xpos.centre, "a position from 0 to 2^30");
   }
   if (config.mrope.has_value()) {
-    return Invalid("xpos", "it beside mrope_section", "one of them: it has one axis");
+    return Invalid("xpos", "xpos and mrope_section", "only one of them: xPos has one axis");
   }
   if (config.precision == Precision::kHuggingFace) {
-    return Invalid("xpos", "it with precision hf", "precision exact: Hugging Face has no xPos");
+    return Invalid("xpos", "xpos with precision hf", "precision exact: Hugging Face has no xPos");
   }
   return absl::OkStatus();
 }

@@ -247,7 +247,8 @@ absl::StatusOr<std::shared_ptr<const ResolvedRope>> Resolve(const RopeConfig& co
   if (config.head_dim.has_value()) head_dim = config.head_dim;
   ROPE_RETURN_IF_ERROR(Validate(config, head_dim));
   if (!head_dim.has_value()) {
-    return absl::InvalidArgumentError("head_dim: got nothing, want the channels of a head");
+    return absl::InvalidArgumentError(
+        "head_dim: got nothing, want the number of channels of a head");
   }
   std::shared_ptr<ResolvedRope> rope(new ResolvedRope());  // owned by rope
   rope->config_ = config;

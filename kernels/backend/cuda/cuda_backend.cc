@@ -27,8 +27,8 @@ namespace rope::kernels {
 namespace {
 
 constexpr int kDevice = 0;
-// Chunks that one thread has in flight: one on the way to the device, one on the way back, and one
-// in its own hands.
+// Chunks in flight per thread: one on its way to the device, one on its way back, and one that the
+// thread packs or unpacks.
 constexpr size_t kDepth = 3;
 
 absl::StatusOr<CudaMemory> MemoryOf(const void* address) {
@@ -71,14 +71,14 @@ CudaRectangle OutputRectangle(const CudaPiece& piece) {
   return {piece.tokens, piece.heads, piece.job->head_dim, ElementBytes(piece.job->stored())};
 }
 
-// A chunk on its way through a lane.
+// A chunk in flight, with the lane and the pages that it uses.
 struct Flight {
   const CudaChunk* chunk;
   std::unique_ptr<CudaLane> lane;
   CudaPageMirror::Lease pages;
 };
 
-// The pages of a chunk's rows, each once.
+// The distinct pages of a chunk's rows.
 class ChunkPages {
  public:
   explicit ChunkPages(const CudaChunk& chunk) {
@@ -107,7 +107,7 @@ class ChunkPages {
   absl::flat_hash_map<uint64_t, size_t> indices_;
 };
 
-// Writes the device addresses of the piece's rows.
+// Writes the device addresses of the piece's rows to `rows`.
 void FillRows(const CudaPiece& piece, const ChunkPages& pages, const CudaPageMirror::Lease& lease,
               const float** rows) {
   const TablePage* page = nullptr;
@@ -122,7 +122,7 @@ void FillRows(const CudaPiece& piece, const ChunkPages& pages, const CudaPageMir
   }
 }
 
-// Writes the piece's floats (cuda_batch.h); `device`: where the kernel will find them.
+// Writes the piece's floats (cuda_batch.h) to `pinned`. `device` is their address for the kernel.
 void FillFloats(const CudaPiece& piece, char* pinned, const char* device, CudaJob& result) {
   const RotateJob& job = *piece.job;
   if (!job.token_scales.empty()) {
@@ -138,7 +138,8 @@ void FillFloats(const CudaPiece& piece, char* pinned, const char* device, CudaJo
   }
 }
 
-// What the kernel reads: from the slot to the slot, or where a tensor needs none, in place.
+// The job for the kernel. Each side is the piece's slot in the lane, or the tensor itself if it has
+// no slot.
 CudaJob CudaJobOf(const CudaPiece& piece, char* device, const float* const* rows) {
   const RotateJob& job = *piece.job;
   ROPE_CHECK(job.head_dim <= kCudaHeadDimMax);  // by far more than a server admits
@@ -159,7 +160,8 @@ CudaJob CudaJobOf(const CudaPiece& piece, char* device, const float* const* rows
   return result;
 }
 
-// Fills the pinned side of the lane; what is left to do on the device.
+// Fills the pinned side of the lane with tensors, row addresses, floats and jobs. Returns the plan
+// of the launches.
 CudaPlan PackChunk(const CudaChunk& chunk, const ChunkPages& pages, const Flight& flight) {
   char* const pinned = flight.lane->pinned.data();
   char* const device = flight.lane->device.data();
@@ -249,7 +251,7 @@ class CudaBackend : public Backend {
   std::string_view name() const override { return "cuda:0"; }
   std::string detail() const override { return detail_; }
 
-  // Makes the device ready and the first lane, so that the first request does not wait for it.
+  // Initialises the device and the first lane, so that the first request does not wait for them.
   absl::Status WarmUp() {
     ROPE_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(kDevice), "cudaSetDevice"));
     ROPE_ASSIGN_OR_RETURN(std::unique_ptr<CudaLane> lane, lanes_.Acquire(kCudaLaneBytes));
@@ -270,7 +272,7 @@ class CudaBackend : public Backend {
   }
 
  private:
-  // What the threads of one Rotate share.
+  // State that the threads of one Rotate share.
   struct Batch {
     std::vector<CudaChunk> chunks;
     std::atomic<size_t> next = 0;
@@ -286,8 +288,9 @@ class CudaBackend : public Backend {
     }
   };
 
-  // Takes chunks until none is left, several in flight. Waits for a lane only while it holds none,
-  // so that threads cannot wait for each other's.
+  // Takes chunks until none is left and keeps up to kDepth in flight. Holds no lock. Waits for a
+  // lane only while it holds none; otherwise it finishes its oldest chunk first. So threads cannot
+  // deadlock on each other's lanes.
   void RunChunks(Batch& batch) {
     std::deque<Flight> flights;
     const auto land = [&] {
@@ -343,7 +346,8 @@ class CudaBackend : public Backend {
     return absl::OkStatus();
   }
 
-  // After an error: nothing may touch the caller's memory or the lane's once this returns.
+  // After an error: waits for the lane's stream. Then nothing accesses the caller's or the lane's
+  // memory any more.
   void Abandon(Flight& flight) {
     static_cast<void>(flight.lane->stream.Synchronize());
     lanes_.Discard(std::move(flight.lane));

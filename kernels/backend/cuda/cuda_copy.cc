@@ -15,14 +15,14 @@ struct Dimension {
   int64_t to;
 };
 
-// `run` adjacent bytes, outer.count x inner.count times.
+// outer.count x inner.count runs, each of `run` adjacent bytes.
 struct Runs {
   int64_t run;
   Dimension inner;
   Dimension outer;
 };
 
-// Makes a dimension part of the run where its vectors follow each other on both sides.
+// Merges a dimension into the run if its vectors are adjacent on both sides.
 void Merge(int64_t& run, Dimension& dimension) {
   const bool adjacent = dimension.from == run && dimension.to == run;
   if (dimension.count != 1 && !adjacent) return;

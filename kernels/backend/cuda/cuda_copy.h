@@ -1,5 +1,5 @@
-// Copies a rectangle of (token, head) vectors between two sets of strides, in as few runs of
-// adjacent bytes as both allow.
+// Copies a rectangle of (token, head) vectors from one set of strides to another, in the longest
+// runs of adjacent bytes that both sides allow.
 //
 // Threading:  Pure functions of their arguments.
 // Errors:     CopyRectangleAsync: INTERNAL.
@@ -22,11 +22,13 @@ struct CudaRectangle {
   int64_t element_bytes = 0;
 };
 
-// By this thread, from host memory to host memory. Nothing between the vectors is touched.
+// Copies from host memory to host memory, on this thread. Bytes between the vectors are not
+// touched.
 void CopyRectangle(const CudaRectangle& rectangle, const char* source, const Strides& from,
                    char* target, const Strides& to);
 
-// By the device, on `stream`: one side is this device's memory, the other whatever it can copy.
+// Enqueues copies on `stream`. One side is memory of the device; the other is any memory that CUDA
+// can copy.
 absl::Status CopyRectangleAsync(const CudaRectangle& rectangle, const char* source,
                                 const Strides& from, char* target, const Strides& to,
                                 cudaStream_t stream);

@@ -1,9 +1,10 @@
-// What a CUDA kernel without barriers needs of CUDA's language, for a plain C++ compiler: the very
-// source of cuda_rotate.cuh then runs on the CPU, thread after thread. Never seen by nvcc.
+// The parts of CUDA's language that a kernel without barriers needs, for a plain C++ compiler. With
+// it the source of cuda_rotate.cuh runs on the CPU, one CUDA thread after the other. nvcc never
+// compiles this header.
 //
-// Threading:  Launches on different threads do not disturb each other.
-// Errors:     A 16-byte access at an address that is no multiple of 16 stops the process, as a
-//             device would answer it with a fault.
+// Threading:  Launches on different threads are independent.
+// Errors:     A 16-byte access at an address that is not a multiple of 16 stops the process; a
+//             device would report a fault.
 #ifndef ROPE_KERNELS_BACKEND_CUDA_CUDA_CPU_SHIM_H_
 #define ROPE_KERNELS_BACKEND_CUDA_CUDA_CPU_SHIM_H_
 

@@ -1,8 +1,7 @@
-// The third CUDA kernel, RotateFused: jobs of other arithmetic than the plain turn, or with
-// something beside the rotation (a norm, scales, another dtype), one element at a time, at any
-// address. Correct, not made for speed: where there is a norm, one thread walks over the whole
-// head, since it must have read all of it before any of it changes; neighbouring threads then read
-// far apart.
+// The third CUDA kernel, RotateFused: jobs with fused ops (a norm, scales, another output dtype) or
+// an arithmetic other than kTurn. It handles one element at a time, at any address. It is correct
+// but not optimised: with a norm, one thread processes a whole head, because it must read all of
+// the head before it changes any of it. Adjacent threads then read distant addresses.
 //
 // Precision:  As backend.h; every rounding is explicit, as in cuda_numbers.cuh.
 #ifndef ROPE_KERNELS_BACKEND_CUDA_CUDA_FUSED_OPS_CUH_
@@ -13,14 +12,15 @@
 #include "kernels/backend/cuda/cuda_rotate.cuh"
 
 #if defined(__CUDACC__)
-#define ROPE_CUDA_LOOP _Pragma("unroll 1")  // copies of a loop's body would take registers
+#define ROPE_CUDA_LOOP _Pragma("unroll 1")  // an unrolled body would need more registers
 #else
 #define ROPE_CUDA_LOOP
 #endif
 
 namespace rope::kernels::ROPE_CUDA_NAMESPACE {
 
-// Element `index` of the input, byte by byte. Few branches: each that is open costs a register.
+// Loads element `index` of the input byte by byte. It avoids branches, because each costs a
+// register.
 __device__ __forceinline__ float LoadWide(const CudaJob& job, int64_t index) {
   const bool is_float32 = job.dtype == static_cast<uint32_t>(DType::kFloat32);
   const auto* const bytes =
@@ -35,10 +35,10 @@ __device__ __forceinline__ float LoadWide(const CudaJob& job, int64_t index) {
   return is_half ? half : FromBits(is_float32 ? bits : bits << 16);
 }
 
-// Scales, rounds and stores, byte by byte.
+// Scales and rounds `value`, and stores it byte by byte.
 __device__ __forceinline__ void Finish(const CudaJob& job, int64_t index, float scale,
                                        float value) {
-  // By a double, so that the product is as good as the quotient.
+  // In double, so that multiplying by the inverse is as precise as a division.
   const double scaled = MultiplyRounded(value, scale);
   const auto result = static_cast<float>(scaled * job.inverse_output);
   const auto dtype = static_cast<DType>(job.output_dtype);
@@ -57,7 +57,7 @@ __device__ __forceinline__ void Finish(const CudaJob& job, int64_t index, float 
   if (size > 2) bytes[3] = static_cast<unsigned char>(bits >> 24);
 }
 
-// Moves an element as it is.
+// Copies an element bit for bit.
 __device__ __forceinline__ void CopyBytes(const CudaJob& job, int64_t input, int64_t output) {
   const uint32_t size = job.dtype == static_cast<uint32_t>(DType::kFloat32) ? 4 : 2;
   const auto* const from = static_cast<const unsigned char*>(job.input) + input * size;
@@ -68,7 +68,7 @@ __device__ __forceinline__ void CopyBytes(const CudaJob& job, int64_t input, int
   for (uint32_t i = 0; i < size; ++i) to[i] = from[i];
 }
 
-// 1 / sqrt(mean(x * x) + eps). In double each square is exact.
+// 1 / sqrt(mean(x * x) + eps). The squares are exact in double.
 __device__ __forceinline__ float InverseRms(const CudaJob& job, int64_t first) {
   double squares = 0;
   ROPE_CUDA_LOOP
@@ -79,10 +79,10 @@ __device__ __forceinline__ float InverseRms(const CudaJob& job, int64_t first) {
   return static_cast<float>(InverseSquareRoot(squares * job.channel_share + job.eps));
 }
 
-// What a head is multiplied by, before and after it is turned.
+// The factors of a head.
 struct Factors {
-  float norm;
-  float scale;
+  float norm;   // before the rotation
+  float scale;  // after the rotation
 };
 
 __device__ __forceinline__ float LoadNormed(const CudaJob& job, const Factors& factors,
@@ -94,7 +94,7 @@ __device__ __forceinline__ float LoadNormed(const CudaJob& job, const Factors& f
   return MultiplyRounded(normed, LoadRowValue(job.norm_weight + channel));
 }
 
-// What the job does to a pair.
+// Applies the job's arithmetic to a pair.
 __device__ __forceinline__ void Apply(const CudaJob& job, float& a, float& b, float cos,
                                       float sin) {
   const auto arithmetic = static_cast<PairArithmetic>(job.arithmetic);
@@ -113,7 +113,7 @@ __device__ __forceinline__ void Apply(const CudaJob& job, float& a, float& b, fl
   }
 }
 
-// Pair `chunk` of a head, or past the pairs, a channel that no pair holds.
+// Processes pair `chunk` of a head; from job.pairs on, a channel outside the pairs.
 __device__ __forceinline__ void FinishChunk(const CudaJob& job, const Factors& factors,
                                             const float* __restrict__ row, uint32_t chunk,
                                             int64_t input, int64_t output) {

@@ -1,7 +1,8 @@
-// CudaJob: what the CUDA kernels read for one rectangle of (token, head) vectors.
+// CudaJob: the input of the CUDA kernels for one rectangle of (token, head) vectors.
 //
-// Plain C++17 without a CUDA header: the planner and its tests build without nvcc. Every pointer is
-// an address that the device can read; rows point to `pairs` cosines and then `pairs` sines.
+// This is plain C++17 without a CUDA header, so that the planner and its tests build without nvcc.
+// Every pointer is an address that the device can read. Rows point to `pairs` cosines and then
+// `pairs` sines.
 // Ownership:  A view; it owns nothing.
 #ifndef ROPE_KERNELS_BACKEND_CUDA_CUDA_JOB_H_
 #define ROPE_KERNELS_BACKEND_CUDA_CUDA_JOB_H_
@@ -13,19 +14,20 @@ namespace rope::kernels {
 
 // The kernels of cuda_rotate.cuh.
 enum class CudaKernel : uint32_t {
-  kVector,  // 16-byte accesses: every size, stride and address a multiple of them
-  kScalar,  // every other job that only turns
-  kFused,   // other arithmetic, or something beside the rotation: correct, not made for speed
+  kVector,  // 16-byte accesses: every size, stride and address is a multiple of 16 bytes
+  kScalar,  // every other plain rotation
+  kFused,   // fused ops or another arithmetic: correct, not optimised
 };
 
-inline constexpr uint32_t kCudaInputDType = ~uint32_t{0};  // an output's: that of the input
+inline constexpr uint32_t kCudaInputDType = ~uint32_t{0};  // output_dtype is the input's dtype
 
-// 32- and 64-bit fields alone: a narrower load in the kernels' PTX is then always a tensor's.
+// All fields have 32 or 64 bits, so that every narrower load in the kernels' PTX is one of a
+// tensor.
 struct CudaJob {
-  // --- what to rotate (rotate_job.h), set by the caller ---
+  // --- the rotation (rotate_job.h), set by the caller ---
   const void* input = nullptr;
   void* output = nullptr;              // equal to input with equal strides, or not overlapping it
-  const float* const* rows = nullptr;  // [tokens]; 16-byte aligned where pairs % 4 == 0
+  const float* const* rows = nullptr;  // [tokens]; 16-byte aligned if pairs % 4 == 0
   int64_t input_token = 0;             // strides in elements
   int64_t input_head = 0;
   int64_t output_token = 0;
@@ -41,27 +43,27 @@ struct CudaJob {
   uint32_t conjugate = 0;
   uint32_t arithmetic = 0;  // PairArithmetic
 
-  // --- beside the rotation, set by the caller too ---
+  // --- fused ops, set by the caller ---
   const float* norm_weight = nullptr;   // [head_dim]; null: 1
   const float* token_scales = nullptr;  // [tokens]; null: 1
-  uint32_t norm = 0;                    // whether there is one
+  uint32_t norm = 0;                    // 1 if the job has a norm
   float eps = 0;
   float scale = 1;
   float output_scale = 1;
   uint32_t output_dtype = kCudaInputDType;  // DType
 
-  // --- how, set by PlanCuda ---
+  // --- the division into threads, set by PlanCuda ---
   double channel_share = 0;   // 1 / head_dim
   double inverse_output = 0;  // 1 / output_scale
-  uint32_t copies = 0;        // nothing beside: channels outside the pairs are copied
-  uint32_t in_place = 0;      // channels outside the pairs are where they belong already
-  uint32_t bytewise = 0;      // not vectors: elements are not aligned to their own size
-  // Items along a head: 16-byte vectors, single pairs and channels, or 1 where there is a norm.
+  uint32_t copies = 0;        // 1 without fused ops: channels outside the pairs are copied
+  uint32_t in_place = 0;      // 1 in place: channels outside the pairs need no copy
+  uint32_t bytewise = 0;      // 1 if elements are not aligned to their size (kScalar)
+  // Items along a head: 16-byte vectors; or single pairs and channels; or 1 if the job has a norm.
   uint32_t chunks = 0;
   uint32_t head_groups = 0;  // threads that share the heads of a token: g, g + head_groups, ...
   uint32_t items = 0;        // tokens * head_groups * chunks
-  uint32_t steps = 0;        // items that one thread walks over, one block of threads apart
-  uint32_t first_block = 0;  // of the launch: sum of the blocks of the jobs before
+  uint32_t steps = 0;        // items per thread, at a distance of one block of threads
+  uint32_t first_block = 0;  // index of the job's first block in the launch
 };
 
 inline constexpr int64_t kCudaHeadDimMax = int64_t{1} << 30;

@@ -8,6 +8,7 @@
 namespace rope::kernels {
 namespace {
 
+// Makes three CUDA calls that may synchronise the device, so mu_ is not held.
 absl::StatusOr<std::unique_ptr<CudaLane>> MakeLane(int64_t bytes) {
   ROPE_ASSIGN_OR_RETURN(CudaBuffer pinned, CudaBuffer::Create(CudaBuffer::Kind::kPinned, bytes));
   ROPE_ASSIGN_OR_RETURN(CudaBuffer device, CudaBuffer::Create(CudaBuffer::Kind::kDevice, bytes));
@@ -38,6 +39,7 @@ absl::StatusOr<std::unique_ptr<CudaLane>> CudaLanes::TryAcquire(int64_t bytes) {
   return Prepare(std::move(lane), bytes);
 }
 
+// An oversized lane is destroyed before mu_ is taken: freeing pinned memory is slow.
 void CudaLanes::Release(std::unique_ptr<CudaLane> lane) {
   if (lane->pinned.bytes() > kCudaLaneBytes) lane.reset();
   proto::MutexLock lock(&mu_);
@@ -61,6 +63,8 @@ std::unique_ptr<CudaLane> CudaLanes::Pop() {
   return lane;
 }
 
+// Called without mu_, but the lane already counts in busy_, so no other thread takes its place. On
+// failure Discard gives the place back and wakes a waiting thread.
 absl::StatusOr<std::unique_ptr<CudaLane>> CudaLanes::Prepare(std::unique_ptr<CudaLane> lane,
                                                              int64_t bytes) {
   if (lane != nullptr && lane->pinned.bytes() >= bytes) return lane;

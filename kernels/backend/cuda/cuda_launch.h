@@ -1,12 +1,12 @@
-// LaunchCuda: puts a planned batch on a stream. What nvcc compiles of the CUDA backend is behind
-// this header, in cuda_launch.cu.
+// LaunchCuda: enqueues a planned batch on a stream. Its source, cuda_launch.cu, is the only file of
+// the CUDA backend that nvcc compiles.
 //
-// It neither allocates nor synchronises, so that a stream in capture records it as kernel nodes of
-// a graph.
+// LaunchCuda neither allocates nor synchronises, so a stream in capture mode records it as kernel
+// nodes of a graph.
 //
-// Threading:  Any thread, several at once on different streams.
-// Ownership:  Jobs, rows and tensors stay the caller's and must live until the launches have run.
-// Errors:     A cudaError_t, cudaSuccess included; launches after a failed one are not made.
+// Threading:  Any thread; several threads at once on different streams.
+// Ownership:  The caller owns jobs, rows and tensors and keeps them until the launches have run.
+// Errors:     Returns a cudaError_t, cudaSuccess included. No launch follows a failed one.
 #ifndef ROPE_KERNELS_BACKEND_CUDA_CUDA_LAUNCH_H_
 #define ROPE_KERNELS_BACKEND_CUDA_CUDA_LAUNCH_H_
 
@@ -16,7 +16,7 @@
 
 namespace rope::kernels {
 
-// Enqueues the launches of `plan`; `device_jobs`: a copy of plan.jobs in device memory.
+// Enqueues the launches of `plan`. `device_jobs` is a copy of plan.jobs in device memory.
 cudaError_t LaunchCuda(const CudaPlan& plan, const CudaJob* device_jobs, cudaStream_t stream);
 
 // Whether this build has code for the current device.

@@ -1,9 +1,10 @@
-// Numbers in the CUDA kernels: 16- and 8-bit floats, and the turn of a pair. Intrinsics on the
-// device, the same bits by hand on the host; 8-bit floats by hand on both.
+// Numbers in the CUDA kernels: 16- and 8-bit floats, and the rotation of a pair. 16-bit conversions
+// are intrinsics on the device and integer code with equal results on the host. 8-bit conversions
+// are integer code on both.
 //
 // Threading:  Pure functions.
-// Precision:  Rounding is explicit, so that CPU and device agree in every bit whatever the
-//             compilers' settings; NaN differ in their payload alone.
+// Precision:  Rounding is explicit, so that CPU and device agree in every bit with any compiler
+//             settings. Only the payload of a NaN may differ.
 #ifndef ROPE_KERNELS_BACKEND_CUDA_CUDA_NUMBERS_CUH_
 #define ROPE_KERNELS_BACKEND_CUDA_CUDA_NUMBERS_CUH_
 
@@ -69,7 +70,7 @@ __device__ __forceinline__ float Widen(Float16 value) {
 #endif
 }
 
-// To nearest even; NaN stays NaN, denormals are kept.
+// Rounds to nearest even; NaN stays NaN, denormals are kept.
 template <typename T>
 __device__ __forceinline__ T Narrow(float value);
 template <>
@@ -108,13 +109,13 @@ __device__ __forceinline__ Float16 Narrow<Float16>(float value) {
 #endif
 }
 
-// To nearest even, saturated (float8.h). kDigits of fraction; kExponentMin: of the smallest normal
-// number.
+// Rounds to nearest even and saturates (float8.h). kDigits: bits of the fraction. kExponentMin:
+// exponent of the smallest normal number.
 template <int kDigits, int kExponentMin>
 __device__ __forceinline__ uint8_t NarrowToFloat8(float value, float largest) {
   constexpr uint32_t kDropped = 23 - kDigits;
   constexpr uint32_t kSmallestNormal = static_cast<uint32_t>(127 + kExponentMin) << 23;
-  // A number whose last place is that of the denormals.
+  // A number whose last place is that of the denormals; adding it rounds a denormal result.
   constexpr uint32_t kRuler = static_cast<uint32_t>(127 + kExponentMin - kDigits + 23) << 23;
   const uint32_t sign = (ToBits(value) >> 24) & 0x80u;
   uint32_t magnitude = ToBits(value) & 0x7fffffffu;
@@ -160,8 +161,8 @@ __device__ __forceinline__ float AddRounded(float a, float b) {
 #endif
 }
 
-// 1 / sqrt(value) of a positive value, to 40 bits: a seed in float, and one step of Newton's. The
-// device's own is a call, for which registers spill.
+// 1 / sqrt(value) of a positive value, to 40 bits: a float seed and one Newton step. CUDA's double
+// rsqrt is a function call, which would spill registers.
 __device__ __forceinline__ double InverseSquareRoot(double value) {
   uint64_t bits;
   memcpy(&bits, &value, sizeof(bits));
@@ -192,7 +193,7 @@ __device__ __forceinline__ void Turn(T& a, T& b, float cos, float sin) {
   b = Narrow<T>(MultiplyAddRounded(wide_b, cos, MultiplyRounded(wide_a, sin)));
 }
 
-// The same, each product and each sum rounded to T.
+// Turns the pair (a, b) and rounds each product and each sum to T.
 template <typename T>
 __device__ __forceinline__ void TurnStepwise(float& a, float& b, float cos, float sin) {
   const auto product = [](float x, float y) { return Widen(Narrow<T>(MultiplyRounded(x, y))); };

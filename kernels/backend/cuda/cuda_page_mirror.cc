@@ -11,7 +11,7 @@ namespace rope::kernels {
 namespace {
 
 constexpr int64_t kAlignment = 256;
-// Of the pinned memory that uploads go through: 32 pages of 64 rows of a head of 128.
+// Size of the pinned staging memory: 32 pages of 64 rows for a rotary_dim of 128.
 constexpr int64_t kStagingBytes = 1 << 20;
 
 int64_t RoundUp(int64_t bytes) {
@@ -20,18 +20,18 @@ int64_t RoundUp(int64_t bytes) {
 
 }  // namespace
 
-// All fields but `address` and `loose` are guarded by mu_; those two are written by the uploading
-// thread before the entry is settled, and read after.
+// mu_ guards all fields except `address` and `loose`. The uploading thread writes these two before
+// Settle; other threads read them after WaitForOthers.
 struct CudaPageMirror::Entry {
   uint64_t id = 0;
-  int64_t bytes = 0;  // rounded up
-  std::optional<int64_t> offset;
+  int64_t bytes = 0;              // rounded up to kAlignment
+  std::optional<int64_t> offset;  // in the block; unset if it has no place there
   int64_t pins = 0;
   enum class State { kUploading, kReady, kFailed } state = State::kUploading;
   absl::Status failure;
-  std::list<Entry*>::iterator unused;  // where pins == 0
+  std::list<Entry*>::iterator unused;  // place in unused_; valid if pins == 0
   const char* address = nullptr;
-  std::optional<CudaBuffer> loose;  // where the block has no place
+  std::optional<CudaBuffer> loose;  // the allocation of an entry without offset
 };
 
 CudaPageMirror::CudaPageMirror(int64_t budget_bytes) : budget_bytes_(budget_bytes) {
@@ -48,6 +48,9 @@ const float* CudaPageMirror::Lease::address(size_t index) const {
   return reinterpret_cast<const float*>(entries_[index]->address);
 }
 
+// Three steps with one lock at a time: Pin under mu_, CopyPages under upload_mu_, and Settle and
+// WaitForOthers under mu_ again. A batch settles its own uploads before it waits for others, so two
+// batches that need each other's pages cannot deadlock. On an error the lease's destructor unpins.
 absl::StatusOr<CudaPageMirror::Lease> CudaPageMirror::Acquire(
     absl::Span<const TablePage* const> pages) {
   Lease lease;
@@ -66,7 +69,7 @@ void CudaPageMirror::Pin(absl::Span<const TablePage* const> pages, Lease& lease,
                          std::vector<Upload>& uploads) {
   lease.mirror_ = this;
   proto::MutexLock lock(&mu_);
-  // What is here already first, so that making room for the rest cannot evict it.
+  // Pins existing pages first, so that allocations for the new pages cannot evict them.
   for (const TablePage* page : pages) {
     std::shared_ptr<Entry>& entry = entries_[page->id()];
     if (entry == nullptr) {
@@ -89,6 +92,7 @@ void CudaPageMirror::Pin(absl::Span<const TablePage* const> pages, Lease& lease,
   }
 }
 
+// Evicts unused pages until a hole is large enough. Pinned pages are not in unused_ and stay.
 std::optional<int64_t> CudaPageMirror::Allocate(int64_t bytes) {
   if (bytes > budget_bytes_) return std::nullopt;
   while (true) {
@@ -109,6 +113,7 @@ std::optional<int64_t> CudaPageMirror::FirstFit(int64_t bytes) {
   return std::nullopt;
 }
 
+// Adds a hole and merges it with the holes directly before and after it.
 void CudaPageMirror::Free(int64_t offset, int64_t bytes) {
   const auto next = holes_.lower_bound(offset);
   if (next != holes_.end() && next->first == offset + bytes) {
@@ -151,6 +156,8 @@ absl::Status CudaPageMirror::MakeBlock() {
   return absl::OkStatus();
 }
 
+// Holds upload_mu_ for the whole upload, because uploads share the staging memory and its stream.
+// Takes mu_ only at the end, for the statistics. After an error the staging memory is created anew.
 absl::Status CudaPageMirror::CopyPages(const std::vector<Upload>& uploads) {
   proto::MutexLock lock(&upload_mu_);
   ROPE_RETURN_IF_ERROR(MakeBlock());
@@ -168,7 +175,7 @@ absl::Status CudaPageMirror::CopyPages(const std::vector<Upload>& uploads) {
   int64_t copies = 0;
   absl::Status status = CopyThrough(uploads, *staging_, copies);
   if (!status.ok()) {
-    static_cast<void>(staging_->stream.Synchronize());  // nothing may still read the staging
+    static_cast<void>(staging_->stream.Synchronize());  // a copy may still read the staging memory
     staging_.reset();
     return status;
   }
@@ -178,13 +185,14 @@ absl::Status CudaPageMirror::CopyPages(const std::vector<Upload>& uploads) {
   return absl::OkStatus();
 }
 
-// Packs pages into the staging one after the other; a run whose places follow each other is one
-// copy.
+// Packs pages into the staging memory one after the other. Pages with adjacent places form a run,
+// and a run is one copy. When the staging memory is full, the function waits for its copies and
+// starts at the beginning again.
 absl::Status CudaPageMirror::CopyThrough(const std::vector<Upload>& uploads, const Staging& staging,
                                          int64_t& copies) {
-  int64_t begin = 0;  // of the run, in the staging
+  int64_t begin = 0;  // the current run in the staging memory is [begin, end)
   int64_t end = 0;
-  char* target = nullptr;  // of the run
+  char* target = nullptr;  // device address of the run
   const auto flush = [&]() -> absl::Status {
     if (end == begin) return absl::OkStatus();
     ++copies;
@@ -214,7 +222,7 @@ absl::Status CudaPageMirror::CopyThrough(const std::vector<Upload>& uploads, con
       done += part;
       end += part;
     }
-    // The gap to a neighbour's place is copied too, so that both are one run.
+    // The alignment gap after the page is copied too, so that the next page can join the run.
     end = std::min(end + upload.entry->bytes - bytes, staging.buffer.bytes());
   }
   ROPE_RETURN_IF_ERROR(flush());
@@ -226,7 +234,7 @@ void CudaPageMirror::Settle(const std::vector<Upload>& uploads, const absl::Stat
   for (const Upload& upload : uploads) {
     upload.entry->state = status.ok() ? Entry::State::kReady : Entry::State::kFailed;
     upload.entry->failure = status;
-    // The next batch makes a new entry; the lease keeps this one until it ends.
+    // The next batch creates a new entry. Leases keep this one alive until they end.
     if (!status.ok()) entries_.erase(upload.entry->id);
   }
   settled_.SignalAll();
@@ -241,6 +249,9 @@ absl::Status CudaPageMirror::WaitForOthers(const Lease& lease) {
   return absl::OkStatus();
 }
 
+// An entry whose last pin goes is: ready in the block, and becomes evictable; failed in the block,
+// and its place is freed (Settle has removed it from entries_); or outside the block, and is
+// dropped.
 void CudaPageMirror::Unpin(absl::Span<const std::shared_ptr<Entry>> entries) {
   proto::MutexLock lock(&mu_);
   for (const std::shared_ptr<Entry>& entry : entries) {

@@ -1,17 +1,25 @@
-// CudaPageMirror: copies of table pages in device memory, the backend's own cache of them.
+// CudaPageMirror: the CUDA backend's cache of table pages, in device memory.
 //
-// Pages are known by their ids, since addresses are used again. Those that a batch lacks are
-// uploaded together, in as few copies as their places allow; whoever needs a page that another
-// batch is uploading waits for it. One block of device memory holds all pages; the least recently
-// used ones go first, those of batches in flight stay.
+// Pages are identified by id, because addresses can be reused. Acquire uploads all missing pages of
+// a batch together, with one copy per run of adjacent places. A batch that needs a page which
+// another batch is uploading waits for it. One block of device memory holds the pages. States of a
+// page:
 //
-// Threading:  Thread-safe. No lock is held while pages are copied, except by uploads against each
-//             other.
-// Ownership:  A lease keeps its pages on the device. Leases end before the mirror does, and after
-//             the work that reads them.
-// Errors:     INTERNAL: memory or an upload failed; nothing is kept then, the next batch tries
-//             again.
-// Limits:     The budget, and for as long as they are in use the pages that do not fit into it.
+//   absent --Acquire--> uploading --ok--> ready, pinned <--Acquire/last lease ends--> ready, unused
+//      ^                    |                                                            |
+//      +------ error -------+                                                            |
+//      +---------------- evicted, least recently used first ----------------------------+
+//
+// A page that finds no place in the block gets its own allocation, which is freed with its last
+// lease.
+//
+// Threading:  Thread-safe. upload_mu_ is held while pages are copied, so uploads run one after the
+//             other; mu_ is not, so batches whose pages are all ready do not wait.
+// Ownership:  A lease keeps its pages on the device. Leases end before the mirror is destroyed, and
+//             after the work that reads their pages.
+// Errors:     INTERNAL: an allocation or an upload failed. The pages of that upload are dropped,
+//             and the next batch uploads them again.
+// Limits:     The budget, plus pages in use that do not fit into it.
 #ifndef ROPE_KERNELS_BACKEND_CUDA_CUDA_PAGE_MIRROR_H_
 #define ROPE_KERNELS_BACKEND_CUDA_CUDA_PAGE_MIRROR_H_
 
@@ -41,9 +49,9 @@ class CudaPageMirror {
   struct Statistics {
     int64_t hits = 0;
     int64_t uploads = 0;  // pages
-    int64_t copies = 0;   // that the uploads took
+    int64_t copies = 0;   // copies to the device that the uploads made
     int64_t evictions = 0;
-    int64_t bytes = 0;  // of pages held now, within the budget
+    int64_t bytes = 0;  // current pages within the budget
     int64_t pages = 0;
   };
 
@@ -59,7 +67,7 @@ class CudaPageMirror {
     }
     ~Lease();
 
-    // Where the first row of the page is that was number `index` in Acquire, 256-byte aligned.
+    // The device address of the first row of page number `index` in Acquire, 256-byte aligned.
     const float* address(size_t index) const;
 
    private:
@@ -73,7 +81,8 @@ class CudaPageMirror {
   CudaPageMirror(const CudaPageMirror&) = delete;
   CudaPageMirror& operator=(const CudaPageMirror&) = delete;
 
-  // REQUIRES: distinct pages that are alive until this returns, none empty.
+  // Returns a lease of `pages`, after uploads. May block. REQUIRES: the pages are distinct, not
+  // empty, and alive until this returns.
   absl::StatusOr<Lease> Acquire(absl::Span<const TablePage* const> pages);
 
   Statistics statistics() const;
@@ -85,15 +94,15 @@ class CudaPageMirror {
   };
   struct Staging {
     CudaBuffer buffer;
-    CudaStream stream;  // goes before the memory that it works on
+    CudaStream stream;  // destroyed before the memory that its work uses
   };
 
-  // A place in the block, made by eviction where need be; nullopt: there is none.
+  // Returns a place in the block, after evictions if necessary, or nullopt if there is none.
   std::optional<int64_t> Allocate(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::optional<int64_t> FirstFit(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Free(int64_t offset, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EvictOldest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Pins the pages that are here, makes entries for the others and lists them in `uploads`.
+  // Pins the pages that have entries, creates entries for the others and lists these in `uploads`.
   void Pin(absl::Span<const TablePage* const> pages, Lease& lease, std::vector<Upload>& uploads);
   void Settle(const std::vector<Upload>& uploads, const absl::Status& status);
   absl::Status WaitForOthers(const Lease& lease);
@@ -110,7 +119,7 @@ class CudaPageMirror {
   std::optional<CudaBuffer> block_ ABSL_GUARDED_BY(upload_mu_);
 
   mutable proto::Mutex mu_;
-  proto::CondVar settled_;  // entries are not being uploaded any more
+  proto::CondVar settled_;  // signalled when entries leave kUploading
   absl::flat_hash_map<uint64_t, std::shared_ptr<Entry>> entries_ ABSL_GUARDED_BY(mu_);
   std::list<Entry*> unused_ ABSL_GUARDED_BY(mu_);          // least recently used first
   std::map<int64_t, int64_t> holes_ ABSL_GUARDED_BY(mu_);  // of the block: offset -> bytes

@@ -1,13 +1,13 @@
-// The CUDA kernels: RotateVector and RotateScalar, over a table of CudaJobs (cuda_plan.h).
+// The CUDA kernels RotateVector and RotateScalar, over a table of CudaJobs (cuda_plan.h).
 //
-// One source, two compilers: nvcc for the device, and through cuda_cpu_shim.h any C++17 compiler,
-// which puts the same code in another namespace (ROPE_CUDA_NAMESPACE) and runs it on the CPU.
-// C++17, no barriers, no shared memory.
+// Two compilers build this source: nvcc for the device, and any C++17 compiler through
+// cuda_cpu_shim.h, which puts the same code in another namespace (ROPE_CUDA_NAMESPACE) and runs it
+// on the CPU. It is C++17 without barriers and without shared memory.
 //
-// A block finds its job by binary search over first_block. A thread then walks over `steps` items
-// of it; an item is one 16-byte piece (two of them: both channels of its pairs) of the heads g,
-// g + head_groups, ... of one token. So a warp reads whole neighbouring pieces, cos and sin stay in
-// registers from head to head, and two heads are loaded before the first is used.
+// A block finds its job by binary search over first_block. A thread then processes `steps` items of
+// the job. An item is one 16-byte piece (in fact two, for both channels of its pairs) of the heads
+// g, g + head_groups, ... of one token. So a warp reads adjacent pieces, cos and sin stay in
+// registers from head to head, and the loads of two heads are issued before the first is used.
 //
 // Precision:  As backend.h; cuda_numbers.cuh.
 #ifndef ROPE_KERNELS_BACKEND_CUDA_CUDA_ROTATE_CUH_
@@ -37,7 +37,7 @@ struct alignas(16) Vector {
   T values[kWidth];
 };
 
-// Tensors are read and written once: they shall not push the rows out of the caches.
+// Tensors are read and written once, so these accesses must not evict the rows from the caches.
 template <typename T>
 __device__ __forceinline__ Vector<T> LoadTensor(const T* address) {
   Vector<T> result;
@@ -61,7 +61,7 @@ __device__ __forceinline__ void StoreTensor(T* address, const Vector<T>& value) 
   memcpy(address, &value, sizeof(value));
 #endif
 }
-// Rows are shared by the heads of a token and by many tokens, and nobody writes them meanwhile.
+// Rows are shared by the heads of a token and by many tokens. They are constant during a launch.
 __device__ __forceinline__ Vector<float> LoadRow(const float* address) {
   Vector<float> result;
 #if defined(__CUDACC__)
@@ -91,7 +91,7 @@ __device__ __forceinline__ const float* LoadRowAddress(const CudaJob& job, uint3
 
 // --- the parts of a batch ---
 
-// The last job that starts at or before this block.
+// Returns the last job that starts at or before this block.
 __device__ __forceinline__ const CudaJob& FindJob(const CudaJob* __restrict__ jobs,
                                                   uint32_t count) {
   uint32_t low = 0;
@@ -106,10 +106,10 @@ __device__ __forceinline__ const CudaJob& FindJob(const CudaJob* __restrict__ jo
   return jobs[low];
 }
 
-// Which piece of which heads of which token.
+// One piece of some heads of one token.
 struct Item {
   uint32_t chunk;
-  uint32_t head;  // the first; the next is head_groups on
+  uint32_t head;  // the first head; the next one is head + head_groups
   uint32_t token;
 };
 
@@ -128,7 +128,7 @@ __device__ __forceinline__ T* Output(const CudaJob& job, uint32_t token) {
   return static_cast<T*>(job.output) + static_cast<int64_t>(token) * job.output_token;
 }
 
-// Channel number `index` of those outside the pairs (all of `unit` channels), in their order.
+// The channel of number `index` among the channels outside the pairs, in ascending order.
 __device__ __forceinline__ uint32_t CopiedChannel(const CudaJob& job, uint32_t index) {
   if (job.pairing == static_cast<uint32_t>(Pairing::kInterleaved)) {
     return index < job.offset ? index : index + 2 * job.pairs;
@@ -140,7 +140,7 @@ __device__ __forceinline__ uint32_t CopiedChannel(const CudaJob& job, uint32_t i
 
 // --- RotateVector ---
 
-// Turns the pairs of two vectors: values [i] of both (half), or neighbours (interleaved).
+// Turns the pairs of two vectors: values[i] of both (half), or adjacent values (interleaved).
 template <typename T, Pairing kPairing>
 __device__ __forceinline__ void TurnVectors(Vector<T>& a, Vector<T>& b,
                                             const Vector<float>* __restrict__ cos,
@@ -180,7 +180,7 @@ __device__ __forceinline__ void RotateItem(const CudaJob& job, const Item& item)
     StoreTensor(address + distance, b);
   };
 
-  // Loads come before everything that waits for one.
+  // All loads are issued before the first instruction that waits for one.
   const float* const row = LoadRowAddress(job, item.token) + item.chunk * kWidth;
   Vector<T> a, b, next_a, next_b;
   uint32_t head = item.head;
@@ -211,7 +211,7 @@ __device__ __forceinline__ void RotateItem(const CudaJob& job, const Item& item)
   }
 }
 
-// Copies up to two vectors outside the pairs, of every head of the item.
+// Copies up to two vectors outside the pairs, for every head of the item.
 template <typename T>
 __device__ __forceinline__ void CopyItem(const CudaJob& job, const Item& item, uint32_t copied) {
   constexpr uint32_t kWidth = Vector<T>::kWidth;
@@ -248,7 +248,7 @@ __device__ __forceinline__ void RotateVectorJob(const CudaJob& job) {
 
 // --- RotateScalar: one pair or one channel at a time, at any address ---
 
-// Says that an address is one of global memory, for shorter instructions.
+// Tells the compiler that an address is in global memory, which allows shorter instructions.
 __device__ __forceinline__ void AssumeGlobal(const void* address) {
 #if defined(__CUDACC__)
   __builtin_assume(__isGlobal(address));
@@ -325,7 +325,7 @@ __device__ __forceinline__ void RotateScalarJob(const CudaJob& job) {
   }
 }
 
-// --- the kernels: every branch on a job is the same for all threads of a block ---
+// --- the kernels: all threads of a block take the same branch on a job ---
 
 __global__ void __launch_bounds__(256, 3)
     RotateVector(const CudaJob* __restrict__ jobs, uint32_t count) {

@@ -7,11 +7,11 @@
 namespace rope::kernels {
 namespace {
 
-std::string Version(int version) {  // as CUDA counts: 1000 * major + 10 * minor
+std::string Version(int version) {  // CUDA's encoding: 1000 * major + 10 * minor
   return absl::StrFormat("%d.%d", version / 1000, version % 1000 / 10);
 }
 
-// What CUDA's own words leave out: whether the driver is missing or too old.
+// Whether the driver is missing or too old; CUDA's message does not distinguish the two.
 std::string DriverWords() {
   int version = 0;
   const cudaError_t error = cudaDriverGetVersion(&version);
@@ -37,7 +37,7 @@ absl::Status CudaStatus(cudaError_t error, const char* call) {
 }
 
 absl::StatusOr<std::string> FindCudaDevice() {
-  int count = 0;  // not written where there is no driver
+  int count = 0;  // CUDA does not write it if there is no driver
   cudaError_t error = cudaGetDeviceCount(&count);
   if (error == cudaSuccess && count == 0) error = cudaErrorNoDevice;
   if (error == cudaErrorNoDevice) {

@@ -1,9 +1,9 @@
-// Owners of CUDA's resources, and its errors as statuses.
+// RAII owners of CUDA resources, and CUDA errors as absl::Status.
 //
 // Threading:  Owners are thread-compatible; functions may be called from any thread.
-// Ownership:  An owner gives its resource back when it is destroyed. Memory and streams in use by
-//             work that has not finished must not be destroyed: synchronise first.
-// Errors:     INTERNAL: `cuda: <call>: <CUDA's own words>`. FindCudaDevice: UNAVAILABLE.
+// Ownership:  An owner releases its resource when it is destroyed. Synchronise before you destroy
+//             memory or a stream that unfinished work uses.
+// Errors:     INTERNAL: `cuda: <call>: <CUDA's message>`. FindCudaDevice: UNAVAILABLE.
 #ifndef ROPE_KERNELS_BACKEND_CUDA_CUDA_RUNTIME_H_
 #define ROPE_KERNELS_BACKEND_CUDA_CUDA_RUNTIME_H_
 
@@ -18,11 +18,11 @@
 
 namespace rope::kernels {
 
-// OK for cudaSuccess. Takes the error away from the thread's "last error".
+// Converts a CUDA error to a status and clears the thread's last error.
 absl::Status CudaStatus(cudaError_t error, const char* call);
 
-// Whether the first device is there and runs this build's kernels; its description for people.
-// UNAVAILABLE: no driver, one that is too old, no GPU, or one that is too old; says which.
+// Checks that the first device exists and runs this build's kernels. Returns its description for
+// people. UNAVAILABLE: the driver or the GPU is missing or too old; the message says which.
 absl::StatusOr<std::string> FindCudaDevice();
 
 class CudaStream {
@@ -40,7 +40,7 @@ class CudaStream {
   cudaStream_t stream_;
 };
 
-// Device memory, or host memory that the device copies from and to without a detour.
+// Device memory, or pinned host memory, which the device can copy from and to directly.
 class CudaBuffer {
  public:
   enum class Kind { kDevice, kPinned };

@@ -219,7 +219,7 @@ TEST(ReadingsTest, AreRelativeToTheAnswerUnderACompat) {
   const auto as_vllm = MustResolve(MustApply(Dynamic(), Compat::kVllm).config);
   const auto readings = Readings(Dynamic(), *as_vllm, 4096);
   EXPECT_THAT(NamesOf(readings), ElementsAre("hf", "llamacpp", "deepseek"));
-  EXPECT_THAT(Of(readings, "deepseek").difference, "takes the config as it stands");
+  EXPECT_THAT(Of(readings, "deepseek").difference, "reads the config as written");
 }
 
 TEST(RampOfTest, ClassicCaseHasItsEdgesAtTheTwoWavelengths) {

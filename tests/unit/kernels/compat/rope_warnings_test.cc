@@ -183,7 +183,7 @@ TEST(WarningsTest, RampByTurnsHasNoEdgesToRound) {
   config.ramp = YarnRamp::kTurns;
   EXPECT_THAT(WarningsOf(config), IsEmpty());
   config.truncate = true;
-  EXPECT_THAT(WarningsOf(config), ElementsAre(HasSubstr("truncate has no effect beside ramp")));
+  EXPECT_THAT(WarningsOf(config), ElementsAre(HasSubstr("truncate has no effect with ramp")));
 }
 
 TEST(WarningsTest, FixedLongropeList) {

@@ -220,7 +220,7 @@ TEST(SpellingTest, UnknownKeysInsideTheRopeObjectsWarn) {
           "rope_scaling": {"type": "linear", "extrapolation_factor": 1}})");
   EXPECT_THAT(layer.warnings,
               ElementsAre("rope_scaling: key \"extrapolation_factor\" is not known and has no "
-                          "effect (vLLM weighs yarn's ramp with it, by 1 unless given)"));
+                          "effect (vLLM multiplies yarn's ramp by it; the default is 1)"));
 }
 
 TEST(SpellingTest, ManyUnknownKeysAreCounted) {
@@ -333,7 +333,7 @@ TEST(LayerTest, KeysBesideNestedTypesWarn) {
       Read(R"({"rope_parameters": {"rope_theta": 9, "full_attention": {"rope_theta": 7}}})",
            OfType("full_attention"));
   EXPECT_EQ(layer.config.rope_theta, 7);
-  EXPECT_THAT(layer.warnings, ElementsAre("rope_parameters: key \"rope_theta\" beside the layer "
+  EXPECT_THAT(layer.warnings, ElementsAre("rope_parameters: key \"rope_theta\" next to the layer "
                                           "types has no effect"));
 }
 

@@ -241,7 +241,7 @@ TEST(ParseRopeTypeTest, UnknownNameListsTheNames) {
 
 TEST(ParseRopeTypeTest, TypesOfOtherImplementationsSayWhatToWrite) {
   for (const auto& [name, want] : {std::pair("deepseek_yarn", "want yarn, with compat deepseek"),
-                                   std::pair("telechat3-yarn", "want yarn; where"),
+                                   std::pair("telechat3-yarn", "want yarn; if"),
                                    std::pair("xdrope", "want a type for one or three axes"),
                                    std::pair("openpangu", "want default, with mrope_section")}) {
     EXPECT_THAT(ParseRopeType(name), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(want)));

@@ -106,7 +106,7 @@ TEST(EagerPrecisionTest, XPosIsNotHuggingFaces) {
   RopeConfig config = {.head_dim = 8, .precision = Precision::kHuggingFace};
   config.xpos = XPos{};
   EXPECT_THAT(Resolve(config), StatusIs(absl::StatusCode::kInvalidArgument,
-                                        HasSubstr("xpos: got it with precision hf")));
+                                        HasSubstr("xpos: got xpos with precision hf")));
 }
 
 TEST(EagerPrecisionTest, DifferencesTurnByExactAnglesOfTheSameFrequencies) {

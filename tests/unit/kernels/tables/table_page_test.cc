@@ -138,7 +138,7 @@ TEST(XPosRulesTest, ScaleBaseAndCentreAreChecked) {
   EXPECT_THAT(Warnings(config), ::testing::Contains(HasSubstr("it stays at 1073741824")));
   config.mrope = Mrope{.section = {2, 1, 1}};
   EXPECT_THAT(Resolve(config), StatusIs(absl::StatusCode::kInvalidArgument,
-                                        HasSubstr("xpos: got it beside mrope_section")));
+                                        HasSubstr("xpos: got xpos and mrope_section")));
 }
 
 TEST(EagerPageTest, RowsAreTheEagerCodesOneByOne) {

@@ -286,7 +286,7 @@ TEST_P(PlanPrecisionTest, WhatHuggingFaceDoesNotHaveIsRefused) {
 
   v1::RotateRequest xpos = request;
   xpos.mutable_rope()->mutable_config()->mutable_xpos()->set_scale_base(512);
-  ExpectRefused(xpos, "rope.config.xpos: got it with precision hf");
+  ExpectRefused(xpos, "rope.config.xpos: got xpos with precision hf");
 
   v1::RotateRequest reposition = request;
   reposition.set_operation(v1::OPERATION_REPOSITION);
