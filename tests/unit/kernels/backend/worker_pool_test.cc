@@ -35,7 +35,7 @@ TEST(WorkerPoolTest, OneThreadIsTheCaller) {
 
 TEST(WorkerPoolTest, ThreadsWorkAtTheSameTime) {
   WorkerPool pool(3);
-  // Three items that each wait until three have begun.
+  // Three items, each of which waits until all three have started.
   std::atomic<int> begun = 0;
   proto::Notification all_begun;
   pool.ParallelFor(3, [&](int64_t) {
@@ -49,9 +49,9 @@ TEST(WorkerPoolTest, EveryCallHasItsHelpersHoweverSoonAfterTheLastItComes) {
   WorkerPool pool(3);
   constexpr int kCalls = 3000;
   for (int call = 0; call < kCalls; ++call) {
-    // Workers are still awake, about to sleep or asleep; of fewer items than threads too.
+    // Workers spin, are about to sleep, or sleep. Some calls have fewer items than threads.
     const int items = 2 + call % 2;
-    // Woken before or not, for more than will come, or for nothing at all.
+    // With or without WakeUp, for more items than the call has, or without any call.
     if (call % 3 == 0) pool.WakeUp(2 + call % 5);
     if (call % 7 == 0) continue;
     std::atomic<int> begun = 0;
@@ -75,7 +75,7 @@ TEST(WorkerPoolTest, CallerDoesNotWaitForBusyWorkers) {
       release.WaitForNotification();
     });
   });
-  worker_is_stuck.WaitForNotification();  // both threads of that call are in an item
+  worker_is_stuck.WaitForNotification();  // both threads of that call run an item
   std::atomic<int> runs = 0;
   pool.ParallelFor(100, [&](int64_t) { ++runs; });
   EXPECT_EQ(runs, 100);

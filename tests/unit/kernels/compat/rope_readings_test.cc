@@ -175,7 +175,7 @@ TEST(ApplyCompatTest, DeepSeekTakesMscaleAlone) {
   config.mscale_all_dim = 0.707;
   EXPECT_NEAR(MustResolve(MustApply(config, Compat::kDeepSeek).config)->attention_factor(),
               1.36889 / 1.26080, 1e-5);
-  config.mscale = 0.707;  // both given: as Hugging Face
+  config.mscale = 0.707;  // both are set: the same as Hugging Face
   EXPECT_THAT(MustApply(config, Compat::kDeepSeek).changes, IsEmpty());
 }
 
@@ -210,7 +210,7 @@ TEST(ReadingsTest, DynamicDiffersWithinTheLengthToo) {
   EXPECT_GT(Of(readings, "vllm").inv_freq_max_relative, 0.9);
   EXPECT_THAT(Of(readings, "llamacpp").difference, HasSubstr("no rope_type dynamic"));
   EXPECT_EQ(Of(readings, "llamacpp").attention_factor, 0);
-  // At the length that vLLM's base is for, the two agree.
+  // At the length of vLLM's base the two agree.
   EXPECT_THAT(NamesOf(Readings(Dynamic(), *MustResolve(Dynamic()), 16384)),
               ElementsAre("llamacpp"));
 }

@@ -1,4 +1,4 @@
-// Warnings() of kernels/config/rope_config.h.
+// Warnings() of kernels/compat/rope_warnings.h.
 #include "kernels/compat/rope_warnings.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Whole config.json files, resolved for every layer.
+// Complete config.json files, resolved for every layer.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ namespace {
 using ::rope::testing::IsOk;
 using ::rope::testing::ScalingText;
 
-// What the layers of one letter do.
+// The expected embedding of the layers with one letter.
 struct Kind {
   double theta;
   std::string scaling;
@@ -37,14 +37,14 @@ struct File {
   std::string name;
   char pairing;  // h: half, i: interleaved
   int64_t heads;
-  int64_t kv_heads;       // that rotate
-  int64_t max_positions;  // -1: the file does not say
-  std::string layers;     // a letter each
+  int64_t kv_heads;       // k heads that rotate
+  int64_t max_positions;  // -1: not in the file
+  std::string layers;     // one letter per layer
   std::map<char, Kind> kinds;
-  std::vector<std::string> warnings = {};  // words of each, over all layers that rotate
+  std::vector<std::string> warnings = {};  // a part of each warning, over all layers that rotate
 };
 
-// `letters` again and again, for `layers` layers.
+// Repeats `letters` up to `layers` letters.
 std::string Repeat(const std::string& letters, size_t layers) {
   std::string all;
   while (all.size() < layers) all += letters;
@@ -175,7 +175,7 @@ void ExpectKind(const LayerConfig& layer, const Kind& want) {
   EXPECT_NEAR((*rope)->attention_factor(), want.attention_factor, 1e-9);
 }
 
-// Each warning has the words of one that is wanted, and each that is wanted is there.
+// Each warning contains an expected part, and each expected part occurs.
 void ExpectWarnings(const std::set<std::string>& warnings, const std::vector<std::string>& want) {
   std::set<std::string> missing(want.begin(), want.end());
   for (const std::string& warning : warnings) {

@@ -25,7 +25,8 @@ absl::StatusOr<LayerList> Read(std::string_view json) {
   return ReadLayerList(*document);
 }
 
-// A letter for each layer: F full, S sliding, L linear, A another; small where it does not rotate.
+// One letter per layer: F full, S sliding, L linear, A other. Lower case: the layer does not
+// rotate.
 std::string Letters(std::string_view json) {
   const auto layers = Read(json);
   EXPECT_THAT(layers, IsOk());

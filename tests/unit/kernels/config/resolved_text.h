@@ -1,4 +1,4 @@
-// A resolved config's scaling as one line, so that tables of expected values stay readable.
+// Formats the scaling of a resolved config as one line, for readable tables of expected values.
 //
 // Threading:  Pure functions; any thread.
 #ifndef ROPE_TESTS_UNIT_KERNELS_CONFIG_RESOLVED_TEXT_H_
@@ -17,7 +17,7 @@ inline std::string MropeText(const kernels::Mrope& mrope) {
                          mrope.section[0], mrope.section[1], mrope.section[2]);
 }
 
-// The parameters that the formula of the type reads.
+// The parameters that the type's formula uses.
 inline std::string TypeText(const kernels::RopeConfig& config) {
   switch (config.rope_type) {
     case kernels::RopeType::kDefault:

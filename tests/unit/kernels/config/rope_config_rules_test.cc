@@ -1,4 +1,4 @@
-// Each rule of a config, from its JSON: the values it refuses, those it warns of, those it passes.
+// Each rule of a config, in JSON: values that it rejects, warns about, and accepts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,13 +34,13 @@ struct Outcome {
 
 struct Rule {
   std::string name;
-  std::string json;  // with $ in place of the value
+  std::string json;  // $ stands for the value
   std::vector<Outcome> refused;
   std::vector<Outcome> warned;
   std::vector<std::string> passed;
 };
 
-// Every key that one of the rules below does not vary is right.
+// A valid config; each rule below varies one key.
 constexpr char kYarn[] =
     R"({"head_dim": 64, "rope_theta": 10000, "max_position_embeddings": 16384, "rope_scaling":
         {"rope_type": "yarn", "original_max_position_embeddings": 4096, "truncate": true, )";
@@ -167,7 +167,7 @@ const Rule kRules[] = {
      {"48", "0", "7", "null"}},
 };
 
-// The status of reading and validating; OK fills `warnings`.
+// Reads and validates a config; sets `warnings` if both succeed.
 absl::Status Check(const std::string& json, std::vector<std::string>& warnings) {
   const auto model = ModelConfig::Parse(json);
   if (!model.ok()) return model.status();
@@ -206,7 +206,7 @@ TEST_P(ConfigRuleTest, WarnsWithTheNumbers) {
 }
 
 TEST_P(ConfigRuleTest, PassesInSilence) {
-  // Some settings are worth a line whatever their value.
+  // Some settings warn with every value.
   ASSERT_FALSE(GetParam().passed.empty() && GetParam().warned.empty());
   for (const std::string& passed : GetParam().passed) {
     std::vector<std::string> warnings;
@@ -215,7 +215,7 @@ TEST_P(ConfigRuleTest, PassesInSilence) {
   }
 }
 
-// JSON has no such numbers, Protobuf has.
+// Protobuf can carry these numbers, JSON cannot.
 TEST(NotFiniteTest, EveryNumberOfAConfigIsRefusedByName) {
   const std::pair<const char*, std::function<void(RopeConfig&, double)>> fields[] = {
       {"rope_theta", [](RopeConfig& c, double x) { c.rope_theta = x; }},

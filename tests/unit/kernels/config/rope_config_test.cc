@@ -33,7 +33,7 @@ RopeConfig Valid(RopeType type) {
   return config;
 }
 
-// A broken rule: how to break a valid config, and what the error says.
+// One rule: how to break it in a valid config, and the expected error.
 struct Rule {
   const char* name;
   RopeType type;

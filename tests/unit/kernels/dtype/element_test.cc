@@ -21,7 +21,7 @@ TEST(ElementTest, EveryDTypeReadsWhatItWroteAtAnyAddressAndNothingBeside) {
 
 TEST(ElementTest, WritingRoundsOnce) {
   uint8_t bytes[2] = {};
-  // Just above a tie of binary16; by way of a float it would be the tie, and go down.
+  // Just above a tie of binary16. Rounding to float first would give the tie, which rounds down.
   WriteElement(1 + 0x1p-11 + 0x1p-45, DType::kFloat16, bytes);
   EXPECT_EQ(ReadElement(bytes, DType::kFloat16), 1 + 0x1p-10);
 }

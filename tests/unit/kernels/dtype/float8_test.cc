@@ -11,13 +11,13 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// A format, and what its codes below the special ones are worth: sign, exponent, fraction.
+// A format, and the values of its codes below the special ones: sign, exponent, fraction.
 struct Format {
   float (*widen)(uint8_t);
   uint8_t (*narrow)(double);
   int digits;
   int bias;
-  uint8_t largest;  // the code of the largest number
+  uint8_t largest;  // the code of the largest finite number
 
   double Worth(uint8_t code) const {
     const int fraction = code & ((1 << digits) - 1);
@@ -85,7 +85,7 @@ TEST(Float8E5M2Test, WidensItsOtherSpecialCodes) {
   EXPECT_EQ(FromFloat8E5M2(0x7c), kInfinity);
   EXPECT_EQ(FromFloat8E5M2(0xfc), -kInfinity);
   EXPECT_TRUE(std::isnan(FromFloat8E5M2(0x7d)));
-  EXPECT_EQ(FromFloat8E4M3(0x7c), 384.0f);  // an ordinary number there
+  EXPECT_EQ(FromFloat8E4M3(0x7c), 384.0f);  // a finite number in E4M3
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ std::shared_ptr<const ResolvedRope> MustResolve(RopeConfig config) {
   return rope.ok() ? *rope : nullptr;
 }
 
-// The float32 numbers that Hugging Face's code computed, on one machine.
+// float32 numbers that Hugging Face's code computed on one machine.
 std::vector<float> EagerNumbers(const std::string& path) {
   std::ifstream file(path);
   const auto numbers = nlohmann::json::parse(file).at("inv_freq_f32").get<std::vector<double>>();
@@ -70,7 +70,7 @@ TEST(EagerFrequenciesTest, AreThoseOfTheGoldenFilesButForVectorLibraries) {
 
 TEST(EagerCosSinTest, RoundsThePositionTheAngleAndTheResult) {
   const float inv_freq = 0.7F;
-  // 2^24 + 1 is no float32.
+  // 2^24 + 1 is not a float32.
   EXPECT_EQ(EagerCosSin(16777217, inv_freq, 1, DType::kFloat32).cos,
             EagerCosSin(16777216, inv_freq, 1, DType::kFloat32).cos);
   const float angle = 1000.0F * inv_freq;

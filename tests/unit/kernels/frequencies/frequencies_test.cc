@@ -86,7 +86,7 @@ TEST_P(GoldenFrequenciesTest, CosAndSinAreExact) {
       const auto axis = mrope.has_value() ? mrope->Axis(static_cast<int64_t>(i)) : 0;
       const int64_t position = golden_.positions[static_cast<size_t>(axis)][token];
       const CosSin got = ExactCosSin(position, evaluated.inv_freq[i], rope_->attention_factor());
-      // The last two bits of a 64-bit inverse frequency turn the angle by this much.
+      // The last two bits of a 64-bit inverse frequency change the angle by this much.
       const double angle = static_cast<double>(position) * golden_.inv_freq_f64[i];
       const double tolerance = 1e-15 + angle * 0x1p-62;
       EXPECT_NEAR(got.cos, golden_.cos_f64[token * columns + i], tolerance) << position;
@@ -229,7 +229,7 @@ TEST(YarnTest, BetaZeroIsReadAsTheDefault) {
 TEST(YarnTest, CollapsedRampIsAStep) {
   RopeConfig config = {.rope_type = RopeType::kYarn, .head_dim = 64};
   config.factor = 4;
-  config.original_max_position_embeddings = 6;  // both edges come to 0
+  config.original_max_position_embeddings = 6;  // both edges are 0
   const auto inv_freq = MustResolve(config)->Evaluate(1).inv_freq;
   const auto plain = MustResolve({.head_dim = 64})->Evaluate(1).inv_freq;
   EXPECT_EQ(inv_freq[0], 1);

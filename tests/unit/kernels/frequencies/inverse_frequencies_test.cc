@@ -1,4 +1,4 @@
-// The formulas that no golden file covers; frequencies_test.cc has those that one does.
+// Formulas that no golden file covers. frequencies_test.cc tests the others.
 #include "kernels/frequencies/inverse_frequencies.h"
 
 #include <gmock/gmock.h>
@@ -46,7 +46,7 @@ RopeConfig Yarn() {
   return config;
 }
 
-// The classic drawing: theta 10000, 256 channels, 8192 positions extended eightfold.
+// The well-known diagram: theta 10000, 256 channels, 8192 positions extended eightfold.
 TEST(ClassicTest, EightfoldExtensionKeepsUpToWavelength2048AndDividesFrom8192) {
   RopeConfig config = {.rope_type = RopeType::kLlama3, .rope_theta = 10000, .head_dim = 256};
   config.factor = 8;
@@ -135,7 +135,7 @@ TEST(AttnFactorTest, MultipliesTheComputedFactor) {
   const double log4 = std::log(4.0);
   EXPECT_NEAR(MustResolve(config)->attention_factor(), 3 * (0.05 * log4 + 1) / (0.2 * log4 + 1),
               1e-15);
-  config.attention_factor = 1.5;  // replaces them all
+  config.attention_factor = 1.5;  // replaces all of them
   EXPECT_EQ(MustResolve(config)->attention_factor(), 1.5);
 }
 
@@ -205,7 +205,7 @@ TEST(NtkTest, MixedDividesMoreAndMore) {
     want.push_back(plain[static_cast<size_t>(i)] / std::pow(16.0L, (i + 1) * (i + 1) / 16.0L));
   }
   ExpectNear(At(config), want);
-  config.mixed_b = 0;  // all by the factor
+  config.mixed_b = 0;  // every frequency is divided by the factor
   RopeConfig linear = {.rope_type = RopeType::kLinear, .head_dim = 8};
   linear.factor = 16;
   ExpectNear(At(config), At(linear));

@@ -29,7 +29,7 @@ TEST(DifferenceRowsTest, TurnsByTheDifferenceOfBothAngles) {
   ASSERT_EQ(rows.rows.size(), 4U);
   for (size_t t = 0; t < 4; ++t) {
     for (size_t j = 0; j < here.size(); ++j) {
-      // 2^30 times the last bit of a long double is a turn of 6e-11.
+      // 2^30 times the last bit of a long double changes the angle by 6e-11.
       const long double angle =
           static_cast<long double>(to[t]) * here[j] - static_cast<long double>(from[t]) * there[j];
       const RowRef& row = rows.rows[t];

@@ -86,7 +86,7 @@ TEST(TableCacheTest, ManyPagesOfWhichSomeAreThere) {
   for (int64_t position = -kPageRows; position < 200 * kPageRows; ++position) {
     positions.push_back(position);
   }
-  positions.push_back(5);  // a page again
+  positions.push_back(5);  // on a page that occurs before
   const TokenRows rows = Rows(cache, frequencies, positions);
   for (size_t i = 0; i < positions.size(); ++i) {
     ExpectExact(frequencies, positions[i], rows.rows[i]);
@@ -133,7 +133,8 @@ TEST(TableCacheTest, NoColumnsGiveEmptyRows) {
   EXPECT_EQ(rows.rows[0].page->columns(), 0);
 }
 
-// The builder answers only when all callers have come: one is in it, the others wait for its page.
+// The builder returns only when all callers have arrived: one runs it, the others wait for its
+// page.
 TEST(TableCacheTest, ConcurrentFirstRequestsBuildOnce) {
   constexpr int kThreads = 8;
   TableCache* target = nullptr;
@@ -286,7 +287,7 @@ TEST(TableCacheTest, PageLargerThanTheBudgetIsServed) {
   EXPECT_EQ(cache.statistics().tables, 0);
 }
 
-// What the heap holds, not only what the cache counts, for pages of any size.
+// Checks the heap, not only the cache's own count, for pages of every size.
 TEST(TableCacheTest, ManyConfigsAndFarPositionsStayWithinTheBudget) {
   for (const int64_t columns : {1, 4, 64}) {
     constexpr int64_t kBudget = 8 << 20;

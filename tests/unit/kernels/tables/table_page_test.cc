@@ -29,7 +29,7 @@ RopeConfig WithXPos(int64_t centre) {
   return config;
 }
 
-// What the formula of xPos gives, from its own words.
+// The scale of xPos, computed directly from its formula.
 long double Scale(int64_t position, int64_t centre, size_t column) {
   const long double zeta = (2 * static_cast<long double>(column) + 0.4L * 64) / (1.4L * 64);
   return std::pow(zeta, static_cast<long double>(position - centre) / 512);
@@ -41,7 +41,7 @@ void ExpectRow(const TablePage& page, int64_t row, const Frequencies& frequencie
     const long double forward = Scale(position, centre, j);
     const auto scale = static_cast<double>(multiplier * (side == Side::kQ ? forward : 1 / forward));
     const CosSin want = ExactCosSin(position, frequencies.inv_freq[j], 1);
-    // Half a unit in the last place, and what 64 steps in double cost.
+    // Half a unit in the last place, plus the error of 64 steps in double.
     const double tolerance = scale * (std::abs(want.cos) * 0x1p-24 + 1e-12);
     EXPECT_NEAR(page.Cos(row)[j], scale * want.cos, tolerance) << position << " " << j;
     EXPECT_NEAR(page.Sin(row)[j], scale * want.sin, scale * (std::abs(want.sin) * 0x1p-24 + 1e-12))

@@ -1,6 +1,6 @@
-// Frequencies, rows of a table cache, and whether these are right.
+// Test helpers: makes frequencies, gets rows of a table cache, and checks these rows.
 //
-// Threading:  Any thread; as the cache is.
+// Threading:  Any thread.
 #ifndef ROPE_TESTS_UNIT_KERNELS_TABLES_TABLE_ROWS_H_
 #define ROPE_TESTS_UNIT_KERNELS_TABLES_TABLE_ROWS_H_
 
@@ -30,12 +30,12 @@ inline Frequencies MakeFrequencies(double theta, int64_t columns, double multipl
   return frequencies;
 }
 
-// 0.51 units in the last place, and what is lost where cos or sin is next to zero.
+// The tolerance: 0.51 units in the last place, plus the error of a cos or sin near zero.
 inline double Tolerance(double exact) {
   return 1e-12 + (exact == 0 ? 0 : std::ldexp(0.51, std::ilogb(exact) - 23));
 }
 
-// Expects the row of `position`, column by column.
+// Expects that every column of the row at `position` is right.
 inline void ExpectExact(const Frequencies& frequencies, int64_t position, const RowRef& row) {
   ASSERT_EQ(row.page->columns(), static_cast<int64_t>(frequencies.inv_freq.size()));
   for (size_t j = 0; j < frequencies.inv_freq.size(); ++j) {

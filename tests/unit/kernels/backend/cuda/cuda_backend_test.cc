@@ -1,5 +1,5 @@
-// The backend's own objects, nvcc's among them, over the fake runtime. The contract suite runs over
-// the same in tests/conformance.
+// The backend's object files, including nvcc's, over the fake runtime. tests/conformance runs the
+// contract suite over the same objects.
 #include "kernels/backend/cuda/cuda_backend.h"
 
 #include <cuda_runtime_api.h>
@@ -33,7 +33,7 @@ namespace fake_cuda = rope::testing::fake_cuda;
 
 enum class Place { kHost, kPinned, kDevice, kOtherDevice };
 
-// A tensor of a rotation, in memory of another kind for the time of a call.
+// Moves a rotation's tensor to another kind of memory for one call.
 class Moved {
  public:
   Moved(Place place, const void* original, int64_t bytes)
@@ -84,7 +84,7 @@ class CudaBackendTest : public rope::testing::FakeCudaTest {
     const RotateJob job = rotation.job();
     return backend_->Rotate({&job, 1});
   }
-  // From one kind of memory to another; what is wrong with the answer.
+  // Rotates from one kind of memory to another. Returns the errors in the result.
   std::string RotateBetween(const RotationSpec& spec, Place from, Place to) {
     const Rotation rotation(spec);
     RotateJob job = rotation.job();
@@ -105,7 +105,7 @@ class CudaBackendTest : public rope::testing::FakeCudaTest {
   std::unique_ptr<Backend> backend_;
 };
 
-// A decode step of three requests that have nothing in common.
+// A decode step of three requests that differ in everything.
 std::vector<Rotation> RaggedBatch() {
   std::vector<Rotation> rotations;
   rotations.emplace_back(RotationSpec{.tokens = 1,
@@ -209,7 +209,7 @@ TEST_F(CudaBackendTest, TensorsInEveryKindOfMemoryInEveryLayout) {
   constexpr Place kPlaces[] = {Place::kHost, Place::kPinned, Place::kDevice, Place::kOtherDevice};
   for (const auto layout : {RotationSpec::Layout::kTokenMajor, RotationSpec::Layout::kHeadMajor,
                             RotationSpec::Layout::kPadded}) {
-    for (const int64_t tokens : {3, 200}) {  // with the rest, and directly
+    for (const int64_t tokens : {3, 200}) {  // staged with the rest, and copied directly
       for (const Place from : kPlaces) {
         RotationSpec spec = Large(tokens);
         spec.layout = layout;
@@ -232,13 +232,14 @@ TEST_F(CudaBackendTest, DeviceTensorsAreRotatedWhereTheyLieInOneLaunch) {
 }
 
 TEST_F(CudaBackendTest, PinnedTensorsAreCopiedWithoutAStop) {
-  RotationSpec spec = Large(100);  // one chunk: in, in directly, out directly
+  RotationSpec spec = Large(100);  // one chunk: copy in, direct copy in, direct copy out
   EXPECT_EQ(RotateBetween(spec, Place::kPinned, Place::kPinned), "");
   EXPECT_EQ(fake_cuda::Calls("cudaMemcpy2DAsync"), 0);
   EXPECT_EQ(fake_cuda::Counts().copies_out, 1);
   spec.layout = RotationSpec::Layout::kPadded;
   EXPECT_EQ(RotateBetween(spec, Place::kPinned, Place::kPinned), "");
-  EXPECT_EQ(fake_cuda::Calls("cudaMemcpy2DAsync"), 2 * 100);  // a copy for the heads of a token
+  EXPECT_EQ(fake_cuda::Calls("cudaMemcpy2DAsync"),
+            2 * 100);  // one copy per token
 }
 
 TEST_F(CudaBackendTest, ManyThreadsRotateAtOnce) {
@@ -259,8 +260,8 @@ TEST_F(CudaBackendTest, ManyThreadsRotateAtOnce) {
   EXPECT_THAT(wrong, Each(""));
 }
 
-// Whichever call fails, and whenever: this batch is INTERNAL and says which call it was, unless it
-// did not come to that; the next one works.
+// Fails each CUDA call at each occurrence. The batch is INTERNAL and names the call, unless it
+// ended before that call; the next batch succeeds.
 TEST_F(CudaBackendTest, AnyFailingCallIsInternalAndTheNextBatchWorks) {
   for (const char* function : {"cudaSetDevice", "cudaPointerGetAttributes", "cudaMalloc",
                                "cudaMallocHost", "cudaStreamCreateWithFlags", "cudaMemcpyAsync",
@@ -280,7 +281,7 @@ TEST_F(CudaBackendTest, AnyFailingCallIsInternalAndTheNextBatchWorks) {
         } else {
           EXPECT_EQ(failing.Check(), "");
         }
-        fake_cuda::Fail(function, 1 << 30, cudaSuccess);  // not later
+        fake_cuda::Fail(function, 1 << 30, cudaSuccess);  // no failure after this
         const Rotation next(Large(tokens));
         ASSERT_THAT(Rotate(next), IsOk()) << function << " " << nth;
         EXPECT_EQ(next.Check(), "") << function << " " << nth;
@@ -289,7 +290,7 @@ TEST_F(CudaBackendTest, AnyFailingCallIsInternalAndTheNextBatchWorks) {
   }
 }
 
-// The fake stops the process where a stream still holds a copy of memory that is gone.
+// The fake runtime aborts if a stream still has a copy of freed memory.
 TEST_F(CudaBackendTest, AfterAnErrorNothingTouchesTheCallersMemory) {
   fake_cuda::Fail("cudaLaunchKernel", 1, cudaErrorMemoryAllocation);
   EXPECT_THAT(RotateBetween(Large(100), Place::kPinned, Place::kPinned),

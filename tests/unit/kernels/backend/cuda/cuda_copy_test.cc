@@ -21,7 +21,8 @@ constexpr size_t kBytes = 512;
 
 class CudaCopyTest : public rope::testing::FakeCudaTest {
  protected:
-  // Both copies, checked vector by vector; the calls that the device's one took.
+  // Runs both copies and checks every vector. Returns the number of CUDA calls of the device's
+  // copy.
   static int64_t CopyBoth(const Strides& from, const Strides& to) {
     const auto source = CudaBuffer::Create(CudaBuffer::Kind::kPinned, kBytes);
     const auto target = CudaBuffer::Create(CudaBuffer::Kind::kDevice, kBytes);
@@ -70,7 +71,7 @@ TEST_F(CudaCopyTest, OrderMayChange) {
   EXPECT_EQ(CopyBoth({12, 4}, {4, 20}), 5);
 }
 
-// Strides that a copy of rows cannot say.
+// Strides that cudaMemcpy2DAsync cannot express.
 TEST_F(CudaCopyTest, VectorsThatOverlapInTheSourceGoOneByOne) {
   EXPECT_EQ(CopyBoth({12, 0}, {12, 4}), 15);
   EXPECT_EQ(CopyBoth({12, 2}, {12, 4}), 15);

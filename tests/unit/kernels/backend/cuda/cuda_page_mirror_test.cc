@@ -20,7 +20,7 @@ using rope::testing::StatusIs;
 using ::testing::HasSubstr;
 namespace fake_cuda = rope::testing::fake_cuda;
 
-constexpr int64_t kPageBytes = 512;  // of MakePage: a multiple of the alignment
+constexpr int64_t kPageBytes = 512;  // size of MakePage's pages, a multiple of the alignment
 
 std::unique_ptr<TablePage> MakePage(float value, int64_t rows = 16) {
   return std::make_unique<TablePage>(rows, 4,
@@ -106,7 +106,7 @@ TEST_F(CudaPageMirrorTest, RoomIsMadeInOnePieceForALargerPage) {
   EXPECT_EQ(mirror.statistics().bytes, 4 * kPageBytes);
 }
 
-// Pages are told apart by what they hold, not by where they are.
+// Pages are identified by id, not by address.
 TEST_F(CudaPageMirrorTest, NewPageAtAnOldAddressIsUploaded) {
   CudaPageMirror mirror(4 * kPageBytes);
   const auto page = MakePage(1);

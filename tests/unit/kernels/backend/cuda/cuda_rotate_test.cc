@@ -1,5 +1,5 @@
-// The kernels' source, run on the CPU: rounding of every 16-bit number. The contract suite and the
-// golden files run over the same source (tests/conformance/implementations.h).
+// The source of the kernels, run on the CPU: rounding of every 16-bit number. The contract suite
+// and the golden files run over the same source (tests/conformance/implementations.h).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -21,7 +21,7 @@ float FloatOf(uint16_t bits, DType dtype) {
   return dtype == DType::kFloat16 ? FromFloat16(bits) : FromBFloat16(bits);
 }
 
-// Every 16-bit number, times `cos`: a head of the numbers x and as many zeros.
+// Multiplies every 16-bit number by `cos`: the head holds the numbers and as many zeros.
 std::vector<uint16_t> TimesCos(float cos, DType dtype) {
   constexpr int64_t kPairs = 256;
   constexpr int64_t kTokens = 65536 / kPairs;
