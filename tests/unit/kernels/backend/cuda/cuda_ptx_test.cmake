@@ -1,6 +1,6 @@
-# Reads the kernels' PTX (-DPTX=FILE): which widths and which memory they access.
-#   RotateVector: tensors by 16-byte streaming loads and stores alone; what else it reads (jobs and
-#                 rows) is read-only global memory.
+# Checks the memory accesses in the PTX of the kernels (-DPTX=FILE).
+#   RotateVector: accesses tensors only with 16-byte streaming loads and stores, and reads jobs and
+#                 rows as read-only global memory.
 #   All:          no local memory (spills, arrays indexed at run time), no generic addresses.
 file(READ "${PTX}" text)
 string(REGEX REPLACE "//[^\n]*" "" text "${text}")
