@@ -1,5 +1,5 @@
-// A client that means well: it calls small rotations on one connection while others attack the
-// server, a few hundred a second, and checks every answer.
+// A well-behaved client. It sends a few hundred small rotations a second on one connection while
+// other clients attack the server, and checks every answer.
 //
 // Threading:  Confined to one thread; calls on a background thread.
 #ifndef ROPE_TESTS_SUPPORT_BYSTANDER_H_
@@ -23,20 +23,20 @@ class Bystander {
 
   struct Counts {
     int right = 0;
-    int wrong = 0;            // answers that are not right, and calls without an answer
-    std::string first_wrong;  // what was wrong with it
-    double slowest_ms = 0;    // of the right ones
+    int wrong = 0;            // wrong answers, and calls without an answer
+    std::string first_wrong;  // why the first of them was wrong
+    double slowest_ms = 0;    // of the right answers
   };
-  // Calls no more; what was seen.
+  // Stops calling. Returns the counts.
   Counts Stop();
 
  private:
   void CallOnce();
 
   const std::unique_ptr<v1::RopeService::Stub> stub_;
-  Counts counts_;  // of the thread, until it has ended
+  Counts counts_;  // written by the thread until it has ended
   proto::Notification stop_;
-  std::thread thread_;  // goes first
+  std::thread thread_;  // destroyed first
 };
 
 }  // namespace rope::testing

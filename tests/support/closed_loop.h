@@ -1,4 +1,4 @@
-// Clients that call again as soon as they are answered, and a record of what became of every call.
+// Clients that call again as soon as they are answered, and a record of every call's outcome.
 //
 // Threading:  Payload is thread-safe once made. A StubCaller is confined to one thread at a time;
 //             a ClosedLoop to the thread that made it, and has one thread for each client.
@@ -24,16 +24,16 @@
 
 namespace rope::testing {
 
-// A request with its tensor in the message, and the answer that is right for it.
+// A request with its tensor in the message, and the right answer to it.
 class Payload {
  public:
   explicit Payload(const Sample& sample);
 
   const Sample& sample() const { return sample_; }
   const grpc::ByteBuffer& request() const { return request_; }
-  // Whether `count` bytes are the rotated tensor.
+  // True when `count` bytes at `data` are the rotated tensor.
   bool IsRight(const void* data, size_t count) const;
-  // The same of the message that answers.
+  // True when the answer's message holds the rotated tensor.
   bool IsRight(const grpc::ByteBuffer& response) const;
 
  private:
@@ -45,22 +45,22 @@ class Payload {
 // How one call ended.
 struct CallOutcome {
   enum class Kind {
-    kAnswered,  // rightly
-    kWrong,     // with something else than the right answer
-    kRefused,   // RESOURCE_EXHAUSTED, with a delay after which to come back
+    kAnswered,  // the answer is right
+    kWrong,     // OK, with a wrong answer
+    kRefused,   // RESOURCE_EXHAUSTED with a retry delay
     kFailed,    // UNAVAILABLE or CANCELLED: the server drains, or the connection is lost
-    kHung,      // not within its deadline of 20 seconds
+    kHung,      // not answered within its deadline of 20 seconds
     kOther,     // any other code
   };
   Kind kind = Kind::kOther;
-  std::chrono::milliseconds delay{0};  // of a refusal
-  std::string text;                    // what was wrong, or of what code
+  std::chrono::milliseconds delay{0};  // the retry delay of kRefused
+  std::string text;                    // what was wrong, or the code and message
 };
 
-// Calls Rotate on a channel, a call at a time.
+// Calls Rotate on a channel, one call at a time.
 class StubCaller {
  public:
-  // `waits`: calls wait for a connection where there is none, rather than fail.
+  // `waits`: a call waits for a connection; otherwise it fails without one.
   StubCaller(std::shared_ptr<grpc::Channel> channel, bool waits)
       : stub_(std::move(channel)), waits_(waits) {}
 
@@ -72,7 +72,7 @@ class StubCaller {
   const bool waits_;
 };
 
-// Sums over all clients: sent is the sum of what follows it.
+// Sums over all clients; `sent` is the sum of the other counts.
 struct CallTally {
   int64_t sent = 0;
   int64_t answered = 0;
@@ -81,9 +81,9 @@ struct CallTally {
   int64_t failed = 0;
   int64_t hung = 0;
   int64_t other = 0;
-  std::string first_trouble;        // of wrong, hung or other
-  std::string first_failure;        // of one that failed
-  std::vector<double> answered_ms;  // how long the answered ones took, from the shortest
+  std::string first_trouble;        // of wrong, hung and other calls
+  std::string first_failure;        // of failed calls
+  std::vector<double> answered_ms;  // latencies of answered calls, in ascending order
 
   // "120 sent = 90 answered + ...; p99 of the answered 12.3 ms".
   std::string ToString() const;
@@ -93,26 +93,26 @@ class ClosedLoop {
  public:
   using Client = std::function<CallOutcome()>;  // one call; the client's own thread runs it
 
-  // Starts a thread for each client. It pauses where it was refused, for the delay that it was
-  // told, and for a moment where it failed.
+  // Starts a thread for each client. After a refusal a client pauses for the retry delay, after a
+  // failure for a moment.
   explicit ClosedLoop(std::vector<Client> clients);
   ~ClosedLoop();
   ClosedLoop(const ClosedLoop&) = delete;
   ClosedLoop& operator=(const ClosedLoop&) = delete;
 
-  // Returns once `count` more calls of all clients together, or `each` more of every client, are
-  // answered rightly; false: not within `bound`.
+  // Returns once all clients together have `count` more right answers, or every client has `each`
+  // more. False: not within `bound`.
   bool AwaitAnswers(int64_t count, std::chrono::seconds bound);
   bool AwaitAnswersOfEach(int64_t each, std::chrono::seconds bound);
 
-  // Calls no more and waits for what is under way.
+  // Stops calling and waits for the calls in flight.
   CallTally Stop();
 
  private:
   void Run(size_t index, const Client& client);
   void Record(size_t index, const CallOutcome& outcome, double milliseconds)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Waits until a change, or `end`; false: `end` has come.
+  // Waits for a change until `end`. False: `end` has passed.
   bool AwaitChange(std::chrono::steady_clock::time_point end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   proto::Mutex mu_;

@@ -40,7 +40,7 @@ class Exposition {
     }
   }
 
-  // Of a sample as it is written: name{label="value",...}; -1 where there is none.
+  // The value of a sample by its full name, name{label="value",...}; -1: no such sample.
   double Value(const std::string& sample) const {
     const auto found = samples_.find(sample);
     return found == samples_.end() ? -1 : found->second;
@@ -64,7 +64,7 @@ class Exposition {
     EXPECT_TRUE(types_.emplace(words[2], words[3]).second) << "twice: " << line;
     family_ = words[2];
   }
-  // Samples stand behind the TYPE of their family.
+  // Samples must follow the TYPE line of their family.
   void TakeSample(const std::string& line) {
     const size_t space = line.rfind(' ');
     ASSERT_NE(space, std::string::npos) << line;
@@ -81,7 +81,7 @@ class Exposition {
     EXPECT_TRUE(samples_.emplace(sample, value).second) << "twice: " << line;
     in_order_.emplace_back(sample, value);
   }
-  // For each set of labels: bounds ascend, counts do not fall, +Inf is there and equals _count.
+  // For each set of labels: bounds ascend, counts do not fall, +Inf exists and equals _count.
   void CheckHistogram(const std::string& name) {
     double last_bound = -1;
     double last_count = 0;

@@ -1,4 +1,4 @@
-// A backend that rotates nothing: it counts, and answers what a test sets.
+// A backend that does not rotate: it counts jobs and returns the status that a test sets.
 #ifndef ROPE_TESTS_SUPPORT_FAKE_BACKEND_H_
 #define ROPE_TESTS_SUPPORT_FAKE_BACKEND_H_
 

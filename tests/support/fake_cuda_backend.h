@@ -13,7 +13,7 @@ namespace rope::testing {
 // Named "cuda_source".
 std::unique_ptr<kernels::Backend> MakeCudaSourceBackend(const kernels::CudaShapes& shapes = {});
 
-// The shape of the largest launches, for every one.
+// Forces the shape of the largest launches for every launch.
 inline kernels::CudaShapes AlwaysTokenLoop() {
   return {.items_few = 0, .items_per_head = 0, .threads_many = 0};
 }

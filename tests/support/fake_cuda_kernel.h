@@ -1,4 +1,4 @@
-// The CUDA kernels' very source, run on the CPU: the stand-in for a device.
+// Runs the source of the CUDA kernels on the CPU, as a stand-in for a device.
 //
 // Threading:  Any thread.
 // Errors:     A misaligned 16-byte access stops the process.

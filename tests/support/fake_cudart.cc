@@ -18,7 +18,7 @@
 #include "proto/mutex.h"
 #include "tests/support/fake_cuda_kernel.h"
 
-// What cudaStream_t points to.
+// The type that cudaStream_t points to.
 struct CUstream_st {
   rope::proto::Mutex mu;
   std::vector<std::function<void()>> queue ABSL_GUARDED_BY(mu);
@@ -27,7 +27,7 @@ struct CUstream_st {
 namespace rope::testing {
 namespace {
 
-// Of a large block only the beginning is poisoned, which keeps tests quick.
+// Only the beginning of a large block is poisoned, which keeps tests quick.
 constexpr int64_t kPoisonedBytes = 4 << 20;
 
 struct Allocation {
@@ -68,7 +68,7 @@ State& TheState() {
 thread_local cudaError_t last_error = cudaSuccess;
 thread_local std::vector<CallConfiguration> call_configurations;
 
-// Counts the call; an error where a test asked for one.
+// Counts the call. Returns the error that a test asked for, if any.
 cudaError_t Enter(const std::string& function) {
   State& state = TheState();
   rope::proto::MutexLock lock(&state.mu);
@@ -82,7 +82,7 @@ cudaError_t Enter(const std::string& function) {
   return last_error;
 }
 
-// The allocation that holds [address, address + bytes), or null.
+// Returns the allocation that contains [address, address + bytes), or null.
 const Allocation* Find(const State& state, const void* address, int64_t bytes)
     ABSL_SHARED_LOCKS_REQUIRED(state.mu) {
   const char* const begin = static_cast<const char*>(address);
@@ -144,7 +144,7 @@ void Enqueue(cudaStream_t stream, std::function<void()> work) {
   stream->queue.push_back(std::move(work));
 }
 
-// By its mangled name.
+// Finds a kernel by its mangled name.
 kernels::CudaKernel KernelNamed(const std::string& name) {
   if (name.find("RotateVector") != std::string::npos) return kernels::CudaKernel::kVector;
   if (name.find("RotateScalar") != std::string::npos) return kernels::CudaKernel::kScalar;
@@ -237,7 +237,7 @@ using rope::testing::TheState;
 extern "C" {
 // CUDA's names. NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
 
-// --- what nvcc's object calls ---
+// --- functions that nvcc's object calls ---
 
 void** __cudaRegisterFatBinary(void*) {
   static void* handle = nullptr;
@@ -273,7 +273,7 @@ cudaError_t __cudaLaunchKernel(void* kernel, dim3 grid, dim3 block, void** argum
   return rope::testing::Launch(kernel, grid, block, arguments, stream);
 }
 
-// --- what the backend calls ---
+// --- functions that the backend calls ---
 
 cudaError_t cudaGetLastError() {
   return std::exchange(rope::testing::last_error, cudaSuccess);
@@ -336,7 +336,7 @@ cudaError_t cudaMallocHost(void** ptr, size_t size) {
   if (const cudaError_t error = Enter("cudaMallocHost"); error != cudaSuccess) return error;
   return rope::testing::Allocate(ptr, size, true);
 }
-// A lost device takes its memory with it: freed whatever is answered.
+// After a sticky error the device's memory is gone: it is freed whatever this call returns.
 cudaError_t cudaFree(void* devPtr) {
   if (devPtr != nullptr) rope::testing::Release(devPtr, false);
   return Enter("cudaFree");

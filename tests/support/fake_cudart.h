@@ -1,11 +1,11 @@
-// A CUDA runtime without a device, for programs that link fake_cudart.cc: what nvcc compiled and
+// A CUDA runtime without a device, for programs that link fake_cudart.cc. Code compiled by nvcc and
 // the backend's own objects run against it unchanged.
 //
-// Device memory is host memory that the fake knows. Streams really are asynchronous: copies and
-// launches wait in them until they are synchronised, so a result that is read too early, or a
-// buffer that is filled too early, is wrong every time. Kernels run from their source on the CPU.
-// Stops the process where a device would fault: memory that was freed or is not the device's, a
-// copy from pageable memory, a misaligned access.
+// Device memory is host memory that the fake keeps a list of. Streams are asynchronous: copies and
+// launches wait until the stream is synchronised. A result that is read too early, or a buffer that
+// is filled too early, is therefore wrong every time. Kernels run from their source on the CPU. The
+// process stops where a device would fault: on an access to freed or foreign memory, a copy from
+// pageable memory, or a misaligned access.
 //
 // Threading:  Thread-safe.
 #ifndef ROPE_TESTS_SUPPORT_FAKE_CUDART_H_
@@ -24,22 +24,23 @@ struct FakeCudaCounts {
   int64_t device_bytes = 0;   // allocated now
   int64_t pinned_bytes = 0;
   int64_t streams = 0;
-  int64_t device_bytes_most = 0;  // since the start
+  int64_t device_bytes_most = 0;  // the most since the start
   int64_t pinned_bytes_most = 0;
 };
 
 namespace fake_cuda {
 
-// One device that works, nothing counted. REQUIRES: nothing is allocated.
+// Resets to one working device with all counts zero. REQUIRES: nothing is allocated.
 void Reset();
 FakeCudaCounts Counts();
 int64_t Calls(const std::string& function);
-// From now on call number `nth` (1: the next) of `function` answers the cudaError_t `error` and
-// does nothing; where `sticky`, so does every call of every function after it.
+// From now on call number `nth` (1: the next) of `function` returns the cudaError_t `error` and
+// does nothing. `sticky`: every later call of every function fails in the same way.
 void Fail(const std::string& function, int64_t nth, int error, bool sticky = false);
-// What cudaGetDeviceCount answers; it leaves the count alone then, as the real one does.
+// The result of cudaGetDeviceCount; on an error it leaves the count unchanged, as the real one
+// does.
 void SetDeviceCountError(int error);
-// Makes an allocation the memory of another device.
+// Marks an allocation as memory of another device.
 void MoveToDevice(const void* allocation, int device);
 
 }  // namespace fake_cuda

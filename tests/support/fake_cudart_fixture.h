@@ -1,5 +1,5 @@
-// A fixture over the fake CUDA runtime: starts with a fresh device, and ends by checking that
-// everything taken from it was given back.
+// A fixture over the fake CUDA runtime. It starts with a fresh device, and ends by checking that
+// everything allocated was released.
 #ifndef ROPE_TESTS_SUPPORT_FAKE_CUDART_FIXTURE_H_
 #define ROPE_TESTS_SUPPORT_FAKE_CUDART_FIXTURE_H_
 
@@ -12,7 +12,7 @@ namespace rope::testing {
 class FakeCudaTest : public ::testing::Test {
  protected:
   void SetUp() override { fake_cuda::Reset(); }
-  // Derived classes destroy what they hold before.
+  // Derived classes must destroy their CUDA objects before this runs.
   void TearDown() override {
     const FakeCudaCounts counts = fake_cuda::Counts();
     EXPECT_EQ(counts.device_bytes, 0) << "device memory leaked";

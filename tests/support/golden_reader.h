@@ -51,7 +51,7 @@ struct GoldenCase {
 
 absl::StatusOr<GoldenCase> ReadGoldenFile(const std::string& path);
 
-// Paths of all golden files of this source tree, sorted. Empty where the folder is missing.
+// Paths of all golden files of this source tree, sorted. Empty when the folder is missing.
 std::vector<std::string> GoldenFiles();
 
 }  // namespace rope::testing

@@ -1,5 +1,5 @@
-// A batcher over a device that runs a batch only when the test lets it: hold it, queue what is to
-// be one batch, let it go.
+// A batcher over a device that runs a batch only when the test allows it. A test blocks the device,
+// queues the requests that are to form one batch, and then lets the device run.
 #ifndef ROPE_TESTS_SUPPORT_HELD_BATCHER_H_
 #define ROPE_TESTS_SUPPORT_HELD_BATCHER_H_
 
@@ -35,8 +35,7 @@ inline constexpr server::Batcher::Options kHeldOptions = {.direct_bytes_max = 10
 // Larger than what runs on its caller's thread, smaller than a slice.
 inline constexpr int64_t kQueued = 101;
 
-// A batcher over a device that runs a batch when the test lets it. Tokens are a byte each unless
-// said otherwise.
+// See above. Each token is one byte unless a test says otherwise.
 class HeldBatcher : public ::testing::Test {
  protected:
   struct Answer {
@@ -51,7 +50,7 @@ class HeldBatcher : public ::testing::Test {
         [this](const server::BatchReport& report) {
           proto::MutexLock lock(&mutex_);
           reports_.push_back(report);
-          reports_.back().device = {};  // of a request that is about to go
+          reports_.back().device = {};  // a view into the request, which is about to be destroyed
           devices_.emplace_back(report.device);
         });
   }
@@ -88,7 +87,7 @@ class HeldBatcher : public ::testing::Test {
     Enqueue(MakeRequest(id, tokens, session));
   }
 
-  // The same from a thread that runs what has gathered.
+  // The same for a request whose caller's thread runs requests that have gathered.
   void EnqueueGathering(const std::string& id, int64_t tokens) {
     auto request = MakeRequest(id, tokens);
     request->gathers = true;
@@ -127,7 +126,7 @@ class HeldBatcher : public ::testing::Test {
     proto::MutexLock lock(&mutex_);
     return batches_.size();
   }
-  // What was reported, in order; the devices stand beside it.
+  // The reports, in order; the device names are in devices_.
   std::vector<server::BatchReport> Reports() {
     proto::MutexLock lock(&mutex_);
     return reports_;
@@ -167,7 +166,7 @@ class HeldBatcher : public ::testing::Test {
   FakeClock clock_;
   std::string failing_slice_;
   proto::Mutex mutex_;
-  proto::CondVar changed_;  // anything below
+  proto::CondVar changed_;  // signals changes of the members below
   std::vector<std::vector<std::string>> batches_ ABSL_GUARDED_BY(mutex_);
   std::vector<server::BatchReport> reports_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> devices_ ABSL_GUARDED_BY(mutex_);

@@ -1,4 +1,4 @@
-// Requests that cost a server more than their size says.
+// Requests whose cost for a server is far larger than their size.
 //
 // Threading:  Functions only.
 #ifndef ROPE_TESTS_SUPPORT_HOSTILE_REQUESTS_H_
@@ -11,8 +11,8 @@
 
 namespace rope::testing {
 
-// A tensor of bf16 and 128 channels whose axes other than D have a stride of 0: about 300 bytes
-// whose inline answer has `answer_bytes`.
+// A bf16 tensor of 128 channels whose axes other than D have a stride of 0: a request of about 300
+// bytes whose inline answer has `answer_bytes`.
 inline v1::RotateRequest SmallRequestForLargeAnswer(int64_t answer_bytes) {
   constexpr int64_t kHeadDim = 128;
   constexpr int64_t kHeadBytes = 2 * kHeadDim;
@@ -33,11 +33,11 @@ inline v1::RotateRequest SmallRequestForLargeAnswer(int64_t answer_bytes) {
   return request;
 }
 
-// `tokens` of two fp32 channels at positions that lie far apart, all of them different: no two
-// share a page of the tables, so that every row is built for its token alone.
+// `tokens` vectors of two fp32 channels at distant positions. No two positions share a table page,
+// so the server builds each row for a single token.
 inline v1::RotateRequest ScatteredPositions(int32_t tokens) {
   constexpr uint32_t kPositionMask = (1U << 30) - 1;
-  constexpr uint32_t kStep = 715'827'881;  // odd: no position comes twice
+  constexpr uint32_t kStep = 715'827'881;  // odd, so that no position repeats
   v1::RotateRequest request;
   request.mutable_rope()->mutable_config()->set_head_dim(2);
   request.mutable_rope()->set_pairing(v1::PAIRING_HALF);

@@ -15,7 +15,8 @@ uint32_t Unsigned(char byte) {
   return static_cast<uint8_t>(byte);
 }
 
-// Reads a header block from its front; what cannot be read is nullopt, and then nothing more is.
+// Reads a header block from its front. On unreadable input it returns nullopt, and so do all later
+// calls.
 class BlockReader {
  public:
   explicit BlockReader(std::string_view block) : left_(block) {}
@@ -23,7 +24,7 @@ class BlockReader {
   bool at_end() const { return left_.empty(); }
   uint32_t first_byte() const { return Unsigned(left_.front()); }
 
-  // An integer whose first byte has `bits` bits of it.
+  // An integer of which the first byte holds `bits` bits.
   std::optional<uint32_t> Integer(int bits) {
     if (left_.empty()) return std::nullopt;
     const uint32_t most = (1U << bits) - 1;
@@ -48,7 +49,7 @@ class BlockReader {
     return huffman ? std::string() : text;
   }
 
-  // A literal field, the bits of whose name's index are given.
+  // A literal field; `bits` is the width of the index of its name.
   std::optional<std::pair<std::string, std::string>> Literal(int index_bits) {
     const std::optional<uint32_t> index = Integer(index_bits);
     if (!index.has_value()) return std::nullopt;
@@ -135,9 +136,9 @@ HeaderFields DecodeHeaders(std::string_view block) {
   BlockReader reader(block);
   while (!reader.at_end()) {
     const uint32_t first = reader.first_byte();
-    if ((first & 0x80) != 0) {  // of the static table
+    if ((first & 0x80) != 0) {  // an indexed field of the static table
       if (!reader.Integer(7).has_value()) break;
-    } else if ((first & 0xe0) == 0x20) {  // a new size of the dynamic table
+    } else if ((first & 0xe0) == 0x20) {  // a size update of the dynamic table
       if (!reader.Integer(5).has_value()) break;
     } else {
       auto field = reader.Literal((first & 0x40) != 0 ? 6 : 4);

@@ -1,5 +1,5 @@
-// HTTP/2 frames and header blocks as bytes (RFC 9113, RFC 7541), made and read without a library:
-// for clients that keep to the protocol and for clients that break it.
+// Encodes and decodes HTTP/2 frames and header blocks (RFC 9113, RFC 7541) without a library, for
+// clients that keep to the protocol and clients that break it.
 //
 // Threading:  Functions only.
 // Limits:     Headers are sent as literals without Huffman coding and without a dynamic table. They
@@ -49,12 +49,12 @@ inline constexpr uint32_t kDefaultMaxFrameBytes = 16384;
 
 struct FrameHeader {
   uint32_t length = 0;
-  FrameType type = FrameType::kData;  // any number
+  FrameType type = FrameType::kData;  // may hold any number
   uint8_t flags = 0;
   uint32_t stream = 0;
 };
 
-// The 9 bytes that `header` begins a frame with.
+// The 9 bytes of a frame header.
 std::string EncodeFrameHeader(const FrameHeader& header);
 // REQUIRES: kFrameHeaderBytes at `bytes`.
 FrameHeader DecodeFrameHeader(const char* bytes);
@@ -67,16 +67,16 @@ uint32_t ReadBigEndian32(const char* bytes);
 
 using Settings = std::vector<std::pair<uint16_t, uint32_t>>;
 std::string EncodeSettings(const Settings& settings);
-// What is not whole at the end is left out.
+// Splits bytes into frames; an incomplete frame at the end is left out.
 Settings DecodeSettings(std::string_view payload);
 
 using HeaderFields = std::vector<std::pair<std::string, std::string>>;
 // A header block. REQUIRES: names and values of fewer than 127 bytes.
 std::string EncodeHeaders(const HeaderFields& fields);
-// The fields up to the end, or up to what cannot be read.
+// Reads fields up to the end, or up to the first field that cannot be read.
 HeaderFields DecodeHeaders(std::string_view block);
 
-// gRPC's prefix of a message: not compressed, of `bytes` bytes.
+// gRPC's prefix of an uncompressed message of `bytes` bytes.
 std::string GrpcPrefix(uint32_t bytes);
 
 }  // namespace rope::testing

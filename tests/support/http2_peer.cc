@@ -248,7 +248,7 @@ bool Http2Peer::Await(const std::function<bool()>& done, Duration bound) {
   while (!done()) {
     if (lost_) return false;
     if (!out_.empty()) {
-      // Answers to what was read, or the rest of what the server did not take at once.
+      // Sends answers to frames that were just read, and bytes that the server did not take before.
       const auto left = std::chrono::milliseconds(MillisecondsUntil(deadline));
       if (!Flush(left)) return done();
       continue;

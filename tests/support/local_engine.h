@@ -31,10 +31,10 @@
 namespace rope::testing {
 
 // Threading:  As Engine.
-// Ownership:  Requests that were answered must be gone before it is.
+// Ownership:  Answered requests must be destroyed before the LocalEngine.
 class LocalEngine {
  public:
-  // What knows no device, so that engines may share it.
+  // The parts that do not depend on a device; several engines may share them.
   struct State {
     std::unique_ptr<server::ModelRegistry> registry =
         server::ModelRegistry::Create("test", {}).value();
@@ -61,14 +61,14 @@ class LocalEngine {
     return server::Validate(received.message, received.split, *state_->registry);
   }
 
-  // `done` runs once if this is OK, on any thread.
+  // `done` runs exactly once if this returns OK, on any thread.
   absl::Status Submit(const ReceivedRequest& received, server::Request::Done done) {
     std::unique_ptr<server::Request> request = received.MakeRequest();
     request->done = std::move(done);
     return engine_.Submit(request);
   }
 
-  // Runs `request` and gives it back, whatever becomes of it.
+  // Runs `request` and returns it with its status, also after a failure.
   absl::Status Run(std::unique_ptr<server::Request>& request) {
     proto::Notification answered;
     absl::Status status;
@@ -93,7 +93,7 @@ class LocalEngine {
     return request;
   }
 
-  // The first tensor of the answer to a request whose tensors are fp32.
+  // The first tensor of the answer. REQUIRES: the request's tensors are fp32.
   absl::StatusOr<std::vector<float>> Rotate(const v1::RotateRequest& sent) {
     const auto finished = Run(sent);
     if (!finished.ok()) return finished.status();

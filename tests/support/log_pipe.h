@@ -1,4 +1,4 @@
-// A small pipe for what a log writes, which a test fills and reads.
+// A small pipe as the output of a log, which a test fills and reads.
 //
 // Threading:  One thread writes, one reads.
 #ifndef ROPE_TESTS_SUPPORT_LOG_PIPE_H_
@@ -17,7 +17,7 @@ namespace rope::testing {
 
 class LogPipe {
  public:
-  // Of `bytes`: as many lines as that has pages have room, or more.
+  // A pipe of `bytes`: it has room for at least as many lines as that has pages.
   explicit LogPipe(int bytes = 1 << 14) {
     int ends[2];
     EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
@@ -28,7 +28,7 @@ class LogPipe {
 
   int fd() const { return write_.get(); }
 
-  // Until it has no room.
+  // Writes until the pipe is full.
   void Fill() const {
     const std::string page(4096, '-');
     pollfd room = {write_.get(), POLLOUT, 0};
@@ -36,7 +36,7 @@ class LogPipe {
       ASSERT_EQ(write(write_.get(), page.data(), page.size()), ssize_t{4096});
     }
   }
-  // What is in it.
+  // Returns the pipe's contents.
   std::string Read() const {
     std::string text;
     char buffer[4096];

@@ -12,7 +12,7 @@
 namespace rope::testing {
 namespace {
 
-// A process that was waited for may leave its group a moment later.
+// A process that was waited for may leave its group slightly later.
 constexpr int kRemovalsMax = 10'000;
 
 bool WriteTo(int fd, std::string_view text) {

@@ -1,12 +1,13 @@
-// A bound on the memory of a child process: what exceeds it is killed, or is not allocated.
+// An upper bound on the memory of a child process. Beyond it the process is killed, or an
+// allocation fails.
 //
-// It is a control group of the kernel's memory controller (version 1 or 2) where this machine lets
-// us make one, and there memory that the child was the first to touch counts too, shared or not;
-// else RLIMIT_DATA, which bounds what it allocates. With address or thread sanitizers, which need
-// memory by the terabyte, there is no bound.
+// Where this machine allows it, the bound is a control group of the kernel's memory controller
+// (version 1 or 2). There, shared memory that the child touches first counts too. Elsewhere it is
+// RLIMIT_DATA, which bounds the child's allocations. With address or thread sanitizers, which
+// reserve terabytes, there is no bound.
 //
 // Threading:  Enter is for a child between fork and exec; the rest is confined to one thread.
-// Ownership:  Removes its group when it goes. REQUIRES: processes in it have been waited for.
+// Ownership:  The destructor removes the group. REQUIRES: its processes have been waited for.
 #ifndef ROPE_TESTS_SUPPORT_MEMORY_LIMIT_H_
 #define ROPE_TESTS_SUPPORT_MEMORY_LIMIT_H_
 
@@ -23,7 +24,7 @@
 
 namespace rope::testing {
 
-// Whether this build has sanitizers whose own memory says nothing about the program's.
+// False when sanitizers add so much memory that the program's own cannot be measured.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || \
     ROPE_TESTS_HAS_FEATURE(address_sanitizer) || ROPE_TESTS_HAS_FEATURE(thread_sanitizer)
 inline constexpr bool kMemoryIsMeasured = false;
@@ -44,13 +45,13 @@ class MemoryLimit {
   const char* kind() const;
 
  private:
-  // Makes a group under `root`, whose bound is in `file`; false where that is not possible.
+  // Creates a group under `root` with the bound in `file`. False: not possible here.
   bool MakeGroup(const std::string& root, const std::string& file);
   void RemoveGroup();
 
   const int64_t bytes_;
-  std::string group_;                // its folder; empty: none
-  proto::FileDescriptor processes_;  // what a process joins the group by
+  std::string group_;                // the group's folder; empty: none
+  proto::FileDescriptor processes_;  // a process joins the group by writing to it
 };
 
 }  // namespace rope::testing

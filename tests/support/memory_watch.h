@@ -1,6 +1,6 @@
-// Looks at the memory of another process every few milliseconds, from when it is made.
+// Samples the memory of another process every few milliseconds until it is destroyed.
 //
-// Threading:  Thread-safe; looks on a background thread.
+// Threading:  Thread-safe; a background thread takes the samples.
 #ifndef ROPE_TESTS_SUPPORT_MEMORY_WATCH_H_
 #define ROPE_TESTS_SUPPORT_MEMORY_WATCH_H_
 
@@ -31,7 +31,7 @@ class MemoryWatch {
   MemoryWatch(const MemoryWatch&) = delete;
   MemoryWatch& operator=(const MemoryWatch&) = delete;
 
-  // Anonymous memory when the watch began, when it was last looked at, and the most that was seen.
+  // Anonymous memory: of the first sample, of the latest sample, and the maximum.
   int64_t idle_bytes() const { return idle_bytes_; }
   int64_t now_bytes() {
     const proto::MutexLock lock(&mu_);
@@ -42,7 +42,7 @@ class MemoryWatch {
     return peak_bytes_;
   }
 
-  // Returns once at most `bytes` are seen; false: not within `bound`.
+  // Returns once a sample is at most `bytes`. False: not within `bound`.
   bool AwaitAtMost(int64_t bytes, std::chrono::seconds bound) {
     const auto end = std::chrono::steady_clock::now() + bound;
     const proto::MutexLock lock(&mu_);
@@ -74,7 +74,7 @@ class MemoryWatch {
   int64_t now_bytes_ ABSL_GUARDED_BY(mu_);
   int64_t peak_bytes_ ABSL_GUARDED_BY(mu_);
   proto::Notification stop_;
-  std::thread thread_;  // goes first
+  std::thread thread_;  // destroyed first
 };
 
 }  // namespace rope::testing

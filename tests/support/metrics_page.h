@@ -17,7 +17,7 @@
 
 namespace rope::testing {
 
-// A connection to `port`, which fails where the server says nothing for long.
+// A connection to `port`. Reads fail when the server sends nothing for long.
 inline proto::FileDescriptor ConnectLoopback(int port) {
   proto::FileDescriptor client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const timeval patience = {.tv_sec = 60, .tv_usec = 0};
@@ -30,7 +30,7 @@ inline proto::FileDescriptor ConnectLoopback(int port) {
   return client;
 }
 
-// The answer to GET `path`, its HTTP header included.
+// The response to GET `path`, HTTP header included.
 inline std::string Get(const std::string& path, int port) {
   const proto::FileDescriptor client = ConnectLoopback(port);
   const std::string request = "GET " + path + " HTTP/1.0\r\n\r\n";
@@ -45,7 +45,7 @@ inline std::string Get(const std::string& path, int port) {
   return answer;
 }
 
-// Of a server that was started with --metrics_listen; 0 without.
+// The metrics port of a server started with --metrics_listen; 0 without the flag.
 inline int MetricsPort(const TestServer& server) {
   for (const std::string& line : server.lines()) {
     if (line.rfind("metrics on", 0) == 0) return std::stoi(line.substr(line.rfind(':') + 1));

@@ -1,6 +1,6 @@
-// A child process whose standard output and error a test reads; killed when it goes out of scope.
+// A child process whose standard output and error a test reads; the destructor kills it.
 //
-// Threading:  Confined to one thread, but for Signal and pid.
+// Threading:  Confined to one thread, except Signal and pid.
 #ifndef ROPE_TESTS_SUPPORT_PROCESS_H_
 #define ROPE_TESTS_SUPPORT_PROCESS_H_
 
@@ -19,30 +19,30 @@ class MemoryLimit;
 
 class Process {
  public:
-  // Where its standard error goes.
+  // The destination of its standard error.
   enum class Errors {
-    kOurs,    // to the test's own
-    kOutput,  // where its output goes
-    kPipe,    // into a pipe that ReadErrors alone reads
+    kOurs,    // the test's own standard error
+    kOutput,  // the pipe of its standard output
+    kPipe,    // a separate pipe, read by ReadErrors alone
   };
 
-  // Starts `arguments[0]`, under `limit` where there is one, which then outlives it.
+  // Starts `arguments[0]`, under `limit` if there is one, which must outlive the process.
   explicit Process(const std::vector<std::string>& arguments, Errors errors = Errors::kOurs,
                    const MemoryLimit* limit = nullptr);
   ~Process();
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
-  // The next line of output without its end; empty at the end of the output.
+  // The next line of output without its newline; empty at the end of the output.
   std::string ReadLine();
-  // All output that is left.
+  // All remaining output.
   std::string ReadAll();
-  // All of its standard error that is left; with Errors::kPipe.
+  // All remaining standard error. REQUIRES: Errors::kPipe.
   std::string ReadErrors();
   void Signal(int signal) const;
-  // Waits for the end. The exit status, or -signal where one ended it.
+  // Waits for the end. Returns the exit status, or -signal if a signal ended the process.
   int Wait();
-  // The same within `bound`; nullopt: it runs still.
+  // The same within `bound`; nullopt: the process is still running.
   std::optional<int> WaitFor(std::chrono::milliseconds bound);
   pid_t pid() const { return pid_; }
 

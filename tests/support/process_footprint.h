@@ -1,4 +1,4 @@
-// Descriptors and threads of another process, as the kernel counts them.
+// File descriptors and threads of another process, as the kernel counts them.
 //
 // Threading:  Functions only.
 #ifndef ROPE_TESTS_SUPPORT_PROCESS_FOOTPRINT_H_

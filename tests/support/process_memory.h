@@ -11,7 +11,7 @@
 
 namespace rope::testing {
 
-// Bytes that the process has in memory.
+// Resident bytes of the process.
 inline int64_t ResidentBytes(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/statm");
   int64_t pages = 0;
@@ -21,8 +21,8 @@ inline int64_t ResidentBytes(pid_t pid) {
 }
 
 struct ResidentMemory {
-  int64_t own_bytes = 0;     // all but shared_bytes
-  int64_t shared_bytes = 0;  // pages of shared memory that it has mapped
+  int64_t own_bytes = 0;     // all except shared_bytes
+  int64_t shared_bytes = 0;  // pages of mapped shared memory
 };
 
 inline ResidentMemory ResidentMemoryOf(pid_t pid) {
@@ -38,7 +38,7 @@ inline ResidentMemory ResidentMemoryOf(pid_t pid) {
   return memory;
 }
 
-// What the process allocated and has in memory (RssAnon). 0 once it has ended.
+// Anonymous resident memory (RssAnon). 0 once the process has ended.
 inline int64_t AnonymousBytes(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/status");
   std::string word;

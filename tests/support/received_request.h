@@ -1,4 +1,4 @@
-// A RotateRequest as a server has it: serialized, cut into buffers, split and parsed.
+// A RotateRequest as a server receives it: serialized, cut into buffers, split and parsed.
 #ifndef ROPE_TESTS_SUPPORT_RECEIVED_REQUEST_H_
 #define ROPE_TESTS_SUPPORT_RECEIVED_REQUEST_H_
 
@@ -17,7 +17,7 @@
 
 namespace rope::testing {
 
-// `bytes` in pieces of `size`, each in memory of its own.
+// `bytes` in pieces of `size`, each in its own allocation.
 inline std::vector<std::string> CutIntoPieces(std::string_view bytes, size_t size) {
   std::vector<std::string> pieces;
   for (size_t i = 0; i < bytes.size(); i += size) pieces.emplace_back(bytes.substr(i, size));
@@ -40,7 +40,7 @@ struct ReceivedRequest {
     EXPECT_TRUE(message.ParseFromString(split.skeleton));
   }
 
-  // Not validated yet, and without anybody to answer.
+  // Not validated yet, and without a `done` callback.
   std::unique_ptr<server::Request> MakeRequest() const {
     auto request = std::make_unique<server::Request>();
     request->parsed = std::make_unique<server::ParsedRequest>();
@@ -50,12 +50,12 @@ struct ReceivedRequest {
     return request;
   }
 
-  std::shared_ptr<const std::vector<std::string>> pieces;  // what `split` refers to
+  std::shared_ptr<const std::vector<std::string>> pieces;  // the memory that `split` refers to
   proto::SplitMessage split;
   v1::RotateRequest message;
 };
 
-// The bytes of `values` as they lie in memory.
+// The bytes of `values` in memory order.
 template <typename T>
 std::string RawBytes(const std::vector<T>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};

@@ -1,5 +1,5 @@
-// A client that shares memory with a server, as its protocol says and without the client library;
-// and tensors in that memory with the answer that is right for them.
+// A client that shares memory with a server by the protocol alone, without the client library; and
+// tensors in that memory with the right answer to each.
 //
 // Threading:  Confined to one thread.
 #ifndef ROPE_TESTS_SUPPORT_REGION_CLIENT_H_
@@ -31,7 +31,7 @@ class RegionClient {
  public:
   explicit RegionClient(const std::string& path, size_t bytes = 1 << 20)
       : RegionClient(path, SharedMemory::Memfd(bytes)) {}
-  // `ring`: the memory of one that it brings too.
+  // `ring`: the memory of a ring that the hello brings too, if not null.
   RegionClient(const std::string& path, SharedMemory memory, const SharedMemory* ring = nullptr)
       : memory_(std::move(memory)) {
     proto::FileDescriptor connection = ConnectUnix(path);
@@ -52,7 +52,7 @@ class RegionClient {
   const SharedMemory& memory() const { return memory_; }
   const proto::ServerHello& hello() const { return answer_.hello; }
   uint64_t id() const { return answer_.hello.region_id; }
-  // Of the ring that it brought; not ok: the server does not serve it.
+  // The doorbell of that ring; invalid when the server does not serve it.
   proto::FileDescriptor TakeDoorbell() { return std::move(answer_.doorbell); }
   v1::RopeService::Stub& stub() { return *stub_; }
 
@@ -62,12 +62,12 @@ class RegionClient {
   std::unique_ptr<v1::RopeService::Stub> stub_;
 };
 
-// What a call answered, short: "OK", or the code's number and message.
+// A short text for a call's status: "OK", or the code's number and the message.
 inline std::string Text(const grpc::Status& status) {
   return status.ok() ? "OK" : absl::StrCat(status.error_code(), " ", status.error_message());
 }
 
-// Whether the server says that a failed call may have changed the memory.
+// True when the server reports that a failed call may have changed the memory.
 inline bool Executed(const grpc::Status& status) {
   const auto error = proto::DecodeStatusDetails(status.error_details());
   return error.has_value() && error->executed();
@@ -80,7 +80,7 @@ inline grpc::Status Rotate(v1::RopeService::Stub& stub, const v1::RotateRequest&
   return stub.Rotate(&context, request, response != nullptr ? response : &ignored);
 }
 
-// Registers a POSIX object whole; 0 where it is refused.
+// Registers a whole POSIX object; returns 0 when the server refuses.
 inline uint64_t Register(v1::RopeService::Stub& stub, const SharedMemory& memory) {
   grpc::ClientContext context;
   v1::RegisterRegionRequest request;
@@ -113,7 +113,7 @@ struct Sample {
     std::memcpy(out, input.data(), bytes());
   }
 
-  // In double, rounded once.
+  // The right answer: computed in double and rounded once.
   std::vector<float> Rotated() const {
     std::vector<float> result = Input();
     constexpr int64_t kHalf = kHeadDim / 2;
@@ -131,7 +131,7 @@ struct Sample {
     }
     return result;
   }
-  // The largest difference of `values` to Rotated().
+  // The largest difference between `values` and Rotated().
   double Error(const float* values) const {
     const std::vector<float> want = Rotated();
     double error = 0;
@@ -152,7 +152,7 @@ struct Sample {
     array.mutable_region()->set_region_id(region);
     array.mutable_region()->set_offset(offset);
   }
-  // The tensor at `offset` of the region.
+  // The request with the tensor at `offset` of the region.
   v1::RotateRequest Request(uint64_t region, uint64_t offset) const {
     v1::RotateRequest request;
     request.mutable_rope()->mutable_config()->set_head_dim(kHeadDim);
@@ -161,7 +161,7 @@ struct Sample {
     AddTensor(region, offset, request);
     return request;
   }
-  // The same in the message.
+  // The same request with the tensor in the message.
   v1::RotateRequest Inline() const {
     v1::RotateRequest request = Request(0, 0);
     v1::Array& array = *request.mutable_tensors(0)->mutable_array();

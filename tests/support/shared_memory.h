@@ -1,4 +1,4 @@
-// Memory that a test shares with a server: a memfd, or a POSIX object that goes when the test does.
+// Memory that a test shares with a server: a memfd, or a POSIX object that the destructor removes.
 //
 // Threading:  Confined to one thread.
 #ifndef ROPE_TESTS_SUPPORT_SHARED_MEMORY_H_
@@ -23,7 +23,7 @@ namespace rope::testing {
 // A file in memory and the test's own mapping of it.
 class SharedMemory {
  public:
-  // Sealed against shrinking unless `seals` says otherwise.
+  // Sealed against shrinking, unless `seals` says otherwise.
   static SharedMemory Memfd(size_t bytes, int seals = F_SEAL_SHRINK) {
     SharedMemory memory(
         proto::FileDescriptor(memfd_create("rope_test", MFD_CLOEXEC | MFD_ALLOW_SEALING)), bytes);
@@ -31,7 +31,7 @@ class SharedMemory {
     return memory;
   }
 
-  // Named after this process and a count: "/rope_test_123_0".
+  // A POSIX object named after this process and a counter: "/rope_test_123_0".
   static SharedMemory Posix(size_t bytes, mode_t mode = 0600) {
     static int count = 0;
     std::string name = absl::StrCat("/rope_test_", getpid(), "_", count++);
@@ -60,7 +60,7 @@ class SharedMemory {
   T* As(uint64_t offset = 0) const {
     return reinterpret_cast<T*>(data() + offset);
   }
-  // Of a POSIX object.
+  // The name of a POSIX object.
   const std::string& name() const { return name_; }
   proto::FileDescriptor Dup() const {
     return proto::FileDescriptor(fcntl(fd(), F_DUPFD_CLOEXEC, 0));

@@ -1,5 +1,5 @@
-// Folders for what a test writes, under one of this process in /tmp (whatever TMPDIR says) that
-// goes with it when it ends, unless a signal ends it.
+// Folders for the files of a test. They lie in one folder of this process under /tmp (whatever
+// TMPDIR says), which is removed when the process ends, unless a signal ends it.
 //
 // Threading:  Any thread.
 #ifndef ROPE_TESTS_SUPPORT_TEMPORARY_FOLDER_H_
@@ -18,14 +18,14 @@ namespace rope::testing {
 class ProcessFolder {
  public:
   ~ProcessFolder() {
-    if (getpid() != owner_) return;  // a child that was forked
+    if (getpid() != owner_) return;  // a forked child
     std::error_code ignored;
     std::filesystem::remove_all(path_, ignored);
   }
 
   const std::string& path() const { return path_; }
 
-  // Made when it is first asked for. Short: the paths of sockets are.
+  // Created on first use. The name is short, because socket paths are limited.
   static const ProcessFolder& Get() {
     static const ProcessFolder folder;
     return folder;
@@ -40,11 +40,11 @@ class ProcessFolder {
   const pid_t owner_ = getpid();
 };
 
-// A new, empty folder.
+// Creates a new, empty folder.
 inline std::string TemporaryFolder() {
   static std::atomic<int> count = 0;
   std::string path = ProcessFolder::Get().path() + "/" + std::to_string(count++);
-  std::filesystem::create_directory(path);  // throws
+  std::filesystem::create_directory(path);  // throws on failure
   return path;
 }
 

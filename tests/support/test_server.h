@@ -1,4 +1,4 @@
-// A real rope_server process on a free port, stopped when it goes out of scope.
+// A real rope_server process on a free port; the destructor stops it.
 //
 // Threading:  Confined to one thread.
 #ifndef ROPE_TESTS_SUPPORT_TEST_SERVER_H_
@@ -17,19 +17,19 @@ namespace rope::testing {
 
 class TestServer {
  public:
-  // Listens on 127.0.0.1 at a free port, and wherever `flags` say beside it. Under `limit` where
-  // there is one, which then outlives it.
+  // Listens on a free port of 127.0.0.1, and on every address in `flags`. Runs under `limit` if
+  // there is one, which must outlive the server.
   explicit TestServer(const std::vector<std::string>& flags = {},
                       Process::Errors errors = Process::Errors::kOurs,
                       const MemoryLimit* limit = nullptr);
 
   // "127.0.0.1:PORT".
   const std::string& address() const { return address_; }
-  // The rest of the lines that it printed when it started, for example "metrics on ...".
+  // The other lines that it printed at its start, for example "metrics on ...".
   const std::vector<std::string>& lines() const { return lines_; }
   Process& process() { return process_; }
 
-  // A channel of its own: another connection than every other.
+  // A new channel with its own connection.
   std::shared_ptr<grpc::Channel> NewChannel() const;
   std::unique_ptr<v1::RopeService::Stub> NewStub() const;
 
@@ -42,10 +42,10 @@ class TestServer {
 // A request that every server answers: (1, 0) at `position`, fp32 numbers, head_dim 2.
 v1::RotateRequest UnitRequest(int64_t position);
 
-// Whether it is the answer to UnitRequest(1), to 1e-7.
+// True when `response` is the answer to UnitRequest(1), to 1e-7.
 bool IsUnitAnswer(const v1::RotateResponse& response);
 
-// Sends it and checks the answer: the server serves.
+// Sends the unit request and checks the answer.
 bool Serves(v1::RopeService::Stub& stub);
 
 }  // namespace rope::testing

@@ -1,6 +1,6 @@
-// Unix sockets without the libraries under test.
+// Unix sockets without the libraries that are under test.
 //
-// Threading:  Functions only; ConnectUnix blocks where the backlog is full.
+// Threading:  Functions only; ConnectUnix blocks while the backlog is full.
 #ifndef ROPE_TESTS_SUPPORT_UNIX_SOCKET_H_
 #define ROPE_TESTS_SUPPORT_UNIX_SOCKET_H_
 
@@ -23,7 +23,7 @@ inline sockaddr_un UnixAddress(const std::string& path) {
   return address;
 }
 
-// A blocking socket whose other end is whoever listens at `path`.
+// A blocking socket that is connected to the listener at `path`.
 inline proto::FileDescriptor ConnectUnix(const std::string& path) {
   const sockaddr_un address = UnixAddress(path);
   proto::FileDescriptor client(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));

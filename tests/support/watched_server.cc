@@ -15,7 +15,7 @@ constexpr int64_t kLimitBytes = 1024 * kMiB;
 constexpr int64_t kKeptBytesMax = 64 * kMiB;
 constexpr std::chrono::seconds kGivenBackWithin{10};
 constexpr std::chrono::seconds kAnsweredWithin{10};
-constexpr int kFirstCalls = 20;  // what the first ones allocate is there for good
+constexpr int kFirstCalls = 20;  // memory that the first calls allocate stays allocated
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// A real server that must stand an attack: within a memory limit that kills it where it takes too
-// much, watched from its start, with a bystander whose calls must be answered meanwhile.
+// A real server under attack. It runs within a memory limit that kills it if it takes too much, its
+// memory is sampled from its start, and a bystander's calls must be answered meanwhile.
 //
 // Threading:  Confined to one thread.
 #ifndef ROPE_TESTS_SUPPORT_WATCHED_SERVER_H_
@@ -33,25 +33,25 @@ class WatchedServer {
   explicit WatchedServer(const Options& options);
 
   TestServer& server() { return server_; }
-  // Of its Unix socket, on which it shares memory.
+  // The path of its Unix socket, which offers shared memory.
   const std::string& path() const { return path_; }
   int64_t memory_bytes() const { return options_.memory_bytes; }
   MemoryWatch& memory() { return *memory_; }
-  // A connection of bytes by hand over TCP.
+  // A connection over TCP whose bytes the test writes by hand.
   Http2Peer NewPeer(uint32_t window = kDefaultWindow) const;
 
-  // The bystander's calls end here; without it they need not all be answered.
+  // Ends the bystander's calls, for phases in which the server may refuse some of them.
   void EndBystander() { bystander_.reset(); }
 
-  // The process that was started serves, answered every call of the bystander rightly, and never
-  // held more anonymous memory than --memory_bytes and a tenth.
+  // Expects that the original process still serves, answered every call of the bystander rightly,
+  // and never held more anonymous memory than --memory_bytes and a tenth.
   void ExpectUnharmed(const std::string& what);
-  // Within ten seconds it holds at most 64 MiB more than before the attack.
+  // Expects that within ten seconds it holds at most 64 MiB more than before the attack.
   void ExpectMemoryGivenBack(const std::string& what);
 
  private:
   std::vector<std::string> Flags() const;
-  // Of the process that answers; empty: none does.
+  // The instance_id of the process that answers; empty: none does.
   std::string InstanceId();
 
   const Options options_;

@@ -1,5 +1,5 @@
-// A Rotate message on its way through a LocalEngine as through a server: from the bytes that were
-// received to the bytes of the answer.
+// Sends a Rotate message through a LocalEngine, as through a server: from received bytes to the
+// bytes of the answer.
 #ifndef ROPE_TESTS_SUPPORT_WIRE_ANSWER_H_
 #define ROPE_TESTS_SUPPORT_WIRE_ANSWER_H_
 
@@ -23,9 +23,9 @@ namespace rope::testing {
 
 struct WireAnswer {
   absl::Status status;
-  std::string bytes;      // of the answer, or of the error as streams carry it
-  bool prepared = false;  // recognised by its bytes
-  int overwritten = 0;    // tensors whose result took the place of their received bytes
+  std::string bytes;      // of the answer, or of the error as a stream carries it
+  bool prepared = false;  // the server recognised the message by its bytes
+  int overwritten = 0;    // tensors whose result overwrote their received bytes
 
   v1::RotateResponse Parsed() const {
     v1::RotateResponse response;
@@ -34,7 +34,7 @@ struct WireAnswer {
   }
 };
 
-// Each fragment in memory of its own.
+// Each fragment in its own allocation.
 inline grpc::ByteBuffer BufferOf(absl::Span<const std::string_view> fragments) {
   std::vector<grpc::Slice> slices;
   for (const std::string_view fragment : fragments) {
@@ -43,7 +43,8 @@ inline grpc::ByteBuffer BufferOf(absl::Span<const std::string_view> fragments) {
   return {slices.data(), slices.size()};
 }
 
-// `prepared`: where the message is looked up and kept. `may_overwrite`: what is received.
+// `prepared`: the store of earlier requests. `may_overwrite`: results may overwrite the received
+// bytes.
 inline WireAnswer Answer(LocalEngine& engine, server::PreparedRequests& prepared,
                          grpc::ByteBuffer message, uint64_t session = 0,
                          bool may_overwrite = false) {
@@ -63,20 +64,20 @@ inline WireAnswer Answer(LocalEngine& engine, server::PreparedRequests& prepared
   return answer;
 }
 
-// By an engine that knows what came before.
+// Answers with an engine that remembers earlier requests.
 inline WireAnswer Answer(LocalEngine& engine, absl::Span<const std::string_view> fragments,
                          uint64_t session = 0) {
   return Answer(engine, engine.prepared(), BufferOf(fragments), session);
 }
 
-// As if no message had come before.
+// Answers as if no message had come before.
 inline WireAnswer AnswerAsNew(LocalEngine& engine, absl::Span<const std::string_view> fragments,
                               uint64_t session = 0) {
   server::PreparedRequests nothing(engine.registry());
   return Answer(engine, nothing, BufferOf(fragments), session);
 }
 
-// Over what was received, where that may be. As if no message had come before.
+// The same, with results over the received bytes where that is possible.
 inline WireAnswer AnswerOverReceived(LocalEngine& engine,
                                      absl::Span<const std::string_view> fragments) {
   server::PreparedRequests nothing(engine.registry());
