@@ -1,5 +1,5 @@
-// The contract of kernels/backend/backend.h, over every backend and every instruction set of this
-// machine.
+// The contract of kernels/backend/backend.h, tested over every backend and every instruction set of
+// this machine.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -50,7 +50,7 @@ class BackendContractTest : public ::testing::TestWithParam<Implementation> {
     Rotate(rotation);
     EXPECT_EQ(rotation.Check(), "");
   }
-  // In every dtype, pairing (with the geometry for it), in place and not.
+  // Tests every dtype and pairing (with its geometry), in place and out of place.
   template <typename GeometryOf>
   void RotateAndCheckAll(RotationSpec spec, const GeometryOf& geometry) {
     for (const DType dtype : kDTypes) {
@@ -100,12 +100,13 @@ TEST_P(BackendContractTest, EveryCountOfPairsUpToTwoSteps) {
 
 TEST_P(BackendContractTest, ChannelsOutsideThePairsAreCopied) {
   const std::pair<PairGeometry, int64_t> cases[] = {
-      {{.pairs = 16, .offset = 0, .partner = 16}, 128},    // partial rotary
-      {{.pairs = 20, .offset = 0, .partner = 20}, 80},     // the same, not a power of two
+      {{.pairs = 16, .offset = 0, .partner = 16}, 128},  // partial rotary
+      {{.pairs = 20, .offset = 0, .partner = 20},
+       80},  // the same with a size that is no power of two
       {{.pairs = 32, .offset = 128, .partner = 32}, 192},  // trailing window
       {{.pairs = 14, .offset = 7, .partner = 14}, 100},    // a window in the middle
       {{.pairs = 16, .offset = 0, .partner = 32}, 64},  // proportional: zero frequencies left out
-      {{.pairs = 0, .offset = 0, .partner = 32}, 64},   // nothing turns
+      {{.pairs = 0, .offset = 0, .partner = 32}, 64},   // no pairs
   };
   for (const auto& [geometry, head_dim] : cases) {
     RotateAndCheckAll({.tokens = 5, .heads = 3, .head_dim = head_dim}, [&](Pairing pairing) {
@@ -221,8 +222,8 @@ TEST_P(BackendContractTest, WhatIsExpectedMayBeOfAnotherSizeOrNeverCome) {
   }
 }
 
-// Larger than the caches and than any slice; aligned, so that streaming stores may be used, and
-// not.
+// Larger than the caches and than any slice; once aligned, so that streaming stores may be used,
+// and once unaligned.
 TEST_P(BackendContractTest, LargeBatch) {
   for (const Layout layout : {Layout::kTokenMajor, Layout::kHeadMajor}) {
     for (const Pairing pairing : kPairings) {
@@ -277,8 +278,7 @@ TEST_P(BackendContractTest, SpecialNumbersFollowTheArithmetic) {
   }
 }
 
-// A table of the caller's own may hold any NaN, also one whose bits overflow when they are rounded
-// up.
+// A caller's table may hold any NaN, including one whose bits overflow when they are rounded up.
 TEST_P(BackendContractTest, NaNInARowStaysNaN) {
   for (const uint32_t bits : {0x7fffffffu, 0xffffffffu, 0x7fc00001u, 0x7f800001u}) {
     float nan = 0;
@@ -295,8 +295,8 @@ TEST_P(BackendContractTest, NaNInARowStaysNaN) {
   }
 }
 
-// Every 16-bit number times factors whose products a float holds exactly: the result has one right
-// value. Ties, overflow and denormals included.
+// Every 16-bit number times factors whose products a float holds exactly, so that the result has
+// one right value. Includes ties, overflow and denormals.
 TEST_P(BackendContractTest, SixteenBitNumbersRoundToNearestEven) {
   constexpr int64_t kTokens = 1024;
   for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
@@ -356,7 +356,7 @@ TEST_P(BackendContractTest, EveryDTypeIsStoredAsEveryOther) {
   }
 }
 
-// Ties, overflow, denormals and NaN, all of them outside the pairs: nothing but the conversion.
+// Ties, overflow, denormals and NaN, all outside of the pairs: only the conversion applies.
 TEST_P(BackendContractTest, ConversionsRoundToNearestEvenOnce) {
   const double specials[] = {0.0,      -0.0,    1 + 0x1p-11, 1 + 3 * 0x1p-11, 1 + 0x1p-8, 1.0625,
                              1.1875,   1.125,   1.375,       448.0,           464.0,      480.0,
@@ -383,7 +383,7 @@ TEST_P(BackendContractTest, ConversionsRoundToNearestEvenOnce) {
   }
 }
 
-// Every number of an 8-bit format, the midpoints between them, and the floats beside those.
+// Every number of an 8-bit format, the midpoints between them, and the floats next to those.
 TEST_P(BackendContractTest, EightBitOutputsRoundToNearestEven) {
   for (const DType output : {DType::kFloat8E4M3, DType::kFloat8E5M2}) {
     std::vector<float> numbers;
@@ -509,7 +509,7 @@ TEST(CreateBackendTest, UnknownNameListsWhatIsBuilt) {
                                                      absl::StrJoin(kernels::ListBackends(), ", ")));
 }
 
-// A device's own name adds its number. The cuda backend alone may lack its device.
+// A device's name includes its number. Only the cuda backend may lack its device.
 TEST(CreateBackendTest, EveryListedNameIsCreatedOrSaysWhyNot) {
   for (const std::string& name : kernels::ListBackends()) {
     const auto backend = kernels::CreateBackend(name, {.threads = 2});

@@ -1,5 +1,6 @@
-// Every golden file x every backend and instruction set x every dtype, from its config.json text to
-// rotated numbers. Prints each one's largest measured error and its largest error / tolerance.
+// Every golden file over every backend, instruction set and dtype, from its config.json text to
+// rotated numbers. Prints the largest measured error and the largest error / tolerance of each
+// combination.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -41,7 +42,7 @@ struct Worst {
   }
 };
 
-// A golden file, resolved and with the rows of its tokens.
+// A resolved golden file with the rows of its tokens.
 struct Prepared {
   GoldenCase golden;
   kernels::PairGeometry geometry;
@@ -76,7 +77,7 @@ void Prepare(const std::string& path, kernels::TableCache& tables, Prepared& res
   }
 }
 
-// Rotates one tensor [T][heads][D] in `dtype` and compares it with the exact answer.
+// Rotates one tensor [T][heads][D] in `dtype` and compares the result with the exact answer.
 void CheckTensor(kernels::Backend& backend, const Prepared& prepared, DType dtype,
                  const std::vector<float>& input, const std::vector<double>& exact, Worst& worst) {
   const GoldenCase& g = prepared.golden;

@@ -1,6 +1,6 @@
-// Every backend of this build: cpu once for each instruction set that runs here; cuda as its
-// kernels' source on the CPU, in both shapes, and where a device is found as itself. What
-// conformance tests are instantiated over.
+// Every backend of this build, for the instantiation of conformance tests. `cpu` appears once for
+// each instruction set that runs here. `cuda` appears as its kernels' source on the CPU, in both
+// shapes, and as itself where a device is found.
 #ifndef ROPE_TESTS_CONFORMANCE_IMPLEMENTATIONS_H_
 #define ROPE_TESTS_CONFORMANCE_IMPLEMENTATIONS_H_
 
@@ -27,7 +27,7 @@ struct Implementation {
   std::string name;  // letters, digits and underscores
   std::string backend_name;
   std::function<std::unique_ptr<kernels::Backend>(const kernels::BackendOptions&)> make;
-  // Whether bf16 results below 2^-126 become 0, as backend.h allows.
+  // True if bf16 results below 2^-126 become 0, as backend.h allows.
   bool flushes_bfloat16_denormals = false;
 };
 
@@ -35,7 +35,7 @@ inline void PrintTo(const Implementation& implementation, std::ostream* stream) 
   *stream << implementation.name;
 }
 
-// By its name of kernels/backend/backend.h, which must exist.
+// A backend by its name in kernels/backend/backend.h, which must exist.
 inline std::unique_ptr<kernels::Backend> MakeListed(const std::string& name,
                                                     const kernels::BackendOptions& options) {
   auto backend = kernels::CreateBackend(name, options);

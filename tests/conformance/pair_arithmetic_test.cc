@@ -1,4 +1,4 @@
-// The arithmetic of kernels/dtype/pairing.h beside the plain turn, over every backend and every
+// The arithmetic of kernels/dtype/pairing.h other than the plain turn, over every backend and every
 // instruction set: a rotation in the rounded steps of eager code, and the addition of a sinusoidal
 // table.
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ std::array<PairGeometry, 4> Geometries(Pairing pairing, int64_t head_dim) {
       PairGeometry{.pairing = pairing, .pairs = eighth, .offset = eighth, .partner = head_dim / 2}};
 }
 
-// Ragged shapes in turn; sizes and addresses that 16-byte accesses cannot serve among them.
+// Irregular shapes, some with sizes and addresses that 16-byte accesses cannot serve.
 void ReadShape(uint32_t number, RotationSpec& spec) {
   spec.tokens = std::array<int64_t, 5>{1, 3, 0, 2, 5}[number % 5];
   spec.heads = number % 97 == 0 ? 71 : std::array<int64_t, 3>{1, 2, 3}[number % 3];
@@ -67,7 +67,7 @@ class PairArithmeticTest : public ::testing::TestWithParam<Implementation> {
     ASSERT_THAT(backend_->Rotate({&job, 1}), IsOk());
   }
 
-  // Whether the reference backend gives the same bits.
+  // True if the result is bit-equal to the reference backend's.
   static void ExpectOneAnswer(const Rotation& rotation) {
     const Rotation again(rotation.spec());
     const RotateJob job = again.job();
@@ -75,7 +75,7 @@ class PairArithmeticTest : public ::testing::TestWithParam<Implementation> {
     EXPECT_EQ(rotation.OutputBytes(), again.OutputBytes()) << rotation.spec().Describe();
   }
 
-  // Every choice that is not the arithmetic's own; `beside(spec, number)` sets what is beside it.
+  // Tests every choice other than the arithmetic; `beside(spec, number)` adds fused operations.
   template <typename Beside>
   std::vector<Rotation> EveryCombination(PairArithmetic arithmetic, int besides,
                                          const Beside& beside) {
@@ -146,8 +146,8 @@ TEST_P(PairArithmeticTest, StepwiseFloat32ProductsAreNotFused) {
   }
 }
 
-// bf16 has 8 bits: 1.0078125 * 0.99609375 = 1.00388... is 1.0 or 1.0078125 when rounded, and what
-// is left of the difference of two such products is not what one rounding would leave.
+// bf16 has 8 significant bits: 1.0078125 * 0.99609375 = 1.00388... rounds to 1.0 or 1.0078125. A
+// sum of two such rounded products differs from a sum that is rounded once.
 TEST_P(PairArithmeticTest, StepwiseSixteenBitProductsAreRoundedBeforeTheSum) {
   RotationSpec spec{
       .head_dim = 64, .dtype = DType::kBFloat16, .geometry = WholeHead(Pairing::kHalf, 64)};
@@ -220,7 +220,7 @@ TEST_P(PairArithmeticTest, SineGoesToTheFirstChannelAndCosineToTheSecond) {
   }
 }
 
-// More than the caches, a slice and a chunk hold; every arithmetic in one batch.
+// Exceeds the caches, a slice and a chunk; every arithmetic in one batch.
 TEST_P(PairArithmeticTest, LargeBatchOfEveryArithmetic) {
   std::vector<Rotation> rotations;
   uint32_t seed = 1;

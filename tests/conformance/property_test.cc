@@ -1,5 +1,5 @@
-// What holds for every rotation, whatever the numbers: norms, relative positions, the two pairings;
-// and every combination of what a job can say, against the exact answer.
+// Properties of every rotation, whatever the numbers: norms, relative positions, the two pairings;
+// and every combination of a job's options, compared with the exact answer.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -96,7 +96,7 @@ TEST_P(PropertyTest, ProductsDependOnTheDifferenceOfPositionsAlone) {
           Dot(Rotate(q, distance + shift, Pairing::kHalf), Rotate(k, shift, Pairing::kHalf));
       EXPECT_NEAR(far, near, 1e-6 * scale) << distance << " + " << shift;
     }
-    // The product is not merely constant.
+    // The product must not be constant.
     EXPECT_GT(std::fabs(near - Dot(q, k)), 1e-3) << distance;
   }
 }
@@ -125,7 +125,7 @@ TEST_P(PropertyTest, PositionZeroOnlyScales) {
 
 // --- every combination ---
 
-// Takes a number apart, one choice after another.
+// Splits a number into one choice after another.
 class Choices {
  public:
   explicit Choices(uint32_t number) : left_(number) {}
@@ -155,7 +155,7 @@ PairGeometry GeometryOf(Window window, Pairing pairing, int64_t head_dim) {
     case Window::kTrailing:
       geometry.offset = head_dim - 2 * pairs;
       break;
-    case Window::kMiddleGap:  // half: between the first channels and the second, too
+    case Window::kMiddleGap:  // half pairs: between the first and the second channels too
       geometry.pairs = geometry.offset = head_dim / 8;
       geometry.partner = head_dim / 2;
       break;
@@ -163,7 +163,7 @@ PairGeometry GeometryOf(Window window, Pairing pairing, int64_t head_dim) {
   return geometry;
 }
 
-// Mostly small; the large ones come often enough to meet every choice.
+// Sizes are mostly small. Large sizes are frequent enough to meet every choice.
 void ChooseShape(std::mt19937& random, RotationSpec& spec) {
   const auto pick = [&random](const auto& values) { return values[random() % values.size()]; };
   spec.tokens = pick(std::array<int64_t, 6>{0, 1, 1, 2, 3, 5});
@@ -174,7 +174,7 @@ void ChooseShape(std::mt19937& random, RotationSpec& spec) {
   spec.seed = static_cast<uint32_t>(random());
 }
 
-// The combination of that number; none where there is no such one, past the last, `*end` is set.
+// The combination with that number; nullopt: it does not exist. Past the last, sets `*end`.
 std::optional<RotationSpec> Combination(uint32_t number, std::mt19937& random, bool* end) {
   using Norm = RotationSpec::Norm;
   using Layout = RotationSpec::Layout;
@@ -201,7 +201,7 @@ std::optional<RotationSpec> Combination(uint32_t number, std::mt19937& random, b
   return spec;
 }
 
-// In batches, so that jobs of every kind meet in one.
+// Runs jobs in batches, so that different kinds of jobs share a batch.
 TEST_P(PropertyTest, EveryCombinationOfChoicesIsTheExactAnswer) {
   constexpr size_t kBatch = 61;
   std::mt19937 random(20240601);

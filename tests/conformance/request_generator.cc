@@ -38,7 +38,7 @@ Heads HeadsOf(const std::string& layout) {
   return at == 0 ? Heads::kOutside : Heads::kBetween;
 }
 
-// Every order of every subset of the letters, and nothing.
+// Every order of every subset of the letters, the empty one included.
 std::vector<std::string> Arrangements(const std::string& letters) {
   std::vector<std::string> result;
   for (unsigned subset = 0; subset < 1U << letters.size(); ++subset) {
@@ -69,13 +69,13 @@ std::vector<std::string> LayoutsOf(bool packed, Heads heads) {
 
 std::vector<Width> EveryChoice::WidthsOf(Where where, bool cu_seqlens) {
   const bool scalar = where == Where::kStart || where == Where::kContextParallel;
-  if (scalar && !cu_seqlens) return {Width::kInt32};  // no array, no width
+  if (scalar && !cu_seqlens) return {Width::kInt32};  // no array, hence no width
   return {Width::kInt32, Width::kInt64, Width::kNumbers};
 }
 
 namespace {
 
-// Context parallelism splits sequences, which need an axis.
+// Context parallelism splits sequences, so the layout needs a sequence axis.
 std::vector<std::string> LayoutsFor(bool packed, Heads heads, Where where) {
   std::vector<std::string> layouts = LayoutsOf(packed, heads);
   if (!packed && IsContextParallel(where)) {
@@ -113,7 +113,7 @@ int64_t EveryChoice::layouts() const {
 
 struct RequestGenerator::Shape {
   std::map<char, int64_t> length;       // of L B S T H
-  std::vector<int64_t> sequences = {};  // tokens here of each
+  std::vector<int64_t> sequences = {};  // each sequence's tokens in this tensor
   int64_t sequence_count() const { return static_cast<int64_t>(sequences.size()); }
 };
 
@@ -138,7 +138,7 @@ std::string RequestGenerator::Shuffled(std::string letters) {
 }
 
 RequestGenerator::Shape RequestGenerator::DrawShape(const Choices& choices) {
-  const int64_t step = IsContextParallel(choices.where) ? 2 : 1;  // two chunks here
+  const int64_t step = IsContextParallel(choices.where) ? 2 : 1;  // two chunks in this tensor
   const auto tokens = [&] { return step * OneOf<int64_t>({0, 1, 1, 2, 3, 5}); };
   Shape shape;
   shape.length['L'] = OneIn(16) ? 0 : Between(1, 2);
@@ -156,7 +156,7 @@ RequestGenerator::Shape RequestGenerator::DrawShape(const Choices& choices) {
 
 RequestGenerator::Rotary RequestGenerator::DrawRotary(Window window) {
   Rotary rotary;
-  // Mostly small: the large ones come often enough to meet every choice.
+  // Lengths are mostly small. Large lengths are frequent enough to meet every choice.
   rotary.channels =
       OneIn(16) ? OneOf<int64_t>({80, 96, 112, 250, 256, 512}) : OneOf<int64_t>({6, 8, 16, 32});
   if (window == Window::kWhole && OneIn(3)) rotary.channels = 2;
@@ -249,7 +249,7 @@ v1::RopeConfig RequestGenerator::DrawConfig(Where where, const Rotary& rotary) {
   if (rotary.offset >= 0) config.set_rotary_offset(rotary.offset);
   if (rotary.explicit_dim) config.set_rotary_dim(rotary.dim);
   DrawFrequencies(where, rotary.dim, config);
-  // One position for all three axes, too.
+  // One position may also serve all three axes.
   const bool plain_on_sections = where != Where::kIds && OneIn(8);
   if (HasThreeRows(where) || plain_on_sections) DrawSections(where, rotary.dim / 2, config);
   return config;
@@ -281,7 +281,7 @@ void RequestGenerator::DrawIds(const Choices& choices, const Shape& shape, int64
     lengths.push_back(shape.length.at('T'));
   } else {
     const int64_t batch = shape.length.at('B');
-    // [3, S] may be three axes or three sequences, and is refused.
+    // [3, S] could be three axes or three sequences; the server rejects it.
     if ((three && batch == 3) || OneIn(2)) lengths.push_back(batch);
     lengths.push_back(shape.length.at('S'));
   }
@@ -326,7 +326,7 @@ v1::Positions RequestGenerator::DrawPositions(const Choices& choices, const Shap
   return positions;
 }
 
-// Where the tensors stand now may be said in another way than where they go.
+// The tensors' current positions may have another form than their target positions.
 void RequestGenerator::DrawReposition(const Choices& choices, const Shape& shape,
                                       const Rotary& rotary, v1::RotateRequest& request) {
   request.set_operation(v1::OPERATION_REPOSITION);
@@ -360,7 +360,7 @@ void RequestGenerator::DrawHeads(int64_t heads, v1::Tensor& tensor) {
   if (tensor.head_ranges_size() == 0) tensor.set_role(v1::ROLE_Q);
 }
 
-// Axes in any order, with gaps; a layer axis may repeat one layer.
+// Axes in any order, with gaps. A layer axis may repeat one layer (stride 0).
 std::vector<int64_t> RequestGenerator::DrawStrides(const v1::Tensor& tensor) {
   const std::string& layout = tensor.layout();
   std::string order = Shuffled(layout.substr(0, layout.size() - 1));
@@ -378,7 +378,7 @@ std::vector<int64_t> RequestGenerator::DrawStrides(const v1::Tensor& tensor) {
   return strides;
 }
 
-// Multiples of 1/32, which every dtype holds.
+// Multiples of 1/32, which every dtype represents exactly.
 void RequestGenerator::DrawElements(int64_t count, v1::Array& array) {
   if (count == 0) return;
   if (count < 1000 && OneIn(8)) {

@@ -1,4 +1,4 @@
-// Random legal requests: what can be counted is chosen, the rest is drawn.
+// Random legal requests. Choices with few alternatives are enumerated; everything else is random.
 #ifndef ROPE_TESTS_CONFORMANCE_REQUEST_GENERATOR_H_
 #define ROPE_TESTS_CONFORMANCE_REQUEST_GENERATOR_H_
 
@@ -13,7 +13,7 @@
 
 namespace rope::testing {
 
-// How positions are said.
+// The form of the positions.
 enum class Where {
   kStart,
   kStarts,
@@ -26,10 +26,10 @@ enum class Where {
   kContextParallelStarts,
 };
 
-// How their numbers travel, where there are any.
+// The encoding of the positions, if they are an array.
 enum class Width { kInt32, kInt64, kNumbers };
 
-// Where heads stand among the axes of tokens.
+// The place of the head axis among the token axes.
 enum class Heads { kNone, kInside, kOutside, kBetween };
 
 enum class Act { kRotate, kInverse, kBackward, kReposition, kRepositionAcross };
@@ -39,7 +39,7 @@ enum class Window {
   kLeading,
   kTrailing,
   kMiddle,
-  kWiderHead,  // in a tensor of more channels than the config's head_dim
+  kWiderHead,  // the tensor has more channels than the config's head_dim
 };
 
 struct Choices {
@@ -53,10 +53,10 @@ struct Choices {
   Window window = Window::kWhole;
 };
 
-// Every layout with its heads there: T or not, L, B and S or not, in any order.
+// Every layout with the heads at that place: with or without T, L, B and S, in any order.
 std::vector<std::string> LayoutsOf(bool packed, Heads heads);
 
-// Every combination of the choices, except that the layouts of one place for the heads take turns.
+// Enumerates every combination of the choices. Layouts with the heads at the same place take turns.
 class EveryChoice {
  public:
   // Calls `visit(choices)` for each.
@@ -68,7 +68,7 @@ class EveryChoice {
       }
     }
   }
-  // How many layouts x positions x operations were visited, and how many there are.
+  // How many combinations of layout, positions and operation were visited, and how many exist.
   int64_t layouts_visited() const;
   int64_t layouts() const;
 
@@ -111,10 +111,10 @@ class EveryChoice {
     }
   }
 
-  std::map<Turns, size_t> turns_;  // layouts taken
+  std::map<Turns, size_t> turns_;  // layouts visited
 };
 
-// Draws shapes (0 and 1 tokens, 1 and 71 heads, heads of 2 to 512 channels), the embedding, its
+// Draws the shapes (0 and 1 tokens, 1 and 71 heads, heads of 2 to 512 channels), the embedding, its
 // positions, more tensors, strides, head ranges and output layouts.
 class RequestGenerator {
  public:
@@ -123,8 +123,8 @@ class RequestGenerator {
   v1::RotateRequest Make(const Choices& choices);
 
  private:
-  struct Shape;   // lengths of the axes, and of packed sequences
-  struct Rotary;  // channels of the head, and which of them rotate
+  struct Shape;   // lengths of the axes and of packed sequences
+  struct Rotary;  // channels of the head, and the rotated channels
 
   int64_t Between(int64_t least, int64_t most);
   bool OneIn(int64_t count) { return Between(1, count) == 1; }

@@ -15,7 +15,7 @@ namespace {
 
 using kernels::DType;
 
-// An index along each axis that has a letter.
+// An index along each axis of the layout.
 struct Index {
   std::array<int64_t, 5> along = {};  // of LBSTH
   int64_t& Of(char letter) { return along[std::string_view("LBSTH").find(letter)]; }
@@ -64,7 +64,7 @@ bool Has(const v1::Tensor& tensor, char letter) {
   return tensor.layout().find(letter) != std::string::npos;
 }
 
-// Every token: the axes but H and D, the last one fastest.
+// Visits every token: all axes except H and D, the last axis fastest.
 std::vector<Index> TokensOf(const v1::Tensor& tensor) {
   std::vector<Index> tokens = {Index()};
   for (const char letter : tensor.layout()) {
@@ -81,7 +81,7 @@ std::vector<Index> TokensOf(const v1::Tensor& tensor) {
   return tokens;
 }
 
-// Distances between neighbours along each axis of a packed tensor.
+// Strides of a packed tensor along each axis.
 std::vector<int64_t> PackedStrides(const v1::Tensor& tensor, const std::string& letters) {
   std::vector<int64_t> strides(letters.size(), 1);
   for (size_t axis = letters.size() - 1; axis-- > 0;) {
@@ -90,7 +90,7 @@ std::vector<int64_t> PackedStrides(const v1::Tensor& tensor, const std::string& 
   return strides;
 }
 
-// Of channel 0.
+// The offset of channel 0.
 int64_t Offset(const Index& at, const std::string& letters, const std::vector<int64_t>& strides) {
   int64_t offset = 0;
   for (size_t axis = 0; axis + 1 < letters.size(); ++axis) {
@@ -112,7 +112,7 @@ bool IsAxial(const v1::RopeConfig& config) {
   return config.mrope_layout() == v1::MROPE_LAYOUT_AXIAL;
 }
 
-// Which of t, h and w each frequency follows.
+// The axis (t, h or w) of each frequency.
 std::vector<size_t> AxesOf(const v1::RopeConfig& config, int64_t pairs) {
   std::vector<size_t> axes;
   if (config.mrope_section_size() == 0) return std::vector<size_t>(static_cast<size_t>(pairs), 0);
@@ -137,7 +137,7 @@ std::vector<size_t> AxesOf(const v1::RopeConfig& config, int64_t pairs) {
   return axes;
 }
 
-// Frequencies that turn often over the original length stay, those that hardly turn are divided.
+// llama3: frequencies that turn often over the original length are kept; slow ones are divided.
 void ScaleLlama3(const v1::RopeConfig& config, std::vector<long double>& frequencies) {
   const auto length = static_cast<long double>(config.original_max_position_embeddings());
   const long double low = config.low_freq_factor();
@@ -149,7 +149,7 @@ void ScaleLlama3(const v1::RopeConfig& config, std::vector<long double>& frequen
   }
 }
 
-// Radians a position.
+// Radians for each position.
 std::vector<long double> InverseFrequencies(const v1::RopeConfig& config, int64_t rotary_dim,
                                             int64_t length) {
   std::vector<long double> result(config.inv_freq().numbers().begin(),
@@ -182,7 +182,7 @@ std::vector<long double> InverseFrequencies(const v1::RopeConfig& config, int64_
   return result;
 }
 
-// --- Where tokens stand ---
+// --- Positions of tokens ---
 
 struct Token {
   int64_t sequence = 0;
@@ -191,10 +191,10 @@ struct Token {
 
 struct Standing {
   std::vector<Token> tokens;
-  std::vector<int64_t> lengths;  // of each sequence, as dynamic reads them
+  std::vector<int64_t> lengths;  // of each sequence, as dynamic uses them
 };
 
-// Splits what is here of each sequence into tokens (its number and index within it).
+// Splits the local part of each sequence into tokens (the sequence's number, the index within it).
 class Sequences {
  public:
   Sequences(const v1::Positions& positions, const v1::Tensor& tensor) : packed_(Has(tensor, 'T')) {
@@ -216,14 +216,14 @@ class Sequences {
     return packed_ ? at.Of('T') - offsets_[static_cast<size_t>(Of(at))] : at.Of('S');
   }
 
-  std::vector<int64_t> here;  // tokens of each
+  std::vector<int64_t> here;  // local tokens of each sequence
 
  private:
   bool packed_;
   std::vector<int64_t> offsets_;
 };
 
-// Of the whole sequence: rank r of n holds chunks r and 2n - 1 - r.
+// Indices in the whole sequence: rank r of n holds the chunks r and 2n - 1 - r.
 int64_t IndexInWhole(const v1::Positions& positions, int64_t within, int64_t here) {
   if (!positions.has_cp_size()) return within;
   const int64_t chunk = here / 2;
@@ -234,7 +234,7 @@ int64_t IndexInWhole(const v1::Positions& positions, int64_t within, int64_t her
   return number * chunk + within - (second ? chunk : 0);
 }
 
-// position_ids: [S], [B, S] or [T], behind an axis of 3 or not.
+// position_ids: [S], [B, S] or [T], with or without a leading axis of 3.
 std::array<int64_t, 3> PositionFromIds(const v1::Array& array, const std::vector<int64_t>& ids,
                                        const v1::Tensor& tensor, const Index& at, bool three_axes) {
   const bool packed = Has(tensor, 'T');
@@ -251,7 +251,7 @@ std::array<int64_t, 3> PositionFromIds(const v1::Array& array, const std::vector
   return position;
 }
 
-// The forms with a leading axis of 3 have as many numbers as 3 times the plain ones.
+// Forms with a leading axis of 3 have 3 times as many numbers as the plain forms.
 bool HasThreeAxes(const v1::RopeConfig& config, const v1::Positions& positions,
                   const v1::Tensor& tensor) {
   if (config.mrope_section_size() == 0 || !positions.has_position_ids()) return false;
@@ -337,7 +337,7 @@ std::vector<std::vector<long double>> AnglesOf(const v1::RopeConfig& config,
 
 struct Turn {
   std::vector<std::vector<std::array<double, 2>>> rows;  // cos and sin by token and pair
-  double scale = 1;                                      // that is in them
+  double scale = 1;                                      // the factor that the rows contain
   std::array<int64_t, 2> window = {};                    // first channel, and one past the last
   bool interleaved = false;
 };
@@ -392,7 +392,7 @@ bool Rotates(const v1::Tensor& tensor, int64_t head) {
   return false;
 }
 
-// Turns the head whose channels are `in`.
+// Rotates the head whose channels are `in`.
 void TurnHead(const Turn& turn, const std::vector<std::array<double, 2>>& row, DType dtype,
               const std::vector<double>& in, double* out, double* tolerances) {
   const auto begin = static_cast<size_t>(turn.window[0]);

@@ -1,5 +1,5 @@
-// Requests of every kind, from Protobuf to rotated bytes: through the server's engine over every
-// backend, against the exact answer.
+// Requests of every kind, from Protobuf to rotated bytes, through the server's engine over every
+// backend, compared with the exact answer.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,20 +28,20 @@ namespace {
 
 using server::Request;
 
-// One request on its way through one backend.
+// One request with its path through one backend.
 struct Answer {
   std::unique_ptr<Request> request;
   absl::Status status;
 };
 
-// A request, its exact answer, and what the backends make of it.
+// A request, its exact answer, and the answer of each backend.
 struct Case {
   v1::RotateRequest message;
   std::vector<ExactTensor> exact;
   std::vector<Answer> answers;  // one for each backend
 };
 
-// Without its elements.
+// The request without its elements.
 std::string InShort(v1::RotateRequest message) {
   for (v1::Tensor& tensor : *message.mutable_tensors()) {
     tensor.mutable_array()->clear_raw();
@@ -50,7 +50,7 @@ std::string InShort(v1::RotateRequest message) {
   return message.ShortDebugString();
 }
 
-// What is wrong with a tensor of an answer, or empty.
+// Describes the error in a tensor of an answer; empty: none.
 std::string Compare(const server::PooledBuffer& got, const ExactTensor& want) {
   const int64_t bytes = kernels::ElementBytes(want.dtype);
   if (got.size() != static_cast<int64_t>(want.values.size()) * bytes) {
@@ -69,7 +69,7 @@ std::string Compare(const server::PooledBuffer& got, const ExactTensor& want) {
 class RequestPropertyTest : public ::testing::Test {
  protected:
   RequestPropertyTest() {
-    // Small requests run where they arrive; others gather to batches and are cut into slices.
+    // Small requests run on the calling thread; others gather into batches and are cut into slices.
     const server::Batcher::Options options = {
         .direct_bytes_max = 256, .slice_bytes_max = 512, .direct_slots = 1};
     const auto state = std::make_shared<LocalEngine::State>();
@@ -178,7 +178,7 @@ v1::RopeConfig ScaledConfig() {
   return config;
 }
 
-// A token at each of the far positions, in fp32.
+// One token at each of the far positions, in fp32.
 v1::RotateRequest FarRequest(const v1::RopeConfig& config, uint32_t seed) {
   v1::RotateRequest request;
   *request.mutable_rope()->mutable_config() = config;

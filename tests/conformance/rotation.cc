@@ -18,7 +18,7 @@ using kernels::Pairing;
 namespace {
 
 constexpr float kEps = 1e-5f;
-constexpr double kUnit = 0x1p-24;  // what one operation in float32 may be off by, relatively
+constexpr double kUnit = 0x1p-24;  // largest relative error of one float32 operation
 
 // Digits of the fraction, and the exponent of the smallest normal number.
 struct Precision {
@@ -42,7 +42,7 @@ Precision PrecisionOf(DType dtype) {
   return {2, -14};
 }
 
-// One operation in float32, whose result a tensor of the dtype holds.
+// One float32 operation whose result a tensor of the dtype holds.
 double OneStep(double value, DType dtype) {
   const auto result = static_cast<float>(value);
   switch (dtype) {
@@ -55,7 +55,7 @@ double OneStep(double value, DType dtype) {
   }
 }
 
-// What an fp8 output saturates to.
+// The saturation value of fp8 output.
 double Saturated(double value, DType dtype) {
   if (!IsFloat8(dtype) || std::isnan(value)) return value;
   const double largest = dtype == DType::kFloat8E4M3 ? 448 : 57344;
@@ -158,7 +158,7 @@ int64_t Rotation::OutputOffset(int64_t token, int64_t head, int64_t channel) con
   return Index(token, head, channel) * ElementBytes(spec_.stored());
 }
 
-// Ends exactly at the last element, so that a sanitizer sees reads past it.
+// The allocation ends exactly at the last element, so that a sanitizer sees any read past it.
 Rotation::Buffer Rotation::MakeBuffer(int64_t extent) const {
   Buffer buffer;
   constexpr int64_t kGuard = 64;
@@ -268,7 +268,7 @@ Rotation::Pair Rotation::Expected(double a, double b, double c, double s, double
   return {a * c - b * s, b * c + a * s, (1.5e-7 + norm_units) * std::hypot(c, s) * length};
 }
 
-// `turned`: exactly; `error`: what the rotation and the norm may be off by before it is scaled.
+// `turned`: the exact rotation. `error`: the error that rotation and norm may add before scaling.
 std::string Rotation::CheckChannel(int64_t token, int64_t head, int64_t channel, double turned,
                                    double error) const {
   const double factor =
@@ -318,7 +318,7 @@ std::string Rotation::CheckHead(int64_t token, int64_t head) const {
   return "";
 }
 
-// The channels that no pair holds, where there is nothing beside the rotation.
+// Channels outside of the pairs, without fused operations.
 std::string Rotation::CheckCopies(int64_t token, int64_t head) const {
   const kernels::PairGeometry& geometry = spec_.geometry;
   const bool half = geometry.pairing == Pairing::kHalf;

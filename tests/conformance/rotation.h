@@ -1,4 +1,4 @@
-// A rotation made for a test: tensors with guard bytes, rows, and the exact answer.
+// A rotation for tests: tensors with guard bytes, rows, and the exact answer.
 #ifndef ROPE_TESTS_CONFORMANCE_ROTATION_H_
 #define ROPE_TESTS_CONFORMANCE_ROTATION_H_
 
@@ -16,11 +16,11 @@ namespace rope::testing {
 using kernels::ReadElement;
 using kernels::WriteElement;
 
-// Half the distance between neighbouring numbers of `dtype` at `value`; 0 for fp32, whose rounding
-// the tolerance of the arithmetic holds already.
+// Half the distance between neighbouring numbers of `dtype` at `value`. 0 for fp32, whose rounding
+// is part of the arithmetic's tolerance.
 double HalfUnit(double value, kernels::DType dtype);
 
-// How far an element of a pair (a, b) may be from `exact`. `scale`: length of (cos, sin).
+// The tolerance of an element of a pair (a, b) around `exact`. `scale`: length of (cos, sin).
 double Tolerance(double exact, double a, double b, double scale, kernels::DType dtype);
 
 struct RotationSpec {
@@ -42,11 +42,11 @@ struct RotationSpec {
   uint32_t seed = 1;
 
   kernels::DType stored() const { return output_dtype.value_or(dtype); }
-  bool OnlyPairs() const;  // nothing beside the rotation
+  bool OnlyPairs() const;  // true: no fused operation
   std::string Describe() const;
 };
 
-// All channels of a head in pairs.
+// All channels of a head form pairs.
 kernels::PairGeometry WholeHead(kernels::Pairing pairing, int64_t head_dim);
 
 // Owns what its job points to. Movable, not copyable.
@@ -57,16 +57,17 @@ class Rotation {
   const RotationSpec& spec() const { return spec_; }
   kernels::RotateJob job() const;
 
-  // Changes the input before the rotation. `channel` of every head gets `value`, rounded to the
+  // Changes the input before the rotation: `channel` of every head becomes `value`, rounded to the
   // dtype.
   void SetChannel(int64_t channel, double value);
   void SetElement(int64_t token, int64_t head, int64_t channel, double value);
-  // Changes a row: cos and sin of `pair` of every token.
+  // Changes the rows: cos and sin of `pair` of every token.
   void SetRow(int64_t pair, float cos, float sin);
-  // Makes the output of `other` the input.
+  // Uses the output of `other` as the input.
   void TakeInput(const Rotation& other);
 
-  double Input(int64_t token, int64_t head, int64_t channel) const;  // as it was before
+  double Input(int64_t token, int64_t head,
+               int64_t channel) const;  // as it was before the rotation
   double Output(int64_t token, int64_t head, int64_t channel) const;
 
   // The output's bits, from the first element to the last.
@@ -74,9 +75,9 @@ class Rotation {
     return {output().bytes.begin() + output().begin, output().bytes.end()};
   }
 
-  // What is wrong with the output, or empty: an element off by more than the tolerance, a byte
-  // outside the heads that changed, and with nothing beside the rotation a channel outside the
-  // pairs that is not bit-equal to the input.
+  // Describes the error in the output; empty: none. Errors are an element off by more than the
+  // tolerance, a changed byte outside of the heads and, without fused operations, a channel outside
+  // of the pairs that is not bit-equal to the input.
   std::string Check() const;
 
  private:
@@ -90,9 +91,9 @@ class Rotation {
   int64_t OutputOffset(int64_t token, int64_t head, int64_t channel) const;
   Buffer MakeBuffer(int64_t extent) const;
   const Buffer& output() const { return spec_.in_place ? input_ : output_; }
-  // The channels of a head before they turn.
+  // The channels of a head before the rotation.
   std::vector<double> NormedHead(int64_t token, int64_t head) const;
-  // Two channels that turn together, and what each may be off by.
+  // The two channels of a pair, and their tolerance.
   struct Pair {
     double a;
     double b;
@@ -109,7 +110,7 @@ class Rotation {
   kernels::Strides strides_;
   int64_t extent_ = 0;  // elements from the first to the end of the last
   Buffer input_;
-  Buffer output_;                    // where not in place
+  Buffer output_;                    // if not in place
   std::vector<uint8_t> original_;    // input_.bytes before the rotation
   std::vector<uint8_t> untouched_;   // output bytes before the rotation
   std::vector<float> weights_;       // of the norm

@@ -1,6 +1,6 @@
 // Random config.json texts: fields with any values, nested in any way, and whole files with
-// values replaced and bytes damaged. Each is read or refused with the name of a field, and so is
-// each of its layers; what is resolved has frequencies and factors that are numbers.
+// replaced values and damaged bytes. The reader must accept each text, and each of its layers, or
+// reject it with the name of a field. Resolved frequencies and factors must be finite.
 //
 // ROPE_FUZZ_ROUNDS=N and ROPE_FUZZ_SEED=N: another number of texts of each test, other texts.
 #include <gmock/gmock.h>
@@ -36,7 +36,8 @@ using ::testing::ContainsRegex;
 
 constexpr uint64_t kRounds = 8000;
 constexpr uint64_t kSeed = 20260109;
-// Of embeddings whose numbers are looked at; above the second, of some of them.
+// Only embeddings up to the first bound have their numbers checked; above the second, only some of
+// them.
 constexpr int64_t kRotaryDimMax = 512;
 constexpr int64_t kRotaryDimUsual = 16;
 
@@ -141,7 +142,7 @@ TEST_F(ConfigFuzzTest, DamagedFilesAreReadOrRefusedByName) {
     files.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
   }
   ASSERT_FALSE(files.empty());
-  std::sort(files.begin(), files.end());  // folders have no order
+  std::sort(files.begin(), files.end());  // directory order is undefined
   CheckMany([&] { return writer_.Changed(random_.OneOf(files)); });
 }
 

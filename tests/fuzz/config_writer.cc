@@ -170,7 +170,7 @@ std::string ConfigWriter::AnyNumber() {
       return std::string(1 + random_.Below(400), '9');
     case 5:
       return absl::StrCat("0.", std::string(random_.Below(400), '0'), "1");
-    case 6:  // what JSON has not
+    case 6:  // invalid JSON
       return random_.OneOf<const char*>({"NaN", "Infinity", "-Infinity", "01", "1.", ".5", "0x10"});
     default:
       return absl::StrCat(random_.Below(300));
@@ -216,7 +216,8 @@ std::string ConfigWriter::Fields(const std::vector<Key>& keys, uint64_t one_in) 
   for (const Key& key : keys) {
     if (random_.OneIn(one_in)) Append(Field(key.name, Value(key.kind)), fields);
   }
-  if (random_.OneIn(16)) Append(Field(random_.OneOf(keys).name, AnyValue(0)), fields);  // or twice
+  if (random_.OneIn(16))
+    Append(Field(random_.OneOf(keys).name, AnyValue(0)), fields);  // sometimes a duplicate key
   if (random_.OneIn(16)) Append(Field("of_another_reader", AnyValue(0)), fields);
   return fields;
 }
@@ -228,7 +229,7 @@ std::string ConfigWriter::Scaling() {
   return fields;
 }
 
-// Of all layers, or of each type.
+// One value for all layers, or one for each layer type.
 std::string ConfigWriter::Parameters() {
   if (!random_.OneIn(4)) return Object(Scaling());
   std::string types;

@@ -1,5 +1,5 @@
-// Random config.json texts: keys of Hugging Face's vocabulary with values that are legal more often
-// than not, nested as such files are, and whole files with values replaced or bytes damaged.
+// Random config.json texts. Keys have Hugging Face's names, most values are legal, and objects nest
+// as in real files. Also whole files with replaced values or damaged bytes.
 //
 // Threading:  A ConfigWriter is confined to one thread.
 // Ownership:  Borrows its FuzzRandom.
@@ -20,13 +20,13 @@ class ConfigWriter {
   // `random` must outlive it.
   explicit ConfigWriter(FuzzRandom& random) : random_(random) {}
 
-  // A new text; not always JSON.
+  // A new text, not always valid JSON.
   std::string NewText();
-  // `text` with some of its values replaced, or its bytes damaged.
+  // `text` with some values replaced or bytes damaged.
   std::string Changed(std::string text);
 
  private:
-  // What a key's value is where it is legal.
+  // The kind of a key's legal values.
   enum class Kind {
     kDim,
     kLength,
@@ -54,21 +54,21 @@ class ConfigWriter {
 
   std::string Legal(Kind kind);
   std::string Value(Kind kind);
-  // Anything that JSON has, and now and then what it has not.
+  // Any JSON value, and sometimes invalid JSON.
   std::string AnyValue(int depth);
-  // A number of any size and spelling.
+  // A number of any size and notation.
   std::string AnyNumber();
   std::string List(uint64_t count, Kind kind);
   std::string Field(std::string_view name, const std::string& value);
-  // Fields of some of the keys, joined by commas.
+  // Fields for some of the keys, joined by commas.
   std::string Fields(const std::vector<Key>& keys, uint64_t one_in);
   std::string Scaling();
   std::string Parameters();
   std::string Model();
 
   FuzzRandom& random_;
-  int64_t dim_ = 8;     // of the text's heads
-  int64_t layers_ = 4;  // of the text
+  int64_t dim_ = 8;     // head_dim of the text
+  int64_t layers_ = 4;  // layers of the text
 };
 
 }  // namespace rope::testing

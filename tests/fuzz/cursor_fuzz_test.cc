@@ -1,5 +1,5 @@
-// WireCursor over random bytes: whatever they are, it reads the same from fragments of any size as
-// from one piece, and nothing outside them.
+// WireCursor over random bytes. It must read the same from fragments of any size as from one piece,
+// and never read outside of them.
 //
 // ROPE_FUZZ_ROUNDS=N and ROPE_FUZZ_SEED=N: another number of byte strings, others.
 #include <gtest/gtest.h>
@@ -25,16 +25,16 @@ using ::rope::testing::FuzzSeed;
 
 constexpr uint64_t kRounds = 200000;
 constexpr uint64_t kSeed = 20260105;
-constexpr uint64_t kSteps = 24;  // at most, of each string
+constexpr uint64_t kSteps = 24;  // at most, for each string
 
 enum class Step { kVarint, kTag, kLength, kSkip, kConsume, kBytes, kView };
 constexpr uint64_t kKinds = 7;
 
 struct Move {
   Step step = Step::kVarint;
-  uint64_t type = 0;          // of kSkip
-  int64_t count = 0;          // of kBytes and kView
-  std::string consumed = {};  // of kConsume
+  uint64_t type = 0;          // for kSkip
+  int64_t count = 0;          // for kBytes and kView
+  std::string consumed = {};  // for kConsume
 };
 
 std::string Text(const absl::Status& status) {
@@ -52,7 +52,7 @@ std::string Text(const absl::StatusOr<FragmentedBytes>& view) {
   return "view " + bytes;
 }
 
-// What the cursor says to one move. After an error nothing more is asked.
+// The cursor's result for one move. No move follows an error.
 std::string Make(const Move& move, WireCursor& cursor, bool& failed) {
   const auto note = [&failed](const auto& result) {
     failed = !result.ok();
@@ -68,7 +68,7 @@ std::string Make(const Move& move, WireCursor& cursor, bool& failed) {
     case Step::kSkip:
       return note(cursor.SkipScalar(static_cast<WireType>(move.type)));
     case Step::kConsume:
-      failed = !cursor.Consume(move.consumed);  // which may have read a part
+      failed = !cursor.Consume(move.consumed);  // may have read a part
       return failed ? "other bytes" : "those bytes";
     case Step::kBytes: {
       std::string out = "had ";
@@ -95,7 +95,7 @@ class CursorFuzzTest : public ::testing::Test {
     return move;
   }
 
-  // Small bytes among the others: varints that end.
+  // Mixes in small bytes, so that some varints end.
   std::string RandomBytes() {
     std::string bytes = random_.RandomBytes(random_.Below(64));
     for (char& byte : bytes) {

@@ -1,6 +1,6 @@
-// What a server decodes: requests of every method in legal forms, flawed and damaged ones, and
-// bytes that are no message at all. Each is a message that the generated parser takes too, or a
-// status that says what was wrong.
+// The decoder of the server. Requests of every method in legal, flawed and damaged forms, and bytes
+// that are no message. Each must decode to a message that the generated parser also accepts, or
+// fail with a status that names the error.
 //
 // ROPE_FUZZ_ROUNDS=N and ROPE_FUZZ_SEED=N: another number of messages of each test, other messages.
 #include <gmock/gmock.h>
@@ -42,7 +42,7 @@ using ::testing::HasSubstr;
 constexpr uint64_t kRounds = 120000;
 constexpr uint64_t kSeed = 20260104;
 
-// The request of every method of the services.
+// The request type of every method of the services.
 std::vector<const Message*> RequestTypes() {
   std::vector<const Message*> types;
   for (const ServiceDescriptor* service :
@@ -84,7 +84,7 @@ class DecodeFuzzTest : public ::testing::Test {
     EXPECT_GT(refused_, 0);
   }
 
-  const google::protobuf::LogSilencer silencer_;  // of broken UTF-8
+  const google::protobuf::LogSilencer silencer_;  // broken UTF-8 is logged
   WireWriter writer_{FuzzSeed(kSeed)};
   int64_t taken_ = 0;
   int64_t refused_ = 0;
@@ -114,7 +114,7 @@ class DecodeRotateFuzzTest : public DecodeFuzzTest {
     Request request;
   };
 
-  // As gRPC hands a message on, in fragments, and as a ring does.
+  // Decodes the message in fragments, as gRPC delivers it, and in one piece, as a ring does.
   std::unique_ptr<Decoded> Decode(const std::string& bytes, int64_t bytes_max) {
     auto decoded = std::make_unique<Decoded>();
     grpc::ByteBuffer buffer = BufferOf(writer_.Cut(bytes));

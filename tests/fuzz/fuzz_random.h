@@ -1,4 +1,4 @@
-// What fuzz tests draw: numbers, bytes and damage, the same for the same seed.
+// Random numbers, bytes and damage for fuzz tests; the same seed gives the same inputs.
 //
 // Threading:  A FuzzRandom is confined to one thread.
 #ifndef ROPE_TESTS_FUZZ_FUZZ_RANDOM_H_
@@ -15,10 +15,10 @@
 
 namespace rope::testing {
 
-// The number in the variable `name`, or `otherwise` where it is not set.
+// The number in the environment variable `name`, or `otherwise` if it is not set.
 uint64_t FromEnvironment(const char* name, uint64_t otherwise);
 
-// How many inputs a test tries (ROPE_FUZZ_ROUNDS), and which (ROPE_FUZZ_SEED).
+// The number of inputs for each test (ROPE_FUZZ_ROUNDS), and the seed (ROPE_FUZZ_SEED).
 uint64_t FuzzRounds(uint64_t otherwise);
 uint64_t FuzzSeed(uint64_t otherwise);
 
@@ -38,21 +38,23 @@ class FuzzRandom {
   const T& OneOf(const std::vector<T>& values) {
     return values[Below(values.size())];
   }
-  // Of any magnitude.
+  // A number of any magnitude.
   int64_t Integer() { return static_cast<int64_t>(random_()) >> Below(64); }
-  // Where arithmetic goes wrong: about 0, about powers of two, the largest and the smallest.
+  // A number at which arithmetic tends to fail: near 0, near powers of two, the largest, the
+  // smallest.
   int64_t EdgeInteger();
   std::string RandomBytes(size_t count);
-  // Bytes flipped, cut out, put in, doubled or cut off.
+  // Flips, removes, inserts, duplicates or truncates bytes.
   void Damage(std::string& bytes);
-  // The bytes in fragments of random sizes, empty ones among them.
+  // Splits the bytes into fragments of random sizes, some of them empty.
   std::vector<std::string_view> Cut(std::string_view bytes);
 
  protected:
   std::mt19937_64 random_;
 };
 
-// Copies of fragments, each in memory of exactly its size: a sanitizer sees what is read past one.
+// Copies each fragment into an allocation of exactly its size, so that a sanitizer sees any read
+// past its end.
 class ExactFragments {
  public:
   explicit ExactFragments(const std::vector<std::string_view>& fragments);

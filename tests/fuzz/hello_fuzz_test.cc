@@ -1,7 +1,7 @@
-// What a new connection says first: hellos, damaged ones and random bytes, in parts of any size,
-// with any number of descriptors in each part, over a real socket. The server's half reads what
-// the bytes say and nothing behind them, and keeps no descriptor too many; the client's half takes
-// an answer or says why not.
+// The first bytes of a new connection: hellos, damaged hellos and random bytes over a real socket,
+// in parts of any size, with any number of descriptors in each part. The server's half must read
+// exactly the hello and leak no descriptor. The client's half must accept an answer or return the
+// reason for rejecting it.
 //
 // ROPE_FUZZ_ROUNDS=N and ROPE_FUZZ_SEED=N: another number of connections of each test, others.
 #include <fcntl.h>
@@ -37,7 +37,7 @@ using ::testing::HasSubstr;
 constexpr uint64_t kRounds = 40000;
 constexpr uint64_t kSeed = 20260107;
 constexpr std::string_view kMagic = "RoPEmem1";
-constexpr size_t kDescriptorsMax = 253;  // that the system takes in one part
+constexpr size_t kDescriptorsMax = 253;  // the system's limit for one part
 
 struct Sockets {
   Sockets() {
@@ -51,7 +51,7 @@ struct Sockets {
   proto::FileDescriptor server;
 };
 
-// One part of what a connection says.
+// One part of the bytes that a connection sends.
 struct Part {
   std::string bytes;
   size_t descriptors = 0;
@@ -61,14 +61,14 @@ class HelloFuzzTest : public ::testing::Test {
  protected:
   static std::string Text(const proto::HelloBytes& bytes) { return {bytes.data(), bytes.size()}; }
 
-  // Often a hello, or one in all but a few bytes.
+  // Often a hello, or a hello with a few changed bytes.
   std::string Changed(std::string bytes) {
     if (random_.OneIn(8)) return random_.RandomBytes(random_.Below(80));
     if (random_.OneIn(8)) bytes += random_.RandomBytes(random_.Below(40));
     if (random_.OneIn(2)) return bytes;
     if (random_.OneIn(3)) {
       random_.Damage(bytes);
-    } else {  // behind the magic
+    } else {  // after the magic
       char& byte = bytes[kMagic.size() + random_.Below(bytes.size() - kMagic.size())];
       byte = static_cast<char>(byte ^ 1 << random_.Below(8));
     }
@@ -118,7 +118,7 @@ class HelloFuzzTest : public ::testing::Test {
 
 class HelloReaderFuzzTest : public HelloFuzzTest {
  protected:
-  // What the reader must say of all that was sent.
+  // The reader's required result for all bytes and descriptors that were sent.
   static HelloReader::Next Expected(std::string_view sent, bool hello, bool ended) {
     if (!sent.empty() && (!hello || sent[0] != 'R')) return HelloReader::Next::kPlain;
     if (sent.size() >= proto::kHelloBytes) return HelloReader::Next::kHello;
@@ -136,13 +136,13 @@ class HelloReaderFuzzTest : public HelloFuzzTest {
     Sockets sockets;
     HelloReader reader;
     std::string sent;
-    size_t came = 0;  // descriptors with the bytes of the hello
+    size_t came = 0;  // descriptors that came with the bytes of the hello
     HelloReader::Next next = HelloReader::Next::kWait;
     for (const Part& part : Parts(bytes, 3)) {
       if (sent.size() < proto::kHelloBytes) came += part.descriptors;
       Send(sockets.client.get(), part);
       sent += part.bytes;
-      if (random_.OneIn(3)) continue;  // looks when more has come
+      if (random_.OneIn(3)) continue;  // read when more has arrived
       next = reader.Advance(sockets.server.get(), hello);
       ASSERT_EQ(next, Expected(sent, hello, false));
       if (next != HelloReader::Next::kWait) break;
@@ -156,7 +156,7 @@ class HelloReaderFuzzTest : public HelloFuzzTest {
     ++(next == HelloReader::Next::kHello ? hellos_ : others_);
   }
 
-  // A plain connection has all of its bytes, and a hello's all behind it.
+  // The socket must still hold all bytes of a plain connection, or all bytes after a hello.
   static void CheckWhatIsLeft(int socket, std::string_view sent, HelloReader::Next next) {
     std::array<char, 256> left{};
     const ssize_t got = recv(socket, left.data(), left.size(), MSG_DONTWAIT);
@@ -203,7 +203,7 @@ TEST_F(HelloReaderFuzzTest, WhatIsSaidFirstIsReadOrLeftAndNoDescriptorStays) {
 
 class HelloAnswerFuzzTest : public HelloFuzzTest {
  protected:
-  // The server's answer is there before the client speaks, and nothing comes after it.
+  // The server's answer is in the socket before the client reads, and nothing follows it.
   void Round() {
     const proto::ServerHello answer = {static_cast<absl::StatusCode>(random_.Below(20)),
                                        random_.Next(), random_.Next()};

@@ -1,6 +1,6 @@
-// Rotations whose results take the place of the bytes that came, against the same into memory of
-// their own: random requests of every layout, dtype and operation, in fragments of random sizes and
-// in slices of a few tokens. Answers must be the same byte for byte.
+// Rotations whose results overwrite the received bytes, compared with the same rotations into
+// separate memory. Requests have any layout, dtype and operation, arrive in fragments of random
+// sizes, and run in slices of a few tokens. The answers must be identical byte for byte.
 //
 // ROPE_FUZZ_ROUNDS=N and ROPE_FUZZ_SEED=N: another number of requests, other requests.
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ namespace {
 constexpr uint64_t kRounds = 5000;
 constexpr uint64_t kSeed = 20260103;
 
-// Of any size, and in slices of `slice_bytes`.
+// An engine for requests of any size, with slices of `slice_bytes`.
 std::unique_ptr<LocalEngine> MakeEngine(const char* backend, int64_t slice_bytes) {
   auto state = std::make_shared<LocalEngine::State>();
   state->overwrite_bytes_min = 1;
@@ -37,7 +37,7 @@ std::unique_ptr<LocalEngine> MakeEngine(const char* backend, int64_t slice_bytes
 
 class OverwriteFuzzTest : public ::testing::TestWithParam<std::pair<const char*, int64_t>> {
  protected:
-  // What is done beside the rotation, and what keeps a result from taking the place.
+  // Adds fused operations, and options that prevent overwriting.
   void Decorate(v1::RotateRequest& request) {
     if (writer_.OneIn(8)) request.mutable_output()->set_dtype(v1::DTYPE_BF16);
     for (v1::Tensor& tensor : *request.mutable_tensors()) {

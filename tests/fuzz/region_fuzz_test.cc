@@ -1,6 +1,6 @@
-// Requests whose arrays lie in memory regions, with ids, offsets, shapes, strides and element types
-// at the edges of arithmetic. Each is answered or refused with the name of a field; what an answer
-// writes lies where the request says, and a refusal writes nothing.
+// Requests with arrays in memory regions, whose ids, offsets, shapes, strides and element types lie
+// at the limits of the arithmetic. Each must be answered, or rejected with the name of a field. An
+// answer must write only where the request says; a rejection must write nothing.
 //
 // ROPE_FUZZ_ROUNDS=N and ROPE_FUZZ_SEED=N: another number of requests of each test, others.
 #include <gmock/gmock.h>
@@ -36,10 +36,10 @@ constexpr uint64_t kSeed = 20260110;
 constexpr uint64_t kSession = 7;
 constexpr uint64_t kOtherSession = 8;
 constexpr uint64_t kRegionBytes = 64 << 10;
-constexpr uint64_t kIntegersBegin = kRegionBytes / 2;  // behind floating-point numbers
+constexpr uint64_t kIntegersBegin = kRegionBytes / 2;  // after the floating-point numbers
 constexpr uint64_t kGuardBytes = 4096;                 // on each side of the region in its object
-// Requests of more elements than the first, which the server would work on for long, are left out,
-// but for those of more than the second, which it has no memory for.
+// Requests above the first bound would keep the server busy for long and are left out. Requests
+// above the second are kept: the server has no memory for them and rejects them.
 constexpr int64_t kElementsMax = int64_t{1} << 12;
 constexpr int64_t kElementsHopeless = int64_t{1} << 34;
 
@@ -59,7 +59,7 @@ int64_t ElementBytes(v1::DType dtype) {
   }
 }
 
-// Axes of no length count as one; at most kElementsHopeless.
+// An axis of length 0 counts as 1. The result is at most kElementsHopeless.
 int64_t Size(const v1::Array& array) {
   int64_t size = 1;
   for (const int64_t length : array.shape()) {
@@ -68,7 +68,8 @@ int64_t Size(const v1::Array& array) {
   return size;
 }
 
-// From the first element to the last; packed without strides. REQUIRES: the server took them.
+// The distance from the first element to the end of the last; packed without strides. REQUIRES: the
+// server accepted the strides.
 template <typename Strides>
 uint64_t Extent(const v1::Array& array, const Strides& strides) {
   int64_t last = 0;
@@ -92,7 +93,7 @@ struct Place {
   }
 };
 
-// Where the results of a request that was answered may be.
+// The memory that an answered request may have written.
 std::vector<Place> PlacesOf(const v1::RotateRequest& request) {
   const v1::Output& output = request.output();
   std::vector<Place> places;
@@ -125,7 +126,7 @@ class RegionFuzzTest : public ::testing::TestWithParam<const char*> {
     Restore();
   }
 
-  // Numbers that are legal wherever they are read.
+  // Fills the region with numbers that are legal in every field.
   void FillContents() {
     for (uint64_t at = 0; at < kRegionBytes; at += 4) {
       const float number = 0.5F + static_cast<float>(at % 64) / 64;
@@ -143,7 +144,7 @@ class RegionFuzzTest : public ::testing::TestWithParam<const char*> {
     std::memcpy(posix_.data() + kGuardBytes, contents_.data(), kRegionBytes);
   }
 
-  // Elements in a region, or in the message.
+  // Puts elements into a region or into the message.
   void Put(v1::DType dtype, const std::vector<int64_t>& shape, v1::Array& array) {
     array.set_dtype(dtype);
     SetShape(array, shape);
@@ -161,7 +162,7 @@ class RegionFuzzTest : public ::testing::TestWithParam<const char*> {
     span.set_offset(offset);
   }
 
-  // A legal request, in most cases.
+  // A request that is legal in most cases.
   v1::RotateRequest Legal() {
     tokens_ = 1 + static_cast<int64_t>(random_.Below(4));
     head_dim_ = random_.OneOf<int64_t>({4, 8, 32});
@@ -182,7 +183,7 @@ class RegionFuzzTest : public ::testing::TestWithParam<const char*> {
   void AddRows(v1::RotateRequest& request) {
     v1::Rows& rows = *request.mutable_rows();
     const v1::DType dtype = random_.OneIn(2) ? v1::DTYPE_FP32 : v1::DTYPE_FP16;
-    if (random_.OneIn(16)) {  // any number of rows without elements
+    if (random_.OneIn(16)) {  // any number of rows of 0 elements
       rows.mutable_angles()->set_dtype(dtype);
       return SetShape(*rows.mutable_angles(), {random_.EdgeInteger(), 0});
     }
@@ -205,7 +206,7 @@ class RegionFuzzTest : public ::testing::TestWithParam<const char*> {
     }
     if (!random_.OneIn(8)) return;
     v1::Array& sequences = *positions.mutable_cu_seqlens();
-    if (random_.OneIn(4)) return Put(v1::DTYPE_INT32, {2}, sequences);  // of other lengths
+    if (random_.OneIn(4)) return Put(v1::DTYPE_INT32, {2}, sequences);  // with other lengths
     sequences.add_numbers(0);
     sequences.add_numbers(static_cast<double>(tokens_));
   }
@@ -230,7 +231,7 @@ class RegionFuzzTest : public ::testing::TestWithParam<const char*> {
     Put(v1::DTYPE_FP32, {head_dim_}, *tensor.mutable_norm()->mutable_weight());
   }
 
-  // Along an axis of one element a stride has no effect.
+  // A stride has no effect along an axis of one element.
   void AddStrides(const std::vector<int64_t>& strides, v1::Array& array) {
     for (size_t i = 0; i < strides.size(); ++i) {
       const bool any = array.shape(static_cast<int>(i)) == 1 && random_.OneIn(2);
@@ -252,7 +253,7 @@ class RegionFuzzTest : public ::testing::TestWithParam<const char*> {
     }
   }
 
-  // One number of a request is another.
+  // Replaces one number of a request.
   void Change(v1::RotateRequest& request) {
     std::vector<v1::Array*> arrays;
     CollectArrays(request, arrays);
@@ -321,7 +322,7 @@ class RegionFuzzTest : public ::testing::TestWithParam<const char*> {
                        });
   }
 
-  // Bytes of a region are those that it had, but for those of `places` in the region `id`.
+  // Expects that the regions are unchanged, except at `places` in the region `id`.
   void CheckRegion(std::string_view now, uint64_t id, const std::vector<Place>& places) const {
     std::string want = contents_;
     for (const Place& place : places) {
@@ -396,9 +397,9 @@ TEST_P(RegionFuzzTest, RequestsAreAnsweredOrRefusedAndNothingElseIsWritten) {
 INSTANTIATE_TEST_SUITE_P(Backends, RegionFuzzTest, ::testing::Values("reference", "cpu"),
                          [](const auto& tested) { return std::string(tested.param); });
 
-// Registrations of any part of any object.
+// Registers any part of any object.
 TEST(RegionTableFuzzTest, RegionsAreRefusedOrCountedAndGiveBackWhatTheyHeld) {
-  spdlog::set_level(spdlog::level::off);  // it says of each object what the system said
+  spdlog::set_level(spdlog::level::off);  // the server logs the system's error for each object
   FuzzRandom random(FuzzSeed(kSeed));
   server::RegionTable regions({.enabled = true});
   std::vector<SharedMemory> objects;

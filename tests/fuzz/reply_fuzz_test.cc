@@ -1,6 +1,6 @@
-// What a client reads: answers to its requests, with other fields, damaged, and bytes that are no
-// answer at all. Each gives the tensors that were asked for, an error that the answer holds, or
-// INTERNAL, and then nothing was written. Memory around what was asked for is never touched.
+// The decoder of the client: replies with changed fields, damaged replies, and bytes that are no
+// reply. Each must give the requested tensors, the error in the reply, or INTERNAL; after an error
+// nothing may be written. Memory outside of the requested outputs must never change.
 //
 // ROPE_FUZZ_ROUNDS=N and ROPE_FUZZ_SEED=N: another number of answers, other answers.
 #include <gmock/gmock.h>
@@ -28,7 +28,7 @@ using ::testing::StartsWith;
 
 constexpr uint64_t kRounds = 60000;
 constexpr uint64_t kSeed = 20260106;
-constexpr size_t kGuardBytes = 64;  // on each side of what was asked for
+constexpr size_t kGuardBytes = 64;  // on each side of an output
 constexpr char kGuard = '\x5a';
 
 // Memory for one tensor, with guards around it.
@@ -60,13 +60,13 @@ grpc::ByteBuffer BufferOf(const std::vector<std::string_view>& fragments) {
 
 struct Counts {
   int64_t taken = 0;
-  int64_t errors = 0;  // of the server's
+  int64_t errors = 0;  // errors that the reply carries
   int64_t unreadable = 0;
 };
 
 class ReplyFuzzTest : public ::testing::Test {
  protected:
-  // What one request wants back, and the right answer to it.
+  // The outputs that one request asks for, and the right reply.
   void Ask() {
     wanted_.clear();
     memory_.clear();
@@ -94,7 +94,7 @@ class ReplyFuzzTest : public ::testing::Test {
     wanted_.push_back(std::move(wanted));
   }
 
-  // One thing of the answer is another.
+  // Changes one part of the reply.
   void Change() {
     const int at = static_cast<int>(writer_.Below(static_cast<uint64_t>(response_.tensors_size())));
     v1::Array& array = *response_.mutable_tensors(at)->mutable_array();
@@ -130,7 +130,7 @@ class ReplyFuzzTest : public ::testing::Test {
     return bytes;
   }
 
-  // As an RPC brings it, or a ring.
+  // Decodes it as an RPC delivers it, or as a ring does.
   Result<RotateReply> Read(const std::string& bytes) {
     if (!writer_.OneIn(4)) return DecodeRotate(BufferOf(writer_.Cut(bytes)), wanted_, *pool_);
     const rope::testing::ExactFragments exact({bytes});

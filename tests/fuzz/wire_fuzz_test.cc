@@ -1,6 +1,6 @@
-// proto::Split against the generated parser, over messages in every legal form and over damaged
-// ones. The two must take and refuse the same bytes and read the same from them, but for what
-// proto/wire/message_split.h is stricter about; there its error must name the field.
+// proto::Split compared with the generated parser, over messages in every legal form and over
+// damaged messages. Both must accept and reject the same bytes and read the same values. Where
+// proto/wire/message_split.h is stricter, its error must name the field.
 //
 // ROPE_FUZZ_ROUNDS=N and ROPE_FUZZ_SEED=N: another number of messages of each kind, other messages.
 #include <gmock/gmock.h>
@@ -31,7 +31,7 @@ using ::testing::StartsWith;
 constexpr uint64_t kRounds = 60000;
 constexpr uint64_t kSeed = 20260101;
 
-// Puts the payloads of every array below `message` back.
+// Restores the payload of every array below `message`.
 void Restore(const SplitMessage& split, Message& message) {
   std::vector<v1::Array*> arrays;
   rope::testing::CollectArrays(message, arrays);
@@ -45,14 +45,14 @@ void Restore(const SplitMessage& split, Message& message) {
 }
 
 struct Counts {
-  int64_t same = 0;      // both took it
-  int64_t stricter = 0;  // refused by name, though the generated parser takes it
-  int64_t refused = 0;   // by both
+  int64_t same = 0;      // both accepted
+  int64_t stricter = 0;  // rejected by name, but the generated parser accepts
+  int64_t refused = 0;   // both rejected
 };
 
 class WireFuzzTest : public ::testing::Test {
  protected:
-  // Holds both decoders against each other over messages of the type of `prototype`.
+  // Compares both decoders over messages of the type of `prototype`.
   void Compare(const Message& prototype, UnknownFields unknown_fields) {
     const uint64_t rounds = FuzzRounds(kRounds);
     for (uint64_t round = 0; round < rounds && !HasFailure(); ++round) {
@@ -94,7 +94,7 @@ class WireFuzzTest : public ::testing::Test {
     }
     ASSERT_TRUE(taken) << "the generated parser takes it; " << split.status();
     Restore(*split, *got);
-    want->DiscardUnknownFields();  // those that are skipped
+    want->DiscardUnknownFields();  // Split skips them
     EXPECT_EQ(got->SerializeAsString(), want->SerializeAsString());
     ++counts_.same;
   }

@@ -42,7 +42,7 @@ std::string Text(const FieldDescriptor& field, const Message& message, int index
                              : reflection.GetString(message, &field);
 }
 
-// The number as it stands in a varint.
+// The number as its varint holds it.
 uint64_t VarintValue(const FieldDescriptor& field, const Message& message, int index) {
   const Reflection& reflection = *message.GetReflection();
   const bool repeated = field.is_repeated();
@@ -70,7 +70,7 @@ uint64_t VarintValue(const FieldDescriptor& field, const Message& message, int i
   }
 }
 
-// Path of a message, as the decoder's errors name it.
+// The path of a message in the decoder's errors.
 std::string Dotted(const std::string& path, const std::string& name) {
   return path.empty() ? name : absl::StrCat(path, ".", name);
 }
@@ -174,7 +174,7 @@ void WireWriter::SetField(const FieldDescriptor& field, Message& message, int de
 std::string WireWriter::RandomText() {
   constexpr const char* kWords[] = {"", "q", "BSHD", "\u00e9", "\u65e5\u672c", "{\"a\": 1}"};
   std::string text = kWords[Below(std::size(kWords))];
-  if (OneIn(8)) text.append(Below(300), 'x');  // its length takes two bytes
+  if (OneIn(8)) text.append(Below(300), 'x');  // a length of two bytes
   return text;
 }
 
@@ -216,7 +216,7 @@ std::string WireWriter::Number(const FieldDescriptor& field, const Message& mess
   return Varint(VarintValue(field, message, index), kBytesMax);
 }
 
-// In runs: some packed, some one by one.
+// Encodes runs of elements: some packed, some one by one.
 void WireWriter::WriteNumbers(const FieldDescriptor& field, const Message& message,
                               std::vector<std::string>& pieces) {
   const int count = message.GetReflection()->FieldSize(message, &field);

@@ -1,5 +1,5 @@
-// Random messages of any type, written to wire format in every way that is legal: fields in any
-// order, numbers packed or one by one or both, varints longer than they need be; and then damaged.
+// Random messages of any type, encoded in every legal form of the wire format: fields in any order,
+// numbers packed or single or both, varints with extra bytes. Optionally damaged.
 //
 // Threading:  A WireWriter is confined to one thread.
 #ifndef ROPE_TESTS_FUZZ_WIRE_MESSAGES_H_
@@ -21,42 +21,42 @@ class WireWriter : public FuzzRandom {
  public:
   using FuzzRandom::FuzzRandom;
 
-  // A message of the type of `prototype` with some of its fields set, those below it too.
+  // A message of the type of `prototype` with random fields set, at every level.
   std::unique_ptr<google::protobuf::Message> RandomMessage(
       const google::protobuf::Message& prototype);
-  // Its wire format, in one of the many legal forms. `flawed`: now and then a message also has a
-  // field twice, a field that its type does not have, or one of another wire type.
+  // Encodes a message in one of the many legal forms. `flawed`: sometimes adds a repeated field, an
+  // unknown field, or a field of another wire type.
   std::string Write(const google::protobuf::Message& message, bool flawed);
 
  private:
   void Fill(google::protobuf::Message& message, int depth);
   void SetField(const google::protobuf::FieldDescriptor& field, google::protobuf::Message& message,
                 int depth);
-  // Appends the encoded pieces of one field, which may stand among those of others.
+  // Appends the encoded pieces of one field; pieces of other fields may lie between them.
   void WriteField(const google::protobuf::FieldDescriptor& field,
                   const google::protobuf::Message& message, bool flawed,
                   std::vector<std::string>& pieces);
   void WriteNumbers(const google::protobuf::FieldDescriptor& field,
                     const google::protobuf::Message& message, std::vector<std::string>& pieces);
-  // A flaw beside the `pieces` of a message of `type`.
+  // Adds a flaw to the `pieces` of a message of `type`.
   void AddFlaw(const google::protobuf::Descriptor& type, std::vector<std::string>& pieces);
-  // One number without its tag.
+  // Encodes one number without its tag.
   std::string Number(const google::protobuf::FieldDescriptor& field,
                      const google::protobuf::Message& message, int index);
-  // At most `bytes_max` long, and now and then longer than it need be.
+  // At most `bytes_max` long, and sometimes longer than necessary.
   std::string Varint(uint64_t value, size_t bytes_max);
   std::string Tag(int number, int type);
   std::string Delimited(int number, const std::string& value);
   std::string RandomText();
 };
 
-// Why the strict decoder must refuse a message that the generated parser takes: how its error
-// begins, for example "rope.config: got unknown field number 77". Empty: it must take it.
-// REQUIRES: the generated parser takes it.
+// The reason for which the strict decoder must reject a message that the generated parser accepts:
+// the beginning of its error, for example "rope.config: got unknown field number 77". Empty: the
+// strict decoder must accept it too. REQUIRES: the generated parser accepts it.
 std::string ReasonToRefuse(const google::protobuf::Descriptor& type, std::string_view bytes,
                            bool skips_unknown_fields);
 
-// Appends every array that is set in `message`, which may be one itself.
+// Appends every array that is set in `message`, which may itself be an array.
 void CollectArrays(google::protobuf::Message& message, std::vector<v1::Array*>& arrays);
 
 }  // namespace rope::testing
