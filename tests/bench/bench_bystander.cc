@@ -1,7 +1,8 @@
-// Rows about a client of decode tokens beside one that keeps the server busy with large tensors:
+// Rows about a client of decode tokens, next to a client that keeps the server busy with large
+// tensors:
 //   bystander/decode_p99_inline  64 MiB in messages over a Unix socket
 //   bystander/decode_p99_ring    64 MiB in shared memory, through a ring
-// Against the decode client's own p99 when it is alone, plus the time of two slices.
+// Yardstick: the decode client's p99 when it is alone, plus the time of two slices.
 #include <algorithm>
 #include <atomic>
 #include <functional>
@@ -34,7 +35,7 @@ double Percentile99(std::vector<double> values) {
   return values[values.size() * 99 / 100];
 }
 
-// Calls `large` again and again on a thread while there is one.
+// Calls `large` in a loop on a background thread until it is destroyed.
 class Busy {
  public:
   explicit Busy(const std::function<void()>& large)
@@ -60,7 +61,7 @@ void CallOften(RawClient& client, const grpc::ByteBuffer& request, std::vector<d
   for (int i = 0; i < kCalls; ++i) seconds.push_back(client.Call(request));
 }
 
-// What the rotation of two slices takes here, on all threads.
+// The time for the rotation of two slices on this machine, on all threads.
 double TwoSlices() {
   const Workload workload(kSliceTokens, kernels::DType::kBFloat16, kernels::Pairing::kHalf);
   const auto backend = kernels::CreateBackend("cpu", {.threads = Threads()}).value();
@@ -73,7 +74,7 @@ Measurement DecodeBystander(const std::string& target, const std::function<void(
   const grpc::ByteBuffer request = MakeRequest(Head(1000, 10000), 1);
   std::vector<double> alone;
   std::vector<double> beside;
-  CallOften(decode, request, alone);  // warm
+  CallOften(decode, request, alone);  // warm-up
   alone.clear();
   for (int round = 0; round < kRounds; ++round) {
     CallOften(decode, request, alone);

@@ -57,7 +57,7 @@ void CopyStreaming(const uint8_t* from, uint8_t* to, int64_t bytes) {
 constexpr auto CopyStreaming = CopyPlain;
 #endif
 
-// A copy cut into as many equal parts as there are threads.
+// A copy that is divided equally among the threads.
 template <typename Copy>
 std::function<void()> ParallelCopy(kernels::WorkerPool& pool, const Workload& workload,
                                    const Copy& copy) {
@@ -132,8 +132,8 @@ Measurement MeasurePageBuild() {
   return {.value = seconds[0] * 1e6, .unit = "us", .yardstick = "64 columns, 64 rows"};
 }
 
-// One token's q through the cache and the backend: the first request of each of many configs, and
-// its second.
+// The time of one token's q through the cache and the backend: the first request of each of many
+// configs, and its second request.
 Measurement MeasureFirstRequest() {
   constexpr int kConfigs = 200;
   kernels::TableCache cache(int64_t{64} << 20);

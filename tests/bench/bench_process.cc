@@ -37,7 +37,7 @@ int64_t StatField(pid_t pid, int field) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
   std::string text;
   std::getline(file, text);
-  // The name, field 2, is in brackets and may hold spaces.
+  // The name (field 2) is in parentheses and may contain spaces.
   std::istringstream rest(text.substr(text.rfind(')') + 2));
   std::string value;
   for (int i = 3; i <= field; ++i) rest >> value;
@@ -49,7 +49,7 @@ int64_t MinorFaults(pid_t pid) {
   return StatField(pid, kMinorFaultsField);
 }
 
-// Processor time of all threads, exact.
+// Exact processor time of all threads.
 double ProcessorSeconds(pid_t pid) {
   const std::string folder = absl::StrCat("/proc/", pid, "/task");
   double seconds = 0;
@@ -64,7 +64,7 @@ double ProcessorSeconds(pid_t pid) {
   return seconds;
 }
 
-// That nothing happens is what is measured.
+// Measures an idle server, so it must sleep.
 void StayIdle(int milliseconds) {
   poll(nullptr, 0, milliseconds);
 }
@@ -74,12 +74,12 @@ struct Faults {
   int64_t all = 0;
 };
 
-// What `call` costs the process once it is steady. The median of windows, because once in a while a
-// request comes while the answer before it is still held, and takes memory that was never touched.
+// The cost of `call` for the process in the steady state. The median of windows, because now and
+// then a request arrives while the previous answer is still held, and then takes untouched memory.
 template <typename Call>
 Faults CountFaults(pid_t pid, int requests, const Call& call) {
   constexpr int kWindows = 25;
-  for (int i = 0; i < requests; ++i) call();  // until it is steady
+  for (int i = 0; i < requests; ++i) call();  // until the steady state
   const int of_window = requests / kWindows;
   Faults faults;
   std::vector<double> windows;
@@ -139,9 +139,9 @@ Measurement PageFaultsStaged() {
 
 Measurement IdleProcessor() {
   constexpr int kSeconds = 10;
-  RawClient client(Target(Kind::kRope, Socket::kUnix));  // connected, and silent
+  RawClient client(Target(Kind::kRope, Socket::kUnix));  // connected and idle
   client.Call(MakeRequest(Head(0, 10000), 1));
-  StayIdle(100);  // what its answer left to do
+  StayIdle(100);  // lets the work after its answer end
   const pid_t pid = ProcessOf(Kind::kRope);
   const double before = ProcessorSeconds(pid);
   StayIdle(kSeconds * 1000);

@@ -14,7 +14,7 @@
 namespace rope::bench {
 namespace {
 
-// Turns long enough that the switch from one server to the other does not show in them.
+// Turns that are long enough to hide the switch from one server to the other.
 Measurement DecodeToken(Socket socket) {
   constexpr int kRounds = 25;
   constexpr int kCalls = 800;
@@ -40,10 +40,10 @@ Measurement Inline(Socket socket, int64_t mebibytes, int clients) {
   const grpc::ByteBuffer request = MakeRequest(Head(0, 10000), tokens);
   const std::string rope = Target(Kind::kRope, socket);
   const std::string echo = Target(Kind::kEcho, socket);
-  RawCallRate(rope, request, clients, 0.2);  // warms pages and buffers
+  RawCallRate(rope, request, clients, 0.2);  // warms up pages and buffers
   RawCallRate(echo, request, clients, 0.2);
-  // As many turns as TCP on one host needs, where one differs from the next by a fifth; of many
-  // clients they are long enough for several calls of each.
+  // TCP on one host varies by a fifth from turn to turn and needs many turns. With many clients the
+  // turns are long enough for several calls of each.
   const int rounds = clients == 1 ? 51 : 11;
   const double seconds = clients == 1 ? 0.1 : 0.5;
   const Rates rates = InTurns(
@@ -80,7 +80,7 @@ Measurement FirstRequest() {
   std::vector<double> warm;
   constexpr int kConfigs = 200;
   for (int i = 0; i < kConfigs; ++i) {
-    // Another base each time: a config that the server has never seen.
+    // A new base each time, so that the config is new to the server.
     const grpc::ByteBuffer request = MakeRequest(Head(1000000, 20000 + i), 1);
     cold.push_back(client.Call(request));
     std::vector<double> repeats;

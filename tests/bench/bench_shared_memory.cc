@@ -23,7 +23,7 @@ namespace {
 constexpr int64_t kManyTokens = 4096;  // 42 MB
 constexpr int64_t kMebibyteTokens = (int64_t{1} << 20) / kTokenBytes;
 
-// The same rotation without a server: rows that are there already, as many threads.
+// The same rotation without a server: existing rows, the same number of threads.
 class InProcess {
  public:
   explicit InProcess(int64_t tokens)

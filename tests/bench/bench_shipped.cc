@@ -1,7 +1,7 @@
-// Rows about what is shipped, server and client library, against the untuned echo and its client,
-// on a Unix socket. Clients are processes of their own, so that each has the allocator it is said
-// to have. The server has --enable_shared_memory, the client no options: tensors of 64 KiB and more
-// are staged.
+// Rows that compare the shipped server and client library with the untuned echo and its client, on
+// a Unix socket. Clients are separate processes, so that each has the allocator settings of its
+// row. The server has --enable_shared_memory, the client default options: tensors of 64 KiB and
+// more are staged.
 //   shipped/16MiB_1, 1MiB_1, 1MiB_4   throughput
 //   shipped/*_plain_client            the same with a client that leaves its allocator alone
 //   shipped/*_inline                  the same with a server that shares no memory
@@ -21,7 +21,7 @@
 namespace rope::bench {
 namespace {
 
-constexpr double kSeconds = 0.7;  // of a client's turn
+constexpr double kSeconds = 0.7;  // for a client's turn
 constexpr int kRounds = 3;
 
 Drive Shipped(int64_t tokens, int clients, Kind server = Kind::kSharedMemory) {

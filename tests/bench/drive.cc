@@ -25,7 +25,7 @@
 namespace rope::bench {
 namespace {
 
-// A request of the client library with its memory.
+// A client-library request with its memory.
 struct Work {
   explicit Work(int64_t tokens)
       : input(static_cast<size_t>(tokens * kTokenBytes / 2), uint16_t{0x3f80}),
@@ -42,7 +42,7 @@ std::function<void()> ConnectLibrary(const Drive& drive) {
   return [connection, work] { ROPE_CHECK(connection->Rotate(work->request).ok()); };
 }
 
-// One stream; each answer sends the next request.
+// One stream, where each answer sends the next request.
 class StreamDrive {
  public:
   explicit StreamDrive(const Drive& drive)
@@ -90,7 +90,7 @@ class StreamDrive {
   int idle_ = 0;
 };
 
-// One client's latencies, then all clients' rate.
+// The latencies of one client, then the rate of all clients.
 Driven DriveCalls(const Drive& drive, const std::function<std::function<void()>()>& connect) {
   Driven driven;
   if (drive.clients == 1) {

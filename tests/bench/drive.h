@@ -6,7 +6,7 @@
 
 namespace rope::bench {
 
-// Does what `text`, of RunDrive, says, and prints what came of it.
+// Runs the client that `text` describes (written by RunDrive), and prints its result.
 [[noreturn]] void DriveMain(const std::string& text);
 
 }  // namespace rope::bench

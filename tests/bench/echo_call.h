@@ -1,5 +1,5 @@
-// EchoCall: one unary RPC of the yardstick, as gRPC's own API serves it: it arrives when all of its
-// message is there, and nothing is counted.
+// EchoCall: one unary RPC of the yardstick, served by gRPC's own API. It arrives with its complete
+// message, and no budget counts it.
 //
 //   armed -> received: runs the handler, arms its successor -> Finish (any thread, once) -> sent
 //
@@ -27,21 +27,21 @@ namespace rope::bench {
 
 class EchoCall {
  public:
-  // Asks gRPC for the next call of the method.
+  // Registers with gRPC for the next call of the method.
   using Request = std::function<void(grpc::ServerContext*, grpc::ByteBuffer*,
                                      grpc::ServerAsyncResponseWriter<grpc::ByteBuffer>*,
                                      grpc::ServerCompletionQueue*, void* tag)>;
-  // Must lead to one Finish, now or later, on any thread.
+  // Must cause exactly one Finish, now or later, on any thread.
   using Handler = std::function<void(EchoCall&)>;
 
-  // A method as the server serves it; outlives its calls.
+  // The server's implementation of a method; must outlive its calls.
   struct Method {
     Request request;
     Handler handler;
     server::CallsInFlight* in_flight = nullptr;
   };
 
-  // Waits for one call of `method` on `queue`, and for the next when it has come.
+  // Waits for one call of `method` on `queue`, and registers for the next one when it has arrived.
   static void Arm(const Method& method, grpc::ServerCompletionQueue& queue) {
     auto call = std::unique_ptr<EchoCall>(new EchoCall(method, queue));  // owned by itself below
     EchoCall& armed = *call.release();
@@ -51,7 +51,7 @@ class EchoCall {
 
   grpc::ByteBuffer& request() { return request_; }
 
-  // Answers. Nothing of the call may be touched afterwards.
+  // Answers. The caller must not touch the call afterwards.
   void Finish(const absl::Status& status, const grpc::ByteBuffer& reply) {
     const grpc::Status grpc_status = server::ToGrpcStatus(status, context_);
     if (status.ok()) {
@@ -74,7 +74,7 @@ class EchoCall {
     const Method& method = method_;
     grpc::ServerCompletionQueue& queue = queue_;
     method_.handler(*this);  // may free this
-    Arm(method, queue);      // others are armed meanwhile, and the client waits for the handler
+    Arm(method, queue);      // registers the next call meanwhile; this client waits for the handler
   }
   void OnSent(bool) { Release(); }
   void OnDone(bool) { Release(); }
@@ -90,7 +90,7 @@ class EchoCall {
   grpc::ServerContext context_;
   grpc::ByteBuffer request_;
   grpc::ServerAsyncResponseWriter<grpc::ByteBuffer> writer_;
-  std::atomic<int> open_{2};  // sent and done
+  std::atomic<int> open_{2};  // sent, and done
   server::CallEvent<EchoCall> received_{this, &EchoCall::OnReceived};
   server::CallEvent<EchoCall> sent_{this, &EchoCall::OnSent};
   server::CallEvent<EchoCall> done_{this, &EchoCall::OnDone};

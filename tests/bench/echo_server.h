@@ -1,5 +1,5 @@
-// EchoServer: the yardstick of every row about calls. Built with the same queues, spinning,
-// allocator and channel options as the real server, it answers each Rotate, and each message of a
+// EchoServer: the yardstick of every row about calls. It has the same queues, spinning, allocator
+// and channel options as the real server. It answers each Rotate, and each message of a
 // RotateStream, with the received bytes, copied once into a pooled buffer.
 //
 // Threading:  Create and the destructor on one thread.
@@ -23,19 +23,19 @@
 
 namespace rope::bench {
 
-// Serves as modes.h says.
+// Serves as a process of modes.h.
 [[noreturn]] void ServeEcho(const std::string& path);
 
 class EchoServer {
  public:
-  // Listens on 127.0.0.1 at a free port and at unix:`path`.
+  // Listens on a free port of 127.0.0.1 and at unix:`path`.
   EchoServer(const std::string& path, int threads, absl::Duration spin);
   ~EchoServer();
 
   int port() const { return port_; }
 
  private:
-  // Takes the bytes of `message`.
+  // Consumes the bytes of `message`.
   grpc::ByteBuffer Echo(grpc::ByteBuffer& message);
 
   server::BufferPool pool_;
@@ -48,7 +48,7 @@ class EchoServer {
   std::unique_ptr<grpc::Service> service_;
   std::unique_ptr<server::PollLoop> loop_;
   std::unique_ptr<grpc::Server> server_;
-  server::RegionTable regions_{{}};  // none
+  server::RegionTable regions_{{}};  // no regions
   std::unique_ptr<server::Listener> listener_;
   int port_ = 0;
 };

@@ -1,4 +1,4 @@
-// The client library as rows use it.
+// The client library for benchmark rows.
 //
 // Threading:  Functions only.
 #ifndef ROPE_TESTS_BENCH_LIBRARY_CLIENT_H_
@@ -11,10 +11,10 @@
 
 namespace rope::bench {
 
-// Stops the program, with the reason, where it cannot connect.
+// Exits the program with the reason if it cannot connect.
 client::Client ConnectClient(const std::string& target, const client::ConnectOptions& options = {});
 
-// `tokens` decode tokens at `input`, for `output`.
+// A request for `tokens` decode tokens at `input`, with results at `output`.
 client::RotateRequest LibraryRequest(int64_t tokens, const void* input, void* output);
 
 }  // namespace rope::bench

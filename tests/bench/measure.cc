@@ -10,7 +10,7 @@
 namespace rope::bench {
 namespace {
 
-// Seconds of each turn, for each function.
+// The times of all turns in seconds, for each function.
 std::vector<std::vector<double>> TakeTurns(const std::vector<std::function<void()>>& functions,
                                            int rounds) {
   using Clock = std::chrono::steady_clock;

@@ -1,4 +1,4 @@
-// What rope_bench is made of: a registry of rows, and the timing that rows share.
+// The registry of rope_bench's rows, and the timing that rows share.
 //
 // A row is one promise about speed or memory. Files of rows register themselves through a function
 // that main.cc calls; a row measures its yardstick in the same run, side by side, because machines
@@ -13,13 +13,13 @@
 
 namespace rope::bench {
 
-// What a row found. `ratio` is what the bar compares; without it, `value` is.
+// The result of a row. The bar applies to `ratio`, or to `value` if there is no ratio.
 struct Measurement {
   double value = 0;
   std::string unit;
-  std::string yardstick = {};  // what it was measured against, with its figure
+  std::string yardstick = {};  // the thing compared with, and its figure
   std::optional<double> ratio = std::nullopt;
-  // False: this machine cannot measure it, and `yardstick` says why.
+  // False: this machine cannot measure the row, and `yardstick` holds the reason.
   bool measured = true;
 };
 
@@ -32,29 +32,28 @@ struct Row {
 // Whether a number satisfies a bar such as ">= 0.9" or "<= 1". REQUIRES: the bar is of that form.
 bool Holds(const std::string& bar, double number);
 
-// Fastest seconds that one call of each function took. The functions take turns, so that what else
-// happens on the machine hits all of them; at least `rounds` turns, and one turn first that does
-// not count.
+// The fastest time of each function, in seconds. The functions take turns, so that other load on
+// the machine affects all of them: at least `rounds` turns after one that does not count.
 std::vector<double> MinSeconds(const std::vector<std::function<void()>>& functions, int rounds);
 
 // The same, with the median of the turns.
 std::vector<double> MedianSeconds(const std::vector<std::function<void()>>& functions, int rounds);
 
-// What a server and its yardstick gave, a second.
+// Calls or answers a second of a server and of its yardstick.
 struct Rates {
   std::vector<double> rope;
   std::vector<double> echo;
   std::vector<double> ratios;  // of each pair
 };
 
-// Both in turns, the one and the other first. Turns are short and compared pair by pair, because
-// what a machine that others share gives changes by the second.
+// Measures both in turns; each goes first in every second turn. Turns are short and compared pair
+// by pair, because the speed of a shared machine changes from second to second.
 Rates InTurns(int rounds, const std::function<double()>& rope, const std::function<double()>& echo);
 
 // "12.3 GB/s".
 std::string GigabytesPerSecond(double bytes, double seconds);
 
-// The rows of each file, and those that this build has.
+// The rows of each file, and all rows of this build.
 std::vector<Row> KernelRows();
 std::vector<Row> ServiceRows();
 std::vector<Row> BystanderRows();
@@ -65,11 +64,11 @@ std::vector<Row> ElsewhereRows();
 std::vector<Row> AllRows();
 
 // Sets this process up as the documentation asks of servers and clients, before any thread starts.
-// Part of AllRows' file, because a build of kernels alone has nothing to set up.
+// Defined in the same file as AllRows, because a build of the kernels alone has nothing to set up.
 void Prepare();
 
-// Becomes a server or a client of a row and does not return where `argument` asks for that
-// (modes.h). REQUIRES: before Prepare.
+// If `argument` names a mode (modes.h), runs that server or client and does not return. REQUIRES:
+// before Prepare.
 void ServeIfAsked(const std::string& argument);
 
 }  // namespace rope::bench

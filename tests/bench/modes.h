@@ -1,4 +1,4 @@
-// What rope_bench becomes in the processes that it starts for itself.
+// The modes of the processes that rope_bench starts from its own executable.
 #ifndef ROPE_TESTS_BENCH_MODES_H_
 #define ROPE_TESTS_BENCH_MODES_H_
 
@@ -7,13 +7,13 @@
 
 namespace rope::bench {
 
-// Servers: a Unix socket's path follows. They listen there and on a free port of 127.0.0.1, say
-// both on standard output as rope_server does, and stay until they are killed.
+// Servers: the flag's value is the path of a Unix socket. They listen there and on a free port of
+// 127.0.0.1, print both addresses as rope_server does, and run until they are killed.
 inline constexpr char kServeEcho[] = "--serve_echo=";
 inline constexpr char kServeUntunedEcho[] = "--serve_untuned_echo=";
 inline constexpr char kServeBatching[] = "--serve_batching=";
 inline constexpr char kServeNoBatching[] = "--serve_no_batching=";
-// A client; `Drive` follows as text.
+// A client: the flag's value is a Drive as text.
 inline constexpr char kDrive[] = "--drive=";
 
 enum class DriveKind {
@@ -22,10 +22,10 @@ enum class DriveKind {
   kCallback,       // gRPC's callback API with its defaults
 };
 
-// A client process at work.
+// The work of a client process.
 struct Drive {
   DriveKind kind = DriveKind::kLibrary;
-  bool keep_memory = true;  // whether it sets its allocator up as the documentation says
+  bool keep_memory = true;  // true: sets up its allocator as the documentation says
   int64_t tokens = 1;
   int clients = 1;
   double seconds = 1;
@@ -37,7 +37,7 @@ struct Driven {
   double median_seconds = 0;  // of a call; 0 for a stream
 };
 
-// Runs it in a process of its own.
+// Runs `drive` in a separate process.
 Driven RunDrive(const Drive& drive);
 
 }  // namespace rope::bench

@@ -1,4 +1,4 @@
-// The real server inside this program, so that a row can set what has no flag.
+// The real server inside this program, for rows that need settings without a flag.
 #ifndef ROPE_TESTS_BENCH_OWN_SERVER_H_
 #define ROPE_TESTS_BENCH_OWN_SERVER_H_
 
@@ -6,7 +6,7 @@
 
 namespace rope::bench {
 
-// Serves as modes.h says; without `batching` no batch holds more than one request.
+// Serves as a process of modes.h; without `batching` each batch holds one request.
 [[noreturn]] void ServeOwn(const std::string& path, bool batching);
 
 }  // namespace rope::bench

@@ -82,7 +82,7 @@ double RawClient::Call(const grpc::ByteBuffer& request, grpc::ByteBuffer* reply)
 }
 
 void* RawClient::Await() {
-  // As many threads may poll as of the client library's.
+  // As many threads may poll as in the client library.
   static const int pollers_max =
       std::max(static_cast<int>(std::thread::hardware_concurrency() / 2), 1);
   static std::atomic<int> waiting{0};

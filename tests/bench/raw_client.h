@@ -1,5 +1,5 @@
-// Clients of rope_bench that stand for any client: wire bytes in and out, no client library, the
-// same for a server and for its yardstick.
+// Clients of rope_bench that represent any client: they send and receive wire bytes without the
+// client library, in the same way for a server and for its yardstick.
 //
 // Threading:  A client is confined to one thread.
 #ifndef ROPE_TESTS_BENCH_RAW_CLIENT_H_
@@ -30,21 +30,22 @@ inline double Seconds(Clock::duration duration) {
 // A request without its tensor: base `theta`, first position `start`.
 v1::RotateRequest Head(int64_t start, double theta);
 
-// The wire bytes of a Rotate of `tokens` tokens.
+// The wire bytes of a Rotate request with `tokens` tokens.
 grpc::ByteBuffer MakeRequest(const v1::RotateRequest& head, int64_t tokens);
 
-// A channel of its own as the client library makes it, or gRPC's own but for the message limits.
+// A new channel with the client library's options, or with gRPC's defaults except the message
+// limits.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target, bool tuned);
 
-// A connection whose calling thread polls as the client library does.
+// A connection whose calling thread polls in the same way as the client library.
 class RawClient {
  public:
   explicit RawClient(const std::string& target) : channel_(MakeChannel(target, true)) {}
 
-  // Seconds that one call took. `reply` may be null.
+  // Makes one call and returns its time in seconds. `reply` may be null.
   double Call(const grpc::ByteBuffer& request, grpc::ByteBuffer* reply = nullptr);
 
-  // RotateStream with `window` requests in flight for `seconds`: answers a second.
+  // Runs a RotateStream with `window` requests in flight for `seconds`; returns answers a second.
   double StreamRate(const grpc::ByteBuffer& request, int window, double seconds);
 
  private:
@@ -54,11 +55,11 @@ class RawClient {
   const std::shared_ptr<grpc::Channel> channel_;
 };
 
-// Calls a second that `clients` threads get through together in `seconds`. `connect` makes what
-// each of them calls.
+// Calls a second of `clients` threads together, over `seconds`. `connect` creates the function that
+// each thread calls.
 double CallRate(const std::function<std::function<void()>()>& connect, int clients, double seconds);
 
-// The same with a RawClient each.
+// The same with one RawClient for each thread.
 double RawCallRate(const std::string& target, const grpc::ByteBuffer& request, int clients,
                    double seconds);
 

@@ -1,4 +1,4 @@
-// The rows of a whole build, and the processes that it starts for them.
+// The rows of a full build, and the processes that they start.
 #include <string_view>
 #include <utility>
 
@@ -29,7 +29,7 @@ void ServeIfAsked(const std::string& argument) {
   const auto path = [&argument](std::string_view flag) {
     return argument.rfind(flag, 0) == 0 ? argument.substr(flag.size()) : std::string();
   };
-  // These two choose their allocator themselves.
+  // These two modes configure their allocator themselves.
   if (!path(kServeUntunedEcho).empty()) ServeUntunedEcho(path(kServeUntunedEcho));
   if (!path(kDrive).empty()) DriveMain(path(kDrive));
   Prepare();

@@ -1,4 +1,4 @@
-// Rows that need what this program has not: it says so instead of a figure.
+// Rows that need something that this program lacks; they print the reason instead of a figure.
 #include <string>
 #include <vector>
 

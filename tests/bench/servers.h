@@ -1,5 +1,6 @@
-// The server processes that rows of rope_bench call, each started when a row first asks for it.
-// Each is a process of its own as in life: gRPC's threads of one process take each other's events.
+// The server processes of rope_bench's rows; each starts when a row first asks for it. They are
+// separate processes, as in production, because gRPC's threads within one process take each other's
+// events.
 #ifndef ROPE_TESTS_BENCH_SERVERS_H_
 #define ROPE_TESTS_BENCH_SERVERS_H_
 
@@ -13,10 +14,10 @@ enum class Socket { kTcp, kUnix };
 
 enum class Kind {
   kRope,          // build/bin/rope_server as shipped
-  kSharedMemory,  // the same with shared memory on
+  kSharedMemory,  // the same with --enable_shared_memory
   kEcho,          // the same-options echo
   kUntunedEcho,   // the callback API with gRPC's and malloc's defaults
-  kBatching,      // the server's parts in this program
+  kBatching,      // the server's classes in this program
   kNoBatching,    // the same, with batches of one request
 };
 

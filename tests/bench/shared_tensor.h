@@ -1,4 +1,4 @@
-// A tensor in memory that the client library shares with the server, for rows about that.
+// A tensor in memory that the client library shares with the server.
 //
 // Threading:  As its memory is.
 #ifndef ROPE_TESTS_BENCH_SHARED_TENSOR_H_

@@ -1,22 +1,23 @@
-// rope_soak [--requests=N] [--seed=N] [--hostile=N]: whether the server's memory grows, or what
-// else it has of the system.
+// rope_soak [--requests=N] [--seed=N] [--hostile=N]: checks that the server's memory, descriptors
+// and threads do not grow.
 //
-// Mixed requests to a real server: 1 token to 16 MiB, unary, asynchronous and on streams, in
-// messages over TCP and Unix, staged, in memfds with a ring and without, in POSIX shared memory; 5
-// in a hundred are cancelled, 5 invalid, and now and then a client with shared memory goes and
-// another one comes. Among them are N hostile clients (soak_hostile.h; 1 unless said otherwise, 0:
-// none), which do something for every so many requests of the others.
+// Sends mixed requests to a real server: 1 token to 16 MiB; unary, asynchronous and on streams;
+// inline over TCP and Unix, staged, in memfds with and without a ring, and in POSIX shared memory.
+// 5 of 100 are cancelled and 5 are invalid. Now and then a client with shared memory disconnects
+// and another one connects. N hostile clients (soak_hostile.h; default 1, 0: none) perform one act
+// for a fixed number of requests of the other clients.
 //
-// Exits 1 if what the server holds at the end is more than that after the first 10,000 and 10 % and
-// 16 MiB, if it maps more of its clients' memory than there is, if an answer is not what it should
-// be or does not come, or if it has more descriptors or threads than at the start, but for a few,
-// once its clients have gone.
+// Exits 1 if
+// - at the end the server holds more than after the first 10,000 requests plus 10 % and 16 MiB,
+// - it maps more memory of its clients than exists,
+// - an answer is wrong or does not arrive, or
+// - after its clients have disconnected it has more descriptors or threads than at the start,
+//   except for a few.
 //
-// What the server holds is its anonymous memory (RssAnon of /proc/PID/status) at rest: once it has
-// given back what a burst took and nothing has used since. Pages of its clients' memory that it has
-// mapped (RssShmem) are not in it: those are the clients' and stay as large as they made them, and
-// a client that has just gone or come would look like loss or growth. That they are given back is
-// checked by their own bound.
+// The held memory is the server's anonymous memory (RssAnon of /proc/PID/status) at rest: after the
+// server has released memory that only a burst needed. Mapped memory of clients (RssShmem) does not
+// count: its size is the clients' choice, and a client that has just connected or disconnected
+// would look like growth or loss. A separate bound checks that the server unmaps it.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -46,16 +47,17 @@ namespace {
 constexpr int kWorkers = 4;
 constexpr int64_t kSettledRequests = 10000;
 constexpr double kGrowthMax = 1.1;
-constexpr int64_t kMoreBytesMax = int64_t{16} << 20;  // besides: what differs from run to run
-// A hostile act for so many requests of the others.
+constexpr int64_t kMoreBytesMax = int64_t{16} << 20;  // the difference between runs
+// One hostile act for this number of requests of the others.
 constexpr int64_t kRequestsPerAct = 10;
-constexpr int kMoreDescriptorsMax = 8;        // than at the start
-constexpr std::chrono::seconds kGoneMax{20};  // until the server has seen that its clients went
-// The server is at rest when no look within kRest finds less memory, by more than kNoiseBytes.
+constexpr int kMoreDescriptorsMax = 8;  // more than at the start
+constexpr std::chrono::seconds kGoneMax{
+    20};  // until the server has noticed that its clients disconnected
+// The server is at rest when no sample within kRest is smaller by more than kNoiseBytes.
 constexpr std::chrono::seconds kRest{server::MemoryWatch::kUnusedMs / 1000 + 2};
 constexpr int64_t kNoiseBytes = int64_t{4} << 20;
 
-// gRPC starts up to two for each processor when it is first busy, and keeps them.
+// gRPC starts up to two threads for each processor when it is first busy, and keeps them.
 int MoreThreadsMax() {
   return 2 * static_cast<int>(std::thread::hardware_concurrency()) + 4;
 }
@@ -74,7 +76,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->check(proto::IntegerBetween(0, 64));
 }
 
-// Lets hostile clients act once for every kRequestsPerAct requests of the others.
+// Lets hostile clients perform one act for every kRequestsPerAct requests of the others.
 class Pace {
  public:
   void CountRequest() {
@@ -120,7 +122,7 @@ void Join(std::vector<std::thread> threads) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// What the server has of the system.
+// The server's use of system resources.
 struct Footprint {
   explicit Footprint(pid_t pid)
       : own_bytes(testing::AnonymousBytes(pid)),
@@ -144,12 +146,12 @@ void Print(const char* when, const Footprint& had) {
               had.threads);
 }
 
-// Clients of one server, and what it has of the system meanwhile.
+// The clients of one server, and samples of its resources.
 class Soak {
  public:
   explicit Soak(const Flags& flags) : flags_(flags) {}
 
-  // Whether everything held.
+  // True if every check passed.
   bool Run() {
     const bool serves = testing::Serves(*probe_);
     const Footprint start = Now();
@@ -195,7 +197,7 @@ class Soak {
     for (const auto& hostile : hostile_) hostile->ActAll();
   }
 
-  // Until there are `requests` answers in all. Hostile clients are there meanwhile.
+  // Runs until `requests` answers have arrived in all, with hostile clients in parallel.
   void SendUntil(int64_t requests) {
     Pace pace;
     std::vector<std::thread> hostile = Start(hostile_, [&pace](HostileClient& client) {
@@ -212,14 +214,14 @@ class Soak {
     Join(std::move(hostile));
   }
 
-  // Returns when the server has given back what it does not need.
+  // Returns when the server has released the memory that it does not need.
   void AwaitRest() {
     testing::MemoryWatch watch(server_.process().pid());
     int64_t least = watch.now_bytes();
     while (watch.AwaitAtMost(least - kNoiseBytes, kRest)) least = watch.now_bytes();
   }
 
-  // Clients are still connected.
+  // The clients are still connected.
   bool CheckMemory(const Footprint& settled) {
     const auto most =
         static_cast<int64_t>(kGrowthMax * static_cast<double>(settled.own_bytes)) + kMoreBytesMax;
@@ -253,8 +255,8 @@ class Soak {
     return counts_.wrong == 0 && unanswered == 0 && expected;
   }
 
-  // Until the server has given its clients' memory back, and has about what it had at the start.
-  // False: not in time, or it does not serve.
+  // Waits until the server has unmapped its clients' memory and is near its resources of the start.
+  // False: not in time, or the server does not answer.
   bool AwaitGone(const Footprint& start) {
     const int descriptors_max = start.descriptors + kMoreDescriptorsMax;
     const int threads_max = start.threads + MoreThreadsMax();
@@ -274,7 +276,8 @@ class Soak {
 
   const Flags flags_;
   const std::string path_ = testing::TemporaryFolder() + "/rope.sock";
-  // Tables fill their budget within the first requests, so that they are not what grows.
+  // The table cache fills this budget within the first requests, so that later growth is not the
+  // cache's.
   testing::TestServer server_{{"--listen=unix:" + path_, "--log_level=error",
                                "--table_cache_bytes=16777216", "--enable_shared_memory"}};
   const std::unique_ptr<v1::RopeService::Stub> probe_ = server_.NewStub();

@@ -21,13 +21,14 @@ namespace {
 
 using testing::Http2Peer;
 
-constexpr std::chrono::seconds kPatience{10};           // for an answer that the server owes
-constexpr std::chrono::milliseconds kSendPatience{20};  // for room, where it owes none
+constexpr std::chrono::seconds kPatience{10};  // for an answer that the server must give
+constexpr std::chrono::milliseconds kSendPatience{
+    20};  // for room where the server may stop reading
 constexpr size_t kHalfMessageBytes = size_t{1} << 20;
 constexpr int64_t kAnswerBytes = int64_t{1} << 20;
 constexpr int kUnreadAnswers = 8;
 constexpr int kResetCalls = 8;
-constexpr int kModelsMax = 1100;  // more than a server takes
+constexpr int kModelsMax = 1100;  // more than a server accepts
 constexpr int kObjects = 70;      // more regions than a connection may have
 constexpr size_t kObjectBytes = 4096;
 
@@ -35,7 +36,7 @@ std::string SmallRequest() {
   return testing::SmallRequestForLargeAnswer(kAnswerBytes).SerializeAsString();
 }
 
-// The unit request, with an array whose shape nothing can have.
+// The unit request with an array of an impossible shape.
 v1::RotateRequest AbsurdRequest(testing::FuzzRandom& random) {
   v1::RotateRequest request = testing::UnitRequest(1);
   v1::Tensor& tensor = *request.mutable_tensors(0);
@@ -132,7 +133,7 @@ void HostileClient::Leave() {
   stub_.reset();
 }
 
-// A non-blocking Http2Peer is made of either.
+// A socket over TCP or Unix, at random; Http2Peer works with both.
 proto::FileDescriptor HostileClient::Connect() {
   return random_.OneIn(2) ? testing::ConnectTcp(tcp_) : testing::ConnectUnix(unix_path_);
 }
@@ -169,7 +170,7 @@ void HostileClient::SendHalf() {
   const uint32_t stream =
       peer->StartCall(random_.OneIn(2) ? Http2Peer::kRotate : Http2Peer::kRotateStream);
   peer->SendPart(stream, message, random_.Below(message.size()), /*last=*/false, kSendPatience);
-  if (random_.OneIn(2)) Hold(std::move(peer));  // else it hangs up at once
+  if (random_.OneIn(2)) Hold(std::move(peer));  // otherwise it disconnects at once
 }
 
 void HostileClient::LeaveUnread() {
@@ -211,7 +212,7 @@ void HostileClient::RegisterModels() {
   }
 }
 
-// They go with their connection, but for every other one, which goes before.
+// Every second region is unregistered; the others end with their connection.
 void HostileClient::RegisterRegions() {
   const std::unique_ptr<v1::RopeService::Stub> stub = NewStub();
   std::vector<uint64_t> ids;
@@ -274,7 +275,7 @@ void HostileClient::SendGarbage() {
     case 1:
       bytes = std::string(testing::kHttp2Preface) + random_.RandomBytes(random_.Below(2000));
       break;
-    case 2:  // without its descriptor, often not all of it
+    case 2:  // often without some of its descriptors
       bytes = hello.substr(0, random_.OneIn(2) ? hello.size() : random_.Below(hello.size()));
       break;
     default:

@@ -1,13 +1,12 @@
-// HostileClient: a client that harms a server as far as it can, one act at a time: messages that it
-// does not finish, answers that it does not read, registrations until they are refused, rings that
-// break the rules, bytes of no protocol, calls that it resets at once, and requests of absurd
-// shapes.
+// HostileClient: a client that tries to harm a server, one act at a time. It leaves messages
+// unfinished and answers unread, registers until it is refused, breaks the rules of rings, sends
+// bytes of no protocol, resets calls at once, and sends requests of absurd shapes.
 //
-// Threading:  Confined to one thread. Made and destroyed on any.
-// Ownership:  Holds a few connections that it has left half-way, until Leave.
-// Errors:     None: refusals and closed connections are what it asks for. It counts the calls that
-//             the server left without an answer.
-// Limits:     At most kHeldMax connections half-way, with about 8 MiB of unread answers each.
+// Threading:  Confined to one thread; constructed and destroyed on any.
+// Ownership:  Holds a few unfinished connections until Leave.
+// Errors:     None, because refusals and closed connections are expected. It counts calls that the
+//             server left without an answer.
+// Limits:     At most kHeldMax unfinished connections, with about 8 MiB of unread answers each.
 #ifndef ROPE_TESTS_BENCH_SOAK_HOSTILE_H_
 #define ROPE_TESTS_BENCH_SOAK_HOSTILE_H_
 
@@ -38,14 +37,15 @@ class HostileClient {
   // The server listens at "127.0.0.1:PORT" and at a Unix socket.
   HostileClient(std::string tcp, std::string unix_path, uint64_t seed);
 
-  // Any act.
+  // Performs a random act.
   void ActOnce();
-  // Each act once, so that what the server keeps for them is there from the beginning.
+  // Performs each act once, so that memory that the server keeps for them is allocated at the
+  // start.
   void ActAll();
   // Closes every connection.
   void Leave();
 
-  // How often each act was done, and calls and rings that got no answer in time.
+  // The number of each act, and of calls and rings without an answer in time.
   struct Counts {
     std::array<int64_t, kActs> acts = {};
     int64_t unanswered = 0;
@@ -57,7 +57,7 @@ class HostileClient {
   struct Kind {
     const char* name;
     void (HostileClient::*act)();
-    uint64_t share;  // of all acts
+    uint64_t share;  // relative to the sum of all acts
   };
   static const std::array<Kind, kActs> kKinds;
 
@@ -73,9 +73,9 @@ class HostileClient {
 
   proto::FileDescriptor Connect();
   void Hold(std::unique_ptr<testing::Http2Peer> peer);
-  // Over a new connection.
+  // On a new connection.
   std::unique_ptr<v1::RopeService::Stub> NewStub() const;
-  // Makes one call with a deadline, and notes if it is not answered.
+  // Makes one call with a deadline, and counts it if there is no answer.
   grpc::Status Call(const std::function<grpc::Status(grpc::ClientContext&)>& call);
 
   const std::string tcp_;

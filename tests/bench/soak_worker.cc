@@ -104,7 +104,7 @@ void SoakWorker::SendOne() {
   OnStream();
 }
 
-// The client before goes first: it takes its memory along.
+// The previous client must be destroyed first: its memory goes with it.
 void SoakWorker::ConnectMemfd() {
   peers_[2].reset();
   peers_[2] = std::make_unique<Peer>(unix_, WithArena(client::Transport::kMemfd));

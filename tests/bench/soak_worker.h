@@ -1,5 +1,5 @@
-// SoakWorker: one of the clients that a soak's server is there for. It asks in every way that the
-// client library has, now and then wrongly, gives up some calls, and checks how each one ends.
+// SoakWorker: a regular client of the soak test. It uses every kind of call of the client library,
+// sends some invalid requests, cancels some calls, and checks how each call ends.
 //
 // Threading:  A SoakWorker is confined to one thread; SoakCounts are shared.
 // Ownership:  Owns its connections and the memory of its tensors.
@@ -29,18 +29,18 @@ struct SoakCounts {
 
 class SoakWorker {
  public:
-  // Bytes of clients' memory that the server maps for one worker at most: two arenas, staging and
-  // their rings; POSIX objects are never mapped. A staging client's is there twice while it changes
-  // from memory of which half is lost to other memory.
+  // Upper bound on the client memory that the server maps for one worker: two arenas, the staging
+  // memory, and their rings. POSIX objects are never mapped. Staging memory counts twice, because a
+  // client that has lost half of it replaces it with new memory.
   static const int64_t kMappedBytesMax;
 
   SoakWorker(std::string tcp, std::string unix, uint64_t seed, SoakCounts& counts);
   ~SoakWorker();
 
-  // As much as it ever has in flight, so that what the server keeps for it is there from the
-  // beginning.
+  // Sends as much as the worker ever has in flight, so that memory that the server keeps for it is
+  // allocated at the start.
   void SendMost();
-  // One request, or a few on a stream.
+  // Sends one request, or a few on a stream.
   void SendOne();
 
  private:
@@ -55,7 +55,7 @@ class SoakWorker {
   void Set(int64_t tokens);
   void Invalid();
   void Cancelled();
-  // A few requests; now and then the stream is dropped with its answers still to come.
+  // Sends a few requests; now and then drops the stream before its answers.
   void OnStream();
   void SendStream(uint64_t requests, bool dropped);
   void Count(const Status& status, Fate fate);
@@ -65,7 +65,7 @@ class SoakWorker {
   std::mt19937_64 random_;
   SoakCounts& counts_;
   std::vector<std::unique_ptr<Peer>> peers_;
-  const Peer* peer_ = nullptr;  // whose turn it is
+  const Peer* peer_ = nullptr;  // takes the current turn
   client::RotateRequest request_;
 };
 

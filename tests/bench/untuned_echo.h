@@ -1,5 +1,5 @@
-// The yardstick of "as shipped": what somebody gets who writes an echo with gRPC's callback API and
-// leaves gRPC and malloc alone. It answers with the received bytes, without a copy.
+// The yardstick of "as shipped": an echo written with gRPC's callback API and the defaults of gRPC
+// and malloc. It answers with the received bytes, without a copy.
 #ifndef ROPE_TESTS_BENCH_UNTUNED_ECHO_H_
 #define ROPE_TESTS_BENCH_UNTUNED_ECHO_H_
 
@@ -10,10 +10,11 @@
 
 namespace rope::bench {
 
-// Serves as modes.h says. REQUIRES: nothing has touched the allocator of this process.
+// Serves as a process of modes.h. REQUIRES: nothing has configured this process's allocator.
 [[noreturn]] void ServeUntunedEcho(const std::string& path);
 
-// A call of Rotate on a connection of its own through the callback API; waits for the answer.
+// Opens a connection. The returned function makes one Rotate call through the callback API and
+// waits for the answer.
 std::function<void()> ConnectCallback(const std::string& target, const grpc::ByteBuffer& request);
 
 }  // namespace rope::bench

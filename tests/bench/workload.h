@@ -1,4 +1,4 @@
-// What rows rotate: memory that is there already, rows of a table, and the job of a tensor.
+// The work of benchmark rows: touched memory, table rows, and the job of a tensor.
 //
 // Threading:  Values; a Workload is as its memory is.
 // Ownership:  A Workload owns its rows and its memory.
@@ -15,7 +15,7 @@
 
 namespace rope::bench {
 
-// A decode token: 40 heads of 128, in bf16 where nothing else is said.
+// A decode token: 40 heads of 128 channels, bf16 unless a row says otherwise.
 inline constexpr int64_t kHeads = 40;
 inline constexpr int64_t kHeadDim = 128;
 inline constexpr int64_t kTokenBytes = kHeads * kHeadDim * 2;
@@ -25,15 +25,15 @@ struct Free {
 };
 using Memory = std::unique_ptr<uint8_t, Free>;
 
-// Memory that is there already: page faults are no part of what is measured.
+// Memory whose pages are resident, so that no measurement includes page faults.
 Memory Allocate(int64_t bytes);
 
 kernels::Frequencies MakeFrequencies(double theta, int64_t columns);
 
-// As many threads as a server takes by itself, bounded.
+// The number of threads of a server by default, bounded.
 int Threads();
 
-// One tensor to rotate, from position 0, with rows of its own.
+// One tensor to rotate from position 0, with its rows.
 class Workload {
  public:
   Workload(int64_t tokens, kernels::DType dtype, kernels::Pairing pairing);

@@ -1,4 +1,4 @@
-// The control plane as a client of any language sees it: models that come and go, warm-up,
+// The control plane as a client in any language uses it: registering and removing models, warm-up,
 // statistics.
 #include <gmock/gmock.h>
 #include <grpcpp/create_channel.h>
@@ -100,7 +100,7 @@ TEST_F(AdminTest, RefusalsSayWhy) {
   EXPECT_FALSE(IsRegistered("mine"));
 }
 
-// Of whom a registered model is; with the listeners that accept with and without shared memory.
+// The owner of a registered model, with the listener for shared memory and without it.
 class ModelOwnerTest : public ::testing::TestWithParam<bool> {
  protected:
   static grpc::Status Register(Stub& stub, const std::string& name) {

@@ -54,7 +54,7 @@ class ArenaTest : public ::testing::Test {
         {.layout = "SHD", .shape = {kTokens, kHeads, kHeadDim}, .data = data, .output = output}};
     return request;
   }
-  // raw_, rotated by the bytes in a message.
+  // raw_, rotated through an inline request.
   std::vector<float> Expected() const {
     std::vector<float> rotated(raw_.size());
     const Client client = Client::Connect(target_, {.transports = {Transport::kInline}}).value();
@@ -105,7 +105,7 @@ TEST_F(ArenaTest, EveryTransportAndCallGivesTheSame) {
     EXPECT_EQ(Floats(output.data()), expected);
     EXPECT_TRUE(stream.Finish().ok());
 
-    // Half in the arena: the answer comes in the message.
+    // The input is in the arena and the output is not: the answer comes in the message.
     std::vector<float> elsewhere(raw_.size());
     reply = client.Rotate(RequestFor(input.data(), elsewhere.data()));
     ASSERT_TRUE(reply.ok()) << reply.status().ToString();
@@ -128,7 +128,7 @@ TEST_F(ArenaTest, FastestTransportIsTakenAndTheReasonForASlowerOneGiven) {
       Client::Connect(server_->address(), {.arena_bytes = kArenaBytes}).value().transport();
   EXPECT_EQ(over_tcp.transport, Transport::kShm);
   EXPECT_THAT(over_tcp.reason, HasSubstr("want unix:PATH"));
-  const auto without = Client::Connect(target_).value();  // it stages
+  const auto without = Client::Connect(target_).value();  // this client stages
   EXPECT_EQ(without.transport().transport, Transport::kRing);
   EXPECT_EQ(without.arena().Allocate(1).status().code(), StatusCode::kResourceExhausted);
 }
@@ -173,7 +173,7 @@ TEST_F(ArenaTest, ExampleOfTheReadmeIsTheFileThatIsCompiledAndRuns) {
   EXPECT_THAT(outcome.output, ::testing::StartsWith("ring \n-1.035109"));
 }
 
-// Killed and started again at the same path.
+// The server is killed and started again at the same path.
 TEST_F(ArenaTest, MemfdAndRingAreBroughtAgainToARestartedServer) {
   Start();
   const Client client = Connected();
@@ -195,7 +195,7 @@ TEST_F(ArenaTest, MemfdAndRingAreBroughtAgainToARestartedServer) {
     EXPECT_EQ(Floats(output.data()), expected);
   }
   EXPECT_EQ(client.transport().transport, Transport::kRing);
-  EXPECT_EQ(Floats(input.data()), raw_);  // the failed call was not sent again
+  EXPECT_EQ(Floats(input.data()), raw_);  // the failed call was not repeated
 
   // Streams and callbacks find the new connection too.
   auto stream = client.OpenStream().value();
@@ -234,7 +234,7 @@ TEST_F(ArenaTest, NamedMemoryOfALostConnectionTravelsInline) {
   server_->process().Wait();
   Start();
   const auto reply = client.Rotate(RequestFor(slot.data(), slot.data()), {.timeout = seconds(30)});
-  if (!reply.ok()) {  // the first call may be what notices the loss: it says that it may have run
+  if (!reply.ok()) {  // the first call may be the one that detects the loss; it may have run
     EXPECT_EQ(reply.status().code(), StatusCode::kUnavailable);
     EXPECT_TRUE(reply.status().detail().executed);
     ASSERT_TRUE(client.Rotate(RequestFor(slot.data(), slot.data())).ok());

@@ -1,5 +1,5 @@
-// 64 asynchronous clients at once against a real server: every answer right, none lost, also when
-// half of the calls are cancelled.
+// 64 asynchronous clients at once against a real server. Every answer must arrive and be right,
+// also when half of the calls are cancelled.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -30,10 +30,10 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 constexpr size_t kClients = 64;
-constexpr int kInFlight = 4;            // of each client
-constexpr int kRequestsPerClient = 32;  // the fixed count: 2048 in all
+constexpr int kInFlight = 4;            // for each client
+constexpr int kRequestsPerClient = 32;  // fixed: 2048 in all
 
-// What all clients saw.
+// Counts over all clients.
 struct Tally {
   std::mutex mu;
   std::vector<std::string> wrong;  // guarded by mu
@@ -51,7 +51,7 @@ class Pipeline {
     for (int i = 0; i < kInFlight; ++i) Next();
   }
   void Wait() { done_.wait(); }
-  // How often each request's callback ran.
+  // How many times each request's callback ran.
   std::vector<int> runs() const { return {runs_.begin(), runs_.end()}; }
 
  private:
@@ -63,7 +63,7 @@ class Pipeline {
       if (started_ == kRequestsPerClient) return;
       const auto index = static_cast<size_t>(started_++);
       const std::shared_ptr<Job> job = jobs_.Next();
-      // Every second request is to be cancelled: now, or when the next one has started.
+      // Every second request is cancelled: at once, or after the next one has started.
       const bool marked = cancels_ && jobs_.OneIn(2);
       const Call call = client_.RotateAsync(
           job->request(), [this, job, index, marked](const Result<RotateReply>& reply) {
@@ -94,14 +94,14 @@ class Pipeline {
   }
 
   std::mutex mu_;
-  RandomJobs jobs_;  // guarded by mu_, as are those below
+  RandomJobs jobs_;  // guarded by mu_, as the members below
   int started_ = 0;
   Call later_;
   const bool cancels_;
   Tally& tally_;
   std::array<std::atomic<int>, kRequestsPerClient> runs_ = {};
   std::latch done_{kRequestsPerClient};
-  Client client_;  // goes first: then no callback runs any more
+  Client client_;  // destroyed first: no callback runs after that
 };
 
 void RunClients(const std::string& target, bool cancels, Tally& tally) {
@@ -123,7 +123,7 @@ TEST(AsyncClientTest, SixtyFourClientsGetEveryAnswerRight) {
   RunClients(server.address(), /*cancels=*/false, tally);
   EXPECT_THAT(tally.wrong, IsEmpty());
   EXPECT_EQ(tally.right, kRequests);
-  // They shared batches: some held more than one request.
+  // Requests shared batches: some batches held more than one.
   const Exposition page = Scrape(MetricsPort(server));
   EXPECT_GT(page.Value("rope_batch_requests_count"),
             page.Value("rope_batch_requests_bucket{le=\"1\"}"));
@@ -136,15 +136,15 @@ TEST(AsyncClientTest, NoRequestIsLostWhenHalfOfThemAreCancelled) {
   RunClients(server.address(), /*cancels=*/true, tally);
   EXPECT_THAT(tally.wrong, IsEmpty());
   EXPECT_EQ(tally.right + tally.cancelled, kRequests);
-  EXPECT_GT(tally.cancelled, kRequests / 8);  // some are answered before the cancellation
+  EXPECT_GT(tally.cancelled, kRequests / 8);  // the others were answered before the cancellation
   EXPECT_GE(tally.right, kRequests / 4);
-  // It still answers, and a drain finds nothing that is left.
+  // The server still answers, and a drain finds no request left.
   EXPECT_TRUE(Serves(*server.NewStub()));
   server.process().Signal(SIGTERM);
   EXPECT_EQ(server.process().Wait(), 0);
 }
 
-// A cancelled call leaves the server at work on memory that nobody else may have then.
+// After a cancelled call the server may still work on memory that no other call may use.
 TEST(AsyncClientTest, NoStagedRequestIsLostOrMixedUpWhenHalfOfThemAreCancelled) {
   const std::string target = "unix:" + TemporaryFolder() + "/rope.sock";
   TestServer server({"--enable_shared_memory", "--listen=" + target});

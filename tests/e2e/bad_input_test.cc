@@ -1,5 +1,5 @@
-// Every way to ask wrongly gives the right code and "field: got X, want Y", and the server goes on
-// serving.
+// Every kind of invalid request gets the right code and "field: got X, want Y", and the server
+// keeps serving.
 #include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ class BadInputTest : public ::testing::Test {
   static void SetUpTestSuite() { server_ = std::make_unique<TestServer>(); }
   static void TearDownTestSuite() { server_.reset(); }
 
-  // Sends bytes that no generated code would write.
+  // Sends bytes that no generated encoder produces.
   grpc::Status SendBytes(const std::string& bytes) {
     const grpc::Slice slice(bytes);
     const grpc::ByteBuffer request(&slice, 1);
@@ -46,7 +46,7 @@ class BadInputTest : public ::testing::Test {
     return stub_->Rotate(&context, request, &response);
   }
 
-  // The unit request, changed, is refused; the next one is answered.
+  // The server rejects the changed unit request and answers the next request.
   void ExpectRefused(grpc::StatusCode code, const std::string& message,
                      const std::function<void(v1::RotateRequest&)>& change) {
     v1::RotateRequest request = UnitRequest(1);
@@ -168,7 +168,7 @@ TEST_F(BadInputTest, ShapesThatDoNotExist) {
                 [&](auto& request) { ArrayOf(request).set_shape(0, huge); });
   ExpectRefused(kInvalid, "tensors[0].array.shape: got -1",
                 [](auto& request) { ArrayOf(request).set_shape(0, -1); });
-  // 2^40 tokens of no heads are no bytes at all.
+  // 2^40 tokens of 0 heads have 0 bytes.
   ExpectRefused(grpc::StatusCode::RESOURCE_EXHAUSTED, "tensors[0].array.shape: got 1099511627776",
                 [](auto& request) {
                   ArrayOf(request).set_shape(0, int64_t{1} << 40);

@@ -1,4 +1,4 @@
-// What the program says to its flags, and how it ends.
+// The server's response to its flags, and its exit.
 #include <gmock/gmock.h>
 #include <google/protobuf/stubs/logging.h>
 #include <grpcpp/create_channel.h>
@@ -81,7 +81,7 @@ TEST(CommandLineTest, ClientsCannotFillTheLogWithProtobufsComplaints) {
   EXPECT_EQ(server.Wait(), 0);
 }
 
-// As if there were no GPU, also where there is one.
+// Hides the GPU, if there is one.
 class WithoutGpu {
  public:
   WithoutGpu() { setenv("CUDA_VISIBLE_DEVICES", "-1", 1); }
@@ -137,7 +137,7 @@ TEST(CommandLineTest, UnixSocketThatIsInUseIsAnErrorAndAStaleOneIsReplaced) {
     const Outcome second = RunProgram({ServerProgram(), "--listen=unix:" + path});
     EXPECT_EQ(second.status, 1);
     EXPECT_THAT(second.output, HasSubstr("--listen: got unix:" + path));
-    first.process().Signal(SIGKILL);  // leaves its socket file behind
+    first.process().Signal(SIGKILL);  // does not remove its socket file
     first.process().Wait();
   }
   TestServer third({"--listen=unix:" + path});

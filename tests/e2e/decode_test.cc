@@ -1,4 +1,4 @@
-// Decode loops: requests that follow each other and differ in their numbers alone.
+// Decode loops: consecutive requests that differ only in their numbers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -29,11 +29,11 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Around where a varint of positions takes a byte more.
+// Positions at which the varint becomes a byte longer.
 constexpr int64_t kBegins[] = {0, 120, 16376, 131064};
 constexpr int64_t kSteps = 16;
 
-// The numbers of a preset, without a server.
+// A preset resolved without a server.
 std::shared_ptr<const kernels::ResolvedRope> ResolvedPreset(const std::string& name) {
   for (const kernels::Preset& preset : kernels::Presets()) {
     if (preset.name != name) continue;
@@ -42,7 +42,7 @@ std::shared_ptr<const kernels::ResolvedRope> ResolvedPreset(const std::string& n
   return nullptr;
 }
 
-// A sequence that is decoded: q and k of one token a step, with elements of its own each time.
+// A sequence in a decode loop: q and k of one token for each step, with new elements each time.
 class Sequence {
  public:
   Sequence(const std::string& model, DType dtype, int64_t heads, uint32_t seed)
@@ -59,7 +59,7 @@ class Sequence {
     }
   }
 
-  // Of the next step, at `position`. Valid until the next one.
+  // The request of the next step, at `position`. Valid until the next call.
   const RotateRequest& Next(int64_t position) {
     position_ = position;
     request_ = {.request_id = model_ + "-" + std::to_string(++step_),
@@ -82,7 +82,7 @@ class Sequence {
     return request_;
   }
 
-  // Whether a reply is that of the step.
+  // True when the reply is the right answer to the step.
   void Check(const Result<RotateReply>& reply) const {
     SCOPED_TRACE(request_.request_id + " at " + std::to_string(position_));
     ASSERT_TRUE(reply.ok()) << reply.status().ToString();
@@ -108,7 +108,7 @@ class Sequence {
     const std::vector<kernels::InverseFrequency> inv_freq =
         resolved_->Evaluate(position_ + 1).inv_freq;
     tensor.input.resize(static_cast<size_t>(tensor.heads) * head_dim);
-    // Sixteenths below 4: the same number in every dtype.
+    // Multiples of 1/16 below 4, which every dtype represents exactly.
     for (double& value : tensor.input) value = static_cast<double>(random_() % 128) / 16 - 4;
     tensor.expected = tensor.input;
     for (size_t row = 0; row < tensor.input.size(); row += head_dim) {
@@ -136,7 +136,7 @@ class Sequence {
 
 class DecodeTest : public ::testing::Test {
  protected:
-  // Two models in turns, each step of which `rotate` answers.
+  // Two models take turns; `rotate` answers each step.
   template <typename Rotate>
   void Decode(const Rotate& rotate) {
     Sequence llama("llama-3.1-8b", DType::kBFloat16, 4, 1);
@@ -147,7 +147,8 @@ class DecodeTest : public ::testing::Test {
         phi.Check(rotate(phi.Next(begin + step)));
       }
     }
-    for (int64_t step = 0; step < 60 && !HasFailure(); ++step) {  // ids of three digits
+    for (int64_t step = 0; step < 60 && !HasFailure();
+         ++step) {  // request ids of up to three digits
       llama.Check(rotate(llama.Next(1000 + step)));
     }
   }

@@ -1,4 +1,4 @@
-// ropectl diagnose against a real server: planted mistakes are found by name.
+// ropectl diagnose against a real server: it must name each planted mistake.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ constexpr size_t kHeads = 3;
 constexpr size_t kHeadDim = 64;
 constexpr int64_t kStart = 100;
 
-// What somebody's code did.
+// A wrong implementation of the rotation.
 struct Planted {
   std::vector<double> inv_freq;
   double attention_factor = 1;
@@ -132,7 +132,7 @@ class DiagnoseTest : public ::testing::Test {
     return RunProgram(arguments);
   }
 
-  // The changes of the first explanation, which must explain the tensor.
+  // The changes in the first explanation. REQUIRES: that explanation explains the tensor.
   std::vector<std::string> Found(const std::string& config, const Planted& planted) {
     const Outcome outcome = Diagnose(config, Rotated(before_, planted), {"--json"});
     EXPECT_EQ(outcome.status, 1) << outcome.output;

@@ -18,7 +18,7 @@ using grpc::health::v1::Health;
 using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 
-// 32 MiB: runs for long enough to be caught in the middle.
+// 32 MiB: runs long enough for a signal to arrive in the middle.
 v1::RotateRequest LargeRequest() {
   v1::RotateRequest request;
   request.mutable_rope()->set_model("llama-3.1-8b");
@@ -32,7 +32,7 @@ v1::RotateRequest LargeRequest() {
   return request;
 }
 
-// Turned zeros are zeros, of either sign.
+// The rotation of zeros gives zeros of either sign.
 bool AllZero(const std::string& raw) {
   const auto* values = reinterpret_cast<const float*>(raw.data());
   return std::all_of(values, values + raw.size() / 4, [](float value) { return value == 0; });
@@ -58,13 +58,14 @@ TEST(DrainTest, WatchSeesNotServingThenTheStreamEnds) {
   server.process().Signal(SIGTERM);
   ASSERT_TRUE(watch->Read(&response));
   EXPECT_EQ(response.status(), HealthCheckResponse::NOT_SERVING);
-  // Within the lead time calls still run; a second signal ends it.
+  // During the lead time the server still accepts calls; a second signal ends it.
   EXPECT_TRUE(Serves(*server.NewStub()));
   const auto drained_from = std::chrono::steady_clock::now();
   server.process().Signal(SIGTERM);
   EXPECT_FALSE(watch->Read(&response));
   EXPECT_EQ(watch->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
-  // The channel stays open and nobody polls it: the server does not wait for its goodbye.
+  // The channel stays open and nothing polls it: the server must not wait for its GOAWAY
+  // acknowledgement.
   EXPECT_EQ(server.process().Wait(), 0);
   EXPECT_LT(std::chrono::steady_clock::now() - drained_from, std::chrono::seconds(3));
 }
@@ -80,7 +81,8 @@ TEST(DrainTest, RequestsInFlightAreAnsweredOrRefusedNeverLost) {
     clients.emplace_back([&, i] {
       grpc::ClientContext context;
       statuses[i] = server.NewStub()->Rotate(&context, request, &responses[i]);
-      server.process().Signal(SIGTERM);  // the first answer starts the drain under the others
+      server.process().Signal(
+          SIGTERM);  // the first answer starts the drain; the other requests are in flight
     });
   }
   for (std::thread& client : clients) client.join();

@@ -1,5 +1,5 @@
-// Calls that their client gave up on, and memory that belongs to the client again after a fence: a
-// pattern that it writes there then stays as it is.
+// Cancelled calls, and memory that a client reuses after a fence: a pattern that the client writes
+// there must stay unchanged.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,14 +26,14 @@ constexpr int kRounds = 20;
 constexpr int kCallsOfARound = 100;
 constexpr int kCallers = 4;
 constexpr char kPattern = 0x5a;
-const Sample kTensor = {.tokens = 4000, .heads = 16};  // 2 MB: takes as long as calls wait
+const Sample kTensor = {.tokens = 4000, .heads = 16};  // 2 MB: runs about as long as callers wait
 const Sample kSmall;
 
 bool HoldsPattern(const char* bytes, size_t count) {
   return std::all_of(bytes, bytes + count, [](char byte) { return byte == kPattern; });
 }
 
-// Memory with a tensor for each round, and a small one behind them.
+// Memory with a tensor for each round, followed by a small one.
 constexpr size_t kSmallBytes = 4096;
 size_t MemoryBytes() {
   return kRounds * kTensor.bytes() + kSmallBytes;
@@ -41,10 +41,10 @@ size_t MemoryBytes() {
 
 class FenceTest : public ::testing::Test {
  protected:
-  // What a caller of no library does: calls of a round on one id, then the fence.
+  // The steps of a client without the library: the calls of a round on one id, then the fence.
   void GiveUpOn(v1::RopeService::Stub& stub, uint64_t id, int round) {
     const v1::RotateRequest request = kTensor.InPlace(id, round * kTensor.bytes());
-    // Several at once, so that they wait for each other at the server.
+    // Several calls at once, so that they queue at the server.
     std::vector<std::thread> callers;
     for (int caller = 0; caller < kCallers; ++caller) {
       callers.emplace_back([&] {
@@ -76,7 +76,7 @@ class FenceTest : public ::testing::Test {
   }
 
   const std::string path_ = TemporaryFolder() + "/s";
-  // Four threads that receive calls, so that a fence may overtake what came before it.
+  // Four threads receive calls, so that a fence may overtake earlier calls.
   TestServer server_{
       {"--enable_shared_memory", "--threads=8", "--listen=unix:" + path_, "--log_level=error"}};
   std::atomic<int> given_up_ = 0;
@@ -119,7 +119,7 @@ TEST_F(FenceTest, MemfdStaysRegisteredUnderItsNextId) {
   EXPECT_GT(given_up_, kRounds * kCallsOfARound / 4);
 }
 
-// A stream has so many requests that the server reads the last of them after the fence.
+// The stream has so many requests that the server reads the last of them after the fence.
 TEST_F(FenceTest, CallsThatReachTheServerAfterTheFenceTouchNothing) {
   const Sample sample = {.tokens = 64, .heads = 16};
   constexpr int kRequests = 3000;
@@ -161,7 +161,7 @@ TEST_F(FenceTest, WaitThatItsClientGivesUpOnChangesNothing) {
   EXPECT_TRUE(Serves(*server_.NewStub()));
 }
 
-// The client library, with the arena on each kind of shared memory.
+// The client library with its arena on each kind of shared memory.
 class ArenaFenceTest : public FenceTest, public ::testing::WithParamInterface<client::Transport> {
  protected:
   client::Client Connect() const {
@@ -181,7 +181,7 @@ class ArenaFenceTest : public FenceTest, public ::testing::WithParamInterface<cl
                         .output = slot.data()}};
     return request;
   }
-  // Calls of every kind that end before they are answered, or nearly.
+  // Calls of every kind that end before their answer, or shortly after it.
   void GiveUp(const client::Client& client, const client::Slot& slot) {
     const client::RotateRequest request = InPlace(slot, kTensor);
     const auto count = [this](const Result<client::RotateReply>& reply) {
@@ -206,7 +206,7 @@ class ArenaFenceTest : public FenceTest, public ::testing::WithParamInterface<cl
 TEST_P(ArenaFenceTest, SlotsOfCallsThatWereGivenUpAreFreeAfterAFence) {
   const client::Client client = Connect();
   EXPECT_EQ(client.transport().transport, GetParam());
-  // Others go on meanwhile, on the same memory, and none of their calls fails.
+  // Other threads use the same memory meanwhile, and none of their calls may fail.
   std::atomic<bool> ended = false;
   std::thread bystander([&] {
     const client::Slot slot = client.arena().Allocate(kSmall.bytes()).value();

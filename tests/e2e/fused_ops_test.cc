@@ -1,5 +1,6 @@
-// Norm, scales and other output dtypes through a real server, against the plain formulas in long
-// double: what a model does to q and k before, during and after the rotation, rounded once.
+// Norm, scales and other output dtypes through a real server, compared with the plain formulas in
+// long double: the operations of a model on q and k before, during and after the rotation, rounded
+// once.
 #include <gmock/gmock.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
@@ -40,7 +41,7 @@ constexpr Named kOutputs[] = {{DType::kFloat32, v1::DTYPE_FP32},
                               {DType::kFloat8E4M3, v1::DTYPE_FP8_E4M3},
                               {DType::kFloat8E5M2, v1::DTYPE_FP8_E5M2}};
 
-// What is asked for, and so what the formulas compute. Numbers are float32 already.
+// The options of a request, and the input of the formulas. Numbers are exact in float32.
 struct Case {
   Named input = kInputs[0];
   std::optional<Named> output = {};
@@ -57,7 +58,7 @@ struct Case {
   Named stored() const { return output.value_or(input); }
 };
 
-// [token][head][channel] values as they are after the input's rounding.
+// [token][head][channel] values after rounding to the input's dtype.
 std::vector<double> Values(const Case& c, std::string& bytes) {
   std::mt19937 random(11);
   std::uniform_real_distribution<double> uniform(-3, 3);
@@ -77,7 +78,7 @@ struct Answer {
   std::vector<long double> tolerance;  // before the last rounding
 };
 
-// One head, in place.
+// Applies the formulas to one head, in place.
 void ComputeHead(const Case& c, int64_t position, const double* input, Answer& answer) {
   std::vector<long double> x(input, input + kHeadDim);
   if (c.eps.has_value()) {
@@ -106,7 +107,7 @@ void ComputeHead(const Case& c, int64_t position, const double* input, Answer& a
   for (size_t i = 0; i < y.size(); ++i) {
     const long double result = y[i] * scale / c.fp8_scale;
     const long double turned = (1.5e-7L + (c.eps.has_value() ? 3 * u : 0)) * size[i];
-    // Scales: their roundings, their product, and the quotient's.
+    // Scales add their own rounding errors, those of their product, and that of the quotient.
     const long double scaled = scale == 1 && c.fp8_scale == 1 ? 0 : 4 * u * std::fabs(result);
     answer.exact.push_back(result);
     answer.tolerance.push_back(turned * std::fabs(scale / c.fp8_scale) + scaled);
@@ -143,7 +144,7 @@ v1::RotateRequest MakeRequest(const Case& c, const std::string& bytes) {
   return request;
 }
 
-// Gamma of a norm, of either sign.
+// Norm weights (gamma) of either sign.
 std::vector<float> Weight() {
   std::vector<float> weight;
   for (int i = 0; i < kHeadDim; ++i) weight.push_back(0.75F + static_cast<float>(i % 9) / 16);
@@ -212,7 +213,8 @@ TEST_F(FusedOpsTest, EveryDTypeIntoEveryOther) {
         for (const int64_t rotary_dim : {kHeadDim, kHeadDim / 4}) {
           Case c = {.input = input, .output = output, .half = half, .rotary_dim = rotary_dim};
           Check(c);
-          if (kernels::IsFloat8(output.dtype)) c.fp8_scale = 0.0078125F;  // e4m3: some saturate
+          if (kernels::IsFloat8(output.dtype))
+            c.fp8_scale = 0.0078125F;  // e4m3: some results saturate
           Check(c);
           c.rotates = false;
           Check(c);
@@ -231,7 +233,7 @@ TEST_F(FusedOpsTest, Fp8SaysWhatItWasDividedBy) {
   EXPECT_FALSE(Check({}).has_fp8_scale());
 }
 
-// Qwen3: q_norm over head_dim with a weight, then the rotation; Gemma 3 the same with 1 + w.
+// Qwen3: q_norm over head_dim with a weight, then the rotation. Gemma 3: the same with 1 + w.
 TEST_F(FusedOpsTest, NormThenRotation) {
   for (const Named& input : kInputs) {
     for (const bool half : {true, false}) {
@@ -288,7 +290,7 @@ TEST_F(FusedOpsTest, StridesAndOutputLayoutsMoveTheSameNumbers) {
   const std::vector<double> input = Values(c, bytes);
   v1::RotateRequest request = MakeRequest(c, bytes);
   const std::string want = Send(request).tensors(0).array().raw();
-  // The same heads, each followed by seven elements of nobody's.
+  // The same heads, each followed by seven elements of padding.
   std::string padded;
   for (size_t row = 0; row < kTokens * kHeads; ++row) {
     padded += bytes.substr(row * kHeadDim * 2, kHeadDim * 2);
@@ -343,7 +345,7 @@ TEST_F(FusedOpsTest, TensorsOfSeveralDTypesShareARequestAndAStream) {
   EXPECT_TRUE(stream->Finish().ok());
 }
 
-// Larger than one batch takes of it: slices end where they end.
+// Larger than one slice. The larger of a token's input and output decides where slices end.
 TEST_F(FusedOpsTest, LargeTensorsAreCutByTheirLargerSide) {
   Case c = {.input = kInputs[2], .output = kOutputs[0], .beta = 0.1F};
   constexpr int64_t kRows = 20000;

@@ -1,4 +1,4 @@
-// What a person types with grpcurl. Needs one, named by ROPE_GRPCURL; skipped by name without.
+// Commands that a user types with grpcurl. ROPE_GRPCURL names it; without it each test is skipped.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

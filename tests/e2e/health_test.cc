@@ -1,4 +1,4 @@
-// grpc.health.v1 as any health client sees it.
+// grpc.health.v1 as a standard health client uses it.
 #include <gtest/gtest.h>
 
 #include "grpc/health/v1/health.grpc.pb.h"

@@ -1,5 +1,5 @@
-// A drain ends in time whatever clients do: answers that are not read, messages that do not end,
-// work for a minute.
+// A drain must end in time, whatever the clients do: unread answers, unfinished messages, work for
+// a minute.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -22,11 +22,11 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr int64_t kAnswerBytes = int64_t{8} << 20;
-constexpr seconds kSoon{3};  // what is not read delays a drain by about a second
+constexpr seconds kSoon{3};  // unread answers delay a drain by about a second
 constexpr milliseconds kAtOnce{1500};
 constexpr int kHeavyRequests = 6;
 
-// A connection that has been answered on `path` and does not read it.
+// A connection with an answer on `path` that it does not read.
 std::unique_ptr<Http2Peer> HoldAnswer(TestServer& server, std::string_view path) {
   auto peer = std::make_unique<Http2Peer>(ConnectTcp(server.address()), /*window=*/0);
   const std::string request = SmallRequestForLargeAnswer(kAnswerBytes).SerializeAsString();
@@ -36,7 +36,7 @@ std::unique_ptr<Http2Peer> HoldAnswer(TestServer& server, std::string_view path)
   return peer;
 }
 
-// Seconds of work, from connections that wait for it. Returns once the server has all of it.
+// Connections that wait for seconds of work. Returns once the server has received all of it.
 std::vector<std::unique_ptr<Http2Peer>> KeepBusy(TestServer& server) {
   const std::string request = ScatteredPositions(1'000'000).SerializeAsString();
   std::vector<std::unique_ptr<Http2Peer>> peers;

@@ -1,5 +1,5 @@
-// Floods and garbage below gRPC: whatever frames a connection sends, the server lives, holds little
-// and answers others.
+// Floods and garbage below gRPC. Whatever frames a connection sends, the server must live, hold
+// little memory and answer others.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr milliseconds kStuck{1000};  // a server that has taken nothing for so long has had enough
+constexpr milliseconds kStuck{
+    1000};  // a server that reads nothing for this long has given up on the connection
 
 class HostileHttp2Test : public ::testing::Test {
  protected:
@@ -33,7 +34,7 @@ class HostileHttp2Test : public ::testing::Test {
     watched_.ExpectMemoryGivenBack(name);
   }
 
-  // Sends `frame` `count` times, some at once, as long as the server takes them.
+  // Sends `frame` `count` times, in groups, as long as the server reads them.
   static void Flood(Http2Peer& peer, const std::string& frame, int count) {
     constexpr int kAtOnce = 500;
     std::string frames;
@@ -56,7 +57,7 @@ TEST_F(HostileHttp2Test, CallsByHandAreAnsweredAndRefusedAsAllAre) {
   EXPECT_GT(peer.stream(unit).answer_bytes, 16);
   EXPECT_EQ(peer.stream(empty).code, grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(peer.stream(empty).message, ::testing::StartsWith("rope: got nothing"));
-  // An answer stays where it is until there is a window for it.
+  // The server keeps an answer until there is a window for it.
   Http2Peer waiting = watched_.NewPeer(/*window=*/0);
   const uint32_t held = waiting.Call(UnitRequest(1).SerializeAsString());
   EXPECT_TRUE(waiting.Await([&] { return waiting.stream(held).held(); }));
@@ -91,7 +92,7 @@ TEST_F(HostileHttp2Test, SettingsWithoutEnd) {
 TEST_F(HostileHttp2Test, FiveThousandStreamsOpenedAndResetAtOnce) {
   Http2Peer peer = watched_.NewPeer();
   for (int i = 0; i < 5000 && !peer.lost(); ++i) peer.Reset(peer.StartCall());
-  // With whole requests, which have begun to run by then.
+  // The same with whole requests, which have started to run by the time of the reset.
   Http2Peer calling = watched_.NewPeer();
   const std::string request = SmallRequestForLargeAnswer(kMiB).SerializeAsString();
   for (int i = 0; i < 1000 && !calling.lost(); ++i) calling.Reset(calling.Call(request));
@@ -177,7 +178,7 @@ TEST_F(HostileHttp2Test, FramesThatBreakTheProtocol) {
     Http2Peer peer = watched_.NewPeer();
     peer.Send(frame + frame);
     peer.AwaitPong(milliseconds(100));
-    // Within a call.
+    // The same after a call has started.
     Http2Peer calling = watched_.NewPeer();
     calling.StartCall();
     calling.Send(frame + frame);
@@ -190,13 +191,13 @@ TEST_F(HostileHttp2Test, MessagesThatAreNotGrpcs) {
   const std::string length = BigEndian32(static_cast<uint32_t>(unit.size()));
   const std::vector<std::string> bodies = {
       "",                                                    // no message
-      std::string(3, '\0'),                                  // half a prefix
-      std::string(1, '\1') + length + unit,                  // compressed, it says
-      std::string(1, '\x7f') + length + unit,                // no such flag
+      std::string(3, '\0'),                                  // half of a prefix
+      std::string(1, '\1') + length + unit,                  // marked as compressed
+      std::string(1, '\x7f') + length + unit,                // an unknown flag
       GrpcPrefix(0xffffffff),                                // 4 GiB
-      GrpcPrefix(0),                                         // nothing
-      GrpcPrefix(1) + unit,                                  // less than there is
-      std::string(1, '\0') + length + unit + GrpcPrefix(5),  // and half another one
+      GrpcPrefix(0),                                         // an empty message
+      GrpcPrefix(1) + unit,                                  // longer than announced
+      std::string(1, '\0') + length + unit + GrpcPrefix(5),  // followed by half of another one
       std::string(1, '\0') + length + unit + std::string(1, '\0') + length + unit,  // two
   };
   for (const std::string& body : bodies) {
@@ -231,7 +232,7 @@ TEST_F(HostileHttp2Test, Garbage) {
     framed.Send(frames);
     framed.AwaitPong(milliseconds(20));
   }
-  // Not even a preface.
+  // Bytes that do not even begin with the HTTP/2 preface.
   proto::FileDescriptor http1 = ConnectTcp(watched_.server().address());
   const std::string get = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
   EXPECT_EQ(send(http1.get(), get.data(), get.size(), MSG_NOSIGNAL),

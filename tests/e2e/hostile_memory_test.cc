@@ -1,5 +1,6 @@
-// Requests of a few bytes that name memory by the gigabyte: positions, rows and norm weights in a
-// sparse region, axes of 2^62. They are refused by the field's name before anything is read.
+// Requests of a few bytes that name gigabytes of memory: positions, rows and norm weights in a
+// sparse region, axes of 2^62. The server must reject them by the field's name before it reads
+// anything.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -51,8 +52,9 @@ std::string CallThroughRing(const RingClient& client, const v1::RotateRequest& r
   return absl::string_view(field).substr(0, 4) == "rows" ? AnyOf(refused, "OK") : refused;
 }
 
-// Answered at once, over gRPC and through the ring: refused by the name of `field`, or, where these
-// are rows of which a token takes one, from that row alone.
+// Expects an immediate answer over gRPC and through the ring. The answer must be a rejection that
+// names `field`. Rows may be accepted instead: a token takes one of them, and only that one is
+// read.
 void ExpectCheap(RingClient& client, const v1::RotateRequest& request, const std::string& field) {
   const std::vector<std::function<std::string()>> ways = {
       [&] { return CallOverGrpc(client.stub(), request); },
@@ -73,7 +75,7 @@ v1::Array InRegion(uint64_t region, v1::DType dtype, const std::vector<int64_t>&
   return array;
 }
 
-// A good request for one token, with rows in place of its embedding.
+// A valid request for one token with rows instead of an embedding.
 v1::RotateRequest RequestWithRows() {
   v1::RotateRequest request = kSample.Inline();
   request.mutable_rope()->clear_config();
@@ -86,7 +88,7 @@ struct Attack {
   v1::RotateRequest request;
 };
 
-// Each small array of a request, as large as the whole region of `bytes`.
+// One attack for each small array of a request, made as large as the whole region of `bytes`.
 std::vector<Attack> WholeRegion(uint64_t region, int64_t bytes) {
   std::vector<Attack> attacks;
   const auto add = [&](const char* field, v1::RotateRequest request) {

@@ -1,5 +1,5 @@
-// Clients that hold the server's memory without an end: messages that are announced and not
-// finished, answers that are not read. Connections speak HTTP/2 by hand.
+// Clients that hold the server's memory without end: messages that are announced and not finished,
+// answers that are not read. The connections write HTTP/2 frames by hand.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -35,7 +35,7 @@ constexpr uint32_t kWindowBytes = 0x40000000;
 constexpr int64_t kAnswerBytes = 32 * kMiB;
 constexpr int kCallsOfEach = 20;
 
-// A request of 64 MiB, all but a few bytes.
+// A request of slightly less than 64 MiB.
 const std::string& LargeMessage() {
   static const std::string message = [] {
     v1::RotateRequest request = UnitRequest(1);
@@ -47,7 +47,7 @@ const std::string& LargeMessage() {
   return message;
 }
 
-// By trailers with one of the codes, or without a word.
+// Expects trailers with one of the codes, or an end without trailers.
 void ExpectEndedWith(const Stream& stream, const ::testing::Matcher<int>& codes) {
   EXPECT_TRUE(stream.ended());
   if (stream.end == Stream::End::kTrailers) {
@@ -55,7 +55,7 @@ void ExpectEndedWith(const Stream& stream, const ::testing::Matcher<int>& codes)
   }
 }
 
-// Runs `attack` with a connection each, at once.
+// Runs `attack` on many connections at once.
 void AttackFromManyConnections(const WatchedServer& watched, int connections, uint32_t window,
                                const std::function<void(Http2Peer&)>& attack) {
   std::vector<std::thread> threads;
@@ -74,7 +74,7 @@ TEST(HalfSentMessageTest, ReadThatDoesNotFinishEndsWithDeadlineExceeded) {
   Http2Peer silent = watched.NewPeer();
   const uint32_t stream = silent.StartCall();
   EXPECT_EQ(silent.SendPart(stream, LargeMessage(), 1000, /*last=*/false), 1000);
-  // Another says a little now and then.
+  // Another client sends a byte now and then.
   Http2Peer trickling = watched.NewPeer();
   const uint32_t trickle = trickling.StartCall();
   trickling.SendPart(trickle, LargeMessage(), 1000, /*last=*/false);
@@ -84,7 +84,7 @@ TEST(HalfSentMessageTest, ReadThatDoesNotFinishEndsWithDeadlineExceeded) {
   EXPECT_TRUE(silent.AwaitEnd(stream));
   ExpectEndedWith(silent.stream(stream), kDeadlineExceeded);
   ExpectEndedWith(trickling.stream(trickle), kDeadlineExceeded);
-  // The connections are as good as before.
+  // Both connections can still be used.
   const std::string unit = UnitRequest(1).SerializeAsString();
   for (Http2Peer* const peer : {&silent, &trickling}) {
     const uint32_t next = peer->Call(unit);
@@ -111,7 +111,7 @@ TEST(HalfSentMessageTest, SixteenConnectionsThatStopAt60MiBAreBoundedAndEnded) {
   }
   for (std::thread& thread : threads) thread.join();
   watched.ExpectUnharmed("60 of 64 MiB from 16 connections");
-  peers.clear();  // gRPC keeps some MiB of a connection that was busy for its next message
+  peers.clear();  // gRPC keeps some MiB of a busy connection for its next message
   watched.ExpectMemoryGivenBack("60 of 64 MiB from 16 connections, closed");
 }
 
@@ -166,7 +166,8 @@ Calls Count(const Http2Peer& peer) {
   return calls;
 }
 
-// Calls `count` times for an answer that it does not read, until each call is refused or held.
+// Starts `count` calls and does not read the answers. Returns once each call is refused, or held
+// unread.
 void CallWithoutReading(Http2Peer& peer, int count, int64_t answer_bytes) {
   const std::string request = SmallRequestForLargeAnswer(answer_bytes).SerializeAsString();
   for (int i = 0; i < count && !peer.lost(); ++i) {
@@ -193,7 +194,7 @@ TEST(UnreadAnswerTest, EightyAnswersOf32MiBCountUntilTheyAreTaken) {
     EXPECT_GE(calls.held, 1);
     EXPECT_LE(calls.held * kAnswerBytes, watched.memory_bytes() / 2);
 
-    // One of them is read: there is room for another one.
+    // After one of them is read, there is room for another one.
     uint32_t first = 0;
     for (const auto& [id, stream] : peer.streams()) {
       if (first == 0 && stream.held()) first = id;
@@ -215,7 +216,7 @@ TEST(UnreadAnswerTest, EightyAnswersOf32MiBCountUntilTheyAreTaken) {
 TEST(UnreadAnswerTest, ConnectionsTogetherStayWithinTheBudget) {
   constexpr int kPeers = 8;
   WatchedServer watched;
-  watched.EndBystander();  // together they may take all that there is
+  watched.EndBystander();  // the attackers may use all memory together
   AttackFromManyConnections(watched, kPeers, /*window=*/0, [](Http2Peer& peer) {
     CallWithoutReading(peer, kCallsOfEach, kAnswerBytes);
     EXPECT_FALSE(peer.lost());

@@ -1,5 +1,5 @@
-// What a server writes to standard error: a bounded number of lines whatever clients do, each field
-// of them in quotes; and nothing waits for who reads it.
+// The server's log on standard error: a bounded number of lines whatever clients do, client text in
+// quotes, and no wait for the reader of the log.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ using std::chrono::steady_clock;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-// limits.h
+// As in limits.h.
 constexpr double kLinesPerSecond = 20;
 constexpr double kBurstLines = 20;
 
@@ -52,7 +52,7 @@ bool ServesInTime(v1::RopeService::Stub& stub) {
   return stub.Rotate(&context, UnitRequest(1), &response).ok();
 }
 
-// Fills the pipe that is the standard error of a process, through a file description of our own.
+// Fills the pipe that is the process's standard error, through a separate file description.
 void FillErrors(pid_t pid) {
   const std::string path = absl::StrCat("/proc/", pid, "/fd/2");
   const proto::FileDescriptor end(open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
@@ -62,7 +62,7 @@ void FillErrors(pid_t pid) {
   }
 }
 
-// Ends the server and returns the lines of its log that hold `text`.
+// Stops the server and returns the log lines that contain `text`.
 std::vector<std::string> LinesOf(TestServer& server, const std::string& text) {
   server.process().Signal(SIGTERM);
   EXPECT_EQ(server.process().Wait(), 0);
@@ -73,7 +73,7 @@ std::vector<std::string> LinesOf(TestServer& server, const std::string& text) {
   return lines;
 }
 
-// The sum of what lines say was left out.
+// The sum of the left_out fields.
 int64_t LeftOut(const std::vector<std::string>& lines) {
   const std::string field = " left_out=";
   int64_t sum = 0;

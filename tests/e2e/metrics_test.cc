@@ -69,9 +69,9 @@ TEST(MetricsTest, MebibytesRunWhereTheyArriveAndMoreOfThemWhereTheirClientIsAlon
     SendMebibytes(*second, 1);
   }
   EXPECT_EQ(DirectBatches(port), 10);
-  SendMebibytes(*first, 4);  // another connection sent the last one
+  SendMebibytes(*first, 4);  // the last request came over another connection
   EXPECT_EQ(DirectBatches(port), 10);
-  // The last call may still be ending when the next one comes.
+  // The last call may still be ending when the next one arrives.
   for (int i = 0; i < 1000 && DirectBatches(port) == 10; ++i) SendMebibytes(*first, 4);
   EXPECT_GT(DirectBatches(port), 10);
 }
@@ -110,7 +110,7 @@ TEST(MetricsTest, AnsweredRequestsMoveEveryMetricOfTheirPath) {
   EXPECT_GT(after.Value("rope_models"), 0);
   EXPECT_EQ(after.Value("rope_requests_in_flight"), 0);
   EXPECT_EQ(after.Value("rope_streams"), 0);
-  // Of a reply until the server has heard that it was taken.
+  // The bytes of a reply count until the server learns that the client has taken it.
   while (Scrape(port).Value("rope_admitted_bytes") != 0) std::this_thread::yield();
   EXPECT_EQ(after.Value("rope_draining"), 0);
   EXPECT_EQ(after.Value(R"(rope_device_faults_total{device="cpu"})"), 0);
@@ -141,7 +141,7 @@ TEST(MetricsTest, OpenStreamIsSeen) {
   EXPECT_TRUE(stream->Finish().ok());
 }
 
-// Connections of which each has sent half a request.
+// Connections that have each sent half of a request.
 std::vector<proto::FileDescriptor> HalfSent(int port, int connections) {
   const std::string half = "GET /metrics HTTP/1.1\r\nX: ";
   std::vector<proto::FileDescriptor> clients;

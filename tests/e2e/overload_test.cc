@@ -1,5 +1,5 @@
-// Three times as many clients as the server has memory for, a drain and a crash under load: what
-// became of every call. Nothing here depends on how fast the machine is.
+// Three times as many clients as the server has memory for, and a drain and a crash under load. The
+// tests account for every call. No expectation depends on the speed of the machine.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -27,7 +27,7 @@ constexpr Sample kPrefill = {.tokens = 64, .heads = 32};               // 64 KiB
 constexpr Sample kLarge = {.tokens = 1024, .heads = 512, .start = 0};  // 16 MiB
 constexpr seconds kPatience{30};
 
-// `count` clients with a connection each.
+// `count` clients, each with its own connection.
 std::vector<ClosedLoop::Client> StubClients(const TestServer& server, int count,
                                             const Payload& payload, bool waits) {
   std::vector<ClosedLoop::Client> clients;
@@ -52,7 +52,7 @@ Kind KindOf(const Status& status) {
   }
 }
 
-// A client of the library, which tries again as it is made to.
+// A client of the library with its default retries.
 ClosedLoop::Client LibraryClient(const std::string& target, const Payload& payload) {
   auto connected = client::Client::Connect(target);
   EXPECT_TRUE(connected.ok()) << connected.status().ToString();
@@ -79,7 +79,8 @@ ClosedLoop::Client LibraryClient(const std::string& target, const Payload& paylo
   };
 }
 
-// Every call has an outcome, and none of them is one that must not be.
+// Expects that every call has an outcome, and that none was wrong, hung or failed with another
+// code.
 void ExpectAccountedFor(const std::string& what, const CallTally& tally) {
   std::printf("measured: %s: %s\n", what.c_str(), tally.ToString().c_str());
   EXPECT_EQ(tally.sent,
@@ -89,13 +90,14 @@ void ExpectAccountedFor(const std::string& what, const CallTally& tally) {
   EXPECT_EQ(tally.other, 0) << what << ": " << tally.first_trouble;
 }
 
-// A connection that does not come about, or that gRPC's quota closes, fails its client's calls at
-// once until it is tried again: UNAVAILABLE, and counted.
+// If a connection attempt fails, or gRPC's quota closes a connection, the client's calls fail at
+// once until the connection is retried: UNAVAILABLE, counted as failed.
 void ExpectFewFailures(const CallTally& tally) {
   EXPECT_LE(tally.failed, tally.sent / 20) << tally.first_failure;
 }
 
-// The budget holds eight calls of 16 MiB, each as long as its request and its answer are there.
+// The budget holds eight calls of 16 MiB. A call counts as long as its request or its answer
+// exists.
 WatchedServer::Options SmallServer() {
   return {.memory_bytes = 256 * kMiB, .message_bytes = 32 * kMiB};
 }
@@ -115,7 +117,7 @@ TEST(OverloadTest, LargeCallsOfThreeTimesTheClientsThatFitAreAnsweredOrTold) {
   const Payload token(kToken);
   const Payload large(kLarge);
   WatchedServer watched(SmallServer());
-  watched.EndBystander();  // it would be told to come back, too
+  watched.EndBystander();  // the server may refuse its calls, too
   ClosedLoop load(StubClients(watched.server(), 24, large, /*waits=*/false));
   ClosedLoop small(StubClients(watched.server(), 8, token, /*waits=*/false));
   EXPECT_TRUE(load.AwaitAnswers(80, kPatience));

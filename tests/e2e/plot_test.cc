@@ -1,4 +1,4 @@
-// ropectl describe --plot against a real server: the drawing is well-formed and shows its numbers.
+// ropectl describe --plot against a real server: the SVG must be well-formed and show the numbers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,8 +18,8 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Well-formed as far as this matters: tags nest and close, attributes are quoted, no stray markup.
-// Empty: it is; else what is wrong.
+// Describes an error in the SVG; empty: none. Checks that tags nest and close, attributes are
+// quoted, and there is no stray markup.
 std::string XmlTrouble(const std::string& xml) {
   static const std::regex tag(
       R"(<(/?)([A-Za-z]+)((?: [a-z][A-Za-z0-9-]*="[^"<>]*")*)\s*(/?)>|<\?xml[^<>]*\?>)");
@@ -61,7 +61,7 @@ class PlotTest : public ::testing::Test {
     return RunProgram(flags);
   }
 
-  // The drawing of a config.
+  // The SVG for a config.
   std::string Plot(const std::string& config) {
     const std::string path = TemporaryFolder() + "/plot.svg";
     const Outcome outcome = Describe(config, {"--plot=" + path});
@@ -101,7 +101,7 @@ TEST_F(PlotTest, YarnShowsItsEdgesAsWavelengths) {
       "max_position_embeddings": 131072, "rope_scaling": {"rope_type": "yarn", "factor": 32,
       "original_max_position_embeddings": 4096, "truncate": false}})");
   EXPECT_EQ(XmlTrouble(svg), "");
-  // Turns beta_fast 32 and beta_slow 1 over 4096 positions.
+  // beta_fast 32 and beta_slow 1 over 4096 positions.
   EXPECT_THAT(svg, HasSubstr("<g id=\"ramp-edges\" data-wavelengths=\"128 4096\">"));
 }
 

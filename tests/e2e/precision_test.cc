@@ -1,5 +1,5 @@
-// Precision hf through the client library and a real server, held bit for bit against its steps
-// taken one by one on the rows of Describe.
+// Precision hf through the client library and a real server, compared bit for bit with Hugging
+// Face's steps, computed one by one from the rows of Describe.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -67,7 +67,7 @@ class PrecisionTest : public ::testing::Test {
                                .data = sample.bits.data()});
   }
 
-  // Elements of `got` that are not what the steps give.
+  // The number of elements of `got` that differ from the steps.
   int64_t CountWrong(const RotateRequest& request, const Sample& sample, const RotatedTensor& got) {
     DescribeRequest describe{.rope = request.rope, .dtype = sample.dtype};
     for (int64_t t = 0; t < kTokens; ++t) {
@@ -118,7 +118,7 @@ TEST_F(PrecisionTest, HfIsBitEqualToItsStepsInBothDTypesOfARequest) {
   }
 }
 
-// It says what it is: many elements are not those of the exact rotation.
+// The results differ from the exact rotation in many elements, so hf was really applied.
 TEST_F(PrecisionTest, ExactIsAnotherRotation) {
   const Sample k(DType::kBFloat16, 3);
   RotateRequest request = MakeRequest("llama-3.1-8b", Pairing::kHalf, 5000);

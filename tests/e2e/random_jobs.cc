@@ -13,7 +13,7 @@ namespace {
 
 using client::Pairing;
 
-// Configs that are sent as they stand.
+// Configs that are sent inline.
 struct JsonSpec {
   std::string_view json;
   Pairing pairing;
@@ -93,7 +93,7 @@ void Job::Add(client::Role role, int64_t heads, bool in_place, std::minstd_rand&
   tensor->heads = heads;
   const int64_t head_dim = spec_.resolved->head_dim();
   tensor->values.resize(static_cast<size_t>(tokens_ * heads * head_dim));
-  // Sixteenths below 4: the same number in every dtype.
+  // Multiples of 1/16 below 4, which every dtype represents exactly.
   for (double& value : tensor->values) value = static_cast<double>(random() % 128) / 16 - 4;
   tensor->data = client::Store(tensor->values, dtype_);
   if (!in_place) tensor->output.resize(tensor->data.size());
@@ -163,8 +163,8 @@ std::unique_ptr<Job> RandomJobs::Next() {
                                        client::DType::kBFloat16};
   const JobSpec& spec = Specs()[random_() % Specs().size()];
   const client::DType dtype = kDTypes[random_() % std::size(kDTypes)];
-  // Mostly decode tokens, sometimes a prompt; now and then one that is too large to run at once,
-  // behind which the others gather to a batch.
+  // Mostly decode tokens, sometimes a prompt. Now and then a request is too large for the direct
+  // path; other requests then gather into a batch behind it.
   int64_t tokens = OneIn(4) ? 1 + static_cast<int64_t>(random_() % 96) : 1;
   if (OneIn(32)) tokens = 512 + static_cast<int64_t>(random_() % 512);
   const auto position = static_cast<int64_t>(random_() % 100000);

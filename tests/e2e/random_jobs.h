@@ -1,6 +1,6 @@
-// Random rotation requests of many kinds, and their answers in double: eight embeddings (presets,
-// yarn, llama3, linear, dynamic, partial, both pairings), every dtype, 1 to 96
-// tokens, some of 512 to 1023.
+// Random rotation requests of many kinds, and their answers in double. Eight embeddings (presets,
+// yarn, llama3, linear, dynamic, partial, both pairings), every dtype, 1 to 96 tokens, sometimes
+// 512 to 1023.
 //
 // Threading:  A RandomJobs is confined to one thread, and so is a Job.
 // Precision:  Answers come from kernels/frequencies/frequencies.h in long double, without a table,
@@ -28,7 +28,7 @@ struct JobSpec {
   int64_t seq_len = 0;  // > 0: planned length, sent along
 };
 
-// One request, the memory of its tensors, and what must come back. Must stay where it is.
+// One request with the memory of its tensors and the expected answer. Must not be moved in memory.
 class Job {
  public:
   Job(const JobSpec& spec, client::DType dtype, int64_t tokens, int64_t position, bool in_place,
@@ -37,7 +37,7 @@ class Job {
   Job& operator=(const Job&) = delete;
 
   const client::RotateRequest& request() const { return request_; }
-  // Empty: the reply is right within DESIGN's tolerance; else what is wrong.
+  // Describes the error in the reply; empty: the reply is within the tolerance.
   std::string Check(const Result<client::RotateReply>& reply) const;
 
  private:
@@ -50,7 +50,7 @@ class Job {
   };
 
   void Add(client::Role role, int64_t heads, bool in_place, std::minstd_rand& random);
-  // `values` rotated in double.
+  // `values`, rotated in double.
   std::vector<double> Rotated(const Tensor& tensor) const;
 
   const JobSpec& spec_;
@@ -65,7 +65,7 @@ class RandomJobs {
  public:
   explicit RandomJobs(uint32_t seed) : random_(seed) {}
   std::unique_ptr<Job> Next();
-  // For decisions that go with the jobs: true for one in `n`.
+  // A random decision that belongs to the jobs: true for one in `n`.
   bool OneIn(uint32_t n) { return random_() % n == 0; }
 
  private:

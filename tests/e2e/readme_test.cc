@@ -1,4 +1,4 @@
-// What the README shows is what the programs do.
+// The README's examples are what the programs do.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Who owns shared memory and what a client that means no good, or dies, can do: to itself alone.
+// The owner of shared memory, and hostile or dying clients: they may harm only themselves.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -66,7 +66,7 @@ v1::GetServerInfoResponse Info(v1::RopeService::Stub& stub) {
   return info;
 }
 
-// Rotates in place and looks whether that was right.
+// Rotates in place and checks the result.
 bool RotatesRight(RegionClient& client, uint64_t offset = 4096) {
   kSample.Fill(client.memory().As<float>(offset));
   const grpc::Status status = Rotate(client.stub(), kSample.InPlace(client.id(), offset));
@@ -77,7 +77,7 @@ bool RotatesRight(RegionClient& client, uint64_t offset = 4096) {
 class RegionSessionTest : public ::testing::Test {
  protected:
   double Value(const char* metric) { return Scrape(MetricsPort(server_)).Value(metric); }
-  // Returns once the server has given back what is left of others.
+  // Returns once the server has released everything that other clients left.
   void AwaitRegionBytes(double bytes) {
     while (Value("rope_region_bytes") != bytes) {
     }
@@ -177,7 +177,8 @@ TEST_F(RegionSessionTest, UnregisteredWhileInUseIsStillThereForThatRequest) {
       EXPECT_LT(large.Error(client.memory().As<float>()), 1e-5);
       ++right;
     } else {
-      EXPECT_EQ(response.error().code(), grpc::StatusCode::NOT_FOUND);  // it came after
+      EXPECT_EQ(response.error().code(),
+                grpc::StatusCode::NOT_FOUND);  // it arrived after the region was unregistered
     }
     EXPECT_THAT(Text(Rotate(client.stub(), large.InPlace(client.id(), 0))), StartsWith("5 "));
     stream->WritesDone();
@@ -245,7 +246,7 @@ TEST_F(RegionSessionTest, KilledClientLosesItsRegionsAndHurtsNobody) {
     std::string line = victim.ReadLine();
     while (!line.empty() && line != "rotating") line = victim.ReadLine();
     ASSERT_EQ(line, "rotating");
-    for (int j = 0; j < i; ++j) EXPECT_TRUE(RotatesRight(bystander));  // kill it ever later
+    for (int j = 0; j < i; ++j) EXPECT_TRUE(RotatesRight(bystander));  // kill it later each time
     victim.Signal(SIGKILL);
     EXPECT_EQ(victim.Wait(), -SIGKILL);
     EXPECT_TRUE(RotatesRight(bystander));

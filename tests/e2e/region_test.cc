@@ -24,7 +24,7 @@ constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max();
 
 class RegionTest : public ::testing::Test {
  protected:
-  // Where requests have their tensor, and where a second one is.
+  // The offsets of a request's first and second tensor.
   static constexpr uint64_t kHere = 4096;
   static constexpr uint64_t kThere = 65536;
 
@@ -61,7 +61,7 @@ TEST_F(RegionTest, TensorOfManySlicesIsRotatedInPlaceOnce) {
 
 TEST_F(RegionTest, SeveralTensorsOfOneRegion) {
   v1::RotateRequest request = sample_.InPlace(client_.id(), kHere);
-  sample_.AddTensor(client_.id(), kHere + sample_.bytes(), request);  // side by side
+  sample_.AddTensor(client_.id(), kHere + sample_.bytes(), request);  // next to each other
   sample_.Fill(client_.memory().As<float>(kHere));
   sample_.Fill(client_.memory().As<float>(kHere + sample_.bytes()));
   ASSERT_EQ(Text(Rotate(client_.stub(), request)), "OK");
@@ -86,12 +86,12 @@ TEST_F(RegionTest, OutputGoesToItsPlaceAndLeavesTheInput) {
 TEST_F(RegionTest, RegionsMixWithBytesInTheMessage) {
   sample_.Fill(client_.memory().As<float>(kHere));
   v1::RotateResponse response;
-  // From a region into the answer.
+  // From a region into the reply message.
   ASSERT_EQ(Text(Rotate(client_.stub(), sample_.Request(client_.id(), kHere), &response)), "OK");
   ASSERT_EQ(response.tensors(0).array().raw().size(), sample_.bytes());
   EXPECT_LT(sample_.Error(reinterpret_cast<const float*>(response.tensors(0).array().raw().data())),
             kClose);
-  // From the message into a region.
+  // From the request message into a region.
   v1::RotateRequest request = sample_.Request(client_.id(), kHere);
   v1::Array& array = *request.mutable_tensors(0)->mutable_array();
   array.clear_region();
@@ -102,7 +102,8 @@ TEST_F(RegionTest, RegionsMixWithBytesInTheMessage) {
 }
 
 TEST_F(RegionTest, LargeInputStaysWhereTheAnswerTakesItsBytes) {
-  const Sample large = {.tokens = 4000, .heads = 8};  // 1 MB, which in a message is overwritten
+  const Sample large = {.tokens = 4000,
+                        .heads = 8};  // 1 MB: inline, its bytes would be overwritten
   RegionClient client(path_, large.bytes());
   large.Fill(client.memory().As<float>(0));
   v1::RotateResponse response;
@@ -114,7 +115,7 @@ TEST_F(RegionTest, LargeInputStaysWhereTheAnswerTakesItsBytes) {
   EXPECT_EQ(std::memcmp(client.memory().data(), input.data(), large.bytes()), 0);
 }
 
-// Heads of 8 channels, 10 apart; what lies between stays as it is.
+// Heads of 8 channels at a distance of 10; the channels in between must stay unchanged.
 class Strided {
  public:
   static constexpr int64_t kHead = 10;

@@ -1,5 +1,5 @@
-// OPERATION_REPOSITION through a real server: moving rotated tensors gives what rotating the raw
-// ones there would have given.
+// OPERATION_REPOSITION through a real server: a moved tensor must equal the raw tensor rotated to
+// the new positions.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -103,7 +103,8 @@ class RepositionTest : public ::testing::Test {
     return Send(request, values);
   }
 
-  // Two rotations in fp32, each within 1.5e-7 of the length of its pair, times what scales it.
+  // The error of two rotations in fp32, each within 1.5e-7 of the length of its pair, times the
+  // scale.
   void ExpectClose(const std::vector<float>& got, const std::vector<float>& want, double scale) {
     for (size_t i = 0; i < got.size(); ++i) {
       const size_t row = i / kHeadDim * kHeadDim;
@@ -113,7 +114,7 @@ class RepositionTest : public ::testing::Test {
     }
   }
 
-  // Rotates to `p1` under `from`, moves to `p2` under `to`, and compares with rotating to `p2`.
+  // Rotates to `p1` under `from`, moves to `p2` under `to`, and compares with a rotation to `p2`.
   void ExpectMoves(const v1::RopeSpec& from, const v1::Positions& p1, const v1::RopeSpec& to,
                    const v1::Positions& p2, double scale) {
     const std::vector<float> moved = Move(from, p1, to, p2, Rotate(from, p1, raw_));

@@ -1,4 +1,4 @@
-// What the C++ client can ask for beside a plain rotation, against a real server.
+// Options of the C++ client other than a plain rotation, against a real server.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -45,7 +45,7 @@ class RequestOptionsTest : public ::testing::Test {
 
 TEST_F(RequestOptionsTest, StridedTensorIntoAnotherLayoutIsThePackedOneMoved) {
   const std::vector<float> packed = Rotated(Request());
-  // Rows of a buffer that holds twice as many heads, as a slice of a packed QKV tensor.
+  // Rows of a buffer with twice as many heads, like a slice of a packed QKV tensor.
   std::vector<float> wide(2 * data_.size(), -1);
   for (int64_t t = 0; t < kTokens; ++t) {
     std::copy_n(&data_[static_cast<size_t>(t * kHeads * kHeadDim)], kHeads * kHeadDim,

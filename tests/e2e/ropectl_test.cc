@@ -32,7 +32,7 @@ class RopectlTest : public ::testing::Test {
     return RunProgram(arguments);
   }
 
-  // Writes a golden file after `change` has had its way with it.
+  // Writes a golden file after `change` has modified it.
   template <typename Change>
   std::string Altered(const std::string& name, const Change& change) {
     std::ifstream in(std::string(ROPE_SOURCE_DIR "/tests/conformance/golden/") + name + ".json");

@@ -1,5 +1,5 @@
-// RotateStream as a client of any language sees it: many requests in flight on one stream, each
-// answered once; an error ends its request and not the stream.
+// RotateStream as a client in any language uses it: many requests in flight on one stream, each
+// answered once. An error ends its request and not the stream.
 #include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ class RotateStreamTest : public ::testing::Test {
   grpc::ClientContext context_;
 };
 
-// Sends that many at once, and expects each answered once with its own numbers.
+// Sends that many requests at once. Each must be answered once with its own numbers.
 void ExpectAnswers(v1::RopeService::Stub& stub, int requests) {
   grpc::ClientContext context;
   const std::unique_ptr<Stream> stream = stub.RotateStream(&context);
@@ -199,7 +199,7 @@ TEST_F(RotateStreamTest, AnEmptyStreamEndsWell) {
   EXPECT_TRUE(stream->Finish().ok());
 }
 
-// High-water mark of the process's resident memory, in MiB.
+// Maximum resident memory of the process so far, in MiB.
 int64_t PeakMebibytes(pid_t pid) {
   std::ifstream status(absl::StrCat("/proc/", pid, "/status"));
   for (std::string line; std::getline(status, line);) {
@@ -215,7 +215,7 @@ TEST_F(RotateStreamTest, AClientThatDoesNotReadHoldsUpItselfAndABoundedShareOfMe
     for (int i = 0; i < kRequests; ++i) stream->Write(MebibyteRequest(absl::StrCat(i)));
     stream->WritesDone();
   });
-  // The others are served all the while.
+  // Other clients are served meanwhile.
   for (int i = 0; i < 50; ++i) EXPECT_TRUE(Serves(*server_.NewStub()));
   int answered = 0;
   v1::RotateResponse response;
@@ -239,7 +239,7 @@ TEST_F(RotateStreamTest, ACancelledStreamLeavesTheServerServing) {
   }
   EXPECT_TRUE(Serves(*stub_));
   server_.process().Signal(SIGTERM);
-  EXPECT_EQ(server_.process().Wait(), 0);  // nothing of those streams is left
+  EXPECT_EQ(server_.process().Wait(), 0);  // no part of those streams is left
 }
 
 TEST_F(RotateStreamTest, ADrainAnswersWhatWasAcceptedAndEndsTheStreamUnavailable) {

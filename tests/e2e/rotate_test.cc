@@ -1,4 +1,4 @@
-// Real tensors through the client library and a real server, held against the doubles of Describe.
+// Real tensors through the client library and a real server, compared with the doubles of Describe.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -66,8 +66,8 @@ class RotateTest : public ::testing::Test {
     return reply.ok() ? Floats(reply->tensors[0]) : std::vector<float>();
   }
 
-  // Largest error / tolerance of `output`, [tokens][heads][128] of llama-3.1-8b (half), against
-  // Describe.
+  // Largest error / tolerance of `output`, [tokens][heads][128] of llama-3.1-8b (half), compared
+  // with Describe.
   double WorstRatio(const std::vector<float>& input, const std::vector<float>& output,
                     const std::vector<int64_t>& positions, int64_t heads) {
     DescribeRequest describe;
@@ -144,7 +144,7 @@ TEST_F(RotateTest, EveryLayoutGivesTheSameNumbers) {
   positions.starts = {7, 1000, 0};
   const auto expected =
       Rotate(MakeRequest("llama-3.1-8b", View("BSHD", {kB, kS, kH, kD}, bshd), positions));
-  // Where the element (b, s, h, d) lies in each layout.
+  // The index of the element (b, s, h, d) in each layout.
   const auto index = [](const std::string& layout, const std::array<int64_t, 4>& at) {
     int64_t offset = 0;
     for (const char letter : layout) {
@@ -213,7 +213,7 @@ TEST_F(RotateTest, AttentionFactorCanBeLeftToTheCaller) {
   ASSERT_TRUE(reply.ok());
   EXPECT_FALSE(reply->attention_factor_applied);
   EXPECT_NEAR(reply->attention_factor, 1.3465735903, 1e-9);
-  EXPECT_EQ(Floats(reply->tensors[0]), values);  // position 0 turns by nothing
+  EXPECT_EQ(Floats(reply->tensors[0]), values);  // position 0 rotates by 0
 }
 
 TEST_F(RotateTest, ZeroTokensGiveZeroTokens) {
@@ -307,8 +307,8 @@ RotateRequest MebibyteRequest(const std::vector<float>& values) {
   return request;
 }
 
-// Where the reply had its tensor, which has gone. An array of that size, which `arrays` keeps, lies
-// where memory would be that was freed with it.
+// Returns the address of the reply's tensor after the reply is destroyed. An array of that size,
+// kept in `arrays`, would reuse the memory if the destruction had freed it.
 const void* PlaceOf(Result<RotateReply> reply, std::vector<std::vector<float>>& arrays) {
   EXPECT_TRUE(reply.ok()) << reply.status().ToString();
   if (!reply.ok()) return nullptr;
@@ -343,8 +343,8 @@ TEST_F(RotateTest, TensorOutlivesItsClient) {
   EXPECT_LE(WorstRatio(values, Floats(reply->tensors[0]), positions, 4), 1);
 }
 
-// A deadline that passes in the middle of a call: how it ends is a race, that the server lives is
-// not.
+// The deadline passes during a call. How the call ends is a race; the server must survive in any
+// case.
 TEST_F(RotateTest, DeadlineThatPassesEndsTheCallAndNotTheServer) {
   const std::vector<float> values(4096 * 32 * 128);
   Positions positions;
@@ -371,7 +371,7 @@ TEST_F(RotateTest, ManyClientsWithDifferentSizesAllGetTheirOwnAnswer) {
     threads.emplace_back([&, c] {
       const Client client = *Client::Connect(server_.address());
       for (int call = 0; call < kCalls; ++call) {
-        // 1 token to 2 MiB: run where they arrive, queued, and split.
+        // 1 token to 2 MiB: on the receiving thread, queued, and in slices.
         const int64_t tokens = int64_t{1} << ((static_cast<int>(c) + call) % 11);
         const int64_t start = 1000 * static_cast<int64_t>(c) + call;
         const auto seed = static_cast<uint32_t>(c * 100 + static_cast<size_t>(call));

@@ -47,7 +47,7 @@ class StagingTest : public ::testing::Test {
     all.push_back("--listen=" + target_);
     server_ = std::make_unique<TestServer>(all);
   }
-  // A connection that can do nothing but stage, or fails.
+  // Connects with the staging transports only.
   Client Staging() const {
     return Client::Connect(target_, {.transports = {Transport::kRing, Transport::kMemfd}}).value();
   }
@@ -55,7 +55,7 @@ class StagingTest : public ::testing::Test {
     return Client::Connect(target_, {.transports = {Transport::kInline}}).value();
   }
 
-  // q [T, H, D] and a k of the same data, of two heads.
+  // q [T, H, D], and a k of two heads from the same data.
   RotateRequest RequestFor(DType dtype = DType::kFloat32) const {
     RotateRequest request;
     request.rope.config = client::RopeConfig{.head_dim = kHeadDim};
@@ -161,10 +161,10 @@ TEST_F(StagingTest, ErrorsAreThoseOfMessages) {
   EXPECT_EQ(status.message(), Inline().Rotate(request).status().message());
 }
 
-// Some find room and some do not; each gets its own answer.
+// Some requests find room and others do not; each must get its own answer.
 TEST_F(StagingTest, ThreadsOfOneClientShareTheMemory) {
   constexpr int kThreads = 6;
-  constexpr int kJobs = 120;  // of each
+  constexpr int kJobs = 120;  // for each client
   Start();
   const Client client = Client::Connect(target_, {.staged_bytes = 600 << 10}).value();
   EXPECT_EQ(client.transport().transport, Transport::kRing);
@@ -191,7 +191,7 @@ TEST_F(StagingTest, ThreadsOfOneClientShareTheMemory) {
   EXPECT_THAT(wrong, IsEmpty());
 }
 
-// Killed and started again at the same path: what it was at work on is in the old memory.
+// The server is killed and started again at the same path. It was working in the old memory.
 TEST_F(StagingTest, RestartedServerGetsTheRequestAgain) {
   Start();
   const Client client = Staging();

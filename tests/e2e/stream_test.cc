@@ -29,7 +29,7 @@ using client::Transport;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// [tokens, 32, 128] of zeros for llama-3.1-8b, which stay zeros.
+// A request for [tokens, 32, 128] zeros of llama-3.1-8b; the results are zeros too.
 RotateRequest RequestFor(std::vector<float>& values, int64_t position) {
   RotateRequest request;
   request.rope.model = "llama-3.1-8b";
@@ -53,7 +53,7 @@ class StreamTest : public ::testing::TestWithParam<Transport> {
 
   void Stop() {
     server_.process().Signal(SIGSTOP);
-    siginfo_t stopped{};  // it stops when it gets to it
+    siginfo_t stopped{};  // waits until it has stopped
     ASSERT_EQ(waitid(P_PID, static_cast<id_t>(server_.process().pid()), &stopped, WSTOPPED), 0);
   }
 
@@ -68,13 +68,13 @@ INSTANTIATE_TEST_SUITE_P(Transports, StreamTest,
                          ::testing::Values(Transport::kInline, Transport::kRing),
                          [](const auto& transport) { return Name(transport.param); });
 
-// Those of a stream with a ring alone.
+// Tests of a stream with a ring.
 class RingStreamTest : public StreamTest {};
 INSTANTIATE_TEST_SUITE_P(Transports, RingStreamTest, ::testing::Values(Transport::kRing));
 
 TEST_P(StreamTest, EveryAnswerOfManyThreadsIsRight) {
   constexpr int kThreads = 4;
-  constexpr int kRequests = 200;  // of each thread
+  constexpr int kRequests = 200;  // for each thread
   std::mutex mu;
   std::vector<std::string> wrong;
   std::atomic<int> right = 0;
@@ -124,7 +124,7 @@ TEST_P(StreamTest, RequestWhoseIdTheServerCannotReadIsAnsweredToo) {
   RotateStream stream = Open();
   std::vector<float> values(32 * 128);
   RotateRequest garbage = RequestFor(values, 7);
-  garbage.rope.model = "\xff";  // no UTF-8
+  garbage.rope.model = "\xff";  // invalid UTF-8
   EXPECT_EQ(stream.RotateFuture(garbage).get().status().code(), StatusCode::kInvalidArgument);
   EXPECT_TRUE(stream.RotateFuture(RequestFor(values, 7)).get().ok());
 }
@@ -162,7 +162,7 @@ TEST_P(StreamTest, ServerThatDiesLeavesUnansweredRequestsThatMayHaveRun) {
   RotateStream stream = Open();
   std::vector<float> values(32 * 128);
   ASSERT_TRUE(stream.RotateFuture(RequestFor(values, 1)).get().ok());
-  Stop();  // takes requests into its socket or its ring, answers none
+  Stop();  // the server still receives requests in its socket or ring, and answers none
   auto reply = stream.RotateFuture(RequestFor(values, 1));
   EXPECT_EQ(reply.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
   server_.process().Signal(SIGKILL);
@@ -186,8 +186,8 @@ TEST_P(StreamTest, CancelledStreamsLeaveAServerThatAnswers) {
   EXPECT_EQ(server_.process().Wait(), 0);
 }
 
-// What finds no room in staging memory, or no slot, travels by message: callbacks of both kinds of
-// answers take turns.
+// A request without room in staging memory, or without a slot, travels as a message. Callbacks of
+// both kinds of answers must take turns.
 TEST_P(RingStreamTest, CallbacksOfMessagesAndOfTheRingRunOneAtATime) {
   constexpr int kRequests = 1500;
   const Client client =
@@ -244,7 +244,7 @@ TEST_P(RingStreamTest, LastClientMayGoInACallback) {
   EXPECT_TRUE(Open().RotateFuture(RequestFor(values, 1)).get().ok()) << "the server goes on";
 }
 
-// The answers of many small requests are announced some at a time, and the last of them too.
+// The answers of many small requests are announced in groups; the last group must be announced too.
 TEST_P(RingStreamTest, MoreRequestsThanSlotsAreAllAnsweredThoughNoneFollows) {
   constexpr int kRequests = 3 * 256;
   for (int round = 0; round < 20; ++round) {

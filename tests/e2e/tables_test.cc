@@ -1,5 +1,5 @@
-// The two classic forms of the table through a real server: the sinusoidal one that is added, and
-// the complex one that is multiplied with.
+// Both classic forms of the table through a real server: the sinusoidal table that is added, and
+// the complex table that multiplies.
 #include <gtest/gtest.h>
 
 #include <cmath>

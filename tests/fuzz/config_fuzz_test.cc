@@ -2,7 +2,7 @@
 // replaced values and damaged bytes. The reader must accept each text, and each of its layers, or
 // reject it with the name of a field. Resolved frequencies and factors must be finite.
 //
-// ROPE_FUZZ_ROUNDS=N and ROPE_FUZZ_SEED=N: another number of texts of each test, other texts.
+// ROPE_FUZZ_ROUNDS=N sets the number of texts for each test, ROPE_FUZZ_SEED=N the seed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // WireCursor over random bytes. It must read the same from fragments of any size as from one piece,
 // and never read outside of them.
 //
-// ROPE_FUZZ_ROUNDS=N and ROPE_FUZZ_SEED=N: another number of byte strings, others.
+// ROPE_FUZZ_ROUNDS=N sets the number of byte strings, ROPE_FUZZ_SEED=N the seed.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 // that are no message. Each must decode to a message that the generated parser also accepts, or
 // fail with a status that names the error.
 //
-// ROPE_FUZZ_ROUNDS=N and ROPE_FUZZ_SEED=N: another number of messages of each test, other messages.
+// ROPE_FUZZ_ROUNDS=N sets the number of messages for each test, ROPE_FUZZ_SEED=N the seed.
 #include <gmock/gmock.h>
 #include <google/protobuf/stubs/logging.h>
 #include <gtest/gtest.h>

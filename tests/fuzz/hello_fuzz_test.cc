@@ -3,7 +3,7 @@
 // exactly the hello and leak no descriptor. The client's half must accept an answer or return the
 // reason for rejecting it.
 //
-// ROPE_FUZZ_ROUNDS=N and ROPE_FUZZ_SEED=N: another number of connections of each test, others.
+// ROPE_FUZZ_ROUNDS=N sets the number of connections for each test, ROPE_FUZZ_SEED=N the seed.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -2,7 +2,7 @@
 // separate memory. Requests have any layout, dtype and operation, arrive in fragments of random
 // sizes, and run in slices of a few tokens. The answers must be identical byte for byte.
 //
-// ROPE_FUZZ_ROUNDS=N and ROPE_FUZZ_SEED=N: another number of requests, other requests.
+// ROPE_FUZZ_ROUNDS=N sets the number of requests, ROPE_FUZZ_SEED=N the seed.
 #include <gtest/gtest.h>
 
 #include <cstdio>

@@ -2,7 +2,7 @@
 // at the limits of the arithmetic. Each must be answered, or rejected with the name of a field. An
 // answer must write only where the request says; a rejection must write nothing.
 //
-// ROPE_FUZZ_ROUNDS=N and ROPE_FUZZ_SEED=N: another number of requests of each test, others.
+// ROPE_FUZZ_ROUNDS=N sets the number of requests for each test, ROPE_FUZZ_SEED=N the seed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <spdlog/spdlog.h>

@@ -2,7 +2,7 @@
 // reply. Each must give the requested tensors, the error in the reply, or INTERNAL; after an error
 // nothing may be written. Memory outside of the requested outputs must never change.
 //
-// ROPE_FUZZ_ROUNDS=N and ROPE_FUZZ_SEED=N: another number of answers, other answers.
+// ROPE_FUZZ_ROUNDS=N sets the number of replies, ROPE_FUZZ_SEED=N the seed.
 #include <gmock/gmock.h>
 #include <google/protobuf/stubs/logging.h>
 #include <gtest/gtest.h>

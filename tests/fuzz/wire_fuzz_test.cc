@@ -2,7 +2,7 @@
 // damaged messages. Both must accept and reject the same bytes and read the same values. Where
 // proto/wire/message_split.h is stricter, its error must name the field.
 //
-// ROPE_FUZZ_ROUNDS=N and ROPE_FUZZ_SEED=N: another number of messages of each kind, other messages.
+// ROPE_FUZZ_ROUNDS=N sets the number of messages of each kind, ROPE_FUZZ_SEED=N the seed.
 #include <gmock/gmock.h>
 #include <google/protobuf/stubs/logging.h>
 #include <gtest/gtest.h>
