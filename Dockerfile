@@ -1,15 +1,15 @@
-# rope_server and ropectl in a small image: no compiler, no root, no shell needed.
+# rope_server and ropectl in a small image: no compiler, no root user, no shell needed.
 #   docker build --target=runtime -t rope-server .
 #   docker run --rm -p 50051:50051 -p 9464:9464 rope-server
-# For a GPU the same file, with a CUDA image to build on and its distribution to run on:
+# For a GPU, name a CUDA image as the build image and its distribution as the runtime image:
 #   docker build --target=runtime -t rope-server:cuda --build-arg DEVICE=cuda \
 #     --build-arg BUILD_IMAGE=nvidia/cuda:13.0.1-devel-ubuntu24.04 \
 #     --build-arg RUNTIME_IMAGE=ubuntu:24.04 .
 #   docker run --rm --gpus all -p 50051:50051 -p 9464:9464 rope-server:cuda
-# The tests, of which nothing reaches an image that runs:
+# The tests, which leave nothing in the runtime image:
 #   docker build --target=test .
-# Stages: build -> programs -> cpu or cuda -> runtime; build -> test. The runtime is the default; the
-# classic builder runs the test stage on its way there, too, unless it gets --target=runtime.
+# Stages: build -> programs -> cpu or cuda -> runtime; build -> test. The default is runtime.
+# Without --target=runtime the classic builder also runs the test stage.
 ARG BUILD_IMAGE=debian:bookworm-slim
 ARG RUNTIME_IMAGE=debian:bookworm-slim
 ARG DEVICE=cpu
@@ -24,12 +24,12 @@ COPY proto proto
 COPY kernels kernels
 COPY client client
 COPY server server
-# A build for cuda without nvcc is an error here, not a server without a GPU later.
+# A build for cuda without nvcc fails here, instead of giving a server without a GPU.
 ARG DEVICE
 RUN case "$DEVICE" in cpu) cuda=OFF ;; cuda) cuda=ON ;; \
       *) echo "DEVICE: got $DEVICE, want cpu or cuda" >&2; exit 1 ;; esac \
  && deploy/build.sh "-DROPE_CUDA=$cuda" rope_server ropectl
-# The programs, and the distribution's names of the libraries that they need.
+# The programs, and the names of the distribution packages with their libraries.
 RUN mkdir /programs \
  && strip -o /programs/rope_server build/bin/rope_server \
  && strip -o /programs/ropectl build/bin/ropectl \
@@ -43,7 +43,7 @@ RUN apt-get update \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $(cat /tmp/packages) \
  && rm -rf /tmp/packages /var/lib/apt/lists/* /var/cache/apt/*.bin /var/log/apt /var/log/dpkg.log
 COPY --from=build /programs/ /usr/local/bin/
-# Both start here: no library is missing.
+# Both programs must start here, which proves that no library is missing.
 RUN ["/usr/local/bin/rope_server", "--version"]
 RUN ["/usr/local/bin/ropectl", "help"]
 ARG RUNTIME_IMAGE
@@ -61,13 +61,14 @@ STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=5s --timeout=3s --start-period=10s --retries=3 \
   CMD ["/usr/local/bin/ropectl", "health", "--target=127.0.0.1:50051", "--timeout=2s"]
 
-# The flags stand in the entry point: those of `docker run IMAGE FLAGS...` come after them, and a
-# server that gets some more still listens where the outside and the health check find it.
+# The default flags are part of the entry point, and arguments of `docker run IMAGE ARGUMENTS...`
+# follow them. With more arguments the server therefore still listens where published ports and the
+# health check reach it.
 FROM programs AS cpu
 ENTRYPOINT ["/usr/local/bin/rope_server", "--listen=0.0.0.0:50051", "--metrics_listen=0.0.0.0:9464"]
 CMD []
 
-# The CUDA runtime is in the program; the driver comes with `--gpus all`.
+# The program contains the CUDA runtime; `--gpus all` provides the driver.
 FROM programs AS cuda
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 ENTRYPOINT ["/usr/local/bin/rope_server", "--listen=0.0.0.0:50051", \

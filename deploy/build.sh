@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Configures (where needed) and builds in build/.
+# Configures build/ if needed, and builds there.
 # Usage: deploy/build.sh [--tests] [-DNAME=VALUE...] [TARGET...]
-#   --tests: tests and benchmarks belong to the build; without it a fresh build folder has none
-#   -DNAME=VALUE: an option of CMake, for a fresh build folder
-#   TARGET: default everything that is configured
+#   --tests: also builds tests and benchmarks; without it a new build folder has none
+#   -DNAME=VALUE: a CMake option; takes effect in a new build folder only
+#   TARGET: default all configured targets
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -19,7 +19,7 @@ while [[ ${1:-} == -D?* ]]; do
   shift
 done
 
-# A folder that was configured before keeps its generator, its build type and its tests.
+# A configured folder keeps its generator, its build type and its tests.
 if [[ ! -f build/build.ninja && ! -f build/Makefile ]]; then
   cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release "-DROPE_BUILD_TESTS=${tests:-OFF}" \
     "${options[@]}"

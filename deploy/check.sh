@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Looks at the sources without running them: clang-format, clang-tidy, shellcheck, tests/tidy.
+# Checks the sources statically: clang-format, clang-tidy, shellcheck, tests/tidy.
 # Usage: deploy/check.sh [--changed[=BASE]]
 #   --changed: clang-tidy only for files that differ from BASE (default: HEAD) or are new
-# What is not installed is skipped by name. clang-tidy reads build/compile_commands.json and the
-# generated headers: run deploy/build.sh --tests before.
+# A tool that is not installed is skipped, and the output names it. clang-tidy reads
+# build/compile_commands.json and the generated headers: run deploy/build.sh --tests first.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -25,7 +25,7 @@ esac
 command -v git >/dev/null || fail "git is not installed"
 
 failed=()
-# run NAME TOOL COMMAND...: one check; a missing tool is said and not a failure.
+# run NAME TOOL COMMAND...: runs one check. A missing tool is reported and is not a failure.
 run() {
   local name=$1 tool=$2
   shift 2
@@ -38,12 +38,12 @@ run() {
   fi
 }
 
-# Files of ours that exist, tracked or new.
+# Existing files of the tree that match, tracked or new.
 ours() { git ls-files -co --exclude-standard --deduplicate -- "$@" | while read -r file; do
   [[ -f $file ]] && echo "$file"
 done; }
 
-# Sources for clang-tidy, without those that did not change where --changed is given.
+# Sources for clang-tidy; with --changed only the changed ones.
 tidy_sources() {
   ours '*.cc' | grep -vxF "$not_for_clang_tidy" | if [[ $base ]]; then
     grep -xF -f <(git diff --name-only "$base"; git ls-files -o --exclude-standard) || true

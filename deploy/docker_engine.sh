@@ -1,17 +1,17 @@
-# Sourced by docker_test.sh: a container engine, and the images that others make.
+# Sourced by docker_test.sh: finds or starts a container engine, and provides base images.
 # shellcheck shell=bash
 
-# The engine's own networks: a range that is set aside for measurements, so that it is none of the
-# machine's.
+# Networks of an engine that this script starts: a range reserved for benchmarks (RFC 2544), which
+# the machine does not use.
 readonly engine_bridge=198.18.0.1/24 engine_pool=base=198.18.16.0/20,size=24
 readonly engine_seconds=30 pull_seconds=120
 
-engine_folder=    # of the engine that start_engine started; empty: none
-images_made=()    # tags that were not there before
-build_flags=(--network=host)  # for docker build: our own engine's containers have no other way out
+engine_folder=    # of the engine that start_engine started; empty: none was started
+images_made=()    # tags that did not exist before
+build_flags=(--network=host)  # for docker build: our engine's containers have no other network
 
-# find_engine FOLDER: an engine that answers or, for root without DOCKER_HOST, one of our own that
-# keeps everything in FOLDER. Says why and fails where there is none.
+# find_engine FOLDER: finds an engine that answers. Without one, and without DOCKER_HOST, root
+# starts an engine with all of its data in FOLDER. Otherwise prints the reason and fails.
 find_engine() {
   if ! command -v docker >/dev/null; then
     echo "no container engine: docker is not installed"
@@ -30,8 +30,8 @@ find_engine() {
   return 1
 }
 
-# Without packet filters and forwarding the machine's stay as they are. Ports of containers are
-# mapped all the same; builds need --network=host.
+# The engine changes no packet filters and no forwarding of the machine. Published ports work
+# nevertheless; builds need --network=host.
 start_engine() {
   engine_folder=$1
   export DOCKER_HOST=unix://$engine_folder/docker.sock
@@ -51,7 +51,7 @@ start_engine() {
   return 1
 }
 
-# Ends our own engine and removes what it leaves beside its folder: its bridge, a mount, cgroups.
+# Stops the engine that start_engine started, and removes its folder, bridge, mount and cgroups.
 stop_engine() {
   [[ $engine_folder ]] || return 0
   local pid i cgroup
@@ -72,7 +72,7 @@ stop_engine() {
   engine_folder=
 }
 
-# provide_image TAG MAKER: the image is there, or comes from its registry, or `MAKER TAG` makes it.
+# provide_image TAG MAKER: uses an existing image, or pulls it, or builds it with `MAKER TAG`.
 provide_image() {
   ! docker image inspect "$1" >/dev/null 2>&1 || return 0
   images_made+=("$1")
@@ -81,7 +81,7 @@ provide_image() {
   "$2" "$1"
 }
 
-# A minimal Debian 12, which installs from where this machine does.
+# Builds a minimal Debian 12 with the package sources of this machine.
 make_debian() {
   command -v mmdebstrap >/dev/null || { echo "mmdebstrap is not installed" >&2 && return 1; }
   local made sources=/etc/apt/sources.list.d/debian.sources option
@@ -105,8 +105,9 @@ make_debian() {
   rm -rf "$made"
 }
 
-# As in Debian's image: packages and apt's caches do not stay in the layers. Added to the finished
-# tar, because mmdebstrap's apt, which reads the settings of the new root, runs on this machine.
+# As in Debian's image, layers must not keep package files and apt's caches. The settings are added
+# to the finished tar, because mmdebstrap's apt reads the new root's settings and runs on this
+# machine.
 write_apt_settings() {
   local clean='rm -f /var/cache/apt/archives/*.deb /var/cache/apt/archives/partial/*.deb || true'
   mkdir -p "$1/etc/apt/apt.conf.d"
@@ -119,7 +120,7 @@ Acquire::Languages "none";
 END
 }
 
-# A stand-in for the Prometheus image, with the distribution's package under its tag.
+# Builds a replacement for the Prometheus image from the distribution's package, under its tag.
 make_prometheus() {
   docker build "${build_flags[@]}" -t "$1" - <<END
 FROM $(base_tag)

@@ -1,20 +1,21 @@
 #!/usr/bin/env bash
-# Builds the image from this tree and proves on a container engine what README promises of it.
+# Builds the image from this tree and checks the README's promises about it on a container engine.
 # Usage: deploy/docker_test.sh [--image=TAG] [--compose=skip]
-#   --image=TAG:     checks this image of a running engine instead of building one
-#   --compose=skip:  leaves deploy/compose.yaml out
-# Uses the engine that docker reaches; where none answers, root starts a dockerd of its own, which
-# keeps everything in a temporary folder. Base images that no registry gives are made from the
-# distribution's packages (mmdebstrap). http_proxy and its like reach the build. Prints a line for
-# each check and removes what it made; the build cache stays with an engine that was there before.
-# Exits 0 when all checks passed, 1 when one failed, 77 without an engine, 2 on a wrong flag.
+#   --image=TAG:     checks an existing image of a running engine instead of building one
+#   --compose=skip:  skips deploy/compose.yaml
+# Uses the engine that docker reaches. If none answers, root starts a dockerd with all of its data
+# in a temporary folder. If no registry answers, mmdebstrap builds the base images from the
+# distribution's packages. The build gets http_proxy and the other proxy variables. The script
+# prints a line for each check and removes everything that it created, except the build cache of an
+# engine that ran before. Exits 0 if all checks passed, 1 if one failed, 77 without an engine, 2 on
+# a wrong flag.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=deploy/docker_engine.sh
 source deploy/docker_engine.sh
 # shellcheck source=tests/deploy/unit_pair.sh
 source tests/deploy/unit_pair.sh
-export LC_ALL=C  # EPOCHREALTIME with a point
+export LC_ALL=C  # a decimal point in EPOCHREALTIME
 
 readonly image_bytes_max=150000000 first_tensor_ms_max=1000 stop_ms_max=2000 wait_ms=60000
 readonly label=rope-docker-test-$$
@@ -23,7 +24,7 @@ complain() { echo "docker_test: $*" >&2; }
 
 now_ms() { echo $((${EPOCHREALTIME/./} / 1000)); }
 
-# until_true COMMAND...: asks again and again; fails after a minute.
+# until_true COMMAND...: repeats the command until it succeeds; fails after a minute.
 until_true() {
   local end
   end=$(($(now_ms) + wait_ms))
@@ -33,7 +34,7 @@ until_true() {
   done
 }
 
-# want WHAT GOT PATTERN: says what is wrong where GOT does not match.
+# want WHAT GOT PATTERN: fails with a message if GOT does not match.
 want() {
   # shellcheck disable=SC2053  # a pattern
   [[ $2 == $3 ]] && return
@@ -42,7 +43,7 @@ want() {
 }
 
 passed=0 failed=0 as=()
-# check NAME FUNCTION: runs it, and prints what it left in `detail`.
+# check NAME FUNCTION: runs the function and prints its result and `detail`, which it sets.
 check() {
   detail=
   if "$2"; then
@@ -54,23 +55,23 @@ check() {
   fi
 }
 
-# The image's own ropectl with the image's own libraries, as a process of this machine; of the user
-# that the array `as` says.
+# Runs the image's ropectl with the image's libraries as a process of this machine, with the command
+# prefix in the array `as`, which sets the user.
 ropectl() {
   local loader=("$root"/usr/lib/*-linux-gnu/ld-linux-*.so.*)
   "${as[@]}" "${loader[0]}" --library-path "$(dirname "${loader[0]}")" \
     "$root/usr/local/bin/ropectl" "$@"
 }
 
-# rotates TARGET: whether the server there turns (1, 0) at position 1 into (cos 1, sin 1).
+# rotates TARGET: succeeds if the server rotates (1, 0) at position 1 to (cos 1, sin 1).
 rotates() {
   ropectl rotate "--target=$1" --timeout=2s "--config=$folder/config.json" "${unit_pair_flags[@]}" \
     "--q=$folder/q.npy" "--output_q=$folder/rotated.npy" >/dev/null 2>&1 &&
     is_rotated_unit_pair "$folder/rotated.npy"
 }
 
-# start NAME [FLAG OF DOCKER RUN...] [-- FLAG OF THE SERVER...]: sets target, unless the container
-# has no network.
+# start NAME [FLAG OF DOCKER RUN...] [-- FLAG OF THE SERVER...]: starts a container. Sets target,
+# unless the container has no network.
 start() {
   local name=$1 flags=(--publish=127.0.0.1::50051 --publish=127.0.0.1::9464)
   shift
@@ -88,7 +89,7 @@ inspect() { docker inspect "$label-$1" --format "$2"; }
 
 is_healthy() { [[ $(inspect "$1" '{{.State.Health.Status}}') == healthy ]]; }
 
-# stop NAME: as docker stop does it, with SIGTERM; the server must drain and exit with 0.
+# stop NAME: runs docker stop, which sends SIGTERM; the server must drain and exit with 0.
 stop() {
   docker stop --time=10 "$label-$1" >/dev/null &&
     want "exit status" "$(inspect "$1" '{{.State.ExitCode}}')" 0 &&
@@ -151,7 +152,7 @@ check_metrics() {
   grep -q '^rope_requests_total{.*} [1-9]' "$folder/metrics"
 }
 
-# ListServices over HTTP/2, by hand: a gRPC frame with field 7, "*".
+# Calls ListServices with curl: a gRPC frame whose message has "*" in field 7.
 check_reflection() {
   printf '\x00\x00\x00\x00\x03\x3a\x01*' |
     curl -sSf --http2-prior-knowledge --data-binary @- -H 'te: trailers' \
@@ -180,7 +181,7 @@ check_stop() {
 readonly hardened=(--read-only --user=65532:65532 --cap-drop=ALL
   --security-opt=no-new-privileges --memory=512m --cpus=1 --pids-limit=64)
 
-# Nor is there a shell or a tool: the folders where they would be are hidden.
+# The container has neither a shell nor tools: empty folders hide /usr/bin and /usr/sbin.
 check_hardened() {
   local status
   start hardened "${hardened[@]}" --health-interval=1s --volume="$folder/empty:/usr/bin:ro" \
@@ -214,7 +215,7 @@ check_bad_model() {
     want log "$detail" '*/models/none.json*'
 }
 
-# The last of those that cannot repeat counts: here, where the metrics are.
+# A flag that is not repeatable takes its last value: here the address of the metrics.
 check_repeated() {
   start repeated --publish=127.0.0.1::9465 -- --listen=0.0.0.0:50051 --device=cpu \
     --metrics_listen=0.0.0.0:9464 --metrics_listen=0.0.0.0:9465 || return 1
@@ -223,7 +224,7 @@ check_repeated() {
     stop repeated && detail='--listen twice, --metrics_listen three times'
 }
 
-# A container without a network; the socket's folder and file belong to whom the server runs as.
+# A container without a network; the socket's folder and file belong to the server's user.
 check_unix_socket() {
   start socket --network=none "--user=$(id -u):$(id -g)" --cap-drop=ALL \
     --volume="$folder/socket:/run/rope" -- --listen=unix:/run/rope/rope.sock || return 1
@@ -231,8 +232,8 @@ check_unix_socket() {
     detail='rotated with --network=none'
 }
 
-# loads TRANSPORT: requests in flight through memory that is shared so, and every one answered. No
-# other transport is taken in its place.
+# loads TRANSPORT: runs a load over that transport. Every request must be answered, and the client
+# must not fall back to another transport.
 loads() {
   ropectl load "--target=unix:$folder/shared/rope.sock" "--transport=$1" --concurrency=2 \
     --duration=2s >"$folder/load" 2>&1 || { tail -n 5 "$folder/load" >&2 && return 1; }
@@ -242,8 +243,8 @@ loads() {
     "$folder/load" | xargs)
 }
 
-# The server has the image's user, the client another: the socket says who may connect, and what
-# comes with the connection needs no name, no owner and no common folder.
+# The server runs as the image's user, the client as another. The socket's mode lets the client
+# connect, and a memfd that comes with the connection needs no name, owner or common folder.
 check_memfd() {
   local as=()
   [[ $(id -u) != 0 ]] || as=(setpriv --reuid=1000 --regid=1000 --clear-groups)
@@ -254,7 +255,7 @@ check_memfd() {
   stop memfd
 }
 
-# Objects have a name and belong to who made them: the server has the client's user.
+# A POSIX object has a name and belongs to its creator, so the server runs as the client's user.
 check_posix() {
   local as=() user=(--user="$(id -u):$(id -g)")
   [[ $(id -u) != 0 ]] || as=(setpriv --reuid=65532 --regid=65532 --clear-groups) user=()
@@ -308,7 +309,7 @@ check_compose_gpu() {
     grep -q 'driver: nvidia' "$folder/compose.log"
 }
 
-# Whatever way the script ends, it leaves nothing behind.
+# However the script ends, it removes everything that it created.
 clean_up() {
   local status=$? containers tag
   trap - EXIT INT TERM

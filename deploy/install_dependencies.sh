@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the distribution packages that the build needs, where they are missing.
-# Usage: deploy/install_dependencies.sh [--tests]      --tests: what the tests need, too
+# Installs the missing distribution packages of the build.
+# Usage: deploy/install_dependencies.sh [--tests]      --tests: the packages of the tests, too
 set -euo pipefail
 
 packages=(g++ cmake ninja-build libabsl-dev libgrpc++-dev libprotobuf-dev protobuf-compiler

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Packs the built programs with every shared library that they need, the C library and its loader
-# included, into one folder that runs on another machine: copy it anywhere, start FOLDER/bin/NAME.
-# Usage: deploy/pack.sh [--build=DIR] FOLDER      FOLDER must be empty or not there
+# Packs the built programs and every shared library that they need, including the C library and its
+# loader, into one folder for another machine. Copy the folder to any path and start
+# FOLDER/bin/NAME.
+# Usage: deploy/pack.sh [--build=DIR] FOLDER      FOLDER must be empty or must not exist
 # The other machine needs the same processor architecture, Linux 3.2 or newer and a POSIX /bin/sh;
-# it may be of another distribution, older or newer. For a GPU it needs the driver, nothing else.
+# its distribution may be another one, older or newer. For a GPU it needs only the driver.
 set -euo pipefail
 
 readonly programs=(rope_server ropectl rope_bench) wanted=(rope_server ropectl)
@@ -25,12 +26,12 @@ for program in "${wanted[@]}"; do
   [[ -x $build/bin/$program ]] || fail "$build/bin/$program is not built; run deploy/build.sh"
 done
 
-# NAME PATH of every library that a program needs, and of the loader that it asks for.
+# Prints NAME PATH for every library of a program, and for its loader.
 libraries() {
   ldd "$1" | awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 } $1 ~ /^\// { print $1, $1 }'
 }
 
-# The name under which the start scripts find the loader, whatever the architecture calls it.
+# The loader's name in the folder, the same for every architecture.
 readonly loader=loader
 
 copy_libraries() {
@@ -45,8 +46,8 @@ copy_libraries() {
   done < <(libraries "$1")
 }
 
-# The C library's other parts, which a driver that is loaded at run time may ask for: they must be
-# of the same version as the packed libc.
+# Copies the other libraries of the C library. A driver that is loaded at run time may need them,
+# and their version must be that of the packed libc.
 copy_c_library() {
   local libc name
   libc=$(libraries "$1" | awk '$1 == "libc.so.6" { print $2 }')
@@ -55,8 +56,8 @@ copy_c_library() {
   done
 }
 
-# The packed loader starts the program, because a program names its loader by an absolute path.
-# LD_LIBRARY_PATH comes after the packed libraries: where a driver is found by it, it still is.
+# The start script runs the packed loader, because a program names its loader by an absolute path.
+# LD_LIBRARY_PATH comes after the packed libraries, so that a driver in it is still found.
 write_start_script() {
   cat >"$folder/bin/$1" <<SCRIPT
 #!/bin/sh

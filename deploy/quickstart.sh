@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Sets up, builds, starts the server and rotates one real request; stays up until Ctrl-C or SIGTERM.
-# Usage: deploy/quickstart.sh [--once]      --once: stop the server again and exit 0
+# Installs packages, builds, starts the server and rotates one real request. Runs until Ctrl-C or
+# SIGTERM.
+# Usage: deploy/quickstart.sh [--once]      --once: stops the server and exits 0
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -20,7 +21,7 @@ fail() {
 
 server_runs() { kill -0 "$server_pid" 2>/dev/null; }
 
-# Ends the server the way an operator does, and sets server_status to how it took it.
+# Stops the server with SIGTERM, as an operator does, and sets server_status to its exit status.
 stop_server() {
   kill -TERM "$server_pid" 2>/dev/null || true
   for ((i = 0; i < stop_attempts; ++i)); do
@@ -34,7 +35,7 @@ stop_server() {
   wait "$server_pid" || server_status=$?
 }
 
-# Whatever way the script ends, it leaves no server behind.
+# However the script ends, it stops the server.
 on_exit() {
   local status=$?
   trap - EXIT INT TERM
@@ -44,7 +45,7 @@ on_exit() {
   exit "$status"
 }
 
-# Not asked of the server: two servers can share a port without either of them noticing.
+# The script checks this, because two servers can share a port (SO_REUSEPORT) unnoticed.
 port_is_taken() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
 start_server() {
@@ -57,7 +58,7 @@ start_server() {
   server_pid=$!
 }
 
-# The server says where it listens as soon as it does; then it must also call itself healthy.
+# The server logs its address as soon as it listens; after that its health must be SERVING.
 wait_until_healthy() {
   target=
   for ((i = 0; i < start_attempts; ++i)); do
@@ -89,7 +90,7 @@ Turn (1, 0) at position 1 into (cos 1, sin 1) by hand:
 END
 }
 
-# Waits for a signal; a server that ends by itself meanwhile is a failure.
+# Waits for a signal. If the server exits before that, the script fails.
 serve_until_signal() {
   echo "The server is up at $target (log: $server_log). Ctrl-C stops it."
   server_status=0

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, and runs every test. The last line counts them.
+# Installs missing packages, builds, and runs every test. The last line counts the tests.
 # Usage: tests/run.sh [CTEST ARGUMENT...]      for example: tests/run.sh -L unit
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -13,8 +13,8 @@ give_up() {
   exit 1
 }
 
-# The end-to-end tests call a real grpcurl, named by ROPE_GRPCURL; without it they are skipped, by
-# name.
+# Some end-to-end tests call a real grpcurl, named by ROPE_GRPCURL. Without one they are skipped,
+# and the output names them.
 provide_grpcurl() {
   export ROPE_GRPCURL=${ROPE_GRPCURL:-$(command -v grpcurl || true)}
   [[ -z $ROPE_GRPCURL ]] || return 0

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Builds with sanitizers in a folder of build/ and runs tests there.
+# Builds with sanitizers in build/address or build/thread, and runs tests there.
 # Usage: tests/sanitize.sh address|thread [CTEST ARGUMENT...]
-#   address: AddressSanitizer, LeakSanitizer and UBSan; every test but those of scripts
-#   thread:  ThreadSanitizer; the tests that need no gRPC, whose packages are not instrumented
-# The SIMD kernels go without UBSan: it takes minutes for each of their files.
+#   address: AddressSanitizer, LeakSanitizer and UBSan; every test except those of scripts
+#   thread:  ThreadSanitizer; tests without gRPC, because the gRPC packages are not instrumented
+# The SIMD kernels are built without UBSan, which takes minutes for each of their files.
 # Example: tests/sanitize.sh address -R 'fuzz|server_test'
-# ROPE_SANITIZE_TARGETS: the targets to build; default all that the tests need.
+# ROPE_SANITIZE_TARGETS: the targets to build; default all targets of the tests.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -14,7 +14,7 @@ fail() {
   exit 2
 }
 
-# Each test program of ours that TSan can follow: no call of theirs goes through gRPC's threads.
+# The test programs that ThreadSanitizer can check: none of their calls runs on gRPC's threads.
 thread_targets=(unit_kernels_table_cache unit_kernels_worker_pool unit_kernels_cuda_backend
   unit_proto server_test ring_fuzz_test property_test request_property_test)
 thread_filter='-Health*:GrpcStatus*:PollLoop*:UnaryCall*:StreamCall*'

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The rules of the Dockerfile, as far as they show without an engine; and that each rule notices.
+"""Checks the rules of the Dockerfile that need no engine, and that each rule detects a violation.
 
-Needs nothing but Python. An engine proves the rest: deploy/docker_test.sh.
+Needs only Python. deploy/docker_test.sh checks the rest on an engine.
 """
 import json
 import pathlib
@@ -11,7 +11,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 INSTRUCTIONS = {"ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK", "LABEL",
                 "RUN", "STOPSIGNAL", "USER", "WORKDIR"}
-# What builders of 2020 do not know, or only some of them.
+# Syntax that the builders of 2020 do not support, or only some of them.
 NEWER = re.compile(r"<<-?[\"']?[A-Z]|--(mount|link|chmod|network|security|parents|exclude)\b")
 LISTENS = ["--listen=0.0.0.0:50051", "--metrics_listen=0.0.0.0:9464"]
 
@@ -107,7 +107,7 @@ def context_problems(stages, ignore):
 
 
 def problems(text, ignore, cmake, compose_gpu):
-    """What breaks a rule, in words."""
+    """Describes each violation of a rule."""
     stages = stages_of(instructions_of(text))
     found = [*text_problems(text), *stage_problems(stages), *context_problems(stages, ignore)]
     version = re.search(r"project\(\w+ VERSION ([\d.]+)", cmake)[1]

@@ -232,7 +232,7 @@ TEST_F(HostileHttp2Test, Garbage) {
     framed.Send(frames);
     framed.AwaitPong(milliseconds(20));
   }
-  // Bytes that do not even begin with the HTTP/2 preface.
+  // An HTTP/1.1 request where the HTTP/2 preface must be.
   proto::FileDescriptor http1 = ConnectTcp(watched_.server().address());
   const std::string get = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
   EXPECT_EQ(send(http1.get(), get.data(), get.size(), MSG_NOSIGNAL),
