@@ -11,7 +11,7 @@ fail() {
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
-# expect STATUS LINE ARGUMENT...: what docker_test.sh says and how it ends.
+# expect STATUS LINE ARGUMENT...: checks the output and the exit status of docker_test.sh.
 expect() {
   local want_status=$1 want_line=$2 status=0
   shift 2
@@ -22,7 +22,7 @@ expect() {
     fail "got $(cat "$folder/output"), want $want_line"
 }
 
-# An engine that is named and does not answer is none, also where dockerd could be started.
+# An engine named by DOCKER_HOST that does not answer counts as none, even if dockerd could start.
 export DOCKER_HOST=unix://$folder/none.sock
 expect 77 'no container engine'
 expect 77 'no container engine' --image=rope-server

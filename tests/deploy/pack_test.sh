@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# What deploy/pack.sh packs works where nothing else is: a root folder that holds the pack, a shell
-# and the C library of that shell. There a packed server starts, is healthy, rotates for a packed
-# ropectl, agrees with a golden file, and drains.
+# A pack of deploy/pack.sh works in a root folder that holds only the pack, a shell and that shell's
+# C library. There a packed server starts, becomes healthy, rotates for a packed ropectl, agrees
+# with a golden file, and drains.
 # Usage: tests/deploy/pack_test.sh BUILD_FOLDER
-# Where no root folder can be entered, the same runs with an empty environment on the whole system.
-# Either way no program may map a file from outside the pack.
+# If the test may not enter a root folder, it runs on the whole system with an empty environment. In
+# both cases no program may map a file from outside of the pack.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 # shellcheck source=tests/deploy/unit_pair.sh
@@ -38,7 +38,8 @@ make_root() {
   done
 }
 
-# Enters the root folder: as root of a namespace of its own, or as root. Empty: not permitted.
+# The command that enters the root folder: in a new user namespace, or as root. Empty: not
+# permitted.
 enter=()
 choose_entrance() {
   local chroot unshare
@@ -78,7 +79,7 @@ rotate() {
   is_rotated_unit_pair "$root/tmp/rotated.npy" || fail "rotate wrote wrong numbers"
 }
 
-# Nothing is mapped that is not packed.
+# Checks that every mapped file is part of the pack.
 check_maps() {
   local outside
   outside=$(awk '$6 ~ /^\// { print $6 }' "/proc/$server/maps" | grep -v '/opt/rope/lib/' || true)

@@ -1,9 +1,9 @@
-# Sourced by scripts: the smallest rotation that shows whether a server works. (1, 0) at position 1
-# becomes (cos 1, sin 1).
+# Sourced by scripts: the smallest rotation that proves that a server works. It rotates (1, 0) at
+# position 1 to (cos 1, sin 1).
 # shellcheck shell=bash
 
-# For ropectl rotate, beside --config, --q and --output_q.
-# shellcheck disable=SC2034  # used by who sources this
+# Flags for ropectl rotate, in addition to --config, --q and --output_q.
+# shellcheck disable=SC2034  # used by scripts that source this file
 readonly unit_pair_flags=(--pairing=half --layout=SHD --start=1)
 
 # write_unit_pair FOLDER: writes config.json and q.npy there.
@@ -16,7 +16,7 @@ write_unit_pair() {
   echo '{"rope_theta": 10000, "head_dim": 2}' >"$1/config.json"
 }
 
-# is_rotated_unit_pair FILE.npy: whether it holds (cos 1, sin 1); says what it holds where not.
+# is_rotated_unit_pair FILE.npy: succeeds if the file holds (cos 1, sin 1); else prints its numbers.
 is_rotated_unit_pair() {
   local got
   got=$(tail -c 8 "$1" | od -An -tx1 | tr -d ' \n')

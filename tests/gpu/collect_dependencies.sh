@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Fills a folder with what tests/gpu/run.sh builds against, from this machine's distribution
-# packages: Abseil, GoogleTest and nlohmann-json. The folder is a prefix that any x86-64 Linux can
-# use under any path: ROPE_GPU_DEPS=FOLDER tests/gpu/run.sh
-# Usage: tests/gpu/collect_dependencies.sh FOLDER      FOLDER must be empty or not there
+# Fills a folder with the libraries that tests/gpu/run.sh builds against, from this machine's
+# distribution packages: Abseil, GoogleTest and nlohmann-json. The folder is a prefix that works on
+# any x86-64 Linux under any path: ROPE_GPU_DEPS=FOLDER tests/gpu/run.sh
+# Usage: tests/gpu/collect_dependencies.sh FOLDER      FOLDER must be empty or must not exist
 set -euo pipefail
 
 readonly packages=(libabsl-dev libgtest-dev libgmock-dev nlohmann-json3-dev)
@@ -29,8 +29,8 @@ copy_packages() {
     done | tar -C /usr -chf - --files-from=- | tar -C "$folder" -xf -
 }
 
-# The packaged CMake files name shared libraries, which need this machine's C library; the archives
-# beside them only need a linker.
+# The packaged CMake files name shared libraries, which need this machine's C library. The archives
+# in the same folder need only a linker.
 name_archives() {
   sed -i -E 's/ SHARED IMPORTED\)/ STATIC IMPORTED)/; /IMPORTED_SONAME_/d; s/\.so\.[0-9.]+"/.a"/' \
     "$1"/abslTargets*.cmake

@@ -1,7 +1,7 @@
-// What GPU benchmarks are made of: device memory, graphs and device time.
+// Helpers of the GPU benchmarks: device memory, graphs and device time.
 //
 // Threading:  Confined to one thread.
-// Ownership:  Buffers and graphs own what they made; streams are the caller's.
+// Ownership:  Buffers and graphs own their CUDA objects; streams belong to the caller.
 // Errors:     None: a CUDA error ends the program with its text and status 1.
 #ifndef ROPE_TESTS_GPU_DEVICE_H_
 #define ROPE_TESTS_GPU_DEVICE_H_
@@ -14,7 +14,7 @@
 
 namespace rope::bench {
 
-// Ends the program where `error` is one; `what` says what was asked for.
+// Exits the program if `error` is an error; `what` names the failed operation.
 void Check(cudaError_t error, const char* what);
 
 // Device memory, uninitialised.
@@ -54,8 +54,8 @@ class Graph {
   cudaGraphExec_t executable_ = nullptr;
 };
 
-// Median seconds between two events around each function. The functions take turns, so that what
-// the device does over time happens to all of them; one turn first does not count.
+// Median seconds between two events around each function. The functions take turns, so that changes
+// of the device over time affect all of them; the first turn does not count.
 std::vector<double> DeviceSeconds(const std::vector<Enqueue>& functions, int rounds);
 
 // Properties of device 0.

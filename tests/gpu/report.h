@@ -14,7 +14,7 @@
 
 namespace rope::bench {
 
-// What a row found. JSON has the Measurement, whose value is in microseconds or GB/s.
+// The result of a row. The JSON contains the Measurement, whose value is in microseconds or GB/s.
 struct CudaMeasurement {
   Measurement measurement;
   double microseconds = 0;
@@ -28,8 +28,8 @@ struct CudaRow {
   std::function<CudaMeasurement()> measure;
 };
 
-// Measures the rows whose names match a regular expression, printing each as it comes, and returns
-// them as rope_bench prints them.
+// Measures the rows whose names match a regular expression, prints each result at once, and returns
+// all of them in the format of rope_bench.
 nlohmann::json RunRows(const std::vector<CudaRow>& rows, const std::string& filter);
 
 }  // namespace rope::bench

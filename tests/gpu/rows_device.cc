@@ -55,7 +55,7 @@ std::pair<double, double> RotateAndCopySeconds(const Case& wanted, Workload& wor
                                        kRounds);
     return {seconds[0] / kNodes, seconds[1] / kNodes};
   }
-  constexpr int64_t kBytes = int64_t{8} << 30;  // that a measurement moves, at least
+  constexpr int64_t kBytes = int64_t{8} << 30;  // a measurement moves at least this much
   const int calls = static_cast<int>(
       std::clamp<int64_t>(kBytes / (2 * workload.tensor_bytes()), workload.sets(), 256));
   const auto repeated = [calls](const Enqueue& enqueue) {

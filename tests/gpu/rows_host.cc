@@ -1,7 +1,7 @@
 // Rows about tensors in host memory through the cuda backend, staging included, against the time
 // that the bus takes for the same bytes in both directions at once.
 //   host/64_MiB_pageable   memory as malloc gives it
-//   host/64_MiB_pinned     memory that the device reads by itself
+//   host/64_MiB_pinned     memory that the device reads directly
 //   host/1_token           one token's q, for information
 #include <cuda_runtime_api.h>
 
@@ -40,7 +40,7 @@ void FreePinned(void* memory) {
   Check(cudaFreeHost(memory), "to free pinned memory");
 }
 
-// Memory whose pages are there already.
+// Memory whose pages are resident.
 HostMemory Allocate(int64_t bytes, bool pinned) {
   const auto size = static_cast<size_t>(bytes);
   void* memory = nullptr;
@@ -111,7 +111,7 @@ class HostWorkload {
   kernels::RotateJob job_;
 };
 
-// Copies to the device and from it, of pinned memory, at the same time.
+// Simultaneous copies of pinned memory to the device and from it.
 class Bus {
  public:
   explicit Bus(int64_t bytes)

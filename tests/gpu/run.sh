@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds kernels, tests and benchmarks for the GPU of this machine, runs them on it and prints one
-# table. Wants nvcc, CMake, a C++20 compiler, Abseil, GoogleTest and nlohmann-json; what is not
-# installed is taken from the prefix ROPE_GPU_DEPS (collect_dependencies.sh makes one).
+# table. Needs nvcc, CMake, a C++20 compiler, Abseil, GoogleTest and nlohmann-json. Libraries that
+# are not installed come from the prefix ROPE_GPU_DEPS (collect_dependencies.sh creates one).
 # Usage: tests/gpu/run.sh [--out=DIR] [--build=DIR] [--build-only]
 #   --out=DIR:    where run.log and bench.json go (or ROPE_GPU_OUT; default: the build folder)
 #   --build=DIR:  build folder (default: build/gpu)
@@ -11,7 +11,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-# Tests that are instantiated over backends end with the backend's name.
+# Names of tests that are instantiated over backends end with the backend's name.
 readonly device_tests='*/cuda'
 readonly test_seconds=100 memcheck_seconds=90 bench_seconds=150
 
@@ -26,7 +26,7 @@ find_nvcc() { command -v "${CUDACXX:-nvcc}" || command -v /usr/local/cuda/bin/nv
 # What nvidia-smi says about the first GPU.
 ask_gpu() { nvidia-smi --id=0 "--query-gpu=$1" --format=csv,noheader 2>/dev/null; }
 
-# "90" for compute capability 9.0; nothing where neither the driver's tool nor nvcc's can say.
+# "90" for compute capability 9.0; empty if neither the driver's tool nor nvcc's reports it.
 architecture() {
   local capability
   capability=$(ask_gpu compute_cap) || true
@@ -60,8 +60,8 @@ build() {
 }
 
 steps=() failures=0
-# step NAME COMMAND...: runs it, says how it went and how long it took, and remembers both.
-# Status 77 is a skip, whose reason the command printed.
+# step NAME COMMAND...: runs the command, and prints and records its result and time. Status 77
+# means skipped; the command printed the reason.
 step() {
   local name=$1 begin=$SECONDS status=0
   shift
@@ -77,7 +77,7 @@ step() {
   esac
 }
 
-# One test program on the device. Names that no test has are a failure, not a success of nothing.
+# Runs one test program on the device. A filter that matches no test is a failure.
 run_on_device() {
   local program=$build/tests/$1
   "$program" --gtest_list_tests "--gtest_filter=$device_tests" | grep -q '^  ' ||
@@ -98,7 +98,7 @@ memcheck() {
   return "$status"
 }
 
-# Registers and local memory of each kernel, as the build has it.
+# Registers and local memory of each kernel in the build.
 kernel_resources() {
   local tool
   tool=$(command -v cuobjdump || command -v "$(dirname "$nvcc")/cuobjdump") ||

@@ -15,7 +15,7 @@ fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
-# expect STATUS LINE ARGUMENT...: what run.sh says and how it ends.
+# expect STATUS LINE ARGUMENT...: checks the output and the exit status of run.sh.
 expect() {
   local want_status=$1 want_line=$2 status=0
   shift 2

@@ -30,8 +30,8 @@ int64_t TensorBytes(const Case& wanted) {
   return TokenBytes(wanted) * std::accumulate(requests.begin(), requests.end(), int64_t{0});
 }
 
-// Enough sets to go through several times the cache; a few where a batch is so small that its
-// tensors were in the cache in real life, too.
+// Enough sets to exceed the cache several times. Only a few for a batch so small that its tensors
+// would be in the cache in production too.
 int SetCount(const Case& wanted) {
   constexpr int64_t kSmallBytes = int64_t{4} << 20;
   const int64_t set_bytes = TensorBytes(wanted) * (wanted.in_place ? 1 : 2);
@@ -94,8 +94,7 @@ CudaJob MakeJob(const Case& wanted, const DeviceBuffer& rows, int64_t tokens, in
   return job;
 }
 
-// Makes a plan walk as `shape` says, whatever the planner chose for its size; the size of a block
-// stays.
+// Forces `shape` on a plan, whatever the planner chose for its size. The block size is unchanged.
 void Reshape(CudaPlan& plan, Shape shape) {
   if (shape == Shape::kPlanned) return;
   const bool loop = shape == Shape::kTokenLoop;

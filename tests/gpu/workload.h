@@ -1,7 +1,7 @@
 // Workload: q and k in device memory, ready to rotate, and the copy to compare with.
 //
-// A workload holds several sets of tensors and goes on to the next at every call, so that a
-// measurement is one of device memory and not of its cache. Tensors hold random numbers.
+// A workload holds several sets of tensors and uses the next set in every call, so that a
+// measurement covers device memory and not its cache. Tensors hold random numbers.
 //
 // Threading:  Confined to one thread.
 // Ownership:  Owns its memory; graphs that were captured from it must not outlive it.
@@ -26,7 +26,7 @@ inline constexpr int64_t kQueryHeads = 32;
 inline constexpr int64_t kKeyHeads = 8;
 inline constexpr int64_t kHeadDim = 128;
 
-// Who chooses how a launch walks over its work (cuda_plan.h).
+// The shape of a launch (cuda_plan.h): the planner's choice, or a forced one.
 enum class Shape { kPlanned, kHeadParallel, kTokenLoop };
 
 struct Case {
@@ -36,7 +36,7 @@ struct Case {
   bool in_place = false;
   Shape shape = Shape::kPlanned;
   bool launch_each = false;  // a launch for each request, and not one for all
-  int64_t positions = 4096;  // that tokens go through before they start again
+  int64_t positions = 4096;  // positions repeat after this number
 };
 
 class Workload {
@@ -55,8 +55,8 @@ class Workload {
   void Rotate(cudaStream_t stream);
   // Enqueues one copy of as many bytes, device to device.
   void Copy(cudaStream_t stream);
-  // Rotates once and compares tokens of the first request with the exact rotation; a wrong result
-  // ends the program, because its speed means nothing.
+  // Rotates once and compares tokens of the first request with the exact rotation. A wrong result
+  // exits the program, because its speed would mean nothing.
   void Verify();
 
  private:
@@ -67,7 +67,7 @@ class Workload {
     std::vector<DeviceBuffer> device_jobs;  // one for each plan
   };
 
-  // One token of q or k, as it was and as it is.
+  // One token of q or k, before and after the rotation.
   struct Sample {
     int64_t token;
     int64_t heads;
