@@ -1,23 +1,25 @@
-// Arena: memory that client and server share, handed out as slots. Tensors whose memory lies in
-// slots of a client's arena travel as a place and a size instead of as bytes, on every kind of
-// call, whatever their size; where the connection has no shared memory, the same program runs with
-// their bytes in the message.
+// Arena: memory that the client shares with its server, handed out as slots.
 //
-//   client = Client::Connect(target, {.arena_bytes = 64 << 20})
-//   slot = client.arena().Allocate(bytes) -> write q into slot.data() -> Rotate, in place or into
-//   another slot -> read -> keep the slot for the next step
+// A tensor whose memory lies in a slot is not sent: the request carries its offset and size. This
+// holds for every kind of call and every tensor size. If the connection has no shared memory, the
+// same program still works: the bytes of the tensors then travel in the message.
 //
-// Threading:  Thread-safe; a copy of an Arena is the same memory. A Slot is as its memory is.
-// Ownership:  A slot gives its memory back when it goes, and keeps the arena's mapping alive until
-//             then. REQUIRES: no call in flight uses it.
-// Errors:     INVALID_ARGUMENT: a size below 0. RESOURCE_EXHAUSTED: no run of free memory is so
-//             large; what other slots give back may make room.
-// Limits:     Capacity as given to Connect; it never grows. Slots are aligned to 64 bytes.
+//   1. client = Client::Connect(target, {.arena_bytes = 64 << 20})
+//   2. slot = client.arena().Allocate(bytes); keep it for the life of the layer
+//   3. each step: write q into slot.data() -> Rotate, in place or into another slot -> read
 //
-// While a call is in flight its memory is the server's as well as the caller's. A call that ends
-// without the server's word (DEADLINE_EXCEEDED, CANCELLED, a lost connection) may leave the server
-// at work on it: Status::detail().executed is true then, and the slots of that call are used for
-// others once Client::Fence has returned OK.
+// While a call is in flight, the server reads and writes the call's slots. A call that ends before
+// the server has answered (DEADLINE_EXCEEDED, CANCELLED, connection lost) may leave the server at
+// work on them; Status::detail().executed is then true. Do not reuse these slots until
+// Client::Fence has returned OK.
+//
+// Threading:  Arena is thread-safe; copies share the same memory. Slot is thread-compatible.
+// Ownership:  A slot returns its memory in its destructor and keeps the arena mapped until then.
+//             REQUIRES: no call in flight uses a slot that is destroyed.
+// Errors:     INVALID_ARGUMENT: a negative size. RESOURCE_EXHAUSTED: no free range is large
+//             enough; destroying other slots may make room.
+// Limits:     The capacity is ConnectOptions::arena_bytes, rounded up to whole pages; it never
+//             grows. Slots are aligned to 64 bytes.
 #ifndef ROPE_ARENA_H_
 #define ROPE_ARENA_H_
 
@@ -32,7 +34,7 @@ class ArenaMemory;
 
 class Slot {
  public:
-  Slot() = default;  // of no memory
+  Slot() = default;  // empty: data() is null, bytes() is 0
   Slot(Slot&& other) noexcept;
   Slot& operator=(Slot&& other) noexcept;
   ~Slot();
@@ -51,11 +53,11 @@ class Slot {
 
 class Arena {
  public:
-  // Of the lowest free memory that is large enough. 0 bytes is a slot without memory.
+  // Takes the lowest free range that is large enough. 0 bytes returns an empty slot.
   Result<Slot> Allocate(int64_t bytes) const;
 
   int64_t capacity_bytes() const;
-  int64_t used_bytes() const;  // slots rounded up to their alignment
+  int64_t used_bytes() const;  // each slot rounded up to 64 bytes
 
  private:
   friend class Client;

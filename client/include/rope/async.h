@@ -1,19 +1,20 @@
-// Calls that do not wait: a callback or a future in place of a thread, one RPC each
-// (Client::RotateAsync) or many on one stream (Client::OpenStream).
+// Asynchronous calls. They return at once and deliver the reply to a callback or a future:
+// Client::RotateAsync as one RPC each, Client::OpenStream as many requests on one RPC.
 //
-// Threading:  Thread-safe. Callbacks run on the connection's background thread, which sleeps while
-//             there is nothing to do; with a ring (Transport::kRing) there is a second one for
-//             streams, and the two take turns. Do not block in a callback: all other answers of the
-//             connection wait behind it. Calling the client from one is fine, and so is starting
-//             the next call or destroying the last copy of the client.
-// Ownership:  The request is copied, its tensors' memory is borrowed until the callback runs (the
-//             future is ready). From then on nothing refers to that memory, and `output` is not
-//             written any more, cancelled or not.
-// Errors:     As Client::Rotate, and CANCELLED.
-// Limits:     One background thread at a time copies the answers of a connection to their outputs:
-//             for more than that, open more connections. A server that stops taking bytes in the
-//             middle of a request holds that request's memory, and with it the callback, as
-//             client.h says.
+// Threading:  Thread-safe. Callbacks run one at a time on the connection's background thread, which
+//             sleeps while it has nothing to do. With Transport::kRing a second thread delivers
+//             stream replies; the two threads alternate, so callbacks still never overlap. Do not
+//             block in a callback: it delays every other reply of the connection. A callback may
+//             call the client, start the next call, and destroy the last copy of the client.
+// Ownership:  The request is copied. The memory of its tensors is borrowed until the callback runs
+//             or the future is ready. After that the library neither reads nor writes that memory,
+//             even if the call was cancelled.
+// Errors:     As Client::Rotate. CANCELLED: Call::Cancel, RotateStream::Cancel, or the last copy of
+//             the client or the stream was destroyed.
+// Limits:     One thread at a time copies the replies of a connection to their outputs; for more
+//             throughput, open more connections. If the server stops reading in the middle of a
+//             request, the request's memory and its callback are held for as long as client.h says
+//             under Limits.
 #ifndef ROPE_ASYNC_H_
 #define ROPE_ASYNC_H_
 
@@ -31,16 +32,16 @@ class AsyncCall;
 class Client;
 class StreamCall;
 
-// Takes the reply or why there is none.
+// Receives the reply, or the status of the failed call.
 using RotateCallback = std::function<void(Result<RotateReply>)>;
 
-// Handle of one asynchronous call. Dropping it changes nothing.
+// Handle of one asynchronous call, used only to cancel it. Destroying it does not affect the call.
 class Call {
  public:
-  Call() = default;  // of no call
+  Call() = default;  // refers to no call
 
-  // Asks for the end of the call: its callback gets CANCELLED soon, or the reply if that was
-  // faster. Any time, any number of times.
+  // Requests cancellation. The callback soon receives CANCELLED, or the reply if that comes first.
+  // May be called at any time and repeatedly.
   void Cancel() const;
 
  private:
@@ -50,36 +51,36 @@ class Call {
   std::weak_ptr<AsyncCall> call_;
 };
 
-// A stream of requests. Answers come in the order in which the server finishes; an error of one
-// request ends that request only. Nothing is retried: what an error may have left done is in
-// detail().executed.
+// A stream of requests. Replies arrive in the order in which the server finishes the requests. An
+// error affects one request only; the stream goes on. Nothing is retried: detail().executed says
+// whether a failed request may have run.
 //
-// When the stream breaks, every unanswered request ends with the stream's status. `executed` is
-// then false for a request that was not sent, or where the server says that nothing ran, else true.
+// When the stream breaks, every unanswered request ends with the stream's status. Its `executed` is
+// false if the request was not sent, or if the server says that nothing ran; else it is true.
 class RotateStream {
  public:
   RotateStream(RotateStream&&) = default;
   RotateStream& operator=(RotateStream&& other) noexcept;
-  // Cancels what is unanswered and waits until every callback has run; from a callback it does not
-  // wait.
+  // Cancels all unanswered requests and waits until every callback has run. In a callback it does
+  // not wait.
   ~RotateStream();
 
-  // Sends a request. OK: `callback` runs exactly once; else it does not run at all.
+  // Sends a request. If it returns OK, `callback` runs exactly once; else `callback` never runs.
   //
-  // Where a bound of StreamOptions is reached the call blocks until there is room. In a callback it
-  // does not block: the room of the request just answered is free for what its callback sends, and
-  // beyond it the call fails with RESOURCE_EXHAUSTED.
-  // INVALID_ARGUMENT: as Client::Rotate, or request_id of more than 100 bytes. FAILED_PRECONDITION:
-  // after Finish. Else the status with which the stream ended.
+  // At a bound of StreamOptions the call blocks until there is room. In a callback it never blocks:
+  // the callback may reuse the room of the request that it answers; beyond that room the call
+  // fails with RESOURCE_EXHAUSTED.
+  // INVALID_ARGUMENT: as Client::Rotate; a request_id of more than 100 bytes. FAILED_PRECONDITION:
+  // Finish was called. If the stream has ended: the status with which it ended.
   Status Rotate(const RotateRequest& request, RotateCallback callback);
-  // The same with a future, which also takes what Rotate would have returned.
+  // The same with a future. The future also receives the error that Rotate would have returned.
   std::future<Result<RotateReply>> RotateFuture(const RotateRequest& request);
 
-  // Sends no more, waits for all answers and their callbacks, and returns how the stream ended.
-  // FAILED_PRECONDITION: called in a callback, where it cannot wait.
+  // Ends sending, waits until every reply has arrived and its callback has run, and returns the
+  // status of the stream. FAILED_PRECONDITION: called in a callback, where it cannot wait.
   Status Finish();
 
-  // Ends the stream: what is unanswered gets CANCELLED soon.
+  // Ends the stream. Unanswered requests soon receive CANCELLED.
   void Cancel();
 
  private:

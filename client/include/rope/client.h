@@ -1,25 +1,27 @@
 // Client: a connection to a RopeServe server, and the calls on it.
 //
-// One Connect is one connection. A synchronous call blocks the calling thread, which is the only
-// one that works on it (gRPC keeps a few threads that sleep). Asynchronous calls and streams keep
-// many requests in flight without a thread for each: async.h has their rules. Failures that a later
-// attempt can mend are retried within the call's deadline (on a stream they are not).
+// One Connect opens one connection. A synchronous call blocks its thread and does all of its work
+// on that thread (gRPC keeps a few threads of its own, which sleep). Asynchronous calls and streams
+// keep many requests in flight without a thread per request; see async.h. Transient failures are
+// retried within the call's deadline; requests on a stream are not retried.
 //
-// Threading:  Thread-safe; a copy is cheap and is the same connection. Any number of calls at once.
+// Threading:  Thread-safe, any number of calls at once. A copy is cheap and shares the connection.
 //             The first asynchronous call or stream starts the connection's background thread.
-//             When the last copy goes, what is in flight ends with CANCELLED, its callbacks run,
-//             and the thread ends; where the last copy goes inside a callback, that happens right
-//             after the callback.
-// Ownership:  Requests are borrowed until the call returns (asynchronous: their tensors' memory,
-//             until the callback has run); by then nothing refers to that memory. Replies own what
-//             they hold, except RotatedTensor::data where the request gave `output`.
-// Errors:     As the server says them, with the field at fault in Status::detail(); and its own.
-//             INVALID_ARGUMENT: a tensor without memory, or of a size that is no number of bytes.
-//             DEADLINE_EXCEEDED: no answer within CallOptions::timeout. UNAVAILABLE: no connection.
-//             RESOURCE_EXHAUSTED: larger than ConnectOptions::max_message_bytes. INTERNAL: an
-//             answer that cannot be read.
-// Limits:     A server that stops taking bytes in the middle of a request holds the call past its
-//             deadline: over TCP for 10 seconds, over a Unix socket until it goes on or ends.
+//             Destroying the last copy cancels the calls in flight (CANCELLED), runs their
+//             callbacks and joins the thread. In a callback the destructor cannot wait: the same
+//             happens right after the callback.
+// Ownership:  A synchronous call borrows its request until it returns; an asynchronous call copies
+//             the request and borrows the memory of its tensors until its callback has run. The
+//             library keeps no reference to that memory afterwards. A reply owns its contents,
+//             except RotatedTensor::data where the request gave `output`.
+// Errors:     The server's status, with the path of the faulty field in Status::detail(). From the
+//             client: INVALID_ARGUMENT: a tensor without data, or with a shape or strides whose
+//             size in bytes is not defined. DEADLINE_EXCEEDED: no answer within
+//             CallOptions::timeout. UNAVAILABLE: no connection. RESOURCE_EXHAUSTED: a message
+//             larger than ConnectOptions::max_message_bytes. INTERNAL: an unreadable answer.
+// Limits:     If the server stops reading in the middle of a request, the call can outlast its
+//             deadline: by up to 10 seconds over TCP; over a Unix socket until the server reads on
+//             or exits.
 #ifndef ROPE_CLIENT_H_
 #define ROPE_CLIENT_H_
 
@@ -41,53 +43,55 @@ class Connection;
 
 class Client {
  public:
-  // Connects to "HOST:PORT" or "unix:PATH" and asks for the server's health.
-  // UNAVAILABLE: no connection within the timeout, or (unless require_serving is false) not
-  // serving. FAILED_PRECONDITION: none of ConnectOptions::transports. RESOURCE_EXHAUSTED: no memory
-  // for arena_bytes.
+  // Connects to "HOST:PORT" or "unix:PATH" and checks the server's health.
+  // UNAVAILABLE: no connection within the timeout, or the server does not serve (unless
+  // require_serving is false). FAILED_PRECONDITION: none of ConnectOptions::transports is
+  // available. RESOURCE_EXHAUSTED: not enough memory for arena_bytes.
   static Result<Client> Connect(const std::string& target, const ConnectOptions& options = {});
 
-  // The memory that was asked for with ConnectOptions::arena_bytes, the same for every copy of the
-  // client; shared with the server or not.
+  // The arena of ConnectOptions::arena_bytes. Copies of the client share it. It is usable even if
+  // it could not be shared with the server (transport() is then kInline).
   Arena arena() const;
-  // How tensors in the arena travel now. It may change to inline when a connection is lost.
+  // The current transport of tensors in the arena. It may fall back to inline when a connection is
+  // lost.
   ChosenTransport transport() const;
 
   Result<RotateReply> Rotate(const RotateRequest& request, const CallOptions& options = {}) const;
 
-  // The same without waiting: `callback` gets what Rotate would have returned, exactly once, on the
-  // background thread, whatever happens.
+  // Starts a Rotate and returns at once. `callback` receives the result of the call exactly once,
+  // on the background thread.
   Call RotateAsync(const RotateRequest& request, RotateCallback callback,
                    const CallOptions& options = {}) const;
-  // The same with a future in place of the callback.
+  // The same with a future instead of a callback.
   std::future<Result<RotateReply>> RotateFuture(const RotateRequest& request,
                                                 const CallOptions& options = {}) const;
 
-  // Opens a stream: many requests in flight as one RPC, each for less than a call of its own.
-  // INVALID_ARGUMENT: a bound that is not positive. UNAVAILABLE: memfd was lost and nobody listens.
-  // A server that does not answer or knows no streams shows in the requests' callbacks.
+  // Opens a stream: one RPC with many requests in flight, each cheaper than an RPC of its own.
+  // INVALID_ARGUMENT: a bound that is not positive. UNAVAILABLE: the connection was lost and cannot
+  // be dialed again. If the server does not answer, or does not implement streams, the requests'
+  // callbacks receive the error.
   Result<RotateStream> OpenStream(const StreamOptions& options = {}) const;
 
-  // Waits until the server has read and written the arena for the last time for calls that began
-  // before, on any thread: for those that ended without its word too (DEADLINE_EXCEEDED,
-  // CANCELLED), whose slots may then be used for others. Calls that begin meanwhile go on, and are
-  // not waited for. OK at once where the server shares no memory of the program's.
-  // DEADLINE_EXCEEDED: not yet; another Fence waits on. UNAVAILABLE: a connection that shared the
-  // arena was lost since the last Fence, and nobody tells when its server is done; said once.
-  // RESOURCE_EXHAUSTED: too many fences in a row that were not waited for; as DEADLINE_EXCEEDED.
-  // FAILED_PRECONDITION: called in a callback, where it cannot wait. UNIMPLEMENTED: a server that
-  // is older than this library.
+  // Waits until the server has finished with the arena for every call that began before the fence,
+  // on any thread. This includes calls that ended early (DEADLINE_EXCEEDED, CANCELLED): after OK
+  // their slots may be reused. Calls that begin during the fence proceed and are not waited for.
+  // Returns OK at once if no arena is shared with the server.
+  // DEADLINE_EXCEEDED: the server is still at work; call Fence again to go on waiting.
+  // UNAVAILABLE: a connection that shared the arena was lost since the last Fence, so the end of
+  // the server's work cannot be observed; reported once. RESOURCE_EXHAUSTED: too many fences in a
+  // row timed out; treat it as DEADLINE_EXCEEDED. FAILED_PRECONDITION: called in a callback, where
+  // it cannot wait. UNIMPLEMENTED: the server is older than this library.
   Status Fence(const CallOptions& options = {}) const;
 
   Result<DescribeReply> Describe(const DescribeRequest& request,
                                  const CallOptions& options = {}) const;
-  // The same answer as JSON text, with the field names of proto/rope/v1/describe.proto.
+  // The same answer as JSON, with the field names of proto/rope/v1/describe.proto.
   Result<std::string> DescribeJson(const DescribeRequest& request,
                                    const CallOptions& options = {}) const;
 
   Result<std::vector<Model>> ListModels(const CallOptions& options = {}) const;
   Result<ServerInfo> GetServerInfo(const CallOptions& options = {}) const;
-  // The state of one service, or of the whole server where `service` is empty.
+  // The health of one service; of the whole server if `service` is empty.
   Result<ServingStatus> Health(const std::string& service = {},
                                const CallOptions& options = {}) const;
 

@@ -1,5 +1,6 @@
-// Which rotary embedding: the vocabulary of Hugging Face config.json. proto/rope/v1/config.proto
-// says every range and default; the server checks them, the client does not.
+// RopeConfig and RopeSpec: the rotary embedding of a model, in the vocabulary of Hugging Face
+// config.json. proto/rope/v1/config.proto documents every range and default. The server validates
+// them; the client does not.
 //
 // Threading:  Values.
 #ifndef ROPE_CONFIG_H_
@@ -12,33 +13,36 @@
 
 namespace rope::client {
 
-// Which two channels of a head turn together.
+// Which two channels of a head form a pair and rotate together.
 enum class Pairing {
-  kUnspecified,  // as the model or the config's model_type says
-  kHalf,         // i with i + rotary_dim/2 (GPT-NeoX, Hugging Face Llama)
-  kInterleaved,  // 2i with 2i + 1 (GPT-J, DeepSeek)
+  kUnspecified,  // the pairing of the model or of the config's model_type
+  kHalf,         // channels i and i + rotary_dim/2 (GPT-NeoX, Hugging Face Llama)
+  kInterleaved,  // channels 2i and 2i + 1 (GPT-J, DeepSeek)
 };
 
-// How YaRN counts between its edges.
+// The variable in which YaRN's ramp is linear: the frequency's index (unspecified: kIndex), or its
+// turns over the original length.
 enum class YarnRamp { kUnspecified, kIndex, kTurns };
 
-// The list that longrope divides by; unspecified: by each sequence's length.
+// The factor list of longrope. Unspecified: chosen by each sequence's length.
 enum class LongropeBranch { kUnspecified, kShort, kLong };
 
-// Which axis of a three-axis position each frequency takes; unspecified: as mrope_interleaved says.
+// How the axes of a three-axis position (t, h, w) are assigned to frequencies. Unspecified: by
+// mrope_interleaved.
 enum class MropeLayout { kUnspecified, kSections, kInterleaved, kHwInterleaved, kAxial };
 
-// Whose length decides dynamic and longrope: each sequence's (unspecified), or the longest one's.
+// The length that dynamic and longrope use: each sequence's (kSequence, and if unspecified), or the
+// longest of the request for all sequences (kBatch).
 enum class SeqLenPolicy { kUnspecified, kSequence, kBatch };
 
-// Whose reading of a config counts where implementations disagree.
+// The implementation whose interpretation of a config applies where implementations disagree.
 enum class Compat { kUnspecified, kHf, kVllm, kLlamacpp, kDeepseek };
 
-// How angles are computed and products rounded; unspecified: exactly. kHf: as Hugging Face's eager
-// code, step by step in the tensor's dtype.
+// How angles are computed and products are rounded. Unspecified: kExact. kHf: rounds like Hugging
+// Face's eager code, step by step in the tensor's dtype.
 enum class Precision { kUnspecified, kExact, kHf };
 
-// q and k scale in opposite directions with the distance to a centre.
+// xPos: q is scaled up and k down (and the reverse) with the distance of a position from a centre.
 struct XPos {
   double scale_base = 512;
   int64_t centre = 0;
@@ -71,21 +75,21 @@ struct RopeConfig {
   LongropeBranch longrope_branch = LongropeBranch::kUnspecified;
   std::optional<double> alpha = {};
   std::optional<double> mixed_b = {};
-  std::vector<double> inv_freq = {};          // in place of those of rope_theta
+  std::vector<double> inv_freq = {};          // explicit; replaces rope_theta
   std::optional<int64_t> rotary_offset = {};  // first rotated channel
   std::optional<XPos> xpos = {};
   SeqLenPolicy seq_len_policy = SeqLenPolicy::kUnspecified;
 };
 
-// Names one rotary embedding: exactly one of the first four.
+// Names one rotary embedding. Set exactly one of model, config_id, config_json and config.
 struct RopeSpec {
-  std::string model = {};      // a name that the server knows (Client::ListModels)
-  std::string config_id = {};  // from Client::Describe, for as long as that server runs
+  std::string model = {};      // a registered name (Client::ListModels)
+  std::string config_id = {};  // from Client::Describe; valid until that server restarts
   std::string config_json =
-      {};  // a verbatim config.json, or the part of it about rotary embeddings
+      {};  // a verbatim config.json, or its rotary embedding part; at most 1 MiB
   std::optional<RopeConfig> config = {};
 
-  // Which layer, where a config differs by layer; at most one of the two.
+  // The layer, for a config that differs by layer. Set at most one of the two.
   std::optional<int32_t> layer = {};
   std::string layer_type = {};
 

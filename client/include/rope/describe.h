@@ -1,4 +1,4 @@
-// What the server says about configs, models and itself.
+// Answers of the server about configs, models and itself.
 //
 // Threading:  Values.
 #ifndef ROPE_DESCRIBE_H_
@@ -17,56 +17,57 @@ namespace rope::client {
 struct DescribeRequest {
   RopeSpec rope = {};
   std::optional<int64_t> seq_len = {};   // unset: the largest of `positions` + 1, or 1
-  std::vector<int64_t> positions = {};   // whose cos and sin are wanted, at most 4096
-  std::optional<int64_t> head_dim = {};  // where the config does not say
-  // With Precision::kHf alone: the tensor's dtype whose rows are wanted; unset: fp32.
+  std::vector<int64_t> positions = {};   // asks for a Row of each; at most 4096
+  std::optional<int64_t> head_dim = {};  // required if the config does not contain it
+  // Only with Precision::kHf: the tensors' dtype, for which rows are rounded. Unset: fp32.
   std::optional<DType> dtype = {};
-  bool sinusoidal = false;  // rows have a sinusoid, too
+  bool sinusoidal = false;  // true: also fill Row::sinusoid
 };
 
-// cos and sin of one position, attention factor included, right to about 1e-16. Pair i, read as the
-// complex number a + ib, is multiplied with cos[i] + i sin[i].
+// cos and sin of one position, attention factor included. The numbers are doubles, accurate to
+// 1e-13 up to position 10^6 and to 1e-10 up to 2^30. The rotation multiplies pair i, read as the
+// complex number a + ib, by cos[i] + i sin[i].
 struct Row {
   int64_t position = 0;
   std::vector<double> cos = {};  // [rotary_dim/2]
   std::vector<double> sin = {};  // [rotary_dim/2]
-  // [rotary_dim]: what Operation::kAddSinusoidal adds to the rotated channels, in their order.
+  // [rotary_dim]: the values that Operation::kAddSinusoidal adds to the rotated channels, in order.
   std::vector<double> sinusoid = {};
 };
 
-// How another implementation reads the same config, where that gives other numbers.
+// Another implementation's interpretation of the same config, if its numbers differ.
 struct Reading {
   std::string implementation = {};
   std::string difference = {};
   double attention_factor = 0;
-  double inv_freq_max_relative = 0;  // largest relative difference of an inverse frequency
+  double inv_freq_max_relative = 0;  // largest relative difference of any inverse frequency
 };
 
-// Where yarn and llama3 blend between kept and divided frequencies: indices of frequencies, which
-// may be fractions, and wavelengths in positions per turn.
+// The range in which yarn and llama3 blend kept and divided frequencies. Indices of frequencies may
+// be fractions; wavelengths are in positions per turn.
 struct Ramp {
-  double low_index = 0;   // kept up to here
-  double high_index = 0;  // divided from here on
+  double low_index = 0;   // frequencies up to this index are kept
+  double high_index = 0;  // frequencies from this index on are divided
   double low_wavelength = 0;
   double high_wavelength = 0;
 };
 
-// What the scaling did to one frequency.
+// The effect of the scaling on one frequency.
 enum class FrequencyScaling {
-  kUnspecified,  // the server does not say
+  kUnspecified,  // not reported by the server
   kKept,
   kBlended,  // between kept and divided by the factor (yarn, llama3)
-  kScaled,   // divided by the factor, or changed otherwise
-  kStill,    // 0: these channels do not turn
+  kScaled,   // divided by the factor, or changed in another way
+  kStill,    // frequency 0: these channels do not rotate
 };
 
 struct DescribeReply {
-  std::string config_id = {};  // names this spec on this server, layer and pairing included
-  RopeConfig config = {};      // with every default filled in
+  std::string config_id = {};  // names this spec on this server, including layer and pairing
+  RopeConfig config = {};      // with all defaults filled in
   Pairing pairing = Pairing::kUnspecified;
-  std::string layer_type = {};  // the entry that was picked, where there are several
+  std::string layer_type = {};  // the selected entry, if the config has several
   bool rotates = false;         // false: this layer has no rotary embedding
-  int64_t seq_len = 0;          // the length that the numbers hold for
+  int64_t seq_len = 0;          // the sequence length for which the numbers hold
   bool depends_on_seq_len = false;
   Precision precision = Precision::kExact;
   double attention_factor = 0;           // multiplies cos and sin
@@ -74,10 +75,11 @@ struct DescribeReply {
   std::vector<double> wavelengths = {};  // [rotary_dim/2], positions per turn
   std::vector<std::string> warnings = {};
   std::vector<Reading> readings = {};
-  std::optional<Ramp> ramp = {};               // none: this rope_type has none
+  std::optional<Ramp> ramp = {};               // unset: this rope_type has no ramp
   std::vector<FrequencyScaling> scaling = {};  // [rotary_dim/2]
-  std::vector<Row> rows = {};                  // one for each position that was asked for
-  // Largest error of a cos or sin if frequencies and angles were float32, up to that position.
+  std::vector<Row> rows = {};                  // one for each requested position, in order
+  // Largest error of a cos or sin up to float32_angle_position if frequencies and angles were
+  // computed in float32.
   double float32_angle_error = 0;
   int64_t float32_angle_position = 0;
 };
@@ -93,7 +95,7 @@ struct Model {
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;
   int64_t max_position_embeddings = 0;
-  std::vector<std::string> layer_types = {};  // the entries, where they differ by layer
+  std::vector<std::string> layer_types = {};  // the entries, if the config differs by layer
 };
 
 struct TableCacheStatistics {
@@ -109,7 +111,7 @@ struct TableCacheStatistics {
 
 struct Device {
   std::string name = {};    // as in RotateReply::device
-  std::string detail = {};  // for example the instruction set in use
+  std::string detail = {};  // for example the instruction set and the number of threads
 };
 
 struct Limit {
@@ -119,7 +121,7 @@ struct Limit {
 
 struct ServerInfo {
   std::string version = {};
-  std::string instance_id = {};  // changes with every start; config_ids live as long
+  std::string instance_id = {};  // new at every start; a config_id is valid for one instance
   double uptime_seconds = 0;
   std::vector<Device> devices = {};
   std::vector<std::string> transports = {};
@@ -129,9 +131,9 @@ struct ServerInfo {
 
 enum class ServingStatus { kUnknown, kServing, kNotServing };
 
-// "SERVING" and so on.
+// "SERVING", "NOT_SERVING" or "UNKNOWN".
 const char* Name(ServingStatus status);
-// "half", "interleaved", "unspecified".
+// "half", "interleaved" or "unspecified".
 const char* Name(Pairing pairing);
 
 }  // namespace rope::client
