@@ -30,6 +30,8 @@ AsyncCall::AsyncCall(std::shared_ptr<Connector> connector, std::shared_ptr<Event
       callback_(std::move(callback)),
       attempts_(attempts) {}
 
+// TryCancel and Alarm::Cancel only hasten the outstanding event; OnEvent then ends the call. Both
+// are called under mu_, which keeps attempt_ and alarm_ in place.
 void AsyncCall::Cancel() {
   const proto::MutexLock lock(&mu_);
   cancelled_ = true;
@@ -40,6 +42,8 @@ void AsyncCall::Cancel() {
   }
 }
 
+// Advance runs under mu_. The callback does not: RunCallback runs after the unlock, once gRPC has
+// returned the borrowed slices. No event is outstanding then, so only Cancel can still take mu_.
 void AsyncCall::OnEvent(bool) {
   {
     const proto::MutexLock lock(&mu_);
@@ -50,6 +54,9 @@ void AsyncCall::OnEvent(bool) {
   queue_->WhenReturned(borrowed_, [this] { RunCallback(); });
 }
 
+// Holds mu_ throughout. Get may redial the connection, and EncodeRotate may copy tensors to staging
+// memory; a concurrent Cancel waits for both. A message that names a region (uses_region) is valid
+// on its session only, so the request is kept and encoded again for the next attempt.
 void AsyncCall::StartAttempt(const RotateRequest* request) {
   Result<std::shared_ptr<const Session>> session = connector_->Get();
   if (!session.ok()) {
@@ -63,7 +70,7 @@ void AsyncCall::StartAttempt(const RotateRequest* request) {
         EncodeRotate(*request, session_->region, Route::kRpc, borrowed_);
     if (!encoded.ok()) {
       outcome_ = encoded.status();
-      return StartAlarm(microseconds(0));  // errors come on the background thread too
+      return StartAlarm(microseconds(0));  // errors are delivered on the background thread, too
     }
     encoded_ = *std::move(encoded);
     if (encoded_.uses_region && !request_.has_value()) request_ = *request;
@@ -85,8 +92,10 @@ void AsyncCall::StartAlarm(microseconds delay) {
       static_cast<EventHandler*>(this));
 }
 
+// Which event this is follows from the state: an outcome that was known at once (its alarm), an
+// alarm before the next attempt (no attempt_), or the end of attempt_. Holds mu_.
 void AsyncCall::Advance() {
-  if (outcome_.has_value()) return;  // was never sent
+  if (outcome_.has_value()) return;  // the alarm of StartAttempt: nothing was sent
   if (!attempt_.has_value()) {
     if (cancelled_) return EndCancelled(Status());
     if (!unsent_.has_value()) return StartNext();
@@ -119,7 +128,7 @@ void AsyncCall::EndCancelled(const Status& last) {
 
 void AsyncCall::RunCallback() {
   {
-    // Gone before the queue is told, since it may hold the last copy of the client.
+    // Destroyed before Remove: it may hold the last copy of the client, whose queue this is.
     const RotateCallback callback = std::move(callback_);
     std::optional<Result<grpc::ByteBuffer>> reply;
     std::vector<WantedTensor> wanted;

@@ -1,11 +1,17 @@
-// AsyncCall: one Rotate that does not wait, with its retries. The event queue owns it from Start to
-// the end of its callback.
+// AsyncCall: one asynchronous Rotate with its retries. The event queue owns it from Start until its
+// callback has run.
 //
-//   Start -> attempt -> (failed: alarm -> attempt ...) -> memory given back -> callback
+//   Start -> attempt -> (failed: alarm -> attempt ...) -> outcome
+//         -> borrowed memory returned -> callback
 //
-// Threading:  Start and Cancel on any thread, everything else on the queue's thread. A connection
-//             that was lost is dialed there, for Connector::kRedialMax at most.
-// Ownership:  Copies what it needs of the request; borrows tensor memory until the callback runs.
+// Until the outcome is known, exactly one event is outstanding: that of attempt_ or of alarm_. An
+// alarm with delay 0 moves an immediate failure (no connection, an encoding error) to the queue's
+// thread.
+//
+// Threading:  Start and Cancel on any thread, everything else on the queue's thread. If the
+//             connection was lost, that thread also redials it, for Connector::kRedialMax at most.
+// Ownership:  Copies the parts of the request that it needs later; borrows the memory of the
+//             tensors until the callback has run.
 #ifndef ROPE_CLIENT_CALLS_ASYNC_CALL_H_
 #define ROPE_CLIENT_CALLS_ASYNC_CALL_H_
 
@@ -32,7 +38,7 @@ namespace rope::client {
 
 class AsyncCall final : public LiveCall, private EventHandler {
  public:
-  // `random` gives numbers in [0, 1).
+  // `random` returns numbers in [0, 1).
   static std::shared_ptr<AsyncCall> Start(std::shared_ptr<Connector> connector,
                                           std::shared_ptr<EventQueue> queue,
                                           const RotateRequest& request, RotateCallback callback,
@@ -46,18 +52,18 @@ class AsyncCall final : public LiveCall, private EventHandler {
  private:
   void OnEvent(bool ok) override;
 
-  // Each starts an operation, whose event follows.
-  // `request`: encoded for this attempt; null: as the last.
+  // REQUIRES of these three: no event is outstanding. Each arranges the next one.
+  // `request`: encoded for this attempt. Null: the message of the previous attempt is sent again.
   void StartAttempt(const RotateRequest* request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void StartNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void StartAlarm(std::chrono::microseconds delay) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // Sets outcome_ if the attempt or alarm whose event has come was the last, else starts the next.
+  // Handles the event of an attempt or alarm: sets outcome_, or starts the next attempt or alarm.
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // These go on from an attempt that failed, or never was.
+  // What follows a failed attempt, or a failure to connect.
   void TryAgain(const Status& status, bool idempotent) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndCancelled(const Status& last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Ends the call, once nothing refers to the caller's memory.
+  // Ends the call. REQUIRES: mu_ is not held; gRPC has returned all borrowed memory.
   void RunCallback();
 
   const std::shared_ptr<EventQueue> queue_;
@@ -68,14 +74,14 @@ class AsyncCall final : public LiveCall, private EventHandler {
 
   proto::Mutex mu_;
   EncodedRotate encoded_ ABSL_GUARDED_BY(mu_);
-  std::optional<RotateRequest> request_
-      ABSL_GUARDED_BY(mu_);  // where its message is for one connection only
+  // Kept if the message must be encoded again for another session.
+  std::optional<RotateRequest> request_ ABSL_GUARDED_BY(mu_);
   Attempts attempts_ ABSL_GUARDED_BY(mu_);
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
   std::shared_ptr<const Session> session_ ABSL_GUARDED_BY(mu_);  // of the last attempt
-  std::optional<Status> unsent_ ABSL_GUARDED_BY(mu_);  // why there was no connection for an attempt
-  std::optional<UnaryAttempt> attempt_ ABSL_GUARDED_BY(mu_);  // while one is under way
-  std::optional<grpc::Alarm> alarm_ ABSL_GUARDED_BY(mu_);     // the last that was set
+  std::optional<Status> unsent_ ABSL_GUARDED_BY(mu_);  // why the last attempt got no connection
+  std::optional<UnaryAttempt> attempt_ ABSL_GUARDED_BY(mu_);  // set while an RPC is under way
+  std::optional<grpc::Alarm> alarm_ ABSL_GUARDED_BY(mu_);     // the most recent one
   std::optional<Result<grpc::ByteBuffer>> outcome_ ABSL_GUARDED_BY(mu_);
 };
 

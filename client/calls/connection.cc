@@ -15,8 +15,9 @@ namespace {
 
 using std::chrono::microseconds;
 
-// Whether it is likely: all tensors would have to be in the arena, as the first is. Those that are
-// staged are copied first, which may take longer than the server waits.
+// Guesses before encoding whether the request will go through the ring: it does if all its tensors
+// are in the arena; only the first is checked. Staged requests are excluded: copying their tensors
+// may take longer than the server stays awake.
 bool WillUseRing(const RotateRequest& request, const Session& session) {
   return session.ring != nullptr && !request.tensors.empty() &&
          session.region.memory->OffsetOf(request.tensors.front().data, 1).has_value();
@@ -57,6 +58,8 @@ Result<grpc::ByteBuffer> Connection::Call(const std::string& method,
   }
 }
 
+// The retry loop of a synchronous call. Everything runs on the calling thread and under no lock.
+// Each attempt encodes the request again, because the session and its region may have changed.
 Result<RotateReply> Connection::Rotate(const RotateRequest& request,
                                        const CallOptions& options) const {
   Attempts attempts(attempts_max_, options.timeout);
@@ -73,7 +76,7 @@ Result<RotateReply> Connection::Rotate(const RotateRequest& request,
     if (!encoded.ok()) return encoded.status();
     const Result<ReceivedReply> reply = Send(**session, *encoded, attempts.Remaining());
     encoded->message.Clear();
-    // Before the reply is written: the output may be the memory that was lent.
+    // Before the reply is decoded: an output may be the memory that gRPC still borrows.
     (*session)->stub.AwaitReturn(borrowed);
     if (reply.ok()) return reply->ToReply(std::move(encoded->wanted), connector_->outputs());
     encoded->staged.NoteFailure(reply.status());
@@ -120,6 +123,8 @@ Result<std::shared_ptr<StreamCall>> Connection::OpenStream(const StreamOptions& 
   return StreamCall::Open(connector_, *std::move(session), Queue(), options);
 }
 
+// Steps: take the session without dialing; run AwaitFence on it; if that fails, tell the connector,
+// and ask it again whether a connection that shared the arena was lost. No lock is held.
 Status Connection::Fence(const CallOptions& options) const {
   if (has_loop_.load() && loop_->queue()->OnThread()) {
     return Status(StatusCode::kFailedPrecondition,
@@ -133,7 +138,7 @@ Status Connection::Fence(const CallOptions& options) const {
   if (status.ok()) return status;
   connector_->Note(**session, status);
   const Result<std::shared_ptr<const Session>> now =
-      connector_->GetForFence();  // says what was lost
+      connector_->GetForFence();  // UNAVAILABLE if the failure was a lost connection
   if (!now.ok()) return now.status();
   if (status.code() != StatusCode::kNotFound) return status;
   return Status(StatusCode::kUnavailable, absl::StrCat("fence: ", status.message()));

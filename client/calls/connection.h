@@ -1,10 +1,10 @@
-// Connection: the way to the server (connector.h), the retry loop of synchronous calls, and the
-// background thread of the others (async_call.h, stream_call.h).
+// Connection: the connector to the server (connector.h), the retry loop of synchronous calls, and
+// the background thread of asynchronous calls and streams (async_call.h, stream_call.h).
 //
-// Threading:  Thread-safe, as far as Hooks are. The background thread starts with the first call
-//             that needs it. Destruction cancels what is in flight and waits for it, but not on
-//             that thread itself.
-// Errors:     Of the last attempt. `executed` is set where an attempt may have run.
+// Threading:  Thread-safe if Hooks are. The background thread starts with the first asynchronous
+//             call or stream. The destructor cancels the calls in flight and waits for them; on the
+//             background thread itself it does not wait.
+// Errors:     The status of the last attempt. `executed` is true if an attempt may have run.
 #ifndef ROPE_CLIENT_CALLS_CONNECTION_H_
 #define ROPE_CLIENT_CALLS_CONNECTION_H_
 
@@ -32,7 +32,7 @@ namespace rope::client {
 
 class Connection {
  public:
-  // What tests replace.
+  // Replaced by tests.
   struct Hooks {
     std::function<void(std::chrono::microseconds)> sleep;
     std::function<double()> random;  // in [0, 1)
@@ -42,14 +42,14 @@ class Connection {
   Connection(const std::string& target, const ConnectOptions& options,
              Hooks hooks = DefaultHooks());
 
-  // As Connector::Connect. Before anything else.
+  // As Connector::Connect. REQUIRES: called first.
   Status Connect(std::chrono::microseconds timeout) { return connector_->Connect(timeout); }
 
-  // `idempotent`: doing it twice is as good as once.
+  // `idempotent`: running the call twice has the same effect as running it once.
   Result<grpc::ByteBuffer> Call(const std::string& method, const grpc::ByteBuffer& request,
                                 bool idempotent, const CallOptions& options) const;
 
-  // What Client::Rotate, Client::RotateAsync, Client::OpenStream and Client::Fence do.
+  // Implement the methods of Client with these names (StartRotate: Client::RotateAsync).
   Result<RotateReply> Rotate(const RotateRequest& request, const CallOptions& options) const;
   std::shared_ptr<AsyncCall> StartRotate(const RotateRequest& request, RotateCallback callback,
                                          const CallOptions& options) const;
@@ -59,19 +59,19 @@ class Connection {
   const Connector& connector() const { return *connector_; }
 
  private:
-  // One attempt, through the ring where there is one and the messages fit into it.
+  // Makes one attempt: through the ring if there is one and request and reply fit, else as an RPC.
   static Result<ReceivedReply> Send(const Session& session, const EncodedRotate& encoded,
                                     std::chrono::microseconds timeout);
-  // Whether there is another attempt; then it is due.
+  // Sleeps until the next attempt is due and returns true; false: there is no further attempt.
   bool WaitForNext(Attempts& attempts, const Status& status, bool idempotent) const;
-  // Of the background thread, which it starts.
+  // The queue of the background thread, which the first call starts.
   const std::shared_ptr<EventQueue>& Queue() const;
 
   const std::shared_ptr<Connector> connector_;
   const int attempts_max_;
   const Hooks hooks_;
   mutable std::once_flag loop_once_;
-  mutable std::optional<EventLoop> loop_;  // made once, under loop_once_
+  mutable std::optional<EventLoop> loop_;  // created once, under loop_once_
   mutable std::atomic<bool> has_loop_ = false;
 };
 

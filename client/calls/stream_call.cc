@@ -9,17 +9,17 @@
 namespace rope::client {
 namespace {
 
-// With the number before it the server's limit of 128 holds.
+// The server accepts 128 bytes; the rest is for the number and the colon.
 constexpr size_t kRequestIdBytesMax = 100;
 
-// Requests of one stream in the ring: the other slots are for other calls.
+// Requests of streams in the ring: a quarter of the slots stays free for synchronous calls.
 constexpr int64_t kInRingMax = proto::kRingSlots / 4 * 3;
 
 std::string WireId(uint64_t number, const std::string& request_id) {
   return request_id.empty() ? absl::StrCat(number) : absl::StrCat(number, ":", request_id);
 }
 
-// 0: none.
+// Returns 0 if the id does not begin with a number.
 uint64_t NumberOf(const std::string& wire_id) {
   uint64_t number = 0;
   return absl::SimpleAtoi(absl::string_view(wire_id).substr(0, wire_id.find(':')), &number) ? number
@@ -56,6 +56,8 @@ StreamCall::StreamCall(std::shared_ptr<Connector> connector, std::shared_ptr<con
       watch_(session_->ring == nullptr ? nullptr : queue_->WatchOf(session_->ring)),
       options_(options) {}
 
+// mu_ is held twice, briefly: to take a number, and from TakeRoom to Send. Encoding copies or
+// borrows the tensors and runs without the lock, so that several threads can encode at once.
 Status StreamCall::Rotate(const RotateRequest& request, RotateCallback callback) {
   if (request.request_id.size() > kRequestIdBytesMax) {
     return Status(StatusCode::kInvalidArgument,
@@ -81,10 +83,10 @@ Status StreamCall::Rotate(const RotateRequest& request, RotateCallback callback)
   {
     const proto::MutexLock lock(&mu_);
     if (Status status = ReserveRoom(waiting->bytes); !status.ok()) {
-      message.bytes.Clear();  // before the borrowed slices go
+      message.bytes.Clear();  // its slices refer to `waiting->borrowed`, which is destroyed first
       return status;
     }
-    // Within the same lock: a stream that ends from here on knows the request.
+    // Under the same lock: if the stream ends from here on, it finds the request.
     Request& added = *unanswered_.emplace(message.number, std::move(waiting)).first->second;
     added.in_ring = !message.ring_bytes.empty();
     if (added.in_ring) ++in_ring_;
@@ -98,6 +100,8 @@ uint64_t StreamCall::NewNumber() {
   return next_number_++;
 }
 
+// The ring is tried first, without mu_: RingWatch has its own lock, and the reply may arrive before
+// Submit returns. If the ring refuses (no free slot, or lost), the request goes to the RPC.
 void StreamCall::Send(Message message) {
   const bool for_ring = !message.ring_bytes.empty();
   const auto timeout = options_.timeout.value_or(std::chrono::hours(24));
@@ -110,7 +114,7 @@ void StreamCall::Send(Message message) {
     if (for_ring) {
       --in_ring_;
       const auto it = unanswered_.find(message.number);
-      if (it == unanswered_.end()) return;  // the stream has ended, and said so
+      if (it == unanswered_.end()) return;  // the stream has failed the request
       it->second->in_ring = false;
       message.bytes = BufferOf(message.ring_bytes);
     }
@@ -151,6 +155,8 @@ void StreamCall::Abandon() {
   while (!over_) changed_.Wait(&mu_);
 }
 
+// Events of the RPC run on the queue's thread, one at a time, so incoming_ and rpc_status_ need no
+// lock. One Read is outstanding until it fails; then Finish asks for the status.
 void StreamCall::OnStarted(bool ok) {
   if (!ok) return stream_->Finish(&rpc_status_, &finished_);
   stream_->Read(&incoming_, &read_);
@@ -176,7 +182,7 @@ void StreamCall::OnWritten(bool ok) {
   {
     const proto::MutexLock lock(&mu_);
     writing_ = false;
-    if (!ok) open_ = false;  // the reader learns why
+    if (!ok) open_ = false;  // OnRead fails too, and OnFinished gets the reason
     write = NextWrite();
   }
   Start(std::move(write));
@@ -188,7 +194,7 @@ void StreamCall::OnFinished(bool) {
     const proto::MutexLock lock(&mu_);
     ended_ = EndOfStream();
     connector_->Note(*session_, *ended_);
-    // Without a word of the server's, nobody knows.
+    // Only the server's error detail can prove that the unanswered requests did not run.
     may_have_run_ = rpc_status_.error_details().empty() || ended_->detail().executed;
     open_ = false;
     changed_.SignalAll();
@@ -196,8 +202,10 @@ void StreamCall::OnFinished(bool) {
   EndIfQuiet();
 }
 
+// Called after OnFinished and each OnWritten. The last of them finds ended_ set and no write under
+// way; it takes rpc_ and the unanswered requests out under mu_ and delivers them without the lock.
 void StreamCall::EndIfQuiet() {
-  const auto self = shared_from_this();  // the last callback lets go of the stream
+  const auto self = shared_from_this();  // the last callback may drop the last other reference
   std::unique_ptr<Rpc> rpc;
   std::map<uint64_t, std::unique_ptr<Request>> unanswered;
   Status ended;
@@ -211,7 +219,7 @@ void StreamCall::EndIfQuiet() {
     unanswered.swap(unanswered_);
     unwritten_.clear();
   }
-  rpc.reset();  // only now it lets go of bytes that it could not send
+  rpc.reset();  // makes gRPC return the slices that it could not send
   if (watch_ != nullptr) watch_->GiveUp(*this);
   for (auto& [number, request] : unanswered) {
     ErrorDetail detail = ended.detail();
@@ -223,6 +231,8 @@ void StreamCall::EndIfQuiet() {
   RemoveIfOver();
 }
 
+// Waits on changed_, which releases mu_. On the queue's thread it fails instead: room becomes free
+// only when callbacks run on that thread, so waiting there would deadlock.
 Status StreamCall::ReserveRoom(int64_t bytes) {
   for (;;) {
     if (ended_.has_value() && !ended_->ok()) return *ended_;
@@ -244,15 +254,19 @@ Status StreamCall::ReserveRoom(int64_t bytes) {
   return {};
 }
 
+// A callback may use the room of the request that it answers (credit_): its request counts until
+// the callback returns, and with requests_max = 1 a callback could otherwise send nothing.
 bool StreamCall::HasRoom(int64_t bytes) const {
   const bool in_callback = queue_->OnThread();
   const int64_t requests = requests_ - (in_callback ? credit_requests_ : 0);
   const int64_t used = bytes_ - (in_callback ? credit_bytes_ : 0);
-  if (requests == 0) return true;  // whatever its size
+  if (requests == 0) return true;  // a single request may exceed bytes_max
   if (!in_callback && in_ring_ >= kInRingMax) return false;
   return requests < options_.requests_max && bytes <= options_.bytes_max - used;
 }
 
+// One write at a time: writing_ is set here, and OnWritten clears it and asks for the next. While
+// writing_ is set, EndIfQuiet leaves rpc_ alone, so Start may use it without mu_.
 StreamCall::Write StreamCall::NextWrite() {
   Write write;
   if (!open_ || writing_) return write;
@@ -268,9 +282,9 @@ StreamCall::Write StreamCall::NextWrite() {
     }
     write.kind = Write::Kind::kMessage;
     write.bytes = message.bytes;
-    if (!unwritten_.empty()) write.options.set_buffer_hint();  // the next one takes it along
+    if (!unwritten_.empty()) write.options.set_buffer_hint();  // gRPC combines both
   }
-  writing_ = true;  // and so rpc_ stays
+  writing_ = true;
   return write;
 }
 
@@ -302,7 +316,7 @@ void StreamCall::Match(const grpc::ByteBuffer& buffer) {
 
 std::unique_ptr<StreamCall::Request> StreamCall::RemoveUnanswered(uint64_t number) {
   auto it = unanswered_.find(number);
-  // A request of which the server could not even read the id.
+  // Number 0: the server could not read the id. With one request in flight it must be that one.
   if (number == 0 && unanswered_.size() == 1) it = unanswered_.begin();
   if (it == unanswered_.end()) return nullptr;
   std::unique_ptr<Request> request = std::move(it->second);
@@ -310,19 +324,20 @@ std::unique_ptr<StreamCall::Request> StreamCall::RemoveUnanswered(uint64_t numbe
   return request;
 }
 
+// Runs on the watch's thread, in the queue's turn, without mu_.
 void StreamCall::OnAnswer(uint64_t number, Result<ReceivedReply> reply) {
-  const auto self = shared_from_this();  // the last callback lets go of the stream
+  const auto self = shared_from_this();  // the last callback may drop the last other reference
   std::unique_ptr<Request> request;
   {
     const proto::MutexLock lock(&mu_);
     --in_ring_;
     request = RemoveUnanswered(number);
   }
-  if (request != nullptr) RunCallback(*request, reply);  // no slice was borrowed
+  if (request != nullptr) RunCallback(*request, reply);  // the ring borrows no memory
   Write write;
   {
     const proto::MutexLock lock(&mu_);
-    write = NextWrite();  // the half-close may have waited for this answer
+    write = NextWrite();  // the half-close waits until the ring is empty
   }
   Start(std::move(write));
 }
@@ -350,6 +365,8 @@ Status StreamCall::EndOfStream() const {
   return ToStatus(rpc_status_, rpc_->context);
 }
 
+// gRPC may still hold slices of the request: WhenReturned postpones the callback until it holds
+// none. The request keeps its room meanwhile, so the stream is not over and `this` stays valid.
 void StreamCall::Deliver(std::unique_ptr<Request> request, Result<ReceivedReply> reply) {
   struct Answer {
     std::unique_ptr<Request> request;
@@ -360,6 +377,8 @@ void StreamCall::Deliver(std::unique_ptr<Request> request, Result<ReceivedReply>
                        [this, answer] { RunCallback(*answer->request, answer->reply); });
 }
 
+// Runs in the queue's turn, without mu_, so the callback may call Rotate or Cancel. The callback
+// is destroyed before the room is freed: it may hold the last copy of the client.
 void StreamCall::RunCallback(Request& request, const Result<ReceivedReply>& reply) {
   const auto self = shared_from_this();
   {

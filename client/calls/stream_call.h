@@ -1,18 +1,27 @@
-// StreamCall: one RotateStream RPC with many requests in flight. Writes start on the thread that
-// sends, answers are matched by number and handed over on the queue's thread.
+// StreamCall: one RotateStream RPC with many requests in flight. A write starts on the thread that
+// calls Rotate. Replies are matched to requests by number, on the queue's thread.
 //
-//   Rotate -> room -> to be written -> written -> answer -> memory given back -> callback -> room
+//   a request:  TakeRoom -> unwritten or in the ring -> sent -> reply -> borrowed memory returned
+//               -> callback -> room free
+//   the stream: started -> open -> finishing -> half-closed -> ended -> over
 //
-// A request is named "NUMBER:REQUEST_ID" on the wire, so that answers are told apart whatever the
-// callers' ids are, and the server's log still shows those.
+//   open:         the RPC has started; writes may begin
+//   finishing:    Finish was called; queued requests are still written, new ones are refused
+//   half-closed:  every request was written and none is in the ring
+//   ended:        gRPC has reported the RPC's status; no reply arrives any more
+//   over:         every callback has run and the queue has dropped the stream
 //
-// Where the session has a ring, requests whose tensors lie in its region go through that, and only
-// others through the RPC, which says how the stream ends for all of them.
+// A request's id on the wire is "NUMBER:REQUEST_ID". The number identifies the reply even if
+// callers reuse ids; the server's log still shows the caller's id.
 //
-// Threading:  Thread-safe; callbacks and events on the queue's threads, one at a time. No lock of
-//             the stream is held while a callback runs or gRPC writes.
-// Ownership:  The queue owns the stream until its last event and callback; a handle may keep it
-//             longer.
+// If the session has a ring, a request whose tensors lie in its region goes through the ring. All
+// other requests go through the RPC, whose status ends the stream for both kinds.
+//
+// Threading:  Thread-safe. Callbacks and events run on the queue's threads, one at a time. mu_ is
+//             not held while a callback runs or a gRPC operation starts; the two exceptions,
+//             TryCancel and Connector::Note, do not call back.
+// Ownership:  The queue owns the stream until its last event and callback. A RotateStream may keep
+//             it longer.
 #ifndef ROPE_CLIENT_CALLS_STREAM_CALL_H_
 #define ROPE_CLIENT_CALLS_STREAM_CALL_H_
 
@@ -50,15 +59,15 @@ class StreamCall final : public LiveCall,
   StreamCall(std::shared_ptr<Connector> connector, std::shared_ptr<const Session> session,
              std::shared_ptr<EventQueue> queue, const StreamOptions& options);
 
-  // As RotateStream says.
+  // As RotateStream documents.
   Status Rotate(const RotateRequest& request, RotateCallback callback);
   Status Finish();
   void Cancel() override;
-  // Cancels and waits, but not on the queue's thread.
+  // Cancels the stream and waits until it is over; on the queue's thread it does not wait.
   void Abandon();
 
  private:
-  // Hands an event of one kind to its function.
+  // The tag of one kind of event; OnEvent calls the member function for that kind.
   struct Step final : EventHandler {
     Step(StreamCall* stream, void (StreamCall::*step)(bool ok)) : call(stream), function(step) {}
     void OnEvent(bool ok) override { (call->*function)(ok); }
@@ -75,18 +84,18 @@ class StreamCall final : public LiveCall,
     RotateCallback callback;
     BorrowedSlices borrowed;
     int64_t bytes = 0;
-    bool sent = false;     // handed to gRPC
-    bool in_ring = false;  // handed to the ring
+    bool sent = false;     // passed to gRPC's Write
+    bool in_ring = false;  // passed to the ring
   };
-  // What gRPC keeps bytes of until it is destroyed.
+  // gRPC keeps references to written bytes until these objects are destroyed.
   struct Rpc {
     grpc::ClientContext context;
     std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream;
   };
   struct Message {
     uint64_t number = 0;
-    grpc::ByteBuffer bytes = {};  // for the RPC
-    std::string ring_bytes = {};  // for the ring, instead
+    grpc::ByteBuffer bytes = {};  // for the RPC; empty if ring_bytes is set
+    std::string ring_bytes = {};  // for the ring
   };
   // A write of the RPC.
   struct Write {
@@ -104,27 +113,30 @@ class StreamCall final : public LiveCall,
   void OnLost() override;
 
   uint64_t NewNumber();
-  // Waits for room for one more request and reserves it.
+  // Waits for room and reserves it. On OK the request counts in requests_ and bytes_.
   Status ReserveRoom(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool HasRoom(int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Sends a request that is among the unanswered and counted in in_ring_ where it is for the ring.
+  // Sends a request that is already in unanswered_, and in in_ring_ if it is for the ring.
   void Send(Message message);
-  // The RPC's next write, where one is due; marks it as under way. Start starts it, without mu_.
+  // The next write, or the half-close, if one is due and none is under way; it counts as under way
+  // from here on. Start hands it to gRPC, without mu_.
   Write NextWrite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Start(Write write);
-  // Finds the request of a reply; what belongs to none breaks the stream.
+  // Delivers a reply to its request. A reply that matches no request breaks the stream.
   void Match(const grpc::ByteBuffer& buffer);
-  // Removes the request of that number, which is answered; null: it is not there any more.
+  // Removes and returns the request with that number; null if it is not there.
   std::unique_ptr<Request> RemoveUnanswered(uint64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Cancels the RPC; the stream then ends with `status`, unless it was broken before.
   void Break(Status status);
-  // How the stream ended. REQUIRES: the RPC has finished.
+  // The status with which the stream ends. REQUIRES: the RPC has finished.
   Status EndOfStream() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Once gRPC is done with the stream: lets go of it and ends what is unanswered.
+  // Once the RPC has finished and no write is under way: destroys the RPC and fails the unanswered
+  // requests.
   void EndIfQuiet();
-  // Runs the callback once the caller's memory is free.
+  // Runs the callback once gRPC has returned the borrowed memory.
   void Deliver(std::unique_ptr<Request> request, Result<ReceivedReply> reply);
   void RunCallback(Request& request, const Result<ReceivedReply>& reply);
-  // Leaves the queue after the last event and callback.
+  // Removes the stream from the queue after the last event and callback.
   void RemoveIfOver();
 
   const std::shared_ptr<Connector> connector_;
@@ -137,36 +149,37 @@ class StreamCall final : public LiveCall,
   Step written_{this, &StreamCall::OnWritten};
   Step finished_{this, &StreamCall::OnFinished};
 
-  // Of rpc_, as long as that lives: until the stream has finished and no write is under way.
+  // The stream of rpc_; valid until the RPC has finished and no write is under way.
   grpc::GenericClientAsyncReaderWriter* stream_ = nullptr;
 
-  // Of the queue's thread alone.
+  // Used on the queue's threads only.
   grpc::ByteBuffer incoming_;
   grpc::Status rpc_status_;
-  // Room of the request whose callback runs, for what that sends.
+  // The room of the request whose callback is running; requests sent by the callback may use it.
   int64_t credit_requests_ = 0;
   int64_t credit_bytes_ = 0;
 
   proto::Mutex mu_;
-  proto::CondVar changed_;                         // room came, or the stream ended or is over
-  std::unique_ptr<Rpc> rpc_ ABSL_GUARDED_BY(mu_);  // goes on the queue's thread only
+  proto::CondVar changed_;  // signals free room, the end of the stream, and over_
+  // Reset on the queue's thread only, when no operation is under way.
+  std::unique_ptr<Rpc> rpc_ ABSL_GUARDED_BY(mu_);
   uint64_t next_number_ ABSL_GUARDED_BY(mu_) = 1;
   std::deque<Message> unwritten_ ABSL_GUARDED_BY(mu_);
   std::map<uint64_t, std::unique_ptr<Request>> unanswered_ ABSL_GUARDED_BY(mu_);
-  int64_t requests_ ABSL_GUARDED_BY(mu_) =
-      0;  // in flight: from ReserveRoom to the end of the callback
+  // Requests in flight, from ReserveRoom to the end of the callback, and their bytes.
+  int64_t requests_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t in_ring_ ABSL_GUARDED_BY(mu_) = 0;       // requests there
-  bool open_ ABSL_GUARDED_BY(mu_) = false;         // started, and not known to have failed
+  int64_t in_ring_ ABSL_GUARDED_BY(mu_) = 0;       // requests in the ring
+  bool open_ ABSL_GUARDED_BY(mu_) = false;         // the RPC has started, not known to have failed
   bool writing_ ABSL_GUARDED_BY(mu_) = false;      // a write or the half-close is under way
-  bool finishing_ ABSL_GUARDED_BY(mu_) = false;    // nothing more is sent
-  bool half_closed_ ABSL_GUARDED_BY(mu_) = false;  // at least asked for
+  bool finishing_ ABSL_GUARDED_BY(mu_) = false;    // Finish was called
+  bool half_closed_ ABSL_GUARDED_BY(mu_) = false;  // WritesDone was called
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
-  std::optional<Status> broken_ ABSL_GUARDED_BY(mu_);  // by a reply that makes no sense
-  std::optional<Status> ended_ ABSL_GUARDED_BY(mu_);   // no answer comes any more
-  bool may_have_run_ ABSL_GUARDED_BY(mu_) =
-      true;                                 // whether what was sent and is unanswered then may have
-  bool over_ ABSL_GUARDED_BY(mu_) = false;  // and every callback has run
+  std::optional<Status> broken_ ABSL_GUARDED_BY(mu_);  // first error of this side
+  std::optional<Status> ended_ ABSL_GUARDED_BY(mu_);   // status of the stream
+  // Whether requests that were sent and are unanswered at the end may have run.
+  bool may_have_run_ ABSL_GUARDED_BY(mu_) = true;
+  bool over_ ABSL_GUARDED_BY(mu_) = false;  // ended, and every callback has run
 };
 
 }  // namespace rope::client

@@ -12,67 +12,70 @@
 
 namespace rope::client {
 
-// How tensors in slots of the arena (arena.h), or staged ones, reach the server. Others are always
-// inline.
+// How the server gets the bytes of tensors in arena slots (arena.h), and of staged tensors
+// (ConnectOptions::staged_bytes). All other tensors travel inline.
 enum class Transport {
   kInline,  // in the message
-  kShm,     // POSIX shared memory by name: a server on this host, over any connection
-  kMemfd,   // sealed memory that a Unix connection brings along
-  kRing,    // the same, and Client::Rotate and streams go through a ring there: no RPC
+  kShm,     // POSIX shared memory by name; any target, server on the same host
+  kMemfd,   // sealed memfd, passed to the server over the Unix socket
+  kRing,    // as kMemfd, plus a ring in shared memory: Client::Rotate and streams need no RPC
 };
 
 // "inline", "shm", "memfd" or "ring".
 const char* Name(Transport transport);
 
-// What Connect settled on.
+// The transport that Connect chose.
 struct ChosenTransport {
   Transport transport = Transport::kInline;
-  std::string reason = {};  // why none of the faster ones; empty for the fastest
+  std::string reason = {};  // why no faster transport was available; empty for the fastest
 };
 
 struct ConnectOptions {
-  // How long Connect waits for a connection and for the server to serve.
+  // Time limit of Connect: to establish the connection and get the answer of the health check.
   std::chrono::milliseconds timeout{5000};
-  // Whether Connect fails where the server answers but does not serve (starting, draining).
+  // True: Connect fails if the server answers but does not serve (it starts or drains).
   bool require_serving = true;
-  // How long the calling thread polls for the answer before it sleeps, yielding the processor
-  // between polls. Unset: 200 where this process may use more than one processor, else 0. 0: sleeps
-  // at once. Of more threads that wait than half of the processors, the later ones sleep at once.
+  // How long a synchronous call polls for its answer before its thread sleeps. It yields the
+  // processor between polls. Unset: 200 microseconds if the process may use more than one
+  // processor, else 0. 0: sleep at once. When as many threads wait as half the processors, further
+  // threads sleep at once.
   std::optional<std::chrono::microseconds> spin = {};
-  // Largest message either way, in bytes: the server's own limit and 1 MiB, so that its error comes
-  // first.
+  // Largest message in either direction, in bytes. The default is the server's own limit plus
+  // 1 MiB, so that the server's error, which names the limit, comes first.
   int64_t max_message_bytes = int64_t{257} << 20;
-  // Memory to share with the server, rounded up to whole pages (Client::arena). 0: none.
+  // Size of the arena (Client::arena), in bytes, rounded up to whole pages. 0: no arena.
   int64_t arena_bytes = 0;
-  // Memory to share with the server of a "unix:PATH" target for tensors that lie elsewhere, where
-  // there is no arena: requests are copied there instead of sent (in an RPC those of 64 KiB and
-  // more), rotated there, and copied to where they are wanted, which takes less than half the time.
-  // Requests that find no room in it are sent. Its pages are made as they are used, and kept. 0:
-  // none.
+  // Size of the staging memory, in bytes. 0: none. Used only with a "unix:PATH" target and without
+  // an arena. The client copies the tensors of a request into memory shared with the server; the
+  // server rotates them there; the client copies the results to their outputs. This takes less
+  // than half the time of sending them. Through a ring all requests are staged, in an RPC those
+  // with at least 64 KiB of tensors. A request that does not fit into the free staging memory is
+  // sent inline. Pages are created on first use and kept.
   int64_t staged_bytes = int64_t{64} << 20;
-  // What the arena may use: the fastest that client and server both have. One alone forces it:
-  // Connect then fails where it cannot be had. Staging needs kRing or kMemfd.
+  // The allowed transports. Connect chooses the fastest that both sides support. With a single
+  // entry Connect fails if that one is not available. Staging requires kRing or kMemfd.
   std::vector<Transport> transports = {Transport::kRing, Transport::kMemfd, Transport::kShm,
                                        Transport::kInline};
-  // Bytes of memory of replies without TensorView::output that the connection keeps once their
-  // tensors have gone, for the replies after them; beyond that the longest unused is freed. 0:
-  // none.
+  // Memory of replies without TensorView::output, in bytes, that the connection keeps for reuse
+  // after their tensors have been destroyed. Beyond this the least recently used memory is freed.
+  // 0: none is kept.
   int64_t pooled_bytes = int64_t{256} << 20;
-  // How often a call is tried at most, the first time included.
+  // Maximum number of attempts per call, including the first.
   int attempts_max = 4;
 };
 
 struct CallOptions {
-  // Time for the whole call, retries included.
+  // Time limit of the whole call, including retries.
   std::chrono::milliseconds timeout{30000};
 };
 
 struct StreamOptions {
-  // Bounds of what is in flight: requests, and the bytes of their messages. A request that is
-  // larger than bytes_max goes when nothing else is in flight.
+  // Bounds on what is in flight: the number of requests, and the bytes of their messages. A request
+  // larger than bytes_max is sent when nothing else is in flight.
   int64_t requests_max = 1024;
   int64_t bytes_max = int64_t{64} << 20;
-  // Time for the whole stream; what is unanswered then ends with DEADLINE_EXCEEDED. Unset: none.
+  // Time limit of the whole stream. Requests still unanswered then end with DEADLINE_EXCEEDED.
+  // Unset: no limit.
   std::optional<std::chrono::milliseconds> timeout = {};
 };
 

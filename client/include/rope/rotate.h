@@ -1,9 +1,8 @@
-// A rotation to ask for, and what comes back.
+// RotateRequest and RotateReply: one rotation, as the client asks for it and the server answers.
 //
 // Threading:  Values.
-// Ownership:  A request borrows its tensors' memory (tensor.h) until the call that it is for has
-//             ended. A reply owns what it holds, except RotatedTensor::data where the request gave
-//             `output`.
+// Ownership:  A request borrows the memory of its tensors (tensor.h) until its call has ended. A
+//             reply owns its contents, except RotatedTensor::data where the request gave `output`.
 #ifndef ROPE_ROTATE_H_
 #define ROPE_ROTATE_H_
 
@@ -17,63 +16,65 @@
 
 namespace rope::client {
 
-// Where the tokens stand: exactly one of `start`, `starts` and `position_ids`; `cu_seqlens` may
-// stand beside each.
+// Positions of the tokens: 0 to 2^30. Set exactly one of `start`, `starts` and `position_ids`.
+// `cu_seqlens` may be combined with each of them.
 struct Positions {
   std::optional<int64_t> start =
-      {};                            // of the first token of every sequence; the next tokens follow
-  std::vector<int64_t> starts = {};  // of each sequence's first token
+      {};  // of the first token of every sequence; later tokens count up from it
+  std::vector<int64_t> starts = {};        // of the first token of each sequence
   std::vector<int64_t> position_ids = {};  // of each token
-  // Shape of position_ids: {S}, {B, S} or {T}, with a leading 3 where each token has three (t, h,
-  // w). Empty: one axis.
+  // Shape of position_ids: {S}, {B, S} or {T}; with a leading 3 for three-axis positions (t, h, w).
+  // Empty: one dimension.
   std::vector<int64_t> position_ids_shape = {};
-  std::vector<int64_t> cu_seqlens = {};  // packed sequences: where each begins, then T
-  // Final length for dynamic and longrope configs: one value, or one for each sequence.
+  std::vector<int64_t> cu_seqlens = {};  // packed sequences: offset of each first token, then T
+  // Final sequence length for dynamic and longrope: one value for all sequences or one for each.
+  // Empty: the largest position + 1.
   std::vector<int64_t> seq_len = {};
-  // Context parallel: the tensors hold chunks cp_rank and 2*cp_size - 1 - cp_rank of each sequence,
-  // cut into 2*cp_size. Both or none.
+  // Context parallelism: each sequence is cut into 2*cp_size chunks, and the tensors hold chunks
+  // cp_rank and 2*cp_size - 1 - cp_rank of it. Set both or none.
   std::optional<int32_t> cp_size = {};
   std::optional<int32_t> cp_rank = {};
 };
 
 enum class Operation {
-  kRotate,         // turn by the angle, times the attention factor
+  kRotate,         // rotate by the angle, times the attention factor
   kInverse,        // undo a rotation
   kBackward,       // gradient of a rotation
   kAddSinusoidal,  // add the sinusoidal table: sin to a pair's first channel, cos to its second
   kReposition,     // move rotated tensors from `reposition` to `rope` and `positions`
 };
 
-// Where rotated tensors stand now.
+// The current positions and embedding of tensors that are already rotated.
 struct Reposition {
   Positions from = {};
-  std::optional<RopeSpec> from_rope = {};  // unset: the request's
+  std::optional<RopeSpec> from_rope = {};  // unset: the request's `rope`
 };
 
-// Rows of the caller's own table in place of an embedding: the angles in radians, or cos and sin
-// with whatever factor they hold. Beside positions [rows, pairs], and a token takes the row of its
-// position; without, a row for each token: [S, pairs], [B, S, pairs] or [T, pairs].
+// The caller's own table, used instead of an embedding: either `angles` in radians, or `cos` and
+// `sin`, which may include any factor. With `positions` the shape is [rows, pairs] and a token uses
+// the row of its position. Without, each token has its own row: [S, pairs], [B, S, pairs] or
+// [T, pairs].
 struct Rows {
-  std::optional<ArrayView> angles = {};  // alone
+  std::optional<ArrayView> angles = {};  // excludes cos and sin
   std::optional<ArrayView> cos = {};
   std::optional<ArrayView> sin = {};
 };
 
 struct RotateRequest {
-  std::string request_id = {};  // echoed and logged by the server; empty: the server makes one
+  std::string request_id = {};  // echoed and logged by the server; empty: the server generates one
   RopeSpec rope = {};
   Positions positions = {};
   Operation operation = Operation::kRotate;
-  std::optional<Reposition> reposition = {};  // with Operation::kReposition alone
-  // True: the attention factor is left to the caller.
+  std::optional<Reposition> reposition = {};  // only with Operation::kReposition, required there
+  // True: rotate without the attention factor. The reply contains it, the caller applies it.
   bool return_attention_factor = false;
-  std::optional<DType> output_dtype = {};  // unset: each tensor's own
-  // With Operation::kRotate or kBackward; of `rope` then only the pairing is set.
+  std::optional<DType> output_dtype = {};  // unset: each tensor's own dtype
+  // Only with Operation::kRotate or kBackward. Of `rope` only the pairing is then set.
   std::optional<Rows> rows = {};
   std::vector<TensorView> tensors = {};
 };
 
-// Time in each stage of the server, microseconds.
+// Time spent in each stage of the server, in microseconds.
 struct StageTimes {
   double decode = 0;
   double validate = 0;
@@ -83,10 +84,11 @@ struct StageTimes {
 
 struct RotateReply {
   std::string request_id = {};
-  // Of the config, whether applied or not; kReposition: of `rope` over that of `from_rope`.
+  // The config's attention factor, applied or not. kReposition: that of `rope` divided by that of
+  // `from_rope`.
   double attention_factor = 0;
   bool attention_factor_applied = false;
-  std::string device = {};  // what ran it
+  std::string device = {};  // the device that ran the request, for example "cpu"
   StageTimes microseconds = {};
   std::vector<std::string> warnings = {};
   std::vector<RotatedTensor> tensors = {};  // in the order of the request

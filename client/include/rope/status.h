@@ -1,6 +1,6 @@
-// rope::Status and rope::Result<T>: how every call of the client library ends.
+// rope::Status and rope::Result<T>: the outcome of every call of the client library.
 //
-// No gRPC, Protobuf or Abseil type appears here, so that a program is not tied to ours.
+// This header uses no gRPC, Protobuf or Abseil type, so a program may use any version of them.
 //
 // Threading:  Values.
 #ifndef ROPE_STATUS_H_
@@ -15,7 +15,7 @@
 
 namespace rope {
 
-// The numbers are gRPC's.
+// The values are those of gRPC.
 enum class StatusCode {
   kOk = 0,
   kCancelled = 1,
@@ -36,16 +36,18 @@ enum class StatusCode {
   kUnauthenticated = 16,
 };
 
-// "INVALID_ARGUMENT" and so on.
+// "INVALID_ARGUMENT", "UNAVAILABLE" and so on.
 const char* Name(StatusCode code);
 
-// Where a request went wrong, as the server says it.
+// The server's explanation of an error.
 struct ErrorDetail {
-  std::string field = {};  // path of the field at fault; empty where none is
+  std::string field = {};  // path of the faulty field; empty if the error is about no field
   std::string got = {};
   std::string want = {};
-  int64_t retry_delay_ms = 0;  // > 0: the same call may succeed after that long
-  bool executed = false;       // an in-place call may have run: so it was said, or nobody knows
+  int64_t retry_delay_ms = 0;  // > 0: the same call may succeed after this delay
+  // True: the request may have run, so an in-place call may have changed its tensors. Either the
+  // server says so, or its answer never arrived.
+  bool executed = false;
 };
 
 class [[nodiscard]] Status {
@@ -67,18 +69,18 @@ class [[nodiscard]] Status {
   ErrorDetail detail_;
 };
 
-// A value, or the Status that says why there is none.
+// A value, or the error Status that explains why there is none.
 template <typename T>
 class [[nodiscard]] Result {
  public:
   Result(T value) : value_(std::move(value)) {}  // NOLINT(google-explicit-constructor)
-  // REQUIRES: not OK.
+  // REQUIRES: !status.ok().
   Result(Status status) : status_(std::move(status)) {}  // NOLINT(google-explicit-constructor)
 
   bool ok() const { return value_.has_value(); }
   const Status& status() const { return status_; }
 
-  // REQUIRES: ok(). Prints the status and stops the process otherwise.
+  // REQUIRES: ok(). Otherwise prints the status and aborts the process.
   T& value() & { return Checked(); }
   const T& value() const& { return const_cast<Result*>(this)->Checked(); }
   T&& value() && { return std::move(Checked()); }

@@ -1,10 +1,10 @@
-// Tensors as the client takes and gives them.
+// Tensors of requests and replies.
 //
-// Threading:  Values. OutputMemory may go on any thread.
-// Ownership:  TensorView borrows `data` and `output` until the call that takes it has ended, an
-//             ArrayView until that call has returned. OutputMemory is its holder's alone and may
-//             outlive the Client; when it goes, the connection it came from may keep it for
-//             another reply (ConnectOptions::pooled_bytes).
+// Threading:  Values. OutputMemory may be destroyed on any thread.
+// Ownership:  A TensorView borrows `data` and `output` until the call that takes it has ended; an
+//             ArrayView borrows `data` until that call has returned. OutputMemory belongs to its
+//             holder and may outlive the Client. When it is destroyed, its connection may keep the
+//             memory for a later reply (ConnectOptions::pooled_bytes).
 #ifndef ROPE_TENSOR_H_
 #define ROPE_TENSOR_H_
 
@@ -19,11 +19,11 @@ namespace rope::client {
 
 class OutputPool;
 
-// Little-endian elements. Tensors are kFloat32, kFloat16 or kBFloat16; kFloat64 is for rows that
-// the caller brings, the last two for outputs.
+// Element type, little-endian. Input tensors are kFloat32, kFloat16 or kBFloat16. kFloat64 is for
+// Rows and norm weights, the two 8-bit types are for outputs.
 enum class DType { kFloat32, kFloat16, kBFloat16, kFloat64, kFloat8E4M3, kFloat8E5M2 };
 
-// What a tensor is to attention.
+// Query or key.
 enum class Role { kQ, kK };
 
 // Bytes of one element.
@@ -43,56 +43,57 @@ constexpr int64_t ElementBytes(DType dtype) {
   return 1;
 }
 
-// Heads [begin, end) of a tensor that holds several things (packed QKV).
+// Heads [begin, end) of a tensor that combines several, such as packed QKV.
 struct HeadRange {
-  std::optional<Role> role = {};  // unset: passes through (v)
+  std::optional<Role> role = {};  // unset: copied unchanged (v)
   int64_t begin = 0;
   int64_t end = 0;
 };
 
-// A packed, row-major array beside the tensors: cos and sin, norm weights.
+// A packed, row-major array that accompanies the tensors: cos, sin, angles, norm weights.
 struct ArrayView {
   DType dtype = DType::kFloat32;
   std::vector<int64_t> shape = {};
   const void* data = nullptr;
 };
 
-// RMS norm over each head before it is rotated: x * weight / sqrt(mean(x * x) + eps).
+// RMS norm of each head, applied before the rotation: x * weight / sqrt(mean(x * x) + eps).
 struct HeadNorm {
   double eps = 0;         // > 0
   ArrayView weight = {};  // [head_dim]
 };
 
-// A tensor to rotate, row-major.
+// A tensor to rotate, in row-major order.
 struct TensorView {
-  Role role = Role::kQ;  // of all heads, without head_ranges
-  // A letter for each axis, outermost first: B batch, S position in the sequence, T token of a
-  // packed batch, H head, L layer, D channel (last). For example "BSHD" or "THD".
+  Role role = Role::kQ;  // of all heads; ignored if head_ranges is set
+  // One letter per axis, outermost first: B batch, S position in the sequence, T token of a packed
+  // batch, H head, L layer, D channel (last). For example "BSHD" or "THD".
   std::string layout = {};
   DType dtype = DType::kFloat32;
   std::vector<int64_t> shape = {};
   const void* data = nullptr;
-  // Where the rotated tensor goes, packed; may be `data` itself where that is large enough. Null:
-  // the reply allocates.
+  // Destination of the rotated tensor, packed. May be `data` itself if the result fits there. Null:
+  // the reply allocates memory (RotatedTensor::owned).
   void* output = nullptr;
-  // In order, without overlap; heads in none of them pass through.
+  // Ranges in ascending order, without overlap. Heads outside all ranges are copied unchanged.
   std::vector<HeadRange> head_ranges = {};
-  // Elements between neighbours of each axis of `data`, >= 0; bytes in between are sent too. Empty:
-  // packed.
+  // Distance in elements between neighbours of each axis of `data`, >= 0. Inline, the bytes in the
+  // gaps are sent too. Empty: packed.
   std::vector<int64_t> strides = {};
-  // The same letters in another order, D last. Empty: `layout`.
+  // Layout of the result: the same letters in any order, D last. Empty: as `layout`.
   std::string output_layout = {};
   std::optional<HeadNorm> norm = {};
-  std::optional<double> scale = {};  // multiplies the result, for example the softmax scale on q
-  // q times 1 + beta * ln(1 + floor(position / original length)), as Llama 4 does without rotation.
+  std::optional<double> scale = {};  // multiplies the result, for example the softmax scale of q
+  // Multiplies q by 1 + beta * ln(1 + floor(position / original length)), as Llama 4 does in its
+  // layers without rotation.
   std::optional<double> llama_4_scaling_beta = {};
-  std::optional<double> fp8_scale = {};  // 8-bit outputs are divided by it; unset: by 1
+  std::optional<double> fp8_scale = {};  // divides an 8-bit output before rounding; unset: 1
 };
 
-// Gives memory back to where it came from.
+// Returns memory to the pool or to the allocator that it came from.
 class OutputDeleter {
  public:
-  OutputDeleter() = default;  // of new[]
+  OutputDeleter() = default;  // uses delete[]
   OutputDeleter(std::shared_ptr<OutputPool> pool, int64_t piece_bytes);
   void operator()(std::byte* data) const;
 
@@ -101,20 +102,20 @@ class OutputDeleter {
   int64_t piece_bytes_ = 0;
 };
 
-// Memory of a reply, with undefined contents behind RotatedTensor::bytes. What release() gives is
-// an array of new[]; what is not from a reply has no place in it.
+// Memory of a reply. Only the first RotatedTensor::bytes bytes are defined. After release() the
+// caller frees the array with delete[]. Construct it only from replies.
 using OutputMemory = std::unique_ptr<std::byte[], OutputDeleter>;
 
-// A rotated tensor, of the shape and type that were asked for.
+// A rotated tensor, with the requested shape and type.
 struct RotatedTensor {
   Role role = Role::kQ;
   std::string layout = {};
   DType dtype = DType::kFloat32;
   std::vector<int64_t> shape = {};
   int64_t bytes = 0;
-  const void* data = nullptr;            // TensorView::output where that was given, else `owned`
-  OutputMemory owned = {};               // null where TensorView::output was given
-  std::optional<double> fp8_scale = {};  // what an 8-bit output was divided by
+  const void* data = nullptr;            // TensorView::output if that was given, else `owned`
+  OutputMemory owned = {};               // null if TensorView::output was given
+  std::optional<double> fp8_scale = {};  // the divisor that was applied to an 8-bit output
 };
 
 }  // namespace rope::client
