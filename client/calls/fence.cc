@@ -44,8 +44,8 @@ Status AwaitFence(const Stub& stub, RegionIds& ids, microseconds timeout) {
   if (!ids.AwaitGivenBack(deadline)) return TooLate("calls that name the memory have not ended");
   const std::vector<uint64_t> replaced = ids.replaced();
   for (const uint64_t id : replaced) {
-    // The last waits for all of them. The others are left of fences that were given up, which may
-    // have unregistered them.
+    // Unregistering the last id waits for the requests of all old ids. Earlier ids are left over
+    // from fences that gave up; one of those may have unregistered them already (NOT_FOUND).
     const bool is_last = id == replaced.back();
     const Status status = Unregister(stub, id, is_last, Until(deadline));
     const bool was_done = !is_last && status.code() == StatusCode::kNotFound;

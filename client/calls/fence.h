@@ -1,12 +1,17 @@
-// What Client::Fence does on one connection: it gives the shared memory another id, waits for the
-// calls that name the one before, and has the server unregister that and say when it is done with
-// it. A call that was given up may reach the server later than that; it then names an id that the
-// server does not know, and touches nothing.
+// AwaitFence: the steps of Client::Fence on one connection.
+//
+//   1. Register the region under a new id; later requests use that id.
+//   2. Wait until every local call that names an old id has ended.
+//   3. Unregister the old ids. The server answers the last one when no request uses the memory any
+//      more.
+//
+// A request of an abandoned call may reach the server after step 3. It then names an unknown id, so
+// the server touches nothing.
 //
 // Threading:  Blocks the calling thread. Fences of one connection take turns.
-// Errors:     DEADLINE_EXCEEDED: calls that named the memory before are not over yet; the next
-//             fence goes on from there. NOT_FOUND, UNAVAILABLE: the connection that the memory was
-//             registered on is lost. As the server says them.
+// Errors:     DEADLINE_EXCEEDED: calls that name an old id have not ended; the next fence continues
+//             from there. NOT_FOUND, UNAVAILABLE: the connection on which the region was registered
+//             is lost. Otherwise the server's status.
 #ifndef ROPE_CLIENT_CALLS_FENCE_H_
 #define ROPE_CLIENT_CALLS_FENCE_H_
 

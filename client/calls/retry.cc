@@ -14,8 +14,8 @@ bool IsRetryable(const RetryState& state, const Status& status) {
          (status.code() == StatusCode::kResourceExhausted && delay_given);
 }
 
-// Doubles up to the bound without overflow; the random half keeps clients from coming back
-// together.
+// Doubles up to the bound, without overflow. The random half keeps clients from retrying at the
+// same time.
 microseconds Backoff(const RetryPolicy& policy, int attempts, double random) {
   microseconds backoff = policy.backoff_initial;
   for (int i = 1; i < attempts && backoff < policy.backoff_max; ++i) backoff *= 2;
@@ -30,7 +30,7 @@ std::optional<microseconds> RetryDelay(const RetryPolicy& policy, const RetrySta
                                        const Status& status, double random) {
   if (state.attempts >= policy.attempts_max || !IsRetryable(state, status)) return std::nullopt;
   const microseconds remaining = state.timeout - state.elapsed;
-  // Compared in milliseconds first: a delay from the wire may be anything.
+  // Compared in milliseconds first: a delay received from the server may have any value.
   if (status.detail().retry_delay_ms >= remaining.count() / 1000 + 1) return std::nullopt;
   const microseconds delay = Backoff(policy, state.attempts, random) +
                              std::chrono::milliseconds(status.detail().retry_delay_ms);
@@ -38,7 +38,7 @@ std::optional<microseconds> RetryDelay(const RetryPolicy& policy, const RetrySta
   return delay;
 }
 
-// The timeout is clamped so that microseconds cannot overflow.
+// Clamps the timeout so that its microseconds cannot overflow.
 Attempts::Attempts(int attempts_max, std::chrono::milliseconds timeout)
     : policy_{.attempts_max = attempts_max},
       timeout_(std::min<std::chrono::milliseconds>(timeout, std::chrono::hours(24))) {}

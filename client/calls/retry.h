@@ -1,11 +1,11 @@
-// Decides whether a failed call is tried again, and when.
+// Decides whether and when a failed call is retried.
 //
-// UNAVAILABLE is retried with exponential backoff; RESOURCE_EXHAUSTED only where the server gave a
-// delay (its queue is full; without one the request is too large for ever), and never before that
-// delay has passed. A call that is not idempotent is retried only where the answer carries a delay
-// and says that nothing ran: a lost connection proves nothing.
+// UNAVAILABLE is retried with exponential backoff. RESOURCE_EXHAUSTED is retried only if the server
+// gave a delay, and not before that delay (its queue is full); without a delay the request exceeds
+// a limit. A call that is not idempotent is retried only if the answer contains a delay and says
+// that nothing ran; a lost connection proves neither.
 //
-// Threading:  Functions and values; random numbers come from the caller.
+// Threading:  Functions and values; the caller supplies random numbers.
 #ifndef ROPE_CLIENT_CALLS_RETRY_H_
 #define ROPE_CLIENT_CALLS_RETRY_H_
 
@@ -18,30 +18,30 @@ namespace rope::client {
 
 struct RetryPolicy {
   int attempts_max = 4;
-  std::chrono::milliseconds backoff_initial{100};  // doubles with each attempt
+  std::chrono::milliseconds backoff_initial{100};  // doubles with every attempt
   std::chrono::milliseconds backoff_max{5000};
 };
 
 struct RetryState {
-  int attempts = 1;  // made so far
+  int attempts = 1;  // attempts made so far
   bool idempotent = true;
-  std::chrono::microseconds elapsed{0};  // since the call began
+  std::chrono::microseconds elapsed{0};  // since the start of the call
   std::chrono::microseconds timeout{0};  // of the whole call
 };
 
-// How long to wait before the next attempt; nullopt: there is none. `random` is in [0, 1).
+// The delay before the next attempt; nullopt: do not retry. `random` is in [0, 1).
 std::optional<std::chrono::microseconds> RetryDelay(const RetryPolicy& policy,
                                                     const RetryState& state, const Status& status,
                                                     double random);
 
-// The attempts of one call, from its first on, and the time that it has left.
+// Counts the attempts of one call and the time that is left for it.
 class Attempts {
  public:
   Attempts(int attempts_max, std::chrono::milliseconds timeout);
 
   std::chrono::microseconds Remaining() const { return timeout_ - Elapsed(); }
-  // After an attempt that failed: how long to wait before the next; nullopt: it was the last.
-  // `idempotent`: of that attempt; one that was never sent is.
+  // Called after a failed attempt. The delay before the next; nullopt: it was the last attempt.
+  // `idempotent`: whether that attempt may be repeated; true for one that was never sent.
   std::optional<std::chrono::microseconds> DelayAfter(const Status& status, bool idempotent,
                                                       double random);
 

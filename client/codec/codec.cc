@@ -21,7 +21,7 @@ Status Unreadable(const std::string& why) {
   return Status(StatusCode::kInternal, absl::StrCat("reply: ", why));
 }
 
-// Whether the tensor that came back is what was asked for.
+// Checks that a returned tensor has the shape, type and number of bytes that the request implies.
 Status CheckTensor(const v1::Array& array, const proto::SplitMessage& message,
                    const WantedTensor& wanted, size_t index) {
   const bool same_shape =
@@ -85,7 +85,7 @@ void ReadHead(const v1::RotateResponse& head, RotateReply& reply) {
   reply.warnings.assign(head.warnings().begin(), head.warnings().end());
 }
 
-// Bytes of the region.
+// A byte range of the region.
 struct Span {
   int64_t offset = 0;
   int64_t bytes = 0;
@@ -95,7 +95,7 @@ struct Span {
     return offset < other.offset + other.bytes && other.offset < offset + bytes;
   }
 };
-using Range = std::optional<Span>;  // nullopt: elsewhere
+using Range = std::optional<Span>;  // nullopt: memory outside the region
 
 Range RangeIn(const Region& region, const void* data, int64_t bytes) {
   if (region.ids == nullptr || data == nullptr || bytes == 0) return std::nullopt;
@@ -109,12 +109,12 @@ void SetSpan(uint64_t region_id, const Span& span, v1::RegionSpan& message) {
   message.set_offset(static_cast<uint64_t>(span.offset));
 }
 
-// Where a tensor of a request lies, and where its result goes.
+// The input of a tensor and the destination of its result. Staging redirects both.
 struct Place {
   const void* data = nullptr;
   int64_t bytes = 0;
   void* output = nullptr;
-  bool fits_in_place = false;  // the result is of the same shape and type
+  bool fits_in_place = false;  // the result has the same shape, layout and type as the input
 };
 
 Place PlaceOf(const TensorView& view, int64_t bytes, const WantedTensor& wanted) {
@@ -125,7 +125,8 @@ Place PlaceOf(const TensorView& view, int64_t bytes, const WantedTensor& wanted)
               view.strides.empty() && wanted.layout == view.layout && wanted.dtype == view.dtype};
 }
 
-// Of a run with all of them; nullopt: of more memory than there is, or too little to be worth it.
+// Size of the staged run for all tensors and results. nullopt: it exceeds `capacity`, or staging
+// does not pay. Rounding happens after the check against `capacity`, so it cannot overflow.
 std::optional<int64_t> StagedBytes(const std::vector<Place>& places,
                                    const std::vector<WantedTensor>& wanted, Route route,
                                    int64_t capacity) {
@@ -142,8 +143,8 @@ std::optional<int64_t> StagedBytes(const std::vector<Place>& places,
   return bytes;
 }
 
-// Copies the tensors to staging memory, where their results are to go too. Leaves everything as it
-// is where there is no room for them.
+// Copies the tensors to one run of staging memory and redirects `places` to it. A result takes the
+// place of its input if it fits, else the memory after it. Changes nothing if there is no room.
 StagedRun Stage(const Region& region, Route route, const std::vector<WantedTensor>& wanted,
                 std::vector<Place>& places) {
   const auto bytes = StagedBytes(places, wanted, route, region.memory->capacity_bytes());
@@ -163,7 +164,7 @@ StagedRun Stage(const Region& region, Route route, const std::vector<WantedTenso
   return *std::move(run);
 }
 
-// Says of the tensors that lie in the region where.
+// Sets `array.region` of every tensor whose input lies in the region; returns these ranges.
 std::vector<Range> NameInputs(const Region& region, const EncodedRotate& encoded,
                               const std::vector<Place>& places,
                               const std::vector<v1::Tensor*>& tensors) {
@@ -177,7 +178,9 @@ std::vector<Range> NameInputs(const Region& region, const EncodedRotate& encoded
   return inputs;
 }
 
-// Leaves the results in the region, if all can lie where they are wanted.
+// Places the results in the region, if every output lies there and overlaps no input except its
+// own, exactly. Otherwise all results come in the message. An in-place request is not idempotent,
+// unless it is staged: the caller's tensors then stay as they are.
 void PlaceOutputs(const Region& region, const std::vector<Place>& places,
                   const std::vector<Range>& inputs, v1::RotateRequest& head,
                   EncodedRotate& encoded) {
@@ -205,7 +208,8 @@ void PlaceOutputs(const Region& region, const std::vector<Place>& places,
   encoded.idempotent = is_staged || !in_place;
 }
 
-// With the bytes of those that lie elsewhere. Refers to `tensors`.
+// Pairs each tensor message with the bytes to send; tensors in the region have none. The parts
+// refer to `tensors` and to the callers' memory.
 std::vector<proto::TensorPart> PartsOf(const std::vector<v1::Tensor*>& tensors,
                                        const std::vector<Place>& places,
                                        const std::vector<Range>& inputs) {
@@ -220,8 +224,8 @@ std::vector<proto::TensorPart> PartsOf(const std::vector<v1::Tensor*>& tensors,
   return parts;
 }
 
-// Whether a message may go through a ring, and its reply come back there: no bytes of tensors are
-// in either.
+// Whether request and reply fit through a ring: neither contains tensor bytes, and the request has
+// at most kRingRequestBytes.
 bool FitRing(const std::vector<proto::MessagePart>& message,
              const std::vector<WantedTensor>& wanted) {
   return message.size() == 1 && message.front().payload.empty() &&
@@ -246,6 +250,9 @@ grpc::ByteBuffer BufferOf(const std::vector<proto::MessagePart>& message,
 
 }  // namespace
 
+// The steps depend on each other: staging moves the tensors into the region before their ranges are
+// looked up; the id is acquired before any message names it, so that a fence waits for this call;
+// and it is released again if nothing uses the region. Callers may hold a lock (AsyncCall does).
 Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const std::string& request_id,
                                    const Region& region, Route route, BorrowedSlices& borrowed) {
   MessageArena memory;
@@ -305,7 +312,7 @@ Result<ReceivedReply> ReceivedReply::ParseSmall(std::string_view bytes) {
     return Unreadable("got malformed bytes");
   }
   for (const v1::Tensor& tensor : reply.head().tensors()) {
-    // There is no payload that it would be the index of.
+    // In a parsed skeleton `raw` holds a payload index; here it would be actual tensor bytes.
     if (proto::HasPayload(tensor.array())) return Unreadable("got bytes of a tensor in a ring");
   }
   return reply;
@@ -315,6 +322,7 @@ Status ReceivedReply::error() const {
   return head().error().code() == 0 ? Status() : FromMessage(head().error());
 }
 
+// Checks every tensor before it writes any: a reply that is not valid leaves all outputs untouched.
 Result<RotateReply> ReceivedReply::ToReply(std::vector<WantedTensor> wanted,
                                            OutputPool& pool) const {
   if (Status status = error(); !status.ok()) return status;

@@ -1,16 +1,16 @@
-// Rotate requests and replies to and from bytes. Tensor bytes are lent on the way out and copied
-// once, to where the caller wants them, on the way in; they are never part of a protobuf message.
+// Encodes rotate requests and decodes their replies. Tensor bytes never enter a protobuf message:
+// encoding lends them to gRPC, decoding copies them once, from the received slices to the output.
 //
-// Where a region is given, tensors whose memory lies in it are named instead of sent. Their results
-// stay there too if those of all tensors do, and none of them lies across an input. Where the
-// region is for staging, the tensors of a request (of kStagedBytesMin and more) are copied there
-// first, and their results from there to where they are wanted; the tensors themselves stay as they
-// are, so that such a request may be sent again.
+// With a region, a tensor in it is named by offset instead of sent. The results stay in the region
+// if all outputs of the request lie there and none overlaps an input (except in place). With a
+// staging region, the tensors of a request (kStagedBytesMin or more) are first copied to the
+// region, and the results are copied from it to their outputs. The caller's tensors do not change
+// until then, so a staged request may be sent again.
 //
 // Threading:  Functions only.
-// Errors:     Encoding, as rotate_messages.h. Decoding, INTERNAL: not a
-//             RotateResponse to this request, and nothing was written; or what the reply's own
-//             `error` says.
+// Errors:     Encoding: as rotate_messages.h. Decoding: INTERNAL if the reply is not a
+//             RotateResponse that answers the request (no output is written then); else the status
+//             in the reply's `error`.
 #ifndef ROPE_CLIENT_CODEC_CODEC_H_
 #define ROPE_CLIENT_CODEC_CODEC_H_
 
@@ -39,36 +39,36 @@
 
 namespace rope::client {
 
-// Payloads below this size are copied: cheaper than the count of a loan.
+// Smaller payloads are copied: copying them costs less than counting a borrowed slice.
 inline constexpr int64_t kLentBytesMin = 4096;
 
-// How a request travels.
+// The path that the request will take.
 enum class Route { kRpc, kRing };
 
-// Requests of an RPC with fewer bytes of tensors are sent: their bytes cost less than two copies
-// and a place. Through a ring goes whatever is staged.
+// An RPC with fewer tensor bytes sends them: that costs less than two copies and a region span.
+// Requests for a ring are staged whatever their size.
 inline constexpr int64_t kStagedBytesMin = 64 << 10;
 
-// A request on its way, and what has to come back.
+// An encoded request, and what is needed to decode its reply.
 struct EncodedRotate {
-  grpc::ByteBuffer message;  // empty beside ring_message
-  std::string ring_message;  // where it may go through a ring: all of it; else empty
+  grpc::ByteBuffer message;  // for an RPC; empty if ring_message is set
+  std::string ring_message;  // the whole message, if it may go through a ring; else empty
   std::vector<WantedTensor> wanted;
-  int64_t tensor_bytes = 0;  // of all that go in
-  bool uses_region = false;  // the message holds only on the connection whose region it names
-  bool idempotent = true;    // running it twice is as good as once
-  StagedRun staged = {};     // REQUIRES: stays until the reply has been taken
-  // Of what the message names. REQUIRES: stays until the call has ended.
+  int64_t tensor_bytes = 0;  // of all inputs
+  bool uses_region = false;  // names a region, so it is valid on that region's connection only
+  bool idempotent = true;    // running it twice has the same effect as running it once
+  StagedRun staged = {};     // REQUIRES: kept until the reply has been decoded
+  // The lease of the region id in the message. REQUIRES: kept until the call has ended.
   RegionIds::Lease region_id = nullptr;
 };
 
-// Messages of one call: what small ones hold fits into the first block, and is allocated and freed
+// Arena for the messages of one call. Small messages fit into the first block; all are freed
 // together.
 class MessageArena {
  public:
   MessageArena() : arena_(block_.data(), block_.size()) {}
 
-  // An empty one, for as long as the arena.
+  // Returns an empty message that lives as long as the arena.
   template <typename Message>
   Message& Make() {
     return *google::protobuf::Arena::CreateMessage<Message>(&arena_);
@@ -79,13 +79,13 @@ class MessageArena {
   google::protobuf::Arena arena_;
 };
 
-// The same bytes for an RPC.
+// Copies an encoded message into a ByteBuffer.
 inline grpc::ByteBuffer BufferOf(std::string_view message) {
   const grpc::Slice slice(message.data(), message.size());
   return grpc::ByteBuffer(&slice, 1);
 }
 
-// Lends nothing where it fails. `request_id` stands in place of the request's own.
+// Encodes `request` under `request_id`, which replaces the request's own. On error nothing is lent.
 Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const std::string& request_id,
                                    const Region& region, Route route, BorrowedSlices& borrowed);
 inline Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const Region& region,
@@ -93,24 +93,25 @@ inline Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const Re
   return EncodeRotate(request, request.request_id, region, route, borrowed);
 }
 
-// A RotateResponse whose tensors still lie where they were received. Nothing may be asked of one
-// that was moved from.
+// A parsed RotateResponse whose tensors still lie in the received slices. A moved-from object may
+// only be destroyed or assigned to.
 class ReceivedReply {
  public:
   static Result<ReceivedReply> Parse(const grpc::ByteBuffer& buffer);
-  // Of bytes that came through a ring, where no reply has bytes of tensors. Keeps none of them.
+  // Parses bytes received through a ring, whose replies contain no tensor bytes. Copies what it
+  // needs.
   static Result<ReceivedReply> ParseSmall(std::string_view bytes);
 
   const std::string& request_id() const { return head().request_id(); }
-  // What the reply's own `error` says, or OK.
+  // The status in the reply's `error`, or OK.
   Status error() const;
-  // Puts the tensors where they are wanted, those that nobody brought memory for in some of `pool`.
+  // Copies the tensors to their outputs. Tensors without an output get memory from `pool`.
   Result<RotateReply> ToReply(std::vector<WantedTensor> wanted, OutputPool& pool) const;
 
  private:
   const v1::RotateResponse& head() const { return *head_; }
 
-  std::vector<grpc::Slice> slices_;  // hold what the payloads of message_ refer to
+  std::vector<grpc::Slice> slices_;  // keep the bytes alive to which message_'s payloads refer
   proto::SplitMessage message_;
   std::unique_ptr<MessageArena> memory_ = std::make_unique<MessageArena>();
   v1::RotateResponse* head_ = &memory_->Make<v1::RotateResponse>();

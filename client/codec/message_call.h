@@ -1,7 +1,8 @@
-// Messages that are small enough for the generated coder, to and from the bytes of a call.
+// Converts small messages to and from the bytes of a call, with the generated serializer and
+// parser.
 //
 // Threading:  Functions only.
-// Errors:     INTERNAL: a reply that cannot be read.
+// Errors:     INTERNAL: the reply cannot be parsed.
 #ifndef ROPE_CLIENT_CODEC_MESSAGE_CALL_H_
 #define ROPE_CLIENT_CODEC_MESSAGE_CALL_H_
 

@@ -35,7 +35,7 @@ Pairing FromMessage(v1::Pairing pairing) {
 
 void SetConfig(const RopeConfig& config, v1::RopeConfig& message) {
   message.set_rope_type(config.rope_type);
-  // A macro, because a field's name is part of three names.
+  // A macro, because the field's name occurs in three identifiers.
 #define ROPE_SET(field) \
   if (config.field.has_value()) message.set_##field(*config.field)
   ROPE_SET(rope_theta);
@@ -62,7 +62,7 @@ void SetConfig(const RopeConfig& config, v1::RopeConfig& message) {
   message.mutable_short_factor()->Add(config.short_factor.begin(), config.short_factor.end());
   message.mutable_long_factor()->Add(config.long_factor.begin(), config.long_factor.end());
   message.mutable_mrope_section()->Add(config.mrope_section.begin(), config.mrope_section.end());
-  // The client's enums count as the schema's do.
+  // The client's enumerators have the same values as those of the schema.
   if (config.ramp != YarnRamp::kUnspecified) {
     message.set_ramp(static_cast<v1::YarnRamp>(config.ramp));
   }

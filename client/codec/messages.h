@@ -1,4 +1,4 @@
-// Plain structs of the public headers to and from the messages of proto/rope/v1, for everything but
+// Converts the structs of the public headers to and from the messages of proto/rope/v1, except
 // tensors.
 //
 // Threading:  Functions only.

@@ -65,12 +65,12 @@ Status TooLarge(const char* field) {
                 "fewer");
 }
 
-// The same of a field within `parent`.
+// Prefixes the field in the message of `status` with `parent`.
 Status Within(const std::string& parent, const Status& status) {
   return Status(status.code(), absl::StrCat(parent, ".", status.message()));
 }
 
-// Elements from the first to the last, both counted. REQUIRES: a stride for each axis.
+// Number of elements from the first to the last, inclusive. REQUIRES: one stride per axis.
 Result<int64_t> ExtentOf(const std::vector<int64_t>& shape, const std::vector<int64_t>& strides) {
   int64_t elements = 1;
   for (size_t axis = 0; axis < shape.size(); ++axis) {
@@ -95,8 +95,8 @@ Result<int64_t> CountOf(const std::vector<int64_t>& shape) {
   return elements;
 }
 
-// Strides are empty or one for each axis: the server refuses others by name, and what is sent with
-// them does not matter.
+// With any other number of strides than one per axis the array counts as packed: the server rejects
+// such a request by field name, so the size does not matter.
 Result<int64_t> BytesOf(DType dtype, const std::vector<int64_t>& shape,
                         const std::vector<int64_t>& strides = {}) {
   bool is_empty = false;
@@ -120,7 +120,7 @@ Status CheckMemory(const void* data, int64_t bytes) {
   return Misfit("data", "null", absl::StrCat(bytes, " bytes"));
 }
 
-// Copies an array that travels beside the tensors.
+// Copies positions, rows or weights into `array`.
 Status SetArray(const std::string& field, const ArrayView& view, v1::Array& array) {
   const Result<int64_t> bytes = BytesOf(view.dtype, view.shape);
   if (!bytes.ok()) return Within(field, bytes.status());
@@ -144,8 +144,8 @@ Status SetRows(const Rows& rows, v1::Rows& message) {
   return SetArray("rows.sin", *rows.sin, *message.mutable_sin());
 }
 
-// The lengths of `shape` in the order of the letters of `to`. As they are, where these are not the
-// letters of `from`: the server refuses such a request.
+// Reorders `shape` from the letters of `from` to those of `to`. Returns it unchanged if the letters
+// differ: the server rejects such a request.
 std::vector<int64_t> InOrder(const std::vector<int64_t>& shape, std::string_view from,
                              std::string_view to) {
   if (from.size() != shape.size() || to.size() != shape.size()) return shape;
@@ -234,7 +234,7 @@ WantedTensor WantedOf(const TensorView& view, std::optional<DType> output_dtype)
                       .output = view.output};
   wanted.shape = InOrder(view.shape, view.layout, wanted.layout);
   const Result<int64_t> bytes = BytesOf(wanted.dtype, wanted.shape);
-  // With strides of 0 an answer may be of more bytes than there are: the server says so.
+  // Strides of 0 can describe a result that is too large to exist; the server rejects it.
   wanted.bytes = bytes.ok() ? *bytes : std::numeric_limits<int64_t>::max();
   return wanted;
 }

@@ -13,9 +13,11 @@ ArenaMemory::ArenaMemory(std::unique_ptr<SharedMemory> shared) : shared_(std::mo
   if (capacity_bytes() > 0) free_.emplace(0, capacity_bytes());
 }
 
+// First fit: takes the beginning of the lowest free range that is large enough. free_ maps offsets
+// to lengths, both multiples of kAlignment, so a range that fits `bytes` fits the rounded size too.
 Result<std::byte*> ArenaMemory::Allocate(int64_t bytes) {
   const proto::MutexLock lock(&mu_);
-  // No part is larger than the whole, so that rounding cannot overflow.
+  // A range that fits is at most the arena's size, so RoundedUp(bytes) cannot overflow.
   const auto fits = [bytes](const auto& part) { return part.second >= bytes; };
   const auto part = std::find_if(free_.begin(), free_.end(), fits);
   if (part == free_.end()) {
@@ -24,13 +26,15 @@ Result<std::byte*> ArenaMemory::Allocate(int64_t bytes) {
                                capacity_bytes(), " of which ", used_bytes_, " are used"));
   }
   const auto [offset, length] = *part;
-  const int64_t taken = RoundedUp(bytes);  // parts are of whole units
+  const int64_t taken = RoundedUp(bytes);
   free_.erase(part);
   if (length > taken) free_.emplace(offset + taken, length - taken);
   used_bytes_ += taken;
   return shared_->data() + offset;
 }
 
+// Merges the range with the free range behind it, then with the one before it. Because every call
+// merges, no two free ranges touch.
 void ArenaMemory::GiveBack(std::byte* data, int64_t bytes) {
   const proto::MutexLock lock(&mu_);
   int64_t offset = data - shared_->data();
@@ -56,11 +60,12 @@ int64_t ArenaMemory::used_bytes() const {
   return used_bytes_;
 }
 
+// Needs no lock: address and size of the mapping never change.
 std::optional<int64_t> ArenaMemory::OffsetOf(const void* data, int64_t bytes) const {
   const auto* begin = static_cast<const std::byte*>(data);
   if (shared_ == nullptr || bytes > capacity_bytes()) return std::nullopt;
   const std::byte* last = shared_->data() + (capacity_bytes() - bytes);
-  // std::less orders pointers into different objects too.
+  // Comparing unrelated pointers with < is undefined; std::less defines a total order.
   if (std::less<>()(begin, shared_->data()) || std::less<>()(last, begin)) return std::nullopt;
   return begin - shared_->data();
 }

@@ -6,13 +6,13 @@
 namespace rope::client {
 namespace {
 
-// Eight sizes for each power of two, so that sequences of similar lengths share pieces.
+// Eight sizes for each power of two, so that tensors of similar sizes can share pieces.
 int64_t PieceBytes(int64_t bytes) {
   const auto step = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(bytes)) / 8);
   return (bytes + step - 1) / step * step;
 }
 
-// Not zeroed first: that would cost as much as the copy.
+// Leaves the memory uninitialized: zeroing it would cost as much as the copy.
 std::unique_ptr<std::byte[]> NewMemory(int64_t bytes) {
   return std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(bytes));
 }
@@ -41,7 +41,7 @@ OutputMemory OutputPool::Allocate(int64_t bytes) {
 
 void OutputPool::GiveBack(Memory memory, int64_t piece_bytes) {
   for (;;) {
-    Memory dropped;  // freed after the lock
+    Memory dropped;  // declared before the lock, so it is freed after the unlock
     const proto::MutexLock lock(&mu_);
     if (piece_bytes > kept_bytes_max_) return;
     if (piece_bytes <= kept_bytes_max_ - idle_bytes_) {
@@ -68,7 +68,7 @@ OutputPool::Memory OutputPool::PopOldest() {
 }
 
 void OutputPool::Close() {
-  std::map<int64_t, std::deque<Idle>> dropped;  // freed after the lock
+  std::map<int64_t, std::deque<Idle>> dropped;  // freed after the unlock
   const proto::MutexLock lock(&mu_);
   dropped.swap(idle_);
   idle_bytes_ = 0;

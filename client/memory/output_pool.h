@@ -1,16 +1,15 @@
-// OutputPool: memory of replies that is kept for the replies after them, because pages that the
-// kernel has to map and zero anew cost as much as the copy into them.
+// OutputPool: keeps the memory of destroyed replies for later ones. Fresh pages, which the kernel
+// must map and zero, cost as much as the copy into them.
 //
-//   Take -> RotatedTensor::owned -> OutputDeleter -> idle -> Take
+//   Allocate -> RotatedTensor::owned -> OutputDeleter -> idle -> Allocate
 //
-// Every piece is an ordinary array of new[], of a rounded size; the program's allocator is set up
-// by nobody here. The last piece to come back is the first to go out.
+// Every piece is an ordinary array of new[] with a rounded size; the program's allocator keeps its
+// settings. The piece that became idle last is reused first.
 //
 // Threading:  Thread-safe. Pieces below kPooledBytesMin take no lock.
-// Ownership:  Pieces share the pool, and may outlive whoever made it.
-// Limits:     At most `kept_bytes_max` idle bytes; beyond that the pieces that have lain idle
-//             longest go back to the allocator. A piece is larger than asked for by an eighth at
-//             most.
+// Ownership:  Each piece holds a reference to the pool and may outlive its connection.
+// Limits:     At most `kept_bytes_max` idle bytes; beyond that the pieces that were idle longest
+//             are freed. A piece exceeds the requested size by at most an eighth.
 #ifndef ROPE_CLIENT_MEMORY_OUTPUT_POOL_H_
 #define ROPE_CLIENT_MEMORY_OUTPUT_POOL_H_
 
@@ -28,15 +27,15 @@ namespace rope::client {
 
 class OutputPool : public std::enable_shared_from_this<OutputPool> {
  public:
-  // Smaller pieces are never kept: the allocator has them at hand.
+  // Smaller pieces are not pooled: the allocator serves them without new pages.
   static constexpr int64_t kPooledBytesMin = 64 << 10;
 
-  // Always owned by a shared_ptr, which pieces share.
+  // A factory, because pieces hold the pool by shared_ptr.
   static std::shared_ptr<OutputPool> Make(int64_t kept_bytes_max);
 
-  // Memory with undefined contents. REQUIRES: bytes >= 0, of a message that exists.
+  // Memory with undefined contents. REQUIRES: `bytes` is the size of a received tensor, >= 0.
   OutputMemory Allocate(int64_t bytes);
-  // Keeps nothing from now on.
+  // Frees all idle memory; from now on nothing is kept.
   void Close();
 
   int64_t idle_bytes() const;
@@ -47,20 +46,20 @@ class OutputPool : public std::enable_shared_from_this<OutputPool> {
   using Memory = std::unique_ptr<std::byte[]>;
   struct Idle {
     Memory memory;
-    uint64_t number = 0;  // grows with every piece that comes back
+    uint64_t number = 0;  // increases with every GiveBack: the smallest was idle longest
   };
 
   explicit OutputPool(int64_t kept_bytes_max) : kept_bytes_max_(kept_bytes_max) {}
 
-  // What Take gave, with the size that it had made.
+  // `memory` was allocated by this pool with `piece_bytes`, the rounded size.
   void GiveBack(Memory memory, int64_t piece_bytes);
-  // REQUIRES: something is idle.
+  // REQUIRES: a piece is idle.
   Memory PopOldest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   mutable proto::Mutex mu_;
   int64_t kept_bytes_max_ ABSL_GUARDED_BY(mu_);
-  std::map<int64_t, std::deque<Idle>> idle_
-      ABSL_GUARDED_BY(mu_);  // size -> pieces of it, oldest first
+  // Size -> pieces of that size, oldest first.
+  std::map<int64_t, std::deque<Idle>> idle_ ABSL_GUARDED_BY(mu_);
   int64_t idle_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t next_number_ ABSL_GUARDED_BY(mu_) = 0;
 };

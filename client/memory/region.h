@@ -1,7 +1,7 @@
-// Region: memory that a connection shares with its server, as requests on that connection name it.
+// Region: the memory that a connection shares with its server, and its id in requests.
 //
-// Either the program's own arena, whose slots are named where they lie, or staging memory of the
-// connection, to which tensors that lie elsewhere are copied (staged_run.h).
+// A region is either the program's arena, whose slots requests name directly, or staging memory of
+// the connection, to which other tensors are copied (staged_run.h).
 //
 // Threading:  A value.
 // Ownership:  Shares the memory and the ids.
@@ -17,7 +17,7 @@ namespace rope::client {
 
 struct Region {
   std::shared_ptr<ArenaMemory> memory = nullptr;
-  std::shared_ptr<RegionIds> ids = nullptr;  // null: the server knows none
+  std::shared_ptr<RegionIds> ids = nullptr;  // null: no region is registered with the server
   bool is_staging = false;
 };
 

@@ -9,7 +9,7 @@ RegionIds::Lease RegionIds::MakeLease(uint64_t id) const {
   auto lease = std::make_unique<const uint64_t>(id);
   return {lease.release(), [signal = signal_](const uint64_t* last) {  // owned by the result
             const std::unique_ptr<const uint64_t> owned(last);
-            // Under the lock, so that who has just looked waits by now.
+            // Signalled under the lock: a thread that has just checked HasLeases is waiting by now.
             const proto::MutexLock lock(&signal->mu);
             signal->changed.SignalAll();
           }};
@@ -37,7 +37,9 @@ std::optional<RegionIds::Turn> RegionIds::TakeTurn(Clock::time_point deadline) {
 }
 
 void RegionIds::Replace(uint64_t id) {
-  Lease next = MakeLease(id);  // the one before it, in the end, which goes after the lock
+  // After the swap this is the previous lease. It is destroyed after the unlock, because its
+  // deleter takes signal_->mu.
+  Lease next = MakeLease(id);
   const proto::MutexLock lock(&signal_->mu);
   std::swap(current_, next);
   replaced_.push_back({*next, next});

@@ -1,12 +1,13 @@
-// RegionIds: the ids by which the requests of one connection name the memory that it shares with
-// its server. There is one at a time; a fence (fence.h) puts the next in its place, and what a
-// request named before is then known to be over.
+// RegionIds: the id under which the requests of a connection name its region.
 //
-//   request: Take -> encoded, sent -> its call ends, by the server's word or without -> given back
-//   fence:   turn -> Replace -> AwaitGivenBack -> those that were replaced are unregistered: Forget
+// One id is current at any time. A fence (fence.h) replaces it and waits for the requests that hold
+// the old one; when all leases of the old id are gone, every request that named it has ended.
 //
-// Threading:  Thread-safe; what a turn is required for, on the thread that has it.
-// Ownership:  Leases may outlive it.
+//   request: Acquire -> encode, send -> call ends, answered or not -> lease destroyed
+//   fence:   TakeTurn -> Replace -> AwaitGivenBack -> unregister each replaced id -> Forget
+//
+// Threading:  Thread-safe. Functions that require a turn: on the thread that has it.
+// Ownership:  Leases may outlive the RegionIds.
 #ifndef ROPE_CLIENT_MEMORY_REGION_IDS_H_
 #define ROPE_CLIENT_MEMORY_REGION_IDS_H_
 
@@ -24,14 +25,14 @@ namespace rope::client {
 class RegionIds {
  public:
   using Clock = std::chrono::steady_clock;
-  // An id that a request names; held until the call of the request has ended.
+  // A reference to an id. A request holds it until its call has ended.
   using Lease = std::shared_ptr<const uint64_t>;
 
   explicit RegionIds(uint64_t id) : current_(MakeLease(id)) {}
 
   Lease Acquire() const;
 
-  // Of a fence: others wait until it goes.
+  // The right of one fence to replace ids; other fences wait until it is destroyed.
   class Turn {
    public:
     explicit Turn(RegionIds& ids) : ids_(&ids) {}
@@ -42,38 +43,39 @@ class RegionIds {
    private:
     RegionIds* ids_;
   };
-  // nullopt: another fence had its turn until the deadline.
+  // nullopt: another fence held the turn until the deadline.
   std::optional<Turn> TakeTurn(Clock::time_point deadline);
 
-  // REQUIRES of all below: the caller has its turn.
-  // Takes give `id` from now on.
+  // REQUIRES for the rest: the caller holds a Turn.
+  // Makes `id` the current id, which Acquire returns from now on.
   void Replace(uint64_t id);
-  // Returns once no request has an id that was replaced; false: some have at the deadline.
+  // Waits until no lease of a replaced id is left. False: some are left at the deadline.
   bool AwaitGivenBack(Clock::time_point deadline);
-  // Those that were replaced and not forgotten since, the oldest first.
+  // Ids that were replaced and not forgotten yet, oldest first.
   std::vector<uint64_t> replaced() const;
   void Forget(uint64_t id);
 
  private:
   struct Signal {
     proto::Mutex mu;
-    proto::CondVar changed;  // a lease has gone, or a turn
+    proto::CondVar changed;  // the last lease of an id, or the turn, was released
   };
   struct Replaced {
     uint64_t id = 0;
     std::weak_ptr<const uint64_t> leases;
   };
 
-  // Wakes who waits when the last copy goes.
+  // The lease's deleter signals `changed` when the last copy is destroyed.
   Lease MakeLease(uint64_t id) const;
-  // Waits for a change; false: the deadline is over.
+  // Waits for `changed`. False: the deadline has passed.
   bool AwaitChange(Clock::time_point deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(signal_->mu);
-  bool HasLeases() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(signal_->mu);  // of ids that were replaced
+  // Whether any replaced id still has leases.
+  bool HasLeases() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(signal_->mu);
 
   const std::shared_ptr<Signal> signal_ = std::make_shared<Signal>();
   Lease current_ ABSL_GUARDED_BY(signal_->mu);
   std::vector<Replaced> replaced_ ABSL_GUARDED_BY(signal_->mu);
-  bool is_taken_ ABSL_GUARDED_BY(signal_->mu) = false;  // the turn
+  bool is_taken_ ABSL_GUARDED_BY(signal_->mu) = false;  // a Turn exists
 };
 
 }  // namespace rope::client

@@ -28,13 +28,13 @@ int64_t PageBytes() {
   return sysconf(_SC_PAGESIZE);
 }
 
-// What this machine, or the control group, could hold at all. A memfd has no file system of a size
-// that would say so: the system would end processes instead.
+// The memory of the machine or, if smaller, of the control group. A memfd is not bounded by the
+// size of a file system: without this check the kernel would kill processes.
 int64_t MemoryBytesMax() {
   const int64_t machine = sysconf(_SC_PHYS_PAGES) * PageBytes();
   std::ifstream file("/sys/fs/cgroup/memory.max");
   int64_t group = 0;
-  return (file >> group) ? std::min(machine, group) : machine;  // "max" is no number: no limit
+  return (file >> group) ? std::min(machine, group) : machine;  // "max" is not a number: no limit
 }
 
 }  // namespace
@@ -97,7 +97,8 @@ Status SharedMemory::Fill(int64_t bytes, Use use) {
   if (use == Use::kStaging) {
     if (ftruncate(fd(), rounded) != 0) return Unavailable("ftruncate");
   } else if (const int error = posix_fallocate(fd(), 0, rounded); error != 0) {
-    // Without its pages a file may be larger than its file system: a write would end the process.
+    // A file can be larger than the free space of its file system. Without allocated pages a later
+    // write would then end the process with SIGBUS.
     errno = error;
     return Unavailable("posix_fallocate");
   }

@@ -1,13 +1,13 @@
-// SharedMemory: a mapped run of memory that a server on this host can map too.
+// SharedMemory: a memory mapping that a server on this host can map too.
 //
-// All pages of an arena exist from the start: what memory there is not shows in Create, and the
-// first use of a slot costs no page faults. Those of staging memory are made by their first use, as
-// the program's other memory: most connections need few of them.
+// All pages of an arena are allocated in Create: a shortage shows there, and the first use of a
+// slot takes no page faults. Pages of staging memory are allocated on first use, since most
+// connections need few of them.
 //
-// Threading:  Thread-compatible; UnlinkName once, before others use the memory.
+// Threading:  Thread-compatible. UnlinkName: once, before other threads use the memory.
 // Ownership:  Owns the mapping, the descriptor and, until UnlinkName, the name.
-// Errors:     INVALID_ARGUMENT: no size of memory. RESOURCE_EXHAUSTED: the system has not so much
-//             of it. UNAVAILABLE: the system has no such memory.
+// Errors:     INVALID_ARGUMENT: a size that is not positive. RESOURCE_EXHAUSTED: more memory than
+//             the system has free. UNAVAILABLE: the system call failed for another reason.
 #ifndef ROPE_CLIENT_MEMORY_SHARED_MEMORY_H_
 #define ROPE_CLIENT_MEMORY_SHARED_MEMORY_H_
 
@@ -23,10 +23,10 @@ namespace rope::client {
 
 class SharedMemory {
  public:
-  // Sealed against shrinking and growing. `bytes` is rounded up to whole pages.
+  // A memfd sealed against shrinking and growing. `bytes` is rounded up to whole pages.
   enum class Use { kArena, kStaging };
   static Result<std::unique_ptr<SharedMemory>> CreateMemfd(int64_t bytes, Use use);
-  // POSIX shared memory of a name that nobody else has and that begins with `prefix`.
+  // POSIX shared memory under a new, unique name that begins with `prefix`.
   static Result<std::unique_ptr<SharedMemory>> CreateNamed(const std::string& prefix,
                                                            int64_t bytes);
   ~SharedMemory();
@@ -36,13 +36,13 @@ class SharedMemory {
   std::byte* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
   int fd() const { return file_.get(); }
-  const std::string& name() const { return name_; }  // empty: none
-  // From now on nothing is left behind, whatever becomes of this process.
+  const std::string& name() const { return name_; }  // empty: no name, or unlinked
+  // Removes the name. From then on the system frees the memory even if this process crashes.
   void UnlinkName();
 
  private:
   SharedMemory(proto::FileDescriptor file, std::string name);
-  // Gives the file its size and maps it.
+  // Sets the size of the file and maps it.
   Status Fill(int64_t bytes, Use use);
 
   const proto::FileDescriptor file_;

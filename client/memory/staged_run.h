@@ -1,12 +1,11 @@
-// StagedRun: a run of staging memory that holds the tensors of one request, from before it is sent
-// until its results have been copied out.
+// StagedRun: the staging memory of one request, from its encoding until the results are copied out.
 //
-// A call that ends without the server's word may leave the server at work on the run. Nobody asks
-// when that is over (fence.h), so such a run is lost: no other request gets it. A connection that
-// has lost half of its staging memory is replaced by one with memory of its own (Connector).
+// A call that ends before the server has answered may leave the server at work on the run. Staging
+// memory has no fence (fence.h), so such a run is lost: no other request gets it. Once half of a
+// connection's staging memory is lost, Connector replaces the connection by one with new memory.
 //
-// Threading:  As its memory is.
-// Ownership:  Owns the run, and shares the memory it is part of.
+// Threading:  Thread-compatible.
+// Ownership:  Owns the run and shares the memory that contains it.
 #ifndef ROPE_CLIENT_MEMORY_STAGED_RUN_H_
 #define ROPE_CLIENT_MEMORY_STAGED_RUN_H_
 
@@ -23,8 +22,8 @@ namespace rope::client {
 
 class StagedRun {
  public:
-  StagedRun() = default;  // of no memory
-  // nullopt: there is no run of so many bytes.
+  StagedRun() = default;  // empty
+  // nullopt: no free range is large enough.
   static std::optional<StagedRun> Allocate(std::shared_ptr<ArenaMemory> memory, int64_t bytes) {
     const Result<std::byte*> data = memory->Allocate(bytes);
     if (!data.ok()) return std::nullopt;
@@ -47,7 +46,8 @@ class StagedRun {
 
   std::byte* data() const { return data_; }
 
-  // The request ended with `status`, not OK: the run is lost unless the server said so.
+  // Called when the request failed with `status`. The run is lost, unless the status proves that
+  // the server has finished with it: kInternal and kUnknown prove nothing.
   void NoteFailure(const Status& status) {
     const bool is_servers_word = !status.detail().executed &&
                                  status.code() != StatusCode::kInternal &&

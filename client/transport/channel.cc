@@ -26,14 +26,15 @@ grpc::ChannelArguments MakeArguments(const ConnectOptions& options) {
       std::clamp<int64_t>(options.max_message_bytes, 0, std::numeric_limits<int>::max()));
   arguments.SetMaxReceiveMessageSize(bytes_max);
   arguments.SetMaxSendMessageSize(bytes_max);
-  arguments.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, (1 << 24) - 1);  // the largest there is
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);         // a Client is a connection
-  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);     // ours are; gRPC's keep the request's slices
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, (1 << 24) - 1);  // HTTP/2's maximum
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // one connection per Client, unshared
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);     // retry.h; gRPC's would keep request slices
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // tensors do not go through web proxies
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
-  // The timeout is also TCP's: a peer that takes no bytes for that long is gone. gRPC ends no call
-  // while a write of it waits. The pings themselves are as rare as servers allow.
+  // gRPC also uses the timeout as TCP_USER_TIMEOUT: a peer that acknowledges no bytes for that long
+  // is lost. This bounds calls whose write is blocked, which no deadline ends. Pings are sent as
+  // rarely as servers permit.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 300000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
   return arguments;
@@ -75,7 +76,7 @@ Result<proto::FileDescriptor> ConnectSocket(const std::string& path,
   std::memcpy(address.sun_path, path.data(), path.size());
   proto::FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   proto::EnlargeSendBuffer(socket.get());
-  // No time at all would mean no limit.
+  // 0 would mean no time limit.
   SetTimeouts(socket.get(), std::max(timeout, std::chrono::microseconds(1000)));
   if (connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
     const int error = errno;

@@ -1,8 +1,8 @@
-// gRPC channels as this library wants them, and the sockets that some of them run on.
+// Creates gRPC channels with the options of this library, and the Unix sockets below some of them.
 //
 // Threading:  Functions only; ConnectSocket blocks.
-// Errors:     UNAVAILABLE: nobody listens, or takes the connection in time. INVALID_ARGUMENT: a
-//             path that does not fit a socket address.
+// Errors:     UNAVAILABLE: no server listens, or it does not accept in time. INVALID_ARGUMENT: a
+//             path that does not fit into a socket address.
 #ifndef ROPE_CLIENT_TRANSPORT_CHANNEL_H_
 #define ROPE_CLIENT_TRANSPORT_CHANNEL_H_
 
@@ -19,18 +19,18 @@
 
 namespace rope::client {
 
-// A channel that connects by itself, again and again.
+// A channel that reconnects by itself.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target,
                                            const ConnectOptions& options);
 
-// PATH of "unix:PATH"; nullopt: another kind of target.
+// The PATH of "unix:PATH"; nullopt for any other target.
 std::optional<std::string> UnixPathOf(const std::string& target);
 
-// A blocking socket whose reads and writes take at most `timeout` each.
+// A blocking socket. Each read and write takes at most `timeout`.
 Result<proto::FileDescriptor> ConnectSocket(const std::string& path,
                                             std::chrono::microseconds timeout);
 
-// A channel on a socket of ConnectSocket. It ends with its connection.
+// A channel on a socket of ConnectSocket. Once the connection is lost, it cannot reconnect.
 std::shared_ptr<grpc::Channel> MakeChannelOn(proto::FileDescriptor socket,
                                              const ConnectOptions& options);
 

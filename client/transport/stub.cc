@@ -19,7 +19,8 @@ namespace {
 using std::chrono::microseconds;
 using Clock = std::chrono::steady_clock;
 
-// A thread's queue. A thread has one call at a time, so the queue holds one event at most.
+// The completion queue of the calling thread, shut down and drained when the thread ends. A thread
+// makes one synchronous call at a time, so at most one event is in the queue.
 class ThreadQueue {
  public:
   static grpc::CompletionQueue& Get() {
@@ -40,7 +41,8 @@ class ThreadQueue {
   grpc::CompletionQueue queue_;
 };
 
-// Takes the event of the call that this thread has just started.
+// Waits for the event of the RPC that this thread has just started. gRPC does the I/O of the RPC
+// inside AsyncNext and Next, on this thread: polling saves the wake-up of another thread.
 void AwaitEvent(grpc::CompletionQueue& queue, microseconds spin) {
   void* tag = nullptr;
   bool ok = false;
@@ -49,7 +51,7 @@ void AwaitEvent(grpc::CompletionQueue& queue, microseconds spin) {
   while (waiter.may_poll() && Clock::now() < end) {
     const auto now = gpr_time_0(GPR_CLOCK_MONOTONIC);
     if (queue.AsyncNext(&tag, &ok, now) != grpc::CompletionQueue::TIMEOUT) return;
-    sched_yield();  // another thread may be the one that has the answer to bring
+    sched_yield();  // the thread that produces the answer may need this processor
   }
   queue.Next(&tag, &ok);
 }
@@ -62,6 +64,8 @@ gpr_timespec DeadlineAfter(microseconds timeout) {
                       gpr_time_from_micros(bounded.count(), GPR_TIMESPAN));
 }
 
+// Three sources, the later overriding the earlier: the status code, the rope.v1.Error in the status
+// details, and the server's grpc-retry-pushback-ms trailer, of which the larger delay counts.
 Status ToStatus(const grpc::Status& status, const grpc::ClientContext& context) {
   ErrorDetail detail;
   auto code = static_cast<StatusCode>(status.error_code());
@@ -71,7 +75,7 @@ Status ToStatus(const grpc::Status& status, const grpc::ClientContext& context) 
     code = StatusCode::kUnavailable;
     message = absl::StrCat("server: ended the call (", message, ")");
   }
-  // Until the server says more.
+  // The default; the error detail, if there is one, replaces it.
   detail.executed = code == StatusCode::kUnavailable || code == StatusCode::kDeadlineExceeded;
   if (error.has_value()) {
     detail.field = std::move(*error->mutable_field());
@@ -125,6 +129,8 @@ std::unique_ptr<grpc::GenericClientAsyncReaderWriter> Stub::PrepareStream(
   return grpc::GenericStub(channel_).PrepareCall(context, method, queue);
 }
 
+// gRPC releases the slices of a finished call while it makes progress on a completion queue. The
+// thread's own queue has no event left, so each AsyncNext only drives gRPC, for up to 1 ms.
 void Stub::AwaitReturn(const BorrowedSlices& borrowed) const {
   while (!borrowed.AllReturned()) {
     void* tag = nullptr;

@@ -1,11 +1,11 @@
-// Stub: one channel and single RPCs on it. No policy.
+// Stub: one channel, and single RPCs on it. It makes no decisions: no retries, no dialing.
 //
-// Threading:  Thread-safe; a copy is the same channel. Only the calling thread works on a Call: it
-//             polls a completion queue of its own for up to the spin time, yielding between polls,
-//             and then sleeps; at once where half as many threads of the process as there are
-//             processors wait already. What is started on another queue is that queue's threads'
-//             work.
-// Errors:     The status of the RPC, with rope.v1.Error from its details.
+// Threading:  Thread-safe; a copy shares the channel. Call does all its work on the calling thread:
+//             it polls a completion queue of that thread for up to the spin time, yielding between
+//             polls, and then sleeps. It sleeps at once if as many threads of the process wait as
+//             half the processors (waiter.h). An RPC started on another queue is handled by the
+//             threads of that queue.
+// Errors:     The status of the RPC, with the rope.v1.Error from its status details.
 #ifndef ROPE_CLIENT_TRANSPORT_STUB_H_
 #define ROPE_CLIENT_TRANSPORT_STUB_H_
 
@@ -25,7 +25,7 @@
 
 namespace rope::client {
 
-// One unary RPC under way. Must stay where it is until its event has come.
+// One unary RPC under way. Must not move until its event has arrived.
 struct UnaryAttempt {
   grpc::ClientContext context;
   grpc::ByteBuffer reply;
@@ -33,38 +33,40 @@ struct UnaryAttempt {
   std::unique_ptr<grpc::ClientAsyncResponseReader<grpc::ByteBuffer>> reader;
 };
 
-// How an RPC ended that this side has not cancelled; without a word of the server's on whether it
-// ran, it may have. CANCELLED without such a word is UNAVAILABLE: gRPC says so of calls that reach
-// a server in the instant in which it ends. REQUIRES: it has ended.
+// Converts the status of a finished RPC that this side has not cancelled. UNAVAILABLE and
+// DEADLINE_EXCEEDED set `executed`, unless the server's error detail says otherwise. CANCELLED
+// without an error detail becomes UNAVAILABLE: gRPC reports it for calls that reach a server while
+// it shuts down. REQUIRES: the RPC has ended.
 Status ToStatus(const grpc::Status& status, const grpc::ClientContext& context);
 
-// `timeout` from now; a day is for ever.
+// The time `timeout` from now, on the monotonic clock. Clamped to one day.
 gpr_timespec DeadlineAfter(std::chrono::microseconds timeout);
 
 class Stub {
  public:
   Stub(std::shared_ptr<grpc::Channel> channel, const ConnectOptions& options);
 
-  // Whether the channel got ready in time. Begins to connect. REQUIRES: MakeChannel made it.
+  // Starts to connect and waits; true: the channel is ready. REQUIRES: the channel is from
+  // MakeChannel.
   bool WaitForConnected(std::chrono::microseconds timeout) const;
 
-  // `method` is the full name, such as "/rope.v1.RopeService/Rotate".
+  // `method` is the full method name, such as "/rope.v1.RopeService/Rotate".
   Result<grpc::ByteBuffer> Call(const std::string& method, const grpc::ByteBuffer& request,
                                 std::chrono::microseconds timeout) const;
 
-  // Starts an RPC whose one event, with `tag`, comes on `queue`.
+  // Starts an RPC. Its only event, with `tag`, arrives on `queue`.
   void Start(const std::string& method, const grpc::ByteBuffer& request,
              std::chrono::microseconds timeout, grpc::CompletionQueue* queue, void* tag,
              UnaryAttempt& attempt) const;
-  // What became of it. REQUIRES: its event has come.
+  // The result of an attempt. REQUIRES: its event has arrived.
   static Result<grpc::ByteBuffer> ResultOf(const UnaryAttempt& attempt);
 
-  // A stream that is not started yet.
+  // Prepares a stream; the caller starts it with StartCall.
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> PrepareStream(
       const std::string& method, grpc::ClientContext* context, grpc::CompletionQueue* queue) const;
 
-  // Drives gRPC until it has released all borrowed slices. REQUIRES: the caller has no ByteBuffer
-  // that refers to them.
+  // Drives gRPC until it has released all borrowed slices. REQUIRES: the caller has destroyed every
+  // ByteBuffer that refers to them.
   void AwaitReturn(const BorrowedSlices& borrowed) const;
 
  private:

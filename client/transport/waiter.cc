@@ -8,12 +8,12 @@ namespace {
 
 using std::chrono::microseconds;
 
-// Whether a control group leaves this process at most one processor.
+// Whether the control group limits this process to one processor or less.
 bool IsLimitedToOneProcessor() {
   std::ifstream file("/sys/fs/cgroup/cpu.max");
   int64_t quota = 0;
   int64_t period = 0;
-  return (file >> quota >> period) && quota <= period;  // "max" is no number: no limit
+  return (file >> quota >> period) && quota <= period;  // "max" is not a number: no limit
 }
 
 microseconds DefaultSpin() {

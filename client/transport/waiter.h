@@ -1,9 +1,10 @@
-// Waiter: a thread that waits for its answer. Polling pays while there are processors for it: more
-// threads that poll than that take the time of the server that they wait for.
+// Waiter: decides whether a waiting thread may poll for its answer before it sleeps.
 //
-// For how long it pays is ConnectOptions::spin.
+// Polling is faster while processors are free. More polling threads than that take processor time
+// from the server for which they wait. So only half as many threads as processors may poll, for
+// ConnectOptions::spin each.
 //
-// Threading:  Thread-safe; counts the threads of this process.
+// Threading:  Thread-safe; counts all waiting threads of the process.
 #ifndef ROPE_CLIENT_TRANSPORT_WAITER_H_
 #define ROPE_CLIENT_TRANSPORT_WAITER_H_
 
@@ -16,7 +17,7 @@
 
 namespace rope::client {
 
-// How long a thread polls for its answer before it sleeps.
+// How long a thread polls before it sleeps: ConnectOptions::spin, or its default.
 std::chrono::microseconds SpinOf(const ConnectOptions& options);
 
 class Waiter {
