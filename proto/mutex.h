@@ -1,10 +1,11 @@
-// Mutex, SharedMutex, CondVar and Notification: the standard library's, with the annotations that
-// clang's thread-safety analysis reads. Every lock of the project is one of these, because the
-// packaged Abseil and gRPC are not built for thread sanitizers: a lock of theirs hides what happens
-// before what. Any folder may include this header; it depends on nothing of ours.
+// Mutex, SharedMutex, CondVar and Notification: the standard library's, with the annotations of
+// clang's thread-safety analysis. The project uses these or std::mutex, and no lock of Abseil or
+// gRPC: the packaged libraries are not built for the thread sanitizer, so it could not see the
+// ordering that their locks establish. Any folder may include this header; it includes no other
+// header of the project.
 //
-// Threading:  Thread-safe. Waiting is by the steady clock.
-// Ownership:  A lock holds its mutex until it goes out of scope.
+// Threading:  Thread-safe. Timeouts use the steady clock.
+// Ownership:  A lock object holds its mutex until the end of its scope.
 // Limits:     Not recursive. CondVar may wake without a signal: wait in a loop.
 #ifndef ROPE_PROTO_MUTEX_H_
 #define ROPE_PROTO_MUTEX_H_
@@ -103,7 +104,7 @@ class CondVar {
   std::condition_variable condition_;
 };
 
-// Something that happens once.
+// An event that happens once.
 class Notification {
  public:
   // REQUIRES: called once.
@@ -118,7 +119,7 @@ class Notification {
     MutexLock lock(&mutex_);
     while (!HasBeenNotified()) condition_.Wait(&mutex_);
   }
-  // Whether it happened within `timeout`.
+  // True: Notify was called within `timeout`.
   bool WaitForNotificationWithTimeout(std::chrono::nanoseconds timeout) const {
     const auto end = std::chrono::steady_clock::now() + timeout;
     MutexLock lock(&mutex_);

@@ -1,7 +1,7 @@
-// FileDescriptor: move-only owner of a file descriptor of the system.
+// FileDescriptor: move-only owner of a file descriptor.
 //
 // Threading:  Thread-compatible.
-// Ownership:  Closes what it holds when destroyed.
+// Ownership:  The destructor closes the descriptor.
 #ifndef ROPE_PROTO_IPC_FILE_DESCRIPTOR_H_
 #define ROPE_PROTO_IPC_FILE_DESCRIPTOR_H_
 
@@ -24,10 +24,10 @@ class FileDescriptor {
     if (fd_ >= 0) close(fd_);
   }
 
-  // -1: none.
+  // -1: empty.
   int get() const { return fd_; }
   bool ok() const { return fd_ >= 0; }
-  // Gives it to the caller, who closes it.
+  // Passes ownership to the caller.
   int release() { return std::exchange(fd_, -1); }
 
  private:

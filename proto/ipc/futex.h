@@ -1,4 +1,4 @@
-// Waiting for a word in memory that processes share: the system's futex.
+// futex(2): waiting for and waking waiters of a 32-bit word in memory shared between processes.
 //
 // Threading:  Functions only; any thread, and any process that maps the word.
 #ifndef ROPE_PROTO_IPC_FUTEX_H_
@@ -19,7 +19,7 @@ namespace rope::proto {
 static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t) &&
               std::atomic<uint32_t>::is_always_lock_free);
 
-// Sleeps while `word` is `value`, until somebody wakes it or the time is over; or for no reason.
+// Sleeps while `word` equals `value`, until FutexWakeAll or the timeout. May return spuriously.
 inline void FutexWait(std::atomic<uint32_t>& word, uint32_t value,
                       std::chrono::microseconds timeout) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(timeout);
@@ -29,7 +29,7 @@ inline void FutexWait(std::atomic<uint32_t>& word, uint32_t value,
   syscall(SYS_futex, &word, FUTEX_WAIT, value, &left, nullptr, 0);
 }
 
-// Wakes all who sleep on `word`.
+// Wakes all threads that sleep on `word`, in every process.
 inline void FutexWakeAll(std::atomic<uint32_t>& word) {
   syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }

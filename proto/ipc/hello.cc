@@ -16,7 +16,7 @@ namespace {
 constexpr std::string_view kMagic = "RoPEmem1";
 constexpr uint32_t kVersion = 1;
 
-// Both hellos: magic, two words of 32 bits, two of 64.
+// The common layout of both hellos: magic, two 32-bit words, two 64-bit words.
 struct Words {
   uint32_t version = kVersion;
   uint32_t second = 0;
@@ -24,6 +24,8 @@ struct Words {
   uint64_t fourth = 0;
 };
 
+// Put and Get code integers byte by byte, so the wire format does not depend on the host's byte
+// order and the buffer needs no alignment.
 template <typename Integer>
 char* Put(Integer value, char* out) {
   for (size_t i = 0; i < sizeof(value); ++i) *out++ = static_cast<char>(value >> (8 * i) & 0xff);
@@ -63,7 +65,9 @@ absl::StatusOr<Words> Split(const HelloBytes& bytes) {
       absl::StrCat("hello.version: got ", words.version, ", want ", kVersion));
 }
 
-// Keeps the first descriptor that comes; others are closed.
+// Reads exactly 32 bytes: recvmsg on a stream socket may return fewer. A descriptor comes with the
+// bytes it was sent with, so every call offers a control buffer. The first descriptor is kept, any
+// others are closed. MSG_CMSG_CLOEXEC keeps them out of child processes.
 absl::Status Receive(int socket, HelloBytes& bytes, FileDescriptor& descriptor) {
   for (size_t have = 0; have < bytes.size();) {
     iovec part = {bytes.data() + have, bytes.size() - have};
@@ -112,6 +116,8 @@ absl::StatusOr<ServerHello> DecodeServerHello(const HelloBytes& bytes) {
   return ServerHello{static_cast<absl::StatusCode>(words->second), words->third, words->fourth};
 }
 
+// One sendmsg for bytes and descriptors: the receiver gets the descriptors with the first byte.
+// MSG_NOSIGNAL: a closed connection returns EPIPE instead of raising SIGPIPE.
 bool SendHello(int socket, const HelloBytes& bytes, absl::Span<const int> descriptors, int flags) {
   iovec part = {const_cast<char*>(bytes.data()), bytes.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(kHelloDescriptorsMax * sizeof(int))] = {};
@@ -134,6 +140,8 @@ bool SendHello(int socket, const HelloBytes& bytes, absl::Span<const int> descri
   return sent == static_cast<ssize_t>(bytes.size());
 }
 
+// A control message may hold several descriptors, unaligned; hence memcpy. Each is owned as soon as
+// it is read, so none leaks if the hello turns out to be invalid.
 std::vector<FileDescriptor> DescriptorsOf(msghdr& message) {
   std::vector<FileDescriptor> descriptors;
   for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr;

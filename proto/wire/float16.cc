@@ -27,12 +27,12 @@ uint16_t Round(double value, const Format& format) {
   const double magnitude = std::fabs(value);
   if (magnitude == 0) return sign;
   if (std::isinf(magnitude)) return static_cast<uint16_t>(sign | infinity);
-  // One unit in the last place at this magnitude; denormals share the smallest exponent's.
+  // The unit in the last place at this magnitude. Subnormals use that of the smallest normal.
   const int exponent = std::max(std::ilogb(magnitude), format.exponent_min);
   const double unit = std::ldexp(1.0, exponent - format.mantissa_bits);
-  // Exact: a power of two divides, and nearbyint rounds ties to even.
+  // Dividing by a power of two is exact; nearbyint rounds ties to even.
   const auto units = static_cast<uint32_t>(std::nearbyint(magnitude / unit));
-  // A carry out of the mantissa adds one to the exponent by itself, up to infinity.
+  // A carry out of the mantissa increments the exponent, up to infinity.
   const uint32_t biased = static_cast<uint32_t>(exponent - format.exponent_min)
                           << format.mantissa_bits;
   const uint32_t bits = biased + units;

@@ -1,7 +1,7 @@
-// The two 16-bit float formats, for code that reads and writes tensors element by element (people's
-// numbers, tests, tools); kernels have conversions of their own.
+// Conversions of the two 16-bit float formats, for code that handles tensors element by element:
+// `Array.numbers`, tests, tools. Kernels have their own conversions.
 //
-// Precision:  To 16 bits: nearest, ties to even; overflow gives infinity; NaN stays NaN. From 16
+// Precision:  To 16 bits: to nearest, ties to even; overflow gives infinity; NaN stays NaN. From 16
 //             bits: exact.
 #ifndef ROPE_PROTO_WIRE_FLOAT16_H_
 #define ROPE_PROTO_WIRE_FLOAT16_H_
@@ -12,7 +12,7 @@ namespace rope::proto {
 
 float FloatFromHalf(uint16_t bits);
 float FloatFromBFloat16(uint16_t bits);
-// Rounded once from double, so that a decimal number lands on the nearest 16-bit value.
+// Rounds once, from double: a decimal number becomes the nearest 16-bit value.
 uint16_t HalfFromDouble(double value);
 uint16_t BFloat16FromDouble(double value);
 

@@ -19,9 +19,9 @@ constexpr uint32_t Tag(int number, uint32_t type = kLengthDelimited) {
   return static_cast<uint32_t>(number) << 3 | type;
 }
 
-// A tag, and the varint that follows it: a value, or the length of one.
+// Appends a tag and the varint that follows it, which is a value or a length.
 void AppendTagged(uint32_t tag, uint64_t value, std::string& out) {
-  std::array<uint8_t, 20> bytes;  // two varints at most
+  std::array<uint8_t, 20> bytes;  // room for two varints
   uint8_t* end = CodedOutputStream::WriteVarint32ToArray(tag, bytes.data());
   end = CodedOutputStream::WriteVarint64ToArray(value, end);
   out.append(reinterpret_cast<const char*>(bytes.data()), static_cast<size_t>(end - bytes.data()));
@@ -31,13 +31,13 @@ void AppendLengthHeader(int number, size_t length, std::string& out) {
   AppendTagged(Tag(number), length, out);
 }
 
-// What AppendLengthHeader appends.
+// Size of the bytes that AppendLengthHeader appends.
 size_t LengthHeaderBytes(int number, size_t length) {
   return CodedOutputStream::VarintSize32(Tag(number)) + CodedOutputStream::VarintSize64(length);
 }
 
-// Everything of a tensor up to its payload, the tensor's own header included. Payload fields come
-// last in their messages, so what stands before them is a prefix.
+// Appends a tensor up to its payload, including the tensor's own tag and length. This prefix is
+// complete because payload fields are the last of their messages.
 void AppendTensorHeader(int field_number, const v1::Tensor& tensor, size_t payload_bytes,
                         std::string& out) {
   const size_t tensor_bytes = tensor.ByteSizeLong();
@@ -46,7 +46,8 @@ void AppendTensorHeader(int field_number, const v1::Tensor& tensor, size_t paylo
     tensor.AppendToString(&out);
     return;
   }
-  // The array is the tensor's last field: its end stays, its length grows by the payload.
+  // `array` is the tensor's last field. Serialize the tensor without payload, then replace the
+  // array's length by one that includes the payload.
   constexpr int kArray = v1::Tensor::kArrayFieldNumber;
   constexpr int kRaw = v1::Array::kRawFieldNumber;
   const size_t raw_bytes =
@@ -68,7 +69,7 @@ void AppendTensorHeader(int field_number, const v1::Tensor& tensor, size_t paylo
 }  // namespace
 
 std::vector<MessagePart> Join(const v1::RotateRequest& head, absl::Span<const TensorPart> tensors) {
-  constexpr size_t kTensorHeaderBytes = 64;  // about
+  constexpr size_t kTensorHeaderBytes = 64;  // an estimate
   std::vector<MessagePart> parts;
   parts.reserve(tensors.size() + 1);
   std::string header;
@@ -91,7 +92,7 @@ void AppendVarint(int number, uint64_t value, std::string& message) {
 
 void AppendDouble(int number, double value, std::string& message) {
   const auto bits = absl::bit_cast<uint64_t>(value);
-  if (bits == 0) return;  // -0.0 is written
+  if (bits == 0) return;  // -0.0 has a sign bit, so it is written
   std::array<uint8_t, 18> bytes;
   uint8_t* end = CodedOutputStream::WriteVarint32ToArray(Tag(number, kFixed64), bytes.data());
   end = CodedOutputStream::WriteLittleEndian64ToArray(bits, end);

@@ -11,7 +11,7 @@ namespace rope::proto {
 namespace {
 
 constexpr int kDepthMax = 16;
-constexpr int64_t kFirstBytes = 512;  // room for the skeleton of a small message
+constexpr int64_t kFirstBytes = 512;  // initial capacity; enough for a small message's skeleton
 
 void AppendVarint(uint64_t value, std::string& out) {
   while (value >= 0x80) {
@@ -25,11 +25,12 @@ void AppendTag(uint32_t number, WireType type, std::string& out) {
   AppendVarint(uint64_t{number} << 3 | static_cast<uint32_t>(type), out);
 }
 
-// Path of the message being read, from the root; rendered only when something is wrong.
+// Path from the root to the message being read. A linked list on the stack: a string is built only
+// for an error.
 struct Path {
   const Path* parent = nullptr;
   absl::string_view name;
-  int64_t index = -1;  // of a repeated field
+  int64_t index = -1;  // in a repeated field; -1: singular
 
   std::string ToString() const {
     std::string prefix = parent == nullptr ? "" : parent->ToString();
@@ -45,6 +46,16 @@ absl::string_view WireTypeName(uint32_t type) {
   return kNames[type & 7];
 }
 
+// Recursive descent over the wire, one level per nested message. Every field passes through Field,
+// which checks it against the schema and then appends it to the skeleton `out`:
+//
+//   Message -> Field -> Scalar                copied
+//                    -> Delimited -> bytes    copied
+//                                 -> Payload  replaced by its index
+//                                 -> Message  one level deeper
+//                    -> Unknown               refused or skipped
+//
+// `end` is the position at which the current message ends. No lock, no state outside the object.
 class Splitter {
  public:
   Splitter(absl::Span<const std::string_view> fragments, const SplitOptions& options)
@@ -60,8 +71,8 @@ class Splitter {
   }
 
  private:
-  // Counts of the fields of one message seen so far: which singular one came twice, which element
-  // of a repeated one this is.
+  // How often each field of one message has occurred. Finds singular fields given twice, and gives
+  // each element of a repeated field its index.
   struct Seen {
     int64_t Next(uint32_t number) {
       if (counts.size() <= number) counts.resize(number + 1);
@@ -116,7 +127,7 @@ class Splitter {
                      out);
   }
 
-  // A varint or fixed value: copied.
+  // Appends a varint or fixed-size value. A varint is encoded again, in its shortest form.
   absl::Status Scalar(const FieldSchema& field, std::string& out) {
     AppendTag(field.number, field.wire_type, out);
     if (field.wire_type == WireType::kFixed64) return cursor_.ReadBytes(8, out);
@@ -127,7 +138,8 @@ class Splitter {
     return absl::OkStatus();
   }
 
-  // A string, a run of packed numbers, a payload or a message.
+  // Appends a string, packed numbers, a payload or a nested message. The length is checked against
+  // the bytes left in the enclosing message before anything is read or allocated.
   absl::Status Delimited(const FieldSchema& field, int64_t end, const Path& path, int depth,
                          std::string& out) {
     auto length = cursor_.ReadLength();
@@ -149,13 +161,15 @@ class Splitter {
     const int64_t nested_end = cursor_.position() + bytes;
     absl::Status status = Message(*field.message, nested_end, path, depth + 1, out);
     if (!status.ok()) return status;
-    std::string length_bytes;  // known only now, and stands before the message
+    // The length precedes the message, but is known only now: the skeleton of a nested message is
+    // shorter than its bytes on the wire.
+    std::string length_bytes;
     AppendVarint(out.size() - begin, length_bytes);
     out.insert(begin, length_bytes);
     return absl::OkStatus();
   }
 
-  // Stays where it is; the skeleton gets its index.
+  // Leaves the bytes where they are. The skeleton gets a `raw` of 4 bytes: the payload's index.
   absl::Status Payload(int64_t bytes, std::string& out) {
     auto view = cursor_.ReadView(bytes);
     if (!view.ok()) return view.status();

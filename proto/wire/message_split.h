@@ -1,16 +1,17 @@
-// Splits a received message into a small skeleton, which the generated parser takes, and the
-// payloads (rope.v1.Array.raw), which stay where they were received. Reads the wire once and is
-// strict on the way.
+// Splits a received message into a small skeleton, for the generated parser, and its payloads
+// (rope.v1.Array.raw), which stay in the received buffers. Reads the wire once and checks it
+// strictly.
 //
-// In the skeleton each `raw` holds, instead of its bytes, the index of its payload (PayloadOf reads
-// it).
+// In the skeleton, each `raw` contains the index of its payload instead of the bytes; PayloadOf
+// looks the payload up.
 //
 // Threading:  Functions only.
-// Ownership:  Payloads are views into the fragments that were given.
+// Ownership:  Payloads are views into the given fragments.
 // Errors:     INVALID_ARGUMENT: malformed bytes; a singular field given twice; a wrong wire type.
-//             UNIMPLEMENTED: an unknown field number or a planned field. RESOURCE_EXHAUSTED:
-//             everything but payloads is larger than `skeleton_bytes_max`, or a message field has
-//             more than `repeated_messages_max` elements. All name the path of the field.
+//             UNIMPLEMENTED: an unknown field number, or a planned field. RESOURCE_EXHAUSTED: the
+//             skeleton exceeds `skeleton_bytes_max`, or a message field has more than
+//             `repeated_messages_max` elements. The text begins with the path of the field; for
+//             truncated bytes with "message" (WireCursor).
 // Limits:     Messages nest at most 16 deep.
 #ifndef ROPE_PROTO_WIRE_MESSAGE_SPLIT_H_
 #define ROPE_PROTO_WIRE_MESSAGE_SPLIT_H_
@@ -28,16 +29,17 @@
 
 namespace rope::proto {
 
-// What to do with field numbers that the schema does not know.
+// How to treat field numbers that are not in the schema.
 enum class UnknownFields {
-  kRefuse,  // requests: nothing is silently ignored
-  kSkip,    // answers: a newer server may say more
+  kRefuse,  // for requests: no field is silently ignored
+  kSkip,    // for replies: a newer server may send more fields
 };
 
 struct SplitOptions {
   UnknownFields unknown_fields = UnknownFields::kRefuse;
   int64_t skeleton_bytes_max = int64_t{64} << 20;
-  // Elements of one repeated message field. An element of two bytes becomes an object of a hundred.
+  // Most elements of one repeated message field. Two bytes on the wire become an object of about a
+  // hundred.
   int64_t repeated_messages_max = std::numeric_limits<int64_t>::max();
 };
 
@@ -50,16 +52,15 @@ absl::StatusOr<SplitMessage> Split(const Schema& schema,
                                    absl::Span<const std::string_view> fragments,
                                    const SplitOptions& options = {});
 
-// Whether the array of a split message came with `raw` (of any length, 0 too).
+// Whether a split message's array has `raw`, even if `raw` is empty.
 inline bool HasPayload(const v1::Array& array) {
   return !array.raw().empty();
 }
 
-// Makes `payload` the bytes of `array.raw`, as if they had come with the message.
+// Makes `payload` the bytes of `array.raw`, as if it had been received with the message.
 void AttachPayload(FragmentedBytes payload, v1::Array& array, SplitMessage& message);
 
-// The bytes of its `raw`. REQUIRES: HasPayload(array), and `array` is of the message that was
-// split.
+// The bytes of `array.raw`. REQUIRES: HasPayload(array), and `array` belongs to `message`.
 const FragmentedBytes& PayloadOf(const v1::Array& array, const SplitMessage& message);
 
 }  // namespace rope::proto

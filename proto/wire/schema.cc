@@ -36,7 +36,7 @@ WireType WireTypeOf(const FieldDescriptor& field) {
 
 }  // namespace
 
-// All schemas there are, by type. Types of one schema may refer to each other.
+// All schemas, by message type. Schemas may refer to each other, so they are built under one lock.
 class SchemaRegistry {
  public:
   const Schema& Of(const Descriptor* descriptor) {
@@ -81,7 +81,7 @@ class SchemaRegistry {
 
   proto::Mutex mutex_;
   absl::flat_hash_map<const Descriptor*, const Schema*> schemas_ ABSL_GUARDED_BY(mutex_);
-  std::deque<Schema> schemas_storage_ ABSL_GUARDED_BY(mutex_);  // never moves its elements
+  std::deque<Schema> schemas_storage_ ABSL_GUARDED_BY(mutex_);  // a deque keeps addresses stable
 };
 
 const Schema& Schema::Of(const Descriptor* descriptor) {

@@ -1,6 +1,6 @@
-// Schema: what the strict decoder needs to know of a message type, looked up once per type.
+// Schema: the properties of a message type that the strict decoder checks. Built once per type.
 //
-// Threading:  Immutable; any thread.
+// Threading:  Immutable; usable from any thread.
 #ifndef ROPE_PROTO_WIRE_SCHEMA_H_
 #define ROPE_PROTO_WIRE_SCHEMA_H_
 
@@ -22,19 +22,19 @@ struct FieldSchema {
   absl::string_view name;
   WireType wire_type = WireType::kVarint;  // of one element
   bool repeated = false;
-  bool packable = false;            // a repeated number: also legal as one length-delimited run
-  bool planned = false;             // marked (rope.v1.planned)
-  bool payload = false;             // rope.v1.Array.raw
-  const Schema* message = nullptr;  // of a message field
+  bool packable = false;            // repeated numbers, also legal as one length-delimited field
+  bool planned = false;             // has the option (rope.v1.planned)
+  bool payload = false;             // is rope.v1.Array.raw
+  const Schema* message = nullptr;  // of a message field; else null
 };
 
 class Schema {
  public:
-  // The schema of `descriptor` and of every message below it; made once and kept for the life of
-  // the process.
+  // The schema of `descriptor`. Built on first use, together with those of all message types below
+  // it, and kept for the life of the process.
   static const Schema& Of(const google::protobuf::Descriptor* descriptor);
 
-  // The field with this number, or null.
+  // The field with this number; null if there is none.
   const FieldSchema* Find(uint32_t number) const {
     return number < by_number_.size() ? by_number_[number] : nullptr;
   }

@@ -9,7 +9,7 @@ namespace rope::proto {
 namespace {
 
 constexpr int kVarintBytesMax = 10;
-constexpr int kTagBytesMax = 5;  // of a length too
+constexpr int kTagBytesMax = 5;  // lengths have the same limit
 constexpr uint64_t kLengthMax = (uint64_t{1} << 31) - 1 - 16;
 
 }  // namespace
@@ -36,12 +36,15 @@ void WireCursor::Advance(size_t count) {
   }
 }
 
+// Compares with the bytes left, not with an end position: `position_ + count` could overflow.
 absl::Status WireCursor::Need(int64_t count) const {
   if (count <= size_ - position_) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("message: got ", size_ - position_, " more bytes, want ", count));
 }
 
+// Reads byte by byte, because a varint may continue in the next fragment. The tenth byte holds bit
+// 63 and bits beyond it; the shift drops the latter, as the generated parser does.
 absl::StatusOr<uint64_t> WireCursor::ReadVarint(int bytes_max, absl::string_view name) {
   uint64_t value = 0;
   for (int i = 0; i < bytes_max; ++i) {
@@ -73,6 +76,8 @@ absl::StatusOr<int64_t> WireCursor::ReadLength() {
       absl::StrCat("message: got a length of ", *length, " bytes, want at most ", kLengthMax));
 }
 
+// One step of the three loops below: each continues with the next fragment until it has all bytes.
+// Need has checked the total before the first step.
 std::string_view WireCursor::ReadBytes(int64_t count) {
   const std::string_view rest = fragments_[fragment_].substr(offset_);
   const std::string_view part = rest.substr(0, std::min(rest.size(), static_cast<size_t>(count)));

@@ -1,11 +1,11 @@
-// WireCursor: a bounds-checked reader of protobuf wire format over a message that lies in several
-// buffers. Knows varints, tags and lengths, and no schema.
+// WireCursor: a bounds-checked reader of protobuf wire format. The message may lie in several
+// buffers. The cursor reads varints, tags and lengths; it has no schema.
 //
 // Threading:  Confined to one thread.
-// Ownership:  Borrows the fragments; views that it hands out point into them.
-// Errors:     INVALID_ARGUMENT: truncated, a varint of more than 10 bytes, a tag or a length of
-//             more than 5, a length of 2 GiB or past the end.
-// Limits:     Those of the generated parser, byte for byte.
+// Ownership:  Borrows the fragments; returned views point into them.
+// Errors:     INVALID_ARGUMENT: truncated; a varint of more than 10 bytes; a tag or length of more
+//             than 5 bytes; a length of 2 GiB or more, or past the end.
+// Limits:     The same as those of the generated parser, to the byte.
 #ifndef ROPE_PROTO_WIRE_WIRE_CURSOR_H_
 #define ROPE_PROTO_WIRE_WIRE_CURSOR_H_
 
@@ -22,12 +22,12 @@ namespace rope::proto {
 
 enum class WireType : uint32_t { kVarint = 0, kFixed64 = 1, kLength = 2, kFixed32 = 5 };
 
-// Bytes that lie in one or more buffers, in order. Borrowed.
+// A borrowed sequence of bytes in one or more buffers.
 struct FragmentedBytes {
   absl::InlinedVector<std::string_view, 2> fragments;
   int64_t bytes = 0;
 
-  // Writes all bytes to `out`, which has room for them.
+  // Copies all bytes to `out`. REQUIRES: `out` has room for `bytes` bytes.
   void CopyTo(void* out) const;
 };
 
@@ -35,36 +35,38 @@ class WireCursor {
  public:
   explicit WireCursor(absl::Span<const std::string_view> fragments);
 
-  // Bytes read so far, and bytes there are.
+  // Bytes read so far, and the size of the whole message.
   int64_t position() const { return position_; }
   int64_t size() const { return size_; }
 
   absl::StatusOr<uint64_t> ReadVarint();
-  // Bits above the 32nd are dropped.
+  // Drops bits above the 32nd.
   absl::StatusOr<uint32_t> ReadTag();
-  // Bytes that the value which follows takes; they may end past the message.
+  // The length of the value that follows. The caller checks it against the message's end.
   absl::StatusOr<int64_t> ReadLength();
-  // Moves past the value of a field of a type other than kLength. INVALID_ARGUMENT: a group, too.
+  // Skips the value of a field. INVALID_ARGUMENT: `type` is kLength or a group.
   absl::Status SkipScalar(WireType type);
-  // Moves past the next bytes if they are `bytes`; else they may be read in part.
+  // Skips the next bytes and returns true if they equal `bytes`. On false the position is
+  // undefined.
   bool Consume(std::string_view bytes);
   // Appends the next `count` bytes to `out`.
   absl::Status ReadBytes(int64_t count, std::string& out);
-  // Views of the next `count` bytes, without a copy.
+  // Returns views of the next `count` bytes, without copying.
   absl::StatusOr<FragmentedBytes> ReadView(int64_t count);
 
  private:
   absl::Status Need(int64_t count) const;
-  // The next bytes, at most `count`, as far as they lie in one fragment. REQUIRES: there are some.
+  // Returns up to `count` bytes, but not past the current fragment. REQUIRES: a byte is left.
   std::string_view ReadBytes(int64_t count);
-  // A varint of at most `bytes_max` bytes, without the bits above the 64th.
+  // Reads a varint of at most `bytes_max` bytes; drops bits above the 64th.
   absl::StatusOr<uint64_t> ReadVarint(int bytes_max, absl::string_view name);
-  // Moves past fragments that are used up.
+  // Moves forward by `count` bytes of the current fragment, then past all fragments that are used
+  // up. Afterwards the current fragment has a byte left, or the message is at its end.
   void Advance(size_t count);
 
   absl::Span<const std::string_view> fragments_;
   size_t fragment_ = 0;  // index of the current fragment
-  size_t offset_ = 0;    // within it
+  size_t offset_ = 0;    // in the current fragment
   int64_t position_ = 0;
   int64_t size_ = 0;
 };
