@@ -67,7 +67,7 @@ Result<Client> Client::Connect(const std::string& target, const ConnectOptions& 
   Client client(std::move(connection));
   const auto elapsed = std::chrono::duration_cast<std::chrono::milliseconds>(
       std::chrono::steady_clock::now() - begin);
-  // Some time is left in any case, so that the error says why there is no connection.
+  // Leaves the health check some time in any case: its error says why there is no connection.
   const auto remaining = std::max(options.timeout - elapsed, std::chrono::milliseconds(100));
   const Result<ServingStatus> health = client.Health({}, {.timeout = remaining});
   if (!health.ok()) {

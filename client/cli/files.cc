@@ -31,7 +31,7 @@ Result<std::string> ReadStream(const std::string& path, std::istream& stream, in
 Result<std::string> ReadFile(const std::string& path, int64_t bytes_max) {
   if (path == "-") return ReadStream("standard input", std::cin, bytes_max);
   std::ifstream file(path, std::ios::binary);
-  // A folder opens, but cannot be looked into.
+  // Opening a directory succeeds; reading it fails.
   if (!file || (file.peek() == std::ifstream::traits_type::eof() && file.bad())) {
     return Status(StatusCode::kNotFound, absl::StrCat(path, ": cannot be read"));
   }

@@ -1,8 +1,8 @@
-// Whole files, in and out.
+// Reads and writes whole files.
 //
 // Threading:  Functions only.
-// Errors:     NOT_FOUND: cannot be opened. OUT_OF_RANGE: larger than the bound. UNKNOWN: cannot be
-//             written.
+// Errors:     NOT_FOUND: the file cannot be opened. OUT_OF_RANGE: it is larger than the limit.
+//             UNKNOWN: it cannot be written.
 #ifndef ROPE_CLIENT_CLI_FILES_H_
 #define ROPE_CLIENT_CLI_FILES_H_
 
@@ -14,7 +14,7 @@
 
 namespace rope::client {
 
-// "-" is standard input.
+// The path "-" means standard input.
 Result<std::string> ReadFile(const std::string& path, int64_t bytes_max);
 
 Status WriteFile(const std::string& path, absl::string_view first, absl::string_view second);

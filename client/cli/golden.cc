@@ -17,10 +17,10 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kAxisMax = int64_t{1} << 20;  // so that a product of three cannot overflow
+constexpr int64_t kAxisMax = int64_t{1} << 20;  // a product of three cannot overflow
 constexpr double kTolerance = 1.5e-7;
 
-// Takes keys of an object; the first that is not as wanted is kept in status().
+// Reads keys of a JSON object. status() keeps the first error.
 class Fields {
  public:
   explicit Fields(const Json& json) : json_(json) {}
@@ -68,7 +68,7 @@ class Fields {
     return numbers;
   }
 
-  // T integers, or three lists of T.
+  // T integers, or three lists of T integers.
   void Positions(int64_t tokens, GoldenFile& golden) {
     const Json* value = Get("positions");
     if (value == nullptr) return;
@@ -148,7 +148,7 @@ double Ratio(double error, double tolerance) {
   return std::isnan(ratio) || tolerance == 0 ? std::numeric_limits<double>::infinity() : ratio;
 }
 
-// The channel that turns with `channel`; itself where it does not rotate.
+// The channel that forms a pair with `channel`; `channel` itself if it does not rotate.
 int64_t PartnerOf(const GoldenFile& golden, int64_t channel) {
   if (channel >= golden.rotary_dim) return channel;
   if (golden.pairing == Pairing::kInterleaved) return channel ^ 1;

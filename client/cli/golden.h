@@ -1,10 +1,11 @@
-// A golden file (tests/conformance/golden/README.md), and how far rotated tensors are from it.
+// Reads golden files (tests/conformance/golden/README.md), and measures how far rotated tensors are
+// from them.
 //
 // Threading:  Functions and values.
-// Errors:     INVALID_ARGUMENT: not such a file; the message names the key.
-// Precision:  Tolerance of a channel of the pair (a, b): 1.5e-7 * attention_factor * (|a| + |b|),
-//             and half a unit of the stored value more for 16-bit types; 0 for channels that do not
-//             rotate.
+// Errors:     INVALID_ARGUMENT: not a golden file; the message names the key.
+// Precision:  The tolerance of a channel of the pair (a, b) is
+//             1.5e-7 * attention_factor * (|a| + |b|), plus half a unit of the stored value for
+//             16-bit types; 0 for channels that do not rotate.
 #ifndef ROPE_CLIENT_CLI_GOLDEN_H_
 #define ROPE_CLIENT_CLI_GOLDEN_H_
 
@@ -20,7 +21,7 @@
 
 namespace rope::client {
 
-// One of q and k: [tokens, heads, head_dim].
+// q or k: [tokens, heads, head_dim].
 struct GoldenTensor {
   Role role = Role::kQ;
   int64_t heads = 0;
@@ -39,23 +40,23 @@ struct GoldenFile {
   double attention_factor = 0;
   std::vector<int64_t> positions;
   std::vector<int64_t> positions_shape;  // {tokens} or {3, tokens}
-  std::vector<GoldenTensor> tensors;     // q, k
+  std::vector<GoldenTensor> tensors;     // q and k
 };
 
 Result<GoldenFile> ParseGolden(absl::string_view text);
 
-// Elements as `dtype`, rounded to nearest.
+// The values as elements of `dtype`, rounded to nearest.
 std::vector<std::byte> Store(const std::vector<double>& values, DType dtype);
 
-// Half the distance between neighbours of a 16-bit type at a finite value of it; 0 for float32.
+// Half the distance between `stored` and its neighbour in a 16-bit type; 0 for float32.
 double HalfUnit(double stored, DType dtype);
 
 struct Deviation {
   double ratio = 0;   // largest error / tolerance; 0/0 is 0, x/0 and NaN are infinite
-  std::string where;  // the channel of that, and its numbers; empty where ratio is 0
+  std::string where;  // the channel with that ratio, and its values; empty if ratio is 0
 };
 
-// Of `rotated`, the elements that came back for `tensor`. REQUIRES: as many as it has.
+// `rotated` holds the returned elements of `tensor`. REQUIRES: the same number of elements.
 Deviation Compare(const GoldenFile& golden, const GoldenTensor& tensor, DType dtype,
                   const void* rotated);
 

@@ -1,4 +1,4 @@
-// ropectl: everything that can be asked of a RopeServe server from a shell.
+// ropectl: the command-line client of RopeServe.
 
 #include <vector>
 

@@ -22,7 +22,7 @@ Status Bad(absl::string_view what) {
   return Status(StatusCode::kInvalidArgument, absl::StrCat("npy ", what));
 }
 
-// The Python literal in an npy header: a dict of strings, booleans and tuples of integers.
+// Reads the Python literal in a .npy header: a dict of strings, booleans and tuples of integers.
 class HeaderReader {
  public:
   explicit HeaderReader(absl::string_view text) : text_(text) {}
@@ -71,7 +71,7 @@ struct Header {
   std::optional<std::vector<int64_t>> shape;
 };
 
-// Fills one entry of the dict; false where it is not one.
+// Reads one entry of the dict; false if it is malformed.
 bool ReadEntryInto(HeaderReader& reader, Header& header) {
   const std::optional<std::string> key = reader.ReadString();
   if (!key.has_value() || !reader.Consume(":")) return false;
@@ -102,7 +102,7 @@ std::optional<Header> ParseHeader(absl::string_view text) {
   return header;
 }
 
-// Bytes of an element: the digits at the end of the type.
+// Bytes per element: the digits at the end of the type.
 int64_t ItemBytes(absl::string_view descr) {
   int64_t bytes = 0;
   if (descr.size() < 3 || !absl::SimpleAtoi(descr.substr(2), &bytes) || bytes < 1) return 0;
@@ -119,7 +119,7 @@ uint32_t LittleEndian(absl::string_view bytes) {
 
 Result<NpyArray> ParseNpy(absl::string_view bytes) {
   if (!absl::ConsumePrefix(&bytes, kMagic) || bytes.size() < 4) {
-    return Bad("file: got other bytes, want \\x93NUMPY and a version");
+    return Bad("file: got another signature, want \\x93NUMPY and a version");
   }
   const int version = static_cast<unsigned char>(bytes[0]);
   if (version < 1 || version > 3) {
@@ -127,7 +127,7 @@ Result<NpyArray> ParseNpy(absl::string_view bytes) {
   }
   const size_t length_bytes = version == 1 ? 2 : 4;
   bytes.remove_prefix(2);
-  if (bytes.size() < length_bytes) return Bad("file: got its beginning only");
+  if (bytes.size() < length_bytes) return Bad("file: got a truncated header, want all of it");
   const size_t header_bytes = LittleEndian(bytes.substr(0, length_bytes));
   bytes.remove_prefix(length_bytes);
   if (header_bytes > kHeaderBytesMax || header_bytes > bytes.size()) {
@@ -135,7 +135,8 @@ Result<NpyArray> ParseNpy(absl::string_view bytes) {
                             std::min(kHeaderBytesMax, bytes.size())));
   }
   const std::optional<Header> header = ParseHeader(bytes.substr(0, header_bytes));
-  if (!header.has_value()) return Bad("header: got another text, want descr, fortran_order, shape");
+  if (!header.has_value())
+    return Bad("header: got other text, want descr, fortran_order and shape");
   bytes.remove_prefix(header_bytes);
   if (*header->fortran_order) return Bad("fortran_order: got True, want False");
   int64_t want = ItemBytes(*header->descr);
@@ -154,7 +155,7 @@ Result<NpyArray> ParseNpy(absl::string_view bytes) {
 std::string NpyHeader(absl::string_view descr, const std::vector<int64_t>& shape) {
   std::string text = absl::StrCat("{'descr': '", descr, "', 'fortran_order': False, 'shape': (",
                                   absl::StrJoin(shape, ", "), shape.size() == 1 ? ",), }" : "), }");
-  const size_t prefix = kMagic.size() + 4;  // version 1.0 and a length of two bytes
+  const size_t prefix = kMagic.size() + 4;  // two bytes for version 1.0, two for the length
   const size_t padding = kAlignment - (prefix + text.size() + 1) % kAlignment;
   text.append(padding % kAlignment, ' ');
   text.push_back('\n');

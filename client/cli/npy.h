@@ -1,7 +1,7 @@
 // NumPy's .npy files: little-endian, C order.
 //
 // Threading:  Functions only.
-// Errors:     INVALID_ARGUMENT: not such a file, or one whose size is not that of its shape.
+// Errors:     INVALID_ARGUMENT: not a .npy file, or its data does not match its shape.
 // Limits:     Headers of at most 64 KiB, 32 axes.
 #ifndef ROPE_CLIENT_CLI_NPY_H_
 #define ROPE_CLIENT_CLI_NPY_H_
@@ -18,13 +18,13 @@ namespace rope::client {
 struct NpyArray {
   std::string descr;  // the element type in NumPy's spelling, for example "<f4"
   std::vector<int64_t> shape;
-  absl::string_view data;  // within the bytes that were parsed
+  absl::string_view data;  // a view into the parsed bytes
 };
 
-// An array in `bytes`, which must outlive it.
+// Parses `bytes`, which must outlive the result.
 Result<NpyArray> ParseNpy(absl::string_view bytes);
 
-// Everything of a file before its data.
+// The part of a file before its data.
 std::string NpyHeader(absl::string_view descr, const std::vector<int64_t>& shape);
 
 }  // namespace rope::client

@@ -1,6 +1,6 @@
-// Rotates q and k of Llama 3.1 8B on a RopeServe server: a prompt of 512 tokens and, in the same
-// request, one decode token of another sequence at position 100000; then checks every number
-// against the cos and sin that the server says, in double.
+// Rotates q and k of Llama 3.1 8B on a RopeServe server: in one request, a prompt of 512 tokens and
+// one decode token of another sequence at position 100000. Then it checks every number in double,
+// with the cos and sin that the server describes.
 //
 //   rope_quickstart [--target=HOST:PORT]
 #include <algorithm>
@@ -51,14 +51,14 @@ struct Error {
   double over_tolerance = 0;  // largest error / tolerance
 
   void Add(double got, double want, double tolerance) {
-    // A NaN would lose every comparison.
+    // Written so that a NaN counts as an error.
     const double error = std::isfinite(got) ? std::abs(got - want) : HUGE_VAL;
     largest = std::max(largest, error);
     if (error > 0) over_tolerance = std::max(over_tolerance, error / tolerance);
   }
 };
 
-// Rotates in double with the server's rows: channel i turns with i + head_dim/2.
+// Rotates in double with the server's rows: channels i and i + head_dim/2 form a pair.
 void Check(const DescribeReply& described, const std::vector<float>& input,
            const std::vector<float>& output, Error& error) {
   constexpr size_t kHalf = kHeadDim / 2;
@@ -97,8 +97,8 @@ int main(int argc, char** argv) {
   std::vector<float> k_rotated(k.size());
   rope::client::RotateRequest request;
   request.rope.model = "llama-3.1-8b";
-  request.positions.cu_seqlens = {0, kPromptTokens, kTokens};  // two sequences,
-  request.positions.starts = {0, kDecodePosition};             // and where each begins
+  request.positions.cu_seqlens = {0, kPromptTokens, kTokens};  // two sequences
+  request.positions.starts = {0, kDecodePosition};             // and their first positions
   request.tensors = {
       {Role::kQ, "THD", DType::kFloat32, {kTokens, kHeads, kHeadDim}, q.data(), q_rotated.data()},
       {Role::kK,

@@ -53,7 +53,7 @@ HelloBytes Join(const Words& words) {
 
 absl::StatusOr<Words> Split(const HelloBytes& bytes) {
   if (std::string_view(bytes.data(), kMagic.size()) != kMagic) {
-    return absl::InvalidArgumentError("hello: got other bytes, want those of a hello");
+    return absl::InvalidArgumentError("hello: got another magic, want RoPEmem1");
   }
   Words words;
   const char* in = Get(bytes.data() + kMagic.size(), words.version);
@@ -159,7 +159,7 @@ std::vector<FileDescriptor> DescriptorsOf(msghdr& message) {
 absl::StatusOr<HelloAnswer> ExchangeHello(int socket, const ClientHello& hello,
                                           absl::Span<const int> descriptors) {
   if (!SendHello(socket, Encode(hello), descriptors, 0)) {
-    return absl::UnavailableError("hello: got a connection that ended, want one that takes it");
+    return absl::UnavailableError("hello: got a closed connection, want an open one");
   }
   HelloBytes bytes{};
   HelloAnswer answer;

@@ -16,32 +16,32 @@ namespace {
 
 constexpr double kTolerance = 1.5e-7;
 constexpr double kFloat32HalfUnit = 0x1p-24;
-constexpr double kAngleSlack = 0x1p-22;  // two units of a float32 angle, relative
+constexpr double kAngleSlack = 0x1p-22;  // two units in the last place of a float32 angle, relative
 constexpr size_t kChangesMax = 2;
-constexpr double kTiny = 1e-37;  // so that zeros have a tolerance
+constexpr double kTiny = 1e-37;  // gives a value of 0 a tolerance
 
-enum class Step { kNone, kTable, kResult, kThroughout };  // what a 16-bit type rounds
+enum class Step { kNone, kTable, kResult, kThroughout };  // the step rounded to a 16-bit type
 
 struct Behavior {
   bool other_pairing = false;
-  int64_t shift = 0;                   // of every position
-  bool is_inverse = false;             // sin changes its sign
-  double scale = 1;                    // beside the attention factor
-  std::optional<int64_t> window = {};  // first rotated channel, in place of the config's
+  int64_t shift = 0;                   // added to every position
+  bool is_inverse = false;             // true: sin changes its sign
+  double scale = 1;                    // in addition to the attention factor
+  std::optional<int64_t> window = {};  // first rotated channel, replaces the config's
   bool float32_angles = false;
   Step rounded = Step::kNone;
   DType rounded_to = DType::kFloat32;
 };
 
-// One change of behaviour. Two of the same axis exclude each other.
+// One change of behaviour. Two changes of the same axis exclude each other.
 struct Change {
   enum class Axis { kPairing, kPositions, kDirection, kMagnitude, kWindow, kAngles, kRounding };
   Axis axis;
   std::string words;
-  Behavior behavior;  // with this change alone
+  Behavior behavior;  // the given behaviour with this change only
 };
 
-// `to` with what `change` changes.
+// Applies `change` to `to`.
 Behavior Combined(Behavior to, const Change& change) {
   const Behavior& from = change.behavior;
   switch (change.axis) {
@@ -83,12 +83,12 @@ double Rounded(double value, DType dtype) {
     case DType::kFloat64:
     case DType::kFloat8E4M3:
     case DType::kFloat8E5M2:
-      break;  // read as another type, or not at all
+      break;  // the caller does not pass these
   }
   return value;
 }
 
-// One more and one less than the given positions, and counted from 0 and from 1.
+// Positions shifted by one in both directions, and positions that start at 0 or at 1.
 std::vector<std::pair<int64_t, std::string>> Shifts(const RotatedSample& sample) {
   std::vector<std::pair<int64_t, std::string>> shifts = {{1, "positions + 1"},
                                                          {-1, "positions - 1"}};
@@ -101,12 +101,12 @@ std::vector<std::pair<int64_t, std::string>> Shifts(const RotatedSample& sample)
   return shifts;
 }
 
-// First rotated channel.
+// The first rotated channel.
 int64_t WindowOf(const DescribeReply& reply) {
   return reply.config.rotary_offset.value_or(0);
 }
 
-// Norm of the turned channels after over before; 0 where there is none.
+// Norm of the rotated channels after the rotation, divided by that before; 0 if undefined.
 double Stretch(const RotatedSample& sample, const DescribeReply& reply) {
   double before = 0;
   double after = 0;
@@ -146,7 +146,7 @@ void AddMagnitudes(const RotatedSample& sample, const DescribeReply& reply,
   }
 }
 
-// What rotating code gets wrong, one at a time; what users meet most often comes first.
+// Typical errors of rotating code, one at a time, the most frequent first.
 std::vector<Change> Changes(const RotatedSample& sample, Pairing pairing,
                             const DescribeReply& reply) {
   using Axis = Change::Axis;
@@ -182,7 +182,7 @@ std::vector<Change> Changes(const RotatedSample& sample, Pairing pairing,
       changes.push_back({Axis::kRounding, words, {.rounded = step, .rounded_to = dtype}});
     };
     add(Step::kTable, absl::StrCat("cos and sin rounded to ", name));
-    // A result of that type is rounded to it anyway.
+    // A result of this type is rounded to it in any case.
     if (sample.dtype != dtype) add(Step::kResult, absl::StrCat("result rounded to ", name));
     add(Step::kThroughout, absl::StrCat("computed in ", name, " throughout"));
   }
@@ -193,10 +193,10 @@ struct Turn {
   double cos = 1;
   double sin = 0;
   double multiplier = 1;
-  double slack = 0;  // of the angle
+  double slack = 0;  // allowed error of the angle
 };
 
-// One hypothesis on one sample.
+// Applies one hypothesis to the sample.
 class Trial {
  public:
   Trial(const RotatedSample& sample, Pairing pairing, const DescribeReply& reply,
@@ -277,9 +277,9 @@ class Trial {
     const double error = std::abs(got - predicted);
     squares_ += error * error;
     result_.max_error = std::max(result_.max_error, error);
-    if (error <= result_.ratio * tolerance) return;  // it cannot be the largest
+    if (error <= result_.ratio * tolerance) return;  // cannot exceed the largest ratio
     tolerance += HalfUnit(got, sample_.dtype) + kTiny;
-    // On the grid of the type that it was rounded to, as near as that allows.
+    // A value that the rounded type can represent may be off by half a unit of that type.
     if (is_on_grid) tolerance += HalfUnit(got, behavior_.rounded_to);
     result_.ratio = std::max(result_.ratio, error / tolerance);
   }
@@ -294,7 +294,8 @@ class Trial {
   Explanation result_;
 };
 
-// Takes away what says more than one that explains, and need not. REQUIRES: best first.
+// Removes explanations that contain all changes of a better one that explains the sample.
+// REQUIRES: best first.
 void DropNeedless(std::vector<Explanation>& explanations) {
   std::vector<Explanation> kept;
   const auto contains = [](const Explanation& more, const Explanation& fewer) {
@@ -306,7 +307,7 @@ void DropNeedless(std::vector<Explanation>& explanations) {
     const bool is_needless = std::any_of(kept.begin(), kept.end(), [&](const Explanation& better) {
       return better.explains() && contains(explanation, better);
     });
-    // As configured is always told.
+    // The given config is always reported.
     if (!is_needless || explanation.changes.empty()) kept.push_back(std::move(explanation));
   }
   explanations = std::move(kept);

@@ -17,11 +17,12 @@ namespace {
 constexpr double kTwoPi = 2 * std::numbers::pi;
 constexpr double kThetas[] = {10000, 500000, 1e6, 5e6, 1e7, 150000, 130000};
 constexpr double kFactors[] = {2, 4, 8, 16, 32};
-constexpr double kFractions[] = {1, 0.75, 0.5, 0.4, 0.25, 0.125};  // of a head that rotate
-// How much further than before two tokens may stand apart for the turn between them to be known.
+constexpr double kFractions[] = {1, 0.75, 0.5, 0.4, 0.25, 0.125};  // rotated part of a head
+// The next token may be at most this many times as far away as the last one; beyond that, the
+// number of full turns between them would be ambiguous.
 constexpr int64_t kReach = 8;
 
-// Turn of each token, one pair, over all rows: its angle is the angle of the sum.
+// The rotation angle of each token for one pair: the angle of the sum over all rows.
 std::vector<double> AnglesOf(const RotatedSample& sample, size_t first, size_t second) {
   std::vector<double> angles;
   const auto head_dim = static_cast<size_t>(sample.head_dim);
@@ -38,7 +39,7 @@ std::vector<double> AnglesOf(const RotatedSample& sample, size_t first, size_t s
   return angles;
 }
 
-// Tokens by their distance from the first, nearest first; those at the same position left out.
+// Tokens with their distances from the first, nearest first; without tokens at the same position.
 std::vector<std::pair<int64_t, size_t>> Distances(const RotatedSample& sample) {
   std::vector<std::pair<int64_t, size_t>> distances;
   for (size_t i = 1; i < sample.positions.size(); ++i) {
@@ -52,11 +53,11 @@ std::vector<std::pair<int64_t, size_t>> Distances(const RotatedSample& sample) {
 
 struct Frequency {
   double value = 0;
-  double span = 0;  // the distance that it was measured over
+  double span = 0;  // the distance over which it was measured
 };
 
-// Frequencies are at most 1, so neighbours turn by less than half a turn; each further token makes
-// the frequency more exact and says which turn the next is in.
+// Frequencies are at most 1, so the angle between neighbours is less than half a turn. Each farther
+// token makes the estimate more exact, which determines the number of full turns to the next token.
 Frequency FrequencyOf(const std::vector<double>& angles,
                       const std::vector<std::pair<int64_t, size_t>>& distances) {
   Frequency frequency;
@@ -72,7 +73,8 @@ Frequency FrequencyOf(const std::vector<double>& angles,
   return frequency;
 }
 
-// A number that somebody would have written, where one of three digits is near.
+// The nearest number with three significant digits if it is close enough, else `value`: configs
+// contain round numbers.
 double Snapped(double value) {
   const double unit = std::pow(10.0, std::floor(std::log10(value)) - 2);
   const double near = std::round(value / unit) * unit;
@@ -105,7 +107,7 @@ class Builder {
     }
     std::vector<double> seen = {believed_.rope_theta.value_or(10000)};
     for (const double theta : thetas) {
-      // Measured ones are as exact as their elements.
+      // Estimates are as exact as the elements they come from.
       const auto is_same = [theta](double other) {
         return std::abs(other - theta) <= 1e-6 * theta;
       };
@@ -137,7 +139,7 @@ class Builder {
     }
   }
 
-  // What implementations take differently where they agree on the type.
+  // Settings on which implementations of the same type differ.
   void AddReadings() {
     if (believed_.rope_type == "yarn") {
       RopeConfig config = believed_;
@@ -195,7 +197,7 @@ class Builder {
     if (changes_.size() < kConfigChangesMax) changes_.push_back({std::move(words), config});
   }
 
-  // llama3 with the factors that every known model has.
+  // llama3 with the factors of every known model.
   void AddType(RopeConfig config, const std::string& type, double factor) {
     config.rope_type = type;
     config.factor = factor;
@@ -228,14 +230,14 @@ std::optional<FrequencyEstimate> EstimateFrequencies(const RotatedSample& sample
     const size_t first = window + (is_half ? i : 2 * i);
     const Frequency frequency =
         FrequencyOf(AnglesOf(sample, first, first + (is_half ? pairs : 1)), distances);
-    const double value = std::abs(frequency.value);  // of an inverse rotation it is negative
+    const double value = std::abs(frequency.value);  // negative for an inverse rotation
     if (i == 0) {
       if (!(value > 0)) return std::nullopt;
       first_value = value;
       estimate.factor = 1 / value;
       continue;
     }
-    // value = theta^(-i/pairs): the larger i * value * span, the less an error of the angle counts.
+    // value = theta^(-i/pairs): an error of the angle counts less the larger i * value * span is.
     const double weight = static_cast<double>(i) * value * frequency.span;
     if (!(weight > best_weight) || !(value < first_value)) continue;
     best_weight = weight;

@@ -1,4 +1,4 @@
-// The configs that somebody may have had in place of the believed one.
+// Candidate configs that may have been used instead of the given one.
 //
 // Threading:  Pure functions; any thread.
 // Limits:     At most kConfigChangesMax configs.
@@ -22,22 +22,22 @@ struct ConfigChange {
   RopeConfig config;
 };
 
-// `believed` with one thing changed: theta, scaling, rotated channels. What the tensors themselves
-// say is among the candidates. Some may be configs that the server refuses. REQUIRES: `believed` is
+// `believed` with one change each: theta, scaling, rotated channels. Values estimated from the
+// tensors are among the candidates. The server may reject some of them. REQUIRES: `believed` is
 // resolved (DescribeReply::config) and rotates 2 * `pairs` channels.
 std::vector<ConfigChange> ConfigChanges(const RopeConfig& believed, size_t pairs, Pairing pairing,
                                         const RotatedSample& sample);
 
-// What the tensors say of their frequencies, if tokens at neighbouring positions are among them.
+// Estimates the frequencies from the tensors, if the sample has tokens at neighbouring positions.
 // The rotated channels begin at `window`.
 struct FrequencyEstimate {
-  double theta = 0;   // 0: they do not say it
-  double factor = 1;  // that divides the first frequency
+  double theta = 0;   // 0: could not be estimated
+  double factor = 1;  // divisor of the first frequency
 };
 std::optional<FrequencyEstimate> EstimateFrequencies(const RotatedSample& sample, Pairing pairing,
                                                      size_t window, size_t pairs);
 
-// Channels from `window` to the last one that changed, rounded up to an even number; 0: none did.
+// Number of channels from `window` to the last one that changed, rounded up to even; 0: none did.
 int64_t EstimateRotaryDim(const RotatedSample& sample, int64_t window);
 
 }  // namespace rope::client

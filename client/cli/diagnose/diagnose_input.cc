@@ -14,7 +14,7 @@ namespace rope::client {
 namespace {
 
 constexpr int64_t kPositionMax = int64_t{1} << 30;
-constexpr int64_t kNeighbours = kSampleTokensMax / 2;  // tokens in a row, at the beginning
+constexpr int64_t kNeighbours = kSampleTokensMax / 2;  // consecutive tokens, from the first on
 
 Status Bad(absl::string_view what, absl::string_view got, absl::string_view want) {
   return Status(StatusCode::kInvalidArgument,
@@ -28,7 +28,7 @@ T Element(absl::string_view data, int64_t index) {
   return value;
 }
 
-// REQUIRES: a type that DTypeOf knows.
+// REQUIRES: DTypeOf accepts the type.
 double Load(const NpyArray& array, int64_t index) {
   if (array.descr == "<f8") return Element<double>(array.data, index);
   if (array.descr == "<f4") return static_cast<double>(Element<float>(array.data, index));
@@ -56,7 +56,7 @@ Result<NpyArray> Parse(absl::string_view flag, absl::string_view bytes) {
   return array;
 }
 
-// The axis of the tokens; -1 where the letters are not as they should be.
+// The axis of the tokens; -1 if the layout is not valid.
 int TokenAxis(absl::string_view layout) {
   int axis = -1;
   for (size_t i = 0; i < layout.size(); ++i) {
@@ -73,7 +73,7 @@ int TokenAxis(absl::string_view layout) {
   return axis;
 }
 
-// A run of neighbours, then the rest evenly, the last among them.
+// The sampled tokens: first a run of neighbours, then evenly spaced ones, including the last.
 std::vector<int64_t> TokensOf(int64_t total) {
   std::vector<int64_t> tokens;
   for (int64_t i = 0; i < std::min(total, kNeighbours); ++i) tokens.push_back(i);
@@ -83,7 +83,7 @@ std::vector<int64_t> TokensOf(int64_t total) {
   return tokens;
 }
 
-// Where row `row` of token `token` begins, in elements.
+// Offset of row `row` of token `token`, in elements.
 class Places {
  public:
   Places(const std::vector<int64_t>& shape, int token_axis) {
@@ -100,8 +100,8 @@ class Places {
   }
 
  private:
-  int64_t outer_ = 1;  // product of the axes before the tokens
-  int64_t inner_ = 1;  // and of those after it
+  int64_t outer_ = 1;  // product of the axes before the token axis
+  int64_t inner_ = 1;  // product of the axes after it
   int64_t tokens_ = 0;
   int64_t channels_ = 0;
   int64_t inner_rows_ = 0;

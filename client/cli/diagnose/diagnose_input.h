@@ -1,10 +1,10 @@
-// A tensor before and after a rotation that somebody else made, read from .npy files and thinned
-// out.
+// Reads a tensor before and after a rotation by another program from .npy files, and takes a sample
+// of it.
 //
 // Threading:  Functions and values.
-// Errors:     INVALID_ARGUMENT: files, layout and positions that do not fit together; the message
-//             names the flag.
-// Limits:     A sample has at most kSampleTokensMax tokens and kSampleRowsMax rows of each.
+// Errors:     INVALID_ARGUMENT: files, layout and positions that do not match; the message names
+//             the flag.
+// Limits:     A sample has at most kSampleTokensMax tokens with kSampleRowsMax rows each.
 #ifndef ROPE_CLIENT_CLI_DIAGNOSE_DIAGNOSE_INPUT_H_
 #define ROPE_CLIENT_CLI_DIAGNOSE_DIAGNOSE_INPUT_H_
 
@@ -22,24 +22,24 @@ namespace rope::client {
 inline constexpr int64_t kSampleTokensMax = 32;
 inline constexpr int64_t kSampleRowsMax = 8;
 
-// A row is a head of one sequence (and layer): head_dim channels.
+// A row is one head of one sequence (and layer): head_dim channels.
 struct RotatedSample {
-  int64_t tokens_total = 0;  // of the files
+  int64_t tokens_total = 0;  // in the files
   int64_t rows_total = 0;
   int64_t rows = 0;
   int64_t head_dim = 0;
-  DType dtype = DType::kFloat32;   // of `after`; float64 counts as float32
-  int64_t seq_len = 0;             // largest position of the files + 1
-  std::vector<int64_t> positions;  // of the sample's tokens
+  DType dtype = DType::kFloat32;   // of `after`; float64 is treated as float32
+  int64_t seq_len = 0;             // largest position in the files + 1
+  std::vector<int64_t> positions;  // of the sampled tokens
   std::vector<double> before;      // [tokens, rows, head_dim]
   std::vector<double> after;
 };
 
-// Which axes the files have, and where their tokens stand.
+// The axes of the files and the positions of their tokens.
 struct SamplePlan {
   std::string layout = {};              // letters of B, S, T, H, L and D; D last, one of S and T
-  std::optional<int64_t> start = {};    // this, or
-  std::vector<int64_t> positions = {};  // one for each token
+  std::optional<int64_t> start = {};    // of the first token; excludes `positions`
+  std::vector<int64_t> positions = {};  // of each token
 };
 
 // `before` and `after` are whole .npy files: <f4, <f2, <f8, or <u2 with the bits of bfloat16.

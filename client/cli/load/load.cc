@@ -15,10 +15,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int64_t kPositions = 128 * 1024;  // sequences begin again there
-constexpr int64_t kPositionsApart = 1000;   // of sequences at their beginning
+constexpr int64_t kPositions = 128 * 1024;  // sequences restart at this position
+constexpr int64_t kPositionsApart = 1000;   // between the first positions of sequences
 
-// Says whether another request may start.
+// Decides whether another request may start: by count or by time.
 class Budget {
  public:
   explicit Budget(const LoadPlan& plan)
@@ -36,7 +36,7 @@ class Budget {
   const Clock::time_point end_;
 };
 
-// One request in flight: its memory, where its sequence stands, what came of it so far.
+// One request in flight: its memory, the position of its sequence, its results so far.
 class Sequence {
  public:
   Sequence(const LoadPlan& plan, int64_t index) : tokens_(plan.tokens) {
@@ -44,14 +44,14 @@ class Sequence {
     request_.rope = plan.rope;
   }
 
-  // Memory for its tensors: slots of the arena, in place, where the plan shares memory.
+  // Allocates the tensors; if the plan shares memory, as arena slots that are rotated in place.
   Status Allocate(const LoadPlan& plan, const Arena& arena) {
     Status status = Add(plan, Role::kQ, plan.heads, arena);
     if (!status.ok() || plan.kv_heads == 0) return status;
     return Add(plan, Role::kK, plan.kv_heads, arena);
   }
 
-  // The request to send now.
+  // Returns the next request and advances the position.
   const RotateRequest& Begin() {
     request_.positions.start = position_;
     position_ = (position_ + tokens_) % kPositions;
@@ -76,7 +76,7 @@ class Sequence {
       if (!slot.ok()) return slot.status();
       slots_.push_back(*std::move(slot));
       data = output = static_cast<uint16_t*>(slots_.back().data());
-      // In place the factor would be applied again and again.
+      // In place, the factor would be applied again with every call.
       request_.return_attention_factor = true;
     } else {
       memory_.emplace_back(words);
@@ -84,7 +84,7 @@ class Sequence {
       memory_.emplace_back(words);
       output = memory_.back().data();
     }
-    std::fill_n(data, words, uint16_t{0x3f80});  // near 1 in each type
+    std::fill_n(data, words, uint16_t{0x3f80});  // a value near 1 in each type
     request_.tensors.push_back({.role = role,
                                 .layout = "SHD",
                                 .dtype = plan.dtype,
@@ -117,7 +117,7 @@ void RunUnary(const LoadPlan& plan, const std::vector<Client>& clients,
   for (std::thread& thread : threads) thread.join();
 }
 
-// The sequences on one stream.
+// Runs all sequences on one stream.
 class StreamRun {
  public:
   StreamRun(const LoadPlan& plan, RotateStream stream, const Sequences& sequences)
@@ -128,12 +128,12 @@ class StreamRun {
   void Run(const Sequences& sequences) {
     for (const auto& sequence : sequences) SendNext(*sequence);
     running_.wait();
-    // What ended the stream early, the sequences have counted.
+    // If the stream ended early, the sequences have counted the failures.
     static_cast<void>(stream_.Finish());
   }
 
  private:
-  // Its callback does the same again.
+  // Sends a request whose callback calls SendNext again.
   void SendNext(Sequence& sequence) {
     if (!budget_.TryAcquire()) return running_.count_down();
     const Status status =
@@ -152,7 +152,7 @@ class StreamRun {
 };
 
 Status RunStream(const LoadPlan& plan, const Client& client, const Sequences& sequences) {
-  // The sequences are the only bound.
+  // The number of sequences bounds the requests in flight.
   Result<RotateStream> stream =
       client.OpenStream({.requests_max = std::numeric_limits<int64_t>::max(),
                          .bytes_max = std::numeric_limits<int64_t>::max()});
@@ -171,14 +171,14 @@ LoadResult Sum(const Sequences& sequences) {
   return sum;
 }
 
-// A request that nobody counts.
+// Sends one request that is not counted.
 Result<RotateReply> RotateOnce(const LoadPlan& plan, const Client& client) {
   Sequence sequence(plan, 0);
   if (Status status = sequence.Allocate(plan, client.arena()); !status.ok()) return status;
   return client.Rotate(sequence.Begin(), plan.call);
 }
 
-// Those that go over `clients`, one each or all over the first.
+// Creates the sequences: one per client, or all on the only client.
 Result<Sequences> MakeSequences(const LoadPlan& plan, const std::vector<Client>& clients) {
   Sequences sequences;
   for (int64_t i = 0; i < plan.concurrency; ++i) {
@@ -209,7 +209,7 @@ std::vector<Transport> TransportsOf(LoadTransport transport) {
 }
 
 ConnectOptions OptionsOf(const LoadPlan& plan) {
-  constexpr int64_t kAlignmentMax = 2 * 4096;  // what a q and a k waste at most
+  constexpr int64_t kAlignmentMax = 2 * 4096;  // most that the alignment of q and k adds
   ConnectOptions options;
   options.attempts_max = 1;
   options.transports = TransportsOf(plan.transport);

@@ -20,14 +20,14 @@ constexpr double kWidth = 960;
 constexpr double kTitleHeight = 64;
 constexpr double kPanelHeight = 380;
 constexpr double kLeft = 96;
-constexpr double kRight = 720;  // the legend stands right of it
+constexpr double kRight = 720;  // the legend is to the right of it
 constexpr double kPanelTop = 40;
 constexpr double kPanelBottom = 320;
 constexpr int64_t kLengthUnknown = 8192;
 constexpr int kDistances = 400;
 constexpr int kTicksMax = 9;
 
-// Told apart by people of every colour vision, and by their dashes on paper.
+// Colours that colour-blind people can distinguish, and dashes for prints without colour.
 constexpr Stroke kOriginal = {"#0072b2", 2, "7 4"};
 constexpr Stroke kScaled = {"#d55e00", 2, "2 3"};
 constexpr Stroke kResult = {"#000000", 2.5};
@@ -39,7 +39,7 @@ constexpr Stroke kFrame = {"#444444", 1};
 
 struct Curve {
   absl::string_view id;
-  absl::string_view name;  // for the legend
+  absl::string_view name;  // in the legend
   Stroke stroke;
   std::vector<std::pair<double, double>> points = {};  // values, not pixels
 };
@@ -49,7 +49,7 @@ struct AxisText {
   absl::string_view y;
 };
 
-// One pair of axes with its curves and legend.
+// A pair of axes with curves and a legend.
 class Panel {
  public:
   Panel(Svg& svg, int index, absl::string_view title, Scale x, Scale y)
@@ -87,7 +87,7 @@ class Panel {
     AddLegend(curve.name, curve.stroke);
   }
 
-  // A line across the panel at a value of y, or of x.
+  // A line across the panel, at a value of y or of x.
   void Across(double y, absl::string_view name, const Stroke& stroke) {
     if (!y_.Holds(y)) return;
     svg_.Line(kLeft, y_.Pixel(y), kRight, y_.Pixel(y), stroke);
@@ -113,7 +113,7 @@ class Panel {
   double legend_y_ = 0;
 };
 
-// theta^(-2i/rotary_dim), or the caller's own, without any scaling.
+// The frequencies without scaling: theta^(-2i/rotary_dim), or the caller's own.
 std::vector<double> OriginalFrequencies(const DescribeReply& reply) {
   if (reply.config.inv_freq.size() == reply.inv_freq.size()) return reply.config.inv_freq;
   const double theta = reply.config.rope_theta.value_or(10000);
@@ -136,7 +136,7 @@ std::vector<double> WavelengthsOf(const std::vector<double>& frequencies) {
   return wavelengths;
 }
 
-// By index; values that a logarithmic axis cannot show are left out.
+// A curve over the index, without values that a logarithmic axis cannot show.
 std::vector<std::pair<double, double>> Indexed(const std::vector<double>& values) {
   std::vector<std::pair<double, double>> points;
   for (size_t i = 0; i < values.size(); ++i) {
@@ -151,7 +151,7 @@ Scale IndexScale(const DescribeReply& reply) {
   return {.min = 0, .max = std::max(1.0, static_cast<double>(reply.inv_freq.size()) - 1)};
 }
 
-// Whole decades around everything that is drawn.
+// A range of whole decades that contains all drawn values.
 Scale DecadesAround(const std::vector<Curve>& curves, std::vector<double> others) {
   for (const Curve& curve : curves) {
     for (const auto& [x, y] : curve.points) others.push_back(y);
@@ -261,7 +261,7 @@ ContextLengths LengthsOf(const DescribeReply& reply) {
   const auto original = reply.config.original_max_position_embeddings;
   auto extended = reply.config.max_position_embeddings;
   if (original.has_value() && extended.value_or(0) <= *original) {
-    // Bounded, so that a factor of any size is a length.
+    // Clamped, so that a factor of any size gives a valid length.
     extended = static_cast<int64_t>(
         std::min(static_cast<double>(*original) * reply.config.factor.value_or(1), 0x1p40));
   }

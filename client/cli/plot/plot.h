@@ -1,5 +1,5 @@
-// What a config does, as a page of three panels (SVG): inverse frequencies, wavelengths beside the
-// context length, and how the product of q and k decays with their distance.
+// Plots a config as a page of three panels (SVG): inverse frequencies, wavelengths with the context
+// length, and the decay of the product of q and k with their distance.
 //
 // Ids in the document: inv-freq-original, inv-freq-scaled, inv-freq-result, wavelength-original,
 // wavelength-result, decay-original, decay-result, decay-envelope (polylines); lengths, ramp-edges
@@ -21,15 +21,15 @@ namespace rope::client {
 // REQUIRES: reply.rotates.
 std::string PlotSvg(const DescribeReply& reply);
 
-// The lengths of a model, in positions: before scaling, if it says so, and after.
+// The lengths of a model, in positions: before scaling (if the config has it) and after.
 struct ContextLengths {
-  std::vector<int64_t> values;  // ascending, one or two; one that nothing says is 8192
-  bool known = true;            // the config or the request says them
+  std::vector<int64_t> values;  // ascending, one or two; 8192 if none is known
+  bool known = true;            // true: from the config or the request
 };
 ContextLengths LengthsOf(const DescribeReply& reply);
 
-// The product of q = k = ones at a distance, over that at distance 0. The envelope is the largest
-// that q and k with the same turn in every pair could give.
+// The product of q = k = ones at a distance, divided by that at distance 0. The envelope is the
+// largest value for any q and k that rotate by the same angle in every pair.
 struct Decay {
   double product = 0;
   double envelope = 0;

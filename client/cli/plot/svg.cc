@@ -35,7 +35,7 @@ absl::string_view Name(Anchor anchor) {
   return "start";
 }
 
-// 1, 2 or 5 times a power of ten, at least `step`.
+// The smallest number of the form 1, 2 or 5 times a power of ten that is at least `step`.
 double RoundStep(double step) {
   const double power = std::pow(10.0, std::floor(std::log10(step)));
   for (const double mantissa : {1.0, 2.0, 5.0}) {
@@ -70,7 +70,7 @@ std::vector<double> Ticks(const Scale& scale, int count_max) {
   }
   const double step = RoundStep((scale.max - scale.min) / (count_max - 1));
   for (double index = std::ceil(scale.min / step - 1e-9); scale.Holds(index * step); ++index) {
-    ticks.push_back(index * step + 0.0);  // no negative zero
+    ticks.push_back(index * step + 0.0);  // adding 0.0 turns -0.0 into 0.0
   }
   return ticks;
 }

@@ -1,4 +1,4 @@
-// A drawing as SVG text, and the scales and ticks of its axes.
+// Writes SVG text; maps values to pixels and chooses the ticks of an axis.
 //
 // Threading:  Values.
 #ifndef ROPE_CLIENT_CLI_PLOT_SVG_H_
@@ -13,29 +13,30 @@
 
 namespace rope::client {
 
-// Maps values from `min` to `max` on pixels. REQUIRES: min < max; both > 0 where it is logarithmic.
+// Maps values from `min` to `max` to pixels. REQUIRES: min < max; both > 0 if logarithmic.
 struct Scale {
   double min = 0;
   double max = 1;
   bool logarithmic = false;
-  double first_pixel = 0;  // of min
-  double last_pixel = 1;   // of max
+  double first_pixel = 0;  // pixel of `min`
+  double last_pixel = 1;   // pixel of `max`
 
-  double Pixel(double value) const;  // beyond the ends for values beyond them
-  bool Holds(double value) const;    // false for NaN
+  double Pixel(double value) const;  // values outside the range map outside the pixels
+  bool Holds(double value) const;    // whether `value` is in the range; false for NaN
 };
 
-// Round values of the scale, ascending: 1, 2 or 5 times a power of ten; of a logarithmic scale
-// powers of ten, some left out where there are more than `count_max`. REQUIRES: count_max >= 2.
+// Round values of the scale, ascending: 1, 2 or 5 times a power of ten; on a logarithmic scale
+// powers of ten, of which some are skipped if there are more than `count_max`. REQUIRES:
+// count_max >= 2.
 std::vector<double> Ticks(const Scale& scale, int count_max);
 
-// As short as it can be read: 0.25, 4096, 131072, 1e-6.
+// The shortest readable form: 0.25, 4096, 131072, 1e-6.
 std::string TickLabel(double value);
 
 struct Stroke {
   absl::string_view color;
   double width = 1;
-  absl::string_view dashes = "";  // lengths of dashes and gaps; empty: solid
+  absl::string_view dashes = "";  // lengths of dashes and gaps; empty: a solid line
 };
 
 enum class Anchor { kStart, kMiddle, kEnd };
@@ -44,7 +45,7 @@ class Svg {
  public:
   Svg(double width, double height);
 
-  // A group with an id and `data-NAME="value"` attributes, until End.
+  // Opens a group with an id and `data-NAME="value"` attributes; End closes it.
   void Begin(absl::string_view id,
              absl::Span<const std::pair<absl::string_view, std::string>> data = {});
   void End();
@@ -53,10 +54,10 @@ class Svg {
   void Polyline(absl::string_view id, absl::Span<const std::pair<double, double>> points,
                 const Stroke& stroke);
   void Text(double x, double y, absl::string_view text, double size, Anchor anchor);
-  // Text that reads upwards, centred on (x, y).
+  // Text rotated to read upwards, centred on (x, y).
   void TextUp(double x, double y, absl::string_view text, double size);
 
-  // The whole document. REQUIRES: every Begin has its End.
+  // The whole document. REQUIRES: every Begin has an End.
   std::string Document() const;
 
  private:
