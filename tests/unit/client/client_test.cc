@@ -27,7 +27,7 @@ class ClientTest : public ::testing::Test {
   FakeServer server_;
 };
 
-// [tokens, 2] as bytes of float32.
+// The values as the bytes of a [tokens, 2] tensor of float32.
 RotateRequest RequestFor(std::vector<float>& data, float* output) {
   RotateRequest request;
   request.rope.model = "m";
@@ -96,7 +96,7 @@ TEST_F(ClientTest, GarbageIsAnInternalErrorAndTheClientGoesOn) {
   EXPECT_TRUE(client.Rotate(RequestFor(data, nullptr)).ok());
 }
 
-// The address sanitizer sees a reader of the tensor that outlives the call.
+// The address sanitizer detects a read of the tensor after the call.
 TEST_F(ClientTest, AfterTheDeadlineNothingRefersToTheTensor) {
   server_.HangOnRotate();
   const Client client = Connected();

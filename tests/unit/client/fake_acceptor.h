@@ -1,5 +1,5 @@
-// FakeAcceptor: the Unix listener of a server that shares memory, whose answers a test chooses. It
-// reads the hello of each connection, maps what that brings, and hands the connection to a
+// FakeAcceptor: the Unix listener of a server with shared memory, whose answers a test chooses. It
+// reads the hello of each connection, maps the memory in it, and hands the connection over to a
 // FakeServer.
 #ifndef ROPE_TESTS_UNIT_CLIENT_FAKE_ACCEPTOR_H_
 #define ROPE_TESTS_UNIT_CLIENT_FAKE_ACCEPTOR_H_
@@ -29,11 +29,11 @@ namespace rope::client {
 class FakeAcceptor {
  public:
   enum class Mood {
-    kWelcomes,  // with its memory, and leaves rings unserved
-    kRings,     // says that it serves the ring, and never does
-    kRefuses,   // answers the hello with a code
-    kOld,       // answers with HTTP/2 at once, as a server that knows no hello
-    kSilent,    // takes the connection and says nothing
+    kWelcomes,  // accepts the memory, but does not serve rings
+    kRings,     // claims to serve the ring, but never answers there
+    kRefuses,   // answers the hello with an error code
+    kOld,       // answers with HTTP/2 at once, like a server that knows no hello
+    kSilent,    // accepts the connection and sends nothing
   };
 
   explicit FakeAcceptor(FakeServer& server, std::string path)
@@ -48,16 +48,16 @@ class FakeAcceptor {
   void SetMood(Mood mood) { mood_ = mood; }
   std::string target() const { return "unix:" + path_; }
   int hellos() const { return hellos_; }
-  int rings() const { return rings_; }  // that hellos brought
+  int rings() const { return rings_; }  // number of rings received in hellos
 
-  // Where a region's byte `offset` lies in this process.
+  // Address of the region's byte `offset` in this process.
   char* At(uint64_t region_id, uint64_t offset) {
     const std::lock_guard<std::mutex> lock(mu_);
     const auto other = other_ids_.find(region_id);
     const auto it = regions_.find(other == other_ids_.end() ? region_id : other->second);
     return it == regions_.end() ? nullptr : static_cast<char*>(it->second.first) + offset;
   }
-  // `other` is the region too.
+  // Makes `other` a second id of the region.
   void AddId(uint64_t region_id, uint64_t other) {
     const std::lock_guard<std::mutex> lock(mu_);
     const auto it = other_ids_.find(region_id);
@@ -68,7 +68,7 @@ class FakeAcceptor {
     for (const auto& socket : connections_) shutdown(socket.get(), SHUT_RDWR);
     connections_.clear();
   }
-  // Connections stay.
+  // Stops listening; connections stay open.
   void StopListening() {
     if (!thread_.joinable()) return;
     shutdown(listener_.get(), SHUT_RDWR);
@@ -76,7 +76,7 @@ class FakeAcceptor {
     listener_ = proto::FileDescriptor();
     unlink(path_.c_str());
   }
-  // As a process that has ended, and begins again.
+  // Stop and Listen act like a server process that exits and is started again.
   void Stop() {
     StopListening();
     CloseConnections();
@@ -101,7 +101,7 @@ class FakeAcceptor {
       }
       if (mood_ == Mood::kSilent) continue;
       char first = 0;
-      // gRPC's own channels begin with their preface.
+      // The first byte of an HTTP/2 preface: a channel without a hello.
       if (mood_ == Mood::kOld || recv(socket.get(), &first, 1, MSG_PEEK) != 1 ||
           first != proto::kHelloFirstByte) {
         server_.TakeOver(socket.release());
@@ -160,7 +160,7 @@ class FakeAcceptor {
   std::mutex mu_;
   std::vector<proto::FileDescriptor> connections_;        // guarded by mu_
   std::map<uint64_t, std::pair<void*, size_t>> regions_;  // guarded by mu_
-  std::map<uint64_t, uint64_t> other_ids_;                // guarded by mu_: of regions_
+  std::map<uint64_t, uint64_t> other_ids_;                // guarded by mu_: second ids of regions_
 };
 
 }  // namespace rope::client

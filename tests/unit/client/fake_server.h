@@ -1,4 +1,4 @@
-// FakeServer: a gRPC server in this process whose answers a test writes.
+// FakeServer: a gRPC server in this process whose answers the test defines.
 #ifndef ROPE_TESTS_UNIT_CLIENT_FAKE_SERVER_H_
 #define ROPE_TESTS_UNIT_CLIENT_FAKE_SERVER_H_
 
@@ -18,11 +18,11 @@ namespace rope::client {
 
 class FakeServer {
  public:
-  // Answers a Rotate with bytes or a status. Runs on gRPC's threads.
+  // Answers a Rotate with bytes or with a status. Runs on gRPC's threads.
   using RotateHandler = std::function<grpc::Status(grpc::CallbackServerContext& context,
                                                    const std::string& request, std::string& reply)>;
 
-  // Answers a RotateStream. Runs on a thread of its own; what it returns ends the stream.
+  // Answers a RotateStream. Runs on its own thread; its return value ends the stream.
   using Stream = grpc::ServerReaderWriter<v1::RotateResponse, v1::RotateRequest>;
   using StreamHandler = std::function<grpc::Status(grpc::ServerContext& context, Stream& stream)>;
 
@@ -36,7 +36,7 @@ class FakeServer {
   }
   ~FakeServer() { server_->Shutdown(std::chrono::system_clock::now()); }
 
-  // Takes over a connection that somebody else has accepted, with its descriptor.
+  // Serves a connection that another listener has accepted; takes its descriptor.
   void TakeOver(int socket) {
     fcntl(socket, F_SETFL, fcntl(socket, F_GETFL) | O_NONBLOCK);
     grpc::AddInsecureChannelFromFd(server_.get(), socket);
@@ -45,7 +45,7 @@ class FakeServer {
   std::string target() const { return "127.0.0.1:" + std::to_string(port_); }
   int rotate_calls() const { return rope_.calls; }
 
-  // Set before the first call that needs them.
+  // REQUIRES: set before the first call that uses them.
   void OnRotate(RotateHandler handler) { rope_.handler = std::move(handler); }
   void OnStream(StreamHandler handler) { rope_.stream_handler = std::move(handler); }
   using RegisterRegionHandler =
@@ -66,7 +66,7 @@ class FakeServer {
   v1::DescribeResponse& describe_response() { return rope_.describe_response; }
 
  private:
-  // Ends when the client gives up.
+  // Returns when the client cancels.
   class HangingReactor : public grpc::ServerUnaryReactor {
    public:
     void OnCancel() override { Finish(grpc::Status::CANCELLED); }
@@ -150,7 +150,7 @@ class FakeServer {
   std::unique_ptr<grpc::Server> server_;
 };
 
-// The answer that holds the request's own tensors.
+// An answer that contains the request's own tensors.
 inline v1::RotateResponse EchoOf(const v1::RotateRequest& request) {
   v1::RotateResponse response;
   response.set_device("fake");
@@ -159,7 +159,7 @@ inline v1::RotateResponse EchoOf(const v1::RotateRequest& request) {
   return response;
 }
 
-// Answers a Rotate with its own tensors.
+// Answers a Rotate with the request's own tensors.
 inline grpc::Status Echo(grpc::CallbackServerContext&, const std::string& request,
                          std::string& reply) {
   v1::RotateRequest message;

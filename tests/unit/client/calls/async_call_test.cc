@@ -24,7 +24,7 @@ using std::chrono::seconds;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-// [tokens, 2] of float32.
+// The values as a [tokens, 2] tensor of float32.
 RotateRequest RequestFor(const std::vector<float>& data, float* output = nullptr) {
   RotateRequest request;
   request.request_id = "mine";
@@ -41,7 +41,7 @@ class AsyncCallTest : public ::testing::Test {
  protected:
   Client Connected() { return Client::Connect(server_.target()).value(); }
 
-  // The first `failures` calls fail and name a delay.
+  // The first `failures` calls fail with a retry delay.
   void FailFirst(int failures, int64_t delay_ms) {
     server_.OnRotate([this, failures, delay_ms](grpc::CallbackServerContext& context,
                                                 const std::string& request, std::string& reply) {
@@ -57,7 +57,8 @@ class AsyncCallTest : public ::testing::Test {
   FakeServer server_;
 };
 
-// What a callback got; the future is ready once it ran, and a second run is an error of the test.
+// Receives the result of a callback. The future is ready after the first run; a second run fails
+// the test.
 struct Outcome {
   std::promise<Result<RotateReply>> promise;
   std::thread::id thread;
@@ -65,7 +66,7 @@ struct Outcome {
   RotateCallback callback() {
     return [this](Result<RotateReply> reply) {
       thread = std::this_thread::get_id();
-      promise.set_value(std::move(reply));  // throws at the second run
+      promise.set_value(std::move(reply));  // throws if the callback runs twice
     };
   }
   Result<RotateReply> Get() { return promise.get_future().get(); }
@@ -172,7 +173,7 @@ TEST_F(AsyncCallTest, CancelEndsACallInFlightAndLeavesItsOutput) {
   const auto reply = outcome.Get();
   EXPECT_EQ(reply.status().ToString(), "CANCELLED: cancelled by the caller");
   EXPECT_THAT(output, Each(7.f));
-  call.Cancel();  // long after
+  call.Cancel();  // the call has ended long before
 }
 
 TEST_F(AsyncCallTest, CancelEndsAWaitToTryAgain) {
@@ -182,7 +183,7 @@ TEST_F(AsyncCallTest, CancelEndsAWaitToTryAgain) {
   const Call call =
       client.RotateAsync(RequestFor(data_), outcome.callback(), {.timeout = seconds(1000)});
   while (server_.rotate_calls() == 0) std::this_thread::yield();
-  // Answered after the first one's failure, so that one waits now.
+  // This answer follows the failure of the first call, which is now waiting for its retry.
   EXPECT_TRUE(client.RotateFuture(RequestFor(data_)).get().ok());
   call.Cancel();
   EXPECT_EQ(outcome.Get().status().code(), StatusCode::kCancelled);
@@ -244,7 +245,7 @@ TEST_F(AsyncCallTest, WhenTheLastClientGoesCallsInFlightAreCancelled) {
 TEST_F(AsyncCallTest, TheLastClientMayGoInsideACallback) {
   server_.OnRotate(
       [this](grpc::CallbackServerContext& context, const std::string& request, std::string& reply) {
-        server_.HangOnRotate();  // every later call
+        server_.HangOnRotate();  // applies to every later call
         return Echo(context, request, reply);
       });
   auto client = std::make_shared<Client>(Connected());
@@ -253,7 +254,7 @@ TEST_F(AsyncCallTest, TheLastClientMayGoInsideACallback) {
   std::promise<void> both_sent;
   client->RotateAsync(RequestFor(data_), [&first, &both_sent, last = client](auto reply) mutable {
     both_sent.get_future().wait();
-    last.reset();  // this copy of the client, and below the function's own
+    last.reset();  // the last copy: the test resets its own before both_sent
     first.callback()(std::move(reply));
   });
   while (server_.rotate_calls() == 0) std::this_thread::yield();

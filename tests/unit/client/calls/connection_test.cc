@@ -16,7 +16,7 @@ using std::chrono::milliseconds;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// A connection that notes its delays instead of sleeping.
+// A connection that records its delays instead of sleeping.
 class ConnectionTest : public ::testing::Test {
  protected:
   Result<grpc::ByteBuffer> Rotate(bool idempotent = true, ConnectOptions options = {},
@@ -30,7 +30,7 @@ class ConnectionTest : public ::testing::Test {
                            {.timeout = timeout});
   }
 
-  // The first `failures` calls fail with `status`, the next is answered.
+  // The first `failures` calls fail with `status`; the next one succeeds.
   void FailFirst(int failures, const grpc::Status& status) {
     server_.OnRotate([this, failures, status](grpc::CallbackServerContext&, const std::string&,
                                               std::string& reply) {

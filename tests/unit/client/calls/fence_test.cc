@@ -23,7 +23,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// A server that gives region 7 the ids 8, 9 and so on, and notes what it is asked.
+// A server that gives region 7 the ids 8, 9 and so on, and records its requests.
 class FenceTest : public ::testing::Test {
  protected:
   FenceTest() {
@@ -46,9 +46,9 @@ class FenceTest : public ::testing::Test {
     return std::exchange(asked_, {});
   }
 
-  grpc::Status registered_;  // how each of these ends
+  grpc::Status registered_;  // how each method ends
   grpc::Status waited_;
-  bool forgotten_ = false;  // ids that nobody waits for are unregistered already
+  bool forgotten_ = false;  // true: ids without `wait` are unregistered already
   RegionIds ids_{7};
 
  private:
@@ -91,7 +91,7 @@ TEST_F(FenceTest, FenceThatWasGivenUpIsGoneOnWith) {
   EXPECT_EQ(Fence().code(), StatusCode::kDeadlineExceeded);
   EXPECT_THAT(Asked(), ElementsAre("register 7", "wait for 7", "register 8", "unregister 7"));
   waited_ = grpc::Status::OK;
-  forgotten_ = true;  // the server has taken note of the first
+  forgotten_ = true;  // the server has unregistered the first id
   ASSERT_TRUE(Fence().ok());
   EXPECT_THAT(Asked(), ElementsAre("register 9", "unregister 7", "unregister 8", "wait for 9"));
   EXPECT_THAT(ids_.replaced(), IsEmpty());

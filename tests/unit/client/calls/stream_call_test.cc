@@ -20,7 +20,7 @@ namespace {
 using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 
-// [1, n] of float32.
+// The values as a [1, n] tensor of float32.
 RotateRequest RequestFor(const std::vector<float>& data, const std::string& id = {},
                          float* output = nullptr) {
   RotateRequest request;
@@ -47,7 +47,7 @@ class StreamCallTest : public ::testing::Test {
     return client_.value().OpenStream(options).value();
   }
 
-  // Reads `requests` requests, then runs `then` with them and ends the stream with its status.
+  // Reads `requests` requests, then calls `then` with them, whose status ends the stream.
   using Requests = std::vector<v1::RotateRequest>;
   void After(size_t requests,
              std::function<grpc::Status(const Requests&, FakeServer::Stream&)> then) {
@@ -60,7 +60,7 @@ class StreamCallTest : public ::testing::Test {
           return then(received, stream);
         });
   }
-  // Reads and never answers, until the client gives up.
+  // Reads but never answers, until the client cancels.
   void NeverAnswer() {
     server_.OnStream([](grpc::ServerContext&, FakeServer::Stream& stream) {
       for (v1::RotateRequest request; stream.Read(&request);) {
@@ -111,7 +111,7 @@ TEST_F(StreamCallTest, RequestsAreNamedApartOnTheWireAndShowTheCallersId) {
   auto third = stream.RotateFuture(RequestFor(data_));
   EXPECT_EQ(first.get()->request_id, "a:b");
   EXPECT_EQ(second.get()->request_id, "a:b");
-  const std::string third_id = third.get()->request_id;  // from here on `ids` is complete
+  const std::string third_id = third.get()->request_id;  // `ids` is complete once this is ready
   EXPECT_EQ(third_id, ids[2]);
   EXPECT_THAT(ids, ::testing::ElementsAre("1:a:b", "2:a:b", "3"));
 }
@@ -166,7 +166,7 @@ TEST_F(StreamCallTest, BrokenStreamEndsWhatIsUnansweredWithItsStatus) {
   EXPECT_TRUE(first.get().ok());
   const Status broken = second.get().status();
   EXPECT_EQ(broken.ToString(), "UNAVAILABLE: draining");
-  EXPECT_TRUE(broken.detail().executed);  // nobody knows
+  EXPECT_TRUE(broken.detail().executed);  // it is unknown whether the request ran
   EXPECT_EQ(stream.Finish().ToString(), "UNAVAILABLE: draining");
   EXPECT_EQ(stream.RotateFuture(RequestFor(data_)).get().status().ToString(),
             "UNAVAILABLE: draining");
@@ -184,7 +184,7 @@ TEST_F(StreamCallTest, ServerThatSaysNothingRanIsBelieved) {
 TEST_F(StreamCallTest, RequestThatWasNotSentYetIsKnownNotToHaveRun) {
   std::promise<void> all_taken;
   server_.OnStream([&all_taken](grpc::ServerContext&, FakeServer::Stream&) {
-    all_taken.get_future().wait();  // reads nothing: flow control holds the client's writes
+    all_taken.get_future().wait();  // meanwhile it reads nothing, so flow control blocks the client
     return grpc::Status(grpc::StatusCode::UNAVAILABLE, "gone");
   });
   const std::vector<float> data(4 << 20);
@@ -275,7 +275,7 @@ TEST_F(StreamCallTest, BytesBoundWhatIsInFlightAndALargerRequestGoesAlone) {
       in_flight_max = std::max<int>(in_flight_max, ++in_flight);
     }
     EXPECT_TRUE(stream.Finish().ok());
-    // One more than the bound: the callback counts down before its room is free.
+    // One more than the bound: a callback counts down before its room is free.
     EXPECT_LE(in_flight_max, bytes_max == 1 ? 1 : 2);
   }
 }

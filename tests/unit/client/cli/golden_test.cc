@@ -19,7 +19,7 @@ using Json = nlohmann::json;
 
 constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
 
-// One token and one head of 6 channels, of which 4 turn; the answer is exact in every dtype.
+// One token and one head of 6 channels, of which 4 rotate; the results are exact in every dtype.
 Json SmallCase() {
   return {{"format", "rope-golden-1"},
           {"config", {{"rope_theta", 10000}}},
@@ -44,7 +44,7 @@ GoldenFile Parsed(const Json& json) {
   return std::move(golden).value();
 }
 
-// The deviation where the server answers `rotated` for q.
+// The deviation if the server answers `rotated` for q.
 Deviation DeviationOf(const Json& json, const std::vector<double>& rotated, DType dtype) {
   const GoldenFile golden = Parsed(json);
   return Compare(golden, golden.tensors[0], dtype, Store(rotated, dtype).data());
@@ -67,7 +67,7 @@ TEST(GoldenTest, ExactAnswerHasRatioZero) {
 TEST(GoldenTest, RatioIsErrorOverTolerance) {
   Json json = SmallCase();
   json["attention_factor"] = 2.0;
-  const double tolerance = 1.5e-7 * 2 * (1 + 2);  // channels 0 and 2 are a pair
+  const double tolerance = 1.5e-7 * 2 * (1 + 2);  // channels 0 and 2 form a pair
   json["q_out_f64"][0] = 1.0 + tolerance / 2;
   EXPECT_NEAR(DeviationOf(json, {1, 0, 2, 0, 5, 0}, DType::kFloat32).ratio, 0.5, 1e-6);
 }
@@ -75,18 +75,18 @@ TEST(GoldenTest, RatioIsErrorOverTolerance) {
 TEST(GoldenTest, InterleavedPairsNeighbours) {
   Json json = SmallCase();
   json["pairing"] = "interleaved";
-  json["q_out_f64"][0] = 1.0 + 1.5e-7;  // its neighbour is 0
+  json["q_out_f64"][0] = 1.0 + 1.5e-7;  // the other channel of the pair is 0
   EXPECT_NEAR(DeviationOf(json, {1, 0, 2, 0, 5, 0}, DType::kFloat32).ratio, 1, 1e-6);
 }
 
 TEST(GoldenTest, SixteenBitTypesMayBeHalfAUnitOff) {
   Json json = SmallCase();
-  const double unit = std::ldexp(1.0, -10);  // of a float16 in [1, 2)
+  const double unit = std::ldexp(1.0, -10);  // the spacing of float16 in [1, 2)
   json["q_out_f64"][0] = 1.0 + unit / 2;
   EXPECT_LE(DeviationOf(json, {1, 0, 2, 0, 5, 0}, DType::kFloat16).ratio, 1);
   json["q_out_f64"][0] = 1.0 + unit * 0.51;
   EXPECT_GT(DeviationOf(json, {1, 0, 2, 0, 5, 0}, DType::kFloat16).ratio, 1);
-  EXPECT_LE(DeviationOf(json, {1, 0, 2, 0, 5, 0}, DType::kBFloat16).ratio, 1);  // eight times wider
+  EXPECT_LE(DeviationOf(json, {1, 0, 2, 0, 5, 0}, DType::kBFloat16).ratio, 1);  // 8 x the spacing
   json["q_out_f64"][0] = 1.0 + 8 * unit * 0.51;
   EXPECT_GT(DeviationOf(json, {1, 0, 2, 0, 5, 0}, DType::kBFloat16).ratio, 1);
 }

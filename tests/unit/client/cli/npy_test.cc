@@ -10,7 +10,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// A file of version 1.0 with this header text.
+// A file of version 1.0 with the given header text.
 std::string FileWith(const std::string& header, const std::string& data) {
   std::string file("\x93NUMPY\x01\x00", 8);
   file.push_back(static_cast<char>(header.size() & 0xff));

@@ -21,7 +21,7 @@ using ::rope::testing::BytesOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// A buffer of slices of at most `slice_bytes`, as the network cuts messages.
+// A buffer cut into slices of at most `slice_bytes`, as received messages are.
 grpc::ByteBuffer BufferOf(const std::string& bytes, size_t slice_bytes = 1 << 16) {
   std::vector<grpc::Slice> slices;
   for (size_t at = 0; at < bytes.size(); at += slice_bytes) {
@@ -30,7 +30,7 @@ grpc::ByteBuffer BufferOf(const std::string& bytes, size_t slice_bytes = 1 << 16
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
-// A request for one [tokens, 2] tensor.
+// A request with one [tokens, 2] tensor.
 RotateRequest RequestFor(const std::vector<float>& data) {
   RotateRequest request;
   request.rope.model = "m";
@@ -296,7 +296,7 @@ TEST_F(StagingTest, AnswerIsCopiedToWhereItIsWanted) {
                                   std::move((*encoded_)->wanted), *OutputPool::Make(0));
   ASSERT_TRUE(reply.ok()) << reply.status().ToString();
   encoded_.reset();
-  std::fill_n(staged, data().size(), 5.0f);  // the next request's
+  std::fill_n(staged, data().size(), 5.0f);  // as the next request would
   const auto* values = static_cast<const float*>(reply->tensors[0].data);
   EXPECT_EQ(std::vector<float>(values, values + data().size()),
             std::vector<float>(data().size(), 4.0f));
@@ -321,7 +321,7 @@ TEST_F(StagingTest, TensorsOfOneRequestShareARunOrAreAllSent) {
   EXPECT_TRUE(borrowed_.AllReturned());
 }
 
-// A region must not be named for nothing, so that its answer comes in the message.
+// A tensor without elements has no place in the region, so all results come in the message.
 TEST_F(StagingTest, TensorWithoutElementsBesideAStagedOneIsLegal) {
   RotateRequest request = RequestFor(data());
   request.tensors.push_back(request.tensors[0]);
@@ -432,14 +432,14 @@ TEST(DecodeRotateTest, AnswerHasTheLayoutAndTypeThatWereAskedFor) {
   EXPECT_EQ(reply->tensors[0].fp8_scale, 0.5);
   EXPECT_EQ(reply->tensors[0].bytes, 12);
 
-  request.tensors[0].output_layout.clear();  // and then it is another shape
+  request.tensors[0].output_layout.clear();  // now the result has another shape
   EXPECT_EQ(Decode(BufferOf(response.SerializeAsString()), request).status().code(),
             StatusCode::kInternal);
 }
 
 TEST(DecodeRotateTest, FieldOfANewerServerIsSkipped) {
   std::string bytes = ResponseFor({1, 2}).SerializeAsString();
-  bytes += "\xd8\x3e\x01";  // field 1003, a varint
+  bytes += "\xd8\x3e\x01";  // unknown field 1003, a varint
   EXPECT_TRUE(Decode(BufferOf(bytes), RequestFor({1, 2})).ok());
 }
 

@@ -8,7 +8,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// Sets every field that is not planned, each to another value.
+// Sets every field that is not planned, each to a different value.
 void SetEveryField(google::protobuf::Message& message) {
   const auto* descriptor = message.GetDescriptor();
   const auto* reflection = message.GetReflection();
@@ -41,7 +41,7 @@ void SetEveryField(google::protobuf::Message& message) {
           xpos->set_centre(value);
           break;
         }
-        auto& array = dynamic_cast<v1::Array&>(*part);  // as the client sends it
+        auto& array = dynamic_cast<v1::Array&>(*part);  // in the form that the client sends
         array.set_dtype(v1::DTYPE_FP64);
         array.add_shape(1);
         array.add_numbers(value);

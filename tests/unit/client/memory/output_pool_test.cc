@@ -15,12 +15,12 @@ namespace {
 constexpr int64_t kMib = 1 << 20;
 constexpr int64_t kLimit = 8 * kMib;
 
-// Where a piece lies that is given back at once.
+// The address of a piece that is given back at once.
 const std::byte* GiveBackOne(OutputPool& pool, int64_t bytes) {
   return pool.Allocate(bytes).get();
 }
 
-// An array that would lie where a piece was freed a moment ago.
+// An array that an allocator would place where a piece was freed a moment ago.
 std::unique_ptr<std::byte[]> NewArray(int64_t bytes) {
   return std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(bytes));
 }
@@ -103,7 +103,7 @@ TEST(OutputPoolTest, BeyondTheLimitTheLongestIdleGoFirst) {
   GiveBackOne(*pool, 2 * kMib);
   GiveBackOne(*pool, kMib);
   GiveBackOne(*pool, 4 * kMib);
-  GiveBackOne(*pool, 3 * kMib);  // 10 MiB with all of them
+  GiveBackOne(*pool, 3 * kMib);  // 10 MiB in all
   EXPECT_EQ(pool->idle_bytes(), kLimit);
   const OutputMemory dropped = pool->Allocate(2 * kMib);
   EXPECT_EQ(pool->idle_bytes(), kLimit);
@@ -111,7 +111,7 @@ TEST(OutputPoolTest, BeyondTheLimitTheLongestIdleGoFirst) {
   EXPECT_EQ(pool->idle_bytes(), kLimit - kMib);
 }
 
-// Every piece holds what its thread wrote, for as long as the thread has it.
+// No piece is handed out twice: each keeps the bytes that its thread wrote.
 TEST(OutputPoolTest, ThreadsTakeAndGiveBackAtOnce) {
   constexpr int kThreads = 4;
   constexpr int kRounds = 2000;

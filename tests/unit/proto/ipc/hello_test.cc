@@ -57,7 +57,7 @@ TEST(HelloTest, WhatIsNotOurHelloIsRefused) {
   EXPECT_EQ(DecodeServerHello(answer).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-// Both ends of a connection.
+// Both ends of a socket pair.
 struct Pair {
   Pair() {
     int ends[2] = {-1, -1};
@@ -69,7 +69,7 @@ struct Pair {
   FileDescriptor server;
 };
 
-// What a message brought, in the order of its descriptors.
+// The descriptors of a received message, in order.
 struct Received {
   HelloBytes bytes{};
   std::vector<FileDescriptor> descriptors;
@@ -95,7 +95,7 @@ Received Receive(int socket) {
   return received;
 }
 
-// Which file a descriptor is.
+// Identifies the file behind a descriptor.
 ino_t FileOf(const FileDescriptor& descriptor) {
   struct stat file {};
   EXPECT_EQ(fstat(descriptor.get(), &file), 0);
@@ -109,7 +109,7 @@ TEST(HelloTest, ExchangeCarriesTheDescriptorWithTheBytes) {
   std::thread server([&] {
     received = Receive(pair.server.get());
     const HelloBytes answer = Encode(ServerHello{absl::StatusCode::kOk, 7, 9});
-    // In two parts, as a stream may deliver them.
+    // Sent in two parts, as a stream socket may deliver them.
     EXPECT_EQ(send(pair.server.get(), answer.data(), 5, 0), 5);
     EXPECT_EQ(send(pair.server.get(), answer.data() + 5, 27, 0), 27);
   });

@@ -33,7 +33,7 @@ TEST(Float16Test, EveryBFloat16SurvivesTheRoundTrip) {
 TEST(Float16Test, TiesGoToEvenAndNeighboursToTheNearest) {
   EXPECT_EQ(HalfFromDouble(1 + 0x1p-11), 0x3c00);            // tie, down to even
   EXPECT_EQ(HalfFromDouble(1 + 3 * 0x1p-11), 0x3c02);        // tie, up to even
-  EXPECT_EQ(HalfFromDouble(1 + 0x1p-11 + 0x1p-40), 0x3c01);  // a double just above the tie
+  EXPECT_EQ(HalfFromDouble(1 + 0x1p-11 + 0x1p-40), 0x3c01);  // just above the tie
   EXPECT_EQ(BFloat16FromDouble(1 + 0x1p-8), 0x3f80);
   EXPECT_EQ(BFloat16FromDouble(1 + 3 * 0x1p-8), 0x3f82);
 }

@@ -39,7 +39,7 @@ v1::RotateRequest SampleRequest() {
   return request;
 }
 
-// `bytes` cut into fragments of `size`.
+// Cuts `bytes` into fragments of `size`.
 std::vector<std::string_view> Cut(std::string_view bytes, size_t size) {
   std::vector<std::string_view> fragments;
   for (size_t i = 0; i < bytes.size(); i += size) fragments.push_back(bytes.substr(i, size));
@@ -52,7 +52,7 @@ absl::StatusOr<SplitMessage> SplitWhole(const std::string& bytes,
   return Split(RequestSchema(), fragments, options);
 }
 
-// The message that was split, payloads put back.
+// The original message: the skeleton with its payloads put back.
 v1::RotateRequest Restore(const SplitMessage& split) {
   v1::RotateRequest request;
   EXPECT_TRUE(request.ParseFromString(split.skeleton));
@@ -88,7 +88,7 @@ TEST(MessageSplitTest, EmptyMessageAndEmptyRawAreLegal) {
   EXPECT_THAT(SplitWhole(""), IsOk());
   v1::RotateRequest request;
   std::string bytes = request.SerializeAsString();
-  // tensors { array { raw: "" } }, which the serializer would leave out.
+  // tensors { array { raw: "" } }; the serializer would omit the empty field.
   bytes += std::string("\x7a\x04\x7a\x02\x7a\x00", 6);
   const auto split = SplitWhole(bytes);
   ASSERT_THAT(split, IsOk());
@@ -184,7 +184,7 @@ TEST(MessageSplitTest, WrongWireTypeIsInvalidArgument) {
 TEST(MessageSplitTest, LengthsPastTheirMessageAreInvalidArgument) {
   EXPECT_THAT(SplitWhole(std::string("\x0a\x05", 2)),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a length of 5 bytes")));
-  // A nested field that ends past the message that holds it, though not past the request.
+  // A nested field that ends past its own message, but not past the request.
   EXPECT_THAT(SplitWhole(std::string("\x12\x02\x0a\x05VWXYZ", 9)),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rope.model")));
   EXPECT_THAT(SplitWhole(std::string("\x12\x01\x38\x01", 4)),

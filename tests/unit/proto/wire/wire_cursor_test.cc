@@ -41,7 +41,7 @@ TEST(WireCursorTest, TagHasThirtyTwoBitsInAtMostFiveBytes) {
   WireCursor cursor(fragments);
   const auto tag = cursor.ReadTag();
   ASSERT_TRUE(tag.ok());
-  EXPECT_EQ(*tag, 10u);  // without the bits that do not fit
+  EXPECT_EQ(*tag, 10u);  // bits that do not fit are dropped
   EXPECT_THAT(cursor.ReadTag(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a tag of more than 5")));
 }

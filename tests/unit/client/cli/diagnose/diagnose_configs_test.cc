@@ -13,7 +13,7 @@ namespace {
 using ::testing::Contains;
 using ::testing::Not;
 
-// Tokens at `positions`, one row of (1, 0) pairs turned by theta^(-i/pairs) / factor.
+// Tokens at `positions`, with one row of (1, 0) pairs rotated by theta^(-i/pairs) / factor.
 RotatedSample Turned(const std::vector<int64_t>& positions, double theta, double factor,
                      size_t pairs, int64_t head_dim) {
   RotatedSample sample;

@@ -21,7 +21,7 @@ std::string Npy(const char* descr, const std::vector<int64_t>& shape, const std:
          std::string(reinterpret_cast<const char*>(data.data()), data.size() * sizeof(T));
 }
 
-// 0, 1, 2 ... of a shape.
+// An array of this shape with the elements 0, 1, 2 ...
 std::string Counting(const std::vector<int64_t>& shape) {
   int64_t count = 1;
   for (const int64_t length : shape) count *= length;

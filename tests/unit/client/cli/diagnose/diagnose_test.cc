@@ -19,7 +19,7 @@ using ::testing::IsEmpty;
 constexpr size_t kHeadDim = 8;
 constexpr double kMultiplier = 1.25;
 
-// The sample's tensors are empty until Turn fills them.
+// A sample whose tensors are empty until Turn fills them.
 RotatedSample Sample() {
   RotatedSample sample;
   sample.rows = 2;
@@ -34,7 +34,7 @@ RotatedSample Sample() {
   return sample;
 }
 
-// theta 100 over `pairs` pairs, and the rows that a server would give.
+// theta 100 over `pairs` pairs, with the rows that a server would return.
 Variant VariantOf(const RotatedSample& sample, size_t pairs, double multiplier,
                   const std::vector<std::string>& changes = {}) {
   Variant variant;
@@ -56,7 +56,7 @@ Variant VariantOf(const RotatedSample& sample, size_t pairs, double multiplier,
   return variant;
 }
 
-// Fills `after`, in the half pairing from channel `window` on, times `scale`.
+// Fills `after` with half pairing, from channel `window` on, multiplied by `scale`.
 void Turn(RotatedSample& sample, const Variant& variant, int64_t shift, double sign, double scale,
           size_t window = 0) {
   const size_t pairs = variant.reply.inv_freq.size();

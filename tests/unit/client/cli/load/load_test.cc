@@ -47,7 +47,7 @@ TEST_F(LoadTest, InlineSendsTheCountOnAConnectionEach) {
   EXPECT_THAT(result->errors, IsEmpty());
   EXPECT_EQ(result->device, "fake");
   EXPECT_GT(result->seconds, 0);
-  EXPECT_EQ(server_.rotate_calls(), 101);  // the first is not counted
+  EXPECT_EQ(server_.rotate_calls(), 101);  // one call before the load is not counted
   EXPECT_EQ(connections_, 4);
 }
 
@@ -55,7 +55,7 @@ TEST_F(LoadTest, StreamKeepsThatManyInFlightOnOneConnection) {
   server_.OnRotate(&Echo);
   std::vector<int64_t> starts;
   server_.OnStream([&starts](grpc::ServerContext&, FakeServer::Stream& stream) {
-    // Answers nothing until three are in flight: with fewer this would never end.
+    // Answers nothing until three requests are in flight; with fewer the test would hang.
     std::vector<v1::RotateRequest> waiting;
     for (v1::RotateRequest request; stream.Read(&request);) {
       starts.push_back(request.positions().start());
@@ -71,7 +71,7 @@ TEST_F(LoadTest, StreamKeepsThatManyInFlightOnOneConnection) {
   EXPECT_EQ(result->latencies.count(), 30);
   EXPECT_EQ(starts.size(), 30u);
   EXPECT_EQ(connections_, 1);
-  // Each one in flight is a sequence of its own that moves on.
+  // Each request in flight is a separate sequence, whose position advances.
   EXPECT_EQ(std::set<int64_t>(starts.begin(), starts.begin() + 6),
             (std::set<int64_t>{0, 1, 1000, 1001, 2000, 2001}));
 }
@@ -121,7 +121,7 @@ TEST_F(LoadTest, StreamThatEndsEarlyEndsTheLoad) {
   const auto result = Run(Plan(LoadTransport::kStream, 1000000, 4));
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->latencies.count(), 1);
-  // One for each in flight, and one for each that then finds the stream ended.
+  // One failure per request in flight, and one per sequence that then finds the stream ended.
   EXPECT_GE(result->errors.at("UNAVAILABLE"), 4);
   EXPECT_LE(result->errors.at("UNAVAILABLE"), 8);
 }

@@ -15,7 +15,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// theta 10000, frequencies divided by 4.
+// theta 10000 with frequencies divided by 4.
 DescribeReply LinearReply(int64_t pairs) {
   DescribeReply reply;
   reply.config = {.rope_type = "linear", .rope_theta = 10000, .factor = 4};
@@ -30,7 +30,7 @@ DescribeReply LinearReply(int64_t pairs) {
   return reply;
 }
 
-// The points attribute of a polyline; empty where there is none.
+// The points attribute of a polyline; empty if there is no such polyline.
 std::string PointsOf(const std::string& svg, const std::string& id) {
   const std::string begin = "<polyline id=\"" + id + "\" points=\"";
   const size_t at = svg.find(begin);
