@@ -207,7 +207,7 @@ class Splitter {
   absl::Status TooLarge() const {
     return absl::ResourceExhaustedError(
         absl::StrCat("request: got more than ", options_.skeleton_bytes_max,
-                     " bytes beside raw payloads, want less: send arrays as raw"));
+                     " bytes outside raw payloads, want fewer: send arrays as raw"));
   }
 
   static absl::Status Malformed(const Path& path, absl::string_view got, absl::string_view want) {

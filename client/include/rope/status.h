@@ -1,6 +1,6 @@
 // rope::Status and rope::Result<T>: the outcome of every call of the client library.
 //
-// This header uses no gRPC, Protobuf or Abseil type, so a program may use any version of them.
+// This header uses no gRPC, Protobuf or Abseil type, so a program's code does not depend on them.
 //
 // Threading:  Values.
 #ifndef ROPE_STATUS_H_

@@ -28,7 +28,7 @@ class RotateTest : public ::testing::Test {
 
   std::string PathOf(const std::string& name) const { return folder_ + "/" + name + ".npy"; }
 
-  // The exit status; what was printed is in out_ and err_.
+  // Returns the exit status; out_ and err_ have the output.
   int Rotate(const std::vector<std::string>& flags) {
     const std::string target = "--target=" + server_.target();
     std::vector<absl::string_view> arguments = {"rotate", target, rope_};

@@ -16,7 +16,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// A case at position 0, whose right answer is its input: the echo of the fake server passes.
+// A case at position 0: the correct result equals the input, so the fake server's echo passes.
 nlohmann::json IdentityCase() {
   return {{"format", "rope-golden-1"},
           {"config", {{"rope_theta", 10000}}},
@@ -46,7 +46,7 @@ class VerifyTest : public ::testing::Test {
  protected:
   VerifyTest() { server_.OnRotate(&Echo); }
 
-  // The exit status; what was printed is in out_.
+  // Returns the exit status; out_ has the output.
   int Verify(const std::vector<std::string>& paths) {
     const std::string target = "--target=" + server_.target();
     std::vector<absl::string_view> arguments = {"verify", target};
