@@ -6,7 +6,8 @@ set -euo pipefail
 packages=(g++ cmake ninja-build libabsl-dev libgrpc++-dev libprotobuf-dev protobuf-compiler
   protobuf-compiler-grpc libspdlog-dev libhwy-dev nlohmann-json3-dev prometheus-cpp-dev
   libcli11-dev)
-test_packages=(libgtest-dev libgmock-dev libbenchmark-dev python3 python3-venv ca-certificates)
+test_packages=(clang libgtest-dev libgmock-dev libbenchmark-dev python3 python3-venv
+  ca-certificates)
 
 fail() {
   echo "install_dependencies: $*" >&2

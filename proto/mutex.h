@@ -1,6 +1,6 @@
 // Mutex, SharedMutex, CondVar and Notification: the standard library's, with the annotations of
-// clang's thread-safety analysis. The project uses these or std::mutex, and no lock of Abseil or
-// gRPC: the packaged libraries are not built for the thread sanitizer, so it could not see the
+// clang's thread-safety analysis. Every lock of the project is one of these, and none is of Abseil
+// or gRPC: the packaged libraries are not built for the thread sanitizer, so it could not see the
 // ordering that their locks establish. Any folder may include this header; it includes no other
 // header of the project.
 //

@@ -17,8 +17,9 @@
 #include "absl/time/time.h"
 #include "proto/flags/flags.h"
 #include "proto/version.h"
-#include "server/grpc/grpc_options.h"
+#include "server/grpc/poll_loop.h"
 #include "server/options.h"
+#include "server/process_setup.h"
 #include "server/server.h"
 #include "server/telemetry/log_line.h"
 #include "server/telemetry/log_output.h"
@@ -125,7 +126,7 @@ int main(int argc, char** argv) {
     return rope::proto::kExitUsage;
   }
   rope::server::PrepareProcess();
-  rope::server::LimitArenas(rope::server::ProcessorCount());
+  rope::server::LimitArenas(rope::server::PollThreads(rope::server::ProcessorCount()));
   const sigset_t signals = BlockStopSignals();
   const rope::server::LogOutput log(STDERR_FILENO);
   TakeLogs(log.logger(), options->log_level);

@@ -19,7 +19,7 @@
 #include "server/control/admin.h"
 #include "server/control_methods.h"
 #include "server/error.h"
-#include "server/grpc/grpc_options.h"
+#include "server/grpc/channel_arguments.h"
 #include "server/limits.h"
 #include "server/telemetry/processors.h"
 

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Installs missing packages, builds, and runs every test. The last line counts the tests.
-# Usage: tests/run.sh [CTEST ARGUMENT...]      for example: tests/run.sh -L unit
+# Usage: tests/run.sh [--full | CTEST ARGUMENT...]      for example: tests/run.sh -L unit
+# Without arguments it also runs the quickstart, clang's thread-safety analysis, and a few tests
+# under the sanitizers. --full: every test that they can run.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -37,17 +39,44 @@ deploy/install_dependencies.sh --tests || give_up "the dependencies are not comp
 deploy/build.sh --tests || give_up "the build failed"
 provide_grpcurl
 
+full=
+if [[ ${1:-} == --full ]]; then
+  full=1
+  shift
+fi
+
 status=0
 ctest --test-dir build --parallel "$(nproc)" --output-on-failure --no-tests=error \
   --test-output-size-passed 10000000 --test-output-size-failed 10000000 \
   --output-junit "$PWD/$junit" "$@" </dev/null || status=$?
 
 steps=()
+# step NAME COMMAND...: counts as one test.
+step() {
+  local name=$1 outcome=passed
+  shift
+  echo "$name: $*"
+  timeout 3600 "$@" </dev/null || outcome=failed
+  steps+=(--step "$name=$outcome")
+}
+# sanitized SANITIZER TARGET...: these test programs alone.
+sanitized() {
+  local sanitizer=$1
+  shift
+  step "sanitize_$sanitizer" env ROPE_SANITIZE_TARGETS="$*" tests/sanitize.sh "$sanitizer" \
+    -R "^($(IFS='|' && echo "$*"))\$"
+}
+
 if (($# == 0)); then
-  echo "quickstart: deploy/quickstart.sh --once"
-  quickstart=passed
-  timeout 600 deploy/quickstart.sh --once </dev/null || quickstart=failed
-  steps+=(--step "quickstart=$quickstart")
+  step quickstart deploy/quickstart.sh --once
+  step thread_safety tests/thread_safety.sh
+  if [[ $full ]]; then
+    step sanitize_address tests/sanitize.sh address
+    step sanitize_thread tests/sanitize.sh thread
+  else
+    sanitized address unit_proto cursor_fuzz_test wire_fuzz_test
+    sanitized thread unit_kernels_table_cache unit_kernels_worker_pool
+  fi
 fi
 python3 -B tests/support/count_results.py "${steps[@]}" "$junit" || status=1
 exit "$status"

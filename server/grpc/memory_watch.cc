@@ -53,13 +53,15 @@ void MemoryWatch::Start() {
 
 // Tick runs without mutex_, which guards only the sleep. Wake reads rests_ without the mutex, and
 // takes it only if the thread is in its long sleep. A Wake between Tick and the sleep finds rests_
-// false and is lost. The read is then seen at the next Wake, or after the long sleep of one second.
+// false and does nothing, so the loop looks for new reads once more after it has set rests_. Lock
+// order: mutex_, then Receiving's.
 void MemoryWatch::Loop() {
   while (true) {
     const absl::Duration rest = Tick();
     proto::MutexLock lock(&mutex_);
     rests_.store(rest >= kIdlePeriod);
-    if (!stopped_ && !woken_) wake_.WaitFor(&mutex_, absl::ToChronoNanoseconds(rest));
+    const bool has_new = rests_ && receiving_.Look(absl::InfinitePast()).all > 0;
+    if (!stopped_ && !woken_ && !has_new) wake_.WaitFor(&mutex_, absl::ToChronoNanoseconds(rest));
     rests_.store(false);
     if (stopped_) return;
     if (!std::exchange(woken_, false)) continue;

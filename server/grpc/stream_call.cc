@@ -168,20 +168,17 @@ void StreamCall::EndRead(const absl::Status& status) {
   stream_.Finish(ToGrpcStatus(status, context_), &ended_);
 }
 
-// Called with Receiving::mutex_ held, the reverse of the lock order above. It cannot deadlock. A
-// thread that waits for Receiving::mutex_ under mutex_ is in Advance, which enters a read only
-// while !reading_. The read of a stream that Receiving retains is in its list, which implies
-// reading_.
+// Called with Receiving::mutex_ held, which Advance takes under mutex_: so it takes no lock. The
+// read is in Receiving's list, so reading_ is set and the stream stays.
 void StreamCall::Retain() {
-  proto::MutexLock lock(&mutex_);
-  ++retained_;
+  retained_.fetch_add(1);
 }
 
 void StreamCall::Release() {
   bool free = false;
   {
     proto::MutexLock lock(&mutex_);
-    --retained_;
+    retained_.fetch_sub(1);
     free = IsFree();
   }
   if (free) Free();

@@ -105,7 +105,7 @@ class StreamCall final : private Receiving::Read {
 
   void EndRead(const absl::Status& status) override ABSL_LOCKS_EXCLUDED(mutex_);
   void AbortRead() override { context_.TryCancel(); }
-  void Retain() override ABSL_LOCKS_EXCLUDED(mutex_);
+  void Retain() override;
   void Release() override ABSL_LOCKS_EXCLUDED(mutex_);
 
   void OnReceived(bool ok);
@@ -142,7 +142,7 @@ class StreamCall final : private Receiving::Read {
   bool has_written_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t joined_ ABSL_GUARDED_BY(mutex_) = 0;        // answers in gRPC's buffer, perhaps not sent
   int64_t joined_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // bytes of these
-  int retained_ ABSL_GUARDED_BY(mutex_) = 0;          // threads that are ending its read
+  std::atomic<int> retained_ = 0;                     // threads that are ending its read
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;  // by the client: no more messages

@@ -11,10 +11,12 @@
 
 #include "kernels/check.h"
 #include "rope/v1/rope_service.grpc.pb.h"
-#include "server/grpc/grpc_options.h"
+#include "server/grpc/channel_arguments.h"
+#include "server/grpc/poll_loop.h"
 #include "server/grpc/rope_codec.h"
 #include "server/limits.h"
 #include "server/options.h"
+#include "server/process_setup.h"
 #include "server/telemetry/processors.h"
 
 namespace rope::bench {
@@ -94,7 +96,7 @@ grpc::ByteBuffer EchoServer::Echo(grpc::ByteBuffer& message) {
 
 void ServeEcho(const std::string& path) {
   const int processors = server::ProcessorCount();
-  server::LimitArenas(processors);
+  server::LimitArenas(server::PollThreads(processors));
   const absl::Duration spin =
       processors > 1 ? server::ServerOptions().poll_spin : absl::ZeroDuration();
   const EchoServer echo(path, server::PollThreads(processors), spin);

@@ -2,7 +2,7 @@
 #include <string_view>
 #include <utility>
 
-#include "server/grpc/grpc_options.h"
+#include "server/process_setup.h"
 #include "tests/bench/drive.h"
 #include "tests/bench/echo_server.h"
 #include "tests/bench/measure.h"

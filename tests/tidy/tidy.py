@@ -12,6 +12,8 @@ import re
 import sys
 
 COLUMNS_MAX = 100
+PROSE_COLUMNS_MAX = 120
+VERBATIM = ("tests/conformance/golden/README.md",)  # a definition that came with the files
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = (  # The first line that fits counts.
     ("-inl.h", "*", 400), (".h", "*", 220), (".cc", "tests/*", 600), (".cc", "*", 400),
@@ -231,11 +233,27 @@ def check_cycles(tree):
             return
 
 
+def prose_lines(tree, name):
+    """Yields the lines of a page that are not code: neither fenced nor indented in Markdown."""
+    fenced = False
+    for number, line in tree.lines(name):
+        fence = name.endswith(".md") and line.lstrip().startswith("```")
+        fenced ^= fence
+        if not fence and not fenced and not (name.endswith(".md") and line.startswith("    ")):
+            yield number, line
+
+
 def check_columns(tree):
     for name in tree.named(*CODE_SUFFIXES, ".py", ".sh"):
         for number, line in tree.lines(name):
             if len(line) > COLUMNS_MAX:
                 yield f"{name}:{number}: {len(line)} columns, want at most {COLUMNS_MAX}"
+    for name in tree.named(".md", ".proto"):
+        if name in VERBATIM:
+            continue
+        for number, line in prose_lines(tree, name):
+            if len(line) > PROSE_COLUMNS_MAX and "://" not in line:
+                yield f"{name}:{number}: {len(line)} columns, want at most {PROSE_COLUMNS_MAX}"
 
 
 def cmake_commands(tree, name):

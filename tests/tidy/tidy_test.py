@@ -194,6 +194,16 @@ class ColumnsTest(TreeCase):
                              {"kernels/a.h": f"{line}\n{line}x\n"})
 
 
+    def test_prose_has_120_columns_and_code_in_it_any_number(self):
+        line = "x" * 121
+        self.assert_problems(
+            ["README.md:1: 121 columns, want at most 120", "proto/p.proto:1: 121 columns, want at "
+             "most 120"],
+            {"README.md": f"{line}\n    {line}\n```\n{line}\n```\nhttps://{line}\n{line[1:]}\n",
+             "proto/p.proto": f"{line}\n",
+             "CMakeLists.txt": CLEAN["CMakeLists.txt"] + "protobuf_generate(proto/p.proto)\n"})
+
+
 class RegistrationTest(TreeCase):
     def test_source_in_no_list_fails(self):
         self.assert_problems(["kernels/b.cc:1: in no CMakeLists.txt that the top one reaches"],

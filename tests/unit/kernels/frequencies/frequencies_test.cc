@@ -141,7 +141,7 @@ TEST(ExactCosSinTest, ZeroFrequencyOnlyMultiplies) {
 
 TEST(ResolveTest, HeadDimMissingIsInvalid) {
   EXPECT_THAT(Resolve({}), StatusIs(absl::StatusCode::kInvalidArgument,
-                                    HasSubstr("head_dim: got nothing, want the channels")));
+                                    HasSubstr("head_dim: got nothing, want the number")));
   EXPECT_THAT(Resolve({}, 64), IsOk());
 }
 

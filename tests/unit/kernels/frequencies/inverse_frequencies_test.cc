@@ -249,8 +249,9 @@ TEST(AxialTest, LinearDividesAndOtherTypesAreInvalid) {
 TEST(MropeRulesTest, SectionsThatDoNotFitAreInvalid) {
   RopeConfig config = {.head_dim = 16};
   config.mrope = Mrope{.section = {2, 4, 2}, .layout = Mrope::Layout::kHwInterleaved};
-  EXPECT_THAT(Resolve(config), StatusIs(absl::StatusCode::kInvalidArgument,
-                                        HasSubstr("mrope_section: got [2, 4, 2], want as many h")));
+  EXPECT_THAT(Resolve(config),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("mrope_section: got [2, 4, 2], want equal counts of h")));
   config.mrope->section = {2, 3, 3};
   EXPECT_THAT(Resolve(config), IsOk());
   for (const auto layout : {Mrope::Layout::kSections, Mrope::Layout::kInterleaved,

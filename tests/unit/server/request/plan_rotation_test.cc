@@ -186,7 +186,7 @@ TEST_F(PlanRotationTest, RepositionBetweenXPosAndNoneIsRefused) {
   v1::RopeSpec& from = *request.mutable_reposition()->mutable_from_rope();
   *from.mutable_config() = HeadDim(8);
   from.set_pairing(v1::PAIRING_HALF);
-  EXPECT_THAT(Check(request), StatusIs(kInvalid, HasSubstr("another embedding with xpos")));
+  EXPECT_THAT(Check(request), StatusIs(kInvalid, HasSubstr("a different embedding with xpos")));
 }
 
 v1::RopeConfig DynamicConfig() {

@@ -1,0 +1,150 @@
+#include "server/request/plan_reposition.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/status_macros.h"
+#include "server/error.h"
+
+namespace rope::server {
+namespace {
+
+absl::Status CheckSameGeometry(const RopeEntry& from, const kernels::ResolvedRope& resolved_from,
+                               const RopeEntry& to, const kernels::ResolvedRope& resolved_to) {
+  if (from.pairing() != to.pairing()) {
+    return InvalidField("reposition.from_rope.pairing", "a different pairing",
+                        "the pairing of rope");
+  }
+  if (resolved_from.rotary_offset() != resolved_to.rotary_offset()) {
+    return InvalidField("reposition.from_rope",
+                        absl::StrCat("rotary_offset ", resolved_from.rotary_offset()),
+                        absl::StrCat(resolved_to.rotary_offset(), ", as rope"));
+  }
+  if (resolved_from.rotary_dim() != resolved_to.rotary_dim()) {
+    return InvalidField("reposition.from_rope",
+                        absl::StrCat("rotary_dim ", resolved_from.rotary_dim()),
+                        absl::StrCat(resolved_to.rotary_dim(), ", as rope"));
+  }
+  return absl::OkStatus();
+}
+
+// positions = to - from, by axis. If one side has three axes, the other's only axis counts as each.
+void SubtractPositions(const TokenPositions& to, const TokenPositions& from, Plan& plan) {
+  const int axes = std::max(to.axes, from.axes);
+  for (int axis = 0; axis < axes; ++axis) {
+    const std::vector<int64_t>& a = to.values[static_cast<size_t>(std::min(axis, to.axes - 1))];
+    const std::vector<int64_t>& b = from.values[static_cast<size_t>(std::min(axis, from.axes - 1))];
+    std::vector<int64_t>& difference = plan.positions[static_cast<size_t>(axis)];
+    difference.resize(a.size());
+    for (size_t i = 0; i < a.size(); ++i) difference[i] = a[i] - b[i];
+  }
+}
+
+// Whether every token has the same frequencies in both embeddings. If so, one rotation by the
+// difference of its positions replaces two. Compares each pair of lengths once in a row.
+bool SameFrequencies(const kernels::ResolvedRope& resolved_to, const TokenPositions& to,
+                     const kernels::ResolvedRope& resolved_from, const TokenPositions& from,
+                     int64_t tokens) {
+  if (&resolved_to == &resolved_from && !resolved_to.DependsOnSeqLen()) return true;
+  if (resolved_to.attention_factor() != resolved_from.attention_factor()) return false;
+  if (resolved_to.config().mrope != resolved_from.config().mrope) return false;
+  ByLength all_to([&](int64_t length) { return resolved_to.ForDifferences(length); });
+  ByLength all_from([&](int64_t length) { return resolved_from.ForDifferences(length); });
+  int64_t checked_to = 0;  // lengths that were compared last
+  int64_t checked_from = 0;
+  for (int64_t token = 0; token < tokens; ++token) {
+    const int64_t length_to = LengthOf(resolved_to, to, token);
+    const int64_t length_from = LengthOf(resolved_from, from, token);
+    if (length_to == checked_to && length_from == checked_from) continue;
+    if (!(all_to.At(length_to)->key == all_from.At(length_from)->key)) return false;
+    checked_to = length_to;
+    checked_from = length_from;
+  }
+  return true;
+}
+
+// The scale of a difference equals that of a position at the same distance from the centre.
+absl::Status CheckDistance(const kernels::ResolvedRope& resolved, const Plan& plan) {
+  const std::optional<kernels::PositionRange> range = resolved.position_range();
+  if (!range.has_value()) return absl::OkStatus();
+  const int64_t most = range->last - resolved.config().xpos->centre;
+  for (const int64_t difference : plan.positions[0]) {
+    if (std::abs(difference) <= most) continue;
+    return absl::OutOfRangeError(absl::StrCat("positions: got a move by ", difference,
+                                              ", want at most ", most,
+                                              ": past it the scale of xpos is no float32"));
+  }
+  return absl::OkStatus();
+}
+
+// The reposition as one rotation by the difference of the positions, without attention factor.
+absl::Status PlanDifference(const kernels::ResolvedRope& resolved, const TokenPositions& from,
+                            const TokenPositions& to, Plan& plan) {
+  const auto runs_of = [&](const kernels::RowUse& use) {
+    ByLength frequencies([&](int64_t length) { return resolved.ForDifferences(length, use.side); });
+    return MakeRuns(
+        [&](int64_t token) {
+          return RunFrequencies{frequencies.At(LengthOf(resolved, to, token)), nullptr};
+        },
+        to.sequence, nullptr, plan);
+  };
+  MakeRowSets(resolved, v1::OPERATION_REPOSITION, runs_of, plan);
+  SubtractPositions(to, from, plan);
+  plan.mrope = MropeOf(resolved, std::max(to.axes, from.axes));
+  return CheckDistance(resolved, plan);
+}
+
+}  // namespace
+
+absl::Status PlanReposition(RopeAt from, RopeAt to, Plan& plan) {
+  if (from.entry.layer().rotates != to.entry.layer().rotates) {
+    return InvalidField("reposition.from_rope", "rotation in only one of the two layers",
+                        "both with rotation, or both without");
+  }
+  if (!plan.rotates) return absl::OkStatus();
+  const int64_t head_dim = plan.tensors.front().layout.head_dim;
+  ROPE_ASSIGN_OR_RETURN(const auto resolved_to, ResolveFor(to.entry, head_dim));
+  ROPE_ASSIGN_OR_RETURN(const auto resolved_from, ResolveFor(from.entry, head_dim));
+  ROPE_ASSIGN_OR_RETURN(plan.geometry, GeometryOf(to.entry, *resolved_to));
+  if (resolved_to->DependsOnDType() || resolved_from->DependsOnDType()) {
+    return InvalidField(
+        resolved_to->DependsOnDType() ? "rope.precision" : "reposition.from_rope.precision",
+        "PRECISION_HF with OPERATION_REPOSITION",
+        "PRECISION_EXACT: Hugging Face has no such operation");
+  }
+  ROPE_RETURN_IF_ERROR(CheckSameGeometry(from.entry, *resolved_from, to.entry, *resolved_to));
+  ApplyPolicy(*resolved_to, to.positions);
+  ApplyPolicy(*resolved_from, from.positions);
+  WarnPastLength(resolved_to->config(), to.positions.values, plan);
+  // One rotation suffices if the frequencies are equal. Otherwise each run has two: `from` is
+  // undone, `to` is applied, and a run ends where either of them changes.
+  if (SameFrequencies(*resolved_to, to.positions, *resolved_from, from.positions, plan.tokens)) {
+    return PlanDifference(*resolved_to, from.positions, to.positions, plan);
+  }
+  if (resolved_to->DependsOnSide() || resolved_from->DependsOnSide()) {
+    return InvalidField("reposition.from_rope", "a different embedding with xpos in one of them",
+                        "the same xpos in both, or none");
+  }
+  ROPE_RETURN_IF_ERROR(CheckDivisor(resolved_from->attention_factor(), "OPERATION_REPOSITION"));
+  plan.attention_factor = resolved_to->attention_factor() / resolved_from->attention_factor();
+  ByLength all_to([&](int64_t length) { return resolved_to->ForDifferences(length); });
+  ByLength all_from([&](int64_t length) { return resolved_from->ForDifferences(length); });
+  auto runs = MakeRuns(
+      [&](int64_t token) {
+        return RunFrequencies{all_to.At(LengthOf(*resolved_to, to.positions, token)),
+                              all_from.At(LengthOf(*resolved_from, from.positions, token))};
+      },
+      to.positions.sequence, &from.positions.sequence, plan);
+  plan.row_sets.push_back({{}, std::move(runs)});
+  plan.positions = std::move(to.positions.values);
+  plan.mrope = MropeOf(*resolved_to, to.positions.axes);
+  plan.from_positions = std::move(from.positions.values);
+  plan.from_mrope = MropeOf(*resolved_from, from.positions.axes);
+  return absl::OkStatus();
+}
+
+}  // namespace rope::server

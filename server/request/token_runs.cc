@@ -1,0 +1,131 @@
+#include "server/request/token_runs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+#include "kernels/status_macros.h"
+#include "server/error.h"
+
+namespace rope::server {
+namespace {
+
+// The side whose rows rotate q or k. The inverse uses the rows of the other side, because xPos
+// scales q and k by reciprocal factors.
+kernels::Side SideOf(bool is_k, v1::Operation operation) {
+  const bool undoes = operation == v1::OPERATION_INVERSE;
+  return is_k != undoes ? kernels::Side::kK : kernels::Side::kQ;
+}
+
+}  // namespace
+
+absl::StatusOr<ResolvedPtr> ResolveFor(const RopeEntry& entry, int64_t channels) {
+  ROPE_ASSIGN_OR_RETURN(auto resolved, entry.Resolve(channels));
+  const bool may_be_wider = resolved->config().rotary_offset.has_value();
+  const int64_t least =
+      std::max(resolved->head_dim(), resolved->rotary_offset() + resolved->rotary_dim());
+  if (channels == least || (channels > least && may_be_wider)) return resolved;
+  return InvalidField(
+      "tensors[0].array.shape", absl::StrCat("D ", channels),
+      may_be_wider ? absl::StrCat("at least ", least, ", head_dim and rotary_offset + rotary_dim")
+                   : absl::StrCat("the config's head_dim ", least,
+                                  channels > least ? "; more with rotary_offset alone" : ""));
+}
+
+absl::StatusOr<kernels::PairGeometry> GeometryOf(const RopeEntry& entry,
+                                                 const kernels::ResolvedRope& resolved) {
+  if (!entry.pairing().has_value()) {
+    return InvalidField("rope.pairing", "nothing",
+                        "PAIRING_HALF or PAIRING_INTERLEAVED: this config does not say");
+  }
+  kernels::PairGeometry geometry;
+  geometry.pairing = *entry.pairing();
+  geometry.offset = resolved.rotary_offset();
+  geometry.partner = resolved.rotary_dim() / 2;
+  return geometry;
+}
+
+std::optional<kernels::Mrope> MropeOf(const kernels::ResolvedRope& resolved, int axes) {
+  return axes == 3 ? resolved.config().mrope : std::nullopt;
+}
+
+void ApplyPolicy(const kernels::ResolvedRope& resolved, TokenPositions& positions) {
+  if (resolved.config().seq_len_policy != kernels::SeqLenPolicy::kBatch) return;
+  if (positions.seq_len.empty()) return;
+  const int64_t longest = *std::ranges::max_element(positions.seq_len);
+  std::ranges::fill(positions.seq_len, longest);
+}
+
+int64_t LengthOf(const kernels::ResolvedRope& resolved, const TokenPositions& positions,
+                 int64_t token) {
+  if (!resolved.DependsOnSeqLen()) return 1;
+  const int64_t sequence = positions.sequence[static_cast<size_t>(token)];
+  return positions.seq_len[static_cast<size_t>(sequence)];
+}
+
+absl::Status CheckDivisor(double attention_factor, absl::string_view operation) {
+  if (std::isfinite(static_cast<float>(1 / attention_factor))) return absl::OkStatus();
+  return InvalidField("operation",
+                      absl::StrCat(operation, " with attention factor ", attention_factor),
+                      "an attention factor that can be divided by");
+}
+
+void WarnPastLength(const kernels::RopeConfig& config,
+                    const std::array<std::vector<int64_t>, 3>& positions, Plan& plan) {
+  auto warning = WarningPastLength(config.max_position_embeddings, positions);
+  if (warning.has_value()) plan.warnings.push_back(*std::move(warning));
+}
+
+TokenRuns MakeRuns(absl::FunctionRef<RunFrequencies(int64_t token)> frequencies_of,
+                   const std::vector<int64_t>& sequence, const std::vector<int64_t>* from_sequence,
+                   Plan& plan) {
+  TokenRuns runs;
+  if (plan.bytes() == 0) return runs;
+  const auto continues = [](const std::vector<int64_t>& values, size_t token) {
+    return values[token] == values[token - 1];
+  };
+  for (size_t token = 0; token < sequence.size(); ++token) {
+    const bool same_sequence = token > 0 && continues(sequence, token) &&
+                               (from_sequence == nullptr || continues(*from_sequence, token));
+    if (!same_sequence) {
+      const RunFrequencies run = frequencies_of(static_cast<int64_t>(token));
+      const bool same_run =
+          !runs.empty() && runs.back().frequencies == run.to && runs.back().from == run.from;
+      const auto begin = static_cast<int64_t>(token);
+      if (!same_run) runs.push_back({begin, begin, run.to, run.from});
+    }
+    runs.back().end = static_cast<int64_t>(token) + 1;
+  }
+  const size_t columns = runs.front().frequencies->inv_freq.size();
+  for (const TokenRun& run : runs) {
+    ROPE_CHECK(run.frequencies->inv_freq.size() == columns);
+    ROPE_CHECK(run.from == nullptr || run.from->inv_freq.size() == columns);
+  }
+  plan.geometry.pairs = static_cast<int64_t>(columns);
+  return runs;
+}
+
+void MakeRowSets(const kernels::ResolvedRope& resolved, v1::Operation operation,
+                 absl::FunctionRef<TokenRuns(const kernels::RowUse& use)> runs_of, Plan& plan) {
+  const auto add = [&](const kernels::RowUse& use) {
+    plan.row_sets.push_back({use, runs_of(use)});
+    ROPE_CHECK(plan.row_sets.size() <= kRowSetsMax);
+  };
+  for (TensorPlan& tensor : plan.tensors) {
+    for (HeadSpan& span : tensor.heads) {
+      if (!span.rotates) continue;
+      kernels::RowUse use;
+      if (resolved.DependsOnSide()) use.side = SideOf(span.is_k, operation);
+      if (resolved.DependsOnDType()) use.dtype = tensor.dtype;
+      const auto same = [&use](const RowSet& set) { return set.use == use; };
+      const auto found = std::ranges::find_if(plan.row_sets, same);
+      span.row_set = static_cast<size_t>(found - plan.row_sets.begin());
+      if (found == plan.row_sets.end()) add(use);
+    }
+  }
+  if (plan.row_sets.empty()) add({});
+}
+
+}  // namespace rope::server

@@ -1,0 +1,102 @@
+// What planning a rotation and planning a reposition share. It resolves an embedding
+// for a tensor and cuts the tokens into runs of equal frequencies, for each group of heads.
+//
+// Threading:  Functions only.
+// Errors:     INVALID_ARGUMENT: a head_dim other than the config's, no pairing, an attention factor
+//             without a float32 inverse.
+#ifndef ROPE_SERVER_REQUEST_TOKEN_RUNS_H_
+#define ROPE_SERVER_REQUEST_TOKEN_RUNS_H_
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "rope/v1/rotate.pb.h"
+#include "server/models/model_registry.h"
+#include "server/request/plan.h"
+#include "server/request/positions.h"
+
+namespace rope::server {
+
+// An embedding, and the tokens' positions in it.
+struct RopeAt {
+  const RopeEntry& entry;
+  TokenPositions positions;
+};
+
+using FrequenciesPtr = std::shared_ptr<const kernels::Frequencies>;
+using ResolvedPtr = std::shared_ptr<const kernels::ResolvedRope>;
+
+// The embedding for heads of `channels`. They may be wider than the config's head_dim only if
+// rotary_offset says which channels rotate.
+absl::StatusOr<ResolvedPtr> ResolveFor(const RopeEntry& entry, int64_t channels);
+
+absl::StatusOr<kernels::PairGeometry> GeometryOf(const RopeEntry& entry,
+                                                 const kernels::ResolvedRope& resolved);
+
+// Of an embedding with three axes.
+std::optional<kernels::Mrope> MropeOf(const kernels::ResolvedRope& resolved, int axes);
+
+// With SeqLenPolicy::kBatch, all sequences use the length of the longest one.
+void ApplyPolicy(const kernels::ResolvedRope& resolved, TokenPositions& positions);
+
+// The sequence length that the token's frequencies depend on; 1 if they do not depend on it.
+int64_t LengthOf(const kernels::ResolvedRope& resolved, const TokenPositions& positions,
+                 int64_t token);
+
+// Tables hold float32, so that the inverse of the attention factor must be a finite float32.
+// `operation` for the error.
+absl::Status CheckDivisor(double attention_factor, absl::string_view operation);
+
+// Adds a warning if a position is past the model's own length. `positions` are by axis and token.
+void WarnPastLength(const kernels::RopeConfig& config,
+                    const std::array<std::vector<int64_t>, 3>& positions, Plan& plan);
+
+// The frequencies of a run; `from` is null except in a reposition between two embeddings.
+struct RunFrequencies {
+  FrequenciesPtr to;
+  FrequenciesPtr from;
+};
+using TokenRuns = absl::InlinedVector<TokenRun, 1>;
+
+// Cuts the tokens into runs of equal frequencies. `frequencies_of(token)` is called when the
+// sequence changes, because frequencies are constant within one. Pointers are compared, which
+// suffices since ByLength makes each of them once. `from_sequence` may be null. A plan without
+// bytes needs no frequencies.
+TokenRuns MakeRuns(absl::FunctionRef<RunFrequencies(int64_t token)> frequencies_of,
+                   const std::vector<int64_t>& sequence, const std::vector<int64_t>* from_sequence,
+                   Plan& plan);
+
+// Memoizes the frequencies by sequence length.
+class ByLength {
+ public:
+  using Make = std::function<FrequenciesPtr(int64_t length)>;
+  explicit ByLength(Make make) : make_(std::move(make)) {}
+  const FrequenciesPtr& At(int64_t length) {
+    FrequenciesPtr& slot = made_[length];
+    if (slot == nullptr) slot = make_(length);
+    return slot;
+  }
+
+ private:
+  const Make make_;
+  absl::flat_hash_map<int64_t, FrequenciesPtr> made_;
+};
+
+// Gives each group of heads its row set, made by `runs_of(use)`. Makes at least one set.
+void MakeRowSets(const kernels::ResolvedRope& resolved, v1::Operation operation,
+                 absl::FunctionRef<TokenRuns(const kernels::RowUse& use)> runs_of, Plan& plan);
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_REQUEST_TOKEN_RUNS_H_
