@@ -107,6 +107,12 @@ class CondVar {
 // An event that happens once.
 class Notification {
  public:
+  Notification() = default;
+  // Waits until Notify has returned: a waiter that saw it notified may destroy it at once.
+  ~Notification() { MutexLock lock(&mutex_); }
+  Notification(const Notification&) = delete;
+  Notification& operator=(const Notification&) = delete;
+
   // REQUIRES: called once.
   void Notify() {
     MutexLock lock(&mutex_);

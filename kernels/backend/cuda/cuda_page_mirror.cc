@@ -185,14 +185,16 @@ absl::Status CudaPageMirror::CopyPages(const std::vector<Upload>& uploads) {
   return absl::OkStatus();
 }
 
-// Packs pages into the staging memory one after the other. Pages with adjacent places form a run,
-// and a run is one copy. When the staging memory is full, the function waits for its copies and
-// starts at the beginning again.
+// Packs pages into the staging memory one after the other. Pages with adjacent places in the block
+// form a run, and a run is one copy. A page outside the block is a copy by itself: its allocation
+// may lie directly behind another one, and a copy must not reach across two. When the staging
+// memory is full, the function waits for its copies and starts at the beginning again.
 absl::Status CudaPageMirror::CopyThrough(const std::vector<Upload>& uploads, const Staging& staging,
                                          int64_t& copies) {
   int64_t begin = 0;  // the current run in the staging memory is [begin, end)
   int64_t end = 0;
   char* target = nullptr;  // device address of the run
+  bool joins = false;      // the run's last page is in the block
   const auto flush = [&]() -> absl::Status {
     if (end == begin) return absl::OkStatus();
     ++copies;
@@ -207,6 +209,9 @@ absl::Status CudaPageMirror::CopyThrough(const std::vector<Upload>& uploads, con
     const char* const source = reinterpret_cast<const char*>(upload.page->Cos(0));
     char* const address = const_cast<char*>(upload.entry->address);
     const int64_t bytes = upload.page->bytes();
+    const bool in_block = upload.entry->offset.has_value();
+    if (!joins || !in_block) ROPE_RETURN_IF_ERROR(flush());
+    joins = in_block;
     for (int64_t done = 0; done < bytes;) {
       if (end == staging.buffer.bytes()) {
         ROPE_RETURN_IF_ERROR(flush());

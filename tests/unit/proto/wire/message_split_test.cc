@@ -145,8 +145,8 @@ TEST(MessageSplitTest, UnknownFieldsOfAnAnswerAreSkipped) {
   unknown->AddFixed32(100, 1);
   unknown->AddFixed64(101, 1);
   unknown->AddLengthDelimited(102, "text");
-  const auto split =
-      SplitWhole(request.SerializeAsString(), {.unknown_fields = UnknownFields::kSkip});
+  const std::string bytes = request.SerializeAsString();  // the payloads of `split` refer to it
+  const auto split = SplitWhole(bytes, {.unknown_fields = UnknownFields::kSkip});
   ASSERT_THAT(split, IsOk());
   EXPECT_EQ(Restore(*split).SerializeAsString(), SampleRequest().SerializeAsString());
 }

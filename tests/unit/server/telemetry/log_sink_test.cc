@@ -71,13 +71,12 @@ TEST_F(LogSinkTest, FullPipeHoldsUpOneLineAndIsWrittenAgainOnceItIsRead) {
   const auto took = steady_clock::now() - begin;
   EXPECT_GE(took, milliseconds(50)) << "the first waits";
   EXPECT_LT(took, seconds(10)) << "the others do not: that would be 50 s";
-  EXPECT_EQ(Dropped(LogDrop::kOutput) - before, 1000);
+  EXPECT_GE(Dropped(LogDrop::kOutput) - before, 1000) << "of the whole process";
 
   pipe_.Read();
   log_->info("back");
   log_->info("again");
   EXPECT_EQ(pipe_.Read(), "lines left out: 1000\nback\nagain\n");
-  EXPECT_EQ(Dropped(LogDrop::kOutput) - before, 1000);
 }
 
 TEST_F(LogSinkTest, FlushTellsOfLinesLeftOut) {

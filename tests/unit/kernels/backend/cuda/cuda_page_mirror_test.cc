@@ -130,6 +130,18 @@ TEST_F(CudaPageMirrorTest, FailedUploadIsInternalAndTheNextWorks) {
   }
 }
 
+TEST_F(CudaPageMirrorTest, PagesOutsideTheBlockAreCopiedOneByOne) {
+  CudaPageMirror mirror(kPageBytes);
+  std::vector<std::unique_ptr<TablePage>> pages;
+  for (int i = 0; i < 4; ++i) pages.push_back(MakePage(static_cast<float>(i)));
+  const auto lease =
+      mirror.Acquire({pages[0].get(), pages[1].get(), pages[2].get(), pages[3].get()});
+  ASSERT_THAT(lease, IsOk());
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(lease->address(i)[3], static_cast<float>(i));
+  EXPECT_EQ(mirror.statistics().copies, 4)
+      << "their allocations may touch, a copy must not span two";
+}
+
 TEST_F(CudaPageMirrorTest, ManyThreadsSeeTheirPagesUnderAnyBudget) {
   CudaPageMirror mirror(5 * kPageBytes);
   std::vector<std::unique_ptr<TablePage>> pages;
