@@ -206,7 +206,8 @@ class TableCache::Impl {
   std::atomic<int64_t> evictions_ = 0;
   std::atomic<int64_t> bytes_ = 0;
   // Lock order: evict_mu_, mu_, Table::mu. No thread holds the locks of two tables.
-  proto::Mutex evict_mu_;          // one eviction at a time; held to remove tables
+  // One eviction at a time; held to remove tables.
+  proto::Mutex evict_mu_ ABSL_ACQUIRED_BEFORE(mu_);
   mutable proto::SharedMutex mu_;  // shared for hits; exclusive to add and to remove tables
   absl::flat_hash_map<TableKey, std::shared_ptr<Table>> tables_ ABSL_GUARDED_BY(mu_);
 };
