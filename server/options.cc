@@ -20,14 +20,11 @@ namespace {
 
 using proto::DurationBetween;
 using proto::IntegerBetween;
+using proto::Refuse;
 using proto::SizeBetween;
 
 // A check of CLI11: empty text where the value is right.
 using Check = std::function<std::string(const std::string& value)>;
-
-std::string Refuse(const std::string& got, const std::string& want) {
-  return absl::StrCat("got \"", got, "\", want ", want);
-}
 
 // HOST:PORT; unix:PATH too.
 std::string CheckHostPort(const std::string& address) {

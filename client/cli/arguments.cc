@@ -4,7 +4,6 @@
 #include <memory>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -73,7 +72,7 @@ std::unique_ptr<CLI::App> AppOf(const Usage& usage, Values& values) {
               ->type_name(std::string(flag.value))
               ->check(CheckOf(flag.kind));
     }
-    if (flag.environment) option->envname(absl::StrCat("ROPE_", absl::AsciiStrToUpper(name)));
+    if (flag.environment) option->envname(proto::EnvironmentName(name));
   }
   if (!usage.positionals.empty()) app->add_option(usage.positionals, values.positional, "");
   return app;

@@ -17,11 +17,6 @@ namespace {
 constexpr size_t kNameColumn = 40;
 constexpr size_t kEditsMin = 2;
 
-// What a validator of CLI11 answers: nothing where the value is right.
-std::string Refuse(const std::string& got, const std::string& want) {
-  return absl::StrCat("got \"", got, "\", want ", want);
-}
-
 // Levenshtein's distance: insertions, deletions and replacements of one character.
 size_t Edits(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
@@ -82,6 +77,10 @@ std::optional<absl::Duration> ParseDuration(std::string_view text) {
   return duration;
 }
 
+std::string Refuse(const std::string& got, const std::string& want) {
+  return absl::StrCat("got \"", got, "\", want ", want);
+}
+
 CLI::Validator IntegerBetween(int64_t min, int64_t max) {
   const std::string want = absl::StrCat("a whole number from ", min, " to ", max);
   return CLI::Validator(
@@ -138,10 +137,14 @@ std::unique_ptr<CLI::App> NewApp(const std::string& program, const std::string& 
   return app;
 }
 
+std::string EnvironmentName(const std::string& flag) {
+  return absl::StrCat("ROPE_", absl::AsciiStrToUpper(flag));
+}
+
 void ReadEnvironment(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
     if (option->get_lnames().empty() || !option->get_configurable()) continue;  // help, version
-    option->envname(absl::StrCat("ROPE_", absl::AsciiStrToUpper(option->get_lnames().front())));
+    option->envname(EnvironmentName(option->get_lnames().front()));
   }
 }
 

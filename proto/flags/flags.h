@@ -32,6 +32,9 @@ std::optional<int64_t> ParseSize(std::string_view text);
 // "5s", "200ms", "1m30s", "0". nullopt: another text, a negative duration, or an infinite one.
 std::optional<absl::Duration> ParseDuration(std::string_view text);
 
+// What a check of CLI11 answers for a wrong value: got "X", want Y.
+std::string Refuse(const std::string& got, const std::string& want);
+
 // Checks of a flag's value, both bounds included.
 CLI::Validator IntegerBetween(int64_t min, int64_t max);
 CLI::Validator SizeBetween(int64_t min, int64_t max);
@@ -44,7 +47,10 @@ std::string NearestName(std::string_view name, const std::vector<std::string>& n
 // typed.
 std::unique_ptr<CLI::App> NewApp(const std::string& program, const std::string& description);
 
-// Names the environment variable of every flag of `app`: ROPE_DRAIN_LEAD for --drain_lead.
+// The environment variable of a flag: ROPE_DRAIN_LEAD for drain_lead.
+std::string EnvironmentName(const std::string& flag);
+
+// Lets every flag of `app` be set by its environment variable.
 void ReadEnvironment(CLI::App& app);
 
 // Parses the arguments, without the program's name.

@@ -177,39 +177,39 @@ def included_file(include, files):
     return None
 
 
-def check_rooms(tree, layers):
-    """Inside a folder, a file includes its own room and the rooms below it."""
+def inclusions(tree):
+    """Yields (file, line number, included file) for every #include between files of ours."""
     files = set(tree.files)
     for name in tree.named(*CODE_SUFFIXES):
-        folder = name.split("/")[0]
-        if folder not in layers.rooms:
-            continue
-        here = layers.room_of(name)
-        if here is None:
-            yield f"{name}:1: in none of the rooms of {folder}"
-            continue
         for number, line in tree.lines(name):
             found = INCLUDE.match(line)
             target = included_file(found.group(1), files) if found else None
-            if target is None or target.split("/")[0] != folder:
-                continue
-            there = layers.room_of(target)
-            if there and there != here and there[0] >= here[0]:
-                yield (f"{name}:{number}: {folder}/{here[1]} may not include "
-                       f"{folder}/{there[1]} ({target})")
+            if target:
+                yield name, number, target
+
+
+def check_rooms(tree, layers):
+    """Inside a folder, a file includes its own room and the rooms below it."""
+    for name in tree.named(*CODE_SUFFIXES):
+        folder = name.split("/")[0]
+        if folder in layers.rooms and layers.room_of(name) is None:
+            yield f"{name}:1: in none of the rooms of {folder}"
+    for name, number, target in inclusions(tree):
+        folder = name.split("/")[0]
+        here, there = layers.room_of(name), layers.room_of(target)
+        if folder == target.split("/")[0] and here and there and there != here \
+                and there[0] >= here[0]:
+            yield (f"{name}:{number}: {folder}/{here[1]} may not include "
+                   f"{folder}/{there[1]} ({target})")
 
 
 def check_cycles(tree):
     """No two units (a header with its source) include each other, directly or by way of others."""
-    files = set(tree.files)
     graph = {}
-    for name in tree.named(*CODE_SUFFIXES):
-        unit = name.rpartition(".")[0]
-        for _, line in tree.lines(name):
-            found = INCLUDE.match(line)
-            target = included_file(found.group(1), files) if found else None
-            if target and target.rpartition(".")[0] != unit:
-                graph.setdefault(unit, set()).add(target.rpartition(".")[0])
+    for name, _, target in inclusions(tree):
+        unit, included = name.rpartition(".")[0], target.rpartition(".")[0]
+        if included != unit:
+            graph.setdefault(unit, set()).add(included)
     done, path = set(), []
 
     def cycle_from(unit):
