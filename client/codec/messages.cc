@@ -54,6 +54,7 @@ void SetConfig(const RopeConfig& config, v1::RopeConfig& message) {
   ROPE_SET(low_freq_factor);
   ROPE_SET(high_freq_factor);
   ROPE_SET(mrope_interleaved);
+  ROPE_SET(reverse);
   ROPE_SET(attn_factor);
   ROPE_SET(alpha);
   ROPE_SET(mixed_b);
@@ -62,6 +63,7 @@ void SetConfig(const RopeConfig& config, v1::RopeConfig& message) {
   message.mutable_short_factor()->Add(config.short_factor.begin(), config.short_factor.end());
   message.mutable_long_factor()->Add(config.long_factor.begin(), config.long_factor.end());
   message.mutable_mrope_section()->Add(config.mrope_section.begin(), config.mrope_section.end());
+  message.mutable_mrope_axes()->Add(config.mrope_axes.begin(), config.mrope_axes.end());
   // The client's enumerators have the same values as those of the schema.
   if (config.ramp != YarnRamp::kUnspecified) {
     message.set_ramp(static_cast<v1::YarnRamp>(config.ramp));
@@ -108,6 +110,7 @@ RopeConfig FromMessage(const v1::RopeConfig& message) {
   ROPE_GET(low_freq_factor);
   ROPE_GET(high_freq_factor);
   ROPE_GET(mrope_interleaved);
+  ROPE_GET(reverse);
   ROPE_GET(attn_factor);
   ROPE_GET(alpha);
   ROPE_GET(mixed_b);
@@ -116,6 +119,7 @@ RopeConfig FromMessage(const v1::RopeConfig& message) {
   config.short_factor = ToVector<double>(message.short_factor());
   config.long_factor = ToVector<double>(message.long_factor());
   config.mrope_section = ToVector<int64_t>(message.mrope_section());
+  config.mrope_axes = ToVector<int32_t>(message.mrope_axes());
   config.ramp = static_cast<YarnRamp>(message.ramp());
   config.longrope_branch = static_cast<LongropeBranch>(message.longrope_branch());
   config.mrope_layout = static_cast<MropeLayout>(message.mrope_layout());

@@ -1,12 +1,13 @@
 #include "kernels/config/config_json.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "kernels/config/config_json_entry.h"
 #include "kernels/config/config_json_layers.h"
 #include "kernels/config/json_fields.h"
-#include "kernels/config/model_types.h"
+#include "kernels/config/model_defaults.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 
@@ -28,8 +29,14 @@ std::string Join(const std::vector<std::string>& names) {
 absl::StatusOr<std::vector<LayerConfig>> ReadNestedEntries(const ConfigDocument& document) {
   std::vector<LayerConfig> entries;
   for (const auto& [key, value] : document.parameters->json().items()) {
-    if (!value.is_object()) continue;
     if (document.bare && !key.ends_with("_attention")) continue;
+    if (value.is_null()) {  // layers of this type have no rotary embedding
+      LayerConfig& still = entries.emplace_back();
+      still.layer_type = key;
+      still.rotates = false;
+      continue;
+    }
+    if (!value.is_object()) continue;
     if (entries.size() == kLayerTypesMax) {
       return absl::InvalidArgumentError(StrCat(
           document.parameters->path(), ": got more layer types, want at most ", kLayerTypesMax));
@@ -50,8 +57,7 @@ absl::StatusOr<std::vector<LayerConfig>> ReadEntries(const ConfigDocument& docum
   EntryKind sliding_kind = EntryKind::kScaled;
   if (HasLocalBase(document)) {
     sliding_kind = EntryKind::kLocal;
-  } else if (document.parameters.has_value() &&
-             DefaultsOf(document.model_type).sliding_layers_unscaled) {
+  } else if (document.parameters.has_value() && document.type->sliding_layers_unscaled) {
     sliding_kind = EntryKind::kUnscaled;
   }
   std::vector<LayerConfig> entries;
@@ -72,10 +78,8 @@ absl::StatusOr<std::vector<LayerConfig>> ReadEntries(const ConfigDocument& docum
 
 absl::StatusOr<std::optional<int64_t>> ReadHeads(const ConfigDocument& document) {
   const JsonFields& model = document.model;
-  ROPE_ASSIGN_OR_RETURN(const std::optional<int64_t> heads,
-                        model.Has("num_attention_heads") ? model.Integer("num_attention_heads")
-                                                         : model.Integer("n_head"));
-  return heads.has_value() ? heads : DefaultsOf(document.model_type).num_attention_heads;
+  return model.Has("num_attention_heads") ? model.Integer("num_attention_heads")
+                                          : model.Integer("n_head");
 }
 
 absl::StatusOr<std::optional<int64_t>> ReadKvHeads(const ConfigDocument& document,
@@ -87,15 +91,16 @@ absl::StatusOr<std::optional<int64_t>> ReadKvHeads(const ConfigDocument& documen
                                                              : model.Integer("num_kv_heads"));
   ROPE_ASSIGN_OR_RETURN(const std::optional<bool> multi_query, model.Bool("multi_query"));
   if (!kv_heads.has_value() && multi_query.value_or(false)) kv_heads = 1;
-  if (!kv_heads.has_value()) kv_heads = DefaultsOf(document.model_type).num_key_value_heads;
   return kv_heads.has_value() ? kv_heads : heads;
 }
 
 }  // namespace
 
 absl::StatusOr<ModelConfig> ModelConfig::Parse(std::string_view json) {
-  ROPE_ASSIGN_OR_RETURN(const nlohmann::json file, ParseJsonObject(json));
-  ROPE_ASSIGN_OR_RETURN(const ConfigDocument document, LocateParameters(file));
+  ROPE_ASSIGN_OR_RETURN(nlohmann::json file, ParseJsonObject(json));
+  std::vector<std::string> assumed = CompleteModel(file);
+  ROPE_ASSIGN_OR_RETURN(ConfigDocument document, LocateParameters(file));
+  std::move(assumed.begin(), assumed.end(), std::back_inserter(document.warnings));
   ModelConfig model;
   ROPE_ASSIGN_OR_RETURN(model.entries_, ReadEntries(document));
   if (model.entries_.size() > 1 || !model.entries_.front().layer_type.empty()) {

@@ -24,19 +24,23 @@ constexpr std::string_view kParameterKeys[] = {
     "high_freq_factor",
     "inv_freq",
     "long_factor",
+    "long_mscale",
     "low_freq_factor",
     "mixed_b",
+    "mrope_axes",
     "mrope_interleaved",
     "mrope_section",
     "mscale",
     "mscale_all_dim",
     "original_max_position_embeddings",
     "partial_rotary_factor",
+    "reverse",
     "rope_theta",
     "rope_type",
     "rotary_dim",
     "rotary_offset",
     "short_factor",
+    "short_mscale",
     "truncate",
     "type",
 };
@@ -142,6 +146,7 @@ absl::StatusOr<ConfigDocument> LocateParameters(const Json& file) {
       const std::optional<std::string> model_type,
       FirstOf<std::string>({model.String("model_type"), root.String("model_type")}));
   document.model_type = model_type.value_or("");
+  document.type = &ModelTypeOf(document.model_type);
   ROPE_ASSIGN_OR_RETURN(document.parameters, FirstOf<JsonFields>({model.Object("rope_parameters"),
                                                                   model.Object("rope_scaling")}));
   if (model.Has("rope_parameters") && model.Has("rope_scaling")) {
@@ -179,7 +184,7 @@ void WarnUnknownKeys(const ConfigDocument& document, const JsonFields& parameter
   // At the level of the layer types only their objects are read; every other key is unused.
   const bool around = document.nested && &parameters.json() == &document.parameters->json();
   for (const auto& [key, value] : parameters.json().items()) {
-    if (value.is_null() || (around && value.is_object())) continue;
+    if (value.is_null() || (around && (value.is_object() || key == "truncate"))) continue;
     if (document.bare && (Contains(kTopKeys, key) || key == "rope_theta")) continue;
     if (!around && Contains(kParameterKeys, key)) continue;
     if (++unknown > kNamed) continue;

@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/config/json_fields.h"
+#include "kernels/config/model_types.h"
 
 namespace rope::kernels {
 
@@ -23,8 +24,9 @@ inline constexpr std::string_view kSlidingAttention = "sliding_attention";
 struct ConfigDocument {
   explicit ConfigDocument(const JsonFields& fields) : model(fields) {}
 
-  JsonFields model;        // the file, or its text_config
-  std::string model_type;  // empty if absent
+  JsonFields model;                 // the file, or its text_config
+  std::string model_type;           // empty if absent
+  const ModelType* type = nullptr;  // the entry of model_type, never null
   // rope_parameters, else rope_scaling, else the file itself if it is a bare rope_parameters
   // object.
   std::optional<JsonFields> parameters;

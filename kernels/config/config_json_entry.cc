@@ -4,6 +4,8 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/strings/numbers.h"
+#include "kernels/config/config_json_axes.h"
 #include "kernels/config/model_types.h"
 #include "kernels/config/rope_formulas.h"
 #include "kernels/status_macros.h"
@@ -11,8 +13,6 @@
 
 namespace rope::kernels {
 namespace {
-
-using Json = nlohmann::json;
 
 // Every value has one lookup order: the parameters object, then the top level of the model (with
 // its older key names), then the default of the model_type, then a general default. An assumed
@@ -26,6 +26,7 @@ absl::StatusOr<std::optional<RopeType>> ReadTypeAt(const JsonFields& parameters,
                                                    std::string_view key) {
   ROPE_ASSIGN_OR_RETURN(const std::optional<std::string> name, parameters.String(key));
   if (!name.has_value()) return std::optional<RopeType>();
+  if (*name == kAxialType) return std::optional<RopeType>(RopeType::kDefault);
   const absl::StatusOr<RopeType> type = ParseRopeType(*name);
   if (type.ok()) return std::optional<RopeType>(*type);
   const std::string message(type.status().message());
@@ -45,34 +46,55 @@ absl::StatusOr<RopeType> ReadType(const JsonFields& parameters, bool bare,
   return type.value_or(old.value_or(RopeType::kDefault));
 }
 
-// Returns the default that the model_type implies for the absent `key`, with a warning.
-template <typename T>
-std::optional<T> TakeDefault(const ConfigDocument& document, std::string_view key,
-                             const std::optional<T>& value, std::vector<std::string>& warnings) {
-  if (value.has_value()) {
-    warnings.push_back(StrCat(key, " absent, taken as ", *value, ", as Hugging Face does for ",
-                              document.model_type));
-  }
-  return value;
+// The number that the model_type implies for the absent `key`, with a warning; unset if it implies
+// none.
+std::optional<double> AssumedNumber(const ConfigDocument& document, std::string_view key,
+                                    std::vector<std::string>& warnings) {
+  const auto found = document.type->defaults.find(key);
+  if (found == document.type->defaults.end()) return std::nullopt;
+  const auto number = found->get<double>();
+  const auto whole = static_cast<int64_t>(number);
+  const std::string shown = static_cast<double>(whole) == number ? StrCat(whole) : StrCat(number);
+  warnings.push_back(
+      StrCat(key, " absent, taken as ", shown, ", as Hugging Face does for ", document.model_type));
+  return number;
 }
 
-// The first of: qk_rope_head_dim (multi-head latent attention), the layer type's own key, head_dim,
-// the model_type's default, hidden_size / num_attention_heads. Unset if none is there.
+// What per_layer_config states for layers of this type; all of them have the same.
+absl::StatusOr<std::optional<int64_t>> ReadPerLayer(const JsonFields& model,
+                                                    std::string_view layer_type,
+                                                    std::string_view key) {
+  ROPE_ASSIGN_OR_RETURN(const std::optional<JsonFields> layers, model.Object("per_layer_config"));
+  if (!layers.has_value() || layer_type.empty()) return std::optional<int64_t>();
+  ROPE_ASSIGN_OR_RETURN(const std::vector<std::string> types, model.Strings("layer_types"));
+  for (const auto& [index, own] : layers->json().items()) {
+    int64_t layer = 0;
+    if (!absl::SimpleAtoi(index, &layer) || layer < 0) continue;
+    if (layer >= static_cast<int64_t>(types.size()) || !own.is_object()) continue;
+    if (types[static_cast<size_t>(layer)] != layer_type) continue;
+    const JsonFields fields(own, StrCat(layers->path(), ".", index));
+    ROPE_ASSIGN_OR_RETURN(const std::optional<int64_t> own_value, fields.Integer(key));
+    if (own_value.has_value()) return own_value;
+  }
+  return std::optional<int64_t>();
+}
+
+// The first of: qk_rope_head_dim (multi-head latent attention), the layer type's own key,
+// per_layer_config, head_dim, hidden_size / num_attention_heads. Unset if none is there.
 absl::StatusOr<std::optional<int64_t>> ReadHeadDim(const ConfigDocument& document,
-                                                   std::string_view layer_type,
-                                                   std::vector<std::string>& warnings) {
+                                                   std::string_view layer_type) {
   const JsonFields& model = document.model;
   const std::optional<int64_t> nothing;
   const bool full = layer_type == kFullAttention;
   const bool sliding = layer_type == kSlidingAttention;
   ROPE_ASSIGN_OR_RETURN(
       const std::optional<int64_t> head_dim,
-      FirstOf<int64_t>(
-          {model.Integer("qk_rope_head_dim"), full ? model.Integer("global_head_dim") : nothing,
-           sliding ? model.Integer("swa_head_dim") : nothing, model.Integer("head_dim")}));
+      FirstOf<int64_t>({ReadPerLayer(model, layer_type, "qk_rope_head_dim"),
+                        model.Integer("qk_rope_head_dim"),
+                        full ? model.Integer("global_head_dim") : nothing,
+                        sliding ? model.Integer("swa_head_dim") : nothing,
+                        ReadPerLayer(model, layer_type, "head_dim"), model.Integer("head_dim")}));
   if (head_dim.has_value()) return head_dim;
-  const std::optional<int64_t>& usual = DefaultsOf(document.model_type).head_dim;
-  if (usual.has_value()) return TakeDefault(document, "head_dim", usual, warnings);
   ROPE_ASSIGN_OR_RETURN(const std::optional<int64_t> hidden,
                         FirstOf<int64_t>({model.Integer("hidden_size"), model.Integer("n_embd")}));
   ROPE_ASSIGN_OR_RETURN(
@@ -92,9 +114,9 @@ absl::StatusOr<double> ReadLocalTheta(const ConfigDocument& document,
     ROPE_ASSIGN_OR_RETURN(const std::optional<double> theta, document.model.Number(key));
     if (theta.has_value()) return *theta;
   }
-  const double taken = DefaultsOf(document.model_type).local_base.value_or(10000);
-  warnings.push_back(StrCat(kLocalBases[0], " absent, taken as ", static_cast<int64_t>(taken)));
-  return taken;
+  if (const auto usual = AssumedNumber(document, kLocalBases[0], warnings)) return *usual;
+  warnings.push_back(StrCat(kLocalBases[0], " absent, taken as 10000"));
+  return 10000;
 }
 
 // rope_theta of the parameters, else of the top level. A different value at the top level is warned
@@ -117,25 +139,53 @@ absl::StatusOr<double> ReadTheta(const ConfigDocument& document,
   }
   if (theta.has_value()) return *theta;
   if (top.has_value()) return *top;
-  const double taken = DefaultsOf(document.model_type).rope_theta.value_or(10000);
-  warnings.push_back(StrCat("rope_theta absent, taken as ", static_cast<int64_t>(taken)));
-  return taken;
+  if (const auto usual = AssumedNumber(document, "rope_theta", warnings)) return *usual;
+  warnings.push_back("rope_theta absent, taken as 10000");
+  return 10000;
+}
+
+// The channels that partial_rotary_factor is a fraction of, if they are not head_dim: the sum of
+// the model_type's keys.
+absl::StatusOr<std::optional<int64_t>> ReadFractionOf(const ConfigDocument& document,
+                                                      std::string_view layer_type) {
+  std::optional<int64_t> sum;
+  for (const std::string& key : document.type->partial_rotary_factor_of) {
+    ROPE_ASSIGN_OR_RETURN(const std::optional<int64_t> channels,
+                          FirstOf<int64_t>({ReadPerLayer(document.model, layer_type, key),
+                                            document.model.Integer(key)}));
+    if (!channels.has_value()) return std::optional<int64_t>();
+    if (*channels < 0 || *channels > kHeadDimMax) {
+      return absl::InvalidArgumentError(
+          StrCat(document.model.PathOf(key), ": got ", *channels, ", want 0 to ", kHeadDimMax));
+    }
+    sum = sum.value_or(0) + *channels;
+  }
+  return sum;
 }
 
 absl::Status ReadFraction(const ConfigDocument& document, const JsonFields& scaling,
                           LayerConfig& entry) {
   const JsonFields& model = document.model;
   RopeConfig& config = entry.config;
-  ROPE_ASSIGN_OR_RETURN(config.rotary_dim, FirstOf<int64_t>({scaling.Integer("rotary_dim"),
-                                                             model.Integer("rotary_dim")}));
+  ROPE_ASSIGN_OR_RETURN(config.rotary_dim, scaling.Integer("rotary_dim"));
   ROPE_ASSIGN_OR_RETURN(
       config.partial_rotary_factor,
       FirstOf<double>({scaling.Number("partial_rotary_factor"),
                        model.Number("partial_rotary_factor"), model.Number("rotary_pct")}));
-  if (!config.rotary_dim.has_value() && !config.partial_rotary_factor.has_value()) {
-    config.partial_rotary_factor =
-        TakeDefault(document, "partial_rotary_factor",
-                    DefaultsOf(document.model_type).partial_rotary_factor, entry.warnings);
+  // A rotary_dim next to the parameters object is older than a factor in it.
+  if (!config.rotary_dim.has_value() && !scaling.Has("partial_rotary_factor")) {
+    ROPE_ASSIGN_OR_RETURN(config.rotary_dim, model.Integer("rotary_dim"));
+  }
+  if (config.rotary_dim.has_value()) return absl::OkStatus();
+  if (!config.partial_rotary_factor.has_value()) {
+    config.partial_rotary_factor = AssumedNumber(document, "partial_rotary_factor", entry.warnings);
+  }
+  ROPE_ASSIGN_OR_RETURN(const std::optional<int64_t> whole,
+                        ReadFractionOf(document, entry.layer_type));
+  if (whole.has_value() && config.partial_rotary_factor.has_value()) {
+    RopeConfig fraction{.head_dim = whole, .partial_rotary_factor = config.partial_rotary_factor};
+    config.rotary_dim = RotaryDim(fraction, whole);
+    config.partial_rotary_factor.reset();
   }
   return absl::OkStatus();
 }
@@ -147,64 +197,40 @@ absl::Status ReadLengths(const ConfigDocument& document, const JsonFields& scali
   ROPE_ASSIGN_OR_RETURN(
       config.max_position_embeddings,
       FirstOf<int64_t>({model.Integer("max_position_embeddings"), model.Integer("n_positions")}));
-  if (!config.max_position_embeddings.has_value()) {
-    config.max_position_embeddings =
-        TakeDefault(document, "max_position_embeddings",
-                    DefaultsOf(document.model_type).max_position_embeddings, entry.warnings);
-  }
   ROPE_ASSIGN_OR_RETURN(config.original_max_position_embeddings,
                         FirstOf<int64_t>({model.Integer("original_max_position_embeddings"),
                                           scaling.Integer("original_max_position_embeddings")}));
   return absl::OkStatus();
 }
 
-// Ernie 4.5 VL: h and w alternate, then t. Its files give the count of t as freq_allocation
-// (Hugging Face), or all three counts in the order h, w, t (vLLM).
-absl::StatusOr<std::optional<Mrope>> ReadErnieMrope(const JsonFields& parameters,
-                                                    const std::vector<int64_t>& section,
-                                                    std::optional<int64_t> rotary_dim) {
-  Mrope mrope{.layout = Mrope::Layout::kHwInterleaved};
-  if (section.size() == 3) {
-    mrope.section = {section[2], section[0], section[1]};
-    return std::optional<Mrope>(mrope);
+// Hugging Face reads truncate next to the layer types, and not from the parameters of a layer type.
+// Source: transformers 5.23.0, modeling_rope_utils.py, _compute_yarn_parameters.
+absl::Status ReadTruncate(const ConfigDocument& document, const JsonFields& parameters,
+                          LayerConfig& entry) {
+  ROPE_ASSIGN_OR_RETURN(entry.config.truncate, document.parameters->Bool("truncate"));
+  if (!document.nested) return absl::OkStatus();
+  ROPE_ASSIGN_OR_RETURN(const std::optional<bool> own, parameters.Bool("truncate"));
+  if (own.has_value() && *own != entry.config.truncate.value_or(true)) {
+    entry.warnings.push_back(StrCat(parameters.PathOf("truncate"),
+                                    " is not used: Hugging Face reads it next to the layer types"));
   }
-  ROPE_ASSIGN_OR_RETURN(const std::optional<int64_t> time, parameters.Integer("freq_allocation"));
-  if (!section.empty() || !time.has_value() || !rotary_dim.has_value()) {
-    return absl::InvalidArgumentError(
-        StrCat(parameters.PathOf("freq_allocation"), ": got ",
-               time.has_value() ? StrCat(*time, " without a head_dim") : "nothing",
-               ", want the count of t, or mrope_section with three counts (h, w, t)"));
-  }
-  const int64_t rest = *rotary_dim / 2 - *time;
-  mrope.section = {*time, rest / 2, rest - rest / 2};
-  return std::optional<Mrope>(mrope);
+  return absl::OkStatus();
 }
 
-// Returns nothing for a config with one axis. Ernie files are recognised by the type ernie_3d or by
-// the model_type.
-absl::StatusOr<std::optional<Mrope>> ReadMrope(const ConfigDocument& document,
-                                               const JsonFields& parameters,
-                                               std::optional<int64_t> rotary_dim) {
-  ROPE_ASSIGN_OR_RETURN(const std::vector<int64_t> section, parameters.Integers("mrope_section"));
-  const Json* const type = parameters.Find(parameters.Has("rope_type") ? "rope_type" : "type");
-  const auto is_type = [&](std::string_view name) { return type != nullptr && *type == name; };
-  const bool has_counts = parameters.Has("mrope_section") || parameters.Has("freq_allocation");
-  if (is_type("ernie_3d") || (has_counts && DefaultsOf(document.model_type).mrope_hw_interleaved)) {
-    return ReadErnieMrope(parameters, section, rotary_dim);
-  }
-  if (!parameters.Has("mrope_section") && !is_type("mrope")) return std::optional<Mrope>();
-  if (section.size() != 3) {
+// PhiMoE's factors on cos and sin, for short and for long sequences. Its files have one for both.
+absl::Status ReadLongropeMagnitudes(const JsonFields& parameters, RopeConfig& config) {
+  ROPE_ASSIGN_OR_RETURN(const std::optional<double> for_short, parameters.Number("short_mscale"));
+  ROPE_ASSIGN_OR_RETURN(const std::optional<double> for_long, parameters.Number("long_mscale"));
+  if (!for_short.has_value() && !for_long.has_value()) return absl::OkStatus();
+  if (for_short != for_long) {
     return absl::InvalidArgumentError(
-        StrCat(parameters.PathOf("mrope_section"), ": got ",
-               parameters.Has("mrope_section") ? StrCat(section.size(), " numbers") : "nothing",
-               ", want three counts of frequencies (t, h, w)"));
+        StrCat(parameters.PathOf("long_mscale"), ": got ",
+               for_long.has_value() ? StrCat(*for_long) : "nothing", ", want short_mscale, ",
+               for_short.has_value() ? StrCat(*for_short) : "which is absent",
+               ": an attention factor that follows the length is not supported"));
   }
-  Mrope mrope;
-  std::copy(section.begin(), section.end(), mrope.section.begin());
-  ROPE_ASSIGN_OR_RETURN(const std::optional<bool> interleaved,
-                        parameters.Bool("mrope_interleaved"));
-  if (interleaved.value_or(false)) mrope.layout = Mrope::Layout::kInterleaved;
-  return std::optional<Mrope>(mrope);
+  config.attention_factor = for_short;
+  return absl::OkStatus();
 }
 
 // Reads the fields that occur in a parameters object only.
@@ -217,11 +243,11 @@ absl::Status ReadScaling(const JsonFields& parameters, bool bare, LayerConfig& e
   ROPE_ASSIGN_OR_RETURN(config.mscale_all_dim, parameters.Number("mscale_all_dim"));
   ROPE_ASSIGN_OR_RETURN(config.beta_fast, parameters.Number("beta_fast"));
   ROPE_ASSIGN_OR_RETURN(config.beta_slow, parameters.Number("beta_slow"));
-  ROPE_ASSIGN_OR_RETURN(config.truncate, parameters.Bool("truncate"));
   ROPE_ASSIGN_OR_RETURN(config.low_freq_factor, parameters.Number("low_freq_factor"));
   ROPE_ASSIGN_OR_RETURN(config.high_freq_factor, parameters.Number("high_freq_factor"));
   ROPE_ASSIGN_OR_RETURN(config.short_factor, parameters.Numbers("short_factor"));
   ROPE_ASSIGN_OR_RETURN(config.long_factor, parameters.Numbers("long_factor"));
+  ROPE_RETURN_IF_ERROR(ReadLongropeMagnitudes(parameters, config));
   ROPE_ASSIGN_OR_RETURN(config.attn_factor, parameters.Number("attn_factor"));
   ROPE_ASSIGN_OR_RETURN(config.alpha, parameters.Number("alpha"));
   ROPE_ASSIGN_OR_RETURN(config.mixed_b, parameters.Number("mixed_b"));
@@ -229,17 +255,31 @@ absl::Status ReadScaling(const JsonFields& parameters, bool bare, LayerConfig& e
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::optional<Pairing>> ReadPairing(const ConfigDocument& document) {
+// rope_interleave false means that the code expects half pairs and leaves them so.
+absl::Status ReadPairs(const ConfigDocument& document, LayerConfig& entry) {
   ROPE_ASSIGN_OR_RETURN(const std::optional<bool> interleave,
                         document.model.Bool("rope_interleave"));
-  if (!interleave.has_value()) return PairingOf(document.model_type);
-  return std::optional<Pairing>(*interleave ? Pairing::kInterleaved : Pairing::kHalf);
+  entry.pairing = document.type->pairing;
+  entry.channel_order = document.type->channel_order;
+  entry.config.reverse = document.type->reverse;
+  if (!interleave.has_value()) return absl::OkStatus();
+  entry.pairing = *interleave ? Pairing::kInterleaved : Pairing::kHalf;
+  if (!*interleave) entry.channel_order.reset();
+  return absl::OkStatus();
+}
+
+// Some model code turns the last channels of a head.
+void PlaceWindow(const ConfigDocument& document, RopeConfig& config) {
+  const std::optional<int64_t> rotary_dim = RotaryDim(config, config.head_dim);
+  if (!document.type->trailing_window || config.rotary_offset.has_value()) return;
+  if (!rotary_dim.has_value() || !config.head_dim.has_value()) return;
+  if (*rotary_dim < *config.head_dim) config.rotary_offset = *config.head_dim - *rotary_dim;
 }
 
 }  // namespace
 
 bool HasLocalBase(const ConfigDocument& document) {
-  return DefaultsOf(document.model_type).local_base.has_value() ||
+  return document.type->defaults.contains(kLocalBases[0]) ||
          std::any_of(std::begin(kLocalBases), std::end(kLocalBases),
                      [&](std::string_view key) { return document.model.Has(key); });
 }
@@ -250,6 +290,11 @@ bool HasLocalBase(const ConfigDocument& document) {
 absl::StatusOr<LayerConfig> ReadEntry(const ConfigDocument& document,
                                       const std::optional<JsonFields>& parameters,
                                       std::string_view layer_type, EntryKind kind) {
+  if (!document.type->unsupported.empty()) {
+    return absl::InvalidArgumentError(StrCat(document.model.PathOf("model_type"), ": got ",
+                                             document.model_type,
+                                             ", want another one: ", document.type->unsupported));
+  }
   LayerConfig entry;
   entry.layer_type = layer_type;
   entry.warnings = document.warnings;
@@ -258,21 +303,22 @@ absl::StatusOr<LayerConfig> ReadEntry(const ConfigDocument& document,
   const JsonFields& scaling = parameters.has_value() && !local ? *parameters : document.model;
   if (parameters.has_value() && kind == EntryKind::kScaled) {
     ROPE_RETURN_IF_ERROR(ReadScaling(*parameters, document.bare && !document.nested, entry));
+    ROPE_RETURN_IF_ERROR(ReadTruncate(document, *parameters, entry));
     WarnUnknownKeys(document, *parameters, entry.warnings);
   }
   ROPE_ASSIGN_OR_RETURN(config.rope_theta, local ? ReadLocalTheta(document, entry.warnings)
                                                  : ReadTheta(document, parameters, entry.warnings));
-  ROPE_ASSIGN_OR_RETURN(config.head_dim, ReadHeadDim(document, layer_type, entry.warnings));
+  ROPE_ASSIGN_OR_RETURN(config.head_dim, ReadHeadDim(document, layer_type));
   ROPE_RETURN_IF_ERROR(ReadFraction(document, scaling, entry));
   ROPE_ASSIGN_OR_RETURN(config.rotary_offset,
                         FirstOf<int64_t>({scaling.Integer("rotary_offset"),
                                           document.model.Integer("rotary_offset")}));
   if (kind == EntryKind::kScaled) {
-    ROPE_ASSIGN_OR_RETURN(config.mrope, ReadMrope(document, parameters.value_or(document.model),
-                                                  RotaryDim(config, config.head_dim)));
+    ROPE_RETURN_IF_ERROR(ReadAxes(document, parameters.value_or(document.model), config));
   }
+  PlaceWindow(document, config);
   ROPE_RETURN_IF_ERROR(ReadLengths(document, scaling, entry));
-  ROPE_ASSIGN_OR_RETURN(entry.pairing, ReadPairing(document));
+  ROPE_RETURN_IF_ERROR(ReadPairs(document, entry));
   return entry;
 }
 

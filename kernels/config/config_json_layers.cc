@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "kernels/config/model_types.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 
@@ -51,15 +50,14 @@ absl::StatusOr<std::vector<bool>> ReadFlags(const JsonFields& model, std::string
   return flags;
 }
 
-// Reads a period >= 1, or returns `otherwise` (the model_type's default) if the key is absent.
-absl::StatusOr<std::optional<int64_t>> ReadPeriod(const JsonFields& model, std::string_view key,
-                                                  std::optional<int64_t> otherwise) {
+// Reads a period >= 1; unset if the key is absent.
+absl::StatusOr<std::optional<int64_t>> ReadPeriod(const JsonFields& model, std::string_view key) {
   ROPE_ASSIGN_OR_RETURN(const std::optional<int64_t> period, model.Integer(key));
   if (period.has_value() && *period < 1) {
     return absl::InvalidArgumentError(
         StrCat(model.PathOf(key), ": got ", *period, ", want at least 1"));
   }
-  return period.has_value() ? period : otherwise;
+  return period;
 }
 
 // Layer `full_at` of each period has full attention; the other layers have type `others`.
@@ -89,19 +87,16 @@ absl::StatusOr<Types> FromLetters(const std::string& path, const std::string& le
 // Layer types from a rule. Keys are tried in the order that config_json_layers.h gives.
 absl::StatusOr<Types> TypesByRule(const ConfigDocument& document, int64_t count) {
   const JsonFields& model = document.model;
-  const ModelDefaults& defaults = DefaultsOf(document.model_type);
   const std::string_view key =
       model.Has("sliding_window_pattern") ? "sliding_window_pattern" : "_sliding_window_pattern";
   if (const nlohmann::json* pattern = model.Find(key); pattern != nullptr && pattern->is_string()) {
     return FromLetters(model.PathOf(key), pattern->get<std::string>(), count);
   }
-  ROPE_ASSIGN_OR_RETURN(std::optional<int64_t> period,
-                        ReadPeriod(model, key, defaults.sliding_window_pattern));
+  ROPE_ASSIGN_OR_RETURN(std::optional<int64_t> period, ReadPeriod(model, key));
   if (period.has_value()) return Periodic(count, *period, *period - 1, kSlidingAttention);
-  ROPE_ASSIGN_OR_RETURN(period, ReadPeriod(model, "global_attn_every_n_layers", std::nullopt));
+  ROPE_ASSIGN_OR_RETURN(period, ReadPeriod(model, "global_attn_every_n_layers"));
   if (period.has_value()) return Periodic(count, *period, 0, kSlidingAttention);
-  ROPE_ASSIGN_OR_RETURN(
-      period, ReadPeriod(model, "full_attention_interval", defaults.full_attention_interval));
+  ROPE_ASSIGN_OR_RETURN(period, ReadPeriod(model, "full_attention_interval"));
   if (period.has_value()) return Periodic(count, *period, *period - 1, kLinearAttention);
   return Types();
 }
@@ -118,15 +113,12 @@ absl::StatusOr<Types> ReadTypes(const ConfigDocument& document, std::optional<in
   return TypesByRule(document, *count);
 }
 
-// Cohere 2, and EXAONE 4 with a sliding window, rotate their sliding layers only.
-bool FullAttentionRotates(const ConfigDocument& document) {
-  if (document.model_type == "cohere2") return false;
-  return document.model_type != "exaone4" || !document.model.Has("sliding_window");
-}
-
-bool RotatesByType(std::string_view type, bool full_attention_rotates) {
-  if (type == kFullAttention) return full_attention_rotates;
-  return type != kLinearAttention && type != "mamba" && type != "conv";
+bool RotatesByType(const ConfigDocument& document, const std::string& type) {
+  if (type == kLinearAttention || type == "mamba" || type == "conv") return false;
+  const ModelType& model = *document.type;
+  if (!model.no_rope_needs.empty() && !document.model.Has(model.no_rope_needs)) return true;
+  const std::vector<std::string>& still = model.no_rope_layer_types;
+  return std::find(still.begin(), still.end(), type) == still.end();
 }
 
 // REQUIRES: layers.count and layers.types are set. An explicit list comes before the interval;
@@ -139,17 +131,15 @@ absl::StatusOr<std::vector<bool>> ReadNoRope(const ConfigDocument& document,
                         ReadFlags(document.model, "no_rope_layers", layers.count));
   no_rope.flip();
   ROPE_ASSIGN_OR_RETURN(const std::optional<int64_t> period,
-                        ReadPeriod(document.model, "no_rope_layer_interval",
-                                   DefaultsOf(document.model_type).no_rope_layer_interval));
+                        ReadPeriod(document.model, "no_rope_layer_interval"));
   if (no_rope.empty() && period.has_value()) {
     for (int64_t i = 0; i < layers.count.value_or(0); ++i) {
       no_rope.push_back(i % *period == *period - 1);
     }
   }
   no_rope.resize(std::max(no_rope.size(), layers.types.size()));
-  const bool full_attention_rotates = FullAttentionRotates(document);
   for (size_t i = 0; i < layers.types.size(); ++i) {
-    if (!RotatesByType(layers.types[i], full_attention_rotates)) no_rope[i] = true;
+    if (!RotatesByType(document, layers.types[i])) no_rope[i] = true;
   }
   return no_rope;
 }

@@ -85,6 +85,37 @@ class DuplicateFinder {
   std::optional<Json> duplicate_;
 };
 
+// The word that Python writes for a number that is not finite, if `text` begins with one.
+std::string_view NonFiniteAt(std::string_view text) {
+  for (const std::string_view word : {"-Infinity", "Infinity", "NaN"}) {
+    if (text.starts_with(word)) return word;
+  }
+  return "";
+}
+
+// Python writes Infinity, -Infinity and NaN, which JSON does not have. Each becomes a string, so
+// that only a reader of that key refuses it.
+std::string WithQuotedNonFinites(std::string_view text) {
+  std::string quoted;
+  quoted.reserve(text.size());
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (in_string && text[i] == '\\' && i + 1 < text.size()) {
+      quoted += text[i++];
+    } else if (text[i] == '"') {
+      in_string = !in_string;
+    } else if (!in_string) {
+      if (const std::string_view word = NonFiniteAt(text.substr(i)); !word.empty()) {
+        quoted += StrCat("\"", word, "\"");
+        i += word.size() - 1;
+        continue;
+      }
+    }
+    quoted += text[i];
+  }
+  return quoted;
+}
+
 }  // namespace
 
 std::string Show(const Json& value) {
@@ -98,8 +129,9 @@ std::string Show(const Json& value) {
 absl::StatusOr<Json> ParseJsonObject(std::string_view text) {
   DuplicateFinder finder;
   Json document;
+  const std::string standard = WithQuotedNonFinites(text);
   try {
-    document = Json::parse(text.begin(), text.end(), std::ref(finder));
+    document = Json::parse(standard.begin(), standard.end(), std::ref(finder));
   } catch (const Json::parse_error& error) {
     return absl::InvalidArgumentError(
         StrCat("config_json: got a syntax error at byte ", error.byte, ", want JSON"));

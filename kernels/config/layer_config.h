@@ -26,6 +26,8 @@ struct LayerConfig {
   std::string layer_type;          // empty if layers do not differ
   bool rotates = true;             // false: these layers return their tensors unchanged
   std::optional<Pairing> pairing;  // set if the model_type is known
+  // The channel order in which the model's code leaves its interleaved pairs, if it is another one.
+  std::optional<Pairing> channel_order;
   // Unknown keys next to the rope parameters, and assumed defaults. rope_warnings.h adds warnings
   // about the values.
   std::vector<std::string> warnings;

@@ -1,102 +1,119 @@
 #include "kernels/config/model_types.h"
 
 #include <algorithm>
-#include <iterator>
-#include <utility>
+#include <map>
+
+#include "kernels/check.h"
+#include "kernels/config/embedded_data.h"
 
 namespace rope::kernels {
 namespace {
 
-constexpr std::string_view kHalf[] = {
-    "bailing_moe",   "exaone4",
-    "falcon",        "gemma",
-    "gemma2",        "gemma3",
-    "gemma3n",       "gemma4",
-    "glm4_moe",      "gpt_neox",
-    "gpt_oss",       "granite",
-    "granitemoe",    "hunyuan_v1_dense",
-    "llama",         "mimo",
-    "mimo_v2_flash", "minimax",
-    "minimax_m2",    "ministral3",
-    "mistral",       "mistral3",
-    "mixtral",       "modernbert",
-    "nemotron",      "olmo",
-    "olmo2",         "olmo3",
-    "olmoe",         "phi",
-    "phi3",          "phimoe",
-    "qwen2",         "qwen2_5_vl",
-    "qwen2_moe",     "qwen2_vl",
-    "qwen3",         "qwen3_5",
-    "qwen3_5_moe",   "qwen3_moe",
-    "qwen3_next",    "qwen3_vl",
-    "qwen3_vl_moe",  "smollm3",
-    "stablelm",      "starcoder2",
-};
+using Json = nlohmann::json;
 
-constexpr std::string_view kInterleaved[] = {
-    "codegen",         "cohere",   "cohere2",      "deepseek_v2",     "deepseek_v3",
-    "deepseek_v32",    "ernie4_5", "ernie4_5_moe", "ernie4_5_moe_vl", "ernie4_5_vl",
-    "ernie4_5_vl_moe", "glm",      "glm4",         "glm4_moe_lite",   "gptj",
-    "helium",          "kimi_k2",  "llama4",       "longcat_flash",
-};
+constexpr std::string_view kText = "_text";
 
-template <size_t size>
-bool Contains(const std::string_view (&names)[size], std::string_view name) {
-  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+// The entries are part of the program: a word that is not in these tables ends it, at the first
+// use, and every test that reads a config sees that.
+template <typename T>
+T WordOf(const Json& word, std::initializer_list<std::pair<std::string_view, T>> words) {
+  for (const auto& [name, value] : words) {
+    if (word == name) return value;
+  }
+  ROPE_CHECK(false);
+  return words.begin()->second;
 }
 
-constexpr ModelDefaults kNone = {};
-constexpr std::pair<std::string_view, ModelDefaults> kDefaults[] = {
-    {"cohere2", {.sliding_window_pattern = 4}},
-    {"ernie4_5_moe_vl", {.rope_theta = 500000, .mrope_hw_interleaved = true}},
-    {"ernie4_5_vl", {.rope_theta = 500000, .mrope_hw_interleaved = true}},
-    {"ernie4_5_vl_moe", {.rope_theta = 500000, .mrope_hw_interleaved = true}},
-    {"gemma3",
-     {.rope_theta = 1000000,
-      .local_base = 10000,
-      .head_dim = 256,
-      .max_position_embeddings = 131072,
-      .num_attention_heads = 8,
-      .num_key_value_heads = 4,
-      .sliding_window_pattern = 6}},
-    {"glm", {.partial_rotary_factor = 0.5}},
-    {"glm4", {.partial_rotary_factor = 0.5}},
-    {"glm4_moe", {.partial_rotary_factor = 0.5}},
-    {"gpt_neox", {.partial_rotary_factor = 0.25}},
-    // Published files have an empty no_rope_layers.
-    {"llama4", {.no_rope_layer_interval = 4}},
-    {"modernbert", {.rope_theta = 160000, .local_base = 10000}},
-    {"nemotron", {.partial_rotary_factor = 0.5}},
-    {"olmo3", {.sliding_layers_unscaled = true}},
-    {"phi", {.partial_rotary_factor = 0.5}},
-    {"qwen3_5", {.partial_rotary_factor = 0.25, .full_attention_interval = 4}},
-    {"qwen3_5_moe", {.partial_rotary_factor = 0.25, .full_attention_interval = 4}},
-    {"qwen3_next", {.partial_rotary_factor = 0.25, .full_attention_interval = 4}},
-    {"smollm3", {.no_rope_layer_interval = 4}},
-    {"stablelm", {.partial_rotary_factor = 0.25}},
-};
+Pairing PairingOf(const Json& word) {
+  return WordOf<Pairing>(word, {{"half", Pairing::kHalf}, {"interleaved", Pairing::kInterleaved}});
+}
 
-std::string_view WithoutText(std::string_view model_type) {
-  constexpr std::string_view kSuffix = "_text";
-  if (model_type.ends_with(kSuffix)) model_type.remove_suffix(kSuffix.size());
-  return model_type;
+AxialGrid GridOf(const Json& word) {
+  return WordOf<AxialGrid>(word, {{"h_w", AxialGrid::kHW},
+                                  {"w_h", AxialGrid::kWH},
+                                  {"wh_alternating", AxialGrid::kWHAlternating},
+                                  {"hw_alternating", AxialGrid::kHWAlternating},
+                                  {"hw_frequencies", AxialGrid::kHWFrequencies},
+                                  {"t_h_w", AxialGrid::kTHW}});
+}
+
+Mrope::Layout LayoutOf(const Json& word) {
+  return WordOf<Mrope::Layout>(word, {{"sections", Mrope::Layout::kSections},
+                                      {"interleaved", Mrope::Layout::kInterleaved},
+                                      {"hw_interleaved", Mrope::Layout::kHwInterleaved}});
+}
+
+// Takes `key` out of `entry`; null if it is absent.
+Json Pop(Json& entry, const char* key) {
+  const auto found = entry.find(key);
+  if (found == entry.end()) return nullptr;
+  Json value = std::move(*found);
+  entry.erase(found);
+  return value;
+}
+
+std::vector<std::string> PopStrings(Json& entry, const char* key) {
+  const Json list = Pop(entry, key);
+  return list.is_null() ? std::vector<std::string>() : list.get<std::vector<std::string>>();
+}
+
+ModelType ReadModelType(Json entry) {
+  ModelType type;
+  type.pairing = PairingOf(Pop(entry, "pairing"));
+  type.source = Pop(entry, "source").get<std::string>();
+  if (const Json word = Pop(entry, "channel_order"); !word.is_null()) {
+    type.channel_order = PairingOf(word);
+  }
+  type.reverse = Pop(entry, "reverse") == true;
+  type.trailing_window = Pop(entry, "window") == "tail";
+  if (const Json word = Pop(entry, "axial"); !word.is_null()) {
+    type.axial = GridOf(word);
+  }
+  if (const Json mrope = Pop(entry, "mrope"); !mrope.is_null()) {
+    type.mrope_layout = LayoutOf(mrope.at("layout"));
+    if (mrope.contains("section")) mrope.at("section").get_to(type.mrope_section.emplace());
+  }
+  const Json names = Pop(entry, "names");
+  for (const auto& [key, name] : names.items()) type.names.emplace_back(key, name);
+  type.no_rope_layer_types = PopStrings(entry, "no_rope_layer_types");
+  if (const Json key = Pop(entry, "no_rope_needs"); !key.is_null()) type.no_rope_needs = key;
+  type.sliding_layers_unscaled = Pop(entry, "sliding_layers_unscaled") == true;
+  if (const Json word = Pop(entry, "longrope_branch"); !word.is_null()) {
+    type.longrope_branch = WordOf<LongropeBranch>(
+        word, {{"short", LongropeBranch::kShort}, {"long", LongropeBranch::kLong}});
+  }
+  type.partial_rotary_factor_of = PopStrings(entry, "partial_rotary_factor_of");
+  if (const Json reason = Pop(entry, "unsupported"); !reason.is_null()) type.unsupported = reason;
+  if (Json defaults = Pop(entry, "defaults"); !defaults.is_null()) {
+    type.defaults = std::move(defaults);
+  }
+  ROPE_CHECK(entry.empty());  // no unknown key
+  return type;
+}
+
+std::map<std::string, ModelType, std::less<>> ReadTable() {
+  std::map<std::string, ModelType, std::less<>> table;
+  const Json data = Json::parse(kModelTypesJson);
+  for (const auto& [name, entry] : data.items()) table.emplace(name, ReadModelType(entry));
+  return table;
+}
+
+const ModelType* Find(std::string_view name) {
+  static const auto table = ReadTable();
+  const auto found = table.find(name);
+  return found == table.end() ? nullptr : &found->second;
 }
 
 }  // namespace
 
-std::optional<Pairing> PairingOf(std::string_view model_type) {
-  const std::string_view name = WithoutText(model_type);
-  if (Contains(kHalf, name)) return Pairing::kHalf;
-  if (Contains(kInterleaved, name)) return Pairing::kInterleaved;
-  return std::nullopt;
-}
-
-const ModelDefaults& DefaultsOf(std::string_view model_type) {
-  const std::string_view name = WithoutText(model_type);
-  for (const auto& [known, defaults] : kDefaults) {
-    if (known == name) return defaults;
-  }
-  return kNone;
+const ModelType& ModelTypeOf(std::string_view model_type) {
+  static const ModelType unknown;
+  if (const ModelType* type = Find(model_type)) return *type;
+  const std::string_view stem = model_type.substr(0, model_type.size() - kText.size());
+  const ModelType* type = model_type.size() > kText.size() && model_type.ends_with(kText)
+                              ? Find(stem)
+                              : Find(std::string(model_type) + std::string(kText));
+  return type == nullptr ? unknown : *type;
 }
 
 }  // namespace rope::kernels

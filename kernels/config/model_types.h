@@ -1,42 +1,66 @@
-// Pairings and defaults that follow from the model_type of a config.json.
+// What is known of a model_type: facts of its model's code that a config.json does not state. The
+// facts are data, one entry per model_type, in model_types.json.
+//
+// How to add a model_type: README.md, "How to add".
 //
 // Threading:  Immutable; any thread.
 #ifndef ROPE_KERNELS_CONFIG_MODEL_TYPES_H_
 #define ROPE_KERNELS_CONFIG_MODEL_TYPES_H_
 
+#include <array>
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
+#include "kernels/config/rope_config.h"
 #include "kernels/dtype/pairing.h"
 
 namespace rope::kernels {
 
-// Pairing of the Hugging Face checkpoints of a model_type. A "_text" suffix is ignored. Unset for
-// an unknown type.
-std::optional<Pairing> PairingOf(std::string_view model_type);
+// How the frequencies of a head of d channels are given to the axes of an image (rope_type axial).
+// h is the row of a patch, w its column; n = d/4.
+enum class AxialGrid {
+  kHW,             // n of h, then n of w, each theta^(-2i/(2n))
+  kWH,             // as kHW, w first
+  kWHAlternating,  // as kHW, but w and h alternate
+  kHWAlternating,  // h and w alternate over the head's frequencies; with every rope_type
+  kHWFrequencies,  // h has the even of theta^(-2i/d), w the odd ones
+  kTHW,            // floor(d/6) each of t, h and w; the other channels do not turn
+};
 
-// Defaults of Hugging Face's code for keys that a model's file omits. Published Gemma 3 files omit
-// nearly all of them.
-struct ModelDefaults {
-  std::optional<double> rope_theta = {};
-  std::optional<double> local_base = {};  // the base of the sliding layers
-  std::optional<double> partial_rotary_factor = {};
-  std::optional<int64_t> head_dim = {};
-  std::optional<int64_t> max_position_embeddings = {};
-  std::optional<int64_t> num_attention_heads = {};
-  std::optional<int64_t> num_key_value_heads = {};
-  // Periods in layers (config_json_layers.h).
-  std::optional<int64_t> sliding_window_pattern = {};   // 1 full attention, the others sliding
-  std::optional<int64_t> full_attention_interval = {};  // 1 full attention, the others linear
-  std::optional<int64_t> no_rope_layer_interval = {};   // 1 layer does not rotate
+struct ModelType {
+  std::optional<Pairing> pairing;  // of the checkpoint's q and k
+  // The channel order in which the model's code leaves interleaved pairs, if it is another one.
+  std::optional<Pairing> channel_order;
+  bool reverse = false;          // the code turns by minus the angle
+  bool trailing_window = false;  // the last channels of a head turn
+  std::optional<AxialGrid> axial;
+  // The order of the three axes and the counts that the code uses without mrope_section.
+  std::optional<Mrope::Layout> mrope_layout;
+  std::optional<std::array<int64_t, 3>> mrope_section;
+  // Keys that this config class spells differently: {key of this reader, key of the file}.
+  std::vector<std::pair<std::string, std::string>> names;
+  // Layers of these types do not rotate, if the file has the key `no_rope_needs` (empty: always).
+  std::vector<std::string> no_rope_layer_types;
+  std::string no_rope_needs;
   // The scaling of a file with one set of parameters applies to full-attention layers only.
   bool sliding_layers_unscaled = false;
-  // mrope_section is in the order h, w, t: h and w alternate, then t.
-  bool mrope_hw_interleaved = false;
+  std::optional<LongropeBranch> longrope_branch;  // the only list that the code uses
+  // partial_rotary_factor is a fraction of the sum of these keys, instead of head_dim.
+  std::vector<std::string> partial_rotary_factor_of;
+  std::string unsupported;  // the reason why this rotation is refused; empty if it is not
+  // Values that Hugging Face's config class gives to absent keys, by key.
+  nlohmann::json defaults = nlohmann::json::object();
+  std::string source;  // the project, its version and its file
 };
-// All fields are unset for a type without defaults. A "_text" suffix is ignored.
-const ModelDefaults& DefaultsOf(std::string_view model_type);
+
+// The entry of `model_type`. A composite model ("gemma3") has the entry of its text model
+// ("gemma3_text"), and the other way round. An unknown type has an empty entry.
+const ModelType& ModelTypeOf(std::string_view model_type);
 
 }  // namespace rope::kernels
 

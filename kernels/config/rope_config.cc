@@ -58,6 +58,7 @@ absl::StatusOr<RopeType> ParseRopeType(std::string_view name) {
 }
 
 int Mrope::Axis(int64_t index) const {
+  if (!axes.empty()) return axes[static_cast<size_t>(index)];
   if (layout == Layout::kSections || layout == Layout::kAxial) {
     if (index < section[0]) return 0;
     return index < section[0] + section[1] ? 1 : 2;

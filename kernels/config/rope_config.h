@@ -43,6 +43,9 @@ struct Mrope {
   };
   std::array<int64_t, 3> section = {};  // counts of frequencies (t, h, w), sum rotary_dim/2
   Layout layout = Layout::kSections;
+  // The axis (0 t, 1 h, 2 w) of each frequency, rotary_dim/2 entries, in place of section and
+  // layout; for orders that no layout has.
+  std::vector<int8_t> axes = {};
 
   // Axis (0 t, 1 h, 2 w) of frequency `index`.
   int Axis(int64_t index) const;
@@ -124,6 +127,8 @@ struct RopeConfig {
   // still applies.
   std::vector<double> inv_freq = {};
   std::optional<SeqLenPolicy> seq_len_policy = {};  // dynamic, longrope; sequence
+  // Pairs turn by minus the angle, as in NanoChat's code. Resolved frequencies are then negative.
+  bool reverse = false;
   Precision precision = Precision::kExact;
 
   bool operator==(const RopeConfig&) const = default;

@@ -88,7 +88,8 @@ void FillDefaults(RopeConfig& config, int64_t rotary_dim, double attention_facto
 absl::Status CheckFinite(const RopeConfig& config, const ResolvedRope::AtSeqLen& evaluated) {
   bool finite = std::isfinite(evaluated.rope_theta);
   for (const InverseFrequency number : evaluated.inv_freq) {
-    finite = finite && number >= 0 && std::isfinite(static_cast<double>(number));
+    finite =
+        finite && (config.reverse || number >= 0) && std::isfinite(static_cast<double>(number));
   }
   if (finite) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -157,6 +158,9 @@ ResolvedRope::AtSeqLen ResolvedRope::Evaluate(int64_t seq_len) const {
     result.inv_freq.assign(eager.begin(), eager.end());
   } else {
     result.inv_freq = InverseFrequencies(config_, head_dim_, rotary_dim_, seq_len);
+  }
+  if (config_.reverse) {
+    for (InverseFrequency& number : result.inv_freq) number = -number;
   }
   return result;
 }

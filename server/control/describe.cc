@@ -146,8 +146,9 @@ void AddNumbers(const kernels::ResolvedRope& resolved, v1::DescribeResponse& res
   for (const kernels::InverseFrequency frequency : at.inv_freq) {
     response.add_inv_freq(static_cast<double>(frequency));
     response.add_wavelengths(
-        frequency == 0 ? std::numeric_limits<double>::infinity()
-                       : static_cast<double>(2 * std::numbers::pi_v<long double> / frequency));
+        frequency == 0
+            ? std::numeric_limits<double>::infinity()
+            : static_cast<double>(2 * std::numbers::pi_v<long double> / std::abs(frequency)));
   }
   AddScaling(resolved, at, response);
 }
@@ -163,6 +164,7 @@ absl::StatusOr<v1::DescribeResponse> Describe(const v1::DescribeRequest& request
   response.set_seq_len(seq_len);
   response.set_config_id(entry->config_id());
   response.set_pairing(WritePairing(entry->pairing()));
+  response.set_channel_order(WritePairing(entry->layer().channel_order));
   response.set_layer_type(entry->layer().layer_type);
   response.set_rotates(entry->layer().rotates);
   for (const std::string& warning : entry->warnings()) response.add_warnings(warning);

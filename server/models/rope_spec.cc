@@ -67,7 +67,20 @@ absl::StatusOr<Layout> ReadLayout(const v1::RopeConfig& message) {
   return *layout;
 }
 
+absl::StatusOr<kernels::Mrope> ReadAxes(const v1::RopeConfig& message) {
+  if (message.mrope_section_size() > 0) {
+    return InvalidField("mrope_axes", "axes and mrope_section", "only one of them");
+  }
+  kernels::Mrope mrope;
+  for (const int32_t axis : message.mrope_axes()) {
+    if (axis < 0 || axis > 2) return InvalidField("mrope_axes", axis, "0 (t), 1 (h) or 2 (w)");
+    mrope.axes.push_back(static_cast<int8_t>(axis));
+  }
+  return mrope;
+}
+
 absl::StatusOr<std::optional<kernels::Mrope>> ReadMrope(const v1::RopeConfig& message) {
+  if (message.mrope_axes_size() > 0) return ReadAxes(message);
   if (message.mrope_section_size() == 0) {
     if (message.mrope_interleaved()) {
       return InvalidField("mrope_interleaved", "true without mrope_section", "both");
@@ -132,6 +145,7 @@ absl::Status ReadSwitches(const v1::RopeConfig& m, kernels::RopeConfig& config) 
     config.xpos = kernels::XPos{.scale_base = m.xpos().scale_base(), .centre = m.xpos().centre()};
   }
   ROPE_ASSIGN_OR_RETURN(config.mrope, ReadMrope(m));
+  config.reverse = m.reverse();
   ROPE_ASSIGN_OR_RETURN(config.inv_freq, ReadInvFreq(m));
   return absl::OkStatus();
 }
@@ -154,7 +168,10 @@ void WriteSwitches(const kernels::RopeConfig& config, v1::RopeConfig& m) {
     m.mutable_xpos()->set_scale_base(config.xpos->scale_base);
     m.mutable_xpos()->set_centre(config.xpos->centre);
   }
-  if (config.mrope) {
+  if (config.reverse) m.set_reverse(true);
+  if (config.mrope && !config.mrope->axes.empty()) {
+    m.mutable_mrope_axes()->Add(config.mrope->axes.begin(), config.mrope->axes.end());
+  } else if (config.mrope) {
     for (const int64_t count : config.mrope->section) m.add_mrope_section(count);
     m.set_mrope_interleaved(config.mrope->layout == Layout::kInterleaved);
     m.set_mrope_layout(static_cast<v1::MropeLayout>(WriteEnum(config.mrope->layout, kLayouts)));

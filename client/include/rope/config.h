@@ -70,6 +70,8 @@ struct RopeConfig {
   std::vector<int64_t> mrope_section = {};
   std::optional<bool> mrope_interleaved = {};
   MropeLayout mrope_layout = MropeLayout::kUnspecified;
+  std::vector<int32_t> mrope_axes = {};  // [rotary_dim/2]: 0 t, 1 h, 2 w; without mrope_section
+  std::optional<bool> reverse = {};      // true: pairs turn by minus the angle
   std::optional<double> attn_factor = {};
   YarnRamp ramp = YarnRamp::kUnspecified;
   LongropeBranch longrope_branch = LongropeBranch::kUnspecified;

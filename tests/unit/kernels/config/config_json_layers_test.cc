@@ -6,6 +6,7 @@
 #include <string>
 
 #include "kernels/config/config_json.h"
+#include "kernels/config/model_defaults.h"
 #include "tests/support/status_matchers.h"
 
 namespace rope::kernels {
@@ -18,8 +19,9 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 absl::StatusOr<LayerList> Read(std::string_view json) {
-  const auto file = ParseJsonObject(json);
+  auto file = ParseJsonObject(json);
   if (!file.ok()) return file.status();
+  CompleteModel(*file);
   const auto document = LocateParameters(*file);
   if (!document.ok()) return document.status();
   return ReadLayerList(*document);

@@ -38,9 +38,19 @@ void ExpectInvalid(std::string_view json, const std::string& message) {
 
 TEST(ParseTest, GarbageIsASyntaxError) {
   ExpectInvalid("", "config_json: got a syntax error at byte");
-  ExpectInvalid("{\"a\": NaN}", "config_json: got a syntax error at byte");
+  ExpectInvalid("{\"a\": nan}", "config_json: got a syntax error at byte");
   ExpectInvalid("{} x", "config_json: got a syntax error at byte");
   ExpectInvalid("{\"a\": \"\xff\"}", "config_json: got a syntax error at byte");
+}
+
+TEST(ParseTest, PythonsInfinityAndNaNMatterOnlyWhereTheyAreRead) {
+  const auto model = ModelConfig::Parse(
+      R"({"time_step_limit": [0.0, Infinity], "low": -Infinity, "s": "a NaN \" NaN", "x": NaN,
+          "rope_theta": 7})");
+  ASSERT_THAT(model, IsOk());
+  EXPECT_EQ(model->Layer({})->config.rope_theta, 7);
+  ExpectInvalid("{\"rope_theta\": Infinity}", "rope_theta: got \"Infinity\", want a number");
+  ExpectInvalid("{\"rope_theta\": -Infinity}", "rope_theta: got \"-Infinity\", want a number");
 }
 
 TEST(ParseTest, OtherThanAnObjectIsInvalid) {
@@ -418,8 +428,9 @@ TEST(LayerTest, Gemma3SaysLittleAndIsFilledIn) {
   EXPECT_EQ(full->config.max_position_embeddings, 131072);
   EXPECT_THAT(
       full->warnings,
-      ElementsAre("rope_theta absent, taken as 1000000", HasSubstr("head_dim absent, taken as 256"),
-                  HasSubstr("max_position_embeddings absent, taken as 131072")));
+      ElementsAre(HasSubstr("head_dim absent, taken as 256"),
+                  HasSubstr("max_position_embeddings absent, taken as 131072"),
+                  "rope_theta absent, taken as 1000000, as Hugging Face does for gemma3_text"));
   EXPECT_EQ(model->Layer(OfType("sliding_attention"))->config.rope_theta, 10000);
 }
 

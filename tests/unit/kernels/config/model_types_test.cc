@@ -5,40 +5,46 @@
 namespace rope::kernels {
 namespace {
 
-TEST(PairingOfTest, TextEndingIsIgnored) {
-  EXPECT_EQ(PairingOf("llama4"), Pairing::kInterleaved);
-  EXPECT_EQ(PairingOf("llama4_text"), Pairing::kInterleaved);
-  EXPECT_EQ(PairingOf("gemma3n_text"), Pairing::kHalf);
+TEST(ModelTypeOfTest, TextEndingMayBeThereOrNot) {
+  EXPECT_EQ(ModelTypeOf("llama4").pairing, Pairing::kInterleaved);
+  EXPECT_EQ(ModelTypeOf("llama4_text").pairing, Pairing::kInterleaved);
+  EXPECT_EQ(ModelTypeOf("gemma3n_text").pairing, Pairing::kHalf);
+  EXPECT_EQ(ModelTypeOf("llama_text").pairing, Pairing::kHalf);
 }
 
-TEST(PairingOfTest, UnknownTypeHasNone) {
-  EXPECT_EQ(PairingOf(""), std::nullopt);
-  EXPECT_EQ(PairingOf("_text"), std::nullopt);
-  EXPECT_EQ(PairingOf("llama5"), std::nullopt);
+TEST(ModelTypeOfTest, UnknownTypeHasAnEmptyEntry) {
+  for (const char* const name : {"", "_text", "llama5", "text"}) {
+    EXPECT_EQ(ModelTypeOf(name).pairing, std::nullopt) << name;
+    EXPECT_TRUE(ModelTypeOf(name).defaults.empty()) << name;
+  }
 }
 
-TEST(DefaultsOfTest, FractionsAreThoseOfHuggingFace) {
-  EXPECT_EQ(DefaultsOf("glm4").partial_rotary_factor, 0.5);
-  EXPECT_EQ(DefaultsOf("phi").partial_rotary_factor, 0.5);
-  EXPECT_EQ(DefaultsOf("stablelm").partial_rotary_factor, 0.25);
-  EXPECT_EQ(DefaultsOf("qwen3_5_text").partial_rotary_factor, 0.25);
-  EXPECT_EQ(DefaultsOf("phi3").partial_rotary_factor, std::nullopt);
+TEST(ModelTypeOfTest, FractionsAreThoseOfHuggingFace) {
+  const auto fraction = [](const char* name) {
+    return ModelTypeOf(name).defaults.at("partial_rotary_factor").get<double>();
+  };
+  EXPECT_EQ(fraction("glm4"), 0.5);
+  EXPECT_EQ(fraction("phi"), 0.5);
+  EXPECT_EQ(fraction("stablelm"), 0.25);
+  EXPECT_EQ(fraction("qwen3_5_text"), 0.25);
+  EXPECT_FALSE(ModelTypeOf("phi3").defaults.contains("partial_rotary_factor"));
 }
 
-TEST(DefaultsOfTest, ErniesSectionsAreHeightWidthTime) {
-  EXPECT_TRUE(DefaultsOf("ernie4_5_moe_vl").mrope_hw_interleaved);
-  EXPECT_TRUE(DefaultsOf("ernie4_5_vl_text").mrope_hw_interleaved);
-  EXPECT_FALSE(DefaultsOf("ernie4_5").mrope_hw_interleaved);
+TEST(ModelTypeOfTest, ErniesSectionsAreHeightWidthTime) {
+  EXPECT_EQ(ModelTypeOf("ernie4_5_moe_vl").mrope_layout, Mrope::Layout::kHwInterleaved);
+  EXPECT_EQ(ModelTypeOf("ernie4_5_vl_text").mrope_layout, Mrope::Layout::kHwInterleaved);
+  EXPECT_EQ(ModelTypeOf("ernie4_5").mrope_layout, std::nullopt);
 }
 
-TEST(DefaultsOfTest, UnknownTypeHasNone) {
-  const ModelDefaults& defaults = DefaultsOf("llama");
-  EXPECT_EQ(defaults.rope_theta, std::nullopt);
-  EXPECT_EQ(defaults.local_base, std::nullopt);
-  EXPECT_EQ(defaults.head_dim, std::nullopt);
-  EXPECT_EQ(defaults.no_rope_layer_interval, std::nullopt);
-  EXPECT_FALSE(defaults.sliding_layers_unscaled);
-  EXPECT_FALSE(defaults.mrope_hw_interleaved);
+TEST(ModelTypeOfTest, DeepSeeksCodeLeavesAnotherChannelOrder) {
+  EXPECT_EQ(ModelTypeOf("deepseek_v3").pairing, Pairing::kInterleaved);
+  EXPECT_EQ(ModelTypeOf("deepseek_v3").channel_order, Pairing::kHalf);
+  EXPECT_EQ(ModelTypeOf("deepseek_v2").channel_order, std::nullopt);
+}
+
+TEST(ModelTypeOfTest, NanoChatTurnsTheOtherWay) {
+  EXPECT_TRUE(ModelTypeOf("nanochat").reverse);
+  EXPECT_FALSE(ModelTypeOf("llama").reverse);
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ const Rule kRules[] = {
     {"NumbersAreFinite",
      R"({"head_dim": 64, "rope_theta": $})",
      {{"1e999", "a number that a double cannot hold"},
-      {"NaN", "syntax error"},
+      {"NaN", "rope_theta: got \"NaN\", want a number"},
       {"-1", "rope_theta: got -1, want a finite number > 0"},
       {"0", "rope_theta: got 0, want a finite number > 0"}},
      {{"null", "rope_theta absent, taken as 10000"}},

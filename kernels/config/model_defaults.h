@@ -1,0 +1,21 @@
+// Completes a config.json with what its model_type implies. Internal to config_json.
+//
+// Threading:  Pure functions; any thread.
+#ifndef ROPE_KERNELS_CONFIG_MODEL_DEFAULTS_H_
+#define ROPE_KERNELS_CONFIG_MODEL_DEFAULTS_H_
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace rope::kernels {
+
+// Adds keys to the model of `file` (its text_config, or the file itself): keys that its config
+// class spells differently get their usual names, and absent keys the class's defaults. Sizes are
+// added to complete files only, which is what Hugging Face writes; a fragment without a head_dim
+// takes the tensors'. Returns a warning for each default that decides the rotation.
+std::vector<std::string> CompleteModel(nlohmann::json& file);
+
+}  // namespace rope::kernels
+
+#endif  // ROPE_KERNELS_CONFIG_MODEL_DEFAULTS_H_

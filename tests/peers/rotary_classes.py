@@ -1,0 +1,72 @@
+"""Finds every rotary embedding class of transformers, and its config class."""
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import pathlib
+import re
+
+import transformers
+from torch import nn
+from transformers import PreTrainedConfig
+
+# Classes whose name says that they rotate; attention layers use one of them.
+_NAME = re.compile(r"Rotary|Rope|RoPE")
+# Config classes of rotary classes whose constructors name none.
+_CONFIGS = {"Qwen3OmniMoeTalkerRotaryEmbedding": "Qwen3OmniMoeTalkerTextConfig"}
+_ROOT = pathlib.Path(transformers.__file__).parent / "models"
+
+
+@dataclasses.dataclass(frozen=True)
+class RotaryClass:
+    module: object  # the modeling module
+    cls: type
+    config_cls: type | None  # None: the class takes no config
+
+    @property
+    def name(self):
+        return f"{self.module.__name__.split('.')[-2]}.{self.cls.__name__}"
+
+    @property
+    def source(self):
+        """Where the class stands, without the version."""
+        return (
+            f"models/{self.module.__name__.split('.')[-2]}/{self.module.__name__.split('.')[-1]}.py"
+        )
+
+    @property
+    def model_type(self):
+        return self.config_cls.model_type if self.config_cls else ""
+
+    def text(self):
+        return inspect.getsource(self.cls)
+
+
+def _config_class(module, cls):
+    """The config that the class's functions are annotated with."""
+    for node in ast.walk(ast.parse(inspect.getsource(cls))):
+        if isinstance(node, ast.arg) and node.arg == "config" and node.annotation is not None:
+            found = getattr(module, ast.unparse(node.annotation).strip("'\""), None)
+            if inspect.isclass(found) and issubclass(found, PreTrainedConfig):
+                return found
+    return getattr(module, _CONFIGS.get(cls.__name__, ""), None)
+
+
+def find():
+    """Every rotary class, in the order of the module names."""
+    classes = []
+    for path in sorted(_ROOT.glob("*/modeling_*.py")):
+        if not _NAME.search(path.read_text()):
+            continue
+        module = importlib.import_module(f"transformers.models.{path.parent.name}.{path.stem}")
+        for name, cls in vars(module).items():
+            own = inspect.isclass(cls) and cls.__module__ == module.__name__
+            if (
+                own
+                and issubclass(cls, nn.Module)
+                and _NAME.search(name)
+                and "Attention" not in name
+            ):
+                classes.append(RotaryClass(module, cls, _config_class(module, cls)))
+    return classes

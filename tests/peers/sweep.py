@@ -1,0 +1,140 @@
+"""Every rotary class of transformers against the service: its config.json and its layer type.
+
+Exit status: 0 if no class is different or refused, 1 otherwise.
+"""
+
+import argparse
+import collections
+import inspect
+import logging
+import random
+import re
+import sys
+import warnings
+
+import compare
+import golden
+import reasons
+import rotary_classes
+import service
+import torch
+import transformers
+
+
+def candidates(rotary):
+    """The config classes that the class may be built from, the annotated one first."""
+    if rotary.config_cls is None:
+        return []
+    module = sys.modules[rotary.config_cls.__module__]
+    own = [
+        c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == module.__name__
+    ]
+    own = [c for c in own if getattr(c, "model_type", "") and _has_rope(c)]
+    return sorted(own, key=lambda c: c is not rotary.config_cls)
+
+
+def _has_rope(config_cls):
+    try:
+        config = config_cls()
+    except Exception:
+        return False
+    return hasattr(config, "rope_parameters") or hasattr(config, "rope_theta")
+
+
+class Results:
+    """The outcomes of one class."""
+
+    def __init__(self):
+        self.counts = collections.Counter()
+        self.reasons = {}
+        self.golden = None
+
+    def add(self, case, outcome, reason):
+        self.counts[case.layer_type or "-", outcome] += 1
+        if reason:
+            self.reasons[outcome] = reason
+        if outcome == "right" and (self.golden is None or _size(case) < _size(self.golden)):
+            self.golden = case
+
+    def outcome(self):
+        found = {outcome for _, outcome in self.counts}
+        return next((o for o in ("different", "refused", "right") if o in found), "no config runs")
+
+
+def _size(case):
+    """Small files, but no plain default where the class also ran a scaled one."""
+    return case.inputs[0].size if '"rope_type": "default"' not in case.config_json else 10**9
+
+
+def sweep_class(rotary, wanted, server):
+    results = Results()
+    for config_cls in candidates(rotary):
+        rng = random.Random(f"{rotary.name} {config_cls.__name__}")
+        ran = 0
+        for attempt in range(wanted * 12):
+            try:
+                config, module, cases = compare.draw_cases(
+                    rng, rotary, config_cls, resize=attempt % 3 != 2
+                )
+            except compare.NotRunnable as error:
+                logging.info("%s: %s", rotary.name, error)
+                if attempt > wanted * 6 and not ran:
+                    break
+                continue
+            ran += 1
+            for case in cases:
+                results.add(case, *compare.verdict(rotary, module, config, case, server))
+            if ran == wanted:
+                break
+        if ran and config_cls is rotary.config_cls:
+            break  # the module's other config classes are for its other rotary classes
+    return results
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--configs", type=int, default=20, help="random configs per class")
+    parser.add_argument(
+        "--only", default="", metavar="REGEX", help="classes to compare, by module.Class"
+    )
+    parser.add_argument("--write_golden", action="store_true", help="write tests/peers/golden")
+    parser.add_argument(
+        "-v", action="store_true", help="say why a class does not run a drawn config"
+    )
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    logging.disable(logging.NOTSET if arguments.v else logging.CRITICAL)
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    torch.set_num_threads(1)
+    totals, cases = collections.Counter(), 0
+    print(
+        f"transformers {transformers.__version__}, torch {torch.__version__}, "
+        f"{arguments.configs} configs per class"
+    )
+    with service.Service() as server:
+        for rotary in rotary_classes.find():
+            if not re.search(arguments.only, rotary.name):
+                continue
+            if rotary.name in reasons.NOT_COMPARED:
+                totals["not compared"] += 1
+                print(f"{'not compared':15} {rotary.name}: {reasons.NOT_COMPARED[rotary.name]}")
+                continue
+            results = sweep_class(rotary, arguments.configs, server)
+            outcome = results.outcome()
+            totals[outcome] += 1
+            cases += sum(results.counts.values())
+            counts = ", ".join(
+                f"{label} {o} {n}" for (label, o), n in sorted(results.counts.items())
+            )
+            why = "".join(f"; {o}: {reason[:160]}" for o, reason in results.reasons.items())
+            print(f"{outcome:15} {rotary.name}: {counts}{why}", flush=True)
+            if arguments.write_golden and results.golden:
+                golden.write(rotary, results.golden)
+    print(f"{cases} cases; " + ", ".join(f"{n} {outcome}" for outcome, n in sorted(totals.items())))
+    return 1 if totals.keys() - {"right", "not compared"} else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
