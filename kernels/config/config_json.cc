@@ -94,6 +94,26 @@ absl::StatusOr<std::optional<int64_t>> ReadKvHeads(const ConfigDocument& documen
   return kv_heads.has_value() ? kv_heads : heads;
 }
 
+// The file's, else those of text_config. Every entry keeps a copy, so their sizes are bounded.
+absl::StatusOr<std::vector<std::string>> ReadArchitectures(const nlohmann::json& file,
+                                                           const JsonFields& model) {
+  constexpr size_t kNamesMax = 16;
+  constexpr size_t kNameMax = 128;
+  const JsonFields root(file);
+  const JsonFields& fields = root.Has("architectures") ? root : model;
+  ROPE_ASSIGN_OR_RETURN(std::vector<std::string> names, fields.Strings("architectures"));
+  if (names.size() > kNamesMax) {
+    return absl::InvalidArgumentError(StrCat(fields.PathOf("architectures"), ": got ", names.size(),
+                                             " names, want at most ", kNamesMax));
+  }
+  for (const std::string& name : names) {
+    if (name.size() <= kNameMax) continue;
+    return absl::InvalidArgumentError(StrCat(fields.PathOf("architectures"), ": got ", Show(name),
+                                             ", want names of at most ", kNameMax, " characters"));
+  }
+  return names;
+}
+
 }  // namespace
 
 absl::StatusOr<ModelConfig> ModelConfig::Parse(std::string_view json) {
@@ -103,6 +123,12 @@ absl::StatusOr<ModelConfig> ModelConfig::Parse(std::string_view json) {
   std::move(assumed.begin(), assumed.end(), std::back_inserter(document.warnings));
   ModelConfig model;
   ROPE_ASSIGN_OR_RETURN(model.entries_, ReadEntries(document));
+  ROPE_ASSIGN_OR_RETURN(const std::vector<std::string> architectures,
+                        ReadArchitectures(file, document.model));
+  for (LayerConfig& entry : model.entries_) {
+    entry.model_type = document.model_type;
+    entry.architectures = architectures;
+  }
   if (model.entries_.size() > 1 || !model.entries_.front().layer_type.empty()) {
     for (const LayerConfig& entry : model.entries_) model.layer_types_.push_back(entry.layer_type);
   }

@@ -56,6 +56,7 @@ constexpr std::string_view kBareKeys[] = {
 // Other keys that are read at the top level of a fragment.
 constexpr std::string_view kTopKeys[] = {
     "_sliding_window_pattern",
+    "architectures",
     "full_attention_interval",
     "global_attn_every_n_layers",
     "global_head_dim",

@@ -28,6 +28,10 @@ struct LayerConfig {
   std::optional<Pairing> pairing;  // set if the model_type is known
   // The channel order in which the model's code leaves its interleaved pairs, if it is another one.
   std::optional<Pairing> channel_order;
+  // The names by which engines choose the model's code; empty if the file has none. model_type is
+  // the one of text_config if the file has both.
+  std::string model_type = {};
+  std::vector<std::string> architectures = {};
   // Unknown keys next to the rope parameters, and assumed defaults. rope_warnings.h adds warnings
   // about the values.
   std::vector<std::string> warnings;

@@ -497,6 +497,25 @@ TEST(PairingTest, ModelTypeDecides) {
   EXPECT_EQ(pairing("my_own"), std::nullopt);
 }
 
+TEST(NamesTest, ModelTypeIsTheTextModelsAndArchitecturesTheFiles) {
+  const LayerConfig layer = Read(R"({"model_type": "mistral3", "head_dim": 64,
+      "architectures": ["Mistral3ForConditionalGeneration"],
+      "text_config": {"model_type": "ministral3", "architectures": ["Other"]}})");
+  EXPECT_EQ(layer.model_type, "ministral3");
+  EXPECT_THAT(layer.architectures, ElementsAre("Mistral3ForConditionalGeneration"));
+  EXPECT_EQ(Read(R"({"head_dim": 64})").model_type, "");
+  EXPECT_THAT(Read(R"({"head_dim": 64})").architectures, IsEmpty());
+}
+
+TEST(NamesTest, ArchitecturesAreAFewShortNames) {
+  ExpectInvalid(R"({"architectures": "LlamaForCausalLM"})", "architectures: got ");
+  ExpectInvalid(R"({"architectures": [")" + std::string(129, 'a') + R"("]})",
+                "want names of at most 128 characters");
+  std::string many = R"({"architectures": ["a")";
+  for (int i = 0; i < 16; ++i) many += R"(, "a")";
+  ExpectInvalid(many + "]}", "architectures: got 17 names, want at most 16");
+}
+
 TEST(PairingTest, RopeInterleaveOverrules) {
   EXPECT_EQ(Read(R"({"model_type": "deepseek_v3", "rope_interleave": false})").pairing,
             Pairing::kHalf);
