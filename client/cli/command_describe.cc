@@ -78,8 +78,8 @@ void PrintNotes(const DescribeReply& reply) {
   for (const std::string& warning : reply.warnings) absl::PrintF("warning: %s\n", warning);
   for (const Reading& reading : reply.readings) {
     absl::PrintF("%s reads this differently: %s (attention factor %.9g, inv_freq up to %.3g off)\n",
-                 reading.implementation, reading.difference, reading.attention_factor,
-                 reading.inv_freq_max_relative);
+                 absl::StrCat(reading.engine, reading.version.empty() ? "" : " ", reading.version),
+                 reading.difference, reading.attention_factor, reading.inv_freq_max_relative);
   }
 }
 

@@ -189,7 +189,8 @@ DescribeReply FromMessage(const v1::DescribeResponse& message) {
   reply.wavelengths = ToVector<double>(message.wavelengths());
   reply.warnings = ToVector<std::string>(message.warnings());
   for (const v1::Reading& reading : message.readings()) {
-    reply.readings.push_back({.implementation = reading.implementation(),
+    reply.readings.push_back({.engine = reading.implementation(),
+                              .version = reading.version(),
                               .difference = reading.difference(),
                               .attention_factor = reading.attention_factor(),
                               .inv_freq_max_relative = reading.inv_freq_max_relative()});

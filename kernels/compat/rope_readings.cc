@@ -4,190 +4,59 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
+#include <span>
+#include <utility>
 
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "kernels/compat/engine_table.h"
 #include "kernels/config/rope_formulas.h"
 #include "kernels/frequencies/inverse_frequencies.h"
-#include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 
 namespace rope::kernels {
 namespace {
 
-std::string Digits(long double number) {
-  return absl::StrFormat("%.6g", static_cast<double>(number));
+// The model that a config without names is for: some types belong to one family.
+Family FamilyOfType(const RopeConfig& config) {
+  switch (config.rope_type) {
+    case RopeType::kLongrope:
+      return Family::kPhi3;
+    case RopeType::kProportional:
+      return Family::kGemma4;
+    default:
+      return Family::kOther;
+  }
+}
+
+// Removes the first entry of `table` and those of the same versions, and returns them. REQUIRES:
+// `table` is not empty.
+std::span<const EngineEntry> TakeVersions(std::span<const EngineEntry>& table) {
+  size_t count = 1;
+  while (count < table.size() && table[count].SameVersions(table[0])) ++count;
+  const std::span<const EngineEntry> taken = table.first(count);
+  table = table.subspan(count);
+  return taken;
+}
+
+const EngineEntry* EntryFor(std::span<const EngineEntry> entries, Family family) {
+  for (const EngineEntry& entry : entries) {
+    if (entry.Covers(family)) return &entry;
+  }
+  return nullptr;
+}
+
+// The entry of the newest versions of the engine `name`.
+const EngineEntry* NewestEntry(std::string_view name, Family family) {
+  for (std::span<const EngineEntry> table = EngineTable(); !table.empty();) {
+    const std::span<const EngineEntry> entries = TakeVersions(table);
+    if (entries[0].engine == name) return EntryFor(entries, family);
+  }
+  return nullptr;
 }
 
 absl::Status HasNo(Compat compat, std::string_view what) {
   return absl::InvalidArgumentError(
       StrCat("compat: got ", Name(compat), ", which has no ", what, ", want another"));
-}
-
-// longrope by the configured length: one list of factors for every length, and an attention factor
-// from the ratio of the lengths only.
-void FixLongrope(std::string_view who, CompatConfig& result) {
-  RopeConfig& config = result.config;
-  const std::optional<double> ratio = LengthRatio(config);
-  if (!ratio.has_value()) return;
-  if (!config.longrope_branch.has_value()) {
-    config.longrope_branch = *ratio > 1 ? LongropeBranch::kLong : LongropeBranch::kShort;
-    result.changes.push_back(StrCat(who, " takes the ", *ratio > 1 ? "long" : "short",
-                                    " factors at every length, by max_position_embeddings"));
-  }
-  RopeConfig by_ratio = config;
-  by_ratio.factor = ratio;
-  const long double computed = AttentionFactor(by_ratio, /*ignore_explicit=*/true);
-  if (computed == AttentionFactor(config)) return;
-  config.factor = ratio;
-  config.attention_factor.reset();
-  result.changes.push_back(
-      StrCat(who, " computes the attention factor from the length ratio, ", Digits(computed)));
-}
-
-// attention_factor is a field that only Hugging Face's code uses.
-void DropAttentionFactor(std::string_view who, CompatConfig& result) {
-  if (!result.config.attention_factor.has_value()) return;
-  result.config.attention_factor.reset();
-  result.changes.push_back(StrCat(who, " ignores attention_factor and multiplies by attn_factor"));
-}
-
-void Truncate(std::string_view who, CompatConfig& result) {
-  if (result.config.truncate.value_or(true)) return;
-  result.config.truncate = true;
-  result.changes.push_back(StrCat(who, " rounds the ramp's edges regardless of truncate"));
-}
-
-// Uses the base at length max_position_embeddings * factor for every length. This equals an alpha
-// of factor * (factor - 1) + 1.
-void FixDynamicBase(CompatConfig& result) {
-  RopeConfig& config = result.config;
-  if (config.alpha.has_value()) return;
-  const double factor = *config.factor;
-  config.alpha = factor * (factor - 1) + 1;
-  config.factor.reset();
-  result.changes.push_back(
-      StrCat("vLLM uses one base for every length, that of max_position_embeddings * factor"));
-}
-
-void ReadYarnAsVllm(CompatConfig& result) {
-  RopeConfig& config = result.config;
-  DropAttentionFactor("vLLM", result);
-  if (config.mscale.value_or(0) != 0 && config.mscale_all_dim.value_or(0) != 0) {
-    result.changes.push_back("vLLM ignores mscale and mscale_all_dim outside its DeepSeek classes");
-  }
-  config.mscale.reset();
-  config.mscale_all_dim.reset();
-  if (config.mrope.has_value()) {
-    config.factor = EffectiveFactor(config);
-    config.original_max_position_embeddings = 4 * *OriginalLength(config);
-    result.changes.push_back(
-        StrCat("vLLM places the ramp of yarn with mrope by four times the "
-               "original length, ",
-               *config.original_max_position_embeddings));
-  }
-}
-
-absl::Status ReadAsVllm(CompatConfig& result) {
-  RopeConfig& config = result.config;
-  switch (config.rope_type) {
-    case RopeType::kDynamic:
-      FixDynamicBase(result);
-      break;
-    case RopeType::kLongrope:
-      FixLongrope("vLLM", result);
-      break;
-    case RopeType::kYarn:
-      ReadYarnAsVllm(result);
-      break;
-    case RopeType::kProportional:
-      if (config.factor.value_or(1) != 1) {
-        result.changes.push_back("vLLM ignores the factor of proportional");
-      }
-      config.factor.reset();
-      break;
-    default:
-      break;
-  }
-  return absl::OkStatus();
-}
-
-// ggml assigns the frequencies past three times a section to its fourth row of positions.
-bool HasFourthAxis(const Mrope& mrope, int64_t columns) {
-  for (int64_t j = 0; j < columns; ++j) {
-    if (j % 3 != 0 && mrope.Axis(j) == 0) return true;
-  }
-  return false;
-}
-
-absl::Status ReadAsLlamaCpp(CompatConfig& result) {
-  RopeConfig& config = result.config;
-  if (config.mrope.has_value() && config.mrope->layout == Mrope::Layout::kInterleaved) {
-    const std::array<int64_t, 3>& section = config.mrope->section;
-    if (HasFourthAxis(*config.mrope, section[0] + section[1] + section[2])) {
-      return HasNo(Compat::kLlamaCpp,
-                   "interleaved mrope whose last frequencies all take t: it gives some to a "
-                   "fourth row of positions");
-    }
-  }
-  switch (config.rope_type) {
-    case RopeType::kDynamic:
-      if (!config.alpha.has_value()) return HasNo(Compat::kLlamaCpp, "rope_type dynamic");
-      break;
-    case RopeType::kNtk:
-      return HasNo(Compat::kLlamaCpp, "rope_type ntk");
-    case RopeType::kLongrope:
-      FixLongrope("llama.cpp", result);
-      break;
-    case RopeType::kYarn:
-      DropAttentionFactor("llama.cpp", result);
-      Truncate("llama.cpp", result);
-      // llama.cpp reads only mscale_all_dim (yarn_log_multiplier). It uses mscale 1 unless the two
-      // are equal.
-      if (config.mscale_all_dim.value_or(0) != 0 && config.mscale != config.mscale_all_dim &&
-          config.mscale != 1.0) {
-        config.mscale = 1;
-        result.changes.push_back("llama.cpp reads mscale as 1 if mscale_all_dim is set");
-      }
-      break;
-    default:
-      break;
-  }
-  return absl::OkStatus();
-}
-
-// The attention factor is g(mscale) / g(mscale_all_dim) * attn_factor, with defaults mscale 1 and
-// mscale_all_dim 0. The ramp's edges are always rounded.
-void ReadAsDeepSeek(CompatConfig& result) {
-  RopeConfig& config = result.config;
-  if (config.rope_type != RopeType::kYarn) return;
-  DropAttentionFactor("DeepSeek's code", result);
-  Truncate("DeepSeek's code", result);
-  const bool mscale = config.mscale.value_or(0) != 0;
-  const bool all_dim = config.mscale_all_dim.value_or(0) != 0;
-  if (mscale == all_dim) return;
-  const double factor = *EffectiveFactor(config);
-  const long double computed = config.attn_factor.value_or(1) *
-                               YarnMagnitude(config.mscale.value_or(1), factor) /
-                               YarnMagnitude(config.mscale_all_dim.value_or(0), factor);
-  config.attention_factor = static_cast<double>(computed);
-  config.attn_factor.reset();
-  config.mscale.reset();
-  config.mscale_all_dim.reset();
-  result.changes.push_back(StrCat("DeepSeek's code reads mscale as ", mscale ? "given" : "1",
-                                  " and mscale_all_dim as ", mscale ? "0" : "given",
-                                  " (attention factor ", Digits(computed), ")"));
-}
-
-void ReadAsHuggingFace(CompatConfig& result) {
-  RopeConfig& config = result.config;
-  const bool dynamic = config.rope_type == RopeType::kDynamic && !config.alpha.has_value();
-  const bool longrope =
-      config.rope_type == RopeType::kLongrope && !config.longrope_branch.has_value();
-  if ((!dynamic && !longrope) || config.seq_len_policy.has_value()) return;
-  config.seq_len_policy = SeqLenPolicy::kBatch;
-  result.changes.push_back(
-      "Hugging Face decides by the longest sequence of the call, for all of its sequences");
 }
 
 double LargestRelative(const std::vector<InverseFrequency>& got,
@@ -201,15 +70,28 @@ double LargestRelative(const std::vector<InverseFrequency>& got,
   return static_cast<double>(largest);
 }
 
-std::optional<Reading> ReadingOf(const RopeConfig& stated, Compat compat,
+// What one entry makes of the stated config.
+struct Outcome {
+  const EngineEntry* entry = nullptr;
+  Reading reading;
+  bool same = false;           // the numbers are those of the answer
+  std::string_view last = {};  // the newest version with this reading
+};
+
+// Unset if the entry claims nothing about the config.
+std::optional<Outcome> OutcomeOf(const EngineEntry& entry, const RopeConfig& stated,
                                  const ResolvedRope& answered, int64_t seq_len) {
-  Reading reading = {.implementation = std::string(Name(compat)), .difference = ""};
+  Outcome outcome;
+  outcome.entry = &entry;
+  Reading& reading = outcome.reading;
+  reading.engine = entry.engine;
   RopeConfig config = stated;
   config.precision = answered.config().precision;
-  const absl::StatusOr<CompatConfig> read = ApplyCompat(config, compat);
+  const absl::StatusOr<CompatConfig> read = Convert(entry, config);
+  if (absl::IsUnimplemented(read.status())) return std::nullopt;
   if (!read.ok()) {
-    reading.difference = std::string(read.status().message());
-    return reading;
+    reading.difference = StrCat("has no ", read.status().message());
+    return outcome;
   }
   const auto rope = Resolve(read->config, answered.head_dim());
   if (!rope.ok()) return std::nullopt;
@@ -220,9 +102,30 @@ std::optional<Reading> ReadingOf(const RopeConfig& stated, Compat compat,
       LargestRelative((*rope)->Evaluate(seq_len).inv_freq, answered.Evaluate(seq_len).inv_freq);
   const double factor = answered.attention_factor();
   // A difference of one unit in the last place is rounding, not another reading.
-  const bool same = std::abs(reading.attention_factor - factor) <= 1e-15 * factor &&
-                    reading.inv_freq_max_relative <= 1e-15;
-  return same ? std::nullopt : std::optional<Reading>(std::move(reading));
+  outcome.same = std::abs(reading.attention_factor - factor) <= 1e-15 * factor &&
+                 reading.inv_freq_max_relative <= 1e-15;
+  return outcome;
+}
+
+bool EqualNumbers(const Outcome& a, const Outcome& b) {
+  return a.same == b.same && a.reading.attention_factor == b.reading.attention_factor &&
+         a.reading.inv_freq_max_relative == b.reading.inv_freq_max_relative;
+}
+
+// What `entries`, all of the same versions, make of the config of a model without names. Unset
+// unless they cover ordinary models and all that claim something claim the same.
+std::optional<Outcome> OutcomeOfAnyModel(std::span<const EngineEntry> entries,
+                                         const RopeConfig& stated, const ResolvedRope& answered,
+                                         int64_t seq_len) {
+  if (EntryFor(entries, Family::kOther) == nullptr) return std::nullopt;
+  std::optional<Outcome> common;
+  for (const EngineEntry& entry : entries) {
+    std::optional<Outcome> outcome = OutcomeOf(entry, stated, answered, seq_len);
+    if (!outcome.has_value()) continue;
+    if (common.has_value() && !EqualNumbers(*common, *outcome)) return std::nullopt;
+    common = std::move(outcome);
+  }
+  return common;
 }
 
 }  // namespace
@@ -243,34 +146,46 @@ std::string_view Name(Compat compat) {
   return "invalid";
 }
 
-absl::StatusOr<CompatConfig> ApplyCompat(const RopeConfig& config, Compat compat) {
-  CompatConfig result = {.config = config, .changes = {}};
-  switch (compat) {
-    case Compat::kDefault:
-      break;
-    case Compat::kHuggingFace:
-      ReadAsHuggingFace(result);
-      break;
-    case Compat::kVllm:
-      ROPE_RETURN_IF_ERROR(ReadAsVllm(result));
-      break;
-    case Compat::kLlamaCpp:
-      ROPE_RETURN_IF_ERROR(ReadAsLlamaCpp(result));
-      break;
-    case Compat::kDeepSeek:
-      ReadAsDeepSeek(result);
-      break;
+absl::StatusOr<CompatConfig> ApplyCompat(const RopeConfig& config, Compat compat,
+                                         const ModelNames& names) {
+  if (compat == Compat::kDefault) return CompatConfig{.config = config, .changes = {}};
+  const Family family = compat == Compat::kDeepSeek
+                            ? Family::kDeepSeek
+                            : FamilyOf(names).value_or(FamilyOfType(config));
+  const EngineEntry* entry = NewestEntry(Name(compat), family);
+  if (entry == nullptr) return HasNo(compat, "reading of this model that was checked");
+  absl::StatusOr<CompatConfig> read = Convert(*entry, config);
+  if (absl::IsUnimplemented(read.status())) {
+    return HasNo(compat, StrCat("reading that was checked of ", read.status().message()));
   }
-  return result;
+  if (!read.ok()) return HasNo(compat, StrCat(read.status().message()));
+  return read;
 }
 
-std::vector<Reading> Readings(const RopeConfig& stated, const ResolvedRope& answered,
-                              int64_t seq_len) {
+std::vector<Reading> Readings(const RopeConfig& stated, const ModelNames& names,
+                              const ResolvedRope& answered, int64_t seq_len) {
+  const std::optional<Family> family = FamilyOf(names);
   std::vector<Reading> readings;
-  for (const Compat compat :
-       {Compat::kHuggingFace, Compat::kVllm, Compat::kLlamaCpp, Compat::kDeepSeek}) {
-    std::optional<Reading> reading = ReadingOf(stated, compat, answered, seq_len);
-    if (reading.has_value()) readings.push_back(*std::move(reading));
+  std::optional<Outcome> newer;  // of the versions after those of `entries`
+  for (std::span<const EngineEntry> table = EngineTable(); !table.empty();) {
+    const std::span<const EngineEntry> entries = TakeVersions(table);
+    std::optional<Outcome> outcome;
+    if (!family.has_value()) {
+      outcome = OutcomeOfAnyModel(entries, stated, answered, seq_len);
+    } else if (const EngineEntry* entry = EntryFor(entries, *family); entry != nullptr) {
+      outcome = OutcomeOf(*entry, stated, answered, seq_len);
+    }
+    if (outcome.has_value() && !outcome->same) {
+      const bool joins = newer.has_value() && newer->entry->engine == outcome->entry->engine &&
+                         newer->reading.difference == outcome->reading.difference &&
+                         EqualNumbers(*newer, *outcome);
+      const std::string_view last = joins ? newer->last : outcome->entry->last;
+      outcome->last = last;
+      outcome->reading.version = Versions(outcome->entry->first, last);
+      if (joins) readings.pop_back();
+      readings.push_back(outcome->reading);
+    }
+    newer = std::move(outcome);
   }
   return readings;
 }

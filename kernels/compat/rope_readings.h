@@ -1,9 +1,9 @@
-// Readings: how other implementations interpret the same config. ApplyCompat converts a config to
-// another reading, Readings compares all readings, and ScalingOf shows the effect of a config on
-// each frequency.
+// Readings: how other implementations interpret the same config, by engine_table.h. ApplyCompat
+// converts a config to another reading, Readings compares all readings, and ScalingOf shows the
+// effect of a config on each frequency.
 //
 // Threading:  Pure functions; any thread.
-// Errors:     INVALID_ARGUMENT: the implementation has no such rotation.
+// Errors:     INVALID_ARGUMENT: the implementation has no such rotation, or was not checked.
 #ifndef ROPE_KERNELS_COMPAT_ROPE_READINGS_H_
 #define ROPE_KERNELS_COMPAT_ROPE_READINGS_H_
 
@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "kernels/compat/compat_config.h"
+#include "kernels/compat/model_family.h"
 #include "kernels/config/rope_config.h"
 #include "kernels/frequencies/frequencies.h"
 
@@ -24,34 +26,36 @@ enum class Compat {
   kHuggingFace,  // Hugging Face; dynamic and longrope by the longest sequence of the call
   kVllm,
   kLlamaCpp,
-  kDeepSeek,  // DeepSeek's model code, and vLLM's class for it
+  kDeepSeek,  // DeepSeek's model code
 };
 
 // "default", "hf", "vllm", "llamacpp", "deepseek".
 std::string_view Name(Compat compat);
 
-struct CompatConfig {
-  RopeConfig config;                 // the same rotation without a compat
-  std::vector<std::string> changes;  // one sentence per change
-};
+// Returns `config` as the newest version of an implementation in engine_table.h reads it, in
+// explicit fields. Fields that only this service has (ramp, longrope_branch, alpha, seq_len_policy)
+// are kept if they are set. Without names the model is the one that the rope_type belongs to, or an
+// ordinary one; kDeepSeek reads every model as DeepSeek's code would. REQUIRES: `config` is valid.
+// INVALID_ARGUMENT: the implementation has no such rotation, or how it reads this model was not
+// checked.
+absl::StatusOr<CompatConfig> ApplyCompat(const RopeConfig& config, Compat compat,
+                                         const ModelNames& names = {});
 
-// Returns `config` as an implementation reads it, in explicit fields. Fields that only this service
-// has (ramp, longrope_branch, alpha, seq_len_policy) are kept if they are set. REQUIRES: `config`
-// is valid. INVALID_ARGUMENT: the implementation has no such rotation.
-absl::StatusOr<CompatConfig> ApplyCompat(const RopeConfig& config, Compat compat);
-
-// An implementation with different numbers.
+// An engine with different numbers.
 struct Reading {
-  std::string implementation;
+  std::string engine;                // "hf", "vllm", "sglang", "llamacpp", "deepseek"
+  std::string version;               // the versions that were checked: "5.23.0", "0.22.0 to 0.29.0"
   std::string difference;            // in words
   double attention_factor = 0;       // 0 if it has no such rotation
   double inv_freq_max_relative = 0;  // largest relative difference of an inverse frequency
 };
 
-// The readings of `stated` whose numbers at `seq_len` differ from those of `answered`. REQUIRES:
-// `answered` is `stated`, resolved under any compat; seq_len >= 1.
-std::vector<Reading> Readings(const RopeConfig& stated, const ResolvedRope& answered,
-                              int64_t seq_len);
+// The readings of `stated` whose numbers at `seq_len` differ from those of `answered`, the newest
+// versions of an engine first. Versions with equal readings share one. Without names only those are
+// returned that hold for every model that was checked. REQUIRES: `answered` is `stated`, resolved
+// under any compat; seq_len >= 1.
+std::vector<Reading> Readings(const RopeConfig& stated, const ModelNames& names,
+                              const ResolvedRope& answered, int64_t seq_len);
 
 // The blend between kept and divided frequencies, as frequency indices and as wavelengths
 // (positions per turn).

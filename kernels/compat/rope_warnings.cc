@@ -195,7 +195,7 @@ void WarnAttentionFactor(const RopeConfig& config, Lines& lines) {
     if (std::abs(computed - *config.attention_factor) > 1e-6L * computed) {
       lines.push_back(StrCat("attention_factor ", Digits(*config.attention_factor),
                              " replaces the computed one, ", Digits(computed),
-                             "; vLLM reads attn_factor instead and ignores it"));
+                             "; vLLM up to 0.29.0 ignores it"));
     }
     return;
   }
@@ -224,7 +224,8 @@ void WarnYarnRamp(const RopeConfig& config, std::optional<int64_t> head_dim, Lin
   }
   if (config.mrope.has_value()) {
     lines.push_back(StrCat("yarn with mrope: the ramp is placed by an original length of ",
-                           *OriginalLength(config), "; vLLM takes ", 4 * *OriginalLength(config)));
+                           *OriginalLength(config), "; vLLM up to 0.31.0 takes ",
+                           4 * *OriginalLength(config)));
   }
   const std::optional<int64_t> rotary_dim = RotaryDim(config, head_dim);
   if (!rotary_dim.has_value() || config.ramp == YarnRamp::kTurns) return;
@@ -249,9 +250,10 @@ void WarnDynamic(const RopeConfig& config, std::optional<int64_t> head_dim, Line
   }
   const double length = static_cast<double>(*config.max_position_embeddings) * *config.factor;
   if (length < 1 || length > 1e15) return;
-  lines.push_back(StrCat(
-      "dynamic: the base follows the length, from ", Digits(config.rope_theta), "; vLLM uses ",
-      Digits(DynamicTheta(config, *rotary_dim, static_cast<int64_t>(length))), " at every length"));
+  lines.push_back(StrCat("dynamic: the base follows the length, from ", Digits(config.rope_theta),
+                         "; vLLM up to 0.21.0 uses ",
+                         Digits(DynamicTheta(config, *rotary_dim, static_cast<int64_t>(length))),
+                         " at every length"));
 }
 
 }  // namespace

@@ -126,11 +126,13 @@ void AddScaling(const kernels::ResolvedRope& resolved,
   response.set_float32_angle_error(kernels::Float32AngleError(evaluated, position));
 }
 
-void AddReadings(const kernels::RopeConfig& stated, const kernels::ResolvedRope& resolved,
+void AddReadings(const RopeEntry& entry, const kernels::ResolvedRope& resolved,
                  v1::DescribeResponse& response) {
-  for (const kernels::Reading& reading : kernels::Readings(stated, resolved, response.seq_len())) {
+  for (const kernels::Reading& reading :
+       kernels::Readings(entry.stated_config(), entry.names(), resolved, response.seq_len())) {
     v1::Reading& message = *response.add_readings();
-    message.set_implementation(reading.implementation);
+    message.set_implementation(reading.engine);
+    message.set_version(reading.version);
     message.set_difference(reading.difference);
     message.set_attention_factor(reading.attention_factor);
     message.set_inv_freq_max_relative(reading.inv_freq_max_relative);
@@ -177,7 +179,7 @@ absl::StatusOr<v1::DescribeResponse> Describe(const v1::DescribeRequest& request
   }
   AddNumbers(*resolved, response);
   ROPE_RETURN_IF_ERROR(AddRows(*entry, *resolved, request, response));
-  AddReadings(entry->stated_config(), *resolved, response);
+  AddReadings(*entry, *resolved, response);
   return response;
 }
 

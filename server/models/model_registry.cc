@@ -188,7 +188,7 @@ absl::Status ModelRegistry::Complete(std::optional<kernels::Pairing> explicit_pa
   for (std::string& warning : kernels::Warnings(entry.layer_.config)) {
     entry.warnings_.push_back(std::move(warning));
   }
-  auto read = kernels::ApplyCompat(entry.layer_.config, compat);
+  auto read = kernels::ApplyCompat(entry.layer_.config, compat, entry.names());
   if (!read.ok()) return Prefixed("rope.compat: ", read.status());
   entry.layer_.config = std::move(read->config);
   for (std::string& change : read->changes) entry.warnings_.push_back(std::move(change));

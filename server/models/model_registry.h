@@ -27,6 +27,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "kernels/compat/model_family.h"
 #include "kernels/compat/rope_readings.h"
 #include "kernels/config/config_json.h"
 #include "kernels/frequencies/frequencies.h"
@@ -45,6 +46,8 @@ class RopeEntry {
   const kernels::LayerConfig& layer() const { return layer_; }
   // The config as the spec states it.
   const kernels::RopeConfig& stated_config() const { return stated_config_; }
+  // The model's names; empty for a bare config.
+  kernels::ModelNames names() const { return {layer_.model_type, layer_.architectures}; }
   // The spec's pairing, else that of the preset or model_type, else nothing.
   std::optional<kernels::Pairing> pairing() const { return pairing_; }
   const std::vector<std::string>& warnings() const { return warnings_; }

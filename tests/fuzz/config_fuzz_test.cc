@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/compat/model_family.h"
 #include "kernels/compat/rope_readings.h"
 #include "kernels/compat/rope_warnings.h"
 #include "kernels/config/config_json.h"
@@ -79,7 +80,9 @@ class ConfigFuzzTest : public ::testing::Test {
     RampOf(**rope);
     const int64_t seq_len = random_.OneOf({int64_t{1}, int64_t{1} << 17, int64_t{1} << 40});
     ExpectNumbers(**rope, seq_len);
-    Readings(config, **rope, seq_len);
+    for (const char* type : {"", "deepseek_v3", "deepseek_v32", "ministral3", "phi3", "llama"}) {
+      Readings(config, {.model_type = type}, **rope, seq_len);
+    }
   }
 
   void CheckLayer(const ModelConfig& model, const LayerChoice& choice) {

@@ -35,9 +35,10 @@ struct Row {
   std::vector<double> sinusoid = {};
 };
 
-// Another implementation's interpretation of the same config, if its numbers differ.
+// An engine's interpretation of the same config, if its numbers differ.
 struct Reading {
-  std::string implementation = {};
+  std::string engine = {};   // for example "vllm"
+  std::string version = {};  // the versions that were checked, for example "0.22.0 to 0.29.0"
   std::string difference = {};
   double attention_factor = 0;
   double inv_freq_max_relative = 0;  // largest relative difference of any inverse frequency

@@ -104,6 +104,7 @@ TEST(MessagesTest, DescribeReplyHoldsEverything) {
   response.add_warnings("careful");
   v1::Reading& reading = *response.add_readings();
   reading.set_implementation("vllm");
+  reading.set_version("0.22.0 to 0.29.0");
   reading.set_difference("ignores it");
   reading.set_attention_factor(2);
   reading.set_inv_freq_max_relative(0.5);
@@ -129,7 +130,8 @@ TEST(MessagesTest, DescribeReplyHoldsEverything) {
   EXPECT_THAT(reply.wavelengths, ElementsAre(25));
   EXPECT_THAT(reply.warnings, ElementsAre("careful"));
   ASSERT_EQ(reply.readings.size(), 1u);
-  EXPECT_EQ(reply.readings[0].implementation, "vllm");
+  EXPECT_EQ(reply.readings[0].engine, "vllm");
+  EXPECT_EQ(reply.readings[0].version, "0.22.0 to 0.29.0");
   EXPECT_EQ(reply.readings[0].difference, "ignores it");
   EXPECT_EQ(reply.readings[0].attention_factor, 2);
   EXPECT_EQ(reply.readings[0].inv_freq_max_relative, 0.5);

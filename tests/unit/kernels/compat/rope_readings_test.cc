@@ -5,6 +5,8 @@
 
 #include <cmath>
 #include <numbers>
+#include <string>
+#include <vector>
 
 #include "kernels/config/validate_config.h"
 #include "tests/support/status_matchers.h"
@@ -14,9 +16,11 @@ namespace {
 
 using ::rope::testing::IsOk;
 using ::rope::testing::StatusIs;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 constexpr Compat kCompats[] = {Compat::kDefault, Compat::kHuggingFace, Compat::kVllm,
                                Compat::kLlamaCpp, Compat::kDeepSeek};
@@ -27,26 +31,24 @@ std::shared_ptr<const ResolvedRope> MustResolve(const RopeConfig& config) {
   return rope.ok() ? *rope : nullptr;
 }
 
-CompatConfig MustApply(const RopeConfig& config, Compat compat) {
+CompatConfig MustApply(const RopeConfig& config, Compat compat, const ModelNames& names = {}) {
   EXPECT_THAT(Validate(config), IsOk());
-  auto applied = ApplyCompat(config, compat);
+  auto applied = ApplyCompat(config, compat, names);
   EXPECT_THAT(applied, IsOk());
   return applied.ok() ? *std::move(applied) : CompatConfig();
 }
 
+// "vllm 0.22.0 to 0.29.0"
 std::vector<std::string> NamesOf(const std::vector<Reading>& readings) {
   std::vector<std::string> names;
-  for (const Reading& reading : readings) names.push_back(reading.implementation);
+  for (const Reading& reading : readings) names.push_back(reading.engine + " " + reading.version);
   return names;
 }
 
-const Reading& Of(const std::vector<Reading>& readings, const std::string& name) {
-  static const Reading none;
-  for (const Reading& reading : readings) {
-    if (reading.implementation == name) return reading;
-  }
-  ADD_FAILURE() << "no reading of " << name;
-  return none;
+std::vector<Reading> ReadingsOf(const RopeConfig& config, const ModelNames& names = {},
+                                int64_t seq_len = 1) {
+  EXPECT_THAT(Validate(config), IsOk());
+  return Readings(config, names, *MustResolve(config), seq_len);
 }
 
 RopeConfig Yarn(double factor) {
@@ -92,12 +94,20 @@ TEST(ApplyCompatTest, HuggingFaceDecidesByTheBatch) {
   EXPECT_THAT(MustApply(fixed, Compat::kHuggingFace).changes, IsEmpty());
 }
 
-TEST(ApplyCompatTest, VllmHasOneDynamicBase) {
+TEST(ApplyCompatTest, HuggingFaceReadsNoAttnFactor) {
+  RopeConfig config = Yarn(4);
+  config.attn_factor = 2;
+  const CompatConfig applied = MustApply(config, Compat::kHuggingFace);
+  EXPECT_NEAR(MustResolve(applied.config)->attention_factor(), 1.13863, 1e-5);
+  EXPECT_THAT(applied.changes, ElementsAre("Hugging Face ignores attn_factor"));
+}
+
+TEST(ApplyCompatTest, VllmDoesNotScaleDynamic) {
   const CompatConfig applied = MustApply(Dynamic(), Compat::kVllm);
   const auto rope = MustResolve(applied.config);
   EXPECT_FALSE(rope->DependsOnSeqLen());
-  EXPECT_NEAR(rope->Evaluate(1).rope_theta, 135402, 0.5);
-  EXPECT_THAT(applied.changes, ElementsAre(HasSubstr("one base for every length")));
+  EXPECT_EQ(rope->Evaluate(1 << 20).rope_theta, 10000);
+  EXPECT_THAT(applied.changes, ElementsAre(HasSubstr("unscaled at every length")));
 }
 
 TEST(ApplyCompatTest, VllmAndLlamaCppFixTheLongropeList) {
@@ -108,22 +118,44 @@ TEST(ApplyCompatTest, VllmAndLlamaCppFixTheLongropeList) {
     EXPECT_EQ(applied.config.longrope_branch, LongropeBranch::kLong);
     EXPECT_NEAR(MustResolve(applied.config)->attention_factor(),
                 std::sqrt(1 + std::log(32.0) / std::log(4096.0)), 1e-15);
-    EXPECT_THAT(applied.changes, ElementsAre(HasSubstr("takes the long factors"),
+    EXPECT_THAT(applied.changes, ElementsAre(HasSubstr("the long one if it is started with a "
+                                                       "context above 4096"),
                                              HasSubstr("length ratio, 1.19024")));
   }
   config.max_position_embeddings = 4096;
   EXPECT_EQ(MustApply(config, Compat::kVllm).config.longrope_branch, LongropeBranch::kShort);
 }
 
-TEST(ApplyCompatTest, VllmIgnoresWhatItsYarnDoesNotRead) {
+TEST(ApplyCompatTest, NewestVllmReadsYarnAsHuggingFaceDoes) {
   RopeConfig config = Yarn(64);
-  config.attention_factor = 1;
   config.mscale = 1;
   config.mscale_all_dim = 1;
-  const CompatConfig applied = MustApply(config, Compat::kVllm);
-  EXPECT_NEAR(MustResolve(applied.config)->attention_factor(), 1.41589, 1e-5);
-  EXPECT_THAT(applied.changes, ElementsAre(HasSubstr("ignores attention_factor"),
-                                           HasSubstr("ignores mscale and mscale_all_dim")));
+  EXPECT_THAT(MustApply(config, Compat::kVllm).changes, IsEmpty());
+  config.attention_factor = 1.5;
+  EXPECT_EQ(MustApply(config, Compat::kVllm).config, config);
+}
+
+TEST(ApplyCompatTest, ModelTypeChoosesTheCode) {
+  RopeConfig config = Yarn(40);
+  config.mscale = 0.707;
+  const auto factor_of = [&](Compat compat, const std::string& model_type) {
+    return MustResolve(MustApply(config, compat, {.model_type = model_type}).config)
+        ->attention_factor();
+  };
+  EXPECT_NEAR(factor_of(Compat::kVllm, "deepseek_v2"), 1.26080, 1e-5);
+  EXPECT_NEAR(factor_of(Compat::kVllm, "llama"), 1.36889, 1e-5);
+  config.mscale_all_dim = 1;
+  EXPECT_EQ(factor_of(Compat::kLlamaCpp, "deepseek_v2"), 1);
+  EXPECT_NEAR(factor_of(Compat::kLlamaCpp, "llama"), 1.36889, 1e-5);
+}
+
+TEST(ApplyCompatTest, ModelsThatWereNotCheckedAreRefused) {
+  EXPECT_THAT(ApplyCompat(Yarn(4), Compat::kVllm, {.model_type = "deepseek_v4"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("compat: got vllm, which has no reading of this model")));
+  EXPECT_THAT(ApplyCompat(Dynamic(), Compat::kVllm, {.model_type = "deepseek_v3"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("no reading that was checked of rope_type dynamic")));
 }
 
 TEST(ApplyCompatTest, VllmEnlargesTheOriginalLengthOfMrope) {
@@ -138,13 +170,15 @@ TEST(ApplyCompatTest, VllmIgnoresTheFactorOfProportional) {
   EXPECT_EQ(MustResolve(MustApply(config, Compat::kVllm).config)->Evaluate(1).inv_freq[0], 1);
 }
 
-TEST(ApplyCompatTest, LlamaCppAlwaysRoundsTheRamp) {
+TEST(ApplyCompatTest, LlamaCppHasItsOwnRamp) {
   RopeConfig config = Yarn(32);
   config.rope_theta = 150000;
   config.truncate = false;
+  config.beta_fast = 8;
   const CompatConfig applied = MustApply(config, Compat::kLlamaCpp);
   EXPECT_EQ(applied.config.truncate, true);
-  EXPECT_THAT(applied.changes, ElementsAre(HasSubstr("rounds the ramp's edges")));
+  EXPECT_THAT(applied.changes, ElementsAre(HasSubstr("uses beta_fast 32 and beta_slow 1"),
+                                           HasSubstr("rounds the ramp's edges")));
   EXPECT_THAT(MustApply(config, Compat::kVllm).changes, IsEmpty());
 }
 
@@ -180,46 +214,141 @@ TEST(ApplyCompatTest, DeepSeekTakesMscaleAlone) {
 }
 
 TEST(ReadingsTest, NoneWhereAllAgree) {
-  const RopeConfig config = {.rope_theta = 500000, .head_dim = 128};
-  EXPECT_THAT(Readings(config, *MustResolve(config), 1), IsEmpty());
-  EXPECT_THAT(Readings(Yarn(4), *MustResolve(Yarn(4)), 1), IsEmpty());
+  EXPECT_THAT(ReadingsOf({.rope_theta = 500000, .head_dim = 128}), IsEmpty());
+  EXPECT_THAT(ReadingsOf(Yarn(4)), IsEmpty());
+  EXPECT_THAT(ReadingsOf(Yarn(4), {.model_type = "deepseek_v3"}), IsEmpty());
 }
 
-TEST(ReadingsTest, GptOssWithoutTruncationIsOffInLlamaCpp) {
+// vLLM issue 48621: its generic yarn ignored mscale and mscale_all_dim, and gave
+// 1.2772588722239782 where Transformers gives 1.
+TEST(ReadingsTest, Ministral3UntilVllm29) {
+  RopeConfig config = Yarn(16);
+  config.rope_theta = 1000000;
+  config.original_max_position_embeddings = 16384;
+  config.mscale = 1;
+  config.mscale_all_dim = 1;
+  const ModelNames names = {.model_type = "ministral3",
+                            .architectures = {"Mistral3ForConditionalGeneration"}};
+  EXPECT_EQ(MustResolve(config)->attention_factor(), 1);
+  const auto readings = ReadingsOf(config, names);
+  ASSERT_THAT(NamesOf(readings), ElementsAre("vllm 0.22.0 to 0.29.0", "sglang 0.5.9 to 0.5.15"));
+  EXPECT_EQ(readings[0].attention_factor, 1.2772588722239782);
+  EXPECT_EQ(readings[0].inv_freq_max_relative, 0);
+  EXPECT_THAT(readings[0].difference, HasSubstr("ignores mscale and mscale_all_dim"));
+  EXPECT_EQ(readings[1].attention_factor, 1.2772588722239782);
+}
+
+// vLLM pull request 46280: poolside/Laguna-XS.2 asks for attention_factor 1, and vLLM used
+// 1.4158883.
+TEST(ReadingsTest, LagunasAttentionFactor) {
+  RopeConfig config = Yarn(64);
+  config.attention_factor = 1;
+  const auto readings = ReadingsOf(config, {.model_type = "laguna"});
+  ASSERT_THAT(NamesOf(readings), ElementsAre("vllm 0.22.0 to 0.29.0", "llamacpp 0c1e57098"));
+  EXPECT_NEAR(readings[0].attention_factor, 1.4158883, 5e-8);
+  EXPECT_EQ(readings[0].difference, "vLLM ignores attention_factor");
+  EXPECT_NEAR(readings[1].attention_factor, 1.4158883, 5e-8);
+}
+
+TEST(ReadingsTest, GptOssWithoutTruncation) {
   RopeConfig config = Yarn(32);
   config.rope_theta = 150000;
   config.truncate = false;
-  const auto readings = Readings(config, *MustResolve(config), 1);
-  EXPECT_THAT(NamesOf(readings), ElementsAre("llamacpp", "deepseek"));
-  EXPECT_NEAR(readings[0].inv_freq_max_relative, 0.763, 5e-4);
-  EXPECT_NEAR(readings[0].attention_factor, 1.34657, 1e-5);
+  const auto readings = ReadingsOf(config, {.model_type = "gpt_oss"});
+  ASSERT_THAT(NamesOf(readings), ElementsAre("vllm 0.10.2 to 0.11.2", "llamacpp 0c1e57098"));
+  EXPECT_NEAR(readings[1].inv_freq_max_relative, 0.763, 5e-4);
+  EXPECT_NEAR(readings[1].attention_factor, 1.34657, 1e-5);
+  // The newer vLLM and SGLang round in their DeepSeek classes only; these two always do.
+  EXPECT_EQ(NamesOf(ReadingsOf(config)), NamesOf(readings));
 }
 
-TEST(ReadingsTest, MscaleAloneIsReadInTwoWays) {
+// Of the models with these fields llama.cpp loads the betas of ministral3 only.
+TEST(ReadingsTest, KimiK2sBetaFastInLlamaCpp) {
+  RopeConfig config = Yarn(32);
+  config.rope_theta = 50000;
+  config.mscale = 1;
+  config.mscale_all_dim = 1;
+  config.beta_fast = 1;
+  config.beta_slow = 1;
+  const auto readings = ReadingsOf(config, {.model_type = "kimi_k2"});
+  ASSERT_THAT(NamesOf(readings), ElementsAre("llamacpp 0c1e57098"));
+  EXPECT_EQ(readings[0].attention_factor, 1);
+  EXPECT_GT(readings[0].inv_freq_max_relative, 0.5);
+  EXPECT_THAT(NamesOf(ReadingsOf(config, {.model_type = "ministral3"})),
+              Not(Contains("llamacpp 0c1e57098")));
+}
+
+TEST(ReadingsTest, MscaleAloneIsReadByDeepSeekCodeOnly) {
   RopeConfig config = Yarn(40);
   config.mscale = 0.707;
-  const auto readings = Readings(config, *MustResolve(config), 1);
-  EXPECT_THAT(NamesOf(readings), ElementsAre("deepseek"));
-  EXPECT_NEAR(readings[0].attention_factor, 1.26080, 1e-5);
-  EXPECT_EQ(readings[0].inv_freq_max_relative, 0);
+  const auto readings = ReadingsOf(config, {.model_type = "deepseek_v2"});
+  ASSERT_THAT(NamesOf(readings), ElementsAre("vllm 0.10.2 to 0.33.0", "sglang 0.5.9 to 0.5.23",
+                                             "deepseek VL2-8ed2d7f"));
+  for (const Reading& reading : readings) {
+    EXPECT_NEAR(reading.attention_factor, 1.26080, 1e-5) << reading.engine;
+    EXPECT_EQ(reading.inv_freq_max_relative, 0) << reading.engine;
+  }
+  EXPECT_THAT(ReadingsOf(config, {.model_type = "llama"}), IsEmpty());
+  EXPECT_THAT(ReadingsOf(config), IsEmpty());  // the model decides
 }
 
-TEST(ReadingsTest, DynamicDiffersWithinTheLengthToo) {
-  const auto readings = Readings(Dynamic(), *MustResolve(Dynamic()), 4096);
-  EXPECT_THAT(NamesOf(readings), ElementsAre("vllm", "llamacpp"));
-  EXPECT_GT(Of(readings, "vllm").inv_freq_max_relative, 0.9);
-  EXPECT_THAT(Of(readings, "llamacpp").difference, HasSubstr("no rope_type dynamic"));
-  EXPECT_EQ(Of(readings, "llamacpp").attention_factor, 0);
-  // At the length of vLLM's base the two agree.
-  EXPECT_THAT(NamesOf(Readings(Dynamic(), *MustResolve(Dynamic()), 16384)),
-              ElementsAre("llamacpp"));
+TEST(ReadingsTest, AttnFactorIsNotHuggingFaces) {
+  RopeConfig config = Yarn(4);
+  config.attn_factor = 2;
+  EXPECT_THAT(NamesOf(ReadingsOf(config, {.model_type = "qwen2"})),
+              ElementsAre("hf 5.23.0", "vllm 0.30.0 to 0.33.0", "llamacpp 0c1e57098"));
+}
+
+TEST(ReadingsTest, MropeOfVllm) {
+  RopeConfig config = Yarn(4);
+  config.mrope = Mrope{.section = {8, 12, 12}};
+  EXPECT_THAT(NamesOf(ReadingsOf(config, {.model_type = "qwen2_vl"})),
+              ElementsAre("vllm 0.10.2 to 0.33.0"));
+  EXPECT_THAT(NamesOf(ReadingsOf(config, {.model_type = "qwen3_vl"})),
+              ElementsAre("vllm 0.10.2 to 0.31.0"));
+}
+
+TEST(ReadingsTest, DynamicDependsOnTheVersionAndTheLength) {
+  EXPECT_THAT(NamesOf(ReadingsOf(Dynamic(), {}, 4096)),
+              ElementsAre("vllm 0.10.2 to 0.21.0", "sglang 0.5.9 to 0.5.23", "llamacpp 0c1e57098"));
+  // The older base is that of four times the length, where all but the newer vLLM agree.
+  const auto readings = ReadingsOf(Dynamic(), {}, 16384);
+  ASSERT_THAT(NamesOf(readings), ElementsAre("vllm 0.22.0 to 0.33.0", "llamacpp 0c1e57098"));
+  EXPECT_GT(readings[0].inv_freq_max_relative, 0.9);
+  EXPECT_EQ(readings[1].difference, "has no rope_type dynamic");
+  EXPECT_EQ(readings[1].attention_factor, 0);
+}
+
+TEST(ReadingsTest, LongropeListOfPhi3) {
+  const auto readings = ReadingsOf(Longrope(), {.model_type = "phi3"});
+  EXPECT_THAT(NamesOf(readings), ElementsAre("vllm 0.11.1 to 0.33.0", "llamacpp 0c1e57098"));
+  EXPECT_THAT(NamesOf(ReadingsOf(Longrope(), {.model_type = "phi3"}, 4097)), IsEmpty());
+}
+
+TEST(ReadingsTest, YarnWithoutFactorIsNotReadElsewhere) {
+  RopeConfig config = Yarn(4);
+  config.factor.reset();
+  config.max_position_embeddings = 16384;
+  const auto readings = ReadingsOf(config, {.model_type = "qwen2"});
+  ASSERT_THAT(NamesOf(readings), ElementsAre("vllm 0.10.2 to 0.33.0", "llamacpp 0c1e57098"));
+  EXPECT_EQ(readings[0].difference, "has no yarn without factor");
+}
+
+TEST(ReadingsTest, NothingIsClaimedOfModelsThatWereNotChecked) {
+  RopeConfig config = Yarn(64);
+  config.attention_factor = 1;
+  EXPECT_THAT(ReadingsOf(config, {.model_type = "deepseek_v4"}), IsEmpty());
 }
 
 TEST(ReadingsTest, AreRelativeToTheAnswerUnderACompat) {
-  const auto as_vllm = MustResolve(MustApply(Dynamic(), Compat::kVllm).config);
-  const auto readings = Readings(Dynamic(), *as_vllm, 4096);
-  EXPECT_THAT(NamesOf(readings), ElementsAre("hf", "llamacpp", "deepseek"));
-  EXPECT_THAT(Of(readings, "deepseek").difference, "reads the config as written");
+  RopeConfig config = Yarn(64);
+  config.attention_factor = 1;
+  const ModelNames names = {.model_type = "laguna"};
+  const auto as_llama_cpp = MustResolve(MustApply(config, Compat::kLlamaCpp, names).config);
+  const auto readings = Readings(config, names, *as_llama_cpp, 1);
+  EXPECT_THAT(NamesOf(readings),
+              ElementsAre("hf 5.23.0", "vllm 0.30.0 to 0.33.0", "sglang 0.5.16 to 0.5.23"));
+  EXPECT_EQ(readings[0].difference, "reads the config as written");
 }
 
 TEST(RampOfTest, ClassicCaseHasItsEdgesAtTheTwoWavelengths) {

@@ -117,8 +117,10 @@ TEST(WarningsTest, ExplicitAttentionFactorOfYarn) {
   RopeConfig config = Yarn();
   config.truncate = true;
   config.attention_factor = 1;
-  EXPECT_THAT(WarningsOf(config),
-              ElementsAre(HasSubstr("attention_factor 1 replaces the computed one, 1.34657")));
+  EXPECT_THAT(
+      WarningsOf(config),
+      ElementsAre(HasSubstr(
+          "attention_factor 1 replaces the computed one, 1.34657; vLLM up to 0.29.0 ignores it")));
 }
 
 TEST(WarningsTest, BetaZero) {
@@ -130,14 +132,15 @@ TEST(WarningsTest, BetaZero) {
 TEST(WarningsTest, YarnWithMrope) {
   RopeConfig config = Yarn();
   config.mrope = Mrope{.section = {8, 12, 12}};
-  EXPECT_THAT(WarningsOf(config), Contains(HasSubstr("vLLM takes 16384")));
+  EXPECT_THAT(WarningsOf(config), Contains(HasSubstr("vLLM up to 0.31.0 takes 16384")));
 }
 
 TEST(WarningsTest, DynamicSaysTheBaseOfOthers) {
   RopeConfig config = {.rope_type = RopeType::kDynamic, .head_dim = 128};
   config.factor = 4;
   config.max_position_embeddings = 4096;
-  EXPECT_THAT(WarningsOf(config), ElementsAre(HasSubstr("vLLM uses 135402 at every length")));
+  EXPECT_THAT(WarningsOf(config),
+              ElementsAre(HasSubstr("vLLM up to 0.21.0 uses 135402 at every length")));
 }
 
 TEST(WarningsTest, ProportionalFactor) {

@@ -5,7 +5,10 @@
 
 #include <cmath>
 #include <numbers>
+#include <string>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/dtype/float16.h"
 #include "server/limits.h"
 #include "tests/support/status_matchers.h"
@@ -17,7 +20,9 @@ using ::rope::testing::IsOk;
 using ::rope::testing::StatusIs;
 using ::testing::Contains;
 using ::testing::DoubleNear;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 
@@ -192,12 +197,33 @@ TEST_F(DescribeTest, ReadingsAreThoseThatDiffer) {
   const auto answer = Ask(request);
   ASSERT_THAT(answer, IsOk());
   ASSERT_EQ(answer->readings_size(), 2);
-  EXPECT_EQ(answer->readings(0).implementation(), "llamacpp");
-  EXPECT_THAT(answer->readings(0).difference(), HasSubstr("rounds the ramp's edges"));
-  EXPECT_THAT(answer->readings(0).inv_freq_max_relative(), DoubleNear(0.763, 5e-4));
-  EXPECT_THAT(answer->readings(0).attention_factor(), DoubleNear(1.34657, 1e-5));
-  EXPECT_EQ(answer->readings(1).implementation(), "deepseek");
+  EXPECT_EQ(answer->readings(0).implementation(), "vllm");
+  EXPECT_EQ(answer->readings(0).version(), "0.10.2 to 0.11.2");
+  EXPECT_EQ(answer->readings(1).implementation(), "llamacpp");
+  EXPECT_THAT(answer->readings(1).difference(), HasSubstr("rounds the ramp's edges"));
+  EXPECT_THAT(answer->readings(1).inv_freq_max_relative(), DoubleNear(0.763, 5e-4));
+  EXPECT_THAT(answer->readings(1).attention_factor(), DoubleNear(1.34657, 1e-5));
   EXPECT_EQ(Ask(Plain())->readings_size(), 0);
+}
+
+TEST_F(DescribeTest, TheModelOfAConfigJsonDecidesWhoReadsItDifferently) {
+  const auto engines_of = [this](const std::string& model_type) {
+    v1::DescribeRequest request;
+    request.mutable_rope()->set_config_json(absl::StrCat(
+        R"({"model_type": ")", model_type, R"(", "head_dim": 64, "max_position_embeddings": 163840,
+        "rope_scaling": {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096,
+                         "mscale": 0.707}})"));
+    std::vector<std::string> engines;
+    const auto answer = Ask(request);
+    EXPECT_THAT(answer, IsOk());
+    if (!answer.ok()) return engines;
+    for (const v1::Reading& reading : answer->readings()) {
+      engines.push_back(reading.implementation());
+    }
+    return engines;
+  };
+  EXPECT_THAT(engines_of("deepseek_v2"), ElementsAre("vllm", "sglang", "deepseek"));
+  EXPECT_THAT(engines_of("llama"), IsEmpty());
 }
 
 TEST_F(DescribeTest, Float32AnglesAreJudgedAtTheModelsLength) {

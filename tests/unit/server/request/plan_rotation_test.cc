@@ -233,7 +233,7 @@ TEST_F(PlanRotationTest, CompatExpandsToFieldsAndSaysWhatItChanged) {
   ASSERT_THAT(deepseek, IsOk());
   EXPECT_NEAR(plain->attention_factor, 1.36889, 1e-5);
   EXPECT_NEAR(deepseek->attention_factor, 1.2608, 1e-4);
-  EXPECT_THAT(deepseek->warnings, Contains(HasSubstr("DeepSeek's code reads mscale as given")));
+  EXPECT_THAT(deepseek->warnings, Contains(HasSubstr("DeepSeek's code reads mscale as 0.707")));
 }
 
 TEST_F(PlanRotationTest, CompatIsRefusedWhereItCouldNotAct) {

@@ -1,0 +1,267 @@
+// Every claim names the file it was read from. Paths of vLLM are below vllm/, of SGLang below
+// sglang/srt/, of Transformers below transformers/, in the packages of PyPI; those of llama.cpp are
+// below its root at commit 0c1e57098.
+#include "kernels/compat/engine_table.h"
+
+#include <algorithm>
+
+#include "kernels/status_macros.h"
+#include "kernels/str_cat.h"
+
+namespace rope::kernels {
+namespace {
+
+using enum Family;
+
+// -- Hugging Face ---------------------------------------------------------------------------------
+// modeling_rope_utils.py, dynamic_rope_update: dynamic and longrope follow the largest position of
+// the call. _compute_yarn_parameters reads no attn_factor, nor does a file in models/. Its
+// attention_factor and mscale are those that RopeConfig has.
+constexpr ReadingStep kHuggingFace[] = {DecideByBatch, DropAttnFactor};
+
+// -- vLLM -----------------------------------------------------------------------------------------
+// model_executor/models/deepseek_v2.py, DeepseekV2Attention and DeepseekV2MLAAttention: a rope_type
+// other than default becomes deepseek_yarn or deepseek_llama_scaling, whose cos and sin are equal:
+// layers/rotary_embedding/__init__.py, get_rope, passes neither attention_factor nor truncate, and
+// deepseek_scaling_rope.py has the defaults mscale 1 and mscale_all_dim 0. Until 0.29.0 it
+// multiplies by attn_factor.
+constexpr ReadingStep kVllmDeepSeek[] = {ClaimNothingButYarn, RefuseYarnWithoutFactor,
+                                         RefuseBetaZero,      DropAttentionFactor,
+                                         DropAttnFactor,      DropTruncate,
+                                         MscaleOneAllDimZero};
+constexpr ReadingStep kVllm29DeepSeek[] = {ClaimNothingButYarn, RefuseYarnWithoutFactor,
+                                           RefuseBetaZero,      DropAttentionFactor,
+                                           DropTruncate,        MscaleOneAllDimZero};
+
+// From 0.30.0 on get_rope passes mscale, mscale_all_dim and attention_factor, and no attn_factor;
+// yarn_scaling_rope.py treats them as Hugging Face does. dynamic_ntk_scaling_rope.py scales by
+// max_trained_positions, which get_rope takes to be max_position if the config has none.
+// phi3_long_rope_scaled_rope.py: the list by max_model_len, the factor by the two lengths.
+// gemma4_rope.py has no factor.
+constexpr ReadingStep kVllm[] = {
+    DynamicUnscaled,         LongropeByContext, LongropeFactorOfLengths, DropProportionalFactor,
+    RefuseYarnWithoutFactor, RefuseBetaZero,    DropAttnFactor};
+// mrope.py, MRotaryEmbedding: max_position_embeddings of the ramp times positions_factor, which is
+// 4; from 0.32.0 on 1 for models/qwen3_vl.py and its relatives, without video pruning.
+constexpr ReadingStep kVllmMrope[] = {
+    DynamicUnscaled,         LongropeByContext, LongropeFactorOfLengths, DropProportionalFactor,
+    RefuseYarnWithoutFactor, RefuseBetaZero,    DropAttnFactor,          MropeRampOfFourLengths};
+// models/gpt_oss.py passes theta, factor, the original length, betas and truncate of yarn only.
+constexpr ReadingStep kVllmGptOss[] = {ClaimNothingButYarn, RefuseYarnWithoutFactor, RefuseBetaZero,
+                                       DropAttentionFactor, DropAttnFactor,          DropMscale};
+// Until 0.29.0 get_rope passes attn_factor, and neither mscale nor attention_factor.
+constexpr ReadingStep kVllm29[] = {
+    DynamicUnscaled,         LongropeByContext, LongropeFactorOfLengths, DropProportionalFactor,
+    RefuseYarnWithoutFactor, RefuseBetaZero,    DropAttentionFactor,     DropMscale,
+    MropeRampOfFourLengths};
+// Until 0.21.0 dynamic_ntk_scaling_rope.py takes the base of max_position_embeddings * factor.
+constexpr ReadingStep kVllm21[] = {DynamicBaseOfFactor,
+                                   LongropeByContext,
+                                   LongropeFactorOfLengths,
+                                   RefuseYarnWithoutFactor,
+                                   RefuseBetaZero,
+                                   DropAttentionFactor,
+                                   DropMscale,
+                                   MropeRampOfFourLengths};
+// Until 0.11.2 get_rope passes no truncate.
+constexpr ReadingStep kVllm11[] = {DynamicBaseOfFactor,
+                                   LongropeByContext,
+                                   LongropeFactorOfLengths,
+                                   RefuseYarnWithoutFactor,
+                                   RefuseBetaZero,
+                                   DropAttentionFactor,
+                                   DropMscale,
+                                   DropTruncate,
+                                   MropeRampOfFourLengths};
+constexpr ReadingStep kVllm11GptOss[] = {ClaimNothingButYarn, RefuseYarnWithoutFactor,
+                                         RefuseBetaZero,      DropAttentionFactor,
+                                         DropAttnFactor,      DropMscale,
+                                         DropTruncate};
+// Until 0.11.0 phi3_long_rope_scaled_rope.py takes the list by the largest position of the call.
+constexpr ReadingStep kVllm10[] = {DynamicBaseOfFactor,
+                                   DecideByBatch,
+                                   LongropeFactorOfLengths,
+                                   RefuseYarnWithoutFactor,
+                                   RefuseBetaZero,
+                                   DropAttentionFactor,
+                                   DropMscale,
+                                   DropTruncate,
+                                   MropeRampOfFourLengths};
+
+// -- SGLang ---------------------------------------------------------------------------------------
+// models/deepseek_v2.py, DeepseekV2AttentionMLA: rope_type becomes deepseek_yarn.
+// layers/rotary_embedding/factory.py, get_rope, and rope_variant.py: as vLLM until 0.29.0.
+constexpr ReadingStep kSglangDeepSeek[] = {ClaimNothingButYarn, ClaimNoYarnWithoutFactor,
+                                           RefuseBetaZero,      DropAttentionFactor,
+                                           DropTruncate,        MscaleOneAllDimZero};
+// get_rope passes attn_factor, truncate, mscale and mscale_all_dim. yarn.py uses the last two if
+// neither is None; mrope.py, YaRNScalingMRotaryEmbedding, has no such parameters.
+// rope_variant.py: dynamic has the base of max_position_embeddings * factor; longrope takes the
+// list by the largest position of the call and the factor by the two lengths.
+constexpr ReadingStep kSglang[] = {
+    DynamicBaseOfFactor,      DecideByBatch,  LongropeFactorOfLengths, DropProportionalFactor,
+    ClaimNoYarnWithoutFactor, RefuseBetaZero, RefuseMropeMscale,       DropAttentionFactor,
+    MscaleZeroCounts};
+// configs/laguna.py turns attention_factor into an attn_factor of the same product.
+constexpr ReadingStep kSglangLaguna[] = {
+    DynamicBaseOfFactor,      DecideByBatch,  LongropeFactorOfLengths, DropProportionalFactor,
+    ClaimNoYarnWithoutFactor, RefuseBetaZero, RefuseMropeMscale,       MscaleZeroCounts};
+// Until 0.5.15 get_rope passes no mscale to yarn.
+constexpr ReadingStep kSglang15[] = {DynamicBaseOfFactor,
+                                     DecideByBatch,
+                                     LongropeFactorOfLengths,
+                                     ClaimNoYarnWithoutFactor,
+                                     RefuseBetaZero,
+                                     DropAttentionFactor,
+                                     DropMscale};
+
+// -- llama.cpp ------------------------------------------------------------------------------------
+// conversion/base.py, TextModel.set_gguf_parameters, writes no scaling for rope_type dynamic, ntk,
+// and yarn without factor. ggml/src/ggml.c, ggml_rope_yarn_corr_dims, always rounds.
+// src/llama-context.cpp computes yarn's attention factor from factor and yarn_log_multiplier alone,
+// and overwrites the one of the file. Only src/models/{mistral3,deepseek2,deepseek32}.cpp load
+// yarn_log_multiplier, and of the models here only mistral3.cpp loads the betas.
+// ggml/src/ggml-cpu/ops.cpp, ggml_mrope_cache_init, has the fourth row of positions.
+constexpr ReadingStep kLlamaCpp[] = {
+    RefuseFourthAxis,    RefuseDynamic,  RefuseNtk,  RefuseLongrope, RefuseYarnWithoutFactor,
+    DropAttentionFactor, DropAttnFactor, DropMscale, DropBetas,      DropTruncate};
+// conversion/hunyuan.py has its own default of alpha.
+constexpr ReadingStep kLlamaCppHunyuan[] = {
+    RefuseFourthAxis,    ClaimNoDynamic, RefuseNtk,  RefuseLongrope, RefuseYarnWithoutFactor,
+    DropAttentionFactor, DropAttnFactor, DropMscale, DropBetas,      DropTruncate};
+// conversion/gemma.py: the factors of proportional are 1, and 1e30 where nothing rotates.
+constexpr ReadingStep kLlamaCppGemma4[] = {RefuseFourthAxis,
+                                           RefuseDynamic,
+                                           RefuseNtk,
+                                           RefuseLongrope,
+                                           DropProportionalFactor,
+                                           RefuseYarnWithoutFactor,
+                                           DropAttentionFactor,
+                                           DropAttnFactor,
+                                           DropMscale,
+                                           DropBetas,
+                                           DropTruncate};
+// conversion/phi.py, Phi3MiniModel: both lists, and the attention factor of the two lengths.
+// src/llama-model.cpp, get_rope_factors: the list by the context (n_ctx_seq).
+constexpr ReadingStep kLlamaCppPhi3[] = {RefuseFourthAxis,
+                                         RefuseDynamic,
+                                         RefuseNtk,
+                                         LongropeByContext,
+                                         LongropeFactorOfLengths,
+                                         RefuseYarnWithoutFactor,
+                                         DropAttentionFactor,
+                                         DropAttnFactor,
+                                         DropMscale,
+                                         DropBetas,
+                                         DropTruncate};
+// conversion/minicpm.py writes both lists, but neither the original length nor a factor.
+constexpr ReadingStep kLlamaCppMiniCpm[] = {
+    RefuseFourthAxis,    ClaimNoLongrope, RefuseDynamic, RefuseNtk, RefuseYarnWithoutFactor,
+    DropAttentionFactor, DropAttnFactor,  DropMscale,    DropBetas, DropTruncate};
+// src/llama-context.cpp takes mscale as 1. conversion/mistral3.py writes mscale_all_dim.
+constexpr ReadingStep kLlamaCppMinistral3[] = {
+    RefuseFourthAxis, RefuseDynamic,       RefuseNtk,      RefuseLongrope, RefuseYarnWithoutFactor,
+    RefuseBetaZero,   DropAttentionFactor, DropAttnFactor, MscaleIsOne,    DropTruncate};
+// conversion/deepseek.py writes mscale_all_dim.
+constexpr ReadingStep kLlamaCppDeepSeek32[] = {
+    RefuseFourthAxis,    RefuseDynamic,  RefuseNtk,   RefuseLongrope, RefuseYarnWithoutFactor,
+    DropAttentionFactor, DropAttnFactor, MscaleIsOne, DropBetas,      DropTruncate};
+// src/llama-context.cpp: LLM_ARCH_DEEPSEEK2 takes mscale as mscale_all_dim.
+constexpr ReadingStep kLlamaCppDeepSeek[] = {
+    RefuseFourthAxis,    RefuseDynamic,  RefuseNtk,      RefuseLongrope, RefuseYarnWithoutFactor,
+    DropAttentionFactor, DropAttnFactor, MscaleIsAllDim, DropBetas,      DropTruncate};
+
+// -- DeepSeek -------------------------------------------------------------------------------------
+// deepseek-ai/DeepSeek-VL2 at 8ed2d7f, deepseek_vl2/models/modeling_deepseek.py:
+// DeepseekV2Attention._init_rope and DeepseekV2YarnRotaryEmbedding.
+constexpr ReadingStep kDeepSeekCode[] = {
+    RefuseYarnWithoutFactor, RefuseBetaZero, DropAttentionFactor,
+    DropAttnFactor,          DropTruncate,   MscaleOneAllDimZero};
+
+// -- Models ---------------------------------------------------------------------------------------
+// Models join a list where the versions that have them begin.
+constexpr Family kDeepSeekLike[] = {kDeepSeek, kDeepSeek32, kGlm4MoeLite, kGlmMoeDsa, kLongcat};
+constexpr Family kDeepSeekOld[] = {kDeepSeek};
+constexpr Family kDeepSeekOnly[] = {kDeepSeek, kGlm4MoeLite};
+constexpr Family kOrdinary[] = {kOther,   kMinistral3, kLaguna, kPhi3,
+                                kMiniCpm, kHunyuan,    kGemma4, kQwen3Vl};
+constexpr Family kOrdinaryWithoutQwen3Vl[] = {kOther,   kMinistral3, kLaguna, kPhi3,
+                                              kMiniCpm, kHunyuan,    kGemma4};
+constexpr Family kOrdinaryOld[] = {kOther, kPhi3, kMiniCpm, kHunyuan, kQwen3Vl};
+constexpr Family kOrdinarySglang[] = {kOther,   kMinistral3, kGptOss,  kPhi3,
+                                      kMiniCpm, kHunyuan,    kQwen3Vl, kGemma4};
+constexpr Family kOrdinarySglangOld[] = {kOther,   kMinistral3, kGptOss, kPhi3,
+                                         kMiniCpm, kHunyuan,    kQwen3Vl};
+constexpr Family kOrdinaryLlamaCpp[] = {kOther, kGptOss, kLaguna, kQwen3Vl, kGlmMoeDsa};
+constexpr Family kGptOssOnly[] = {kGptOss};
+constexpr Family kQwen3VlOnly[] = {kQwen3Vl};
+constexpr Family kLagunaOnly[] = {kLaguna};
+constexpr Family kHunyuanOnly[] = {kHunyuan};
+constexpr Family kGemma4Only[] = {kGemma4};
+constexpr Family kPhi3Only[] = {kPhi3};
+constexpr Family kMiniCpmOnly[] = {kMiniCpm};
+constexpr Family kMinistral3Only[] = {kMinistral3};
+constexpr Family kDeepSeek32Only[] = {kDeepSeek32};
+
+constexpr EngineEntry kEntries[] = {
+    {"hf", "Hugging Face", "5.23.0", "5.23.0", {}, kHuggingFace},
+
+    {"vllm", "vLLM", "0.32.0", "0.33.0", kDeepSeekLike, kVllmDeepSeek},
+    {"vllm", "vLLM", "0.32.0", "0.33.0", kGptOssOnly, kVllmGptOss},
+    {"vllm", "vLLM", "0.32.0", "0.33.0", kQwen3VlOnly, kVllm},
+    {"vllm", "vLLM", "0.32.0", "0.33.0", kOrdinaryWithoutQwen3Vl, kVllmMrope},
+    {"vllm", "vLLM", "0.30.0", "0.31.0", kDeepSeekLike, kVllmDeepSeek},
+    {"vllm", "vLLM", "0.30.0", "0.31.0", kGptOssOnly, kVllmGptOss},
+    {"vllm", "vLLM", "0.30.0", "0.31.0", kOrdinary, kVllmMrope},
+    {"vllm", "vLLM", "0.22.0", "0.29.0", kDeepSeekLike, kVllm29DeepSeek},
+    {"vllm", "vLLM", "0.22.0", "0.29.0", kGptOssOnly, kVllmGptOss},
+    {"vllm", "vLLM", "0.22.0", "0.29.0", kOrdinary, kVllm29},
+    {"vllm", "vLLM", "0.12.0", "0.21.0", kDeepSeekOld, kVllm29DeepSeek},
+    {"vllm", "vLLM", "0.12.0", "0.21.0", kGptOssOnly, kVllmGptOss},
+    {"vllm", "vLLM", "0.12.0", "0.21.0", kOrdinaryOld, kVllm21},
+    {"vllm", "vLLM", "0.11.1", "0.11.2", kDeepSeekOld, kVllm29DeepSeek},
+    {"vllm", "vLLM", "0.11.1", "0.11.2", kGptOssOnly, kVllm11GptOss},
+    {"vllm", "vLLM", "0.11.1", "0.11.2", kOrdinaryOld, kVllm11},
+    {"vllm", "vLLM", "0.10.2", "0.11.0", kDeepSeekOld, kVllm29DeepSeek},
+    {"vllm", "vLLM", "0.10.2", "0.11.0", kGptOssOnly, kVllm11GptOss},
+    {"vllm", "vLLM", "0.10.2", "0.11.0", kOrdinaryOld, kVllm10},
+
+    {"sglang", "SGLang", "0.5.16", "0.5.23", kDeepSeekLike, kSglangDeepSeek},
+    {"sglang", "SGLang", "0.5.16", "0.5.23", kLagunaOnly, kSglangLaguna},
+    {"sglang", "SGLang", "0.5.16", "0.5.23", kOrdinarySglang, kSglang},
+    {"sglang", "SGLang", "0.5.9", "0.5.15", kDeepSeekLike, kSglangDeepSeek},
+    {"sglang", "SGLang", "0.5.9", "0.5.15", kOrdinarySglangOld, kSglang15},
+
+    {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kDeepSeekOnly, kLlamaCppDeepSeek},
+    {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kDeepSeek32Only, kLlamaCppDeepSeek32},
+    {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kMinistral3Only, kLlamaCppMinistral3},
+    {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kMiniCpmOnly, kLlamaCppMiniCpm},
+    {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kPhi3Only, kLlamaCppPhi3},
+    {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kGemma4Only, kLlamaCppGemma4},
+    {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kHunyuanOnly, kLlamaCppHunyuan},
+    {"llamacpp", "llama.cpp", "0c1e57098", "0c1e57098", kOrdinaryLlamaCpp, kLlamaCpp},
+
+    {"deepseek", "DeepSeek's code", "VL2-8ed2d7f", "VL2-8ed2d7f", kDeepSeekOld, kDeepSeekCode},
+};
+
+}  // namespace
+
+bool EngineEntry::Covers(Family family) const {
+  return families.empty() || std::find(families.begin(), families.end(), family) != families.end();
+}
+
+std::span<const EngineEntry> EngineTable() {
+  return kEntries;
+}
+
+absl::StatusOr<CompatConfig> Convert(const EngineEntry& entry, const RopeConfig& config) {
+  CompatConfig result = {.config = config, .changes = {}};
+  for (const ReadingStep step : entry.steps) ROPE_RETURN_IF_ERROR(step(entry.who, result));
+  return result;
+}
+
+std::string Versions(std::string_view first, std::string_view last) {
+  return first == last ? StrCat(first) : StrCat(first, " to ", last);
+}
+
+}  // namespace rope::kernels

@@ -1,0 +1,49 @@
+// The table of engines: who reads a config how, in which versions, for which models. One entry is
+// one reading; a new reading is a new entry, and a test.
+//
+// Threading:  Constants.
+#ifndef ROPE_KERNELS_COMPAT_ENGINE_TABLE_H_
+#define ROPE_KERNELS_COMPAT_ENGINE_TABLE_H_
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "kernels/compat/compat_config.h"
+#include "kernels/compat/model_family.h"
+#include "kernels/compat/reading_steps.h"
+#include "kernels/config/rope_config.h"
+
+namespace rope::kernels {
+
+struct EngineEntry {
+  std::string_view engine;  // "vllm"
+  std::string_view who;     // "vLLM", in sentences
+  // The oldest and the newest version whose files were read and say this; commits where an engine
+  // has no versions.
+  std::string_view first;
+  std::string_view last;
+  std::span<const Family> families;  // empty: every model, also one without names
+  std::span<const ReadingStep> steps;
+
+  bool Covers(Family family) const;
+  // Whether `other` is an entry for the same engine and versions.
+  bool SameVersions(const EngineEntry& other) const {
+    return engine == other.engine && first == other.first;
+  }
+};
+
+// Ordered by engine. Within an engine the newest versions come first, and entries of the same
+// versions are neighbours; the last of these is the one for ordinary models.
+std::span<const EngineEntry> EngineTable();
+
+// The config that `entry` makes of `config`. Errors of its steps are returned as they are.
+absl::StatusOr<CompatConfig> Convert(const EngineEntry& entry, const RopeConfig& config);
+
+// "0.12.0 to 0.21.0", or one version.
+std::string Versions(std::string_view first, std::string_view last);
+
+}  // namespace rope::kernels
+
+#endif  // ROPE_KERNELS_COMPAT_ENGINE_TABLE_H_

@@ -1,0 +1,48 @@
+// ModelNames: what a config.json calls its model. Family: the models that every engine of
+// engine_table.h treats alike. Engines choose their model code by these names, and the code
+// decides how a config is read.
+//
+// Threading:  Pure functions; any thread.
+#ifndef ROPE_KERNELS_COMPAT_MODEL_FAMILY_H_
+#define ROPE_KERNELS_COMPAT_MODEL_FAMILY_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace rope::kernels {
+
+// As in LayerConfig. Both may be empty.
+struct ModelNames {
+  std::string model_type = {};
+  std::vector<std::string> architectures = {};
+};
+
+enum class Family {
+  kOther,  // a named model that no other family has
+  // DeepSeek V2 and V3, Kimi K2 and the models that embed them
+  kDeepSeek,
+  kDeepSeek32,
+  kGlm4MoeLite,
+  kGlmMoeDsa,
+  kLongcat,
+  kMinistral3,
+  kGptOss,
+  kLaguna,
+  kPhi3,
+  kMiniCpm,
+  kHunyuan,
+  kGemma4,
+  kQwen3Vl,
+  // Models whose code changes or computes the parameters itself, which was not checked.
+  kUnchecked,
+};
+
+// The family of the first known architecture, as engines choose. An unknown text model
+// ("...ForCausalLM") is kOther. For the other architectures, which wrap a text model, and without
+// architectures, model_type decides. Unset if both are empty.
+std::optional<Family> FamilyOf(const ModelNames& names);
+
+}  // namespace rope::kernels
+
+#endif  // ROPE_KERNELS_COMPAT_MODEL_FAMILY_H_
