@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/support/memory_limit.h"
 #include "tests/support/metrics_page.h"
 #include "tests/support/test_server.h"
 
@@ -226,7 +227,7 @@ TEST_F(RotateStreamTest, AClientThatDoesNotReadHoldsUpItselfAndABoundedShareOfMe
   writer.join();
   EXPECT_EQ(answered, kRequests);
   EXPECT_TRUE(stream->Finish().ok());
-  EXPECT_LT(PeakMebibytes(server_.process().pid()), 300);
+  if (kMemoryIsMeasured) EXPECT_LT(PeakMebibytes(server_.process().pid()), 300);
 }
 
 TEST_F(RotateStreamTest, ACancelledStreamLeavesTheServerServing) {
