@@ -1,12 +1,11 @@
 #include "server/control/describe.h"
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
-#include <numbers>
+#include <memory>
+#include <optional>
 #include <string>
 
 #include "kernels/compat/rope_readings.h"
+#include "kernels/describe.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
 #include "server/limits.h"
@@ -29,67 +28,11 @@ absl::Status CheckPositions(const v1::DescribeRequest& request) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<int64_t> SeqLenOf(const v1::DescribeRequest& request) {
-  if (request.has_seq_len()) {
-    if (request.seq_len() < 1 || request.seq_len() > limits::kSeqLenMax) {
-      return InvalidField("seq_len", request.seq_len(),
-                          absl::StrCat("a length from 1 to ", limits::kSeqLenMax));
-    }
-    return request.seq_len();
-  }
-  int64_t length = 1;
-  for (const int64_t position : request.positions()) length = std::max(length, position + 1);
-  return length;
-}
-
-// Adds the cos and sin of one position. `frequencies` omits trailing columns that do not rotate;
-// their cos and sin are those of angle 0.
-void AddRow(const kernels::Frequencies& frequencies, int64_t columns, int64_t position,
-            v1::DescribeResponse& response) {
-  v1::Row& row = *response.add_rows();
-  row.set_position(position);
-  for (int64_t column = 0; column < columns; ++column) {
-    const auto j = static_cast<size_t>(column);
-    const kernels::CosSin value = j < frequencies.inv_freq.size()
-                                      ? kernels::CosSinAt(frequencies, j, position)
-                                      : kernels::CosSin();
-    row.add_cos(value.cos);
-    row.add_sin(value.sin);
-  }
-}
-
-// Adds the values that OPERATION_ADD_SINUSOIDAL adds to the rotated channels, in their order.
-void AddSinusoid(kernels::Pairing pairing, v1::Row& row) {
-  if (pairing == kernels::Pairing::kHalf) {
-    *row.mutable_sinusoid() = row.sin();
-    row.mutable_sinusoid()->MergeFrom(row.cos());
-    return;
-  }
-  for (int i = 0; i < row.sin_size(); ++i) {
-    row.add_sinusoid(row.sin(i));
-    row.add_sinusoid(row.cos(i));
-  }
-}
-
-absl::Status AddRows(const RopeEntry& entry, const kernels::ResolvedRope& resolved,
-                     const v1::DescribeRequest& request, v1::DescribeResponse& response) {
-  kernels::RowUse use;
-  ROPE_ASSIGN_OR_RETURN(use.dtype, ReadRowDType(request.dtype(), resolved.config().precision));
-  if (request.sinusoidal()) {
-    ROPE_RETURN_IF_ERROR(CheckSinusoidal(resolved));
-    if (!entry.pairing().has_value()) {
-      return InvalidField("rope.pairing", "nothing",
-                          "PAIRING_HALF or PAIRING_INTERLEAVED: this config does not say");
-    }
-  }
-  const auto frequencies =
-      resolved.ForSeqLen(response.seq_len(), kernels::Multiplier::kAttentionFactor, use);
-  for (const int64_t position : request.positions()) {
-    AddRow(*frequencies, resolved.rotary_dim() / 2, position, response);
-    if (!request.sinusoidal()) continue;
-    AddSinusoid(*entry.pairing(), *response.mutable_rows(response.rows_size() - 1));
-  }
-  return absl::OkStatus();
+absl::Status CheckSeqLen(const v1::DescribeRequest& request) {
+  if (!request.has_seq_len()) return absl::OkStatus();
+  if (request.seq_len() >= 1 && request.seq_len() <= limits::kSeqLenMax) return absl::OkStatus();
+  return InvalidField("seq_len", request.seq_len(),
+                      absl::StrCat("a length from 1 to ", limits::kSeqLenMax));
 }
 
 v1::FrequencyScaling WriteScaling(kernels::ColumnScaling scaling) {
@@ -106,53 +49,89 @@ v1::FrequencyScaling WriteScaling(kernels::ColumnScaling scaling) {
   return v1::FREQUENCY_SCALING_UNSPECIFIED;
 }
 
-// Adds the scaling of each frequency, the ramp, and the error that float32 angles would have.
-void AddScaling(const kernels::ResolvedRope& resolved,
-                const kernels::ResolvedRope::AtSeqLen& evaluated, v1::DescribeResponse& response) {
-  for (const kernels::ColumnScaling scaling : kernels::ScalingOf(resolved, evaluated)) {
+void WriteRamp(const kernels::Ramp& ramp, v1::Ramp& message) {
+  message.set_low_index(ramp.low_index);
+  message.set_high_index(ramp.high_index);
+  message.set_low_wavelength(ramp.low_wavelength);
+  message.set_high_wavelength(ramp.high_wavelength);
+}
+
+void WriteReading(const kernels::Reading& reading, v1::Reading& message) {
+  message.set_implementation(reading.engine);
+  message.set_version(reading.version);
+  message.set_difference(reading.difference);
+  message.set_attention_factor(reading.attention_factor);
+  message.set_inv_freq_max_relative(reading.inv_freq_max_relative);
+}
+
+void WriteRow(const kernels::DescribedRow& row, v1::Row& message) {
+  message.set_position(row.position);
+  message.mutable_cos()->Add(row.cos.begin(), row.cos.end());
+  message.mutable_sin()->Add(row.sin.begin(), row.sin.end());
+  message.mutable_sinusoid()->Add(row.sinusoid.begin(), row.sinusoid.end());
+}
+
+v1::DescribeResponse Write(const kernels::Description& description) {
+  v1::DescribeResponse response;
+  response.set_pairing(WritePairing(description.pairing));
+  response.set_channel_order(WritePairing(description.channel_order));
+  response.set_layer_type(description.layer_type);
+  response.set_rotates(description.rotates);
+  response.set_seq_len(description.seq_len);
+  for (const std::string& warning : description.warnings) response.add_warnings(warning);
+  if (!description.rotates) return response;
+  *response.mutable_config() = WriteRopeConfig(description.config);
+  response.set_precision(WritePrecision(description.config.precision));
+  response.set_depends_on_seq_len(description.depends_on_seq_len);
+  response.set_attention_factor(description.attention_factor);
+  response.mutable_inv_freq()->Add(description.inv_freq.begin(), description.inv_freq.end());
+  response.mutable_wavelengths()->Add(description.wavelengths.begin(),
+                                      description.wavelengths.end());
+  for (const kernels::ColumnScaling scaling : description.scaling) {
     response.add_scaling(WriteScaling(scaling));
   }
-  if (const auto ramp = kernels::RampOf(resolved); ramp.has_value()) {
-    v1::Ramp& message = *response.mutable_ramp();
-    message.set_low_index(ramp->low_index);
-    message.set_high_index(ramp->high_index);
-    message.set_low_wavelength(ramp->low_wavelength);
-    message.set_high_wavelength(ramp->high_wavelength);
+  if (description.ramp.has_value()) WriteRamp(*description.ramp, *response.mutable_ramp());
+  response.set_float32_angle_error(description.float32_angle_error);
+  response.set_float32_angle_position(description.float32_angle_position);
+  for (const kernels::Reading& reading : description.readings) {
+    WriteReading(reading, *response.add_readings());
   }
-  constexpr int64_t kPositionMax = int64_t{1} << 31;
-  const int64_t length = resolved.config().max_position_embeddings.value_or(response.seq_len());
-  const int64_t position = std::min(length - 1, kPositionMax);
-  response.set_float32_angle_position(position);
-  response.set_float32_angle_error(kernels::Float32AngleError(evaluated, position));
+  for (const kernels::DescribedRow& row : description.rows) WriteRow(row, *response.add_rows());
+  return response;
 }
 
-void AddReadings(const RopeEntry& entry, const kernels::ResolvedRope& resolved,
-                 v1::DescribeResponse& response) {
-  for (const kernels::Reading& reading :
-       kernels::Readings(entry.stated_config(), entry.names(), resolved, response.seq_len())) {
-    v1::Reading& message = *response.add_readings();
-    message.set_implementation(reading.engine);
-    message.set_version(reading.version);
-    message.set_difference(reading.difference);
-    message.set_attention_factor(reading.attention_factor);
-    message.set_inv_freq_max_relative(reading.inv_freq_max_relative);
+// The embedding that `entry` describes; null if the layer does not rotate.
+absl::StatusOr<std::shared_ptr<const kernels::ResolvedRope>> ResolveFor(
+    const RopeEntry& entry, const v1::DescribeRequest& request) {
+  std::shared_ptr<const kernels::ResolvedRope> resolved;
+  if (!entry.layer().rotates) return resolved;
+  std::optional<int64_t> head_dim;
+  if (request.has_head_dim()) head_dim = request.head_dim();
+  ROPE_ASSIGN_OR_RETURN(resolved, entry.Resolve(head_dim));
+  if (head_dim.has_value() && resolved->head_dim() != *head_dim) {
+    return InvalidField("head_dim", *head_dim, absl::StrCat("the config's ", resolved->head_dim()));
   }
+  return resolved;
 }
 
-void AddNumbers(const kernels::ResolvedRope& resolved, v1::DescribeResponse& response) {
-  const auto at = resolved.Evaluate(response.seq_len());
-  *response.mutable_config() = WriteRopeConfig(resolved.config());
-  response.set_precision(WritePrecision(resolved.config().precision));
-  response.set_depends_on_seq_len(resolved.DependsOnSeqLen());
-  response.set_attention_factor(resolved.attention_factor());
-  for (const kernels::InverseFrequency frequency : at.inv_freq) {
-    response.add_inv_freq(static_cast<double>(frequency));
-    response.add_wavelengths(
-        frequency == 0
-            ? std::numeric_limits<double>::infinity()
-            : static_cast<double>(2 * std::numbers::pi_v<long double> / std::abs(frequency)));
+// What the request asks for, if the embedding has it.
+absl::StatusOr<kernels::DescribeOptions> OptionsOf(const v1::DescribeRequest& request,
+                                                   const RopeEntry& entry,
+                                                   const kernels::ResolvedRope* resolved) {
+  kernels::DescribeOptions options;
+  options.positions = request.positions();
+  if (request.has_seq_len()) options.seq_len = request.seq_len();
+  if (resolved == nullptr) return options;
+  ROPE_ASSIGN_OR_RETURN(options.row_dtype,
+                        ReadRowDType(request.dtype(), resolved->config().precision));
+  options.sinusoidal = request.sinusoidal();
+  if (!options.sinusoidal) return options;
+  ROPE_RETURN_IF_ERROR(CheckSinusoidal(*resolved));
+  if (!entry.pairing().has_value()) {
+    return InvalidField("rope.pairing", "nothing",
+                        "PAIRING_HALF or PAIRING_INTERLEAVED: this config does not say");
   }
-  AddScaling(resolved, at, response);
+  return options;
 }
 
 }  // namespace
@@ -161,25 +140,14 @@ absl::StatusOr<v1::DescribeResponse> Describe(const v1::DescribeRequest& request
                                               ModelRegistry& registry) {
   ROPE_ASSIGN_OR_RETURN(const auto entry, registry.Find(request.rope()));
   ROPE_RETURN_IF_ERROR(CheckPositions(request));
-  v1::DescribeResponse response;
-  ROPE_ASSIGN_OR_RETURN(const int64_t seq_len, SeqLenOf(request));
-  response.set_seq_len(seq_len);
+  ROPE_RETURN_IF_ERROR(CheckSeqLen(request));
+  ROPE_ASSIGN_OR_RETURN(const auto resolved, ResolveFor(*entry, request));
+  ROPE_ASSIGN_OR_RETURN(const kernels::DescribeOptions options,
+                        OptionsOf(request, *entry, resolved.get()));
+  ROPE_ASSIGN_OR_RETURN(const kernels::Description description,
+                        kernels::Describe(entry->rope(), resolved.get(), options));
+  v1::DescribeResponse response = Write(description);
   response.set_config_id(entry->config_id());
-  response.set_pairing(WritePairing(entry->pairing()));
-  response.set_channel_order(WritePairing(entry->layer().channel_order));
-  response.set_layer_type(entry->layer().layer_type);
-  response.set_rotates(entry->layer().rotates);
-  for (const std::string& warning : entry->warnings()) response.add_warnings(warning);
-  if (!entry->layer().rotates) return response;
-  std::optional<int64_t> head_dim;
-  if (request.has_head_dim()) head_dim = request.head_dim();
-  ROPE_ASSIGN_OR_RETURN(const auto resolved, entry->Resolve(head_dim));
-  if (head_dim.has_value() && resolved->head_dim() != *head_dim) {
-    return InvalidField("head_dim", *head_dim, absl::StrCat("the config's ", resolved->head_dim()));
-  }
-  AddNumbers(*resolved, response);
-  ROPE_RETURN_IF_ERROR(AddRows(*entry, *resolved, request, response));
-  AddReadings(*entry, *resolved, response);
   return response;
 }
 

@@ -7,7 +7,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
-#include "kernels/compat/rope_warnings.h"
 #include "kernels/config/presets.h"
 #include "kernels/config/validate_config.h"
 #include "kernels/status_macros.h"
@@ -43,7 +42,7 @@ absl::Status InField(const std::string& field, const absl::Status& status) {
 absl::StatusOr<std::shared_ptr<const kernels::ResolvedRope>> RopeEntry::Resolve(
     std::optional<int64_t> head_dim) const {
   if (resolved_ != nullptr) return resolved_;
-  auto resolved = kernels::Resolve(layer_.config, head_dim);
+  auto resolved = kernels::Resolve(rope_.layer.config, head_dim);
   if (!resolved.ok()) return InField(field_, resolved.status());
   return resolved;
 }
@@ -106,12 +105,12 @@ absl::StatusOr<std::shared_ptr<RopeEntry>> ModelRegistry::Read(const v1::RopeSpe
   ROPE_ASSIGN_OR_RETURN(const std::optional<kernels::Pairing> explicit_pairing,
                         ReadPairing(spec.pairing()));
   ROPE_ASSIGN_OR_RETURN(const ModelPtr model, ReadModel(spec, entry->field_));
-  ROPE_ASSIGN_OR_RETURN(entry->layer_, LayerOf(*model, ChoiceOf(spec), entry->field_));
+  ROPE_ASSIGN_OR_RETURN(kernels::LayerConfig layer, LayerOf(*model, ChoiceOf(spec), entry->field_));
   entry->model_ = spec.model();
   entry->generation_ = model->generation;
   ROPE_ASSIGN_OR_RETURN(const kernels::Compat compat, ReadCompat(spec.compat()));
-  ROPE_ASSIGN_OR_RETURN(entry->layer_.config.precision, ReadPrecision(spec.precision()));
-  ROPE_RETURN_IF_ERROR(Complete(explicit_pairing, compat, *entry));
+  ROPE_ASSIGN_OR_RETURN(layer.config.precision, ReadPrecision(spec.precision()));
+  ROPE_RETURN_IF_ERROR(Complete(std::move(layer), explicit_pairing, compat, *entry));
   return entry;
 }
 
@@ -169,30 +168,17 @@ absl::StatusOr<kernels::LayerConfig> ModelRegistry::LayerOf(const Model& model,
   return layer;
 }
 
-// Records, validates and warns of the stated config; only then does `compat` change it.
-absl::Status ModelRegistry::Complete(std::optional<kernels::Pairing> explicit_pairing,
+absl::Status ModelRegistry::Complete(kernels::LayerConfig layer,
+                                     std::optional<kernels::Pairing> explicit_pairing,
                                      kernels::Compat compat, RopeEntry& entry) {
-  entry.stated_config_ = entry.layer_.config;
-  entry.warnings_ = entry.layer_.warnings;
-  entry.pairing_ = explicit_pairing.has_value() ? explicit_pairing : entry.layer_.pairing;
-  if (explicit_pairing.has_value() && entry.layer_.pairing.has_value() &&
-      explicit_pairing != entry.layer_.pairing) {
-    entry.warnings_.push_back(
-        absl::StrCat("pairing: taken as ", std::string(kernels::Name(*explicit_pairing)),
-                     " because the request says so; this model's checkpoints use ",
-                     std::string(kernels::Name(*entry.layer_.pairing))));
+  if (layer.rotates) {
+    const absl::Status valid = kernels::Validate(layer.config);
+    if (!valid.ok()) return InField(entry.field_, valid);
   }
-  if (!entry.layer_.rotates) return absl::OkStatus();
-  const absl::Status valid = kernels::Validate(entry.layer_.config);
-  if (!valid.ok()) return InField(entry.field_, valid);
-  for (std::string& warning : kernels::Warnings(entry.layer_.config)) {
-    entry.warnings_.push_back(std::move(warning));
-  }
-  auto read = kernels::ApplyCompat(entry.layer_.config, compat, entry.names());
-  if (!read.ok()) return Prefixed("rope.compat: ", read.status());
-  entry.layer_.config = std::move(read->config);
-  for (std::string& change : read->changes) entry.warnings_.push_back(std::move(change));
-  if (entry.layer_.config.head_dim.has_value()) {
+  auto rope = kernels::ReadLayer(std::move(layer), explicit_pairing, compat);
+  if (!rope.ok()) return Prefixed("rope.compat: ", rope.status());
+  entry.rope_ = *std::move(rope);
+  if (entry.rope_.layer.rotates && entry.rope_.layer.config.head_dim.has_value()) {
     ROPE_ASSIGN_OR_RETURN(entry.resolved_, entry.Resolve(std::nullopt));
   }
   return absl::OkStatus();
@@ -300,13 +286,14 @@ absl::Status ModelRegistry::CheckLayers(const Model& model,
     entry.field_ = field;
     kernels::LayerChoice choice;
     choice.layer_type = type;
-    ROPE_ASSIGN_OR_RETURN(entry.layer_, LayerOf(model, choice, field));
-    ROPE_RETURN_IF_ERROR(Complete(explicit_pairing, kernels::Compat::kDefault, entry));
-    if (entry.layer_.rotates && !entry.pairing_.has_value()) {
+    ROPE_ASSIGN_OR_RETURN(kernels::LayerConfig layer, LayerOf(model, choice, field));
+    ROPE_RETURN_IF_ERROR(
+        Complete(std::move(layer), explicit_pairing, kernels::Compat::kDefault, entry));
+    if (entry.layer().rotates && !entry.pairing().has_value()) {
       return InvalidField("rope.pairing", "nothing",
                           "PAIRING_HALF or PAIRING_INTERLEAVED: this config does not say");
     }
-    for (const std::string& warning : entry.warnings_) {
+    for (const std::string& warning : entry.rope_.warnings) {
       warnings.push_back(type.empty() ? warning : absl::StrCat(type, ": ", warning));
     }
   }

@@ -27,9 +27,9 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "kernels/compat/model_family.h"
 #include "kernels/compat/rope_readings.h"
 #include "kernels/config/config_json.h"
+#include "kernels/describe.h"
 #include "kernels/frequencies/frequencies.h"
 #include "proto/mutex.h"
 #include "rope/v1/admin.pb.h"
@@ -42,15 +42,12 @@ namespace rope::server {
 class RopeEntry {
  public:
   const std::string& config_id() const { return config_id_; }
+  const kernels::LayerRope& rope() const { return rope_; }
   // The layer, with its config as the spec's `compat` interprets it.
-  const kernels::LayerConfig& layer() const { return layer_; }
-  // The config as the spec states it.
-  const kernels::RopeConfig& stated_config() const { return stated_config_; }
-  // The model's names; empty for a bare config.
-  kernels::ModelNames names() const { return {layer_.model_type, layer_.architectures}; }
+  const kernels::LayerConfig& layer() const { return rope_.layer; }
   // The spec's pairing, else that of the preset or model_type, else nothing.
-  std::optional<kernels::Pairing> pairing() const { return pairing_; }
-  const std::vector<std::string>& warnings() const { return warnings_; }
+  std::optional<kernels::Pairing> pairing() const { return rope_.pairing; }
+  const std::vector<std::string>& warnings() const { return rope_.warnings; }
 
   // The embedding for heads of `head_dim` channels. Only a config without head_dim uses the
   // parameter. INVALID_ARGUMENT: the config has no head_dim, and `head_dim` is absent or does not
@@ -65,10 +62,7 @@ class RopeEntry {
   std::string field_;       // the request's field of the config, with a dot, for errors
   std::string model_;       // the model's name; empty: the spec names no model
   int64_t generation_ = 0;  // of the model
-  kernels::LayerConfig layer_;
-  kernels::RopeConfig stated_config_;
-  std::optional<kernels::Pairing> pairing_;
-  std::vector<std::string> warnings_;
+  kernels::LayerRope rope_;
   std::shared_ptr<const kernels::ResolvedRope> resolved_;  // null: the config has no head_dim
 };
 
@@ -135,8 +129,9 @@ class ModelRegistry {
   static absl::StatusOr<kernels::LayerConfig> LayerOf(const Model& model,
                                                       const kernels::LayerChoice& choice,
                                                       const std::string& field);
-  // Validates the entry's layer, applies `compat`, and resolves the layer if it has a head_dim.
-  static absl::Status Complete(std::optional<kernels::Pairing> explicit_pairing,
+  // Validates `layer`, applies `compat`, and resolves the layer if it has a head_dim.
+  static absl::Status Complete(kernels::LayerConfig layer,
+                               std::optional<kernels::Pairing> explicit_pairing,
                                kernels::Compat compat, RopeEntry& entry);
   std::shared_ptr<const RopeEntry> Keep(const std::string& key, std::shared_ptr<RopeEntry> entry);
   void Forget(const std::string& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -1,0 +1,136 @@
+#include "kernels/describe.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numbers>
+#include <string_view>
+#include <utility>
+
+#include "kernels/check.h"
+#include "kernels/compat/rope_warnings.h"
+#include "kernels/status_macros.h"
+#include "kernels/str_cat.h"
+
+namespace rope::kernels {
+namespace {
+
+absl::Status CheckSinusoidal(const LayerRope& rope, const ResolvedRope& resolved) {
+  const auto refuse = [](std::string_view got, std::string_view want) {
+    return absl::InvalidArgumentError(StrCat("sinusoidal: got it with ", got, ", want ", want));
+  };
+  if (resolved.attention_factor() != 1) {
+    return refuse(StrCat("attention factor ", resolved.attention_factor()),
+                  "an attention factor of 1");
+  }
+  if (resolved.DependsOnSide()) return refuse("xpos", "an embedding without it");
+  if (resolved.DependsOnDType()) return refuse("precision hf", "precision exact");
+  if (!rope.pairing.has_value()) {
+    return absl::InvalidArgumentError(
+        "pairing: got nothing, want half or interleaved: this config does not say");
+  }
+  return absl::OkStatus();
+}
+
+// `frequencies` omits trailing columns that do not rotate; their cos and sin are those of angle 0.
+DescribedRow RowAt(const Frequencies& frequencies, int64_t columns, int64_t position) {
+  DescribedRow row;
+  row.position = position;
+  for (int64_t column = 0; column < columns; ++column) {
+    const auto j = static_cast<size_t>(column);
+    const CosSin value =
+        j < frequencies.inv_freq.size() ? CosSinAt(frequencies, j, position) : CosSin();
+    row.cos.push_back(value.cos);
+    row.sin.push_back(value.sin);
+  }
+  return row;
+}
+
+void AddSinusoid(Pairing pairing, DescribedRow& row) {
+  if (pairing == Pairing::kHalf) {
+    row.sinusoid = row.sin;
+    row.sinusoid.insert(row.sinusoid.end(), row.cos.begin(), row.cos.end());
+    return;
+  }
+  for (size_t i = 0; i < row.sin.size(); ++i) {
+    row.sinusoid.push_back(row.sin[i]);
+    row.sinusoid.push_back(row.cos[i]);
+  }
+}
+
+void AddNumbers(const ResolvedRope& resolved, Description& description) {
+  const ResolvedRope::AtSeqLen at = resolved.Evaluate(description.seq_len);
+  description.config = resolved.config();
+  description.depends_on_seq_len = resolved.DependsOnSeqLen();
+  description.attention_factor = resolved.attention_factor();
+  for (const InverseFrequency frequency : at.inv_freq) {
+    description.inv_freq.push_back(static_cast<double>(frequency));
+    description.wavelengths.push_back(
+        frequency == 0
+            ? std::numeric_limits<double>::infinity()
+            : static_cast<double>(2 * std::numbers::pi_v<long double> / std::abs(frequency)));
+  }
+  description.scaling = ScalingOf(resolved, at);
+  description.ramp = RampOf(resolved);
+  constexpr int64_t kPositionMax = int64_t{1} << 31;
+  const int64_t length = resolved.config().max_position_embeddings.value_or(description.seq_len);
+  description.float32_angle_position = std::min(length - 1, kPositionMax);
+  description.float32_angle_error = Float32AngleError(at, description.float32_angle_position);
+}
+
+}  // namespace
+
+ModelNames NamesOf(const LayerConfig& layer) {
+  return {layer.model_type, layer.architectures};
+}
+
+absl::StatusOr<LayerRope> ReadLayer(LayerConfig layer, std::optional<Pairing> pairing,
+                                    Compat compat) {
+  LayerRope rope;
+  rope.stated = layer.config;
+  rope.warnings = layer.warnings;
+  rope.pairing = pairing.has_value() ? pairing : layer.pairing;
+  if (pairing.has_value() && layer.pairing.has_value() && pairing != layer.pairing) {
+    rope.warnings.push_back(StrCat("pairing: taken as ", Name(*pairing),
+                                   " because the request says so; this model's checkpoints use ",
+                                   Name(*layer.pairing)));
+  }
+  rope.layer = std::move(layer);
+  if (!rope.layer.rotates) return rope;
+  for (std::string& warning : Warnings(rope.stated)) rope.warnings.push_back(std::move(warning));
+  ROPE_ASSIGN_OR_RETURN(CompatConfig read, ApplyCompat(rope.stated, compat, NamesOf(rope.layer)));
+  rope.layer.config = std::move(read.config);
+  for (std::string& change : read.changes) rope.warnings.push_back(std::move(change));
+  return rope;
+}
+
+int64_t SeqLenOf(const DescribeOptions& options) {
+  int64_t length = 1;
+  for (const int64_t position : options.positions) length = std::max(length, position + 1);
+  return options.seq_len.value_or(length);
+}
+
+absl::StatusOr<Description> Describe(const LayerRope& rope, const ResolvedRope* resolved,
+                                     const DescribeOptions& options) {
+  ROPE_CHECK((resolved != nullptr) == rope.layer.rotates);
+  const bool own_pairs = rope.pairing == rope.layer.pairing;
+  Description description = {.pairing = rope.pairing,
+                             .channel_order = own_pairs ? rope.layer.channel_order : std::nullopt,
+                             .layer_type = rope.layer.layer_type,
+                             .rotates = rope.layer.rotates,
+                             .seq_len = SeqLenOf(options),
+                             .warnings = rope.warnings};
+  if (resolved == nullptr) return description;
+  if (options.sinusoidal) ROPE_RETURN_IF_ERROR(CheckSinusoidal(rope, *resolved));
+  AddNumbers(*resolved, description);
+  const auto frequencies = resolved->ForSeqLen(description.seq_len, Multiplier::kAttentionFactor,
+                                               RowUse{.dtype = options.row_dtype});
+  for (const int64_t position : options.positions) {
+    description.rows.push_back(RowAt(*frequencies, resolved->rotary_dim() / 2, position));
+    if (options.sinusoidal) AddSinusoid(*rope.pairing, description.rows.back());
+  }
+  description.readings = Readings(rope.stated, NamesOf(rope.layer), *resolved, description.seq_len);
+  return description;
+}
+
+}  // namespace rope::kernels

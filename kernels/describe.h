@@ -1,0 +1,96 @@
+// Describe: evaluates one rotary embedding: its frequencies, rows, scaling, warnings and readings.
+//
+//   LayerConfig --ReadLayer--> LayerRope --Resolve--> ResolvedRope --Describe--> Description
+//
+// Threading:  Pure functions; any thread.
+// Errors:     INVALID_ARGUMENT, "field: got X, want Y".
+// Precision:  cos and sin are the exact values of the formulas, rounded once to double.
+#ifndef ROPE_KERNELS_DESCRIBE_H_
+#define ROPE_KERNELS_DESCRIBE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kernels/compat/model_family.h"
+#include "kernels/compat/rope_readings.h"
+#include "kernels/config/layer_config.h"
+#include "kernels/config/rope_config.h"
+#include "kernels/dtype/dtype.h"
+#include "kernels/dtype/pairing.h"
+#include "kernels/frequencies/frequencies.h"
+
+namespace rope::kernels {
+
+// The embedding of one layer, as a caller asks for it.
+struct LayerRope {
+  LayerConfig layer;               // with its config as the caller's `compat` interprets it
+  RopeConfig stated;               // the config as it is written
+  std::optional<Pairing> pairing;  // the caller's, else the layer's, else nothing
+  std::vector<std::string> warnings;
+};
+
+// The names by which engines choose the model's code.
+ModelNames NamesOf(const LayerConfig& layer);
+
+// Adds the warnings of the config and applies `compat` to it. `pairing`, if set, replaces the
+// layer's. REQUIRES: Validate(layer.config) is OK, if the layer rotates. INVALID_ARGUMENT: the
+// implementation has no such rotation.
+absl::StatusOr<LayerRope> ReadLayer(LayerConfig layer, std::optional<Pairing> pairing,
+                                    Compat compat);
+
+// cos and sin of one position, attention factor included; with xPos, those of q.
+struct DescribedRow {
+  int64_t position = 0;
+  std::vector<double> cos;  // [rotary_dim/2]
+  std::vector<double> sin;  // [rotary_dim/2]
+  // [rotary_dim], if asked for: what the original Transformer adds to the rotated channels, in the
+  // channels' order. Half pairing: all sines, then all cosines; interleaved: alternating.
+  std::vector<double> sinusoid;
+};
+
+struct Description {
+  std::optional<Pairing> pairing;
+  // The channel order in which the model's code leaves rotated pairs, if it is another one.
+  std::optional<Pairing> channel_order;
+  std::string layer_type;  // empty if layers do not differ
+  bool rotates = true;     // false: only the fields above, seq_len and the warnings are set
+  int64_t seq_len = 1;     // the length for which the numbers hold
+  std::vector<std::string> warnings;
+  RopeConfig config = {};  // with all defaults filled in
+  bool depends_on_seq_len = false;
+  double attention_factor = 0;
+  std::vector<double> inv_freq = {};        // [rotary_dim/2], radians per position
+  std::vector<double> wavelengths = {};     // [rotary_dim/2], positions per turn; infinity: still
+  std::vector<ColumnScaling> scaling = {};  // [rotary_dim/2]
+  std::optional<Ramp> ramp = {};
+  // The largest error of a cos or sin if angles were computed in float32, up to this position: the
+  // config's last one, or seq_len - 1; at most 2^31.
+  double float32_angle_error = 0;
+  int64_t float32_angle_position = 0;
+  std::vector<Reading> readings = {};
+  std::vector<DescribedRow> rows = {};  // one for each position that was asked for
+};
+
+struct DescribeOptions {
+  std::optional<int64_t> seq_len = {};       // >= 1; unset: see SeqLenOf
+  absl::Span<const int64_t> positions = {};  // of the rows; each 0 to 2^30
+  DType row_dtype = DType::kFloat32;         // of rows with precision hf
+  bool sinusoidal = false;                   // also fill DescribedRow::sinusoid
+};
+
+// The length that options ask for: seq_len, else the largest position + 1, else 1.
+int64_t SeqLenOf(const DescribeOptions& options);
+
+// Describes `rope`. `resolved` is Resolve(rope.layer.config), and null if the layer does not
+// rotate. REQUIRES: the ranges of DescribeOptions. INVALID_ARGUMENT: `sinusoidal` for an embedding
+// with an attention factor other than 1, with xPos, with precision hf or without a pairing.
+absl::StatusOr<Description> Describe(const LayerRope& rope, const ResolvedRope* resolved,
+                                     const DescribeOptions& options);
+
+}  // namespace rope::kernels
+
+#endif  // ROPE_KERNELS_DESCRIBE_H_

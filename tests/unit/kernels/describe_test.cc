@@ -1,0 +1,167 @@
+#include "kernels/describe.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "kernels/config/config_json.h"
+#include "tests/support/status_matchers.h"
+
+namespace rope::kernels {
+namespace {
+
+using ::rope::testing::IsOk;
+using ::rope::testing::StatusIs;
+using ::testing::Contains;
+using ::testing::DoubleNear;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+
+// A layer of `config` as it is written, in half pairing.
+LayerRope Written(const RopeConfig& config, Compat compat = Compat::kDefault) {
+  LayerConfig layer;
+  layer.config = config;
+  return ReadLayer(layer, Pairing::kHalf, compat).value();
+}
+
+absl::StatusOr<Description> DescribeWritten(const RopeConfig& config,
+                                            const DescribeOptions& options = {}) {
+  const LayerRope rope = Written(config);
+  return Describe(rope, Resolve(rope.layer.config).value().get(), options);
+}
+
+RopeConfig Yarn() {
+  RopeConfig config;
+  config.rope_type = RopeType::kYarn;
+  config.head_dim = 64;
+  config.factor = 4;
+  config.max_position_embeddings = 131072;
+  config.original_max_position_embeddings = 32768;
+  return config;
+}
+
+TEST(DescribeTest, NumbersOfTheFormula) {
+  const auto description = DescribeWritten({.head_dim = 8, .max_position_embeddings = 4096});
+  ASSERT_THAT(description, IsOk());
+  ASSERT_THAT(description->inv_freq, SizeIs(4));
+  for (size_t i = 0; i < 4; ++i) {
+    const double expected = std::pow(10000.0, -2.0 * static_cast<double>(i) / 8);
+    EXPECT_THAT(description->inv_freq[i], DoubleNear(expected, expected * 1e-15));
+    EXPECT_THAT(description->wavelengths[i] * expected, DoubleNear(2 * std::numbers::pi, 1e-14));
+  }
+  EXPECT_EQ(description->attention_factor, 1);
+  EXPECT_EQ(description->seq_len, 1);
+  EXPECT_FALSE(description->depends_on_seq_len);
+  EXPECT_EQ(description->float32_angle_position, 4095);
+  EXPECT_EQ(description->config.rotary_dim, 8);
+  EXPECT_FALSE(description->ramp.has_value());
+  EXPECT_THAT(description->readings, IsEmpty());
+}
+
+TEST(DescribeTest, RampScalingAndReadingsOfYarn) {
+  RopeConfig config = Yarn();
+  config.truncate = false;
+  const auto description = DescribeWritten(config);
+  ASSERT_THAT(description, IsOk());
+  EXPECT_EQ(description->scaling.front(), ColumnScaling::kKept);
+  EXPECT_EQ(description->scaling.back(), ColumnScaling::kScaled);
+  EXPECT_THAT(description->scaling, Contains(ColumnScaling::kBlended));
+  ASSERT_TRUE(description->ramp.has_value());
+  EXPECT_LT(description->ramp->low_index, description->ramp->high_index);
+  EXPECT_THAT(description->attention_factor, DoubleNear(0.1 * std::log(4.0) + 1, 1e-15));
+  EXPECT_THAT(description->warnings, Contains(HasSubstr("llama.cpp rounds anyway")));
+  EXPECT_FALSE(description->readings.empty());
+}
+
+TEST(DescribeTest, FrequencyZeroHasNoWavelengthAndItsRowIsThatOfAngleZero) {
+  const std::vector<int64_t> positions = {5};
+  const auto description =
+      DescribeWritten({.head_dim = 4, .inv_freq = {0.5, 0}}, {.positions = positions});
+  ASSERT_THAT(description, IsOk());
+  EXPECT_EQ(description->wavelengths[1], std::numeric_limits<double>::infinity());
+  ASSERT_THAT(description->rows, SizeIs(1));
+  EXPECT_THAT(description->rows[0].cos, ElementsAre(DoubleNear(std::cos(2.5), 1e-15), 1));
+  EXPECT_THAT(description->rows[0].sin, ElementsAre(DoubleNear(std::sin(2.5), 1e-15), 0));
+  EXPECT_THAT(description->rows[0].sinusoid, IsEmpty());
+}
+
+TEST(DescribeTest, SinusoidsAreInTheOrderOfTheChannels) {
+  const std::vector<int64_t> positions = {3};
+  const DescribeOptions options = {.positions = positions, .sinusoidal = true};
+  const auto half = DescribeWritten({.head_dim = 2}, options);
+  ASSERT_THAT(half, IsOk());
+  EXPECT_THAT(half->rows[0].sinusoid, ElementsAre(half->rows[0].sin[0], half->rows[0].cos[0]));
+  LayerRope rope = Written({.head_dim = 4});
+  rope.pairing = Pairing::kInterleaved;
+  const auto interleaved = Describe(rope, Resolve(rope.layer.config).value().get(), options);
+  ASSERT_THAT(interleaved, IsOk());
+  const DescribedRow& row = interleaved->rows[0];
+  EXPECT_THAT(row.sinusoid, ElementsAre(row.sin[0], row.cos[0], row.sin[1], row.cos[1]));
+}
+
+TEST(DescribeTest, SinusoidsOfAnEmbeddingThatHasNoneAreRefused) {
+  const DescribeOptions options = {.sinusoidal = true};
+  EXPECT_THAT(DescribeWritten(Yarn(), options),
+              StatusIs(kInvalid, HasSubstr("sinusoidal: got it with attention factor 1.1")));
+  LayerRope rope = Written({.head_dim = 4});
+  rope.pairing.reset();
+  EXPECT_THAT(Describe(rope, Resolve(rope.layer.config).value().get(), options),
+              StatusIs(kInvalid, HasSubstr("pairing: got nothing")));
+}
+
+TEST(DescribeTest, LengthIsTheGivenOneElseThatOfTheLargestPosition) {
+  const std::vector<int64_t> positions = {7, 99, 3};
+  EXPECT_EQ(SeqLenOf({}), 1);
+  EXPECT_EQ(SeqLenOf({.positions = positions}), 100);
+  EXPECT_EQ(SeqLenOf({.seq_len = 8, .positions = positions}), 8);
+}
+
+TEST(DescribeTest, LayerThatDoesNotRotateHasWarningsAndNoNumbers) {
+  LayerConfig layer;
+  layer.layer_type = "full_attention";
+  layer.rotates = false;
+  layer.warnings = {"none of them rotates"};
+  const auto rope = ReadLayer(layer, std::nullopt, Compat::kDefault);
+  ASSERT_THAT(rope, IsOk());
+  const auto description = Describe(*rope, nullptr, {});
+  ASSERT_THAT(description, IsOk());
+  EXPECT_FALSE(description->rotates);
+  EXPECT_EQ(description->layer_type, "full_attention");
+  EXPECT_THAT(description->warnings, ElementsAre("none of them rotates"));
+  EXPECT_THAT(description->inv_freq, IsEmpty());
+}
+
+TEST(ReadLayerTest, AnotherPairingThanTheModelsIsTakenWithAWarning) {
+  LayerConfig layer;
+  layer.config.head_dim = 64;
+  layer.pairing = Pairing::kHalf;
+  const auto rope = ReadLayer(layer, Pairing::kInterleaved, Compat::kDefault);
+  ASSERT_THAT(rope, IsOk());
+  EXPECT_EQ(rope->pairing, Pairing::kInterleaved);
+  EXPECT_THAT(rope->warnings, ElementsAre(HasSubstr("pairing: taken as interleaved")));
+}
+
+TEST(ReadLayerTest, CompatChangesTheConfigAndKeepsTheStatedOne) {
+  RopeConfig config = Yarn();
+  config.attention_factor = 2;
+  const LayerRope rope = Written(config, Compat::kVllm);
+  EXPECT_EQ(rope.stated, config);
+  EXPECT_FALSE(rope.layer.config.attention_factor.has_value());
+  EXPECT_THAT(rope.warnings, Contains(HasSubstr("vLLM ignores attention_factor")));
+  LayerConfig ntk;
+  ntk.config.rope_type = RopeType::kNtk;
+  ntk.config.head_dim = 64;
+  ntk.config.factor = 2;
+  EXPECT_THAT(ReadLayer(ntk, std::nullopt, Compat::kLlamaCpp),
+              StatusIs(kInvalid, HasSubstr("rope_type ntk")));
+}
+
+}  // namespace
+}  // namespace rope::kernels
