@@ -29,6 +29,18 @@ Result<v1::DescribeResponse> CallDescribe(const Connection& connection,
                                            ToMessage(request), options);
 }
 
+Result<std::string> JsonOf(const v1::DescribeResponse& message) {
+  google::protobuf::util::JsonPrintOptions print;
+  print.add_whitespace = true;
+  print.preserve_proto_field_names = true;
+  print.always_print_primitive_fields = true;
+  std::string json;
+  if (!google::protobuf::util::MessageToJsonString(message, &json, print).ok()) {
+    return Status(StatusCode::kInternal, "reply: got text that is not UTF-8");
+  }
+  return json;
+}
+
 }  // namespace
 
 const char* Name(ServingStatus status) {
@@ -129,15 +141,11 @@ Result<std::string> Client::DescribeJson(const DescribeRequest& request,
                                          const CallOptions& options) const {
   const Result<v1::DescribeResponse> reply = CallDescribe(*connection_, request, options);
   if (!reply.ok()) return reply.status();
-  google::protobuf::util::JsonPrintOptions print;
-  print.add_whitespace = true;
-  print.preserve_proto_field_names = true;
-  print.always_print_primitive_fields = true;
-  std::string json;
-  if (!google::protobuf::util::MessageToJsonString(*reply, &json, print).ok()) {
-    return Status(StatusCode::kInternal, "reply: got text that is not UTF-8");
-  }
-  return json;
+  return JsonOf(*reply);
+}
+
+Result<std::string> ToJson(const DescribeReply& reply) {
+  return JsonOf(ToMessage(reply));
 }
 
 Status Client::Fence(const CallOptions& options) const {

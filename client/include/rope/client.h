@@ -101,6 +101,9 @@ class Client {
   std::shared_ptr<const Connection> connection_;
 };
 
+// A reply as the JSON that DescribeJson returns for it.
+Result<std::string> ToJson(const DescribeReply& reply);
+
 }  // namespace rope::client
 
 #endif  // ROPE_CLIENT_H_

@@ -90,6 +90,13 @@ TEST(MessagesTest, SpecNamesLayerAndPairing) {
   EXPECT_EQ(spec.pairing(), v1::PAIRING_HALF);
 }
 
+TEST(MessagesTest, ReplyOfALayerThatDoesNotRotateHasNoConfig) {
+  v1::DescribeResponse response;
+  response.set_layer_type("full_attention");
+  response.set_seq_len(1);
+  EXPECT_EQ(ToMessage(FromMessage(response)).DebugString(), response.DebugString());
+}
+
 TEST(MessagesTest, DescribeReplyHoldsEverything) {
   v1::DescribeResponse response;
   response.set_config_id("0123");
@@ -118,7 +125,12 @@ TEST(MessagesTest, DescribeReplyHoldsEverything) {
   row.add_cos(0.6);
   row.add_sin(0.8);
 
+  row.add_sinusoid(0.8);
+  response.set_precision(v1::PRECISION_HF);
+  response.mutable_config()->set_rope_type("yarn");
+
   const DescribeReply reply = FromMessage(response);
+  EXPECT_EQ(ToMessage(reply).DebugString(), response.DebugString());
   EXPECT_EQ(reply.config_id, "0123");
   EXPECT_EQ(reply.pairing, Pairing::kInterleaved);
   EXPECT_EQ(reply.layer_type, "full_attention");
