@@ -74,6 +74,7 @@ std::unique_ptr<CLI::App> AppOf(const Usage& usage, Values& values) {
     }
     if (flag.environment) option->envname(proto::EnvironmentName(name));
   }
+  if (!usage.footer.empty()) app->footer(usage.footer);
   if (!usage.positionals.empty()) app->add_option(usage.positionals, values.positional, "");
   return app;
 }

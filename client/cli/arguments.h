@@ -42,6 +42,7 @@ struct Usage {
   std::string summary;      // one line
   std::string positionals;  // what the arguments without a flag are; empty: there are none
   std::vector<Flag> flags;
+  std::string footer = {};  // after the flags
 };
 
 // The help of such a command line.

@@ -1,4 +1,5 @@
-// describe: what a config means, as a page or as JSON.
+// describe: what a config means, as a page or as JSON. A file and a preset are described in this
+// process, unless --target names a server.
 #include <cmath>
 #include <string>
 
@@ -7,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "client/cli/commands.h"
 #include "client/cli/files.h"
+#include "client/cli/local_describe.h"
 #include "client/cli/plot/plot.h"
 
 namespace rope::client {
@@ -71,7 +73,7 @@ void PrintHead(const DescribeReply& reply) {
   if (reply.precision == Precision::kHf) absl::PrintF("precision         hf\n");
   absl::PrintF("float32 angles    off by up to %.3g in cos and sin up to position %d\n",
                reply.float32_angle_error, reply.float32_angle_position);
-  absl::PrintF("config_id         %s\n", reply.config_id);
+  if (!reply.config_id.empty()) absl::PrintF("config_id         %s\n", reply.config_id);
 }
 
 void PrintNotes(const DescribeReply& reply) {
@@ -122,6 +124,31 @@ Status WritePlot(const DescribeReply& reply, const std::string& path) {
                 "--plot: got a layer without rotary embedding, want one that rotates");
 }
 
+// A config_id, and a model that is no preset, are known to a server only.
+bool AnsweredHere(const RopeSpec& spec, const Arguments& arguments) {
+  if (arguments.Has("target") || !spec.config_id.empty()) return false;
+  return spec.model.empty() || IsPreset(spec.model);
+}
+
+int PrintJson(const DescribeReply& reply) {
+  const Result<std::string> json = ToJson(reply);
+  if (!json.ok()) return Fail(json.status());
+  absl::PrintF("%s", *json);
+  return kExitOk;
+}
+
+int Print(const Result<DescribeReply>& reply, const Arguments& arguments) {
+  if (!reply.ok()) return Fail(reply.status());
+  if (arguments.Has("json")) return PrintJson(*reply);
+  if (arguments.Has("plot")) {
+    if (const Status status = WritePlot(*reply, arguments.Text("plot")); !status.ok()) {
+      return Fail(status);
+    }
+  }
+  PrintPage(*reply);
+  return kExitOk;
+}
+
 }  // namespace
 
 std::vector<Flag> DescribeFlags() {
@@ -146,23 +173,10 @@ int RunDescribe(const Arguments& arguments) {
                                 .positions = arguments.Integers("positions"),
                                 .head_dim = arguments.Integer("head_dim"),
                                 .sinusoidal = arguments.Has("sinusoidal")};
+  if (AnsweredHere(request.rope, arguments)) return Print(DescribeHere(request), arguments);
   const Result<Client> client = ConnectTo(arguments);
   if (!client.ok()) return Fail(client.status());
-  if (arguments.Has("json")) {
-    const Result<std::string> json = client->DescribeJson(request, CallOptionsOf(arguments));
-    if (!json.ok()) return Fail(json.status());
-    absl::PrintF("%s", *json);
-    return kExitOk;
-  }
-  const Result<DescribeReply> reply = client->Describe(request, CallOptionsOf(arguments));
-  if (!reply.ok()) return Fail(reply.status());
-  if (arguments.Has("plot")) {
-    if (const Status status = WritePlot(*reply, arguments.Text("plot")); !status.ok()) {
-      return Fail(status);
-    }
-  }
-  PrintPage(*reply);
-  return kExitOk;
+  return Print(client->Describe(request, CallOptionsOf(arguments)), arguments);
 }
 
 }  // namespace rope::client

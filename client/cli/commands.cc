@@ -20,14 +20,23 @@ namespace {
 constexpr absl::string_view kDefaultTarget = "127.0.0.1:50051";
 constexpr std::chrono::seconds kDefaultTimeout{30};
 constexpr std::chrono::milliseconds kTimeoutMax{1'000'000'000};
-constexpr int64_t kConfigBytesMax = int64_t{16} << 20;  // the server's own limit is lower
+
+constexpr absl::string_view kLintExits =
+    "Exit status 0: no finding of the weight --fail_on or heavier; 1: findings; 2: a file cannot "
+    "be "
+    "read, or wrong usage.";
+constexpr absl::string_view kDiffExits =
+    "Exit status 0: the rotations are equal; 1: they differ; 2: a config cannot be read, or wrong "
+    "usage.";
 
 Status Misused(std::string message) {
   return Status(StatusCode::kInvalidArgument, std::move(message));
 }
 
 void PrintOverview(std::FILE* out) {
-  absl::FPrintF(out, "ropectl: asks a RopeServe server.\n\nusage: ropectl COMMAND [FLAGS]\n\n");
+  absl::FPrintF(out,
+                "ropectl: asks a RopeServe server, and checks configs without one.\n\nusage: "
+                "ropectl COMMAND [FLAGS]\n\n");
   for (const Command& command : Commands()) {
     absl::FPrintF(out, "  %-10s %s\n", command.name, command.summary);
   }
@@ -36,7 +45,8 @@ void PrintOverview(std::FILE* out) {
 
 Usage UsageOf(const Command& command) {
   Usage usage{absl::StrCat("ropectl ", command.name), std::string(command.summary),
-              std::string(command.positional), command.flags};
+              std::string(command.positional), command.flags, std::string(command.exits)};
+  if (!command.asks_server) return usage;
   usage.flags.insert(usage.flags.end(), CommonFlags().begin(), CommonFlags().end());
   return usage;
 }
@@ -73,8 +83,14 @@ int MisuseOfCommand(absl::string_view name) {
 absl::Span<const Command> Commands() {
   static const std::vector<Command> commands = {
       {"rotate", "", "Rotates tensors in .npy files.", RotateFlags(), &RunRotate},
-      {"describe", "", "Says what a config means: frequencies, attention factor, warnings.",
+      {"describe", "[FILE]",
+       "Says what a config means: frequencies, attention factor, warnings. Without --target a FILE "
+       "and a preset need no server.",
        DescribeFlags(), &RunDescribe},
+      {"lint", "CONFIG...", "Checks config.json files, and folders of them, without a server.",
+       LintFlags(), &RunLint, kLintExits, /*asks_server=*/false},
+      {"diff", "A B", "Compares the rotations of two config.json files, without a server.",
+       DiffFlags(), &RunDiff, kDiffExits, /*asks_server=*/false},
       {"diagnose", "", "Names the setting that explains a tensor that somebody else rotated.",
        DiagnoseFlags(), &RunDiagnose},
       {"verify", "FILE.json...", "Checks golden files against the server.", {}, &RunVerify},
@@ -141,9 +157,10 @@ Result<Precision> PrecisionOf(const Arguments& arguments) {
 }
 
 Result<RopeSpec> RopeSpecOf(const Arguments& arguments) {
-  const int named = static_cast<int>(arguments.Has("model")) +
-                    static_cast<int>(arguments.Has("config")) +
-                    static_cast<int>(arguments.Has("config_id"));
+  // Only describe takes positionals: a FILE is a --config.
+  const size_t named =
+      static_cast<size_t>(arguments.Has("model")) + static_cast<size_t>(arguments.Has("config")) +
+      static_cast<size_t>(arguments.Has("config_id")) + arguments.positional().size();
   if (named != 1) {
     return Misused(
         absl::StrCat("--model, --config, --config_id: got ", named, " of them, want exactly one"));
@@ -172,8 +189,10 @@ Result<RopeSpec> RopeSpecOf(const Arguments& arguments) {
   const Result<Precision> precision = PrecisionOf(arguments);
   if (!precision.ok()) return precision.status();
   spec.precision = *precision;
-  if (arguments.Has("config")) {
-    Result<std::string> text = ReadFile(arguments.Text("config"), kConfigBytesMax);
+  if (arguments.Has("config") || !arguments.positional().empty()) {
+    const std::string path =
+        arguments.Has("config") ? arguments.Text("config") : arguments.positional().front();
+    Result<std::string> text = ReadFile(path, kConfigBytesMax);
     if (!text.ok()) return text.status();
     spec.config_json = std::move(*text);
   }

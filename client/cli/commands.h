@@ -4,6 +4,7 @@
 #ifndef ROPE_CLIENT_CLI_COMMANDS_H_
 #define ROPE_CLIENT_CLI_COMMANDS_H_
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,12 +22,16 @@ inline constexpr int kExitOk = 0;
 inline constexpr int kExitFailed = 1;  // a call, a file or a comparison
 inline constexpr int kExitUsage = 2;
 
+inline constexpr int64_t kConfigBytesMax = int64_t{1} << 20;  // that of the server
+
 struct Command {
   absl::string_view name;
   absl::string_view positional;  // what follows the flags, for the help
   absl::string_view summary;
   std::vector<Flag> flags;  // beside those of every command
   int (*run)(const Arguments& arguments);
+  absl::string_view exits = "";  // the exit statuses, for the help; empty: 0, 1, 2 as above
+  bool asks_server = true;       // false: it has no common flags
 };
 
 // In the order of the help.
@@ -50,7 +55,7 @@ Result<T> ChoiceOf(const Arguments& arguments, absl::string_view name,
                 absl::StrCat("--", name, ": got ", text, ", want one of ", known));
 }
 
-// Flags of every command: target, timeout.
+// Flags of every command that asks a server: target, timeout.
 absl::Span<const Flag> CommonFlags();
 // `options.timeout` is bounded by that of a call.
 Result<Client> ConnectTo(const Arguments& arguments, ConnectOptions options = {});
@@ -69,6 +74,8 @@ int FailOrMisuse(const Status& status);  // of arguments: INVALID_ARGUMENT is mi
 
 std::vector<Flag> DescribeFlags();
 std::vector<Flag> DiagnoseFlags();
+std::vector<Flag> DiffFlags();
+std::vector<Flag> LintFlags();
 std::vector<Flag> LoadFlags();
 std::vector<Flag> RotateFlags();
 
@@ -77,6 +84,8 @@ int RunModels(const Arguments& arguments);
 int RunInfo(const Arguments& arguments);
 int RunDescribe(const Arguments& arguments);
 int RunDiagnose(const Arguments& arguments);
+int RunDiff(const Arguments& arguments);
+int RunLint(const Arguments& arguments);
 int RunRotate(const Arguments& arguments);
 int RunVerify(const Arguments& arguments);
 int RunLoadCommand(const Arguments& arguments);

@@ -5,6 +5,8 @@
 
 #include <vector>
 
+#include "absl/strings/match.h"
+
 namespace rope::client {
 namespace {
 
@@ -38,7 +40,8 @@ TEST(CommandsTest, HelpListsEveryCommandAndFlag) {
     for (const Flag& flag : command.flags) {
       EXPECT_THAT(help.out, HasSubstr("--" + std::string(flag.name)));
     }
-    EXPECT_THAT(help.out, HasSubstr("--target"));
+    EXPECT_EQ(absl::StrContains(help.out, "--target"), command.asks_server);
+    EXPECT_THAT(help.out, HasSubstr(std::string(command.exits)));
   }
 }
 
@@ -58,6 +61,10 @@ TEST(CommandsTest, MisuseHasStatusTwo) {
       {{"describe", "--model=a", "--pairing=both"}, "--pairing: got both"},
       {{"diagnose"}, "--before: got nothing, want FILE.npy"},
       {{"health", "a", "b"}, "got two services"},
+      {{"describe", "a.json", "--model=b"}, "got 2 of them, want exactly one"},
+      {{"lint"}, "lint: got no file"},
+      {{"lint", "x.json", "--target=y"}, "--target"},
+      {{"diff", "a.json"}, "diff: got 1 files, want two"},
       {{"verify"}, "got no file"},
       {{"rotate", "--model=a"}, "--q, --k: got none"},
   };

@@ -1,0 +1,159 @@
+// diff: compares the rotations of two config.json files in this process.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "client/cli/commands.h"
+#include "client/cli/files.h"
+#include "client/cli/lint/diff.h"
+
+namespace rope::client {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr double kErrorDefault = 1e-3;
+
+void PrintBoth(absl::string_view name, const std::string& a, const std::string& b) {
+  const std::string text = a == b ? a : absl::StrCat(a, " | ", b);
+  absl::PrintF("  %-17s %s\n", name, text);
+}
+
+void PrintSettings(const Rotation& a, const Rotation& b) {
+  PrintBoth("pairing", a.pairing, b.pairing);
+  PrintBoth("head_dim", absl::StrCat(a.head_dim), absl::StrCat(b.head_dim));
+  PrintBoth("rotary_dim", absl::StrCat(a.rotary_dim), absl::StrCat(b.rotary_dim));
+  if (a.rotary_offset != 0 || b.rotary_offset != 0) {
+    PrintBoth("rotary_offset", absl::StrCat(a.rotary_offset), absl::StrCat(b.rotary_offset));
+  }
+  const auto or_none = [](const std::string& text) { return text.empty() ? "none" : text; };
+  if (a.mrope != b.mrope || !a.mrope.empty())
+    PrintBoth("mrope", or_none(a.mrope), or_none(b.mrope));
+  if (a.xpos != b.xpos || !a.xpos.empty()) PrintBoth("xpos", or_none(a.xpos), or_none(b.xpos));
+  PrintBoth("attention factor", absl::StrFormat("%.17g", a.turns.factor),
+            absl::StrFormat("%.17g", b.turns.factor));
+}
+
+std::string PositionText(const LayerDifference& difference) {
+  if (!difference.first.has_value()) return "not searched";
+  const FirstDifference& first = *difference.first;
+  if (first.position.has_value()) {
+    return absl::StrCat(*first.position, first.exact ? "" : " at the latest", ", index ",
+                        first.column);
+  }
+  return absl::StrCat(first.exact ? "none up to " : "none found up to ", difference.end - 1);
+}
+
+void PrintDifference(const LayerDifference& difference, double error) {
+  const std::string type = difference.layer_type.empty() ? "all layers" : difference.layer_type;
+  const std::string length =
+      difference.seq_len.has_value() ? absl::StrCat(", for seq_len ", *difference.seq_len) : "";
+  absl::PrintF("%s%s: %s\n", type, length, difference.equal ? "equal" : "different");
+  if (!difference.a.has_value() || !difference.b.has_value()) {
+    absl::PrintF("  only %s has this layer type\n", difference.a.has_value() ? "A" : "B");
+    return;
+  }
+  if (!difference.a->rotates || !difference.b->rotates) {
+    const auto rotates = [](const Rotation& rotation) { return rotation.rotates ? "yes" : "no"; };
+    return PrintBoth("rotates", rotates(*difference.a), rotates(*difference.b));
+  }
+  PrintSettings(*difference.a, *difference.b);
+  if (difference.frequency.has_value()) {
+    absl::PrintF("  inv_freq          first differs at index %d: %.17g | %.17g\n",
+                 difference.frequency->index, difference.frequency->a, difference.frequency->b);
+  } else {
+    absl::PrintF("  inv_freq          equal\n");
+  }
+  absl::PrintF("  first position    whose cos or sin differ by more than %g: %s\n", error,
+               PositionText(difference));
+}
+
+Json JsonOf(const std::optional<Rotation>& rotation) {
+  if (!rotation.has_value()) return nullptr;
+  if (!rotation->rotates) return {{"rotates", false}};
+  return {{"rotates", true},
+          {"pairing", rotation->pairing},
+          {"head_dim", rotation->head_dim},
+          {"rotary_dim", rotation->rotary_dim},
+          {"rotary_offset", rotation->rotary_offset},
+          {"mrope", rotation->mrope},
+          {"xpos", rotation->xpos},
+          {"attention_factor", rotation->turns.factor}};
+}
+
+Json JsonOf(const LayerDifference& difference) {
+  Json json = {{"layer_type", difference.layer_type},
+               {"equal", difference.equal},
+               {"seq_len", nullptr},
+               {"a", JsonOf(difference.a)},
+               {"b", JsonOf(difference.b)},
+               {"inv_freq", nullptr},
+               {"first_position", nullptr}};
+  if (difference.seq_len.has_value()) json["seq_len"] = *difference.seq_len;
+  if (difference.frequency.has_value()) {
+    json["inv_freq"] = {{"index", difference.frequency->index},
+                        {"a", difference.frequency->a},
+                        {"b", difference.frequency->b}};
+  }
+  if (!difference.first.has_value()) return json;
+  const FirstDifference& first = *difference.first;
+  Json position = {{"position", nullptr},
+                   {"index", nullptr},
+                   {"exact", first.exact},
+                   {"searched_up_to", difference.end - 1}};
+  if (first.position.has_value()) {
+    position["position"] = *first.position;
+    position["index"] = first.column;
+  }
+  json["first_position"] = std::move(position);
+  return json;
+}
+
+// A config that cannot be compared, like wrong usage, has status 2.
+int FailToRead(const Status& status) {
+  Fail(status);
+  return kExitUsage;
+}
+
+}  // namespace
+
+std::vector<Flag> DiffFlags() {
+  return {
+      {"error", FlagKind::kNumber, "E",
+       "Print the first position whose cos or sin differ by more. Default 1e-3."},
+      {"json", FlagKind::kSwitch, "", "Print an array with an object for each layer type."},
+  };
+}
+
+int RunDiff(const Arguments& arguments) {
+  const std::vector<std::string>& paths = arguments.positional();
+  if (paths.size() != 2) {
+    return Misuse(absl::StrCat("diff: got ", paths.size(), " files, want two: A B"));
+  }
+  const double error = arguments.Number("error").value_or(kErrorDefault);
+  if (!(error > 0)) return Misuse(absl::StrCat("--error: got ", error, ", want more than 0"));
+  const Result<std::string> a = ReadFile(paths[0], kConfigBytesMax);
+  if (!a.ok()) return FailToRead(a.status());
+  const Result<std::string> b = ReadFile(paths[1], kConfigBytesMax);
+  if (!b.ok()) return FailToRead(b.status());
+  const Result<std::vector<LayerDifference>> differences = Diff(*a, *b, error);
+  if (!differences.ok()) return FailToRead(differences.status());
+  Json json = Json::array();
+  for (const LayerDifference& difference : *differences) {
+    json.push_back(JsonOf(difference));
+    if (!arguments.Has("json")) PrintDifference(difference, error);
+  }
+  if (arguments.Has("json")) {
+    absl::PrintF("%s\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
+  }
+  const bool equal = std::all_of(differences->begin(), differences->end(),
+                                 [](const LayerDifference& layer) { return layer.equal; });
+  return equal ? kExitOk : kExitFailed;
+}
+
+}  // namespace rope::client

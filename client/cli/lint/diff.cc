@@ -1,0 +1,171 @@
+#include "client/cli/lint/diff.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/cli/local_describe.h"
+#include "kernels/config/config_json.h"
+#include "kernels/frequencies/frequencies.h"
+#include "kernels/status_macros.h"
+
+namespace rope::client {
+namespace {
+
+constexpr int64_t kPositionsMax = int64_t{1} << 30;
+
+// One layer type of one config.
+struct Layer {
+  kernels::LayerConfig config;
+  std::shared_ptr<const kernels::ResolvedRope> rope;  // null: it does not rotate
+};
+
+absl::Status Refused(absl::string_view name, const absl::Status& status) {
+  return absl::InvalidArgumentError(absl::StrCat(name, ": ", status.message()));
+}
+
+absl::StatusOr<Layer> ReadLayer(absl::string_view name, const kernels::ModelConfig& config,
+                                const std::string& type) {
+  kernels::LayerChoice choice;
+  choice.layer_type = config.layer_types().empty() ? "" : type;
+  auto layer = config.Layer(choice);
+  if (!layer.ok()) return Refused(name, layer.status());
+  Layer read = {*std::move(layer), nullptr};
+  if (!read.config.rotates) return read;
+  auto rope = kernels::Resolve(read.config.config);
+  if (!rope.ok()) return Refused(name, rope.status());
+  read.rope = *std::move(rope);
+  return read;
+}
+
+std::string MropeText(const kernels::Mrope& mrope) {
+  using Layout = kernels::Mrope::Layout;
+  const char* layout = mrope.layout == Layout::kSections        ? "sections"
+                       : mrope.layout == Layout::kInterleaved   ? "interleaved"
+                       : mrope.layout == Layout::kHwInterleaved ? "hw interleaved"
+                                                                : "axial";
+  return absl::StrCat(layout, " ", absl::StrJoin(mrope.section, ", "));
+}
+
+Rotation RotationOf(const Layer& layer, int64_t seq_len) {
+  Rotation rotation;
+  rotation.rotates = layer.rope != nullptr;
+  if (!rotation.rotates) return rotation;
+  const kernels::ResolvedRope& rope = *layer.rope;
+  const auto& pairing = layer.config.pairing;
+  rotation.pairing = pairing.has_value() ? std::string(kernels::Name(*pairing)) : "unspecified";
+  rotation.head_dim = rope.head_dim();
+  rotation.rotary_dim = rope.rotary_dim();
+  rotation.rotary_offset = rope.rotary_offset();
+  if (rope.config().mrope.has_value()) rotation.mrope = MropeText(*rope.config().mrope);
+  if (const auto& xpos = rope.config().xpos; xpos.has_value()) {
+    rotation.xpos = absl::StrCat("scale_base ", xpos->scale_base, ", centre ", xpos->centre);
+  }
+  rotation.turns = {rope.Evaluate(seq_len).inv_freq, rope.attention_factor()};
+  return rotation;
+}
+
+// A difference of one unit in the last place is rounding.
+bool Equal(long double a, long double b) {
+  return std::abs(a - b) <= 1e-15L * std::max(std::abs(a), std::abs(b));
+}
+
+std::optional<FrequencyPair> FirstFrequency(const Turns& a, const Turns& b) {
+  const size_t columns = std::min(a.inv_freq.size(), b.inv_freq.size());
+  for (size_t i = 0; i < columns; ++i) {
+    if (Equal(a.inv_freq[i], b.inv_freq[i])) continue;
+    return FrequencyPair{i, static_cast<double>(a.inv_freq[i]), static_cast<double>(b.inv_freq[i])};
+  }
+  return std::nullopt;
+}
+
+bool EqualSettings(const Rotation& a, const Rotation& b) {
+  return a.rotates == b.rotates && a.pairing == b.pairing && a.head_dim == b.head_dim &&
+         a.rotary_dim == b.rotary_dim && a.rotary_offset == b.rotary_offset && a.mrope == b.mrope &&
+         a.xpos == b.xpos && Equal(a.turns.factor, b.turns.factor);
+}
+
+void Compare(double error, LayerDifference& difference) {
+  const Rotation& a = *difference.a;
+  const Rotation& b = *difference.b;
+  difference.frequency = FirstFrequency(a.turns, b.turns);
+  difference.equal = EqualSettings(a, b) && !difference.frequency.has_value();
+  if (!a.rotates || !b.rotates || !a.xpos.empty() || !b.xpos.empty()) return;
+  difference.first = FindFirstDifference(a.turns, b.turns, error, difference.end);
+}
+
+// The positions that both models may have; all, where neither says.
+int64_t EndOf(const Layer& a, const Layer& b) {
+  const int64_t length = std::max(a.config.config.max_position_embeddings.value_or(0),
+                                  b.config.config.max_position_embeddings.value_or(0));
+  return length == 0 ? kPositionsMax : std::min(length, kPositionsMax);
+}
+
+bool FollowsLength(const Layer& layer) {
+  return layer.rope != nullptr && layer.rope->DependsOnSeqLen();
+}
+
+absl::Status CompareType(const kernels::ModelConfig& a, const kernels::ModelConfig& b,
+                         const std::string& type, double error,
+                         std::vector<LayerDifference>& differences) {
+  const auto has = [&type](const kernels::ModelConfig& config) {
+    const std::vector<std::string>& types = config.layer_types();
+    return types.empty() || std::ranges::find(types, type) != types.end();
+  };
+  LayerDifference difference;
+  difference.layer_type = type;
+  Layer first;
+  Layer second;
+  if (has(a)) {
+    ROPE_ASSIGN_OR_RETURN(first, ReadLayer("A", a, type));
+  }
+  if (has(b)) {
+    ROPE_ASSIGN_OR_RETURN(second, ReadLayer("B", b, type));
+  }
+  difference.end = EndOf(first, second);
+  std::vector<std::optional<int64_t>> lengths = {std::nullopt};
+  if (FollowsLength(first) || FollowsLength(second)) lengths = {1, difference.end};
+  for (const std::optional<int64_t>& length : lengths) {
+    difference.seq_len = length;
+    if (has(a)) difference.a = RotationOf(first, length.value_or(1));
+    if (has(b)) difference.b = RotationOf(second, length.value_or(1));
+    if (difference.a.has_value() && difference.b.has_value()) Compare(error, difference);
+    differences.push_back(difference);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<kernels::ModelConfig> Parse(absl::string_view name, absl::string_view text) {
+  auto config = kernels::ModelConfig::Parse({text.data(), text.size()});
+  if (!config.ok()) return Refused(name, config.status());
+  return config;
+}
+
+absl::StatusOr<std::vector<LayerDifference>> Differences(absl::string_view a, absl::string_view b,
+                                                         double error) {
+  ROPE_ASSIGN_OR_RETURN(const kernels::ModelConfig first, Parse("A", a));
+  ROPE_ASSIGN_OR_RETURN(const kernels::ModelConfig second, Parse("B", b));
+  std::vector<std::string> types = first.layer_types();
+  for (const std::string& type : second.layer_types()) {
+    if (std::ranges::find(types, type) == types.end()) types.push_back(type);
+  }
+  if (types.empty()) types.emplace_back();
+  std::vector<LayerDifference> differences;
+  for (const std::string& type : types) {
+    ROPE_RETURN_IF_ERROR(CompareType(first, second, type, error, differences));
+  }
+  return differences;
+}
+
+}  // namespace
+
+Result<std::vector<LayerDifference>> Diff(absl::string_view a, absl::string_view b, double error) {
+  auto differences = Differences(a, b, error);
+  if (!differences.ok()) return FromAbsl(differences.status());
+  return *std::move(differences);
+}
+
+}  // namespace rope::client

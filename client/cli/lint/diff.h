@@ -1,0 +1,60 @@
+// Diff: how the rotations of two configs differ, for each layer type.
+//
+// Threading:  Pure functions; any thread.
+// Errors:     INVALID_ARGUMENT: a config is refused; the message names its field.
+// Limits:     As kernels::ModelConfig; any bytes are accepted. Scales of xPos are compared as
+//             settings: the search for a first position is left out.
+#ifndef ROPE_CLIENT_CLI_LINT_DIFF_H_
+#define ROPE_CLIENT_CLI_LINT_DIFF_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "client/cli/lint/first_difference.h"
+#include "rope/status.h"
+
+namespace rope::client {
+
+// The rotation of one layer type of one config, for one length.
+struct Rotation {
+  bool rotates = true;  // false: the fields below are empty
+  std::string pairing;  // "half", "interleaved" or "unspecified"
+  int64_t head_dim = 0;
+  int64_t rotary_dim = 0;
+  int64_t rotary_offset = 0;
+  std::string mrope;  // "sections 16, 24, 24"; empty: one axis
+  std::string xpos;   // "scale_base 512, centre 0"; empty: none
+  Turns turns;
+};
+
+// One frequency of both.
+struct FrequencyPair {
+  size_t index = 0;
+  double a = 0;
+  double b = 0;
+};
+
+struct LayerDifference {
+  std::string layer_type;  // empty: layers do not differ
+  // The length of a sequence for which the frequencies hold; unset: every length.
+  std::optional<int64_t> seq_len;
+  std::optional<Rotation> a;  // unset: the config has no such layer type
+  std::optional<Rotation> b;
+  std::optional<FrequencyPair> frequency;  // the first that differs
+  // Unset: one of them does not rotate, or has xPos.
+  std::optional<FirstDifference> first;
+  int64_t end = 0;  // the positions 0 to end - 1 were searched
+  bool equal = false;
+};
+
+// Compares the layer types of both. Where one config has a single type for all layers, it is
+// compared with each type of the other. A config whose numbers follow the length is compared at
+// length 1 and at the larger max_position_embeddings. `error` is that of cos and sin, above 0.
+Result<std::vector<LayerDifference>> Diff(absl::string_view a, absl::string_view b, double error);
+
+}  // namespace rope::client
+
+#endif  // ROPE_CLIENT_CLI_LINT_DIFF_H_

@@ -1,0 +1,28 @@
+// EngineReadings: how engines read an embedding differently, as findings. The one place that knows
+// what kernels::Readings returns.
+//
+// Threading:  Pure functions; any thread.
+#ifndef ROPE_CLIENT_CLI_LINT_ENGINE_READINGS_H_
+#define ROPE_CLIENT_CLI_LINT_ENGINE_READINGS_H_
+
+#include <string>
+#include <vector>
+
+#include "client/cli/lint/finding.h"
+#include "kernels/describe.h"
+#include "kernels/frequencies/frequencies.h"
+
+namespace rope::client {
+
+// The engines whose readings are known.
+std::vector<std::string> EngineNames();
+
+// The readings that differ at length 1 or at the model's own length, one for each engine and
+// version that passes `filter`. Field, line and layer types are not set.
+std::vector<Finding> EngineReadings(const kernels::LayerRope& rope,
+                                    const kernels::ResolvedRope& resolved,
+                                    const EngineFilter& filter);
+
+}  // namespace rope::client
+
+#endif  // ROPE_CLIENT_CLI_LINT_ENGINE_READINGS_H_

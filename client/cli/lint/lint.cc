@@ -1,0 +1,164 @@
+#include "client/cli/lint/lint.h"
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_join.h"
+#include "client/cli/lint/engine_readings.h"
+#include "client/cli/lint/key_lines.h"
+#include "kernels/config/config_json.h"
+#include "kernels/config/rope_config.h"
+#include "kernels/config/validate_config.h"
+#include "kernels/describe.h"
+
+namespace rope::client {
+namespace {
+
+// The part of "field: got X, want Y" before the colon; empty for another message.
+absl::string_view FieldOfError(absl::string_view message) {
+  const size_t colon = message.find(": got ");
+  if (colon == absl::string_view::npos || colon > 256) return {};
+  const absl::string_view field = message.substr(0, colon);
+  return absl::StrContains(field, ' ') ? absl::string_view() : field;
+}
+
+// Lints one file: adds findings, each with its field and line.
+class Linter {
+ public:
+  Linter(absl::string_view text, const EngineFilter& filter, FileReport& report)
+      : keys_(KeyLines::Of(text)), filter_(filter), report_(report) {
+    report_.model_type = keys_.model_type();
+  }
+
+  void Lint(absl::string_view text) {
+    const auto config = kernels::ModelConfig::Parse({text.data(), text.size()});
+    if (!config.ok()) return Add(Weight::kError, "", config.status());
+    std::vector<std::string> types = config->layer_types();
+    if (types.empty()) types.emplace_back();  // all layers are equal
+    for (const std::string& type : types) {
+      kernels::LayerChoice choice;
+      choice.layer_type = type;
+      auto layer = config->Layer(choice);
+      if (layer.ok()) {
+        LintLayer(type, *std::move(layer));
+      } else {
+        Add(Weight::kError, type, layer.status());
+      }
+    }
+    report_.rope_type = absl::StrJoin(rope_types_, ", ");
+    std::ranges::stable_sort(report_.findings, std::greater<>(), &Finding::weight);
+  }
+
+ private:
+  void LintLayer(const std::string& type, kernels::LayerConfig layer) {
+    if (layer.pairing.has_value()) report_.pairing = std::string(kernels::Name(*layer.pairing));
+    if (layer.rotates) {
+      const std::string rope_type(kernels::Name(layer.config.rope_type));
+      if (!absl::c_linear_search(rope_types_, rope_type)) rope_types_.push_back(rope_type);
+      if (const absl::Status valid = kernels::Validate(layer.config); !valid.ok()) {
+        return Add(Weight::kError, type, valid);
+      }
+    }
+    const auto rope = kernels::ReadLayer(std::move(layer), std::nullopt, kernels::Compat::kDefault);
+    if (!rope.ok()) return Add(Weight::kError, type, rope.status());
+    for (const std::string& warning : rope->warnings) {
+      Add(type, {.weight = Weight::kWarning, .message = warning});
+    }
+    if (!rope->layer.rotates) return;
+    if (!rope->layer.config.head_dim.has_value()) {
+      return Add(type, {.weight = Weight::kWarning,
+                        .message = "head_dim: got nothing, want the channels of a head; the "
+                                   "readings of engines are not compared"});
+    }
+    const auto resolved = kernels::Resolve(rope->layer.config);
+    if (!resolved.ok()) return Add(Weight::kError, type, resolved.status());
+    for (Finding& finding : EngineReadings(*rope, **resolved, filter_)) {
+      Add(type, std::move(finding));
+    }
+  }
+
+  void Add(Weight weight, const std::string& type, const absl::Status& status) {
+    Add(type, {.weight = weight, .message = std::string(status.message())});
+  }
+
+  // A finding of several layer types is one finding.
+  void Add(const std::string& type, Finding finding) {
+    for (Finding& other : report_.findings) {
+      if (other.weight != finding.weight || other.message != finding.message) continue;
+      other.layer_types.push_back(type);
+      return;
+    }
+    if (!type.empty()) finding.layer_types.push_back(type);
+    Locate(type, finding);
+    report_.findings.push_back(std::move(finding));
+  }
+
+  // Sets the field and its line. The line of a field that the file lacks is that of its object.
+  void Locate(const std::string& type, Finding& finding) const {
+    absl::string_view field = FieldOfError(finding.message);
+    if (field == "config_json") {
+      finding.line = keys_.error_line().value_or(1);
+      return;
+    }
+    if (field.empty()) field = FirstKeyIn(finding.message);
+    finding.field = std::string(field);
+    while (!field.empty()) {
+      if (const auto line = LineOf(field, type); line.has_value()) {
+        finding.line = *line;
+        return;
+      }
+      const size_t dot = field.rfind('.');
+      field = field.substr(0, dot == absl::string_view::npos ? 0 : dot);
+    }
+    for (const absl::string_view around :
+         {"rope_type", "type", "rope_parameters", "rope_scaling", "rope_theta", "model_type"}) {
+      if (const auto line = keys_.Find(around, type); line.has_value()) {
+        finding.line = *line;
+        return;
+      }
+    }
+  }
+
+  // "inv_freq[3]" is in the line of inv_freq.
+  std::optional<int64_t> LineOf(absl::string_view field, const std::string& type) const {
+    return keys_.Find(field.substr(0, field.find('[')), type);
+  }
+
+  // The first word of `message` that is a key of the file.
+  absl::string_view FirstKeyIn(absl::string_view message) const {
+    const auto is_key_char = [](char c) {
+      return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.';
+    };
+    for (size_t begin = 0; begin < message.size();) {
+      size_t end = begin;
+      while (end < message.size() && is_key_char(message[end])) ++end;
+      absl::string_view word = message.substr(begin, end - begin);
+      while (absl::EndsWith(word, ".")) word.remove_suffix(1);
+      if (word != "type" && keys_.Find(word, "").has_value()) return word;
+      begin = end + 1;
+    }
+    return {};
+  }
+
+  const KeyLines keys_;
+  const EngineFilter& filter_;
+  FileReport& report_;
+  std::vector<std::string> rope_types_;  // each once
+};
+
+}  // namespace
+
+FileReport LintText(absl::string_view file, absl::string_view text, const EngineFilter& filter) {
+  FileReport report;
+  report.file = std::string(file);
+  Linter(text, filter, report).Lint(text);
+  return report;
+}
+
+}  // namespace rope::client

@@ -1,0 +1,219 @@
+#include "client/cli/lint/lint_output.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "proto/version.h"
+
+namespace rope::client {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Text of a file without the control characters that a terminal would obey.
+std::string Printable(absl::string_view text) {
+  std::string printable;
+  for (const char c : text) {
+    if (absl::ascii_iscntrl(static_cast<unsigned char>(c))) {
+      absl::StrAppendFormat(&printable, "\\x%02x", static_cast<unsigned char>(c));
+    } else {
+      printable.push_back(c);
+    }
+  }
+  return printable;
+}
+
+std::string Dump(const Json& json) {
+  return absl::StrCat(json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace),
+                      "\n");
+}
+
+std::string LineOf(const FileReport& report, const Finding& finding) {
+  const std::string types =
+      finding.layer_types.empty()
+          ? ""
+          : absl::StrCat(" [", Printable(absl::StrJoin(finding.layer_types, ", ")), "]");
+  return absl::StrCat(Printable(report.file), ":", finding.line, ": ", Name(finding.weight), ": ",
+                      Printable(finding.message), types, "\n");
+}
+
+std::string Table(const std::vector<FileReport>& reports) {
+  size_t file = 4;
+  size_t model = 10;
+  size_t type = 9;
+  for (const FileReport& report : reports) {
+    file = std::max(file, Printable(report.file).size());
+    model = std::max(model, Printable(report.model_type).size());
+    type = std::max(type, report.rope_type.size());
+  }
+  const auto row = [&](const auto&... cells) {
+    return absl::StrFormat("%-*s  %-*s  %-*s  %-11s  %6s  %8s  %8s\n", static_cast<int>(file),
+                           cells...);
+  };
+  const auto line = [&](const std::string& name, const std::string& model_type,
+                        const std::string& rope_type, const std::string& pairing,
+                        const std::string& errors, const std::string& warnings,
+                        const std::string& readings) {
+    return row(name, static_cast<int>(model), model_type, static_cast<int>(type), rope_type,
+               pairing, errors, warnings, readings);
+  };
+  std::string table =
+      line("file", "model_type", "rope_type", "pairing", "errors", "warnings", "readings");
+  for (const FileReport& report : reports) {
+    const auto or_dash = [](const std::string& text) { return text.empty() ? "-" : text; };
+    if (!report.unreadable.empty()) {
+      absl::StrAppend(&table, line(Printable(report.file), "-", "-", "unreadable", "-", "-", "-"));
+      continue;
+    }
+    absl::StrAppend(&table, line(Printable(report.file), or_dash(Printable(report.model_type)),
+                                 or_dash(report.rope_type),
+                                 report.pairing.empty() ? "not known" : report.pairing,
+                                 absl::StrCat(report.CountOf(Weight::kError)),
+                                 absl::StrCat(report.CountOf(Weight::kWarning)),
+                                 absl::StrCat(report.CountOf(Weight::kReading))));
+  }
+  return table;
+}
+
+Json JsonOf(const Finding& finding) {
+  Json json = {{"weight", std::string(Name(finding.weight))},
+               {"layer_types", finding.layer_types},
+               {"field", finding.field},
+               {"line", finding.line},
+               {"message", finding.message}};
+  if (finding.weight == Weight::kReading) {
+    json["engine"] = finding.engine;
+    json["version"] = finding.version;
+  }
+  return json;
+}
+
+struct Rule {
+  Weight weight;
+  const char* id;
+  const char* level;
+  const char* summary;
+  const char* help;
+};
+constexpr Rule kRules[] = {
+    {Weight::kError, "rope-refused", "error", "The rotary embedding of this config is refused.",
+     "The file is no JSON, or a value is missing, of the wrong type, or out of range."},
+    {Weight::kWarning, "rope-doubtful", "warning", "A setting is valid, and probably a mistake.",
+     "The setting has no effect, contradicts another, or is replaced by a default."},
+    {Weight::kReading, "rope-read-differently", "note",
+     "Another engine reads this config differently.",
+     "Its inverse frequencies or its attention factor differ, so it rotates q and k differently."},
+};
+
+Json RulesJson() {
+  Json rules = Json::array();
+  for (const Rule& rule : kRules) {
+    rules.push_back({{"id", rule.id},
+                     {"shortDescription", {{"text", rule.summary}}},
+                     {"fullDescription", {{"text", rule.help}}},
+                     {"help", {{"text", rule.help}}},
+                     {"defaultConfiguration", {{"level", rule.level}}}});
+  }
+  return rules;
+}
+
+// A path as a relative URI, or as a file URI where it is absolute.
+std::string UriOf(absl::string_view path) {
+  while (absl::StartsWith(path, "./")) path.remove_prefix(2);
+  std::string uri = absl::StartsWith(path, "/") ? "file://" : "";
+  for (const char c : path) {
+    if (absl::ascii_isalnum(static_cast<unsigned char>(c)) || absl::StrContains("-._~/", c)) {
+      uri.push_back(c);
+    } else {
+      absl::StrAppendFormat(&uri, "%%%02X", static_cast<unsigned char>(c));
+    }
+  }
+  return uri;
+}
+
+Json LocationsJson(const std::string& file, int64_t line) {
+  return Json::array(
+      {{{"physicalLocation",
+         {{"artifactLocation", {{"uri", UriOf(file)}}}, {"region", {{"startLine", line}}}}}}});
+}
+
+Json ResultJson(const FileReport& report, const Finding& finding) {
+  size_t index = 0;
+  while (kRules[index].weight != finding.weight) ++index;
+  std::string text = finding.message;
+  if (!finding.layer_types.empty()) {
+    absl::StrAppend(&text, " [", absl::StrJoin(finding.layer_types, ", "), "]");
+  }
+  return {{"ruleId", kRules[index].id},
+          {"ruleIndex", index},
+          {"level", kRules[index].level},
+          {"message", {{"text", text}}},
+          {"locations", LocationsJson(report.file, finding.line)}};
+}
+
+}  // namespace
+
+std::string LintPage(const std::vector<FileReport>& reports) {
+  std::string page;
+  for (const FileReport& report : reports) {
+    for (const Finding& finding : report.findings) absl::StrAppend(&page, LineOf(report, finding));
+    if (reports.size() == 1 && report.findings.empty() && report.unreadable.empty()) {
+      absl::StrAppend(&page, Printable(report.file), ": no findings\n");
+    }
+  }
+  if (reports.size() < 2) return page;
+  return absl::StrCat(page, page.empty() ? "" : "\n", Table(reports));
+}
+
+std::string LintJson(const std::vector<FileReport>& reports) {
+  Json files = Json::array();
+  for (const FileReport& report : reports) {
+    Json file = {{"file", report.file}};
+    if (!report.unreadable.empty()) {
+      file["unreadable"] = report.unreadable;
+      files.push_back(std::move(file));
+      continue;
+    }
+    Json findings = Json::array();
+    for (const Finding& finding : report.findings) findings.push_back(JsonOf(finding));
+    file["model_type"] = report.model_type;
+    file["rope_type"] = report.rope_type;
+    file["pairing"] = report.pairing.empty() ? "unspecified" : report.pairing;
+    file["errors"] = report.CountOf(Weight::kError);
+    file["warnings"] = report.CountOf(Weight::kWarning);
+    file["readings"] = report.CountOf(Weight::kReading);
+    file["findings"] = std::move(findings);
+    files.push_back(std::move(file));
+  }
+  return Dump(files);
+}
+
+std::string LintSarif(const std::vector<FileReport>& reports) {
+  Json results = Json::array();
+  Json notifications = Json::array();
+  for (const FileReport& report : reports) {
+    for (const Finding& finding : report.findings) results.push_back(ResultJson(report, finding));
+    if (report.unreadable.empty()) continue;
+    notifications.push_back({{"level", "error"},
+                             {"message", {{"text", report.unreadable}}},
+                             {"locations", LocationsJson(report.file, 1)}});
+  }
+  const Json invocation = {{"executionSuccessful", notifications.empty()},
+                           {"toolExecutionNotifications", notifications}};
+  const Json driver = {
+      {"name", "ropectl"}, {"semanticVersion", proto::kVersion}, {"rules", RulesJson()}};
+  const Json run = {{"tool", {{"driver", driver}}},
+                    {"invocations", Json::array({invocation})},
+                    {"results", results}};
+  return Dump({{"$schema", "https://json.schemastore.org/sarif-2.1.0.json"},
+               {"version", "2.1.0"},
+               {"runs", Json::array({run})}});
+}
+
+}  // namespace rope::client

@@ -1,0 +1,245 @@
+#include "client/cli/local_describe.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/config/config_json.h"
+#include "kernels/config/presets.h"
+#include "kernels/config/validate_config.h"
+#include "kernels/describe.h"
+#include "kernels/status_macros.h"
+
+namespace rope::client {
+namespace {
+
+constexpr int64_t kPositionMax = int64_t{1} << 30;
+constexpr int64_t kSeqLenMax = int64_t{1} << 40;
+
+const kernels::Preset* FindPreset(absl::string_view name) {
+  const auto presets = kernels::Presets();
+  const auto it = std::find_if(presets.begin(), presets.end(), [name](const auto& preset) {
+    return absl::string_view(preset.name.data(), preset.name.size()) == name;
+  });
+  return it == presets.end() ? nullptr : &*it;
+}
+
+absl::Status CheckOptions(const DescribeRequest& request) {
+  if (request.seq_len.has_value() && (*request.seq_len < 1 || *request.seq_len > kSeqLenMax)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("seq_len: got ", *request.seq_len, ", want a length from 1 to ", kSeqLenMax));
+  }
+  for (const int64_t position : request.positions) {
+    if (position >= 0 && position <= kPositionMax) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("positions: got ", position, ", want 0 to ", kPositionMax));
+  }
+  return absl::OkStatus();
+}
+
+std::optional<kernels::Pairing> PairingFrom(Pairing pairing) {
+  if (pairing == Pairing::kUnspecified) return std::nullopt;
+  return pairing == Pairing::kHalf ? kernels::Pairing::kHalf : kernels::Pairing::kInterleaved;
+}
+
+kernels::Compat CompatFrom(Compat compat) {
+  switch (compat) {
+    case Compat::kHf:
+      return kernels::Compat::kHuggingFace;
+    case Compat::kVllm:
+      return kernels::Compat::kVllm;
+    case Compat::kLlamacpp:
+      return kernels::Compat::kLlamaCpp;
+    case Compat::kDeepseek:
+      return kernels::Compat::kDeepSeek;
+    case Compat::kUnspecified:
+      break;
+  }
+  return kernels::Compat::kDefault;
+}
+
+absl::StatusOr<kernels::LayerRope> ReadRope(const RopeSpec& spec) {
+  const kernels::Preset* preset = spec.model.empty() ? nullptr : FindPreset(spec.model);
+  ROPE_ASSIGN_OR_RETURN(
+      const kernels::ModelConfig config,
+      kernels::ModelConfig::Parse(preset == nullptr ? spec.config_json : preset->config_json));
+  kernels::LayerChoice choice;
+  if (spec.layer.has_value()) choice.layer = *spec.layer;
+  choice.layer_type = spec.layer_type;
+  ROPE_ASSIGN_OR_RETURN(kernels::LayerConfig layer, config.Layer(choice));
+  if (preset != nullptr) layer.pairing = preset->pairing;
+  if (spec.precision == Precision::kHf) {
+    layer.config.precision = kernels::Precision::kHuggingFace;
+  }
+  if (layer.rotates) ROPE_RETURN_IF_ERROR(kernels::Validate(layer.config));
+  return kernels::ReadLayer(std::move(layer), PairingFrom(spec.pairing), CompatFrom(spec.compat));
+}
+
+absl::StatusOr<kernels::Description> Describe(const DescribeRequest& request) {
+  ROPE_ASSIGN_OR_RETURN(const kernels::LayerRope rope, ReadRope(request.rope));
+  ROPE_RETURN_IF_ERROR(CheckOptions(request));
+  std::shared_ptr<const kernels::ResolvedRope> resolved;
+  if (rope.layer.rotates) {
+    ROPE_ASSIGN_OR_RETURN(resolved, kernels::Resolve(rope.layer.config, request.head_dim));
+    if (resolved->head_dim() != request.head_dim.value_or(resolved->head_dim())) {
+      return absl::InvalidArgumentError(absl::StrCat("head_dim: got ", *request.head_dim,
+                                                     ", want the config's ", resolved->head_dim()));
+    }
+  }
+  return kernels::Describe(rope, resolved.get(),
+                           {.seq_len = request.seq_len,
+                            .positions = request.positions,
+                            .sinusoidal = request.sinusoidal && rope.layer.rotates});
+}
+
+void SetMrope(const kernels::Mrope& mrope, RopeConfig& config) {
+  using Layout = kernels::Mrope::Layout;
+  config.mrope_section.assign(mrope.section.begin(), mrope.section.end());
+  config.mrope_interleaved = mrope.layout == Layout::kInterleaved;
+  switch (mrope.layout) {
+    case Layout::kSections:
+      config.mrope_layout = MropeLayout::kSections;
+      break;
+    case Layout::kInterleaved:
+      config.mrope_layout = MropeLayout::kInterleaved;
+      break;
+    case Layout::kHwInterleaved:
+      config.mrope_layout = MropeLayout::kHwInterleaved;
+      break;
+    case Layout::kAxial:
+      config.mrope_layout = MropeLayout::kAxial;
+      break;
+  }
+}
+
+// The fields that select a variant of a formula.
+void SetSwitches(const kernels::RopeConfig& from, RopeConfig& config) {
+  config.attn_factor = from.attn_factor;
+  config.alpha = from.alpha;
+  config.mixed_b = from.mixed_b;
+  config.inv_freq = from.inv_freq;
+  config.rotary_offset = from.rotary_offset;
+  if (from.ramp.has_value()) {
+    config.ramp = *from.ramp == kernels::YarnRamp::kIndex ? YarnRamp::kIndex : YarnRamp::kTurns;
+  }
+  if (from.longrope_branch.has_value()) {
+    config.longrope_branch = *from.longrope_branch == kernels::LongropeBranch::kShort
+                                 ? LongropeBranch::kShort
+                                 : LongropeBranch::kLong;
+  }
+  if (from.seq_len_policy.has_value()) {
+    config.seq_len_policy = *from.seq_len_policy == kernels::SeqLenPolicy::kSequence
+                                ? SeqLenPolicy::kSequence
+                                : SeqLenPolicy::kBatch;
+  }
+  if (from.xpos.has_value()) {
+    config.xpos = XPos{.scale_base = from.xpos->scale_base, .centre = from.xpos->centre};
+  }
+  if (from.mrope.has_value()) SetMrope(*from.mrope, config);
+}
+
+RopeConfig ConfigOf(const kernels::RopeConfig& from) {
+  RopeConfig config;
+  config.rope_type = std::string(kernels::Name(from.rope_type));
+  config.rope_theta = from.rope_theta;
+  config.head_dim = from.head_dim;
+  config.rotary_dim = from.rotary_dim;
+  config.partial_rotary_factor = from.partial_rotary_factor;
+  config.max_position_embeddings = from.max_position_embeddings;
+  config.original_max_position_embeddings = from.original_max_position_embeddings;
+  config.factor = from.factor;
+  config.attention_factor = from.attention_factor;
+  config.mscale = from.mscale;
+  config.mscale_all_dim = from.mscale_all_dim;
+  config.beta_fast = from.beta_fast;
+  config.beta_slow = from.beta_slow;
+  config.truncate = from.truncate;
+  config.low_freq_factor = from.low_freq_factor;
+  config.high_freq_factor = from.high_freq_factor;
+  config.short_factor = from.short_factor;
+  config.long_factor = from.long_factor;
+  SetSwitches(from, config);
+  return config;
+}
+
+FrequencyScaling ScalingOf(kernels::ColumnScaling scaling) {
+  switch (scaling) {
+    case kernels::ColumnScaling::kKept:
+      return FrequencyScaling::kKept;
+    case kernels::ColumnScaling::kBlended:
+      return FrequencyScaling::kBlended;
+    case kernels::ColumnScaling::kScaled:
+      return FrequencyScaling::kScaled;
+    case kernels::ColumnScaling::kStill:
+      return FrequencyScaling::kStill;
+  }
+  return FrequencyScaling::kUnspecified;
+}
+
+Reading ReadingOf(const kernels::Reading& reading) {
+  return {.implementation = reading.implementation,
+          .difference = reading.difference,
+          .attention_factor = reading.attention_factor,
+          .inv_freq_max_relative = reading.inv_freq_max_relative};
+}
+
+DescribeReply ReplyOf(const kernels::Description& from) {
+  DescribeReply reply;
+  if (from.pairing.has_value()) {
+    reply.pairing =
+        *from.pairing == kernels::Pairing::kHalf ? Pairing::kHalf : Pairing::kInterleaved;
+  }
+  reply.layer_type = from.layer_type;
+  reply.rotates = from.rotates;
+  reply.seq_len = from.seq_len;
+  reply.warnings = from.warnings;
+  reply.precision = Precision::kUnspecified;
+  if (!from.rotates) return reply;
+  reply.config = ConfigOf(from.config);
+  reply.precision =
+      from.config.precision == kernels::Precision::kExact ? Precision::kExact : Precision::kHf;
+  reply.depends_on_seq_len = from.depends_on_seq_len;
+  reply.attention_factor = from.attention_factor;
+  reply.inv_freq = from.inv_freq;
+  reply.wavelengths = from.wavelengths;
+  for (const kernels::Reading& reading : from.readings) {
+    reply.readings.push_back(ReadingOf(reading));
+  }
+  if (from.ramp.has_value()) {
+    reply.ramp = {.low_index = from.ramp->low_index,
+                  .high_index = from.ramp->high_index,
+                  .low_wavelength = from.ramp->low_wavelength,
+                  .high_wavelength = from.ramp->high_wavelength};
+  }
+  for (const kernels::ColumnScaling scaling : from.scaling) {
+    reply.scaling.push_back(ScalingOf(scaling));
+  }
+  reply.float32_angle_error = from.float32_angle_error;
+  reply.float32_angle_position = from.float32_angle_position;
+  for (const kernels::DescribedRow& row : from.rows) {
+    reply.rows.push_back({row.position, row.cos, row.sin, row.sinusoid});
+  }
+  return reply;
+}
+
+}  // namespace
+
+bool IsPreset(absl::string_view name) {
+  return FindPreset(name) != nullptr;
+}
+
+Result<DescribeReply> DescribeHere(const DescribeRequest& request) {
+  const absl::StatusOr<kernels::Description> description = Describe(request);
+  if (!description.ok()) return FromAbsl(description.status());
+  return ReplyOf(*description);
+}
+
+// Both use the numbers of gRPC's status codes.
+Status FromAbsl(const absl::Status& status) {
+  return Status(static_cast<StatusCode>(status.code()), std::string(status.message()));
+}
+
+}  // namespace rope::client

@@ -1,0 +1,26 @@
+// DescribeHere: answers a describe in this process, with the code that the server uses.
+//
+// Threading:  Pure functions; any thread.
+// Errors:     As the server's, without "rope." and "rope.config_json." before the field.
+#ifndef ROPE_CLIENT_CLI_LOCAL_DESCRIBE_H_
+#define ROPE_CLIENT_CLI_LOCAL_DESCRIBE_H_
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "rope/describe.h"
+#include "rope/status.h"
+
+namespace rope::client {
+
+// Whether a model of that name is built in.
+bool IsPreset(absl::string_view name);
+
+// The reply has no config_id. REQUIRES: the request names a config_json or a preset, and no
+// config_id.
+Result<DescribeReply> DescribeHere(const DescribeRequest& request);
+
+Status FromAbsl(const absl::Status& status);
+
+}  // namespace rope::client
+
+#endif  // ROPE_CLIENT_CLI_LOCAL_DESCRIBE_H_

@@ -1,0 +1,217 @@
+// ropectl lint, diff and describe without a server, on real files.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/test_server.h"
+
+namespace rope::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const std::string kConfigs = std::string(ROPE_SOURCE_DIR) + "/tests/conformance/configs";
+
+Outcome Ropectl(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), RopectlProgram());
+  return RunProgram(arguments);
+}
+
+std::string Written(const std::string& path, const std::string& text) {
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+  std::ofstream(path) << text;
+  return path;
+}
+
+constexpr char kPlain[] = R"({"model_type": "llama", "head_dim": 64, "rope_theta": 10000,
+  "max_position_embeddings": 4096})";
+constexpr char kMscale[] = R"({"model_type": "deepseek_v2", "qk_rope_head_dim": 64,
+  "max_position_embeddings": 163840,
+  "rope_scaling": {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096,
+    "mscale": 0.707}})";
+constexpr char kRefused[] = R"({"head_dim": 64, "rope_scaling": {"type": "linear"}})";
+
+TEST(OfflineTest, DescribeGivesTheServersAnswerForEveryConfig) {
+  TestServer server;
+  const auto without_id = [](const std::string& text) {
+    std::vector<std::string> lines = absl::StrSplit(text, '\n');
+    std::erase_if(lines, [](const auto& line) { return absl::StrContains(line, "config_id"); });
+    return lines;
+  };
+  int answered = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(kConfigs)) {
+    if (entry.path().extension() != ".json") continue;
+    for (const char* flag : {"--json", "--positions=0,7,1000000", "--layer=0"}) {
+      const std::vector<std::string> here = {"describe", "--config=" + entry.path().string(), flag};
+      std::vector<std::string> there = here;
+      there.push_back("--target=" + server.address());
+      const Outcome local = Ropectl(here);
+      const Outcome remote = Ropectl(there);
+      ASSERT_EQ(local.status, remote.status) << entry.path() << local.output;
+      if (local.status != 0) continue;
+      ++answered;
+      EXPECT_EQ(without_id(local.output), without_id(remote.output)) << entry.path();
+    }
+  }
+  EXPECT_GT(answered, 60);
+}
+
+TEST(OfflineTest, PresetAndFileNeedNoServerAndAnotherModelDoes) {
+  const Outcome preset = Ropectl({"describe", "--model=llama-3.1-8b"});
+  EXPECT_EQ(preset.status, 0) << preset.output;
+  EXPECT_THAT(preset.output, HasSubstr("llama3"));
+  const std::string path = Written(TemporaryFolder() + "/config.json", kMscale);
+  const Outcome file = Ropectl({"describe", path});
+  EXPECT_EQ(file.status, 0) << file.output;
+  EXPECT_THAT(file.output, HasSubstr("mscale without mscale_all_dim"));
+  const Outcome both = Ropectl({"describe", path, "--model=llama-3.1-8b"});
+  EXPECT_EQ(both.status, 2);
+  const Outcome asked = Ropectl({"describe", path, "--target=unix:/nonexistent/rope.sock"});
+  EXPECT_EQ(asked.status, 1);
+  EXPECT_THAT(asked.output, HasSubstr("UNAVAILABLE"));
+  const Outcome refused = Ropectl({"describe", Written(TemporaryFolder() + "/x.json", kRefused)});
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_THAT(refused.output, HasSubstr("INVALID_ARGUMENT: "));
+  EXPECT_THAT(refused.output, HasSubstr("factor: got nothing"));
+}
+
+TEST(LintTest, StatusFollowsTheHeaviestFindingAndFailOn) {
+  const std::string folder = TemporaryFolder();
+  const std::string plain = Written(folder + "/plain.json", kPlain);
+  const std::string mscale = Written(folder + "/mscale.json", kMscale);
+  const std::string refused = Written(folder + "/refused.json", kRefused);
+  EXPECT_EQ(Ropectl({"lint", plain, "--fail_on=reading"}).status, 0);
+  EXPECT_EQ(Ropectl({"lint", mscale}).status, 0);
+  EXPECT_EQ(Ropectl({"lint", mscale, "--fail_on=warning"}).status, 1);
+  EXPECT_EQ(Ropectl({"lint", mscale, "--fail_on=reading"}).status, 1);
+  const Outcome outcome = Ropectl({"lint", plain, refused});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.output, HasSubstr(refused + ":1: error: "));
+  EXPECT_THAT(outcome.output, HasSubstr("pairing"));  // the table
+  EXPECT_EQ(Ropectl({"lint", folder + "/none.json"}).status, 2);
+  EXPECT_EQ(Ropectl({"lint", refused, folder + "/none.json"}).status, 2);
+}
+
+TEST(LintTest, WrongUsageHasStatusTwo) {
+  const std::string plain = Written(TemporaryFolder() + "/plain.json", kPlain);
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{"lint"},
+                                             {"lint", plain, "--fail_on=nothing"},
+                                             {"lint", plain, "--engine=abacus"},
+                                             {"lint", plain, "--engine=vllm@"},
+                                             {"lint", plain, "--json", "--sarif"},
+                                             {"lint", plain, "--target=127.0.0.1:1"},
+                                             {"diff", plain},
+                                             {"diff", plain, plain, plain},
+                                             {"diff", plain, plain, "--error=0"}}) {
+    const Outcome outcome = Ropectl(arguments);
+    EXPECT_EQ(outcome.status, 2) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("ropectl: "));
+  }
+  EXPECT_THAT(Ropectl({"lint", "--help"}).output, HasSubstr("Exit status 0"));
+  EXPECT_THAT(Ropectl({"diff", "--help"}).output, HasSubstr("Exit status 0"));
+}
+
+TEST(LintTest, FoldersAreSearchedAndLoopsOfLinksEnd) {
+  const std::string folder = TemporaryFolder();
+  Written(folder + "/a/config.json", kPlain);
+  Written(folder + "/b/c/config.json", kMscale);
+  std::filesystem::create_directory_symlink("..", folder + "/b/loop");
+  const Outcome outcome = Ropectl({"lint", folder, "--json"});
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  const auto json = nlohmann::json::parse(outcome.output);
+  ASSERT_EQ(json.size(), 2u);
+  EXPECT_EQ(json[0]["file"], folder + "/a/config.json");
+  EXPECT_EQ(json[1]["file"], folder + "/b/c/config.json");
+  EXPECT_GT(json[1]["warnings"], 0);
+  const std::string empty = TemporaryFolder();
+  const Outcome nothing = Ropectl({"lint", empty});
+  EXPECT_EQ(nothing.status, 2);
+  EXPECT_THAT(nothing.output, HasSubstr("got no config.json"));
+  std::filesystem::create_symlink("config.json", empty + "/config.json");
+  EXPECT_EQ(Ropectl({"lint", empty}).status, 2);
+  EXPECT_EQ(Ropectl({"lint", empty + "/config.json"}).status, 2);
+}
+
+TEST(LintTest, HostileFilesAreFindingsAndNoCrash) {
+  const std::string folder = TemporaryFolder();
+  for (const std::string& text :
+       {std::string("{\"a\":"), std::string(), std::string("\xff\xfe\x00", 3),
+        std::string(1 << 20, '['), std::string(1 << 19, '[') + std::string(1 << 19, ']')}) {
+    const std::string path = Written(folder + "/config.json", text);
+    const Outcome outcome = Ropectl({"lint", path});
+    EXPECT_EQ(outcome.status, 1) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("error: config_json: got"));
+    EXPECT_EQ(Ropectl({"diff", path, path}).status, 2);
+    EXPECT_EQ(Ropectl({"describe", path}).status, 1);
+  }
+  Written(folder + "/config.json", std::string((1 << 20) + 1, ' '));
+  const Outcome large = Ropectl({"lint", folder});
+  EXPECT_EQ(large.status, 2);
+  EXPECT_THAT(large.output, HasSubstr("more than 1048576 bytes"));
+}
+
+TEST(LintTest, PublishedConfigsAreNotRefused) {
+  std::vector<std::string> arguments = {"lint"};
+  for (const auto& entry : std::filesystem::directory_iterator(kConfigs)) {
+    if (entry.path().extension() == ".json") arguments.push_back(entry.path().string());
+  }
+  const Outcome outcome = Ropectl(arguments);
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("model_type"));
+}
+
+TEST(LintTest, EngineChoosesReadingsAndSarifNamesFileAndLine) {
+  const std::string path = Written(TemporaryFolder() + "/config.json", kMscale);
+  const Outcome hf = Ropectl({"lint", path, "--engine=hf"});
+  EXPECT_THAT(hf.output, Not(HasSubstr("reading: deepseek")));
+  const Outcome outcome = Ropectl({"lint", path, "--engine=deepseek", "--sarif"});
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  const auto sarif = nlohmann::json::parse(outcome.output);
+  EXPECT_EQ(sarif["version"], "2.1.0");
+  bool reads_differently = false;
+  for (const auto& result : sarif["runs"][0]["results"]) {
+    const auto& location = result["locations"][0]["physicalLocation"];
+    EXPECT_EQ(location["artifactLocation"]["uri"], "file://" + path);
+    EXPECT_GE(location["region"]["startLine"], 1);
+    if (result["ruleId"] != "rope-read-differently") continue;
+    reads_differently = true;
+    EXPECT_EQ(result["level"], "note");
+    EXPECT_EQ(location["region"]["startLine"], 4);
+  }
+  EXPECT_TRUE(reads_differently);
+}
+
+TEST(DiffTest, EqualFilesExitZeroAndOthersSayWhere) {
+  const std::string folder = TemporaryFolder();
+  const std::string a = Written(folder + "/a.json", kPlain);
+  const std::string b = Written(folder + "/b.json", R"({"model_type": "gptj", "head_dim": 64,
+    "rope_theta": 10001, "max_position_embeddings": 131072})");
+  const Outcome equal = Ropectl({"diff", a, a});
+  EXPECT_EQ(equal.status, 0);
+  EXPECT_THAT(equal.output, HasSubstr("all layers: equal"));
+  EXPECT_THAT(equal.output, HasSubstr("none up to 4095"));
+  const Outcome different = Ropectl({"diff", a, b});
+  EXPECT_EQ(different.status, 1) << different.output;
+  EXPECT_THAT(different.output, HasSubstr("half | interleaved"));
+  EXPECT_THAT(different.output, HasSubstr("first differs at index 1"));
+  const Outcome json = Ropectl({"diff", a, b, "--json", "--error=1e-6"});
+  EXPECT_EQ(json.status, 1);
+  const auto layers = nlohmann::json::parse(json.output);
+  ASSERT_EQ(layers.size(), 1u);
+  EXPECT_EQ(layers[0]["equal"], false);
+  EXPECT_EQ(layers[0]["inv_freq"]["index"], 1);
+  EXPECT_EQ(layers[0]["first_position"]["searched_up_to"], 131071);
+  EXPECT_EQ(Ropectl({"diff", a, folder + "/none.json"}).status, 2);
+}
+
+}  // namespace
+}  // namespace rope::testing

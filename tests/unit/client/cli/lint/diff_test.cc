@@ -1,0 +1,109 @@
+#include "client/cli/lint/diff.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace rope::client {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+std::string Llama(const std::string& more) {
+  return R"({"model_type": "llama", "head_dim": 64, "max_position_embeddings": 4096, )" + more +
+         "}";
+}
+
+std::vector<LayerDifference> Differences(const std::string& a, const std::string& b) {
+  auto differences = Diff(a, b, 1e-3);
+  EXPECT_TRUE(differences.ok()) << differences.status().ToString();
+  return differences.ok() ? *differences : std::vector<LayerDifference>();
+}
+
+TEST(DiffTest, SameRotationInAnotherSpellingIsEqual) {
+  const auto differences =
+      Differences(Llama(R"("rope_theta": 10000)"),
+                  Llama(R"("rope_parameters": {"rope_type": "default", "rope_theta": 1e4})"));
+  ASSERT_THAT(differences, SizeIs(1));
+  EXPECT_TRUE(differences[0].equal);
+  EXPECT_FALSE(differences[0].frequency.has_value());
+  ASSERT_TRUE(differences[0].first.has_value());
+  EXPECT_FALSE(differences[0].first->position.has_value());
+  EXPECT_EQ(differences[0].end, 4096);
+}
+
+TEST(DiffTest, FirstFrequencyAndPositionOfAnotherTheta) {
+  const auto differences =
+      Differences(Llama(R"("rope_theta": 10000)"), Llama(R"("rope_theta": 10100)"));
+  ASSERT_THAT(differences, SizeIs(1));
+  EXPECT_FALSE(differences[0].equal);
+  ASSERT_TRUE(differences[0].frequency.has_value());
+  EXPECT_EQ(differences[0].frequency->index, 1u);  // index 0 turns by 1 with every theta
+  EXPECT_GT(differences[0].frequency->a, differences[0].frequency->b);
+  ASSERT_TRUE(differences[0].first->position.has_value());
+  EXPECT_GT(*differences[0].first->position, 0);
+  EXPECT_LT(*differences[0].first->position, 100);
+}
+
+TEST(DiffTest, AttentionFactorsDifferFromPositionZeroOn) {
+  const std::string yarn = R"("rope_scaling": {"type": "yarn", "factor": 1, "attention_factor": )";
+  const auto differences = Differences(Llama(yarn + "1}"), Llama(yarn + "1.25}"));
+  ASSERT_THAT(differences, SizeIs(1));
+  EXPECT_FALSE(differences[0].equal);
+  EXPECT_EQ(differences[0].a->turns.factor, 1);
+  EXPECT_EQ(differences[0].b->turns.factor, 1.25);
+  EXPECT_EQ(differences[0].first->position, 0);
+}
+
+TEST(DiffTest, LayerTypesAreComparedWithASingleOneAndByName) {
+  const std::string gemma = R"({"model_type": "gemma3_text", "head_dim": 64,
+    "max_position_embeddings": 4096, "rope_parameters": {
+      "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+      "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}})";
+  const auto differences = Differences(gemma, Llama(R"("rope_theta": 10000)"));
+  ASSERT_THAT(differences, SizeIs(2));
+  EXPECT_EQ(differences[0].layer_type, "full_attention");
+  EXPECT_FALSE(differences[0].equal);
+  EXPECT_EQ(differences[1].layer_type, "sliding_attention");
+  EXPECT_FALSE(differences[1].frequency.has_value());
+  const auto same = Differences(gemma, gemma);
+  ASSERT_THAT(same, SizeIs(2));
+  EXPECT_TRUE(same[0].equal && same[1].equal);
+}
+
+TEST(DiffTest, ConfigThatFollowsTheLengthIsComparedAtBothEnds) {
+  const std::string dynamic = R"({"model_type": "llama", "head_dim": 64,
+    "max_position_embeddings": 4096, "rope_scaling": {"type": "dynamic", "factor": 2}})";
+  const std::string longer = R"({"model_type": "llama", "head_dim": 64,
+    "max_position_embeddings": 16384})";
+  const auto differences = Differences(dynamic, longer);
+  ASSERT_THAT(differences, SizeIs(2));
+  EXPECT_EQ(differences[0].seq_len, 1);
+  EXPECT_TRUE(differences[0].equal);
+  EXPECT_EQ(differences[1].seq_len, 16384);
+  EXPECT_FALSE(differences[1].equal);
+}
+
+TEST(DiffTest, LayerThatDoesNotRotateIsDifferent) {
+  const std::string some = R"({"model_type": "smollm3", "head_dim": 64, "num_hidden_layers": 2,
+    "no_rope_layers": [0, 0]})";
+  const auto differences = Differences(some, Llama(R"("rope_theta": 10000)"));
+  ASSERT_THAT(differences, SizeIs(1));
+  EXPECT_FALSE(differences[0].equal);
+  EXPECT_FALSE(differences[0].a->rotates);
+  EXPECT_FALSE(differences[0].first.has_value());
+}
+
+TEST(DiffTest, ConfigThatIsRefusedIsNamed) {
+  const std::string good = Llama(R"("rope_theta": 10000)");
+  const auto broken = Diff(good, "{", 1e-3);
+  EXPECT_EQ(broken.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(broken.status().message(), HasSubstr("B: config_json: got a syntax error"));
+  const auto invalid = Diff(Llama(R"("rope_theta": -1)"), good, 1e-3);
+  EXPECT_THAT(invalid.status().message(), HasSubstr("A: rope_theta: got -1"));
+}
+
+}  // namespace
+}  // namespace rope::client

@@ -1,0 +1,145 @@
+#include "client/cli/lint/lint_output.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace rope::client {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+FileReport Report(const std::string& file) {
+  FileReport report;
+  report.file = file;
+  report.model_type = "llama";
+  report.rope_type = "yarn";
+  report.pairing = "half";
+  report.findings = {
+      {.weight = Weight::kWarning,
+       .layer_types = {"full_attention"},
+       .field = "truncate",
+       .line = 12,
+       .message = "truncate absent"},
+      {.weight = Weight::kReading, .line = 3, .message = "vllm: differs", .engine = "vllm"}};
+  return report;
+}
+
+FileReport Unreadable() {
+  FileReport report;
+  report.file = "/no/such.json";
+  report.unreadable = "/no/such.json: cannot be read";
+  return report;
+}
+
+TEST(LintPageTest, OneFileHasItsFindingsAndNoTable) {
+  EXPECT_EQ(LintPage({Report("a.json")}),
+            "a.json:12: warning: truncate absent [full_attention]\n"
+            "a.json:3: reading: vllm: differs\n");
+  FileReport clean = Report("a.json");
+  clean.findings.clear();
+  EXPECT_EQ(LintPage({clean}), "a.json: no findings\n");
+}
+
+TEST(LintPageTest, SeveralFilesEndInATable) {
+  FileReport unknown = Report("b.json");
+  unknown.pairing.clear();
+  unknown.findings.clear();
+  const std::string page = LintPage({Report("a.json"), unknown, Unreadable()});
+  EXPECT_THAT(page, HasSubstr("\nfile           model_type  rope_type  pairing      errors  "
+                              "warnings  readings\n"));
+  EXPECT_THAT(page, HasSubstr("a.json         llama       yarn       half              0         1 "
+                              "        1\n"));
+  EXPECT_THAT(page, HasSubstr("b.json         llama       yarn       not known "));
+  EXPECT_THAT(page, HasSubstr("/no/such.json  -           -          unreadable "));
+}
+
+TEST(LintPageTest, ControlCharactersAreEscaped) {
+  FileReport report = Report("a\x1b.json");
+  report.findings[0].message = "key \"\x1b[31m\" is not known";
+  const std::string page = LintPage({report});
+  EXPECT_THAT(page, Not(HasSubstr("\x1b")));
+  EXPECT_THAT(page, HasSubstr("\\x1b[31m"));
+}
+
+TEST(LintJsonTest, IsAnArrayWithAnObjectForEachFile) {
+  const auto json = nlohmann::json::parse(LintJson({Report("a.json"), Unreadable()}));
+  ASSERT_EQ(json.size(), 2u);
+  EXPECT_EQ(json[0]["file"], "a.json");
+  EXPECT_EQ(json[0]["model_type"], "llama");
+  EXPECT_EQ(json[0]["rope_type"], "yarn");
+  EXPECT_EQ(json[0]["pairing"], "half");
+  EXPECT_EQ(json[0]["errors"], 0);
+  EXPECT_EQ(json[0]["warnings"], 1);
+  EXPECT_EQ(json[0]["readings"], 1);
+  EXPECT_EQ(json[0]["findings"][0]["weight"], "warning");
+  EXPECT_EQ(json[0]["findings"][0]["field"], "truncate");
+  EXPECT_EQ(json[0]["findings"][0]["line"], 12);
+  EXPECT_EQ(json[0]["findings"][0]["layer_types"][0], "full_attention");
+  EXPECT_EQ(json[0]["findings"][1]["engine"], "vllm");
+  EXPECT_EQ(json[1]["unreadable"], "/no/such.json: cannot be read");
+}
+
+// What GitHub's code scanning requires of a SARIF 2.1.0 file.
+TEST(LintSarifTest, HasWhatCodeScanningRequires) {
+  FileReport report = Report("./models/a b/config.json");
+  report.findings.push_back({.weight = Weight::kError, .line = 1, .message = "factor: got -1"});
+  const auto sarif = nlohmann::json::parse(LintSarif({report}));
+  EXPECT_EQ(sarif["version"], "2.1.0");
+  EXPECT_THAT(sarif["$schema"].get<std::string>(), EndsWith("sarif-2.1.0.json"));
+  ASSERT_EQ(sarif["runs"].size(), 1u);
+  const auto& run = sarif["runs"][0];
+  const auto& driver = run["tool"]["driver"];
+  EXPECT_EQ(driver["name"], "ropectl");
+  ASSERT_EQ(driver["rules"].size(), 3u);
+  for (const auto& rule : driver["rules"]) {
+    EXPECT_FALSE(rule["shortDescription"]["text"].get<std::string>().empty());
+    EXPECT_FALSE(rule["fullDescription"]["text"].get<std::string>().empty());
+    EXPECT_FALSE(rule["help"]["text"].get<std::string>().empty());
+  }
+  ASSERT_EQ(run["results"].size(), 3u);
+  const char* levels[] = {"warning", "note", "error"};
+  const int lines[] = {12, 3, 1};
+  for (size_t i = 0; i < 3; ++i) {
+    const auto& result = run["results"][i];
+    const auto& rule = driver["rules"][result["ruleIndex"].get<size_t>()];
+    EXPECT_EQ(rule["id"], result["ruleId"]);
+    EXPECT_EQ(rule["defaultConfiguration"]["level"], result["level"]);
+    EXPECT_EQ(result["level"], levels[i]);
+    EXPECT_FALSE(result["message"]["text"].get<std::string>().empty());
+    const auto& location = result["locations"][0]["physicalLocation"];
+    EXPECT_EQ(location["artifactLocation"]["uri"], "models/a%20b/config.json");
+    EXPECT_EQ(location["region"]["startLine"], lines[i]);
+  }
+  EXPECT_EQ(run["invocations"][0]["executionSuccessful"], true);
+}
+
+TEST(LintSarifTest, FileThatCannotBeReadIsANotificationAndNoResult) {
+  const auto sarif = nlohmann::json::parse(LintSarif({Unreadable()}));
+  const auto& run = sarif["runs"][0];
+  EXPECT_TRUE(run["results"].is_array());
+  EXPECT_TRUE(run["results"].empty());
+  const auto& invocation = run["invocations"][0];
+  EXPECT_EQ(invocation["executionSuccessful"], false);
+  const auto& notification = invocation["toolExecutionNotifications"][0];
+  EXPECT_EQ(notification["level"], "error");
+  EXPECT_THAT(notification["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
+                  .get<std::string>(),
+              StartsWith("file:///no/such.json"));
+}
+
+TEST(LintSarifTest, BytesThatAreNotUtf8AreReplaced) {
+  FileReport report = Report("a.json");
+  report.findings[0].message = "key \"\xff\"";
+  EXPECT_TRUE(nlohmann::json::accept(LintSarif({report})));
+  EXPECT_TRUE(nlohmann::json::accept(LintJson({report})));
+}
+
+}  // namespace
+}  // namespace rope::client

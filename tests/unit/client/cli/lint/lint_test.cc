@@ -1,0 +1,154 @@
+#include "client/cli/lint/lint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace rope::client {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::Field;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+constexpr char kLlama[] = R"({
+  "model_type": "llama",
+  "head_dim": 64,
+  "max_position_embeddings": 4096,
+  "rope_theta": 10000
+})";
+constexpr char kMscale[] = R"({
+  "model_type": "deepseek_v2",
+  "qk_rope_head_dim": 64,
+  "max_position_embeddings": 163840,
+  "rope_scaling": {
+    "type": "yarn",
+    "factor": 40,
+    "original_max_position_embeddings": 4096,
+    "mscale": 0.707
+  }
+})";
+
+FileReport Lint(const std::string& text, const EngineFilter& filter = {}) {
+  return LintText("config.json", text, filter);
+}
+
+TEST(LintTest, PlainConfigHasNoFindings) {
+  const FileReport report = Lint(kLlama);
+  EXPECT_THAT(report.findings, IsEmpty());
+  EXPECT_EQ(report.model_type, "llama");
+  EXPECT_EQ(report.rope_type, "default");
+  EXPECT_EQ(report.pairing, "half");
+}
+
+TEST(LintTest, WarningsAndReadingsNameTheirFieldAndLine) {
+  const FileReport report = Lint(kMscale);
+  EXPECT_EQ(report.rope_type, "yarn");
+  EXPECT_EQ(report.CountOf(Weight::kError), 0);
+  EXPECT_THAT(report.findings,
+              Contains(AllOf(Field(&Finding::weight, Weight::kWarning),
+                             Field(&Finding::message, HasSubstr("mscale without mscale_all_dim")),
+                             Field(&Finding::field, "mscale"), Field(&Finding::line, 9))));
+  EXPECT_THAT(report.findings,
+              Contains(AllOf(Field(&Finding::weight, Weight::kReading),
+                             Field(&Finding::engine, "deepseek"), Field(&Finding::line, 9))));
+}
+
+TEST(LintTest, EngineFilterLeavesItsReadingsAndEveryWarning) {
+  const FileReport all = Lint(kMscale);
+  const FileReport report = Lint(kMscale, {.name = "hf"});
+  EXPECT_EQ(report.CountOf(Weight::kWarning), all.CountOf(Weight::kWarning));
+  EXPECT_LT(report.CountOf(Weight::kReading), all.CountOf(Weight::kReading));
+  EXPECT_THAT(report.findings, Not(Contains(Field(&Finding::engine, "deepseek"))));
+  EXPECT_THAT(Lint(kMscale, {.name = "deepseek"}).findings,
+              Contains(Field(&Finding::engine, "deepseek")));
+}
+
+TEST(LintTest, ReadingOfEveryVersionPassesEveryVersionOfItsEngine) {
+  EXPECT_THAT(Lint(kMscale, {.name = "deepseek", .version = "99"}).findings,
+              Contains(Field(&Finding::engine, "deepseek")));
+}
+
+TEST(LintTest, ReadingThatDiffersAtTheModelsLengthOnlyIsFound) {
+  const FileReport report = Lint(R"({"model_type": "llama", "head_dim": 64,
+    "max_position_embeddings": 4096, "rope_scaling": {"rope_type": "dynamic", "factor": 4}})");
+  EXPECT_THAT(report.findings, Contains(Field(&Finding::engine, "vllm")));
+}
+
+TEST(LintTest, RefusedConfigIsAnErrorAtItsField) {
+  const FileReport report = Lint(
+      "{\n\"head_dim\": 64,\n\"rope_scaling\": {\n\"type\": \"yarn\",\n"
+      "\"factor\": \"much\"}}");
+  ASSERT_THAT(report.findings, SizeIs(1));
+  EXPECT_EQ(report.findings[0].weight, Weight::kError);
+  EXPECT_EQ(report.findings[0].field, "rope_scaling.factor");
+  EXPECT_EQ(report.findings[0].line, 5);
+  EXPECT_EQ(report.rope_type, "");
+}
+
+TEST(LintTest, MissingFieldIsAnErrorAtTheLineOfTheRopeType) {
+  const FileReport report =
+      Lint("{\n\"head_dim\": 64,\n\"rope_scaling\": {\n\"type\": \"linear\"}}");
+  ASSERT_THAT(report.findings, SizeIs(1));
+  EXPECT_EQ(report.findings[0].weight, Weight::kError);
+  EXPECT_THAT(report.findings[0].message, HasSubstr("factor: got nothing"));
+  EXPECT_EQ(report.findings[0].line, 4);
+}
+
+TEST(LintTest, BrokenJsonIsAnErrorAtItsLine) {
+  const FileReport report = Lint("{\n\"head_dim\": 64,\n}");
+  ASSERT_THAT(report.findings, SizeIs(1));
+  EXPECT_EQ(report.findings[0].weight, Weight::kError);
+  EXPECT_THAT(report.findings[0].message, HasSubstr("syntax error"));
+  EXPECT_EQ(report.findings[0].line, 3);
+}
+
+TEST(LintTest, AMebibyteOfNestedBracketsIsAnError) {
+  for (const std::string& text :
+       {std::string(1 << 20, '['), std::string(1 << 19, '[') + std::string(1 << 19, ']')}) {
+    const FileReport report = Lint(text);
+    ASSERT_THAT(report.findings, SizeIs(1));
+    EXPECT_EQ(report.findings[0].weight, Weight::kError);
+  }
+}
+
+TEST(LintTest, EveryLayerTypeIsLintedAndACommonFindingIsOne) {
+  const FileReport report = Lint(R"({
+    "model_type": "gemma3_text", "head_dim": 64, "max_position_embeddings": 4096,
+    "rope_parameters": {
+      "full_attention": {"rope_type": "linear", "factor": 8, "rope_theta": 1e6, "nonsense": 1,
+                         "beta_fast": 1},
+      "sliding_attention": {"rope_type": "default", "rope_theta": 1e4, "beta_fast": 1}}})");
+  EXPECT_EQ(report.rope_type, "linear, default");
+  EXPECT_THAT(report.findings,
+              Contains(AllOf(Field(&Finding::message, HasSubstr("nonsense")),
+                             Field(&Finding::layer_types, ElementsAre("full_attention")))));
+  EXPECT_THAT(report.findings,
+              Contains(Field(&Finding::message, "beta_fast has no effect for rope_type default")));
+  EXPECT_THAT(report.findings, Each(Field(&Finding::layer_types, Not(IsEmpty()))));
+}
+
+TEST(LintTest, ConfigWithoutHeadDimIsAWarning) {
+  const FileReport report = Lint(R"({"rope_theta": 10000})");
+  EXPECT_EQ(report.CountOf(Weight::kError), 0);
+  EXPECT_THAT(report.findings,
+              Contains(Field(&Finding::message, HasSubstr("head_dim: got nothing"))));
+  EXPECT_EQ(report.pairing, "");
+}
+
+TEST(LintTest, HeavierFindingsComeFirst) {
+  const FileReport report = Lint(kMscale);
+  for (size_t i = 1; i < report.findings.size(); ++i) {
+    EXPECT_GE(report.findings[i - 1].weight, report.findings[i].weight);
+  }
+}
+
+}  // namespace
+}  // namespace rope::client
