@@ -51,6 +51,10 @@ void PrintHead(const DescribeReply& reply) {
   absl::PrintF("pairing           %s\n", reply.pairing == Pairing::kUnspecified
                                              ? "not said: rotate needs --pairing"
                                              : Name(reply.pairing));
+  if (reply.channel_order != Pairing::kUnspecified) {
+    absl::PrintF("channel order     the model's code leaves pairs as %s\n",
+                 Name(reply.channel_order));
+  }
   if (config.factor.has_value()) absl::PrintF("factor            %.17g\n", *config.factor);
   if (config.original_max_position_embeddings.has_value()) {
     absl::PrintF("original length   %d\n", *config.original_max_position_embeddings);

@@ -97,6 +97,10 @@ absl::StatusOr<kernels::Description> Describe(const DescribeRequest& request) {
 
 void SetMrope(const kernels::Mrope& mrope, RopeConfig& config) {
   using Layout = kernels::Mrope::Layout;
+  if (!mrope.axes.empty()) {
+    config.mrope_axes.assign(mrope.axes.begin(), mrope.axes.end());
+    return;
+  }
   config.mrope_section.assign(mrope.section.begin(), mrope.section.end());
   config.mrope_interleaved = mrope.layout == Layout::kInterleaved;
   switch (mrope.layout) {
@@ -122,6 +126,7 @@ void SetSwitches(const kernels::RopeConfig& from, RopeConfig& config) {
   config.mixed_b = from.mixed_b;
   config.inv_freq = from.inv_freq;
   config.rotary_offset = from.rotary_offset;
+  if (from.reverse) config.reverse = true;
   if (from.ramp.has_value()) {
     config.ramp = *from.ramp == kernels::YarnRamp::kIndex ? YarnRamp::kIndex : YarnRamp::kTurns;
   }
@@ -180,7 +185,8 @@ FrequencyScaling ScalingOf(kernels::ColumnScaling scaling) {
 }
 
 Reading ReadingOf(const kernels::Reading& reading) {
-  return {.implementation = reading.implementation,
+  return {.engine = reading.engine,
+          .version = reading.version,
           .difference = reading.difference,
           .attention_factor = reading.attention_factor,
           .inv_freq_max_relative = reading.inv_freq_max_relative};
@@ -191,6 +197,10 @@ DescribeReply ReplyOf(const kernels::Description& from) {
   if (from.pairing.has_value()) {
     reply.pairing =
         *from.pairing == kernels::Pairing::kHalf ? Pairing::kHalf : Pairing::kInterleaved;
+  }
+  if (from.channel_order.has_value()) {
+    reply.channel_order =
+        *from.channel_order == kernels::Pairing::kHalf ? Pairing::kHalf : Pairing::kInterleaved;
   }
   reply.layer_type = from.layer_type;
   reply.rotates = from.rotates;

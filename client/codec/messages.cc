@@ -179,6 +179,7 @@ DescribeReply FromMessage(const v1::DescribeResponse& message) {
   reply.config_id = message.config_id();
   reply.config = FromMessage(message.config());
   reply.pairing = FromMessage(message.pairing());
+  reply.channel_order = FromMessage(message.channel_order());
   reply.layer_type = message.layer_type();
   reply.rotates = message.rotates();
   reply.seq_len = message.seq_len();
@@ -221,6 +222,7 @@ v1::DescribeResponse ToMessage(const DescribeReply& reply) {
   // A layer that does not rotate has no config.
   if (reply.rotates) SetConfig(reply.config, *message.mutable_config());
   message.set_pairing(ToMessage(reply.pairing));
+  message.set_channel_order(ToMessage(reply.channel_order));
   message.set_layer_type(reply.layer_type);
   message.set_rotates(reply.rotates);
   message.set_seq_len(reply.seq_len);
@@ -232,7 +234,8 @@ v1::DescribeResponse ToMessage(const DescribeReply& reply) {
   for (const std::string& warning : reply.warnings) message.add_warnings(warning);
   for (const Reading& reading : reply.readings) {
     v1::Reading& item = *message.add_readings();
-    item.set_implementation(reading.implementation);
+    item.set_implementation(reading.engine);
+    item.set_version(reading.version);
     item.set_difference(reading.difference);
     item.set_attention_factor(reading.attention_factor);
     item.set_inv_freq_max_relative(reading.inv_freq_max_relative);

@@ -66,6 +66,8 @@ struct DescribeReply {
   std::string config_id = {};  // names this spec on this server, including layer and pairing
   RopeConfig config = {};      // with all defaults filled in
   Pairing pairing = Pairing::kUnspecified;
+  // The order in which the model's own code leaves rotated pairs; unspecified if it is `pairing`.
+  Pairing channel_order = Pairing::kUnspecified;
   std::string layer_type = {};  // the selected entry, if the config has several
   bool rotates = false;         // false: this layer has no rotary embedding
   int64_t seq_len = 0;          // the sequence length for which the numbers hold
