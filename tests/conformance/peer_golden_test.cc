@@ -7,6 +7,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -85,7 +86,7 @@ void ExpectToken(const PeerCase& c, size_t token) {
   for (size_t i = 0; i < pairs; ++i) {
     const double a = in[Channel(pairing, begin, pairs, i, false)];
     const double b = in[Channel(pairing, begin, pairs, i, true)];
-    const kernels::CosSin turn = ExactCosSin(PositionOf(c, token, i), at.inv_freq[i], m);
+    const kernels::CosSin turn = kernels::ExactCosSin(PositionOf(c, token, i), at.inv_freq[i], m);
     const double angle = static_cast<double>(LargestPosition(c, token)) *
                          std::fabs(static_cast<double>(at.inv_freq[i]));
     const double relative = c.rope->DependsOnSeqLen() ? kDynamicFrequencyError : kFrequencyError;
@@ -104,7 +105,8 @@ class PeerGoldenTest : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(PeerGoldenTest, TheConfigMeansWhatItsModelsCodeDoes) {
   std::ifstream stream(std::string(ROPE_PEER_GOLDEN) + "/" + GetParam() + ".json");
-  PeerCase c{.file = Json::parse(stream)};
+  PeerCase c;
+  c.file = Json::parse(stream);
   const auto model = kernels::ModelConfig::Parse(c.file.at("config").dump());
   ASSERT_THAT(model, IsOk());
   kernels::LayerChoice choice;

@@ -227,7 +227,9 @@ TEST_F(RotateStreamTest, AClientThatDoesNotReadHoldsUpItselfAndABoundedShareOfMe
   writer.join();
   EXPECT_EQ(answered, kRequests);
   EXPECT_TRUE(stream->Finish().ok());
-  if (kMemoryIsMeasured) EXPECT_LT(PeakMebibytes(server_.process().pid()), 300);
+  if (kMemoryIsMeasured) {
+    EXPECT_LT(PeakMebibytes(server_.process().pid()), 300);
+  }
 }
 
 TEST_F(RotateStreamTest, ACancelledStreamLeavesTheServerServing) {

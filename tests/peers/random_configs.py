@@ -97,7 +97,7 @@ def _parameters(rng, rotary, default, rope_type, head_dim, length):
 def head_dim_of(config, label=None):
     """The channels of one head as the model's attention makes them."""
     if getattr(config, "is_heterogeneous", False) and label:
-        config = config.per_layer_config[label]
+        config = config.per_layer_config[list(config.layer_types).index(label)]
     for name in ("qk_rope_head_dim", "kv_channels", "attention_head_dim", "head_dim"):
         if getattr(config, name, None):
             return getattr(config, name)
@@ -135,9 +135,17 @@ def _sizes(rng, default):
     return values
 
 
+def _default_parameters(rotary, default):
+    """The class's rope_parameters, by layer type where the rotary class wants them so."""
+    parameters = getattr(default, "rope_parameters", None) or {}
+    if not parameters and "mrope_section[layer_type]" in rotary.text():
+        return {label: {} for label in sorted(set(getattr(default, "layer_types", ())))}
+    return parameters
+
+
 def _rope(rng, rotary, default, head_dims, length):
     """rope_parameters for the class; None where the drawn ones do not fit."""
-    parameters = getattr(default, "rope_parameters", None) or {}
+    parameters = _default_parameters(rotary, default)
     types = ("axial",) if parameters.get("rope_type") == "axial" else ROPE_TYPES
     if (
         default.model_type == "mistral4"
@@ -148,10 +156,10 @@ def _rope(rng, rotary, default, head_dims, length):
         return _parameters(rng, rotary, parameters, rng.choice(types), head_dims(None), length)
     drawn = {}
     for label, value in nested.items():
-        drawn[label] = value and _parameters(
+        drawn[label] = None if value is None else _parameters(
             rng, rotary, value, rng.choice(types), head_dims(label), length
         )
-        if value and drawn[label] is None:
+        if value is not None and drawn[label] is None:
             return None
     return drawn
 
@@ -177,7 +185,7 @@ def draw(rng, rotary, config_cls, resize):
             drawn = values["hidden_size"] // next(values[n] for n in _HEADS if n in values)
         return drawn or head_dim_of(default, label)
 
-    if getattr(default, "rope_parameters", None):
+    if _default_parameters(rotary, default):
         values["rope_parameters"] = _rope(rng, rotary, default, head_dims, length)
         if values["rope_parameters"] is None:
             return None
