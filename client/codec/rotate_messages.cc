@@ -183,6 +183,9 @@ Status SetHead(const RotateRequest& request, const std::string& request_id,
   if (request.output_dtype.has_value()) {
     head.mutable_output()->set_dtype(ToMessage(*request.output_dtype));
   }
+  if (request.channel_order != Pairing::kUnspecified) {
+    head.mutable_output()->set_channel_order(ToMessage(request.channel_order));
+  }
   bool other_layout = false;
   for (const TensorView& view : request.tensors) other_layout |= !view.output_layout.empty();
   if (!other_layout) return {};

@@ -2,12 +2,13 @@
 #ifndef ROPE_KERNELS_DTYPE_PAIRING_H_
 #define ROPE_KERNELS_DTYPE_PAIRING_H_
 
+#include <cstdint>
 #include <string_view>
 
 namespace rope::kernels {
 
 // The two channels that form a pair and rotate together.
-enum class Pairing {
+enum class Pairing : uint8_t {
   kHalf,         // i with i + rotary_dim/2 (GPT-NeoX)
   kInterleaved,  // 2i with 2i + 1 (GPT-J)
 };
@@ -18,7 +19,7 @@ constexpr std::string_view Name(Pairing pairing) {
 }
 
 // The operation on a pair (a, b) with the cos c and the sin s of its row.
-enum class PairArithmetic {
+enum class PairArithmetic : uint8_t {
   kTurn,  // a' = a c - b s, b' = b c + a s in float32, rounded once
   // The same rotation in the steps of Hugging Face's eager code: each product and each sum is one
   // float32 operation, rounded to the dtype before the next step.

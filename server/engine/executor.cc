@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/backend/channel_order.h"
 #include "kernels/status_macros.h"
 #include "kernels/tables/difference_rows.h"
 #include "kernels/tables/mrope_rows.h"
@@ -102,6 +103,19 @@ void StoreFinished(absl::Span<Slice> slices) {
   }
 }
 
+// Jobs [first, end) of a request that wants its results in another channel order.
+struct Reordering {
+  size_t first;
+  size_t end;
+  kernels::Pairing order;
+};
+
+void Reorder(const Jobs& jobs, const std::vector<Reordering>& reorderings) {
+  for (const Reordering& of : reorderings) {
+    for (size_t i = of.first; i < of.end; ++i) kernels::ReorderPairs(jobs[i], of.order);
+  }
+}
+
 }  // namespace
 
 // Fills `outputs` with one buffer for each tensor. An empty buffer means that the result needs
@@ -147,7 +161,7 @@ void Executor::Run(absl::Span<Slice> slices) {
 //   1. PrepareFor wakes the workers of the backend, which get ready while rows are looked up.
 //   2. Each slice allocates its request's outputs (first slice only), looks up its rows, and adds
 //      its jobs. An error is kept in the slice's status and leaves the slice without jobs.
-//   3. Rotate runs the jobs. PutBack then copies rows that were gathered for a rotation in place.
+//   3. Rotate runs the jobs. Reorder changes the channel order of results. PutBack then copies rows that were gathered for a rotation in place.
 //   4. StoreFinished copies the results of POSIX objects.
 //
 // Jobs point into `slice.rows` and into `cutter`, so both live until Rotate has returned. The slice
@@ -155,6 +169,7 @@ void Executor::Run(absl::Span<Slice> slices) {
 void Executor::RunAll(absl::Span<Slice> slices) {
   devices_.PrepareFor(BytesOf(slices));
   Jobs jobs;
+  std::vector<Reordering> reorderings;
   JobTiler cutter;
   for (Slice& slice : slices) {
     Request& request = *slice.request;
@@ -173,13 +188,18 @@ void Executor::RunAll(absl::Span<Slice> slices) {
     if (!plan.token_scales.empty()) {
       shared.token_scales = Between(plan.token_scales, slice.begin, slice.end);
     }
+    const size_t first_job = jobs.size();
     for (size_t i = 0; i < plan.tensors.size(); ++i) {
       cutter.Cut(plan.tensors[i], OutputOf(request, i), shared, jobs);
+    }
+    if (plan.channel_order.has_value()) {
+      reorderings.push_back({first_job, jobs.size(), *plan.channel_order});
     }
     request.ran = true;
   }
   if (jobs.empty()) return;
   const absl::StatusOr<std::string_view> device = devices_.Rotate(jobs);
+  if (device.ok()) Reorder(jobs, reorderings);
   cutter.PutBack();
   for (Slice& slice : slices) {
     slice.status.Update(device.status());

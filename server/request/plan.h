@@ -112,6 +112,7 @@ struct Plan {
   bool conjugate = false;
   bool attention_factor_applied = true;
   kernels::PairArithmetic arithmetic = kernels::PairArithmetic::kTurn;
+  std::optional<kernels::Pairing> channel_order;  // of the results; unset: that of the pairing
   kernels::PairGeometry geometry;
   // The embedding; null for explicit rows, repositions and layers that do not rotate.
   std::shared_ptr<const kernels::ResolvedRope> resolved;

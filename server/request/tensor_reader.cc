@@ -9,6 +9,7 @@
 #include "kernels/status_macros.h"
 #include "server/error.h"
 #include "server/limits.h"
+#include "server/models/rope_spec.h"
 #include "server/request/array_reader.h"
 #include "server/request/fused_ops.h"
 
@@ -161,6 +162,13 @@ absl::Status ReadTensors(const v1::RotateRequest& message, const proto::SplitMes
     plan.tensors.push_back(std::move(tensor));
   }
   ROPE_RETURN_IF_ERROR(ReadOutputLayouts(message.output(), plan));
+  auto order = ReadPairing(message.output().channel_order());
+  if (!order.ok()) {
+    return InvalidField("output.channel_order",
+                        absl::StrCat(static_cast<int>(message.output().channel_order())),
+                        "PAIRING_HALF or PAIRING_INTERLEAVED");
+  }
+  plan.channel_order = *order;
   plan.tokens = plan.tensors.front().layout.tokens();
   for (const TensorPlan& tensor : plan.tensors) {
     // Each product fits 63 bits (ParseLayout), but their sum may not: tensors without tokens may

@@ -69,6 +69,47 @@ TEST_F(RequestOptionsTest, StridedTensorIntoAnotherLayoutIsThePackedOneMoved) {
   }
 }
 
+// The result with the channels of `rotary` in halves, from one with interleaved pairs.
+std::vector<float> InHalves(const std::vector<float>& pairs, int64_t rotary) {
+  std::vector<float> halves = pairs;
+  for (size_t head = 0; head < halves.size(); head += kHeadDim) {
+    for (int64_t i = 0; i < rotary; ++i) {
+      const size_t to = head + static_cast<size_t>(i / 2 + i % 2 * (rotary / 2));
+      halves[to] = pairs[head + static_cast<size_t>(i)];
+    }
+  }
+  return halves;
+}
+
+TEST_F(RequestOptionsTest, ChannelOrderOfTheResultIsAnotherOrderOfTheSameNumbers) {
+  for (const int64_t rotary : {kHeadDim, kHeadDim / 2}) {
+    RotateRequest request = Request();
+    request.rope.pairing = Pairing::kInterleaved;
+    request.rope.config->rotary_dim = rotary;
+    const std::vector<float> pairs = Rotated(request);
+    request.channel_order = Pairing::kInterleaved;
+    EXPECT_EQ(Rotated(request), pairs);
+    request.channel_order = Pairing::kHalf;
+    const std::vector<float> halves = Rotated(request);
+    EXPECT_EQ(halves, InHalves(pairs, rotary));
+
+    // What is stored in halves is repositioned as half pairs, and may return to interleaved ones.
+    RotateRequest move = request;
+    move.rope.pairing = Pairing::kHalf;
+    move.operation = Operation::kReposition;
+    move.reposition = Reposition{.from = request.positions};
+    move.positions.start = kStart + 7;
+    move.tensors[0].data = halves.data();
+    move.channel_order = Pairing::kInterleaved;
+    RotateRequest direct = Request();
+    direct.rope = request.rope;
+    direct.positions.start = kStart + 7;
+    const std::vector<float> moved = Rotated(move), want = Rotated(direct);
+    ASSERT_EQ(moved.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(moved[i], want[i], 1e-5) << i;
+  }
+}
+
 TEST_F(RequestOptionsTest, RowsOfDescribeRotateAsTheirConfigDoes) {
   DescribeRequest describe{.rope = Request().rope};
   for (int64_t t = 0; t < kTokens; ++t) describe.positions.push_back(kStart + t);

@@ -84,16 +84,6 @@ def left_order(described):
     return described.channel_order or described.pairing
 
 
-def reorder(described, x):
-    """The service's result in the channel order that the model's code leaves."""
-    result = x.copy()
-    for source, target in zip(
-        pair_channels(described, described.pairing), pair_channels(described, left_order(described))
-    ):
-        result[..., target] = x[..., source]
-    return result
-
-
 def _tolerance(described, per_pair):
     tolerance = numpy.zeros((*per_pair.shape[:-1], described.config.head_dim))
     for channels in pair_channels(described, left_order(described)):
@@ -167,8 +157,9 @@ def verdict(rotary, module, config, case, server):
         spec = service.spec(case.config_json, case.layer_type, precision)
         try:
             described = server.describe(spec, seq_len)
-            turned = server.rotate(spec, service_rows(case.positions), *case.inputs)
-            answers.append((described, [reorder(described, x) for x in turned]))
+            order = described.channel_order
+            rows = service_rows(case.positions)
+            answers.append((described, server.rotate(spec, rows, *case.inputs, order)))
         except service.Refused as error:
             return "refused", str(error)
     described, ours = answers[0]

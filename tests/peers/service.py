@@ -74,7 +74,7 @@ class Service:
             self._stub.Describe, describe_pb2.DescribeRequest(rope=spec, seq_len=seq_len)
         )
 
-    def rotate(self, spec, positions, q, k):
+    def rotate(self, spec, positions, q, k, channel_order):
         """q, k: float32 [1, heads, tokens, head_dim]; positions: int64 [(3,) 1, tokens]."""
         tensors = [
             rotate_pb2.Tensor(role=role, layout="BHSD", array=array(x))
@@ -82,6 +82,7 @@ class Service:
         ]
         request = rotate_pb2.RotateRequest(rope=spec, tensors=tensors)
         request.positions.position_ids.CopyFrom(array(positions))
+        request.output.channel_order = channel_order
         answer = self._call(self._stub.Rotate, request)
         return [
             numpy.frombuffer(t.array.raw, "float32").reshape(t.array.shape) for t in answer.tensors

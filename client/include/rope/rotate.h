@@ -69,6 +69,8 @@ struct RotateRequest {
   // True: rotate without the attention factor. The reply contains it, the caller applies it.
   bool return_attention_factor = false;
   std::optional<DType> output_dtype = {};  // unset: each tensor's own dtype
+  // The order of a rotated pair's channels in the results; unspecified: that of the pairing.
+  Pairing channel_order = Pairing::kUnspecified;
   // Only with Operation::kRotate or kBackward. Of `rope` only the pairing is then set.
   std::optional<Rows> rows = {};
   std::vector<TensorView> tensors = {};
