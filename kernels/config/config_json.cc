@@ -141,6 +141,20 @@ absl::StatusOr<ModelConfig> ModelConfig::Parse(std::string_view json) {
   return model;
 }
 
+ModelConfig ModelConfig::FromParts(Parts parts) {
+  ModelConfig model;
+  model.entries_ = std::move(parts.entries);
+  if (model.entries_.size() > 1 || !model.entries_.front().layer_type.empty()) {
+    for (const LayerConfig& entry : model.entries_) model.layer_types_.push_back(entry.layer_type);
+  }
+  model.layers_ = std::move(parts.layers);
+  model.no_rope_ = std::move(parts.no_rope);
+  model.num_layers_ = parts.num_layers;
+  model.num_heads_ = parts.num_heads;
+  model.num_kv_heads_ = parts.num_kv_heads;
+  return model;
+}
+
 absl::StatusOr<LayerConfig> ModelConfig::Layer(const LayerChoice& choice) const {
   if (choice.layer.has_value() && !choice.layer_type.empty()) {
     return absl::InvalidArgumentError("layer: got layer and layer_type, want one of them");
