@@ -170,14 +170,16 @@ int RunDescribe(const Arguments& arguments) {
   if (arguments.Has("plot") && arguments.Has("json")) {
     return Misuse("--plot: got it and --json, want one of them");
   }
-  Result<RopeSpec> spec = RopeSpecOf(arguments);
+  std::string gguf = arguments.Has("target") ? "" : ConfigPathOf(arguments);
+  if (!IsGguf(gguf)) gguf.clear();
+  Result<RopeSpec> spec = gguf.empty() ? RopeSpecOf(arguments) : RopeFlagsOf(arguments);
   if (!spec.ok()) return FailOrMisuse(spec.status());
   const DescribeRequest request{.rope = std::move(*spec),
                                 .seq_len = arguments.Integer("seq_len"),
                                 .positions = arguments.Integers("positions"),
                                 .head_dim = arguments.Integer("head_dim"),
                                 .sinusoidal = arguments.Has("sinusoidal")};
-  if (AnsweredHere(request.rope, arguments)) return Print(DescribeHere(request), arguments);
+  if (AnsweredHere(request.rope, arguments)) return Print(DescribeHere(request, gguf), arguments);
   const Result<Client> client = ConnectTo(arguments);
   if (!client.ok()) return Fail(client.status());
   return Print(client->Describe(request, CallOptionsOf(arguments)), arguments);

@@ -156,7 +156,12 @@ Result<Precision> PrecisionOf(const Arguments& arguments) {
       {{"", Precision::kUnspecified}, {"exact", Precision::kExact}, {"hf", Precision::kHf}});
 }
 
-Result<RopeSpec> RopeSpecOf(const Arguments& arguments) {
+std::string ConfigPathOf(const Arguments& arguments) {
+  if (arguments.Has("config")) return arguments.Text("config");
+  return arguments.positional().empty() ? "" : arguments.positional().front();
+}
+
+Result<RopeSpec> RopeFlagsOf(const Arguments& arguments) {
   // Only describe takes positionals: a FILE is a --config.
   const size_t named =
       static_cast<size_t>(arguments.Has("model")) + static_cast<size_t>(arguments.Has("config")) +
@@ -189,12 +194,21 @@ Result<RopeSpec> RopeSpecOf(const Arguments& arguments) {
   const Result<Precision> precision = PrecisionOf(arguments);
   if (!precision.ok()) return precision.status();
   spec.precision = *precision;
-  if (arguments.Has("config") || !arguments.positional().empty()) {
-    const std::string path =
-        arguments.Has("config") ? arguments.Text("config") : arguments.positional().front();
+  return spec;
+}
+
+Result<RopeSpec> RopeSpecOf(const Arguments& arguments) {
+  Result<RopeSpec> spec = RopeFlagsOf(arguments);
+  if (!spec.ok()) return spec;
+  if (const std::string path = ConfigPathOf(arguments); !path.empty()) {
+    if (IsGguf(path)) {
+      return Status(StatusCode::kInvalidArgument,
+                    absl::StrCat(path, ": got a GGUF file, want a config.json: describe and lint ",
+                                 "read GGUF files, without a server"));
+    }
     Result<std::string> text = ReadFile(path, kConfigBytesMax);
     if (!text.ok()) return text.status();
-    spec.config_json = std::move(*text);
+    spec->config_json = std::move(*text);
   }
   return spec;
 }

@@ -65,6 +65,9 @@ CallOptions CallOptionsOf(const Arguments& arguments);
 // error is a config that cannot be read.
 std::vector<Flag> WithRopeFlags(std::vector<Flag> flags);
 Result<RopeSpec> RopeSpecOf(const Arguments& arguments);
+// The same without the text of a config file, and the path of that file; empty: none is named.
+Result<RopeSpec> RopeFlagsOf(const Arguments& arguments);
+std::string ConfigPathOf(const Arguments& arguments);
 Result<Pairing> PairingOf(const Arguments& arguments);  // unspecified where no flag says it
 
 // Say why on stderr, and return the exit status.

@@ -17,6 +17,9 @@ namespace rope::client {
 // The path "-" means standard input.
 Result<std::string> ReadFile(const std::string& path, int64_t bytes_max);
 
+// Whether the file begins with GGUF's magic.
+bool IsGguf(const std::string& path);
+
 Status WriteFile(const std::string& path, absl::string_view first, absl::string_view second);
 
 }  // namespace rope::client

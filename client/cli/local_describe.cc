@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/config/config_json.h"
+#include "kernels/config/model_file.h"
 #include "kernels/config/presets.h"
 #include "kernels/config/validate_config.h"
 #include "kernels/describe.h"
@@ -61,11 +62,16 @@ kernels::Compat CompatFrom(Compat compat) {
   return kernels::Compat::kDefault;
 }
 
-absl::StatusOr<kernels::LayerRope> ReadRope(const RopeSpec& spec) {
+absl::StatusOr<kernels::ModelConfig> ReadConfig(const RopeSpec& spec,
+                                                const kernels::Preset* preset,
+                                                const std::string& gguf) {
+  if (!gguf.empty()) return kernels::ReadModelFile(gguf);
+  return kernels::ModelConfig::Parse(preset == nullptr ? spec.config_json : preset->config_json);
+}
+
+absl::StatusOr<kernels::LayerRope> ReadRope(const RopeSpec& spec, const std::string& gguf) {
   const kernels::Preset* preset = spec.model.empty() ? nullptr : FindPreset(spec.model);
-  ROPE_ASSIGN_OR_RETURN(
-      const kernels::ModelConfig config,
-      kernels::ModelConfig::Parse(preset == nullptr ? spec.config_json : preset->config_json));
+  ROPE_ASSIGN_OR_RETURN(const kernels::ModelConfig config, ReadConfig(spec, preset, gguf));
   kernels::LayerChoice choice;
   if (spec.layer.has_value()) choice.layer = *spec.layer;
   choice.layer_type = spec.layer_type;
@@ -78,8 +84,9 @@ absl::StatusOr<kernels::LayerRope> ReadRope(const RopeSpec& spec) {
   return kernels::ReadLayer(std::move(layer), PairingFrom(spec.pairing), CompatFrom(spec.compat));
 }
 
-absl::StatusOr<kernels::Description> Describe(const DescribeRequest& request) {
-  ROPE_ASSIGN_OR_RETURN(const kernels::LayerRope rope, ReadRope(request.rope));
+absl::StatusOr<kernels::Description> Describe(const DescribeRequest& request,
+                                              const std::string& gguf) {
+  ROPE_ASSIGN_OR_RETURN(const kernels::LayerRope rope, ReadRope(request.rope, gguf));
   ROPE_RETURN_IF_ERROR(CheckOptions(request));
   std::shared_ptr<const kernels::ResolvedRope> resolved;
   if (rope.layer.rotates) {
@@ -241,8 +248,8 @@ bool IsPreset(absl::string_view name) {
   return FindPreset(name) != nullptr;
 }
 
-Result<DescribeReply> DescribeHere(const DescribeRequest& request) {
-  const absl::StatusOr<kernels::Description> description = Describe(request);
+Result<DescribeReply> DescribeHere(const DescribeRequest& request, const std::string& gguf) {
+  const absl::StatusOr<kernels::Description> description = Describe(request, gguf);
   if (!description.ok()) return FromAbsl(description.status());
   return ReplyOf(*description);
 }

@@ -15,9 +15,10 @@ namespace rope::client {
 // Whether a model of that name is built in.
 bool IsPreset(absl::string_view name);
 
-// The reply has no config_id. REQUIRES: the request names a config_json or a preset, and no
-// config_id.
-Result<DescribeReply> DescribeHere(const DescribeRequest& request);
+// The reply has no config_id. `gguf` is the path of a GGUF file, which is read in place of the
+// request's config; empty: none. REQUIRES: otherwise the request names a config_json or a preset,
+// and no config_id.
+Result<DescribeReply> DescribeHere(const DescribeRequest& request, const std::string& gguf);
 
 Status FromAbsl(const absl::Status& status);
 

@@ -10,18 +10,6 @@ std::vector<T> ToVector(const Field& field) {
   return std::vector<T>(field.begin(), field.end());
 }
 
-v1::Pairing ToMessage(Pairing pairing) {
-  switch (pairing) {
-    case Pairing::kHalf:
-      return v1::PAIRING_HALF;
-    case Pairing::kInterleaved:
-      return v1::PAIRING_INTERLEAVED;
-    case Pairing::kUnspecified:
-      break;
-  }
-  return v1::PAIRING_UNSPECIFIED;
-}
-
 Pairing FromMessage(v1::Pairing pairing) {
   switch (pairing) {
     case v1::PAIRING_HALF:
@@ -132,6 +120,18 @@ RopeConfig FromMessage(const v1::RopeConfig& message) {
 }
 
 }  // namespace
+
+v1::Pairing ToMessage(Pairing pairing) {
+  switch (pairing) {
+    case Pairing::kHalf:
+      return v1::PAIRING_HALF;
+    case Pairing::kInterleaved:
+      return v1::PAIRING_INTERLEAVED;
+    case Pairing::kUnspecified:
+      break;
+  }
+  return v1::PAIRING_UNSPECIFIED;
+}
 
 v1::DType ToMessage(DType dtype) {
   switch (dtype) {

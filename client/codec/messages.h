@@ -15,6 +15,7 @@
 namespace rope::client {
 
 v1::DType ToMessage(DType dtype);
+v1::Pairing ToMessage(Pairing pairing);
 // REQUIRES: `message` is empty.
 void SetRope(const RopeSpec& spec, v1::RopeSpec& message);
 v1::DescribeRequest ToMessage(const DescribeRequest& request);

@@ -304,6 +304,9 @@ absl::StatusOr<LayerConfig> ReadEntry(const ConfigDocument& document,
   if (parameters.has_value() && kind == EntryKind::kScaled) {
     ROPE_RETURN_IF_ERROR(ReadScaling(*parameters, document.bare && !document.nested, entry));
     ROPE_RETURN_IF_ERROR(ReadTruncate(document, *parameters, entry));
+    if (config.rope_type == RopeType::kLongrope) {
+      config.longrope_branch = document.type->longrope_branch;
+    }
     WarnUnknownKeys(document, *parameters, entry.warnings);
   }
   ROPE_ASSIGN_OR_RETURN(config.rope_theta, local ? ReadLocalTheta(document, entry.warnings)

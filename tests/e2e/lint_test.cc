@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "tests/support/gguf_writer.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
@@ -167,6 +168,31 @@ TEST(LintTest, PublishedConfigsAreNotRefused) {
   const Outcome outcome = Ropectl(arguments);
   EXPECT_EQ(outcome.status, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("model_type"));
+}
+
+TEST(LintTest, GgufFilesAreDescribedAndLinted) {
+  TemporaryFolder folder;
+  const std::string whole = GgufWriter("llama")
+                                .F32(".rope.freq_base", 5e5f)
+                                .U32(".rope.dimension_count", 128)
+                                .U32(".attention.key_length", 128)
+                                .U32(".context_length", 8192)
+                                .Bytes();
+  const std::string path = Written(folder.path() + "/model.gguf", whole);
+  const Outcome described = Ropectl({"describe", path});
+  EXPECT_EQ(described.status, 0) << described.output;
+  EXPECT_THAT(described.output, HasSubstr("theta             500000"));
+  EXPECT_THAT(described.output, HasSubstr("pairing           interleaved"));
+  EXPECT_EQ(Ropectl({"lint", path}).status, 0);
+
+  const std::string cut = Written(folder.path() + "/cut.gguf", whole.substr(0, 60));
+  const Outcome linted = Ropectl({"lint", cut});
+  EXPECT_EQ(linted.status, 1);
+  EXPECT_THAT(linted.output, HasSubstr("got 60 bytes, want"));
+  // A server takes the text of a config.json.
+  const Outcome asked = Ropectl({"describe", path, "--target=127.0.0.1:1"});
+  EXPECT_EQ(asked.status, 2);
+  EXPECT_THAT(asked.output, HasSubstr("got a GGUF file, want a config.json"));
 }
 
 TEST(LintTest, EngineChoosesReadingsAndSarifNamesFileAndLine) {

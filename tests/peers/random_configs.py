@@ -85,6 +85,8 @@ def _parameters(rng, rotary, default, rope_type, head_dim, length):
         return None
     chosen["rope_type"] = rope_type
     chosen.update(_scaling(rng, rope_type, width // 2, length))
+    if rope_type == "longrope" and "short_mscale" in text:  # PhiMoE: one factor for every length
+        chosen["short_mscale"] = chosen["long_mscale"] = round(rng.uniform(1, 2), 4)
     if "mrope_section" in text and width >= 16:
         chosen["mrope_section"] = _section(rng, width // 2, "freqs_thw" in text, "hw_dim" in text)
     if "compute_ntk_alpha" in text and rng.random() < 0.5:

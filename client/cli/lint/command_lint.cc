@@ -14,6 +14,7 @@
 #include "client/cli/lint/engine_readings.h"
 #include "client/cli/lint/lint.h"
 #include "client/cli/lint/lint_output.h"
+#include "kernels/config/model_file.h"
 
 namespace rope::client {
 namespace {
@@ -35,6 +36,7 @@ Result<EngineFilter> FilterOf(const Arguments& arguments) {
 }
 
 FileReport LintFile(const std::string& path, const EngineFilter& filter) {
+  if (IsGguf(path)) return LintModel(path, kernels::ReadModelFile(path), filter);
   const Result<std::string> text = ReadFile(path, kConfigBytesMax);
   if (text.ok()) return LintText(path, *text, filter);
   FileReport report;

@@ -36,8 +36,7 @@ class Linter {
     report_.model_type = keys_.model_type();
   }
 
-  void Lint(absl::string_view text) {
-    const auto config = kernels::ModelConfig::Parse({text.data(), text.size()});
+  void Lint(const absl::StatusOr<kernels::ModelConfig>& config) {
     if (!config.ok()) return Add(Weight::kError, "", config.status());
     std::vector<std::string> types = config->layer_types();
     if (types.empty()) types.emplace_back();  // all layers are equal
@@ -157,7 +156,15 @@ class Linter {
 FileReport LintText(absl::string_view file, absl::string_view text, const EngineFilter& filter) {
   FileReport report;
   report.file = std::string(file);
-  Linter(text, filter, report).Lint(text);
+  Linter(text, filter, report).Lint(kernels::ModelConfig::Parse({text.data(), text.size()}));
+  return report;
+}
+
+FileReport LintModel(absl::string_view file, const absl::StatusOr<kernels::ModelConfig>& config,
+                     const EngineFilter& filter) {
+  FileReport report;
+  report.file = std::string(file);
+  Linter("", filter, report).Lint(config);
   return report;
 }
 

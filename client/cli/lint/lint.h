@@ -5,13 +5,20 @@
 #ifndef ROPE_CLIENT_CLI_LINT_LINT_H_
 #define ROPE_CLIENT_CLI_LINT_LINT_H_
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "client/cli/lint/finding.h"
+#include "kernels/config/config_json.h"
 
 namespace rope::client {
 
 // Lints the rotary embedding of every layer type of `text`.
 FileReport LintText(absl::string_view file, absl::string_view text, const EngineFilter& filter);
+
+// The same for a file that is no text (GGUF); `config` is what it was read as. No finding has a
+// line.
+FileReport LintModel(absl::string_view file, const absl::StatusOr<kernels::ModelConfig>& config,
+                     const EngineFilter& filter);
 
 }  // namespace rope::client
 

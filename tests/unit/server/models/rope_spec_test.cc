@@ -14,7 +14,8 @@ using ::rope::testing::StatusIs;
 using ::testing::Eq;
 using ::testing::HasSubstr;
 
-// Sets every field to a value other than its default.
+// Sets every field to a value other than its default, except mrope_axes, which excludes
+// mrope_section.
 v1::RopeConfig FullConfig() {
   v1::RopeConfig config;
   config.set_rope_type("yarn");
@@ -50,6 +51,7 @@ v1::RopeConfig FullConfig() {
   config.mutable_inv_freq()->add_shape(2);
   for (const double value : {0.1, 0.01}) config.mutable_inv_freq()->add_numbers(value);
   config.set_seq_len_policy(v1::SEQ_LEN_POLICY_BATCH);
+  config.set_reverse(true);
   return config;
 }
 
@@ -73,10 +75,26 @@ TEST(RopeSpecTest, FullConfigLeavesOutNoField) {
   for (int i = 0; i < descriptor->field_count(); ++i) {
     const auto* field = descriptor->field(i);
     const auto* reflection = config.GetReflection();
+    if (field->name() == "mrope_axes") continue;
     EXPECT_TRUE(field->is_repeated() ? reflection->FieldSize(config, field) > 0
                                      : reflection->HasField(config, field))
         << field->name();
   }
+}
+
+TEST(RopeSpecTest, AxesOfFrequenciesTakeThePlaceOfSections) {
+  v1::RopeConfig config;
+  config.set_rope_type("default");
+  config.set_rope_theta(10000);
+  for (const int axis : {2, 1, 0, 2}) config.add_mrope_axes(axis);
+  const auto read = ReadRopeConfig(config);
+  ASSERT_THAT(read, IsOk());
+  EXPECT_EQ(read->mrope->axes, (std::vector<int8_t>{2, 1, 0, 2}));
+  EXPECT_EQ(WriteRopeConfig(*read).mrope_axes_size(), 4);
+  config.add_mrope_axes(3);
+  ExpectInvalid(config, "mrope_axes: got 3, want 0 (t), 1 (h) or 2 (w)");
+  config.add_mrope_section(4);
+  ExpectInvalid(config, "mrope_axes: got axes and mrope_section, want only one of them");
 }
 
 TEST(RopeSpecTest, UnsetFieldsStayUnset) {

@@ -1,0 +1,194 @@
+#include "kernels/config/config_json_axes.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/config/config_json.h"
+#include "kernels/frequencies/frequencies.h"
+#include "tests/support/status_matchers.h"
+
+namespace rope::kernels {
+namespace {
+
+using ::rope::testing::IsOk;
+using ::rope::testing::StatusIs;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+LayerConfig Read(std::string_view json, const std::string& layer_type = "") {
+  const auto model = ModelConfig::Parse(json);
+  EXPECT_THAT(model, IsOk());
+  if (!model.ok()) return {};
+  const auto layer = model->Layer({.layer_type = layer_type});
+  EXPECT_THAT(layer, IsOk());
+  return layer.ok() ? *layer : LayerConfig{};
+}
+
+std::vector<double> Frequencies(const LayerConfig& layer) {
+  const auto rope = Resolve(layer.config);
+  EXPECT_THAT(rope, IsOk());
+  std::vector<double> numbers;
+  if (!rope.ok()) return numbers;
+  for (const InverseFrequency number : (*rope)->Evaluate(1).inv_freq) {
+    numbers.push_back(static_cast<double>(number));
+  }
+  return numbers;
+}
+
+std::vector<int> Axes(const LayerConfig& layer) {
+  std::vector<int> axes;
+  for (size_t i = 0; i < Frequencies(layer).size(); ++i) {
+    axes.push_back(layer.config.mrope->Axis(static_cast<int64_t>(i)));
+  }
+  return axes;
+}
+
+std::string Vision(std::string_view model_type) {
+  return R"({"model_type": ")" + std::string(model_type) + R"(", "head_dim": 16,
+      "rope_parameters": {"rope_type": "axial", "rope_theta": 16}})";
+}
+
+TEST(AxialTest, HeightThenWidthEachWithFrequenciesOfHalfAHead) {
+  const LayerConfig layer = Read(Vision("qwen2_vl_vision"));
+  EXPECT_EQ(layer.pairing, Pairing::kHalf);
+  EXPECT_EQ(Axes(layer), (std::vector<int>{1, 1, 1, 1, 2, 2, 2, 2}));
+  EXPECT_EQ(Frequencies(layer), (std::vector<double>{1, 0.5, 0.25, 0.125, 1, 0.5, 0.25, 0.125}));
+}
+
+TEST(AxialTest, WidthFirst) {
+  const LayerConfig layer = Read(Vision("inkling2_vision"));
+  EXPECT_EQ(layer.pairing, Pairing::kInterleaved);
+  EXPECT_EQ(Axes(layer), (std::vector<int>{2, 2, 2, 2, 1, 1, 1, 1}));
+  EXPECT_EQ(Frequencies(layer), (std::vector<double>{1, 0.5, 0.25, 0.125, 1, 0.5, 0.25, 0.125}));
+}
+
+TEST(AxialTest, WidthAndHeightAlternate) {
+  const LayerConfig layer = Read(Vision("kimi_k25_vision"));
+  EXPECT_EQ(Axes(layer), (std::vector<int>{2, 1, 2, 1, 2, 1, 2, 1}));
+  EXPECT_EQ(Frequencies(layer), (std::vector<double>{1, 1, 0.5, 0.5, 0.25, 0.25, 0.125, 0.125}));
+}
+
+TEST(AxialTest, HeightHasTheEvenFrequenciesOfPixtral) {
+  const LayerConfig layer = Read(Vision("pixtral"));
+  EXPECT_EQ(Axes(layer), (std::vector<int>{1, 1, 1, 1, 2, 2, 2, 2}));
+  const std::vector<double> numbers = Frequencies(layer);
+  EXPECT_EQ(numbers[1], 0.5);                   // 16^(-4/16)
+  EXPECT_EQ(numbers[4], std::pow(16, -0.125));  // 16^(-2/16)
+}
+
+TEST(AxialTest, ThreeAxesLeaveTheRestOfTheHead) {
+  const LayerConfig layer = Read(Vision("minimax_m3_vl_vision"));
+  EXPECT_EQ(layer.config.rotary_dim, 12);
+  EXPECT_EQ(Axes(layer), (std::vector<int>{0, 0, 1, 1, 2, 2}));
+}
+
+TEST(AxialTest, AlternatingAxesWithEveryScaling) {
+  const LayerConfig layer = Read(R"({"model_type": "neomme", "head_dim": 8, "rope_parameters": {
+      "full_attention": {"rope_type": "linear", "factor": 2, "rope_theta": 16},
+      "sliding_attention": {"rope_type": "default", "rope_theta": 16}}})",
+                                 "full_attention");
+  EXPECT_EQ(Axes(layer), (std::vector<int>{1, 2, 1, 2}));
+  EXPECT_EQ(Frequencies(layer), (std::vector<double>{0.5, 0.25, 0.125, 0.0625}));
+}
+
+TEST(AxialTest, WhatCannotBeOneRotationIsRefusedByName) {
+  EXPECT_THAT(ModelConfig::Parse(Vision("gemma4_vision")),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("two blocks of half a head")));
+  EXPECT_THAT(ModelConfig::Parse(R"({"model_type": "pixtral", "head_dim": 18, "rope_parameters": {
+                  "rope_type": "axial", "rope_theta": 16}})"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("want a multiple of 4")));
+}
+
+TEST(MropeTest, CountsOfTheCodeFitTheHead) {
+  const LayerConfig wide = Read(R"({"model_type": "qwen3_vl_text", "head_dim": 128})");
+  EXPECT_EQ(wide.config.mrope->section, (std::array<int64_t, 3>{24, 20, 20}));
+  EXPECT_EQ(wide.config.mrope->layout, Mrope::Layout::kInterleaved);
+  const LayerConfig narrow = Read(R"({"model_type": "qwen3_vl_text", "head_dim": 16})");
+  EXPECT_EQ(narrow.config.mrope->section, (std::array<int64_t, 3>{3, 3, 2}));
+  // Blocks of another head size mean nothing, so there is one axis.
+  EXPECT_FALSE(Read(R"({"model_type": "qwen2_vl_text", "head_dim": 16})").config.mrope.has_value());
+}
+
+TEST(ModelCodeTest, NanoChatTurnsTheOtherWay) {
+  const LayerConfig layer = Read(R"({"model_type": "nanochat", "head_dim": 4, "rope_theta": 16})");
+  EXPECT_EQ(Frequencies(layer), (std::vector<double>{-1, -0.25}));
+}
+
+TEST(ModelCodeTest, DeepSeekV4TurnsTheLastChannels) {
+  const LayerConfig layer = Read(R"({"model_type": "deepseek_v4", "head_dim": 512,
+      "rope_parameters": {"main": {"rope_theta": 10000, "partial_rotary_factor": 0.125},
+                          "compress": {"rope_theta": 160000, "partial_rotary_factor": 0.125}}})",
+                                 "compress");
+  EXPECT_EQ(layer.config.rotary_offset, 448);
+  EXPECT_EQ(layer.config.rope_theta, 160000);
+}
+
+TEST(ModelCodeTest, HalfPairsOfDeepSeekStayWhereTheyAre) {
+  constexpr char kHalf[] = R"({"model_type": "deepseek_v3", "qk_rope_head_dim": 64,
+      "rope_interleave": false})";
+  EXPECT_EQ(Read(kHalf).pairing, Pairing::kHalf);
+  EXPECT_EQ(Read(kHalf).channel_order, std::nullopt);
+  EXPECT_EQ(Read(R"({"model_type": "deepseek_v3", "qk_rope_head_dim": 64})").channel_order,
+            Pairing::kHalf);
+}
+
+TEST(ModelCodeTest, SizesUnderOtherNamesAndByLayer) {
+  EXPECT_EQ(Read(R"({"model_type": "jetmoe", "kv_channels": 96, "hidden_size": 4096,
+                     "num_attention_heads": 32})")
+                .config.head_dim,
+            96);
+  constexpr char kGemma[] = R"({"model_type": "gemma4_text", "head_dim": 256,
+      "num_hidden_layers": 3, "num_attention_heads": 8,
+      "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+      "per_layer_config": {"2": {"head_dim": 512}, "junk": 3, "9": {"head_dim": 7}},
+      "rope_parameters": {"full_attention": {"rope_type": "proportional", "rope_theta": 1000000,
+                                             "partial_rotary_factor": 0.25},
+                          "sliding_attention": {"rope_type": "default", "rope_theta": 10000}}})";
+  EXPECT_EQ(Read(kGemma, "full_attention").config.head_dim, 512);
+  EXPECT_EQ(Read(kGemma, "sliding_attention").config.head_dim, 256);
+}
+
+TEST(ModelCodeTest, LayerTypeWithoutParametersDoesNotRotate) {
+  constexpr char kBeam[] = R"({"model_type": "beam", "head_dim": 128, "rope_parameters": {
+      "sliding_attention": {"rope_type": "default", "rope_theta": 10000},
+      "full_attention": null}})";
+  EXPECT_FALSE(Read(kBeam, "full_attention").rotates);
+  EXPECT_TRUE(Read(kBeam, "sliding_attention").rotates);
+}
+
+TEST(ModelCodeTest, FractionOfAnotherHeadSize) {
+  const LayerConfig layer = Read(R"({"model_type": "mistral4", "qk_nope_head_dim": 64,
+      "qk_rope_head_dim": 64, "rope_parameters": {"rope_type": "linear", "factor": 2,
+      "rope_theta": 10000, "partial_rotary_factor": 0.5}})");
+  EXPECT_EQ(layer.config.head_dim, 64);
+  EXPECT_EQ(layer.config.rotary_dim, 64);
+}
+
+TEST(ModelCodeTest, TruncateOfALayerTypeIsNotReadAndWarned) {
+  const LayerConfig layer = Read(R"({"head_dim": 64, "max_position_embeddings": 8192,
+      "rope_parameters": {"full_attention": {"rope_type": "yarn", "factor": 4, "truncate": false,
+      "rope_theta": 10000, "original_max_position_embeddings": 2048}}})",
+                                 "full_attention");
+  EXPECT_EQ(layer.config.truncate, std::nullopt);
+  EXPECT_THAT(layer.warnings, Contains(HasSubstr("truncate is not used")));
+}
+
+TEST(ModelCodeTest, PhiMoEHasOneFactorForEveryLength) {
+  const std::string file = R"({"model_type": "phimoe", "head_dim": 4,
+      "max_position_embeddings": 8192, "rope_scaling": {"type": "longrope",
+      "original_max_position_embeddings": 4096, "short_factor": [1, 2], "long_factor": [3, 4],
+      "short_mscale": 1.25, "long_mscale": )";
+  EXPECT_EQ(Read(file + "1.25}}").config.attention_factor, 1.25);
+  EXPECT_EQ(Read(file + "1.25}}").config.longrope_branch, LongropeBranch::kShort);
+  EXPECT_THAT(ModelConfig::Parse(file + "1.5}}"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("rope_scaling.long_mscale: got 1.5, want short_mscale, 1.25")));
+}
+
+}  // namespace
+}  // namespace rope::kernels
