@@ -1,8 +1,9 @@
-// ropectl diagnose against a real server: it must name each planted mistake.
+// ropectl diagnose as a program: it must name each planted mistake, without a server.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -24,6 +25,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr size_t kTokens = 40;
 constexpr size_t kHeads = 3;
@@ -126,8 +128,7 @@ class DiagnoseTest : public ::testing::Test {
                                           "--before=" + Write("before.npy", before_),
                                           "--after=" + Write("after.npy", after),
                                           "--layout=SHD",
-                                          "--start=" + std::to_string(kStart),
-                                          "--target=" + server_.address()};
+                                          "--start=" + std::to_string(kStart)};
     arguments.insert(arguments.end(), flags.begin(), flags.end());
     return RunProgram(arguments);
   }
@@ -144,7 +145,6 @@ class DiagnoseTest : public ::testing::Test {
     return first["changes"].get<std::vector<std::string>>();
   }
 
-  TestServer server_;
   const std::string folder_;
   std::vector<double> before_;
 };
@@ -230,13 +230,48 @@ TEST_F(DiagnoseTest, FindsTwoMistakesAtOnce) {
               ElementsAre("rotary_dim 32", "theta 73000"));
 }
 
-TEST_F(DiagnoseTest, SaysSoWhereNothingExplainsTheTensor) {
+TEST_F(DiagnoseTest, SaysWhatHoldsWhereNothingExplainsTheTensor) {
   std::vector<double> after = before_;
   std::shuffle(after.begin(), after.end(), std::mt19937(5));
   const Outcome outcome = Diagnose(kPlainConfig, after);
   EXPECT_EQ(outcome.status, 1);
-  EXPECT_THAT(outcome.output, HasSubstr("Nothing that was tried explains it; nearest: "));
+  EXPECT_THAT(outcome.output, HasSubstr("Nothing that was tried explains it. What holds:"));
+  EXPECT_THAT(outcome.output, HasSubstr("norms of heads are not kept"));
+  EXPECT_THAT(outcome.output, Not(HasSubstr("nearest")));
   EXPECT_THAT(outcome.output, HasSubstr("as configured"));
+}
+
+TEST_F(DiagnoseTest, TensorThatWasNotRotatedIsNamed) {
+  const Outcome outcome = Diagnose(kPlainConfig, before_);
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.output, HasSubstr("Explained by: not rotated at all.\n"));
+}
+
+TEST_F(DiagnoseTest, PositionsArePrintedInShort) {
+  const Outcome outcome =
+      Diagnose(kPlainConfig, Rotated(before_, {.inv_freq = Plain(10000), .shift = 5}));
+  EXPECT_THAT(outcome.output, HasSubstr("Explained by: positions + 5.\n"));
+  EXPECT_THAT(outcome.output, HasSubstr("Positions of the tokens above: 105..144\n"));
+}
+
+TEST_F(DiagnoseTest, ModelsAreThisProgramsPresetsOrThoseOfATarget) {
+  const std::string before = Write("before.npy", before_);
+  const std::string after = Write("after.npy", Rotated(before_, {.inv_freq = Plain(10000)}));
+  std::ofstream(folder_ + "/mine.json") << kPlainConfig;
+  const auto run = [&](std::vector<std::string> flags) {
+    std::vector<std::string> arguments = {RopectlProgram(),   "diagnose",     "--before=" + before,
+                                          "--after=" + after, "--layout=SHD", "--start=100"};
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    return RunProgram(arguments);
+  };
+  const Outcome unknown = run({"--model=mine"});
+  EXPECT_EQ(unknown.status, 1);
+  EXPECT_THAT(unknown.output, HasSubstr("want a preset of this program"));
+  EXPECT_THAT(run({"--model=llama-3.2-1b"}).output, HasSubstr("Explained by: "));
+  const TestServer server({"--model=mine=" + folder_ + "/mine.json"});
+  const Outcome known = run({"--model=mine", "--target=" + server.address()});
+  EXPECT_EQ(known.status, 0) << known.output;
+  EXPECT_THAT(known.output, HasSubstr("The config explains it."));
 }
 
 TEST_F(DiagnoseTest, HeadThatIsNotTheConfigsIsRefused) {

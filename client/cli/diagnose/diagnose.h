@@ -1,14 +1,11 @@
-// Finds the deviation from a config that explains a rotated tensor.
+// Finds the deviations from a config that explain a rotated tensor.
 //
-// A hypothesis is a config described by the server (variant) with a behaviour of the rotating code:
-// pairing, positions, direction and so on. Each hypothesis is applied to the sample's input and
-// compared with its output.
+// Three kinds are tried: other settings of the config (diagnose_configs.h), other behaviour of the
+// rotating code (pairing, direction, rounding and so on), and what the vectors say one by one about
+// their positions and their order of channels (explain_cells.h).
 //
 // Threading:  Pure functions; any thread.
-// Precision:  Arithmetic in double on the server's rows. The tolerance of a channel of the pair
-//             (a, b) is 1.5e-7 * multiplier * (|a| + |b|), plus half a unit of a 16-bit type; with
-//             float32 angles plus two units of the angle. For a channel that does not rotate it is
-//             half a unit of its type.
+// Limits:     About a second of one core for a full sample of heads of 128 channels.
 #ifndef ROPE_CLIENT_CLI_DIAGNOSE_DIAGNOSE_H_
 #define ROPE_CLIENT_CLI_DIAGNOSE_DIAGNOSE_H_
 
@@ -17,34 +14,42 @@
 #include <vector>
 
 #include "client/cli/diagnose/diagnose_input.h"
-#include "rope/describe.h"
+#include "client/cli/diagnose/rope_numbers.h"
+#include "client/cli/diagnose/trial.h"
+#include "kernels/config/rope_config.h"
+#include "kernels/dtype/pairing.h"
+#include "rope/status.h"
 
 namespace rope::client {
 
 // A config to try instead of the given one.
 struct Variant {
   std::vector<std::string> changes;  // in words, at most two; empty: the given config
-  DescribeReply reply;
+  RopeNumbers numbers;
 };
 
-// How well one hypothesis fits.
-struct Explanation {
-  std::vector<std::string> changes;  // in words, at most two; empty: the given config
-  double max_error = 0;
-  double rms_error = 0;
-  double ratio = 0;  // largest error / tolerance
-  bool explains() const { return ratio <= 1; }
+// Hypotheses of settings and behaviour with at most `changes_max` changes, best first: those that
+// explain the sample, ordered by the number of changes; then, if changes_max is kChangesMax, the
+// variants that do not, ordered by error. A hypothesis that only adds a change to one that explains
+// the sample is omitted. `thin` is a part of `whole`: what explains it is compared with `whole`
+// too. REQUIRES: `variants` begins with the given config.
+std::vector<Explanation> Explain(const RotatedSample& thin, const RotatedSample& whole,
+                                 kernels::Pairing pairing, const std::vector<Variant>& variants,
+                                 size_t changes_max);
+
+// What is known of a sample.
+struct Diagnosis {
+  Explanation as_configured;
+  // Everything that explains the sample, without the given config itself: fewest changes first.
+  std::vector<Explanation> explanations;
+  std::vector<std::string> facts;  // that hold although nothing explains the sample (facts.h)
 };
 
-// Positions for which the variants must have rows: ascending, without duplicates.
-std::vector<int64_t> PositionsToDescribe(const RotatedSample& sample);
+// INVALID_ARGUMENT: the config does not fit to the sample's heads. REQUIRES: seq_len >= 1.
+Result<Diagnosis> Diagnose(const RotatedSample& sample, const kernels::RopeConfig& believed,
+                           kernels::Pairing pairing, int64_t seq_len);
 
-// Hypotheses with at most two changes, best first: those that explain the sample, ordered by the
-// number of changes; then the others, ordered by error. A hypothesis that only adds a change to one
-// that explains the sample is omitted. REQUIRES: `variants` begins with the given config; each
-// reply rotates, has a row for each of PositionsToDescribe, and fits into the head.
-std::vector<Explanation> Explain(const RotatedSample& sample, Pairing pairing,
-                                 const std::vector<Variant>& variants);
+inline constexpr char kNotRotated[] = "not rotated at all";
 
 }  // namespace rope::client
 

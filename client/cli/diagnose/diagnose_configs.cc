@@ -14,6 +14,10 @@
 namespace rope::client {
 namespace {
 
+using kernels::Pairing;
+using kernels::RopeConfig;
+using kernels::RopeType;
+
 constexpr double kTwoPi = 2 * std::numbers::pi;
 constexpr double kThetas[] = {10000, 500000, 1e6, 5e6, 1e7, 150000, 130000};
 constexpr double kFactors[] = {2, 4, 8, 16, 32};
@@ -83,15 +87,13 @@ double Snapped(double value) {
 
 RopeConfig Unscaled(const RopeConfig& believed) {
   RopeConfig config;
-  config.rope_type = "default";
   config.rope_theta = believed.rope_theta;
   config.head_dim = believed.head_dim;
   config.rotary_dim = believed.rotary_dim;
   config.rotary_offset = believed.rotary_offset;
   config.max_position_embeddings = believed.max_position_embeddings;
-  config.mrope_section = believed.mrope_section;
-  config.mrope_interleaved = believed.mrope_interleaved;
-  config.mrope_layout = believed.mrope_layout;
+  config.mrope = believed.mrope;
+  config.precision = believed.precision;
   return config;
 }
 
@@ -105,7 +107,7 @@ class Builder {
       if (estimate.theta > 0) thetas.push_back(Snapped(estimate.theta));
       if (estimate.theta > 0) thetas.push_back(estimate.theta);
     }
-    std::vector<double> seen = {believed_.rope_theta.value_or(10000)};
+    std::vector<double> seen = {believed_.rope_theta};
     for (const double theta : thetas) {
       // Estimates are as exact as the elements they come from.
       const auto is_same = [theta](double other) {
@@ -120,35 +122,35 @@ class Builder {
   }
 
   void AddScalings(const std::vector<FrequencyEstimate>& estimates) {
-    const std::string& type = believed_.rope_type;
+    const RopeType type = believed_.rope_type;
     const RopeConfig plain = Unscaled(believed_);
-    if (type != "default" && !type.empty()) Add("no scaling", plain);
+    if (type != RopeType::kDefault) Add("no scaling", plain);
     std::vector<double> factors = {believed_.factor.value_or(1)};
     for (const FrequencyEstimate& estimate : estimates) factors.push_back(Snapped(estimate.factor));
     factors.insert(factors.end(), std::begin(kFactors), std::end(kFactors));
     std::vector<double> seen = {1};
-    if (type == "linear") seen.push_back(believed_.factor.value_or(1));
+    if (type == RopeType::kLinear) seen.push_back(believed_.factor.value_or(1));
     for (const double factor : factors) {
       if (std::find(seen.begin(), seen.end(), factor) != seen.end()) continue;
       seen.push_back(factor);
-      AddType(plain, "linear", factor);
+      AddType(plain, RopeType::kLinear, factor);
     }
     if (!believed_.factor.has_value()) return;
-    for (const char* other : {"yarn", "llama3", "dynamic"}) {
+    for (const RopeType other : {RopeType::kYarn, RopeType::kLlama3, RopeType::kDynamic}) {
       if (type != other) AddType(plain, other, *believed_.factor);
     }
   }
 
   // Settings on which implementations of the same type differ.
   void AddReadings() {
-    if (believed_.rope_type == "yarn") {
+    if (believed_.rope_type == RopeType::kYarn) {
       RopeConfig config = believed_;
       const bool truncates = believed_.truncate.value_or(true);
       config.truncate = !truncates;
       Add(absl::StrCat("yarn truncate ", truncates ? "false" : "true"), config);
       config = believed_;
-      const bool by_turns = believed_.ramp == YarnRamp::kTurns;
-      config.ramp = by_turns ? YarnRamp::kIndex : YarnRamp::kTurns;
+      const bool by_turns = believed_.ramp == kernels::YarnRamp::kTurns;
+      config.ramp = by_turns ? kernels::YarnRamp::kIndex : kernels::YarnRamp::kTurns;
       if (!by_turns) config.truncate.reset();
       Add(absl::StrCat("yarn ramp by ", by_turns ? "index" : "turns"), config);
       config = believed_;
@@ -158,11 +160,11 @@ class Builder {
       config.mscale_all_dim.reset();
       Add("attention factor of yarn without mscale", config);
     }
-    if (believed_.rope_type == "longrope") {
+    if (believed_.rope_type == RopeType::kLongrope) {
       RopeConfig config = believed_;
-      config.longrope_branch = LongropeBranch::kShort;
+      config.longrope_branch = kernels::LongropeBranch::kShort;
       Add("longrope short factors", config);
-      config.longrope_branch = LongropeBranch::kLong;
+      config.longrope_branch = kernels::LongropeBranch::kLong;
       Add("longrope long factors", config);
     }
   }
@@ -185,7 +187,7 @@ class Builder {
     const double share = 2 * static_cast<double>(pairs_) / head_dim;
     if (share < 1) {
       RopeConfig config = believed_;
-      config.rope_theta = std::pow(believed_.rope_theta.value_or(10000), share);
+      config.rope_theta = std::pow(believed_.rope_theta, share);
       Add("exponents over head_dim in place of rotary_dim", config);
     }
   }
@@ -198,17 +200,17 @@ class Builder {
   }
 
   // llama3 with the factors of every known model.
-  void AddType(RopeConfig config, const std::string& type, double factor) {
+  void AddType(RopeConfig config, RopeType type, double factor) {
     config.rope_type = type;
     config.factor = factor;
-    if (type == "llama3") {
+    if (type == RopeType::kLlama3) {
       config.low_freq_factor = 1;
       config.high_freq_factor = 4;
     }
-    if (type == "llama3" || type == "yarn") {
+    if (type == RopeType::kLlama3 || type == RopeType::kYarn) {
       config.original_max_position_embeddings = believed_.original_max_position_embeddings;
     }
-    Add(absl::StrFormat("%s scaling, factor %.7g", type, factor), config);
+    Add(absl::StrFormat("%s scaling, factor %.7g", kernels::Name(type), factor), config);
   }
 
   const RopeConfig& believed_;

@@ -11,7 +11,8 @@
 #include <vector>
 
 #include "client/cli/diagnose/diagnose_input.h"
-#include "rope/config.h"
+#include "kernels/config/rope_config.h"
+#include "kernels/dtype/pairing.h"
 
 namespace rope::client {
 
@@ -19,14 +20,14 @@ inline constexpr size_t kConfigChangesMax = 48;
 
 struct ConfigChange {
   std::string words;  // for example "theta 500000"
-  RopeConfig config;
+  kernels::RopeConfig config;
 };
 
 // `believed` with one change each: theta, scaling, rotated channels. Values estimated from the
-// tensors are among the candidates. The server may reject some of them. REQUIRES: `believed` is
-// resolved (DescribeReply::config) and rotates 2 * `pairs` channels.
-std::vector<ConfigChange> ConfigChanges(const RopeConfig& believed, size_t pairs, Pairing pairing,
-                                        const RotatedSample& sample);
+// tensors are among the candidates. Some of them may not be valid. REQUIRES: `believed` is resolved
+// (RopeNumbers::config) and rotates 2 * `pairs` channels.
+std::vector<ConfigChange> ConfigChanges(const kernels::RopeConfig& believed, size_t pairs,
+                                        kernels::Pairing pairing, const RotatedSample& sample);
 
 // Estimates the frequencies from the tensors, if the sample has tokens at neighbouring positions.
 // The rotated channels begin at `window`.
@@ -34,8 +35,9 @@ struct FrequencyEstimate {
   double theta = 0;   // 0: could not be estimated
   double factor = 1;  // divisor of the first frequency
 };
-std::optional<FrequencyEstimate> EstimateFrequencies(const RotatedSample& sample, Pairing pairing,
-                                                     size_t window, size_t pairs);
+std::optional<FrequencyEstimate> EstimateFrequencies(const RotatedSample& sample,
+                                                     kernels::Pairing pairing, size_t window,
+                                                     size_t pairs);
 
 // Number of channels from `window` to the last one that changed, rounded up to even; 0: none did.
 int64_t EstimateRotaryDim(const RotatedSample& sample, int64_t window);

@@ -14,7 +14,7 @@ namespace rope::client {
 namespace {
 
 constexpr int64_t kPositionMax = int64_t{1} << 30;
-constexpr int64_t kNeighbours = kSampleTokensMax / 2;  // consecutive tokens, from the first on
+constexpr int64_t kCellsMin = 8;  // heads of tokens in a sample, however wide they are
 
 Status Bad(absl::string_view what, absl::string_view got, absl::string_view want) {
   return Status(StatusCode::kInvalidArgument,
@@ -73,14 +73,24 @@ int TokenAxis(absl::string_view layout) {
   return axis;
 }
 
-// The sampled tokens: first a run of neighbours, then evenly spaced ones, including the last.
-std::vector<int64_t> TokensOf(int64_t total) {
+// At most `most` of `total` tokens: first a run of neighbours, half of them, then evenly spaced
+// ones, including the last.
+std::vector<int64_t> TokensOf(int64_t total, int64_t most) {
   std::vector<int64_t> tokens;
-  for (int64_t i = 0; i < std::min(total, kNeighbours); ++i) tokens.push_back(i);
-  const int64_t rest = total - kNeighbours;
-  const int64_t more = std::min(rest, kSampleTokensMax - kNeighbours);
-  for (int64_t i = 1; i <= more; ++i) tokens.push_back(kNeighbours - 1 + i * rest / more);
+  const int64_t neighbours = total <= most ? total : (most + 1) / 2;
+  for (int64_t i = 0; i < neighbours; ++i) tokens.push_back(i);
+  const int64_t rest = total - neighbours;
+  const int64_t more = std::min(rest, most - neighbours);
+  for (int64_t i = 1; i <= more; ++i) tokens.push_back(neighbours - 1 + i * rest / more);
   return tokens;
+}
+
+// At most `most` of `total` rows, evenly spaced.
+std::vector<int64_t> RowsOf(int64_t total, int64_t most) {
+  const int64_t count = std::min(total, most);
+  std::vector<int64_t> rows;
+  for (int64_t i = 0; i < count; ++i) rows.push_back(i * total / count);
+  return rows;
 }
 
 // Offset of row `row` of token `token`, in elements.
@@ -145,6 +155,18 @@ Status CheckShapes(const NpyArray& before, const NpyArray& after, const SamplePl
   return {};
 }
 
+// Sets heads, head_stride and heads_before_tokens.
+void FindHeads(absl::string_view layout, const std::vector<int64_t>& shape, RotatedSample& sample) {
+  const size_t axis = layout.find('H');
+  if (axis == absl::string_view::npos) return;
+  const auto tokens = static_cast<size_t>(TokenAxis(layout));
+  sample.heads = shape[axis];
+  sample.heads_before_tokens = axis < tokens;
+  for (size_t i = axis + 1; i + 1 < shape.size(); ++i) {
+    if (i != tokens) sample.head_stride *= shape[i];
+  }
+}
+
 }  // namespace
 
 Result<RotatedSample> SampleOf(absl::string_view before, absl::string_view after,
@@ -158,17 +180,23 @@ Result<RotatedSample> SampleOf(absl::string_view before, absl::string_view after
   const Places places(first->shape, axis);
   RotatedSample sample;
   sample.tokens_total = first->shape[static_cast<size_t>(axis)];
-  const Result<std::vector<int64_t>> positions = PositionsOf(plan, sample.tokens_total);
+  Result<std::vector<int64_t>> positions = PositionsOf(plan, sample.tokens_total);
   if (!positions.ok()) return positions.status();
+  sample.all_positions = *std::move(positions);
   sample.rows_total = places.rows();
-  sample.rows = std::min(sample.rows_total, kSampleRowsMax);
   sample.head_dim = first->shape.back();
   sample.dtype = *DTypeOf(second->descr);
-  sample.seq_len = *std::max_element(positions->begin(), positions->end()) + 1;
-  for (const int64_t token : TokensOf(sample.tokens_total)) {
-    sample.positions.push_back((*positions)[static_cast<size_t>(token)]);
-    for (int64_t row = 0; row < sample.rows; ++row) {
-      const int64_t place = places.At(token, row * sample.rows_total / sample.rows);
+  sample.seq_len = *std::max_element(sample.all_positions.begin(), sample.all_positions.end()) + 1;
+  FindHeads(plan.layout, first->shape, sample);
+  const int64_t cells = std::max(kCellsMin, kSampleElementsMax / sample.head_dim);
+  const int64_t fewest_tokens = std::min({sample.tokens_total, kThinTokensMax, cells});
+  sample.row_indices = RowsOf(sample.rows_total, cells / fewest_tokens);
+  sample.rows = static_cast<int64_t>(sample.row_indices.size());
+  sample.token_indices = TokensOf(sample.tokens_total, cells / sample.rows);
+  for (const int64_t token : sample.token_indices) {
+    sample.positions.push_back(sample.all_positions[static_cast<size_t>(token)]);
+    for (const int64_t row : sample.row_indices) {
+      const int64_t place = places.At(token, row);
       for (int64_t channel = place; channel < place + sample.head_dim; ++channel) {
         sample.before.push_back(Load(*first, channel));
         sample.after.push_back(Load(*second, channel));
@@ -177,7 +205,56 @@ Result<RotatedSample> SampleOf(absl::string_view before, absl::string_view after
       }
     }
   }
+  sample.dtype = NarrowestDType(sample);
   return sample;
+}
+
+DType NarrowestDType(const RotatedSample& sample) {
+  if (sample.dtype != DType::kFloat32) return sample.dtype;
+  const auto all_are = [&sample](auto is_representable) {
+    return std::all_of(sample.before.begin(), sample.before.end(), is_representable) &&
+           std::all_of(sample.after.begin(), sample.after.end(), is_representable);
+  };
+  if (all_are([](double value) {
+        return value ==
+               static_cast<double>(proto::FloatFromBFloat16(proto::BFloat16FromDouble(value)));
+      })) {
+    return DType::kBFloat16;
+  }
+  if (all_are([](double value) {
+        return value == static_cast<double>(proto::FloatFromHalf(proto::HalfFromDouble(value)));
+      })) {
+    return DType::kFloat16;
+  }
+  return DType::kFloat32;
+}
+
+RotatedSample Thinned(const RotatedSample& sample) {
+  RotatedSample thin = sample;
+  thin.before.clear();
+  thin.after.clear();
+  thin.positions.clear();
+  thin.token_indices.clear();
+  thin.row_indices.clear();
+  const std::vector<int64_t> rows = RowsOf(sample.rows, kThinRowsMax);
+  thin.rows = static_cast<int64_t>(rows.size());
+  for (const int64_t row : rows) {
+    thin.row_indices.push_back(sample.row_indices[static_cast<size_t>(row)]);
+  }
+  const auto count = static_cast<int64_t>(sample.positions.size());
+  for (const int64_t token : TokensOf(count, kThinTokensMax)) {
+    thin.positions.push_back(sample.positions[static_cast<size_t>(token)]);
+    thin.token_indices.push_back(sample.token_indices[static_cast<size_t>(token)]);
+    for (const int64_t row : rows) {
+      const std::ptrdiff_t place = (token * sample.rows + row) * sample.head_dim;
+      const auto append = [&](const std::vector<double>& from, std::vector<double>& to) {
+        to.insert(to.end(), from.begin() + place, from.begin() + place + sample.head_dim);
+      };
+      append(sample.before, thin.before);
+      append(sample.after, thin.after);
+    }
+  }
+  return thin;
 }
 
 }  // namespace rope::client

@@ -10,6 +10,9 @@
 namespace rope::client {
 namespace {
 
+using kernels::Pairing;
+using kernels::RopeConfig;
+using kernels::RopeType;
 using ::testing::Contains;
 using ::testing::Not;
 
@@ -69,7 +72,8 @@ TEST(EstimateTest, RotaryDimIsWhereTheLastChannelChanged) {
 
 TEST(ConfigChangesTest, WhatTheTensorsSayIsAmongThem) {
   const RotatedSample sample = Turned({0, 1, 2, 3, 20}, 73000, 6, 6, 32);
-  const RopeConfig believed = {.rope_type = "default", .rope_theta = 10000, .head_dim = 32};
+  const RopeConfig believed = {
+      .rope_type = RopeType::kDefault, .rope_theta = 10000, .head_dim = 32};
   EXPECT_THAT(WordsOf(ConfigChanges(believed, 6, Pairing::kHalf, sample)), Contains("theta 73000"));
   EXPECT_THAT(WordsOf(ConfigChanges(believed, 6, Pairing::kHalf, sample)),
               Contains("linear scaling, factor 6"));
@@ -79,7 +83,7 @@ TEST(ConfigChangesTest, WhatTheTensorsSayIsAmongThem) {
 
 TEST(ConfigChangesTest, TheBelievedValueIsNoChange) {
   const RotatedSample sample = Turned({0}, 10000, 1, 16, 32);
-  RopeConfig believed = {.rope_type = "linear", .rope_theta = 10000, .head_dim = 32};
+  RopeConfig believed = {.rope_type = RopeType::kLinear, .rope_theta = 10000, .head_dim = 32};
   believed.factor = 4;
   const auto words = WordsOf(ConfigChanges(believed, 16, Pairing::kHalf, sample));
   EXPECT_THAT(words, Not(Contains("theta 10000")));
@@ -91,7 +95,7 @@ TEST(ConfigChangesTest, TheBelievedValueIsNoChange) {
 
 TEST(ConfigChangesTest, YarnHasItsReadings) {
   const RotatedSample sample = Turned({0}, 10000, 1, 16, 32);
-  RopeConfig believed = {.rope_type = "yarn", .rope_theta = 10000, .head_dim = 32};
+  RopeConfig believed = {.rope_type = RopeType::kYarn, .rope_theta = 10000, .head_dim = 32};
   believed.factor = 4;
   believed.original_max_position_embeddings = 4096;
   believed.truncate = false;
@@ -104,12 +108,12 @@ TEST(ConfigChangesTest, YarnHasItsReadings) {
 
 TEST(ConfigChangesTest, NoScalingKeepsThetaAndDims) {
   const RotatedSample sample = Turned({0}, 10000, 1, 8, 32);
-  RopeConfig believed = {.rope_type = "yarn", .rope_theta = 500000, .head_dim = 32};
+  RopeConfig believed = {.rope_type = RopeType::kYarn, .rope_theta = 500000, .head_dim = 32};
   believed.rotary_dim = 16;
   believed.factor = 4;
   for (const ConfigChange& change : ConfigChanges(believed, 8, Pairing::kHalf, sample)) {
     if (change.words != "no scaling") continue;
-    EXPECT_EQ(change.config.rope_type, "default");
+    EXPECT_EQ(change.config.rope_type, RopeType::kDefault);
     EXPECT_EQ(change.config.rope_theta, 500000);
     EXPECT_EQ(change.config.rotary_dim, 16);
     EXPECT_FALSE(change.config.factor.has_value());

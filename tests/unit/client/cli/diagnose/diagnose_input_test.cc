@@ -58,16 +58,58 @@ TEST(SampleTest, HeadsBeforeTheTokensAreRowsToo) {
   EXPECT_THAT(first, ElementsAre(0, 1, 6, 7));
 }
 
-TEST(SampleTest, LargeTensorsAreThinnedOutAndKeepNeighboursAndTheLastToken) {
+TEST(SampleTest, SampleHasEveryElementUpToAMebibyte) {
   const std::string npy = Counting({100, 20, 2});
   const auto sample = SampleOf(npy, npy, {.layout = "THD", .start = 0});
   ASSERT_TRUE(sample.ok());
-  EXPECT_EQ(sample->tokens_total, 100);
-  EXPECT_EQ(sample->rows_total, 20);
-  EXPECT_EQ(static_cast<int64_t>(sample->positions.size()), kSampleTokensMax);
+  EXPECT_EQ(sample->before.size(), 100u * 20 * 2);
+  EXPECT_EQ(sample->heads, 20);
+  EXPECT_EQ(sample->HeadOf(7), 7);
+}
+
+TEST(SampleTest, LargeTensorsAreThinnedOutAndKeepTheLastToken) {
+  const std::string npy = Counting({3000, 16, 16});
+  const auto sample = SampleOf(npy, npy, {.layout = "THD", .start = 0});
+  ASSERT_TRUE(sample.ok());
+  EXPECT_EQ(sample->tokens_total, 3000);
+  EXPECT_EQ(static_cast<int64_t>(sample->before.size()), kSampleElementsMax);
+  EXPECT_EQ(sample->rows, 16);
   EXPECT_EQ(sample->positions[1], 1);
-  EXPECT_EQ(sample->positions.back(), 99);
-  EXPECT_EQ(static_cast<int64_t>(sample->before.size()), kSampleTokensMax * kSampleRowsMax * 2);
+  EXPECT_EQ(sample->token_indices.back(), 2999);
+  EXPECT_EQ(sample->all_positions.size(), 3000u);
+}
+
+TEST(SampleTest, ThinSampleIsAPartOfTheWhole) {
+  const std::string npy = Counting({100, 20, 2});
+  const RotatedSample thin = Thinned(*SampleOf(npy, npy, {.layout = "THD", .start = 0}));
+  EXPECT_EQ(static_cast<int64_t>(thin.positions.size()), kThinTokensMax);
+  EXPECT_EQ(thin.positions[1], 1);
+  EXPECT_EQ(thin.positions.back(), 99);
+  EXPECT_EQ(static_cast<int64_t>(thin.before.size()), kThinTokensMax * kThinRowsMax * 2);
+  EXPECT_EQ(thin.before.back(), 99 * 40 + thin.row_indices.back() * 2 + 1);
+}
+
+TEST(SampleTest, HeadsAndSequencesOfRowsFollowTheLayout) {
+  const std::string npy = Counting({2, 3, 4, 2});
+  const auto outer = SampleOf(npy, npy, {.layout = "BHSD", .start = 0});
+  ASSERT_TRUE(outer.ok());
+  EXPECT_TRUE(outer->heads_before_tokens);
+  EXPECT_EQ(outer->HeadOf(4), 1);  // batch 1, head 1
+  EXPECT_EQ(outer->SequenceOf(4), 1);
+  const auto inner = SampleOf(npy, npy, {.layout = "HBSD", .start = 0});
+  ASSERT_TRUE(inner.ok());
+  EXPECT_EQ(inner->HeadOf(4), 1);  // head 1, batch 1
+  EXPECT_EQ(inner->SequenceOf(4), 1);
+}
+
+TEST(SampleTest, Float32ThatHoldsSixteenBitValuesIsOfThatType) {
+  const auto type_of = [](const std::vector<float>& values) {
+    const std::string npy = Npy("<f4", {1, 2}, values);
+    return SampleOf(npy, npy, {.layout = "SD", .start = 0})->dtype;
+  };
+  EXPECT_EQ(type_of({1.5f, -0.0078125f}), DType::kBFloat16);
+  EXPECT_EQ(type_of({1.5f, 1.0009765625f}), DType::kFloat16);
+  EXPECT_EQ(type_of({1.5f, 1.00000012f}), DType::kFloat32);
 }
 
 TEST(SampleTest, SixteenBitAndDoubleElementsAreRead) {
