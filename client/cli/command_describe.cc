@@ -83,9 +83,10 @@ void PrintHead(const DescribeReply& reply) {
 void PrintNotes(const DescribeReply& reply) {
   for (const std::string& warning : reply.warnings) absl::PrintF("warning: %s\n", warning);
   for (const Reading& reading : reply.readings) {
-    absl::PrintF("%s reads this differently: %s (attention factor %.9g, inv_freq up to %.3g off)\n",
+    absl::PrintF("%s reads this differently: %s %s\n",
                  absl::StrCat(reading.engine, reading.version.empty() ? "" : " ", reading.version),
-                 reading.difference, reading.attention_factor, reading.inv_freq_max_relative);
+                 reading.difference,
+                 ReadingNumbers(reading.attention_factor, reading.inv_freq_max_relative));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "kernels/config/config_json.h"
 #include "kernels/config/model_file.h"
 #include "kernels/config/presets.h"
@@ -62,8 +63,7 @@ kernels::Compat CompatFrom(Compat compat) {
   return kernels::Compat::kDefault;
 }
 
-absl::StatusOr<kernels::ModelConfig> ReadConfig(const RopeSpec& spec,
-                                                const kernels::Preset* preset,
+absl::StatusOr<kernels::ModelConfig> ReadConfig(const RopeSpec& spec, const kernels::Preset* preset,
                                                 const std::string& gguf) {
   if (!gguf.empty()) return kernels::ReadModelFile(gguf);
   return kernels::ModelConfig::Parse(preset == nullptr ? spec.config_json : preset->config_json);
@@ -252,6 +252,12 @@ Result<DescribeReply> DescribeHere(const DescribeRequest& request, const std::st
   const absl::StatusOr<kernels::Description> description = Describe(request, gguf);
   if (!description.ok()) return FromAbsl(description.status());
   return ReplyOf(*description);
+}
+
+std::string ReadingNumbers(double attention_factor, double inv_freq_max_relative) {
+  const std::string factor = absl::StrFormat("attention factor %.9g", attention_factor);
+  if (inv_freq_max_relative == 0) return absl::StrCat("(", factor, ")");
+  return absl::StrFormat("(%s, inv_freq up to %.3g off)", factor, inv_freq_max_relative);
 }
 
 // Both use the numbers of gRPC's status codes.

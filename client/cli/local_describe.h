@@ -18,7 +18,10 @@ bool IsPreset(absl::string_view name);
 // The reply has no config_id. `gguf` is the path of a GGUF file, which is read in place of the
 // request's config; empty: none. REQUIRES: otherwise the request names a config_json or a preset,
 // and no config_id.
-Result<DescribeReply> DescribeHere(const DescribeRequest& request, const std::string& gguf);
+Result<DescribeReply> DescribeHere(const DescribeRequest& request, const std::string& gguf = {});
+
+// The numbers of a reading: "(attention factor 1.2, inv_freq up to 0.5 off)".
+std::string ReadingNumbers(double attention_factor, double inv_freq_max_relative);
 
 Status FromAbsl(const absl::Status& status);
 

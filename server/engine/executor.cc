@@ -24,12 +24,11 @@ absl::Span<const T> Between(const std::vector<T>& values, int64_t begin, int64_t
 
 kernels::Placement PlacementOf(const kernels::Frequencies& frequencies,
                                const std::array<std::vector<int64_t>, 3>& positions,
-                               const std::optional<kernels::Mrope>& mrope, int64_t begin,
-                               int64_t end) {
+                               const kernels::Mrope* mrope, int64_t begin, int64_t end) {
   kernels::Placement placement;
   placement.inv_freq = frequencies.inv_freq;
-  placement.mrope = mrope.has_value() ? &*mrope : nullptr;
-  for (size_t axis = 0; axis < (mrope.has_value() ? 3 : 1); ++axis) {
+  placement.mrope = mrope;
+  for (size_t axis = 0; axis < (mrope != nullptr ? 3 : 1); ++axis) {
     placement.positions[axis] = Between(positions[axis], begin, end);
   }
   return placement;
@@ -40,12 +39,12 @@ absl::Status AppendRunRows(const Plan& plan, const TokenRun& run, int64_t begin,
                            kernels::TableCache& tables, kernels::TokenRows& rows) {
   if (run.from != nullptr) {
     kernels::AppendDifferenceRows(
-        PlacementOf(*run.frequencies, plan.positions, plan.mrope, begin, end),
-        PlacementOf(*run.from, plan.from_positions, plan.from_mrope, begin, end),
+        PlacementOf(*run.frequencies, plan.positions, plan.mrope.get(), begin, end),
+        PlacementOf(*run.from, plan.from_positions, plan.from_mrope.get(), begin, end),
         plan.attention_factor_applied ? plan.attention_factor : 1, rows);
     return absl::OkStatus();
   }
-  if (!plan.mrope.has_value()) {
+  if (plan.mrope == nullptr) {
     return tables.AppendRows(*run.frequencies, Between(plan.positions[0], begin, end), rows);
   }
   const std::array<absl::Span<const int64_t>, 3> axes = {Between(plan.positions[0], begin, end),
@@ -161,7 +160,8 @@ void Executor::Run(absl::Span<Slice> slices) {
 //   1. PrepareFor wakes the workers of the backend, which get ready while rows are looked up.
 //   2. Each slice allocates its request's outputs (first slice only), looks up its rows, and adds
 //      its jobs. An error is kept in the slice's status and leaves the slice without jobs.
-//   3. Rotate runs the jobs. Reorder changes the channel order of results. PutBack then copies rows that were gathered for a rotation in place.
+//   3. Rotate runs the jobs. Reorder changes the channel order of results. PutBack then copies rows
+//      that were gathered for a rotation in place.
 //   4. StoreFinished copies the results of POSIX objects.
 //
 // Jobs point into `slice.rows` and into `cutter`, so both live until Rotate has returned. The slice

@@ -81,7 +81,7 @@ bool MakesRows(const Plan& plan) {
   const auto alone = [](const TokenRun& run) {
     return run.from != nullptr || !run.frequencies->cacheable;
   };
-  return plan.mrope.has_value() || std::ranges::any_of(plan.row_sets, [&](const RowSet& set) {
+  return plan.mrope != nullptr || std::ranges::any_of(plan.row_sets, [&](const RowSet& set) {
            return std::ranges::any_of(set.runs, alone);
          });
 }

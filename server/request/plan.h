@@ -120,9 +120,9 @@ struct Plan {
   // Explicit rows of the caller: token t uses row positions[0][t].
   std::shared_ptr<const kernels::TablePage> rows;
   std::array<std::vector<int64_t>, 3> positions;       // by token; rows 1 and 2 only with mrope
-  std::optional<kernels::Mrope> mrope;                 // set: positions has three rows
+  std::shared_ptr<const kernels::Mrope> mrope;         // set: positions has three rows
   std::array<std::vector<int64_t>, 3> from_positions;  // the same for runs with `from`
-  std::optional<kernels::Mrope> from_mrope;
+  std::shared_ptr<const kernels::Mrope> from_mrope;
   BuildBounds building;
   std::vector<float> token_scales;  // by token, for tensors that are token_scaled
   double attention_factor = 1;      // of the operation, whether or not it is applied

@@ -47,8 +47,9 @@ absl::StatusOr<kernels::PairGeometry> GeometryOf(const RopeEntry& entry,
   return geometry;
 }
 
-std::optional<kernels::Mrope> MropeOf(const kernels::ResolvedRope& resolved, int axes) {
-  return axes == 3 ? resolved.config().mrope : std::nullopt;
+std::shared_ptr<const kernels::Mrope> MropeOf(const kernels::ResolvedRope& resolved, int axes) {
+  const std::optional<kernels::Mrope>& mrope = resolved.config().mrope;
+  return axes == 3 && mrope.has_value() ? std::make_shared<const kernels::Mrope>(*mrope) : nullptr;
 }
 
 void ApplyPolicy(const kernels::ResolvedRope& resolved, TokenPositions& positions) {

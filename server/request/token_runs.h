@@ -45,7 +45,7 @@ absl::StatusOr<kernels::PairGeometry> GeometryOf(const RopeEntry& entry,
                                                  const kernels::ResolvedRope& resolved);
 
 // Of an embedding with three axes.
-std::optional<kernels::Mrope> MropeOf(const kernels::ResolvedRope& resolved, int axes);
+std::shared_ptr<const kernels::Mrope> MropeOf(const kernels::ResolvedRope& resolved, int axes);
 
 // With SeqLenPolicy::kBatch, all sequences use the length of the longest one.
 void ApplyPolicy(const kernels::ResolvedRope& resolved, TokenPositions& positions);

@@ -171,21 +171,21 @@ TEST(LintTest, PublishedConfigsAreNotRefused) {
 }
 
 TEST(LintTest, GgufFilesAreDescribedAndLinted) {
-  TemporaryFolder folder;
+  const std::string folder = TemporaryFolder();
   const std::string whole = GgufWriter("llama")
                                 .F32(".rope.freq_base", 5e5f)
                                 .U32(".rope.dimension_count", 128)
                                 .U32(".attention.key_length", 128)
                                 .U32(".context_length", 8192)
                                 .Bytes();
-  const std::string path = Written(folder.path() + "/model.gguf", whole);
+  const std::string path = Written(folder + "/model.gguf", whole);
   const Outcome described = Ropectl({"describe", path});
   EXPECT_EQ(described.status, 0) << described.output;
   EXPECT_THAT(described.output, HasSubstr("theta             500000"));
   EXPECT_THAT(described.output, HasSubstr("pairing           interleaved"));
   EXPECT_EQ(Ropectl({"lint", path}).status, 0);
 
-  const std::string cut = Written(folder.path() + "/cut.gguf", whole.substr(0, 60));
+  const std::string cut = Written(folder + "/cut.gguf", whole.substr(0, 60));
   const Outcome linted = Ropectl({"lint", cut});
   EXPECT_EQ(linted.status, 1);
   EXPECT_THAT(linted.output, HasSubstr("got 60 bytes, want"));

@@ -25,7 +25,8 @@ def _import_stubs():
 
 
 _import_stubs()
-from rope.v1 import array_pb2, config_pb2, describe_pb2, rope_service_pb2_grpc, rotate_pb2  # noqa: E402
+from rope.v1 import array_pb2, config_pb2, describe_pb2  # noqa: E402
+from rope.v1 import rope_service_pb2_grpc, rotate_pb2  # noqa: E402
 
 _DTYPES = {
     numpy.dtype("float32"): array_pb2.DTYPE_FP32,

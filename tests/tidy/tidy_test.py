@@ -99,7 +99,7 @@ class IncludeTest(TreeCase):
             self.include("server/b.cc", header, [f"server may not include client ({header})"])
 
     def test_client_includes_proto_only(self):
-        self.include("client/c.cc", "kernels/a.h", ["client may not include kernels (kernels/a.h)"])
+        self.include("client/c.cc", "kernels/a.h", ["may not include kernels/a.h"])
         self.include("client/c.cc", "server/b.h", ["client may not include server (server/b.h)"])
         self.include("client/c.cc", "proto/wire_cursor.h", [])
         self.include("client/c.cc", "rope/v1/rotate.pb.h", [])

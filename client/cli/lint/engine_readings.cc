@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "client/cli/local_describe.h"
 #include "kernels/compat/engine_table.h"
 #include "kernels/compat/rope_readings.h"
 
@@ -21,9 +22,9 @@ Finding FindingOf(const kernels::Reading& reading) {
   if (reading.attention_factor == 0) {
     finding.message = absl::StrFormat("%s has no such rotation: %s", who, reading.difference);
   } else {
-    finding.message = absl::StrFormat("%s: %s (attention factor %.9g, inv_freq up to %.3g off)",
-                                      who, reading.difference, reading.attention_factor,
-                                      reading.inv_freq_max_relative);
+    finding.message =
+        absl::StrFormat("%s: %s %s", who, reading.difference,
+                        ReadingNumbers(reading.attention_factor, reading.inv_freq_max_relative));
   }
   return finding;
 }

@@ -151,10 +151,10 @@ TEST(ReadLayerTest, AnotherPairingThanTheModelsIsTakenWithAWarning) {
 TEST(ReadLayerTest, CompatChangesTheConfigAndKeepsTheStatedOne) {
   RopeConfig config = Yarn();
   config.attention_factor = 2;
-  const LayerRope rope = Written(config, Compat::kVllm);
+  const LayerRope rope = Written(config, Compat::kLlamaCpp);
   EXPECT_EQ(rope.stated, config);
   EXPECT_FALSE(rope.layer.config.attention_factor.has_value());
-  EXPECT_THAT(rope.warnings, Contains(HasSubstr("vLLM ignores attention_factor")));
+  EXPECT_THAT(rope.warnings, Contains(HasSubstr("llama.cpp ignores attention_factor")));
   LayerConfig ntk;
   ntk.config.rope_type = RopeType::kNtk;
   ntk.config.head_dim = 64;

@@ -39,15 +39,15 @@ TEST(LocalDescribeTest, CompatPairingAndPrecisionOfTheSpecCount) {
   const auto stated = DescribeText(config);
   ASSERT_TRUE(stated.ok()) << stated.status().ToString();
   EXPECT_EQ(stated->attention_factor, 2);
-  const auto vllm = DescribeHere({.rope = {.config_json = config,
-                                           .pairing = Pairing::kInterleaved,
-                                           .compat = Compat::kVllm,
-                                           .precision = Precision::kHf}});
-  ASSERT_TRUE(vllm.ok()) << vllm.status().ToString();
-  EXPECT_NE(vllm->attention_factor, 2);
-  EXPECT_EQ(vllm->pairing, Pairing::kInterleaved);
-  EXPECT_EQ(vllm->precision, Precision::kHf);
-  EXPECT_THAT(vllm->warnings, Contains(HasSubstr("pairing: taken as interleaved")));
+  const auto other = DescribeHere({.rope = {.config_json = config,
+                                            .pairing = Pairing::kInterleaved,
+                                            .compat = Compat::kLlamacpp,
+                                            .precision = Precision::kHf}});
+  ASSERT_TRUE(other.ok()) << other.status().ToString();
+  EXPECT_NE(other->attention_factor, 2);
+  EXPECT_EQ(other->pairing, Pairing::kInterleaved);
+  EXPECT_EQ(other->precision, Precision::kHf);
+  EXPECT_THAT(other->warnings, Contains(HasSubstr("pairing: taken as interleaved")));
 }
 
 TEST(LocalDescribeTest, BadRequestsAreRefusedByTheNameOfTheirField) {

@@ -34,6 +34,9 @@ void SetEveryField(google::protobuf::Message& message) {
       case google::protobuf::FieldDescriptor::CPPTYPE_ENUM:
         reflection->SetEnumValue(&message, field, 2);
         break;
+      case google::protobuf::FieldDescriptor::CPPTYPE_INT32:
+        reflection->AddInt32(&message, field, value);
+        break;
       case google::protobuf::FieldDescriptor::CPPTYPE_MESSAGE: {
         google::protobuf::Message* part = reflection->MutableMessage(&message, field);
         if (auto* xpos = dynamic_cast<v1::XPos*>(part)) {

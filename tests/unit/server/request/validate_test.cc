@@ -494,14 +494,14 @@ TEST(ValidateMropeTest, ThreeRowsReachThePlanAndOneRowIsPlain) {
   for (const int64_t count : {2, 1, 1}) {
     request.mutable_rope()->mutable_config()->add_mrope_section(count);
   }
-  EXPECT_FALSE(Check(request)->mrope.has_value());
+  EXPECT_EQ(Check(request)->mrope, nullptr);
   v1::Array& ids = *request.mutable_positions()->mutable_position_ids();
   request.mutable_positions()->clear_start();
   SetShape(ids, {3, 3});
   for (int i = 0; i < 9; ++i) ids.add_numbers(i);
   const auto plan = Check(request);
   ASSERT_THAT(plan, IsOk());
-  EXPECT_TRUE(plan->mrope.has_value());
+  EXPECT_NE(plan->mrope, nullptr);
   EXPECT_THAT(plan->positions[2], ElementsAre(6, 7, 8));
 }
 

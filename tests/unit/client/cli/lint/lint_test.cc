@@ -71,9 +71,20 @@ TEST(LintTest, EngineFilterLeavesItsReadingsAndEveryWarning) {
               Contains(Field(&Finding::engine, "deepseek")));
 }
 
-TEST(LintTest, ReadingOfEveryVersionPassesEveryVersionOfItsEngine) {
-  EXPECT_THAT(Lint(kMscale, {.name = "deepseek", .version = "99"}).findings,
-              Contains(Field(&Finding::engine, "deepseek")));
+TEST(LintTest, ReadingIsThatOfItsRangeOfVersions) {
+  constexpr char kMinistral[] = R"({"model_type": "ministral3", "head_dim": 128,
+    "max_position_embeddings": 262144, "rope_parameters": {"rope_type": "yarn", "factor": 16,
+    "rope_theta": 1000000, "original_max_position_embeddings": 16384, "mscale": 1,
+    "mscale_all_dim": 1}})";
+  const auto reads = Contains(Field(&Finding::engine, "vllm"));
+  for (const char* version : {"0.22.0", "0.25.1", "0.29.0"}) {
+    EXPECT_THAT(Lint(kMinistral, {.name = "vllm", .version = version}).findings, reads) << version;
+  }
+  EXPECT_THAT(Lint(kMinistral, {.name = "vllm", .version = "0.30.0"}).findings, Not(reads));
+  // A commit is compared as text.
+  const auto deepseek = Contains(Field(&Finding::engine, "deepseek"));
+  EXPECT_THAT(Lint(kMscale, {.name = "deepseek", .version = "8ed2d7f"}).findings, deepseek);
+  EXPECT_THAT(Lint(kMscale, {.name = "deepseek", .version = "99"}).findings, Not(deepseek));
 }
 
 TEST(LintTest, ReadingThatDiffersAtTheModelsLengthOnlyIsFound) {
