@@ -83,7 +83,7 @@ TEST(LintTest, ReadingIsThatOfItsRangeOfVersions) {
   EXPECT_THAT(Lint(kMinistral, {.name = "vllm", .version = "0.30.0"}).findings, Not(reads));
   // A commit is compared as text.
   const auto deepseek = Contains(Field(&Finding::engine, "deepseek"));
-  EXPECT_THAT(Lint(kMscale, {.name = "deepseek", .version = "8ed2d7f"}).findings, deepseek);
+  EXPECT_THAT(Lint(kMscale, {.name = "deepseek", .version = "VL2-8ed2d7f"}).findings, deepseek);
   EXPECT_THAT(Lint(kMscale, {.name = "deepseek", .version = "99"}).findings, Not(deepseek));
 }
 
