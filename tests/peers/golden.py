@@ -4,11 +4,12 @@ import json
 import pathlib
 
 import numpy
+import peer
 import transformers
 
 FOLDER = pathlib.Path(__file__).resolve().parent / "golden"
 KEPT_TOKENS = 2
-# The keys of a config.json that have to do with a rotation; others only make the files long.
+# Keys that have nothing to do with a rotation and make the files long.
 UNRELATED = (
     "id2label",
     "label2id",
@@ -24,13 +25,9 @@ def _shortest(values):
     return [float(str(v)) for v in numpy.asarray(values, dtype="float32").ravel()]
 
 
-def _layers(config):
-    """The config with two layers per layer type: lists by layer are long, and no type is lost."""
-    return {key: value for key, value in config.items() if key not in UNRELATED}
-
-
 def write(rotary, case):
-    config = _layers(json.loads(case.config_json))
+    config = json.loads(case.config_json)
+    config = {key: value for key, value in config.items() if key not in UNRELATED}
     kept = slice(0, KEPT_TOKENS)
     document = {
         "format": "rope-peer-1",
@@ -42,7 +39,7 @@ def write(rotary, case):
         "positions": case.positions[..., 0, kept].tolist()
         if case.positions.ndim == 3
         else case.positions[:, kept].tolist(),
-        "inv_freq": sorted(_shortest(case.theirs.inv_freq)),
+        "inv_freq": sorted(_shortest(case.theirs.inv_freq)) if peer.keeps(rotary) else None,
         "q": _shortest(case.inputs[0][0, 0, kept]),
         "q_out": _shortest(case.theirs.q[0, 0, kept]),
     }

@@ -69,6 +69,11 @@ def layer_types(module):
     return types or [None]
 
 
+def keeps(rotary):
+    """Whether the class keeps the frequencies that it uses; PhiMoE's computes them in each call."""
+    return "= self.rope_init_fn(self.config)" not in rotary.text()
+
+
 def frequencies(module, layer_type):
     return getattr(module, f"{layer_type}_inv_freq" if layer_type else "inv_freq")
 

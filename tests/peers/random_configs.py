@@ -158,8 +158,10 @@ def _rope(rng, rotary, default, head_dims, length):
         return _parameters(rng, rotary, parameters, rng.choice(types), head_dims(None), length)
     drawn = {}
     for label, value in nested.items():
-        drawn[label] = None if value is None else _parameters(
-            rng, rotary, value, rng.choice(types), head_dims(label), length
+        drawn[label] = (
+            None
+            if value is None
+            else _parameters(rng, rotary, value, rng.choice(types), head_dims(label), length)
         )
         if value is not None and drawn[label] is None:
             return None

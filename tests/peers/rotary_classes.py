@@ -35,10 +35,6 @@ class RotaryClass:
             f"models/{self.module.__name__.split('.')[-2]}/{self.module.__name__.split('.')[-1]}.py"
         )
 
-    @property
-    def model_type(self):
-        return self.config_cls.model_type if self.config_cls else ""
-
     def text(self):
         return inspect.getsource(self.cls)
 

@@ -8,6 +8,7 @@ big_endian.gguf.
 
 Usage: write_gguf.py CONFIG_FOLDER OUTPUT_FOLDER
 """
+
 import json
 import math
 import pathlib
@@ -28,9 +29,16 @@ ARCHITECTURES = {
     "qwen3-8b-yarn": "qwen3",
 }
 # Values that published Gemma 3 files omit.
-DEFAULTS = {"gemma3": {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
-                       "max_position_embeddings": 131072, "rope_theta": 1000000.0,
-                       "rope_local_base_freq": 10000.0}}
+DEFAULTS = {
+    "gemma3": {
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "max_position_embeddings": 131072,
+        "rope_theta": 1000000.0,
+        "rope_local_base_freq": 10000.0,
+    }
+}
 
 
 def add_sizes(writer, config):
