@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/cli/kernels_config.h"
 #include "kernels/config/config_json.h"
 #include "kernels/config/model_file.h"
 #include "kernels/config/presets.h"
@@ -42,32 +43,13 @@ absl::Status CheckOptions(const DescribeRequest& request) {
   return absl::OkStatus();
 }
 
-std::optional<kernels::Pairing> PairingFrom(Pairing pairing) {
-  if (pairing == Pairing::kUnspecified) return std::nullopt;
-  return pairing == Pairing::kHalf ? kernels::Pairing::kHalf : kernels::Pairing::kInterleaved;
-}
-
-kernels::Compat CompatFrom(Compat compat) {
-  switch (compat) {
-    case Compat::kHf:
-      return kernels::Compat::kHuggingFace;
-    case Compat::kVllm:
-      return kernels::Compat::kVllm;
-    case Compat::kLlamacpp:
-      return kernels::Compat::kLlamaCpp;
-    case Compat::kDeepseek:
-      return kernels::Compat::kDeepSeek;
-    case Compat::kUnspecified:
-      break;
-  }
-  return kernels::Compat::kDefault;
-}
-
 absl::StatusOr<kernels::ModelConfig> ReadConfig(const RopeSpec& spec, const kernels::Preset* preset,
                                                 const std::string& gguf) {
   if (!gguf.empty()) return kernels::ReadModelFile(gguf);
   return kernels::ModelConfig::Parse(preset == nullptr ? spec.config_json : preset->config_json);
 }
+
+}  // namespace
 
 absl::StatusOr<kernels::LayerRope> ReadRope(const RopeSpec& spec, const std::string& gguf) {
   const kernels::Preset* preset = spec.model.empty() ? nullptr : FindPreset(spec.model);
@@ -81,8 +63,11 @@ absl::StatusOr<kernels::LayerRope> ReadRope(const RopeSpec& spec, const std::str
     layer.config.precision = kernels::Precision::kHuggingFace;
   }
   if (layer.rotates) ROPE_RETURN_IF_ERROR(kernels::Validate(layer.config));
-  return kernels::ReadLayer(std::move(layer), PairingFrom(spec.pairing), CompatFrom(spec.compat));
+  return kernels::ReadLayer(std::move(layer), KernelsPairing(spec.pairing),
+                            KernelsCompat(spec.compat));
 }
+
+namespace {
 
 absl::StatusOr<kernels::Description> Describe(const DescribeRequest& request,
                                               const std::string& gguf) {
@@ -100,81 +85,6 @@ absl::StatusOr<kernels::Description> Describe(const DescribeRequest& request,
                            {.seq_len = request.seq_len,
                             .positions = request.positions,
                             .sinusoidal = request.sinusoidal && rope.layer.rotates});
-}
-
-void SetMrope(const kernels::Mrope& mrope, RopeConfig& config) {
-  using Layout = kernels::Mrope::Layout;
-  if (!mrope.axes.empty()) {
-    config.mrope_axes.assign(mrope.axes.begin(), mrope.axes.end());
-    return;
-  }
-  config.mrope_section.assign(mrope.section.begin(), mrope.section.end());
-  config.mrope_interleaved = mrope.layout == Layout::kInterleaved;
-  switch (mrope.layout) {
-    case Layout::kSections:
-      config.mrope_layout = MropeLayout::kSections;
-      break;
-    case Layout::kInterleaved:
-      config.mrope_layout = MropeLayout::kInterleaved;
-      break;
-    case Layout::kHwInterleaved:
-      config.mrope_layout = MropeLayout::kHwInterleaved;
-      break;
-    case Layout::kAxial:
-      config.mrope_layout = MropeLayout::kAxial;
-      break;
-  }
-}
-
-// The fields that select a variant of a formula.
-void SetSwitches(const kernels::RopeConfig& from, RopeConfig& config) {
-  config.attn_factor = from.attn_factor;
-  config.alpha = from.alpha;
-  config.mixed_b = from.mixed_b;
-  config.inv_freq = from.inv_freq;
-  config.rotary_offset = from.rotary_offset;
-  if (from.reverse) config.reverse = true;
-  if (from.ramp.has_value()) {
-    config.ramp = *from.ramp == kernels::YarnRamp::kIndex ? YarnRamp::kIndex : YarnRamp::kTurns;
-  }
-  if (from.longrope_branch.has_value()) {
-    config.longrope_branch = *from.longrope_branch == kernels::LongropeBranch::kShort
-                                 ? LongropeBranch::kShort
-                                 : LongropeBranch::kLong;
-  }
-  if (from.seq_len_policy.has_value()) {
-    config.seq_len_policy = *from.seq_len_policy == kernels::SeqLenPolicy::kSequence
-                                ? SeqLenPolicy::kSequence
-                                : SeqLenPolicy::kBatch;
-  }
-  if (from.xpos.has_value()) {
-    config.xpos = XPos{.scale_base = from.xpos->scale_base, .centre = from.xpos->centre};
-  }
-  if (from.mrope.has_value()) SetMrope(*from.mrope, config);
-}
-
-RopeConfig ConfigOf(const kernels::RopeConfig& from) {
-  RopeConfig config;
-  config.rope_type = std::string(kernels::Name(from.rope_type));
-  config.rope_theta = from.rope_theta;
-  config.head_dim = from.head_dim;
-  config.rotary_dim = from.rotary_dim;
-  config.partial_rotary_factor = from.partial_rotary_factor;
-  config.max_position_embeddings = from.max_position_embeddings;
-  config.original_max_position_embeddings = from.original_max_position_embeddings;
-  config.factor = from.factor;
-  config.attention_factor = from.attention_factor;
-  config.mscale = from.mscale;
-  config.mscale_all_dim = from.mscale_all_dim;
-  config.beta_fast = from.beta_fast;
-  config.beta_slow = from.beta_slow;
-  config.truncate = from.truncate;
-  config.low_freq_factor = from.low_freq_factor;
-  config.high_freq_factor = from.high_freq_factor;
-  config.short_factor = from.short_factor;
-  config.long_factor = from.long_factor;
-  SetSwitches(from, config);
-  return config;
 }
 
 FrequencyScaling ScalingOf(kernels::ColumnScaling scaling) {
@@ -215,7 +125,7 @@ DescribeReply ReplyOf(const kernels::Description& from) {
   reply.warnings = from.warnings;
   reply.precision = Precision::kUnspecified;
   if (!from.rotates) return reply;
-  reply.config = ConfigOf(from.config);
+  reply.config = ClientConfigOf(from.config);
   reply.precision =
       from.config.precision == kernels::Precision::kExact ? Precision::kExact : Precision::kHf;
   reply.depends_on_seq_len = from.depends_on_seq_len;
@@ -258,11 +168,6 @@ std::string ReadingNumbers(double attention_factor, double inv_freq_max_relative
   const std::string factor = absl::StrFormat("attention factor %.9g", attention_factor);
   if (inv_freq_max_relative == 0) return absl::StrCat("(", factor, ")");
   return absl::StrFormat("(%s, inv_freq up to %.3g off)", factor, inv_freq_max_relative);
-}
-
-// Both use the numbers of gRPC's status codes.
-Status FromAbsl(const absl::Status& status) {
-  return Status(static_cast<StatusCode>(status.code()), std::string(status.message()));
 }
 
 }  // namespace rope::client

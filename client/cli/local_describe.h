@@ -5,12 +5,19 @@
 #ifndef ROPE_CLIENT_CLI_LOCAL_DESCRIBE_H_
 #define ROPE_CLIENT_CLI_LOCAL_DESCRIBE_H_
 
-#include "absl/status/status.h"
+#include <string>
+
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "kernels/describe.h"
 #include "rope/describe.h"
 #include "rope/status.h"
 
 namespace rope::client {
+
+// Reads the layer that the spec chooses, of its preset, of its config_json or of the GGUF file at
+// path `gguf` (empty: none), as its compat, pairing and precision say. REQUIRES: as DescribeHere.
+absl::StatusOr<kernels::LayerRope> ReadRope(const RopeSpec& spec, const std::string& gguf = {});
 
 // Whether a model of that name is built in.
 bool IsPreset(absl::string_view name);
@@ -22,8 +29,6 @@ Result<DescribeReply> DescribeHere(const DescribeRequest& request, const std::st
 
 // The numbers of a reading: "(attention factor 1.2, inv_freq up to 0.5 off)".
 std::string ReadingNumbers(double attention_factor, double inv_freq_max_relative);
-
-Status FromAbsl(const absl::Status& status);
 
 }  // namespace rope::client
 

@@ -16,7 +16,7 @@ using enum Family;
 // -- Hugging Face ---------------------------------------------------------------------------------
 // modeling_rope_utils.py, dynamic_rope_update: dynamic and longrope follow the largest position of
 // the call. _compute_yarn_parameters reads no attn_factor, nor does a file in models/. Its
-// attention_factor and mscale are those that RopeConfig has.
+// attention_factor and mscale are the fields of RopeConfig.
 constexpr ReadingStep kHuggingFace[] = {DecideByBatch, DropAttnFactor};
 
 // -- vLLM -----------------------------------------------------------------------------------------

@@ -30,10 +30,6 @@ Result<RopeSpec> BelievedSpecOf(const Arguments& arguments, int64_t head_dim);
 Result<BelievedConfig> BelievedConfigOf(const RopeSpec& spec, const Arguments& arguments,
                                         int64_t head_dim);
 
-// The same config for the kernels. INVALID_ARGUMENT: an unknown rope_type, or a mrope_section that
-// has not three counts.
-Result<kernels::RopeConfig> KernelsConfigOf(const RopeConfig& config);
-
 }  // namespace rope::client
 
 #endif  // ROPE_CLIENT_CLI_DIAGNOSE_BELIEVED_CONFIG_H_

@@ -183,8 +183,8 @@ class Search {
     Merge(Explain(thin_, whole_, pairing_, variants_, kChangesMax), found_);
   }
 
-  // A second change beside the first of those that come nearest, and beside the number of rotated
-  // channels that the tensors show.
+  // Adds variants with a second change. The first change is one of those with the smallest errors,
+  // or the number of rotated channels that the tensors show.
   void AddSecondChanges(const std::vector<Explanation>& ranked) {
     std::vector<std::string> words = {
         absl::StrCat("rotary_dim ", EstimateRotaryDim(thin_, variants_.front().numbers.window()))};

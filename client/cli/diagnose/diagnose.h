@@ -28,9 +28,9 @@ struct Variant {
   RopeNumbers numbers;
 };
 
-// Hypotheses of settings and behaviour with at most `changes_max` changes, best first: those that
-// explain the sample, ordered by the number of changes; then, if changes_max is kChangesMax, the
-// variants that do not, ordered by error. A hypothesis that only adds a change to one that explains
+// Hypotheses of settings and behaviour with at most `changes_max` changes. First come those that
+// explain the sample, ordered by the number of changes. If changes_max is kChangesMax, the other
+// variants follow, ordered by error. A hypothesis that only adds a change to one that explains
 // the sample is omitted. `thin` is a part of `whole`: what explains it is compared with `whole`
 // too. REQUIRES: `variants` begins with the given config.
 std::vector<Explanation> Explain(const RotatedSample& thin, const RotatedSample& whole,

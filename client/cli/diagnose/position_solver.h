@@ -31,9 +31,9 @@ using Intervals = std::vector<Interval>;  // ascending, without overlaps
 
 // The positions in `range` at which every pair has its angle; empty: there is none, or there are
 // more intervals than kIntervalsMax; `range`: nothing is known. Low frequencies decide the coarse
-// position, higher ones refine it. `angles` are sorted by frequency, ascending. Two units in the
-// last place of a float32 angle are allowed for besides the slack, because many programs compute
-// angles in float32.
+// position, higher ones refine it. `angles` are sorted by frequency, ascending. An angle
+// may be off by the slack plus two units in the last place of a float32 angle, because many
+// programs compute angles in float32.
 Intervals SolvePosition(const std::vector<PairAngle>& angles, const Intervals& range);
 
 // The positions that are in both.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/cli/kernels_config.h"
 
 namespace rope::client {
 namespace {
@@ -28,17 +29,13 @@ Status Refused(std::string message) {
 
 }  // namespace
 
-Status StatusOf(const absl::Status& status) {
-  return Status(static_cast<StatusCode>(status.code()), std::string(status.message()));
-}
-
 Result<RopeNumbers> RopeNumbers::Of(const kernels::RopeConfig& config, int64_t head_dim,
                                     int64_t seq_len, DType dtype) {
   if (config.xpos.has_value()) {
     return Refused("config.xpos: got it, which turns q and k differently, want none");
   }
   auto rope = kernels::Resolve(config, head_dim);
-  if (!rope.ok()) return StatusOf(rope.status());
+  if (!rope.ok()) return FromAbsl(rope.status());
   RopeNumbers numbers;
   numbers.rope_ = *std::move(rope);
   const kernels::ResolvedRope& resolved = *numbers.rope_;

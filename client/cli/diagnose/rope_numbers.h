@@ -22,9 +22,6 @@ namespace rope::client {
 
 inline constexpr double kSolvedPositionMax = 0x1p31;
 
-// The same error for this program's users.
-Status StatusOf(const absl::Status& status);
-
 class RopeNumbers {
  public:
   // `seq_len` decides dynamic and longrope; `dtype` is the tensor's, for precision hf.

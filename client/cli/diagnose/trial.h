@@ -23,7 +23,7 @@ inline constexpr double kTrialTolerance = 1.5e-7;
 
 enum class Step { kNone, kTable, kResult, kThroughout };  // the step rounded to a 16-bit type
 
-// How a program deviates from the rotation, besides its config and its order of channels.
+// What a program does differently from the rotation, apart from its config and channel order.
 struct Behavior {
   int64_t shift = 0;        // added to every position
   bool is_inverse = false;  // true: sin changes its sign

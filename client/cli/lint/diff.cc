@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/cli/local_describe.h"
+#include "client/cli/kernels_config.h"
 #include "kernels/config/config_json.h"
 #include "kernels/frequencies/frequencies.h"
 #include "kernels/status_macros.h"
