@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -25,8 +26,10 @@ Result<Reply> CallMessage(const Connection& connection, const std::string& metho
 Result<v1::DescribeResponse> CallDescribe(const Connection& connection,
                                           const DescribeRequest& request,
                                           const CallOptions& options) {
-  return CallMessage<v1::DescribeResponse>(connection, "/rope.v1.RopeService/Describe",
-                                           ToMessage(request), options);
+  const Result<v1::DescribeRequest> message = ToMessage(request);
+  if (!message.ok()) return message.status();
+  return CallMessage<v1::DescribeResponse>(connection, "/rope.v1.RopeService/Describe", *message,
+                                           options);
 }
 
 Result<std::string> JsonOf(const v1::DescribeResponse& message) {
@@ -153,10 +156,17 @@ Status Client::Fence(const CallOptions& options) const {
 }
 
 Result<std::vector<Model>> Client::ListModels(const CallOptions& options) const {
-  const auto reply = CallMessage<v1::ListModelsResponse>(
-      *connection_, "/rope.v1.RopeService/ListModels", v1::ListModelsRequest(), options);
-  if (!reply.ok()) return reply.status();
-  return FromMessage(*reply);
+  std::vector<Model> models;
+  v1::ListModelsRequest request;
+  do {
+    const auto reply = CallMessage<v1::ListModelsResponse>(
+        *connection_, "/rope.v1.RopeService/ListModels", request, options);
+    if (!reply.ok()) return reply.status();
+    std::vector<Model> page = FromMessage(*reply);
+    std::move(page.begin(), page.end(), std::back_inserter(models));
+    request.set_page_token(reply->next_page_token());
+  } while (!request.page_token().empty());
+  return models;
 }
 
 Result<ServerInfo> Client::GetServerInfo(const CallOptions& options) const {

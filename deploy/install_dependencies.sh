@@ -3,9 +3,9 @@
 # Usage: deploy/install_dependencies.sh [--tests]      --tests: the packages of the tests, too
 set -euo pipefail
 
-packages=(g++ cmake ninja-build libabsl-dev libgrpc++-dev libprotobuf-dev protobuf-compiler
-  protobuf-compiler-grpc libspdlog-dev libhwy-dev nlohmann-json3-dev prometheus-cpp-dev
-  libcli11-dev)
+packages=(g++ cmake ninja-build libabsl-dev libgrpc++-dev libprotobuf-dev libssl-dev
+  protobuf-compiler protobuf-compiler-grpc libspdlog-dev libhwy-dev nlohmann-json3-dev
+  prometheus-cpp-dev libcli11-dev)
 test_packages=(clang libgtest-dev libgmock-dev libbenchmark-dev python3 python3-venv
   ca-certificates)
 

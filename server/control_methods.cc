@@ -32,19 +32,14 @@ void WarmUp(const ControlParts& parts, const v1::WarmUpRequest& request, const C
   if (!status.ok()) done(status);
 }
 
-v1::GetTableCacheStatisticsResponse TableCacheStatistics(const kernels::TableCache& tables) {
-  v1::GetTableCacheStatisticsResponse response;
-  *response.mutable_table_cache() = WriteStatistics(tables);
-  return response;
-}
-
 void AddModelMethods(ModelRegistry& registry, RopeService& service) {
   AddImmediate<v1::DescribeRequest, v1::DescribeResponse>(
       Method::kDescribe,
       [&registry](const auto& request, const Caller&) { return Describe(request, registry); },
       service);
   AddImmediate<v1::ListModelsRequest, v1::ListModelsResponse>(
-      Method::kListModels, [&registry](const auto&, const Caller&) { return ListModels(registry); },
+      Method::kListModels,
+      [&registry](const auto& request, const Caller&) { return ListModels(request, registry); },
       service);
   AddImmediate<v1::RegisterModelRequest, v1::RegisterModelResponse>(
       Method::kRegisterModel,
@@ -84,10 +79,6 @@ void AddServerMethods(const ControlParts& parts, RopeService& service) {
   AddImmediate<v1::GetServerInfoRequest, v1::GetServerInfoResponse>(
       Method::kGetServerInfo,
       [info = parts.server_info](const auto&, const Caller&) { return info(); }, service);
-  AddImmediate<v1::GetTableCacheStatisticsRequest, v1::GetTableCacheStatisticsResponse>(
-      Method::kGetTableCacheStatistics,
-      [tables = parts.tables](const auto&, const Caller&) { return TableCacheStatistics(*tables); },
-      service);
   service.AddMethod<v1::WarmUpRequest, v1::WarmUpResponse>(
       Method::kWarmUp, [parts](const auto& request, const Caller& caller, WarmUpWorker::Done done) {
         WarmUp(parts, request, caller, std::move(done));

@@ -8,7 +8,7 @@
 namespace rope::server {
 namespace {
 constexpr char kRetryDelayPayload[] = "rope.server/retry_delay_ms";
-constexpr char kExecutedPayload[] = "rope.server/executed";
+constexpr char kMayHaveExecutedPayload[] = "rope.server/may_have_executed";
 }  // namespace
 
 std::string Brackets(absl::Span<const int64_t> values) {
@@ -48,13 +48,13 @@ absl::Status OutOfMemory() {
                     limits::kRetryDelayMs);
 }
 
-absl::Status Executed(absl::Status status) {
-  status.SetPayload(kExecutedPayload, absl::Cord("true"));
+absl::Status MarkMayHaveExecuted(absl::Status status) {
+  status.SetPayload(kMayHaveExecutedPayload, absl::Cord("true"));
   return status;
 }
 
-bool WasExecuted(const absl::Status& status) {
-  return status.GetPayload(kExecutedPayload).has_value();
+bool MayHaveExecuted(const absl::Status& status) {
+  return status.GetPayload(kMayHaveExecutedPayload).has_value();
 }
 
 int64_t RetryDelayMs(const absl::Status& status) {

@@ -35,9 +35,9 @@ absl::Status Prefixed(absl::string_view prefix, const absl::Status& status);
 absl::Status RetryLater(absl::string_view message, int64_t delay_ms);
 
 // Marks the status of a call that may have changed its caller's memory.
-absl::Status Executed(absl::Status status);
+absl::Status MarkMayHaveExecuted(absl::Status status);
 // Whether the status is marked so.
-bool WasExecuted(const absl::Status& status);
+bool MayHaveExecuted(const absl::Status& status);
 
 // The delay that RetryLater set; 0 if there is none.
 int64_t RetryDelayMs(const absl::Status& status);

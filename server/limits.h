@@ -28,6 +28,9 @@ inline constexpr int64_t kSkeletonFactor = 9;
 inline constexpr int64_t kRepeatedMessagesMax = 1024;
 inline constexpr int64_t kConfigJsonBytesMax = 1 * kMiB;
 inline constexpr int64_t kRequestIdBytesMax = 128;
+inline constexpr int64_t kLabelsMax = 16;
+inline constexpr int64_t kLabelKeyBytesMax = 64;
+inline constexpr int64_t kLabelValueBytesMax = 256;
 inline constexpr int64_t kTensorsMax = 64;
 // Tokens of one request.
 inline constexpr int64_t kTokensMax = int64_t{1} << 22;

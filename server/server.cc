@@ -81,7 +81,7 @@ absl::Status Server::Build(Batcher::Options batches) {
     OnDeviceFault(device, status);
   });
   tables_ = std::make_unique<kernels::TableCache>(shares_.tables);
-  ROPE_ASSIGN_OR_RETURN(registry_, ModelRegistry::Create(instance_id_, options_.models));
+  ROPE_ASSIGN_OR_RETURN(registry_, ModelRegistry::Create(options_.models));
   warm_up_ = std::make_unique<WarmUpWorker>(*tables_);
   metrics_ = std::make_unique<Metrics>(proto::kVersion, DeviceNames(*devices_));
   regions_ = std::make_unique<RegionTable>(options_.shared_memory);

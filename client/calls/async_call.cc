@@ -123,7 +123,7 @@ void AsyncCall::TryAgain(const Status& status, bool idempotent) {
 
 void AsyncCall::EndCancelled(const Status& last) {
   outcome_ = Status(StatusCode::kCancelled, "cancelled by the caller",
-                    ErrorDetail{.executed = last.detail().executed});
+                    ErrorDetail{.may_have_executed = last.detail().may_have_executed});
 }
 
 void AsyncCall::RunCallback() {

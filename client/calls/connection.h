@@ -4,7 +4,8 @@
 // Threading:  Thread-safe if Hooks are. The background thread starts with the first asynchronous
 //             call or stream. The destructor cancels the calls in flight and waits for them; on the
 //             background thread itself it does not wait.
-// Errors:     The status of the last attempt. `executed` is true if an attempt may have run.
+// Errors:     The status of the last attempt. `may_have_executed` is true if any attempt may have
+//             run.
 #ifndef ROPE_CLIENT_CALLS_CONNECTION_H_
 #define ROPE_CLIENT_CALLS_CONNECTION_H_
 

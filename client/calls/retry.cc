@@ -9,7 +9,7 @@ using std::chrono::microseconds;
 
 bool IsRetryable(const RetryState& state, const Status& status) {
   const bool delay_given = status.detail().retry_delay_ms > 0;
-  if (!state.idempotent && (!delay_given || status.detail().executed)) return false;
+  if (!state.idempotent && (!delay_given || status.detail().may_have_executed)) return false;
   return status.code() == StatusCode::kUnavailable ||
          (status.code() == StatusCode::kResourceExhausted && delay_given);
 }

@@ -2,29 +2,13 @@
 
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 
 namespace rope::client {
 namespace {
 
-// The server accepts 128 bytes; the rest is for the number and the colon.
-constexpr size_t kRequestIdBytesMax = 100;
-
 // Requests of streams in the ring: a quarter of the slots stays free for synchronous calls.
 constexpr int64_t kInRingMax = proto::kRingSlots / 4 * 3;
-
-std::string WireId(uint64_t number, const std::string& request_id) {
-  return request_id.empty() ? absl::StrCat(number) : absl::StrCat(number, ":", request_id);
-}
-
-// Returns 0 if the id does not begin with a number.
-uint64_t NumberOf(const std::string& wire_id) {
-  uint64_t number = 0;
-  return absl::SimpleAtoi(absl::string_view(wire_id).substr(0, wire_id.find(':')), &number) ? number
-                                                                                            : 0;
-}
 
 }  // namespace
 
@@ -58,21 +42,19 @@ StreamCall::StreamCall(std::shared_ptr<Connector> connector, std::shared_ptr<con
 
 // mu_ is held twice, briefly: to take a number, and from TakeRoom to Send. Encoding copies or
 // borrows the tensors and runs without the lock, so that several threads can encode at once.
-Status StreamCall::Rotate(const RotateRequest& request, RotateCallback callback) {
-  if (request.request_id.size() > kRequestIdBytesMax) {
-    return Status(StatusCode::kInvalidArgument,
-                  absl::StrCat("request_id: got ", request.request_id.size(),
-                               " bytes, want at most ", kRequestIdBytesMax, " on a stream"));
-  }
-  Message message{.number = NewNumber()};
+Status StreamCall::Rotate(const RotateRequest& request, RotateCallback callback,
+                          uint64_t* sequence) {
+  Message message{.sequence = NewSequence()};
+  if (sequence != nullptr) *sequence = message.sequence;
   auto waiting = std::make_unique<Request>();
-  waiting->request_id = WireId(message.number, request.request_id);
   waiting->callback = std::move(callback);
-  Result<EncodedRotate> encoded = EncodeRotate(request, waiting->request_id, session_->region,
-                                               RouteOf(*session_), waiting->borrowed);
+  Result<EncodedRotate> encoded =
+      EncodeRotate(request, session_->region, RouteOf(*session_), waiting->borrowed);
   if (!encoded.ok()) return encoded.status();
-  if (!request.request_id.empty()) waiting->request_id = request.request_id;
-  message.bytes = std::move(encoded->message);
+  if (encoded->ring_message.empty()) {
+    message.bytes = StreamMessageOf(message.sequence, encoded->message);
+    encoded->message.Clear();
+  }
   message.ring_bytes = std::move(encoded->ring_message);
   waiting->wanted = std::move(encoded->wanted);
   waiting->staged = std::move(encoded->staged);
@@ -87,7 +69,7 @@ Status StreamCall::Rotate(const RotateRequest& request, RotateCallback callback)
       return status;
     }
     // Under the same lock: if the stream ends from here on, it finds the request.
-    Request& added = *unanswered_.emplace(message.number, std::move(waiting)).first->second;
+    Request& added = *unanswered_.emplace(message.sequence, std::move(waiting)).first->second;
     added.in_ring = !message.ring_bytes.empty();
     if (added.in_ring) ++in_ring_;
   }
@@ -95,9 +77,9 @@ Status StreamCall::Rotate(const RotateRequest& request, RotateCallback callback)
   return {};
 }
 
-uint64_t StreamCall::NewNumber() {
+uint64_t StreamCall::NewSequence() {
   const proto::MutexLock lock(&mu_);
-  return next_number_++;
+  return next_sequence_++;
 }
 
 // The ring is tried first, without mu_: RingWatch has its own lock, and the reply may arrive before
@@ -105,7 +87,8 @@ uint64_t StreamCall::NewNumber() {
 void StreamCall::Send(Message message) {
   const bool for_ring = !message.ring_bytes.empty();
   const auto timeout = options_.timeout.value_or(std::chrono::hours(24));
-  if (for_ring && watch_->Submit(message.ring_bytes, timeout, shared_from_this(), message.number)) {
+  if (for_ring &&
+      watch_->Submit(message.ring_bytes, timeout, shared_from_this(), message.sequence)) {
     return;
   }
   Write write;
@@ -113,10 +96,10 @@ void StreamCall::Send(Message message) {
     const proto::MutexLock lock(&mu_);
     if (for_ring) {
       --in_ring_;
-      const auto it = unanswered_.find(message.number);
+      const auto it = unanswered_.find(message.sequence);
       if (it == unanswered_.end()) return;  // the stream has failed the request
       it->second->in_ring = false;
-      message.bytes = BufferOf(message.ring_bytes);
+      message.bytes = StreamMessageOf(message.sequence, BufferOf(message.ring_bytes));
     }
     unwritten_.push_back(std::move(message));
     write = NextWrite();
@@ -146,6 +129,20 @@ void StreamCall::Cancel() {
   const proto::MutexLock lock(&mu_);
   cancelled_ = true;
   if (rpc_ != nullptr) rpc_->context.TryCancel();
+}
+
+// The message follows the request's own, if that is still unwritten.
+void StreamCall::CancelRequest(uint64_t sequence) {
+  Write write;
+  {
+    const proto::MutexLock lock(&mu_);
+    const auto it = unanswered_.find(sequence);
+    if (it == unanswered_.end() || it->second->in_ring || half_closed_ || ended_.has_value())
+      return;
+    unwritten_.push_back({.bytes = StreamCancelOf(sequence)});
+    write = NextWrite();
+  }
+  Start(std::move(write));
 }
 
 void StreamCall::Abandon() {
@@ -195,7 +192,7 @@ void StreamCall::OnFinished(bool) {
     ended_ = EndOfStream();
     connector_->Note(*session_, *ended_);
     // Only the server's error detail can prove that the unanswered requests did not run.
-    may_have_run_ = rpc_status_.error_details().empty() || ended_->detail().executed;
+    may_have_run_ = rpc_status_.error_details().empty() || ended_->detail().may_have_executed;
     open_ = false;
     changed_.SignalAll();
   }
@@ -221,9 +218,9 @@ void StreamCall::EndIfQuiet() {
   }
   rpc.reset();  // makes gRPC return the slices that it could not send
   if (watch_ != nullptr) watch_->GiveUp(*this);
-  for (auto& [number, request] : unanswered) {
+  for (auto& [sequence, request] : unanswered) {
     ErrorDetail detail = ended.detail();
-    detail.executed = request->in_ring || (request->sent && may_have_run);
+    detail.may_have_executed = request->in_ring || (request->sent && may_have_run);
     Status failed(ended.code(), ended.message(), std::move(detail));
     if (request->sent || request->in_ring) request->staged.NoteFailure(failed);
     Deliver(std::move(request), std::move(failed));
@@ -277,7 +274,7 @@ StreamCall::Write StreamCall::NextWrite() {
   } else {
     const Message message = std::move(unwritten_.front());
     unwritten_.pop_front();
-    if (const auto it = unanswered_.find(message.number); it != unanswered_.end()) {
+    if (const auto it = unanswered_.find(message.sequence); it != unanswered_.end()) {
       it->second->sent = true;
     }
     write.kind = Write::Kind::kMessage;
@@ -300,24 +297,24 @@ void StreamCall::Start(Write write) {
 }
 
 void StreamCall::Match(const grpc::ByteBuffer& buffer) {
-  Result<ReceivedReply> reply = ReceivedReply::Parse(buffer);
+  uint64_t sequence = 0;
+  Result<ReceivedReply> reply = ReceivedReply::ParseStream(buffer, sequence);
   if (!reply.ok()) return Break(reply.status());
-  const uint64_t number = NumberOf(reply->request_id());
   std::unique_ptr<Request> request;
   {
     const proto::MutexLock lock(&mu_);
-    request = RemoveUnanswered(number);
+    request = RemoveUnanswered(sequence);
   }
   if (request != nullptr) return Deliver(std::move(request), std::move(reply));
   Break(Status(StatusCode::kInternal,
-               absl::StrCat("reply: got request_id '", reply->request_id(), "' (",
-                            reply->error().ToString(), "), want that of an unanswered request")));
+               absl::StrCat("reply: got sequence ", sequence, " (", reply->error().ToString(),
+                            "), want that of an unanswered request")));
 }
 
-std::unique_ptr<StreamCall::Request> StreamCall::RemoveUnanswered(uint64_t number) {
-  auto it = unanswered_.find(number);
-  // Number 0: the server could not read the id. With one request in flight it must be that one.
-  if (number == 0 && unanswered_.size() == 1) it = unanswered_.begin();
+std::unique_ptr<StreamCall::Request> StreamCall::RemoveUnanswered(uint64_t sequence) {
+  auto it = unanswered_.find(sequence);
+  // 0: the server could not read the number. With one request in flight it must be that one.
+  if (sequence == 0 && unanswered_.size() == 1) it = unanswered_.begin();
   if (it == unanswered_.end()) return nullptr;
   std::unique_ptr<Request> request = std::move(it->second);
   unanswered_.erase(it);
@@ -325,13 +322,13 @@ std::unique_ptr<StreamCall::Request> StreamCall::RemoveUnanswered(uint64_t numbe
 }
 
 // Runs on the watch's thread, in the queue's turn, without mu_.
-void StreamCall::OnAnswer(uint64_t number, Result<ReceivedReply> reply) {
+void StreamCall::OnAnswer(uint64_t sequence, Result<ReceivedReply> reply) {
   const auto self = shared_from_this();  // the last callback may drop the last other reference
   std::unique_ptr<Request> request;
   {
     const proto::MutexLock lock(&mu_);
     --in_ring_;
-    request = RemoveUnanswered(number);
+    request = RemoveUnanswered(sequence);
   }
   if (request != nullptr) RunCallback(*request, reply);  // the ring borrows no memory
   Write write;
@@ -344,7 +341,7 @@ void StreamCall::OnAnswer(uint64_t number, Result<ReceivedReply> reply) {
 
 void StreamCall::OnLost() {
   Break(Status(StatusCode::kUnavailable, "ring: the connection was lost",
-               ErrorDetail{.executed = true}));
+               ErrorDetail{.may_have_executed = true}));
 }
 
 void StreamCall::Break(Status status) {
@@ -386,7 +383,6 @@ void StreamCall::RunCallback(Request& request, const Result<ReceivedReply>& repl
     Result<RotateReply> result =
         reply.ok() ? reply->ToReply(std::move(request.wanted), connector_->outputs())
                    : Result<RotateReply>(reply.status());
-    if (result.ok()) result->request_id = request.request_id;
     credit_requests_ = 1;
     credit_bytes_ = request.bytes;
     const RotateCallback callback = std::move(request.callback);
@@ -427,8 +423,13 @@ RotateStream::~RotateStream() {
   if (call_ != nullptr) call_->Abandon();
 }
 
-Status RotateStream::Rotate(const RotateRequest& request, RotateCallback callback) {
-  return call_->Rotate(request, std::move(callback));
+Status RotateStream::Rotate(const RotateRequest& request, RotateCallback callback,
+                            uint64_t* sequence) {
+  return call_->Rotate(request, std::move(callback), sequence);
+}
+
+void RotateStream::CancelRequest(uint64_t sequence) {
+  call_->CancelRequest(sequence);
 }
 
 std::future<Result<RotateReply>> RotateStream::RotateFuture(const RotateRequest& request) {

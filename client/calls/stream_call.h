@@ -1,5 +1,5 @@
 // StreamCall: one RotateStream RPC with many requests in flight. A write starts on the thread that
-// calls Rotate. Replies are matched to requests by number, on the queue's thread.
+// calls Rotate. Replies are matched to requests by sequence number, on the queue's thread.
 //
 //   a request:  TakeRoom -> unwritten or in the ring -> sent -> reply -> borrowed memory returned
 //               -> callback -> room free
@@ -10,9 +10,6 @@
 //   half-closed:  every request was written and none is in the ring
 //   ended:        gRPC has reported the RPC's status; no reply arrives any more
 //   over:         every callback has run and the queue has dropped the stream
-//
-// A request's id on the wire is "NUMBER:REQUEST_ID". The number identifies the reply even if
-// callers reuse ids; the server's log still shows the caller's id.
 //
 // If the session has a ring, a request whose tensors lie in its region goes through the ring. All
 // other requests go through the RPC, whose status ends the stream for both kinds.
@@ -60,7 +57,9 @@ class StreamCall final : public LiveCall,
              std::shared_ptr<EventQueue> queue, const StreamOptions& options);
 
   // As RotateStream documents.
-  Status Rotate(const RotateRequest& request, RotateCallback callback);
+  Status Rotate(const RotateRequest& request, RotateCallback callback,
+                uint64_t* sequence = nullptr);
+  void CancelRequest(uint64_t sequence);
   Status Finish();
   void Cancel() override;
   // Cancels the stream and waits until it is over; on the queue's thread it does not wait.
@@ -77,7 +76,6 @@ class StreamCall final : public LiveCall,
 
   // A request in flight.
   struct Request {
-    std::string request_id;
     std::vector<WantedTensor> wanted;
     StagedRun staged;
     RegionIds::Lease region_id;
@@ -93,7 +91,7 @@ class StreamCall final : public LiveCall,
     std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream;
   };
   struct Message {
-    uint64_t number = 0;
+    uint64_t sequence = 0;        // of the request; 0: a cancellation
     grpc::ByteBuffer bytes = {};  // for the RPC; empty if ring_bytes is set
     std::string ring_bytes = {};  // for the ring
   };
@@ -109,10 +107,10 @@ class StreamCall final : public LiveCall,
   void OnWritten(bool ok);
   void OnFinished(bool ok);
 
-  void OnAnswer(uint64_t number, Result<ReceivedReply> reply) override;
+  void OnAnswer(uint64_t sequence, Result<ReceivedReply> reply) override;
   void OnLost() override;
 
-  uint64_t NewNumber();
+  uint64_t NewSequence();
   // Waits for room and reserves it. On OK the request counts in requests_ and bytes_.
   Status ReserveRoom(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool HasRoom(int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -125,7 +123,7 @@ class StreamCall final : public LiveCall,
   // Delivers a reply to its request. A reply that matches no request breaks the stream.
   void Match(const grpc::ByteBuffer& buffer);
   // Removes and returns the request with that number; null if it is not there.
-  std::unique_ptr<Request> RemoveUnanswered(uint64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::unique_ptr<Request> RemoveUnanswered(uint64_t sequence) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Cancels the RPC; the stream then ends with `status`, unless it was broken before.
   void Break(Status status);
   // The status with which the stream ends. REQUIRES: the RPC has finished.
@@ -163,7 +161,7 @@ class StreamCall final : public LiveCall,
   proto::CondVar changed_;  // signals free room, the end of the stream, and over_
   // Reset on the queue's thread only, when no operation is under way.
   std::unique_ptr<Rpc> rpc_ ABSL_GUARDED_BY(mu_);
-  uint64_t next_number_ ABSL_GUARDED_BY(mu_) = 1;
+  uint64_t next_sequence_ ABSL_GUARDED_BY(mu_) = 1;
   std::deque<Message> unwritten_ ABSL_GUARDED_BY(mu_);
   std::map<uint64_t, std::unique_ptr<Request>> unanswered_ ABSL_GUARDED_BY(mu_);
   // Requests in flight, from ReserveRoom to the end of the callback, and their bytes.

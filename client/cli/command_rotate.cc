@@ -87,12 +87,12 @@ Result<RotateRequest> RequestOf(const Arguments& arguments) {
   if (!output_dtype.ok()) return output_dtype.status();
   request.operation = *operation;
   request.output_dtype = *output_dtype;
-  request.return_attention_factor = arguments.Has("return_attention_factor");
+  request.skip_attention_factor = arguments.Has("skip_attention_factor");
   request.positions.start = arguments.Integer("start");
   request.positions.starts = arguments.Integers("starts");
   request.positions.position_ids = arguments.Integers("positions");
   request.positions.cu_seqlens = arguments.Integers("cu_seqlens");
-  request.positions.seq_len = arguments.Integers("seq_len");
+  request.positions.seq_lens = arguments.Integers("seq_lens");
   return request;
 }
 
@@ -194,9 +194,10 @@ absl::string_view DescrOf(DType dtype) {
 void PrintReply(const RotateReply& reply) {
   absl::PrintF("rotated on %s, attention factor %.9g %s\n", reply.device, reply.attention_factor,
                reply.attention_factor_applied ? "applied" : "not applied");
-  absl::PrintF("microseconds: decode %.1f, validate %.1f, queue %.1f, execute %.1f\n",
-               reply.microseconds.decode, reply.microseconds.validate, reply.microseconds.queue,
-               reply.microseconds.execute);
+  absl::PrintF(
+      "stage times in microseconds: decode %.1f, validate %.1f, queue %.1f, execute %.1f\n",
+      reply.stage_times.decode_us, reply.stage_times.validate_us, reply.stage_times.queue_us,
+      reply.stage_times.execute_us);
   for (const std::string& warning : reply.warnings) absl::PrintF("warning: %s\n", warning);
 }
 
@@ -214,7 +215,7 @@ std::vector<Flag> RotateFlags() {
       {"starts", FlagKind::kIntegers, "0,7", "one for each sequence; or"},
       {"positions", FlagKind::kIntegers, "0,1,2", "one for each token."},
       {"cu_seqlens", FlagKind::kIntegers, "0,5,9", "Packed sequences (layout T): their bounds."},
-      {"seq_len", FlagKind::kIntegers, "N", "Final length, for dynamic and longrope."},
+      {"seq_lens", FlagKind::kIntegers, "N", "Final length, for dynamic and longrope."},
       {"operation", FlagKind::kText, "NAME",
        "rotate (default), inverse, backward or add_sinusoidal."},
       {"cos", FlagKind::kText, "FILE.npy", "Rows in place of a model: a row for each token, or"},
@@ -226,7 +227,7 @@ std::vector<Flag> RotateFlags() {
       {"output_dtype", FlagKind::kText, "DTYPE",
        "fp32, fp16, bf16 (as uint16), fp8_e4m3 or fp8_e5m2 (as uint8)."},
       {"output_layout", FlagKind::kText, "AXES", "The axes of --layout in another order."},
-      {"return_attention_factor", FlagKind::kSwitch, "", "Print the factor, do not apply it."},
+      {"skip_attention_factor", FlagKind::kSwitch, "", "Print the factor, do not apply it."},
   });
 }
 

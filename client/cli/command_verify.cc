@@ -41,7 +41,7 @@ Result<Deviation> Measure(const Client& client, const CallOptions& call, const G
                   .pairing = golden.pairing};
   request.positions = {.position_ids = golden.positions,
                        .position_ids_shape = golden.positions_shape,
-                       .seq_len = {golden.seq_len}};
+                       .seq_lens = {golden.seq_len}};
   std::vector<std::vector<std::byte>> inputs;
   for (const GoldenTensor& tensor : golden.tensors) {
     inputs.push_back(Store(tensor.input, dtype));

@@ -13,6 +13,7 @@
 #include "client/codec/messages.h"
 #include "proto/ipc/ring.h"
 #include "proto/wire/message_join.h"
+#include "proto/wire/stream_message.h"
 
 namespace rope::client {
 namespace {
@@ -47,7 +48,7 @@ RotatedTensor ReadTensorInto(const v1::Tensor& head, const proto::SplitMessage& 
   tensor.shape = std::move(wanted.shape);
   tensor.data = wanted.output;
   tensor.bytes = wanted.bytes;
-  if (head.has_fp8_scale()) tensor.fp8_scale = head.fp8_scale();
+  if (head.fp8_scales_size() > 0) tensor.fp8_scale = head.fp8_scales(0);
   const bool has_payload = proto::HasPayload(head.array());
   if (!has_payload && wanted.staged == nullptr) return tensor;
   void* out = wanted.output;
@@ -70,7 +71,7 @@ Status FromMessage(const v1::Error& error) {
                             .got = error.got(),
                             .want = error.want(),
                             .retry_delay_ms = error.retry_delay_ms(),
-                            .executed = error.executed()});
+                            .may_have_executed = error.may_have_executed()});
 }
 
 void ReadHead(const v1::RotateResponse& head, RotateReply& reply) {
@@ -78,10 +79,10 @@ void ReadHead(const v1::RotateResponse& head, RotateReply& reply) {
   reply.attention_factor = head.attention_factor();
   reply.attention_factor_applied = head.attention_factor_applied();
   reply.device = head.device();
-  reply.microseconds = {.decode = head.microseconds().decode(),
-                        .validate = head.microseconds().validate(),
-                        .queue = head.microseconds().queue(),
-                        .execute = head.microseconds().execute()};
+  reply.stage_times = {.decode_us = head.stage_times().decode_us(),
+                       .validate_us = head.stage_times().validate_us(),
+                       .queue_us = head.stage_times().queue_us(),
+                       .execute_us = head.stage_times().execute_us()};
   reply.warnings.assign(head.warnings().begin(), head.warnings().end());
 }
 
@@ -253,11 +254,11 @@ grpc::ByteBuffer BufferOf(const std::vector<proto::MessagePart>& message,
 // The steps depend on each other: staging moves the tensors into the region before their ranges are
 // looked up; the id is acquired before any message names it, so that a fence waits for this call;
 // and it is released again if nothing uses the region. Callers may hold a lock (AsyncCall does).
-Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const std::string& request_id,
-                                   const Region& region, Route route, BorrowedSlices& borrowed) {
+Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const Region& region, Route route,
+                                   BorrowedSlices& borrowed) {
   MessageArena memory;
   v1::RotateRequest& head = memory.Make<v1::RotateRequest>();
-  if (Status status = SetHead(request, request_id, head); !status.ok()) return status;
+  if (Status status = SetHead(request, head); !status.ok()) return status;
   EncodedRotate encoded;
   std::vector<v1::Tensor*> tensors;
   std::vector<Place> places;
@@ -286,23 +287,61 @@ Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const std::stri
   return encoded;
 }
 
-Result<ReceivedReply> ReceivedReply::Parse(const grpc::ByteBuffer& buffer) {
-  ReceivedReply reply;
-  if (!buffer.Dump(&reply.slices_).ok()) {
-    return Unreadable("got compressed bytes that cannot be read");
-  }
-  std::vector<std::string_view> fragments;
-  fragments.reserve(reply.slices_.size());
-  for (const grpc::Slice& slice : reply.slices_) {
+grpc::ByteBuffer StreamMessageOf(uint64_t sequence, const grpc::ByteBuffer& rotate) {
+  std::vector<grpc::Slice> slices;
+  if (!rotate.Dump(&slices).ok()) slices.clear();  // only compressed bytes cannot be dumped
+  slices.emplace(slices.begin(),
+                 proto::StreamPrefix(sequence, static_cast<int64_t>(rotate.Length())));
+  return grpc::ByteBuffer(slices.data(), slices.size());
+}
+
+grpc::ByteBuffer StreamCancelOf(uint64_t sequence) {
+  v1::RotateStreamRequest message;
+  message.set_sequence(sequence);
+  message.mutable_cancel();
+  return BufferOf(message.SerializeAsString());
+}
+
+Status ReceivedReply::Take(const grpc::ByteBuffer& buffer,
+                           std::vector<std::string_view>& fragments) {
+  if (!buffer.Dump(&slices_).ok()) return Unreadable("got compressed bytes that cannot be read");
+  fragments.reserve(slices_.size());
+  for (const grpc::Slice& slice : slices_) {
     fragments.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
   }
+  return {};
+}
+
+Status ReceivedReply::ParseFragments(absl::Span<const std::string_view> fragments) {
   static const proto::Schema& schema = proto::Schema::Of(v1::RotateResponse::descriptor());
   auto message = proto::Split(schema, fragments, {.unknown_fields = proto::UnknownFields::kSkip});
   if (!message.ok()) return Unreadable(std::string(message.status().message()));
-  reply.message_ = *std::move(message);
-  if (!reply.head_->ParseFromString(reply.message_.skeleton)) {
-    return Unreadable("got malformed bytes");
-  }
+  message_ = *std::move(message);
+  if (!head_->ParseFromString(message_.skeleton)) return Unreadable("got malformed bytes");
+  return {};
+}
+
+Result<ReceivedReply> ReceivedReply::Parse(const grpc::ByteBuffer& buffer) {
+  ReceivedReply reply;
+  std::vector<std::string_view> fragments;
+  if (Status status = reply.Take(buffer, fragments); !status.ok()) return status;
+  if (Status status = reply.ParseFragments(fragments); !status.ok()) return status;
+  return reply;
+}
+
+Result<ReceivedReply> ReceivedReply::ParseStream(const grpc::ByteBuffer& buffer,
+                                                 uint64_t& sequence) {
+  ReceivedReply reply;
+  std::vector<std::string_view> fragments;
+  if (Status status = reply.Take(buffer, fragments); !status.ok()) return status;
+  proto::StreamMessage message;
+  const absl::Status read =
+      proto::ReadStreamMessage(fragments, proto::UnknownFields::kSkip, message);
+  sequence = message.sequence;
+  if (!read.ok()) return Unreadable(std::string(read.message()));
+  if (!message.rotate.has_value()) return Unreadable("got a message without `rotate`");
+  Status status = reply.ParseFragments(message.rotate->fragments);
+  if (!status.ok()) return status;
   return reply;
 }
 

@@ -85,19 +85,22 @@ inline grpc::ByteBuffer BufferOf(std::string_view message) {
   return grpc::ByteBuffer(&slice, 1);
 }
 
-// Encodes `request` under `request_id`, which replaces the request's own. On error nothing is lent.
-Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const std::string& request_id,
-                                   const Region& region, Route route, BorrowedSlices& borrowed);
-inline Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const Region& region,
-                                          Route route, BorrowedSlices& borrowed) {
-  return EncodeRotate(request, request.request_id, region, route, borrowed);
-}
+// Wraps an encoded request into a RotateStreamRequest.
+grpc::ByteBuffer StreamMessageOf(uint64_t sequence, const grpc::ByteBuffer& rotate);
+// Encodes the cancellation of a request on a stream.
+grpc::ByteBuffer StreamCancelOf(uint64_t sequence);
+
+// Encodes `request`. On error nothing is lent.
+Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const Region& region, Route route,
+                                   BorrowedSlices& borrowed);
 
 // A parsed RotateResponse whose tensors still lie in the received slices. A moved-from object may
 // only be destroyed or assigned to.
 class ReceivedReply {
  public:
   static Result<ReceivedReply> Parse(const grpc::ByteBuffer& buffer);
+  // Parses a RotateStreamResponse; sets `sequence` if it can be read. INTERNAL: it has no reply.
+  static Result<ReceivedReply> ParseStream(const grpc::ByteBuffer& buffer, uint64_t& sequence);
   // Parses bytes received through a ring, whose replies contain no tensor bytes. Copies what it
   // needs.
   static Result<ReceivedReply> ParseSmall(std::string_view bytes);
@@ -110,6 +113,9 @@ class ReceivedReply {
 
  private:
   const v1::RotateResponse& head() const { return *head_; }
+  // Takes the slices of `buffer`, and adds views of them to `fragments`.
+  Status Take(const grpc::ByteBuffer& buffer, std::vector<std::string_view>& fragments);
+  Status ParseFragments(absl::Span<const std::string_view> fragments);
 
   std::vector<grpc::Slice> slices_;  // keep the bytes alive to which message_'s payloads refer
   proto::SplitMessage message_;

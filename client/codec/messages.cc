@@ -2,6 +2,9 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
 namespace rope::client {
 namespace {
 
@@ -151,21 +154,41 @@ v1::DType ToMessage(DType dtype) {
   return v1::DTYPE_UNSPECIFIED;
 }
 
-void SetRope(const RopeSpec& spec, v1::RopeSpec& message) {
-  message.set_model(spec.model);
-  message.set_config_id(spec.config_id);
-  message.set_config_json(spec.config_json);
+Status CheckOneOf(absl::string_view field, absl::Span<const std::pair<const char*, bool>> given) {
+  std::vector<absl::string_view> set;
+  std::vector<absl::string_view> all;
+  for (const auto& [name, is_set] : given) {
+    all.push_back(name);
+    if (is_set) set.push_back(name);
+  }
+  if (set.size() < 2) return {};
+  return Status(StatusCode::kInvalidArgument,
+                absl::StrCat(field, ": got ", absl::StrJoin(set, " and "), ", want exactly one of ",
+                             absl::StrJoin(all, ", ")));
+}
+
+Status SetRope(const RopeSpec& spec, absl::string_view field, v1::RopeSpec& message) {
+  Status status = CheckOneOf(field, {{"model", !spec.model.empty()},
+                                     {"config_id", !spec.config_id.empty()},
+                                     {"config", spec.config.has_value()},
+                                     {"config_json", !spec.config_json.empty()}});
+  if (!status.ok()) return status;
+  if (!spec.model.empty()) message.set_model(spec.model);
+  if (!spec.config_id.empty()) message.set_config_id(spec.config_id);
+  if (!spec.config_json.empty()) message.set_config_json(spec.config_json);
   if (spec.config.has_value()) SetConfig(*spec.config, *message.mutable_config());
   if (spec.layer.has_value()) message.set_layer(*spec.layer);
   message.set_layer_type(spec.layer_type);
   message.set_pairing(ToMessage(spec.pairing));
   message.set_compat(static_cast<v1::Compat>(spec.compat));
   message.set_precision(static_cast<v1::Precision>(spec.precision));
+  return {};
 }
 
-v1::DescribeRequest ToMessage(const DescribeRequest& request) {
+Result<v1::DescribeRequest> ToMessage(const DescribeRequest& request) {
   v1::DescribeRequest message;
-  SetRope(request.rope, *message.mutable_rope());
+  Status status = SetRope(request.rope, "rope", *message.mutable_rope());
+  if (!status.ok()) return status;
   if (request.seq_len.has_value()) message.set_seq_len(*request.seq_len);
   message.mutable_positions()->Add(request.positions.begin(), request.positions.end());
   if (request.head_dim.has_value()) message.set_head_dim(*request.head_dim);

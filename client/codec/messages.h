@@ -5,8 +5,11 @@
 #ifndef ROPE_CLIENT_CODEC_MESSAGES_H_
 #define ROPE_CLIENT_CODEC_MESSAGES_H_
 
+#include <utility>
 #include <vector>
 
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "rope/client.h"
 #include "rope/v1/config.pb.h"
 #include "rope/v1/describe.pb.h"
@@ -16,9 +19,15 @@ namespace rope::client {
 
 v1::DType ToMessage(DType dtype);
 v1::Pairing ToMessage(Pairing pairing);
+// The error of alternatives of which more than one is given; OK for at most one. `given` pairs each
+// alternative's name with whether it is set.
+Status CheckOneOf(absl::string_view field, absl::Span<const std::pair<const char*, bool>> given);
+
+// INVALID_ARGUMENT: the spec has two sources; the message begins with `field`.
 // REQUIRES: `message` is empty.
-void SetRope(const RopeSpec& spec, v1::RopeSpec& message);
-v1::DescribeRequest ToMessage(const DescribeRequest& request);
+Status SetRope(const RopeSpec& spec, absl::string_view field, v1::RopeSpec& message);
+// INVALID_ARGUMENT: as SetRope.
+Result<v1::DescribeRequest> ToMessage(const DescribeRequest& request);
 
 DescribeReply FromMessage(const v1::DescribeResponse& message);
 // The message that FromMessage made `reply` of, where it came from a server.

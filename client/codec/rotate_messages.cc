@@ -37,19 +37,25 @@ void SetIntegers(const std::vector<int64_t>& values, const std::vector<int64_t>&
   array.set_raw(values.data(), values.size() * sizeof(int64_t));
 }
 
-void SetPositions(const Positions& positions, v1::Positions& message) {
+Status SetPositions(const Positions& positions, absl::string_view field, v1::Positions& message) {
+  const bool has_ids = !positions.position_ids.empty() || !positions.position_ids_shape.empty();
+  Status status = CheckOneOf(field, {{"start", positions.start.has_value()},
+                                     {"starts", !positions.starts.empty()},
+                                     {"position_ids", has_ids}});
+  if (!status.ok()) return status;
   if (positions.start.has_value()) message.set_start(*positions.start);
   if (!positions.starts.empty()) SetIntegers(positions.starts, {}, *message.mutable_starts());
-  if (!positions.position_ids.empty() || !positions.position_ids_shape.empty()) {
+  if (has_ids) {
     SetIntegers(positions.position_ids, positions.position_ids_shape,
                 *message.mutable_position_ids());
   }
   if (!positions.cu_seqlens.empty()) {
     SetIntegers(positions.cu_seqlens, {}, *message.mutable_cu_seqlens());
   }
-  message.mutable_seq_len()->Add(positions.seq_len.begin(), positions.seq_len.end());
+  message.mutable_seq_lens()->Add(positions.seq_lens.begin(), positions.seq_lens.end());
   if (positions.cp_size.has_value()) message.set_cp_size(*positions.cp_size);
   if (positions.cp_rank.has_value()) message.set_cp_rank(*positions.cp_rank);
+  return {};
 }
 
 v1::Role ToMessage(Role role) {
@@ -161,23 +167,28 @@ std::vector<int64_t> InOrder(const std::vector<int64_t>& shape, std::string_view
 
 }  // namespace
 
-Status SetHead(const RotateRequest& request, const std::string& request_id,
-               v1::RotateRequest& head) {
-  head.set_request_id(request_id);
-  SetRope(request.rope, *head.mutable_rope());
-  SetPositions(request.positions, *head.mutable_positions());
+Status SetHead(const RotateRequest& request, v1::RotateRequest& head) {
+  head.set_request_id(request.request_id);
+  head.mutable_labels()->insert(request.labels.begin(), request.labels.end());
+  Status status = SetRope(request.rope, "rope", *head.mutable_rope());
+  if (!status.ok()) return status;
+  status = SetPositions(request.positions, "positions", *head.mutable_positions());
+  if (!status.ok()) return status;
   if (head.positions().ByteSizeLong() == 0) head.clear_positions();
   head.set_operation(ToMessage(request.operation));
-  head.set_return_attention_factor(request.return_attention_factor);
+  head.set_skip_attention_factor(request.skip_attention_factor);
   if (request.reposition.has_value()) {
     v1::Reposition& reposition = *head.mutable_reposition();
-    SetPositions(request.reposition->from, *reposition.mutable_from());
+    status = SetPositions(request.reposition->from, "reposition.from", *reposition.mutable_from());
+    if (!status.ok()) return status;
     if (request.reposition->from_rope.has_value()) {
-      SetRope(*request.reposition->from_rope, *reposition.mutable_from_rope());
+      status = SetRope(*request.reposition->from_rope, "reposition.from_rope",
+                       *reposition.mutable_from_rope());
+      if (!status.ok()) return status;
     }
   }
   if (request.rows.has_value()) {
-    Status status = SetRows(*request.rows, *head.mutable_rows());
+    status = SetRows(*request.rows, *head.mutable_rows());
     if (!status.ok()) return status;
   }
   if (request.output_dtype.has_value()) {
@@ -220,10 +231,11 @@ Result<int64_t> SetTensor(const TensorView& view, size_t index, v1::Tensor& head
     if (!status.ok()) return status;
   }
   if (view.scale.has_value()) head.set_scale(*view.scale);
-  if (view.llama_4_scaling_beta.has_value()) {
-    head.set_llama_4_scaling_beta(*view.llama_4_scaling_beta);
+  if (view.llama4_scaling_beta.has_value()) {
+    head.set_llama4_scaling_beta(*view.llama4_scaling_beta);
   }
-  if (view.fp8_scale.has_value()) head.set_fp8_scale(*view.fp8_scale);
+  if (view.fp8_scale.has_value()) head.add_fp8_scales(*view.fp8_scale);
+  if (view.rotary_offset.has_value()) head.set_rotary_offset(*view.rotary_offset);
   head.mutable_array()->set_dtype(ToMessage(view.dtype));
   head.mutable_array()->mutable_shape()->Add(view.shape.begin(), view.shape.end());
   head.mutable_array()->mutable_strides()->Add(view.strides.begin(), view.strides.end());

@@ -19,10 +19,9 @@
 
 namespace rope::client {
 
-// Fills everything but the tensors. `request_id` replaces the request's own.
+// Fills everything but the tensors. INVALID_ARGUMENT: alternatives of which more than one is given.
 // REQUIRES: `head` is empty.
-Status SetHead(const RotateRequest& request, const std::string& request_id,
-               v1::RotateRequest& head);
+Status SetHead(const RotateRequest& request, v1::RotateRequest& head);
 
 // Fills one tensor without its elements; returns the size of the elements in bytes.
 // REQUIRES: `head` is empty.

@@ -49,7 +49,7 @@ class StagedRun {
   // Called when the request failed with `status`. The run is lost, unless the status proves that
   // the server has finished with it: kInternal and kUnknown prove nothing.
   void NoteFailure(const Status& status) {
-    const bool is_servers_word = !status.detail().executed &&
+    const bool is_servers_word = !status.detail().may_have_executed &&
                                  status.code() != StatusCode::kInternal &&
                                  status.code() != StatusCode::kUnknown;
     if (data_ == nullptr || is_servers_word) return;

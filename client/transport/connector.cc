@@ -334,7 +334,8 @@ Connector::Advice Connector::Note(const Session& session, const Status& status) 
   const proto::MutexLock lock(&mu_);
   if (session.on_own_socket) {
     // Where the server speaks, it says whether it ran.
-    const bool is_gone = status.code() == StatusCode::kUnavailable && status.detail().executed;
+    const bool is_gone =
+        status.code() == StatusCode::kUnavailable && status.detail().may_have_executed;
     if (!is_gone || session_.get() != &session || lost_) return Advice::kNone;
     lost_ = true;
     lost_arena_ |= session.region.ids != nullptr && !session.region.is_staging;

@@ -47,7 +47,7 @@ Result<ReceivedReply> ReplyIn(const proto::RingSlot& slot) {
 }
 
 Status Ended(StatusCode code, const char* message) {
-  return Status(code, message, ErrorDetail{.executed = true});
+  return Status(code, message, ErrorDetail{.may_have_executed = true});
 }
 
 }  // namespace

@@ -76,13 +76,14 @@ Status ToStatus(const grpc::Status& status, const grpc::ClientContext& context) 
     message = absl::StrCat("server: ended the call (", message, ")");
   }
   // The default; the error detail, if there is one, replaces it.
-  detail.executed = code == StatusCode::kUnavailable || code == StatusCode::kDeadlineExceeded;
+  detail.may_have_executed =
+      code == StatusCode::kUnavailable || code == StatusCode::kDeadlineExceeded;
   if (error.has_value()) {
     detail.field = std::move(*error->mutable_field());
     detail.got = std::move(*error->mutable_got());
     detail.want = std::move(*error->mutable_want());
     detail.retry_delay_ms = error->retry_delay_ms();
-    detail.executed = error->executed();
+    detail.may_have_executed = error->may_have_executed();
   }
   const auto& trailers = context.GetServerTrailingMetadata();
   if (const auto it = trailers.find("grpc-retry-pushback-ms"); it != trailers.end()) {

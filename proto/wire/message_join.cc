@@ -27,11 +27,7 @@ void AppendTagged(uint32_t tag, uint64_t value, std::string& out) {
   out.append(reinterpret_cast<const char*>(bytes.data()), static_cast<size_t>(end - bytes.data()));
 }
 
-void AppendLengthHeader(int number, size_t length, std::string& out) {
-  AppendTagged(Tag(number), length, out);
-}
-
-// Size of the bytes that AppendLengthHeader appends.
+// Size of the bytes that AppendFieldHeader appends.
 size_t LengthHeaderBytes(int number, size_t length) {
   return CodedOutputStream::VarintSize32(Tag(number)) + CodedOutputStream::VarintSize64(length);
 }
@@ -42,7 +38,7 @@ void AppendTensorHeader(int field_number, const v1::Tensor& tensor, size_t paylo
                         std::string& out) {
   const size_t tensor_bytes = tensor.ByteSizeLong();
   if (!tensor.has_array()) {
-    AppendLengthHeader(field_number, tensor_bytes, out);
+    AppendFieldHeader(field_number, tensor_bytes, out);
     tensor.AppendToString(&out);
     return;
   }
@@ -56,17 +52,21 @@ void AppendTensorHeader(int field_number, const v1::Tensor& tensor, size_t paylo
   const size_t new_bytes = old_bytes + raw_bytes;
   const size_t old_header_bytes = LengthHeaderBytes(kArray, old_bytes);
   const size_t rest_bytes = tensor_bytes - old_bytes - old_header_bytes;
-  AppendLengthHeader(field_number, rest_bytes + LengthHeaderBytes(kArray, new_bytes) + new_bytes,
-                     out);
+  AppendFieldHeader(field_number, rest_bytes + LengthHeaderBytes(kArray, new_bytes) + new_bytes,
+                    out);
   const size_t array_begin = out.size() + rest_bytes;
   tensor.AppendToString(&out);
   std::string new_header;
-  AppendLengthHeader(kArray, new_bytes, new_header);
+  AppendFieldHeader(kArray, new_bytes, new_header);
   out.replace(array_begin, old_header_bytes, new_header);
-  if (payload_bytes > 0) AppendLengthHeader(kRaw, payload_bytes, out);
+  if (payload_bytes > 0) AppendFieldHeader(kRaw, payload_bytes, out);
 }
 
 }  // namespace
+
+void AppendFieldHeader(int number, size_t length, std::string& message) {
+  AppendTagged(Tag(number), length, message);
+}
 
 std::vector<MessagePart> Join(const v1::RotateRequest& head, absl::Span<const TensorPart> tensors) {
   constexpr size_t kTensorHeaderBytes = 64;  // an estimate
@@ -101,7 +101,7 @@ void AppendDouble(int number, double value, std::string& message) {
 }
 
 void AppendField(int number, std::string_view value, std::string& message) {
-  AppendLengthHeader(number, value.size(), message);
+  AppendFieldHeader(number, value.size(), message);
   message += value;
 }
 

@@ -31,6 +31,9 @@ struct MessagePart {
 // `head` is the message without its tensors.
 std::vector<MessagePart> Join(const v1::RotateRequest& head, absl::Span<const TensorPart> tensors);
 
+// Appends the tag and the length of a field that holds bytes, a string or an encoded message.
+void AppendFieldHeader(int number, size_t length, std::string& message);
+
 // Appends a field that holds bytes, a string or an encoded message.
 void AppendField(int number, std::string_view value, std::string& message);
 

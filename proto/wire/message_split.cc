@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace rope::proto {
 namespace {
@@ -71,14 +73,22 @@ class Splitter {
   }
 
  private:
-  // How often each field of one message has occurred. Finds singular fields given twice, and gives
-  // each element of a repeated field its index.
+  // How often each field of one message has occurred. Finds singular fields given twice and two
+  // members of one oneof, and gives each element of a repeated field its index.
   struct Seen {
+    // Returns the other member of `field`'s oneof that has occurred before; null if there is none.
+    const FieldSchema* OtherMember(const FieldSchema& field) {
+      const auto index = static_cast<size_t>(field.oneof);
+      if (members.size() <= index) members.resize(index + 1);
+      return std::exchange(members[index], &field);
+    }
+
     int64_t Next(uint32_t number) {
       if (counts.size() <= number) counts.resize(number + 1);
       return counts[number]++;
     }
     absl::InlinedVector<int64_t, 24> counts;
+    absl::InlinedVector<const FieldSchema*, 1> members;  // by oneof
   };
 
   absl::Status Message(const Schema& schema, int64_t end, const Path& path, int depth,
@@ -113,6 +123,10 @@ class Splitter {
     }
     const int64_t index = seen.Next(field->number);
     if (!field->repeated && index > 0) return Malformed(here, "it more than once", "it once");
+    if (field->oneof >= 0) {
+      const FieldSchema* const other = seen.OtherMember(*field);
+      if (other != nullptr) return TwoMembers(schema, *other, *field, path);
+    }
     if (field->planned && options_.unknown_fields == UnknownFields::kRefuse) {
       return absl::UnimplementedError(
           absl::StrCat(here.ToString(), ": got a value, want it unset: not built yet"));
@@ -208,6 +222,16 @@ class Splitter {
     return absl::ResourceExhaustedError(
         absl::StrCat("request: got more than ", options_.skeleton_bytes_max,
                      " bytes outside raw payloads, want fewer: send arrays as raw"));
+  }
+
+  static absl::Status TwoMembers(const Schema& schema, const FieldSchema& first,
+                                 const FieldSchema& second, const Path& path) {
+    std::vector<absl::string_view> names;
+    for (const FieldSchema& field : schema.fields()) {
+      if (field.oneof == second.oneof) names.push_back(field.name);
+    }
+    return Malformed(path, absl::StrCat(first.name, " and ", second.name),
+                     absl::StrCat("exactly one of ", absl::StrJoin(names, ", ")));
   }
 
   static absl::Status Malformed(const Path& path, absl::string_view got, absl::string_view want) {

@@ -7,7 +7,8 @@
 //
 // Threading:  Functions only.
 // Ownership:  Payloads are views into the given fragments.
-// Errors:     INVALID_ARGUMENT: malformed bytes; a singular field given twice; a wrong wire type.
+// Errors:     INVALID_ARGUMENT: malformed bytes; a singular field given twice; two members of one
+//             oneof; a wrong wire type.
 //             UNIMPLEMENTED: an unknown field number, or a planned field. RESOURCE_EXHAUSTED: the
 //             skeleton exceeds `skeleton_bytes_max`, or a message field has more than
 //             `repeated_messages_max` elements. The text begins with the path of the field; for

@@ -70,6 +70,8 @@ class SchemaRegistry {
     result.wire_type = WireTypeOf(field);
     result.repeated = field.is_repeated();
     result.packable = field.is_packable();
+    const auto* const oneof = field.real_containing_oneof();
+    if (oneof != nullptr) result.oneof = oneof->index();
     result.planned = field.options().GetExtension(v1::planned);
     result.payload = field.containing_type() == v1::Array::descriptor() &&
                      field.number() == v1::Array::kRawFieldNumber;

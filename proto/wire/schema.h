@@ -25,6 +25,7 @@ struct FieldSchema {
   bool packable = false;            // repeated numbers, also legal as one length-delimited field
   bool planned = false;             // has the option (rope.v1.planned)
   bool payload = false;             // is rope.v1.Array.raw
+  int oneof = -1;                   // index of its oneof in the message; -1: in none
   const Schema* message = nullptr;  // of a message field; else null
 };
 
@@ -39,6 +40,7 @@ class Schema {
     return number < by_number_.size() ? by_number_[number] : nullptr;
   }
   const std::string& full_name() const { return full_name_; }
+  const std::vector<FieldSchema>& fields() const { return fields_; }
 
  private:
   friend class SchemaRegistry;

@@ -1,15 +1,35 @@
 #include "server/control/admin.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "kernels/status_macros.h"
 #include "server/error.h"
 
 namespace rope::server {
+namespace {
 
-v1::ListModelsResponse ListModels(const ModelRegistry& registry) {
+constexpr size_t kPageSizeMax = 1000;
+
+}  // namespace
+
+// A page's token is the name of its predecessor's last model, so a model that is registered or
+// unregistered between two pages moves no other one. One more model than the page has is read, to
+// know whether another page follows.
+absl::StatusOr<v1::ListModelsResponse> ListModels(const v1::ListModelsRequest& request,
+                                                  const ModelRegistry& registry) {
+  if (request.page_size() < 0) {
+    return InvalidField("page_size", request.page_size(), "a number >= 0");
+  }
+  const auto wanted = static_cast<size_t>(request.page_size());
+  const size_t count = wanted == 0 ? kPageSizeMax : std::min(wanted, kPageSizeMax);
   v1::ListModelsResponse response;
-  for (v1::Model& model : registry.List()) *response.add_models() = std::move(model);
+  for (v1::Model& model : registry.List(request.page_token(), count + 1)) {
+    *response.add_models() = std::move(model);
+  }
+  if (static_cast<size_t>(response.models_size()) <= count) return response;
+  response.mutable_models()->RemoveLast();
+  response.set_next_page_token(response.models().rbegin()->name());
   return response;
 }
 

@@ -19,7 +19,9 @@
 
 namespace rope::server {
 
-v1::ListModelsResponse ListModels(const ModelRegistry& registry);
+// INVALID_ARGUMENT: a negative page_size.
+absl::StatusOr<v1::ListModelsResponse> ListModels(const v1::ListModelsRequest& request,
+                                                  const ModelRegistry& registry);
 
 // `owner`: the owner of the calling connection (peers.h).
 absl::StatusOr<v1::RegisterModelResponse> RegisterModel(const v1::RegisterModelRequest& request,

@@ -16,7 +16,7 @@ namespace {
 void Complete(std::unique_ptr<Request> request, const absl::Status& status) {
   const Request::Done done = std::move(request->done);
   const bool changed = !status.ok() && request->in_place && request->ran;
-  done(std::move(request), changed ? Executed(status) : status);
+  done(std::move(request), changed ? MarkMayHaveExecuted(status) : status);
 }
 
 // Whether the client has given up: cancelled, or past its deadline.

@@ -17,7 +17,7 @@ grpc::Status ToGrpcStatus(const absl::Status& status, grpc::ServerContext& conte
   const std::string message = ShortMessage(status.message());
   v1::Error error = proto::MakeError(status.raw_code(), message);
   error.set_retry_delay_ms(retry_delay_ms);
-  error.set_executed(WasExecuted(status));
+  error.set_may_have_executed(MayHaveExecuted(status));
   return grpc::Status(static_cast<grpc::StatusCode>(status.raw_code()), message,
                       proto::EncodeStatusDetails(error));
 }

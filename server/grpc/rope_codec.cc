@@ -75,6 +75,16 @@ void AddOverwritten(const Request& request, size_t tensor, Slices& slices) {
   }
 }
 
+// Moves the slices of `bytes` to the request, and returns views of them.
+absl::StatusOr<Views> TakeSlices(grpc::ByteBuffer& bytes, Request& request) {
+  ROPE_ASSIGN_OR_RETURN(ReceivedSlices dumped, Dump(bytes));
+  bytes.Clear();
+  auto slices = std::make_shared<const ReceivedSlices>(std::move(dumped));
+  Views views = ViewsOf(*slices);
+  request.received_bytes = std::move(slices);
+  return views;
+}
+
 absl::Status CheckLength(int64_t length, int64_t message_bytes_max) {
   if (length <= message_bytes_max) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat("request: got ", length, " bytes, want at most ",
@@ -150,12 +160,33 @@ absl::Status DecodeViews(absl::Span<const std::string_view> views, int64_t lengt
   return absl::OkStatus();
 }
 
+using ReplySlices = absl::InlinedVector<grpc::Slice, 2 * kSmallTensors + 1>;
+
+// The encoded RotateResponse: text and outputs in turn.
+ReplySlices SlicesOfReply(Request& request) {
+  ReplySlices slices;
+  std::string text = ReplyHead(request);
+  for (size_t i = 0; i < request.plan.tensors.size(); ++i) {
+    AppendReplyTensor(request, i, text);
+    if (!HasReplyPayload(request, i)) continue;
+    slices.push_back(SliceOf(text));
+    if (request.Overwrites(i)) {
+      AddOverwritten(request, i, slices);
+    } else {
+      slices.push_back(server::SliceOf(std::move(request.outputs[i])));
+    }
+    text.clear();
+  }
+  if (!text.empty()) slices.push_back(SliceOf(text));
+  return slices;
+}
+
 v1::RotateResponse ErrorMessage(const std::string& request_id, const absl::Status& status) {
   v1::RotateResponse response;
   response.set_request_id(request_id);
   *response.mutable_error() = proto::MakeError(status.raw_code(), ShortMessage(status.message()));
   response.mutable_error()->set_retry_delay_ms(RetryDelayMs(status));
-  response.mutable_error()->set_executed(WasExecuted(status));
+  response.mutable_error()->set_may_have_executed(MayHaveExecuted(status));
   return response;
 }
 
@@ -175,12 +206,22 @@ absl::Status DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max,
                            PreparedRequests& prepared, Request& request) {
   const auto length = static_cast<int64_t>(bytes.Valid() ? bytes.Length() : 0);
   ROPE_RETURN_IF_ERROR(CheckLength(length, message_bytes_max));
-  ROPE_ASSIGN_OR_RETURN(ReceivedSlices dumped, Dump(bytes));
-  bytes.Clear();
-  auto slices = std::make_shared<const ReceivedSlices>(std::move(dumped));
-  const Views views = ViewsOf(*slices);
-  request.received_bytes = std::move(slices);
+  ROPE_ASSIGN_OR_RETURN(const Views views, TakeSlices(bytes, request));
   return DecodeViews(views, length, prepared, request);
+}
+
+absl::Status DecodeStreamRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max,
+                                 PreparedRequests& prepared, proto::StreamMessage& message,
+                                 Request& request) {
+  ROPE_ASSIGN_OR_RETURN(const Views views, TakeSlices(bytes, request));
+  ROPE_RETURN_IF_ERROR(proto::ReadStreamMessage(views, proto::UnknownFields::kRefuse, message));
+  if (message.sequence == 0) return InvalidField("sequence", "nothing", "a number > 0");
+  if (message.cancel) return absl::OkStatus();
+  if (!message.rotate.has_value()) {
+    return InvalidField("request", "nothing", "exactly one of cancel, rotate");
+  }
+  ROPE_RETURN_IF_ERROR(CheckLength(message.rotate->bytes, message_bytes_max));
+  return DecodeViews(message.rotate->fragments, message.rotate->bytes, prepared, request);
 }
 
 absl::Status DecodeSmallRequest(std::string_view bytes, int64_t message_bytes_max,
@@ -207,20 +248,15 @@ grpc::ByteBuffer EncodeMessage(const google::protobuf::Message& message) {
 }
 
 grpc::ByteBuffer EncodeReply(Request& request) {
-  absl::InlinedVector<grpc::Slice, 2 * kSmallTensors> slices;
-  std::string text = ReplyHead(request);
-  for (size_t i = 0; i < request.plan.tensors.size(); ++i) {
-    AppendReplyTensor(request, i, text);
-    if (!HasReplyPayload(request, i)) continue;
-    slices.push_back(SliceOf(text));
-    if (request.Overwrites(i)) {
-      AddOverwritten(request, i, slices);
-    } else {
-      slices.push_back(SliceOf(std::move(request.outputs[i])));
-    }
-    text.clear();
-  }
-  if (!text.empty()) slices.push_back(SliceOf(text));
+  const ReplySlices slices = SlicesOfReply(request);
+  return grpc::ByteBuffer(slices.data(), slices.size());
+}
+
+grpc::ByteBuffer EncodeStreamReply(uint64_t sequence, Request& request) {
+  ReplySlices slices = SlicesOfReply(request);
+  int64_t bytes = 0;
+  for (const grpc::Slice& slice : slices) bytes += static_cast<int64_t>(slice.size());
+  slices.insert(slices.begin(), SliceOf(proto::StreamPrefix(sequence, bytes)));
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
@@ -242,8 +278,12 @@ absl::StatusOr<std::string> EncodeSmallReply(Request& request, int64_t bytes_max
   return text;
 }
 
-grpc::ByteBuffer EncodeError(const std::string& request_id, const absl::Status& status) {
-  return EncodeMessage(ErrorMessage(request_id, status));
+grpc::ByteBuffer EncodeStreamError(uint64_t sequence, const std::string& request_id,
+                                   const absl::Status& status) {
+  v1::RotateStreamResponse response;
+  response.set_sequence(sequence);
+  *response.mutable_rotate() = ErrorMessage(request_id, status);
+  return EncodeMessage(response);
 }
 
 std::string EncodeSmallError(const std::string& request_id, const absl::Status& status) {

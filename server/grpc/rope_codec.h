@@ -14,12 +14,14 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/slice.h>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "google/protobuf/message.h"
+#include "proto/wire/stream_message.h"
 #include "server/request/prepared_requests.h"
 #include "server/request/request.h"
 
@@ -29,6 +31,13 @@ namespace rope::server {
 // `bytes`. Sets the request's id if it can be read, even if the rest of the message is invalid.
 absl::Status DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max,
                            PreparedRequests& prepared, Request& request);
+
+// As DecodeRequest, for a RotateStreamRequest. Sets `message.sequence` if it can be read, even if
+// the rest is invalid. A cancellation leaves the request empty.
+// INVALID_ARGUMENT: no sequence number; neither a request nor a cancellation.
+absl::Status DecodeStreamRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max,
+                                 PreparedRequests& prepared, proto::StreamMessage& message,
+                                 Request& request);
 
 // As DecodeRequest, for a message in one piece, which it copies.
 absl::Status DecodeSmallRequest(std::string_view bytes, int64_t message_bytes_max,
@@ -48,13 +57,17 @@ grpc::Slice SliceOf(PooledBuffer buffer);
 // if results overwrote them. REQUIRES: the request came from DecodeRequest.
 grpc::ByteBuffer EncodeReply(Request& request);
 
+// As EncodeReply, as a RotateStreamResponse.
+grpc::ByteBuffer EncodeStreamReply(uint64_t sequence, Request& request);
+
 // As EncodeReply, in one piece. RESOURCE_EXHAUSTED: the reply, or its outputs alone, would have
 // more than `bytes_max` bytes; the error gives the number. REQUIRES: no result overwrote received
 // bytes.
 absl::StatusOr<std::string> EncodeSmallReply(Request& request, int64_t bytes_max);
 
 // Encodes a reply that carries an error, for streams and rings.
-grpc::ByteBuffer EncodeError(const std::string& request_id, const absl::Status& status);
+grpc::ByteBuffer EncodeStreamError(uint64_t sequence, const std::string& request_id,
+                                   const absl::Status& status);
 std::string EncodeSmallError(const std::string& request_id, const absl::Status& status);
 
 }  // namespace rope::server

@@ -2,9 +2,11 @@
 
 #include <spdlog/spdlog.h>
 
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "server/error.h"
 #include "server/limits.h"
 #include "server/telemetry/log_line.h"
@@ -15,7 +17,7 @@ namespace {
 absl::StatusOr<std::string> EncodeLocal(Request& finished, int64_t bytes_max) {
   absl::StatusOr<std::string> reply = EncodeSmallReply(finished, bytes_max);
   if (reply.ok()) return reply;
-  return Executed(
+  return MarkMayHaveExecuted(
       absl::Status(reply.status().code(),
                    absl::StrCat(reply.status().message(),
                                 " in a ring: put outputs into regions, or call without it")));
@@ -26,6 +28,15 @@ constexpr size_t kCodes = static_cast<size_t>(absl::StatusCode::kUnauthenticated
 
 size_t LogKindOf(Method method, absl::StatusCode code) {
   return static_cast<size_t>(method) * kCodes + static_cast<size_t>(code);
+}
+
+// The labels of a log line, ordered by key: ` labels="pod=a,step=3"`. They may be those of a
+// request that was refused for them, so the text is cut.
+std::string Written(const google::protobuf::Map<std::string, std::string>& labels) {
+  if (labels.empty()) return "";
+  const std::map<std::string, std::string> ordered(labels.begin(), labels.end());
+  const std::string text = absl::StrJoin(ordered, ",", absl::PairFormatter("="));
+  return absl::StrCat(" labels=", Quoted(ShortMessage(text)));
 }
 
 int64_t BytesOf(const grpc::ByteBuffer& message) {
@@ -51,7 +62,7 @@ RopeService::RopeService(Parts parts)
   AddHandler(Method::kRotate, [this](UnaryCall& call) { Rotate(call); });
   rotate_stream_ = {
       RequestOf(Method::kRotateStream),
-      [this](StreamCall& call, grpc::ByteBuffer& message) { RotateOnStream(call, message); },
+      [this](StreamCall& call, grpc::ByteBuffer& message) { OnStreamMessage(call, message); },
       parts_.in_flight,
       parts_.receiving,
       &open_streams_,
@@ -122,19 +133,41 @@ void RopeService::Rotate(UnaryCall& call) {
   Submit(call.request(), std::move(request));
 }
 
-void RopeService::RotateOnStream(StreamCall& call, grpc::ByteBuffer& message) {
+void RopeService::OnStreamMessage(StreamCall& call, grpc::ByteBuffer& bytes) {
   std::unique_ptr<Request> request = NewRequest(call);
+  request->message_bytes = BytesOf(bytes);
+  proto::StreamMessage message;
+  absl::Status status = WithinMemory([&] {
+    return DecodeStreamRequest(bytes, parts_.max_message_bytes, *parts_.prepared, message,
+                               *request);
+  });
+  if (status.ok() && message.cancel) {
+    call.CancelRequest(message.sequence);
+    return call.Drop(request->message_bytes);
+  }
+  const bool begun = status.ok() && call.BeginRequest(message.sequence, request->cancelled);
+  if (status.ok() && !begun) {
+    status = InvalidField("sequence", message.sequence,
+                          "a number that no unanswered request of the stream has");
+  }
+  RotateOnStream(call, {message.sequence, begun}, std::move(status), std::move(request));
+}
+
+void RopeService::RotateOnStream(StreamCall& call, StreamNumber number, absl::Status decoded,
+                                 std::unique_ptr<Request> request) {
   request->gathers = true;
-  request->done = [this, &call](std::unique_ptr<Request> finished, const absl::Status& status) {
-    grpc::ByteBuffer reply =
-        status.ok() ? EncodeReply(*finished) : EncodeError(finished->id, status);
+  request->done = [this, &call, number](std::unique_ptr<Request> finished,
+                                        const absl::Status& status) {
+    grpc::ByteBuffer reply = status.ok() ? EncodeStreamReply(number.sequence, *finished)
+                                         : EncodeStreamError(number.sequence, finished->id, status);
     RecordRotation(Method::kRotateStream, *finished, status, BytesOf(reply));
     const int64_t message_bytes = finished->message_bytes;
     Permit permit = PermitOf(*finished, reply);
     finished.reset();
+    if (number.begun) call.EndRequest(number.sequence);
     call.Answer(reply, message_bytes, std::move(permit));
   };
-  Submit(message, std::move(request));
+  SubmitDecoded(std::move(decoded), std::move(request));
 }
 
 void RopeService::RotateLocal(LocalCall& call) {
@@ -176,17 +209,18 @@ void RopeService::RecordRotation(Method method, const Request& request, const ab
     parts_.metrics->CountRotation(
         {stages.decode, stages.validate, stages.queue, stages.execute, request.plan.tokens});
   }
-  Log(method, request.id, status);
+  Log(method, request.id, request.HasMessage() ? &request.asked().labels() : nullptr, status);
 }
 
 void RopeService::Record(const Received& received, const absl::Status& status,
                          const grpc::ByteBuffer& reply) {
   parts_.metrics->CountRequest({received.method, status.code(), parts_.clock->Now() - received.at,
                                 received.message_bytes, BytesOf(reply)});
-  Log(received.method, received.id, status);
+  Log(received.method, received.id, nullptr, status);
 }
 
-void RopeService::Log(Method method, const std::string& id, const absl::Status& status) {
+void RopeService::Log(Method method, const std::string& id, const Labels* labels,
+                      const absl::Status& status) {
   auto level = spdlog::level::info;
   if (status.ok()) level = spdlog::level::debug;
   if (status.code() == absl::StatusCode::kInternal) level = spdlog::level::err;
@@ -197,8 +231,9 @@ void RopeService::Log(Method method, const std::string& id, const absl::Status& 
   const std::string request = Quoted(absl::string_view(id).substr(0, limits::kRequestIdBytesMax));
   const std::string message =
       status.ok() ? "" : absl::StrCat(" message=", Quoted(ShortMessage(status.message())));
-  logger_->log(level, "request={} method={} code={}{}{}", request, Name(method),
-               absl::StatusCodeToString(status.code()), message, LeftOut(*left_out));
+  logger_->log(level, "request={} method={} code={}{}{}{}", request, Name(method),
+               absl::StatusCodeToString(status.code()), message,
+               labels == nullptr ? "" : Written(*labels), LeftOut(*left_out));
 }
 
 std::string RopeService::MakeId() {

@@ -79,7 +79,15 @@ class RopeService {
   void AddHandler(Method method, UnaryCall::Handler handler);
 
   void Rotate(UnaryCall& call);
-  void RotateOnStream(StreamCall& call, grpc::ByteBuffer& message);
+  void OnStreamMessage(StreamCall& call, grpc::ByteBuffer& bytes);
+  // The client's number of a request, and whether the stream tracks the request under it.
+  struct StreamNumber {
+    uint64_t sequence = 0;
+    bool begun = false;
+  };
+  // Submits the request of a stream message, or answers it with the error of decoding.
+  void RotateOnStream(StreamCall& call, StreamNumber number, absl::Status decoded,
+                      std::unique_ptr<Request> request);
   // Makes a request with the call's arrival time, session, deadline and cancellation flag.
   template <typename Call>
   std::unique_ptr<Request> NewRequest(const Call& call);
@@ -102,7 +110,9 @@ class RopeService {
   void RecordRotation(Method method, const Request& request, const absl::Status& status,
                       int64_t reply_bytes);
   void Record(const Received& received, const absl::Status& status, const grpc::ByteBuffer& reply);
-  void Log(Method method, const std::string& id, const absl::Status& status);
+  using Labels = google::protobuf::Map<std::string, std::string>;
+  // `labels`: the request's; null if it has none.
+  void Log(Method method, const std::string& id, const Labels* labels, const absl::Status& status);
   std::string MakeId();
 
   const Parts parts_;

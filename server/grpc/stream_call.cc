@@ -105,6 +105,39 @@ void StreamCall::Answer(grpc::ByteBuffer& reply, int64_t message_bytes, Permit p
   if (free) Free();
 }
 
+void StreamCall::Drop(int64_t message_bytes) {
+  bool free = false;
+  {
+    proto::MutexLock lock(&mutex_);
+    --unanswered_;
+    --held_;
+    held_bytes_ -= message_bytes;
+    Advance();
+    free = IsFree();
+  }
+  if (free) Free();
+}
+
+bool StreamCall::BeginRequest(uint64_t sequence, std::shared_ptr<std::atomic<bool>>& cancelled) {
+  proto::MutexLock lock(&mutex_);
+  const auto [entry, is_new] = requests_.try_emplace(sequence, nullptr);
+  if (!is_new) return false;
+  entry->second = std::make_shared<std::atomic<bool>>(gone_);
+  cancelled = entry->second;
+  return true;
+}
+
+void StreamCall::EndRequest(uint64_t sequence) {
+  proto::MutexLock lock(&mutex_);
+  requests_.erase(sequence);
+}
+
+void StreamCall::CancelRequest(uint64_t sequence) {
+  proto::MutexLock lock(&mutex_);
+  const auto request = requests_.find(sequence);
+  if (request != requests_.end()) request->second->store(true, std::memory_order_relaxed);
+}
+
 void StreamCall::OnWritten(bool ok) {
   bool free = false;
   {
@@ -140,6 +173,7 @@ void StreamCall::OnDone(bool) {
     done_seen_ = true;
     if (context_.IsCancelled()) {
       cancelled_->store(true, std::memory_order_relaxed);
+      for (auto& [sequence, flag] : requests_) flag->store(true, std::memory_order_relaxed);
       gone_ = true;
       DropReplies();
     }

@@ -1,13 +1,13 @@
 // StreamCall: one bidirectional RPC with bytes in and bytes out, from being armed to being freed.
-// Every message gets one answer, in the order in which answers become ready. An error in one
-// message does not end the stream.
+// Every message gets one answer, in the order in which answers become ready, or is dropped. An
+// error in one message does not end the stream.
 //
 //   armed -> received: arms its successor, reads
 //   read -> the handler gets the message; the next is read while few enough bytes are unanswered
-//   Answer (any thread, once for each message) -> written, one after the other
+//   Answer or Drop (any thread, once for each message) -> answers are written, one after the other
 //   the client closed its side, or Drain: no more reads; when all is answered and written: finished
 //
-// Threading:  Steps run on the queue's thread; Answer and Drain may run on any.
+// Threading:  Steps run on the queue's thread; all public functions may run on any.
 // Ownership:  Owns itself from Arm on, until gRPC is done with it and every message is answered.
 // Errors:     The stream ends OK when its client has closed and all messages are answered, and
 //             UNAVAILABLE after Drain. Answers for a client that has gone are dropped.
@@ -28,6 +28,7 @@
 #include <set>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
 #include "proto/mutex.h"
 #include "server/grpc/poll_loop.h"
@@ -61,7 +62,7 @@ class StreamCall final : private Receiving::Read {
   // Asks gRPC for the next call of the method.
   using Request = std::function<void(grpc::ServerContext*, RawStream*, grpc::ServerCompletionQueue*,
                                      void* tag)>;
-  // Must lead to one Answer, now or later, on any thread.
+  // Must lead to one Answer or Drop, now or later, on any thread.
   using Handler = std::function<void(StreamCall&, grpc::ByteBuffer& message)>;
 
   // A method, its handler and its limits. It outlives its calls.
@@ -85,10 +86,21 @@ class StreamCall final : private Receiving::Read {
   // True once the client has disconnected or cancelled. Safe to read after the call was freed.
   const std::shared_ptr<std::atomic<bool>>& cancelled() const { return cancelled_; }
 
+  // Tracks a request under the client's number, and gives it a flag that becomes true when the
+  // client cancels the request or has gone. False: a request that has not ended has the number.
+  bool BeginRequest(uint64_t sequence, std::shared_ptr<std::atomic<bool>>& cancelled);
+  void EndRequest(uint64_t sequence);
+  // Sets the flag of the request with that number, if there is one.
+  void CancelRequest(uint64_t sequence);
+
   // Answers a message of `message_bytes` bytes and takes the bytes of `reply`. The caller must not
   // touch the call afterwards. `permit` is released when the client has taken the reply or has
   // gone.
   void Answer(grpc::ByteBuffer& reply, int64_t message_bytes, Permit permit);
+
+  // Counts a message of `message_bytes` bytes as answered, without an answer. The caller must not
+  // touch the call afterwards.
+  void Drop(int64_t message_bytes);
 
   // Stops reading, answers the messages that were read, and ends with UNAVAILABLE.
   void Drain();
@@ -134,6 +146,9 @@ class StreamCall final : private Receiving::Read {
   const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
 
   proto::Mutex mutex_;
+  // The cancellation flags of requests that have not ended, by the client's numbers.
+  absl::flat_hash_map<uint64_t, std::shared_ptr<std::atomic<bool>>> requests_
+      ABSL_GUARDED_BY(mutex_);
   grpc::ByteBuffer message_;                           // being read
   std::deque<Reply> replies_ ABSL_GUARDED_BY(mutex_);  // while writing_, the first is being written
   int64_t unanswered_ ABSL_GUARDED_BY(mutex_) = 0;     // messages without an answer

@@ -3,15 +3,14 @@
 #include <algorithm>
 #include <set>
 
-#include "absl/hash/hash.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "absl/strings/str_format.h"
 #include "kernels/config/presets.h"
 #include "kernels/config/validate_config.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
 #include "server/limits.h"
+#include "server/models/config_id.h"
 #include "server/models/rope_spec.h"
 
 namespace rope::server {
@@ -48,8 +47,8 @@ absl::StatusOr<std::shared_ptr<const kernels::ResolvedRope>> RopeEntry::Resolve(
 }
 
 absl::StatusOr<std::unique_ptr<ModelRegistry>> ModelRegistry::Create(
-    const std::string& instance_id, absl::Span<const ModelFile> files) {
-  std::unique_ptr<ModelRegistry> registry(new ModelRegistry(instance_id));  // owned by registry
+    absl::Span<const ModelFile> files) {
+  std::unique_ptr<ModelRegistry> registry(new ModelRegistry());  // owned by registry
   for (const kernels::Preset& preset : kernels::Presets()) {
     ROPE_RETURN_IF_ERROR(
         registry->Add(std::string(preset.name), "preset", preset.config_json, preset.pairing));
@@ -81,13 +80,13 @@ absl::Status ModelRegistry::Add(const std::string& name, const std::string& orig
 
 absl::StatusOr<std::shared_ptr<const RopeEntry>> ModelRegistry::Find(const v1::RopeSpec& spec) {
   ROPE_RETURN_IF_ERROR(CheckSpec(spec));
-  if (!spec.config_id().empty()) {
+  if (spec.has_config_id()) {
     proto::ReaderMutexLock lock(&mutex_);
     const auto found = by_config_id_.find(spec.config_id());
-    if (found != by_config_id_.end()) return found->second;
-    return absl::NotFoundError(
-        absl::StrCat("rope.config_id: got \"", spec.config_id().substr(0, 32),
-                     "\", want one that Describe of this server instance gave"));
+    if (found != by_config_id_.end()) return found->second.entry;
+    return absl::NotFoundError(absl::StrCat("rope.config_id: got \"",
+                                            spec.config_id().substr(0, 32),
+                                            "\", want that of a config that this server has seen"));
   }
   const std::string key = SpecKey(spec);
   {
@@ -127,7 +126,7 @@ absl::StatusOr<ModelRegistry::ModelPtr> ModelRegistry::ReadModel(const v1::RopeS
     model->bytes = static_cast<int64_t>(spec.config().ByteSizeLong());
     return model;
   }
-  if (!spec.config_json().empty()) {
+  if (spec.has_config_json()) {
     field = "rope.config_json.";
     model->bytes = static_cast<int64_t>(spec.config_json().size());
     if (model->bytes > limits::kConfigJsonBytesMax) {
@@ -186,7 +185,7 @@ absl::Status ModelRegistry::Complete(kernels::LayerConfig layer,
 
 std::shared_ptr<const RopeEntry> ModelRegistry::Keep(const std::string& key,
                                                      std::shared_ptr<RopeEntry> entry) {
-  entry->config_id_ = MakeConfigId(key, entry->generation_);
+  entry->config_id_ = ConfigIdOf(entry->rope());
   proto::WriterMutexLock lock(&mutex_);
   if (entry->generation_ > 0) {
     const auto model = models_.find(entry->model_);
@@ -196,7 +195,8 @@ std::shared_ptr<const RopeEntry> ModelRegistry::Keep(const std::string& key,
   const auto [kept, is_new] = by_spec_.try_emplace(key, entry);
   if (!is_new) return kept->second;  // another thread inserted the same spec first
   std::shared_ptr<const RopeEntry> result = kept->second;
-  by_config_id_[result->config_id()] = result;
+  Named& named = by_config_id_[result->config_id()];
+  if (named.specs++ == 0) named.entry = result;
   oldest_first_.push_back(key);
   kept_bytes_ += CostOf(key, *result);
   // `result` is a copy of the pointer, because a spec larger than the bound evicts itself.
@@ -211,7 +211,8 @@ std::shared_ptr<const RopeEntry> ModelRegistry::Keep(const std::string& key,
 
 void ModelRegistry::Forget(const std::string& key) {
   const auto kept = by_spec_.find(key);
-  by_config_id_.erase(kept->second->config_id());
+  const auto named = by_config_id_.find(kept->second->config_id());
+  if (--named->second.specs == 0) by_config_id_.erase(named);
   kept_bytes_ -= CostOf(key, *kept->second);
   by_spec_.erase(kept);
 }
@@ -220,13 +221,6 @@ void ModelRegistry::Forget(const std::string& key) {
 int64_t ModelRegistry::CostOf(const std::string& key, const RopeEntry& entry) {
   return 2 * static_cast<int64_t>(key.size()) +
          (entry.resolved_ == nullptr ? 0 : entry.resolved_->KeptBytes());
-}
-
-// The same spec has the same id; another instance, or a later model of the same name, another one.
-std::string ModelRegistry::MakeConfigId(const std::string& key, int64_t generation) const {
-  const uint64_t high = absl::HashOf(instance_id_, key, generation, 0);
-  const uint64_t low = absl::HashOf(instance_id_, key, generation, 1);
-  return absl::StrFormat("%016x%016x", high, low);
 }
 
 // Builds and checks the model without a lock; Insert locks and decides whether the name is free.
@@ -240,7 +234,7 @@ absl::StatusOr<v1::RegisterModelResponse> ModelRegistry::Register(const std::str
   Model model;
   bool has_precision = spec.precision() != v1::PRECISION_UNSPECIFIED;
   std::string field = "rope.config_id: ";
-  if (spec.config_id().empty()) {
+  if (!spec.has_config_id()) {
     ROPE_ASSIGN_OR_RETURN(const ModelPtr source, ReadModel(spec, field));
     model = *source;
   } else {
@@ -344,11 +338,13 @@ absl::Status ModelRegistry::Unregister(const std::string& name, const std::strin
   return absl::OkStatus();
 }
 
-std::vector<v1::Model> ModelRegistry::List() const {
-  std::map<std::string, ModelPtr> models;
+std::vector<v1::Model> ModelRegistry::List(const std::string& after, size_t count) const {
+  std::vector<std::pair<std::string, ModelPtr>> models;
   {
     proto::ReaderMutexLock lock(&mutex_);
-    models = models_;
+    for (auto it = models_.upper_bound(after); it != models_.end() && models.size() < count; ++it) {
+      models.emplace_back(*it);
+    }
   }
   std::vector<v1::Model> list;
   list.reserve(models.size());

@@ -16,6 +16,7 @@
 
 #include <atomic>
 #include <deque>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -74,10 +75,9 @@ class ModelRegistry {
     std::string config_json;
   };
 
-  // Holds the presets and the files; a file may replace a preset. `instance_id` is hashed into
-  // every config_id. INVALID_ARGUMENT: an invalid name or config, a duplicate name.
-  static absl::StatusOr<std::unique_ptr<ModelRegistry>> Create(const std::string& instance_id,
-                                                               absl::Span<const ModelFile> files);
+  // Holds the presets and the files; a file may replace a preset. INVALID_ARGUMENT: an invalid name
+  // or config, a duplicate name.
+  static absl::StatusOr<std::unique_ptr<ModelRegistry>> Create(absl::Span<const ModelFile> files);
 
   // Returns the cached entry of `spec`, or parses and resolves it. The entry's config_id is valid
   // while the registry caches the entry.
@@ -92,14 +92,15 @@ class ModelRegistry {
                                                      const v1::RopeSpec& spec,
                                                      const std::string& owner);
 
-  // Removes a registered model and the config_ids of specs that named it. Requests that hold its
-  // entry keep it. A later model of the same name gets other config_ids.
+  // Removes a registered model, and the config_ids that only specs with its name had. Requests that
+  // hold its entry keep it.
   // INVALID_ARGUMENT: an invalid name. NOT_FOUND: no such model. FAILED_PRECONDITION: the model is
   // a preset or comes from a flag. PERMISSION_DENIED: the model does not belong to `owner`.
   absl::Status Unregister(const std::string& name, const std::string& owner);
 
-  // All models, ordered by name.
-  std::vector<v1::Model> List() const;
+  // The first `count` models whose names follow `after`, ordered by name.
+  std::vector<v1::Model> List(const std::string& after = "",
+                              size_t count = std::numeric_limits<size_t>::max()) const;
   int64_t model_count() const {
     proto::ReaderMutexLock lock(&mutex_);
     return static_cast<int64_t>(models_.size());
@@ -120,7 +121,14 @@ class ModelRegistry {
   };
   using ModelPtr = std::shared_ptr<const Model>;
 
-  explicit ModelRegistry(const std::string& instance_id) : instance_id_(instance_id) {}
+  // The entry of a config_id, and the number of cached specs that have this config_id. Their
+  // entries have equal embeddings, but may differ in warnings and in the field that errors name.
+  struct Named {
+    std::shared_ptr<const RopeEntry> entry;
+    int64_t specs = 0;
+  };
+
+  ModelRegistry() = default;
   absl::Status Add(const std::string& name, const std::string& origin, std::string_view json,
                    std::optional<kernels::Pairing> pairing);
   absl::StatusOr<std::shared_ptr<RopeEntry>> Read(const v1::RopeSpec& spec);
@@ -136,7 +144,6 @@ class ModelRegistry {
   std::shared_ptr<const RopeEntry> Keep(const std::string& key, std::shared_ptr<RopeEntry> entry);
   void Forget(const std::string& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static int64_t CostOf(const std::string& key, const RopeEntry& entry);
-  std::string MakeConfigId(const std::string& key, int64_t generation) const;
   // Rejects a model with a layer that requests could not use by the model's name alone: an invalid
   // config, or no pairing. Adds the layers' warnings.
   static absl::Status CheckLayers(const Model& model,
@@ -145,12 +152,11 @@ class ModelRegistry {
   absl::Status Insert(const std::string& name, Model model);
   static v1::Model Write(const std::string& name, const Model& model);
 
-  const std::string instance_id_;
   std::atomic<int64_t> version_ = 0;
 
   // The cache. The key of a spec is its deterministic serialization, so that equal specs share one
-  // entry. by_spec_ maps keys to entries, by_config_id_ maps config_ids to the same entries, and
-  // oldest_first_ lists the keys in the order of insertion.
+  // entry. by_spec_ maps keys to entries, by_config_id_ maps config_ids to one of their entries
+  // each, and oldest_first_ lists the keys in the order of insertion.
   //
   // Find holds the reader lock for one look-up and releases it before Read, which may take
   // milliseconds. Several threads may therefore read the same spec at once. The first one that gets
@@ -166,8 +172,7 @@ class ModelRegistry {
   int64_t last_generation_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<std::string, std::shared_ptr<const RopeEntry>> by_spec_
       ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<std::string, std::shared_ptr<const RopeEntry>> by_config_id_
-      ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::string, Named> by_config_id_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::string> oldest_first_ ABSL_GUARDED_BY(mutex_);  // keys of by_spec_
   int64_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -3,9 +3,7 @@
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 
-#include <algorithm>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_join.h"
@@ -272,22 +270,13 @@ std::string SpecKey(const v1::RopeSpec& spec) {
 }
 
 absl::Status CheckSpec(const v1::RopeSpec& spec) {
-  const std::pair<bool, absl::string_view> ways[] = {{!spec.model().empty(), "model"},
-                                                     {!spec.config_id().empty(), "config_id"},
-                                                     {spec.has_config(), "config"},
-                                                     {!spec.config_json().empty(), "config_json"}};
-  if (std::ranges::count(ways, true, &std::pair<bool, absl::string_view>::first) != 1) {
-    std::vector<absl::string_view> given;
-    for (const auto& [is_given, name] : ways) {
-      if (is_given) given.push_back(name);
-    }
-    return InvalidField("rope", given.empty() ? "nothing" : absl::StrJoin(given, " and "),
-                        "exactly one of model, config_id, config and config_json");
+  if (spec.source_case() == v1::RopeSpec::SOURCE_NOT_SET) {
+    return InvalidField("rope", "nothing", "exactly one of model, config_id, config, config_json");
   }
   if (spec.has_layer() && !spec.layer_type().empty()) {
     return InvalidField("rope", "layer and layer_type", "at most one of them");
   }
-  if (!spec.config_id().empty() &&
+  if (spec.has_config_id() &&
       (spec.has_layer() || !spec.layer_type().empty() ||
        spec.pairing() != v1::PAIRING_UNSPECIFIED || spec.compat() != v1::COMPAT_UNSPECIFIED ||
        spec.precision() != v1::PRECISION_UNSPECIFIED)) {

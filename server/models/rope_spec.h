@@ -28,7 +28,7 @@ v1::Pairing WritePairing(std::optional<kernels::Pairing> pairing);
 // nullopt: unset. INVALID_ARGUMENT: an unknown enum value.
 absl::StatusOr<std::optional<kernels::Pairing>> ReadPairing(v1::Pairing pairing);
 
-// INVALID_ARGUMENT: more than one of the spec's alternatives is set, or none.
+// INVALID_ARGUMENT: the spec names no embedding, or has fields that exclude each other.
 absl::Status CheckSpec(const v1::RopeSpec& spec);
 
 // A deterministic serialization: equal specs have equal keys.

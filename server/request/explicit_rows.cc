@@ -201,8 +201,8 @@ absl::Status PlanExplicitRows(const v1::RotateRequest& message, const proto::Spl
     return InvalidField("operation", v1::Operation_Name(message.operation()),
                         "OPERATION_ROTATE or OPERATION_BACKWARD with rows");
   }
-  if (message.return_attention_factor()) {
-    return InvalidField("return_attention_factor", "true with rows",
+  if (message.skip_attention_factor()) {
+    return InvalidField("skip_attention_factor", "true with rows",
                         "false: rows contain the factor they were made with");
   }
   const int64_t head_dim = plan.tensors.front().layout.head_dim;

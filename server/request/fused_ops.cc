@@ -75,13 +75,17 @@ absl::Status ReadNorm(const v1::Tensor& tensor, v1::Operation operation,
   return absl::OkStatus();
 }
 
-absl::Status ReadFp8Scale(const v1::Tensor& tensor, const std::string& field, TensorPlan& plan) {
+absl::Status ReadFp8Scales(const v1::Tensor& tensor, const std::string& field, TensorPlan& plan) {
   if (!kernels::IsFloat8(plan.output_dtype)) {
     return InvalidField(
         field, absl::StrCat("it with output of ", v1::DType_Name(MessageDType(plan.output_dtype))),
         "output.dtype DTYPE_FP8_E4M3 or DTYPE_FP8_E5M2 as well");
   }
-  ROPE_ASSIGN_OR_RETURN(plan.output_scale, ToPositiveFloat(tensor.fp8_scale(), field));
+  if (tensor.fp8_scales_size() > 1) {
+    return absl::UnimplementedError(absl::StrCat(field, ": got ", tensor.fp8_scales_size(),
+                                                 " scales, want one: others are not built yet"));
+  }
+  ROPE_ASSIGN_OR_RETURN(plan.output_scale, ToPositiveFloat(tensor.fp8_scales(0), field));
   return absl::OkStatus();
 }
 
@@ -121,8 +125,8 @@ absl::Status ReadFusedOps(const v1::Tensor& tensor, v1::Operation operation,
     ROPE_RETURN_IF_ERROR(CheckOneRole(tensor, path + ".scale"));
     ROPE_ASSIGN_OR_RETURN(plan.scale, ToFiniteFloat(tensor.scale(), path + ".scale"));
   }
-  if (tensor.has_fp8_scale()) {
-    ROPE_RETURN_IF_ERROR(ReadFp8Scale(tensor, path + ".fp8_scale", plan));
+  if (tensor.fp8_scales_size() > 0) {
+    ROPE_RETURN_IF_ERROR(ReadFp8Scales(tensor, path + ".fp8_scales", plan));
   }
   return absl::OkStatus();
 }
@@ -133,19 +137,19 @@ absl::Status PlanTokenScales(const v1::RotateRequest& message,
   std::optional<double> beta;
   for (int i = 0; i < message.tensors_size(); ++i) {
     const v1::Tensor& tensor = message.tensors(i);
-    if (!tensor.has_llama_4_scaling_beta()) continue;
-    const std::string field = absl::StrCat("tensors[", i, "].llama_4_scaling_beta");
+    if (!tensor.has_llama4_scaling_beta()) continue;
+    const std::string field = absl::StrCat("tensors[", i, "].llama4_scaling_beta");
     ROPE_RETURN_IF_ERROR(CheckTokenScale(tensor, message.operation(), field));
     if (!original_length.has_value()) {
       return InvalidField(field, "it without original_max_position_embeddings",
                           "a config that has it: scales count in it");
     }
     if (!beta.has_value()) {
-      beta = tensor.llama_4_scaling_beta();
+      beta = tensor.llama4_scaling_beta();
       ROPE_ASSIGN_OR_RETURN(plan.token_scales,
                             TokenScales(*beta, *original_length, positions, field));
-    } else if (!(*beta == tensor.llama_4_scaling_beta())) {
-      return InvalidField(field, tensor.llama_4_scaling_beta(),
+    } else if (!(*beta == tensor.llama4_scaling_beta())) {
+      return InvalidField(field, tensor.llama4_scaling_beta(),
                           absl::StrCat(*beta, ", as the tensor before it that has one"));
     }
     plan.tensors[static_cast<size_t>(i)].token_scaled = true;

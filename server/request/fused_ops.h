@@ -23,7 +23,7 @@ absl::Status ReadFusedOps(const v1::Tensor& tensor, v1::Operation operation,
                           const proto::SplitMessage& split, const std::string& path,
                           TensorPlan& plan);
 
-// If a tensor has llama_4_scaling_beta, fills the plan's token_scales and marks the tensors that
+// If a tensor has llama4_scaling_beta, fills the plan's token_scales and marks the tensors that
 // use them. `positions`: by token. `original_length`: the config's, if it has one.
 absl::Status PlanTokenScales(const v1::RotateRequest& message,
                              std::optional<int64_t> original_length,

@@ -37,15 +37,8 @@ absl::Status CheckAll(absl::Span<const int64_t> positions, absl::string_view pat
 }
 
 absl::Status CheckAlternatives(const v1::Positions& message, absl::string_view path) {
-  if (message.has_start() + message.has_starts() + message.has_position_ids() == 1) {
-    return absl::OkStatus();
-  }
-  std::vector<std::string> given;
-  if (message.has_start()) given.push_back("start");
-  if (message.has_starts()) given.push_back("starts");
-  if (message.has_position_ids()) given.push_back("position_ids");
-  return InvalidField(path, given.empty() ? "nothing" : absl::StrJoin(given, " and "),
-                      "exactly one of start, starts and position_ids");
+  if (message.source_case() != v1::Positions::SOURCE_NOT_SET) return absl::OkStatus();
+  return InvalidField(path, "nothing", "exactly one of start, starts, position_ids");
 }
 
 // Context parallelism: each sequence is divided into 2 * size chunks, and rank r holds chunks r and
@@ -262,18 +255,18 @@ absl::Status FillFromIds(const v1::Positions& message, const proto::SplitMessage
   return absl::OkStatus();
 }
 
-// The length of each sequence: seq_len of the message (one value for all sequences, or one each).
+// The length of each sequence: seq_lens of the message (one value for all sequences, or one each).
 // Without it, the largest position + 1, and at least what FillFromStarts has set.
 absl::Status FillSeqLens(const v1::Positions& message, int64_t sequences, absl::string_view path,
                          TokenPositions& result) {
-  const auto field = [path] { return absl::StrCat(path, ".seq_len"); };
-  const int64_t given = message.seq_len_size();
-  for (const int64_t length : message.seq_len()) {
+  const auto field = [path] { return absl::StrCat(path, ".seq_lens"); };
+  const int64_t given = message.seq_lens_size();
+  for (const int64_t length : message.seq_lens()) {
     if (length >= 1 && length <= limits::kSeqLenMax) continue;
     return InvalidField(field(), length, absl::StrCat("lengths from 1 to ", limits::kSeqLenMax));
   }
   if (given == 1) {
-    result.seq_len.assign(static_cast<size_t>(sequences), message.seq_len(0));
+    result.seq_len.assign(static_cast<size_t>(sequences), message.seq_lens(0));
     return absl::OkStatus();
   }
   if (given != 0) {
@@ -281,7 +274,7 @@ absl::Status FillSeqLens(const v1::Positions& message, int64_t sequences, absl::
       return InvalidField(field(), absl::StrCat(given, " lengths"),
                           absl::StrCat("one, or ", sequences, ", one for each sequence"));
     }
-    result.seq_len.assign(message.seq_len().begin(), message.seq_len().end());
+    result.seq_len.assign(message.seq_lens().begin(), message.seq_lens().end());
     return absl::OkStatus();
   }
   result.seq_len.resize(static_cast<size_t>(sequences), 1);

@@ -25,7 +25,7 @@ bool IsPlain(const v1::Tensor& tensor, const TensorPlan& plan) {
 }
 
 bool HasNumbers(const v1::Positions& positions) {
-  return positions.seq_len_size() > 0 || positions.starts().numbers_size() > 0 ||
+  return positions.seq_lens_size() > 0 || positions.starts().numbers_size() > 0 ||
          positions.position_ids().numbers_size() > 0 || positions.cu_seqlens().numbers_size() > 0;
 }
 

@@ -29,7 +29,7 @@ v1::Tensor& MakeTensor(Request& request, size_t index) {
   tensor.set_role(asked_tensor.role());
   tensor.set_layout(plan.output_letters);
   *tensor.mutable_head_ranges() = asked_tensor.head_ranges();
-  if (kernels::IsFloat8(plan.output_dtype)) tensor.set_fp8_scale(plan.output_scale);
+  if (kernels::IsFloat8(plan.output_dtype)) tensor.add_fp8_scales(plan.output_scale);
   v1::Array& array = *tensor.mutable_array();
   array.set_dtype(MessageDType(plan.output_dtype));
   for (const int64_t length : ShapeInOrder(plan.output_letters, plan.layout)) {
@@ -66,11 +66,11 @@ void AppendPrepared(const PreparedTensor& prepared, const RegionPart& place, std
 void AppendStages(const StageTimes& stages, std::string& text) {
   using Message = v1::StageTimes;
   std::string message;
-  proto::AppendDouble(Message::kDecodeFieldNumber, stages.decode, message);
-  proto::AppendDouble(Message::kValidateFieldNumber, stages.validate, message);
-  proto::AppendDouble(Message::kQueueFieldNumber, stages.queue, message);
-  proto::AppendDouble(Message::kExecuteFieldNumber, stages.execute, message);
-  proto::AppendField(v1::RotateResponse::kMicrosecondsFieldNumber, message, text);
+  proto::AppendDouble(Message::kDecodeUsFieldNumber, stages.decode, message);
+  proto::AppendDouble(Message::kValidateUsFieldNumber, stages.validate, message);
+  proto::AppendDouble(Message::kQueueUsFieldNumber, stages.queue, message);
+  proto::AppendDouble(Message::kExecuteUsFieldNumber, stages.execute, message);
+  proto::AppendField(v1::RotateResponse::kStageTimesFieldNumber, message, text);
 }
 
 }  // namespace

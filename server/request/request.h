@@ -94,8 +94,10 @@ struct Request {
   int64_t tokens_taken = 0;  // by the batcher: tokens that batches have taken so far
   int64_t last_batch = 0;    // by the batcher: the last batch that took tokens of this request
 
+  // Whether the request was decoded far enough to have a skeleton.
+  bool HasMessage() const { return prepared != nullptr || parsed != nullptr; }
   // The skeleton. If the request was recognised, its request_id and start are the earlier request's
-  // and must not be used. REQUIRES: decoded.
+  // and must not be used. REQUIRES: HasMessage.
   const v1::RotateRequest& asked() const { return prepared ? prepared->message : parsed->message; }
 
   // Whether the result of a tensor overwrites its received bytes. REQUIRES: has run.

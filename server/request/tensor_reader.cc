@@ -27,6 +27,10 @@ namespace {
 
 absl::Status CheckRole(v1::Role role, const std::string& path) {
   if (role == v1::ROLE_Q || role == v1::ROLE_K) return absl::OkStatus();
+  if (role == v1::ROLE_V) {
+    return absl::UnimplementedError(absl::StrCat(
+        path, ".role: got ROLE_V, want ROLE_Q or ROLE_K: tensors of v are not built yet"));
+  }
   return InvalidField(
       path + ".role",
       role == v1::ROLE_UNSPECIFIED ? std::string("nothing") : absl::StrCat(static_cast<int>(role)),

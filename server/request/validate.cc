@@ -35,6 +35,25 @@ absl::Status CheckOperation(const v1::RotateRequest& message) {
   }
 }
 
+absl::Status CheckLabels(const v1::RotateRequest& message) {
+  if (static_cast<int64_t>(message.labels_size()) > limits::kLabelsMax) {
+    return InvalidField("labels", absl::StrCat(message.labels_size(), " labels"),
+                        absl::StrCat("at most ", limits::kLabelsMax));
+  }
+  for (const auto& [key, value] : message.labels()) {
+    const auto key_bytes = static_cast<int64_t>(key.size());
+    if (key_bytes < 1 || key_bytes > limits::kLabelKeyBytesMax) {
+      return InvalidField("labels", absl::StrCat("a key of ", key_bytes, " bytes"),
+                          absl::StrCat("1 to ", limits::kLabelKeyBytesMax));
+    }
+    if (static_cast<int64_t>(value.size()) > limits::kLabelValueBytesMax) {
+      return InvalidField(absl::StrCat("labels[", key, "]"), absl::StrCat(value.size(), " bytes"),
+                          absl::StrCat("at most ", limits::kLabelValueBytesMax));
+    }
+  }
+  return absl::OkStatus();
+}
+
 // The embedding that the tensors were rotated with; without from_rope, the request's own.
 absl::StatusOr<std::shared_ptr<const RopeEntry>> FindFrom(
     const v1::Reposition& reposition, const std::shared_ptr<const RopeEntry>& entry,
@@ -56,6 +75,7 @@ absl::Status Validate(const v1::RotateRequest& message, const proto::SplitMessag
     return InvalidField("request_id", absl::StrCat(message.request_id().size(), " bytes"),
                         absl::StrCat("at most ", limits::kRequestIdBytesMax));
   }
+  ROPE_RETURN_IF_ERROR(CheckLabels(message));
   plan = Plan();
   // Checked first, so that a malformed operation is refused with explicit rows and with layers that
   // do not rotate as well.
@@ -72,7 +92,7 @@ absl::Status Validate(const v1::RotateRequest& message, const proto::SplitMessag
   ROPE_RETURN_IF_ERROR(admit(plan));
   plan.warnings = entry->warnings();
   plan.rotates = entry->layer().rotates;
-  plan.attention_factor_applied = !message.return_attention_factor();
+  plan.attention_factor_applied = !message.skip_attention_factor();
   ROPE_ASSIGN_OR_RETURN(TokenPositions positions,
                         ReadPositions(message.positions(), split, plan.tensors.front().layout,
                                       entry->layer().config.mrope.has_value(), "positions"));

@@ -42,10 +42,9 @@ enum class Method {
   kUnregisterRegion,
   kListRegions,
   kGetServerInfo,
-  kGetTableCacheStatistics,
   kWarmUp,
 };
-inline constexpr int kMethodCount = 12;
+inline constexpr int kMethodCount = 11;
 
 // "Rotate".
 std::string_view Name(Method method);

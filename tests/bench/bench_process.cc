@@ -204,7 +204,7 @@ Measurement IdleWait() {
     ROPE_CHECK(bytes.DumpToSingleSlice(&slice).ok());
     v1::RotateResponse reply;
     ROPE_CHECK(reply.ParseFromArray(slice.begin(), static_cast<int>(slice.size())));
-    waits.push_back(reply.microseconds().queue());
+    waits.push_back(reply.stage_times().queue_us());
   }
   return {.value = Median(waits), .unit = "us", .yardstick = "median of 1000 lone decode tokens"};
 }

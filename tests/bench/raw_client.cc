@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "client/codec/codec.h"
 #include "client/transport/channel.h"
 #include "kernels/check.h"
 #include "proto/wire/message_join.h"
@@ -116,7 +117,7 @@ double RawClient::StreamRate(const grpc::ByteBuffer& request, int window, double
   int64_t sent = 1;
   int64_t answered = 0;
   bool writing = true;
-  stream->Write(request, &written);
+  stream->Write(client::StreamMessageOf(1, request), &written);
   stream->Read(&reply, &read);
   while (answered < sent) {
     const bool is_answer = Await() == &read;
@@ -127,9 +128,9 @@ double RawClient::StreamRate(const grpc::ByteBuffer& request, int window, double
       writing = false;
     }
     if (!writing && sent - answered < window && Seconds(Clock::now() - begin) < seconds) {
-      stream->Write(request, &written);
-      writing = true;
       ++sent;
+      stream->Write(client::StreamMessageOf(static_cast<uint64_t>(sent), request), &written);
+      writing = true;
     }
     if (is_answer && answered < sent) stream->Read(&reply, &read);
   }

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/ipc/hello.h"
+#include "proto/wire/stream_message.h"
 #include "tests/support/hostile_requests.h"
 #include "tests/support/raw_ring.h"
 #include "tests/support/region_client.h"
@@ -182,7 +183,10 @@ void HostileClient::LeaveUnread() {
     if (unary) {
       peer->Call(message);
     } else {
-      peer->SendPart(stream, message, message.size(), /*last=*/false, kSendPatience);
+      const std::string numbered =
+          proto::StreamPrefix(static_cast<uint64_t>(i) + 1, static_cast<int64_t>(message.size())) +
+          message;
+      peer->SendPart(stream, numbered, numbered.size(), /*last=*/false, kSendPatience);
     }
   }
   Hold(std::move(peer));

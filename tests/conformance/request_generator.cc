@@ -321,7 +321,7 @@ v1::Positions RequestGenerator::DrawPositions(const Choices& choices, const Shap
   }
   if (OneIn(4)) {
     const int64_t lengths = OneIn(2) ? 1 : shape.sequence_count();
-    for (int64_t i = 0; i < lengths; ++i) positions.add_seq_len(Between(1, 100000));
+    for (int64_t i = 0; i < lengths; ++i) positions.add_seq_lens(Between(1, 100000));
   }
   return positions;
 }
@@ -430,7 +430,7 @@ v1::RotateRequest RequestGenerator::Make(const Choices& choices) {
   request.mutable_rope()->set_pairing(choices.pairing);
   *request.mutable_rope()->mutable_config() = DrawConfig(choices.where, rotary);
   *request.mutable_positions() = DrawPositions(choices, shape);
-  request.set_return_attention_factor(OneIn(4));
+  request.set_skip_attention_factor(OneIn(4));
   switch (choices.act) {
     case Act::kRotate:
       if (OneIn(2)) request.set_operation(v1::OPERATION_ROTATE);

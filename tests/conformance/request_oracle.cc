@@ -266,10 +266,10 @@ std::vector<int64_t> LengthsOf(const v1::RopeConfig& config, const v1::Positions
                                const std::vector<int64_t>& here, const std::vector<int64_t>& starts,
                                const std::vector<Token>& tokens) {
   std::vector<int64_t> lengths(here.size(), 1);
-  if (positions.seq_len_size() == 1) {
-    lengths.assign(here.size(), positions.seq_len(0));
-  } else if (positions.seq_len_size() > 1) {
-    lengths.assign(positions.seq_len().begin(), positions.seq_len().end());
+  if (positions.seq_lens_size() == 1) {
+    lengths.assign(here.size(), positions.seq_lens(0));
+  } else if (positions.seq_lens_size() > 1) {
+    lengths.assign(positions.seq_lens().begin(), positions.seq_lens().end());
   } else {
     for (const Token& token : tokens) {
       for (const int64_t position : token.position) {
@@ -369,7 +369,7 @@ Turn TurnOf(const v1::RotateRequest& request) {
     }
     turn.scale /= FactorOf(from);
   }
-  if (request.return_attention_factor()) turn.scale = 1;
+  if (request.skip_attention_factor()) turn.scale = 1;
   for (const std::vector<long double>& of_token : angles) {
     std::vector<std::array<double, 2>>& row = turn.rows.emplace_back();
     for (const long double angle : of_token) {

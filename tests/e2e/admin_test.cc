@@ -47,9 +47,8 @@ class AdminTest : public ::testing::Test {
     return Send(&Stub::UnregisterModel, request, response);
   }
   v1::TableCacheStatistics Statistics() {
-    v1::GetTableCacheStatisticsResponse response;
-    EXPECT_TRUE(
-        Send(&Stub::GetTableCacheStatistics, v1::GetTableCacheStatisticsRequest(), response).ok());
+    v1::GetServerInfoResponse response;
+    EXPECT_TRUE(Send(&Stub::GetServerInfo, v1::GetServerInfoRequest(), response).ok());
     return response.table_cache();
   }
   bool IsRegistered(const std::string& name) {

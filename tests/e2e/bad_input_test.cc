@@ -143,14 +143,26 @@ TEST_F(BadInputTest, MissingFields) {
                 [](auto& request) { ArrayOf(request).clear_numbers(); });
 }
 
+// Appends a field that the message's class would not hold together with those that it has.
+void AddField(int number, const std::string& value, google::protobuf::Message& message) {
+  message.GetReflection()->MutableUnknownFields(&message)->AddLengthDelimited(number, value);
+}
+
 TEST_F(BadInputTest, AlternativesTogether) {
-  ExpectRefused(kInvalid, "rope: got model and config, want exactly one of",
-                [](auto& request) { request.mutable_rope()->set_model("llama-3.1-8b"); });
+  ExpectRefused(kInvalid,
+                "rope: got config and model, want exactly one of model, config_id, config",
+                [](auto& request) {
+                  v1::RopeSpec& rope = *request.mutable_rope();
+                  AddField(v1::RopeSpec::kModelFieldNumber, "llama-3.1-8b", rope);
+                });
   ExpectRefused(kInvalid, "tensors[0].array: got raw and numbers, want exactly one",
                 [](auto& request) { ArrayOf(request).set_raw("01234567"); });
-  ExpectRefused(kInvalid, "positions: got start and position_ids", [](auto& request) {
-    request.mutable_positions()->mutable_position_ids()->add_numbers(1);
-  });
+  ExpectRefused(kInvalid,
+                "positions: got start and position_ids, want exactly one of start, starts",
+                [](auto& request) {
+                  v1::Positions& positions = *request.mutable_positions();
+                  AddField(v1::Positions::kPositionIdsFieldNumber, "", positions);
+                });
 }
 
 TEST_F(BadInputTest, ByteCountsThatDifferFromTheShape) {

@@ -13,6 +13,7 @@
 
 #include "rope/client.h"
 #include "tests/support/region_client.h"
+#include "tests/support/rotate_stream.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
@@ -125,7 +126,7 @@ TEST_F(FenceTest, CallsThatReachTheServerAfterTheFenceTouchNothing) {
   constexpr int kRequests = 3000;
   RegionClient client(path_, sample.bytes());
   grpc::ClientContext context;
-  const auto stream = client.stub().RotateStream(&context);
+  const auto stream = OpenStream(client.stub(), context);
   std::thread writer([&] {
     const v1::RotateRequest request = sample.InPlace(client.id(), 0);
     for (int i = 0; i < kRequests; ++i) EXPECT_TRUE(stream->Write(request));

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tests/conformance/rotation.h"
+#include "tests/support/rotate_stream.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
@@ -139,8 +140,8 @@ v1::RotateRequest MakeRequest(const Case& c, const std::string& bytes) {
       tensor.mutable_norm()->mutable_weight()->add_numbers(weight);
   }
   if (c.scale != 1) tensor.set_scale(c.scale);
-  if (c.beta.has_value()) tensor.set_llama_4_scaling_beta(*c.beta);
-  if (c.fp8_scale != 1) tensor.set_fp8_scale(c.fp8_scale);
+  if (c.beta.has_value()) tensor.set_llama4_scaling_beta(*c.beta);
+  if (c.fp8_scale != 1) tensor.add_fp8_scales(c.fp8_scale);
   return request;
 }
 
@@ -226,11 +227,11 @@ TEST_F(FusedOpsTest, EveryDTypeIntoEveryOther) {
 
 TEST_F(FusedOpsTest, Fp8SaysWhatItWasDividedBy) {
   const Case c = {.output = kOutputs[3]};
-  EXPECT_EQ(Check(c).fp8_scale(), 1);
+  EXPECT_EQ(Check(c).fp8_scales(0), 1);
   Case scaled = c;
   scaled.fp8_scale = 0.1F;
-  EXPECT_EQ(Check(scaled).fp8_scale(), 0.1F);
-  EXPECT_FALSE(Check({}).has_fp8_scale());
+  EXPECT_EQ(Check(scaled).fp8_scales(0), 0.1F);
+  EXPECT_EQ(Check({}).fp8_scales_size(), 0);
 }
 
 // Qwen3: q_norm over head_dim with a weight, then the rotation. Gemma 3: the same with 1 + w.
@@ -315,7 +316,7 @@ TEST_F(FusedOpsTest, StridesAndOutputLayoutsMoveTheSameNumbers) {
 
 TEST_F(FusedOpsTest, TensorsOfSeveralDTypesShareARequestAndAStream) {
   grpc::ClientContext context;
-  const auto stream = stub_->RotateStream(&context);
+  const auto stream = OpenStream(*stub_, context);
   for (const Named& output : kOutputs) {
     v1::RotateRequest request;
     std::vector<Case> cases;

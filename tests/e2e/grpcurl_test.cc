@@ -70,7 +70,7 @@ TEST_F(GrpcurlTest, NormalisesScalesAndStoresInFp8WithNumbersBothWays) {
   const Outcome outcome = Call("rope.v1.RopeService/Rotate", R"({
     "rope": {"config": {"head_dim": 2}, "pairing": "PAIRING_HALF"},
     "positions": {"start": 0}, "output": {"dtype": "DTYPE_FP8_E5M2"},
-    "tensors": [{"role": "ROLE_Q", "layout": "SHD", "scale": 3, "fp8_scale": 0.5,
+    "tensors": [{"role": "ROLE_Q", "layout": "SHD", "scale": 3, "fp8_scales": [0.5],
                  "norm": {"eps": 1e-6, "weight": {"numbers": [1, 2]}},
                  "array": {"dtype": "DTYPE_BF16", "shape": [1, 1, 2], "numbers": [7, -7]}}]})");
   ASSERT_EQ(outcome.status, 0) << outcome.output;
@@ -78,7 +78,7 @@ TEST_F(GrpcurlTest, NormalisesScalesAndStoresInFp8WithNumbersBothWays) {
   const auto& tensor = reply["tensors"][0];
   EXPECT_EQ(tensor["array"]["dtype"], "DTYPE_FP8_E5M2");
   EXPECT_EQ(tensor["array"]["numbers"], nlohmann::json({6, -12}));
-  EXPECT_EQ(tensor["fp8_scale"], 0.5);
+  EXPECT_EQ(tensor["fp8_scales"], nlohmann::json({0.5}));
 }
 
 TEST_F(GrpcurlTest, StreamsSeveralRequestsOneOfThemBad) {
@@ -92,8 +92,11 @@ TEST_F(GrpcurlTest, StreamsSeveralRequestsOneOfThemBad) {
            {"layout", "SHD"},
            {"array", {{"dtype", "DTYPE_FP32"}, {"shape", {1, 1, 2}}, {"numbers", {1, 0}}}}}}}};
   };
-  const std::string three =
-      request("a", 1).dump() + request("b", -1).dump() + request("c", 2).dump();
+  std::string three;
+  for (const auto& [id, position] : std::map<std::string, int>{{"a", 1}, {"b", -1}, {"c", 2}}) {
+    three +=
+        nlohmann::json{{"sequence", three.size() + 1}, {"rotate", request(id, position)}}.dump();
+  }
   const Outcome outcome = Call("rope.v1.RopeService/RotateStream", three);
   ASSERT_EQ(outcome.status, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("\"request_id\": \"a\""));

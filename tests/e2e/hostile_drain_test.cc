@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "proto/wire/stream_message.h"
 #include "tests/support/hostile_requests.h"
 #include "tests/support/http2_peer.h"
 #include "tests/support/metrics_page.h"
@@ -29,7 +30,10 @@ constexpr int kHeavyRequests = 6;
 // A connection with an answer on `path` that it does not read.
 std::unique_ptr<Http2Peer> HoldAnswer(TestServer& server, std::string_view path) {
   auto peer = std::make_unique<Http2Peer>(ConnectTcp(server.address()), /*window=*/0);
-  const std::string request = SmallRequestForLargeAnswer(kAnswerBytes).SerializeAsString();
+  std::string request = SmallRequestForLargeAnswer(kAnswerBytes).SerializeAsString();
+  if (path == Http2Peer::kRotateStream) {
+    request.insert(0, proto::StreamPrefix(1, static_cast<int64_t>(request.size())));
+  }
   const uint32_t stream = peer->StartCall(path);
   peer->SendPart(stream, request, request.size(), /*last=*/path == Http2Peer::kRotate);
   EXPECT_TRUE(peer->Await([&] { return peer->stream(stream).held(); }));

@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "proto/wire/stream_message.h"
 #include "tests/support/hostile_requests.h"
 #include "tests/support/http2_peer.h"
 #include "tests/support/region_client.h"
@@ -237,7 +238,10 @@ TEST(UnreadAnswerTest, StreamsThatAreNeverReadStayWithinTheBudget) {
     for (int i = 0; i < kStreams && !peer.lost(); ++i) {
       const uint32_t stream = peer.StartCall(Http2Peer::kRotateStream);
       for (int j = 0; j < kRequests && !peer.IsOver(stream); ++j) {
-        peer.SendPart(stream, request, request.size(), /*last=*/false, seconds(1));
+        const std::string message = proto::StreamPrefix(static_cast<uint64_t>(j) + 1,
+                                                        static_cast<int64_t>(request.size())) +
+                                    request;
+        peer.SendPart(stream, message, message.size(), /*last=*/false, seconds(1));
       }
     }
     peer.Await([] { return false; }, seconds(3));

@@ -6,6 +6,7 @@
 #include <signal.h>
 
 #include <chrono>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -36,11 +37,15 @@ double SecondsSince(steady_clock::time_point begin) {
   return std::chrono::duration<double>(steady_clock::now() - begin).count();
 }
 
-grpc::Status Refused(v1::RopeService::Stub& stub, const std::string& id = "refused") {
+using Labels = std::map<std::string, std::string>;
+
+grpc::Status Refused(v1::RopeService::Stub& stub, const std::string& id = "refused",
+                     const Labels& labels = {}) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + seconds(10));
   v1::RotateRequest request = UnitRequest(-1);
   request.set_request_id(id);
+  request.mutable_labels()->insert(labels.begin(), labels.end());
   v1::RotateResponse response;
   return stub.Rotate(&context, request, &response);
 }
@@ -111,6 +116,17 @@ TEST(LogTest, IdThatLooksLikeOtherFieldsIsOneFieldOfOneLine) {
   EXPECT_THAT(lines[0], HasSubstr(R"( info request="a\" code=OK x=\"" method=Rotate )"
                                   R"(code=INVALID_ARGUMENT message=")"));
   EXPECT_THAT(lines[1], HasSubstr(R"(request="b\ncode=OK\x1b[2J" method=Rotate code=INVALID)"));
+}
+
+TEST(LogTest, LabelsStandInTheRequestsLineAndCannotForgeAnother) {
+  TestServer server({}, Process::Errors::kPipe);
+  const auto stub = server.NewStub();
+  EXPECT_FALSE(Refused(*stub, "a", {{"step", "3"}, {"pod", "x\" code=OK\n"}}).ok());
+  EXPECT_FALSE(Refused(*stub, "b").ok());
+  const std::vector<std::string> lines = LinesOf(server, "code=");
+  ASSERT_THAT(lines, SizeIs(2));
+  EXPECT_THAT(lines[0], HasSubstr(R"( labels="pod=x\" code=OK\n,step=3")"));
+  EXPECT_THAT(lines[1], ::testing::Not(HasSubstr("labels=")));
 }
 
 TEST(LogTest, RefusedCallsWithoutEndMakeFewLinesAndACount) {

@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "proto/ipc/file_descriptor.h"
 #include "tests/support/metrics_page.h"
+#include "tests/support/rotate_stream.h"
 #include "tests/support/test_server.h"
 
 namespace rope::testing {
@@ -130,7 +131,7 @@ TEST(MetricsTest, OpenStreamIsSeen) {
   const int port = MetricsPort(server);
   const auto stub = server.NewStub();
   grpc::ClientContext context;
-  const auto stream = stub->RotateStream(&context);
+  const auto stream = OpenStream(*stub, context);
   ASSERT_TRUE(stream->Write(UnitRequest(1)));
   v1::RotateResponse response;
   ASSERT_TRUE(stream->Read(&response));

@@ -81,7 +81,7 @@ Job::Job(const JobSpec& spec, client::DType dtype, int64_t tokens, int64_t posit
     : spec_(spec), dtype_(dtype), tokens_(tokens), position_(position) {
   request_.rope = spec.rope;
   request_.positions.start = position;
-  if (spec.seq_len > 0) request_.positions.seq_len = {spec.seq_len};
+  if (spec.seq_len > 0) request_.positions.seq_lens = {spec.seq_len};
   std::minstd_rand random(seed);
   Add(client::Role::kQ, 4, in_place, random);
   Add(client::Role::kK, 1, in_place, random);

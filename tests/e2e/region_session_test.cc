@@ -13,6 +13,7 @@
 #include "tests/support/metrics_page.h"
 #include "tests/support/process.h"
 #include "tests/support/region_client.h"
+#include "tests/support/rotate_stream.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
@@ -168,7 +169,7 @@ TEST_F(RegionSessionTest, UnregisteredWhileInUseIsStillThereForThatRequest) {
     RegionClient client(path_, large.bytes());
     large.Fill(client.memory().As<float>());
     grpc::ClientContext context;
-    const auto stream = client.stub().RotateStream(&context);
+    const auto stream = OpenStream(client.stub(), context);
     ASSERT_TRUE(stream->Write(large.InPlace(client.id(), 0)));
     ASSERT_EQ(Text(Unregister(client.stub(), client.id())), "OK");
     v1::RotateResponse response;

@@ -147,9 +147,9 @@ TEST_F(RepositionTest, AcrossEmbeddingsEqualsRotatingUnderTheNewOne) {
 
 TEST_F(RepositionTest, LengthsOfBothSidesCountWhereTheyDecideTheFrequencies) {
   v1::Positions shorter = From(Consecutive(0));
-  shorter.add_seq_len(100);
+  shorter.add_seq_lens(100);
   v1::Positions longer = From(Consecutive(0));
-  longer.add_seq_len(5000);
+  longer.add_seq_lens(5000);
   const v1::RopeSpec dynamic = Spec(kDynamic);
   ExpectMoves(dynamic, shorter, dynamic, longer, 1);
   EXPECT_NE(Rotate(dynamic, shorter, raw_), Rotate(dynamic, longer, raw_));

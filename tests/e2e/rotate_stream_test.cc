@@ -1,5 +1,7 @@
 // RotateStream as a client in any language uses it: many requests in flight on one stream, each
 // answered once. An error ends its request and not the stream.
+#include "tests/support/rotate_stream.h"
+
 #include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
@@ -7,6 +9,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <set>
 #include <string>
@@ -14,6 +17,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "proto/wire/stream_message.h"
+#include "tests/support/hostile_requests.h"
 #include "tests/support/memory_limit.h"
 #include "tests/support/metrics_page.h"
 #include "tests/support/test_server.h"
@@ -22,7 +27,6 @@ namespace rope::testing {
 namespace {
 
 using ::testing::HasSubstr;
-using Stream = grpc::ClientReaderWriter<v1::RotateRequest, v1::RotateResponse>;
 
 v1::RotateRequest NamedRequest(const std::string& id, int64_t position) {
   v1::RotateRequest request = UnitRequest(position);
@@ -51,6 +55,37 @@ double FirstNumber(const v1::RotateResponse& response) {
 
 class RotateStreamTest : public ::testing::Test {
  protected:
+  // Sends one message of any bytes on a stream of its own, and returns its answer.
+  v1::RotateStreamResponse AnswerTo(const std::string& bytes) {
+    grpc::GenericStub generic(server_.NewChannel());
+    grpc::ClientContext context;
+    grpc::CompletionQueue queue;
+    const auto stream = generic.PrepareCall(&context, "/rope.v1.RopeService/RotateStream", &queue);
+    const auto step = [&queue] {
+      void* tag = nullptr;
+      bool ok = false;
+      return queue.Next(&tag, &ok) && ok;
+    };
+    v1::RotateStreamResponse response;
+    const grpc::Slice slice(bytes);
+    grpc::ByteBuffer reply;
+    grpc::Slice flat;
+    stream->StartCall(nullptr);
+    EXPECT_TRUE(step());
+    stream->Write(grpc::ByteBuffer(&slice, 1), nullptr);
+    EXPECT_TRUE(step());
+    stream->Read(&reply, nullptr);
+    EXPECT_TRUE(step());
+    EXPECT_TRUE(reply.DumpToSingleSlice(&flat).ok());
+    EXPECT_TRUE(response.ParseFromArray(flat.begin(), static_cast<int>(flat.size())));
+    context.TryCancel();
+    grpc::Status status;
+    stream->Finish(&status, nullptr);
+    EXPECT_TRUE(step());
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED);
+    return response;
+  }
+
   TestServer server_;
   std::unique_ptr<v1::RopeService::Stub> stub_ = server_.NewStub();
   grpc::ClientContext context_;
@@ -59,7 +94,7 @@ class RotateStreamTest : public ::testing::Test {
 // Sends that many requests at once. Each must be answered once with its own numbers.
 void ExpectAnswers(v1::RopeService::Stub& stub, int requests) {
   grpc::ClientContext context;
-  const std::unique_ptr<Stream> stream = stub.RotateStream(&context);
+  const auto stream = OpenStream(stub, context);
   std::thread writer([&stream, requests] {
     for (int i = 0; i < requests; ++i) stream->Write(NamedRequest(absl::StrCat(i), i));
     stream->WritesDone();
@@ -97,7 +132,7 @@ TEST(RotateStreamBatchTest, SmallRequestsThatArriveTogetherRunTogetherWhereTheyA
 
 TEST_F(RotateStreamTest, AnswersOfAllSizesArriveAtAClientThatReadsThemLate) {
   constexpr int kRequests = 600;
-  const std::unique_ptr<Stream> stream = stub_->RotateStream(&context_);
+  const auto stream = OpenStream(*stub_, context_);
   for (int i = 0; i < kRequests; ++i) {  // 1 to 300 KiB, most of them small
     const int tokens = i % 40 == 0 ? 600 : i % 7 == 0 ? 50 : 2;
     v1::RotateRequest request = NamedRequest(absl::StrCat(i), i);
@@ -123,7 +158,7 @@ TEST_F(RotateStreamTest, AnswersOfAllSizesArriveAtAClientThatReadsThemLate) {
 }
 
 TEST_F(RotateStreamTest, AnErrorIsAnsweredInPlaceAndTheStreamGoesOn) {
-  const std::unique_ptr<Stream> stream = stub_->RotateStream(&context_);
+  const auto stream = OpenStream(*stub_, context_);
   v1::RotateResponse response;
   v1::RotateRequest bad = NamedRequest("negative", -1);
   ASSERT_TRUE(stream->Write(bad));
@@ -132,7 +167,7 @@ TEST_F(RotateStreamTest, AnErrorIsAnsweredInPlaceAndTheStreamGoesOn) {
   EXPECT_EQ(response.error().code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(response.error().field(), "positions.start");
   EXPECT_EQ(response.error().got(), "-1");
-  EXPECT_FALSE(response.error().executed());
+  EXPECT_FALSE(response.error().may_have_executed());
   EXPECT_EQ(response.tensors_size(), 0);
 
   ASSERT_TRUE(stream->Write(NamedRequest("good", 1)));
@@ -145,7 +180,7 @@ TEST_F(RotateStreamTest, AnErrorIsAnsweredInPlaceAndTheStreamGoesOn) {
 }
 
 TEST_F(RotateStreamTest, AMessageThatIsRefusedBeforeItIsParsedStillNamesItsRequest) {
-  const std::unique_ptr<Stream> stream = stub_->RotateStream(&context_);
+  const auto stream = OpenStream(*stub_, context_);
   v1::RotateRequest request = NamedRequest("unknown", 1);
   request.GetReflection()->MutableUnknownFields(&request)->AddVarint(1000, 1);
   ASSERT_TRUE(stream->Write(request));
@@ -158,42 +193,113 @@ TEST_F(RotateStreamTest, AMessageThatIsRefusedBeforeItIsParsedStillNamesItsReque
   EXPECT_TRUE(stream->Finish().ok());
 }
 
-TEST_F(RotateStreamTest, GarbageIsAnsweredUnderTheServersOwnIdAndTheStreamGoesOn) {
-  grpc::GenericStub generic(server_.NewChannel());
-  grpc::CompletionQueue queue;
-  const auto stream = generic.PrepareCall(&context_, "/rope.v1.RopeService/RotateStream", &queue);
-  const auto step = [&queue] {
-    void* tag = nullptr;
-    bool ok = false;
-    return queue.Next(&tag, &ok) && ok;
-  };
-  stream->StartCall(nullptr);
-  ASSERT_TRUE(step());
-  const std::string good = NamedRequest("good", 1).SerializeAsString();
-  const std::vector<std::pair<std::string, bool>> cases = {{"\xff\xff", false}, {good, true}};
-  for (const auto& [bytes, served] : cases) {
-    const grpc::Slice slice(bytes);
-    stream->Write(grpc::ByteBuffer(&slice, 1), nullptr);
-    ASSERT_TRUE(step());
-    grpc::ByteBuffer reply;
-    stream->Read(&reply, nullptr);
-    ASSERT_TRUE(step());
-    grpc::Slice flat;
-    ASSERT_TRUE(reply.DumpToSingleSlice(&flat).ok());
-    v1::RotateResponse response;
-    ASSERT_TRUE(response.ParseFromArray(flat.begin(), static_cast<int>(flat.size())));
-    EXPECT_EQ(response.has_error(), !served);
-    EXPECT_FALSE(response.request_id().empty());
+TEST_F(RotateStreamTest, GarbageIsAnsweredUnderTheServersOwnId) {
+  const v1::RotateStreamResponse refused = AnswerTo("\xff\xff");
+  EXPECT_EQ(refused.sequence(), 0U);
+  EXPECT_EQ(refused.rotate().error().code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_FALSE(refused.rotate().request_id().empty());
+}
+
+TEST_F(RotateStreamTest, GarbageInARequestIsAnsweredUnderItsNumber) {
+  const v1::RotateStreamResponse refused = AnswerTo(proto::StreamPrefix(7, 2) + "\xff\xff");
+  EXPECT_EQ(refused.sequence(), 7U);
+  EXPECT_EQ(refused.rotate().error().code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(RotateStreamTest, AnswersNameTheirRequestsByTheClientsNumbers) {
+  const auto stream = OpenStream(*stub_, context_);
+  const std::vector<uint64_t> numbers = {7, 1, std::numeric_limits<uint64_t>::max()};
+  for (const uint64_t number : numbers) ASSERT_TRUE(stream->Write(UnitRequest(1), number));
+  std::set<uint64_t> seen;
+  v1::RotateResponse response;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    uint64_t number = 0;
+    ASSERT_TRUE(stream->Read(&response, &number));
+    EXPECT_FALSE(response.has_error()) << response.error().message();
+    seen.insert(number);
   }
-  context_.TryCancel();
-  grpc::Status status;
-  stream->Finish(&status, nullptr);
-  ASSERT_TRUE(step());
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_EQ(seen, std::set<uint64_t>(numbers.begin(), numbers.end()));
+  ASSERT_TRUE(stream->Write(UnitRequest(1), 7)) << "a number that was answered is free";
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_FALSE(response.has_error());
+}
+
+TEST_F(RotateStreamTest, ANumberThatIsUnansweredIsRefusedAndBothAreAnswered) {
+  const auto stream = OpenStream(*stub_, context_);
+  // The first is long enough to be unanswered when the second arrives.
+  ASSERT_TRUE(stream->Write(ScatteredPositions(500'000), 7));
+  ASSERT_TRUE(stream->Write(UnitRequest(1), 7));
+  v1::RotateResponse response;
+  uint64_t number = 0;
+  ASSERT_TRUE(stream->Read(&response, &number));
+  EXPECT_EQ(number, 7U);
+  EXPECT_EQ(response.error().field(), "sequence");
+  EXPECT_EQ(response.error().got(), "7");
+  ASSERT_TRUE(stream->Read(&response, &number));
+  EXPECT_EQ(number, 7U);
+  EXPECT_FALSE(response.has_error()) << response.error().message();
+}
+
+TEST_F(RotateStreamTest, MessagesThatAreNoRequestAreRefusedByField) {
+  struct Case {
+    std::string bytes;
+    std::string field;
+  };
+  const std::string one = proto::StreamPrefix(1, 0);  // sequence 1, an empty rotate
+  const std::string sequence = one.substr(0, 2);
+  const std::string rotate = one.substr(2);
+  const std::string cancel("\x12\0", 2);
+  for (const Case& c : std::vector<Case>{{"", "sequence"},
+                                         {rotate, "sequence"},
+                                         {cancel, "sequence"},
+                                         {std::string("\x08\0", 2), "sequence"},
+                                         {sequence, "request"},
+                                         {sequence + sequence + rotate, "sequence"},
+                                         {sequence + rotate + rotate, "rotate"},
+                                         {sequence + cancel + cancel, "cancel"},
+                                         {sequence + cancel + rotate, "request"},
+                                         {sequence + rotate + cancel, "request"},
+                                         {sequence + std::string("\x12\x02\x08\x01"), "cancel"},
+                                         {sequence + std::string("\x10\x01"), "cancel"},
+                                         {sequence + std::string("\x78\x01"), "rotate"},
+                                         {sequence + rotate + std::string("\x18\x01"), "request"},
+                                         {sequence + std::string("\x7a\x05"), "message"}}) {
+    v1::RotateStreamResponse response = AnswerTo(c.bytes);
+    EXPECT_EQ(response.rotate().error().field(), c.field) << response.ShortDebugString();
+  }
+}
+
+// Another client keeps the device busy, so that the request is queued while its cancellation is
+// read. It may run first, so several rounds are made; its neighbours must be served in each.
+TEST_F(RotateStreamTest, ACancelledRequestIsAnsweredCancelledAndItsNeighboursAreServed) {
+  const auto other = server_.NewStub();
+  grpc::ClientContext busy;
+  const auto heavy = OpenStream(*other, busy);
+  ASSERT_TRUE(heavy->Write(ScatteredPositions(2'000'000)));
+  int cancelled = 0;
+  for (int round = 0; round < 50 && cancelled == 0; ++round) {
+    grpc::ClientContext context;
+    const auto stream = OpenStream(*stub_, context);
+    for (uint64_t i = 1; i <= 3; ++i) ASSERT_TRUE(stream->Write(MebibyteRequest(""), i));
+    ASSERT_TRUE(stream->Cancel(2));
+    ASSERT_TRUE(stream->Cancel(99)) << "no such request: ignored";
+    stream->WritesDone();
+    std::map<uint64_t, int> codes;
+    v1::RotateResponse response;
+    uint64_t number = 0;
+    while (stream->Read(&response, &number)) codes[number] = response.error().code();
+    EXPECT_TRUE(stream->Finish().ok());
+    ASSERT_EQ(codes.size(), 3U);
+    EXPECT_EQ(codes[1], 0);
+    EXPECT_EQ(codes[3], 0);
+    if (codes[2] == grpc::StatusCode::CANCELLED) ++cancelled;
+  }
+  EXPECT_EQ(cancelled, 1);
+  busy.TryCancel();
 }
 
 TEST_F(RotateStreamTest, AnEmptyStreamEndsWell) {
-  const std::unique_ptr<Stream> stream = stub_->RotateStream(&context_);
+  const auto stream = OpenStream(*stub_, context_);
   stream->WritesDone();
   v1::RotateResponse response;
   EXPECT_FALSE(stream->Read(&response));
@@ -210,7 +316,7 @@ int64_t PeakMebibytes(pid_t pid) {
 }
 
 TEST_F(RotateStreamTest, AClientThatDoesNotReadHoldsUpItselfAndABoundedShareOfMemory) {
-  const std::unique_ptr<Stream> stream = stub_->RotateStream(&context_);
+  const auto stream = OpenStream(*stub_, context_);
   constexpr int kRequests = 400;  // 400 MiB
   std::thread writer([&stream] {
     for (int i = 0; i < kRequests; ++i) stream->Write(MebibyteRequest(absl::StrCat(i)));
@@ -235,7 +341,7 @@ TEST_F(RotateStreamTest, AClientThatDoesNotReadHoldsUpItselfAndABoundedShareOfMe
 TEST_F(RotateStreamTest, ACancelledStreamLeavesTheServerServing) {
   for (int round = 0; round < 20; ++round) {
     grpc::ClientContext context;
-    const std::unique_ptr<Stream> stream = stub_->RotateStream(&context);
+    const auto stream = OpenStream(*stub_, context);
     for (int i = 0; i < round; ++i) stream->Write(MebibyteRequest(absl::StrCat(i)));
     context.TryCancel();
     EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
@@ -246,7 +352,7 @@ TEST_F(RotateStreamTest, ACancelledStreamLeavesTheServerServing) {
 }
 
 TEST_F(RotateStreamTest, ADrainAnswersWhatWasAcceptedAndEndsTheStreamUnavailable) {
-  const std::unique_ptr<Stream> stream = stub_->RotateStream(&context_);
+  const auto stream = OpenStream(*stub_, context_);
   constexpr int kRequests = 50;
   for (int i = 0; i < kRequests; ++i) ASSERT_TRUE(stream->Write(MebibyteRequest(absl::StrCat(i))));
   v1::RotateResponse response;

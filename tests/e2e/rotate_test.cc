@@ -208,7 +208,7 @@ TEST_F(RotateTest, AttentionFactorCanBeLeftToTheCaller) {
   Positions positions;
   positions.start = 0;
   RotateRequest request = MakeRequest("gpt-oss-20b", View("SD", {1, 64}, values), positions);
-  request.return_attention_factor = true;
+  request.skip_attention_factor = true;
   const auto reply = client_.Rotate(request);
   ASSERT_TRUE(reply.ok());
   EXPECT_FALSE(reply->attention_factor_applied);

@@ -116,7 +116,7 @@ TEST_P(StreamTest, BadRequestIsRefusedByNameAndTheOthersAreAnswered) {
   const Status status = refused.get().status();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(status.detail().field, "positions.start");
-  EXPECT_FALSE(status.detail().executed);
+  EXPECT_FALSE(status.detail().may_have_executed);
   EXPECT_TRUE(stream.Finish().ok());
 }
 
@@ -168,7 +168,7 @@ TEST_P(StreamTest, ServerThatDiesLeavesUnansweredRequestsThatMayHaveRun) {
   server_.process().Signal(SIGKILL);
   const Status status = reply.get().status();
   EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status.ToString();
-  EXPECT_TRUE(status.detail().executed);
+  EXPECT_TRUE(status.detail().may_have_executed);
   EXPECT_EQ(stream.Finish().code(), StatusCode::kUnavailable);
 }
 

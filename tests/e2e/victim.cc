@@ -5,6 +5,7 @@
 
 #include "tests/support/region_client.h"
 #include "tests/support/ring_client.h"
+#include "tests/support/rotate_stream.h"
 
 namespace rope::testing {
 namespace {
@@ -21,7 +22,7 @@ void RotateInRegions(const char* path) {
   v1::RotateRequest elsewhere = large.Request(client.id(), 0);
   PlaceOutput(client.id(), large.bytes(), elsewhere);
   grpc::ClientContext context;
-  const auto stream = client.stub().RotateStream(&context);
+  const auto stream = OpenStream(client.stub(), context);
   v1::RotateResponse response;
   for (int i = 0;; ++i) {
     stream->Write(large.InPlace(client.id(), 0));

@@ -138,7 +138,7 @@ class DecodeRotateFuzzTest : public DecodeFuzzTest {
     return payloads;
   }
 
-  const std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create("fuzz", {}).value();
+  const std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create({}).value();
   PreparedRequests prepared_{*registry_};
 };
 

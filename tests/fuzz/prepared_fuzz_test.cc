@@ -92,10 +92,10 @@ class PreparedFuzzTest : public ::testing::Test {
       weight.set_raw(RawBytes(std::vector<float>(static_cast<size_t>(channels), 0.5F)));
     }
     if (OneIn(16)) {
-      tensor.set_llama_4_scaling_beta(0.1);
+      tensor.set_llama4_scaling_beta(0.1);
       config.set_original_max_position_embeddings(64);
     }
-    if (OneIn(16)) tensor.set_fp8_scale(2);
+    if (OneIn(16)) tensor.add_fp8_scales(2);
   }
 
   v1::RegionSpan RandomSpan() {

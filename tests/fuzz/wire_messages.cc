@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstring>
 #include <map>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "rope/v1/options.pb.h"
@@ -17,6 +18,7 @@ namespace {
 using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
+using google::protobuf::OneofDescriptor;
 using google::protobuf::Reflection;
 using google::protobuf::internal::WireFormat;
 using google::protobuf::internal::WireFormatLite;
@@ -81,6 +83,7 @@ std::string Reason(const Descriptor& type, std::string_view bytes, bool skips_un
   CodedInputStream input(reinterpret_cast<const uint8_t*>(bytes.data()),
                          static_cast<int>(bytes.size()));
   std::map<int, int> seen;
+  std::map<const OneofDescriptor*, const FieldDescriptor*> members;
   while (const uint32_t tag = input.ReadTag()) {
     const int number = WireFormatLite::GetTagFieldNumber(tag);
     const int wire_type = WireFormatLite::GetTagWireType(tag);
@@ -98,6 +101,12 @@ std::string Reason(const Descriptor& type, std::string_view bytes, bool skips_un
     if (!packed && wire_type != WireTypeOf(*field)) return absl::StrCat(here, ": got wire type");
     const int index = seen[number]++;
     if (!field->is_repeated() && index > 0) return absl::StrCat(here, ": got it more than once");
+    if (const OneofDescriptor* const oneof = field->real_containing_oneof(); oneof != nullptr) {
+      const FieldDescriptor* const other = std::exchange(members[oneof], field);
+      if (other != nullptr) {
+        return absl::StrCat(owner, ": got ", other->name(), " and ", field->name());
+      }
+    }
     if (field->options().GetExtension(v1::planned) && !skips_unknown_fields) {
       return absl::StrCat(here, ": got a value, want it unset");
     }

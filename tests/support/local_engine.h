@@ -36,8 +36,7 @@ class LocalEngine {
  public:
   // The parts that do not depend on a device; several engines may share them.
   struct State {
-    std::unique_ptr<server::ModelRegistry> registry =
-        server::ModelRegistry::Create("test", {}).value();
+    std::unique_ptr<server::ModelRegistry> registry = server::ModelRegistry::Create({}).value();
     kernels::TableCache tables{server::limits::kTableCacheBytes};
     server::BufferPool pool{server::limits::kPooledBytesMax};
     int64_t overwrite_bytes_min = server::limits::kOverwriteBytesMin;

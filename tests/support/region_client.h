@@ -68,9 +68,9 @@ inline std::string Text(const grpc::Status& status) {
 }
 
 // True when the server reports that a failed call may have changed the memory.
-inline bool Executed(const grpc::Status& status) {
+inline bool MayHaveExecuted(const grpc::Status& status) {
   const auto error = proto::DecodeStatusDetails(status.error_details());
-  return error.has_value() && error->executed();
+  return error.has_value() && error->may_have_executed();
 }
 
 inline grpc::Status Rotate(v1::RopeService::Stub& stub, const v1::RotateRequest& request,

@@ -59,8 +59,8 @@ inline WireAnswer Answer(LocalEngine& engine, server::PreparedRequests& prepared
   for (size_t i = 0; answer.status.ok() && i < request->outputs.size(); ++i) {
     answer.overwritten += request->Overwrites(i) ? 1 : 0;
   }
-  answer.bytes = BytesOf(answer.status.ok() ? server::EncodeReply(*request)
-                                            : server::EncodeError(request->id, answer.status));
+  answer.bytes = answer.status.ok() ? BytesOf(server::EncodeReply(*request))
+                                    : server::EncodeSmallError(request->id, answer.status);
   return answer;
 }
 

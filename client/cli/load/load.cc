@@ -77,7 +77,7 @@ class Sequence {
       slots_.push_back(*std::move(slot));
       data = output = static_cast<uint16_t*>(slots_.back().data());
       // In place, the factor would be applied again with every call.
-      request_.return_attention_factor = true;
+      request_.skip_attention_factor = true;
     } else {
       memory_.emplace_back(words);
       data = memory_.back().data();

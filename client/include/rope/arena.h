@@ -10,7 +10,7 @@
 //
 // While a call is in flight, the server reads and writes the call's slots. A call that ends before
 // the server has answered (DEADLINE_EXCEEDED, CANCELLED, connection lost) may leave the server at
-// work on them; Status::detail().executed is then true. Do not reuse these slots until
+// work on them; Status::detail().may_have_executed is then true. Do not reuse these slots until
 // Client::Fence has returned OK.
 //
 // Threading:  Arena is thread-safe; copies share the same memory. Slot is thread-compatible.

@@ -18,6 +18,7 @@
 #ifndef ROPE_ASYNC_H_
 #define ROPE_ASYNC_H_
 
+#include <cstdint>
 #include <functional>
 #include <future>
 #include <memory>
@@ -52,11 +53,12 @@ class Call {
 };
 
 // A stream of requests. Replies arrive in the order in which the server finishes the requests. An
-// error affects one request only; the stream goes on. Nothing is retried: detail().executed says
-// whether a failed request may have run.
+// error affects one request only; the stream goes on. Nothing is retried:
+// detail().may_have_executed says whether a failed request may have run.
 //
-// When the stream breaks, every unanswered request ends with the stream's status. Its `executed` is
-// false if the request was not sent, or if the server says that nothing ran; else it is true.
+// When the stream breaks, every unanswered request ends with the stream's status. Its
+// `may_have_executed` is false if the request was not sent, or if the server says that nothing ran;
+// else it is true.
 class RotateStream {
  public:
   RotateStream(RotateStream&&) = default;
@@ -70,11 +72,17 @@ class RotateStream {
   // At a bound of StreamOptions the call blocks until there is room. In a callback it never blocks:
   // the callback may reuse the room of the request that it answers; beyond that room the call
   // fails with RESOURCE_EXHAUSTED.
-  // INVALID_ARGUMENT: as Client::Rotate; a request_id of more than 100 bytes. FAILED_PRECONDITION:
-  // Finish was called. If the stream has ended: the status with which it ended.
-  Status Rotate(const RotateRequest& request, RotateCallback callback);
+  // INVALID_ARGUMENT: as Client::Rotate. FAILED_PRECONDITION: Finish was called. If the stream has
+  // ended: the status with which it ended. `sequence`, if not null, receives the request's number,
+  // before `callback` may run.
+  Status Rotate(const RotateRequest& request, RotateCallback callback,
+                uint64_t* sequence = nullptr);
   // The same with a future. The future also receives the error that Rotate would have returned.
   std::future<Result<RotateReply>> RotateFuture(const RotateRequest& request);
+
+  // Asks the server to cancel one request. Its callback receives CANCELLED if the server had not
+  // begun it, else the reply. No effect on a request that is answered or in a ring.
+  void CancelRequest(uint64_t sequence);
 
   // Ends sending, waits until every reply has arrived and its callback has run, and returns the
   // status of the stream. FAILED_PRECONDITION: called in a callback, where it cannot wait.

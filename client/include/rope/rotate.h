@@ -7,6 +7,7 @@
 #define ROPE_ROTATE_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,7 +30,7 @@ struct Positions {
   std::vector<int64_t> cu_seqlens = {};  // packed sequences: offset of each first token, then T
   // Final sequence length for dynamic and longrope: one value for all sequences or one for each.
   // Empty: the largest position + 1.
-  std::vector<int64_t> seq_len = {};
+  std::vector<int64_t> seq_lens = {};
   // Context parallelism: each sequence is cut into 2*cp_size chunks, and the tensors hold chunks
   // cp_rank and 2*cp_size - 1 - cp_rank of it. Set both or none.
   std::optional<int32_t> cp_size = {};
@@ -62,12 +63,16 @@ struct Rows {
 
 struct RotateRequest {
   std::string request_id = {};  // echoed and logged by the server; empty: the server generates one
+  // For the server's log lines about this request. At most 16; keys of 1 to 64 bytes, values of at
+  // most 256.
+  std::map<std::string, std::string> labels = {};
   RopeSpec rope = {};
   Positions positions = {};
   Operation operation = Operation::kRotate;
   std::optional<Reposition> reposition = {};  // only with Operation::kReposition, required there
-  // True: rotate without the attention factor. The reply contains it, the caller applies it.
-  bool return_attention_factor = false;
+  // True: the results do not include the attention factor. The caller applies
+  // RotateReply::attention_factor.
+  bool skip_attention_factor = false;
   std::optional<DType> output_dtype = {};  // unset: each tensor's own dtype
   // The order of a rotated pair's channels in the results; unspecified: that of the pairing.
   Pairing channel_order = Pairing::kUnspecified;
@@ -78,10 +83,10 @@ struct RotateRequest {
 
 // Time spent in each stage of the server, in microseconds.
 struct StageTimes {
-  double decode = 0;
-  double validate = 0;
-  double queue = 0;
-  double execute = 0;
+  double decode_us = 0;
+  double validate_us = 0;
+  double queue_us = 0;
+  double execute_us = 0;
 };
 
 struct RotateReply {
@@ -91,7 +96,7 @@ struct RotateReply {
   double attention_factor = 0;
   bool attention_factor_applied = false;
   std::string device = {};  // the device that ran the request, for example "cpu"
-  StageTimes microseconds = {};
+  StageTimes stage_times = {};
   std::vector<std::string> warnings = {};
   std::vector<RotatedTensor> tensors = {};  // in the order of the request
 };

@@ -47,7 +47,7 @@ struct ErrorDetail {
   int64_t retry_delay_ms = 0;  // > 0: the same call may succeed after this delay
   // True: the request may have run, so an in-place call may have changed its tensors. Either the
   // server says so, or its answer never arrived.
-  bool executed = false;
+  bool may_have_executed = false;
 };
 
 class [[nodiscard]] Status {

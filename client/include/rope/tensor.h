@@ -86,8 +86,11 @@ struct TensorView {
   std::optional<double> scale = {};  // multiplies the result, for example the softmax scale of q
   // Multiplies q by 1 + beta * ln(1 + floor(position / original length)), as Llama 4 does in its
   // layers without rotation.
-  std::optional<double> llama_4_scaling_beta = {};
+  std::optional<double> llama4_scaling_beta = {};
   std::optional<double> fp8_scale = {};  // divides an 8-bit output before rounding; unset: 1
+  // First rotated channel of this tensor, >= 0; replaces the config's. If it is set, even to 0, D
+  // may exceed the config's head_dim: 512 for an MLA row of 512 + 64 channels.
+  std::optional<int64_t> rotary_offset = {};
 };
 
 // Returns memory to the pool or to the allocator that it came from.

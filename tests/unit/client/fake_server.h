@@ -23,7 +23,7 @@ class FakeServer {
                                                    const std::string& request, std::string& reply)>;
 
   // Answers a RotateStream. Runs on its own thread; its return value ends the stream.
-  using Stream = grpc::ServerReaderWriter<v1::RotateResponse, v1::RotateRequest>;
+  using Stream = grpc::ServerReaderWriter<v1::RotateStreamResponse, v1::RotateStreamRequest>;
   using StreamHandler = std::function<grpc::Status(grpc::ServerContext& context, Stream& stream)>;
 
   FakeServer() {
@@ -159,6 +159,13 @@ inline v1::RotateResponse EchoOf(const v1::RotateRequest& request) {
   return response;
 }
 
+inline v1::RotateStreamResponse EchoOf(const v1::RotateStreamRequest& request) {
+  v1::RotateStreamResponse response;
+  response.set_sequence(request.sequence());
+  *response.mutable_rotate() = EchoOf(request.rotate());
+  return response;
+}
+
 // Answers a Rotate with the request's own tensors.
 inline grpc::Status Echo(grpc::CallbackServerContext&, const std::string& request,
                          std::string& reply) {
@@ -170,7 +177,7 @@ inline grpc::Status Echo(grpc::CallbackServerContext&, const std::string& reques
 
 // Answers every request of a stream with its own tensors, in order.
 inline grpc::Status EchoStream(grpc::ServerContext&, FakeServer::Stream& stream) {
-  for (v1::RotateRequest request; stream.Read(&request);) stream.Write(EchoOf(request));
+  for (v1::RotateStreamRequest request; stream.Read(&request);) stream.Write(EchoOf(request));
   return grpc::Status::OK;
 }
 

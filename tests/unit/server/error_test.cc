@@ -41,10 +41,10 @@ TEST(ShortMessageTest, LeavesShortOnesAndCutsLongOnes) {
 
 TEST(ExecutedTest, IsSaidBesideWhatWasWrong) {
   const absl::Status status = absl::InternalError("device: gone");
-  EXPECT_FALSE(WasExecuted(status));
-  EXPECT_TRUE(WasExecuted(Executed(status)));
-  EXPECT_EQ(Executed(status).message(), "device: gone");
-  EXPECT_TRUE(WasExecuted(Prefixed("x: ", Executed(status))));
+  EXPECT_FALSE(MayHaveExecuted(status));
+  EXPECT_TRUE(MayHaveExecuted(MarkMayHaveExecuted(status)));
+  EXPECT_EQ(MarkMayHaveExecuted(status).message(), "device: gone");
+  EXPECT_TRUE(MayHaveExecuted(Prefixed("x: ", MarkMayHaveExecuted(status))));
 }
 
 TEST(ShortMessageTest, CutsBetweenCharacters) {

@@ -63,7 +63,7 @@ TEST_F(ConnectionTest, CallThatNeitherSideCancelledIsTransient) {
   FailFirst(100, {grpc::StatusCode::CANCELLED, "CANCELLED"});
   const auto reply = Rotate();
   EXPECT_EQ(reply.status().ToString(), "UNAVAILABLE: server: ended the call (CANCELLED)");
-  EXPECT_TRUE(reply.status().detail().executed);
+  EXPECT_TRUE(reply.status().detail().may_have_executed);
 }
 
 TEST_F(ConnectionTest, AttemptsMaxOfOneNeverRetries) {

@@ -17,10 +17,12 @@ Status Unavailable() {
 }
 
 Status Full(int64_t delay_ms, bool executed = false) {
-  return Status(
-      StatusCode::kResourceExhausted, "queue full",
-      ErrorDetail{
-          .field = "", .got = "", .want = "", .retry_delay_ms = delay_ms, .executed = executed});
+  return Status(StatusCode::kResourceExhausted, "queue full",
+                ErrorDetail{.field = "",
+                            .got = "",
+                            .want = "",
+                            .retry_delay_ms = delay_ms,
+                            .may_have_executed = executed});
 }
 
 RetryState After(int attempts) {

@@ -34,10 +34,10 @@ RotateRequest RequestFor(const std::vector<float>& data, const std::string& id =
   return request;
 }
 
-v1::RotateResponse ErrorFor(const std::string& wire_id, const std::string& message) {
-  v1::RotateResponse response;
-  response.set_request_id(wire_id);
-  *response.mutable_error() = proto::MakeError(3, message);
+v1::RotateStreamResponse ErrorFor(uint64_t sequence, const std::string& message) {
+  v1::RotateStreamResponse response;
+  response.set_sequence(sequence);
+  *response.mutable_rotate()->mutable_error() = proto::MakeError(3, message);
   return response;
 }
 
@@ -48,13 +48,13 @@ class StreamCallTest : public ::testing::Test {
   }
 
   // Reads `requests` requests, then calls `then` with them, whose status ends the stream.
-  using Requests = std::vector<v1::RotateRequest>;
+  using Requests = std::vector<v1::RotateStreamRequest>;
   void After(size_t requests,
              std::function<grpc::Status(const Requests&, FakeServer::Stream&)> then) {
     server_.OnStream(
         [requests, then = std::move(then)](grpc::ServerContext&, FakeServer::Stream& stream) {
           Requests received(requests);
-          for (v1::RotateRequest& request : received) {
+          for (v1::RotateStreamRequest& request : received) {
             if (!stream.Read(&request)) return grpc::Status::CANCELLED;
           }
           return then(received, stream);
@@ -63,7 +63,7 @@ class StreamCallTest : public ::testing::Test {
   // Reads but never answers, until the client cancels.
   void NeverAnswer() {
     server_.OnStream([](grpc::ServerContext&, FakeServer::Stream& stream) {
-      for (v1::RotateRequest request; stream.Read(&request);) {
+      for (v1::RotateStreamRequest request; stream.Read(&request);) {
       }
       return grpc::Status::CANCELLED;
     });
@@ -96,32 +96,52 @@ TEST_F(StreamCallTest, AnswersInAnyOrderReachTheirOwnRequests) {
   EXPECT_TRUE(stream.Finish().ok());
 }
 
-TEST_F(StreamCallTest, RequestsAreNamedApartOnTheWireAndShowTheCallersId) {
-  std::vector<std::string> ids;
-  After(3, [&ids](const Requests& requests, FakeServer::Stream& stream) {
-    for (const v1::RotateRequest& request : requests) {
-      ids.push_back(request.request_id());
+TEST_F(StreamCallTest, RequestsAreNumberedAndKeepTheCallersId) {
+  std::vector<std::pair<uint64_t, std::string>> seen;
+  After(3, [&seen](const Requests& requests, FakeServer::Stream& stream) {
+    for (const v1::RotateStreamRequest& request : requests) {
+      seen.emplace_back(request.sequence(), request.rotate().request_id());
       stream.Write(EchoOf(request));
     }
     return grpc::Status::OK;
   });
   RotateStream stream = Open();
-  auto first = stream.RotateFuture(RequestFor(data_, "a:b"));
-  auto second = stream.RotateFuture(RequestFor(data_, "a:b"));
+  auto first = stream.RotateFuture(RequestFor(data_, "same"));
+  auto second = stream.RotateFuture(RequestFor(data_, "same"));
   auto third = stream.RotateFuture(RequestFor(data_));
-  EXPECT_EQ(first.get()->request_id, "a:b");
-  EXPECT_EQ(second.get()->request_id, "a:b");
-  const std::string third_id = third.get()->request_id;  // `ids` is complete once this is ready
-  EXPECT_EQ(third_id, ids[2]);
-  EXPECT_THAT(ids, ::testing::ElementsAre("1:a:b", "2:a:b", "3"));
+  EXPECT_EQ(first.get()->request_id, "same");
+  EXPECT_EQ(second.get()->request_id, "same");
+  EXPECT_TRUE(third.get().ok());  // `seen` is complete once this is ready
+  using Seen = std::pair<uint64_t, std::string>;
+  EXPECT_THAT(seen, ::testing::ElementsAre(Seen(1, "same"), Seen(2, "same"), Seen(3, "")));
 }
 
-TEST_F(StreamCallTest, RequestIdAtItsBoundGoesAndAboveIsRefused) {
-  server_.OnStream(&EchoStream);
+TEST_F(StreamCallTest, CancelledRequestIsNamedToTheServerAndItsAnswerEndsIt) {
+  server_.OnStream([](grpc::ServerContext&, FakeServer::Stream& stream) {
+    v1::RotateStreamRequest request;
+    stream.Read(&request);
+    v1::RotateStreamRequest cancel;
+    stream.Read(&cancel);
+    EXPECT_EQ(cancel.sequence(), request.sequence());
+    EXPECT_TRUE(cancel.has_cancel());
+    v1::RotateStreamResponse response;
+    response.set_sequence(request.sequence());
+    *response.mutable_rotate()->mutable_error() = proto::MakeError(1, "request: cancelled");
+    stream.Write(response);
+    return grpc::Status::OK;
+  });
   RotateStream stream = Open();
-  EXPECT_TRUE(stream.RotateFuture(RequestFor(data_, std::string(100, 'x'))).get().ok());
-  EXPECT_EQ(stream.RotateFuture(RequestFor(data_, std::string(101, 'x'))).get().status().ToString(),
-            "INVALID_ARGUMENT: request_id: got 101 bytes, want at most 100 on a stream");
+  std::promise<Status> ended;
+  uint64_t sequence = 0;
+  const auto callback = [&ended](const Result<RotateReply>& reply) {
+    ended.set_value(reply.status());
+  };
+  ASSERT_TRUE(stream.Rotate(RequestFor(data_), callback, &sequence).ok());
+  EXPECT_EQ(sequence, 1U);
+  stream.CancelRequest(sequence);
+  stream.CancelRequest(99);  // no such request: nothing is sent
+  EXPECT_EQ(ended.get_future().get().code(), StatusCode::kCancelled);
+  stream.CancelRequest(sequence);  // answered: nothing is sent
 }
 
 TEST_F(StreamCallTest, LargeTensorComesBackInPlace) {
@@ -136,8 +156,8 @@ TEST_F(StreamCallTest, LargeTensorComesBackInPlace) {
 
 TEST_F(StreamCallTest, ErrorOfOneRequestLeavesTheOthers) {
   After(3, [](const Requests& requests, FakeServer::Stream& stream) {
-    v1::RotateResponse refused = ErrorFor(requests[1].request_id(), "x: got 1, want 2");
-    refused.mutable_error()->set_retry_delay_ms(20);
+    v1::RotateStreamResponse refused = ErrorFor(requests[1].sequence(), "x: got 1, want 2");
+    refused.mutable_rotate()->mutable_error()->set_retry_delay_ms(20);
     stream.Write(refused);
     stream.Write(EchoOf(requests[0]));
     stream.Write(EchoOf(requests[2]));
@@ -150,7 +170,7 @@ TEST_F(StreamCallTest, ErrorOfOneRequestLeavesTheOthers) {
   const Status refused = second.get().status();
   EXPECT_EQ(refused.ToString(), "INVALID_ARGUMENT: x: got 1, want 2");
   EXPECT_EQ(refused.detail().retry_delay_ms, 20);
-  EXPECT_FALSE(refused.detail().executed);
+  EXPECT_FALSE(refused.detail().may_have_executed);
   EXPECT_TRUE(first.get().ok());
   EXPECT_TRUE(third.get().ok());
 }
@@ -166,7 +186,7 @@ TEST_F(StreamCallTest, BrokenStreamEndsWhatIsUnansweredWithItsStatus) {
   EXPECT_TRUE(first.get().ok());
   const Status broken = second.get().status();
   EXPECT_EQ(broken.ToString(), "UNAVAILABLE: draining");
-  EXPECT_TRUE(broken.detail().executed);  // it is unknown whether the request ran
+  EXPECT_TRUE(broken.detail().may_have_executed);  // it is unknown whether the request ran
   EXPECT_EQ(stream.Finish().ToString(), "UNAVAILABLE: draining");
   EXPECT_EQ(stream.RotateFuture(RequestFor(data_)).get().status().ToString(),
             "UNAVAILABLE: draining");
@@ -178,7 +198,7 @@ TEST_F(StreamCallTest, ServerThatSaysNothingRanIsBelieved) {
                         proto::EncodeStatusDetails(proto::MakeError(14, "draining")));
   });
   RotateStream stream = Open();
-  EXPECT_FALSE(stream.RotateFuture(RequestFor(data_)).get().status().detail().executed);
+  EXPECT_FALSE(stream.RotateFuture(RequestFor(data_)).get().status().detail().may_have_executed);
 }
 
 TEST_F(StreamCallTest, RequestThatWasNotSentYetIsKnownNotToHaveRun) {
@@ -192,8 +212,8 @@ TEST_F(StreamCallTest, RequestThatWasNotSentYetIsKnownNotToHaveRun) {
   RotateStream stream = Open({.bytes_max = int64_t{1} << 30});
   for (int i = 0; i < 4; ++i) replies.push_back(stream.RotateFuture(RequestFor(data)));
   all_taken.set_value();
-  EXPECT_TRUE(replies.front().get().status().detail().executed);
-  EXPECT_FALSE(replies.back().get().status().detail().executed);
+  EXPECT_TRUE(replies.front().get().status().detail().may_have_executed);
+  EXPECT_FALSE(replies.back().get().status().detail().may_have_executed);
 }
 
 TEST_F(StreamCallTest, EndWithoutAnAnswerIsUnavailable) {
@@ -211,25 +231,25 @@ TEST_F(StreamCallTest, ServerWithoutStreamsIsUnimplemented) {
 
 TEST_F(StreamCallTest, AnswerToNobodyBreaksTheStream) {
   After(2, [](const Requests& requests, FakeServer::Stream& stream) {
-    v1::RotateResponse response = EchoOf(requests[0]);
-    response.set_request_id("99");
+    v1::RotateStreamResponse response = EchoOf(requests[0]);
+    response.set_sequence(99);
     stream.Write(response);
-    for (v1::RotateRequest request; stream.Read(&request);) {
+    for (v1::RotateStreamRequest request; stream.Read(&request);) {
     }
     return grpc::Status::OK;
   });
   RotateStream stream = Open();
   auto first = stream.RotateFuture(RequestFor(data_));
   auto second = stream.RotateFuture(RequestFor(data_));
-  EXPECT_THAT(first.get().status().ToString(), HasSubstr("INTERNAL: reply: got request_id '99'"));
+  EXPECT_THAT(first.get().status().ToString(), HasSubstr("INTERNAL: reply: got sequence 99"));
   EXPECT_EQ(second.get().status().code(), StatusCode::kInternal);
 }
 
-TEST_F(StreamCallTest, ErrorWithoutIdBelongsToTheOnlyRequest) {
+TEST_F(StreamCallTest, ErrorWithoutNumberBelongsToTheOnlyRequest) {
   server_.OnStream([](grpc::ServerContext&, FakeServer::Stream& stream) {
-    v1::RotateRequest request;
+    v1::RotateStreamRequest request;
     stream.Read(&request);
-    stream.Write(ErrorFor("", "request: got malformed bytes"));
+    stream.Write(ErrorFor(0, "request: got malformed bytes"));
     stream.Read(&request);
     stream.Write(EchoOf(request));
     return grpc::Status::OK;

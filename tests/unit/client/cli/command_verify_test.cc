@@ -78,7 +78,7 @@ TEST_F(VerifyTest, FileIsSentAsItSays) {
   EXPECT_EQ(sent.rope().config_json(), R"({"rope_theta":10000})");
   EXPECT_EQ(sent.rope().layer_type(), "full_attention");
   EXPECT_EQ(sent.rope().pairing(), v1::PAIRING_INTERLEAVED);
-  EXPECT_THAT(sent.positions().seq_len(), ::testing::ElementsAre(77));
+  EXPECT_THAT(sent.positions().seq_lens(), ::testing::ElementsAre(77));
   EXPECT_THAT(sent.positions().position_ids().shape(), ::testing::ElementsAre(3, 1));
   ASSERT_EQ(sent.tensors_size(), 2);
   EXPECT_EQ(sent.tensors(1).role(), v1::ROLE_K);

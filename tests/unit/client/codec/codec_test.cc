@@ -59,7 +59,7 @@ v1::RotateResponse ResponseFor(const std::vector<float>& data) {
   response.set_attention_factor(1.25);
   response.set_attention_factor_applied(true);
   response.set_device("cpu");
-  response.mutable_microseconds()->set_execute(4);
+  response.mutable_stage_times()->set_execute_us(4);
   response.add_warnings("careful");
   v1::Array& array = *response.add_tensors()->mutable_array();
   array.set_dtype(v1::DTYPE_FP32);
@@ -86,13 +86,13 @@ TEST(EncodeRotateTest, MessageHoldsWhatWasAsked) {
   RotateRequest request = RequestFor(data);
   request.request_id = "id";
   request.operation = Operation::kInverse;
-  request.return_attention_factor = true;
+  request.skip_attention_factor = true;
   const v1::RotateRequest message = Encoded(request);
   EXPECT_EQ(message.request_id(), "id");
   EXPECT_EQ(message.rope().model(), "m");
   EXPECT_EQ(message.positions().start(), 3);
   EXPECT_EQ(message.operation(), v1::OPERATION_INVERSE);
-  EXPECT_TRUE(message.return_attention_factor());
+  EXPECT_TRUE(message.skip_attention_factor());
   ASSERT_EQ(message.tensors_size(), 1);
   const v1::Tensor& tensor = message.tensors(0);
   EXPECT_EQ(tensor.role(), v1::ROLE_K);
@@ -105,20 +105,34 @@ TEST(EncodeRotateTest, MessageHoldsWhatWasAsked) {
 
 TEST(EncodeRotateTest, EveryWayToSayPositions) {
   RotateRequest request;
-  request.positions = {.starts = {5, 6},
-                       .position_ids = {7, 8, 9},
-                       .position_ids_shape = {3, 1},
-                       .cu_seqlens = {0, 1},
-                       .seq_len = {10}};
-  const v1::Positions positions = Encoded(request).positions();
+  request.positions = {.starts = {5, 6}};
+  v1::Positions positions = Encoded(request).positions();
   EXPECT_FALSE(positions.has_start());
   EXPECT_EQ(positions.starts().dtype(), v1::DTYPE_INT64);
   EXPECT_THAT(positions.starts().shape(), ElementsAre(2));
+  request.positions = {.position_ids = {7, 8, 9},
+                       .position_ids_shape = {3, 1},
+                       .cu_seqlens = {0, 1},
+                       .seq_lens = {10}};
+  positions = Encoded(request).positions();
   EXPECT_THAT(positions.position_ids().shape(), ElementsAre(3, 1));
   EXPECT_EQ(positions.position_ids().raw().size(), 24u);
   EXPECT_EQ(positions.position_ids().raw()[0], 7);
   EXPECT_THAT(positions.cu_seqlens().shape(), ElementsAre(2));
-  EXPECT_THAT(positions.seq_len(), ElementsAre(10));
+  EXPECT_THAT(positions.seq_lens(), ElementsAre(10));
+}
+
+TEST(EncodeRotateTest, TwoSourcesOfPositionsAreRefusedByName) {
+  RotateRequest request;
+  request.positions = {.start = 0, .starts = {5, 6}};
+  BorrowedSlices borrowed;
+  EXPECT_EQ(EncodeRotate(request, {}, Route::kRpc, borrowed).status().message(),
+            "positions: got start and starts, want exactly one of start, starts, position_ids");
+  request.positions = {.start = 0};
+  request.reposition = Reposition{.from = {.starts = {1}, .position_ids = {2}}};
+  EXPECT_EQ(EncodeRotate(request, {}, Route::kRpc, borrowed).status().message(),
+            "reposition.from: got starts and position_ids, want exactly one of start, starts, "
+            "position_ids");
 }
 
 TEST(EncodeRotateTest, RepositionContextParallelAndHeadRangesGoAsTheyAre) {
@@ -159,7 +173,7 @@ TEST(EncodeRotateTest, RowsOutputsAndWhatIsBesideTheRotationGoAsTheyAre) {
   request.output_dtype = DType::kFloat8E5M2;
   request.tensors[0].norm = {.eps = 1e-6, .weight = {.shape = {2}, .data = weight.data()}};
   request.tensors[0].scale = 0.5;
-  request.tensors[0].llama_4_scaling_beta = 0.1;
+  request.tensors[0].llama4_scaling_beta = 0.1;
   request.tensors[0].fp8_scale = 2;
   request.tensors[0].output_layout = "TD";
   request.tensors.push_back({.layout = "TD", .shape = {2, 2}, .data = data.data()});
@@ -179,8 +193,8 @@ TEST(EncodeRotateTest, RowsOutputsAndWhatIsBesideTheRotationGoAsTheyAre) {
   EXPECT_THAT(tensor.norm().weight().shape(), ElementsAre(2));
   EXPECT_EQ(std::memcmp(tensor.norm().weight().raw().data(), weight.data(), 8), 0);
   EXPECT_EQ(tensor.scale(), 0.5);
-  EXPECT_EQ(tensor.llama_4_scaling_beta(), 0.1);
-  EXPECT_EQ(tensor.fp8_scale(), 2);
+  EXPECT_EQ(tensor.llama4_scaling_beta(), 0.1);
+  EXPECT_EQ(tensor.fp8_scales(0), 2);
   EXPECT_FALSE(message.tensors(1).has_scale());
   EXPECT_FALSE(message.tensors(1).has_norm());
 }
@@ -386,7 +400,7 @@ TEST(DecodeRotateTest, ReplyOwnsWhatHasNoOutput) {
   EXPECT_EQ(reply->attention_factor, 1.25);
   EXPECT_TRUE(reply->attention_factor_applied);
   EXPECT_EQ(reply->device, "cpu");
-  EXPECT_EQ(reply->microseconds.execute, 4);
+  EXPECT_EQ(reply->stage_times.execute_us, 4);
   EXPECT_THAT(reply->warnings, ElementsAre("careful"));
   ASSERT_EQ(reply->tensors.size(), 1u);
   const RotatedTensor& tensor = reply->tensors[0];
@@ -420,7 +434,7 @@ TEST(DecodeRotateTest, AnswerHasTheLayoutAndTypeThatWereAskedFor) {
   request.tensors[0].output_layout = "HSD";
   v1::RotateResponse response;
   v1::Tensor& tensor = *response.add_tensors();
-  tensor.set_fp8_scale(0.5);
+  tensor.add_fp8_scales(0.5);
   tensor.mutable_array()->set_dtype(v1::DTYPE_FP8_E4M3);
   for (const int64_t length : {2, 3, 2}) tensor.mutable_array()->add_shape(length);
   tensor.mutable_array()->set_raw("abcdefghijkl");
@@ -448,12 +462,12 @@ TEST(DecodeRotateTest, ErrorInTheReplyIsTheStatus) {
   response.mutable_error()->set_code(11);
   response.mutable_error()->set_message("positions.start: got 9, want 8");
   response.mutable_error()->set_field("positions.start");
-  response.mutable_error()->set_executed(true);
+  response.mutable_error()->set_may_have_executed(true);
   const Result<RotateReply> reply =
       Decode(BufferOf(response.SerializeAsString()), RequestFor({1, 2}));
   EXPECT_EQ(reply.status().code(), StatusCode::kOutOfRange);
   EXPECT_EQ(reply.status().detail().field, "positions.start");
-  EXPECT_TRUE(reply.status().detail().executed);
+  EXPECT_TRUE(reply.status().detail().may_have_executed);
 }
 
 TEST(DecodeRotateTest, WrongRepliesAreRefusedBeforeAnythingIsWritten) {

@@ -58,7 +58,7 @@ void SetEveryField(google::protobuf::Message& message) {
 
 v1::RopeSpec MessageOf(const RopeSpec& spec) {
   v1::RopeSpec message;
-  SetRope(spec, message);
+  EXPECT_TRUE(SetRope(spec, "rope", message).ok());
   return message;
 }
 
@@ -70,12 +70,22 @@ TEST(MessagesTest, EveryConfigFieldSurvivesBothWays) {
   EXPECT_EQ(spec.config().DebugString(), response.config().DebugString());
 }
 
+TEST(MessagesTest, TwoSourcesAreRefusedByName) {
+  v1::RopeSpec message;
+  EXPECT_EQ(
+      SetRope({.model = "m", .config = RopeConfig{}}, "reposition.from_rope", message).message(),
+      "reposition.from_rope: got model and config, want exactly one of model, config_id, "
+      "config, config_json");
+  const DescribeRequest request = {.rope = {.config_id = "1", .config_json = "{}"}};
+  EXPECT_EQ(ToMessage(request).status().code(), StatusCode::kInvalidArgument);
+}
+
 TEST(MessagesTest, UnsetFieldsStayUnset) {
   const v1::RopeSpec spec = MessageOf(RopeSpec{.config = RopeConfig{}});
   EXPECT_TRUE(spec.has_config());
   EXPECT_EQ(spec.config().ByteSizeLong(), 0u);
   EXPECT_EQ(MessageOf(RopeSpec{}).ByteSizeLong(), 0u);
-  EXPECT_EQ(ToMessage(DescribeRequest{}).rope().ByteSizeLong(), 0u);
+  EXPECT_EQ(ToMessage(DescribeRequest{})->rope().ByteSizeLong(), 0u);
 }
 
 TEST(MessagesTest, SpecNamesLayerAndPairing) {

@@ -45,8 +45,8 @@ TEST(StagedRunTest, RunIsLostUnlessTheServerSaidThatItIsOver) {
   for (const auto& [code, executed, lost] : cases) {
     const auto memory = NewMemory();
     StagedRun run = *StagedRun::Allocate(memory, 64);
-    run.NoteFailure(Status(code, "x", {.executed = executed}));
-    run.NoteFailure(Status(code, "x", {.executed = executed}));
+    run.NoteFailure(Status(code, "x", {.may_have_executed = executed}));
+    run.NoteFailure(Status(code, "x", {.may_have_executed = executed}));
     EXPECT_EQ(memory->lost_bytes(), lost ? 64 : 0) << Name(code);
     run = StagedRun();
     EXPECT_EQ(memory->used_bytes(), lost ? 64 : 0) << Name(code);
@@ -55,7 +55,7 @@ TEST(StagedRunTest, RunIsLostUnlessTheServerSaidThatItIsOver) {
 
 TEST(StagedRunTest, NothingIsLostOfNothing) {
   StagedRun run;
-  run.NoteFailure(Status(StatusCode::kUnavailable, "x", {.executed = true}));
+  run.NoteFailure(Status(StatusCode::kUnavailable, "x", {.may_have_executed = true}));
   EXPECT_EQ(run.data(), nullptr);
 }
 

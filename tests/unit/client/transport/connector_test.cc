@@ -282,7 +282,7 @@ TEST_F(ConnectorTest, InPlaceCallOnALostConnectionIsNotSentAgain) {
   acceptor_.CloseConnections();
   const auto lost = client.Rotate(RequestFor(slot, slot));
   EXPECT_EQ(lost.status().code(), StatusCode::kUnavailable);
-  EXPECT_TRUE(lost.status().detail().executed);
+  EXPECT_TRUE(lost.status().detail().may_have_executed);
   EXPECT_EQ(First(slot), 0);
   ASSERT_TRUE(client.Rotate(RequestFor(slot, slot)).ok());
   EXPECT_EQ(First(slot), 1);
@@ -358,10 +358,10 @@ TEST_F(ConnectorTest, FenceThatFindsTheConnectionLostSaysSo) {
 TEST_F(ConnectorTest, CallsAfterAFenceNameTheNextIdOnStreamsToo) {
   AnswerFences();
   server_.OnStream([this](grpc::ServerContext&, FakeServer::Stream& stream) {
-    for (v1::RotateRequest request; stream.Read(&request);) {
-      v1::RotateResponse response = EchoOf(request);
-      last_id_ = request.tensors(0).array().region().region_id();
-      response.mutable_tensors(0)->mutable_array()->clear_region();
+    for (v1::RotateStreamRequest request; stream.Read(&request);) {
+      v1::RotateStreamResponse response = EchoOf(request);
+      last_id_ = request.rotate().tensors(0).array().region().region_id();
+      response.mutable_rotate()->mutable_tensors(0)->mutable_array()->clear_region();
       stream.Write(response);
     }
     return grpc::Status::OK;

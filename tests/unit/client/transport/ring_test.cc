@@ -49,7 +49,7 @@ class RingTest : public ::testing::Test {
     EXPECT_TRUE(answer.has_value());
     if (!answer.has_value()) return proto::kRingSlots;
     EXPECT_EQ(answer->status().code(), StatusCode::kDeadlineExceeded);
-    EXPECT_TRUE(answer->status().detail().executed);
+    EXPECT_TRUE(answer->status().detail().may_have_executed);
     return server_.Next();
   }
   // The id in a reply, or why there is none.
@@ -81,7 +81,7 @@ TEST_F(RingTest, ErrorComesBackWithItsDetail) {
   v1::RotateResponse response;
   *response.mutable_error() = proto::MakeError(8, "tokens: got 7, want 6");
   response.mutable_error()->set_retry_delay_ms(5);
-  response.mutable_error()->set_executed(true);
+  response.mutable_error()->set_may_have_executed(true);
   server_.Respond(server_.Next(), 8, response.SerializeAsString());
   const Answer answer = called.get();
   ASSERT_TRUE(answer.has_value());
@@ -92,7 +92,7 @@ TEST_F(RingTest, ErrorComesBackWithItsDetail) {
   EXPECT_EQ(status.detail().got, "7");
   EXPECT_EQ(status.detail().want, "6");
   EXPECT_EQ(status.detail().retry_delay_ms, 5);
-  EXPECT_TRUE(status.detail().executed);
+  EXPECT_TRUE(status.detail().may_have_executed);
 }
 
 TEST_F(RingTest, AnswersThatMakeNoSenseAreErrors) {
@@ -238,7 +238,7 @@ class RingLostTest : public RingTest {
     const Answer answer = called_.get();
     ASSERT_TRUE(answer.has_value());
     EXPECT_EQ(answer->status().code(), StatusCode::kUnavailable);
-    EXPECT_TRUE(answer->status().detail().executed);
+    EXPECT_TRUE(answer->status().detail().may_have_executed);
   }
 
   std::future<Answer> called_ = CallLater("request");

@@ -102,11 +102,11 @@ TEST(AppendVarintTest, MessageIsByteForByteWhatTheGeneratedSerializerWrites) {
 TEST(AppendDoubleTest, MessageIsByteForByteWhatTheGeneratedSerializerWrites) {
   for (const double value : {0.0, -0.0, 1.0, 0.25, -3.5e-300, std::nan("")}) {
     v1::StageTimes expected;
-    expected.set_decode(value);
-    expected.set_execute(value);
+    expected.set_decode_us(value);
+    expected.set_execute_us(value);
     std::string bytes;
-    AppendDouble(v1::StageTimes::kDecodeFieldNumber, value, bytes);
-    AppendDouble(v1::StageTimes::kExecuteFieldNumber, value, bytes);
+    AppendDouble(v1::StageTimes::kDecodeUsFieldNumber, value, bytes);
+    AppendDouble(v1::StageTimes::kExecuteUsFieldNumber, value, bytes);
     EXPECT_EQ(bytes, expected.SerializeAsString()) << value;
   }
 }

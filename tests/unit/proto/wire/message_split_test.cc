@@ -27,8 +27,8 @@ v1::RotateRequest SampleRequest() {
   request.mutable_rope()->mutable_config()->set_rope_theta(10000);
   request.mutable_rope()->mutable_config()->add_short_factor(1.5);
   request.mutable_rope()->mutable_config()->add_short_factor(2.5);
-  request.mutable_positions()->add_seq_len(7);
-  request.mutable_positions()->add_seq_len(-1);
+  request.mutable_positions()->add_seq_lens(7);
+  request.mutable_positions()->add_seq_lens(-1);
   request.mutable_positions()->mutable_position_ids()->add_numbers(3);
   for (const char* raw : {"first payload", "second"}) {
     v1::Tensor* tensor = request.add_tensors();
@@ -113,16 +113,33 @@ TEST(MessageSplitTest, SingularFieldTwiceIsInvalidArgumentByPath) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("tensors[0].array: got it")));
 }
 
+TEST(MessageSplitTest, TwoMembersOfAOneofAreInvalidArgumentByPath) {
+  v1::RotateRequest model;
+  model.mutable_rope()->set_model("m");
+  v1::RotateRequest id;
+  id.mutable_rope()->set_config_id("i");
+  const std::string nested = model.rope().SerializeAsString() + id.rope().SerializeAsString();
+  const std::string wire = std::string("\x12") + static_cast<char>(nested.size()) + nested;
+  EXPECT_THAT(SplitWhole(wire),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("rope: got model and config_id, want exactly one of model, "
+                                 "config_id, config, config_json")));
+  // An empty string is a member as well.
+  const std::string empty = std::string("\x0a\0\x12\0", 4);
+  EXPECT_THAT(SplitWhole(std::string("\x12\x04") + empty),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("got model and config_id")));
+}
+
 TEST(MessageSplitTest, RepeatedFieldsMayRepeatPackedOrNot) {
   v1::RotateRequest request;
-  request.mutable_positions()->add_seq_len(300);
+  request.mutable_positions()->add_seq_lens(300);
   std::string packed = request.positions().SerializeAsString();
-  packed += std::string("\x28\x07", 2);  // seq_len: 7, unpacked
+  packed += std::string("\x28\x07", 2);  // seq_lens: 7, unpacked
   const std::string wire = std::string("\x1a") + static_cast<char>(packed.size()) + packed;
   const auto split = SplitWhole(wire);
   ASSERT_THAT(split, IsOk());
   ASSERT_TRUE(request.ParseFromString(split->skeleton));
-  EXPECT_THAT(request.positions().seq_len(), ::testing::ElementsAre(300, 7));
+  EXPECT_THAT(request.positions().seq_lens(), ::testing::ElementsAre(300, 7));
 }
 
 TEST(MessageSplitTest, UnknownFieldNumberIsUnimplementedByPath) {

@@ -445,13 +445,13 @@ TEST(RequestOutlineTest, StartOfAnotherPositionsIsCompared) {
 
 TEST(RequestOutlineTest, NumbersAreCompared) {
   v1::RotateRequest request = Sample();
-  request.mutable_positions()->add_seq_len(5);
+  request.mutable_positions()->add_seq_lens(5);
   request.mutable_tensors(0)->set_scale(0.5);
   const auto outline = OutlineOf(request.SerializeAsString());
   ASSERT_TRUE(outline.has_value());
   EXPECT_TRUE(Matches(*outline, request.SerializeAsString()));
   v1::RotateRequest other = request;
-  other.mutable_positions()->set_seq_len(0, 6);
+  other.mutable_positions()->set_seq_lens(0, 6);
   EXPECT_FALSE(Matches(*outline, other.SerializeAsString()));
   other = request;
   other.mutable_tensors(0)->set_scale(0.25);

@@ -30,13 +30,13 @@ v1::RegisterModelRequest RegisterRequest(const std::string& name, double theta) 
 }
 
 TEST(AdminTest, RegisterListAndUnregisterGoThroughTheRegistry) {
-  const auto registry = ModelRegistry::Create("test", {}).value();
-  const int before = ListModels(*registry).models_size();
+  const auto registry = ModelRegistry::Create({}).value();
+  const int before = ListModels({}, *registry)->models_size();
   const auto registered = RegisterModel(RegisterRequest("aaa", 2500), kOwner, *registry);
   ASSERT_THAT(registered, IsOk());
   EXPECT_EQ(registered->model().rope_theta(), 2500);
   EXPECT_EQ(registered->model().head_dim(), 0);  // the tensor's
-  const v1::ListModelsResponse list = ListModels(*registry);
+  const v1::ListModelsResponse list = *ListModels({}, *registry);
   ASSERT_EQ(list.models_size(), before + 1);
   EXPECT_EQ(list.models(0).SerializeAsString(), registered->model().SerializeAsString());
   v1::UnregisterModelRequest unregister;
@@ -44,11 +44,37 @@ TEST(AdminTest, RegisterListAndUnregisterGoThroughTheRegistry) {
   EXPECT_THAT(UnregisterModel(unregister, kOwner, *registry), IsOk());
   EXPECT_THAT(UnregisterModel(unregister, kOwner, *registry),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("name: got \"aaa\"")));
-  EXPECT_EQ(ListModels(*registry).models_size(), before);
+  EXPECT_EQ(ListModels({}, *registry)->models_size(), before);
+}
+
+TEST(AdminTest, PagesHoldEveryModelOnceInOrder) {
+  const auto registry = ModelRegistry::Create({}).value();
+  const v1::ListModelsResponse all = *ListModels({}, *registry);
+  EXPECT_EQ(all.next_page_token(), "");
+  for (const int size : {1, 7, all.models_size() - 1, all.models_size(), all.models_size() + 1}) {
+    v1::ListModelsRequest request;
+    request.set_page_size(size);
+    std::vector<std::string> names;
+    do {
+      const v1::ListModelsResponse page = *ListModels(request, *registry);
+      ASSERT_GE(page.models_size(), 1);
+      ASSERT_LE(page.models_size(), size);
+      for (const v1::Model& model : page.models()) names.push_back(model.name());
+      request.set_page_token(page.next_page_token());
+    } while (!request.page_token().empty());
+    ASSERT_EQ(names.size(), static_cast<size_t>(all.models_size())) << size;
+    for (int i = 0; i < all.models_size(); ++i) {
+      EXPECT_EQ(names[static_cast<size_t>(i)], all.models(i).name());
+    }
+  }
+  v1::ListModelsRequest negative;
+  negative.set_page_size(-1);
+  EXPECT_THAT(ListModels(negative, *registry),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("page_size: got -1")));
 }
 
 TEST(AdminTest, RefusalsOfTheRegistryComeThrough) {
-  const auto registry = ModelRegistry::Create("test", {}).value();
+  const auto registry = ModelRegistry::Create({}).value();
   EXPECT_THAT(RegisterModel(RegisterRequest("", 2500), kOwner, *registry),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("name: got")));
   EXPECT_THAT(RegisterModel(v1::RegisterModelRequest(), kOwner, *registry),

@@ -50,7 +50,7 @@ class DescribeTest : public ::testing::Test {
     return request;
   }
 
-  std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create("test", {}).value();
+  std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create({}).value();
 };
 
 TEST_F(DescribeTest, FrequenciesAndWavelengthsOfTheFormula) {

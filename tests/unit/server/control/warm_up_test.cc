@@ -38,7 +38,7 @@ class WarmUpTest : public ::testing::Test {
     EXPECT_THAT(Plan(request), StatusIs(code, HasSubstr(text)));
   }
 
-  std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create("test", {}).value();
+  std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create({}).value();
 };
 
 TEST_F(WarmUpTest, PlanHoldsEveryPageThatTheRangeTouches) {

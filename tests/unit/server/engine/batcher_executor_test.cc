@@ -129,7 +129,7 @@ class BatcherExecutorTest : public ::testing::Test {
   }
 
   FakeClock clock_;
-  std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create("test", {}).value();
+  std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create({}).value();
   kernels::TableCache tables_{limits::kTableCacheBytes};
   BufferPool pool_{limits::kPooledBytesMax};
   proto::Mutex mutex_;

@@ -52,7 +52,7 @@ class EngineTest : public ::testing::Test {
   }
 
   FakeClock clock_;
-  std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create("test", {}).value();
+  std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create({}).value();
   // The bytes admitted when the sample is received: its skeleton is parsed into objects.
   static int64_t SampleBytes() {
     const std::unique_ptr<Request> request = ReceivedRequest(Sample()).MakeRequest();

@@ -52,7 +52,7 @@ v1::RotateRequest Sample(const std::string& layout, const std::vector<int64_t>& 
 
 class ExecutorTest : public ::testing::Test {
  protected:
-  ExecutorTest() { registry_ = ModelRegistry::Create("test", {}).value(); }
+  ExecutorTest() { registry_ = ModelRegistry::Create({}).value(); }
 
   // Validates `sent`, received in several fragments.
   std::unique_ptr<Request> Receive(const v1::RotateRequest& sent, size_t piece = 1 << 20) {
@@ -264,9 +264,10 @@ TEST_F(ExecutorTest, AnotherOutputDTypeReachesEveryHeadOfEveryPieceAndSlice) {
   const std::string& raw = tensor.array().raw();
   for (const v1::DType dtype : {v1::DTYPE_FP16, v1::DTYPE_BF16, v1::DTYPE_FP8_E4M3}) {
     request.mutable_output()->set_dtype(dtype);
-    if (dtype == v1::DTYPE_FP8_E4M3) tensor.set_fp8_scale(0.25);
+    if (dtype == v1::DTYPE_FP8_E4M3) tensor.add_fp8_scales(0.25);
     const auto kernel_dtype = ReadOutputDType(dtype, "dtype").value();
-    const std::string passed = Converted(raw, kernel_dtype, tensor.has_fp8_scale() ? 0.25 : 1);
+    const std::string passed =
+        Converted(raw, kernel_dtype, (tensor.fp8_scales_size() > 0) ? 0.25 : 1);
     const auto row_bytes = static_cast<size_t>(8 * kernels::ElementBytes(kernel_dtype));
     const std::string whole = Rotate(request);
     ASSERT_EQ(whole.size(), passed.size());
@@ -307,10 +308,10 @@ TEST_F(ExecutorTest, SlicesTakeTheScalesOfTheirTokens) {
   config.set_rope_type("yarn");
   config.set_factor(4);
   config.set_original_max_position_embeddings(2);
-  request.mutable_tensors(0)->set_llama_4_scaling_beta(3);
+  request.mutable_tensors(0)->set_llama4_scaling_beta(3);
   const std::string whole = Rotate(request);
   for (const int64_t slice : {1, 2, 3}) EXPECT_EQ(Rotate(request, 31, slice), whole);
-  request.mutable_tensors(0)->clear_llama_4_scaling_beta();
+  request.mutable_tensors(0)->clear_llama4_scaling_beta();
   EXPECT_NE(Rotate(request), whole);
 }
 
@@ -325,14 +326,14 @@ TEST_F(ExecutorTest, SlicesAcrossRunsTakeEachTokensFrequencies) {
   config.set_rope_type("dynamic");
   config.set_factor(4);
   config.set_max_position_embeddings(8);
-  for (const int64_t length : {8, 500, 9000}) request.mutable_positions()->add_seq_len(length);
+  for (const int64_t length : {8, 500, 9000}) request.mutable_positions()->add_seq_lens(length);
   const std::string whole = Rotate(request);
   for (const int64_t slice : {1, 3, 5}) EXPECT_EQ(Rotate(request, 1000, slice), whole);
   std::string by_sequence;
   for (int i = 0; i < 3; ++i) {
     v1::RotateRequest one = request;
-    one.mutable_positions()->clear_seq_len();
-    one.mutable_positions()->add_seq_len(request.positions().seq_len(i));
+    one.mutable_positions()->clear_seq_lens();
+    one.mutable_positions()->add_seq_lens(request.positions().seq_lens(i));
     const std::string raw = request.tensors(0).array().raw();
     v1::Array& array = *one.mutable_tensors(0)->mutable_array();
     SetShape(array, {1, 2, 8});

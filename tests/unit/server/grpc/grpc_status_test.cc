@@ -37,7 +37,7 @@ TEST(GrpcStatusTest, DetailsNameTheField) {
   EXPECT_EQ(error->got(), "3");
   EXPECT_EQ(error->want(), "less");
   EXPECT_EQ(error->retry_delay_ms(), 0);
-  EXPECT_FALSE(error->executed());
+  EXPECT_FALSE(error->may_have_executed());
 }
 
 TEST(GrpcStatusTest, DetailsCarryTheRetryDelay) {

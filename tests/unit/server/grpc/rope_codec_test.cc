@@ -44,7 +44,7 @@ v1::Tensor& AddTensor(v1::RotateRequest& request, int64_t elements) {
 
 const ModelRegistry& Registry() {
   static const ModelRegistry& registry =
-      *ModelRegistry::Create("test", {}).value().release();  // owned by the process
+      *ModelRegistry::Create({}).value().release();  // owned by the process
   return registry;
 }
 
@@ -202,7 +202,7 @@ TEST(EncodeReplyTest, HeadSaysWhatTheRequestDid) {
   EXPECT_EQ(response.attention_factor(), 1.25);
   EXPECT_FALSE(response.attention_factor_applied());
   EXPECT_THAT(response.warnings(), ElementsAre("careful"));
-  EXPECT_EQ(response.microseconds().queue(), 7);
+  EXPECT_EQ(response.stage_times().queue_us(), 7);
 }
 
 TEST(EncodeReplyTest, TypedAndRawComeBackAsTheyCame) {
@@ -278,10 +278,10 @@ TEST(EncodeReplyTest, AnswersAreOfTheOutputsDType) {
   for (const v1::Tensor& tensor : response.tensors()) {
     EXPECT_EQ(tensor.array().dtype(), v1::DTYPE_FP8_E4M3);
     EXPECT_THAT(tensor.array().shape(), ElementsAre(3));
-    EXPECT_EQ(tensor.fp8_scale(), 0.5);
+    EXPECT_EQ(tensor.fp8_scales(0), 0.5);
   }
   const auto plain = Finished(sent, pool, 1);
-  EXPECT_FALSE(Reply(*plain).tensors(0).has_fp8_scale());
+  EXPECT_EQ(Reply(*plain).tensors(0).fp8_scales_size(), 0);
 }
 
 TEST(EncodeReplyTest, RawBytesAreThePooledBuffersThemselves) {
@@ -326,9 +326,14 @@ TEST(EncodeSmallReplyTest, IsTheReplyInOnePieceOrSaysThatItIsTooLong) {
       StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("got 32 bytes, want at most 31")));
 }
 
-TEST(EncodeSmallErrorTest, IsTheErrorInOnePiece) {
-  const absl::Status status = Executed(absl::UnavailableError("x: got 1, want 2"));
-  EXPECT_EQ(EncodeSmallError("mine", status), BytesOf(EncodeError("mine", status)));
+TEST(EncodeErrorTest, IsTheSameInARingAndOnAStream) {
+  const absl::Status status = MarkMayHaveExecuted(absl::UnavailableError("x: got 1, want 2"));
+  v1::RotateStreamResponse response;
+  ASSERT_TRUE(response.ParseFromString(BytesOf(EncodeStreamError(7, "mine", status))));
+  EXPECT_EQ(response.sequence(), 7U);
+  EXPECT_EQ(response.rotate().request_id(), "mine");
+  EXPECT_TRUE(response.rotate().error().may_have_executed());
+  EXPECT_EQ(EncodeSmallError("mine", status), response.rotate().SerializeAsString());
 }
 
 }  // namespace

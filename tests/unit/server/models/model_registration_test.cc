@@ -66,8 +66,7 @@ class ModelRegistrationTest : public ::testing::Test {
   }
 
   std::unique_ptr<ModelRegistry> registry_ =
-      ModelRegistry::Create("one", std::vector<ModelRegistry::ModelFile>{{"flagged", kLlama}})
-          .value();
+      ModelRegistry::Create(std::vector<ModelRegistry::ModelFile>{{"flagged", kLlama}}).value();
 };
 
 TEST_F(ModelRegistrationTest, RegisteredConfigIsFoundByNameAndListed) {
@@ -184,9 +183,6 @@ TEST_F(ModelRegistrationTest, TakenNamesAlreadyExist) {
 
 TEST_F(ModelRegistrationTest, BadSpecsAreRefusedWithTheirField) {
   ExpectRefused(v1::RopeSpec(), kInvalid, "rope: got nothing, want exactly one");
-  v1::RopeSpec two = ByConfig(1000);
-  two.set_model("llama-3-8b");
-  ExpectRefused(two, kInvalid, "rope: got model and config");
   ExpectRefused(ByConfig(-1), kInvalid, "rope.config.rope_theta: got -1");
   ExpectRefused(ByJson("{"), kInvalid, "rope.config_json: got a syntax error");
   ExpectRefused(ByJson(R"({"model_type": "llama", "head_dim": 64, "rope_theta": -1})"), kInvalid,

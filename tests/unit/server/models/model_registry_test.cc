@@ -30,9 +30,9 @@ constexpr char kTwoKinds[] = R"({"model_type": "gemma3_text", "head_dim": 64,
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention",
                     "full_attention"]})";
 
-std::unique_ptr<ModelRegistry> MakeRegistry(const std::vector<ModelRegistry::ModelFile>& files = {},
-                                            const std::string& instance = "one") {
-  auto registry = ModelRegistry::Create(instance, files);
+std::unique_ptr<ModelRegistry> MakeRegistry(
+    const std::vector<ModelRegistry::ModelFile>& files = {}) {
+  auto registry = ModelRegistry::Create(files);
   EXPECT_THAT(registry, IsOk());
   return registry.ok() ? *std::move(registry) : nullptr;
 }
@@ -66,14 +66,8 @@ void ExpectFails(const v1::RopeSpec& spec, absl::StatusCode code, const std::str
   EXPECT_THAT(MakeRegistry()->Find(spec), StatusIs(code, HasSubstr(text)));
 }
 
-TEST(FindTest, ExactlyOneWayToNameAConfigIsRequired) {
+TEST(FindTest, ASourceIsRequired) {
   ExpectFails(v1::RopeSpec(), kInvalid, "rope: got nothing, want exactly one of model");
-  v1::RopeSpec two = ByModel("llama-3-8b");
-  two.set_config_json(kPlain);
-  ExpectFails(two, kInvalid, "rope: got model and config_json, want exactly one");
-  v1::RopeSpec inline_and_id = ByConfig(10000);
-  inline_and_id.set_config_id("0");
-  ExpectFails(inline_and_id, kInvalid, "rope: got config_id and config, want exactly one");
 }
 
 TEST(FindTest, UnknownNamesAreNotFound) {
@@ -182,16 +176,43 @@ TEST(ConfigIdTest, IncludesThePairing) {
   EXPECT_NE((*half)->config_id(), (*interleaved)->config_id());
 }
 
-TEST(ConfigIdTest, AnotherInstanceGivesAnotherId) {
-  const auto one = MakeRegistry({}, "one");
-  const auto two = MakeRegistry({}, "two");
+TEST(ConfigIdTest, EveryServerGivesTheSameIdAndKnowsOnlyWhatItHasSeen) {
+  const auto one = MakeRegistry();
+  const auto two = MakeRegistry();
   const auto in_one = one->Find(ByConfig(10000));
-  const auto in_two = two->Find(ByConfig(10000));
   ASSERT_THAT(in_one, IsOk());
-  ASSERT_THAT(in_two, IsOk());
-  EXPECT_NE((*in_one)->config_id(), (*in_two)->config_id());
+  EXPECT_EQ((*in_one)->config_id(), "9ef21d88526c83bddaa5c6013ab6fc3b");
   EXPECT_THAT(two->Find(ById((*in_one)->config_id())),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("rope.config_id")));
+  const auto in_two = two->Find(ByConfig(10000));
+  ASSERT_THAT(in_two, IsOk());
+  EXPECT_EQ((*in_one)->config_id(), (*in_two)->config_id());
+}
+
+TEST(ConfigIdTest, OneEmbeddingHasOneIdHoweverItIsGiven) {
+  const auto registry = MakeRegistry({{"mine", kPlain}});
+  const auto by_json = registry->Find(ByJson(kPlain));
+  const auto by_model = registry->Find(ByModel("mine"));
+  ASSERT_THAT(by_json, IsOk());
+  ASSERT_THAT(by_model, IsOk());
+  EXPECT_NE(*by_json, *by_model) << "two specs";
+  EXPECT_EQ((*by_json)->config_id(), (*by_model)->config_id());
+}
+
+TEST(ConfigIdTest, WhatChangesTheNumbersChangesTheId) {
+  const auto registry = MakeRegistry();
+  std::set<std::string> ids;
+  std::vector<v1::RopeSpec> specs(6, ByConfig(10000));
+  specs[1].mutable_config()->set_rope_theta(10001);
+  specs[2].set_pairing(v1::PAIRING_HALF);
+  specs[3].set_precision(v1::PRECISION_HF);
+  specs[4].mutable_config()->set_rotary_dim(32);
+  specs[5].mutable_config()->set_reverse(true);
+  for (const v1::RopeSpec& spec : specs) {
+    const auto entry = registry->Find(spec);
+    ASSERT_THAT(entry, IsOk());
+    EXPECT_TRUE(ids.insert((*entry)->config_id()).second) << spec.ShortDebugString();
+  }
 }
 
 TEST(ConfigIdTest, BesideLayerOrPairingIsInvalid) {
@@ -303,7 +324,7 @@ TEST(ModelFilesTest, FlagModelReplacesAPreset) {
 
 TEST(ModelFilesTest, NameTwiceIsInvalid) {
   const std::vector<ModelRegistry::ModelFile> files = {{"mine", kPlain}, {"mine", kPlain}};
-  EXPECT_THAT(ModelRegistry::Create("one", files),
+  EXPECT_THAT(ModelRegistry::Create(files),
               StatusIs(kInvalid, HasSubstr("model: got \"mine\" twice")));
 }
 
@@ -311,11 +332,10 @@ TEST(ModelFilesTest, BadNamesAndConfigsAreInvalid) {
   for (const std::string& name :
        {std::string(), std::string("a b"), std::string("a\n"), std::string(129, 'a')}) {
     const std::vector<ModelRegistry::ModelFile> files = {{name, kPlain}};
-    EXPECT_THAT(ModelRegistry::Create("one", files),
-                StatusIs(kInvalid, HasSubstr("want 1 to 128 of")));
+    EXPECT_THAT(ModelRegistry::Create(files), StatusIs(kInvalid, HasSubstr("want 1 to 128 of")));
   }
   const std::vector<ModelRegistry::ModelFile> broken = {{"mine", "{"}};
-  EXPECT_THAT(ModelRegistry::Create("one", broken), StatusIs(kInvalid, HasSubstr("model mine: ")));
+  EXPECT_THAT(ModelRegistry::Create(broken), StatusIs(kInvalid, HasSubstr("model mine: ")));
 }
 
 TEST(ListTest, ShowsEveryPresetByNameWithItsNumbers) {

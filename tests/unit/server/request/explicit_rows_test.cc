@@ -158,8 +158,8 @@ TEST_F(ExplicitRowsTest, NothingElseMaySayHowToRotate) {
   request.set_operation(v1::OPERATION_INVERSE);
   ExpectFails(request, kInvalid, "operation: got OPERATION_INVERSE");
   request = WithAngles({3});
-  request.set_return_attention_factor(true);
-  ExpectFails(request, kInvalid, "return_attention_factor: got true with rows");
+  request.set_skip_attention_factor(true);
+  ExpectFails(request, kInvalid, "skip_attention_factor: got true with rows");
   request = WithAngles({3});
   request.mutable_reposition();
   ExpectFails(request, kInvalid, "reposition: got it without OPERATION_REPOSITION, want it unset");

@@ -28,7 +28,7 @@ using ::testing::IsEmpty;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 absl::StatusOr<Plan> Check(const v1::RotateRequest& request) {
-  static ModelRegistry& registry = *ModelRegistry::Create("test", {})->release();  // lives on
+  static ModelRegistry& registry = *ModelRegistry::Create({})->release();  // lives on
   const ReceivedRequest received(request);
   return Validate(received.message, received.split, registry);
 }
@@ -116,15 +116,15 @@ TEST(Fp8ScaleTest, IsOneUnlessGiven) {
   v1::RotateRequest request = Sample();
   request.mutable_output()->set_dtype(v1::DTYPE_FP8_E4M3);
   EXPECT_EQ(Check(request)->tensors[0].output_scale, 1);
-  request.mutable_tensors(0)->set_fp8_scale(0.25);
+  request.mutable_tensors(0)->add_fp8_scales(0.25);
   EXPECT_EQ(Check(request)->tensors[0].output_scale, 0.25);
 }
 
 TEST(Fp8ScaleTest, GoesWithFp8OutputAlone) {
   v1::RotateRequest request = Sample(v1::DTYPE_BF16);
-  request.mutable_tensors(0)->set_fp8_scale(2);
+  request.mutable_tensors(0)->add_fp8_scales(2);
   ExpectFails(request,
-              "tensors[0].fp8_scale: got it with output of DTYPE_BF16, want output.dtype "
+              "tensors[0].fp8_scales: got it with output of DTYPE_BF16, want output.dtype "
               "DTYPE_FP8_E4M3 or DTYPE_FP8_E5M2 as well");
 }
 
@@ -132,10 +132,19 @@ TEST(Fp8ScaleTest, MustBeAPositiveFloat) {
   v1::RotateRequest request = Sample();
   request.mutable_output()->set_dtype(v1::DTYPE_FP8_E4M3);
   for (const double bad : {0.0, -1.0, kInfinity, std::nan(""), 1e-40, 1e39}) {
-    request.mutable_tensors(0)->set_fp8_scale(bad);
-    ExpectFails(request, "tensors[0].fp8_scale: got ");
+    request.mutable_tensors(0)->mutable_fp8_scales()->Clear();
+    request.mutable_tensors(0)->add_fp8_scales(bad);
+    ExpectFails(request, "tensors[0].fp8_scales: got ");
     ExpectFails(request, "want a finite number above 0 that float32 holds");
   }
+}
+
+TEST(Fp8ScaleTest, OneForEachHeadIsNotBuiltYet) {
+  v1::RotateRequest request = Sample();
+  request.mutable_output()->set_dtype(v1::DTYPE_FP8_E4M3);
+  for (int i = 0; i < 2; ++i) request.mutable_tensors(0)->add_fp8_scales(1);
+  EXPECT_THAT(Check(request), StatusIs(absl::StatusCode::kUnimplemented,
+                                       HasSubstr("tensors[0].fp8_scales: got 2 scales, want one")));
 }
 
 TEST(ScaleTest, IsAnyFiniteFloatOnATensorOfOneRole) {
@@ -223,7 +232,7 @@ TEST(NormTest, OnlyWhereItHasAMeaning) {
 
 TEST(TokenScalesTest, GrowWithTheLogarithmOfLengthsPassed) {
   v1::RotateRequest request = Sample();
-  request.mutable_tensors(0)->set_llama_4_scaling_beta(0.1);
+  request.mutable_tensors(0)->set_llama4_scaling_beta(0.1);
   AddTensor(request, v1::DTYPE_FP32, v1::ROLE_K);
   for (const v1::Operation operation : {v1::OPERATION_ROTATE, v1::OPERATION_BACKWARD}) {
     request.set_operation(operation);
@@ -245,7 +254,7 @@ TEST(TokenScalesTest, LayersThatDoNotRotateScaleToo) {
           "max_position_embeddings": 64, "rope_scaling":
           {"rope_type": "yarn", "factor": 8, "original_max_position_embeddings": 8}})");
   request.mutable_rope()->set_layer(1);
-  request.mutable_tensors(0)->set_llama_4_scaling_beta(1);
+  request.mutable_tensors(0)->set_llama4_scaling_beta(1);
   const auto plan = Check(request);
   ASSERT_THAT(plan, IsOk());
   EXPECT_FALSE(plan->rotates);
@@ -255,10 +264,10 @@ TEST(TokenScalesTest, LayersThatDoNotRotateScaleToo) {
 
 TEST(TokenScalesTest, OnlyWhereTheyHaveAMeaning) {
   const auto with_beta = [](v1::RotateRequest request, double beta = 0.1) {
-    request.mutable_tensors(0)->set_llama_4_scaling_beta(beta);
+    request.mutable_tensors(0)->set_llama4_scaling_beta(beta);
     return request;
   };
-  const std::string field = "tensors[0].llama_4_scaling_beta: got ";
+  const std::string field = "tensors[0].llama4_scaling_beta: got ";
   ExpectFails(with_beta(WithHeadRanges()), field + "it together with head_ranges");
   v1::RotateRequest request = with_beta(Sample());
   request.mutable_tensors(0)->set_role(v1::ROLE_K);
@@ -280,8 +289,8 @@ TEST(TokenScalesTest, OnlyWhereTheyHaveAMeaning) {
     ExpectFails(with_beta(Sample(), bad), field);
   }
   request = with_beta(Sample());
-  AddTensor(request, v1::DTYPE_FP32).set_llama_4_scaling_beta(0.2);
-  ExpectFails(request, "tensors[1].llama_4_scaling_beta: got 0.2, want 0.1");
+  AddTensor(request, v1::DTYPE_FP32).set_llama4_scaling_beta(0.2);
+  ExpectFails(request, "tensors[1].llama4_scaling_beta: got 0.2, want 0.1");
 }
 
 }  // namespace

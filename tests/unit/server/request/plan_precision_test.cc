@@ -158,7 +158,7 @@ class PlanPrecisionTest : public ::testing::TestWithParam<const char*> {
     EXPECT_THAT(Check(request), StatusIs(kInvalid, HasSubstr(text)));
   }
 
-  std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create("test", {}).value();
+  std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create({}).value();
   DeviceRouter devices_{kernels::CreateBackend(GetParam(), {}).value()};
   kernels::TableCache tables_{limits::kTableCacheBytes};
   BufferPool pool_{limits::kPooledBytesMax};

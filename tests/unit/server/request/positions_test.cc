@@ -287,25 +287,25 @@ TEST(PackedPositionsTest, OffsetsWithoutPackedTokensAreInvalid) {
 
 TEST(SeqLenTest, OneServesAllSequencesAndOneEachIsTaken) {
   v1::Positions message = Start(0);
-  message.add_seq_len(100);
+  message.add_seq_lens(100);
   auto read = Read(message, TwoByThree());
   ASSERT_THAT(read, IsOk());
   EXPECT_THAT(read->seq_len, ElementsAre(100, 100));
-  message.add_seq_len(200);
+  message.add_seq_lens(200);
   read = Read(message, TwoByThree());
   ASSERT_THAT(read, IsOk());
   EXPECT_THAT(read->seq_len, ElementsAre(100, 200));
-  message.add_seq_len(300);
+  message.add_seq_lens(300);
   ExpectFails(message, TwoByThree(), kInvalid,
-              "positions.seq_len: got 3 lengths, want one, or 2, one for each sequence");
+              "positions.seq_lens: got 3 lengths, want one, or 2, one for each sequence");
 }
 
 TEST(SeqLenTest, BelowOneAndBeyondTheLimitAreInvalid) {
   for (const int64_t length : {int64_t{0}, int64_t{-5}, limits::kSeqLenMax + 1}) {
     v1::Positions message = Start(0);
-    message.add_seq_len(length);
+    message.add_seq_lens(length);
     ExpectFails(message, TwoByThree(), kInvalid,
-                "positions.seq_len: got " + std::to_string(length));
+                "positions.seq_lens: got " + std::to_string(length));
   }
 }
 
@@ -337,14 +337,8 @@ TEST(PositionBoundsTest, NegativePositionsAreInvalid) {
   ExpectFails(Ids({-3}, {1}), one, kInvalid, "positions.position_ids: got -3");
 }
 
-TEST(PositionAlternativesTest, ExactlyOneIsRequired) {
+TEST(PositionSourceTest, IsRequired) {
   ExpectFails(v1::Positions(), TwoByThree(), kInvalid, "positions: got nothing, want exactly one");
-  v1::Positions both = Starts({1, 2});
-  both.set_start(0);
-  ExpectFails(both, TwoByThree(), kInvalid, "positions: got start and starts");
-  v1::Positions ids = Ids({1, 2, 3}, {3});
-  ids.set_start(0);
-  ExpectFails(ids, TwoByThree(), kInvalid, "positions: got start and position_ids");
 }
 
 TEST(EmptyPositionsTest, NoTokensGiveNoPositions) {

@@ -174,10 +174,10 @@ TEST_F(PreparedRequestsTest, WhateverDecidesNothingButThePlanIsKept) {
   });
   add("inverse").set_operation(v1::OPERATION_INVERSE);
   add("sinusoidal").set_operation(v1::OPERATION_ADD_SINUSOIDAL);
-  add("factor").set_return_attention_factor(true);
+  add("factor").set_skip_attention_factor(true);
   add("rounded steps").mutable_rope()->set_precision(v1::PRECISION_HF);
   add("fp8").mutable_output()->set_dtype(v1::DTYPE_FP8_E4M3);
-  kept.back().second.mutable_tensors(0)->set_fp8_scale(2);
+  kept.back().second.mutable_tensors(0)->add_fp8_scales(2);
   for (const char* layout : {"HSD", ""}) {
     if (*layout != 0) add("layouts");
     kept.back().second.mutable_output()->add_layouts(layout);
@@ -263,7 +263,7 @@ TEST_F(PreparedRequestsTest, WhatItsValuesDecideIsNotKept) {
     p.clear_start();
     for (const double id : {4, 2, 0}) p.mutable_position_ids()->add_numbers(id);
   });
-  add("planned length") = With([](v1::Positions& p) { p.add_seq_len(77); });
+  add("planned length") = With([](v1::Positions& p) { p.add_seq_lens(77); });
   v1::Array& typed = *add("numbers").mutable_tensors(1)->mutable_array();
   typed.clear_raw();
   for (int i = 0; i < 24; ++i) typed.add_numbers(i);
@@ -289,7 +289,7 @@ TEST_F(PreparedRequestsTest, WhatItsValuesDecideIsNotKept) {
     longrope.add_long_factor(2);
   }
   config("token scales").set_original_max_position_embeddings(64);
-  not_kept.back().second.mutable_tensors(0)->set_llama_4_scaling_beta(0.1);
+  not_kept.back().second.mutable_tensors(0)->set_llama4_scaling_beta(0.1);
   add("reposition").set_operation(v1::OPERATION_REPOSITION);
   not_kept.back().second.mutable_reposition()->mutable_from()->set_start(5);
   v1::RotateRequest& rows = add("rows");

@@ -29,7 +29,7 @@ constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
 
 absl::StatusOr<Plan> Check(const v1::RotateRequest& request) {
-  static ModelRegistry& registry = *ModelRegistry::Create("test", {})->release();  // lives on
+  static ModelRegistry& registry = *ModelRegistry::Create({})->release();  // lives on
   const ReceivedRequest received(request);
   return Validate(received.message, received.split, registry);
 }
@@ -281,6 +281,31 @@ TEST(ValidateRequestTest, LongRequestIdIsInvalid) {
   ExpectFails(request, kInvalid, "request_id: got 129 bytes, want at most 128");
 }
 
+TEST(ValidateRequestTest, LabelsAreBounded) {
+  v1::RotateRequest request = Sample();
+  auto& labels = *request.mutable_labels();
+  for (int i = 0; i < 16; ++i)
+    labels[std::string(64, static_cast<char>('a' + i))] = std::string(256, 'x');
+  EXPECT_THAT(Check(request), IsOk());
+  labels["one"] = "more";
+  ExpectFails(request, kInvalid, "labels: got 17 labels, want at most 16");
+  labels.clear();
+  labels[""] = "x";
+  ExpectFails(request, kInvalid, "labels: got a key of 0 bytes, want 1 to 64");
+  labels.clear();
+  labels[std::string(65, 'k')] = "x";
+  ExpectFails(request, kInvalid, "labels: got a key of 65 bytes, want 1 to 64");
+  labels.clear();
+  labels["pod"] = std::string(257, 'x');
+  ExpectFails(request, kInvalid, "labels[pod]: got 257 bytes, want at most 256");
+}
+
+TEST(ValidateRequestTest, TensorOfVIsNotBuiltYet) {
+  v1::RotateRequest request = Sample();
+  request.mutable_tensors(0)->set_role(v1::ROLE_V);
+  ExpectFails(request, absl::StatusCode::kUnimplemented, "tensors[0].role: got ROLE_V");
+}
+
 TEST(ValidateRequestTest, MissingRopePositionsAndPairingAreNamed) {
   v1::RotateRequest request = Sample();
   request.clear_rope();
@@ -382,7 +407,7 @@ absl::StatusOr<double> MultiplierOf(v1::Operation operation, bool return_factor)
   request.mutable_positions()->set_start(0);
   request.mutable_rope()->mutable_config()->set_attention_factor(2);
   request.set_operation(operation);
-  request.set_return_attention_factor(return_factor);
+  request.set_skip_attention_factor(return_factor);
   const auto plan = Check(request);
   if (!plan.ok()) return plan.status();
   EXPECT_EQ(plan->attention_factor, 2);
@@ -408,7 +433,7 @@ TEST(ValidateOperationTest, InverseOfAFactorThatCannotBeDividedByIsInvalid) {
     EXPECT_THAT(Check(request), IsOk());
     request.set_operation(v1::OPERATION_INVERSE);
     ExpectFails(request, kInvalid, "operation: got OPERATION_INVERSE with attention factor");
-    request.set_return_attention_factor(true);
+    request.set_skip_attention_factor(true);
     EXPECT_THAT(Check(request), IsOk());
   }
 }
@@ -460,7 +485,7 @@ v1::RotateRequest DynamicSample(int64_t batch) {
 
 TEST(ValidateRunsTest, DynamicChoosesForEachSequence) {
   v1::RotateRequest request = DynamicSample(3);
-  for (const int64_t length : {16, 17, 32}) request.mutable_positions()->add_seq_len(length);
+  for (const int64_t length : {16, 17, 32}) request.mutable_positions()->add_seq_lens(length);
   const auto plan = Check(request);
   ASSERT_THAT(plan, IsOk());
   ASSERT_THAT(plan->row_sets[0].runs, SizeIs(3));
@@ -473,7 +498,7 @@ TEST(ValidateRunsTest, DynamicChoosesForEachSequence) {
 
 TEST(ValidateRunsTest, SequencesOfOneLengthShareTheirFrequencies) {
   v1::RotateRequest request = DynamicSample(4);
-  request.mutable_positions()->add_seq_len(100);
+  request.mutable_positions()->add_seq_lens(100);
   const auto plan = Check(request);
   ASSERT_THAT(plan, IsOk());
   EXPECT_THAT(plan->row_sets[0].runs, SizeIs(1));
@@ -483,7 +508,7 @@ TEST(ValidateRunsTest, TokensWithoutBytesNeedNoFrequencies) {
   v1::RotateRequest request = DynamicSample(1);
   request.clear_tensors();
   AddTensor(request, "BSHD", {2, 1, 0, 8});
-  for (const int64_t length : {100, 200}) request.mutable_positions()->add_seq_len(length);
+  for (const int64_t length : {100, 200}) request.mutable_positions()->add_seq_lens(length);
   const auto plan = Check(request);
   ASSERT_THAT(plan, IsOk());
   EXPECT_THAT(plan->row_sets[0].runs, IsEmpty());

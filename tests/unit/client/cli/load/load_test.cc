@@ -56,9 +56,9 @@ TEST_F(LoadTest, StreamKeepsThatManyInFlightOnOneConnection) {
   std::vector<int64_t> starts;
   server_.OnStream([&starts](grpc::ServerContext&, FakeServer::Stream& stream) {
     // Answers nothing until three requests are in flight; with fewer the test would hang.
-    std::vector<v1::RotateRequest> waiting;
-    for (v1::RotateRequest request; stream.Read(&request);) {
-      starts.push_back(request.positions().start());
+    std::vector<v1::RotateStreamRequest> waiting;
+    for (v1::RotateStreamRequest request; stream.Read(&request);) {
+      starts.push_back(request.rotate().positions().start());
       waiting.push_back(request);
       if (waiting.size() < 3) continue;
       for (const auto& each : waiting) stream.Write(EchoOf(each));
@@ -113,7 +113,7 @@ TEST_F(LoadTest, FailuresAreCountedByCodeAndNotRetried) {
 TEST_F(LoadTest, StreamThatEndsEarlyEndsTheLoad) {
   server_.OnRotate(&Echo);
   server_.OnStream([](grpc::ServerContext&, FakeServer::Stream& stream) {
-    v1::RotateRequest request;
+    v1::RotateStreamRequest request;
     stream.Read(&request);
     stream.Write(EchoOf(request));
     return grpc::Status(grpc::StatusCode::UNAVAILABLE, "draining");
