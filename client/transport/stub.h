@@ -35,8 +35,8 @@ struct UnaryAttempt {
 
 // Converts the status of a finished RPC that this side has not cancelled. UNAVAILABLE and
 // DEADLINE_EXCEEDED set `may_have_executed`, unless the server's error detail says otherwise.
-// CANCELLED without an error detail becomes UNAVAILABLE: gRPC reports it for calls that reach a server while
-// it shuts down. REQUIRES: the RPC has ended.
+// CANCELLED without an error detail becomes UNAVAILABLE: gRPC reports it for calls that reach a
+// server while it shuts down. REQUIRES: the RPC has ended.
 Status ToStatus(const grpc::Status& status, const grpc::ClientContext& context);
 
 // The time `timeout` from now, on the monotonic clock. Clamped to one day.
