@@ -97,6 +97,7 @@ class JobWriter {
     job.dtype = tensor_.dtype;
     if (span.rotates) {
       job.geometry = shared_.geometry;
+      job.geometry.offset = tensor_.rotary_offset.value_or(job.geometry.offset);
       job.conjugate = shared_.conjugate;
       job.arithmetic = shared_.arithmetic;
     }

@@ -17,6 +17,7 @@
 #include "server/models/rope_spec.h"
 #include "server/request/array_reader.h"
 #include "server/request/positions.h"
+#include "server/request/token_runs.h"
 
 namespace rope::server {
 namespace {
@@ -205,8 +206,8 @@ absl::Status PlanExplicitRows(const v1::RotateRequest& message, const proto::Spl
     return InvalidField("skip_attention_factor", "true with rows",
                         "false: rows contain the factor they were made with");
   }
-  const int64_t head_dim = plan.tensors.front().layout.head_dim;
-  ROPE_ASSIGN_OR_RETURN(const RowArrays rows, FindRows(message.rows(), split, head_dim));
+  ROPE_ASSIGN_OR_RETURN(const RowArrays rows, FindRows(message.rows(), split, ChannelsOf(plan)));
+  ROPE_RETURN_IF_ERROR(CheckOwnWindows(plan, 2 * rows.columns));
   ROPE_ASSIGN_OR_RETURN(plan.geometry, ReadGeometry(message.rope(), rows.columns));
   ROPE_RETURN_IF_ERROR(message.has_positions() ? ReadRowPositions(message, split, rows, plan)
                                                : CountRows(rows, plan));

@@ -58,6 +58,7 @@ struct TensorPlan {
   std::optional<LayoutStrides> output_strides;  // set: the output's axes have another order
   std::optional<float> norm_eps;                // set: each head is normalised first
   std::vector<float> norm_weight;               // by channel; empty: all 1
+  std::optional<int64_t> rotary_offset;         // first rotated channel; unset: the embedding's
   float scale = 1;                              // factor of the result
   bool token_scaled = false;                    // Plan::token_scales is a factor as well
   float output_scale = 1;                       // divisor of an fp8 output

@@ -106,9 +106,8 @@ absl::Status PlanReposition(RopeAt from, RopeAt to, Plan& plan) {
                         "both with rotation, or both without");
   }
   if (!plan.rotates) return absl::OkStatus();
-  const int64_t head_dim = plan.tensors.front().layout.head_dim;
-  ROPE_ASSIGN_OR_RETURN(const auto resolved_to, ResolveFor(to.entry, head_dim));
-  ROPE_ASSIGN_OR_RETURN(const auto resolved_from, ResolveFor(from.entry, head_dim));
+  ROPE_ASSIGN_OR_RETURN(const auto resolved_to, ResolveFor(to.entry, plan));
+  ROPE_ASSIGN_OR_RETURN(const auto resolved_from, ResolveFor(from.entry, plan));
   ROPE_ASSIGN_OR_RETURN(plan.geometry, GeometryOf(to.entry, *resolved_to));
   if (resolved_to->DependsOnDType() || resolved_from->DependsOnDType()) {
     return InvalidField(

@@ -58,8 +58,7 @@ absl::Status CheckSinusoidal(const kernels::ResolvedRope& resolved) {
 
 absl::Status PlanRotation(v1::Operation operation, RopeAt rope, Plan& plan) {
   if (!plan.rotates) return absl::OkStatus();
-  ROPE_ASSIGN_OR_RETURN(const auto resolved,
-                        ResolveFor(rope.entry, plan.tensors.front().layout.head_dim));
+  ROPE_ASSIGN_OR_RETURN(const auto resolved, ResolveFor(rope.entry, plan));
   ROPE_ASSIGN_OR_RETURN(plan.geometry, GeometryOf(rope.entry, *resolved));
   ROPE_RETURN_IF_ERROR(CheckRange(*resolved, rope.positions));
   ApplyPolicy(*resolved, rope.positions);

@@ -97,6 +97,12 @@ absl::StatusOr<TensorPlan> ReadTensor(const v1::Tensor& tensor, const v1::Output
   ROPE_ASSIGN_OR_RETURN(plan.layout, ParseLayout(tensor.layout(), tensor.array().shape(),
                                                  plan.larger_element_bytes(), path));
   plan.output_letters = plan.layout.letters;
+  if (tensor.has_rotary_offset()) {
+    if (tensor.rotary_offset() < 0) {
+      return InvalidField(path + ".rotary_offset", tensor.rotary_offset(), "a channel >= 0");
+    }
+    plan.rotary_offset = tensor.rotary_offset();
+  }
   ROPE_ASSIGN_OR_RETURN(plan.heads, ReadHeads(tensor, plan.layout.heads, path));
   int64_t count = plan.elements();
   if (tensor.array().strides_size() > 0) {
@@ -117,6 +123,19 @@ absl::Status CheckTokens(const Layout& layout, const std::string& path) {
   if (tokens <= limits::kTokensMax) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(path, ".array.shape: got ", tokens,
                                                    " tokens, want at most ", limits::kTokensMax));
+}
+
+// Tensors without a rotary_offset have the same D.
+absl::Status CheckChannels(const TensorPlan& tensor, const Plan& plan, const std::string& path) {
+  if (tensor.rotary_offset.has_value()) return absl::OkStatus();
+  const auto plain = [](const TensorPlan& before) { return !before.rotary_offset.has_value(); };
+  const auto first = std::ranges::find_if(plan.tensors, plain);
+  if (first == plan.tensors.end() || first->layout.head_dim == tensor.layout.head_dim) {
+    return absl::OkStatus();
+  }
+  return InvalidField(
+      path + ".array.shape", absl::StrCat("D ", tensor.layout.head_dim),
+      absl::StrCat(first->layout.head_dim, ", as tensors[", first - plan.tensors.begin(), "]"));
 }
 
 // Reads output.layouts: the order of the axes of each tensor in the reply.
@@ -159,10 +178,7 @@ absl::Status ReadTensors(const v1::RotateRequest& message, const proto::SplitMes
       return InvalidField(path + ".layout", message.tensors(i).layout(),
                           "the axes B, S, T and L of tensors[0], in its order and lengths");
     }
-    if (tensor.layout.head_dim != first.head_dim) {
-      return InvalidField(path + ".array.shape", absl::StrCat("D ", tensor.layout.head_dim),
-                          absl::StrCat(first.head_dim, ", as tensors[0]"));
-    }
+    ROPE_RETURN_IF_ERROR(CheckChannels(tensor, plan, path));
     plan.tensors.push_back(std::move(tensor));
   }
   ROPE_RETURN_IF_ERROR(ReadOutputLayouts(message.output(), plan));

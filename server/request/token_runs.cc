@@ -21,17 +21,41 @@ kernels::Side SideOf(bool is_k, v1::Operation operation) {
 
 }  // namespace
 
-absl::StatusOr<ResolvedPtr> ResolveFor(const RopeEntry& entry, int64_t channels) {
-  ROPE_ASSIGN_OR_RETURN(auto resolved, entry.Resolve(channels));
+int64_t ChannelsOf(const Plan& plan) {
+  const auto plain = [](const TensorPlan& tensor) { return !tensor.rotary_offset.has_value(); };
+  const auto first = std::ranges::find_if(plan.tensors, plain);
+  return (first == plan.tensors.end() ? plan.tensors.front() : *first).layout.head_dim;
+}
+
+absl::Status CheckOwnWindows(const Plan& plan, int64_t rotary_dim) {
+  for (size_t i = 0; i < plan.tensors.size(); ++i) {
+    const TensorPlan& tensor = plan.tensors[i];
+    const int64_t last = tensor.layout.head_dim - rotary_dim;
+    if (tensor.rotary_offset.value_or(0) <= last || !tensor.rotary_offset.has_value()) continue;
+    return InvalidField(
+        absl::StrCat("tensors[", i, "].rotary_offset"), *tensor.rotary_offset,
+        absl::StrCat("at most D - rotary_dim, ", tensor.layout.head_dim, " - ", rotary_dim));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ResolvedPtr> ResolveFor(const RopeEntry& entry, const Plan& plan) {
+  ROPE_ASSIGN_OR_RETURN(auto resolved, entry.Resolve(ChannelsOf(plan)));
+  ROPE_RETURN_IF_ERROR(CheckOwnWindows(plan, resolved->rotary_dim()));
   const bool may_be_wider = resolved->config().rotary_offset.has_value();
   const int64_t least =
       std::max(resolved->head_dim(), resolved->rotary_offset() + resolved->rotary_dim());
-  if (channels == least || (channels > least && may_be_wider)) return resolved;
-  return InvalidField(
-      "tensors[0].array.shape", absl::StrCat("D ", channels),
-      may_be_wider ? absl::StrCat("at least ", least, ", head_dim and rotary_offset + rotary_dim")
-                   : absl::StrCat("the config's head_dim ", least,
-                                  channels > least ? "; more with rotary_offset alone" : ""));
+  for (size_t i = 0; i < plan.tensors.size(); ++i) {
+    if (plan.tensors[i].rotary_offset.has_value()) continue;
+    const int64_t channels = plan.tensors[i].layout.head_dim;
+    if (channels == least || (channels > least && may_be_wider)) continue;
+    return InvalidField(
+        absl::StrCat("tensors[", i, "].array.shape"), absl::StrCat("D ", channels),
+        may_be_wider ? absl::StrCat("at least ", least, ", head_dim and rotary_offset + rotary_dim")
+                     : absl::StrCat("the config's head_dim ", least,
+                                    channels > least ? "; more with rotary_offset alone" : ""));
+  }
+  return resolved;
 }
 
 absl::StatusOr<kernels::PairGeometry> GeometryOf(const RopeEntry& entry,

@@ -37,9 +37,16 @@ struct RopeAt {
 using FrequenciesPtr = std::shared_ptr<const kernels::Frequencies>;
 using ResolvedPtr = std::shared_ptr<const kernels::ResolvedRope>;
 
-// The embedding for heads of `channels`. They may be wider than the config's head_dim only if
-// rotary_offset says which channels rotate.
-absl::StatusOr<ResolvedPtr> ResolveFor(const RopeEntry& entry, int64_t channels);
+// The channels from which a config without head_dim takes it: D of the first tensor without a
+// rotary_offset of its own, else of tensors[0].
+int64_t ChannelsOf(const Plan& plan);
+
+// The embedding for the plan's tensors. Their heads may be wider than the config's head_dim only if
+// a rotary_offset, the tensor's or the config's, says which channels rotate.
+absl::StatusOr<ResolvedPtr> ResolveFor(const RopeEntry& entry, const Plan& plan);
+
+// Checks that `rotary_dim` channels from the tensors' own rotary_offsets lie in their heads.
+absl::Status CheckOwnWindows(const Plan& plan, int64_t rotary_dim);
 
 absl::StatusOr<kernels::PairGeometry> GeometryOf(const RopeEntry& entry,
                                                  const kernels::ResolvedRope& resolved);

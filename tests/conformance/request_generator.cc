@@ -398,7 +398,12 @@ void RequestGenerator::DrawElements(int64_t count, v1::Array& array) {
 }
 
 void RequestGenerator::DrawTensor(const std::string& layout, v1::DType dtype, Shape shape,
-                                  int64_t channels, v1::Tensor& tensor) {
+                                  const Rotary& rotary, bool own_window, v1::Tensor& tensor) {
+  int64_t channels = rotary.channels;
+  if (own_window) {
+    channels = Between(rotary.dim, rotary.channels + 5);
+    tensor.set_rotary_offset(Between(0, channels - rotary.dim));
+  }
   const int64_t heads = OneIn(64) ? 71 : OneOf<int64_t>({1, 1, 2, 3});
   shape.length['H'] = heads;
   shape.length['D'] = channels;
@@ -446,7 +451,9 @@ v1::RotateRequest RequestGenerator::Make(const Choices& choices) {
       DrawReposition(choices, shape, rotary, request);
       break;
   }
-  DrawTensor(choices.layout, choices.dtype, shape, rotary.channels, *request.add_tensors());
+  // A config without head_dim takes that of tensors[0], which then has no window of its own.
+  DrawTensor(choices.layout, choices.dtype, shape, rotary, rotary.head_dim > 0 && OneIn(8),
+             *request.add_tensors());
   std::string token_axes = choices.layout;
   std::erase_if(token_axes, [](char letter) { return letter == 'H' || letter == 'D'; });
   for (int64_t more = OneIn(3) ? Between(1, 2) : 0; more > 0; --more) {
@@ -455,7 +462,7 @@ v1::RotateRequest RequestGenerator::Make(const Choices& choices) {
       layout.insert(layout.begin() + Between(0, static_cast<int64_t>(token_axes.size())), 'H');
     }
     DrawTensor(layout, OneOf<v1::DType>({v1::DTYPE_FP32, v1::DTYPE_FP16, v1::DTYPE_BF16}), shape,
-               rotary.channels, *request.add_tensors());
+               rotary, OneIn(4), *request.add_tensors());
   }
   if (!OneIn(3)) return request;
   for (const v1::Tensor& tensor : request.tensors()) {

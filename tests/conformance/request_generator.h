@@ -148,8 +148,9 @@ class RequestGenerator {
   void DrawHeads(int64_t heads, v1::Tensor& tensor);
   std::vector<int64_t> DrawStrides(const v1::Tensor& tensor);
   void DrawElements(int64_t count, v1::Array& array);
-  void DrawTensor(const std::string& layout, v1::DType dtype, Shape shape, int64_t channels,
-                  v1::Tensor& tensor);
+  // `own_window`: the tensor has its own D and rotary_offset.
+  void DrawTensor(const std::string& layout, v1::DType dtype, Shape shape, const Rotary& rotary,
+                  bool own_window, v1::Tensor& tensor);
 
   std::mt19937 random_;
 };

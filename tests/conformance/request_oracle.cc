@@ -392,10 +392,9 @@ bool Rotates(const v1::Tensor& tensor, int64_t head) {
   return false;
 }
 
-// Rotates the head whose channels are `in`.
-void TurnHead(const Turn& turn, const std::vector<std::array<double, 2>>& row, DType dtype,
-              const std::vector<double>& in, double* out, double* tolerances) {
-  const auto begin = static_cast<size_t>(turn.window[0]);
+// Rotates the head whose channels are `in`; `begin` is the first rotated one.
+void TurnHead(const Turn& turn, const std::vector<std::array<double, 2>>& row, size_t begin,
+              DType dtype, const std::vector<double>& in, double* out, double* tolerances) {
   const size_t pairs = row.size();
   for (size_t pair = 0; pair < pairs; ++pair) {
     const size_t first = begin + (turn.interleaved ? 2 * pair : pair);
@@ -413,6 +412,8 @@ void TurnHead(const Turn& turn, const std::vector<std::array<double, 2>>& row, D
 ExactTensor TensorOf(const v1::Tensor& tensor, const std::string& output_letters,
                      const Turn& turn) {
   const std::vector<double> elements = Elements(tensor.array());
+  const auto begin =
+      static_cast<size_t>(tensor.has_rotary_offset() ? tensor.rotary_offset() : turn.window[0]);
   const std::string& letters = tensor.layout();
   const std::string& answer_letters = output_letters.empty() ? letters : output_letters;
   std::vector<int64_t> strides = PackedStrides(tensor, letters);
@@ -439,7 +440,8 @@ ExactTensor TensorOf(const v1::Tensor& tensor, const std::string& output_letters
       double* const out = exact.values.data() + to;
       std::copy(head.begin(), head.end(), out);
       if (Rotates(tensor, at.Of('H'))) {
-        TurnHead(turn, turn.rows[token], exact.dtype, head, out, exact.tolerances.data() + to);
+        TurnHead(turn, turn.rows[token], begin, exact.dtype, head, out,
+                 exact.tolerances.data() + to);
       }
     }
   }

@@ -147,6 +147,17 @@ TEST_F(ExplicitRowsTest, WhatDoesNotFitIsRefusedByName) {
               "positions: got 3, want less than the 3 rows");
 }
 
+TEST_F(ExplicitRowsTest, ATensorsOwnWindowMustHoldAllPairs) {
+  v1::RotateRequest request = WithAngles({3});  // two pairs, heads of 5 channels
+  for (const int64_t offset : {0, 1}) {
+    request.mutable_tensors(0)->set_rotary_offset(offset);
+    EXPECT_THAT(engine_.Check(request), IsOk()) << offset;
+  }
+  request.mutable_tensors(0)->set_rotary_offset(2);
+  ExpectFails(request, kInvalid,
+              "tensors[0].rotary_offset: got 2, want at most D - rotary_dim, 5 - 4");
+}
+
 TEST_F(ExplicitRowsTest, NothingElseMaySayHowToRotate) {
   v1::RotateRequest request = WithAngles({3});
   request.mutable_rope()->set_model("llama-3.1-8b");

@@ -116,6 +116,42 @@ TEST_F(PlanRotationTest, AHeadThatTheWindowDoesNotFitIsRefused) {
               StatusIs(kInvalid, HasSubstr("got D 8, want at least 10")));
 }
 
+// As an MLA cache row: the config's head_dim is that of the rotated part.
+TEST_F(PlanRotationTest, ATensorsOwnWindowReplacesTheConfigs) {
+  const v1::RopeConfig config = HeadDim(4);
+  v1::RotateRequest request = Sample(config, 9, kEight);
+  const auto plain = Rotate(Sample(config, 9, {5, 6, 7, 8}));
+  ASSERT_THAT(plain, IsOk());
+  request.mutable_tensors(0)->set_rotary_offset(4);
+  const auto trailing = Rotate(request);
+  ASSERT_THAT(trailing, IsOk());
+  EXPECT_THAT(std::vector<float>(trailing->begin(), trailing->begin() + 4),
+              ElementsAre(1, 2, 3, 4));
+  EXPECT_EQ(std::vector<float>(trailing->begin() + 4, trailing->end()), *plain);
+  request.mutable_tensors(0)->set_rotary_offset(0);
+  const auto leading = Rotate(request);
+  ASSERT_THAT(leading, IsOk());
+  EXPECT_THAT(std::vector<float>(leading->begin() + 4, leading->end()), ElementsAre(5, 6, 7, 8));
+}
+
+TEST_F(PlanRotationTest, ATensorsOwnWindowMustFitItsHeads) {
+  const v1::RopeConfig config = HeadDim(4);
+  v1::RotateRequest request = Sample(config, 9, kEight);
+  const auto fails = [&](int64_t offset, const std::string& text) {
+    request.mutable_tensors(0)->set_rotary_offset(offset);
+    EXPECT_THAT(Check(request), StatusIs(kInvalid, HasSubstr(text)));
+  };
+  fails(-1, "tensors[0].rotary_offset: got -1, want a channel >= 0");
+  fails(5, "tensors[0].rotary_offset: got 5, want at most D - rotary_dim, 8 - 4");
+  fails(std::numeric_limits<int64_t>::max(), "tensors[0].rotary_offset: got 9223372036854775807");
+  request.mutable_tensors(0)->set_rotary_offset(4);
+  *request.add_tensors() = Sample(config, 9, {5, 6, 7, 8}).tensors(0);
+  EXPECT_THAT(Check(request), IsOk()) << "a tensor of D 4 beside it";
+  *request.add_tensors() = Sample(config, 9, kEight).tensors(0);
+  EXPECT_THAT(Check(request), StatusIs(kInvalid, HasSubstr("tensors[2].array.shape: got D 8, want "
+                                                           "4, as tensors[1]")));
+}
+
 TEST_F(PlanRotationTest, WindowsAtOtherOffsetsCannotBeRepositionedBetween) {
   v1::RopeConfig config = HeadDim(8);
   config.set_rotary_dim(4);
