@@ -89,7 +89,7 @@ absl::Span<const Command> Commands() {
        DescribeFlags(), &RunDescribe},
       {"lint", "CONFIG...", "Checks config.json files, and folders of them, without a server.",
        LintFlags(), &RunLint, kLintExits, /*asks_server=*/false},
-      {"diff", "A B", "Compares the rotations of two config.json files, without a server.",
+      {"diff", "A B", "Compares the rotations of two config.json or GGUF files, without a server.",
        DiffFlags(), &RunDiff, kDiffExits, /*asks_server=*/false},
       {"diagnose", "", "Names the setting that explains a tensor that somebody else rotated.",
        DiagnoseFlags(), &RunDiagnose},
@@ -135,6 +135,8 @@ std::vector<Flag> WithRopeFlags(std::vector<Flag> flags) {
       {"config_id", FlagKind::kText, "ID", "what describe gave, while that server runs."},
       {"layer", FlagKind::kInteger, "INDEX", "Layer, where the config differs by layer; or"},
       {"layer_type", FlagKind::kText, "NAME", "its type, for example full_attention."},
+      {"sub_config", FlagKind::kText, "NAME",
+       "The config inside a composite config.json, by its path: vision_config."},
       {"pairing", FlagKind::kText, "PAIRING", "half or interleaved. Default: as the model says."},
       {"compat", FlagKind::kText, "WHOSE", "Read it as hf, vllm, llamacpp or deepseek does."},
       {"precision", FlagKind::kText, "exact|hf", "hf: rounded as Hugging Face's eager code does."},
@@ -174,6 +176,7 @@ Result<RopeSpec> RopeFlagsOf(const Arguments& arguments) {
   spec.model = arguments.Text("model");
   spec.config_id = arguments.Text("config_id");
   spec.layer_type = arguments.Text("layer_type");
+  spec.sub_config = arguments.Text("sub_config");
   if (const auto layer = arguments.Integer("layer"); layer.has_value()) {
     if (*layer < 0 || *layer > std::numeric_limits<int32_t>::max()) {
       return Misused(absl::StrCat("--layer: got ", *layer, ", want 0 or more"));
@@ -203,8 +206,8 @@ Result<RopeSpec> RopeSpecOf(const Arguments& arguments) {
   if (const std::string path = ConfigPathOf(arguments); !path.empty()) {
     if (IsGguf(path)) {
       return Status(StatusCode::kInvalidArgument,
-                    absl::StrCat(path, ": got a GGUF file, want a config.json: describe and lint ",
-                                 "read GGUF files, without a server"));
+                    absl::StrCat(path, ": got a GGUF file, want a config.json: describe, lint and ",
+                                 "diff read GGUF files, without a server"));
     }
     Result<std::string> text = ReadFile(path, kConfigBytesMax);
     if (!text.ok()) return text.status();

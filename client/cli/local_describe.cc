@@ -45,8 +45,9 @@ absl::Status CheckOptions(const DescribeRequest& request) {
 
 absl::StatusOr<kernels::ModelConfig> ReadConfig(const RopeSpec& spec, const kernels::Preset* preset,
                                                 const std::string& gguf) {
-  if (!gguf.empty()) return kernels::ReadModelFile(gguf);
-  return kernels::ModelConfig::Parse(preset == nullptr ? spec.config_json : preset->config_json);
+  if (!gguf.empty()) return kernels::ReadModelFile(gguf, spec.sub_config);
+  return kernels::ModelConfig::Parse(preset == nullptr ? spec.config_json : preset->config_json,
+                                     spec.sub_config);
 }
 
 }  // namespace
@@ -58,7 +59,7 @@ absl::StatusOr<kernels::LayerRope> ReadRope(const RopeSpec& spec, const std::str
   if (spec.layer.has_value()) choice.layer = *spec.layer;
   choice.layer_type = spec.layer_type;
   ROPE_ASSIGN_OR_RETURN(kernels::LayerConfig layer, config.Layer(choice));
-  if (preset != nullptr) layer.pairing = preset->pairing;
+  if (preset != nullptr && spec.sub_config.empty()) layer.pairing = preset->pairing;
   if (spec.precision == Precision::kHf) {
     layer.config.precision = kernels::Precision::kHuggingFace;
   }

@@ -8,6 +8,7 @@
 #include "kernels/config/config_json_layers.h"
 #include "kernels/config/json_fields.h"
 #include "kernels/config/model_defaults.h"
+#include "kernels/config/sub_configs.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 
@@ -95,11 +96,10 @@ absl::StatusOr<std::optional<int64_t>> ReadKvHeads(const ConfigDocument& documen
 }
 
 // The file's, else those of text_config. Every entry keeps a copy, so their sizes are bounded.
-absl::StatusOr<std::vector<std::string>> ReadArchitectures(const nlohmann::json& file,
+absl::StatusOr<std::vector<std::string>> ReadArchitectures(const JsonFields& root,
                                                            const JsonFields& model) {
   constexpr size_t kNamesMax = 16;
   constexpr size_t kNameMax = 128;
-  const JsonFields root(file);
   const JsonFields& fields = root.Has("architectures") ? root : model;
   ROPE_ASSIGN_OR_RETURN(std::vector<std::string> names, fields.Strings("architectures"));
   if (names.size() > kNamesMax) {
@@ -116,15 +116,18 @@ absl::StatusOr<std::vector<std::string>> ReadArchitectures(const nlohmann::json&
 
 }  // namespace
 
-absl::StatusOr<ModelConfig> ModelConfig::Parse(std::string_view json) {
+absl::StatusOr<ModelConfig> ModelConfig::Parse(std::string_view json, std::string_view sub_config) {
   ROPE_ASSIGN_OR_RETURN(nlohmann::json file, ParseJsonObject(json));
-  std::vector<std::string> assumed = CompleteModel(file);
-  ROPE_ASSIGN_OR_RETURN(ConfigDocument document, LocateParameters(file));
+  ROPE_ASSIGN_OR_RETURN(const ChosenConfig chosen, ChooseSubConfig(file, sub_config));
+  std::vector<std::string> assumed = CompleteModel(*chosen.config, !chosen.path.empty());
+  const JsonFields root(*chosen.config, chosen.path);
+  ROPE_ASSIGN_OR_RETURN(ConfigDocument document, LocateParameters(root));
   std::move(assumed.begin(), assumed.end(), std::back_inserter(document.warnings));
   ModelConfig model;
+  model.has_sub_configs_ = chosen.has_sub_configs;
   ROPE_ASSIGN_OR_RETURN(model.entries_, ReadEntries(document));
   ROPE_ASSIGN_OR_RETURN(const std::vector<std::string> architectures,
-                        ReadArchitectures(file, document.model));
+                        ReadArchitectures(root, document.model));
   for (LayerConfig& entry : model.entries_) {
     entry.model_type = document.model_type;
     entry.architectures = architectures;

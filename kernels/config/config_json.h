@@ -1,6 +1,9 @@
 // ModelConfig: the rotary embeddings of a verbatim Hugging Face config.json, or of a fragment of
 //              one.
 //
+// A composite file is read by its text_config, or by the sub-config that the caller names
+// (sub_configs.h).
+//
 // Supported spellings are the old one (rope_scaling, type, a separate base for sliding layers in
 // rope_local_base_freq, local_rope_theta or swa_rope_theta) and the new one (rope_parameters,
 // nested by layer type), each at the top level or in text_config. Layers are lists or rules
@@ -9,7 +12,8 @@
 // Threading:  Immutable after Parse.
 // Errors:     INVALID_ARGUMENT: the text is not JSON; a field has the wrong type; the rope_type is
 //             unknown; layers differ and none is chosen (the message lists them); the chosen layer
-//             or layer_type does not exist.
+//             or layer_type does not exist; there is no such sub-config, or none is chosen and only
+//             sub-configs have rope parameters (the message lists them).
 #ifndef ROPE_KERNELS_CONFIG_CONFIG_JSON_H_
 #define ROPE_KERNELS_CONFIG_CONFIG_JSON_H_
 
@@ -26,7 +30,8 @@ namespace rope::kernels {
 
 class ModelConfig {
  public:
-  static absl::StatusOr<ModelConfig> Parse(std::string_view json);
+  // `sub_config` is the path of the config to read in a composite file; empty: the file's own.
+  static absl::StatusOr<ModelConfig> Parse(std::string_view json, std::string_view sub_config = "");
 
   // What the reader of another format found; see the accessors and Layer.
   struct Parts {
@@ -45,6 +50,8 @@ class ModelConfig {
   const std::vector<std::string>& layer_types() const { return layer_types_; }
   // The layer type of each layer, if the file has a list or a rule; otherwise empty.
   const std::vector<std::string>& layers() const { return layers_; }
+  // Whether the file has sub-configs, of which another may be chosen; false after a choice.
+  bool has_sub_configs() const { return has_sub_configs_; }
   std::optional<int64_t> num_heads() const { return num_heads_; }
   // Number of k heads that rotate: 1 if all heads share one rope slice (qk_rope_head_dim),
   // num_heads if the file has no such key.
@@ -67,6 +74,7 @@ class ModelConfig {
   std::optional<int64_t> num_layers_;
   std::optional<int64_t> num_heads_;
   std::optional<int64_t> num_kv_heads_;
+  bool has_sub_configs_ = false;
 };
 
 }  // namespace rope::kernels

@@ -167,7 +167,10 @@ absl::Status ReadAxes(const ConfigDocument& document, const JsonFields& paramete
     }
     return absl::OkStatus();
   }
-  if (IsType(parameters, kAxialType)) {
+  // The code of a vision tower has its grid whatever the file says; published files say nothing.
+  const bool of_code = document.type->axial.has_value() && config.rope_type == RopeType::kDefault &&
+                       !parameters.Has("mrope_section");
+  if (of_code || IsType(parameters, kAxialType)) {
     return ReadGrid(document.type->axial.value_or(AxialGrid::kHW), config);
   }
   ROPE_ASSIGN_OR_RETURN(config.mrope, ReadMrope(document, parameters, rotary_dim));

@@ -136,8 +136,11 @@ bool IsNested(const ConfigDocument& document) {
 
 }  // namespace
 
-absl::StatusOr<ConfigDocument> LocateParameters(const Json& file) {
-  const JsonFields root(file);
+bool IsBareParameters(const Json& file) {
+  return IsBare(JsonFields(file));
+}
+
+absl::StatusOr<ConfigDocument> LocateParameters(const JsonFields& root) {
   ROPE_ASSIGN_OR_RETURN(const std::optional<JsonFields> text, root.Object("text_config"));
   ConfigDocument document(text.value_or(root));
   const JsonFields& model = document.model;
@@ -154,7 +157,8 @@ absl::StatusOr<ConfigDocument> LocateParameters(const Json& file) {
   }
   for (const std::string_view key : {"rope_parameters", "rope_scaling", "rope_theta"}) {
     if (text.has_value() && root.Has(key) && !text->Has(key)) {
-      document.warnings.push_back(StrCat(key, " is not used: text_config is read instead"));
+      document.warnings.push_back(
+          StrCat(root.PathOf(key), " is not used: text_config is read instead"));
     }
   }
   for (const std::string_view key : kUnreadKeys) {
@@ -163,7 +167,9 @@ absl::StatusOr<ConfigDocument> LocateParameters(const Json& file) {
   if (!document.parameters.has_value() && IsBare(model)) {
     document.bare = true;
     document.parameters = model;
-    document.warnings.push_back("rope parameters are read from the top level of the file");
+    document.warnings.push_back(
+        StrCat("rope parameters are read from the top level of ",
+               model.path().empty() ? std::string("the file") : model.path()));
   }
   document.nested = document.parameters.has_value() && IsNested(document);
   if (document.nested) {

@@ -24,7 +24,7 @@ inline constexpr std::string_view kSlidingAttention = "sliding_attention";
 struct ConfigDocument {
   explicit ConfigDocument(const JsonFields& fields) : model(fields) {}
 
-  JsonFields model;                 // the file, or its text_config
+  JsonFields model;                 // the file or the chosen sub-config, or its text_config
   std::string model_type;           // empty if absent
   const ModelType* type = nullptr;  // the entry of model_type, never null
   // rope_parameters, else rope_scaling, else the file itself if it is a bare rope_parameters
@@ -35,7 +35,11 @@ struct ConfigDocument {
   std::vector<std::string> warnings;
 };
 
-absl::StatusOr<ConfigDocument> LocateParameters(const nlohmann::json& file);
+// `root` is the file, or the sub-config that is read in its place.
+absl::StatusOr<ConfigDocument> LocateParameters(const JsonFields& root);
+
+// Whether `file` is a rope_parameters object, or one with other keys around.
+bool IsBareParameters(const nlohmann::json& file);
 
 // Adds a warning for each unused key of `parameters`. After 16 keys one warning gives the number of
 // the others.

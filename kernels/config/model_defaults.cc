@@ -52,11 +52,6 @@ bool Has(const Json& object, std::string_view key) {
   return found != object.end() && !found->is_null();
 }
 
-bool StatesParameters(const Json& model) {
-  return std::any_of(std::begin(kParameterKeys), std::end(kParameterKeys),
-                     [&](std::string_view key) { return Has(model, key); });
-}
-
 std::string_view TypeOf(const Json& object) {
   const auto found = object.find("model_type");
   if (found == object.end() || !found->is_string()) return "";
@@ -65,7 +60,12 @@ std::string_view TypeOf(const Json& object) {
 
 }  // namespace
 
-std::vector<std::string> CompleteModel(Json& file) {
+bool StatesParameters(const Json& config) {
+  return std::any_of(std::begin(kParameterKeys), std::end(kParameterKeys),
+                     [&](std::string_view key) { return Has(config, key); });
+}
+
+std::vector<std::string> CompleteModel(Json& file, bool is_sub_config) {
   std::vector<std::string> warnings;
   const auto text = file.find("text_config");
   const bool nested = text != file.end() && text->is_object();
@@ -75,7 +75,8 @@ std::vector<std::string> CompleteModel(Json& file) {
   for (const auto& [key, spelt] : type.names) {
     if (!Has(model, key) && Has(model, spelt)) model[key] = model[spelt];
   }
-  const bool complete = nested || Has(file, "architectures") || Has(file, "transformers_version");
+  const bool complete =
+      is_sub_config || nested || Has(file, "architectures") || Has(file, "transformers_version");
   const bool states_parameters = StatesParameters(model);
   for (const auto& [key, value] : type.defaults.items()) {
     if (Has(model, key) || Contains(kReadByEntry, key)) continue;

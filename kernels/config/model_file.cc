@@ -9,6 +9,7 @@
 #include "absl/types/span.h"
 #include "kernels/config/gguf_config.h"
 #include "kernels/config/gguf_header.h"
+#include "kernels/config/json_fields.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 
@@ -23,7 +24,7 @@ absl::StatusOr<std::string> ReadBytes(const ByteSource& source, uint64_t count) 
   return bytes;
 }
 
-absl::StatusOr<ModelConfig> ReadJson(const ByteSource& source) {
+absl::StatusOr<ModelConfig> ReadJson(const ByteSource& source, std::string_view sub_config) {
   ROPE_ASSIGN_OR_RETURN(const std::string start, ReadBytes(source, kGgufMagic.size()));
   const size_t first = start.find_first_not_of(" \t\r\n");
   if (first != std::string::npos && start[first] != '{') {
@@ -35,7 +36,7 @@ absl::StatusOr<ModelConfig> ReadJson(const ByteSource& source) {
         StrCat("file: got ", source.size(), " bytes of JSON, want at most ", kJsonBytesMax));
   }
   ROPE_ASSIGN_OR_RETURN(const std::string text, ReadBytes(source, kJsonBytesMax));
-  return ModelConfig::Parse(text);
+  return ModelConfig::Parse(text, sub_config);
 }
 
 absl::StatusOr<bool> IsGguf(const ByteSource& source) {
@@ -67,9 +68,14 @@ void AddTensorsOfParts(const std::string& path, GgufHeader& header) {
   header.all_parts = true;
 }
 
-absl::StatusOr<ModelConfig> ReadOpened(const std::string& path, const ByteSource& source) {
+absl::StatusOr<ModelConfig> ReadOpened(const std::string& path, const ByteSource& source,
+                                       std::string_view sub_config) {
   ROPE_ASSIGN_OR_RETURN(const bool gguf, IsGguf(source));
-  if (!gguf) return ReadJson(source);
+  if (!gguf) return ReadJson(source, sub_config);
+  if (!sub_config.empty()) {
+    return absl::InvalidArgumentError(StrCat("sub_config: got ", Show(std::string(sub_config)),
+                                             ", want no sub_config: a GGUF file has none"));
+  }
   ROPE_ASSIGN_OR_RETURN(GgufHeader header, ReadGgufHeader(source));
   AddTensorsOfParts(path, header);
   return ReadGgufConfig(header);
@@ -79,14 +85,14 @@ absl::StatusOr<ModelConfig> ReadOpened(const std::string& path, const ByteSource
 
 absl::StatusOr<ModelConfig> ReadModel(const ByteSource& source) {
   ROPE_ASSIGN_OR_RETURN(const bool gguf, IsGguf(source));
-  if (!gguf) return ReadJson(source);
+  if (!gguf) return ReadJson(source, "");
   ROPE_ASSIGN_OR_RETURN(const GgufHeader header, ReadGgufHeader(source));
   return ReadGgufConfig(header);
 }
 
-absl::StatusOr<ModelConfig> ReadModelFile(const std::string& path) {
+absl::StatusOr<ModelConfig> ReadModelFile(const std::string& path, std::string_view sub_config) {
   ROPE_ASSIGN_OR_RETURN(const std::unique_ptr<FileSource> source, FileSource::Open(path));
-  absl::StatusOr<ModelConfig> model = ReadOpened(path, *source);
+  absl::StatusOr<ModelConfig> model = ReadOpened(path, *source, sub_config);
   if (model.ok()) return model;
   return absl::Status(model.status().code(), StrCat(path, ": ", model.status().message()));
 }

@@ -14,6 +14,7 @@
 #define ROPE_KERNELS_CONFIG_MODEL_FILE_H_
 
 #include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "kernels/config/byte_source.h"
@@ -21,7 +22,10 @@
 
 namespace rope::kernels {
 
-absl::StatusOr<ModelConfig> ReadModelFile(const std::string& path);
+// `sub_config` is the path of the config to read in a composite config.json; empty: the file's own.
+// A GGUF file has none.
+absl::StatusOr<ModelConfig> ReadModelFile(const std::string& path,
+                                          std::string_view sub_config = "");
 
 // The same from bytes, without the path in errors and without other parts of a split model.
 absl::StatusOr<ModelConfig> ReadModel(const ByteSource& source);

@@ -106,6 +106,10 @@ const ModelType* Find(std::string_view name) {
 
 }  // namespace
 
+bool HasModelType(std::string_view model_type) {
+  return Find(model_type) != nullptr;
+}
+
 const ModelType& ModelTypeOf(std::string_view model_type) {
   static const ModelType unknown;
   if (const ModelType* type = Find(model_type)) return *type;

@@ -62,6 +62,9 @@ struct ModelType {
 // ("gemma3_text"), and the other way round. An unknown type has an empty entry.
 const ModelType& ModelTypeOf(std::string_view model_type);
 
+// Whether `model_type` itself has an entry.
+bool HasModelType(std::string_view model_type);
+
 }  // namespace rope::kernels
 
 #endif  // ROPE_KERNELS_CONFIG_MODEL_TYPES_H_

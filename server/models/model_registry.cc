@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <set>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "kernels/config/presets.h"
 #include "kernels/config/validate_config.h"
@@ -16,22 +15,10 @@
 namespace rope::server {
 namespace {
 
-constexpr size_t kModelNameBytesMax = 128;
-
-absl::Status CheckName(absl::string_view field, absl::string_view name) {
-  const bool legal = !name.empty() && name.size() <= kModelNameBytesMax &&
-                     std::all_of(name.begin(), name.end(), [](char c) {
-                       return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
-                              absl::string_view("._-/").find(c) != absl::string_view::npos;
-                     });
-  if (legal) return absl::OkStatus();
-  return InvalidField(field, absl::StrCat("\"", name.substr(0, kModelNameBytesMax), "\""),
-                      "1 to 128 of a-z A-Z 0-9 . _ - /");
-}
-
 // Prefixes a kernel's error, which names the config's own field, with the request's field.
 absl::Status InField(const std::string& field, const absl::Status& status) {
   const bool names_a_field_of_rope = absl::StartsWith(status.message(), "layer") ||
+                                     absl::StartsWith(status.message(), "sub_config: ") ||
                                      absl::StartsWith(status.message(), "config_json: ");
   return Prefixed(names_a_field_of_rope ? "rope." : field, status);
 }
@@ -65,14 +52,14 @@ absl::StatusOr<std::unique_ptr<ModelRegistry>> ModelRegistry::Create(
 
 absl::Status ModelRegistry::Add(const std::string& name, const std::string& origin,
                                 std::string_view json, std::optional<kernels::Pairing> pairing) {
-  ROPE_RETURN_IF_ERROR(CheckName("model", name));
+  ROPE_RETURN_IF_ERROR(CheckModelName("model", name));
   auto config = kernels::ModelConfig::Parse(json);
   if (!config.ok()) return Prefixed(absl::StrCat("model ", name, ": "), config.status());
   auto model = std::make_shared<Model>();
   model->origin = origin;
   model->config = *std::move(config);
   model->pairing = pairing;
-  model->bytes = static_cast<int64_t>(json.size());
+  model->KeepComposite(json);
   proto::WriterMutexLock lock(&mutex_);
   models_.insert_or_assign(name, std::move(model));
   return absl::OkStatus();
@@ -128,23 +115,42 @@ absl::StatusOr<ModelRegistry::ModelPtr> ModelRegistry::ReadModel(const v1::RopeS
   }
   if (spec.has_config_json()) {
     field = "rope.config_json.";
-    model->bytes = static_cast<int64_t>(spec.config_json().size());
-    if (model->bytes > limits::kConfigJsonBytesMax) {
+    const auto bytes = static_cast<int64_t>(spec.config_json().size());
+    if (bytes > limits::kConfigJsonBytesMax) {
       return absl::ResourceExhaustedError(absl::StrCat(
-          field, "size: got ", model->bytes, " bytes, want at most ", limits::kConfigJsonBytesMax));
+          field, "size: got ", bytes, " bytes, want at most ", limits::kConfigJsonBytesMax));
     }
-    auto config = kernels::ModelConfig::Parse(spec.config_json());
+    auto config = kernels::ModelConfig::Parse(spec.config_json(), spec.sub_config());
     if (!config.ok()) return InField(field, config.status());
     model->config = *std::move(config);
+    model->KeepComposite(spec.config_json());
     return model;
   }
   field = "rope.model: ";
+  ROPE_ASSIGN_OR_RETURN(const ModelPtr named, FindModel(spec.model()));
+  if (spec.sub_config().empty()) return named;
+  auto config = kernels::ModelConfig::Parse(
+      named->composite_json.empty() ? "{}" : named->composite_json, spec.sub_config());
+  if (!config.ok()) return InField(field, config.status());
+  model->config = *std::move(config);
+  model->generation = named->generation;
+  model->bytes = named->bytes;
+  return model;
+}
+
+absl::StatusOr<ModelRegistry::ModelPtr> ModelRegistry::FindModel(const std::string& name) const {
   proto::ReaderMutexLock lock(&mutex_);
-  const auto found = models_.find(spec.model());
+  const auto found = models_.find(name);
   if (found != models_.end()) return found->second;
-  return absl::NotFoundError(absl::StrCat(field, "got \"",
-                                          spec.model().substr(0, kModelNameBytesMax),
+  return absl::NotFoundError(absl::StrCat("rope.model: got \"", name.substr(0, kModelNameBytesMax),
                                           "\", want a name that ListModels gives"));
+}
+
+void ModelRegistry::Model::KeepComposite(std::string_view json) {
+  bytes = static_cast<int64_t>(json.size());
+  if (!std::get<kernels::ModelConfig>(config).has_sub_configs()) return;
+  composite_json = json;
+  bytes *= 2;
 }
 
 absl::StatusOr<kernels::LayerConfig> ModelRegistry::LayerOf(const Model& model,
@@ -227,7 +233,7 @@ int64_t ModelRegistry::CostOf(const std::string& key, const RopeEntry& entry) {
 absl::StatusOr<v1::RegisterModelResponse> ModelRegistry::Register(const std::string& name,
                                                                   const v1::RopeSpec& spec,
                                                                   const std::string& owner) {
-  ROPE_RETURN_IF_ERROR(CheckName("name", name));
+  ROPE_RETURN_IF_ERROR(CheckModelName("name", name));
   ROPE_RETURN_IF_ERROR(CheckSpec(spec));
   ROPE_ASSIGN_OR_RETURN(const std::optional<kernels::Pairing> explicit_pairing,
                         ReadPairing(spec.pairing()));
@@ -253,6 +259,7 @@ absl::StatusOr<v1::RegisterModelResponse> ModelRegistry::Register(const std::str
   const kernels::LayerChoice choice = ChoiceOf(spec);
   if (choice.layer.has_value() || !choice.layer_type.empty()) {
     ROPE_ASSIGN_OR_RETURN(model.config, LayerOf(model, choice, field));
+    model.composite_json.clear();
   }
   v1::RegisterModelResponse response;
   std::vector<std::string> warnings;
@@ -310,7 +317,7 @@ absl::Status ModelRegistry::Insert(const std::string& name, Model model) {
 
 // Under one writer lock, so that a model and its cached entries (by generation) disappear together.
 absl::Status ModelRegistry::Unregister(const std::string& name, const std::string& owner) {
-  ROPE_RETURN_IF_ERROR(CheckName("name", name));
+  ROPE_RETURN_IF_ERROR(CheckModelName("name", name));
   proto::WriterMutexLock lock(&mutex_);
   const auto found = models_.find(name);
   if (found == models_.end()) {

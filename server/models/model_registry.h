@@ -116,8 +116,13 @@ class ModelRegistry {
     std::variant<kernels::ModelConfig, kernels::LayerConfig> config;  // all layers, or the only one
     std::optional<kernels::Pairing> pairing;  // of a preset or a registration
     std::string owner;                        // of a registered model
+    std::string composite_json;               // its file, if that has sub-configs
     int64_t bytes = 0;                        // approximate size of its config
     int64_t generation = 0;                   // unique to each registration; 0: not registered
+
+    // Sets `bytes`, and `composite_json` if requests may choose another config of the file.
+    // REQUIRES: `config` was read from `json`.
+    void KeepComposite(std::string_view json);
   };
   using ModelPtr = std::shared_ptr<const Model>;
 
@@ -134,6 +139,7 @@ class ModelRegistry {
   absl::StatusOr<std::shared_ptr<RopeEntry>> Read(const v1::RopeSpec& spec);
   // The model that `spec` names. Sets `field` to the path that errors of its config begin with.
   absl::StatusOr<ModelPtr> ReadModel(const v1::RopeSpec& spec, std::string& field);
+  absl::StatusOr<ModelPtr> FindModel(const std::string& name) const;
   static absl::StatusOr<kernels::LayerConfig> LayerOf(const Model& model,
                                                       const kernels::LayerChoice& choice,
                                                       const std::string& field);

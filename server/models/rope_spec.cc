@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_join.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
@@ -259,6 +260,17 @@ absl::StatusOr<std::optional<kernels::Pairing>> ReadPairing(v1::Pairing pairing)
   }
 }
 
+absl::Status CheckModelName(absl::string_view field, absl::string_view name) {
+  const bool legal = !name.empty() && name.size() <= kModelNameBytesMax &&
+                     std::all_of(name.begin(), name.end(), [](char c) {
+                       return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+                              absl::string_view("._-/").find(c) != absl::string_view::npos;
+                     });
+  if (legal) return absl::OkStatus();
+  return InvalidField(field, absl::StrCat("\"", name.substr(0, kModelNameBytesMax), "\""),
+                      "1 to 128 of a-z A-Z 0-9 . _ - /");
+}
+
 std::string SpecKey(const v1::RopeSpec& spec) {
   std::string key;
   google::protobuf::io::StringOutputStream stream(&key);
@@ -276,13 +288,18 @@ absl::Status CheckSpec(const v1::RopeSpec& spec) {
   if (spec.has_layer() && !spec.layer_type().empty()) {
     return InvalidField("rope", "layer and layer_type", "at most one of them");
   }
+  if (!spec.sub_config().empty() && spec.has_config()) {
+    return InvalidField("rope.sub_config", "it together with config",
+                        "it with config_json or a model");
+  }
   if (spec.has_config_id() &&
-      (spec.has_layer() || !spec.layer_type().empty() ||
+      (spec.has_layer() || !spec.layer_type().empty() || !spec.sub_config().empty() ||
        spec.pairing() != v1::PAIRING_UNSPECIFIED || spec.compat() != v1::COMPAT_UNSPECIFIED ||
        spec.precision() != v1::PRECISION_UNSPECIFIED)) {
-    return InvalidField("rope.config_id",
-                        "it together with layer, layer_type, pairing, compat or precision",
-                        "config_id only: it includes them");
+    return InvalidField(
+        "rope.config_id",
+        "it together with layer, layer_type, sub_config, pairing, compat or precision",
+        "config_id only: it includes them");
   }
   return absl::OkStatus();
 }

@@ -5,10 +5,12 @@
 #ifndef ROPE_SERVER_MODELS_ROPE_SPEC_H_
 #define ROPE_SERVER_MODELS_ROPE_SPEC_H_
 
+#include <cstddef>
 #include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "kernels/compat/rope_readings.h"
 #include "kernels/config/config_json.h"
 #include "kernels/config/rope_config.h"
@@ -30,6 +32,11 @@ absl::StatusOr<std::optional<kernels::Pairing>> ReadPairing(v1::Pairing pairing)
 
 // INVALID_ARGUMENT: the spec names no embedding, or has fields that exclude each other.
 absl::Status CheckSpec(const v1::RopeSpec& spec);
+
+inline constexpr size_t kModelNameBytesMax = 128;
+
+// INVALID_ARGUMENT, of `field`: `name` is no legal name of a model.
+absl::Status CheckModelName(absl::string_view field, absl::string_view name);
 
 // A deterministic serialization: equal specs have equal keys.
 std::string SpecKey(const v1::RopeSpec& spec);

@@ -3,6 +3,7 @@
 //   kernel/rotate_bf16_in_place     the same, in place
 //   kernel/rotate_bf16_in_cache     64 tokens, one thread, against memcpy
 //   kernel/rotate_*                 every dtype and pairing, 4096 tokens, for information
+//   kernel/channel_order_*          results in another order, against the rotation alone
 //   table/page_build                one page of 64 columns, for information
 //   table/first_request_at_1000000  a new config's first request less the same request warm
 //   table/memory_of_1000_configs    bytes against the budget, positions up to 10 million
@@ -19,6 +20,7 @@
 
 #include "absl/strings/str_format.h"
 #include "kernels/backend/backend.h"
+#include "kernels/backend/channel_order.h"
 #include "kernels/backend/worker_pool.h"
 #include "kernels/backends.h"
 #include "kernels/check.h"
@@ -125,6 +127,28 @@ Measurement MeasureInCache() {
           .ratio = seconds[1] / seconds[0]};
 }
 
+// Output.channel_order: the rotation of interleaved pairs and the pass that leaves them as halves,
+// against the rotation alone.
+Measurement MeasureChannelOrder(int64_t tokens) {
+  const Workload workload(tokens, DType::kBFloat16, Pairing::kInterleaved);
+  const auto backend = kernels::CreateBackend("cpu", {.threads = Threads()});
+  ROPE_CHECK(backend.ok());
+  const kernels::RotateJob job = workload.job(false);
+  const auto rotate = [&] { ROPE_CHECK((*backend)->Rotate({&job, 1}).ok()); };
+  const std::vector<double> seconds = MedianSeconds({[&] {
+                                                       rotate();
+                                                       kernels::ReorderPairs(job, Pairing::kHalf);
+                                                     },
+                                                     rotate},
+                                                    41);
+  const double bytes = static_cast<double>(workload.bytes());
+  return {.value = bytes / seconds[0] * 1e-9,
+          .unit = "GB/s",
+          .yardstick = absl::StrFormat("rotation alone %s, %d threads; the pass has 1",
+                                       GigabytesPerSecond(bytes, seconds[1]), Threads()),
+          .ratio = seconds[1] / seconds[0]};
+}
+
 Measurement MeasurePageBuild() {
   const kernels::Frequencies frequencies = MakeFrequencies(500000, kHeadDim / 2);
   const std::vector<double> seconds =
@@ -195,6 +219,8 @@ std::vector<Row> KernelRows() {
        [] { return MeasureRotate(DType::kBFloat16, Pairing::kHalf, true); }},
       {"kernel/rotate_bf16_in_cache", HasBFloat16Instructions() ? ">= 0.7" : ">= 0.45",
        &MeasureInCache},
+      {"kernel/channel_order_4096", "", [] { return MeasureChannelOrder(4096); }},
+      {"kernel/channel_order_64", "", [] { return MeasureChannelOrder(64); }},
       {"table/page_build", "", &MeasurePageBuild},
       {"table/first_request_at_1000000", "<= 1", &MeasureFirstRequest},
       {"table/memory_of_1000_configs", "<= 1.1", &MeasureMemoryOfConfigs},

@@ -195,6 +195,53 @@ TEST(LintTest, GgufFilesAreDescribedAndLinted) {
   EXPECT_THAT(asked.output, HasSubstr("got a GGUF file, want a config.json"));
 }
 
+TEST(OfflineTest, SubConfigIsChosenHereAsOnTheServer) {
+  TestServer server;
+  const std::string path =
+      Written(TemporaryFolder() + "/config.json",
+              R"({"model_type": "qwen2_5_vl", "head_dim": 128, "rope_theta": 1000000,
+          "vision_config": {"model_type": "qwen2_5_vl", "hidden_size": 1280, "num_heads": 16}})");
+  const std::vector<std::string> vision = {"describe", path, "--sub_config=vision_config"};
+  std::vector<std::string> asked = vision;
+  asked.push_back("--target=" + server.address());
+  for (const std::vector<std::string>& arguments : {vision, asked}) {
+    const Outcome outcome = Ropectl(arguments);
+    EXPECT_EQ(outcome.status, 0) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("head_dim          80\n"));
+    EXPECT_THAT(outcome.output, HasSubstr("theta             10000\n"));
+  }
+  EXPECT_THAT(Ropectl({"describe", path}).output, HasSubstr("theta             1000000\n"));
+  const Outcome unknown = Ropectl({"describe", path, "--sub_config=audio_config"});
+  EXPECT_EQ(unknown.status, 1);
+  EXPECT_THAT(unknown.output, HasSubstr("want one of vision_config"));
+  EXPECT_EQ(Ropectl({"lint", path, "--sub_config=audio_config"}).status, 1);
+  EXPECT_EQ(Ropectl({"diff", path, path, "--sub_config=vision_config"}).status, 0);
+}
+
+TEST(DiffTest, GgufFileIsComparedWithItsConfigAndAnother) {
+  const std::string folder = TemporaryFolder();
+  const auto gguf = [&folder](const std::string& name, float theta) {
+    return Written(folder + "/" + name, GgufWriter("qwen2")
+                                            .F32(".rope.freq_base", theta)
+                                            .U32(".rope.dimension_count", 128)
+                                            .U32(".attention.key_length", 128)
+                                            .U32(".context_length", 8192)
+                                            .Bytes());
+  };
+  const std::string config = Written(folder + "/config.json", R"({"model_type": "qwen2",
+      "head_dim": 128, "rope_theta": 500000, "max_position_embeddings": 8192})");
+  const std::string same = gguf("same.gguf", 5e5f);
+  const Outcome equal = Ropectl({"diff", same, config});
+  EXPECT_EQ(equal.status, 0) << equal.output;
+  EXPECT_THAT(equal.output, HasSubstr("all layers: equal"));
+  const Outcome other = Ropectl({"diff", gguf("other.gguf", 1e6f), same});
+  EXPECT_EQ(other.status, 1) << other.output;
+  EXPECT_THAT(other.output, HasSubstr("first differs at index 1"));
+  const Outcome chosen = Ropectl({"diff", same, same, "--sub_config=vision_config"});
+  EXPECT_EQ(chosen.status, 2);
+  EXPECT_THAT(chosen.output, HasSubstr("a GGUF file has none"));
+}
+
 TEST(LintTest, EngineChoosesReadingsAndSarifNamesFileAndLine) {
   const std::string path = Written(TemporaryFolder() + "/config.json", kMscale);
   const Outcome hf = Ropectl({"lint", path, "--engine=hf"});

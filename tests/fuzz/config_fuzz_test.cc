@@ -21,6 +21,7 @@
 #include "kernels/compat/rope_readings.h"
 #include "kernels/compat/rope_warnings.h"
 #include "kernels/config/config_json.h"
+#include "kernels/config/sub_configs.h"
 #include "kernels/config/validate_config.h"
 #include "kernels/frequencies/frequencies.h"
 #include "tests/fuzz/config_writer.h"
@@ -92,7 +93,14 @@ class ConfigFuzzTest : public ::testing::Test {
   }
 
   void Check(const std::string& text) {
-    const auto model = ModelConfig::Parse(text);
+    CheckModel(text, "");
+    const auto found = FindSubConfigs(std::string_view(text));
+    if (!found.ok()) return ExpectNamesAField(found.status());
+    for (const SubConfig& sub : found->configs) CheckModel(text, sub.name);
+  }
+
+  void CheckModel(const std::string& text, const std::string& sub_config) {
+    const auto model = ModelConfig::Parse(text, sub_config);
     ++(model.ok() ? read_ : refused_);
     if (!model.ok()) return ExpectNamesAField(model.status());
     for (const std::string& type : model->layer_types()) CheckLayer(*model, {.layer_type = type});

@@ -253,6 +253,7 @@ std::string ConfigWriter::NewText() {
   if (random_.OneIn(16)) return Object(Scaling());  // a fragment
   std::string fields = Model();
   if (random_.OneIn(4)) Append(Field("text_config", Object(Model())), fields);
+  if (random_.OneIn(8)) Append(Field("vision_config", Object(Model())), fields);
   std::string text = Object(fields);
   if (random_.OneIn(10)) random_.Damage(text);
   return random_.OneIn(200) ? AnyValue(0) : text;

@@ -19,6 +19,7 @@ BLENDED_FREQUENCY_ERROR = 2e-5
 @dataclasses.dataclass
 class Case:
     config_json: str
+    sub_config: str  # its path in the composite that config_json is; empty: it is the class's own
     layer_type: str | None
     positions: numpy.ndarray  # [1, tokens] or [axes, 1, tokens]
     inputs: list  # q, k: [1, heads, tokens, head_dim]
@@ -37,15 +38,19 @@ def positions_of(rng, axes, length):
     return numpy.array(rows, dtype="int64").reshape((axes, 1, TOKENS) if axes > 1 else (1, TOKENS))
 
 
-def draw_cases(rng, rotary, config_cls, resize):
+def draw_cases(rng, rotary, config_cls, resize, place=None):
     """The drawn config, its module, and a case per layer type.
 
-    NotRunnable: the class accepts no such config.
+    With `place` the service gets the composite that holds the config there.
+    NotRunnable: the class, or the composite, accepts no such config.
     """
     try:
         config = random_configs.draw(rng, rotary, config_cls, resize)
         if config is None:
             raise NotRunnable
+        sent = config
+        if place is not None:
+            sent, config = place.put(config)
         module = peer.build(rotary, config)
         cases = []
         for label in peer.layer_types(module):
@@ -58,7 +63,8 @@ def draw_cases(rng, rotary, config_cls, resize):
                 for h in (2, 1)
             ]
             theirs = _theirs(rotary, module, config, label, positions, inputs)
-            cases.append(Case(config.to_json_string(), label, positions, inputs, theirs))
+            name = place.name if place else ""
+            cases.append(Case(sent.to_json_string(), name, label, positions, inputs, theirs))
         return config, module, cases
     except Exception as error:  # whatever a class raises, it does not accept this config
         raise NotRunnable(repr(error)) from error
@@ -154,7 +160,7 @@ def verdict(rotary, module, config, case, server):
     seq_len = int(case.positions.max()) + 1
     answers = []
     for precision in (config_pb2.PRECISION_EXACT, config_pb2.PRECISION_HF):
-        spec = service.spec(case.config_json, case.layer_type, precision)
+        spec = service.spec(case.config_json, case.sub_config, case.layer_type, precision)
         try:
             described = server.describe(spec, seq_len)
             order = described.channel_order

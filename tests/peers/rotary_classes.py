@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import functools
 import importlib
 import inspect
 import pathlib
@@ -47,6 +48,49 @@ def _config_class(module, cls):
             if inspect.isclass(found) and issubclass(found, PreTrainedConfig):
                 return found
     return getattr(module, _CONFIGS.get(cls.__name__, ""), None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a composite config holds a config: composite.keys[0].keys[1]..."""
+
+    composite: type
+    keys: tuple
+
+    @property
+    def name(self):
+        return ".".join(self.keys)
+
+    def put(self, config):
+        """The composite with `config` in its place, and the config that it holds there."""
+        values = config.to_dict()
+        for key in reversed(self.keys):
+            values = {key: values}
+        composite = self.composite(**values)
+        return composite, functools.reduce(getattr, self.keys, composite)
+
+
+@functools.cache
+def _holders():
+    """[(class, key, class that it holds there)] of every config class."""
+    found = []
+    for path in sorted(_ROOT.glob("*/configuration_*.py")):
+        module = importlib.import_module(f"transformers.models.{path.parent.name}.{path.stem}")
+        for cls in vars(module).values():
+            own = inspect.isclass(cls) and cls.__module__ == module.__name__
+            if own and issubclass(cls, PreTrainedConfig):
+                found += [(cls, key, held) for key, held in cls.sub_configs.items()]
+    return found
+
+
+def places(config_cls):
+    """The outermost composites that hold the class."""
+    found = []
+    for holder, key, held in _holders():
+        if held is config_cls:
+            around = places(holder) or [Place(holder, ())]
+            found += [Place(p.composite, (*p.keys, key)) for p in around]
+    return found
 
 
 def find():

@@ -90,9 +90,10 @@ class Service:
         ]
 
 
-def spec(config_json, layer_type, precision=config_pb2.PRECISION_UNSPECIFIED):
+def spec(config_json, sub_config, layer_type, precision=config_pb2.PRECISION_UNSPECIFIED):
     return config_pb2.RopeSpec(
         config_json=config_json,
+        sub_config=sub_config,
         layer_type=layer_type or "",
         precision=precision,
         compat=config_pb2.COMPAT_HF,

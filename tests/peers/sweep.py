@@ -48,11 +48,18 @@ class Results:
         self.counts = collections.Counter()
         self.reasons = {}
         self.golden = None
+        self.nested = 0
 
     def add(self, case, outcome, reason):
-        self.counts[case.layer_type or "-", outcome] += 1
+        label = case.layer_type or "-"
+        if case.sub_config:
+            self.nested += 1
+            label += f" of {case.sub_config}"
+        self.counts[label, outcome] += 1
         if reason:
             self.reasons[outcome] = reason
+        if case.sub_config:
+            return  # golden files hold the config alone
         if outcome == "right" and (self.golden is None or _size(case) < _size(self.golden)):
             self.golden = case
 
@@ -70,11 +77,14 @@ def sweep_class(rotary, wanted, server):
     results = Results()
     for config_cls in candidates(rotary):
         rng = random.Random(f"{rotary.name} {config_cls.__name__}")
+        places = rotary_classes.places(config_cls)
         ran = 0
         for attempt in range(wanted * 12):
+            # Every other config is sent inside a composite that holds the class, if there is one.
+            place = places[attempt // 2 % len(places)] if places and attempt % 2 else None
             try:
                 config, module, cases = compare.draw_cases(
-                    rng, rotary, config_cls, resize=attempt % 3 != 2
+                    rng, rotary, config_cls, attempt % 3 != 2, place
                 )
             except compare.NotRunnable as error:
                 logging.info("%s: %s", rotary.name, error)
@@ -108,7 +118,7 @@ def main():
     logging.disable(logging.NOTSET if arguments.v else logging.CRITICAL)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     torch.set_num_threads(1)
-    totals, cases = collections.Counter(), 0
+    totals, cases, nested = collections.Counter(), 0, 0
     print(
         f"transformers {transformers.__version__}, torch {torch.__version__}, "
         f"{arguments.configs} configs per class"
@@ -125,6 +135,7 @@ def main():
             outcome = results.outcome()
             totals[outcome] += 1
             cases += sum(results.counts.values())
+            nested += results.nested
             counts = ", ".join(
                 f"{label} {o} {n}" for (label, o), n in sorted(results.counts.items())
             )
@@ -132,7 +143,10 @@ def main():
             print(f"{outcome:15} {rotary.name}: {counts}{why}", flush=True)
             if arguments.write_golden and results.golden:
                 golden.write(rotary, results.golden)
-    print(f"{cases} cases; " + ", ".join(f"{n} {outcome}" for outcome, n in sorted(totals.items())))
+    print(
+        f"{cases} cases, {nested} of them inside a composite config; "
+        + ", ".join(f"{n} {outcome}" for outcome, n in sorted(totals.items()))
+    )
     return 1 if totals.keys() - {"right", "not compared"} else 0
 
 

@@ -57,7 +57,7 @@ Result<BelievedConfig> FromServer(const Arguments& arguments, const RopeSpec& sp
 }  // namespace
 
 Result<RopeSpec> BelievedSpecOf(const Arguments& arguments, int64_t head_dim) {
-  for (const char* flag : {"model", "config", "config_id", "layer", "layer_type"}) {
+  for (const char* flag : {"model", "config", "config_id", "layer", "layer_type", "sub_config"}) {
     if (!arguments.Has(flag)) continue;
     Result<RopeSpec> spec = RopeSpecOf(arguments);
     if (!spec.ok() || spec->config_id.empty() || arguments.Has("target")) return spec;

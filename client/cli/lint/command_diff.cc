@@ -1,4 +1,4 @@
-// diff: compares the rotations of two config.json files in this process.
+// diff: compares the rotations of two config.json or GGUF files in this process.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -11,6 +11,7 @@
 #include "client/cli/commands.h"
 #include "client/cli/files.h"
 #include "client/cli/lint/diff.h"
+#include "kernels/config/model_file.h"
 
 namespace rope::client {
 namespace {
@@ -114,6 +115,15 @@ Json JsonOf(const LayerDifference& difference) {
   return json;
 }
 
+// The model of a config.json or a GGUF file. The outer status: the file cannot be read.
+Result<absl::StatusOr<kernels::ModelConfig>> ModelOf(const std::string& path,
+                                                     const std::string& sub_config) {
+  if (IsGguf(path)) return kernels::ReadModelFile(path, sub_config);
+  const Result<std::string> text = ReadFile(path, kConfigBytesMax);
+  if (!text.ok()) return text.status();
+  return kernels::ModelConfig::Parse(*text, sub_config);
+}
+
 // A config that cannot be compared, like wrong usage, has status 2.
 int FailToRead(const Status& status) {
   Fail(status);
@@ -126,6 +136,8 @@ std::vector<Flag> DiffFlags() {
   return {
       {"error", FlagKind::kNumber, "E",
        "Print the first position whose cos or sin differ by more. Default 1e-3."},
+      {"sub_config", FlagKind::kText, "NAME",
+       "Compare the configs of this path inside both files: vision_config."},
       {"json", FlagKind::kSwitch, "", "Print an array with an object for each layer type."},
   };
 }
@@ -137,9 +149,9 @@ int RunDiff(const Arguments& arguments) {
   }
   const double error = arguments.Number("error").value_or(kErrorDefault);
   if (!(error > 0)) return Misuse(absl::StrCat("--error: got ", error, ", want more than 0"));
-  const Result<std::string> a = ReadFile(paths[0], kConfigBytesMax);
+  const auto a = ModelOf(paths[0], arguments.Text("sub_config"));
   if (!a.ok()) return FailToRead(a.status());
-  const Result<std::string> b = ReadFile(paths[1], kConfigBytesMax);
+  const auto b = ModelOf(paths[1], arguments.Text("sub_config"));
   if (!b.ok()) return FailToRead(b.status());
   const Result<std::vector<LayerDifference>> differences = Diff(*a, *b, error);
   if (!differences.ok()) return FailToRead(differences.status());

@@ -35,20 +35,24 @@ Result<EngineFilter> FilterOf(const Arguments& arguments) {
                              absl::StrJoin(names, ", ")));
 }
 
-FileReport LintFile(const std::string& path, const EngineFilter& filter) {
-  if (IsGguf(path)) return LintModel(path, kernels::ReadModelFile(path), filter);
+FileReport LintFile(const std::string& path, const EngineFilter& filter,
+                    const std::string& sub_config) {
+  if (IsGguf(path)) return LintModel(path, kernels::ReadModelFile(path, sub_config), filter);
   const Result<std::string> text = ReadFile(path, kConfigBytesMax);
-  if (text.ok()) return LintText(path, *text, filter);
+  if (text.ok()) return LintText(path, *text, filter, sub_config);
   FileReport report;
   report.file = path;
   report.unreadable = text.status().message();
   return report;
 }
 
-std::vector<FileReport> LintAll(const std::vector<std::string>& paths, const EngineFilter& filter) {
+std::vector<FileReport> LintAll(const std::vector<std::string>& paths, const EngineFilter& filter,
+                                const std::string& sub_config) {
   std::vector<FileReport> reports;
   const ConfigFiles configs = FindConfigs(paths);
-  for (const std::string& path : configs.files) reports.push_back(LintFile(path, filter));
+  for (const std::string& path : configs.files) {
+    reports.push_back(LintFile(path, filter, sub_config));
+  }
   for (const UnreadablePath& unreadable : configs.unreadable) {
     FileReport report;
     report.file = unreadable.path;
@@ -75,6 +79,8 @@ int ExitOf(const std::vector<FileReport>& reports, Weight fail_on) {
 std::vector<Flag> LintFlags() {
   return {
       {"engine", FlagKind::kText, "NAME[@VERSION]", "Only the readings of this engine."},
+      {"sub_config", FlagKind::kText, "NAME",
+       "Only the config of this path inside each file: vision_config."},
       {"fail_on", FlagKind::kText, "error|warning|reading",
        "The lightest finding that fails. Default error: the config is refused."},
       {"json", FlagKind::kSwitch, "", "Print an array with an object for each file."},
@@ -95,7 +101,8 @@ int RunLint(const Arguments& arguments) {
                                                    {"warning", Weight::kWarning},
                                                    {"reading", Weight::kReading}});
   if (!fail_on.ok()) return Misuse(fail_on.status().message());
-  const std::vector<FileReport> reports = LintAll(arguments.positional(), *filter);
+  const std::vector<FileReport> reports =
+      LintAll(arguments.positional(), *filter, arguments.Text("sub_config"));
   const std::string text = arguments.Has("json")    ? LintJson(reports)
                            : arguments.Has("sarif") ? LintSarif(reports)
                                                     : LintPage(reports);

@@ -138,16 +138,9 @@ absl::Status CompareType(const kernels::ModelConfig& a, const kernels::ModelConf
   return absl::OkStatus();
 }
 
-absl::StatusOr<kernels::ModelConfig> Parse(absl::string_view name, absl::string_view text) {
-  auto config = kernels::ModelConfig::Parse({text.data(), text.size()});
-  if (!config.ok()) return Refused(name, config.status());
-  return config;
-}
-
-absl::StatusOr<std::vector<LayerDifference>> Differences(absl::string_view a, absl::string_view b,
+absl::StatusOr<std::vector<LayerDifference>> Differences(const kernels::ModelConfig& first,
+                                                         const kernels::ModelConfig& second,
                                                          double error) {
-  ROPE_ASSIGN_OR_RETURN(const kernels::ModelConfig first, Parse("A", a));
-  ROPE_ASSIGN_OR_RETURN(const kernels::ModelConfig second, Parse("B", b));
   std::vector<std::string> types = first.layer_types();
   for (const std::string& type : second.layer_types()) {
     if (std::ranges::find(types, type) == types.end()) types.push_back(type);
@@ -162,8 +155,12 @@ absl::StatusOr<std::vector<LayerDifference>> Differences(absl::string_view a, ab
 
 }  // namespace
 
-Result<std::vector<LayerDifference>> Diff(absl::string_view a, absl::string_view b, double error) {
-  auto differences = Differences(a, b, error);
+Result<std::vector<LayerDifference>> Diff(const absl::StatusOr<kernels::ModelConfig>& a,
+                                          const absl::StatusOr<kernels::ModelConfig>& b,
+                                          double error) {
+  if (!a.ok()) return FromAbsl(Refused("A", a.status()));
+  if (!b.ok()) return FromAbsl(Refused("B", b.status()));
+  auto differences = Differences(*a, *b, error);
   if (!differences.ok()) return FromAbsl(differences.status());
   return *std::move(differences);
 }

@@ -12,8 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/string_view.h"
+#include "absl/status/statusor.h"
 #include "client/cli/lint/first_difference.h"
+#include "kernels/config/config_json.h"
 #include "rope/status.h"
 
 namespace rope::client {
@@ -53,7 +54,9 @@ struct LayerDifference {
 // Compares the layer types of both. Where one config has a single type for all layers, it is
 // compared with each type of the other. A config whose numbers follow the length is compared at
 // length 1 and at the larger max_position_embeddings. `error` is that of cos and sin, above 0.
-Result<std::vector<LayerDifference>> Diff(absl::string_view a, absl::string_view b, double error);
+Result<std::vector<LayerDifference>> Diff(const absl::StatusOr<kernels::ModelConfig>& a,
+                                          const absl::StatusOr<kernels::ModelConfig>& b,
+                                          double error);
 
 }  // namespace rope::client
 

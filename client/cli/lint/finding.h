@@ -30,6 +30,7 @@ struct EngineFilter {
 
 struct Finding {
   Weight weight = Weight::kError;
+  std::string sub_config = {};  // its path; empty: the config that is read without a choice
   std::vector<std::string> layer_types = {};  // empty: layers do not differ
   std::string field = {};                     // empty: no field of the file
   int64_t line = 1;                           // of the field, or the nearest line that is known

@@ -111,14 +111,17 @@ KeyLines KeyLines::Of(absl::string_view json) {
   return lines;
 }
 
-std::optional<int64_t> KeyLines::Find(absl::string_view path, absl::string_view layer_type) const {
+std::optional<int64_t> KeyLines::Find(absl::string_view path, absl::string_view layer_type,
+                                      absl::string_view within) const {
   if (path.empty()) return std::nullopt;
   const std::string suffix = absl::StrCat(".", path);
   const std::string layer = absl::StrCat(".", layer_type, ".");
+  const std::string around = within.empty() ? "." : absl::StrCat(".", within, ".");
   int best = 0;
   std::optional<int64_t> line;
   for (const Key& key : keys_) {
     if (!absl::EndsWith(key.path, suffix)) continue;
+    if (!absl::StartsWith(absl::StrCat(key.path, "."), around)) continue;
     int score = 1;
     if (!layer_type.empty() && absl::StrContains(key.path, layer)) score += 4;
     if (absl::StrContains(key.path, ".rope_parameters.") ||

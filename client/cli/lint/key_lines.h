@@ -20,8 +20,10 @@ class KeyLines {
   static KeyLines Of(absl::string_view json);
 
   // The line, from 1, of a key with that path, "factor" or "rope_scaling.factor", at any level.
-  // Keys among the rope parameters, and those of `layer_type` (may be empty), come first.
-  std::optional<int64_t> Find(absl::string_view path, absl::string_view layer_type) const;
+  // Keys among the rope parameters, and those of `layer_type` (may be empty), come first. Only keys
+  // inside the object of path `within` are found, and that object's; empty: the whole file.
+  std::optional<int64_t> Find(absl::string_view path, absl::string_view layer_type,
+                              absl::string_view within = "") const;
   // The line of the syntax error, if there is one.
   std::optional<int64_t> error_line() const { return error_line_; }
   // That of text_config, else that of the file, else empty.

@@ -14,6 +14,7 @@
 #include "client/cli/lint/key_lines.h"
 #include "kernels/config/config_json.h"
 #include "kernels/config/rope_config.h"
+#include "kernels/config/sub_configs.h"
 #include "kernels/config/validate_config.h"
 #include "kernels/describe.h"
 
@@ -36,8 +37,27 @@ class Linter {
     report_.model_type = keys_.model_type();
   }
 
-  void Lint(const absl::StatusOr<kernels::ModelConfig>& config) {
-    if (!config.ok()) return Add(Weight::kError, "", config.status());
+  // Lints the config that the report's columns describe: the file's, or the chosen sub-config.
+  void Lint(const absl::StatusOr<kernels::ModelConfig>& config, absl::string_view sub_config) {
+    LintOne(config, sub_config, Weight::kError);
+    described_ = true;
+  }
+
+  // Lints another one. What this program does not support is no error of the file.
+  void LintSub(const absl::StatusOr<kernels::ModelConfig>& config, const kernels::SubConfig& sub) {
+    LintOne(config, sub.name, sub.unsupported.empty() ? Weight::kError : Weight::kWarning);
+  }
+
+  void Finish() {
+    report_.rope_type = absl::StrJoin(rope_types_, ", ");
+    std::ranges::stable_sort(report_.findings, std::greater<>(), &Finding::weight);
+  }
+
+ private:
+  void LintOne(const absl::StatusOr<kernels::ModelConfig>& config, absl::string_view sub_config,
+               Weight refused) {
+    sub_config_ = std::string(sub_config);
+    if (!config.ok()) return Add(refused, "", config.status());
     std::vector<std::string> types = config->layer_types();
     if (types.empty()) types.emplace_back();  // all layers are equal
     for (const std::string& type : types) {
@@ -50,16 +70,20 @@ class Linter {
         Add(Weight::kError, type, layer.status());
       }
     }
-    report_.rope_type = absl::StrJoin(rope_types_, ", ");
-    std::ranges::stable_sort(report_.findings, std::greater<>(), &Finding::weight);
   }
 
- private:
-  void LintLayer(const std::string& type, kernels::LayerConfig layer) {
+  // Fills the report's columns. REQUIRES: described_ is false.
+  void Describe(const kernels::LayerConfig& layer) {
     if (layer.pairing.has_value()) report_.pairing = std::string(kernels::Name(*layer.pairing));
+    if (!sub_config_.empty() && !layer.model_type.empty()) report_.model_type = layer.model_type;
+    if (!layer.rotates) return;
+    const std::string rope_type(kernels::Name(layer.config.rope_type));
+    if (!absl::c_linear_search(rope_types_, rope_type)) rope_types_.push_back(rope_type);
+  }
+
+  void LintLayer(const std::string& type, kernels::LayerConfig layer) {
+    if (!described_) Describe(layer);
     if (layer.rotates) {
-      const std::string rope_type(kernels::Name(layer.config.rope_type));
-      if (!absl::c_linear_search(rope_types_, rope_type)) rope_types_.push_back(rope_type);
       if (const absl::Status valid = kernels::Validate(layer.config); !valid.ok()) {
         return Add(Weight::kError, type, valid);
       }
@@ -88,8 +112,10 @@ class Linter {
 
   // A finding of several layer types is one finding.
   void Add(const std::string& type, Finding finding) {
+    finding.sub_config = sub_config_;
     for (Finding& other : report_.findings) {
       if (other.weight != finding.weight || other.message != finding.message) continue;
+      if (other.sub_config != finding.sub_config) continue;
       other.layer_types.push_back(type);
       return;
     }
@@ -117,16 +143,17 @@ class Linter {
     }
     for (const absl::string_view around :
          {"rope_type", "type", "rope_parameters", "rope_scaling", "rope_theta", "model_type"}) {
-      if (const auto line = keys_.Find(around, type); line.has_value()) {
+      if (const auto line = LineOf(around, type); line.has_value()) {
         finding.line = *line;
         return;
       }
     }
+    finding.line = keys_.Find(sub_config_, "").value_or(1);
   }
 
   // "inv_freq[3]" is in the line of inv_freq.
   std::optional<int64_t> LineOf(absl::string_view field, const std::string& type) const {
-    return keys_.Find(field.substr(0, field.find('[')), type);
+    return keys_.Find(field.substr(0, field.find('[')), type, sub_config_);
   }
 
   // The first word of `message` that is a key of the file.
@@ -139,7 +166,7 @@ class Linter {
       while (end < message.size() && is_key_char(message[end])) ++end;
       absl::string_view word = message.substr(begin, end - begin);
       while (absl::EndsWith(word, ".")) word.remove_suffix(1);
-      if (word != "type" && keys_.Find(word, "").has_value()) return word;
+      if (word != "type" && LineOf(word, "").has_value()) return word;
       begin = end + 1;
     }
     return {};
@@ -149,14 +176,32 @@ class Linter {
   const EngineFilter& filter_;
   FileReport& report_;
   std::vector<std::string> rope_types_;  // each once
+  std::string sub_config_;               // the one that is being linted
+  bool described_ = false;               // the report's columns are those of a config before
 };
 
 }  // namespace
 
-FileReport LintText(absl::string_view file, absl::string_view text, const EngineFilter& filter) {
+FileReport LintText(absl::string_view file, absl::string_view text, const EngineFilter& filter,
+                    absl::string_view sub_config) {
   FileReport report;
   report.file = std::string(file);
-  Linter(text, filter, report).Lint(kernels::ModelConfig::Parse({text.data(), text.size()}));
+  const std::string_view json(text.data(), text.size());
+  const auto parse = [&](absl::string_view name) {
+    return kernels::ModelConfig::Parse(json, {name.data(), name.size()});
+  };
+  const auto found = kernels::FindSubConfigs(json);
+  Linter linter(text, filter, report);
+  if (!sub_config.empty() || !found.ok() || found->readable_without_choice) {
+    linter.Lint(parse(sub_config), sub_config);
+  }
+  if (sub_config.empty() && found.ok()) {
+    for (const kernels::SubConfig& sub : found->configs) {
+      // The file's text_config is what the file is read by.
+      if (sub.states_rope && sub.name != "text_config") linter.LintSub(parse(sub.name), sub);
+    }
+  }
+  linter.Finish();
   return report;
 }
 
@@ -164,7 +209,9 @@ FileReport LintModel(absl::string_view file, const absl::StatusOr<kernels::Model
                      const EngineFilter& filter) {
   FileReport report;
   report.file = std::string(file);
-  Linter("", filter, report).Lint(config);
+  Linter linter("", filter, report);
+  linter.Lint(config, "");
+  linter.Finish();
   return report;
 }
 

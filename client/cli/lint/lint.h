@@ -12,8 +12,10 @@
 
 namespace rope::client {
 
-// Lints the rotary embedding of every layer type of `text`.
-FileReport LintText(absl::string_view file, absl::string_view text, const EngineFilter& filter);
+// Lints the rotary embedding of every layer type of `text`, and of each of its sub-configs that has
+// rope parameters by itself. If `sub_config` names one, only that one.
+FileReport LintText(absl::string_view file, absl::string_view text, const EngineFilter& filter,
+                    absl::string_view sub_config = "");
 
 // The same for a file that is no text (GGUF); `config` is what it was read as. No finding has a
 // line.

@@ -34,13 +34,18 @@ std::string Dump(const Json& json) {
                       "\n");
 }
 
+// Where in the model the finding holds: " [full_attention]", " [vision_config]",
+// " [vision_config: full_attention]", or nothing.
+std::string PlaceOf(const Finding& finding) {
+  const std::string types = absl::StrJoin(finding.layer_types, ", ");
+  if (finding.sub_config.empty() && types.empty()) return "";
+  const char* between = finding.sub_config.empty() || types.empty() ? "" : ": ";
+  return absl::StrCat(" [", finding.sub_config, between, types, "]");
+}
+
 std::string LineOf(const FileReport& report, const Finding& finding) {
-  const std::string types =
-      finding.layer_types.empty()
-          ? ""
-          : absl::StrCat(" [", Printable(absl::StrJoin(finding.layer_types, ", ")), "]");
   return absl::StrCat(Printable(report.file), ":", finding.line, ": ", Name(finding.weight), ": ",
-                      Printable(finding.message), types, "\n");
+                      Printable(finding.message), Printable(PlaceOf(finding)), "\n");
 }
 
 std::string Table(const std::vector<FileReport>& reports) {
@@ -83,6 +88,7 @@ std::string Table(const std::vector<FileReport>& reports) {
 
 Json JsonOf(const Finding& finding) {
   Json json = {{"weight", std::string(Name(finding.weight))},
+               {"sub_config", finding.sub_config},
                {"layer_types", finding.layer_types},
                {"field", finding.field},
                {"line", finding.line},
@@ -146,10 +152,7 @@ Json LocationsJson(const std::string& file, int64_t line) {
 Json ResultJson(const FileReport& report, const Finding& finding) {
   size_t index = 0;
   while (kRules[index].weight != finding.weight) ++index;
-  std::string text = finding.message;
-  if (!finding.layer_types.empty()) {
-    absl::StrAppend(&text, " [", absl::StrJoin(finding.layer_types, ", "), "]");
-  }
+  const std::string text = absl::StrCat(finding.message, PlaceOf(finding));
   return {{"ruleId", kRules[index].id},
           {"ruleIndex", index},
           {"level", kRules[index].level},

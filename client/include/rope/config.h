@@ -96,6 +96,10 @@ struct RopeSpec {
   std::optional<int32_t> layer = {};
   std::string layer_type = {};
 
+  // The config to read in a composite config.json, by its path in the file: "vision_config",
+  // "thinker_config.audio_config". Empty: the file's text_config, or the file itself.
+  std::string sub_config = {};
+
   Pairing pairing = Pairing::kUnspecified;
   Compat compat = Compat::kUnspecified;
   Precision precision = Precision::kUnspecified;

@@ -61,6 +61,7 @@ TEST(LocalDescribeTest, BadRequestsAreRefusedByTheNameOfTheirField) {
       {{.rope = plain, .positions = {(int64_t{1} << 30) + 1}}, "positions: got 1073741825"},
       {{.rope = plain, .head_dim = 32}, "head_dim: got 32, want the config's 64"},
       {{.rope = {.config_json = R"({"head_dim": 64})", .layer_type = "x"}}, "layer_type: got"},
+      {{.rope = {.config_json = "{}", .sub_config = "x"}}, "sub_config: got"},
       {{.rope = plain, .sinusoidal = true}, "pairing: got nothing"},
   };
   for (const auto& [request, message] : cases) {

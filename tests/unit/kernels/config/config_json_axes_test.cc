@@ -60,6 +60,13 @@ TEST(AxialTest, HeightThenWidthEachWithFrequenciesOfHalfAHead) {
   EXPECT_EQ(Frequencies(layer), (std::vector<double>{1, 0.5, 0.25, 0.125, 1, 0.5, 0.25, 0.125}));
 }
 
+TEST(AxialTest, TowerOfAKnownModelNeedsNoRopeType) {
+  const LayerConfig layer =
+      Read(R"({"model_type": "qwen2_vl_vision", "head_dim": 16, "rope_theta": 16})");
+  EXPECT_EQ(Axes(layer), (std::vector<int>{1, 1, 1, 1, 2, 2, 2, 2}));
+  EXPECT_EQ(Frequencies(layer), (std::vector<double>{1, 0.5, 0.25, 0.125, 1, 0.5, 0.25, 0.125}));
+}
+
 TEST(AxialTest, WidthFirst) {
   const LayerConfig layer = Read(Vision("inkling2_vision"));
   EXPECT_EQ(layer.pairing, Pairing::kInterleaved);

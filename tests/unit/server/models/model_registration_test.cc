@@ -113,6 +113,27 @@ TEST_F(ModelRegistrationTest, PickedLayerBecomesAModelOfOneLayer) {
               StatusIs(kInvalid, HasSubstr("rope.layer: got it for a single layer")));
 }
 
+TEST_F(ModelRegistrationTest, CompositeModelKeepsItsSubConfigs) {
+  const std::string json = R"({"model_type": "llama", "head_dim": 64, "rope_theta": 5,
+      "vision_config": {"model_type": "gptj", "head_dim": 80, "rope_theta": 7}})";
+  ASSERT_THAT(registry_->Register("composite", ByJson(json), kAlice), IsOk());
+  EXPECT_EQ(ThetaOf(ByModel("composite")), 5);
+  v1::RopeSpec vision = ByModel("composite");
+  vision.set_sub_config("vision_config");
+  EXPECT_EQ(ThetaOf(vision), 7);
+  ASSERT_THAT(registry_->Register("tower", vision, kAlice), IsOk());
+  EXPECT_EQ(ThetaOf(ByModel("tower")), 7);
+  ASSERT_THAT(registry_->Unregister("composite", kAlice), IsOk());
+  EXPECT_THAT(registry_->Find(vision), StatusIs(kNotFound, HasSubstr("rope.model")));
+}
+
+TEST_F(ModelRegistrationTest, ModelWithoutSubConfigsRefusesOne) {
+  v1::RopeSpec spec = ByModel("llama-3-8b");
+  spec.set_sub_config("vision_config");
+  EXPECT_THAT(registry_->Find(spec),
+              StatusIs(kInvalid, HasSubstr("rope.sub_config: got \"vision_config\", want no")));
+}
+
 TEST_F(ModelRegistrationTest, ModelIsCopiedFromAnotherAndOutlivesIt) {
   ASSERT_THAT(registry_->Register("first", ByConfig(777), kAlice), IsOk());
   ASSERT_THAT(registry_->Register("copy", ByModel("first"), kAlice), IsOk());

@@ -131,6 +131,34 @@ TEST(FindTest, LayerPicksTheEntry) {
   EXPECT_NE((*full)->config_id(), (*local)->config_id());
 }
 
+TEST(FindTest, SubConfigIsReadAndHasItsOwnEntry) {
+  const auto registry = MakeRegistry();
+  v1::RopeSpec spec = ByJson(
+      R"({"model_type": "llama", "head_dim": 64, "rope_theta": 10000,
+          "vision_config": {"head_dim": 80, "rope_theta": 7}})");
+  const auto plain = registry->Find(spec);
+  spec.set_sub_config("vision_config");
+  const auto vision = registry->Find(spec);
+  ASSERT_THAT(plain, IsOk());
+  ASSERT_THAT(vision, IsOk());
+  EXPECT_EQ((*plain)->layer().config.rope_theta, 1e4);
+  EXPECT_EQ((*vision)->layer().config.rope_theta, 7);
+  EXPECT_NE((*plain)->config_id(), (*vision)->config_id());
+  spec.set_sub_config("audio_config");
+  EXPECT_THAT(registry->Find(spec),
+              StatusIs(kInvalid, HasSubstr("rope.sub_config: got \"audio_config\", want one of "
+                                           "vision_config")));
+}
+
+TEST(FindTest, SubConfigBesideAConfigOrConfigIdIsInvalid) {
+  v1::RopeSpec spec = ByConfig(10000);
+  spec.set_sub_config("vision_config");
+  ExpectFails(spec, kInvalid, "rope.sub_config: got it together with config");
+  spec = ById(std::string(32, '0'));
+  spec.set_sub_config("vision_config");
+  ExpectFails(spec, kInvalid, "rope.config_id: got it together with layer");
+}
+
 TEST(FindTest, LayerAndLayerTypeTogetherAndNoSuchLayerAreInvalid) {
   v1::RopeSpec spec = ByJson(kTwoKinds);
   spec.set_layer(4);
@@ -218,9 +246,10 @@ TEST(ConfigIdTest, WhatChangesTheNumbersChangesTheId) {
 TEST(ConfigIdTest, BesideLayerOrPairingIsInvalid) {
   v1::RopeSpec spec = ById(std::string(32, '0'));
   spec.set_pairing(v1::PAIRING_HALF);
-  ExpectFails(spec, kInvalid,
-              "rope.config_id: got it together with layer, layer_type, pairing, compat or "
-              "precision");
+  ExpectFails(
+      spec, kInvalid,
+      "rope.config_id: got it together with layer, layer_type, sub_config, pairing, compat or "
+      "precision");
 }
 
 TEST(RegistryPairingTest, ExplicitWinsOverModelTypeWithAWarning) {

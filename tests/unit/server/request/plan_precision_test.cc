@@ -274,9 +274,10 @@ TEST_P(PlanPrecisionTest, ConfigIdCarriesIt) {
   request.mutable_rope()->set_precision(v1::PRECISION_EXACT);
   EXPECT_NE((*registry_->Find(request.rope()))->config_id(), (*entry)->config_id());
   by_id.mutable_rope()->set_precision(v1::PRECISION_HF);
-  ExpectRefused(by_id,
-                "rope.config_id: got it together with layer, layer_type, pairing, compat or "
-                "precision");
+  ExpectRefused(
+      by_id,
+      "rope.config_id: got it together with layer, layer_type, sub_config, pairing, compat or "
+      "precision");
 }
 
 TEST_P(PlanPrecisionTest, WhatHuggingFaceDoesNotHaveIsRefused) {

@@ -16,8 +16,12 @@ std::string Llama(const std::string& more) {
          "}";
 }
 
+absl::StatusOr<kernels::ModelConfig> Parse(const std::string& json) {
+  return kernels::ModelConfig::Parse(json);
+}
+
 std::vector<LayerDifference> Differences(const std::string& a, const std::string& b) {
-  auto differences = Diff(a, b, 1e-3);
+  auto differences = Diff(Parse(a), Parse(b), 1e-3);
   EXPECT_TRUE(differences.ok()) << differences.status().ToString();
   return differences.ok() ? *differences : std::vector<LayerDifference>();
 }
@@ -98,10 +102,10 @@ TEST(DiffTest, LayerThatDoesNotRotateIsDifferent) {
 
 TEST(DiffTest, ConfigThatIsRefusedIsNamed) {
   const std::string good = Llama(R"("rope_theta": 10000)");
-  const auto broken = Diff(good, "{", 1e-3);
+  const auto broken = Diff(Parse(good), Parse("{"), 1e-3);
   EXPECT_EQ(broken.status().code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(broken.status().message(), HasSubstr("B: config_json: got a syntax error"));
-  const auto invalid = Diff(Llama(R"("rope_theta": -1)"), good, 1e-3);
+  const auto invalid = Diff(Parse(Llama(R"("rope_theta": -1)")), Parse(good), 1e-3);
   EXPECT_THAT(invalid.status().message(), HasSubstr("A: rope_theta: got -1"));
 }
 

@@ -64,5 +64,18 @@ TEST(KeyLinesTest, DeepAndLargeTextsAreReadWithinTheLimits) {
   EXPECT_EQ(KeyLines::Of("{\"" + long_key + "\": 1}").Find(long_key, ""), std::nullopt);
 }
 
+TEST(KeyLinesTest, KeyWithinAnObjectIsFoundThereOnly) {
+  const KeyLines lines = KeyLines::Of(R"({
+    "rope_theta": 1,
+    "vision_config": {
+      "rope_theta": 2
+    }
+  })");
+  EXPECT_EQ(lines.Find("rope_theta", "", "vision_config"), 4);
+  EXPECT_EQ(lines.Find("vision_config.rope_theta", "", "vision_config"), 4);
+  EXPECT_EQ(lines.Find("rope_theta", ""), 2);
+  EXPECT_EQ(lines.Find("rope_theta", "", "audio_config"), std::nullopt);
+}
+
 }  // namespace
 }  // namespace rope::client

@@ -47,6 +47,16 @@ TEST(LintPageTest, OneFileHasItsFindingsAndNoTable) {
   EXPECT_EQ(LintPage({clean}), "a.json: no findings\n");
 }
 
+TEST(LintPageTest, SubConfigIsNamedBesideTheLayerTypes) {
+  FileReport report = Report("a.json");
+  for (Finding& finding : report.findings) finding.sub_config = "vision_config";
+  EXPECT_EQ(LintPage({report}),
+            "a.json:12: warning: truncate absent [vision_config: full_attention]\n"
+            "a.json:3: reading: vllm: differs [vision_config]\n");
+  EXPECT_THAT(LintJson({report}), HasSubstr("\"sub_config\": \"vision_config\""));
+  EXPECT_THAT(LintSarif({report}), HasSubstr("vllm: differs [vision_config]"));
+}
+
 TEST(LintPageTest, SeveralFilesEndInATable) {
   FileReport unknown = Report("b.json");
   unknown.pairing.clear();

@@ -161,5 +161,61 @@ TEST(LintTest, HeavierFindingsComeFirst) {
   }
 }
 
+constexpr char kComposite[] = R"({
+  "model_type": "llama",
+  "head_dim": 64,
+  "rope_theta": 10000,
+  "vision_config": {
+    "model_type": "gptj",
+    "head_dim": 64,
+    "rope_theta": -1
+  },
+  "projector_config": {
+    "hidden_size": 7
+  }
+})";
+
+TEST(LintSubConfigTest, EachWithRopeParametersIsLintedByItself) {
+  const FileReport report = Lint(kComposite);
+  ASSERT_THAT(report.findings, SizeIs(1));
+  const Finding& finding = report.findings[0];
+  EXPECT_EQ(finding.weight, Weight::kError);
+  EXPECT_EQ(finding.sub_config, "vision_config");
+  EXPECT_EQ(finding.line, 8);
+  EXPECT_THAT(finding.message, HasSubstr("rope_theta: got -1"));
+  EXPECT_EQ(report.model_type, "llama");  // the columns are the file's own
+  EXPECT_EQ(report.pairing, "half");
+}
+
+TEST(LintSubConfigTest, ChosenOneAloneIsLintedAndDescribed) {
+  const FileReport vision = LintText("config.json", kComposite, {}, "vision_config");
+  EXPECT_THAT(vision.findings, SizeIs(1));
+  EXPECT_EQ(vision.model_type, "gptj");
+  EXPECT_EQ(vision.pairing, "interleaved");
+  const FileReport unknown = LintText("config.json", kComposite, {}, "audio_config");
+  EXPECT_THAT(unknown.findings,
+              ElementsAre(Field(&Finding::message,
+                                HasSubstr("want one of projector_config, vision_config"))));
+}
+
+TEST(LintSubConfigTest, FileWithRopeInSubConfigsOnlyIsNoError) {
+  const FileReport report = Lint(R"({"model_type": "qwen3_omni_moe", "thinker_config": {
+      "text_config": {"model_type": "qwen3_omni_moe_text", "head_dim": 128, "rope_theta": 1000000,
+                      "max_position_embeddings": 32768}}})");
+  EXPECT_EQ(report.CountOf(Weight::kError), 0);
+  EXPECT_EQ(report.rope_type, "default");
+  EXPECT_EQ(report.pairing, "half");
+}
+
+TEST(LintSubConfigTest, RotationThatIsNotSupportedIsNoErrorOfTheFile) {
+  const FileReport report = Lint(R"({"model_type": "gemma4", "text_config": {"head_dim": 64,
+      "rope_theta": 10000}, "vision_config": {"model_type": "gemma4_vision", "rope_theta": 100}})");
+  EXPECT_EQ(report.CountOf(Weight::kError), 0);
+  EXPECT_THAT(report.findings,
+              Contains(AllOf(Field(&Finding::weight, Weight::kWarning),
+                             Field(&Finding::sub_config, "vision_config"),
+                             Field(&Finding::message, HasSubstr("gemma4_vision")))));
+}
+
 }  // namespace
 }  // namespace rope::client

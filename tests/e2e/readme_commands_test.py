@@ -1,0 +1,335 @@
+#!/usr/bin/env python3
+"""Every command of every page is run against a real server, or is on the list with its reason.
+
+Usage: readme_commands_test.py BUILD_FOLDER. The list is readme_commands.txt: "[reason]", then the
+patterns of the commands that the reason holds for. Of a listed script the path and the flags are
+checked; of a listed test the name. Needs only Python.
+"""
+
+import concurrent.futures
+import fnmatch
+import json
+import os
+import pathlib
+import re
+import shlex
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import readme_commands
+from readme_commands import Command
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+LIST = pathlib.Path(__file__).with_name("readme_commands.txt")
+BUILD = pathlib.Path()  # set by main
+LIMIT_S = 60
+# What stands for the reader's own files.
+SUBSTITUTES = {
+    "CONFIG...": "config.json",
+    " A B": " old/config.json new/config.json",
+    "help COMMAND": "help lint",
+}
+# Exit statuses other than 0 that answer the question of a command.
+STATUSES = {"lint": {0, 1}, "diff": {0, 1}, "diagnose": {0, 1}}
+CONFIG = {
+    "model_type": "llama",
+    "head_dim": 128,
+    "num_attention_heads": 2,
+    "hidden_size": 256,
+    "max_position_embeddings": 131072,
+    "rope_theta": 500000.0,
+}
+
+
+def pages():
+    found = [*ROOT.glob("*.md"), *ROOT.glob(".github/*.md")]
+    for folder in ("client", "deploy", "kernels", "proto", "server", "tests"):
+        found += (ROOT / folder).rglob("README.md")
+    return sorted(path for path in found if "decisions" not in path.name)
+
+
+def all_commands():
+    return [
+        command
+        for page in pages()
+        for command in readme_commands.commands_of(str(page.relative_to(ROOT)), page.read_text())
+    ]
+
+
+def read_list(text):
+    """[(pattern, reason)]."""
+    entries, reason = [], None
+    for line in text.splitlines():
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        if match := re.fullmatch(r"\[(.+)\]", line):
+            reason = match[1]
+        elif reason is None:
+            raise ValueError(f"{line}: got no reason above it, want [reason]")
+        else:
+            entries.append((line, reason))
+    return entries
+
+
+def listed(command, entries):
+    """The patterns that the command matches."""
+    text = re.sub(r"\s+", " ", command.text)
+    return [pattern for pattern, _ in entries if fnmatch.fnmatchcase(text, pattern)]
+
+
+def write_npy(path, shape, value):
+    count = 1
+    for size in shape:
+        count *= size
+    header = str({"descr": "<f4", "fortran_order": False, "shape": tuple(shape)})
+    header += " " * (63 - (len(header) + 10) % 64) + "\n"
+    numbers = [value(i) for i in range(count)]
+    path.write_bytes(
+        b"\x93NUMPY\x01\x00"
+        + struct.pack("<H", len(header))
+        + header.encode()
+        + struct.pack(f"<{count}f", *numbers)
+    )
+
+
+def flag_of(text, name, default=""):
+    found = re.search(rf"--{name}=(\S+)", text)
+    return found[1] if found else default
+
+
+class Server:
+    """A rope_server on free ports; a context manager."""
+
+    def __enter__(self):
+        self._process = subprocess.Popen(
+            [BUILD / "bin/rope_server", "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.address = self._process.stdout.readline().split()[-1]
+        self.metrics = re.search(r"//([^/]+)/", self._process.stdout.readline())[1]
+        return self
+
+    def __exit__(self, *_):
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(timeout=LIMIT_S)
+        self._process.stdout.close()
+
+
+def prepare(folder, text, environment):
+    """The reader's files, as the command wants them."""
+    for name in ("tests", "client", "deploy"):
+        (folder / name).symlink_to(ROOT / name)
+    (folder / "build").symlink_to(BUILD)
+    for name in ("config.json", "old/config.json", "new/config.json"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(json.dumps(CONFIG))
+    layout = flag_of(text, "layout", "SHD")
+    shape = [{"B": 1, "S": 64, "T": 64, "H": 2, "D": 128}[axis] for axis in layout]
+    for name in ("q", "k"):
+        write_npy(folder / f"{name}.npy", shape, lambda i: (i * 37 % 101 - 50) / 50)
+    write_npy(folder / "cos.npy", [64, 64], lambda i: 1)
+    write_npy(folder / "sin.npy", [64, 64], lambda i: 0)
+    if "q_rot.npy" in text:
+        subprocess.run(
+            [
+                "ropectl",
+                "rotate",
+                "--config=config.json",
+                "--q=q.npy",
+                "--output_q=q_rot.npy",
+                f"--layout={layout}",
+                f"--start={flag_of(text, 'start', '0')}",
+            ],
+            cwd=folder,
+            env=environment,
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+
+
+def run_server(text, folder, environment):
+    """Starts a server as the command says, on free ports, and stops it."""
+    text = re.sub(r":(50051|9464)\b", ":0", text)
+    arguments = shlex.split(text)
+    if "--listen" not in text:
+        arguments.append("--listen=127.0.0.1:0")
+    with subprocess.Popen(
+        arguments,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        first = process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        rest = process.communicate(timeout=LIMIT_S)[0]
+    is_good = process.returncode == 0 and first.startswith("listening on")
+    return "" if is_good else f"status {process.returncode}: {first}{rest}"
+
+
+def run(command, server):
+    """Why the command fails; empty: it does what the page says."""
+    text = command.text
+    for placeholder, substitute in SUBSTITUTES.items():
+        text = text.replace(placeholder, substitute)
+    text = text.replace("localhost:9464", server.metrics)
+    text = text.replace("127.0.0.1:50051", server.address)
+    environment = {
+        **os.environ,
+        "ROPE_TARGET": server.address,
+        "PATH": f"{BUILD / 'bin'}:{os.environ['PATH']}",
+    }
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        prepare(folder, text, environment)
+        if "rope_server" in text and "--help" not in text:
+            return run_server(text, folder, environment)
+        done = subprocess.run(
+            text,
+            shell=True,
+            executable="/bin/bash",
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+    words = re.search(r"ropectl (\w+)", text)
+    statuses = STATUSES.get(words[1], {0}) if words else {0}
+    return "" if done.returncode in statuses else f"status {done.returncode}: {done.stdout[-500:]}"
+
+
+def is_runnable(command):
+    """Whether this test knows what the command needs."""
+    return re.match(r"(build/bin/)?rope(ctl|_server)\b|curl ", command.text) is not None
+
+
+def check_listed(command):
+    """What is wrong with a listed command that can be checked without running it."""
+    problems = []
+    for script in re.findall(r"(?<!\S)(?:deploy|tests)/[\w/]+\.sh", command.text):
+        if not (ROOT / script).is_file():
+            problems.append(f"{script} does not exist")
+            continue
+        rest = command.text.split(script, 1)[1].split("&&")[0]
+        for flag in re.findall(r"\s\[?(--[\w-]+)", rest):
+            if not any(
+                flag in path.read_text()
+                for path in [ROOT / script, *(ROOT / script).parent.glob("*.py")]
+            ):
+                problems.append(f"{script} does not know {flag}")
+    if command.text.startswith("ctest "):
+        arguments = command.text.replace("--test-dir build", f"--test-dir {BUILD}") + " -N"
+        listing = subprocess.run(
+            arguments, shell=True, capture_output=True, text=True, check=False
+        ).stdout
+        if not re.search(r"Total Tests: [1-9]", listing):
+            problems.append("no test has such a name")
+    test = re.search(r"(?<!\S)build/tests/([a-z_]+)(?=\s|$)", command.text)
+    if test and not (BUILD / "tests" / test[1]).is_file():
+        problems.append(f"there is no {test[0]}")
+    return problems
+
+
+class PagesTest(unittest.TestCase):
+    def test_every_command_runs_or_is_listed(self):
+        commands, entries = all_commands(), read_list(LIST.read_text())
+        self.assertGreater(len(commands), 50)
+        unlisted = [command for command in commands if not listed(command, entries)]
+        for command in unlisted:
+            with self.subTest(str(command)):
+                self.assertTrue(is_runnable(command), "neither run by this test nor on its list")
+        to_run = [command for command in unlisted if is_runnable(command)]
+        with Server() as server, concurrent.futures.ThreadPoolExecutor(4) as pool:
+            answers = pool.map(lambda command: run(command, server), to_run)
+            for command, answer in zip(to_run, answers):
+                with self.subTest(str(command)):
+                    self.assertEqual(answer, "")
+        print(f"{len(commands)} commands: {len(to_run)} run, the others listed")
+
+    def test_every_entry_of_the_list_is_a_command(self):
+        commands, entries = all_commands(), read_list(LIST.read_text())
+        used = {pattern for command in commands for pattern in listed(command, entries)}
+        self.assertEqual([pattern for pattern, _ in entries if pattern not in used], [])
+
+    def test_listed_scripts_and_tests_exist_and_know_their_flags(self):
+        entries = read_list(LIST.read_text())
+        for command in all_commands():
+            if listed(command, entries):
+                with self.subTest(str(command)):
+                    self.assertEqual(check_listed(command), [])
+
+    def test_page_that_runs_a_benchmark_says_how_it_is_built(self):
+        builds = r"deploy/build\.sh --tests rope_|tests/gpu/run\.sh|tests/run\.sh"
+        measures = [c for c in all_commands() if re.search(r"\brope_(bench|soak)\b", c.text)]
+        for page in {command.page for command in measures}:
+            with self.subTest(page):
+                self.assertRegex((ROOT / page).read_text(), builds)
+
+
+class FindingTest(unittest.TestCase):
+    def assert_finds(self, wanted, page):
+        self.assertEqual([c.text for c in readme_commands.commands_of("p", page)], wanted)
+
+    def test_prompts_tell_commands_from_output(self):
+        self.assert_finds(["ropectl lint a.json"], "```\n$ ropectl lint a.json\nno findings\n```\n")
+
+    def test_indented_block_that_begins_with_a_command_has_only_commands(self):
+        self.assert_finds(
+            ["deploy/build.sh", "unknown --flag"],
+            "Build:\n\n    deploy/build.sh   # it's all\n    unknown --flag\n\nDone.\n",
+        )
+
+    def test_lines_are_joined(self):
+        self.assert_finds(
+            ["docker run image", "jq . | grpcurl -d '{ }' x"],
+            "\n    $ docker run \\\n        image\n    $ jq . |\n      grpcurl -d '{\n      }' x\n",
+        )
+
+    def test_text_between_backquotes(self):
+        self.assert_finds(
+            ["ropectl diff A B", "tests/run.sh"],
+            "Call `ropectl diff A B` or `tests/run.sh`; `ropectl` and `--json` alone are names.\n",
+        )
+
+    def test_other_languages_and_output_are_none(self):
+        self.assert_finds(
+            [], "```cpp\nropectl x;\n```\n\n    2026 info request\n\n```\n<g/>\n```\n"
+        )
+
+    def test_list_has_a_reason_for_every_pattern(self):
+        self.assertEqual(
+            read_list("# c\n[why]\na *\n\n[else]\nb\n"), [("a *", "why"), ("b", "else")]
+        )
+        with self.assertRaises(ValueError):
+            read_list("a\n[why]\n")
+
+    def test_pattern_matches_the_whole_command(self):
+        command = Command("p", 1, "docker run  x")
+        self.assertEqual(
+            listed(command, [("docker *", ""), ("docker", ""), ("run", "")]), ["docker *"]
+        )
+
+    def test_missing_script_and_unknown_flag_are_problems(self):
+        self.assertEqual(
+            check_listed(Command("p", 1, "deploy/none.sh --a")), ["deploy/none.sh does not exist"]
+        )
+        self.assertEqual(
+            check_listed(Command("p", 1, "deploy/quickstart.sh --twice")),
+            ["deploy/quickstart.sh does not know --twice"],
+        )
+
+
+if __name__ == "__main__":
+    BUILD = pathlib.Path(sys.argv.pop(1)).resolve()
+    unittest.main()
