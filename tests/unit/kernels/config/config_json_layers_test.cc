@@ -21,8 +21,8 @@ using ::testing::IsEmpty;
 absl::StatusOr<LayerList> Read(std::string_view json) {
   auto file = ParseJsonObject(json);
   if (!file.ok()) return file.status();
-  CompleteModel(*file);
-  const auto document = LocateParameters(*file);
+  CompleteModel(*file, false);
+  const auto document = LocateParameters(JsonFields(*file));
   if (!document.ok()) return document.status();
   return ReadLayerList(*document);
 }
