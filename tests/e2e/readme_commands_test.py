@@ -42,6 +42,7 @@ CONFIG = {
     "hidden_size": 256,
     "max_position_embeddings": 131072,
     "rope_theta": 500000.0,
+    "vision_config": {"model_type": "qwen2_vl_vision", "hidden_size": 64, "num_heads": 2},
 }
 
 

@@ -46,6 +46,18 @@ TEST_F(ModelFileTest, MagicDecidesBetweenGgufAndJson) {
   EXPECT_EQ(json->Layer({})->config.rope_theta, 7);
 }
 
+TEST_F(ModelFileTest, SubConfigIsChosenInJsonAndRefusedInGguf) {
+  const auto vision = ReadModelFile(
+      Write("config.json", R"({"rope_theta": 7, "vision_config": {"rope_theta": 9}})"),
+      "vision_config");
+  ASSERT_THAT(vision, IsOk());
+  EXPECT_EQ(vision->Layer({})->config.rope_theta, 9);
+  const std::string gguf = Write("a.gguf", GgufWriter().F32(".rope.freq_base", 5e5f).Bytes());
+  EXPECT_THAT(ReadModelFile(gguf, "vision_config"),
+              StatusIs(kInvalid, gguf + ": sub_config: got \"vision_config\", want no sub_config: "
+                                        "a GGUF file has none"));
+}
+
 TEST_F(ModelFileTest, OtherFilesAreRefusedWithTheirPath) {
   const std::string zip = Write("a.pth", "PK\3\4 and so on");
   EXPECT_THAT(ReadModelFile(zip),
