@@ -32,6 +32,8 @@ inline constexpr int64_t kLabelsMax = 16;
 inline constexpr int64_t kLabelKeyBytesMax = 64;
 inline constexpr int64_t kLabelValueBytesMax = 256;
 inline constexpr int64_t kTensorsMax = 64;
+// Length of an L axis whose layers have their own embeddings.
+inline constexpr int64_t kLayersMax = 1024;
 // Tokens of one request.
 inline constexpr int64_t kTokensMax = int64_t{1} << 22;
 // Approximate memory of a token while it is planned, without its tensors: three positions as

@@ -285,6 +285,9 @@ absl::Status CheckSpec(const v1::RopeSpec& spec) {
   if (spec.source_case() == v1::RopeSpec::SOURCE_NOT_SET) {
     return InvalidField("rope", "nothing", "exactly one of model, config_id, config, config_json");
   }
+  if (spec.has_first_layer()) {
+    return InvalidField("rope.first_layer", "it here", "it only in the rope of a RotateRequest");
+  }
   if (spec.has_layer() && !spec.layer_type().empty()) {
     return InvalidField("rope", "layer and layer_type", "at most one of them");
   }

@@ -30,7 +30,8 @@ v1::Pairing WritePairing(std::optional<kernels::Pairing> pairing);
 // nullopt: unset. INVALID_ARGUMENT: an unknown enum value.
 absl::StatusOr<std::optional<kernels::Pairing>> ReadPairing(v1::Pairing pairing);
 
-// INVALID_ARGUMENT: the spec names no embedding, or has fields that exclude each other.
+// INVALID_ARGUMENT: the spec names no embedding, has fields that exclude each other, or has a
+// first_layer, which layer_ropes.h turns into specs of one layer each.
 absl::Status CheckSpec(const v1::RopeSpec& spec);
 
 inline constexpr size_t kModelNameBytesMax = 128;

@@ -115,7 +115,8 @@ struct Plan {
   kernels::PairArithmetic arithmetic = kernels::PairArithmetic::kTurn;
   std::optional<kernels::Pairing> channel_order;  // of the results; unset: that of the pairing
   kernels::PairGeometry geometry;
-  // The embedding; null for explicit rows, repositions and layers that do not rotate.
+  // The embedding; null for explicit rows, repositions, layers that do not rotate and layers with
+  // embeddings of their own.
   std::shared_ptr<const kernels::ResolvedRope> resolved;
   absl::InlinedVector<RowSet, 1> row_sets;  // at most kRowSetsMax; empty with `rows`
   // Explicit rows of the caller: token t uses row positions[0][t].

@@ -32,6 +32,10 @@ absl::Status CheckSameGeometry(const RopeEntry& from, const kernels::ResolvedRop
   return absl::OkStatus();
 }
 
+FrequenciesPtr MakeDifferences(const kernels::ResolvedRope& rope, int64_t length) {
+  return rope.ForDifferences(length);
+}
+
 // positions = to - from, by axis. If one side has three axes, the other's only axis counts as each.
 void SubtractPositions(const TokenPositions& to, const TokenPositions& from, Plan& plan) {
   const int axes = std::max(to.axes, from.axes);
@@ -52,15 +56,16 @@ bool SameFrequencies(const kernels::ResolvedRope& resolved_to, const TokenPositi
   if (&resolved_to == &resolved_from && !resolved_to.DependsOnSeqLen()) return true;
   if (resolved_to.attention_factor() != resolved_from.attention_factor()) return false;
   if (resolved_to.config().mrope != resolved_from.config().mrope) return false;
-  ByLength all_to([&](int64_t length) { return resolved_to.ForDifferences(length); });
-  ByLength all_from([&](int64_t length) { return resolved_from.ForDifferences(length); });
+  ByLength all(MakeDifferences);
   int64_t checked_to = 0;  // lengths that were compared last
   int64_t checked_from = 0;
   for (int64_t token = 0; token < tokens; ++token) {
     const int64_t length_to = LengthOf(resolved_to, to, token);
     const int64_t length_from = LengthOf(resolved_from, from, token);
     if (length_to == checked_to && length_from == checked_from) continue;
-    if (!(all_to.At(length_to)->key == all_from.At(length_from)->key)) return false;
+    if (!(all.At(resolved_to, length_to)->key == all.At(resolved_from, length_from)->key)) {
+      return false;
+    }
     checked_to = length_to;
     checked_from = length_from;
   }
@@ -82,15 +87,19 @@ absl::Status CheckDistance(const kernels::ResolvedRope& resolved, const Plan& pl
 }
 
 // The reposition as one rotation by the difference of the positions, without attention factor.
-absl::Status PlanDifference(const kernels::ResolvedRope& resolved, const TokenPositions& from,
-                            const TokenPositions& to, Plan& plan) {
+absl::Status PlanDifference(const kernels::ResolvedRope& resolved, const LayerRopes& layers,
+                            const TokenPositions& from, const TokenPositions& to, Plan& plan) {
+  std::vector<int64_t> groups;
   const auto runs_of = [&](const kernels::RowUse& use) {
-    ByLength frequencies([&](int64_t length) { return resolved.ForDifferences(length, use.side); });
+    ByLength frequencies([&](const kernels::ResolvedRope& of, int64_t length) {
+      return of.ForDifferences(length, use.side);
+    });
     return MakeRuns(
         [&](int64_t token) {
-          return RunFrequencies{frequencies.At(LengthOf(resolved, to, token)), nullptr};
+          const kernels::ResolvedRope& of = layers.Of(token);
+          return RunFrequencies{frequencies.At(of, LengthOf(of, to, token)), nullptr};
         },
-        to.sequence, nullptr, plan);
+        layers.Groups(to.sequence, groups), nullptr, plan);
   };
   MakeRowSets(resolved, v1::OPERATION_REPOSITION, runs_of, plan);
   SubtractPositions(to, from, plan);
@@ -108,6 +117,9 @@ absl::Status PlanReposition(RopeAt from, RopeAt to, Plan& plan) {
   if (!plan.rotates) return absl::OkStatus();
   ROPE_ASSIGN_OR_RETURN(const auto resolved_to, ResolveFor(to.entry, plan));
   ROPE_ASSIGN_OR_RETURN(const auto resolved_from, ResolveFor(from.entry, plan));
+  ROPE_ASSIGN_OR_RETURN(
+      const LayerRopes layers,
+      LayerRopes::Resolve(resolved_to, to.layers, ChannelsOf(plan), plan.tensors.front().layout));
   ROPE_ASSIGN_OR_RETURN(plan.geometry, GeometryOf(to.entry, *resolved_to));
   if (resolved_to->DependsOnDType() || resolved_from->DependsOnDType()) {
     return InvalidField(
@@ -122,7 +134,7 @@ absl::Status PlanReposition(RopeAt from, RopeAt to, Plan& plan) {
   // One rotation suffices if the frequencies are equal. Otherwise each run has two: `from` is
   // undone, `to` is applied, and a run ends where either of them changes.
   if (SameFrequencies(*resolved_to, to.positions, *resolved_from, from.positions, plan.tokens)) {
-    return PlanDifference(*resolved_to, from.positions, to.positions, plan);
+    return PlanDifference(*resolved_to, layers, from.positions, to.positions, plan);
   }
   if (resolved_to->DependsOnSide() || resolved_from->DependsOnSide()) {
     return InvalidField("reposition.from_rope", "a different embedding with xpos in one of them",
@@ -130,12 +142,13 @@ absl::Status PlanReposition(RopeAt from, RopeAt to, Plan& plan) {
   }
   ROPE_RETURN_IF_ERROR(CheckDivisor(resolved_from->attention_factor(), "OPERATION_REPOSITION"));
   plan.attention_factor = resolved_to->attention_factor() / resolved_from->attention_factor();
-  ByLength all_to([&](int64_t length) { return resolved_to->ForDifferences(length); });
-  ByLength all_from([&](int64_t length) { return resolved_from->ForDifferences(length); });
+  ROPE_RETURN_IF_ERROR(layers.CheckNone("a length that changes the frequencies"));
+  ByLength all(MakeDifferences);
   auto runs = MakeRuns(
       [&](int64_t token) {
-        return RunFrequencies{all_to.At(LengthOf(*resolved_to, to.positions, token)),
-                              all_from.At(LengthOf(*resolved_from, from.positions, token))};
+        return RunFrequencies{
+            all.At(*resolved_to, LengthOf(*resolved_to, to.positions, token)),
+            all.At(*resolved_from, LengthOf(*resolved_from, from.positions, token))};
       },
       to.positions.sequence, &from.positions.sequence, plan);
   plan.row_sets.push_back({{}, std::move(runs)});

@@ -59,6 +59,9 @@ absl::Status CheckSinusoidal(const kernels::ResolvedRope& resolved) {
 absl::Status PlanRotation(v1::Operation operation, RopeAt rope, Plan& plan) {
   if (!plan.rotates) return absl::OkStatus();
   ROPE_ASSIGN_OR_RETURN(const auto resolved, ResolveFor(rope.entry, plan));
+  ROPE_ASSIGN_OR_RETURN(
+      const LayerRopes layers,
+      LayerRopes::Resolve(resolved, rope.layers, ChannelsOf(plan), plan.tensors.front().layout));
   ROPE_ASSIGN_OR_RETURN(plan.geometry, GeometryOf(rope.entry, *resolved));
   ROPE_RETURN_IF_ERROR(CheckRange(*resolved, rope.positions));
   ApplyPolicy(*resolved, rope.positions);
@@ -75,27 +78,29 @@ absl::Status PlanRotation(v1::Operation operation, RopeAt rope, Plan& plan) {
   const bool adds = operation == v1::OPERATION_ADD_SINUSOIDAL;
   if (adds) {
     ROPE_RETURN_IF_ERROR(CheckSinusoidal(*resolved));
+    ROPE_RETURN_IF_ERROR(layers.CheckNone("OPERATION_ADD_SINUSOIDAL"));
     plan.arithmetic = kernels::PairArithmetic::kAdd;
   }
+  std::vector<int64_t> groups;
   const auto runs_of = [&](const kernels::RowUse& use) {
-    ByLength frequencies([&](int64_t length) {
-      FrequenciesPtr columns = resolved->ForSeqLen(length, multiplier, use);
+    ByLength frequencies([&](const kernels::ResolvedRope& of, int64_t length) {
+      FrequenciesPtr columns = of.ForSeqLen(length, multiplier, use);
       // ForSeqLen omits pairs of frequency 0, but the sum still needs their cos(0) = 1.
-      const auto all = static_cast<size_t>(resolved->rotary_dim() / 2);
-      return adds && columns->inv_freq.size() < all ? resolved->ForDifferences(length) : columns;
+      const auto all = static_cast<size_t>(of.rotary_dim() / 2);
+      return adds && columns->inv_freq.size() < all ? of.ForDifferences(length) : columns;
     });
     return MakeRuns(
         [&](int64_t token) {
-          return RunFrequencies{frequencies.At(LengthOf(*resolved, rope.positions, token)),
-                                nullptr};
+          const kernels::ResolvedRope& of = layers.Of(token);
+          return RunFrequencies{frequencies.At(of, LengthOf(of, rope.positions, token)), nullptr};
         },
-        rope.positions.sequence, nullptr, plan);
+        layers.Groups(rope.positions.sequence, groups), nullptr, plan);
   };
   MakeRowSets(*resolved, operation, runs_of, plan);
   WarnPastLength(resolved->config(), rope.positions.values, plan);
   plan.mrope = MropeOf(*resolved, rope.positions.axes);
   plan.positions = std::move(rope.positions.values);
-  plan.resolved = resolved;
+  if (!layers.differ()) plan.resolved = resolved;
   return absl::OkStatus();
 }
 

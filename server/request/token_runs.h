@@ -23,6 +23,7 @@
 #include "absl/strings/string_view.h"
 #include "rope/v1/rotate.pb.h"
 #include "server/models/model_registry.h"
+#include "server/request/layer_ropes.h"
 #include "server/request/plan.h"
 #include "server/request/positions.h"
 
@@ -32,6 +33,8 @@ namespace rope::server {
 struct RopeAt {
   const RopeEntry& entry;
   TokenPositions positions;
+  // One for each index of the L axis; empty: `entry` is that of all layers.
+  RopeEntries layers = {};
 };
 
 using FrequenciesPtr = std::shared_ptr<const kernels::Frequencies>;
@@ -77,27 +80,27 @@ struct RunFrequencies {
 using TokenRuns = absl::InlinedVector<TokenRun, 1>;
 
 // Cuts the tokens into runs of equal frequencies. `frequencies_of(token)` is called when the
-// sequence changes, because frequencies are constant within one. Pointers are compared, which
+// sequence changes, because frequencies are constant within one of a layer (LayerRopes::Groups). Pointers are compared, which
 // suffices since ByLength makes each of them once. `from_sequence` may be null. A plan without
 // bytes needs no frequencies.
 TokenRuns MakeRuns(absl::FunctionRef<RunFrequencies(int64_t token)> frequencies_of,
                    const std::vector<int64_t>& sequence, const std::vector<int64_t>* from_sequence,
                    Plan& plan);
 
-// Memoizes the frequencies by sequence length.
+// Memoizes the frequencies of embeddings by sequence length.
 class ByLength {
  public:
-  using Make = std::function<FrequenciesPtr(int64_t length)>;
+  using Make = std::function<FrequenciesPtr(const kernels::ResolvedRope& rope, int64_t length)>;
   explicit ByLength(Make make) : make_(std::move(make)) {}
-  const FrequenciesPtr& At(int64_t length) {
-    FrequenciesPtr& slot = made_[length];
-    if (slot == nullptr) slot = make_(length);
+  const FrequenciesPtr& At(const kernels::ResolvedRope& rope, int64_t length) {
+    FrequenciesPtr& slot = made_[{&rope, length}];
+    if (slot == nullptr) slot = make_(rope, length);
     return slot;
   }
 
  private:
   const Make make_;
-  absl::flat_hash_map<int64_t, FrequenciesPtr> made_;
+  absl::flat_hash_map<std::pair<const kernels::ResolvedRope*, int64_t>, FrequenciesPtr> made_;
 };
 
 // Gives each group of heads its row set, made by `runs_of(use)`. Makes at least one set.

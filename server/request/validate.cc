@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
@@ -67,6 +68,15 @@ absl::StatusOr<std::shared_ptr<const RopeEntry>> FindFrom(
   return absl::Status(found.status().code(), absl::StrCat("reposition.from_", message));
 }
 
+// Adds the layers' warnings that are not there yet.
+void AddWarnings(const RopeEntries& layers, std::vector<std::string>& warnings) {
+  for (const auto& layer : layers) {
+    for (const std::string& warning : layer->warnings()) {
+      if (!absl::c_linear_search(warnings, warning)) warnings.push_back(warning);
+    }
+  }
+}
+
 }  // namespace
 
 absl::Status Validate(const v1::RotateRequest& message, const proto::SplitMessage& split,
@@ -87,7 +97,7 @@ absl::Status Validate(const v1::RotateRequest& message, const proto::SplitMessag
     return PlanExplicitRows(message, split, plan);
   }
   // `admit` runs once the sizes are known and before positions are copied (plan.h).
-  ROPE_ASSIGN_OR_RETURN(const auto entry, registry.Find(message.rope()));
+  ROPE_ASSIGN_OR_RETURN(const auto entry, FindFirst(message.rope(), registry));
   ROPE_RETURN_IF_ERROR(ReadTensors(message, split, plan));
   ROPE_RETURN_IF_ERROR(admit(plan));
   plan.warnings = entry->warnings();
@@ -98,7 +108,11 @@ absl::Status Validate(const v1::RotateRequest& message, const proto::SplitMessag
                                       entry->layer().config.mrope.has_value(), "positions"));
   ROPE_RETURN_IF_ERROR(PlanTokenScales(
       message, entry->layer().config.original_max_position_embeddings, positions.values[0], plan));
-  RopeAt to = {*entry, std::move(positions)};
+  RopeAt to = {*entry, std::move(positions), {}};
+  if (message.rope().has_first_layer()) {
+    ROPE_ASSIGN_OR_RETURN(to.layers, FindLayers(message, plan.tensors.front().layout, registry));
+    AddWarnings(to.layers, plan.warnings);
+  }
   if (message.operation() != v1::OPERATION_REPOSITION) {
     return PlanRotation(message.operation(), std::move(to), plan);
   }

@@ -1,0 +1,187 @@
+#include "server/request/layer_ropes.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/support/local_engine.h"
+#include "tests/support/received_request.h"
+#include "tests/support/status_matchers.h"
+
+namespace rope::server {
+namespace {
+
+using rope::testing::IsOk;
+using rope::testing::LocalEngine;
+using rope::testing::RawBytes;
+using rope::testing::SetShape;
+using rope::testing::StatusIs;
+using ::testing::HasSubstr;
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr int64_t kChannels = 8;
+constexpr int64_t kTokens = 3;
+
+// Layers 0, 2 and 3 slide, layer 1 is full: theta 10000 and 1000000.
+constexpr char kTwoKinds[] = R"({"model_type": "gemma3_text", "head_dim": 8,
+    "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0, "num_hidden_layers": 4,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention",
+                    "sliding_attention"]})";
+
+std::vector<float> Values(int64_t count) {
+  std::vector<float> values;
+  for (int64_t i = 0; i < count; ++i) values.push_back(static_cast<float>(i % 11) - 5.0F);
+  return values;
+}
+
+// A tensor of `layers` layers in `layout`, which has the axes L, S and D.
+v1::RotateRequest Sample(int64_t layers, const std::string& layout = "LSD") {
+  v1::RotateRequest request;
+  request.mutable_rope()->set_config_json(kTwoKinds);
+  request.mutable_positions()->set_start(1000);
+  v1::Tensor& tensor = *request.add_tensors();
+  tensor.set_role(v1::ROLE_K);
+  tensor.set_layout(layout);
+  tensor.mutable_array()->set_dtype(v1::DTYPE_FP32);
+  std::vector<int64_t> shape;
+  for (const char axis : layout) {
+    shape.push_back(axis == 'L' ? layers : axis == 'S' ? kTokens : kChannels);
+  }
+  SetShape(*tensor.mutable_array(), shape);
+  tensor.mutable_array()->set_raw(RawBytes(Values(layers * kTokens * kChannels)));
+  return request;
+}
+
+class LayerRopesTest : public ::testing::Test {
+ protected:
+  // Rotates `request` with the layers from `first_layer`, and each layer alone; expects the same.
+  void ExpectAsEachLayerAlone(v1::RotateRequest request, int64_t first_layer, int64_t layers) {
+    request.mutable_rope()->set_first_layer(static_cast<int32_t>(first_layer));
+    const auto together = engine_.Rotate(request);
+    ASSERT_THAT(together, IsOk());
+    const std::string layout = request.tensors(0).layout();
+    const std::vector<float> all = Values(layers * kTokens * kChannels);
+    for (int64_t layer = 0; layer < layers; ++layer) {
+      std::vector<size_t> cells;  // of the layer, in memory order
+      for (size_t i = 0; i < all.size(); ++i) {
+        const auto row = static_cast<int64_t>(i) / kChannels;
+        if ((layout == "LSD" ? row / kTokens : row % layers) == layer) cells.push_back(i);
+      }
+      v1::RotateRequest alone = request;
+      alone.mutable_rope()->clear_first_layer();
+      alone.mutable_rope()->set_layer(static_cast<int32_t>(first_layer + layer));
+      v1::Tensor& tensor = *alone.mutable_tensors(0);
+      tensor.set_layout("SD");
+      SetShape(*tensor.mutable_array(), {kTokens, kChannels});
+      std::vector<float> values;
+      for (const size_t cell : cells) values.push_back(all[cell]);
+      tensor.mutable_array()->set_raw(RawBytes(values));
+      const auto want = engine_.Rotate(alone);
+      ASSERT_THAT(want, IsOk());
+      for (size_t i = 0; i < cells.size(); ++i) {
+        EXPECT_EQ((*together)[cells[i]], (*want)[i]) << "layer " << layer << " cell " << i;
+      }
+    }
+  }
+
+  void ExpectFails(const v1::RotateRequest& request, const std::string& text) {
+    EXPECT_THAT(engine_.Check(request), StatusIs(kInvalid, HasSubstr(text)));
+  }
+
+  LocalEngine engine_;
+};
+
+TEST_F(LayerRopesTest, EachLayerRotatesAsItDoesAlone) {
+  ExpectAsEachLayerAlone(Sample(4), 0, 4);
+  ExpectAsEachLayerAlone(Sample(2), 1, 2);
+  ExpectAsEachLayerAlone(Sample(1), 3, 1);
+  ExpectAsEachLayerAlone(Sample(4, "SLD"), 0, 4);
+}
+
+TEST_F(LayerRopesTest, SoDoTheInverseAndAReposition) {
+  v1::RotateRequest inverse = Sample(4);
+  inverse.set_operation(v1::OPERATION_INVERSE);
+  ExpectAsEachLayerAlone(inverse, 0, 4);
+  v1::RotateRequest reposition = Sample(4);
+  reposition.set_operation(v1::OPERATION_REPOSITION);
+  reposition.mutable_reposition()->mutable_from()->set_start(17);
+  ExpectAsEachLayerAlone(reposition, 0, 4);
+}
+
+TEST_F(LayerRopesTest, TensorsMustHaveTheAxisAndTheConfigTheLayers) {
+  v1::RotateRequest request = Sample(4);
+  request.mutable_rope()->set_first_layer(1);
+  ExpectFails(request, "rope.layer: got 4, want 0 to 3");
+  request.mutable_rope()->set_first_layer(-1);
+  ExpectFails(request, "rope.first_layer: got -1, want a layer of the config");
+  request.mutable_rope()->set_first_layer(std::numeric_limits<int32_t>::max());
+  ExpectFails(request, "rope.");
+  v1::RotateRequest without = Sample(1);
+  without.mutable_tensors(0)->set_layout("BSD");
+  without.mutable_rope()->set_first_layer(0);
+  ExpectFails(without, "rope.first_layer: got it without an L axis");
+  v1::RotateRequest many = Sample(1025);
+  many.mutable_rope()->set_first_layer(0);
+  ExpectFails(many, "rope.first_layer: got it with 1025 layers, want at most 1024");
+}
+
+TEST_F(LayerRopesTest, OtherChoicesOfALayerAreRefused) {
+  v1::RotateRequest request = Sample(4);
+  request.mutable_rope()->set_first_layer(0);
+  request.mutable_rope()->set_layer(1);
+  ExpectFails(request, "rope.first_layer: got it together with layer");
+  request.mutable_rope()->clear_layer();
+  request.set_operation(v1::OPERATION_REPOSITION);
+  request.mutable_reposition()->mutable_from()->set_start(17);
+  *request.mutable_reposition()->mutable_from_rope() = request.rope();
+  ExpectFails(request, "rope.first_layer: got it together with reposition.from_rope");
+  v1::RotateRequest from = Sample(4);
+  from.mutable_rope()->set_layer(0);
+  from.set_operation(v1::OPERATION_REPOSITION);
+  from.mutable_reposition()->mutable_from()->set_start(17);
+  from.mutable_reposition()->mutable_from_rope()->set_config_json(kTwoKinds);
+  from.mutable_reposition()->mutable_from_rope()->set_first_layer(0);
+  ExpectFails(from, "rope.first_layer: got it here, want it only in the rope of a RotateRequest");
+}
+
+TEST_F(LayerRopesTest, LayersThatDifferInMoreThanFrequenciesAreRefused) {
+  v1::RotateRequest request = Sample(4);
+  request.mutable_rope()->set_first_layer(0);
+  // Layer 1 rotates half of its channels.
+  request.mutable_rope()->set_config_json(R"({"model_type": "gemma3_text", "head_dim": 8,
+      "num_hidden_layers": 4,
+      "layer_types": ["sliding_attention", "full_attention", "sliding_attention",
+                      "sliding_attention"],
+      "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 1e6,
+                           "partial_rotary_factor": 0.5},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}})");
+  ExpectFails(request, "rope.first_layer: got index 1 of the L axis with another rotary_dim");
+  // Layer 3 does not rotate.
+  request.mutable_rope()->set_config_json(R"({"model_type": "llama4_text", "head_dim": 8,
+      "rope_theta": 500000.0, "num_hidden_layers": 4, "no_rope_layers": [1, 1, 1, 0]})");
+  ExpectFails(request, "rope.first_layer: got index 3 of the L axis, which does not rotate");
+  request.mutable_rope()->set_config_json(kTwoKinds);
+  request.set_operation(v1::OPERATION_ADD_SINUSOIDAL);
+  ExpectFails(request, "rope.first_layer: got it with OPERATION_ADD_SINUSOIDAL");
+}
+
+TEST_F(LayerRopesTest, WarningsOfAllLayersAreGivenOnce) {
+  v1::RotateRequest request = Sample(4);
+  request.mutable_rope()->set_config_json(R"({"model_type": "gemma3_text", "head_dim": 8,
+      "num_hidden_layers": 4,
+      "layer_types": ["sliding_attention", "full_attention", "sliding_attention",
+                      "sliding_attention"],
+      "rope_parameters": {
+        "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 0.5},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}})");
+  request.mutable_rope()->set_first_layer(0);
+  const auto plan = engine_.Check(request);
+  ASSERT_THAT(plan, IsOk());
+  EXPECT_THAT(plan->warnings, ::testing::ElementsAre(HasSubstr("factor")));
+}
+
+}  // namespace
+}  // namespace rope::server
