@@ -229,6 +229,7 @@ void Server::Drain(absl::Duration grace) {
     grpc_server_->Shutdown(
         gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
                      gpr_time_from_micros(absl::ToInt64Microseconds(kCloseGrace), GPR_TIMESPAN)));
+    in_flight_.AwaitNoneOpen();
   }
   if (poll_loop_ != nullptr) poll_loop_->Shutdown();
 }

@@ -1,9 +1,11 @@
-// CallsInFlight: counts calls from the receipt of their message until they are freed.
+// CallsInFlight: counts calls from the receipt of their message until they are freed, and call
+// objects from when they are armed.
 //
 // Threading:  Thread-safe.
 #ifndef ROPE_SERVER_GRPC_CALLS_IN_FLIGHT_H_
 #define ROPE_SERVER_GRPC_CALLS_IN_FLIGHT_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 
@@ -15,6 +17,27 @@ namespace rope::server {
 
 class CallsInFlight {
  public:
+  // Counts a call object for as long as it exists: armed, reading, handled or ending.
+  class Open {
+   public:
+    explicit Open(CallsInFlight& calls) : calls_(calls) { calls_.open_.fetch_add(1); }
+    ~Open() {
+      if (calls_.open_.fetch_sub(1) == 1) calls_.open_.notify_all();
+    }
+    Open(const Open&) = delete;
+    Open& operator=(const Open&) = delete;
+
+   private:
+    CallsInFlight& calls_;
+  };
+
+  // Waits until no call object exists. A queue may be shut down only then, because gRPC aborts the
+  // process if a call starts a step on a queue that is shut down. REQUIRES: the gRPC server is shut
+  // down, so that every step comes back and no call is armed any more.
+  void AwaitNoneOpen() const {
+    for (int64_t open = open_.load(); open != 0; open = open_.load()) open_.wait(open);
+  }
+
   void Add() {
     proto::MutexLock lock(&mutex_);
     ++count_;
@@ -47,6 +70,7 @@ class CallsInFlight {
   }
 
  private:
+  std::atomic<int64_t> open_{0};
   mutable proto::Mutex mutex_;
   proto::CondVar none_;  // count_ has become 0, or stopped_ true
   int64_t count_ ABSL_GUARDED_BY(mutex_) = 0;

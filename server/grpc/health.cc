@@ -60,7 +60,11 @@ class Health::WatchCall final : private Receiving::Read {
 
  private:
   WatchCall(Health& health, grpc::ServerCompletionQueue& queue)
-      : Receiving::Read(/*may_idle=*/false), health_(health), queue_(queue), stream_(&context_) {}
+      : Receiving::Read(/*may_idle=*/false),
+        open_call_(*health.check_.in_flight),
+        health_(health),
+        queue_(queue),
+        stream_(&context_) {}
 
   void OnArrived(bool ok) {
     if (!ok) {
@@ -126,6 +130,7 @@ class Health::WatchCall final : private Receiving::Read {
     if (open_.fetch_sub(1) == 1) delete this;
   }
 
+  const CallsInFlight::Open open_call_;  // first, because it ends last
   Health& health_;
   grpc::ServerCompletionQueue& queue_;
   grpc::ServerContext context_;

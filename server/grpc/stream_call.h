@@ -113,7 +113,11 @@ class StreamCall final : private Receiving::Read {
   };
 
   StreamCall(const Method& method, grpc::ServerCompletionQueue& queue)
-      : Receiving::Read(/*may_idle=*/true), method_(method), queue_(queue), stream_(&context_) {}
+      : Receiving::Read(/*may_idle=*/true),
+        open_call_(*method.in_flight),
+        method_(method),
+        queue_(queue),
+        stream_(&context_) {}
 
   void EndRead(const absl::Status& status) override ABSL_LOCKS_EXCLUDED(mutex_);
   void AbortRead() override { context_.TryCancel(); }
@@ -138,6 +142,7 @@ class StreamCall final : private Receiving::Read {
   bool IsFree() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   void Free() ABSL_LOCKS_EXCLUDED(mutex_);
 
+  const CallsInFlight::Open open_call_;  // first, because it ends last
   const Method& method_;
   grpc::ServerCompletionQueue& queue_;
   grpc::ServerContext context_;

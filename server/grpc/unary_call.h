@@ -83,6 +83,7 @@ class UnaryCall final : private Receiving::Read {
 
   explicit UnaryCall(std::shared_ptr<Armed> armed)
       : Receiving::Read(/*may_idle=*/false),
+        open_call_(*armed->method.in_flight),
         method_(armed->method),
         armed_(std::move(armed)),
         stream_(&context_) {}
@@ -103,6 +104,7 @@ class UnaryCall final : private Receiving::Read {
   // Changes kReading to `state`. False: the call has left kReading already.
   bool Claim(State state);
 
+  const CallsInFlight::Open open_call_;  // first, because it ends last
   const Method& method_;
   const std::shared_ptr<Armed> armed_;
   grpc::ServerContext context_;
