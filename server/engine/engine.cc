@@ -33,6 +33,7 @@ absl::Status Engine::Submit(std::unique_ptr<Request>& request) {
 absl::Status Engine::PlanAndEnqueue(std::unique_ptr<Request>& request) {
   ROPE_RETURN_IF_ERROR(WithinMemory([&] { return MakePlan(*request); }));
   ROPE_RETURN_IF_ERROR(CheckReplyBytes(*request));
+  ROPE_RETURN_IF_ERROR(CheckSlot(*request));
   BoundBuilding(request->plan);
   request->enqueued = clock_.Now();
   request->stages.validate =
@@ -71,6 +72,15 @@ absl::Status Engine::CheckReplyBytes(const Request& request) const {
   return absl::ResourceExhaustedError(
       absl::StrCat("output: got ", bytes, " bytes in the reply, want at most ",
                    options_.reply_bytes_max, " (--max_message_bytes), or outputs in regions"));
+}
+
+absl::Status Engine::CheckSlot(const Request& request) {
+  if (!request.slot_bytes.has_value()) return absl::OkStatus();
+  const int64_t bytes = ReplyBytes(request.asked(), request.plan) + ReplyTextBytesMax(request);
+  if (bytes <= *request.slot_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("reply: got up to ", bytes, " bytes, want at most ", *request.slot_bytes,
+                   " in a ring: put outputs into regions, or call without it"));
 }
 
 }  // namespace rope::server

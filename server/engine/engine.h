@@ -56,6 +56,8 @@ class Engine {
   // Fills the request's plan.
   absl::Status MakePlan(Request& request);
   absl::Status CheckReplyBytes(const Request& request) const;
+  // RESOURCE_EXHAUSTED: the reply might not fit the slot that it must go to.
+  static absl::Status CheckSlot(const Request& request);
 
   ModelRegistry& registry_;
   PreparedRequests& prepared_;

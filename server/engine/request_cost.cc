@@ -163,4 +163,22 @@ int64_t ReplyBytes(const v1::RotateRequest& asked, const Plan& plan) {
   return bytes;
 }
 
+int64_t ReplyTextBytesMax(const Request& request) {
+  constexpr int64_t kHeadBytes = 128;   // factor, device, stage times
+  constexpr int64_t kFieldBytes = 16;   // tag and length of a field, at most
+  constexpr int64_t kTensorBytes = 64;  // scale of fp8, region, payload's header
+  const v1::RotateRequest& asked = request.asked();
+  int64_t bytes = kHeadBytes + static_cast<int64_t>(request.id.size());
+  for (const std::string& warning : request.plan.warnings) {
+    bytes += kFieldBytes + static_cast<int64_t>(warning.size());
+  }
+  for (const v1::Tensor& tensor : asked.tensors()) {
+    bytes += kTensorBytes + static_cast<int64_t>(tensor.ByteSizeLong());
+  }
+  for (const v1::Strides& strides : asked.output().strides()) {
+    bytes += kFieldBytes + static_cast<int64_t>(strides.ByteSizeLong());
+  }
+  return bytes;
+}
+
 }  // namespace rope::server

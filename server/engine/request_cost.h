@@ -30,6 +30,10 @@ void BoundBuilding(Plan& plan);
 // Bytes of results inside the reply: all results that do not go to a region.
 int64_t ReplyBytes(const v1::RotateRequest& asked, const Plan& plan);
 
+// The most that the other fields of the reply take. A tensor of a reply says what the request says
+// of it, and where a result in a region lies.
+int64_t ReplyTextBytesMax(const Request& request);
+
 }  // namespace rope::server
 
 #endif  // ROPE_SERVER_ENGINE_REQUEST_COST_H_

@@ -91,12 +91,6 @@ absl::Status CheckLength(int64_t length, int64_t message_bytes_max) {
                                                    message_bytes_max, " (--max_message_bytes)"));
 }
 
-absl::Status CheckReplyLength(int64_t length, int64_t bytes_max) {
-  if (length <= bytes_max) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("reply: got ", length, " bytes, want at most ", bytes_max));
-}
-
 // Takes the client's id. An id that is too long is ignored here and refused later, and the error is
 // sent under an id of the server.
 void TakeId(std::string id, Request& request) {
@@ -260,12 +254,7 @@ grpc::ByteBuffer EncodeStreamReply(uint64_t sequence, Request& request) {
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
-absl::StatusOr<std::string> EncodeSmallReply(Request& request, int64_t bytes_max) {
-  int64_t output_bytes = 0;
-  for (size_t i = 0; i < request.plan.tensors.size(); ++i) {
-    if (HasReplyPayload(request, i)) output_bytes += request.plan.tensors[i].output_bytes();
-  }
-  ROPE_RETURN_IF_ERROR(CheckReplyLength(output_bytes, bytes_max));
+std::string EncodeSmallReply(Request& request) {
   std::string text = ReplyHead(request);
   for (size_t i = 0; i < request.plan.tensors.size(); ++i) {
     AppendReplyTensor(request, i, text);
@@ -274,7 +263,6 @@ absl::StatusOr<std::string> EncodeSmallReply(Request& request, int64_t bytes_max
     const PooledBuffer& output = request.outputs[i];
     text.append(output.data(), static_cast<size_t>(output.size()));
   }
-  ROPE_RETURN_IF_ERROR(CheckReplyLength(static_cast<int64_t>(text.size()), bytes_max));
   return text;
 }
 

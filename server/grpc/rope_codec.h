@@ -60,10 +60,8 @@ grpc::ByteBuffer EncodeReply(Request& request);
 // As EncodeReply, as a RotateStreamResponse.
 grpc::ByteBuffer EncodeStreamReply(uint64_t sequence, Request& request);
 
-// As EncodeReply, in one piece. RESOURCE_EXHAUSTED: the reply, or its outputs alone, would have
-// more than `bytes_max` bytes; the error gives the number. REQUIRES: no result overwrote received
-// bytes.
-absl::StatusOr<std::string> EncodeSmallReply(Request& request, int64_t bytes_max);
+// As EncodeReply, in one piece. REQUIRES: no result overwrote received bytes.
+std::string EncodeSmallReply(Request& request);
 
 // Encodes a reply that carries an error, for streams and rings.
 grpc::ByteBuffer EncodeStreamError(uint64_t sequence, const std::string& request_id,

@@ -14,15 +14,6 @@
 namespace rope::server {
 namespace {
 
-absl::StatusOr<std::string> EncodeLocal(Request& finished, int64_t bytes_max) {
-  absl::StatusOr<std::string> reply = EncodeSmallReply(finished, bytes_max);
-  if (reply.ok()) return reply;
-  return MarkMayHaveExecuted(
-      absl::Status(reply.status().code(),
-                   absl::StrCat(reply.status().message(),
-                                " in a ring: put outputs into regions, or call without it")));
-}
-
 // Each method and code is a kind of log line, with a limit of its own.
 constexpr size_t kCodes = static_cast<size_t>(absl::StatusCode::kUnauthenticated) + 1;
 
@@ -175,15 +166,11 @@ void RopeService::RotateLocal(LocalCall& call) {
   std::unique_ptr<Request> request = NewRequest(call);
   request->alone = parts_.in_flight->count() == 1;
   request->from_ring = true;
+  request->slot_bytes = call.reply_bytes_max();
   request->may_overwrite = false;  // the message is a copy, not slices that a reply can send
-  request->done = [this, &call](std::unique_ptr<Request> finished, absl::Status status) {
-    std::string reply;
-    if (status.ok()) {
-      absl::StatusOr<std::string> encoded = EncodeLocal(*finished, call.reply_bytes_max());
-      status = encoded.status();
-      if (status.ok()) reply = *std::move(encoded);
-    }
-    if (!status.ok()) reply = EncodeSmallError(finished->id, status);
+  request->done = [this, &call](std::unique_ptr<Request> finished, const absl::Status& status) {
+    const std::string reply =
+        status.ok() ? EncodeSmallReply(*finished) : EncodeSmallError(finished->id, status);
     RecordRotation(Method::kRotate, *finished, status, static_cast<int64_t>(reply.size()));
     finished.reset();
     call.Answer(status.code(), reply);

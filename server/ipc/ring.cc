@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/check.h"
 #include "proto/ipc/futex.h"
 #include "server/error.h"
 
@@ -32,6 +33,7 @@ const std::shared_ptr<std::atomic<bool>>& RingCall::cancelled() const {
 
 void RingCall::Answer(absl::StatusCode code, std::string_view reply) {
   const std::shared_ptr<Ring> held = std::move(held_);
+  ROPE_CHECK(reply.size() <= slot_->message.size());
   std::copy(reply.begin(), reply.end(), slot_->message.begin());
   slot_->message_bytes.store(static_cast<uint32_t>(reply.size()), std::memory_order_relaxed);
   slot_->code.store(static_cast<uint32_t>(code), std::memory_order_relaxed);

@@ -66,6 +66,7 @@ struct Request {
   bool from_ring = false;      // arrived through a ring, on the thread that serves all rings
   bool gathers = false;        // its thread calls Batcher::RunGathered when no other event is left
   bool may_overwrite = false;  // the received bytes are gRPC slices that no one else reads
+  std::optional<int64_t> slot_bytes;  // set: the most bytes that the whole reply may have
   absl::Time deadline = absl::InfiniteFuture();
   std::shared_ptr<std::atomic<bool>> cancelled;
   std::unique_ptr<ParsedRequest> parsed;  // the skeleton; null beside `prepared`
