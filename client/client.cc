@@ -10,9 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/calls/connection.h"
+#include "client/codec/health_messages.h"
 #include "client/codec/message_call.h"
 #include "client/codec/messages.h"
-#include "grpc/health/v1/health.pb.h"
 
 namespace rope::client {
 namespace {
@@ -177,19 +177,8 @@ Result<ServerInfo> Client::GetServerInfo(const CallOptions& options) const {
 }
 
 Result<ServingStatus> Client::Health(const std::string& service, const CallOptions& options) const {
-  grpc::health::v1::HealthCheckRequest request;
-  request.set_service(service);
-  const auto reply = CallMessage<grpc::health::v1::HealthCheckResponse>(
-      *connection_, "/grpc.health.v1.Health/Check", request, options);
-  if (!reply.ok()) return reply.status();
-  switch (reply->status()) {
-    case grpc::health::v1::HealthCheckResponse::SERVING:
-      return ServingStatus::kServing;
-    case grpc::health::v1::HealthCheckResponse::NOT_SERVING:
-      return ServingStatus::kNotServing;
-    default:
-      return ServingStatus::kUnknown;
-  }
+  return ServingStatusOf(connection_->Call("/grpc.health.v1.Health/Check", HealthRequestOf(service),
+                                           /*idempotent=*/true, options));
 }
 
 }  // namespace rope::client
