@@ -28,7 +28,7 @@ COPY server server
 ARG DEVICE
 RUN case "$DEVICE" in cpu) cuda=OFF ;; cuda) cuda=ON ;; \
       *) echo "DEVICE: got $DEVICE, want cpu or cuda" >&2; exit 1 ;; esac \
- && deploy/build.sh "-DROPE_CUDA=$cuda" rope_server ropectl
+ && deploy/build.sh "-DROPE_CUDA=$cuda" rope_server ropectl rope_protoset
 # The programs, and the names of the distribution packages with their libraries.
 RUN mkdir /programs \
  && strip -o /programs/rope_server build/bin/rope_server \
@@ -43,6 +43,8 @@ RUN apt-get update \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $(cat /tmp/packages) \
  && rm -rf /tmp/packages /var/lib/apt/lists/* /var/cache/apt/*.bin /var/log/apt /var/log/dpkg.log
 COPY --from=build /programs/ /usr/local/bin/
+# The schema with its comments: docker cp CONTAINER:/usr/local/share/rope/rope.protoset .
+COPY --from=build /source/build/rope.protoset /usr/local/share/rope/
 # Both programs must start here, which proves that no library is missing.
 RUN ["/usr/local/bin/rope_server", "--version"]
 RUN ["/usr/local/bin/ropectl", "help"]

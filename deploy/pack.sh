@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Packs the built programs and every shared library that they need, including the C library and its
 # loader, into one folder for another machine. Copy the folder to any path and start
-# FOLDER/bin/NAME.
+# FOLDER/bin/NAME. FOLDER/share/rope/rope.protoset is the schema.
 # Usage: deploy/pack.sh [--build=DIR] FOLDER      FOLDER must be empty or must not exist
 # The other machine needs the same processor architecture, Linux 3.2 or newer and a POSIX /bin/sh;
 # its distribution may be another one, older or newer. For a GPU it needs only the driver.
@@ -25,6 +25,7 @@ readonly folder=$1
 for program in "${wanted[@]}"; do
   [[ -x $build/bin/$program ]] || fail "$build/bin/$program is not built; run deploy/build.sh"
 done
+[[ -s $build/rope.protoset ]] || fail "$build/rope.protoset is not built; run deploy/build.sh"
 
 # Prints NAME PATH for every library of a program, and for its loader.
 libraries() {
@@ -72,7 +73,8 @@ SCRIPT
   chmod +x "$folder/bin/$1"
 }
 
-mkdir -p "$folder/bin" "$folder/lib/programs"
+mkdir -p "$folder/bin" "$folder/lib/programs" "$folder/share/rope"
+cp "$build/rope.protoset" "$folder/share/rope/"
 packed=()
 copy_c_library "$build/bin/${wanted[0]}"
 for program in "${programs[@]}"; do

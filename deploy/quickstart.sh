@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly preferred_port=50051
-readonly server_log=build/quickstart_server.log
+readonly server_log=build/quickstart_server.log protoset=build/rope.protoset
 readonly start_attempts=300 stop_attempts=300  # Of 0.1 s each.
 server_pid=
 
@@ -76,7 +76,7 @@ wait_until_healthy() {
   fail "the server was not healthy after $((start_attempts / 10)) s"
 }
 
-print_grpcurl_line() {
+print_grpcurl_lines() {
   cat <<END
 
 Turn (1, 0) at position 1 into (cos 1, sin 1) by hand:
@@ -86,6 +86,7 @@ Turn (1, 0) at position 1 into (cos 1, sin 1) by hand:
     "tensors": [{"role": "ROLE_Q", "layout": "SHD",
                  "array": {"dtype": "DTYPE_FP32", "shape": [1, 1, 2], "numbers": [1, 0]}}]
   }' $target rope.v1.RopeService/Rotate
+Read the schema with its comments: grpcurl -protoset $protoset describe rope.v1.Positions
 
 END
 }
@@ -105,7 +106,7 @@ case "${1:-}" in
 esac
 
 deploy/install_dependencies.sh
-deploy/build.sh rope_server ropectl rope_quickstart
+deploy/build.sh rope_server ropectl rope_quickstart rope_protoset
 
 trap on_exit EXIT
 signalled=
@@ -113,7 +114,7 @@ trap 'signalled=1; [[ $once ]] || echo "stopping the server"' INT TERM
 start_server
 wait_until_healthy
 timeout 120 build/bin/rope_quickstart "--target=$target" || fail "the request failed"
-print_grpcurl_line
+print_grpcurl_lines
 [[ $once || $signalled ]] || serve_until_signal
 stop_server
 ((server_status == 0)) || fail "the server stopped with status $server_status, want 0"

@@ -93,6 +93,7 @@ if deploy/pack.sh "--build=$build" "$root/opt/rope" 2>"$folder/refusal"; then
   fail "a folder with files in it was packed again"
 fi
 grep -q 'is not empty' "$folder/refusal" || fail "got $(cat "$folder/refusal")"
+cmp "$build/rope.protoset" "$root/opt/rope/share/rope/rope.protoset" || fail "the schema differs"
 kilobytes=$(du -sk "$root/opt/rope" | cut -f1)
 ((kilobytes <= kilobytes_max)) || fail "got $kilobytes KiB, want at most $kilobytes_max"
 

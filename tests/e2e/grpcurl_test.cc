@@ -12,6 +12,7 @@ namespace rope::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class GrpcurlTest : public ::testing::Test {
  protected:
@@ -127,6 +128,23 @@ TEST_F(GrpcurlTest, ShowsTheFieldAtFault) {
   EXPECT_NE(outcome.status, 0);
   EXPECT_THAT(outcome.output, HasSubstr("NotFound"));
   EXPECT_THAT(outcome.output, HasSubstr("rope.model: got \"nobody\""));
+}
+
+// Reflection has no comments; the descriptor set of the build has them.
+TEST_F(GrpcurlTest, DescribesWithCommentsFromTheProtosetAndCallsWithIt) {
+  const std::string protoset = ROPE_BINARY_DIR "/rope.protoset";
+  const std::string comment = "// Position of the first token of each sequence: ";
+  const Outcome served = Run({server_.address(), "describe", "rope.v1.Positions"});
+  EXPECT_EQ(served.status, 0) << served.output;
+  EXPECT_THAT(served.output, Not(HasSubstr(comment)));
+  const Outcome read =
+      RunProgram({program_, "-protoset", protoset, "describe", "rope.v1.Positions"});
+  EXPECT_EQ(read.status, 0) << read.output;
+  EXPECT_THAT(read.output, HasSubstr(comment));
+  const Outcome call = Run({"-protoset", protoset, "-d", R"({"rope": {"model": "llama-3.1-8b"}})",
+                            server_.address(), "rope.v1.RopeService/Describe"});
+  EXPECT_EQ(call.status, 0) << call.output;
+  EXPECT_THAT(call.output, HasSubstr("\"rope_type\": \"llama3\""));
 }
 
 TEST_F(GrpcurlTest, ReadsHealth) {
