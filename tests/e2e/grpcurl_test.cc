@@ -144,7 +144,7 @@ TEST_F(GrpcurlTest, DescribesWithCommentsFromTheProtosetAndCallsWithIt) {
   const Outcome call = Run({"-protoset", protoset, "-d", R"({"rope": {"model": "llama-3.1-8b"}})",
                             server_.address(), "rope.v1.RopeService/Describe"});
   EXPECT_EQ(call.status, 0) << call.output;
-  EXPECT_THAT(call.output, HasSubstr("\"rope_type\": \"llama3\""));
+  EXPECT_THAT(call.output, HasSubstr("\"ropeType\": \"llama3\""));
 }
 
 TEST_F(GrpcurlTest, ReadsHealth) {
