@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/calls/connection.h"
+#include "client/codec/control_messages.h"
 #include "client/codec/health_messages.h"
 #include "client/codec/message_call.h"
 #include "client/codec/messages.h"
@@ -167,6 +168,52 @@ Result<std::vector<Model>> Client::ListModels(const CallOptions& options) const 
     request.set_page_token(reply->next_page_token());
   } while (!request.page_token().empty());
   return models;
+}
+
+Result<TablesReply> Client::GetTables(const TablesRequest& request,
+                                      const CallOptions& options) const {
+  const Result<v1::GetTablesRequest> message = ToMessage(request);
+  if (!message.ok()) return message.status();
+  const auto reply = CallMessage<v1::GetTablesResponse>(
+      *connection_, "/rope.v1.RopeService/GetTables", *message, options);
+  if (!reply.ok()) return reply.status();
+  return FromMessage(*reply);
+}
+
+Result<RegisteredModel> Client::RegisterModel(const std::string& name, const RopeSpec& rope,
+                                              const CallOptions& options) const {
+  const Result<v1::RegisterModelRequest> message = ToMessage(name, rope);
+  if (!message.ok()) return message.status();
+  const auto reply = MessageOf<v1::RegisterModelResponse>(
+      connection_->Call("/rope.v1.RopeService/RegisterModel", BytesOf(*message),
+                        /*idempotent=*/false, options));
+  if (!reply.ok()) return reply.status();
+  return FromMessage(*reply);
+}
+
+Status Client::UnregisterModel(const std::string& name, const CallOptions& options) const {
+  v1::UnregisterModelRequest message;
+  message.set_name(name);
+  return connection_
+      ->Call("/rope.v1.RopeService/UnregisterModel", BytesOf(message), /*idempotent=*/false,
+             options)
+      .status();
+}
+
+Result<WarmUpReply> Client::WarmUp(const WarmUpRequest& request, const CallOptions& options) const {
+  const Result<v1::WarmUpRequest> message = ToMessage(request);
+  if (!message.ok()) return message.status();
+  const auto reply = CallMessage<v1::WarmUpResponse>(*connection_, "/rope.v1.RopeService/WarmUp",
+                                                     *message, options);
+  if (!reply.ok()) return reply.status();
+  return FromMessage(*reply);
+}
+
+Result<std::vector<SharedRegion>> Client::ListRegions(const CallOptions& options) const {
+  const auto reply = CallMessage<v1::ListRegionsResponse>(
+      *connection_, "/rope.v1.RopeService/ListRegions", v1::ListRegionsRequest(), options);
+  if (!reply.ok()) return reply.status();
+  return FromMessage(*reply);
 }
 
 Result<ServerInfo> Client::GetServerInfo(const CallOptions& options) const {

@@ -11,6 +11,7 @@
 #include "kernels/compat/rope_warnings.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
+#include "kernels/tables/exact_rows.h"
 
 namespace rope::kernels {
 namespace {
@@ -32,16 +33,14 @@ absl::Status CheckSinusoidal(const LayerRope& rope, const ResolvedRope& resolved
   return absl::OkStatus();
 }
 
-// `frequencies` omits trailing columns that do not rotate; their cos and sin are those of angle 0.
-DescribedRow RowAt(const Frequencies& frequencies, int64_t columns, int64_t position) {
+DescribedRow RowAt(const RowSource& source, int64_t position) {
+  std::vector<CosSin> columns;
+  ReadRow(source, position, 0, columns);
   DescribedRow row;
   row.position = position;
-  for (int64_t column = 0; column < columns; ++column) {
-    const auto j = static_cast<size_t>(column);
-    const CosSin value =
-        j < frequencies.inv_freq.size() ? CosSinAt(frequencies, j, position) : CosSin();
-    row.cos.push_back(value.cos);
-    row.sin.push_back(value.sin);
+  for (const CosSin& column : columns) {
+    row.cos.push_back(column.cos);
+    row.sin.push_back(column.sin);
   }
   return row;
 }
@@ -123,10 +122,12 @@ absl::StatusOr<Description> Describe(const LayerRope& rope, const ResolvedRope* 
   if (resolved == nullptr) return description;
   if (options.sinusoidal) ROPE_RETURN_IF_ERROR(CheckSinusoidal(rope, *resolved));
   AddNumbers(*resolved, description);
-  const auto frequencies = resolved->ForSeqLen(description.seq_len, Multiplier::kAttentionFactor,
-                                               RowUse{.dtype = options.row_dtype});
+  const RowSource source = {
+      .frequencies = resolved->ForSeqLen(description.seq_len, Multiplier::kAttentionFactor,
+                                         RowUse{.dtype = options.row_dtype}),
+      .columns = resolved->rotary_dim() / 2};
   for (const int64_t position : options.positions) {
-    description.rows.push_back(RowAt(*frequencies, resolved->rotary_dim() / 2, position));
+    description.rows.push_back(RowAt(source, position));
     if (options.sinusoidal) AddSinusoid(*rope.pairing, description.rows.back());
   }
   description.readings = Readings(rope.stated, NamesOf(rope.layer), *resolved, description.seq_len);

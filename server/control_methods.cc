@@ -1,10 +1,14 @@
 #include "server/control_methods.h"
 
+#include <memory>
 #include <string>
 #include <utility>
 
+#include "kernels/status_macros.h"
 #include "server/control/admin.h"
 #include "server/control/describe.h"
+#include "server/control/tables.h"
+#include "server/control/warm_up.h"
 
 namespace rope::server {
 namespace {
@@ -23,13 +27,30 @@ void AddImmediate(Method method,
                              });
 }
 
+// Answers through the job's Done in any case.
+void RunJob(const ControlParts& parts, std::unique_ptr<StepWorker::Job> job, const Caller& caller) {
+  const absl::Status status = parts.worker->Start(job, caller.cancelled);
+  if (!status.ok()) job->Done(status);
+}
+
 void WarmUp(const ControlParts& parts, const v1::WarmUpRequest& request, const Caller& caller,
-            WarmUpWorker::Done done) {
+            WarmUpDone done) {
   absl::StatusOr<WarmUpPlan> plan =
       PlanWarmUp(request, *parts.registry, parts.tables->budget_bytes());
-  const absl::Status status =
-      plan.ok() ? parts.warm_up->Start(*std::move(plan), caller.cancelled, done) : plan.status();
-  if (!status.ok()) done(status);
+  if (!plan.ok()) return done(plan.status());
+  RunJob(parts, MakeWarmUp(*std::move(plan), *parts.tables, std::move(done)), caller);
+}
+
+void GetTables(const ControlParts& parts, const v1::GetTablesRequest& request, const Caller& caller,
+               TablesDone done) {
+  const auto admit = [&](int64_t bytes) -> absl::Status {
+    ROPE_ASSIGN_OR_RETURN(*caller.permit, parts.admission->Admit(caller.session, bytes));
+    return absl::OkStatus();
+  };
+  absl::StatusOr<TablesPlan> plan =
+      PlanTables(request, caller.payloads, *parts.registry, parts.reply_bytes_max, admit);
+  if (!plan.ok()) return done(plan.status());
+  RunJob(parts, MakeTables(*std::move(plan), std::move(done)), caller);
 }
 
 void AddModelMethods(ModelRegistry& registry, RopeService& service) {
@@ -80,8 +101,12 @@ void AddServerMethods(const ControlParts& parts, RopeService& service) {
       Method::kGetServerInfo,
       [info = parts.server_info](const auto&, const Caller&) { return info(); }, service);
   service.AddMethod<v1::WarmUpRequest, v1::WarmUpResponse>(
-      Method::kWarmUp, [parts](const auto& request, const Caller& caller, WarmUpWorker::Done done) {
+      Method::kWarmUp, [parts](const auto& request, const Caller& caller, WarmUpDone done) {
         WarmUp(parts, request, caller, std::move(done));
+      });
+  service.AddMethod<v1::GetTablesRequest, v1::GetTablesResponse>(
+      Method::kGetTables, [parts](const auto& request, const Caller& caller, TablesDone done) {
+        GetTables(parts, request, caller, std::move(done));
       });
 }
 

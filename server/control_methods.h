@@ -5,12 +5,14 @@
 #ifndef ROPE_SERVER_CONTROL_METHODS_H_
 #define ROPE_SERVER_CONTROL_METHODS_H_
 
+#include <cstdint>
 #include <functional>
 
 #include "kernels/tables/table_cache.h"
 #include "rope/v1/rope_service.pb.h"
-#include "server/control/warm_up.h"
+#include "server/control/step_worker.h"
 #include "server/grpc/rope_service.h"
+#include "server/memory/admission.h"
 #include "server/memory/regions.h"
 #include "server/models/model_registry.h"
 
@@ -20,7 +22,9 @@ struct ControlParts {
   ModelRegistry* registry = nullptr;
   RegionTable* regions = nullptr;
   kernels::TableCache* tables = nullptr;
-  WarmUpWorker* warm_up = nullptr;
+  StepWorker* worker = nullptr;
+  Admission* admission = nullptr;
+  int64_t reply_bytes_max = 0;
   std::function<v1::GetServerInfoResponse()> server_info;
 };
 

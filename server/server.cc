@@ -82,7 +82,7 @@ absl::Status Server::Build(Batcher::Options batches) {
   });
   tables_ = std::make_unique<kernels::TableCache>(shares_.tables);
   ROPE_ASSIGN_OR_RETURN(registry_, ModelRegistry::Create(options_.models));
-  warm_up_ = std::make_unique<WarmUpWorker>(*tables_);
+  step_worker_ = std::make_unique<StepWorker>();
   metrics_ = std::make_unique<Metrics>(proto::kVersion, DeviceNames(*devices_));
   regions_ = std::make_unique<RegionTable>(options_.shared_memory);
   pool_ = std::make_unique<BufferPool>(shares_.pool);
@@ -107,9 +107,9 @@ absl::Status Server::Build(Batcher::Options batches) {
   rope_service_ = std::make_unique<RopeService>(
       RopeService::Parts{engine_.get(), prepared_.get(), metrics_.get(), &clock_, &in_flight_,
                          receiving_.get(), instance_id_, shares_.message, &peers_});
-  AddControlMethods(
-      {registry_.get(), regions_.get(), tables_.get(), warm_up_.get(), [this] { return Info(); }},
-      *rope_service_);
+  AddControlMethods({registry_.get(), regions_.get(), tables_.get(), step_worker_.get(),
+                     admission_.get(), shares_.message, [this] { return Info(); }},
+                    *rope_service_);
   health_ = std::make_unique<Health>(HealthNames(*devices_), in_flight_, *receiving_);
   ROPE_RETURN_IF_ERROR(BuildRingLoop(threads));
   ROPE_RETURN_IF_ERROR(BuildGrpcServer(threads));
@@ -221,7 +221,7 @@ void Server::Drain(absl::Duration grace) {
     rope_service_->DrainStreams();
     engine_->Drain(grace);
     batcher_->Drain(grace);  // from here on new calls are answered UNAVAILABLE
-    warm_up_->Drain();
+    step_worker_->Drain();
     // All requests are answered. A client that has not taken its reply after a second will not.
     in_flight_.AwaitNone(std::min(grace, kReplyGrace));
     if (ring_loop_ != nullptr) ring_loop_->Stop();
@@ -330,6 +330,8 @@ v1::GetServerInfoResponse Server::Info() const {
       {"tokens_max", limits::kTokensMax},
       {"config_json_bytes_max", limits::kConfigJsonBytesMax},
       {"describe_positions_max", limits::kDescribePositionsMax},
+      {"tables_rows_max", limits::kTablesRowsMax},
+      {"tables_bytes_max", std::min(limits::kTablesBytesMax, shares_.message)},
       {"concurrent_streams_max", limits::kConcurrentStreamsMax},
       {"registered_models_max", limits::kRegisteredModelsMax},
       {"regions_max", options_.shared_memory.regions_max},

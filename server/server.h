@@ -22,7 +22,7 @@
 #include "kernels/tables/table_cache.h"
 #include "rope/v1/rope_service.pb.h"
 #include "server/clock.h"
-#include "server/control/warm_up.h"
+#include "server/control/step_worker.h"
 #include "server/engine/batcher.h"
 #include "server/engine/device_router.h"
 #include "server/engine/engine.h"
@@ -95,7 +95,7 @@ class Server {
   CallsInFlight in_flight_;
   std::unique_ptr<DeviceRouter> devices_;
   std::unique_ptr<kernels::TableCache> tables_;
-  std::unique_ptr<WarmUpWorker> warm_up_;
+  std::unique_ptr<StepWorker> step_worker_;
   std::unique_ptr<ModelRegistry> registry_;
   std::unique_ptr<Metrics> metrics_;
   std::unique_ptr<RegionTable> regions_;

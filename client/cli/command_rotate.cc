@@ -1,5 +1,7 @@
-// rotate: .npy files through the server.
+// rotate, reposition: .npy files through the server.
+#include <iterator>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
@@ -8,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "client/cli/commands.h"
 #include "client/cli/files.h"
+#include "client/cli/json_output.h"
 #include "client/cli/npy.h"
 
 namespace rope::client {
@@ -49,6 +52,7 @@ Result<DType> DTypeOf(const NpyArray& array, bool is_bf16) {
                              is_bf16 ? "<u2 (bf16 bits)" : "<f4, <f2, or --dtype=bf16 with <u2"));
 }
 
+// REQUIRES: an operation other than reposition, which is a command of its own.
 Result<Operation> OperationOf(const Arguments& arguments) {
   return ChoiceOf<Operation>(arguments, "operation",
                              {{"", Operation::kRotate},
@@ -56,6 +60,14 @@ Result<Operation> OperationOf(const Arguments& arguments) {
                               {"inverse", Operation::kInverse},
                               {"backward", Operation::kBackward},
                               {"add_sinusoidal", Operation::kAddSinusoidal}});
+}
+
+Positions PositionsOf(const Arguments& arguments, const std::string& prefix) {
+  return {.start = arguments.Integer(prefix + "start"),
+          .starts = arguments.Integers(prefix + "starts"),
+          .position_ids = arguments.Integers(prefix + "positions"),
+          .cu_seqlens = arguments.Integers("cu_seqlens"),
+          .seq_lens = arguments.Integers(prefix + "seq_lens")};
 }
 
 Result<std::optional<DType>> OutputDTypeOf(const Arguments& arguments) {
@@ -88,11 +100,7 @@ Result<RotateRequest> RequestOf(const Arguments& arguments) {
   request.operation = *operation;
   request.output_dtype = *output_dtype;
   request.skip_attention_factor = arguments.Has("skip_attention_factor");
-  request.positions.start = arguments.Integer("start");
-  request.positions.starts = arguments.Integers("starts");
-  request.positions.position_ids = arguments.Integers("positions");
-  request.positions.cu_seqlens = arguments.Integers("cu_seqlens");
-  request.positions.seq_lens = arguments.Integers("seq_lens");
+  request.positions = PositionsOf(arguments, "");
   return request;
 }
 
@@ -201,41 +209,21 @@ void PrintReply(const RotateReply& reply) {
   for (const std::string& warning : reply.warnings) absl::PrintF("warning: %s\n", warning);
 }
 
-}  // namespace
-
-std::vector<Flag> RotateFlags() {
-  return WithRopeFlags({
-      {"q", FlagKind::kText, "FILE.npy", "Query tensor, float32 or float16."},
-      {"k", FlagKind::kText, "FILE.npy", "Key tensor; q, k or both."},
-      {"output_q", FlagKind::kText, "FILE.npy", "Where the rotated q goes."},
-      {"output_k", FlagKind::kText, "FILE.npy", "Where the rotated k goes."},
-      {"layout", FlagKind::kText, "AXES", "A letter for each axis, for example SHD or BSHD."},
-      {"dtype", FlagKind::kText, "bf16", "The files hold uint16 with the bits of bfloat16."},
-      {"start", FlagKind::kInteger, "N", "Position of each sequence's first token; or"},
-      {"starts", FlagKind::kIntegers, "0,7", "one for each sequence; or"},
-      {"positions", FlagKind::kIntegers, "0,1,2", "one for each token."},
-      {"cu_seqlens", FlagKind::kIntegers, "0,5,9", "Packed sequences (layout T): their bounds."},
-      {"seq_lens", FlagKind::kIntegers, "N", "Final length, for dynamic and longrope."},
-      {"operation", FlagKind::kText, "NAME",
-       "rotate (default), inverse, backward or add_sinusoidal."},
-      {"cos", FlagKind::kText, "FILE.npy", "Rows in place of a model: a row for each token, or"},
-      {"sin", FlagKind::kText, "FILE.npy", "beside positions one for each position."},
-      {"norm_q", FlagKind::kText, "FILE.npy", "Weights of an RMS norm of q before the rotation."},
-      {"norm_k", FlagKind::kText, "FILE.npy", "The same of k."},
-      {"norm_eps", FlagKind::kNumber, "EPS", "Of both. Default 1e-6."},
-      {"scale_q", FlagKind::kNumber, "FACTOR", "Multiplies q, for example the softmax scale."},
-      {"output_dtype", FlagKind::kText, "DTYPE",
-       "fp32, fp16, bf16 (as uint16), fp8_e4m3 or fp8_e5m2 (as uint8)."},
-      {"output_layout", FlagKind::kText, "AXES", "The axes of --layout in another order."},
-      {"skip_attention_factor", FlagKind::kSwitch, "", "Print the factor, do not apply it."},
-  });
+void PrintJson(const RotateReply& reply) {
+  absl::PrintF("%s", JsonText({{"device", reply.device},
+                               {"attention_factor", reply.attention_factor},
+                               {"attention_factor_applied", reply.attention_factor_applied},
+                               {"stage_times",
+                                {{"decode_us", reply.stage_times.decode_us},
+                                 {"validate_us", reply.stage_times.validate_us},
+                                 {"queue_us", reply.stage_times.queue_us},
+                                 {"execute_us", reply.stage_times.execute_us}}},
+                               {"warnings", reply.warnings}}));
 }
 
-int RunRotate(const Arguments& arguments) {
-  if (const Status status = CheckFlags(arguments); !status.ok()) return FailOrMisuse(status);
-  Result<RotateRequest> request = RequestOf(arguments);
-  if (!request.ok()) return FailOrMisuse(request.status());
-  Job job{.request = *std::move(request), .files = {}};
+// Reads the tensors of `request`, sends it, writes the results.
+int Run(const Arguments& arguments, RotateRequest request) {
+  Job job{.request = std::move(request), .files = {}};
   for (const Role role : {Role::kQ, Role::kK}) {
     if (!arguments.Has(role == Role::kQ ? "q" : "k")) continue;
     if (const Status status = AddTensor(arguments, role, job); !status.ok()) return Fail(status);
@@ -252,8 +240,88 @@ int RunRotate(const Arguments& arguments) {
     const Status status = WriteFile(path, NpyHeader(DescrOf(tensor.dtype), tensor.shape), data);
     if (!status.ok()) return Fail(status);
   }
-  PrintReply(*reply);
+  const auto print = arguments.Has("json") ? &PrintJson : &PrintReply;
+  print(*reply);
   return kExitOk;
+}
+
+// The flags of both commands.
+std::vector<Flag> WithTensorFlags(std::vector<Flag> flags) {
+  std::vector<Flag> all = {
+      {"q", FlagKind::kText, "FILE.npy", "Query tensor, float32 or float16."},
+      {"k", FlagKind::kText, "FILE.npy", "Key tensor; q, k or both."},
+      {"output_q", FlagKind::kText, "FILE.npy", "Where the rotated q goes."},
+      {"output_k", FlagKind::kText, "FILE.npy", "Where the rotated k goes."},
+      {"layout", FlagKind::kText, "AXES", "A letter for each axis, for example SHD or BSHD."},
+      {"dtype", FlagKind::kText, "bf16", "The files hold uint16 with the bits of bfloat16."},
+      {"start", FlagKind::kInteger, "N", "Position of each sequence's first token; or"},
+      {"starts", FlagKind::kIntegers, "0,7", "one for each sequence; or"},
+      {"positions", FlagKind::kIntegers, "0,1,2", "one for each token."},
+      {"cu_seqlens", FlagKind::kIntegers, "0,5,9", "Packed sequences (layout T): their bounds."},
+      {"seq_lens", FlagKind::kIntegers, "N", "Final length, for dynamic and longrope."},
+  };
+  all.insert(all.end(), flags.begin(), flags.end());
+  const Flag common[] = {
+      {"output_dtype", FlagKind::kText, "DTYPE",
+       "fp32, fp16, bf16 (as uint16), fp8_e4m3 or fp8_e5m2 (as uint8)."},
+      {"output_layout", FlagKind::kText, "AXES", "The axes of --layout in another order."},
+      {"skip_attention_factor", FlagKind::kSwitch, "", "Print the factor, do not apply it."},
+      kJsonFlag,
+  };
+  all.insert(all.end(), std::begin(common), std::end(common));
+  return WithRopeFlags(all);
+}
+
+}  // namespace
+
+std::vector<Flag> RotateFlags() {
+  return WithTensorFlags({
+      {"operation", FlagKind::kText, "NAME",
+       "rotate (default), inverse, backward or add_sinusoidal."},
+      {"cos", FlagKind::kText, "FILE.npy", "Rows in place of a model: a row for each token, or"},
+      {"sin", FlagKind::kText, "FILE.npy", "beside positions one for each position."},
+      {"norm_q", FlagKind::kText, "FILE.npy", "Weights of an RMS norm of q before the rotation."},
+      {"norm_k", FlagKind::kText, "FILE.npy", "The same of k."},
+      {"norm_eps", FlagKind::kNumber, "EPS", "Of both. Default 1e-6."},
+      {"scale_q", FlagKind::kNumber, "FACTOR", "Multiplies q, for example the softmax scale."},
+  });
+}
+
+std::vector<Flag> RepositionFlags() {
+  std::vector<Flag> flags = {
+      {"from_start", FlagKind::kInteger, "N", "Former position of each first token; or"},
+      {"from_starts", FlagKind::kIntegers, "0,7", "one for each sequence; or"},
+      {"from_positions", FlagKind::kIntegers, "0,1,2", "one for each token."},
+      {"from_seq_lens", FlagKind::kIntegers, "N", "Former length, for dynamic and longrope."},
+  };
+  const std::vector<Flag> rope = FromRopeFlags();
+  flags.insert(flags.end(), rope.begin(), rope.end());
+  return WithTensorFlags(flags);
+}
+
+int RunRotate(const Arguments& arguments) {
+  if (const Status status = CheckFlags(arguments); !status.ok()) return FailOrMisuse(status);
+  Result<RotateRequest> request = RequestOf(arguments);
+  if (!request.ok()) return FailOrMisuse(request.status());
+  return Run(arguments, *std::move(request));
+}
+
+int RunReposition(const Arguments& arguments) {
+  if (const Status status = CheckFlags(arguments); !status.ok()) return FailOrMisuse(status);
+  if (!arguments.Has("from_start") && !arguments.Has("from_starts") &&
+      !arguments.Has("from_positions")) {
+    return Misuse("--from_start, --from_starts, --from_positions: got none, want one");
+  }
+  Result<RotateRequest> request = RequestOf(arguments);
+  if (!request.ok()) return FailOrMisuse(request.status());
+  request->operation = Operation::kReposition;
+  request->reposition = Reposition{.from = PositionsOf(arguments, "from_")};
+  if (HasFromRope(arguments)) {
+    Result<RopeSpec> from_rope = NamedRopeOf(arguments, "from_");
+    if (!from_rope.ok()) return FailOrMisuse(from_rope.status());
+    request->reposition->from_rope = *std::move(from_rope);
+  }
+  return Run(arguments, *std::move(request));
 }
 
 }  // namespace rope::client

@@ -1,16 +1,20 @@
-// health, models, info: what the server says about itself.
+// health, info: what the server says about itself.
 #include <algorithm>
 #include <chrono>
+#include <nlohmann/json.hpp>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/string_view.h"
 #include "client/cli/commands.h"
+#include "client/cli/json_output.h"
 
 namespace rope::client {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 constexpr std::chrono::nanoseconds kNoWait{0};
 constexpr std::chrono::hours kWaitMax{24};
@@ -21,6 +25,54 @@ Result<ServingStatus> AskHealth(const Arguments& arguments) {
   const std::string service =
       arguments.positional().empty() ? std::string() : arguments.positional().front();
   return client->Health(service, CallOptionsOf(arguments));
+}
+
+void PrintInfo(const ServerInfo& info, const ChosenTransport& transport,
+               const std::vector<SharedRegion>& regions) {
+  absl::PrintF("version     %s\ninstance    %s\nuptime      %.1f s\ntransports  %s\n", info.version,
+               info.instance_id, info.uptime_seconds, absl::StrJoin(info.transports, ", "));
+  absl::PrintF("this call   %s%s\n", Name(transport.transport),
+               transport.reason.empty() ? "" : absl::StrCat(" (", transport.reason, ")"));
+  for (const SharedRegion& region : regions) {
+    absl::PrintF("region      %s, %d bytes of this connection\n", region.kind, region.bytes);
+  }
+  for (const Device& device : info.devices) {
+    absl::PrintF("device      %s  %s\n", device.name, device.detail);
+  }
+  for (const Limit& limit : info.limits) {
+    absl::PrintF("limit       %s = %d\n", limit.name, limit.value);
+  }
+  const TableCacheStatistics& cache = info.table_cache;
+  absl::PrintF("tables      %d, %d pages, %d of %d bytes\n", cache.tables, cache.pages, cache.bytes,
+               cache.budget_bytes);
+  absl::PrintF("pages       %d hits, %d misses, %d builds, %d evictions\n", cache.hits,
+               cache.misses, cache.builds, cache.evictions);
+}
+
+void PrintInfoJson(const ServerInfo& info, const ChosenTransport& transport,
+                   const std::vector<SharedRegion>& regions) {
+  Json json = {{"version", info.version},
+               {"instance_id", info.instance_id},
+               {"uptime_seconds", info.uptime_seconds},
+               {"transports", info.transports},
+               {"transport", Name(transport.transport)},
+               {"transport_reason", transport.reason},
+               {"regions", Json::array()},
+               {"devices", Json::array()},
+               {"limits", Json::object()}};
+  for (const SharedRegion& region : regions) {
+    json["regions"].push_back({{"byte_size", region.bytes}, {"kind", region.kind}});
+  }
+  for (const Device& device : info.devices) {
+    json["devices"].push_back({{"name", device.name}, {"detail", device.detail}});
+  }
+  for (const Limit& limit : info.limits) json["limits"][limit.name] = limit.value;
+  const TableCacheStatistics& cache = info.table_cache;
+  json["table_cache"] = {{"hits", cache.hits},     {"misses", cache.misses},
+                         {"builds", cache.builds}, {"evictions", cache.evictions},
+                         {"bytes", cache.bytes},   {"budget_bytes", cache.budget_bytes},
+                         {"tables", cache.tables}, {"pages", cache.pages}};
+  absl::PrintF("%s", JsonText(json));
 }
 
 }  // namespace
@@ -36,30 +88,12 @@ int RunHealth(const Arguments& arguments) {
     health = AskHealth(arguments);
   }
   if (!health.ok()) return Fail(health.status());
-  absl::PrintF("%s\n", Name(*health));
-  return *health == ServingStatus::kServing ? kExitOk : kExitFailed;
-}
-
-int RunModels(const Arguments& arguments) {
-  const Result<Client> client = ConnectTo(arguments);
-  if (!client.ok()) return Fail(client.status());
-  const auto models = client->ListModels(CallOptionsOf(arguments));
-  if (!models.ok()) return Fail(models.status());
-  size_t width = absl::string_view("model").size();
-  for (const Model& model : *models) width = std::max(width, model.name.size());
-  const auto name_width = static_cast<int>(width);
-  absl::PrintF("%-*s %-12s %10s %8s %6s %-11s %9s %9s %s\n", name_width, "model", "type", "theta",
-               "head_dim", "rotary", "pairing", "heads q/k", "length", "origin");
-  for (const Model& model : *models) {
-    absl::PrintF("%-*s %-12s %10g %8d %6d %-11s %9s %9d %s%s\n", name_width, model.name,
-                 model.rope_type, model.rope_theta, model.head_dim, model.rotary_dim,
-                 Name(model.pairing), absl::StrCat(model.num_heads, "/", model.num_kv_heads),
-                 model.max_position_embeddings, model.origin,
-                 model.layer_types.empty()
-                     ? ""
-                     : absl::StrCat(" (", absl::StrJoin(model.layer_types, ", "), ")"));
+  if (arguments.Has("json")) {
+    absl::PrintF("%s", JsonText({{"status", Name(*health)}}));
+  } else {
+    absl::PrintF("%s\n", Name(*health));
   }
-  return kExitOk;
+  return *health == ServingStatus::kServing ? kExitOk : kExitFailed;
 }
 
 int RunInfo(const Arguments& arguments) {
@@ -67,20 +101,10 @@ int RunInfo(const Arguments& arguments) {
   if (!client.ok()) return Fail(client.status());
   const auto info = client->GetServerInfo(CallOptionsOf(arguments));
   if (!info.ok()) return Fail(info.status());
-  absl::PrintF("version     %s\ninstance    %s\nuptime      %.1f s\ntransports  %s\n",
-               info->version, info->instance_id, info->uptime_seconds,
-               absl::StrJoin(info->transports, ", "));
-  for (const Device& device : info->devices) {
-    absl::PrintF("device      %s  %s\n", device.name, device.detail);
-  }
-  for (const Limit& limit : info->limits) {
-    absl::PrintF("limit       %s = %d\n", limit.name, limit.value);
-  }
-  const TableCacheStatistics& cache = info->table_cache;
-  absl::PrintF("tables      %d, %d pages, %d of %d bytes\n", cache.tables, cache.pages, cache.bytes,
-               cache.budget_bytes);
-  absl::PrintF("pages       %d hits, %d misses, %d builds, %d evictions\n", cache.hits,
-               cache.misses, cache.builds, cache.evictions);
+  const auto regions = client->ListRegions(CallOptionsOf(arguments));
+  if (!regions.ok()) return Fail(regions.status());
+  const auto print = arguments.Has("json") ? &PrintInfoJson : &PrintInfo;
+  print(*info, client->transport(), *regions);
   return kExitOk;
 }
 

@@ -1,7 +1,10 @@
 // verify: golden files against the server, in every dtype.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,9 +16,12 @@
 #include "client/cli/commands.h"
 #include "client/cli/files.h"
 #include "client/cli/golden.h"
+#include "client/cli/json_output.h"
 
 namespace rope::client {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 constexpr int64_t kGoldenBytesMax = int64_t{1} << 30;
 
@@ -28,8 +34,9 @@ constexpr NamedDType kDTypes[] = {
 
 // What became of one file.
 struct Verdict {
-  std::string ratios;  // "fp32 0.6345  fp16 0.9981  bf16 0.9993"
-  std::string why;     // empty: within tolerance
+  // Largest error / tolerance in each dtype, as far as the file got; unset: the call failed.
+  std::vector<std::pair<absl::string_view, std::optional<double>>> ratios;
+  std::string why;  // empty: within tolerance
 };
 
 // Rotates both tensors in one call and gives the larger deviation.
@@ -76,11 +83,11 @@ Verdict VerifyFile(const Client& client, const CallOptions& call, const std::str
   for (const NamedDType& dtype : kDTypes) {
     const Result<Deviation> deviation = Measure(client, call, *golden, dtype.dtype);
     if (!deviation.ok()) {
-      absl::StrAppend(&verdict.ratios, dtype.name, " -       ");
+      verdict.ratios.emplace_back(dtype.name, std::nullopt);
       note(absl::StrCat(dtype.name, ": ", deviation.status().ToString()));
       continue;
     }
-    absl::StrAppendFormat(&verdict.ratios, "%s %-7.4f ", dtype.name, deviation->ratio);
+    verdict.ratios.emplace_back(dtype.name, deviation->ratio);
     if (!(deviation->ratio <= 1)) note(absl::StrCat(dtype.name, ": ", deviation->where));
   }
   return verdict;
@@ -93,7 +100,32 @@ std::string NameOf(const std::string& path) {
   return name;
 }
 
+// "fp32 0.6345  fp16 0.9981  bf16 0.9993  ok"
+void PrintLine(const std::string& name, size_t width, const Verdict& verdict) {
+  std::string ratios;
+  for (const auto& [dtype, ratio] : verdict.ratios) {
+    absl::StrAppend(&ratios, dtype,
+                    ratio.has_value() ? absl::StrFormat(" %-7.4f ", *ratio) : " -       ");
+  }
+  const std::string result = verdict.why.empty() ? "ok" : absl::StrCat("FAIL ", verdict.why);
+  absl::PrintF("%-*s  %s %s\n", static_cast<int>(width), name, ratios, result);
+  std::fflush(stdout);
+}
+
+// A ratio that is infinite or unknown is null.
+Json JsonOf(const std::string& name, const Verdict& verdict) {
+  Json json = {{"name", name}, {"ok", verdict.why.empty()}, {"why", verdict.why}};
+  for (const auto& [dtype, ratio] : verdict.ratios) {
+    json[std::string(dtype)] = ratio.has_value() ? Json(*ratio) : Json();
+  }
+  return json;
+}
+
 }  // namespace
+
+std::vector<Flag> VerifyFlags() {
+  return {kJsonFlag};
+}
 
 int RunVerify(const Arguments& arguments) {
   const std::vector<std::string>& paths = arguments.positional();
@@ -104,16 +136,19 @@ int RunVerify(const Arguments& arguments) {
   size_t width = 0;
   for (const std::string& path : paths) width = std::max(width, NameOf(path).size());
   size_t failed = 0;
+  Json list = Json::array();
   for (size_t i = 0; i < paths.size(); ++i) {
     if (show_progress) absl::FPrintF(stderr, "\r%d/%d", i + 1, paths.size());
     const Verdict verdict = VerifyFile(*client, CallOptionsOf(arguments), paths[i]);
     if (show_progress) absl::FPrintF(stderr, "\r\x1b[K");
-    const std::string result = verdict.why.empty() ? "ok" : absl::StrCat("FAIL ", verdict.why);
-    absl::PrintF("%-*s  %s %s\n", static_cast<int>(width), NameOf(paths[i]), verdict.ratios,
-                 result);
-    std::fflush(stdout);
+    if (arguments.Has("json")) {
+      list.push_back(JsonOf(NameOf(paths[i]), verdict));
+    } else {
+      PrintLine(NameOf(paths[i]), width, verdict);
+    }
     if (!verdict.why.empty()) ++failed;
   }
+  if (arguments.Has("json")) absl::PrintF("%s", JsonText(list));
   if (paths.size() > 1) {
     absl::FPrintF(stderr, "%d files, %d within tolerance, %d failed\n", paths.size(),
                   paths.size() - failed, failed);

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "client/cli/files.h"
+#include "client/cli/json_output.h"
 #include "proto/flags/flags.h"
 #include "proto/version.h"
 
@@ -83,6 +84,11 @@ int MisuseOfCommand(absl::string_view name) {
 absl::Span<const Command> Commands() {
   static const std::vector<Command> commands = {
       {"rotate", "", "Rotates tensors in .npy files.", RotateFlags(), &RunRotate},
+      {"reposition", "",
+       "Moves rotated tensors in .npy files to other positions or another config.",
+       RepositionFlags(), &RunReposition},
+      {"tables", "", "Writes exact cos and sin as .npy files, in the layout of an engine.",
+       TablesFlags(), &RunTables},
       {"describe", "[FILE]",
        "Says what a config means: frequencies, attention factor, warnings. Without --target a FILE "
        "and a preset need no server.",
@@ -93,14 +99,24 @@ absl::Span<const Command> Commands() {
        DiffFlags(), &RunDiff, kDiffExits, /*asks_server=*/false},
       {"diagnose", "", "Names the setting that explains a tensor that somebody else rotated.",
        DiagnoseFlags(), &RunDiagnose},
-      {"verify", "FILE.json...", "Checks golden files against the server.", {}, &RunVerify},
+      {"verify", "FILE.json...", "Checks golden files against the server.", VerifyFlags(),
+       &RunVerify},
       {"load", "", "Sends one request over and over and measures.", LoadFlags(), &RunLoadCommand},
-      {"models", "", "Lists the models that the server knows by name.", {}, &RunModels},
-      {"info", "", "Version, devices, limits and table cache of the server.", {}, &RunInfo},
+      {"models", "", "Lists the models that the server knows by name.", {kJsonFlag}, &RunModels},
+      {"register", "NAME", "Gives a config a name that every client of the server may use.",
+       RegisterFlags(), &RunRegister},
+      {"unregister", "NAME", "Removes a name.", {kJsonFlag}, &RunUnregister},
+      {"warm_up", "", "Builds the server's tables of a range of positions in advance.",
+       WarmUpFlags(), &RunWarmUp},
+      {"info",
+       "",
+       "Version, devices, limits, table cache and shared memory of the server.",
+       {kJsonFlag},
+       &RunInfo},
       {"health",
        "[SERVICE]",
        "Prints the server's state; status 0 only if it is SERVING.",
-       {{"wait", FlagKind::kDuration, "DURATION", "Wait that long for SERVING."}},
+       {{"wait", FlagKind::kDuration, "DURATION", "Wait that long for SERVING."}, kJsonFlag},
        &RunHealth},
   };
   return commands;
@@ -163,23 +179,27 @@ std::string ConfigPathOf(const Arguments& arguments) {
   return arguments.positional().empty() ? "" : arguments.positional().front();
 }
 
-Result<RopeSpec> RopeFlagsOf(const Arguments& arguments) {
-  // Only describe takes positionals: a FILE is a --config.
-  const size_t named =
-      static_cast<size_t>(arguments.Has("model")) + static_cast<size_t>(arguments.Has("config")) +
-      static_cast<size_t>(arguments.Has("config_id")) + arguments.positional().size();
+namespace {
+
+// `files`: configs that are named without a flag.
+Result<RopeSpec> ReadRopeFlags(const Arguments& arguments, const std::string& prefix,
+                               size_t files) {
+  const auto has = [&](absl::string_view name) {
+    return static_cast<size_t>(arguments.Has(absl::StrCat(prefix, name)));
+  };
+  const size_t named = has("model") + has("config") + has("config_id") + files;
   if (named != 1) {
-    return Misused(
-        absl::StrCat("--model, --config, --config_id: got ", named, " of them, want exactly one"));
+    return Misused(absl::StrCat("--", prefix, "model, --", prefix, "config, --", prefix,
+                                "config_id: got ", named, " of them, want exactly one"));
   }
   RopeSpec spec;
-  spec.model = arguments.Text("model");
-  spec.config_id = arguments.Text("config_id");
-  spec.layer_type = arguments.Text("layer_type");
-  spec.sub_config = arguments.Text("sub_config");
-  if (const auto layer = arguments.Integer("layer"); layer.has_value()) {
+  spec.model = arguments.Text(prefix + "model");
+  spec.config_id = arguments.Text(prefix + "config_id");
+  spec.layer_type = arguments.Text(prefix + "layer_type");
+  spec.sub_config = arguments.Text(prefix + "sub_config");
+  if (const auto layer = arguments.Integer(prefix + "layer"); layer.has_value()) {
     if (*layer < 0 || *layer > std::numeric_limits<int32_t>::max()) {
-      return Misused(absl::StrCat("--layer: got ", *layer, ", want 0 or more"));
+      return Misused(absl::StrCat("--", prefix, "layer: got ", *layer, ", want 0 or more"));
     }
     spec.layer = static_cast<int32_t>(*layer);
   }
@@ -200,20 +220,49 @@ Result<RopeSpec> RopeFlagsOf(const Arguments& arguments) {
   return spec;
 }
 
-Result<RopeSpec> RopeSpecOf(const Arguments& arguments) {
-  Result<RopeSpec> spec = RopeFlagsOf(arguments);
-  if (!spec.ok()) return spec;
-  if (const std::string path = ConfigPathOf(arguments); !path.empty()) {
-    if (IsGguf(path)) {
-      return Status(StatusCode::kInvalidArgument,
-                    absl::StrCat(path, ": got a GGUF file, want a config.json: describe, lint and ",
-                                 "diff read GGUF files, without a server"));
-    }
-    Result<std::string> text = ReadFile(path, kConfigBytesMax);
-    if (!text.ok()) return text.status();
-    spec->config_json = std::move(*text);
+// Adds the text of the config file, if there is one.
+Result<RopeSpec> WithConfig(Result<RopeSpec> spec, const std::string& path) {
+  if (!spec.ok() || path.empty()) return spec;
+  if (IsGguf(path)) {
+    return Status(StatusCode::kInvalidArgument,
+                  absl::StrCat(path, ": got a GGUF file, want a config.json: describe, lint and ",
+                               "diff read GGUF files, without a server"));
   }
+  Result<std::string> text = ReadFile(path, kConfigBytesMax);
+  if (!text.ok()) return text.status();
+  spec->config_json = std::move(*text);
   return spec;
+}
+
+}  // namespace
+
+Result<RopeSpec> RopeFlagsOf(const Arguments& arguments) {
+  return ReadRopeFlags(arguments, "", arguments.positional().size());
+}
+
+Result<RopeSpec> RopeSpecOf(const Arguments& arguments) {
+  return WithConfig(RopeFlagsOf(arguments), ConfigPathOf(arguments));
+}
+
+Result<RopeSpec> NamedRopeOf(const Arguments& arguments, const std::string& prefix) {
+  return WithConfig(ReadRopeFlags(arguments, prefix, 0), arguments.Text(prefix + "config"));
+}
+
+std::vector<Flag> FromRopeFlags() {
+  return {
+      {"from_model", FlagKind::kText, "NAME", "The former model, where it is another; or"},
+      {"from_config", FlagKind::kText, "FILE", "the former config.json; or"},
+      {"from_config_id", FlagKind::kText, "ID", "its config_id."},
+      {"from_sub_config", FlagKind::kText, "PATH", "Its sub-config."},
+      {"from_layer", FlagKind::kInteger, "INDEX", "Its layer; or"},
+      {"from_layer_type", FlagKind::kText, "NAME", "the layer's type."},
+  };
+}
+
+bool HasFromRope(const Arguments& arguments) {
+  const std::vector<Flag> flags = FromRopeFlags();
+  return std::any_of(flags.begin(), flags.end(),
+                     [&](const Flag& flag) { return arguments.Has(flag.name); });
 }
 
 int Fail(const Status& status) {

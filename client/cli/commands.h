@@ -68,6 +68,12 @@ Result<RopeSpec> RopeSpecOf(const Arguments& arguments);
 // The same without the text of a config file, and the path of that file; empty: none is named.
 Result<RopeSpec> RopeFlagsOf(const Arguments& arguments);
 std::string ConfigPathOf(const Arguments& arguments);
+// For commands whose positional arguments name no config: the embedding that flags name, each of
+// which begins with `prefix`. Pairing, compat and precision are those of the flags without prefix.
+Result<RopeSpec> NamedRopeOf(const Arguments& arguments, const std::string& prefix = "");
+// Flags with the prefix "from_", for commands that move rotated vectors, and whether one is given.
+std::vector<Flag> FromRopeFlags();
+bool HasFromRope(const Arguments& arguments);
 Result<Pairing> PairingOf(const Arguments& arguments);  // unspecified where no flag says it
 
 // Say why on stderr, and return the exit status.
@@ -80,7 +86,12 @@ std::vector<Flag> DiagnoseFlags();
 std::vector<Flag> DiffFlags();
 std::vector<Flag> LintFlags();
 std::vector<Flag> LoadFlags();
+std::vector<Flag> RegisterFlags();
+std::vector<Flag> RepositionFlags();
 std::vector<Flag> RotateFlags();
+std::vector<Flag> TablesFlags();
+std::vector<Flag> VerifyFlags();
+std::vector<Flag> WarmUpFlags();
 
 int RunHealth(const Arguments& arguments);
 int RunModels(const Arguments& arguments);
@@ -89,7 +100,12 @@ int RunDescribe(const Arguments& arguments);
 int RunDiagnose(const Arguments& arguments);
 int RunDiff(const Arguments& arguments);
 int RunLint(const Arguments& arguments);
+int RunRegister(const Arguments& arguments);
+int RunReposition(const Arguments& arguments);
 int RunRotate(const Arguments& arguments);
+int RunTables(const Arguments& arguments);
+int RunUnregister(const Arguments& arguments);
+int RunWarmUp(const Arguments& arguments);
 int RunVerify(const Arguments& arguments);
 int RunLoadCommand(const Arguments& arguments);
 

@@ -286,21 +286,23 @@ v1::DescribeResponse ToMessage(const DescribeReply& reply) {
   return message;
 }
 
+Model FromMessage(const v1::Model& message) {
+  return {.name = message.name(),
+          .origin = message.origin(),
+          .rope_type = message.rope_type(),
+          .rope_theta = message.rope_theta(),
+          .head_dim = message.head_dim(),
+          .rotary_dim = message.rotary_dim(),
+          .pairing = FromMessage(message.pairing()),
+          .num_heads = message.num_heads(),
+          .num_kv_heads = message.num_kv_heads(),
+          .max_position_embeddings = message.max_position_embeddings(),
+          .layer_types = ToVector<std::string>(message.layer_types())};
+}
+
 std::vector<Model> FromMessage(const v1::ListModelsResponse& message) {
   std::vector<Model> models;
-  for (const v1::Model& model : message.models()) {
-    models.push_back({.name = model.name(),
-                      .origin = model.origin(),
-                      .rope_type = model.rope_type(),
-                      .rope_theta = model.rope_theta(),
-                      .head_dim = model.head_dim(),
-                      .rotary_dim = model.rotary_dim(),
-                      .pairing = FromMessage(model.pairing()),
-                      .num_heads = model.num_heads(),
-                      .num_kv_heads = model.num_kv_heads(),
-                      .max_position_embeddings = model.max_position_embeddings(),
-                      .layer_types = ToVector<std::string>(model.layer_types())});
-  }
+  for (const v1::Model& model : message.models()) models.push_back(FromMessage(model));
   return models;
 }
 

@@ -8,14 +8,21 @@
 namespace rope::kernels {
 namespace {
 
-CosSin At(const Placement& placement, size_t token, size_t column) {
+PositionAngle At(const Placement& placement, size_t token, size_t column) {
   const auto axis = placement.mrope == nullptr
                         ? 0
                         : static_cast<size_t>(placement.mrope->Axis(static_cast<int64_t>(column)));
-  return ExactCosSin(placement.positions[axis][token], placement.inv_freq[column], 1);
+  return {placement.positions[axis][token], placement.inv_freq[column]};
 }
 
 }  // namespace
+
+// Subtracting the angles would round them first.
+CosSin CosSinOfDifference(const PositionAngle& to, const PositionAngle& from) {
+  const CosSin a = ExactCosSin(to.position, to.inv_freq, 1);
+  const CosSin b = ExactCosSin(from.position, from.inv_freq, 1);
+  return {.cos = a.cos * b.cos + a.sin * b.sin, .sin = a.sin * b.cos - a.cos * b.sin};
+}
 
 void AppendDifferenceRows(const Placement& to, const Placement& from, double multiplier,
                           TokenRows& rows) {
@@ -26,11 +33,9 @@ void AppendDifferenceRows(const Placement& to, const Placement& from, double mul
   for (size_t token = 0; token < tokens; ++token) {
     float* const row = values.data() + token * 2 * columns;
     for (size_t j = 0; j < columns; ++j) {
-      // cos(a - b) and sin(a - b). Subtracting the angles would round them first.
-      const CosSin a = At(to, token, j);
-      const CosSin b = At(from, token, j);
-      row[j] = static_cast<float>(multiplier * (a.cos * b.cos + a.sin * b.sin));
-      row[columns + j] = static_cast<float>(multiplier * (a.sin * b.cos - a.cos * b.sin));
+      const CosSin turn = CosSinOfDifference(At(to, token, j), At(from, token, j));
+      row[j] = static_cast<float>(multiplier * turn.cos);
+      row[columns + j] = static_cast<float>(multiplier * turn.sin);
     }
   }
   auto page = std::make_shared<const TablePage>(static_cast<int64_t>(tokens),

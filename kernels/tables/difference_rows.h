@@ -31,6 +31,15 @@ struct Placement {
   const Mrope* mrope = nullptr;
 };
 
+// The angle position * inv_freq.
+struct PositionAngle {
+  int64_t position = 0;
+  InverseFrequency inv_freq = 0;
+};
+
+// cos and sin of to - from, right to 1e-15. REQUIRES: as ExactCosSin, of both.
+CosSin CosSinOfDifference(const PositionAngle& to, const PositionAngle& from);
+
 // Appends one row per token to `rows`, multiplied by `multiplier`. The rows are in one new page.
 // REQUIRES: both placements have the same number of frequencies and of tokens.
 void AppendDifferenceRows(const Placement& to, const Placement& from, double multiplier,

@@ -19,8 +19,7 @@ namespace {
 constexpr int64_t kPageOverheadBytes = 512;
 // Past its budget the cache evicts pages until it is a tenth below, so a range of that size stays.
 constexpr double kKeptShare = 0.9;
-// Pages per step. A step takes about half a millisecond, which bounds the delay of a cancellation
-// or a drain.
+// Pages per step. A step takes about half a millisecond.
 constexpr int64_t kPagesPerStep = 16;
 
 absl::Status CheckRange(const v1::WarmUpRequest& request) {
@@ -42,6 +41,38 @@ absl::Status CheckFits(const WarmUpPlan& plan, int64_t budget_bytes) {
       "end: got ", plan.pages, " pages of ", kernels::kPageRows, " positions, want at most ",
       pages_max, ", the capacity of the table cache (--table_cache_bytes)"));
 }
+
+class WarmUpJob final : public StepWorker::Job {
+ public:
+  WarmUpJob(WarmUpPlan plan, kernels::TableCache& tables, WarmUpDone done)
+      : plan_(std::move(plan)), tables_(tables), done_(std::move(done)), next_(plan_.first_page) {}
+
+  absl::StatusOr<bool> Step() override {
+    const int64_t end = plan_.first_page + plan_.pages;
+    std::vector<int64_t> positions;
+    for (const int64_t stop = std::min(end, next_ + kPagesPerStep); next_ < stop; ++next_) {
+      positions.push_back(next_ * kernels::kPageRows);
+    }
+    if (positions.empty()) return true;  // of a layer that does not rotate
+    kernels::TokenRows rows;
+    ROPE_RETURN_IF_ERROR(tables_.AppendRows(*plan_.frequencies, positions, rows));
+    return next_ == end;
+  }
+
+  void Done(const absl::Status& status) override {
+    if (!status.ok()) return done_(status);
+    v1::WarmUpResponse response;
+    response.set_pages(plan_.pages);
+    response.set_bytes(plan_.bytes);
+    done_(response);
+  }
+
+ private:
+  const WarmUpPlan plan_;
+  kernels::TableCache& tables_;
+  const WarmUpDone done_;
+  int64_t next_;  // page
+};
 
 }  // namespace
 
@@ -69,69 +100,9 @@ absl::StatusOr<WarmUpPlan> PlanWarmUp(const v1::WarmUpRequest& request, ModelReg
   return plan;
 }
 
-WarmUpWorker::WarmUpWorker(kernels::TableCache& tables)
-    : tables_(tables), thread_([this] { Loop(); }) {}
-
-WarmUpWorker::~WarmUpWorker() {
-  Drain();
-}
-
-absl::Status WarmUpWorker::Start(WarmUpPlan plan, std::shared_ptr<std::atomic<bool>> cancelled,
-                                 Done& done) {
-  proto::MutexLock lock(&mutex_);
-  if (draining_) return Draining();
-  if (static_cast<int64_t>(jobs_.size()) >= limits::kWarmUpsMax) {
-    return RetryLater(absl::StrCat("queue: got warm-up number ", jobs_.size() + 1,
-                                   ", want at most ", limits::kWarmUpsMax, " at a time"),
-                      limits::kRetryDelayMs);
-  }
-  jobs_.push_back({std::move(plan), std::move(cancelled), std::move(done)});
-  work_.Signal();
-  return absl::OkStatus();
-}
-
-void WarmUpWorker::Loop() {
-  while (true) {
-    Job job;
-    {
-      proto::MutexLock lock(&mutex_);
-      while (jobs_.empty() && !draining_) work_.Wait(&mutex_);
-      if (jobs_.empty()) return;
-      job = std::move(jobs_.front());
-      jobs_.pop_front();
-    }
-    job.done(Build(job));
-  }
-}
-
-absl::StatusOr<v1::WarmUpResponse> WarmUpWorker::Build(const Job& job) {
-  const WarmUpPlan& plan = job.plan;
-  const int64_t end = plan.first_page + plan.pages;
-  for (int64_t page = plan.first_page; page < end;) {
-    if (draining_) return Draining();
-    if (job.cancelled != nullptr && job.cancelled->load(std::memory_order_relaxed)) {
-      return absl::CancelledError("request: cancelled while tables were built");
-    }
-    std::vector<int64_t> positions;
-    for (const int64_t stop = std::min(end, page + kPagesPerStep); page < stop; ++page) {
-      positions.push_back(page * kernels::kPageRows);
-    }
-    kernels::TokenRows rows;
-    ROPE_RETURN_IF_ERROR(tables_.AppendRows(*plan.frequencies, positions, rows));
-  }
-  v1::WarmUpResponse response;
-  response.set_pages(plan.pages);
-  response.set_bytes(plan.bytes);
-  return response;
-}
-
-void WarmUpWorker::Drain() {
-  {
-    proto::MutexLock lock(&mutex_);
-    draining_ = true;
-    work_.Signal();
-  }
-  if (thread_.joinable()) thread_.join();
+std::unique_ptr<StepWorker::Job> MakeWarmUp(WarmUpPlan plan, kernels::TableCache& tables,
+                                            WarmUpDone done) {
+  return std::make_unique<WarmUpJob>(std::move(plan), tables, std::move(done));
 }
 
 }  // namespace rope::server

@@ -228,12 +228,17 @@ absl::Status DecodeSmallRequest(std::string_view bytes, int64_t message_bytes_ma
   return DecodeViews({&view, 1}, length, prepared, request);
 }
 
+absl::Status DecodeMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message& message,
+                           ReceivedPayloads& payloads) {
+  ROPE_ASSIGN_OR_RETURN(payloads.slices, Dump(bytes));
+  ROPE_ASSIGN_OR_RETURN(payloads.split, proto::Split(proto::Schema::Of(message.GetDescriptor()),
+                                                     ViewsOf(payloads.slices), kSplitOptions));
+  return ParseSkeleton(payloads.split.skeleton, message);
+}
+
 absl::Status DecodeMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message& message) {
-  ROPE_ASSIGN_OR_RETURN(const ReceivedSlices slices, Dump(bytes));
-  ROPE_ASSIGN_OR_RETURN(
-      const proto::SplitMessage split,
-      proto::Split(proto::Schema::Of(message.GetDescriptor()), ViewsOf(slices), kSplitOptions));
-  return ParseSkeleton(split.skeleton, message);
+  ReceivedPayloads payloads;
+  return DecodeMessage(bytes, message, payloads);
 }
 
 grpc::ByteBuffer EncodeMessage(const google::protobuf::Message& message) {

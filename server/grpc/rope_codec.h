@@ -17,10 +17,12 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "google/protobuf/message.h"
+#include "proto/wire/message_split.h"
 #include "proto/wire/stream_message.h"
 #include "server/request/prepared_requests.h"
 #include "server/request/request.h"
@@ -43,8 +45,16 @@ absl::Status DecodeStreamRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_
 absl::Status DecodeSmallRequest(std::string_view bytes, int64_t message_bytes_max,
                                 PreparedRequests& prepared, Request& request);
 
-// Decodes any other request of the service, with the same strict checks. Such a request has no
-// payloads to keep apart.
+// The payloads of a message, which refer to the received slices.
+struct ReceivedPayloads {
+  std::vector<grpc::Slice> slices;
+  proto::SplitMessage split;
+};
+
+// Decodes any other request of the service, with the same strict checks.
+absl::Status DecodeMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message& message,
+                           ReceivedPayloads& payloads);
+// The same for a message whose payloads are not used.
 absl::Status DecodeMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message& message);
 
 grpc::ByteBuffer EncodeMessage(const google::protobuf::Message& message);

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "proto/wire/message_split.h"
 #include "rope/v1/rope_service.grpc.pb.h"
 #include "server/clock.h"
 #include "server/engine/engine.h"
@@ -25,6 +26,7 @@
 #include "server/grpc/rope_codec.h"
 #include "server/grpc/stream_call.h"
 #include "server/grpc/unary_call.h"
+#include "server/memory/admission.h"
 #include "server/memory/peers.h"
 #include "server/request/local_call.h"
 #include "server/telemetry/log_limiter.h"
@@ -45,11 +47,15 @@ class RopeService {
     int64_t max_message_bytes = 0;
     const Peers* peers = nullptr;
   };
-  // The caller of a control-plane method.
+  // The call of a control-plane method, and who calls.
   struct Caller {
     uint64_t session = 0;
     std::string owner;                             // peers.h
     std::shared_ptr<std::atomic<bool>> cancelled;  // true once it has gone or cancelled
+    // Of the request's arrays; valid until the answerer returns.
+    const proto::SplitMessage& payloads;
+    // For memory that the answer takes. Released when the client has taken the answer.
+    std::shared_ptr<Permit> permit;
   };
   template <typename Out>
   using Done = std::function<void(const absl::StatusOr<Out>&)>;
@@ -104,7 +110,8 @@ class RopeService {
   };
   Received Receive(Method method, UnaryCall& call);
   template <typename Out>
-  void Answer(UnaryCall& call, const Received& received, const absl::StatusOr<Out>& response);
+  void Answer(UnaryCall& call, const Received& received, Permit& permit,
+              const absl::StatusOr<Out>& response);
 
   // Counts and logs a finished request, before its answer is sent.
   void RecordRotation(Method method, const Request& request, const absl::Status& status,
@@ -129,22 +136,29 @@ class RopeService {
 template <typename In, typename Out>
 void RopeService::AddMethod(Method method, Answerer<In, Out> answer) {
   AddHandler(method, [this, method, answer = std::move(answer)](UnaryCall& call) {
-    Done<Out> done = [this, &call, received = Receive(method, call)](
-                         const absl::StatusOr<Out>& response) { Answer(call, received, response); };
+    const auto permit = std::make_shared<Permit>();
+    Done<Out> done = [this, &call, permit,
+                      received = Receive(method, call)](const absl::StatusOr<Out>& response) {
+      Answer(call, received, *permit, response);
+    };
     In request;
-    const absl::Status status = DecodeMessage(call.request(), request);
+    ReceivedPayloads payloads;
+    const absl::Status status = DecodeMessage(call.request(), request, payloads);
     if (!status.ok()) return done(status);
-    answer(request, {call.session(), parts_.peers->OwnerOf(call.peer()), call.cancelled()},
+    answer(request,
+           {call.session(), parts_.peers->OwnerOf(call.peer()), call.cancelled(), payloads.split,
+            permit},
            std::move(done));
   });
 }
 
 template <typename Out>
-void RopeService::Answer(UnaryCall& call, const Received& received,
+void RopeService::Answer(UnaryCall& call, const Received& received, Permit& permit,
                          const absl::StatusOr<Out>& response) {
   const grpc::ByteBuffer reply = response.ok() ? EncodeMessage(*response) : grpc::ByteBuffer();
   Record(received, response.status(), reply);
-  call.Finish(response.status(), reply);
+  permit.KeepReply(reply.Valid() ? static_cast<int64_t>(reply.Length()) : 0);
+  call.Finish(response.status(), reply, std::move(permit));
 }
 
 }  // namespace rope::server

@@ -6,31 +6,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
 
 namespace rope::server {
 namespace {
-
-absl::Status CheckSameGeometry(const RopeEntry& from, const kernels::ResolvedRope& resolved_from,
-                               const RopeEntry& to, const kernels::ResolvedRope& resolved_to) {
-  if (from.pairing() != to.pairing()) {
-    return InvalidField("reposition.from_rope.pairing", "a different pairing",
-                        "the pairing of rope");
-  }
-  if (resolved_from.rotary_offset() != resolved_to.rotary_offset()) {
-    return InvalidField("reposition.from_rope",
-                        absl::StrCat("rotary_offset ", resolved_from.rotary_offset()),
-                        absl::StrCat(resolved_to.rotary_offset(), ", as rope"));
-  }
-  if (resolved_from.rotary_dim() != resolved_to.rotary_dim()) {
-    return InvalidField("reposition.from_rope",
-                        absl::StrCat("rotary_dim ", resolved_from.rotary_dim()),
-                        absl::StrCat(resolved_to.rotary_dim(), ", as rope"));
-  }
-  return absl::OkStatus();
-}
 
 FrequenciesPtr MakeDifferences(const kernels::ResolvedRope& rope, int64_t length) {
   return rope.ForDifferences(length);
@@ -72,20 +54,6 @@ bool SameFrequencies(const kernels::ResolvedRope& resolved_to, const TokenPositi
   return true;
 }
 
-// The scale of a difference equals that of a position at the same distance from the centre.
-absl::Status CheckDistance(const kernels::ResolvedRope& resolved, const Plan& plan) {
-  const std::optional<kernels::PositionRange> range = resolved.position_range();
-  if (!range.has_value()) return absl::OkStatus();
-  const int64_t most = range->last - resolved.config().xpos->centre;
-  for (const int64_t difference : plan.positions[0]) {
-    if (std::abs(difference) <= most) continue;
-    return absl::OutOfRangeError(absl::StrCat("positions: got a move by ", difference,
-                                              ", want at most ", most,
-                                              ": past it the scale of xpos is no float32"));
-  }
-  return absl::OkStatus();
-}
-
 // The reposition as one rotation by the difference of the positions, without attention factor.
 absl::Status PlanDifference(const kernels::ResolvedRope& resolved, const LayerRopes& layers,
                             const TokenPositions& from, const TokenPositions& to, Plan& plan) {
@@ -104,10 +72,54 @@ absl::Status PlanDifference(const kernels::ResolvedRope& resolved, const LayerRo
   MakeRowSets(resolved, v1::OPERATION_REPOSITION, runs_of, plan);
   SubtractPositions(to, from, plan);
   plan.mrope = MropeOf(resolved, std::max(to.axes, from.axes));
-  return CheckDistance(resolved, plan);
+  return CheckDistances(resolved, plan.positions[0]);
 }
 
 }  // namespace
+
+absl::StatusOr<std::shared_ptr<const RopeEntry>> FindFromRope(const v1::RopeSpec& from_rope,
+                                                              ModelRegistry& registry) {
+  auto found = registry.Find(from_rope);
+  if (found.ok()) return *std::move(found);
+  // The registry's messages name the field "rope"; here it is reposition.from_rope.
+  const absl::string_view message = found.status().message();
+  if (!absl::StartsWith(message, "rope")) return found.status();
+  return absl::Status(found.status().code(), absl::StrCat("reposition.from_", message));
+}
+
+absl::Status CheckSameGeometry(const RopeEntry& from, const kernels::ResolvedRope& resolved_from,
+                               const RopeEntry& to, const kernels::ResolvedRope& resolved_to) {
+  if (from.pairing() != to.pairing()) {
+    return InvalidField("reposition.from_rope.pairing", "a different pairing",
+                        "the pairing of rope");
+  }
+  if (resolved_from.rotary_offset() != resolved_to.rotary_offset()) {
+    return InvalidField("reposition.from_rope",
+                        absl::StrCat("rotary_offset ", resolved_from.rotary_offset()),
+                        absl::StrCat(resolved_to.rotary_offset(), ", as rope"));
+  }
+  if (resolved_from.rotary_dim() != resolved_to.rotary_dim()) {
+    return InvalidField("reposition.from_rope",
+                        absl::StrCat("rotary_dim ", resolved_from.rotary_dim()),
+                        absl::StrCat(resolved_to.rotary_dim(), ", as rope"));
+  }
+  return absl::OkStatus();
+}
+
+// The scale of a difference equals that of a position at the same distance from the centre.
+absl::Status CheckDistances(const kernels::ResolvedRope& resolved,
+                            absl::Span<const int64_t> differences) {
+  const std::optional<kernels::PositionRange> range = resolved.position_range();
+  if (!range.has_value()) return absl::OkStatus();
+  const int64_t most = range->last - resolved.config().xpos->centre;
+  for (const int64_t difference : differences) {
+    if (std::abs(difference) <= most) continue;
+    return absl::OutOfRangeError(absl::StrCat("positions: got a move by ", difference,
+                                              ", want at most ", most,
+                                              ": past it the scale of xpos is no float32"));
+  }
+  return absl::OkStatus();
+}
 
 absl::Status PlanReposition(RopeAt from, RopeAt to, Plan& plan) {
   if (from.entry.layer().rotates != to.entry.layer().rotates) {

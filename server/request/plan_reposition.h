@@ -9,11 +9,31 @@
 #ifndef ROPE_SERVER_REQUEST_PLAN_REPOSITION_H_
 #define ROPE_SERVER_REQUEST_PLAN_REPOSITION_H_
 
+#include <cstdint>
+#include <memory>
+
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "rope/v1/config.pb.h"
+#include "server/models/model_registry.h"
 #include "server/request/plan.h"
 #include "server/request/token_runs.h"
 
 namespace rope::server {
+
+// The former embedding of a request. Errors name it reposition.from_rope. Errors: as
+// ModelRegistry::Find.
+absl::StatusOr<std::shared_ptr<const RopeEntry>> FindFromRope(const v1::RopeSpec& from_rope,
+                                                              ModelRegistry& registry);
+
+// INVALID_ARGUMENT: another pairing, rotary_offset or rotary_dim.
+absl::Status CheckSameGeometry(const RopeEntry& from, const kernels::ResolvedRope& resolved_from,
+                               const RopeEntry& to, const kernels::ResolvedRope& resolved_to);
+
+// OUT_OF_RANGE: a difference of positions beyond the range of xPos, if the embedding has it.
+absl::Status CheckDistances(const kernels::ResolvedRope& resolved,
+                            absl::Span<const int64_t> differences);
 
 // Fills the rest of a plan whose tensors are set and move `from` their positions `to` others. The
 // result has the attention factor of `to`. Within one embedding nothing is scaled.

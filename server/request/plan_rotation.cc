@@ -1,7 +1,9 @@
 #include "server/request/plan_rotation.h"
 
 #include <memory>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
@@ -17,20 +19,6 @@ kernels::Multiplier MultiplierOf(v1::Operation operation, bool applied) {
                                             : kernels::Multiplier::kAttentionFactor;
 }
 
-absl::Status CheckRange(const kernels::ResolvedRope& resolved, const TokenPositions& positions) {
-  const std::optional<kernels::PositionRange> range = resolved.position_range();
-  if (!range.has_value()) return absl::OkStatus();
-  for (const std::vector<int64_t>& values : positions.values) {
-    for (const int64_t position : values) {
-      if (position >= range->first && position <= range->last) continue;
-      return absl::OutOfRangeError(absl::StrCat("positions: got ", position, ", want ",
-                                                range->first, " to ", range->last,
-                                                ": past it the scale of xpos is no float32"));
-    }
-  }
-  return absl::OkStatus();
-}
-
 // Precision hf rounds each step to the tensor's dtype; the output of a fused norm is not rounded.
 absl::Status CheckStepwise(const Plan& plan) {
   for (size_t i = 0; i < plan.tensors.size(); ++i) {
@@ -42,6 +30,19 @@ absl::Status CheckStepwise(const Plan& plan) {
 }
 
 }  // namespace
+
+absl::Status CheckRange(const kernels::ResolvedRope& resolved,
+                        absl::Span<const int64_t> positions) {
+  const std::optional<kernels::PositionRange> range = resolved.position_range();
+  if (!range.has_value()) return absl::OkStatus();
+  for (const int64_t position : positions) {
+    if (position >= range->first && position <= range->last) continue;
+    return absl::OutOfRangeError(absl::StrCat("positions: got ", position, ", want ", range->first,
+                                              " to ", range->last,
+                                              ": past it the scale of xpos is no float32"));
+  }
+  return absl::OkStatus();
+}
 
 absl::Status CheckSinusoidal(const kernels::ResolvedRope& resolved) {
   const auto refuse = [](absl::string_view got, absl::string_view want) {
@@ -63,7 +64,9 @@ absl::Status PlanRotation(v1::Operation operation, RopeAt rope, Plan& plan) {
       const LayerRopes layers,
       LayerRopes::Resolve(resolved, rope.layers, ChannelsOf(plan), plan.tensors.front().layout));
   ROPE_ASSIGN_OR_RETURN(plan.geometry, GeometryOf(rope.entry, *resolved));
-  ROPE_RETURN_IF_ERROR(CheckRange(*resolved, rope.positions));
+  for (const std::vector<int64_t>& values : rope.positions.values) {
+    ROPE_RETURN_IF_ERROR(CheckRange(*resolved, values));
+  }
   ApplyPolicy(*resolved, rope.positions);
   plan.attention_factor = resolved->attention_factor();
   plan.conjugate = operation == v1::OPERATION_INVERSE || operation == v1::OPERATION_BACKWARD;

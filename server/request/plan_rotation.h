@@ -10,11 +10,15 @@
 #define ROPE_SERVER_REQUEST_PLAN_ROTATION_H_
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "rope/v1/rotate.pb.h"
 #include "server/request/plan.h"
 #include "server/request/token_runs.h"
 
 namespace rope::server {
+
+// OUT_OF_RANGE: a position beyond the range of xPos, if the embedding has it.
+absl::Status CheckRange(const kernels::ResolvedRope& resolved, absl::Span<const int64_t> positions);
 
 // INVALID_ARGUMENT: OPERATION_ADD_SINUSOIDAL does not support the embedding, because it has an
 // attention factor other than 1, xpos or precision hf.

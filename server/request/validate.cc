@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
-#include "absl/strings/match.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
 #include "server/limits.h"
@@ -60,12 +59,7 @@ absl::StatusOr<std::shared_ptr<const RopeEntry>> FindFrom(
     const v1::Reposition& reposition, const std::shared_ptr<const RopeEntry>& entry,
     ModelRegistry& registry) {
   if (!reposition.has_from_rope()) return entry;
-  auto found = registry.Find(reposition.from_rope());
-  if (found.ok()) return *std::move(found);
-  // The registry's messages name the field "rope"; here it is reposition.from_rope.
-  const absl::string_view message = found.status().message();
-  if (!absl::StartsWith(message, "rope")) return found.status();
-  return absl::Status(found.status().code(), absl::StrCat("reposition.from_", message));
+  return FindFromRope(reposition.from_rope(), registry);
 }
 
 // Adds the layers' warnings that are not there yet.

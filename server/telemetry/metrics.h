@@ -43,8 +43,9 @@ enum class Method {
   kListRegions,
   kGetServerInfo,
   kWarmUp,
+  kGetTables,
 };
-inline constexpr int kMethodCount = 11;
+inline constexpr int kMethodCount = 12;
 
 // "Rotate".
 std::string_view Name(Method method);

@@ -3,8 +3,12 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/temporary_folder.h"
@@ -63,6 +67,11 @@ TEST_F(RopectlTest, VerifyFailsOnANumberThatIsOff) {
   const Outcome outcome = Run({"verify", path});
   EXPECT_EQ(outcome.status, 1);
   EXPECT_THAT(outcome.output, HasSubstr("default_half_d64"));
+  const Outcome as_json = Run({"verify", "--json", path});
+  EXPECT_EQ(as_json.status, 1);
+  const nlohmann::json json = nlohmann::json::parse(as_json.output);
+  EXPECT_FALSE(json[0]["ok"]);
+  EXPECT_GT(json[0]["fp32"], 1);
 }
 
 TEST_F(RopectlTest, VerifyFailsOnAChannelThatShouldHavePassedThrough) {
@@ -120,6 +129,135 @@ TEST_F(RopectlTest, AModelFileOfTheOperatorsIsServed) {
       RunProgram({RopectlProgram(), "describe", "--model=mine", "--target=" + server.address()});
   EXPECT_EQ(outcome.status, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("7"));
+}
+
+TEST_F(RopectlTest, RegisteredNameIsListedUsedAndRemoved) {
+  const std::string path = TemporaryFolder() + "/config.json";
+  std::ofstream(path) << R"({"model_type": "llama", "head_dim": 4, "rope_theta": 7})";
+  const Outcome registered = Run({"register", "mine", "--config=" + path, "--json"});
+  ASSERT_EQ(registered.status, 0) << registered.output;
+  EXPECT_EQ(nlohmann::json::parse(registered.output)["model"]["rope_theta"], 7);
+  EXPECT_EQ(Run({"register", "mine", "--config=" + path}).status, 1);
+  const Outcome models = Run({"models", "--json"});
+  ASSERT_EQ(models.status, 0);
+  const nlohmann::json list = nlohmann::json::parse(models.output);
+  EXPECT_TRUE(std::any_of(list.begin(), list.end(), [](const nlohmann::json& model) {
+    return model["name"] == "mine" && model["origin"] == "registered";
+  }));
+  const Outcome warmed = Run({"warm_up", "--model=mine", "--end=65", "--json"});
+  ASSERT_EQ(warmed.status, 0) << warmed.output;
+  EXPECT_EQ(nlohmann::json::parse(warmed.output)["pages"], 2);
+  EXPECT_EQ(Run({"warm_up", "--model=mine"}).status, 2);
+  EXPECT_THAT(Run({"unregister", "mine"}).output, HasSubstr("unregistered mine"));
+  EXPECT_EQ(Run({"unregister", "mine"}).status, 1);
+  EXPECT_EQ(Run({"unregister"}).status, 2);
+}
+
+std::string Contents(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// The floats of a .npy file, whose data begins at the first multiple of 64 after the header.
+std::vector<float> Floats(const std::string& path) {
+  const std::string bytes = Contents(path);
+  const size_t begin = bytes.find('\n') + 1;
+  std::vector<float> floats((bytes.size() - begin) / sizeof(float));
+  std::memcpy(floats.data(), bytes.data() + begin, floats.size() * sizeof(float));
+  return floats;
+}
+
+TEST_F(RopectlTest, TablesLongerThanOneCallAreWrittenInOnePiece) {
+  const std::string folder = TemporaryFolder();
+  std::ofstream(folder + "/config.json") << R"({"model_type": "llama", "head_dim": 4})";
+  const std::string config = "--config=" + folder + "/config.json";
+  const Outcome outcome =
+      Run({"tables", config, "--end=3000", "--output=" + folder + "/table.npy", "--json"});
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_EQ(nlohmann::json::parse(outcome.output)["shape"], nlohmann::json({3000, 4}));
+  const std::vector<float> table = Floats(folder + "/table.npy");
+  ASSERT_EQ(table.size(), 12000U);
+  for (const size_t row : {size_t{0}, size_t{1023}, size_t{1024}, size_t{2999}}) {
+    EXPECT_FLOAT_EQ(table[row * 4], static_cast<float>(std::cos(static_cast<double>(row))));
+    EXPECT_FLOAT_EQ(table[row * 4 + 2], static_cast<float>(std::sin(static_cast<double>(row))));
+  }
+  ASSERT_EQ(Run({"tables", config, "--positions=5,6", "--from_begin=3", "--layout=cos_sin",
+                 "--output_cos=" + folder + "/cos.npy", "--output_sin=" + folder + "/sin.npy"})
+                .status,
+            0);
+  EXPECT_FLOAT_EQ(Floats(folder + "/sin.npy")[0], std::sin(2.0F));
+  EXPECT_EQ(Run({"tables", config, "--end=3"}).status, 2);
+  EXPECT_EQ(Run({"tables", config, "--end=3", "--layout=cos_sin", "--output=x.npy"}).status, 2);
+  EXPECT_EQ(Run({"tables", config, "--output=" + folder + "/x.npy"}).status, 2);
+}
+
+TEST_F(RopectlTest, RepositionMovesWhatRotateHasRotated) {
+  const std::string folder = TemporaryFolder();
+  const auto npy = [&folder](const std::string& name) { return folder + "/" + name + ".npy"; };
+  std::ofstream(folder + "/config.json") << R"({"model_type": "llama", "head_dim": 4})";
+  const std::string config = "--config=" + folder + "/config.json";
+  // A tensor of two tokens: the rows of a table.
+  ASSERT_EQ(Run({"tables", config, "--end=2", "--output=" + npy("k")}).status, 0);
+  const auto rotate = [&](const std::string& to, const std::string& start) {
+    return Run({"rotate", config, "--k=" + npy("k"), "--output_k=" + npy(to), "--layout=SD",
+                "--start=" + start});
+  };
+  ASSERT_EQ(rotate("at_10", "10").status, 0);
+  ASSERT_EQ(rotate("at_500", "500").status, 0);
+  const Outcome moved =
+      Run({"reposition", config, "--k=" + npy("at_10"), "--output_k=" + npy("moved"), "--layout=SD",
+           "--from_start=10", "--start=500", "--json"});
+  ASSERT_EQ(moved.status, 0) << moved.output;
+  EXPECT_EQ(nlohmann::json::parse(moved.output)["attention_factor"], 1);
+  const std::vector<float> got = Floats(npy("moved"));
+  const std::vector<float> want = Floats(npy("at_500"));
+  ASSERT_EQ(got.size(), 8U);
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-6);
+  const Outcome without = Run({"reposition", config, "--k=" + npy("at_10"),
+                               "--output_k=" + npy("x"), "--layout=SD", "--start=500"});
+  EXPECT_EQ(without.status, 2);
+  EXPECT_THAT(without.output, HasSubstr("--from_start"));
+}
+
+TEST_F(RopectlTest, RepositionToAnotherConfigEqualsItsRotation) {
+  const std::string folder = TemporaryFolder();
+  const auto npy = [&folder](const std::string& name) { return folder + "/" + name + ".npy"; };
+  std::ofstream(folder + "/old.json") << R"({"model_type": "llama", "head_dim": 4})";
+  std::ofstream(folder + "/new.json")
+      << R"({"model_type": "llama", "head_dim": 4, "rope_theta": 500000})";
+  const std::string old_config = "=" + folder + "/old.json";
+  const std::string new_config = "=" + folder + "/new.json";
+  ASSERT_EQ(Run({"tables", "--config" + old_config, "--end=2", "--output=" + npy("k")}).status, 0);
+  ASSERT_EQ(Run({"rotate", "--config" + old_config, "--k=" + npy("k"), "--output_k=" + npy("old"),
+                 "--layout=SD", "--start=7"})
+                .status,
+            0);
+  ASSERT_EQ(Run({"rotate", "--config" + new_config, "--k=" + npy("k"), "--output_k=" + npy("new"),
+                 "--layout=SD", "--start=7"})
+                .status,
+            0);
+  const Outcome moved =
+      Run({"reposition", "--config" + new_config, "--from_config" + old_config, "--k=" + npy("old"),
+           "--output_k=" + npy("moved"), "--layout=SD", "--from_start=7", "--start=7"});
+  ASSERT_EQ(moved.status, 0) << moved.output;
+  const std::vector<float> got = Floats(npy("moved"));
+  const std::vector<float> want = Floats(npy("new"));
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-6);
+}
+
+TEST_F(RopectlTest, InfoNamesTheTransportAndTheMemoryOfItsConnection) {
+  const Outcome inline_only = Run({"info", "--json"});
+  ASSERT_EQ(inline_only.status, 0) << inline_only.output;
+  const nlohmann::json info = nlohmann::json::parse(inline_only.output);
+  EXPECT_EQ(info["transport"], "inline");
+  EXPECT_TRUE(info["regions"].empty());
+  EXPECT_EQ(info["limits"]["tables_rows_max"], 65536);
+  EXPECT_EQ(nlohmann::json::parse(Run({"health", "--json"}).output)["status"], "SERVING");
+  const std::string path = "unix:" + TemporaryFolder() + "/rope.sock";
+  TestServer sharing({"--listen=" + path, "--enable_shared_memory"});
+  const Outcome shared = RunProgram({RopectlProgram(), "info", "--target=" + path});
+  EXPECT_EQ(shared.status, 0);
+  EXPECT_THAT(shared.output, HasSubstr("region      memfd, 67108864 bytes"));
 }
 
 }  // namespace

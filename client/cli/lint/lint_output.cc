@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "client/cli/json_output.h"
 #include "proto/version.h"
 
 namespace rope::client {
@@ -27,11 +28,6 @@ std::string Printable(absl::string_view text) {
     }
   }
   return printable;
-}
-
-std::string Dump(const Json& json) {
-  return absl::StrCat(json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace),
-                      "\n");
 }
 
 // Where in the model the finding holds: " [full_attention]", " [vision_config]",
@@ -194,7 +190,7 @@ std::string LintJson(const std::vector<FileReport>& reports) {
     file["findings"] = std::move(findings);
     files.push_back(std::move(file));
   }
-  return Dump(files);
+  return JsonText(files);
 }
 
 std::string LintSarif(const std::vector<FileReport>& reports) {
@@ -214,9 +210,9 @@ std::string LintSarif(const std::vector<FileReport>& reports) {
   const Json run = {{"tool", {{"driver", driver}}},
                     {"invocations", Json::array({invocation})},
                     {"results", results}};
-  return Dump({{"$schema", "https://json.schemastore.org/sarif-2.1.0.json"},
-               {"version", "2.1.0"},
-               {"runs", Json::array({run})}});
+  return JsonText({{"$schema", "https://json.schemastore.org/sarif-2.1.0.json"},
+                   {"version", "2.1.0"},
+                   {"runs", Json::array({run})}});
 }
 
 }  // namespace rope::client

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "client/cli/commands.h"
+#include "client/cli/json_output.h"
 #include "client/cli/load/load.h"
 
 namespace rope::client {
@@ -204,7 +205,7 @@ void PrintJson(const LoadPlan& plan, const LoadResult& result, const Report& rep
                        {"p99", report.p99_us},
                        {"p99.9", report.p999_us},
                        {"max", report.max_us}}}};
-  absl::PrintF("%s\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
+  absl::PrintF("%s", JsonText(json));
 }
 
 }  // namespace
@@ -222,7 +223,7 @@ std::vector<Flag> LoadFlags() {
        "of N in flight, in place with the last three; stream: one for all."},
       {"duration", FlagKind::kDuration, "DURATION", "How long. Default 10s; or"},
       {"requests", FlagKind::kInteger, "N", "so many requests."},
-      {"json", FlagKind::kSwitch, "", "Print JSON."},
+      kJsonFlag,
   });
 }
 

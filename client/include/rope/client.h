@@ -30,12 +30,14 @@
 #include <string>
 #include <vector>
 
+#include "rope/admin.h"
 #include "rope/arena.h"
 #include "rope/async.h"
 #include "rope/describe.h"
 #include "rope/options.h"
 #include "rope/rotate.h"
 #include "rope/status.h"
+#include "rope/tables.h"
 
 namespace rope::client {
 
@@ -89,7 +91,36 @@ class Client {
   Result<std::string> DescribeJson(const DescribeRequest& request,
                                    const CallOptions& options = {}) const;
 
+  // Exact cos and sin in the layout of an engine. They are computed for the call: about 0.3
+  // microseconds for each pair, a second for the largest tables.
+  // INVALID_ARGUMENT, OUT_OF_RANGE: the field and its range. RESOURCE_EXHAUSTED: too many rows or
+  // bytes for one call.
+  Result<TablesReply> GetTables(const TablesRequest& request,
+                                const CallOptions& options = {}) const;
+
+  // Every model that the server knows by name, sorted by name.
   Result<std::vector<Model>> ListModels(const CallOptions& options = {}) const;
+  // Registers `name` for an embedding: for all layers of a config, unless `rope` selects one. The
+  // model belongs to this client's user (Unix socket) or address (TCP).
+  // INVALID_ARGUMENT: the name, or a spec that Rotate would reject. ALREADY_EXISTS: the name is in
+  // use, by any client. RESOURCE_EXHAUSTED: too many models. UNAVAILABLE with
+  // detail().may_have_executed: the answer was lost, and the name may be registered. The call is
+  // then not repeated, because ALREADY_EXISTS would be the answer: look with ListModels, or call
+  // UnregisterModel and register again.
+  Result<RegisteredModel> RegisterModel(const std::string& name, const RopeSpec& rope,
+                                        const CallOptions& options = {}) const;
+  // Removes a registered name; requests under way finish.
+  // NOT_FOUND: no such model. FAILED_PRECONDITION: a preset, or a model from the server's command
+  // line. PERMISSION_DENIED: another client's model. UNAVAILABLE: as RegisterModel; NOT_FOUND then
+  // answers a second call if the first one ran.
+  Status UnregisterModel(const std::string& name, const CallOptions& options = {}) const;
+
+  // Builds the table pages of a range of positions, and returns when they are built.
+  // INVALID_ARGUMENT: an empty range. RESOURCE_EXHAUSTED: more pages than the server's table cache
+  // holds. FAILED_PRECONDITION: the config's frequencies depend on the length.
+  Result<WarmUpReply> WarmUp(const WarmUpRequest& request, const CallOptions& options = {}) const;
+  // Memory that the server has mapped for this connection; empty if nothing is shared.
+  Result<std::vector<SharedRegion>> ListRegions(const CallOptions& options = {}) const;
   Result<ServerInfo> GetServerInfo(const CallOptions& options = {}) const;
   // The health of one service; of the whole server if `service` is empty.
   Result<ServingStatus> Health(const std::string& service = {},

@@ -57,6 +57,9 @@ class FakeServer {
   void OnUnregisterRegion(UnregisterRegionHandler handler) {
     rope_.unregister_region = std::move(handler);
   }
+  // The status of RegisterModel and UnregisterModel, and how often the two were called.
+  void AnswerModels(const grpc::Status& status) { rope_.models_status = status; }
+  int model_calls() const { return rope_.model_calls; }
   void HangOnRotate() { rope_.hangs = true; }
   void SetHealth(grpc::health::v1::HealthCheckResponse::ServingStatus status) {
     health_.serving = status;
@@ -103,6 +106,16 @@ class FakeServer {
       *response = info;
       return grpc::Status::OK;
     }
+    grpc::Status RegisterModel(grpc::ServerContext*, const v1::RegisterModelRequest*,
+                               v1::RegisterModelResponse*) override {
+      ++model_calls;
+      return models_status;
+    }
+    grpc::Status UnregisterModel(grpc::ServerContext*, const v1::UnregisterModelRequest*,
+                                 v1::UnregisterModelResponse*) override {
+      ++model_calls;
+      return models_status;
+    }
     grpc::Status RegisterRegion(grpc::ServerContext*, const v1::RegisterRegionRequest* request,
                                 v1::RegisterRegionResponse* response) override {
       return register_region(*request, *response);
@@ -116,6 +129,8 @@ class FakeServer {
     }
 
     std::atomic<int> calls = 0;
+    std::atomic<int> model_calls = 0;
+    grpc::Status models_status;
     RotateHandler handler;
     StreamHandler stream_handler = [](grpc::ServerContext&, Stream&) {
       return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "no streams");

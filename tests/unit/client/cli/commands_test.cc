@@ -67,6 +67,23 @@ TEST(CommandsTest, MisuseHasStatusTwo) {
       {{"diff", "a.json"}, "diff: got 1 files, want two"},
       {{"verify"}, "got no file"},
       {{"rotate", "--model=a"}, "--q, --k: got none"},
+      {{"reposition", "--model=a"}, "--q, --k: got none"},
+      {{"reposition", "--model=a", "--k=a", "--output_k=b", "--layout=SD", "--start=1"},
+       "--from_start, --from_starts, --from_positions: got none"},
+      {{"register", "--model=a"}, "NAME: got 0 names, want one"},
+      {{"register", "a"}, "got 0 of them, want exactly one"},
+      {{"unregister", "a", "b"}, "NAME: got 2 names, want one"},
+      {{"warm_up", "--model=a"}, "--end: got nothing"},
+      {{"tables", "--model=a", "--output=b"}, "--end, --positions: got both or none"},
+      {{"tables", "--model=a", "--output=b", "--end=2", "--positions=1"}, "got both or none"},
+      {{"tables", "--model=a", "--output=b", "--begin=2", "--end=2"},
+       "--begin, --end: got 2 and 2"},
+      {{"tables", "--model=a", "--output=b", "--end=2", "--from_positions=1"},
+       "--from_positions: got 1 positions, want 2"},
+      {{"tables", "--model=a", "--output=b", "--end=2", "--from_model=c"}, "--from_begin"},
+      {{"tables", "--model=a", "--output=b", "--end=2", "--dtype=fp8"}, "--dtype: got fp8"},
+      {{"tables", "--model=a", "--output=b", "--end=2", "--layout=cos_sin"}, "--output_cos"},
+      {{"tables", "--model=a", "--output_cos=b", "--end=2"}, "--output: want FILE.npy"},
   };
   for (const auto& [arguments, message] : cases) {
     const Outcome outcome = Ropectl(arguments);

@@ -3,7 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "proto/mutex.h"
+#include <array>
+#include <limits>
+#include <optional>
+#include <vector>
+
 #include "server/error.h"
 #include "server/limits.h"
 #include "tests/support/status_matchers.h"
@@ -36,6 +40,16 @@ class WarmUpTest : public ::testing::Test {
   void ExpectRefused(const v1::WarmUpRequest& request, absl::StatusCode code,
                      const std::string& text) {
     EXPECT_THAT(Plan(request), StatusIs(code, HasSubstr(text)));
+  }
+
+  static absl::StatusOr<v1::WarmUpResponse> Run(const WarmUpPlan& plan,
+                                                kernels::TableCache& tables) {
+    std::optional<absl::StatusOr<v1::WarmUpResponse>> answer;
+    const auto job = MakeWarmUp(plan, tables, [&](const auto& result) { answer = result; });
+    absl::StatusOr<bool> finished = false;
+    while (finished.ok() && !*finished) finished = job->Step();
+    job->Done(finished.status());
+    return *answer;
   }
 
   std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create({}).value();
@@ -110,6 +124,8 @@ TEST_F(WarmUpTest, LayerWithoutRotationNeedsNoPages) {
   const auto plan = Plan(request);
   ASSERT_THAT(plan, IsOk());
   EXPECT_EQ(plan->pages, 0);
+  kernels::TableCache tables(kBudget);
+  EXPECT_EQ(Run(*plan, tables)->pages(), 0);
 }
 
 TEST_F(WarmUpTest, RangeThatDoesNotFitSaysHowMuchDoesAndThatMuchStays) {
@@ -127,16 +143,10 @@ TEST_F(WarmUpTest, RangeThatDoesNotFitSaysHowMuchDoesAndThatMuchStays) {
   const auto other = Plan(MakeRequest(100000, 100000 + 55 * 64 - 64));
   for (const auto& next : {other, plan}) {
     ASSERT_THAT(next, IsOk());
-    proto::Notification done;
-    WarmUpWorker worker(tables);
-    WarmUpWorker::Done on_done = [&](const absl::StatusOr<v1::WarmUpResponse>& response) {
-      ASSERT_THAT(response, IsOk());
-      EXPECT_EQ(response->pages(), next->pages);
-      EXPECT_EQ(response->bytes(), next->pages * kPageBytes);
-      done.Notify();
-    };
-    ASSERT_THAT(worker.Start(*next, nullptr, on_done), IsOk());
-    done.WaitForNotification();
+    const auto response = Run(*next, tables);
+    ASSERT_THAT(response, IsOk());
+    EXPECT_EQ(response->pages(), next->pages);
+    EXPECT_EQ(response->bytes(), next->pages * kPageBytes);
   }
   EXPECT_GT(tables.statistics().evictions, 0);
   const int64_t misses = tables.statistics().misses;
@@ -147,97 +157,23 @@ TEST_F(WarmUpTest, RangeThatDoesNotFitSaysHowMuchDoesAndThatMuchStays) {
   EXPECT_EQ(tables.statistics().misses, misses);
 }
 
-// A worker that builds pages only when the test allows it.
-class WarmUpWorkerTest : public ::testing::Test {
- protected:
-  WarmUpWorkerTest() {
-    kernels::RopeConfig config;
-    plan_.frequencies =
-        kernels::Resolve(config, 64).value()->ForSeqLen(1, kernels::Multiplier::kOne);
-    plan_.pages = 40;  // more than one step
-    plan_.bytes = 40 * kPageBytes;
+TEST_F(WarmUpTest, StepBuildsSixteenPages) {
+  kernels::TableCache tables(kBudget);
+  const auto plan = Plan(MakeRequest(0, 40 * 64));
+  ASSERT_THAT(plan, IsOk());
+  const auto job = MakeWarmUp(*plan, tables, [](const auto&) {});
+  for (const int64_t builds : {16, 32, 40}) {
+    EXPECT_EQ(job->Step().value(), builds == 40);
+    EXPECT_EQ(tables.statistics().builds, builds);
   }
-  ~WarmUpWorkerTest() override {
-    if (!let_go_.HasBeenNotified()) let_go_.Notify();
-  }
-
-  absl::StatusOr<std::shared_ptr<const kernels::TablePage>> BuildHeld(
-      const kernels::Frequencies& frequencies, int64_t first) {
-    if (!started_.HasBeenNotified()) started_.Notify();
-    let_go_.WaitForNotification();
-    return kernels::BuildPage(frequencies, first);
-  }
-
-  absl::Status Start(std::shared_ptr<std::atomic<bool>> cancelled = nullptr) {
-    WarmUpWorker::Done done = [this](const absl::StatusOr<v1::WarmUpResponse>& response) {
-      proto::MutexLock lock(&mutex_);
-      answers_.push_back(response.status());
-      answered_.SignalAll();
-    };
-    return worker_.Start(plan_, std::move(cancelled), done);
-  }
-  std::vector<absl::Status> Answers() {
-    proto::MutexLock lock(&mutex_);
-    return answers_;
-  }
-  void AwaitAnswers(size_t count) {
-    proto::MutexLock lock(&mutex_);
-    while (answers_.size() < count) answered_.Wait(&mutex_);
-  }
-
-  WarmUpPlan plan_;
-  proto::Notification started_;
-  proto::Notification let_go_;
-  proto::Mutex mutex_;
-  proto::CondVar answered_;
-  std::vector<absl::Status> answers_ ABSL_GUARDED_BY(mutex_);
-  kernels::TableCache tables_{kBudget,
-                              [this](const kernels::Frequencies& frequencies, int64_t first) {
-                                return BuildHeld(frequencies, first);
-                              }};
-  WarmUpWorker worker_{tables_};
-};
-
-TEST_F(WarmUpWorkerTest, JobsRunOneAfterTheOtherAndAFullQueueIsRetriedLater) {
-  ASSERT_THAT(Start(), IsOk());
-  started_.WaitForNotification();
-  for (int64_t i = 0; i < limits::kWarmUpsMax; ++i) ASSERT_THAT(Start(), IsOk());
-  const absl::Status refused = Start();
-  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted,
-                                HasSubstr("queue: got warm-up number 17, want at most 16")));
-  EXPECT_GT(RetryDelayMs(refused), 0);
-  EXPECT_EQ(Answers().size(), 0U);
-  let_go_.Notify();
-  AwaitAnswers(static_cast<size_t>(limits::kWarmUpsMax) + 1);
-  for (const absl::Status& answer : Answers()) EXPECT_THAT(answer, IsOk());
-  EXPECT_EQ(tables_.statistics().builds, 40);
 }
 
-TEST_F(WarmUpWorkerTest, CancelledJobEndsAfterItsStep) {
-  const auto cancelled = std::make_shared<std::atomic<bool>>(false);
-  ASSERT_THAT(Start(cancelled), IsOk());
-  started_.WaitForNotification();
-  cancelled->store(true);
-  let_go_.Notify();
-  AwaitAnswers(1);
-  EXPECT_THAT(Answers()[0],
-              StatusIs(absl::StatusCode::kCancelled, HasSubstr("request: cancelled")));
-  EXPECT_LT(tables_.statistics().builds, 40);
-}
-
-TEST_F(WarmUpWorkerTest, DrainAnswersAllAndRefusesNewOnes) {
-  ASSERT_THAT(Start(), IsOk());
-  started_.WaitForNotification();
-  ASSERT_THAT(Start(), IsOk());
-  std::thread drainer([this] { worker_.Drain(); });
-  // Retries until the drain has begun; before that, a full queue may refuse as well.
-  while (Start().code() != absl::StatusCode::kUnavailable) std::this_thread::yield();
-  let_go_.Notify();
-  drainer.join();
-  for (const absl::Status& answer : Answers()) {
-    EXPECT_THAT(answer, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("draining")));
-  }
-  EXPECT_GE(Answers().size(), 2U);
+TEST_F(WarmUpTest, ErrorOfTheCacheIsTheAnswer) {
+  kernels::TableCache tables(
+      kBudget, [](const kernels::Frequencies&, int64_t) { return absl::InternalError("no page"); });
+  const auto plan = Plan(MakeRequest(0, 1));
+  ASSERT_THAT(plan, IsOk());
+  EXPECT_THAT(Run(*plan, tables), StatusIs(absl::StatusCode::kInternal, HasSubstr("no page")));
 }
 
 }  // namespace

@@ -1,0 +1,293 @@
+// tables, warm_up: exact cos and sin as .npy files; table pages built in advance.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "client/cli/commands.h"
+#include "client/cli/files.h"
+#include "client/cli/json_output.h"
+#include "client/cli/npy.h"
+
+namespace rope::client {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Rows of one call: in every layout and dtype, heads of 1024 channels stay below the server's limit
+// of 16 MiB.
+constexpr int64_t kRowsPerCall = 1024;
+constexpr int64_t kRowsMax = int64_t{1} << 22;
+
+Status Misused(std::string message) {
+  return Status(StatusCode::kInvalidArgument, std::move(message));
+}
+
+Result<DType> DTypeOf(const Arguments& arguments) {
+  return ChoiceOf<DType>(arguments, "dtype",
+                         {{"", DType::kFloat32},
+                          {"fp32", DType::kFloat32},
+                          {"fp16", DType::kFloat16},
+                          {"bf16", DType::kBFloat16},
+                          {"fp64", DType::kFloat64}});
+}
+
+Result<TableLayout> LayoutOf(const Arguments& arguments) {
+  return ChoiceOf<TableLayout>(arguments, "layout",
+                               {{"", TableLayout::kCosSinCache},
+                                {"cos_sin_cache", TableLayout::kCosSinCache},
+                                {"cos_sin", TableLayout::kCosSin},
+                                {"duplicated", TableLayout::kDuplicated},
+                                {"complex", TableLayout::kComplex}});
+}
+
+bool HasTwoArrays(TableLayout layout) {
+  return layout == TableLayout::kCosSin || layout == TableLayout::kDuplicated;
+}
+
+// bf16 has no .npy type: its bits are written as uint16.
+absl::string_view DescrOf(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat16:
+      return "<f2";
+    case DType::kBFloat16:
+      return "<u2";
+    case DType::kFloat64:
+      return "<f8";
+    default:
+      return "<f4";
+  }
+}
+
+// The positions from `begin` to --end, or those of --positions.
+Result<std::vector<int64_t>> PositionsOf(const Arguments& arguments) {
+  std::vector<int64_t> positions = arguments.Integers("positions");
+  const bool has_range = arguments.Has("begin") || arguments.Has("end");
+  if (has_range == arguments.Has("positions")) {
+    return Misused("--end, --positions: got both or none, want exactly one");
+  }
+  if (!has_range) return positions;
+  const int64_t begin = arguments.Integer("begin").value_or(0);
+  const int64_t end = arguments.Integer("end").value_or(begin);
+  if (begin < 0 || end <= begin || end - begin > kRowsMax) {
+    return Misused(absl::StrCat("--begin, --end: got ", begin, " and ", end, ", want 1 to ",
+                                kRowsMax, " positions from 0 on"));
+  }
+  for (int64_t i = begin; i < end; ++i) positions.push_back(i);
+  return positions;
+}
+
+// The former positions of `rows` rows; empty: the rows rotate and do not move.
+Result<std::vector<int64_t>> FromPositionsOf(const Arguments& arguments, size_t rows) {
+  std::vector<int64_t> positions = arguments.Integers("from_positions");
+  const auto begin = arguments.Integer("from_begin");
+  if (begin.has_value() && arguments.Has("from_positions")) {
+    return Misused("--from_begin, --from_positions: got both, want one");
+  }
+  if (begin.has_value()) {
+    for (size_t i = 0; i < rows; ++i) positions.push_back(*begin + static_cast<int64_t>(i));
+  }
+  if (!positions.empty() && positions.size() != rows) {
+    return Misused(absl::StrCat("--from_positions: got ", positions.size(), " positions, want ",
+                                rows, ", one for each row"));
+  }
+  if (positions.empty() && HasFromRope(arguments)) {
+    return Misused("--from_begin, --from_positions: got none with another embedding, want one");
+  }
+  return positions;
+}
+
+Status CheckOutputs(const Arguments& arguments, TableLayout layout) {
+  if (HasTwoArrays(layout)) {
+    const bool right =
+        arguments.Has("output_cos") && arguments.Has("output_sin") && !arguments.Has("output");
+    return right ? Status() : Misused("--output_cos, --output_sin: want both for this --layout");
+  }
+  const bool right =
+      arguments.Has("output") && !arguments.Has("output_cos") && !arguments.Has("output_sin");
+  return right ? Status() : Misused("--output: want FILE.npy, and no other, for this --layout");
+}
+
+// A table that is asked for in parts.
+struct Table {
+  TablesRequest request;  // without positions
+  std::vector<int64_t> positions;
+  std::vector<int64_t> from_positions;
+};
+
+int64_t LengthOf(const std::vector<int64_t>& positions) {
+  return *std::max_element(positions.begin(), positions.end()) + 1;
+}
+
+Result<Table> TableOf(const Arguments& arguments) {
+  Table table;
+  Result<RopeSpec> rope = RopeSpecOf(arguments);
+  if (!rope.ok()) return rope.status();
+  const Result<DType> dtype = DTypeOf(arguments);
+  if (!dtype.ok()) return dtype.status();
+  const Result<TableLayout> layout = LayoutOf(arguments);
+  if (!layout.ok()) return layout.status();
+  const Status outputs = CheckOutputs(arguments, *layout);
+  if (!outputs.ok()) return outputs;
+  Result<std::vector<int64_t>> positions = PositionsOf(arguments);
+  if (!positions.ok()) return positions.status();
+  Result<std::vector<int64_t>> from = FromPositionsOf(arguments, positions->size());
+  if (!from.ok()) return from.status();
+  table.request.rope = *std::move(rope);
+  table.request.dtype = *dtype;
+  table.request.layout = *layout;
+  table.request.seq_len = arguments.Integer("seq_len").value_or(LengthOf(*positions));
+  table.request.head_dim = arguments.Integer("head_dim");
+  table.request.skip_attention_factor = arguments.Has("skip_attention_factor");
+  table.positions = *std::move(positions);
+  table.from_positions = *std::move(from);
+  if (table.from_positions.empty()) return table;
+  table.request.reposition.emplace().from_seq_len = LengthOf(table.from_positions);
+  if (!HasFromRope(arguments)) return table;
+  Result<RopeSpec> from_rope = NamedRopeOf(arguments, "from_");
+  if (!from_rope.ok()) return from_rope.status();
+  table.request.reposition->from_rope = *std::move(from_rope);
+  return table;
+}
+
+// Appends the rows of a part.
+void Append(const TableArray& part, TableArray& whole) {
+  if (whole.shape.empty()) {
+    whole = part;
+    return;
+  }
+  whole.shape[0] += part.shape[0];
+  whole.data.insert(whole.data.end(), part.data.begin(), part.data.end());
+}
+
+Result<TablesReply> AskFor(Table table, const Arguments& arguments) {
+  const Result<Client> client = ConnectTo(arguments);
+  if (!client.ok()) return client.status();
+  TablesReply whole;
+  const auto rows = static_cast<int64_t>(table.positions.size());
+  for (int64_t begin = 0; begin < rows; begin += kRowsPerCall) {
+    const int64_t end = std::min(rows, begin + kRowsPerCall);
+    const auto part_of = [begin, end](const std::vector<int64_t>& all) {
+      return std::vector<int64_t>(all.begin() + begin, all.begin() + end);
+    };
+    table.request.positions.position_ids = part_of(table.positions);
+    if (table.request.reposition.has_value()) {
+      table.request.reposition->from.position_ids = part_of(table.from_positions);
+    }
+    Result<TablesReply> part = client->GetTables(table.request, CallOptionsOf(arguments));
+    if (!part.ok()) return part.status();
+    Append(part->table, whole.table);
+    Append(part->cos, whole.cos);
+    Append(part->sin, whole.sin);
+    part->table = std::move(whole.table);
+    part->cos = std::move(whole.cos);
+    part->sin = std::move(whole.sin);
+    whole = *std::move(part);  // with the warnings of the last rows, which have the largest range
+  }
+  return whole;
+}
+
+Status WriteTable(const TableArray& array, const std::string& path) {
+  const absl::string_view data(reinterpret_cast<const char*>(array.data.data()), array.data.size());
+  return WriteFile(path, NpyHeader(DescrOf(array.dtype), array.shape), data);
+}
+
+Status WriteTables(const TablesReply& reply, const Arguments& arguments) {
+  if (arguments.Has("output")) return WriteTable(reply.table, arguments.Text("output"));
+  const Status status = WriteTable(reply.cos, arguments.Text("output_cos"));
+  return status.ok() ? WriteTable(reply.sin, arguments.Text("output_sin")) : status;
+}
+
+void PrintTables(const TablesReply& reply, bool as_json) {
+  const TableArray& array = reply.table.shape.empty() ? reply.cos : reply.table;
+  if (as_json) {
+    absl::PrintF("%s", JsonText({{"config_id", reply.config_id},
+                                 {"shape", array.shape},
+                                 {"attention_factor", reply.attention_factor},
+                                 {"attention_factor_applied", reply.attention_factor_applied},
+                                 {"seq_len", reply.seq_len},
+                                 {"depends_on_seq_len", reply.depends_on_seq_len},
+                                 {"warnings", reply.warnings}}));
+    return;
+  }
+  absl::PrintF("[%s], attention factor %.9g %s, for seq_len %d%s\n",
+               absl::StrJoin(array.shape, ", "), reply.attention_factor,
+               reply.attention_factor_applied ? "applied" : "not applied", reply.seq_len,
+               reply.depends_on_seq_len ? " (another length gives other numbers)" : "");
+  for (const std::string& warning : reply.warnings) absl::PrintF("warning: %s\n", warning);
+}
+
+}  // namespace
+
+std::vector<Flag> TablesFlags() {
+  std::vector<Flag> flags = {
+      {"begin", FlagKind::kInteger, "N", "First position. Default 0."},
+      {"end", FlagKind::kInteger, "N", "One past the last position; or"},
+      {"positions", FlagKind::kIntegers, "0,1,2", "a list of positions."},
+      {"from_begin", FlagKind::kInteger, "N", "Move vectors: the first row's former position; or"},
+      {"from_positions", FlagKind::kIntegers, "0,1,2", "one for each row."},
+      {"layout", FlagKind::kText, "NAME",
+       "cos_sin_cache (default: [rows, rotary_dim], cosines then sines), complex ([rows, n, 2]), "
+       "cos_sin or duplicated (two files)."},
+      {"dtype", FlagKind::kText, "DTYPE", "fp32 (default), fp16, bf16 (as uint16) or fp64."},
+      {"seq_len", FlagKind::kInteger, "N", "Length that decides dynamic and longrope."},
+      {"head_dim", FlagKind::kInteger, "N", "Channels of a head, where the config does not say."},
+      {"skip_attention_factor", FlagKind::kSwitch, "", "Print the factor, do not apply it."},
+      {"output", FlagKind::kText, "FILE.npy", "Where the table goes; or"},
+      {"output_cos", FlagKind::kText, "FILE.npy", "the cosines of a layout of two files, and"},
+      {"output_sin", FlagKind::kText, "FILE.npy", "its sines."},
+      kJsonFlag,
+  };
+  const std::vector<Flag> from = FromRopeFlags();
+  flags.insert(flags.end(), from.begin(), from.end());
+  return WithRopeFlags(flags);
+}
+
+int RunTables(const Arguments& arguments) {
+  Result<Table> table = TableOf(arguments);
+  if (!table.ok()) return FailOrMisuse(table.status());
+  const Result<TablesReply> reply = AskFor(*std::move(table), arguments);
+  if (!reply.ok()) return Fail(reply.status());
+  const Status status = WriteTables(*reply, arguments);
+  if (!status.ok()) return Fail(status);
+  PrintTables(*reply, arguments.Has("json"));
+  return kExitOk;
+}
+
+std::vector<Flag> WarmUpFlags() {
+  return WithRopeFlags({
+      {"begin", FlagKind::kInteger, "N", "First position. Default 0."},
+      {"end", FlagKind::kInteger, "N", "One past the last position."},
+      {"dtype", FlagKind::kText, "DTYPE", "With --precision=hf: fp32, fp16 or bf16."},
+      kJsonFlag,
+  });
+}
+
+int RunWarmUp(const Arguments& arguments) {
+  if (!arguments.Has("end")) return Misuse("--end: got nothing, want one past the last position");
+  Result<RopeSpec> rope = RopeSpecOf(arguments);
+  if (!rope.ok()) return FailOrMisuse(rope.status());
+  const Result<DType> dtype = DTypeOf(arguments);
+  if (!dtype.ok()) return FailOrMisuse(dtype.status());
+  WarmUpRequest request{.rope = *std::move(rope),
+                        .begin = arguments.Integer("begin").value_or(0),
+                        .end = *arguments.Integer("end")};
+  if (arguments.Has("dtype")) request.dtype = *dtype;
+  const Result<Client> client = ConnectTo(arguments);
+  if (!client.ok()) return Fail(client.status());
+  const Result<WarmUpReply> reply = client->WarmUp(request, CallOptionsOf(arguments));
+  if (!reply.ok()) return Fail(reply.status());
+  if (arguments.Has("json")) {
+    absl::PrintF("%s", JsonText({{"pages", reply->pages}, {"bytes", reply->bytes}}));
+  } else {
+    absl::PrintF("%d pages, %d bytes\n", reply->pages, reply->bytes);
+  }
+  return kExitOk;
+}
+
+}  // namespace rope::client

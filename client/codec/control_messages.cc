@@ -1,0 +1,149 @@
+#include "client/codec/control_messages.h"
+
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/codec/messages.h"
+
+namespace rope::client {
+namespace {
+
+Status SetPositions(const TablePositions& positions, absl::string_view field,
+                    v1::TablePositions& message) {
+  const bool has_range = positions.begin != 0 || positions.end != 0;
+  if (positions.position_ids.empty()) {
+    message.mutable_range()->set_begin(positions.begin);
+    message.mutable_range()->set_end(positions.end);
+    return {};
+  }
+  if (has_range) {
+    return Status(StatusCode::kInvalidArgument,
+                  absl::StrCat(field, ": got a range and position_ids, want exactly one of them"));
+  }
+  v1::Array& array = *message.mutable_position_ids();
+  array.set_dtype(v1::DTYPE_INT64);
+  array.add_shape(static_cast<int64_t>(positions.position_ids.size()));
+  array.set_raw(positions.position_ids.data(),
+                positions.position_ids.size() * sizeof(positions.position_ids[0]));
+  return {};
+}
+
+Status SetReposition(const TableReposition& reposition, v1::TableReposition& message) {
+  Status status = SetPositions(reposition.from, "reposition.from", *message.mutable_from());
+  if (!status.ok()) return status;
+  if (reposition.from_seq_len.has_value()) message.set_from_seq_len(*reposition.from_seq_len);
+  if (!reposition.from_rope.has_value()) return {};
+  return SetRope(*reposition.from_rope, "reposition.from_rope", *message.mutable_from_rope());
+}
+
+std::optional<DType> TableDType(v1::DType dtype) {
+  switch (dtype) {
+    case v1::DTYPE_FP32:
+      return DType::kFloat32;
+    case v1::DTYPE_FP16:
+      return DType::kFloat16;
+    case v1::DTYPE_BF16:
+      return DType::kBFloat16;
+    case v1::DTYPE_FP64:
+      return DType::kFloat64;
+    default:
+      return std::nullopt;
+  }
+}
+
+// Sets `table` if the message has the array. False: the array does not fit its shape.
+bool ReadTable(bool has_array, const v1::Array& array, TableArray& table) {
+  if (!has_array) return true;
+  const std::optional<DType> dtype = TableDType(array.dtype());
+  if (!dtype.has_value()) return false;
+  int64_t bytes = ElementBytes(*dtype);
+  for (const int64_t length : array.shape()) {
+    if (length < 0 || __builtin_mul_overflow(bytes, length, &bytes)) return false;
+  }
+  if (bytes != static_cast<int64_t>(array.raw().size())) return false;
+  table.dtype = *dtype;
+  table.shape.assign(array.shape().begin(), array.shape().end());
+  table.data.resize(array.raw().size());
+  std::memcpy(table.data.data(), array.raw().data(), array.raw().size());
+  return true;
+}
+
+}  // namespace
+
+Result<v1::RegisterModelRequest> ToMessage(const std::string& name, const RopeSpec& rope) {
+  v1::RegisterModelRequest message;
+  message.set_name(name);
+  Status status = SetRope(rope, "rope", *message.mutable_rope());
+  if (!status.ok()) return status;
+  return message;
+}
+
+RegisteredModel FromMessage(const v1::RegisterModelResponse& message) {
+  return {.model = FromMessage(message.model()),
+          .warnings = {message.warnings().begin(), message.warnings().end()}};
+}
+
+Result<v1::WarmUpRequest> ToMessage(const WarmUpRequest& request) {
+  v1::WarmUpRequest message;
+  Status status = SetRope(request.rope, "rope", *message.mutable_rope());
+  if (!status.ok()) return status;
+  message.set_begin(request.begin);
+  message.set_end(request.end);
+  if (request.dtype.has_value()) message.set_dtype(ToMessage(*request.dtype));
+  return message;
+}
+
+WarmUpReply FromMessage(const v1::WarmUpResponse& message) {
+  return {.pages = message.pages(), .bytes = message.bytes()};
+}
+
+std::vector<SharedRegion> FromMessage(const v1::ListRegionsResponse& message) {
+  std::vector<SharedRegion> regions;
+  for (const v1::Region& region : message.regions()) {
+    regions.push_back({.id = region.region_id(),
+                       .bytes = static_cast<int64_t>(region.byte_size()),
+                       .kind = region.kind()});
+  }
+  return regions;
+}
+
+Result<v1::GetTablesRequest> ToMessage(const TablesRequest& request) {
+  v1::GetTablesRequest message;
+  Status status = SetRope(request.rope, "rope", *message.mutable_rope());
+  if (!status.ok()) return status;
+  status = SetPositions(request.positions, "positions", *message.mutable_positions());
+  if (!status.ok()) return status;
+  if (request.reposition.has_value()) {
+    status = SetReposition(*request.reposition, *message.mutable_reposition());
+    if (!status.ok()) return status;
+  }
+  message.set_dtype(ToMessage(request.dtype));
+  // The client's enumerators begin at 0, those of the schema at 1.
+  message.set_layout(static_cast<v1::TableLayout>(static_cast<int>(request.layout) + 1));
+  if (request.seq_len.has_value()) message.set_seq_len(*request.seq_len);
+  if (request.head_dim.has_value()) message.set_head_dim(*request.head_dim);
+  message.set_skip_attention_factor(request.skip_attention_factor);
+  if (request.role.has_value()) {
+    message.set_role(*request.role == Role::kQ ? v1::ROLE_Q : v1::ROLE_K);
+  }
+  return message;
+}
+
+Result<TablesReply> FromMessage(const v1::GetTablesResponse& message) {
+  TablesReply reply = {.config_id = message.config_id(),
+                       .attention_factor = message.attention_factor(),
+                       .attention_factor_applied = message.attention_factor_applied(),
+                       .seq_len = message.seq_len(),
+                       .depends_on_seq_len = message.depends_on_seq_len(),
+                       .warnings = {message.warnings().begin(), message.warnings().end()}};
+  if (ReadTable(message.has_table(), message.table(), reply.table) &&
+      ReadTable(message.has_cos(), message.cos(), reply.cos) &&
+      ReadTable(message.has_sin(), message.sin(), reply.sin)) {
+    return reply;
+  }
+  return Status(StatusCode::kInternal, "reply: got an array without its elements, want a table");
+}
+
+}  // namespace rope::client

@@ -1,0 +1,32 @@
+// Converts requests and replies of the control plane to and from the messages of proto/rope/v1:
+// models, warm-up, regions, tables.
+//
+// Threading:  Functions only.
+// Errors:     INVALID_ARGUMENT: as SetRope (messages.h); a range beside a list of positions.
+//             INTERNAL: an array whose bytes do not match its shape.
+#ifndef ROPE_CLIENT_CODEC_CONTROL_MESSAGES_H_
+#define ROPE_CLIENT_CODEC_CONTROL_MESSAGES_H_
+
+#include <string>
+#include <vector>
+
+#include "rope/client.h"
+#include "rope/v1/admin.pb.h"
+#include "rope/v1/tables.pb.h"
+
+namespace rope::client {
+
+Result<v1::RegisterModelRequest> ToMessage(const std::string& name, const RopeSpec& rope);
+RegisteredModel FromMessage(const v1::RegisterModelResponse& message);
+
+Result<v1::WarmUpRequest> ToMessage(const WarmUpRequest& request);
+WarmUpReply FromMessage(const v1::WarmUpResponse& message);
+
+std::vector<SharedRegion> FromMessage(const v1::ListRegionsResponse& message);
+
+Result<v1::GetTablesRequest> ToMessage(const TablesRequest& request);
+Result<TablesReply> FromMessage(const v1::GetTablesResponse& message);
+
+}  // namespace rope::client
+
+#endif  // ROPE_CLIENT_CODEC_CONTROL_MESSAGES_H_
