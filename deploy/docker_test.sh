@@ -255,18 +255,6 @@ check_memfd() {
   stop memfd
 }
 
-# A POSIX object has a name and belongs to its creator, so the server runs as the client's user.
-check_posix() {
-  local as=() user=(--user="$(id -u):$(id -g)")
-  [[ $(id -u) != 0 ]] || as=(setpriv --reuid=65532 --regid=65532 --clear-groups) user=()
-  start posix "${hardened[@]}" "${user[@]}" --network=none --ipc=host \
-    --volume="$folder/shared:/run/rope" -- \
-    --enable_shared_memory --listen=unix:/run/rope/rope.sock || return 1
-  until_true answers && loads shm || return 1
-  detail+=", both of uid $("${as[@]}" id -u)"
-  stop posix
-}
-
 answers() { ropectl health "--target=unix:$folder/shared/rope.sock" --timeout=2s >/dev/null 2>&1; }
 
 find_compose() {
@@ -365,7 +353,6 @@ run_checks() {
   check "config.json that is not there" check_bad_model
   check "Unix socket in a mounted folder" check_unix_socket
   check "memfd, ring over a Unix socket" check_memfd
-  check "POSIX shared memory, --ipc=host" check_posix
   check "flags of the entry point, repeated" check_repeated
   if [[ $skip_compose ]] || ! find_compose; then
     echo "skipped compose: ${skip_compose:-neither docker compose nor docker-compose is installed}"

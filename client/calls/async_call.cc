@@ -109,8 +109,7 @@ void AsyncCall::Advance() {
   }
   encoded_.staged.NoteFailure(reply.status());
   if (cancelled_) return EndCancelled(reply.status());
-  const Connector::Advice advice = connector_->Note(*session_, reply.status());
-  if (advice == Connector::Advice::kSendInline && encoded_.uses_region) return StartNext();
+  connector_->Note(*session_, reply.status());
   TryAgain(reply.status(), encoded_.idempotent);
 }
 

@@ -80,10 +80,7 @@ Result<RotateReply> Connection::Rotate(const RotateRequest& request,
     (*session)->stub.AwaitReturn(borrowed);
     if (reply.ok()) return reply->ToReply(std::move(encoded->wanted), connector_->outputs());
     encoded->staged.NoteFailure(reply.status());
-    if (connector_->Note(**session, reply.status()) == Connector::Advice::kSendInline &&
-        encoded->uses_region) {
-      continue;
-    }
+    connector_->Note(**session, reply.status());
     if (!WaitForNext(attempts, reply.status(), encoded->idempotent)) return reply.status();
   }
 }

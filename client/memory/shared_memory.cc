@@ -5,10 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <fstream>
-#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -42,7 +40,7 @@ int64_t MemoryBytesMax() {
 Result<std::unique_ptr<SharedMemory>> SharedMemory::CreateMemfd(int64_t bytes, Use use) {
   proto::FileDescriptor file(memfd_create("rope_arena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file.ok()) return Unavailable("memfd_create");
-  std::unique_ptr<SharedMemory> memory(new SharedMemory(std::move(file), {}));  // owned by memory
+  std::unique_ptr<SharedMemory> memory(new SharedMemory(std::move(file)));  // owned by memory
   if (Status status = memory->Fill(bytes, use); !status.ok()) return status;
   if (fcntl(memory->fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
     return Unavailable("F_ADD_SEALS");
@@ -50,35 +48,8 @@ Result<std::unique_ptr<SharedMemory>> SharedMemory::CreateMemfd(int64_t bytes, U
   return memory;
 }
 
-Result<std::unique_ptr<SharedMemory>> SharedMemory::CreateNamed(const std::string& prefix,
-                                                                int64_t bytes) {
-  static std::atomic<uint64_t> count = 0;
-  constexpr int kNames = 8;
-  for (int attempt = 0; attempt < kNames; ++attempt) {
-    const uint64_t random = std::random_device{}();
-    std::string name = absl::StrCat(prefix, getpid(), "_", ++count, "_", absl::Hex(random));
-    proto::FileDescriptor file(shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-    if (!file.ok() && errno == EEXIST) continue;
-    if (!file.ok()) return Unavailable("shm_open");
-    // owned by memory
-    std::unique_ptr<SharedMemory> memory(new SharedMemory(std::move(file), std::move(name)));
-    if (Status status = memory->Fill(bytes, Use::kArena); !status.ok()) return status;
-    return memory;
-  }
-  return Unavailable("shm_open");
-}
-
-SharedMemory::SharedMemory(proto::FileDescriptor file, std::string name)
-    : file_(std::move(file)), name_(std::move(name)) {}
-
 SharedMemory::~SharedMemory() {
-  UnlinkName();
   if (data_ != nullptr) munmap(data_, static_cast<size_t>(bytes_));
-}
-
-void SharedMemory::UnlinkName() {
-  if (!name_.empty()) shm_unlink(name_.c_str());
-  name_.clear();
 }
 
 Status SharedMemory::Fill(int64_t bytes, Use use) {

@@ -4,8 +4,8 @@
 // slot takes no page faults. Pages of staging memory are allocated on first use, since most
 // connections need few of them.
 //
-// Threading:  Thread-compatible. UnlinkName: once, before other threads use the memory.
-// Ownership:  Owns the mapping, the descriptor and, until UnlinkName, the name.
+// Threading:  Thread-compatible.
+// Ownership:  Owns the mapping and the descriptor.
 // Errors:     INVALID_ARGUMENT: a size that is not positive. RESOURCE_EXHAUSTED: more memory than
 //             the system has free. UNAVAILABLE: the system call failed for another reason.
 #ifndef ROPE_CLIENT_MEMORY_SHARED_MEMORY_H_
@@ -14,7 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string>
+#include <utility>
 
 #include "proto/ipc/file_descriptor.h"
 #include "rope/status.h"
@@ -26,9 +26,6 @@ class SharedMemory {
   // A memfd sealed against shrinking and growing. `bytes` is rounded up to whole pages.
   enum class Use { kArena, kStaging };
   static Result<std::unique_ptr<SharedMemory>> CreateMemfd(int64_t bytes, Use use);
-  // POSIX shared memory under a new, unique name that begins with `prefix`.
-  static Result<std::unique_ptr<SharedMemory>> CreateNamed(const std::string& prefix,
-                                                           int64_t bytes);
   ~SharedMemory();
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
@@ -36,17 +33,13 @@ class SharedMemory {
   std::byte* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
   int fd() const { return file_.get(); }
-  const std::string& name() const { return name_; }  // empty: no name, or unlinked
-  // Removes the name. From then on the system frees the memory even if this process crashes.
-  void UnlinkName();
 
  private:
-  SharedMemory(proto::FileDescriptor file, std::string name);
+  explicit SharedMemory(proto::FileDescriptor file) : file_(std::move(file)) {}
   // Sets the size of the file and maps it.
   Status Fill(int64_t bytes, Use use);
 
   const proto::FileDescriptor file_;
-  std::string name_;
   std::byte* data_ = nullptr;
   int64_t bytes_ = 0;
 };

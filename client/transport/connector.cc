@@ -8,14 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "client/codec/message_call.h"
 #include "client/transport/channel.h"
 #include "client/transport/waiter.h"
 #include "proto/ipc/hello.h"
-#include "rope/v1/admin.pb.h"
-#include "rope/v1/rope_service.pb.h"
 
 namespace rope::client {
 namespace {
@@ -64,8 +60,6 @@ const char* Name(Transport transport) {
   switch (transport) {
     case Transport::kInline:
       return "inline";
-    case Transport::kShm:
-      return "shm";
     case Transport::kMemfd:
       return "memfd";
     case Transport::kRing:
@@ -119,30 +113,17 @@ bool Connector::MayStage() const {
 Status Connector::Connect(microseconds timeout) {
   if (Status status = CheckOptions(); !status.ok()) return status;
   const auto deadline = Clock::now() + timeout;
-  struct Way {
-    Transport transport;
-    bool is_allowed;
-    Status (Connector::*connect)(Clock::time_point);
-  };
-  const Way staged = {Transport::kMemfd, MayBringMemory(), &Connector::ConnectStaged};
-  const Way arena = {Transport::kMemfd, MayBringMemory(), &Connector::ConnectMemfd};
-  const Way named = {Transport::kShm, IsAllowed(Transport::kShm), &Connector::ConnectNamed};
-  std::string reason;
-  for (const Way& way :
-       options_.arena_bytes > 0 ? std::vector{arena, named} : std::vector{staged}) {
-    const Status status = way.is_allowed ? (this->*way.connect)(deadline)
+  const auto connect =
+      options_.arena_bytes > 0 ? &Connector::ConnectMemfd : &Connector::ConnectStaged;
+  const Status status = MayBringMemory() ? (this->*connect)(deadline)
                                          : Status(StatusCode::kFailedPrecondition,
                                                   "not in ConnectOptions::transports");
+  if (status.ok()) {
     const proto::MutexLock lock(&mu_);
-    if (status.ok()) {
-      chosen_ = way.transport == Transport::kMemfd
-                    ? MemoryOfSession()
-                    : ChosenTransport{way.transport, std::move(reason)};
-      return {};
-    }
-    absl::StrAppend(&reason, reason.empty() ? "" : "; ", Name(way.transport), ": ",
-                    status.ToString());
+    chosen_ = MemoryOfSession();
+    return {};
   }
+  const std::string reason = absl::StrCat(Name(Transport::kMemfd), ": ", status.ToString());
   if (IsAllowed(Transport::kInline)) return ConnectInline(deadline, reason);
   return Status(StatusCode::kFailedPrecondition, absl::StrCat(target_, ": ", reason));
 }
@@ -258,34 +239,6 @@ Result<std::shared_ptr<const Session>> Connector::Greet(proto::FileDescriptor so
   return SessionOn(std::move(socket), region, std::move(ring));
 }
 
-Status Connector::ConnectNamed(Clock::time_point deadline) {
-  std::shared_ptr<Session> session = OwnChannel();
-  if (!session->stub.WaitForConnected(Until(deadline))) {
-    return Status(StatusCode::kUnavailable, "got no connection in time");
-  }
-  const auto info = MessageOf<v1::GetServerInfoResponse>(session->stub.Call(
-      "/rope.v1.RopeService/GetServerInfo", BytesOf(v1::GetServerInfoRequest()), Until(deadline)));
-  if (!info.ok()) return info.status();
-  if (info->shm_prefix().empty()) {
-    return Status(StatusCode::kFailedPrecondition, "got a server that has shared memory off");
-  }
-  Result<std::unique_ptr<SharedMemory>> memory =
-      SharedMemory::CreateNamed(info->shm_prefix(), options_.arena_bytes);
-  if (!memory.ok()) return memory.status();
-  v1::RegisterRegionRequest request;
-  request.set_shm_name((*memory)->name());
-  request.set_byte_size(static_cast<uint64_t>((*memory)->bytes()));
-  const auto region = MessageOf<v1::RegisterRegionResponse>(
-      session->stub.Call("/rope.v1.RopeService/RegisterRegion", BytesOf(request), Until(deadline)));
-  (*memory)->UnlinkName();
-  if (!region.ok()) return region.status();
-  arena_ = std::make_shared<ArenaMemory>(*std::move(memory));
-  session->region = {.memory = arena_, .ids = std::make_shared<RegionIds>(region->region_id())};
-  const proto::MutexLock lock(&mu_);
-  session_ = std::move(session);
-  return {};
-}
-
 std::shared_ptr<const Session> Connector::SessionOn(proto::FileDescriptor socket, Region region,
                                                     std::shared_ptr<Ring> ring) const {
   return std::make_shared<Session>(
@@ -330,27 +283,14 @@ Status Connector::Redial() {
   return {};
 }
 
-Connector::Advice Connector::Note(const Session& session, const Status& status) {
+void Connector::Note(const Session& session, const Status& status) {
   const proto::MutexLock lock(&mu_);
-  if (session.on_own_socket) {
-    // Where the server speaks, it says whether it ran.
-    const bool is_gone =
-        status.code() == StatusCode::kUnavailable && status.detail().may_have_executed;
-    if (!is_gone || session_.get() != &session || lost_) return Advice::kNone;
-    lost_ = true;
-    lost_arena_ |= session.region.ids != nullptr && !session.region.is_staging;
-    return Advice::kNone;
-  }
-  if (session.region.ids == nullptr || status.code() != StatusCode::kNotFound ||
-      !absl::StrContains(status.detail().field, "region") || !IsAllowed(Transport::kInline)) {
-    return Advice::kNone;
-  }
-  if (session_.get() == &session) {
-    lost_arena_ = true;
-    session_ = std::make_shared<Session>(Session{.stub = session.stub});
-    chosen_ = {Transport::kInline, "shm: the connection that registered the memory was lost"};
-  }
-  return Advice::kSendInline;
+  // Where the server speaks, it says whether it ran.
+  const bool is_gone =
+      status.code() == StatusCode::kUnavailable && status.detail().may_have_executed;
+  if (!session.on_own_socket || !is_gone || session_.get() != &session || lost_) return;
+  lost_ = true;
+  lost_arena_ |= session.region.ids != nullptr && !session.region.is_staging;
 }
 
 Result<std::shared_ptr<const Session>> Connector::GetForFence() {

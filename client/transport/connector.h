@@ -3,14 +3,11 @@
 //
 //   memfd:  socket of ours -> hello with the memory (proto/ipc/hello.h) -> gRPC on that socket
 //   ring:   the same, with a ring in the hello, which the server may leave unserved
-//   shm:    gRPC's own channel -> name under the server's prefix -> RegisterRegion -> name removed
 //   inline: socket of ours, whose buffer is larger, to a Unix path where somebody listens; gRPC's
 //           own channel otherwise
 //
 // gRPC's own channels connect again by themselves. A channel on a socket of ours ends with it: who
-// sees that says so (Note), and the next Get dials, one thread for all. Shared memory by name
-// belongs to one connection and has no name any more: when that connection is lost, tensors travel
-// inline from then on.
+// sees that says so (Note), and the next Get dials, one thread for all.
 //
 // The arena is the program's and outlives connections. Staging memory belongs to one connection:
 // another one has its own, since a server may still be at work on what a lost call has left.
@@ -74,10 +71,8 @@ class Connector {
 
   // REQUIRES of all below: Connect has returned OK.
   Result<std::shared_ptr<const Session>> Get();
-  enum class Advice { kNone, kSendInline };
-  // Takes note of how a call on `session` failed. kSendInline: the server has lost the region, and
-  // nothing ran; another Get gives a session without.
-  Advice Note(const Session& session, const Status& status);
+  // Takes note of how a call on `session` failed.
+  void Note(const Session& session, const Status& status);
 
   // The session as it is: nothing is dialed. UNAVAILABLE: a connection that shared the arena was
   // lost, which is said once.
@@ -97,7 +92,6 @@ class Connector {
   bool MayStage() const;
   // These set session_ and arena_ where they succeed.
   Status ConnectMemfd(Clock::time_point deadline);
-  Status ConnectNamed(Clock::time_point deadline);
   Status ConnectStaged(Clock::time_point deadline);
   Status ConnectInline(Clock::time_point deadline, const std::string& reason);
   // A session on `socket` with `memory` as its region, and a ring where both sides have it.

@@ -1,7 +1,6 @@
 // Rows about tensors in memory that client and server share, through the client library:
 //   shared_memory/in_place_42MB          in place against the same rotation in process
 //   shared_memory/in_place_42MB_inline   the same against a call with the bytes in its message
-//   shared_memory/posix_in_place_42MB    POSIX objects, which are copied, against memfd
 //   shared_memory/added_1MiB             a call less the rotation in process, against an empty call
 #include <memory>
 #include <string>
@@ -66,18 +65,6 @@ Measurement AgainstInline() {
           .ratio = seconds[1] / seconds[0]};
 }
 
-Measurement PosixAgainstMemfd() {
-  const SharedTensor posix(client::Transport::kShm, kManyTokens);
-  const SharedTensor memfd(client::Transport::kRing, kManyTokens);
-  const std::vector<double> seconds =
-      MedianSeconds({[&] { posix.Call(); }, [&] { memfd.Call(); }}, 41);
-  const auto bytes = static_cast<double>(kManyTokens * kTokenBytes);
-  return {.value = bytes / seconds[0] * 1e-9,
-          .unit = "GB/s",
-          .yardstick = "memfd " + GigabytesPerSecond(bytes, seconds[1]),
-          .ratio = seconds[1] / seconds[0]};
-}
-
 Measurement AddedTime() {
   const SharedTensor shared(client::Transport::kRing, kMebibyteTokens);
   const InProcess own(kMebibyteTokens);
@@ -97,7 +84,6 @@ std::vector<Row> SharedMemoryRows() {
   return {
       {"shared_memory/in_place_42MB", ">= 0.9", AgainstInProcess},
       {"shared_memory/in_place_42MB_inline", ">= 10", AgainstInline},
-      {"shared_memory/posix_in_place_42MB", "", PosixAgainstMemfd},
       {"shared_memory/added_1MiB", "<= 1.25", AddedTime},
   };
 }

@@ -2,7 +2,7 @@
 // and threads do not grow.
 //
 // Sends mixed requests to a real server: 1 token to 16 MiB; unary, asynchronous and on streams;
-// inline over TCP and Unix, staged, in memfds with and without a ring, and in POSIX shared memory.
+// inline over TCP and Unix, staged, and in memfds with and without a ring.
 // 5 of 100 are cancelled and 5 are invalid. Now and then a client with shared memory disconnects
 // and another one connects. N hostile clients (soak_hostile.h; default 1, 0: none) perform one act
 // for a fixed number of requests of the other clients.

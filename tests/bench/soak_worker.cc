@@ -18,7 +18,7 @@ constexpr int64_t kHeadDim = 128;
 constexpr int64_t kTokenBytes = kHeads * kHeadDim * 2;
 constexpr int64_t kTensorBytesMax = int64_t{16} << 20;
 constexpr int64_t kTokensMax = kTensorBytesMax / kTokenBytes;
-constexpr uint64_t kPeers = 6;  // inline over TCP and Unix, memfd, POSIX, staged, ring
+constexpr uint64_t kPeers = 5;  // inline over TCP and Unix, memfd, staged, ring
 constexpr int64_t kStagedBytes = 3 * kTensorBytesMax;
 
 client::Client Connect(const std::string& target, const client::ConnectOptions& options) {
@@ -71,9 +71,8 @@ SoakWorker::SoakWorker(std::string tcp, std::string unix, uint64_t seed, SoakCou
   peers_.push_back(std::make_unique<Peer>(tcp_, WithArena(client::Transport::kInline)));
   peers_.push_back(std::make_unique<Peer>(unix_, WithArena(client::Transport::kInline)));
   peers_.resize(kPeers);
-  peers_[4] = std::make_unique<Peer>(unix_, WithStaging());
+  peers_[3] = std::make_unique<Peer>(unix_, WithStaging());
   ConnectMemfd();
-  ConnectShm();
   ConnectRing();
 }
 
@@ -90,7 +89,6 @@ void SoakWorker::SendMost() {
 void SoakWorker::SendOne() {
   const uint64_t dice = Below(100);
   if (Below(2000) == 0) ConnectMemfd();
-  if (Below(2000) == 0) ConnectShm();
   if (Below(2000) == 0) ConnectRing();
   peer_ = peers_[Below(kPeers)].get();
   Set(RandomTokens());
@@ -109,13 +107,9 @@ void SoakWorker::ConnectMemfd() {
   peers_[2].reset();
   peers_[2] = std::make_unique<Peer>(unix_, WithArena(client::Transport::kMemfd));
 }
-void SoakWorker::ConnectShm() {
-  peers_[3].reset();
-  peers_[3] = std::make_unique<Peer>(tcp_, WithArena(client::Transport::kShm));
-}
 void SoakWorker::ConnectRing() {
-  peers_[5].reset();
-  peers_[5] = std::make_unique<Peer>(unix_, WithArena(client::Transport::kRing));
+  peers_[4].reset();
+  peers_[4] = std::make_unique<Peer>(unix_, WithArena(client::Transport::kRing));
 }
 
 int64_t SoakWorker::RandomTokens() {

@@ -30,8 +30,8 @@ struct SoakCounts {
 class SoakWorker {
  public:
   // Upper bound on the client memory that the server maps for one worker: two arenas, the staging
-  // memory, and their rings. POSIX objects are never mapped. Staging memory counts twice, because a
-  // client that has lost half of it replaces it with new memory.
+  // memory, and their rings. Staging memory counts twice, because a client that has lost half of it
+  // replaces it with new memory.
   static const int64_t kMappedBytesMax;
 
   SoakWorker(std::string tcp, std::string unix, uint64_t seed, SoakCounts& counts);
@@ -48,7 +48,6 @@ class SoakWorker {
   enum class Fate { kAnswered, kCancelled, kInvalid };
 
   void ConnectMemfd();
-  void ConnectShm();
   void ConnectRing();
   uint64_t Below(uint64_t n) { return random_() % n; }
   int64_t RandomTokens();

@@ -126,7 +126,7 @@ TEST_F(ArenaTest, FastestTransportIsTakenAndTheReasonForASlowerOneGiven) {
   EXPECT_EQ(Connected().transport().reason, "");
   const ChosenTransport over_tcp =
       Client::Connect(server_->address(), {.arena_bytes = kArenaBytes}).value().transport();
-  EXPECT_EQ(over_tcp.transport, Transport::kShm);
+  EXPECT_EQ(over_tcp.transport, Transport::kInline);
   EXPECT_THAT(over_tcp.reason, HasSubstr("want unix:PATH"));
   const auto without = Client::Connect(target_).value();  // this client stages
   EXPECT_EQ(without.transport().transport, Transport::kRing);
@@ -138,24 +138,14 @@ TEST_F(ArenaTest, ServerWithoutSharedMemoryIsServedInlineUnlessThatIsForbidden) 
   const Client client = Connected();
   EXPECT_EQ(client.transport().transport, Transport::kInline);
   EXPECT_THAT(client.transport().reason, HasSubstr("memfd: FAILED_PRECONDITION"));
-  EXPECT_THAT(client.transport().reason, HasSubstr("shm: FAILED_PRECONDITION"));
   const Slot slot = SlotOfRaw(client);
   const auto reply = client.Rotate(RequestFor(slot.data(), slot.data()));
   ASSERT_TRUE(reply.ok()) << reply.status().ToString();
   EXPECT_EQ(Floats(slot.data()), Expected());
 
-  const auto forced = Client::Connect(
-      target_, {.arena_bytes = kArenaBytes, .transports = {Transport::kMemfd, Transport::kShm}});
+  const auto forced =
+      Client::Connect(target_, {.arena_bytes = kArenaBytes, .transports = {Transport::kMemfd}});
   EXPECT_EQ(forced.status().code(), StatusCode::kFailedPrecondition);
-}
-
-TEST_F(ArenaTest, NamesAreGoneOnceConnected) {
-  Start();
-  const Client client = Connected({Transport::kShm});
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
-    EXPECT_THAT(entry.path().string(),
-                ::testing::Not(HasSubstr("/rope_" + std::to_string(getpid()))));
-  }
 }
 
 TEST_F(ArenaTest, ExampleOfTheReadmeIsTheFileThatIsCompiledAndRuns) {
@@ -223,25 +213,6 @@ TEST_F(ArenaTest, InlineClientFindsARestartedServer) {
   auto stream = client.OpenStream().value();
   EXPECT_TRUE(stream.RotateFuture(request).get().ok());
   EXPECT_TRUE(client.RotateFuture(request).get().ok());
-}
-
-TEST_F(ArenaTest, NamedMemoryOfALostConnectionTravelsInline) {
-  Start();
-  const Client client = Connected({Transport::kShm, Transport::kInline});
-  EXPECT_EQ(client.transport().transport, Transport::kShm);
-  const Slot slot = SlotOfRaw(client);
-  server_->process().Signal(SIGKILL);
-  server_->process().Wait();
-  Start();
-  const auto reply = client.Rotate(RequestFor(slot.data(), slot.data()), {.timeout = seconds(30)});
-  if (!reply.ok()) {  // the first call may be the one that detects the loss; it may have run
-    EXPECT_EQ(reply.status().code(), StatusCode::kUnavailable);
-    EXPECT_TRUE(reply.status().detail().may_have_executed);
-    ASSERT_TRUE(client.Rotate(RequestFor(slot.data(), slot.data())).ok());
-  }
-  EXPECT_EQ(client.transport().transport, Transport::kInline);
-  EXPECT_THAT(client.transport().reason, HasSubstr("connection that registered the memory"));
-  EXPECT_EQ(Floats(slot.data()), Expected());
 }
 
 }  // namespace

@@ -166,8 +166,7 @@ TEST_F(FenceTest, WaitThatItsClientGivesUpOnChangesNothing) {
 class ArenaFenceTest : public FenceTest, public ::testing::WithParamInterface<client::Transport> {
  protected:
   client::Client Connect() const {
-    const bool is_named = GetParam() == client::Transport::kShm;
-    return client::Client::Connect(is_named ? server_.address() : "unix:" + path_,
+    return client::Client::Connect("unix:" + path_,
                                    {.arena_bytes = int64_t{64} << 20, .transports = {GetParam()}})
         .value();
   }
@@ -257,8 +256,7 @@ TEST_P(ArenaFenceTest, FencesOfManyThreadsAndShortOnesLeaveTheMemoryAsItWas) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, ArenaFenceTest,
-                         ::testing::Values(client::Transport::kRing, client::Transport::kMemfd,
-                                           client::Transport::kShm),
+                         ::testing::Values(client::Transport::kRing, client::Transport::kMemfd),
                          [](const auto& of) { return std::string(client::Name(of.param)); });
 
 }  // namespace

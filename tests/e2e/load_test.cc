@@ -62,10 +62,7 @@ TEST_F(LoadTest, TransportThatIsNotBuiltYetIsRefusedByName) {
 }
 
 TEST_F(LoadTest, MemoryThatTheServerDoesNotShareHasStatusOne) {
-  Outcome outcome = Load({"--requests=5", "--transport=shm"});
-  EXPECT_EQ(outcome.status, 1);
-  EXPECT_THAT(outcome.output, HasSubstr("shared memory off"));
-  outcome = Load({"--requests=5", "--transport=staged"});
+  Outcome outcome = Load({"--requests=5", "--transport=staged"});
   EXPECT_EQ(outcome.status, 1);
   EXPECT_THAT(outcome.output, HasSubstr("want unix:PATH"));
   outcome = Load({"--requests=5", "--transport=ring"});
@@ -76,7 +73,7 @@ TEST_F(LoadTest, MemoryThatTheServerDoesNotShareHasStatusOne) {
 TEST(SharedLoadTest, SharedMemoryAnswersTheSame) {
   const std::string path = "unix:" + TemporaryFolder() + "/load.sock";
   TestServer server({"--listen=" + path, "--enable_shared_memory"});
-  for (const std::string transport : {"staged", "ring", "memfd", "shm"}) {
+  for (const std::string transport : {"staged", "ring", "memfd"}) {
     const Outcome outcome =
         RunProgram({RopectlProgram(), "load", "--target=" + path, "--transport=" + transport,
                     "--requests=500", "--concurrency=4", "--tokens=16", "--json"});

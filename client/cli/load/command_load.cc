@@ -69,7 +69,7 @@ Status ReadShape(const Arguments& arguments, LoadPlan& plan) {
 Status ReadTransport(const Arguments& arguments, LoadPlan& plan) {
   if (arguments.Text("transport") == "cuda") {
     return Status(StatusCode::kUnimplemented,
-                  "--transport: got cuda, want inline, stream, staged, ring, memfd or shm: device "
+                  "--transport: got cuda, want inline, stream, staged, ring or memfd: device "
                   "memory has no transport yet");
   }
   const auto transport = ChoiceOf<LoadTransport>(arguments, "transport",
@@ -78,8 +78,7 @@ Status ReadTransport(const Arguments& arguments, LoadPlan& plan) {
                                                   {"stream", LoadTransport::kStream},
                                                   {"staged", LoadTransport::kStaged},
                                                   {"ring", LoadTransport::kRing},
-                                                  {"memfd", LoadTransport::kMemfd},
-                                                  {"shm", LoadTransport::kShm}});
+                                                  {"memfd", LoadTransport::kMemfd}});
   if (!transport.ok()) return transport.status();
   plan.transport = *transport;
   return {};
@@ -218,7 +217,7 @@ std::vector<Flag> LoadFlags() {
       {"head_dim", FlagKind::kInteger, "N", "Channels of a head. Default 128."},
       {"dtype", FlagKind::kText, "DTYPE", "fp32, fp16 or bf16. Default bf16."},
       {"transport", FlagKind::kText, "NAME",
-       "inline (default), staged, ring, memfd, shm: a thread and a connection for each"},
+       "inline (default), staged, ring, memfd: a thread and a connection for each"},
       {"concurrency", FlagKind::kInteger, "N",
        "of N in flight, in place with the last three; stream: one for all."},
       {"duration", FlagKind::kDuration, "DURATION", "How long. Default 10s; or"},

@@ -202,8 +202,6 @@ std::vector<Transport> TransportsOf(LoadTransport transport) {
       return {Transport::kRing};
     case LoadTransport::kMemfd:
       return {Transport::kMemfd};
-    case LoadTransport::kShm:
-      return {Transport::kShm};
   }
   return {Transport::kInline};
 }
@@ -234,8 +232,6 @@ const char* Name(LoadTransport transport) {
       return "ring";
     case LoadTransport::kMemfd:
       return "memfd";
-    case LoadTransport::kShm:
-      return "shm";
   }
   return "unknown";
 }

@@ -2,7 +2,7 @@
 //
 // inline: for each request in flight a thread, a connection and synchronous calls.
 // staged: the same; the bytes are copied to memory shared with the server instead of sent.
-// ring, memfd, shm: the same with tensors in shared memory, rotated in place without the attention
+// ring, memfd: the same with tensors in shared memory, rotated in place without the attention
 //   factor. With ring, calls need no RPC.
 // stream: one stream on one connection; the callback of each answer sends the next request.
 //
@@ -25,7 +25,7 @@
 
 namespace rope::client {
 
-enum class LoadTransport { kInline, kStream, kStaged, kRing, kMemfd, kShm };
+enum class LoadTransport { kInline, kStream, kStaged, kRing, kMemfd };
 
 // The value of the --transport flag.
 const char* Name(LoadTransport transport);
@@ -45,8 +45,7 @@ struct LoadPlan {
   CallOptions call = {};
 
   bool SharesMemory() const {
-    return transport == LoadTransport::kRing || transport == LoadTransport::kMemfd ||
-           transport == LoadTransport::kShm;
+    return transport == LoadTransport::kRing || transport == LoadTransport::kMemfd;
   }
   // Bytes of the tensors of one request, in each direction. REQUIRES: fits in 63 bits.
   int64_t RequestBytes() const {

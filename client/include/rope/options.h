@@ -16,12 +16,11 @@ namespace rope::client {
 // (ConnectOptions::staged_bytes). All other tensors travel inline.
 enum class Transport {
   kInline,  // in the message
-  kShm,     // POSIX shared memory by name; any target, server on the same host
   kMemfd,   // sealed memfd, passed to the server over the Unix socket
   kRing,    // as kMemfd, plus a ring in shared memory: Client::Rotate and streams need no RPC
 };
 
-// "inline", "shm", "memfd" or "ring".
+// "inline", "memfd" or "ring".
 const char* Name(Transport transport);
 
 // The transport that Connect chose.
@@ -54,8 +53,7 @@ struct ConnectOptions {
   int64_t staged_bytes = int64_t{64} << 20;
   // The allowed transports. Connect chooses the fastest that both sides support. With a single
   // entry Connect fails if that one is not available. Staging requires kRing or kMemfd.
-  std::vector<Transport> transports = {Transport::kRing, Transport::kMemfd, Transport::kShm,
-                                       Transport::kInline};
+  std::vector<Transport> transports = {Transport::kRing, Transport::kMemfd, Transport::kInline};
   // Memory of replies without TensorView::output, in bytes, that the connection keeps for reuse
   // after their tensors have been destroyed. Beyond this the least recently used memory is freed.
   // 0: none is kept.

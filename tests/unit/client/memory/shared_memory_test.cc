@@ -17,7 +17,6 @@ TEST(SharedMemoryTest, MemfdIsWholePagesThatNobodyCanResize) {
   const auto memory = SharedMemory::CreateMemfd(5000, SharedMemory::Use::kArena);
   ASSERT_TRUE(memory.ok()) << memory.status().ToString();
   EXPECT_EQ((*memory)->bytes(), 2 * sysconf(_SC_PAGESIZE));
-  EXPECT_EQ((*memory)->name(), "");
   EXPECT_NE(ftruncate((*memory)->fd(), 0), 0);
   EXPECT_NE(ftruncate((*memory)->fd(), 1 << 20), 0);
   (*memory)->data()[(*memory)->bytes() - 1] = std::byte{7};
@@ -42,33 +41,6 @@ TEST(SharedMemoryTest, PagesOfStagingMemoryAreMadeByTheirFirstUse) {
   EXPECT_EQ(staging->bytes(), kBytes);
 }
 
-TEST(SharedMemoryTest, NamedMemoryIsOneObjectUntilItsNameGoes) {
-  const auto first = SharedMemory::CreateNamed("/rope_test_", 4096);
-  const auto second = SharedMemory::CreateNamed("/rope_test_", 4096);
-  ASSERT_TRUE(first.ok() && second.ok());
-  EXPECT_NE((*first)->name(), (*second)->name());
-  EXPECT_EQ((*first)->name().find("/rope_test_"), 0u);
-  const std::string name = (*first)->name();
-  const proto::FileDescriptor opened(shm_open(name.c_str(), O_RDWR, 0));
-  ASSERT_TRUE(opened.ok());
-  (*first)->data()[1] = std::byte{9};
-  std::byte seen{};
-  ASSERT_EQ(pread(opened.get(), &seen, 1, 1), 1);
-  EXPECT_EQ(seen, std::byte{9});
-  (*first)->UnlinkName();
-  EXPECT_EQ(shm_open(name.c_str(), O_RDWR, 0), -1);
-}
-
-TEST(SharedMemoryTest, NameGoesWithTheMemory) {
-  std::string name;
-  {
-    const auto memory = SharedMemory::CreateNamed("/rope_test_", 4096);
-    ASSERT_TRUE(memory.ok());
-    name = (*memory)->name();
-  }
-  EXPECT_EQ(shm_open(name.c_str(), O_RDWR, 0), -1);
-}
-
 TEST(SharedMemoryTest, SizesThatAreNoneAreRefused) {
   const auto code_of = [](int64_t bytes) {
     return SharedMemory::CreateMemfd(bytes, SharedMemory::Use::kArena).status().code();
@@ -77,8 +49,6 @@ TEST(SharedMemoryTest, SizesThatAreNoneAreRefused) {
   EXPECT_EQ(code_of(-1), StatusCode::kInvalidArgument);
   EXPECT_EQ(code_of(std::numeric_limits<int64_t>::max()), StatusCode::kResourceExhausted);
   EXPECT_EQ(code_of(int64_t{1} << 62), StatusCode::kResourceExhausted);
-  EXPECT_EQ(SharedMemory::CreateNamed("/no/such/folder", 4096).status().code(),
-            StatusCode::kUnavailable);
 }
 
 }  // namespace

@@ -86,7 +86,7 @@ TEST_F(CommandLoadTest, MisuseIsRefusedBeforeTheServerIsAsked) {
        "--tokens: got a request of more than 2147483648 bytes"},
       {{"--dtype=fp8"}, "--dtype: got fp8, want fp32, fp16 or bf16"},
       {{"--transport=pigeon"},
-       "--transport: got pigeon, want one of inline, stream, staged, ring, memfd, shm"},
+       "--transport: got pigeon, want one of inline, stream, staged, ring, memfd"},
       {{"--concurrency=0"}, "--concurrency: got 0, want 1 to 4096"},
       {{"--duration=0s"}, "--duration: got 0s"},
       {{"--requests=0"}, "--requests: got 0"},
