@@ -14,6 +14,7 @@
 #include "client/codec/health_messages.h"
 #include "client/codec/message_call.h"
 #include "client/codec/messages.h"
+#include "client/error.h"
 
 namespace rope::client {
 namespace {
@@ -91,8 +92,7 @@ Result<Client> Client::Connect(const std::string& target, const ConnectOptions& 
                   health.status().detail());
   }
   if (options.require_serving && *health != ServingStatus::kServing) {
-    return Status(StatusCode::kUnavailable,
-                  absl::StrCat(target, ": health: got ", Name(*health), ", want SERVING"));
+    return MakeError(Reason::kDraining, absl::StrCat(target, ": health"), Name(*health), "SERVING");
   }
   return client;
 }

@@ -9,6 +9,7 @@
 #endif
 #if defined(ROPE_HAVE_CUDA_BACKEND)
 #include "kernels/backend/cuda/cuda_backend.h"
+#include "kernels/error.h"
 #endif
 
 namespace rope::kernels {
@@ -35,8 +36,8 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(std::string_view name,
 #if defined(ROPE_HAVE_CUDA_BACKEND)
   if (name == "cuda") return MakeCudaBackend(options);
 #endif
-  return absl::UnimplementedError(absl::StrFormat("backend: got %s, want one of this build: %s",
-                                                  name, absl::StrJoin(ListBackends(), ", ")));
+  return MakeError(Reason::kNotBuilt, "backend", name,
+                   StrCat("one of this build: ", absl::StrJoin(ListBackends(), ", ")));
 }
 
 }  // namespace rope::kernels

@@ -9,6 +9,7 @@
 
 #include "kernels/check.h"
 #include "kernels/compat/rope_warnings.h"
+#include "kernels/error.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 #include "kernels/tables/exact_rows.h"
@@ -18,7 +19,7 @@ namespace {
 
 absl::Status CheckSinusoidal(const LayerRope& rope, const ResolvedRope& resolved) {
   const auto refuse = [](std::string_view got, std::string_view want) {
-    return absl::InvalidArgumentError(StrCat("sinusoidal: got it with ", got, ", want ", want));
+    return InvalidField("sinusoidal", StrCat("it with ", got), want);
   };
   if (resolved.attention_factor() != 1) {
     return refuse(StrCat("attention factor ", resolved.attention_factor()),
@@ -27,8 +28,7 @@ absl::Status CheckSinusoidal(const LayerRope& rope, const ResolvedRope& resolved
   if (resolved.DependsOnSide()) return refuse("xpos", "an embedding without it");
   if (resolved.DependsOnDType()) return refuse("precision hf", "precision exact");
   if (!rope.pairing.has_value()) {
-    return absl::InvalidArgumentError(
-        "pairing: got nothing, want half or interleaved: this config does not say");
+    return InvalidField("pairing", "nothing", "half or interleaved: this config does not say");
   }
   return absl::OkStatus();
 }

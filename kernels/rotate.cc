@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "kernels/backends.h"
 #include "kernels/checked_math.h"
+#include "kernels/error.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 #include "kernels/tables/mrope_rows.h"
@@ -18,7 +19,7 @@ namespace {
 constexpr int64_t kPositionMax = int64_t{1} << 30;
 
 absl::Status Invalid(std::string_view field, std::string_view got, std::string_view want) {
-  return absl::InvalidArgumentError(StrCat(field, ": got ", got, ", want ", want));
+  return InvalidField(field, got, want);
 }
 
 absl::Status CheckAxis(const Rotation& rotation, size_t axis) {
@@ -35,9 +36,9 @@ absl::Status CheckAxis(const Rotation& rotation, size_t axis) {
         position <= std::min(range.last, kPositionMax)) {
       continue;
     }
-    return absl::OutOfRangeError(StrCat("positions[", axis, "][", token, "]: got ", position,
-                                        ", want ", std::max(range.first, int64_t{0}), " to ",
-                                        std::min(range.last, kPositionMax)));
+    return MakeError(
+        Reason::kPositionOutOfRange, StrCat("positions[", axis, "][", token, "]"), position,
+        StrCat(std::max(range.first, int64_t{0}), " to ", std::min(range.last, kPositionMax)));
   }
   return absl::OkStatus();
 }

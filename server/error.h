@@ -1,4 +1,4 @@
-// Errors of the request path: "field: got X, want Y" and retry delays.
+// The errors of the request path (proto/error.h), and those that several rooms make.
 //
 // Threading:  Functions only.
 #ifndef ROPE_SERVER_ERROR_H_
@@ -12,35 +12,26 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "proto/error.h"
+#include "server/limits.h"
 
 namespace rope::server {
 
-// "<field>: got <got>, want <want>".
-inline absl::Status InvalidField(absl::string_view field, const absl::AlphaNum& got,
-                                 const absl::AlphaNum& want) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, ": got ", got.Piece(), ", want ", want.Piece()));
-}
+using proto::InvalidField;
+using proto::MakeError;
+using proto::MarkMayHaveExecuted;
+using proto::Prefixed;
+using proto::Reason;
 
 // Formats a shape or another list for an error: "[2, 3]".
 std::string Brackets(absl::Span<const int64_t> values);
 
-// Cuts an error's message to limits::kErrorBytesMax bytes, between characters.
-std::string ShortMessage(absl::string_view message);
+// Cuts an error's text to `bytes_max` bytes, between characters.
+std::string ShortText(absl::string_view text, int64_t bytes_max = limits::kErrorBytesMax);
 
-// Returns the status with `prefix` before its message. Keeps its payloads.
-absl::Status Prefixed(absl::string_view prefix, const absl::Status& status);
-
-// RESOURCE_EXHAUSTED that a client may retry after `delay_ms`.
-absl::Status RetryLater(absl::string_view message, int64_t delay_ms);
-
-// Marks the status of a call that may have changed its caller's memory.
-absl::Status MarkMayHaveExecuted(absl::Status status);
-// Whether the status is marked so.
-bool MayHaveExecuted(const absl::Status& status);
-
-// The delay that RetryLater set; 0 if there is none.
-int64_t RetryDelayMs(const absl::Status& status);
+// RESOURCE_EXHAUSTED that a client may retry after limits::kRetryDelayMs.
+absl::Status RetryLater(Reason reason, absl::string_view field, absl::string_view got,
+                        absl::string_view want);
 
 // UNAVAILABLE: the server is draining.
 absl::Status Draining();

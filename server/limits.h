@@ -54,9 +54,10 @@ inline constexpr int64_t kDescribePositionsMax = 4096;
 // pair: 65,536 rows of 64 frequencies in 16 bits have 16 MiB and take a second.
 inline constexpr int64_t kTablesRowsMax = 64 * 1024;
 inline constexpr int64_t kTablesBytesMax = 16 * kMiB;
-// Length of an error message, which may quote the request. Status and details travel as trailers,
-// of which clients accept 8 KiB.
+// Lengths of an error's text and of each of its parts, which may quote the request. Text and
+// details travel as trailers, of which clients accept 8 KiB.
 inline constexpr int64_t kErrorBytesMax = 512;
+inline constexpr int64_t kErrorPartBytesMax = 256;
 
 // --- the queue ---
 

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "client/error.h"
+
 namespace rope::client {
 
 using std::chrono::microseconds;
@@ -121,8 +123,8 @@ void AsyncCall::TryAgain(const Status& status, bool idempotent) {
 }
 
 void AsyncCall::EndCancelled(const Status& last) {
-  outcome_ = Status(StatusCode::kCancelled, "cancelled by the caller",
-                    ErrorDetail{.may_have_executed = last.detail().may_have_executed});
+  outcome_ =
+      MakeError(Reason::kCancelled, "cancelled by the caller", last.detail().may_have_executed);
 }
 
 void AsyncCall::RunCallback() {

@@ -9,6 +9,7 @@
 #include "client/calls/fence.h"
 #include "client/codec/borrowed_slices.h"
 #include "client/codec/codec.h"
+#include "client/error.h"
 
 namespace rope::client {
 namespace {
@@ -124,8 +125,7 @@ Result<std::shared_ptr<StreamCall>> Connection::OpenStream(const StreamOptions& 
 // and ask it again whether a connection that shared the arena was lost. No lock is held.
 Status Connection::Fence(const CallOptions& options) const {
   if (has_loop_.load() && loop_->queue()->OnThread()) {
-    return Status(StatusCode::kFailedPrecondition,
-                  "Fence: got a call in a callback, want one on another thread");
+    return MakeError(Reason::kWrongState, "Fence", "a call in a callback", "one on another thread");
   }
   const Result<std::shared_ptr<const Session>> session = connector_->GetForFence();
   if (!session.ok()) return session.status();
@@ -138,7 +138,7 @@ Status Connection::Fence(const CallOptions& options) const {
       connector_->GetForFence();  // UNAVAILABLE if the failure was a lost connection
   if (!now.ok()) return now.status();
   if (status.code() != StatusCode::kNotFound) return status;
-  return Status(StatusCode::kUnavailable, absl::StrCat("fence: ", status.message()));
+  return MakeError(Reason::kConnectionLost, absl::StrCat("fence: ", status.message()));
 }
 
 const std::shared_ptr<EventQueue>& Connection::Queue() const {

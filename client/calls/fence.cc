@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "client/codec/message_call.h"
+#include "client/error.h"
 #include "rope/v1/admin.pb.h"
 
 namespace rope::client {
@@ -13,7 +14,7 @@ namespace {
 using std::chrono::microseconds;
 
 Status TooLate(const char* what) {
-  return Status(StatusCode::kDeadlineExceeded, std::string("fence: ") + what);
+  return MakeError(Reason::kDeadline, absl::StrCat("fence: ", what));
 }
 
 microseconds Until(RegionIds::Clock::time_point deadline) {

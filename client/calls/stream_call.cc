@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/error.h"
 
 namespace rope::client {
 namespace {
@@ -109,8 +110,8 @@ void StreamCall::Send(Message message) {
 
 Status StreamCall::Finish() {
   if (queue_->OnThread()) {
-    return Status(StatusCode::kFailedPrecondition,
-                  "Finish: got a call in a callback, want one on another thread");
+    return MakeError(Reason::kWrongState, "Finish", "a call in a callback",
+                     "one on another thread");
   }
   Write write;
   {
@@ -234,15 +235,14 @@ Status StreamCall::ReserveRoom(int64_t bytes) {
   for (;;) {
     if (ended_.has_value() && !ended_->ok()) return *ended_;
     if (ended_.has_value() || finishing_) {
-      return Status(StatusCode::kFailedPrecondition,
-                    "stream: got a request after its end, want an open stream");
+      return MakeError(Reason::kWrongState, "stream", "a request after its end", "an open stream");
     }
     if (HasRoom(bytes)) break;
     if (queue_->OnThread()) {
-      return Status(StatusCode::kResourceExhausted,
-                    absl::StrCat("stream: got ", requests_, " requests of ", bytes_,
-                                 " bytes in flight, want at most ", options_.requests_max, " of ",
-                                 options_.bytes_max, " with this one"));
+      return MakeError(Reason::kQueueFull, "stream",
+                       absl::StrCat(requests_, " requests of ", bytes_, " bytes in flight"),
+                       absl::StrCat("at most ", options_.requests_max, " of ", options_.bytes_max,
+                                    " with this one"));
     }
     changed_.Wait(&mu_);
   }
@@ -306,9 +306,9 @@ void StreamCall::Match(const grpc::ByteBuffer& buffer) {
     request = RemoveUnanswered(sequence);
   }
   if (request != nullptr) return Deliver(std::move(request), std::move(reply));
-  Break(Status(StatusCode::kInternal,
-               absl::StrCat("reply: got sequence ", sequence, " (", reply->error().ToString(),
-                            "), want that of an unanswered request")));
+  Break(MakeError(Reason::kInternal, "reply",
+                  absl::StrCat("sequence ", sequence, " (", reply->error().ToString(), ")"),
+                  "that of an unanswered request"));
 }
 
 std::unique_ptr<StreamCall::Request> StreamCall::RemoveUnanswered(uint64_t sequence) {
@@ -340,8 +340,7 @@ void StreamCall::OnAnswer(uint64_t sequence, Result<ReceivedReply> reply) {
 }
 
 void StreamCall::OnLost() {
-  Break(Status(StatusCode::kUnavailable, "ring: the connection was lost",
-               ErrorDetail{.may_have_executed = true}));
+  Break(MakeError(Reason::kConnectionLost, "ring: the connection was lost", true));
 }
 
 void StreamCall::Break(Status status) {
@@ -354,11 +353,11 @@ Status StreamCall::EndOfStream() const {
   if (broken_.has_value()) return *broken_;
   if (rpc_status_.ok() && unanswered_.empty()) return {};
   if (rpc_status_.ok()) {
-    return Status(StatusCode::kUnavailable,
-                  absl::StrCat("stream: got its end with ", unanswered_.size(),
-                               " requests unanswered, want an answer to each"));
+    return MakeError(Reason::kConnectionLost, "stream",
+                     absl::StrCat("its end with ", unanswered_.size(), " requests unanswered"),
+                     "an answer to each");
   }
-  if (cancelled_) return Status(StatusCode::kCancelled, "cancelled by the caller");
+  if (cancelled_) return MakeError(Reason::kCancelled, "cancelled by the caller");
   return ToStatus(rpc_status_, rpc_->context);
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "client/error.h"
 
 namespace rope::client {
 namespace {
@@ -99,9 +100,8 @@ void SetSwitches(const kernels::RopeConfig& from, RopeConfig& config) {
 
 }  // namespace
 
-// Both use the numbers of gRPC's status codes.
 Status FromAbsl(const absl::Status& status) {
-  return Status(static_cast<StatusCode>(status.code()), std::string(status.message()));
+  return ToStatus(status);
 }
 
 std::optional<kernels::Pairing> KernelsPairing(Pairing pairing) {

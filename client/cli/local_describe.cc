@@ -15,6 +15,7 @@
 #include "kernels/config/validate_config.h"
 #include "kernels/describe.h"
 #include "kernels/status_macros.h"
+#include "proto/error.h"
 
 namespace rope::client {
 namespace {
@@ -32,13 +33,12 @@ const kernels::Preset* FindPreset(absl::string_view name) {
 
 absl::Status CheckOptions(const DescribeRequest& request) {
   if (request.seq_len.has_value() && (*request.seq_len < 1 || *request.seq_len > kSeqLenMax)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("seq_len: got ", *request.seq_len, ", want a length from 1 to ", kSeqLenMax));
+    return proto::InvalidField("seq_len", *request.seq_len,
+                               absl::StrCat("a length from 1 to ", kSeqLenMax));
   }
   for (const int64_t position : request.positions) {
     if (position >= 0 && position <= kPositionMax) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("positions: got ", position, ", want 0 to ", kPositionMax));
+    return proto::InvalidField("positions", position, absl::StrCat("0 to ", kPositionMax));
   }
   return absl::OkStatus();
 }
@@ -78,8 +78,8 @@ absl::StatusOr<kernels::Description> Describe(const DescribeRequest& request,
   if (rope.layer.rotates) {
     ROPE_ASSIGN_OR_RETURN(resolved, kernels::Resolve(rope.layer.config, request.head_dim));
     if (resolved->head_dim() != request.head_dim.value_or(resolved->head_dim())) {
-      return absl::InvalidArgumentError(absl::StrCat("head_dim: got ", *request.head_dim,
-                                                     ", want the config's ", resolved->head_dim()));
+      return proto::InvalidField("head_dim", *request.head_dim,
+                                 absl::StrCat("the config's ", resolved->head_dim()));
     }
   }
   return kernels::Describe(rope, resolved.get(),

@@ -11,6 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/codec/messages.h"
+#include "client/error.h"
+#include "proto/error.h"
 #include "proto/ipc/ring.h"
 #include "proto/wire/message_join.h"
 #include "proto/wire/stream_message.h"
@@ -18,8 +20,15 @@
 namespace rope::client {
 namespace {
 
-Status Unreadable(const std::string& why) {
-  return Status(StatusCode::kInternal, absl::StrCat("reply: ", why));
+Status Unreadable(absl::string_view field, const absl::AlphaNum& got,
+                  const absl::AlphaNum& want = "") {
+  return MakeError(Reason::kInternal, field.empty() ? "reply" : absl::StrCat("reply: ", field), got,
+                   want);
+}
+
+Status Unreadable(const absl::Status& status) {
+  const proto::ErrorParts parts = proto::PartsOf(status);
+  return Unreadable(parts.field, parts.got, parts.want);
 }
 
 // Checks that a returned tensor has the shape, type and number of bytes that the request implies.
@@ -29,14 +38,14 @@ Status CheckTensor(const v1::Array& array, const proto::SplitMessage& message,
       array.shape_size() == static_cast<int>(wanted.shape.size()) &&
       std::equal(wanted.shape.begin(), wanted.shape.end(), array.shape().begin());
   if (!same_shape || array.dtype() != ToMessage(wanted.dtype)) {
-    return Unreadable(absl::StrCat(
-        "tensors[", index, "].array: got another shape or type, want those of the request"));
+    return Unreadable(absl::StrCat("tensors[", index, "].array"), "another shape or type",
+                      "those of the request");
   }
   const int64_t got = proto::HasPayload(array) ? proto::PayloadOf(array, message).bytes : 0;
   const int64_t want = wanted.in_region ? 0 : wanted.bytes;
   if (got == want) return {};
-  return Unreadable(
-      absl::StrCat("tensors[", index, "].array.raw: got ", got, " bytes, want ", want));
+  return Unreadable(absl::StrCat("tensors[", index, "].array.raw"), absl::StrCat(got, " bytes"),
+                    want);
 }
 
 RotatedTensor ReadTensorInto(const v1::Tensor& head, const proto::SplitMessage& message,
@@ -66,12 +75,7 @@ RotatedTensor ReadTensorInto(const v1::Tensor& head, const proto::SplitMessage& 
 }
 
 Status FromMessage(const v1::Error& error) {
-  return Status(static_cast<StatusCode>(error.code()), error.message(),
-                ErrorDetail{.field = error.field(),
-                            .got = error.got(),
-                            .want = error.want(),
-                            .retry_delay_ms = error.retry_delay_ms(),
-                            .may_have_executed = error.may_have_executed()});
+  return Status(static_cast<StatusCode>(error.code()), error.message(), DetailOf(error));
 }
 
 void ReadHead(const v1::RotateResponse& head, RotateReply& reply) {
@@ -304,7 +308,7 @@ grpc::ByteBuffer StreamCancelOf(uint64_t sequence) {
 
 Status ReceivedReply::Take(const grpc::ByteBuffer& buffer,
                            std::vector<std::string_view>& fragments) {
-  if (!buffer.Dump(&slices_).ok()) return Unreadable("got compressed bytes that cannot be read");
+  if (!buffer.Dump(&slices_).ok()) return Unreadable("", "compressed bytes that cannot be read");
   fragments.reserve(slices_.size());
   for (const grpc::Slice& slice : slices_) {
     fragments.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
@@ -315,9 +319,9 @@ Status ReceivedReply::Take(const grpc::ByteBuffer& buffer,
 Status ReceivedReply::ParseFragments(absl::Span<const std::string_view> fragments) {
   static const proto::Schema& schema = proto::Schema::Of(v1::RotateResponse::descriptor());
   auto message = proto::Split(schema, fragments, {.unknown_fields = proto::UnknownFields::kSkip});
-  if (!message.ok()) return Unreadable(std::string(message.status().message()));
+  if (!message.ok()) return Unreadable(message.status());
   message_ = *std::move(message);
-  if (!head_->ParseFromString(message_.skeleton)) return Unreadable("got malformed bytes");
+  if (!head_->ParseFromString(message_.skeleton)) return Unreadable("", "malformed bytes");
   return {};
 }
 
@@ -338,8 +342,8 @@ Result<ReceivedReply> ReceivedReply::ParseStream(const grpc::ByteBuffer& buffer,
   const absl::Status read =
       proto::ReadStreamMessage(fragments, proto::UnknownFields::kSkip, message);
   sequence = message.sequence;
-  if (!read.ok()) return Unreadable(std::string(read.message()));
-  if (!message.rotate.has_value()) return Unreadable("got a message without `rotate`");
+  if (!read.ok()) return Unreadable(read);
+  if (!message.rotate.has_value()) return Unreadable("", "a message without `rotate`");
   Status status = reply.ParseFragments(message.rotate->fragments);
   if (!status.ok()) return status;
   return reply;
@@ -348,11 +352,11 @@ Result<ReceivedReply> ReceivedReply::ParseStream(const grpc::ByteBuffer& buffer,
 Result<ReceivedReply> ReceivedReply::ParseSmall(std::string_view bytes) {
   ReceivedReply reply;
   if (!reply.head_->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-    return Unreadable("got malformed bytes");
+    return Unreadable("", "malformed bytes");
   }
   for (const v1::Tensor& tensor : reply.head().tensors()) {
     // In a parsed skeleton `raw` holds a payload index; here it would be actual tensor bytes.
-    if (proto::HasPayload(tensor.array())) return Unreadable("got bytes of a tensor in a ring");
+    if (proto::HasPayload(tensor.array())) return Unreadable("", "bytes of a tensor in a ring");
   }
   return reply;
 }
@@ -367,7 +371,7 @@ Result<RotateReply> ReceivedReply::ToReply(std::vector<WantedTensor> wanted,
   if (Status status = error(); !status.ok()) return status;
   const auto count = static_cast<size_t>(head().tensors_size());
   if (count != wanted.size()) {
-    return Unreadable(absl::StrCat("tensors: got ", count, ", want ", wanted.size()));
+    return Unreadable("tensors", count, wanted.size());
   }
   for (size_t i = 0; i < count; ++i) {
     const v1::Array& array = head().tensors(static_cast<int>(i)).array();

@@ -4,6 +4,8 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "client/error.h"
+#include "proto/error.h"
 #include "proto/wire/message_join.h"
 #include "proto/wire/wire_cursor.h"
 
@@ -35,7 +37,7 @@ absl::StatusOr<int32_t> StatusNumberIn(std::string_view message) {
     if (!tag.ok()) return tag.status();
     const auto type = static_cast<WireType>(*tag & 7);
     const uint32_t field = *tag >> 3;
-    if (field == 0) return absl::InvalidArgumentError("field: got number 0, want 1 or more");
+    if (field == 0) return proto::InvalidField("field", "number 0", "1 or more");
     if (field == kStatusField && type == WireType::kVarint) {
       const absl::StatusOr<uint64_t> value = cursor.ReadVarint();
       if (!value.ok()) return value.status();
@@ -64,8 +66,8 @@ Result<ServingStatus> ServingStatusOf(const Result<grpc::ByteBuffer>& reply) {
     number = StatusNumberIn({reinterpret_cast<const char*>(joined.begin()), joined.size()});
   }
   if (!number.ok()) {
-    return Status(StatusCode::kInternal,
-                  "reply: got malformed bytes, want grpc.health.v1.HealthCheckResponse");
+    return MakeError(Reason::kInternal, "reply", "malformed bytes",
+                     "grpc.health.v1.HealthCheckResponse");
   }
   if (*number == kServingNumber) return ServingStatus::kServing;
   if (*number == kNotServingNumber) return ServingStatus::kNotServing;

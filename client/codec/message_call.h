@@ -10,6 +10,7 @@
 #include <grpcpp/support/byte_buffer.h>
 
 #include "absl/strings/str_cat.h"
+#include "client/error.h"
 #include "rope/status.h"
 
 namespace rope::client {
@@ -26,8 +27,7 @@ Result<Reply> MessageOf(const Result<grpc::ByteBuffer>& buffer) {
   Reply reply;
   if (!buffer->DumpToSingleSlice(&joined).ok() ||
       !reply.ParseFromArray(joined.begin(), static_cast<int>(joined.size()))) {
-    return Status(StatusCode::kInternal,
-                  absl::StrCat("reply: got malformed bytes, want ", reply.GetTypeName()));
+    return MakeError(Reason::kInternal, "reply", "malformed bytes", reply.GetTypeName());
   }
   return reply;
 }

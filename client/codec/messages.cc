@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/error.h"
 
 namespace rope::client {
 namespace {
@@ -162,9 +163,8 @@ Status CheckOneOf(absl::string_view field, absl::Span<const std::pair<const char
     if (is_set) set.push_back(name);
   }
   if (set.size() < 2) return {};
-  return Status(StatusCode::kInvalidArgument,
-                absl::StrCat(field, ": got ", absl::StrJoin(set, " and "), ", want exactly one of ",
-                             absl::StrJoin(all, ", ")));
+  return InvalidField(field, absl::StrJoin(set, " and "),
+                      absl::StrCat("exactly one of ", absl::StrJoin(all, ", ")));
 }
 
 Status SetRope(const RopeSpec& spec, absl::string_view field, v1::RopeSpec& message) {

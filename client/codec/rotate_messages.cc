@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/codec/messages.h"
+#include "client/error.h"
 
 namespace rope::client {
 namespace {
@@ -62,18 +63,9 @@ v1::Role ToMessage(Role role) {
   return role == Role::kQ ? v1::ROLE_Q : v1::ROLE_K;
 }
 
-Status Misfit(const std::string& field, const std::string& got, const std::string& want) {
-  return Status(StatusCode::kInvalidArgument, absl::StrCat(field, ": got ", got, ", want ", want));
-}
-
 Status TooLarge(const char* field) {
-  return Misfit(field, absl::StrCat("more than ", std::numeric_limits<int64_t>::max(), " bytes"),
-                "fewer");
-}
-
-// Prefixes the field in the message of `status` with `parent`.
-Status Within(const std::string& parent, const Status& status) {
-  return Status(status.code(), absl::StrCat(parent, ".", status.message()));
+  return InvalidField(
+      field, absl::StrCat("more than ", std::numeric_limits<int64_t>::max(), " bytes"), "fewer");
 }
 
 // Number of elements from the first to the last, inclusive. REQUIRES: one stride per axis.
@@ -81,8 +73,8 @@ Result<int64_t> ExtentOf(const std::vector<int64_t>& shape, const std::vector<in
   int64_t elements = 1;
   for (size_t axis = 0; axis < shape.size(); ++axis) {
     if (strides[axis] < 0) {
-      return Misfit(absl::StrCat("strides[", axis, "]"), absl::StrCat(strides[axis]),
-                    "a distance >= 0");
+      return InvalidField(absl::StrCat("strides[", axis, "]"), absl::StrCat(strides[axis]),
+                          "a distance >= 0");
     }
     int64_t reach = 0;
     if (__builtin_mul_overflow(shape[axis] - 1, strides[axis], &reach) ||
@@ -109,7 +101,8 @@ Result<int64_t> BytesOf(DType dtype, const std::vector<int64_t>& shape,
   for (size_t axis = 0; axis < shape.size(); ++axis) {
     is_empty |= shape[axis] == 0;
     if (shape[axis] < 0) {
-      return Misfit(absl::StrCat("shape[", axis, "]"), absl::StrCat(shape[axis]), "a length >= 0");
+      return InvalidField(absl::StrCat("shape[", axis, "]"), absl::StrCat(shape[axis]),
+                          "a length >= 0");
     }
   }
   if (is_empty) return int64_t{0};
@@ -123,7 +116,7 @@ Result<int64_t> BytesOf(DType dtype, const std::vector<int64_t>& shape,
 
 Status CheckMemory(const void* data, int64_t bytes) {
   if (bytes == 0 || data != nullptr) return {};
-  return Misfit("data", "null", absl::StrCat(bytes, " bytes"));
+  return InvalidField("data", "null", absl::StrCat(bytes, " bytes"));
 }
 
 // Copies positions, rows or weights into `array`.

@@ -42,6 +42,60 @@ const char* Name(StatusCode code) {
   return "UNKNOWN";  // a number that gRPC does not define
 }
 
+const char* Name(Reason reason) {
+  switch (reason) {
+    case Reason::kUnspecified:
+      return "UNSPECIFIED";
+    case Reason::kInvalidField:
+      return "INVALID_FIELD";
+    case Reason::kUnknownField:
+      return "UNKNOWN_FIELD";
+    case Reason::kNotBuilt:
+      return "NOT_BUILT";
+    case Reason::kPositionOutOfRange:
+      return "POSITION_OUT_OF_RANGE";
+    case Reason::kRegionOutOfRange:
+      return "REGION_OUT_OF_RANGE";
+    case Reason::kModelNotFound:
+      return "MODEL_NOT_FOUND";
+    case Reason::kConfigIdNotFound:
+      return "CONFIG_ID_NOT_FOUND";
+    case Reason::kRegionNotFound:
+      return "REGION_NOT_FOUND";
+    case Reason::kServiceNotFound:
+      return "SERVICE_NOT_FOUND";
+    case Reason::kModelExists:
+      return "MODEL_EXISTS";
+    case Reason::kRegionExists:
+      return "REGION_EXISTS";
+    case Reason::kWrongState:
+      return "WRONG_STATE";
+    case Reason::kSharedMemoryOff:
+      return "SHARED_MEMORY_OFF";
+    case Reason::kPermission:
+      return "PERMISSION";
+    case Reason::kQueueFull:
+      return "QUEUE_FULL";
+    case Reason::kBudgetFull:
+      return "BUDGET_FULL";
+    case Reason::kLimitExceeded:
+      return "LIMIT_EXCEEDED";
+    case Reason::kDraining:
+      return "DRAINING";
+    case Reason::kConnectionLost:
+      return "CONNECTION_LOST";
+    case Reason::kDeadline:
+      return "DEADLINE";
+    case Reason::kCancelled:
+      return "CANCELLED";
+    case Reason::kDeviceFault:
+      return "DEVICE_FAULT";
+    case Reason::kInternal:
+      return "INTERNAL";
+  }
+  return "UNSPECIFIED";
+}
+
 std::string Status::ToString() const {
   if (ok()) return "OK";
   return std::string(Name(code_)) + ": " + message_;

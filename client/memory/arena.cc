@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/error.h"
 #include "client/memory/arena_memory.h"
 
 namespace rope::client {
@@ -31,8 +32,7 @@ Arena::Arena(std::shared_ptr<ArenaMemory> memory) : memory_(std::move(memory)) {
 
 Result<Slot> Arena::Allocate(int64_t bytes) const {
   if (bytes < 0) {
-    return Status(StatusCode::kInvalidArgument,
-                  absl::StrCat("slot: got ", bytes, " bytes, want 0 or more"));
+    return InvalidField("slot", absl::StrCat(bytes, " bytes"), "0 or more");
   }
   if (bytes == 0) return Slot();
   const Result<std::byte*> data = memory_->Allocate(bytes);

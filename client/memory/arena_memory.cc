@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/error.h"
 
 namespace rope::client {
 
@@ -21,9 +22,9 @@ Result<std::byte*> ArenaMemory::Allocate(int64_t bytes) {
   const auto fits = [bytes](const auto& part) { return part.second >= bytes; };
   const auto part = std::find_if(free_.begin(), free_.end(), fits);
   if (part == free_.end()) {
-    return Status(StatusCode::kResourceExhausted,
-                  absl::StrCat("arena: got a slot of ", bytes, " bytes, want one that fits into ",
-                               capacity_bytes(), " of which ", used_bytes_, " are used"));
+    return MakeError(Reason::kBudgetFull, "arena", absl::StrCat("a slot of ", bytes, " bytes"),
+                     absl::StrCat("one that fits into ", capacity_bytes(), " of which ",
+                                  used_bytes_, " are used"));
   }
   const auto [offset, length] = *part;
   const int64_t taken = RoundedUp(bytes);

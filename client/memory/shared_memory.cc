@@ -10,16 +10,17 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/error.h"
 
 namespace rope::client {
 namespace {
 
 Status Unavailable(const char* call) {
   const int error = errno;
-  return Status(error == ENOMEM || error == ENOSPC || error == EFBIG || error == EMFILE
-                    ? StatusCode::kResourceExhausted
-                    : StatusCode::kUnavailable,
-                absl::StrCat("memory to share: ", call, ": got error ", error, ", want memory"));
+  const bool is_full = error == ENOMEM || error == ENOSPC || error == EFBIG || error == EMFILE;
+  return MakeError(is_full ? Reason::kLimitExceeded : Reason::kWrongState,
+                   absl::StrCat("memory to share: ", call), absl::StrCat("error ", error),
+                   "memory");
 }
 
 int64_t PageBytes() {
@@ -56,13 +57,11 @@ Status SharedMemory::Fill(int64_t bytes, Use use) {
   const char* const field = use == Use::kArena ? "arena_bytes" : "staged_bytes";
   const int64_t page = PageBytes();
   if (bytes <= 0) {
-    return Status(StatusCode::kInvalidArgument,
-                  absl::StrCat(field, ": got ", bytes, ", want a number of bytes > 0"));
+    return InvalidField(field, bytes, "a number of bytes > 0");
   }
   if (bytes > MemoryBytesMax()) {
-    return Status(StatusCode::kResourceExhausted,
-                  absl::StrCat(field, ": got ", bytes, ", want at most ", MemoryBytesMax(),
-                               ", all memory that there is"));
+    return MakeError(Reason::kLimitExceeded, field, bytes,
+                     absl::StrCat("at most ", MemoryBytesMax(), ", all memory that there is"));
   }
   const int64_t rounded = (bytes + page - 1) / page * page;
   if (use == Use::kStaging) {

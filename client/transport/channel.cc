@@ -15,6 +15,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "client/error.h"
 #include "proto/ipc/send_buffer.h"
 
 namespace rope::client {
@@ -68,9 +69,8 @@ Result<proto::FileDescriptor> ConnectSocket(const std::string& path,
                                             std::chrono::microseconds timeout) {
   sockaddr_un address{};
   if (path.empty() || path.size() >= sizeof(address.sun_path)) {
-    return Status(StatusCode::kInvalidArgument,
-                  absl::StrCat("target: got a path of ", path.size(), " bytes, want 1 to ",
-                               sizeof(address.sun_path) - 1));
+    return InvalidField("target", absl::StrCat("a path of ", path.size(), " bytes"),
+                        absl::StrCat("1 to ", sizeof(address.sun_path) - 1));
   }
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path, path.data(), path.size());
@@ -80,9 +80,9 @@ Result<proto::FileDescriptor> ConnectSocket(const std::string& path,
   SetTimeouts(socket.get(), std::max(timeout, std::chrono::microseconds(1000)));
   if (connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
     const int error = errno;
-    return Status(StatusCode::kUnavailable,
-                  absl::StrCat("unix:", path, ": got error ", error, " (", std::strerror(error),
-                               "), want a connection"));
+    return MakeError(Reason::kConnectionLost, absl::StrCat("unix:", path),
+                     absl::StrCat("error ", error, " (", std::strerror(error), ")"),
+                     "a connection");
   }
   return socket;
 }

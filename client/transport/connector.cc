@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "client/error.h"
 #include "client/transport/channel.h"
 #include "client/transport/waiter.h"
 #include "proto/ipc/hello.h"
@@ -26,18 +27,13 @@ microseconds Until(std::chrono::steady_clock::time_point deadline) {
   return std::max<microseconds>(left, milliseconds(1));
 }
 
-Status ToStatus(const absl::Status& status) {
-  return Status(static_cast<StatusCode>(status.raw_code()), std::string(status.message()));
-}
-
 // Dials a Unix target until somebody listens or the time is over.
 Result<proto::FileDescriptor> AwaitUnixSocket(const std::string& target,
                                               std::chrono::steady_clock::time_point deadline,
                                               microseconds timeout) {
   const std::optional<std::string> path = UnixPathOf(target);
   if (!path.has_value()) {
-    return Status(StatusCode::kFailedPrecondition,
-                  absl::StrCat("target: got ", target, ", want unix:PATH"));
+    return MakeError(Reason::kWrongState, "target", target, "unix:PATH");
   }
   for (;;) {
     Result<proto::FileDescriptor> socket = ConnectSocket(*path, timeout);
@@ -80,24 +76,21 @@ bool Connector::IsAllowed(Transport transport) const {
 
 Status Connector::CheckOptions() const {
   if (options_.arena_bytes < 0) {
-    return Status(StatusCode::kInvalidArgument,
-                  absl::StrCat("arena_bytes: got ", options_.arena_bytes, ", want 0 or more"));
+    return InvalidField("arena_bytes", options_.arena_bytes, "0 or more");
   }
   if (options_.staged_bytes < 0) {
-    return Status(StatusCode::kInvalidArgument,
-                  absl::StrCat("staged_bytes: got ", options_.staged_bytes, ", want 0 or more"));
+    return InvalidField("staged_bytes", options_.staged_bytes, "0 or more");
   }
   if (options_.pooled_bytes < 0) {
-    return Status(StatusCode::kInvalidArgument,
-                  absl::StrCat("pooled_bytes: got ", options_.pooled_bytes, ", want 0 or more"));
+    return InvalidField("pooled_bytes", options_.pooled_bytes, "0 or more");
   }
   const bool has_one = options_.arena_bytes > 0 ? !options_.transports.empty()
                                                 : IsAllowed(Transport::kInline) || MayStage();
   if (!has_one) {
-    return Status(
-        StatusCode::kInvalidArgument,
-        absl::StrCat("transports: got none that goes with arena_bytes ", options_.arena_bytes,
-                     " and staged_bytes ", options_.staged_bytes, ", want one"));
+    return InvalidField("transports",
+                        absl::StrCat("none that goes with arena_bytes ", options_.arena_bytes,
+                                     " and staged_bytes ", options_.staged_bytes),
+                        "one");
   }
   return {};
 }
@@ -116,8 +109,8 @@ Status Connector::Connect(microseconds timeout) {
   const auto connect =
       options_.arena_bytes > 0 ? &Connector::ConnectMemfd : &Connector::ConnectStaged;
   const Status status = MayBringMemory() ? (this->*connect)(deadline)
-                                         : Status(StatusCode::kFailedPrecondition,
-                                                  "not in ConnectOptions::transports");
+                                         : MakeError(Reason::kWrongState,
+                                                     "not in ConnectOptions::transports");
   if (status.ok()) {
     const proto::MutexLock lock(&mu_);
     chosen_ = MemoryOfSession();
@@ -125,7 +118,7 @@ Status Connector::Connect(microseconds timeout) {
   }
   const std::string reason = absl::StrCat(Name(Transport::kMemfd), ": ", status.ToString());
   if (IsAllowed(Transport::kInline)) return ConnectInline(deadline, reason);
-  return Status(StatusCode::kFailedPrecondition, absl::StrCat(target_, ": ", reason));
+  return MakeError(Reason::kWrongState, absl::StrCat(target_, ": ", reason));
 }
 
 ChosenTransport Connector::MemoryOfSession() const {
@@ -180,8 +173,8 @@ Status Connector::ConnectMemfd(Clock::time_point deadline) {
 
 Status Connector::ConnectStaged(Clock::time_point deadline) {
   if (options_.staged_bytes == 0) {
-    return Status(StatusCode::kFailedPrecondition,
-                  "got neither arena_bytes nor staged_bytes, want memory to share");
+    return MakeError(Reason::kWrongState,
+                     "got neither arena_bytes nor staged_bytes, want memory to share");
   }
   Result<proto::FileDescriptor> socket =
       AwaitUnixSocket(target_, deadline, std::min<microseconds>(Until(deadline) / 2, kRedialMax));
@@ -219,18 +212,16 @@ Result<std::shared_ptr<const Session>> Connector::Greet(proto::FileDescriptor so
   auto answer = proto::ExchangeHello(socket.get(), hello, descriptors);
   if (!answer.ok()) {
     // There is a server, and it has no such memory: not the same as no server.
-    return Status(StatusCode::kFailedPrecondition, ToStatus(answer.status()).message());
+    return MakeError(Reason::kWrongState, answer.status().message());
   }
   if (answer->hello.code != absl::StatusCode::kOk) {
-    return Status(
-        StatusCode::kFailedPrecondition,
-        absl::StrCat("hello: got ", absl::StatusCodeToString(answer->hello.code), ", want OK"));
+    return MakeError(Reason::kWrongState, "hello", absl::StatusCodeToString(answer->hello.code),
+                     "OK");
   }
   proto::FileDescriptor watched(fcntl(socket.get(), F_DUPFD_CLOEXEC, 0));
   if (!answer->doorbell.ok() || !watched.ok()) ring = nullptr;
   if (ring == nullptr && !IsAllowed(Transport::kMemfd)) {
-    return Status(StatusCode::kFailedPrecondition,
-                  "hello: got memory without a ring, want one with it");
+    return MakeError(Reason::kWrongState, "hello", "memory without a ring", "one with it");
   }
   if (ring != nullptr) ring->Open(std::move(answer->doorbell), std::move(watched));
   const Region region = {.memory = std::move(memory),
@@ -296,9 +287,10 @@ void Connector::Note(const Session& session, const Status& status) {
 Result<std::shared_ptr<const Session>> Connector::GetForFence() {
   const proto::MutexLock lock(&mu_);
   if (!std::exchange(lost_arena_, false)) return session_;
-  return Status(StatusCode::kUnavailable,
-                "fence: a connection that shared the memory was lost; nobody tells when its server "
-                "is done with it");
+  return MakeError(
+      Reason::kConnectionLost,
+      "fence: a connection that shared the memory was lost; nobody tells when its server "
+      "is done with it");
 }
 
 ChosenTransport Connector::transport() const {

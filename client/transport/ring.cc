@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "client/error.h"
 #include "client/transport/waiter.h"
 #include "proto/ipc/futex.h"
 
@@ -46,10 +47,6 @@ Result<ReceivedReply> ReplyIn(const proto::RingSlot& slot) {
   return ReceivedReply::ParseSmall({slot.message.data(), bytes});
 }
 
-Status Ended(StatusCode code, const char* message) {
-  return Status(code, message, ErrorDetail{.may_have_executed = true});
-}
-
 }  // namespace
 
 Result<std::unique_ptr<Ring>> Ring::Create(microseconds spin) {
@@ -84,8 +81,8 @@ std::optional<Result<ReceivedReply>> Ring::Call(std::string_view request, int64_
     GiveUp(*index);
     GiveBack(*index, /*answered=*/false);
     return outcome == Outcome::kLost
-               ? Ended(StatusCode::kUnavailable, "ring: the connection was lost")
-               : Ended(StatusCode::kDeadlineExceeded, "ring: no answer in time");
+               ? MakeError(Reason::kConnectionLost, "ring: the connection was lost", true)
+               : MakeError(Reason::kDeadline, "ring: no answer in time", true);
   }
   Result<ReceivedReply> answer = AnswerIn(slot);
   GiveBack(*index, /*answered=*/true);
@@ -198,7 +195,7 @@ Result<ReceivedReply> Ring::AnswerIn(const proto::RingSlot& slot) {
   if (!reply.ok() || slot.code.load(std::memory_order_relaxed) == 0) return reply;
   const Status error = reply->error();
   if (!error.ok()) return error;
-  return Status(StatusCode::kInternal, "reply: got a code without its error");
+  return MakeError(Reason::kInternal, "reply", "a code without its error", "");
 }
 
 }  // namespace rope::client

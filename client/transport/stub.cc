@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "client/error.h"
 #include "client/transport/waiter.h"
 #include "proto/wire/error_details.h"
 
@@ -75,15 +76,12 @@ Status ToStatus(const grpc::Status& status, const grpc::ClientContext& context) 
     code = StatusCode::kUnavailable;
     message = absl::StrCat("server: ended the call (", message, ")");
   }
-  // The default; the error detail, if there is one, replaces it.
+  // The defaults; the error detail, if there is one, replaces them.
+  detail.reason = ReasonOf(code);
   detail.may_have_executed =
       code == StatusCode::kUnavailable || code == StatusCode::kDeadlineExceeded;
   if (error.has_value()) {
-    detail.field = std::move(*error->mutable_field());
-    detail.got = std::move(*error->mutable_got());
-    detail.want = std::move(*error->mutable_want());
-    detail.retry_delay_ms = error->retry_delay_ms();
-    detail.may_have_executed = error->may_have_executed();
+    detail = DetailOf(*error);
   }
   const auto& trailers = context.GetServerTrailingMetadata();
   if (const auto it = trailers.find("grpc-retry-pushback-ms"); it != trailers.end()) {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "kernels/compat/engine_table.h"
 #include "kernels/config/rope_formulas.h"
+#include "kernels/error.h"
 #include "kernels/frequencies/inverse_frequencies.h"
 #include "kernels/str_cat.h"
 
@@ -55,8 +56,7 @@ const EngineEntry* NewestEntry(std::string_view name, Family family) {
 }
 
 absl::Status HasNo(Compat compat, std::string_view what) {
-  return absl::InvalidArgumentError(
-      StrCat("compat: got ", Name(compat), ", which has no ", what, ", want another"));
+  return InvalidField("compat", StrCat(Name(compat), ", which has no ", what), "another");
 }
 
 double LargestRelative(const std::vector<InverseFrequency>& got,

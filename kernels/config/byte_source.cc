@@ -8,6 +8,7 @@
 #include <cstring>
 #include <utility>
 
+#include "kernels/error.h"
 #include "kernels/str_cat.h"
 
 namespace rope::kernels {
@@ -25,8 +26,7 @@ absl::StatusOr<std::unique_ptr<FileSource>> FileSource::Open(const std::string& 
   struct stat properties = {};
   if (fstat(descriptor, &properties) != 0) return absl::ErrnoToStatus(errno, path);
   if (!S_ISREG(properties.st_mode)) {
-    return absl::InvalidArgumentError(
-        StrCat(path, ": got a directory or a device, want a regular file"));
+    return InvalidField(path, "a directory or a device", "a regular file");
   }
   source->size_ = static_cast<uint64_t>(properties.st_size);
   return source;
@@ -45,8 +45,8 @@ absl::Status FileSource::Read(uint64_t offset, absl::Span<char> bytes) const {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return absl::ErrnoToStatus(errno, path_);
     if (got == 0) {
-      return absl::InvalidArgumentError(StrCat(path_, ": got ", offset, " bytes, want ", size_,
-                                               ", as many as when it was opened"));
+      return InvalidField(path_, StrCat(offset, " bytes"),
+                          StrCat(size_, ", as many as when it was opened"));
     }
     bytes.remove_prefix(static_cast<size_t>(got));
     offset += static_cast<uint64_t>(got);

@@ -9,6 +9,7 @@
 #include "kernels/config/json_fields.h"
 #include "kernels/config/model_defaults.h"
 #include "kernels/config/sub_configs.h"
+#include "kernels/error.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 
@@ -39,8 +40,8 @@ absl::StatusOr<std::vector<LayerConfig>> ReadNestedEntries(const ConfigDocument&
     }
     if (!value.is_object()) continue;
     if (entries.size() == kLayerTypesMax) {
-      return absl::InvalidArgumentError(StrCat(
-          document.parameters->path(), ": got more layer types, want at most ", kLayerTypesMax));
+      return InvalidField(document.parameters->path(), "more layer types",
+                          StrCat("at most ", kLayerTypesMax));
     }
     const JsonFields parameters(value, document.parameters->PathOf(key));
     ROPE_ASSIGN_OR_RETURN(LayerConfig entry,
@@ -103,13 +104,13 @@ absl::StatusOr<std::vector<std::string>> ReadArchitectures(const JsonFields& roo
   const JsonFields& fields = root.Has("architectures") ? root : model;
   ROPE_ASSIGN_OR_RETURN(std::vector<std::string> names, fields.Strings("architectures"));
   if (names.size() > kNamesMax) {
-    return absl::InvalidArgumentError(StrCat(fields.PathOf("architectures"), ": got ", names.size(),
-                                             " names, want at most ", kNamesMax));
+    return InvalidField(fields.PathOf("architectures"), StrCat(names.size(), " names"),
+                        StrCat("at most ", kNamesMax));
   }
   for (const std::string& name : names) {
     if (name.size() <= kNameMax) continue;
-    return absl::InvalidArgumentError(StrCat(fields.PathOf("architectures"), ": got ", Show(name),
-                                             ", want names of at most ", kNameMax, " characters"));
+    return InvalidField(fields.PathOf("architectures"), Show(name),
+                        StrCat("names of at most ", kNameMax, " characters"));
   }
   return names;
 }
@@ -160,13 +161,13 @@ ModelConfig ModelConfig::FromParts(Parts parts) {
 
 absl::StatusOr<LayerConfig> ModelConfig::Layer(const LayerChoice& choice) const {
   if (choice.layer.has_value() && !choice.layer_type.empty()) {
-    return absl::InvalidArgumentError("layer: got layer and layer_type, want one of them");
+    return InvalidField("layer", "layer and layer_type", "one of them");
   }
   std::string type = choice.layer_type;
   if (choice.layer.has_value()) {
     if (*choice.layer < 0 || *choice.layer >= num_layers_.value_or(kLayersMax)) {
-      return absl::InvalidArgumentError(StrCat("layer: got ", *choice.layer, ", want 0 to ",
-                                               num_layers_.value_or(kLayersMax) - 1));
+      return InvalidField("layer", *choice.layer,
+                          StrCat("0 to ", num_layers_.value_or(kLayersMax) - 1));
     }
     if (!layers_.empty()) type = layers_[static_cast<size_t>(*choice.layer)];
   }
@@ -205,19 +206,16 @@ absl::StatusOr<LayerConfig> ModelConfig::EntryOf(const LayerChoice& choice,
                                                  const std::string& type) const {
   if (layer_types_.empty()) {
     if (choice.layer_type.empty() || Contains(layers_, type)) return entries_.front();
-    return absl::InvalidArgumentError(StrCat("layer_type: got ", Show(type), ", want ",
-                                             "no layer_type: this config has no such layers"));
+    return InvalidField("layer_type", Show(type), "no layer_type: this config has no such layers");
   }
   if (type.empty()) {
-    return absl::InvalidArgumentError(
-        StrCat("layer_type: got ", choice.layer.has_value() ? "only a layer index" : "nothing",
-               ", want one of ", Join(layer_types_)));
+    return InvalidField("layer_type", choice.layer.has_value() ? "only a layer index" : "nothing",
+                        StrCat("one of ", Join(layer_types_)));
   }
   for (const LayerConfig& entry : entries_) {
     if (entry.layer_type == type) return entry;
   }
-  return absl::InvalidArgumentError(
-      StrCat("layer_type: got ", Show(type), ", want one of ", Join(layer_types_)));
+  return InvalidField("layer_type", Show(type), StrCat("one of ", Join(layer_types_)));
 }
 
 }  // namespace rope::kernels

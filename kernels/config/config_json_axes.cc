@@ -10,6 +10,7 @@
 
 #include "kernels/config/model_types.h"
 #include "kernels/config/rope_formulas.h"
+#include "kernels/error.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 
@@ -39,10 +40,9 @@ absl::StatusOr<Mrope> ReadErnieMrope(const JsonFields& parameters,
   }
   ROPE_ASSIGN_OR_RETURN(const std::optional<int64_t> time, parameters.Integer("freq_allocation"));
   if (!section.empty() || !time.has_value() || !rotary_dim.has_value()) {
-    return absl::InvalidArgumentError(
-        StrCat(parameters.PathOf("freq_allocation"), ": got ",
-               time.has_value() ? StrCat(*time, " without a head_dim") : "nothing",
-               ", want the count of t, or mrope_section with three counts (h, w, t)"));
+    return InvalidField(parameters.PathOf("freq_allocation"),
+                        time.has_value() ? StrCat(*time, " without a head_dim") : "nothing",
+                        "the count of t, or mrope_section with three counts (h, w, t)");
   }
   const int64_t rest = *rotary_dim / 2 - *time;
   mrope.section = {*time, rest / 2, rest - rest / 2};
@@ -79,10 +79,10 @@ absl::StatusOr<std::optional<Mrope>> ReadMrope(const ConfigDocument& document,
     return UsualMrope(type, rotary_dim);
   }
   if (section.size() != 3) {
-    return absl::InvalidArgumentError(
-        StrCat(parameters.PathOf("mrope_section"), ": got ",
-               parameters.Has("mrope_section") ? StrCat(section.size(), " numbers") : "nothing",
-               ", want three counts of frequencies (t, h, w)"));
+    return InvalidField(
+        parameters.PathOf("mrope_section"),
+        parameters.Has("mrope_section") ? StrCat(section.size(), " numbers") : "nothing",
+        "three counts of frequencies (t, h, w)");
   }
   Mrope mrope{.layout = type.mrope_layout.value_or(Mrope::Layout::kSections)};
   std::copy(section.begin(), section.end(), mrope.section.begin());
@@ -130,7 +130,7 @@ void SplitFrequencies(int64_t n, RopeConfig& config) {
 
 absl::Status ReadGrid(AxialGrid grid, RopeConfig& config) {
   if (!config.head_dim.has_value()) {
-    return absl::InvalidArgumentError("head_dim: got nothing, want the channels of an axial head");
+    return InvalidField("head_dim", "nothing", "the channels of an axial head");
   }
   const int64_t head_dim = *config.head_dim;
   if (grid == AxialGrid::kTHW) {
@@ -140,8 +140,7 @@ absl::Status ReadGrid(AxialGrid grid, RopeConfig& config) {
     return absl::OkStatus();
   }
   if (head_dim % 4 != 0 || head_dim > kHeadDimMax) {
-    return absl::InvalidArgumentError(
-        StrCat("head_dim: got ", head_dim, ", want a multiple of 4 for an axial grid"));
+    return InvalidField("head_dim", head_dim, "a multiple of 4 for an axial grid");
   }
   const int64_t n = head_dim / 4;
   config.mrope.emplace();

@@ -8,6 +8,7 @@
 #include "kernels/config/config_json_axes.h"
 #include "kernels/config/model_types.h"
 #include "kernels/config/rope_formulas.h"
+#include "kernels/error.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 
@@ -29,9 +30,7 @@ absl::StatusOr<std::optional<RopeType>> ReadTypeAt(const JsonFields& parameters,
   if (*name == kAxialType) return std::optional<RopeType>(RopeType::kDefault);
   const absl::StatusOr<RopeType> type = ParseRopeType(*name);
   if (type.ok()) return std::optional<RopeType>(*type);
-  const std::string message(type.status().message());
-  return absl::InvalidArgumentError(
-      StrCat(parameters.PathOf(key), message.substr(message.find(':'))));
+  return proto::WithField(parameters.PathOf(key), type.status());
 }
 
 absl::StatusOr<RopeType> ReadType(const JsonFields& parameters, bool bare,
@@ -102,8 +101,7 @@ absl::StatusOr<std::optional<int64_t>> ReadHeadDim(const ConfigDocument& documen
       FirstOf<int64_t>({model.Integer("num_attention_heads"), model.Integer("n_head")}));
   if (!hidden.has_value() || !heads.has_value()) return std::optional<int64_t>();
   if (*heads < 1) {
-    return absl::InvalidArgumentError(
-        StrCat(model.PathOf("num_attention_heads"), ": got ", *heads, ", want at least 1"));
+    return InvalidField(model.PathOf("num_attention_heads"), *heads, "at least 1");
   }
   return std::optional<int64_t>(*hidden / *heads);
 }
@@ -155,8 +153,7 @@ absl::StatusOr<std::optional<int64_t>> ReadFractionOf(const ConfigDocument& docu
                                             document.model.Integer(key)}));
     if (!channels.has_value()) return std::optional<int64_t>();
     if (*channels < 0 || *channels > kHeadDimMax) {
-      return absl::InvalidArgumentError(
-          StrCat(document.model.PathOf(key), ": got ", *channels, ", want 0 to ", kHeadDimMax));
+      return InvalidField(document.model.PathOf(key), *channels, StrCat("0 to ", kHeadDimMax));
     }
     sum = sum.value_or(0) + *channels;
   }
@@ -223,10 +220,9 @@ absl::Status ReadLongropeMagnitudes(const JsonFields& parameters, RopeConfig& co
   ROPE_ASSIGN_OR_RETURN(const std::optional<double> for_long, parameters.Number("long_mscale"));
   if (!for_short.has_value() && !for_long.has_value()) return absl::OkStatus();
   if (for_short != for_long) {
-    return absl::InvalidArgumentError(
-        StrCat(parameters.PathOf("long_mscale"), ": got ",
-               for_long.has_value() ? StrCat(*for_long) : "nothing", ", want short_mscale, ",
-               for_short.has_value() ? StrCat(*for_short) : "which is absent",
+    return InvalidField(
+        parameters.PathOf("long_mscale"), for_long.has_value() ? StrCat(*for_long) : "nothing",
+        StrCat("short_mscale, ", for_short.has_value() ? StrCat(*for_short) : "which is absent",
                ": an attention factor that follows the length is not supported"));
   }
   config.attention_factor = for_short;
@@ -291,9 +287,8 @@ absl::StatusOr<LayerConfig> ReadEntry(const ConfigDocument& document,
                                       const std::optional<JsonFields>& parameters,
                                       std::string_view layer_type, EntryKind kind) {
   if (!document.type->unsupported.empty()) {
-    return absl::InvalidArgumentError(StrCat(document.model.PathOf("model_type"), ": got ",
-                                             document.model_type,
-                                             ", want another one: ", document.type->unsupported));
+    return InvalidField(document.model.PathOf("model_type"), document.model_type,
+                        StrCat("another one: ", document.type->unsupported));
   }
   LayerConfig entry;
   entry.layer_type = layer_type;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/error.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 
@@ -19,8 +20,7 @@ absl::StatusOr<std::optional<int64_t>> ReadCount(const JsonFields& model) {
   const std::string_view key = model.Has("num_hidden_layers") ? "num_hidden_layers" : "n_layer";
   ROPE_ASSIGN_OR_RETURN(const std::optional<int64_t> count, model.Integer(key));
   if (count.has_value() && (*count < 1 || *count > kLayersMax)) {
-    return absl::InvalidArgumentError(
-        StrCat(model.PathOf(key), ": got ", *count, ", want 1 to ", kLayersMax));
+    return InvalidField(model.PathOf(key), *count, StrCat("1 to ", kLayersMax));
   }
   return count;
 }
@@ -30,8 +30,7 @@ absl::Status CheckOnePerLayer(const std::string& path, size_t entries,
   if (entries == 0 || !layers.has_value() || static_cast<int64_t>(entries) == *layers) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      StrCat(path, ": got ", entries, " entries, want num_hidden_layers, ", *layers));
+  return InvalidField(path, StrCat(entries, " entries"), StrCat("num_hidden_layers, ", *layers));
 }
 
 // Reads a list with 0 or 1 per layer; empty if the key is absent.
@@ -42,8 +41,7 @@ absl::StatusOr<std::vector<bool>> ReadFlags(const JsonFields& model, std::string
   std::vector<bool> flags;
   for (const int64_t number : numbers) {
     if (number != 0 && number != 1) {
-      return absl::InvalidArgumentError(
-          StrCat(model.PathOf(key), ": got ", number, ", want 0 or 1"));
+      return InvalidField(model.PathOf(key), number, "0 or 1");
     }
     flags.push_back(number == 1);
   }
@@ -54,8 +52,7 @@ absl::StatusOr<std::vector<bool>> ReadFlags(const JsonFields& model, std::string
 absl::StatusOr<std::optional<int64_t>> ReadPeriod(const JsonFields& model, std::string_view key) {
   ROPE_ASSIGN_OR_RETURN(const std::optional<int64_t> period, model.Integer(key));
   if (period.has_value() && *period < 1) {
-    return absl::InvalidArgumentError(
-        StrCat(model.PathOf(key), ": got ", *period, ", want at least 1"));
+    return InvalidField(model.PathOf(key), *period, "at least 1");
   }
   return period;
 }
@@ -73,8 +70,7 @@ Types Periodic(int64_t count, int64_t period, int64_t full_at, std::string_view 
 absl::StatusOr<Types> FromLetters(const std::string& path, const std::string& letters,
                                   int64_t count) {
   if (letters.empty() || letters.find_first_not_of("LG") != std::string::npos) {
-    return absl::InvalidArgumentError(
-        StrCat(path, ": got ", Show(letters), ", want a number, or letters L and G"));
+    return InvalidField(path, Show(letters), "a number, or letters L and G");
   }
   Types types;
   for (int64_t i = 0; i < count; ++i) {

@@ -13,6 +13,7 @@
 #include "kernels/config/gguf_fields.h"
 #include "kernels/config/gguf_layers.h"
 #include "kernels/config/gguf_scaling.h"
+#include "kernels/error.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 
@@ -210,9 +211,8 @@ absl::StatusOr<int64_t> GgufPartsOf(const GgufHeader& header) {
   if (integer && value.integers.front() >= 1 && value.integers.front() <= kMost) {
     return value.integers.front();
   }
-  return absl::InvalidArgumentError(
-      StrCat("split.count: got ", integer ? StrCat(value.integers.front()) : "another type",
-             ", want a number from 1 to ", kMost));
+  return InvalidField("split.count", integer ? StrCat(value.integers.front()) : "another type",
+                      StrCat("a number from 1 to ", kMost));
 }
 
 absl::StatusOr<ModelConfig> ReadGgufConfig(const GgufHeader& header) {

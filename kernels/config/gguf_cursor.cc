@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/error.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 
@@ -24,17 +25,18 @@ std::string GgufCursor::Part() const {
 }
 
 absl::Status GgufCursor::Invalid(std::string_view got, std::string_view want) const {
-  return absl::InvalidArgumentError(StrCat("gguf: got ", got, " in ", Part(), ", want ", want));
+  return InvalidField("gguf", StrCat(got, " in ", Part()), want);
 }
 
 absl::Status GgufCursor::Need(uint64_t count) const {
   if (count > source_.size() - position_) {
-    return absl::InvalidArgumentError(StrCat("gguf: got ", source_.size(), " bytes, want ", Part(),
-                                             ": ", count, " bytes at byte ", position_));
+    return InvalidField("gguf", StrCat(source_.size(), " bytes"),
+                        StrCat(Part(), ": ", count, " bytes at byte ", position_));
   }
   if (position_ + count > kHeaderBytesMax) {
-    return absl::InvalidArgumentError(StrCat("gguf: got a header of more than ", kHeaderBytesMax,
-                                             " bytes in ", Part(), ", want at most that"));
+    return InvalidField("gguf",
+                        StrCat("a header of more than ", kHeaderBytesMax, " bytes in ", Part()),
+                        "at most that");
   }
   return absl::OkStatus();
 }

@@ -1,5 +1,6 @@
 #include "kernels/config/gguf_fields.h"
 
+#include "kernels/error.h"
 #include "kernels/str_cat.h"
 
 namespace rope::kernels {
@@ -21,19 +22,19 @@ std::string TypeOf(const GgufValue& value) {
 absl::StatusOr<GgufFields> GgufFields::Of(const GgufHeader& header) {
   const auto found = header.values.find(kArchitecture);
   if (found == header.values.end()) {
-    return absl::InvalidArgumentError(StrCat(
-        kArchitecture, ": got nothing, want the name of an architecture",
-        header.values.contains("split.no") ? "; the first part of a split model has it" : ""));
+    return InvalidField(
+        kArchitecture, "nothing",
+        StrCat("the name of an architecture", header.values.contains("split.no")
+                                                  ? "; the first part of a split model has it"
+                                                  : ""));
   }
   if (found->second.kind != Kind::kString) {
-    return absl::InvalidArgumentError(
-        StrCat(kArchitecture, ": got ", TypeOf(found->second), ", want a string"));
+    return InvalidField(kArchitecture, TypeOf(found->second), "a string");
   }
   const std::string& name = found->second.text;
   for (const char c : name) {
     if (c > ' ' && c <= '~') continue;
-    return absl::InvalidArgumentError(
-        StrCat(kArchitecture, ": got ", ShowText(name), ", want a name of printable characters"));
+    return InvalidField(kArchitecture, ShowText(name), "a name of printable characters");
   }
   return GgufFields(header, name);
 }
@@ -49,7 +50,7 @@ const GgufValue* GgufFields::Find(std::string_view key) const {
 
 absl::Status GgufFields::Invalid(std::string_view key, std::string_view got,
                                  std::string_view want) const {
-  return absl::InvalidArgumentError(StrCat(PathOf(key), ": got ", got, ", want ", want));
+  return InvalidField(PathOf(key), got, want);
 }
 
 absl::Status GgufFields::WrongType(std::string_view key, const GgufValue& value,

@@ -11,6 +11,7 @@
 
 #include "kernels/config/gguf_cursor.h"
 #include "kernels/config/rope_config.h"
+#include "kernels/error.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 
@@ -241,8 +242,8 @@ absl::StatusOr<GgufValue> HeaderReader::ReadValue(uint32_t type, const std::stri
     ROPE_ASSIGN_OR_RETURN(type, ReadType());
     ROPE_ASSIGN_OR_RETURN(count, cursor_.Read<uint64_t>());
     if (type == kString || type == kArray || count > kListMax) {
-      return absl::InvalidArgumentError(
-          StrCat(key, ": got a list of ", count, " values, want at most ", kListMax, " numbers"));
+      return InvalidField(key, StrCat("a list of ", count, " values"),
+                          StrCat("at most ", kListMax, " numbers"));
     }
   }
   value.kind = KindOf(type);
@@ -263,7 +264,7 @@ absl::Status HeaderReader::ReadPair() {
     return cursor_.Invalid(StrCat("a key of ", key.size(), " bytes"), "a model's key");
   }
   if (header_.values.contains(key)) {
-    return absl::InvalidArgumentError(StrCat(ShowText(key), ": got it twice, want it once"));
+    return InvalidField(ShowText(key), "it twice", "it once");
   }
   ROPE_RETURN_IF_ERROR(Store(key.size()));
   ROPE_ASSIGN_OR_RETURN(GgufValue value, ReadValue(type, ShowText(key)));
@@ -290,18 +291,18 @@ absl::Status HeaderReader::ReadTensorInfo() {
   place.count = extents[0];
   const auto same = [&](const TensorPlace& other) { return other.name == place.name; };
   if (std::any_of(places_.begin(), places_.end(), same)) {
-    return absl::InvalidArgumentError(StrCat(place.name, ": got it twice, want it once"));
+    return InvalidField(place.name, "it twice", "it once");
   }
   if (type != kFloat32Tensor) {
-    return absl::InvalidArgumentError(
-        StrCat(place.name, ": got tensor type ", type, ", want 0, float32"));
+    return InvalidField(place.name, StrCat("tensor type ", type), "0, float32");
   }
   constexpr uint64_t kMost = kHeadDimMax / 2;
   if (place.count < 1 || place.count > kMost || extents[1] != 1 || extents[2] != 1 ||
       extents[3] != 1) {
-    return absl::InvalidArgumentError(StrCat(place.name, ": got shape [", extents[0], ", ",
-                                             extents[1], ", ", extents[2], ", ", extents[3],
-                                             "], want one dimension of 1 to ", kMost));
+    return InvalidField(
+        place.name,
+        StrCat("shape [", extents[0], ", ", extents[1], ", ", extents[2], ", ", extents[3], "]"),
+        StrCat("one dimension of 1 to ", kMost));
   }
   places_.push_back(std::move(place));
   return absl::OkStatus();
@@ -313,9 +314,8 @@ absl::Status HeaderReader::FindData() {
     const bool integer = value.kind == GgufValue::Kind::kInteger && !value.list;
     alignment_ = integer ? static_cast<uint64_t>(value.integers.front()) : 0;
     if (!std::has_single_bit(alignment_) || alignment_ > kStoredBytesMax) {
-      return absl::InvalidArgumentError(StrCat("general.alignment: got ",
-                                               integer ? StrCat(alignment_) : "another type",
-                                               ", want a power of two, at most ", kStoredBytesMax));
+      return InvalidField("general.alignment", integer ? StrCat(alignment_) : "another type",
+                          StrCat("a power of two, at most ", kStoredBytesMax));
     }
   }
   data_start_ = (cursor_.position() + alignment_ - 1) / alignment_ * alignment_;
@@ -324,15 +324,15 @@ absl::Status HeaderReader::FindData() {
 
 absl::Status HeaderReader::ReadTensor(const TensorPlace& place) {
   if (place.offset % alignment_ != 0) {
-    return absl::InvalidArgumentError(
-        StrCat(place.name, ": got offset ", place.offset, ", want a multiple of ", alignment_));
+    return InvalidField(place.name, StrCat("offset ", place.offset),
+                        StrCat("a multiple of ", alignment_));
   }
   const uint64_t bytes = place.count * sizeof(float);
   if (data_start_ > source_.size() || place.offset > source_.size() - data_start_ ||
       bytes > source_.size() - data_start_ - place.offset) {
-    return absl::InvalidArgumentError(StrCat("gguf: got ", source_.size(), " bytes, want ",
-                                             place.name, ": ", bytes, " bytes at byte ",
-                                             data_start_, " + ", place.offset));
+    return InvalidField(
+        "gguf", StrCat(source_.size(), " bytes"),
+        StrCat(place.name, ": ", bytes, " bytes at byte ", data_start_, " + ", place.offset));
   }
   std::vector<float> numbers(place.count);
   const auto memory = absl::MakeSpan(reinterpret_cast<char*>(numbers.data()), bytes);

@@ -8,6 +8,7 @@
 
 #include "kernels/config/gguf_architectures.h"
 #include "kernels/config/rope_formulas.h"
+#include "kernels/error.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 
@@ -32,8 +33,7 @@ std::optional<int64_t> FrequenciesOf(const RopeConfig& config) {
 absl::Status CheckDivisors(std::string_view name, const std::vector<double>& divisors) {
   for (size_t i = 0; i < divisors.size(); ++i) {
     if (std::isfinite(divisors[i]) && divisors[i] > 0) continue;
-    return absl::InvalidArgumentError(
-        StrCat(name, "[", i, "]: got ", divisors[i], ", want a finite number > 0"));
+    return InvalidField(StrCat(name, "[", i, "]"), divisors[i], "a finite number > 0");
   }
   return absl::OkStatus();
 }
@@ -73,9 +73,8 @@ absl::Status ReadLongrope(const GgufFields& fields, const std::vector<double>* l
                           LayerConfig& entry) {
   RopeConfig& config = entry.config;
   if (long_factor == nullptr || short_factor == nullptr) {
-    return absl::InvalidArgumentError(
-        StrCat(long_factor == nullptr ? kRopeFactorsLong : kRopeFactorsShort,
-               ": got no tensor, want one for longrope"));
+    return InvalidField(long_factor == nullptr ? kRopeFactorsLong : kRopeFactorsShort, "no tensor",
+                        "one for longrope");
   }
   ROPE_RETURN_IF_ERROR(CheckDivisors(kRopeFactorsLong, *long_factor));
   ROPE_RETURN_IF_ERROR(CheckDivisors(kRopeFactorsShort, *short_factor));
@@ -101,8 +100,8 @@ absl::Status ReadRopeFreqs(const GgufFields& fields, const std::vector<double>& 
   // llama.cpp reads as many numbers as there are frequencies (Step 3.5 has one tensor for layers
   // with different dimensions).
   if (!count.has_value() || static_cast<int64_t>(divisors.size()) < *count) {
-    return absl::InvalidArgumentError(StrCat(kRopeFreqs, ": got ", divisors.size(),
-                                             " numbers, want rotary_dim/2, ", count.value_or(0)));
+    return InvalidField(kRopeFreqs, StrCat(divisors.size(), " numbers"),
+                        StrCat("rotary_dim/2, ", count.value_or(0)));
   }
   const auto dim = static_cast<long double>(2 * *count);
   for (int64_t i = 0; i < *count; ++i) {

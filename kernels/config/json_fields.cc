@@ -5,6 +5,7 @@
 #include <set>
 
 #include "absl/status/status.h"
+#include "kernels/error.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 
@@ -14,7 +15,7 @@ namespace {
 using Json = nlohmann::json;
 
 absl::Status WrongType(const std::string& path, const Json& value, std::string_view want) {
-  return absl::InvalidArgumentError(StrCat(path, ": got ", Show(value), ", want ", want));
+  return InvalidField(path, Show(value), want);
 }
 
 absl::StatusOr<double> ToNumber(const Json& value, const std::string& path) {
@@ -133,15 +134,14 @@ absl::StatusOr<Json> ParseJsonObject(std::string_view text) {
   try {
     document = Json::parse(standard.begin(), standard.end(), std::ref(finder));
   } catch (const Json::parse_error& error) {
-    return absl::InvalidArgumentError(
-        StrCat("config_json: got a syntax error at byte ", error.byte, ", want JSON"));
+    return InvalidField("config_json", StrCat("a syntax error at byte ", error.byte), "JSON");
   } catch (const Json::exception&) {
-    return absl::InvalidArgumentError(
-        "config_json: got a number that a double cannot hold, want JSON with finite numbers");
+    return InvalidField("config_json", "a number that a double cannot hold",
+                        "JSON with finite numbers");
   }
   if (finder.duplicate().has_value()) {
-    return absl::InvalidArgumentError(
-        StrCat("config_json: got key ", Show(*finder.duplicate()), " twice, want it once"));
+    return InvalidField("config_json", StrCat("key ", Show(*finder.duplicate()), " twice"),
+                        "it once");
   }
   if (!document.is_object()) return WrongType("config_json", document, "a JSON object");
   return document;

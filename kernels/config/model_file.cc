@@ -10,6 +10,7 @@
 #include "kernels/config/gguf_config.h"
 #include "kernels/config/gguf_header.h"
 #include "kernels/config/json_fields.h"
+#include "kernels/error.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 
@@ -28,12 +29,12 @@ absl::StatusOr<ModelConfig> ReadJson(const ByteSource& source, std::string_view 
   ROPE_ASSIGN_OR_RETURN(const std::string start, ReadBytes(source, kGgufMagic.size()));
   const size_t first = start.find_first_not_of(" \t\r\n");
   if (first != std::string::npos && start[first] != '{') {
-    return absl::InvalidArgumentError(
-        StrCat("file: got ", ShowText(start), " at the start, want \"GGUF\" or a JSON object"));
+    return InvalidField("file", StrCat(ShowText(start), " at the start"),
+                        "\"GGUF\" or a JSON object");
   }
   if (source.size() > kJsonBytesMax) {
-    return absl::InvalidArgumentError(
-        StrCat("file: got ", source.size(), " bytes of JSON, want at most ", kJsonBytesMax));
+    return InvalidField("file", StrCat(source.size(), " bytes of JSON"),
+                        StrCat("at most ", kJsonBytesMax));
   }
   ROPE_ASSIGN_OR_RETURN(const std::string text, ReadBytes(source, kJsonBytesMax));
   return ModelConfig::Parse(text, sub_config);
@@ -73,8 +74,8 @@ absl::StatusOr<ModelConfig> ReadOpened(const std::string& path, const ByteSource
   ROPE_ASSIGN_OR_RETURN(const bool gguf, IsGguf(source));
   if (!gguf) return ReadJson(source, sub_config);
   if (!sub_config.empty()) {
-    return absl::InvalidArgumentError(StrCat("sub_config: got ", Show(std::string(sub_config)),
-                                             ", want no sub_config: a GGUF file has none"));
+    return InvalidField("sub_config", Show(std::string(sub_config)),
+                        "no sub_config: a GGUF file has none");
   }
   ROPE_ASSIGN_OR_RETURN(GgufHeader header, ReadGgufHeader(source));
   AddTensorsOfParts(path, header);
@@ -94,7 +95,7 @@ absl::StatusOr<ModelConfig> ReadModelFile(const std::string& path, std::string_v
   ROPE_ASSIGN_OR_RETURN(const std::unique_ptr<FileSource> source, FileSource::Open(path));
   absl::StatusOr<ModelConfig> model = ReadOpened(path, *source, sub_config);
   if (model.ok()) return model;
-  return absl::Status(model.status().code(), StrCat(path, ": ", model.status().message()));
+  return proto::Prefixed(StrCat(path, ": "), model.status());
 }
 
 }  // namespace rope::kernels

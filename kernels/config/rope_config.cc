@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/escaping.h"
+#include "kernels/error.h"
 #include "kernels/str_cat.h"
 
 namespace rope::kernels {
@@ -30,7 +31,7 @@ constexpr std::pair<std::string_view, std::string_view> kOtherTypes[] = {
 };
 
 absl::Status InvalidType(std::string_view got, std::string_view want) {
-  return absl::InvalidArgumentError(StrCat("rope_type: got \"", got, "\", want ", want));
+  return InvalidField("rope_type", StrCat("\"", got, "\""), want);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "kernels/config/json_fields.h"
 #include "kernels/config/model_defaults.h"
 #include "kernels/config/model_types.h"
+#include "kernels/error.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 
@@ -78,10 +79,9 @@ absl::Status Unknown(std::string_view name, const SubConfigs& found) {
   }
   const std::string got = name.empty() ? "nothing" : Show(std::string(name));
   if (names.empty()) {
-    return absl::InvalidArgumentError(
-        StrCat("sub_config: got ", got, ", want no sub_config: this file has none"));
+    return InvalidField("sub_config", got, "no sub_config: this file has none");
   }
-  return absl::InvalidArgumentError(StrCat("sub_config: got ", got, ", want one of ", names));
+  return InvalidField("sub_config", got, StrCat("one of ", names));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "kernels/config/rope_formulas.h"
+#include "kernels/error.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 
@@ -16,7 +17,7 @@ constexpr int64_t kXPosCentreMax = int64_t{1} << 30;  // the largest position
 
 template <typename Got>
 absl::Status Invalid(std::string_view field, const Got& got, std::string_view want) {
-  return absl::InvalidArgumentError(StrCat(field, ": got ", got, ", want ", want));
+  return InvalidField(field, got, want);
 }
 
 absl::Status Missing(std::string_view field, std::string_view want, RopeType type) {

@@ -9,6 +9,7 @@
 #include "kernels/check.h"
 #include "kernels/config/rope_formulas.h"
 #include "kernels/config/validate_config.h"
+#include "kernels/error.h"
 #include "kernels/frequencies/eager_rows.h"
 #include "kernels/frequencies/inverse_frequencies.h"
 #include "kernels/status_macros.h"
@@ -92,16 +93,16 @@ absl::Status CheckFinite(const RopeConfig& config, const ResolvedRope::AtSeqLen&
         finite && (config.reverse || number >= 0) && std::isfinite(static_cast<double>(number));
   }
   if (finite) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      StrCat("rope_theta: got ", config.rope_theta, " with factor ", config.factor.value_or(1),
-             ", want a base and a factor that keep every inverse frequency finite"));
+  return InvalidField("rope_theta",
+                      StrCat(config.rope_theta, " with factor ", config.factor.value_or(1)),
+                      "a base and a factor that keep every inverse frequency finite");
 }
 
 absl::Status CheckAttentionFactor(const RopeConfig& config, double attention_factor) {
   if (attention_factor <= std::numeric_limits<float>::max()) return absl::OkStatus();
-  return absl::InvalidArgumentError(StrCat("mscale: got ", config.mscale.value_or(1),
-                                           ", want one whose attention factor, ", attention_factor,
-                                           ", is at most 3.4e38"));
+  return InvalidField(
+      "mscale", config.mscale.value_or(1),
+      StrCat("one whose attention factor, ", attention_factor, ", is at most 3.4e38"));
 }
 
 void AppendBits(double value, std::string& bits) {
@@ -251,8 +252,7 @@ absl::StatusOr<std::shared_ptr<const ResolvedRope>> Resolve(const RopeConfig& co
   if (config.head_dim.has_value()) head_dim = config.head_dim;
   ROPE_RETURN_IF_ERROR(Validate(config, head_dim));
   if (!head_dim.has_value()) {
-    return absl::InvalidArgumentError(
-        "head_dim: got nothing, want the number of channels of a head");
+    return InvalidField("head_dim", "nothing", "the number of channels of a head");
   }
   std::shared_ptr<ResolvedRope> rope(new ResolvedRope());  // owned by rope
   rope->config_ = config;

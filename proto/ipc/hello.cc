@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/error.h"
 
 namespace rope::proto {
 namespace {
@@ -53,7 +54,7 @@ HelloBytes Join(const Words& words) {
 
 absl::StatusOr<Words> Split(const HelloBytes& bytes) {
   if (std::string_view(bytes.data(), kMagic.size()) != kMagic) {
-    return absl::InvalidArgumentError("hello: got another magic, want RoPEmem1");
+    return InvalidField("hello", "another magic", "RoPEmem1");
   }
   Words words;
   const char* in = Get(bytes.data() + kMagic.size(), words.version);
@@ -61,8 +62,7 @@ absl::StatusOr<Words> Split(const HelloBytes& bytes) {
   in = Get(in, words.third);
   Get(in, words.fourth);
   if (words.version == kVersion) return words;
-  return absl::UnimplementedError(
-      absl::StrCat("hello.version: got ", words.version, ", want ", kVersion));
+  return MakeError(Reason::kNotBuilt, "hello.version", words.version, kVersion);
 }
 
 // Reads exactly 32 bytes: recvmsg on a stream socket may return fewer. A descriptor comes with the
@@ -80,8 +80,8 @@ absl::Status Receive(int socket, HelloBytes& bytes, FileDescriptor& descriptor) 
     const ssize_t got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) {
-      return absl::UnavailableError(absl::StrCat("hello: got ", have, " bytes of an answer, want ",
-                                                 bytes.size(), " in time"));
+      return MakeError(Reason::kConnectionLost, "hello", absl::StrCat(have, " bytes of an answer"),
+                       absl::StrCat(bytes.size(), " in time"));
     }
     for (FileDescriptor& came : DescriptorsOf(message)) {
       if (!descriptor.ok()) descriptor = std::move(came);
@@ -105,7 +105,7 @@ absl::StatusOr<ClientHello> DecodeClientHello(const HelloBytes& bytes) {
   auto words = Split(bytes);
   if (!words.ok()) return words.status();
   if (words->second != 0) {
-    return absl::UnimplementedError(absl::StrCat("hello.flags: got ", words->second, ", want 0"));
+    return MakeError(Reason::kNotBuilt, "hello.flags", words->second, "0");
   }
   return ClientHello{words->third, words->fourth};
 }
@@ -159,7 +159,7 @@ std::vector<FileDescriptor> DescriptorsOf(msghdr& message) {
 absl::StatusOr<HelloAnswer> ExchangeHello(int socket, const ClientHello& hello,
                                           absl::Span<const int> descriptors) {
   if (!SendHello(socket, Encode(hello), descriptors, 0)) {
-    return absl::UnavailableError("hello: got a closed connection, want an open one");
+    return MakeError(Reason::kConnectionLost, "hello", "a closed connection", "an open one");
   }
   HelloBytes bytes{};
   HelloAnswer answer;

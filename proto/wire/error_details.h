@@ -1,5 +1,6 @@
-// Codes rope.v1.Error into a gRPC status. The grpc-status-details-bin trailer holds a
-// google.rpc.Status whose only detail is the Error, so grpcurl and every gRPC client can show it.
+// Codes an error into messages: rope.v1.Error, and the grpc-status-details-bin trailer, which holds
+// a google.rpc.Status with the Error and, for clients without our schema, google.rpc's ErrorInfo,
+// BadRequest and RetryInfo.
 //
 // Threading:  Functions only.
 #ifndef ROPE_PROTO_WIRE_ERROR_DETAILS_H_
@@ -9,15 +10,15 @@
 #include <string>
 #include <string_view>
 
+#include "absl/status/status.h"
 #include "rope/v1/rotate.pb.h"
 
 namespace rope::proto {
 
-// Fills field, got and want from a message of the form "field: got X, want Y". They stay empty for
-// any other message.
-v1::Error MakeError(int code, std::string_view message);
+// The parts of an error (proto/error.h), its code and its text.
+v1::Error ErrorMessageOf(const absl::Status& status);
 
-// Bytes for grpc::Status::error_details().
+// Bytes for grpc::Status::error_details(). About three times as long as the error.
 std::string EncodeStatusDetails(const v1::Error& error);
 
 // The Error contained in such bytes; nullopt if there is none.

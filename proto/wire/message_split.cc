@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "proto/error.h"
 
 namespace rope::proto {
 namespace {
@@ -94,8 +95,8 @@ class Splitter {
   absl::Status Message(const Schema& schema, int64_t end, const Path& path, int depth,
                        std::string& out) {
     if (depth > kDepthMax) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          path.ToString(), ": got a message nested more than ", kDepthMax, " deep, want less"));
+      return InvalidField(path.ToString(),
+                          absl::StrCat("a message nested more than ", kDepthMax, " deep"), "less");
     }
     Seen seen;
     while (cursor_.position() < end) {
@@ -128,13 +129,12 @@ class Splitter {
       if (other != nullptr) return TwoMembers(schema, *other, *field, path);
     }
     if (field->planned && options_.unknown_fields == UnknownFields::kRefuse) {
-      return absl::UnimplementedError(
-          absl::StrCat(here.ToString(), ": got a value, want it unset: not built yet"));
+      return MakeError(Reason::kNotBuilt, here.ToString(), "a value", "it unset: not built yet");
     }
     if (field->message != nullptr && index >= options_.repeated_messages_max) {
-      return absl::ResourceExhaustedError(absl::StrCat(here.ToString(), ": got more than ",
-                                                       options_.repeated_messages_max,
-                                                       " elements, want at most that many"));
+      return MakeError(Reason::kLimitExceeded, here.ToString(),
+                       absl::StrCat("more than ", options_.repeated_messages_max, " elements"),
+                       "at most that many");
     }
     if (type != static_cast<uint32_t>(WireType::kLength)) return Scalar(*field, out);
     return Delimited(*field, end, Path{&path, field->name, field->repeated ? index : -1}, depth,
@@ -197,9 +197,9 @@ class Splitter {
   absl::Status Unknown(const Schema& schema, uint32_t number, uint32_t type, const Path& path) {
     if (options_.unknown_fields == UnknownFields::kRefuse) {
       const std::string message = path.ToString();
-      return absl::UnimplementedError(absl::StrCat(message.empty() ? "request" : message,
-                                                   ": got unknown field number ", number,
-                                                   ", want a field of ", schema.full_name()));
+      return MakeError(Reason::kUnknownField, message.empty() ? "request" : message,
+                       absl::StrCat("unknown field number ", number),
+                       absl::StrCat("a field of ", schema.full_name()));
     }
     switch (type) {
       case static_cast<uint32_t>(WireType::kVarint):
@@ -219,9 +219,10 @@ class Splitter {
   }
 
   absl::Status TooLarge() const {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("request: got more than ", options_.skeleton_bytes_max,
-                     " bytes outside raw payloads, want fewer: send arrays as raw"));
+    return MakeError(
+        Reason::kLimitExceeded, "request",
+        absl::StrCat("more than ", options_.skeleton_bytes_max, " bytes outside raw payloads"),
+        "fewer: send arrays as raw");
   }
 
   static absl::Status TwoMembers(const Schema& schema, const FieldSchema& first,
@@ -236,8 +237,7 @@ class Splitter {
 
   static absl::Status Malformed(const Path& path, absl::string_view got, absl::string_view want) {
     const std::string field = path.ToString();
-    return absl::InvalidArgumentError(
-        absl::StrCat(field.empty() ? "request" : field, ": got ", got, ", want ", want));
+    return InvalidField(field.empty() ? "request" : field, got, want);
   }
 
   WireCursor cursor_;

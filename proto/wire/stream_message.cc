@@ -2,6 +2,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "proto/error.h"
 #include "proto/wire/message_join.h"
 #include "rope/v1/rotate.pb.h"
 
@@ -15,10 +16,6 @@ constexpr uint32_t kRotate = v1::RotateStreamRequest::kRotateFieldNumber;
 static_assert(kSequence == v1::RotateStreamResponse::kSequenceFieldNumber);
 static_assert(kRotate == v1::RotateStreamResponse::kRotateFieldNumber);
 
-absl::Status Invalid(absl::string_view field, absl::string_view got, absl::string_view want) {
-  return absl::InvalidArgumentError(absl::StrCat(field, ": got ", got, ", want ", want));
-}
-
 class Reader {
  public:
   Reader(absl::Span<const std::string_view> fragments, UnknownFields unknown,
@@ -31,7 +28,7 @@ class Reader {
       if (!tag.ok()) return tag.status();
       const uint32_t number = *tag >> 3;
       const auto type = static_cast<WireType>(*tag & 7);
-      if (number == 0) return Invalid("request", "field number 0", "1 to 2^29 - 1");
+      if (number == 0) return InvalidField("request", "field number 0", "1 to 2^29 - 1");
       if (absl::Status status = Field(number, type); !status.ok()) return status;
     }
     return absl::OkStatus();
@@ -52,10 +49,10 @@ class Reader {
   }
 
   absl::Status Sequence(WireType type) {
-    if (type != WireType::kVarint) return Invalid("sequence", "another wire type", "varint");
+    if (type != WireType::kVarint) return InvalidField("sequence", "another wire type", "varint");
     const auto value = cursor_.ReadVarint();
     if (!value.ok()) return value.status();
-    if (has_sequence_) return Invalid("sequence", "it more than once", "it once");
+    if (has_sequence_) return InvalidField("sequence", "it more than once", "it once");
     has_sequence_ = true;
     message_.sequence = *value;
     return absl::OkStatus();
@@ -65,8 +62,8 @@ class Reader {
   absl::Status Cancel(WireType type) {
     const auto value = Delimited("cancel", type);
     if (!value.ok()) return value.status();
-    if (message_.cancel) return Invalid("cancel", "it more than once", "it once");
-    if (value->bytes > 0) return Invalid("cancel", "fields", "an empty message");
+    if (message_.cancel) return InvalidField("cancel", "it more than once", "it once");
+    if (value->bytes > 0) return InvalidField("cancel", "fields", "an empty message");
     message_.cancel = true;
     return CheckOneAction();
   }
@@ -74,18 +71,19 @@ class Reader {
   absl::Status Rotate(WireType type) {
     auto value = Delimited("rotate", type);
     if (!value.ok()) return value.status();
-    if (message_.rotate.has_value()) return Invalid("rotate", "it more than once", "it once");
+    if (message_.rotate.has_value()) return InvalidField("rotate", "it more than once", "it once");
     message_.rotate = *std::move(value);
     return CheckOneAction();
   }
 
   absl::Status CheckOneAction() const {
     if (!message_.cancel || !message_.rotate.has_value()) return absl::OkStatus();
-    return Invalid("request", "cancel and rotate", "exactly one of cancel, rotate");
+    return InvalidField("request", "cancel and rotate", "exactly one of cancel, rotate");
   }
 
   absl::StatusOr<FragmentedBytes> Delimited(absl::string_view field, WireType type) {
-    if (type != WireType::kLength) return Invalid(field, "another wire type", "length-delimited");
+    if (type != WireType::kLength)
+      return InvalidField(field, "another wire type", "length-delimited");
     const auto length = cursor_.ReadLength();
     if (!length.ok()) return length.status();
     return cursor_.ReadView(*length);
@@ -93,9 +91,9 @@ class Reader {
 
   absl::Status Unknown(uint32_t number, WireType type) {
     if (unknown_ == UnknownFields::kRefuse) {
-      return absl::UnimplementedError(absl::StrCat("request: got unknown field number ", number,
-                                                   ", want a field of ",
-                                                   v1::RotateStreamRequest::descriptor()->name()));
+      return MakeError(Reason::kUnknownField, "request",
+                       absl::StrCat("unknown field number ", number),
+                       absl::StrCat("a field of ", v1::RotateStreamRequest::descriptor()->name()));
     }
     if (type != WireType::kLength) return cursor_.SkipScalar(type);
     return Delimited("reply", type).status();

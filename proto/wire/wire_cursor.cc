@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "proto/error.h"
 
 namespace rope::proto {
 namespace {
@@ -39,8 +40,7 @@ void WireCursor::Advance(size_t count) {
 // Compares with the bytes left, not with an end position: `position_ + count` could overflow.
 absl::Status WireCursor::Need(int64_t count) const {
   if (count <= size_ - position_) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("message: got ", size_ - position_, " more bytes, want ", count));
+  return InvalidField("message", absl::StrCat(size_ - position_, " more bytes"), count);
 }
 
 // Reads byte by byte, because a varint may continue in the next fragment. The tenth byte holds bit
@@ -54,8 +54,8 @@ absl::StatusOr<uint64_t> WireCursor::ReadVarint(int bytes_max, absl::string_view
     value |= static_cast<uint64_t>(byte & 0x7f) << (7 * i);
     if (byte < 0x80) return value;
   }
-  return absl::InvalidArgumentError(absl::StrCat("message: got a ", name, " of more than ",
-                                                 bytes_max, " bytes, want at most ", bytes_max));
+  return InvalidField("message", absl::StrCat("a ", name, " of more than ", bytes_max, " bytes"),
+                      absl::StrCat("at most ", bytes_max));
 }
 
 absl::StatusOr<uint64_t> WireCursor::ReadVarint() {
@@ -72,8 +72,8 @@ absl::StatusOr<int64_t> WireCursor::ReadLength() {
   const absl::StatusOr<uint64_t> length = ReadVarint(kTagBytesMax, "length");
   if (!length.ok()) return length.status();
   if (*length <= kLengthMax) return static_cast<int64_t>(*length);
-  return absl::InvalidArgumentError(
-      absl::StrCat("message: got a length of ", *length, " bytes, want at most ", kLengthMax));
+  return InvalidField("message", absl::StrCat("a length of ", *length, " bytes"),
+                      absl::StrCat("at most ", kLengthMax));
 }
 
 // One step of the three loops below: each continues with the next fragment until it has all bytes.
@@ -94,7 +94,7 @@ absl::Status WireCursor::SkipScalar(WireType type) {
     case WireType::kFixed32:
       return ReadView(4).status();
     default:
-      return absl::InvalidArgumentError("message: got a group, want none");
+      return InvalidField("message", "a group", "none");
   }
 }
 

@@ -18,10 +18,9 @@ absl::Status StepWorker::Start(std::unique_ptr<Job>& job, Cancelled cancelled) {
   proto::MutexLock lock(&mutex_);
   if (draining_) return Draining();
   if (static_cast<int64_t>(waiting_.size()) >= limits::kControlJobsMax) {
-    return RetryLater(
-        absl::StrCat("queue: got call number ", waiting_.size() + 1,
-                     " that takes long, want at most ", limits::kControlJobsMax, " at a time"),
-        limits::kRetryDelayMs);
+    return RetryLater(Reason::kQueueFull, "queue",
+                      absl::StrCat("call number ", waiting_.size() + 1, " that takes long"),
+                      absl::StrCat("at most ", limits::kControlJobsMax, " at a time"));
   }
   waiting_.push_back({std::move(job), std::move(cancelled)});
   work_.Signal();
@@ -53,7 +52,7 @@ void StepWorker::Loop() {
 absl::StatusOr<bool> StepWorker::StepOf(const Entry& entry) {
   if (draining_) return Draining();
   if (entry.cancelled != nullptr && entry.cancelled->load(std::memory_order_relaxed)) {
-    return absl::CancelledError("request: cancelled while tables were built");
+    return MakeError({.reason = Reason::kCancelled}, "request: cancelled while tables were built");
   }
   return entry.job->Step();
 }

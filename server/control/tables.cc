@@ -102,8 +102,8 @@ absl::StatusOr<std::vector<int64_t>> ReadRange(const v1::PositionRange& range,
     return InvalidField(end, range.end(), absl::StrCat("more than begin, ", range.begin()));
   }
   if (range.end() - 1 > limits::kPositionMax) {
-    return absl::OutOfRangeError(
-        absl::StrCat(end, ": got ", range.end(), ", want at most ", limits::kPositionMax + 1));
+    return MakeError(Reason::kPositionOutOfRange, end, range.end(),
+                     absl::StrCat("at most ", limits::kPositionMax + 1));
   }
   ROPE_RETURN_IF_ERROR(check(range.end() - range.begin()));
   std::vector<int64_t> positions;
@@ -143,14 +143,14 @@ absl::StatusOr<int64_t> ReadSeqLen(bool is_set, int64_t seq_len, absl::string_vi
 absl::Status AdmitRows(int64_t rows, int64_t row_bytes, int64_t reply_bytes_max,
                        AdmitTables admit) {
   if (rows > limits::kTablesRowsMax) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "positions: got ", rows, " rows, want at most ", limits::kTablesRowsMax, " in one call"));
+    return MakeError(Reason::kLimitExceeded, "positions", absl::StrCat(rows, " rows"),
+                     absl::StrCat("at most ", limits::kTablesRowsMax, " in one call"));
   }
   const int64_t bytes_max = std::min(limits::kTablesBytesMax, reply_bytes_max);
   if (row_bytes > bytes_max / rows) {
-    return absl::ResourceExhaustedError(absl::StrCat("positions: got ", rows, " rows of ",
-                                                     row_bytes, " bytes, want at most ", bytes_max,
-                                                     " bytes in one call"));
+    return MakeError(Reason::kLimitExceeded, "positions",
+                     absl::StrCat(rows, " rows of ", row_bytes, " bytes"),
+                     absl::StrCat("at most ", bytes_max, " bytes in one call"));
   }
   return admit(rows * (2 * row_bytes + 2 * static_cast<int64_t>(sizeof(int64_t))));
 }

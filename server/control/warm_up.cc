@@ -28,8 +28,8 @@ absl::Status CheckRange(const v1::WarmUpRequest& request) {
     return InvalidField("end", request.end(), absl::StrCat("more than begin, ", request.begin()));
   }
   if (request.end() - 1 <= limits::kPositionMax) return absl::OkStatus();
-  return absl::OutOfRangeError(
-      absl::StrCat("end: got ", request.end(), ", want at most ", limits::kPositionMax + 1));
+  return MakeError(Reason::kPositionOutOfRange, "end", request.end(),
+                   absl::StrCat("at most ", limits::kPositionMax + 1));
 }
 
 absl::Status CheckFits(const WarmUpPlan& plan, int64_t budget_bytes) {
@@ -37,9 +37,10 @@ absl::Status CheckFits(const WarmUpPlan& plan, int64_t budget_bytes) {
   const auto kept = static_cast<int64_t>(static_cast<double>(budget_bytes) * kKeptShare);
   const int64_t pages_max = kept / page_bytes;
   if (plan.pages <= pages_max) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "end: got ", plan.pages, " pages of ", kernels::kPageRows, " positions, want at most ",
-      pages_max, ", the capacity of the table cache (--table_cache_bytes)"));
+  return MakeError(Reason::kLimitExceeded, "end",
+                   absl::StrCat(plan.pages, " pages of ", kernels::kPageRows, " positions"),
+                   absl::StrCat("at most ", pages_max,
+                                ", the capacity of the table cache (--table_cache_bytes)"));
 }
 
 class WarmUpJob final : public StepWorker::Job {
@@ -84,10 +85,11 @@ absl::StatusOr<WarmUpPlan> PlanWarmUp(const v1::WarmUpRequest& request, ModelReg
   if (!entry->layer().rotates) return plan;
   ROPE_ASSIGN_OR_RETURN(const auto resolved, entry->Resolve(std::nullopt));
   if (resolved->DependsOnSeqLen()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "rope: got rope_type ", std::string(kernels::Name(resolved->config().rope_type)),
-        ", whose frequencies follow the length of each sequence, want one whose "
-        "tables are the same for every request"));
+    return MakeError(
+        Reason::kWrongState, "rope",
+        absl::StrCat("rope_type ", std::string(kernels::Name(resolved->config().rope_type)),
+                     ", whose frequencies follow the length of each sequence"),
+        "one whose tables are the same for every request");
   }
   kernels::RowUse use;
   ROPE_ASSIGN_OR_RETURN(use.dtype, ReadRowDType(request.dtype(), resolved->config().precision));

@@ -288,9 +288,11 @@ int64_t Batcher::SliceTokens(const Request& request, const Batch& batch) const {
 void Batcher::AnswerExpired(Batch& batch) {
   for (std::unique_ptr<Request>& request : batch.expired) {
     const absl::Status status =
-        request->IsCancelled() ? absl::CancelledError("request: cancelled while it waited")
+        request->IsCancelled()
+            ? MakeError({.reason = Reason::kCancelled}, "request: cancelled while it waited")
         : request->deadline <= batch.started
-            ? absl::DeadlineExceededError("request: its deadline passed while it waited")
+            ? MakeError({.reason = Reason::kDeadline},
+                        "request: its deadline passed while it waited")
             : Draining();
     Complete(std::move(request), status);
   }

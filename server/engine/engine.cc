@@ -42,10 +42,11 @@ absl::Status Engine::PlanAndEnqueue(std::unique_ptr<Request>& request) {
 }
 
 void Engine::PlanLater(std::unique_ptr<Request> request) {
-  const absl::Status status = request->IsCancelled()
-                                  ? absl::CancelledError("request: cancelled while it waited")
-                              : planner_.abandoned() ? Draining()
-                                                     : PlanAndEnqueue(request);
+  const absl::Status status =
+      request->IsCancelled()
+          ? MakeError({.reason = Reason::kCancelled}, "request: cancelled while it waited")
+      : planner_.abandoned() ? Draining()
+                             : PlanAndEnqueue(request);
   if (status.ok()) return;
   const Request::Done done = std::move(request->done);
   done(std::move(request), status);
@@ -69,18 +70,18 @@ absl::Status Engine::MakePlan(Request& request) {
 absl::Status Engine::CheckReplyBytes(const Request& request) const {
   const int64_t bytes = ReplyBytes(request.asked(), request.plan);
   if (bytes <= options_.reply_bytes_max) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("output: got ", bytes, " bytes in the reply, want at most ",
-                   options_.reply_bytes_max, " (--max_message_bytes), or outputs in regions"));
+  return MakeError(Reason::kLimitExceeded, "output", absl::StrCat(bytes, " bytes in the reply"),
+                   absl::StrCat("at most ", options_.reply_bytes_max,
+                                " (--max_message_bytes), or outputs in regions"));
 }
 
 absl::Status Engine::CheckSlot(const Request& request) {
   if (!request.slot_bytes.has_value()) return absl::OkStatus();
   const int64_t bytes = ReplyBytes(request.asked(), request.plan) + ReplyTextBytesMax(request);
   if (bytes <= *request.slot_bytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("reply: got up to ", bytes, " bytes, want at most ", *request.slot_bytes,
-                   " in a ring: put outputs into regions, or call without it"));
+  return MakeError(Reason::kLimitExceeded, "reply", absl::StrCat("up to ", bytes, " bytes"),
+                   absl::StrCat("at most ", *request.slot_bytes,
+                                " in a ring: put outputs into regions, or call without it"));
 }
 
 }  // namespace rope::server

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/error.h"
 #include "server/grpc/grpc_status.h"
 #include "server/grpc/rope_codec.h"
 #include "server/limits.h"
@@ -46,7 +47,7 @@ class Health::WatchCall final : private Receiving::Read {
   void Update() ABSL_EXCLUSIVE_LOCKS_REQUIRED(health_.mutex_) {
     if (writing_ || finished_) return;
     if (health_.shut_down_ || gone_) {
-      End(absl::UnavailableError("server: draining"));
+      End(MakeError({.reason = Reason::kDraining}, "server: draining"));
       return;
     }
     const auto status = health_.StatusOf(request_.service());
@@ -79,8 +80,7 @@ class Health::WatchCall final : private Receiving::Read {
   void OnRead(bool ok) {
     health_.receiving_.Leave(*this);
     const absl::Status status =
-        ok ? DecodeMessage(message_, request_)
-           : absl::InvalidArgumentError("request: got no message, want one");
+        ok ? DecodeMessage(message_, request_) : InvalidField("request", "no message", "one");
     {
       proto::WriterMutexLock lock(&health_.mutex_);
       read_seen_ = true;
@@ -203,8 +203,8 @@ absl::StatusOr<HealthCheckResponse> Health::Check(const grpc::ByteBuffer& bytes)
   HealthCheckResponse response;
   response.set_status(StatusOf(request.service()));
   if (response.status() != HealthCheckResponse::SERVICE_UNKNOWN) return response;
-  return absl::NotFoundError(
-      absl::StrCat("service: got \"", request.service(), "\", want one that this server has"));
+  return MakeError(Reason::kServiceNotFound, "service", absl::StrCat("\"", request.service(), "\""),
+                   "one that this server has");
 }
 
 HealthCheckResponse::ServingStatus Health::StatusOf(const std::string& service) const {

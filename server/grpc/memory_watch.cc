@@ -115,9 +115,9 @@ void MemoryWatch::EndReads(absl::Time now, const Receiving::Reads& reads) {
   if (reads.oldest < now - options_.receive_timeout) {
     late_.fetch_add(receiving_.EndSince(
         now - options_.receive_timeout,
-        absl::DeadlineExceededError(
-            absl::StrCat("request: got part of a message, want all of it within ",
-                         absl::FormatDuration(options_.receive_timeout), " (--receive_timeout)"))));
+        MakeError(Reason::kDeadline, "request", "part of a message",
+                  absl::StrCat("all of it within ", absl::FormatDuration(options_.receive_timeout),
+                               " (--receive_timeout)"))));
   }
   const bool counts =
       receiving_bytes() > options_.receive_bytes && unaccounted_bytes_ > options_.receive_bytes / 2;
@@ -125,10 +125,10 @@ void MemoryWatch::EndReads(absl::Time now, const Receiving::Reads& reads) {
   // The number of reads to end so that half of the budget is left, if all hold equally much.
   const int64_t spare = unaccounted_bytes_ - options_.receive_bytes / 2;
   const int64_t wanted = std::max<int64_t>(1, reads.all * spare / unaccounted_bytes_);
-  const absl::Status status = RetryLater(
-      "request: got part of a message while the server has no memory for the rest, want "
-      "a retry later (--memory_bytes)",
-      limits::kRetryDelayMs);
+  const absl::Status status =
+      RetryLater(Reason::kBudgetFull, "request",
+                 "part of a message while the server has no memory for the rest",
+                 "a retry later (--memory_bytes)");
   for (int64_t ended = 0; ended < wanted;) {
     const int64_t count = receiving_.EndOfGreediest(now - kLate, status);
     if (count == 0) return;

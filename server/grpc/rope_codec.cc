@@ -9,10 +9,10 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
-#include "proto/wire/error_details.h"
 #include "proto/wire/schema.h"
 #include "proto/wire/wire_cursor.h"
 #include "server/error.h"
+#include "server/grpc/grpc_status.h"
 #include "server/limits.h"
 #include "server/request/reply.h"
 
@@ -41,16 +41,16 @@ absl::StatusOr<ReceivedSlices> Dump(const grpc::ByteBuffer& bytes) {
   ReceivedSlices slices;
   slices.reserve(kSlices);
   if (bytes.Valid() && !bytes.Dump(&slices).ok()) {
-    return absl::InvalidArgumentError("request: got bytes that cannot be read, want a message");
+    return InvalidField("request", "bytes that cannot be read", "a message");
   }
   return slices;
 }
 
 absl::Status ParseSkeleton(const std::string& skeleton, google::protobuf::Message& message) {
   if (message.ParseFromString(skeleton)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("request: got bytes that do not parse, want a ",
-                                                 message.GetDescriptor()->full_name(),
-                                                 " with UTF-8 strings"));
+  return InvalidField(
+      "request", "bytes that do not parse",
+      absl::StrCat("a ", message.GetDescriptor()->full_name(), " with UTF-8 strings"));
 }
 
 grpc::Slice SliceOf(const std::string& bytes) {
@@ -87,8 +87,8 @@ absl::StatusOr<Views> TakeSlices(grpc::ByteBuffer& bytes, Request& request) {
 
 absl::Status CheckLength(int64_t length, int64_t message_bytes_max) {
   if (length <= message_bytes_max) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat("request: got ", length, " bytes, want at most ",
-                                                   message_bytes_max, " (--max_message_bytes)"));
+  return MakeError(Reason::kLimitExceeded, "request", absl::StrCat(length, " bytes"),
+                   absl::StrCat("at most ", message_bytes_max, " (--max_message_bytes)"));
 }
 
 // Takes the client's id. An id that is too long is ignored here and refused later, and the error is
@@ -178,9 +178,7 @@ ReplySlices SlicesOfReply(Request& request) {
 v1::RotateResponse ErrorMessage(const std::string& request_id, const absl::Status& status) {
   v1::RotateResponse response;
   response.set_request_id(request_id);
-  *response.mutable_error() = proto::MakeError(status.raw_code(), ShortMessage(status.message()));
-  response.mutable_error()->set_retry_delay_ms(RetryDelayMs(status));
-  response.mutable_error()->set_may_have_executed(MayHaveExecuted(status));
+  *response.mutable_error() = ErrorOf(status);
   return response;
 }
 

@@ -27,7 +27,7 @@ std::string Written(const google::protobuf::Map<std::string, std::string>& label
   if (labels.empty()) return "";
   const std::map<std::string, std::string> ordered(labels.begin(), labels.end());
   const std::string text = absl::StrJoin(ordered, ",", absl::PairFormatter("="));
-  return absl::StrCat(" labels=", Quoted(ShortMessage(text)));
+  return absl::StrCat(" labels=", Quoted(ShortText(text)));
 }
 
 int64_t BytesOf(const grpc::ByteBuffer& message) {
@@ -217,7 +217,7 @@ void RopeService::Log(Method method, const std::string& id, const Labels* labels
   // An id that was refused may have any length.
   const std::string request = Quoted(absl::string_view(id).substr(0, limits::kRequestIdBytesMax));
   const std::string message =
-      status.ok() ? "" : absl::StrCat(" message=", Quoted(ShortMessage(status.message())));
+      status.ok() ? "" : absl::StrCat(" message=", Quoted(ShortText(status.message())));
   logger_->log(level, "request={} method={} code={}{}{}{}", request, Name(method),
                absl::StatusCodeToString(status.code()), message,
                labels == nullptr ? "" : Written(*labels), LeftOut(*left_out));

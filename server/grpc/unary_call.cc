@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "server/error.h"
 #include "server/grpc/grpc_status.h"
 
 namespace rope::server {
@@ -51,7 +52,7 @@ void UnaryCall::Handle(bool ok) {
   if (ok) {
     method_.handler(*this);
   } else {
-    Finish(absl::InvalidArgumentError("request: got no message, want one"), {});
+    Finish(InvalidField("request", "no message", "one"), {});
   }
 }
 

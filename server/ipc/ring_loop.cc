@@ -10,13 +10,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/error.h"
 #include "server/telemetry/log_line.h"
 
 namespace rope::server {
 namespace {
 
 absl::Status TooManyFiles() {
-  return absl::ResourceExhaustedError("ring: got one file more than the server may open");
+  return MakeError(Reason::kLimitExceeded, "ring", "one file more than the server may open", "");
 }
 
 }  // namespace
@@ -54,7 +55,7 @@ absl::StatusOr<proto::FileDescriptor> RingLoop::Open(uint64_t token, uint64_t se
   proto::FileDescriptor for_client(fcntl(served.doorbell.get(), F_DUPFD_CLOEXEC, 0));
   if (!for_client.ok() || !Watch(served.doorbell.get())) return TooManyFiles();
   proto::MutexLock lock(&mutex_);
-  if (stopped_.load()) return absl::UnavailableError("ring: got one while the server ends");
+  if (stopped_.load()) return MakeError(Reason::kDraining, "ring", "one while the server ends", "");
   served_[token] = std::move(served);
   version_.fetch_add(1);
   Wake();

@@ -22,11 +22,17 @@ bool TryAdd(std::atomic<int64_t>& held, int64_t amount, int64_t max) {
   return false;
 }
 
-absl::Status Full(absl::string_view what, int64_t amount, absl::string_view unit, int64_t held,
-                  int64_t max, absl::string_view whose) {
-  return RetryLater(absl::StrCat(what, ": got ", amount, " ", unit, " while ", held,
-                                 " are held, want at most ", max, whose),
-                    limits::kRetryDelayMs);
+absl::Status QueueFull(int64_t held, int64_t max, absl::string_view whose) {
+  return RetryLater(Reason::kQueueFull, "queue",
+                    absl::StrCat("1 request while ", held, " are held"),
+                    absl::StrCat("at most ", max, whose));
+}
+
+absl::Status BudgetFull(absl::string_view what, int64_t bytes, int64_t held, int64_t max,
+                        absl::string_view whose) {
+  return RetryLater(Reason::kBudgetFull, what,
+                    absl::StrCat(bytes, " bytes while ", held, " are held"),
+                    absl::StrCat("at most ", max, whose));
 }
 
 constexpr absl::string_view kOfTheServer = " (--memory_bytes)";
@@ -93,13 +99,13 @@ absl::StatusOr<Permit> Admission::Admit(uint64_t session, int64_t bytes) {
 absl::Status Admission::AdmitRequest(Session& session) {
   if (!TryAdd(session.requests, 1, options_.session_requests_max)) {
     Count(session_requests_);
-    return Full("queue", 1, "request", options_.session_requests_max, options_.session_requests_max,
-                " for one connection");
+    return QueueFull(options_.session_requests_max, options_.session_requests_max,
+                     " for one connection");
   }
   if (requests_.TryAcquire(1)) return absl::OkStatus();
   session.requests.fetch_sub(1);
   Count(full_requests_);
-  return Full("queue", 1, "request", requests(), options_.requests_max, "");
+  return QueueFull(requests(), options_.requests_max, "");
 }
 
 // `held` is the size of the request's permit so far. Bytes that exceed the session's part together
@@ -108,19 +114,17 @@ absl::Status Admission::AdmitBytes(Session& session, int64_t held, int64_t bytes
                                    absl::string_view what) {
   if (bytes > options_.session_bytes_max - held) {
     Count(too_large_);
-    return absl::ResourceExhaustedError(
-        absl::StrCat(what, ": got ", bytes, " bytes to hold, want at most ",
-                     options_.session_bytes_max - held, kOfASession));
+    return MakeError(Reason::kLimitExceeded, what, absl::StrCat(bytes, " bytes to hold"),
+                     absl::StrCat("at most ", options_.session_bytes_max - held, kOfASession));
   }
   if (!TryAdd(session.bytes, bytes, options_.session_bytes_max)) {
     Count(session_bytes_);
-    return Full(what, bytes, "bytes", session.bytes.load(), options_.session_bytes_max,
-                kOfASession);
+    return BudgetFull(what, bytes, session.bytes.load(), options_.session_bytes_max, kOfASession);
   }
   if (bytes_.TryAcquire(static_cast<uint64_t>(bytes))) return absl::OkStatus();
   session.bytes.fetch_sub(bytes);
   Count(full_bytes_);
-  return Full(what, bytes, "bytes", this->bytes(), options_.bytes_max, kOfTheServer);
+  return BudgetFull(what, bytes, this->bytes(), options_.bytes_max, kOfTheServer);
 }
 
 void Admission::GiveBytes(Session& session, int64_t bytes) {

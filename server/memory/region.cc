@@ -26,13 +26,13 @@ constexpr char kFolder[] = "/dev/shm";
 constexpr size_t kNameBytesMax = 200;
 
 absl::Status WrongMemfd(absl::string_view got) {
-  return absl::FailedPreconditionError(absl::StrCat(
-      "hello: got ", got, ", want a memfd of the stated size, sealed with F_SEAL_SHRINK"));
+  return MakeError(Reason::kWrongState, "hello", got,
+                   "a memfd of the stated size, sealed with F_SEAL_SHRINK");
 }
 
 absl::Status Shrank() {
-  return absl::FailedPreconditionError(
-      "region: got a shared memory object that was truncated, want its registered size");
+  return MakeError(Reason::kWrongState, "region", "a shared memory object that was truncated",
+                   "its registered size");
 }
 
 void LogSystemError(const char* what) {
@@ -88,13 +88,15 @@ absl::StatusOr<proto::FileDescriptor> OpenObject(const Region::PosixName& name) 
   const int error = errno;
   LogSystemError("openat");
   if (error == ENOENT) {
-    return absl::NotFoundError("shm_name: got a name without an object, want an existing object");
+    return MakeError(Reason::kRegionNotFound, "shm_name", "a name without an object",
+                     "an existing object");
   }
   if (error == EMFILE || error == ENFILE) {
-    return absl::ResourceExhaustedError("shm_name: got one file more than the server may open");
+    return MakeError(Reason::kLimitExceeded, "shm_name", "one file more than the server may open",
+                     "");
   }
-  return absl::PermissionDeniedError(
-      "shm_name: got an object that the server may not open, want one that it may");
+  return MakeError(Reason::kPermission, "shm_name", "an object that the server may not open",
+                   "one that it may");
 }
 
 absl::Status CheckObject(const struct stat& about, const Region::PosixName& name) {
@@ -104,8 +106,8 @@ absl::Status CheckObject(const struct stat& about, const Region::PosixName& name
   LogLimited(LogKind::kRegion, spdlog::level::info,
              "region: object of uid {}, mode {:o}, {} links for a client of uid {}", about.st_uid,
              about.st_mode, about.st_nlink, name.owner);
-  return absl::PermissionDeniedError(
-      "shm_name: got another file, want a shared memory object that the caller owns, linked once");
+  return MakeError(Reason::kPermission, "shm_name", "another file",
+                   "a shared memory object that the caller owns, linked once");
 }
 
 }  // namespace
@@ -113,8 +115,8 @@ absl::Status CheckObject(const struct stat& about, const Region::PosixName& name
 absl::StatusOr<std::unique_ptr<Region>> Region::MapMemfd(proto::FileDescriptor file,
                                                          uint64_t bytes) {
   if (TouchingMayFail()) {
-    return absl::FailedPreconditionError(
-        "hello: got a memfd on a system with vm.overcommit_memory=2, want one with 0 or 1");
+    return MakeError(Reason::kWrongState, "hello",
+                     "a memfd on a system with vm.overcommit_memory=2", "one with 0 or 1");
   }
   struct stat about {};
   ROPE_RETURN_IF_ERROR(CheckMemfd(file.get(), bytes, about));
@@ -143,13 +145,14 @@ absl::StatusOr<std::unique_ptr<Region>> Region::OpenPosix(const PosixName& name,
   struct stat about {};
   if (fstat(file.get(), &about) != 0) {
     LogSystemError("fstat");
-    return absl::FailedPreconditionError("shm_name: got a file that cannot be read, want another");
+    return MakeError(Reason::kWrongState, "shm_name", "a file that cannot be read", "another");
   }
   ROPE_RETURN_IF_ERROR(CheckObject(about, name));
   const auto size = static_cast<uint64_t>(about.st_size);
   if (offset > size || bytes > size - offset) {
-    return absl::OutOfRangeError(absl::StrCat("byte_size: got ", bytes, " bytes from offset ",
-                                              offset, ", want an end of at most ", size));
+    return MakeError(Reason::kRegionOutOfRange, "byte_size",
+                     absl::StrCat(bytes, " bytes from offset ", offset),
+                     absl::StrCat("an end of at most ", size));
   }
   std::unique_ptr<Region> region(new Region);  // owned by region
   region->kind_ = Kind::kPosix;
@@ -168,8 +171,9 @@ Region::~Region() {
 
 absl::Status Region::CheckSpan(uint64_t offset, uint64_t count, absl::string_view field) const {
   if (offset <= bytes_ && count <= bytes_ - offset) return absl::OkStatus();
-  return absl::OutOfRangeError(absl::StrCat(field, ": got ", count, " bytes from offset ", offset,
-                                            ", want an end of at most ", bytes_));
+  return MakeError(Reason::kRegionOutOfRange, field,
+                   absl::StrCat(count, " bytes from offset ", offset),
+                   absl::StrCat("an end of at most ", bytes_));
 }
 
 absl::Status Region::Read(uint64_t offset, absl::Span<char> out) const {

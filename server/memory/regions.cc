@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
+#include "server/error.h"
 
 namespace rope::server {
 namespace {
@@ -22,33 +23,32 @@ uint64_t Unguessable() {
 }
 
 absl::Status TooManyBytes(uint64_t bytes, absl::string_view flag) {
-  return absl::ResourceExhaustedError(
-      absl::StrCat("region: got a file of ", bytes, " bytes, want at most what is left of ", flag));
+  return MakeError(Reason::kLimitExceeded, "region", absl::StrCat("a file of ", bytes, " bytes"),
+                   absl::StrCat("at most what is left of ", flag));
 }
 
 absl::Status Off(absl::string_view field) {
-  return absl::FailedPreconditionError(absl::StrCat(
-      field, ": got a region on a server without shared memory, want --enable_shared_memory"));
+  return MakeError(Reason::kSharedMemoryOff, field, "a region on a server without shared memory",
+                   "--enable_shared_memory");
 }
 
 absl::Status SameFileTwice() {
-  return absl::AlreadyExistsError(
-      "shm_name: got an object that this connection has registered, want each once: requests may "
-      "use any part of it");
+  return MakeError(Reason::kRegionExists, "shm_name",
+                   "an object that this connection has registered",
+                   "each once: requests may use any part of it");
 }
 
 absl::Status NoSuchRegion(uint64_t id) {
-  return absl::NotFoundError(
-      absl::StrCat("region_id: got ", id, ", want a region of this connection"));
+  return MakeError(Reason::kRegionNotFound, "region_id", id, "a region of this connection");
 }
 
 // Makes a name of the region, if the session's budget of names has room for it.
 absl::StatusOr<std::shared_ptr<RegionName>> NewName(std::shared_ptr<const Region> region,
                                                     const std::shared_ptr<Budget>& names) {
   if (names->TryAcquire(1)) return std::make_shared<RegionName>(std::move(region), names);
-  return absl::ResourceExhaustedError(absl::StrCat("region: got number ", names->held() + 1,
-                                                   ", want at most ", names->max(),
-                                                   " on a connection, with those still in use"));
+  return MakeError(
+      Reason::kLimitExceeded, "region", absl::StrCat("number ", names->held() + 1),
+      absl::StrCat("at most ", names->max(), " on a connection, with those still in use"));
 }
 
 }  // namespace
@@ -191,8 +191,7 @@ absl::StatusOr<std::shared_ptr<const Region>> RegionTable::Find(uint64_t session
       if (region != found->second.regions.end()) return RegionName::Hold(region->second.name);
     }
   }
-  return absl::NotFoundError(
-      absl::StrCat(field, ": got ", id, ", want a region of this connection"));
+  return MakeError(Reason::kRegionNotFound, field, id, "a region of this connection");
 }
 
 RegionTable::Statistics RegionTable::statistics() const {
@@ -213,12 +212,12 @@ absl::StatusOr<RegionTable::Account> RegionTable::FindAccount(uint64_t session) 
   proto::ReaderMutexLock lock(&mutex_);
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) {
-    return absl::FailedPreconditionError(
-        "region: got a connection that is closing or cannot be watched, want an open one");
+    return MakeError(Reason::kWrongState, "region",
+                     "a connection that is closing or cannot be watched", "an open one");
   }
   if (!found->second.peer.local) {
-    return absl::PermissionDeniedError(
-        "region: got a client on another host, want a client on the server's host");
+    return MakeError(Reason::kPermission, "region", "a client on another host",
+                     "a client on the server's host");
   }
   const Session& open = found->second;
   return Account{open.token, open.peer, open.budget, open.names};
@@ -259,8 +258,7 @@ absl::StatusOr<uint64_t> RegionTable::Insert(uint64_t session, const Account& ac
   proto::WriterMutexLock lock(&mutex_);
   const auto found = sessions_.find(session);
   if (found == sessions_.end() || found->second.token != account.token) {
-    return absl::FailedPreconditionError(
-        "region: got a connection that has closed, want an open one");
+    return MakeError(Reason::kWrongState, "region", "a connection that has closed", "an open one");
   }
   auto& regions = found->second.regions;
   for (const auto& [id, other] : regions) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <set>
 
-#include "absl/strings/match.h"
 #include "kernels/config/presets.h"
 #include "kernels/config/validate_config.h"
 #include "kernels/status_macros.h"
@@ -15,12 +14,13 @@
 namespace rope::server {
 namespace {
 
-// Prefixes a kernel's error, which names the config's own field, with the request's field.
-absl::Status InField(const std::string& field, const absl::Status& status) {
-  const bool names_a_field_of_rope = absl::StartsWith(status.message(), "layer") ||
-                                     absl::StartsWith(status.message(), "sub_config: ") ||
-                                     absl::StartsWith(status.message(), "config_json: ");
-  return Prefixed(names_a_field_of_rope ? "rope." : field, status);
+// Prefixes a kernel's error, which names a field of the config or of the choice of a part of it,
+// with the request's field.
+absl::Status InField(const std::string& config_field, const absl::Status& status) {
+  const std::string field = proto::PartsOf(status).field;
+  const bool is_of_rope =
+      field == "layer" || field == "layer_type" || field == "sub_config" || field == "config_json";
+  return Prefixed(is_of_rope ? "rope." : config_field, status);
 }
 
 }  // namespace
@@ -71,9 +71,9 @@ absl::StatusOr<std::shared_ptr<const RopeEntry>> ModelRegistry::Find(const v1::R
     proto::ReaderMutexLock lock(&mutex_);
     const auto found = by_config_id_.find(spec.config_id());
     if (found != by_config_id_.end()) return found->second.entry;
-    return absl::NotFoundError(absl::StrCat("rope.config_id: got \"",
-                                            spec.config_id().substr(0, 32),
-                                            "\", want that of a config that this server has seen"));
+    return MakeError(Reason::kConfigIdNotFound, "rope.config_id",
+                     absl::StrCat("\"", spec.config_id().substr(0, 32), "\""),
+                     "that of a config that this server has seen");
   }
   const std::string key = SpecKey(spec);
   {
@@ -117,8 +117,9 @@ absl::StatusOr<ModelRegistry::ModelPtr> ModelRegistry::ReadModel(const v1::RopeS
     field = "rope.config_json.";
     const auto bytes = static_cast<int64_t>(spec.config_json().size());
     if (bytes > limits::kConfigJsonBytesMax) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          field, "size: got ", bytes, " bytes, want at most ", limits::kConfigJsonBytesMax));
+      return MakeError(Reason::kLimitExceeded, absl::StrCat(field, "size"),
+                       absl::StrCat(bytes, " bytes"),
+                       absl::StrCat("at most ", limits::kConfigJsonBytesMax));
     }
     auto config = kernels::ModelConfig::Parse(spec.config_json(), spec.sub_config());
     if (!config.ok()) return InField(field, config.status());
@@ -142,8 +143,9 @@ absl::StatusOr<ModelRegistry::ModelPtr> ModelRegistry::FindModel(const std::stri
   proto::ReaderMutexLock lock(&mutex_);
   const auto found = models_.find(name);
   if (found != models_.end()) return found->second;
-  return absl::NotFoundError(absl::StrCat("rope.model: got \"", name.substr(0, kModelNameBytesMax),
-                                          "\", want a name that ListModels gives"));
+  return MakeError(Reason::kModelNotFound, "rope.model",
+                   absl::StrCat("\"", name.substr(0, kModelNameBytesMax), "\""),
+                   "a name that ListModels gives");
 }
 
 void ModelRegistry::Model::KeepComposite(std::string_view json) {
@@ -305,9 +307,9 @@ absl::Status ModelRegistry::Insert(const std::string& name, Model model) {
   proto::WriterMutexLock lock(&mutex_);
   const auto known = models_.find(name);
   if (known != models_.end()) {
-    return absl::AlreadyExistsError(absl::StrCat("name: got \"", name, "\", which is ",
-                                                 known->second->origin,
-                                                 " already, want a name that is free"));
+    return MakeError(Reason::kModelExists, "name",
+                     absl::StrCat("\"", name, "\", which is ", known->second->origin, " already"),
+                     "a name that is free");
   }
   ROPE_RETURN_IF_ERROR(registered_.Add(model.owner, model.bytes));
   model.generation = ++last_generation_;
@@ -321,17 +323,19 @@ absl::Status ModelRegistry::Unregister(const std::string& name, const std::strin
   proto::WriterMutexLock lock(&mutex_);
   const auto found = models_.find(name);
   if (found == models_.end()) {
-    return absl::NotFoundError(
-        absl::StrCat("name: got \"", name, "\", want a name that ListModels gives"));
+    return MakeError(Reason::kModelNotFound, "name", absl::StrCat("\"", name, "\""),
+                     "a name that ListModels gives");
   }
   const Model& model = *found->second;
   if (model.generation == 0) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "name: got \"", name, "\" of origin ", model.origin, ", want one of origin registered"));
+    return MakeError(Reason::kWrongState, "name",
+                     absl::StrCat("\"", name, "\" of origin ", model.origin),
+                     "one of origin registered");
   }
   if (model.owner != owner) {
-    return absl::PermissionDeniedError(absl::StrCat(
-        "name: got \"", name, "\", which belongs to another client, want one of the caller's own"));
+    return MakeError(Reason::kPermission, "name",
+                     absl::StrCat("\"", name, "\", which belongs to another client"),
+                     "one of the caller's own");
   }
   const auto is_of_model = [&](const std::string& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (by_spec_.find(key)->second->generation_ != model.generation) return false;

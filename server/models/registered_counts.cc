@@ -1,20 +1,23 @@
 #include "server/models/registered_counts.h"
 
 #include "absl/strings/str_cat.h"
+#include "server/error.h"
 #include "server/limits.h"
 
 namespace rope::server {
 namespace {
 
 absl::Status TooManyModels(int64_t number, int64_t max, absl::string_view whose) {
-  return absl::ResourceExhaustedError(
-      absl::StrCat("name: got registered model number ", number, whose, ", want at most ", max));
+  return MakeError(Reason::kLimitExceeded, "name",
+                   absl::StrCat("registered model number ", number, whose),
+                   absl::StrCat("at most ", max));
 }
 
 absl::Status TooManyBytes(int64_t bytes, int64_t beside, int64_t max, absl::string_view whose) {
-  return absl::ResourceExhaustedError(
-      absl::StrCat("rope: got ", bytes, " bytes of config in addition to ", beside,
-                   " of registered models", whose, ", want at most ", max));
+  return MakeError(Reason::kLimitExceeded, "rope",
+                   absl::StrCat(bytes, " bytes of config in addition to ", beside,
+                                " of registered models", whose),
+                   absl::StrCat("at most ", max));
 }
 
 }  // namespace

@@ -163,8 +163,8 @@ absl::Status ReadRowPositions(const v1::RotateRequest& message, const proto::Spl
                                       /*multimodal=*/false, "positions"));
   for (const int64_t position : positions.values[0]) {
     if (position < rows.rows) continue;
-    return absl::OutOfRangeError(
-        absl::StrCat("positions: got ", position, ", want less than the ", rows.rows, " rows"));
+    return MakeError(Reason::kPositionOutOfRange, "positions", position,
+                     absl::StrCat("less than the ", rows.rows, " rows"));
   }
   plan.positions[0] = std::move(positions.values[0]);
   return absl::OkStatus();

@@ -82,8 +82,8 @@ absl::Status ReadFp8Scales(const v1::Tensor& tensor, const std::string& field, T
         "output.dtype DTYPE_FP8_E4M3 or DTYPE_FP8_E5M2 as well");
   }
   if (tensor.fp8_scales_size() > 1) {
-    return absl::UnimplementedError(absl::StrCat(field, ": got ", tensor.fp8_scales_size(),
-                                                 " scales, want one: others are not built yet"));
+    return MakeError(Reason::kNotBuilt, field, absl::StrCat(tensor.fp8_scales_size(), " scales"),
+                     "one: others are not built yet");
   }
   ROPE_ASSIGN_OR_RETURN(plan.output_scale, ToPositiveFloat(tensor.fp8_scales(0), field));
   return absl::OkStatus();

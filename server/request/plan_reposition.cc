@@ -81,10 +81,8 @@ absl::StatusOr<std::shared_ptr<const RopeEntry>> FindFromRope(const v1::RopeSpec
                                                               ModelRegistry& registry) {
   auto found = registry.Find(from_rope);
   if (found.ok()) return *std::move(found);
-  // The registry's messages name the field "rope"; here it is reposition.from_rope.
-  const absl::string_view message = found.status().message();
-  if (!absl::StartsWith(message, "rope")) return found.status();
-  return absl::Status(found.status().code(), absl::StrCat("reposition.from_", message));
+  // The registry's errors name fields of "rope"; here it is reposition.from_rope.
+  return Prefixed("reposition.from_", found.status());
 }
 
 absl::Status CheckSameGeometry(const RopeEntry& from, const kernels::ResolvedRope& resolved_from,
@@ -114,9 +112,9 @@ absl::Status CheckDistances(const kernels::ResolvedRope& resolved,
   const int64_t most = range->last - resolved.config().xpos->centre;
   for (const int64_t difference : differences) {
     if (std::abs(difference) <= most) continue;
-    return absl::OutOfRangeError(absl::StrCat("positions: got a move by ", difference,
-                                              ", want at most ", most,
-                                              ": past it the scale of xpos is no float32"));
+    return MakeError(Reason::kPositionOutOfRange, "positions",
+                     absl::StrCat("a move by ", difference),
+                     absl::StrCat("at most ", most, ": past it the scale of xpos is no float32"));
   }
   return absl::OkStatus();
 }

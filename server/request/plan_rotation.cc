@@ -37,9 +37,9 @@ absl::Status CheckRange(const kernels::ResolvedRope& resolved,
   if (!range.has_value()) return absl::OkStatus();
   for (const int64_t position : positions) {
     if (position >= range->first && position <= range->last) continue;
-    return absl::OutOfRangeError(absl::StrCat("positions: got ", position, ", want ", range->first,
-                                              " to ", range->last,
-                                              ": past it the scale of xpos is no float32"));
+    return MakeError(Reason::kPositionOutOfRange, "positions", position,
+                     absl::StrCat(range->first, " to ", range->last,
+                                  ": past it the scale of xpos is no float32"));
   }
   return absl::OkStatus();
 }

@@ -293,8 +293,8 @@ absl::Status FillSeqLens(const v1::Positions& message, int64_t sequences, absl::
 absl::Status CheckPosition(int64_t position, absl::string_view field) {
   if (position < 0) return InvalidField(field, position, "positions >= 0");
   if (position > limits::kPositionMax) {
-    return absl::OutOfRangeError(
-        absl::StrCat(field, ": got ", position, ", want at most ", limits::kPositionMax));
+    return MakeError(Reason::kPositionOutOfRange, field, position,
+                     absl::StrCat("at most ", limits::kPositionMax));
   }
   return absl::OkStatus();
 }

@@ -132,19 +132,17 @@ class RegionResolver::Reader {
   absl::StatusOr<const char*> BytesOf(const RegionPart& part, absl::string_view field) {
     if (const char* const mapped = part.mapped(); mapped != nullptr) return mapped;
     if (part.bytes > io_.copied_bytes_max_ - copied_) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat(field, ": got ", part.bytes, " bytes to copy beside ", copied_,
-                       ", want at most ", io_.copied_bytes_max_, " (--max_message_bytes)"));
+      return MakeError(Reason::kLimitExceeded, field,
+                       absl::StrCat(part.bytes, " bytes to copy beside ", copied_),
+                       absl::StrCat("at most ", io_.copied_bytes_max_, " (--max_message_bytes)"));
     }
     ROPE_RETURN_IF_ERROR(request_.permit.Grow(part.bytes, field));
     copied_ += part.bytes;
     PooledBuffer& copy = request_.region_copies.emplace_back(io_.pool_.Allocate(part.bytes));
     if (copy.size() != part.bytes) return OutOfMemory();
-    ROPE_RETURN_IF_ERROR(
-        Prefixed(absl::StrCat(field, ": "),
-                 part.region->Read(part.offset,
-                                   absl::MakeSpan(copy.data(), static_cast<size_t>(part.bytes)))));
-    return copy.data();
+    const absl::Status read =
+        part.region->Read(part.offset, {copy.data(), static_cast<size_t>(part.bytes)});
+    return read.ok() ? absl::StatusOr<const char*>(copy.data()) : proto::WithField(field, read);
   }
 
   const RegionResolver& io_;

@@ -28,8 +28,8 @@ namespace {
 absl::Status CheckRole(v1::Role role, const std::string& path) {
   if (role == v1::ROLE_Q || role == v1::ROLE_K) return absl::OkStatus();
   if (role == v1::ROLE_V) {
-    return absl::UnimplementedError(absl::StrCat(
-        path, ".role: got ROLE_V, want ROLE_Q or ROLE_K: tensors of v are not built yet"));
+    return MakeError(Reason::kNotBuilt, absl::StrCat(path, ".role"), "ROLE_V",
+                     "ROLE_Q or ROLE_K: tensors of v are not built yet");
   }
   return InvalidField(
       path + ".role",
@@ -121,8 +121,8 @@ absl::Status CheckTokens(const Layout& layout, const std::string& path) {
   int64_t tokens = 1;
   for (const TokenAxis& axis : layout.token_axes) tokens *= std::max<int64_t>(axis.length, 1);
   if (tokens <= limits::kTokensMax) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(path, ".array.shape: got ", tokens,
-                                                   " tokens, want at most ", limits::kTokensMax));
+  return MakeError(Reason::kLimitExceeded, absl::StrCat(path, ".array.shape"),
+                   absl::StrCat(tokens, " tokens"), absl::StrCat("at most ", limits::kTokensMax));
 }
 
 // Tensors without a rotary_offset have the same D.

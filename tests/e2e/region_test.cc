@@ -369,7 +369,7 @@ TEST_F(RegionTest, TruncatedPosixObjectIsAPrecondition) {
   PlaceOutput(id, kThere, into);
   memory.Truncate(kThere);
   EXPECT_THAT(Text(Rotate(client_.stub(), sample_.InPlace(id, kThere))),
-              StartsWith("9 tensors[0].array.region: region: got a shared memory object that was"));
+              StartsWith("9 tensors[0].array.region: got a shared memory object that was"));
   EXPECT_THAT(Text(Rotate(client_.stub(), into)), StartsWith("9 region: got"));
   memory.Truncate(1 << 20);
   EXPECT_EQ(Text(Rotate(client_.stub(), into)), "OK");

@@ -35,6 +35,10 @@ BANNED_CODE = (
     (re.compile(r"\bNULL\b"), "NULL, want nullptr", "*"),
     (re.compile(r"\b(sleep_for|sleep_until|usleep|nanosleep|SleepFor)\b|(?<![\w.>])sleep\s*\("),
      "sleeps, want a fake clock or a notification", "tests/*"),
+    *((re.compile(r"\babsl::[A-Z]\w+Error\("), "an error without its parts, want MakeError", files)
+      for files in ("server/grpc/*", "server/request/*", "server/engine/*", "server/control/*",
+                    "server/models/*", "server/memory/*", "proto/wire/*", "kernels/config/*",
+                    "kernels/frequencies/*")),
 )
 RAW_NEW = re.compile(r"(?<!operator )(?<!#include <)\bnew\b(?!\s*[;,.)])")
 OWNED_NEW = re.compile(r"(?:(?:unique|shared)_ptr<[^;]*|WrapUnique)\(\s*new\b")

@@ -252,6 +252,13 @@ class WordsTest(TreeCase):
                             "raw new, want a smart pointer or `// owned by ...`")):
             self.assert_problems([f"server/b.cc:1: {what}"], {"server/b.cc": code + "\n"})
 
+    def test_errors_of_the_request_path_have_parts(self):
+        code = 'auto s = absl::NotFoundError("x");\n'
+        registered = "rope_library(s SOURCES main.cc b.cc engine/b.cc)\n"
+        self.assert_problems(["server/engine/b.cc:1: an error without its parts, want MakeError"],
+                             {"server/engine/b.cc": code, "server/CMakeLists.txt": registered})
+        self.assert_problems([], {"server/b.cc": code})
+
     def test_banned_words_in_comments_and_literals_pass(self):
         self.assert_problems([], {"server/b.cc": '// throw NULL\n/* new\nnew */ auto s = "new x";\n'
                                                  'auto r = R"(throw " 1)"; auto c = \'"\';\n'})

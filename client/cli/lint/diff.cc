@@ -11,6 +11,7 @@
 #include "kernels/config/config_json.h"
 #include "kernels/frequencies/frequencies.h"
 #include "kernels/status_macros.h"
+#include "proto/error.h"
 
 namespace rope::client {
 namespace {
@@ -24,7 +25,7 @@ struct Layer {
 };
 
 absl::Status Refused(absl::string_view name, const absl::Status& status) {
-  return absl::InvalidArgumentError(absl::StrCat(name, ": ", status.message()));
+  return proto::Prefixed(absl::StrCat(name, ": "), status);
 }
 
 absl::StatusOr<Layer> ReadLayer(absl::string_view name, const kernels::ModelConfig& config,

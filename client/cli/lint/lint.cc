@@ -17,17 +17,10 @@
 #include "kernels/config/sub_configs.h"
 #include "kernels/config/validate_config.h"
 #include "kernels/describe.h"
+#include "proto/error.h"
 
 namespace rope::client {
 namespace {
-
-// The part of "field: got X, want Y" before the colon; empty for another message.
-absl::string_view FieldOfError(absl::string_view message) {
-  const size_t colon = message.find(": got ");
-  if (colon == absl::string_view::npos || colon > 256) return {};
-  const absl::string_view field = message.substr(0, colon);
-  return absl::StrContains(field, ' ') ? absl::string_view() : field;
-}
 
 // Lints one file: adds findings, each with its field and line.
 class Linter {
@@ -96,6 +89,7 @@ class Linter {
     if (!rope->layer.rotates) return;
     if (!rope->layer.config.head_dim.has_value()) {
       return Add(type, {.weight = Weight::kWarning,
+                        .field = "head_dim",
                         .message = "head_dim: got nothing, want the channels of a head; the "
                                    "readings of engines are not compared"});
     }
@@ -107,7 +101,9 @@ class Linter {
   }
 
   void Add(Weight weight, const std::string& type, const absl::Status& status) {
-    Add(type, {.weight = weight, .message = std::string(status.message())});
+    Add(type, {.weight = weight,
+               .field = proto::PartsOf(status).field,
+               .message = std::string(status.message())});
   }
 
   // A finding of several layer types is one finding.
@@ -126,13 +122,13 @@ class Linter {
 
   // Sets the field and its line. The line of a field that the file lacks is that of its object.
   void Locate(const std::string& type, Finding& finding) const {
-    absl::string_view field = FieldOfError(finding.message);
-    if (field == "config_json") {
+    if (finding.field == "config_json") {
+      finding.field.clear();
       finding.line = keys_.error_line().value_or(1);
       return;
     }
-    if (field.empty()) field = FirstKeyIn(finding.message);
-    finding.field = std::string(field);
+    if (finding.field.empty()) finding.field = std::string(FirstKeyIn(finding.message));
+    absl::string_view field = finding.field;
     while (!field.empty()) {
       if (const auto line = LineOf(field, type); line.has_value()) {
         finding.line = *line;

@@ -39,7 +39,39 @@ enum class StatusCode {
 // "INVALID_ARGUMENT", "UNAVAILABLE" and so on.
 const char* Name(StatusCode code);
 
-// The server's explanation of an error.
+// Why a call failed, for a program to branch on: the values of rope.v1.Reason, where each is
+// explained. A reason has one status code.
+enum class Reason {
+  kUnspecified = 0,  // or one that this library does not know
+  kInvalidField = 1,
+  kUnknownField = 2,
+  kNotBuilt = 3,
+  kPositionOutOfRange = 4,
+  kRegionOutOfRange = 5,
+  kModelNotFound = 6,
+  kConfigIdNotFound = 7,
+  kRegionNotFound = 8,
+  kServiceNotFound = 9,
+  kModelExists = 10,
+  kRegionExists = 11,
+  kWrongState = 12,
+  kSharedMemoryOff = 13,
+  kPermission = 14,
+  kQueueFull = 15,
+  kBudgetFull = 16,
+  kLimitExceeded = 17,
+  kDraining = 18,
+  kConnectionLost = 19,
+  kDeadline = 20,
+  kCancelled = 21,
+  kDeviceFault = 22,
+  kInternal = 23,
+};
+
+// "INVALID_FIELD", "QUEUE_FULL" and so on.
+const char* Name(Reason reason);
+
+// What is wrong, of an error of the server or of the library.
 struct ErrorDetail {
   std::string field = {};  // path of the faulty field; empty if the error is about no field
   std::string got = {};
@@ -48,6 +80,7 @@ struct ErrorDetail {
   // True: the request may have run, so an in-place call may have changed its tensors. Either the
   // server says so, or its answer never arrived.
   bool may_have_executed = false;
+  Reason reason = Reason::kUnspecified;
 };
 
 class [[nodiscard]] Status {

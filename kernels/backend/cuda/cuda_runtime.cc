@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_format.h"
 #include "kernels/backend/cuda/cuda_launch.h"
+#include "kernels/error.h"
 #include "kernels/status_macros.h"
 
 namespace rope::kernels {
@@ -33,7 +34,8 @@ absl::Status Unavailable(cudaError_t error, const char* call, const std::string&
 absl::Status CudaStatus(cudaError_t error, const char* call) {
   if (error == cudaSuccess) return absl::OkStatus();
   static_cast<void>(cudaGetLastError());
-  return absl::InternalError(absl::StrFormat("cuda: %s: %s", call, cudaGetErrorString(error)));
+  return proto::MakeError({.reason = Reason::kDeviceFault},
+                          absl::StrFormat("cuda: %s: %s", call, cudaGetErrorString(error)));
 }
 
 absl::StatusOr<std::string> FindCudaDevice() {

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "proto/error.h"
 #include "proto/wire/error_details.h"
 #include "tests/unit/client/fake_server.h"
 
@@ -70,7 +71,8 @@ TEST_F(ClientTest, OutputMayBeTheInput) {
 
 TEST_F(ClientTest, StatusDetailsNameTheField) {
   server_.OnRotate([](grpc::CallbackServerContext&, const std::string&, std::string&) {
-    const v1::Error error = proto::MakeError(3, "rope.config.factor: got 0, want a number > 0");
+    const v1::Error error =
+        proto::ErrorMessageOf(proto::InvalidField("rope.config.factor", 0, "a number > 0"));
     return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, error.message(),
                         proto::EncodeStatusDetails(error));
   });
@@ -81,6 +83,7 @@ TEST_F(ClientTest, StatusDetailsNameTheField) {
   EXPECT_EQ(reply.status().detail().field, "rope.config.factor");
   EXPECT_EQ(reply.status().detail().got, "0");
   EXPECT_EQ(reply.status().detail().want, "a number > 0");
+  EXPECT_EQ(reply.status().detail().reason, Reason::kInvalidField);
 }
 
 TEST_F(ClientTest, GarbageIsAnInternalErrorAndTheClientGoesOn) {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include "server/limits.h"
 #include "tests/support/status_matchers.h"
 
@@ -13,46 +15,40 @@ using ::rope::testing::StatusIs;
 using ::testing::EndsWith;
 using ::testing::Eq;
 
-TEST(InvalidFieldTest, SaysGotAndWant) {
-  EXPECT_THAT(InvalidField("a.b", 3, "less"),
-              StatusIs(absl::StatusCode::kInvalidArgument, Eq("a.b: got 3, want less")));
+TEST(RetryLaterTest, HasReasonAndDelay) {
+  const absl::Status status = RetryLater(Reason::kQueueFull, "queue", "9", "at most 8");
+  EXPECT_THAT(status,
+              StatusIs(absl::StatusCode::kResourceExhausted, Eq("queue: got 9, want at most 8")));
+  EXPECT_EQ(proto::PartsOf(status).reason, Reason::kQueueFull);
+  EXPECT_EQ(proto::PartsOf(status).retry_delay_ms, limits::kRetryDelayMs);
 }
 
-TEST(PrefixedTest, KeepsCodeAndRetryDelay) {
-  const absl::Status prefixed = Prefixed("queue: ", RetryLater("full", 30));
-  EXPECT_THAT(prefixed, StatusIs(absl::StatusCode::kResourceExhausted, Eq("queue: full")));
-  EXPECT_EQ(RetryDelayMs(prefixed), 30);
-  EXPECT_TRUE(Prefixed("x", absl::OkStatus()).ok());
+TEST(OutOfMemoryTest, IsABudgetThatIsFull) {
+  EXPECT_EQ(proto::PartsOf(OutOfMemory()).reason, Reason::kBudgetFull);
+  EXPECT_GT(proto::PartsOf(OutOfMemory()).retry_delay_ms, 0);
 }
 
-TEST(RetryDelayTest, IsZeroWithoutOne) {
-  EXPECT_EQ(RetryDelayMs(absl::ResourceExhaustedError("too large")), 0);
-  EXPECT_EQ(RetryDelayMs(absl::OkStatus()), 0);
+TEST(DrainingTest, HasItsReason) {
+  EXPECT_EQ(Draining().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(proto::PartsOf(Draining()).reason, Reason::kDraining);
 }
 
-TEST(ShortMessageTest, LeavesShortOnesAndCutsLongOnes) {
+TEST(ShortTextTest, LeavesShortOnesAndCutsLongOnes) {
   const auto max = static_cast<size_t>(limits::kErrorBytesMax);
   const std::string fits(max, 'x');
-  EXPECT_EQ(ShortMessage(fits), fits);
-  const std::string cut = ShortMessage(fits + "y");
+  EXPECT_EQ(ShortText(fits), fits);
+  const std::string cut = ShortText(fits + "y");
   EXPECT_EQ(cut.size(), max);
   EXPECT_THAT(cut, EndsWith("x..."));
+  EXPECT_EQ(ShortText("0123456789", 8), "01234...");
 }
 
-TEST(ExecutedTest, IsSaidBesideWhatWasWrong) {
-  const absl::Status status = absl::InternalError("device: gone");
-  EXPECT_FALSE(MayHaveExecuted(status));
-  EXPECT_TRUE(MayHaveExecuted(MarkMayHaveExecuted(status)));
-  EXPECT_EQ(MarkMayHaveExecuted(status).message(), "device: gone");
-  EXPECT_TRUE(MayHaveExecuted(Prefixed("x: ", MarkMayHaveExecuted(status))));
-}
-
-TEST(ShortMessageTest, CutsBetweenCharacters) {
+TEST(ShortTextTest, CutsBetweenCharacters) {
   const auto max = static_cast<size_t>(limits::kErrorBytesMax);
   for (size_t before = 0; before < 4; ++before) {
     std::string message(before, 'x');
     while (message.size() <= max) message += "\xE2\x82\xAC";  // a euro sign, three bytes
-    const std::string cut = ShortMessage(message);
+    const std::string cut = ShortText(message);
     EXPECT_LE(cut.size(), max);
     EXPECT_EQ((cut.size() - before) % 3, 0U) << before;
     EXPECT_THAT(cut, EndsWith("\xE2\x82\xAC..."));

@@ -46,7 +46,7 @@ class AsyncCallTest : public ::testing::Test {
     server_.OnRotate([this, failures, delay_ms](grpc::CallbackServerContext& context,
                                                 const std::string& request, std::string& reply) {
       if (server_.rotate_calls() > failures) return Echo(context, request, reply);
-      v1::Error error = proto::MakeError(8, "full");
+      v1::Error error = proto::ErrorMessageOf(absl::ResourceExhaustedError("full"));
       error.set_retry_delay_ms(delay_ms);
       return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "full",
                           proto::EncodeStatusDetails(error));

@@ -85,7 +85,8 @@ TEST_F(ConnectionTest, PermanentFailureStops) {
 }
 
 TEST_F(ConnectionTest, DelayInTheDetailsIsWaited) {
-  v1::Error error = proto::MakeError(8, "queue: got 9 bytes, want at most 8");
+  v1::Error error =
+      proto::ErrorMessageOf(absl::ResourceExhaustedError("queue: got 9 bytes, want at most 8"));
   error.set_retry_delay_ms(700);
   FailFirst(1, {grpc::StatusCode::RESOURCE_EXHAUSTED, error.message(),
                 proto::EncodeStatusDetails(error)});
@@ -104,7 +105,7 @@ TEST_F(ConnectionTest, DelayInTheTrailerIsWaited) {
 }
 
 TEST_F(ConnectionTest, DelayPastTheDeadlineGivesTheFailure) {
-  v1::Error error = proto::MakeError(8, "full");
+  v1::Error error = proto::ErrorMessageOf(absl::ResourceExhaustedError("full"));
   error.set_retry_delay_ms(60000);
   FailFirst(1, {grpc::StatusCode::RESOURCE_EXHAUSTED, "full", proto::EncodeStatusDetails(error)});
   const auto reply = Rotate();

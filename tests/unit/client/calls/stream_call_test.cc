@@ -37,7 +37,8 @@ RotateRequest RequestFor(const std::vector<float>& data, const std::string& id =
 v1::RotateStreamResponse ErrorFor(uint64_t sequence, const std::string& message) {
   v1::RotateStreamResponse response;
   response.set_sequence(sequence);
-  *response.mutable_rotate()->mutable_error() = proto::MakeError(3, message);
+  *response.mutable_rotate()->mutable_error() =
+      proto::ErrorMessageOf(absl::InvalidArgumentError(message));
   return response;
 }
 
@@ -126,7 +127,8 @@ TEST_F(StreamCallTest, CancelledRequestIsNamedToTheServerAndItsAnswerEndsIt) {
     EXPECT_TRUE(cancel.has_cancel());
     v1::RotateStreamResponse response;
     response.set_sequence(request.sequence());
-    *response.mutable_rotate()->mutable_error() = proto::MakeError(1, "request: cancelled");
+    *response.mutable_rotate()->mutable_error() =
+        proto::ErrorMessageOf(absl::CancelledError("request: cancelled"));
     stream.Write(response);
     return grpc::Status::OK;
   });
@@ -194,8 +196,9 @@ TEST_F(StreamCallTest, BrokenStreamEndsWhatIsUnansweredWithItsStatus) {
 
 TEST_F(StreamCallTest, ServerThatSaysNothingRanIsBelieved) {
   After(1, [](const Requests&, FakeServer::Stream&) {
-    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "draining",
-                        proto::EncodeStatusDetails(proto::MakeError(14, "draining")));
+    return grpc::Status(
+        grpc::StatusCode::UNAVAILABLE, "draining",
+        proto::EncodeStatusDetails(proto::ErrorMessageOf(absl::UnavailableError("draining"))));
   });
   RotateStream stream = Open();
   EXPECT_FALSE(stream.RotateFuture(RequestFor(data_)).get().status().detail().may_have_executed);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "client/codec/codec.h"
+#include "proto/error.h"
 #include "proto/wire/error_details.h"
 #include "rope/client.h"
 #include "tests/support/temporary_folder.h"
@@ -59,8 +60,8 @@ class ConnectorTest : public ::testing::Test {
       last_offset_ = array.region().offset();
       input = acceptor_.At(array.region().region_id(), array.region().offset());
       if (input == nullptr) {
-        v1::Error error = proto::MakeError(5, "tensors[0].array.region: got an unknown one");
-        error.set_field("tensors[0].array.region");
+        const v1::Error error = proto::ErrorMessageOf(proto::MakeError(
+            proto::Reason::kRegionNotFound, "tensors[0].array.region", "an unknown one", ""));
         return {grpc::StatusCode::NOT_FOUND, error.message(), proto::EncodeStatusDetails(error)};
       }
     }
@@ -292,7 +293,7 @@ TEST_F(ConnectorTest, InPlaceCallOnALostConnectionIsNotSentAgain) {
 TEST_F(ConnectorTest, InPlaceCallThatTheServerDidNotRunIsSentAgain) {
   const Client client = Connect().value();
   const Slot slot = FloatSlot(client);
-  v1::Error error = proto::MakeError(14, "full");
+  v1::Error error = proto::ErrorMessageOf(absl::UnavailableError("full"));
   error.set_retry_delay_ms(1);
   failure_ = {grpc::StatusCode::UNAVAILABLE, "full", proto::EncodeStatusDetails(error)};
   ASSERT_TRUE(client.Rotate(RequestFor(slot, slot)).ok());

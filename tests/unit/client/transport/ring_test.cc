@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "proto/error.h"
 #include "proto/ipc/futex.h"
 #include "proto/wire/error_details.h"
 #include "rope/v1/rotate.pb.h"
@@ -79,9 +80,13 @@ TEST_F(RingTest, RequestAndAnswerGoThroughTheMemoryAsTheyAre) {
 TEST_F(RingTest, ErrorComesBackWithItsDetail) {
   std::future<Answer> called = CallLater("request");
   v1::RotateResponse response;
-  *response.mutable_error() = proto::MakeError(8, "tokens: got 7, want 6");
-  response.mutable_error()->set_retry_delay_ms(5);
-  response.mutable_error()->set_may_have_executed(true);
+  *response.mutable_error() =
+      proto::ErrorMessageOf(proto::MakeError({.reason = proto::Reason::kQueueFull,
+                                              .field = "tokens",
+                                              .got = "7",
+                                              .want = "6",
+                                              .retry_delay_ms = 5,
+                                              .may_have_executed = true}));
   server_.Respond(server_.Next(), 8, response.SerializeAsString());
   const Answer answer = called.get();
   ASSERT_TRUE(answer.has_value());
@@ -91,6 +96,7 @@ TEST_F(RingTest, ErrorComesBackWithItsDetail) {
   EXPECT_EQ(status.detail().field, "tokens");
   EXPECT_EQ(status.detail().got, "7");
   EXPECT_EQ(status.detail().want, "6");
+  EXPECT_EQ(status.detail().reason, Reason::kQueueFull);
   EXPECT_EQ(status.detail().retry_delay_ms, 5);
   EXPECT_TRUE(status.detail().may_have_executed);
 }

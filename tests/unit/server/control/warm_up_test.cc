@@ -133,7 +133,7 @@ TEST_F(WarmUpTest, RangeThatDoesNotFitSaysHowMuchDoesAndThatMuchStays) {
   ASSERT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted,
                                 HasSubstr("end: got 16777216 pages of 64 positions, want at most "
                                           "55, the capacity of the table cache")));
-  EXPECT_EQ(RetryDelayMs(refused.status()), 0);
+  EXPECT_EQ(proto::PartsOf(refused.status()).retry_delay_ms, 0);
   ExpectRefused(MakeRequest(0, 55 * 64 + 1), absl::StatusCode::kResourceExhausted,
                 "end: got 56 pages");
   const auto plan = Plan(MakeRequest(0, 55 * 64));

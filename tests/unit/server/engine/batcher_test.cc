@@ -411,8 +411,8 @@ TEST_F(BatcherTest, FailureOfACallThatRanInPlaceSaysSo) {
       Allow(1);
       batcher_->Drain();
       EXPECT_THAT(AnswerOf(id).status, StatusIs(absl::StatusCode::kCancelled, HasSubstr("")));
-      EXPECT_EQ(MayHaveExecuted(AnswerOf(id).status), in_place && ran);
-      EXPECT_FALSE(MayHaveExecuted(AnswerOf("blocker").status));
+      EXPECT_EQ(proto::PartsOf(AnswerOf(id).status).may_have_executed, in_place && ran);
+      EXPECT_FALSE(proto::PartsOf(AnswerOf("blocker").status).may_have_executed);
       answer_counts_.clear();
       batches_.clear();
     }

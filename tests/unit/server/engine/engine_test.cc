@@ -103,7 +103,7 @@ TEST_F(EngineTest, FullServerRefusesWithARetryDelay) {
   auto second = MakeRequest(Sample());
   const absl::Status refused = engine_.Submit(second);
   EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("request: got")));
-  EXPECT_GT(RetryDelayMs(refused), 0);
+  EXPECT_GT(proto::PartsOf(refused).retry_delay_ms, 0);
   EXPECT_NE(second, nullptr);
   held_.reset();
   EXPECT_THAT(engine_.Submit(second), IsOk());

@@ -36,23 +36,32 @@ TEST(GrpcStatusTest, DetailsNameTheField) {
   EXPECT_EQ(error->field(), "a.b");
   EXPECT_EQ(error->got(), "3");
   EXPECT_EQ(error->want(), "less");
+  EXPECT_EQ(error->reason(), v1::REASON_INVALID_FIELD);
   EXPECT_EQ(error->retry_delay_ms(), 0);
   EXPECT_FALSE(error->may_have_executed());
 }
 
 TEST(GrpcStatusTest, DetailsCarryTheRetryDelay) {
   grpc::ServerContext context;
-  const grpc::Status status = ToGrpcStatus(RetryLater("queue: full", 20), context);
+  const grpc::Status status =
+      ToGrpcStatus(RetryLater(Reason::kQueueFull, "queue", "10 requests", "at most 9"), context);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   const auto error = proto::DecodeStatusDetails(status.error_details());
   ASSERT_TRUE(error.has_value());
   EXPECT_EQ(error->retry_delay_ms(), 20);
 }
 
-TEST(GrpcStatusTest, LongMessagesFitIntoTrailers) {
+// A character that no header may hold has three in a percent-encoded text.
+TEST(GrpcStatusTest, LongErrorsFitIntoTrailers) {
   grpc::ServerContext context;
-  const grpc::Status status =
-      ToGrpcStatus(InvalidField("layout", std::string(1 << 20, 'x'), "something shorter"), context);
+  const std::string longest(1 << 20, '\x01');
+  proto::ErrorParts parts = {.reason = Reason::kPositionOutOfRange,
+                             .field = longest,
+                             .got = longest,
+                             .want = longest,
+                             .retry_delay_ms = INT64_MAX,
+                             .may_have_executed = true};
+  const grpc::Status status = ToGrpcStatus(MakeError(parts), context);
   EXPECT_LE(static_cast<int64_t>(status.error_message().size()), limits::kErrorBytesMax);
   EXPECT_LT(status.error_message().size() * 3 + status.error_details().size() * 4 / 3, 8192U - 512);
 }

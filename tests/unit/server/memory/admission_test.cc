@@ -41,7 +41,7 @@ TEST(AdmissionTest, FullQueueAsksToRetry) {
   const auto held = admission.Admit(kSession, 1);
   const auto refused = admission.Admit(kSession, 1);
   EXPECT_THAT(refused, StatusIs(kExhausted, HasSubstr("queue: got 1 request while 1 are held")));
-  EXPECT_EQ(RetryDelayMs(refused.status()), limits::kRetryDelayMs);
+  EXPECT_EQ(proto::PartsOf(refused.status()).retry_delay_ms, limits::kRetryDelayMs);
   EXPECT_EQ(admission.refusals().requests, 1);
 }
 
@@ -50,7 +50,7 @@ TEST(AdmissionTest, FullBytesAskToRetryAndSmallerOnesStillFit) {
   const auto held = admission.Admit(kSession, 60);
   const auto refused = admission.Admit(kSession, 41);
   EXPECT_THAT(refused, StatusIs(kExhausted, HasSubstr("request: got 41 bytes while 60 are held")));
-  EXPECT_GT(RetryDelayMs(refused.status()), 0);
+  EXPECT_GT(proto::PartsOf(refused.status()).retry_delay_ms, 0);
   EXPECT_EQ(admission.requests(), 1);
   EXPECT_EQ(admission.refusals().bytes, 1);
   EXPECT_THAT(admission.Admit(kSession, 40), IsOk());
@@ -60,7 +60,7 @@ TEST(AdmissionTest, LargerThanASessionsPartIsNotWorthRetrying) {
   Admission admission(Whole(10, 100));
   const auto refused = admission.Admit(kSession, 101);
   EXPECT_THAT(refused, StatusIs(kExhausted, HasSubstr("request: got 101 bytes to hold")));
-  EXPECT_EQ(RetryDelayMs(refused.status()), 0);
+  EXPECT_EQ(proto::PartsOf(refused.status()).retry_delay_ms, 0);
   EXPECT_EQ(admission.refusals().too_large, 1);
 }
 
@@ -70,7 +70,7 @@ TEST(AdmissionTest, OneSessionGetsHalfAndAnotherTheRest) {
   EXPECT_THAT(first, IsOk());
   const auto refused = admission.Admit(kSession, 1);
   EXPECT_THAT(refused, StatusIs(kExhausted, HasSubstr("for one connection")));
-  EXPECT_GT(RetryDelayMs(refused.status()), 0);
+  EXPECT_GT(proto::PartsOf(refused.status()).retry_delay_ms, 0);
   EXPECT_EQ(admission.refusals().session_bytes, 1);
   const auto other = admission.Admit(kOther, 50);
   EXPECT_THAT(other, IsOk());
@@ -106,7 +106,7 @@ TEST(PermitTest, GrowsWithinItsSessionsPartAndKeepsTheReply) {
   EXPECT_THAT(permit->Grow(30, "rows"), IsOk());
   const absl::Status refused = permit->Grow(1, "rows.cos");
   EXPECT_THAT(refused, StatusIs(kExhausted, HasSubstr("rows.cos: got 1 bytes to hold, want")));
-  EXPECT_EQ(RetryDelayMs(refused), 0) << "alone it is too large";
+  EXPECT_EQ(proto::PartsOf(refused).retry_delay_ms, 0) << "alone it is too large";
   EXPECT_EQ(permit->bytes(), 50);
   permit->KeepReply(5);
   EXPECT_EQ(admission.bytes(), 5);

@@ -1,0 +1,65 @@
+#include "client/error.h"
+
+#include <string>
+
+#include "proto/error.h"
+
+namespace rope::client {
+
+Status ToStatus(const absl::Status& status) {
+  proto::ErrorParts parts = proto::PartsOf(status);
+  return Status(static_cast<StatusCode>(status.raw_code()), std::string(status.message()),
+                ErrorDetail{.field = std::move(parts.field),
+                            .got = std::move(parts.got),
+                            .want = std::move(parts.want),
+                            .retry_delay_ms = parts.retry_delay_ms,
+                            .may_have_executed = parts.may_have_executed,
+                            .reason = static_cast<Reason>(parts.reason)});
+}
+
+Status MakeError(Reason reason, absl::string_view field, const absl::AlphaNum& got,
+                 const absl::AlphaNum& want) {
+  return ToStatus(proto::MakeError(static_cast<proto::Reason>(reason), field, got, want));
+}
+
+Status MakeError(Reason reason, absl::string_view text, bool may_have_executed) {
+  return ToStatus(proto::MakeError(
+      {.reason = static_cast<proto::Reason>(reason), .may_have_executed = may_have_executed},
+      text));
+}
+
+Status Within(absl::string_view parent, const Status& status) {
+  const ErrorDetail& detail = status.detail();
+  return MakeError(detail.reason, absl::StrCat(parent, ".", detail.field), detail.got, detail.want);
+}
+
+ErrorDetail DetailOf(const v1::Error& error) {
+  return {.field = error.field(),
+          .got = error.got(),
+          .want = error.want(),
+          .retry_delay_ms = error.retry_delay_ms(),
+          .may_have_executed = error.may_have_executed(),
+          .reason = v1::Reason_IsValid(error.reason()) ? static_cast<Reason>(error.reason())
+                                                       : Reason::kUnspecified};
+}
+
+Reason ReasonOf(StatusCode code) {
+  switch (code) {
+    case StatusCode::kUnavailable:
+      return Reason::kConnectionLost;
+    case StatusCode::kDeadlineExceeded:
+      return Reason::kDeadline;
+    case StatusCode::kCancelled:
+      return Reason::kCancelled;
+    case StatusCode::kResourceExhausted:
+      return Reason::kLimitExceeded;
+    case StatusCode::kUnimplemented:
+      return Reason::kNotBuilt;
+    case StatusCode::kInternal:
+      return Reason::kInternal;
+    default:
+      return Reason::kUnspecified;
+  }
+}
+
+}  // namespace rope::client

@@ -1,0 +1,353 @@
+// Each reason of an error has one real situation, and reaches the client as a value: over gRPC, on
+// a stream and through a ring. DEVICE_FAULT needs a device that fails: tests/unit has it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "grpc/health/v1/health.grpc.pb.h"
+#include "proto/error.h"
+#include "proto/wire/error_details.h"
+#include "rope/client.h"
+#include "rope/v1/status_details.pb.h"
+#include "tests/support/hostile_requests.h"
+#include "tests/support/ring_client.h"
+#include "tests/support/rotate_stream.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/test_server.h"
+
+namespace rope::testing {
+namespace {
+
+using client::Client;
+using ::testing::Gt;
+using ::testing::StartsWith;
+
+v1::Error ErrorOf(const grpc::Status& status) {
+  const auto error = proto::DecodeStatusDetails(status.error_details());
+  EXPECT_TRUE(error.has_value()) << status.error_message();
+  return error.value_or(v1::Error());
+}
+
+// The text, the code and the parts of an error say the same.
+void ExpectError(const v1::Error& error, v1::Reason reason, const std::string& field) {
+  EXPECT_EQ(v1::Reason_Name(error.reason()), v1::Reason_Name(reason)) << error.message();
+  EXPECT_EQ(error.field(), field);
+  EXPECT_EQ(error.code(), static_cast<int>(proto::CodeOf(static_cast<proto::Reason>(reason))));
+  if (error.field().empty()) return;
+  EXPECT_THAT(error.message(), StartsWith(error.field() + ": got " + error.got()));
+}
+
+class ErrorReasonTest : public ::testing::Test {
+ protected:
+  v1::Error Unary(const v1::RotateRequest& request) { return ErrorOf(Rotate(stub_, request)); }
+  v1::Error Streamed(const v1::RotateRequest& request) {
+    grpc::ClientContext context;
+    const auto stream = OpenStream(stub_, context);
+    v1::RotateResponse response;
+    EXPECT_TRUE(stream->Write(request) && stream->WritesDone() && stream->Read(&response));
+    EXPECT_TRUE(stream->Finish().ok());
+    return response.error();
+  }
+  v1::Error ThroughRing(const v1::RotateRequest& request) {
+    v1::RotateResponse response;
+    ring_.Rotate(request, 0, &response);
+    return response.error();
+  }
+
+  const std::string path_ = TemporaryFolder() + "/reasons.sock";
+  TestServer server_{{"--enable_shared_memory", "--listen=unix:" + path_}};
+  RingClient ring_{path_};
+  v1::RopeService::Stub& stub_ = ring_.stub();
+};
+
+struct Mistake {
+  v1::Reason reason;
+  std::string field;
+  std::function<void(v1::RotateRequest&)> make;
+};
+
+std::vector<Mistake> Mistakes() {
+  const auto array = [](v1::RotateRequest& request) -> v1::Array& {
+    return *request.mutable_tensors(0)->mutable_array();
+  };
+  return {
+      {v1::REASON_INVALID_FIELD, "rope.config.factor",
+       [](auto& r) { r.mutable_rope()->mutable_config()->set_factor(0); }},
+      {v1::REASON_INVALID_FIELD, "reposition.from_rope.layer",
+       [](auto& r) {
+         r.set_operation(v1::OPERATION_REPOSITION);
+         r.mutable_reposition()->mutable_from()->set_start(1);
+         v1::RopeSpec& from = *r.mutable_reposition()->mutable_from_rope();
+         from.set_config_json(R"({"head_dim": 8, "num_hidden_layers": 2})");
+         from.set_layer(2);
+       }},
+      {v1::REASON_UNKNOWN_FIELD, "positions",
+       [](auto& r) {
+         v1::Positions& positions = *r.mutable_positions();
+         positions.GetReflection()->MutableUnknownFields(&positions)->AddVarint(200, 1);
+       }},
+      {v1::REASON_NOT_BUILT, "tensors[0].role",
+       [](auto& r) { r.mutable_tensors(0)->set_role(v1::ROLE_V); }},
+      {v1::REASON_POSITION_OUT_OF_RANGE, "positions.start",
+       [](auto& r) { r.mutable_positions()->set_start((int64_t{1} << 30) + 1); }},
+      {v1::REASON_MODEL_NOT_FOUND, "rope.model",
+       [](auto& r) { r.mutable_rope()->set_model("none"); }},
+      {v1::REASON_MODEL_NOT_FOUND, "reposition.from_rope.model",
+       [](auto& r) {
+         r.set_operation(v1::OPERATION_REPOSITION);
+         r.mutable_reposition()->mutable_from()->set_start(1);
+         r.mutable_reposition()->mutable_from_rope()->set_model("none");
+       }},
+      {v1::REASON_CONFIG_ID_NOT_FOUND, "rope.config_id",
+       [](auto& r) {
+         r.mutable_rope()->clear_pairing();
+         r.mutable_rope()->set_config_id("0123456789abcdef0123456789abcdef");
+       }},
+      {v1::REASON_REGION_NOT_FOUND, "tensors[0].array.region",
+       [array](auto& r) { array(r).mutable_region()->set_region_id(99); }},
+      {v1::REASON_REGION_OUT_OF_RANGE, "tensors[0].array.region",
+       [array](auto& r) { array(r).mutable_region()->set_offset(uint64_t{1} << 40); }},
+      {v1::REASON_LIMIT_EXCEEDED, "tensors[0].array.shape",
+       [array](auto& r) {
+         array(r).set_shape(0, int64_t{1} << 40);
+         array(r).set_shape(1, 0);
+       }},
+  };
+}
+
+TEST_F(ErrorReasonTest, MistakesInARequestHaveTheSameErrorByEveryWay) {
+  const std::vector<std::function<v1::Error(const v1::RotateRequest&)>> ways = {
+      [this](const auto& r) { return Unary(r); }, [this](const auto& r) { return Streamed(r); },
+      [this](const auto& r) { return ThroughRing(r); }};
+  for (const Mistake& mistake : Mistakes()) {
+    v1::RotateRequest request = Sample().InPlace(ring_.id(), 0);
+    mistake.make(request);
+    for (size_t way = 0; way < ways.size(); ++way) {
+      SCOPED_TRACE(v1::Reason_Name(mistake.reason) + " by way " + std::to_string(way));
+      const v1::Error error = ways[way](request);
+      ExpectError(error, mistake.reason, mistake.field);
+      EXPECT_EQ(error.retry_delay_ms(), 0);
+      EXPECT_FALSE(error.may_have_executed());
+    }
+  }
+}
+
+TEST_F(ErrorReasonTest, RegionOfAServerWithoutSharedMemory) {
+  const TestServer without;
+  const grpc::Status status = Rotate(*without.NewStub(), Sample().InPlace(1, 0));
+  ExpectError(ErrorOf(status), v1::REASON_SHARED_MEMORY_OFF, "tensors[0].array.region");
+}
+
+TEST_F(ErrorReasonTest, ModelsThatExistOrAreNotTheCallers) {
+  const auto register_model = [](v1::RopeService::Stub& stub, const std::string& name) {
+    grpc::ClientContext context;
+    v1::RegisterModelRequest request;
+    request.set_name(name);
+    request.mutable_rope()->mutable_config()->set_rope_theta(10000);
+    request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
+    v1::RegisterModelResponse response;
+    return stub.RegisterModel(&context, request, &response);
+  };
+  const auto unregister = [](v1::RopeService::Stub& stub, const std::string& name) {
+    grpc::ClientContext context;
+    v1::UnregisterModelRequest request;
+    request.set_name(name);
+    v1::UnregisterModelResponse response;
+    return stub.UnregisterModel(&context, request, &response);
+  };
+  const auto by_tcp = server_.NewStub();
+  EXPECT_TRUE(register_model(stub_, "mine").ok());
+  ExpectError(ErrorOf(register_model(*by_tcp, "mine")), v1::REASON_MODEL_EXISTS, "name");
+  ExpectError(ErrorOf(unregister(*by_tcp, "mine")), v1::REASON_PERMISSION, "name");
+  ExpectError(ErrorOf(unregister(stub_, "llama-3.1-8b")), v1::REASON_WRONG_STATE, "name");
+  ExpectError(ErrorOf(unregister(stub_, "none")), v1::REASON_MODEL_NOT_FOUND, "name");
+}
+
+TEST_F(ErrorReasonTest, ObjectThatIsRegisteredAlreadyOrIsNotThere) {
+  const auto try_register = [this](const std::string& name) {
+    grpc::ClientContext context;
+    v1::RegisterRegionRequest request;
+    request.set_shm_name(name);
+    request.set_byte_size(4096);
+    v1::RegisterRegionResponse response;
+    return stub_.RegisterRegion(&context, request, &response);
+  };
+  const SharedMemory memory = SharedMemory::Posix(4096);
+  EXPECT_TRUE(try_register(memory.name()).ok());
+  ExpectError(ErrorOf(try_register(memory.name())), v1::REASON_REGION_EXISTS, "shm_name");
+  ExpectError(ErrorOf(try_register("/rope_none")), v1::REASON_REGION_NOT_FOUND, "shm_name");
+}
+
+TEST_F(ErrorReasonTest, HealthOfAServiceThatIsNotThere) {
+  grpc::ClientContext context;
+  grpc::health::v1::HealthCheckRequest request;
+  request.set_service("none");
+  grpc::health::v1::HealthCheckResponse response;
+  const auto health = grpc::health::v1::Health::NewStub(server_.NewChannel());
+  ExpectError(ErrorOf(health->Check(&context, request, &response)), v1::REASON_SERVICE_NOT_FOUND,
+              "service");
+}
+
+// Each tables of its own for 64 Ki positions: far more work than the time until the last arrives.
+TEST_F(ErrorReasonTest, MoreWarmUpsThanTheQueueTakes) {
+  constexpr int kCalls = 64;
+  struct Call {
+    grpc::ClientContext context;
+    v1::WarmUpResponse response;
+    grpc::Status status;
+    std::unique_ptr<grpc::ClientAsyncResponseReader<v1::WarmUpResponse>> reader;
+  };
+  std::vector<Call> calls(kCalls);
+  grpc::CompletionQueue queue;
+  for (int i = 0; i < kCalls; ++i) {
+    v1::WarmUpRequest request;
+    v1::RopeConfig& config = *request.mutable_rope()->mutable_config();
+    config.set_head_dim(128);
+    config.set_rope_theta(10000 + i);
+    request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
+    request.set_end(1 << 16);
+    Call& call = calls[static_cast<size_t>(i)];
+    call.reader = stub_.AsyncWarmUp(&call.context, request, &queue);
+    call.reader->Finish(&call.response, &call.status, &call);
+  }
+  int refused = 0;
+  for (int i = 0; i < kCalls; ++i) {
+    void* tag = nullptr;
+    bool ok = false;
+    ASSERT_TRUE(queue.Next(&tag, &ok) && ok);
+    const grpc::Status& status = static_cast<Call*>(tag)->status;
+    if (status.ok() || status.error_code() == grpc::StatusCode::CANCELLED) continue;
+    if (++refused == 1) {
+      for (Call& call : calls) call.context.TryCancel();
+    }
+    ExpectError(ErrorOf(status), v1::REASON_QUEUE_FULL, "queue");
+    EXPECT_THAT(ErrorOf(status).retry_delay_ms(), Gt(0));
+  }
+  EXPECT_GT(refused, 0);
+}
+
+// The first request keeps the engine busy, so that those behind it are held until the connection
+// has its part of the budget.
+TEST(ErrorReasonOfMemoryTest, MoreBytesThanTheBudgetOfAConnection) {
+  const TestServer server({"--memory_bytes=128MiB"});
+  const auto stub = server.NewStub();
+  v1::RotateRequest mebibyte = SmallRequestForLargeAnswer(1 << 20);
+  int full = 0;
+  for (int round = 0; round < 20 && full == 0; ++round) {
+    grpc::ClientContext context;
+    const auto stream = OpenStream(*stub, context);
+    ASSERT_TRUE(stream->Write(ScatteredPositions(300'000)));
+    std::thread writer([&] {
+      for (int i = 0; i < 200; ++i) EXPECT_TRUE(stream->Write(mebibyte));
+      stream->WritesDone();
+    });
+    v1::RotateResponse response;
+    while (stream->Read(&response)) {
+      if (!response.has_error() || response.error().reason() == v1::REASON_QUEUE_FULL) continue;
+      ++full;
+      ExpectError(response.error(), v1::REASON_BUDGET_FULL, response.error().field());
+      EXPECT_THAT(response.error().retry_delay_ms(), Gt(0));
+    }
+    writer.join();
+    EXPECT_TRUE(stream->Finish().ok());
+  }
+  EXPECT_GT(full, 0);
+}
+
+TEST_F(ErrorReasonTest, CancelledRequestOfAStream) {
+  grpc::ClientContext context;
+  const auto stream = OpenStream(stub_, context);
+  v1::RotateResponse response;
+  int cancelled = 0;
+  for (int round = 0; round < 50 && cancelled == 0; ++round) {
+    const auto number = static_cast<uint64_t>(10 * round);
+    for (uint64_t i = 1; i <= 3; ++i) {
+      ASSERT_TRUE(stream->Write(ScatteredPositions(200'000), number + i));
+    }
+    ASSERT_TRUE(stream->Cancel(number + 3));
+    for (int i = 0; i < 3; ++i) {
+      ASSERT_TRUE(stream->Read(&response));
+      if (!response.has_error()) continue;
+      ++cancelled;
+      ExpectError(response.error(), v1::REASON_CANCELLED, "");
+    }
+  }
+  EXPECT_EQ(cancelled, 1);
+  stream->WritesDone();
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
+// The health watch ends when the drain begins, with an error of the server.
+TEST_F(ErrorReasonTest, DrainEndsAHealthWatch) {
+  const auto health = grpc::health::v1::Health::NewStub(server_.NewChannel());
+  grpc::ClientContext context;
+  const auto watch = health->Watch(&context, grpc::health::v1::HealthCheckRequest());
+  grpc::health::v1::HealthCheckResponse response;
+  ASSERT_TRUE(watch->Read(&response));
+  server_.process().Signal(SIGTERM);
+  while (watch->Read(&response)) {
+  }
+  ExpectError(ErrorOf(watch->Finish()), v1::REASON_DRAINING, "");
+}
+
+// Errors that the client library makes, and what it makes of the server's.
+class ClientReasonTest : public ErrorReasonTest {
+ protected:
+  client::RotateRequest Request() {
+    client::RotateRequest request;
+    request.rope.model = "llama-3.1-8b";
+    request.positions.start = 1;
+    request.tensors = {
+        {.layout = "SHD", .shape = {1, 32, 128}, .data = values_.data(), .output = values_.data()}};
+    return request;
+  }
+
+  std::vector<float> values_ = std::vector<float>(32 * 128);
+  Client client_ = Client::Connect(server_.address()).value();
+};
+
+TEST_F(ClientReasonTest, ServersErrorIsAValue) {
+  client::RotateRequest request = Request();
+  request.rope.model = "none";
+  const Status status = client_.Rotate(request).status();
+  EXPECT_EQ(status.detail().reason, Reason::kModelNotFound);
+  EXPECT_STREQ(Name(status.detail().reason), "MODEL_NOT_FOUND");
+  EXPECT_EQ(status.detail().field, "rope.model");
+  EXPECT_EQ(status.detail().got, "\"none\"");
+  EXPECT_EQ(status.detail().want, "a name that ListModels gives");
+  client::RotateStream stream = client_.OpenStream().value();
+  EXPECT_EQ(stream.RotateFuture(request).get().status().detail().reason, Reason::kModelNotFound);
+  EXPECT_TRUE(stream.Finish().ok());
+}
+
+TEST_F(ClientReasonTest, ArgumentsThatTheLibraryRefuses) {
+  client::RotateRequest request = Request();
+  request.tensors[0].shape[0] = -1;
+  const Status status = client_.Rotate(request).status();
+  EXPECT_EQ(status.detail().reason, Reason::kInvalidField);
+  EXPECT_EQ(status.detail().field, "tensors[0].array.shape[0]");
+  EXPECT_EQ(status.detail().got, "-1");
+  EXPECT_EQ(status.detail().want, "a length >= 0");
+}
+
+TEST_F(ClientReasonTest, ServerThatStopsOrDies) {
+  server_.process().Signal(SIGSTOP);
+  const Status late =
+      client_.Rotate(Request(), {.timeout = std::chrono::milliseconds(50)}).status();
+  EXPECT_EQ(late.code(), StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(late.detail().reason, Reason::kDeadline);
+  server_.process().Signal(SIGKILL);
+  server_.process().Wait();
+  const Status lost = client_.Rotate(Request(), {.timeout = std::chrono::seconds(1)}).status();
+  EXPECT_EQ(lost.code(), StatusCode::kUnavailable);
+  EXPECT_EQ(lost.detail().reason, Reason::kConnectionLost);
+}
+
+}  // namespace
+}  // namespace rope::testing
