@@ -1,5 +1,6 @@
 // rotate, reposition: .npy files through the server.
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -92,6 +93,13 @@ Result<RotateRequest> RequestOf(const Arguments& arguments) {
     Result<RopeSpec> spec = RopeSpecOf(arguments);
     if (!spec.ok()) return spec.status();
     request.rope = std::move(*spec);
+    if (const auto layer = arguments.Integer("first_layer"); layer.has_value()) {
+      if (*layer < 0 || *layer > std::numeric_limits<int32_t>::max()) {
+        return Status(StatusCode::kInvalidArgument,
+                      absl::StrCat("--first_layer: got ", *layer, ", want 0 or more"));
+      }
+      request.rope.first_layer = static_cast<int32_t>(*layer);
+    }
   }
   const Result<Operation> operation = OperationOf(arguments);
   if (!operation.ok()) return operation.status();
@@ -170,7 +178,8 @@ Status AddTensor(const Arguments& arguments, Role role, Job& job) {
                     .dtype = *dtype,
                     .shape = (*array)->shape,
                     .data = (*array)->data.data(),
-                    .output_layout = arguments.Text("output_layout")};
+                    .output_layout = arguments.Text("output_layout"),
+                    .rotary_offset = arguments.Integer("rotary_offset")};
   if (arguments.Has("norm_" + name)) {
     Result<ArrayView> weight = ReadArray(arguments, "norm_" + name, job);
     if (!weight.ok()) return weight.status();
@@ -265,6 +274,9 @@ std::vector<Flag> WithTensorFlags(std::vector<Flag> flags) {
       {"output_dtype", FlagKind::kText, "DTYPE",
        "fp32, fp16, bf16 (as uint16), fp8_e4m3 or fp8_e5m2 (as uint8)."},
       {"output_layout", FlagKind::kText, "AXES", "The axes of --layout in another order."},
+      {"rotary_offset", FlagKind::kInteger, "N",
+       "First rotated channel; D may then exceed head_dim."},
+      {"first_layer", FlagKind::kInteger, "N", "Layer of index 0 of the axis L, if layers differ."},
       {"skip_attention_factor", FlagKind::kSwitch, "", "Print the factor, do not apply it."},
       kJsonFlag,
   };

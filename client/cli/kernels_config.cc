@@ -100,10 +100,6 @@ void SetSwitches(const kernels::RopeConfig& from, RopeConfig& config) {
 
 }  // namespace
 
-Status FromAbsl(const absl::Status& status) {
-  return ToStatus(status);
-}
-
 std::optional<kernels::Pairing> KernelsPairing(Pairing pairing) {
   switch (pairing) {
     case Pairing::kHalf:
@@ -136,7 +132,7 @@ Result<kernels::RopeConfig> KernelsConfigOf(const RopeConfig& from) {
   kernels::RopeConfig config;
   if (!from.rope_type.empty()) {
     const auto type = kernels::ParseRopeType(from.rope_type);
-    if (!type.ok()) return FromAbsl(type.status());
+    if (!type.ok()) return ToStatus(type.status());
     config.rope_type = *type;
   }
   config.rope_theta = from.rope_theta.value_or(config.rope_theta);

@@ -15,8 +15,6 @@
 
 namespace rope::client {
 
-Status FromAbsl(const absl::Status& status);
-
 std::optional<kernels::Pairing> KernelsPairing(Pairing pairing);
 kernels::Compat KernelsCompat(Compat compat);
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/cli/kernels_config.h"
+#include "client/error.h"
 #include "kernels/config/config_json.h"
 #include "kernels/config/model_file.h"
 #include "kernels/config/presets.h"
@@ -161,7 +162,7 @@ bool IsPreset(absl::string_view name) {
 
 Result<DescribeReply> DescribeHere(const DescribeRequest& request, const std::string& gguf) {
   const absl::StatusOr<kernels::Description> description = Describe(request, gguf);
-  if (!description.ok()) return FromAbsl(description.status());
+  if (!description.ok()) return ToStatus(description.status());
   return ReplyOf(*description);
 }
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/codec/messages.h"
+#include "client/error.h"
 
 namespace rope::client {
 namespace {
@@ -19,8 +20,7 @@ Status SetPositions(const TablePositions& positions, absl::string_view field,
     return {};
   }
   if (has_range) {
-    return Status(StatusCode::kInvalidArgument,
-                  absl::StrCat(field, ": got a range and position_ids, want exactly one of them"));
+    return InvalidField(field, "a range and position_ids", "exactly one of them");
   }
   v1::Array& array = *message.mutable_position_ids();
   array.set_dtype(v1::DTYPE_INT64);
@@ -143,7 +143,7 @@ Result<TablesReply> FromMessage(const v1::GetTablesResponse& message) {
       ReadTable(message.has_sin(), message.sin(), reply.sin)) {
     return reply;
   }
-  return Status(StatusCode::kInternal, "reply: got an array without its elements, want a table");
+  return MakeError(Reason::kInternal, "reply", "an array without its elements", "a table");
 }
 
 }  // namespace rope::client

@@ -179,6 +179,7 @@ Status SetRope(const RopeSpec& spec, absl::string_view field, v1::RopeSpec& mess
   if (spec.config.has_value()) SetConfig(*spec.config, *message.mutable_config());
   if (spec.layer.has_value()) message.set_layer(*spec.layer);
   message.set_layer_type(spec.layer_type);
+  if (spec.first_layer.has_value()) message.set_first_layer(*spec.first_layer);
   message.set_sub_config(spec.sub_config);
   message.set_pairing(ToMessage(spec.pairing));
   message.set_compat(static_cast<v1::Compat>(spec.compat));

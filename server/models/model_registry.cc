@@ -183,7 +183,7 @@ absl::Status ModelRegistry::Complete(kernels::LayerConfig layer,
     if (!valid.ok()) return InField(entry.field_, valid);
   }
   auto rope = kernels::ReadLayer(std::move(layer), explicit_pairing, compat);
-  if (!rope.ok()) return Prefixed("rope.compat: ", rope.status());
+  if (!rope.ok()) return Prefixed("rope.", rope.status());
   entry.rope_ = *std::move(rope);
   if (entry.rope_.layer.rotates && entry.rope_.layer.config.head_dim.has_value()) {
     ROPE_ASSIGN_OR_RETURN(entry.resolved_, entry.Resolve(std::nullopt));

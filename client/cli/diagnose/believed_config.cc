@@ -7,6 +7,7 @@
 #include "client/cli/commands.h"
 #include "client/cli/kernels_config.h"
 #include "client/cli/local_describe.h"
+#include "client/error.h"
 
 namespace rope::client {
 namespace {
@@ -24,7 +25,7 @@ Status NoRotation() {
 // The layer that the spec chooses in its config.json or preset.
 Result<BelievedConfig> FromSpec(const RopeSpec& spec) {
   auto rope = ReadRope(spec);
-  if (!rope.ok()) return FromAbsl(rope.status());
+  if (!rope.ok()) return ToStatus(rope.status());
   if (!rope->layer.rotates) return NoRotation();
   return BelievedConfig{.config = std::move(rope->layer.config),
                         .pairing = rope->pairing.value_or(kernels::Pairing::kHalf)};

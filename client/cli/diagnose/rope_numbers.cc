@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/kernels_config.h"
+#include "client/error.h"
 
 namespace rope::client {
 namespace {
@@ -35,7 +36,7 @@ Result<RopeNumbers> RopeNumbers::Of(const kernels::RopeConfig& config, int64_t h
     return Refused("config.xpos: got it, which turns q and k differently, want none");
   }
   auto rope = kernels::Resolve(config, head_dim);
-  if (!rope.ok()) return FromAbsl(rope.status());
+  if (!rope.ok()) return ToStatus(rope.status());
   RopeNumbers numbers;
   numbers.rope_ = *std::move(rope);
   const kernels::ResolvedRope& resolved = *numbers.rope_;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/kernels_config.h"
+#include "client/error.h"
 #include "kernels/config/config_json.h"
 #include "kernels/frequencies/frequencies.h"
 #include "kernels/status_macros.h"
@@ -159,10 +160,10 @@ absl::StatusOr<std::vector<LayerDifference>> Differences(const kernels::ModelCon
 Result<std::vector<LayerDifference>> Diff(const absl::StatusOr<kernels::ModelConfig>& a,
                                           const absl::StatusOr<kernels::ModelConfig>& b,
                                           double error) {
-  if (!a.ok()) return FromAbsl(Refused("A", a.status()));
-  if (!b.ok()) return FromAbsl(Refused("B", b.status()));
+  if (!a.ok()) return ToStatus(Refused("A", a.status()));
+  if (!b.ok()) return ToStatus(Refused("B", b.status()));
   auto differences = Differences(*a, *b, error);
-  if (!differences.ok()) return FromAbsl(differences.status());
+  if (!differences.ok()) return ToStatus(differences.status());
   return *std::move(differences);
 }
 

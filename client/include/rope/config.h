@@ -95,6 +95,9 @@ struct RopeSpec {
   // The layer, for a config that differs by layer. Set at most one of the two.
   std::optional<int32_t> layer = {};
   std::string layer_type = {};
+  // Only in RotateRequest::rope, for tensors with an L axis, in place of the two: index i of the
+  // axis is layer first_layer + i of the config, and rotates as that layer does.
+  std::optional<int32_t> first_layer = {};
 
   // The config to read in a composite config.json, by its path in the file: "vision_config",
   // "thinker_config.audio_config". Empty: the file's text_config, or the file itself.

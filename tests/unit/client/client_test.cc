@@ -192,8 +192,8 @@ TEST_F(ClientTest, RegistrationWithALostAnswerIsNotRepeated) {
 }
 
 TEST_F(ClientTest, RegistrationThatCertainlyDidNotRunIsRepeated) {
-  v1::Error error = proto::MakeError(14, "queue: full");
-  error.set_retry_delay_ms(1);
+  const v1::Error error = proto::ErrorMessageOf(
+      proto::MakeError({.reason = proto::Reason::kDraining, .retry_delay_ms = 1}, "queue: full"));
   server_.AnswerModels(grpc::Status(grpc::StatusCode::UNAVAILABLE, error.message(),
                                     proto::EncodeStatusDetails(error)));
   const Client client = Connected({.attempts_max = 2});

@@ -175,6 +175,8 @@ TEST(EncodeRotateTest, RowsOutputsAndWhatIsBesideTheRotationGoAsTheyAre) {
   request.tensors[0].scale = 0.5;
   request.tensors[0].llama4_scaling_beta = 0.1;
   request.tensors[0].fp8_scale = 2;
+  request.tensors[0].rotary_offset = 512;
+  request.labels = {{"pod", "a"}};
   request.tensors[0].output_layout = "TD";
   request.tensors.push_back({.layout = "TD", .shape = {2, 2}, .data = data.data()});
   const v1::RotateRequest message = Encoded(request);
@@ -195,6 +197,8 @@ TEST(EncodeRotateTest, RowsOutputsAndWhatIsBesideTheRotationGoAsTheyAre) {
   EXPECT_EQ(tensor.scale(), 0.5);
   EXPECT_EQ(tensor.llama4_scaling_beta(), 0.1);
   EXPECT_EQ(tensor.fp8_scales(0), 2);
+  EXPECT_EQ(tensor.rotary_offset(), 512);
+  EXPECT_EQ(message.labels().at("pod"), "a");
   EXPECT_FALSE(message.tensors(1).has_scale());
   EXPECT_FALSE(message.tensors(1).has_norm());
 }

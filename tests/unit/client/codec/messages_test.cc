@@ -92,6 +92,7 @@ TEST(MessagesTest, SpecNamesLayerAndPairing) {
   const v1::RopeSpec spec = MessageOf(RopeSpec{.config_json = "{}",
                                                .layer = 0,
                                                .layer_type = "full_attention",
+                                               .first_layer = 2,
                                                .sub_config = "vision_config",
                                                .pairing = Pairing::kHalf,
                                                .compat = Compat::kLlamacpp,
@@ -101,6 +102,7 @@ TEST(MessagesTest, SpecNamesLayerAndPairing) {
   EXPECT_EQ(spec.config_json(), "{}");
   EXPECT_TRUE(spec.has_layer());
   EXPECT_EQ(spec.layer_type(), "full_attention");
+  EXPECT_EQ(spec.first_layer(), 2);
   EXPECT_EQ(spec.sub_config(), "vision_config");
   EXPECT_EQ(spec.pairing(), v1::PAIRING_HALF);
 }

@@ -95,7 +95,7 @@ TEST_F(StepWorkerTest, FullQueueIsRetriedLater) {
   EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted,
                                 HasSubstr("queue: got call number 17 that takes long, want at "
                                           "most 16 at a time")));
-  EXPECT_GT(RetryDelayMs(refused), 0);
+  EXPECT_GT(proto::PartsOf(refused).retry_delay_ms, 0);
   let_go_.Notify();
   AwaitAnswers(static_cast<size_t>(limits::kControlJobsMax) + 1);
 }

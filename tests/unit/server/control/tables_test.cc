@@ -354,7 +354,7 @@ TEST_F(GetTablesTest, BadMovesAreRefused) {
 TEST_F(GetTablesTest, RowsAreBoundedAtTheLimit) {
   v1::GetTablesRequest request = Plain(0, limits::kTablesRowsMax + 1);
   ExpectFails(request, kExhausted, "positions: got 65537 rows, want at most 65536 in one call");
-  EXPECT_EQ(RetryDelayMs(Ask(request).status()), 0);
+  EXPECT_EQ(proto::PartsOf(Ask(request).status()).retry_delay_ms, 0);
   EXPECT_TRUE(admitted_.empty());
   EXPECT_THAT(Plan(Plain(0, limits::kTablesRowsMax)), IsOk());
 }
