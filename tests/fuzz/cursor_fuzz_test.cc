@@ -38,7 +38,7 @@ struct Move {
 };
 
 std::string Text(const absl::Status& status) {
-  return absl::StrCat("status ", status.ToString());
+  return absl::StrCat("status ", absl::StatusCodeToString(status.code()), ": ", status.message());
 }
 template <typename Number>
 std::string Text(const absl::StatusOr<Number>& number) {

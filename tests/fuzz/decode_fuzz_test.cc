@@ -153,7 +153,7 @@ TEST_F(DecodeRotateFuzzTest, RotateReadsTheSameFromARingAsFromGrpc) {
     const std::unique_ptr<Decoded> whole = Decode(bytes, bytes_max);
     const std::unique_ptr<Decoded> small = DecodeSmall(bytes, bytes_max);
     Count(whole->status);
-    EXPECT_EQ(small->status.ToString(), whole->status.ToString());
+    EXPECT_EQ(small->status, whole->status);
     EXPECT_EQ(small->request.id, whole->request.id);
     EXPECT_EQ(small->request.split.skeleton, whole->request.split.skeleton);
     EXPECT_EQ(Payloads(small->request), Payloads(whole->request));

@@ -51,7 +51,7 @@ class OverwriteFuzzTest : public ::testing::TestWithParam<std::pair<const char*,
     const std::vector<std::string_view> fragments = writer_.Cut(bytes);
     const WireAnswer want = AnswerAsNew(*engine_, fragments);
     const WireAnswer got = AnswerOverReceived(*engine_, fragments);
-    EXPECT_EQ(got.status.ToString(), want.status.ToString()) << request.ShortDebugString();
+    EXPECT_EQ(got.status, want.status) << request.ShortDebugString();
     EXPECT_TRUE(got.bytes == want.bytes) << request.ShortDebugString();
     EXPECT_EQ(want.overwritten, 0);
     overwritten_ += got.overwritten;

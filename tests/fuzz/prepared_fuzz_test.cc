@@ -198,7 +198,7 @@ class PreparedFuzzTest : public ::testing::Test {
     const WireAnswer got = Answer(engine_, fragments, kSession);
     EXPECT_FALSE(want.prepared);
     EXPECT_TRUE(Memory() == memory) << absl::BytesToHexString(bytes);
-    EXPECT_EQ(got.status.ToString(), want.status.ToString()) << absl::BytesToHexString(bytes);
+    EXPECT_EQ(got.status, want.status) << absl::BytesToHexString(bytes);
     EXPECT_TRUE(got.bytes == want.bytes)
         << absl::BytesToHexString(bytes) << "\n  got " << got.Parsed().ShortDebugString()
         << "\n want " << want.Parsed().ShortDebugString();

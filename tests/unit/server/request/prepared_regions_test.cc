@@ -64,7 +64,7 @@ class PreparedRegionsTest : public ::testing::Test {
     const std::vector<std::string> memory = Memory();
     SetMemory();
     WireAnswer got = Answer(engine_, {bytes}, session);
-    EXPECT_EQ(got.status.ToString(), want.status.ToString());
+    EXPECT_EQ(got.status, want.status);
     EXPECT_TRUE(got.bytes == want.bytes) << "got " << got.Parsed().ShortDebugString() << "\nwant "
                                          << want.Parsed().ShortDebugString();
     EXPECT_TRUE(Memory() == memory);

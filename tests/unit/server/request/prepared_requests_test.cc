@@ -92,7 +92,7 @@ class PreparedRequestsTest : public ::testing::Test {
   WireAnswer Send(std::string_view bytes) {
     const WireAnswer want = AnswerAsNew(engine_, {bytes});
     WireAnswer got = Answer(engine_, {bytes});
-    EXPECT_EQ(got.status.ToString(), want.status.ToString());
+    EXPECT_EQ(got.status, want.status);
     EXPECT_TRUE(got.bytes == want.bytes) << "got " << got.Parsed().ShortDebugString() << "\nwant "
                                          << want.Parsed().ShortDebugString();
     return got;
