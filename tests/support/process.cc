@@ -95,6 +95,9 @@ std::string Process::ReadErrors() {
 
 void Process::Signal(int signal) const {
   kill(pid_, signal);
+  if (signal != SIGSTOP) return;
+  siginfo_t stopped{};
+  if (waitid(P_PID, static_cast<id_t>(pid_), &stopped, WSTOPPED) != 0) std::abort();
 }
 
 int Process::Wait() {

@@ -39,6 +39,7 @@ class Process {
   std::string ReadAll();
   // All remaining standard error. REQUIRES: Errors::kPipe.
   std::string ReadErrors();
+  // SIGSTOP: returns once the process has stopped, which it does when it gets to it.
   void Signal(int signal) const;
   // Waits for the end. Returns the exit status, or -signal if a signal ended the process.
   int Wait();
