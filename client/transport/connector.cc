@@ -108,9 +108,9 @@ Status Connector::Connect(microseconds timeout) {
   const auto deadline = Clock::now() + timeout;
   const auto connect =
       options_.arena_bytes > 0 ? &Connector::ConnectMemfd : &Connector::ConnectStaged;
-  const Status status = MayBringMemory() ? (this->*connect)(deadline)
-                                         : MakeError(Reason::kWrongState,
-                                                     "not in ConnectOptions::transports");
+  const Status status = MayBringMemory()
+                            ? (this->*connect)(deadline)
+                            : MakeError(Reason::kWrongState, "not in ConnectOptions::transports");
   if (status.ok()) {
     const proto::MutexLock lock(&mu_);
     chosen_ = MemoryOfSession();
