@@ -498,6 +498,7 @@ TEST(DecodeRotateTest, WrongRepliesAreRefusedBeforeAnythingIsWritten) {
         truncated, std::string("garbage"), std::string()}) {
     const Result<RotateReply> reply = Decode(BufferOf(bytes), request);
     EXPECT_EQ(reply.status().code(), StatusCode::kInternal);
+    EXPECT_EQ(reply.status().detail().reason, Reason::kInternal);
     EXPECT_THAT(reply.status().message(), HasSubstr("reply: "));
   }
   EXPECT_THAT(output, ElementsAre(-1, -1, -1, -1));

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernels/backend/cuda/cuda_lanes.h"
+#include "proto/error.h"
 #include "tests/conformance/rotation.h"
 #include "tests/support/fake_cudart_fixture.h"
 #include "tests/support/status_matchers.h"
@@ -278,6 +279,7 @@ TEST_F(CudaBackendTest, AnyFailingCallIsInternalAndTheNextBatchWorks) {
         if (!status.ok()) {
           EXPECT_THAT(status, StatusIs(absl::StatusCode::kInternal,
                                        HasSubstr("cuda: " + std::string(function))));
+          EXPECT_EQ(proto::PartsOf(status).reason, proto::Reason::kDeviceFault);
         } else {
           EXPECT_EQ(failing.Check(), "");
         }
