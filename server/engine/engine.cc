@@ -33,7 +33,6 @@ absl::Status Engine::Submit(std::unique_ptr<Request>& request) {
 absl::Status Engine::PlanAndEnqueue(std::unique_ptr<Request>& request) {
   ROPE_RETURN_IF_ERROR(WithinMemory([&] { return MakePlan(*request); }));
   ROPE_RETURN_IF_ERROR(CheckReplyBytes(*request));
-  ROPE_RETURN_IF_ERROR(CheckSlot(*request));
   BoundBuilding(request->plan);
   request->enqueued = clock_.Now();
   request->stages.validate =
@@ -69,15 +68,15 @@ absl::Status Engine::MakePlan(Request& request) {
 
 absl::Status Engine::CheckReplyBytes(const Request& request) const {
   const int64_t bytes = ReplyBytes(request.asked(), request.plan);
-  if (bytes <= options_.reply_bytes_max) return absl::OkStatus();
+  if (bytes <= options_.reply_bytes_max) return CheckSlot(request, bytes);
   return MakeError(Reason::kLimitExceeded, "output", absl::StrCat(bytes, " bytes in the reply"),
                    absl::StrCat("at most ", options_.reply_bytes_max,
                                 " (--max_message_bytes), or outputs in regions"));
 }
 
-absl::Status Engine::CheckSlot(const Request& request) {
+absl::Status Engine::CheckSlot(const Request& request, int64_t result_bytes) {
   if (!request.slot_bytes.has_value()) return absl::OkStatus();
-  const int64_t bytes = ReplyBytes(request.asked(), request.plan) + ReplyTextBytesMax(request);
+  const int64_t bytes = result_bytes + ReplyTextBytesMax(request);
   if (bytes <= *request.slot_bytes) return absl::OkStatus();
   return MakeError(Reason::kLimitExceeded, "reply", absl::StrCat("up to ", bytes, " bytes"),
                    absl::StrCat("at most ", *request.slot_bytes,

@@ -57,7 +57,7 @@ class Engine {
   absl::Status MakePlan(Request& request);
   absl::Status CheckReplyBytes(const Request& request) const;
   // RESOURCE_EXHAUSTED: the reply might not fit the slot that it must go to.
-  static absl::Status CheckSlot(const Request& request);
+  static absl::Status CheckSlot(const Request& request, int64_t result_bytes);
 
   ModelRegistry& registry_;
   PreparedRequests& prepared_;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/checked_math.h"
+#include "kernels/dtype/dtype.h"
 #include "kernels/tables/table_cache.h"
 #include "proto/wire/message_split.h"
 #include "server/limits.h"
@@ -166,14 +167,20 @@ int64_t ReplyBytes(const v1::RotateRequest& asked, const Plan& plan) {
 int64_t ReplyTextBytesMax(const Request& request) {
   constexpr int64_t kHeadBytes = 128;   // factor, device, stage times
   constexpr int64_t kFieldBytes = 16;   // tag and length of a field, at most
-  constexpr int64_t kTensorBytes = 64;  // scale of fp8, region, payload's header
+  constexpr int64_t kTensorBytes = 8;   // tag and length of a tensor; a longer length of its array
+  constexpr int64_t kScaleBytes = 12;   // the scale of an fp8 result
+  constexpr int64_t kRegionBytes = 24;  // in place of the asked tensor's
   const v1::RotateRequest& asked = request.asked();
   int64_t bytes = kHeadBytes + static_cast<int64_t>(request.id.size());
   for (const std::string& warning : request.plan.warnings) {
     bytes += kFieldBytes + static_cast<int64_t>(warning.size());
   }
-  for (const v1::Tensor& tensor : asked.tensors()) {
+  for (size_t i = 0; i < request.plan.tensors.size(); ++i) {
+    const v1::Tensor& tensor = asked.tensors(static_cast<int>(i));
+    const auto asked_region = static_cast<int64_t>(tensor.array().region().ByteSizeLong());
     bytes += kTensorBytes + static_cast<int64_t>(tensor.ByteSizeLong());
+    if (kernels::IsFloat8(request.plan.tensors[i].output_dtype)) bytes += kScaleBytes;
+    bytes += std::max<int64_t>(kRegionBytes - asked_region, 0);
   }
   for (const v1::Strides& strides : asked.output().strides()) {
     bytes += kFieldBytes + static_cast<int64_t>(strides.ByteSizeLong());

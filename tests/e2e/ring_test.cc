@@ -171,6 +171,22 @@ TEST_F(RingTest, ReplyTooLargeForItsSlotIsRefusedBeforeItRunsAndTheRingGoesOn) {
   EXPECT_TRUE(client.RotatesRight(large, 0, 5)) << "in place there is nothing to send back";
 }
 
+TEST_F(RingTest, AsManyTensorsAsTheRequestHasRoomForFitTheReply) {
+  const RingClient client(path_);
+  v1::RotateRequest request = kToken.InPlace(client.id(), 0);
+  const v1::Tensor first = request.tensors(0);
+  while (request.tensors_size() < 64) {
+    const auto offset = static_cast<uint64_t>(request.tensors_size()) * kToken.bytes();
+    *request.add_tensors() = first;
+    request.mutable_tensors()->rbegin()->mutable_array()->mutable_region()->set_offset(offset);
+    if (request.ByteSizeLong() <= proto::kRingRequestBytes) continue;
+    request.mutable_tensors()->RemoveLast();
+    break;
+  }
+  ASSERT_GT(request.tensors_size(), 40);
+  EXPECT_EQ(client.Rotate(request, 5), "OK");
+}
+
 TEST_F(RingTest, EachBrokenRuleClosesThatRingAndNothingElse) {
   constexpr uint32_t kHuge = std::numeric_limits<uint32_t>::max();
   using Break = std::function<void(const RawRing&)>;
