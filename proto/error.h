@@ -46,6 +46,7 @@ enum class Reason {
   kCancelled = 21,
   kDeviceFault = 22,
   kInternal = 23,
+  kPreparedNotFound = 24,
 };
 
 // Each reason has one status code.
@@ -61,6 +62,7 @@ constexpr absl::StatusCode CodeOf(Reason reason) {
       return absl::StatusCode::kOutOfRange;
     case Reason::kModelNotFound:
     case Reason::kConfigIdNotFound:
+    case Reason::kPreparedNotFound:
     case Reason::kRegionNotFound:
     case Reason::kServiceNotFound:
       return absl::StatusCode::kNotFound;

@@ -92,6 +92,8 @@ const char* Name(Reason reason) {
       return "DEVICE_FAULT";
     case Reason::kInternal:
       return "INTERNAL";
+    case Reason::kPreparedNotFound:
+      return "PREPARED_NOT_FOUND";
   }
   return "UNSPECIFIED";
 }

@@ -66,6 +66,7 @@ enum class Reason {
   kCancelled = 21,
   kDeviceFault = 22,
   kInternal = 23,
+  kPreparedNotFound = 24,
 };
 
 // "INVALID_FIELD", "QUEUE_FULL" and so on.
