@@ -9,6 +9,7 @@
 #include "server/control/describe.h"
 #include "server/control/tables.h"
 #include "server/control/warm_up.h"
+#include "server/request/prepared_rotation.h"
 
 namespace rope::server {
 namespace {
@@ -51,6 +52,17 @@ void GetTables(const ControlParts& parts, const v1::GetTablesRequest& request, c
       PlanTables(request, caller.payloads, *parts.registry, parts.reply_bytes_max, admit);
   if (!plan.ok()) return done(plan.status());
   RunJob(parts, MakeTables(*std::move(plan), std::move(done)), caller);
+}
+
+absl::StatusOr<v1::PrepareResponse> PrepareCalls(const ControlParts& parts,
+                                                 const v1::PrepareRequest& request,
+                                                 const Caller& caller) {
+  ROPE_ASSIGN_OR_RETURN(auto prepared, Prepare(request, caller.payloads, *parts.registry));
+  v1::PrepareResponse response;
+  response.set_prepared_id(prepared->id);
+  for (const std::string& warning : prepared->plan.warnings) response.add_warnings(warning);
+  parts.prepared->Keep(std::move(prepared), caller.session);
+  return response;
 }
 
 void AddModelMethods(ModelRegistry& registry, RopeService& service) {
@@ -97,6 +109,12 @@ void AddRegionMethods(RegionTable& regions, RopeService& service) {
 }
 
 void AddServerMethods(const ControlParts& parts, RopeService& service) {
+  AddImmediate<v1::PrepareRequest, v1::PrepareResponse>(
+      Method::kPrepare,
+      [parts](const auto& request, const Caller& caller) {
+        return PrepareCalls(parts, request, caller);
+      },
+      service);
   AddImmediate<v1::GetServerInfoRequest, v1::GetServerInfoResponse>(
       Method::kGetServerInfo,
       [info = parts.server_info](const auto&, const Caller&) { return info(); }, service);

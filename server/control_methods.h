@@ -15,11 +15,13 @@
 #include "server/memory/admission.h"
 #include "server/memory/regions.h"
 #include "server/models/model_registry.h"
+#include "server/request/prepared_rotations.h"
 
 namespace rope::server {
 
 struct ControlParts {
   ModelRegistry* registry = nullptr;
+  PreparedRotations* prepared = nullptr;
   RegionTable* regions = nullptr;
   kernels::TableCache* tables = nullptr;
   StepWorker* worker = nullptr;

@@ -104,11 +104,10 @@ inline constexpr int64_t kRetryDelayMs = 20;
 // Specs whose resolution is kept; there are as many config_ids.
 inline constexpr int64_t kSpecsMax = 4096;
 inline constexpr int64_t kSpecBytesMax = 64 * kMiB;
-// Requests that are recognised by their bytes: the shapes that a few pipelines alternate between. A
-// message is compared with each until one matches.
-inline constexpr int64_t kPreparedMax = 16;
-// Tokens of a recognised request whose positions are kept with it, if they are not consecutive.
-inline constexpr int64_t kPreparedTokensMax = 1024;
+// Prepared requests, and their bytes; half of each for one session. An entry of q and k has about 3
+// KiB.
+inline constexpr int64_t kPreparedMax = 4096;
+inline constexpr int64_t kPreparedBytesMax = 16 * kMiB;
 inline constexpr int64_t kTableCacheBytes = 256 * kMiB;
 // The smallest --memory_bytes: the program itself, and messages of some MiB.
 inline constexpr int64_t kMemoryBytesMin = 64 * kMiB;

@@ -100,16 +100,17 @@ absl::Status Server::Build(Batcher::Options batches) {
       [executor = executor_.get()](absl::Span<Slice> slices) { executor->Run(slices); },
       [metrics = metrics_.get()](const BatchReport& report) { metrics->CountBatch(report); });
   region_resolver_ = std::make_unique<RegionResolver>(*regions_, *pool_, shares_.message);
-  prepared_ = std::make_unique<PreparedRequests>(*registry_);
+  prepared_ = std::make_unique<PreparedRotations>(*registry_, PreparedRotations::Options());
   engine_ =
       std::make_unique<Engine>(*registry_, *prepared_, *admission_, *batcher_, *region_resolver_,
                                clock_, Engine::Options{.reply_bytes_max = shares_.message});
   rope_service_ = std::make_unique<RopeService>(
-      RopeService::Parts{engine_.get(), prepared_.get(), metrics_.get(), &clock_, &in_flight_,
-                         receiving_.get(), instance_id_, shares_.message, &peers_});
-  AddControlMethods({registry_.get(), regions_.get(), tables_.get(), step_worker_.get(),
-                     admission_.get(), shares_.message, [this] { return Info(); }},
-                    *rope_service_);
+      RopeService::Parts{engine_.get(), metrics_.get(), &clock_, &in_flight_, receiving_.get(),
+                         instance_id_, shares_.message, &peers_});
+  AddControlMethods(
+      {registry_.get(), prepared_.get(), regions_.get(), tables_.get(), step_worker_.get(),
+       admission_.get(), shares_.message, [this] { return Info(); }},
+      *rope_service_);
   health_ = std::make_unique<Health>(HealthNames(*devices_), in_flight_, *receiving_);
   ROPE_RETURN_IF_ERROR(BuildRingLoop(threads));
   ROPE_RETURN_IF_ERROR(BuildGrpcServer(threads));
@@ -278,6 +279,7 @@ std::vector<BudgetUse> Server::Budgets() const {
   const Admission::Refusals refused = admission_->refusals();
   const MemoryWatch::Refusals ended = memory_watch_->refusals();
   const RegionTable::Statistics regions = regions_->statistics();
+  const PreparedRotations::Size prepared = prepared_->size();
   return {
       {"memory_bytes", options_.memory_bytes, memory_watch_->anonymous_bytes()},
       {"requests",
@@ -296,6 +298,8 @@ std::vector<BudgetUse> Server::Budgets() const {
        {{"timeout", ended.late}, {"full", ended.pressure}}},
       {"pool_bytes", shares_.pool, pool_->kept_bytes()},
       {"table_bytes", shares_.tables, tables_->statistics().bytes},
+      {"prepared", prepared_->options().entries_max, prepared.entries},
+      {"prepared_bytes", prepared_->options().bytes_max, prepared.bytes},
       {"region_bytes",
        options_.shared_memory.bytes_max,
        regions.bytes,

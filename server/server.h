@@ -106,7 +106,7 @@ class Server {
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Batcher> batcher_;
   std::unique_ptr<RegionResolver> region_resolver_;
-  std::unique_ptr<PreparedRequests> prepared_;
+  std::unique_ptr<PreparedRotations> prepared_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<RopeService> rope_service_;
   std::unique_ptr<RingLoop> ring_loop_;  // null without shared memory

@@ -105,8 +105,42 @@ void AppendField(int number, std::string_view value, std::string& message) {
   message += value;
 }
 
-void AppendTensor(const v1::Tensor& tensor, size_t raw_bytes, std::string& response) {
-  AppendTensorHeader(v1::RotateResponse::kTensorsFieldNumber, tensor, raw_bytes, response);
+void AppendPacked(int number, absl::Span<const int64_t> values, std::string& message) {
+  if (values.empty()) return;
+  size_t bytes = 0;
+  for (const int64_t value : values) {
+    bytes += CodedOutputStream::VarintSize64(static_cast<uint64_t>(value));
+  }
+  AppendFieldHeader(number, bytes, message);
+  std::array<uint8_t, 10> varint;
+  for (const int64_t value : values) {
+    uint8_t* const end =
+        CodedOutputStream::WriteVarint64ToArray(static_cast<uint64_t>(value), varint.data());
+    message.append(reinterpret_cast<const char*>(varint.data()),
+                   static_cast<size_t>(end - varint.data()));
+  }
+}
+
+void AppendDoubles(int number, absl::Span<const double> values, std::string& message) {
+  if (values.empty()) return;
+  AppendField(number,
+              {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(double)},
+              message);
+}
+
+void AppendTensor(const TensorText& tensor, std::string& response) {
+  constexpr int kArray = v1::Tensor::kArrayFieldNumber;
+  constexpr int kRaw = v1::Array::kRawFieldNumber;
+  const size_t raw_bytes =
+      tensor.raw_bytes == 0 ? 0 : LengthHeaderBytes(kRaw, tensor.raw_bytes) + tensor.raw_bytes;
+  const size_t array_bytes = tensor.array.size() + raw_bytes;
+  AppendFieldHeader(v1::RotateResponse::kTensorsFieldNumber,
+                    tensor.tensor.size() + LengthHeaderBytes(kArray, array_bytes) + array_bytes,
+                    response);
+  response += tensor.tensor;
+  AppendFieldHeader(kArray, array_bytes, response);
+  response += tensor.array;
+  if (tensor.raw_bytes > 0) AppendFieldHeader(kRaw, tensor.raw_bytes, response);
 }
 
 }  // namespace rope::proto

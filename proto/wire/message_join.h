@@ -43,9 +43,21 @@ void AppendVarint(int number, uint64_t value, std::string& message);
 // Appends a double field. Omits the value 0, which is the default of an absent field.
 void AppendDouble(int number, double value, std::string& message);
 
-// Appends a tensor of a response, up to its payload. `raw_bytes` is the size of the payload that
-// the caller sends next; 0: the array has no raw field.
-void AppendTensor(const v1::Tensor& tensor, size_t raw_bytes, std::string& response);
+// Appends a repeated int64 field. Omits an empty one.
+void AppendPacked(int number, absl::Span<const int64_t> values, std::string& message);
+
+// Appends a repeated double field. Omits an empty one.
+void AppendDoubles(int number, absl::Span<const double> values, std::string& message);
+
+// A tensor of a response in three parts, which follow each other on the wire.
+struct TensorText {
+  std::string_view tensor;  // its fields before the array
+  std::string_view array;   // the array's fields before the payload
+  size_t raw_bytes = 0;     // of the payload, which the caller sends next; 0: the array has no raw
+};
+
+// Appends the tensor up to its payload.
+void AppendTensor(const TensorText& tensor, std::string& response);
 
 }  // namespace rope::proto
 

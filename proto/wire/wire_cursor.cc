@@ -98,16 +98,6 @@ absl::Status WireCursor::SkipScalar(WireType type) {
   }
 }
 
-bool WireCursor::Consume(std::string_view bytes) {
-  if (!Need(static_cast<int64_t>(bytes.size())).ok()) return false;
-  while (!bytes.empty()) {
-    const std::string_view part = ReadBytes(static_cast<int64_t>(bytes.size()));
-    if (part != bytes.substr(0, part.size())) return false;
-    bytes.remove_prefix(part.size());
-  }
-  return true;
-}
-
 absl::Status WireCursor::ReadBytes(int64_t count, std::string& out) {
   if (absl::Status status = Need(count); !status.ok()) return status;
   for (const int64_t end = position_ + count; position_ < end;)

@@ -46,9 +46,6 @@ class WireCursor {
   absl::StatusOr<int64_t> ReadLength();
   // Skips the value of a field. INVALID_ARGUMENT: `type` is kLength or a group.
   absl::Status SkipScalar(WireType type);
-  // Skips the next bytes and returns true if they equal `bytes`. On false the position is
-  // undefined.
-  bool Consume(std::string_view bytes);
   // Appends the next `count` bytes to `out`.
   absl::Status ReadBytes(int64_t count, std::string& out);
   // Returns views of the next `count` bytes, without copying.

@@ -121,12 +121,13 @@ absl::StatusOr<std::vector<int64_t>> ReadRows(const v1::TablePositions& message,
     return InvalidField(path, "nothing", "exactly one of range, position_ids");
   }
   const std::string field = absl::StrCat(path, ".position_ids");
+  ArraySource source(payloads);
   const auto check_shape = [&](absl::Span<const int64_t> shape) {
     if (shape.size() == 1 && shape[0] > 0) return check(shape[0]);
     return InvalidField(absl::StrCat(field, ".shape"), Brackets(shape), "[rows], at least one");
   };
   ROPE_ASSIGN_OR_RETURN(IntegerArray array,
-                        ReadIntegers(message.position_ids(), payloads, field, check_shape));
+                        ReadIntegers(message.position_ids(), source, field, check_shape));
   for (const int64_t position : array.values) ROPE_RETURN_IF_ERROR(CheckPosition(position, field));
   return std::move(array.values);
 }

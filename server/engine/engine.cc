@@ -9,7 +9,7 @@
 #include "server/request/validate.h"
 
 namespace rope::server {
-Engine::Engine(ModelRegistry& registry, PreparedRequests& prepared, Admission& admission,
+Engine::Engine(ModelRegistry& registry, PreparedRotations& prepared, Admission& admission,
                Batcher& batcher, const RegionResolver& regions, const Clock& clock,
                const Options& options)
     : registry_(registry),
@@ -24,10 +24,18 @@ Engine::Engine(ModelRegistry& registry, PreparedRequests& prepared, Admission& a
 absl::Status Engine::Submit(std::unique_ptr<Request>& request) {
   ROPE_ASSIGN_OR_RETURN(request->permit,
                         admission_.Admit(request->session, ReceivedBytes(*request)));
-  const bool here = PlanningBytes(*request) <= options_.plan_here_bytes_max;
-  const absl::Status status = here ? PlanAndEnqueue(request) : planner_.Enqueue(request);
+  const absl::Status status = PlanOrEnqueue(request);
   if (!status.ok()) request->permit = Permit();
   return status;
+}
+
+absl::Status Engine::PlanOrEnqueue(std::unique_ptr<Request>& request) {
+  const std::string& id = request->values().prepared_id();
+  if (!id.empty()) {
+    ROPE_ASSIGN_OR_RETURN(request->prepared, prepared_.Find(id));
+  }
+  const bool here = PlanningBytes(*request) <= options_.plan_here_bytes_max;
+  return here ? PlanAndEnqueue(request) : planner_.Enqueue(request);
 }
 
 absl::Status Engine::PlanAndEnqueue(std::unique_ptr<Request>& request) {
@@ -52,22 +60,19 @@ void Engine::PlanLater(std::unique_ptr<Request> request) {
 }
 
 absl::Status Engine::MakePlan(Request& request) {
-  const bool recognised = request.prepared != nullptr;
-  const bool has_regions = !recognised || !request.spans.empty();
+  RegionResolver::Source source(regions_, request);
   const auto admit = [&](Plan& plan) -> absl::Status {
-    if (has_regions) ROPE_RETURN_IF_ERROR(regions_.Place(request));
+    ROPE_RETURN_IF_ERROR(regions_.Place(request));
     return request.permit.Grow(RunningBytes(request.asked(), plan), "request");
   };
-  const int64_t version = registry_.version();  // read before any look-up in the registry
-  if (has_regions) ROPE_RETURN_IF_ERROR(regions_.Read(request));
-  if (recognised) return PlanPrepared(request, admit);
-  ROPE_RETURN_IF_ERROR(Validate(request.asked(), request.split, registry_, admit, request.plan));
-  if (!request.parsed->kept_fragments.empty()) prepared_.Keep(request, version);
-  return absl::OkStatus();
+  if (request.prepared == nullptr) {
+    return Validate(request.values(), source, registry_, admit, request.plan);
+  }
+  return PlanCall(*request.prepared, request.values(), source, admit, request.plan);
 }
 
 absl::Status Engine::CheckReplyBytes(const Request& request) const {
-  const int64_t bytes = ReplyBytes(request.asked(), request.plan);
+  const int64_t bytes = ReplyBytes(request.plan);
   if (bytes <= options_.reply_bytes_max) return CheckSlot(request, bytes);
   return MakeError(Reason::kLimitExceeded, "output", absl::StrCat(bytes, " bytes in the reply"),
                    absl::StrCat("at most ", options_.reply_bytes_max,

@@ -1,10 +1,11 @@
 // Engine: the request path between an adapter and the batcher. Knows no gRPC.
 //
 //   1. Admission admits the request with the bytes that were received for it.
-//   2. A request whose planning is quick is planned on the caller's thread. Other requests go to
+//   2. A prepared_id is looked up.
+//   3. A request whose planning is quick is planned on the caller's thread. Other requests go to
 //      the planner's thread.
-//   3. Each step of planning grows the request's permit before the step takes memory.
-//   4. The batcher takes the request.
+//   4. Each step of planning grows the request's permit before the step takes memory.
+//   5. The batcher takes the request.
 //
 // Threading:  Thread-safe.
 // Ownership:  Submit takes the request if and only if it returns OK; `done` then runs exactly once,
@@ -24,7 +25,7 @@
 #include "server/limits.h"
 #include "server/memory/admission.h"
 #include "server/models/model_registry.h"
-#include "server/request/prepared_requests.h"
+#include "server/request/prepared_rotations.h"
 #include "server/request/region_resolver.h"
 #include "server/request/request.h"
 
@@ -38,7 +39,7 @@ class Engine {
   };
 
   // All must outlive the engine.
-  Engine(ModelRegistry& registry, PreparedRequests& prepared, Admission& admission,
+  Engine(ModelRegistry& registry, PreparedRotations& prepared, Admission& admission,
          Batcher& batcher, const RegionResolver& regions, const Clock& clock,
          const Options& options);
 
@@ -50,6 +51,8 @@ class Engine {
   void StopWaiting() { planner_.StopWaiting(); }
 
  private:
+  // Finds the prepared request, and plans on this thread or on the planner's.
+  absl::Status PlanOrEnqueue(std::unique_ptr<Request>& request);
   absl::Status PlanAndEnqueue(std::unique_ptr<Request>& request);
   // PlanAndEnqueue on the planner's thread, which answers a refused request itself.
   void PlanLater(std::unique_ptr<Request> request);
@@ -60,7 +63,7 @@ class Engine {
   static absl::Status CheckSlot(const Request& request, int64_t result_bytes);
 
   ModelRegistry& registry_;
-  PreparedRequests& prepared_;
+  PreparedRotations& prepared_;
   Admission& admission_;
   Batcher& batcher_;
   const RegionResolver& regions_;

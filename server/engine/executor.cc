@@ -139,8 +139,8 @@ bool Executor::MayOverwrite(const Request& request, size_t tensor) const {
   const TensorPlan& plan = request.plan.tensors[tensor];
   const bool is_plain = plan.dtype == plan.output_dtype && !plan.strides.has_value() &&
                         !plan.output_strides.has_value();
-  const bool came_as_bytes = plan.typed.empty() && plan.place.region == nullptr &&
-                             (request.inputs.empty() || request.inputs[tensor].region == nullptr);
+  const bool came_as_bytes =
+      plan.typed.empty() && plan.place.region == nullptr && plan.source.region == nullptr;
   return request.may_overwrite && is_plain && came_as_bytes &&
          plan.output_bytes() >= overwrite_bytes_min_ && devices_.host_alone();
 }

@@ -59,18 +59,11 @@ int64_t ClaimedTokens(const v1::RotateRequest& asked) {
   return tokens;
 }
 
-// Whether the tensor came as numbers, so that its result in the reply is numbers too.
-bool IsTyped(const v1::RotateRequest& asked, size_t tensor) {
-  const v1::Array& array = asked.tensors(static_cast<int>(tensor)).array();
-  return !proto::HasPayload(array);
-}
-
 // Bytes of the tensor's result: raw bytes, plus the encoded numbers if it goes out as numbers.
-int64_t ResultBytes(const v1::RotateRequest& asked, const Plan& plan, size_t tensor) {
+int64_t ResultBytes(const TensorPlan& of) {
   constexpr int64_t kNumberBytes = 16;
-  const TensorPlan& of = plan.tensors[tensor];
   const int64_t element = kernels::ElementBytes(of.output_dtype);
-  const bool typed = of.place.region == nullptr && IsTyped(asked, tensor);
+  const bool typed = of.place.region == nullptr && of.numbers;
   const int64_t elements =
       Product(Product(of.layout.tokens(), of.layout.heads), of.layout.head_dim);
   return Product(elements, typed ? element + kNumberBytes : element);
@@ -95,11 +88,12 @@ int64_t ReceivedBytes(const Request& request) {
 }
 
 int64_t PlanningBytes(const Request& request) {
-  const v1::RotateRequest& asked = request.asked();
+  const v1::RotateRequest& asked = request.values();
   const proto::SplitMessage& split = request.split;
   // An angle costs a sine and a cosine, some thirty times as much as a copy.
   constexpr int64_t kAngleFactor = 16;
-  int64_t bytes = Product(ClaimedTokens(asked), sizeof(int64_t));
+  const int64_t tokens = request.prepared ? request.prepared->plan.tokens : ClaimedTokens(asked);
+  int64_t bytes = Product(tokens, sizeof(int64_t));
   bytes = Sum(bytes, PositionBytes(asked.positions(), split));
   bytes = Sum(bytes, PositionBytes(asked.reposition().from(), split));
   if (asked.has_rows()) {
@@ -115,16 +109,15 @@ int64_t PlanningBytes(const Request& request) {
 }
 
 int64_t RunningBytes(const v1::RotateRequest& asked, const Plan& plan) {
-  const int64_t positions = asked.has_reposition() ? 2 : 1;
+  const int64_t positions = asked.operation() == v1::OPERATION_REPOSITION ? 2 : 1;
   int64_t bytes = Product(Product(plan.tokens, positions), limits::kTokenBytes);
   if (asked.has_rows()) {  // a cosine and a sine for each pair
     const int64_t head_dim = plan.tensors.front().layout.head_dim;
     bytes = Sum(bytes, Product(Product(plan.tokens, head_dim), sizeof(float)));
   }
-  for (size_t i = 0; i < plan.tensors.size(); ++i) {
-    bytes = Sum(bytes, static_cast<int64_t>(plan.tensors[i].typed.size()));
-    const bool elsewhere = plan.tensors[i].place.mapped() != nullptr;
-    if (!elsewhere) bytes = Sum(bytes, ResultBytes(asked, plan, i));
+  for (const TensorPlan& tensor : plan.tensors) {
+    bytes = Sum(bytes, static_cast<int64_t>(tensor.typed.size()));
+    if (tensor.place.mapped() == nullptr) bytes = Sum(bytes, ResultBytes(tensor));
   }
   return bytes;
 }
@@ -155,11 +148,10 @@ void BoundBuilding(Plan& plan) {
   plan.building.slice_ends = std::make_shared<const std::vector<int64_t>>(std::move(ends));
 }
 
-int64_t ReplyBytes(const v1::RotateRequest& asked, const Plan& plan) {
+int64_t ReplyBytes(const Plan& plan) {
   int64_t bytes = 0;
-  for (size_t i = 0; i < plan.tensors.size(); ++i) {
-    const bool elsewhere = plan.tensors[i].place.region != nullptr;
-    if (!elsewhere) bytes = Sum(bytes, ResultBytes(asked, plan, i));
+  for (const TensorPlan& tensor : plan.tensors) {
+    if (tensor.place.region == nullptr) bytes = Sum(bytes, ResultBytes(tensor));
   }
   return bytes;
 }

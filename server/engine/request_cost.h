@@ -28,7 +28,7 @@ int64_t RunningBytes(const v1::RotateRequest& asked, const Plan& plan);
 void BoundBuilding(Plan& plan);
 
 // Bytes of results inside the reply: all results that do not go to a region.
-int64_t ReplyBytes(const v1::RotateRequest& asked, const Plan& plan);
+int64_t ReplyBytes(const Plan& plan);
 
 // The most that the other fields of the reply take. A tensor of a reply says what the request says
 // of it, and where a result in a region lies.

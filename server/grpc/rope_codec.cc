@@ -122,6 +122,7 @@ absl::StatusOr<std::string> FindId(absl::Span<const std::string_view> fragments)
   return std::string();
 }
 
+// Decodes a message in fragments. REQUIRES: request.received_bytes keeps them alive.
 absl::Status ParseRequest(absl::Span<const std::string_view> fragments, Request& request) {
   static const proto::Schema& schema = proto::Schema::Of(v1::RotateRequest::descriptor());
   absl::StatusOr<proto::SplitMessage> split = proto::Split(schema, fragments, kSplitOptions);
@@ -134,23 +135,6 @@ absl::Status ParseRequest(absl::Span<const std::string_view> fragments, Request&
       std::make_unique_for_overwrite<ParsedRequest>();  // without zeroing the arena's block
   ROPE_RETURN_IF_ERROR(ParseSkeleton(request.split.skeleton, request.parsed->message));
   TakeId(request.parsed->message.request_id(), request);
-  return absl::OkStatus();
-}
-
-// Decodes a message in fragments. REQUIRES: request.received_bytes keeps `views` alive.
-absl::Status DecodeViews(absl::Span<const std::string_view> views, int64_t length,
-                         PreparedRequests& prepared, Request& request) {
-  proto::RequestOutline::Values values;
-  request.prepared = prepared.Find(views, values);
-  if (request.prepared != nullptr) {
-    request.start = values.start;
-    request.split.payloads = std::move(values.payloads);
-    request.spans = std::move(values.spans);
-    TakeId(std::move(values.request_id), request);
-    return absl::OkStatus();
-  }
-  ROPE_RETURN_IF_ERROR(ParseRequest(views, request));
-  if (prepared.Wants(length)) request.parsed->kept_fragments.assign(views.begin(), views.end());
   return absl::OkStatus();
 }
 
@@ -194,17 +178,15 @@ grpc::Slice SliceOf(PooledBuffer buffer) {
       owner.release());
 }
 
-absl::Status DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max,
-                           PreparedRequests& prepared, Request& request) {
+absl::Status DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max, Request& request) {
   const auto length = static_cast<int64_t>(bytes.Valid() ? bytes.Length() : 0);
   ROPE_RETURN_IF_ERROR(CheckLength(length, message_bytes_max));
   ROPE_ASSIGN_OR_RETURN(const Views views, TakeSlices(bytes, request));
-  return DecodeViews(views, length, prepared, request);
+  return ParseRequest(views, request);
 }
 
 absl::Status DecodeStreamRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max,
-                                 PreparedRequests& prepared, proto::StreamMessage& message,
-                                 Request& request) {
+                                 proto::StreamMessage& message, Request& request) {
   ROPE_ASSIGN_OR_RETURN(const Views views, TakeSlices(bytes, request));
   ROPE_RETURN_IF_ERROR(proto::ReadStreamMessage(views, proto::UnknownFields::kRefuse, message));
   if (message.sequence == 0) return InvalidField("sequence", "nothing", "a number > 0");
@@ -213,17 +195,17 @@ absl::Status DecodeStreamRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_
     return InvalidField("request", "nothing", "exactly one of cancel, rotate");
   }
   ROPE_RETURN_IF_ERROR(CheckLength(message.rotate->bytes, message_bytes_max));
-  return DecodeViews(message.rotate->fragments, message.rotate->bytes, prepared, request);
+  return ParseRequest(message.rotate->fragments, request);
 }
 
 absl::Status DecodeSmallRequest(std::string_view bytes, int64_t message_bytes_max,
-                                PreparedRequests& prepared, Request& request) {
+                                Request& request) {
   const auto length = static_cast<int64_t>(bytes.size());
   ROPE_RETURN_IF_ERROR(CheckLength(length, message_bytes_max));
   auto copy = std::make_shared<const std::string>(bytes);
   const std::string_view view = *copy;
   request.received_bytes = std::move(copy);
-  return DecodeViews({&view, 1}, length, prepared, request);
+  return ParseRequest({&view, 1}, request);
 }
 
 absl::Status DecodeMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message& message,

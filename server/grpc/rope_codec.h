@@ -24,26 +24,22 @@
 #include "google/protobuf/message.h"
 #include "proto/wire/message_split.h"
 #include "proto/wire/stream_message.h"
-#include "server/request/prepared_requests.h"
 #include "server/request/request.h"
 
 namespace rope::server {
 
-// Fills `split`, `received_bytes` and either `parsed` or `prepared` of `request`, and clears
-// `bytes`. Sets the request's id if it can be read, even if the rest of the message is invalid.
-absl::Status DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max,
-                           PreparedRequests& prepared, Request& request);
+// Fills `split`, `received_bytes` and `parsed` of `request`, and clears `bytes`. Sets the request's id if it can be read, even if the rest of the message is invalid.
+absl::Status DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max, Request& request);
 
 // As DecodeRequest, for a RotateStreamRequest. Sets `message.sequence` if it can be read, even if
 // the rest is invalid. A cancellation leaves the request empty.
 // INVALID_ARGUMENT: no sequence number; neither a request nor a cancellation.
 absl::Status DecodeStreamRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max,
-                                 PreparedRequests& prepared, proto::StreamMessage& message,
-                                 Request& request);
+                                 proto::StreamMessage& message, Request& request);
 
 // As DecodeRequest, for a message in one piece, which it copies.
 absl::Status DecodeSmallRequest(std::string_view bytes, int64_t message_bytes_max,
-                                PreparedRequests& prepared, Request& request);
+                                Request& request);
 
 // The payloads of a message, which refer to the received slices.
 struct ReceivedPayloads {

@@ -96,8 +96,8 @@ std::unique_ptr<Request> RopeService::NewRequest(const Call& call) {
 
 void RopeService::Submit(grpc::ByteBuffer& message, std::unique_ptr<Request> request) {
   request->message_bytes = BytesOf(message);
-  const absl::Status status = WithinMemory(
-      [&] { return DecodeRequest(message, parts_.max_message_bytes, *parts_.prepared, *request); });
+  const absl::Status status =
+      WithinMemory([&] { return DecodeRequest(message, parts_.max_message_bytes, *request); });
   SubmitDecoded(status, std::move(request));
 }
 
@@ -128,10 +128,8 @@ void RopeService::OnStreamMessage(StreamCall& call, grpc::ByteBuffer& bytes) {
   std::unique_ptr<Request> request = NewRequest(call);
   request->message_bytes = BytesOf(bytes);
   proto::StreamMessage message;
-  absl::Status status = WithinMemory([&] {
-    return DecodeStreamRequest(bytes, parts_.max_message_bytes, *parts_.prepared, message,
-                               *request);
-  });
+  absl::Status status = WithinMemory(
+      [&] { return DecodeStreamRequest(bytes, parts_.max_message_bytes, message, *request); });
   if (status.ok() && message.cancel) {
     call.CancelRequest(message.sequence);
     return call.Drop(request->message_bytes);
@@ -177,9 +175,8 @@ void RopeService::RotateLocal(LocalCall& call) {
     parts_.in_flight->Remove();
   };
   request->message_bytes = static_cast<int64_t>(call.message().size());
-  const absl::Status status = WithinMemory([&] {
-    return DecodeSmallRequest(call.message(), parts_.max_message_bytes, *parts_.prepared, *request);
-  });
+  const absl::Status status = WithinMemory(
+      [&] { return DecodeSmallRequest(call.message(), parts_.max_message_bytes, *request); });
   SubmitDecoded(status, std::move(request));
 }
 
@@ -196,7 +193,7 @@ void RopeService::RecordRotation(Method method, const Request& request, const ab
     parts_.metrics->CountRotation(
         {stages.decode, stages.validate, stages.queue, stages.execute, request.plan.tokens});
   }
-  Log(method, request.id, request.HasMessage() ? &request.asked().labels() : nullptr, status);
+  Log(method, request.id, request.parsed != nullptr ? &request.values().labels() : nullptr, status);
 }
 
 void RopeService::Record(const Received& received, const absl::Status& status,

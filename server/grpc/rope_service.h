@@ -38,7 +38,6 @@ class RopeService {
  public:
   struct Parts {
     Engine* engine = nullptr;
-    PreparedRequests* prepared = nullptr;
     Metrics* metrics = nullptr;
     const Clock* clock = nullptr;
     CallsInFlight* in_flight = nullptr;

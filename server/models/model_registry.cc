@@ -212,7 +212,6 @@ std::shared_ptr<const RopeEntry> ModelRegistry::Keep(const std::string& key,
          kept_bytes_ > limits::kSpecBytesMax) {
     Forget(oldest_first_.front());
     oldest_first_.pop_front();
-    version_.fetch_add(1, std::memory_order_release);
   }
   return result;
 }

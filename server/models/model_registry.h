@@ -106,8 +106,8 @@ class ModelRegistry {
     return static_cast<int64_t>(models_.size());
   }
 
-  // Increases when a model is unregistered or an entry is evicted. After that, an earlier result of
-  // Find may no longer be valid for the same spec.
+  // Increases when a model is unregistered. After that, an earlier result of Find for a spec that
+  // names a model may no longer be valid.
   int64_t version() const { return version_.load(std::memory_order_acquire); }
 
  private:

@@ -10,7 +10,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/checked_math.h"
-#include "kernels/dtype/element.h"
 #include "kernels/status_macros.h"
 #include "proto/wire/float16.h"
 #include "server/error.h"
@@ -39,13 +38,16 @@ absl::StatusOr<int64_t> CountOf(const v1::Array& array, absl::string_view path) 
 }
 
 absl::Status CheckSources(const v1::Array& array, int64_t count, absl::string_view path) {
-  if (array.has_region()) return InvalidField(path, "a region", "raw or numbers");
   const bool raw = proto::HasPayload(array);
+  if (array.has_region()) {
+    if (!raw && array.numbers_size() == 0) return absl::OkStatus();
+    return InvalidField(path, "a region beside raw or numbers", "exactly one of them");
+  }
   if (raw && array.numbers_size() > 0) {
     return InvalidField(path, "raw and numbers", "exactly one of them");
   }
   if (!raw && array.numbers_size() == 0 && count > 0) {
-    return InvalidField(path, "no elements", absl::StrCat(count, ", as raw or numbers"));
+    return InvalidField(path, "no elements", absl::StrCat(count, ", as raw, numbers or a region"));
   }
   if (!raw && array.numbers_size() != count) {
     return InvalidField(absl::StrCat(path, ".numbers"), absl::StrCat(array.numbers_size()),
@@ -98,11 +100,23 @@ std::optional<kernels::DType> FloatDType(v1::DType dtype) {
   return known.has_value() && kernels::IsFloat8(*known) ? std::nullopt : known;
 }
 
-absl::Status CheckRawBytes(int64_t got, int64_t count, int64_t element_bytes,
-                           absl::string_view path) {
+// The bytes of `count` elements of an array that came as bytes. Fills `part` if they are in a
+// region. REQUIRES: CameAsBytes(array).
+absl::StatusOr<proto::FragmentedBytes> ReadBytes(const v1::Array& array, int64_t count,
+                                                 int64_t element_bytes, ArraySource& source,
+                                                 absl::string_view path, RegionPart& part) {
   const auto want = kernels::CheckedMultiply(count, element_bytes);
-  if (want.has_value() && got == *want) return absl::OkStatus();
-  return InvalidField(absl::StrCat(path, ".raw"), absl::StrCat(got, " bytes"),
+  if (!proto::HasPayload(array)) {
+    if (!want.has_value()) {
+      return InvalidField(absl::StrCat(path, ".shape"), Brackets(array.shape()),
+                          "an extent in bytes that fits 63 bits");
+    }
+    part = {nullptr, array.region().region_id(), array.region().offset(), *want};
+    return source.Find(part, absl::StrCat(path, ".region"));
+  }
+  const proto::FragmentedBytes& payload = source.Payload(array);
+  if (want.has_value() && payload.bytes == *want) return payload;
+  return InvalidField(absl::StrCat(path, ".raw"), absl::StrCat(payload.bytes, " bytes"),
                       want.has_value() ? absl::StrCat(*want) : "a size that fits 63 bits");
 }
 
@@ -140,7 +154,7 @@ absl::StatusOr<std::vector<int64_t>> WholeNumbers(const v1::Array& array, absl::
 absl::StatusOr<int64_t> ReadShape(const v1::Array& array, absl::string_view path,
                                   std::vector<int64_t>& shape) {
   ROPE_RETURN_IF_ERROR(CheckPacked(array, path));
-  const bool one_axis = array.shape_size() == 0 && !proto::HasPayload(array);
+  const bool one_axis = array.shape_size() == 0 && !CameAsBytes(array);
   shape.assign(array.shape().begin(), array.shape().end());
   if (one_axis) shape.push_back(array.numbers_size());
   int64_t count = array.numbers_size();
@@ -153,39 +167,11 @@ absl::StatusOr<int64_t> ReadShape(const v1::Array& array, absl::string_view path
 
 }  // namespace
 
-absl::StatusOr<int64_t> ExtentBytes(const v1::Array& array, absl::string_view path) {
-  const int64_t element_bytes = BytesOfElement(array.dtype());
-  if (element_bytes == 0) {
-    return InvalidField(absl::StrCat(path, ".dtype"), DTypeName(array.dtype()), "an element type");
-  }
-  ROPE_ASSIGN_OR_RETURN(const int64_t count, CountOf(array, path));
-  std::optional<int64_t> extent = count;
-  const bool strided = array.strides_size() > 0;
-  if (strided && array.strides_size() != array.shape_size()) {
-    return InvalidField(absl::StrCat(path, ".strides"),
-                        absl::StrCat(array.strides_size(), " strides"),
-                        absl::StrCat(array.shape_size(), ", one for each axis"));
-  }
-  if (strided && count > 0) extent = 1;
-  for (int i = 0; strided && count > 0 && i < array.shape_size(); ++i) {
-    if (array.strides(i) < 0) {
-      return InvalidField(absl::StrCat(path, ".strides"), array.strides(i), "strides >= 0");
-    }
-    const auto steps = kernels::CheckedMultiply(array.shape(i) - 1, array.strides(i));
-    extent = extent && steps ? kernels::CheckedAdd(*extent, *steps) : std::nullopt;
-  }
-  const auto bytes = extent ? kernels::CheckedMultiply(*extent, element_bytes) : std::nullopt;
-  if (bytes.has_value()) return *bytes;
-  return InvalidField(absl::StrCat(path, strided ? ".strides" : ".shape"),
-                      Brackets(strided ? array.strides() : array.shape()),
-                      "an extent in bytes that fits 63 bits");
-}
-
-absl::StatusOr<IntegerArray> ReadIntegers(const v1::Array& array, const proto::SplitMessage& split,
+absl::StatusOr<IntegerArray> ReadIntegers(const v1::Array& array, ArraySource& source,
                                           absl::string_view path, CheckShape check) {
-  const bool raw = proto::HasPayload(array);
+  const bool as_bytes = CameAsBytes(array);
   const bool legal = array.dtype() == v1::DTYPE_INT32 || array.dtype() == v1::DTYPE_INT64 ||
-                     (!raw && array.dtype() == v1::DTYPE_UNSPECIFIED);
+                     (!as_bytes && array.dtype() == v1::DTYPE_UNSPECIFIED);
   if (!legal) {
     return InvalidField(absl::StrCat(path, ".dtype"), DTypeName(array.dtype()),
                         "DTYPE_INT32 or DTYPE_INT64");
@@ -193,23 +179,23 @@ absl::StatusOr<IntegerArray> ReadIntegers(const v1::Array& array, const proto::S
   IntegerArray result;
   ROPE_ASSIGN_OR_RETURN(const int64_t count, ReadShape(array, path, result.shape));
   ROPE_RETURN_IF_ERROR(check(result.shape));
-  if (!raw) {
+  if (!as_bytes) {
     ROPE_ASSIGN_OR_RETURN(result.values, WholeNumbers(array, path));
     return result;
   }
-  const proto::FragmentedBytes& bytes = proto::PayloadOf(array, split);
   const bool wide = array.dtype() == v1::DTYPE_INT64;
-  ROPE_RETURN_IF_ERROR(CheckRawBytes(bytes.bytes, count, wide ? 8 : 4, path));
+  RegionPart part;  // holds the region until the elements are copied
+  ROPE_ASSIGN_OR_RETURN(const proto::FragmentedBytes bytes,
+                        ReadBytes(array, count, wide ? 8 : 4, source, path, part));
   result.values = wide ? Widen<int64_t>(bytes) : Widen<int32_t>(bytes);
   return result;
 }
 
-absl::StatusOr<FloatElements> FloatElements::Of(const v1::Array& array,
-                                                const proto::SplitMessage& split,
+absl::StatusOr<FloatElements> FloatElements::Of(const v1::Array& array, ArraySource& source,
                                                 absl::string_view path) {
-  const bool raw = proto::HasPayload(array);
+  const bool as_bytes = CameAsBytes(array);
   const bool wide = array.dtype() == v1::DTYPE_FP64;
-  if (!wide && (raw || array.dtype() != v1::DTYPE_UNSPECIFIED)) {
+  if (!wide && (as_bytes || array.dtype() != v1::DTYPE_UNSPECIFIED)) {
     if (!ReadTensorDType(array, path).ok()) {
       return InvalidField(absl::StrCat(path, ".dtype"), DTypeName(array.dtype()),
                           "DTYPE_FP64, DTYPE_FP32, DTYPE_FP16 or DTYPE_BF16");
@@ -217,10 +203,10 @@ absl::StatusOr<FloatElements> FloatElements::Of(const v1::Array& array,
   }
   FloatElements result(array, path);
   ROPE_ASSIGN_OR_RETURN(result.count_, ReadShape(array, path, result.shape_));
-  if (!raw) return result;
-  result.bytes_ = proto::PayloadOf(array, split);
-  ROPE_RETURN_IF_ERROR(
-      CheckRawBytes(result.bytes_.bytes, result.count_, BytesOfElement(array.dtype()), path));
+  if (!as_bytes) return result;
+  ROPE_ASSIGN_OR_RETURN(
+      result.bytes_,
+      ReadBytes(array, result.count_, BytesOfElement(array.dtype()), source, path, result.part_));
   int64_t offset = 0;
   for (const std::string_view fragment : result.bytes_.fragments) {
     result.fragment_begin_.push_back(offset);
@@ -230,7 +216,7 @@ absl::StatusOr<FloatElements> FloatElements::Of(const v1::Array& array,
 }
 
 absl::Status FloatElements::Read(int64_t begin, absl::Span<double> out) const {
-  if (!proto::HasPayload(*array_)) {
+  if (!CameAsBytes(*array_)) {
     std::copy_n(array_->numbers().begin() + begin, out.size(), out.begin());
   } else if (array_->dtype() == v1::DTYPE_FP64) {
     ReadRaw<double>(begin, out, [](double element) { return element; });
@@ -271,9 +257,9 @@ void FloatElements::ReadRaw(int64_t begin, absl::Span<double> out, const Widen& 
   }
 }
 
-absl::StatusOr<FloatArray> ReadFloats(const v1::Array& array, const proto::SplitMessage& split,
+absl::StatusOr<FloatArray> ReadFloats(const v1::Array& array, ArraySource& source,
                                       absl::string_view path, CheckShape check) {
-  ROPE_ASSIGN_OR_RETURN(const FloatElements elements, FloatElements::Of(array, split, path));
+  ROPE_ASSIGN_OR_RETURN(const FloatElements elements, FloatElements::Of(array, source, path));
   ROPE_RETURN_IF_ERROR(check(elements.shape()));
   FloatArray result;
   result.shape = elements.shape();
@@ -321,20 +307,19 @@ v1::DType MessageDType(kernels::DType dtype) {
   return v1::DTYPE_UNSPECIFIED;
 }
 
-absl::StatusOr<proto::FragmentedBytes> ReadTensorBytes(const v1::Array& array, kernels::DType dtype,
-                                                       int64_t count,
-                                                       const proto::SplitMessage& split,
-                                                       absl::string_view path,
-                                                       std::vector<char>& typed) {
+absl::StatusOr<TensorBytes> ReadTensorBytes(const v1::Array& array, kernels::DType dtype,
+                                            int64_t count, ArraySource& source,
+                                            absl::string_view path) {
+  TensorBytes result;
   ROPE_RETURN_IF_ERROR(CheckSources(array, count, path));
   const int64_t element_bytes = kernels::ElementBytes(dtype);
-  if (proto::HasPayload(array)) {
-    const proto::FragmentedBytes& bytes = proto::PayloadOf(array, split);
-    ROPE_RETURN_IF_ERROR(CheckRawBytes(bytes.bytes, count, element_bytes, path));
-    return bytes;
+  if (CameAsBytes(array)) {
+    ROPE_ASSIGN_OR_RETURN(result.bytes,
+                          ReadBytes(array, count, element_bytes, source, path, result.part));
+    return result;
   }
-  typed.resize(static_cast<size_t>(count * element_bytes));
-  char* out = typed.data();
+  result.typed.resize(static_cast<size_t>(count * element_bytes));
+  char* out = result.typed.data();
   for (const double number : array.numbers()) {
     if (dtype == kernels::DType::kFloat32) {
       const auto value = static_cast<float>(number);
@@ -346,18 +331,11 @@ absl::StatusOr<proto::FragmentedBytes> ReadTensorBytes(const v1::Array& array, k
     }
     out += element_bytes;
   }
-  proto::FragmentedBytes bytes;
-  bytes.bytes = static_cast<int64_t>(typed.size());
-  if (!typed.empty()) bytes.fragments.emplace_back(typed.data(), typed.size());
-  return bytes;
-}
-
-void WriteNumbers(kernels::DType dtype, const char* bytes, int64_t count, v1::Array& array) {
-  array.mutable_numbers()->Reserve(static_cast<int>(count));
-  const auto* const elements = reinterpret_cast<const uint8_t*>(bytes);
-  for (int64_t i = 0; i < count; ++i) {
-    array.add_numbers(kernels::ReadElement(elements + i * kernels::ElementBytes(dtype), dtype));
+  result.bytes.bytes = static_cast<int64_t>(result.typed.size());
+  if (!result.typed.empty()) {
+    result.bytes.fragments.emplace_back(result.typed.data(), result.typed.size());
   }
+  return result;
 }
 
 }  // namespace rope::server

@@ -1,5 +1,4 @@
 // Reads rope.v1.Array: integers for positions, numbers for rows and weights, bytes for tensors.
-// Writes the numbers of an array.
 //
 // Threading:  Functions only. FloatElements is immutable.
 // Errors:     INVALID_ARGUMENT: a dtype that the array may not have, raw and numbers together, an
@@ -18,8 +17,8 @@
 #include "absl/types/span.h"
 #include "kernels/config/rope_config.h"
 #include "kernels/dtype/dtype.h"
-#include "proto/wire/message_split.h"
 #include "rope/v1/array.pb.h"
+#include "server/request/array_source.h"
 
 namespace rope::server {
 
@@ -40,19 +39,18 @@ inline absl::Status AnyShape(absl::Span<const int64_t>) {
   return absl::OkStatus();
 }
 
-// Reads an array of INT32 or INT64. REQUIRES: `array` belongs to the message that was split into
-// `split`.
-absl::StatusOr<IntegerArray> ReadIntegers(const v1::Array& array, const proto::SplitMessage& split,
+// Reads an array of INT32 or INT64. REQUIRES: `array` belongs to the message of `source`.
+absl::StatusOr<IntegerArray> ReadIntegers(const v1::Array& array, ArraySource& source,
                                           absl::string_view path, CheckShape check = AnyShape);
 
 // The elements of an array of FP64, FP32, FP16 or BF16, which are copied only by Read. For numbers,
 // an unset dtype means FP64.
 //
 // Threading:  Immutable.
-// Ownership:  Views into the message and the received bytes.
+// Ownership:  Views into the message, the received bytes or a region, which it holds.
 class FloatElements {
  public:
-  static absl::StatusOr<FloatElements> Of(const v1::Array& array, const proto::SplitMessage& split,
+  static absl::StatusOr<FloatElements> Of(const v1::Array& array, ArraySource& source,
                                           absl::string_view path);
 
   const std::vector<int64_t>& shape() const { return shape_; }
@@ -71,17 +69,13 @@ class FloatElements {
   std::vector<int64_t> shape_;
   int64_t count_ = 0;
   proto::FragmentedBytes bytes_;         // of an array that came as bytes
+  RegionPart part_;                      // where they are in a region
   std::vector<int64_t> fragment_begin_;  // offset of each fragment of bytes_
 };
 
 // Reads all elements.
-absl::StatusOr<FloatArray> ReadFloats(const v1::Array& array, const proto::SplitMessage& split,
+absl::StatusOr<FloatArray> ReadFloats(const v1::Array& array, ArraySource& source,
                                       absl::string_view path, CheckShape check = AnyShape);
-
-// The number of bytes from the first element to the end of the last, computed from dtype, shape and
-// strides. For arrays in memory regions. INVALID_ARGUMENT: no dtype, negative lengths or strides,
-// or an extent that does not fit 63 bits.
-absl::StatusOr<int64_t> ExtentBytes(const v1::Array& array, absl::string_view path);
 
 // FP32, FP16 or BF16; INVALID_ARGUMENT otherwise.
 absl::StatusOr<kernels::DType> ReadDType(v1::DType dtype, absl::string_view field);
@@ -96,16 +90,17 @@ absl::StatusOr<kernels::DType> ReadRowDType(v1::DType dtype, kernels::Precision 
 
 v1::DType MessageDType(kernels::DType dtype);
 
-// The `count` elements of a tensor as packed little-endian bytes. Elements that came as numbers are
-// converted into `typed`, and the view points there; otherwise it points into the received message.
-absl::StatusOr<proto::FragmentedBytes> ReadTensorBytes(const v1::Array& array, kernels::DType dtype,
-                                                       int64_t count,
-                                                       const proto::SplitMessage& split,
-                                                       absl::string_view path,
-                                                       std::vector<char>& typed);
+// Where the elements of a tensor are, as packed little-endian bytes.
+struct TensorBytes {
+  proto::FragmentedBytes bytes;
+  RegionPart part;          // where they are in a region; no region: in the message, or `typed`
+  std::vector<char> typed;  // the elements that `bytes` views, if they came as numbers
+};
 
-// Adds the elements in `bytes` to `array` as numbers.
-void WriteNumbers(kernels::DType dtype, const char* bytes, int64_t count, v1::Array& array);
+// The `count` elements of a tensor. Elements that came as numbers are converted.
+absl::StatusOr<TensorBytes> ReadTensorBytes(const v1::Array& array, kernels::DType dtype,
+                                            int64_t count, ArraySource& source,
+                                            absl::string_view path);
 
 }  // namespace rope::server
 

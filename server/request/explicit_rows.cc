@@ -66,17 +66,16 @@ absl::Status ReadShape(const FloatElements& array, int64_t head_dim, const std::
   return absl::OkStatus();
 }
 
-absl::StatusOr<RowArrays> FindRows(const v1::Rows& message, const proto::SplitMessage& split,
-                                   int64_t head_dim) {
+absl::StatusOr<RowArrays> FindRows(const v1::Rows& message, ArraySource& source, int64_t head_dim) {
   ROPE_RETURN_IF_ERROR(CheckAlternatives(message));
   RowArrays rows;
   if (message.has_angles()) {
-    ROPE_ASSIGN_OR_RETURN(rows.angles, FloatElements::Of(message.angles(), split, "rows.angles"));
+    ROPE_ASSIGN_OR_RETURN(rows.angles, FloatElements::Of(message.angles(), source, "rows.angles"));
     ROPE_RETURN_IF_ERROR(ReadShape(*rows.angles, head_dim, "rows.angles", rows));
     return rows;
   }
-  ROPE_ASSIGN_OR_RETURN(rows.cos, FloatElements::Of(message.cos(), split, "rows.cos"));
-  ROPE_ASSIGN_OR_RETURN(rows.sin, FloatElements::Of(message.sin(), split, "rows.sin"));
+  ROPE_ASSIGN_OR_RETURN(rows.cos, FloatElements::Of(message.cos(), source, "rows.cos"));
+  ROPE_ASSIGN_OR_RETURN(rows.sin, FloatElements::Of(message.sin(), source, "rows.sin"));
   if (rows.cos->shape() != rows.sin->shape()) {
     return InvalidField("rows.sin.shape", Brackets(rows.sin->shape()),
                         absl::StrCat(Brackets(rows.cos->shape()), ", as rows.cos"));
@@ -153,13 +152,13 @@ absl::StatusOr<kernels::PairGeometry> ReadGeometry(const v1::RopeSpec& spec, int
 }
 
 // With positions, each token uses the row at its position.
-absl::Status ReadRowPositions(const v1::RotateRequest& message, const proto::SplitMessage& split,
+absl::Status ReadRowPositions(const v1::RotateRequest& message, ArraySource& source,
                               const RowArrays& rows, Plan& plan) {
   if (rows.shape.size() != 1) {
     return InvalidField("rows.shape", Brackets(rows.shape), "[rows, pairs] with positions");
   }
   ROPE_ASSIGN_OR_RETURN(TokenPositions positions,
-                        ReadPositions(message.positions(), split, plan.tensors.front().layout,
+                        ReadPositions(message.positions(), source, plan.tensors.front().layout,
                                       /*multimodal=*/false, "positions"));
   for (const int64_t position : positions.values[0]) {
     if (position < rows.rows) continue;
@@ -193,8 +192,7 @@ absl::Status CountRows(const RowArrays& rows, Plan& plan) {
 
 }  // namespace
 
-absl::Status PlanExplicitRows(const v1::RotateRequest& message, const proto::SplitMessage& split,
-                              Plan& plan) {
+absl::Status PlanExplicitRows(const v1::RotateRequest& message, ArraySource& source, Plan& plan) {
   plan.conjugate = message.operation() == v1::OPERATION_BACKWARD;
   const bool rotates = message.operation() == v1::OPERATION_UNSPECIFIED ||
                        message.operation() == v1::OPERATION_ROTATE;
@@ -206,10 +204,10 @@ absl::Status PlanExplicitRows(const v1::RotateRequest& message, const proto::Spl
     return InvalidField("skip_attention_factor", "true with rows",
                         "false: rows contain the factor they were made with");
   }
-  ROPE_ASSIGN_OR_RETURN(const RowArrays rows, FindRows(message.rows(), split, ChannelsOf(plan)));
+  ROPE_ASSIGN_OR_RETURN(const RowArrays rows, FindRows(message.rows(), source, ChannelsOf(plan)));
   ROPE_RETURN_IF_ERROR(CheckOwnWindows(plan, 2 * rows.columns));
   ROPE_ASSIGN_OR_RETURN(plan.geometry, ReadGeometry(message.rope(), rows.columns));
-  ROPE_RETURN_IF_ERROR(message.has_positions() ? ReadRowPositions(message, split, rows, plan)
+  ROPE_RETURN_IF_ERROR(message.has_positions() ? ReadRowPositions(message, source, rows, plan)
                                                : CountRows(rows, plan));
   return ReadRows(rows, plan);
 }

@@ -8,15 +8,13 @@
 #define ROPE_SERVER_REQUEST_EXPLICIT_ROWS_H_
 
 #include "absl/status/status.h"
-#include "proto/wire/message_split.h"
 #include "rope/v1/rotate.pb.h"
-#include "server/request/request.h"
+#include "server/request/plan.h"
 
 namespace rope::server {
 
 // Fills the rest of a plan whose tensors are set, from message.rows.
-absl::Status PlanExplicitRows(const v1::RotateRequest& message, const proto::SplitMessage& split,
-                              Plan& plan);
+absl::Status PlanExplicitRows(const v1::RotateRequest& message, ArraySource& source, Plan& plan);
 
 }  // namespace rope::server
 

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
@@ -46,9 +47,8 @@ absl::Status CheckOperation(v1::Operation operation, bool linear, const std::str
                       linear ? "OPERATION_ROTATE or OPERATION_BACKWARD" : "OPERATION_ROTATE");
 }
 
-absl::Status ReadNorm(const v1::Tensor& tensor, v1::Operation operation,
-                      const proto::SplitMessage& split, const std::string& field,
-                      TensorPlan& plan) {
+absl::Status ReadNorm(const v1::Tensor& tensor, v1::Operation operation, ArraySource& source,
+                      const std::string& field, TensorPlan& plan) {
   ROPE_RETURN_IF_ERROR(CheckOneRole(tensor, field));
   ROPE_RETURN_IF_ERROR(CheckOperation(operation, /*linear=*/false, field));
   ROPE_ASSIGN_OR_RETURN(plan.norm_eps, ToPositiveFloat(tensor.norm().eps(), field + ".eps"));
@@ -64,7 +64,7 @@ absl::Status ReadNorm(const v1::Tensor& tensor, v1::Operation operation,
         absl::StrCat("[", head_dim, "], one for each channel, at most ", kernels::kHeadDimMax));
   };
   ROPE_ASSIGN_OR_RETURN(const FloatArray weight,
-                        ReadFloats(tensor.norm().weight(), split, weight_field, check));
+                        ReadFloats(tensor.norm().weight(), source, weight_field, check));
   plan.norm_weight.reserve(weight.values.size());
   for (size_t i = 0; i < weight.values.size(); ++i) {
     ROPE_ASSIGN_OR_RETURN(
@@ -89,23 +89,6 @@ absl::Status ReadFp8Scales(const v1::Tensor& tensor, const std::string& field, T
   return absl::OkStatus();
 }
 
-// The scale of each token: 1 + beta * ln(1 + floor(position / length)).
-absl::StatusOr<std::vector<float>> TokenScales(double beta, int64_t length,
-                                               absl::Span<const int64_t> positions,
-                                               const std::string& field) {
-  std::vector<float> scales;
-  scales.reserve(positions.size());
-  for (const int64_t position : positions) {
-    const int64_t passed = position / length;
-    const auto scale = static_cast<float>(1 + beta * std::log1p(static_cast<double>(passed)));
-    if (!std::isfinite(scale)) {
-      return InvalidField(field, beta, "a finite number whose scales float32 holds");
-    }
-    scales.push_back(scale);
-  }
-  return scales;
-}
-
 absl::Status CheckTokenScale(const v1::Tensor& tensor, v1::Operation operation,
                              const std::string& field) {
   ROPE_RETURN_IF_ERROR(CheckOneRole(tensor, field));
@@ -115,11 +98,10 @@ absl::Status CheckTokenScale(const v1::Tensor& tensor, v1::Operation operation,
 
 }  // namespace
 
-absl::Status ReadFusedOps(const v1::Tensor& tensor, v1::Operation operation,
-                          const proto::SplitMessage& split, const std::string& path,
-                          TensorPlan& plan) {
+absl::Status ReadFusedOps(const v1::Tensor& tensor, v1::Operation operation, ArraySource& source,
+                          const std::string& path, TensorPlan& plan) {
   if (tensor.has_norm()) {
-    ROPE_RETURN_IF_ERROR(ReadNorm(tensor, operation, split, path + ".norm", plan));
+    ROPE_RETURN_IF_ERROR(ReadNorm(tensor, operation, source, path + ".norm", plan));
   }
   if (tensor.has_scale()) {
     ROPE_RETURN_IF_ERROR(CheckOneRole(tensor, path + ".scale"));
@@ -131,28 +113,41 @@ absl::Status ReadFusedOps(const v1::Tensor& tensor, v1::Operation operation,
   return absl::OkStatus();
 }
 
-absl::Status PlanTokenScales(const v1::RotateRequest& message,
-                             std::optional<int64_t> original_length,
-                             absl::Span<const int64_t> positions, Plan& plan) {
-  std::optional<double> beta;
+absl::Status ReadTokenScaling(const v1::RotateRequest& message,
+                              std::optional<int64_t> original_length, Plan& plan) {
   for (int i = 0; i < message.tensors_size(); ++i) {
     const v1::Tensor& tensor = message.tensors(i);
     if (!tensor.has_llama4_scaling_beta()) continue;
-    const std::string field = absl::StrCat("tensors[", i, "].llama4_scaling_beta");
+    std::string field = absl::StrCat("tensors[", i, "].llama4_scaling_beta");
+    const double beta = tensor.llama4_scaling_beta();
     ROPE_RETURN_IF_ERROR(CheckTokenScale(tensor, message.operation(), field));
     if (!original_length.has_value()) {
       return InvalidField(field, "it without original_max_position_embeddings",
                           "a config that has it: scales count in it");
     }
-    if (!beta.has_value()) {
-      beta = tensor.llama4_scaling_beta();
-      ROPE_ASSIGN_OR_RETURN(plan.token_scales,
-                            TokenScales(*beta, *original_length, positions, field));
-    } else if (!(*beta == tensor.llama4_scaling_beta())) {
-      return InvalidField(field, tensor.llama4_scaling_beta(),
-                          absl::StrCat(*beta, ", as the tensor before it that has one"));
+    if (!plan.token_scaling.has_value()) {
+      plan.token_scaling = {beta, *original_length, std::move(field)};
+    } else if (!(plan.token_scaling->beta == beta)) {
+      return InvalidField(
+          field, beta,
+          absl::StrCat(plan.token_scaling->beta, ", as the tensor before it that has one"));
     }
     plan.tensors[static_cast<size_t>(i)].token_scaled = true;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PlanTokenScales(absl::Span<const int64_t> positions, Plan& plan) {
+  if (!plan.token_scaling.has_value()) return absl::OkStatus();
+  const auto& [beta, length, field] = *plan.token_scaling;
+  plan.token_scales.reserve(positions.size());
+  for (const int64_t position : positions) {
+    const int64_t passed = position / length;
+    const auto scale = static_cast<float>(1 + beta * std::log1p(static_cast<double>(passed)));
+    if (!std::isfinite(scale)) {
+      return InvalidField(field, beta, "a finite number whose scales float32 holds");
+    }
+    plan.token_scales.push_back(scale);
   }
   return absl::OkStatus();
 }

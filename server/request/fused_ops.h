@@ -12,22 +12,22 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "proto/wire/message_split.h"
 #include "rope/v1/rotate.pb.h"
-#include "server/request/request.h"
+#include "server/request/plan.h"
 
 namespace rope::server {
 
 // Fills norm, scale and output_scale of a tensor whose dtypes and layout are set.
-absl::Status ReadFusedOps(const v1::Tensor& tensor, v1::Operation operation,
-                          const proto::SplitMessage& split, const std::string& path,
-                          TensorPlan& plan);
+absl::Status ReadFusedOps(const v1::Tensor& tensor, v1::Operation operation, ArraySource& source,
+                          const std::string& path, TensorPlan& plan);
 
-// If a tensor has llama4_scaling_beta, fills the plan's token_scales and marks the tensors that
-// use them. `positions`: by token. `original_length`: the config's, if it has one.
-absl::Status PlanTokenScales(const v1::RotateRequest& message,
-                             std::optional<int64_t> original_length,
-                             absl::Span<const int64_t> positions, Plan& plan);
+// If tensors have llama4_scaling_beta, sets the plan's token_scaling and marks these tensors.
+// `original_length`: the config's, if it has one.
+absl::Status ReadTokenScaling(const v1::RotateRequest& message,
+                              std::optional<int64_t> original_length, Plan& plan);
+
+// Fills the token_scales of a plan with token_scaling. `positions`: by token.
+absl::Status PlanTokenScales(absl::Span<const int64_t> positions, Plan& plan);
 
 }  // namespace rope::server
 

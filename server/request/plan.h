@@ -19,7 +19,7 @@
 #include "kernels/backend/rotate_job.h"
 #include "kernels/frequencies/frequencies.h"
 #include "proto/wire/wire_cursor.h"
-#include "server/memory/region.h"
+#include "server/request/array_source.h"
 #include "server/request/layout.h"
 
 namespace rope::server {
@@ -31,20 +31,6 @@ struct HeadSpan {
   bool rotates = true;  // false: the heads pass through unchanged (v)
   bool is_k = false;
   size_t row_set = 0;  // index into Plan::row_sets; meaningful if `rotates`
-};
-
-// A part of a memory region.
-struct RegionPart {
-  std::shared_ptr<const Region> region;  // null: no region
-  uint64_t id = 0;
-  uint64_t offset = 0;  // in the region
-  int64_t bytes = 0;
-
-  // The address of the part, or null if the region is not mapped.
-  char* mapped() const {
-    const bool any = region != nullptr && region->mapped() != nullptr;
-    return any ? region->mapped() + offset : nullptr;
-  }
 };
 
 // One tensor, validated.
@@ -63,7 +49,9 @@ struct TensorPlan {
   bool token_scaled = false;                    // Plan::token_scales is a factor as well
   float output_scale = 1;                       // divisor of an fp8 output
   proto::FragmentedBytes input;                 // packed: rows [pre][heads][post][head_dim]
+  RegionPart source;                            // of the input; no region: in the message
   RegionPart place;                             // of the output; no region: in the reply
+  bool numbers = false;                         // the input came as numbers, so the result does too
   // Set: the output is computed packed, and its rows are then copied to `place` with these strides.
   std::optional<LayoutStrides> store_strides;
   std::vector<char> typed;  // the elements that `input` views, if they came as numbers
@@ -103,6 +91,13 @@ struct BuildBounds {
   std::shared_ptr<const std::vector<int64_t>> slice_ends;
 };
 
+// Tensors that are token_scaled are multiplied by 1 + beta * ln(1 + floor(position / length)).
+struct TokenScaling {
+  double beta = 0;
+  int64_t length = 1;  // the config's original_max_position_embeddings
+  std::string field;   // of beta, for errors
+};
+
 // The validated request. The executor needs nothing else.
 struct Plan {
   std::vector<TensorPlan> tensors;
@@ -115,9 +110,6 @@ struct Plan {
   kernels::PairArithmetic arithmetic = kernels::PairArithmetic::kTurn;
   std::optional<kernels::Pairing> channel_order;  // of the results; unset: that of the pairing
   kernels::PairGeometry geometry;
-  // The embedding; null for explicit rows, repositions, layers that do not rotate and layers with
-  // embeddings of their own.
-  std::shared_ptr<const kernels::ResolvedRope> resolved;
   absl::InlinedVector<RowSet, 1> row_sets;  // at most kRowSetsMax; empty with `rows`
   // Explicit rows of the caller: token t uses row positions[0][t].
   std::shared_ptr<const kernels::TablePage> rows;
@@ -126,6 +118,7 @@ struct Plan {
   std::array<std::vector<int64_t>, 3> from_positions;  // the same for runs with `from`
   std::shared_ptr<const kernels::Mrope> from_mrope;
   BuildBounds building;
+  std::optional<TokenScaling> token_scaling;
   std::vector<float> token_scales;  // by token, for tensors that are token_scaled
   double attention_factor = 1;      // of the operation, whether or not it is applied
   std::vector<std::string> warnings;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <memory>
 #include <utility>
 #include <vector>
 
@@ -118,53 +117,58 @@ absl::Status CheckDistances(const kernels::ResolvedRope& resolved,
   return absl::OkStatus();
 }
 
-absl::Status PlanReposition(RopeAt from, RopeAt to, Plan& plan) {
-  if (from.entry.layer().rotates != to.entry.layer().rotates) {
+absl::Status PrepareReposition(const RopeEntries& layers, Ropes& ropes, Plan& plan) {
+  if (ropes.from_entry->layer().rotates != ropes.entry->layer().rotates) {
     return InvalidField("reposition.from_rope", "rotation in only one of the two layers",
                         "both with rotation, or both without");
   }
   if (!plan.rotates) return absl::OkStatus();
-  ROPE_ASSIGN_OR_RETURN(const auto resolved_to, ResolveFor(to.entry, plan));
-  ROPE_ASSIGN_OR_RETURN(const auto resolved_from, ResolveFor(from.entry, plan));
-  ROPE_ASSIGN_OR_RETURN(
-      const LayerRopes layers,
-      LayerRopes::Resolve(resolved_to, to.layers, ChannelsOf(plan), plan.tensors.front().layout));
-  ROPE_ASSIGN_OR_RETURN(plan.geometry, GeometryOf(to.entry, *resolved_to));
-  if (resolved_to->DependsOnDType() || resolved_from->DependsOnDType()) {
+  ROPE_ASSIGN_OR_RETURN(ropes.resolved, ResolveFor(*ropes.entry, plan));
+  ROPE_ASSIGN_OR_RETURN(ropes.from_resolved, ResolveFor(*ropes.from_entry, plan));
+  ROPE_ASSIGN_OR_RETURN(ropes.layers, LayerRopes::Resolve(ropes.resolved, layers, ChannelsOf(plan),
+                                                          plan.tensors.front().layout));
+  ROPE_ASSIGN_OR_RETURN(plan.geometry, GeometryOf(*ropes.entry, *ropes.resolved));
+  if (ropes.resolved->DependsOnDType() || ropes.from_resolved->DependsOnDType()) {
     return InvalidField(
-        resolved_to->DependsOnDType() ? "rope.precision" : "reposition.from_rope.precision",
+        ropes.resolved->DependsOnDType() ? "rope.precision" : "reposition.from_rope.precision",
         "PRECISION_HF with OPERATION_REPOSITION",
         "PRECISION_EXACT: Hugging Face has no such operation");
   }
-  ROPE_RETURN_IF_ERROR(CheckSameGeometry(from.entry, *resolved_from, to.entry, *resolved_to));
-  ApplyPolicy(*resolved_to, to.positions);
-  ApplyPolicy(*resolved_from, from.positions);
-  WarnPastLength(resolved_to->config(), to.positions.values, plan);
+  return CheckSameGeometry(*ropes.from_entry, *ropes.from_resolved, *ropes.entry, *ropes.resolved);
+}
+
+absl::Status PlanReposition(const Ropes& ropes, TokenPositions from, TokenPositions to,
+                            Plan& plan) {
+  if (!plan.rotates) return absl::OkStatus();
+  const kernels::ResolvedRope& resolved_to = *ropes.resolved;
+  const kernels::ResolvedRope& resolved_from = *ropes.from_resolved;
+  ApplyPolicy(resolved_to, to);
+  ApplyPolicy(resolved_from, from);
+  WarnPastLength(resolved_to.config(), to.values, plan);
   // One rotation suffices if the frequencies are equal. Otherwise each run has two: `from` is
   // undone, `to` is applied, and a run ends where either of them changes.
-  if (SameFrequencies(*resolved_to, to.positions, *resolved_from, from.positions, plan.tokens)) {
-    return PlanDifference(*resolved_to, layers, from.positions, to.positions, plan);
+  if (SameFrequencies(resolved_to, to, resolved_from, from, plan.tokens)) {
+    return PlanDifference(resolved_to, ropes.layers, from, to, plan);
   }
-  if (resolved_to->DependsOnSide() || resolved_from->DependsOnSide()) {
+  if (resolved_to.DependsOnSide() || resolved_from.DependsOnSide()) {
     return InvalidField("reposition.from_rope", "a different embedding with xpos in one of them",
                         "the same xpos in both, or none");
   }
-  ROPE_RETURN_IF_ERROR(CheckDivisor(resolved_from->attention_factor(), "OPERATION_REPOSITION"));
-  plan.attention_factor = resolved_to->attention_factor() / resolved_from->attention_factor();
-  ROPE_RETURN_IF_ERROR(layers.CheckNone("a length that changes the frequencies"));
+  ROPE_RETURN_IF_ERROR(CheckDivisor(resolved_from.attention_factor(), "OPERATION_REPOSITION"));
+  plan.attention_factor = resolved_to.attention_factor() / resolved_from.attention_factor();
+  ROPE_RETURN_IF_ERROR(ropes.layers.CheckNone("a length that changes the frequencies"));
   ByLength all(MakeDifferences);
   auto runs = MakeRuns(
       [&](int64_t token) {
-        return RunFrequencies{
-            all.At(*resolved_to, LengthOf(*resolved_to, to.positions, token)),
-            all.At(*resolved_from, LengthOf(*resolved_from, from.positions, token))};
+        return RunFrequencies{all.At(resolved_to, LengthOf(resolved_to, to, token)),
+                              all.At(resolved_from, LengthOf(resolved_from, from, token))};
       },
-      to.positions.sequence, &from.positions.sequence, plan);
+      to.sequence, &from.sequence, plan);
   plan.row_sets.push_back({{}, std::move(runs)});
-  plan.positions = std::move(to.positions.values);
-  plan.mrope = MropeOf(*resolved_to, to.positions.axes);
-  plan.from_positions = std::move(from.positions.values);
-  plan.from_mrope = MropeOf(*resolved_from, from.positions.axes);
+  plan.positions = std::move(to.values);
+  plan.mrope = MropeOf(resolved_to, to.axes);
+  plan.from_positions = std::move(from.values);
+  plan.from_mrope = MropeOf(resolved_from, from.axes);
   return absl::OkStatus();
 }
 

@@ -35,9 +35,14 @@ absl::Status CheckSameGeometry(const RopeEntry& from, const kernels::ResolvedRop
 absl::Status CheckDistances(const kernels::ResolvedRope& resolved,
                             absl::Span<const int64_t> differences);
 
-// Fills the rest of a plan whose tensors are set and move `from` their positions `to` others. The
-// result has the attention factor of `to`. Within one embedding nothing is scaled.
-absl::Status PlanReposition(RopeAt from, RopeAt to, Plan& plan);
+// The part that does not depend on positions: the embeddings' checks and the geometry. REQUIRES:
+// the plan's tensors are set; ropes.entry and ropes.from_entry are. `layers`: the entries of an L
+// axis (FindLayers).
+absl::Status PrepareReposition(const RopeEntries& layers, Ropes& ropes, Plan& plan);
+
+// Fills the rest of a prepared plan that moves tensors `from` their positions `to` others. The
+// result has the attention factor of ropes.entry. Within one embedding nothing is scaled.
+absl::Status PlanReposition(const Ropes& ropes, TokenPositions from, TokenPositions to, Plan& plan);
 
 }  // namespace rope::server
 

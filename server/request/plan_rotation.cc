@@ -29,6 +29,36 @@ absl::Status CheckStepwise(const Plan& plan) {
   return absl::OkStatus();
 }
 
+// Makes the frequencies of an embedding for a group of heads.
+ByLength::Make FrequenciesOf(v1::Operation operation, const kernels::RowUse& use,
+                             const Plan& plan) {
+  const kernels::Multiplier multiplier = MultiplierOf(operation, plan.attention_factor_applied);
+  const bool adds = operation == v1::OPERATION_ADD_SINUSOIDAL;
+  return [=](const kernels::ResolvedRope& of, int64_t length) {
+    FrequenciesPtr columns = of.ForSeqLen(length, multiplier, use);
+    // ForSeqLen omits pairs of frequency 0, but the sum still needs their cos(0) = 1.
+    const auto all = static_cast<size_t>(of.rotary_dim() / 2);
+    return adds && columns->inv_freq.size() < all ? of.ForDifferences(length) : columns;
+  };
+}
+
+// The row sets of frequencies that depend on the sequence's length or on the layer.
+void MakeRowSetsAt(v1::Operation operation, const Ropes& ropes, TokenPositions& positions,
+                   Plan& plan) {
+  ApplyPolicy(*ropes.resolved, positions);
+  std::vector<int64_t> groups;
+  const auto runs_of = [&](const kernels::RowUse& use) {
+    ByLength frequencies(FrequenciesOf(operation, use, plan));
+    return MakeRuns(
+        [&](int64_t token) {
+          const kernels::ResolvedRope& of = ropes.layers.Of(token);
+          return RunFrequencies{frequencies.At(of, LengthOf(of, positions, token)), nullptr};
+        },
+        ropes.layers.Groups(positions.sequence, groups), nullptr, plan);
+  };
+  MakeRowSets(*ropes.resolved, operation, runs_of, plan);
+}
+
 }  // namespace
 
 absl::Status CheckRange(const kernels::ResolvedRope& resolved,
@@ -57,53 +87,48 @@ absl::Status CheckSinusoidal(const kernels::ResolvedRope& resolved) {
   return absl::OkStatus();
 }
 
-absl::Status PlanRotation(v1::Operation operation, RopeAt rope, Plan& plan) {
+absl::Status PrepareRotation(v1::Operation operation, const RopeEntries& layers, Ropes& ropes,
+                             Plan& plan) {
   if (!plan.rotates) return absl::OkStatus();
-  ROPE_ASSIGN_OR_RETURN(const auto resolved, ResolveFor(rope.entry, plan));
-  ROPE_ASSIGN_OR_RETURN(
-      const LayerRopes layers,
-      LayerRopes::Resolve(resolved, rope.layers, ChannelsOf(plan), plan.tensors.front().layout));
-  ROPE_ASSIGN_OR_RETURN(plan.geometry, GeometryOf(rope.entry, *resolved));
-  for (const std::vector<int64_t>& values : rope.positions.values) {
-    ROPE_RETURN_IF_ERROR(CheckRange(*resolved, values));
-  }
-  ApplyPolicy(*resolved, rope.positions);
-  plan.attention_factor = resolved->attention_factor();
+  ROPE_ASSIGN_OR_RETURN(ropes.resolved, ResolveFor(*ropes.entry, plan));
+  ROPE_ASSIGN_OR_RETURN(ropes.layers, LayerRopes::Resolve(ropes.resolved, layers, ChannelsOf(plan),
+                                                          plan.tensors.front().layout));
+  ROPE_ASSIGN_OR_RETURN(plan.geometry, GeometryOf(*ropes.entry, *ropes.resolved));
+  const kernels::ResolvedRope& resolved = *ropes.resolved;
+  plan.attention_factor = resolved.attention_factor();
   plan.conjugate = operation == v1::OPERATION_INVERSE || operation == v1::OPERATION_BACKWARD;
-  const kernels::Multiplier multiplier = MultiplierOf(operation, plan.attention_factor_applied);
-  if (multiplier == kernels::Multiplier::kInverseAttentionFactor) {
+  if (MultiplierOf(operation, plan.attention_factor_applied) ==
+      kernels::Multiplier::kInverseAttentionFactor) {
     ROPE_RETURN_IF_ERROR(CheckDivisor(plan.attention_factor, "OPERATION_INVERSE"));
   }
-  if (resolved->DependsOnDType()) {
+  if (resolved.DependsOnDType()) {
     ROPE_RETURN_IF_ERROR(CheckStepwise(plan));
     plan.arithmetic = kernels::PairArithmetic::kTurnStepwise;
   }
-  const bool adds = operation == v1::OPERATION_ADD_SINUSOIDAL;
-  if (adds) {
-    ROPE_RETURN_IF_ERROR(CheckSinusoidal(*resolved));
-    ROPE_RETURN_IF_ERROR(layers.CheckNone("OPERATION_ADD_SINUSOIDAL"));
+  if (operation == v1::OPERATION_ADD_SINUSOIDAL) {
+    ROPE_RETURN_IF_ERROR(CheckSinusoidal(resolved));
+    ROPE_RETURN_IF_ERROR(ropes.layers.CheckNone("OPERATION_ADD_SINUSOIDAL"));
     plan.arithmetic = kernels::PairArithmetic::kAdd;
   }
-  std::vector<int64_t> groups;
+  if (resolved.DependsOnSeqLen() || ropes.layers.differ()) return absl::OkStatus();
   const auto runs_of = [&](const kernels::RowUse& use) {
-    ByLength frequencies([&](const kernels::ResolvedRope& of, int64_t length) {
-      FrequenciesPtr columns = of.ForSeqLen(length, multiplier, use);
-      // ForSeqLen omits pairs of frequency 0, but the sum still needs their cos(0) = 1.
-      const auto all = static_cast<size_t>(of.rotary_dim() / 2);
-      return adds && columns->inv_freq.size() < all ? of.ForDifferences(length) : columns;
-    });
-    return MakeRuns(
-        [&](int64_t token) {
-          const kernels::ResolvedRope& of = layers.Of(token);
-          return RunFrequencies{frequencies.At(of, LengthOf(of, rope.positions, token)), nullptr};
-        },
-        layers.Groups(rope.positions.sequence, groups), nullptr, plan);
+    return OneRun(FrequenciesOf(operation, use, plan)(resolved, 1), plan);
   };
-  MakeRowSets(*resolved, operation, runs_of, plan);
-  WarnPastLength(resolved->config(), rope.positions.values, plan);
-  plan.mrope = MropeOf(*resolved, rope.positions.axes);
-  plan.positions = std::move(rope.positions.values);
-  if (!layers.differ()) plan.resolved = resolved;
+  MakeRowSets(resolved, operation, runs_of, plan);
+  return absl::OkStatus();
+}
+
+absl::Status PlanRotation(v1::Operation operation, const Ropes& ropes, TokenPositions positions,
+                          Plan& plan) {
+  if (!plan.rotates) return absl::OkStatus();
+  const kernels::ResolvedRope& resolved = *ropes.resolved;
+  for (const std::vector<int64_t>& values : positions.values) {
+    ROPE_RETURN_IF_ERROR(CheckRange(resolved, values));
+  }
+  if (plan.row_sets.empty()) MakeRowSetsAt(operation, ropes, positions, plan);
+  WarnPastLength(resolved.config(), positions.values, plan);
+  plan.mrope = MropeOf(resolved, positions.axes);
+  plan.positions = std::move(positions.values);
   return absl::OkStatus();
 }
 

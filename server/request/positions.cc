@@ -90,8 +90,8 @@ struct Sequences {
 // The offsets of the packed sequences along T; the last one is the length of T. Without cu_seqlens,
 // T is one sequence. REQUIRES: layout.Has('T').
 absl::StatusOr<std::vector<int64_t>> ReadCuSeqlens(const v1::Positions& message,
-                                                   const proto::SplitMessage& split,
-                                                   const Layout& layout, absl::string_view path) {
+                                                   ArraySource& source, const Layout& layout,
+                                                   absl::string_view path) {
   if (!message.has_cu_seqlens()) return std::vector<int64_t>{0, layout.Length('T')};
   const std::string field = absl::StrCat(path, ".cu_seqlens");
   const int64_t most = std::max(layout.Length('T'), limits::kSequencesMin) + 1;
@@ -101,7 +101,7 @@ absl::StatusOr<std::vector<int64_t>> ReadCuSeqlens(const v1::Positions& message,
                         absl::StrCat("one axis of sequences + 1, at most ", most));
   };
   ROPE_ASSIGN_OR_RETURN(IntegerArray array,
-                        ReadIntegers(message.cu_seqlens(), split, field, check));
+                        ReadIntegers(message.cu_seqlens(), source, field, check));
   std::vector<int64_t>& offsets = array.values;
   if (offsets.front() != 0) return InvalidField(field, offsets.front(), "0 first");
   if (!std::is_sorted(offsets.begin(), offsets.end())) {
@@ -113,9 +113,8 @@ absl::StatusOr<std::vector<int64_t>> ReadCuSeqlens(const v1::Positions& message,
   return std::move(offsets);
 }
 
-absl::StatusOr<Sequences> ReadSequences(const v1::Positions& message,
-                                        const proto::SplitMessage& split, const Layout& layout,
-                                        absl::string_view path) {
+absl::StatusOr<Sequences> ReadSequences(const v1::Positions& message, ArraySource& source,
+                                        const Layout& layout, absl::string_view path) {
   Sequences sequences;
   if (!layout.Has('T')) {
     if (message.has_cu_seqlens()) {
@@ -125,7 +124,7 @@ absl::StatusOr<Sequences> ReadSequences(const v1::Positions& message,
     return sequences;
   }
   ROPE_ASSIGN_OR_RETURN(const std::vector<int64_t> offsets,
-                        ReadCuSeqlens(message, split, layout, path));
+                        ReadCuSeqlens(message, source, layout, path));
   for (size_t i = 0; i + 1 < offsets.size(); ++i) {
     sequences.length.push_back(offsets[i + 1] - offsets[i]);
     for (int64_t t = offsets[i]; t < offsets[i + 1]; ++t) {
@@ -149,9 +148,8 @@ absl::Status CheckChunks(const ContextParallel& parallel, const Sequences& seque
 }
 
 // The position of each sequence's first token.
-absl::StatusOr<std::vector<int64_t>> ReadStarts(const v1::Positions& message,
-                                                const proto::SplitMessage& split, int64_t sequences,
-                                                absl::string_view path) {
+absl::StatusOr<std::vector<int64_t>> ReadStarts(const v1::Positions& message, ArraySource& source,
+                                                int64_t sequences, absl::string_view path) {
   if (message.has_start()) {
     const int64_t start = message.start();
     ROPE_RETURN_IF_ERROR(CheckAll({&start, 1}, path, ".start"));
@@ -163,18 +161,17 @@ absl::StatusOr<std::vector<int64_t>> ReadStarts(const v1::Positions& message,
     return InvalidField(field + ".shape", Brackets(shape),
                         absl::StrCat("[", sequences, "], one start for each sequence"));
   };
-  ROPE_ASSIGN_OR_RETURN(IntegerArray array, ReadIntegers(message.starts(), split, field, check));
+  ROPE_ASSIGN_OR_RETURN(IntegerArray array, ReadIntegers(message.starts(), source, field, check));
   ROPE_RETURN_IF_ERROR(CheckAll(array.values, path, ".starts"));
   return std::move(array.values);
 }
 
 // Counts up from each sequence's first position. REQUIRES: result.sequence is filled.
-absl::Status FillFromStarts(const v1::Positions& message, const proto::SplitMessage& split,
-                            const Layout& layout, const Sequences& sequences,
-                            const ContextParallel& parallel, absl::string_view path,
-                            TokenPositions& result) {
+absl::Status FillFromStarts(const v1::Positions& message, ArraySource& source, const Layout& layout,
+                            const Sequences& sequences, const ContextParallel& parallel,
+                            absl::string_view path, TokenPositions& result) {
   ROPE_ASSIGN_OR_RETURN(const std::vector<int64_t> starts,
-                        ReadStarts(message, split, sequences.count(), path));
+                        ReadStarts(message, source, sequences.count(), path));
   ROPE_RETURN_IF_ERROR(CheckChunks(parallel, sequences, path));
   const bool has_t = layout.Has('T');
   result.values[0].resize(static_cast<size_t>(layout.tokens()));
@@ -228,9 +225,8 @@ absl::StatusOr<IdShape> MatchIdShape(absl::Span<const int64_t> shape, const Layo
                                       : absl::StrCat(wanted.back(), ", which is not ambiguous"));
 }
 
-absl::Status FillFromIds(const v1::Positions& message, const proto::SplitMessage& split,
-                         const Layout& layout, bool multimodal, absl::string_view path,
-                         TokenPositions& result) {
+absl::Status FillFromIds(const v1::Positions& message, ArraySource& source, const Layout& layout,
+                         bool multimodal, absl::string_view path, TokenPositions& result) {
   const std::string field = absl::StrCat(path, ".position_ids");
   IdShape shape;
   const auto check = [&](absl::Span<const int64_t> lengths) -> absl::Status {
@@ -238,7 +234,7 @@ absl::Status FillFromIds(const v1::Positions& message, const proto::SplitMessage
     return absl::OkStatus();
   };
   ROPE_ASSIGN_OR_RETURN(const IntegerArray array,
-                        ReadIntegers(message.position_ids(), split, field, check));
+                        ReadIntegers(message.position_ids(), source, field, check));
   ROPE_RETURN_IF_ERROR(CheckAll(array.values, path, ".position_ids"));
   result.axes = shape.axes;
   const int64_t s_length = layout.Length('S');
@@ -311,12 +307,12 @@ std::optional<std::string> WarningPastLength(std::optional<int64_t> max_position
                       *max_position_embeddings);
 }
 
-absl::StatusOr<TokenPositions> ReadPositions(const v1::Positions& message,
-                                             const proto::SplitMessage& split, const Layout& layout,
-                                             bool multimodal, absl::string_view path) {
+absl::StatusOr<TokenPositions> ReadPositions(const v1::Positions& message, ArraySource& source,
+                                             const Layout& layout, bool multimodal,
+                                             absl::string_view path) {
   ROPE_RETURN_IF_ERROR(CheckAlternatives(message, path));
   ROPE_ASSIGN_OR_RETURN(const ContextParallel parallel, ReadContextParallel(message, path));
-  ROPE_ASSIGN_OR_RETURN(const Sequences sequences, ReadSequences(message, split, layout, path));
+  ROPE_ASSIGN_OR_RETURN(const Sequences sequences, ReadSequences(message, source, layout, path));
 
   TokenPositions result;
   result.sequence.resize(static_cast<size_t>(layout.tokens()));
@@ -326,9 +322,10 @@ absl::StatusOr<TokenPositions> ReadPositions(const v1::Positions& message,
         has_t ? sequences.sequence[static_cast<size_t>(i.t)] : i.b;
   });
   if (message.has_position_ids()) {
-    ROPE_RETURN_IF_ERROR(FillFromIds(message, split, layout, multimodal, path, result));
+    ROPE_RETURN_IF_ERROR(FillFromIds(message, source, layout, multimodal, path, result));
   } else {
-    ROPE_RETURN_IF_ERROR(FillFromStarts(message, split, layout, sequences, parallel, path, result));
+    ROPE_RETURN_IF_ERROR(
+        FillFromStarts(message, source, layout, sequences, parallel, path, result));
   }
   ROPE_RETURN_IF_ERROR(FillSeqLens(message, sequences.count(), path, result));
   return result;

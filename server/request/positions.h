@@ -14,9 +14,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "proto/wire/message_split.h"
 #include "rope/v1/rotate.pb.h"
 #include "server/limits.h"
+#include "server/request/array_source.h"
 #include "server/request/layout.h"
 
 namespace rope::server {
@@ -37,9 +37,9 @@ struct TokenPositions {
 
 // `multimodal`: the config has mrope_section, so that three axes are legal. `path` is the message's
 // field path in errors, for example "positions".
-absl::StatusOr<TokenPositions> ReadPositions(const v1::Positions& message,
-                                             const proto::SplitMessage& split, const Layout& layout,
-                                             bool multimodal, absl::string_view path);
+absl::StatusOr<TokenPositions> ReadPositions(const v1::Positions& message, ArraySource& source,
+                                             const Layout& layout, bool multimodal,
+                                             absl::string_view path);
 
 // A warning if a position is past the model's own length. `positions` are by axis and token.
 std::optional<std::string> WarningPastLength(std::optional<int64_t> max_position_embeddings,

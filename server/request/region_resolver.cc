@@ -1,155 +1,17 @@
 #include "server/request/region_resolver.h"
 
 #include <algorithm>
-#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
-#include "proto/wire/message_split.h"
 #include "server/error.h"
-#include "server/request/array_reader.h"
 
 namespace rope::server {
-
-// The arrays of one request, one after the other.
-class RegionResolver::Reader {
- public:
-  Reader(const RegionResolver& io, Request& request) : io_(io), request_(request) {}
-
-  // The tensors of a request that was recognised: no other array of it lies in a region.
-  absl::Status ReadRecognised() {
-    const std::vector<std::optional<int64_t>>& region_bytes = request_.prepared->region_bytes;
-    auto span = request_.spans.begin();
-    for (size_t i = 0; i < region_bytes.size(); ++i) {
-      if (!region_bytes[i].has_value()) continue;
-      span = std::find_if(span, request_.spans.end(), [](const auto& s) { return !s.is_output; });
-      ROPE_CHECK(span != request_.spans.end());
-      RegionPart part = {nullptr, span->region_id, span->offset, *region_bytes[i]};
-      ++span;
-      const std::string field = absl::StrCat("tensors[", i, "].array.region");
-      ROPE_ASSIGN_OR_RETURN(part.region, io_.regions_.Find(request_.session, part.id, field));
-      ROPE_ASSIGN_OR_RETURN(proto::FragmentedBytes payload, PayloadOf(part, field));
-      request_.split.payloads.push_back(std::move(payload));
-      request_.inputs.resize(region_bytes.size());
-      request_.inputs[i] = std::move(part);
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status Read() {
-    v1::RotateRequest& message = request_.parsed->message;
-    for (int i = 0; i < message.tensors_size(); ++i) {
-      v1::Tensor& tensor = *message.mutable_tensors(i);
-      if (tensor.array().has_region()) {
-        const std::string path = absl::StrCat("tensors[", i, "].array");
-        ROPE_ASSIGN_OR_RETURN(RegionPart part, Take(*tensor.mutable_array(), path));
-        request_.inputs.resize(static_cast<size_t>(message.tensors_size()));
-        request_.inputs[static_cast<size_t>(i)] = std::move(part);
-      }
-      if (tensor.norm().weight().has_region()) {
-        ROPE_RETURN_IF_ERROR(ReadSmall(*tensor.mutable_norm()->mutable_weight(),
-                                       absl::StrCat("tensors[", i, "].norm.weight")));
-      }
-    }
-    if (message.has_positions()) {
-      ROPE_RETURN_IF_ERROR(ReadPositions(*message.mutable_positions(), "positions"));
-    }
-    if (message.has_reposition() && message.reposition().has_from()) {
-      ROPE_RETURN_IF_ERROR(
-          ReadPositions(*message.mutable_reposition()->mutable_from(), "reposition.from"));
-    }
-    if (!message.has_rows()) return absl::OkStatus();
-    v1::Rows& rows = *message.mutable_rows();
-    if (rows.angles().has_region()) {
-      ROPE_RETURN_IF_ERROR(ReadSmall(*rows.mutable_angles(), "rows.angles"));
-    }
-    if (rows.cos().has_region()) {
-      ROPE_RETURN_IF_ERROR(ReadSmall(*rows.mutable_cos(), "rows.cos"));
-    }
-    if (rows.sin().has_region()) {
-      ROPE_RETURN_IF_ERROR(ReadSmall(*rows.mutable_sin(), "rows.sin"));
-    }
-    return absl::OkStatus();
-  }
-
- private:
-  absl::Status ReadPositions(v1::Positions& positions, absl::string_view path) {
-    if (positions.starts().has_region()) {
-      ROPE_RETURN_IF_ERROR(ReadSmall(*positions.mutable_starts(), absl::StrCat(path, ".starts")));
-    }
-    if (positions.position_ids().has_region()) {
-      ROPE_RETURN_IF_ERROR(
-          ReadSmall(*positions.mutable_position_ids(), absl::StrCat(path, ".position_ids")));
-    }
-    if (positions.cu_seqlens().has_region()) {
-      ROPE_RETURN_IF_ERROR(
-          ReadSmall(*positions.mutable_cu_seqlens(), absl::StrCat(path, ".cu_seqlens")));
-    }
-    return absl::OkStatus();
-  }
-
-  // Validation copies these before it looks at them; the request need not know where they were.
-  absl::Status ReadSmall(v1::Array& array, const std::string& path) {
-    ROPE_ASSIGN_OR_RETURN(const RegionPart part, Take(array, path));
-    request_.held_regions.push_back(part.region);
-    return absl::OkStatus();
-  }
-
-  // Turns the array's region into a payload.
-  absl::StatusOr<RegionPart> Take(v1::Array& array, const std::string& path) {
-    if (proto::HasPayload(array) || array.numbers_size() > 0) {
-      return InvalidField(path, "a region beside raw or numbers", "exactly one of them");
-    }
-    const std::string field = absl::StrCat(path, ".region");
-    RegionPart part = {nullptr, array.region().region_id(), array.region().offset(), 0};
-    ROPE_ASSIGN_OR_RETURN(part.region, io_.regions_.Find(request_.session, part.id, field));
-    ROPE_ASSIGN_OR_RETURN(part.bytes, ExtentBytes(array, path));
-    ROPE_ASSIGN_OR_RETURN(proto::FragmentedBytes payload, PayloadOf(part, field));
-    proto::AttachPayload(std::move(payload), array, request_.split);
-    array.clear_region();
-    return part;
-  }
-
-  // The elements of a part, whose region was found.
-  absl::StatusOr<proto::FragmentedBytes> PayloadOf(const RegionPart& part,
-                                                   absl::string_view field) {
-    ROPE_RETURN_IF_ERROR(
-        part.region->CheckSpan(part.offset, static_cast<uint64_t>(part.bytes), field));
-    ROPE_ASSIGN_OR_RETURN(const char* const bytes, BytesOf(part, field));
-    proto::FragmentedBytes payload;
-    payload.bytes = part.bytes;
-    if (part.bytes > 0) payload.fragments.emplace_back(bytes, static_cast<size_t>(part.bytes));
-    return payload;
-  }
-
-  // Where the bytes of a part are, or a copy of them.
-  absl::StatusOr<const char*> BytesOf(const RegionPart& part, absl::string_view field) {
-    if (const char* const mapped = part.mapped(); mapped != nullptr) return mapped;
-    if (part.bytes > io_.copied_bytes_max_ - copied_) {
-      return MakeError(Reason::kLimitExceeded, field,
-                       absl::StrCat(part.bytes, " bytes to copy beside ", copied_),
-                       absl::StrCat("at most ", io_.copied_bytes_max_, " (--max_message_bytes)"));
-    }
-    ROPE_RETURN_IF_ERROR(request_.permit.Grow(part.bytes, field));
-    copied_ += part.bytes;
-    PooledBuffer& copy = request_.region_copies.emplace_back(io_.pool_.Allocate(part.bytes));
-    if (copy.size() != part.bytes) return OutOfMemory();
-    const absl::Status read =
-        part.region->Read(part.offset, {copy.data(), static_cast<size_t>(part.bytes)});
-    return read.ok() ? absl::StatusOr<const char*>(copy.data()) : proto::WithField(field, read);
-  }
-
-  const RegionResolver& io_;
-  Request& request_;
-  int64_t copied_ = 0;
-};
-
 namespace {
 
 bool Overlap(const RegionPart& a, const RegionPart& b) {
@@ -213,9 +75,9 @@ int64_t PlaceBytes(const TensorPlan& tensor) {
   return extent * kernels::ElementBytes(tensor.output_dtype);
 }
 
-absl::Status PlaceOnInput(const Request& request, size_t index, TensorPlan& tensor) {
+absl::Status PlaceOnInput(size_t index, TensorPlan& tensor) {
   const std::string path = absl::StrCat("tensors[", index, "]");
-  if (request.inputs.empty() || request.inputs[index].region == nullptr) {
+  if (tensor.source.region == nullptr) {
     return InvalidField("output.in_place", absl::StrCat(path, " outside a region"),
                         "array.region for each tensor");
   }
@@ -225,7 +87,7 @@ absl::Status PlaceOnInput(const Request& request, size_t index, TensorPlan& tens
   if (tensor.output_letters != tensor.layout.letters) {
     return InvalidField("output.in_place", "another layout than that of " + path, "the same");
   }
-  tensor.place = request.inputs[index];
+  tensor.place = tensor.source;
   tensor.output_strides = tensor.strides;
   return tensor.strides.has_value() ? CheckStrides(tensor, path + ".array.strides")
                                     : absl::OkStatus();
@@ -286,23 +148,10 @@ absl::Status StoreRows(const TensorPlan& tensor, const char* rows) {
   return writer.Flush();
 }
 
-using OutputSpans = absl::InlinedVector<proto::RequestOutline::Span, 2>;
-
-// output.regions, of a request that was recognised as its own message says.
-OutputSpans OutputSpansOf(const Request& request) {
-  OutputSpans spans;
-  std::ranges::copy_if(request.spans, std::back_inserter(spans),
-                       [](auto& s) { return s.is_output; });
-  if (request.prepared != nullptr) return spans;
-  for (const v1::RegionSpan& span : request.asked().output().regions()) {
-    spans.push_back({.is_output = true, .region_id = span.region_id(), .offset = span.offset()});
-  }
-  return spans;
-}
-
 // Whether the output takes exactly the place of the input.
-bool InPlace(const TensorPlan& tensor, const RegionPart& input) {
-  if (tensor.place.offset != input.offset || tensor.dtype != tensor.output_dtype) return false;
+bool InPlace(const TensorPlan& tensor) {
+  if (tensor.place.offset != tensor.source.offset) return false;
+  if (tensor.dtype != tensor.output_dtype) return false;
   const LayoutStrides packed = PackedStrides(tensor.layout);
   return tensor.strides.value_or(packed) == tensor.output_strides.value_or(packed);
 }
@@ -317,9 +166,9 @@ absl::Status CheckOverlaps(Request& request) {
       return InvalidField(name(i), absl::StrCat("a place that overlaps the ", name(other)),
                           "one of its own");
     }
-    for (size_t j = 0; j < request.inputs.size(); ++j) {
-      if (!Overlap(tensors[i].place, request.inputs[j])) continue;
-      if (i == j && InPlace(tensors[i], request.inputs[j])) {
+    for (size_t j = 0; j < tensors.size(); ++j) {
+      if (!Overlap(tensors[i].place, tensors[j].source)) continue;
+      if (i == j && InPlace(tensors[i])) {
         request.in_place = true;
         continue;
       }
@@ -332,35 +181,59 @@ absl::Status CheckOverlaps(Request& request) {
 
 }  // namespace
 
-absl::Status RegionResolver::Read(Request& request) const {
-  Reader reader(*this, request);
-  return request.prepared != nullptr ? reader.ReadRecognised() : reader.Read();
+absl::StatusOr<proto::FragmentedBytes> RegionResolver::Source::Find(RegionPart& part,
+                                                                    absl::string_view field) {
+  ROPE_ASSIGN_OR_RETURN(part.region, resolver_.regions_.Find(request_.session, part.id, field));
+  ROPE_RETURN_IF_ERROR(
+      part.region->CheckSpan(part.offset, static_cast<uint64_t>(part.bytes), field));
+  const char* bytes = part.mapped();
+  if (bytes == nullptr) {
+    ROPE_ASSIGN_OR_RETURN(bytes, Copy(part, field));
+  }
+  proto::FragmentedBytes found;
+  found.bytes = part.bytes;
+  if (part.bytes > 0) found.fragments.emplace_back(bytes, static_cast<size_t>(part.bytes));
+  return found;
+}
+
+absl::StatusOr<const char*> RegionResolver::Source::Copy(const RegionPart& part,
+                                                         absl::string_view field) {
+  if (part.bytes > resolver_.copied_bytes_max_ - copied_) {
+    return MakeError(
+        Reason::kLimitExceeded, field, absl::StrCat(part.bytes, " bytes to copy beside ", copied_),
+        absl::StrCat("at most ", resolver_.copied_bytes_max_, " (--max_message_bytes)"));
+  }
+  ROPE_RETURN_IF_ERROR(request_.permit.Grow(part.bytes, field));
+  copied_ += part.bytes;
+  PooledBuffer& copy = request_.region_copies.emplace_back(resolver_.pool_.Allocate(part.bytes));
+  if (copy.size() != part.bytes) return OutOfMemory();
+  const absl::Status read =
+      part.region->Read(part.offset, {copy.data(), static_cast<size_t>(part.bytes)});
+  return read.ok() ? absl::StatusOr<const char*>(copy.data()) : proto::WithField(field, read);
 }
 
 absl::Status RegionResolver::Place(Request& request) const {
   const v1::Output& output = request.asked().output();
+  const auto& regions = request.values().output().regions();
   std::vector<TensorPlan>& tensors = request.plan.tensors;
   const int count = static_cast<int>(tensors.size());
-  if (output.regions_size() == 0) {
+  if (regions.empty()) {
     if (output.strides_size() > 0) {
       return InvalidField("output.strides", "strides without output.regions", "both or none");
     }
     if (!output.in_place()) return absl::OkStatus();
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      ROPE_RETURN_IF_ERROR(PlaceOnInput(request, i, tensors[i]));
-    }
+    for (size_t i = 0; i < tensors.size(); ++i) ROPE_RETURN_IF_ERROR(PlaceOnInput(i, tensors[i]));
     ROPE_RETURN_IF_ERROR(CheckOverlaps(request));
     PackWhatIsCopied(tensors);
     return absl::OkStatus();
   }
   if (output.in_place()) return InvalidField("output", "in_place and regions", "one of them");
-  const bool wrong_regions = output.regions_size() != count;
+  const bool wrong_regions = regions.size() != count;
   if (wrong_regions || (output.strides_size() > 0 && output.strides_size() != count)) {
     return InvalidField(wrong_regions ? "output.regions" : "output.strides",
-                        absl::StrCat(wrong_regions ? output.regions_size() : output.strides_size()),
+                        absl::StrCat(wrong_regions ? regions.size() : output.strides_size()),
                         absl::StrCat(count, ", one for each tensor"));
   }
-  const OutputSpans spans = OutputSpansOf(request);
   for (int i = 0; i < count; ++i) {
     TensorPlan& tensor = tensors[static_cast<size_t>(i)];
     if (i < output.strides_size() && output.strides(i).values_size() > 0) {
@@ -371,8 +244,8 @@ absl::Status RegionResolver::Place(Request& request) const {
     }
     const std::string field = absl::StrCat("output.regions[", i, "]");
     RegionPart& place = tensor.place;
-    place.id = spans[static_cast<size_t>(i)].region_id;
-    place.offset = spans[static_cast<size_t>(i)].offset;
+    place.id = regions[i].region_id();
+    place.offset = regions[i].offset();
     place.bytes = PlaceBytes(tensor);
     ROPE_ASSIGN_OR_RETURN(place.region, regions_.Find(request.session, place.id, field));
     ROPE_RETURN_IF_ERROR(

@@ -1,18 +1,17 @@
-// RegionResolver: resolves the memory regions that a request names. Before a request is validated,
-// its arrays in regions become payloads like inline ones; afterwards each output gets its place.
+// RegionResolver: resolves the memory regions that a request names.
 //
-//   1. Read: a memfd's bytes are referred to where they are; those of a POSIX object are copied
-//      into pooled memory, because the object may shrink. Of a request that was recognised it
-//      reads the spans, and of any other the message.
-//   2. Place: where results go, and that nothing there is in anybody's way.
-//   3. Store: after the rotation, outputs in POSIX objects are copied to their place.
+//   1. Source: finds arrays in regions while the request is validated, once their size is known. A
+//      memfd's bytes are referred to where they are; those of a POSIX object are copied into pooled
+//      memory, because the object may shrink.
+//   2. Place: the destinations of outputs, and that none of them overlaps what it must not.
+//   3. StoreOutputs: after the rotation, outputs in POSIX objects are copied to their place.
 //
-// Threading:  Thread-safe.
+// Threading:  Thread-safe; a Source is confined to its owner.
 // Ownership:  The request holds the regions that it uses.
-// Errors:     INVALID_ARGUMENT: two sources of one array; an output that overlaps an input other
-//             than its own, another output, or itself. OUT_OF_RANGE: a span past its region.
-//             NOT_FOUND: no such region in the session. FAILED_PRECONDITION: shared memory is off;
-//             an object that shrank. RESOURCE_EXHAUSTED: more to copy than `copied_bytes_max`.
+// Errors:     INVALID_ARGUMENT: an output that overlaps an input other than its own, another output,
+//             or itself. OUT_OF_RANGE: a span past its region. NOT_FOUND: no such region in the
+//             session. FAILED_PRECONDITION: shared memory is off; an object that shrank.
+//             RESOURCE_EXHAUSTED: more to copy than `copied_bytes_max`.
 #ifndef ROPE_SERVER_REQUEST_REGION_RESOLVER_H_
 #define ROPE_SERVER_REQUEST_REGION_RESOLVER_H_
 
@@ -21,28 +20,45 @@
 #include "absl/status/status.h"
 #include "server/memory/buffer_pool.h"
 #include "server/memory/regions.h"
+#include "server/request/array_source.h"
 #include "server/request/request.h"
 
 namespace rope::server {
 
 class RegionResolver {
  public:
+  // Finds the arrays of one request. Its copies are kept in region_copies of the request, and
+  // admitted by the request's permit.
+  class Source;
+
   // Both must outlive it. `copied_bytes_max` bounds what one request has copied from POSIX objects.
   RegionResolver(const RegionTable& regions, BufferPool& pool, int64_t copied_bytes_max)
       : regions_(regions), pool_(pool), copied_bytes_max_(copied_bytes_max) {}
 
-  // Fills inputs and region_copies of the request, and the payloads of its arrays.
-  absl::Status Read(Request& request) const;
-
-  // Fills the places of the plan's outputs. REQUIRES: Read; the plan stands.
+  // Sets the places of the plan's outputs, and in_place of the request. REQUIRES: the plan's
+  // tensors have their elements.
   absl::Status Place(Request& request) const;
 
  private:
-  class Reader;
-
   const RegionTable& regions_;
   BufferPool& pool_;
   const int64_t copied_bytes_max_;
+};
+
+class RegionResolver::Source final : public ArraySource {
+ public:
+  // Both must outlive it. REQUIRES: the request is decoded.
+  Source(const RegionResolver& resolver, Request& request)
+      : ArraySource(request.split), resolver_(resolver), request_(request) {}
+
+  absl::StatusOr<proto::FragmentedBytes> Find(RegionPart& part, absl::string_view field) override;
+
+ private:
+  absl::StatusOr<const char*> Copy(const RegionPart& part, absl::string_view field);
+
+  const RegionResolver& resolver_;
+  Request& request_;
+  int64_t copied_ = 0;
 };
 
 // Copies outputs that were made in pooled memory to the POSIX objects that they belong in.

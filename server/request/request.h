@@ -30,7 +30,7 @@
 #include "server/memory/buffer_pool.h"
 #include "server/memory/region.h"
 #include "server/request/plan.h"
-#include "server/request/prepared.h"
+#include "server/request/prepared_rotation.h"
 
 namespace rope::server {
 
@@ -41,9 +41,6 @@ struct ParsedRequest {
   alignas(std::max_align_t) std::array<char, kArenaBlockBytes> arena_block;
   google::protobuf::Arena arena{arena_block.data(), arena_block.size()};
   v1::RotateRequest& message = *google::protobuf::Arena::CreateMessage<v1::RotateRequest>(&arena);
-  // The fragments of the message in the received bytes, if the validated request is worth keeping
-  // for recognition (prepared_requests.h); else empty.
-  absl::InlinedVector<std::string_view, 2> kept_fragments;
 };
 
 // How long the stages of a request took, in microseconds: rope.v1.StageTimes.
@@ -69,20 +66,14 @@ struct Request {
   std::optional<int64_t> slot_bytes;  // set: the most bytes that the whole reply may have
   absl::Time deadline = absl::InfiniteFuture();
   std::shared_ptr<std::atomic<bool>> cancelled;
-  std::unique_ptr<ParsedRequest> parsed;  // the skeleton; null beside `prepared`
+  std::unique_ptr<ParsedRequest> parsed;  // the skeleton; null: it could not be parsed
   proto::SplitMessage split;              // payloads: views into `received_bytes`
   std::shared_ptr<const void> received_bytes;
-  // Set: the request was recognised as an earlier one with other values. `prepared->message` is its
-  // skeleton, and `split` holds the payloads of that message.
-  std::shared_ptr<const Prepared> prepared;
-  std::optional<int64_t> start;                    // with `prepared`: positions.start
-  std::vector<proto::RequestOutline::Span> spans;  // with `prepared`: arrays in regions
   Done done;
 
   // Set on the way.
-  std::vector<RegionPart> inputs;  // by the engine, by tensor; empty: no input is in a region
-  std::vector<std::shared_ptr<const Region>> held_regions;  // by the engine: of other arrays
-  std::vector<PooledBuffer> region_copies;                  // by the engine: copies of payloads
+  std::shared_ptr<const PreparedRotation> prepared;  // by the engine: that of its prepared_id
+  std::vector<PooledBuffer> region_copies;           // by the engine: copies of arrays in regions
   bool in_place = false;  // by the engine: an output overwrites its input
   bool ran = false;       // by the executor: outputs may have been written
   Plan plan;              // by the engine
@@ -95,11 +86,10 @@ struct Request {
   int64_t tokens_taken = 0;  // by the batcher: tokens that batches have taken so far
   int64_t last_batch = 0;    // by the batcher: the last batch that took tokens of this request
 
-  // Whether the request was decoded far enough to have a skeleton.
-  bool HasMessage() const { return prepared != nullptr || parsed != nullptr; }
-  // The skeleton. If the request was recognised, its request_id and start are the earlier request's
-  // and must not be used. REQUIRES: HasMessage.
-  const v1::RotateRequest& asked() const { return prepared ? prepared->message : parsed->message; }
+  // The received message: with a prepared_id, the values of the call. REQUIRES: parsed.
+  const v1::RotateRequest& values() const { return parsed->message; }
+  // The message with the fields that are no values: the prepared one, or the received one.
+  const v1::RotateRequest& asked() const { return prepared ? prepared->message : values(); }
 
   // Whether the result of a tensor overwrites its received bytes. REQUIRES: has run.
   bool Overwrites(size_t tensor) const {

@@ -21,9 +21,9 @@ namespace {
 // and the element size fits 63 bits after ParseLayout, and the extent of a strided tensor after
 // ParseStrides, so that later arithmetic cannot overflow.
 //
-// No element is read or copied here, except elements that came as numbers and strided payloads in
-// several fragments. The payload's size is compared with the shape, so that the kernels never read
-// past it.
+// PrepareTensors takes all steps but the last, ReadElements the last one. No element is read or
+// copied here, except elements that came as numbers and strided payloads in several fragments. The
+// number of bytes is compared with the shape, so that the kernels never read past them.
 
 absl::Status CheckRole(v1::Role role, const std::string& path) {
   if (role == v1::ROLE_Q || role == v1::ROLE_K) return absl::OkStatus();
@@ -72,31 +72,28 @@ absl::StatusOr<absl::InlinedVector<HeadSpan, 1>> ReadHeads(const v1::Tensor& ten
   return spans;
 }
 
-// Sets plan.input to the tensor's `count` elements. The job of a strided tensor is addressed from
-// one base pointer, so that its payload must be contiguous: several fragments are copied together.
-absl::Status ReadElements(const v1::Tensor& tensor, const proto::SplitMessage& split,
-                          const std::string& array_path, int64_t count, TensorPlan& plan) {
-  ROPE_ASSIGN_OR_RETURN(plan.input, ReadTensorBytes(tensor.array(), plan.dtype, count, split,
-                                                    array_path, plan.typed));
-  if (!plan.strides.has_value() || plan.input.fragments.size() <= 1) return absl::OkStatus();
-  plan.typed.resize(static_cast<size_t>(plan.input.bytes));
-  plan.input.CopyTo(plan.typed.data());
-  plan.input.fragments = {{plan.typed.data(), plan.typed.size()}};
+// Sets everything of a tensor's plan that its shape decides.
+absl::Status ReadShape(const v1::Tensor& tensor, absl::Span<const int64_t> shape,
+                       const std::string& path, TensorPlan& plan) {
+  ROPE_ASSIGN_OR_RETURN(plan.layout,
+                        ParseLayout(tensor.layout(), shape, plan.larger_element_bytes(), path));
+  plan.output_letters = plan.layout.letters;
+  if (tensor.array().strides_size() == 0) return absl::OkStatus();
+  ROPE_ASSIGN_OR_RETURN(plan.strides,
+                        ParseStrides(tensor.layout(), plan.layout, tensor.array().strides(),
+                                     kernels::ElementBytes(plan.dtype), path + ".array.strides"));
   return absl::OkStatus();
 }
 
 absl::StatusOr<TensorPlan> ReadTensor(const v1::Tensor& tensor, const v1::Output& output,
-                                      const proto::SplitMessage& split, const std::string& path) {
-  const std::string array_path = path + ".array";
+                                      const std::string& path) {
   TensorPlan plan;
-  ROPE_ASSIGN_OR_RETURN(plan.dtype, ReadTensorDType(tensor.array(), array_path));
+  ROPE_ASSIGN_OR_RETURN(plan.dtype, ReadTensorDType(tensor.array(), path + ".array"));
   plan.output_dtype = plan.dtype;
   if (output.dtype() != v1::DTYPE_UNSPECIFIED) {
     ROPE_ASSIGN_OR_RETURN(plan.output_dtype, ReadOutputDType(output.dtype(), "output.dtype"));
   }
-  ROPE_ASSIGN_OR_RETURN(plan.layout, ParseLayout(tensor.layout(), tensor.array().shape(),
-                                                 plan.larger_element_bytes(), path));
-  plan.output_letters = plan.layout.letters;
+  ROPE_RETURN_IF_ERROR(ReadShape(tensor, tensor.array().shape(), path, plan));
   if (tensor.has_rotary_offset()) {
     if (tensor.rotary_offset() < 0) {
       return InvalidField(path + ".rotary_offset", tensor.rotary_offset(), "a channel >= 0");
@@ -104,15 +101,25 @@ absl::StatusOr<TensorPlan> ReadTensor(const v1::Tensor& tensor, const v1::Output
     plan.rotary_offset = tensor.rotary_offset();
   }
   ROPE_ASSIGN_OR_RETURN(plan.heads, ReadHeads(tensor, plan.layout.heads, path));
-  int64_t count = plan.elements();
-  if (tensor.array().strides_size() > 0) {
-    ROPE_ASSIGN_OR_RETURN(plan.strides,
-                          ParseStrides(tensor.layout(), plan.layout, tensor.array().strides(),
-                                       kernels::ElementBytes(plan.dtype), array_path + ".strides"));
-    count = plan.strides->extent;
-  }
-  ROPE_RETURN_IF_ERROR(ReadElements(tensor, split, array_path, count, plan));
   return plan;
+}
+
+// The job of a strided tensor is addressed from one base pointer, so that its elements must be
+// contiguous: several fragments are copied together.
+absl::Status ReadElementsOf(const v1::Array& array, ArraySource& source, const std::string& path,
+                            TensorPlan& plan) {
+  const int64_t count = plan.strides.has_value() ? plan.strides->extent : plan.elements();
+  ROPE_ASSIGN_OR_RETURN(TensorBytes elements,
+                        ReadTensorBytes(array, plan.dtype, count, source, path));
+  plan.input = std::move(elements.bytes);
+  plan.source = std::move(elements.part);
+  plan.typed = std::move(elements.typed);
+  plan.numbers = !CameAsBytes(array);
+  if (!plan.strides.has_value() || plan.input.fragments.size() <= 1) return absl::OkStatus();
+  plan.typed.resize(static_cast<size_t>(plan.input.bytes));
+  plan.input.CopyTo(plan.typed.data());
+  plan.input.fragments = {{plan.typed.data(), plan.typed.size()}};
+  return absl::OkStatus();
 }
 
 // Bounds the number of tokens. Each token costs memory in addition to its elements, and a tensor
@@ -159,8 +166,7 @@ absl::Status ReadOutputLayouts(const v1::Output& output, Plan& plan) {
 
 }  // namespace
 
-absl::Status ReadTensors(const v1::RotateRequest& message, const proto::SplitMessage& split,
-                         Plan& plan) {
+absl::Status PrepareTensors(const v1::RotateRequest& message, ArraySource& source, Plan& plan) {
   const int64_t count = message.tensors_size();
   if (count == 0 || count > limits::kTensorsMax) {
     return InvalidField("tensors", count == 0 ? "nothing" : absl::StrCat(count),
@@ -169,9 +175,9 @@ absl::Status ReadTensors(const v1::RotateRequest& message, const proto::SplitMes
   for (int i = 0; i < message.tensors_size(); ++i) {
     const std::string path = absl::StrCat("tensors[", i, "]");
     ROPE_ASSIGN_OR_RETURN(TensorPlan tensor,
-                          ReadTensor(message.tensors(i), message.output(), split, path));
+                          ReadTensor(message.tensors(i), message.output(), path));
     ROPE_RETURN_IF_ERROR(
-        ReadFusedOps(message.tensors(i), message.operation(), split, path, tensor));
+        ReadFusedOps(message.tensors(i), message.operation(), source, path, tensor));
     ROPE_RETURN_IF_ERROR(CheckTokens(tensor.layout, path));
     const Layout& first = i == 0 ? tensor.layout : plan.tensors.front().layout;
     if (tensor.layout.token_axes != first.token_axes) {
@@ -198,6 +204,27 @@ absl::Status ReadTensors(const v1::RotateRequest& message, const proto::SplitMes
                                                       tensor.larger_element_bytes());
     if (!sum.has_value()) return InvalidField("tensors", "heads past 63 bits", "smaller ones");
     plan.bytes_per_token = *sum;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Resize(const v1::RotateRequest& message, char axis, int64_t length, Plan& plan) {
+  for (int i = 0; i < message.tensors_size(); ++i) {
+    const v1::Tensor& tensor = message.tensors(i);
+    std::vector<int64_t> shape(tensor.array().shape().begin(), tensor.array().shape().end());
+    shape[tensor.layout().find(axis)] = length;
+    ROPE_RETURN_IF_ERROR(ReadShape(tensor, shape, absl::StrCat("tensors[", i, "]"),
+                                   plan.tensors[static_cast<size_t>(i)]));
+  }
+  plan.tokens = plan.tensors.front().layout.tokens();
+  return ReadOutputLayouts(message.output(), plan);
+}
+
+absl::Status ReadElements(const v1::RotateRequest& values, ArraySource& source, Plan& plan) {
+  for (int i = 0; i < values.tensors_size(); ++i) {
+    ROPE_RETURN_IF_ERROR(ReadElementsOf(values.tensors(i).array(), source,
+                                        absl::StrCat("tensors[", i, "].array"),
+                                        plan.tensors[static_cast<size_t>(i)]));
   }
   return absl::OkStatus();
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
@@ -130,6 +131,12 @@ TokenRuns MakeRuns(absl::FunctionRef<RunFrequencies(int64_t token)> frequencies_
   }
   plan.geometry.pairs = static_cast<int64_t>(columns);
   return runs;
+}
+
+TokenRuns OneRun(FrequenciesPtr frequencies, Plan& plan) {
+  if (plan.bytes() == 0) return {};
+  plan.geometry.pairs = static_cast<int64_t>(frequencies->inv_freq.size());
+  return {{0, plan.tokens, std::move(frequencies), nullptr}};
 }
 
 void MakeRowSets(const kernels::ResolvedRope& resolved, v1::Operation operation,

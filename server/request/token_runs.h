@@ -29,16 +29,17 @@
 
 namespace rope::server {
 
-// An embedding, and the tokens' positions in it.
-struct RopeAt {
-  const RopeEntry& entry;
-  TokenPositions positions;
-  // One for each index of the L axis; empty: `entry` is that of all layers.
-  RopeEntries layers = {};
-};
-
 using FrequenciesPtr = std::shared_ptr<const kernels::Frequencies>;
 using ResolvedPtr = std::shared_ptr<const kernels::ResolvedRope>;
+
+// The embeddings of a request, which do not depend on its positions.
+struct Ropes {
+  std::shared_ptr<const RopeEntry> entry;       // null: the caller supplies rows
+  std::shared_ptr<const RopeEntry> from_entry;  // null, except in a reposition
+  ResolvedPtr resolved;                         // null: the layer does not rotate
+  ResolvedPtr from_resolved;                    // null, except in a reposition
+  LayerRopes layers;                            // REQUIRES: resolved
+};
 
 // The channels from which a config without head_dim takes it: D of the first tensor without a
 // rotary_offset of its own, else of tensors[0].
@@ -86,6 +87,9 @@ using TokenRuns = absl::InlinedVector<TokenRun, 1>;
 TokenRuns MakeRuns(absl::FunctionRef<RunFrequencies(int64_t token)> frequencies_of,
                    const std::vector<int64_t>& sequence, const std::vector<int64_t>* from_sequence,
                    Plan& plan);
+
+// One run of all tokens.
+TokenRuns OneRun(FrequenciesPtr frequencies, Plan& plan);
 
 // Memoizes the frequencies of embeddings by sequence length.
 class ByLength {

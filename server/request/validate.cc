@@ -23,16 +23,27 @@ absl::Status CheckOperation(const v1::RotateRequest& message) {
     case v1::OPERATION_INVERSE:
     case v1::OPERATION_BACKWARD:
     case v1::OPERATION_ADD_SINUSOIDAL:
-      if (!message.has_reposition()) return absl::OkStatus();
-      return InvalidField("reposition", "it without OPERATION_REPOSITION", "it unset");
     case v1::OPERATION_REPOSITION:
-      if (message.has_reposition()) return absl::OkStatus();
-      return InvalidField("reposition", "nothing", "the current positions of the tensors");
+      return absl::OkStatus();
     default:
       return InvalidField("operation", static_cast<int>(message.operation()),
                           "OPERATION_ROTATE, OPERATION_INVERSE, OPERATION_BACKWARD, "
                           "OPERATION_REPOSITION or OPERATION_ADD_SINUSOIDAL");
   }
+}
+
+absl::Status CheckReposition(const v1::RotateRequest& message, v1::Operation operation) {
+  if ((operation == v1::OPERATION_REPOSITION) == message.has_reposition()) return absl::OkStatus();
+  return message.has_reposition()
+             ? InvalidField("reposition", "it without OPERATION_REPOSITION", "it unset")
+             : InvalidField("reposition", "nothing", "the current positions of the tensors");
+}
+
+absl::Status CheckRequestId(const v1::RotateRequest& message) {
+  const auto bytes = static_cast<int64_t>(message.request_id().size());
+  if (bytes <= limits::kRequestIdBytesMax) return absl::OkStatus();
+  return InvalidField("request_id", absl::StrCat(bytes, " bytes"),
+                      absl::StrCat("at most ", limits::kRequestIdBytesMax));
 }
 
 absl::Status CheckLabels(const v1::RotateRequest& message) {
@@ -73,56 +84,72 @@ void AddWarnings(const RopeEntries& layers, std::vector<std::string>& warnings) 
 
 }  // namespace
 
-absl::Status Validate(const v1::RotateRequest& message, const proto::SplitMessage& split,
-                      ModelRegistry& registry, AdmitTensors admit, Plan& plan) {
-  if (static_cast<int64_t>(message.request_id().size()) > limits::kRequestIdBytesMax) {
-    return InvalidField("request_id", absl::StrCat(message.request_id().size(), " bytes"),
-                        absl::StrCat("at most ", limits::kRequestIdBytesMax));
-  }
-  ROPE_RETURN_IF_ERROR(CheckLabels(message));
+absl::Status PrepareFixed(const v1::RotateRequest& fixed, ArraySource& source,
+                          ModelRegistry& registry, RopeEntries& layers, Ropes& ropes, Plan& plan) {
   plan = Plan();
   // Checked first, so that a malformed operation is refused with explicit rows and with layers that
   // do not rotate as well.
-  ROPE_RETURN_IF_ERROR(CheckOperation(message));
-  if (message.has_rows()) {
-    ROPE_RETURN_IF_ERROR(ReadTensors(message, split, plan));
-    ROPE_RETURN_IF_ERROR(admit(plan));
-    ROPE_RETURN_IF_ERROR(PlanTokenScales(message, std::nullopt, {}, plan));
-    return PlanExplicitRows(message, split, plan);
+  ROPE_RETURN_IF_ERROR(CheckOperation(fixed));
+  if (fixed.has_rows()) {
+    ROPE_RETURN_IF_ERROR(PrepareTensors(fixed, source, plan));
+    return ReadTokenScaling(fixed, std::nullopt, plan);
   }
-  // `admit` runs once the sizes are known and before positions are copied (plan.h).
-  ROPE_ASSIGN_OR_RETURN(const auto entry, FindFirst(message.rope(), registry));
-  ROPE_RETURN_IF_ERROR(ReadTensors(message, split, plan));
+  ROPE_ASSIGN_OR_RETURN(ropes.entry, FindFirst(fixed.rope(), registry));
+  ROPE_RETURN_IF_ERROR(PrepareTensors(fixed, source, plan));
+  plan.warnings = ropes.entry->warnings();
+  plan.rotates = ropes.entry->layer().rotates;
+  plan.attention_factor_applied = !fixed.skip_attention_factor();
+  ROPE_RETURN_IF_ERROR(
+      ReadTokenScaling(fixed, ropes.entry->layer().config.original_max_position_embeddings, plan));
+  if (fixed.rope().has_first_layer()) {
+    ROPE_ASSIGN_OR_RETURN(layers, FindLayers(fixed, plan.tensors.front().layout, registry));
+    AddWarnings(layers, plan.warnings);
+  }
+  if (fixed.operation() != v1::OPERATION_REPOSITION) {
+    return PrepareRotation(fixed.operation(), layers, ropes, plan);
+  }
+  ROPE_ASSIGN_OR_RETURN(ropes.from_entry, FindFrom(fixed.reposition(), ropes.entry, registry));
+  return PrepareReposition(layers, ropes, plan);
+}
+
+absl::Status PlanValues(const v1::RotateRequest& fixed, const v1::RotateRequest& values,
+                        const Ropes& ropes, ArraySource& source, AdmitTensors admit, Plan& plan) {
+  const v1::Operation operation = fixed.operation();
+  ROPE_RETURN_IF_ERROR(CheckRequestId(values));
+  ROPE_RETURN_IF_ERROR(CheckLabels(values));
+  ROPE_RETURN_IF_ERROR(CheckReposition(values, operation));
+  ROPE_RETURN_IF_ERROR(ReadElements(values, source, plan));
   ROPE_RETURN_IF_ERROR(admit(plan));
-  plan.warnings = entry->warnings();
-  plan.rotates = entry->layer().rotates;
-  plan.attention_factor_applied = !message.skip_attention_factor();
+  if (fixed.has_rows()) return PlanExplicitRows(values, source, plan);
+  const Layout& layout = plan.tensors.front().layout;
   ROPE_ASSIGN_OR_RETURN(TokenPositions positions,
-                        ReadPositions(message.positions(), split, plan.tensors.front().layout,
-                                      entry->layer().config.mrope.has_value(), "positions"));
-  ROPE_RETURN_IF_ERROR(PlanTokenScales(
-      message, entry->layer().config.original_max_position_embeddings, positions.values[0], plan));
-  RopeAt to = {*entry, std::move(positions), {}};
-  if (message.rope().has_first_layer()) {
-    ROPE_ASSIGN_OR_RETURN(to.layers, FindLayers(message, plan.tensors.front().layout, registry));
-    AddWarnings(to.layers, plan.warnings);
+                        ReadPositions(values.positions(), source, layout,
+                                      ropes.entry->layer().config.mrope.has_value(), "positions"));
+  ROPE_RETURN_IF_ERROR(PlanTokenScales(positions.values[0], plan));
+  if (operation != v1::OPERATION_REPOSITION) {
+    return PlanRotation(operation, ropes, std::move(positions), plan);
   }
-  if (message.operation() != v1::OPERATION_REPOSITION) {
-    return PlanRotation(message.operation(), std::move(to), plan);
-  }
-  ROPE_ASSIGN_OR_RETURN(const auto from_entry, FindFrom(message.reposition(), entry, registry));
   ROPE_ASSIGN_OR_RETURN(
       TokenPositions from_positions,
-      ReadPositions(message.reposition().from(), split, plan.tensors.front().layout,
-                    from_entry->layer().config.mrope.has_value(), "reposition.from"));
-  return PlanReposition({*from_entry, std::move(from_positions)}, std::move(to), plan);
+      ReadPositions(values.reposition().from(), source, layout,
+                    ropes.from_entry->layer().config.mrope.has_value(), "reposition.from"));
+  return PlanReposition(ropes, std::move(from_positions), std::move(positions), plan);
+}
+
+absl::Status Validate(const v1::RotateRequest& message, ArraySource& source,
+                      ModelRegistry& registry, AdmitTensors admit, Plan& plan) {
+  Ropes ropes;
+  RopeEntries layers;
+  ROPE_RETURN_IF_ERROR(PrepareFixed(message, source, registry, layers, ropes, plan));
+  return PlanValues(message, message, ropes, source, admit, plan);
 }
 
 absl::StatusOr<Plan> Validate(const v1::RotateRequest& message, const proto::SplitMessage& split,
                               ModelRegistry& registry) {
   Plan plan;
+  ArraySource source(split);
   const auto admit = [](const Plan&) { return absl::OkStatus(); };
-  ROPE_RETURN_IF_ERROR(Validate(message, split, registry, admit, plan));
+  ROPE_RETURN_IF_ERROR(Validate(message, source, registry, admit, plan));
   return plan;
 }
 

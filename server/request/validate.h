@@ -1,26 +1,45 @@
 // Validate: turns a parsed RotateRequest into a Plan that needs no further checks. Uses no device
-// and no queue.
+// and no queue. It has two stages, because prepared requests (prepared_rotation.h) pass the first one
+// only once:
 //
-//   operation -> embedding -> tensors -> admit -> fused ops, positions -> frequencies or rows
+//   PrepareFixed  what stays the same: operation, embeddings, tensors without their elements
+//   PlanValues    what each call brings: elements -> admit -> positions -> frequencies or rows
 //
 // Threading:  Functions only. The registry is thread-safe.
-// Ownership:  The plan's inputs are views into the request's received bytes, or copies if the
-//             elements came as numbers. Positions are copied before they are checked.
+// Ownership:  The plan's inputs are views into the request's received bytes or into regions, which
+//             the plan holds, or copies if the elements came as numbers. Positions are copied before
+//             they are checked.
 // Errors:     INVALID_ARGUMENT, OUT_OF_RANGE (position), NOT_FOUND (model, config_id),
-//             UNIMPLEMENTED (operation): "field: got X, want Y". Errors of `admit`.
+//             UNIMPLEMENTED (operation): "field: got X, want Y". Errors of `admit` and `source`.
 #ifndef ROPE_SERVER_REQUEST_VALIDATE_H_
 #define ROPE_SERVER_REQUEST_VALIDATE_H_
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "proto/wire/message_split.h"
+#include "rope/v1/rotate.pb.h"
 #include "server/models/model_registry.h"
-#include "server/request/request.h"
+#include "server/request/array_source.h"
+#include "server/request/layer_ropes.h"
+#include "server/request/plan.h"
+#include "server/request/token_runs.h"
 
 namespace rope::server {
 
-absl::Status Validate(const v1::RotateRequest& message, const proto::SplitMessage& split,
+// `layers`: the entries of an L axis with embeddings of its own; empty without.
+absl::Status PrepareFixed(const v1::RotateRequest& fixed, ArraySource& source,
+                          ModelRegistry& registry, RopeEntries& layers, Ropes& ropes, Plan& plan);
+
+// Fills the rest of a plan that PrepareFixed has begun. `admit` runs once the sizes are known and
+// before positions are copied. REQUIRES: `values` has as many tensors as `fixed`.
+absl::Status PlanValues(const v1::RotateRequest& fixed, const v1::RotateRequest& values,
+                        const Ropes& ropes, ArraySource& source, AdmitTensors admit, Plan& plan);
+
+// Both stages.
+absl::Status Validate(const v1::RotateRequest& message, ArraySource& source,
                       ModelRegistry& registry, AdmitTensors admit, Plan& plan);
 
-// The same without admission.
+// The same without admission and without regions.
 absl::StatusOr<Plan> Validate(const v1::RotateRequest& message, const proto::SplitMessage& split,
                               ModelRegistry& registry);
 

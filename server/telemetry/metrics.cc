@@ -25,9 +25,9 @@ constexpr int64_t kBatchBytesBounds[] = {1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 <
                                          1 << 20, 1 << 22, 1 << 24, 1 << 26};
 
 constexpr std::string_view kMethodNames[kMethodCount] = {
-    "Rotate",        "RotateStream",    "Describe",       "ListModels",
-    "RegisterModel", "UnregisterModel", "RegisterRegion", "UnregisterRegion",
-    "ListRegions",   "GetServerInfo",   "WarmUp",         "GetTables"};
+    "Rotate",          "RotateStream",   "Describe",         "ListModels",  "RegisterModel",
+    "UnregisterModel", "RegisterRegion", "UnregisterRegion", "ListRegions", "GetServerInfo",
+    "WarmUp",          "GetTables",      "Prepare"};
 constexpr const char* kStageNames[] = {"decode", "validate", "queue", "execute"};
 
 void Add(std::atomic<int64_t>& counter, int64_t by = 1) {

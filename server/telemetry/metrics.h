@@ -44,8 +44,9 @@ enum class Method {
   kGetServerInfo,
   kWarmUp,
   kGetTables,
+  kPrepare,
 };
-inline constexpr int kMethodCount = 12;
+inline constexpr int kMethodCount = 13;
 
 // "Rotate".
 std::string_view Name(Method method);

@@ -27,14 +27,13 @@ constexpr uint64_t kRounds = 200000;
 constexpr uint64_t kSeed = 20260105;
 constexpr uint64_t kSteps = 24;  // at most, for each string
 
-enum class Step { kVarint, kTag, kLength, kSkip, kConsume, kBytes, kView };
-constexpr uint64_t kKinds = 7;
+enum class Step { kVarint, kTag, kLength, kSkip, kBytes, kView };
+constexpr uint64_t kKinds = 6;
 
 struct Move {
   Step step = Step::kVarint;
-  uint64_t type = 0;          // for kSkip
-  int64_t count = 0;          // for kBytes and kView
-  std::string consumed = {};  // for kConsume
+  uint64_t type = 0;  // for kSkip
+  int64_t count = 0;  // for kBytes and kView
 };
 
 std::string Text(const absl::Status& status) {
@@ -67,9 +66,6 @@ std::string Make(const Move& move, WireCursor& cursor, bool& failed) {
       return note(cursor.ReadLength());
     case Step::kSkip:
       return note(cursor.SkipScalar(static_cast<WireType>(move.type)));
-    case Step::kConsume:
-      failed = !cursor.Consume(move.consumed);  // may have read a part
-      return failed ? "other bytes" : "those bytes";
     case Step::kBytes: {
       std::string out = "had ";
       const absl::Status status = cursor.ReadBytes(move.count, out);
@@ -90,8 +86,6 @@ class CursorFuzzTest : public ::testing::Test {
     move.type = random_.OneIn(8) ? random_.Below(8) : random_.OneOf<uint64_t>({0, 1, 5});
     move.count = static_cast<int64_t>(random_.Below(rest.size() + (random_.OneIn(8) ? 3 : 1)));
     if (random_.OneIn(64)) move.count = std::max<int64_t>(random_.EdgeInteger(), 0);
-    move.consumed = rest.substr(0, random_.Below(5));
-    if (random_.OneIn(8)) move.consumed += random_.RandomBytes(1);
     return move;
   }
 

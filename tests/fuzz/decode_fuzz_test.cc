@@ -20,8 +20,6 @@
 #include "rope/v1/rotate.pb.h"
 #include "server/grpc/rope_codec.h"
 #include "server/limits.h"
-#include "server/models/model_registry.h"
-#include "server/request/prepared_requests.h"
 #include "tests/fuzz/wire_messages.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/wire_answer.h"
@@ -118,14 +116,13 @@ class DecodeRotateFuzzTest : public DecodeFuzzTest {
   std::unique_ptr<Decoded> Decode(const std::string& bytes, int64_t bytes_max) {
     auto decoded = std::make_unique<Decoded>();
     grpc::ByteBuffer buffer = BufferOf(writer_.Cut(bytes));
-    decoded->status = DecodeRequest(buffer, bytes_max, prepared_, decoded->request);
+    decoded->status = DecodeRequest(buffer, bytes_max, decoded->request);
     return decoded;
   }
   std::unique_ptr<Decoded> DecodeSmall(const std::string& bytes, int64_t bytes_max) {
     auto decoded = std::make_unique<Decoded>();
     const rope::testing::ExactFragments exact({bytes});
-    decoded->status =
-        DecodeSmallRequest(exact.views().front(), bytes_max, prepared_, decoded->request);
+    decoded->status = DecodeSmallRequest(exact.views().front(), bytes_max, decoded->request);
     return decoded;
   }
 
@@ -137,9 +134,6 @@ class DecodeRotateFuzzTest : public DecodeFuzzTest {
     }
     return payloads;
   }
-
-  const std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create({}).value();
-  PreparedRequests prepared_{*registry_};
 };
 
 TEST_F(DecodeRotateFuzzTest, RotateReadsTheSameFromARingAsFromGrpc) {

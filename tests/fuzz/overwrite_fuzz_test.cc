@@ -49,8 +49,8 @@ class OverwriteFuzzTest : public ::testing::TestWithParam<std::pair<const char*,
   void Compare(const v1::RotateRequest& request) {
     const std::string bytes = request.SerializeAsString();
     const std::vector<std::string_view> fragments = writer_.Cut(bytes);
-    const WireAnswer want = AnswerAsNew(*engine_, fragments);
-    const WireAnswer got = AnswerOverReceived(*engine_, fragments);
+    const WireAnswer want = Answer(*engine_, fragments);
+    const WireAnswer got = Answer(*engine_, fragments, 0, /*may_overwrite=*/true);
     EXPECT_EQ(got.status, want.status) << request.ShortDebugString();
     EXPECT_TRUE(got.bytes == want.bytes) << request.ShortDebugString();
     EXPECT_EQ(want.overwritten, 0);

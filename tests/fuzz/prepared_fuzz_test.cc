@@ -1,7 +1,7 @@
-// Rotate messages that a server recognises by their bytes, against the same messages as if nothing
-// had come before: random requests, some of them with tensors in memory regions, then the same ones
-// with other ids, positions, elements and places, and with damaged bytes. Answers, errors, warnings
-// and what is in the regions afterwards must be the same byte for byte.
+// Calls of prepared requests against the same requests sent whole: random requests, some of them
+// with tensors in memory regions, prepared once, then called with other ids, positions, elements and
+// places, with another length of an open axis, and with damaged bytes. Answers, errors, warnings and
+// the contents of the regions afterwards must be the same byte for byte.
 //
 // ROPE_FUZZ_ROUNDS=N and ROPE_FUZZ_SEED=N: another number of requests, other requests.
 #include <google/protobuf/stubs/logging.h>
@@ -16,9 +16,9 @@
 #include <string_view>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "tests/conformance/request_generator.h"
 #include "tests/fuzz/wire_messages.h"
+#include "tests/support/prepared_call.h"
 #include "tests/support/shared_memory.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/wire_answer.h"
@@ -27,18 +27,19 @@ namespace rope::testing {
 namespace {
 
 constexpr uint64_t kRounds = 4000;
-constexpr uint64_t kVariations = 8;  // of each request that was learnt
+constexpr uint64_t kVariations = 8;  // of each prepared request
 constexpr uint64_t kSeed = 20260102;
 constexpr char kModel[] = "of-any-head";  // registered
 constexpr uint64_t kSession = 7;
 constexpr uint64_t kRegionBytes = 64 << 10;
 
 struct Counts {
-  int64_t answered = 0;  // recognised, and rotated
+  int64_t answered = 0;  // calls that were rotated
   int64_t warned = 0;    // of those: with a warning
-  int64_t refused = 0;   // recognised, and refused for its positions
-  int64_t regions = 0;   // answered, with a tensor in a region
-  int64_t others = 0;    // not recognised
+  int64_t open = 0;      // of those: with another length of the open axis
+  int64_t regions = 0;   // of those: with a tensor in a region
+  int64_t refused = 0;   // calls that were refused, as the whole request was
+  int64_t damaged = 0;   // calls whose bytes were damaged, which have no whole request
 };
 
 class PreparedFuzzTest : public ::testing::Test {
@@ -187,52 +188,69 @@ class PreparedFuzzTest : public ::testing::Test {
     }
   }
 
-  // Whether it was answered.
-  bool Compare(const std::string& bytes) {
-    const std::vector<std::string_view> fragments =
-        OneIn(2) ? writer_.Cut(bytes) : std::vector<std::string_view>{bytes};
+  WireAnswer Send(const std::string& bytes) {
     SetMemory();
-    const WireAnswer want = AnswerAsNew(engine_, fragments, kSession);
+    return Answer(engine_, OneIn(2) ? writer_.Cut(bytes) : std::vector<std::string_view>{bytes},
+                  kSession);
+  }
+
+  void Compare(const v1::RotateRequest& whole, const std::string& id, bool is_open) {
+    const WireAnswer want = Send(whole.SerializeAsString());
     const std::vector<std::string> memory = Memory();
-    SetMemory();
-    const WireAnswer got = Answer(engine_, fragments, kSession);
-    EXPECT_FALSE(want.prepared);
-    EXPECT_TRUE(Memory() == memory) << absl::BytesToHexString(bytes);
-    EXPECT_EQ(got.status, want.status) << absl::BytesToHexString(bytes);
+    const v1::RotateRequest call = CallOf(whole, id, is_open);
+    const WireAnswer got = Send(OneIn(2) ? call.SerializeAsString() : writer_.Write(call, false));
+    EXPECT_TRUE(Memory() == memory) << whole.ShortDebugString();
+    EXPECT_EQ(got.status, want.status) << whole.ShortDebugString();
     EXPECT_TRUE(got.bytes == want.bytes)
-        << absl::BytesToHexString(bytes) << "\n  got " << got.Parsed().ShortDebugString()
-        << "\n want " << want.Parsed().ShortDebugString();
-    Count(got);
-    return want.status.ok();
+        << whole.ShortDebugString() << "\n  got " << got.Parsed().ShortDebugString() << "\n want "
+        << want.Parsed().ShortDebugString();
+    ++(got.status.ok() ? counts_.answered : counts_.refused);
+    if (!got.status.ok()) return;
+    counts_.warned += got.Parsed().warnings_size() > 0 ? 1 : 0;
+    counts_.regions += in_regions_ ? 1 : 0;
+    counts_.open += is_open ? 1 : 0;
   }
 
-  void Count(const WireAnswer& got) {
-    if (!got.prepared) {
-      ++counts_.others;
-    } else if (!got.status.ok()) {
-      ++counts_.refused;
-    } else {
-      ++counts_.answered;
-      counts_.warned += got.Parsed().warnings_size() > 0 ? 1 : 0;
-      counts_.regions += in_regions_ ? 1 : 0;
+  // The letter of an axis that may be left open; empty: there is none.
+  std::string OpenAxisOf(const v1::RotateRequest& request) {
+    const std::string& layout = request.tensors(0).layout();
+    const size_t axis = layout.find_first_of(OneIn(2) ? "BT" : "SBT");
+    const bool has_strides = request.tensors(0).array().strides_size() > 0;
+    return axis == std::string::npos || has_strides ? "" : layout.substr(axis, 1);
+  }
+
+  // Prepares the request, with an axis that is longer than the request's if `open_axis` names one.
+  absl::StatusOr<std::string> PrepareFor(const v1::RotateRequest& whole,
+                                         const std::string& open_axis) {
+    v1::PrepareRequest request = PrepareOf(whole);
+    request.set_open_axis(open_axis);
+    const auto more = static_cast<int64_t>(Below(4));
+    for (v1::Tensor& tensor : *request.mutable_rotate()->mutable_tensors()) {
+      const size_t axis = open_axis.empty() ? std::string::npos : tensor.layout().find(open_axis);
+      if (axis == std::string::npos) continue;
+      int64_t& length = tensor.mutable_array()->mutable_shape()->at(static_cast<int>(axis));
+      length += more;
     }
+    return engine_.Prepare(request, kSession);
   }
 
-  // A request, twice, then others like it.
+  // A request, whole and prepared, then others like it.
   void Round(const v1::RotateRequest& request) {
-    // In one of the many legal forms, which its likes then have too.
-    const bool canonical = OneIn(2);
-    const uint64_t form = Below(1000000);
-    const auto write = [&](const v1::RotateRequest& message) {
-      return canonical ? message.SerializeAsString() : WireWriter(form).Write(message, false);
-    };
-    const std::string bytes = write(request);
-    if (!Compare(bytes)) return;
-    Compare(bytes);
+    const std::string open_axis = OneIn(4) ? OpenAxisOf(request) : "";
+    const auto id = PrepareFor(request, open_axis);
+    if (!id.ok()) {
+      EXPECT_FALSE(Send(request.SerializeAsString()).status.ok()) << id.status().ToString();
+      return;
+    }
+    Compare(request, *id, !open_axis.empty());
     for (uint64_t i = 0; i < kVariations && !HasFailure(); ++i) {
-      std::string other = OneIn(8) ? bytes : write(Varied(request));
-      if (OneIn(3)) Damage(other);
-      Compare(other);
+      const v1::RotateRequest other = Varied(request);
+      Compare(other, *id, !open_axis.empty());
+      if (!OneIn(3)) continue;
+      std::string bytes = CallOf(other, *id, !open_axis.empty()).SerializeAsString();
+      Damage(bytes);
+      Send(bytes);
+      ++counts_.damaged;
     }
   }
 
@@ -261,29 +279,30 @@ class PreparedFuzzTest : public ::testing::Test {
   Counts counts_;
 };
 
-TEST_F(PreparedFuzzTest, RecognisedMessagesAreAnsweredAsIfNothingHadComeBefore) {
+TEST_F(PreparedFuzzTest, CallsAreAnsweredAsTheWholeRequestsAre) {
   RequestGenerator generator(static_cast<uint32_t>(Below(1000000)));
   std::vector<Choices> choices;
   EveryChoice().ForEach([&](const Choices& each) { choices.push_back(each); });
   const uint64_t rounds = FuzzRounds(kRounds);
   for (uint64_t round = 0; round < rounds && !HasFailure(); ++round) {
     v1::RotateRequest request = generator.Make(choices[Below(choices.size())]);
+    if (request.has_rows()) continue;  // values, which Prepare refuses
     if (OneIn(2)) Decorate(request);
     in_regions_ = OneIn(4);  // places are often illegal
     if (in_regions_) PlaceInRegions(request);
     Round(request);
   }
   std::printf(
-      "measured: recognised by their bytes: %lld answered, %lld of them with a warning, %lld with "
-      "regions, and %lld refused; %lld others\n",
+      "measured: prepared calls: %lld answered, %lld of them with a warning, %lld with regions, "
+      "%lld with an open axis; %lld refused; %lld damaged\n",
       static_cast<long long>(counts_.answered), static_cast<long long>(counts_.warned),
-      static_cast<long long>(counts_.regions), static_cast<long long>(counts_.refused),
-      static_cast<long long>(counts_.others));
+      static_cast<long long>(counts_.regions), static_cast<long long>(counts_.open),
+      static_cast<long long>(counts_.refused), static_cast<long long>(counts_.damaged));
   EXPECT_GT(counts_.answered, static_cast<int64_t>(rounds / 4));
   EXPECT_GT(counts_.regions, 0);
   EXPECT_GT(counts_.warned, 0);
+  EXPECT_GT(counts_.open, 0);
   EXPECT_GT(counts_.refused, 0);
-  EXPECT_GT(counts_.others, 0);
 }
 
 }  // namespace

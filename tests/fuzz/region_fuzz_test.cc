@@ -352,8 +352,7 @@ class RegionFuzzTest : public ::testing::TestWithParam<const char*> {
   void Round(const v1::RotateRequest& request) {
     const std::string bytes = request.SerializeAsString();
     const std::vector<std::string_view> whole = {bytes};
-    const absl::Status status = random_.OneIn(2) ? Answer(engine_, whole, kSession).status
-                                                 : AnswerAsNew(engine_, whole, kSession).status;
+    const absl::Status status = Answer(engine_, whole, kSession).status;
     ++(status.ok() ? answered_ : refused_);
     if (!status.ok()) {
       EXPECT_THAT(status.code(),

@@ -26,6 +26,7 @@
 #include "server/request/region_resolver.h"
 #include "server/request/validate.h"
 #include "tests/support/fake_clock.h"
+#include "tests/support/prepared_call.h"
 #include "tests/support/received_request.h"
 
 namespace rope::testing {
@@ -52,8 +53,16 @@ class LocalEngine {
                  [this](absl::Span<server::Slice> slices) { executor_.Run(slices); }) {}
 
   server::ModelRegistry& registry() { return *state_->registry; }
-  server::PreparedRequests& prepared() { return prepared_; }
+  server::PreparedRotations& prepared() { return prepared_; }
   server::RegionTable& regions() { return regions_; }
+
+  // The id of a prepared request.
+  absl::StatusOr<std::string> Prepare(const v1::PrepareRequest& request, uint64_t session = 0) {
+    auto prepared = PrepareReceived(request, *state_->registry);
+    if (!prepared.ok()) return prepared.status();
+    prepared_.Keep(*prepared, session);
+    return (*prepared)->id;
+  }
 
   absl::StatusOr<server::Plan> Check(const v1::RotateRequest& sent) {
     const ReceivedRequest received(sent);
@@ -113,7 +122,7 @@ class LocalEngine {
   server::Batcher batcher_;
   server::RegionTable regions_{{.enabled = true}};
   server::RegionResolver region_resolver_{regions_, state_->pool, server::limits::kMessageBytesMax};
-  server::PreparedRequests prepared_{*state_->registry};
+  server::PreparedRotations prepared_{*state_->registry, {}};
   server::Engine engine_{*state_->registry, prepared_, admission_, batcher_,
                          region_resolver_,  clock_,    {}};
 };

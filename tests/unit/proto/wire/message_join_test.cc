@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <vector>
 
 #include "rope/v1/rotate.pb.h"
 
@@ -78,7 +79,12 @@ TEST(AppendTensorTest, ResponseIsByteForByteWhatTheGeneratedSerializerWrites) {
   for (const size_t raw_bytes : {size_t{0}, size_t{1}, size_t{127}, size_t{70000}}) {
     const v1::Tensor tensor = MakeTensor(static_cast<int64_t>(raw_bytes));
     const std::string raw(raw_bytes, 'q');
-    AppendTensor(tensor, raw_bytes, bytes);
+    v1::Tensor before = tensor;
+    before.clear_array();
+    AppendTensor({.tensor = before.SerializeAsString(),
+                  .array = tensor.array().SerializeAsString(),
+                  .raw_bytes = raw_bytes},
+                 bytes);
     bytes += raw;
     *expected.add_tensors() = tensor;
     if (raw_bytes > 0) expected.mutable_tensors()->rbegin()->mutable_array()->set_raw(raw);
@@ -96,6 +102,20 @@ TEST(AppendVarintTest, MessageIsByteForByteWhatTheGeneratedSerializerWrites) {
     AppendVarint(v1::RegionSpan::kRegionIdFieldNumber, value, bytes);
     AppendVarint(v1::RegionSpan::kOffsetFieldNumber, value / 3, bytes);
     EXPECT_EQ(bytes, message.SerializeAsString()) << value;
+  }
+}
+
+TEST(AppendPackedTest, MessageIsByteForByteWhatTheGeneratedSerializerWrites) {
+  for (const std::vector<int64_t>& values :
+       {std::vector<int64_t>{}, {0}, {1, 127, 128}, {-1, int64_t{1} << 62}}) {
+    v1::Array expected;
+    expected.mutable_shape()->Assign(values.begin(), values.end());
+    const std::vector<double> numbers(values.begin(), values.end());
+    expected.mutable_numbers()->Assign(numbers.begin(), numbers.end());
+    std::string bytes;
+    AppendPacked(v1::Array::kShapeFieldNumber, values, bytes);
+    AppendDoubles(v1::Array::kNumbersFieldNumber, numbers, bytes);
+    EXPECT_EQ(bytes, expected.SerializeAsString());
   }
 }
 

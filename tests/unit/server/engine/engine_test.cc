@@ -66,7 +66,7 @@ class EngineTest : public ::testing::Test {
   RegionTable regions_{{.enabled = true}};
   BufferPool pool_{0};
   RegionResolver region_resolver_{regions_, pool_, limits::kMessageBytesMax};
-  PreparedRequests prepared_{*registry_};
+  PreparedRotations prepared_{*registry_, {}};
   Engine engine_{*registry_, prepared_, admission_, batcher_, region_resolver_, clock_, {}};
   int answers_ = 0;
   int runs_ = 0;

@@ -43,22 +43,6 @@ v1::Tensor& AddTensor(v1::RotateRequest& request, int64_t elements) {
   return tensor;
 }
 
-const ModelRegistry& Registry() {
-  static const ModelRegistry& registry =
-      *ModelRegistry::Create({}).value().release();  // owned by the process
-  return registry;
-}
-
-// Decodes on a server that has no earlier request to recognise this one by.
-absl::Status DecodeBuffer(grpc::ByteBuffer& buffer, int64_t message_bytes_max, Request& request) {
-  PreparedRequests prepared(Registry());
-  return DecodeRequest(buffer, message_bytes_max, prepared, request);
-}
-absl::Status DecodeSmall(const std::string& bytes, int64_t message_bytes_max, Request& request) {
-  PreparedRequests prepared(Registry());
-  return DecodeSmallRequest(bytes, message_bytes_max, prepared, request);
-}
-
 // The payload of the only tensor.
 std::string PayloadIn(const Request& request) {
   EXPECT_EQ(request.parsed->message.tensors_size(), 1);
@@ -70,7 +54,7 @@ std::string PayloadIn(const Request& request) {
 
 absl::Status Decode(const std::string& bytes, Request& request, size_t piece = 1000) {
   grpc::ByteBuffer buffer = BufferOf(bytes, piece);
-  return DecodeBuffer(buffer, limits::kMiB, request);
+  return DecodeRequest(buffer, limits::kMiB, request);
 }
 
 // malloc caches no larger blocks per thread, and each call allocates one of them.
@@ -87,6 +71,7 @@ std::unique_ptr<Request> Finished(const v1::RotateRequest& sent, BufferPool& poo
     TensorPlan& plan = request->plan.tensors.emplace_back();
     plan.layout.head_dim = tensor.array().shape(0);
     plan.output_letters = "D";
+    plan.numbers = !CameAsBytes(tensor.array());
     const auto count = static_cast<size_t>(tensor.array().shape(0));
     request->outputs.push_back(pool.Allocate(plan.output_bytes()));
     const std::string bytes = RawBytes(std::vector<float>(count, value));
@@ -117,7 +102,7 @@ TEST(DecodeRequestTest, BufferIsCleared) {
   grpc::ByteBuffer buffer = BufferOf(v1::RotateRequest().SerializeAsString() + "");
   Request request;
   request.id = "server's own";
-  EXPECT_THAT(DecodeBuffer(buffer, 100, request), IsOk());
+  EXPECT_THAT(DecodeRequest(buffer, 100, request), IsOk());
   EXPECT_FALSE(buffer.Valid());
   EXPECT_EQ(request.id, "server's own");
 }
@@ -125,7 +110,7 @@ TEST(DecodeRequestTest, BufferIsCleared) {
 TEST(DecodeRequestTest, TooLargeNamesTheFlag) {
   grpc::ByteBuffer buffer = BufferOf(std::string(101, 'x'));
   Request request;
-  EXPECT_THAT(DecodeBuffer(buffer, 100, request),
+  EXPECT_THAT(DecodeRequest(buffer, 100, request),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        AllOf(HasSubstr("got 101 bytes, want at most 100"),
                              HasSubstr("--max_message_bytes"))));
@@ -154,7 +139,7 @@ TEST(DecodeSmallRequestTest, RequestKeepsWhatItsPayloadsReferTo) {
   AddTensor(sent, 3).mutable_array()->set_raw("twelve bytes");
   std::string message = sent.SerializeAsString();
   Request request;
-  ASSERT_THAT(DecodeSmall(message, limits::kMiB, request), IsOk());
+  ASSERT_THAT(DecodeSmallRequest(message, limits::kMiB, request), IsOk());
   message.assign(message.size(), 'x');
   EXPECT_EQ(request.id, "mine");
   EXPECT_EQ(PayloadIn(request), "twelve bytes");
@@ -162,10 +147,10 @@ TEST(DecodeSmallRequestTest, RequestKeepsWhatItsPayloadsReferTo) {
 
 TEST(DecodeSmallRequestTest, RefusesWhatTheOtherRefuses) {
   Request request;
-  EXPECT_THAT(DecodeSmall(std::string(101, 'x'), 100, request),
+  EXPECT_THAT(DecodeSmallRequest(std::string(101, 'x'), 100, request),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        HasSubstr("got 101 bytes, want at most 100 (--max_message_bytes)")));
-  EXPECT_THAT(DecodeSmall("\x0a\x02\xc3\x28", 100, request),
+  EXPECT_THAT(DecodeSmallRequest("\x0a\x02\xc3\x28", 100, request),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("UTF-8")));
 }
 
@@ -319,7 +304,7 @@ TEST(EncodeSmallReplyTest, IsTheReplyInOnePieceAndWithinItsBound) {
   const auto request = Finished(sent, pool, 0.5F);
   EXPECT_EQ(EncodeSmallReply(*request), whole);
   EXPECT_LE(static_cast<int64_t>(whole.size()),
-            ReplyBytes(request->asked(), request->plan) + ReplyTextBytesMax(*request));
+            ReplyBytes(request->plan) + ReplyTextBytesMax(*request));
 }
 
 TEST(EncodeErrorTest, IsTheSameInARingAndOnAStream) {

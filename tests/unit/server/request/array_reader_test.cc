@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/dtype/element.h"
 #include "tests/support/received_request.h"
 #include "tests/support/status_matchers.h"
 
@@ -42,7 +43,8 @@ absl::StatusOr<IntegerArray> ReadAsIntegers(const v1::Array& array, size_t piece
   v1::RotateRequest request;
   *request.mutable_positions()->mutable_position_ids() = array;
   const ReceivedRequest received(request, piece);
-  return ReadIntegers(received.message.positions().position_ids(), received.split, "ids");
+  ArraySource source(received.split);
+  return ReadIntegers(received.message.positions().position_ids(), source, "ids");
 }
 
 // Reads the elements of a tensor and returns them as numbers.
@@ -54,14 +56,16 @@ absl::StatusOr<std::vector<double>> ReadAsTensor(const v1::Array& array, int64_t
   const v1::Array& read = received.message.tensors(0).array();
   const auto dtype = ReadTensorDType(read, "x");
   if (!dtype.ok()) return dtype.status();
-  std::vector<char> typed;
-  const auto bytes = ReadTensorBytes(read, *dtype, count, received.split, "x", typed);
-  if (!bytes.ok()) return bytes.status();
-  std::vector<char> flat(static_cast<size_t>(bytes->bytes));
-  bytes->CopyTo(flat.data());
-  v1::Array written;
-  WriteNumbers(*dtype, flat.data(), count, written);
-  return std::vector<double>(written.numbers().begin(), written.numbers().end());
+  ArraySource source(received.split);
+  const auto elements = ReadTensorBytes(read, *dtype, count, source, "x");
+  if (!elements.ok()) return elements.status();
+  std::vector<uint8_t> flat(static_cast<size_t>(elements->bytes.bytes));
+  elements->bytes.CopyTo(flat.data());
+  std::vector<double> numbers;
+  for (size_t i = 0; i < flat.size(); i += static_cast<size_t>(kernels::ElementBytes(*dtype))) {
+    numbers.push_back(kernels::ReadElement(&flat[i], *dtype));
+  }
+  return numbers;
 }
 
 void ExpectInvalidIntegers(const v1::Array& array, const std::string& message) {
@@ -175,39 +179,13 @@ TEST(ReadTensorTest, RawIsTakenBitForBitInAnyPieces) {
   }
 }
 
-TEST(ExtentBytesTest, IsWhereTheLastElementEnds) {
-  EXPECT_EQ(*ExtentBytes(Raw(v1::DTYPE_INT64, {2, 3}, ""), "x"), 48);
-  EXPECT_EQ(*ExtentBytes(Raw(v1::DTYPE_BF16, {}, ""), "x"), 2);
-  EXPECT_EQ(*ExtentBytes(Raw(v1::DTYPE_FP8_E5M2, {5}, ""), "x"), 5);
-  v1::Array view = Raw(v1::DTYPE_FP32, {2, 3}, "");
-  view.add_strides(10);
-  view.add_strides(2);
-  EXPECT_EQ(*ExtentBytes(view, "x"), (1 + 10 + 4) * 4);
-  view.set_shape(0, 0);
-  EXPECT_EQ(*ExtentBytes(view, "x"), 0);
-}
-
-TEST(ExtentBytesTest, WhatHasNoneIsInvalid) {
-  const auto expect_invalid = [](const v1::Array& array, const char* message) {
-    EXPECT_THAT(ExtentBytes(array, "x"),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
-  };
-  expect_invalid(Raw(v1::DTYPE_UNSPECIFIED, {2}, ""), "x.dtype: got");
-  expect_invalid(Raw(v1::DTYPE_FP32, {-1}, ""), "x.shape: got -1");
-  expect_invalid(Raw(v1::DTYPE_FP64, {int64_t{1} << 61}, ""), "x.shape: got [2305843009213693952]");
-  v1::Array view = Raw(v1::DTYPE_FP32, {2, 2}, "");
-  view.add_strides(1);
-  expect_invalid(view, "x.strides: got 1 strides, want 2");
-  view.add_strides(-1);
-  expect_invalid(view, "x.strides: got -1");
-  view.set_strides(1, int64_t{1} << 62);
-  expect_invalid(view, "x.strides: got [1, 4611686018427387904]");
-}
-
-TEST(ReadTensorTest, RegionsThatNobodyReadAreInvalid) {
+TEST(ReadTensorTest, RegionsAreInvalidBesideOtherElementsAndWhereThereAreNone) {
   v1::Array array = Raw(v1::DTYPE_FP32, {1}, "abcd");
   array.mutable_region()->set_region_id(1);
-  ExpectInvalidTensor(array, 1, "x: got a region, want raw or numbers");
+  ExpectInvalidTensor(array, 1, "x: got a region beside raw or numbers");
+  array.clear_raw();
+  ExpectInvalidTensor(array, 1, "x.region: got a region, want raw or numbers");
+  ExpectInvalidTensor(array, int64_t{1} << 62, "an extent in bytes that fits 63 bits");
 }
 
 TEST(ReadTensorTest, OtherDTypesAreInvalid) {

@@ -40,8 +40,8 @@ absl::StatusOr<TokenPositions> Read(const v1::Positions& message, const Layout& 
   v1::RotateRequest request;
   *request.mutable_positions() = message;
   const ReceivedRequest received(request, piece);
-  return ReadPositions(received.message.positions(), received.split, layout, multimodal,
-                       "positions");
+  ArraySource source(received.split);
+  return ReadPositions(received.message.positions(), source, layout, multimodal, "positions");
 }
 
 v1::Positions Start(int64_t start) {

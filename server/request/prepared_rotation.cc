@@ -1,0 +1,250 @@
+#include "server/request/prepared_rotation.h"
+
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+#include <openssl/sha.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+#include "kernels/status_macros.h"
+#include "server/error.h"
+#include "server/request/tensor_reader.h"
+#include "server/request/validate.h"
+
+namespace rope::server {
+namespace {
+
+// Raise the number when the hashed form changes: old ids then name nothing.
+constexpr absl::string_view kFormat = "rope.v1/prepared_id/1";
+constexpr size_t kIdBytes = 16;
+
+// How prepared rotations work. Validation has two stages (validate.h): PrepareFixed checks what
+// needs no values, and PlanValues the rest. A plain request passes both at once. Prepare keeps the
+// result of the first stage, and PlanCall copies it and runs the second, so that a call is accepted
+// if and only if the same request in one message would be.
+
+absl::Status CheckUnset(bool is_set, absl::string_view field) {
+  if (!is_set) return absl::OkStatus();
+  return InvalidField(field, "a value", "it unset: each call brings it");
+}
+
+absl::Status CheckHasNoValues(const v1::RotateRequest& message) {
+  ROPE_RETURN_IF_ERROR(CheckUnset(!message.prepared_id().empty(), "prepared_id"));
+  ROPE_RETURN_IF_ERROR(CheckUnset(!message.request_id().empty(), "request_id"));
+  ROPE_RETURN_IF_ERROR(CheckUnset(message.labels_size() > 0, "labels"));
+  ROPE_RETURN_IF_ERROR(CheckUnset(message.has_positions(), "positions"));
+  ROPE_RETURN_IF_ERROR(CheckUnset(message.reposition().has_from(), "reposition.from"));
+  ROPE_RETURN_IF_ERROR(CheckUnset(message.output().regions_size() > 0, "output.regions"));
+  if (message.has_rows()) {
+    return InvalidField("rows", "them in a prepared request", "a rope: send rows with each call");
+  }
+  for (int i = 0; i < message.tensors_size(); ++i) {
+    const v1::Tensor& tensor = message.tensors(i);
+    const v1::Array& array = tensor.array();
+    const std::string path = absl::StrCat("tensors[", i, "]");
+    ROPE_RETURN_IF_ERROR(
+        CheckUnset(CameAsBytes(array) || array.numbers_size() > 0, absl::StrCat(path, ".array")));
+    if (tensor.norm().weight().has_region()) {
+      return InvalidField(absl::StrCat(path, ".norm.weight"), "a region", "raw or numbers");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckOpenAxis(const v1::PrepareRequest& request, const PreparedRotation& prepared) {
+  const std::string& axis = request.open_axis();
+  if (axis.empty()) return absl::OkStatus();
+  if (axis != "B" && axis != "S" && axis != "T") {
+    return InvalidField("open_axis", absl::StrCat("\"", axis, "\""), "B, S or T");
+  }
+  const Layout& layout = prepared.plan.tensors.front().layout;
+  if (!layout.Has(axis[0])) {
+    return InvalidField("open_axis", axis, absl::StrCat("an axis of layout ", layout.letters));
+  }
+  if (prepared.ropes.layers.differ()) {
+    return InvalidField("open_axis", "it with layers that differ in their frequencies",
+                        "it unset, or a request for each layer");
+  }
+  return absl::OkStatus();
+}
+
+// The bytes of the request's norm weights, which are the only payloads of a prepared request.
+std::string PayloadBytes(const proto::SplitMessage& payloads) {
+  std::string bytes;
+  for (const proto::FragmentedBytes& payload : payloads.payloads) {
+    absl::StrAppend(&bytes, payload.bytes, ":");
+    for (const std::string_view fragment : payload.fragments) bytes += fragment;
+  }
+  return bytes;
+}
+
+std::string Serialized(const v1::PrepareRequest& message) {
+  std::string bytes;
+  google::protobuf::io::StringOutputStream stream(&bytes);
+  google::protobuf::io::CodedOutputStream coded(&stream);
+  coded.SetSerializationDeterministic(true);
+  message.SerializeToCodedStream(&coded);
+  coded.Trim();
+  return bytes;
+}
+
+// A hash of everything that the answers to calls depend on. Configs are in it by what they mean
+// (config_id), and specs by what their warnings and their model's name say.
+std::string IdOf(const v1::PrepareRequest& request, const proto::SplitMessage& payloads,
+                 const RopeEntries& entries, const Plan& plan) {
+  v1::PrepareRequest canonical = request;
+  v1::RotateRequest& rotate = *canonical.mutable_rotate();
+  std::string text = absl::StrCat(kFormat, "\n", rotate.rope().model(), "\n",
+                                  rotate.reposition().from_rope().model(), "\n");
+  rotate.clear_rope();
+  rotate.mutable_reposition()->clear_from_rope();
+  for (const auto& entry : entries) absl::StrAppend(&text, entry->config_id(), "\n");
+  for (const std::string& warning : plan.warnings) absl::StrAppend(&text, warning, "\n");
+  absl::StrAppend(&text, Serialized(canonical), PayloadBytes(payloads));
+  std::array<unsigned char, SHA256_DIGEST_LENGTH> digest;
+  SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest.data());
+  return absl::BytesToHexString(
+      absl::string_view(reinterpret_cast<const char*>(digest.data()), kIdBytes));
+}
+
+int64_t BytesOf(const PreparedRotation& prepared) {
+  size_t bytes = sizeof(PreparedRotation) + prepared.message.SpaceUsedLong();
+  for (const TensorPlan& tensor : prepared.plan.tensors) {
+    bytes += sizeof(TensorPlan) + tensor.heads.size() * sizeof(HeadSpan) +
+             tensor.norm_weight.size() * sizeof(float);
+  }
+  for (const std::string& warning : prepared.plan.warnings) bytes += warning.size();
+  return static_cast<int64_t>(bytes);
+}
+
+// The fields of a call's tensor that are no values.
+absl::Status CheckTensorValues(const v1::Tensor& tensor, bool is_open, int index) {
+  const v1::Array& array = tensor.array();
+  const auto path = [index](absl::string_view field) {
+    return absl::StrCat("tensors[", index, "]", field);
+  };
+  const bool head = tensor.role() != v1::ROLE_UNSPECIFIED || !tensor.layout().empty() ||
+                    tensor.head_ranges_size() > 0 || tensor.has_norm() || tensor.has_scale() ||
+                    tensor.has_llama4_scaling_beta() || tensor.fp8_scales_size() > 0 ||
+                    tensor.has_rotary_offset();
+  const bool type = array.dtype() != v1::DTYPE_UNSPECIFIED || array.strides_size() > 0;
+  if (head) return InvalidField(path(""), "more than `array` with prepared_id", "array alone");
+  if (type || (array.shape_size() > 0 && !is_open)) {
+    return InvalidField(
+        path(".array"), "a dtype, shape or strides with prepared_id",
+        is_open ? "shape, and raw, numbers or region" : "one of raw, numbers, region");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckIsCall(const v1::RotateRequest& call, const PreparedRotation& prepared) {
+  const auto check = [](bool is_set, absl::string_view field) {
+    if (!is_set) return absl::OkStatus();
+    return InvalidField(field, "it with prepared_id", "it unset: the prepared request has it");
+  };
+  const v1::Output& output = call.output();
+  ROPE_RETURN_IF_ERROR(check(call.has_rope(), "rope"));
+  ROPE_RETURN_IF_ERROR(check(call.operation() != v1::OPERATION_UNSPECIFIED, "operation"));
+  ROPE_RETURN_IF_ERROR(check(call.reposition().has_from_rope(), "reposition.from_rope"));
+  ROPE_RETURN_IF_ERROR(check(call.skip_attention_factor(), "skip_attention_factor"));
+  ROPE_RETURN_IF_ERROR(check(call.has_rows(), "rows"));
+  ROPE_RETURN_IF_ERROR(check(output.dtype() != v1::DTYPE_UNSPECIFIED, "output.dtype"));
+  ROPE_RETURN_IF_ERROR(check(output.in_place(), "output.in_place"));
+  ROPE_RETURN_IF_ERROR(check(output.layouts_size() > 0, "output.layouts"));
+  ROPE_RETURN_IF_ERROR(check(output.strides_size() > 0, "output.strides"));
+  ROPE_RETURN_IF_ERROR(
+      check(output.channel_order() != v1::PAIRING_UNSPECIFIED, "output.channel_order"));
+  if (call.tensors_size() != prepared.message.tensors_size()) {
+    return InvalidField("tensors", call.tensors_size(),
+                        absl::StrCat(prepared.message.tensors_size(), ", as prepared"));
+  }
+  for (int i = 0; i < call.tensors_size(); ++i) {
+    ROPE_RETURN_IF_ERROR(CheckTensorValues(call.tensors(i), prepared.open_axis != 0, i));
+  }
+  return absl::OkStatus();
+}
+
+// The length of the open axis in a call, whose shapes must be the prepared ones besides.
+absl::StatusOr<int64_t> OpenLength(const v1::RotateRequest& call,
+                                   const PreparedRotation& prepared) {
+  std::optional<int64_t> length;
+  for (int i = 0; i < call.tensors_size(); ++i) {
+    const auto& shape = call.tensors(i).array().shape();
+    const v1::Tensor& tensor = prepared.message.tensors(i);
+    const auto axis = static_cast<int>(tensor.layout().find(prepared.open_axis));
+    std::vector<int64_t> want(tensor.array().shape().begin(), tensor.array().shape().end());
+    const int64_t most = want[static_cast<size_t>(axis)];
+    const bool same_axes = shape.size() == static_cast<int>(want.size());
+    const int64_t got = same_axes ? shape.Get(axis) : -1;
+    const bool is_within = got >= 0 && got <= length.value_or(most);
+    if (is_within) want[static_cast<size_t>(axis)] = length.value_or(got);
+    if (!is_within || !std::ranges::equal(shape, want)) {
+      return InvalidField(
+          absl::StrCat("tensors[", i, "].array.shape"), Brackets(shape),
+          absl::StrCat("at most ", Brackets(want), ", less only along ",
+                       absl::string_view(&prepared.open_axis, 1), ", as tensors[0]"));
+    }
+    length = got;
+  }
+  return *length;
+}
+
+// Fits a prepared plan to a call's length of the open axis.
+absl::Status ResizePlan(const PreparedRotation& prepared, int64_t length, Plan& plan) {
+  ROPE_RETURN_IF_ERROR(Resize(prepared.message, prepared.open_axis, length, plan));
+  for (RowSet& set : plan.row_sets) {
+    ROPE_CHECK(set.runs.size() <= 1);  // PrepareRotation
+    for (TokenRun& run : set.runs) run.end = plan.tokens;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const PreparedRotation>> Prepare(const v1::PrepareRequest& request,
+                                                                const proto::SplitMessage& payloads,
+                                                                ModelRegistry& registry) {
+  auto prepared = std::make_shared<PreparedRotation>();
+  const int64_t version = registry.version();  // read before any look-up in the registry
+  const v1::RotateRequest& rotate = request.rotate();
+  RopeEntries layers;
+  ArraySource source(payloads);
+  absl::Status status = CheckHasNoValues(rotate);
+  if (status.ok()) {
+    status = PrepareFixed(rotate, source, registry, layers, prepared->ropes, prepared->plan);
+  }
+  if (!status.ok()) return Prefixed("rotate.", status);
+  ROPE_RETURN_IF_ERROR(CheckOpenAxis(request, *prepared));
+  if (!request.open_axis().empty()) prepared->open_axis = request.open_axis()[0];
+  if (rotate.rope().has_model() || rotate.reposition().from_rope().has_model()) {
+    prepared->registry_version = version;
+  }
+  prepared->message = rotate;
+  for (v1::Tensor& tensor : *prepared->message.mutable_tensors()) {
+    if (tensor.has_norm()) tensor.mutable_norm()->clear_weight();  // the plan has it
+  }
+  layers.push_back(prepared->ropes.entry);
+  if (prepared->ropes.from_entry != nullptr) layers.push_back(prepared->ropes.from_entry);
+  prepared->id = IdOf(request, payloads, layers, prepared->plan);
+  prepared->bytes = BytesOf(*prepared);
+  return prepared;
+}
+
+absl::Status PlanCall(const PreparedRotation& prepared, const v1::RotateRequest& call,
+                      ArraySource& source, AdmitTensors admit, Plan& plan) {
+  ROPE_RETURN_IF_ERROR(CheckIsCall(call, prepared));
+  plan = prepared.plan;
+  if (prepared.open_axis != 0) {
+    ROPE_ASSIGN_OR_RETURN(const int64_t length, OpenLength(call, prepared));
+    ROPE_RETURN_IF_ERROR(ResizePlan(prepared, length, plan));
+  }
+  return PlanValues(prepared.message, call, prepared.ropes, source, admit, plan);
+}
+
+}  // namespace rope::server

@@ -1,0 +1,67 @@
+#include "server/request/prepared_rotations.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/error.h"
+
+namespace rope::server {
+
+void PreparedRotations::Keep(std::shared_ptr<const PreparedRotation> prepared, uint64_t session) {
+  const Size share = {options_.entries_max / 2, options_.bytes_max / 2};
+  if (prepared->bytes > share.bytes) return;
+  proto::WriterMutexLock lock(&mutex_);
+  Entry& entry = entries_[prepared->id];
+  entry.session = session;
+  entry.used.store(clock_.fetch_add(1) + 1);
+  entry.prepared = std::move(prepared);
+  Shrink(session, share);
+  Shrink(std::nullopt, {options_.entries_max, options_.bytes_max});
+}
+
+absl::StatusOr<std::shared_ptr<const PreparedRotation>> PreparedRotations::Find(
+    absl::string_view id) {
+  {
+    proto::ReaderMutexLock lock(&mutex_);
+    const auto found = entries_.find(id);
+    if (found != entries_.end()) {
+      Entry& entry = found->second;
+      const std::optional<int64_t>& version = entry.prepared->registry_version;
+      entry.used.store(clock_.fetch_add(1, std::memory_order_relaxed) + 1,
+                       std::memory_order_relaxed);
+      if (version.value_or(registry_.version()) == registry_.version()) return entry.prepared;
+    }
+  }
+  return MakeError(Reason::kPreparedNotFound, "prepared_id", absl::StrCat("\"", id, "\""),
+                   "one from Prepare, or the whole request");
+}
+
+PreparedRotations::Size PreparedRotations::size() const {
+  proto::ReaderMutexLock lock(&mutex_);
+  return SizeOf(std::nullopt);
+}
+
+PreparedRotations::Size PreparedRotations::SizeOf(std::optional<uint64_t> session) const {
+  Size size;
+  for (const auto& [id, entry] : entries_) {
+    if (session.value_or(entry.session) != entry.session) continue;
+    ++size.entries;
+    size.bytes += entry.prepared->bytes;
+  }
+  return size;
+}
+
+void PreparedRotations::Shrink(std::optional<uint64_t> session, const Size& most) {
+  for (Size size = SizeOf(session); size.entries > most.entries || size.bytes > most.bytes;) {
+    auto oldest = entries_.end();
+    for (auto it = entries_.begin(); it != entries_.end(); ++it) {
+      if (session.value_or(it->second.session) != it->second.session) continue;
+      if (oldest == entries_.end() || it->second.used < oldest->second.used) oldest = it;
+    }
+    --size.entries;
+    size.bytes -= oldest->second.prepared->bytes;
+    entries_.erase(oldest);
+  }
+}
+
+}  // namespace rope::server

@@ -1,0 +1,79 @@
+// PreparedRotations: the prepared requests by their ids.
+//
+// A look-up takes the reader lock and notes the time of use in an atomic. Keep takes the writer
+// lock; where a bound is passed it drops entries, the least recently used first: those of the same
+// session if the session is above its half, else of all. Calls under way hold their entry.
+//
+// Threading:  Thread-safe.
+// Errors:     Find: NOT_FOUND.
+// Limits:     entries_max and bytes_max of Options, and half of each for the entries that one session
+//             has prepared.
+#ifndef ROPE_SERVER_REQUEST_PREPARED_ROTATIONS_H_
+#define ROPE_SERVER_REQUEST_PREPARED_ROTATIONS_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/node_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "proto/mutex.h"
+#include "server/limits.h"
+#include "server/models/model_registry.h"
+#include "server/request/prepared_rotation.h"
+
+namespace rope::server {
+
+class PreparedRotations {
+ public:
+  struct Options {
+    int64_t entries_max = limits::kPreparedMax;
+    int64_t bytes_max = limits::kPreparedBytesMax;
+  };
+  struct Size {
+    int64_t entries = 0;
+    int64_t bytes = 0;
+  };
+
+  // `registry` must outlive it.
+  PreparedRotations(const ModelRegistry& registry, const Options& options)
+      : registry_(registry), options_(options) {}
+
+  // Keeps an entry, in place of an earlier one with the same id. An entry above the bounds of one
+  // session is not kept.
+  void Keep(std::shared_ptr<const PreparedRotation> prepared, uint64_t session);
+
+  // NOT_FOUND: no such entry; it names a model, and a model was unregistered since.
+  absl::StatusOr<std::shared_ptr<const PreparedRotation>> Find(absl::string_view id);
+
+  Size size() const;
+  const Options& options() const { return options_; }
+
+ private:
+  struct Entry {
+    std::shared_ptr<const PreparedRotation> prepared;
+    uint64_t session = 0;
+    std::atomic<int64_t> used = 0;
+  };
+  using Entries = absl::node_hash_map<std::string, Entry>;
+
+  // The size of the entries of a session; of all entries without one.
+  Size SizeOf(std::optional<uint64_t> session) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  // Drops entries of the session, or of all, until they are within `most`.
+  void Shrink(std::optional<uint64_t> session, const Size& most)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const ModelRegistry& registry_;
+  const Options options_;
+  std::atomic<int64_t> clock_ = 0;  // counts look-ups
+  mutable proto::SharedMutex mutex_;
+  Entries entries_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_REQUEST_PREPARED_ROTATIONS_H_

@@ -1,0 +1,526 @@
+#include "server/request/prepared_rotation.h"
+
+#include <gmock/gmock.h>
+#include <google/protobuf/descriptor.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <functional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support/prepared_call.h"
+#include "tests/support/shared_memory.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/wire_answer.h"
+
+namespace rope::server {
+namespace {
+
+using ::rope::testing::AddFloatTensor;
+using ::rope::testing::Answer;
+using ::rope::testing::CallOf;
+using ::rope::testing::IsOk;
+using ::rope::testing::LocalEngine;
+using ::rope::testing::PrepareOf;
+using ::rope::testing::RawBytes;
+using ::rope::testing::SetShape;
+using ::rope::testing::SharedMemory;
+using ::rope::testing::StatusIs;
+using ::rope::testing::WireAnswer;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr uint64_t kSession = 7;
+
+std::string Floats(size_t count, float first = 1) {
+  std::vector<float> values(count);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = first + static_cast<float>(i) / 16;
+  return RawBytes(values);
+}
+
+void AddTensor(v1::RotateRequest& request, v1::Role role, const std::string& layout,
+               const std::vector<int64_t>& shape) {
+  std::string& raw = *AddFloatTensor(request, role, layout, shape).mutable_array()->mutable_raw();
+  raw = Floats(raw.size() / sizeof(float));
+}
+
+// q and k of 3 tokens, heads of 8 channels.
+v1::RotateRequest Sample(int64_t start = 200) {
+  v1::RotateRequest request;
+  request.set_request_id("id-1");
+  request.mutable_rope()->mutable_config()->set_head_dim(8);
+  request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
+  request.mutable_positions()->set_start(start);
+  AddTensor(request, v1::ROLE_Q, "SHD", {3, 2, 8});
+  AddTensor(request, v1::ROLE_K, "SD", {3, 8});
+  return request;
+}
+
+v1::RotateRequest OfTokens(int64_t tokens) {
+  v1::RotateRequest request = Sample();
+  request.clear_tensors();
+  AddTensor(request, v1::ROLE_Q, "SHD", {tokens, 2, 8});
+  AddTensor(request, v1::ROLE_K, "SD", {tokens, 8});
+  return request;
+}
+
+void SetInts(v1::Array& array, const std::vector<int64_t>& shape,
+             const std::vector<int32_t>& values) {
+  array.set_dtype(v1::DTYPE_INT32);
+  SetShape(array, shape);
+  array.set_raw(RawBytes(values));
+}
+
+// The sample with other positions.
+v1::RotateRequest With(const std::function<void(v1::Positions&)>& set) {
+  v1::RotateRequest request = Sample();
+  set(*request.mutable_positions());
+  return request;
+}
+
+class PreparedRotationTest : public ::testing::Test {
+ protected:
+  std::string Prepare(const v1::RotateRequest& whole, const std::string& open_axis = "") {
+    v1::PrepareRequest request = PrepareOf(whole);
+    request.set_open_axis(open_axis);
+    const auto id = engine_.Prepare(request);
+    EXPECT_THAT(id, IsOk()) << whole.ShortDebugString();
+    return id.value_or("");
+  }
+  absl::Status PrepareStatus(const v1::PrepareRequest& request) {
+    return engine_.Prepare(request).status();
+  }
+
+  WireAnswer Send(const v1::RotateRequest& request, uint64_t session = kSession) {
+    return Answer(engine_, {request.SerializeAsString()}, session);
+  }
+
+  // A call of a prepared request, whose answer is that of the whole request.
+  absl::Status SendAsPrepared(const v1::RotateRequest& whole, const std::string& id,
+                              bool is_open = false) {
+    const WireAnswer want = Send(whole);
+    const WireAnswer got = Send(CallOf(whole, id, is_open));
+    EXPECT_EQ(got.status, want.status);
+    EXPECT_TRUE(got.bytes == want.bytes) << "got " << got.Parsed().ShortDebugString() << "\nwant "
+                                         << want.Parsed().ShortDebugString();
+    return got.status;
+  }
+
+  LocalEngine engine_;
+};
+
+TEST_F(PreparedRotationTest, CallIsAnsweredAsTheWholeRequestIs) {
+  std::vector<std::pair<std::string, v1::RotateRequest>> requests;
+  const auto add = [&](const std::string& what) -> v1::RotateRequest& {
+    return requests.emplace_back(what, Sample()).second;
+  };
+  const auto config = [&](const std::string& what) -> v1::RopeConfig& {
+    return *add(what).mutable_rope()->mutable_config();
+  };
+  add("no id").clear_request_id();
+  add("starts") = With([](v1::Positions& p) { SetInts(*p.mutable_starts(), {1}, {9}); });
+  add("ids") = With([](v1::Positions& p) { SetInts(*p.mutable_position_ids(), {3}, {9, 5, 9}); });
+  add("ids as numbers") = With([](v1::Positions& p) {
+    for (const double id : {4, 2, 0}) p.mutable_position_ids()->add_numbers(id);
+  });
+  add("planned length") = With([](v1::Positions& p) { p.add_seq_lens(77); });
+  add("inverse").set_operation(v1::OPERATION_INVERSE);
+  add("sinusoidal").set_operation(v1::OPERATION_ADD_SINUSOIDAL);
+  add("factor").set_skip_attention_factor(true);
+  add("rounded steps").mutable_rope()->set_precision(v1::PRECISION_HF);
+  add("fp8").mutable_output()->set_dtype(v1::DTYPE_FP8_E4M3);
+  requests.back().second.mutable_tensors(0)->add_fp8_scales(2);
+  add("layouts").mutable_output()->add_layouts("HSD");
+  requests.back().second.mutable_output()->add_layouts("");
+  add("scale and norm").mutable_tensors(0)->set_scale(0.5);
+  v1::HeadNorm& norm = *requests.back().second.mutable_tensors(1)->mutable_norm();
+  norm.set_eps(1e-6);
+  norm.mutable_weight()->set_dtype(v1::DTYPE_FP32);
+  SetShape(*norm.mutable_weight(), {8});
+  norm.mutable_weight()->set_raw(Floats(8));
+  v1::Tensor& packed = *add("head ranges").mutable_tensors(0);
+  packed.clear_role();
+  packed.add_head_ranges()->set_role(v1::ROLE_Q);
+  packed.mutable_head_ranges(0)->set_end(1);
+  v1::Array& typed = *add("numbers").mutable_tensors(1)->mutable_array();
+  typed.clear_raw();
+  for (int i = 0; i < 24; ++i) typed.add_numbers(i);
+  v1::Array& strided = *add("strides").mutable_tensors(1)->mutable_array();
+  for (const int64_t stride : {16, 1}) strided.add_strides(stride);
+  strided.set_raw(Floats(40));
+  config("xpos").mutable_xpos()->set_scale_base(512);
+  v1::RopeConfig& dynamic = config("dynamic");
+  dynamic.set_rope_type("dynamic");
+  dynamic.set_factor(2);
+  dynamic.set_max_position_embeddings(100);
+  v1::RopeConfig& mrope = config("three axes");
+  for (const int64_t count : {2, 1, 1}) mrope.add_mrope_section(count);
+  SetInts(*requests.back().second.mutable_positions()->mutable_position_ids(), {3, 1, 3},
+          {1, 2, 3, 4, 5, 6, 7, 8, 9});
+  config("token scales").set_original_max_position_embeddings(64);
+  requests.back().second.mutable_tensors(0)->set_llama4_scaling_beta(0.1);
+  add("reposition").set_operation(v1::OPERATION_REPOSITION);
+  requests.back().second.mutable_reposition()->mutable_from()->set_start(5);
+  v1::RotateRequest& moved = add("reposition between embeddings");
+  moved.set_operation(v1::OPERATION_REPOSITION);
+  moved.mutable_reposition()->mutable_from()->set_start(5);
+  *moved.mutable_reposition()->mutable_from_rope() = moved.rope();
+  moved.mutable_rope()->mutable_config()->set_rope_theta(500);
+  v1::RopeSpec& still = *add("layer without rotation").mutable_rope();
+  still.clear_pairing();
+  still.set_layer(3);
+  still.set_config_json(R"({"model_type": "llama4_text", "head_dim": 8, "rope_theta": 500000.0,
+      "num_hidden_layers": 4, "no_rope_layers": [1, 1, 1, 0]})");
+  config("past the model's length").set_max_position_embeddings(202);
+  add("id beyond ASCII").set_request_id("\u00e9");
+  (*add("labels").mutable_labels())["pod"] = "a";
+  for (const auto& [what, request] : requests) {
+    SCOPED_TRACE(what);
+    const std::string id = Prepare(request);
+    EXPECT_THAT(SendAsPrepared(request, id), IsOk());
+    EXPECT_THAT(SendAsPrepared(request, id), IsOk());
+  }
+}
+
+TEST_F(PreparedRotationTest, EachCallHasItsOwnPositionsAndElements) {
+  const std::string id = Prepare(Sample());
+  v1::RotateRequest other = Sample(70000);
+  other.set_request_id("id-2");
+  other.mutable_tensors(0)->mutable_array()->set_raw(Floats(48, 9));
+  EXPECT_THAT(SendAsPrepared(other, id), IsOk());
+  EXPECT_THAT(
+      SendAsPrepared(With([](v1::Positions& p) { SetInts(*p.mutable_starts(), {1}, {3}); }), id),
+      IsOk());
+}
+
+TEST_F(PreparedRotationTest, BadValuesAreRefusedAsInTheWholeRequest) {
+  const std::string id = Prepare(Sample());
+  EXPECT_THAT(SendAsPrepared(Sample(-1), id), StatusIs(kInvalid, HasSubstr("positions.start")));
+  EXPECT_THAT(SendAsPrepared(Sample(int64_t{1} << 30), id),
+              StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("positions.start")));
+  v1::RotateRequest nowhere = Sample();
+  nowhere.clear_positions();
+  EXPECT_THAT(SendAsPrepared(nowhere, id), StatusIs(kInvalid, StartsWith("positions")));
+  v1::RotateRequest shorter = Sample();
+  shorter.mutable_tensors(1)->mutable_array()->mutable_raw()->pop_back();
+  EXPECT_THAT(SendAsPrepared(shorter, id), StatusIs(kInvalid, HasSubstr("tensors[1].array.raw")));
+  v1::RotateRequest empty = Sample();
+  empty.mutable_tensors(1)->mutable_array()->clear_raw();
+  EXPECT_THAT(SendAsPrepared(empty, id), StatusIs(kInvalid, HasSubstr("tensors[1].array")));
+  v1::RotateRequest labelled = Sample();
+  (*labelled.mutable_labels())[""] = "a";
+  EXPECT_THAT(SendAsPrepared(labelled, id), StatusIs(kInvalid, HasSubstr("labels")));
+}
+
+TEST_F(PreparedRotationTest, UnknownIdIsNotFound) {
+  EXPECT_THAT(Send(CallOf(Sample(), "no-such-id")).status,
+              StatusIs(absl::StatusCode::kNotFound, StartsWith("prepared_id: got \"no-such-id\"")));
+}
+
+// --- What a call may not bring ---
+
+TEST_F(PreparedRotationTest, EveryFieldThatIsNoValueIsRefusedInACall) {
+  const std::set<std::string> values = {"request_id", "labels", "positions", "prepared_id",
+                                        "tensors",    "output", "reposition"};
+  const std::string id = Prepare(Sample());
+  const auto* const type = v1::RotateRequest::descriptor();
+  const auto set_any = [](google::protobuf::Message& message,
+                          const google::protobuf::FieldDescriptor& field) {
+    const auto* const reflection = message.GetReflection();
+    using Field = google::protobuf::FieldDescriptor;
+    if (field.is_repeated()) {
+      if (field.cpp_type() == Field::CPPTYPE_MESSAGE) reflection->AddMessage(&message, &field);
+      if (field.cpp_type() == Field::CPPTYPE_STRING) reflection->AddString(&message, &field, "x");
+      if (field.cpp_type() == Field::CPPTYPE_DOUBLE) reflection->AddDouble(&message, &field, 1);
+      if (field.cpp_type() == Field::CPPTYPE_INT64) reflection->AddInt64(&message, &field, 1);
+    } else if (field.cpp_type() == Field::CPPTYPE_MESSAGE) {
+      reflection->MutableMessage(&message, &field);
+    } else if (field.cpp_type() == Field::CPPTYPE_ENUM) {
+      reflection->SetEnumValue(&message, &field, 1);
+    } else if (field.cpp_type() == Field::CPPTYPE_BOOL) {
+      reflection->SetBool(&message, &field, true);
+    } else if (field.cpp_type() == Field::CPPTYPE_STRING) {
+      reflection->SetString(&message, &field, "x");
+    } else if (field.cpp_type() == Field::CPPTYPE_DOUBLE) {
+      reflection->SetDouble(&message, &field, 1);
+    } else {
+      reflection->SetInt64(&message, &field, 1);
+    }
+  };
+  const auto expect_refused = [&](const v1::RotateRequest& call, const std::string& field) {
+    const absl::Status status = Send(call).status;
+    const bool refused = status.code() == kInvalid || absl::IsUnimplemented(status);
+    EXPECT_TRUE(refused) << field << ": " << status.ToString();
+  };
+  for (int i = 0; i < type->field_count(); ++i) {
+    const auto& field = *type->field(i);
+    if (values.contains(field.name())) continue;
+    v1::RotateRequest call = CallOf(Sample(), id);
+    set_any(call, field);
+    expect_refused(call, field.full_name());
+  }
+  const auto* const output = v1::Output::descriptor();
+  for (int i = 0; i < output->field_count(); ++i) {
+    if (output->field(i)->name() == "regions") continue;
+    v1::RotateRequest call = CallOf(Sample(), id);
+    set_any(*call.mutable_output(), *output->field(i));
+    expect_refused(call, output->field(i)->full_name());
+  }
+  const auto* const tensor = v1::Tensor::descriptor();
+  for (int i = 0; i < tensor->field_count(); ++i) {
+    if (tensor->field(i)->name() == "array") continue;
+    v1::RotateRequest call = CallOf(Sample(), id);
+    set_any(*call.mutable_tensors(0), *tensor->field(i));
+    expect_refused(call, tensor->field(i)->full_name());
+  }
+  for (const char* name : {"dtype", "shape", "strides"}) {
+    v1::RotateRequest call = CallOf(Sample(), id);
+    set_any(*call.mutable_tensors(0)->mutable_array(),
+            *v1::Array::descriptor()->FindFieldByName(name));
+    expect_refused(call, name);
+  }
+  v1::RotateRequest from_rope = CallOf(Sample(), id);
+  from_rope.mutable_reposition()->mutable_from_rope();
+  expect_refused(from_rope, "reposition.from_rope");
+}
+
+TEST_F(PreparedRotationTest, CallWithAnotherNumberOfTensorsIsRefused) {
+  v1::RotateRequest call = CallOf(Sample(), Prepare(Sample()));
+  call.mutable_tensors()->RemoveLast();
+  EXPECT_THAT(Send(call).status, StatusIs(kInvalid, "tensors: got 1, want 2, as prepared"));
+}
+
+// --- What Prepare refuses ---
+
+TEST_F(PreparedRotationTest, ValuesAreRefusedByPrepare) {
+  const auto expect_refused = [&](const std::string& field,
+                                  const std::function<void(v1::RotateRequest&)>& set) {
+    v1::PrepareRequest request = PrepareOf(Sample());
+    set(*request.mutable_rotate());
+    EXPECT_THAT(PrepareStatus(request),
+                StatusIs(kInvalid, StartsWith("rotate." + field + ": got")));
+  };
+  expect_refused("request_id", [](auto& r) { r.set_request_id("a"); });
+  expect_refused("prepared_id", [](auto& r) { r.set_prepared_id("a"); });
+  expect_refused("labels", [](auto& r) { (*r.mutable_labels())["a"] = "b"; });
+  expect_refused("positions", [](auto& r) { r.mutable_positions(); });
+  expect_refused("reposition.from", [](auto& r) { r.mutable_reposition()->mutable_from(); });
+  expect_refused("output.regions", [](auto& r) { r.mutable_output()->add_regions(); });
+  expect_refused("rows", [](auto& r) { r.mutable_rows(); });
+  expect_refused("tensors[1].array",
+                 [](auto& r) { r.mutable_tensors(1)->mutable_array()->set_raw("x"); });
+  expect_refused("tensors[0].array",
+                 [](auto& r) { r.mutable_tensors(0)->mutable_array()->add_numbers(1); });
+  expect_refused("tensors[0].array",
+                 [](auto& r) { r.mutable_tensors(0)->mutable_array()->mutable_region(); });
+  expect_refused("tensors[0].norm.weight", [](auto& r) {
+    r.mutable_tensors(0)->mutable_norm()->mutable_weight()->mutable_region();
+  });
+}
+
+TEST_F(PreparedRotationTest, WhatStaysTheSameIsRefusedByPrepareAsByRotate) {
+  v1::PrepareRequest request = PrepareOf(Sample());
+  request.mutable_rotate()->mutable_tensors(0)->set_layout("XD");
+  EXPECT_THAT(PrepareStatus(request), StatusIs(kInvalid, StartsWith("rotate.tensors[0].layout")));
+  request = PrepareOf(Sample());
+  request.mutable_rotate()->mutable_rope()->clear_pairing();
+  EXPECT_THAT(PrepareStatus(request), StatusIs(kInvalid, StartsWith("rotate.rope.pairing")));
+  request = PrepareOf(Sample());
+  request.mutable_rotate()->mutable_rope()->set_model("no-such-model");
+  EXPECT_THAT(PrepareStatus(request), StatusIs(absl::StatusCode::kNotFound, HasSubstr("model")));
+  request.clear_rotate();
+  EXPECT_THAT(PrepareStatus(request), StatusIs(kInvalid, StartsWith("rotate.rope")));
+}
+
+// --- An open axis ---
+
+TEST_F(PreparedRotationTest, OpenAxisHasAnyLengthUpToThePreparedOne) {
+  const std::string id = Prepare(OfTokens(5), "S");
+  for (const int64_t tokens : {0, 1, 4, 5}) {
+    EXPECT_THAT(SendAsPrepared(OfTokens(tokens), id, /*is_open=*/true), IsOk()) << tokens;
+  }
+  EXPECT_THAT(Send(CallOf(OfTokens(6), id, true)).status,
+              StatusIs(kInvalid, StartsWith("tensors[0].array.shape: got [6, 2, 8]")));
+}
+
+TEST_F(PreparedRotationTest, OpenAxisMayBeReorderedAndHaveDynamicFrequencies) {
+  const auto make = [](int64_t batch) {
+    v1::RotateRequest request = Sample();
+    request.clear_tensors();
+    AddTensor(request, v1::ROLE_Q, "BSHD", {batch, 3, 2, 8});
+    request.mutable_output()->add_layouts("HBSD");
+    v1::RopeConfig& config = *request.mutable_rope()->mutable_config();
+    config.set_rope_type("dynamic");
+    config.set_factor(2);
+    config.set_max_position_embeddings(100);
+    return request;
+  };
+  const std::string id = Prepare(make(4), "B");
+  for (const int64_t batch : {1, 3, 4}) {
+    EXPECT_THAT(SendAsPrepared(make(batch), id, /*is_open=*/true), IsOk()) << batch;
+  }
+}
+
+TEST_F(PreparedRotationTest, ShapesOfACallDifferAlongTheOpenAxisAlone) {
+  const std::string id = Prepare(OfTokens(5), "S");
+  v1::RotateRequest call = CallOf(OfTokens(4), id, true);
+  SetShape(*call.mutable_tensors(0)->mutable_array(), {4, 1, 16});
+  EXPECT_THAT(Send(call).status, StatusIs(kInvalid, StartsWith("tensors[0].array.shape")));
+  call = CallOf(OfTokens(4), id, true);
+  SetShape(*call.mutable_tensors(1)->mutable_array(), {3, 8});
+  EXPECT_THAT(Send(call).status, StatusIs(kInvalid, StartsWith("tensors[1].array.shape")));
+  SetShape(*call.mutable_tensors(1)->mutable_array(), {-1, 8});
+  EXPECT_THAT(Send(call).status, StatusIs(kInvalid, StartsWith("tensors[1].array.shape")));
+  call.mutable_tensors(1)->mutable_array()->clear_shape();
+  EXPECT_THAT(Send(call).status, StatusIs(kInvalid, StartsWith("tensors[1].array.shape")));
+}
+
+TEST_F(PreparedRotationTest, OpenAxisIsOneOfTheTensors) {
+  for (const char* axis : {"H", "SS", "s", "B"}) {
+    v1::PrepareRequest request = PrepareOf(Sample());
+    request.set_open_axis(axis);
+    EXPECT_THAT(PrepareStatus(request), StatusIs(kInvalid, StartsWith("open_axis: got"))) << axis;
+  }
+}
+
+// --- The id ---
+
+TEST_F(PreparedRotationTest, IdIsAHashOfTheRequestAndItsConfig) {
+  const std::string id = Prepare(Sample());
+  EXPECT_THAT(id, SizeIs(32));
+  EXPECT_EQ(Prepare(Sample(7)), id) << "positions are values";
+  LocalEngine other;
+  EXPECT_EQ(other.Prepare(PrepareOf(Sample())).value(), id);
+  v1::RotateRequest same = Sample();
+  same.mutable_rope()->clear_config();
+  same.mutable_rope()->set_config_json(R"({"head_dim": 8, "rope_theta": 10000})");
+  EXPECT_EQ(Prepare(same), id) << "the same embedding, said otherwise";
+  std::set<std::string> ids = {id, Prepare(OfTokens(4)), Prepare(Sample(), "S")};
+  v1::RotateRequest theta = Sample();
+  theta.mutable_rope()->mutable_config()->set_rope_theta(7);
+  ids.insert(Prepare(theta));
+  v1::RotateRequest weighted = Sample();
+  v1::HeadNorm& norm = *weighted.mutable_tensors(0)->mutable_norm();
+  norm.set_eps(1);
+  norm.mutable_weight()->set_dtype(v1::DTYPE_FP32);
+  SetShape(*norm.mutable_weight(), {8});
+  for (const float first : {1.0F, 2.0F}) {
+    norm.mutable_weight()->set_raw(Floats(8, first));
+    ids.insert(Prepare(weighted));
+  }
+  EXPECT_THAT(ids, SizeIs(6));
+}
+
+// --- Memory regions ---
+
+class PreparedInRegionsTest : public PreparedRotationTest {
+ protected:
+  static constexpr size_t kBytes = 4096;
+
+  PreparedInRegionsTest() {
+    token_ = engine_.regions().OpenSession(kSession, {.local = true, .uid = geteuid()});
+    memfd_id_ = engine_.regions().RegisterMemfd(kSession, memfd_.Dup(), kBytes).value();
+    posix_id_ = engine_.regions().RegisterPosix(kSession, posix_.name(), 0, kBytes).value();
+  }
+
+  // As SendAsPrepared, and what is left in memory is the same as well.
+  absl::Status SendHere(const v1::RotateRequest& whole, const std::string& id) {
+    SetMemory();
+    const WireAnswer want = Send(whole);
+    const std::vector<std::string> memory = Memory();
+    SetMemory();
+    const WireAnswer got = Send(CallOf(whole, id));
+    EXPECT_EQ(got.status, want.status);
+    EXPECT_TRUE(got.bytes == want.bytes);
+    EXPECT_TRUE(Memory() == memory);
+    return got.status;
+  }
+  void SetMemory() {
+    const std::string values = Floats(kBytes / sizeof(float));
+    for (const SharedMemory* memory : {&memfd_, &posix_}) {
+      std::memcpy(memory->data(), values.data(), kBytes);
+    }
+  }
+  std::vector<std::string> Memory() const {
+    return {std::string(memfd_.data(), kBytes), std::string(posix_.data(), kBytes)};
+  }
+
+  static void PlaceAt(v1::Array& array, uint64_t id, uint64_t offset) {
+    array.clear_raw();
+    array.mutable_region()->set_region_id(id);
+    array.mutable_region()->set_offset(offset);
+  }
+  // The sample, of 192 bytes of q and 96 of k, from and to these places.
+  static v1::RotateRequest At(uint64_t id, uint64_t from, uint64_t to) {
+    v1::RotateRequest request = Sample();
+    PlaceAt(*request.mutable_tensors(0)->mutable_array(), id, from);
+    PlaceAt(*request.mutable_tensors(1)->mutable_array(), id, from + 192);
+    for (const uint64_t offset : {to, to + 192}) {
+      v1::RegionSpan& span = *request.mutable_output()->add_regions();
+      span.set_region_id(id);
+      span.set_offset(offset);
+    }
+    return request;
+  }
+
+  const SharedMemory memfd_ = SharedMemory::Memfd(kBytes);
+  const SharedMemory posix_ = SharedMemory::Posix(kBytes);
+  uint64_t token_ = 0;
+  uint64_t memfd_id_ = 0;
+  uint64_t posix_id_ = 0;
+};
+
+TEST_F(PreparedInRegionsTest, EachCallHasItsOwnPlaces) {
+  const std::string id = Prepare(Sample());
+  for (const uint64_t region : {memfd_id_, posix_id_}) {
+    EXPECT_THAT(SendHere(At(region, 512, 1024), id), IsOk());
+    EXPECT_THAT(SendHere(At(region, 2048, 2048), id), IsOk());
+    v1::RotateRequest input = At(region, 512, 1024);
+    input.clear_output();
+    EXPECT_THAT(SendHere(input, id), IsOk());
+  }
+  EXPECT_THAT(SendAsPrepared(Sample(), id), IsOk()) << "and none";
+}
+
+TEST_F(PreparedInRegionsTest, StridesAndInPlaceArePrepared) {
+  v1::RotateRequest apart = At(posix_id_, 512, 1024);
+  apart.mutable_output()->add_strides()->mutable_values()->Add(16);
+  for (const int64_t stride : {8, 1})
+    apart.mutable_output()->mutable_strides(0)->add_values(stride);
+  apart.mutable_output()->add_strides();
+  EXPECT_THAT(SendHere(apart, Prepare(apart)), IsOk());
+  v1::RotateRequest in_place = At(memfd_id_, 512, 0);
+  in_place.mutable_output()->clear_regions();
+  in_place.mutable_output()->set_in_place(true);
+  EXPECT_THAT(SendHere(in_place, Prepare(in_place)), IsOk());
+}
+
+TEST_F(PreparedInRegionsTest, PlacesAreCheckedForEachCall) {
+  const std::string id = Prepare(Sample());
+  EXPECT_THAT(SendHere(At(memfd_id_, kBytes - 192, 1024), id),
+              StatusIs(absl::StatusCode::kOutOfRange, StartsWith("tensors[1].array.region")));
+  EXPECT_THAT(SendHere(At(memfd_id_, 512, kBytes - 192), id),
+              StatusIs(absl::StatusCode::kOutOfRange, StartsWith("output.regions[1]")));
+  EXPECT_THAT(SendHere(At(memfd_id_, 512, 600), id),
+              StatusIs(kInvalid, StartsWith("output of tensors[0]")));
+  EXPECT_THAT(Send(CallOf(At(memfd_id_, 512, 1024), id), kSession + 1).status,
+              StatusIs(absl::StatusCode::kNotFound, StartsWith("tensors[0].array.region")));
+}
+
+TEST_F(PreparedInRegionsTest, PreparedRequestHoldsNoRegion) {
+  const v1::RotateRequest whole = At(memfd_id_, 512, 1024);
+  const std::string id = Prepare(whole);
+  EXPECT_THAT(SendHere(whole, id), IsOk());
+  engine_.regions().CloseSession(token_);
+  EXPECT_EQ(engine_.regions().statistics().bytes, 0);
+  EXPECT_THAT(SendHere(whole, id), StatusIs(absl::StatusCode::kNotFound, HasSubstr("region")));
+}
+
+}  // namespace
+}  // namespace rope::server
