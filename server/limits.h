@@ -61,18 +61,9 @@ inline constexpr int64_t kErrorPartBytesMax = 256;
 
 // --- the queue ---
 
-// A request up to this size that finds its device free runs on the thread that received it. Waking
-// the batch thread would cost as much as its work.
+// The largest request that runs on the thread that received it, if an accelerator takes batches:
+// waking the batch thread would cost as much as its work. On a host alone every request may.
 inline constexpr int64_t kDirectBytesMax = 256 * kKiB;
-// The same for requests that did not come through a ring, if only the host rotates. At 1 MiB waking
-// the batch thread costs a tenth of the time, and the thread spends several times as long on
-// reading the bytes as on rotating them. With an accelerator batching gains more.
-inline constexpr int64_t kDirectHostBytesMax = 2 * kMiB;
-// The same for a client that is alone (its call is the only one). A hand-over wakes two sleeping
-// threads, which costs a tenth of the time at 42 MB. The thread that handed the request over would
-// also poll for other clients, and take a processor from the rotation. A request of another client
-// that arrives meanwhile waits once; after that no client is alone.
-inline constexpr int64_t kDirectAloneBytesMax = 64 * kMiB;
 // Requests that gather before they run on the thread that received them: enough to wake clients
 // together, few enough that the first of them does not wait long.
 inline constexpr int64_t kGatheredRequestsMax = 8;
@@ -172,8 +163,7 @@ static_assert(kMessageBytesMax <= kMessageBytesCeiling);
 static_assert(kConfigJsonBytesMax < kSkeletonBytesMax);
 static_assert(kConfigJsonBytesMax < kOwnersModelBytesMax);
 static_assert(kSessionMemoryBytesMax <= kSharedMemoryBytesMax);
-static_assert(kDirectBytesMax < kDirectHostBytesMax && kDirectHostBytesMax < kSliceBytesMax &&
-              kSliceBytesMax < kBatchBytesMax && kBatchBytesMax < kDirectAloneBytesMax);
+static_assert(kGatheredBytesMax < kSliceBytesMax && kSliceBytesMax < kBatchBytesMax);
 
 }  // namespace rope::server::limits
 

@@ -121,9 +121,11 @@ absl::Status Server::Build(Batcher::Options batches) {
 
 absl::Status Server::BuildRingLoop(int threads) {
   if (!options_.shared_memory.enabled) return absl::OkStatus();
-  ROPE_ASSIGN_OR_RETURN(ring_loop_, RingLoop::Create(clock_, Spin(threads), [this](RingCall& call) {
-                          rope_service_->RotateLocal(call);
-                        }));
+  ROPE_ASSIGN_OR_RETURN(
+      ring_loop_,
+      RingLoop::Create(
+          clock_, Spin(threads), [this](RingCall& call) { rope_service_->RotateLocal(call); },
+          [this] { return batcher_->RunGathered(); }));
   return absl::OkStatus();
 }
 

@@ -52,9 +52,9 @@ Batcher::~Batcher() {
 
 // Decides under mutex_ where the request runs; a direct batch runs after the lock is released.
 //
-// Two counters cover a direct batch, both taken here under the lock. direct_running_ makes the
-// device busy, and falls as soon as the rotation is done. direct_unfinished_ keeps Drain waiting
-// until the answers are sent too.
+// Two counters cover a direct batch. direct_running_ makes the device busy, and falls as soon as the
+// rotation is done. direct_unfinished_ counts requests from here until their answer is sent, and
+// keeps Drain waiting.
 absl::Status Batcher::Enqueue(std::unique_ptr<Request>& request) {
   const bool is_large = request->plan.bytes() > options_.gathered_bytes_max;
   if (is_large) RunGathered();  // so that gathered small requests do not wait for this one
@@ -62,29 +62,30 @@ absl::Status Batcher::Enqueue(std::unique_ptr<Request>& request) {
   {
     proto::MutexLock lock(&mutex_);
     if (draining_) return Draining();
-    const bool alone = NoteClient(*request);
-    if (!MayRunDirect(*request, alone)) {
+    if (!IsFree() || request->plan.bytes() > options_.direct_bytes_max) {
       PushGathered();  // first, to keep the order of arrival
       Push(std::move(request));
       return absl::OkStatus();
     }
     ++direct_unfinished_;
-    if (alone || is_large || !request->gathers) {
-      batch.started = request->enqueued;
-      AddWhole(std::move(request), batch);
-      direct_running_.fetch_add(1);
-    } else {
-      gathered_.push_back(std::move(request));
-      if (!HasGatheredEnough()) return absl::OkStatus();
-      batch = StartGathered();
-    }
+    gathered_.push_back(std::move(request));
+    if (!is_large && !HasGatheredEnough()) return absl::OkStatus();
+    batch = StartGathered();
   }
   RunDirect(batch);
   return absl::OkStatus();
 }
 
-// The poll thread calls this whenever it has no other event. The device may have become busy since
-// the requests gathered; they then move to the queues instead of running beside the batch thread.
+absl::Status Batcher::Queue(std::unique_ptr<Request>& request) {
+  proto::MutexLock lock(&mutex_);
+  if (draining_) return Draining();
+  Push(std::move(request));
+  return absl::OkStatus();
+}
+
+// A receiving thread calls this whenever it has no other event. The device may have become busy
+// since the requests gathered; they then move to the queues instead of running beside the batch
+// thread.
 bool Batcher::RunGathered() {
   Batch batch;
   {
@@ -100,17 +101,28 @@ bool Batcher::RunGathered() {
   return true;
 }
 
+// A request that has slices left runs by itself, so that the small ones behind it wait for one slice
+// at most.
 Batcher::Batch Batcher::StartGathered() {
   Batch batch;
   batch.started = clock_.Now();
-  for (std::unique_ptr<Request>& request : gathered_) {
-    if (HasEnded(*request, batch.started)) {
+  const int64_t requests_max = std::min(options_.gathered_requests_max, options_.requests_max);
+  while (!gathered_.empty() && batch.bytes < options_.gathered_bytes_max &&
+         std::ssize(batch.slices) < requests_max) {
+    Request& next = *gathered_.front();
+    const bool is_large = next.plan.bytes() > options_.gathered_bytes_max;
+    if (is_large && !batch.slices.empty()) break;
+    std::unique_ptr<Request> request = std::move(gathered_.front());
+    gathered_.pop_front();
+    if (HasEnded(next, batch.started)) {
       batch.expired.push_back(std::move(request));
+    } else if (AddSlice(next, batch)) {
+      batch.finishing.push_back(std::move(request));
     } else {
-      AddWhole(std::move(request), batch);
+      batch.unfinished = std::move(request);
+      break;
     }
   }
-  gathered_.clear();
   direct_running_.fetch_add(1);
   return batch;
 }
@@ -121,56 +133,36 @@ void Batcher::PushGathered() {
   gathered_.clear();
 }
 
-bool Batcher::NoteClient(const Request& request) {
-  return std::exchange(last_session_, request.session) == request.session && request.alone;
-}
-
 bool Batcher::IsFree() const {
   return !batch_running_ && queues_.empty() && direct_running_.load() < options_.direct_slots;
-}
-
-bool Batcher::MayRunDirect(const Request& request, bool alone) const {
-  return IsFree() && request.plan.bytes() <= DirectBytesMax(request, alone) &&
-         request.plan.tokens <= options_.tokens_max &&
-         request.plan.building.slice_ends == nullptr &&
-         !HasEnded(request, request.enqueued);  // the batch thread answers it
-}
-
-int64_t Batcher::DirectBytesMax(const Request& request, bool alone) const {
-  if (alone) return options_.direct_alone_bytes_max;
-  return request.from_ring ? options_.direct_ring_bytes_max : options_.direct_bytes_max;
 }
 
 // Invariant of the queues, under mutex_: `turn_` holds each session of `queues_` exactly once, and
 // no queue is empty, so that every visit of the batch thread finds a request.
 void Batcher::Push(std::unique_ptr<Request> request) {
-  Queue& queue = queues_[request->session];
+  Requests& queue = queues_[request->session];
   if (queue.empty()) turn_.push_back(request->session);
   queue.push_back(std::move(request));
   work_.Signal();
 }
 
-void Batcher::AddWhole(std::unique_ptr<Request> request, Batch& batch) {
-  batch.tokens += request->plan.tokens;
-  batch.bytes += request->plan.bytes();
-  batch.slices.push_back({request.get(), 0, request->plan.tokens, absl::OkStatus()});
-  batch.finishing.push_back(std::move(request));
-}
-
 bool Batcher::HasGatheredEnough() const {
+  int64_t requests = 0;
   int64_t bytes = 0;
   int64_t tokens = 0;
   for (const std::unique_ptr<Request>& request : gathered_) {
+    if (request->plan.bytes() > options_.gathered_bytes_max) continue;  // the rest of a large one
+    ++requests;
     bytes += request->plan.bytes();
     tokens += request->plan.tokens;
   }
-  const auto requests = static_cast<int64_t>(gathered_.size());
   return requests >= std::min(options_.gathered_requests_max, options_.requests_max) ||
          bytes >= options_.gathered_bytes_max || tokens >= options_.tokens_max;
 }
 
 void Batcher::RunDirect(Batch& batch) {
   const auto requests = static_cast<int>(batch.finishing.size() + batch.expired.size());
+  const bool has_more = batch.unfinished != nullptr;
   Run(batch);
   // Before the answers, so that a client's next request finds the device free again.
   direct_running_.fetch_sub(1);
@@ -178,6 +170,12 @@ void Batcher::RunDirect(Batch& batch) {
   // After the answers. Draining may end, and the batcher be destroyed, once this reaches 0.
   proto::MutexLock lock(&mutex_);
   direct_unfinished_ -= requests;
+  if (batch.unfinished != nullptr && !draining_) {
+    gathered_.push_back(std::move(batch.unfinished));
+  } else if (has_more) {
+    --direct_unfinished_;  // it has failed, or the batch thread runs the rest
+    if (batch.unfinished != nullptr) Push(std::move(batch.unfinished));
+  }
   if (draining_) work_.Signal();
 }
 
@@ -244,7 +242,7 @@ Batcher::Batch Batcher::PopBatch() {
 // goes to the back of its session's queue. Its `last_batch` then keeps this function from taking a
 // second slice into the same batch. The slice has a plain pointer to the request, which stays valid
 // because only the batch thread removes requests from the queues.
-bool Batcher::PopFrom(Queue& queue, Batch& batch) {
+bool Batcher::PopFrom(Requests& queue, Batch& batch) {
   if (queue.front()->last_batch == batch_number_) return false;  // has given its slice already
   std::unique_ptr<Request> request = std::move(queue.front());
   queue.pop_front();
@@ -252,17 +250,21 @@ bool Batcher::PopFrom(Queue& queue, Batch& batch) {
     batch.expired.push_back(std::move(request));
     return true;
   }
-  const int64_t begin = request->tokens_taken;
-  const int64_t end = begin + SliceTokens(*request, batch);
-  request->tokens_taken = end;
   request->last_batch = batch_number_;
-  batch.slices.push_back({request.get(), begin, end, absl::OkStatus()});
-  batch.tokens += end - begin;
-  batch.bytes += (end - begin) * request->plan.bytes_per_token;
-  batch.build_rows += request->plan.building.rows / SliceCount(request->plan);
-  auto& next = end == request->plan.tokens ? batch.finishing.emplace_back() : queue.emplace_back();
-  next = std::move(request);
+  const bool is_last = AddSlice(*request, batch);
+  (is_last ? batch.finishing.emplace_back() : queue.emplace_back()) = std::move(request);
   return true;
+}
+
+bool Batcher::AddSlice(Request& request, Batch& batch) const {
+  const int64_t begin = request.tokens_taken;
+  const int64_t end = begin + SliceTokens(request, batch);
+  request.tokens_taken = end;
+  batch.slices.push_back({&request, begin, end, absl::OkStatus()});
+  batch.tokens += end - begin;
+  batch.bytes += (end - begin) * request.plan.bytes_per_token;
+  batch.build_rows += request.plan.building.rows / SliceCount(request.plan);
+  return end == request.plan.tokens;
 }
 
 ClosedBy Batcher::ReachedCap(const Batch& batch) const {
@@ -311,8 +313,8 @@ void Batcher::Report(const Batch& batch) const {
 
 // Called without a lock, after the batch has run. `finishing` holds the owners of the slices that
 // were their request's last, in the order of the slices; one walk over both matches them. A slice
-// that failed early ends its request: Extract takes the request out of the queues, where its rest
-// waits.
+// that failed early ends its request: Extract takes the request out of the batch, or out of the
+// queues, where its rest waits.
 void Batcher::Finish(Batch& batch) {
   auto finishing = batch.finishing.begin();  // in the order of batch.slices
   for (Slice& slice : batch.slices) {
@@ -324,12 +326,13 @@ void Batcher::Finish(Batch& batch) {
     if (finishing != batch.finishing.end() && finishing->get() == &request) {
       Complete(std::move(*finishing++), slice.status);
     } else if (!slice.status.ok()) {
-      Complete(Extract(&request), slice.status);
+      Complete(Extract(&request, batch), slice.status);
     }
   }
 }
 
-std::unique_ptr<Request> Batcher::Extract(const Request* request) {
+std::unique_ptr<Request> Batcher::Extract(const Request* request, Batch& batch) {
+  if (batch.unfinished.get() == request) return std::move(batch.unfinished);
   proto::MutexLock lock(&mutex_);
   const auto queue = queues_.find(request->session);
   ROPE_CHECK(queue != queues_.end());
@@ -356,7 +359,7 @@ void Batcher::Drain(absl::Duration timeout) {
     draining_ = true;
     work_.Signal();
   }
-  RunGathered();
+  while (RunGathered()) continue;
   if (!thread_.joinable()) return;
   {
     proto::MutexLock lock(&mutex_);

@@ -1,16 +1,15 @@
 // Batcher: decides on which thread a request runs, and which requests share a batch. It batches
 // while the device is busy and never waits while the device is idle: there is no timer.
 //
-//   Enqueue -+- runs at once on the caller's thread             (direct)
-//            +- gathers on the caller's thread -> RunGathered   (direct, several requests)
-//            +- queues by session -> the batch thread           (batched, in slices)
+//   Enqueue -+- gathers -> RunGathered on a receiving thread   (direct)
+//            +- queues by session -> the batch thread          (batched)
+//   Queue   ----^
 //
-// Direct. A request that finds the device free runs on its caller's thread if it is small enough
-// (`direct_bytes_max`). If Request::gathers is set and the request is small, it first gathers with
-// others until RunGathered is called or a cap is reached. Eight answers in a row cost less than
-// eight single ones, each of which wakes a client that asks again at once.
-// A client is alone if its call is the only one in flight and the last request came over the same
-// connection. Its request runs at once, as a whole, up to `direct_alone_bytes_max`.
+// Direct. A request of at most `direct_bytes_max` that finds the device free gathers with others.
+// They run when a receiving thread has no other event (RunGathered), or at once when they are
+// enough. Eight answers in a row cost less than eight single ones, each of which wakes a client
+// that asks again at once. A request above the bound of gathering runs by itself, one slice for
+// each call of RunGathered, so that the thread looks at its events between two slices.
 //
 // Batched. All other requests queue:
 //   1. Enqueue appends the request to the queue of its session.
@@ -38,6 +37,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <thread>
@@ -58,9 +58,7 @@ namespace rope::server {
 class Batcher {
  public:
   struct Options {
-    int64_t direct_bytes_max = limits::kDirectHostBytesMax;
-    int64_t direct_ring_bytes_max = limits::kDirectBytesMax;        // for a request from a ring
-    int64_t direct_alone_bytes_max = limits::kDirectAloneBytesMax;  // for a client that is alone
+    int64_t direct_bytes_max = std::numeric_limits<int64_t>::max();
     int64_t gathered_requests_max = limits::kGatheredRequestsMax;
     int64_t gathered_bytes_max = limits::kGatheredBytesMax;
     int64_t bytes_max = limits::kBatchBytesMax;
@@ -82,11 +80,14 @@ class Batcher {
   // Drains.
   ~Batcher();
 
-  // REQUIRES: request->enqueued is set.
+  // For a thread that receives requests: it calls RunGathered before it sleeps, and soon. REQUIRES:
+  // request->enqueued is set.
   absl::Status Enqueue(std::unique_ptr<Request>& request);
+  // The same for any other thread: the request runs on the batch thread.
+  absl::Status Queue(std::unique_ptr<Request>& request);
 
-  // Runs the gathered requests, or queues them if the device is busy by now. Returns whether any
-  // ran.
+  // Runs a batch of gathered requests or the next slice of one, or queues them if the device is busy
+  // by now. Returns whether any ran; if so, more may be left.
   bool RunGathered();
 
   // Refuses new requests, finishes the accepted ones, and returns when the last has completed.
@@ -99,6 +100,7 @@ class Batcher {
     absl::InlinedVector<Slice, 1> slices;
     // Requests whose last slice is in `slices`.
     absl::InlinedVector<std::unique_ptr<Request>, 1> finishing;
+    std::unique_ptr<Request> unfinished;  // of a direct batch: a request with slices left
     std::vector<std::unique_ptr<Request>> expired;
     int64_t bytes = 0;
     int64_t tokens = 0;
@@ -107,19 +109,18 @@ class Batcher {
     absl::Time started;
     absl::Time finished;
   };
-  using Queue = std::deque<std::unique_ptr<Request>>;
+  using Requests = std::deque<std::unique_ptr<Request>>;
 
-  // Records the request's session. Returns whether its client is alone.
-  bool NoteClient(const Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsFree() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool MayRunDirect(const Request& request, bool alone) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  int64_t DirectBytesMax(const Request& request, bool alone) const;
   void Push(std::unique_ptr<Request> request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  static void AddWhole(std::unique_ptr<Request> request, Batch& batch);
   bool HasGatheredEnough() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Turns the gathered requests into a batch, and counts it as running.
+  // Moves gathered requests, or a slice of the first one, to a batch, and counts it as running.
+  // REQUIRES: some have gathered.
   Batch StartGathered() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PushGathered() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Adds the next slice of the request, whose owner the caller keeps. Returns whether it is the
+  // last.
+  bool AddSlice(Request& request, Batch& batch) const;
   // REQUIRES: the batch is counted in direct_running_, its requests in direct_unfinished_.
   void RunDirect(Batch& batch);
   void Run(Batch& batch);
@@ -127,15 +128,16 @@ class Batcher {
   Batch PopBatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Moves a request or a slice from the queue of one session to `batch`. False: the first request
   // has given its slice to this batch already.
-  bool PopFrom(Queue& queue, Batch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool PopFrom(Requests& queue, Batch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The cap that `batch` has reached, or kDrained.
   ClosedBy ReachedCap(const Batch& batch) const;
   int64_t SliceTokens(const Request& request, const Batch& batch) const;
   static void AnswerExpired(Batch& batch);
   void Report(const Batch& batch) const;
   void Finish(Batch& batch);
-  // Removes a request from the queues that failed before its last slice.
-  std::unique_ptr<Request> Extract(const Request* request) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Removes a request from the batch or the queues that failed before its last slice.
+  std::unique_ptr<Request> Extract(const Request* request, Batch& batch)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Options options_;
   const Clock& clock_;
@@ -145,11 +147,10 @@ class Batcher {
   proto::Mutex mutex_;
   // Wakes the batch thread. A condition of the mutex would be evaluated by every Unlock.
   proto::CondVar work_;
-  std::map<uint64_t, Queue> queues_ ABSL_GUARDED_BY(mutex_);  // by session; none is empty
-  std::deque<uint64_t> turn_ ABSL_GUARDED_BY(mutex_);         // sessions of queues_, next first
-  uint64_t last_session_ ABSL_GUARDED_BY(mutex_) = 0;         // of the last request
+  std::map<uint64_t, Requests> queues_ ABSL_GUARDED_BY(mutex_);  // by session; none is empty
+  std::deque<uint64_t> turn_ ABSL_GUARDED_BY(mutex_);            // sessions of queues_, next first
   bool batch_running_ ABSL_GUARDED_BY(mutex_) = false;
-  std::vector<std::unique_ptr<Request>> gathered_ ABSL_GUARDED_BY(mutex_);
+  Requests gathered_ ABSL_GUARDED_BY(mutex_);
   std::atomic<int> direct_running_ = 0;                // direct batches; grows only under mutex_
   int direct_unfinished_ ABSL_GUARDED_BY(mutex_) = 0;  // requests of these and in gathered_
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;

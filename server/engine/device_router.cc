@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -151,7 +152,8 @@ int DeviceRouter::direct_slots(int threads) const {
 }
 
 int64_t DeviceRouter::direct_bytes_max() const {
-  return accelerator_bytes_min_ == kNever ? limits::kDirectHostBytesMax : limits::kDirectBytesMax;
+  return accelerator_bytes_min_ == kNever ? std::numeric_limits<int64_t>::max()
+                                          : limits::kDirectBytesMax;
 }
 
 bool DeviceRouter::TakesAccelerator(int64_t bytes) const {

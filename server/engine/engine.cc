@@ -35,25 +35,32 @@ absl::Status Engine::PlanOrEnqueue(std::unique_ptr<Request>& request) {
     ROPE_ASSIGN_OR_RETURN(request->prepared, prepared_.Find(id));
   }
   const bool here = PlanningBytes(*request) <= options_.plan_here_bytes_max;
-  return here ? PlanAndEnqueue(request) : planner_.Enqueue(request);
-}
-
-absl::Status Engine::PlanAndEnqueue(std::unique_ptr<Request>& request) {
-  ROPE_RETURN_IF_ERROR(WithinMemory([&] { return MakePlan(*request); }));
-  ROPE_RETURN_IF_ERROR(CheckReplyBytes(*request));
-  BoundBuilding(request->plan);
-  request->enqueued = clock_.Now();
-  request->stages.validate =
-      Microseconds(request->enqueued - request->received) - request->stages.decode;
+  if (!here) return planner_.Enqueue(request);
+  ROPE_RETURN_IF_ERROR(MakeWholePlan(*request));
   return batcher_.Enqueue(request);
 }
 
+absl::Status Engine::MakeWholePlan(Request& request) {
+  ROPE_RETURN_IF_ERROR(WithinMemory([&] { return MakePlan(request); }));
+  ROPE_RETURN_IF_ERROR(CheckReplyBytes(request));
+  BoundBuilding(request.plan);
+  request.enqueued = clock_.Now();
+  request.stages.validate =
+      Microseconds(request.enqueued - request.received) - request.stages.decode;
+  return absl::OkStatus();
+}
+
+absl::Status Engine::PlanAndQueue(std::unique_ptr<Request>& request) {
+  if (request->IsCancelled()) {
+    return MakeError({.reason = Reason::kCancelled}, "request: cancelled while it waited");
+  }
+  if (planner_.abandoned()) return Draining();
+  ROPE_RETURN_IF_ERROR(MakeWholePlan(*request));
+  return batcher_.Queue(request);
+}
+
 void Engine::PlanLater(std::unique_ptr<Request> request) {
-  const absl::Status status =
-      request->IsCancelled()
-          ? MakeError({.reason = Reason::kCancelled}, "request: cancelled while it waited")
-      : planner_.abandoned() ? Draining()
-                             : PlanAndEnqueue(request);
+  const absl::Status status = PlanAndQueue(request);
   if (status.ok()) return;
   const Request::Done done = std::move(request->done);
   done(std::move(request), status);

@@ -53,9 +53,11 @@ class Engine {
  private:
   // Finds the prepared request, and plans on this thread or on the planner's.
   absl::Status PlanOrEnqueue(std::unique_ptr<Request>& request);
-  absl::Status PlanAndEnqueue(std::unique_ptr<Request>& request);
-  // PlanAndEnqueue on the planner's thread, which answers a refused request itself.
+  // On the planner's thread, which answers a refused request itself.
   void PlanLater(std::unique_ptr<Request> request);
+  absl::Status PlanAndQueue(std::unique_ptr<Request>& request);
+  // Fills everything that the batcher needs.
+  absl::Status MakeWholePlan(Request& request);
   // Fills the request's plan.
   absl::Status MakePlan(Request& request);
   absl::Status CheckReplyBytes(const Request& request) const;

@@ -112,8 +112,6 @@ void RopeService::SubmitDecoded(absl::Status status, std::unique_ptr<Request> re
 
 void RopeService::Rotate(UnaryCall& call) {
   std::unique_ptr<Request> request = NewRequest(call);
-  request->alone = parts_.in_flight->count() == 1;  // 1 is this call; open streams count too
-  request->gathers = true;
   request->done = [this, &call](std::unique_ptr<Request> finished, const absl::Status& status) {
     const grpc::ByteBuffer reply = status.ok() ? EncodeReply(*finished) : grpc::ByteBuffer();
     RecordRotation(Method::kRotate, *finished, status, BytesOf(reply));
@@ -144,7 +142,6 @@ void RopeService::OnStreamMessage(StreamCall& call, grpc::ByteBuffer& bytes) {
 
 void RopeService::RotateOnStream(StreamCall& call, StreamNumber number, absl::Status decoded,
                                  std::unique_ptr<Request> request) {
-  request->gathers = true;
   request->done = [this, &call, number](std::unique_ptr<Request> finished,
                                         const absl::Status& status) {
     grpc::ByteBuffer reply = status.ok() ? EncodeStreamReply(number.sequence, *finished)
@@ -162,8 +159,6 @@ void RopeService::RotateOnStream(StreamCall& call, StreamNumber number, absl::St
 void RopeService::RotateLocal(LocalCall& call) {
   parts_.in_flight->Add();
   std::unique_ptr<Request> request = NewRequest(call);
-  request->alone = parts_.in_flight->count() == 1;
-  request->from_ring = true;
   request->slot_bytes = call.reply_bytes_max();
   request->may_overwrite = false;  // the message is a copy, not slices that a reply can send
   request->done = [this, &call](std::unique_ptr<Request> finished, const absl::Status& status) {

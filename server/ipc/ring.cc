@@ -16,8 +16,8 @@ namespace {
 // a time, unless there is nothing else to do.
 constexpr int64_t kAnnouncedAtOnce = 32;
 
-// The ring that this thread serves at the moment.
-thread_local const Ring* served_here = nullptr;
+// Whether this thread serves rings: it announces answers when it finds no more requests.
+thread_local bool serves_rings = false;
 
 constexpr int64_t kTimeoutMaxUs = int64_t{86'400} * 1'000'000;  // a day is for ever
 
@@ -79,14 +79,13 @@ Ring::Served Ring::Serve(const Handler& handler) {
     return Served::kNothing;
   }
   if (submitted - taken_ > proto::kRingSlots) return Served::kBroken;
-  served_here = this;
+  serves_rings = true;
   Served served = Served::kSome;
   for (uint32_t i = 0; i < kServedAtOnce && taken_ != submitted && served == Served::kSome; ++i) {
     const auto& next = shared_.queue[taken_++ % proto::kRingSlots];
     const uint32_t index = next.load(std::memory_order_relaxed);
     if (!Take(index, handler)) served = Served::kBroken;
   }
-  served_here = nullptr;
   return served;
 }
 
@@ -97,7 +96,7 @@ void Ring::NoteAnswer(uint32_t index) {
     shared_.answers[answered % proto::kRingSlots].store(index, std::memory_order_relaxed);
     shared_.answered.store(answered + 1);
   }
-  if (served_here != this) return WakeWatcher();
+  if (!serves_rings) return WakeWatcher();
   if (++unannounced_ == kAnnouncedAtOnce) Announce();
 }
 

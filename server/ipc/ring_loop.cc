@@ -23,20 +23,21 @@ absl::Status TooManyFiles() {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RingLoop>> RingLoop::Create(const Clock& clock, absl::Duration spin,
-                                                           Ring::Handler handler) {
+                                                           Ring::Handler handler, OnIdle on_idle) {
   proto::FileDescriptor wake(eventfd(0, EFD_CLOEXEC));
   proto::FileDescriptor events(epoll_create1(EPOLL_CLOEXEC));
   if (!wake.ok() || !events.ok()) return TooManyFiles();
-  return std::unique_ptr<RingLoop>(new RingLoop(clock, spin, std::move(handler),  // owned by
-                                                std::move(wake),                  // the result
+  return std::unique_ptr<RingLoop>(new RingLoop(clock, spin, std::move(handler),      // owned by
+                                                std::move(on_idle), std::move(wake),  // the result
                                                 std::move(events)));
 }
 
-RingLoop::RingLoop(const Clock& clock, absl::Duration spin, Ring::Handler handler,
+RingLoop::RingLoop(const Clock& clock, absl::Duration spin, Ring::Handler handler, OnIdle on_idle,
                    proto::FileDescriptor wake, proto::FileDescriptor events)
     : clock_(clock),
       spin_(spin),
       handler_(std::move(handler)),
+      on_idle_(std::move(on_idle)),
       wake_(std::move(wake)),
       events_(std::move(events)) {
   Watch(wake_.get());
@@ -113,7 +114,7 @@ void RingLoop::Run() {
     const bool stopped = stopped_.load();  // before the last rings are taken
     if (version_.load() != version) Refresh(rings, version);
     if (stopped) break;
-    if (ServeAll(rings)) {
+    if (ServeAll(rings) || on_idle_()) {
       idle_since = absl::InfiniteFuture();
       continue;
     }
@@ -128,6 +129,7 @@ void RingLoop::Run() {
   }
   // What was submitted before; not until nothing is left, since a client may go on and on.
   for (uint32_t i = 0; i < proto::kRingSlots; i += Ring::kServedAtOnce) ServeAll(rings);
+  while (on_idle_()) continue;
   for (const auto& [token, ring] : rings) ring->Close();
 }
 

@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <thread>
@@ -29,8 +30,11 @@ namespace rope::server {
 
 class RingLoop {
  public:
+  // Called on the loop's thread when no ring has a request. Returns whether it did any work.
+  using OnIdle = std::function<bool()>;
+
   static absl::StatusOr<std::unique_ptr<RingLoop>> Create(const Clock& clock, absl::Duration spin,
-                                                          Ring::Handler handler);
+                                                          Ring::Handler handler, OnIdle on_idle);
   // Stops.
   ~RingLoop();
   RingLoop(const RingLoop&) = delete;
@@ -54,7 +58,7 @@ class RingLoop {
   };
   using Rings = std::vector<std::pair<uint64_t, std::shared_ptr<Ring>>>;  // with their tokens
 
-  RingLoop(const Clock& clock, absl::Duration spin, Ring::Handler handler,
+  RingLoop(const Clock& clock, absl::Duration spin, Ring::Handler handler, OnIdle on_idle,
            proto::FileDescriptor wake, proto::FileDescriptor events);
 
   void Run();
@@ -70,6 +74,7 @@ class RingLoop {
   const Clock& clock_;
   const absl::Duration spin_;
   const Ring::Handler handler_;
+  const OnIdle on_idle_;
   const proto::FileDescriptor wake_;    // eventfd: the loop's own doorbell
   const proto::FileDescriptor events_;  // epoll, of all doorbells
 

@@ -58,11 +58,8 @@ struct Request {
   std::string id;
   uint64_t session = 0;  // the connection; queues take turns between sessions
   absl::Time received;
-  int64_t message_bytes = 0;   // as received
-  bool alone = false;          // no other call was in flight when it arrived
-  bool from_ring = false;      // arrived through a ring, on the thread that serves all rings
-  bool gathers = false;        // its thread calls Batcher::RunGathered when no other event is left
-  bool may_overwrite = false;  // the received bytes are gRPC slices that no one else reads
+  int64_t message_bytes = 0;          // as received
+  bool may_overwrite = false;         // the received bytes are gRPC slices that no one else reads
   std::optional<int64_t> slot_bytes;  // set: the most bytes that the whole reply may have
   absl::Time deadline = absl::InfiniteFuture();
   std::shared_ptr<std::atomic<bool>> cancelled;

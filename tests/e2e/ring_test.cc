@@ -106,7 +106,7 @@ TEST_F(RingTest, TensorMayBeInTheMessage) {
   array.clear_numbers();
   const std::array<float, 2> input = {1, 0};
   array.set_raw(input.data(), sizeof(input));
-  for (const char* id : {"first", "recognised"}) {
+  for (const char* id : {"first", "second"}) {
     request.set_request_id(id);
     v1::RotateResponse response;
     ASSERT_EQ(client.Rotate(request, 0, &response), "OK");

@@ -29,7 +29,6 @@ std::unique_ptr<LocalEngine> MakeEngine(const char* backend, int64_t slice_bytes
   state->overwrite_bytes_min = 1;
   server::Batcher::Options options;
   options.direct_bytes_max = slice_bytes;
-  options.direct_alone_bytes_max = slice_bytes;
   options.slice_bytes_max = slice_bytes;
   return std::make_unique<LocalEngine>(kernels::CreateBackend(backend, {}).value(), options,
                                        std::move(state));

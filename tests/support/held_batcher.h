@@ -25,8 +25,6 @@
 namespace rope::testing {
 
 inline constexpr server::Batcher::Options kHeldOptions = {.direct_bytes_max = 100,
-                                                          .direct_ring_bytes_max = 50,
-                                                          .direct_alone_bytes_max = 200,
                                                           .bytes_max = 1000,
                                                           .tokens_max = 1000,
                                                           .requests_max = 10,
@@ -78,20 +76,23 @@ class HeldBatcher : public ::testing::Test {
     return request;
   }
 
-  void Enqueue(std::unique_ptr<server::Request> request) {
+  // From a thread that has more events, so that the request may gather.
+  void EnqueueGathering(std::unique_ptr<server::Request> request) {
     request->enqueued = clock_.Now();
     EXPECT_THAT(batcher_->Enqueue(request), IsOk());
     EXPECT_EQ(request, nullptr);
   }
-  void Enqueue(const std::string& id, int64_t tokens, uint64_t session = 1) {
-    Enqueue(MakeRequest(id, tokens, session));
+  void EnqueueGathering(const std::string& id, int64_t tokens) {
+    EnqueueGathering(MakeRequest(id, tokens));
   }
 
-  // The same for a request whose caller's thread runs requests that have gathered.
-  void EnqueueGathering(const std::string& id, int64_t tokens) {
-    auto request = MakeRequest(id, tokens);
-    request->gathers = true;
-    Enqueue(std::move(request));
+  // From a thread that has no more events.
+  void Enqueue(std::unique_ptr<server::Request> request) {
+    EnqueueGathering(std::move(request));
+    while (batcher_->RunGathered()) continue;
+  }
+  void Enqueue(const std::string& id, int64_t tokens, uint64_t session = 1) {
+    Enqueue(MakeRequest(id, tokens, session));
   }
 
   // Occupies the device with a request "blocker" until the next Allow.

@@ -73,7 +73,7 @@ class LocalEngine {
   absl::Status Submit(const ReceivedRequest& received, server::Request::Done done) {
     std::unique_ptr<server::Request> request = received.MakeRequest();
     request->done = std::move(done);
-    return engine_.Submit(request);
+    return SubmitAndRun(request);
   }
 
   // Runs `request` and returns it with its status, also after a failure.
@@ -86,7 +86,7 @@ class LocalEngine {
       status = std::move(how);
       answered.Notify();
     };
-    absl::Status submitted = engine_.Submit(request);
+    absl::Status submitted = SubmitAndRun(request);
     if (!submitted.ok()) return submitted;
     answered.WaitForNotification();
     request = std::move(finished);
@@ -112,6 +112,13 @@ class LocalEngine {
   }
 
  private:
+  // As a receiving thread that has no other event.
+  absl::Status SubmitAndRun(std::unique_ptr<server::Request>& request) {
+    absl::Status status = engine_.Submit(request);
+    while (batcher_.RunGathered()) continue;
+    return status;
+  }
+
   const std::shared_ptr<State> state_;
   FakeClock clock_;
   server::DeviceRouter devices_;

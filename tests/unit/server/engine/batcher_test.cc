@@ -42,30 +42,95 @@ TEST_F(BatcherTest, LargeRequestDoesNot) {
   EXPECT_NE(AnswerOf("large").thread, std::this_thread::get_id());
 }
 
-TEST_F(BatcherTest, LimitsDependOnWhereARequestCameFromAndWhetherItsClientIsAlone) {
+TEST_F(BatcherTest, RequestOfAnotherThreadQueues) {
   Start();
-  size_t answers = 0;
-  const auto runs_here = [&](const std::string& id, int64_t tokens, bool alone, bool from_ring,
-                             uint64_t session) {
-    auto request = MakeRequest(id, tokens, session);
-    request->alone = alone;
-    request->from_ring = from_ring;
-    Allow(1);
-    Enqueue(std::move(request));
-    AwaitAnswers(++answers);
-    return AnswerOf(id).thread == std::this_thread::get_id();
-  };
-  for (const bool ring : {false, true}) {
-    const auto id = [ring](const char* text) { return absl::StrCat(text, ring ? ", ring" : ""); };
-    runs_here(id("first"), 1, true, ring, 7);
-    EXPECT_TRUE(runs_here(id("alone"), 200, true, ring, 7));
-    EXPECT_FALSE(runs_here(id("too large"), 201, true, ring, 7));
-    EXPECT_FALSE(runs_here(id("another connection sent the last one"), 200, true, ring, 8));
-    EXPECT_FALSE(runs_here(id("with others"), 200, false, ring, 8));
-    EXPECT_EQ(runs_here(id("with others, smaller"), 100, false, ring, 8), !ring);
-    EXPECT_FALSE(runs_here(id("with others, above both"), 101, false, ring, 8));
-    EXPECT_TRUE(runs_here(id("with others, small"), 50, false, ring, 8));
-  }
+  Allow(1);
+  auto request = MakeRequest("planned", 5);
+  request->enqueued = clock_.Now();
+  EXPECT_THAT(batcher_->Queue(request), IsOk());
+  AwaitAnswers(1);
+  EXPECT_NE(AnswerOf("planned").thread, std::this_thread::get_id());
+}
+
+TEST_F(BatcherTest, LargeDirectRequestRunsOneSliceAtATime) {
+  Batcher::Options options = kHeldOptions;
+  options.direct_bytes_max = 10000;
+  options.gathered_bytes_max = 100;
+  Start(options);
+  Allow(5);
+  EnqueueGathering("large", 900);
+  EXPECT_THAT(BatchAt(0), ElementsAre("large 0-400"));
+  EXPECT_EQ(BatchCount(), 1U) << "the thread looks at its events";
+  EnqueueGathering("small", 5);
+  EXPECT_TRUE(batcher_->RunGathered());
+  EXPECT_THAT(BatchAt(1), ElementsAre("large 400-800"));
+  EXPECT_TRUE(batcher_->RunGathered());
+  EXPECT_THAT(BatchAt(2), ElementsAre("small 0-5"));
+  EXPECT_THAT(AnsweredIds(), ElementsAre("small"));
+  EXPECT_TRUE(batcher_->RunGathered());
+  EXPECT_THAT(BatchAt(3), ElementsAre("large 800-900"));
+  EXPECT_FALSE(batcher_->RunGathered());
+  EXPECT_THAT(AnswerOf("large").status, IsOk());
+  EXPECT_EQ(AnswerOf("large").thread, std::this_thread::get_id());
+}
+
+TEST_F(BatcherTest, GatheredRequestsQueueWhereTheDeviceIsBusyByThen) {
+  Batcher::Options options = kHeldOptions;
+  options.direct_bytes_max = 10000;
+  options.gathered_bytes_max = 100;
+  Start(options);
+  Allow(1);
+  EnqueueGathering("large", 900);
+  EnqueueGathering("a", 5);
+  std::thread other([this] { batcher_->RunGathered(); });  // the next slice of the large one
+  AwaitBatches(2);
+  EXPECT_FALSE(batcher_->RunGathered());
+  Allow(4);
+  other.join();
+  AwaitAnswers(1);
+  EXPECT_NE(AnswerOf("a").thread, std::this_thread::get_id());
+  EXPECT_TRUE(batcher_->RunGathered());
+  EXPECT_THAT(AnswerOf("large").status, IsOk());
+}
+
+TEST_F(BatcherTest, DrainFinishesTheRestOfALargeDirectRequest) {
+  Batcher::Options options = kHeldOptions;
+  options.direct_bytes_max = 10000;
+  options.gathered_bytes_max = 100;
+  Start(options);
+  Allow(5);
+  EnqueueGathering("large", 900);
+  batcher_->Drain();
+  EXPECT_THAT(AnswerOf("large").status, IsOk());
+}
+
+TEST_F(BatcherTest, FailingSliceEndsALargeDirectRequestOnce) {
+  failing_slice_ = "large 0-400";
+  Batcher::Options options = kHeldOptions;
+  options.direct_bytes_max = 10000;
+  options.gathered_bytes_max = 100;
+  Start(options);
+  Allow(5);
+  EnqueueGathering("large", 900);
+  EXPECT_THAT(AnswerOf("large").status, StatusIs(absl::StatusCode::kInternal, HasSubstr("broken")));
+  EXPECT_FALSE(batcher_->RunGathered());
+  batcher_->Drain();
+}
+
+TEST_F(BatcherTest, LargeDirectRequestThatIsCancelledBetweenItsSlicesRunsNoMore) {
+  Batcher::Options options = kHeldOptions;
+  options.direct_bytes_max = 10000;
+  options.gathered_bytes_max = 100;
+  Start(options);
+  Allow(5);
+  auto request = MakeRequest("large", 900);
+  const auto flag = request->cancelled;
+  EnqueueGathering(std::move(request));
+  flag->store(true);
+  EXPECT_TRUE(batcher_->RunGathered());
+  EXPECT_EQ(BatchCount(), 1U);
+  EXPECT_THAT(AnswerOf("large").status,
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("while it waited")));
 }
 
 TEST_F(BatcherTest, SmallRequestsGatherUntilNothingElseHasArrived) {
@@ -108,31 +173,6 @@ TEST_F(BatcherTest, BatchesOfOneGatherNothing) {
   EXPECT_THAT(BatchAt(0), ElementsAre("at once 0-5"));
 }
 
-TEST_F(BatcherTest, RequestOfAClientThatIsAloneDoesNotGather) {
-  Start();
-  Allow(2);
-  Enqueue("first", 5, /*session=*/7);
-  auto request = MakeRequest("at once", 5, 7);
-  request->alone = true;
-  request->gathers = true;
-  Enqueue(std::move(request));
-  EXPECT_THAT(AnswerOf("at once").status, IsOk());
-}
-
-TEST_F(BatcherTest, GatheredRequestsQueueWhereTheDeviceIsBusyByThen) {
-  Start();
-  EnqueueGathering("a", 5);
-  EnqueueGathering("b", 5);
-  std::thread other([this] { Enqueue("direct", 5); });
-  AwaitBatches(1);
-  EXPECT_FALSE(batcher_->RunGathered());
-  Allow(2);
-  other.join();
-  AwaitAnswers(3);
-  EXPECT_THAT(BatchAt(1), ElementsAre("a 0-5", "b 0-5"));
-  EXPECT_NE(AnswerOf("a").thread, std::this_thread::get_id());
-}
-
 TEST_F(BatcherTest, GatheredRequestsQueueBeforeOneThatCameLater) {
   Start();
   EnqueueGathering("a", 5);
@@ -159,13 +199,11 @@ TEST_F(BatcherTest, GatheredRequestsThatEndedAreAnsweredWithoutRunning) {
   Start();
   Allow(1);
   auto expired = MakeRequest("expired", 5);
-  expired->gathers = true;
   expired->deadline = clock_.Now() + absl::Microseconds(10);
-  Enqueue(std::move(expired));
+  EnqueueGathering(std::move(expired));
   auto cancelled = MakeRequest("cancelled", 5);
-  cancelled->gathers = true;
   const auto flag = cancelled->cancelled;
-  Enqueue(std::move(cancelled));
+  EnqueueGathering(std::move(cancelled));
   EnqueueGathering("patient", 5);
   clock_.Advance(absl::Microseconds(10));
   flag->store(true);
@@ -178,16 +216,14 @@ TEST_F(BatcherTest, GatheredRequestsThatEndedAreAnsweredWithoutRunning) {
   EXPECT_THAT(AnswerOf("patient").status, IsOk());
 }
 
-TEST_F(BatcherTest, MoreTokensThanABatchHoldsQueue) {
+TEST_F(BatcherTest, MoreTokensThanABatchHoldsAreSliced) {
   Batcher::Options options = kHeldOptions;
   options.tokens_max = 20;
   Start(options);
   Allow(4);
-  Enqueue("fits", 20);
-  EXPECT_EQ(AnswerOf("fits").thread, std::this_thread::get_id());
-  Enqueue("does not", 21);
-  AwaitAnswers(2);
-  EXPECT_NE(AnswerOf("does not").thread, std::this_thread::get_id());
+  Enqueue("large", 21);
+  EXPECT_THAT(BatchAt(0), ElementsAre("large 0-20"));
+  EXPECT_THAT(BatchAt(1), ElementsAre("large 20-21"));
 }
 
 TEST_F(BatcherTest, FailingRequestFailsNoOtherThatGatheredWithIt) {
@@ -208,29 +244,15 @@ TEST_F(BatcherTest, DrainRunsWhatHasGathered) {
   EXPECT_THAT(AnswerOf("gathered").status, IsOk());
 }
 
-TEST_F(BatcherTest, DrainQueuesWhatHasGatheredWhereTheDeviceIsBusy) {
-  Start();
-  EnqueueGathering("gathered", 5);
-  std::thread other([this] { Enqueue("direct", 5); });
-  AwaitBatches(1);
-  std::thread drainer([this] { batcher_->Drain(); });
-  Allow(2);
-  drainer.join();
-  other.join();
-  EXPECT_THAT(AnswerOf("gathered").status, IsOk());
-  EXPECT_THAT(AnswerOf("direct").status, IsOk());
-}
-
 TEST_F(BatcherTest, GatheredRequestsSayHowLongTheyWaited) {
   Start();
   Allow(1);
   double queued = -1;
   auto request = MakeRequest("waiting", 5);
-  request->gathers = true;
   request->done = [&queued](std::unique_ptr<Request> finished, const absl::Status&) {
     queued = finished->stages.queue;
   };
-  Enqueue(std::move(request));
+  EnqueueGathering(std::move(request));
   clock_.Advance(absl::Microseconds(30));
   batcher_->RunGathered();
   EXPECT_EQ(queued, 30);
@@ -519,8 +541,7 @@ TEST_F(BatcherTest, ManyCallersAreAllAnsweredOnce) {
       for (int i = 0; i < 200; ++i) {
         auto request =
             MakeRequest(absl::StrCat(caller, "/", i), i * 7, static_cast<uint64_t>(caller));
-        request->gathers = i % 2 == 0;
-        Enqueue(std::move(request));
+        i % 2 == 0 ? EnqueueGathering(std::move(request)) : Enqueue(std::move(request));
         if (i % 5 == 0) batcher_->RunGathered();
       }
     });

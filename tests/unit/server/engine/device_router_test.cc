@@ -115,7 +115,7 @@ TEST_F(DeviceRouterTest, AnAcceleratorRunsSmallRequestsOneAtATime) {
 TEST_F(DeviceRouterTest, LargerRequestsRunWhereTheyArriveOnlyWithoutAnAccelerator) {
   EXPECT_EQ(Make(0)->direct_bytes_max(), limits::kDirectBytesMax);
   EXPECT_EQ(Make(1 << 20)->direct_bytes_max(), limits::kDirectBytesMax);
-  EXPECT_EQ(Make(DeviceRouter::kNever)->direct_bytes_max(), limits::kDirectHostBytesMax);
+  EXPECT_EQ(Make(DeviceRouter::kNever)->direct_bytes_max(), std::numeric_limits<int64_t>::max());
 }
 
 // Backends that take `fixed` plus `per_mebibyte` per MiB, on a fake clock that they advance.

@@ -61,6 +61,13 @@ class EngineTest : public ::testing::Test {
   // A budget for one sample request, or a slightly larger one.
   static int64_t Budget() { return SampleBytes() * 3 / 2; }
 
+  // As a receiving thread that has no other event.
+  absl::Status Submit(std::unique_ptr<Request>& request) {
+    absl::Status status = engine_.Submit(request);
+    while (batcher_.RunGathered()) continue;
+    return status;
+  }
+
   Admission admission_{{10, Budget(), 10, Budget()}};
   Batcher batcher_{Batcher::Options(), clock_, [this](absl::Span<Slice>) { ++runs_; }};
   RegionTable regions_{{.enabled = true}};
@@ -76,7 +83,7 @@ class EngineTest : public ::testing::Test {
 
 TEST_F(EngineTest, LegalRequestRunsAndHoldsItsPermitUntilItIsGone) {
   auto request = MakeRequest(Sample());
-  ASSERT_THAT(engine_.Submit(request), IsOk());
+  ASSERT_THAT(Submit(request), IsOk());
   EXPECT_EQ(request, nullptr);
   EXPECT_EQ(answers_, 1);
   EXPECT_EQ(runs_, 1);
@@ -90,7 +97,7 @@ TEST_F(EngineTest, BadRequestStaysTheCallersAndReservesNothing) {
   v1::RotateRequest bad = Sample();
   bad.clear_positions();
   auto request = MakeRequest(bad);
-  EXPECT_THAT(engine_.Submit(request),
+  EXPECT_THAT(Submit(request),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("positions")));
   EXPECT_NE(request, nullptr);
   EXPECT_EQ(answers_, 0);
@@ -99,14 +106,14 @@ TEST_F(EngineTest, BadRequestStaysTheCallersAndReservesNothing) {
 
 TEST_F(EngineTest, FullServerRefusesWithARetryDelay) {
   auto first = MakeRequest(Sample());
-  ASSERT_THAT(engine_.Submit(first), IsOk());
+  ASSERT_THAT(Submit(first), IsOk());
   auto second = MakeRequest(Sample());
-  const absl::Status refused = engine_.Submit(second);
+  const absl::Status refused = Submit(second);
   EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("request: got")));
   EXPECT_GT(proto::PartsOf(refused).retry_delay_ms, 0);
   EXPECT_NE(second, nullptr);
   held_.reset();
-  EXPECT_THAT(engine_.Submit(second), IsOk());
+  EXPECT_THAT(Submit(second), IsOk());
 }
 
 TEST_F(EngineTest, TokensWithoutBytesCount) {
@@ -116,7 +123,7 @@ TEST_F(EngineTest, TokensWithoutBytesCount) {
   SetShape(*tensor.mutable_array(), {1000, 0, 8});
   tensor.mutable_array()->clear_raw();
   auto request = MakeRequest(empty);
-  EXPECT_THAT(engine_.Submit(request), StatusIs(absl::StatusCode::kResourceExhausted,
+  EXPECT_THAT(Submit(request), StatusIs(absl::StatusCode::kResourceExhausted,
                                                 HasSubstr("request: got 80000 bytes")));
 }
 
@@ -127,7 +134,7 @@ TEST_F(EngineTest, ViewOfMoreThanAnybodyHasRoomForIsRefused) {
   SetShape(*tensor.mutable_array(), {3, int64_t{1} << 55, 8});
   for (const int64_t stride : {8, 0, 1}) tensor.mutable_array()->add_strides(stride);
   auto request = MakeRequest(view);
-  EXPECT_THAT(engine_.Submit(request),
+  EXPECT_THAT(Submit(request),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("request: got")));
 }
 
@@ -144,7 +151,7 @@ TEST_F(EngineTest, MemoryThatIsUsedWhereItIsCostsNothing) {
   auto request = MakeRequest(sent);
   request->session = 7;
   const int64_t received = ReceivedBytes(*request);
-  ASSERT_THAT(engine_.Submit(request), IsOk());
+  ASSERT_THAT(Submit(request), IsOk());
   EXPECT_EQ(admission_.bytes() - received, 3 * limits::kTokenBytes);
   ASSERT_THAT(regions_.Unregister(7, *id), IsOk());
   EXPECT_EQ(regions_.statistics().bytes, 4096) << "the request holds it";
@@ -155,7 +162,7 @@ TEST_F(EngineTest, MemoryThatIsUsedWhereItIsCostsNothing) {
 TEST_F(EngineTest, DrainingServerGivesTheRequestBack) {
   batcher_.Drain();
   auto request = MakeRequest(Sample());
-  EXPECT_THAT(engine_.Submit(request),
+  EXPECT_THAT(Submit(request),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("draining")));
   ASSERT_NE(request, nullptr);
   EXPECT_EQ(answers_, 0);

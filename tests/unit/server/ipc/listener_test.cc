@@ -348,9 +348,9 @@ absl::StatusOr<proto::HelloAnswer> SayHello(const proto::FileDescriptor& client,
 class RingListenerTest : public ListenerTest {
  protected:
   RingListenerTest() {
-    auto rings = RingLoop::Create(clock_, absl::ZeroDuration(), [](RingCall& call) {
-      call.Answer(absl::StatusCode::kOk, "served");
-    });
+    auto rings = RingLoop::Create(
+        clock_, absl::ZeroDuration(),
+        [](RingCall& call) { call.Answer(absl::StatusCode::kOk, "served"); }, [] { return false; });
     EXPECT_THAT(rings, IsOk());
     rings_ = *std::move(rings);
   }

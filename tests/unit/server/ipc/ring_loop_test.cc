@@ -30,7 +30,7 @@ void Echo(RingCall& call) {
 class RingLoopTest : public ::testing::Test {
  protected:
   void Start(absl::Duration spin = absl::ZeroDuration(), Ring::Handler handler = Echo) {
-    auto loop = RingLoop::Create(clock_, spin, std::move(handler));
+    auto loop = RingLoop::Create(clock_, spin, std::move(handler), [] { return false; });
     ASSERT_THAT(loop, IsOk());
     loop_ = *std::move(loop);
   }
