@@ -14,6 +14,7 @@
 #include "client/codec/health_messages.h"
 #include "client/codec/message_call.h"
 #include "client/codec/messages.h"
+#include "client/codec/preparation.h"
 #include "client/error.h"
 
 namespace rope::client {
@@ -99,6 +100,23 @@ Result<Client> Client::Connect(const std::string& target, const ConnectOptions& 
 
 Result<RotateReply> Client::Rotate(const RotateRequest& request, const CallOptions& options) const {
   return connection_->Rotate(request, options);
+}
+
+Result<PreparedRotation> Client::Prepare(const RotateRequest& request, const std::string& open_axis,
+                                         const CallOptions& options) const {
+  if (request.prepared.has_value()) {
+    return InvalidField("prepared", "a prepared rotation", "a whole request");
+  }
+  if (request.rows.has_value()) return InvalidField("rows", "a table", "none");
+  auto preparation = Preparation::Create(request, open_axis);
+  if (!preparation.ok()) return preparation.status();
+  const Result<grpc::ByteBuffer> message = (*preparation)->Message();
+  if (!message.ok()) return message.status();
+  auto prepared =
+      ReadPrepared(*preparation, connection_->Call("/rope.v1.RopeService/Prepare", *message,
+                                                   /*idempotent=*/true, options));
+  if (!prepared.ok()) return prepared.status();
+  return PreparedState::RotationOf(*std::move(prepared));
 }
 
 Call Client::RotateAsync(const RotateRequest& request, RotateCallback callback,

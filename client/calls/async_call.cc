@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "client/calls/prepare_call.h"
 #include "client/error.h"
 
 namespace rope::client {
@@ -57,8 +58,8 @@ void AsyncCall::OnEvent(bool) {
 }
 
 // Holds mu_ throughout. Get may redial the connection, and EncodeRotate may copy tensors to staging
-// memory; a concurrent Cancel waits for both. A message that names a region (uses_region) is valid
-// on its session only, so the request is kept and encoded again for the next attempt.
+// memory; a concurrent Cancel waits for both. A message that names a region (uses_region) or an id
+// is valid on its session only, so the request is kept and encoded again for the next attempt.
 void AsyncCall::StartAttempt(const RotateRequest* request) {
   Result<std::shared_ptr<const Session>> session = connector_->Get();
   if (!session.ok()) {
@@ -68,14 +69,17 @@ void AsyncCall::StartAttempt(const RotateRequest* request) {
   }
   session_ = *std::move(session);
   if (request != nullptr) {
+    use_ = session_->prepared->UseOf(*request);
+    if (goes_whole_) use_.id = nullptr;
     Result<EncodedRotate> encoded =
-        EncodeRotate(*request, session_->region, Route::kRpc, borrowed_);
+        EncodeRotate(*request, use_, session_->region, Route::kRpc, borrowed_);
     if (!encoded.ok()) {
       outcome_ = encoded.status();
       return StartAlarm(microseconds(0));  // errors are delivered on the background thread, too
     }
     encoded_ = *std::move(encoded);
-    if (encoded_.uses_region && !request_.has_value()) request_ = *request;
+    const bool is_for_session = encoded_.uses_region || use_.id != nullptr;
+    if (is_for_session && !request_.has_value()) request_ = *request;
   }
   attempt_.emplace();
   session_->stub.Start("/rope.v1.RopeService/Rotate", encoded_.message, attempts_.Remaining(),
@@ -106,13 +110,22 @@ void AsyncCall::Advance() {
   Result<grpc::ByteBuffer> reply = Stub::ResultOf(*attempt_);
   attempt_.reset();
   if (reply.ok()) {
+    StartPrepare(session_, queue_, use_);
     outcome_ = std::move(reply);
     return;
   }
+  if (use_.id != nullptr && IsForgotten(reply.status())) return StartWhole();
   encoded_.staged.NoteFailure(reply.status());
   if (cancelled_) return EndCancelled(reply.status());
   connector_->Note(*session_, reply.status());
   TryAgain(reply.status(), encoded_.idempotent);
+}
+
+void AsyncCall::StartWhole() {
+  session_->prepared->NoteForgotten(use_);
+  goes_whole_ = true;
+  if (cancelled_) return EndCancelled(Status());
+  StartNext();
 }
 
 void AsyncCall::TryAgain(const Status& status, bool idempotent) {

@@ -60,6 +60,8 @@ class AsyncCall final : public LiveCall, private EventHandler {
 
   // Handles the event of an attempt or alarm: sets outcome_, or starts the next attempt or alarm.
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The attempt by an id that the server has forgotten is made again with the whole request.
+  void StartWhole() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // What follows a failed attempt, or a failure to connect.
   void TryAgain(const Status& status, bool idempotent) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndCancelled(const Status& last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -74,7 +76,9 @@ class AsyncCall final : public LiveCall, private EventHandler {
 
   proto::Mutex mu_;
   EncodedRotate encoded_ ABSL_GUARDED_BY(mu_);
-  // Kept if the message must be encoded again for another session.
+  PreparedUse use_ ABSL_GUARDED_BY(mu_);          // of the last attempt
+  bool goes_whole_ ABSL_GUARDED_BY(mu_) = false;  // the server has forgotten its id
+  // Kept if the message must be encoded again for another session, or without an id.
   std::optional<RotateRequest> request_ ABSL_GUARDED_BY(mu_);
   Attempts attempts_ ABSL_GUARDED_BY(mu_);
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;

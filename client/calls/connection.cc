@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/calls/fence.h"
+#include "client/calls/prepare_call.h"
 #include "client/codec/borrowed_slices.h"
 #include "client/codec/codec.h"
 #include "client/error.h"
@@ -60,10 +61,12 @@ Result<grpc::ByteBuffer> Connection::Call(const std::string& method,
 }
 
 // The retry loop of a synchronous call. Everything runs on the calling thread and under no lock.
-// Each attempt encodes the request again, because the session and its region may have changed.
+// Each attempt encodes the request again, because the session and its region may have changed. An
+// attempt by an id that the server has forgotten is made again with the whole request.
 Result<RotateReply> Connection::Rotate(const RotateRequest& request,
                                        const CallOptions& options) const {
   Attempts attempts(attempts_max_, options.timeout);
+  bool goes_whole = false;
   for (;;) {
     const Result<std::shared_ptr<const Session>> session = connector_->Get();
     if (!session.ok()) {
@@ -71,15 +74,26 @@ Result<RotateReply> Connection::Rotate(const RotateRequest& request,
       continue;
     }
     if (WillUseRing(request, **session)) (*session)->ring->WakeServer();
+    PreparedUse use = (*session)->prepared->UseOf(request);
+    if (goes_whole) use.id = nullptr;
     BorrowedSlices borrowed;
     Result<EncodedRotate> encoded =
-        EncodeRotate(request, (*session)->region, RouteOf(**session), borrowed);
+        EncodeRotate(request, use, (*session)->region, RouteOf(**session), borrowed);
     if (!encoded.ok()) return encoded.status();
     const Result<ReceivedReply> reply = Send(**session, *encoded, attempts.Remaining());
     encoded->message.Clear();
     // Before the reply is decoded: an output may be the memory that gRPC still borrows.
     (*session)->stub.AwaitReturn(borrowed);
-    if (reply.ok()) return reply->ToReply(std::move(encoded->wanted), connector_->outputs());
+    if (reply.ok()) {
+      auto result = reply->ToReply(std::move(encoded->wanted), connector_->outputs());
+      PrepareNow(**session, use, attempts.Remaining());
+      return result;
+    }
+    if (use.id != nullptr && IsForgotten(reply.status())) {
+      (*session)->prepared->NoteForgotten(use);
+      goes_whole = true;
+      continue;  // the same attempt: nothing ran
+    }
     encoded->staged.NoteFailure(reply.status());
     connector_->Note(**session, reply.status());
     if (!WaitForNext(attempts, reply.status(), encoded->idempotent)) return reply.status();

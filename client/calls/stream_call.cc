@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/calls/prepare_call.h"
 #include "client/error.h"
 
 namespace rope::client {
@@ -10,6 +11,13 @@ namespace {
 
 // Requests of streams in the ring: a quarter of the slots stays free for synchronous calls.
 constexpr int64_t kInRingMax = proto::kRingSlots / 4 * 3;
+
+// The error of an unanswered request of a stream that ended with `ended`.
+Status ErrorOfRequest(const Status& ended, bool may_have_executed) {
+  ErrorDetail detail = ended.detail();
+  detail.may_have_executed = may_have_executed;
+  return {ended.code(), ended.message(), std::move(detail)};
+}
 
 }  // namespace
 
@@ -45,37 +53,77 @@ StreamCall::StreamCall(std::shared_ptr<Connector> connector, std::shared_ptr<con
 // borrows the tensors and runs without the lock, so that several threads can encode at once.
 Status StreamCall::Rotate(const RotateRequest& request, RotateCallback callback,
                           uint64_t* sequence) {
-  Message message{.sequence = NewSequence()};
-  if (sequence != nullptr) *sequence = message.sequence;
+  const uint64_t number = NewSequence();
+  if (sequence != nullptr) *sequence = number;
   auto waiting = std::make_unique<Request>();
   waiting->callback = std::move(callback);
-  Result<EncodedRotate> encoded =
-      EncodeRotate(request, session_->region, RouteOf(*session_), waiting->borrowed);
-  if (!encoded.ok()) return encoded.status();
-  if (encoded->ring_message.empty()) {
-    message.bytes = StreamMessageOf(message.sequence, encoded->message);
-    encoded->message.Clear();
-  }
-  message.ring_bytes = std::move(encoded->ring_message);
-  waiting->wanted = std::move(encoded->wanted);
-  waiting->staged = std::move(encoded->staged);
-  waiting->region_id = std::move(encoded->region_id);
-  waiting->bytes = static_cast<int64_t>(message.bytes.Valid() ? message.bytes.Length()
-                                                              : message.ring_bytes.size());
-
+  waiting->use = session_->prepared->UseOf(request);
+  Result<Message> message = Encode(request, number, *waiting);
+  if (!message.ok()) return message.status();
+  if (waiting->use.id != nullptr) waiting->values.emplace(request);
   {
     const proto::MutexLock lock(&mu_);
     if (Status status = ReserveRoom(waiting->bytes); !status.ok()) {
-      message.bytes.Clear();  // its slices refer to `waiting->borrowed`, which is destroyed first
+      message->bytes.Clear();  // its slices refer to `waiting->borrowed`, which is destroyed first
       return status;
     }
     // Under the same lock: if the stream ends from here on, it finds the request.
-    Request& added = *unanswered_.emplace(message.sequence, std::move(waiting)).first->second;
-    added.in_ring = !message.ring_bytes.empty();
-    if (added.in_ring) ++in_ring_;
+    AddUnanswered(*message, std::move(waiting));
   }
-  Send(std::move(message));
+  Send(*std::move(message));
   return {};
+}
+
+Result<StreamCall::Message> StreamCall::Encode(const RotateRequest& request, uint64_t sequence,
+                                               Request& waiting) const {
+  Result<EncodedRotate> encoded =
+      EncodeRotate(request, waiting.use, session_->region, RouteOf(*session_), waiting.borrowed);
+  if (!encoded.ok()) return encoded.status();
+  Message message{.sequence = sequence};
+  if (encoded->ring_message.empty()) {
+    message.bytes = StreamMessageOf(sequence, encoded->message);
+    encoded->message.Clear();
+  }
+  message.ring_bytes = std::move(encoded->ring_message);
+  waiting.wanted = std::move(encoded->wanted);
+  waiting.staged = std::move(encoded->staged);
+  waiting.region_id = std::move(encoded->region_id);
+  waiting.bytes = static_cast<int64_t>(message.bytes.Valid() ? message.bytes.Length()
+                                                             : message.ring_bytes.size());
+  return message;
+}
+
+void StreamCall::AddUnanswered(const Message& message, std::unique_ptr<Request> request) {
+  request->sent = false;
+  request->in_ring = !message.ring_bytes.empty();
+  if (request->in_ring) ++in_ring_;
+  if (request->use.id != nullptr) ++by_id_;
+  unanswered_.emplace(message.sequence, std::move(request));
+}
+
+// Runs in the queue's turn, so it must not wait for room: the request keeps what it has, and may
+// exceed bytes_max by what the whole request is longer. by_id_ still counts it, so the stream is
+// not half-closed; it may have ended.
+void StreamCall::SendWhole(uint64_t sequence, std::unique_ptr<Request> request) {
+  session_->prepared->NoteForgotten(request->use);
+  const RotateRequest whole = request->use.preparation->With(*request->values);
+  request->use = {.preparation = std::move(request->use.preparation)};
+  const int64_t bytes = request->bytes;
+  Result<Message> message = Encode(whole, sequence, *request);
+  Status failed = message.status();
+  {
+    const proto::MutexLock lock(&mu_);
+    --by_id_;
+    bytes_ += request->bytes - bytes;
+    if (message.ok() && ended_.has_value()) {
+      message->bytes.Clear();  // its slices refer to `request->borrowed`
+      failed = ErrorOfRequest(*ended_, /*may_have_executed=*/false);
+    } else if (message.ok()) {
+      AddUnanswered(*message, std::move(request));
+    }
+  }
+  if (request != nullptr) return Deliver(std::move(request), failed);
+  Send(*std::move(message));
 }
 
 uint64_t StreamCall::NewSequence() {
@@ -220,9 +268,8 @@ void StreamCall::EndIfQuiet() {
   rpc.reset();  // makes gRPC return the slices that it could not send
   if (watch_ != nullptr) watch_->GiveUp(*this);
   for (auto& [sequence, request] : unanswered) {
-    ErrorDetail detail = ended.detail();
-    detail.may_have_executed = request->in_ring || (request->sent && may_have_run);
-    Status failed(ended.code(), ended.message(), std::move(detail));
+    const bool may_have_executed = request->in_ring || (request->sent && may_have_run);
+    Status failed = ErrorOfRequest(ended, may_have_executed);
     if (request->sent || request->in_ring) request->staged.NoteFailure(failed);
     Deliver(std::move(request), std::move(failed));
   }
@@ -268,7 +315,7 @@ StreamCall::Write StreamCall::NextWrite() {
   Write write;
   if (!open_ || writing_) return write;
   if (unwritten_.empty()) {
-    if (!finishing_ || half_closed_ || in_ring_ > 0) return write;
+    if (!finishing_ || half_closed_ || in_ring_ > 0 || by_id_ > 0) return write;
     half_closed_ = true;
     write.kind = Write::Kind::kHalfClose;
   } else {
@@ -300,10 +347,20 @@ void StreamCall::Match(const grpc::ByteBuffer& buffer) {
   uint64_t sequence = 0;
   Result<ReceivedReply> reply = ReceivedReply::ParseStream(buffer, sequence);
   if (!reply.ok()) return Break(reply.status());
+  const bool is_forgotten = IsForgotten(reply->error());
   std::unique_ptr<Request> request;
+  Write write;
   {
     const proto::MutexLock lock(&mu_);
     request = RemoveUnanswered(sequence);
+    if (request != nullptr && request->use.id != nullptr && !is_forgotten) {
+      --by_id_;
+      write = NextWrite();
+    }
+  }
+  Start(std::move(write));
+  if (request != nullptr && request->use.id != nullptr && is_forgotten) {
+    return SendWhole(sequence, std::move(request));
   }
   if (request != nullptr) return Deliver(std::move(request), std::move(reply));
   Break(MakeError(Reason::kInternal, "reply",
@@ -324,13 +381,21 @@ std::unique_ptr<StreamCall::Request> StreamCall::RemoveUnanswered(uint64_t seque
 // Runs on the watch's thread, in the queue's turn, without mu_.
 void StreamCall::OnAnswer(uint64_t sequence, Result<ReceivedReply> reply) {
   const auto self = shared_from_this();  // the last callback may drop the last other reference
+  const bool is_forgotten = reply.ok() && IsForgotten(reply->error());
   std::unique_ptr<Request> request;
+  bool is_by_id = false;
   {
     const proto::MutexLock lock(&mu_);
     --in_ring_;
     request = RemoveUnanswered(sequence);
+    is_by_id = request != nullptr && request->use.id != nullptr;
+    if (is_by_id && !is_forgotten) --by_id_;
   }
-  if (request != nullptr) RunCallback(*request, reply);  // the ring borrows no memory
+  if (is_by_id && is_forgotten) {
+    SendWhole(sequence, std::move(request));
+  } else if (request != nullptr) {
+    RunCallback(*request, reply);  // the ring borrows no memory
+  }
   Write write;
   {
     const proto::MutexLock lock(&mu_);
@@ -379,6 +444,7 @@ void StreamCall::RunCallback(Request& request, const Result<ReceivedReply>& repl
   const auto self = shared_from_this();
   {
     if (reply.ok()) connector_->Note(*session_, reply->error());
+    if (reply.ok() && reply->error().ok()) StartPrepare(session_, queue_, request.use);
     Result<RotateReply> result =
         reply.ok() ? reply->ToReply(std::move(request.wanted), connector_->outputs())
                    : Result<RotateReply>(reply.status());

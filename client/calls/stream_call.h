@@ -7,7 +7,8 @@
 //
 //   open:         the RPC has started; writes may begin
 //   finishing:    Finish was called; queued requests are still written, new ones are refused
-//   half-closed:  every request was written and none is in the ring
+//   half-closed:  every request was written, none is in the ring, and none waits by an id: the
+//                 server may have forgotten it, and the request is then sent again, whole
 //   ended:        gRPC has reported the RPC's status; no reply arrives any more
 //   over:         every callback has run and the queue has dropped the stream
 //
@@ -81,6 +82,8 @@ class StreamCall final : public LiveCall,
     RegionIds::Lease region_id;
     RotateCallback callback;
     BorrowedSlices borrowed;
+    PreparedUse use;
+    std::optional<RotateValues> values;  // to send it whole; set if it was sent by an id
     int64_t bytes = 0;
     bool sent = false;     // passed to gRPC's Write
     bool in_ring = false;  // passed to the ring
@@ -111,6 +114,11 @@ class StreamCall final : public LiveCall,
   void OnLost() override;
 
   uint64_t NewSequence();
+  // Encodes a request in the way that `waiting.use` says, and fills the rest of `waiting`.
+  Result<Message> Encode(const RotateRequest& request, uint64_t sequence, Request& waiting) const;
+  // Adds the request to unanswered_ and counts it.
+  void AddUnanswered(const Message& message, std::unique_ptr<Request> request)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Waits for room and reserves it. On OK the request counts in requests_ and bytes_.
   Status ReserveRoom(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool HasRoom(int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -122,6 +130,8 @@ class StreamCall final : public LiveCall,
   void Start(Write write);
   // Delivers a reply to its request. A reply that matches no request breaks the stream.
   void Match(const grpc::ByteBuffer& buffer);
+  // Sends a request again, whole, whose id the server has forgotten. It keeps its number and room.
+  void SendWhole(uint64_t sequence, std::unique_ptr<Request> request);
   // Removes and returns the request with that number; null if it is not there.
   std::unique_ptr<Request> RemoveUnanswered(uint64_t sequence) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Cancels the RPC; the stream then ends with `status`, unless it was broken before.
@@ -168,6 +178,7 @@ class StreamCall final : public LiveCall,
   int64_t requests_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t in_ring_ ABSL_GUARDED_BY(mu_) = 0;       // requests in the ring
+  int64_t by_id_ ABSL_GUARDED_BY(mu_) = 0;         // requests that may have to be sent again
   bool open_ ABSL_GUARDED_BY(mu_) = false;         // the RPC has started, not known to have failed
   bool writing_ ABSL_GUARDED_BY(mu_) = false;      // a write or the half-close is under way
   bool finishing_ ABSL_GUARDED_BY(mu_) = false;    // Finish was called

@@ -11,6 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/codec/messages.h"
+#include "client/codec/placement.h"
+#include "client/codec/prepared_message.h"
 #include "client/error.h"
 #include "proto/error.h"
 #include "proto/ipc/ring.h"
@@ -90,145 +92,6 @@ void ReadHead(const v1::RotateResponse& head, RotateReply& reply) {
   reply.warnings.assign(head.warnings().begin(), head.warnings().end());
 }
 
-// A byte range of the region.
-struct Span {
-  int64_t offset = 0;
-  int64_t bytes = 0;
-
-  bool operator==(const Span&) const = default;
-  bool Overlaps(const Span& other) const {
-    return offset < other.offset + other.bytes && other.offset < offset + bytes;
-  }
-};
-using Range = std::optional<Span>;  // nullopt: memory outside the region
-
-Range RangeIn(const Region& region, const void* data, int64_t bytes) {
-  if (region.ids == nullptr || data == nullptr || bytes == 0) return std::nullopt;
-  const std::optional<int64_t> offset = region.memory->OffsetOf(data, bytes);
-  if (!offset.has_value()) return std::nullopt;
-  return Span{*offset, bytes};
-}
-
-void SetSpan(uint64_t region_id, const Span& span, v1::RegionSpan& message) {
-  message.set_region_id(region_id);
-  message.set_offset(static_cast<uint64_t>(span.offset));
-}
-
-// The input of a tensor and the destination of its result. Staging redirects both.
-struct Place {
-  const void* data = nullptr;
-  int64_t bytes = 0;
-  void* output = nullptr;
-  bool fits_in_place = false;  // the result has the same shape, layout and type as the input
-};
-
-Place PlaceOf(const TensorView& view, int64_t bytes, const WantedTensor& wanted) {
-  return {.data = view.data,
-          .bytes = bytes,
-          .output = view.output,
-          .fits_in_place =
-              view.strides.empty() && wanted.layout == view.layout && wanted.dtype == view.dtype};
-}
-
-// Size of the staged run for all tensors and results. nullopt: it exceeds `capacity`, or staging
-// does not pay. Rounding happens after the check against `capacity`, so it cannot overflow.
-std::optional<int64_t> StagedBytes(const std::vector<Place>& places,
-                                   const std::vector<WantedTensor>& wanted, Route route,
-                                   int64_t capacity) {
-  int64_t input_bytes = 0;
-  int64_t bytes = 0;
-  for (size_t i = 0; i < places.size(); ++i) {
-    for (const int64_t part : {places[i].bytes, places[i].fits_in_place ? 0 : wanted[i].bytes}) {
-      if (part > capacity - bytes) return std::nullopt;
-      bytes += ArenaMemory::RoundedUp(part);
-    }
-    input_bytes += places[i].bytes;
-  }
-  if (input_bytes < (route == Route::kRing ? 1 : kStagedBytesMin)) return std::nullopt;
-  return bytes;
-}
-
-// Copies the tensors to one run of staging memory and redirects `places` to it. A result takes the
-// place of its input if it fits, else the memory after it. Changes nothing if there is no room.
-StagedRun Stage(const Region& region, Route route, const std::vector<WantedTensor>& wanted,
-                std::vector<Place>& places) {
-  const auto bytes = StagedBytes(places, wanted, route, region.memory->capacity_bytes());
-  if (!bytes.has_value()) return {};
-  std::optional<StagedRun> run = StagedRun::Allocate(region.memory, *bytes);
-  if (!run.has_value()) return {};
-  std::byte* next = run->data();
-  for (size_t i = 0; i < places.size(); ++i) {
-    Place& place = places[i];
-    if (place.bytes > 0) std::memcpy(next, place.data, static_cast<size_t>(place.bytes));
-    place.data = place.output = next;
-    next += ArenaMemory::RoundedUp(place.bytes);
-    if (place.fits_in_place) continue;
-    place.output = next;
-    next += ArenaMemory::RoundedUp(wanted[i].bytes);
-  }
-  return *std::move(run);
-}
-
-// Sets `array.region` of every tensor whose input lies in the region; returns these ranges.
-std::vector<Range> NameInputs(const Region& region, const EncodedRotate& encoded,
-                              const std::vector<Place>& places,
-                              const std::vector<v1::Tensor*>& tensors) {
-  std::vector<Range> inputs;
-  inputs.reserve(places.size());
-  for (size_t i = 0; i < places.size(); ++i) {
-    inputs.push_back(RangeIn(region, places[i].data, places[i].bytes));
-    if (!inputs.back().has_value()) continue;
-    SetSpan(*encoded.region_id, *inputs.back(), *tensors[i]->mutable_array()->mutable_region());
-  }
-  return inputs;
-}
-
-// Places the results in the region, if every output lies there and overlaps no input except its
-// own, exactly. Otherwise all results come in the message. An in-place request is not idempotent,
-// unless it is staged: the caller's tensors then stay as they are.
-void PlaceOutputs(const Region& region, const std::vector<Place>& places,
-                  const std::vector<Range>& inputs, v1::RotateRequest& head,
-                  EncodedRotate& encoded) {
-  std::vector<Span> outputs;
-  bool in_place = false;
-  for (size_t i = 0; i < encoded.wanted.size(); ++i) {
-    const Range output = RangeIn(region, places[i].output, encoded.wanted[i].bytes);
-    if (!output.has_value()) return;
-    for (size_t j = 0; j < inputs.size(); ++j) {
-      const bool is_own = i == j && inputs[j] == output;
-      in_place |= is_own;
-      if (!is_own && inputs[j].has_value() && inputs[j]->Overlaps(*output)) return;
-    }
-    outputs.push_back(*output);
-  }
-  for (const Span& output : outputs) {
-    SetSpan(*encoded.region_id, output, *head.mutable_output()->add_regions());
-  }
-  const bool is_staged = encoded.staged.data() != nullptr;
-  for (size_t i = 0; i < places.size(); ++i) {
-    encoded.wanted[i].in_region = true;
-    if (is_staged) encoded.wanted[i].staged = places[i].output;
-  }
-  encoded.uses_region |= !outputs.empty();
-  encoded.idempotent = is_staged || !in_place;
-}
-
-// Pairs each tensor message with the bytes to send; tensors in the region have none. The parts
-// refer to `tensors` and to the callers' memory.
-std::vector<proto::TensorPart> PartsOf(const std::vector<v1::Tensor*>& tensors,
-                                       const std::vector<Place>& places,
-                                       const std::vector<Range>& inputs) {
-  std::vector<proto::TensorPart> parts;
-  parts.reserve(tensors.size());
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    parts.push_back({.tensor = tensors[i]});
-    if (inputs[i].has_value()) continue;
-    parts.back().raw = {static_cast<const char*>(places[i].data),
-                        static_cast<size_t>(places[i].bytes)};
-  }
-  return parts;
-}
-
 // Whether request and reply fit through a ring: neither contains tensor bytes, and the request has
 // at most kRingRequestBytes.
 bool FitRing(const std::vector<proto::MessagePart>& message,
@@ -253,42 +116,150 @@ grpc::ByteBuffer BufferOf(const std::vector<proto::MessagePart>& message,
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
+// A request on its way to bytes: where its tensors are.
+struct Draft {
+  std::vector<Place> places = {};
+  Placement placement = {};
+  EncodedRotate encoded = {};
+
+  // Adds a tensor of `bytes` bytes with the data and the output of `memory`.
+  Status Add(const TensorView& view, int64_t bytes, WantedTensor wanted, const TensorView& memory) {
+    Status status = CheckData(memory.data, bytes, places.size());
+    if (!status.ok()) return status;
+    wanted.output = memory.output;
+    places.push_back({.data = memory.data,
+                      .bytes = bytes,
+                      .output = memory.output,
+                      .fits_in_place = view.strides.empty() && wanted.layout == view.layout &&
+                                       wanted.dtype == view.dtype});
+    encoded.wanted.push_back(std::move(wanted));
+    encoded.tensor_bytes += bytes;
+    return {};
+  }
+  uint64_t region_id() const { return encoded.region_id == nullptr ? 0 : *encoded.region_id; }
+};
+
+// Decides which tensors and results are in the region. The steps depend on each other: staging
+// moves the tensors into the region before their ranges are looked up; the id is acquired before
+// any message names it, so that a fence waits for this call; and it is released again if nothing
+// uses the region. An in-place request is not idempotent, unless it is staged: the caller's tensors
+// then stay as they are. Callers may hold a lock (AsyncCall does).
+void Settle(const Region& region, Route route, Draft& draft) {
+  EncodedRotate& encoded = draft.encoded;
+  if (region.is_staging) {
+    const int64_t bytes_min = route == Route::kRing ? 1 : kStagedBytesMin;
+    encoded.staged = Stage(region, bytes_min, encoded.wanted, draft.places);
+  }
+  if (region.ids != nullptr) encoded.region_id = region.ids->Acquire();
+  draft.placement = PlacementOf(region, draft.places, encoded.wanted);
+  for (const auto& input : draft.placement.inputs) encoded.uses_region |= input.has_value();
+  encoded.uses_region |= !draft.placement.outputs.empty();
+  if (!encoded.uses_region) encoded.region_id.reset();
+  if (!draft.placement.has_outputs) return;
+  const bool is_staged = encoded.staged.data() != nullptr;
+  for (size_t i = 0; i < draft.places.size(); ++i) {
+    encoded.wanted[i].in_region = true;
+    if (is_staged) encoded.wanted[i].staged = draft.places[i].output;
+  }
+  encoded.idempotent = is_staged || !draft.placement.is_in_place;
+}
+
+// Names the places in the region, and joins the messages with the bytes of the other tensors.
+std::vector<proto::MessagePart> JoinWhole(const Draft& draft, v1::RotateRequest& head,
+                                          const std::vector<v1::Tensor*>& tensors) {
+  const auto set = [&draft](const RegionRange& range, v1::RegionSpan& message) {
+    message.set_region_id(draft.region_id());
+    message.set_offset(static_cast<uint64_t>(range.offset));
+  };
+  std::vector<proto::TensorPart> parts;
+  parts.reserve(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    parts.push_back({.tensor = tensors[i]});
+    const std::optional<RegionRange>& input = draft.placement.inputs[i];
+    if (input.has_value()) {
+      set(*input, *tensors[i]->mutable_array()->mutable_region());
+    } else {
+      parts.back().raw = draft.places[i].raw();
+    }
+  }
+  for (const RegionRange& output : draft.placement.outputs) {
+    set(output, *head.mutable_output()->add_regions());
+  }
+  return proto::Join(head, parts);
+}
+
+EncodedRotate Encoded(Draft draft, std::vector<proto::MessagePart> message, Route route,
+                      BorrowedSlices& borrowed) {
+  if (route == Route::kRing && FitRing(message, draft.encoded.wanted)) {
+    draft.encoded.ring_message = std::move(message.front().header);
+  } else {
+    draft.encoded.message = BufferOf(message, borrowed);
+  }
+  return std::move(draft.encoded);
+}
+
+Result<EncodedRotate> EncodePrepared(const RotateRequest& request, const PreparedUse& use,
+                                     const Region& region, Route route, BorrowedSlices& borrowed) {
+  const Preparation& preparation = *use.preparation;
+  const std::vector<Preparation::Tensor>* tensors = &preparation.tensors();
+  Result<std::vector<Preparation::Tensor>> resized = std::vector<Preparation::Tensor>();
+  if (const auto length = LengthOf(request); length.has_value()) {
+    resized = preparation.TensorsOf(*length);
+    if (!resized.ok()) return resized.status();
+    tensors = &*resized;
+  }
+  Draft draft;
+  draft.places.reserve(tensors->size());
+  draft.encoded.wanted.reserve(tensors->size());
+  for (size_t i = 0; i < tensors->size(); ++i) {
+    const Preparation::Tensor& tensor = (*tensors)[i];
+    Status status = draft.Add(tensor.view, tensor.bytes, tensor.wanted, request.tensors[i]);
+    if (!status.ok()) return status;
+  }
+  Settle(region, route, draft);
+  auto message = JoinPrepared({.id = *use.id,
+                               .request = request,
+                               .tensors = *tensors,
+                               .has_shapes = preparation.has_open_axis(),
+                               .places = draft.places,
+                               .placement = draft.placement,
+                               .region_id = draft.region_id()});
+  if (!message.ok()) return message.status();
+  return Encoded(std::move(draft), *std::move(message), route, borrowed);
+}
+
 }  // namespace
 
-// The steps depend on each other: staging moves the tensors into the region before their ranges are
-// looked up; the id is acquired before any message names it, so that a fence waits for this call;
-// and it is released again if nothing uses the region. Callers may hold a lock (AsyncCall does).
-Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const Region& region, Route route,
-                                   BorrowedSlices& borrowed) {
+Result<EncodedRotate> EncodeWhole(const RotateRequest& request, const Region& region, Route route,
+                                  BorrowedSlices& borrowed) {
   MessageArena memory;
   v1::RotateRequest& head = memory.Make<v1::RotateRequest>();
-  if (Status status = SetHead(request, head); !status.ok()) return status;
-  EncodedRotate encoded;
+  if (Status status = SetConstants(request, head); !status.ok()) return status;
+  if (Status status = SetValues(request, head); !status.ok()) return status;
+  Draft draft;
   std::vector<v1::Tensor*> tensors;
-  std::vector<Place> places;
   for (size_t i = 0; i < request.tensors.size(); ++i) {
     const TensorView& view = request.tensors[i];
-    tensors.push_back(&memory.Make<v1::Tensor>());
-    const Result<int64_t> bytes = SetTensor(view, i, *tensors.back());
+    const Result<int64_t> bytes = TensorBytes(view, i);
     if (!bytes.ok()) return bytes.status();
-    encoded.wanted.push_back(WantedOf(view, request.output_dtype));
-    places.push_back(PlaceOf(view, *bytes, encoded.wanted.back()));
-    encoded.tensor_bytes += *bytes;
+    Status status = draft.Add(view, *bytes, WantedOf(view, request.output_dtype), view);
+    if (!status.ok()) return status;
+    tensors.push_back(&memory.Make<v1::Tensor>());
+    if (status = SetTensor(view, i, *tensors.back()); !status.ok()) return status;
   }
-  if (region.is_staging) encoded.staged = Stage(region, route, encoded.wanted, places);
-  if (region.ids != nullptr) encoded.region_id = region.ids->Acquire();
-  const std::vector<Range> inputs = NameInputs(region, encoded, places, tensors);
-  PlaceOutputs(region, places, inputs, head, encoded);
-  for (const Range& input : inputs) encoded.uses_region |= input.has_value();
-  if (!encoded.uses_region) encoded.region_id.reset();
-  const std::vector<proto::TensorPart> parts = PartsOf(tensors, places, inputs);
-  std::vector<proto::MessagePart> joined = proto::Join(head, parts);
-  if (route == Route::kRing && FitRing(joined, encoded.wanted)) {
-    encoded.ring_message = std::move(joined.front().header);
-  } else {
-    encoded.message = BufferOf(joined, borrowed);
+  Settle(region, route, draft);
+  std::vector<proto::MessagePart> message = JoinWhole(draft, head, tensors);
+  return Encoded(std::move(draft), std::move(message), route, borrowed);
+}
+
+Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const PreparedUse& use,
+                                   const Region& region, Route route, BorrowedSlices& borrowed) {
+  if (request.prepared.has_value()) {
+    if (Status status = CheckPreparedCall(request); !status.ok()) return status;
   }
-  return encoded;
+  if (use.id != nullptr) return EncodePrepared(request, use, region, route, borrowed);
+  if (!request.prepared.has_value()) return EncodeWhole(request, region, route, borrowed);
+  return EncodeWhole(use.preparation->With(RotateValues(request)), region, route, borrowed);
 }
 
 grpc::ByteBuffer StreamMessageOf(uint64_t sequence, const grpc::ByteBuffer& rotate) {

@@ -38,27 +38,6 @@ void SetIntegers(const std::vector<int64_t>& values, const std::vector<int64_t>&
   array.set_raw(values.data(), values.size() * sizeof(int64_t));
 }
 
-Status SetPositions(const Positions& positions, absl::string_view field, v1::Positions& message) {
-  const bool has_ids = !positions.position_ids.empty() || !positions.position_ids_shape.empty();
-  Status status = CheckOneOf(field, {{"start", positions.start.has_value()},
-                                     {"starts", !positions.starts.empty()},
-                                     {"position_ids", has_ids}});
-  if (!status.ok()) return status;
-  if (positions.start.has_value()) message.set_start(*positions.start);
-  if (!positions.starts.empty()) SetIntegers(positions.starts, {}, *message.mutable_starts());
-  if (has_ids) {
-    SetIntegers(positions.position_ids, positions.position_ids_shape,
-                *message.mutable_position_ids());
-  }
-  if (!positions.cu_seqlens.empty()) {
-    SetIntegers(positions.cu_seqlens, {}, *message.mutable_cu_seqlens());
-  }
-  message.mutable_seq_lens()->Add(positions.seq_lens.begin(), positions.seq_lens.end());
-  if (positions.cp_size.has_value()) message.set_cp_size(*positions.cp_size);
-  if (positions.cp_rank.has_value()) message.set_cp_rank(*positions.cp_rank);
-  return {};
-}
-
 v1::Role ToMessage(Role role) {
   return role == Role::kQ ? v1::ROLE_Q : v1::ROLE_K;
 }
@@ -160,20 +139,45 @@ std::vector<int64_t> InOrder(const std::vector<int64_t>& shape, std::string_view
 
 }  // namespace
 
-Status SetHead(const RotateRequest& request, v1::RotateRequest& head) {
+Status SetPositions(const Positions& positions, absl::string_view field, v1::Positions& message) {
+  const bool has_ids = !positions.position_ids.empty() || !positions.position_ids_shape.empty();
+  Status status = CheckOneOf(field, {{"start", positions.start.has_value()},
+                                     {"starts", !positions.starts.empty()},
+                                     {"position_ids", has_ids}});
+  if (!status.ok()) return status;
+  if (positions.start.has_value()) message.set_start(*positions.start);
+  if (!positions.starts.empty()) SetIntegers(positions.starts, {}, *message.mutable_starts());
+  if (has_ids) {
+    SetIntegers(positions.position_ids, positions.position_ids_shape,
+                *message.mutable_position_ids());
+  }
+  if (!positions.cu_seqlens.empty()) {
+    SetIntegers(positions.cu_seqlens, {}, *message.mutable_cu_seqlens());
+  }
+  message.mutable_seq_lens()->Add(positions.seq_lens.begin(), positions.seq_lens.end());
+  if (positions.cp_size.has_value()) message.set_cp_size(*positions.cp_size);
+  if (positions.cp_rank.has_value()) message.set_cp_rank(*positions.cp_rank);
+  return {};
+}
+
+Status SetValues(const RotateRequest& request, v1::RotateRequest& head) {
   head.set_request_id(request.request_id);
   head.mutable_labels()->insert(request.labels.begin(), request.labels.end());
-  Status status = SetRope(request.rope, "rope", *head.mutable_rope());
-  if (!status.ok()) return status;
-  status = SetPositions(request.positions, "positions", *head.mutable_positions());
+  Status status = SetPositions(request.positions, "positions", *head.mutable_positions());
   if (!status.ok()) return status;
   if (head.positions().ByteSizeLong() == 0) head.clear_positions();
+  if (!request.reposition.has_value()) return {};
+  return SetPositions(request.reposition->from, "reposition.from",
+                      *head.mutable_reposition()->mutable_from());
+}
+
+Status SetConstants(const RotateRequest& request, v1::RotateRequest& head) {
+  Status status = SetRope(request.rope, "rope", *head.mutable_rope());
+  if (!status.ok()) return status;
   head.set_operation(ToMessage(request.operation));
   head.set_skip_attention_factor(request.skip_attention_factor);
   if (request.reposition.has_value()) {
     v1::Reposition& reposition = *head.mutable_reposition();
-    status = SetPositions(request.reposition->from, "reposition.from", *reposition.mutable_from());
-    if (!status.ok()) return status;
     if (request.reposition->from_rope.has_value()) {
       status = SetRope(*request.reposition->from_rope, "reposition.from_rope",
                        *reposition.mutable_from_rope());
@@ -200,15 +204,22 @@ Status SetHead(const RotateRequest& request, v1::RotateRequest& head) {
   return {};
 }
 
-Result<int64_t> SetTensor(const TensorView& view, size_t index, v1::Tensor& head) {
-  const auto field = [index](const char* part) {
-    return absl::StrCat("tensors[", index, "]", part);
-  };
+Result<int64_t> TensorBytes(const TensorView& view, size_t index) {
   const Result<int64_t> bytes = BytesOf(view.dtype, view.shape, view.strides);
-  if (!bytes.ok()) return Within(field(".array"), bytes.status());
-  if (Status status = CheckMemory(view.data, *bytes); !status.ok()) {
-    return Within(field(""), status);
-  }
+  if (!bytes.ok()) return Within(absl::StrCat("tensors[", index, "].array"), bytes.status());
+  return bytes;
+}
+
+Status CheckData(const void* data, int64_t bytes, size_t index) {
+  const Status status = CheckMemory(data, bytes);
+  return status.ok() ? status : Within(absl::StrCat("tensors[", index, "]"), status);
+}
+
+void SetShape(const std::vector<int64_t>& shape, v1::Array& array) {
+  array.mutable_shape()->Add(shape.begin(), shape.end());
+}
+
+Status SetTensor(const TensorView& view, size_t index, v1::Tensor& head) {
   if (view.head_ranges.empty()) head.set_role(ToMessage(view.role));
   for (const HeadRange& range : view.head_ranges) {
     v1::HeadRange& item = *head.add_head_ranges();
@@ -219,8 +230,8 @@ Result<int64_t> SetTensor(const TensorView& view, size_t index, v1::Tensor& head
   head.set_layout(view.layout);
   if (view.norm.has_value()) {
     head.mutable_norm()->set_eps(view.norm->eps);
-    Status status =
-        SetArray(field(".norm.weight"), view.norm->weight, *head.mutable_norm()->mutable_weight());
+    Status status = SetArray(absl::StrCat("tensors[", index, "].norm.weight"), view.norm->weight,
+                             *head.mutable_norm()->mutable_weight());
     if (!status.ok()) return status;
   }
   if (view.scale.has_value()) head.set_scale(*view.scale);
@@ -230,9 +241,9 @@ Result<int64_t> SetTensor(const TensorView& view, size_t index, v1::Tensor& head
   if (view.fp8_scale.has_value()) head.add_fp8_scales(*view.fp8_scale);
   if (view.rotary_offset.has_value()) head.set_rotary_offset(*view.rotary_offset);
   head.mutable_array()->set_dtype(ToMessage(view.dtype));
-  head.mutable_array()->mutable_shape()->Add(view.shape.begin(), view.shape.end());
+  SetShape(view.shape, *head.mutable_array());
   head.mutable_array()->mutable_strides()->Add(view.strides.begin(), view.strides.end());
-  return bytes;
+  return {};
 }
 
 WantedTensor WantedOf(const TensorView& view, std::optional<DType> output_dtype) {

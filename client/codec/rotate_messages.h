@@ -3,8 +3,8 @@
 //
 // Threading:  Functions only.
 // Ownership:  Messages hold copies, including those of positions, rows and norm weights.
-// Errors:     INVALID_ARGUMENT: a tensor or array without data, or with a shape or strides whose
-//             size in bytes is not defined. The server checks everything else.
+// Errors:     INVALID_ARGUMENT: an array without data; a tensor or array with a shape or strides
+//             whose size in bytes is not defined. The server checks everything else.
 #ifndef ROPE_CLIENT_CODEC_ROTATE_MESSAGES_H_
 #define ROPE_CLIENT_CODEC_ROTATE_MESSAGES_H_
 
@@ -13,19 +13,28 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "rope/rotate.h"
 #include "rope/status.h"
 #include "rope/v1/rotate.pb.h"
 
 namespace rope::client {
 
-// Fills everything but the tensors. INVALID_ARGUMENT: alternatives of which more than one is given.
-// REQUIRES: `head` is empty.
-Status SetHead(const RotateRequest& request, v1::RotateRequest& head);
+// These two fill everything but the tensors: what stays the same when a request repeats, and the
+// values of one call, except places in regions. INVALID_ARGUMENT: alternatives of which more than
+// one is given. REQUIRES: `head` has no such field yet.
+Status SetConstants(const RotateRequest& request, v1::RotateRequest& head);
+Status SetValues(const RotateRequest& request, v1::RotateRequest& head);
+Status SetPositions(const Positions& positions, absl::string_view field, v1::Positions& message);
 
-// Fills one tensor without its elements; returns the size of the elements in bytes.
-// REQUIRES: `head` is empty.
-Result<int64_t> SetTensor(const TensorView& view, size_t index, v1::Tensor& head);
+// Fills one tensor without its elements. REQUIRES: `head` is empty.
+Status SetTensor(const TensorView& view, size_t index, v1::Tensor& head);
+void SetShape(const std::vector<int64_t>& shape, v1::Array& array);
+
+// The size of the elements in bytes.
+Result<int64_t> TensorBytes(const TensorView& view, size_t index);
+// INVALID_ARGUMENT: null, of a tensor of more than 0 bytes.
+Status CheckData(const void* data, int64_t bytes, size_t index);
 
 // The expected answer to one tensor, and its destination.
 struct WantedTensor {
@@ -39,7 +48,7 @@ struct WantedTensor {
   // Where the server writes it in staging memory. Null: directly to `output`, or in the answer.
   const void* staged = nullptr;
 };
-// REQUIRES: SetTensor accepted `view`.
+// REQUIRES: TensorBytes accepted `view`.
 WantedTensor WantedOf(const TensorView& view, std::optional<DType> output_dtype);
 
 }  // namespace rope::client

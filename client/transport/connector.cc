@@ -236,11 +236,14 @@ std::shared_ptr<const Session> Connector::SessionOn(proto::FileDescriptor socket
       Session{.stub = Stub(MakeChannelOn(std::move(socket), options_), options_),
               .on_own_socket = true,
               .region = std::move(region),
-              .ring = std::move(ring)});
+              .ring = std::move(ring),
+              .prepared = std::make_shared<PreparedRequests>(options_.prepare_repeated)});
 }
 
 std::shared_ptr<Session> Connector::OwnChannel() const {
-  return std::make_shared<Session>(Session{.stub = Stub(MakeChannel(target_, options_), options_)});
+  return std::make_shared<Session>(
+      Session{.stub = Stub(MakeChannel(target_, options_), options_),
+              .prepared = std::make_shared<PreparedRequests>(options_.prepare_repeated)});
 }
 
 Result<std::shared_ptr<const Session>> Connector::Get() {

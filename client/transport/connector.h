@@ -32,6 +32,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "client/codec/codec.h"
+#include "client/codec/prepared_requests.h"
 #include "client/memory/arena_memory.h"
 #include "client/memory/output_pool.h"
 #include "client/memory/region.h"
@@ -50,6 +51,8 @@ struct Session {
   bool on_own_socket = false;            // gRPC will not connect it again
   Region region = {};                    // of the arena, or for staging
   std::shared_ptr<Ring> ring = nullptr;  // beside a region; null: every call is an RPC
+  // What its server has prepared. Never null.
+  std::shared_ptr<PreparedRequests> prepared = nullptr;
 };
 
 // How requests travel that nobody has to be able to cancel.

@@ -35,6 +35,7 @@
 #include "rope/async.h"
 #include "rope/describe.h"
 #include "rope/options.h"
+#include "rope/prepared.h"
 #include "rope/rotate.h"
 #include "rope/status.h"
 #include "rope/tables.h"
@@ -59,6 +60,16 @@ class Client {
   ChosenTransport transport() const;
 
   Result<RotateReply> Rotate(const RotateRequest& request, const CallOptions& options = {}) const;
+
+  // Validates what stays the same in repeated requests, once; RotateRequest::prepared then takes
+  // the result, in synchronous and asynchronous calls and on streams. The values in `request` are
+  // ignored (RotateRequest::prepared lists them): positions and `data` may be unset.
+  // `open_axis`: "B", "S" or "T" if calls differ in the length of that axis; its length in the
+  // tensors' shapes is then the largest that a call may have. Empty: every call has these shapes.
+  // INVALID_ARGUMENT: `rows`, which are values too; another axis; else as Rotate. UNIMPLEMENTED:
+  // the server is older than this library.
+  Result<PreparedRotation> Prepare(const RotateRequest& request, const std::string& open_axis = {},
+                                   const CallOptions& options = {}) const;
 
   // Starts a Rotate and returns at once. `callback` receives the result of the call exactly once,
   // on the background thread.

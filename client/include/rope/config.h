@@ -46,6 +46,8 @@ enum class Precision { kUnspecified, kExact, kHf };
 struct XPos {
   double scale_base = 512;
   int64_t centre = 0;
+
+  bool operator==(const XPos&) const = default;
 };
 
 struct RopeConfig {
@@ -81,6 +83,8 @@ struct RopeConfig {
   std::optional<int64_t> rotary_offset = {};  // first rotated channel
   std::optional<XPos> xpos = {};
   SeqLenPolicy seq_len_policy = SeqLenPolicy::kUnspecified;
+
+  bool operator==(const RopeConfig&) const = default;
 };
 
 // Names one rotary embedding. Set exactly one of model, config_id, config_json and config.
@@ -106,6 +110,8 @@ struct RopeSpec {
   Pairing pairing = Pairing::kUnspecified;
   Compat compat = Compat::kUnspecified;
   Precision precision = Precision::kUnspecified;
+
+  bool operator==(const RopeSpec&) const = default;
 };
 
 }  // namespace rope::client

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "rope/config.h"
+#include "rope/prepared.h"
 #include "rope/tensor.h"
 
 namespace rope::client {
@@ -62,6 +63,10 @@ struct Rows {
 };
 
 struct RotateRequest {
+  // From Client::Prepare: the request is the prepared one with the values of this call, which are
+  // request_id, labels, positions, reposition->from, and `data` and `output` of each tensor.
+  // INVALID_ARGUMENT: any other field is set.
+  std::optional<PreparedRotation> prepared = {};
   std::string request_id = {};  // echoed and logged by the server; empty: the server generates one
   // For the server's log lines about this request. At most 16; keys of 1 to 64 bytes, values of at
   // most 256.

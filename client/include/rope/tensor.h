@@ -48,6 +48,8 @@ struct HeadRange {
   std::optional<Role> role = {};  // unset: copied unchanged (v)
   int64_t begin = 0;
   int64_t end = 0;
+
+  bool operator==(const HeadRange&) const = default;
 };
 
 // A packed, row-major array that accompanies the tensors: cos, sin, angles, norm weights.

@@ -48,6 +48,9 @@ class FakeServer {
   // REQUIRES: set before the first call that uses them.
   void OnRotate(RotateHandler handler) { rope_.handler = std::move(handler); }
   void OnStream(StreamHandler handler) { rope_.stream_handler = std::move(handler); }
+  using PrepareHandler =
+      std::function<grpc::Status(const v1::PrepareRequest&, v1::PrepareResponse&)>;
+  void OnPrepare(PrepareHandler handler) { rope_.prepare = std::move(handler); }
   using RegisterRegionHandler =
       std::function<grpc::Status(const v1::RegisterRegionRequest&, v1::RegisterRegionResponse&)>;
   using UnregisterRegionHandler = std::function<grpc::Status(const v1::UnregisterRegionRequest&)>;
@@ -94,6 +97,10 @@ class FakeServer {
       reactor->Finish(status);
       return reactor;
     }
+    grpc::Status Prepare(grpc::ServerContext*, const v1::PrepareRequest* request,
+                         v1::PrepareResponse* response) override {
+      return prepare(*request, *response);
+    }
     grpc::Status Describe(grpc::ServerContext*, const v1::DescribeRequest* request,
                           v1::DescribeResponse* response) override {
       described = *request;
@@ -134,6 +141,9 @@ class FakeServer {
     RotateHandler handler;
     StreamHandler stream_handler = [](grpc::ServerContext&, Stream&) {
       return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "no streams");
+    };
+    PrepareHandler prepare = [](const auto&, auto&) {
+      return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "no Prepare");
     };
     RegisterRegionHandler register_region = [](const auto&, auto&) {
       return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "no regions");

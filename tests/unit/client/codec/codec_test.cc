@@ -45,7 +45,7 @@ RotateRequest RequestFor(const std::vector<float>& data) {
 
 std::vector<WantedTensor> WantedBy(const RotateRequest& request) {
   BorrowedSlices borrowed;
-  Result<EncodedRotate> encoded = EncodeRotate(request, {}, Route::kRpc, borrowed);
+  Result<EncodedRotate> encoded = EncodeWhole(request, {}, Route::kRpc, borrowed);
   EXPECT_TRUE(encoded.ok()) << encoded.status().ToString();
   return encoded.ok() ? std::move(encoded->wanted) : std::vector<WantedTensor>();
 }
@@ -73,7 +73,7 @@ v1::RotateRequest Encoded(const RotateRequest& request) {
   BorrowedSlices borrowed;
   v1::RotateRequest message;
   {
-    const Result<EncodedRotate> buffer = EncodeRotate(request, {}, Route::kRpc, borrowed);
+    const Result<EncodedRotate> buffer = EncodeWhole(request, {}, Route::kRpc, borrowed);
     EXPECT_TRUE(buffer.ok()) << buffer.status().ToString();
     EXPECT_TRUE(buffer.ok() && message.ParseFromString(BytesOf(buffer->message)));
   }
@@ -126,11 +126,11 @@ TEST(EncodeRotateTest, TwoSourcesOfPositionsAreRefusedByName) {
   RotateRequest request;
   request.positions = {.start = 0, .starts = {5, 6}};
   BorrowedSlices borrowed;
-  EXPECT_EQ(EncodeRotate(request, {}, Route::kRpc, borrowed).status().message(),
+  EXPECT_EQ(EncodeWhole(request, {}, Route::kRpc, borrowed).status().message(),
             "positions: got start and starts, want exactly one of start, starts, position_ids");
   request.positions = {.start = 0};
   request.reposition = Reposition{.from = {.starts = {1}, .position_ids = {2}}};
-  EXPECT_EQ(EncodeRotate(request, {}, Route::kRpc, borrowed).status().message(),
+  EXPECT_EQ(EncodeWhole(request, {}, Route::kRpc, borrowed).status().message(),
             "reposition.from: got starts and position_ids, want exactly one of start, starts, "
             "position_ids");
 }
@@ -229,7 +229,7 @@ TEST(EncodeRotateTest, LargePayloadIsLentAndSmallOneCopied) {
   const std::vector<float> large(kLentBytesMin / sizeof(float));
   BorrowedSlices borrowed;
   {
-    const Result<EncodedRotate> buffer = EncodeRotate(RequestFor(large), {}, Route::kRpc, borrowed);
+    const Result<EncodedRotate> buffer = EncodeWhole(RequestFor(large), {}, Route::kRpc, borrowed);
     ASSERT_TRUE(buffer.ok());
     EXPECT_FALSE(borrowed.AllReturned());
     std::vector<grpc::Slice> slices;
@@ -238,7 +238,7 @@ TEST(EncodeRotateTest, LargePayloadIsLentAndSmallOneCopied) {
   }
   EXPECT_TRUE(borrowed.AllReturned());
   const std::vector<float> small(kLentBytesMin / sizeof(float) - 2);
-  const Result<EncodedRotate> buffer = EncodeRotate(RequestFor(small), {}, Route::kRpc, borrowed);
+  const Result<EncodedRotate> buffer = EncodeWhole(RequestFor(small), {}, Route::kRpc, borrowed);
   ASSERT_TRUE(buffer.ok());
   EXPECT_TRUE(borrowed.AllReturned());
 }
@@ -254,7 +254,7 @@ Region Staging(int64_t bytes) {
 class StagingTest : public ::testing::Test {
  protected:
   v1::RotateRequest Encode(const RotateRequest& request) {
-    encoded_ = EncodeRotate(request, region_, Route::kRpc, borrowed_);
+    encoded_ = EncodeWhole(request, region_, Route::kRpc, borrowed_);
     v1::RotateRequest message;
     EXPECT_TRUE(encoded_->ok()) << encoded_->status().ToString();
     EXPECT_TRUE(message.ParseFromString(BytesOf((*encoded_)->message)));
@@ -331,7 +331,7 @@ TEST_F(StagingTest, TensorsOfOneRequestShareARunOrAreAllSent) {
 
   const std::byte* rest = region_.memory->Allocate((1 << 20) - 2 * kStagedBytesMin).value();
   EXPECT_NE(rest, nullptr);
-  Result<EncodedRotate> second = EncodeRotate(request, region_, Route::kRpc, borrowed_);
+  Result<EncodedRotate> second = EncodeWhole(request, region_, Route::kRpc, borrowed_);
   ASSERT_TRUE(second.ok());
   EXPECT_FALSE(second->uses_region);
   EXPECT_EQ(second->staged.data(), nullptr);
@@ -360,7 +360,7 @@ TEST(EncodeRotateTest, BadTensorsAreRefusedByName) {
     request.tensors[0].data = memory;
     request.tensors[0].strides = strides;
     BorrowedSlices borrowed;
-    const Result<EncodedRotate> buffer = EncodeRotate(request, {}, Route::kRpc, borrowed);
+    const Result<EncodedRotate> buffer = EncodeWhole(request, {}, Route::kRpc, borrowed);
     EXPECT_EQ(buffer.status().code(), StatusCode::kInvalidArgument);
     return buffer.status().message();
   };
@@ -379,7 +379,7 @@ TEST(EncodeRotateTest, BadArraysBesideTheTensorsAreRefusedByName) {
   const std::vector<float> data(4);
   const auto message_of = [](const RotateRequest& request) {
     BorrowedSlices borrowed;
-    const Result<EncodedRotate> encoded = EncodeRotate(request, {}, Route::kRpc, borrowed);
+    const Result<EncodedRotate> encoded = EncodeWhole(request, {}, Route::kRpc, borrowed);
     EXPECT_EQ(encoded.status().code(), StatusCode::kInvalidArgument);
     return encoded.status().message();
   };

@@ -1,0 +1,85 @@
+#include "client/codec/placement.h"
+
+#include <cstring>
+#include <utility>
+
+namespace rope::client {
+namespace {
+
+std::optional<RegionRange> RangeIn(const Region& region, const void* data, int64_t bytes) {
+  if (region.ids == nullptr || data == nullptr || bytes == 0) return std::nullopt;
+  const std::optional<int64_t> offset = region.memory->OffsetOf(data, bytes);
+  if (!offset.has_value()) return std::nullopt;
+  return RegionRange{*offset, bytes};
+}
+
+// Size of the staged run for all tensors and results. nullopt: it exceeds `capacity`, or staging
+// does not pay. Rounding happens after the check against `capacity`, so it cannot overflow.
+std::optional<int64_t> StagedBytes(const std::vector<Place>& places,
+                                   const std::vector<WantedTensor>& wanted, int64_t bytes_min,
+                                   int64_t capacity) {
+  int64_t input_bytes = 0;
+  int64_t bytes = 0;
+  for (size_t i = 0; i < places.size(); ++i) {
+    for (const int64_t part : {places[i].bytes, places[i].fits_in_place ? 0 : wanted[i].bytes}) {
+      if (part > capacity - bytes) return std::nullopt;
+      bytes += ArenaMemory::RoundedUp(part);
+    }
+    input_bytes += places[i].bytes;
+  }
+  if (input_bytes < bytes_min) return std::nullopt;
+  return bytes;
+}
+
+// Adds the ranges of all outputs. False: the results cannot be placed in the region.
+bool PlaceOutputs(const Region& region, const std::vector<Place>& places,
+                  const std::vector<WantedTensor>& wanted, Placement& placement) {
+  placement.outputs.reserve(places.size());
+  for (size_t i = 0; i < places.size(); ++i) {
+    const std::optional<RegionRange> output = RangeIn(region, places[i].output, wanted[i].bytes);
+    if (!output.has_value()) return false;
+    for (size_t j = 0; j < places.size(); ++j) {
+      const std::optional<RegionRange>& input = placement.inputs[j];
+      const bool is_own = i == j && input == output;
+      placement.is_in_place |= is_own;
+      if (!is_own && input.has_value() && input->Overlaps(*output)) return false;
+    }
+    placement.outputs.push_back(*output);
+  }
+  return true;
+}
+
+}  // namespace
+
+StagedRun Stage(const Region& region, int64_t bytes_min, const std::vector<WantedTensor>& wanted,
+                std::vector<Place>& places) {
+  const auto bytes = StagedBytes(places, wanted, bytes_min, region.memory->capacity_bytes());
+  if (!bytes.has_value()) return {};
+  std::optional<StagedRun> run = StagedRun::Allocate(region.memory, *bytes);
+  if (!run.has_value()) return {};
+  std::byte* next = run->data();
+  for (size_t i = 0; i < places.size(); ++i) {
+    Place& place = places[i];
+    if (place.bytes > 0) std::memcpy(next, place.data, static_cast<size_t>(place.bytes));
+    place.data = place.output = next;
+    next += ArenaMemory::RoundedUp(place.bytes);
+    if (place.fits_in_place) continue;
+    place.output = next;
+    next += ArenaMemory::RoundedUp(wanted[i].bytes);
+  }
+  return *std::move(run);
+}
+
+Placement PlacementOf(const Region& region, const std::vector<Place>& places,
+                      const std::vector<WantedTensor>& wanted) {
+  Placement placement;
+  placement.inputs.reserve(places.size());
+  for (const Place& place : places) {
+    placement.inputs.push_back(RangeIn(region, place.data, place.bytes));
+  }
+  placement.has_outputs = PlaceOutputs(region, places, wanted, placement);
+  if (!placement.has_outputs) placement.outputs.clear();
+  return placement;
+}
+
+}  // namespace rope::client

@@ -1,0 +1,62 @@
+// Where the tensors of a request and their results are: in the region of the session, in staging
+// memory of it, or elsewhere.
+//
+// Threading:  Functions only.
+#ifndef ROPE_CLIENT_CODEC_PLACEMENT_H_
+#define ROPE_CLIENT_CODEC_PLACEMENT_H_
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "client/codec/rotate_messages.h"
+#include "client/memory/region.h"
+#include "client/memory/staged_run.h"
+
+namespace rope::client {
+
+// The input of a tensor and the destination of its result. Staging redirects both.
+struct Place {
+  const void* data = nullptr;
+  int64_t bytes = 0;
+  void* output = nullptr;
+  bool fits_in_place = false;  // the result has the same shape, layout and type as the input
+
+  std::string_view raw() const {
+    return {static_cast<const char*>(data), static_cast<size_t>(bytes)};
+  }
+};
+
+// A byte range of the region.
+struct RegionRange {
+  int64_t offset = 0;
+  int64_t bytes = 0;
+
+  bool operator==(const RegionRange&) const = default;
+  bool Overlaps(const RegionRange& other) const {
+    return offset < other.offset + other.bytes && other.offset < offset + bytes;
+  }
+};
+
+struct Placement {
+  std::vector<std::optional<RegionRange>> inputs;  // nullopt: memory outside the region
+  std::vector<RegionRange> outputs;                // empty unless has_outputs
+  // The results are placed in the region: every output lies there and overlaps no input except its
+  // own, exactly. Otherwise all results come in the message.
+  bool has_outputs = false;
+  bool is_in_place = false;  // an output is an input
+};
+
+// Copies the tensors to one run of staging memory and redirects `places` to it. A result takes the
+// place of its input if it fits, else the memory after it. Changes nothing if there is no room, or
+// if the tensors have fewer than `bytes_min` bytes.
+StagedRun Stage(const Region& region, int64_t bytes_min, const std::vector<WantedTensor>& wanted,
+                std::vector<Place>& places);
+
+Placement PlacementOf(const Region& region, const std::vector<Place>& places,
+                      const std::vector<WantedTensor>& wanted);
+
+}  // namespace rope::client
+
+#endif  // ROPE_CLIENT_CODEC_PLACEMENT_H_

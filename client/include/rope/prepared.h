@@ -1,0 +1,48 @@
+// PreparedRotation: what stays the same in repeated requests, as the server has validated it. A call
+// with it sends its values and a short id.
+//
+//   auto decode = client.Prepare(request).value();                      // once
+//   client.Rotate({.prepared = decode, .positions = {.start = 7}, .tensors = {{.data = q}}});
+//
+// It belongs to no connection: any client of any server may use it. A server that does not have it,
+// because it never prepared it, has restarted or has forgotten it, is sent the whole request within
+// the same call and is asked to prepare it again; the reply is the same.
+//
+// Threading:  A value; a copy is cheap.
+// Ownership:  Owns a copy of the request it was prepared from, norm weights included.
+#ifndef ROPE_PREPARED_H_
+#define ROPE_PREPARED_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace rope::client {
+
+struct PreparedState;
+
+class PreparedRotation {
+ public:
+  // 32 hexadecimal digits: the same for equal requests on every server.
+  const std::string& id() const;
+  // Of the config, as the replies to its calls repeat them.
+  const std::vector<std::string>& warnings() const;
+
+  // For a call whose open axis has `length`. Without it the open axis has its largest length.
+  // A call fails with INVALID_ARGUMENT if the length is negative or larger than that, or if no axis
+  // is open.
+  PreparedRotation WithLength(int64_t length) const;
+
+ private:
+  friend struct PreparedState;
+  explicit PreparedRotation(std::shared_ptr<const PreparedState> state);
+
+  std::shared_ptr<const PreparedState> state_;
+  std::optional<int64_t> length_;
+};
+
+}  // namespace rope::client
+
+#endif  // ROPE_PREPARED_H_
