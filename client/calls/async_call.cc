@@ -78,12 +78,20 @@ void AsyncCall::StartAttempt(const RotateRequest* request) {
       return StartAlarm(microseconds(0));  // errors are delivered on the background thread, too
     }
     encoded_ = *std::move(encoded);
-    const bool is_for_session = encoded_.uses_region || use_.id != nullptr;
-    if (is_for_session && !request_.has_value()) request_ = *request;
+    if (encoded_.uses_region || use_.id != nullptr) Keep(*request);
   }
   attempt_.emplace();
   session_->stub.Start("/rope.v1.RopeService/Rotate", encoded_.message, attempts_.Remaining(),
                        queue_->queue(), static_cast<EventHandler*>(this), *attempt_);
+}
+
+// A request that names no rotation is kept as its preparation with its values, if it has one: its
+// own norm weights are the caller's, who may have freed them by now.
+void AsyncCall::Keep(const RotateRequest& request) {
+  if (request_.has_value()) return;
+  kept_preparation_ = use_.preparation;
+  const bool is_whole = request.prepared.has_value() || use_.preparation == nullptr;
+  request_ = is_whole ? request : use_.preparation->With(RotateValues(request));
 }
 
 void AsyncCall::StartNext() {

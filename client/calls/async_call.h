@@ -56,6 +56,7 @@ class AsyncCall final : public LiveCall, private EventHandler {
   // `request`: encoded for this attempt. Null: the message of the previous attempt is sent again.
   void StartAttempt(const RotateRequest* request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void StartNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Keep(const RotateRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void StartAlarm(std::chrono::microseconds delay) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Handles the event of an attempt or alarm: sets outcome_, or starts the next attempt or alarm.
@@ -80,6 +81,7 @@ class AsyncCall final : public LiveCall, private EventHandler {
   bool goes_whole_ ABSL_GUARDED_BY(mu_) = false;  // the server has forgotten its id
   // Kept if the message must be encoded again for another session, or without an id.
   std::optional<RotateRequest> request_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<const Preparation> kept_preparation_ ABSL_GUARDED_BY(mu_);  // owns its weights
   Attempts attempts_ ABSL_GUARDED_BY(mu_);
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
   std::shared_ptr<const Session> session_ ABSL_GUARDED_BY(mu_);  // of the last attempt

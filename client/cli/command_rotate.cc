@@ -208,7 +208,16 @@ absl::string_view DescrOf(DType dtype) {
   return "";
 }
 
-void PrintReply(const RotateReply& reply) {
+// A call of `prepared` with the values of `whole`, which it was prepared from.
+RotateRequest CallOf(const PreparedRotation& prepared, const RotateRequest& whole) {
+  RotateRequest call{.prepared = prepared, .positions = whole.positions};
+  if (whole.reposition.has_value()) call.reposition = Reposition{.from = whole.reposition->from};
+  for (const TensorView& tensor : whole.tensors) call.tensors.push_back({.data = tensor.data});
+  return call;
+}
+
+void PrintReply(const RotateReply& reply, const std::string& prepared_id) {
+  if (!prepared_id.empty()) absl::PrintF("prepared as %s\n", prepared_id);
   absl::PrintF("rotated on %s, attention factor %.9g %s\n", reply.device, reply.attention_factor,
                reply.attention_factor_applied ? "applied" : "not applied");
   absl::PrintF(
@@ -218,16 +227,18 @@ void PrintReply(const RotateReply& reply) {
   for (const std::string& warning : reply.warnings) absl::PrintF("warning: %s\n", warning);
 }
 
-void PrintJson(const RotateReply& reply) {
-  absl::PrintF("%s", JsonText({{"device", reply.device},
-                               {"attention_factor", reply.attention_factor},
-                               {"attention_factor_applied", reply.attention_factor_applied},
-                               {"stage_times",
-                                {{"decode_us", reply.stage_times.decode_us},
-                                 {"validate_us", reply.stage_times.validate_us},
-                                 {"queue_us", reply.stage_times.queue_us},
-                                 {"execute_us", reply.stage_times.execute_us}}},
-                               {"warnings", reply.warnings}}));
+void PrintJson(const RotateReply& reply, const std::string& prepared_id) {
+  nlohmann::ordered_json json = {{"device", reply.device},
+                                 {"attention_factor", reply.attention_factor},
+                                 {"attention_factor_applied", reply.attention_factor_applied},
+                                 {"stage_times",
+                                  {{"decode_us", reply.stage_times.decode_us},
+                                   {"validate_us", reply.stage_times.validate_us},
+                                   {"queue_us", reply.stage_times.queue_us},
+                                   {"execute_us", reply.stage_times.execute_us}}},
+                                 {"warnings", reply.warnings}};
+  if (!prepared_id.empty()) json["prepared_id"] = prepared_id;
+  absl::PrintF("%s", JsonText(json));
 }
 
 // Reads the tensors of `request`, sends it, writes the results.
@@ -240,6 +251,14 @@ int Run(const Arguments& arguments, RotateRequest request) {
   if (const Status status = AddRows(arguments, job); !status.ok()) return Fail(status);
   const Result<Client> client = ConnectTo(arguments);
   if (!client.ok()) return Fail(client.status());
+  std::string prepared_id;
+  if (arguments.Has("prepare")) {
+    const Result<PreparedRotation> prepared =
+        client->Prepare(job.request, {}, CallOptionsOf(arguments));
+    if (!prepared.ok()) return Fail(prepared.status());
+    prepared_id = prepared->id();
+    job.request = CallOf(*prepared, job.request);
+  }
   const Result<RotateReply> reply = client->Rotate(job.request, CallOptionsOf(arguments));
   if (!reply.ok()) return Fail(reply.status());
   for (const RotatedTensor& tensor : reply->tensors) {
@@ -250,7 +269,7 @@ int Run(const Arguments& arguments, RotateRequest request) {
     if (!status.ok()) return Fail(status);
   }
   const auto print = arguments.Has("json") ? &PrintJson : &PrintReply;
-  print(*reply);
+  print(*reply, prepared_id);
   return kExitOk;
 }
 
@@ -278,6 +297,7 @@ std::vector<Flag> WithTensorFlags(std::vector<Flag> flags) {
        "First rotated channel; D may then exceed head_dim."},
       {"first_layer", FlagKind::kInteger, "N", "Layer of index 0 of the axis L, if layers differ."},
       {"skip_attention_factor", FlagKind::kSwitch, "", "Print the factor, do not apply it."},
+      {"prepare", FlagKind::kSwitch, "", "Prepare first, then call by the id, which is printed."},
       kJsonFlag,
   };
   all.insert(all.end(), std::begin(common), std::end(common));

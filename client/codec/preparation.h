@@ -85,7 +85,7 @@ class Preparation {
 struct PreparedState {
   std::shared_ptr<const Preparation> preparation;
   std::string id;
-  std::vector<std::string> warnings;
+  std::vector<std::string> warnings = {};
 
   static const std::shared_ptr<const PreparedState>& Of(const PreparedRotation& rotation) {
     return rotation.state_;

@@ -59,6 +59,7 @@ std::vector<Row> ServiceRows();
 std::vector<Row> BystanderRows();
 std::vector<Row> ShippedRows();
 std::vector<Row> SharedMemoryRows();
+std::vector<Row> PreparedRows();
 std::vector<Row> ProcessRows();
 std::vector<Row> ElsewhereRows();
 std::vector<Row> AllRows();

@@ -219,6 +219,29 @@ TEST_F(RopectlTest, RepositionMovesWhatRotateHasRotated) {
   EXPECT_THAT(without.output, HasSubstr("--from_start"));
 }
 
+TEST_F(RopectlTest, RotateWithPrepareEqualsRotateAndPrintsTheId) {
+  const std::string folder = TemporaryFolder();
+  const auto npy = [&folder](const std::string& name) { return folder + "/" + name + ".npy"; };
+  std::ofstream(folder + "/config.json") << R"({"model_type": "llama", "head_dim": 4})";
+  const std::string config = "--config=" + folder + "/config.json";
+  ASSERT_EQ(Run({"tables", config, "--end=2", "--output=" + npy("k")}).status, 0);
+  const auto run = [&](std::vector<std::string> flags, const std::string& to) {
+    const std::vector<std::string> common = {
+        config, "--k=" + npy("k"), "--output_k=" + npy(to), "--layout=SD", "--start=500", "--json"};
+    flags.insert(flags.end(), common.begin(), common.end());
+    return Run(flags);
+  };
+  ASSERT_EQ(run({"rotate"}, "whole").status, 0);
+  const Outcome prepared = run({"rotate", "--prepare"}, "prepared");
+  ASSERT_EQ(prepared.status, 0) << prepared.output;
+  EXPECT_EQ(nlohmann::json::parse(prepared.output)["prepared_id"].get<std::string>().size(), 32U);
+  EXPECT_EQ(Floats(npy("prepared")), Floats(npy("whole")));
+  ASSERT_EQ(run({"reposition", "--from_start=10"}, "whole").status, 0);
+  const Outcome moved = run({"reposition", "--from_start=10", "--prepare"}, "prepared");
+  ASSERT_EQ(moved.status, 0) << moved.output;
+  EXPECT_EQ(Floats(npy("prepared")), Floats(npy("whole")));
+}
+
 TEST_F(RopectlTest, RepositionToAnotherConfigEqualsItsRotation) {
   const std::string folder = TemporaryFolder();
   const auto npy = [&folder](const std::string& name) { return folder + "/" + name + ".npy"; };

@@ -1,5 +1,5 @@
-// PreparedRotation: what stays the same in repeated requests, as the server has validated it. A call
-// with it sends its values and a short id.
+// PreparedRotation: what stays the same in repeated requests, as the server has validated it. A
+// call with it sends its values and a short id.
 //
 //   auto decode = client.Prepare(request).value();                      // once
 //   client.Rotate({.prepared = decode, .positions = {.start = 7}, .tensors = {{.data = q}}});

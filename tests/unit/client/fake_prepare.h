@@ -28,7 +28,7 @@ class FakePrepare {
     }
   };
 
-  // Answers Prepare, Rotate and RotateStream of `server`, the latter two with the request's tensors.
+  // Answers Prepare, Rotate and RotateStream of `server`, the last two with the request's tensors.
   explicit FakePrepare(FakeServer& server) {
     server.OnPrepare(
         [this](const auto& request, auto& response) { return Prepare(request, response); });

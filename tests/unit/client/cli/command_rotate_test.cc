@@ -8,6 +8,7 @@
 #include "client/cli/files.h"
 #include "client/cli/npy.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/unit/client/fake_prepare.h"
 #include "tests/unit/client/fake_server.h"
 
 namespace rope::client {
@@ -72,6 +73,24 @@ TEST_F(RotateTest, FilesGoThroughTheServer) {
   EXPECT_EQ(sent_.tensors(0).layout(), "SHD");
   EXPECT_THAT(sent_.tensors(0).array().shape(), ElementsAre(1, 2, 2));
   EXPECT_EQ(sent_.tensors(1).array().dtype(), v1::DTYPE_FP32);
+}
+
+TEST_F(RotateTest, PrepareSendsTheValuesWithTheIdAndPrintsIt) {
+  FakePrepare prepared(server_);
+  const std::string q = NpyHeader("<f4", {1, 2}) + "12345678";
+  ASSERT_TRUE(WriteFile(PathOf("q"), q, "").ok());
+  const std::vector<std::string> flags = {"--q=" + PathOf("q"), "--output_q=" + PathOf("q_out"),
+                                          "--layout=SD", "--start=7", "--prepare"};
+  ASSERT_EQ(Rotate(flags), kExitOk) << err_;
+  EXPECT_EQ(ReadFile(PathOf("q_out"), 1000).value(), q);
+  EXPECT_THAT(out_, HasSubstr("prepared as prepared-1\n"));
+  EXPECT_EQ(prepared.received().positions().start(), 7);
+  EXPECT_FALSE(prepared.received().has_rope());
+  EXPECT_EQ(prepared.asked().rotate().rope().model(), "m");
+  std::vector<std::string> json = flags;
+  json.push_back("--json");
+  ASSERT_EQ(Rotate(json), kExitOk) << err_;
+  EXPECT_THAT(out_, HasSubstr("\"prepared_id\": \"prepared-2\""));
 }
 
 TEST_F(RotateTest, BitsOfBFloat16AreUnsignedIntegers) {

@@ -24,7 +24,7 @@ RotateRequest RequestFor(const std::string& model = "m") {
 
 std::shared_ptr<const PreparedState> StateOf(const PreparedUse& use, const std::string& id) {
   return std::make_shared<const PreparedState>(
-      PreparedState{.preparation = use.preparation, .id = id, .warnings = {}});
+      PreparedState{.preparation = use.preparation, .id = id});
 }
 
 class PreparedRequestsTest : public ::testing::Test {
@@ -194,8 +194,8 @@ TEST_F(PreparedRequestsTest, SwitchedOffOnlyPreparedRotationsAreFound) {
   EXPECT_EQ(requests.UseOf(RequestFor()).preparation, nullptr);
   EXPECT_EQ(requests.UseOf(RequestFor()).preparation, nullptr);
   RotateRequest request;
-  request.prepared = PreparedState::RotationOf(std::make_shared<const PreparedState>(PreparedState{
-      .preparation = Preparation::Create(RequestFor()).value(), .id = "id", .warnings = {}}));
+  request.prepared = PreparedState::RotationOf(std::make_shared<const PreparedState>(
+      PreparedState{.preparation = Preparation::Create(RequestFor()).value(), .id = "id"}));
   const PreparedUse use = requests.UseOf(request);
   ASSERT_NE(use.id, nullptr);
   EXPECT_EQ(*use.id, "id");

@@ -1,0 +1,121 @@
+// Rows about requests that repeat:
+//   prepared/encode               a decode token of q and k in the arena, encoded by id against whole
+//   prepared/decode_token_ring    the call through the ring, prepared against whole
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "client/codec/codec.h"
+#include "client/codec/prepared_requests.h"
+#include "client/memory/arena_memory.h"
+#include "kernels/check.h"
+#include "rope/client.h"
+#include "tests/bench/library_client.h"
+#include "tests/bench/measure.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/test_server.h"
+
+namespace rope::bench {
+namespace {
+
+using client::RotateRequest;
+
+constexpr int kEncodings = 2000;
+constexpr int kCalls = 100;
+
+RotateRequest DecodeToken(void* q, void* k) {
+  RotateRequest request{.rope = {.model = "llama-3.1-8b"}, .positions = {.start = 100000}};
+  request.tensors = {{.layout = "SHD",
+                      .dtype = client::DType::kBFloat16,
+                      .shape = {1, 32, 128},
+                      .data = q,
+                      .output = q},
+                     {.role = client::Role::kK,
+                      .layout = "SHD",
+                      .dtype = client::DType::kBFloat16,
+                      .shape = {1, 8, 128},
+                      .data = k,
+                      .output = k}};
+  return request;
+}
+
+// Looking the request up counts, too.
+Measurement Encode() {
+  const auto memory = std::make_shared<client::ArenaMemory>(
+      client::SharedMemory::CreateMemfd(1 << 20, client::SharedMemory::Use::kArena).value());
+  const client::Region region = {.memory = memory, .ids = std::make_shared<client::RegionIds>(1)};
+  const RotateRequest request =
+      DecodeToken(memory->Allocate(32 * 256).value(), memory->Allocate(8 * 256).value());
+  client::BorrowedSlices borrowed;
+  const auto encode = [&](client::PreparedRequests& prepared) {
+    for (int i = 0; i < kEncodings; ++i) {
+      ROPE_CHECK(client::EncodeRotate(request, prepared.UseOf(request), region,
+                                      client::Route::kRing, borrowed)
+                     .ok());
+    }
+  };
+  client::PreparedRequests with_ids(/*finds_repeats=*/true);
+  static_cast<void>(with_ids.UseOf(request));
+  const client::PreparedUse use = with_ids.UseOf(request);
+  ROPE_CHECK(with_ids.TakeTurn(use));
+  with_ids.NoteAnswer(use.preparation,
+                      std::make_shared<const client::PreparedState>(client::PreparedState{
+                          .preparation = use.preparation, .id = std::string(32, 'f')}));
+  client::PreparedRequests without_ids(/*finds_repeats=*/false);
+  const std::vector<double> seconds =
+      MinSeconds({[&] { encode(with_ids); }, [&] { encode(without_ids); }}, 101);
+  return {.value = seconds[0] / kEncodings * 1e9,
+          .unit = "ns",
+          .yardstick = absl::StrFormat("whole %.0f ns", seconds[1] / kEncodings * 1e9),
+          .ratio = seconds[0] / seconds[1]};
+}
+
+// A client with q and k in its arena.
+class Caller {
+ public:
+  Caller(const std::string& target, bool prepare_repeated)
+      : client_(ConnectClient(target, {.arena_bytes = 1 << 20,
+                                       .transports = {client::Transport::kRing},
+                                       .prepare_repeated = prepare_repeated})),
+        q_(client_.arena().Allocate(32 * 256).value()),
+        k_(client_.arena().Allocate(8 * 256).value()),
+        request_(DecodeToken(q_.data(), k_.data())) {}
+
+  void Call() {
+    for (int i = 0; i < kCalls; ++i) {
+      ++*request_.positions.start;
+      ROPE_CHECK(client_.Rotate(request_).ok());
+    }
+  }
+
+ private:
+  const client::Client client_;
+  const client::Slot q_;
+  const client::Slot k_;
+  RotateRequest request_;
+};
+
+Measurement DecodeTokenRing() {
+  const std::string socket = testing::TemporaryFolder() + "/rope.sock";
+  const testing::TestServer server({"--enable_shared_memory", "--listen=unix:" + socket});
+  Caller prepared("unix:" + socket, true);
+  Caller whole("unix:" + socket, false);
+  const std::vector<double> seconds =
+      MedianSeconds({[&] { prepared.Call(); }, [&] { whole.Call(); }}, 301);
+  return {.value = seconds[0] / kCalls * 1e6,
+          .unit = "us",
+          .yardstick = absl::StrFormat("whole %.1f us", seconds[1] / kCalls * 1e6),
+          .ratio = seconds[0] / seconds[1]};
+}
+
+}  // namespace
+
+std::vector<Row> PreparedRows() {
+  return {
+      {"prepared/encode", "<= 0.5", Encode},
+      {"prepared/decode_token_ring", "<= 1", DecodeTokenRing},
+  };
+}
+
+}  // namespace rope::bench

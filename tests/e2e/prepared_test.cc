@@ -1,0 +1,278 @@
+// Prepared rotations with a real server: requests that repeat get the replies of whole requests, on
+// every path, also when the server has forgotten what it prepared.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "rope/client.h"
+#include "tests/support/metrics_page.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/test_server.h"
+
+namespace rope::testing {
+namespace {
+
+using client::Client;
+using client::ConnectOptions;
+using client::PreparedRotation;
+using client::Role;
+using client::RotateReply;
+using client::RotateRequest;
+using client::Slot;
+using client::Transport;
+
+constexpr int64_t kHeadDim = 128;
+constexpr int kStepsMax = 2000;  // until an asynchronous question has been answered
+
+// A decode step of q and k, whose results replace its tensors.
+class Step {
+ public:
+  explicit Step(int64_t position) : q_(4 * kHeadDim), k_(kHeadDim) {
+    for (size_t i = 0; i < q_.size(); ++i) q_[i] = static_cast<float>(i % 17) + 1;
+    for (size_t i = 0; i < k_.size(); ++i) k_[i] = static_cast<float>(i % 13) - 5;
+    request_.request_id = "step-" + std::to_string(position);
+    request_.rope.model = "llama-3.1-8b";
+    request_.positions.start = position;
+    request_.tensors = {{.layout = "SHD", .shape = {1, 4, kHeadDim}, .scale = 0.5},
+                        {.role = Role::kK, .layout = "SHD", .shape = {1, 1, kHeadDim}}};
+    request_.tensors[0].data = request_.tensors[0].output = q_.data();
+    request_.tensors[1].data = request_.tensors[1].output = k_.data();
+  }
+  Step(const Step&) = delete;
+
+  const RotateRequest& request() const { return request_; }
+  // The step as a call of `rotation`.
+  RotateRequest CallOf(const PreparedRotation& rotation) const {
+    RotateRequest call{
+        .prepared = rotation, .request_id = request_.request_id, .positions = request_.positions};
+    for (const auto& tensor : request_.tensors) {
+      call.tensors.push_back({.data = tensor.data, .output = tensor.output});
+    }
+    return call;
+  }
+  // Both were rotated, and are the same to the bit.
+  static void ExpectSame(const Step& a, const Result<RotateReply>& reply_a, const Step& b,
+                         const Result<RotateReply>& reply_b) {
+    ASSERT_TRUE(reply_a.ok()) << reply_a.status().ToString();
+    ASSERT_TRUE(reply_b.ok()) << reply_b.status().ToString();
+    EXPECT_EQ(a.q_, b.q_);
+    EXPECT_EQ(a.k_, b.k_);
+    EXPECT_EQ(reply_a->request_id, reply_b->request_id);
+    EXPECT_EQ(reply_a->attention_factor, reply_b->attention_factor);
+    EXPECT_EQ(reply_a->attention_factor_applied, reply_b->attention_factor_applied);
+    EXPECT_EQ(reply_a->warnings, reply_b->warnings);
+    ASSERT_EQ(reply_a->tensors.size(), reply_b->tensors.size());
+    for (size_t i = 0; i < reply_a->tensors.size(); ++i) {
+      EXPECT_EQ(reply_a->tensors[i].layout, reply_b->tensors[i].layout);
+      EXPECT_EQ(reply_a->tensors[i].shape, reply_b->tensors[i].shape);
+      EXPECT_EQ(reply_a->tensors[i].role, reply_b->tensors[i].role);
+    }
+  }
+
+ private:
+  std::vector<float> q_;
+  std::vector<float> k_;
+  RotateRequest request_;
+};
+
+class PreparedServer {
+ public:
+  const std::string& tcp() const { return server_.address(); }
+  std::string unix() const { return "unix:" + socket_; }
+  // Number of Prepare calls that were answered with OK.
+  int Prepared() const {
+    const double count =
+        Scrape(MetricsPort(server_)).Value(R"(rope_requests_total{code="OK",method="Prepare"})");
+    return count < 0 ? 0 : static_cast<int>(count);
+  }
+  // Unregisters some model: the server then forgets all entries that name one.
+  void Forget() const {
+    const Client client = Client::Connect(tcp()).value();
+    ASSERT_TRUE(client.RegisterModel("other", {.model = "phi-2"}).ok());
+    ASSERT_TRUE(client.UnregisterModel("other").ok());
+  }
+
+ private:
+  const std::string socket_ = TemporaryFolder() + "/rope.sock";
+  TestServer server_{
+      {"--metrics_listen=127.0.0.1:0", "--enable_shared_memory", "--listen=unix:" + socket_}};
+};
+
+// One way to send requests.
+struct Way {
+  std::string name;
+  bool over_unix = false;
+  std::vector<Transport> transports;
+  enum class Kind { kCall, kAsync, kStream } kind = Kind::kCall;
+};
+
+class PreparedTest : public ::testing::TestWithParam<Way> {
+ protected:
+  // A client of this way, with its stream.
+  struct Caller {
+    Client client;
+    client::RotateStream stream;
+    Way::Kind kind;
+
+    Result<RotateReply> Rotate(const RotateRequest& request) {
+      if (kind == Way::Kind::kCall) return client.Rotate(request);
+      if (kind == Way::Kind::kAsync) return client.RotateFuture(request).get();
+      return stream.RotateFuture(request).get();
+    }
+  };
+  Caller Connected(bool prepare_repeated) {
+    Client client =
+        Client::Connect(GetParam().over_unix ? server_.unix() : server_.tcp(),
+                        {.transports = GetParam().transports, .prepare_repeated = prepare_repeated})
+            .value();
+    client::RotateStream stream = client.OpenStream().value();
+    return {std::move(client), std::move(stream), GetParam().kind};
+  }
+  // Rotates a step both ways and compares.
+  void Compare(Caller& on, Caller& off, int64_t position) {
+    const Step a(position);
+    const Step b(position);
+    const auto reply_a = on.Rotate(a.request());
+    Step::ExpectSame(a, reply_a, b, off.Rotate(b.request()));
+  }
+  // Compares until the server has prepared `count` requests.
+  void CompareUntilPrepared(Caller& on, Caller& off, int count) {
+    for (int i = 0; i < kStepsMax && server_.Prepared() < count && !HasFailure(); ++i) {
+      Compare(on, off, position_++);
+    }
+    EXPECT_EQ(server_.Prepared(), count);
+  }
+
+  PreparedServer server_;
+  int64_t position_ = 0;
+};
+
+TEST_P(PreparedTest, RepeatedRequestsArePreparedAndTheRepliesAreThoseOfWholeOnes) {
+  Caller on = Connected(true);
+  Caller off = Connected(false);
+  CompareUntilPrepared(on, off, 1);
+  for (const int64_t position : {0, 127, 128, 16384, 200000, 1 << 30}) Compare(on, off, position);
+  EXPECT_EQ(server_.Prepared(), 1);
+}
+
+// That the server is asked again shows that the ids were used: it is the only one to know that it
+// has forgotten them.
+TEST_P(PreparedTest, WhatTheServerForgetsIsSentWholeUnseenAndPreparedAgain) {
+  Caller on = Connected(true);
+  Caller off = Connected(false);
+  CompareUntilPrepared(on, off, 1);
+  for (int i = 0; i < 20; ++i) Compare(on, off, position_++);
+  server_.Forget();
+  CompareUntilPrepared(on, off, 2);
+  for (int i = 0; i < 5; ++i) Compare(on, off, position_++);
+  EXPECT_EQ(server_.Prepared(), 2);
+}
+
+TEST_P(PreparedTest, PreparedRotationsAreCalledAtOnceAndAfterTheServerForgotThem) {
+  Caller on = Connected(false);
+  Caller off = Connected(false);
+  const auto rotation = on.client.Prepare(Step(0).request());
+  ASSERT_TRUE(rotation.ok()) << rotation.status().ToString();
+  EXPECT_EQ(rotation->id().size(), 32u);
+  EXPECT_EQ(on.client.Prepare(Step(9).request()).value().id(), rotation->id());
+  for (int i = 0; i < 6; ++i) {
+    if (i == 3) server_.Forget();
+    const Step a(100 + i);
+    const Step b(100 + i);
+    const auto reply_a = on.Rotate(a.CallOf(*rotation));
+    Step::ExpectSame(a, reply_a, b, off.Rotate(b.request()));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Ways, PreparedTest,
+    ::testing::Values(Way{"TcpCall", false, {Transport::kInline}, Way::Kind::kCall},
+                      Way{"TcpAsync", false, {Transport::kInline}, Way::Kind::kAsync},
+                      Way{"TcpStream", false, {Transport::kInline}, Way::Kind::kStream},
+                      Way{"RingCall", true, {Transport::kRing}, Way::Kind::kCall},
+                      Way{"RingStream", true, {Transport::kRing}, Way::Kind::kStream},
+                      Way{"MemfdAsync", true, {Transport::kMemfd}, Way::Kind::kAsync}),
+    [](const auto& way) { return way.param.name; });
+
+class PreparedClientTest : public ::testing::Test {
+ protected:
+  PreparedServer server_;
+};
+
+TEST_F(PreparedClientTest, SwitchedOffNothingIsPrepared) {
+  const Client client = Client::Connect(server_.tcp(), {.prepare_repeated = false}).value();
+  for (int i = 0; i < 10; ++i) {
+    const Step step(i);
+    EXPECT_TRUE(client.Rotate(step.request()).ok());
+  }
+  EXPECT_EQ(server_.Prepared(), 0);
+}
+
+TEST_F(PreparedClientTest, AForgottenCallInPlaceRunsOnce) {
+  const Client client = Client::Connect(server_.unix(), {.arena_bytes = 1 << 20}).value();
+  const Slot slot = client.arena().Allocate(kHeadDim * 4).value();
+  auto* values = static_cast<float*>(slot.data());
+  const auto rotate = [&] {
+    std::fill_n(values, kHeadDim, 1.0f);
+    RotateRequest request{.rope = {.model = "llama-3.1-8b"}, .positions = {.start = 1}};
+    request.tensors = {{.layout = "SD", .shape = {1, kHeadDim}, .data = values, .output = values}};
+    EXPECT_TRUE(client.Rotate(request).ok());
+    return std::vector<float>(values, values + kHeadDim);
+  };
+  const std::vector<float> whole = rotate();
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(rotate(), whole);
+  server_.Forget();
+  EXPECT_EQ(rotate(), whole);
+  EXPECT_EQ(rotate(), whole);
+  EXPECT_EQ(server_.Prepared(), 2) << "the ids were used, and one was forgotten";
+}
+
+TEST_F(PreparedClientTest, AnOpenAxisTakesEveryLengthUpToTheLargest) {
+  const Client client = Client::Connect(server_.tcp()).value();
+  const std::vector<float> data(4 * kHeadDim, 1.0f);
+  RotateRequest request{.rope = {.model = "llama-3.1-8b"}, .positions = {.starts = {5, 6, 7, 8}}};
+  request.tensors = {{.layout = "BSD", .shape = {4, 1, kHeadDim}, .data = data.data()}};
+  const auto rotation = client.Prepare(request, "B");
+  ASSERT_TRUE(rotation.ok()) << rotation.status().ToString();
+  for (const int64_t length : {1, 3, 4}) {
+    RotateRequest whole = request;
+    whole.positions.starts.resize(static_cast<size_t>(length));
+    whole.tensors[0].shape[0] = length;
+    RotateRequest call{.prepared = rotation->WithLength(length), .positions = whole.positions};
+    call.tensors = {{.data = data.data()}};
+    const auto want = client.Rotate(whole);
+    const auto got = client.Rotate(call);
+    ASSERT_TRUE(got.ok() && want.ok()) << got.status().ToString();
+    EXPECT_EQ(got->tensors[0].shape, want->tensors[0].shape);
+    ASSERT_EQ(got->tensors[0].bytes, want->tensors[0].bytes);
+    EXPECT_EQ(std::memcmp(got->tensors[0].data, want->tensors[0].data,
+                          static_cast<size_t>(got->tensors[0].bytes)),
+              0);
+  }
+  RotateRequest call{.prepared = rotation->WithLength(5), .positions = {.starts = {5, 6, 7, 8, 9}}};
+  const std::vector<float> larger(5 * kHeadDim);
+  call.tensors = {{.data = larger.data()}};
+  EXPECT_EQ(client.Rotate(call).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(client.Prepare(request, "T").status().detail().field, "open_axis");
+}
+
+TEST_F(PreparedClientTest, APreparedRotationWorksOnAnotherServer) {
+  const PreparedRotation rotation =
+      Client::Connect(server_.tcp()).value().Prepare(Step(0).request()).value();
+  const PreparedServer other;
+  const Client client = Client::Connect(other.tcp()).value();
+  for (int64_t position = 0; position < 3; ++position) {
+    const Step a(position);
+    const Step b(position);
+    const auto reply = client.Rotate(a.CallOf(rotation));
+    Step::ExpectSame(a, reply, b, client.Rotate(b.request()));
+  }
+  EXPECT_EQ(other.Prepared(), 1);
+}
+
+}  // namespace
+}  // namespace rope::testing
