@@ -1,5 +1,5 @@
 // Rows about requests that repeat:
-//   prepared/encode               a decode token of q and k in the arena, encoded by id against whole
+//   prepared/encode               a decode token of q and k in the arena, encoded by id or whole
 //   prepared/decode_token_ring    the call through the ring, prepared against whole
 #include <memory>
 #include <string>
