@@ -52,9 +52,9 @@ Batcher::~Batcher() {
 
 // Decides under mutex_ where the request runs; a direct batch runs after the lock is released.
 //
-// Two counters cover a direct batch. direct_running_ makes the device busy, and falls as soon as the
-// rotation is done. direct_unfinished_ counts requests from here until their answer is sent, and
-// keeps Drain waiting.
+// Two counters cover a direct batch. direct_running_ makes the device busy, and falls as soon as
+// the rotation is done. direct_unfinished_ counts requests from here until their answer is sent,
+// and keeps Drain waiting.
 absl::Status Batcher::Enqueue(std::unique_ptr<Request>& request) {
   const bool is_large = request->plan.bytes() > options_.gathered_bytes_max;
   if (is_large) RunGathered();  // so that gathered small requests do not wait for this one
@@ -101,8 +101,8 @@ bool Batcher::RunGathered() {
   return true;
 }
 
-// A request that has slices left runs by itself, so that the small ones behind it wait for one slice
-// at most.
+// A request that has slices left runs by itself, so that the small ones behind it wait for one
+// slice at most.
 Batcher::Batch Batcher::StartGathered() {
   Batch batch;
   batch.started = clock_.Now();

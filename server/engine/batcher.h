@@ -86,8 +86,8 @@ class Batcher {
   // The same for any other thread: the request runs on the batch thread.
   absl::Status Queue(std::unique_ptr<Request>& request);
 
-  // Runs a batch of gathered requests or the next slice of one, or queues them if the device is busy
-  // by now. Returns whether any ran; if so, more may be left.
+  // Runs a batch of gathered requests or the next slice of one, or queues them if the device is
+  // busy by now. Returns whether any ran; if so, more may be left.
   bool RunGathered();
 
   // Refuses new requests, finishes the accepted ones, and returns when the last has completed.

@@ -28,7 +28,8 @@
 
 namespace rope::server {
 
-// Fills `split`, `received_bytes` and `parsed` of `request`, and clears `bytes`. Sets the request's id if it can be read, even if the rest of the message is invalid.
+// Fills `split`, `received_bytes` and `parsed` of `request`, and clears `bytes`. Sets the request's
+// id if it can be read, even if the rest of the message is invalid.
 absl::Status DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max, Request& request);
 
 // As DecodeRequest, for a RotateStreamRequest. Sets `message.sequence` if it can be read, even if

@@ -1,4 +1,5 @@
-// ArraySource: the bytes of a request's arrays: payloads of its message, or parts of memory regions.
+// ArraySource: the bytes of a request's arrays: payloads of its message, or parts of memory
+//              regions.
 //
 // Threading:  Confined to its owner.
 // Ownership:  The message must outlive it. Bytes that it finds stay valid as long as it says.

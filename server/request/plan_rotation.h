@@ -24,9 +24,10 @@ absl::Status CheckRange(const kernels::ResolvedRope& resolved, absl::Span<const 
 // attention factor other than 1, xpos or precision hf.
 absl::Status CheckSinusoidal(const kernels::ResolvedRope& resolved);
 
-// The part that does not depend on positions: the embedding's checks, the geometry and the attention
-// factor, and, where frequencies depend on no length and no layer, the row sets. REQUIRES: the
-// plan's tensors are set; ropes.entry is. `layers`: the entries of an L axis (FindLayers).
+// The part that does not depend on positions: the embedding's checks, the geometry and the
+// attention factor, and, where frequencies depend on no length and no layer, the row sets.
+// REQUIRES: the plan's tensors are set; ropes.entry is. `layers`: the entries of an L axis
+// (FindLayers).
 absl::Status PrepareRotation(v1::Operation operation, const RopeEntries& layers, Ropes& ropes,
                              Plan& plan);
 

@@ -6,8 +6,8 @@
 //
 // Threading:  Thread-safe.
 // Errors:     Find: NOT_FOUND.
-// Limits:     entries_max and bytes_max of Options, and half of each for the entries that one session
-//             has prepared.
+// Limits:     entries_max and bytes_max of Options, and half of each for the entries that one
+//             session has prepared.
 #ifndef ROPE_SERVER_REQUEST_PREPARED_ROTATIONS_H_
 #define ROPE_SERVER_REQUEST_PREPARED_ROTATIONS_H_
 

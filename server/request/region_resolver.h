@@ -8,9 +8,9 @@
 //
 // Threading:  Thread-safe; a Source is confined to its owner.
 // Ownership:  The request holds the regions that it uses.
-// Errors:     INVALID_ARGUMENT: an output that overlaps an input other than its own, another output,
-//             or itself. OUT_OF_RANGE: a span past its region. NOT_FOUND: no such region in the
-//             session. FAILED_PRECONDITION: shared memory is off; an object that shrank.
+// Errors:     INVALID_ARGUMENT: an output that overlaps an input other than its own, another
+//             output, or itself. OUT_OF_RANGE: a span past its region. NOT_FOUND: no such region in
+//             the session. FAILED_PRECONDITION: shared memory is off; an object that shrank.
 //             RESOURCE_EXHAUSTED: more to copy than `copied_bytes_max`.
 #ifndef ROPE_SERVER_REQUEST_REGION_RESOLVER_H_
 #define ROPE_SERVER_REQUEST_REGION_RESOLVER_H_

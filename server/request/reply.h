@@ -13,8 +13,8 @@ namespace rope::server {
 // A RotateResponse without its tensors.
 std::string ReplyHead(const Request& request);
 
-// Whether the reply contains the tensor's raw bytes: the input came as bytes, the result is not in a
-// region, and it is not empty.
+// Whether the reply contains the tensor's raw bytes: the input came as bytes, the result is not in
+// a region, and it is not empty.
 bool HasReplyPayload(const Request& request, size_t tensor);
 
 // Appends a tensor of a request that has run, up to its payload if it has one. A tensor that came

@@ -1,14 +1,14 @@
 // Validate: turns a parsed RotateRequest into a Plan that needs no further checks. Uses no device
-// and no queue. It has two stages, because prepared requests (prepared_rotation.h) pass the first one
-// only once:
+// and no queue. It has two stages, because prepared requests (prepared_rotation.h) pass the first
+// one only once:
 //
 //   PrepareFixed  what stays the same: operation, embeddings, tensors without their elements
 //   PlanValues    what each call brings: elements -> admit -> positions -> frequencies or rows
 //
 // Threading:  Functions only. The registry is thread-safe.
 // Ownership:  The plan's inputs are views into the request's received bytes or into regions, which
-//             the plan holds, or copies if the elements came as numbers. Positions are copied before
-//             they are checked.
+//             the plan holds, or copies if the elements came as numbers. Positions are copied
+//             before they are checked.
 // Errors:     INVALID_ARGUMENT, OUT_OF_RANGE (position), NOT_FOUND (model, config_id),
 //             UNIMPLEMENTED (operation): "field: got X, want Y". Errors of `admit` and `source`.
 #ifndef ROPE_SERVER_REQUEST_VALIDATE_H_

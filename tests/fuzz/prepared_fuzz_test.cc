@@ -1,7 +1,7 @@
 // Calls of prepared requests against the same requests sent whole: random requests, some of them
-// with tensors in memory regions, prepared once, then called with other ids, positions, elements and
-// places, with another length of an open axis, and with damaged bytes. Answers, errors, warnings and
-// the contents of the regions afterwards must be the same byte for byte.
+// with tensors in memory regions, prepared once, then called with other ids, positions, elements
+// and places, with another length of an open axis, and with damaged bytes. Answers, errors,
+// warnings and the contents of the regions afterwards must be the same byte for byte.
 //
 // ROPE_FUZZ_ROUNDS=N and ROPE_FUZZ_SEED=N: another number of requests, other requests.
 #include <google/protobuf/stubs/logging.h>

@@ -124,7 +124,7 @@ TEST_F(EngineTest, TokensWithoutBytesCount) {
   tensor.mutable_array()->clear_raw();
   auto request = MakeRequest(empty);
   EXPECT_THAT(Submit(request), StatusIs(absl::StatusCode::kResourceExhausted,
-                                                HasSubstr("request: got 80000 bytes")));
+                                        HasSubstr("request: got 80000 bytes")));
 }
 
 TEST_F(EngineTest, ViewOfMoreThanAnybodyHasRoomForIsRefused) {
@@ -162,8 +162,7 @@ TEST_F(EngineTest, MemoryThatIsUsedWhereItIsCostsNothing) {
 TEST_F(EngineTest, DrainingServerGivesTheRequestBack) {
   batcher_.Drain();
   auto request = MakeRequest(Sample());
-  EXPECT_THAT(Submit(request),
-              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("draining")));
+  EXPECT_THAT(Submit(request), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("draining")));
   ASSERT_NE(request, nullptr);
   EXPECT_EQ(answers_, 0);
   request.reset();

@@ -179,7 +179,7 @@ TEST_F(RingTest, WatchedAnswerOfAnotherThreadIsAnnouncedAtOnce) {
   client_.Submit(9);
   client_.shared().watcher_asleep.store(1);
   ASSERT_EQ(Serve(), Ring::Served::kSome);
-  calls_[0]->Answer(absl::StatusCode::kOk, {});
+  std::thread([this] { calls_[0]->Answer(absl::StatusCode::kOk, {}); }).join();
   EXPECT_EQ(client_.shared().answered.load(), 1u);
   EXPECT_EQ(client_.shared().watcher_asleep.load(), 0u);
 }
