@@ -32,12 +32,6 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-double Median(std::vector<double> numbers) {
-  const auto middle = numbers.begin() + static_cast<std::ptrdiff_t>(numbers.size() / 2);
-  std::nth_element(numbers.begin(), middle, numbers.end());
-  return *middle;
-}
-
 }  // namespace
 
 void Check(cudaError_t error, const char* what) {
@@ -85,13 +79,20 @@ void Graph::Launch(cudaStream_t stream) const {
   Check(cudaGraphLaunch(executable_, stream), "a graph launch");
 }
 
-std::vector<double> DeviceSeconds(const std::vector<Enqueue>& functions, int rounds) {
+Spread SpreadOf(std::vector<double> seconds) {
+  std::sort(seconds.begin(), seconds.end());
+  const size_t last = seconds.size() - 1;
+  return {seconds[last / 2], seconds[last / 10], seconds[last - last / 10]};
+}
+
+std::vector<Spread> DeviceSeconds(const std::vector<Enqueue>& functions, int rounds) {
   const Stream stream;
   const Event begin;
   const Event end;
   std::vector<std::vector<double>> seconds(functions.size());
   for (int round = -1; round < rounds; ++round) {
-    for (size_t i = 0; i < functions.size(); ++i) {
+    for (size_t turn = 0; turn < functions.size(); ++turn) {
+      const size_t i = round % 2 == 0 ? turn : functions.size() - 1 - turn;
       Check(cudaEventRecord(begin.get(), stream.get()), "an event");
       functions[i](stream.get());
       Check(cudaEventRecord(end.get(), stream.get()), "an event");
@@ -101,9 +102,9 @@ std::vector<double> DeviceSeconds(const std::vector<Enqueue>& functions, int rou
       if (round >= 0) seconds[i].push_back(static_cast<double>(milliseconds) * 1e-3);
     }
   }
-  std::vector<double> medians;
-  for (std::vector<double>& turns : seconds) medians.push_back(Median(std::move(turns)));
-  return medians;
+  std::vector<Spread> spreads;
+  for (std::vector<double>& turns : seconds) spreads.push_back(SpreadOf(std::move(turns)));
+  return spreads;
 }
 
 const cudaDeviceProp& Device() {

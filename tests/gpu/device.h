@@ -54,9 +54,20 @@ class Graph {
   cudaGraphExec_t executable_ = nullptr;
 };
 
-// Median seconds between two events around each function. The functions take turns, so that changes
-// of the device over time affect all of them; the first turn does not count.
-std::vector<double> DeviceSeconds(const std::vector<Enqueue>& functions, int rounds);
+// The times of one function over many turns, in seconds.
+struct Spread {
+  double median = 0;
+  double low = 0;   // a tenth of the turns took less
+  double high = 0;  // a tenth took more
+};
+
+// REQUIRES: not empty.
+Spread SpreadOf(std::vector<double> seconds);
+
+// The time between two events around each function. The functions take turns, so that changes of
+// the device over time affect all of them, in reverse order every second turn; the first turn does
+// not count.
+std::vector<Spread> DeviceSeconds(const std::vector<Enqueue>& functions, int rounds = 51);
 
 // Properties of device 0.
 const cudaDeviceProp& Device();

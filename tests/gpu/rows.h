@@ -11,8 +11,8 @@ namespace rope::bench {
 // Kernels on tensors in device memory, and copies of the same bytes.
 std::vector<CudaRow> DeviceRows();
 
-// Tensors in host memory through the cuda backend.
-std::vector<CudaRow> HostRows();
+// Whole calls of the cuda backend, on tensors in host memory and in device memory.
+std::vector<CudaRow> BackendRows();
 
 }  // namespace rope::bench
 

@@ -3,9 +3,11 @@
 //   kernel/...                  the rotation; up to 64 tokens by graph replay, with tensors that
 //                               fit the cache, and more by events, over several times the cache
 //   ragged/...                  64 requests of different lengths: one launch against 64
+//   sweep/...                   the same rotation in every shape, in turns
 // GB/s counts bytes read and bytes written; share is the copy's time over the rotation's.
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,19 +24,9 @@ namespace {
 using kernels::DType;
 using kernels::Pairing;
 
-constexpr int kRounds = 15;
 constexpr int64_t kGraphTokensMax = 64;
+constexpr int kGraphNodes = 512;
 constexpr int64_t kPrefill = 131072;
-
-CudaMeasurement NotMeasured(int64_t bytes) {
-  CudaMeasurement result;
-  result.measurement.measured = false;
-  result.measurement.unit = "us";
-  result.measurement.yardstick =
-      absl::StrFormat("not measured: needs %.1f GiB of free device memory",
-                      static_cast<double>(bytes) / static_cast<double>(int64_t{1} << 30));
-  return result;
-}
 
 int64_t Tokens(const Case& wanted) {
   int64_t tokens = 0;
@@ -42,65 +34,91 @@ int64_t Tokens(const Case& wanted) {
   return tokens;
 }
 
-// Seconds of one rotation and of one copy, side by side.
-std::pair<double, double> RotateAndCopySeconds(const Case& wanted, Workload& workload) {
-  const Enqueue rotate = [&](cudaStream_t stream) { workload.Rotate(stream); };
-  const Enqueue copy = [&](cudaStream_t stream) { workload.Copy(stream); };
+std::string MemoryShort(const Case& wanted) {
+  const int64_t needed = Workload::BytesNeeded(wanted);
+  if (needed <= FreeDeviceBytes()) return "";
+  return absl::StrFormat("needs %.1f GiB of free device memory",
+                         static_cast<double>(needed) / static_cast<double>(int64_t{1} << 30));
+}
+
+Spread Scaled(const Spread& seconds, double factor) {
+  return {seconds.median * factor, seconds.low * factor, seconds.high * factor};
+}
+
+// The times of one call of each function, side by side: by graph replay where a call is short.
+std::vector<Spread> TimesOf(const std::vector<Enqueue>& functions, const Case& wanted,
+                            const Workload& workload) {
   if (Tokens(wanted) <= kGraphTokensMax) {
-    constexpr int kNodes = 512;
-    const Graph rotations(rotate, kNodes);
-    const Graph copies(copy, kNodes);
-    const auto seconds = DeviceSeconds({[&](cudaStream_t stream) { rotations.Launch(stream); },
-                                        [&](cudaStream_t stream) { copies.Launch(stream); }},
-                                       kRounds);
-    return {seconds[0] / kNodes, seconds[1] / kNodes};
+    std::vector<std::unique_ptr<Graph>> graphs;
+    std::vector<Enqueue> replays;
+    for (const Enqueue& function : functions) {
+      graphs.push_back(std::make_unique<Graph>(function, kGraphNodes));
+      replays.push_back([&graph = *graphs.back()](cudaStream_t stream) { graph.Launch(stream); });
+    }
+    std::vector<Spread> seconds = DeviceSeconds(replays);
+    for (Spread& spread : seconds) spread = Scaled(spread, 1.0 / kGraphNodes);
+    return seconds;
   }
-  constexpr int64_t kBytes = int64_t{8} << 30;  // a measurement moves at least this much
+  constexpr int64_t kBytes = int64_t{2} << 30;  // a measurement moves at least this much
   const int calls = static_cast<int>(
       std::clamp<int64_t>(kBytes / (2 * workload.tensor_bytes()), workload.sets(), 256));
-  const auto repeated = [calls](const Enqueue& enqueue) {
-    return [calls, &enqueue](cudaStream_t stream) {
-      for (int i = 0; i < calls; ++i) enqueue(stream);
-    };
-  };
-  const auto seconds = DeviceSeconds({repeated(rotate), repeated(copy)}, kRounds);
-  return {seconds[0] / calls, seconds[1] / calls};
+  std::vector<Enqueue> repeated;
+  for (const Enqueue& function : functions) {
+    repeated.push_back([calls, &function](cudaStream_t stream) {
+      for (int i = 0; i < calls; ++i) function(stream);
+    });
+  }
+  std::vector<Spread> seconds = DeviceSeconds(repeated);
+  for (Spread& spread : seconds) spread = Scaled(spread, 1.0 / calls);
+  return seconds;
 }
 
 // One rotation of q and k; `bar_on_time`: the bar is about microseconds, and not about the share.
 CudaMeasurement MeasureKernel(const Case& wanted, bool bar_on_time) {
-  const int64_t needed = Workload::BytesNeeded(wanted);
-  if (needed > FreeDeviceBytes()) return NotMeasured(needed);
+  if (const std::string missing = MemoryShort(wanted); !missing.empty()) {
+    return NotMeasured(missing);
+  }
   Workload workload(wanted);
-  workload.Verify();
-  const auto [rotate, copy] = RotateAndCopySeconds(wanted, workload);
-  const double bytes = 2 * static_cast<double>(workload.tensor_bytes());
   CudaMeasurement result;
-  result.microseconds = rotate * 1e6;
-  result.gigabytes_per_second = bytes / rotate * 1e-9;
-  result.share = copy / rotate;
-  result.measurement = {.value = result.microseconds,
+  result.wrong = workload.Verify();
+  const std::vector<Spread> seconds =
+      TimesOf({[&](cudaStream_t stream) { workload.Rotate(stream); },
+               [&](cudaStream_t stream) { workload.Copy(stream); },
+               [&](cudaStream_t stream) { workload.CopyByKernel(stream); }},
+              wanted, workload);
+  const double bytes = 2 * static_cast<double>(workload.tensor_bytes());
+  result.seconds = seconds[0];
+  result.gigabytes_per_second = bytes / seconds[0].median * 1e-9;
+  result.share = seconds[1].median / seconds[0].median;
+  result.measurement = {.value = seconds[0].median * 1e6,
                         .unit = "us",
-                        .yardstick = absl::StrFormat("copy %.2f us, %s", copy * 1e6,
-                                                     GigabytesPerSecond(bytes, copy))};
+                        .yardstick = absl::StrFormat(
+                            "copy %.2f us, %s; without arithmetic %.2f us, %s",
+                            seconds[1].median * 1e6, GigabytesPerSecond(bytes, seconds[1].median),
+                            seconds[2].median * 1e6, GigabytesPerSecond(bytes, seconds[2].median))};
   if (!bar_on_time) result.measurement.ratio = result.share;
   return result;
 }
 
 CudaMeasurement MeasureCopy(int64_t tokens) {
   const Case wanted = {.requests = {tokens}};
-  const int64_t needed = Workload::BytesNeeded(wanted);
-  if (needed > FreeDeviceBytes()) return NotMeasured(needed);
+  if (const std::string missing = MemoryShort(wanted); !missing.empty()) {
+    return NotMeasured(missing);
+  }
   Workload workload(wanted);
-  const double copy = RotateAndCopySeconds(wanted, workload).second;
+  const std::vector<Spread> seconds =
+      TimesOf({[&](cudaStream_t stream) { workload.Copy(stream); },
+               [&](cudaStream_t stream) { workload.CopyByKernel(stream); }},
+              wanted, workload);
   const double bytes = 2 * static_cast<double>(workload.tensor_bytes());
   CudaMeasurement result;
-  result.microseconds = copy * 1e6;
-  result.gigabytes_per_second = bytes / copy * 1e-9;
+  result.seconds = seconds[0];
+  result.gigabytes_per_second = bytes / seconds[0].median * 1e-9;
   result.measurement = {
       .value = result.gigabytes_per_second,
       .unit = "GB/s",
-      .yardstick = absl::StrFormat("%.1f MB in %d sets", bytes * 0.5e-6, workload.sets())};
+      .yardstick = absl::StrFormat("%.1f MB in %d sets; by a kernel %s", bytes * 0.5e-6,
+                                   workload.sets(), GigabytesPerSecond(bytes, seconds[1].median))};
   return result;
 }
 
@@ -116,51 +134,130 @@ CudaMeasurement MeasureRagged(bool replay) {
   Workload grouped(wanted);
   wanted.launch_each = true;
   Workload single(wanted);
-  grouped.Verify();
-  single.Verify();
-  const int calls = 64;
+  CudaMeasurement result;
+  result.wrong = grouped.Verify() + single.Verify();
+  constexpr int kCalls = 64;
   const Enqueue functions[] = {[&](cudaStream_t stream) { grouped.Rotate(stream); },
                                [&](cudaStream_t stream) { single.Rotate(stream); }};
-  std::vector<double> seconds;
+  std::vector<Spread> seconds;
   if (replay) {
-    const Graph one(functions[0], calls);
-    const Graph many(functions[1], calls);
+    const Graph one(functions[0], kCalls);
+    const Graph many(functions[1], kCalls);
     seconds = DeviceSeconds({[&](cudaStream_t stream) { one.Launch(stream); },
-                             [&](cudaStream_t stream) { many.Launch(stream); }},
-                            kRounds);
+                             [&](cudaStream_t stream) { many.Launch(stream); }});
   } else {
     const auto repeated = [](const Enqueue& enqueue) {
       return [&enqueue](cudaStream_t stream) {
-        for (int i = 0; i < calls; ++i) enqueue(stream);
+        for (int i = 0; i < kCalls; ++i) enqueue(stream);
       };
     };
-    seconds = DeviceSeconds({repeated(functions[0]), repeated(functions[1])}, kRounds);
+    seconds = DeviceSeconds({repeated(functions[0]), repeated(functions[1])});
   }
-  CudaMeasurement result;
-  result.microseconds = seconds[0] / calls * 1e6;
+  result.seconds = Scaled(seconds[0], 1.0 / kCalls);
   result.gigabytes_per_second =
-      2 * static_cast<double>(grouped.tensor_bytes()) * calls / seconds[0] * 1e-9;
+      2 * static_cast<double>(grouped.tensor_bytes()) / result.seconds.median * 1e-9;
   result.measurement = {
-      .value = result.microseconds,
+      .value = result.seconds.median * 1e6,
       .unit = "us",
-      .yardstick = absl::StrFormat("%d launches %.2f us (%.1f times as long)", single.launches(),
-                                   seconds[1] / calls * 1e6, seconds[1] / seconds[0])};
+      .yardstick =
+          absl::StrFormat("%d launches %.2f us (%.1f times as long)", single.launches(),
+                          seconds[1].median / kCalls * 1e6, seconds[1].median / seconds[0].median)};
   return result;
 }
 
-std::string NameOf(const Case& wanted) {
-  std::string name = absl::StrCat("kernel/", std::string(Name(wanted.dtype)), "_",
-                                  std::string(Name(wanted.pairing)), "_", Tokens(wanted),
-                                  wanted.in_place ? "_in_place" : "");
-  if (wanted.shape == Shape::kHeadParallel) name += "_head_parallel";
-  if (wanted.shape == Shape::kTokenLoop) name += "_token_loop";
-  if (wanted.positions == kPrefill) name += "_one_sequence";
-  return name;
+// One workload in every shape, each timed beside the planner's. The row is the planner's; its
+// yardstick names the fastest and lists all.
+CudaMeasurement MeasureSweep(const Case& wanted, const std::vector<Shape>& shapes) {
+  if (const std::string missing = MemoryShort(wanted); !missing.empty()) {
+    return NotMeasured(missing);
+  }
+  Workload planned(wanted);
+  const Enqueue rotate = [&](cudaStream_t stream) { planned.Rotate(stream); };
+  CudaMeasurement result;
+  result.wrong = planned.Verify();
+  result.seconds = TimesOf({rotate}, wanted, planned)[0];
+  std::string all;
+  double best = result.seconds.median;
+  std::string best_name = "the planner's";
+  for (const Shape& shape : shapes) {
+    planned.Reshape(shape);
+    result.wrong += planned.Verify();
+    const double seconds = TimesOf({rotate}, wanted, planned)[0].median;
+    const std::string name =
+        absl::StrFormat("t%d/h%d/s%d", shape.threads, shape.heads_per_thread, shape.steps);
+    absl::StrAppendFormat(&all, " %s %.2f", name, seconds * 1e6);
+    if (seconds < best) {
+      best = seconds;
+      best_name = name;
+    }
+  }
+  const double bytes = 2 * static_cast<double>(planned.tensor_bytes());
+  result.gigabytes_per_second = bytes / result.seconds.median * 1e-9;
+  result.share = best / result.seconds.median;
+  result.measurement = {.value = result.seconds.median * 1e6,
+                        .unit = "us",
+                        .yardstick = absl::StrFormat("fastest: %s, %.2f us; all in us:%s",
+                                                     best_name, best * 1e6, all)};
+  return result;
 }
 
-CudaRow KernelRow(const Case& wanted, const std::string& bar = "") {
+CudaRow SweepRow(int64_t tokens) {
+  std::vector<Shape> shapes;
+  const bool few = tokens <= kGraphTokensMax;
+  for (const uint32_t threads :
+       few ? std::vector<uint32_t>{32, 64, 128, 256} : std::vector<uint32_t>{128, 256}) {
+    for (const uint32_t heads :
+         few ? std::vector<uint32_t>{1, 2} : std::vector<uint32_t>{1, 2, 4, 8}) {
+      for (const uint32_t steps : few ? std::vector<uint32_t>{1} : std::vector<uint32_t>{1, 2, 4}) {
+        shapes.push_back({threads, heads, steps});
+      }
+    }
+  }
+  return {absl::StrCat("sweep/bf16_half_", tokens), "",
+          [=] { return MeasureSweep({.requests = {tokens}}, shapes); }};
+}
+
+CudaRow KernelRow(const std::string& name, const Case& wanted, const std::string& bar = "") {
   const bool bar_on_time = Tokens(wanted) <= kGraphTokensMax;
-  return {NameOf(wanted), bar, [=] { return MeasureKernel(wanted, bar_on_time); }};
+  return {"kernel/" + name, bar, [=] { return MeasureKernel(wanted, bar_on_time); }};
+}
+
+void AddMainRows(std::vector<CudaRow>& rows) {
+  for (const int64_t tokens : {int64_t{1}, int64_t{64}, int64_t{4096}, kPrefill}) {
+    const std::string bar = tokens <= kGraphTokensMax ? "<= 3"
+                            : tokens == kPrefill      ? ">= 0.98"
+                                                      : "";
+    const std::string suffix = absl::StrCat("_", tokens);
+    rows.push_back(KernelRow("bf16_half" + suffix, {.requests = {tokens}}, bar));
+    rows.push_back(KernelRow("bf16_half" + suffix + "_in_place",
+                             {.requests = {tokens}, .in_place = true}, bar));
+    rows.push_back(KernelRow("bf16_interleaved" + suffix,
+                             {.requests = {tokens}, .pairing = Pairing::kInterleaved}, bar));
+  }
+}
+
+void AddOtherRows(std::vector<CudaRow>& rows) {
+  const std::vector<int64_t> prefill = {kPrefill};
+  rows.push_back(KernelRow("bf16_half_131072_one_sequence",
+                           {.requests = prefill, .positions = kPrefill, .tile = kPrefill}));
+  rows.push_back(KernelRow("bf16_half_131072_one_sequence_tiled",
+                           {.requests = prefill, .positions = kPrefill}));
+  rows.push_back(
+      KernelRow("bf16_half_131072_one_sequence_in_place",
+                {.requests = prefill, .in_place = true, .positions = kPrefill, .tile = kPrefill}));
+  rows.push_back(KernelRow("fp16_half_131072", {.requests = prefill, .dtype = DType::kFloat16}));
+  rows.push_back(KernelRow("fp32_half_131072", {.requests = prefill, .dtype = DType::kFloat32}));
+  rows.push_back(KernelRow("bf16_half_131072_k_alone", {.requests = prefill, .query_heads = 0}));
+  rows.push_back(KernelRow("bf16_half_131072_32_of_64_pairs", {.requests = prefill, .pairs = 32}));
+  rows.push_back(KernelRow("scalar_bf16_half_4096", {.requests = {4096}, .shift = 2}));
+  rows.push_back(KernelRow("scalar_bf16_half_4096_odd_bytes", {.requests = {4096}, .shift = 1}));
+  rows.push_back(KernelRow("fused_norm_bf16_half_4096", {.requests = {4096}, .norm = true}));
+  // Elements past 2^32 bytes and past 2^32 elements.
+  rows.push_back(
+      KernelRow("bf16_half_1048576_in_place_beyond_4_GiB", {.requests = {int64_t{1} << 20},
+                                                            .in_place = true,
+                                                            .positions = int64_t{1} << 20,
+                                                            .tile = int64_t{1} << 20}));
 }
 
 }  // namespace
@@ -170,23 +267,13 @@ std::vector<CudaRow> DeviceRows() {
   for (const int64_t tokens : {int64_t{4096}, kPrefill}) {
     rows.push_back({absl::StrCat("copy/", tokens), "", [=] { return MeasureCopy(tokens); }});
   }
-  for (const int64_t tokens : {int64_t{1}, int64_t{64}, int64_t{4096}, kPrefill}) {
-    const std::string bar = tokens <= kGraphTokensMax ? "<= 3"
-                            : tokens == kPrefill      ? ">= 0.98"
-                                                      : "";
-    for (const bool in_place : {false, true}) {
-      rows.push_back(KernelRow({.requests = {tokens}, .in_place = in_place}, bar));
-    }
-    rows.push_back(KernelRow({.requests = {tokens}, .pairing = Pairing::kInterleaved}, bar));
-    for (const Shape shape : {Shape::kHeadParallel, Shape::kTokenLoop}) {
-      rows.push_back(KernelRow({.requests = {tokens}, .shape = shape}));
-    }
-  }
-  rows.push_back(KernelRow({.requests = {kPrefill}, .positions = kPrefill}));
-  rows.push_back(KernelRow({.requests = {kPrefill}, .dtype = DType::kFloat16}));
-  rows.push_back(KernelRow({.requests = {kPrefill}, .dtype = DType::kFloat32}));
+  AddMainRows(rows);
   rows.push_back({"ragged/64_requests_launched", "", [] { return MeasureRagged(false); }});
   rows.push_back({"ragged/64_requests_replayed", "", [] { return MeasureRagged(true); }});
+  for (const int64_t tokens : {int64_t{1}, int64_t{64}, int64_t{4096}, kPrefill}) {
+    rows.push_back(SweepRow(tokens));
+  }
+  AddOtherRows(rows);
   return rows;
 }
 

@@ -2,18 +2,26 @@
 # Builds kernels, tests and benchmarks for the GPU of this machine, runs them on it and prints one
 # table. Needs nvcc, CMake, a C++20 compiler, Abseil, GoogleTest and nlohmann-json. Libraries that
 # are not installed come from the prefix ROPE_GPU_DEPS (collect_dependencies.sh creates one).
-# Usage: tests/gpu/run.sh [--out=DIR] [--build=DIR] [--build-only]
-#   --out=DIR:    where run.log and bench.json go (or ROPE_GPU_OUT; default: the build folder)
+# Usage: tests/gpu/run.sh [--out=DIR] [--build=DIR] [--seconds=N] [--build-only]
+#   --out=DIR:    where run.log, bench.jsonl and peers.jsonl go (or ROPE_GPU_OUT; default: the build
+#                 folder)
 #   --build=DIR:  build folder (default: build/gpu)
+#   --seconds=N:  time for everything (default 570). What does not fit is "not finished"
 #   --build-only: stop after the build; works without a GPU
-# Exits 0 when every test passed, whether or not the bars hold; 1 when something failed; 77 without
-# a GPU; 2 on a flag that it does not know.
+# Exits 0 when every test passed, whether or not the bars hold; 1 when something failed; 3 when
+# nothing failed, but something was not finished; 77 without a GPU; 2 on a flag that it does not
+# know.
 set -euo pipefail
+shopt -s extglob
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-# Names of tests that are instantiated over backends end with the backend's name.
-readonly device_tests='*/cuda'
-readonly test_seconds=100 memcheck_seconds=90 bench_seconds=150
+# The tests of the cuda backend: the name of their backend ends the name of a test.
+readonly backends=(cuda cuda_device cuda_device_token_loop)
+# What the sanitizers run: every layout and alignment, each kernel, ragged and large batches.
+readonly sanitized=(EveryLayoutAndAlignment RaggedBatchOfDifferentJobs
+  ChannelsOutsideThePairsAreCopied NormComesBeforeTheRotationAndTakesTheWholeHead
+  EveryDTypeIsStoredAsEveryOther InputAndOutputMayHaveDifferentStrides)
+readonly programs=(backend_contract_test pair_arithmetic_test golden_test property_test)
 
 complain() { echo "tests/gpu/run.sh: $*" >&2; }
 
@@ -22,6 +30,9 @@ has_gpu() {
 }
 
 find_nvcc() { command -v "${CUDACXX:-nvcc}" || command -v /usr/local/cuda/bin/nvcc; }
+
+# find_tool NAME: on PATH, or beside nvcc.
+find_tool() { command -v "$1" || command -v "$(dirname "$nvcc")/$1"; }
 
 # What nvidia-smi says about the first GPU.
 ask_gpu() { nvidia-smi --id=0 "--query-gpu=$1" --format=csv,noheader 2>/dev/null; }
@@ -41,56 +52,86 @@ print_header() {
   echo "RopeServe on a GPU, $(date -u '+%Y-%m-%d %H:%M:%S UTC')"
   echo "machine:  $(uname -n), $(nproc) processors," \
     "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)"
-  echo "gpu:      $(ask_gpu name,driver_version,memory.total || echo 'unknown to nvidia-smi')"
+  echo "gpu:      $(ask_gpu name,driver_version,memory.total,memory.used,clocks.sm ||
+    echo 'unknown to nvidia-smi')"
   echo "cuda:     $("$nvcc" --version | sed -n 's/.*release \([^,]*\).*/\1/p') ($nvcc)," \
     "architecture ${arch:-the default ones}"
   echo "compiler: $("${CXX:-c++}" --version | head -n 1)"
   echo "source:   $(git describe --always --dirty 2>/dev/null || echo 'not a git checkout')"
 }
 
+steps=() failures=0 unfinished=0
+# step NAME LIMIT COMMAND...: runs the command, which keeps to `allowed` seconds: LIMIT, or what is
+# left of --seconds. Prints and records its result and time. Status 77: skipped, and the command
+# printed the reason. Status 124 or 137: its time was over.
+step() {
+  local name=$1 limit=$2 begin=$SECONDS status=0 result
+  shift 2
+  echo "== $name"
+  allowed=$((budget - SECONDS < limit ? budget - SECONDS : limit))
+  if ((allowed > 0)); then "$@" || status=$?; else status=124; fi
+  case $status in
+    0) result=passed ;;
+    77) result=skipped ;;
+    124 | 137) result='not finished' unfinished=$((unfinished + 1)) ;;
+    *) result="FAILED ($status)" failures=$((failures + 1)) ;;
+  esac
+  steps+=("$(printf '%-13s %4s s  %s' "$result" "$((SECONDS - begin))" "$name")")
+  echo "   ${steps[-1]}"
+}
+
+within() { timeout -k 5 "$allowed" "$@"; }
+
+# Builds the programs that a run needs, and no others. Warnings of a compiler that this project was
+# not built with are no errors here.
 build() {
   local options=(-DCMAKE_BUILD_TYPE=Release -DROPE_KERNELS_ONLY=ON -DROPE_CUDA=ON
-    "-DCMAKE_PREFIX_PATH=${ROPE_GPU_DEPS:-}")
+    -DROPE_WERROR=OFF "-DCMAKE_PREFIX_PATH=${ROPE_GPU_DEPS:-}")
   [[ -z $arch ]] || options+=("-DCMAKE_CUDA_ARCHITECTURES=$arch")
   [[ -f $build/CMakeCache.txt ]] || ! command -v ninja >/dev/null || options+=(-G Ninja)
-  cmake -S . -B "$build" "${options[@]}" >"$build/configure.log" 2>&1 ||
+  within cmake -S . -B "$build" "${options[@]}" >"$build/configure.log" 2>&1 ||
     { tail -n 30 "$build/configure.log" && return 1; }
-  cmake --build "$build" --parallel "$(nproc)" >"$build/build.log" 2>&1 ||
+  within cmake --build "$build" --parallel "$(nproc)" \
+    --target rope_bench_cuda "${programs[@]}" >"$build/build.log" 2>&1 ||
     { tail -n 60 "$build/build.log" && return 1; }
 }
 
-steps=() failures=0
-# step NAME COMMAND...: runs the command, and prints and records its result and time. Status 77
-# means skipped; the command printed the reason.
-step() {
-  local name=$1 begin=$SECONDS status=0
-  shift
-  echo "== $name"
-  "$@" || status=$?
-  case $status in
-    0) steps+=("passed   $((SECONDS - begin)) s  $name") ;;
-    77) steps+=("skipped  $((SECONDS - begin)) s  $name") ;;
-    *)
-      steps+=("FAILED   $((SECONDS - begin)) s  $name (status $status)")
-      failures=$((failures + 1))
-      ;;
-  esac
+# The backend runs each kernel and checks the results when it is created.
+smoke() { within "$build/bin/rope_bench_cuda" --smoke; }
+
+# Registers and local memory of each kernel in the build.
+kernel_resources() {
+  local tool
+  tool=$(find_tool cuobjdump) || { echo "cuobjdump is not installed" && return 77; }
+  within "$tool" --dump-resource-usage "$build/bin/rope_bench_cuda" 2>/dev/null |
+    sed -nE '/Function .*Rotate/ { s/.*Function [^:]*(Rotate[A-Za-z]+).*/\1/p; n; s/ CONST.*//p }'
+}
+
+bench() { within "$build/bin/rope_bench_cuda" "--json_file=$out/bench.jsonl"; }
+
+# filter NAME...: the tests of these names over each backend of the device.
+filter() {
+  local name backend
+  for name in "$@"; do
+    for backend in "${backends[@]}"; do printf '%s' "*$name/$backend:"; done
+  done
 }
 
 # Runs one test program on the device. A filter that matches no test is a failure.
 run_on_device() {
-  local program=$build/tests/$1
-  "$program" --gtest_list_tests "--gtest_filter=$device_tests" | grep -q '^  ' ||
-    { echo "$1 has no test called $device_tests" && return 1; }
-  timeout "$test_seconds" "$program" --gtest_brief=1 "--gtest_filter=$device_tests"
+  local program=$build/tests/$1 wanted listed
+  wanted=$(filter '')
+  listed=$("$program" --gtest_list_tests "--gtest_filter=$wanted")
+  [[ $listed == *$'\n  '* ]] || { echo "$1 has no tests called $wanted" && return 1; }
+  within "$program" --gtest_brief=1 "--gtest_filter=$wanted"
 }
 
-memcheck() {
-  local tool log=$build/memcheck.log status=0
-  tool=$(command -v compute-sanitizer || command -v "$(dirname "$nvcc")/compute-sanitizer") ||
-    { echo "compute-sanitizer is not installed" && return 77; }
-  timeout "$memcheck_seconds" "$tool" --tool=memcheck --error-exitcode=86 \
-    "$build/tests/backend_contract_test" "--gtest_filter=$device_tests" >"$log" 2>&1 || status=$?
+# sanitize TOOL: compute-sanitizer over part of the contract suite.
+sanitize() {
+  local tool log=$build/$1.log status=0
+  tool=$(find_tool compute-sanitizer) || { echo "compute-sanitizer is not installed" && return 77; }
+  within "$tool" "--tool=$1" --error-exitcode=86 "$build/tests/backend_contract_test" \
+    "--gtest_filter=$(filter "${sanitized[@]}")" >"$log" 2>&1 || status=$?
   if grep -q 'Device not supported' "$log"; then
     echo "compute-sanitizer does not support this device or machine" && return 77
   fi
@@ -98,42 +139,42 @@ memcheck() {
   return "$status"
 }
 
-# Registers and local memory of each kernel in the build.
-kernel_resources() {
-  local tool
-  tool=$(command -v cuobjdump || command -v "$(dirname "$nvcc")/cuobjdump") ||
-    { echo "cuobjdump is not installed" && return 77; }
-  "$tool" --dump-resource-usage "$build/bin/rope_bench_cuda" 2>/dev/null |
-    sed -nE '/Function .*Rotate/ { s/.*(Rotate(Vector|Scalar)).*/\1/p; n; s/ CONST.*//p }'
-}
-
-bench() {
-  timeout "$bench_seconds" "$build/bin/rope_bench_cuda" "--json_file=$out/bench.json"
+# Other implementations on the same shapes.
+peers() {
+  python3 -c 'import torch' 2>/dev/null || { echo "python3 has no torch" && return 77; }
+  within python3 -B tests/gpu/peers.py "--json_file=$out/peers.jsonl"
 }
 
 check_and_measure() {
   print_header
-  step "build" build
-  if ((!failures)) && [[ ! $build_only ]]; then
-    for program in backend_contract_test golden_test property_test; do
-      step "$program" run_on_device "$program"
+  step "build" 300 build
+  if ((!failures && !unfinished)) && [[ ! $build_only ]]; then
+    step "smoke: each kernel once" 60 smoke
+    step "registers" 20 kernel_resources
+    step "benchmarks" 200 bench
+    for program in "${programs[@]}"; do step "$program" 90 run_on_device "$program"; done
+    step "peers" 90 peers
+    for tool in memcheck initcheck; do
+      step "$tool: part of backend_contract_test" 90 sanitize "$tool"
     done
-    step "memcheck: backend_contract_test" memcheck
-    step "registers" kernel_resources
-    step "benchmarks" bench
   fi
-  echo "== summary, ${SECONDS} s"
+  echo "== summary, ${SECONDS} of ${budget} s"
   printf '%s\n' "${steps[@]}"
   ((!failures)) || return 1
+  ((!unfinished)) || return 3
 }
 
-build=build/gpu out=${ROPE_GPU_OUT:-} build_only=
+build=build/gpu out=${ROPE_GPU_OUT:-} build_only='' budget=570
 for argument in "$@"; do
   case $argument in
     --out=?*) out=${argument#--out=} ;;
     --build=?*) build=${argument#--build=} ;;
+    --seconds=[1-9]*([0-9])) budget=${argument#--seconds=} ;;
     --build-only) build_only=1 ;;
-    *) complain "got argument '$argument', want --out=DIR, --build=DIR or --build-only" && exit 2 ;;
+    *)
+      complain "got argument '$argument', want --out=DIR, --build=DIR, --seconds=N or --build-only"
+      exit 2
+      ;;
   esac
 done
 

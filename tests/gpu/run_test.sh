@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
-# tests/gpu/run.sh on a machine without a GPU: one line, status 77, and nothing built.
+# tests/gpu/run.sh without a GPU: one line, status 77, and nothing built. And with stubs in place of
+# the GPU's tools and of the built programs: every step runs, in its order, and what fails or runs
+# out of time is named and leaves the other steps alone.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
@@ -8,10 +10,6 @@ fail() {
   exit 1
 }
 
-if compgen -G '/dev/nvidia[0-9]*' >/dev/null; then
-  echo "skipped: this machine has a GPU; tests/gpu/run.sh is the test"
-  exit 77
-fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
@@ -26,7 +24,78 @@ expect() {
     fail "got $(cat "$folder/output"), want $want_line"
 }
 
-expect 77 'no NVIDIA GPU' "--build=$folder/build" "--out=$folder/out"
+if compgen -G '/dev/nvidia[0-9]*' >/dev/null; then
+  echo "a GPU is here: the answer without one is not tested"
+else
+  expect 77 'no NVIDIA GPU' "--build=$folder/build" "--out=$folder/out"
+fi
 expect 2 "got argument '--sideways'" --sideways
 expect 2 "got argument '--out='" --out=
+expect 2 "got argument '--seconds=soon'" --seconds=soon
 [[ ! -e $folder/build && ! -e $folder/out ]] || fail "folders were made without a GPU"
+
+# --- stubs: each notes its call, and ends with the status that STUB_name has ---
+
+mkdir "$folder/bin"
+cat >"$folder/bin/stub" <<'STUB'
+#!/usr/bin/env bash
+name=$(basename "$0")
+echo "$name $*" >>"$STUB_CALLS"
+case "$name $*" in
+  "nvidia-smi -L") echo "GPU 0: a stub" ;;
+  nvidia-smi*compute_cap*) echo "9.0" ;;
+  "nvcc --version") echo "Cuda compilation tools, release 13.0, V13.0.88" ;;
+  *--gtest_list_tests*) printf 'All/SomeTest.\n  Something/cuda\n' ;;
+  cuobjdump*) printf ' Function _ZN3fooRotateVectorEv:\n  REG:80 STACK:0 CONST:1\n' ;;
+  "cmake --build"*)
+    for program in bin/rope_bench_cuda tests/{backend_contract,pair_arithmetic,golden,property}_test
+    do
+      mkdir -p "$2/$(dirname $program)" && ln -sf "$STUB_FOLDER/stub" "$2/$program"
+    done
+    ;;
+esac
+status=STUB_${name//-/_}
+[[ $* == *--gtest_list_tests* ]] || exit "${!status:-0}"
+STUB
+chmod +x "$folder/bin/stub"
+for name in nvidia-smi nvcc cmake cuobjdump compute-sanitizer python3; do
+  ln -s stub "$folder/bin/$name"
+done
+
+# run STATUS [NAME=VALUE...]: runs run.sh over the stubs.
+run() {
+  local want_status=$1 status=0
+  shift
+  rm -rf "$folder/build" "$folder/calls"
+  env "PATH=$folder/bin:$PATH" "STUB_CALLS=$folder/calls" "STUB_FOLDER=$folder/bin" "$@" \
+    ./run.sh "--build=$folder/build" --seconds=500 >"$folder/output" 2>&1 || status=$?
+  [[ $status == "$want_status" ]] || fail "got status $status, want $want_status: $*:
+$(cat "$folder/output")"
+}
+has() { grep -qE -e "$1" "$folder/output" || fail "got $(cat "$folder/output"), want $1"; }
+
+run 0
+for step in build smoke registers benchmarks backend_contract_test property_test peers initcheck; do
+  has "^passed .* s  $step"
+done
+has 'REG:80'
+[[ -s $folder/build/run.log ]] || fail "want run.log in the build folder"
+order=$(grep -oE -- '--(smoke|json_file|gtest_brief|tool)' "$folder/calls" | uniq | tr -d '\n')
+want='--smoke--json_file--gtest_brief--json_file--tool'
+[[ $order == "$want" ]] || fail "got the order $order, want $want"
+grep -q 'CMAKE_CUDA_ARCHITECTURES=90' "$folder/calls" || fail "want the device's architecture"
+grep -q 'target rope_bench_cuda backend_contract_test' "$folder/calls" || fail "want few targets"
+grep -qE 'gtest_filter=\*/cuda:\*/cuda_device:' "$folder/calls" || fail "want the device's backends"
+
+run 1 STUB_golden_test=1
+has '^FAILED \(1\) .* golden_test'
+has '^passed .* memcheck'
+run 3 STUB_property_test=124
+has '^not finished .* property_test'
+has '^passed .* peers'
+run 1 STUB_cmake=1
+has '^FAILED \(1\) .* build'
+grep -q rope_bench_cuda "$folder/output" && fail "want no step after a build that failed"
+run 0 STUB_python3=1
+has '^skipped .* peers'
+echo "run.sh: 6 runs over stubs passed"

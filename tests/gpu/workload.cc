@@ -2,14 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <numeric>
 #include <random>
 #include <utility>
 
+#include "absl/strings/str_format.h"
 #include "kernels/backend/cuda/cuda_launch.h"
-#include "tests/conformance/rotation.h"
+#include "kernels/dtype/element.h"
+#include "tests/gpu/yardsticks.h"
 
 namespace rope::bench {
 namespace {
@@ -17,12 +17,17 @@ namespace {
 using kernels::CudaJob;
 using kernels::CudaPlan;
 
-constexpr int64_t kPairs = kHeadDim / 2;
-constexpr int64_t kRowBytes = kHeadDim * static_cast<int64_t>(sizeof(float));
+constexpr int64_t kSlack = 16;  // bytes, for a shift
 constexpr int64_t kPatternElements = int64_t{4} << 20;
 
+int64_t HeadBytes(const Case& wanted) {
+  return kHeadDim * kernels::ElementBytes(wanted.dtype);
+}
 int64_t TokenBytes(const Case& wanted) {
-  return (kQueryHeads + kKeyHeads) * kHeadDim * kernels::ElementBytes(wanted.dtype);
+  return (wanted.query_heads + wanted.key_heads) * HeadBytes(wanted);
+}
+int64_t RowBytes(const Case& wanted) {
+  return 2 * wanted.pairs * static_cast<int64_t>(sizeof(float));
 }
 
 int64_t TensorBytes(const Case& wanted) {
@@ -39,21 +44,22 @@ int SetCount(const Case& wanted) {
   return static_cast<int>(std::max<int64_t>(2, 4 * Device().l2CacheSize / set_bytes + 1));
 }
 
-kernels::TablePage MakeTable(int64_t positions) {
+// [positions][2 * pairs]: cosines, then sines.
+std::vector<float> MakeTable(int64_t positions, int64_t pairs) {
   std::vector<double> frequencies;
-  for (int64_t pair = 0; pair < kPairs; ++pair) {
-    frequencies.push_back(std::pow(1e4, -static_cast<double>(pair) / static_cast<double>(kPairs)));
+  for (int64_t pair = 0; pair < pairs; ++pair) {
+    frequencies.push_back(std::pow(1e4, -static_cast<double>(pair) / static_cast<double>(pairs)));
   }
-  std::vector<float> values(static_cast<size_t>(positions * kHeadDim));
+  std::vector<float> values(static_cast<size_t>(positions * 2 * pairs));
   for (int64_t position = 0; position < positions; ++position) {
-    float* const row = values.data() + position * kHeadDim;
-    for (int64_t pair = 0; pair < kPairs; ++pair) {
+    float* const row = values.data() + position * 2 * pairs;
+    for (int64_t pair = 0; pair < pairs; ++pair) {
       const double angle = static_cast<double>(position) * frequencies[static_cast<size_t>(pair)];
       row[pair] = static_cast<float>(std::cos(angle));
-      row[kPairs + pair] = static_cast<float>(std::sin(angle));
+      row[pairs + pair] = static_cast<float>(std::sin(angle));
     }
   }
-  return kernels::TablePage(positions, kPairs, std::move(values));
+  return values;
 }
 
 // Random numbers between -1 and 1.
@@ -63,7 +69,7 @@ DeviceBuffer MakePattern(kernels::DType dtype) {
   std::mt19937 random(1);
   std::uniform_real_distribution<float> number(-1, 1);
   for (int64_t i = 0; i < kPatternElements; ++i) {
-    testing::WriteElement(static_cast<double>(number(random)), dtype,
+    kernels::WriteElement(static_cast<double>(number(random)), dtype,
                           pattern.data() + i * element_bytes);
   }
   DeviceBuffer buffer(static_cast<int64_t>(pattern.size()));
@@ -80,47 +86,37 @@ void Fill(const DeviceBuffer& buffer, const DeviceBuffer& pattern) {
   }
 }
 
-CudaJob MakeJob(const Case& wanted, const DeviceBuffer& rows, int64_t tokens, int64_t heads) {
+CudaJob MakeJob(const Case& wanted, int64_t tokens, int64_t heads) {
   CudaJob job;
-  job.rows = reinterpret_cast<const float* const*>(rows.data());
   job.input_token = job.output_token = heads * kHeadDim;
   job.input_head = job.output_head = kHeadDim;
   job.tokens = tokens;
   job.heads = heads;
   job.head_dim = static_cast<uint32_t>(kHeadDim);
-  job.pairs = job.partner = static_cast<uint32_t>(kPairs);
+  job.pairs = job.partner = static_cast<uint32_t>(wanted.pairs);
   job.dtype = static_cast<uint32_t>(wanted.dtype);
   job.pairing = static_cast<uint32_t>(wanted.pairing);
+  job.norm = wanted.norm ? 1 : 0;
+  job.eps = 1e-6F;
   return job;
 }
 
-// Forces `shape` on a plan, whatever the planner chose for its size. The block size is unchanged.
-void Reshape(CudaPlan& plan, Shape shape) {
-  if (shape == Shape::kPlanned) return;
-  const bool loop = shape == Shape::kTokenLoop;
-  const uint32_t heads_per_thread = loop ? kernels::kCudaHeadsPerThread : 1;
-  const uint32_t steps = loop ? kernels::kCudaSteps : 1;
+// Forces `shape` on a plan, whatever the planner chose for its size.
+void ForceShape(CudaPlan& plan, const Shape& shape) {
   for (kernels::CudaLaunch& launch : plan.launches) {
+    launch.threads = shape.threads;
     launch.blocks = 0;
     for (uint32_t i = launch.first_job; i < launch.first_job + launch.jobs; ++i) {
       CudaJob& job = plan.jobs[i];
       job.head_groups =
-          (static_cast<uint32_t>(job.heads) + heads_per_thread - 1) / heads_per_thread;
+          (static_cast<uint32_t>(job.heads) + shape.heads_per_thread - 1) / shape.heads_per_thread;
       job.items = static_cast<uint32_t>(job.tokens) * job.head_groups * job.chunks;
-      job.steps = steps;
+      job.steps = shape.steps;
       job.first_block = launch.blocks;
-      launch.blocks += (job.items + launch.threads * steps - 1) / (launch.threads * steps);
+      const uint32_t items_of_block = launch.threads * shape.steps;
+      launch.blocks += (job.items + items_of_block - 1) / items_of_block;
     }
   }
-}
-
-[[noreturn]] void FailVerification(int64_t token, int64_t head, int64_t channel, double got,
-                                   double want) {
-  std::fprintf(stderr,
-               "rope_bench_cuda: token %lld, head %lld, channel %lld: got %.9g, want %.9g\n",
-               static_cast<long long>(token), static_cast<long long>(head),
-               static_cast<long long>(channel), got, want);
-  std::exit(1);
 }
 
 }  // namespace
@@ -128,14 +124,13 @@ void Reshape(CudaPlan& plan, Shape shape) {
 Workload::Workload(const Case& wanted)
     : case_(wanted),
       tensor_bytes_(TensorBytes(wanted)),
-      table_(MakeTable(wanted.positions)),
-      device_table_(wanted.positions * kRowBytes),
-      device_rows_(*std::max_element(wanted.requests.begin(), wanted.requests.end()) *
-                   static_cast<int64_t>(sizeof(float*))) {
-  device_table_.Upload(table_.Cos(0), device_table_.bytes());
+      device_table_(wanted.positions * RowBytes(wanted)),
+      device_rows_(wanted.positions * static_cast<int64_t>(sizeof(float*))) {
+  case_.tile = std::min(case_.tile, case_.positions);
+  device_table_.Upload(MakeTable(case_.positions, case_.pairs).data(), device_table_.bytes());
   std::vector<const uint8_t*> rows;
-  for (size_t i = 0; i < static_cast<size_t>(device_rows_.bytes()) / sizeof(float*); ++i) {
-    rows.push_back(device_table_.data() + static_cast<int64_t>(i) % case_.positions * kRowBytes);
+  for (int64_t i = 0; i < case_.positions; ++i) {
+    rows.push_back(device_table_.data() + i * RowBytes(case_));
   }
   device_rows_.Upload(rows.data(), device_rows_.bytes());
   const DeviceBuffer pattern = MakePattern(case_.dtype);
@@ -144,35 +139,65 @@ Workload::Workload(const Case& wanted)
 
 int64_t Workload::BytesNeeded(const Case& wanted) {
   const int64_t tensors = TensorBytes(wanted) * (wanted.in_place ? 1 : 2) * SetCount(wanted);
-  return tensors + wanted.positions * kRowBytes + (int64_t{256} << 20);
+  const int64_t verified = wanted.in_place ? TensorBytes(wanted) : 0;
+  return tensors + verified + wanted.positions * RowBytes(wanted) + (int64_t{256} << 20);
+}
+
+std::vector<Workload::Part> Workload::Parts() const {
+  std::vector<Part> parts;
+  int64_t offset = case_.shift;
+  for (const int64_t tokens : case_.requests) {
+    for (const int64_t heads : {case_.query_heads, case_.key_heads}) {
+      parts.push_back({offset, tokens, heads});
+      offset += tokens * heads * HeadBytes(case_);
+    }
+  }
+  return parts;
 }
 
 Workload::Set Workload::MakeSet(const DeviceBuffer& pattern) const {
-  Set set = {DeviceBuffer(tensor_bytes_), DeviceBuffer(case_.in_place ? 1 : tensor_bytes_), {}, {}};
+  Set set = {DeviceBuffer(tensor_bytes_ + kSlack),
+             DeviceBuffer(case_.in_place ? 1 : tensor_bytes_ + kSlack),
+             std::vector<std::vector<CudaJob>>(1),
+             {},
+             {}};
   Fill(set.input, pattern);
-  const uint8_t* input = set.input.data();
-  uint8_t* output = case_.in_place ? set.input.data() : set.output.data();
-  std::vector<std::vector<CudaJob>> batches(1);
-  for (const int64_t tokens : case_.requests) {
-    if (case_.launch_each && !batches.back().empty()) batches.emplace_back();
-    for (const int64_t heads : {kQueryHeads, kKeyHeads}) {
-      CudaJob job = MakeJob(case_, device_rows_, tokens, heads);
-      job.input = input;
-      job.output = output;
-      batches.back().push_back(job);
-      const int64_t bytes = tokens * heads * kHeadDim * kernels::ElementBytes(case_.dtype);
-      input += bytes;
-      output += bytes;
+  uint8_t* const output = case_.in_place ? set.input.data() : set.output.data();
+  const std::vector<Part> parts = Parts();
+  for (size_t request = 0; request < case_.requests.size(); ++request) {
+    if (case_.launch_each && request > 0) set.batches.emplace_back();
+    for (int64_t token = 0; token < case_.requests[request]; token += case_.tile) {
+      for (const Part& part : {parts[2 * request], parts[2 * request + 1]}) {
+        if (part.heads == 0) continue;
+        CudaJob job = MakeJob(case_, std::min(case_.tile, part.tokens - token), part.heads);
+        const int64_t offset = part.offset + token * part.heads * HeadBytes(case_);
+        job.input = set.input.data() + offset;
+        job.output = output + offset;
+        job.rows =
+            reinterpret_cast<const float* const*>(device_rows_.data()) + token % case_.positions;
+        set.batches.back().push_back(job);
+      }
     }
   }
-  for (const std::vector<CudaJob>& jobs : batches) {
+  PlanSet(set);
+  return set;
+}
+
+void Workload::PlanSet(Set& set) const {
+  set.plans.clear();
+  set.device_jobs.clear();
+  for (const std::vector<CudaJob>& jobs : set.batches) {
     set.plans.push_back(kernels::PlanCuda(jobs));
-    Reshape(set.plans.back(), case_.shape);
+    if (case_.shape.has_value()) ForceShape(set.plans.back(), *case_.shape);
     const std::vector<CudaJob>& planned = set.plans.back().jobs;
     set.device_jobs.emplace_back(static_cast<int64_t>(planned.size() * sizeof(CudaJob)));
     set.device_jobs.back().Upload(planned.data(), set.device_jobs.back().bytes());
   }
-  return set;
+}
+
+void Workload::Reshape(const Shape& shape) {
+  case_.shape = shape;
+  for (Set& set : sets_) PlanSet(set);
 }
 
 void Workload::Rotate(cudaStream_t stream) {
@@ -183,72 +208,61 @@ void Workload::Rotate(cudaStream_t stream) {
   }
 }
 
-void Workload::Copy(cudaStream_t stream) {
+std::pair<const uint8_t*, uint8_t*> Workload::NextCopy() {
   const Set& from = sets_[static_cast<size_t>(next_++ % sets())];
   const Set& to = case_.in_place ? sets_[static_cast<size_t>(next_ % sets())] : from;
-  Check(cudaMemcpyAsync(case_.in_place ? to.input.data() : to.output.data(), from.input.data(),
-                        static_cast<size_t>(tensor_bytes_), cudaMemcpyDeviceToDevice, stream),
+  return {from.input.data(), case_.in_place ? to.input.data() : to.output.data()};
+}
+
+void Workload::Copy(cudaStream_t stream) {
+  const auto [from, to] = NextCopy();
+  Check(cudaMemcpyAsync(to, from, static_cast<size_t>(tensor_bytes_), cudaMemcpyDeviceToDevice,
+                        stream),
         "a copy");
 }
 
-void Workload::Verify() {
+void Workload::CopyByKernel(cudaStream_t stream) {
+  const auto [from, to] = NextCopy();
+  Check(LaunchCopy(from, to, tensor_bytes_, stream), "a copy by a kernel");
+}
+
+std::string Workload::Verify() {
+  if (case_.norm) return "";
   next_ = 0;
   const Set& set = sets_[0];
-  std::vector<Sample> samples;
-  const int64_t tokens = case_.requests[0];
-  for (const int64_t token : {int64_t{0}, tokens / 2, tokens - 1}) {
-    samples.push_back(MakeSample(0, kQueryHeads, token));
-    samples.push_back(MakeSample(tokens * kQueryHeads, kKeyHeads, token));
-  }
-  for (Sample& sample : samples) {
-    set.input.Download(sample.before.data(), sample.offset, sample.bytes());
-  }
-  if (!case_.in_place) {
+  const DeviceBuffer original(case_.in_place ? set.input.bytes() : 1);
+  const auto bytes = static_cast<size_t>(set.input.bytes());
+  if (case_.in_place) {
+    Check(cudaMemcpy(original.data(), set.input.data(), bytes, cudaMemcpyDeviceToDevice),
+          "a copy of the input");
+  } else {
     constexpr int kPoison = 0xff;  // not a number in any dtype
-    Check(cudaMemset(set.output.data(), kPoison, static_cast<size_t>(tensor_bytes_)), "poison");
+    Check(cudaMemset(set.output.data(), kPoison, bytes), "poison");
   }
+  Check(cudaDeviceSynchronize(), "the fillings' end");
   Rotate(nullptr);
   Check(cudaDeviceSynchronize(), "a rotation's end");
-  for (Sample& sample : samples) {
-    const DeviceBuffer& result = case_.in_place ? set.input : set.output;
-    result.Download(sample.after.data(), sample.offset, sample.bytes());
-    VerifySample(sample);
+  for (const Part& part : Parts()) {
+    RotatedRectangle rectangle;
+    rectangle.before = (case_.in_place ? original : set.input).data() + part.offset;
+    rectangle.after = (case_.in_place ? set.input : set.output).data() + part.offset;
+    rectangle.tokens = part.tokens;
+    rectangle.heads = part.heads;
+    rectangle.head_dim = kHeadDim;
+    rectangle.pairs = case_.pairs;
+    rectangle.table = reinterpret_cast<const float*>(device_table_.data());
+    rectangle.positions = case_.positions;
+    rectangle.dtype = static_cast<uint32_t>(case_.dtype);
+    rectangle.half = case_.pairing == kernels::Pairing::kHalf;
+    WrongElements wrong;
+    Check(CountWrong(rectangle, &wrong), "a comparison");
+    if (wrong.count == 0) continue;
+    return absl::StrFormat(
+        "%d of %d elements are wrong, the first is number %d of a tensor of %d "
+        "tokens x %d heads",
+        wrong.count, part.tokens * part.heads * kHeadDim, wrong.first, part.tokens, part.heads);
   }
-}
-
-Workload::Sample Workload::MakeSample(int64_t first_vector, int64_t heads, int64_t token) const {
-  const int64_t head_bytes = kHeadDim * kernels::ElementBytes(case_.dtype);
-  const std::vector<uint8_t> memory(static_cast<size_t>(heads * head_bytes));
-  return {token, heads, (first_vector + token * heads) * head_bytes, memory, memory};
-}
-
-void Workload::VerifySample(const Sample& sample) const {
-  const int64_t element_bytes = kernels::ElementBytes(case_.dtype);
-  const bool half = case_.pairing == kernels::Pairing::kHalf;
-  const float* const cos = table_.Cos(sample.token % case_.positions);
-  const float* const sin = table_.Sin(sample.token % case_.positions);
-  for (int64_t head = 0; head < sample.heads; ++head) {
-    const auto read = [&](const std::vector<uint8_t>& tensor, int64_t channel) {
-      return testing::ReadElement(tensor.data() + (head * kHeadDim + channel) * element_bytes,
-                                  case_.dtype);
-    };
-    for (int64_t pair = 0; pair < kPairs; ++pair) {
-      const int64_t first = half ? pair : 2 * pair;
-      const int64_t second = half ? pair + kPairs : 2 * pair + 1;
-      const double a = read(sample.before, first);
-      const double b = read(sample.before, second);
-      const double c = static_cast<double>(cos[pair]);
-      const double s = static_cast<double>(sin[pair]);
-      for (const auto& [channel, want] :
-           {std::pair(first, a * c - b * s), std::pair(second, b * c + a * s)}) {
-        const double got = read(sample.after, channel);
-        const double allowed = testing::Tolerance(want, a, b, 1, case_.dtype);
-        if (!(std::abs(got - want) <= allowed)) {
-          FailVerification(sample.token, head, channel, got, want);
-        }
-      }
-    }
-  }
+  return "";
 }
 
 }  // namespace rope::bench

@@ -12,12 +12,14 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/backend/cuda/cuda_plan.h"
 #include "kernels/dtype/dtype.h"
 #include "kernels/dtype/pairing.h"
-#include "kernels/tables/table_page.h"
 #include "tests/gpu/device.h"
 
 namespace rope::bench {
@@ -26,17 +28,28 @@ inline constexpr int64_t kQueryHeads = 32;
 inline constexpr int64_t kKeyHeads = 8;
 inline constexpr int64_t kHeadDim = 128;
 
-// The shape of a launch (cuda_plan.h): the planner's choice, or a forced one.
-enum class Shape { kPlanned, kHeadParallel, kTokenLoop };
+// The shape of a launch (cuda_plan.h), forced on a plan.
+struct Shape {
+  uint32_t threads = 0;  // of a block
+  uint32_t heads_per_thread = 0;
+  uint32_t steps = 0;
+};
 
 struct Case {
   std::vector<int64_t> requests;  // tokens of each
   kernels::DType dtype = kernels::DType::kBFloat16;
   kernels::Pairing pairing = kernels::Pairing::kHalf;
   bool in_place = false;
-  Shape shape = Shape::kPlanned;
-  bool launch_each = false;  // a launch for each request, and not one for all
-  int64_t positions = 4096;  // positions repeat after this number
+  std::optional<Shape> shape = {};  // unset: the planner's choice
+  bool launch_each = false;         // a launch for each request, and not one for all
+  int64_t positions = 4096;         // positions repeat after this number
+  // q and k of a request are cut into jobs of so many tokens, in turns. At most `positions`.
+  int64_t tile = 4096;
+  int64_t query_heads = kQueryHeads;
+  int64_t key_heads = kKeyHeads;
+  int64_t pairs = kHeadDim / 2;
+  int64_t shift = 0;  // bytes by which q is off a multiple of 16
+  bool norm = false;  // an RMS norm before the rotation, which Verify does not check
 };
 
 class Workload {
@@ -53,39 +66,39 @@ class Workload {
 
   // Enqueues one rotation of every request, of the next set.
   void Rotate(cudaStream_t stream);
-  // Enqueues one copy of as many bytes, device to device.
+  // Enqueues one copy of as many bytes, device to device: CUDA's, and yardsticks.h's.
   void Copy(cudaStream_t stream);
-  // Rotates once and compares tokens of the first request with the exact rotation. A wrong result
-  // exits the program, because its speed would mean nothing.
-  void Verify();
+  void CopyByKernel(cudaStream_t stream);
+  // Plans all sets again in this shape.
+  void Reshape(const Shape& shape);
+  // Rotates once and compares every element with the exact rotation. Returns what is wrong.
+  std::string Verify();
 
  private:
   struct Set {
     DeviceBuffer input;
     DeviceBuffer output;  // empty in place
-    std::vector<kernels::CudaPlan> plans;
-    std::vector<DeviceBuffer> device_jobs;  // one for each plan
+    std::vector<std::vector<kernels::CudaJob>> batches;
+    std::vector<kernels::CudaPlan> plans;  // one for each batch
+    std::vector<DeviceBuffer> device_jobs;
   };
-
-  // One token of q or k, before and after the rotation.
-  struct Sample {
-    int64_t token;
-    int64_t heads;
+  // q or k of one request.
+  struct Part {
     int64_t offset;  // in bytes, of the set
-    std::vector<uint8_t> before;
-    std::vector<uint8_t> after;
-    int64_t bytes() const { return static_cast<int64_t>(before.size()); }
+    int64_t tokens;
+    int64_t heads;
   };
 
+  std::vector<Part> Parts() const;
   Set MakeSet(const DeviceBuffer& pattern) const;
-  Sample MakeSample(int64_t first_vector, int64_t heads, int64_t token) const;
-  void VerifySample(const Sample& sample) const;
+  void PlanSet(Set& set) const;
+  // Where the next copy goes from and to.
+  std::pair<const uint8_t*, uint8_t*> NextCopy();
 
   Case case_;
   int64_t tensor_bytes_;
-  kernels::TablePage table_;
   DeviceBuffer device_table_;
-  DeviceBuffer device_rows_;  // an address for each token of the longest request
+  DeviceBuffer device_rows_;  // the address of each position's row
   std::vector<Set> sets_;
   int next_ = 0;
 };
