@@ -4,8 +4,13 @@
 // Threading:  Rotate and PrepareFor may be called from any number of threads at once.
 // Ownership:  The caller owns the jobs and the memory they point to. Rotate does not touch them
 //             after it has returned.
-// Errors:     INTERNAL: the device failed; outputs of the batch are then undefined. No other code:
-//             jobs are validated before, and a malformed job is a bug of the caller (ROPE_CHECK).
+// Errors:     Outputs of the batch are then undefined. The reason (proto/error.h) has the class:
+//               kDeviceFault  INTERNAL: the device is lost to this process, for good.
+//               kBudgetFull   RESOURCE_EXHAUSTED: the device lacks memory now; a later batch may
+//                             succeed.
+//               kInternal     INTERNAL: the device refuses this batch, and works.
+//             No other: jobs are validated before, and a malformed job is a bug of the caller
+//             (ROPE_CHECK).
 // Precision:  cos, sin and products are float32 (reference: double). Outputs of fewer bits are
 //             rounded once, to nearest even, when they are stored. NaN stays NaN; infinities follow
 //             IEEE 754. Denormals are kept, with one exception: bf16 results below 2^-126 may
@@ -50,6 +55,9 @@ class Backend {
 
 struct BackendOptions {
   int threads = 1;  // maximum number of threads for one batch, including the caller; >= 1
+  // The process uses the device for nothing else: the backend's destructor gives all of it back,
+  // the context included.
+  bool owns_device = false;
 };
 
 }  // namespace rope::kernels

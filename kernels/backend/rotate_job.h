@@ -43,6 +43,12 @@ struct RmsNorm {
   float eps = 0;                  // finite, above 0
 };
 
+// Who can read and write a tensor.
+enum class MemoryKind {
+  kHost,    // every thread of the process
+  kDevice,  // the accelerator's kernels: its own memory, or host memory that is registered with it
+};
+
 // For each token t, head h and pair (a, b), with c and s from rows[t] (s negated if `conjugate`):
 //   a' = a * c - b * s,   b' = b * c + a * s
 // `arithmetic` may replace this formula. Fused ops apply to all channels of the head, including
@@ -52,6 +58,8 @@ struct RotateJob {
   const void* input = nullptr;  // any alignment
   // Either equal to `input`, with equal strides and dtypes (in place), or not overlapping it.
   void* output = nullptr;
+  MemoryKind input_memory = MemoryKind::kHost;  // kDevice: only for a backend of that device
+  MemoryKind output_memory = MemoryKind::kHost;
   Strides input_strides;
   Strides output_strides;  // in elements of stored()
   int64_t tokens = 0;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/backends.h"
 #include "kernels/status_macros.h"
+#include "proto/error.h"
 #include "server/limits.h"
 
 namespace rope::server {
@@ -85,6 +86,17 @@ absl::StatusOr<bool> AcceleratorIsFaster(int64_t bytes, kernels::Backend& host,
   return on_accelerator < on_host;
 }
 
+// Whether no host backend can run the job after the accelerator has failed on it.
+bool NeedsTheAccelerator(const kernels::RotateJob& job) {
+  return job.input == job.output || job.input_memory != kernels::MemoryKind::kHost ||
+         job.output_memory != kernels::MemoryKind::kHost;
+}
+
+// Of whatever class, the client's memory may have changed, and no other call is the same call.
+absl::Status AsDeviceFault(const absl::Status& status) {
+  return proto::MakeError({.reason = proto::Reason::kDeviceFault}, status.message());
+}
+
 }  // namespace
 
 int64_t Calibrate(kernels::Backend& host, kernels::Backend& accelerator, const Clock& clock) {
@@ -102,29 +114,38 @@ int64_t Calibrate(kernels::Backend& host, kernels::Backend& accelerator, const C
 }
 
 DeviceRouter::DeviceRouter(std::unique_ptr<kernels::Backend> host)
-    : DeviceRouter(std::move(host), nullptr, kNever) {}
+    : host_(std::move(host)), accelerator_bytes_min_(kNever), clock_(nullptr) {}
 
 DeviceRouter::DeviceRouter(std::unique_ptr<kernels::Backend> host,
                            std::unique_ptr<kernels::Backend> accelerator,
-                           int64_t accelerator_bytes_min)
+                           int64_t accelerator_bytes_min, const Clock& clock)
     : host_(std::move(host)),
       accelerator_(std::move(accelerator)),
-      accelerator_bytes_min_(accelerator_bytes_min) {}
+      accelerator_bytes_min_(accelerator_bytes_min),
+      clock_(&clock) {
+  if (accelerator_bytes_min_ != kNever) return;
+  idle_ = {std::string(accelerator_->name()),
+           absl::StrCat(accelerator_->detail(), "; slower for every size, given back")};
+  accelerator_.reset();
+}
 
 absl::StatusOr<std::unique_ptr<DeviceRouter>> DeviceRouter::Create(
     const std::string& device, const kernels::BackendOptions& options, const Clock& clock) {
   const bool wants_cuda = device == kAuto || device == kCuda;
   ROPE_ASSIGN_OR_RETURN(auto host, kernels::CreateBackend(wants_cuda ? kHost : device, options));
   if (!wants_cuda) return std::make_unique<DeviceRouter>(std::move(host));
-  auto cuda = kernels::CreateBackend(kCuda, options);
+  kernels::BackendOptions cuda_options = options;
+  cuda_options.owns_device = true;
+  auto cuda = kernels::CreateBackend(kCuda, cuda_options);
   if (!cuda.ok()) {
     if (device == kCuda) return cuda.status();
     spdlog::info("device: {} alone ({})", std::string(host->name()),
                  std::string(cuda.status().message()));
     return std::make_unique<DeviceRouter>(std::move(host));
   }
+  spdlog::info("device: {}: {}", std::string((*cuda)->name()), (*cuda)->detail());
   const int64_t bytes_min = device == kCuda ? 0 : Calibrate(*host, **cuda, clock);
-  return std::make_unique<DeviceRouter>(std::move(host), *std::move(cuda), bytes_min);
+  return std::make_unique<DeviceRouter>(std::move(host), *std::move(cuda), bytes_min, clock);
 }
 
 void DeviceRouter::PrepareFor(int64_t bytes) {
@@ -136,15 +157,44 @@ absl::StatusOr<std::string_view> DeviceRouter::Rotate(absl::Span<const kernels::
   for (const kernels::RotateJob& job : jobs) bytes += job.bytes();
   if (TakesAccelerator(bytes)) {
     const absl::Status status = accelerator_->Rotate(jobs);
-    if (status.ok()) return accelerator_->name();
-    if (!faulted_.exchange(true) && on_fault_) on_fault_(accelerator_->name(), status);
-    const bool in_place = std::any_of(jobs.begin(), jobs.end(), [](const kernels::RotateJob& job) {
-      return job.input == job.output;
-    });
-    if (in_place) return status;
+    if (status.ok()) {
+      NoteSuccess();
+      return accelerator_->name();
+    }
+    NoteFailure(status);
+    const bool here_alone = std::any_of(jobs.begin(), jobs.end(), &NeedsTheAccelerator);
+    if (here_alone) return AsDeviceFault(status);
   }
   ROPE_RETURN_IF_ERROR(host_->Rotate(jobs));
   return host_->name();
+}
+
+void DeviceRouter::NoteSuccess() {
+  if (retry_at_.load(std::memory_order_relaxed) == 0) return;
+  retry_at_ = 0;
+  retry_after_ = 0;
+  spdlog::info("device {}: works again", std::string(accelerator_->name()));
+}
+
+void DeviceRouter::NoteFailure(const absl::Status& status) {
+  const std::string name(accelerator_->name());
+  switch (proto::PartsOf(status).reason) {
+    case proto::Reason::kBudgetFull: {
+      const absl::Duration before = absl::Nanoseconds(retry_after_.load());
+      const absl::Duration wait = std::clamp(2 * before, kRetryMin, kRetryMax);
+      retry_after_ = absl::ToInt64Nanoseconds(wait);
+      retry_at_ = absl::ToUnixNanos(clock_->Now() + wait);
+      spdlog::warn("device {}: {}; its work goes to {} for {}", name, status.ToString(),
+                   std::string(host_->name()), absl::FormatDuration(wait));
+      return;
+    }
+    case proto::Reason::kInternal:
+      spdlog::warn("device {}: {}; this batch goes to {}", name, status.ToString(),
+                   std::string(host_->name()));
+      return;
+    default:
+      if (!faulted_.exchange(true) && on_fault_) on_fault_(accelerator_->name(), status);
+  }
 }
 
 int DeviceRouter::direct_slots(int threads) const {
@@ -157,8 +207,10 @@ int64_t DeviceRouter::direct_bytes_max() const {
 }
 
 bool DeviceRouter::TakesAccelerator(int64_t bytes) const {
-  return accelerator_ != nullptr && !faulted_.load(std::memory_order_relaxed) &&
-         bytes >= accelerator_bytes_min_;
+  if (accelerator_ == nullptr || faulted_.load(std::memory_order_relaxed)) return false;
+  if (bytes < accelerator_bytes_min_) return false;
+  const int64_t retry_at = retry_at_.load(std::memory_order_relaxed);
+  return retry_at == 0 || absl::ToUnixNanos(clock_->Now()) >= retry_at;
 }
 
 std::vector<DeviceRouter::Device> DeviceRouter::list() const {
@@ -167,12 +219,14 @@ std::vector<DeviceRouter::Device> DeviceRouter::list() const {
     std::string detail = accelerator_->detail();
     if (faulted_.load(std::memory_order_relaxed)) {
       absl::StrAppend(&detail, "; failed, not used any more");
-    } else if (accelerator_bytes_min_ == kNever) {
-      absl::StrAppend(&detail, "; slower for every size, not used");
+    } else if (retry_at_.load(std::memory_order_relaxed) != 0) {
+      absl::StrAppend(&detail, "; lacks memory, will be tried again");
     } else if (accelerator_bytes_min_ > 0) {
       absl::StrAppend(&detail, "; takes batches of ", accelerator_bytes_min_, " bytes and more");
     }
     devices.push_back({std::string(accelerator_->name()), detail});
+  } else if (!idle_.name.empty()) {
+    devices.push_back(idle_);
   }
   devices.push_back({std::string(host_->name()), host_->detail()});
   return devices;

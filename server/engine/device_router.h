@@ -2,13 +2,17 @@
 //
 // There is one backend, or a host backend and an accelerator. Batches of at least
 // `accelerator_bytes_min` bytes go to the accelerator, which Calibrate measured to be faster from
-// that size on. Once the accelerator has failed, all batches go to the host backend, including the
-// one that failed.
+// that size on; an accelerator that is never faster is destroyed, which gives its device back.
+// When a batch fails there, its class decides (backend.h):
+//   memory is short:   this batch and those of the next kRetryMin go to the host; the time doubles
+//                      with each failure up to kRetryMax, and starts anew with a success
+//   refused:           this batch goes to the host
+//   the device is lost: this batch and all later ones go to the host
 //
 // Threading:  Thread-safe, as the backends are.
-// Errors:     INTERNAL: the device failed, and no other backend could run the batch: there is no
-//             accelerator and host pair, or the batch rotates in place and its input may be
-//             overwritten.
+// Errors:     INTERNAL, kDeviceFault: the device failed, and no other backend could run the batch:
+//             there is no accelerator and host pair, or the batch rotates in place and its input
+//             may be overwritten, or the host cannot reach a tensor.
 #ifndef ROPE_SERVER_ENGINE_DEVICE_ROUTER_H_
 #define ROPE_SERVER_ENGINE_DEVICE_ROUTER_H_
 
@@ -36,11 +40,15 @@ class DeviceRouter {
     std::string detail;  // for humans
   };
   static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  static constexpr absl::Duration kRetryMin = absl::Seconds(1);
+  static constexpr absl::Duration kRetryMax = absl::Minutes(1);
 
   // One backend for everything.
   explicit DeviceRouter(std::unique_ptr<kernels::Backend> host);
+  // `clock` must outlive the router.
   DeviceRouter(std::unique_ptr<kernels::Backend> host,
-               std::unique_ptr<kernels::Backend> accelerator, int64_t accelerator_bytes_min);
+               std::unique_ptr<kernels::Backend> accelerator, int64_t accelerator_bytes_min,
+               const Clock& clock);
 
   // Creates the backends for --device: "auto" (the accelerator if there is one, for the sizes for
   // which it is faster), or the name of a backend, which must exist. UNIMPLEMENTED, UNAVAILABLE: as
@@ -69,19 +77,26 @@ class DeviceRouter {
   // The largest direct batch: smaller with an accelerator, which gains from batching.
   int64_t direct_bytes_max() const;
 
-  // Called once, when the accelerator fails, on the thread that saw the failure. Set it before the
-  // first Rotate.
+  // Called once, when the accelerator is lost, on the thread that saw the failure. Set it before
+  // the first Rotate.
   using OnFault = std::function<void(std::string_view device, const absl::Status&)>;
   void set_on_fault(OnFault on_fault) { on_fault_ = std::move(on_fault); }
 
  private:
   bool TakesAccelerator(int64_t bytes) const;
+  void NoteSuccess();
+  void NoteFailure(const absl::Status& status);
 
   const std::unique_ptr<kernels::Backend> host_;
-  const std::unique_ptr<kernels::Backend> accelerator_;  // may be null
+  Device idle_;                                    // an accelerator that was given back
+  std::unique_ptr<kernels::Backend> accelerator_;  // may be null
   const int64_t accelerator_bytes_min_;
+  const Clock* const clock_;  // null without an accelerator
   OnFault on_fault_;
   std::atomic<bool> faulted_{false};
+  // In nanoseconds; 0: the last batch of the accelerator did not fail for lack of memory.
+  std::atomic<int64_t> retry_at_{0};
+  std::atomic<int64_t> retry_after_{0};
 };
 
 // Returns the smallest measured size in bytes from which on `accelerator` is faster than `host`

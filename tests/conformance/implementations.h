@@ -1,6 +1,6 @@
 // Every backend of this build, for the instantiation of conformance tests. `cpu` appears once for
 // each instruction set that runs here. `cuda` appears as its kernels' source on the CPU, in both
-// shapes, and as itself where a device is found.
+// shapes, and where a device is found as itself, with tensors in host memory and in the device's.
 #ifndef ROPE_TESTS_CONFORMANCE_IMPLEMENTATIONS_H_
 #define ROPE_TESTS_CONFORMANCE_IMPLEMENTATIONS_H_
 
@@ -18,6 +18,9 @@
 #if defined(ROPE_HAVE_CPU_BACKEND)
 #include "kernels/backend/cpu/cpu_backend.h"
 #include "kernels/backend/cpu/cpu_rotate.h"
+#endif
+#if defined(ROPE_HAVE_CUDA_BACKEND)
+#include "tests/support/cuda_device_backend.h"
 #endif
 #include "tests/support/fake_cuda_backend.h"
 
@@ -67,7 +70,17 @@ inline std::vector<Implementation> Implementations() {
                                     : MakeCudaSourceBackend();
                       }});
   }
-  if (kernels::CreateBackend("cuda", {}).ok()) result.push_back(Listed("cuda", "cuda:0"));
+#if defined(ROPE_HAVE_CUDA_BACKEND)
+  if (!kernels::CreateBackend("cuda", {}).ok()) return result;
+  result.push_back(Listed("cuda", "cuda:0"));
+  for (const bool loop : {false, true}) {
+    result.push_back({loop ? "cuda_device_token_loop" : "cuda_device", "cuda:0",
+                      [loop](const kernels::BackendOptions& options) {
+                        return loop ? MakeCudaDeviceBackend(options, AlwaysTokenLoop())
+                                    : MakeCudaDeviceBackend(options);
+                      }});
+  }
+#endif
   return result;
 }
 

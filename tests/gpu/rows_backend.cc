@@ -132,8 +132,13 @@ class Call {
     uint8_t* const input = memory_.back().get();
     if (!spec_.in_place) memory_.push_back(Allocate(bytes, spec_.place));
     const kernels::Strides strides = {.token = heads * kHeadDim, .head = kHeadDim};
+    // Kernels reach pinned memory too, which saves a copy on either side.
+    const auto kind =
+        spec_.place == Place::kPageable ? kernels::MemoryKind::kHost : kernels::MemoryKind::kDevice;
     jobs_.push_back({.input = input,
                      .output = memory_.back().get(),
+                     .input_memory = kind,
+                     .output_memory = kind,
                      .input_strides = strides,
                      .output_strides = strides,
                      .tokens = spec_.tokens,

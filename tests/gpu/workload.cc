@@ -124,15 +124,9 @@ void ForceShape(CudaPlan& plan, const Shape& shape) {
 Workload::Workload(const Case& wanted)
     : case_(wanted),
       tensor_bytes_(TensorBytes(wanted)),
-      device_table_(wanted.positions * RowBytes(wanted)),
-      device_rows_(wanted.positions * static_cast<int64_t>(sizeof(float*))) {
+      device_table_(wanted.positions * RowBytes(wanted)) {
   case_.tile = std::min(case_.tile, case_.positions);
   device_table_.Upload(MakeTable(case_.positions, case_.pairs).data(), device_table_.bytes());
-  std::vector<const uint8_t*> rows;
-  for (int64_t i = 0; i < case_.positions; ++i) {
-    rows.push_back(device_table_.data() + i * RowBytes(case_));
-  }
-  device_rows_.Upload(rows.data(), device_rows_.bytes());
   const DeviceBuffer pattern = MakePattern(case_.dtype);
   for (int i = SetCount(case_); i > 0; --i) sets_.push_back(MakeSet(pattern));
 }
@@ -173,8 +167,8 @@ Workload::Set Workload::MakeSet(const DeviceBuffer& pattern) const {
         const int64_t offset = part.offset + token * part.heads * HeadBytes(case_);
         job.input = set.input.data() + offset;
         job.output = output + offset;
-        job.rows =
-            reinterpret_cast<const float* const*>(device_rows_.data()) + token % case_.positions;
+        job.rows = reinterpret_cast<const float*>(device_table_.data()) +
+                   token % case_.positions * 2 * case_.pairs;
         set.batches.back().push_back(job);
       }
     }

@@ -98,7 +98,6 @@ class Workload {
   Case case_;
   int64_t tensor_bytes_;
   DeviceBuffer device_table_;
-  DeviceBuffer device_rows_;  // the address of each position's row
   std::vector<Set> sets_;
   int next_ = 0;
 };

@@ -11,13 +11,17 @@
 namespace rope::testing {
 namespace {
 
-std::vector<const float*> RowsOf(const kernels::RotateJob& job) {
-  std::vector<const float*> rows;
-  for (const kernels::RowRef& row : job.rows) rows.push_back(row.page->Cos(row.index));
+// The rows of the job's tokens, one behind the other.
+std::vector<float> RowsOf(const kernels::RotateJob& job) {
+  std::vector<float> rows;
+  for (const kernels::RowRef& row : job.rows) {
+    const float* const begin = row.page->Cos(row.index);
+    rows.insert(rows.end(), begin, begin + 2 * row.page->columns());
+  }
   return rows;
 }
 
-kernels::CudaJob CudaJobOf(const kernels::RotateJob& job, const float* const* rows) {
+kernels::CudaJob CudaJobOf(const kernels::RotateJob& job, const float* rows) {
   kernels::CudaJob result = kernels::CudaSettings(job);
   result.input = job.input;
   result.output = job.output;
@@ -41,7 +45,7 @@ class CudaSourceBackend final : public kernels::Backend {
   std::string detail() const override { return "the CUDA kernels' source on the CPU"; }
 
   absl::Status Rotate(absl::Span<const kernels::RotateJob> jobs) override {
-    std::vector<std::vector<const float*>> rows;
+    std::vector<std::vector<float>> rows;
     std::vector<kernels::CudaJob> cuda_jobs;
     for (const kernels::RotateJob& job : jobs) {
       kernels::CheckJob(job);

@@ -30,10 +30,12 @@ namespace {
 // Only the beginning of a large block is poisoned, which keeps tests quick.
 constexpr int64_t kPoisonedBytes = 4 << 20;
 
+constexpr int64_t kNoLimit = int64_t{1} << 40;
+constexpr int64_t kTotalBytes = int64_t{1} << 30;
+
 struct Allocation {
   int64_t bytes;
   bool pinned;
-  int device;
 };
 
 struct Failure {
@@ -58,6 +60,10 @@ struct State {
   cudaError_t sticky ABSL_GUARDED_BY(mu) = cudaSuccess;
   cudaError_t device_count_error ABSL_GUARDED_BY(mu) = cudaSuccess;
   FakeCudaCounts counts ABSL_GUARDED_BY(mu);
+  int64_t device_limit ABSL_GUARDED_BY(mu) = kNoLimit;
+  int64_t pinned_limit ABSL_GUARDED_BY(mu) = kNoLimit;
+  std::string broken_kernel ABSL_GUARDED_BY(mu);
+  int64_t tests ABSL_GUARDED_BY(mu) = 1;  // counts Reset
 };
 
 State& TheState() {
@@ -67,12 +73,14 @@ State& TheState() {
 
 thread_local cudaError_t last_error = cudaSuccess;
 thread_local std::vector<CallConfiguration> call_configurations;
+thread_local int64_t device_chosen = 0;  // State::tests when this thread chose its device
 
 // Counts the call. Returns the error that a test asked for, if any.
 cudaError_t Enter(const std::string& function) {
   State& state = TheState();
   rope::proto::MutexLock lock(&state.mu);
   ++state.calls[function];
+  ++state.counts.calls;
   if (state.sticky != cudaSuccess) return last_error = state.sticky;
   const auto failure = state.failures.find(function);
   if (failure == state.failures.end() || --failure->second.nth > 0) return cudaSuccess;
@@ -80,6 +88,16 @@ cudaError_t Enter(const std::string& function) {
   if (failure->second.sticky) state.sticky = last_error;
   state.failures.erase(failure);
   return last_error;
+}
+
+// As Enter, for calls that use the thread's device.
+cudaError_t EnterOnDevice(const std::string& function) {
+  State& state = TheState();
+  {
+    rope::proto::MutexLock lock(&state.mu);
+    if (device_chosen != state.tests) ++state.counts.threads_without_device;
+  }
+  return Enter(function);
 }
 
 // Returns the allocation that contains [address, address + bytes), or null.
@@ -92,20 +110,23 @@ const Allocation* Find(const State& state, const void* address, int64_t bytes)
   return begin + bytes <= after->first + after->second.bytes ? &after->second : nullptr;
 }
 
-void CheckOnDevice(const void* address) {
+// Checks that a kernel may access [address, address + bytes).
+void CheckReached(const void* address, int64_t bytes) {
   State& state = TheState();
   rope::proto::MutexLock lock(&state.mu);
-  const Allocation* const found = Find(state, address, 1);
-  ROPE_CHECK(found != nullptr && !found->pinned && found->device == 0);
+  ROPE_CHECK(Find(state, address, bytes) != nullptr);
 }
 
 cudaError_t Allocate(void** address, size_t bytes, bool pinned) {
   State& state = TheState();
   rope::proto::MutexLock lock(&state.mu);
+  const int64_t left = pinned ? state.pinned_limit - state.counts.pinned_bytes
+                              : state.device_limit - state.counts.device_bytes;
+  if (static_cast<int64_t>(bytes) > left) return last_error = cudaErrorMemoryAllocation;
   auto* const data =
       static_cast<char*>(std::aligned_alloc(256, std::max<size_t>(bytes + 255, 1) / 256 * 256));
   std::memset(data, 0x5a, std::min<size_t>(bytes, kPoisonedBytes));
-  state.allocations[data] = {static_cast<int64_t>(bytes), pinned, 0};
+  state.allocations[data] = {static_cast<int64_t>(bytes), pinned};
   FakeCudaCounts& counts = state.counts;
   int64_t& now = pinned ? counts.pinned_bytes : counts.device_bytes;
   int64_t& most = pinned ? counts.pinned_bytes_most : counts.device_bytes_most;
@@ -127,16 +148,15 @@ void Release(void* address, bool pinned) {
 }
 
 // Counts a copy and checks that the device can make it.
-void CheckCopy(const void* target, const void* source, int64_t bytes_to, int64_t bytes_from) {
+void CheckCopy(const void* target, const void* source, int64_t bytes) {
   State& state = TheState();
   rope::proto::MutexLock lock(&state.mu);
-  const Allocation* const to = Find(state, target, bytes_to);
-  const Allocation* const from = Find(state, source, bytes_from);
+  const Allocation* const to = Find(state, target, bytes);
+  const Allocation* const from = Find(state, source, bytes);
   ROPE_CHECK(to != nullptr && from != nullptr);
-  ROPE_CHECK(!to->pinned || !from->pinned);
-  (from->pinned ? state.counts.copies_in
-   : to->pinned ? state.counts.copies_out
-                : state.counts.copies_across) += 1;
+  ROPE_CHECK(to->pinned != from->pinned);
+  (from->pinned ? state.counts.copies_in : state.counts.copies_out) += 1;
+  (from->pinned ? state.counts.bytes_in : state.counts.bytes_out) += bytes;
 }
 
 void Enqueue(cudaStream_t stream, std::function<void()> work) {
@@ -152,6 +172,15 @@ kernels::CudaKernel KernelNamed(const std::string& name) {
   return kernels::CudaKernel::kFused;
 }
 
+void CheckJobIsReached(const kernels::CudaJob& job) {
+  constexpr int64_t kFloat = sizeof(float);
+  CheckReached(job.input, 1);
+  CheckReached(job.output, 1);
+  if (job.pairs > 0) CheckReached(job.rows, job.tokens * 2 * job.pairs * kFloat);
+  if (job.token_scales != nullptr) CheckReached(job.token_scales, job.tokens * kFloat);
+  if (job.norm_weight != nullptr) CheckReached(job.norm_weight, job.head_dim * kFloat);
+}
+
 cudaError_t Launch(const void* kernel, const dim3& grid, const dim3& block, void** arguments,
                    cudaStream_t stream) {
   State& state = TheState();
@@ -162,23 +191,27 @@ cudaError_t Launch(const void* kernel, const dim3& grid, const dim3& block, void
     if (found == state.kernels.end()) return last_error = cudaErrorInvalidDeviceFunction;
     name = found->second;
     ++state.counts.launches;
+    if (!state.broken_kernel.empty() && name.find(state.broken_kernel) != std::string::npos) {
+      return cudaSuccess;
+    }
   }
   if (grid.x == 0 || block.x == 0 || block.x > 1024 || grid.y * grid.z * block.y * block.z != 1) {
     return last_error = cudaErrorInvalidConfiguration;
   }
   const kernels::CudaKernel ours = KernelNamed(name);
-  const auto* const jobs = *static_cast<const kernels::CudaJob**>(arguments[0]);
   const uint32_t count = *static_cast<uint32_t*>(arguments[1]);
+  const kernels::CudaJob* table = nullptr;
+  std::vector<kernels::CudaJob> by_value;
+  if (name.find("ByValue") != std::string::npos) {
+    const auto& list = *static_cast<const kernels::CudaJobs*>(arguments[0]);
+    by_value.assign(list.jobs, list.jobs + count);
+  } else {
+    table = *static_cast<const kernels::CudaJob**>(arguments[0]);
+  }
   Enqueue(stream, [=, blocks = grid.x, threads = block.x] {
-    CheckOnDevice(jobs);
-    for (uint32_t i = 0; i < count; ++i) {
-      CheckOnDevice(jobs[i].input);
-      CheckOnDevice(jobs[i].output);
-      CheckOnDevice(jobs[i].rows);
-      if (jobs[i].pairs > 0) CheckOnDevice(jobs[i].rows[0]);
-      if (jobs[i].token_scales != nullptr) CheckOnDevice(jobs[i].token_scales);
-      if (jobs[i].norm_weight != nullptr) CheckOnDevice(jobs[i].norm_weight);
-    }
+    if (table != nullptr) CheckReached(table, count * static_cast<int64_t>(sizeof(*table)));
+    const kernels::CudaJob* const jobs = table != nullptr ? table : by_value.data();
+    for (uint32_t i = 0; i < count; ++i) CheckJobIsReached(jobs[i]);
     RunCudaKernelOnCpu(ours, blocks, threads, jobs, count);
   });
   return cudaSuccess;
@@ -196,6 +229,9 @@ void Reset() {
   state.failures.clear();
   state.sticky = state.device_count_error = cudaSuccess;
   state.counts = FakeCudaCounts();
+  state.device_limit = state.pinned_limit = kNoLimit;
+  state.broken_kernel.clear();
+  ++state.tests;
 }
 
 FakeCudaCounts Counts() {
@@ -222,16 +258,24 @@ void SetDeviceCountError(int error) {
   state.device_count_error = static_cast<cudaError_t>(error);
 }
 
-void MoveToDevice(const void* allocation, int device) {
+void SetMemory(int64_t device_bytes, int64_t pinned_bytes) {
   State& state = TheState();
   rope::proto::MutexLock lock(&state.mu);
-  state.allocations.at(static_cast<const char*>(allocation)).device = device;
+  state.device_limit = device_bytes;
+  state.pinned_limit = pinned_bytes;
+}
+
+void BreakKernel(const std::string& name) {
+  State& state = TheState();
+  rope::proto::MutexLock lock(&state.mu);
+  state.broken_kernel = name;
 }
 
 }  // namespace fake_cuda
 }  // namespace rope::testing
 
 using rope::testing::Enter;
+using rope::testing::EnterOnDevice;
 using rope::testing::TheState;
 
 extern "C" {
@@ -272,8 +316,7 @@ cudaError_t __cudaGetKernel(void** kernel, const void* stub) {
 }
 cudaError_t __cudaLaunchKernel(void* kernel, dim3 grid, dim3 block, void** arguments, size_t,
                                cudaStream_t stream) {
-  if (const cudaError_t error = Enter("cudaLaunchKernel"); error != cudaSuccess) return error;
-  return rope::testing::Launch(kernel, grid, block, arguments, stream);
+  return cudaLaunchKernel(kernel, grid, block, arguments, 0, stream);
 }
 
 // --- functions that the backend calls ---
@@ -314,8 +357,36 @@ cudaError_t cudaGetDeviceCount(int* count) {
   *count = 1;
   return cudaSuccess;
 }
+cudaError_t cudaLaunchKernel(const void* func, dim3 gridDim, dim3 blockDim, void** args, size_t,
+                             cudaStream_t stream) {
+  if (const cudaError_t error = EnterOnDevice("cudaLaunchKernel"); error != cudaSuccess) {
+    return error;
+  }
+  return rope::testing::Launch(func, gridDim, blockDim, args, stream);
+}
 cudaError_t cudaSetDevice(int) {
-  return Enter("cudaSetDevice");
+  if (const cudaError_t error = Enter("cudaSetDevice"); error != cudaSuccess) return error;
+  rope::proto::MutexLock lock(&TheState().mu);
+  rope::testing::device_chosen = TheState().tests;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceReset() {
+  if (const cudaError_t error = Enter("cudaDeviceReset"); error != cudaSuccess) return error;
+  rope::proto::MutexLock lock(&TheState().mu);
+  ROPE_CHECK(TheState().allocations.empty() && TheState().counts.streams == 0);
+  ++TheState().counts.resets;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() {
+  return Enter("cudaDeviceSynchronize");
+}
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  if (const cudaError_t error = Enter("cudaMemGetInfo"); error != cudaSuccess) return error;
+  rope::proto::MutexLock lock(&TheState().mu);
+  *total = rope::testing::kTotalBytes;
+  *free = static_cast<size_t>(std::min(TheState().device_limit, rope::testing::kTotalBytes) -
+                              TheState().counts.device_bytes);
+  return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   if (const cudaError_t error = Enter("cudaGetDeviceProperties"); error != cudaSuccess) {
@@ -325,7 +396,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   std::strcpy(properties->name, "Fake GPU");
   properties->major = 9;
   properties->multiProcessorCount = 132;
-  properties->totalGlobalMem = size_t{1} << 30;
+  properties->totalGlobalMem = rope::testing::kTotalBytes;
   return cudaSuccess;
 }
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void*) {
@@ -366,7 +437,9 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return Enter("cudaStreamDestroy");
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  if (const cudaError_t error = Enter("cudaStreamSynchronize"); error != cudaSuccess) return error;
+  if (const cudaError_t error = EnterOnDevice("cudaStreamSynchronize"); error != cudaSuccess) {
+    return error;
+  }
   std::vector<std::function<void()>> queue;
   {
     rope::proto::MutexLock lock(&stream->mu);
@@ -377,41 +450,19 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 }
 cudaError_t cudaMemcpyAsync(void* dst, const void* src, size_t count, cudaMemcpyKind,
                             cudaStream_t stream) {
-  if (const cudaError_t error = Enter("cudaMemcpyAsync"); error != cudaSuccess) return error;
+  if (const cudaError_t error = EnterOnDevice("cudaMemcpyAsync"); error != cudaSuccess) {
+    return error;
+  }
   const auto copied = static_cast<int64_t>(count);
   rope::testing::Enqueue(stream, [=] {
-    rope::testing::CheckCopy(dst, src, copied, copied);
+    rope::testing::CheckCopy(dst, src, copied);
     std::memcpy(dst, src, count);
   });
   return cudaSuccess;
 }
-cudaError_t cudaMemcpy2DAsync(void* dst, size_t dpitch, const void* src, size_t spitch,
-                              size_t width, size_t height, cudaMemcpyKind, cudaStream_t stream) {
-  if (const cudaError_t error = Enter("cudaMemcpy2DAsync"); error != cudaSuccess) return error;
-  if (width > dpitch || width > spitch) {
-    return rope::testing::last_error = cudaErrorInvalidPitchValue;
-  }
-  rope::testing::Enqueue(stream, [=] {
-    rope::testing::CheckCopy(dst, src, static_cast<int64_t>((height - 1) * dpitch + width),
-                             static_cast<int64_t>((height - 1) * spitch + width));
-    for (size_t row = 0; row < height; ++row) {
-      std::memcpy(static_cast<char*>(dst) + row * dpitch,
-                  static_cast<const char*>(src) + row * spitch, width);
-    }
-  });
-  return cudaSuccess;
-}
-cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* ptr) {
-  if (const cudaError_t error = Enter("cudaPointerGetAttributes"); error != cudaSuccess) {
-    return error;
-  }
-  std::memset(attributes, 0, sizeof(*attributes));
-  rope::proto::MutexLock lock(&TheState().mu);
-  const auto* const found = rope::testing::Find(TheState(), ptr, 1);
-  attributes->type = found == nullptr ? cudaMemoryTypeUnregistered
-                     : found->pinned  ? cudaMemoryTypeHost
-                                      : cudaMemoryTypeDevice;
-  attributes->device = found == nullptr ? 0 : found->device;
+// Not counted, and of any memory: only tests call it.
+cudaError_t cudaMemcpy(void* dst, const void* src, size_t count, cudaMemcpyKind) {
+  std::memcpy(dst, src, count);
   return cudaSuccess;
 }
 

@@ -5,7 +5,7 @@
 // launches wait until the stream is synchronised. A result that is read too early, or a buffer that
 // is filled too early, is therefore wrong every time. Kernels run from their source on the CPU. The
 // process stops where a device would fault: on an access to freed or foreign memory, a copy from
-// pageable memory, or a misaligned access.
+// pageable memory, or a misaligned access. Kernels reach pinned memory too.
 //
 // Threading:  Thread-safe.
 #ifndef ROPE_TESTS_SUPPORT_FAKE_CUDART_H_
@@ -17,15 +17,19 @@
 namespace rope::testing {
 
 struct FakeCudaCounts {
+  int64_t calls = 0;  // of any function of the runtime
   int64_t launches = 0;
   int64_t copies_in = 0;  // of any shape, from host memory to a device's
   int64_t copies_out = 0;
-  int64_t copies_across = 0;  // between two devices
-  int64_t device_bytes = 0;   // allocated now
+  int64_t bytes_in = 0;  // of the copies
+  int64_t bytes_out = 0;
+  int64_t device_bytes = 0;  // allocated now
   int64_t pinned_bytes = 0;
   int64_t streams = 0;
   int64_t device_bytes_most = 0;  // the most since the start
   int64_t pinned_bytes_most = 0;
+  int64_t threads_without_device = 0;  // calls of threads that have not chosen a device
+  int64_t resets = 0;                  // of the device
 };
 
 namespace fake_cuda {
@@ -40,8 +44,10 @@ void Fail(const std::string& function, int64_t nth, int error, bool sticky = fal
 // The result of cudaGetDeviceCount; on an error it leaves the count unchanged, as the real one
 // does.
 void SetDeviceCountError(int error);
-// Marks an allocation as memory of another device.
-void MoveToDevice(const void* allocation, int device);
+// From now on allocations of device memory and of pinned memory fail beyond these sums.
+void SetMemory(int64_t device_bytes, int64_t pinned_bytes);
+// From now on kernels of this name write nothing.
+void BreakKernel(const std::string& name);
 
 }  // namespace fake_cuda
 }  // namespace rope::testing

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 #include <deque>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,10 +18,13 @@
 #include "kernels/backend/cuda/cuda_lanes.h"
 #include "kernels/backend/cuda/cuda_launch.h"
 #include "kernels/backend/cuda/cuda_page_mirror.h"
+#include "kernels/backend/cuda/cuda_reserve.h"
 #include "kernels/backend/cuda/cuda_runtime.h"
+#include "kernels/backend/cuda/cuda_start_check.h"
 #include "kernels/backend/worker_pool.h"
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
+#include "kernels/tables/page_builder.h"
 #include "proto/mutex.h"
 
 namespace rope::kernels {
@@ -31,37 +35,8 @@ constexpr int kDevice = 0;
 // thread packs or unpacks.
 constexpr size_t kDepth = 3;
 
-absl::StatusOr<CudaMemory> MemoryOf(const void* address) {
-  cudaPointerAttributes attributes;
-  ROPE_RETURN_IF_ERROR(
-      CudaStatus(cudaPointerGetAttributes(&attributes, address), "cudaPointerGetAttributes"));
-  switch (attributes.type) {
-    case cudaMemoryTypeHost:
-      return CudaMemory::kPinned;
-    case cudaMemoryTypeDevice:
-      return attributes.device == kDevice ? CudaMemory::kDevice : CudaMemory::kElsewhere;
-    case cudaMemoryTypeManaged:
-      return CudaMemory::kDevice;
-    case cudaMemoryTypeUnregistered:
-      break;
-  }
-  return CudaMemory::kHost;
-}
-
-absl::StatusOr<std::vector<CudaPlacedJob>> PlaceJobs(absl::Span<const RotateJob> jobs) {
-  std::vector<CudaPlacedJob> placed;
-  placed.reserve(jobs.size());
-  for (const RotateJob& job : jobs) {
-    CheckJob(job);
-    if (job.tokens == 0 || job.heads == 0) continue;
-    ROPE_ASSIGN_OR_RETURN(const CudaMemory input, MemoryOf(job.input));
-    CudaMemory output = input;
-    if (job.output != job.input) {
-      ROPE_ASSIGN_OR_RETURN(output, MemoryOf(job.output));
-    }
-    placed.push_back({&job, input, output});
-  }
-  return placed;
+int LanesWanted(int threads) {
+  return std::clamp(static_cast<int>(kDepth) * threads, 4, kCudaLanesMax);
 }
 
 CudaRectangle InputRectangle(const CudaPiece& piece) {
@@ -74,11 +49,11 @@ CudaRectangle OutputRectangle(const CudaPiece& piece) {
 // A chunk in flight, with the lane and the pages that it uses.
 struct Flight {
   const CudaChunk* chunk;
-  std::unique_ptr<CudaLane> lane;
+  CudaLane* lane;
   CudaPageMirror::Lease pages;
 };
 
-// The distinct pages of a chunk's rows.
+// The distinct pages of a chunk's runs.
 class ChunkPages {
  public:
   explicit ChunkPages(const CudaChunk& chunk) {
@@ -86,20 +61,18 @@ class ChunkPages {
     for (const CudaPiece& piece : chunk.pieces) {
       const bool shared = before != nullptr && SharesRows(*before, piece);
       before = &piece;
-      if (piece.job->geometry.pairs == 0 || shared) continue;
-      for (int64_t i = 0; i < piece.tokens; ++i) Add(RowAt(piece, i).page);
+      if (!piece.in_pages || shared) continue;
+      for (int64_t i = 0; i < piece.tokens; i += kPageRows - piece.row(i).index) {
+        Add(piece.row(i).page);
+      }
     }
   }
 
-  static const RowRef& RowAt(const CudaPiece& piece, int64_t index) {
-    return piece.job->rows[static_cast<size_t>(piece.token + index)];
-  }
   absl::Span<const TablePage* const> pages() const { return pages_; }
   size_t IndexOf(const TablePage* page) const { return indices_.at(page->id()); }
 
  private:
   void Add(const TablePage* page) {
-    if (!pages_.empty() && pages_.back() == page) return;
     if (indices_.try_emplace(page->id(), pages_.size()).second) pages_.push_back(page);
   }
 
@@ -107,18 +80,13 @@ class ChunkPages {
   absl::flat_hash_map<uint64_t, size_t> indices_;
 };
 
-// Writes the device addresses of the piece's rows to `rows`.
-void FillRows(const CudaPiece& piece, const ChunkPages& pages, const CudaPageMirror::Lease& lease,
-              const float** rows) {
-  const TablePage* page = nullptr;
-  const float* address = nullptr;
+// Copies the rows of the piece's tokens to `rows`.
+void FillRows(const CudaPiece& piece, float* rows) {
+  const int64_t columns = 2 * piece.job->geometry.pairs;
   for (int64_t i = 0; i < piece.tokens; ++i) {
-    const RowRef& row = ChunkPages::RowAt(piece, i);
-    if (row.page != page) {
-      page = row.page;
-      address = lease.address(pages.IndexOf(page));
-    }
-    rows[i] = address + row.index * 2 * page->columns();
+    const RowRef& row = piece.row(i);
+    std::memcpy(rows + i * columns, row.page->Cos(row.index),
+                static_cast<size_t>(columns) * sizeof(float));
   }
 }
 
@@ -138,19 +106,17 @@ void FillFloats(const CudaPiece& piece, char* pinned, const char* device, CudaJo
   }
 }
 
-// The job for the kernel. Each side is the piece's slot in the lane, or the tensor itself if it has
-// no slot.
-CudaJob CudaJobOf(const CudaPiece& piece, char* device, const float* const* rows) {
+// The job for the kernel, without its rows. Each side is the piece's slot in the lane, or the
+// tensor itself if the device reaches it.
+CudaJob CudaJobOf(const CudaPiece& piece, char* device) {
   const RotateJob& job = *piece.job;
-  ROPE_CHECK(job.head_dim <= kCudaHeadDimMax);  // by far more than a server admits
   CudaJob result = CudaSettings(job);
-  const bool input_slot = piece.input != CudaRoute::kNone;
-  const bool output_slot = piece.output != CudaRoute::kNone;
+  const bool input_slot = job.input_memory == MemoryKind::kHost;
+  const bool output_slot = job.output_memory == MemoryKind::kHost;
   result.input = input_slot ? device + piece.slot : piece.input_data();
   result.output = output_slot ? device + piece.output_slot : piece.output_data();
   const Strides& from = input_slot ? piece.slot_strides : job.input_strides;
   const Strides& to = output_slot ? piece.slot_strides : job.output_strides;
-  result.rows = rows;
   result.input_token = from.token;
   result.input_head = from.head;
   result.output_token = to.token;
@@ -160,110 +126,148 @@ CudaJob CudaJobOf(const CudaPiece& piece, char* device, const float* const* rows
   return result;
 }
 
-// Fills the pinned side of the lane with tensors, row addresses, floats and jobs. Returns the plan
-// of the launches.
-CudaPlan PackChunk(const CudaChunk& chunk, const ChunkPages& pages, const Flight& flight) {
-  char* const pinned = flight.lane->pinned.data();
-  char* const device = flight.lane->device.data();
+// Adds `whole` once for each part of the piece whose rows are neighbours in the mirror.
+void AddRuns(const CudaPiece& piece, const CudaJob& whole, const ChunkPages& pages,
+             const CudaPageMirror::Lease& lease, std::vector<CudaJob>& jobs) {
+  const int64_t columns = 2 * piece.job->geometry.pairs;
+  const float* end = nullptr;  // of the rows of jobs.back()
+  for (int64_t i = 0; i < piece.tokens;) {
+    const RowRef& row = piece.row(i);
+    const float* const begin = lease.address(pages.IndexOf(row.page)) + row.index * columns;
+    const int64_t tokens = std::min(kPageRows - row.index, piece.tokens - i);
+    if (begin == end) {
+      jobs.back().tokens += tokens;
+    } else {
+      CudaJob job = whole;
+      job.rows = begin;
+      job.input = static_cast<const char*>(whole.input) +
+                  i * whole.input_token * ElementBytes(piece.job->dtype);
+      job.output = static_cast<char*>(whole.output) +
+                   i * whole.output_token * ElementBytes(piece.job->stored());
+      if (whole.token_scales != nullptr) job.token_scales = whole.token_scales + i;
+      job.tokens = tokens;
+      jobs.push_back(job);
+    }
+    end = begin + tokens * columns;
+    i += tokens;
+  }
+}
+
+// Fills the pinned side of the lane with tensors, rows, floats and jobs. Returns the plan of the
+// launches.
+CudaPlan PackChunk(const Flight& flight, const ChunkPages& pages, const CudaShapes& shapes) {
+  const CudaChunk& chunk = *flight.chunk;
+  char* const pinned = flight.lane->pinned;
+  char* const device = flight.lane->device;
   std::vector<CudaJob> jobs;
   jobs.reserve(chunk.pieces.size());
-  int64_t rows_end = chunk.rows_offset;
-  int64_t rows_begin = rows_end;  // of the piece
   int64_t floats = chunk.floats_offset;
   const CudaPiece* before = nullptr;
   for (const CudaPiece& piece : chunk.pieces) {
-    if (piece.input == CudaRoute::kStaged) {
+    if (piece.job->input_memory == MemoryKind::kHost) {
       CopyRectangle(InputRectangle(piece), piece.input_data(), piece.job->input_strides,
                     pinned + piece.slot, piece.slot_strides);
     }
-    if (before == nullptr || !SharesRows(*before, piece)) {
-      rows_begin = rows_end;
-      rows_end += piece.tokens * static_cast<int64_t>(sizeof(const float*));
-      if (piece.job->geometry.pairs > 0) {
-        FillRows(piece, pages, flight.pages, reinterpret_cast<const float**>(pinned + rows_begin));
+    CudaJob job = CudaJobOf(piece, device);
+    FillFloats(piece, pinned + floats, device + floats, job);
+    floats += piece.floats() * static_cast<int64_t>(sizeof(float));
+    if (piece.in_pages) {
+      AddRuns(piece, job, pages, flight.pages, jobs);
+    } else {
+      if (before == nullptr || !SharesRows(*before, piece)) {
+        FillRows(piece, reinterpret_cast<float*>(pinned + piece.rows));
       }
+      job.rows = reinterpret_cast<const float*>(device + piece.rows);
+      jobs.push_back(job);
     }
     before = &piece;
-    jobs.push_back(
-        CudaJobOf(piece, device, reinterpret_cast<const float* const*>(device + rows_begin)));
-    FillFloats(piece, pinned + floats, device + floats, jobs.back());
-    floats += piece.floats() * static_cast<int64_t>(sizeof(float));
   }
-  CudaPlan plan = PlanCuda(jobs);
-  ROPE_CHECK(plan.jobs.size() <= chunk.pieces.size());
-  if (!plan.jobs.empty()) {
-    std::memcpy(pinned + chunk.jobs_offset, plan.jobs.data(), plan.jobs.size() * sizeof(CudaJob));
+  CudaPlan plan = PlanCuda(jobs, shapes);
+  const auto bytes = static_cast<int64_t>(plan.jobs.size() * sizeof(CudaJob));
+  ROPE_CHECK(!plan.NeedsTable() || chunk.jobs_offset + bytes <= kCudaLaneBytes);
+  if (plan.NeedsTable()) {
+    std::memcpy(pinned + chunk.jobs_offset, plan.jobs.data(), static_cast<size_t>(bytes));
   }
   return plan;
 }
 
-absl::Status CopyIn(const CudaChunk& chunk, const CudaLane& lane) {
-  ROPE_RETURN_IF_ERROR(CudaStatus(cudaMemcpyAsync(lane.device.data(), lane.pinned.data(),
-                                                  static_cast<size_t>(chunk.direct_offset),
-                                                  cudaMemcpyHostToDevice, lane.stream.get()),
-                                  "cudaMemcpyAsync"));
-  for (const CudaPiece& piece : chunk.pieces) {
-    if (piece.input != CudaRoute::kDirect) continue;
-    ROPE_RETURN_IF_ERROR(
-        CopyRectangleAsync(InputRectangle(piece), piece.input_data(), piece.job->input_strides,
-                           lane.device.data() + piece.slot, piece.slot_strides, lane.stream.get()));
-  }
-  return absl::OkStatus();
+absl::Status CopyIn(const CudaChunk& chunk, const CudaPlan& plan, const CudaLane& lane) {
+  const size_t bytes = plan.NeedsTable() ? static_cast<size_t>(chunk.jobs_offset) +
+                                               plan.jobs.size() * sizeof(CudaJob)
+                                         : static_cast<size_t>(chunk.floats_end);
+  if (bytes == 0) return absl::OkStatus();
+  return CudaStatus(
+      cudaMemcpyAsync(lane.device, lane.pinned, bytes, cudaMemcpyHostToDevice, lane.stream.get()),
+      "cudaMemcpyAsync");
 }
 
 absl::Status CopyOut(const CudaChunk& chunk, const CudaLane& lane) {
-  int64_t begin = chunk.rows_offset;
+  int64_t begin = kCudaLaneBytes;
   int64_t end = 0;
   for (const CudaPiece& piece : chunk.pieces) {
-    if (piece.output == CudaRoute::kStaged) {
-      begin = std::min(begin, piece.output_slot);
-      end = std::max(end, piece.output_slot + piece.output_bytes());
-    }
-    if (piece.output == CudaRoute::kDirect) {
-      ROPE_RETURN_IF_ERROR(CopyRectangleAsync(
-          OutputRectangle(piece), lane.device.data() + piece.output_slot, piece.slot_strides,
-          piece.output_data(), piece.job->output_strides, lane.stream.get()));
-    }
+    if (piece.job->output_memory != MemoryKind::kHost) continue;
+    begin = std::min(begin, piece.output_slot);
+    end = std::max(end, piece.output_slot + piece.output_bytes());
   }
   if (begin >= end) return absl::OkStatus();
   return CudaStatus(
-      cudaMemcpyAsync(lane.pinned.data() + begin, lane.device.data() + begin,
-                      static_cast<size_t>(end - begin), cudaMemcpyDeviceToHost, lane.stream.get()),
+      cudaMemcpyAsync(lane.pinned + begin, lane.device + begin, static_cast<size_t>(end - begin),
+                      cudaMemcpyDeviceToHost, lane.stream.get()),
       "cudaMemcpyAsync");
 }
 
 void Unpack(const CudaChunk& chunk, const CudaLane& lane) {
   for (const CudaPiece& piece : chunk.pieces) {
-    if (piece.output != CudaRoute::kStaged) continue;
-    CopyRectangle(OutputRectangle(piece), lane.pinned.data() + piece.output_slot,
-                  piece.slot_strides, piece.output_data(), piece.job->output_strides);
+    if (piece.job->output_memory != MemoryKind::kHost) continue;
+    CopyRectangle(OutputRectangle(piece), lane.pinned + piece.output_slot, piece.slot_strides,
+                  piece.output_data(), piece.job->output_strides);
   }
 }
 
+// Gives the context back when the rest of the backend is gone.
+class DeviceOwner {
+ public:
+  explicit DeviceOwner(bool owns) : owns_(owns) {}
+  ~DeviceOwner() {
+    if (owns_) static_cast<void>(cudaDeviceReset());
+    static_cast<void>(cudaGetLastError());
+  }
+  DeviceOwner(const DeviceOwner&) = delete;
+  DeviceOwner& operator=(const DeviceOwner&) = delete;
+
+ private:
+  const bool owns_;
+};
+
 class CudaBackend : public Backend {
  public:
-  CudaBackend(const BackendOptions& options, std::string detail)
-      : detail_(std::move(detail)),
-        pool_(options.threads),
-        mirror_(kCudaMirrorBytes),
-        lanes_(std::clamp(static_cast<int>(kDepth) * options.threads, 4, kCudaLanesMax)) {}
+  CudaBackend(const BackendOptions& options, const CudaShapes& shapes, std::string detail)
+      : owner_(options.owns_device),
+        shapes_(shapes),
+        detail_(std::move(detail)),
+        pool_(options.threads) {}
 
   std::string_view name() const override { return "cuda:0"; }
   std::string detail() const override { return detail_; }
 
-  // Initialises the device and the first lane, so that the first request does not wait for them.
-  absl::Status WarmUp() {
+  // Takes all memory, and runs every kernel.
+  absl::Status Start() {
     ROPE_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(kDevice), "cudaSetDevice"));
-    ROPE_ASSIGN_OR_RETURN(std::unique_ptr<CudaLane> lane, lanes_.Acquire(kCudaLaneBytes));
-    lanes_.Release(std::move(lane));
-    return absl::OkStatus();
+    const int lanes_wanted = LanesWanted(pool_.threads());
+    ROPE_ASSIGN_OR_RETURN(CudaReserve reserve, CudaReserve::Create(lanes_wanted));
+    reserve_.emplace(std::move(reserve));
+    detail_ += "; " + reserve_->detail(lanes_wanted);
+    mirror_.emplace(reserve_->table(), reserve_->table_bytes);
+    ROPE_ASSIGN_OR_RETURN(lanes_, CudaLanes::Create(reserve_->lanes, reserve_->pinned.data(),
+                                                    reserve_->lanes_device()));
+    return CheckCudaBackend(*this);
   }
 
   absl::Status Rotate(absl::Span<const RotateJob> jobs) override {
-    ROPE_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(kDevice), "cudaSetDevice"));
-    ROPE_ASSIGN_OR_RETURN(const std::vector<CudaPlacedJob> placed, PlaceJobs(jobs));
+    for (const RotateJob& job : jobs) CheckJob(job);
     Batch batch;
-    batch.chunks = CutCudaBatch(placed, pool_.threads());
+    ROPE_ASSIGN_OR_RETURN(batch.chunks,
+                          CutCudaBatch(jobs, pool_.threads(), reserve_->table_bytes / 2));
     const auto chunks = static_cast<int64_t>(batch.chunks.size());
     pool_.ParallelFor(std::min<int64_t>(pool_.threads(), chunks),
                       [this, &batch](int64_t) { RunChunks(batch); });
@@ -280,18 +284,20 @@ class CudaBackend : public Backend {
     proto::Mutex mu;
     absl::Status status ABSL_GUARDED_BY(mu);  // the first error
 
-    void Note(const absl::Status& outcome) {
-      if (outcome.ok()) return;
+    bool Note(const absl::Status& outcome) {
+      if (outcome.ok()) return true;
       failed = true;
       proto::MutexLock lock(&mu);
       status.Update(outcome);
+      return false;
     }
   };
 
   // Takes chunks until none is left and keeps up to kDepth in flight. Holds no lock. Waits for a
-  // lane only while it holds none; otherwise it finishes its oldest chunk first. So threads cannot
-  // deadlock on each other's lanes.
+  // lane, or for room in the mirror, only while it has none in flight; otherwise it finishes its
+  // oldest chunk first. So threads cannot deadlock on what others hold.
   void RunChunks(Batch& batch) {
+    if (!batch.Note(CudaStatus(cudaSetDevice(kDevice), "cudaSetDevice"))) return;
     std::deque<Flight> flights;
     const auto land = [&] {
       batch.Note(Finish(flights.front()));
@@ -302,47 +308,56 @@ class CudaBackend : public Backend {
       if (index >= batch.chunks.size()) break;
       const CudaChunk& chunk = batch.chunks[index];
       if (flights.size() == kDepth) land();
-      absl::StatusOr<std::unique_ptr<CudaLane>> lane = nullptr;
-      while (lane.ok() && *lane == nullptr) {
-        lane = flights.empty() ? lanes_.Acquire(chunk.bytes) : lanes_.TryAcquire(chunk.bytes);
-        if (lane.ok() && *lane == nullptr) land();
+      CudaLane* lane = nullptr;
+      while (lane == nullptr) {
+        lane = flights.empty() ? lanes_->Acquire() : lanes_->TryAcquire();
+        if (lane == nullptr) land();
       }
-      batch.Note(lane.status());
-      if (!lane.ok()) break;
-      flights.push_back({&chunk, *std::move(lane), {}});
-      const absl::Status started = Start(flights.back());
-      batch.Note(started);
-      if (started.ok()) continue;
-      Abandon(flights.back());
-      flights.pop_back();
+      Flight flight = {&chunk, lane, {}};
+      const ChunkPages pages(chunk);
+      absl::StatusOr<bool> pinned = pages.pages().empty();
+      while (pinned.ok() && !*pinned) {
+        pinned = Pin(pages, flights.empty(), flight);
+        if (pinned.ok() && !*pinned) land();
+      }
+      absl::Status status = pinned.status();
+      if (status.ok()) status = Launch(flight, pages);
+      if (batch.Note(status)) {
+        flights.push_back(std::move(flight));
+      } else {
+        Abandon(flight);
+      }
     }
     while (!flights.empty()) land();
   }
 
-  absl::Status Start(Flight& flight) {
+  absl::StatusOr<bool> Pin(const ChunkPages& pages, bool wait, Flight& flight) {
+    ROPE_ASSIGN_OR_RETURN(auto lease, mirror_->Acquire(pages.pages(), *flight.lane, wait));
+    if (!lease.has_value()) return false;
+    flight.pages = *std::move(lease);
+    return true;
+  }
+
+  absl::Status Launch(const Flight& flight, const ChunkPages& pages) {
     const CudaChunk& chunk = *flight.chunk;
     const CudaLane& lane = *flight.lane;
-    const ChunkPages pages(chunk);
-    if (!pages.pages().empty()) {
-      ROPE_ASSIGN_OR_RETURN(flight.pages, mirror_.Acquire(pages.pages()));
-    }
-    const CudaPlan plan = PackChunk(chunk, pages, flight);
-    ROPE_RETURN_IF_ERROR(CopyIn(chunk, lane));
+    const CudaPlan plan = PackChunk(flight, pages, shapes_);
+    ROPE_RETURN_IF_ERROR(CopyIn(chunk, plan, lane));
     ROPE_RETURN_IF_ERROR(CudaStatus(
-        LaunchCuda(plan, reinterpret_cast<const CudaJob*>(lane.device.data() + chunk.jobs_offset),
+        LaunchCuda(plan, reinterpret_cast<const CudaJob*>(lane.device + chunk.jobs_offset),
                    lane.stream.get()),
         "cudaLaunchKernel"));
     return CopyOut(chunk, lane);
   }
 
   absl::Status Finish(Flight& flight) {
-    absl::Status status = flight.lane->stream.Synchronize();
+    const absl::Status status = flight.lane->stream.Synchronize();
     if (!status.ok()) {
       Abandon(flight);
       return status;
     }
     Unpack(*flight.chunk, *flight.lane);
-    lanes_.Release(std::move(flight.lane));
+    lanes_->Release(flight.lane);
     return absl::OkStatus();
   }
 
@@ -350,23 +365,28 @@ class CudaBackend : public Backend {
   // memory any more.
   void Abandon(Flight& flight) {
     static_cast<void>(flight.lane->stream.Synchronize());
-    lanes_.Discard(std::move(flight.lane));
+    lanes_->Release(flight.lane);
   }
 
-  const std::string detail_;
+  const DeviceOwner owner_;  // destroyed last
+  const CudaShapes shapes_;
+  std::string detail_;
   WorkerPool pool_;
-  CudaPageMirror mirror_;
-  CudaLanes lanes_;
+  // Set by Start.
+  std::optional<CudaReserve> reserve_;
+  std::optional<CudaPageMirror> mirror_;
+  std::unique_ptr<CudaLanes> lanes_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Backend>> MakeCudaBackend(const BackendOptions& options) {
+absl::StatusOr<std::unique_ptr<Backend>> MakeCudaBackend(const BackendOptions& options,
+                                                         const CudaShapes& shapes) {
   ROPE_ASSIGN_OR_RETURN(std::string detail, FindCudaDevice());
-  auto backend = std::make_unique<CudaBackend>(options, std::move(detail));
-  if (const absl::Status status = backend->WarmUp(); !status.ok()) {
-    return absl::UnavailableError(status.message());
-  }
+  auto backend = std::make_unique<CudaBackend>(options, shapes, std::move(detail));
+  const absl::Status status = backend->Start();
+  if (absl::IsUnavailable(status)) return status;
+  if (!status.ok()) return NoCudaDevice(std::string(status.message()));
   return backend;
 }
 

@@ -4,13 +4,16 @@
 
 #include "kernels/backend/cuda/cuda_job.h"
 #include "kernels/backend/cuda/cuda_lanes.h"
+#include "kernels/error.h"
+#include "kernels/status_macros.h"
+#include "kernels/tables/page_builder.h"
 
 namespace rope::kernels {
 namespace {
 
 constexpr int64_t kSlotAlignment = 16;  // what the vector kernel wants
-constexpr int64_t kRowBytes = sizeof(const float*);
 constexpr int64_t kFloatBytes = sizeof(float);
+constexpr int64_t kJobBytes = sizeof(CudaJob);
 // So many single elements are certainly counted in 32 bits: PlanCuda never splits a piece.
 constexpr int64_t kElementsMax = int64_t{1} << 30;
 
@@ -18,58 +21,57 @@ int64_t RoundUp(int64_t bytes) {
   return (bytes + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
 }
 
+bool HasSlot(const RotateJob& job) {
+  return job.input_memory == MemoryKind::kHost || job.output_memory == MemoryKind::kHost;
+}
+
 // What a (token, head) vector takes in a slot, without its alignment.
 int64_t SlotBytes(const RotateJob& job) {
+  if (!HasSlot(job)) return 0;
   const int64_t input = job.head_dim * ElementBytes(job.dtype);
   return job.stored() == job.dtype ? input : input + job.head_dim * ElementBytes(job.stored());
 }
 
-// What a token takes beside its vectors, and what a piece takes beside its tokens.
-int64_t TokenBytes(const RotateJob& job) {
-  return kRowBytes + (job.token_scales.empty() ? 0 : kFloatBytes);
+int64_t RowBytes(const RotateJob& job) {
+  return 2 * job.geometry.pairs * kFloatBytes;
 }
 int64_t WeightBytes(const RotateJob& job) {
   return job.norm && job.norm->weight != nullptr ? job.head_dim * kFloatBytes : 0;
 }
 
-CudaRoute RouteOf(CudaMemory memory, int64_t bytes) {
-  switch (memory) {
-    case CudaMemory::kDevice:
-      return CudaRoute::kNone;
-    case CudaMemory::kElsewhere:
-      return CudaRoute::kDirect;
-    case CudaMemory::kPinned:
-      return bytes >= kCudaDirectBytes ? CudaRoute::kDirect : CudaRoute::kStaged;
-    case CudaMemory::kHost:
-      break;
-  }
-  return CudaRoute::kStaged;
+// What a token takes beside its vectors: its row, or its share of a job for each page; its scale.
+int64_t TokenBytes(const RotateJob& job, bool in_pages) {
+  const int64_t row = in_pages ? (kJobBytes + kPageRows - 1) / kPageRows : RowBytes(job);
+  return row + (job.token_scales.empty() ? 0 : kFloatBytes);
+}
+
+// What a piece takes beside its tokens: jobs, weights, and what aligning its slots, its rows and
+// the end of the floats takes.
+int64_t FixedBytes(const RotateJob& job, bool in_pages) {
+  return (in_pages ? 2 : 1) * kJobBytes + 4 * kSlotAlignment + WeightBytes(job);
 }
 
 // Fills chunks up to `target` bytes.
 class Cutter {
  public:
-  explicit Cutter(int64_t target) : target_(target) {}
+  Cutter(int64_t target, int64_t table_bytes) : target_(target), table_bytes_(table_bytes) {}
 
   // By tokens, and tokens that are too large by heads.
-  void Add(const CudaPlacedJob& placed) {
-    const RotateJob& job = *placed.job;
-    const bool has_slot =
-        placed.input != CudaMemory::kDevice || placed.output != CudaMemory::kDevice;
-    const int64_t slot_bytes = has_slot ? SlotBytes(job) : 0;
-    int64_t token = 0;
-    while (token < job.tokens) {
-      const int64_t fit = std::min(TokensThatFit(job, job.heads * slot_bytes), job.tokens - token);
+  absl::Status Add(const RotateJob& job, const CudaTokens& part) {
+    int64_t token = part.token;
+    const int64_t end = part.token + part.tokens;
+    while (token < end) {
+      const int64_t fit = std::min(TokensThatFit(job, token, part.in_pages), end - token);
       if (fit > 0) {
-        Append(placed, {.token = token, .tokens = fit, .head = 0, .heads = job.heads});
+        Append(job, {token, fit, part.in_pages}, 0, job.heads);
         token += fit;
       } else if (!chunk_.pieces.empty()) {
         Close();
       } else {
-        AddHeads(placed, token, slot_bytes);
-        ++token;
+        ROPE_RETURN_IF_ERROR(AddHeads(job, token++));
       }
     }
+    return absl::OkStatus();
   }
 
   std::vector<CudaChunk> Finish() {
@@ -78,51 +80,56 @@ class Cutter {
   }
 
  private:
-  struct Range {
-    int64_t token, tokens, head, heads;
-  };
-
-  int64_t TokensThatFit(const RotateJob& job, int64_t slot_bytes_per_token) const {
-    // The job, and what aligning its slots and the end of the floats may take.
-    const int64_t fixed =
-        static_cast<int64_t>(sizeof(CudaJob)) + 3 * kSlotAlignment + WeightBytes(job);
-    const int64_t elements = job.heads * std::max<int64_t>(job.head_dim, 1);
-    return std::min((target_ - used_ - fixed) / (slot_bytes_per_token + TokenBytes(job)),
-                    kElementsMax / elements);
+  int64_t TokensThatFit(const RotateJob& job, int64_t token, bool in_pages) const {
+    const int64_t bytes = job.heads * SlotBytes(job) + TokenBytes(job, in_pages);
+    const int64_t elements = job.heads * job.head_dim;
+    int64_t fit = kElementsMax / elements;
+    if (bytes > 0) fit = std::min(fit, (target_ - used_ - FixedBytes(job, in_pages)) / bytes);
+    if (!in_pages) return fit;
+    if (SharesPages(job, token)) return std::min(fit, chunk_.pieces.back().tokens);
+    // A run begins and ends within a page.
+    return std::min(fit, (table_bytes_ - pages_) / RowBytes(job) - 2 * kPageRows);
   }
 
-  void AddHeads(const CudaPlacedJob& placed, int64_t token, int64_t slot_bytes) {
-    const RotateJob& job = *placed.job;
-    const int64_t bytes_most = slot_bytes == 0 ? job.heads : target_ / 2 / slot_bytes;
-    const int64_t most = std::max<int64_t>(
-        std::min(bytes_most, kElementsMax / std::max<int64_t>(job.head_dim, 1)), 1);
+  // Whether the last piece begins with the same rows, as q and k do.
+  bool SharesPages(const RotateJob& job, int64_t token) const {
+    if (chunk_.pieces.empty()) return false;
+    const CudaPiece& last = chunk_.pieces.back();
+    return last.in_pages && last.job->rows.data() == job.rows.data() && last.token == token &&
+           last.job->geometry.pairs == job.geometry.pairs;
+  }
+
+  absl::Status AddHeads(const RotateJob& job, int64_t token) {
+    const int64_t room = kCudaLaneBytes - FixedBytes(job, false) - TokenBytes(job, false);
+    const int64_t slot_bytes = std::max<int64_t>(SlotBytes(job), 1);
+    const int64_t most = std::min(room / slot_bytes, kElementsMax / job.head_dim);
+    if (most < 1) {
+      return MakeError(Reason::kInternal, "cuda", StrCat("a head of ", job.head_dim, " channels"),
+                       StrCat("one that fits ", kCudaLaneBytes, " bytes"));
+    }
     for (int64_t head = 0; head < job.heads; head += most) {
       Close();
-      Append(
-          placed,
-          {.token = token, .tokens = 1, .head = head, .heads = std::min(most, job.heads - head)});
+      Append(job, {token, 1, false}, head, std::min(most, job.heads - head));
     }
+    return absl::OkStatus();
   }
 
-  void Append(const CudaPlacedJob& placed, const Range& range) {
-    const RotateJob& job = *placed.job;
+  void Append(const RotateJob& job, const CudaTokens& part, int64_t head, int64_t heads) {
     CudaPiece piece;
     piece.job = &job;
-    piece.token = range.token;
-    piece.tokens = range.tokens;
-    piece.head = range.head;
-    piece.heads = range.heads;
-    piece.input = RouteOf(placed.input, piece.bytes());
-    piece.output = RouteOf(placed.output, piece.bytes());
+    piece.token = part.token;
+    piece.tokens = part.tokens;
+    piece.head = head;
+    piece.heads = heads;
+    piece.in_pages = part.in_pages;
     const bool head_major = job.input_strides.token < job.input_strides.head;
     piece.slot_strides = head_major
-                             ? Strides{.token = job.head_dim, .head = range.tokens * job.head_dim}
-                             : Strides{.token = range.heads * job.head_dim, .head = job.head_dim};
-    used_ +=
-        static_cast<int64_t>(sizeof(CudaJob)) + range.tokens * TokenBytes(job) + WeightBytes(job);
-    if (piece.HasSlot()) {
-      used_ += RoundUp(piece.bytes());
-      if (job.stored() != job.dtype) used_ += RoundUp(piece.output_bytes());
+                             ? Strides{.token = job.head_dim, .head = part.tokens * job.head_dim}
+                             : Strides{.token = heads * job.head_dim, .head = job.head_dim};
+    used_ += FixedBytes(job, part.in_pages) + part.tokens * TokenBytes(job, part.in_pages) +
+             part.tokens * heads * SlotBytes(job);
+    if (part.in_pages && !SharesPages(job, part.token)) {
+      pages_ += (part.tokens + 2 * kPageRows) * RowBytes(job);
     }
     chunk_.pieces.push_back(piece);
   }
@@ -132,45 +139,59 @@ class Cutter {
     Place(chunk_);
     chunks_.push_back(std::move(chunk_));
     chunk_ = CudaChunk();
-    used_ = 0;
+    used_ = pages_ = 0;
   }
 
   // The layout of cuda_batch.h.
   static void Place(CudaChunk& chunk) {
     int64_t end = 0;
-    const auto place = [&end](CudaPiece& piece) {
+    for (CudaPiece& piece : chunk.pieces) {
+      if (!HasSlot(*piece.job)) continue;
       piece.slot = piece.output_slot = end;
       end = RoundUp(end + piece.bytes());
-      if (piece.job->stored() == piece.job->dtype) return;
+      if (piece.job->stored() == piece.job->dtype) continue;
       piece.output_slot = end;
       end = RoundUp(end + piece.output_bytes());
-    };
+    }
     int64_t floats = 0;
     const CudaPiece* before = nullptr;
     for (CudaPiece& piece : chunk.pieces) {
-      if (piece.IsStaged()) place(piece);
       floats += piece.floats();
-      if (before == nullptr || !SharesRows(*before, piece)) chunk.rows += piece.tokens;
+      if (!piece.in_pages && before != nullptr && SharesRows(*before, piece)) {
+        piece.rows = before->rows;
+      } else if (!piece.in_pages) {
+        piece.rows = end;
+        end = RoundUp(end + piece.tokens * RowBytes(*piece.job));
+      }
       before = &piece;
     }
-    chunk.rows_offset = end;
-    chunk.floats_offset = end + chunk.rows * kRowBytes;
-    chunk.jobs_offset = RoundUp(chunk.floats_offset + floats * kFloatBytes);
-    end = chunk.jobs_offset +
-          static_cast<int64_t>(chunk.pieces.size()) * static_cast<int64_t>(sizeof(CudaJob));
-    chunk.direct_offset = end;
-    end = RoundUp(end);
-    for (CudaPiece& piece : chunk.pieces) {
-      if (piece.HasSlot() && !piece.IsStaged()) place(piece);
-    }
-    chunk.bytes = end;
+    chunk.floats_offset = end;
+    chunk.floats_end = end + floats * kFloatBytes;
+    chunk.jobs_offset = RoundUp(chunk.floats_end);
   }
 
   const int64_t target_;
+  const int64_t table_bytes_;
   std::vector<CudaChunk> chunks_;
   CudaChunk chunk_;
-  int64_t used_ = 0;
+  int64_t used_ = 0;   // bytes of the lane
+  int64_t pages_ = 0;  // bytes of the pages
 };
+
+// The number of rows from `first` on that follow each other in pages of the table.
+int64_t RunLength(absl::Span<const RowRef> rows, size_t first) {
+  size_t i = first;
+  while (i + 1 < rows.size()) {
+    const RowRef& row = rows[i];
+    const RowRef& next = rows[i + 1];
+    const bool same_page = next.page == row.page && next.index == row.index + 1;
+    const bool next_page = row.index == kPageRows - 1 && next.index == 0 && next.page != row.page &&
+                           next.page->rows() == kPageRows;
+    if (!same_page && !next_page) break;
+    ++i;
+  }
+  return static_cast<int64_t>(i - first) + 1;
+}
 
 }  // namespace
 
@@ -191,27 +212,50 @@ int64_t CudaPiece::floats() const {
 }
 
 bool SharesRows(const CudaPiece& piece, const CudaPiece& next) {
-  return piece.job->rows.data() == next.job->rows.data() &&
+  return piece.job->rows.data() == next.job->rows.data() && piece.in_pages == next.in_pages &&
          piece.job->geometry.pairs == next.job->geometry.pairs && piece.token == next.token &&
          piece.tokens == next.tokens;
 }
 
-std::vector<CudaChunk> CutCudaBatch(absl::Span<const CudaPlacedJob> jobs, int workers) {
-  int64_t staged = 0;
-  for (const CudaPlacedJob& placed : jobs) {
-    const bool has_slot =
-        placed.input != CudaMemory::kDevice || placed.output != CudaMemory::kDevice;
-    if (has_slot) staged += placed.job->tokens * placed.job->heads * SlotBytes(*placed.job);
+std::vector<CudaTokens> CutCudaTokens(const RotateJob& job, int64_t page_bytes) {
+  const bool fits = RowBytes(job) > 0 && kPageRows * RowBytes(job) <= page_bytes;
+  std::vector<CudaTokens> parts;
+  for (int64_t token = 0; token < job.tokens;) {
+    const RowRef& row = job.rows[static_cast<size_t>(token)];
+    int64_t run = fits ? 1 : job.tokens - token;
+    bool in_pages = false;
+    if (fits && row.page->rows() == kPageRows) {
+      run = RunLength(job.rows, static_cast<size_t>(token));
+      in_pages = run >= kCudaRunTokens;
+    }
+    if (parts.empty() || in_pages || parts.back().in_pages) {
+      parts.push_back({token, 0, in_pages});
+    }
+    parts.back().tokens += run;
+    token += run;
   }
+  return parts;
+}
+
+absl::StatusOr<std::vector<CudaChunk>> CutCudaBatch(absl::Span<const RotateJob> jobs, int workers,
+                                                    int64_t table_bytes) {
+  int64_t staged = 0;
+  for (const RotateJob& job : jobs) staged += job.tokens * job.heads * SlotBytes(job);
   // Two chunks for each worker, so that one is copied while another is rotated.
   const int64_t target = staged <= kCudaSmallBytes
                              ? kCudaLaneBytes
                              : std::clamp(staged / (2 * workers), kCudaSmallBytes, kCudaLaneBytes);
-  Cutter cutter(target);
-  for (const CudaPlacedJob& placed : jobs) {
-    if (placed.job->tokens > 0 && placed.job->heads > 0 && placed.job->head_dim > 0) {
-      cutter.Add(placed);
-    }
+  Cutter cutter(target, table_bytes);
+  std::vector<CudaTokens> parts;
+  const RotateJob* before = nullptr;
+  for (const RotateJob& job : jobs) {
+    if (job.tokens == 0 || job.heads == 0 || job.head_dim == 0) continue;
+    const bool same_rows = before != nullptr && before->rows.data() == job.rows.data() &&
+                           before->tokens == job.tokens &&
+                           before->geometry.pairs == job.geometry.pairs;
+    if (!same_rows) parts = CutCudaTokens(job, table_bytes / 8);
+    before = &job;
+    for (const CudaTokens& part : parts) ROPE_RETURN_IF_ERROR(cutter.Add(job, part));
   }
   return cutter.Finish();
 }

@@ -115,8 +115,8 @@ __device__ __forceinline__ void Apply(const CudaJob& job, float& a, float& b, fl
 
 // Processes pair `chunk` of a head; from job.pairs on, a channel outside the pairs.
 __device__ __forceinline__ void FinishChunk(const CudaJob& job, const Factors& factors,
-                                            const float* __restrict__ row, uint32_t chunk,
-                                            int64_t input, int64_t output) {
+                                            uint32_t token, uint32_t chunk, int64_t input,
+                                            int64_t output) {
   if (chunk >= job.pairs) {
     const uint32_t channel = CopiedChannel(job, chunk - job.pairs);
     if (job.copies != 0) return CopyBytes(job, input + channel, output + channel);
@@ -128,6 +128,7 @@ __device__ __forceinline__ void FinishChunk(const CudaJob& job, const Factors& f
   const uint32_t other = channel + (half ? job.partner : 1);
   float a = LoadNormed(job, factors, input, channel);
   float b = LoadNormed(job, factors, input, other);
+  const float* const row = Row(job, token);
   const float sin = LoadRowValue(row + job.pairs + chunk);
   Apply(job, a, b, LoadRowValue(row + chunk), job.conjugate != 0 ? -sin : sin);
   Finish(job, output + channel, factors.scale, a);
@@ -135,7 +136,6 @@ __device__ __forceinline__ void FinishChunk(const CudaJob& job, const Factors& f
 }
 
 __device__ __forceinline__ void FusedItem(const CudaJob& job, const Item& item) {
-  const float* const row = job.pairs == 0 ? nullptr : LoadRowAddress(job, item.token);
   Factors factors = {1, job.scale};
   if (job.token_scales != nullptr) {
     factors.scale = MultiplyRounded(job.scale, LoadRowValue(job.token_scales + item.token));
@@ -150,14 +150,12 @@ __device__ __forceinline__ void FusedItem(const CudaJob& job, const Item& item) 
     if (whole) factors.norm = InverseRms(job, input);
     ROPE_CUDA_LOOP
     for (uint32_t chunk = first; chunk < last; ++chunk) {
-      FinishChunk(job, factors, row, chunk, input, output);
+      FinishChunk(job, factors, item.token, chunk, input, output);
     }
   }
 }
 
-__global__ void __launch_bounds__(256)
-    RotateFused(const CudaJob* __restrict__ jobs, uint32_t count) {
-  const CudaJob& job = FindJob(jobs, count);
+__device__ __forceinline__ void RotateFusedBlock(const CudaJob& job) {
   const uint32_t first = (blockIdx.x - job.first_block) * blockDim.x * job.steps + threadIdx.x;
   ROPE_CUDA_LOOP
   for (uint32_t step = 0; step < job.steps; ++step) {
@@ -165,6 +163,15 @@ __global__ void __launch_bounds__(256)
     if (index >= job.items) return;
     FusedItem(job, ItemAt(job, index));
   }
+}
+
+__global__ void __launch_bounds__(256)
+    RotateFused(const CudaJob* __restrict__ jobs, uint32_t count) {
+  RotateFusedBlock(jobs[FindJob(jobs, count)]);
+}
+__global__ void __launch_bounds__(256)
+    RotateFusedByValue(const __grid_constant__ CudaJobs list, uint32_t count) {
+  RotateFusedBlock(list.jobs[FindJob(list.jobs, count)]);
 }
 
 }  // namespace rope::kernels::ROPE_CUDA_NAMESPACE

@@ -1,8 +1,8 @@
 // CudaJob: the input of the CUDA kernels for one rectangle of (token, head) vectors.
 //
 // This is plain C++17 without a CUDA header, so that the planner and its tests build without nvcc.
-// Every pointer is an address that the device can read. Rows point to `pairs` cosines and then
-// `pairs` sines.
+// Every pointer is an address that the device can read. A row is `pairs` cosines and then `pairs`
+// sines, and the rows of a job's tokens lie one behind the other.
 // Ownership:  A view; it owns nothing.
 #ifndef ROPE_KERNELS_BACKEND_CUDA_CUDA_JOB_H_
 #define ROPE_KERNELS_BACKEND_CUDA_CUDA_JOB_H_
@@ -26,9 +26,9 @@ inline constexpr uint32_t kCudaInputDType = ~uint32_t{0};  // output_dtype is th
 struct CudaJob {
   // --- the rotation (rotate_job.h), set by the caller ---
   const void* input = nullptr;
-  void* output = nullptr;              // equal to input with equal strides, or not overlapping it
-  const float* const* rows = nullptr;  // [tokens]; 16-byte aligned if pairs % 4 == 0
-  int64_t input_token = 0;             // strides in elements
+  void* output = nullptr;       // equal to input with equal strides, or not overlapping it
+  const float* rows = nullptr;  // [tokens][2 * pairs]; 16-byte aligned if pairs % 4 == 0
+  int64_t input_token = 0;      // strides in elements
   int64_t input_head = 0;
   int64_t output_token = 0;
   int64_t output_head = 0;
@@ -65,6 +65,14 @@ struct CudaJob {
   uint32_t steps = 0;        // items per thread, at a distance of one block of threads
   uint32_t first_block = 0;  // index of the job's first block in the launch
 };
+
+// The jobs of a small launch, passed by value: a kernel then reads them from constant memory, and
+// they need no copy to the device.
+inline constexpr uint32_t kCudaJobsByValue = 16;
+struct CudaJobs {
+  CudaJob jobs[kCudaJobsByValue];
+};
+static_assert(sizeof(CudaJobs) <= 4000);  // of the 4 KiB that kernels have on every device
 
 inline constexpr int64_t kCudaHeadDimMax = int64_t{1} << 30;
 

@@ -1,77 +1,45 @@
 #include "kernels/backend/cuda/cuda_lanes.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "kernels/status_macros.h"
 
 namespace rope::kernels {
-namespace {
 
-// Makes three CUDA calls that may synchronise the device, so mu_ is not held.
-absl::StatusOr<std::unique_ptr<CudaLane>> MakeLane(int64_t bytes) {
-  ROPE_ASSIGN_OR_RETURN(CudaBuffer pinned, CudaBuffer::Create(CudaBuffer::Kind::kPinned, bytes));
-  ROPE_ASSIGN_OR_RETURN(CudaBuffer device, CudaBuffer::Create(CudaBuffer::Kind::kDevice, bytes));
-  ROPE_ASSIGN_OR_RETURN(CudaStream stream, CudaStream::Create());
-  return std::make_unique<CudaLane>(
-      CudaLane{std::move(pinned), std::move(device), std::move(stream)});
-}
-
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<CudaLane>> CudaLanes::Acquire(int64_t bytes) {
-  std::unique_ptr<CudaLane> lane;
-  {
-    proto::MutexLock lock(&mu_);
-    while (!HasRoom()) room_.Wait(&mu_);
-    lane = Pop();
+absl::StatusOr<std::unique_ptr<CudaLanes>> CudaLanes::Create(int lanes, char* pinned,
+                                                             char* device) {
+  auto result = std::unique_ptr<CudaLanes>(new CudaLanes);  // the constructor is private
+  for (int64_t i = 0; i < lanes; ++i) {
+    ROPE_ASSIGN_OR_RETURN(CudaStream stream, CudaStream::Create());
+    result->lanes_.push_back(
+        {pinned + i * kCudaLaneBytes, device + i * kCudaLaneBytes, std::move(stream)});
   }
-  return Prepare(std::move(lane), bytes);
+  proto::MutexLock lock(&result->mu_);
+  for (CudaLane& lane : result->lanes_) result->free_.push_back(&lane);
+  return result;
 }
 
-absl::StatusOr<std::unique_ptr<CudaLane>> CudaLanes::TryAcquire(int64_t bytes) {
-  std::unique_ptr<CudaLane> lane;
-  {
-    proto::MutexLock lock(&mu_);
-    if (!HasRoom()) return nullptr;
-    lane = Pop();
-  }
-  return Prepare(std::move(lane), bytes);
-}
-
-// An oversized lane is destroyed before mu_ is taken: freeing pinned memory is slow.
-void CudaLanes::Release(std::unique_ptr<CudaLane> lane) {
-  if (lane->pinned.bytes() > kCudaLaneBytes) lane.reset();
+CudaLane* CudaLanes::Acquire() {
   proto::MutexLock lock(&mu_);
-  --busy_;
-  if (lane != nullptr) free_.push_back(std::move(lane));
-  room_.Signal();
+  while (free_.empty()) released_.Wait(&mu_);
+  return Pop();
 }
 
-void CudaLanes::Discard(std::unique_ptr<CudaLane> lane) {
-  lane.reset();
+CudaLane* CudaLanes::TryAcquire() {
   proto::MutexLock lock(&mu_);
-  --busy_;
-  room_.Signal();
+  return free_.empty() ? nullptr : Pop();
 }
 
-std::unique_ptr<CudaLane> CudaLanes::Pop() {
-  ++busy_;
-  if (free_.empty()) return nullptr;
-  std::unique_ptr<CudaLane> lane = std::move(free_.back());
+void CudaLanes::Release(CudaLane* lane) {
+  proto::MutexLock lock(&mu_);
+  free_.push_back(lane);
+  released_.Signal();
+}
+
+CudaLane* CudaLanes::Pop() {
+  CudaLane* const lane = free_.back();
   free_.pop_back();
   return lane;
-}
-
-// Called without mu_, but the lane already counts in busy_, so no other thread takes its place. On
-// failure Discard gives the place back and wakes a waiting thread.
-absl::StatusOr<std::unique_ptr<CudaLane>> CudaLanes::Prepare(std::unique_ptr<CudaLane> lane,
-                                                             int64_t bytes) {
-  if (lane != nullptr && lane->pinned.bytes() >= bytes) return lane;
-  lane.reset();
-  absl::StatusOr<std::unique_ptr<CudaLane>> made = MakeLane(std::max(bytes, kCudaLaneBytes));
-  if (!made.ok()) Discard(nullptr);
-  return made;
 }
 
 }  // namespace rope::kernels

@@ -1,6 +1,7 @@
 // LaunchCuda: enqueues a planned batch on a stream. Its source, cuda_launch.cu, is the only file of
 // the CUDA backend that nvcc compiles.
 //
+// Jobs of a launch of at most kCudaJobsByValue are passed by value, with the launch.
 // LaunchCuda neither allocates nor synchronises, so a stream in capture mode records it as kernel
 // nodes of a graph.
 //
@@ -16,7 +17,8 @@
 
 namespace rope::kernels {
 
-// Enqueues the launches of `plan`. `device_jobs` is a copy of plan.jobs in device memory.
+// Enqueues the launches of `plan`. `device_jobs` is a copy of plan.jobs in device memory; any
+// pointer if not plan.NeedsTable().
 cudaError_t LaunchCuda(const CudaPlan& plan, const CudaJob* device_jobs, cudaStream_t stream);
 
 // Whether this build has code for the current device.

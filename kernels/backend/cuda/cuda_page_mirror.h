@@ -1,30 +1,24 @@
-// CudaPageMirror: the CUDA backend's cache of table pages, in device memory.
+// CudaPageMirror: the CUDA backend's cache of table pages, in one block of device memory.
 //
-// Pages are identified by id, because addresses can be reused. Acquire uploads all missing pages of
-// a batch together, with one copy per run of adjacent places. A batch that needs a page which
-// another batch is uploading waits for it. One block of device memory holds the pages. States of a
-// page:
+// Pages are identified by id, because addresses can be reused. The block is a ring: new pages take
+// the place of the oldest ones that no batch uses, one behind the other, so that the pages of a
+// sequence are neighbours. A batch that needs a page which another batch is uploading waits for it.
+// States of a page:
 //
 //   absent --Acquire--> uploading --ok--> ready, pinned <--Acquire/last lease ends--> ready, unused
 //      ^                    |                                                            |
 //      +------ error -------+                                                            |
-//      +---------------- evicted, least recently used first ----------------------------+
+//      +--------------------------- the ring comes round --------------------------------+
 //
-// A page that finds no place in the block gets its own allocation, which is freed with its last
-// lease.
-//
-// Threading:  Thread-safe. upload_mu_ is held while pages are copied, so uploads run one after the
-//             other; mu_ is not, so batches whose pages are all ready do not wait.
-// Ownership:  A lease keeps its pages on the device. Leases end before the mirror is destroyed, and
-//             after the work that reads their pages.
-// Errors:     INTERNAL: an allocation or an upload failed. The pages of that upload are dropped,
-//             and the next batch uploads them again.
-// Limits:     The budget, plus pages in use that do not fit into it.
+// Threading:  Thread-safe. No lock is held during a CUDA call.
+// Ownership:  The block is the caller's. A lease keeps its pages on the device. Leases end before
+//             the mirror is destroyed, and after the work that reads their pages.
+// Errors:     As CudaStatus: an upload failed. The pages of that upload are dropped, and the next
+//             batch uploads them again.
 #ifndef ROPE_KERNELS_BACKEND_CUDA_CUDA_PAGE_MIRROR_H_
 #define ROPE_KERNELS_BACKEND_CUDA_CUDA_PAGE_MIRROR_H_
 
 #include <cstdint>
-#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -36,7 +30,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "kernels/backend/cuda/cuda_runtime.h"
+#include "kernels/backend/cuda/cuda_lanes.h"
 #include "kernels/tables/table_page.h"
 #include "proto/mutex.h"
 
@@ -48,11 +42,9 @@ class CudaPageMirror {
  public:
   struct Statistics {
     int64_t hits = 0;
-    int64_t uploads = 0;  // pages
-    int64_t copies = 0;   // copies to the device that the uploads made
+    int64_t uploads = 0;
     int64_t evictions = 0;
-    int64_t bytes = 0;  // current pages within the budget
-    int64_t pages = 0;
+    int64_t pages = 0;  // in the block now
   };
 
   class Lease {
@@ -76,14 +68,16 @@ class CudaPageMirror {
     std::vector<std::shared_ptr<Entry>> entries_;
   };
 
-  explicit CudaPageMirror(int64_t budget_bytes);
-  ~CudaPageMirror();
+  CudaPageMirror(char* block, int64_t bytes) : block_(block), bytes_(bytes) {}
   CudaPageMirror(const CudaPageMirror&) = delete;
   CudaPageMirror& operator=(const CudaPageMirror&) = delete;
 
-  // Returns a lease of `pages`, after uploads. May block. REQUIRES: the pages are distinct, not
-  // empty, and alive until this returns.
-  absl::StatusOr<Lease> Acquire(absl::Span<const TablePage* const> pages);
+  // Returns a lease of `pages`, after uploads through the memory and the stream of `lane`, which
+  // has no work in flight. If pages in use leave no room: waits for leases to end, or without
+  // `wait` returns nullopt. REQUIRES: the pages are distinct, not empty, alive until this returns,
+  // and together at most half of the block; with `wait` the calling thread holds no lease.
+  absl::StatusOr<std::optional<Lease>> Acquire(absl::Span<const TablePage* const> pages,
+                                               const CudaLane& lane, bool wait);
 
   Statistics statistics() const;
 
@@ -92,37 +86,23 @@ class CudaPageMirror {
     const TablePage* page;
     Entry* entry;
   };
-  struct Staging {
-    CudaBuffer buffer;
-    CudaStream stream;  // destroyed before the memory that its work uses
-  };
 
-  // Returns a place in the block, after evictions if necessary, or nullopt if there is none.
-  std::optional<int64_t> Allocate(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  std::optional<int64_t> FirstFit(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Free(int64_t offset, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void EvictOldest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Pins the pages that have entries, creates entries for the others and lists these in `uploads`.
-  void Pin(absl::Span<const TablePage* const> pages, Lease& lease, std::vector<Upload>& uploads);
+  bool Pin(absl::Span<const TablePage* const> pages, Lease& lease, std::vector<Upload>& uploads)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::optional<int64_t> Place(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Drop(const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status CopyPages(const std::vector<Upload>& uploads, const CudaLane& lane) const;
   void Settle(const std::vector<Upload>& uploads, const absl::Status& status);
   absl::Status WaitForOthers(const Lease& lease);
   void Unpin(absl::Span<const std::shared_ptr<Entry>> entries);
 
-  absl::Status MakeBlock() ABSL_EXCLUSIVE_LOCKS_REQUIRED(upload_mu_);
-  absl::Status CopyPages(const std::vector<Upload>& uploads);
-  absl::Status CopyThrough(const std::vector<Upload>& uploads, const Staging& staging,
-                           int64_t& copies);
-
-  const int64_t budget_bytes_;
-  proto::Mutex upload_mu_ ABSL_ACQUIRED_BEFORE(mu_);
-  std::optional<Staging> staging_ ABSL_GUARDED_BY(upload_mu_);
-  std::optional<CudaBuffer> block_ ABSL_GUARDED_BY(upload_mu_);
-
+  char* const block_;
+  const int64_t bytes_;
   mutable proto::Mutex mu_;
-  proto::CondVar settled_;  // signalled when entries leave kUploading
+  proto::CondVar changed_;  // signalled when entries leave kUploading, and when a lease ends
   absl::flat_hash_map<uint64_t, std::shared_ptr<Entry>> entries_ ABSL_GUARDED_BY(mu_);
-  std::list<Entry*> unused_ ABSL_GUARDED_BY(mu_);          // least recently used first
-  std::map<int64_t, int64_t> holes_ ABSL_GUARDED_BY(mu_);  // of the block: offset -> bytes
+  std::map<int64_t, Entry*> by_offset_ ABSL_GUARDED_BY(mu_);  // the same entries
+  int64_t next_ ABSL_GUARDED_BY(mu_) = 0;                     // where the ring goes on
   Statistics statistics_ ABSL_GUARDED_BY(mu_);
 };
 

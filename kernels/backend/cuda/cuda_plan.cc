@@ -119,7 +119,7 @@ class LaunchBuilder {
                      (token * job.input_token + head * job.input_head) * InputBytes(job);
         part.output = static_cast<char*>(job.output) +
                       (token * job.output_token + head * job.output_head) * OutputBytes(job);
-        part.rows = job.rows == nullptr ? nullptr : job.rows + token;
+        part.rows = job.rows == nullptr ? nullptr : job.rows + token * 2 * job.pairs;
         part.token_scales = job.token_scales == nullptr ? nullptr : job.token_scales + token;
         part.tokens = std::min(tokens_most, job.tokens - token);
         part.heads = heads;

@@ -10,7 +10,7 @@
 //
 // Built with and without nvcc. Usage, with everything but the planner's own fields set:
 //   const CudaPlan plan = PlanCuda(jobs);
-//   (copy plan.jobs to the device)
+//   (if plan.NeedsTable(), copy plan.jobs to the device)
 //   LaunchCuda(plan, device_jobs, stream);
 //
 // Threading:  Pure function.
@@ -40,6 +40,14 @@ struct CudaLaunch {
 struct CudaPlan {
   std::vector<CudaJob> jobs;         // those of a launch are neighbours
   std::vector<CudaLaunch> launches;  // at most one of each kernel
+
+  // Whether a launch reads its jobs from device memory, and not by value.
+  bool NeedsTable() const {
+    for (const CudaLaunch& launch : launches) {
+      if (launch.jobs > kCudaJobsByValue) return true;
+    }
+    return false;
+  }
 };
 
 // Where one shape ends and the next begins. An item is one piece of one head.

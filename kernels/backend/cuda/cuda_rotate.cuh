@@ -1,4 +1,4 @@
-// The CUDA kernels RotateVector and RotateScalar, over a table of CudaJobs (cuda_plan.h).
+// The CUDA kernels RotateVector and RotateScalar, over CudaJobs (cuda_plan.h).
 //
 // Two compilers build this source: nvcc for the device, and any C++17 compiler through
 // cuda_cpu_shim.h, which puts the same code in another namespace (ROPE_CUDA_NAMESPACE) and runs it
@@ -80,20 +80,11 @@ __device__ __forceinline__ float LoadRowValue(const float* address) {
   return *address;
 #endif
 }
-__device__ __forceinline__ const float* LoadRowAddress(const CudaJob& job, uint32_t token) {
-#if defined(__CUDACC__)
-  return reinterpret_cast<const float*>(
-      __ldg(reinterpret_cast<const unsigned long long*>(job.rows) + token));
-#else
-  return job.rows[token];
-#endif
-}
 
 // --- the parts of a batch ---
 
-// Returns the last job that starts at or before this block.
-__device__ __forceinline__ const CudaJob& FindJob(const CudaJob* __restrict__ jobs,
-                                                  uint32_t count) {
+// Returns the index of the last job that starts at or before this block.
+__device__ __forceinline__ uint32_t FindJob(const CudaJob* __restrict__ jobs, uint32_t count) {
   uint32_t low = 0;
   while (count - low > 1) {
     const uint32_t middle = low + (count - low) / 2;
@@ -103,7 +94,11 @@ __device__ __forceinline__ const CudaJob& FindJob(const CudaJob* __restrict__ jo
       count = middle;
     }
   }
-  return jobs[low];
+  return low;
+}
+
+__device__ __forceinline__ const float* Row(const CudaJob& job, uint32_t token) {
+  return job.rows + static_cast<int64_t>(token) * (2 * job.pairs);
 }
 
 // One piece of some heads of one token.
@@ -181,7 +176,7 @@ __device__ __forceinline__ void RotateItem(const CudaJob& job, const Item& item)
   };
 
   // All loads are issued before the first instruction that waits for one.
-  const float* const row = LoadRowAddress(job, item.token) + item.chunk * kWidth;
+  const float* const row = Row(job, item.token) + item.chunk * kWidth;
   Vector<T> a, b, next_a, next_b;
   uint32_t head = item.head;
   uint32_t next = head + job.head_groups;
@@ -297,7 +292,7 @@ __device__ __forceinline__ void RotateScalarItem(const CudaJob& job, const Item&
   float cos = 1;
   float sin = 0;
   if (!copied) {
-    const float* const row = LoadRowAddress(job, item.token);
+    const float* const row = Row(job, item.token);
     cos = LoadRowValue(row + item.chunk);
     sin = LoadRowValue(row + job.pairs + item.chunk);
     if (job.conjugate != 0) sin = -sin;
@@ -325,11 +320,9 @@ __device__ __forceinline__ void RotateScalarJob(const CudaJob& job) {
   }
 }
 
-// --- the kernels: all threads of a block take the same branch on a job ---
+// --- what a block does: all of its threads take the same branch on a job ---
 
-__global__ void __launch_bounds__(256, 3)
-    RotateVector(const CudaJob* __restrict__ jobs, uint32_t count) {
-  const CudaJob& job = FindJob(jobs, count);
+__device__ __forceinline__ void RotateVectorBlock(const CudaJob& job) {
   const bool half = job.pairing == static_cast<uint32_t>(Pairing::kHalf);
   if (job.dtype == static_cast<uint32_t>(DType::kBFloat16)) {
     half ? RotateVectorJob<BFloat16, Pairing::kHalf>(job)
@@ -343,9 +336,7 @@ __global__ void __launch_bounds__(256, 3)
   }
 }
 
-__global__ void __launch_bounds__(256)
-    RotateScalar(const CudaJob* __restrict__ jobs, uint32_t count) {
-  const CudaJob& job = FindJob(jobs, count);
+__device__ __forceinline__ void RotateScalarBlock(const CudaJob& job) {
   if (job.dtype == static_cast<uint32_t>(DType::kBFloat16)) {
     RotateScalarJob<BFloat16>(job);
   } else if (job.dtype == static_cast<uint32_t>(DType::kFloat16)) {
@@ -353,6 +344,26 @@ __global__ void __launch_bounds__(256)
   } else {
     RotateScalarJob<float>(job);
   }
+}
+
+// --- the kernels: each over a table of jobs, and over jobs that are passed by value ---
+
+__global__ void __launch_bounds__(256, 3)
+    RotateVector(const CudaJob* __restrict__ jobs, uint32_t count) {
+  RotateVectorBlock(jobs[FindJob(jobs, count)]);
+}
+__global__ void __launch_bounds__(256, 3)
+    RotateVectorByValue(const __grid_constant__ CudaJobs list, uint32_t count) {
+  RotateVectorBlock(list.jobs[FindJob(list.jobs, count)]);
+}
+
+__global__ void __launch_bounds__(256)
+    RotateScalar(const CudaJob* __restrict__ jobs, uint32_t count) {
+  RotateScalarBlock(jobs[FindJob(jobs, count)]);
+}
+__global__ void __launch_bounds__(256)
+    RotateScalarByValue(const __grid_constant__ CudaJobs list, uint32_t count) {
+  RotateScalarBlock(list.jobs[FindJob(list.jobs, count)]);
 }
 
 }  // namespace rope::kernels::ROPE_CUDA_NAMESPACE

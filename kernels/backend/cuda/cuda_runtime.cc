@@ -24,18 +24,51 @@ std::string DriverWords() {
 
 absl::Status Unavailable(cudaError_t error, const char* call, const std::string& words) {
   static_cast<void>(cudaGetLastError());
-  return absl::UnavailableError(
-      absl::StrFormat("backend: got cuda, want a GPU that works: %s (%s: %s)", words, call,
-                      cudaGetErrorString(error)));
+  return NoCudaDevice(absl::StrFormat("%s (%s: %s)", words, call, cudaGetErrorString(error)));
 }
 
 }  // namespace
 
+// An error that the runtime keeps returning is one of those not named here.
+Reason ReasonOf(cudaError_t error) {
+  switch (error) {
+    case cudaErrorMemoryAllocation:
+      return Reason::kBudgetFull;
+    case cudaErrorInvalidValue:
+    case cudaErrorInvalidConfiguration:
+    case cudaErrorInvalidDeviceFunction:
+    case cudaErrorInvalidDevicePointer:
+    case cudaErrorInvalidMemcpyDirection:
+    case cudaErrorInvalidPitchValue:
+    case cudaErrorInvalidResourceHandle:
+    case cudaErrorLaunchOutOfResources:
+    case cudaErrorNotPermitted:
+    case cudaErrorNotSupported:
+      return Reason::kInternal;
+    default:
+      return Reason::kDeviceFault;
+  }
+}
+
 absl::Status CudaStatus(cudaError_t error, const char* call) {
   if (error == cudaSuccess) return absl::OkStatus();
   static_cast<void>(cudaGetLastError());
-  return proto::MakeError({.reason = Reason::kDeviceFault},
+  return proto::MakeError({.reason = ReasonOf(error)},
                           absl::StrFormat("cuda: %s: %s", call, cudaGetErrorString(error)));
+}
+
+absl::Status NoCudaDevice(const std::string& words) {
+  return absl::UnavailableError("backend: got cuda, want a GPU that works: " + words);
+}
+
+std::string CudaMemoryWords() {
+  size_t free = 0;
+  size_t total = 0;
+  if (cudaMemGetInfo(&free, &total) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    return "free memory is unknown";
+  }
+  return absl::StrFormat("%d of %d MiB are free", free >> 20, total >> 20);
 }
 
 absl::StatusOr<std::string> FindCudaDevice() {
@@ -84,7 +117,7 @@ absl::StatusOr<CudaBuffer> CudaBuffer::Create(Kind kind, int64_t bytes) {
   ROPE_RETURN_IF_ERROR(kind == Kind::kDevice
                            ? CudaStatus(cudaMalloc(&data, size), "cudaMalloc")
                            : CudaStatus(cudaMallocHost(&data, size), "cudaMallocHost"));
-  return CudaBuffer(kind, static_cast<char*>(data), bytes);
+  return CudaBuffer(kind, static_cast<char*>(data));
 }
 
 CudaBuffer::~CudaBuffer() {

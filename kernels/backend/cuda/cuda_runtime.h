@@ -3,7 +3,8 @@
 // Threading:  Owners are thread-compatible; functions may be called from any thread.
 // Ownership:  An owner releases its resource when it is destroyed. Synchronise before you destroy
 //             memory or a stream that unfinished work uses.
-// Errors:     INTERNAL: `cuda: <call>: <CUDA's message>`. FindCudaDevice: UNAVAILABLE.
+// Errors:     `cuda: <call>: <CUDA's message>`, with the class of backend.h. FindCudaDevice:
+//             UNAVAILABLE.
 #ifndef ROPE_KERNELS_BACKEND_CUDA_CUDA_RUNTIME_H_
 #define ROPE_KERNELS_BACKEND_CUDA_CUDA_RUNTIME_H_
 
@@ -15,15 +16,26 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/error.h"
 
 namespace rope::kernels {
+
+// The class of an error: kBudgetFull (memory), kInternal (this call is refused) or kDeviceFault
+// (every other: the context of this process is lost).
+Reason ReasonOf(cudaError_t error);
 
 // Converts a CUDA error to a status and clears the thread's last error.
 absl::Status CudaStatus(cudaError_t error, const char* call);
 
+// UNAVAILABLE: "backend: got cuda, want a GPU that works: <words>".
+absl::Status NoCudaDevice(const std::string& words);
+
 // Checks that the first device exists and runs this build's kernels. Returns its description for
 // people. UNAVAILABLE: the driver or the GPU is missing or too old; the message says which.
 absl::StatusOr<std::string> FindCudaDevice();
+
+// Free and total memory of the current device, for people: "20 of 143771 MiB are free".
+std::string CudaMemoryWords();
 
 class CudaStream {
  public:
@@ -47,18 +59,16 @@ class CudaBuffer {
 
   static absl::StatusOr<CudaBuffer> Create(Kind kind, int64_t bytes);
   CudaBuffer(CudaBuffer&& other) noexcept
-      : kind_(other.kind_), data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
+      : kind_(other.kind_), data_(std::exchange(other.data_, nullptr)) {}
   CudaBuffer& operator=(CudaBuffer&&) = delete;
   ~CudaBuffer();
 
   char* data() const { return data_; }
-  int64_t bytes() const { return bytes_; }
 
  private:
-  CudaBuffer(Kind kind, char* data, int64_t bytes) : kind_(kind), data_(data), bytes_(bytes) {}
+  CudaBuffer(Kind kind, char* data) : kind_(kind), data_(data) {}
   Kind kind_;
   char* data_;
-  int64_t bytes_;
 };
 
 }  // namespace rope::kernels

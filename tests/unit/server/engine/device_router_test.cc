@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "proto/error.h"
 #include "server/limits.h"
 #include "tests/support/fake_backend.h"
 #include "tests/support/fake_clock.h"
@@ -23,6 +24,7 @@ using ::rope::testing::IsOk;
 using ::rope::testing::StatusIs;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 // A job of `bytes` bytes that is never run.
 kernels::RotateJob JobOf(int64_t bytes, char* input, char* output) {
@@ -45,13 +47,14 @@ class DeviceRouterTest : public ::testing::Test {
     host_ = host.get();
     accelerator_ = accelerator.get();
     auto devices =
-        std::make_unique<DeviceRouter>(std::move(host), std::move(accelerator), bytes_min);
+        std::make_unique<DeviceRouter>(std::move(host), std::move(accelerator), bytes_min, clock_);
     devices->set_on_fault([this](std::string_view device, const absl::Status& status) {
       faults_.push_back(std::string(device) + ": " + std::string(status.message()));
     });
     return devices;
   }
 
+  FakeClock clock_;
   FakeBackend* host_ = nullptr;
   FakeBackend* accelerator_ = nullptr;
   std::vector<std::string> faults_;
@@ -99,9 +102,104 @@ TEST_F(DeviceRouterTest, AFaultInPlaceIsNotTriedAgain) {
   EXPECT_EQ(host_->calls, 0);
 }
 
+// An error of one class, as the cuda backend makes it.
+absl::Status ErrorOf(proto::Reason reason) {
+  return proto::MakeError({.reason = reason}, "cuda: some call: some error");
+}
+
+TEST_F(DeviceRouterTest, ShortMemorySendsWorkToTheHostForAWhile) {
+  const auto devices = Make(0);
+  const kernels::RotateJob job = JobOf(8, input_.data(), output_.data());
+  accelerator_->answer = ErrorOf(proto::Reason::kBudgetFull);
+  EXPECT_EQ(*devices->Rotate({&job, 1}), "host");
+  EXPECT_THAT(devices->list().front().detail, HasSubstr("will be tried again"));
+  clock_.Advance(DeviceRouter::kRetryMin - absl::Milliseconds(1));
+  EXPECT_EQ(*devices->Rotate({&job, 1}), "host");
+  EXPECT_EQ(accelerator_->calls, 1);
+  clock_.Advance(absl::Milliseconds(1));
+  accelerator_->answer = absl::OkStatus();
+  EXPECT_EQ(*devices->Rotate({&job, 1}), "gpu:0");
+  EXPECT_EQ(*devices->Rotate({&job, 1}), "gpu:0");
+  EXPECT_THAT(faults_, IsEmpty());
+}
+
+TEST_F(DeviceRouterTest, TheTimeWithoutTheDeviceDoublesUpToAMaximumAndStartsAnew) {
+  const auto devices = Make(0);
+  const kernels::RotateJob job = JobOf(8, input_.data(), output_.data());
+  accelerator_->answer = ErrorOf(proto::Reason::kBudgetFull);
+  absl::Duration wait = DeviceRouter::kRetryMin;
+  for (int64_t failures = 1; failures < 12; ++failures) {
+    EXPECT_EQ(*devices->Rotate({&job, 1}), "host");
+    EXPECT_EQ(accelerator_->calls, failures);
+    clock_.Advance(wait - absl::Milliseconds(1));
+    EXPECT_EQ(*devices->Rotate({&job, 1}), "host");
+    EXPECT_EQ(accelerator_->calls, failures) << "tried too early";
+    clock_.Advance(absl::Milliseconds(1));
+    wait = std::min(2 * wait, DeviceRouter::kRetryMax);
+  }
+  accelerator_->answer = absl::OkStatus();
+  EXPECT_EQ(*devices->Rotate({&job, 1}), "gpu:0");
+  accelerator_->answer = ErrorOf(proto::Reason::kBudgetFull);
+  EXPECT_EQ(*devices->Rotate({&job, 1}), "host");
+  clock_.Advance(DeviceRouter::kRetryMin);
+  accelerator_->answer = absl::OkStatus();
+  EXPECT_EQ(*devices->Rotate({&job, 1}), "gpu:0");
+}
+
+TEST_F(DeviceRouterTest, ARefusedBatchGoesToTheHostAndTheNextToTheDevice) {
+  const auto devices = Make(0);
+  const kernels::RotateJob job = JobOf(8, input_.data(), output_.data());
+  accelerator_->answer = ErrorOf(proto::Reason::kInternal);
+  EXPECT_EQ(*devices->Rotate({&job, 1}), "host");
+  accelerator_->answer = absl::OkStatus();
+  EXPECT_EQ(*devices->Rotate({&job, 1}), "gpu:0");
+  EXPECT_THAT(faults_, IsEmpty());
+}
+
+TEST_F(DeviceRouterTest, ALostDeviceIsAFaultForGood) {
+  const auto devices = Make(0);
+  const kernels::RotateJob job = JobOf(8, input_.data(), output_.data());
+  accelerator_->answer = ErrorOf(proto::Reason::kDeviceFault);
+  EXPECT_EQ(*devices->Rotate({&job, 1}), "host");
+  clock_.Advance(absl::Hours(1));
+  EXPECT_EQ(*devices->Rotate({&job, 1}), "host");
+  EXPECT_EQ(accelerator_->calls, 1);
+  EXPECT_EQ(faults_.size(), 1U);
+}
+
+TEST_F(DeviceRouterTest, WhatTheHostCannotRunAgainIsADeviceFaultInEveryClass) {
+  for (const proto::Reason reason :
+       {proto::Reason::kBudgetFull, proto::Reason::kInternal, proto::Reason::kDeviceFault}) {
+    const kernels::RotateJob in_place = JobOf(8, input_.data(), input_.data());
+    kernels::RotateJob on_device = JobOf(8, input_.data(), output_.data());
+    on_device.input_memory = kernels::MemoryKind::kDevice;
+    for (const kernels::RotateJob& job : {in_place, on_device}) {
+      const auto devices = Make(0);
+      accelerator_->answer = ErrorOf(reason);
+      const auto result = devices->Rotate({&job, 1});
+      EXPECT_THAT(result, StatusIs(absl::StatusCode::kInternal, HasSubstr("some error")));
+      EXPECT_EQ(proto::PartsOf(result.status()).reason, proto::Reason::kDeviceFault);
+      EXPECT_EQ(host_->calls, 0);
+    }
+  }
+}
+
+TEST_F(DeviceRouterTest, AnAcceleratorThatIsNeverFasterIsDestroyedAndListed) {
+  auto alive = std::make_shared<int>();
+  const std::weak_ptr<int> backend = alive;
+  auto accelerator = std::make_unique<FakeBackend>("gpu:0");
+  accelerator->on_rotate = [held = std::move(alive)](auto) {};
+  const DeviceRouter devices(std::make_unique<FakeBackend>("host"), std::move(accelerator),
+                             DeviceRouter::kNever, clock_);
+  EXPECT_TRUE(backend.expired());
+  EXPECT_TRUE(devices.host_alone());
+  ASSERT_EQ(devices.list().size(), 2U);
+  EXPECT_EQ(devices.list().front().name, "gpu:0");
+  EXPECT_THAT(devices.list().front().detail, HasSubstr("slower for every size, given back"));
+}
+
 TEST_F(DeviceRouterTest, ListSaysWhatTheAcceleratorIsUsedFor) {
   EXPECT_THAT(Make(1 << 20)->list().front().detail, HasSubstr("1048576 bytes and more"));
-  EXPECT_THAT(Make(DeviceRouter::kNever)->list().front().detail, HasSubstr("not used"));
   EXPECT_EQ(Make(0)->list().front().detail, "rotates nothing");
   EXPECT_EQ(Make(0)->list().back().name, "host");
 }

@@ -415,8 +415,9 @@ TEST_F(OverwriteTest, SmallResultGetsMemoryOfItsOwn) {
 }
 
 TEST_F(OverwriteTest, WhatAnAcceleratorMayFailOnStays) {
+  const SteadyClock clock;
   DeviceRouter devices(std::make_unique<FakeBackend>("host"), std::make_unique<FakeBackend>("fast"),
-                       DeviceRouter::kNever);
+                       limits::kDirectHostBytesMax, clock);
   EXPECT_FALSE(Run(Large(), true, devices)->Overwrites(0));
 }
 

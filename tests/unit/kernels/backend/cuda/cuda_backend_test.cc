@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -14,6 +15,8 @@
 #include <vector>
 
 #include "kernels/backend/cuda/cuda_lanes.h"
+#include "kernels/backend/cuda/cuda_reserve.h"
+#include "kernels/tables/page_builder.h"
 #include "proto/error.h"
 #include "tests/conformance/rotation.h"
 #include "tests/support/fake_cudart_fixture.h"
@@ -32,7 +35,7 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 namespace fake_cuda = rope::testing::fake_cuda;
 
-enum class Place { kHost, kPinned, kDevice, kOtherDevice };
+enum class Place { kHost, kPinned, kDevice };
 
 // Moves a rotation's tensor to another kind of memory for one call.
 class Moved {
@@ -41,11 +44,8 @@ class Moved {
       : place_(place), original_(static_cast<char*>(const_cast<void*>(original))), bytes_(bytes) {
     void* memory = original_;
     if (place == Place::kPinned) cudaMallocHost(&memory, static_cast<size_t>(bytes));
-    if (place == Place::kDevice || place == Place::kOtherDevice) {
-      cudaMalloc(&memory, static_cast<size_t>(bytes));
-    }
+    if (place == Place::kDevice) cudaMalloc(&memory, static_cast<size_t>(bytes));
     data_ = static_cast<char*>(memory);
-    if (place == Place::kOtherDevice) fake_cuda::MoveToDevice(data_, 1);
     if (place != Place::kHost) std::memcpy(data_, original_, static_cast<size_t>(bytes));
   }
   ~Moved() {
@@ -65,6 +65,10 @@ class Moved {
   char* data_;
 };
 
+MemoryKind KindOf(Place place) {
+  return place == Place::kHost ? MemoryKind::kHost : MemoryKind::kDevice;
+}
+
 class CudaBackendTest : public rope::testing::FakeCudaTest {
  protected:
   void SetUp() override {
@@ -73,6 +77,7 @@ class CudaBackendTest : public rope::testing::FakeCudaTest {
   }
   void TearDown() override {
     backend_.reset();
+    EXPECT_EQ(fake_cuda::Counts().threads_without_device, 0);
     FakeCudaTest::TearDown();
   }
   void Create(int threads) {
@@ -97,6 +102,8 @@ class CudaBackendTest : public rope::testing::FakeCudaTest {
       const Moved output(spec.in_place ? Place::kHost : to, job.output, bytes);
       job.input = input.data();
       job.output = spec.in_place ? input.data() : output.data();
+      job.input_memory = KindOf(from);
+      job.output_memory = KindOf(spec.in_place ? from : to);
       const absl::Status status = backend_->Rotate({&job, 1});
       if (!status.ok()) return status.ToString();
     }
@@ -147,20 +154,14 @@ TEST_F(CudaBackendTest, NamesItsDevice) {
 }
 
 TEST_F(CudaBackendTest, RaggedBatchIsOneCopyInOneLaunchAndOneCopyOut) {
-  const std::vector<Rotation> cold = RaggedBatch();
-  const std::vector<RotateJob> jobs = JobsOf(cold);
-  ASSERT_THAT(backend_->Rotate(jobs), IsOk());
-  for (const Rotation& rotation : cold) EXPECT_EQ(rotation.Check(), "");
+  const std::vector<Rotation> rotations = RaggedBatch();
   const FakeCudaCounts before = fake_cuda::Counts();
-  EXPECT_EQ(before.launches, 1);
-  EXPECT_EQ(before.copies_in, 1 + 1);  // the batch and its new pages
-  EXPECT_EQ(before.copies_out, 1);
-  ASSERT_THAT(backend_->Rotate(jobs), IsOk());
+  ASSERT_THAT(backend_->Rotate(JobsOf(rotations)), IsOk());
+  for (const Rotation& rotation : rotations) EXPECT_EQ(rotation.Check(), "");
   const FakeCudaCounts after = fake_cuda::Counts();
   EXPECT_EQ(after.launches - before.launches, 1);
   EXPECT_EQ(after.copies_in - before.copies_in, 1);
   EXPECT_EQ(after.copies_out - before.copies_out, 1);
-  EXPECT_EQ(after.streams, before.streams);
 }
 
 TEST_F(CudaBackendTest, NeighboursOfOneShapeKeepTheirOwnRows) {
@@ -180,37 +181,39 @@ TEST_F(CudaBackendTest, OddHeadSizesTakeASecondLaunch) {
     rotations.emplace_back(RotationSpec{
         .tokens = 5, .head_dim = head_dim, .geometry = WholeHead(Pairing::kHalf, head_dim)});
   }
+  const int64_t launches = fake_cuda::Counts().launches;
   ASSERT_THAT(backend_->Rotate(JobsOf(rotations)), IsOk());
   for (const Rotation& rotation : rotations) EXPECT_EQ(rotation.Check(), "");
-  EXPECT_EQ(fake_cuda::Counts().launches, 2);
+  EXPECT_EQ(fake_cuda::Counts().launches - launches, 2);
 }
 
-TEST_F(CudaBackendTest, LargeBatchFlowsOverSeveralLanes) {
+TEST_F(CudaBackendTest, LargeBatchFlowsInChunksAndAllocatesNothing) {
+  const FakeCudaCounts before = fake_cuda::Counts();
+  EXPECT_EQ(before.device_bytes, kCudaTableBytes + 6 * kCudaLaneBytes);
+  EXPECT_EQ(before.pinned_bytes, 6 * kCudaLaneBytes);
   const Rotation rotation(Large());
   ASSERT_THAT(Rotate(rotation), IsOk());
   EXPECT_EQ(rotation.Check(), "");
-  const FakeCudaCounts counts = fake_cuda::Counts();
-  EXPECT_GT(counts.streams, 2);
-  EXPECT_GT(counts.launches, 4);
-  EXPECT_LE(counts.pinned_bytes_most, 6 * kCudaLaneBytes + (1 << 20));
-  EXPECT_LE(counts.device_bytes_most, 6 * kCudaLaneBytes + kCudaMirrorBytes);
+  const FakeCudaCounts after = fake_cuda::Counts();
+  EXPECT_GT(after.launches - before.launches, 4);
+  EXPECT_EQ(after.device_bytes_most, before.device_bytes);
+  EXPECT_EQ(after.pinned_bytes_most, before.pinned_bytes);
+  EXPECT_EQ(after.streams, before.streams);
 }
 
-TEST_F(CudaBackendTest, VectorLargerThanALaneIsRotated) {
+TEST_F(CudaBackendTest, VectorLargerThanALaneIsRefused) {
   const Rotation rotation({.tokens = 1,
                            .heads = 2,
                            .head_dim = 1 << 19,
                            .geometry = WholeHead(Pairing::kInterleaved, 1 << 19)});
-  ASSERT_THAT(Rotate(rotation), IsOk());
-  EXPECT_EQ(rotation.Check(), "");
-  EXPECT_LE(fake_cuda::Counts().pinned_bytes, 6 * kCudaLaneBytes + (1 << 20));
+  EXPECT_EQ(proto::PartsOf(Rotate(rotation)).reason, proto::Reason::kInternal);
 }
 
 TEST_F(CudaBackendTest, TensorsInEveryKindOfMemoryInEveryLayout) {
-  constexpr Place kPlaces[] = {Place::kHost, Place::kPinned, Place::kDevice, Place::kOtherDevice};
+  constexpr Place kPlaces[] = {Place::kHost, Place::kPinned, Place::kDevice};
   for (const auto layout : {RotationSpec::Layout::kTokenMajor, RotationSpec::Layout::kHeadMajor,
                             RotationSpec::Layout::kPadded}) {
-    for (const int64_t tokens : {3, 200}) {  // staged with the rest, and copied directly
+    for (const int64_t tokens : {3, 200}) {
       for (const Place from : kPlaces) {
         RotationSpec spec = Large(tokens);
         spec.layout = layout;
@@ -226,21 +229,102 @@ TEST_F(CudaBackendTest, TensorsInEveryKindOfMemoryInEveryLayout) {
   }
 }
 
-TEST_F(CudaBackendTest, DeviceTensorsAreRotatedWhereTheyLieInOneLaunch) {
-  EXPECT_EQ(RotateBetween(Large(), Place::kDevice, Place::kDevice), "");
-  EXPECT_EQ(fake_cuda::Counts().launches, 1);
-  EXPECT_EQ(fake_cuda::Counts().copies_out, 0);
+// Vectors more than 4 GiB apart, in place. Only the touched pages of the memory exist.
+TEST_F(CudaBackendTest, DistancesPast32Bits) {
+  constexpr int64_t kToken = (int64_t{1} << 31) + 8;  // elements of 2 bytes
+  constexpr int64_t kHeadDim = 16;
+  void* memory = nullptr;
+  ASSERT_EQ(cudaMalloc(&memory, 2 * (kToken + 2 * kHeadDim)), cudaSuccess);
+  auto* const data = static_cast<uint16_t*>(memory);
+  std::memset(data + kToken, 0, 4 * kHeadDim);
+  data[kToken + kHeadDim] = 0x3f80;  // 1, the second token's second head
+  const TablePage page(1, kHeadDim / 2, std::vector<float>(kHeadDim, 0.5F));
+  const std::vector<RowRef> rows(2, RowRef{&page, 0});
+  RotateJob job;
+  job.input = job.output = memory;
+  job.input_memory = job.output_memory = MemoryKind::kDevice;
+  job.input_strides = job.output_strides = {kToken, kHeadDim};
+  job.tokens = job.heads = 2;
+  job.head_dim = kHeadDim;
+  job.dtype = DType::kBFloat16;
+  job.geometry = WholeHead(Pairing::kHalf, kHeadDim);
+  job.rows = rows;
+  EXPECT_THAT(backend_->Rotate({&job, 1}), IsOk());
+  EXPECT_EQ(data[kToken + kHeadDim], 0x3f00);                 // 1 * 0.5
+  EXPECT_EQ(data[kToken + kHeadDim + kHeadDim / 2], 0x3f00);  // 1 * 0.5
+  EXPECT_EQ(data[kToken], 0);
+  cudaFree(memory);
 }
 
-TEST_F(CudaBackendTest, PinnedTensorsAreCopiedWithoutAStop) {
-  RotationSpec spec = Large(100);  // one chunk: copy in, direct copy in, direct copy out
-  EXPECT_EQ(RotateBetween(spec, Place::kPinned, Place::kPinned), "");
-  EXPECT_EQ(fake_cuda::Calls("cudaMemcpy2DAsync"), 0);
-  EXPECT_EQ(fake_cuda::Counts().copies_out, 1);
-  spec.layout = RotationSpec::Layout::kPadded;
-  EXPECT_EQ(RotateBetween(spec, Place::kPinned, Place::kPinned), "");
-  EXPECT_EQ(fake_cuda::Calls("cudaMemcpy2DAsync"),
-            2 * 100);  // one copy per token
+// Sequences whose pages are neighbours in the mirror, and pages that are not; rows of the request;
+// and an order of tokens without runs.
+TEST_F(CudaBackendTest, RowsComeFromPagesFromRunsAndFromTheRequest) {
+  std::vector<std::unique_ptr<TablePage>> pages;
+  for (int i = 0; i < 7; ++i) {
+    std::vector<float> values;
+    for (int64_t j = 0; j < kPageRows * 16; ++j) {
+      values.push_back(static_cast<float>(1000 * i + j) / 8192);
+    }
+    pages.push_back(std::make_unique<TablePage>(kPageRows, 8, std::move(values)));
+  }
+  std::vector<RowRef> rows;
+  const auto add = [&](size_t page, int64_t first, int64_t count) {
+    for (int64_t i = first; i < first + count; ++i) rows.push_back({pages[page].get(), i});
+  };
+  add(0, 30, 34), add(1, 0, 64), add(2, 0, 40);
+  add(5, 7, 1), add(3, 7, 1), add(5, 9, 3);
+  add(1, 0, 64), add(0, 0, 64), add(6, 0, 33);
+  for (const MemoryKind kind : {MemoryKind::kHost, MemoryKind::kDevice}) {
+    const auto tokens = static_cast<int64_t>(rows.size());
+    RotateJob job;
+    void* memory = nullptr;
+    ASSERT_EQ(cudaMalloc(&memory, rows.size() * 32 * sizeof(float)), cudaSuccess);
+    auto* const data = static_cast<float*>(memory);
+    std::fill_n(data, rows.size() * 32, 1.0F);
+    job.input = job.output = memory;
+    job.input_memory = job.output_memory = kind;
+    job.input_strides = job.output_strides = {32, 16};
+    job.tokens = tokens;
+    job.heads = 2;
+    job.head_dim = 16;
+    job.geometry = WholeHead(Pairing::kHalf, 16);
+    job.rows = rows;
+    EXPECT_THAT(backend_->Rotate({&job, 1}), IsOk());
+    for (size_t token = 0; token < rows.size(); ++token) {
+      const float* const cos = rows[token].page->Cos(rows[token].index);
+      for (size_t pair = 0; pair < 8; ++pair) {
+        const float* const head = data + token * 32 + 16;
+        ASSERT_NEAR(head[pair], cos[pair] - cos[8 + pair], 1e-6) << token;
+        ASSERT_NEAR(head[8 + pair], cos[pair] + cos[8 + pair], 1e-6) << token;
+      }
+    }
+    cudaFree(memory);
+  }
+}
+
+// More pages than the smallest mirror holds, from several threads.
+TEST_F(CudaBackendTest, SequencesLargerThanTheMirrorAreRotated) {
+  backend_.reset();
+  fake_cuda::SetMemory(kCudaTableBytesMin + 2 * kCudaLaneBytes, int64_t{1} << 40);
+  Create(4);
+  const std::vector<float> values(kPageRows * 128, 0.5F);
+  std::vector<std::unique_ptr<TablePage>> pages;
+  std::vector<RowRef> rows;
+  for (int i = 0; i < 300; ++i) {
+    pages.push_back(std::make_unique<TablePage>(kPageRows, 64, values));
+    for (int64_t j = 0; j < kPageRows; ++j) rows.push_back({pages.back().get(), j});
+  }
+  std::vector<float> data(rows.size() * 128, 1.0F);
+  RotateJob job;
+  job.input = job.output = data.data();
+  job.input_strides = job.output_strides = {128, 128};
+  job.tokens = static_cast<int64_t>(rows.size());
+  job.heads = 1;
+  job.head_dim = 128;
+  job.geometry = WholeHead(Pairing::kHalf, 128);
+  job.rows = rows;
+  ASSERT_THAT(backend_->Rotate({&job, 1}), IsOk());
+  for (size_t i = 0; i < data.size(); ++i) ASSERT_EQ(data[i], i % 128 < 64 ? 0.0F : 1.0F) << i;
 }
 
 TEST_F(CudaBackendTest, ManyThreadsRotateAtOnce) {
@@ -261,32 +345,69 @@ TEST_F(CudaBackendTest, ManyThreadsRotateAtOnce) {
   EXPECT_THAT(wrong, Each(""));
 }
 
-// Fails each CUDA call at each occurrence. The batch is INTERNAL and names the call, unless it
-// ended before that call; the next batch succeeds.
-TEST_F(CudaBackendTest, AnyFailingCallIsInternalAndTheNextBatchWorks) {
-  for (const char* function : {"cudaSetDevice", "cudaPointerGetAttributes", "cudaMalloc",
-                               "cudaMallocHost", "cudaStreamCreateWithFlags", "cudaMemcpyAsync",
-                               "cudaLaunchKernel", "cudaStreamSynchronize"}) {
-    for (const int nth : {1, 2, 3, 7}) {
-      for (const int64_t tokens : {1, 1000}) {
+// The calls of a batch; FailingCallsTest fails each of them.
+constexpr const char* kCallsOfABatch[] = {"cudaSetDevice", "cudaMemcpyAsync", "cudaLaunchKernel",
+                                          "cudaStreamSynchronize"};
+
+TEST_F(CudaBackendTest, NoOtherCallIsMadeForABatch) {
+  const int64_t before = fake_cuda::Counts().calls;
+  int64_t listed = 0;
+  for (const char* function : kCallsOfABatch) listed -= fake_cuda::Calls(function);
+  ASSERT_THAT(Rotate(Rotation(Large())), IsOk());
+  for (const char* function : kCallsOfABatch) listed += fake_cuda::Calls(function);
+  EXPECT_EQ(fake_cuda::Counts().calls - before, listed);
+}
+
+struct Class {
+  int error;
+  proto::Reason reason;
+  bool sticky;
+};
+
+class FailingCallsTest : public CudaBackendTest, public ::testing::WithParamInterface<Class> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    Classes, FailingCallsTest,
+    ::testing::Values(Class{cudaErrorMemoryAllocation, proto::Reason::kBudgetFull, false},
+                      Class{cudaErrorInvalidValue, proto::Reason::kInternal, false},
+                      Class{cudaErrorIllegalAddress, proto::Reason::kDeviceFault, true},
+                      Class{cudaErrorUnknown, proto::Reason::kDeviceFault, true}));
+
+// Fails each call of a batch at its first occurrences and at later ones. The status has the
+// error's class and names the call, or the batch ended before that call. After an error that does
+// not last, the next batch is right; after one that lasts, every batch fails in its class.
+TEST_P(FailingCallsTest, HaveTheirClassAtEachCall) {
+  const Class& wanted = GetParam();
+  for (const char* function : kCallsOfABatch) {
+    for (const int nth : {1, 2, 3, 4, 6, 9}) {
+      for (const int64_t tokens : {1, 400}) {
         Create(2);
         const Rotation failing(Large(tokens));
-        fake_cuda::Fail(function, nth, cudaErrorMemoryAllocation);
+        fake_cuda::Fail(function, nth, wanted.error, wanted.sticky);
         const absl::Status status = Rotate(failing);
-        if (tokens > 1 && (nth == 1 || std::string(function) == "cudaMemcpyAsync")) {
-          EXPECT_FALSE(status.ok()) << function << " " << nth;
+        if (nth == 1) {
+          EXPECT_FALSE(status.ok()) << function;
         }
-        if (!status.ok()) {
-          EXPECT_THAT(status, StatusIs(absl::StatusCode::kInternal,
-                                       HasSubstr("cuda: " + std::string(function))));
-          EXPECT_EQ(proto::PartsOf(status).reason, proto::Reason::kDeviceFault);
-        } else {
+        if (status.ok()) {
           EXPECT_EQ(failing.Check(), "");
+        } else {
+          EXPECT_EQ(proto::PartsOf(status).reason, wanted.reason) << status;
+          EXPECT_THAT(status.message(), HasSubstr("cuda: cuda"));
+          if (!wanted.sticky) {
+            EXPECT_THAT(status.message(), HasSubstr(function));
+          }
         }
         fake_cuda::Fail(function, 1 << 30, cudaSuccess);  // no failure after this
         const Rotation next(Large(tokens));
-        ASSERT_THAT(Rotate(next), IsOk()) << function << " " << nth;
-        EXPECT_EQ(next.Check(), "") << function << " " << nth;
+        const absl::Status after = Rotate(next);
+        if (wanted.sticky && !status.ok()) {
+          EXPECT_EQ(proto::PartsOf(after).reason, wanted.reason) << after;
+        } else {
+          ASSERT_THAT(after, IsOk()) << function << " " << nth;
+          EXPECT_EQ(next.Check(), "") << function << " " << nth;
+        }
+        backend_.reset();
+        fake_cuda::Reset();
       }
     }
   }
@@ -294,23 +415,56 @@ TEST_F(CudaBackendTest, AnyFailingCallIsInternalAndTheNextBatchWorks) {
 
 // The fake runtime aborts if a stream still has a copy of freed memory.
 TEST_F(CudaBackendTest, AfterAnErrorNothingTouchesTheCallersMemory) {
-  fake_cuda::Fail("cudaLaunchKernel", 1, cudaErrorMemoryAllocation);
-  EXPECT_THAT(RotateBetween(Large(100), Place::kPinned, Place::kPinned),
-              HasSubstr("cuda: cudaLaunchKernel"));
-  EXPECT_EQ(RotateBetween(Large(100), Place::kPinned, Place::kPinned), "");
+  fake_cuda::Fail("cudaMemcpyAsync", 2, cudaErrorMemoryAllocation);  // the copy back
+  EXPECT_THAT(RotateBetween(Large(100), Place::kDevice, Place::kHost),
+              HasSubstr("cuda: cudaMemcpyAsync"));
+  EXPECT_EQ(RotateBetween(Large(100), Place::kDevice, Place::kDevice), "");
 }
 
-TEST_F(CudaBackendTest, LostDeviceAnswersInternalEachTime) {
-  for (const char* function : {"cudaLaunchKernel", "cudaMemcpyAsync", "cudaStreamSynchronize"}) {
-    Create(2);
-    fake_cuda::Fail(function, 2, cudaErrorIllegalAddress, /*sticky=*/true);
-    for (int batch = 0; batch < 3; ++batch) {
-      EXPECT_THAT(Rotate(Rotation(Large())),
-                  StatusIs(absl::StatusCode::kInternal,
-                           HasSubstr("an illegal memory access was encountered")));
-    }
-    backend_.reset();
-    fake_cuda::Reset();
+TEST_F(CudaBackendTest, ContextIsGivenBackByItsOwnerAlone) {
+  backend_.reset();
+  EXPECT_EQ(fake_cuda::Counts().resets, 0);
+  MakeCudaBackend({.threads = 1, .owns_device = true}).value().reset();
+  EXPECT_EQ(fake_cuda::Counts().resets, 1);
+}
+
+// --- the start ---
+
+class CudaStartTest : public rope::testing::FakeCudaTest {
+ protected:
+  static absl::StatusOr<std::string> Start(int threads = 4) {
+    const auto backend = MakeCudaBackend({.threads = threads});
+    if (!backend.ok()) return backend.status();
+    return (*backend)->detail();
+  }
+};
+
+TEST_F(CudaStartTest, ShortMemoryMakesASmallerReserveAndSaysSo) {
+  EXPECT_THAT(*Start(), HasSubstr("reserved 256 MiB for tables and 12 lanes of 2 MiB"));
+  fake_cuda::SetMemory(100 << 20, int64_t{1} << 40);
+  EXPECT_THAT(*Start(), HasSubstr("reserved 64 MiB for tables and 3 lanes of 2 MiB (memory is "
+                                  "short, want 256 MiB and 12 lanes)"));
+  fake_cuda::SetMemory(int64_t{1} << 40, 3 << 20);
+  EXPECT_THAT(*Start(), HasSubstr("1 lanes of 2 MiB (memory is short"));
+}
+
+TEST_F(CudaStartTest, TooLittleMemoryIsUnavailableWithWhatThereIsAndWhatIsWanted) {
+  fake_cuda::SetMemory(9 << 20, int64_t{1} << 40);
+  EXPECT_THAT(Start(),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       HasSubstr("9 of 1024 MiB are free, want 10 MiB of device memory and 2 MiB "
+                                 "of pinned memory (cuda: cudaMalloc: out of memory)")));
+  EXPECT_EQ(fake_cuda::Counts().device_bytes, 0);
+}
+
+TEST_F(CudaStartTest, EachKernelThatGivesWrongResultsIsNamed) {
+  for (const char* kernel : {"RotateVectorByValue", "RotateScalarByValue", "RotateFusedByValue",
+                             "RotateVectorEPK", "RotateScalarEPK", "RotateFusedEPK"}) {
+    fake_cuda::BreakKernel(kernel);
+    const std::string name = std::string(kernel).substr(0, std::string(kernel).find_first_of("BE"));
+    EXPECT_THAT(Start(),
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("cuda: result 0 of " + name)))
+        << kernel;
   }
 }
 

@@ -210,7 +210,7 @@ TEST(CudaPlanTest, JobsPast32BitsAreSplit) {
 
 TEST(CudaPlanTest, TokensPast32BitsAreSplitByHeads) {
   CudaJob job = Job(1, int64_t{1} << 24, 1 << 13);
-  job.rows = reinterpret_cast<const float* const*>(Address(4096));
+  job.rows = static_cast<const float*>(Address(4096));
   const CudaPlan plan = PlanCuda({job});
   EXPECT_GT(plan.jobs.size(), 1u);
   int64_t head = 0;
@@ -220,6 +220,13 @@ TEST(CudaPlanTest, TokensPast32BitsAreSplitByHeads) {
     head += part.heads;
   }
   EXPECT_EQ(head, job.heads);
+}
+
+TEST(CudaPlanTest, SmallLaunchesNeedNoTable) {
+  const std::vector<CudaJob> few(kCudaJobsByValue, Job(1, 8));
+  EXPECT_FALSE(PlanCuda(few).NeedsTable());
+  const std::vector<CudaJob> many(kCudaJobsByValue + 1, Job(1, 8));
+  EXPECT_TRUE(PlanCuda(many).NeedsTable());
 }
 
 }  // namespace

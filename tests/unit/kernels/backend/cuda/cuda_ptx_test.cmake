@@ -1,6 +1,6 @@
 # Checks the memory accesses in the PTX of the kernels (-DPTX=FILE).
-#   RotateVector: accesses tensors only with 16-byte streaming loads and stores, and reads jobs and
-#                 rows as read-only global memory.
+#   RotateVector: accesses tensors only with 16-byte streaming loads and stores, and reads rows and
+#                 the table of jobs as read-only global memory; ByValue: jobs as parameters.
 #   All:          no local memory (spills, arrays indexed at run time), no generic addresses.
 file(READ "${PTX}" text)
 string(REGEX REPLACE "//[^\n]*" "" text "${text}")
@@ -8,12 +8,13 @@ string(REPLACE ";" "\n" text "${text}")
 string(REPLACE ".visible .entry " ";" entries "${text}")
 list(REMOVE_AT entries 0)
 list(LENGTH entries count)
-if(NOT count EQUAL 3)
-  message(FATAL_ERROR "got ${count} kernels, want RotateVector, RotateScalar and RotateFused")
+if(NOT count EQUAL 6)
+  message(FATAL_ERROR "got ${count} kernels, want RotateVector, RotateScalar and RotateFused, each "
+                      "over a table and with jobs by value")
 endif()
 
 foreach(entry IN LISTS entries)
-  string(REGEX MATCH "Rotate[A-Z][a-z]+" name "${entry}")
+  string(REGEX MATCH "Rotate(Vector|Scalar|Fused)(ByValue)?" name "${entry}")
   string(REGEX MATCHALL "[\n\t ](ld|st)\\.[a-z0-9.]+" accesses "${entry}")
   set(tensor_loads 0)
   set(tensor_stores 0)
@@ -28,7 +29,7 @@ foreach(entry IN LISTS entries)
       math(EXPR tensor_stores "${tensor_stores} + 1")
     elseif(access MATCHES "^ld\\.global\\.nc\\.(v[24]\\.)?[ub](32|64)$")
       math(EXPR others "${others} + 1")
-    elseif(NOT name STREQUAL "RotateVector" AND access MATCHES "^(ld|st)\\.global\\.")
+    elseif(NOT name MATCHES "RotateVector" AND access MATCHES "^(ld|st)\\.global\\.")
       math(EXPR others "${others} + 1")
     else()
       message(FATAL_ERROR "${name}: got ${access}, want 16-byte or read-only global accesses")
@@ -37,7 +38,7 @@ foreach(entry IN LISTS entries)
   message("${name}: ${tensor_loads} tensor loads and ${tensor_stores} stores of 16 bytes, "
           "${others} other accesses")
   # For each of 3 dtypes and 2 pairings: two heads of two vectors, and two copied vectors.
-  if(name STREQUAL "RotateVector" AND (tensor_loads LESS 36 OR tensor_stores LESS 36))
+  if(name MATCHES "RotateVector" AND (tensor_loads LESS 36 OR tensor_stores LESS 36))
     message(FATAL_ERROR "${name}: got ${tensor_loads} and ${tensor_stores}, want at least 36")
   endif()
 endforeach()

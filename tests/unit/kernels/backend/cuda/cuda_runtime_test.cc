@@ -62,15 +62,31 @@ TEST_F(CudaRuntimeTest, DeviceThatTheKernelsWereNotBuiltForIsUnavailable) {
 
 TEST_F(CudaRuntimeTest, DeviceThatFailsAtTheStartIsUnavailable) {
   for (const char* function : {"cudaGetDeviceProperties", "cudaSetDevice", "cudaMalloc",
-                               "cudaMallocHost", "cudaStreamCreateWithFlags"}) {
-    fake_cuda::Fail(function, 1, cudaErrorMemoryAllocation);
+                               "cudaMallocHost", "cudaStreamCreateWithFlags", "cudaMemcpyAsync",
+                               "cudaLaunchKernel", "cudaStreamSynchronize"}) {
+    fake_cuda::Fail(function, 1, cudaErrorLaunchFailure);
     EXPECT_THAT(CreateBackend("cuda", {}).status(),
-                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("out of memory")))
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr(function)))
         << function;
   }
 }
 
-TEST_F(CudaRuntimeTest, ErrorsAreInternalAndSayWhichCallFailed) {
+TEST_F(CudaRuntimeTest, ClassOfAnErrorIsFromItsCode) {
+  EXPECT_EQ(ReasonOf(cudaErrorMemoryAllocation), Reason::kBudgetFull);
+  for (const cudaError_t error :
+       {cudaErrorInvalidValue, cudaErrorInvalidConfiguration, cudaErrorInvalidDevicePointer,
+        cudaErrorInvalidDeviceFunction, cudaErrorLaunchOutOfResources, cudaErrorNotSupported}) {
+    EXPECT_EQ(ReasonOf(error), Reason::kInternal) << error;
+  }
+  for (const cudaError_t error :
+       {cudaErrorIllegalAddress, cudaErrorLaunchFailure, cudaErrorECCUncorrectable,
+        cudaErrorMisalignedAddress, cudaErrorAssert, cudaErrorContextIsDestroyed,
+        cudaErrorNvlinkUncorrectable, cudaErrorMpsClientTerminated, cudaErrorUnknown}) {
+    EXPECT_EQ(ReasonOf(error), Reason::kDeviceFault) << error;
+  }
+}
+
+TEST_F(CudaRuntimeTest, ErrorsSayWhichCallFailed) {
   EXPECT_THAT(CudaStatus(cudaSuccess, "cudaFree"), IsOk());
   EXPECT_THAT(CudaStatus(cudaErrorIllegalAddress, "cudaFree"),
               StatusIs(absl::StatusCode::kInternal,
