@@ -27,7 +27,7 @@ CudaLane* CudaLanes::Acquire() {
 
 CudaLane* CudaLanes::TryAcquire() {
   proto::MutexLock lock(&mu_);
-  return free_.empty() ? nullptr : Pop();
+  return free_.size() < 2 ? nullptr : Pop();
 }
 
 void CudaLanes::Release(CudaLane* lane) {

@@ -39,7 +39,8 @@ class CudaLanes {
 
   // Returns a lane. Waits while all are busy. REQUIRES: the calling thread holds no lane.
   CudaLane* Acquire();
-  // As Acquire, but returns null instead of waiting.
+  // Returns another lane to a thread that holds one, or null. The last free lane is left to threads
+  // that hold none, so that a small batch does not wait for a large one.
   CudaLane* TryAcquire();
   void Release(CudaLane* lane);
 

@@ -31,7 +31,7 @@ class CudaLanesTest : public rope::testing::FakeCudaTest {
 TEST_F(CudaLanesTest, EachLaneHasItsOwnMemoryAndStream) {
   const auto lanes = Make(3);
   EXPECT_EQ(fake_cuda::Counts().streams, 3);
-  for (CudaLane* lane : {lanes->TryAcquire(), lanes->TryAcquire(), lanes->TryAcquire()}) {
+  for (CudaLane* lane : {lanes->Acquire(), lanes->Acquire(), lanes->Acquire()}) {
     ASSERT_NE(lane, nullptr);
     const int64_t offset = lane->pinned - pinned_.data();
     EXPECT_EQ(offset % kCudaLaneBytes, 0);
@@ -40,13 +40,21 @@ TEST_F(CudaLanesTest, EachLaneHasItsOwnMemoryAndStream) {
   EXPECT_EQ(lanes->TryAcquire(), nullptr);
 }
 
+TEST_F(CudaLanesTest, TheLastLaneIsLeftToAThreadThatHoldsNone) {
+  const auto lanes = Make(3);
+  lanes->Acquire();
+  EXPECT_NE(lanes->TryAcquire(), nullptr);
+  EXPECT_EQ(lanes->TryAcquire(), nullptr);
+  EXPECT_NE(lanes->Acquire(), nullptr);
+}
+
 TEST_F(CudaLanesTest, AcquireWaitsForALane) {
   const auto lanes = Make(1);
   CudaLane* const held = lanes->Acquire();
   std::thread waiter([&lanes] { lanes->Release(lanes->Acquire()); });
   lanes->Release(held);
   waiter.join();
-  EXPECT_EQ(lanes->TryAcquire(), held);
+  EXPECT_EQ(lanes->Acquire(), held);
 }
 
 TEST_F(CudaLanesTest, StreamThatCannotBeMadeIsAnError) {
