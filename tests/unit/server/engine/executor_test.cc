@@ -417,7 +417,7 @@ TEST_F(OverwriteTest, SmallResultGetsMemoryOfItsOwn) {
 TEST_F(OverwriteTest, WhatAnAcceleratorMayFailOnStays) {
   const SteadyClock clock;
   DeviceRouter devices(std::make_unique<FakeBackend>("host"), std::make_unique<FakeBackend>("fast"),
-                       limits::kDirectHostBytesMax, clock);
+                       limits::kMiB, clock);
   EXPECT_FALSE(Run(Large(), true, devices)->Overwrites(0));
 }
 
