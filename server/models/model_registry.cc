@@ -9,6 +9,7 @@
 #include "server/error.h"
 #include "server/limits.h"
 #include "server/models/config_id.h"
+#include "server/models/message_hash.h"
 #include "server/models/rope_spec.h"
 
 namespace rope::server {
@@ -75,7 +76,7 @@ absl::StatusOr<std::shared_ptr<const RopeEntry>> ModelRegistry::Find(const v1::R
                      absl::StrCat("\"", spec.config_id().substr(0, 32), "\""),
                      "that of a config that this server has seen");
   }
-  const std::string key = SpecKey(spec);
+  const std::string key = CanonicalBytes(spec);
   {
     proto::ReaderMutexLock lock(&mutex_);
     const auto found = by_spec_.find(key);

@@ -1,8 +1,5 @@
 #include "server/models/rope_spec.h"
 
-#include <google/protobuf/io/coded_stream.h>
-#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
-
 #include <string>
 #include <vector>
 
@@ -269,16 +266,6 @@ absl::Status CheckModelName(absl::string_view field, absl::string_view name) {
   if (legal) return absl::OkStatus();
   return InvalidField(field, absl::StrCat("\"", name.substr(0, kModelNameBytesMax), "\""),
                       "1 to 128 of a-z A-Z 0-9 . _ - /");
-}
-
-std::string SpecKey(const v1::RopeSpec& spec) {
-  std::string key;
-  google::protobuf::io::StringOutputStream stream(&key);
-  google::protobuf::io::CodedOutputStream coded(&stream);
-  coded.SetSerializationDeterministic(true);
-  spec.SerializeToCodedStream(&coded);
-  coded.Trim();
-  return key;
 }
 
 absl::Status CheckSpec(const v1::RopeSpec& spec) {

@@ -39,9 +39,6 @@ inline constexpr size_t kModelNameBytesMax = 128;
 // INVALID_ARGUMENT, of `field`: `name` is no legal name of a model.
 absl::Status CheckModelName(absl::string_view field, absl::string_view name);
 
-// A deterministic serialization: equal specs have equal keys.
-std::string SpecKey(const v1::RopeSpec& spec);
-
 kernels::LayerChoice ChoiceOf(const v1::RopeSpec& spec);
 
 // INVALID_ARGUMENT: an unknown enum value.

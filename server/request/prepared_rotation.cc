@@ -1,19 +1,14 @@
 #include "server/request/prepared_rotation.h"
 
-#include <google/protobuf/io/coded_stream.h>
-#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
-#include <openssl/sha.h>
-
 #include <algorithm>
-#include <array>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
+#include "server/models/message_hash.h"
 #include "server/request/tensor_reader.h"
 #include "server/request/validate.h"
 
@@ -22,7 +17,6 @@ namespace {
 
 // Raise the number when the hashed form changes: old ids then name nothing.
 constexpr absl::string_view kFormat = "rope.v1/prepared_id/1";
-constexpr size_t kIdBytes = 16;
 
 // How prepared rotations work. Validation has two stages (validate.h): PrepareFixed checks what
 // needs no values, and PlanValues the rest. A plain request passes both at once. Prepare keeps the
@@ -84,16 +78,6 @@ std::string PayloadBytes(const proto::SplitMessage& payloads) {
   return bytes;
 }
 
-std::string Serialized(const v1::PrepareRequest& message) {
-  std::string bytes;
-  google::protobuf::io::StringOutputStream stream(&bytes);
-  google::protobuf::io::CodedOutputStream coded(&stream);
-  coded.SetSerializationDeterministic(true);
-  message.SerializeToCodedStream(&coded);
-  coded.Trim();
-  return bytes;
-}
-
 // A hash of everything that the answers to calls depend on. Configs are in it by what they mean
 // (config_id), and specs by what their warnings and their model's name say.
 std::string IdOf(const v1::PrepareRequest& request, const proto::SplitMessage& payloads,
@@ -106,11 +90,7 @@ std::string IdOf(const v1::PrepareRequest& request, const proto::SplitMessage& p
   rotate.mutable_reposition()->clear_from_rope();
   for (const auto& entry : entries) absl::StrAppend(&text, entry->config_id(), "\n");
   for (const std::string& warning : plan.warnings) absl::StrAppend(&text, warning, "\n");
-  absl::StrAppend(&text, Serialized(canonical), PayloadBytes(payloads));
-  std::array<unsigned char, SHA256_DIGEST_LENGTH> digest;
-  SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest.data());
-  return absl::BytesToHexString(
-      absl::string_view(reinterpret_cast<const char*>(digest.data()), kIdBytes));
+  return HashId(absl::StrCat(text, CanonicalBytes(canonical), PayloadBytes(payloads)));
 }
 
 int64_t BytesOf(const PreparedRotation& prepared) {

@@ -25,6 +25,14 @@ using ::testing::SizeIs;
 
 using BatcherTest = HeldBatcher;
 
+// Requests of more than 100 bytes run directly, in slices of 400.
+constexpr Batcher::Options kSlicedOptions = [] {
+  Batcher::Options options = kHeldOptions;
+  options.direct_bytes_max = 10000;
+  options.gathered_bytes_max = 100;
+  return options;
+}();
+
 TEST_F(BatcherTest, SmallRequestOnAnIdleDeviceRunsOnItsCallersThread) {
   Start();
   Allow(1);
@@ -53,10 +61,7 @@ TEST_F(BatcherTest, RequestOfAnotherThreadQueues) {
 }
 
 TEST_F(BatcherTest, LargeDirectRequestRunsOneSliceAtATime) {
-  Batcher::Options options = kHeldOptions;
-  options.direct_bytes_max = 10000;
-  options.gathered_bytes_max = 100;
-  Start(options);
+  Start(kSlicedOptions);
   Allow(5);
   EnqueueGathering("large", 900);
   EXPECT_THAT(BatchAt(0), ElementsAre("large 0-400"));
@@ -75,10 +80,7 @@ TEST_F(BatcherTest, LargeDirectRequestRunsOneSliceAtATime) {
 }
 
 TEST_F(BatcherTest, GatheredRequestsQueueWhereTheDeviceIsBusyByThen) {
-  Batcher::Options options = kHeldOptions;
-  options.direct_bytes_max = 10000;
-  options.gathered_bytes_max = 100;
-  Start(options);
+  Start(kSlicedOptions);
   Allow(1);
   EnqueueGathering("large", 900);
   EnqueueGathering("a", 5);
@@ -94,10 +96,7 @@ TEST_F(BatcherTest, GatheredRequestsQueueWhereTheDeviceIsBusyByThen) {
 }
 
 TEST_F(BatcherTest, DrainFinishesTheRestOfALargeDirectRequest) {
-  Batcher::Options options = kHeldOptions;
-  options.direct_bytes_max = 10000;
-  options.gathered_bytes_max = 100;
-  Start(options);
+  Start(kSlicedOptions);
   Allow(5);
   EnqueueGathering("large", 900);
   batcher_->Drain();
@@ -106,10 +105,7 @@ TEST_F(BatcherTest, DrainFinishesTheRestOfALargeDirectRequest) {
 
 TEST_F(BatcherTest, FailingSliceEndsALargeDirectRequestOnce) {
   failing_slice_ = "large 0-400";
-  Batcher::Options options = kHeldOptions;
-  options.direct_bytes_max = 10000;
-  options.gathered_bytes_max = 100;
-  Start(options);
+  Start(kSlicedOptions);
   Allow(5);
   EnqueueGathering("large", 900);
   EXPECT_THAT(AnswerOf("large").status, StatusIs(absl::StatusCode::kInternal, HasSubstr("broken")));
@@ -118,10 +114,7 @@ TEST_F(BatcherTest, FailingSliceEndsALargeDirectRequestOnce) {
 }
 
 TEST_F(BatcherTest, LargeDirectRequestThatIsCancelledBetweenItsSlicesRunsNoMore) {
-  Batcher::Options options = kHeldOptions;
-  options.direct_bytes_max = 10000;
-  options.gathered_bytes_max = 100;
-  Start(options);
+  Start(kSlicedOptions);
   Allow(5);
   auto request = MakeRequest("large", 900);
   const auto flag = request->cancelled;
