@@ -4,12 +4,13 @@
 #include "absl/strings/str_join.h"
 #include "kernels/backend/backend_reference.h"
 #include "kernels/check.h"
+#include "kernels/error.h"
+#include "kernels/str_cat.h"
 #if defined(ROPE_HAVE_CPU_BACKEND)
 #include "kernels/backend/cpu/cpu_backend.h"
 #endif
 #if defined(ROPE_HAVE_CUDA_BACKEND)
 #include "kernels/backend/cuda/cuda_backend.h"
-#include "kernels/error.h"
 #endif
 
 namespace rope::kernels {
