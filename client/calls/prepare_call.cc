@@ -16,7 +16,7 @@ const std::string& Method() {
   return method;
 }
 
-// One Prepare under way, which nobody waits for. The queue owns it.
+// One Prepare under way. No thread waits for it. The queue owns it.
 class PrepareCall final : public LiveCall, private EventHandler {
  public:
   PrepareCall(std::shared_ptr<const Session> session, std::shared_ptr<EventQueue> queue,

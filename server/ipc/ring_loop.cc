@@ -114,10 +114,12 @@ void RingLoop::Run() {
     const bool stopped = stopped_.load();  // before the last rings are taken
     if (version_.load() != version) Refresh(rings, version);
     if (stopped) break;
-    if (ServeAll(rings) || on_idle_()) {
+    if (ServeAll(rings)) {
       idle_since = absl::InfiniteFuture();
       continue;
     }
+    // As PollLoop: asked once, until it has nothing to do, and not by every look of the spin time.
+    if (idle_since == absl::InfiniteFuture() && on_idle_()) continue;
     const absl::Time now = clock_.Now();
     idle_since = std::min(idle_since, now);
     if (!rings.empty() && now - idle_since < spin_) {

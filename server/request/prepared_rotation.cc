@@ -150,7 +150,7 @@ absl::Status CheckIsCall(const v1::RotateRequest& call, const PreparedRotation& 
   return absl::OkStatus();
 }
 
-// The length of the open axis in a call, whose shapes must be the prepared ones besides.
+// The length of the open axis in a call. Every other length must be the prepared one.
 absl::StatusOr<int64_t> OpenLength(const v1::RotateRequest& call,
                                    const PreparedRotation& prepared) {
   std::optional<int64_t> length;

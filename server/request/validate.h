@@ -26,7 +26,7 @@
 
 namespace rope::server {
 
-// `layers`: the entries of an L axis with embeddings of its own; empty without.
+// Fills `layers` with the entry of each layer if the request has first_layer; else it stays empty.
 absl::Status PrepareFixed(const v1::RotateRequest& fixed, ArraySource& source,
                           ModelRegistry& registry, RopeEntries& layers, Ropes& ropes, Plan& plan);
 

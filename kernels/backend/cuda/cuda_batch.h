@@ -68,7 +68,7 @@ struct CudaChunk {
 // Batches that stage no more than this are one chunk: a copy to the device, a launch and a copy
 // back. On the fastest buses such a copy takes as long as it takes to start a few.
 inline constexpr int64_t kCudaSmallBytes = 512 << 10;
-// From so many tokens on, a run of the table is worth a job of its own.
+// The fewest tokens for which a run of the table becomes a separate job.
 inline constexpr int64_t kCudaRunTokens = 32;
 
 // Cuts the tokens of a job. Pages of more than `page_bytes` count as any rows.

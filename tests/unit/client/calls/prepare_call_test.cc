@@ -48,7 +48,7 @@ class PrepareCallTest : public ::testing::Test {
   void Repeat(int times, const Rotate& rotate) {
     for (int i = 0; i < times; ++i) Check(rotate(Next()));
   }
-  // Repeats until a request goes by its id: nobody waits for the answer to a question in between.
+  // Repeats until a request goes by its id. No request waits for the answer to Prepare.
   template <typename Rotate>
   void RepeatUntilById(const Rotate& rotate) {
     const int before = server_.counts().by_id;

@@ -30,7 +30,10 @@ void Echo(RingCall& call) {
 class RingLoopTest : public ::testing::Test {
  protected:
   void Start(absl::Duration spin = absl::ZeroDuration(), Ring::Handler handler = Echo) {
-    auto loop = RingLoop::Create(clock_, spin, std::move(handler), [] { return false; });
+    auto loop = RingLoop::Create(clock_, spin, std::move(handler), [this] {
+      idle_looks_.fetch_add(1);
+      return false;
+    });
     ASSERT_THAT(loop, IsOk());
     loop_ = *std::move(loop);
   }
@@ -61,8 +64,18 @@ class RingLoopTest : public ::testing::Test {
   const SteadyClock clock_{};
   RawRing a_{RawRing::kForEver};
   RawRing b_{RawRing::kForEver};
+  std::atomic<int> idle_looks_ = 0;  // calls of on_idle
   std::unique_ptr<RingLoop> loop_;
 };
+
+TEST_F(RingLoopTest, IdleWorkIsAskedForOnceAndNotByEveryLookOfTheSpinTime) {
+  constexpr int kRounds = 200;
+  constexpr int kWakesOfOpen = 4;
+  Start(absl::Hours(1));
+  Open(a_, 1);
+  ASSERT_TRUE(Echoes(a_, 1, kRounds));
+  EXPECT_LE(idle_looks_.load(), kRounds + kWakesOfOpen);
+}
 
 TEST_F(RingLoopTest, NoWakeUpIsLostWhereBothSidesSleepAtOnce) {
   Start();
