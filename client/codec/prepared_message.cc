@@ -42,19 +42,16 @@ Status AppendReposition(const Reposition& reposition, std::string& out) {
   return status;
 }
 
-void AppendSpan(int number, uint64_t region_id, const RegionRange& range, std::string& out) {
-  std::string body;
-  proto::AppendVarint(v1::RegionSpan::kRegionIdFieldNumber, region_id, body);
-  proto::AppendVarint(v1::RegionSpan::kOffsetFieldNumber, static_cast<uint64_t>(range.offset),
-                      body);
-  proto::AppendField(number, body, out);
+void AppendRange(int number, const PreparedMessage& message, const RegionRange& range,
+                 std::string& out) {
+  proto::AppendSpan(number, message.region_id, static_cast<uint64_t>(range.offset), out);
 }
 
 void AppendOutput(const PreparedMessage& message, std::string& out) {
   if (message.placement.outputs.empty()) return;
   std::string body;
   for (const RegionRange& range : message.placement.outputs) {
-    AppendSpan(v1::Output::kRegionsFieldNumber, message.region_id, range, body);
+    AppendRange(v1::Output::kRegionsFieldNumber, message, range, body);
   }
   proto::AppendField(v1::RotateRequest::kOutputFieldNumber, body, out);
 }
@@ -75,18 +72,10 @@ void AppendTensor(const PreparedMessage& message, size_t index, std::string& out
     shape.AppendToString(&array);
   }
   const std::optional<RegionRange>& range = message.placement.inputs[index];
+  if (range.has_value()) AppendRange(v1::Array::kRegionFieldNumber, message, *range, array);
   const size_t raw_bytes = range.has_value() ? 0 : message.places[index].raw().size();
-  if (range.has_value()) {
-    AppendSpan(v1::Array::kRegionFieldNumber, message.region_id, *range, array);
-  } else if (raw_bytes > 0) {
-    proto::AppendFieldHeader(v1::Array::kRawFieldNumber, raw_bytes, array);
-  }
-  std::string header;
-  proto::AppendFieldHeader(v1::Tensor::kArrayFieldNumber, array.size() + raw_bytes, header);
-  proto::AppendFieldHeader(v1::RotateRequest::kTensorsFieldNumber,
-                           header.size() + array.size() + raw_bytes, out);
-  out += header;
-  out += array;
+  proto::AppendTensor(v1::RotateRequest::kTensorsFieldNumber,
+                      {.tensor = {}, .array = array, .raw_bytes = raw_bytes}, out);
 }
 
 }  // namespace

@@ -32,34 +32,20 @@ size_t LengthHeaderBytes(int number, size_t length) {
   return CodedOutputStream::VarintSize32(Tag(number)) + CodedOutputStream::VarintSize64(length);
 }
 
-// Appends a tensor up to its payload, including the tensor's own tag and length. This prefix is
-// complete because payload fields are the last of their messages.
-void AppendTensorHeader(int field_number, const v1::Tensor& tensor, size_t payload_bytes,
-                        std::string& out) {
-  const size_t tensor_bytes = tensor.ByteSizeLong();
-  if (!tensor.has_array()) {
-    AppendFieldHeader(field_number, tensor_bytes, out);
-    tensor.AppendToString(&out);
-    return;
-  }
-  // `array` is the tensor's last field. Serialize the tensor without payload, then replace the
-  // array's length by one that includes the payload.
-  constexpr int kArray = v1::Tensor::kArrayFieldNumber;
-  constexpr int kRaw = v1::Array::kRawFieldNumber;
-  const size_t raw_bytes =
-      payload_bytes == 0 ? 0 : LengthHeaderBytes(kRaw, payload_bytes) + payload_bytes;
-  const auto old_bytes = static_cast<size_t>(tensor.array().GetCachedSize());
-  const size_t new_bytes = old_bytes + raw_bytes;
-  const size_t old_header_bytes = LengthHeaderBytes(kArray, old_bytes);
-  const size_t rest_bytes = tensor_bytes - old_bytes - old_header_bytes;
-  AppendFieldHeader(field_number, rest_bytes + LengthHeaderBytes(kArray, new_bytes) + new_bytes,
-                    out);
-  const size_t array_begin = out.size() + rest_bytes;
-  tensor.AppendToString(&out);
-  std::string new_header;
-  AppendFieldHeader(kArray, new_bytes, new_header);
-  out.replace(array_begin, old_header_bytes, new_header);
-  if (payload_bytes > 0) AppendFieldHeader(kRaw, payload_bytes, out);
+// Appends a tensor up to its payload. The array is the tensor's last field, so that the serialized
+// tensor is its other fields, the array's header and the array.
+void AppendTensorHeader(const v1::Tensor& tensor, size_t raw_bytes, std::string& out) {
+  constexpr int kTensors = v1::RotateRequest::kTensorsFieldNumber;
+  const std::string text = tensor.SerializeAsString();
+  if (!tensor.has_array()) return AppendField(kTensors, text, out);
+  const auto array_bytes = static_cast<size_t>(tensor.array().GetCachedSize());
+  const size_t header_bytes = LengthHeaderBytes(v1::Tensor::kArrayFieldNumber, array_bytes);
+  const std::string_view whole = text;
+  AppendTensor(kTensors,
+               {.tensor = whole.substr(0, text.size() - header_bytes - array_bytes),
+                .array = whole.substr(text.size() - array_bytes),
+                .raw_bytes = raw_bytes},
+               out);
 }
 
 }  // namespace
@@ -76,8 +62,7 @@ std::vector<MessagePart> Join(const v1::RotateRequest& head, absl::Span<const Te
   header.reserve(head.ByteSizeLong() + kTensorHeaderBytes);
   head.AppendToString(&header);
   for (const TensorPart& part : tensors) {
-    AppendTensorHeader(v1::RotateRequest::kTensorsFieldNumber, *part.tensor, part.raw.size(),
-                       header);
+    AppendTensorHeader(*part.tensor, part.raw.size(), header);
     if (part.raw.empty()) continue;
     parts.push_back({std::move(header), part.raw});
     header.clear();
@@ -128,19 +113,25 @@ void AppendDoubles(int number, absl::Span<const double> values, std::string& mes
               message);
 }
 
-void AppendTensor(const TensorText& tensor, std::string& response) {
+void AppendSpan(int number, uint64_t region_id, uint64_t offset, std::string& message) {
+  std::string span;
+  AppendVarint(v1::RegionSpan::kRegionIdFieldNumber, region_id, span);
+  AppendVarint(v1::RegionSpan::kOffsetFieldNumber, offset, span);
+  AppendField(number, span, message);
+}
+
+void AppendTensor(int number, const TensorText& tensor, std::string& message) {
   constexpr int kArray = v1::Tensor::kArrayFieldNumber;
   constexpr int kRaw = v1::Array::kRawFieldNumber;
   const size_t raw_bytes =
       tensor.raw_bytes == 0 ? 0 : LengthHeaderBytes(kRaw, tensor.raw_bytes) + tensor.raw_bytes;
   const size_t array_bytes = tensor.array.size() + raw_bytes;
-  AppendFieldHeader(v1::RotateResponse::kTensorsFieldNumber,
-                    tensor.tensor.size() + LengthHeaderBytes(kArray, array_bytes) + array_bytes,
-                    response);
-  response += tensor.tensor;
-  AppendFieldHeader(kArray, array_bytes, response);
-  response += tensor.array;
-  if (tensor.raw_bytes > 0) AppendFieldHeader(kRaw, tensor.raw_bytes, response);
+  AppendFieldHeader(
+      number, tensor.tensor.size() + LengthHeaderBytes(kArray, array_bytes) + array_bytes, message);
+  message += tensor.tensor;
+  AppendFieldHeader(kArray, array_bytes, message);
+  message += tensor.array;
+  if (tensor.raw_bytes > 0) AppendFieldHeader(kRaw, tensor.raw_bytes, message);
 }
 
 }  // namespace rope::proto

@@ -49,15 +49,18 @@ void AppendPacked(int number, absl::Span<const int64_t> values, std::string& mes
 // Appends a repeated double field. Omits an empty one.
 void AppendDoubles(int number, absl::Span<const double> values, std::string& message);
 
-// A tensor of a response in three parts, which follow each other on the wire.
+// Appends a RegionSpan.
+void AppendSpan(int number, uint64_t region_id, uint64_t offset, std::string& message);
+
+// A tensor in three parts, which follow each other on the wire.
 struct TensorText {
   std::string_view tensor;  // its fields before the array
   std::string_view array;   // the array's fields before the payload
   size_t raw_bytes = 0;     // of the payload, which the caller sends next; 0: the array has no raw
 };
 
-// Appends the tensor up to its payload.
-void AppendTensor(const TensorText& tensor, std::string& response);
+// Appends the tensor up to its payload. `number`: the field of `tensors`.
+void AppendTensor(int number, const TensorText& tensor, std::string& message);
 
 }  // namespace rope::proto
 

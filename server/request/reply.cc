@@ -44,10 +44,7 @@ std::string ArrayText(const Request& request, size_t index) {
   proto::AppendPacked(v1::Array::kStridesFieldNumber,
                       StridesOf(asked.output(), asked.tensors(tensor), tensor), text);
   if (plan.place.region == nullptr) return text;
-  std::string span;
-  proto::AppendVarint(v1::RegionSpan::kRegionIdFieldNumber, plan.place.id, span);
-  proto::AppendVarint(v1::RegionSpan::kOffsetFieldNumber, plan.place.offset, span);
-  proto::AppendField(v1::Array::kRegionFieldNumber, span, text);
+  proto::AppendSpan(v1::Array::kRegionFieldNumber, plan.place.id, plan.place.offset, text);
   return text;
 }
 
@@ -112,7 +109,8 @@ void AppendReplyTensor(const Request& request, size_t tensor, std::string& text)
                          array);
   }
   const int64_t raw_bytes = HasReplyPayload(request, tensor) ? plan.output_bytes() : 0;
-  proto::AppendTensor({.tensor = HeadText(request.asked().tensors(static_cast<int>(tensor)), plan),
+  proto::AppendTensor(v1::RotateResponse::kTensorsFieldNumber,
+                      {.tensor = HeadText(request.asked().tensors(static_cast<int>(tensor)), plan),
                        .array = array,
                        .raw_bytes = static_cast<size_t>(raw_bytes)},
                       text);

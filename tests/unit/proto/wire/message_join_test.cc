@@ -81,7 +81,8 @@ TEST(AppendTensorTest, ResponseIsByteForByteWhatTheGeneratedSerializerWrites) {
     const std::string raw(raw_bytes, 'q');
     v1::Tensor before = tensor;
     before.clear_array();
-    AppendTensor({.tensor = before.SerializeAsString(),
+    AppendTensor(v1::RotateResponse::kTensorsFieldNumber,
+                 {.tensor = before.SerializeAsString(),
                   .array = tensor.array().SerializeAsString(),
                   .raw_bytes = raw_bytes},
                  bytes);
