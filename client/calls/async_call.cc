@@ -19,7 +19,6 @@ std::shared_ptr<AsyncCall> AsyncCall::Start(std::shared_ptr<Connector> connector
   auto call = std::make_shared<AsyncCall>(std::move(connector), std::move(queue),
                                           std::move(callback), attempts, std::move(random));
   call->queue_->Add(call);
-  const proto::MutexLock lock(&call->mu_);
   call->StartAttempt(&request);
   return call;
 }
@@ -33,34 +32,32 @@ AsyncCall::AsyncCall(std::shared_ptr<Connector> connector, std::shared_ptr<Event
       callback_(std::move(callback)),
       attempts_(attempts) {}
 
-// TryCancel and Alarm::Cancel only hasten the outstanding event; OnEvent then ends the call. Both
-// are called under mu_, which keeps attempt_ and alarm_ in place.
+// Cancelling only hastens the outstanding event, whose handler then ends the call. The attempt is
+// cancelled without mu_: it has locks of its own.
 void AsyncCall::Cancel() {
-  const proto::MutexLock lock(&mu_);
-  cancelled_ = true;
-  if (attempt_.has_value()) {
-    attempt_->context.TryCancel();
-  } else if (alarm_.has_value()) {
-    alarm_->Cancel();
-  }
-}
-
-// Advance runs under mu_. The callback does not: RunCallback runs after the unlock, once gRPC has
-// returned the borrowed slices. No event is outstanding then, so only Cancel can still take mu_.
-void AsyncCall::OnEvent(bool) {
+  std::shared_ptr<RotateAttempt> attempt;
   {
     const proto::MutexLock lock(&mu_);
-    Advance();
-    if (!outcome_.has_value()) return;
-    encoded_.message.Clear();
+    cancelled_ = true;
+    attempt = attempt_;
+    if (attempt == nullptr && alarm_.has_value()) alarm_->Cancel();
   }
-  queue_->WhenReturned(borrowed_, [this] { RunCallback(); });
+  if (attempt != nullptr) attempt->Cancel();
 }
 
-// Holds mu_ throughout. Get may redial the connection, and EncodeRotate may copy tensors to staging
-// memory; a concurrent Cancel waits for both. A message that names a region (uses_region) or an id
-// is valid on its session only, so the request is kept and encoded again for the next attempt.
+bool AsyncCall::IsCancelled() {
+  const proto::MutexLock lock(&mu_);
+  return cancelled_;
+}
+
+Status AsyncCall::Cancelled(const Status& last) {
+  return MakeError(Reason::kCancelled, "cancelled by the caller", last.detail().may_have_executed);
+}
+
+// The attempt is published before it starts, so that Cancel finds it. From Start on, another thread
+// may handle its end: only locals are used then.
 void AsyncCall::StartAttempt(const RotateRequest* request) {
+  const auto self = shared_from_this();  // the call may end before this function does
   Result<std::shared_ptr<const Session>> session = connector_->Get();
   if (!session.ok()) {
     unsent_ = session.status();
@@ -69,20 +66,35 @@ void AsyncCall::StartAttempt(const RotateRequest* request) {
   }
   session_ = *std::move(session);
   if (request != nullptr) {
-    use_ = session_->prepared->UseOf(*request);
-    if (goes_whole_) use_.id = nullptr;
-    Result<EncodedRotate> encoded =
-        EncodeRotate(*request, use_, session_->region, Route::kRpc, borrowed_);
-    if (!encoded.ok()) {
-      outcome_ = encoded.status();
+    if (Status status = Encode(*request); !status.ok()) {
+      outcome_ = std::move(status);
       return StartAlarm(microseconds(0));  // errors are delivered on the background thread, too
     }
-    encoded_ = *std::move(encoded);
-    if (encoded_.uses_region || use_.id != nullptr) Keep(*request);
   }
-  attempt_.emplace();
-  session_->stub.Start("/rope.v1.RopeService/Rotate", encoded_.message, attempts_.Remaining(),
-                       queue_->queue(), static_cast<EventHandler*>(this), *attempt_);
+  const std::shared_ptr<RotateAttempt> attempt = session_->rotate->NewAttempt(
+      encoded_, attempts_.Remaining(), queue_->queue(),
+      [self](Result<ReceivedReply> reply) { self->OnReply(std::move(reply)); });
+  bool cancelled = false;
+  {
+    const proto::MutexLock lock(&mu_);
+    attempt_ = attempt;
+    cancelled = cancelled_;
+  }
+  if (cancelled) attempt->Cancel();
+  attempt->Start();
+}
+
+// A message that names a region (uses_region) or an id is valid on its session only, so the request
+// is kept and encoded again for the next attempt.
+Status AsyncCall::Encode(const RotateRequest& request) {
+  use_ = session_->prepared->UseOf(request);
+  if (goes_whole_) use_.id = nullptr;
+  Result<EncodedRotate> encoded =
+      EncodeRotate(request, use_, session_->region, session_->rotate->route(), borrowed_);
+  if (!encoded.ok()) return encoded.status();
+  encoded_ = *std::move(encoded);
+  if (encoded_.uses_region || use_.id != nullptr) Keep(request);
+  return {};
 }
 
 // A request that names no rotation is kept as its preparation with its values, if it has one: its
@@ -99,32 +111,36 @@ void AsyncCall::StartNext() {
 }
 
 void AsyncCall::StartAlarm(microseconds delay) {
+  const auto self = shared_from_this();
+  const proto::MutexLock lock(&mu_);
+  const auto due = gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                                gpr_time_from_micros(cancelled_ ? 0 : delay.count(), GPR_TIMESPAN));
   alarm_.emplace();
-  alarm_->Set(
-      queue_->queue(),
-      gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_micros(delay.count(), GPR_TIMESPAN)),
-      static_cast<EventHandler*>(this));
+  alarm_->Set(queue_->queue(), due, static_cast<EventHandler*>(this));
 }
 
-// Which event this is follows from the state: an outcome that was known at once (its alarm), an
-// alarm before the next attempt (no attempt_), or the end of attempt_. Holds mu_.
-void AsyncCall::Advance() {
-  if (outcome_.has_value()) return;  // the alarm of StartAttempt: nothing was sent
-  if (!attempt_.has_value()) {
-    if (cancelled_) return EndCancelled(Status());
-    if (!unsent_.has_value()) return StartNext();
-    return TryAgain(*std::exchange(unsent_, std::nullopt), /*idempotent=*/true);
+// Which alarm this is follows from the state: an outcome that was known at once, an attempt that
+// was not sent, or the wait before the next attempt.
+void AsyncCall::OnEvent(bool) {
+  const auto self = shared_from_this();
+  if (outcome_.has_value()) return End(*std::exchange(outcome_, std::nullopt));
+  if (IsCancelled()) return End(Cancelled(Status()));
+  if (!unsent_.has_value()) return StartNext();
+  TryAgain(*std::exchange(unsent_, std::nullopt), /*idempotent=*/true);
+}
+
+void AsyncCall::OnReply(Result<ReceivedReply> reply) {
+  {
+    const proto::MutexLock lock(&mu_);
+    attempt_ = nullptr;
   }
-  Result<grpc::ByteBuffer> reply = Stub::ResultOf(*attempt_);
-  attempt_.reset();
   if (reply.ok()) {
     StartPrepare(session_, queue_, use_);
-    outcome_ = std::move(reply);
-    return;
+    return End(std::move(reply));
   }
   if (use_.id != nullptr && IsForgotten(reply.status())) return StartWhole();
   encoded_.staged.NoteFailure(reply.status());
-  if (cancelled_) return EndCancelled(reply.status());
+  if (IsCancelled()) return End(Cancelled(reply.status()));
   connector_->Note(*session_, reply.status());
   TryAgain(reply.status(), encoded_.idempotent);
 }
@@ -132,7 +148,7 @@ void AsyncCall::Advance() {
 void AsyncCall::StartWhole() {
   session_->prepared->NoteForgotten(use_);
   goes_whole_ = true;
-  if (cancelled_) return EndCancelled(Status());
+  if (IsCancelled()) return End(Cancelled(Status()));
   StartNext();
 }
 
@@ -140,27 +156,22 @@ void AsyncCall::TryAgain(const Status& status, bool idempotent) {
   if (const auto delay = attempts_.DelayAfter(status, idempotent, random_())) {
     return StartAlarm(*delay);
   }
-  outcome_ = status;
+  End(status);
 }
 
-void AsyncCall::EndCancelled(const Status& last) {
-  outcome_ =
-      MakeError(Reason::kCancelled, "cancelled by the caller", last.detail().may_have_executed);
+void AsyncCall::End(Result<ReceivedReply> outcome) {
+  outcome_ = std::move(outcome);
+  encoded_.message.Clear();  // else its slices would never be returned
+  queue_->WhenReturned(borrowed_, [this] { RunCallback(); });
 }
 
 void AsyncCall::RunCallback() {
   {
     // Destroyed before Remove: it may hold the last copy of the client, whose queue this is.
     const RotateCallback callback = std::move(callback_);
-    std::optional<Result<grpc::ByteBuffer>> reply;
-    std::vector<WantedTensor> wanted;
-    {
-      const proto::MutexLock lock(&mu_);
-      reply = std::move(outcome_);
-      wanted = std::move(encoded_.wanted);
-    }
-    callback(reply->ok() ? DecodeRotate(**reply, std::move(wanted), connector_->outputs())
-                         : Result<RotateReply>(reply->status()));
+    const Result<ReceivedReply> reply = *std::exchange(outcome_, std::nullopt);
+    callback(reply.ok() ? reply->ToReply(std::move(encoded_.wanted), connector_->outputs())
+                        : Result<RotateReply>(reply.status()));
   }
   queue_->Remove(this);
 }

@@ -4,19 +4,21 @@
 //   Start -> attempt -> (failed: alarm -> attempt ...) -> outcome
 //         -> borrowed memory returned -> callback
 //
-// Until the outcome is known, exactly one event is outstanding: that of attempt_ or of alarm_. An
-// alarm with delay 0 moves an immediate failure (no connection, an encoding error) to the queue's
-// thread.
+// Until the outcome is known, exactly one event is outstanding: the end of an attempt or an alarm.
+// An alarm with delay 0 moves an immediate failure (no connection, an encoding error) to the
+// queue's thread.
 //
-// Threading:  Start and Cancel on any thread, everything else on the queue's thread. If the
-//             connection was lost, that thread also redials it, for Connector::kRedialMax at most.
+// Threading:  Start and Cancel on any thread; everything else on the thread that Start is called
+//             on, and then on callback threads: on the one that the outstanding event arrives on.
+//             If the connection was lost, that thread also redials it, for
+//             Connector::kRedialMax at most. No lock is held while it dials, encodes or runs the
+//             callback.
 // Ownership:  Copies the parts of the request that it needs later; borrows the memory of the
 //             tensors until the callback has run.
 #ifndef ROPE_CLIENT_CALLS_ASYNC_CALL_H_
 #define ROPE_CLIENT_CALLS_ASYNC_CALL_H_
 
 #include <grpcpp/alarm.h>
-#include <grpcpp/support/byte_buffer.h>
 
 #include <chrono>
 #include <functional>
@@ -30,13 +32,16 @@
 #include "client/codec/borrowed_slices.h"
 #include "client/codec/codec.h"
 #include "client/transport/connector.h"
-#include "client/transport/stub.h"
+#include "client/transport/event_handler.h"
+#include "client/transport/rotate_transport.h"
 #include "proto/mutex.h"
 #include "rope/async.h"
 
 namespace rope::client {
 
-class AsyncCall final : public LiveCall, private EventHandler {
+class AsyncCall final : public LiveCall,
+                        private EventHandler,
+                        public std::enable_shared_from_this<AsyncCall> {
  public:
   // `random` returns numbers in [0, 1).
   static std::shared_ptr<AsyncCall> Start(std::shared_ptr<Connector> connector,
@@ -50,45 +55,52 @@ class AsyncCall final : public LiveCall, private EventHandler {
   void Cancel() override;
 
  private:
+  // An alarm.
   void OnEvent(bool ok) override;
+  // The end of an attempt.
+  void OnReply(Result<ReceivedReply> reply);
 
-  // REQUIRES of these three: no event is outstanding. Each arranges the next one.
+  // REQUIRES of these: no event is outstanding. Each arranges the next one, which may arrive before
+  // it returns.
   // `request`: encoded for this attempt. Null: the message of the previous attempt is sent again.
-  void StartAttempt(const RotateRequest* request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void StartNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Keep(const RotateRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void StartAlarm(std::chrono::microseconds delay) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-
-  // Handles the event of an attempt or alarm: sets outcome_, or starts the next attempt or alarm.
-  void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void StartAttempt(const RotateRequest* request);
+  void StartNext();
+  void StartAlarm(std::chrono::microseconds delay);
   // The attempt by an id that the server has forgotten is made again with the whole request.
-  void StartWhole() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void StartWhole();
   // What follows a failed attempt, or a failure to connect.
-  void TryAgain(const Status& status, bool idempotent) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void EndCancelled(const Status& last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Ends the call. REQUIRES: mu_ is not held; gRPC has returned all borrowed memory.
+  void TryAgain(const Status& status, bool idempotent);
+  // Ends the call once gRPC has returned all borrowed memory.
+  void End(Result<ReceivedReply> outcome);
+
+  Status Encode(const RotateRequest& request);
+  void Keep(const RotateRequest& request);
+  bool IsCancelled();
+  static Status Cancelled(const Status& last);
   void RunCallback();
 
   const std::shared_ptr<EventQueue> queue_;
   const std::shared_ptr<Connector> connector_;
   const std::function<double()> random_;
+
+  // Used by the thread that handles the call's outstanding event.
   RotateCallback callback_;
   BorrowedSlices borrowed_;
-
-  proto::Mutex mu_;
-  EncodedRotate encoded_ ABSL_GUARDED_BY(mu_);
-  PreparedUse use_ ABSL_GUARDED_BY(mu_);          // of the last attempt
-  bool goes_whole_ ABSL_GUARDED_BY(mu_) = false;  // the server has forgotten its id
+  EncodedRotate encoded_;
+  PreparedUse use_;          // of the last attempt
+  bool goes_whole_ = false;  // the server has forgotten its id
   // Kept if the message must be encoded again for another session, or without an id.
-  std::optional<RotateRequest> request_ ABSL_GUARDED_BY(mu_);
-  std::shared_ptr<const Preparation> kept_preparation_ ABSL_GUARDED_BY(mu_);  // owns its weights
-  Attempts attempts_ ABSL_GUARDED_BY(mu_);
+  std::optional<RotateRequest> request_;
+  std::shared_ptr<const Preparation> kept_preparation_;  // owns its weights
+  Attempts attempts_;
+  std::shared_ptr<const Session> session_;  // of the last attempt
+  std::optional<Status> unsent_;            // why the last attempt was not sent
+  std::optional<Result<ReceivedReply>> outcome_;
+
+  proto::Mutex mu_;  // of what Cancel needs
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
-  std::shared_ptr<const Session> session_ ABSL_GUARDED_BY(mu_);  // of the last attempt
-  std::optional<Status> unsent_ ABSL_GUARDED_BY(mu_);  // why the last attempt got no connection
-  std::optional<UnaryAttempt> attempt_ ABSL_GUARDED_BY(mu_);  // set while an RPC is under way
-  std::optional<grpc::Alarm> alarm_ ABSL_GUARDED_BY(mu_);     // the most recent one
-  std::optional<Result<grpc::ByteBuffer>> outcome_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<RotateAttempt> attempt_ ABSL_GUARDED_BY(mu_);  // null: none is under way
+  std::optional<grpc::Alarm> alarm_ ABSL_GUARDED_BY(mu_);        // the most recent one
 };
 
 }  // namespace rope::client

@@ -17,14 +17,6 @@ namespace {
 
 using std::chrono::microseconds;
 
-// Guesses before encoding whether the request will go through the ring: it does if all its tensors
-// are in the arena; only the first is checked. Staged requests are excluded: copying their tensors
-// may take longer than the server stays awake.
-bool WillUseRing(const RotateRequest& request, const Session& session) {
-  return session.ring != nullptr && !request.tensors.empty() &&
-         session.region.memory->OffsetOf(request.tensors.front().data, 1).has_value();
-}
-
 }  // namespace
 
 Connection::Hooks Connection::DefaultHooks() {
@@ -43,75 +35,70 @@ Connection::Connection(const std::string& target, const ConnectOptions& options,
       attempts_max_(options.attempts_max),
       hooks_(std::move(hooks)) {}
 
-Result<grpc::ByteBuffer> Connection::Call(const std::string& method,
-                                          const grpc::ByteBuffer& request, bool idempotent,
-                                          const CallOptions& options) const {
+// Everything runs on the calling thread and under no lock. Each attempt gets the session of its
+// time, because the connection may have been dialed again.
+template <typename Reply, typename Attempt>
+Result<Reply> Connection::Retry(const CallOptions& options, const Attempt& attempt) const {
   Attempts attempts(attempts_max_, options.timeout);
-  for (;;) {
-    const Result<std::shared_ptr<const Session>> session = connector_->Get();
-    if (session.ok()) {
-      Result<grpc::ByteBuffer> reply = (*session)->stub.Call(method, request, attempts.Remaining());
-      if (reply.ok()) return reply;
-      connector_->Note(**session, reply.status());
-      if (!WaitForNext(attempts, reply.status(), idempotent)) return reply;
-    } else if (!WaitForNext(attempts, session.status(), /*idempotent=*/true)) {
-      return session.status();
-    }
-  }
-}
-
-// The retry loop of a synchronous call. Everything runs on the calling thread and under no lock.
-// Each attempt encodes the request again, because the session and its region may have changed. An
-// attempt by an id that the server has forgotten is made again with the whole request.
-Result<RotateReply> Connection::Rotate(const RotateRequest& request,
-                                       const CallOptions& options) const {
-  Attempts attempts(attempts_max_, options.timeout);
-  bool goes_whole = false;
   for (;;) {
     const Result<std::shared_ptr<const Session>> session = connector_->Get();
     if (!session.ok()) {
       if (!WaitForNext(attempts, session.status(), /*idempotent=*/true)) return session.status();
       continue;
     }
-    if (WillUseRing(request, **session)) (*session)->ring->WakeServer();
-    PreparedUse use = (*session)->prepared->UseOf(request);
-    if (goes_whole) use.id = nullptr;
-    BorrowedSlices borrowed;
-    Result<EncodedRotate> encoded =
-        EncodeRotate(request, use, (*session)->region, RouteOf(**session), borrowed);
-    if (!encoded.ok()) return encoded.status();
-    const Result<ReceivedReply> reply = Send(**session, *encoded, attempts.Remaining());
-    encoded->message.Clear();
-    // Before the reply is decoded: an output may be the memory that gRPC still borrows.
-    (*session)->stub.AwaitReturn(borrowed);
-    if (reply.ok()) {
-      auto result = reply->ToReply(std::move(encoded->wanted), connector_->outputs());
-      PrepareNow(**session, use, attempts.Remaining());
-      return result;
+    Outcome<Reply> outcome = attempt(**session, attempts.Remaining());
+    if (outcome.reply.ok()) return std::move(outcome.reply);
+    connector_->Note(**session, outcome.reply.status());
+    if (!WaitForNext(attempts, outcome.reply.status(), outcome.idempotent)) {
+      return std::move(outcome.reply);
     }
-    if (use.id != nullptr && IsForgotten(reply.status())) {
-      (*session)->prepared->NoteForgotten(use);
-      goes_whole = true;
-      continue;  // the same attempt: nothing ran
-    }
-    encoded->staged.NoteFailure(reply.status());
-    connector_->Note(**session, reply.status());
-    if (!WaitForNext(attempts, reply.status(), encoded->idempotent)) return reply.status();
   }
 }
 
-Result<ReceivedReply> Connection::Send(const Session& session, const EncodedRotate& encoded,
-                                       microseconds timeout) {
-  const bool may_use_ring = !encoded.ring_message.empty();
-  if (may_use_ring) {
-    auto answer = session.ring->Call(encoded.ring_message, encoded.tensor_bytes, timeout);
-    if (answer.has_value()) return *std::move(answer);
+Result<grpc::ByteBuffer> Connection::Call(const std::string& method,
+                                          const grpc::ByteBuffer& request, bool idempotent,
+                                          const CallOptions& options) const {
+  return Retry<grpc::ByteBuffer>(options, [&](const Session& session, microseconds timeout) {
+    return Outcome<grpc::ByteBuffer>{session.stub.Call(method, request, timeout), idempotent};
+  });
+}
+
+Result<RotateReply> Connection::Rotate(const RotateRequest& request,
+                                       const CallOptions& options) const {
+  return Retry<RotateReply>(options, [&](const Session& session, microseconds timeout) {
+    session.rotate->WakeServerFor(request);
+    return RotateOnce(session, request, timeout);
+  });
+}
+
+// Each attempt encodes the request again, because the session and its region may have changed. If
+// the server has forgotten the request's id, nothing has run, and the same attempt goes on with the
+// whole request.
+Connection::Outcome<RotateReply> Connection::RotateOnce(const Session& session,
+                                                        const RotateRequest& request,
+                                                        microseconds timeout) const {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  for (bool goes_whole = false;; goes_whole = true) {
+    PreparedUse use = session.prepared->UseOf(request);
+    if (goes_whole) use.id = nullptr;
+    BorrowedSlices borrowed;
+    Result<EncodedRotate> encoded =
+        EncodeRotate(request, use, session.region, session.rotate->route(), borrowed);
+    if (!encoded.ok()) return {encoded.status(), /*idempotent=*/false};
+    const auto remaining =
+        std::chrono::ceil<microseconds>(deadline - std::chrono::steady_clock::now());
+    const Result<ReceivedReply> reply = session.rotate->Rotate(*encoded, borrowed, remaining);
+    if (reply.ok()) {
+      auto result = reply->ToReply(std::move(encoded->wanted), connector_->outputs());
+      PrepareNow(session, use, remaining);
+      return {std::move(result), /*idempotent=*/false};
+    }
+    if (use.id == nullptr || !IsForgotten(reply.status())) {
+      encoded->staged.NoteFailure(reply.status());
+      return {reply.status(), encoded->idempotent};
+    }
+    session.prepared->NoteForgotten(use);
   }
-  const auto reply =
-      session.stub.Call("/rope.v1.RopeService/Rotate",
-                        may_use_ring ? BufferOf(encoded.ring_message) : encoded.message, timeout);
-  if (!reply.ok()) return reply.status();
-  return ReceivedReply::Parse(*reply);
 }
 
 bool Connection::WaitForNext(Attempts& attempts, const Status& status, bool idempotent) const {
@@ -138,7 +125,7 @@ Result<std::shared_ptr<StreamCall>> Connection::OpenStream(const StreamOptions& 
 // Steps: take the session without dialing; run AwaitFence on it; if that fails, tell the connector,
 // and ask it again whether a connection that shared the arena was lost. No lock is held.
 Status Connection::Fence(const CallOptions& options) const {
-  if (has_loop_.load() && loop_->queue()->OnThread()) {
+  if (IsCallbackThreadOf(*connector_->callback_owner())) {
     return MakeError(Reason::kWrongState, "Fence", "a call in a callback", "one on another thread");
   }
   const Result<std::shared_ptr<const Session>> session = connector_->GetForFence();
@@ -156,10 +143,7 @@ Status Connection::Fence(const CallOptions& options) const {
 }
 
 const std::shared_ptr<EventQueue>& Connection::Queue() const {
-  std::call_once(loop_once_, [this] {
-    loop_.emplace();
-    has_loop_.store(true);
-  });
+  std::call_once(loop_once_, [this] { loop_.emplace(connector_->callback_owner()); });
   return loop_->queue();
 }
 

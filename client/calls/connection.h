@@ -11,7 +11,6 @@
 
 #include <grpcpp/support/byte_buffer.h>
 
-#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -60,9 +59,17 @@ class Connection {
   const Connector& connector() const { return *connector_; }
 
  private:
-  // Makes one attempt: through the ring if there is one and request and reply fit, else as an RPC.
-  static Result<ReceivedReply> Send(const Session& session, const EncodedRotate& encoded,
-                                    std::chrono::microseconds timeout);
+  // The outcome of one attempt, and whether it may be repeated.
+  template <typename Reply>
+  struct Outcome {
+    Result<Reply> reply;
+    bool idempotent = true;
+  };
+  // The retry loop of synchronous calls. `attempt(session, timeout)` returns an Outcome<Reply>.
+  template <typename Reply, typename Attempt>
+  Result<Reply> Retry(const CallOptions& options, const Attempt& attempt) const;
+  Outcome<RotateReply> RotateOnce(const Session& session, const RotateRequest& request,
+                                  std::chrono::microseconds timeout) const;
   // Sleeps until the next attempt is due and returns true; false: there is no further attempt.
   bool WaitForNext(Attempts& attempts, const Status& status, bool idempotent) const;
   // The queue of the background thread, which the first call starts.
@@ -73,7 +80,6 @@ class Connection {
   const Hooks hooks_;
   mutable std::once_flag loop_once_;
   mutable std::optional<EventLoop> loop_;  // created once, under loop_once_
-  mutable std::atomic<bool> has_loop_ = false;
 };
 
 }  // namespace rope::client

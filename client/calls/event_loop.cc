@@ -12,8 +12,8 @@ namespace {
 
 thread_local const EventQueue* queue_of_thread = nullptr;
 
-// Looks again and again whether loans are back: gRPC lets go of them on threads of its own, under
-// locks of its own, where nothing can be started. Owns itself until they are.
+// Checks again and again whether gRPC has returned the slices: it does so on threads of its own,
+// under locks of its own, where nothing can be started. Owns itself until then.
 class ReturnWatch final : public EventHandler {
  public:
   static void Start(grpc::CompletionQueue* queue, const BorrowedSlices& borrowed,
@@ -35,8 +35,8 @@ class ReturnWatch final : public EventHandler {
   }
 
  private:
-  // At once for the first times, since the thread that wrote the bytes is about to return; then
-  // ever more rarely, since a peer that takes no bytes holds them.
+  // The first checks follow at once, because the thread that wrote the bytes is about to return.
+  // The others are ever more rare, because a peer that takes no bytes holds them.
   void Arm() {
     constexpr int kImmediate = 4;
     constexpr int kDoublings = 6;
@@ -61,30 +61,6 @@ class ReturnWatch final : public EventHandler {
 
 bool EventQueue::OnThread() const {
   return queue_of_thread == this;
-}
-
-void EventQueue::EnterThread() const {
-  queue_of_thread = this;
-}
-
-std::shared_ptr<RingWatch> EventQueue::WatchOf(const std::shared_ptr<Ring>& ring) {
-  const proto::MutexLock lock(&mu_);
-  std::erase_if(watches_, [](const auto& watch) { return watch->JoinIfEnded(); });
-  for (const auto& watch : watches_) {
-    if (watch->Watches(*ring)) return watch;
-  }
-  watches_.push_back(RingWatch::Start(ring, shared_from_this()));
-  return watches_.back();
-}
-
-void EventQueue::StopWatches(bool wait) {
-  std::vector<std::shared_ptr<RingWatch>> watches;
-  {
-    const proto::MutexLock lock(&mu_);
-    watches.swap(watches_);
-  }
-  for (const auto& watch : watches) watch->Stop();
-  for (const auto& watch : watches) wait ? watch->Join() : watch->Detach();
 }
 
 void EventQueue::Add(std::shared_ptr<LiveCall> call) {
@@ -112,13 +88,11 @@ void EventQueue::WhenReturned(const BorrowedSlices& borrowed, std::function<void
 }
 
 void EventQueue::Run() {
-  EnterThread();
+  queue_of_thread = this;
+  EnterCallbackThread(*owner_);
   void* tag = nullptr;
   bool ok = false;
-  while (queue_.Next(&tag, &ok)) {
-    const proto::MutexLock turn(&turn_);
-    static_cast<EventHandler*>(tag)->OnEvent(ok);
-  }
+  while (queue_.Next(&tag, &ok)) static_cast<EventHandler*>(tag)->OnEvent(ok);
 }
 
 void EventQueue::Close() {
@@ -134,17 +108,16 @@ void EventQueue::Close() {
   if (is_over) queue_.Shutdown();
 }
 
-EventLoop::EventLoop() : thread_([queue = queue_] { queue->Run(); }) {}
+EventLoop::EventLoop(const std::shared_ptr<const CallbackOwner>& owner)
+    : queue_(std::make_shared<EventQueue>(owner)), thread_([queue = queue_] { queue->Run(); }) {}
 
 EventLoop::~EventLoop() {
   queue_->Close();
-  const bool may_wait = !queue_->OnThread();
-  if (may_wait) {
-    thread_.join();
+  if (queue_->OnCallbackThread()) {
+    thread_.detach();  // it ends after this callback, which cannot wait for it
   } else {
-    thread_.detach();  // it ends by itself: nobody else can wait for it here
+    thread_.join();
   }
-  queue_->StopWatches(may_wait);
 }
 
 }  // namespace rope::client

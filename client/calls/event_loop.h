@@ -1,13 +1,12 @@
-// EventLoop: the background thread of a connection, and the queue on which the events of its
-// asynchronous calls arrive. Where streams use a ring, a second thread takes the answers there
-// (ring_watch.h); the two take turns, so that all events are handled one after another.
+// EventLoop: the background thread of a connection, and the queue on which the events of its RPCs
+// and alarms arrive.
 //
 // A call adds itself before its first operation and removes itself after its last event; the queue
-// owns it in between. When the EventLoop goes, the calls that are left are cancelled, and once they
-// have removed themselves the thread ends.
+// owns it in between. When the EventLoop is destroyed, it cancels the calls that are left; once all
+// have removed themselves, the thread ends.
 //
-// Threading:  EventQueue is thread-safe; events and Remove are on its threads only, which sleep
-//             while nothing happens.
+// Threading:  EventQueue is thread-safe; events run on its thread, which sleeps while nothing
+//             happens. The thread is a callback thread of `owner` (callback_thread.h).
 // Ownership:  The thread, the calls and the EventLoop share the queue.
 #ifndef ROPE_CLIENT_CALLS_EVENT_LOOP_H_
 #define ROPE_CLIENT_CALLS_EVENT_LOOP_H_
@@ -18,25 +17,15 @@
 #include <memory>
 #include <thread>
 #include <unordered_map>
-#include <vector>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "client/codec/borrowed_slices.h"
-#include "client/transport/ring.h"
-#include "client/transport/ring_watch.h"
-#include "client/transport/strand.h"
+#include "client/transport/callback_thread.h"
+#include "client/transport/event_handler.h"
 #include "proto/mutex.h"
 
 namespace rope::client {
-
-// What a tag on the queue points to.
-class EventHandler {
- public:
-  virtual void OnEvent(bool ok) = 0;
-
- protected:
-  ~EventHandler() = default;
-};
 
 // A call that the queue owns while it has events to come.
 class LiveCall {
@@ -46,23 +35,22 @@ class LiveCall {
   virtual void Cancel() = 0;
 };
 
-class EventQueue final : public Strand, public std::enable_shared_from_this<EventQueue> {
+class EventQueue {
  public:
-  grpc::CompletionQueue* queue() { return &queue_; }
-  // Whether this is the queue's thread, or that of a watch.
-  bool OnThread() const;
-  // The watch of a ring, which it starts. It ends with the EventLoop.
-  std::shared_ptr<RingWatch> WatchOf(const std::shared_ptr<Ring>& ring);
+  explicit EventQueue(std::shared_ptr<const CallbackOwner> owner) : owner_(std::move(owner)) {}
 
-  void EnterThread() const override;
-  proto::Mutex& turn() override { return turn_; }
+  grpc::CompletionQueue* queue() { return &queue_; }
+  // Whether this is the queue's thread.
+  bool OnThread() const;
+  // Whether this is any thread that runs callbacks of the connection.
+  bool OnCallbackThread() const { return IsCallbackThreadOf(*owner_); }
 
   void Add(std::shared_ptr<LiveCall> call);
   // The last thing that a call does: it may be destroyed on return.
   void Remove(const LiveCall* call);
 
-  // Runs `then` on this thread once every loan is back: at once, or later.
-  // REQUIRES: on the queue's thread; `loans` and a live call stay until `then` ran.
+  // Runs `then` once gRPC has returned `borrowed`: at once, or later on the queue's thread.
+  // REQUIRES: on a callback thread; `borrowed` and a live call stay until `then` has run.
   void WhenReturned(const BorrowedSlices& borrowed, std::function<void()> then);
 
  private:
@@ -70,29 +58,26 @@ class EventQueue final : public Strand, public std::enable_shared_from_this<Even
 
   // Handles events until the queue is shut down and empty.
   void Run();
-  // Ends all watches; `wait`: returns when they have.
-  void StopWatches(bool wait);
-  // Cancels all calls; the queue shuts down when the last is gone.
+  // Cancels all calls; the queue shuts down when the last has removed itself.
   void Close();
 
+  const std::shared_ptr<const CallbackOwner> owner_;
   grpc::CompletionQueue queue_;
-  proto::Mutex turn_;  // held while an event is handled
   proto::Mutex mu_;
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
   std::unordered_map<const LiveCall*, std::shared_ptr<LiveCall>> live_ ABSL_GUARDED_BY(mu_);
-  std::vector<std::shared_ptr<RingWatch>> watches_ ABSL_GUARDED_BY(mu_);
 };
 
 class EventLoop {
  public:
-  EventLoop();
-  // Waits for the thread, unless this is it.
+  explicit EventLoop(const std::shared_ptr<const CallbackOwner>& owner);
+  // Waits for the thread, except on a callback thread.
   ~EventLoop();
 
   const std::shared_ptr<EventQueue>& queue() const { return queue_; }
 
  private:
-  const std::shared_ptr<EventQueue> queue_ = std::make_shared<EventQueue>();
+  const std::shared_ptr<EventQueue> queue_;
   std::thread thread_;
 };
 

@@ -9,9 +9,6 @@
 namespace rope::client {
 namespace {
 
-// Requests of streams in the ring: a quarter of the slots stays free for synchronous calls.
-constexpr int64_t kInRingMax = proto::kRingSlots / 4 * 3;
-
 // The error of an unanswered request of a stream that ended with `ended`.
 Status ErrorOfRequest(const Status& ended, bool may_have_executed) {
   ErrorDetail detail = ended.detail();
@@ -46,10 +43,9 @@ StreamCall::StreamCall(std::shared_ptr<Connector> connector, std::shared_ptr<con
     : connector_(std::move(connector)),
       session_(std::move(session)),
       queue_(std::move(queue)),
-      watch_(session_->ring == nullptr ? nullptr : queue_->WatchOf(session_->ring)),
       options_(options) {}
 
-// mu_ is held twice, briefly: to take a number, and from TakeRoom to Send. Encoding copies or
+// mu_ is held twice, briefly: to take a number, and from ReserveRoom to Send. Encoding copies or
 // borrows the tensors and runs without the lock, so that several threads can encode at once.
 Status StreamCall::Rotate(const RotateRequest& request, RotateCallback callback,
                           uint64_t* sequence) {
@@ -77,31 +73,24 @@ Status StreamCall::Rotate(const RotateRequest& request, RotateCallback callback,
 Result<StreamCall::Message> StreamCall::Encode(const RotateRequest& request, uint64_t sequence,
                                                Request& waiting) const {
   Result<EncodedRotate> encoded =
-      EncodeRotate(request, waiting.use, session_->region, RouteOf(*session_), waiting.borrowed);
+      EncodeRotate(request, waiting.use, session_->region, Route::kRpc, waiting.borrowed);
   if (!encoded.ok()) return encoded.status();
-  Message message{.sequence = sequence};
-  if (encoded->ring_message.empty()) {
-    message.bytes = StreamMessageOf(sequence, encoded->message);
-    encoded->message.Clear();
-  }
-  message.ring_bytes = std::move(encoded->ring_message);
+  Message message{.sequence = sequence, .bytes = StreamMessageOf(sequence, encoded->message)};
+  encoded->message.Clear();
   waiting.wanted = std::move(encoded->wanted);
   waiting.staged = std::move(encoded->staged);
   waiting.region_id = std::move(encoded->region_id);
-  waiting.bytes = static_cast<int64_t>(message.bytes.Valid() ? message.bytes.Length()
-                                                             : message.ring_bytes.size());
+  waiting.bytes = static_cast<int64_t>(message.bytes.Length());
   return message;
 }
 
 void StreamCall::AddUnanswered(const Message& message, std::unique_ptr<Request> request) {
   request->sent = false;
-  request->in_ring = !message.ring_bytes.empty();
-  if (request->in_ring) ++in_ring_;
   if (request->use.id != nullptr) ++by_id_;
   unanswered_.emplace(message.sequence, std::move(request));
 }
 
-// Runs in the queue's turn, so it must not wait for room: the request keeps what it has, and may
+// Runs on the queue's thread, so it must not wait for room: the request keeps what it has, and may
 // exceed bytes_max by what the whole request is longer. by_id_ still counts it, so the stream is
 // not half-closed; it may have ended.
 void StreamCall::SendWhole(uint64_t sequence, std::unique_ptr<Request> request) {
@@ -131,25 +120,10 @@ uint64_t StreamCall::NewSequence() {
   return next_sequence_++;
 }
 
-// The ring is tried first, without mu_: RingWatch has its own lock, and the reply may arrive before
-// Submit returns. If the ring refuses (no free slot, or lost), the request goes to the RPC.
 void StreamCall::Send(Message message) {
-  const bool for_ring = !message.ring_bytes.empty();
-  const auto timeout = options_.timeout.value_or(std::chrono::hours(24));
-  if (for_ring &&
-      watch_->Submit(message.ring_bytes, timeout, shared_from_this(), message.sequence)) {
-    return;
-  }
   Write write;
   {
     const proto::MutexLock lock(&mu_);
-    if (for_ring) {
-      --in_ring_;
-      const auto it = unanswered_.find(message.sequence);
-      if (it == unanswered_.end()) return;  // the stream has failed the request
-      it->second->in_ring = false;
-      message.bytes = StreamMessageOf(message.sequence, BufferOf(message.ring_bytes));
-    }
     unwritten_.push_back(std::move(message));
     write = NextWrite();
   }
@@ -157,7 +131,7 @@ void StreamCall::Send(Message message) {
 }
 
 Status StreamCall::Finish() {
-  if (queue_->OnThread()) {
+  if (queue_->OnCallbackThread()) {
     return MakeError(Reason::kWrongState, "Finish", "a call in a callback",
                      "one on another thread");
   }
@@ -185,9 +159,7 @@ void StreamCall::CancelRequest(uint64_t sequence) {
   Write write;
   {
     const proto::MutexLock lock(&mu_);
-    const auto it = unanswered_.find(sequence);
-    if (it == unanswered_.end() || it->second->in_ring || half_closed_ || ended_.has_value())
-      return;
+    if (!unanswered_.contains(sequence) || half_closed_ || ended_.has_value()) return;
     unwritten_.push_back({.bytes = StreamCancelOf(sequence)});
     write = NextWrite();
   }
@@ -196,7 +168,7 @@ void StreamCall::CancelRequest(uint64_t sequence) {
 
 void StreamCall::Abandon() {
   Cancel();
-  if (queue_->OnThread()) return;
+  if (queue_->OnCallbackThread()) return;
   const proto::MutexLock lock(&mu_);
   while (!over_) changed_.Wait(&mu_);
 }
@@ -266,11 +238,9 @@ void StreamCall::EndIfQuiet() {
     unwritten_.clear();
   }
   rpc.reset();  // makes gRPC return the slices that it could not send
-  if (watch_ != nullptr) watch_->GiveUp(*this);
   for (auto& [sequence, request] : unanswered) {
-    const bool may_have_executed = request->in_ring || (request->sent && may_have_run);
-    Status failed = ErrorOfRequest(ended, may_have_executed);
-    if (request->sent || request->in_ring) request->staged.NoteFailure(failed);
+    Status failed = ErrorOfRequest(ended, request->sent && may_have_run);
+    if (request->sent) request->staged.NoteFailure(failed);
     Deliver(std::move(request), std::move(failed));
   }
   RemoveIfOver();
@@ -285,7 +255,7 @@ Status StreamCall::ReserveRoom(int64_t bytes) {
       return MakeError(Reason::kWrongState, "stream", "a request after its end", "an open stream");
     }
     if (HasRoom(bytes)) break;
-    if (queue_->OnThread()) {
+    if (queue_->OnCallbackThread()) {
       return MakeError(Reason::kQueueFull, "stream",
                        absl::StrCat(requests_, " requests of ", bytes_, " bytes in flight"),
                        absl::StrCat("at most ", options_.requests_max, " of ", options_.bytes_max,
@@ -305,7 +275,6 @@ bool StreamCall::HasRoom(int64_t bytes) const {
   const int64_t requests = requests_ - (in_callback ? credit_requests_ : 0);
   const int64_t used = bytes_ - (in_callback ? credit_bytes_ : 0);
   if (requests == 0) return true;  // a single request may exceed bytes_max
-  if (!in_callback && in_ring_ >= kInRingMax) return false;
   return requests < options_.requests_max && bytes <= options_.bytes_max - used;
 }
 
@@ -315,7 +284,7 @@ StreamCall::Write StreamCall::NextWrite() {
   Write write;
   if (!open_ || writing_) return write;
   if (unwritten_.empty()) {
-    if (!finishing_ || half_closed_ || in_ring_ > 0 || by_id_ > 0) return write;
+    if (!finishing_ || half_closed_ || by_id_ > 0) return write;
     half_closed_ = true;
     write.kind = Write::Kind::kHalfClose;
   } else {
@@ -378,36 +347,6 @@ std::unique_ptr<StreamCall::Request> StreamCall::RemoveUnanswered(uint64_t seque
   return request;
 }
 
-// Runs on the watch's thread, in the queue's turn, without mu_.
-void StreamCall::OnAnswer(uint64_t sequence, Result<ReceivedReply> reply) {
-  const auto self = shared_from_this();  // the last callback may drop the last other reference
-  const bool is_forgotten = reply.ok() && IsForgotten(reply->error());
-  std::unique_ptr<Request> request;
-  bool is_by_id = false;
-  {
-    const proto::MutexLock lock(&mu_);
-    --in_ring_;
-    request = RemoveUnanswered(sequence);
-    is_by_id = request != nullptr && request->use.id != nullptr;
-    if (is_by_id && !is_forgotten) --by_id_;
-  }
-  if (is_by_id && is_forgotten) {
-    SendWhole(sequence, std::move(request));
-  } else if (request != nullptr) {
-    RunCallback(*request, reply);  // the ring borrows no memory
-  }
-  Write write;
-  {
-    const proto::MutexLock lock(&mu_);
-    write = NextWrite();  // the half-close waits until the ring is empty
-  }
-  Start(std::move(write));
-}
-
-void StreamCall::OnLost() {
-  Break(MakeError(Reason::kConnectionLost, "ring: the connection was lost", true));
-}
-
 void StreamCall::Break(Status status) {
   const proto::MutexLock lock(&mu_);
   if (!broken_.has_value()) broken_ = std::move(status);
@@ -438,7 +377,7 @@ void StreamCall::Deliver(std::unique_ptr<Request> request, Result<ReceivedReply>
                        [this, answer] { RunCallback(*answer->request, answer->reply); });
 }
 
-// Runs in the queue's turn, without mu_, so the callback may call Rotate or Cancel. The callback
+// Runs on the queue's thread, without mu_, so the callback may call Rotate or Cancel. The callback
 // is destroyed before the room is freed: it may hold the last copy of the client.
 void StreamCall::RunCallback(Request& request, const Result<ReceivedReply>& reply) {
   const auto self = shared_from_this();

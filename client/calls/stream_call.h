@@ -1,21 +1,18 @@
 // StreamCall: one RotateStream RPC with many requests in flight. A write starts on the thread that
 // calls Rotate. Replies are matched to requests by sequence number, on the queue's thread.
 //
-//   a request:  TakeRoom -> unwritten or in the ring -> sent -> reply -> borrowed memory returned
-//               -> callback -> room free
+//   a request:  ReserveRoom -> unwritten -> sent -> reply -> borrowed memory returned -> callback
+//               -> room free
 //   the stream: started -> open -> finishing -> half-closed -> ended -> over
 //
 //   open:         the RPC has started; writes may begin
 //   finishing:    Finish was called; queued requests are still written, new ones are refused
-//   half-closed:  every request was written, none is in the ring, and none waits by an id: the
-//                 server may have forgotten it, and the request is then sent again, whole
+//   half-closed:  every request was written, and none waits by an id: the server may have forgotten
+//                 it, and the request is then sent again, whole
 //   ended:        gRPC has reported the RPC's status; no reply arrives any more
 //   over:         every callback has run and the queue has dropped the stream
 //
-// If the session has a ring, a request whose tensors lie in its region goes through the ring. All
-// other requests go through the RPC, whose status ends the stream for both kinds.
-//
-// Threading:  Thread-safe. Callbacks and events run on the queue's threads, one at a time. mu_ is
+// Threading:  Thread-safe. Callbacks and events run on the queue's thread, one at a time. mu_ is
 //             not held while a callback runs or a gRPC operation starts; the two exceptions,
 //             TryCancel and Connector::Note, do not call back.
 // Ownership:  The queue owns the stream until its last event and callback. A RotateStream may keep
@@ -32,7 +29,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -40,15 +36,12 @@
 #include "client/codec/borrowed_slices.h"
 #include "client/codec/codec.h"
 #include "client/transport/connector.h"
-#include "client/transport/ring_watch.h"
 #include "proto/mutex.h"
 #include "rope/async.h"
 
 namespace rope::client {
 
-class StreamCall final : public LiveCall,
-                         public RingWatch::Waiting,
-                         public std::enable_shared_from_this<StreamCall> {
+class StreamCall final : public LiveCall, public std::enable_shared_from_this<StreamCall> {
  public:
   static std::shared_ptr<StreamCall> Open(std::shared_ptr<Connector> connector,
                                           std::shared_ptr<const Session> session,
@@ -63,7 +56,7 @@ class StreamCall final : public LiveCall,
   void CancelRequest(uint64_t sequence);
   Status Finish();
   void Cancel() override;
-  // Cancels the stream and waits until it is over; on the queue's thread it does not wait.
+  // Cancels the stream and waits until it is over; on a callback thread it does not wait.
   void Abandon();
 
  private:
@@ -85,8 +78,7 @@ class StreamCall final : public LiveCall,
     PreparedUse use;
     std::optional<RotateValues> values;  // to send it whole; set if it was sent by an id
     int64_t bytes = 0;
-    bool sent = false;     // passed to gRPC's Write
-    bool in_ring = false;  // passed to the ring
+    bool sent = false;  // passed to gRPC's Write
   };
   // gRPC keeps references to written bytes until these objects are destroyed.
   struct Rpc {
@@ -94,9 +86,8 @@ class StreamCall final : public LiveCall,
     std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream;
   };
   struct Message {
-    uint64_t sequence = 0;        // of the request; 0: a cancellation
-    grpc::ByteBuffer bytes = {};  // for the RPC; empty if ring_bytes is set
-    std::string ring_bytes = {};  // for the ring
+    uint64_t sequence = 0;  // of the request; 0: a cancellation
+    grpc::ByteBuffer bytes = {};
   };
   // A write of the RPC.
   struct Write {
@@ -110,9 +101,6 @@ class StreamCall final : public LiveCall,
   void OnWritten(bool ok);
   void OnFinished(bool ok);
 
-  void OnAnswer(uint64_t sequence, Result<ReceivedReply> reply) override;
-  void OnLost() override;
-
   uint64_t NewSequence();
   // Encodes a request in the way that `waiting.use` says, and fills the rest of `waiting`.
   Result<Message> Encode(const RotateRequest& request, uint64_t sequence, Request& waiting) const;
@@ -122,7 +110,7 @@ class StreamCall final : public LiveCall,
   // Waits for room and reserves it. On OK the request counts in requests_ and bytes_.
   Status ReserveRoom(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool HasRoom(int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Sends a request that is already in unanswered_, and in in_ring_ if it is for the ring.
+  // Sends a request that is already in unanswered_.
   void Send(Message message);
   // The next write, or the half-close, if one is due and none is under way; it counts as under way
   // from here on. Start hands it to gRPC, without mu_.
@@ -150,7 +138,6 @@ class StreamCall final : public LiveCall,
   const std::shared_ptr<Connector> connector_;
   const std::shared_ptr<const Session> session_;
   const std::shared_ptr<EventQueue> queue_;
-  const std::shared_ptr<RingWatch> watch_;  // null: no ring
   const StreamOptions options_;
   Step started_{this, &StreamCall::OnStarted};
   Step read_{this, &StreamCall::OnRead};
@@ -160,7 +147,7 @@ class StreamCall final : public LiveCall,
   // The stream of rpc_; valid until the RPC has finished and no write is under way.
   grpc::GenericClientAsyncReaderWriter* stream_ = nullptr;
 
-  // Used on the queue's threads only.
+  // Used on the queue's thread only.
   grpc::ByteBuffer incoming_;
   grpc::Status rpc_status_;
   // The room of the request whose callback is running; requests sent by the callback may use it.
@@ -177,7 +164,6 @@ class StreamCall final : public LiveCall,
   // Requests in flight, from ReserveRoom to the end of the callback, and their bytes.
   int64_t requests_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t in_ring_ ABSL_GUARDED_BY(mu_) = 0;       // requests in the ring
   int64_t by_id_ ABSL_GUARDED_BY(mu_) = 0;         // requests that may have to be sent again
   bool open_ ABSL_GUARDED_BY(mu_) = false;         // the RPC has started, not known to have failed
   bool writing_ ABSL_GUARDED_BY(mu_) = false;      // a write or the half-close is under way

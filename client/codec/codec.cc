@@ -93,12 +93,14 @@ void ReadHead(const v1::RotateResponse& head, RotateReply& reply) {
 }
 
 // Whether request and reply fit through a ring: neither contains tensor bytes, and the request has
-// at most kRingRequestBytes.
+// at most kRingRequestBytes. An empty tensor has none, wherever it lies.
 bool FitRing(const std::vector<proto::MessagePart>& message,
              const std::vector<WantedTensor>& wanted) {
   return message.size() == 1 && message.front().payload.empty() &&
          message.front().header.size() <= proto::kRingRequestBytes &&
-         std::ranges::all_of(wanted, [](const WantedTensor& tensor) { return tensor.in_region; });
+         std::ranges::all_of(wanted, [](const WantedTensor& tensor) {
+           return tensor.in_region || tensor.bytes == 0;
+         });
 }
 
 grpc::ByteBuffer BufferOf(const std::vector<proto::MessagePart>& message,

@@ -11,6 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "client/error.h"
 #include "client/transport/channel.h"
+#include "client/transport/ring_transport.h"
+#include "client/transport/rpc_transport.h"
 #include "client/transport/waiter.h"
 #include "proto/ipc/hello.h"
 
@@ -20,14 +22,14 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// What is left, but never nothing, so that the error says why.
+// The time that is left, but never 0, so that the error says why.
 microseconds Until(std::chrono::steady_clock::time_point deadline) {
   const auto left =
       std::chrono::duration_cast<microseconds>(deadline - std::chrono::steady_clock::now());
   return std::max<microseconds>(left, milliseconds(1));
 }
 
-// Dials a Unix target until somebody listens or the time is over.
+// Dials a Unix target until a server listens or the time is over.
 Result<proto::FileDescriptor> AwaitUnixSocket(const std::string& target,
                                               std::chrono::steady_clock::time_point deadline,
                                               microseconds timeout) {
@@ -45,7 +47,7 @@ Result<proto::FileDescriptor> AwaitUnixSocket(const std::string& target,
   }
 }
 
-// Whether there is more to gain from new staging memory than it costs.
+// Whether the session needs new staging memory.
 bool HasLostHalf(const Region& region) {
   return region.is_staging && region.memory->lost_bytes() > region.memory->capacity_bytes() / 2;
 }
@@ -67,7 +69,8 @@ const char* Name(Transport transport) {
 Connector::Connector(std::string target, const ConnectOptions& options)
     : target_(std::move(target)),
       options_(options),
-      outputs_(OutputPool::Make(options.pooled_bytes)) {}
+      outputs_(OutputPool::Make(options.pooled_bytes)),
+      callback_owner_(std::make_shared<CallbackOwner>()) {}
 
 bool Connector::IsAllowed(Transport transport) const {
   return std::find(options_.transports.begin(), options_.transports.end(), transport) !=
@@ -95,12 +98,12 @@ Status Connector::CheckOptions() const {
   return {};
 }
 
-bool Connector::MayBringMemory() const {
+bool Connector::MayShareMemory() const {
   return IsAllowed(Transport::kRing) || IsAllowed(Transport::kMemfd);
 }
 
 bool Connector::MayStage() const {
-  return options_.arena_bytes == 0 && options_.staged_bytes > 0 && MayBringMemory();
+  return options_.arena_bytes == 0 && options_.staged_bytes > 0 && MayShareMemory();
 }
 
 Status Connector::Connect(microseconds timeout) {
@@ -108,27 +111,30 @@ Status Connector::Connect(microseconds timeout) {
   const auto deadline = Clock::now() + timeout;
   const auto connect =
       options_.arena_bytes > 0 ? &Connector::ConnectMemfd : &Connector::ConnectStaged;
-  const Status status = MayBringMemory()
-                            ? (this->*connect)(deadline)
-                            : MakeError(Reason::kWrongState, "not in ConnectOptions::transports");
-  if (status.ok()) {
-    const proto::MutexLock lock(&mu_);
-    chosen_ = MemoryOfSession();
-    return {};
+  Result<Dialed> dialed = MayShareMemory()
+                              ? (this->*connect)(deadline)
+                              : MakeError(Reason::kWrongState, "not in ConnectOptions::transports");
+  if (!dialed.ok()) {
+    const std::string reason =
+        absl::StrCat(Name(Transport::kMemfd), ": ", dialed.status().ToString());
+    if (!IsAllowed(Transport::kInline)) {
+      return MakeError(Reason::kWrongState, absl::StrCat(target_, ": ", reason));
+    }
+    dialed = ConnectInline(deadline, reason);
   }
-  const std::string reason = absl::StrCat(Name(Transport::kMemfd), ": ", status.ToString());
-  if (IsAllowed(Transport::kInline)) return ConnectInline(deadline, reason);
-  return MakeError(Reason::kWrongState, absl::StrCat(target_, ": ", reason));
+  if (!dialed.ok()) return dialed.status();
+  const proto::MutexLock lock(&mu_);
+  Set(*std::move(dialed));
+  return {};
 }
 
-ChosenTransport Connector::MemoryOfSession() const {
-  if (session_->ring != nullptr) return {Transport::kRing, ""};
-  return {Transport::kMemfd, IsAllowed(Transport::kRing)
-                                 ? "ring: got a server that serves none"
-                                 : "ring: not in ConnectOptions::transports"};
+void Connector::Set(Dialed dialed) {
+  session_ = std::move(dialed.session);
+  chosen_ = std::move(dialed.chosen);
 }
 
-Status Connector::ConnectInline(Clock::time_point deadline, const std::string& reason) {
+Result<Connector::Dialed> Connector::ConnectInline(Clock::time_point deadline,
+                                                   const std::string& reason) {
   std::unique_ptr<SharedMemory> shared;
   if (options_.arena_bytes > 0) {
     Result<std::unique_ptr<SharedMemory>> memory =
@@ -137,11 +143,7 @@ Status Connector::ConnectInline(Clock::time_point deadline, const std::string& r
     shared = *std::move(memory);
   }
   arena_ = std::make_shared<ArenaMemory>(std::move(shared));
-  std::shared_ptr<const Session> session = InlineSession(deadline);
-  const proto::MutexLock lock(&mu_);
-  session_ = std::move(session);
-  chosen_ = {Transport::kInline, reason};
-  return {};
+  return Dialed{InlineSession(deadline), {Transport::kInline, reason}};
 }
 
 std::shared_ptr<const Session> Connector::InlineSession(Clock::time_point deadline) const {
@@ -155,23 +157,20 @@ std::shared_ptr<const Session> Connector::InlineSession(Clock::time_point deadli
   return channel;
 }
 
-Status Connector::ConnectMemfd(Clock::time_point deadline) {
-  // The other half is for what comes after a server that does not answer.
+Result<Connector::Dialed> Connector::ConnectMemfd(Clock::time_point deadline) {
+  // The other half is for the steps after a server that does not answer.
   Result<proto::FileDescriptor> socket = AwaitUnixSocket(target_, deadline, Until(deadline) / 2);
   if (!socket.ok()) return socket.status();
   Result<std::unique_ptr<SharedMemory>> memory =
       SharedMemory::CreateMemfd(options_.arena_bytes, SharedMemory::Use::kArena);
   if (!memory.ok()) return memory.status();
   auto arena = std::make_shared<ArenaMemory>(*std::move(memory));
-  Result<std::shared_ptr<const Session>> session = Greet(*std::move(socket), arena);
-  if (!session.ok()) return session.status();
-  arena_ = std::move(arena);
-  const proto::MutexLock lock(&mu_);
-  session_ = *std::move(session);
-  return {};
+  Result<Dialed> dialed = Greet(*std::move(socket), arena);
+  if (dialed.ok()) arena_ = std::move(arena);
+  return dialed;
 }
 
-Status Connector::ConnectStaged(Clock::time_point deadline) {
+Result<Connector::Dialed> Connector::ConnectStaged(Clock::time_point deadline) {
   if (options_.staged_bytes == 0) {
     return MakeError(Reason::kWrongState,
                      "got neither arena_bytes nor staged_bytes, want memory to share");
@@ -179,23 +178,20 @@ Status Connector::ConnectStaged(Clock::time_point deadline) {
   Result<proto::FileDescriptor> socket =
       AwaitUnixSocket(target_, deadline, std::min<microseconds>(Until(deadline) / 2, kRedialMax));
   if (!socket.ok()) return socket.status();
-  Result<std::shared_ptr<const Session>> session = GreetStaged(*std::move(socket));
-  if (!session.ok()) return session.status();
-  arena_ = std::make_shared<ArenaMemory>(nullptr);
-  const proto::MutexLock lock(&mu_);
-  session_ = *std::move(session);
-  return {};
+  Result<Dialed> dialed = GreetStaged(*std::move(socket));
+  if (dialed.ok()) arena_ = std::make_shared<ArenaMemory>(nullptr);
+  return dialed;
 }
 
-Result<std::shared_ptr<const Session>> Connector::GreetStaged(proto::FileDescriptor socket) const {
+Result<Connector::Dialed> Connector::GreetStaged(proto::FileDescriptor socket) const {
   Result<std::unique_ptr<SharedMemory>> memory =
       SharedMemory::CreateMemfd(options_.staged_bytes, SharedMemory::Use::kStaging);
   if (!memory.ok()) return memory.status();
   return Greet(std::move(socket), std::make_shared<ArenaMemory>(*std::move(memory)));
 }
 
-Result<std::shared_ptr<const Session>> Connector::Greet(proto::FileDescriptor socket,
-                                                        std::shared_ptr<ArenaMemory> memory) const {
+Result<Connector::Dialed> Connector::Greet(proto::FileDescriptor socket,
+                                           std::shared_ptr<ArenaMemory> memory) const {
   std::shared_ptr<Ring> ring;
   if (IsAllowed(Transport::kRing)) {
     Result<std::unique_ptr<Ring>> created = Ring::Create(SpinOf(options_));
@@ -211,7 +207,7 @@ Result<std::shared_ptr<const Session>> Connector::Greet(proto::FileDescriptor so
   }
   auto answer = proto::ExchangeHello(socket.get(), hello, descriptors);
   if (!answer.ok()) {
-    // There is a server, and it has no such memory: not the same as no server.
+    // A server answered that shares no memory: not the same as no server.
     return MakeError(Reason::kWrongState, answer.status().message());
   }
   if (answer->hello.code != absl::StatusCode::kOk) {
@@ -223,63 +219,85 @@ Result<std::shared_ptr<const Session>> Connector::Greet(proto::FileDescriptor so
   if (ring == nullptr && !IsAllowed(Transport::kMemfd)) {
     return MakeError(Reason::kWrongState, "hello", "memory without a ring", "one with it");
   }
-  if (ring != nullptr) ring->Open(std::move(answer->doorbell), std::move(watched));
+  ChosenTransport chosen = {.transport = Transport::kRing};
+  if (ring == nullptr) {
+    chosen = {Transport::kMemfd, IsAllowed(Transport::kRing)
+                                     ? "ring: got a server that serves none"
+                                     : "ring: not in ConnectOptions::transports"};
+  } else {
+    ring->Open(std::move(answer->doorbell), std::move(watched));
+  }
   const Region region = {.memory = std::move(memory),
                          .ids = std::make_shared<RegionIds>(answer->hello.region_id),
                          .is_staging = MayStage()};
-  return SessionOn(std::move(socket), region, std::move(ring));
+  return Dialed{SessionOn(std::move(socket), region, std::move(ring)), std::move(chosen)};
 }
 
 std::shared_ptr<const Session> Connector::SessionOn(proto::FileDescriptor socket, Region region,
                                                     std::shared_ptr<Ring> ring) const {
+  const Stub stub(MakeChannelOn(std::move(socket), options_), options_);
+  std::shared_ptr<RotateTransport> rotate;
+  if (ring == nullptr) {
+    rotate = std::make_shared<RpcTransport>(stub);
+  } else {
+    rotate = std::make_shared<RingTransport>(stub, std::move(ring), region.memory, callback_owner_);
+  }
   return std::make_shared<Session>(
-      Session{.stub = Stub(MakeChannelOn(std::move(socket), options_), options_),
+      Session{.stub = stub,
+              .rotate = std::move(rotate),
               .on_own_socket = true,
               .region = std::move(region),
-              .ring = std::move(ring),
               .prepared = std::make_shared<PreparedRequests>(options_.prepare_repeated)});
 }
 
 std::shared_ptr<Session> Connector::OwnChannel() const {
+  const Stub stub(MakeChannel(target_, options_), options_);
   return std::make_shared<Session>(
-      Session{.stub = Stub(MakeChannel(target_, options_), options_),
+      Session{.stub = stub,
+              .rotate = std::make_shared<RpcTransport>(stub),
               .prepared = std::make_shared<PreparedRequests>(options_.prepare_repeated)});
 }
 
+// The thread that finds the connection lost dials without mu_; the others wait for it. Where only
+// staging memory is short, a failed dial leaves the session as it was.
 Result<std::shared_ptr<const Session>> Connector::Get() {
-  const proto::MutexLock lock(&mu_);
-  if (lost_ || HasLostHalf(session_->region)) {
-    const Status status = Redial();
-    if (lost_ && !status.ok()) return status;  // else there is still the one before
-    lost_ = false;
+  std::shared_ptr<const Session> lost;
+  {
+    const proto::MutexLock lock(&mu_);
+    while (dialing_) dialed_.Wait(&mu_);
+    if (!lost_ && !HasLostHalf(session_->region)) return session_;
+    dialing_ = true;
+    lost = session_;
   }
+  Result<Dialed> dialed = Redial(*lost);
+  const proto::MutexLock lock(&mu_);
+  dialing_ = false;
+  dialed_.SignalAll();
+  if (!dialed.ok()) {
+    if (lost_) return dialed.status();
+    return session_;
+  }
+  lost_ = false;
+  Set(*std::move(dialed));
   return session_;
 }
 
-Status Connector::Redial() {
+Result<Connector::Dialed> Connector::Redial(const Session& lost) const {
   Result<proto::FileDescriptor> socket = ConnectSocket(*UnixPathOf(target_), kRedialMax);
   if (!socket.ok()) return socket.status();
-  if (session_->region.ids == nullptr) {
-    session_ = SessionOn(*std::move(socket), {}, nullptr);
-    return {};
+  if (lost.region.ids == nullptr) {
+    return Dialed{SessionOn(*std::move(socket), {}, nullptr), transport()};
   }
-  Result<std::shared_ptr<const Session>> session = session_->region.is_staging
-                                                       ? GreetStaged(*std::move(socket))
-                                                       : Greet(*std::move(socket), arena_);
-  if (session.ok()) {
-    session_ = *std::move(session);
-    chosen_ = MemoryOfSession();
-    return {};
-  }
-  if (!IsAllowed(Transport::kInline)) return session.status();
-  session_ = OwnChannel();
-  chosen_ = {Transport::kInline, absl::StrCat("memfd: ", session.status().ToString())};
-  return {};
+  Result<Dialed> dialed =
+      lost.region.is_staging ? GreetStaged(*std::move(socket)) : Greet(*std::move(socket), arena_);
+  if (dialed.ok() || !IsAllowed(Transport::kInline)) return dialed;
+  return Dialed{OwnChannel(),
+                {Transport::kInline, absl::StrCat("memfd: ", dialed.status().ToString())}};
 }
 
 void Connector::Note(const Session& session, const Status& status) {
   const proto::MutexLock lock(&mu_);
-  // Where the server speaks, it says whether it ran.
+  // A status from the server itself says whether the call ran.
   const bool is_gone =
       status.code() == StatusCode::kUnavailable && status.detail().may_have_executed;
   if (!session.on_own_socket || !is_gone || session_.get() != &session || lost_) return;
@@ -292,8 +310,8 @@ Result<std::shared_ptr<const Session>> Connector::GetForFence() {
   if (!std::exchange(lost_arena_, false)) return session_;
   return MakeError(
       Reason::kConnectionLost,
-      "fence: a connection that shared the memory was lost; nobody tells when its server "
-      "is done with it");
+      "fence: a connection that shared the memory was lost; the end of its server's work cannot "
+      "be observed");
 }
 
 ChosenTransport Connector::transport() const {

@@ -21,8 +21,8 @@ using std::chrono::milliseconds;
 // How long a sleeping thread takes at most to notice that its server is gone.
 constexpr microseconds kLookAgain = milliseconds(50);
 
-// Answers about more tensor bytes are further away than the usual spin time: who polls for them
-// only takes the processors that they are made on.
+// The replies to larger requests take longer than the usual spin time. A thread that polls for them
+// only takes a processor from the server.
 constexpr int64_t kPolledBytesMax = 4 << 20;
 
 bool IsDone(const proto::RingSlot& slot) {
@@ -44,7 +44,11 @@ microseconds Bounded(microseconds timeout) {
 Result<ReceivedReply> ReplyIn(const proto::RingSlot& slot) {
   const size_t bytes = std::min<size_t>(slot.message_bytes.load(std::memory_order_relaxed),
                                         proto::kRingMessageBytes);
-  return ReceivedReply::ParseSmall({slot.message.data(), bytes});
+  Result<ReceivedReply> reply = ReceivedReply::ParseSmall({slot.message.data(), bytes});
+  if (!reply.ok() || slot.code.load(std::memory_order_relaxed) == 0) return reply;
+  const Status error = reply->error();
+  if (!error.ok()) return error;
+  return MakeError(Reason::kInternal, "reply", "a code without its error", "");
 }
 
 }  // namespace
@@ -71,25 +75,22 @@ std::optional<Result<ReceivedReply>> Ring::Call(std::string_view request, int64_
                                                 microseconds timeout) {
   timeout = Bounded(timeout);
   const auto deadline = Clock::now() + timeout;
-  const std::optional<uint32_t> index = TakeSlot();
+  const std::optional<uint32_t> index = Reserve();
   if (!index.has_value()) return std::nullopt;
   proto::RingSlot& slot = shared().slots[*index];
   Write(request, timeout, RingState::kSubmitted, slot);
   Submit(*index);
   const Outcome outcome = Await(slot, tensor_bytes <= kPolledBytesMax, deadline);
   if (outcome != Outcome::kAnswered) {
-    GiveUp(*index);
-    GiveBack(*index, /*answered=*/false);
+    Abandon(*index);
     return outcome == Outcome::kLost
                ? MakeError(Reason::kConnectionLost, "ring: the connection was lost", true)
                : MakeError(Reason::kDeadline, "ring: no answer in time", true);
   }
-  Result<ReceivedReply> answer = AnswerIn(slot);
-  GiveBack(*index, /*answered=*/true);
-  return answer;
+  return TakeReply(*index);
 }
 
-std::optional<uint32_t> Ring::TakeSlot() {
+std::optional<uint32_t> Ring::Reserve() {
   if (shared().closed.load() != 0) return std::nullopt;
   const proto::MutexLock lock(&mu_);
   if (free_.empty()) {
@@ -105,9 +106,15 @@ std::optional<uint32_t> Ring::TakeSlot() {
   return slot;
 }
 
-void Ring::GiveBack(uint32_t slot, bool answered) {
+void Ring::Release(uint32_t slot) {
   const proto::MutexLock lock(&mu_);
-  (answered ? free_ : abandoned_).push_back(slot);
+  free_.push_back(slot);
+}
+
+void Ring::Abandon(uint32_t slot) {
+  GiveUp(slot);
+  const proto::MutexLock lock(&mu_);
+  abandoned_.push_back(slot);
 }
 
 void Ring::Submit(uint32_t slot) {
@@ -152,50 +159,43 @@ Ring::Outcome Ring::Sleep(proto::RingSlot& slot, Clock::time_point deadline) con
   }
 }
 
-void Ring::SubmitWatched(uint32_t slot, std::string_view request, microseconds timeout) {
-  Write(request, Bounded(timeout), RingState::kWatched, shared().slots[slot]);
+void Ring::SubmitQueued(uint32_t slot, std::string_view request, microseconds timeout) {
+  Write(request, Bounded(timeout), RingState::kQueued, shared().slots[slot]);
   Submit(slot);
 }
 
-std::optional<uint32_t> Ring::NextAnswered() {
-  if (shared().answered.load() == answers_taken_) return std::nullopt;
-  const auto& next = shared().answers[answers_taken_++ % proto::kRingSlots];
+std::optional<uint32_t> Ring::NextCompleted() {
+  if (shared().completed.load() == completions_read_) return std::nullopt;
+  const auto& next = shared().completions[completions_read_++ % proto::kRingSlots];
   return next.load(std::memory_order_relaxed) % proto::kRingSlots;
 }
 
-Result<ReceivedReply> Ring::TakeAnswer(uint32_t slot) {
+Result<ReceivedReply> Ring::TakeReply(uint32_t slot) {
   Result<ReceivedReply> reply = ReplyIn(shared().slots[slot]);
-  GiveBack(slot, /*answered=*/true);
+  Release(slot);
   return reply;
 }
 
-void Ring::AwaitAnswered(microseconds timeout) {
-  std::atomic<uint32_t>& asleep = shared().watcher_asleep;
+// The reader sets `reader_asleep` before its last look, and the server and WakeReader look at it
+// after what they have to tell: one of the two sees the other.
+void Ring::AwaitCompletion(microseconds timeout) {
+  std::atomic<uint32_t>& asleep = shared().reader_asleep;
   asleep.store(1);
-  // Whoever answers, or stops the watcher, from here on wakes it.
-  const bool may_sleep = shared().answered.load() == answers_taken_ && !stopped_watching_.load();
+  const bool may_sleep =
+      shared().completed.load() == completions_read_ && !reader_woken_.exchange(false);
   if (may_sleep) proto::FutexWait(asleep, 1, timeout);
   asleep.store(0);
 }
 
-void Ring::StopWatching() {
-  stopped_watching_.store(true);
-  shared().watcher_asleep.store(0);
-  proto::FutexWakeAll(shared().watcher_asleep);
+void Ring::WakeReader() {
+  reader_woken_.store(true);
+  if (shared().reader_asleep.exchange(0) != 0) proto::FutexWakeAll(shared().reader_asleep);
 }
 
 bool Ring::IsLost() const {
   if (shared().closed.load() != 0) return true;
   pollfd connection = {socket_.get(), POLLRDHUP, 0};
   return poll(&connection, 1, 0) == 1;
-}
-
-Result<ReceivedReply> Ring::AnswerIn(const proto::RingSlot& slot) {
-  Result<ReceivedReply> reply = ReplyIn(slot);
-  if (!reply.ok() || slot.code.load(std::memory_order_relaxed) == 0) return reply;
-  const Status error = reply->error();
-  if (!error.ok()) return error;
-  return MakeError(Reason::kInternal, "reply", "a code without its error", "");
 }
 
 }  // namespace rope::client

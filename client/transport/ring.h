@@ -1,15 +1,15 @@
-// Ring: the client's side of one ring (proto/ipc/ring.h): calls of Rotate that cost no RPC.
+// Ring: the client's side of one ring (proto/ipc/ring.h).
 //
-// A call takes a slot, and the calling thread waits for it: it polls for up to the spin time,
-// yielding between polls, and then sleeps, as Stub::Call does; for the answer to a large request it
-// sleeps at once. Nobody else works for it. Answers to requests that nobody waits for so are taken
-// by one thread, the watcher (ring_watch.h).
+// A synchronous call takes a slot and waits for its reply: it polls for up to the spin time,
+// yielding between polls, and then sleeps, as Stub::Call does; for a large request it sleeps at
+// once. Asynchronous requests are completed by one thread, which reads the completion queue
+// (ring_completions.h).
 //
-// Threading:  Thread-safe once Open has returned; the watcher's functions on one thread.
+// Threading:  Thread-safe once Open has returned. One thread at a time reads completions.
 // Ownership:  Owns its memory, the doorbell and a descriptor of the connection, which stays open
 //             with it.
-// Errors:     Create: as SharedMemory. Call: what the server answered; DEADLINE_EXCEEDED;
-//             UNAVAILABLE: the connection was lost. Beside the last two the request may have run.
+// Errors:     Create: as SharedMemory. Call: the server's error; DEADLINE_EXCEEDED; UNAVAILABLE:
+//             the connection was lost. With the last two the request may have run.
 #ifndef ROPE_CLIENT_TRANSPORT_RING_H_
 #define ROPE_CLIENT_TRANSPORT_RING_H_
 
@@ -41,29 +41,30 @@ class Ring {
 
   // If it sleeps. Before a call that will come at once: it wakes up while the request is encoded.
   void WakeServer();
-  // `tensor_bytes`: of the tensors that the request is about.
-  // nullopt: it does not go through the ring, which is full or has ended.
-  // REQUIRES of all requests: at most proto::kRingRequestBytes.
+  // Sends a request and waits for its reply. `tensor_bytes`: of all its tensors. nullopt: the ring
+  // has no free slot, or has ended. REQUIRES: at most proto::kRingRequestBytes.
   std::optional<Result<ReceivedReply>> Call(std::string_view request, int64_t tensor_bytes,
                                             std::chrono::microseconds timeout);
 
-  // A slot for a watched request; nullopt: as Call. Then, with what has to be known when its answer
-  // is taken, SubmitWatched.
-  std::optional<uint32_t> TakeSlot();
-  void SubmitWatched(uint32_t slot, std::string_view request, std::chrono::microseconds timeout);
-
-  // Of a slot that was submitted: where the server has not read it yet, it will not run it.
+  // A slot for one request; nullopt: as Call. It must be submitted or released.
+  std::optional<uint32_t> Reserve();
+  void Release(uint32_t slot);
+  // Submits a request whose reply goes to the completion queue.
+  // REQUIRES: `slot` is reserved; as Call.
+  void SubmitQueued(uint32_t slot, std::string_view request, std::chrono::microseconds timeout);
+  // Gives up a submitted request: the server does not run it if it has not read it yet.
   void GiveUp(uint32_t slot) { shared().slots[slot].timeout_us.store(0); }
 
-  // The watcher's: the next slot with an answer to a watched request.
-  std::optional<uint32_t> NextAnswered();
-  // What is in it, an `error` too; and the slot is free.
-  Result<ReceivedReply> TakeAnswer(uint32_t slot);
-  // Sleeps until there is one, StopWatching was called, or the time is over.
-  void AwaitAnswered(std::chrono::microseconds timeout);
-  // Wakes the watcher. From now on it does not sleep any more.
-  void StopWatching();
-  // Whether nothing will be answered any more.
+  // These four are for the reader of completions. The next completed slot, or nullopt:
+  std::optional<uint32_t> NextCompleted();
+  // The reply in a completed slot, which is free afterwards.
+  Result<ReceivedReply> TakeReply(uint32_t slot);
+  // Sleeps until a slot completes, the ring ends, WakeReader is called or the time is over.
+  void AwaitCompletion(std::chrono::microseconds timeout);
+  // Ends the current or the next AwaitCompletion. Callable from any thread.
+  void WakeReader();
+
+  // Whether no more replies will come.
   bool IsLost() const;
 
  private:
@@ -72,26 +73,25 @@ class Ring {
   Ring(std::unique_ptr<SharedMemory> memory, std::chrono::microseconds spin);
 
   proto::Ring& shared() const { return *reinterpret_cast<proto::Ring*>(memory_->data()); }
-  // False: the request is not to be waited for any more; its slot is free once it is answered.
-  void GiveBack(uint32_t slot, bool answered);
+  // Its slot is free once the server has answered it.
+  void Abandon(uint32_t slot);
   void Submit(uint32_t slot);
   enum class Outcome { kAnswered, kTimedOut, kLost };
   Outcome Await(proto::RingSlot& slot, bool may_poll, Clock::time_point deadline) const;
   Outcome Sleep(proto::RingSlot& slot, Clock::time_point deadline) const;
-  static Result<ReceivedReply> AnswerIn(const proto::RingSlot& slot);
 
   const std::unique_ptr<SharedMemory> memory_;
   const std::chrono::microseconds spin_;
   proto::FileDescriptor doorbell_;
   proto::FileDescriptor socket_;
 
-  uint32_t answers_taken_ = 0;  // of the watcher alone
-  std::atomic<bool> stopped_watching_ = false;
+  uint32_t completions_read_ = 0;  // by the reader
+  std::atomic<bool> reader_woken_ = false;
 
   proto::Mutex mu_;
   std::vector<uint32_t> free_ ABSL_GUARDED_BY(mu_);
-  std::vector<uint32_t> abandoned_
-      ABSL_GUARDED_BY(mu_);  // given up, and not answered when last seen
+  // Given up, and not answered when last seen.
+  std::vector<uint32_t> abandoned_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace rope::client

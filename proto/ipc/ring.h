@@ -1,35 +1,36 @@
 // Ring: calls of Rotate without an RPC, in memory that a client shares with its server.
 //
-// The client makes a memfd of sizeof(Ring) bytes, all zeros and sealed as a region is, and brings
+// The client creates a memfd of sizeof(Ring) bytes, all zeros and sealed like a region, and passes
 // it with its hello (hello.h). The answer brings the doorbell, an eventfd.
 //
-//   client: writes a RotateRequest into a slot that it has not in use, sets its state to
-//           kSubmitted, puts its index into queue[submitted % kRingSlots] and adds 1 to
-//           `submitted`; where `asleep` was 1, sets it to 0 and adds 1 to the doorbell.
+//   client: writes a RotateRequest into a free slot, sets its state to kSubmitted or kQueued, puts
+//           its index into queue[submitted % kRingSlots] and adds 1 to `submitted`. If `asleep` was
+//           1, it sets it to 0 and adds 1 to the doorbell.
 //   server: writes a RotateResponse into the same slot and sets its state to kDone. A `code` other
 //           than 0 says that the response holds nothing but its `error`.
-//   client: polls the slot's state, or sets it from kSubmitted to kAwaited and sleeps on it
-//           (futex). Where it gives up, it sets the timeout to 0, so that a request that was not
-//           read yet does not run, and uses the slot again once it is answered.
+//   client: kSubmitted: one thread polls the slot's state, or sets it from kSubmitted to kAwaited
+//           and sleeps on it (futex).
+//           kQueued: one thread reads the completions of all such slots. The server puts the slot's
+//           index into completions[completed % kRingSlots] and adds 1 to `completed`. If
+//           `reader_asleep` was not 0, it sets it to 0 and wakes the thread that sleeps on it
+//           (futex), at once or after the next few completions.
 //
-// The client may do what `asleep` asks for before it writes its request too, so that the server
-// wakes up meanwhile; whether it sleeps again is to be asked after the submission in any case.
+// A client that gives up a request sets its timeout to 0, so that the server does not run it if it
+// has not read it yet. The slot is free again once it is answered.
 //
-// Many answers can be waited for in one place: where a slot was submitted as kWatched, the server
-// also puts its index into answers[answered % kRingSlots] and adds 1 to `answered`; where
-// `watcher_asleep` is not 0, it sets it to 0 and wakes who sleeps on it (futex), at once or after
-// the next few answers.
+// The client may ring the doorbell before it writes its request, so that the server wakes up
+// meanwhile; after the submission it must look at `asleep` again in any case.
 //
-// Answers come in any order. The server reads a slot once, after it was submitted, and trusts
-// nothing that it reads there. Whoever breaks the rules (an index past the end, or of a slot that
-// is not answered, a length past the end) finds `closed` set to 1, as does everybody when the
-// server ends: nothing more is read or answered then. A ring lasts as long as its connection.
-// Whoever sleeps looks from time to time whether either is over: nobody can wake a thread that is
-// just about to sleep then.
+// Replies come in any order. The server reads a slot once, after it was submitted, and trusts
+// nothing that it reads there. If a client breaks the rules (an index past the end or of a slot
+// that is not answered, a length past the end), the server sets `closed` to 1, as it does when it
+// ends: nothing more is read or answered then. A ring lasts as long as its connection. A thread
+// that sleeps looks from time to time whether either has ended, because a wake-up just before it
+// sleeps would be lost.
 //
-// Integers are in the order of the machine's bytes: both sides are on it.
+// Integers are in the machine's byte order: both sides run on it.
 //
-// Threading:  Fields are atomic; who may write which is said above.
+// Threading:  Fields are atomic; the text above says which side writes which.
 #ifndef ROPE_PROTO_IPC_RING_H_
 #define ROPE_PROTO_IPC_RING_H_
 
@@ -50,7 +51,7 @@ enum class RingState : uint32_t {
   kSubmitted = 1,
   kAwaited = 2,
   kDone = 3,
-  kWatched = 4,
+  kQueued = 4,
 };
 
 constexpr uint32_t ValueOf(RingState state) {
@@ -66,13 +67,13 @@ struct RingSlot {
 };
 
 struct Ring {
-  alignas(64) std::atomic<uint32_t> submitted;  // requests so far; by the client
-  alignas(64) std::atomic<uint32_t> asleep;     // whether to ring the doorbell; 1 by the server
-  std::atomic<uint32_t> closed;                 // by the server
-  alignas(64) std::atomic<uint32_t> answered;   // answers to watched requests so far; by the server
-  alignas(64) std::atomic<uint32_t> watcher_asleep;  // whether to wake it; not 0 by the client
-  alignas(64) std::array<std::atomic<uint32_t>, kRingSlots> queue;    // indices; by the client
-  alignas(64) std::array<std::atomic<uint32_t>, kRingSlots> answers;  // indices; by the server
+  alignas(64) std::atomic<uint32_t> submitted;      // requests so far; by the client
+  alignas(64) std::atomic<uint32_t> asleep;         // whether to ring the doorbell; 1 by the server
+  std::atomic<uint32_t> closed;                     // by the server
+  alignas(64) std::atomic<uint32_t> completed;      // completions so far; by the server
+  alignas(64) std::atomic<uint32_t> reader_asleep;  // whether to wake it; not 0 by the client
+  alignas(64) std::array<std::atomic<uint32_t>, kRingSlots> queue;        // indices; by the client
+  alignas(64) std::array<std::atomic<uint32_t>, kRingSlots> completions;  // indices; by the server
   alignas(4096) std::array<RingSlot, kRingSlots> slots;
 };
 

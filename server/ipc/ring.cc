@@ -12,11 +12,10 @@
 namespace rope::server {
 namespace {
 
-// Waking a thread costs as much as ten small requests: who waits for many answers hears of some at
-// a time, unless there is nothing else to do.
-constexpr int64_t kAnnouncedAtOnce = 32;
+// Waking a thread costs as much as ten small requests. So the thread that serves rings wakes the
+// client's reader once for so many completions, or when it finds no more requests.
+constexpr int64_t kCompletionsPerWake = 32;
 
-// Whether this thread serves rings: it announces answers when it finds no more requests.
 thread_local bool serves_rings = false;
 
 constexpr int64_t kTimeoutMaxUs = int64_t{86'400} * 1'000'000;  // a day is for ever
@@ -41,7 +40,7 @@ void RingCall::Answer(absl::StatusCode code, std::string_view reply) {
   under_way_.store(false, std::memory_order_release);  // before the client may use the slot again
   const uint32_t before = state.exchange(ValueOf(proto::RingState::kDone));
   if (before == ValueOf(proto::RingState::kAwaited)) proto::FutexWakeAll(state);
-  if (before == ValueOf(proto::RingState::kWatched)) held->NoteAnswer(index_);
+  if (before == ValueOf(proto::RingState::kQueued)) held->Complete(index_);
 }
 
 absl::StatusOr<std::unique_ptr<Region>> Ring::MapMemory(proto::FileDescriptor memfd,
@@ -75,7 +74,7 @@ void Ring::SetAsleep(bool asleep) {
 Ring::Served Ring::Serve(const Handler& handler) {
   const uint32_t submitted = shared_.submitted.load(std::memory_order_acquire);
   if (submitted == taken_) {
-    Announce();
+    WakeForCompletions();
     return Served::kNothing;
   }
   if (submitted - taken_ > proto::kRingSlots) return Served::kBroken;
@@ -89,26 +88,26 @@ Ring::Served Ring::Serve(const Handler& handler) {
   return served;
 }
 
-void Ring::NoteAnswer(uint32_t index) {
+void Ring::Complete(uint32_t index) {
   {
-    const proto::MutexLock lock(&answers_mutex_);
-    const uint32_t answered = shared_.answered.load(std::memory_order_relaxed);
-    shared_.answers[answered % proto::kRingSlots].store(index, std::memory_order_relaxed);
-    shared_.answered.store(answered + 1);
+    const proto::MutexLock lock(&completions_mutex_);
+    const uint32_t completed = shared_.completed.load(std::memory_order_relaxed);
+    shared_.completions[completed % proto::kRingSlots].store(index, std::memory_order_relaxed);
+    shared_.completed.store(completed + 1);
   }
-  if (!serves_rings) return WakeWatcher();
-  if (++unannounced_ == kAnnouncedAtOnce) Announce();
+  if (!serves_rings) return WakeReader();
+  if (++untold_ == kCompletionsPerWake) WakeForCompletions();
 }
 
-void Ring::Announce() {
-  if (unannounced_ == 0) return;
-  unannounced_ = 0;
-  WakeWatcher();
+void Ring::WakeForCompletions() {
+  if (untold_ == 0) return;
+  untold_ = 0;
+  WakeReader();
 }
 
-void Ring::WakeWatcher() {
-  std::atomic<uint32_t>& asleep = shared_.watcher_asleep;
-  // The client says that it sleeps before it looks for the last time: one of us sees the other.
+void Ring::WakeReader() {
+  std::atomic<uint32_t>& asleep = shared_.reader_asleep;
+  // The client sets `reader_asleep` before it looks for the last time: one of us sees the other.
   if (asleep.load() != 0 && asleep.exchange(0) != 0) proto::FutexWakeAll(asleep);
 }
 
@@ -136,7 +135,7 @@ void Ring::Close() {
   for (proto::RingSlot& slot : shared_.slots) {
     if (slot.state.load() == ValueOf(proto::RingState::kAwaited)) proto::FutexWakeAll(slot.state);
   }
-  WakeWatcher();
+  WakeReader();
 }
 
 }  // namespace rope::server

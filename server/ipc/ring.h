@@ -83,11 +83,11 @@ class Ring : public std::enable_shared_from_this<Ring> {
  private:
   friend class RingCall;
 
-  // Says that a watched request is answered.
-  void NoteAnswer(uint32_t index);
-  // Wakes who waits for the answers that Serve has given and not announced.
-  void Announce();
-  void WakeWatcher();
+  // Puts the slot into the completion queue.
+  void Complete(uint32_t index);
+  // Wakes the client's reader for the completions of this thread of which it was not told.
+  void WakeForCompletions();
+  void WakeReader();
   // Reads the request in a slot and hands it to `handler`. False: it broke the rules.
   bool Take(uint32_t index, const Handler& handler);
 
@@ -95,9 +95,9 @@ class Ring : public std::enable_shared_from_this<Ring> {
   const std::unique_ptr<Region> memory_;
   proto::Ring& shared_;
   const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
-  uint32_t taken_ = 0;          // of what was submitted
-  int64_t unannounced_ = 0;     // answers of the thread that serves
-  proto::Mutex answers_mutex_;  // of `answered` and `answers` of the memory, beside Serve's thread
+  uint32_t taken_ = 0;              // of what was submitted
+  int64_t untold_ = 0;              // completions by Serve's thread since it last woke the reader
+  proto::Mutex completions_mutex_;  // writers of `completed` and `completions` in the memory
   std::array<char, proto::kRingMessageBytes> message_ = {};
   std::array<RingCall, proto::kRingSlots> calls_;
 };

@@ -2,6 +2,7 @@
 //   shared_memory/in_place_42MB          in place against the same rotation in process
 //   shared_memory/in_place_42MB_inline   the same against a call with the bytes in its message
 //   shared_memory/added_1MiB             a call less the rotation in process, against an empty call
+//   shared_memory/decode_token           a decode token through the ring against an empty call
 #include <memory>
 #include <string>
 #include <vector>
@@ -78,6 +79,16 @@ Measurement AddedTime() {
           .ratio = added / seconds[2]};
 }
 
+Measurement DecodeToken() {
+  const SharedTensor shared(client::Transport::kRing, 1);
+  const std::vector<double> seconds =
+      MedianSeconds({[&] { shared.Call(); }, [&] { shared.CallEmpty(); }}, 20001);
+  return {.value = seconds[0] * 1e6,
+          .unit = "us",
+          .yardstick = absl::StrFormat("empty call on the same ring %.2f us", seconds[1] * 1e6),
+          .ratio = seconds[0] / seconds[1]};
+}
+
 }  // namespace
 
 std::vector<Row> SharedMemoryRows() {
@@ -85,6 +96,7 @@ std::vector<Row> SharedMemoryRows() {
       {"shared_memory/in_place_42MB", ">= 0.9", AgainstInProcess},
       {"shared_memory/in_place_42MB_inline", ">= 10", AgainstInline},
       {"shared_memory/added_1MiB", "<= 1.25", AddedTime},
+      {"shared_memory/decode_token", "<= 1.5", DecodeToken},
   };
 }
 

@@ -7,6 +7,7 @@
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -42,11 +43,14 @@ std::function<void()> ConnectLibrary(const Drive& drive) {
   return [connection, work] { ROPE_CHECK(connection->Rotate(work->request).ok()); };
 }
 
-// One stream, where each answer sends the next request.
-class StreamDrive {
+// Requests of one thread of callbacks, where each answer sends the next request: as asynchronous
+// calls, or on a stream.
+class PipelinedDrive {
  public:
-  explicit StreamDrive(const Drive& drive)
-      : drive_(drive), client_(ConnectClient(drive.target)), stream_(Open(client_)) {}
+  explicit PipelinedDrive(const Drive& drive)
+      : drive_(drive), client_(ConnectClient(drive.target)) {
+    if (drive.kind == DriveKind::kLibraryStream) stream_ = client_.OpenStream().value();
+  }
 
   Driven Run() {
     std::vector<std::unique_ptr<Work>> works;
@@ -57,32 +61,32 @@ class StreamDrive {
     ended_.wait(lock, [this] { return idle_ == drive_.clients; });
     const double seconds = Seconds(Clock::now() - begin_);
     lock.unlock();
-    ROPE_CHECK(stream_.Finish().ok());
+    ROPE_CHECK(!stream_.has_value() || stream_->Finish().ok());
     return {static_cast<double>(answers_.load()) / seconds, 0};
   }
 
  private:
-  static client::RotateStream Open(const client::Client& client) {
-    auto stream = client.OpenStream();
-    ROPE_CHECK(stream.ok());
-    return *std::move(stream);
+  void Send(const Work& work) {
+    const auto on_reply = [this, &work](const auto& reply) { OnReply(work, reply); };
+    if (stream_.has_value()) {
+      ROPE_CHECK(stream_->Rotate(work.request, on_reply).ok());
+    } else {
+      client_.RotateAsync(work.request, on_reply);
+    }
   }
 
-  void Send(const Work& work) {
-    const Status status = stream_.Rotate(work.request, [this, &work](const auto& reply) {
-      ROPE_CHECK(reply.ok());
-      answers_.fetch_add(1);
-      if (Seconds(Clock::now() - begin_) < drive_.seconds) return Send(work);
-      const std::lock_guard<std::mutex> lock(mutex_);
-      ++idle_;
-      ended_.notify_one();
-    });
-    ROPE_CHECK(status.ok());
+  void OnReply(const Work& work, const Result<client::RotateReply>& reply) {
+    ROPE_CHECK(reply.ok());
+    answers_.fetch_add(1);
+    if (Seconds(Clock::now() - begin_) < drive_.seconds) return Send(work);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ++idle_;
+    ended_.notify_one();
   }
 
   const Drive drive_;
   const client::Client client_;
-  client::RotateStream stream_;
+  std::optional<client::RotateStream> stream_;
   Clock::time_point begin_;
   std::atomic<int64_t> answers_{0};
   std::mutex mutex_;
@@ -115,8 +119,9 @@ Driven Do(const Drive& drive) {
   switch (drive.kind) {
     case DriveKind::kLibrary:
       return DriveCalls(drive, [&] { return ConnectLibrary(drive); });
+    case DriveKind::kLibraryAsync:
     case DriveKind::kLibraryStream:
-      return StreamDrive(drive).Run();
+      return PipelinedDrive(drive).Run();
     case DriveKind::kCallback: {
       const grpc::ByteBuffer request = MakeRequest(Head(1000, 10000), drive.tokens);
       return DriveCalls(drive, [&] { return ConnectCallback(drive.target, request); });

@@ -18,6 +18,7 @@ inline constexpr char kDrive[] = "--drive=";
 
 enum class DriveKind {
   kLibrary,        // the client library, one call at a time for each client
+  kLibraryAsync,   // its asynchronous calls, `clients` of them in flight
   kLibraryStream,  // its RotateStream, `clients` requests in flight
   kCallback,       // gRPC's callback API with its defaults
 };
@@ -34,7 +35,7 @@ struct Drive {
 
 struct Driven {
   double calls_per_second = 0;
-  double median_seconds = 0;  // of a call; 0 for a stream
+  double median_seconds = 0;  // of a call; 0 for calls in flight together
 };
 
 // Runs `drive` in a separate process.

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstring>
 #include <filesystem>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -25,6 +26,7 @@ namespace {
 
 using client::Client;
 using client::ConnectOptions;
+using client::RotateReply;
 using client::RotateRequest;
 using client::Slot;
 using client::Transport;
@@ -228,30 +230,97 @@ TEST_F(RingClientTest, CallThatWasGivenUpBeforeItWasReadDoesNotRun) {
   EXPECT_EQ(tensor.input(), raw);
 }
 
-TEST_F(RingClientTest, StreamThatWasCancelledBeforeItWasReadDoesNotRun) {
+TEST_F(RingClientTest, AsynchronousCallThatWasCancelledBeforeItWasReadDoesNotRun) {
   const Client client = Connected();
   Tensor tensor(client, 1000);
   const std::vector<float> raw = tensor.input();
   ASSERT_TRUE(client.Rotate(tensor.request()).ok());
   Signal(SIGSTOP);
-  std::vector<Status> answers;
-  {
-    client::RotateStream stream = client.OpenStream().value();
-    for (int i = 0; i < 5; ++i) {
-      const Status sent = stream.Rotate(
-          tensor.InPlace(), [&answers](const auto& reply) { answers.push_back(reply.status()); });
-      ASSERT_TRUE(sent.ok());
-    }
-    stream.Cancel();
+  std::vector<std::future<Status>> answers;
+  std::vector<client::Call> calls;
+  for (int i = 0; i < 5; ++i) {
+    auto answer = std::make_shared<std::promise<Status>>();
+    answers.push_back(answer->get_future());
+    calls.push_back(client.RotateAsync(
+        tensor.InPlace(), [answer](const auto& reply) { answer->set_value(reply.status()); }));
   }
-  ASSERT_THAT(answers, SizeIs(5));
-  for (const Status& status : answers) {
+  for (const client::Call& call : calls) call.Cancel();
+  for (std::future<Status>& answer : answers) {
+    const Status status = answer.get();
     EXPECT_EQ(status.code(), StatusCode::kCancelled);
-    EXPECT_TRUE(status.detail().may_have_executed) << "nobody knows";
+    EXPECT_TRUE(status.detail().may_have_executed) << "the server has not answered";
   }
   Signal(SIGCONT);
   ASSERT_TRUE(client.Rotate(tensor.request()).ok());  // in order: those before are done
   EXPECT_EQ(tensor.input(), raw);
+}
+
+TEST_F(RingClientTest, EmptyTensorGoesThroughTheRing) {
+  const Client client = Connected();
+  Tensor tensor(client, 1000);
+  RotateRequest request = tensor.request();
+  request.tensors[0].shape[0] = 0;
+  const auto reply = client.Rotate(request);
+  ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  EXPECT_EQ(reply->tensors[0].shape[0], 0);
+  Signal(SIGSTOP);
+  EXPECT_EQ(client.Rotate(request, {.timeout = milliseconds(1)}).status().message(),
+            "ring: no answer in time");
+  Signal(SIGCONT);
+}
+
+TEST_F(RingClientTest, AsynchronousCallsGoThroughTheRingAndEachGetsItsOwnResult) {
+  const Client client = Connected();
+  const Client by_rpc = Connected(Transport::kMemfd);
+  constexpr int kCalls = 600;  // more than slots: the others are RPCs
+  std::vector<std::unique_ptr<Tensor>> tensors;
+  std::vector<std::vector<float>> expected;
+  for (int i = 0; i < 20; ++i) {
+    tensors.push_back(std::make_unique<Tensor>(client, 1000 * i));
+    Tensor want(by_rpc, 1000 * i);
+    ASSERT_TRUE(by_rpc.Rotate(want.request()).ok());
+    expected.push_back(want.output());
+  }
+  for (int round = 0; round < kCalls / 20; ++round) {
+    std::vector<std::future<Result<RotateReply>>> replies;
+    for (const auto& tensor : tensors) replies.push_back(client.RotateFuture(tensor->request()));
+    for (size_t i = 0; i < replies.size(); ++i) {
+      ASSERT_TRUE(replies[i].get().ok());
+      ASSERT_EQ(tensors[i]->output(), expected[i]);
+      tensors[i]->Reset();
+    }
+  }
+  EXPECT_EQ(Value(R"(rope_requests_total{code="OK",method="Rotate"})"), kCalls + 20);
+  EXPECT_EQ(Value("rope_rings"), 1);
+}
+
+TEST_F(RingClientTest, AsynchronousCallsInFlightEndWhenTheServerIsKilled) {
+  const Client client = Connected();
+  Tensor tensor(client, 1000);
+  Signal(SIGSTOP);
+  std::vector<std::future<Result<RotateReply>>> replies;
+  for (int i = 0; i < 10; ++i) replies.push_back(client.RotateFuture(tensor.request()));
+  Signal(SIGKILL);
+  for (auto& reply : replies) {
+    const Status status = reply.get().status();
+    EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+    EXPECT_TRUE(status.detail().may_have_executed);
+  }
+}
+
+// The last client goes in a callback that runs on the thread of the ring's completions.
+TEST_F(RingClientTest, LastClientMayGoInACallbackOfTheRing) {
+  auto client = std::make_shared<Client>(Connected());
+  auto tensor = std::make_unique<Tensor>(*client, 1000);
+  std::promise<bool> done;
+  const RotateRequest request = tensor->request();
+  client->RotateAsync(request, [&, last = client](const auto& reply) mutable {
+    tensor.reset();
+    last.reset();
+    done.set_value(reply.ok());
+  });
+  client.reset();
+  EXPECT_TRUE(done.get_future().get());
 }
 
 TEST_F(RingClientTest, ErrorsAreThoseOfRpcs) {

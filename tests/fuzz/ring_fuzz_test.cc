@@ -56,7 +56,7 @@ class HostileClient {
     std::memcpy(slot.message.data(), message.data(), message.size());
     slot.message_bytes.store(static_cast<uint32_t>(message.size()));
     slot.timeout_us.store(static_cast<int64_t>(random_.Below(1000)));
-    slot.state.store(ValueOf(random_.OneIn(4) ? RingState::kWatched : RingState::kSubmitted));
+    slot.state.store(ValueOf(random_.OneIn(4) ? RingState::kQueued : RingState::kSubmitted));
     const uint32_t submitted = shared().submitted.load();
     shared().queue[submitted % kRingSlots].store(index);
     shared().submitted.store(submitted + 1);
@@ -80,11 +80,11 @@ class HostileClient {
       case 5:
         return slot.code.store(static_cast<uint32_t>(random_.Next()));
       case 6:
-        return ring.answered.store(static_cast<uint32_t>(random_.Next()));
+        return ring.completed.store(static_cast<uint32_t>(random_.Next()));
       case 7:
-        return ring.answers[Index()].store(static_cast<uint32_t>(random_.Next()));
+        return ring.completions[Index()].store(static_cast<uint32_t>(random_.Next()));
       case 8:
-        return ring.watcher_asleep.store(static_cast<uint32_t>(random_.Below(3)));
+        return ring.reader_asleep.store(static_cast<uint32_t>(random_.Below(3)));
       case 9:
         return (random_.OneIn(2) ? ring.asleep : ring.closed).store(Number(1));
       case 10:
@@ -219,7 +219,7 @@ class RingFuzzTest : public ::testing::Test {
   }
 
   // The same, and nothing but answers is written.
-  bool ServeWatched() {
+  bool ServeObserved() {
     const proto::Ring& shared = client_->shared();
     std::vector<char> before(sizeof(shared));
     std::memcpy(before.data(), &shared, sizeof(shared));
@@ -251,7 +251,7 @@ TEST_F(RingFuzzTest, RewrittenRingIsServedByTheRulesOrBroken) {
     client_->Rewrite();
     if (random_.OneIn(3)) continue;
     while (!under_way_.empty() && !random_.OneIn(8)) AnswerOne();
-    const bool serves = random_.OneIn(32) ? ServeWatched() : Serve(/*rewrites=*/random_.OneIn(2));
+    const bool serves = random_.OneIn(32) ? ServeObserved() : Serve(/*rewrites=*/random_.OneIn(2));
     if (!serves) Start();
   }
   Print("one thread", counts_);

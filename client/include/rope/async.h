@@ -1,18 +1,20 @@
 // Asynchronous calls. They return at once and deliver the reply to a callback or a future:
-// Client::RotateAsync as one RPC each, Client::OpenStream as many requests on one RPC.
+// Client::RotateAsync as one RPC each, or through the ring without an RPC; Client::OpenStream as
+// many requests on one RPC.
 //
-// Threading:  Thread-safe. Callbacks run one at a time on the connection's background thread, which
-//             sleeps while it has nothing to do. With Transport::kRing a second thread delivers
-//             stream replies; the two threads alternate, so callbacks still never overlap. Do not
-//             block in a callback: it delays every other reply of the connection. A callback may
-//             call the client, start the next call, and destroy the last copy of the client.
+// Threading:  Thread-safe. Callbacks run on the connection's background threads, which sleep while
+//             they have nothing to do: one thread for all RPCs and streams, and with
+//             Transport::kRing a second one for calls through the ring. Each thread runs one
+//             callback at a time; the two may run at the same time. Do not block in a callback: it
+//             delays every other reply on its thread. A callback may call the client, start the
+//             next call, and destroy the last copy of the client.
 // Ownership:  The request is copied. The memory of its tensors is borrowed until the callback runs
 //             or the future is ready. After that the library neither reads nor writes that memory,
 //             even if the call was cancelled.
 // Errors:     As Client::Rotate. CANCELLED: Call::Cancel, RotateStream::Cancel, or the last copy of
 //             the client or the stream was destroyed.
-// Limits:     One thread at a time copies the replies of a connection to their outputs; for more
-//             throughput, open more connections. If the server stops reading in the middle of a
+// Limits:     The thread of a callback also copies the reply to its outputs; for more throughput,
+//             open more connections. If the server stops reading in the middle of a
 //             request, the request's memory and its callback are held for as long as client.h says
 //             under Limits.
 #ifndef ROPE_ASYNC_H_
@@ -81,7 +83,7 @@ class RotateStream {
   std::future<Result<RotateReply>> RotateFuture(const RotateRequest& request);
 
   // Asks the server to cancel one request. Its callback receives CANCELLED if the server had not
-  // begun it, else the reply. No effect on a request that is answered or in a ring.
+  // begun it, else the reply. No effect on a request that is answered.
   void CancelRequest(uint64_t sequence);
 
   // Ends sending, waits until every reply has arrived and its callback has run, and returns the

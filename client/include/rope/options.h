@@ -17,7 +17,7 @@ namespace rope::client {
 enum class Transport {
   kInline,  // in the message
   kMemfd,   // sealed memfd, passed to the server over the Unix socket
-  kRing,    // as kMemfd, plus a ring in shared memory: Client::Rotate and streams need no RPC
+  kRing,    // as kMemfd, plus a ring in shared memory: Rotate and RotateAsync need no RPC
 };
 
 // "inline", "memfd" or "ring".

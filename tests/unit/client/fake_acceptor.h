@@ -5,6 +5,7 @@
 #define ROPE_TESTS_UNIT_CLIENT_FAKE_ACCEPTOR_H_
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -49,6 +50,19 @@ class FakeAcceptor {
   std::string target() const { return "unix:" + path_; }
   int hellos() const { return hellos_; }
   int rings() const { return rings_; }  // number of rings received in hellos
+  // Waits until a client has connected since the last CloseConnections.
+  void AwaitConnection() {
+    for (;;) {
+      const std::lock_guard<std::mutex> lock(mu_);
+      if (!connections_.empty()) return;
+    }
+  }
+  // Whether the client still holds the latest connection. REQUIRES: there is one.
+  bool IsHeld() {
+    const std::lock_guard<std::mutex> lock(mu_);
+    pollfd connection = {connections_.back().get(), POLLRDHUP, 0};
+    return poll(&connection, 1, 0) == 0;
+  }
 
   // Address of the region's byte `offset` in this process.
   char* At(uint64_t region_id, uint64_t offset) {

@@ -33,16 +33,17 @@ class AlarmCall final : public LiveCall, public EventHandler {
 };
 
 TEST(EventLoopTest, EndsWithoutEverHavingHadACall) {
-  const EventLoop loop;
+  const EventLoop loop(std::make_shared<CallbackOwner>());
   EXPECT_FALSE(loop.queue()->OnThread());
+  EXPECT_FALSE(loop.queue()->OnCallbackThread());
 }
 
 TEST(EventLoopTest, EventsComeOnItsThread) {
-  const EventLoop loop;
+  const EventLoop loop(std::make_shared<CallbackOwner>());
   std::promise<bool> on_thread;
   EventQueue* const queue = loop.queue().get();
-  const auto call =
-      std::make_shared<AlarmCall>(queue, [&] { on_thread.set_value(queue->OnThread()); });
+  const auto call = std::make_shared<AlarmCall>(
+      queue, [&] { on_thread.set_value(queue->OnThread() && queue->OnCallbackThread()); });
   queue->Add(call);
   call->Start(std::chrono::seconds(0));
   EXPECT_TRUE(on_thread.get_future().get());
@@ -51,7 +52,7 @@ TEST(EventLoopTest, EventsComeOnItsThread) {
 TEST(EventLoopTest, DestructionCancelsWhatIsLeftAndWaits) {
   std::atomic<int> events = 0;
   {
-    const EventLoop loop;
+    const EventLoop loop(std::make_shared<CallbackOwner>());
     for (int i = 0; i < 3; ++i) {
       const auto call = std::make_shared<AlarmCall>(loop.queue().get(), [&events] { ++events; });
       loop.queue()->Add(call);
@@ -62,7 +63,7 @@ TEST(EventLoopTest, DestructionCancelsWhatIsLeftAndWaits) {
 }
 
 TEST(EventLoopTest, DestructionOnItsOwnThreadDoesNotWait) {
-  auto loop = std::make_unique<EventLoop>();
+  auto loop = std::make_unique<EventLoop>(std::make_shared<CallbackOwner>());
   std::promise<void> other_ended;
   EventQueue* const queue = loop->queue().get();
   const auto other = std::make_shared<AlarmCall>(queue, [&] { other_ended.set_value(); });
@@ -78,7 +79,7 @@ TEST(EventLoopTest, SlicesThatComeBackLaterAreWaitedFor) {
   const std::string bytes(10, 'x');
   BorrowedSlices borrowed;
   auto lent = std::make_unique<grpc::Slice>(borrowed.Borrow(bytes));
-  const EventLoop loop;
+  const EventLoop loop(std::make_shared<CallbackOwner>());
   EventQueue* const queue = loop.queue().get();
   std::promise<bool> returned;
   std::promise<void> watched;
@@ -101,7 +102,7 @@ TEST(EventLoopTest, SlicesThatComeBackLaterAreWaitedFor) {
 
 TEST(EventLoopTest, SlicesThatAreBackAreNotWaitedFor) {
   const BorrowedSlices borrowed;
-  const EventLoop loop;
+  const EventLoop loop(std::make_shared<CallbackOwner>());
   bool ran = false;
   loop.queue()->WhenReturned(borrowed, [&ran] { ran = true; });
   EXPECT_TRUE(ran);

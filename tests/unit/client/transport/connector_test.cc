@@ -226,16 +226,30 @@ TEST_F(ConnectorTest, ClientThatMayNotUseARingBringsNone) {
 TEST_F(ConnectorTest, TransportIsThatOfTheConnectionThatWasDialedLast) {
   acceptor_.SetMood(FakeAcceptor::Mood::kRings);
   const Client client = Connect().value();
-  const Slot input = FloatSlot(client);
-  const Slot output = FloatSlot(client);
   const auto transport_of_next = [&](FakeAcceptor::Mood mood) {
     acceptor_.SetMood(mood);
     acceptor_.CloseConnections();
-    EXPECT_TRUE(client.RotateFuture(RequestFor(input, output)).get().ok());
+    EXPECT_TRUE(client.Health().ok());
     return client.transport().transport;
   };
   EXPECT_EQ(transport_of_next(FakeAcceptor::Mood::kWelcomes), Transport::kMemfd);
   EXPECT_EQ(transport_of_next(FakeAcceptor::Mood::kRings), Transport::kRing);
+}
+
+TEST_F(ConnectorTest, DialOfTheBackgroundThreadDelaysNeitherCancelNorTransport) {
+  const Client client = Connect({Transport::kMemfd}).value();
+  const Slot input = FloatSlot(client);
+  const Slot output = FloatSlot(client);
+  acceptor_.SetMood(FakeAcceptor::Mood::kSilent);
+  acceptor_.CloseConnections();
+  std::promise<Status> ended;
+  const Call call = client.RotateAsync(
+      RequestFor(input, output), [&ended](const auto& reply) { ended.set_value(reply.status()); });
+  acceptor_.AwaitConnection();
+  call.Cancel();
+  EXPECT_EQ(client.transport().transport, Transport::kMemfd);
+  EXPECT_TRUE(acceptor_.IsHeld()) << "the dial is still under way";
+  EXPECT_EQ(ended.get_future().get().code(), StatusCode::kCancelled);
 }
 
 TEST_F(ConnectorTest, OptionsThatContradictEachOtherAreRefused) {

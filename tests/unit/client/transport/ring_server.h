@@ -87,20 +87,24 @@ class RingServer {
       proto::FutexWakeAll(slot(index).state);
     }
   }
-  // Waits until the watcher sleeps.
-  void AwaitWatcherAsleep() const {
-    while (shared_.watcher_asleep.load() == 0) std::this_thread::yield();
+  // Waits until the client's reader of completions sleeps.
+  void AwaitReaderAsleep() const {
+    while (shared_.reader_asleep.load() == 0) std::this_thread::yield();
   }
-  // Answers a watched request and wakes the watcher.
-  void RespondWatched(uint32_t index, const std::string& answer) const {
-    EXPECT_EQ(Write(index, 0, answer), proto::RingState::kWatched);
-    const uint32_t answered = shared_.answered.load();
-    shared_.answers[answered % proto::kRingSlots].store(index);
-    shared_.answered.store(answered + 1);
-    WakeWatcher();
+  // Answers a request whose reply goes to the completion queue, and wakes the reader.
+  void RespondQueued(uint32_t index, const std::string& answer) const {
+    EXPECT_EQ(Write(index, 0, answer), proto::RingState::kQueued);
+    WriteQueued(index);
   }
-  void WakeWatcher() const {
-    if (shared_.watcher_asleep.exchange(0) != 0) proto::FutexWakeAll(shared_.watcher_asleep);
+  // Puts an index into the completion queue, and wakes the reader.
+  void WriteQueued(uint32_t index) const {
+    const uint32_t completed = shared_.completed.load();
+    shared_.completions[completed % proto::kRingSlots].store(index);
+    shared_.completed.store(completed + 1);
+    WakeReader();
+  }
+  void WakeReader() const {
+    if (shared_.reader_asleep.exchange(0) != 0) proto::FutexWakeAll(shared_.reader_asleep);
   }
 
  private:

@@ -100,7 +100,7 @@ TEST_F(RingLoopTest, NoDoorbellIsMissedWhileTheLoopFallsAsleep) {
   }
 }
 
-TEST_F(RingLoopTest, BusyRingKeepsNobodyFromItsWatchedAnswers) {
+TEST_F(RingLoopTest, BusyRingDelaysNoCompletionOfAnother) {
   std::atomic<bool> stop = false;
   Start(absl::ZeroDuration(), [&](RingCall& call) {
     const bool busy = call.session() == 2 && !stop.load();
@@ -112,13 +112,13 @@ TEST_F(RingLoopTest, BusyRingKeepsNobodyFromItsWatchedAnswers) {
   b_.Send(0, "once");
   for (uint32_t i = 1; i <= 20; ++i) {
     a_.Write(3, "x");
-    a_.slot(3).state.store(ValueOf(proto::RingState::kWatched));
-    std::atomic<uint32_t>& asleep = a_.shared().watcher_asleep;
+    a_.slot(3).state.store(ValueOf(proto::RingState::kQueued));
+    std::atomic<uint32_t>& asleep = a_.shared().reader_asleep;
     asleep.store(1);
     a_.Submit(3);
     while (asleep.load() != 0) std::this_thread::yield();
-    EXPECT_EQ(a_.shared().answered.load(), i);
-    EXPECT_EQ(a_.shared().answers[(i - 1) % proto::kRingSlots].load(), 3u);
+    EXPECT_EQ(a_.shared().completed.load(), i);
+    EXPECT_EQ(a_.shared().completions[(i - 1) % proto::kRingSlots].load(), 3u);
     EXPECT_TRUE(a_.IsDone(3));
   }
   stop = true;

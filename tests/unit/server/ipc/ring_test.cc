@@ -157,31 +157,31 @@ TEST_F(RingTest, AnswerWakesWhoSleepsOnTheSlot) {
   EXPECT_TRUE(sleeper.Answered());
 }
 
-TEST_F(RingTest, WatchedAnswersAreCountedAndAnnouncedAtTheNextIdleLook) {
+TEST_F(RingTest, CompletionsAreCountedAndTheirReaderIsWokenAtTheNextIdleLook) {
   for (const uint32_t slot : {9u, 4u}) {
     client_.Write(slot, "x");
-    client_.slot(slot).state.store(ValueOf(proto::RingState::kWatched));
+    client_.slot(slot).state.store(ValueOf(proto::RingState::kQueued));
     client_.Submit(slot);
   }
   client_.Send(1, "not watched");
-  client_.shared().watcher_asleep.store(1);
+  client_.shared().reader_asleep.store(1);
   ring_->Serve([](RingCall& call) { call.Answer(absl::StatusCode::kOk, {}); });
-  EXPECT_EQ(client_.shared().answered.load(), 2u);
-  EXPECT_EQ(client_.shared().answers[0].load(), 9u);
-  EXPECT_EQ(client_.shared().answers[1].load(), 4u);
+  EXPECT_EQ(client_.shared().completed.load(), 2u);
+  EXPECT_EQ(client_.shared().completions[0].load(), 9u);
+  EXPECT_EQ(client_.shared().completions[1].load(), 4u);
   Serve();
-  EXPECT_EQ(client_.shared().watcher_asleep.load(), 0u);
+  EXPECT_EQ(client_.shared().reader_asleep.load(), 0u);
 }
 
-TEST_F(RingTest, WatchedAnswerOfAnotherThreadIsAnnouncedAtOnce) {
+TEST_F(RingTest, CompletionByAnotherThreadWakesTheReaderAtOnce) {
   client_.Write(9, "x");
-  client_.slot(9).state.store(ValueOf(proto::RingState::kWatched));
+  client_.slot(9).state.store(ValueOf(proto::RingState::kQueued));
   client_.Submit(9);
-  client_.shared().watcher_asleep.store(1);
+  client_.shared().reader_asleep.store(1);
   ASSERT_EQ(Serve(), Ring::Served::kSome);
   std::thread([this] { calls_[0]->Answer(absl::StatusCode::kOk, {}); }).join();
-  EXPECT_EQ(client_.shared().answered.load(), 1u);
-  EXPECT_EQ(client_.shared().watcher_asleep.load(), 0u);
+  EXPECT_EQ(client_.shared().completed.load(), 1u);
+  EXPECT_EQ(client_.shared().reader_asleep.load(), 0u);
 }
 
 TEST_F(RingTest, SlotServesAgainOnceItIsAnswered) {

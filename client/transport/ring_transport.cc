@@ -1,0 +1,63 @@
+#include "client/transport/ring_transport.h"
+
+#include <optional>
+#include <string_view>
+
+namespace rope::client {
+namespace {
+
+using std::chrono::microseconds;
+
+class RingAttempt final : public RotateAttempt {
+ public:
+  RingAttempt(std::shared_ptr<RingCompletions> completions, const RingCompletions::Ticket& ticket,
+              std::string_view message, microseconds timeout, RotateTransport::OnReply on_reply)
+      : completions_(std::move(completions)),
+        ticket_(ticket),
+        message_(message),
+        timeout_(timeout),
+        on_reply_(std::move(on_reply)) {}
+
+  void Start() override { completions_->Submit(ticket_, message_, timeout_, std::move(on_reply_)); }
+  void Cancel() override { completions_->Cancel(ticket_); }
+
+ private:
+  const std::shared_ptr<RingCompletions> completions_;
+  const RingCompletions::Ticket ticket_;
+  const std::string_view message_;  // valid until Start
+  const microseconds timeout_;
+  RotateTransport::OnReply on_reply_;
+};
+
+}  // namespace
+
+// Only the first tensor is looked at. Requests that are staged first are left out: copying their
+// tensors may take longer than the server stays awake.
+void RingTransport::WakeServerFor(const RotateRequest& request) const {
+  if (request.tensors.empty()) return;
+  if (memory_->OffsetOf(request.tensors.front().data, 1).has_value()) ring_->WakeServer();
+}
+
+Result<ReceivedReply> RingTransport::Rotate(EncodedRotate& request, const BorrowedSlices& borrowed,
+                                            microseconds timeout) {
+  if (!request.ring_message.empty()) {
+    auto reply = ring_->Call(request.ring_message, request.tensor_bytes, timeout);
+    if (reply.has_value()) return *std::move(reply);
+  }
+  return rpc_.Rotate(request, borrowed, timeout);
+}
+
+std::shared_ptr<RotateAttempt> RingTransport::NewAttempt(const EncodedRotate& request,
+                                                         microseconds timeout,
+                                                         grpc::CompletionQueue* queue,
+                                                         OnReply on_reply) {
+  if (!request.ring_message.empty()) {
+    if (const auto ticket = completions_->Reserve()) {
+      return std::make_shared<RingAttempt>(completions_, *ticket, request.ring_message, timeout,
+                                           std::move(on_reply));
+    }
+  }
+  return rpc_.NewAttempt(request, timeout, queue, std::move(on_reply));
+}
+
+}  // namespace rope::client

@@ -1,0 +1,48 @@
+// RingTransport: each request of Rotate through a ring in shared memory, without an RPC. A request
+// that does not fit into a slot, or that finds no free one, is a unary RPC.
+#ifndef ROPE_CLIENT_TRANSPORT_RING_TRANSPORT_H_
+#define ROPE_CLIENT_TRANSPORT_RING_TRANSPORT_H_
+
+#include <chrono>
+#include <memory>
+#include <utility>
+
+#include "client/memory/arena_memory.h"
+#include "client/transport/callback_thread.h"
+#include "client/transport/ring.h"
+#include "client/transport/ring_completions.h"
+#include "client/transport/rotate_transport.h"
+#include "client/transport/rpc_transport.h"
+
+namespace rope::client {
+
+class RingTransport final : public RotateTransport {
+ public:
+  // `memory`: what the server has mapped for this connection. Asynchronous requests complete on a
+  // callback thread of `owner`.
+  RingTransport(Stub stub, std::shared_ptr<Ring> ring, std::shared_ptr<ArenaMemory> memory,
+                std::shared_ptr<const CallbackOwner> owner)
+      : rpc_(std::move(stub)),
+        ring_(std::move(ring)),
+        memory_(std::move(memory)),
+        completions_(std::make_shared<RingCompletions>(ring_, std::move(owner))) {}
+
+  Route route() const override { return Route::kRing; }
+  void WakeServerFor(const RotateRequest& request) const override;
+  Result<ReceivedReply> Rotate(EncodedRotate& request, const BorrowedSlices& borrowed,
+                               std::chrono::microseconds timeout) override;
+  std::shared_ptr<RotateAttempt> NewAttempt(const EncodedRotate& request,
+                                            std::chrono::microseconds timeout,
+                                            grpc::CompletionQueue* queue,
+                                            OnReply on_reply) override;
+
+ private:
+  RpcTransport rpc_;
+  const std::shared_ptr<Ring> ring_;
+  const std::shared_ptr<ArenaMemory> memory_;
+  const std::shared_ptr<RingCompletions> completions_;
+};
+
+}  // namespace rope::client
+
+#endif  // ROPE_CLIENT_TRANSPORT_RING_TRANSPORT_H_

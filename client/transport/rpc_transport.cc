@@ -1,0 +1,99 @@
+#include "client/transport/rpc_transport.h"
+
+#include <optional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "client/transport/event_handler.h"
+#include "proto/mutex.h"
+
+namespace rope::client {
+namespace {
+
+using std::chrono::microseconds;
+
+const std::string& Method() {
+  static const std::string method = "/rope.v1.RopeService/Rotate";
+  return method;
+}
+
+grpc::ByteBuffer MessageFor(const EncodedRotate& request) {
+  return request.ring_message.empty() ? request.message : BufferOf(request.ring_message);
+}
+
+Result<ReceivedReply> ReplyIn(const Result<grpc::ByteBuffer>& reply) {
+  if (!reply.ok()) return reply.status();
+  return ReceivedReply::Parse(*reply);
+}
+
+class RpcAttempt final : public RotateAttempt,
+                         private EventHandler,
+                         public std::enable_shared_from_this<RpcAttempt> {
+ public:
+  RpcAttempt(const Stub& stub, const EncodedRotate& request, microseconds timeout,
+             grpc::CompletionQueue* queue, RotateTransport::OnReply on_reply)
+      : stub_(stub),
+        message_(MessageFor(request)),
+        timeout_(timeout),
+        queue_(queue),
+        on_reply_(std::move(on_reply)) {
+    rpc_.emplace();
+  }
+
+  void Start() override {
+    self_ = shared_from_this();  // until OnEvent
+    grpc::ByteBuffer message;
+    message.Swap(&message_);  // gRPC alone refers to the bytes from here on
+    const proto::MutexLock lock(&mu_);
+    stub_.Start(Method(), message, timeout_, queue_, static_cast<EventHandler*>(this), *rpc_);
+  }
+
+  void Cancel() override {
+    const proto::MutexLock lock(&mu_);
+    if (rpc_.has_value()) rpc_->context.TryCancel();
+  }
+
+ private:
+  // Destroys the RPC before the reply is passed on: it may hold slices of the request.
+  void OnEvent(bool) override {
+    const std::shared_ptr<RpcAttempt> self = std::move(self_);
+    Result<ReceivedReply> reply = TakeReply();
+    on_reply_(std::move(reply));
+  }
+
+  Result<ReceivedReply> TakeReply() {
+    const proto::MutexLock lock(&mu_);
+    Result<ReceivedReply> reply = ReplyIn(Stub::ResultOf(*rpc_));
+    rpc_.reset();
+    return reply;
+  }
+
+  const Stub stub_;
+  grpc::ByteBuffer message_;  // until Start
+  const microseconds timeout_;
+  grpc::CompletionQueue* const queue_;
+  const RotateTransport::OnReply on_reply_;
+  std::shared_ptr<RpcAttempt> self_;
+  proto::Mutex mu_;
+  std::optional<UnaryAttempt> rpc_ ABSL_GUARDED_BY(mu_);  // null: it has ended
+};
+
+}  // namespace
+
+Result<ReceivedReply> RpcTransport::Rotate(EncodedRotate& request, const BorrowedSlices& borrowed,
+                                           microseconds timeout) {
+  Result<ReceivedReply> reply = ReplyIn(stub_.Call(Method(), MessageFor(request), timeout));
+  // gRPC gives the slices back once no ByteBuffer refers to them.
+  request.message.Clear();
+  stub_.AwaitReturn(borrowed);
+  return reply;
+}
+
+std::shared_ptr<RotateAttempt> RpcTransport::NewAttempt(const EncodedRotate& request,
+                                                        microseconds timeout,
+                                                        grpc::CompletionQueue* queue,
+                                                        OnReply on_reply) {
+  return std::make_shared<RpcAttempt>(stub_, request, timeout, queue, std::move(on_reply));
+}
+
+}  // namespace rope::client
