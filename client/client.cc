@@ -4,50 +4,15 @@
 
 #include <algorithm>
 #include <chrono>
-#include <iterator>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/calls/connection.h"
-#include "client/codec/control_messages.h"
-#include "client/codec/health_messages.h"
-#include "client/codec/message_call.h"
 #include "client/codec/messages.h"
-#include "client/codec/preparation.h"
 #include "client/error.h"
+#include "client/remote_connection.h"
 
 namespace rope::client {
-namespace {
-
-template <typename Reply>
-Result<Reply> CallMessage(const Connection& connection, const std::string& method,
-                          const google::protobuf::Message& request, const CallOptions& options) {
-  return MessageOf<Reply>(connection.Call(method, BytesOf(request), /*idempotent=*/true, options));
-}
-
-Result<v1::DescribeResponse> CallDescribe(const Connection& connection,
-                                          const DescribeRequest& request,
-                                          const CallOptions& options) {
-  const Result<v1::DescribeRequest> message = ToMessage(request);
-  if (!message.ok()) return message.status();
-  return CallMessage<v1::DescribeResponse>(connection, "/rope.v1.RopeService/Describe", *message,
-                                           options);
-}
-
-Result<std::string> JsonOf(const v1::DescribeResponse& message) {
-  google::protobuf::util::JsonPrintOptions print;
-  print.add_whitespace = true;
-  print.preserve_proto_field_names = true;
-  print.always_print_primitive_fields = true;
-  std::string json;
-  if (!google::protobuf::util::MessageToJsonString(message, &json, print).ok()) {
-    return Status(StatusCode::kInternal, "reply: got text that is not UTF-8");
-  }
-  return json;
-}
-
-}  // namespace
 
 const char* Name(ServingStatus status) {
   switch (status) {
@@ -73,14 +38,14 @@ const char* Name(Pairing pairing) {
   return "unspecified";
 }
 
-Client::Client(std::shared_ptr<const Connection> connection) : connection_(std::move(connection)) {}
+Client::Client(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {}
 
 Result<Client> Client::Connect(const std::string& target, const ConnectOptions& options) {
   if (target.empty()) {
     return Status(StatusCode::kInvalidArgument, "target: got nothing, want HOST:PORT or unix:PATH");
   }
   const auto begin = std::chrono::steady_clock::now();
-  auto connection = std::make_shared<Connection>(target, options);
+  auto connection = std::make_shared<RemoteConnection>(target, options);
   if (Status status = connection->Connect(options.timeout); !status.ok()) return status;
   Client client(std::move(connection));
   const auto elapsed = std::chrono::duration_cast<std::chrono::milliseconds>(
@@ -104,24 +69,12 @@ Result<RotateReply> Client::Rotate(const RotateRequest& request, const CallOptio
 
 Result<PreparedRotation> Client::Prepare(const RotateRequest& request, const std::string& open_axis,
                                          const CallOptions& options) const {
-  if (request.prepared.has_value()) {
-    return InvalidField("prepared", "a prepared rotation", "a whole request");
-  }
-  if (request.rows.has_value()) return InvalidField("rows", "a table", "none");
-  auto preparation = Preparation::Create(request, open_axis);
-  if (!preparation.ok()) return preparation.status();
-  const Result<grpc::ByteBuffer> message = (*preparation)->Message();
-  if (!message.ok()) return message.status();
-  auto prepared =
-      ReadPrepared(*preparation, connection_->Call("/rope.v1.RopeService/Prepare", *message,
-                                                   /*idempotent=*/true, options));
-  if (!prepared.ok()) return prepared.status();
-  return PreparedState::RotationOf(*std::move(prepared));
+  return connection_->Prepare(request, open_axis, options);
 }
 
 Call Client::RotateAsync(const RotateRequest& request, RotateCallback callback,
                          const CallOptions& options) const {
-  return Call(connection_->StartRotate(request, std::move(callback), options));
+  return connection_->RotateAsync(request, std::move(callback), options);
 }
 
 std::future<Result<RotateReply>> Client::RotateFuture(const RotateRequest& request,
@@ -134,116 +87,79 @@ std::future<Result<RotateReply>> Client::RotateFuture(const RotateRequest& reque
 }
 
 Result<RotateStream> Client::OpenStream(const StreamOptions& options) const {
-  if (options.requests_max <= 0 || options.bytes_max <= 0) {
-    return Status(StatusCode::kInvalidArgument,
-                  absl::StrCat("requests_max, bytes_max: got ", options.requests_max, " and ",
-                               options.bytes_max, ", want more than 0"));
-  }
-  Result<std::shared_ptr<StreamCall>> stream = connection_->OpenStream(options);
+  Result<std::shared_ptr<StreamConnection>> stream = connection_->OpenStream(options);
   if (!stream.ok()) return stream.status();
   return RotateStream(*std::move(stream));
 }
 
 Arena Client::arena() const {
-  return Arena(connection_->connector().arena());
+  return connection_->arena();
 }
 
 ChosenTransport Client::transport() const {
-  return connection_->connector().transport();
-}
-
-Result<DescribeReply> Client::Describe(const DescribeRequest& request,
-                                       const CallOptions& options) const {
-  const Result<v1::DescribeResponse> reply = CallDescribe(*connection_, request, options);
-  if (!reply.ok()) return reply.status();
-  return FromMessage(*reply);
-}
-
-Result<std::string> Client::DescribeJson(const DescribeRequest& request,
-                                         const CallOptions& options) const {
-  const Result<v1::DescribeResponse> reply = CallDescribe(*connection_, request, options);
-  if (!reply.ok()) return reply.status();
-  return JsonOf(*reply);
-}
-
-Result<std::string> ToJson(const DescribeReply& reply) {
-  return JsonOf(ToMessage(reply));
+  return connection_->transport();
 }
 
 Status Client::Fence(const CallOptions& options) const {
   return connection_->Fence(options);
 }
 
-Result<std::vector<Model>> Client::ListModels(const CallOptions& options) const {
-  std::vector<Model> models;
-  v1::ListModelsRequest request;
-  do {
-    const auto reply = CallMessage<v1::ListModelsResponse>(
-        *connection_, "/rope.v1.RopeService/ListModels", request, options);
-    if (!reply.ok()) return reply.status();
-    std::vector<Model> page = FromMessage(*reply);
-    std::move(page.begin(), page.end(), std::back_inserter(models));
-    request.set_page_token(reply->next_page_token());
-  } while (!request.page_token().empty());
-  return models;
+Result<DescribeReply> Client::Describe(const DescribeRequest& request,
+                                       const CallOptions& options) const {
+  return connection_->Describe(request, options);
+}
+
+Result<std::string> Client::DescribeJson(const DescribeRequest& request,
+                                         const CallOptions& options) const {
+  const Result<DescribeReply> reply = Describe(request, options);
+  if (!reply.ok()) return reply.status();
+  return ToJson(*reply);
+}
+
+Result<std::string> ToJson(const DescribeReply& reply) {
+  google::protobuf::util::JsonPrintOptions print;
+  print.add_whitespace = true;
+  print.preserve_proto_field_names = true;
+  print.always_print_primitive_fields = true;
+  std::string json;
+  if (!google::protobuf::util::MessageToJsonString(ToMessage(reply), &json, print).ok()) {
+    return Status(StatusCode::kInternal, "reply: got text that is not UTF-8");
+  }
+  return json;
 }
 
 Result<TablesReply> Client::GetTables(const TablesRequest& request,
                                       const CallOptions& options) const {
-  const Result<v1::GetTablesRequest> message = ToMessage(request);
-  if (!message.ok()) return message.status();
-  const auto reply = CallMessage<v1::GetTablesResponse>(
-      *connection_, "/rope.v1.RopeService/GetTables", *message, options);
-  if (!reply.ok()) return reply.status();
-  return FromMessage(*reply);
+  return connection_->GetTables(request, options);
+}
+
+Result<std::vector<Model>> Client::ListModels(const CallOptions& options) const {
+  return connection_->ListModels(options);
 }
 
 Result<RegisteredModel> Client::RegisterModel(const std::string& name, const RopeSpec& rope,
                                               const CallOptions& options) const {
-  const Result<v1::RegisterModelRequest> message = ToMessage(name, rope);
-  if (!message.ok()) return message.status();
-  const auto reply = MessageOf<v1::RegisterModelResponse>(
-      connection_->Call("/rope.v1.RopeService/RegisterModel", BytesOf(*message),
-                        /*idempotent=*/false, options));
-  if (!reply.ok()) return reply.status();
-  return FromMessage(*reply);
+  return connection_->RegisterModel(name, rope, options);
 }
 
 Status Client::UnregisterModel(const std::string& name, const CallOptions& options) const {
-  v1::UnregisterModelRequest message;
-  message.set_name(name);
-  return connection_
-      ->Call("/rope.v1.RopeService/UnregisterModel", BytesOf(message), /*idempotent=*/false,
-             options)
-      .status();
+  return connection_->UnregisterModel(name, options);
 }
 
 Result<WarmUpReply> Client::WarmUp(const WarmUpRequest& request, const CallOptions& options) const {
-  const Result<v1::WarmUpRequest> message = ToMessage(request);
-  if (!message.ok()) return message.status();
-  const auto reply = CallMessage<v1::WarmUpResponse>(*connection_, "/rope.v1.RopeService/WarmUp",
-                                                     *message, options);
-  if (!reply.ok()) return reply.status();
-  return FromMessage(*reply);
+  return connection_->WarmUp(request, options);
 }
 
 Result<std::vector<SharedRegion>> Client::ListRegions(const CallOptions& options) const {
-  const auto reply = CallMessage<v1::ListRegionsResponse>(
-      *connection_, "/rope.v1.RopeService/ListRegions", v1::ListRegionsRequest(), options);
-  if (!reply.ok()) return reply.status();
-  return FromMessage(*reply);
+  return connection_->ListRegions(options);
 }
 
 Result<ServerInfo> Client::GetServerInfo(const CallOptions& options) const {
-  const auto reply = CallMessage<v1::GetServerInfoResponse>(
-      *connection_, "/rope.v1.RopeService/GetServerInfo", v1::GetServerInfoRequest(), options);
-  if (!reply.ok()) return reply.status();
-  return FromMessage(*reply);
+  return connection_->GetServerInfo(options);
 }
 
 Result<ServingStatus> Client::Health(const std::string& service, const CallOptions& options) const {
-  return ServingStatusOf(connection_->Call("/grpc.health.v1.Health/Check", HealthRequestOf(service),
-                                           /*idempotent=*/true, options));
+  return connection_->Health(service, options);
 }
 
 }  // namespace rope::client

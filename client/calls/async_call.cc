@@ -176,10 +176,4 @@ void AsyncCall::RunCallback() {
   queue_->Remove(this);
 }
 
-Call::Call(std::weak_ptr<AsyncCall> call) : call_(std::move(call)) {}
-
-void Call::Cancel() const {
-  if (const auto call = call_.lock()) call->Cancel();
-}
-
 }  // namespace rope::client

@@ -41,7 +41,9 @@
 
 namespace rope::client {
 
-class StreamCall final : public LiveCall, public std::enable_shared_from_this<StreamCall> {
+class StreamCall final : public LiveCall,
+                         public StreamConnection,
+                         public std::enable_shared_from_this<StreamCall> {
  public:
   static std::shared_ptr<StreamCall> Open(std::shared_ptr<Connector> connector,
                                           std::shared_ptr<const Session> session,
@@ -51,13 +53,12 @@ class StreamCall final : public LiveCall, public std::enable_shared_from_this<St
              std::shared_ptr<EventQueue> queue, const StreamOptions& options);
 
   // As RotateStream documents.
-  Status Rotate(const RotateRequest& request, RotateCallback callback,
-                uint64_t* sequence = nullptr);
-  void CancelRequest(uint64_t sequence);
-  Status Finish();
+  Status Rotate(const RotateRequest& request, RotateCallback callback, uint64_t* sequence) override;
+  void CancelRequest(uint64_t sequence) override;
+  Status Finish() override;
   void Cancel() override;
   // Cancels the stream and waits until it is over; on a callback thread it does not wait.
-  void Abandon();
+  void Abandon() override;
 
  private:
   // The tag of one kind of event; OnEvent calls the member function for that kind.

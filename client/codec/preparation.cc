@@ -201,6 +201,15 @@ Status CheckPreparedCall(const RotateRequest& request) {
   return InvalidField("prepared", absl::StrCat("length ", *length), "an open axis with a length");
 }
 
+Result<std::shared_ptr<const Preparation>> PreparationOf(const RotateRequest& request,
+                                                         const std::string& open_axis) {
+  if (request.prepared.has_value()) {
+    return InvalidField("prepared", "a prepared rotation", "a whole request");
+  }
+  if (request.rows.has_value()) return InvalidField("rows", "a table", "none");
+  return Preparation::Create(request, open_axis);
+}
+
 Result<std::shared_ptr<const PreparedState>> ReadPrepared(
     std::shared_ptr<const Preparation> preparation, const Result<grpc::ByteBuffer>& answer) {
   const Result<v1::PrepareResponse> message = MessageOf<v1::PrepareResponse>(answer);
@@ -216,6 +225,16 @@ Result<std::shared_ptr<const PreparedState>> ReadPrepared(
 
 PreparedRotation::PreparedRotation(std::shared_ptr<const PreparedState> state)
     : state_(std::move(state)) {}
+
+// The id is no hash of a request. A server that is sent it does not know it, and the client then
+// sends the whole request.
+Result<PreparedRotation> PreparedRotation::CreateLocal(const RotateRequest& request,
+                                                       const std::string& open_axis) {
+  auto preparation = PreparationOf(request, open_axis);
+  if (!preparation.ok()) return preparation.status();
+  return PreparedRotation(std::make_shared<const PreparedState>(
+      PreparedState{.preparation = *std::move(preparation), .id = std::string(32, '0')}));
+}
 
 const std::string& PreparedRotation::id() const {
   return state_->id;

@@ -104,6 +104,10 @@ Status CheckPreparedCall(const RotateRequest& request);
 // Of the open axis; nullopt: the request gives none.
 std::optional<int64_t> LengthOf(const RotateRequest& request);
 
+// The preparation of Client::Prepare. INVALID_ARGUMENT: as there, as far as the client checks it.
+Result<std::shared_ptr<const Preparation>> PreparationOf(const RotateRequest& request,
+                                                         const std::string& open_axis);
+
 // Reads the answer to Preparation::Message. INTERNAL: unreadable, or without an id.
 Result<std::shared_ptr<const PreparedState>> ReadPrepared(
     std::shared_ptr<const Preparation> preparation, const Result<grpc::ByteBuffer>& answer);

@@ -1,10 +1,12 @@
 #include "rope/arena.h"
 
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/error.h"
 #include "client/memory/arena_memory.h"
+#include "client/memory/shared_memory.h"
 
 namespace rope::client {
 
@@ -29,6 +31,17 @@ Slot::~Slot() {
 }
 
 Arena::Arena(std::shared_ptr<ArenaMemory> memory) : memory_(std::move(memory)) {}
+
+Result<Arena> Arena::CreateLocal(int64_t bytes) {
+  if (bytes < 0) return InvalidField("bytes", bytes, "0 or more");
+  std::unique_ptr<SharedMemory> memory;
+  if (bytes > 0) {
+    auto created = SharedMemory::CreateMemfd(bytes, SharedMemory::Use::kArena);
+    if (!created.ok()) return created.status();
+    memory = *std::move(created);
+  }
+  return Arena(std::make_shared<ArenaMemory>(std::move(memory)));
+}
 
 Result<Slot> Arena::Allocate(int64_t bytes) const {
   if (bytes < 0) {

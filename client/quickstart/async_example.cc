@@ -38,7 +38,7 @@ int main(int argc, char** argv) {
         answered.set_value();
       });
 
-  // ... or one stream for all of them, which costs the least for each.
+  // ... or one stream for all of them, which costs less for each than an RPC.
   auto stream = client->OpenStream({.requests_max = 64});
   if (!stream.ok()) return std::puts(stream.status().ToString().c_str()), 1;
   for (size_t i = 2; i < q.size(); ++i) {

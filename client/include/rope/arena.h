@@ -53,6 +53,10 @@ class Slot {
 
 class Arena {
  public:
+  // An arena that no server shares: for a Connection of another kind than the library's, such as a
+  // mock. RESOURCE_EXHAUSTED: not enough memory. INVALID_ARGUMENT: a negative size.
+  static Result<Arena> CreateLocal(int64_t bytes);
+
   // Takes the lowest free range that is large enough. 0 bytes returns an empty slot.
   Result<Slot> Allocate(int64_t bytes) const;
 
@@ -60,7 +64,7 @@ class Arena {
   int64_t used_bytes() const;  // each slot rounded up to 64 bytes
 
  private:
-  friend class Client;
+  friend class RemoteConnection;
   explicit Arena(std::shared_ptr<ArenaMemory> memory);
 
   std::shared_ptr<ArenaMemory> memory_;

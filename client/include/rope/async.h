@@ -24,16 +24,13 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <utility>
 
 #include "rope/options.h"
 #include "rope/rotate.h"
 #include "rope/status.h"
 
 namespace rope::client {
-
-class AsyncCall;
-class Client;
-class StreamCall;
 
 // Receives the reply, or the status of the failed call.
 using RotateCallback = std::function<void(Result<RotateReply>)>;
@@ -42,16 +39,32 @@ using RotateCallback = std::function<void(Result<RotateReply>)>;
 class Call {
  public:
   Call() = default;  // refers to no call
+  // `cancel` is thread-safe and may run repeatedly, also after the call has ended.
+  explicit Call(std::function<void()> cancel) : cancel_(std::move(cancel)) {}
 
   // Requests cancellation. The callback soon receives CANCELLED, or the reply if that comes first.
   // May be called at any time and repeatedly.
-  void Cancel() const;
+  void Cancel() const {
+    if (cancel_ != nullptr) cancel_();
+  }
 
  private:
-  friend class Client;
-  explicit Call(std::weak_ptr<AsyncCall> call);
+  std::function<void()> cancel_;
+};
 
-  std::weak_ptr<AsyncCall> call_;
+// What makes the calls of a RotateStream; documented with its methods. Thread-safe.
+class StreamConnection {
+ public:
+  virtual ~StreamConnection() = default;
+
+  // `sequence` may be null.
+  virtual Status Rotate(const RotateRequest& request, RotateCallback callback,
+                        uint64_t* sequence) = 0;
+  virtual void CancelRequest(uint64_t sequence) = 0;
+  virtual Status Finish() = 0;
+  virtual void Cancel() = 0;
+  // What ~RotateStream does: cancels, and waits as documented there.
+  virtual void Abandon() = 0;
 };
 
 // A stream of requests. Replies arrive in the order in which the server finishes the requests. An
@@ -63,6 +76,8 @@ class Call {
 // else it is true.
 class RotateStream {
  public:
+  // REQUIRES: `connection` is not null.
+  explicit RotateStream(std::shared_ptr<StreamConnection> connection);
   RotateStream(RotateStream&&) = default;
   RotateStream& operator=(RotateStream&& other) noexcept;
   // Cancels all unanswered requests and waits until every callback has run. In a callback it does
@@ -94,10 +109,7 @@ class RotateStream {
   void Cancel();
 
  private:
-  friend class Client;
-  explicit RotateStream(std::shared_ptr<StreamCall> call);
-
-  std::shared_ptr<StreamCall> call_;
+  std::shared_ptr<StreamConnection> connection_;
 };
 
 }  // namespace rope::client

@@ -33,6 +33,7 @@
 #include "rope/admin.h"
 #include "rope/arena.h"
 #include "rope/async.h"
+#include "rope/connection.h"
 #include "rope/describe.h"
 #include "rope/options.h"
 #include "rope/prepared.h"
@@ -42,10 +43,11 @@
 
 namespace rope::client {
 
-class Connection;
-
 class Client {
  public:
+  // A client of a connection of another kind, such as a mock (mock.h). REQUIRES: not null.
+  explicit Client(std::shared_ptr<Connection> connection);
+
   // Connects to "HOST:PORT" or "unix:PATH" and checks the server's health.
   // UNAVAILABLE: no connection within the timeout, or the server does not serve (unless
   // require_serving is false). FAILED_PRECONDITION: none of ConnectOptions::transports is
@@ -138,9 +140,7 @@ class Client {
                                const CallOptions& options = {}) const;
 
  private:
-  explicit Client(std::shared_ptr<const Connection> connection);
-
-  std::shared_ptr<const Connection> connection_;
+  std::shared_ptr<Connection> connection_;
 };
 
 // A reply as the JSON that DescribeJson returns for it.

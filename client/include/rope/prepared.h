@@ -19,12 +19,20 @@
 #include <string>
 #include <vector>
 
+#include "rope/status.h"
+
 namespace rope::client {
 
 struct PreparedState;
+struct RotateRequest;
 
 class PreparedRotation {
  public:
+  // A rotation that no server has validated, with an id that no server has: for a Connection of
+  // another kind than the library's, such as a mock. INVALID_ARGUMENT: as Client::Prepare.
+  static Result<PreparedRotation> CreateLocal(const RotateRequest& request,
+                                              const std::string& open_axis = {});
+
   // 32 hexadecimal digits: the same for equal requests on every server.
   const std::string& id() const;
   // Of the config, as the replies to its calls repeat them.

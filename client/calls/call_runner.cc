@@ -1,4 +1,4 @@
-#include "client/calls/connection.h"
+#include "client/calls/call_runner.h"
 
 #include <optional>
 #include <random>
@@ -19,7 +19,7 @@ using std::chrono::microseconds;
 
 }  // namespace
 
-Connection::Hooks Connection::DefaultHooks() {
+CallRunner::Hooks CallRunner::DefaultHooks() {
   return {
       .sleep = [](microseconds delay) { std::this_thread::sleep_for(delay); },
       .random =
@@ -30,7 +30,7 @@ Connection::Hooks Connection::DefaultHooks() {
   };
 }
 
-Connection::Connection(const std::string& target, const ConnectOptions& options, Hooks hooks)
+CallRunner::CallRunner(const std::string& target, const ConnectOptions& options, Hooks hooks)
     : connector_(std::make_shared<Connector>(target, options)),
       attempts_max_(options.attempts_max),
       hooks_(std::move(hooks)) {}
@@ -38,7 +38,7 @@ Connection::Connection(const std::string& target, const ConnectOptions& options,
 // Everything runs on the calling thread and under no lock. Each attempt gets the session of its
 // time, because the connection may have been dialed again.
 template <typename Reply, typename Attempt>
-Result<Reply> Connection::Retry(const CallOptions& options, const Attempt& attempt) const {
+Result<Reply> CallRunner::Retry(const CallOptions& options, const Attempt& attempt) const {
   Attempts attempts(attempts_max_, options.timeout);
   for (;;) {
     const Result<std::shared_ptr<const Session>> session = connector_->Get();
@@ -55,7 +55,7 @@ Result<Reply> Connection::Retry(const CallOptions& options, const Attempt& attem
   }
 }
 
-Result<grpc::ByteBuffer> Connection::Call(const std::string& method,
+Result<grpc::ByteBuffer> CallRunner::Call(const std::string& method,
                                           const grpc::ByteBuffer& request, bool idempotent,
                                           const CallOptions& options) const {
   return Retry<grpc::ByteBuffer>(options, [&](const Session& session, microseconds timeout) {
@@ -63,7 +63,7 @@ Result<grpc::ByteBuffer> Connection::Call(const std::string& method,
   });
 }
 
-Result<RotateReply> Connection::Rotate(const RotateRequest& request,
+Result<RotateReply> CallRunner::Rotate(const RotateRequest& request,
                                        const CallOptions& options) const {
   return Retry<RotateReply>(options, [&](const Session& session, microseconds timeout) {
     session.rotate->WakeServerFor(request);
@@ -74,7 +74,7 @@ Result<RotateReply> Connection::Rotate(const RotateRequest& request,
 // Each attempt encodes the request again, because the session and its region may have changed. If
 // the server has forgotten the request's id, nothing has run, and the same attempt goes on with the
 // whole request.
-Connection::Outcome<RotateReply> Connection::RotateOnce(const Session& session,
+CallRunner::Outcome<RotateReply> CallRunner::RotateOnce(const Session& session,
                                                         const RotateRequest& request,
                                                         microseconds timeout) const {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
@@ -101,7 +101,7 @@ Connection::Outcome<RotateReply> Connection::RotateOnce(const Session& session,
   }
 }
 
-bool Connection::WaitForNext(Attempts& attempts, const Status& status, bool idempotent) const {
+bool CallRunner::WaitForNext(Attempts& attempts, const Status& status, bool idempotent) const {
   const std::optional<microseconds> delay =
       attempts.DelayAfter(status, idempotent, hooks_.random());
   if (!delay.has_value()) return false;
@@ -109,14 +109,14 @@ bool Connection::WaitForNext(Attempts& attempts, const Status& status, bool idem
   return true;
 }
 
-std::shared_ptr<AsyncCall> Connection::StartRotate(const RotateRequest& request,
+std::shared_ptr<AsyncCall> CallRunner::StartRotate(const RotateRequest& request,
                                                    RotateCallback callback,
                                                    const CallOptions& options) const {
   return AsyncCall::Start(connector_, Queue(), request, std::move(callback),
                           Attempts(attempts_max_, options.timeout), hooks_.random);
 }
 
-Result<std::shared_ptr<StreamCall>> Connection::OpenStream(const StreamOptions& options) const {
+Result<std::shared_ptr<StreamCall>> CallRunner::OpenStream(const StreamOptions& options) const {
   Result<std::shared_ptr<const Session>> session = connector_->Get();
   if (!session.ok()) return session.status();
   return StreamCall::Open(connector_, *std::move(session), Queue(), options);
@@ -124,7 +124,7 @@ Result<std::shared_ptr<StreamCall>> Connection::OpenStream(const StreamOptions& 
 
 // Steps: take the session without dialing; run AwaitFence on it; if that fails, tell the connector,
 // and ask it again whether a connection that shared the arena was lost. No lock is held.
-Status Connection::Fence(const CallOptions& options) const {
+Status CallRunner::Fence(const CallOptions& options) const {
   if (IsCallbackThreadOf(*connector_->callback_owner())) {
     return MakeError(Reason::kWrongState, "Fence", "a call in a callback", "one on another thread");
   }
@@ -142,7 +142,7 @@ Status Connection::Fence(const CallOptions& options) const {
   return MakeError(Reason::kConnectionLost, absl::StrCat("fence: ", status.message()));
 }
 
-const std::shared_ptr<EventQueue>& Connection::Queue() const {
+const std::shared_ptr<EventQueue>& CallRunner::Queue() const {
   std::call_once(loop_once_, [this] { loop_.emplace(connector_->callback_owner()); });
   return loop_->queue();
 }

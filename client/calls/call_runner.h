@@ -1,13 +1,14 @@
-// Connection: the connector to the server (connector.h), the retry loop of synchronous calls, and
-// the background thread of asynchronous calls and streams (async_call.h, stream_call.h).
+// CallRunner: runs the calls of one connection. It has the connector to the server (connector.h),
+// the retry loop of synchronous calls, and the background thread of asynchronous calls and streams
+// (async_call.h, stream_call.h).
 //
 // Threading:  Thread-safe if Hooks are. The background thread starts with the first asynchronous
 //             call or stream. The destructor cancels the calls in flight and waits for them; on the
 //             background thread itself it does not wait.
 // Errors:     The status of the last attempt. `may_have_executed` is true if any attempt may have
 //             run.
-#ifndef ROPE_CLIENT_CALLS_CONNECTION_H_
-#define ROPE_CLIENT_CALLS_CONNECTION_H_
+#ifndef ROPE_CLIENT_CALLS_CALL_RUNNER_H_
+#define ROPE_CLIENT_CALLS_CALL_RUNNER_H_
 
 #include <grpcpp/support/byte_buffer.h>
 
@@ -30,7 +31,7 @@
 
 namespace rope::client {
 
-class Connection {
+class CallRunner {
  public:
   // Replaced by tests.
   struct Hooks {
@@ -39,7 +40,7 @@ class Connection {
   };
   static Hooks DefaultHooks();
 
-  Connection(const std::string& target, const ConnectOptions& options,
+  CallRunner(const std::string& target, const ConnectOptions& options,
              Hooks hooks = DefaultHooks());
 
   // As Connector::Connect. REQUIRES: called first.
@@ -84,4 +85,4 @@ class Connection {
 
 }  // namespace rope::client
 
-#endif  // ROPE_CLIENT_CALLS_CONNECTION_H_
+#endif  // ROPE_CLIENT_CALLS_CALL_RUNNER_H_

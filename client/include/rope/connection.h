@@ -1,0 +1,63 @@
+// Connection: what makes the calls of a Client. Client::Connect creates one to a server. A program
+// may implement its own: a test's mock (mock.h), or an engine in the same process.
+//
+//   Client client(std::make_shared<MyConnection>());
+//
+// Each method is documented with the Client method of its name (client.h), in async.h for
+// RotateAsync, and in async.h with RotateStream for the stream.
+//
+// Threading:  Client requires every method to be thread-safe.
+// Ownership:  Copies of a Client share the connection; the last one destroys it.
+#ifndef ROPE_CONNECTION_H_
+#define ROPE_CONNECTION_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rope/admin.h"
+#include "rope/arena.h"
+#include "rope/async.h"
+#include "rope/describe.h"
+#include "rope/options.h"
+#include "rope/prepared.h"
+#include "rope/rotate.h"
+#include "rope/status.h"
+#include "rope/tables.h"
+
+namespace rope::client {
+
+class Connection {
+ public:
+  virtual ~Connection() = default;
+
+  virtual Arena arena() = 0;
+  virtual ChosenTransport transport() = 0;
+
+  virtual Result<RotateReply> Rotate(const RotateRequest& request, const CallOptions& options) = 0;
+  virtual Result<PreparedRotation> Prepare(const RotateRequest& request,
+                                           const std::string& open_axis,
+                                           const CallOptions& options) = 0;
+  virtual Call RotateAsync(const RotateRequest& request, RotateCallback callback,
+                           const CallOptions& options) = 0;
+  // Not null where it returns OK.
+  virtual Result<std::shared_ptr<StreamConnection>> OpenStream(const StreamOptions& options) = 0;
+  virtual Status Fence(const CallOptions& options) = 0;
+
+  virtual Result<DescribeReply> Describe(const DescribeRequest& request,
+                                         const CallOptions& options) = 0;
+  virtual Result<TablesReply> GetTables(const TablesRequest& request,
+                                        const CallOptions& options) = 0;
+  virtual Result<std::vector<Model>> ListModels(const CallOptions& options) = 0;
+  virtual Result<RegisteredModel> RegisterModel(const std::string& name, const RopeSpec& rope,
+                                                const CallOptions& options) = 0;
+  virtual Status UnregisterModel(const std::string& name, const CallOptions& options) = 0;
+  virtual Result<WarmUpReply> WarmUp(const WarmUpRequest& request, const CallOptions& options) = 0;
+  virtual Result<std::vector<SharedRegion>> ListRegions(const CallOptions& options) = 0;
+  virtual Result<ServerInfo> GetServerInfo(const CallOptions& options) = 0;
+  virtual Result<ServingStatus> Health(const std::string& service, const CallOptions& options) = 0;
+};
+
+}  // namespace rope::client
+
+#endif  // ROPE_CONNECTION_H_
