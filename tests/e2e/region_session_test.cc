@@ -224,6 +224,23 @@ TEST_F(RegionSessionTest, MemoryThatCouldRaiseSigbusIsRefused) {
   EXPECT_THAT(Text(Rotate(unsealed.stub(), kSample.InPlace(1, 0))), StartsWith("5 "));
 }
 
+TEST_F(RegionSessionTest, ClientOfAnotherHelloVersionGoesOnInline) {
+  for (const char version : {'\0', '\2', '\7'}) {
+    const SharedMemory memory = SharedMemory::Memfd(4096);
+    proto::FileDescriptor connection = ConnectUnix(path_);
+    proto::HelloBytes hello = proto::Encode(proto::ClientHello{4096});
+    hello[8] = version;  // after the magic
+    ASSERT_TRUE(proto::SendHello(connection.get(), hello, {memory.fd()}, 0));
+    proto::HelloBytes bytes{};
+    ASSERT_EQ(recv(connection.get(), bytes.data(), bytes.size(), MSG_WAITALL), 32);
+    EXPECT_EQ(proto::DecodeServerHello(bytes)->code, absl::StatusCode::kUnimplemented);
+    fcntl(connection.get(), F_SETFL, O_NONBLOCK);
+    const auto stub =
+        v1::RopeService::NewStub(grpc::CreateInsecureChannelFromFd("inline", connection.release()));
+    EXPECT_TRUE(Serves(*stub));
+  }
+}
+
 TEST_F(RegionSessionTest, GarbageAndSilenceHoldUpNobody) {
   std::vector<proto::FileDescriptor> silent(200);
   for (proto::FileDescriptor& connection : silent) connection = ConnectUnix(path_);

@@ -34,6 +34,7 @@ class FakeAcceptor {
     kRings,     // claims to serve the ring, but never answers there
     kRefuses,   // answers the hello with an error code
     kOld,       // answers with HTTP/2 at once, like a server that knows no hello
+    kOther,     // answers with another version of the hello
     kSilent,    // accepts the connection and sends nothing
   };
 
@@ -160,7 +161,9 @@ class FakeAcceptor {
     }
     std::vector<int> descriptors;
     if (mood_ == Mood::kRings) descriptors.push_back(doorbell.get());
-    ASSERT_TRUE(proto::SendHello(socket.get(), proto::Encode(answer), descriptors, 0));
+    proto::HelloBytes encoded = proto::Encode(answer);
+    if (mood_ == Mood::kOther) ++encoded[8];  // the version, after the magic
+    ASSERT_TRUE(proto::SendHello(socket.get(), encoded, descriptors, 0));
     server_.TakeOver(socket.release());
   }
 

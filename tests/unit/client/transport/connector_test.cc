@@ -173,13 +173,15 @@ TEST_F(ConnectorTest, ServerThatRefusesMemoryIsUsedInline) {
   EXPECT_EQ(in_region_, 0);
 }
 
-TEST_F(ConnectorTest, ServerThatKnowsNoHelloIsUsedInline) {
-  acceptor_.SetMood(FakeAcceptor::Mood::kOld);
-  const Client client = Connect({Transport::kMemfd, Transport::kInline}).value();
-  EXPECT_EQ(client.transport().transport, Transport::kInline);
-  const Slot slot = FloatSlot(client);
-  ASSERT_TRUE(client.Rotate(RequestFor(slot, slot)).ok());
-  EXPECT_EQ(First(slot), 1);
+TEST_F(ConnectorTest, ServerWithoutTheHelloOrOfAnotherVersionIsUsedInline) {
+  for (const auto mood : {FakeAcceptor::Mood::kOld, FakeAcceptor::Mood::kOther}) {
+    acceptor_.SetMood(mood);
+    const Client client = Connect({Transport::kMemfd, Transport::kInline}).value();
+    EXPECT_EQ(client.transport().transport, Transport::kInline);
+    const Slot slot = FloatSlot(client);
+    ASSERT_TRUE(client.Rotate(RequestFor(slot, slot)).ok());
+    EXPECT_EQ(First(slot), 1);
+  }
 }
 
 TEST_F(ConnectorTest, ServerThatSaysNothingEndsConnectInTime) {
