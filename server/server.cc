@@ -101,9 +101,10 @@ absl::Status Server::Build(Batcher::Options batches) {
       [metrics = metrics_.get()](const BatchReport& report) { metrics->CountBatch(report); });
   region_resolver_ = std::make_unique<RegionResolver>(*regions_, *pool_, shares_.message);
   prepared_ = std::make_unique<PreparedRotations>(*registry_, PreparedRotations::Options());
-  engine_ =
-      std::make_unique<Engine>(*registry_, *prepared_, *admission_, *batcher_, *region_resolver_,
-                               clock_, Engine::Options{.reply_bytes_max = shares_.message});
+  engine_ = std::make_unique<Engine>(
+      *registry_, *prepared_, *admission_, *batcher_, *region_resolver_, clock_,
+      Engine::Options{.reply_bytes_max = shares_.message,
+                      .overwrite_bytes_min = devices_->overwrite_bytes_min()});
   rope_service_ = std::make_unique<RopeService>(
       RopeService::Parts{engine_.get(), metrics_.get(), &clock_, &in_flight_, receiving_.get(),
                          instance_id_, shares_.message, &peers_});

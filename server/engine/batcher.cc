@@ -15,7 +15,7 @@ namespace {
 // is marked as executed.
 void Complete(std::unique_ptr<Request> request, const absl::Status& status) {
   const Request::Done done = std::move(request->done);
-  const bool changed = !status.ok() && request->in_place && request->ran;
+  const bool changed = !status.ok() && request->ran && request->plan.IsInPlace();
   done(std::move(request), changed ? MarkMayHaveExecuted(status) : status);
 }
 

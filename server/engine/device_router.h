@@ -30,6 +30,7 @@
 #include "absl/types/span.h"
 #include "kernels/backend/backend.h"
 #include "server/clock.h"
+#include "server/limits.h"
 
 namespace rope::server {
 
@@ -61,9 +62,11 @@ class DeviceRouter {
   // Rotates all jobs on one device and returns its name, which lives as long as the router.
   absl::StatusOr<std::string_view> Rotate(absl::Span<const kernels::RotateJob> jobs);
 
-  // True if only the host backend exists. A failed rotation is then final: there is no second
-  // device to retry on, and inputs may be overwritten.
-  bool host_alone() const { return accelerator_ == nullptr; }
+  // The smallest result that may overwrite its input, in bytes. kNever with an accelerator: a batch
+  // that fails there runs again on the host, from the same inputs.
+  int64_t overwrite_bytes_min() const {
+    return accelerator_ == nullptr ? limits::kOverwriteBytesMin : kNever;
+  }
   // The backend for all batches that the accelerator does not run.
   kernels::Backend& host() const { return *host_; }
   std::vector<Device> list() const;

@@ -4,8 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
+#include "server/engine/device_router.h"
 #include "server/engine/request_cost.h"
 #include "server/error.h"
+#include "server/request/destination.h"
 #include "server/request/validate.h"
 
 namespace rope::server {
@@ -70,6 +72,8 @@ absl::Status Engine::MakePlan(Request& request) {
   RegionResolver::Source source(regions_, request);
   const auto admit = [&](Plan& plan) -> absl::Status {
     ROPE_RETURN_IF_ERROR(regions_.Place(request));
+    SetDestinations(request.may_overwrite ? options_.overwrite_bytes_min : DeviceRouter::kNever,
+                    plan);
     return request.permit.Grow(RunningBytes(request.asked(), plan), "request");
   };
   if (request.prepared == nullptr) {

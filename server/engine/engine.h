@@ -36,6 +36,7 @@ class Engine {
   struct Options {
     int64_t reply_bytes_max = limits::kMessageBytesMax;  // results inside one reply
     int64_t plan_here_bytes_max = limits::kPlanHereBytesMax;
+    int64_t overwrite_bytes_min = limits::kOverwriteBytesMin;  // DeviceRouter::overwrite_bytes_min
   };
 
   // All must outlive the engine.

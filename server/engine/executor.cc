@@ -87,10 +87,11 @@ int64_t BytesOf(absl::Span<const Slice> slices) {
   return bytes;
 }
 
-// Start of the tensor's output. Null: the output overwrites the input.
+// Start of the tensor's output. Null: the output overwrites the received bytes.
 char* OutputOf(const Request& request, size_t tensor) {
-  char* const mapped = request.plan.tensors[tensor].place.mapped();
-  return mapped != nullptr ? mapped : request.outputs[tensor].data();
+  const TensorPlan& plan = request.plan.tensors[tensor];
+  if (plan.destination == Destination::kReceivedBytes) return nullptr;
+  return TakesBuffer(plan.destination) ? request.outputs[tensor].data() : plan.place.mapped();
 }
 
 // Copies the outputs of each request whose last slice has run to their POSIX objects, if any.
@@ -117,32 +118,15 @@ void Reorder(const Jobs& jobs, const std::vector<Reordering>& reorderings) {
 
 }  // namespace
 
-// Fills `outputs` with one buffer for each tensor. An empty buffer means that the result needs
-// none: it goes to a mapped region or over the received bytes. Called before the first slice runs.
 absl::Status Executor::AllocateOutputs(Request& request) const {
-  for (size_t i = 0; i < request.plan.tensors.size(); ++i) {
-    const TensorPlan& tensor = request.plan.tensors[i];
-    const bool elsewhere = tensor.place.mapped() != nullptr || MayOverwrite(request, i);
-    const int64_t bytes = elsewhere ? 0 : tensor.output_bytes();
+  for (const TensorPlan& tensor : request.plan.tensors) {
+    const int64_t bytes = TakesBuffer(tensor.destination) ? tensor.output_bytes() : 0;
     request.outputs.push_back(pool_.Allocate(bytes));
     if (request.outputs.back().size() == bytes) continue;
     request.outputs.clear();
     return OutOfMemory();
   }
   return absl::OkStatus();
-}
-
-// A result may overwrite its input if the input came as bytes of a message and the result has the
-// same element type and packed layout. With an accelerator the input must stay, because a batch
-// that fails there runs again on the host.
-bool Executor::MayOverwrite(const Request& request, size_t tensor) const {
-  const TensorPlan& plan = request.plan.tensors[tensor];
-  const bool is_plain = plan.dtype == plan.output_dtype && !plan.strides.has_value() &&
-                        !plan.output_strides.has_value();
-  const bool came_as_bytes =
-      plan.typed.empty() && plan.place.region == nullptr && plan.source.region == nullptr;
-  return request.may_overwrite && is_plain && came_as_bytes &&
-         plan.output_bytes() >= overwrite_bytes_min_ && devices_.host_alone();
 }
 
 // The executor has no mutex. A request has at most one slice in the batches that run at any time,

@@ -3,8 +3,7 @@
 //
 // Threading:  Thread-safe; Run may be called from several threads for different requests.
 // Ownership:  The caller owns slices and requests, including the rows that a slice ran with.
-//             Outputs are written to their place in a memory region, over the received bytes if
-//             these may be overwritten, or into pool buffers that the request then owns.
+//             Outputs are written to their destinations. Pool buffers are then the request's.
 // Errors:     Each slice gets its own status. These errors fail one slice: an error of its tables,
 //             a POSIX object that shrank (FAILED_PRECONDITION), no memory for its result
 //             (RESOURCE_EXHAUSTED). An error of the device fails the batch.
@@ -14,7 +13,6 @@
 #include "absl/types/span.h"
 #include "kernels/tables/table_cache.h"
 #include "server/engine/device_router.h"
-#include "server/limits.h"
 #include "server/memory/buffer_pool.h"
 #include "server/request/request.h"
 
@@ -22,14 +20,9 @@ namespace rope::server {
 
 class Executor {
  public:
-  // All three must outlive the executor. Results of fewer than `overwrite_bytes_min` bytes never
-  // overwrite received bytes.
-  Executor(DeviceRouter& devices, kernels::TableCache& tables, BufferPool& pool,
-           int64_t overwrite_bytes_min = limits::kOverwriteBytesMin)
-      : devices_(devices),
-        tables_(tables),
-        pool_(pool),
-        overwrite_bytes_min_(overwrite_bytes_min) {}
+  // All three must outlive the executor.
+  Executor(DeviceRouter& devices, kernels::TableCache& tables, BufferPool& pool)
+      : devices_(devices), tables_(tables), pool_(pool) {}
 
   // REQUIRES: none of the slices has run.
   void Run(absl::Span<Slice> slices);
@@ -37,15 +30,12 @@ class Executor {
  private:
   // Run without the handling of std::bad_alloc.
   void RunAll(absl::Span<Slice> slices);
-  // Decides where the results of a request go, and allocates pool buffers for the rest.
+  // Fills `outputs` with one buffer for each tensor, before the first slice runs.
   absl::Status AllocateOutputs(Request& request) const;
-  // Whether the result of a tensor overwrites its received bytes.
-  bool MayOverwrite(const Request& request, size_t tensor) const;
 
   DeviceRouter& devices_;
   kernels::TableCache& tables_;
   BufferPool& pool_;
-  const int64_t overwrite_bytes_min_;
 };
 
 }  // namespace rope::server

@@ -39,7 +39,7 @@ class JobWriter {
     }
   }
 
-  bool in_place() const { return output_ == nullptr; }
+  bool in_place() const { return tensor_.destination == Destination::kReceivedBytes; }
 
   // Length of the last token axis. Along it tokens are evenly spaced in every layout.
   static int64_t RunLength(const Layout& layout) {

@@ -49,8 +49,8 @@ class JobTiler {
 
   // Adds the jobs for all heads of the tokens of `shared` to `jobs`. `output` is the start of the
   // whole tensor's output, packed in the order of the input unless the plan has output_strides.
-  // Null: the jobs run in place, which requires a tensor without strides on either side. Heads that
-  // pass through become jobs without pairs, so that fused ops reach them too.
+  // Not read if the results overwrite the received bytes. Heads that pass through become jobs
+  // without pairs, so that fused ops reach them too.
   void Cut(const TensorPlan& tensor, char* output, const Shared& shared, Jobs& jobs);
 
   // Copies rows that were gathered for a rotation in place back to their fragments. Call it after

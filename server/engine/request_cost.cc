@@ -63,7 +63,7 @@ int64_t ClaimedTokens(const v1::RotateRequest& asked) {
 int64_t ResultBytes(const TensorPlan& of) {
   constexpr int64_t kNumberBytes = 16;
   const int64_t element = kernels::ElementBytes(of.output_dtype);
-  const bool typed = of.place.region == nullptr && of.numbers;
+  const bool typed = IsInReply(of.destination) && of.numbers;
   const int64_t elements =
       Product(Product(of.layout.tokens(), of.layout.heads), of.layout.head_dim);
   return Product(elements, typed ? element + kNumberBytes : element);
@@ -117,7 +117,9 @@ int64_t RunningBytes(const v1::RotateRequest& asked, const Plan& plan) {
   }
   for (const TensorPlan& tensor : plan.tensors) {
     bytes = Sum(bytes, static_cast<int64_t>(tensor.typed.size()));
-    if (tensor.place.mapped() == nullptr) bytes = Sum(bytes, ResultBytes(tensor));
+    if (IsInReply(tensor.destination) || IsObject(tensor.destination)) {
+      bytes = Sum(bytes, ResultBytes(tensor));
+    }
   }
   return bytes;
 }
@@ -151,7 +153,7 @@ void BoundBuilding(Plan& plan) {
 int64_t ReplyBytes(const Plan& plan) {
   int64_t bytes = 0;
   for (const TensorPlan& tensor : plan.tensors) {
-    if (tensor.place.region == nullptr) bytes = Sum(bytes, ResultBytes(tensor));
+    if (IsInReply(tensor.destination)) bytes = Sum(bytes, ResultBytes(tensor));
   }
   return bytes;
 }

@@ -148,7 +148,7 @@ ReplySlices SlicesOfReply(Request& request) {
     AppendReplyTensor(request, i, text);
     if (!HasReplyPayload(request, i)) continue;
     slices.push_back(SliceOf(text));
-    if (request.Overwrites(i)) {
+    if (request.plan.tensors[i].destination == Destination::kReceivedBytes) {
       AddOverwritten(request, i, slices);
     } else {
       slices.push_back(server::SliceOf(std::move(request.outputs[i])));
@@ -244,7 +244,7 @@ std::string EncodeSmallReply(Request& request) {
   for (size_t i = 0; i < request.plan.tensors.size(); ++i) {
     AppendReplyTensor(request, i, text);
     if (!HasReplyPayload(request, i)) continue;
-    ROPE_CHECK(!request.Overwrites(i));
+    ROPE_CHECK(request.plan.tensors[i].destination == Destination::kReply);
     const PooledBuffer& output = request.outputs[i];
     text.append(output.data(), static_cast<size_t>(output.size()));
   }

@@ -31,6 +31,13 @@ struct RegionPart {
   }
 };
 
+// Whether two parts share a byte.
+inline bool Overlap(const RegionPart& a, const RegionPart& b) {
+  if (a.region != b.region || a.bytes == 0 || b.bytes == 0) return false;
+  return a.offset < b.offset + static_cast<uint64_t>(b.bytes) &&
+         b.offset < a.offset + static_cast<uint64_t>(a.bytes);
+}
+
 // Whether the elements of an array came as packed bytes, and not as numbers.
 inline bool CameAsBytes(const v1::Array& array) {
   return proto::HasPayload(array) || array.has_region();

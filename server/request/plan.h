@@ -33,6 +33,31 @@ struct HeadSpan {
   size_t row_set = 0;  // index into Plan::row_sets; meaningful if `rotates`
 };
 
+// Where the result of a tensor goes: SetDestinations (destination.h).
+enum class Destination {
+  kReply,          // a pooled buffer, which the reply takes
+  kReceivedBytes,  // over the received bytes of the tensor, which the reply takes
+  kRegion,         // a mapped region
+  kRegionInPlace,  // the same, over the tensor itself
+  kObject,         // a pooled buffer, which is then copied to a POSIX object
+  kObjectInPlace,  // the same, over the tensor itself
+};
+
+// Whether the reply contains the result.
+inline bool IsInReply(Destination destination) {
+  return destination == Destination::kReply || destination == Destination::kReceivedBytes;
+}
+inline bool IsObject(Destination destination) {
+  return destination == Destination::kObject || destination == Destination::kObjectInPlace;
+}
+inline bool TakesBuffer(Destination destination) {
+  return destination == Destination::kReply || IsObject(destination);
+}
+// Whether the client loses its input.
+inline bool IsInPlace(Destination destination) {
+  return destination == Destination::kRegionInPlace || destination == Destination::kObjectInPlace;
+}
+
 // One tensor, validated.
 struct TensorPlan {
   kernels::DType dtype = kernels::DType::kFloat32;         // of the input
@@ -51,7 +76,8 @@ struct TensorPlan {
   proto::FragmentedBytes input;                 // packed: rows [pre][heads][post][head_dim]
   RegionPart source;                            // of the input; no region: in the message
   RegionPart place;                             // of the output; no region: in the reply
-  bool numbers = false;                         // the input came as numbers, so the result does too
+  Destination destination = Destination::kReply;
+  bool numbers = false;  // the input came as numbers, so the result does too
   // Set: the output is computed packed, and its rows are then copied to `place` with these strides.
   std::optional<LayoutStrides> store_strides;
   std::vector<char> typed;  // the elements that `input` views, if they came as numbers
@@ -124,6 +150,9 @@ struct Plan {
   std::vector<std::string> warnings;
 
   int64_t bytes() const { return tokens * bytes_per_token; }
+  bool IsInPlace() const {
+    return std::ranges::any_of(tensors, server::IsInPlace, &TensorPlan::destination);
+  }
 };
 
 // Admits a plan whose tensors are known, before memory is allocated for positions, rows and

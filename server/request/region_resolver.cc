@@ -14,12 +14,6 @@
 namespace rope::server {
 namespace {
 
-bool Overlap(const RegionPart& a, const RegionPart& b) {
-  if (a.region != b.region || a.bytes == 0 || b.bytes == 0) return false;
-  return a.offset < b.offset + static_cast<uint64_t>(b.bytes) &&
-         b.offset < a.offset + static_cast<uint64_t>(a.bytes);
-}
-
 LayoutStrides PackedStrides(const Layout& layout) {
   return *StridesInOrder(layout.letters, layout, "layout");
 }
@@ -93,15 +87,6 @@ absl::Status PlaceOnInput(size_t index, TensorPlan& tensor) {
                                     : absl::OkStatus();
 }
 
-// What is copied to a POSIX object comes from packed memory, however far apart it goes.
-void PackWhatIsCopied(std::vector<TensorPlan>& tensors) {
-  for (TensorPlan& tensor : tensors) {
-    const bool copied = tensor.place.region != nullptr && tensor.place.mapped() == nullptr;
-    if (!copied || !tensor.output_strides.has_value()) continue;
-    tensor.store_strides = std::exchange(tensor.output_strides, std::nullopt);
-  }
-}
-
 // Copies to a region, bytes that follow each other there at once.
 class RunWriter {
  public:
@@ -156,8 +141,7 @@ bool InPlace(const TensorPlan& tensor) {
   return tensor.strides.value_or(packed) == tensor.output_strides.value_or(packed);
 }
 
-absl::Status CheckOverlaps(Request& request) {
-  std::vector<TensorPlan>& tensors = request.plan.tensors;
+absl::Status CheckOverlaps(const std::vector<TensorPlan>& tensors) {
   const auto name = [](size_t i) { return absl::StrCat("output of tensors[", i, "]"); };
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i].place.region == nullptr) continue;
@@ -168,10 +152,7 @@ absl::Status CheckOverlaps(Request& request) {
     }
     for (size_t j = 0; j < tensors.size(); ++j) {
       if (!Overlap(tensors[i].place, tensors[j].source)) continue;
-      if (i == j && InPlace(tensors[i])) {
-        request.in_place = true;
-        continue;
-      }
+      if (i == j && InPlace(tensors[i])) continue;
       return InvalidField(name(i), absl::StrCat("a place that overlaps the input tensors[", j, "]"),
                           "exactly that of its own input, or none of any");
     }
@@ -223,9 +204,7 @@ absl::Status RegionResolver::Place(Request& request) const {
     }
     if (!output.in_place()) return absl::OkStatus();
     for (size_t i = 0; i < tensors.size(); ++i) ROPE_RETURN_IF_ERROR(PlaceOnInput(i, tensors[i]));
-    ROPE_RETURN_IF_ERROR(CheckOverlaps(request));
-    PackWhatIsCopied(tensors);
-    return absl::OkStatus();
+    return CheckOverlaps(tensors);
   }
   if (output.in_place()) return InvalidField("output", "in_place and regions", "one of them");
   const bool wrong_regions = regions.size() != count;
@@ -251,16 +230,14 @@ absl::Status RegionResolver::Place(Request& request) const {
     ROPE_RETURN_IF_ERROR(
         place.region->CheckSpan(place.offset, static_cast<uint64_t>(place.bytes), field));
   }
-  ROPE_RETURN_IF_ERROR(CheckOverlaps(request));
-  PackWhatIsCopied(tensors);
-  return absl::OkStatus();
+  return CheckOverlaps(tensors);
 }
 
 absl::Status StoreOutputs(const Request& request) {
   for (size_t i = 0; i < request.plan.tensors.size(); ++i) {
     const TensorPlan& tensor = request.plan.tensors[i];
     const RegionPart& place = tensor.place;
-    if (place.region == nullptr || place.mapped() != nullptr || place.bytes == 0) continue;
+    if (!IsObject(tensor.destination) || place.bytes == 0) continue;
     const char* const bytes = request.outputs[i].data();
     ROPE_RETURN_IF_ERROR(
         tensor.store_strides.has_value()

@@ -35,8 +35,7 @@ class RegionResolver {
   RegionResolver(const RegionTable& regions, BufferPool& pool, int64_t copied_bytes_max)
       : regions_(regions), pool_(pool), copied_bytes_max_(copied_bytes_max) {}
 
-  // Sets the places of the plan's outputs, and in_place of the request. REQUIRES: the plan's
-  // tensors have their elements.
+  // Sets the places of the plan's outputs. REQUIRES: the plan's tensors have their elements.
   absl::Status Place(Request& request) const;
 
  private:

@@ -43,7 +43,7 @@ std::string ArrayText(const Request& request, size_t index) {
                       text);
   proto::AppendPacked(v1::Array::kStridesFieldNumber,
                       StridesOf(asked.output(), asked.tensors(tensor), tensor), text);
-  if (plan.place.region == nullptr) return text;
+  if (IsInReply(plan.destination)) return text;
   proto::AppendSpan(v1::Array::kRegionFieldNumber, plan.place.id, plan.place.offset, text);
   return text;
 }
@@ -98,13 +98,13 @@ std::string ReplyHead(const Request& request) {
 
 bool HasReplyPayload(const Request& request, size_t tensor) {
   const TensorPlan& plan = request.plan.tensors[tensor];
-  return plan.place.region == nullptr && plan.output_bytes() > 0 && !plan.numbers;
+  return IsInReply(plan.destination) && plan.output_bytes() > 0 && !plan.numbers;
 }
 
 void AppendReplyTensor(const Request& request, size_t tensor, std::string& text) {
   const TensorPlan& plan = request.plan.tensors[tensor];
   std::string array = ArrayText(request, tensor);
-  if (plan.numbers && plan.place.region == nullptr) {
+  if (plan.numbers && IsInReply(plan.destination)) {
     proto::AppendDoubles(v1::Array::kNumbersFieldNumber, NumbersOf(plan, request.outputs[tensor]),
                          array);
   }

@@ -71,11 +71,10 @@ struct Request {
   // Set on the way.
   std::shared_ptr<const PreparedRotation> prepared;  // by the engine: that of its prepared_id
   std::vector<PooledBuffer> region_copies;           // by the engine: copies of arrays in regions
-  bool in_place = false;  // by the engine: an output overwrites its input
-  bool ran = false;       // by the executor: outputs may have been written
-  Plan plan;              // by the engine
-  Permit permit;          // by the engine
-  // By the executor, one for each tensor; empty if the result is not in a pooled buffer.
+  bool ran = false;  // by the executor: outputs may have been written
+  Plan plan;         // by the engine
+  Permit permit;     // by the engine
+  // By the executor, one for each tensor; of 0 bytes unless the destination takes a buffer.
   absl::InlinedVector<PooledBuffer, 2> outputs;
   std::string_view device;  // by the executor: its backend's name, which outlives requests
   StageTimes stages;
@@ -87,12 +86,6 @@ struct Request {
   const v1::RotateRequest& values() const { return parsed->message; }
   // The message with the fields that are no values: the prepared one, or the received one.
   const v1::RotateRequest& asked() const { return prepared ? prepared->message : values(); }
-
-  // Whether the result of a tensor overwrites its received bytes. REQUIRES: has run.
-  bool Overwrites(size_t tensor) const {
-    const TensorPlan& of = plan.tensors[tensor];
-    return of.place.region == nullptr && outputs[tensor].size() < of.output_bytes();
-  }
 
   bool IsCancelled() const {
     return cancelled != nullptr && cancelled->load(std::memory_order_relaxed);

@@ -122,7 +122,7 @@ class LocalEngine {
   const std::shared_ptr<State> state_;
   FakeClock clock_;
   server::DeviceRouter devices_;
-  server::Executor executor_{devices_, state_->tables, state_->pool, state_->overwrite_bytes_min};
+  server::Executor executor_{devices_, state_->tables, state_->pool};
   static constexpr int64_t kAdmittedBytesMax = 2 * server::limits::kGiB;
   server::Admission admission_{{server::limits::kAdmittedRequestsMax, kAdmittedBytesMax,
                                 server::limits::kAdmittedRequestsMax, kAdmittedBytesMax}};
@@ -130,8 +130,13 @@ class LocalEngine {
   server::RegionTable regions_{{.enabled = true}};
   server::RegionResolver region_resolver_{regions_, state_->pool, server::limits::kMessageBytesMax};
   server::PreparedRotations prepared_{*state_->registry, {}};
-  server::Engine engine_{*state_->registry, prepared_, admission_, batcher_,
-                         region_resolver_,  clock_,    {}};
+  server::Engine engine_{*state_->registry,
+                         prepared_,
+                         admission_,
+                         batcher_,
+                         region_resolver_,
+                         clock_,
+                         {.overwrite_bytes_min = state_->overwrite_bytes_min}};
 };
 
 }  // namespace rope::testing

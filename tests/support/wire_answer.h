@@ -52,8 +52,9 @@ inline WireAnswer Answer(LocalEngine& engine, absl::Span<const std::string_view>
   WireAnswer answer;
   answer.status = server::DecodeRequest(message, server::limits::kMessageBytesMax, *request);
   if (answer.status.ok()) answer.status = engine.Run(request);
-  for (size_t i = 0; answer.status.ok() && i < request->outputs.size(); ++i) {
-    answer.overwritten += request->Overwrites(i) ? 1 : 0;
+  for (const server::TensorPlan& tensor : request->plan.tensors) {
+    const bool overwritten = tensor.destination == server::Destination::kReceivedBytes;
+    answer.overwritten += answer.status.ok() && overwritten ? 1 : 0;
   }
   answer.bytes = answer.status.ok() ? BytesOf(server::EncodeReply(*request))
                                     : server::EncodeSmallError(request->id, answer.status);

@@ -417,7 +417,8 @@ TEST_F(BatcherTest, FailureOfACallThatRanInPlaceSaysSo) {
       Start();
       Block();
       auto large = MakeRequest(absl::StrCat("large", in_place, ran), 900);
-      large->in_place = in_place;
+      large->plan.tensors.resize(2);
+      if (in_place) large->plan.tensors.back().destination = Destination::kRegionInPlace;
       large->ran = ran;
       const std::string id = large->id;
       const auto flag = large->cancelled;

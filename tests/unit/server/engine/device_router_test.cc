@@ -184,6 +184,10 @@ TEST_F(DeviceRouterTest, WhatTheHostCannotRunAgainIsADeviceFaultInEveryClass) {
   }
 }
 
+TEST_F(DeviceRouterTest, WhatAnAcceleratorMayFailOnIsNeverOverwritten) {
+  EXPECT_EQ(Make(0)->overwrite_bytes_min(), DeviceRouter::kNever);
+}
+
 TEST_F(DeviceRouterTest, AnAcceleratorThatIsNeverFasterIsDestroyedAndListed) {
   auto alive = std::make_shared<int>();
   const std::weak_ptr<int> backend = alive;
@@ -192,7 +196,7 @@ TEST_F(DeviceRouterTest, AnAcceleratorThatIsNeverFasterIsDestroyedAndListed) {
   const DeviceRouter devices(std::make_unique<FakeBackend>("host"), std::move(accelerator),
                              DeviceRouter::kNever, clock_);
   EXPECT_TRUE(backend.expired());
-  EXPECT_TRUE(devices.host_alone());
+  EXPECT_EQ(devices.overwrite_bytes_min(), limits::kOverwriteBytesMin);
   ASSERT_EQ(devices.list().size(), 2U);
   EXPECT_EQ(devices.list().front().name, "gpu:0");
   EXPECT_THAT(devices.list().front().detail, HasSubstr("slower for every size, given back"));

@@ -373,52 +373,21 @@ TEST_F(ExecutorTest, LayerWithoutRotationReturnsItsTensors) {
             Converted(request.tensors(0).array().raw(), kernels::DType::kFloat8E5M2, 0.25));
 }
 
-// The place of the result of the only tensor of `sent`, with and without an accelerator.
-class OverwriteTest : public ExecutorTest {
- protected:
-  static v1::RotateRequest Large() { return Sample("THD", {1024, 2, 8}); }  // 64 KiB
-
-  std::unique_ptr<Request> Run(const v1::RotateRequest& sent, bool may_overwrite,
-                               DeviceRouter& devices) {
-    auto request = Receive(sent, 4099);
-    request->may_overwrite = may_overwrite;
+TEST_F(ExecutorTest, ResultTakesThePlaceOfTheReceivedBytesOrLeavesThem) {
+  const v1::RotateRequest sent = Sample("THD", {1024, 2, 8});
+  for (const auto destination : {Destination::kReply, Destination::kReceivedBytes}) {
+    const auto request = Receive(sent, 4099);
+    TensorPlan& tensor = request->plan.tensors.front();
+    tensor.destination = destination;
     auto slices = WholeSlices({request.get()});
-    Executor(devices, tables_, pool_).Run(absl::MakeSpan(slices));
+    Executor(reference_, tables_, pool_).Run(absl::MakeSpan(slices));
     EXPECT_THAT(slices.front().status, IsOk());
-    return request;
+    std::string received(static_cast<size_t>(tensor.input.bytes), '\0');
+    tensor.input.CopyTo(received.data());
+    const bool overwrites = destination == Destination::kReceivedBytes;
+    EXPECT_TRUE(received == (overwrites ? Rotate(sent) : sent.tensors(0).array().raw()));
+    EXPECT_TRUE(Output(*request) == (overwrites ? "" : Rotate(sent)));
   }
-
-  static std::string Received(const Request& request) {
-    const proto::FragmentedBytes& input = request.plan.tensors.front().input;
-    std::string bytes(static_cast<size_t>(input.bytes), '\0');
-    input.CopyTo(bytes.data());
-    return bytes;
-  }
-};
-
-TEST_F(OverwriteTest, LargeResultTakesThePlaceOfTheReceivedBytes) {
-  const std::string want = Rotate(Large());
-  const auto request = Run(Large(), true, reference_);
-  EXPECT_TRUE(request->Overwrites(0));
-  EXPECT_EQ(Output(*request), "");
-  EXPECT_TRUE(Received(*request) == want);
-}
-
-TEST_F(OverwriteTest, BytesThatOthersMayReadStay) {
-  const auto request = Run(Large(), false, reference_);
-  EXPECT_FALSE(request->Overwrites(0));
-  EXPECT_TRUE(Received(*request) == Large().tensors(0).array().raw());
-}
-
-TEST_F(OverwriteTest, SmallResultGetsMemoryOfItsOwn) {
-  EXPECT_FALSE(Run(Sample("THD", {1023, 2, 8}), true, reference_)->Overwrites(0));
-}
-
-TEST_F(OverwriteTest, WhatAnAcceleratorMayFailOnStays) {
-  const SteadyClock clock;
-  DeviceRouter devices(std::make_unique<FakeBackend>("host"), std::make_unique<FakeBackend>("fast"),
-                       limits::kMiB, clock);
-  EXPECT_FALSE(Run(Large(), true, devices)->Overwrites(0));
 }
 
 TEST_F(ExecutorTest, SeveralTensorsAndRequestsShareOneCall) {
