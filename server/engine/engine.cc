@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
-#include "server/engine/device_router.h"
 #include "server/engine/request_cost.h"
 #include "server/error.h"
 #include "server/request/destination.h"
@@ -25,7 +24,7 @@ Engine::Engine(ModelRegistry& registry, PreparedRotations& prepared, Admission& 
 
 absl::Status Engine::Submit(std::unique_ptr<Request>& request) {
   ROPE_ASSIGN_OR_RETURN(request->permit,
-                        admission_.Admit(request->session, ReceivedBytes(*request)));
+                        admission_.Admit(request->session, DecodedBytes(*request)));
   const absl::Status status = PlanOrEnqueue(request);
   if (!status.ok()) request->permit = Permit();
   return status;
@@ -72,8 +71,7 @@ absl::Status Engine::MakePlan(Request& request) {
   RegionResolver::Source source(regions_, request);
   const auto admit = [&](Plan& plan) -> absl::Status {
     ROPE_RETURN_IF_ERROR(regions_.Place(request));
-    SetDestinations(request.may_overwrite ? options_.overwrite_bytes_min : DeviceRouter::kNever,
-                    plan);
+    SetDestinations(*request.received_bytes, options_.overwrite_bytes_min, plan);
     return request.permit.Grow(RunningBytes(request.asked(), plan), "request");
   };
   if (request.prepared == nullptr) {

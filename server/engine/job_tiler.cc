@@ -8,6 +8,16 @@
 namespace rope::server {
 namespace {
 
+// Where rows begin. `over`: the same place for writing, if the results overwrite the rows.
+struct RowsAt {
+  const char* input = nullptr;
+  char* over = nullptr;
+
+  RowsAt Plus(int64_t bytes) const {
+    return {input + bytes, over == nullptr ? nullptr : over + bytes};
+  }
+};
+
 // Appends jobs for one tensor, and computes where each job's output lies. The cutters below find
 // the input: they call Add with rectangles of tokens and heads whose rows are evenly spaced in
 // memory.
@@ -26,20 +36,18 @@ class JobWriter {
     passing_ = passing.emplace_back(shared.rows[0].size(), PassingRow());
   }
 
-  // Adds tokens [token, token + tokens) and heads [head, head + heads), whose input starts at
-  // `input`. Makes one job for each HeadSpan that the heads touch.
-  void Add(int64_t token, int64_t tokens, int64_t head, int64_t heads, const char* input,
+  // Adds tokens [token, token + tokens) and heads [head, head + heads), which start at `rows`.
+  // Makes one job for each HeadSpan that the heads touch.
+  void Add(int64_t token, int64_t tokens, int64_t head, int64_t heads, RowsAt rows,
            kernels::Strides input_strides) {
     for (const HeadSpan& span : tensor_.heads) {
       const int64_t begin = std::max(span.begin, head);
       const int64_t end = std::min(span.end, head + heads);
       if (begin >= end) continue;
-      const char* from = input + (begin - head) * input_strides.head * input_element_bytes_;
+      const RowsAt from = rows.Plus((begin - head) * input_strides.head * input_element_bytes_);
       AddSpan(token, tokens, begin, end - begin, from, input_strides, span);
     }
   }
-
-  bool in_place() const { return tensor_.destination == Destination::kReceivedBytes; }
 
   // Length of the last token axis. Along it tokens are evenly spaced in every layout.
   static int64_t RunLength(const Layout& layout) {
@@ -56,12 +64,12 @@ class JobWriter {
  private:
   // Heads of one HeadSpan. A packed output takes them in one job. An output with strides takes one
   // job for each run along the last token axis.
-  void AddSpan(int64_t token, int64_t tokens, int64_t head, int64_t heads, const char* input,
+  void AddSpan(int64_t token, int64_t tokens, int64_t head, int64_t heads, RowsAt rows,
                kernels::Strides input_strides, const HeadSpan& span) {
     const Layout& layout = tensor_.layout;
     if (!tensor_.output_strides.has_value()) {
       const int64_t row = RowOf(token, head, layout);
-      AddJob(token, tokens, heads, input, input_strides, row * layout.head_dim, PackedStrides(),
+      AddJob(token, tokens, heads, rows, input_strides, row * layout.head_dim, PackedStrides(),
              span);
       return;
     }
@@ -71,21 +79,21 @@ class JobWriter {
     for (const int64_t end = token + tokens; token < end;) {
       const int64_t count = std::min(end - token, run - token % run);
       const int64_t offset = OffsetOf(token, layout, strides) + head * strides.head;
-      AddJob(token, count, heads, input, input_strides, offset, {step, strides.head}, span);
-      input += count * input_strides.token * input_element_bytes_;
+      AddJob(token, count, heads, rows, input_strides, offset, {step, strides.head}, span);
+      rows = rows.Plus(count * input_strides.token * input_element_bytes_);
       token += count;
     }
   }
 
-  void AddJob(int64_t token, int64_t tokens, int64_t heads, const char* input,
+  void AddJob(int64_t token, int64_t tokens, int64_t heads, RowsAt rows,
               kernels::Strides input_strides, int64_t output_offset,
               kernels::Strides output_strides, const HeadSpan& span) {
     const Layout& layout = tensor_.layout;
     kernels::RotateJob& job = jobs_.emplace_back();
-    job.input = input;
+    job.input = rows.input;
     job.input_strides = input_strides;
-    if (in_place()) {
-      job.output = const_cast<char*>(input);  // Cut's caller allows writing there
+    if (rows.over != nullptr) {
+      job.output = rows.over;
       job.output_strides = input_strides;
     } else {
       job.output = output_ + output_offset * output_element_bytes_;
@@ -101,10 +109,10 @@ class JobWriter {
       job.conjugate = shared_.conjugate;
       job.arithmetic = shared_.arithmetic;
     }
-    const absl::Span<const kernels::RowRef> rows =
+    const absl::Span<const kernels::RowRef> row_refs =
         span.rotates ? shared_.rows[span.row_set] : passing_;
     const auto first = static_cast<size_t>(token - shared_.begin);
-    job.rows = rows.subspan(first, static_cast<size_t>(tokens));
+    job.rows = row_refs.subspan(first, static_cast<size_t>(tokens));
     AddFusedOps(first, job);
   }
 
@@ -143,6 +151,7 @@ class PackedCutter {
       : layout_(tensor.layout),
         row_bytes_(tensor.layout.head_dim * kernels::ElementBytes(tensor.dtype)),
         input_(tensor.input),
+        overwritten_(tensor.overwritten),
         writer_(writer),
         gathered_(gathered) {
     int64_t offset = 0;
@@ -198,44 +207,46 @@ class PackedCutter {
     return fragment_begin_[fragment] + static_cast<int64_t>(input_.fragments[fragment].size());
   }
 
-  const char* At(size_t fragment, int64_t byte) const {
-    return input_.fragments[fragment].data() + (byte - fragment_begin_[fragment]);
+  RowsAt At(size_t fragment, int64_t byte) const {
+    const RowsAt begin = {input_.fragments[fragment].data(),
+                          overwritten_.empty() ? nullptr : overwritten_[fragment]};
+    return begin.Plus(byte - fragment_begin_[fragment]);
   }
 
-  // Copies the row that starts at `byte` in `fragment` and ends in a later fragment. For a rotation
-  // in place it notes where the pieces came from; PutBack copies the rotated row there.
-  const char* Gather(size_t fragment, int64_t byte) {
+  // Copies the row that starts at `byte` in `fragment` and ends in a later fragment. If the results
+  // overwrite the rows, it notes where the pieces came from; PutBack copies the result there.
+  RowsAt Gather(size_t fragment, int64_t byte) {
     auto& [row, places] = gathered_.emplace_back();
     row.reserve(static_cast<size_t>(row_bytes_));
     while (static_cast<int64_t>(row.size()) < row_bytes_) {
       ROPE_CHECK(fragment < input_.fragments.size());
       const auto available = static_cast<size_t>(FragmentEnd(fragment) - byte);
       const size_t count = std::min(available, static_cast<size_t>(row_bytes_) - row.size());
-      const char* const piece = At(fragment, byte);
-      row.append(piece, count);
-      if (writer_.in_place()) places.emplace_back(const_cast<char*>(piece), count);
+      const RowsAt piece = At(fragment, byte);
+      row.append(piece.input, count);
+      if (piece.over != nullptr) places.emplace_back(piece.over, count);
       byte += static_cast<int64_t>(count);
       ++fragment;
     }
-    return row.data();
+    return {row.data(), places.empty() ? nullptr : row.data()};
   }
 
-  // Adds rows [begin, end) at `input`: one rectangle, or up to three if heads lie inside tokens.
-  void AddRows(int64_t begin, int64_t end, const char* input) {
+  // Adds rows [begin, end) at `rows`: one rectangle, or up to three if heads lie inside tokens.
+  void AddRows(int64_t begin, int64_t end, RowsAt rows) {
     const int64_t heads = layout_.heads;
     const kernels::Strides strides = writer_.PackedStrides();
     if (layout_.post != 1) {  // tokens of one head
       const int64_t block = begin / layout_.post;
       const int64_t token = block / heads * layout_.post + begin % layout_.post;
-      writer_.Add(token, end - begin, block % heads, 1, input, strides);
+      writer_.Add(token, end - begin, block % heads, 1, rows, strides);
       return;
     }
     for (int64_t row = begin; row < end;) {
       const bool whole_tokens = row % heads == 0 && end - row >= heads;
       const int64_t tokens = whole_tokens ? (end - row) / heads : 1;
       const int64_t job_heads = whole_tokens ? heads : std::min(end - row, heads - row % heads);
-      writer_.Add(row / heads, tokens, row % heads, job_heads, input + (row - begin) * row_bytes_,
-                  strides);
+      writer_.Add(row / heads, tokens, row % heads, job_heads,
+                  rows.Plus((row - begin) * row_bytes_), strides);
       row += tokens * job_heads;
     }
   }
@@ -243,6 +254,7 @@ class PackedCutter {
   const Layout& layout_;
   const int64_t row_bytes_;
   const proto::FragmentedBytes& input_;
+  const absl::InlinedVector<char*, 2>& overwritten_;
   JobWriter& writer_;
   std::list<JobTiler::Gathered>& gathered_;
   absl::InlinedVector<int64_t, 2> fragment_begin_;
@@ -276,11 +288,11 @@ class StridedCutter {
  private:
   void AddRun(int64_t token, int64_t tokens, const char* input, kernels::Strides strides) {
     if (strides_.channel == 1 || layout_.head_dim == 1) {
-      writer_.Add(token, tokens, 0, layout_.heads, input, strides);
+      writer_.Add(token, tokens, 0, layout_.heads, {input}, strides);
       return;
     }
     const kernels::Strides packed = {layout_.heads * layout_.head_dim, layout_.head_dim};
-    writer_.Add(token, tokens, 0, layout_.heads, Gather(tokens, input, strides), packed);
+    writer_.Add(token, tokens, 0, layout_.heads, {Gather(tokens, input, strides)}, packed);
   }
 
   // Copies a run of tokens into packed memory.

@@ -53,14 +53,14 @@ class JobTiler {
   // without pairs, so that fused ops reach them too.
   void Cut(const TensorPlan& tensor, char* output, const Shared& shared, Jobs& jobs);
 
-  // Copies rows that were gathered for a rotation in place back to their fragments. Call it after
-  // the rotation.
+  // Copies the results of gathered rows over the fragments that the rows came from, where results
+  // overwrite the received bytes. Call it after the rotation.
   void PutBack() const;
 
   // A packed copy of bytes that lie in several places.
   struct Gathered {
     std::string bytes;
-    absl::InlinedVector<absl::Span<char>, 2> places;  // to copy it back to; empty: not in place
+    absl::InlinedVector<absl::Span<char>, 2> places;  // to copy the result to; empty: none
   };
 
  private:

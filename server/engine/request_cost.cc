@@ -82,7 +82,7 @@ bool MakesRows(const Plan& plan) {
 
 }  // namespace
 
-int64_t ReceivedBytes(const Request& request) {
+int64_t DecodedBytes(const Request& request) {
   const auto skeleton = static_cast<int64_t>(request.split.skeleton.size());
   return Sum(request.message_bytes, Product(skeleton, limits::kSkeletonFactor));
 }

@@ -13,7 +13,7 @@
 namespace rope::server {
 
 // Bytes of a decoded request: its message, plus the parsed objects of its skeleton.
-int64_t ReceivedBytes(const Request& request);
+int64_t DecodedBytes(const Request& request);
 
 // Bytes that planning reads: token positions, rows, and every array except tensors.
 int64_t PlanningBytes(const Request& request);

@@ -25,9 +25,31 @@ constexpr proto::SplitOptions kSplitOptions = {
 
 constexpr size_t kSmallTensors = 2;  // q and k
 using Views = absl::InlinedVector<std::string_view, 4>;
-using ReceivedSlices = std::vector<grpc::Slice>;  // type behind Request::received_bytes
+using Slices = std::vector<grpc::Slice>;
 
-Views ViewsOf(const ReceivedSlices& slices) {
+// The slices of a message, which gRPC has given to its request.
+class ReceivedSlices final : public ReceivedBytes {
+ public:
+  explicit ReceivedSlices(Slices slices) : slices_(std::move(slices)) {}
+  const Slices& slices() const { return slices_; }
+  // The memory is writable and nobody else reads it, but grpc::Slice shows it as const.
+  char* Overwritable(std::string_view part) override { return const_cast<char*>(part.data()); }
+
+ private:
+  const Slices slices_;
+};
+
+// A copy of a message in one piece.
+class ReceivedCopy final : public ReceivedBytes {
+ public:
+  explicit ReceivedCopy(std::string_view bytes) : bytes_(bytes) {}
+  std::string_view bytes() const { return bytes_; }
+
+ private:
+  const std::string bytes_;
+};
+
+Views ViewsOf(const Slices& slices) {
   Views views;
   views.reserve(slices.size());
   for (const grpc::Slice& slice : slices) {
@@ -36,9 +58,9 @@ Views ViewsOf(const ReceivedSlices& slices) {
   return views;
 }
 
-absl::StatusOr<ReceivedSlices> Dump(const grpc::ByteBuffer& bytes) {
+absl::StatusOr<Slices> Dump(const grpc::ByteBuffer& bytes) {
   constexpr size_t kSlices = 2;  // most small messages: fields, and tensor bytes
-  ReceivedSlices slices;
+  Slices slices;
   slices.reserve(kSlices);
   if (bytes.Valid() && !bytes.Dump(&slices).ok()) {
     return InvalidField("request", "bytes that cannot be read", "a message");
@@ -58,10 +80,10 @@ grpc::Slice SliceOf(const std::string& bytes) {
 }
 
 // Adds a result that overwrote the received bytes of its tensor, as sub-slices of the received
-// slices. gRPC frees each received slice as soon as its parts are sent.
-template <typename Slices>
-void AddOverwritten(const Request& request, size_t tensor, Slices& slices) {
-  const auto& received = *static_cast<const ReceivedSlices*>(request.received_bytes.get());
+// slices, which alone can be overwritten. gRPC frees each of them as soon as its parts are sent.
+template <typename ReplySlices>
+void AddOverwritten(const Request& request, size_t tensor, ReplySlices& slices) {
+  const Slices& received = static_cast<const ReceivedSlices&>(*request.received_bytes).slices();
   auto slice = received.begin();
   for (const std::string_view fragment : request.plan.tensors[tensor].input.fragments) {
     const auto* const begin = reinterpret_cast<const uint8_t*>(fragment.data());
@@ -77,11 +99,11 @@ void AddOverwritten(const Request& request, size_t tensor, Slices& slices) {
 
 // Moves the slices of `bytes` to the request, and returns views of them.
 absl::StatusOr<Views> TakeSlices(grpc::ByteBuffer& bytes, Request& request) {
-  ROPE_ASSIGN_OR_RETURN(ReceivedSlices dumped, Dump(bytes));
+  ROPE_ASSIGN_OR_RETURN(Slices dumped, Dump(bytes));
   bytes.Clear();
-  auto slices = std::make_shared<const ReceivedSlices>(std::move(dumped));
-  Views views = ViewsOf(*slices);
-  request.received_bytes = std::move(slices);
+  auto received = std::make_unique<ReceivedSlices>(std::move(dumped));
+  Views views = ViewsOf(received->slices());
+  request.received_bytes = std::move(received);
   return views;
 }
 
@@ -202,8 +224,8 @@ absl::Status DecodeSmallRequest(std::string_view bytes, int64_t message_bytes_ma
                                 Request& request) {
   const auto length = static_cast<int64_t>(bytes.size());
   ROPE_RETURN_IF_ERROR(CheckLength(length, message_bytes_max));
-  auto copy = std::make_shared<const std::string>(bytes);
-  const std::string_view view = *copy;
+  auto copy = std::make_unique<ReceivedCopy>(bytes);
+  const std::string_view view = copy->bytes();
   request.received_bytes = std::move(copy);
   return ParseRequest({&view, 1}, request);
 }

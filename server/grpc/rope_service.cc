@@ -90,7 +90,6 @@ std::unique_ptr<Request> RopeService::NewRequest(const Call& call) {
   request->session = call.session();
   request->deadline = request->received + call.time_left();
   request->cancelled = call.cancelled();
-  request->may_overwrite = true;  // gRPC has given the slices to this request
   return request;
 }
 
@@ -160,7 +159,6 @@ void RopeService::RotateLocal(LocalCall& call) {
   parts_.in_flight->Add();
   std::unique_ptr<Request> request = NewRequest(call);
   request->slot_bytes = call.reply_bytes_max();
-  request->may_overwrite = false;  // the message is a copy, not slices that a reply can send
   request->done = [this, &call](std::unique_ptr<Request> finished, const absl::Status& status) {
     const std::string reply =
         status.ok() ? EncodeSmallReply(*finished) : EncodeSmallError(finished->id, status);

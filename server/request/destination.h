@@ -7,13 +7,15 @@
 #include <cstdint>
 
 #include "server/request/plan.h"
+#include "server/request/received_bytes.h"
 
 namespace rope::server {
 
 // Sets the destination of each tensor of a plan, and store_strides of those that go to POSIX
-// objects. Results of at least `overwrite_bytes_min` bytes overwrite received bytes that they fit
-// one for one. REQUIRES: the tensors have their elements, and their places are checked.
-void SetDestinations(int64_t overwrite_bytes_min, Plan& plan);
+// objects. Results of at least `overwrite_bytes_min` bytes overwrite received bytes that may be
+// overwritten and that they fit one for one. REQUIRES: the tensors have their elements, and their
+// places are checked.
+void SetDestinations(ReceivedBytes& received, int64_t overwrite_bytes_min, Plan& plan);
 
 }  // namespace rope::server
 

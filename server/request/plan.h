@@ -77,7 +77,8 @@ struct TensorPlan {
   RegionPart source;                            // of the input; no region: in the message
   RegionPart place;                             // of the output; no region: in the reply
   Destination destination = Destination::kReply;
-  bool numbers = false;  // the input came as numbers, so the result does too
+  absl::InlinedVector<char*, 2> overwritten;  // kReceivedBytes: the fragments of `input`
+  bool numbers = false;                       // the input came as numbers, so the result does too
   // Set: the output is computed packed, and its rows are then copied to `place` with these strides.
   std::optional<LayoutStrides> store_strides;
   std::vector<char> typed;  // the elements that `input` views, if they came as numbers

@@ -31,6 +31,7 @@
 #include "server/memory/region.h"
 #include "server/request/plan.h"
 #include "server/request/prepared_rotation.h"
+#include "server/request/received_bytes.h"
 
 namespace rope::server {
 
@@ -59,13 +60,12 @@ struct Request {
   uint64_t session = 0;  // the connection; queues take turns between sessions
   absl::Time received;
   int64_t message_bytes = 0;          // as received
-  bool may_overwrite = false;         // the received bytes are gRPC slices that no one else reads
   std::optional<int64_t> slot_bytes;  // set: the most bytes that the whole reply may have
   absl::Time deadline = absl::InfiniteFuture();
   std::shared_ptr<std::atomic<bool>> cancelled;
   std::unique_ptr<ParsedRequest> parsed;  // the skeleton; null: it could not be parsed
   proto::SplitMessage split;              // payloads: views into `received_bytes`
-  std::shared_ptr<const void> received_bytes;
+  std::unique_ptr<ReceivedBytes> received_bytes;
   Done done;
 
   // Set on the way.

@@ -23,18 +23,21 @@ namespace {
 constexpr uint64_t kRounds = 5000;
 constexpr uint64_t kSeed = 20260103;
 
-// An engine for requests of any size, with slices of `slice_bytes`.
-std::unique_ptr<LocalEngine> MakeEngine(const char* backend, int64_t slice_bytes) {
+using BackendAndSliceBytes = std::pair<const char*, int64_t>;
+
+// An engine whose results of at least `overwrite_bytes_min` bytes overwrite the received bytes.
+std::unique_ptr<LocalEngine> MakeEngine(const BackendAndSliceBytes& of,
+                                        int64_t overwrite_bytes_min) {
   auto state = std::make_shared<LocalEngine::State>();
-  state->overwrite_bytes_min = 1;
+  state->overwrite_bytes_min = overwrite_bytes_min;
   server::Batcher::Options options;
-  options.direct_bytes_max = slice_bytes;
-  options.slice_bytes_max = slice_bytes;
-  return std::make_unique<LocalEngine>(kernels::CreateBackend(backend, {}).value(), options,
+  options.direct_bytes_max = of.second;
+  options.slice_bytes_max = of.second;
+  return std::make_unique<LocalEngine>(kernels::CreateBackend(of.first, {}).value(), options,
                                        std::move(state));
 }
 
-class OverwriteFuzzTest : public ::testing::TestWithParam<std::pair<const char*, int64_t>> {
+class OverwriteFuzzTest : public ::testing::TestWithParam<BackendAndSliceBytes> {
  protected:
   // Adds fused operations, and options that prevent overwriting.
   void Decorate(v1::RotateRequest& request) {
@@ -48,8 +51,8 @@ class OverwriteFuzzTest : public ::testing::TestWithParam<std::pair<const char*,
   void Compare(const v1::RotateRequest& request) {
     const std::string bytes = request.SerializeAsString();
     const std::vector<std::string_view> fragments = writer_.Cut(bytes);
-    const WireAnswer want = Answer(*engine_, fragments);
-    const WireAnswer got = Answer(*engine_, fragments, 0, /*may_overwrite=*/true);
+    const WireAnswer want = Answer(*keeping_, fragments);
+    const WireAnswer got = Answer(*overwriting_, fragments);
     EXPECT_EQ(got.status, want.status) << request.ShortDebugString();
     EXPECT_TRUE(got.bytes == want.bytes) << request.ShortDebugString();
     EXPECT_EQ(want.overwritten, 0);
@@ -57,7 +60,9 @@ class OverwriteFuzzTest : public ::testing::TestWithParam<std::pair<const char*,
     if (got.status.ok()) kept_ += request.tensors_size() - got.overwritten;
   }
 
-  const std::unique_ptr<LocalEngine> engine_ = MakeEngine(GetParam().first, GetParam().second);
+  const std::unique_ptr<LocalEngine> keeping_ =
+      MakeEngine(GetParam(), server::DeviceRouter::kNever);
+  const std::unique_ptr<LocalEngine> overwriting_ = MakeEngine(GetParam(), 1);
   WireWriter writer_{FuzzSeed(kSeed)};
   int64_t overwritten_ = 0;
   int64_t kept_ = 0;

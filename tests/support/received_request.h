@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "proto/wire/message_split.h"
@@ -40,13 +41,20 @@ struct ReceivedRequest {
     EXPECT_TRUE(message.ParseFromString(split.skeleton));
   }
 
+  // Bytes that are never overwritten.
+  struct Pieces final : server::ReceivedBytes {
+    explicit Pieces(std::shared_ptr<const std::vector<std::string>> held)
+        : pieces(std::move(held)) {}
+    std::shared_ptr<const std::vector<std::string>> pieces;
+  };
+
   // Not validated yet, and without a `done` callback.
   std::unique_ptr<server::Request> MakeRequest() const {
     auto request = std::make_unique<server::Request>();
     request->parsed = std::make_unique<server::ParsedRequest>();
     request->parsed->message = message;
     request->split = split;
-    request->received_bytes = pieces;
+    request->received_bytes = std::make_unique<Pieces>(pieces);
     return request;
   }
 

@@ -42,13 +42,11 @@ inline grpc::ByteBuffer BufferOf(absl::Span<const std::string_view> fragments) {
   return {slices.data(), slices.size()};
 }
 
-// `may_overwrite`: results may overwrite the received bytes.
 inline WireAnswer Answer(LocalEngine& engine, absl::Span<const std::string_view> fragments,
-                         uint64_t session = 0, bool may_overwrite = false) {
+                         uint64_t session = 0) {
   grpc::ByteBuffer message = BufferOf(fragments);
   auto request = std::make_unique<server::Request>();
   request->session = session;
-  request->may_overwrite = may_overwrite;
   WireAnswer answer;
   answer.status = server::DecodeRequest(message, server::limits::kMessageBytesMax, *request);
   if (answer.status.ok()) answer.status = engine.Run(request);

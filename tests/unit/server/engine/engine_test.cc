@@ -56,7 +56,7 @@ class EngineTest : public ::testing::Test {
   // The bytes admitted when the sample is received: its skeleton is parsed into objects.
   static int64_t SampleBytes() {
     const std::unique_ptr<Request> request = ReceivedRequest(Sample()).MakeRequest();
-    return ReceivedBytes(*request) + kResultBytes;
+    return DecodedBytes(*request) + kResultBytes;
   }
   // A budget for one sample request, or a slightly larger one.
   static int64_t Budget() { return SampleBytes() * 3 / 2; }
@@ -150,7 +150,7 @@ TEST_F(EngineTest, MemoryThatIsUsedWhereItIsCostsNothing) {
   sent.mutable_output()->set_in_place(true);
   auto request = MakeRequest(sent);
   request->session = 7;
-  const int64_t received = ReceivedBytes(*request);
+  const int64_t received = DecodedBytes(*request);
   ASSERT_THAT(Submit(request), IsOk());
   EXPECT_EQ(admission_.bytes() - received, 3 * limits::kTokenBytes);
   ASSERT_THAT(regions_.Unregister(7, *id), IsOk());

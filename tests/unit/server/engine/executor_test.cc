@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "absl/strings/str_join.h"
 #include "kernels/backends.h"
 #include "kernels/dtype/element.h"
 #include "server/limits.h"
@@ -18,6 +19,7 @@
 namespace rope::server {
 namespace {
 
+using ::rope::testing::CutIntoPieces;
 using ::rope::testing::FakeBackend;
 using ::rope::testing::IsOk;
 using ::rope::testing::RawBytes;
@@ -375,17 +377,20 @@ TEST_F(ExecutorTest, LayerWithoutRotationReturnsItsTensors) {
 
 TEST_F(ExecutorTest, ResultTakesThePlaceOfTheReceivedBytesOrLeavesThem) {
   const v1::RotateRequest sent = Sample("THD", {1024, 2, 8});
-  for (const auto destination : {Destination::kReply, Destination::kReceivedBytes}) {
-    const auto request = Receive(sent, 4099);
+  const std::string& raw = sent.tensors(0).array().raw();
+  for (const bool overwrites : {false, true}) {
+    std::vector<std::string> pieces = CutIntoPieces(raw, 4099);
+    const auto request = Receive(sent);
     TensorPlan& tensor = request->plan.tensors.front();
-    tensor.destination = destination;
+    tensor.input.fragments.assign(pieces.begin(), pieces.end());
+    if (overwrites) {
+      tensor.destination = Destination::kReceivedBytes;
+      for (std::string& piece : pieces) tensor.overwritten.push_back(piece.data());
+    }
     auto slices = WholeSlices({request.get()});
     Executor(reference_, tables_, pool_).Run(absl::MakeSpan(slices));
     EXPECT_THAT(slices.front().status, IsOk());
-    std::string received(static_cast<size_t>(tensor.input.bytes), '\0');
-    tensor.input.CopyTo(received.data());
-    const bool overwrites = destination == Destination::kReceivedBytes;
-    EXPECT_TRUE(received == (overwrites ? Rotate(sent) : sent.tensors(0).array().raw()));
+    EXPECT_TRUE(absl::StrJoin(pieces, "") == (overwrites ? Rotate(sent) : raw));
     EXPECT_TRUE(Output(*request) == (overwrites ? "" : Rotate(sent)));
   }
 }

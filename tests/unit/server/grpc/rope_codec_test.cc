@@ -143,6 +143,8 @@ TEST(DecodeSmallRequestTest, RequestKeepsWhatItsPayloadsReferTo) {
   message.assign(message.size(), 'x');
   EXPECT_EQ(request.id, "mine");
   EXPECT_EQ(PayloadIn(request), "twelve bytes");
+  EXPECT_EQ(request.received_bytes->Overwritable(request.split.payloads[0].fragments[0]), nullptr)
+      << "a reply through a ring cannot send the bytes";
 }
 
 TEST(DecodeSmallRequestTest, RefusesWhatTheOtherRefuses) {
@@ -230,7 +232,9 @@ TEST(EncodeReplyTest, ResultsOverReceivedBytesAreSentFromThereAndOutliveTheirReq
     plan.destination = Destination::kReceivedBytes;
     request.outputs.emplace_back();
     for (const std::string_view fragment : plan.input.fragments) {
-      std::memset(const_cast<char*>(fragment.data()), '!', fragment.size());
+      char* const place = request.received_bytes->Overwritable(fragment);
+      ASSERT_EQ(place, fragment.data());
+      std::memset(place, '!', fragment.size());
     }
     reply = EncodeReply(request);
     std::vector<grpc::Slice> slices;

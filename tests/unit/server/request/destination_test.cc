@@ -1,9 +1,11 @@
 #include "server/request/destination.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "server/limits.h"
 #include "tests/support/shared_memory.h"
@@ -12,29 +14,46 @@ namespace rope::server {
 namespace {
 
 using ::rope::testing::SharedMemory;
+using ::testing::ElementsAre;
 
 constexpr int64_t kBytes = 64;
+
+// One fragment that may be overwritten.
+class Overwritten final : public ReceivedBytes {
+ public:
+  char* Overwritable(std::string_view part) override {
+    return bytes_.data() + (part.data() - bytes_.data());
+  }
+  std::string_view bytes() const { return bytes_; }
+
+ private:
+  std::string bytes_ = std::string(kBytes, 'x');
+};
 
 // A packed tensor of 4 tokens of 4 floats that came in the message.
 class DestinationTest : public ::testing::Test {
  protected:
   DestinationTest() {
     tensor_.layout = *ParseLayout("SD", {4, 4}, 4, "t");
-    tensor_.input = {.fragments = {bytes_}, .bytes = kBytes};
+    tensor_.input = {.fragments = {received_.bytes().substr(0, 10), received_.bytes().substr(10)},
+                     .bytes = kBytes};
   }
 
-  static Destination DestinationOf(const TensorPlan& tensor, int64_t overwrite_bytes_min = kBytes) {
+  Plan PlanOf(const TensorPlan& tensor, int64_t overwrite_bytes_min = kBytes) {
     Plan plan;
     plan.tensors = {tensor};
-    SetDestinations(overwrite_bytes_min, plan);
-    return plan.tensors[0].destination;
+    SetDestinations(received_, overwrite_bytes_min, plan);
+    return plan;
+  }
+  Destination DestinationOf(const TensorPlan& tensor, int64_t overwrite_bytes_min = kBytes) {
+    return PlanOf(tensor, overwrite_bytes_min).tensors[0].destination;
   }
 
   static RegionPart PartAt(std::shared_ptr<const Region> region, uint64_t offset) {
     return {.region = std::move(region), .id = 1, .offset = offset, .bytes = kBytes};
   }
 
-  const std::string bytes_ = std::string(kBytes, 'x');
+  Overwritten received_;
   TensorPlan tensor_;
   const SharedMemory memfd_ = SharedMemory::Memfd(4096);
   const SharedMemory posix_ = SharedMemory::Posix(4096);
@@ -44,7 +63,19 @@ class DestinationTest : public ::testing::Test {
 };
 
 TEST_F(DestinationTest, ResultThatFitsTheReceivedBytesOverwritesThem) {
-  EXPECT_EQ(DestinationOf(tensor_), Destination::kReceivedBytes);
+  const Plan plan = PlanOf(tensor_);
+  EXPECT_EQ(plan.tensors[0].destination, Destination::kReceivedBytes);
+  EXPECT_THAT(plan.tensors[0].overwritten,
+              ElementsAre(received_.bytes().data(), received_.bytes().data() + 10));
+}
+
+TEST_F(DestinationTest, BytesThatOthersMayReadStay) {
+  Plan plan;
+  plan.tensors = {tensor_};
+  ReceivedBytes shared;
+  SetDestinations(shared, 1, plan);
+  EXPECT_EQ(plan.tensors[0].destination, Destination::kReply);
+  EXPECT_TRUE(plan.tensors[0].overwritten.empty());
 }
 
 TEST_F(DestinationTest, SmallResultGetsMemoryOfItsOwn) {
@@ -84,14 +115,11 @@ TEST_F(DestinationTest, RegionIsWrittenWhereItIsMappedAndCopiedToElsewhere) {
 TEST_F(DestinationTest, WhatIsCopiedToAnObjectIsComputedPacked) {
   const LayoutStrides strides = StridesInOrder("SD", tensor_.layout, "t").value();
   for (const bool is_object : {false, true}) {
-    Plan plan;
-    plan.tensors = {tensor_};
-    TensorPlan& tensor = plan.tensors[0];
-    tensor.place = PartAt(is_object ? object_ : mapped_, 128);
-    tensor.output_strides = strides;
-    SetDestinations(kBytes, plan);
-    EXPECT_EQ(tensor.store_strides.has_value(), is_object);
-    EXPECT_EQ(tensor.output_strides.has_value(), !is_object);
+    tensor_.place = PartAt(is_object ? object_ : mapped_, 128);
+    tensor_.output_strides = strides;
+    const Plan plan = PlanOf(tensor_);
+    EXPECT_EQ(plan.tensors[0].store_strides.has_value(), is_object);
+    EXPECT_EQ(plan.tensors[0].output_strides.has_value(), !is_object);
   }
 }
 
