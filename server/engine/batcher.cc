@@ -15,13 +15,13 @@ namespace {
 // is marked as executed.
 void Complete(std::unique_ptr<Request> request, const absl::Status& status) {
   const Request::Done done = std::move(request->done);
-  const bool changed = !status.ok() && request->ran && request->plan.IsInPlace();
+  const bool changed = !status.ok() && request->run.began && request->plan.IsInPlace();
   done(std::move(request), changed ? MarkMayHaveExecuted(status) : status);
 }
 
 // Whether the client has given up: cancelled, or past its deadline.
 bool HasEnded(const Request& request, absl::Time now) {
-  return request.IsCancelled() || request.deadline <= now;
+  return request.arrival.IsCancelled() || request.arrival.deadline <= now;
 }
 
 // Number of slices that the plan needs to bound the table rows built at a time.
@@ -33,7 +33,7 @@ int64_t SliceCount(const Plan& plan) {
 int64_t SliceStop(const Request& request) {
   const auto& ends = request.plan.building.slice_ends;
   if (ends == nullptr) return request.plan.tokens;
-  const auto next = std::upper_bound(ends->begin(), ends->end(), request.tokens_taken);
+  const auto next = std::upper_bound(ends->begin(), ends->end(), request.run.tokens_taken);
   return next == ends->end() ? request.plan.tokens : *next;
 }
 
@@ -140,8 +140,8 @@ bool Batcher::IsFree() const {
 // Invariant of the queues, under mutex_: `turn_` holds each session of `queues_` exactly once, and
 // no queue is empty, so that every visit of the batch thread finds a request.
 void Batcher::Push(std::unique_ptr<Request> request) {
-  Requests& queue = queues_[request->session];
-  if (queue.empty()) turn_.push_back(request->session);
+  Requests& queue = queues_[request->arrival.session];
+  if (queue.empty()) turn_.push_back(request->arrival.session);
   queue.push_back(std::move(request));
   work_.Signal();
 }
@@ -243,23 +243,23 @@ Batcher::Batch Batcher::PopBatch() {
 // second slice into the same batch. The slice has a plain pointer to the request, which stays valid
 // because only the batch thread removes requests from the queues.
 bool Batcher::PopFrom(Requests& queue, Batch& batch) {
-  if (queue.front()->last_batch == batch_number_) return false;  // has given its slice already
+  if (queue.front()->run.last_batch == batch_number_) return false;  // has given its slice already
   std::unique_ptr<Request> request = std::move(queue.front());
   queue.pop_front();
   if (abandoned_ || HasEnded(*request, batch.started)) {
     batch.expired.push_back(std::move(request));
     return true;
   }
-  request->last_batch = batch_number_;
+  request->run.last_batch = batch_number_;
   const bool is_last = AddSlice(*request, batch);
   (is_last ? batch.finishing.emplace_back() : queue.emplace_back()) = std::move(request);
   return true;
 }
 
 bool Batcher::AddSlice(Request& request, Batch& batch) const {
-  const int64_t begin = request.tokens_taken;
+  const int64_t begin = request.run.tokens_taken;
   const int64_t end = begin + SliceTokens(request, batch);
-  request.tokens_taken = end;
+  request.run.tokens_taken = end;
   batch.slices.push_back({&request, begin, end, absl::OkStatus()});
   batch.tokens += end - begin;
   batch.bytes += (end - begin) * request.plan.bytes_per_token;
@@ -280,7 +280,7 @@ ClosedBy Batcher::ReachedCap(const Batch& batch) const {
 // Tokens of the next slice: what is left before SliceStop, what fits a slice and the batch's caps,
 // and at least one, so that a token larger than a cap still runs.
 int64_t Batcher::SliceTokens(const Request& request, const Batch& batch) const {
-  const int64_t left = SliceStop(request) - request.tokens_taken;
+  const int64_t left = SliceStop(request) - request.run.tokens_taken;
   const int64_t bytes = std::min(options_.slice_bytes_max, options_.bytes_max - batch.bytes);
   const int64_t by_bytes = bytes / std::max<int64_t>(request.plan.bytes_per_token, 1);
   const int64_t by_tokens = options_.tokens_max - batch.tokens;
@@ -290,9 +290,9 @@ int64_t Batcher::SliceTokens(const Request& request, const Batch& batch) const {
 void Batcher::AnswerExpired(Batch& batch) {
   for (std::unique_ptr<Request>& request : batch.expired) {
     const absl::Status status =
-        request->IsCancelled()
+        request->arrival.IsCancelled()
             ? MakeError({.reason = Reason::kCancelled}, "request: cancelled while it waited")
-        : request->deadline <= batch.started
+        : request->arrival.deadline <= batch.started
             ? MakeError({.reason = Reason::kDeadline},
                         "request: its deadline passed while it waited")
             : Draining();
@@ -303,7 +303,7 @@ void Batcher::AnswerExpired(Batch& batch) {
 void Batcher::Report(const Batch& batch) const {
   if (!on_batch_) return;
   on_batch_({.closed_by = batch.closed_by,
-             .device = batch.slices.front().request->device,
+             .device = batch.slices.front().request->run.device,
              .requests = static_cast<int64_t>(batch.slices.size()),
              .tokens = batch.tokens,
              .bytes = batch.bytes,
@@ -320,7 +320,7 @@ void Batcher::Finish(Batch& batch) {
   for (Slice& slice : batch.slices) {
     Request& request = *slice.request;
     if (slice.begin == 0) {
-      request.stages.queue = Microseconds(batch.started - request.enqueued);
+      request.stages.queue = Microseconds(batch.started - request.run.enqueued);
     }
     request.stages.execute += Microseconds(batch.finished - batch.started);
     if (finishing != batch.finishing.end() && finishing->get() == &request) {
@@ -334,7 +334,7 @@ void Batcher::Finish(Batch& batch) {
 std::unique_ptr<Request> Batcher::Extract(const Request* request, Batch& batch) {
   if (batch.unfinished.get() == request) return std::move(batch.unfinished);
   proto::MutexLock lock(&mutex_);
-  const auto queue = queues_.find(request->session);
+  const auto queue = queues_.find(request->arrival.session);
   ROPE_CHECK(queue != queues_.end());
   const auto found =
       std::find_if(queue->second.begin(), queue->second.end(),

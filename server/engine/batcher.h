@@ -81,7 +81,7 @@ class Batcher {
   ~Batcher();
 
   // For a thread that receives requests: it calls RunGathered before it sleeps, and soon. REQUIRES:
-  // request->enqueued is set.
+  // request->run.enqueued is set.
   absl::Status Enqueue(std::unique_ptr<Request>& request);
   // The same for any other thread: the request runs on the batch thread.
   absl::Status Queue(std::unique_ptr<Request>& request);

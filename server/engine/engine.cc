@@ -24,7 +24,7 @@ Engine::Engine(ModelRegistry& registry, PreparedRotations& prepared, Admission& 
 
 absl::Status Engine::Submit(std::unique_ptr<Request>& request) {
   ROPE_ASSIGN_OR_RETURN(request->permit,
-                        admission_.Admit(request->session, DecodedBytes(*request)));
+                        admission_.Admit(request->arrival.session, DecodedBytes(*request)));
   const absl::Status status = PlanOrEnqueue(request);
   if (!status.ok()) request->permit = Permit();
   return status;
@@ -45,14 +45,14 @@ absl::Status Engine::MakeWholePlan(Request& request) {
   ROPE_RETURN_IF_ERROR(WithinMemory([&] { return MakePlan(request); }));
   ROPE_RETURN_IF_ERROR(CheckReplyBytes(request));
   BoundBuilding(request.plan);
-  request.enqueued = clock_.Now();
+  request.run.enqueued = clock_.Now();
   request.stages.validate =
-      Microseconds(request.enqueued - request.received) - request.stages.decode;
+      Microseconds(request.run.enqueued - request.arrival.received) - request.stages.decode;
   return absl::OkStatus();
 }
 
 absl::Status Engine::PlanAndQueue(std::unique_ptr<Request>& request) {
-  if (request->IsCancelled()) {
+  if (request->arrival.IsCancelled()) {
     return MakeError({.reason = Reason::kCancelled}, "request: cancelled while it waited");
   }
   if (planner_.abandoned()) return Draining();
@@ -71,7 +71,7 @@ absl::Status Engine::MakePlan(Request& request) {
   RegionResolver::Source source(regions_, request);
   const auto admit = [&](Plan& plan) -> absl::Status {
     ROPE_RETURN_IF_ERROR(regions_.Place(request));
-    SetDestinations(*request.received_bytes, options_.overwrite_bytes_min, plan);
+    SetDestinations(*request.decoded.bytes, options_.overwrite_bytes_min, plan);
     return request.permit.Grow(RunningBytes(request.asked(), plan), "request");
   };
   if (request.prepared == nullptr) {
@@ -89,11 +89,11 @@ absl::Status Engine::CheckReplyBytes(const Request& request) const {
 }
 
 absl::Status Engine::CheckSlot(const Request& request, int64_t result_bytes) {
-  if (!request.slot_bytes.has_value()) return absl::OkStatus();
+  if (!request.arrival.reply_bytes_max.has_value()) return absl::OkStatus();
   const int64_t bytes = result_bytes + ReplyTextBytesMax(request);
-  if (bytes <= *request.slot_bytes) return absl::OkStatus();
+  if (bytes <= *request.arrival.reply_bytes_max) return absl::OkStatus();
   return MakeError(Reason::kLimitExceeded, "reply", absl::StrCat("up to ", bytes, " bytes"),
-                   absl::StrCat("at most ", *request.slot_bytes,
+                   absl::StrCat("at most ", *request.arrival.reply_bytes_max,
                                 " in a ring: put outputs into regions, or call without it"));
 }
 

@@ -91,7 +91,7 @@ int64_t BytesOf(absl::Span<const Slice> slices) {
 char* OutputOf(const Request& request, size_t tensor) {
   const TensorPlan& plan = request.plan.tensors[tensor];
   if (plan.destination == Destination::kReceivedBytes) return nullptr;
-  return TakesBuffer(plan.destination) ? request.outputs[tensor].data() : plan.place.mapped();
+  return TakesBuffer(plan.destination) ? request.run.outputs[tensor].data() : plan.place.mapped();
 }
 
 // Copies the outputs of each request whose last slice has run to their POSIX objects, if any.
@@ -121,9 +121,9 @@ void Reorder(const Jobs& jobs, const std::vector<Reordering>& reorderings) {
 absl::Status Executor::AllocateOutputs(Request& request) const {
   for (const TensorPlan& tensor : request.plan.tensors) {
     const int64_t bytes = TakesBuffer(tensor.destination) ? tensor.output_bytes() : 0;
-    request.outputs.push_back(pool_.Allocate(bytes));
-    if (request.outputs.back().size() == bytes) continue;
-    request.outputs.clear();
+    request.run.outputs.push_back(pool_.Allocate(bytes));
+    if (request.run.outputs.back().size() == bytes) continue;
+    request.run.outputs.clear();
     return OutOfMemory();
   }
   return absl::OkStatus();
@@ -158,8 +158,10 @@ void Executor::RunAll(absl::Span<Slice> slices) {
   for (Slice& slice : slices) {
     Request& request = *slice.request;
     const Plan& plan = request.plan;
-    request.device = request.outputs.empty() ? devices_.host().name() : request.device;
-    if (request.outputs.empty()) slice.status.Update(AllocateOutputs(request));
+    if (slice.begin == 0) {
+      request.run.device = devices_.host().name();
+      slice.status.Update(AllocateOutputs(request));
+    }
     if (!slice.status.ok()) continue;
     if (plan.bytes_per_token == 0 || slice.begin == slice.end) continue;
     JobTiler::Shared shared = {plan.geometry, plan.conjugate, plan.arithmetic, slice.begin, {}, {}};
@@ -179,7 +181,7 @@ void Executor::RunAll(absl::Span<Slice> slices) {
     if (plan.channel_order.has_value()) {
       reorderings.push_back({first_job, jobs.size(), *plan.channel_order});
     }
-    request.ran = true;
+    request.run.began = true;
   }
   if (jobs.empty()) return;
   const absl::StatusOr<std::string_view> device = devices_.Rotate(jobs);
@@ -187,7 +189,7 @@ void Executor::RunAll(absl::Span<Slice> slices) {
   cutter.PutBack();
   for (Slice& slice : slices) {
     slice.status.Update(device.status());
-    if (device.ok()) slice.request->device = *device;
+    if (device.ok()) slice.request->run.device = *device;
   }
   StoreFinished(slices);
 }

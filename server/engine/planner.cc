@@ -15,7 +15,7 @@ Planner::~Planner() {
 absl::Status Planner::Enqueue(std::unique_ptr<Request>& request) {
   proto::MutexLock lock(&mutex_);
   if (draining_) return Draining();
-  const uint64_t session = request->session;
+  const uint64_t session = request->arrival.session;
   Queue& queue = queues_[session];
   if (queue.empty()) turn_.push_back(session);
   queue.push_back(std::move(request));

@@ -83,13 +83,13 @@ bool MakesRows(const Plan& plan) {
 }  // namespace
 
 int64_t DecodedBytes(const Request& request) {
-  const auto skeleton = static_cast<int64_t>(request.split.skeleton.size());
-  return Sum(request.message_bytes, Product(skeleton, limits::kSkeletonFactor));
+  const auto skeleton = static_cast<int64_t>(request.decoded.split.skeleton.size());
+  return Sum(request.arrival.message_bytes, Product(skeleton, limits::kSkeletonFactor));
 }
 
 int64_t PlanningBytes(const Request& request) {
   const v1::RotateRequest& asked = request.values();
-  const proto::SplitMessage& split = request.split;
+  const proto::SplitMessage& split = request.decoded.split;
   // An angle costs a sine and a cosine, some thirty times as much as a copy.
   constexpr int64_t kAngleFactor = 16;
   const int64_t tokens = request.prepared ? request.prepared->plan.tokens : ClaimedTokens(asked);
@@ -165,7 +165,7 @@ int64_t ReplyTextBytesMax(const Request& request) {
   constexpr int64_t kScaleBytes = 12;   // the scale of an fp8 result
   constexpr int64_t kRegionBytes = 24;  // in place of the asked tensor's
   const v1::RotateRequest& asked = request.asked();
-  int64_t bytes = kHeadBytes + static_cast<int64_t>(request.id.size());
+  int64_t bytes = kHeadBytes + static_cast<int64_t>(request.arrival.id.size());
   for (const std::string& warning : request.plan.warnings) {
     bytes += kFieldBytes + static_cast<int64_t>(warning.size());
   }

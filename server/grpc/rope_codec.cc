@@ -83,7 +83,7 @@ grpc::Slice SliceOf(const std::string& bytes) {
 // slices, which alone can be overwritten. gRPC frees each of them as soon as its parts are sent.
 template <typename ReplySlices>
 void AddOverwritten(const Request& request, size_t tensor, ReplySlices& slices) {
-  const Slices& received = static_cast<const ReceivedSlices&>(*request.received_bytes).slices();
+  const Slices& received = static_cast<const ReceivedSlices&>(*request.decoded.bytes).slices();
   auto slice = received.begin();
   for (const std::string_view fragment : request.plan.tensors[tensor].input.fragments) {
     const auto* const begin = reinterpret_cast<const uint8_t*>(fragment.data());
@@ -97,14 +97,11 @@ void AddOverwritten(const Request& request, size_t tensor, ReplySlices& slices) 
   }
 }
 
-// Moves the slices of `bytes` to the request, and returns views of them.
-absl::StatusOr<Views> TakeSlices(grpc::ByteBuffer& bytes, Request& request) {
-  ROPE_ASSIGN_OR_RETURN(Slices dumped, Dump(bytes));
+// Takes the slices of `bytes`.
+absl::StatusOr<std::unique_ptr<ReceivedSlices>> TakeSlices(grpc::ByteBuffer& bytes) {
+  ROPE_ASSIGN_OR_RETURN(Slices slices, Dump(bytes));
   bytes.Clear();
-  auto received = std::make_unique<ReceivedSlices>(std::move(dumped));
-  Views views = ViewsOf(received->slices());
-  request.received_bytes = std::move(received);
-  return views;
+  return std::make_unique<ReceivedSlices>(std::move(slices));
 }
 
 absl::Status CheckLength(int64_t length, int64_t message_bytes_max) {
@@ -115,9 +112,9 @@ absl::Status CheckLength(int64_t length, int64_t message_bytes_max) {
 
 // Takes the client's id. An id that is too long is ignored here and refused later, and the error is
 // sent under an id of the server.
-void TakeId(std::string id, Request& request) {
+void TakeId(std::string id, Arrival& arrival) {
   if (id.empty() || static_cast<int64_t>(id.size()) > limits::kRequestIdBytesMax) return;
-  request.id = std::move(id);
+  arrival.id = std::move(id);
 }
 
 // Finds the request_id of a message that was refused. Empty: it has none. Error: the message is
@@ -144,20 +141,19 @@ absl::StatusOr<std::string> FindId(absl::Span<const std::string_view> fragments)
   return std::string();
 }
 
-// Decodes a message in fragments. REQUIRES: request.received_bytes keeps them alive.
-absl::Status ParseRequest(absl::Span<const std::string_view> fragments, Request& request) {
+// Decodes a message in fragments of `bytes`.
+absl::StatusOr<Decoded> Decode(absl::Span<const std::string_view> fragments,
+                               std::unique_ptr<ReceivedBytes> bytes, Arrival& arrival) {
   static const proto::Schema& schema = proto::Schema::Of(v1::RotateRequest::descriptor());
   absl::StatusOr<proto::SplitMessage> split = proto::Split(schema, fragments, kSplitOptions);
   if (!split.ok()) {
-    if (auto id = FindId(fragments); id.ok()) TakeId(*std::move(id), request);
+    if (auto id = FindId(fragments); id.ok()) TakeId(*std::move(id), arrival);
     return split.status();
   }
-  request.split = *std::move(split);
-  request.parsed =
-      std::make_unique_for_overwrite<ParsedRequest>();  // without zeroing the arena's block
-  ROPE_RETURN_IF_ERROR(ParseSkeleton(request.split.skeleton, request.parsed->message));
-  TakeId(request.parsed->message.request_id(), request);
-  return absl::OkStatus();
+  Decoded decoded(std::move(bytes), *std::move(split));
+  ROPE_RETURN_IF_ERROR(ParseSkeleton(decoded.split.skeleton, decoded.message()));
+  TakeId(decoded.message().request_id(), arrival);
+  return decoded;
 }
 
 using ReplySlices = absl::InlinedVector<grpc::Slice, 2 * kSmallTensors + 1>;
@@ -173,7 +169,7 @@ ReplySlices SlicesOfReply(Request& request) {
     if (request.plan.tensors[i].destination == Destination::kReceivedBytes) {
       AddOverwritten(request, i, slices);
     } else {
-      slices.push_back(server::SliceOf(std::move(request.outputs[i])));
+      slices.push_back(server::SliceOf(std::move(request.run.outputs[i])));
     }
     text.clear();
   }
@@ -200,34 +196,38 @@ grpc::Slice SliceOf(PooledBuffer buffer) {
       owner.release());
 }
 
-absl::Status DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max, Request& request) {
+absl::StatusOr<Decoded> DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max,
+                                      Arrival& arrival) {
   const auto length = static_cast<int64_t>(bytes.Valid() ? bytes.Length() : 0);
   ROPE_RETURN_IF_ERROR(CheckLength(length, message_bytes_max));
-  ROPE_ASSIGN_OR_RETURN(const Views views, TakeSlices(bytes, request));
-  return ParseRequest(views, request);
+  ROPE_ASSIGN_OR_RETURN(std::unique_ptr<ReceivedSlices> received, TakeSlices(bytes));
+  const Views views = ViewsOf(received->slices());
+  return Decode(views, std::move(received), arrival);
 }
 
-absl::Status DecodeStreamRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max,
-                                 proto::StreamMessage& message, Request& request) {
-  ROPE_ASSIGN_OR_RETURN(const Views views, TakeSlices(bytes, request));
-  ROPE_RETURN_IF_ERROR(proto::ReadStreamMessage(views, proto::UnknownFields::kRefuse, message));
+absl::StatusOr<std::optional<Decoded>> DecodeStreamRequest(grpc::ByteBuffer& bytes,
+                                                           int64_t message_bytes_max,
+                                                           proto::StreamMessage& message,
+                                                           Arrival& arrival) {
+  ROPE_ASSIGN_OR_RETURN(std::unique_ptr<ReceivedSlices> received, TakeSlices(bytes));
+  ROPE_RETURN_IF_ERROR(proto::ReadStreamMessage(ViewsOf(received->slices()),
+                                                proto::UnknownFields::kRefuse, message));
   if (message.sequence == 0) return InvalidField("sequence", "nothing", "a number > 0");
-  if (message.cancel) return absl::OkStatus();
+  if (message.cancel) return std::nullopt;
   if (!message.rotate.has_value()) {
     return InvalidField("request", "nothing", "exactly one of cancel, rotate");
   }
   ROPE_RETURN_IF_ERROR(CheckLength(message.rotate->bytes, message_bytes_max));
-  return ParseRequest(message.rotate->fragments, request);
+  return Decode(message.rotate->fragments, std::move(received), arrival);
 }
 
-absl::Status DecodeSmallRequest(std::string_view bytes, int64_t message_bytes_max,
-                                Request& request) {
+absl::StatusOr<Decoded> DecodeSmallRequest(std::string_view bytes, int64_t message_bytes_max,
+                                           Arrival& arrival) {
   const auto length = static_cast<int64_t>(bytes.size());
   ROPE_RETURN_IF_ERROR(CheckLength(length, message_bytes_max));
   auto copy = std::make_unique<ReceivedCopy>(bytes);
   const std::string_view view = copy->bytes();
-  request.received_bytes = std::move(copy);
-  return ParseRequest({&view, 1}, request);
+  return Decode({&view, 1}, std::move(copy), arrival);
 }
 
 absl::Status DecodeMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message& message,
@@ -267,7 +267,7 @@ std::string EncodeSmallReply(Request& request) {
     AppendReplyTensor(request, i, text);
     if (!HasReplyPayload(request, i)) continue;
     ROPE_CHECK(request.plan.tensors[i].destination == Destination::kReply);
-    const PooledBuffer& output = request.outputs[i];
+    const PooledBuffer& output = request.run.outputs[i];
     text.append(output.data(), static_cast<size_t>(output.size()));
   }
   return text;

@@ -1,8 +1,8 @@
-// Decodes bytes to a Request and encodes its reply. The functions for gRPC copy no tensor byte on
-// the way in or out. The functions for rings (Small) take a message in one piece and copy it.
+// Decodes the bytes of a request and encodes its reply. The functions for gRPC copy no tensor byte
+// on the way in or out. The functions for rings (Small) take a message in one piece and copy it.
 //
 // Threading:  Functions only.
-// Ownership:  A decoded request keeps the received slices alive, or its copy of a small message. An
+// Ownership:  A decoded message keeps the received slices alive, or its copy of a small message. An
 //             encoded reply owns its output buffers, and returns them to the pool on the thread
 //             that drops the last slice. A small reply is a copy.
 // Errors:     INVALID_ARGUMENT, UNIMPLEMENTED, RESOURCE_EXHAUSTED: as proto::Split.
@@ -15,6 +15,7 @@
 #include <grpcpp/support/slice.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,19 +29,22 @@
 
 namespace rope::server {
 
-// Fills `split`, `received_bytes` and `parsed` of `request`, and clears `bytes`. Sets the request's
-// id if it can be read, even if the rest of the message is invalid.
-absl::Status DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max, Request& request);
+// Clears `bytes`. Sets the id of `arrival` if the message has one that can be read, even if the
+// rest of the message is invalid.
+absl::StatusOr<Decoded> DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max,
+                                      Arrival& arrival);
 
-// As DecodeRequest, for a RotateStreamRequest. Sets `message.sequence` if it can be read, even if
-// the rest is invalid. A cancellation leaves the request empty.
+// As DecodeRequest, for a RotateStreamRequest; nullopt: it is a cancellation. Sets
+// `message.sequence` if it can be read, even if the rest is invalid.
 // INVALID_ARGUMENT: no sequence number; neither a request nor a cancellation.
-absl::Status DecodeStreamRequest(grpc::ByteBuffer& bytes, int64_t message_bytes_max,
-                                 proto::StreamMessage& message, Request& request);
+absl::StatusOr<std::optional<Decoded>> DecodeStreamRequest(grpc::ByteBuffer& bytes,
+                                                           int64_t message_bytes_max,
+                                                           proto::StreamMessage& message,
+                                                           Arrival& arrival);
 
 // As DecodeRequest, for a message in one piece, which it copies.
-absl::Status DecodeSmallRequest(std::string_view bytes, int64_t message_bytes_max,
-                                Request& request);
+absl::StatusOr<Decoded> DecodeSmallRequest(std::string_view bytes, int64_t message_bytes_max,
+                                           Arrival& arrival);
 
 // The payloads of a message, which refer to the received slices.
 struct ReceivedPayloads {

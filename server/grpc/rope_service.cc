@@ -84,116 +84,141 @@ void RopeService::DrainStreams() {
 }
 
 template <typename Call>
-std::unique_ptr<Request> RopeService::NewRequest(const Call& call) {
-  auto request = std::make_unique<Request>();
-  request->received = parts_.clock->Now();
-  request->session = call.session();
-  request->deadline = request->received + call.time_left();
-  request->cancelled = call.cancelled();
-  return request;
+Arrival RopeService::ArrivalOf(const Call& call, int64_t message_bytes) const {
+  Arrival arrival;
+  arrival.received = parts_.clock->Now();
+  arrival.session = call.session();
+  arrival.deadline = arrival.received + call.time_left();
+  arrival.cancelled = call.cancelled();
+  arrival.message_bytes = message_bytes;
+  return arrival;
 }
 
-void RopeService::Submit(grpc::ByteBuffer& message, std::unique_ptr<Request> request) {
-  request->message_bytes = BytesOf(message);
-  const absl::Status status =
-      WithinMemory([&] { return DecodeRequest(message, parts_.max_message_bytes, *request); });
-  SubmitDecoded(status, std::move(request));
+template <typename Decode>
+auto RopeService::DecodeWith(const Decode& decode, Arrival& arrival) -> decltype(decode()) {
+  decltype(decode()) decoded;
+  const absl::Status status = WithinMemory([&] {
+    decoded = decode();
+    return decoded.status();
+  });
+  if (arrival.id.empty()) arrival.id = MakeId();
+  if (!status.ok()) return status;
+  return decoded;
 }
 
-void RopeService::SubmitDecoded(absl::Status status, std::unique_ptr<Request> request) {
-  if (request->id.empty()) request->id = MakeId();
-  request->stages.decode = Microseconds(parts_.clock->Now() - request->received);
-  if (status.ok()) status = parts_.engine->Submit(request);
+void RopeService::Submit(Arrival arrival, Decoded decoded, Request::Done done) {
+  auto request = std::make_unique<Request>(std::move(arrival), std::move(decoded));
+  request->done = std::move(done);
+  request->stages.decode = Microseconds(parts_.clock->Now() - request->arrival.received);
+  const absl::Status status = parts_.engine->Submit(request);
   if (status.ok()) return;
-  const Request::Done done = std::move(request->done);
+  done = std::move(request->done);
   done(std::move(request), status);
 }
 
 void RopeService::Rotate(UnaryCall& call) {
-  std::unique_ptr<Request> request = NewRequest(call);
-  request->done = [this, &call](std::unique_ptr<Request> finished, const absl::Status& status) {
-    const grpc::ByteBuffer reply = status.ok() ? EncodeReply(*finished) : grpc::ByteBuffer();
-    RecordRotation(Method::kRotate, *finished, status, BytesOf(reply));
-    Permit permit = PermitOf(*finished, reply);
-    finished.reset();  // frees received bytes before the client can call again
-    call.Finish(status, reply, std::move(permit));
-  };
-  Submit(call.request(), std::move(request));
+  Arrival arrival = ArrivalOf(call, BytesOf(call.request()));
+  auto decoded = DecodeWith(
+      [&] { return DecodeRequest(call.request(), parts_.max_message_bytes, arrival); }, arrival);
+  if (!decoded.ok()) {
+    Record(Method::kRotate, arrival, nullptr, decoded.status(), 0);
+    return call.Finish(decoded.status(), grpc::ByteBuffer());
+  }
+  Submit(std::move(arrival), *std::move(decoded),
+         [this, &call](std::unique_ptr<Request> finished, const absl::Status& status) {
+           const grpc::ByteBuffer reply = status.ok() ? EncodeReply(*finished) : grpc::ByteBuffer();
+           RecordRotation(Method::kRotate, *finished, status, BytesOf(reply));
+           Permit permit = PermitOf(*finished, reply);
+           finished.reset();  // frees received bytes before the client can call again
+           call.Finish(status, reply, std::move(permit));
+         });
 }
 
 void RopeService::OnStreamMessage(StreamCall& call, grpc::ByteBuffer& bytes) {
-  std::unique_ptr<Request> request = NewRequest(call);
-  request->message_bytes = BytesOf(bytes);
+  Arrival arrival = ArrivalOf(call, BytesOf(bytes));
   proto::StreamMessage message;
-  absl::Status status = WithinMemory(
-      [&] { return DecodeStreamRequest(bytes, parts_.max_message_bytes, message, *request); });
-  if (status.ok() && message.cancel) {
+  auto decoded = DecodeWith(
+      [&] { return DecodeStreamRequest(bytes, parts_.max_message_bytes, message, arrival); },
+      arrival);
+  if (!decoded.ok()) {
+    return RefuseOnStream(call, message.sequence, arrival, nullptr, decoded.status());
+  }
+  if (!decoded->has_value()) {
     call.CancelRequest(message.sequence);
-    return call.Drop(request->message_bytes);
+    return call.Drop(arrival.message_bytes);
   }
-  const bool begun = status.ok() && call.BeginRequest(message.sequence, request->cancelled);
-  if (status.ok() && !begun) {
-    status = InvalidField("sequence", message.sequence,
-                          "a number that no unanswered request of the stream has");
+  if (!call.BeginRequest(message.sequence, arrival.cancelled)) {
+    return RefuseOnStream(call, message.sequence, arrival, &(*decoded)->message().labels(),
+                          InvalidField("sequence", message.sequence,
+                                       "a number that no unanswered request of the stream has"));
   }
-  RotateOnStream(call, {message.sequence, begun}, std::move(status), std::move(request));
+  Submit(std::move(arrival), **std::move(decoded),
+         [this, &call, sequence = message.sequence](std::unique_ptr<Request> finished,
+                                                    const absl::Status& status) {
+           grpc::ByteBuffer reply = status.ok()
+                                        ? EncodeStreamReply(sequence, *finished)
+                                        : EncodeStreamError(sequence, finished->arrival.id, status);
+           RecordRotation(Method::kRotateStream, *finished, status, BytesOf(reply));
+           const int64_t message_bytes = finished->arrival.message_bytes;
+           Permit permit = PermitOf(*finished, reply);
+           finished.reset();
+           call.EndRequest(sequence);
+           call.Answer(reply, message_bytes, std::move(permit));
+         });
 }
 
-void RopeService::RotateOnStream(StreamCall& call, StreamNumber number, absl::Status decoded,
-                                 std::unique_ptr<Request> request) {
-  request->done = [this, &call, number](std::unique_ptr<Request> finished,
-                                        const absl::Status& status) {
-    grpc::ByteBuffer reply = status.ok() ? EncodeStreamReply(number.sequence, *finished)
-                                         : EncodeStreamError(number.sequence, finished->id, status);
-    RecordRotation(Method::kRotateStream, *finished, status, BytesOf(reply));
-    const int64_t message_bytes = finished->message_bytes;
-    Permit permit = PermitOf(*finished, reply);
-    finished.reset();
-    if (number.begun) call.EndRequest(number.sequence);
-    call.Answer(reply, message_bytes, std::move(permit));
-  };
-  SubmitDecoded(std::move(decoded), std::move(request));
+void RopeService::RefuseOnStream(StreamCall& call, uint64_t sequence, const Arrival& arrival,
+                                 const Labels* labels, const absl::Status& status) {
+  grpc::ByteBuffer reply = EncodeStreamError(sequence, arrival.id, status);
+  Record(Method::kRotateStream, arrival, labels, status, BytesOf(reply));
+  call.Answer(reply, arrival.message_bytes, Permit());
 }
 
 void RopeService::RotateLocal(LocalCall& call) {
   parts_.in_flight->Add();
-  std::unique_ptr<Request> request = NewRequest(call);
-  request->slot_bytes = call.reply_bytes_max();
-  request->done = [this, &call](std::unique_ptr<Request> finished, const absl::Status& status) {
-    const std::string reply =
-        status.ok() ? EncodeSmallReply(*finished) : EncodeSmallError(finished->id, status);
-    RecordRotation(Method::kRotate, *finished, status, static_cast<int64_t>(reply.size()));
-    finished.reset();
-    call.Answer(status.code(), reply);
-    parts_.in_flight->Remove();
-  };
-  request->message_bytes = static_cast<int64_t>(call.message().size());
-  const absl::Status status = WithinMemory(
-      [&] { return DecodeSmallRequest(call.message(), parts_.max_message_bytes, *request); });
-  SubmitDecoded(status, std::move(request));
+  Arrival arrival = ArrivalOf(call, static_cast<int64_t>(call.message().size()));
+  arrival.reply_bytes_max = call.reply_bytes_max();
+  auto decoded = DecodeWith(
+      [&] { return DecodeSmallRequest(call.message(), parts_.max_message_bytes, arrival); },
+      arrival);
+  if (!decoded.ok()) {
+    const std::string reply = EncodeSmallError(arrival.id, decoded.status());
+    Record(Method::kRotate, arrival, nullptr, decoded.status(), static_cast<int64_t>(reply.size()));
+    call.Answer(decoded.status().code(), reply);
+    return parts_.in_flight->Remove();
+  }
+  Submit(std::move(arrival), *std::move(decoded),
+         [this, &call](std::unique_ptr<Request> finished, const absl::Status& status) {
+           const std::string reply = status.ok() ? EncodeSmallReply(*finished)
+                                                 : EncodeSmallError(finished->arrival.id, status);
+           RecordRotation(Method::kRotate, *finished, status, static_cast<int64_t>(reply.size()));
+           finished.reset();
+           call.Answer(status.code(), reply);
+           parts_.in_flight->Remove();
+         });
 }
 
-RopeService::Received RopeService::Receive(Method method, UnaryCall& call) {
-  return {method, MakeId(), parts_.clock->Now(), BytesOf(call.request())};
+Arrival RopeService::Receive(UnaryCall& call) {
+  Arrival arrival = ArrivalOf(call, BytesOf(call.request()));
+  arrival.id = MakeId();
+  return arrival;
 }
 
 void RopeService::RecordRotation(Method method, const Request& request, const absl::Status& status,
                                  int64_t reply_bytes) {
-  parts_.metrics->CountRequest({method, status.code(), parts_.clock->Now() - request.received,
-                                request.message_bytes, reply_bytes});
   if (status.ok()) {
     const StageTimes& stages = request.stages;
     parts_.metrics->CountRotation(
         {stages.decode, stages.validate, stages.queue, stages.execute, request.plan.tokens});
   }
-  Log(method, request.id, request.parsed != nullptr ? &request.values().labels() : nullptr, status);
+  Record(method, request.arrival, &request.values().labels(), status, reply_bytes);
 }
 
-void RopeService::Record(const Received& received, const absl::Status& status,
-                         const grpc::ByteBuffer& reply) {
-  parts_.metrics->CountRequest({received.method, status.code(), parts_.clock->Now() - received.at,
-                                received.message_bytes, BytesOf(reply)});
-  Log(received.method, received.id, nullptr, status);
+void RopeService::Record(Method method, const Arrival& arrival, const Labels* labels,
+                         const absl::Status& status, int64_t reply_bytes) {
+  parts_.metrics->CountRequest({method, status.code(), parts_.clock->Now() - arrival.received,
+                                arrival.message_bytes, reply_bytes});
+  Log(method, arrival.id, labels, status);
 }
 
 void RopeService::Log(Method method, const std::string& id, const Labels* labels,

@@ -85,39 +85,29 @@ class RopeService {
 
   void Rotate(UnaryCall& call);
   void OnStreamMessage(StreamCall& call, grpc::ByteBuffer& bytes);
-  // The client's number of a request, and whether the stream tracks the request under it.
-  struct StreamNumber {
-    uint64_t sequence = 0;
-    bool begun = false;
-  };
-  // Submits the request of a stream message, or answers it with the error of decoding.
-  void RotateOnStream(StreamCall& call, StreamNumber number, absl::Status decoded,
-                      std::unique_ptr<Request> request);
-  // Makes a request with the call's arrival time, session, deadline and cancellation flag.
+  using Labels = google::protobuf::Map<std::string, std::string>;
+  // Answers a stream's message that does not become a request. `labels`: null if it has none.
+  void RefuseOnStream(StreamCall& call, uint64_t sequence, const Arrival& arrival,
+                      const Labels* labels, const absl::Status& status);
   template <typename Call>
-  std::unique_ptr<Request> NewRequest(const Call& call);
-  // Decodes and submits the request. Calls its `done` in any case.
-  void Submit(grpc::ByteBuffer& message, std::unique_ptr<Request> request);
-  // Submits a decoded request. `status`: the result of decoding.
-  void SubmitDecoded(absl::Status status, std::unique_ptr<Request> request);
-  // Data of a control-plane call for metrics and log.
-  struct Received {
-    Method method;
-    std::string id;
-    absl::Time at;
-    int64_t message_bytes = 0;
-  };
-  Received Receive(Method method, UnaryCall& call);
+  Arrival ArrivalOf(const Call& call, int64_t message_bytes) const;
+  // The result of `decode`, which may set the arrival's id. Without one, the server makes it.
+  template <typename Decode>
+  auto DecodeWith(const Decode& decode, Arrival& arrival) -> decltype(decode());
+  // Submits a request to the engine. `done` runs in any case.
+  void Submit(Arrival arrival, Decoded decoded, Request::Done done);
+  // The arrival of a control-plane call, for metrics and log.
+  Arrival Receive(UnaryCall& call);
   template <typename Out>
-  void Answer(UnaryCall& call, const Received& received, Permit& permit,
+  void Answer(UnaryCall& call, Method method, const Arrival& arrival, Permit& permit,
               const absl::StatusOr<Out>& response);
 
   // Counts and logs a finished request, before its answer is sent.
   void RecordRotation(Method method, const Request& request, const absl::Status& status,
                       int64_t reply_bytes);
-  void Record(const Received& received, const absl::Status& status, const grpc::ByteBuffer& reply);
-  using Labels = google::protobuf::Map<std::string, std::string>;
   // `labels`: the request's; null if it has none.
+  void Record(Method method, const Arrival& arrival, const Labels* labels,
+              const absl::Status& status, int64_t reply_bytes);
   void Log(Method method, const std::string& id, const Labels* labels, const absl::Status& status);
   std::string MakeId();
 
@@ -136,9 +126,9 @@ template <typename In, typename Out>
 void RopeService::AddMethod(Method method, Answerer<In, Out> answer) {
   AddHandler(method, [this, method, answer = std::move(answer)](UnaryCall& call) {
     const auto permit = std::make_shared<Permit>();
-    Done<Out> done = [this, &call, permit,
-                      received = Receive(method, call)](const absl::StatusOr<Out>& response) {
-      Answer(call, received, *permit, response);
+    Done<Out> done = [this, &call, method, permit,
+                      arrival = Receive(call)](const absl::StatusOr<Out>& response) {
+      Answer(call, method, arrival, *permit, response);
     };
     In request;
     ReceivedPayloads payloads;
@@ -152,11 +142,12 @@ void RopeService::AddMethod(Method method, Answerer<In, Out> answer) {
 }
 
 template <typename Out>
-void RopeService::Answer(UnaryCall& call, const Received& received, Permit& permit,
+void RopeService::Answer(UnaryCall& call, Method method, const Arrival& arrival, Permit& permit,
                          const absl::StatusOr<Out>& response) {
   const grpc::ByteBuffer reply = response.ok() ? EncodeMessage(*response) : grpc::ByteBuffer();
-  Record(received, response.status(), reply);
-  permit.KeepReply(reply.Valid() ? static_cast<int64_t>(reply.Length()) : 0);
+  const int64_t reply_bytes = reply.Valid() ? static_cast<int64_t>(reply.Length()) : 0;
+  Record(method, arrival, nullptr, response.status(), reply_bytes);
+  permit.KeepReply(reply_bytes);
   call.Finish(response.status(), reply, std::move(permit));
 }
 

@@ -164,7 +164,8 @@ absl::Status CheckOverlaps(const std::vector<TensorPlan>& tensors) {
 
 absl::StatusOr<proto::FragmentedBytes> RegionResolver::Source::Find(RegionPart& part,
                                                                     absl::string_view field) {
-  ROPE_ASSIGN_OR_RETURN(part.region, resolver_.regions_.Find(request_.session, part.id, field));
+  ROPE_ASSIGN_OR_RETURN(part.region,
+                        resolver_.regions_.Find(request_.arrival.session, part.id, field));
   ROPE_RETURN_IF_ERROR(
       part.region->CheckSpan(part.offset, static_cast<uint64_t>(part.bytes), field));
   const char* bytes = part.mapped();
@@ -226,7 +227,7 @@ absl::Status RegionResolver::Place(Request& request) const {
     place.id = regions[i].region_id();
     place.offset = regions[i].offset();
     place.bytes = PlaceBytes(tensor);
-    ROPE_ASSIGN_OR_RETURN(place.region, regions_.Find(request.session, place.id, field));
+    ROPE_ASSIGN_OR_RETURN(place.region, regions_.Find(request.arrival.session, place.id, field));
     ROPE_RETURN_IF_ERROR(
         place.region->CheckSpan(place.offset, static_cast<uint64_t>(place.bytes), field));
   }
@@ -238,7 +239,7 @@ absl::Status StoreOutputs(const Request& request) {
     const TensorPlan& tensor = request.plan.tensors[i];
     const RegionPart& place = tensor.place;
     if (!IsObject(tensor.destination) || place.bytes == 0) continue;
-    const char* const bytes = request.outputs[i].data();
+    const char* const bytes = request.run.outputs[i].data();
     ROPE_RETURN_IF_ERROR(
         tensor.store_strides.has_value()
             ? StoreRows(tensor, bytes)

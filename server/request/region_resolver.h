@@ -48,7 +48,7 @@ class RegionResolver::Source final : public ArraySource {
  public:
   // Both must outlive it. REQUIRES: the request is decoded.
   Source(const RegionResolver& resolver, Request& request)
-      : ArraySource(request.split), resolver_(resolver), request_(request) {}
+      : ArraySource(request.decoded.split), resolver_(resolver), request_(request) {}
 
   absl::StatusOr<proto::FragmentedBytes> Find(RegionPart& part, absl::string_view field) override;
 

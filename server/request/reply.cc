@@ -82,12 +82,13 @@ std::string ReplyHead(const Request& request) {
   using Response = v1::RotateResponse;
   std::string text;
   text.reserve(kReplyTextBytes);
-  if (!request.id.empty()) proto::AppendField(Response::kRequestIdFieldNumber, request.id, text);
+  const std::string& id = request.arrival.id;
+  if (!id.empty()) proto::AppendField(Response::kRequestIdFieldNumber, id, text);
   proto::AppendDouble(Response::kAttentionFactorFieldNumber, request.plan.attention_factor, text);
   proto::AppendVarint(Response::kAttentionFactorAppliedFieldNumber,
                       request.plan.attention_factor_applied ? 1 : 0, text);
-  if (!request.device.empty()) {
-    proto::AppendField(Response::kDeviceFieldNumber, request.device, text);
+  if (!request.run.device.empty()) {
+    proto::AppendField(Response::kDeviceFieldNumber, request.run.device, text);
   }
   AppendStages(request.stages, text);
   for (const std::string& warning : request.plan.warnings) {
@@ -105,8 +106,8 @@ void AppendReplyTensor(const Request& request, size_t tensor, std::string& text)
   const TensorPlan& plan = request.plan.tensors[tensor];
   std::string array = ArrayText(request, tensor);
   if (plan.numbers && IsInReply(plan.destination)) {
-    proto::AppendDoubles(v1::Array::kNumbersFieldNumber, NumbersOf(plan, request.outputs[tensor]),
-                         array);
+    proto::AppendDoubles(v1::Array::kNumbersFieldNumber,
+                         NumbersOf(plan, request.run.outputs[tensor]), array);
   }
   const int64_t raw_bytes = HasReplyPayload(request, tensor) ? plan.output_bytes() : 0;
   proto::AppendTensor(v1::RotateResponse::kTensorsFieldNumber,

@@ -1,7 +1,9 @@
 // Request: one Rotate call on its way through the server, from received bytes to finished output.
 // Knows no gRPC.
 //
-//   received -> decoded (adapter) -> planned, admitted (engine) -> run (executor) -> done
+//   Arrival -> Decoded (adapter) -> Plan (engine) -> Run (batcher, executor) -> done
+//
+// A message that cannot be decoded never becomes a request: its adapter answers with the Arrival.
 //
 // Threading:  Confined to its owner. Any thread may set `cancelled`.
 // Ownership:  Owns everything that it refers to. The destructor releases the permit, the received
@@ -18,6 +20,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -52,44 +55,67 @@ struct StageTimes {
   double execute = 0;
 };
 
-struct Request {
-  using Done = std::function<void(std::unique_ptr<Request>, absl::Status)>;
-
-  // Set by the adapter.
-  std::string id;
+// What is known of a request when its bytes have come.
+struct Arrival {
+  std::string id;        // the client's, or one that the server makes
   uint64_t session = 0;  // the connection; queues take turns between sessions
   absl::Time received;
-  int64_t message_bytes = 0;          // as received
-  std::optional<int64_t> slot_bytes;  // set: the most bytes that the whole reply may have
+  int64_t message_bytes = 0;
+  std::optional<int64_t> reply_bytes_max;  // set: the reply must fit a slot of a ring
   absl::Time deadline = absl::InfiniteFuture();
-  std::shared_ptr<std::atomic<bool>> cancelled;
-  std::unique_ptr<ParsedRequest> parsed;  // the skeleton; null: it could not be parsed
-  proto::SplitMessage split;              // payloads: views into `received_bytes`
-  std::unique_ptr<ReceivedBytes> received_bytes;
-  Done done;
-
-  // Set on the way.
-  std::shared_ptr<const PreparedRotation> prepared;  // by the engine: that of its prepared_id
-  std::vector<PooledBuffer> region_copies;           // by the engine: copies of arrays in regions
-  bool ran = false;  // by the executor: outputs may have been written
-  Plan plan;         // by the engine
-  Permit permit;     // by the engine
-  // By the executor, one for each tensor; of 0 bytes unless the destination takes a buffer.
-  absl::InlinedVector<PooledBuffer, 2> outputs;
-  std::string_view device;  // by the executor: its backend's name, which outlives requests
-  StageTimes stages;
-  absl::Time enqueued;       // by the engine
-  int64_t tokens_taken = 0;  // by the batcher: tokens that batches have taken so far
-  int64_t last_batch = 0;    // by the batcher: the last batch that took tokens of this request
-
-  // The received message: with a prepared_id, the values of the call. REQUIRES: parsed.
-  const v1::RotateRequest& values() const { return parsed->message; }
-  // The message with the fields that are no values: the prepared one, or the received one.
-  const v1::RotateRequest& asked() const { return prepared ? prepared->message : values(); }
+  std::shared_ptr<std::atomic<bool>> cancelled;  // may be null
 
   bool IsCancelled() const {
     return cancelled != nullptr && cancelled->load(std::memory_order_relaxed);
   }
+};
+
+// What the bytes say.
+struct Decoded {
+  Decoded(std::unique_ptr<ReceivedBytes> received, proto::SplitMessage parts)
+      : bytes(std::move(received)), split(std::move(parts)) {}
+  v1::RotateRequest& message() { return parsed->message; }
+  const v1::RotateRequest& message() const { return parsed->message; }
+
+  std::unique_ptr<ReceivedBytes> bytes;
+  proto::SplitMessage split;  // payloads: views into `bytes`
+  // The skeleton. Made without zeroing the arena's block.
+  std::unique_ptr<ParsedRequest> parsed = std::make_unique_for_overwrite<ParsedRequest>();
+};
+
+// How far a planned request has run.
+struct Run {
+  absl::Time enqueued;
+  int64_t tokens_taken = 0;  // by batches so far
+  int64_t last_batch = 0;    // the last batch that took tokens
+  bool began = false;        // outputs may have been written
+  // One for each tensor, from the first slice on; of 0 bytes unless the destination takes a buffer.
+  absl::InlinedVector<PooledBuffer, 2> outputs;
+  std::string_view device;  // the name of the backend, which outlives requests
+};
+
+struct Request {
+  using Done = std::function<void(std::unique_ptr<Request>, absl::Status)>;
+
+  Request(Arrival arrived, Decoded message)
+      : arrival(std::move(arrived)), decoded(std::move(message)) {}
+
+  // The received message: with a prepared_id, the values of the call.
+  const v1::RotateRequest& values() const { return decoded.message(); }
+  // The message with the fields that are no values: the prepared one, or the received one.
+  const v1::RotateRequest& asked() const { return prepared ? prepared->message : values(); }
+
+  Arrival arrival;
+  Decoded decoded;
+  Done done;
+  // By the engine, step by step while it plans.
+  Permit permit;
+  std::shared_ptr<const PreparedRotation> prepared;  // null: the message is whole
+  std::vector<PooledBuffer> region_copies;           // of arrays in regions
+  Plan plan;
+  // By batcher and executor.
+  Run run;
+  StageTimes stages;  // by each stage
 };
 
 // The part of a request that one batch runs.

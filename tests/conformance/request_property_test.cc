@@ -120,7 +120,7 @@ class RequestPropertyTest : public ::testing::Test {
   static void Check(const Case& one, const Answer& answer, const std::string& backend) {
     ASSERT_THAT(answer.status, IsOk()) << backend << ": " << InShort(one.message);
     for (size_t i = 0; i < one.exact.size(); ++i) {
-      ASSERT_EQ(Compare(answer.request->outputs[i], one.exact[i]), "")
+      ASSERT_EQ(Compare(answer.request->run.outputs[i], one.exact[i]), "")
           << backend << ", tensor " << i << " of " << InShort(one.message);
     }
   }

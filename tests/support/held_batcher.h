@@ -20,6 +20,7 @@
 #include "proto/mutex.h"
 #include "server/engine/batcher.h"
 #include "tests/support/fake_clock.h"
+#include "tests/support/received_request.h"
 #include "tests/support/status_matchers.h"
 
 namespace rope::testing {
@@ -61,24 +62,22 @@ class HeldBatcher : public ::testing::Test {
 
   std::unique_ptr<server::Request> MakeRequest(const std::string& id, int64_t tokens,
                                                uint64_t session = 1) {
-    auto request = std::make_unique<server::Request>();
-    request->id = id;
-    request->session = session;
+    std::unique_ptr<server::Request> request = EmptyRequest(id, session);
     request->plan.tokens = tokens;
     request->plan.bytes_per_token = 1;
-    request->cancelled = std::make_shared<std::atomic<bool>>(false);
+    request->arrival.cancelled = std::make_shared<std::atomic<bool>>(false);
     request->done = [this](std::unique_ptr<server::Request> finished, const absl::Status& status) {
       proto::MutexLock lock(&mutex_);
       changed_.SignalAll();
-      ++answer_counts_[finished->id];
-      answers_.push_back({finished->id, status, std::this_thread::get_id()});
+      ++answer_counts_[finished->arrival.id];
+      answers_.push_back({finished->arrival.id, status, std::this_thread::get_id()});
     };
     return request;
   }
 
   // From a thread that has more events, so that the request may gather.
   void EnqueueGathering(std::unique_ptr<server::Request> request) {
-    request->enqueued = clock_.Now();
+    request->run.enqueued = clock_.Now();
     EXPECT_THAT(batcher_->Enqueue(request), IsOk());
     EXPECT_EQ(request, nullptr);
   }
@@ -154,8 +153,8 @@ class HeldBatcher : public ::testing::Test {
     proto::MutexLock lock(&mutex_);
     std::vector<std::string> batch;
     for (server::Slice& slice : slices) {
-      slice.request->device = "held";
-      batch.push_back(absl::StrCat(slice.request->id, " ", slice.begin, "-", slice.end));
+      slice.request->run.device = "held";
+      batch.push_back(absl::StrCat(slice.request->arrival.id, " ", slice.begin, "-", slice.end));
       if (batch.back() == failing_slice_) slice.status = absl::InternalError("device: broken");
     }
     batches_.push_back(batch);

@@ -105,7 +105,7 @@ class LocalEngine {
   absl::StatusOr<std::vector<float>> Rotate(const v1::RotateRequest& sent) {
     const auto finished = Run(sent);
     if (!finished.ok()) return finished.status();
-    const server::PooledBuffer& output = (*finished)->outputs.front();
+    const server::PooledBuffer& output = (*finished)->run.outputs.front();
     std::vector<float> values(static_cast<size_t>(output.size()) / sizeof(float));
     if (!values.empty()) std::memcpy(values.data(), output.data(), values.size() * sizeof(float));
     return values;

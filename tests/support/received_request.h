@@ -29,6 +29,17 @@ inline std::vector<std::string_view> ViewsOf(const std::vector<std::string>& pie
   return {pieces.begin(), pieces.end()};
 }
 
+// A request of which nothing matters but where it comes from.
+inline std::unique_ptr<server::Request> EmptyRequest(const std::string& id = "",
+                                                     uint64_t session = 0) {
+  server::Arrival arrival;
+  arrival.id = id;
+  arrival.session = session;
+  return std::make_unique<server::Request>(
+      std::move(arrival),
+      server::Decoded(std::make_unique<server::ReceivedBytes>(), proto::SplitMessage()));
+}
+
 struct ReceivedRequest {
   explicit ReceivedRequest(const v1::RotateRequest& sent, size_t piece = size_t{1} << 30)
       : pieces(std::make_shared<const std::vector<std::string>>(
@@ -50,12 +61,9 @@ struct ReceivedRequest {
 
   // Not validated yet, and without a `done` callback.
   std::unique_ptr<server::Request> MakeRequest() const {
-    auto request = std::make_unique<server::Request>();
-    request->parsed = std::make_unique<server::ParsedRequest>();
-    request->parsed->message = message;
-    request->split = split;
-    request->received_bytes = std::make_unique<Pieces>(pieces);
-    return request;
+    server::Decoded decoded(std::make_unique<Pieces>(pieces), split);
+    decoded.message() = message;
+    return std::make_unique<server::Request>(server::Arrival(), std::move(decoded));
   }
 
   std::shared_ptr<const std::vector<std::string>> pieces;  // the memory that `split` refers to

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -45,17 +46,21 @@ inline grpc::ByteBuffer BufferOf(absl::Span<const std::string_view> fragments) {
 inline WireAnswer Answer(LocalEngine& engine, absl::Span<const std::string_view> fragments,
                          uint64_t session = 0) {
   grpc::ByteBuffer message = BufferOf(fragments);
-  auto request = std::make_unique<server::Request>();
-  request->session = session;
+  server::Arrival arrival;
+  arrival.session = session;
   WireAnswer answer;
-  answer.status = server::DecodeRequest(message, server::limits::kMessageBytesMax, *request);
-  if (answer.status.ok()) answer.status = engine.Run(request);
+  auto decoded = server::DecodeRequest(message, server::limits::kMessageBytesMax, arrival);
+  if (!decoded.ok()) {
+    return {decoded.status(), server::EncodeSmallError(arrival.id, decoded.status())};
+  }
+  auto request = std::make_unique<server::Request>(std::move(arrival), *std::move(decoded));
+  answer.status = engine.Run(request);
   for (const server::TensorPlan& tensor : request->plan.tensors) {
     const bool overwritten = tensor.destination == server::Destination::kReceivedBytes;
     answer.overwritten += answer.status.ok() && overwritten ? 1 : 0;
   }
   answer.bytes = answer.status.ok() ? BytesOf(server::EncodeReply(*request))
-                                    : server::EncodeSmallError(request->id, answer.status);
+                                    : server::EncodeSmallError(request->arrival.id, answer.status);
   return answer;
 }
 

@@ -100,15 +100,15 @@ class BatcherExecutorTest : public ::testing::Test {
  protected:
   std::unique_ptr<Request> Receive(const std::string& id, const Case& example) {
     std::unique_ptr<Request> request = ReceivedRequest(MessageOf(example), 100).MakeRequest();
-    request->id = id;
-    auto plan = Validate(request->parsed->message, request->split, *registry_);
+    request->arrival.id = id;
+    auto plan = Validate(request->decoded.message(), request->decoded.split, *registry_);
     EXPECT_THAT(plan, IsOk());
     if (plan.ok()) request->plan = *std::move(plan);
     request->done = [this](std::unique_ptr<Request> finished, const absl::Status& status) {
-      EXPECT_THAT(status, IsOk()) << finished->id;
+      EXPECT_THAT(status, IsOk()) << finished->arrival.id;
       proto::MutexLock lock(&mutex_);
-      outputs_[finished->id] = std::string(finished->outputs[0].data(),
-                                           static_cast<size_t>(finished->outputs[0].size()));
+      outputs_[finished->arrival.id] = std::string(
+          finished->run.outputs[0].data(), static_cast<size_t>(finished->run.outputs[0].size()));
     };
     return request;
   }
@@ -125,7 +125,7 @@ class BatcherExecutorTest : public ::testing::Test {
     Slice slice = {request.get(), 0, request->plan.tokens, absl::OkStatus()};
     Executor(reference, tables_, pool_).Run(absl::MakeSpan(&slice, 1));
     EXPECT_THAT(slice.status, IsOk());
-    return {request->outputs[0].data(), static_cast<size_t>(request->outputs[0].size())};
+    return {request->run.outputs[0].data(), static_cast<size_t>(request->run.outputs[0].size())};
   }
 
   FakeClock clock_;
@@ -154,7 +154,7 @@ TEST_F(BatcherExecutorTest, RequestsOfDifferentConfigsLengthsAndPositionsShareOn
   backend.started.WaitForNotification();
   for (size_t i = 0; i < cases.size(); ++i) {
     auto request = Receive(absl::StrCat(i), cases[i]);
-    request->session = i;
+    request->arrival.session = i;
     ASSERT_THAT(batcher.Enqueue(request), IsOk());
   }
   backend.let_go.Notify();

@@ -125,7 +125,7 @@ TEST_F(BatcherReportTest, NothingIsReportedWhereNothingRan) {
   Start();
   Block();
   auto expired = MakeRequest("expired", 5);
-  expired->deadline = clock_.Now();
+  expired->arrival.deadline = clock_.Now();
   Enqueue(std::move(expired));
   Allow(1);
   AwaitAnswers(2);
@@ -188,7 +188,7 @@ TEST_F(BatcherLoadTest, CancellingHalfOfTheQueueAnswersAllAndRunsTheOtherHalf) {
   std::vector<std::shared_ptr<std::atomic<bool>>> flags;
   for (int i = 0; i < 64; ++i) {
     auto request = MakeRequest(absl::StrCat(i), 5, static_cast<uint64_t>(i % 5));
-    if (i % 2 == 1) flags.push_back(request->cancelled);
+    if (i % 2 == 1) flags.push_back(request->arrival.cancelled);
     Enqueue(std::move(request));
   }
   for (const auto& flag : flags) flag->store(true);

@@ -54,7 +54,7 @@ TEST_F(BatcherTest, RequestOfAnotherThreadQueues) {
   Start();
   Allow(1);
   auto request = MakeRequest("planned", 5);
-  request->enqueued = clock_.Now();
+  request->run.enqueued = clock_.Now();
   EXPECT_THAT(batcher_->Queue(request), IsOk());
   AwaitAnswers(1);
   EXPECT_NE(AnswerOf("planned").thread, std::this_thread::get_id());
@@ -117,7 +117,7 @@ TEST_F(BatcherTest, LargeDirectRequestThatIsCancelledBetweenItsSlicesRunsNoMore)
   Start(kSlicedOptions);
   Allow(5);
   auto request = MakeRequest("large", 900);
-  const auto flag = request->cancelled;
+  const auto flag = request->arrival.cancelled;
   EnqueueGathering(std::move(request));
   flag->store(true);
   EXPECT_TRUE(batcher_->RunGathered());
@@ -192,10 +192,10 @@ TEST_F(BatcherTest, GatheredRequestsThatEndedAreAnsweredWithoutRunning) {
   Start();
   Allow(1);
   auto expired = MakeRequest("expired", 5);
-  expired->deadline = clock_.Now() + absl::Microseconds(10);
+  expired->arrival.deadline = clock_.Now() + absl::Microseconds(10);
   EnqueueGathering(std::move(expired));
   auto cancelled = MakeRequest("cancelled", 5);
-  const auto flag = cancelled->cancelled;
+  const auto flag = cancelled->arrival.cancelled;
   EnqueueGathering(std::move(cancelled));
   EnqueueGathering("patient", 5);
   clock_.Advance(absl::Microseconds(10));
@@ -364,13 +364,13 @@ TEST_F(BatcherTest, ExpiredAndCancelledAreAnsweredWithoutRunningAndBeforeTheBatc
   Start();
   Block();
   auto expired = MakeRequest("expired", 5);
-  expired->deadline = clock_.Now() + absl::Seconds(1);
+  expired->arrival.deadline = clock_.Now() + absl::Seconds(1);
   Enqueue(std::move(expired));
   auto cancelled = MakeRequest("cancelled", 5);
-  const auto flag = cancelled->cancelled;
+  const auto flag = cancelled->arrival.cancelled;
   Enqueue(std::move(cancelled));
   auto patient = MakeRequest("patient", 5);
-  patient->deadline = clock_.Now() + absl::Seconds(2);
+  patient->arrival.deadline = clock_.Now() + absl::Seconds(2);
   Enqueue(std::move(patient));
   clock_.Advance(absl::Seconds(1));
   flag->store(true);
@@ -389,7 +389,7 @@ TEST_F(BatcherTest, OnlyExpiredOnesNeedNoBatch) {
   Start();
   Block();
   auto expired = MakeRequest("expired", 5);
-  expired->deadline = clock_.Now();
+  expired->arrival.deadline = clock_.Now();
   Enqueue(std::move(expired));
   Allow(1);
   AwaitAnswers(2);
@@ -400,7 +400,7 @@ TEST_F(BatcherTest, CancelledBetweenItsSlicesRunsNoMore) {
   Start();
   Block();
   auto large = MakeRequest("large", 900);
-  const auto flag = large->cancelled;
+  const auto flag = large->arrival.cancelled;
   Enqueue(std::move(large));
   Allow(1);
   AwaitBatches(2);
@@ -419,9 +419,9 @@ TEST_F(BatcherTest, FailureOfACallThatRanInPlaceSaysSo) {
       auto large = MakeRequest(absl::StrCat("large", in_place, ran), 900);
       large->plan.tensors.resize(2);
       if (in_place) large->plan.tensors.back().destination = Destination::kRegionInPlace;
-      large->ran = ran;
-      const std::string id = large->id;
-      const auto flag = large->cancelled;
+      large->run.began = ran;
+      const std::string id = large->arrival.id;
+      const auto flag = large->arrival.cancelled;
       Enqueue(std::move(large));
       flag->store(true);
       Allow(1);
@@ -471,7 +471,7 @@ TEST_F(BatcherTest, DrainFinishesAllAndRefusesNewOnes) {
   EXPECT_THAT(batcher_->Enqueue(late),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("draining")));
   ASSERT_NE(late, nullptr);  // still the caller's
-  EXPECT_EQ(late->id, "late");
+  EXPECT_EQ(late->arrival.id, "late");
   EXPECT_THAT(AnswerOf("late").id, "none");
   batcher_->Drain();
 }

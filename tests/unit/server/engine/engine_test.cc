@@ -149,7 +149,7 @@ TEST_F(EngineTest, MemoryThatIsUsedWhereItIsCostsNothing) {
   array.mutable_region()->set_region_id(*id);
   sent.mutable_output()->set_in_place(true);
   auto request = MakeRequest(sent);
-  request->session = 7;
+  request->arrival.session = 7;
   const int64_t received = DecodedBytes(*request);
   ASSERT_THAT(Submit(request), IsOk());
   EXPECT_EQ(admission_.bytes() - received, 3 * limits::kTokenBytes);

@@ -59,7 +59,7 @@ class ExecutorTest : public ::testing::Test {
   // Validates `sent`, received in several fragments.
   std::unique_ptr<Request> Receive(const v1::RotateRequest& sent, size_t piece = 1 << 20) {
     std::unique_ptr<Request> request = ReceivedRequest(sent, piece).MakeRequest();
-    auto plan = Validate(request->parsed->message, request->split, *registry_);
+    auto plan = Validate(request->decoded.message(), request->decoded.split, *registry_);
     EXPECT_THAT(plan, IsOk());
     if (plan.ok()) request->plan = *std::move(plan);
     return request;
@@ -74,8 +74,8 @@ class ExecutorTest : public ::testing::Test {
   }
 
   static std::string Output(const Request& request, size_t tensor = 0) {
-    if (tensor >= request.outputs.size()) return "";
-    const PooledBuffer& output = request.outputs[tensor];
+    if (tensor >= request.run.outputs.size()) return "";
+    const PooledBuffer& output = request.run.outputs[tensor];
     return {output.data(), static_cast<size_t>(output.size())};
   }
 
@@ -90,7 +90,7 @@ class ExecutorTest : public ::testing::Test {
       executor.Run(absl::MakeSpan(&one, 1));
       EXPECT_THAT(one.status, IsOk());
     }
-    EXPECT_EQ(request->device, "reference");
+    EXPECT_EQ(request->run.device, "reference");
     return Output(*request);
   }
 
@@ -405,8 +405,8 @@ TEST_F(ExecutorTest, SeveralTensorsAndRequestsShareOneCall) {
   EXPECT_THAT(fake_.expected_bytes, ElementsAre(first->plan.bytes() + second->plan.bytes()));
   EXPECT_EQ(fake_.calls, 1);
   EXPECT_EQ(fake_.jobs_seen, 3);
-  EXPECT_EQ(first->outputs.size(), 2U);
-  EXPECT_EQ(first->device, "fake");
+  EXPECT_EQ(first->run.outputs.size(), 2U);
+  EXPECT_EQ(first->run.device, "fake");
 }
 
 TEST_F(ExecutorTest, RowsLastAsLongAsTheirSlice) {
@@ -463,8 +463,8 @@ TEST_F(ExecutorTest, EmptyTensorsNeedNoDevice) {
     Executor(fakes_, tables_, pool_).Run(absl::MakeSpan(slices));
     EXPECT_THAT(slices[0].status, IsOk());
     EXPECT_EQ(fake_.calls, 0);
-    ASSERT_EQ(request->outputs.size(), 1U);
-    EXPECT_EQ(request->outputs[0].size(), 0);
+    ASSERT_EQ(request->run.outputs.size(), 1U);
+    EXPECT_EQ(request->run.outputs[0].size(), 0);
   }
 }
 

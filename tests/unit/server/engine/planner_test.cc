@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "proto/mutex.h"
+#include "tests/support/received_request.h"
 #include "tests/support/status_matchers.h"
 
 namespace rope::server {
@@ -27,9 +28,7 @@ class PlannerTest : public ::testing::Test {
   }
 
   absl::Status Enqueue(const std::string& id, uint64_t session) {
-    auto request = std::make_unique<Request>();
-    request->id = id;
-    request->session = session;
+    std::unique_ptr<Request> request = rope::testing::EmptyRequest(id, session);
     return planner_.Enqueue(request);
   }
   void Block() {
@@ -41,11 +40,11 @@ class PlannerTest : public ::testing::Test {
   proto::Notification let_go_;
   std::vector<std::string> planned_;  // on the planner's thread; read when it has ended
   Planner planner_{[this](std::unique_ptr<Request> request) {
-    if (request->id == "blocker") {
+    if (request->arrival.id == "blocker") {
       began_.Notify();
       let_go_.WaitForNotification();
     }
-    planned_.push_back(request->id + (planner_.abandoned() ? " abandoned" : ""));
+    planned_.push_back(request->arrival.id + (planner_.abandoned() ? " abandoned" : ""));
   }};
 };
 

@@ -44,17 +44,24 @@ v1::Tensor& AddTensor(v1::RotateRequest& request, int64_t elements) {
 }
 
 // The payload of the only tensor.
-std::string PayloadIn(const Request& request) {
-  EXPECT_EQ(request.parsed->message.tensors_size(), 1);
-  const auto& payload = proto::PayloadOf(request.parsed->message.tensors(0).array(), request.split);
+std::string PayloadIn(const Decoded& decoded) {
+  EXPECT_EQ(decoded.message().tensors_size(), 1);
+  const auto& payload = proto::PayloadOf(decoded.message().tensors(0).array(), decoded.split);
   std::string bytes(static_cast<size_t>(payload.bytes), 0);
   payload.CopyTo(bytes.data());
   return bytes;
 }
 
-absl::Status Decode(const std::string& bytes, Request& request, size_t piece = 1000) {
+absl::StatusOr<Decoded> Decode(const std::string& bytes, Arrival& arrival, size_t piece = 1000) {
   grpc::ByteBuffer buffer = BufferOf(bytes, piece);
-  return DecodeRequest(buffer, limits::kMiB, request);
+  return DecodeRequest(buffer, limits::kMiB, arrival);
+}
+
+std::unique_ptr<Request> RequestOf(const v1::RotateRequest& sent, size_t piece = 1000) {
+  Arrival arrival;
+  absl::StatusOr<Decoded> decoded = Decode(sent.SerializeAsString(), arrival, piece);
+  EXPECT_THAT(decoded, IsOk());
+  return std::make_unique<Request>(std::move(arrival), *std::move(decoded));
 }
 
 // malloc caches no larger blocks per thread, and each call allocates one of them.
@@ -65,17 +72,16 @@ TEST(RequestTest, IsSmallEnoughForTheListsOfAThread) {
 
 // A decoded request in the state after its run: every output element is `value`.
 std::unique_ptr<Request> Finished(const v1::RotateRequest& sent, BufferPool& pool, float value) {
-  auto request = std::make_unique<Request>();
-  EXPECT_THAT(Decode(sent.SerializeAsString(), *request), IsOk());
-  for (const v1::Tensor& tensor : request->parsed->message.tensors()) {
+  std::unique_ptr<Request> request = RequestOf(sent);
+  for (const v1::Tensor& tensor : request->values().tensors()) {
     TensorPlan& plan = request->plan.tensors.emplace_back();
     plan.layout.head_dim = tensor.array().shape(0);
     plan.output_letters = "D";
     plan.numbers = !CameAsBytes(tensor.array());
     const auto count = static_cast<size_t>(tensor.array().shape(0));
-    request->outputs.push_back(pool.Allocate(plan.output_bytes()));
+    request->run.outputs.push_back(pool.Allocate(plan.output_bytes()));
     const std::string bytes = RawBytes(std::vector<float>(count, value));
-    if (count > 0) std::memcpy(request->outputs.back().data(), bytes.data(), bytes.size());
+    if (count > 0) std::memcpy(request->run.outputs.back().data(), bytes.data(), bytes.size());
   }
   return request;
 }
@@ -91,46 +97,45 @@ TEST(DecodeRequestTest, PayloadsArePutAsideAndOutliveTheBuffer) {
   sent.set_request_id("mine");
   AddTensor(sent, 3).mutable_array()->set_raw("twelve bytes");
   for (const size_t piece : {1U, 7U, 1000U}) {
-    Request request;
-    ASSERT_THAT(Decode(sent.SerializeAsString(), request, piece), IsOk());
-    EXPECT_EQ(request.id, "mine");
-    EXPECT_EQ(PayloadIn(request), "twelve bytes");
+    Arrival arrival;
+    const auto decoded = Decode(sent.SerializeAsString(), arrival, piece);
+    ASSERT_THAT(decoded, IsOk());
+    EXPECT_EQ(arrival.id, "mine");
+    EXPECT_EQ(PayloadIn(*decoded), "twelve bytes");
   }
 }
 
 TEST(DecodeRequestTest, BufferIsCleared) {
   grpc::ByteBuffer buffer = BufferOf(v1::RotateRequest().SerializeAsString() + "");
-  Request request;
-  request.id = "server's own";
-  EXPECT_THAT(DecodeRequest(buffer, 100, request), IsOk());
+  Arrival arrival;
+  EXPECT_THAT(DecodeRequest(buffer, 100, arrival), IsOk());
   EXPECT_FALSE(buffer.Valid());
-  EXPECT_EQ(request.id, "server's own");
+  EXPECT_EQ(arrival.id, "");
 }
 
 TEST(DecodeRequestTest, TooLargeNamesTheFlag) {
   grpc::ByteBuffer buffer = BufferOf(std::string(101, 'x'));
-  Request request;
-  EXPECT_THAT(DecodeRequest(buffer, 100, request),
+  Arrival arrival;
+  EXPECT_THAT(DecodeRequest(buffer, 100, arrival),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        AllOf(HasSubstr("got 101 bytes, want at most 100"),
                              HasSubstr("--max_message_bytes"))));
 }
 
 TEST(DecodeRequestTest, GarbageAndInvalidUtf8AreInvalid) {
-  Request request;
-  EXPECT_THAT(Decode("\xff\xff\xff", request),
+  Arrival arrival;
+  EXPECT_THAT(Decode("\xff\xff\xff", arrival),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("")));
-  EXPECT_THAT(Decode("\x0a\x02\xc3\x28", request),  // request_id
+  EXPECT_THAT(Decode("\x0a\x02\xc3\x28", arrival),  // request_id
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("UTF-8")));
 }
 
 TEST(DecodeRequestTest, LongIdIsNotTakenIntoLogs) {
   v1::RotateRequest sent;
   sent.set_request_id(std::string(129, 'x'));
-  Request request;
-  request.id = "server's own";
-  EXPECT_THAT(Decode(sent.SerializeAsString(), request), IsOk());
-  EXPECT_EQ(request.id, "server's own");
+  Arrival arrival;
+  EXPECT_THAT(Decode(sent.SerializeAsString(), arrival), IsOk());
+  EXPECT_EQ(arrival.id, "");
 }
 
 TEST(DecodeSmallRequestTest, RequestKeepsWhatItsPayloadsReferTo) {
@@ -138,21 +143,22 @@ TEST(DecodeSmallRequestTest, RequestKeepsWhatItsPayloadsReferTo) {
   sent.set_request_id("mine");
   AddTensor(sent, 3).mutable_array()->set_raw("twelve bytes");
   std::string message = sent.SerializeAsString();
-  Request request;
-  ASSERT_THAT(DecodeSmallRequest(message, limits::kMiB, request), IsOk());
+  Arrival arrival;
+  const auto decoded = DecodeSmallRequest(message, limits::kMiB, arrival);
+  ASSERT_THAT(decoded, IsOk());
   message.assign(message.size(), 'x');
-  EXPECT_EQ(request.id, "mine");
-  EXPECT_EQ(PayloadIn(request), "twelve bytes");
-  EXPECT_EQ(request.received_bytes->Overwritable(request.split.payloads[0].fragments[0]), nullptr)
+  EXPECT_EQ(arrival.id, "mine");
+  EXPECT_EQ(PayloadIn(*decoded), "twelve bytes");
+  EXPECT_EQ(decoded->bytes->Overwritable(decoded->split.payloads[0].fragments[0]), nullptr)
       << "a reply through a ring cannot send the bytes";
 }
 
 TEST(DecodeSmallRequestTest, RefusesWhatTheOtherRefuses) {
-  Request request;
-  EXPECT_THAT(DecodeSmallRequest(std::string(101, 'x'), 100, request),
+  Arrival arrival;
+  EXPECT_THAT(DecodeSmallRequest(std::string(101, 'x'), 100, arrival),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        HasSubstr("got 101 bytes, want at most 100 (--max_message_bytes)")));
-  EXPECT_THAT(DecodeSmallRequest("\x0a\x02\xc3\x28", 100, request),
+  EXPECT_THAT(DecodeSmallRequest("\x0a\x02\xc3\x28", 100, arrival),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("UTF-8")));
 }
 
@@ -179,7 +185,7 @@ TEST(EncodeReplyTest, HeadSaysWhatTheRequestDid) {
   v1::RotateRequest sent;
   sent.set_request_id("mine");
   const auto request = Finished(sent, pool, 1);
-  request->device = "cpu";
+  request->run.device = "cpu";
   request->plan.attention_factor = 1.25;
   request->plan.attention_factor_applied = false;
   request->plan.warnings = {"careful"};
@@ -223,16 +229,16 @@ TEST(EncodeReplyTest, ResultsOverReceivedBytesAreSentFromThereAndOutliveTheirReq
   AddTensor(sent, 30).mutable_array()->set_raw(std::string(120, '?'));
   grpc::ByteBuffer reply;
   {
-    Request request;
-    ASSERT_THAT(Decode(sent.SerializeAsString(), request, 50), IsOk());
+    const std::unique_ptr<Request> owner = RequestOf(sent, 50);
+    Request& request = *owner;
     TensorPlan& plan = request.plan.tensors.emplace_back();
     plan.layout.head_dim = 30;
     plan.output_letters = "D";
-    plan.input = proto::PayloadOf(request.parsed->message.tensors(0).array(), request.split);
+    plan.input = proto::PayloadOf(request.values().tensors(0).array(), request.decoded.split);
     plan.destination = Destination::kReceivedBytes;
-    request.outputs.emplace_back();
+    request.run.outputs.emplace_back();
     for (const std::string_view fragment : plan.input.fragments) {
-      char* const place = request.received_bytes->Overwritable(fragment);
+      char* const place = request.decoded.bytes->Overwritable(fragment);
       ASSERT_EQ(place, fragment.data());
       std::memset(place, '!', fragment.size());
     }
@@ -259,8 +265,8 @@ TEST(EncodeReplyTest, AnswersAreOfTheOutputsDType) {
   for (size_t i = 0; i < 2; ++i) {
     request->plan.tensors[i].output_dtype = kernels::DType::kFloat8E4M3;
     request->plan.tensors[i].output_scale = 0.5F;
-    request->outputs[i] = pool.Allocate(3);
-    std::memcpy(request->outputs[i].data(), "\x38\xb8\x7e", 3);  // 1, -1, 448
+    request->run.outputs[i] = pool.Allocate(3);
+    std::memcpy(request->run.outputs[i].data(), "\x38\xb8\x7e", 3);  // 1, -1, 448
   }
   v1::RotateResponse response = Reply(*request);
   EXPECT_THAT(response.tensors(0).array().numbers(), ElementsAre(1, -1, 448));
@@ -279,7 +285,7 @@ TEST(EncodeReplyTest, RawBytesAreThePooledBuffersThemselves) {
   v1::RotateRequest sent;
   AddTensor(sent, 256).mutable_array()->set_raw(std::string(1024, 'x'));
   auto request = Finished(sent, pool, 1);
-  const char* const data = request->outputs[0].data();
+  const char* const data = request->run.outputs[0].data();
   grpc::ByteBuffer reply = EncodeReply(*request);
   request.reset();
   EXPECT_EQ(pool.kept_bytes(), 0);  // the reply owns it now

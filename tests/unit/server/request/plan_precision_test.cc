@@ -114,14 +114,15 @@ class PlanPrecisionTest : public ::testing::TestWithParam<const char*> {
   std::vector<std::vector<std::vector<float>>> Rotate(const std::vector<v1::RotateRequest>& sent) {
     std::vector<ReceivedRequest> received;
     for (const v1::RotateRequest& request : sent) received.emplace_back(request);
-    std::vector<Request> requests(sent.size());
+    std::vector<std::unique_ptr<Request>> requests;
     std::vector<Slice> slices;
     for (size_t i = 0; i < sent.size(); ++i) {
       auto plan = Validate(received[i].message, received[i].split, *registry_);
       EXPECT_THAT(plan, IsOk());
       if (!plan.ok()) return {};
-      requests[i].plan = *std::move(plan);
-      slices.push_back({&requests[i], 0, requests[i].plan.tokens, absl::OkStatus()});
+      requests.push_back(received[i].MakeRequest());
+      requests[i]->plan = *std::move(plan);
+      slices.push_back({requests[i].get(), 0, requests[i]->plan.tokens, absl::OkStatus()});
     }
     Executor(devices_, tables_, pool_).Run(absl::MakeSpan(slices));
     std::vector<std::vector<std::vector<float>>> results;
@@ -130,7 +131,7 @@ class PlanPrecisionTest : public ::testing::TestWithParam<const char*> {
       std::vector<std::vector<float>>& tensors = results.emplace_back();
       for (int t = 0; t < sent[i].tensors_size(); ++t) {
         tensors.push_back(
-            Floats(requests[i].outputs[static_cast<size_t>(t)].data(), sent[i].tensors(t)));
+            Floats(requests[i]->run.outputs[static_cast<size_t>(t)].data(), sent[i].tensors(t)));
       }
     }
     return results;
@@ -252,13 +253,13 @@ TEST_P(PlanPrecisionTest, ScaleAndOutputDTypeComeAfterTheSteps) {
   std::vector<float> want = EagerHead(77, v1::PAIRING_HALF, v1::DTYPE_BF16);
   for (float& value : want) value *= 0.3F;
   const ReceivedRequest received(request);
-  Request running;
-  running.plan = *Validate(received.message, received.split, *registry_);
-  Slice slice = {&running, 0, 1, absl::OkStatus()};
+  const std::unique_ptr<Request> running = received.MakeRequest();
+  running->plan = *Validate(received.message, received.split, *registry_);
+  Slice slice = {running.get(), 0, 1, absl::OkStatus()};
   Executor(devices_, tables_, pool_).Run(absl::MakeSpan(&slice, 1));
   ASSERT_THAT(slice.status, IsOk());
   std::vector<float> got(kHeadDim);
-  std::memcpy(got.data(), running.outputs[0].data(), got.size() * sizeof(float));
+  std::memcpy(got.data(), running->run.outputs[0].data(), got.size() * sizeof(float));
   for (size_t i = 0; i < got.size(); ++i) EXPECT_FLOAT_EQ(got[i], want[i]) << i;
 }
 
