@@ -117,9 +117,7 @@ int64_t RunningBytes(const v1::RotateRequest& asked, const Plan& plan) {
   }
   for (const TensorPlan& tensor : plan.tensors) {
     bytes = Sum(bytes, static_cast<int64_t>(tensor.typed.size()));
-    if (IsInReply(tensor.destination) || IsObject(tensor.destination)) {
-      bytes = Sum(bytes, ResultBytes(tensor));
-    }
+    if (TakesBuffer(tensor.destination)) bytes = Sum(bytes, ResultBytes(tensor));
   }
   return bytes;
 }

@@ -19,8 +19,8 @@ int64_t DecodedBytes(const Request& request);
 int64_t PlanningBytes(const Request& request);
 
 // Bytes that planning and running allocate in addition: copies of numbers that came as repeated
-// fields, a fixed cost per token, the caller's own rows, and results that do not go straight into a
-// client's memory. REQUIRES: `plan` has its tensors and their destinations.
+// fields, a fixed cost per token, the caller's own rows, and results that take a buffer.
+// REQUIRES: `plan` has its tensors and their destinations.
 int64_t RunningBytes(const v1::RotateRequest& asked, const Plan& plan);
 
 // Fills `building`, from the positions of a plan. A token on another page than the token before it

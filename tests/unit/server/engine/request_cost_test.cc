@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <utility>
 
 #include "kernels/tables/table_cache.h"
 #include "server/limits.h"
@@ -51,6 +52,20 @@ TEST(PlanningBytesTest, ClaimsPastAllBoundsCountAsMuchAndNoLess) {
   *request.mutable_rows()->mutable_angles() = InRegion({int64_t{1} << 62, int64_t{1} << 62});
   *request.mutable_rows()->mutable_cos() = InRegion({int64_t{1} << 62, int64_t{1} << 62});
   EXPECT_GT(PlanningOf(request), int64_t{1} << 50);
+}
+
+TEST(RunningBytesTest, OnlyResultsThatTakeABufferCount) {
+  for (const auto& [destination, bytes] :
+       {std::pair(Destination::kReply, 64), std::pair(Destination::kReceivedBytes, 0),
+        std::pair(Destination::kRegion, 0), std::pair(Destination::kRegionInPlace, 0),
+        std::pair(Destination::kObject, 64), std::pair(Destination::kObjectInPlace, 64)}) {
+    Plan plan;
+    TensorPlan& tensor = plan.tensors.emplace_back();
+    tensor.layout.pre = 4;
+    tensor.layout.head_dim = 4;
+    tensor.destination = destination;
+    EXPECT_EQ(RunningBytes({}, plan), bytes) << static_cast<int>(destination);
+  }
 }
 
 // A plan with these positions, whose rows come from the table cache.
