@@ -159,6 +159,18 @@ TEST_F(EngineTest, MemoryThatIsUsedWhereItIsCostsNothing) {
   EXPECT_EQ(regions_.statistics().bytes, 0);
 }
 
+TEST_F(EngineTest, ReplyThatMayNotFitItsSlotIsRefusedBeforeAnythingRuns) {
+  auto request = MakeRequest(Sample());
+  request->arrival.reply_bytes_max = 3 * 8 * 4;  // the result without the rest of the reply
+  EXPECT_THAT(Submit(request), StatusIs(absl::StatusCode::kResourceExhausted,
+                                        HasSubstr("want at most 96 in a ring")));
+  ASSERT_NE(request, nullptr);
+  EXPECT_EQ(runs_, 0);
+  request->arrival.reply_bytes_max = 1024;
+  EXPECT_THAT(Submit(request), IsOk());
+  EXPECT_EQ(runs_, 1);
+}
+
 TEST_F(EngineTest, DrainingServerGivesTheRequestBack) {
   batcher_.Drain();
   auto request = MakeRequest(Sample());

@@ -138,6 +138,26 @@ TEST(DecodeRequestTest, LongIdIsNotTakenIntoLogs) {
   EXPECT_EQ(arrival.id, "");
 }
 
+TEST(DecodeStreamRequestTest, CancellationIsNoRequest) {
+  v1::RotateStreamRequest sent;
+  sent.set_sequence(7);
+  for (const bool cancels : {false, true}) {
+    if (cancels) {
+      sent.mutable_cancel();
+    } else {
+      sent.mutable_rotate()->set_request_id("mine");
+    }
+    grpc::ByteBuffer buffer = BufferOf(sent.SerializeAsString());
+    Arrival arrival;
+    proto::StreamMessage message;
+    const auto decoded = DecodeStreamRequest(buffer, limits::kMiB, message, arrival);
+    ASSERT_THAT(decoded, IsOk());
+    EXPECT_EQ(decoded->has_value(), !cancels);
+    EXPECT_EQ(arrival.id, cancels ? "" : "mine");
+    EXPECT_EQ(message.sequence, 7U);
+  }
+}
+
 TEST(DecodeSmallRequestTest, RequestKeepsWhatItsPayloadsReferTo) {
   v1::RotateRequest sent;
   sent.set_request_id("mine");
