@@ -2,6 +2,8 @@
 // tensors:
 //   bystander/decode_p99_inline  64 MiB in messages over a Unix socket
 //   bystander/decode_p99_ring    64 MiB in shared memory, through a ring
+//   bystander/decode_p99_echo    as inline, with the same-options echo in place of the server: what
+//                                the socket, gRPC and the processors cost without any rotation
 // Yardstick: the decode client's p99 when it is alone, plus the time of two slices.
 #include <algorithm>
 #include <atomic>
@@ -91,8 +93,8 @@ Measurement DecodeBystander(const std::string& target, const std::function<void(
       .ratio = Percentile99(beside) / yardstick};
 }
 
-Measurement InlineBystander() {
-  const std::string target = Target(Kind::kRope, Socket::kUnix);
+Measurement InlineBystander(Kind kind) {
+  const std::string target = Target(kind, Socket::kUnix);
   RawClient client(target);
   const grpc::ByteBuffer request = MakeRequest(Head(0, 10000), kLargeTokens);
   return DecodeBystander(target, [&] { client.Call(request); });
@@ -107,7 +109,8 @@ Measurement RingBystander() {
 
 std::vector<Row> BystanderRows() {
   return {
-      {"bystander/decode_p99_inline", "<= 1.5", InlineBystander},
+      {"bystander/decode_p99_inline", "<= 1.5", [] { return InlineBystander(Kind::kRope); }},
+      {"bystander/decode_p99_echo", "", [] { return InlineBystander(Kind::kEcho); }},
       {"bystander/decode_p99_ring", "<= 1.5", RingBystander},
   };
 }
