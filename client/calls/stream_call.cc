@@ -121,13 +121,11 @@ uint64_t StreamCall::NewSequence() {
 }
 
 void StreamCall::Send(Message message) {
-  Write write;
   {
     const proto::MutexLock lock(&mu_);
     unwritten_.push_back(std::move(message));
-    write = NextWrite();
   }
-  Start(std::move(write));
+  WriteNext();
 }
 
 Status StreamCall::Finish() {
@@ -135,14 +133,12 @@ Status StreamCall::Finish() {
     return MakeError(Reason::kWrongState, "Finish", "a call in a callback",
                      "one on another thread");
   }
-  Write write;
   {
     const proto::MutexLock lock(&mu_);
     finishing_ = true;
     changed_.SignalAll();
-    write = NextWrite();
   }
-  Start(std::move(write));
+  WriteNext();
   const proto::MutexLock lock(&mu_);
   while (!over_) changed_.Wait(&mu_);
   return *ended_;
@@ -156,14 +152,12 @@ void StreamCall::Cancel() {
 
 // The message follows the request's own, if that is still unwritten.
 void StreamCall::CancelRequest(uint64_t sequence) {
-  Write write;
   {
     const proto::MutexLock lock(&mu_);
     if (!unanswered_.contains(sequence) || half_closed_ || ended_.has_value()) return;
     unwritten_.push_back({.bytes = StreamCancelOf(sequence)});
-    write = NextWrite();
   }
-  Start(std::move(write));
+  WriteNext();
 }
 
 void StreamCall::Abandon() {
@@ -178,13 +172,11 @@ void StreamCall::Abandon() {
 void StreamCall::OnStarted(bool ok) {
   if (!ok) return stream_->Finish(&rpc_status_, &finished_);
   stream_->Read(&incoming_, &read_);
-  Write write;
   {
     const proto::MutexLock lock(&mu_);
     open_ = true;
-    write = NextWrite();
   }
-  Start(std::move(write));
+  WriteNext();
 }
 
 void StreamCall::OnRead(bool ok) {
@@ -196,14 +188,12 @@ void StreamCall::OnRead(bool ok) {
 }
 
 void StreamCall::OnWritten(bool ok) {
-  Write write;
   {
     const proto::MutexLock lock(&mu_);
     writing_ = false;
     if (!ok) open_ = false;  // OnRead fails too, and OnFinished gets the reason
-    write = NextWrite();
   }
-  Start(std::move(write));
+  WriteNext();
   EndIfQuiet();
 }
 
@@ -279,7 +269,7 @@ bool StreamCall::HasRoom(int64_t bytes) const {
 }
 
 // One write at a time: writing_ is set here, and OnWritten clears it and asks for the next. While
-// writing_ is set, EndIfQuiet leaves rpc_ alone, so Start may use it without mu_.
+// writing_ is set, EndIfQuiet leaves rpc_ alone, so WriteNext may use it without mu_.
 StreamCall::Write StreamCall::NextWrite() {
   Write write;
   if (!open_ || writing_) return write;
@@ -301,7 +291,12 @@ StreamCall::Write StreamCall::NextWrite() {
   return write;
 }
 
-void StreamCall::Start(Write write) {
+void StreamCall::WriteNext() {
+  Write write;
+  {
+    const proto::MutexLock lock(&mu_);
+    write = NextWrite();
+  }
   switch (write.kind) {
     case Write::Kind::kNone:
       return;
@@ -318,19 +313,15 @@ void StreamCall::Match(const grpc::ByteBuffer& buffer) {
   if (!reply.ok()) return Break(reply.status());
   const bool is_forgotten = IsForgotten(reply->error());
   std::unique_ptr<Request> request;
-  Write write;
+  bool is_by_id = false;
   {
     const proto::MutexLock lock(&mu_);
     request = RemoveUnanswered(sequence);
-    if (request != nullptr && request->use.id != nullptr && !is_forgotten) {
-      --by_id_;
-      write = NextWrite();
-    }
+    is_by_id = request != nullptr && request->use.id != nullptr;
+    if (is_by_id && !is_forgotten) --by_id_;
   }
-  Start(std::move(write));
-  if (request != nullptr && request->use.id != nullptr && is_forgotten) {
-    return SendWhole(sequence, std::move(request));
-  }
+  if (is_by_id && is_forgotten) return SendWhole(sequence, std::move(request));
+  if (is_by_id) WriteNext();  // the half-close may have waited for this reply
   if (request != nullptr) return Deliver(std::move(request), std::move(reply));
   Break(MakeError(Reason::kInternal, "reply",
                   absl::StrCat("sequence ", sequence, " (", reply->error().ToString(), ")"),

@@ -113,10 +113,10 @@ class StreamCall final : public LiveCall,
   bool HasRoom(int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Sends a request that is already in unanswered_.
   void Send(Message message);
-  // The next write, or the half-close, if one is due and none is under way; it counts as under way
-  // from here on. Start hands it to gRPC, without mu_.
+  // Starts the next write, or the half-close, if one is due and none is under way.
+  void WriteNext();
+  // That write, which counts as under way from here on.
   Write NextWrite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Start(Write write);
   // Delivers a reply to its request. A reply that matches no request breaks the stream.
   void Match(const grpc::ByteBuffer& buffer);
   // Sends a request again, whole, whose id the server has forgotten. It keeps its number and room.
