@@ -61,7 +61,8 @@ void AsyncCall::StartAttempt(const RotateRequest* request) {
   Result<std::shared_ptr<const Session>> session = connector_->Get();
   if (!session.ok()) {
     unsent_ = session.status();
-    if (request != nullptr && !request_.has_value()) request_ = *request;
+    const Status status = request == nullptr ? Status() : Keep(*request, nullptr);
+    if (!status.ok()) outcome_ = status;
     return StartAlarm(microseconds(0));
   }
   session_ = *std::move(session);
@@ -93,21 +94,23 @@ Status AsyncCall::Encode(const RotateRequest& request) {
       EncodeRotate(request, use_, session_->region, session_->rotate->route(), borrowed_);
   if (!encoded.ok()) return encoded.status();
   encoded_ = *std::move(encoded);
-  if (encoded_.uses_region || use_.id != nullptr) Keep(request);
+  if (encoded_.uses_region || use_.id != nullptr) return Keep(request, use_.preparation);
   return {};
 }
 
-// A request that names no rotation is kept as its preparation with its values, if it has one: its
-// own norm weights are the caller's, who may have freed them by now.
-void AsyncCall::Keep(const RotateRequest& request) {
-  if (request_.has_value()) return;
-  kept_preparation_ = use_.preparation;
-  const bool is_whole = request.prepared.has_value() || use_.preparation == nullptr;
-  request_ = is_whole ? request : use_.preparation->With(RotateValues(request));
+Status AsyncCall::Keep(const RotateRequest& request,
+                       std::shared_ptr<const Preparation> preparation) {
+  if (kept_ != nullptr) return {};
+  auto kept = KeptRequest::Of(request, std::move(preparation));
+  if (!kept.ok()) return kept.status();
+  kept_ = *std::move(kept);
+  return {};
 }
 
 void AsyncCall::StartNext() {
-  StartAttempt(request_.has_value() ? &*request_ : nullptr);
+  if (kept_ == nullptr) return StartAttempt(nullptr);
+  const RotateRequest request = kept_->Get();
+  StartAttempt(&request);
 }
 
 void AsyncCall::StartAlarm(microseconds delay) {

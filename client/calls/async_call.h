@@ -31,6 +31,7 @@
 #include "client/calls/retry.h"
 #include "client/codec/borrowed_slices.h"
 #include "client/codec/codec.h"
+#include "client/codec/kept_request.h"
 #include "client/transport/connector.h"
 #include "client/transport/event_handler.h"
 #include "client/transport/rotate_transport.h"
@@ -74,7 +75,7 @@ class AsyncCall final : public LiveCall,
   void End(Result<ReceivedReply> outcome);
 
   Status Encode(const RotateRequest& request);
-  void Keep(const RotateRequest& request);
+  Status Keep(const RotateRequest& request, std::shared_ptr<const Preparation> preparation);
   bool IsCancelled();
   static Status Cancelled(const Status& last);
   void RunCallback();
@@ -89,9 +90,8 @@ class AsyncCall final : public LiveCall,
   EncodedRotate encoded_;
   PreparedUse use_;          // of the last attempt
   bool goes_whole_ = false;  // the server has forgotten its id
-  // Kept if the message must be encoded again for another session, or without an id.
-  std::optional<RotateRequest> request_;
-  std::shared_ptr<const Preparation> kept_preparation_;  // owns its weights
+  // Set if the message must be encoded again for another session, or without an id.
+  std::unique_ptr<const KeptRequest> kept_;
   Attempts attempts_;
   std::shared_ptr<const Session> session_;  // of the last attempt
   std::optional<Status> unsent_;            // why the last attempt was not sent

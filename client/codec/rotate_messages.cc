@@ -98,17 +98,6 @@ Status CheckMemory(const void* data, int64_t bytes) {
   return InvalidField("data", "null", absl::StrCat(bytes, " bytes"));
 }
 
-// Copies positions, rows or weights into `array`.
-Status SetArray(const std::string& field, const ArrayView& view, v1::Array& array) {
-  const Result<int64_t> bytes = BytesOf(view.dtype, view.shape);
-  if (!bytes.ok()) return Within(field, bytes.status());
-  if (Status status = CheckMemory(view.data, *bytes); !status.ok()) return Within(field, status);
-  array.set_dtype(ToMessage(view.dtype));
-  array.mutable_shape()->Add(view.shape.begin(), view.shape.end());
-  array.set_raw(view.data, static_cast<size_t>(*bytes));
-  return {};
-}
-
 Status SetRows(const Rows& rows, v1::Rows& message) {
   if (rows.angles.has_value()) {
     Status status = SetArray("rows.angles", *rows.angles, *message.mutable_angles());
@@ -138,6 +127,16 @@ std::vector<int64_t> InOrder(const std::vector<int64_t>& shape, std::string_view
 }
 
 }  // namespace
+
+Status SetArray(const std::string& field, const ArrayView& view, v1::Array& array) {
+  const Result<int64_t> bytes = BytesOf(view.dtype, view.shape);
+  if (!bytes.ok()) return Within(field, bytes.status());
+  if (Status status = CheckMemory(view.data, *bytes); !status.ok()) return Within(field, status);
+  array.set_dtype(ToMessage(view.dtype));
+  array.mutable_shape()->Add(view.shape.begin(), view.shape.end());
+  array.set_raw(view.data, static_cast<size_t>(*bytes));
+  return {};
+}
 
 Status SetPositions(const Positions& positions, absl::string_view field, v1::Positions& message) {
   const bool has_ids = !positions.position_ids.empty() || !positions.position_ids_shape.empty();

@@ -30,6 +30,8 @@ Status SetPositions(const Positions& positions, absl::string_view field, v1::Pos
 // Fills one tensor without its elements. REQUIRES: `head` is empty.
 Status SetTensor(const TensorView& view, size_t index, v1::Tensor& head);
 void SetShape(const std::vector<int64_t>& shape, v1::Array& array);
+// Copies rows or weights into `array`. `field` names them in errors.
+Status SetArray(const std::string& field, const ArrayView& view, v1::Array& array);
 
 // The size of the elements in bytes.
 Result<int64_t> TensorBytes(const TensorView& view, size_t index);

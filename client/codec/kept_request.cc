@@ -1,0 +1,50 @@
+#include "client/codec/kept_request.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/codec/rotate_messages.h"
+
+namespace rope::client {
+
+// A request with `prepared` has no arrays, and keeps its open axis as it is.
+Result<std::unique_ptr<const KeptRequest>> KeptRequest::Of(
+    const RotateRequest& request, std::shared_ptr<const Preparation> preparation) {
+  std::unique_ptr<KeptRequest> kept(new KeptRequest);  // the constructor is private
+  if (preparation != nullptr && !request.prepared.has_value()) {
+    kept->preparation_ = std::move(preparation);
+    kept->values_.emplace(request);
+  } else if (Status status = kept->Copy(request); !status.ok()) {
+    return status;
+  }
+  return std::unique_ptr<const KeptRequest>(std::move(kept));
+}
+
+Status KeptRequest::Copy(const RotateRequest& request) {
+  request_ = request;
+  if (request_.rows.has_value()) {
+    Rows& rows = *request_.rows;
+    for (auto& [field, array] :
+         {std::pair("rows.angles", &rows.angles), std::pair("rows.cos", &rows.cos),
+          std::pair("rows.sin", &rows.sin)}) {
+      if (!array->has_value()) continue;
+      if (Status status = CopyArray(field, **array); !status.ok()) return status;
+    }
+  }
+  for (size_t i = 0; i < request_.tensors.size(); ++i) {
+    std::optional<HeadNorm>& norm = request_.tensors[i].norm;
+    if (!norm.has_value()) continue;
+    Status status = CopyArray(absl::StrCat("tensors[", i, "].norm.weight"), norm->weight);
+    if (!status.ok()) return status;
+  }
+  return {};
+}
+
+Status KeptRequest::CopyArray(const std::string& field, ArrayView& view) {
+  v1::Array array;
+  if (Status status = SetArray(field, view, array); !status.ok()) return status;
+  view.data = arrays_.emplace_back(std::move(*array.mutable_raw())).data();
+  return {};
+}
+
+}  // namespace rope::client
