@@ -30,7 +30,7 @@ void AddImmediate(Method method,
 
 // Answers through the job's Done in any case.
 void RunJob(const ControlParts& parts, std::unique_ptr<StepWorker::Job> job, const Caller& caller) {
-  const absl::Status status = parts.worker->Start(job, caller.cancelled);
+  const absl::Status status = parts.worker->Start(job, caller.session, caller.cancelled);
   if (!status.ok()) job->Done(status);
 }
 

@@ -111,6 +111,8 @@ inline constexpr int64_t kOwnersModelsMax = kRegisteredModelsMax / 2;
 inline constexpr int64_t kOwnersModelBytesMax = kRegisteredBytesMax / 2;
 // Calls of the control plane that wait for the StepWorker: warm-ups and tables.
 inline constexpr int64_t kControlJobsMax = 16;
+// The same for one session: half, so that no connection uses up all places.
+inline constexpr int64_t kSessionsControlJobsMax = kControlJobsMax / 2;
 // Bytes of free output buffers kept for reuse; the rest goes back to the kernel.
 inline constexpr int64_t kPooledBytesMax = 1 * kGiB;
 // Concurrent calls of one connection. gRPC buffers calls before the server accepts them.

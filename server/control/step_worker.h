@@ -8,15 +8,17 @@
 // Ownership:  Start takes the job if and only if it returns OK. Done is then called exactly once,
 //             and the job destroyed after it.
 // Errors:     Start: RESOURCE_EXHAUSTED with a retry delay: limits::kControlJobsMax jobs wait
-//             already. UNAVAILABLE: draining. Done: the error of a Step; CANCELLED; UNAVAILABLE:
+//             already, or limits::kSessionsControlJobsMax of the session. UNAVAILABLE: draining. Done: the error of a Step; CANCELLED; UNAVAILABLE:
 //             draining.
 // Limits:     A cancellation or a drain is seen between two steps.
 #ifndef ROPE_SERVER_CONTROL_STEP_WORKER_H_
 #define ROPE_SERVER_CONTROL_STEP_WORKER_H_
 
 #include <atomic>
+#include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
@@ -43,7 +45,8 @@ class StepWorker {
   // Drains.
   ~StepWorker();
 
-  absl::Status Start(std::unique_ptr<Job>& job, Cancelled cancelled);
+  // `session`: the connection that the job is for.
+  absl::Status Start(std::unique_ptr<Job>& job, uint64_t session, Cancelled cancelled);
 
   // Refuses new jobs, ends all others with UNAVAILABLE, and returns when Done of each has returned.
   void Drain();
@@ -51,9 +54,11 @@ class StepWorker {
  private:
   struct Entry {
     std::unique_ptr<Job> job;
+    uint64_t session = 0;
     Cancelled cancelled;
   };
 
+  absl::Status CheckRoom(uint64_t session) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Loop();
   absl::StatusOr<bool> StepOf(const Entry& entry);
 
@@ -62,6 +67,7 @@ class StepWorker {
   proto::Mutex mutex_;
   proto::CondVar work_;  // waiting_ or draining_ has changed
   std::deque<Entry> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::optional<uint64_t> session_in_step_ ABSL_GUARDED_BY(mutex_);
 
   std::thread thread_;  // last: it uses all members above
 };

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -52,9 +53,12 @@ class StepWorkerTest : public ::testing::Test {
     if (!let_go_.HasBeenNotified()) let_go_.Notify();
   }
 
-  absl::Status Start(int name, int steps, StepWorker::Cancelled cancelled = nullptr) {
+  // Each job is of a session of its own, unless `session` names one.
+  absl::Status Start(int name, int steps, StepWorker::Cancelled cancelled = nullptr,
+                     std::optional<uint64_t> session = std::nullopt) {
     std::unique_ptr<StepWorker::Job> job = std::make_unique<Counted>(*this, name, steps);
-    const absl::Status status = worker_.Start(job, std::move(cancelled));
+    const absl::Status status =
+        worker_.Start(job, session.value_or(++last_session_), std::move(cancelled));
     EXPECT_EQ(job == nullptr, status.ok());
     return status;
   }
@@ -68,6 +72,7 @@ class StepWorkerTest : public ::testing::Test {
     return stepped_;
   }
 
+  uint64_t last_session_ = 1000;
   proto::Notification started_;
   proto::Notification let_go_;
   proto::Mutex mutex_;
@@ -98,6 +103,23 @@ TEST_F(StepWorkerTest, FullQueueIsRetriedLater) {
   EXPECT_GT(proto::PartsOf(refused).retry_delay_ms, 0);
   let_go_.Notify();
   AwaitAnswers(static_cast<size_t>(limits::kControlJobsMax) + 1);
+}
+
+TEST_F(StepWorkerTest, OneSessionGetsHalfOfThePlaces) {
+  constexpr uint64_t kGreedy = 7;
+  ASSERT_THAT(Start(0, 2, nullptr, kGreedy), IsOk());
+  started_.WaitForNotification();  // the job in its step counts too
+  for (int i = 1; i < limits::kSessionsControlJobsMax; ++i) {
+    ASSERT_THAT(Start(i, 1, nullptr, kGreedy), IsOk());
+  }
+  const absl::Status refused = Start(99, 1, nullptr, kGreedy);
+  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted,
+                                HasSubstr("queue: got call number 9 of this connection that takes "
+                                          "long, want at most 8 at a time")));
+  EXPECT_GT(proto::PartsOf(refused).retry_delay_ms, 0);
+  EXPECT_THAT(Start(100, 1), IsOk()) << "another session has its own places";
+  let_go_.Notify();
+  AwaitAnswers(static_cast<size_t>(limits::kSessionsControlJobsMax) + 1);
 }
 
 TEST_F(StepWorkerTest, FailedStepIsTheAnswer) {
