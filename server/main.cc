@@ -1,4 +1,5 @@
-// rope_server: flags -> Server -> wait for SIGTERM or SIGINT -> drain -> exit status. No logic.
+// rope_server: flags -> Server -> wait for a signal or a lost device -> drain -> exit status. No
+// logic.
 #include <google/protobuf/stubs/logging.h>
 #include <grpc/support/log.h>
 #include <pthread.h>
@@ -27,13 +28,24 @@
 
 namespace {
 
-// Blocks the stop signals before any thread starts, so that only sigwait and sigtimedwait get them.
+// The device that --device names is lost: only a new process gets another context of it.
+constexpr int kExitDeviceLost = 3;
+
+// With this signal the process tells its main thread that the device is lost.
+int DeviceLostSignal() {
+  return SIGRTMIN;
+}
+
+// Blocks the stop signals, which it returns, and DeviceLostSignal before any thread starts, so that
+// only sigwait and sigtimedwait get them.
 sigset_t BlockStopSignals() {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  sigset_t all = signals;
+  sigaddset(&all, DeviceLostSignal());
+  pthread_sigmask(SIG_BLOCK, &all, nullptr);
   signal(SIGPIPE, SIG_IGN);
   return signals;
 }
@@ -62,14 +74,20 @@ void TakeLogs(const std::shared_ptr<spdlog::logger>& logger, const std::string& 
   if (std::getenv("GRPC_VERBOSITY") == nullptr) gpr_set_log_function(&LogGrpc);
 }
 
-// Waits for a stop signal, then for the lead time or a second signal.
-void WaitForStop(const sigset_t& signals, rope::server::Server& server, absl::Duration lead) {
+// Waits for a stop signal or the loss of the device, then for the lead time or a stop signal.
+// Returns the exit status.
+int WaitForStop(const sigset_t& signals, rope::server::Server& server, absl::Duration lead) {
+  sigset_t first = signals;
+  sigaddset(&first, DeviceLostSignal());
   int received = 0;
-  sigwait(&signals, &received);
-  spdlog::info("signal {}: not serving, draining after {}", received, absl::FormatDuration(lead));
+  sigwait(&first, &received);
+  const bool device_lost = received == DeviceLostSignal();
+  const std::string why = device_lost ? "device lost" : "signal " + std::to_string(received);
+  spdlog::info("{}: not serving, draining after {}", why, absl::FormatDuration(lead));
   server.StopAdvertising();
   const timespec wait = absl::ToTimespec(lead);
   sigtimedwait(&signals, nullptr, &wait);
+  return device_lost ? kExitDeviceLost : 0;
 }
 
 // Drains. A signal meanwhile ends the waiting at once.
@@ -90,7 +108,8 @@ void Drain(const sigset_t& signals, rope::server::Server& server, absl::Duration
 
 int Serve(const rope::server::ServerOptions& options, const sigset_t& signals) {
   const rope::server::SteadyClock clock;
-  auto server = rope::server::Server::Create(options, clock);
+  auto server =
+      rope::server::Server::Create(options, clock, {}, [] { kill(getpid(), DeviceLostSignal()); });
   if (!server.ok()) {
     std::fprintf(stderr, "rope_server: %s\n", server.status().ToString().c_str());
     return 1;
@@ -102,10 +121,10 @@ int Serve(const rope::server::ServerOptions& options, const sigset_t& signals) {
     std::printf("metrics on http://%s/metrics\n", (*server)->metrics_address().c_str());
   }
   std::fflush(stdout);
-  WaitForStop(signals, **server, options.drain_lead);
+  const int status = WaitForStop(signals, **server, options.drain_lead);
   Drain(signals, **server, options.drain_timeout);
   spdlog::info("drained");
-  return 0;
+  return status;
 }
 
 }  // namespace

@@ -209,7 +209,9 @@ std::unique_ptr<CLI::App> MakeApp(ServerOptions& options, Given& given) {
   proto::ReadEnvironment(*app);
   app->footer(
       "The command line wins over --config_file, which wins over the environment (Env:).\n"
-      "SIZE: bytes, or 64MiB, 2GiB. DURATION: 5s, 200ms.");
+      "SIZE: bytes, or 64MiB, 2GiB. DURATION: 5s, 200ms.\n"
+      "Exit status: 0 after SIGTERM or SIGINT, 1 not started, 2 wrong usage,\n"
+      "3 the GPU of --device=cuda was lost.");
   return app;
 }
 

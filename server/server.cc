@@ -55,18 +55,22 @@ std::vector<std::string> HealthNames(const DeviceRouter& devices) {
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerOptions& options,
                                                        const Clock& clock,
-                                                       const Batcher::Options& batches) {
-  std::unique_ptr<Server> server(new Server(options, clock, MakeInstanceId()));  // owned by server
+                                                       const Batcher::Options& batches,
+                                                       OnDeviceLost on_device_lost) {
+  std::unique_ptr<Server> server(
+      new Server(options, clock, MakeInstanceId(), std::move(on_device_lost)));  // owned by server
   ROPE_RETURN_IF_ERROR(server->Build(batches));
   return server;
 }
 
-Server::Server(const ServerOptions& options, const Clock& clock, std::string instance_id)
+Server::Server(const ServerOptions& options, const Clock& clock, std::string instance_id,
+               OnDeviceLost on_device_lost)
     : options_(options),
       clock_(clock),
       instance_id_(std::move(instance_id)),
       shares_(options.memory_shares()),
-      started_(clock.Now()) {}
+      started_(clock.Now()),
+      on_device_lost_(std::move(on_device_lost)) {}
 
 Server::~Server() {
   Drain(absl::ZeroDuration());
@@ -250,8 +254,10 @@ void Server::OnDeviceFault(std::string_view device, const absl::Status& status) 
                 std::string(devices_->host().name()));
   metrics_->CountDeviceFault(device);
   health_->SetFaulted(name);
+  if (options_.device == "auto") return;
   // An operator who named this device wants a restart, not a slower server.
-  if (options_.device != "auto") health_->SetServing(false);
+  StopAdvertising();
+  if (on_device_lost_) on_device_lost_();
 }
 
 int64_t Server::AccountedBytes() const {

@@ -3,6 +3,9 @@
 //   Create (serving) -> StopAdvertising (health NOT_SERVING, calls still run)
 //                    -> Drain (refuses new calls, finishes the others; EndDrain cuts it short)
 //
+// A device that --device names and that is lost turns health to NOT_SERVING; its requests go to the
+// CPU until the process, which hears of it, drains and ends.
+//
 // Threading:  Create, Drain and the destructor run on one thread, EndDrain on any. Each part states
 //             its own rule.
 // Ownership:  Members are declared in the order of their dependencies and destroyed in reverse.
@@ -13,6 +16,7 @@
 #include <grpcpp/server.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -48,11 +52,15 @@ namespace rope::server {
 
 class Server {
  public:
+  // Runs once, on any thread, when the device that ServerOptions::device names is lost.
+  using OnDeviceLost = std::function<void()>;
+
   // Creates a server that serves when Create returns. `clock` must outlive the server. The device
   // determines direct_slots and caps direct_bytes_max of `batches`.
   static absl::StatusOr<std::unique_ptr<Server>> Create(const ServerOptions& options,
                                                         const Clock& clock,
-                                                        const Batcher::Options& batches = {});
+                                                        const Batcher::Options& batches = {},
+                                                        OnDeviceLost on_device_lost = nullptr);
   // Drains without lead time.
   ~Server();
 
@@ -69,7 +77,8 @@ class Server {
   void EndDrain();
 
  private:
-  Server(const ServerOptions& options, const Clock& clock, std::string instance_id);
+  Server(const ServerOptions& options, const Clock& clock, std::string instance_id,
+         OnDeviceLost on_device_lost);
   absl::Status Build(Batcher::Options batches);
   absl::Status BuildRingLoop(int threads);
   absl::Status BuildGrpcServer(int threads);
@@ -91,6 +100,7 @@ class Server {
   const std::string instance_id_;
   const MemoryShares shares_;
   const absl::Time started_;
+  const OnDeviceLost on_device_lost_;  // may be null
 
   CallsInFlight in_flight_;
   std::unique_ptr<DeviceRouter> devices_;

@@ -24,6 +24,7 @@ TEST(CommandLineTest, HelpListsEveryFlag) {
         "--poll_spin_us", "--drain_lead", "--max_message_bytes", "--config_file"}) {
     EXPECT_THAT(help.output, HasSubstr(flag));
   }
+  EXPECT_THAT(help.output, HasSubstr("3 the GPU of --device=cuda was lost"));
 }
 
 TEST(CommandLineTest, EveryProgramHasHelpVersionAndOneStatusForWrongUsage) {

@@ -62,6 +62,9 @@ Outcome RunProgram(const std::vector<std::string>& arguments);
 
 // Programs of the build.
 std::string ServerProgram();
+// The server with the cuda backend over the fake runtime (fake_cuda_server.cc), if the build has
+// CUDA.
+std::string FakeCudaServerProgram();
 // The client that tests kill (tests/e2e/victim.cc).
 std::string VictimProgram();
 std::string RopectlProgram();
