@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "kernels/backend/check_job.h"
 #include "kernels/backend/cuda/cuda_batch.h"
 #include "kernels/backend/cuda/cuda_copy.h"
@@ -53,32 +52,17 @@ struct Flight {
   CudaPageMirror::Lease pages;
 };
 
-// The distinct pages of a chunk's runs.
-class ChunkPages {
- public:
-  explicit ChunkPages(const CudaChunk& chunk) {
-    const CudaPiece* before = nullptr;
-    for (const CudaPiece& piece : chunk.pieces) {
-      const bool shared = before != nullptr && SharesRows(*before, piece);
-      before = &piece;
-      if (!piece.in_pages || shared) continue;
-      for (int64_t i = 0; i < piece.tokens; i += kPageRows - piece.row(i).index) {
-        Add(piece.row(i).page);
-      }
+// The pages of the chunk's runs, in the order in which AddRuns goes through them.
+std::vector<const TablePage*> PagesOf(const CudaChunk& chunk) {
+  std::vector<const TablePage*> pages;
+  for (const CudaPiece& piece : chunk.pieces) {
+    if (!piece.in_pages) continue;
+    for (int64_t i = 0; i < piece.tokens; i += kPageRows - piece.row(i).index) {
+      pages.push_back(piece.row(i).page);
     }
   }
-
-  absl::Span<const TablePage* const> pages() const { return pages_; }
-  size_t IndexOf(const TablePage* page) const { return indices_.at(page->id()); }
-
- private:
-  void Add(const TablePage* page) {
-    if (indices_.try_emplace(page->id(), pages_.size()).second) pages_.push_back(page);
-  }
-
-  std::vector<const TablePage*> pages_;
-  absl::flat_hash_map<uint64_t, size_t> indices_;
-};
+  return pages;
+}
 
 // Copies the rows of the piece's tokens to `rows`.
 void FillRows(const CudaPiece& piece, float* rows) {
@@ -126,15 +110,16 @@ CudaJob CudaJobOf(const CudaPiece& piece, char* device) {
   return result;
 }
 
-// Adds `whole` once for each part of the piece whose rows are neighbours in the mirror.
-void AddRuns(const CudaPiece& piece, const CudaJob& whole, const ChunkPages& pages,
-             const CudaPageMirror::Lease& lease, std::vector<CudaJob>& jobs) {
+// Adds `whole` once for each part of the piece whose rows are neighbours in the mirror. Its pages
+// begin at number `page` of the lease.
+void AddRuns(const CudaPiece& piece, const CudaJob& whole, const CudaPageMirror::Lease& lease,
+             size_t& page, std::vector<CudaJob>& jobs) {
   const int64_t columns = 2 * piece.job->geometry.pairs;
   const float* end = nullptr;  // of the rows of jobs.back()
   for (int64_t i = 0; i < piece.tokens;) {
-    const RowRef& row = piece.row(i);
-    const float* const begin = lease.address(pages.IndexOf(row.page)) + row.index * columns;
-    const int64_t tokens = std::min(kPageRows - row.index, piece.tokens - i);
+    const int64_t index = piece.row(i).index;
+    const float* const begin = lease.address(page++) + index * columns;
+    const int64_t tokens = std::min(kPageRows - index, piece.tokens - i);
     if (begin == end) {
       jobs.back().tokens += tokens;
     } else {
@@ -155,13 +140,14 @@ void AddRuns(const CudaPiece& piece, const CudaJob& whole, const ChunkPages& pag
 
 // Fills the pinned side of the lane with tensors, rows, floats and jobs. Returns the plan of the
 // launches.
-CudaPlan PackChunk(const Flight& flight, const ChunkPages& pages, const CudaShapes& shapes) {
+CudaPlan PackChunk(const Flight& flight, const CudaShapes& shapes) {
   const CudaChunk& chunk = *flight.chunk;
   char* const pinned = flight.lane->pinned;
   char* const device = flight.lane->device;
   std::vector<CudaJob> jobs;
   jobs.reserve(chunk.pieces.size());
   int64_t floats = chunk.floats_offset;
+  size_t page = 0;
   const CudaPiece* before = nullptr;
   for (const CudaPiece& piece : chunk.pieces) {
     if (piece.job->input_memory == MemoryKind::kHost) {
@@ -172,7 +158,7 @@ CudaPlan PackChunk(const Flight& flight, const ChunkPages& pages, const CudaShap
     FillFloats(piece, pinned + floats, device + floats, job);
     floats += piece.floats() * static_cast<int64_t>(sizeof(float));
     if (piece.in_pages) {
-      AddRuns(piece, job, pages, flight.pages, jobs);
+      AddRuns(piece, job, flight.pages, page, jobs);
     } else {
       if (before == nullptr || !SharesRows(*before, piece)) {
         FillRows(piece, reinterpret_cast<float*>(pinned + piece.rows));
@@ -313,15 +299,18 @@ class CudaBackend : public Backend {
         lane = flights.empty() ? lanes_->Acquire() : lanes_->TryAcquire();
         if (lane == nullptr) land();
       }
-      Flight flight = {&chunk, lane, {}};
-      const ChunkPages pages(chunk);
-      absl::StatusOr<bool> pinned = pages.pages().empty();
-      while (pinned.ok() && !*pinned) {
-        pinned = Pin(pages, flights.empty(), flight);
-        if (pinned.ok() && !*pinned) land();
+      const std::vector<const TablePage*> pages = PagesOf(chunk);
+      auto lease = mirror_->Acquire(pages, *lane, flights.empty());
+      while (lease.ok() && !lease->has_value()) {
+        land();
+        lease = mirror_->Acquire(pages, *lane, flights.empty());
       }
-      absl::Status status = pinned.status();
-      if (status.ok()) status = Launch(flight, pages);
+      Flight flight = {&chunk, lane, {}};
+      absl::Status status = lease.status();
+      if (status.ok()) {
+        flight.pages = **std::move(lease);
+        status = Launch(flight);
+      }
       if (batch.Note(status)) {
         flights.push_back(std::move(flight));
       } else {
@@ -331,17 +320,10 @@ class CudaBackend : public Backend {
     while (!flights.empty()) land();
   }
 
-  absl::StatusOr<bool> Pin(const ChunkPages& pages, bool wait, Flight& flight) {
-    ROPE_ASSIGN_OR_RETURN(auto lease, mirror_->Acquire(pages.pages(), *flight.lane, wait));
-    if (!lease.has_value()) return false;
-    flight.pages = *std::move(lease);
-    return true;
-  }
-
-  absl::Status Launch(const Flight& flight, const ChunkPages& pages) {
+  absl::Status Launch(const Flight& flight) {
     const CudaChunk& chunk = *flight.chunk;
     const CudaLane& lane = *flight.lane;
-    const CudaPlan plan = PackChunk(flight, pages, shapes_);
+    const CudaPlan plan = PackChunk(flight, shapes_);
     ROPE_RETURN_IF_ERROR(CopyIn(chunk, plan, lane));
     ROPE_RETURN_IF_ERROR(CudaStatus(
         LaunchCuda(plan, reinterpret_cast<const CudaJob*>(lane.device + chunk.jobs_offset),

@@ -4,6 +4,7 @@
 
 #include "kernels/backend/cuda/cuda_job.h"
 #include "kernels/backend/cuda/cuda_lanes.h"
+#include "kernels/backend/cuda/cuda_page_mirror.h"
 #include "kernels/error.h"
 #include "kernels/status_macros.h"
 #include "kernels/tables/page_builder.h"
@@ -217,8 +218,8 @@ bool SharesRows(const CudaPiece& piece, const CudaPiece& next) {
          piece.tokens == next.tokens;
 }
 
-std::vector<CudaTokens> CutCudaTokens(const RotateJob& job, int64_t page_bytes) {
-  const bool fits = RowBytes(job) > 0 && kPageRows * RowBytes(job) <= page_bytes;
+std::vector<CudaTokens> CutCudaTokens(const RotateJob& job) {
+  const bool fits = RowBytes(job) > 0 && kPageRows * RowBytes(job) <= kCudaPageBytesMax;
   std::vector<CudaTokens> parts;
   for (int64_t token = 0; token < job.tokens;) {
     const RowRef& row = job.rows[static_cast<size_t>(token)];
@@ -253,7 +254,7 @@ absl::StatusOr<std::vector<CudaChunk>> CutCudaBatch(absl::Span<const RotateJob> 
     const bool same_rows = before != nullptr && before->rows.data() == job.rows.data() &&
                            before->tokens == job.tokens &&
                            before->geometry.pairs == job.geometry.pairs;
-    if (!same_rows) parts = CutCudaTokens(job, table_bytes / 8);
+    if (!same_rows) parts = CutCudaTokens(job);
     before = &job;
     for (const CudaTokens& part : parts) ROPE_RETURN_IF_ERROR(cutter.Add(job, part));
   }

@@ -71,8 +71,8 @@ inline constexpr int64_t kCudaSmallBytes = 512 << 10;
 // The fewest tokens for which a run of the table becomes a separate job.
 inline constexpr int64_t kCudaRunTokens = 32;
 
-// Cuts the tokens of a job. Pages of more than `page_bytes` count as any rows.
-std::vector<CudaTokens> CutCudaTokens(const RotateJob& job, int64_t page_bytes);
+// Cuts the tokens of a job. Pages that the mirror does not take count as any rows.
+std::vector<CudaTokens> CutCudaTokens(const RotateJob& job);
 
 // `workers`: threads that will share the chunks. Jobs without vectors are left out.
 absl::StatusOr<std::vector<CudaChunk>> CutCudaBatch(absl::Span<const RotateJob> jobs, int workers,

@@ -1,27 +1,19 @@
 #include "kernels/backend/cuda/cuda_page_mirror.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
 
 namespace rope::kernels {
-namespace {
-
-constexpr int64_t kAlignment = 256;
-
-}  // namespace
-
 // mu_ guards `pins`, `state` and `failure`; the rest is constant.
 struct CudaPageMirror::Entry {
   uint64_t id = 0;
-  int64_t bytes = 0;  // rounded up to kAlignment
+  int64_t bytes = 0;
   int64_t offset = 0;
-  const char* address = nullptr;
   int64_t pins = 0;
   enum class State { kUploading, kReady, kFailed } state = State::kUploading;
-  absl::Status failure;
+  absl::Status failure = absl::OkStatus();
 };
 
 CudaPageMirror::Lease::~Lease() {
@@ -29,7 +21,7 @@ CudaPageMirror::Lease::~Lease() {
 }
 
 const float* CudaPageMirror::Lease::address(size_t index) const {
-  return reinterpret_cast<const float*>(entries_[index]->address);
+  return reinterpret_cast<const float*>(mirror_->block_ + entries_[index]->offset);
 }
 
 // A batch settles its own uploads before it waits for others, so two batches that need each other's
@@ -60,42 +52,34 @@ absl::StatusOr<std::optional<CudaPageMirror::Lease>> CudaPageMirror::Acquire(
 // no new one takes their place.
 bool CudaPageMirror::Pin(absl::Span<const TablePage* const> pages, Lease& lease,
                          std::vector<Upload>& uploads) {
-  for (const TablePage* page : pages) {
-    std::shared_ptr<Entry>& entry = lease.entries_.emplace_back();
+  const auto pin = [&](const TablePage* page, std::shared_ptr<Entry>& entry) {
     const auto found = entries_.find(page->id());
-    if (found == entries_.end()) continue;
+    if (found == entries_.end()) return false;
     entry = found->second;
     ++entry->pins;
-  }
-  bool placed = true;
-  for (size_t i = 0; i < pages.size() && placed; ++i) {
+    return true;
+  };
+  lease.entries_.resize(pages.size());
+  for (size_t i = 0; i < pages.size(); ++i) pin(pages[i], lease.entries_[i]);
+  for (size_t i = 0; i < pages.size(); ++i) {
     std::shared_ptr<Entry>& entry = lease.entries_[i];
-    if (entry != nullptr) continue;
-    const int64_t bytes = (pages[i]->bytes() + kAlignment - 1) / kAlignment * kAlignment;
-    const std::optional<int64_t> offset = Place(bytes);
-    placed = offset.has_value();
-    if (!placed) break;
-    entry = std::make_shared<Entry>();
-    entry->id = pages[i]->id();
-    entry->bytes = bytes;
-    entry->offset = *offset;
-    entry->address = block_ + *offset;
-    entry->pins = 1;
+    if (entry != nullptr || pin(pages[i], entry)) continue;
+    const std::optional<int64_t> offset = Place(pages[i]->bytes());
+    if (!offset.has_value()) {
+      for (const std::shared_ptr<Entry>& pinned : lease.entries_) {
+        if (pinned != nullptr) --pinned->pins;
+      }
+      for (const Upload& upload : uploads) Drop(*upload.entry);
+      uploads.clear();
+      lease.entries_.clear();
+      return false;
+    }
+    entry = std::make_shared<Entry>(Entry{pages[i]->id(), pages[i]->bytes(), *offset, 1});
     entries_[entry->id] = entry;
     by_offset_[*offset] = entry.get();
     uploads.push_back({pages[i], entry.get()});
   }
-  if (placed) {
-    statistics_.hits += static_cast<int64_t>(pages.size() - uploads.size());
-    return true;
-  }
-  for (const Upload& upload : uploads) Drop(*upload.entry);
-  for (const std::shared_ptr<Entry>& entry : lease.entries_) {
-    if (entry != nullptr) --entry->pins;
-  }
-  uploads.clear();
-  lease.entries_.clear();
-  return false;
+  return true;
 }
 
 // Goes round the ring once, from where it stands: evicts what is in the way, and steps over pages
@@ -120,7 +104,6 @@ std::optional<int64_t> CudaPageMirror::Place(int64_t bytes) {
       offset = entry.offset + entry.bytes;
     } else {
       Drop(entry);
-      ++statistics_.evictions;
     }
   }
 }
@@ -131,48 +114,34 @@ void CudaPageMirror::Drop(const Entry& entry) {
 }
 
 // Packs pages into the lane one after the other, and waits for the copies when it is full. Pages
-// that are neighbours in the block make one copy, with the gaps between them. A page that is larger
-// than the lane goes in parts.
+// that are neighbours in the block make one copy.
 absl::Status CudaPageMirror::CopyPages(const std::vector<Upload>& uploads,
                                        const CudaLane& lane) const {
   int64_t begin = 0;  // [begin, end) of the lane is not copied yet
   int64_t end = 0;
-  char* target = nullptr;  // and belongs here
-  absl::Status status;
-  const auto flush = [&] {
-    if (end > begin) {
-      status.Update(
-          CudaStatus(cudaMemcpyAsync(target, lane.pinned + begin, static_cast<size_t>(end - begin),
-                                     cudaMemcpyHostToDevice, lane.stream.get()),
-                     "cudaMemcpyAsync"));
-    }
-    begin = end;
+  int64_t offset = 0;  // and belongs here
+  const auto copy = [&] {
+    if (begin == end) return absl::OkStatus();
+    const auto bytes = static_cast<size_t>(end - begin);
+    return CudaStatus(cudaMemcpyAsync(block_ + offset, lane.pinned + begin, bytes,
+                                      cudaMemcpyHostToDevice, lane.stream.get()),
+                      "cudaMemcpyAsync");
   };
+  absl::Status status;
   for (const Upload& upload : uploads) {
-    const char* const source = reinterpret_cast<const char*>(upload.page->Cos(0));
-    const int64_t bytes = upload.page->bytes();
-    for (int64_t done = 0; done < bytes && status.ok();) {
-      char* const place = block_ + upload.entry->offset + done;
-      if (target + (end - begin) != place) {
-        flush();
-        begin = end = (end + kAlignment - 1) / kAlignment * kAlignment;
-        target = place;
-      }
-      if (end >= kCudaLaneBytes) {
-        flush();
-        status.Update(lane.stream.Synchronize());
-        begin = end = 0;
-        target = place;
-      }
-      const int64_t part = std::min(bytes - done, kCudaLaneBytes - end);
-      std::memcpy(lane.pinned + end, source + done, static_cast<size_t>(part));
-      done += part;
-      end += part;
+    const Entry& entry = *upload.entry;
+    const bool full = end + entry.bytes > kCudaLaneBytes;
+    if (full || offset + end - begin != entry.offset) {
+      status.Update(copy());
+      if (full) status.Update(lane.stream.Synchronize());
+      if (!status.ok()) break;
+      begin = end = full ? 0 : end;
+      offset = entry.offset;
     }
-    const int64_t gap = upload.entry->bytes - bytes;
-    if (end + gap <= kCudaLaneBytes) end += gap;
+    std::memcpy(lane.pinned + end, upload.page->Cos(0), static_cast<size_t>(entry.bytes));
+    end += entry.bytes;
   }
-  if (status.ok()) flush();
+  if (status.ok()) status = copy();
   status.Update(lane.stream.Synchronize());
   // After an error no copy may be left that reads the lane, or writes to places that others get.
   if (!status.ok()) static_cast<void>(lane.stream.Synchronize());
@@ -187,7 +156,6 @@ void CudaPageMirror::Settle(const std::vector<Upload>& uploads, const absl::Stat
     // The next batch creates a new entry. Leases keep this one alive until they end.
     if (!status.ok()) Drop(*upload.entry);
   }
-  if (status.ok()) statistics_.uploads += static_cast<int64_t>(uploads.size());
   changed_.SignalAll();
 }
 
@@ -204,13 +172,6 @@ void CudaPageMirror::Unpin(absl::Span<const std::shared_ptr<Entry>> entries) {
   proto::MutexLock lock(&mu_);
   for (const std::shared_ptr<Entry>& entry : entries) --entry->pins;
   changed_.SignalAll();
-}
-
-CudaPageMirror::Statistics CudaPageMirror::statistics() const {
-  proto::MutexLock lock(&mu_);
-  Statistics statistics = statistics_;
-  statistics.pages = static_cast<int64_t>(entries_.size());
-  return statistics;
 }
 
 }  // namespace rope::kernels

@@ -36,17 +36,13 @@
 
 namespace rope::kernels {
 
+// The largest page that the mirror takes: a sixteenth of the smallest block.
+inline constexpr int64_t kCudaPageBytesMax = 512 << 10;
+
 class CudaPageMirror {
   struct Entry;
 
  public:
-  struct Statistics {
-    int64_t hits = 0;
-    int64_t uploads = 0;
-    int64_t evictions = 0;
-    int64_t pages = 0;  // in the block now
-  };
-
   class Lease {
    public:
     Lease() = default;
@@ -59,7 +55,7 @@ class CudaPageMirror {
     }
     ~Lease();
 
-    // The device address of the first row of page number `index` in Acquire, 256-byte aligned.
+    // The device address of the first row of page number `index` in Acquire.
     const float* address(size_t index) const;
 
    private:
@@ -74,12 +70,11 @@ class CudaPageMirror {
 
   // Returns a lease of `pages`, after uploads through the memory and the stream of `lane`, which
   // has no work in flight. If pages in use leave no room: waits for leases to end, or without
-  // `wait` returns nullopt. REQUIRES: the pages are distinct, not empty, alive until this returns,
-  // and together at most half of the block; with `wait` the calling thread holds no lease.
+  // `wait` returns nullopt. REQUIRES: the pages are alive until this returns; their sizes are
+  // multiples of 256 bytes, at most kCudaPageBytesMax, and together at most half of the block; with
+  // `wait` the calling thread holds no lease.
   absl::StatusOr<std::optional<Lease>> Acquire(absl::Span<const TablePage* const> pages,
                                                const CudaLane& lane, bool wait);
-
-  Statistics statistics() const;
 
  private:
   struct Upload {
@@ -98,12 +93,11 @@ class CudaPageMirror {
 
   char* const block_;
   const int64_t bytes_;
-  mutable proto::Mutex mu_;
+  proto::Mutex mu_;
   proto::CondVar changed_;  // signalled when entries leave kUploading, and when a lease ends
   absl::flat_hash_map<uint64_t, std::shared_ptr<Entry>> entries_ ABSL_GUARDED_BY(mu_);
   std::map<int64_t, Entry*> by_offset_ ABSL_GUARDED_BY(mu_);  // the same entries
   int64_t next_ ABSL_GUARDED_BY(mu_) = 0;                     // where the ring goes on
-  Statistics statistics_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace rope::kernels

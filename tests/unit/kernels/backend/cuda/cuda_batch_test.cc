@@ -10,6 +10,7 @@
 
 #include "kernels/backend/cuda/cuda_job.h"
 #include "kernels/backend/cuda/cuda_lanes.h"
+#include "kernels/backend/cuda/cuda_page_mirror.h"
 #include "kernels/tables/page_builder.h"
 #include "proto/error.h"
 
@@ -156,12 +157,12 @@ TEST_F(CudaBatchTest, PagesOfAChunkKeepToTheirLimit) {
 TEST_F(CudaBatchTest, RunsOfTheTableAreTokensInPagesAndOthersTravelTogether) {
   RotateJob job = Job(200, 1);
   std::vector<RowRef> rows(rows_.begin() + 60, rows_.begin() + 260);
-  EXPECT_THAT(CutCudaTokens(job, kTableBytes), SizeIs(1));
+  EXPECT_THAT(CutCudaTokens(job), SizeIs(1));
   const TablePage own(3, 64, {});
   for (int64_t i = 0; i < 3; ++i) rows[static_cast<size_t>(100 + i)] = {&own, i};
   rows[120] = rows[0];
   job.rows = rows;
-  const std::vector<CudaTokens> parts = CutCudaTokens(job, kTableBytes);
+  const std::vector<CudaTokens> parts = CutCudaTokens(job);
   ASSERT_THAT(parts, SizeIs(3));
   EXPECT_TRUE(parts[0].in_pages);
   EXPECT_EQ(parts[0].tokens, 100);
@@ -170,7 +171,10 @@ TEST_F(CudaBatchTest, RunsOfTheTableAreTokensInPagesAndOthersTravelTogether) {
   EXPECT_TRUE(parts[2].in_pages);
   EXPECT_EQ(parts[2].token, 121);
   EXPECT_EQ(parts[2].tokens, 79);
-  EXPECT_FALSE(CutCudaTokens(job, 64 * 512 - 1).front().in_pages) << "pages are too large";
+  job.geometry.pairs = kCudaPageBytesMax / (kPageRows * 8);
+  EXPECT_TRUE(CutCudaTokens(job).front().in_pages);
+  ++job.geometry.pairs;
+  EXPECT_FALSE(CutCudaTokens(job).front().in_pages) << "pages are too large";
 }
 
 TEST_F(CudaBatchTest, OutputOfAnotherDTypeHasItsOwnPlaceInTheSlot) {
