@@ -5,6 +5,7 @@
 #include "kernels/backend/cuda/cuda_job.h"
 #include "kernels/backend/cuda/cuda_lanes.h"
 #include "kernels/backend/cuda/cuda_page_mirror.h"
+#include "kernels/backend/cuda/cuda_plan.h"
 #include "kernels/error.h"
 #include "kernels/status_macros.h"
 #include "kernels/tables/page_builder.h"
@@ -15,8 +16,7 @@ namespace {
 constexpr int64_t kSlotAlignment = 16;  // what the vector kernel wants
 constexpr int64_t kFloatBytes = sizeof(float);
 constexpr int64_t kJobBytes = sizeof(CudaJob);
-// So many single elements are certainly counted in 32 bits: PlanCuda never splits a piece.
-constexpr int64_t kElementsMax = int64_t{1} << 30;
+constexpr int64_t kElementsMax = kCudaItemsMax;  // of a piece
 
 int64_t RoundUp(int64_t bytes) {
   return (bytes + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;

@@ -1,7 +1,8 @@
-// The third CUDA kernel, RotateFused: jobs with fused ops (a norm, scales, another output dtype) or
-// an arithmetic other than kTurn. It handles one element at a time, at any address. It is correct
-// but not optimised: with a norm, one thread processes a whole head, because it must read all of
-// the head before it changes any of it. Adjacent threads then read distant addresses.
+// The third CUDA kernel, RotateFused: jobs with fused ops (a norm, scales, another output dtype),
+// an arithmetic other than kTurn, or elements that are not aligned to their size. It handles one
+// element at a time, byte by byte. It is correct but not optimised: with a norm, one thread
+// processes a whole head, because it must read all of the head before it changes any of it.
+// Adjacent threads then read distant addresses.
 //
 // Precision:  As backend.h; every rounding is explicit, as in cuda_numbers.cuh.
 #ifndef ROPE_KERNELS_BACKEND_CUDA_CUDA_FUSED_OPS_CUH_

@@ -15,8 +15,8 @@ namespace rope::kernels {
 // The kernels of cuda_rotate.cuh.
 enum class CudaKernel : uint32_t {
   kVector,  // 16-byte accesses: every size, stride and address is a multiple of 16 bytes
-  kScalar,  // every other plain rotation
-  kFused,   // fused ops or another arithmetic: correct, not optimised
+  kScalar,  // every other plain rotation of elements that are aligned to their size
+  kFused,   // fused ops, another arithmetic, or any address: correct, not optimised
 };
 
 inline constexpr uint32_t kCudaInputDType = ~uint32_t{0};  // output_dtype is the input's dtype
@@ -56,8 +56,6 @@ struct CudaJob {
   double channel_share = 0;   // 1 / head_dim
   double inverse_output = 0;  // 1 / output_scale
   uint32_t copies = 0;        // 1 without fused ops: channels outside the pairs are copied
-  uint32_t in_place = 0;      // 1 in place: channels outside the pairs need no copy
-  uint32_t bytewise = 0;      // 1 if elements are not aligned to their size (kScalar)
   // Items along a head: 16-byte vectors; or single pairs and channels; or 1 if the job has a norm.
   uint32_t chunks = 0;
   uint32_t head_groups = 0;  // threads that share the heads of a token: g, g + head_groups, ...

@@ -13,7 +13,6 @@ namespace rope::kernels {
 namespace {
 
 constexpr int64_t kVectorBytes = 16;
-constexpr int64_t kItemsMax = int64_t{1} << 31;  // of one rectangle
 
 bool IsAligned(const void* address, int64_t bytes) {
   return reinterpret_cast<uintptr_t>(address) % static_cast<uintptr_t>(bytes) == 0;
@@ -41,7 +40,6 @@ CudaJob Normalized(CudaJob job) {
   job.channel_share = 1.0 / job.head_dim;
   job.inverse_output = 1.0 / double{job.output_scale};
   job.copies = OnlyPairs(job) ? 1 : 0;
-  job.in_place = job.input == job.output ? 1 : 0;
   return job;
 }
 
@@ -63,7 +61,9 @@ bool FitsVector(const CudaJob& job) {
 
 CudaKernel KernelFor(const CudaJob& job) {
   const bool turns = job.arithmetic == static_cast<uint32_t>(PairArithmetic::kTurn);
-  if (!turns || job.copies == 0) return CudaKernel::kFused;
+  const bool aligned =
+      IsAligned(job.input, InputBytes(job)) && IsAligned(job.output, OutputBytes(job));
+  if (!turns || job.copies == 0 || !aligned) return CudaKernel::kFused;
   return FitsVector(job) ? CudaKernel::kVector : CudaKernel::kScalar;
 }
 
@@ -71,7 +71,7 @@ CudaKernel KernelFor(const CudaJob& job) {
 // reads the whole head before any of it may change: one thread's.
 uint32_t Chunks(const CudaJob& job, CudaKernel kernel) {
   if (job.norm != 0) return 1;
-  const bool stay = job.copies != 0 && job.in_place != 0;
+  const bool stay = job.copies != 0 && job.input == job.output;
   const uint32_t copied = stay ? 0 : job.head_dim - 2 * job.pairs;
   if (kernel != CudaKernel::kVector) return job.pairs + copied;
   const auto width = static_cast<uint32_t>(kVectorBytes / InputBytes(job));
@@ -106,27 +106,17 @@ class LaunchBuilder {
     launch_.threads = shape.threads;
   }
 
-  // Cuts what is too large to count in 32 bits, by heads and then by tokens.
-  void Add(const CudaJob& job) {
-    const int64_t heads_most = std::min(job.heads, kItemsMax / job.chunks);
-    for (int64_t head = 0; head < job.heads; head += heads_most) {
-      const int64_t heads = std::min(heads_most, job.heads - head);
-      const int64_t groups = (heads + shape_.heads_per_thread - 1) / shape_.heads_per_thread;
-      const int64_t tokens_most = std::min(job.tokens, kItemsMax / (groups * job.chunks));
-      for (int64_t token = 0; token < job.tokens; token += tokens_most) {
-        CudaJob part = job;
-        part.input = static_cast<const char*>(job.input) +
-                     (token * job.input_token + head * job.input_head) * InputBytes(job);
-        part.output = static_cast<char*>(job.output) +
-                      (token * job.output_token + head * job.output_head) * OutputBytes(job);
-        part.rows = job.rows == nullptr ? nullptr : job.rows + token * 2 * job.pairs;
-        part.token_scales = job.token_scales == nullptr ? nullptr : job.token_scales + token;
-        part.tokens = std::min(tokens_most, job.tokens - token);
-        part.heads = heads;
-        part.head_groups = static_cast<uint32_t>(groups);
-        Append(part);
-      }
-    }
+  void Add(CudaJob job) {
+    const int64_t groups = (job.heads + shape_.heads_per_thread - 1) / shape_.heads_per_thread;
+    ROPE_CHECK(job.tokens <= kCudaItemsMax / job.chunks / groups);
+    const int64_t items = job.tokens * groups * job.chunks;
+    const int64_t items_per_block = int64_t{shape_.threads} * shape_.steps;
+    job.head_groups = static_cast<uint32_t>(groups);
+    job.items = static_cast<uint32_t>(items);
+    job.steps = shape_.steps;
+    job.first_block = static_cast<uint32_t>(blocks_);
+    blocks_ += (items + items_per_block - 1) / items_per_block;
+    plan_.jobs.push_back(job);
   }
 
   void Finish() {
@@ -137,16 +127,6 @@ class LaunchBuilder {
   }
 
  private:
-  void Append(CudaJob& part) {
-    const int64_t items = part.tokens * part.head_groups * part.chunks;
-    const int64_t items_per_block = int64_t{shape_.threads} * shape_.steps;
-    part.items = static_cast<uint32_t>(items);
-    part.steps = shape_.steps;
-    part.first_block = static_cast<uint32_t>(blocks_);
-    blocks_ += (items + items_per_block - 1) / items_per_block;
-    plan_.jobs.push_back(part);
-  }
-
   const Shape shape_;
   CudaPlan& plan_;
   CudaLaunch launch_;
@@ -180,8 +160,6 @@ CudaPlan PlanCuda(const std::vector<CudaJob>& jobs, const CudaShapes& shapes) {
     CudaJob job = Normalized(given);
     const CudaKernel kernel = KernelFor(job);
     job.chunks = Chunks(job, kernel);
-    job.bytewise =
-        IsAligned(job.input, InputBytes(job)) && IsAligned(job.output, OutputBytes(job)) ? 0 : 1;
     if (job.tokens == 0 || job.heads == 0 || job.chunks == 0) continue;
     const auto group = static_cast<size_t>(kernel);
     items[group] += static_cast<double>(job.tokens) * static_cast<double>(job.heads) * job.chunks;

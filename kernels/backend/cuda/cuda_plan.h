@@ -1,9 +1,9 @@
 // PlanCuda: from rectangles in device memory to grouped launches.
 //
 // Rectangles of every dtype, pairing, geometry and length share one launch of the vector kernel;
-// those that its 16-byte accesses cannot serve (odd head sizes, odd addresses) share a second one
-// of the scalar kernel, and those of other arithmetic or with something beside the rotation a
-// third. Two shapes, chosen by the work of a launch:
+// those that its 16-byte accesses cannot serve (odd head sizes, odd strides) share a second one of
+// the scalar kernel, and those of other arithmetic, with something beside the rotation, or whose
+// elements are not aligned to their size a third. Two shapes, chosen by the work of a launch:
 //   head-parallel: few tokens; a thread turns one piece of one head.
 //   token-loop: many tokens; a thread keeps the cos and sin of its pairs in registers while it
 //               walks over up to kCudaHeadsPerThread heads, and its block walks over tokens.
@@ -16,7 +16,8 @@
 // Threading:  Pure function.
 // Ownership:  The plan holds copies of the jobs, with the addresses that they came with.
 // Errors:     None. A malformed job is our bug (ROPE_CHECK).
-// Limits:     Rectangles of more than 2^31 items are split, so that kernels count in 32 bits.
+// Limits:     kCudaItemsMax items of a job, because kernels count them in 32 bits. A job of no more
+//             elements has no more items.
 #ifndef ROPE_KERNELS_BACKEND_CUDA_CUDA_PLAN_H_
 #define ROPE_KERNELS_BACKEND_CUDA_CUDA_PLAN_H_
 
@@ -63,6 +64,7 @@ inline constexpr uint32_t kCudaThreads = 256;  // of a block
 inline constexpr uint32_t kCudaThreadsFew = 64;
 inline constexpr uint32_t kCudaHeadsPerThread = 8;  // at most
 inline constexpr uint32_t kCudaSteps = 4;
+inline constexpr int64_t kCudaItemsMax = int64_t{1} << 31;
 
 // What the kernel does to `job`, without where it lies: addresses, strides and the counts of tokens
 // and heads are the caller's to set.

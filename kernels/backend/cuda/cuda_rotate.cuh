@@ -241,7 +241,7 @@ __device__ __forceinline__ void RotateVectorJob(const CudaJob& job) {
   }
 }
 
-// --- RotateScalar: one pair or one channel at a time, at any address ---
+// --- RotateScalar: one pair or one channel at a time ---
 
 // Tells the compiler that an address is in global memory, which allows shorter instructions.
 __device__ __forceinline__ void AssumeGlobal(const void* address) {
@@ -253,31 +253,14 @@ __device__ __forceinline__ void AssumeGlobal(const void* address) {
 }
 
 template <typename T>
-__device__ __forceinline__ T LoadElement(const CudaJob& job, const T* address) {
+__device__ __forceinline__ T LoadElement(const T* address) {
   AssumeGlobal(address);
-  if (job.bytewise == 0) return *address;
-  unsigned char bytes[sizeof(T)];
-  ROPE_CUDA_UNROLL
-  for (uint32_t i = 0; i < sizeof(T); ++i) {
-    bytes[i] = reinterpret_cast<const unsigned char*>(address)[i];
-  }
-  T value;
-  memcpy(&value, bytes, sizeof(value));
-  return value;
+  return *address;
 }
 template <typename T>
-__device__ __forceinline__ void StoreElement(const CudaJob& job, T* address, T value) {
+__device__ __forceinline__ void StoreElement(T* address, T value) {
   AssumeGlobal(address);
-  if (job.bytewise == 0) {
-    *address = value;
-    return;
-  }
-  unsigned char bytes[sizeof(T)];
-  memcpy(bytes, &value, sizeof(value));
-  ROPE_CUDA_UNROLL
-  for (uint32_t i = 0; i < sizeof(T); ++i) {
-    reinterpret_cast<unsigned char*>(address)[i] = bytes[i];
-  }
+  *address = value;
 }
 
 template <typename T>
@@ -300,13 +283,13 @@ __device__ __forceinline__ void RotateScalarItem(const CudaJob& job, const Item&
   for (uint32_t head = item.head; head < job.heads; head += job.head_groups) {
     const T* const from = input + static_cast<int64_t>(head) * job.input_head;
     T* const to = output + static_cast<int64_t>(head) * job.output_head;
-    T a = LoadElement(job, from + channel);
+    T a = LoadElement(from + channel);
     if (!copied) {
-      T b = LoadElement(job, from + other);
+      T b = LoadElement(from + other);
       Turn(a, b, cos, sin);
-      StoreElement(job, to + other, b);
+      StoreElement(to + other, b);
     }
-    StoreElement(job, to + channel, a);
+    StoreElement(to + channel, a);
   }
 }
 

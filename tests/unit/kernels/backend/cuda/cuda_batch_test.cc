@@ -11,6 +11,7 @@
 #include "kernels/backend/cuda/cuda_job.h"
 #include "kernels/backend/cuda/cuda_lanes.h"
 #include "kernels/backend/cuda/cuda_page_mirror.h"
+#include "kernels/backend/cuda/cuda_plan.h"
 #include "kernels/tables/page_builder.h"
 #include "proto/error.h"
 
@@ -129,6 +130,19 @@ TEST_F(CudaBatchTest, DeviceTensorsOfASequenceTakeOneChunkAndNothingOfALane) {
   ASSERT_THAT(chunks, SizeIs(1));
   EXPECT_THAT(chunks[0].pieces, SizeIs(2));
   EXPECT_EQ(chunks[0].floats_end, 0);
+}
+
+TEST_F(CudaBatchTest, PiecesOfDeviceTensorsAreNoLargerThanKernelsCount) {
+  RotateJob job = Job(1 << 18, 64, 256);
+  job.input_memory = job.output_memory = MemoryKind::kDevice;
+  int64_t elements = 0;
+  for (const CudaChunk& chunk : Cut({job}, 4)) {
+    for (const CudaPiece& piece : chunk.pieces) {
+      EXPECT_LE(piece.elements(), kCudaItemsMax);
+      elements += piece.elements();
+    }
+  }
+  EXPECT_EQ(elements, int64_t{1} << 32);
 }
 
 TEST_F(CudaBatchTest, ASlotIsForBothSidesIfEitherIsInHostMemory) {

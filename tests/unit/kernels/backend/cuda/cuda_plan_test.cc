@@ -142,16 +142,16 @@ TEST(CudaPlanTest, ANormLeavesTheWholeHeadToOneThread) {
   EXPECT_EQ(PlanCuda({job}).jobs.at(0).chunks, 1u);
 }
 
-TEST(CudaPlanTest, ElementsOffTheirOwnSizeAreReadByteByByte) {
+TEST(CudaPlanTest, ElementsOffTheirOwnSizeAreForTheKernelThatReadsBytes) {
   CudaJob job = Job(3, 2);
   job.input = Address((1 << 20) + 2);
-  EXPECT_EQ(PlanCuda({job}).jobs.at(0).bytewise, 0u);
+  EXPECT_EQ(KernelOf(job), CudaKernel::kScalar);
   job.input = Address((1 << 20) + 1);
-  EXPECT_EQ(PlanCuda({job}).jobs.at(0).bytewise, 1u);
+  EXPECT_EQ(KernelOf(job), CudaKernel::kFused);
   job.input = Address(1 << 20);
   job.dtype = static_cast<uint32_t>(DType::kFloat32);
   job.output = Address((1 << 30) + 2);
-  EXPECT_EQ(PlanCuda({job}).jobs.at(0).bytewise, 1u);
+  EXPECT_EQ(KernelOf(job), CudaKernel::kFused);
 }
 
 TEST(CudaPlanTest, InPlaceLeavesOutWhatIsNotTurned) {
@@ -177,49 +177,9 @@ TEST(CudaPlanTest, FewTokensSpreadOverHeadsAndManyWalkOverThem) {
   EXPECT_EQ(many.jobs.at(0).steps, kCudaSteps);
 }
 
-// The parts of an fp8 output lie a byte an element apart, and take their tokens' scales.
-TEST(CudaPlanTest, PartsOfAConvertedJobFollowItsOutput) {
-  CudaJob job = Job(int64_t{1} << 26, 7, 1 << 13);
-  job.output_dtype = static_cast<uint32_t>(DType::kFloat8E4M3);
-  job.token_scales = static_cast<const float*>(Address(4096));
-  const CudaPlan plan = PlanCuda({job});
-  ASSERT_GT(plan.jobs.size(), 1u);
-  const CudaJob& second = plan.jobs[1];
-  const int64_t token = plan.jobs[0].tokens;
-  EXPECT_EQ(second.input, static_cast<const char*>(job.input) + token * job.input_token * 2);
-  EXPECT_EQ(second.output, static_cast<const char*>(job.output) + token * job.output_token);
-  EXPECT_EQ(second.token_scales, job.token_scales + token);
-}
-
-// The parts of a job too large to count in 32 bits tile it.
-TEST(CudaPlanTest, JobsPast32BitsAreSplit) {
-  const CudaJob job = Job(int64_t{1} << 26, 7, 1 << 13);
-  const CudaPlan plan = PlanCuda({job});
-  EXPECT_GT(plan.jobs.size(), 1u);
-  int64_t token = 0;
-  for (const CudaJob& part : plan.jobs) {
-    EXPECT_EQ(part.heads, 7);
-    EXPECT_EQ(part.rows, job.rows);
-    EXPECT_EQ(part.input, static_cast<const char*>(job.input) + token * job.input_token * 2);
-    EXPECT_EQ(part.output, static_cast<const char*>(job.output) + token * job.output_token * 2);
-    EXPECT_LE(part.tokens * part.head_groups * part.chunks, int64_t{1} << 31);
-    token += part.tokens;
-  }
-  EXPECT_EQ(token, job.tokens);
-}
-
-TEST(CudaPlanTest, TokensPast32BitsAreSplitByHeads) {
-  CudaJob job = Job(1, int64_t{1} << 24, 1 << 13);
-  job.rows = static_cast<const float*>(Address(4096));
-  const CudaPlan plan = PlanCuda({job});
-  EXPECT_GT(plan.jobs.size(), 1u);
-  int64_t head = 0;
-  for (const CudaJob& part : plan.jobs) {
-    EXPECT_EQ(part.rows, job.rows);
-    EXPECT_EQ(part.input, static_cast<const char*>(job.input) + head * job.input_head * 2);
-    head += part.heads;
-  }
-  EXPECT_EQ(head, job.heads);
+TEST(CudaPlanDeathTest, MoreItemsThanKernelsCountAreABug) {
+  EXPECT_EQ(PlanCuda({Job(1 << 27, 2)}).jobs.size(), 1u);
+  EXPECT_DEATH(PlanCuda({Job(int64_t{1} << 34, 2)}), "");
 }
 
 TEST(CudaPlanTest, SmallLaunchesNeedNoTable) {
