@@ -90,8 +90,8 @@ CudaJob MakeJob(const Case& wanted, int64_t tokens, int64_t heads) {
   CudaJob job;
   job.input_token = job.output_token = heads * kHeadDim;
   job.input_head = job.output_head = kHeadDim;
-  job.tokens = tokens;
-  job.heads = heads;
+  job.tokens = static_cast<uint32_t>(tokens);
+  job.heads = static_cast<uint32_t>(heads);
   job.head_dim = static_cast<uint32_t>(kHeadDim);
   job.pairs = job.partner = static_cast<uint32_t>(wanted.pairs);
   job.dtype = static_cast<uint32_t>(wanted.dtype);
@@ -101,20 +101,21 @@ CudaJob MakeJob(const Case& wanted, int64_t tokens, int64_t heads) {
   return job;
 }
 
-// Forces `shape` on a plan, whatever the planner chose for its size.
+// Forces `shape` on a plan, whatever the planner chose for its size. Jobs then follow each other.
 void ForceShape(CudaPlan& plan, const Shape& shape) {
   for (kernels::CudaLaunch& launch : plan.launches) {
     launch.threads = shape.threads;
     launch.blocks = 0;
     for (uint32_t i = launch.first_job; i < launch.first_job + launch.jobs; ++i) {
       CudaJob& job = plan.jobs[i];
-      job.head_groups =
-          (static_cast<uint32_t>(job.heads) + shape.heads_per_thread - 1) / shape.heads_per_thread;
-      job.items = static_cast<uint32_t>(job.tokens) * job.head_groups * job.chunks;
+      job.head_groups = (job.heads + shape.heads_per_thread - 1) / shape.heads_per_thread;
+      job.items = job.tokens * job.head_groups * job.chunks;
       job.steps = shape.steps;
       job.first_block = launch.blocks;
       const uint32_t items_of_block = launch.threads * shape.steps;
-      launch.blocks += (job.items + items_of_block - 1) / items_of_block;
+      job.tile_first = 0;
+      job.tile_blocks = job.group_blocks = (job.items + items_of_block - 1) / items_of_block;
+      launch.blocks += job.group_blocks;
     }
   }
 }
@@ -125,7 +126,6 @@ Workload::Workload(const Case& wanted)
     : case_(wanted),
       tensor_bytes_(TensorBytes(wanted)),
       device_table_(wanted.positions * RowBytes(wanted)) {
-  case_.tile = std::min(case_.tile, case_.positions);
   device_table_.Upload(MakeTable(case_.positions, case_.pairs).data(), device_table_.bytes());
   const DeviceBuffer pattern = MakePattern(case_.dtype);
   for (int i = SetCount(case_); i > 0; --i) sets_.push_back(MakeSet(pattern));
@@ -160,10 +160,10 @@ Workload::Set Workload::MakeSet(const DeviceBuffer& pattern) const {
   const std::vector<Part> parts = Parts();
   for (size_t request = 0; request < case_.requests.size(); ++request) {
     if (case_.launch_each && request > 0) set.batches.emplace_back();
-    for (int64_t token = 0; token < case_.requests[request]; token += case_.tile) {
+    for (int64_t token = 0; token < case_.requests[request]; token += case_.positions) {
       for (const Part& part : {parts[2 * request], parts[2 * request + 1]}) {
         if (part.heads == 0) continue;
-        CudaJob job = MakeJob(case_, std::min(case_.tile, part.tokens - token), part.heads);
+        CudaJob job = MakeJob(case_, std::min(case_.positions, part.tokens - token), part.heads);
         const int64_t offset = part.offset + token * part.heads * HeadBytes(case_);
         job.input = set.input.data() + offset;
         job.output = output + offset;
@@ -181,7 +181,7 @@ void Workload::PlanSet(Set& set) const {
   set.plans.clear();
   set.device_jobs.clear();
   for (const std::vector<CudaJob>& jobs : set.batches) {
-    set.plans.push_back(kernels::PlanCuda(jobs));
+    set.plans.push_back(kernels::PlanCuda(jobs, {.tile_tokens = case_.tile}));
     if (case_.shape.has_value()) ForceShape(set.plans.back(), *case_.shape);
     const std::vector<CudaJob>& planned = set.plans.back().jobs;
     set.device_jobs.emplace_back(static_cast<int64_t>(planned.size() * sizeof(CudaJob)));

@@ -43,8 +43,7 @@ struct Case {
   std::optional<Shape> shape = {};  // unset: the planner's choice
   bool launch_each = false;         // a launch for each request, and not one for all
   int64_t positions = 4096;         // positions repeat after this number
-  // q and k of a request are cut into jobs of so many tokens, in turns. At most `positions`.
-  int64_t tile = 4096;
+  int64_t tile = 4096;              // q and k take turns by so many tokens (CudaShapes)
   int64_t query_heads = kQueryHeads;
   int64_t key_heads = kKeyHeads;
   int64_t pairs = kHeadDim / 2;

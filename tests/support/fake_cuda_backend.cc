@@ -30,8 +30,8 @@ kernels::CudaJob CudaJobOf(const kernels::RotateJob& job, const float* rows) {
   result.input_head = job.input_strides.head;
   result.output_token = job.output_strides.token;
   result.output_head = job.output_strides.head;
-  result.tokens = job.tokens;
-  result.heads = job.heads;
+  result.tokens = static_cast<uint32_t>(job.tokens);
+  result.heads = static_cast<uint32_t>(job.heads);
   result.norm_weight = job.norm ? job.norm->weight : nullptr;
   result.token_scales = job.token_scales.empty() ? nullptr : job.token_scales.data();
   return result;

@@ -176,7 +176,7 @@ void CheckJobIsReached(const kernels::CudaJob& job) {
   constexpr int64_t kFloat = sizeof(float);
   CheckReached(job.input, 1);
   CheckReached(job.output, 1);
-  if (job.pairs > 0) CheckReached(job.rows, job.tokens * 2 * job.pairs * kFloat);
+  if (job.pairs > 0) CheckReached(job.rows, kFloat * 2 * job.pairs * job.tokens);
   if (job.token_scales != nullptr) CheckReached(job.token_scales, job.tokens * kFloat);
   if (job.norm_weight != nullptr) CheckReached(job.norm_weight, job.head_dim * kFloat);
 }

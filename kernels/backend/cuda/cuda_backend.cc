@@ -105,8 +105,8 @@ CudaJob CudaJobOf(const CudaPiece& piece, char* device) {
   result.input_head = from.head;
   result.output_token = to.token;
   result.output_head = to.head;
-  result.tokens = piece.tokens;
-  result.heads = piece.heads;
+  result.tokens = static_cast<uint32_t>(piece.tokens);
+  result.heads = static_cast<uint32_t>(piece.heads);
   return result;
 }
 
@@ -121,7 +121,7 @@ void AddRuns(const CudaPiece& piece, const CudaJob& whole, const CudaPageMirror:
     const float* const begin = lease.address(page++) + index * columns;
     const int64_t tokens = std::min(kPageRows - index, piece.tokens - i);
     if (begin == end) {
-      jobs.back().tokens += tokens;
+      jobs.back().tokens += static_cast<uint32_t>(tokens);
     } else {
       CudaJob job = whole;
       job.rows = begin;
@@ -130,7 +130,7 @@ void AddRuns(const CudaPiece& piece, const CudaJob& whole, const CudaPageMirror:
       job.output = static_cast<char*>(whole.output) +
                    i * whole.output_token * ElementBytes(piece.job->stored());
       if (whole.token_scales != nullptr) job.token_scales = whole.token_scales + i;
-      job.tokens = tokens;
+      job.tokens = static_cast<uint32_t>(tokens);
       jobs.push_back(job);
     }
     end = begin + tokens * columns;

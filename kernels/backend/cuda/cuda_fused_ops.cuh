@@ -156,8 +156,8 @@ __device__ __forceinline__ void FusedItem(const CudaJob& job, const Item& item) 
   }
 }
 
-__device__ __forceinline__ void RotateFusedBlock(const CudaJob& job) {
-  const uint32_t first = (blockIdx.x - job.first_block) * blockDim.x * job.steps + threadIdx.x;
+__device__ __forceinline__ void RotateFusedBlock(const CudaJob& job, uint32_t block) {
+  const uint32_t first = FirstItem(job, block);
   ROPE_CUDA_LOOP
   for (uint32_t step = 0; step < job.steps; ++step) {
     const uint32_t index = first + step * blockDim.x;
@@ -168,11 +168,13 @@ __device__ __forceinline__ void RotateFusedBlock(const CudaJob& job) {
 
 __global__ void __launch_bounds__(256)
     RotateFused(const CudaJob* __restrict__ jobs, uint32_t count) {
-  RotateFusedBlock(jobs[FindJob(jobs, count)]);
+  const Work work = FindWork(jobs, count);
+  RotateFusedBlock(jobs[work.job], work.block);
 }
 __global__ void __launch_bounds__(256)
     RotateFusedByValue(const __grid_constant__ CudaJobs list, uint32_t count) {
-  RotateFusedBlock(list.jobs[FindJob(list.jobs, count)]);
+  const Work work = FindWork(list.jobs, count);
+  RotateFusedBlock(list.jobs[work.job], work.block);
 }
 
 }  // namespace rope::kernels::ROPE_CUDA_NAMESPACE

@@ -32,8 +32,8 @@ struct CudaJob {
   int64_t input_head = 0;
   int64_t output_token = 0;
   int64_t output_head = 0;
-  int64_t tokens = 0;
-  int64_t heads = 0;
+  uint32_t tokens = 0;
+  uint32_t heads = 0;
   uint32_t head_dim = 0;  // at most kCudaHeadDimMax
   uint32_t pairs = 0;
   uint32_t offset = 0;
@@ -61,7 +61,12 @@ struct CudaJob {
   uint32_t head_groups = 0;  // threads that share the heads of a token: g, g + head_groups, ...
   uint32_t items = 0;        // tokens * head_groups * chunks
   uint32_t steps = 0;        // items per thread, at a distance of one block of threads
-  uint32_t first_block = 0;  // index of the job's first block in the launch
+  // Jobs of a group take turns, so that q and k of a token are processed close together. A tile of
+  // the group has some blocks of each job. A job alone is a group of one tile.
+  uint32_t first_block = 0;   // index of the group's first block in the launch
+  uint32_t group_blocks = 0;  // of a tile
+  uint32_t tile_first = 0;    // of these, the job's first
+  uint32_t tile_blocks = 0;   // and how many are the job's
 };
 
 // The jobs of a small launch, passed by value: a kernel then reads them from constant memory, and

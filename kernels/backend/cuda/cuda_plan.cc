@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <limits>
 
+#include "absl/types/span.h"
 #include "kernels/backend/rotate_job.h"
 #include "kernels/check.h"
 #include "kernels/dtype/dtype.h"
@@ -26,7 +27,7 @@ bool OnlyPairs(const CudaJob& job) {
 
 // What every kernel may rely on, and one form for geometries that mean the same.
 CudaJob Normalized(CudaJob job) {
-  ROPE_CHECK(job.tokens >= 0 && job.heads >= 0 && job.head_dim <= kCudaHeadDimMax);
+  ROPE_CHECK(job.head_dim <= kCudaHeadDimMax);
   ROPE_CHECK(uint64_t{2} * job.pairs <= job.head_dim);
   if (job.pairs == 0) job.offset = 0;
   if (job.pairs == 0 || job.pairing == static_cast<uint32_t>(Pairing::kInterleaved)) {
@@ -96,6 +97,11 @@ Shape ShapeFor(double items, const CudaShapes& shapes) {
   return shape;
 }
 
+// Whether q of `job` and k of `other`, say, read the same rows.
+bool SharesRows(const CudaJob& job, const CudaJob& other) {
+  return job.rows == other.rows && job.tokens == other.tokens && job.pairs == other.pairs;
+}
+
 // Fills one launch, from jobs whose chunks are known and not 0.
 class LaunchBuilder {
  public:
@@ -106,17 +112,25 @@ class LaunchBuilder {
     launch_.threads = shape.threads;
   }
 
-  void Add(CudaJob job) {
-    const int64_t groups = (job.heads + shape_.heads_per_thread - 1) / shape_.heads_per_thread;
-    ROPE_CHECK(job.tokens <= kCudaItemsMax / job.chunks / groups);
-    const int64_t items = job.tokens * groups * job.chunks;
+  // Adds a group of jobs whose blocks take turns in `tiles` tiles.
+  void Add(absl::Span<CudaJob> group, int64_t tiles) {
     const int64_t items_per_block = int64_t{shape_.threads} * shape_.steps;
-    job.head_groups = static_cast<uint32_t>(groups);
-    job.items = static_cast<uint32_t>(items);
-    job.steps = shape_.steps;
-    job.first_block = static_cast<uint32_t>(blocks_);
-    blocks_ += (items + items_per_block - 1) / items_per_block;
-    plan_.jobs.push_back(job);
+    int64_t blocks = 0;  // of a tile
+    for (CudaJob& job : group) {
+      const int64_t groups = Quotient(job.heads, shape_.heads_per_thread);
+      ROPE_CHECK(job.tokens <= kCudaItemsMax / job.chunks / groups);
+      const int64_t items = job.tokens * groups * job.chunks;
+      job.head_groups = static_cast<uint32_t>(groups);
+      job.items = static_cast<uint32_t>(items);
+      job.steps = shape_.steps;
+      job.first_block = static_cast<uint32_t>(blocks_);
+      job.tile_first = static_cast<uint32_t>(blocks);
+      job.tile_blocks = static_cast<uint32_t>(Quotient(Quotient(items, items_per_block), tiles));
+      blocks += job.tile_blocks;
+    }
+    for (CudaJob& job : group) job.group_blocks = static_cast<uint32_t>(blocks);
+    blocks_ += tiles * blocks;
+    plan_.jobs.insert(plan_.jobs.end(), group.begin(), group.end());
   }
 
   void Finish() {
@@ -127,11 +141,29 @@ class LaunchBuilder {
   }
 
  private:
+  // Rounded up.
+  static int64_t Quotient(int64_t value, int64_t unit) { return (value + unit - 1) / unit; }
+
   const Shape shape_;
   CudaPlan& plan_;
   CudaLaunch launch_;
   int64_t blocks_ = 0;
 };
+
+// Adds the jobs, those of several tiles with the later ones that share their rows.
+void AddGroups(std::vector<CudaJob>& jobs, int64_t tile_tokens, LaunchBuilder& builder) {
+  for (auto first = jobs.begin(); first != jobs.end();) {
+    const int64_t tiles = first->tokens / tile_tokens;
+    auto end = first + 1;
+    if (tiles > 1) {
+      end = std::stable_partition(end, jobs.end(),
+                                  [first](const CudaJob& job) { return SharesRows(*first, job); });
+    }
+    const bool alone = end - first == 1;
+    builder.Add(absl::MakeSpan(&*first, static_cast<size_t>(end - first)), alone ? 1 : tiles);
+    first = end;
+  }
+}
 
 }  // namespace
 
@@ -169,7 +201,7 @@ CudaPlan PlanCuda(const std::vector<CudaJob>& jobs, const CudaShapes& shapes) {
   for (const CudaKernel kernel : {CudaKernel::kVector, CudaKernel::kScalar, CudaKernel::kFused}) {
     const auto group = static_cast<size_t>(kernel);
     LaunchBuilder builder(kernel, ShapeFor(items[group], shapes), plan);
-    for (const CudaJob& job : groups[group]) builder.Add(job);
+    AddGroups(groups[group], shapes.tile_tokens, builder);
     builder.Finish();
   }
   return plan;

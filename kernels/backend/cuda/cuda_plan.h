@@ -59,12 +59,15 @@ struct CudaShapes {
   double items_per_head = 1 << 19;
   // Token-loop: threads of a launch beyond which each walks over kCudaSteps items.
   double threads_many = 1 << 20;
+  // Jobs of at least two such tiles that share their rows take turns, tile by tile. The rows of a
+  // tile then come from memory once: 2 MiB with head_dim 128.
+  int64_t tile_tokens = 4096;
 };
 inline constexpr uint32_t kCudaThreads = 256;  // of a block
 inline constexpr uint32_t kCudaThreadsFew = 64;
 inline constexpr uint32_t kCudaHeadsPerThread = 8;  // at most
 inline constexpr uint32_t kCudaSteps = 4;
-inline constexpr int64_t kCudaItemsMax = int64_t{1} << 31;
+inline constexpr int64_t kCudaItemsMax = int64_t{1} << 30;
 
 // What the kernel does to `job`, without where it lies: addresses, strides and the counts of tokens
 // and heads are the caller's to set.

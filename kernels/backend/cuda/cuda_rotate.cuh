@@ -4,10 +4,11 @@
 // cuda_cpu_shim.h, which puts the same code in another namespace (ROPE_CUDA_NAMESPACE) and runs it
 // on the CPU. It is C++17 without barriers and without shared memory.
 //
-// A block finds its job by binary search over first_block. A thread then processes `steps` items of
-// the job. An item is one 16-byte piece (in fact two, for both channels of its pairs) of the heads
-// g, g + head_groups, ... of one token. So a warp reads adjacent pieces, cos and sin stay in
-// registers from head to head, and the loads of two heads are issued before the first is used.
+// A block finds its job by binary search over first_block, and its part of the job by its turn in
+// a tile. A thread then processes `steps` items of the job. An item is one 16-byte piece (in fact
+// two, for both channels of its pairs) of the heads g, g + head_groups, ... of one token. So a
+// warp reads adjacent pieces, cos and sin stay in registers from head to head, and the loads of
+// two heads are issued before the first is used.
 //
 // Precision:  As backend.h; cuda_numbers.cuh.
 #ifndef ROPE_KERNELS_BACKEND_CUDA_CUDA_ROTATE_CUH_
@@ -83,8 +84,14 @@ __device__ __forceinline__ float LoadRowValue(const float* address) {
 
 // --- the parts of a batch ---
 
-// Returns the index of the last job that starts at or before this block.
-__device__ __forceinline__ uint32_t FindJob(const CudaJob* __restrict__ jobs, uint32_t count) {
+// What a block does: block number `block` of a job.
+struct Work {
+  uint32_t job;
+  uint32_t block;
+};
+
+// Finds the last job of the block's group, by first_block, and then the job whose turn it is.
+__device__ __forceinline__ Work FindWork(const CudaJob* __restrict__ jobs, uint32_t count) {
   uint32_t low = 0;
   while (count - low > 1) {
     const uint32_t middle = low + (count - low) / 2;
@@ -94,7 +101,20 @@ __device__ __forceinline__ uint32_t FindJob(const CudaJob* __restrict__ jobs, ui
       count = middle;
     }
   }
-  return low;
+  uint32_t block = blockIdx.x - jobs[low].first_block;
+  const uint32_t group_blocks = jobs[low].group_blocks;
+  uint32_t tile = 0;
+  if (block >= group_blocks) {
+    tile = block / group_blocks;
+    block -= tile * group_blocks;
+  }
+  while (block < jobs[low].tile_first) --low;
+  return {low, tile * jobs[low].tile_blocks + block - jobs[low].tile_first};
+}
+
+// The thread's first item.
+__device__ __forceinline__ uint32_t FirstItem(const CudaJob& job, uint32_t block) {
+  return block * blockDim.x * job.steps + threadIdx.x;
 }
 
 __device__ __forceinline__ const float* Row(const CudaJob& job, uint32_t token) {
@@ -163,7 +183,7 @@ __device__ __forceinline__ void RotateItem(const CudaJob& job, const Item& item)
   const uint32_t distance = kPairing == Pairing::kHalf ? job.partner : kWidth;
   const T* const input = Input<T>(job, item.token) + channel;
   T* const output = Output<T>(job, item.token) + channel;
-  const uint32_t heads = static_cast<uint32_t>(job.heads);
+  const uint32_t heads = job.heads;
   const auto load = [&](uint32_t head, Vector<T>& a, Vector<T>& b) {
     const T* const address = input + static_cast<int64_t>(head) * job.input_head;
     a = LoadTensor(address);
@@ -227,8 +247,8 @@ __device__ __forceinline__ void CopyItem(const CudaJob& job, const Item& item, u
 }
 
 template <typename T, Pairing kPairing>
-__device__ __forceinline__ void RotateVectorJob(const CudaJob& job) {
-  const uint32_t first = (blockIdx.x - job.first_block) * blockDim.x * job.steps + threadIdx.x;
+__device__ __forceinline__ void RotateVectorJob(const CudaJob& job, uint32_t block) {
+  const uint32_t first = FirstItem(job, block);
   for (uint32_t step = 0; step < job.steps; ++step) {
     const uint32_t index = first + step * blockDim.x;
     if (index >= job.items) return;
@@ -294,8 +314,8 @@ __device__ __forceinline__ void RotateScalarItem(const CudaJob& job, const Item&
 }
 
 template <typename T>
-__device__ __forceinline__ void RotateScalarJob(const CudaJob& job) {
-  const uint32_t first = (blockIdx.x - job.first_block) * blockDim.x * job.steps + threadIdx.x;
+__device__ __forceinline__ void RotateScalarJob(const CudaJob& job, uint32_t block) {
+  const uint32_t first = FirstItem(job, block);
   for (uint32_t step = 0; step < job.steps; ++step) {
     const uint32_t index = first + step * blockDim.x;
     if (index >= job.items) return;
@@ -305,27 +325,27 @@ __device__ __forceinline__ void RotateScalarJob(const CudaJob& job) {
 
 // --- what a block does: all of its threads take the same branch on a job ---
 
-__device__ __forceinline__ void RotateVectorBlock(const CudaJob& job) {
+__device__ __forceinline__ void RotateVectorBlock(const CudaJob& job, uint32_t block) {
   const bool half = job.pairing == static_cast<uint32_t>(Pairing::kHalf);
   if (job.dtype == static_cast<uint32_t>(DType::kBFloat16)) {
-    half ? RotateVectorJob<BFloat16, Pairing::kHalf>(job)
-         : RotateVectorJob<BFloat16, Pairing::kInterleaved>(job);
+    half ? RotateVectorJob<BFloat16, Pairing::kHalf>(job, block)
+         : RotateVectorJob<BFloat16, Pairing::kInterleaved>(job, block);
   } else if (job.dtype == static_cast<uint32_t>(DType::kFloat16)) {
-    half ? RotateVectorJob<Float16, Pairing::kHalf>(job)
-         : RotateVectorJob<Float16, Pairing::kInterleaved>(job);
+    half ? RotateVectorJob<Float16, Pairing::kHalf>(job, block)
+         : RotateVectorJob<Float16, Pairing::kInterleaved>(job, block);
   } else {
-    half ? RotateVectorJob<float, Pairing::kHalf>(job)
-         : RotateVectorJob<float, Pairing::kInterleaved>(job);
+    half ? RotateVectorJob<float, Pairing::kHalf>(job, block)
+         : RotateVectorJob<float, Pairing::kInterleaved>(job, block);
   }
 }
 
-__device__ __forceinline__ void RotateScalarBlock(const CudaJob& job) {
+__device__ __forceinline__ void RotateScalarBlock(const CudaJob& job, uint32_t block) {
   if (job.dtype == static_cast<uint32_t>(DType::kBFloat16)) {
-    RotateScalarJob<BFloat16>(job);
+    RotateScalarJob<BFloat16>(job, block);
   } else if (job.dtype == static_cast<uint32_t>(DType::kFloat16)) {
-    RotateScalarJob<Float16>(job);
+    RotateScalarJob<Float16>(job, block);
   } else {
-    RotateScalarJob<float>(job);
+    RotateScalarJob<float>(job, block);
   }
 }
 
@@ -333,20 +353,24 @@ __device__ __forceinline__ void RotateScalarBlock(const CudaJob& job) {
 
 __global__ void __launch_bounds__(256, 3)
     RotateVector(const CudaJob* __restrict__ jobs, uint32_t count) {
-  RotateVectorBlock(jobs[FindJob(jobs, count)]);
+  const Work work = FindWork(jobs, count);
+  RotateVectorBlock(jobs[work.job], work.block);
 }
 __global__ void __launch_bounds__(256, 3)
     RotateVectorByValue(const __grid_constant__ CudaJobs list, uint32_t count) {
-  RotateVectorBlock(list.jobs[FindJob(list.jobs, count)]);
+  const Work work = FindWork(list.jobs, count);
+  RotateVectorBlock(list.jobs[work.job], work.block);
 }
 
 __global__ void __launch_bounds__(256)
     RotateScalar(const CudaJob* __restrict__ jobs, uint32_t count) {
-  RotateScalarBlock(jobs[FindJob(jobs, count)]);
+  const Work work = FindWork(jobs, count);
+  RotateScalarBlock(jobs[work.job], work.block);
 }
 __global__ void __launch_bounds__(256)
     RotateScalarByValue(const __grid_constant__ CudaJobs list, uint32_t count) {
-  RotateScalarBlock(list.jobs[FindJob(list.jobs, count)]);
+  const Work work = FindWork(list.jobs, count);
+  RotateScalarBlock(list.jobs[work.job], work.block);
 }
 
 }  // namespace rope::kernels::ROPE_CUDA_NAMESPACE
