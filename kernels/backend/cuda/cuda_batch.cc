@@ -52,10 +52,14 @@ int64_t FixedBytes(const RotateJob& job, bool in_pages) {
   return (in_pages ? 2 : 1) * kJobBytes + 4 * kSlotAlignment + WeightBytes(job);
 }
 
-// Fills chunks up to `target` bytes.
+// Fills chunks up to `target` bytes, the first ones of each of `workers` less.
 class Cutter {
  public:
-  Cutter(int64_t target, int64_t table_bytes) : target_(target), table_bytes_(table_bytes) {}
+  Cutter(int64_t first_target, int64_t target, size_t workers, int64_t table_bytes)
+      : first_target_(first_target),
+        target_(target),
+        workers_(workers),
+        table_bytes_(table_bytes) {}
 
   // By tokens, and tokens that are too large by heads.
   absl::Status Add(const RotateJob& job, const CudaTokens& part) {
@@ -81,11 +85,17 @@ class Cutter {
   }
 
  private:
+  // Of the chunk that is being filled.
+  int64_t Target() const {
+    const size_t turn = std::min<size_t>(chunks_.size() / workers_, 16);
+    return std::min(first_target_ << turn, target_);
+  }
+
   int64_t TokensThatFit(const RotateJob& job, int64_t token, bool in_pages) const {
     const int64_t bytes = job.heads * SlotBytes(job) + TokenBytes(job, in_pages);
     const int64_t elements = job.heads * job.head_dim;
     int64_t fit = kElementsMax / elements;
-    if (bytes > 0) fit = std::min(fit, (target_ - used_ - FixedBytes(job, in_pages)) / bytes);
+    if (bytes > 0) fit = std::min(fit, (Target() - used_ - FixedBytes(job, in_pages)) / bytes);
     if (!in_pages) return fit;
     if (SharesPages(job, token)) return std::min(fit, chunk_.pieces.back().tokens);
     // A run begins and ends within a page.
@@ -171,7 +181,9 @@ class Cutter {
     chunk.jobs_offset = RoundUp(chunk.floats_end);
   }
 
+  const int64_t first_target_;
   const int64_t target_;
+  const size_t workers_;
   const int64_t table_bytes_;
   std::vector<CudaChunk> chunks_;
   CudaChunk chunk_;
@@ -246,7 +258,9 @@ absl::StatusOr<std::vector<CudaChunk>> CutCudaBatch(absl::Span<const RotateJob> 
   const int64_t target = staged <= kCudaSmallBytes
                              ? kCudaLaneBytes
                              : std::clamp(staged / (2 * workers), kCudaSmallBytes, kCudaLaneBytes);
-  Cutter cutter(target, table_bytes);
+  const bool grows = staged / (2 * workers) > kCudaSmallBytes;
+  Cutter cutter(grows ? kCudaFirstBytes : target, target, static_cast<size_t>(workers),
+                table_bytes);
   std::vector<CudaTokens> parts;
   const RotateJob* before = nullptr;
   for (const RotateJob& job : jobs) {

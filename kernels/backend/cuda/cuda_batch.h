@@ -68,6 +68,10 @@ struct CudaChunk {
 // Batches that stage no more than this are one chunk: a copy to the device, a launch and a copy
 // back. On the fastest buses such a copy takes as long as it takes to start a few.
 inline constexpr int64_t kCudaSmallBytes = 512 << 10;
+// The first chunk of each worker, if its share is more than two small batches. The second is twice
+// as large, and so on. All workers pack their first chunk at once, and until one has, the bus is
+// idle.
+inline constexpr int64_t kCudaFirstBytes = 256 << 10;
 // The fewest tokens for which a run of the table becomes a separate job.
 inline constexpr int64_t kCudaRunTokens = 32;
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <list>
 #include <utility>
@@ -108,6 +109,21 @@ TEST_F(CudaBatchTest, LargeBatchIsCutByTokensForEveryWorker) {
     EXPECT_GE(chunks.size(), 20u);
     CheckTiles(chunks, job);
   }
+}
+
+TEST_F(CudaBatchTest, ChunksGrowSoThatTheBusStartsEarly) {
+  const RotateJob job = Job(6553, 40);  // 64 MiB
+  for (const int workers : {1, 2, 16}) {
+    const std::vector<CudaChunk> chunks = Cut({job}, workers);
+    CheckTiles(chunks, job);
+    for (size_t i = 0; i + 1 < chunks.size(); ++i) {
+      const int64_t bytes = kCudaFirstBytes
+                            << std::min<size_t>(i / static_cast<size_t>(workers), 3);
+      EXPECT_LE(chunks[i].jobs_offset, bytes) << i;
+      EXPECT_GE(chunks[i].jobs_offset, bytes * 9 / 10) << i;
+    }
+  }
+  EXPECT_THAT(Cut({Job(64, 40)}, 2), SizeIs(2)) << "a small batch has no use for it";
 }
 
 TEST_F(CudaBatchTest, TokensLargerThanALaneAreCutByHeads) {
