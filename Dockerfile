@@ -5,6 +5,7 @@
 #   docker build --target=runtime -t rope-server:cuda --build-arg DEVICE=cuda \
 #     --build-arg BUILD_IMAGE=nvidia/cuda:13.0.1-devel-ubuntu24.04 \
 #     --build-arg RUNTIME_IMAGE=ubuntu:24.04 .
+# That wants a driver of at least 580; nvidia/cuda:12.9.1-devel-ubuntu24.04 wants 525.
 #   docker run --rm --gpus all -p 50051:50051 -p 9464:9464 rope-server:cuda
 # The tests, which leave nothing in the runtime image:
 #   docker build --target=test .
