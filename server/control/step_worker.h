@@ -8,8 +8,8 @@
 // Ownership:  Start takes the job if and only if it returns OK. Done is then called exactly once,
 //             and the job destroyed after it.
 // Errors:     Start: RESOURCE_EXHAUSTED with a retry delay: limits::kControlJobsMax jobs wait
-//             already, or limits::kSessionsControlJobsMax of the session. UNAVAILABLE: draining. Done: the error of a Step; CANCELLED; UNAVAILABLE:
-//             draining.
+//             already, or limits::kSessionsControlJobsMax of the session. UNAVAILABLE: draining.
+//             Done: the error of a Step; CANCELLED; UNAVAILABLE: draining.
 // Limits:     A cancellation or a drain is seen between two steps.
 #ifndef ROPE_SERVER_CONTROL_STEP_WORKER_H_
 #define ROPE_SERVER_CONTROL_STEP_WORKER_H_
