@@ -89,7 +89,7 @@ absl::Status Server::Build(Batcher::Options batches) {
   step_worker_ = std::make_unique<StepWorker>();
   metrics_ = std::make_unique<Metrics>(proto::kVersion, DeviceNames(*devices_));
   regions_ = std::make_unique<RegionTable>(options_.shared_memory);
-  pool_ = std::make_unique<BufferPool>(shares_.pool);
+  pool_ = std::make_unique<BufferPool>(shares_.pool, devices_->host_memory());
   receiving_ = std::make_unique<Receiving>(clock_);
   memory_watch_ = std::make_unique<MemoryWatch>(
       MemoryWatch::Options{shares_.receive, shares_.message, options_.receive_timeout},

@@ -29,11 +29,13 @@
 #define ROPE_KERNELS_BACKEND_BACKEND_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "kernels/backend/host_memory.h"
 #include "kernels/backend/rotate_job.h"
 
 namespace rope::kernels {
@@ -48,6 +50,9 @@ class Backend {
   // A hint that this thread will soon call Rotate with about `bytes` of input. The backend may wake
   // up its workers meanwhile.
   virtual void PrepareFor(int64_t /*bytes*/) {}
+  // Where to announce memory of the process that many tensors will be in; null: the backend has no
+  // use for that.
+  virtual std::shared_ptr<HostMemory> host_memory() { return nullptr; }
   // Rotates all jobs and returns when all outputs are written. Jobs may differ in shape, dtype and
   // geometry.
   virtual absl::Status Rotate(absl::Span<const RotateJob> jobs) = 0;

@@ -197,6 +197,10 @@ void DeviceRouter::NoteFailure(const absl::Status& status) {
   }
 }
 
+std::shared_ptr<kernels::HostMemory> DeviceRouter::host_memory() const {
+  return accelerator_ == nullptr ? nullptr : accelerator_->host_memory();
+}
+
 int DeviceRouter::direct_slots(int threads) const {
   return accelerator_bytes_min_ < limits::kDirectBytesMax ? 1 : threads;
 }

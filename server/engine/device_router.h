@@ -69,6 +69,8 @@ class DeviceRouter {
   }
   // The backend for all batches that the accelerator does not run.
   kernels::Backend& host() const { return *host_; }
+  // The accelerator's (backend.h); null without one.
+  std::shared_ptr<kernels::HostMemory> host_memory() const;
   std::vector<Device> list() const;
   // The smallest batch for the accelerator, in bytes; kNever if it runs none.
   int64_t accelerator_bytes_min() const { return accelerator_bytes_min_; }

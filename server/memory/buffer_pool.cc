@@ -32,14 +32,16 @@ int64_t ClassBytes(int size_class) {
 
 }  // namespace
 
-// One free list per power of two. mutex_ guards the lists and the counters; mmap and munmap run
-// outside it, because they may take milliseconds for a large buffer. Lists are last in, first out:
-// the buffer that was returned last is the one whose pages are most likely still in the cache.
+// One free list per power of two. mutex_ guards the lists and the counters; mmap, munmap and what
+// they announce run outside it, because they may take milliseconds for a large buffer. Lists are
+// last in, first out: the buffer that was returned last is the one whose pages are most likely
+// still in the cache.
 //
 // Buffers own a reference to the store, so that it lives until the last of them is destroyed.
 class PooledBuffer::Store {
  public:
-  explicit Store(int64_t kept_bytes_max) : kept_bytes_max_(kept_bytes_max) {}
+  Store(int64_t kept_bytes_max, std::shared_ptr<kernels::HostMemory> announced_to)
+      : kept_bytes_max_(kept_bytes_max), announced_to_(std::move(announced_to)) {}
 
   ~Store() {
     for (int size_class = 0; size_class < kClasses; ++size_class) {
@@ -65,6 +67,9 @@ class PooledBuffer::Store {
     void* data = mmap(nullptr, static_cast<size_t>(ClassBytes(size_class)), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (data == MAP_FAILED) return nullptr;
+    if (IsAnnounced(size_class)) {
+      announced_to_->Add(static_cast<char*>(data), ClassBytes(size_class));
+    }
     proto::MutexLock lock(&mutex_);
     used_bytes_ += ClassBytes(size_class);
     return static_cast<char*>(data);
@@ -116,11 +121,17 @@ class PooledBuffer::Store {
   }
 
  private:
-  static void Unmap(char* data, int size_class) {
+  bool IsAnnounced(int size_class) const {
+    return announced_to_ != nullptr && ClassBytes(size_class) >= BufferPool::kAnnouncedBytesMin;
+  }
+
+  void Unmap(char* data, int size_class) const {
+    if (IsAnnounced(size_class)) announced_to_->Remove(data);
     munmap(data, static_cast<size_t>(ClassBytes(size_class)));
   }
 
   const int64_t kept_bytes_max_;
+  const std::shared_ptr<kernels::HostMemory> announced_to_;  // may be null
   mutable proto::Mutex mutex_;
   std::array<std::vector<char*>, kClasses> free_ ABSL_GUARDED_BY(mutex_);
   // The shortest length of each list since the last Trim.
@@ -141,8 +152,8 @@ PooledBuffer::~PooledBuffer() {
   if (data_ != nullptr) store_->Give(data_, size_class_);
 }
 
-BufferPool::BufferPool(int64_t kept_bytes_max)
-    : store_(std::make_shared<PooledBuffer::Store>(kept_bytes_max)) {}
+BufferPool::BufferPool(int64_t kept_bytes_max, std::shared_ptr<kernels::HostMemory> announced_to)
+    : store_(std::make_shared<PooledBuffer::Store>(kept_bytes_max, std::move(announced_to))) {}
 
 PooledBuffer BufferPool::Allocate(int64_t size) {
   PooledBuffer buffer;

@@ -14,6 +14,8 @@
 #include <memory>
 #include <utility>
 
+#include "kernels/backend/host_memory.h"
+
 namespace rope::server {
 
 class BufferPool;
@@ -41,7 +43,13 @@ class PooledBuffer {
 
 class BufferPool {
  public:
-  explicit BufferPool(int64_t kept_bytes_max);
+  // A smaller result is copied in less time than it takes to lock its pages.
+  static constexpr int64_t kAnnouncedBytesMin = 64 << 10;
+
+  // Buffers of at least kAnnouncedBytesMin are announced to `announced_to`, if there is one: a
+  // device then writes its results into them.
+  explicit BufferPool(int64_t kept_bytes_max,
+                      std::shared_ptr<kernels::HostMemory> announced_to = nullptr);
 
   // A buffer of `size` bytes with undefined contents. It is empty if `size` is 0 or if the system
   // has no memory left.

@@ -410,6 +410,20 @@ cudaError_t cudaMallocHost(void** ptr, size_t size) {
   if (const cudaError_t error = Enter("cudaMallocHost"); error != cudaSuccess) return error;
   return rope::testing::Allocate(ptr, size, true);
 }
+cudaError_t cudaHostRegister(void* ptr, size_t size, unsigned) {
+  if (const cudaError_t error = EnterOnDevice("cudaHostRegister"); error != cudaSuccess) {
+    return error;
+  }
+  rope::proto::MutexLock lock(&TheState().mu);
+  TheState().allocations[static_cast<const char*>(ptr)] = {static_cast<int64_t>(size), true};
+  return cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void* ptr) {
+  if (const cudaError_t error = Enter("cudaHostUnregister"); error != cudaSuccess) return error;
+  rope::proto::MutexLock lock(&TheState().mu);
+  ROPE_CHECK(TheState().allocations.erase(static_cast<const char*>(ptr)) == 1);
+  return cudaSuccess;
+}
 // After a sticky error the device's memory is gone: it is freed whatever this call returns.
 cudaError_t cudaFree(void* devPtr) {
   if (devPtr != nullptr) rope::testing::Release(devPtr, false);

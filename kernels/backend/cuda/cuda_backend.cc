@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,6 +15,7 @@
 #include "kernels/backend/check_job.h"
 #include "kernels/backend/cuda/cuda_batch.h"
 #include "kernels/backend/cuda/cuda_copy.h"
+#include "kernels/backend/cuda/cuda_host_memory.h"
 #include "kernels/backend/cuda/cuda_lanes.h"
 #include "kernels/backend/cuda/cuda_launch.h"
 #include "kernels/backend/cuda/cuda_page_mirror.h"
@@ -235,6 +237,7 @@ class CudaBackend : public Backend {
 
   std::string_view name() const override { return "cuda:0"; }
   std::string detail() const override { return detail_; }
+  std::shared_ptr<HostMemory> host_memory() override { return host_memory_; }
 
   // Takes all memory, and runs every kernel.
   absl::Status Start() {
@@ -249,8 +252,13 @@ class CudaBackend : public Backend {
     return CheckCudaBackend(*this);
   }
 
-  absl::Status Rotate(absl::Span<const RotateJob> jobs) override {
-    for (const RotateJob& job : jobs) CheckJob(job);
+  absl::Status Rotate(absl::Span<const RotateJob> given) override {
+    std::vector<RotateJob> jobs;
+    jobs.reserve(given.size());
+    for (const RotateJob& job : given) {
+      CheckJob(job);
+      jobs.push_back(host_memory_->Place(job));
+    }
     Batch batch;
     ROPE_ASSIGN_OR_RETURN(batch.chunks,
                           CutCudaBatch(jobs, pool_.threads(), reserve_->table_bytes / 2));
@@ -354,6 +362,7 @@ class CudaBackend : public Backend {
   const CudaShapes shapes_;
   std::string detail_;
   WorkerPool pool_;
+  const std::shared_ptr<CudaHostMemory> host_memory_ = std::make_shared<CudaHostMemory>(kDevice);
   // Set by Start.
   std::optional<CudaReserve> reserve_;
   std::optional<CudaPageMirror> mirror_;

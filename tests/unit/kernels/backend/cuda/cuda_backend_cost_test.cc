@@ -102,10 +102,15 @@ struct Cost {
 
 class CudaBackendCostTest : public rope::testing::FakeCudaTest {
  protected:
-  // The cost of a batch that ran before. `first`: of the first run.
-  static Cost CostOf(const Batch& batch, Cost* first = nullptr) {
+  // The cost of a batch that ran before. `first`: of the first run. `announced`: results are in
+  // memory that the device accesses.
+  static Cost CostOf(const Batch& batch, Cost* first = nullptr, bool announced = false) {
     const auto backend = MakeCudaBackend({.threads = 2});
     EXPECT_THAT(backend, IsOk());
+    HostMemory& memory = *(*backend)->host_memory();
+    for (const RotateJob& job : batch.jobs()) {
+      if (announced) memory.Add(static_cast<char*>(job.output), job.bytes());
+    }
     Cost cost;
     for (Cost* run : {first, &cost}) {
       const FakeCudaCounts before = fake_cuda::Counts();
@@ -115,6 +120,7 @@ class CudaBackendCostTest : public rope::testing::FakeCudaTest {
       *run = {after.calls - before.calls, after.launches - before.launches,
               after.bytes_in - before.bytes_in, after.bytes_out - before.bytes_out};
     }
+    for (const RotateJob& job : batch.jobs()) memory.Remove(static_cast<char*>(job.output));
     return cost;
   }
 
@@ -147,6 +153,14 @@ TEST_F(CudaBackendCostTest, SequenceInHostMemoryMovesItsTensorsAlone) {
   constexpr int64_t kBytes = 2 * 131072 * kHeadDim * 2;
   const Cost cost = CostOf(Batch(1, 131072, 1, 1, false, cache_));
   EXPECT_EQ(cost, (Cost{150, 37, kBytes, kBytes}));
+}
+
+TEST_F(CudaBackendCostTest, ResultsInAnnouncedMemoryAreNotCopiedBack) {
+  constexpr int64_t kBytes = 2 * 131072 * kHeadDim * 2;
+  EXPECT_EQ(CostOf(Batch(1, 131072, 1, 1, false, cache_), nullptr, true),
+            (Cost{113, 37, kBytes, 0}));
+  EXPECT_EQ(CostOf(Batch(64, 1, 32, 8, false, cache_), nullptr, true),
+            (Cost{8, 2, kDecode + 64 * kRow + kJobs, 0}));
 }
 
 }  // namespace

@@ -229,6 +229,65 @@ TEST_F(CudaBackendTest, TensorsInEveryKindOfMemoryInEveryLayout) {
   }
 }
 
+// The memory of the output of a rotation: what of it is announced decides whether it is copied.
+TEST_F(CudaBackendTest, ResultsGoStraightIntoAnnouncedMemory) {
+  for (const int64_t tokens : {3, 2000}) {
+    for (const bool in_place : {false, true}) {
+      RotationSpec spec = Large(tokens);
+      spec.in_place = in_place;
+      const Rotation rotation(spec);
+      const int64_t bytes = rotation.job().bytes();
+      char* const output = static_cast<char*>(rotation.job().output);
+      const FakeCudaCounts before = fake_cuda::Counts();
+      backend_->host_memory()->Add(output, bytes);
+      ASSERT_THAT(Rotate(rotation), IsOk());
+      EXPECT_EQ(rotation.Check(), "");
+      EXPECT_EQ(fake_cuda::Counts().copies_out, before.copies_out);
+      backend_->host_memory()->Remove(output);
+    }
+  }
+}
+
+TEST_F(CudaBackendTest, ResultsAreCopiedIntoMemoryThatIsNotOrNoLongerAnnounced) {
+  const Rotation rotation(Large(3));
+  const int64_t bytes = rotation.job().bytes();
+  char* const output = static_cast<char*>(rotation.job().output);
+  HostMemory& memory = *backend_->host_memory();
+  const auto is_copied = [&] {
+    const int64_t copies = fake_cuda::Counts().copies_out;
+    EXPECT_THAT(Rotate(rotation), IsOk());
+    EXPECT_EQ(rotation.Check(), "");
+    return fake_cuda::Counts().copies_out == copies + 1;
+  };
+  EXPECT_TRUE(is_copied());
+  memory.Add(output, bytes - 1);
+  EXPECT_TRUE(is_copied()) << "the last byte is elsewhere";
+  memory.Remove(output);
+  memory.Add(output + 1, bytes);
+  EXPECT_TRUE(is_copied()) << "the first byte is elsewhere";
+  memory.Remove(output + 1);
+  memory.Add(output, bytes);
+  EXPECT_FALSE(is_copied());
+  memory.Remove(output);
+  EXPECT_TRUE(is_copied());
+  for (const char* function : {"cudaSetDevice", "cudaHostRegister"}) {
+    fake_cuda::Fail(function, 1, cudaErrorMemoryAllocation);
+    memory.Add(output, bytes);
+    EXPECT_TRUE(is_copied()) << function;
+    memory.Remove(output);
+  }
+  EXPECT_EQ(fake_cuda::Calls("cudaHostUnregister"), 3);
+}
+
+TEST_F(CudaBackendTest, AnnouncedMemoryMayOutliveTheBackend) {
+  const std::shared_ptr<HostMemory> memory = backend_->host_memory();
+  std::vector<char> bytes(4096);
+  memory->Add(bytes.data(), 4096);
+  backend_.reset();
+  memory->Remove(bytes.data());
+  EXPECT_EQ(fake_cuda::Calls("cudaHostUnregister"), 1);
+}
+
 // Vectors more than 4 GiB apart, in place. Only the touched pages of the memory exist.
 TEST_F(CudaBackendTest, DistancesPast32Bits) {
   constexpr int64_t kToken = (int64_t{1} << 31) + 8;  // elements of 2 bytes
