@@ -25,7 +25,7 @@
 namespace rope::testing {
 
 // False when sanitizers add so much memory that the program's own cannot be measured.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || \
+#if defined(__SANITIZE_ADDRESS__) || defined(_GLIBCXX_TSAN) || \
     ROPE_TESTS_HAS_FEATURE(address_sanitizer) || ROPE_TESTS_HAS_FEATURE(thread_sanitizer)
 inline constexpr bool kMemoryIsMeasured = false;
 #else
