@@ -46,7 +46,7 @@ Result<Reply> CallRunner::Retry(const CallOptions& options, const Attempt& attem
       if (!WaitForNext(attempts, session.status(), /*idempotent=*/true)) return session.status();
       continue;
     }
-    Outcome<Reply> outcome = attempt(**session, attempts.Remaining());
+    Outcome<Reply> outcome = attempt(**session, attempts);
     if (outcome.reply.ok()) return std::move(outcome.reply);
     connector_->Note(**session, outcome.reply.status());
     if (!WaitForNext(attempts, outcome.reply.status(), outcome.idempotent)) {
@@ -58,16 +58,17 @@ Result<Reply> CallRunner::Retry(const CallOptions& options, const Attempt& attem
 Result<grpc::ByteBuffer> CallRunner::Call(const std::string& method,
                                           const grpc::ByteBuffer& request, bool idempotent,
                                           const CallOptions& options) const {
-  return Retry<grpc::ByteBuffer>(options, [&](const Session& session, microseconds timeout) {
-    return Outcome<grpc::ByteBuffer>{session.stub.Call(method, request, timeout), idempotent};
+  return Retry<grpc::ByteBuffer>(options, [&](const Session& session, const Attempts& attempts) {
+    return Outcome<grpc::ByteBuffer>{session.stub.Call(method, request, attempts.Remaining()),
+                                     idempotent};
   });
 }
 
 Result<RotateReply> CallRunner::Rotate(const RotateRequest& request,
                                        const CallOptions& options) const {
-  return Retry<RotateReply>(options, [&](const Session& session, microseconds timeout) {
+  return Retry<RotateReply>(options, [&](const Session& session, const Attempts& attempts) {
     session.rotate->WakeServerFor(request);
-    return RotateOnce(session, request, timeout);
+    return RotateOnce(session, request, attempts);
   });
 }
 
@@ -76,8 +77,7 @@ Result<RotateReply> CallRunner::Rotate(const RotateRequest& request,
 // whole request.
 CallRunner::Outcome<RotateReply> CallRunner::RotateOnce(const Session& session,
                                                         const RotateRequest& request,
-                                                        microseconds timeout) const {
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
+                                                        const Attempts& attempts) const {
   for (bool goes_whole = false;; goes_whole = true) {
     PreparedUse use = session.prepared->UseOf(request);
     if (goes_whole) use.id = nullptr;
@@ -85,12 +85,11 @@ CallRunner::Outcome<RotateReply> CallRunner::RotateOnce(const Session& session,
     Result<EncodedRotate> encoded =
         EncodeRotate(request, use, session.region, session.rotate->route(), borrowed);
     if (!encoded.ok()) return {encoded.status(), /*idempotent=*/false};
-    const auto remaining =
-        std::chrono::ceil<microseconds>(deadline - std::chrono::steady_clock::now());
-    const Result<ReceivedReply> reply = session.rotate->Rotate(*encoded, borrowed, remaining);
+    const Result<ReceivedReply> reply =
+        session.rotate->Rotate(*encoded, borrowed, attempts.Remaining());
     if (reply.ok()) {
       auto result = reply->ToReply(std::move(encoded->wanted), connector_->outputs());
-      PrepareNow(session, use, remaining);
+      PrepareNow(session, use, attempts.Remaining());
       return {std::move(result), /*idempotent=*/false};
     }
     if (use.id == nullptr || !IsForgotten(reply.status())) {

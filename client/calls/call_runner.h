@@ -66,11 +66,11 @@ class CallRunner {
     Result<Reply> reply;
     bool idempotent = true;
   };
-  // The retry loop of synchronous calls. `attempt(session, timeout)` returns an Outcome<Reply>.
+  // The retry loop of synchronous calls. `attempt(session, attempts)` returns an Outcome<Reply>.
   template <typename Reply, typename Attempt>
   Result<Reply> Retry(const CallOptions& options, const Attempt& attempt) const;
   Outcome<RotateReply> RotateOnce(const Session& session, const RotateRequest& request,
-                                  std::chrono::microseconds timeout) const;
+                                  const Attempts& attempts) const;
   // Sleeps until the next attempt is due and returns true; false: there is no further attempt.
   bool WaitForNext(Attempts& attempts, const Status& status, bool idempotent) const;
   // The queue of the background thread, which the first call starts.
