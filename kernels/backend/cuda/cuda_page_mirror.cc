@@ -47,23 +47,24 @@ absl::StatusOr<std::optional<CudaPageMirror::Lease>> CudaPageMirror::Acquire(
   return std::optional<Lease>(std::move(lease));
 }
 
+std::shared_ptr<CudaPageMirror::Entry> CudaPageMirror::PinExisting(const TablePage& page) {
+  const auto found = entries_.find(page.id());
+  if (found == entries_.end()) return nullptr;
+  ++found->second->pins;
+  return found->second;
+}
+
 // Pins the pages that have entries, creates entries for the others and lists these in `uploads`.
 // Changes nothing and returns false if one finds no place. Existing pages are pinned first, so that
 // no new one takes their place.
 bool CudaPageMirror::Pin(absl::Span<const TablePage* const> pages, Lease& lease,
                          std::vector<Upload>& uploads) {
-  const auto pin = [&](const TablePage* page, std::shared_ptr<Entry>& entry) {
-    const auto found = entries_.find(page->id());
-    if (found == entries_.end()) return false;
-    entry = found->second;
-    ++entry->pins;
-    return true;
-  };
   lease.entries_.resize(pages.size());
-  for (size_t i = 0; i < pages.size(); ++i) pin(pages[i], lease.entries_[i]);
+  for (size_t i = 0; i < pages.size(); ++i) lease.entries_[i] = PinExisting(*pages[i]);
   for (size_t i = 0; i < pages.size(); ++i) {
     std::shared_ptr<Entry>& entry = lease.entries_[i];
-    if (entry != nullptr || pin(pages[i], entry)) continue;
+    if (entry == nullptr) entry = PinExisting(*pages[i]);  // a page may be named twice
+    if (entry != nullptr) continue;
     const std::optional<int64_t> offset = Place(pages[i]->bytes());
     if (!offset.has_value()) {
       for (const std::shared_ptr<Entry>& pinned : lease.entries_) {

@@ -84,6 +84,8 @@ class CudaPageMirror {
 
   bool Pin(absl::Span<const TablePage* const> pages, Lease& lease, std::vector<Upload>& uploads)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The page's entry, pinned; null if it has none.
+  std::shared_ptr<Entry> PinExisting(const TablePage& page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::optional<int64_t> Place(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Drop(const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CopyPages(const std::vector<Upload>& uploads, const CudaLane& lane) const;
