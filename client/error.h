@@ -21,6 +21,11 @@ Status MakeError(Reason reason, absl::string_view field, const absl::AlphaNum& g
 Status MakeError(Reason reason, absl::string_view text, bool may_have_executed = false);
 
 // INVALID_ARGUMENT.
+// Of a call that its caller cancelled.
+inline Status CancelledByCaller(bool may_have_executed) {
+  return MakeError(Reason::kCancelled, "cancelled by the caller", may_have_executed);
+}
+
 inline Status InvalidField(absl::string_view field, const absl::AlphaNum& got,
                            const absl::AlphaNum& want) {
   return MakeError(Reason::kInvalidField, field, got, want);

@@ -17,8 +17,7 @@ namespace {
 Result<grpc::ByteBuffer> CallMethod(const CallRunner& calls, const char* method,
                                     const google::protobuf::Message& request,
                                     const CallOptions& options, bool idempotent = true) {
-  return calls.Call(absl::StrCat("/rope.v1.RopeService/", method), BytesOf(request), idempotent,
-                    options);
+  return calls.Call(RopeMethod(method), BytesOf(request), idempotent, options);
 }
 
 // Calls `method` with `request`, unless that is an error, and converts the reply.
@@ -55,7 +54,7 @@ Result<PreparedRotation> RemoteConnection::Prepare(const RotateRequest& request,
   if (!preparation.ok()) return preparation.status();
   const Result<grpc::ByteBuffer> message = (*preparation)->Message();
   if (!message.ok()) return message.status();
-  auto prepared = ReadPrepared(*preparation, calls_.Call("/rope.v1.RopeService/Prepare", *message,
+  auto prepared = ReadPrepared(*preparation, calls_.Call(RopeMethod("Prepare"), *message,
                                                          /*idempotent=*/true, options));
   if (!prepared.ok()) return prepared.status();
   return PreparedState::RotationOf(*std::move(prepared));

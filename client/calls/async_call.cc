@@ -33,7 +33,7 @@ AsyncCall::AsyncCall(std::shared_ptr<Connector> connector, std::shared_ptr<Event
       attempts_(attempts) {}
 
 // Cancelling only hastens the outstanding event, whose handler then ends the call. The attempt is
-// cancelled without mu_: it has locks of its own.
+// cancelled without mu_, because it takes its own lock.
 void AsyncCall::Cancel() {
   std::shared_ptr<RotateAttempt> attempt;
   {
@@ -48,10 +48,6 @@ void AsyncCall::Cancel() {
 bool AsyncCall::IsCancelled() {
   const proto::MutexLock lock(&mu_);
   return cancelled_;
-}
-
-Status AsyncCall::Cancelled(const Status& last) {
-  return MakeError(Reason::kCancelled, "cancelled by the caller", last.detail().may_have_executed);
 }
 
 // The attempt is published before it starts, so that Cancel finds it. From Start on, another thread
@@ -127,7 +123,7 @@ void AsyncCall::StartAlarm(microseconds delay) {
 void AsyncCall::OnEvent(bool) {
   const auto self = shared_from_this();
   if (outcome_.has_value()) return End(*std::exchange(outcome_, std::nullopt));
-  if (IsCancelled()) return End(Cancelled(Status()));
+  if (IsCancelled()) return End(CancelledByCaller(/*may_have_executed=*/false));
   if (!unsent_.has_value()) return StartNext();
   TryAgain(*std::exchange(unsent_, std::nullopt), /*idempotent=*/true);
 }
@@ -143,7 +139,9 @@ void AsyncCall::OnReply(Result<ReceivedReply> reply) {
   }
   if (use_.id != nullptr && IsForgotten(reply.status())) return StartWhole();
   encoded_.staged.NoteFailure(reply.status());
-  if (IsCancelled()) return End(Cancelled(reply.status()));
+  if (IsCancelled()) {
+    return End(CancelledByCaller(reply.status().detail().may_have_executed));
+  }
   connector_->Note(*session_, reply.status());
   TryAgain(reply.status(), encoded_.idempotent);
 }
@@ -151,7 +149,7 @@ void AsyncCall::OnReply(Result<ReceivedReply> reply) {
 void AsyncCall::StartWhole() {
   session_->prepared->NoteForgotten(use_);
   goes_whole_ = true;
-  if (IsCancelled()) return End(Cancelled(Status()));
+  if (IsCancelled()) return End(CancelledByCaller(/*may_have_executed=*/false));
   StartNext();
 }
 

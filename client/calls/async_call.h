@@ -77,7 +77,6 @@ class AsyncCall final : public LiveCall,
   Status Encode(const RotateRequest& request);
   Status Keep(const RotateRequest& request, std::shared_ptr<const Preparation> preparation);
   bool IsCancelled();
-  static Status Cancelled(const Status& last);
   void RunCallback();
 
   const std::shared_ptr<EventQueue> queue_;

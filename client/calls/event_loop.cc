@@ -12,8 +12,8 @@ namespace {
 
 thread_local const EventQueue* queue_of_thread = nullptr;
 
-// Checks again and again whether gRPC has returned the slices: it does so on threads of its own,
-// under locks of its own, where nothing can be started. Owns itself until then.
+// Checks again and again whether gRPC has returned the slices. gRPC returns them on its threads and
+// under its locks, where nothing can be started. Owns itself until then.
 class ReturnWatch final : public EventHandler {
  public:
   static void Start(grpc::CompletionQueue* queue, const BorrowedSlices& borrowed,

@@ -26,7 +26,7 @@ Status Unregister(const Stub& stub, uint64_t id, bool wait, microseconds timeout
   v1::UnregisterRegionRequest request;
   request.set_region_id(id);
   request.set_wait(wait);
-  return stub.Call("/rope.v1.RopeService/UnregisterRegion", BytesOf(request), timeout).status();
+  return stub.Call(RopeMethod("UnregisterRegion"), BytesOf(request), timeout).status();
 }
 
 }  // namespace
@@ -39,7 +39,7 @@ Status AwaitFence(const Stub& stub, RegionIds& ids, microseconds timeout) {
   v1::RegisterRegionRequest request;
   request.set_region_id(*ids.Acquire());
   const auto next = MessageOf<v1::RegisterRegionResponse>(
-      stub.Call("/rope.v1.RopeService/RegisterRegion", BytesOf(request), Until(deadline)));
+      stub.Call(RopeMethod("RegisterRegion"), BytesOf(request), Until(deadline)));
   if (!next.ok()) return next.status();
   ids.Replace(next->region_id());
   if (!ids.AwaitGivenBack(deadline)) return TooLate("calls that name the memory have not ended");

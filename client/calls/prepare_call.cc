@@ -12,7 +12,7 @@ using std::chrono::microseconds;
 constexpr std::chrono::milliseconds kPrepareMax{500};
 
 const std::string& Method() {
-  static const std::string method = "/rope.v1.RopeService/Prepare";
+  static const std::string method = RopeMethod("Prepare");
   return method;
 }
 

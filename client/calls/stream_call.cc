@@ -26,8 +26,8 @@ std::shared_ptr<StreamCall> StreamCall::Open(std::shared_ptr<Connector> connecto
                                            std::move(queue), options);
   auto rpc = std::make_unique<Rpc>();
   if (options.timeout.has_value()) rpc->context.set_deadline(DeadlineAfter(*options.timeout));
-  rpc->stream = call->session_->stub.PrepareStream("/rope.v1.RopeService/RotateStream",
-                                                   &rpc->context, call->queue_->queue());
+  rpc->stream = call->session_->stub.PrepareStream(RopeMethod("RotateStream"), &rpc->context,
+                                                   call->queue_->queue());
   call->stream_ = rpc->stream.get();
   {
     const proto::MutexLock lock(&call->mu_);
@@ -352,7 +352,7 @@ Status StreamCall::EndOfStream() const {
                      absl::StrCat("its end with ", unanswered_.size(), " requests unanswered"),
                      "an answer to each");
   }
-  if (cancelled_) return MakeError(Reason::kCancelled, "cancelled by the caller");
+  if (cancelled_) return CancelledByCaller(/*may_have_executed=*/false);
   return ToStatus(rpc_status_, rpc_->context);
 }
 

@@ -1,7 +1,7 @@
 // Marks the threads that run the callbacks of a connection. Such a thread must not wait for other
 // callbacks of the connection: some of them run on it, after the current one.
 //
-// Threading:  Thread-safe; each thread has a mark of its own.
+// Threading:  Thread-safe; each thread has its own mark.
 #ifndef ROPE_CLIENT_TRANSPORT_CALLBACK_THREAD_H_
 #define ROPE_CLIENT_TRANSPORT_CALLBACK_THREAD_H_
 

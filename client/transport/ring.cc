@@ -106,11 +106,6 @@ std::optional<uint32_t> Ring::Reserve() {
   return slot;
 }
 
-void Ring::Release(uint32_t slot) {
-  const proto::MutexLock lock(&mu_);
-  free_.push_back(slot);
-}
-
 void Ring::Abandon(uint32_t slot) {
   GiveUp(slot);
   const proto::MutexLock lock(&mu_);
@@ -172,7 +167,8 @@ std::optional<uint32_t> Ring::NextCompleted() {
 
 Result<ReceivedReply> Ring::TakeReply(uint32_t slot) {
   Result<ReceivedReply> reply = ReplyIn(shared().slots[slot]);
-  Release(slot);
+  const proto::MutexLock lock(&mu_);
+  free_.push_back(slot);
   return reply;
 }
 

@@ -46,9 +46,8 @@ class Ring {
   std::optional<Result<ReceivedReply>> Call(std::string_view request, int64_t tensor_bytes,
                                             std::chrono::microseconds timeout);
 
-  // A slot for one request; nullopt: as Call. It must be submitted or released.
+  // A slot for one request, which must be submitted; nullopt: as Call.
   std::optional<uint32_t> Reserve();
-  void Release(uint32_t slot);
   // Submits a request whose reply goes to the completion queue.
   // REQUIRES: `slot` is reserved; as Call.
   void SubmitQueued(uint32_t slot, std::string_view request, std::chrono::microseconds timeout);

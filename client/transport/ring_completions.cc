@@ -138,7 +138,7 @@ class RingCompletions::Requests {
   }
 
   static Status ErrorOf(const Entry& entry, bool is_lost) {
-    if (entry.cancelled) return MakeError(Reason::kCancelled, "cancelled by the caller", true);
+    if (entry.cancelled) return CancelledByCaller(/*may_have_executed=*/true);
     if (is_lost) return MakeError(Reason::kConnectionLost, "ring: the connection was lost", true);
     return MakeError(Reason::kDeadline, "ring: no answer in time", true);
   }

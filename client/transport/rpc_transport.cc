@@ -13,7 +13,7 @@ namespace {
 using std::chrono::microseconds;
 
 const std::string& Method() {
-  static const std::string method = "/rope.v1.RopeService/Rotate";
+  static const std::string method = RopeMethod("Rotate");
   return method;
 }
 

@@ -42,6 +42,11 @@ Status ToStatus(const grpc::Status& status, const grpc::ClientContext& context);
 // The time `timeout` from now, on the monotonic clock. Clamped to one day.
 gpr_timespec DeadlineAfter(std::chrono::microseconds timeout);
 
+// The full name of a method of rope.v1.RopeService.
+inline std::string RopeMethod(const char* name) {
+  return std::string("/rope.v1.RopeService/") + name;
+}
+
 class Stub {
  public:
   Stub(std::shared_ptr<grpc::Channel> channel, const ConnectOptions& options);
@@ -50,7 +55,7 @@ class Stub {
   // MakeChannel.
   bool WaitForConnected(std::chrono::microseconds timeout) const;
 
-  // `method` is the full method name, such as "/rope.v1.RopeService/Rotate".
+  // `method` is the full method name (RopeMethod).
   Result<grpc::ByteBuffer> Call(const std::string& method, const grpc::ByteBuffer& request,
                                 std::chrono::microseconds timeout) const;
 

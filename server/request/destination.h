@@ -11,10 +11,10 @@
 
 namespace rope::server {
 
-// Sets the destination of each tensor of a plan, and store_strides of those that go to POSIX
-// objects. Results of at least `overwrite_bytes_min` bytes overwrite received bytes that may be
-// overwritten and that they fit one for one. REQUIRES: the tensors have their elements, and their
-// places are checked.
+// Sets the destination of each tensor of a plan. Tensors that go to POSIX objects also get their
+// store_strides. Results of at least `overwrite_bytes_min` bytes overwrite received bytes that may
+// be overwritten and that they fit one for one. REQUIRES: the tensors have their elements, and
+// their places are checked.
 void SetDestinations(ReceivedBytes& received, int64_t overwrite_bytes_min, Plan& plan);
 
 }  // namespace rope::server

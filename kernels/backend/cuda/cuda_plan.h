@@ -1,9 +1,9 @@
 // PlanCuda: from rectangles in device memory to grouped launches.
 //
-// Rectangles of every dtype, pairing, geometry and length share one launch of the vector kernel;
-// those that its 16-byte accesses cannot serve (odd head sizes, odd strides) share a second one of
-// the scalar kernel, and those of other arithmetic, with something beside the rotation, or whose
-// elements are not aligned to their size a third. Two shapes, chosen by the work of a launch:
+// Rectangles of every dtype, pairing, geometry and length share one launch of the vector kernel.
+// Those that its 16-byte accesses cannot serve (odd head sizes, odd strides) share a launch of the
+// scalar kernel. Those of other arithmetic, with fused ops, or whose elements are not aligned to
+// their size share a launch of the fused kernel. Two shapes, chosen by the work of a launch:
 //   head-parallel: few tokens; a thread turns one piece of one head.
 //   token-loop: many tokens; a thread keeps the cos and sin of its pairs in registers while it
 //               walks over up to kCudaHeadsPerThread heads, and its block walks over tokens.

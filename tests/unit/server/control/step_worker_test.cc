@@ -53,7 +53,7 @@ class StepWorkerTest : public ::testing::Test {
     if (!let_go_.HasBeenNotified()) let_go_.Notify();
   }
 
-  // Each job is of a session of its own, unless `session` names one.
+  // Each job belongs to a new session, unless `session` names one.
   absl::Status Start(int name, int steps, StepWorker::Cancelled cancelled = nullptr,
                      std::optional<uint64_t> session = std::nullopt) {
     std::unique_ptr<StepWorker::Job> job = std::make_unique<Counted>(*this, name, steps);
