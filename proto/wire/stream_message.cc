@@ -95,8 +95,7 @@ class Reader {
                        absl::StrCat("unknown field number ", number),
                        absl::StrCat("a field of ", v1::RotateStreamRequest::descriptor()->name()));
     }
-    if (type != WireType::kLength) return cursor_.SkipScalar(type);
-    return Delimited("reply", type).status();
+    return cursor_.SkipField(type);
   }
 
   WireCursor cursor_;

@@ -85,12 +85,16 @@ std::string_view WireCursor::ReadBytes(int64_t count) {
   return part;
 }
 
-absl::Status WireCursor::SkipScalar(WireType type) {
+absl::Status WireCursor::SkipField(WireType type) {
   switch (type) {
     case WireType::kVarint:
       return ReadVarint().status();
     case WireType::kFixed64:
       return ReadView(8).status();
+    case WireType::kLength: {
+      const absl::StatusOr<int64_t> length = ReadLength();
+      return length.ok() ? ReadView(*length).status() : length.status();
+    }
     case WireType::kFixed32:
       return ReadView(4).status();
     default:

@@ -44,8 +44,8 @@ class WireCursor {
   absl::StatusOr<uint32_t> ReadTag();
   // The length of the value that follows. The caller checks it against the message's end.
   absl::StatusOr<int64_t> ReadLength();
-  // Skips the value of a field. INVALID_ARGUMENT: `type` is kLength or a group.
-  absl::Status SkipScalar(WireType type);
+  // Skips the value of a field. INVALID_ARGUMENT: a group.
+  absl::Status SkipField(WireType type);
   // Appends the next `count` bytes to `out`.
   absl::Status ReadBytes(int64_t count, std::string& out);
   // Returns views of the next `count` bytes, without copying.

@@ -65,7 +65,7 @@ std::string Make(const Move& move, WireCursor& cursor, bool& failed) {
     case Step::kLength:
       return note(cursor.ReadLength());
     case Step::kSkip:
-      return note(cursor.SkipScalar(static_cast<WireType>(move.type)));
+      return note(cursor.SkipField(static_cast<WireType>(move.type)));
     case Step::kBytes: {
       std::string out = "had ";
       const absl::Status status = cursor.ReadBytes(move.count, out);

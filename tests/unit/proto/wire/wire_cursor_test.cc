@@ -79,29 +79,35 @@ TEST(WireCursorTest, ViewPastTheEndIsInvalidArgument) {
   EXPECT_THAT(cursor.ReadView(4), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("got 3")));
 }
 
-TEST(WireCursorTest, SkipScalarMovesPastOneValue) {
-  const std::string bytes = "\xff\x01" + std::string(8, '8') + std::string(4, '4') + "!";
+TEST(WireCursorTest, SkipFieldMovesPastOneValue) {
+  const std::string bytes = "\xff\x01" + std::string(8, '8') + std::string(4, '4') + "\3len!";
   for (size_t cut = 0; cut <= bytes.size(); ++cut) {
     const std::vector<std::string_view> fragments = {std::string_view(bytes).substr(0, cut),
                                                      std::string_view(bytes).substr(cut)};
     WireCursor cursor(fragments);
-    EXPECT_TRUE(cursor.SkipScalar(WireType::kVarint).ok());
+    EXPECT_TRUE(cursor.SkipField(WireType::kVarint).ok());
     EXPECT_EQ(cursor.position(), 2);
-    EXPECT_TRUE(cursor.SkipScalar(WireType::kFixed64).ok());
+    EXPECT_TRUE(cursor.SkipField(WireType::kFixed64).ok());
     EXPECT_EQ(cursor.position(), 10);
-    EXPECT_TRUE(cursor.SkipScalar(WireType::kFixed32).ok());
+    EXPECT_TRUE(cursor.SkipField(WireType::kFixed32).ok());
+    EXPECT_EQ(cursor.position(), 14);
+    EXPECT_TRUE(cursor.SkipField(WireType::kLength).ok());
     EXPECT_EQ(cursor.position(), cursor.size() - 1);
   }
 }
 
-TEST(WireCursorTest, SkipScalarRefusesWhatIsCutOffAndGroups) {
+TEST(WireCursorTest, SkipFieldRefusesWhatIsCutOffAndGroups) {
   const auto skip = [](std::string_view bytes, uint32_t type) {
-    return WireCursor({&bytes, 1}).SkipScalar(static_cast<WireType>(type));
+    return WireCursor({&bytes, 1}).SkipField(static_cast<WireType>(type));
   };
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
   EXPECT_THAT(skip("\xff", 0), StatusIs(kInvalid, HasSubstr("want 1")));
   EXPECT_THAT(skip("1234567", 1), StatusIs(kInvalid, HasSubstr("got 7 more bytes, want 8")));
   EXPECT_THAT(skip("123", 5), StatusIs(kInvalid, HasSubstr("got 3 more bytes, want 4")));
+  EXPECT_THAT(skip("\x04"
+                   "123",
+                   2),
+              StatusIs(kInvalid, HasSubstr("got 3 more bytes, want 4")));
   for (const uint32_t type : {3U, 4U, 6U, 7U}) {
     EXPECT_THAT(skip("12345678", type), StatusIs(kInvalid, HasSubstr("group")));
   }

@@ -111,17 +111,22 @@ class PreparedRotationTest : public ::testing::Test {
                                          << want.Parsed().ShortDebugString();
     return got.status;
   }
+  void ExpectEqualAnswers(const std::vector<std::pair<std::string, v1::RotateRequest>>& requests) {
+    for (const auto& [what, request] : requests) {
+      SCOPED_TRACE(what);
+      const std::string id = Prepare(request);
+      EXPECT_THAT(SendAsPrepared(request, id), IsOk());
+      EXPECT_THAT(SendAsPrepared(request, id), IsOk());
+    }
+  }
 
   LocalEngine engine_;
 };
 
-TEST_F(PreparedRotationTest, CallIsAnsweredAsTheWholeRequestIs) {
+TEST_F(PreparedRotationTest, CallIsAnsweredAsTheWholeRequestIsForEachKindOfTensor) {
   std::vector<std::pair<std::string, v1::RotateRequest>> requests;
   const auto add = [&](const std::string& what) -> v1::RotateRequest& {
     return requests.emplace_back(what, Sample()).second;
-  };
-  const auto config = [&](const std::string& what) -> v1::RopeConfig& {
-    return *add(what).mutable_rope()->mutable_config();
   };
   add("no id").clear_request_id();
   add("starts") = With([](v1::Positions& p) { SetInts(*p.mutable_starts(), {1}, {9}); });
@@ -154,6 +159,19 @@ TEST_F(PreparedRotationTest, CallIsAnsweredAsTheWholeRequestIs) {
   v1::Array& strided = *add("strides").mutable_tensors(1)->mutable_array();
   for (const int64_t stride : {16, 1}) strided.add_strides(stride);
   strided.set_raw(Floats(40));
+  add("id beyond ASCII").set_request_id("\u00e9");
+  (*add("labels").mutable_labels())["pod"] = "a";
+  ExpectEqualAnswers(requests);
+}
+
+TEST_F(PreparedRotationTest, CallIsAnsweredAsTheWholeRequestIsForEachKindOfEmbedding) {
+  std::vector<std::pair<std::string, v1::RotateRequest>> requests;
+  const auto add = [&](const std::string& what) -> v1::RotateRequest& {
+    return requests.emplace_back(what, Sample()).second;
+  };
+  const auto config = [&](const std::string& what) -> v1::RopeConfig& {
+    return *add(what).mutable_rope()->mutable_config();
+  };
   config("xpos").mutable_xpos()->set_scale_base(512);
   v1::RopeConfig& dynamic = config("dynamic");
   dynamic.set_rope_type("dynamic");
@@ -178,14 +196,7 @@ TEST_F(PreparedRotationTest, CallIsAnsweredAsTheWholeRequestIs) {
   still.set_config_json(R"({"model_type": "llama4_text", "head_dim": 8, "rope_theta": 500000.0,
       "num_hidden_layers": 4, "no_rope_layers": [1, 1, 1, 0]})");
   config("past the model's length").set_max_position_embeddings(202);
-  add("id beyond ASCII").set_request_id("\u00e9");
-  (*add("labels").mutable_labels())["pod"] = "a";
-  for (const auto& [what, request] : requests) {
-    SCOPED_TRACE(what);
-    const std::string id = Prepare(request);
-    EXPECT_THAT(SendAsPrepared(request, id), IsOk());
-    EXPECT_THAT(SendAsPrepared(request, id), IsOk());
-  }
+  ExpectEqualAnswers(requests);
 }
 
 TEST_F(PreparedRotationTest, EachCallHasItsOwnPositionsAndElements) {
