@@ -39,10 +39,10 @@ class ReceivedSlices final : public ReceivedBytes {
   const Slices slices_;
 };
 
-// A copy of a message in one piece.
-class ReceivedCopy final : public ReceivedBytes {
+// A message in one piece.
+class ReceivedString final : public ReceivedBytes {
  public:
-  explicit ReceivedCopy(std::string_view bytes) : bytes_(bytes) {}
+  explicit ReceivedString(std::string bytes) : bytes_(std::move(bytes)) {}
   std::string_view bytes() const { return bytes_; }
 
  private:
@@ -125,7 +125,7 @@ absl::StatusOr<std::string> FindId(absl::Span<const std::string_view> fragments)
     ROPE_ASSIGN_OR_RETURN(const uint32_t tag, cursor.ReadTag());
     const auto type = static_cast<proto::WireType>(tag & 7);
     if (type != proto::WireType::kLength) {
-      ROPE_RETURN_IF_ERROR(cursor.SkipScalar(type));
+      ROPE_RETURN_IF_ERROR(cursor.SkipField(type));
       continue;
     }
     ROPE_ASSIGN_OR_RETURN(const int64_t length, cursor.ReadLength());
@@ -221,13 +221,13 @@ absl::StatusOr<std::optional<Decoded>> DecodeStreamRequest(grpc::ByteBuffer& byt
   return Decode(message.rotate->fragments, std::move(received), arrival);
 }
 
-absl::StatusOr<Decoded> DecodeSmallRequest(std::string_view bytes, int64_t message_bytes_max,
+absl::StatusOr<Decoded> DecodeSmallRequest(std::string bytes, int64_t message_bytes_max,
                                            Arrival& arrival) {
   const auto length = static_cast<int64_t>(bytes.size());
   ROPE_RETURN_IF_ERROR(CheckLength(length, message_bytes_max));
-  auto copy = std::make_unique<ReceivedCopy>(bytes);
-  const std::string_view view = copy->bytes();
-  return Decode({&view, 1}, std::move(copy), arrival);
+  auto received = std::make_unique<ReceivedString>(std::move(bytes));
+  const std::string_view view = received->bytes();
+  return Decode({&view, 1}, std::move(received), arrival);
 }
 
 absl::Status DecodeMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message& message,

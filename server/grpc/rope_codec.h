@@ -42,8 +42,8 @@ absl::StatusOr<std::optional<Decoded>> DecodeStreamRequest(grpc::ByteBuffer& byt
                                                            proto::StreamMessage& message,
                                                            Arrival& arrival);
 
-// As DecodeRequest, for a message in one piece, which it copies.
-absl::StatusOr<Decoded> DecodeSmallRequest(std::string_view bytes, int64_t message_bytes_max,
+// As DecodeRequest, for a message in one piece.
+absl::StatusOr<Decoded> DecodeSmallRequest(std::string bytes, int64_t message_bytes_max,
                                            Arrival& arrival);
 
 // The payloads of a message, which refer to the received slices.

@@ -176,10 +176,10 @@ void RopeService::RefuseOnStream(StreamCall& call, uint64_t sequence, const Arri
 
 void RopeService::RotateLocal(LocalCall& call) {
   parts_.in_flight->Add();
-  Arrival arrival = ArrivalOf(call, static_cast<int64_t>(call.message().size()));
+  Arrival arrival = ArrivalOf(call, call.message_bytes());
   arrival.reply_bytes_max = call.reply_bytes_max();
   auto decoded = DecodeWith(
-      [&] { return DecodeSmallRequest(call.message(), parts_.max_message_bytes, arrival); },
+      [&] { return DecodeSmallRequest(call.CopyMessage(), parts_.max_message_bytes, arrival); },
       arrival);
   if (!decoded.ok()) {
     const std::string reply = EncodeSmallError(arrival.id, decoded.status());

@@ -1,7 +1,6 @@
 #include "server/ipc/ring.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -28,6 +27,10 @@ uint64_t RingCall::session() const {
 
 const std::shared_ptr<std::atomic<bool>>& RingCall::cancelled() const {
   return ring_->cancelled_;
+}
+
+std::string RingCall::CopyMessage() const {
+  return {slot_->message.data(), message_bytes_};
 }
 
 void RingCall::Answer(absl::StatusCode code, std::string_view reply) {
@@ -118,12 +121,11 @@ bool Ring::Take(uint32_t index, const Handler& handler) {
   const proto::RingSlot& slot = *call.slot_;
   // Each is read once: the client may write them at any time.
   const uint32_t bytes = slot.message_bytes.load(std::memory_order_relaxed);
-  if (bytes > message_.size()) return false;
+  if (bytes > slot.message.size()) return false;
   const int64_t timeout_us = slot.timeout_us.load(std::memory_order_relaxed);
-  std::memcpy(message_.data(), slot.message.data(), bytes);
   call.under_way_.store(true, std::memory_order_relaxed);
   call.held_ = shared_from_this();
-  call.message_ = {message_.data(), bytes};
+  call.message_bytes_ = bytes;
   call.time_left_ = absl::Microseconds(std::clamp<int64_t>(timeout_us, 0, kTimeoutMaxUs));
   handler(call);
   return true;

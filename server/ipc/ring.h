@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -35,7 +36,8 @@ class RingCall final : public LocalCall {
   uint64_t session() const override;
   absl::Duration time_left() const override { return time_left_; }
   const std::shared_ptr<std::atomic<bool>>& cancelled() const override;
-  std::string_view message() const override { return message_; }
+  int64_t message_bytes() const override { return message_bytes_; }
+  std::string CopyMessage() const override;
   int64_t reply_bytes_max() const override { return kReplyBytesMax; }
   void Answer(absl::StatusCode code, std::string_view reply) override;
 
@@ -49,7 +51,7 @@ class RingCall final : public LocalCall {
   // All below: of the call that is under way.
   std::shared_ptr<Ring> held_;
   absl::Duration time_left_;
-  std::string_view message_;
+  uint32_t message_bytes_ = 0;
 };
 
 class Ring : public std::enable_shared_from_this<Ring> {
@@ -98,7 +100,6 @@ class Ring : public std::enable_shared_from_this<Ring> {
   uint32_t taken_ = 0;              // of what was submitted
   int64_t untold_ = 0;              // completions by Serve's thread since it last woke the reader
   proto::Mutex completions_mutex_;  // writers of `completed` and `completions` in the memory
-  std::array<char, proto::kRingMessageBytes> message_ = {};
   std::array<RingCall, proto::kRingSlots> calls_;
 };
 

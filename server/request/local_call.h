@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -24,8 +25,10 @@ class LocalCall {
   virtual absl::Duration time_left() const = 0;
   // Becomes true when the client has disconnected.
   virtual const std::shared_ptr<std::atomic<bool>>& cancelled() const = 0;
-  // The server's own copy of the request; valid until the handler returns.
-  virtual std::string_view message() const = 0;
+  virtual int64_t message_bytes() const = 0;
+  // Copies the request out of memory that the client may write at any time: two copies may differ.
+  // REQUIRES: the handler has not returned.
+  virtual std::string CopyMessage() const = 0;
   virtual int64_t reply_bytes_max() const = 0;
   // Sends the reply and ends the call, which must not be used afterwards. REQUIRES: `reply` has at
   // most reply_bytes_max() bytes.

@@ -121,8 +121,7 @@ class DecodeRotateFuzzTest : public DecodeFuzzTest {
   }
   Read ReadSmall(const std::string& bytes, int64_t bytes_max) {
     Read read;
-    const rope::testing::ExactFragments exact({bytes});
-    read.decoded = DecodeSmallRequest(exact.views().front(), bytes_max, read.arrival);
+    read.decoded = DecodeSmallRequest(bytes, bytes_max, read.arrival);
     return read;
   }
 

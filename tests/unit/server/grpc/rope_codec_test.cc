@@ -162,11 +162,9 @@ TEST(DecodeSmallRequestTest, RequestKeepsWhatItsPayloadsReferTo) {
   v1::RotateRequest sent;
   sent.set_request_id("mine");
   AddTensor(sent, 3).mutable_array()->set_raw("twelve bytes");
-  std::string message = sent.SerializeAsString();
   Arrival arrival;
-  const auto decoded = DecodeSmallRequest(message, limits::kMiB, arrival);
+  const auto decoded = DecodeSmallRequest(sent.SerializeAsString(), limits::kMiB, arrival);
   ASSERT_THAT(decoded, IsOk());
-  message.assign(message.size(), 'x');
   EXPECT_EQ(arrival.id, "mine");
   EXPECT_EQ(PayloadIn(*decoded), "twelve bytes");
   EXPECT_EQ(decoded->bytes->Overwritable(decoded->split.payloads[0].fragments[0]), nullptr)

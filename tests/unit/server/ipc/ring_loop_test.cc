@@ -23,8 +23,7 @@ using ::rope::testing::StatusIs;
 using ::testing::HasSubstr;
 
 void Echo(RingCall& call) {
-  call.Answer(absl::StatusCode::kOk,
-              absl::StrCat(call.session(), " ", std::string(call.message())));
+  call.Answer(absl::StatusCode::kOk, absl::StrCat(call.session(), " ", call.CopyMessage()));
 }
 
 class RingLoopTest : public ::testing::Test {

@@ -81,7 +81,7 @@ class RingTest : public ::testing::Test {
   Ring::Served Serve() {
     return ring_->Serve([this](RingCall& call) {
       calls_.push_back(&call);
-      messages_.emplace_back(call.message());
+      messages_.push_back(call.CopyMessage());
     });
   }
   absl::Duration TimeLeft(size_t call) const { return calls_[call]->time_left(); }
@@ -209,8 +209,9 @@ TEST_F(RingTest, WhatTheClientWritesLaterIsNotSeen) {
   client_.Send(0, "as it was");
   std::string seen;
   ring_->Serve([&](RingCall& call) {
+    seen = call.CopyMessage();
     client_.Write(0, "something else, and longer");
-    seen = call.message();
+    EXPECT_EQ(call.message_bytes(), 9) << "the length is read once";
     call.Answer(absl::StatusCode::kOk, {});
   });
   EXPECT_EQ(seen, "as it was");
