@@ -82,7 +82,7 @@ void StoreRow(const Rotors& base, const Rotors& step, float* row) {
 
 // Precision hf rounds each angle to float32, so angle addition does not apply. Each row is computed
 // from its position.
-std::shared_ptr<const TablePage> BuildEagerPage(const Frequencies& frequencies, int64_t first) {
+std::shared_ptr<TablePage> BuildEagerPage(const Frequencies& frequencies, int64_t first) {
   const size_t columns = frequencies.inv_freq.size();
   std::vector<float> values;
   values.reserve(static_cast<size_t>(kPageRows) * 2 * columns);
@@ -91,14 +91,13 @@ std::shared_ptr<const TablePage> BuildEagerPage(const Frequencies& frequencies, 
     for (const double cos : rotors.cos) values.push_back(static_cast<float>(cos));
     for (const double sin : rotors.sin) values.push_back(static_cast<float>(sin));
   }
-  return std::make_shared<const TablePage>(kPageRows, static_cast<int64_t>(columns),
-                                           std::move(values));
+  return std::make_shared<TablePage>(kPageRows, static_cast<int64_t>(columns), std::move(values));
 }
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<const TablePage>> BuildPage(const Frequencies& frequencies,
-                                                           int64_t first) {
+absl::StatusOr<std::shared_ptr<TablePage>> BuildPage(const Frequencies& frequencies,
+                                                     int64_t first) {
   const size_t columns = frequencies.inv_freq.size();
   if (frequencies.eager.has_value()) return BuildEagerPage(frequencies, first);
   std::vector<Rotors> fine(1, Rotors(columns));
@@ -116,8 +115,7 @@ absl::StatusOr<std::shared_ptr<const TablePage>> BuildPage(const Frequencies& fr
     }
     base = Multiply(base, coarse);
   }
-  return std::make_shared<const TablePage>(kPageRows, static_cast<int64_t>(columns),
-                                           std::move(values));
+  return std::make_shared<TablePage>(kPageRows, static_cast<int64_t>(columns), std::move(values));
 }
 
 }  // namespace rope::kernels

@@ -21,12 +21,11 @@ inline constexpr int64_t kPageRows = 64;
 
 // Builds the page of positions [first, first + kPageRows). `first` is a multiple of kPageRows.
 // Tests pass other builders to the table cache.
-using PageBuilder = std::function<absl::StatusOr<std::shared_ptr<const TablePage>>(
-    const Frequencies&, int64_t first)>;
+using PageBuilder =
+    std::function<absl::StatusOr<std::shared_ptr<TablePage>>(const Frequencies&, int64_t first)>;
 
 // The server's PageBuilder. Never fails.
-absl::StatusOr<std::shared_ptr<const TablePage>> BuildPage(const Frequencies& frequencies,
-                                                           int64_t first);
+absl::StatusOr<std::shared_ptr<TablePage>> BuildPage(const Frequencies& frequencies, int64_t first);
 
 }  // namespace rope::kernels
 

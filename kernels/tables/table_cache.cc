@@ -152,8 +152,7 @@ Found FindOrAdd(Table& table, int64_t page) {
 // Rows of single positions, without building whole pages.
 PagePtr BuildRows(const Frequencies& frequencies, absl::Span<const int64_t> positions) {
   const size_t columns = frequencies.inv_freq.size();
-  std::vector<float> values;
-  values.resize(positions.size() * 2 * columns);
+  std::vector<float> values(positions.size() * 2 * columns);
   float* row = values.data();
   for (const int64_t position : positions) {
     for (size_t j = 0; j < columns; ++j) {
@@ -253,8 +252,9 @@ absl::StatusOr<PagePtr> TableCache::Impl::CachedPage(const Frequencies& frequenc
 // gets a failure; the entry is erased before they wake up, so the next request builds again.
 absl::StatusOr<PagePtr> TableCache::Impl::BuildInto(const Frequencies& frequencies, int64_t page,
                                                     Table& table, Entry& entry) {
-  absl::StatusOr<PagePtr> result = builder_(frequencies, page * kPageRows);
-  entry.result = result;
+  auto built = builder_(frequencies, page * kPageRows);
+  if (built.ok()) (*built)->set_cached();
+  const absl::StatusOr<PagePtr> result = entry.result = std::move(built);
   if (result.ok()) {
     builds_.fetch_add(1, std::memory_order_relaxed);
     bytes_.fetch_add(PageBytes(**result), std::memory_order_relaxed);

@@ -1,9 +1,8 @@
 // TablePage: cos and sin as float32, for kPageRows consecutive positions or for rows that were
-//            built
-// for one request.
+// built for one request.
 //
 // Row layout: `columns` cosines, then `columns` sines, both multiplied by the multiplier.
-// Threading:  Immutable once built; any thread.
+// Threading:  Immutable once shared; any thread.
 // Ownership:  Shared. A RowRef is a view; the holder of a RowRef must also hold its page.
 #ifndef ROPE_KERNELS_TABLES_TABLE_PAGE_H_
 #define ROPE_KERNELS_TABLES_TABLE_PAGE_H_
@@ -23,6 +22,10 @@ class TablePage {
 
   // Unique in this process for ever. A page's address is not: it can be reused.
   uint64_t id() const { return id_; }
+  // The table cache keeps the page: it has kPageRows rows, and later requests will find it. Set
+  // before the page is shared.
+  bool cached() const { return cached_; }
+  void set_cached() { cached_ = true; }
   int64_t rows() const { return rows_; }
   int64_t columns() const { return columns_; }
   const float* Cos(int64_t row) const { return values_.data() + row * 2 * columns_; }
@@ -33,6 +36,7 @@ class TablePage {
   static uint64_t NextId();
 
   uint64_t id_;
+  bool cached_ = false;
   int64_t rows_;
   int64_t columns_;
   std::vector<float> values_;

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_format.h"
 #include "kernels/dtype/float16.h"
+#include "kernels/tables/page_builder.h"
 
 namespace rope::testing {
 
@@ -134,7 +135,7 @@ Rotation::Rotation(const RotationSpec& spec) : spec_(spec) {
     }
     rows_.push_back({nullptr, token});
   }
-  page_ = std::make_unique<kernels::TablePage>(spec.tokens, spec.geometry.pairs, values_);
+  page_ = std::make_unique<kernels::TablePage>(MakePage());
   for (kernels::RowRef& row : rows_) row.page = page_.get();
 
   std::uniform_real_distribution<float> factor(-2, 2);
@@ -216,7 +217,14 @@ void Rotation::SetRow(int64_t pair, float cos, float sin) {
     row[pair] = cos;
     row[spec_.geometry.pairs + pair] = sin;
   }
-  *page_ = kernels::TablePage(spec_.tokens, spec_.geometry.pairs, values_);
+  *page_ = MakePage();
+}
+
+// A page of as many rows as the table cache keeps is one of its pages.
+kernels::TablePage Rotation::MakePage() const {
+  kernels::TablePage page(spec_.tokens, spec_.geometry.pairs, values_);
+  if (spec_.tokens == kernels::kPageRows) page.set_cached();
+  return page;
 }
 
 void Rotation::TakeInput(const Rotation& other) {

@@ -92,6 +92,7 @@ class Rotation {
   Buffer MakeBuffer(int64_t extent) const;
   const Buffer& output() const { return spec_.in_place ? input_ : output_; }
   // The channels of a head before the rotation.
+  kernels::TablePage MakePage() const;
   std::vector<double> NormedHead(int64_t token, int64_t head) const;
   // The two channels of a pair, and their tolerance.
   struct Pair {

@@ -199,7 +199,7 @@ int64_t RunLength(absl::Span<const RowRef> rows, size_t first) {
     const RowRef& next = rows[i + 1];
     const bool same_page = next.page == row.page && next.index == row.index + 1;
     const bool next_page = row.index == kPageRows - 1 && next.index == 0 && next.page != row.page &&
-                           next.page->rows() == kPageRows;
+                           next.page->cached();
     if (!same_page && !next_page) break;
     ++i;
   }
@@ -237,7 +237,7 @@ std::vector<CudaTokens> CutCudaTokens(const RotateJob& job) {
     const RowRef& row = job.rows[static_cast<size_t>(token)];
     int64_t run = fits ? 1 : job.tokens - token;
     bool in_pages = false;
-    if (fits && row.page->rows() == kPageRows) {
+    if (fits && row.page->cached()) {
       run = RunLength(job.rows, static_cast<size_t>(token));
       in_pages = run >= kCudaRunTokens;
     }

@@ -18,7 +18,9 @@ TablePage QuarterTurns(int64_t columns) {
   for (int64_t i = 0; i < kPageRows * 2 * columns; ++i) {
     values.push_back(i / columns % 2 == 0 ? 0.0F : 1.0F);
   }
-  return TablePage(kPageRows, columns, std::move(values));
+  TablePage page(kPageRows, columns, std::move(values));
+  page.set_cached();
+  return page;
 }
 
 // One job of a kernel: `tokens` heads of fp32.

@@ -165,7 +165,7 @@ TEST(TableCacheTest, FailureGoesToEveryWaiterAndIsNotKept) {
   std::atomic<int> builds = 0;
   TableCache cache(kLargeBudget,
                    [&](const Frequencies& frequencies,
-                       int64_t first) -> absl::StatusOr<std::shared_ptr<const TablePage>> {
+                       int64_t first) -> absl::StatusOr<std::shared_ptr<TablePage>> {
                      if (++builds > 1) return BuildPage(frequencies, first);
                      while (target->statistics().hits < kThreads - 1) std::this_thread::yield();
                      return absl::InternalError("no such luck");
@@ -230,7 +230,7 @@ TEST(TableCacheTest, FrequenciesThatAreNotCacheableLeaveNothingBehind) {
 
 TEST(TableCacheTest, SinglePositionsThatAreNotCacheableBuildNoPage) {
   TableCache cache(kLargeBudget, [](const Frequencies&, int64_t) {
-    return absl::StatusOr<std::shared_ptr<const TablePage>>(absl::InternalError("built a page"));
+    return absl::StatusOr<std::shared_ptr<TablePage>>(absl::InternalError("built a page"));
   });
   Frequencies frequencies = MakeFrequencies(10000, 32);
   frequencies.cacheable = false;

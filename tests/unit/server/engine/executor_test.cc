@@ -436,7 +436,7 @@ TEST_F(ExecutorTest, TablesThatCannotBeBuiltFailTheirSliceAlone) {
   kernels::TableCache failing(
       limits::kTableCacheBytes,
       [](const kernels::Frequencies& frequencies,
-         int64_t first) -> absl::StatusOr<std::shared_ptr<const kernels::TablePage>> {
+         int64_t first) -> absl::StatusOr<std::shared_ptr<kernels::TablePage>> {
         if (first >= 1024) return absl::InternalError("page: got 1024");
         return kernels::BuildPage(frequencies, first);
       });

@@ -72,7 +72,10 @@ class CudaBatchTest : public ::testing::Test {
  private:
   static std::vector<TablePage> MakePages() {
     std::vector<TablePage> pages;
-    for (int i = 0; i < 64; ++i) pages.emplace_back(kPageRows, 64, std::vector<float>());
+    for (int i = 0; i < 64; ++i) {
+      pages.emplace_back(kPageRows, 64, std::vector<float>());
+      pages.back().set_cached();
+    }
     return pages;
   }
   std::vector<RowRef> MakeRows() const {
@@ -201,6 +204,10 @@ TEST_F(CudaBatchTest, RunsOfTheTableAreTokensInPagesAndOthersTravelTogether) {
   EXPECT_TRUE(parts[2].in_pages);
   EXPECT_EQ(parts[2].token, 121);
   EXPECT_EQ(parts[2].tokens, 79);
+  const TablePage whole(kPageRows, 64, std::vector<float>());
+  for (int64_t i = 0; i < kPageRows; ++i) rows[static_cast<size_t>(i)] = {&whole, i};
+  EXPECT_FALSE(CutCudaTokens(job).front().in_pages) << "a page of this request, as long as others";
+  std::copy_n(rows_.begin(), kPageRows, rows.begin());
   job.geometry.pairs = kCudaPageBytesMax / (kPageRows * 8);
   EXPECT_TRUE(CutCudaTokens(job).front().in_pages);
   ++job.geometry.pairs;
