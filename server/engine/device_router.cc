@@ -180,6 +180,8 @@ void DeviceRouter::NoteFailure(const absl::Status& status) {
   const std::string name(accelerator_->name());
   switch (proto::PartsOf(status).reason) {
     case proto::Reason::kBudgetFull: {
+      // Batches that ran at the same time fail together, and count once.
+      if (retry_at_.load() > absl::ToUnixNanos(clock_->Now())) return;
       const absl::Duration before = absl::Nanoseconds(retry_after_.load());
       const absl::Duration wait = std::clamp(2 * before, kRetryMin, kRetryMax);
       retry_after_ = absl::ToInt64Nanoseconds(wait);

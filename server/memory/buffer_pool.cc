@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <utility>
 #include <vector>
@@ -113,7 +114,7 @@ class PooledBuffer::Store {
 
   int64_t kept_bytes() const {
     proto::MutexLock lock(&mutex_);
-    return kept_bytes_;
+    return kept_bytes_ + leaving_bytes_->load();
   }
   int64_t used_bytes() const {
     proto::MutexLock lock(&mutex_);
@@ -126,12 +127,24 @@ class PooledBuffer::Store {
   }
 
   void Unmap(char* data, int size_class) const {
-    if (IsAnnounced(size_class)) announced_to_->Remove(data);
-    munmap(data, static_cast<size_t>(ClassBytes(size_class)));
+    const auto bytes = static_cast<size_t>(ClassBytes(size_class));
+    if (!IsAnnounced(size_class)) {
+      munmap(data, bytes);
+      return;
+    }
+    leaving_bytes_->fetch_add(ClassBytes(size_class));
+    announced_to_->Remove(data, [data, bytes, leaving = leaving_bytes_] {
+      munmap(data, bytes);
+      leaving->fetch_sub(static_cast<int64_t>(bytes));
+    });
   }
 
   const int64_t kept_bytes_max_;
   const std::shared_ptr<kernels::HostMemory> announced_to_;  // may be null
+  // Bytes that stay mapped until the device has let go of them. Shared with what unmaps them, which
+  // may run after the store is gone.
+  const std::shared_ptr<std::atomic<int64_t>> leaving_bytes_ =
+      std::make_shared<std::atomic<int64_t>>(0);
   mutable proto::Mutex mutex_;
   std::array<std::vector<char*>, kClasses> free_ ABSL_GUARDED_BY(mutex_);
   // The shortest length of each list since the last Trim.

@@ -59,7 +59,8 @@ class BufferPool {
   // Keeps kTrimFloorBytes of free memory.
   void Trim();
 
-  // Bytes of the free buffers, and of the buffers in use.
+  // Bytes of the free buffers, with those that a device has not let go of yet; and of the buffers
+  // in use.
   int64_t kept_bytes() const;
   int64_t used_bytes() const;
 

@@ -24,6 +24,7 @@ namespace {
 
 constexpr char kFolder[] = "/dev/shm";
 constexpr size_t kNameBytesMax = 200;
+constexpr uint64_t kBlockBytes = 512;  // of stat's st_blocks
 
 absl::Status WrongMemfd(absl::string_view got) {
   return MakeError(Reason::kWrongState, "hello", got,
@@ -134,6 +135,7 @@ absl::StatusOr<std::unique_ptr<Region>> Region::MapMemfd(proto::FileDescriptor f
   region->device_ = about.st_dev;
   region->inode_ = about.st_ino;
   region->mapped_ = static_cast<char*>(mapped);
+  region->populated_ = static_cast<uint64_t>(about.st_blocks) >= bytes / kBlockBytes;
   return region;
 }
 

@@ -1,7 +1,8 @@
 // Region: memory of a client on this host that requests read from and write to. Two kinds:
 //
 //   memfd  sealed against shrinking, so that access through its mapping can never raise SIGBUS.
-//          Used in place.
+//          Used in place. A device that has locked its pages keeps them when the client punches a
+//          hole: results in place then reach pages that the client no longer sees.
 //   posix  an object under /dev/shm. Its owner can truncate it at any time, so that it is never
 //          mapped. Read and Write copy its bytes and return an error if the object has shrunk.
 //
@@ -64,6 +65,8 @@ class Region {
 
   // The mapping; null if only Read and Write reach the bytes.
   char* mapped() const { return mapped_; }
+  // Whether every page of the mapping existed when it was made.
+  bool populated() const { return populated_; }
 
   // OUT_OF_RANGE: [offset, offset + count) passes the end. `field` names the span in the message.
   absl::Status CheckSpan(uint64_t offset, uint64_t count, absl::string_view field) const;
@@ -80,6 +83,7 @@ class Region {
   dev_t device_ = 0;
   ino_t inode_ = 0;
   char* mapped_ = nullptr;
+  bool populated_ = false;
   proto::FileDescriptor file_;  // of a POSIX object
   uint64_t begin_ = 0;          // offset of the region in `file_`
 };

@@ -67,9 +67,10 @@ absl::StatusOr<std::shared_ptr<RegionName>> NewName(std::shared_ptr<const Region
 //
 // A token is compared and not the session's number, because the kernel reuses descriptor numbers.
 
-RegionTable::RegionTable(Options options)
+RegionTable::RegionTable(Options options, std::shared_ptr<kernels::HostMemory> announced_to)
     : options_(std::move(options)),
-      budget_(std::make_shared<Budget>(static_cast<uint64_t>(options_.bytes_max))) {}
+      budget_(std::make_shared<Budget>(static_cast<uint64_t>(options_.bytes_max))),
+      announced_to_(std::move(announced_to)) {}
 
 uint64_t RegionTable::OpenSession(uint64_t session, const Peer& peer) {
   Session opened;
@@ -239,13 +240,25 @@ absl::StatusOr<std::shared_ptr<const Region>> RegionTable::Charge(
     account.budget->Give(bytes);
     return TooManyBytes(bytes, "--shared_memory_bytes");
   }
+  std::shared_ptr<kernels::HostMemory> announced_to;
+  if (region->mapped() != nullptr && region->populated()) announced_to = announced_to_;
+  if (announced_to != nullptr) announced_to->Add(region->mapped(), static_cast<int64_t>(bytes));
   // The deleter runs when the last reference is dropped, which may be after the session has closed.
-  // It unmaps the region and then returns the bytes to both budgets.
+  // It unmaps the region, once the device has let go of it, and then returns the bytes to both
+  // budgets.
   return std::shared_ptr<const Region>(
-      region.release(), [bytes, mine = account.budget, all = budget_](const Region* dropped) {
-        const std::unique_ptr<const Region> owned(dropped);
-        mine->Give(bytes);
-        all->Give(bytes);
+      region.release(),
+      [bytes, mine = account.budget, all = budget_, announced_to](const Region* dropped) {
+        const auto destroy = [dropped, bytes, mine, all] {
+          delete dropped;  // owned by the last reference
+          mine->Give(bytes);
+          all->Give(bytes);
+        };
+        if (announced_to == nullptr) {
+          destroy();
+        } else {
+          announced_to->Remove(dropped->mapped(), destroy);
+        }
       });
 }
 

@@ -33,6 +33,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "kernels/backend/host_memory.h"
 #include "proto/mutex.h"
 #include "server/limits.h"
 #include "server/memory/budget.h"
@@ -63,7 +64,11 @@ class RegionTable {
     int64_t rejected = 0;  // registrations refused while shared memory is enabled
   };
 
-  explicit RegionTable(Options options);
+  // Regions are announced to `announced_to`, if there is one: a device then accesses tensors there
+  // without a copy. Only those whose pages exist are: their pages are locked, and locking allocates
+  // pages on the server's account.
+  explicit RegionTable(Options options,
+                       std::shared_ptr<kernels::HostMemory> announced_to = nullptr);
 
   const Options& options() const { return options_; }
 
@@ -123,12 +128,14 @@ class RegionTable {
                                   std::unique_ptr<Region> region);
   // Returns `id`, and counts it if it is an error.
   absl::StatusOr<uint64_t> Counted(absl::StatusOr<uint64_t> id);
-  // Charges the region's file to the session and to the server, until the region is destroyed.
+  // Charges the region's file to the session and to the server, until the region is destroyed. The
+  // region is announced for that time.
   absl::StatusOr<std::shared_ptr<const Region>> Charge(const Account& account,
                                                        std::unique_ptr<Region> region) const;
 
   const Options options_;
   const std::shared_ptr<Budget> budget_;
+  const std::shared_ptr<kernels::HostMemory> announced_to_;  // may be null
   std::atomic<int64_t> rejected_ = 0;
 
   mutable proto::SharedMutex mutex_;

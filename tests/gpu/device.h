@@ -64,9 +64,14 @@ struct Spread {
 // REQUIRES: not empty.
 Spread SpreadOf(std::vector<double> seconds);
 
-// The time between two events around each function. The functions take turns, so that changes of
-// the device over time affect all of them, in reverse order every second turn; the first turn does
-// not count.
+// Raises the clocks of the device, which fall while the host prepares a row.
+void WarmUp();
+// The clock of the multiprocessors at the end of the last WarmUp; 0: there was none.
+double WarmMegahertz();
+
+// The time between two events around each function, with warm clocks. The functions take turns, so
+// that changes of the device over time affect all of them, in reverse order every second turn; the
+// first turn does not count.
 std::vector<Spread> DeviceSeconds(const std::vector<Enqueue>& functions, int rounds = 51);
 
 // Properties of device 0.

@@ -5,13 +5,9 @@
 #include <regex>
 
 #include "nlohmann/json.hpp"
-#include "tests/gpu/yardsticks.h"
 
 namespace rope::bench {
 namespace {
-
-// An idle card takes this long to raise its clocks.
-constexpr int kWarmMilliseconds = 150;
 
 std::string NumberOrDash(const char* format, double number) {
   if (number == 0) return "-";
@@ -82,9 +78,8 @@ int RunRows(const std::vector<CudaRow>& rows, const std::string& filter, std::os
   PrintHeading();
   for (const CudaRow& row : rows) {
     if (!std::regex_search(row.name, expression)) continue;
-    double megahertz = 0;
-    Check(WarmClocks(kWarmMilliseconds, &megahertz), "warm clocks");
     const CudaMeasurement found = row.measure();
+    const double megahertz = WarmMegahertz();
     const Measurement& measurement = found.measurement;
     std::optional<bool> holds;
     if (measurement.measured && found.wrong.empty() && !row.bar.empty()) {

@@ -224,10 +224,12 @@ class Bus {
   cudaStream_t streams_[2] = {};
 };
 
-// The times of both functions by this process's clock, in turns; the first does not count.
+// The times of the functions by this process's clock, in turns, with warm clocks of the device; the
+// first turn does not count.
 std::vector<Spread> CallSeconds(const std::vector<std::function<void()>>& functions) {
   using Clock = std::chrono::steady_clock;
   std::vector<std::vector<double>> seconds(functions.size());
+  WarmUp();
   for (int round = -1; round < kRounds; ++round) {
     for (size_t i = 0; i < functions.size(); ++i) {
       const Clock::time_point begin = Clock::now();

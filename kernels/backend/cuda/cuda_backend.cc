@@ -253,12 +253,9 @@ class CudaBackend : public Backend {
   }
 
   absl::Status Rotate(absl::Span<const RotateJob> given) override {
-    std::vector<RotateJob> jobs;
-    jobs.reserve(given.size());
-    for (const RotateJob& job : given) {
-      CheckJob(job);
-      jobs.push_back(host_memory_->Place(job));
-    }
+    for (const RotateJob& job : given) CheckJob(job);
+    const std::vector<RotateJob> placed = host_memory_->Place(given);
+    const auto jobs = placed.empty() ? given : absl::MakeConstSpan(placed);
     Batch batch;
     ROPE_ASSIGN_OR_RETURN(batch.chunks,
                           CutCudaBatch(jobs, pool_.threads(), reserve_->table_bytes / 2));

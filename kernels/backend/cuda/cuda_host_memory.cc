@@ -3,42 +3,121 @@
 #include <cuda_runtime_api.h>
 
 #include <iterator>
+#include <utility>
 
 namespace rope::kernels {
+namespace {
+
+// Whether each head begins at a vector. A kernel would access others element by element over the
+// bus; a copy in the memory of the backend has vectors.
+bool HasVectors(const void* data, const Strides& strides, DType dtype) {
+  constexpr int64_t kVectorBytes = 16;
+  const int64_t bytes = ElementBytes(dtype);
+  return reinterpret_cast<uintptr_t>(data) % kVectorBytes == 0 &&
+         strides.token * bytes % kVectorBytes == 0 && strides.head * bytes % kVectorBytes == 0;
+}
+
+}  // namespace
+
+CudaHostMemory::CudaHostMemory(int device) : device_(device), thread_([this] { Loop(); }) {}
+
+CudaHostMemory::~CudaHostMemory() {
+  {
+    proto::MutexLock lock(&mu_);
+    ended_ = true;
+    changed_.SignalAll();
+  }
+  thread_.join();
+}
 
 void CudaHostMemory::Add(char* data, int64_t bytes) {
-  const bool registered =
-      cudaSetDevice(device_) == cudaSuccess &&
-      cudaHostRegister(data, static_cast<size_t>(bytes), cudaHostRegisterDefault) == cudaSuccess;
+  proto::MutexLock lock(&mu_);
+  tasks_.push_back({data, bytes, nullptr});
+  changed_.SignalAll();
+}
+
+// Before all others: pages that nobody needs are not locked first, and the owner waits for its
+// memory. The order to other memory does not matter.
+void CudaHostMemory::Remove(char* data, Removed removed) {
+  proto::MutexLock lock(&mu_);
+  std::erase_if(tasks_, [data](const Task& task) { return task.data == data; });
+  tasks_.push_front({data, 0, std::move(removed)});
+  changed_.SignalAll();
+}
+
+void CudaHostMemory::Wait() {
+  proto::MutexLock lock(&mu_);
+  while (running_ || !tasks_.empty()) changed_.Wait(&mu_);
+}
+
+// No lock is held while a task runs. After `ended_` memory is still removed, because its owner
+// waits for that, and none is added.
+void CudaHostMemory::Loop() {
+  while (true) {
+    Task task;
+    {
+      proto::MutexLock lock(&mu_);
+      while (tasks_.empty() && !ended_) changed_.Wait(&mu_);
+      if (tasks_.empty()) return;
+      task = std::move(tasks_.front());
+      tasks_.pop_front();
+      running_ = true;
+    }
+    if (task.removed != nullptr) {
+      Unregister(task);
+      task.removed();
+    } else if (!Ended()) {
+      Register(task);
+    }
+    proto::MutexLock lock(&mu_);
+    running_ = false;
+    changed_.SignalAll();
+  }
+}
+
+bool CudaHostMemory::Ended() const {
+  proto::MutexLock lock(&mu_);
+  return ended_;
+}
+
+// Kernels use the host's address: devices since compute capability 6.0 map registered memory there.
+void CudaHostMemory::Register(const Task& task) {
+  const bool registered = cudaSetDevice(device_) == cudaSuccess &&
+                          cudaHostRegister(task.data, static_cast<size_t>(task.bytes),
+                                           cudaHostRegisterDefault) == cudaSuccess;
   static_cast<void>(cudaGetLastError());
   if (!registered) return;
   proto::MutexLock lock(&mu_);
-  ranges_[data] = bytes;
+  ranges_[task.data] = task.bytes;
 }
 
-void CudaHostMemory::Remove(char* data) {
+void CudaHostMemory::Unregister(const Task& task) {
   {
     proto::MutexLock lock(&mu_);
-    if (ranges_.erase(data) == 0) return;
+    if (ranges_.erase(task.data) == 0) return;
   }
-  static_cast<void>(cudaHostUnregister(data));
+  static_cast<void>(cudaHostUnregister(task.data));
   static_cast<void>(cudaGetLastError());
 }
 
-RotateJob CudaHostMemory::Place(const RotateJob& job) const {
-  RotateJob placed = job;
-  if (!job.OnlyTurns()) return placed;
-  if (Holds(job.input, job.input_strides, job)) placed.input_memory = MemoryKind::kDevice;
-  if (Holds(job.output, job.output_strides, job)) placed.output_memory = MemoryKind::kDevice;
+std::vector<RotateJob> CudaHostMemory::Place(absl::Span<const RotateJob> jobs) const {
+  proto::MutexLock lock(&mu_);
+  if (ranges_.empty()) return {};
+  std::vector<RotateJob> placed(jobs.begin(), jobs.end());
+  for (RotateJob& job : placed) {
+    if (!job.OnlyTurns()) continue;
+    if (Holds(job.input, job.input_strides, job)) job.input_memory = MemoryKind::kDevice;
+    if (Holds(job.output, job.output_strides, job)) job.output_memory = MemoryKind::kDevice;
+  }
   return placed;
 }
 
 bool CudaHostMemory::Holds(const void* data, const Strides& strides, const RotateJob& job) const {
   if (job.tokens == 0 || job.heads == 0 || strides.token < 0 || strides.head < 0) return false;
+  if (!HasVectors(data, strides, job.dtype)) return false;
   const auto* const begin = static_cast<const char*>(data);
   const int64_t last = (job.tokens - 1) * strides.token + (job.heads - 1) * strides.head;
   const char* const end = begin + (last + job.head_dim) * ElementBytes(job.dtype);
-  proto::MutexLock lock(&mu_);
   const auto after = ranges_.upper_bound(begin);
   if (after == ranges_.begin()) return false;
   const auto& [range, bytes] = *std::prev(after);

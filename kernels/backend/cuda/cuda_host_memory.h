@@ -1,11 +1,16 @@
-// CudaHostMemory: the host memory that is registered with CUDA.
+// CudaHostMemory: the host memory that is registered with CUDA. Locking pages takes milliseconds
+// and more, so one thread registers and unregisters memory.
 #ifndef ROPE_KERNELS_BACKEND_CUDA_CUDA_HOST_MEMORY_H_
 #define ROPE_KERNELS_BACKEND_CUDA_CUDA_HOST_MEMORY_H_
 
 #include <cstdint>
+#include <deque>
 #include <map>
+#include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/types/span.h"
 #include "kernels/backend/host_memory.h"
 #include "kernels/backend/rotate_job.h"
 #include "proto/mutex.h"
@@ -14,20 +19,43 @@ namespace rope::kernels {
 
 class CudaHostMemory final : public HostMemory {
  public:
-  explicit CudaHostMemory(int device) : device_(device) {}
+  explicit CudaHostMemory(int device);
+  ~CudaHostMemory() override;
+  CudaHostMemory(const CudaHostMemory&) = delete;
+  CudaHostMemory& operator=(const CudaHostMemory&) = delete;
 
   void Add(char* data, int64_t bytes) override;
-  void Remove(char* data) override;
-  // The job, with MemoryKind::kDevice for the tensors that are here. Only plain rotations, whose
-  // kernels access whole vectors, gain from that.
-  RotateJob Place(const RotateJob& job) const;
+  void Remove(char* data, Removed removed) override;
+  void Wait() override;
+
+  // The jobs, with MemoryKind::kDevice for the tensors that are here; empty if no memory is
+  // registered. Only plain rotations of whole vectors gain from that.
+  std::vector<RotateJob> Place(absl::Span<const RotateJob> jobs) const;
 
  private:
-  bool Holds(const void* data, const Strides& strides, const RotateJob& job) const;
+  struct Task {
+    char* data = nullptr;
+    int64_t bytes = 0;
+    Removed removed;  // null: register the memory
+  };
+
+  // Runs the tasks.
+  void Loop();
+  bool Ended() const;
+  void Register(const Task& task);
+  void Unregister(const Task& task);
+  bool Holds(const void* data, const Strides& strides, const RotateJob& job) const
+      ABSL_SHARED_LOCKS_REQUIRED(mu_);
 
   const int device_;
   mutable proto::Mutex mu_;
-  std::map<const char*, int64_t> ranges_ ABSL_GUARDED_BY(mu_);
+  proto::CondVar changed_;  // tasks_, running_ or ended_
+  std::deque<Task> tasks_ ABSL_GUARDED_BY(mu_);
+  bool running_ ABSL_GUARDED_BY(mu_) = false;  // a task that is no longer in tasks_
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;
+  std::map<const char*, int64_t> ranges_ ABSL_GUARDED_BY(mu_);  // registered memory and its bytes
+
+  std::thread thread_;  // last: it uses all members above
 };
 
 }  // namespace rope::kernels

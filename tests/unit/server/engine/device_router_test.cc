@@ -146,6 +146,23 @@ TEST_F(DeviceRouterTest, TheTimeWithoutTheDeviceDoublesUpToAMaximumAndStartsAnew
   EXPECT_EQ(*devices->Rotate({&job, 1}), "gpu:0");
 }
 
+TEST_F(DeviceRouterTest, BatchesThatFailTogetherAreOneFailure) {
+  const auto devices = Make(0);
+  const kernels::RotateJob job = JobOf(8, input_.data(), output_.data());
+  accelerator_->answer = ErrorOf(proto::Reason::kBudgetFull);
+  // Each batch begins before the one around it has failed.
+  accelerator_->on_rotate = [&](auto jobs) {
+    if (accelerator_->calls == 5) return;
+    EXPECT_EQ(*devices->Rotate(jobs), "host");
+  };
+  EXPECT_EQ(*devices->Rotate({&job, 1}), "host");
+  EXPECT_EQ(accelerator_->calls, 5);
+  clock_.Advance(DeviceRouter::kRetryMin);
+  accelerator_->on_rotate = nullptr;
+  accelerator_->answer = absl::OkStatus();
+  EXPECT_EQ(*devices->Rotate({&job, 1}), "gpu:0");
+}
+
 TEST_F(DeviceRouterTest, ARefusedBatchGoesToTheHostAndTheNextToTheDevice) {
   const auto devices = Make(0);
   const kernels::RotateJob job = JobOf(8, input_.data(), output_.data());

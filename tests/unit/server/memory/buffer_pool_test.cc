@@ -4,13 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <map>
 #include <memory>
 #include <optional>
+
+#include "tests/support/announced_memory.h"
 
 namespace rope::server {
 namespace {
 
+using ::rope::testing::AnnouncedMemory;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::Pair;
@@ -80,39 +82,25 @@ TEST(BufferPoolTest, BufferOutlivesThePool) {
   EXPECT_EQ(moved.data()[4095], 1);
 }
 
-class Announced final : public kernels::HostMemory {
- public:
-  void Add(char* data, int64_t bytes) override {
-    ++added;
-    now[data] = bytes;
-  }
-  void Remove(char* data) override {
-    EXPECT_EQ(data[0], 1) << "it is still mapped";
-    EXPECT_EQ(now.erase(data), 1U);
-  }
-
-  int added = 0;
-  std::map<const void*, int64_t> now;  // no pointer to char, which would be printed as text
-};
-
 TEST(BufferPoolTest, LargeBuffersAreAnnouncedForAsLongAsTheyAreMapped) {
-  const auto announced = std::make_shared<Announced>();
+  const auto announced = std::make_shared<AnnouncedMemory>();
   {
     BufferPool pool(1 << 20, announced);
     for (int round = 0; round < 3; ++round) {
       const PooledBuffer small = pool.Allocate(BufferPool::kAnnouncedBytesMin / 2);
       const PooledBuffer large = pool.Allocate(BufferPool::kAnnouncedBytesMin - 5);
-      large.data()[0] = 1;
       const void* const data = large.data();
       EXPECT_THAT(announced->now, ElementsAre(Pair(data, BufferPool::kAnnouncedBytesMin)));
     }
     EXPECT_EQ(announced->added, 1);
     {
       const PooledBuffer too_large_to_keep = pool.Allocate(2 << 20);
-      too_large_to_keep.data()[0] = 1;
       EXPECT_THAT(announced->now, SizeIs(2));
     }
     EXPECT_THAT(announced->now, SizeIs(1));
+    const int64_t kept = pool.kept_bytes();
+    announced->Wait();
+    EXPECT_EQ(pool.kept_bytes(), kept - (2 << 20)) << "until then the device held its pages";
   }
   EXPECT_THAT(announced->now, IsEmpty());
 }

@@ -4,23 +4,29 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstring>
 #include <memory>
 #include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "tests/support/announced_memory.h"
 #include "tests/support/shared_memory.h"
 #include "tests/support/status_matchers.h"
 
 namespace rope::server {
 namespace {
 
+using ::rope::testing::AnnouncedMemory;
 using ::rope::testing::IsOk;
 using ::rope::testing::SharedMemory;
 using ::rope::testing::StatusIs;
 using ::testing::_;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Pair;
 using ::testing::SizeIs;
 
 constexpr uint64_t kAlice = 1;
@@ -29,6 +35,9 @@ const Peer kHere = {.local = true};
 
 class RegionTableTest : public ::testing::Test {
  protected:
+  explicit RegionTableTest(std::shared_ptr<kernels::HostMemory> announced_to = nullptr)
+      : table_(Enabled(), std::move(announced_to)) {}
+
   static RegionTable::Options Enabled() {
     RegionTable::Options options;
     options.enabled = true;
@@ -64,7 +73,7 @@ class RegionTableTest : public ::testing::Test {
     EXPECT_THAT(table_.Unregister(session, id, [&released] { released = true; }), IsOk());
   }
 
-  RegionTable table_{Enabled()};
+  RegionTable table_;
 };
 
 TEST_F(RegionTableTest, OffByDefaultAndSaysWhichFlag) {
@@ -349,6 +358,53 @@ TEST_F(RegionTableTest, QuotasCountRegionsAndWholeFiles) {
       StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("number 3, want at most 2")));
   EXPECT_EQ(table_.statistics().bytes, 4 * 4096) << "a refused region costs nothing";
   EXPECT_EQ(table_.statistics().rejected, 4);
+}
+
+class AnnouncedRegionTest : public RegionTableTest {
+ protected:
+  AnnouncedRegionTest() : AnnouncedRegionTest(std::make_shared<AnnouncedMemory>()) {}
+  explicit AnnouncedRegionTest(const std::shared_ptr<AnnouncedMemory>& device)
+      : RegionTableTest(device), device_(device) {}
+
+  static SharedMemory Populated(size_t bytes) {
+    SharedMemory memory = SharedMemory::Memfd(bytes);
+    std::memset(memory.data(), 1, bytes);
+    return memory;
+  }
+
+  const std::shared_ptr<AnnouncedMemory> device_;
+};
+
+TEST_F(AnnouncedRegionTest, RegionIsAnnouncedForAsLongAsItIsMapped) {
+  table_.OpenSession(kAlice, kHere);
+  const uint64_t id = MustRegister(kAlice, Populated(8192));
+  auto request = MustFind(kAlice, id);
+  EXPECT_THAT(device_->now, ElementsAre(Pair(request->mapped(), 8192)));
+  ASSERT_THAT(table_.Unregister(kAlice, id), IsOk());
+  EXPECT_THAT(device_->now, SizeIs(1)) << "a request uses it";
+  request.reset();
+  EXPECT_THAT(device_->now, IsEmpty());
+  EXPECT_EQ(table_.statistics().bytes, 8192) << "the device still holds its pages";
+  device_->Wait();
+  EXPECT_EQ(table_.statistics().bytes, 0);
+}
+
+TEST_F(AnnouncedRegionTest, RefusedRegionIsRemovedAgain) {
+  table_.OpenSession(kAlice, kHere);
+  const SharedMemory memory = Populated(4096);
+  MustRegister(kAlice, memory);
+  EXPECT_THAT(Register(kAlice, memory), StatusIs(absl::StatusCode::kAlreadyExists, _));
+  EXPECT_EQ(device_->added, 2);
+  EXPECT_THAT(device_->now, SizeIs(1));
+}
+
+TEST_F(AnnouncedRegionTest, RegionsThatAreNotMappedOrHaveHolesAreNotAnnounced) {
+  table_.OpenSession(kAlice, kHere);
+  MustRegister(kAlice, SharedMemory::Posix(4096));
+  const SharedMemory memory = SharedMemory::Memfd(2 * 4096);
+  memory.data()[0] = 1;
+  MustRegister(kAlice, memory);
+  EXPECT_EQ(device_->added, 0);
 }
 
 }  // namespace

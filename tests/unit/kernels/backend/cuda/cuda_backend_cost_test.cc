@@ -111,6 +111,7 @@ class CudaBackendCostTest : public rope::testing::FakeCudaTest {
     for (const RotateJob& job : batch.jobs()) {
       if (announced) memory.Add(static_cast<char*>(job.output), job.bytes());
     }
+    memory.Wait();
     Cost cost;
     for (Cost* run : {first, &cost}) {
       const FakeCudaCounts before = fake_cuda::Counts();
@@ -120,7 +121,10 @@ class CudaBackendCostTest : public rope::testing::FakeCudaTest {
       *run = {after.calls - before.calls, after.launches - before.launches,
               after.bytes_in - before.bytes_in, after.bytes_out - before.bytes_out};
     }
-    for (const RotateJob& job : batch.jobs()) memory.Remove(static_cast<char*>(job.output));
+    for (const RotateJob& job : batch.jobs()) {
+      if (announced) memory.Remove(static_cast<char*>(job.output), [] {});
+    }
+    memory.Wait();
     return cost;
   }
 

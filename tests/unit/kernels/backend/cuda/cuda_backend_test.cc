@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "kernels/backend/cuda/cuda_lanes.h"
 #include "kernels/backend/cuda/cuda_reserve.h"
 #include "kernels/tables/page_builder.h"
@@ -32,6 +33,7 @@ using rope::testing::RotationSpec;
 using rope::testing::StatusIs;
 using rope::testing::WholeHead;
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 namespace fake_cuda = rope::testing::fake_cuda;
 
@@ -108,6 +110,16 @@ class CudaBackendTest : public rope::testing::FakeCudaTest {
       if (!status.ok()) return status.ToString();
     }
     return rotation.Check();
+  }
+
+  // Announces memory, or withdraws that, and waits until it has taken effect.
+  void Add(char* data, int64_t bytes) {
+    backend_->host_memory()->Add(data, bytes);
+    backend_->host_memory()->Wait();
+  }
+  void Remove(char* data) {
+    backend_->host_memory()->Remove(data, [] {});
+    backend_->host_memory()->Wait();
   }
 
   std::unique_ptr<Backend> backend_;
@@ -239,11 +251,11 @@ TEST_F(CudaBackendTest, ResultsGoStraightIntoAnnouncedMemory) {
       const int64_t bytes = rotation.job().bytes();
       char* const output = static_cast<char*>(rotation.job().output);
       const FakeCudaCounts before = fake_cuda::Counts();
-      backend_->host_memory()->Add(output, bytes);
+      Add(output, bytes);
       ASSERT_THAT(Rotate(rotation), IsOk());
       EXPECT_EQ(rotation.Check(), "");
       EXPECT_EQ(fake_cuda::Counts().copies_out, before.copies_out);
-      backend_->host_memory()->Remove(output);
+      Remove(output);
     }
   }
 }
@@ -252,7 +264,6 @@ TEST_F(CudaBackendTest, ResultsAreCopiedIntoMemoryThatIsNotOrNoLongerAnnounced) 
   const Rotation rotation(Large(3));
   const int64_t bytes = rotation.job().bytes();
   char* const output = static_cast<char*>(rotation.job().output);
-  HostMemory& memory = *backend_->host_memory();
   const auto is_copied = [&] {
     const int64_t copies = fake_cuda::Counts().copies_out;
     EXPECT_THAT(Rotate(rotation), IsOk());
@@ -260,32 +271,79 @@ TEST_F(CudaBackendTest, ResultsAreCopiedIntoMemoryThatIsNotOrNoLongerAnnounced) 
     return fake_cuda::Counts().copies_out == copies + 1;
   };
   EXPECT_TRUE(is_copied());
-  memory.Add(output, bytes - 1);
+  Add(output, bytes - 1);
   EXPECT_TRUE(is_copied()) << "the last byte is elsewhere";
-  memory.Remove(output);
-  memory.Add(output + 1, bytes);
+  Remove(output);
+  Add(output + 1, bytes);
   EXPECT_TRUE(is_copied()) << "the first byte is elsewhere";
-  memory.Remove(output + 1);
-  memory.Add(output, bytes);
+  Remove(output + 1);
+  Add(output, bytes);
   EXPECT_FALSE(is_copied());
-  memory.Remove(output);
+  Remove(output);
   EXPECT_TRUE(is_copied());
+  EXPECT_EQ(fake_cuda::Calls("cudaHostUnregister"), 3);
   for (const char* function : {"cudaSetDevice", "cudaHostRegister"}) {
     fake_cuda::Fail(function, 1, cudaErrorMemoryAllocation);
-    memory.Add(output, bytes);
+    Add(output, bytes);
     EXPECT_TRUE(is_copied()) << function;
-    memory.Remove(output);
+    Remove(output);
   }
   EXPECT_EQ(fake_cuda::Calls("cudaHostUnregister"), 3);
+}
+
+TEST_F(CudaBackendTest, TensorsWithoutVectorsAreCopiedFromAnnouncedMemoryToo) {
+  RotationSpec spec = Large(3);
+  spec.misalignment = 2;
+  const Rotation rotation(spec);
+  Add(static_cast<char*>(rotation.job().output), rotation.job().bytes());
+  const int64_t copies = fake_cuda::Counts().copies_out;
+  ASSERT_THAT(Rotate(rotation), IsOk());
+  EXPECT_EQ(rotation.Check(), "");
+  EXPECT_EQ(fake_cuda::Counts().copies_out, copies + 1);
+  Remove(static_cast<char*>(rotation.job().output));
 }
 
 TEST_F(CudaBackendTest, AnnouncedMemoryMayOutliveTheBackend) {
   const std::shared_ptr<HostMemory> memory = backend_->host_memory();
   std::vector<char> bytes(4096);
   memory->Add(bytes.data(), 4096);
+  memory->Wait();
   backend_.reset();
-  memory->Remove(bytes.data());
+  memory->Remove(bytes.data(), [] {});
+  memory->Wait();
   EXPECT_EQ(fake_cuda::Calls("cudaHostUnregister"), 1);
+}
+
+// The owner unmaps its memory in what Remove runs.
+TEST_F(CudaBackendTest, RemovedMemoryIsUnregisteredBeforeItsOwnerHears) {
+  std::shared_ptr<HostMemory> memory = backend_->host_memory();
+  backend_.reset();
+  std::vector<char> bytes(3 * 4096);
+  std::vector<int64_t> heard;  // calls of cudaHostUnregister by then
+  for (int64_t i = 0; i < 3; ++i) memory->Add(bytes.data() + i * 4096, 4096);
+  memory->Wait();
+  for (int64_t i = 0; i < 3; ++i) {
+    memory->Remove(bytes.data() + i * 4096,
+                   [&heard] { heard.push_back(fake_cuda::Calls("cudaHostUnregister")); });
+  }
+  memory.reset();  // waits for all of them
+  EXPECT_THAT(heard, ElementsAre(1, 2, 3));
+}
+
+TEST_F(CudaBackendTest, PagesOfMemoryThatIsRemovedSoonAreNotLocked) {
+  HostMemory& memory = *backend_->host_memory();
+  std::vector<char> bytes(2 * 4096);
+  absl::Notification go_on;
+  memory.Add(bytes.data(), 4096);
+  memory.Wait();
+  memory.Remove(bytes.data(), [&go_on] { go_on.WaitForNotification(); });
+  memory.Add(bytes.data() + 4096, 4096);
+  bool removed = false;
+  memory.Remove(bytes.data() + 4096, [&removed] { removed = true; });
+  go_on.Notify();
+  memory.Wait();
+  EXPECT_TRUE(removed);
+  EXPECT_EQ(fake_cuda::Calls("cudaHostRegister"), 1);
 }
 
 // Vectors more than 4 GiB apart, in place. Only the touched pages of the memory exist.
@@ -325,6 +383,7 @@ TEST_F(CudaBackendTest, RowsComeFromPagesFromRunsAndFromTheRequest) {
       values.push_back(static_cast<float>(1000 * i + j) / 8192);
     }
     pages.push_back(std::make_unique<TablePage>(kPageRows, 8, std::move(values)));
+    pages.back()->set_cached();
   }
   std::vector<RowRef> rows;
   const auto add = [&](size_t page, int64_t first, int64_t count) {
@@ -371,6 +430,7 @@ TEST_F(CudaBackendTest, SequencesLargerThanTheMirrorAreRotated) {
   std::vector<RowRef> rows;
   for (int i = 0; i < 300; ++i) {
     pages.push_back(std::make_unique<TablePage>(kPageRows, 64, values));
+    pages.back()->set_cached();
     for (int64_t j = 0; j < kPageRows; ++j) rows.push_back({pages.back().get(), j});
   }
   std::vector<float> data(rows.size() * 128, 1.0F);
