@@ -121,6 +121,8 @@ inline constexpr int kConcurrentStreamsMax = 128;
 // prefills in flight, little enough for many clients that never read.
 inline constexpr int64_t kStreamBytesMax = 64 * kMiB;
 inline constexpr int64_t kStreamRequestsMax = 1024;
+// Replies of at least this size can be cancelled when their clients do not take them.
+inline constexpr int64_t kListedReplyBytesMin = 16 * kKiB;
 // Replies of a stream that are sent together if the next one is ready: as many as gather. The bytes
 // are what gRPC is told to buffer before it writes, and a third of what a socket takes at once.
 inline constexpr int64_t kJoinedAnswersMax = kGatheredRequestsMax;

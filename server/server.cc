@@ -88,14 +88,17 @@ absl::Status Server::Build(Batcher::Options batches) {
   ROPE_ASSIGN_OR_RETURN(registry_, ModelRegistry::Create(options_.models));
   step_worker_ = std::make_unique<StepWorker>();
   metrics_ = std::make_unique<Metrics>(proto::kVersion, DeviceNames(*devices_));
-  regions_ = std::make_unique<RegionTable>(options_.shared_memory);
+  regions_ = std::make_unique<RegionTable>(options_.shared_memory, devices_->host_memory());
   pool_ = std::make_unique<BufferPool>(shares_.pool, devices_->host_memory());
-  receiving_ = std::make_unique<Receiving>(clock_);
-  memory_watch_ = std::make_unique<MemoryWatch>(
-      MemoryWatch::Options{shares_.receive, shares_.message, options_.receive_timeout},
-      ProcessMemory([this] { return AccountedBytes(); }), *receiving_, *pool_, clock_);
+  receiving_ = std::make_unique<Transfers>(clock_);
+  untaken_ = std::make_unique<Transfers>(clock_);
   admission_ = std::make_unique<Admission>(
       Admission::HalfForASession(limits::kAdmittedRequestsMax, shares_.requests));
+  memory_watch_ = std::make_unique<MemoryWatch>(
+      MemoryWatch::Options{shares_.receive, shares_.message, options_.receive_timeout},
+      ProcessMemory([this] { return AccountedBytes(); },
+                    [this] { return admission_->refusals().bytes; }),
+      *receiving_, *untaken_, *pool_, clock_);
   executor_ = std::make_unique<Executor>(*devices_, *tables_, *pool_);
   batches.direct_slots = devices_->direct_slots(threads);
   batches.direct_bytes_max = std::min(batches.direct_bytes_max, devices_->direct_bytes_max());
@@ -111,7 +114,7 @@ absl::Status Server::Build(Batcher::Options batches) {
                       .overwrite_bytes_min = devices_->overwrite_bytes_min()});
   rope_service_ = std::make_unique<RopeService>(
       RopeService::Parts{engine_.get(), metrics_.get(), &clock_, &in_flight_, receiving_.get(),
-                         instance_id_, shares_.message, &peers_});
+                         untaken_.get(), instance_id_, shares_.message, &peers_});
   AddControlMethods(
       {registry_.get(), prepared_.get(), regions_.get(), tables_.get(), step_worker_.get(),
        admission_.get(), shares_.message, [this] { return Info(); }},
@@ -300,7 +303,8 @@ std::vector<BudgetUse> Server::Budgets() const {
        admission_->bytes(),
        {{"full", refused.bytes},
         {"connection_share", refused.session_bytes},
-        {"too_large", refused.too_large}}},
+        {"too_large", refused.too_large},
+        {"untaken_reply", ended.untaken}}},
       {"receive_bytes",
        shares_.receive,
        memory_watch_->receiving_bytes(),

@@ -111,7 +111,8 @@ class Server {
   std::unique_ptr<RegionTable> regions_;
   Peers peers_;
   std::unique_ptr<BufferPool> pool_;
-  std::unique_ptr<Receiving> receiving_;
+  std::unique_ptr<Transfers> receiving_;
+  std::unique_ptr<Transfers> untaken_;
   std::unique_ptr<Admission> admission_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Batcher> batcher_;

@@ -32,7 +32,7 @@ std::set<std::string> WithWhole(const std::vector<std::string>& services) {
 //         -> End: at Shutdown, or when the client has gone
 //
 // The stream deletes itself when its read, its last step and gRPC's done notification are back.
-class Health::WatchCall final : private Receiving::Read {
+class Health::WatchCall final : private Transfers::Transfer {
  public:
   static void Arm(Health& health, grpc::ServerCompletionQueue& queue) {
     auto call = std::unique_ptr<WatchCall>(new WatchCall(health, queue));  // owned by itself below
@@ -61,7 +61,7 @@ class Health::WatchCall final : private Receiving::Read {
 
  private:
   WatchCall(Health& health, grpc::ServerCompletionQueue& queue)
-      : Receiving::Read(/*may_idle=*/false),
+      : Transfers::Transfer(/*may_idle=*/false),
         open_call_(*health.check_.in_flight),
         health_(health),
         queue_(queue),
@@ -113,11 +113,11 @@ class Health::WatchCall final : private Receiving::Read {
     Release();
   }
 
-  void EndRead(const absl::Status& status) override {
+  void EndTransfer(const absl::Status& status) override {
     proto::WriterMutexLock lock(&health_.mutex_);
     if (!read_seen_) End(status);
   }
-  void AbortRead() override { context_.TryCancel(); }
+  void AbortTransfer() override { context_.TryCancel(); }
 
   void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(health_.mutex_) {
     if (std::exchange(finished_, true)) return;
@@ -151,7 +151,7 @@ class Health::WatchCall final : private Receiving::Read {
 };
 
 Health::Health(const std::vector<std::string>& services, CallsInFlight& in_flight,
-               Receiving& receiving)
+               Transfers& receiving)
     : services_(WithWhole(services)),
       receiving_(receiving),
       service_(*HealthCheckRequest::descriptor()->file()->FindServiceByName("Health")) {

@@ -19,7 +19,7 @@
 #include "proto/mutex.h"
 #include "server/grpc/poll_loop.h"
 #include "server/grpc/raw_service.h"
-#include "server/grpc/receiving.h"
+#include "server/grpc/transfers.h"
 #include "server/grpc/unary_call.h"
 
 namespace rope::server {
@@ -30,7 +30,7 @@ class Health {
 
   // Knows "" (the server as a whole) and the names in `services`, all NOT_SERVING at first.
   // `in_flight` and `receiving` must outlive it.
-  Health(const std::vector<std::string>& services, CallsInFlight& in_flight, Receiving& receiving);
+  Health(const std::vector<std::string>& services, CallsInFlight& in_flight, Transfers& receiving);
   ~Health();
 
   Service& service() { return service_; }
@@ -53,7 +53,7 @@ class Health {
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
 
   const std::set<std::string> services_;
-  Receiving& receiving_;
+  Transfers& receiving_;
   Service service_;
   UnaryCall::Method check_;
 

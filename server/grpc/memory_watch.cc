@@ -30,11 +30,12 @@ constexpr size_t kSamples = MemoryWatch::kUnusedMs / 1000;
 
 }  // namespace
 
-MemoryWatch::MemoryWatch(const Options& options, System system, Receiving& receiving,
-                         BufferPool& pool, const Clock& clock)
+MemoryWatch::MemoryWatch(const Options& options, System system, Transfers& receiving,
+                         Transfers& untaken, BufferPool& pool, const Clock& clock)
     : options_(options),
       system_(std::move(system)),
       receiving_(receiving),
+      untaken_replies_(untaken),
       pool_(pool),
       clock_(clock) {}
 
@@ -54,7 +55,7 @@ void MemoryWatch::Start() {
 // Tick runs without mutex_, which guards only the sleep. Wake reads rests_ without the mutex, and
 // takes it only if the thread is in its long sleep. A Wake between Tick and the sleep finds rests_
 // false and does nothing, so the loop looks for new reads once more after it has set rests_. Lock
-// order: mutex_, then Receiving's.
+// order: mutex_, then Transfers's.
 void MemoryWatch::Loop() {
   while (true) {
     const absl::Duration rest = Tick();
@@ -79,14 +80,15 @@ void MemoryWatch::WakeUp() {
 }
 
 // One round:
-//   1. Count reads, and late ones, in Receiving.
+//   1. Count reads, and late ones, in Transfers.
 //   2. Compute the unaccounted bytes. If they exceed half the budget, trim the pool and malloc (at
 //      most every kTrimPeriod) and compute them again: freed memory must not end reads.
 //   3. End reads that are too late or too many.
-//   4. Give unused memory back.
+//   4. Cancel replies that are not taken while requests are refused.
+//   5. Give unused memory back.
 absl::Duration MemoryWatch::Tick() {
   const absl::Time now = clock_.Now();
-  const Receiving::Reads reads = receiving_.Look(now - kLate);
+  const Transfers::Counts reads = receiving_.Look(now - kLate);
   receiving_bytes_.store(reads.late * options_.message_bytes, std::memory_order_relaxed);
   unaccounted_bytes_ = UnaccountedBytes();
   const bool in_use = unaccounted_bytes_ > options_.receive_bytes / 2;
@@ -97,6 +99,7 @@ absl::Duration MemoryWatch::Tick() {
     unaccounted_bytes_ = UnaccountedBytes();
   }
   EndReads(now, reads);
+  CancelReplies(now);
   GiveBack(now);
   if (in_use) return kPressurePeriod;
   return reads.all > 0 ? kBusyPeriod : kIdlePeriod;
@@ -109,8 +112,8 @@ int64_t MemoryWatch::UnaccountedBytes() const {
 // A read ends in up to two steps. First its call gets a status: DEADLINE_EXCEEDED after the
 // timeout, or RESOURCE_EXHAUSTED with a retry delay under pressure, one session after another. If
 // the client has not taken the status after kEndGrace, AbortEnded cancels the call in a later
-// round. Receiving holds no lock while it ends a read.
-void MemoryWatch::EndReads(absl::Time now, const Receiving::Reads& reads) {
+// round. Transfers holds no lock while it ends a read.
+void MemoryWatch::EndReads(absl::Time now, const Transfers::Counts& reads) {
   receiving_.AbortEnded(now - kEndGrace);
   if (reads.oldest < now - options_.receive_timeout) {
     late_.fetch_add(receiving_.EndSince(
@@ -137,6 +140,16 @@ void MemoryWatch::EndReads(absl::Time now, const Receiving::Reads& reads) {
   }
 }
 
+// One session in each round: its bytes may be enough. An honest client may be slow, so replies get
+// kUntakenMs.
+void MemoryWatch::CancelReplies(absl::Time now) {
+  const int64_t refused = system_.refused();
+  if (std::exchange(refused_, refused) == refused) return;
+  untaken_.fetch_add(untaken_replies_.EndOfGreediest(
+      now - absl::Milliseconds(kUntakenMs),
+      MakeError(Reason::kBudgetFull, "reply", "a client that does not take it", "one that does")));
+}
+
 // The pool trims buffers that were unused since its last Trim, so calling it every kUnusedMs is
 // enough. malloc has no such record: free_samples_ keeps one sample of its free bytes per second,
 // and it is trimmed when even the smallest sample of the last kUnusedMs is above the floor.
@@ -156,8 +169,10 @@ void MemoryWatch::GiveBack(absl::Time now) {
   free_samples_.clear();
 }
 
-MemoryWatch::System ProcessMemory(std::function<int64_t()> accounted_bytes) {
+MemoryWatch::System ProcessMemory(std::function<int64_t()> accounted_bytes,
+                                  std::function<int64_t()> refused) {
   MemoryWatch::System system;
+  system.refused = std::move(refused);
   system.accounted_bytes = std::move(accounted_bytes);
   system.anonymous_bytes = []() -> int64_t {
     // Resident pages minus pages of files and shared memory.

@@ -6,6 +6,9 @@
 //     exceed the budget for receiving; or they exceed half of it, and late messages, counted at the
 //     largest message size each, exceed it.
 //   - A message that is not complete in time ends its call.
+//   - Replies count as admitted bytes until their clients have taken them. While these bytes are
+//     used up, so that requests are refused, the large replies that one session has not taken for
+//     kUntakenMs are cancelled: those of the session that has the most of them.
 //   - Memory that a burst took goes back to the system: pool buffers and freed allocator memory
 //     that were unused for kUnusedMs.
 //
@@ -14,7 +17,7 @@
 // The periods get longer again as soon as the reason for the shorter one has gone.
 //
 // Threading:  Tick runs on one thread at a time; Wake and refusals on any.
-// Ownership:  `receiving`, `pool` and `clock` must outlive the watch.
+// Ownership:  `receiving`, `untaken`, `pool` and `clock` must outlive the watch.
 #ifndef ROPE_SERVER_GRPC_MEMORY_WATCH_H_
 #define ROPE_SERVER_GRPC_MEMORY_WATCH_H_
 
@@ -28,7 +31,7 @@
 #include "absl/time/time.h"
 #include "proto/mutex.h"
 #include "server/clock.h"
-#include "server/grpc/receiving.h"
+#include "server/grpc/transfers.h"
 #include "server/memory/buffer_pool.h"
 
 namespace rope::server {
@@ -37,6 +40,7 @@ class MemoryWatch {
  public:
   // Buffers and freed memory that were unused for this long go back.
   static constexpr int64_t kUnusedMs = 4000;
+  static constexpr int64_t kUntakenMs = 5000;
 
   // Access to the allocator and the system, replaced in tests.
   struct System {
@@ -44,20 +48,23 @@ class MemoryWatch {
     std::function<int64_t()> accounted_bytes;  // the part that budgets have counted
     std::function<int64_t()> free_bytes;       // freed, kept by the allocator
     std::function<void()> trim;                // gives free_bytes back
+    std::function<int64_t()> refused;          // requests, because admitted bytes were used up
   };
   struct Options {
     int64_t receive_bytes = 0;  // budget for messages being read
     int64_t message_bytes = 0;  // the largest message
     absl::Duration receive_timeout = absl::InfiniteDuration();
   };
-  // Counts of ended reads.
+  // Counts of ended reads, and of cancelled replies.
   struct Refusals {
     int64_t late = 0;      // after receive_timeout
     int64_t pressure = 0;  // out of memory
+    int64_t untaken = 0;   // replies that were cancelled
   };
 
-  MemoryWatch(const Options& options, System system, Receiving& receiving, BufferPool& pool,
-              const Clock& clock);
+  // `receiving`: the messages that are being read. `untaken`: large replies.
+  MemoryWatch(const Options& options, System system, Transfers& receiving, Transfers& untaken,
+              BufferPool& pool, const Clock& clock);
   // Stops the thread.
   ~MemoryWatch();
 
@@ -77,24 +84,27 @@ class MemoryWatch {
   int64_t anonymous_bytes() const { return system_.anonymous_bytes(); }
   // Late messages times the largest message size, at the last round.
   int64_t receiving_bytes() const { return receiving_bytes_.load(std::memory_order_relaxed); }
-  Refusals refusals() const { return {late_.load(), pressure_.load()}; }
+  Refusals refusals() const { return {late_.load(), pressure_.load(), untaken_.load()}; }
 
  private:
   void Loop();
   void WakeUp();
   int64_t UnaccountedBytes() const;
-  void EndReads(absl::Time now, const Receiving::Reads& reads);
+  void EndReads(absl::Time now, const Transfers::Counts& reads);
+  void CancelReplies(absl::Time now);
   // Gives unused memory back to the system.
   void GiveBack(absl::Time now);
 
   const Options options_;
   const System system_;
-  Receiving& receiving_;
+  Transfers& receiving_;
+  Transfers& untaken_replies_;
   BufferPool& pool_;
   const Clock& clock_;
 
   // Confined to the thread that ticks.
   int64_t unaccounted_bytes_ = 0;
+  int64_t refused_ = 0;  // at the last round
   absl::Time trimmed_ = absl::InfinitePast();
   absl::Time pool_trimmed_ = absl::InfinitePast();
   absl::Time sampled_ = absl::InfinitePast();
@@ -103,6 +113,7 @@ class MemoryWatch {
   std::atomic<int64_t> receiving_bytes_ = 0;
   std::atomic<int64_t> late_ = 0;
   std::atomic<int64_t> pressure_ = 0;
+  std::atomic<int64_t> untaken_ = 0;
   std::atomic<bool> rests_ = false;  // the thread is in its long sleep
 
   proto::Mutex mutex_;
@@ -113,7 +124,8 @@ class MemoryWatch {
 };
 
 // System by glibc's mallinfo2 and Linux's /proc.
-MemoryWatch::System ProcessMemory(std::function<int64_t()> accounted_bytes);
+MemoryWatch::System ProcessMemory(std::function<int64_t()> accounted_bytes,
+                                  std::function<int64_t()> refused);
 
 }  // namespace rope::server
 

@@ -56,6 +56,7 @@ RopeService::RopeService(Parts parts)
       [this](StreamCall& call, grpc::ByteBuffer& message) { OnStreamMessage(call, message); },
       parts_.in_flight,
       parts_.receiving,
+      parts_.untaken,
       &open_streams_,
       limits::kStreamBytesMax,
       limits::kStreamRequestsMax};
@@ -71,7 +72,7 @@ UnaryCall::Request RopeService::RequestOf(Method method) {
 
 void RopeService::AddHandler(Method method, UnaryCall::Handler handler) {
   methods_.push_back(std::make_unique<UnaryCall::Method>(UnaryCall::Method{
-      RequestOf(method), std::move(handler), parts_.in_flight, parts_.receiving}));
+      RequestOf(method), std::move(handler), parts_.in_flight, parts_.receiving, parts_.untaken}));
 }
 
 void RopeService::Arm(grpc::ServerCompletionQueue& queue, int calls) {

@@ -22,9 +22,9 @@
 #include "server/clock.h"
 #include "server/engine/engine.h"
 #include "server/grpc/raw_service.h"
-#include "server/grpc/receiving.h"
 #include "server/grpc/rope_codec.h"
 #include "server/grpc/stream_call.h"
+#include "server/grpc/transfers.h"
 #include "server/grpc/unary_call.h"
 #include "server/memory/admission.h"
 #include "server/memory/peers.h"
@@ -41,7 +41,8 @@ class RopeService {
     Metrics* metrics = nullptr;
     const Clock* clock = nullptr;
     CallsInFlight* in_flight = nullptr;
-    Receiving* receiving = nullptr;
+    Transfers* receiving = nullptr;
+    Transfers* untaken = nullptr;
     std::string instance_id;
     int64_t max_message_bytes = 0;
     const Peers* peers = nullptr;

@@ -9,7 +9,7 @@
 
 namespace rope::server {
 
-// Lock order: OpenStreams::mutex_ -> StreamCall::mutex_ -> Receiving::mutex_ (server/README.md).
+// Lock order: OpenStreams::mutex_ -> StreamCall::mutex_ -> Transfers::mutex_ (server/README.md).
 //
 // Every event and every Answer follows one pattern. Under mutex_ it updates the state, lets Advance
 // start the next steps, and asks IsFree. After the lock it calls the handler or Free. The handler
@@ -139,6 +139,7 @@ void StreamCall::CancelRequest(uint64_t sequence) {
 }
 
 void StreamCall::OnWritten(bool ok) {
+  untaken_.Leave();
   bool free = false;
   {
     proto::MutexLock lock(&mutex_);
@@ -191,7 +192,7 @@ void StreamCall::Drain() {
 
 // Called by MemoryWatch without a lock; the read is retained. Finish would send the status after
 // the answers, so it is used only if no answer is pending. Otherwise the call is cancelled.
-void StreamCall::EndRead(const absl::Status& status) {
+void StreamCall::EndTransfer(const absl::Status& status) {
   proto::MutexLock lock(&mutex_);
   if (!reading_ || finishing_) return;
   if (writing_ || unanswered_ > 0) {  // Finish would wait for these
@@ -202,8 +203,8 @@ void StreamCall::EndRead(const absl::Status& status) {
   stream_.Finish(ToGrpcStatus(status, context_), &ended_);
 }
 
-// Called with Receiving::mutex_ held, which Advance takes under mutex_: so it takes no lock. The
-// read is in Receiving's list, so reading_ is set and the stream stays.
+// Called with Transfers::mutex_ held, which Advance takes under mutex_: so it takes no lock. The
+// read or the reply is in a list, so reading_ or writing_ is set and the stream stays.
 void StreamCall::Retain() {
   retained_.fetch_add(1);
 }
@@ -257,6 +258,7 @@ void StreamCall::StartWrite() {
     joined_ = joined_bytes_ = 0;
   }
   writing_ = true;
+  if (held_bytes_ >= limits::kListedReplyBytesMin) untaken_.Enter(method_.untaken, session_);
   stream_.Write(bytes, options, &written_);
 }
 

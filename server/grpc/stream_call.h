@@ -13,8 +13,8 @@
 //             UNAVAILABLE after Drain. Answers for a client that has gone are dropped.
 // Limits:     Flow control: while `unanswered_bytes_max` bytes or `unanswered_max` messages are not
 //             answered and taken by the client, the stream reads no more. A client that does not
-//             read its answers delays only itself. Under memory pressure EndRead may end a stream
-//             in the middle of a message.
+//             read its answers delays only itself. While memory is short MemoryWatch may end a
+//             stream in the middle of a message, or one whose answers are not taken.
 #ifndef ROPE_SERVER_GRPC_STREAM_CALL_H_
 #define ROPE_SERVER_GRPC_STREAM_CALL_H_
 
@@ -57,7 +57,7 @@ class OpenStreams {
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-class StreamCall final : private Receiving::Read {
+class StreamCall final : private Transfers::Transfer {
  public:
   // Asks gRPC for the next call of the method.
   using Request = std::function<void(grpc::ServerContext*, RawStream*, grpc::ServerCompletionQueue*,
@@ -70,7 +70,8 @@ class StreamCall final : private Receiving::Read {
     Request request;
     Handler handler;
     CallsInFlight* in_flight = nullptr;
-    Receiving* receiving = nullptr;
+    Transfers* receiving = nullptr;
+    Transfers* untaken = nullptr;  // large replies; null: not listed
     OpenStreams* open = nullptr;
     int64_t unanswered_bytes_max = 0;
     int64_t unanswered_max = 0;
@@ -106,6 +107,7 @@ class StreamCall final : private Receiving::Read {
   void Drain();
 
  private:
+  friend class UntakenReply<StreamCall>;
   struct Reply {
     grpc::ByteBuffer bytes;
     int64_t held_bytes = 0;  // the larger of message and reply
@@ -113,14 +115,15 @@ class StreamCall final : private Receiving::Read {
   };
 
   StreamCall(const Method& method, grpc::ServerCompletionQueue& queue)
-      : Receiving::Read(/*may_idle=*/true),
+      : Transfers::Transfer(/*may_idle=*/true),
         open_call_(*method.in_flight),
         method_(method),
         queue_(queue),
         stream_(&context_) {}
 
-  void EndRead(const absl::Status& status) override ABSL_LOCKS_EXCLUDED(mutex_);
-  void AbortRead() override { context_.TryCancel(); }
+  void EndTransfer(const absl::Status& status) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void AbortTransfer() override { Cancel(); }
+  void Cancel() { context_.TryCancel(); }
   void Retain() override;
   void Release() override ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -172,6 +175,7 @@ class StreamCall final : private Receiving::Read {
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   bool done_seen_ ABSL_GUARDED_BY(mutex_) = false;
 
+  UntakenReply<StreamCall> untaken_{*this};  // of the write under way
   CallEvent<StreamCall> received_{this, &StreamCall::OnReceived};
   CallEvent<StreamCall> read_{this, &StreamCall::OnRead};
   CallEvent<StreamCall> written_{this, &StreamCall::OnWritten};

@@ -4,6 +4,7 @@
 
 #include "server/error.h"
 #include "server/grpc/grpc_status.h"
+#include "server/limits.h"
 
 namespace rope::server {
 
@@ -36,13 +37,13 @@ void UnaryCall::OnArrived(bool ok) {
   ArmUpTo((armed_->wanted + 1) / 2, armed_);
 }
 
-// Runs on the queue's thread, while EndRead may run on the thread of MemoryWatch. Both call Claim:
-// the one that takes the call out of kReading answers it, the other does nothing. Leave comes
-// first, so that Receiving cannot choose this read any more.
+// Runs on the queue's thread, while EndTransfer may run on the thread of MemoryWatch. Both call
+// Claim: the one that takes the call out of kReading answers it, the other does nothing. Leave
+// comes first, so that Transfers cannot choose this read any more.
 void UnaryCall::OnRead(bool ok) {
   method_.receiving->Leave(*this);
   const std::shared_ptr<Armed> armed = armed_;
-  if (Claim(State::kHandled)) Handle(ok);  // else EndRead has answered
+  if (Claim(State::kHandled)) Handle(ok);  // else EndTransfer has answered
   Release();
   if (ok) ArmUpTo(armed->wanted, armed);  // not ok: the server may be shutting down
 }
@@ -58,6 +59,7 @@ void UnaryCall::Handle(bool ok) {
 
 void UnaryCall::Finish(const absl::Status& status, const grpc::ByteBuffer& reply, Permit permit) {
   permit_ = std::move(permit);
+  if (permit_.bytes() >= limits::kListedReplyBytesMin) untaken_.Enter(method_.untaken, session_);
   const grpc::Status grpc_status = ToGrpcStatus(status, context_);
   if (status.ok()) {
     stream_.WriteAndFinish(reply, grpc::WriteOptions(), grpc_status, &sent_);
@@ -66,12 +68,13 @@ void UnaryCall::Finish(const absl::Status& status, const grpc::ByteBuffer& reply
   }
 }
 
-void UnaryCall::EndRead(const absl::Status& status) {
+void UnaryCall::EndTransfer(const absl::Status& status) {
   if (!Claim(State::kEnded)) return;
   stream_.Finish(ToGrpcStatus(status, context_), &sent_);
 }
 
 void UnaryCall::OnSent(bool) {
+  untaken_.Leave();
   permit_ = Permit();
   Release();
 }

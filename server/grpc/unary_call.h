@@ -3,16 +3,18 @@
 //
 //   armed -> arrived (headers): starts the read, arms a successor if few calls are armed
 //         -> read: runs the handler, arms successors -> Finish (any thread, once) -> sent
-//         -> or EndRead (the message did not come): as Finish with an error
+//         -> or EndTransfer (the message did not come): as Finish with an error
+//
+// A large reply is in a list until its client has taken it: MemoryWatch may cancel the call.
 //
 //   State:  kReading -+-> kHandled (OnRead: the handler answers)
-//                     +-> kEnded   (EndRead: MemoryWatch has answered)
+//                     +-> kEnded   (EndTransfer: MemoryWatch has answered)
 //
 // The call frees itself when three events are back: its read, its last step, and gRPC's done
 // notification.
 //
-// Threading:  Steps run on the queue's thread; Finish and EndRead may run on any. No mutex:
-//             `state_` decides between OnRead and EndRead, and `open_` counts references.
+// Threading:  Steps run on the queue's thread; Finish and EndTransfer may run on any. No mutex:
+//             `state_` decides between OnRead and EndTransfer, and `open_` counts references.
 // Ownership:  Owns itself from Arm on. Holds the permit of its reply until the client has taken it.
 #ifndef ROPE_SERVER_GRPC_UNARY_CALL_H_
 #define ROPE_SERVER_GRPC_UNARY_CALL_H_
@@ -31,13 +33,14 @@
 #include "server/grpc/grpc_deadline.h"
 #include "server/grpc/poll_loop.h"
 #include "server/grpc/raw_service.h"
-#include "server/grpc/receiving.h"
+#include "server/grpc/transfers.h"
+#include "server/grpc/untaken_reply.h"
 #include "server/memory/admission.h"
 #include "server/request/session.h"
 
 namespace rope::server {
 
-class UnaryCall final : private Receiving::Read {
+class UnaryCall final : private Transfers::Transfer {
  public:
   // Asks gRPC for the next call of the method.
   using Request = std::function<void(grpc::ServerContext*, RawStream*, grpc::ServerCompletionQueue*,
@@ -50,7 +53,8 @@ class UnaryCall final : private Receiving::Read {
     Request request;
     Handler handler;
     CallsInFlight* in_flight = nullptr;
-    Receiving* receiving = nullptr;
+    Transfers* receiving = nullptr;
+    Transfers* untaken = nullptr;  // large replies; null: not listed
   };
 
   // Keeps `calls` calls of `method` armed on `queue` from now on. REQUIRES: the queue's thread has
@@ -71,6 +75,7 @@ class UnaryCall final : private Receiving::Read {
   void Finish(const absl::Status& status, const grpc::ByteBuffer& reply, Permit permit = {});
 
  private:
+  friend class UntakenReply<UnaryCall>;
   enum class State { kReading, kHandled, kEnded };
 
   // The number of calls of a method that are armed on a queue. Confined to the queue's thread.
@@ -82,7 +87,7 @@ class UnaryCall final : private Receiving::Read {
   };
 
   explicit UnaryCall(std::shared_ptr<Armed> armed)
-      : Receiving::Read(/*may_idle=*/false),
+      : Transfers::Transfer(/*may_idle=*/false),
         open_call_(*armed->method.in_flight),
         method_(armed->method),
         armed_(std::move(armed)),
@@ -97,8 +102,9 @@ class UnaryCall final : private Receiving::Read {
   void OnSent(bool ok);
   void OnDone(bool ok);
 
-  void EndRead(const absl::Status& status) override;
-  void AbortRead() override { context_.TryCancel(); }
+  void EndTransfer(const absl::Status& status) override;
+  void AbortTransfer() override { Cancel(); }
+  void Cancel() { context_.TryCancel(); }
   void Retain() override { open_.fetch_add(1); }
   void Release() override;
   // Changes kReading to `state`. False: the call has left kReading already.
@@ -112,6 +118,7 @@ class UnaryCall final : private Receiving::Read {
   grpc::ByteBuffer message_;
   uint64_t session_ = 0;  // set on arrival
   Permit permit_;         // of the reply
+  UntakenReply<UnaryCall> untaken_{*this};
   std::atomic<State> state_{State::kReading};
   const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
   std::atomic<int> open_{3};  // read, sent and done

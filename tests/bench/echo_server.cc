@@ -48,6 +48,7 @@ EchoServer::EchoServer(const std::string& path, int threads, absl::Duration spin
                     },
                     &in_flight_,
                     &receiving_,
+                    /*untaken=*/nullptr,
                     &open_streams_,
                     server::limits::kStreamBytesMax,
                     server::limits::kStreamRequestsMax};

@@ -14,8 +14,8 @@
 
 #include "absl/time/time.h"
 #include "server/grpc/poll_loop.h"
-#include "server/grpc/receiving.h"
 #include "server/grpc/stream_call.h"
+#include "server/grpc/transfers.h"
 #include "server/ipc/listener.h"
 #include "server/memory/buffer_pool.h"
 #include "server/memory/regions.h"
@@ -42,7 +42,7 @@ class EchoServer {
   server::CallsInFlight in_flight_;
   EchoCall::Method rotate_;
   const server::SteadyClock clock_;
-  server::Receiving receiving_{clock_};
+  server::Transfers receiving_{clock_};
   server::StreamCall::Method rotate_stream_;
   server::OpenStreams open_streams_;
   std::unique_ptr<grpc::Service> service_;

@@ -61,7 +61,7 @@ class HealthTest : public ::testing::Test {
 
   const SteadyClock clock_;
   CallsInFlight in_flight_;
-  Receiving receiving_{clock_};
+  Transfers receiving_{clock_};
   Health health_;
   std::unique_ptr<PollLoop> loop_;
   std::unique_ptr<grpc::Server> server_;

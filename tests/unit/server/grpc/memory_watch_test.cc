@@ -23,10 +23,10 @@ constexpr int64_t kReceiveBytes = 100 * limits::kMiB;
 constexpr int64_t kMessageBytes = 40 * limits::kMiB;
 
 // A message that is being read; records how the read ended.
-class FakeRead final : public Receiving::Read {
+class FakeRead final : public Transfers::Transfer {
  public:
-  FakeRead(Receiving& receiving, uint64_t session, bool may_idle = false)
-      : Receiving::Read(may_idle), receiving_(receiving) {
+  FakeRead(Transfers& receiving, uint64_t session, bool may_idle = false)
+      : Transfers::Transfer(may_idle), receiving_(receiving) {
     receiving_.Enter(*this, session);
   }
   ~FakeRead() override { receiving_.Leave(*this); }
@@ -36,27 +36,31 @@ class FakeRead final : public Receiving::Read {
   int retained = 0;
 
  private:
-  void EndRead(const absl::Status& status) override { ends.push_back(status); }
-  void AbortRead() override { ++aborts; }
+  void EndTransfer(const absl::Status& status) override { ends.push_back(status); }
+  void AbortTransfer() override { ++aborts; }
   void Retain() override { ++retained; }
   void Release() override { --retained; }
 
-  Receiving& receiving_;
+  Transfers& receiving_;
 };
 
 class MemoryWatchTest : public ::testing::Test {
  protected:
   FakeClock clock_;
-  Receiving receiving_{clock_};
+  Transfers receiving_{clock_};
+  Transfers untaken_{clock_};
   BufferPool pool_{int64_t{1} << 40};
   int64_t anonymous_bytes_ = 0;
   int64_t accounted_bytes_ = 0;
   int64_t free_bytes_ = 0;
+  int64_t refused_ = 0;
   int trims_ = 0;
   MemoryWatch watch_{{kReceiveBytes, kMessageBytes, absl::Seconds(60)},
                      {[this] { return anonymous_bytes_; }, [this] { return accounted_bytes_; },
-                      [this] { return free_bytes_; }, [this] { ++trims_; }},
+                      [this] { return free_bytes_; }, [this] { ++trims_; },
+                      [this] { return refused_; }},
                      receiving_,
+                     untaken_,
                      pool_,
                      clock_};
 };
@@ -109,6 +113,28 @@ TEST_F(MemoryWatchTest, GreediestSessionEndsFirstAndNoMoreThanNeedBe) {
   EXPECT_THAT(two_more.ends, SizeIs(1));
   EXPECT_THAT(two.ends[0], StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("memory")));
   EXPECT_EQ(watch_.refusals().pressure, 2);
+}
+
+TEST_F(MemoryWatchTest, RepliesThatAreNotTakenAreCancelledWhileOthersAreRefused) {
+  FakeRead one(untaken_, 1);
+  FakeRead two(untaken_, 2);
+  FakeRead two_more(untaken_, 2);
+  clock_.Advance(absl::Milliseconds(MemoryWatch::kUntakenMs + 1));
+  const FakeRead young(untaken_, 3);
+  watch_.Tick();
+  EXPECT_THAT(two.ends, IsEmpty()) << "nobody needs the memory";
+  ++refused_;
+  watch_.Tick();
+  EXPECT_THAT(one.ends, IsEmpty());
+  EXPECT_THAT(two.ends, SizeIs(1));
+  EXPECT_THAT(two_more.ends, SizeIs(1));
+  watch_.Tick();
+  EXPECT_THAT(one.ends, IsEmpty()) << "nobody was refused since";
+  refused_ += 7;
+  watch_.Tick();
+  EXPECT_THAT(one.ends, SizeIs(1));
+  EXPECT_THAT(young.ends, IsEmpty());
+  EXPECT_EQ(watch_.refusals().untaken, 3);
 }
 
 TEST_F(MemoryWatchTest, WhatBudgetsHaveCountedEndsNothing) {

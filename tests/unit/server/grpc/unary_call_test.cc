@@ -18,7 +18,7 @@
 #include "server/clock.h"
 #include "server/grpc/poll_loop.h"
 #include "server/grpc/raw_service.h"
-#include "server/grpc/receiving.h"
+#include "server/grpc/transfers.h"
 #include "server/limits.h"
 
 namespace rope::server {
@@ -52,7 +52,7 @@ class UnaryCallTest : public ::testing::Test {
   }
 
   const SteadyClock clock_;
-  Receiving receiving_{clock_};
+  Transfers receiving_{clock_};
   CallsInFlight in_flight_;
   RawService<v1::RopeService> service_{
       *v1::GetServerInfoRequest::descriptor()->file()->FindServiceByName("RopeService")};
