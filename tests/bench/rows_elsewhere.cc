@@ -19,7 +19,6 @@ std::vector<Row> ElsewhereRows() {
       row("gpu/rotate_131072_tokens", ">= 0.98", gpu),
       row("gpu/rotate_few_tokens", "<= 3", gpu),
       row("gpu/host_tensor_64MiB", "<= 1.3", gpu),
-      row("gpu/server_64_clients", ">= 4", gpu),
   };
 }
 
