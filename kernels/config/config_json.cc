@@ -6,7 +6,9 @@
 
 #include "kernels/config/config_json_entry.h"
 #include "kernels/config/config_json_layers.h"
+#include "kernels/config/config_json_per_layer.h"
 #include "kernels/config/json_fields.h"
+#include "kernels/config/kept_bytes.h"
 #include "kernels/config/model_defaults.h"
 #include "kernels/config/sub_configs.h"
 #include "kernels/error.h"
@@ -16,11 +18,8 @@
 namespace rope::kernels {
 namespace {
 
-constexpr size_t kLayerTypesMax = 64;
-
-bool Contains(const std::vector<std::string>& names, std::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
+// Bytes that all layer types keep. Two with every list at its longest need 1.6 MiB.
+constexpr int64_t kEntriesBytesMax = 2 << 20;
 
 std::string Join(const std::vector<std::string>& names) {
   std::string text;
@@ -28,24 +27,49 @@ std::string Join(const std::vector<std::string>& names) {
   return text;
 }
 
-absl::StatusOr<std::vector<LayerConfig>> ReadNestedEntries(const ConfigDocument& document) {
+absl::Status CheckSupported(const ConfigDocument& document) {
+  if (document.type->unsupported.empty()) return absl::OkStatus();
+  return InvalidField(document.model.PathOf("model_type"), document.model_type,
+                      StrCat("another one: ", document.type->unsupported));
+}
+
+// Checks that another entry for the layer type `key` is possible.
+absl::Status CheckLayerType(const ConfigDocument& document, const std::string& key,
+                            size_t entries) {
+  const std::string& path = document.parameters->path();
+  const std::string field = path.empty() ? "config_json" : path;
+  if (entries == kLayerTypesMax) {
+    return InvalidField(field, "more layer types", StrCat("at most ", kLayerTypesMax));
+  }
+  if (key.size() > kLayerTypeBytesMax) {
+    return InvalidField(field, StrCat("layer type ", Show(key)),
+                        StrCat("names of at most ", kLayerTypeBytesMax, " bytes"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<LayerConfig>> ReadNestedEntries(const ConfigDocument& document,
+                                                           const PerLayerConfig& per_layer) {
   std::vector<LayerConfig> entries;
+  int64_t kept = 0;
   for (const auto& [key, value] : document.parameters->json().items()) {
     if (document.bare && !key.ends_with("_attention")) continue;
+    if (!value.is_null() && !value.is_object()) continue;
+    ROPE_RETURN_IF_ERROR(CheckLayerType(document, key, entries.size()));
     if (value.is_null()) {  // layers of this type have no rotary embedding
       LayerConfig& still = entries.emplace_back();
       still.layer_type = key;
       still.rotates = false;
       continue;
     }
-    if (!value.is_object()) continue;
-    if (entries.size() == kLayerTypesMax) {
-      return InvalidField(document.parameters->path(), "more layer types",
-                          StrCat("at most ", kLayerTypesMax));
-    }
     const JsonFields parameters(value, document.parameters->PathOf(key));
     ROPE_ASSIGN_OR_RETURN(LayerConfig entry,
-                          ReadEntry(document, parameters, key, EntryKind::kScaled));
+                          ReadEntry(document, per_layer, parameters, key, EntryKind::kScaled));
+    kept += entry.KeptBytes();
+    if (kept > kEntriesBytesMax) {
+      return InvalidField(parameters.path(), StrCat("more than ", kEntriesBytesMax, " bytes"),
+                          "layer types whose lists take less");
+    }
     entries.push_back(std::move(entry));
   }
   return entries;
@@ -54,8 +78,9 @@ absl::StatusOr<std::vector<LayerConfig>> ReadNestedEntries(const ConfigDocument&
 // One entry per layer type with its own embedding, or a single entry. A nested file names the
 // types. In other files only full and sliding attention can differ: by the base, by the scaling, or
 // by the head_dim (global_head_dim).
-absl::StatusOr<std::vector<LayerConfig>> ReadEntries(const ConfigDocument& document) {
-  if (document.nested) return ReadNestedEntries(document);
+absl::StatusOr<std::vector<LayerConfig>> ReadEntries(const ConfigDocument& document,
+                                                     const PerLayerConfig& per_layer) {
+  if (document.nested) return ReadNestedEntries(document, per_layer);
   EntryKind sliding_kind = EntryKind::kScaled;
   if (HasLocalBase(document)) {
     sliding_kind = EntryKind::kLocal;
@@ -64,15 +89,15 @@ absl::StatusOr<std::vector<LayerConfig>> ReadEntries(const ConfigDocument& docum
   }
   std::vector<LayerConfig> entries;
   if (sliding_kind == EntryKind::kScaled && !document.model.Has("global_head_dim")) {
-    ROPE_ASSIGN_OR_RETURN(LayerConfig entry,
-                          ReadEntry(document, document.parameters, "", EntryKind::kScaled));
+    ROPE_ASSIGN_OR_RETURN(LayerConfig entry, ReadEntry(document, per_layer, document.parameters, "",
+                                                       EntryKind::kScaled));
     entries.push_back(std::move(entry));
     return entries;
   }
-  ROPE_ASSIGN_OR_RETURN(LayerConfig full, ReadEntry(document, document.parameters, kFullAttention,
-                                                    EntryKind::kScaled));
-  ROPE_ASSIGN_OR_RETURN(LayerConfig sliding,
-                        ReadEntry(document, document.parameters, kSlidingAttention, sliding_kind));
+  ROPE_ASSIGN_OR_RETURN(LayerConfig full, ReadEntry(document, per_layer, document.parameters,
+                                                    kFullAttention, EntryKind::kScaled));
+  ROPE_ASSIGN_OR_RETURN(LayerConfig sliding, ReadEntry(document, per_layer, document.parameters,
+                                                       kSlidingAttention, sliding_kind));
   entries.push_back(std::move(full));
   entries.push_back(std::move(sliding));
   return entries;
@@ -126,7 +151,11 @@ absl::StatusOr<ModelConfig> ModelConfig::Parse(std::string_view json, std::strin
   std::move(assumed.begin(), assumed.end(), std::back_inserter(document.warnings));
   ModelConfig model;
   model.has_sub_configs_ = chosen.has_sub_configs;
-  ROPE_ASSIGN_OR_RETURN(model.entries_, ReadEntries(document));
+  ROPE_RETURN_IF_ERROR(CheckSupported(document));
+  ROPE_ASSIGN_OR_RETURN(LayerList layers, ReadLayerList(document));
+  ROPE_ASSIGN_OR_RETURN(const PerLayerConfig per_layer,
+                        PerLayerConfig::Read(document.model, layers.types));
+  ROPE_ASSIGN_OR_RETURN(model.entries_, ReadEntries(document, per_layer));
   ROPE_ASSIGN_OR_RETURN(const std::vector<std::string> architectures,
                         ReadArchitectures(root, document.model));
   for (LayerConfig& entry : model.entries_) {
@@ -136,7 +165,6 @@ absl::StatusOr<ModelConfig> ModelConfig::Parse(std::string_view json, std::strin
   if (model.entries_.size() > 1 || !model.entries_.front().layer_type.empty()) {
     for (const LayerConfig& entry : model.entries_) model.layer_types_.push_back(entry.layer_type);
   }
-  ROPE_ASSIGN_OR_RETURN(LayerList layers, ReadLayerList(document));
   model.num_layers_ = layers.count;
   model.layers_ = std::move(layers.types);
   model.no_rope_ = std::move(layers.no_rope);
@@ -176,12 +204,30 @@ absl::StatusOr<LayerConfig> ModelConfig::Layer(const LayerChoice& choice) const 
   return entry;
 }
 
+std::vector<std::string> ModelConfig::layers() const {
+  std::vector<std::string> types;
+  for (size_t i = 0; i < layers_.size(); ++i) types.push_back(layers_[i]);
+  return types;
+}
+
+int64_t ModelConfig::KeptBytes() const {
+  using kernels::KeptBytes;
+  auto bytes = static_cast<int64_t>(sizeof(*this)) + KeptBytes(layer_types_) + layers_.KeptBytes() +
+               KeptBytes(no_rope_) + KeptBytes(entries_);
+  for (const LayerConfig& entry : entries_) bytes += entry.KeptBytes();
+  return bytes;
+}
+
 void ModelConfig::MarkRotation(const LayerChoice& choice, LayerConfig& entry) const {
+  const auto first = static_cast<size_t>(choice.layer.value_or(0));
+  const size_t end =
+      choice.layer.has_value() ? std::min(first + 1, no_rope_.size()) : no_rope_.size();
+  const bool by_type = !choice.layer_type.empty() && !layers_.empty();
+  const std::optional<size_t> number = layers_.Find(choice.layer_type);
   std::optional<size_t> still;
   bool all = true;
-  for (size_t i = 0; i < no_rope_.size(); ++i) {
-    if (choice.layer.has_value() && static_cast<size_t>(*choice.layer) != i) continue;
-    if (!choice.layer_type.empty() && !layers_.empty() && layers_[i] != choice.layer_type) continue;
+  for (size_t i = first; i < end; ++i) {
+    if (by_type && layers_.NumberOf(i) != number) continue;
     if (!no_rope_[i]) {
       all = false;
     } else if (!still.has_value()) {
@@ -205,7 +251,7 @@ void ModelConfig::MarkRotation(const LayerChoice& choice, LayerConfig& entry) co
 absl::StatusOr<LayerConfig> ModelConfig::EntryOf(const LayerChoice& choice,
                                                  const std::string& type) const {
   if (layer_types_.empty()) {
-    if (choice.layer_type.empty() || Contains(layers_, type)) return entries_.front();
+    if (choice.layer_type.empty() || layers_.Find(type).has_value()) return entries_.front();
     return InvalidField("layer_type", Show(type), "no layer_type: this config has no such layers");
   }
   if (type.empty()) {

@@ -13,7 +13,9 @@
 // Errors:     INVALID_ARGUMENT: the text is not JSON; a field has the wrong type; the rope_type is
 //             unknown; layers differ and none is chosen (the message lists them); the chosen layer
 //             or layer_type does not exist; there is no such sub-config, or none is chosen and only
-//             sub-configs have rope parameters (the message lists them).
+//             sub-configs have rope parameters (the message lists them); a limit is passed.
+// Limits:     64 layer types, of at most 128 bytes each, with 2 MiB of lists in all; 65536 layers;
+//             lists of 65536 elements; a model_type of 128 bytes.
 #ifndef ROPE_KERNELS_CONFIG_CONFIG_JSON_H_
 #define ROPE_KERNELS_CONFIG_CONFIG_JSON_H_
 
@@ -25,6 +27,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/config/layer_config.h"
+#include "kernels/config/layer_types.h"
 
 namespace rope::kernels {
 
@@ -38,7 +41,7 @@ class ModelConfig {
     // One that applies to all layers, or several that have a layer_type each. REQUIRES: not empty.
     std::vector<LayerConfig> entries;
     // By layer index, or empty. REQUIRES: a list that is not empty has num_layers elements.
-    std::vector<std::string> layers;
+    LayerTypes layers;
     std::vector<bool> no_rope;
     std::optional<int64_t> num_layers;
     std::optional<int64_t> num_heads;
@@ -49,7 +52,7 @@ class ModelConfig {
   // The layer types with different embeddings; empty if all layers are equal.
   const std::vector<std::string>& layer_types() const { return layer_types_; }
   // The layer type of each layer, if the file has a list or a rule; otherwise empty.
-  const std::vector<std::string>& layers() const { return layers_; }
+  std::vector<std::string> layers() const;
   // Whether the file has sub-configs, of which another may be chosen; false after a choice.
   bool has_sub_configs() const { return has_sub_configs_; }
   std::optional<int64_t> num_heads() const { return num_heads_; }
@@ -61,6 +64,9 @@ class ModelConfig {
   // is false if none of the chosen layers rotates. If only some do, a warning says so.
   absl::StatusOr<LayerConfig> Layer(const LayerChoice& choice) const;
 
+  // Bytes in memory, with those of the object.
+  int64_t KeptBytes() const;
+
  private:
   // The entry of a layer type; `type` is empty if neither the choice nor the file names one.
   absl::StatusOr<LayerConfig> EntryOf(const LayerChoice& choice, const std::string& type) const;
@@ -68,7 +74,7 @@ class ModelConfig {
   void MarkRotation(const LayerChoice& choice, LayerConfig& entry) const;
 
   std::vector<std::string> layer_types_;
-  std::vector<std::string> layers_;
+  LayerTypes layers_;
   std::vector<bool> no_rope_;         // by layer index; empty if all rotate
   std::vector<LayerConfig> entries_;  // one per layer type, or a single one
   std::optional<int64_t> num_layers_;

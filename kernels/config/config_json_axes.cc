@@ -44,6 +44,9 @@ absl::StatusOr<Mrope> ReadErnieMrope(const JsonFields& parameters,
                         time.has_value() ? StrCat(*time, " without a head_dim") : "nothing",
                         "the count of t, or mrope_section with three counts (h, w, t)");
   }
+  if (*time < 0 || *time > kHeadDimMax) {
+    return InvalidField(parameters.PathOf("freq_allocation"), *time, StrCat("0 to ", kHeadDimMax));
+  }
   const int64_t rest = *rotary_dim / 2 - *time;
   mrope.section = {*time, rest / 2, rest - rest / 2};
   return mrope;

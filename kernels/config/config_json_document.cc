@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/config/rope_config.h"
+#include "kernels/error.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
 
@@ -148,6 +149,11 @@ absl::StatusOr<ConfigDocument> LocateParameters(const JsonFields& root) {
       const std::optional<std::string> model_type,
       FirstOf<std::string>({model.String("model_type"), root.String("model_type")}));
   document.model_type = model_type.value_or("");
+  if (document.model_type.size() > kModelTypeBytesMax) {
+    return InvalidField((model.Has("model_type") ? model : root).PathOf("model_type"),
+                        Show(document.model_type),
+                        StrCat("a name of at most ", kModelTypeBytesMax, " bytes"));
+  }
   document.type = &ModelTypeOf(document.model_type);
   ROPE_ASSIGN_OR_RETURN(document.parameters, FirstOf<JsonFields>({model.Object("rope_parameters"),
                                                                   model.Object("rope_scaling")}));

@@ -4,7 +4,6 @@
 #include <iterator>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "kernels/config/config_json_axes.h"
 #include "kernels/config/model_types.h"
 #include "kernels/config/rope_formulas.h"
@@ -59,28 +58,10 @@ std::optional<double> AssumedNumber(const ConfigDocument& document, std::string_
   return number;
 }
 
-// What per_layer_config states for layers of this type; all of them have the same.
-absl::StatusOr<std::optional<int64_t>> ReadPerLayer(const JsonFields& model,
-                                                    std::string_view layer_type,
-                                                    std::string_view key) {
-  ROPE_ASSIGN_OR_RETURN(const std::optional<JsonFields> layers, model.Object("per_layer_config"));
-  if (!layers.has_value() || layer_type.empty()) return std::optional<int64_t>();
-  ROPE_ASSIGN_OR_RETURN(const std::vector<std::string> types, model.Strings("layer_types"));
-  for (const auto& [index, own] : layers->json().items()) {
-    int64_t layer = 0;
-    if (!absl::SimpleAtoi(index, &layer) || layer < 0) continue;
-    if (layer >= static_cast<int64_t>(types.size()) || !own.is_object()) continue;
-    if (types[static_cast<size_t>(layer)] != layer_type) continue;
-    const JsonFields fields(own, StrCat(layers->path(), ".", index));
-    ROPE_ASSIGN_OR_RETURN(const std::optional<int64_t> own_value, fields.Integer(key));
-    if (own_value.has_value()) return own_value;
-  }
-  return std::optional<int64_t>();
-}
-
 // The first of: qk_rope_head_dim (multi-head latent attention), the layer type's own key,
 // per_layer_config, head_dim, hidden_size / num_attention_heads. Unset if none is there.
 absl::StatusOr<std::optional<int64_t>> ReadHeadDim(const ConfigDocument& document,
+                                                   const PerLayerConfig& per_layer,
                                                    std::string_view layer_type) {
   const JsonFields& model = document.model;
   const std::optional<int64_t> nothing;
@@ -88,11 +69,11 @@ absl::StatusOr<std::optional<int64_t>> ReadHeadDim(const ConfigDocument& documen
   const bool sliding = layer_type == kSlidingAttention;
   ROPE_ASSIGN_OR_RETURN(
       const std::optional<int64_t> head_dim,
-      FirstOf<int64_t>({ReadPerLayer(model, layer_type, "qk_rope_head_dim"),
+      FirstOf<int64_t>({per_layer.Integer(layer_type, "qk_rope_head_dim"),
                         model.Integer("qk_rope_head_dim"),
                         full ? model.Integer("global_head_dim") : nothing,
                         sliding ? model.Integer("swa_head_dim") : nothing,
-                        ReadPerLayer(model, layer_type, "head_dim"), model.Integer("head_dim")}));
+                        per_layer.Integer(layer_type, "head_dim"), model.Integer("head_dim")}));
   if (head_dim.has_value()) return head_dim;
   ROPE_ASSIGN_OR_RETURN(const std::optional<int64_t> hidden,
                         FirstOf<int64_t>({model.Integer("hidden_size"), model.Integer("n_embd")}));
@@ -145,12 +126,13 @@ absl::StatusOr<double> ReadTheta(const ConfigDocument& document,
 // The channels that partial_rotary_factor is a fraction of, if they are not head_dim: the sum of
 // the model_type's keys.
 absl::StatusOr<std::optional<int64_t>> ReadFractionOf(const ConfigDocument& document,
+                                                      const PerLayerConfig& per_layer,
                                                       std::string_view layer_type) {
   std::optional<int64_t> sum;
   for (const std::string& key : document.type->partial_rotary_factor_of) {
-    ROPE_ASSIGN_OR_RETURN(const std::optional<int64_t> channels,
-                          FirstOf<int64_t>({ReadPerLayer(document.model, layer_type, key),
-                                            document.model.Integer(key)}));
+    ROPE_ASSIGN_OR_RETURN(
+        const std::optional<int64_t> channels,
+        FirstOf<int64_t>({per_layer.Integer(layer_type, key), document.model.Integer(key)}));
     if (!channels.has_value()) return std::optional<int64_t>();
     if (*channels < 0 || *channels > kHeadDimMax) {
       return InvalidField(document.model.PathOf(key), *channels, StrCat("0 to ", kHeadDimMax));
@@ -160,8 +142,8 @@ absl::StatusOr<std::optional<int64_t>> ReadFractionOf(const ConfigDocument& docu
   return sum;
 }
 
-absl::Status ReadFraction(const ConfigDocument& document, const JsonFields& scaling,
-                          LayerConfig& entry) {
+absl::Status ReadFraction(const ConfigDocument& document, const PerLayerConfig& per_layer,
+                          const JsonFields& scaling, LayerConfig& entry) {
   const JsonFields& model = document.model;
   RopeConfig& config = entry.config;
   ROPE_ASSIGN_OR_RETURN(config.rotary_dim, scaling.Integer("rotary_dim"));
@@ -178,11 +160,28 @@ absl::Status ReadFraction(const ConfigDocument& document, const JsonFields& scal
     config.partial_rotary_factor = AssumedNumber(document, "partial_rotary_factor", entry.warnings);
   }
   ROPE_ASSIGN_OR_RETURN(const std::optional<int64_t> whole,
-                        ReadFractionOf(document, entry.layer_type));
+                        ReadFractionOf(document, per_layer, entry.layer_type));
   if (whole.has_value() && config.partial_rotary_factor.has_value()) {
     RopeConfig fraction{.head_dim = whole, .partial_rotary_factor = config.partial_rotary_factor};
     config.rotary_dim = RotaryDim(fraction, whole);
     config.partial_rotary_factor.reset();
+  }
+  return absl::OkStatus();
+}
+
+// ReadAxes makes lists of these lengths, so they are bounded first. Validate has the other rules.
+absl::Status CheckDims(const RopeConfig& config) {
+  const auto is_bounded = [](int64_t dim) { return dim >= 0 && dim <= kHeadDimMax; };
+  if (config.head_dim.has_value() && !is_bounded(*config.head_dim)) {
+    return InvalidField("head_dim", *config.head_dim, StrCat("2 to ", kHeadDimMax));
+  }
+  if (config.rotary_dim.has_value() && !is_bounded(*config.rotary_dim)) {
+    return InvalidField("rotary_dim", *config.rotary_dim,
+                        StrCat("an even number, 2 to ", kHeadDimMax));
+  }
+  if (!is_bounded(RotaryDim(config, config.head_dim).value_or(0))) {
+    return InvalidField("partial_rotary_factor", *config.partial_rotary_factor,
+                        "a number in (0, 1]");
   }
   return absl::OkStatus();
 }
@@ -284,12 +283,9 @@ bool HasLocalBase(const ConfigDocument& document) {
 // kScaled reads the type, the scaling and mrope. rotary_dim is needed before mrope, since Ernie's
 // counts depend on it.
 absl::StatusOr<LayerConfig> ReadEntry(const ConfigDocument& document,
+                                      const PerLayerConfig& per_layer,
                                       const std::optional<JsonFields>& parameters,
                                       std::string_view layer_type, EntryKind kind) {
-  if (!document.type->unsupported.empty()) {
-    return InvalidField(document.model.PathOf("model_type"), document.model_type,
-                        StrCat("another one: ", document.type->unsupported));
-  }
   LayerConfig entry;
   entry.layer_type = layer_type;
   entry.warnings = document.warnings;
@@ -306,8 +302,9 @@ absl::StatusOr<LayerConfig> ReadEntry(const ConfigDocument& document,
   }
   ROPE_ASSIGN_OR_RETURN(config.rope_theta, local ? ReadLocalTheta(document, entry.warnings)
                                                  : ReadTheta(document, parameters, entry.warnings));
-  ROPE_ASSIGN_OR_RETURN(config.head_dim, ReadHeadDim(document, layer_type));
-  ROPE_RETURN_IF_ERROR(ReadFraction(document, scaling, entry));
+  ROPE_ASSIGN_OR_RETURN(config.head_dim, ReadHeadDim(document, per_layer, layer_type));
+  ROPE_RETURN_IF_ERROR(ReadFraction(document, per_layer, scaling, entry));
+  ROPE_RETURN_IF_ERROR(CheckDims(config));
   ROPE_ASSIGN_OR_RETURN(config.rotary_offset,
                         FirstOf<int64_t>({scaling.Integer("rotary_offset"),
                                           document.model.Integer("rotary_offset")}));

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/config/config_json_document.h"
+#include "kernels/config/config_json_per_layer.h"
 #include "kernels/config/layer_config.h"
 
 namespace rope::kernels {
@@ -27,6 +28,7 @@ bool HasLocalBase(const ConfigDocument& document);
 
 // Reads one entry. `parameters` is the entry's JSON object, if there is one.
 absl::StatusOr<LayerConfig> ReadEntry(const ConfigDocument& document,
+                                      const PerLayerConfig& per_layer,
                                       const std::optional<JsonFields>& parameters,
                                       std::string_view layer_type, EntryKind kind);
 

@@ -12,7 +12,7 @@ namespace {
 // ReadLayerList first reads the number of layers, then the types (a list or a rule), then the
 // layers that do not rotate. A list must have one entry per layer. A list also gives the number of
 // layers if the file has no num_hidden_layers.
-using Types = std::vector<std::string>;
+static_assert(kLayersMax <= JsonFields::kListMax);
 
 constexpr std::string_view kLinearAttention = "linear_attention";
 
@@ -58,30 +58,28 @@ absl::StatusOr<std::optional<int64_t>> ReadPeriod(const JsonFields& model, std::
 }
 
 // Layer `full_at` of each period has full attention; the other layers have type `others`.
-Types Periodic(int64_t count, int64_t period, int64_t full_at, std::string_view others) {
-  Types types;
-  for (int64_t i = 0; i < count; ++i) {
-    types.emplace_back(i % period == full_at ? kFullAttention : others);
-  }
+LayerTypes Periodic(int64_t count, int64_t period, int64_t full_at, std::string_view others) {
+  LayerTypes types;
+  for (int64_t i = 0; i < count; ++i) types.Add(i % period == full_at ? kFullAttention : others);
   return types;
 }
 
 // Repeats the letters: L is a local (sliding) layer, G a global (full attention) layer.
-absl::StatusOr<Types> FromLetters(const std::string& path, const std::string& letters,
-                                  int64_t count) {
+absl::StatusOr<LayerTypes> FromLetters(const std::string& path, const std::string& letters,
+                                       int64_t count) {
   if (letters.empty() || letters.find_first_not_of("LG") != std::string::npos) {
     return InvalidField(path, Show(letters), "a number, or letters L and G");
   }
-  Types types;
+  LayerTypes types;
   for (int64_t i = 0; i < count; ++i) {
     const char letter = letters[static_cast<size_t>(i) % letters.size()];
-    types.emplace_back(letter == 'G' ? kFullAttention : kSlidingAttention);
+    types.Add(letter == 'G' ? kFullAttention : kSlidingAttention);
   }
   return types;
 }
 
 // Layer types from a rule. Keys are tried in the order that config_json_layers.h gives.
-absl::StatusOr<Types> TypesByRule(const ConfigDocument& document, int64_t count) {
+absl::StatusOr<LayerTypes> TypesByRule(const ConfigDocument& document, int64_t count) {
   const JsonFields& model = document.model;
   const std::string_view key =
       model.Has("sliding_window_pattern") ? "sliding_window_pattern" : "_sliding_window_pattern";
@@ -94,17 +92,24 @@ absl::StatusOr<Types> TypesByRule(const ConfigDocument& document, int64_t count)
   if (period.has_value()) return Periodic(count, *period, 0, kSlidingAttention);
   ROPE_ASSIGN_OR_RETURN(period, ReadPeriod(model, "full_attention_interval"));
   if (period.has_value()) return Periodic(count, *period, *period - 1, kLinearAttention);
-  return Types();
+  return LayerTypes();
 }
 
-absl::StatusOr<Types> ReadTypes(const ConfigDocument& document, std::optional<int64_t> count) {
+absl::StatusOr<LayerTypes> ReadTypes(const ConfigDocument& document, std::optional<int64_t> count) {
   const JsonFields& model = document.model;
-  ROPE_ASSIGN_OR_RETURN(Types types, model.Strings("layer_types"));
-  ROPE_RETURN_IF_ERROR(CheckOnePerLayer(model.PathOf("layer_types"), types.size(), count));
+  ROPE_ASSIGN_OR_RETURN(const std::vector<std::string> names, model.Strings("layer_types"));
+  ROPE_RETURN_IF_ERROR(CheckOnePerLayer(model.PathOf("layer_types"), names.size(), count));
+  LayerTypes types;
+  for (const std::string& name : names) {
+    if (types.Add(name)) continue;
+    return InvalidField(model.PathOf("layer_types"), Show(name),
+                        StrCat("at most ", kLayerTypesMax, " types, of at most ",
+                               kLayerTypeBytesMax, " bytes each"));
+  }
   if (!types.empty()) return types;
   ROPE_ASSIGN_OR_RETURN(const std::vector<bool> sliding,
                         ReadFlags(model, "hybrid_layer_pattern", count));
-  for (const bool slides : sliding) types.emplace_back(slides ? kSlidingAttention : kFullAttention);
+  for (const bool slides : sliding) types.Add(slides ? kSlidingAttention : kFullAttention);
   if (!types.empty() || !count.has_value()) return types;
   return TypesByRule(document, *count);
 }
@@ -134,8 +139,12 @@ absl::StatusOr<std::vector<bool>> ReadNoRope(const ConfigDocument& document,
     }
   }
   no_rope.resize(std::max(no_rope.size(), layers.types.size()));
+  std::vector<bool> rotates;  // by type
+  for (const std::string& type : layers.types.names()) {
+    rotates.push_back(RotatesByType(document, type));
+  }
   for (size_t i = 0; i < layers.types.size(); ++i) {
-    if (!RotatesByType(document, layers.types[i])) no_rope[i] = true;
+    if (!rotates[layers.types.NumberOf(i)]) no_rope[i] = true;
   }
   return no_rope;
 }

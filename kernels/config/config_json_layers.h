@@ -3,26 +3,26 @@
 //
 // Threading:  Pure functions; any thread.
 // Errors:     INVALID_ARGUMENT only: "path: got X, want Y".
-// Limits:     65536 layers.
+// Limits:     65536 layers, of 64 types.
 #ifndef ROPE_KERNELS_CONFIG_CONFIG_JSON_LAYERS_H_
 #define ROPE_KERNELS_CONFIG_CONFIG_JSON_LAYERS_H_
 
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/config/config_json_document.h"
+#include "kernels/config/layer_types.h"
 
 namespace rope::kernels {
 
 inline constexpr int64_t kLayersMax = 65536;
 
 struct LayerList {
-  std::optional<int64_t> count;    // num_hidden_layers, or the length of a list of layers
-  std::vector<std::string> types;  // by layer; empty if the file has no list and no rule
-  std::vector<bool> no_rope;       // by layer, true if it does not rotate; empty if all rotate
+  std::optional<int64_t> count;  // num_hidden_layers, or the length of a list of layers
+  LayerTypes types;              // by layer; empty if the file has no list and no rule
+  std::vector<bool> no_rope;     // by layer, true if it does not rotate; empty if all rotate
 };
 
 // Layer types come from the first of these keys that the file has:

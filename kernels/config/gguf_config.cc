@@ -172,8 +172,7 @@ absl::StatusOr<std::vector<LayerConfig>> ReadEntries(const GgufFields& fields,
     if (whole.has_value()) full.config.rotary_dim = *whole / 2;
   }
   ROPE_RETURN_IF_ERROR(ReadGgufScaling(fields, full));
-  const bool slides = layers != nullptr && std::find(list.types.begin(), list.types.end(),
-                                                     layers->sliding_type) != list.types.end();
+  const bool slides = layers != nullptr && list.types.Find(layers->sliding_type).has_value();
   if (!slides) return std::vector<LayerConfig>{std::move(full)};
   ROPE_ASSIGN_OR_RETURN(LayerConfig sliding, ReadSliding(fields, *layers, unscaled));
   if (sliding.config == full.config) return std::vector<LayerConfig>{std::move(full)};

@@ -133,7 +133,7 @@ absl::StatusOr<LayerList> ReadGgufLayers(const GgufFields& fields) {
   if (const GgufLayers* const layers = GgufLayersOf(fields.architecture()); layers != nullptr) {
     ROPE_ASSIGN_OR_RETURN(sliding, ReadSliding(fields, *layers, *list.count));
     for (size_t i = 0; i < sliding.size(); ++i) {
-      list.types.emplace_back(sliding[i] ? layers->sliding_type : kFullAttention);
+      list.types.Add(sliding[i] ? layers->sliding_type : kFullAttention);
     }
     // Without sliding layers all rotate, except in SmolLM3, which has no window.
     if (!sliding.empty() || fields.architecture() == "smollm3") {
@@ -144,9 +144,9 @@ absl::StatusOr<LayerList> ReadGgufLayers(const GgufFields& fields) {
     }
   }
   ROPE_ASSIGN_OR_RETURN(const std::vector<bool> linear, ReadLinear(fields, *list.count));
-  if (!linear.empty()) list.types.clear();
+  if (!linear.empty()) list.types = {};
   for (const bool is_linear : linear) {
-    list.types.emplace_back(is_linear ? "linear_attention" : kFullAttention);
+    list.types.Add(is_linear ? "linear_attention" : kFullAttention);
   }
   Mark(linear, true, list.no_rope);
   ROPE_RETURN_IF_ERROR(MarkByKeys(fields, *list.count, list.no_rope));

@@ -56,6 +56,10 @@ absl::StatusOr<std::vector<T>> ReadList(const JsonFields& fields, std::string_vi
   const Json* value = fields.Find(key);
   if (value == nullptr) return list;
   if (!value->is_array()) return WrongType(fields.PathOf(key), *value, want);
+  if (value->size() > JsonFields::kListMax) {
+    return InvalidField(fields.PathOf(key), StrCat(value->size(), " elements"),
+                        StrCat("at most ", JsonFields::kListMax));
+  }
   list.reserve(value->size());
   for (const Json& element : *value) {
     ROPE_ASSIGN_OR_RETURN(T converted,
@@ -65,25 +69,57 @@ absl::StatusOr<std::vector<T>> ReadList(const JsonFields& fields, std::string_vi
   return list;
 }
 
-// A parse callback that finds duplicate keys. The parser itself silently keeps one of them.
-class DuplicateFinder {
+// Reads a text without storing it, and finds duplicate keys. The parser itself silently keeps one
+// of them. A parse callback would find them too, but with a callback the parser looks at all
+// earlier values of a list at the end of each object in it: minutes for a MiB of objects.
+class TextChecker : public nlohmann::json_sax<Json> {
  public:
-  bool operator()(int /*depth*/, Json::parse_event_t event, const Json& parsed) {
-    if (event == Json::parse_event_t::object_start) {
-      keys_.emplace_back();
-    } else if (event == Json::parse_event_t::object_end) {
-      keys_.pop_back();
-    } else if (event == Json::parse_event_t::key) {
-      const auto& key = parsed.get_ref<const std::string&>();
-      if (!keys_.back().insert(key).second && !duplicate_.has_value()) duplicate_ = parsed;
-    }
+  // OK if the text is JSON without duplicate keys.
+  absl::Status Check(const std::string& text) {
+    Json::sax_parse(text, this);
+    if (!status_.ok() || !duplicate_.has_value()) return status_;
+    return InvalidField("config_json", StrCat("key ", Show(Json(*duplicate_)), " twice"),
+                        "it once");
+  }
+
+  bool start_object(size_t /*elements*/) override {
+    keys_.emplace_back();
     return true;
   }
-  const std::optional<Json>& duplicate() const { return duplicate_; }
+  bool end_object() override {
+    keys_.pop_back();
+    return true;
+  }
+  bool key(std::string& key) override {
+    const auto [place, added] = keys_.back().insert(key);
+    if (!added && !duplicate_.has_value()) duplicate_ = *place;
+    return true;
+  }
+  bool parse_error(size_t position, const std::string& /*last_token*/,
+                   const nlohmann::detail::exception& error) override {
+    constexpr int kOutOfRange = 406;
+    status_ =
+        error.id == kOutOfRange
+            ? InvalidField("config_json", "a number that a double cannot hold",
+                           "JSON with finite numbers")
+            : InvalidField("config_json", StrCat("a syntax error at byte ", position), "JSON");
+    return false;
+  }
+
+  bool null() override { return true; }
+  bool boolean(bool /*value*/) override { return true; }
+  bool number_integer(int64_t /*value*/) override { return true; }
+  bool number_unsigned(uint64_t /*value*/) override { return true; }
+  bool number_float(double /*value*/, const std::string& /*text*/) override { return true; }
+  bool string(std::string& /*value*/) override { return true; }
+  bool binary(Json::binary_t& /*value*/) override { return true; }
+  bool start_array(size_t /*elements*/) override { return true; }
+  bool end_array() override { return true; }
 
  private:
+  absl::Status status_;
   std::vector<std::set<std::string>> keys_;  // the keys of each open object
-  std::optional<Json> duplicate_;
+  std::optional<std::string> duplicate_;
 };
 
 // The word that Python writes for a number that is not finite, if `text` begins with one.
@@ -128,21 +164,9 @@ std::string Show(const Json& value) {
 }
 
 absl::StatusOr<Json> ParseJsonObject(std::string_view text) {
-  DuplicateFinder finder;
-  Json document;
   const std::string standard = WithQuotedNonFinites(text);
-  try {
-    document = Json::parse(standard.begin(), standard.end(), std::ref(finder));
-  } catch (const Json::parse_error& error) {
-    return InvalidField("config_json", StrCat("a syntax error at byte ", error.byte), "JSON");
-  } catch (const Json::exception&) {
-    return InvalidField("config_json", "a number that a double cannot hold",
-                        "JSON with finite numbers");
-  }
-  if (finder.duplicate().has_value()) {
-    return InvalidField("config_json", StrCat("key ", Show(*finder.duplicate()), " twice"),
-                        "it once");
-  }
+  ROPE_RETURN_IF_ERROR(TextChecker().Check(standard));
+  Json document = Json::parse(standard, nullptr, /*allow_exceptions=*/false);
   if (!document.is_object()) return WrongType("config_json", document, "a JSON object");
   return document;
 }

@@ -27,6 +27,8 @@ std::string Show(const nlohmann::json& value);
 
 class JsonFields {
  public:
+  static constexpr size_t kListMax = 65536;
+
   // `path` is the path of `object` in errors; empty for the document. REQUIRES: `object` is a JSON
   // object.
   explicit JsonFields(const nlohmann::json& object, std::string path = "")
@@ -46,7 +48,7 @@ class JsonFields {
   absl::StatusOr<std::optional<bool>> Bool(std::string_view key) const;
   absl::StatusOr<std::optional<std::string>> String(std::string_view key) const;
   absl::StatusOr<std::optional<JsonFields>> Object(std::string_view key) const;
-  // Lists; empty if absent.
+  // Lists of at most kListMax elements; empty if absent.
   absl::StatusOr<std::vector<double>> Numbers(std::string_view key) const;
   absl::StatusOr<std::vector<int64_t>> Integers(std::string_view key) const;
   absl::StatusOr<std::vector<std::string>> Strings(std::string_view key) const;

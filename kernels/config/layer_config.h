@@ -35,6 +35,9 @@ struct LayerConfig {
   // Unknown keys next to the rope parameters, and assumed defaults. rope_warnings.h adds warnings
   // about the values.
   std::vector<std::string> warnings;
+
+  // Bytes in memory outside of the object.
+  int64_t KeptBytes() const;
 };
 
 }  // namespace rope::kernels

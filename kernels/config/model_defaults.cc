@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <string_view>
+#include <utility>
 
 #include "kernels/config/json_fields.h"
 #include "kernels/config/model_types.h"
@@ -73,7 +74,10 @@ std::vector<std::string> CompleteModel(Json& file, bool is_sub_config) {
   const std::string name(TypeOf(model).empty() ? TypeOf(file) : TypeOf(model));
   const ModelType& type = ModelTypeOf(name);
   for (const auto& [key, spelt] : type.names) {
-    if (!Has(model, key) && Has(model, spelt)) model[key] = model[spelt];
+    if (Has(model, key) || !Has(model, spelt)) continue;
+    // A list or an object is an error later on. It is not copied, because a copy recurses.
+    Json& value = model[spelt];
+    model[key] = value.is_structured() ? std::move(value) : value;
   }
   const bool complete =
       is_sub_config || nested || Has(file, "architectures") || Has(file, "transformers_version");

@@ -8,6 +8,7 @@
 #define ROPE_KERNELS_CONFIG_MODEL_TYPES_H_
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -57,6 +58,9 @@ struct ModelType {
   nlohmann::json defaults = nlohmann::json::object();
   std::string source;  // the project, its version and its file
 };
+
+// The longest name; every layer keeps a copy.
+inline constexpr size_t kModelTypeBytesMax = 128;
 
 // The entry of `model_type`. A composite model ("gemma3") has the entry of its text model
 // ("gemma3_text"), and the other way round. An unknown type has an empty entry.

@@ -34,8 +34,9 @@ std::optional<int64_t> RotaryDim(const RopeConfig& config, std::optional<int64_t
   if (config.rope_type == RopeType::kProportional) return head_dim;
   if (config.rotary_dim.has_value()) return config.rotary_dim;
   if (!head_dim.has_value()) return std::nullopt;
-  return static_cast<int64_t>(static_cast<double>(*head_dim) *
-                              config.partial_rotary_factor.value_or(1));
+  const double channels = static_cast<double>(*head_dim) * config.partial_rotary_factor.value_or(1);
+  constexpr double kMost = int64_t{1} << 53;
+  return channels > 0 ? static_cast<int64_t>(std::min(channels, kMost)) : 0;  // 0 for a NaN
 }
 
 std::optional<int64_t> OriginalLength(const RopeConfig& config) {

@@ -13,8 +13,8 @@
 namespace rope::kernels {
 
 // Number of rotated channels: rotary_dim, else head_dim * partial_rotary_factor in double
-// arithmetic, truncated. For proportional it is head_dim. Unset if head_dim is needed and not
-// given.
+// arithmetic, truncated, 0 to 2^53. For proportional it is head_dim. Unset if head_dim is needed
+// and not given. The config may be invalid.
 std::optional<int64_t> RotaryDim(const RopeConfig& config, std::optional<int64_t> head_dim);
 
 // original_max_position_embeddings, else max_position_embeddings.

@@ -1,0 +1,35 @@
+// KeptBytes: the memory that a value keeps outside of itself.
+//
+// Threading:  Pure functions; any thread.
+#ifndef ROPE_KERNELS_CONFIG_KEPT_BYTES_H_
+#define ROPE_KERNELS_CONFIG_KEPT_BYTES_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace rope::kernels {
+
+inline int64_t KeptBytes(const std::string& text) {
+  const bool inside = text.capacity() <= std::string().capacity();
+  return inside ? 0 : static_cast<int64_t>(text.capacity() + 1);
+}
+
+inline int64_t KeptBytes(const std::vector<bool>& flags) {
+  return static_cast<int64_t>(flags.capacity() / 8);
+}
+
+template <typename T>
+int64_t KeptBytes(const std::vector<T>& values) {
+  return static_cast<int64_t>(values.capacity() * sizeof(T));
+}
+
+inline int64_t KeptBytes(const std::vector<std::string>& texts) {
+  auto bytes = static_cast<int64_t>(texts.capacity() * sizeof(std::string));
+  for (const std::string& text : texts) bytes += KeptBytes(text);
+  return bytes;
+}
+
+}  // namespace rope::kernels
+
+#endif  // ROPE_KERNELS_CONFIG_KEPT_BYTES_H_

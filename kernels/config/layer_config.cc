@@ -1,0 +1,15 @@
+#include "kernels/config/layer_config.h"
+
+#include "kernels/config/kept_bytes.h"
+
+namespace rope::kernels {
+
+int64_t LayerConfig::KeptBytes() const {
+  using kernels::KeptBytes;
+  return KeptBytes(config.short_factor) + KeptBytes(config.long_factor) +
+         KeptBytes(config.inv_freq) +
+         (config.mrope.has_value() ? KeptBytes(config.mrope->axes) : 0) + KeptBytes(layer_type) +
+         KeptBytes(model_type) + KeptBytes(architectures) + KeptBytes(warnings);
+}
+
+}  // namespace rope::kernels

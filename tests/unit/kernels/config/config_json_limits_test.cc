@@ -1,0 +1,223 @@
+// Limits of the reader of config.json: no short text takes long, and none keeps much memory.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/config/config_json.h"
+#include "kernels/config/validate_config.h"
+#include "tests/support/status_matchers.h"
+
+namespace rope::kernels {
+namespace {
+
+using ::rope::testing::IsOk;
+using ::rope::testing::StatusIs;
+using ::testing::HasSubstr;
+
+constexpr size_t kTextBytes = 1 << 20;
+// Far above what any text below takes, far below the minutes of a quadratic reader.
+constexpr std::chrono::seconds kSlow{5};
+
+void ExpectInvalid(std::string_view json, const std::string& message) {
+  EXPECT_THAT(ModelConfig::Parse(json),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+}
+
+// `count` fields "nameN": value.
+std::string Fields(std::string_view name, int count, std::string_view value) {
+  std::string fields;
+  for (int i = 0; i < count; ++i) {
+    absl::StrAppend(&fields, fields.empty() ? "" : ", ", "\"", std::string(name), i,
+                    "\": ", std::string(value));
+  }
+  return fields;
+}
+
+std::string Repeated(std::string_view element, int count) {
+  std::string list;
+  for (int i = 0; i < count; ++i) {
+    absl::StrAppend(&list, list.empty() ? "" : ",", std::string(element));
+  }
+  return list;
+}
+
+absl::StatusOr<ModelConfig> ParseInTime(const std::string& json) {
+  const auto start = std::chrono::steady_clock::now();
+  auto model = ModelConfig::Parse(json);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, kSlow);
+  return model;
+}
+
+TEST(HugeNumberTest, HeadDimIsBoundedBeforeItsAxesAreListed) {
+  for (const char* dim :
+       {"1000000000000", "65537", "9223372036854775807", "-9223372036854775808"}) {
+    for (const char* type : {"neomme", "pixtral", "kimi_k25_vision", "minimax_m3_vl_vision",
+                             "qwen3_vl_text", "llama", "deepseek_v4"}) {
+      ExpectInvalid(absl::StrCat(R"({"model_type": ")", type,
+                                 R"(", "rope_theta": 1e6, "head_dim": )", dim, "}"),
+                    absl::StrCat("head_dim: got ", dim, ", want 2 to 65536"));
+    }
+  }
+}
+
+TEST(HugeNumberTest, RotaryDimIsBoundedBeforeItsAxesAreListed) {
+  for (const char* dim :
+       {"1000000000000", "65538", "9223372036854775806", "-9223372036854775808"}) {
+    ExpectInvalid(absl::StrCat(R"({"model_type": "neomme", "rope_theta": 1e6, "head_dim": 8,
+                                   "rotary_dim": )",
+                               dim, "}"),
+                  absl::StrCat("rotary_dim: got ", dim, ", want an even number, 2 to 65536"));
+  }
+}
+
+TEST(HugeNumberTest, FractionIsBoundedBeforeItsAxesAreListed) {
+  ExpectInvalid(R"({"model_type": "neomme", "rope_theta": 1e6, "head_dim": 8,
+                    "partial_rotary_factor": 1e300})",
+                "partial_rotary_factor: got 1e+300, want a number in (0, 1]");
+  ExpectInvalid(R"({"model_type": "mistral4", "rope_theta": 1e6, "qk_nope_head_dim": 64,
+                    "qk_rope_head_dim": 64, "partial_rotary_factor": 1e300})",
+                "rotary_dim: got 9007199254740992, want an even number, 2 to 65536");
+  const auto model =
+      ModelConfig::Parse(R"({"rope_theta": 1e6, "head_dim": 8, "partial_rotary_factor": -1e300})");
+  ASSERT_THAT(model, IsOk());
+  EXPECT_THAT(
+      Validate(model->Layer({})->config),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("partial_rotary_factor: got")));
+}
+
+TEST(HugeNumberTest, DimsOfTheLargestHeadAreRead) {
+  const auto model =
+      ModelConfig::Parse(R"({"model_type": "neomme", "rope_theta": 1e6, "head_dim": 65536})");
+  ASSERT_THAT(model, IsOk());
+  EXPECT_EQ(model->Layer({})->config.mrope->axes.size(), 32768u);
+}
+
+TEST(HugeNumberTest, FreqAllocationIsBounded) {
+  for (const char* count : {"-9223372036854775808", "9223372036854775807", "-1", "65537"}) {
+    ExpectInvalid(absl::StrCat(R"({"model_type": "ernie4_5_vl", "head_dim": 128,
+                                   "rope_scaling": {"rope_type": "ernie_3d", "freq_allocation": )",
+                               count, "}}"),
+                  absl::StrCat("rope_scaling.freq_allocation: got ", count, ", want 0 to 65536"));
+  }
+}
+
+TEST(HugeNumberTest, ListOfASizeIsRefusedWhateverItsDepth) {
+  const std::string deep(400000, '[');
+  ExpectInvalid(absl::StrCat(R"({"model_type": "jetmoe", "kv_channels": )", deep,
+                             std::string(deep.size(), ']'), "}"),
+                "head_dim: got a list of 1, want a whole number");
+}
+
+TEST(LayerTypesLimitTest, NullsCount) {
+  const std::string nulls = Fields("_", 64, "null");
+  const std::string entry = R"("full_attention": {"rope_theta": 7})";
+  ExpectInvalid(absl::StrCat(R"({"rope_parameters": {)", nulls, ", ", entry, "}}"),
+                "rope_parameters: got more layer types, want at most 64");
+  ExpectInvalid(
+      absl::StrCat(R"({"rope_parameters": {)", Fields("_", 65, "null"), ", ", entry, "}}"),
+      "rope_parameters: got more layer types, want at most 64");
+  EXPECT_THAT(ModelConfig::Parse(absl::StrCat(R"({"rope_parameters": {)", Fields("_", 63, "null"),
+                                              ", ", entry, "}}")),
+              IsOk());
+}
+
+TEST(LayerTypesLimitTest, TypesOfAFragmentAreBounded) {
+  std::string types = R"("full_attention": {"rope_theta": 7})";
+  for (int i = 0; i < 64; ++i) absl::StrAppend(&types, ", \"", i, "_attention\": null");
+  ExpectInvalid(absl::StrCat("{", types, "}"),
+                "config_json: got more layer types, want at most 64");
+}
+
+TEST(LayerTypesLimitTest, NamesAreShort) {
+  const std::string name(129, 'a');
+  ExpectInvalid(absl::StrCat(R"({"rope_parameters": {")", name, R"(": {"rope_theta": 7}}})"),
+                "want names of at most 128 bytes");
+  ExpectInvalid(absl::StrCat(R"({"rope_theta": 7, "layer_types": [")", name, R"("]})"),
+                "want at most 64 types, of at most 128 bytes each");
+  ExpectInvalid(absl::StrCat(R"({"rope_theta": 7, "model_type": ")", name, R"("})"),
+                "want a name of at most 128 bytes");
+}
+
+TEST(LayerTypesLimitTest, AListHasAtMost64DifferentOnes) {
+  std::string list;
+  for (int i = 0; i < 65; ++i) {
+    if (i == 64) {
+      EXPECT_THAT(ModelConfig::Parse(absl::StrCat(R"({"layer_types": [)", list, "]}")), IsOk());
+    }
+    absl::StrAppend(&list, i == 0 ? "" : ", ", "\"type", i, "\"");
+  }
+  ExpectInvalid(absl::StrCat(R"({"layer_types": [)", list, "]}"),
+                R"(layer_types: got "type64", want at most 64 types)");
+}
+
+TEST(LayerTypesLimitTest, ListsOfLayersAreBounded) {
+  for (const char* key : {"hybrid_layer_pattern", "no_rope_layers", "layer_types"}) {
+    const char* const element = std::string_view(key) == "layer_types" ? R"("a")" : "1";
+    EXPECT_THAT(
+        ModelConfig::Parse(absl::StrCat("{\"", key, "\": [", Repeated(element, 65536), "]}")),
+        IsOk());
+    ExpectInvalid(absl::StrCat("{\"", key, "\": [", Repeated(element, 65537), "]}"),
+                  absl::StrCat(key, ": got 65537 elements, want at most 65536"));
+  }
+}
+
+TEST(LayerTypesLimitTest, ListsOfFrequenciesAreBounded) {
+  for (const char* key : {"short_factor", "long_factor", "inv_freq"}) {
+    ExpectInvalid(absl::StrCat(R"({"rope_scaling": {")", key, "\": [", Repeated("1", 65537), "]}}"),
+                  absl::StrCat("rope_scaling.", key, ": got 65537 elements, want at most 65536"));
+  }
+}
+
+TEST(LayerTypesLimitTest, EmbeddingsOfAllTypesTogetherAreBounded) {
+  const std::string start = R"({"model_type": "pixtral", "head_dim": 65536, "rope_parameters": {)";
+  EXPECT_THAT(ModelConfig::Parse(absl::StrCat(start, Fields("a", 2, "{}"), "}}")), IsOk());
+  ExpectInvalid(absl::StrCat(start, Fields("a", 64, "{}"), "}}"), "got more than 2097152 bytes");
+}
+
+TEST(TimeLimitTest, AMebibyteOfObjectsIsReadInTime) {
+  EXPECT_THAT(ParseInTime(absl::StrCat(R"({"a": [)", Repeated("{}", kTextBytes / 3 - 8), "]}")),
+              IsOk());
+  EXPECT_THAT(ParseInTime(absl::StrCat("{", Fields("", kTextBytes / 16, "{}"), "}")), IsOk());
+}
+
+TEST(TimeLimitTest, PerLayerConfigIsReadInTime) {
+  EXPECT_THAT(ParseInTime(absl::StrCat(R"({"model_type": "mistral4", "rope_parameters": {)",
+                                       Fields("type", 64, "{}"), R"(}, "per_layer_config": {)",
+                                       Fields("", 30000, "{}"), R"(}, "layer_types": [)",
+                                       Repeated(R"("type63")", 65536), "]}")),
+              IsOk());
+}
+
+TEST(KeptBytesTest, LayersTakeAByteEach) {
+  const auto model = ModelConfig::Parse(
+      R"({"rope_theta": 7, "num_hidden_layers": 65536, "sliding_window_pattern": 2})");
+  ASSERT_THAT(model, IsOk());
+  EXPECT_EQ(model->layers().size(), 65536u);
+  EXPECT_GE(model->KeptBytes(), 65536);
+  EXPECT_LE(model->KeptBytes(), 128 << 10);
+}
+
+TEST(KeptBytesTest, ListsNamesAndWarningsCount) {
+  const auto bytes = [](std::string_view json) {
+    const auto model = ModelConfig::Parse(json);
+    EXPECT_THAT(model, IsOk());
+    return model.ok() ? model->KeptBytes() : 0;
+  };
+  const int64_t least = bytes(R"({"rope_theta": 7})");
+  EXPECT_GE(least, static_cast<int64_t>(sizeof(ModelConfig) + sizeof(LayerConfig)));
+  EXPECT_GE(bytes(absl::StrCat(R"({"rope_theta": 7, "rope_scaling": {"inv_freq": [)",
+                               Repeated("1", 1000), "]}}")),
+            least + 8000);
+  EXPECT_GE(bytes(R"({"model_type": "neomme", "rope_theta": 7, "head_dim": 2000})"), least + 1000);
+  EXPECT_GE(bytes(absl::StrCat(R"({"rope_theta": 7, "architectures": [")", std::string(100, 'a'),
+                               R"("]})")),
+            least + 100);
+  EXPECT_GE(bytes(R"({"rope_theta": 7, "rope_percent": 1})"),
+            least + static_cast<int64_t>(sizeof(std::string)));
+}
+
+}  // namespace
+}  // namespace rope::kernels
