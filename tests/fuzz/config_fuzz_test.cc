@@ -42,6 +42,7 @@ constexpr uint64_t kSeed = 20260109;
 // them.
 constexpr int64_t kRotaryDimMax = 512;
 constexpr int64_t kRotaryDimUsual = 16;
+constexpr int64_t kKeptBytesMax = 4 << 20;
 
 void ExpectNamesAField(const absl::Status& status) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -103,6 +104,7 @@ class ConfigFuzzTest : public ::testing::Test {
     const auto model = ModelConfig::Parse(text, sub_config);
     ++(model.ok() ? read_ : refused_);
     if (!model.ok()) return ExpectNamesAField(model.status());
+    EXPECT_LE(model->KeptBytes(), kKeptBytesMax);
     for (const std::string& type : model->layer_types()) CheckLayer(*model, {.layer_type = type});
     switch (random_.Below(4)) {
       case 0:

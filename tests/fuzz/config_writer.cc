@@ -122,9 +122,26 @@ std::string ConfigWriter::Legal(Kind kind) {
           {"default", "linear", "dynamic", "ntk", "yarn", "longrope", "su", "llama3",
            "proportional", "mrope", "ernie_3d", "deepseek_yarn", "other"}));
     case Kind::kModelType:
-      return Quoted(random_.OneOf<std::string_view>(
-          {"llama", "gemma3", "gemma3_text", "olmo3", "cohere2", "exaone4", "deepseek_v3",
-           "ernie4_5_vl", "llama4", "modernbert", "qwen3_next", "smollm3", "glm4", "other"}));
+      return Quoted(random_.OneOf<std::string_view>({"llama",
+                                                     "gemma3",
+                                                     "gemma3_text",
+                                                     "olmo3",
+                                                     "cohere2",
+                                                     "exaone4",
+                                                     "deepseek_v3",
+                                                     "ernie4_5_vl",
+                                                     "llama4",
+                                                     "modernbert",
+                                                     "qwen3_next",
+                                                     "smollm3",
+                                                     "glm4",
+                                                     "neomme",
+                                                     "dbrx",
+                                                     "pixtral",
+                                                     "kimi_k25_vision",
+                                                     "minimax_m3_vl_vision",
+                                                     "qwen3_vl_text",
+                                                     "other"}));
     case Kind::kFactors:
       return List(pairs, Kind::kNumber);
     case Kind::kSections: {
@@ -153,7 +170,16 @@ std::string ConfigWriter::Legal(Kind kind) {
 }
 
 std::string ConfigWriter::Value(Kind kind) {
-  return random_.OneIn(40) ? AnyValue(0) : Legal(kind);
+  if (random_.OneIn(40)) return AnyValue(0);
+  if (kind <= kLastNumber && random_.OneIn(60)) return HugeNumber();
+  return Legal(kind);
+}
+
+std::string ConfigWriter::HugeNumber() {
+  return random_.OneOf<const char*>({"65537", "2147483648", "1000000000000", "9007199254740993",
+                                     "9223372036854775807", "-9223372036854775808",
+                                     "9223372036854774784.0", "18446744073709551615", "1e18",
+                                     "-1e18", "1e300", "-1e300"});
 }
 
 std::string ConfigWriter::AnyNumber() {
@@ -236,11 +262,30 @@ std::string ConfigWriter::Parameters() {
   for (const std::string_view type : {"full_attention", "sliding_attention", "other"}) {
     if (!random_.OneIn(3)) Append(Field(type, Object(Scaling())), types);
   }
+  if (random_.OneIn(8)) Append(NullTypes(), types);
   return Object(types);
+}
+
+// Layer types without an embedding, as many as a file may have and more.
+std::string ConfigWriter::NullTypes() {
+  std::string types;
+  for (uint64_t i = random_.OneOf<uint64_t>({1, 61, 63, 64, 65, 1000}); i > 0; --i) {
+    Append(Field(absl::StrCat("_type_", i), "null"), types);
+  }
+  return types;
+}
+
+std::string ConfigWriter::PerLayer() {
+  std::string layers;
+  for (int64_t i = 0; i < std::min<int64_t>(layers_, 8); ++i) {
+    if (random_.OneIn(2)) Append(Field(absl::StrCat(i), Object(Fields(kModelKeys, 12))), layers);
+  }
+  return Object(layers);
 }
 
 std::string ConfigWriter::Model() {
   std::string fields = Fields(kModelKeys, 6);
+  if (random_.OneIn(16)) Append(Field("per_layer_config", PerLayer()), fields);
   if (random_.OneIn(2)) Append(Field("rope_scaling", Parameters()), fields);
   if (random_.OneIn(3)) Append(Field("rope_parameters", Parameters()), fields);
   if (random_.OneIn(16)) Append(Scaling(), fields);

@@ -35,7 +35,7 @@ class ConfigWriter {
     kPeriod,
     kNumber,
     kTheta,
-    kFraction,
+    kFraction,  // the last kind of numbers
     kFlag,
     kRopeType,
     kModelType,
@@ -45,6 +45,7 @@ class ConfigWriter {
     kLayerFlags,
     kPattern,
   };
+  static constexpr Kind kLastNumber = Kind::kFraction;
   struct Key {
     std::string_view name;
     Kind kind;
@@ -58,12 +59,16 @@ class ConfigWriter {
   std::string AnyValue(int depth);
   // A number of any size and notation.
   std::string AnyNumber();
+  // A number past a limit, which a list, a loop or a sum must not follow.
+  std::string HugeNumber();
   std::string List(uint64_t count, Kind kind);
   std::string Field(std::string_view name, const std::string& value);
   // Fields for some of the keys, joined by commas.
   std::string Fields(const std::vector<Key>& keys, uint64_t one_in);
   std::string Scaling();
   std::string Parameters();
+  std::string NullTypes();
+  std::string PerLayer();
   std::string Model();
 
   FuzzRandom& random_;
