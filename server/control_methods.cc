@@ -61,7 +61,7 @@ absl::StatusOr<v1::PrepareResponse> PrepareCalls(const ControlParts& parts,
   v1::PrepareResponse response;
   response.set_prepared_id(prepared->id);
   for (const std::string& warning : prepared->plan.warnings) response.add_warnings(warning);
-  parts.prepared->Keep(std::move(prepared), caller.session);
+  ROPE_RETURN_IF_ERROR(parts.prepared->Keep(std::move(prepared), caller.session));
   return response;
 }
 

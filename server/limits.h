@@ -34,6 +34,8 @@ inline constexpr int64_t kLabelValueBytesMax = 256;
 inline constexpr int64_t kTensorsMax = 64;
 // Length of an L axis whose layers have their own embeddings.
 inline constexpr int64_t kLayersMax = 1024;
+// Memory of the embeddings of these layers: two types of layers have some 20 KiB.
+inline constexpr int64_t kLayersBytesMax = 32 * kMiB;
 // Tokens of one request.
 inline constexpr int64_t kTokensMax = int64_t{1} << 22;
 // Approximate memory of a token while it is planned, without its tensors: three positions as
@@ -92,23 +94,23 @@ inline constexpr int64_t kRetryDelayMs = 20;
 
 // --- state ---
 
-// Specs whose resolution is kept; there are as many config_ids.
+// Specs whose resolution is kept; there are as many config_ids. The bytes of these, of prepared
+// requests and of registered models are the most of their shares of --memory_bytes (DivideMemory).
 inline constexpr int64_t kSpecsMax = 4096;
 inline constexpr int64_t kSpecBytesMax = 64 * kMiB;
-// Prepared requests, and their bytes; half of each for one session. An entry of q and k has about 3
-// KiB.
+// Prepared requests, and their bytes; half of each for one session. An entry of q and k with heads
+// of 128 channels has about 12 KiB, of which 7 are its embedding's.
 inline constexpr int64_t kPreparedMax = 4096;
 inline constexpr int64_t kPreparedBytesMax = 16 * kMiB;
 inline constexpr int64_t kTableCacheBytes = 256 * kMiB;
 // The smallest --memory_bytes: the program itself, and messages of some MiB.
 inline constexpr int64_t kMemoryBytesMin = 64 * kMiB;
 inline constexpr int64_t kMemoryBytesCeiling = int64_t{1} << 47;
-// Models that callers may register, and the bytes of their configs.
+// Models that callers may register, and the memory that they keep.
 inline constexpr int64_t kRegisteredModelsMax = 1024;
 inline constexpr int64_t kRegisteredBytesMax = 16 * kMiB;
 // The same for one owner (peers.h): half, so that no owner uses up all places.
 inline constexpr int64_t kOwnersModelsMax = kRegisteredModelsMax / 2;
-inline constexpr int64_t kOwnersModelBytesMax = kRegisteredBytesMax / 2;
 // Calls of the control plane that wait for the StepWorker: warm-ups and tables.
 inline constexpr int64_t kControlJobsMax = 16;
 // The same for one session: half, so that no connection uses up all places.
@@ -165,7 +167,7 @@ inline constexpr int64_t kMetricsRequestMs = 1000;  // enough to resend a lost p
 static_assert(kSkeletonBytesMax < kMessageBytesMax);
 static_assert(kMessageBytesMax <= kMessageBytesCeiling);
 static_assert(kConfigJsonBytesMax < kSkeletonBytesMax);
-static_assert(kConfigJsonBytesMax < kOwnersModelBytesMax);
+static_assert(kConfigJsonBytesMax < kRegisteredBytesMax / 2);
 static_assert(kSessionMemoryBytesMax <= kSharedMemoryBytesMax);
 static_assert(kGatheredBytesMax < kSliceBytesMax && kSliceBytesMax < kBatchBytesMax);
 

@@ -85,7 +85,9 @@ absl::Status Server::Build(Batcher::Options batches) {
     OnDeviceFault(device, status);
   });
   tables_ = std::make_unique<kernels::TableCache>(shares_.tables);
-  ROPE_ASSIGN_OR_RETURN(registry_, ModelRegistry::Create(options_.models));
+  ROPE_ASSIGN_OR_RETURN(
+      registry_, ModelRegistry::Create(options_.models, {.spec_bytes_max = shares_.specs,
+                                                         .registered_bytes_max = shares_.models}));
   step_worker_ = std::make_unique<StepWorker>();
   metrics_ = std::make_unique<Metrics>(proto::kVersion, DeviceNames(*devices_));
   regions_ = std::make_unique<RegionTable>(options_.shared_memory, devices_->host_memory());
@@ -107,7 +109,8 @@ absl::Status Server::Build(Batcher::Options batches) {
       [executor = executor_.get()](absl::Span<Slice> slices) { executor->Run(slices); },
       [metrics = metrics_.get()](const BatchReport& report) { metrics->CountBatch(report); });
   region_resolver_ = std::make_unique<RegionResolver>(*regions_, *pool_, shares_.message);
-  prepared_ = std::make_unique<PreparedRotations>(*registry_, PreparedRotations::Options());
+  prepared_ = std::make_unique<PreparedRotations>(
+      *registry_, PreparedRotations::Options{.bytes_max = shares_.prepared});
   engine_ = std::make_unique<Engine>(
       *registry_, *prepared_, *admission_, *batcher_, *region_resolver_, clock_,
       Engine::Options{.reply_bytes_max = shares_.message,
@@ -264,7 +267,8 @@ void Server::OnDeviceFault(std::string_view device, const absl::Status& status) 
 }
 
 int64_t Server::AccountedBytes() const {
-  return admission_->bytes() + pool_->kept_bytes() + tables_->statistics().bytes;
+  return admission_->bytes() + pool_->kept_bytes() + tables_->statistics().bytes +
+         registry_->spec_bytes() + registry_->registered_bytes() + prepared_->size().bytes;
 }
 
 Gauges Server::ReadGauges() const {
@@ -311,6 +315,8 @@ std::vector<BudgetUse> Server::Budgets() const {
        {{"timeout", ended.late}, {"full", ended.pressure}}},
       {"pool_bytes", shares_.pool, pool_->kept_bytes()},
       {"table_bytes", shares_.tables, tables_->statistics().bytes},
+      {"spec_bytes", registry_->options().spec_bytes_max, registry_->spec_bytes()},
+      {"model_bytes", registry_->options().registered_bytes_max, registry_->registered_bytes()},
       {"prepared", prepared_->options().entries_max, prepared.entries},
       {"prepared_bytes", prepared_->options().bytes_max, prepared.bytes},
       {"region_bytes",

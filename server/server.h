@@ -90,7 +90,8 @@ class Server {
   void ArmAndStart();
   Gauges ReadGauges() const;
   std::vector<BudgetUse> Budgets() const;
-  // Bytes that a budget counts: requests, free pool buffers, tables.
+  // Bytes that a budget counts: requests, free pool buffers, tables, specs, models and prepared
+  // requests.
   int64_t AccountedBytes() const;
   void OnDeviceFault(std::string_view device, const absl::Status& status);
   v1::GetServerInfoResponse Info() const;

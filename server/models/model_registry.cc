@@ -2,41 +2,31 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
 #include "kernels/config/presets.h"
 #include "kernels/config/validate_config.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
 #include "server/limits.h"
-#include "server/models/config_id.h"
+#include "server/models/kept_bytes.h"
 #include "server/models/message_hash.h"
 #include "server/models/rope_spec.h"
 
 namespace rope::server {
-namespace {
 
-// Prefixes a kernel's error, which names a field of the config or of the choice of a part of it,
-// with the request's field.
-absl::Status InField(const std::string& config_field, const absl::Status& status) {
-  const std::string field = proto::PartsOf(status).field;
-  const bool is_of_rope =
-      field == "layer" || field == "layer_type" || field == "sub_config" || field == "config_json";
-  return Prefixed(is_of_rope ? "rope." : config_field, status);
-}
-
-}  // namespace
-
-absl::StatusOr<std::shared_ptr<const kernels::ResolvedRope>> RopeEntry::Resolve(
-    std::optional<int64_t> head_dim) const {
-  if (resolved_ != nullptr) return resolved_;
-  auto resolved = kernels::Resolve(rope_.layer.config, head_dim);
-  if (!resolved.ok()) return InField(field_, resolved.status());
-  return resolved;
+absl::Status CheckLayersBytes(int64_t bytes) {
+  if (bytes <= limits::kLayersBytesMax) return absl::OkStatus();
+  return MakeError(Reason::kLimitExceeded, "rope.first_layer",
+                   absl::StrCat(bytes, " bytes of frequencies of different layers"),
+                   absl::StrCat("at most ", limits::kLayersBytesMax));
 }
 
 absl::StatusOr<std::unique_ptr<ModelRegistry>> ModelRegistry::Create(
-    absl::Span<const ModelFile> files) {
-  std::unique_ptr<ModelRegistry> registry(new ModelRegistry());  // owned by registry
+    absl::Span<const ModelFile> files, const Options& options) {
+  std::unique_ptr<ModelRegistry> registry(new ModelRegistry(options));  // owned by registry
   for (const kernels::Preset& preset : kernels::Presets()) {
     ROPE_RETURN_IF_ERROR(
         registry->Add(std::string(preset.name), "preset", preset.config_json, preset.pairing));
@@ -70,8 +60,7 @@ absl::StatusOr<std::shared_ptr<const RopeEntry>> ModelRegistry::Find(const v1::R
   ROPE_RETURN_IF_ERROR(CheckSpec(spec));
   if (spec.has_config_id()) {
     proto::ReaderMutexLock lock(&mutex_);
-    const auto found = by_config_id_.find(spec.config_id());
-    if (found != by_config_id_.end()) return found->second.entry;
+    if (auto entry = cache_.FindId(spec.config_id()); entry != nullptr) return entry;
     return MakeError(Reason::kConfigIdNotFound, "rope.config_id",
                      absl::StrCat("\"", spec.config_id().substr(0, 32), "\""),
                      "that of a config that this server has seen");
@@ -79,30 +68,80 @@ absl::StatusOr<std::shared_ptr<const RopeEntry>> ModelRegistry::Find(const v1::R
   const std::string key = CanonicalBytes(spec);
   {
     proto::ReaderMutexLock lock(&mutex_);
-    const auto found = by_spec_.find(key);
-    if (found != by_spec_.end()) return found->second;
+    if (const SpecCache::Value* const found = cache_.Find(key); found != nullptr) {
+      return found->entry;
+    }
   }
-  ROPE_ASSIGN_OR_RETURN(std::shared_ptr<RopeEntry> entry, Read(spec));
-  return Keep(key, std::move(entry));
+  ROPE_ASSIGN_OR_RETURN(const Source source, ReadSource(spec));
+  ROPE_ASSIGN_OR_RETURN(kernels::LayerConfig layer,
+                        source.model->Layer(ChoiceOf(spec), source.field));
+  ROPE_ASSIGN_OR_RETURN(const auto entry, ReadEntry(source, std::move(layer)));
+  return Keep(key, spec.model(),
+              {.entry = entry, .generation = source.model->generation, .bytes = entry->bytes()})
+      .entry;
+}
+
+// The layers are one value of the cache, so that the spec, which may hold a whole file, is read and
+// kept once. Layers of one type share an entry.
+absl::StatusOr<RopeEntries> ModelRegistry::FindLayers(const v1::RopeSpec& spec, int64_t count) {
+  // Not the key of a spec without first_layer: the digits follow fields that have one.
+  const std::string key = absl::StrCat(CanonicalBytes(spec), absl::Hex(count, absl::kZeroPad8));
+  {
+    proto::ReaderMutexLock lock(&mutex_);
+    if (const SpecCache::Value* const found = cache_.Find(key); found != nullptr) {
+      return *found->layers;
+    }
+  }
+  v1::RopeSpec alone = spec;
+  alone.clear_first_layer();
+  ROPE_RETURN_IF_ERROR(CheckSpec(alone));
+  ROPE_ASSIGN_OR_RETURN(const Source source, ReadSource(alone));
+  auto layers = std::make_shared<RopeEntries>();
+  absl::flat_hash_map<std::string, std::shared_ptr<const RopeEntry>> by_type;
+  int64_t bytes = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    ROPE_ASSIGN_OR_RETURN(kernels::LayerConfig layer,
+                          source.model->Layer({.layer = spec.first_layer() + i}, source.field));
+    if (!layer.rotates) {
+      return InvalidField("rope.first_layer",
+                          absl::StrCat("index ", i, " of the L axis, which does not rotate"),
+                          "layers that rotate");
+    }
+    std::shared_ptr<const RopeEntry>& entry = by_type[layer.layer_type];
+    if (entry == nullptr) {
+      ROPE_ASSIGN_OR_RETURN(entry, ReadEntry(source, std::move(layer)));
+      bytes += entry->bytes();
+      ROPE_RETURN_IF_ERROR(CheckLayersBytes(bytes));
+    }
+    layers->push_back(entry);
+  }
+  bytes += count * static_cast<int64_t>(sizeof(layers->front()));
+  return *Keep(key, spec.model(),
+               {.layers = layers, .generation = source.model->generation, .bytes = bytes})
+              .layers;
 }
 
 // Takes the reader lock only in ReadModel, to copy the pointer of a named model.
-absl::StatusOr<std::shared_ptr<RopeEntry>> ModelRegistry::Read(const v1::RopeSpec& spec) {
+absl::StatusOr<ModelRegistry::Source> ModelRegistry::ReadSource(const v1::RopeSpec& spec) {
+  Source source;
+  ROPE_ASSIGN_OR_RETURN(source.pairing, ReadPairing(spec.pairing()));
+  ROPE_ASSIGN_OR_RETURN(source.model, ReadModel(spec, source.field));
+  ROPE_ASSIGN_OR_RETURN(source.compat, ReadCompat(spec.compat()));
+  ROPE_ASSIGN_OR_RETURN(source.precision, ReadPrecision(spec.precision()));
+  return source;
+}
+
+absl::StatusOr<std::shared_ptr<const RopeEntry>> ModelRegistry::ReadEntry(
+    const Source& source, kernels::LayerConfig layer) {
   auto entry = std::make_shared<RopeEntry>();
-  ROPE_ASSIGN_OR_RETURN(const std::optional<kernels::Pairing> explicit_pairing,
-                        ReadPairing(spec.pairing()));
-  ROPE_ASSIGN_OR_RETURN(const ModelPtr model, ReadModel(spec, entry->field_));
-  ROPE_ASSIGN_OR_RETURN(kernels::LayerConfig layer, LayerOf(*model, ChoiceOf(spec), entry->field_));
-  entry->model_ = spec.model();
-  entry->generation_ = model->generation;
-  ROPE_ASSIGN_OR_RETURN(const kernels::Compat compat, ReadCompat(spec.compat()));
-  ROPE_ASSIGN_OR_RETURN(layer.config.precision, ReadPrecision(spec.precision()));
-  ROPE_RETURN_IF_ERROR(Complete(std::move(layer), explicit_pairing, compat, *entry));
+  entry->field_ = source.field;
+  layer.config.precision = source.precision;
+  ROPE_RETURN_IF_ERROR(Complete(std::move(layer), source.pairing, source.compat, *entry));
+  entry->Complete();
   return entry;
 }
 
-absl::StatusOr<ModelRegistry::ModelPtr> ModelRegistry::ReadModel(const v1::RopeSpec& spec,
-                                                                 std::string& field) {
+absl::StatusOr<ModelPtr> ModelRegistry::ReadModel(const v1::RopeSpec& spec, std::string& field) {
   auto model = std::make_shared<Model>();
   if (spec.has_config()) {
     field = "rope.config.";
@@ -111,7 +150,6 @@ absl::StatusOr<ModelRegistry::ModelPtr> ModelRegistry::ReadModel(const v1::RopeS
     if (!config.ok()) return InField(field, config.status());
     layer.config = *std::move(config);
     model->config = std::move(layer);
-    model->bytes = static_cast<int64_t>(spec.config().ByteSizeLong());
     return model;
   }
   if (spec.has_config_json()) {
@@ -131,49 +169,32 @@ absl::StatusOr<ModelRegistry::ModelPtr> ModelRegistry::ReadModel(const v1::RopeS
   field = "rope.model: ";
   ROPE_ASSIGN_OR_RETURN(const ModelPtr named, FindModel(spec.model()));
   if (spec.sub_config().empty()) return named;
+  // No spec begins so: 's' begins no field of one.
+  const std::string key =
+      absl::StrCat("sub_config ", named->generation, " ", spec.model(), " ", spec.sub_config());
+  {
+    proto::ReaderMutexLock lock(&mutex_);
+    if (const SpecCache::Value* const found = cache_.Find(key); found != nullptr) {
+      return found->sub_config;
+    }
+  }
   auto config = kernels::ModelConfig::Parse(
       named->composite_json.empty() ? "{}" : named->composite_json, spec.sub_config());
   if (!config.ok()) return InField(field, config.status());
   model->config = *std::move(config);
   model->generation = named->generation;
-  model->bytes = named->bytes;
-  return model;
+  return Keep(key, spec.model(),
+              {.sub_config = model, .generation = model->generation, .bytes = model->KeptBytes()})
+      .sub_config;
 }
 
-absl::StatusOr<ModelRegistry::ModelPtr> ModelRegistry::FindModel(const std::string& name) const {
+absl::StatusOr<ModelPtr> ModelRegistry::FindModel(const std::string& name) const {
   proto::ReaderMutexLock lock(&mutex_);
   const auto found = models_.find(name);
   if (found != models_.end()) return found->second;
   return MakeError(Reason::kModelNotFound, "rope.model",
                    absl::StrCat("\"", name.substr(0, kModelNameBytesMax), "\""),
                    "a name that ListModels gives");
-}
-
-void ModelRegistry::Model::KeepComposite(std::string_view json) {
-  bytes = static_cast<int64_t>(json.size());
-  if (!std::get<kernels::ModelConfig>(config).has_sub_configs()) return;
-  composite_json = json;
-  bytes *= 2;
-}
-
-absl::StatusOr<kernels::LayerConfig> ModelRegistry::LayerOf(const Model& model,
-                                                            const kernels::LayerChoice& choice,
-                                                            const std::string& field) {
-  if (const auto* config = std::get_if<kernels::ModelConfig>(&model.config)) {
-    auto layer = config->Layer(choice);
-    if (!layer.ok()) return InField(field, layer.status());
-    if (model.pairing.has_value()) layer->pairing = model.pairing;
-    return layer;
-  }
-  if (choice.layer.has_value() || !choice.layer_type.empty()) {
-    return InvalidField(
-        choice.layer.has_value() ? "rope.layer" : "rope.layer_type",
-        field == "rope.config." ? "it together with config" : "it for a single layer",
-        "it unset: there is one layer");
-  }
-  kernels::LayerConfig layer = std::get<kernels::LayerConfig>(model.config);
-  if (model.pairing.has_value()) layer.pairing = model.pairing;
-  return layer;
 }
 
 absl::Status ModelRegistry::Complete(kernels::LayerConfig layer,
@@ -192,43 +213,15 @@ absl::Status ModelRegistry::Complete(kernels::LayerConfig layer,
   return absl::OkStatus();
 }
 
-std::shared_ptr<const RopeEntry> ModelRegistry::Keep(const std::string& key,
-                                                     std::shared_ptr<RopeEntry> entry) {
-  entry->config_id_ = ConfigIdOf(entry->rope());
+SpecCache::Value ModelRegistry::Keep(const std::string& key, const std::string& name,
+                                     SpecCache::Value value) {
   proto::WriterMutexLock lock(&mutex_);
-  if (entry->generation_ > 0) {
-    const auto model = models_.find(entry->model_);
-    const bool current = model != models_.end() && model->second->generation == entry->generation_;
-    if (!current) return entry;  // unregistered since Read: serves this request only
+  if (value.generation > 0) {
+    const auto model = models_.find(name);
+    const bool current = model != models_.end() && model->second->generation == value.generation;
+    if (!current) return value;  // unregistered since it was read: serves this request only
   }
-  const auto [kept, is_new] = by_spec_.try_emplace(key, entry);
-  if (!is_new) return kept->second;  // another thread inserted the same spec first
-  std::shared_ptr<const RopeEntry> result = kept->second;
-  Named& named = by_config_id_[result->config_id()];
-  if (named.specs++ == 0) named.entry = result;
-  oldest_first_.push_back(key);
-  kept_bytes_ += CostOf(key, *result);
-  // `result` is a copy of the pointer, because a spec larger than the bound evicts itself.
-  while (static_cast<int64_t>(oldest_first_.size()) > limits::kSpecsMax ||
-         kept_bytes_ > limits::kSpecBytesMax) {
-    Forget(oldest_first_.front());
-    oldest_first_.pop_front();
-  }
-  return result;
-}
-
-void ModelRegistry::Forget(const std::string& key) {
-  const auto kept = by_spec_.find(key);
-  const auto named = by_config_id_.find(kept->second->config_id());
-  if (--named->second.specs == 0) by_config_id_.erase(named);
-  kept_bytes_ -= CostOf(key, *kept->second);
-  by_spec_.erase(kept);
-}
-
-// Approximate memory of a cached entry: its key, twice, and its frequencies.
-int64_t ModelRegistry::CostOf(const std::string& key, const RopeEntry& entry) {
-  return 2 * static_cast<int64_t>(key.size()) +
-         (entry.resolved_ == nullptr ? 0 : entry.resolved_->KeptBytes());
+  return cache_.Add(key, std::move(value));
 }
 
 // Builds and checks the model without a lock; Insert locks and decides whether the name is free.
@@ -250,7 +243,6 @@ absl::StatusOr<v1::RegisterModelResponse> ModelRegistry::Register(const std::str
     has_precision = entry->layer().config.precision != kernels::Precision::kExact;
     model.config = entry->layer();
     model.pairing = entry->pairing();
-    model.bytes = CostOf("", *entry);
   }
   if (spec.compat() != v1::COMPAT_UNSPECIFIED) {
     return InvalidField("rope.compat", "it in a model", "it in requests that name the model");
@@ -260,7 +252,7 @@ absl::StatusOr<v1::RegisterModelResponse> ModelRegistry::Register(const std::str
   }
   const kernels::LayerChoice choice = ChoiceOf(spec);
   if (choice.layer.has_value() || !choice.layer_type.empty()) {
-    ROPE_ASSIGN_OR_RETURN(model.config, LayerOf(model, choice, field));
+    ROPE_ASSIGN_OR_RETURN(model.config, model.Layer(choice, field));
     model.composite_json.clear();
   }
   v1::RegisterModelResponse response;
@@ -270,7 +262,8 @@ absl::StatusOr<v1::RegisterModelResponse> ModelRegistry::Register(const std::str
   if (explicit_pairing.has_value()) model.pairing = explicit_pairing;
   model.origin = "registered";
   model.owner = owner;
-  *response.mutable_model() = Write(name, model);
+  model.bytes = model.KeptBytes() + KeptBytes(name);
+  *response.mutable_model() = WriteModel(name, model);
   ROPE_RETURN_IF_ERROR(Insert(name, std::move(model)));
   return response;
 }
@@ -289,7 +282,7 @@ absl::Status ModelRegistry::CheckLayers(const Model& model,
     entry.field_ = field;
     kernels::LayerChoice choice;
     choice.layer_type = type;
-    ROPE_ASSIGN_OR_RETURN(kernels::LayerConfig layer, LayerOf(model, choice, field));
+    ROPE_ASSIGN_OR_RETURN(kernels::LayerConfig layer, model.Layer(choice, field));
     ROPE_RETURN_IF_ERROR(
         Complete(std::move(layer), explicit_pairing, kernels::Compat::kDefault, entry));
     if (entry.layer().rotates && !entry.pairing().has_value()) {
@@ -337,12 +330,7 @@ absl::Status ModelRegistry::Unregister(const std::string& name, const std::strin
                      absl::StrCat("\"", name, "\", which belongs to another client"),
                      "one of the caller's own");
   }
-  const auto is_of_model = [&](const std::string& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (by_spec_.find(key)->second->generation_ != model.generation) return false;
-    Forget(key);
-    return true;
-  };
-  std::erase_if(oldest_first_, is_of_model);
+  cache_.Forget(model.generation);
   registered_.Remove(model.owner, model.bytes);
   models_.erase(found);
   version_.fetch_add(1, std::memory_order_release);
@@ -359,35 +347,8 @@ std::vector<v1::Model> ModelRegistry::List(const std::string& after, size_t coun
   }
   std::vector<v1::Model> list;
   list.reserve(models.size());
-  for (const auto& [name, model] : models) list.push_back(Write(name, *model));
+  for (const auto& [name, model] : models) list.push_back(WriteModel(name, *model));
   return list;
-}
-
-v1::Model ModelRegistry::Write(const std::string& name, const Model& model) {
-  v1::Model item;
-  item.set_name(name);
-  item.set_origin(model.origin);
-  kernels::LayerChoice first;
-  if (const auto* config = std::get_if<kernels::ModelConfig>(&model.config)) {
-    const std::vector<std::string>& types = config->layer_types();
-    for (const std::string& type : types) item.add_layer_types(type);
-    if (config->num_heads()) item.set_num_heads(*config->num_heads());
-    if (config->num_kv_heads()) item.set_num_kv_heads(*config->num_kv_heads());
-    if (!types.empty()) first.layer_type = types.front();
-  }
-  const auto layer = LayerOf(model, first, "");
-  if (!layer.ok()) return item;
-  item.set_pairing(WritePairing(layer->pairing));
-  item.set_rope_type(std::string(kernels::Name(layer->config.rope_type)));
-  item.set_rope_theta(layer->config.rope_theta);
-  if (layer->config.max_position_embeddings) {
-    item.set_max_position_embeddings(*layer->config.max_position_embeddings);
-  }
-  const auto resolved = kernels::Resolve(layer->config);
-  if (!resolved.ok()) return item;
-  item.set_head_dim((*resolved)->head_dim());
-  item.set_rotary_dim((*resolved)->rotary_dim());
-  return item;
 }
 
 }  // namespace rope::server

@@ -3,69 +3,44 @@
 // returned. It caches resolved specs, so that a repeated spec costs one look-up.
 //
 //   Find -> cached -> RopeEntry
-//        -> not cached -> Read (parse, pick the layer, validate, resolve) -> Keep -> RopeEntry
+//        -> not cached -> ReadSource (parse) -> ReadEntry (pick the layer, validate, resolve)
+//           -> Keep -> RopeEntry
 //
 // Threading:  Thread-safe. A hit takes a shared lock. Nothing is parsed or resolved under a lock.
 // Ownership:  Entries are immutable and shared. They outlive their eviction and their model.
 // Errors:     INVALID_ARGUMENT: several alternatives or none, an invalid config. NOT_FOUND: no such
 //             model or config_id.
-// Limits:     At most limits::kSpecsMax specs with together kSpecBytesMax bytes are cached; the
-//             oldest is evicted first. Registered models: see RegisteredCounts.
+// Limits:     Of cached specs: see SpecCache. Of registered models: see RegisteredCounts.
 #ifndef ROPE_SERVER_MODELS_MODEL_REGISTRY_H_
 #define ROPE_SERVER_MODELS_MODEL_REGISTRY_H_
 
 #include <atomic>
-#include <deque>
 #include <limits>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/compat/rope_readings.h"
-#include "kernels/config/config_json.h"
-#include "kernels/describe.h"
-#include "kernels/frequencies/frequencies.h"
+#include "kernels/config/layer_config.h"
 #include "proto/mutex.h"
 #include "rope/v1/admin.pb.h"
 #include "rope/v1/config.pb.h"
+#include "server/limits.h"
+#include "server/models/model.h"
 #include "server/models/registered_counts.h"
+#include "server/models/rope_entry.h"
+#include "server/models/spec_cache.h"
 
 namespace rope::server {
 
-// One spec, parsed and resolved.
-class RopeEntry {
- public:
-  const std::string& config_id() const { return config_id_; }
-  const kernels::LayerRope& rope() const { return rope_; }
-  // The layer, with its config as the spec's `compat` interprets it.
-  const kernels::LayerConfig& layer() const { return rope_.layer; }
-  // The spec's pairing, else that of the preset or model_type, else nothing.
-  std::optional<kernels::Pairing> pairing() const { return rope_.pairing; }
-  const std::vector<std::string>& warnings() const { return rope_.warnings; }
-
-  // The embedding for heads of `head_dim` channels. Only a config without head_dim uses the
-  // parameter. INVALID_ARGUMENT: the config has no head_dim, and `head_dim` is absent or does not
-  // fit the config.
-  absl::StatusOr<std::shared_ptr<const kernels::ResolvedRope>> Resolve(
-      std::optional<int64_t> head_dim) const;
-
- private:
-  friend class ModelRegistry;
-
-  std::string config_id_;
-  std::string field_;       // the request's field of the config, with a dot, for errors
-  std::string model_;       // the model's name; empty: the spec names no model
-  int64_t generation_ = 0;  // of the model
-  kernels::LayerRope rope_;
-  std::shared_ptr<const kernels::ResolvedRope> resolved_;  // null: the config has no head_dim
-};
+// INVALID_ARGUMENT: the embeddings of the layers of one request have together more bytes than
+// limits::kLayersBytesMax.
+absl::Status CheckLayersBytes(int64_t bytes);
 
 class ModelRegistry {
  public:
@@ -75,13 +50,27 @@ class ModelRegistry {
     std::string config_json;
   };
 
+  struct Options {
+    int64_t spec_bytes_max = limits::kSpecBytesMax;
+    int64_t registered_bytes_max = limits::kRegisteredBytesMax;
+  };
+
   // Holds the presets and the files; a file may replace a preset. INVALID_ARGUMENT: an invalid name
   // or config, a duplicate name.
-  static absl::StatusOr<std::unique_ptr<ModelRegistry>> Create(absl::Span<const ModelFile> files);
+  static absl::StatusOr<std::unique_ptr<ModelRegistry>> Create(absl::Span<const ModelFile> files,
+                                                               const Options& options);
+  static absl::StatusOr<std::unique_ptr<ModelRegistry>> Create(absl::Span<const ModelFile> files) {
+    return Create(files, Options());
+  }
 
   // Returns the cached entry of `spec`, or parses and resolves it. The entry's config_id is valid
   // while the registry caches the entry.
   absl::StatusOr<std::shared_ptr<const RopeEntry>> Find(const v1::RopeSpec& spec);
+
+  // The same for `count` layers from spec.first_layer on. Layers of one type share an entry.
+  // INVALID_ARGUMENT: as Find, for any of the layers; one does not rotate; CheckLayersBytes.
+  // REQUIRES: the spec has a first_layer, and no layer and no layer_type; count is above 0.
+  absl::StatusOr<RopeEntries> FindLayers(const v1::RopeSpec& spec, int64_t count);
 
   // Adds a model: a copy of the config that `spec` names, with all its layers unless the spec picks
   // one. Every layer must have a pairing. It is resolved now, unless its head_dim comes with a
@@ -106,81 +95,74 @@ class ModelRegistry {
     return static_cast<int64_t>(models_.size());
   }
 
+  // Of memory: the cached specs, and the registered models.
+  int64_t spec_bytes() const {
+    proto::ReaderMutexLock lock(&mutex_);
+    return cache_.bytes();
+  }
+  int64_t registered_bytes() const {
+    proto::ReaderMutexLock lock(&mutex_);
+    return registered_.bytes();
+  }
+  const Options& options() const { return options_; }
+
   // Increases when a model is unregistered. After that, an earlier result of Find for a spec that
   // names a model may no longer be valid.
   int64_t version() const { return version_.load(std::memory_order_acquire); }
 
  private:
-  struct Model {
-    std::string origin;
-    std::variant<kernels::ModelConfig, kernels::LayerConfig> config;  // all layers, or the only one
-    std::optional<kernels::Pairing> pairing;  // of a preset or a registration
-    std::string owner;                        // of a registered model
-    std::string composite_json;               // its file, if that has sub-configs
-    int64_t bytes = 0;                        // approximate size of its config
-    int64_t generation = 0;                   // unique to each registration; 0: not registered
-
-    // Sets `bytes`, and `composite_json` if requests may choose another config of the file.
-    // REQUIRES: `config` was read from `json`.
-    void KeepComposite(std::string_view json);
-  };
-  using ModelPtr = std::shared_ptr<const Model>;
-
-  // The entry of a config_id, and the number of cached specs that have this config_id. Their
-  // entries have equal embeddings, but may differ in warnings and in the field that errors name.
-  struct Named {
-    std::shared_ptr<const RopeEntry> entry;
-    int64_t specs = 0;
+  // What the entries of a spec are read from.
+  struct Source {
+    ModelPtr model;
+    std::string field;  // the path that errors of the config begin with
+    std::optional<kernels::Pairing> pairing;
+    kernels::Compat compat = kernels::Compat::kDefault;
+    kernels::Precision precision = kernels::Precision::kExact;
   };
 
-  ModelRegistry() = default;
+  explicit ModelRegistry(const Options& options)
+      : options_(options),
+        registered_(options.registered_bytes_max),
+        cache_(options.spec_bytes_max) {}
   absl::Status Add(const std::string& name, const std::string& origin, std::string_view json,
                    std::optional<kernels::Pairing> pairing);
-  absl::StatusOr<std::shared_ptr<RopeEntry>> Read(const v1::RopeSpec& spec);
+  absl::StatusOr<Source> ReadSource(const v1::RopeSpec& spec);
   // The model that `spec` names. Sets `field` to the path that errors of its config begin with.
   absl::StatusOr<ModelPtr> ReadModel(const v1::RopeSpec& spec, std::string& field);
   absl::StatusOr<ModelPtr> FindModel(const std::string& name) const;
-  static absl::StatusOr<kernels::LayerConfig> LayerOf(const Model& model,
-                                                      const kernels::LayerChoice& choice,
-                                                      const std::string& field);
+  static absl::StatusOr<std::shared_ptr<const RopeEntry>> ReadEntry(const Source& source,
+                                                                    kernels::LayerConfig layer);
   // Validates `layer`, applies `compat`, and resolves the layer if it has a head_dim.
   static absl::Status Complete(kernels::LayerConfig layer,
                                std::optional<kernels::Pairing> explicit_pairing,
                                kernels::Compat compat, RopeEntry& entry);
-  std::shared_ptr<const RopeEntry> Keep(const std::string& key, std::shared_ptr<RopeEntry> entry);
-  void Forget(const std::string& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  static int64_t CostOf(const std::string& key, const RopeEntry& entry);
+  // The key's value in the cache. `name`: of the value's model.
+  SpecCache::Value Keep(const std::string& key, const std::string& name, SpecCache::Value value);
   // Rejects a model with a layer that requests could not use by the model's name alone: an invalid
   // config, or no pairing. Adds the layers' warnings.
   static absl::Status CheckLayers(const Model& model,
                                   std::optional<kernels::Pairing> explicit_pairing,
                                   const std::string& field, std::vector<std::string>& warnings);
   absl::Status Insert(const std::string& name, Model model);
-  static v1::Model Write(const std::string& name, const Model& model);
 
+  const Options options_;
   std::atomic<int64_t> version_ = 0;
 
-  // The cache. The key of a spec is its deterministic serialization, so that equal specs share one
-  // entry. by_spec_ maps keys to entries, by_config_id_ maps config_ids to one of their entries
-  // each, and oldest_first_ lists the keys in the order of insertion.
+  // The key of a spec is its deterministic serialization, so that equal specs share one entry.
   //
-  // Find holds the reader lock for one look-up and releases it before Read, which may take
-  // milliseconds. Several threads may therefore read the same spec at once. The first one that gets
-  // the writer lock in Keep inserts its entry; the others return that entry and discard theirs, so
-  // that a spec has one entry.
+  // Find holds the reader lock for one look-up and releases it before it reads the spec, which may
+  // take milliseconds. Several threads may therefore read the same spec at once. The first one that
+  // gets the writer lock in Keep inserts its entry; the others return that entry and discard
+  // theirs, so that a spec has one entry.
   //
-  // Between Read and Keep a model may be unregistered, and registered again under the same name.
-  // Each registration has its own generation. Keep compares the entry's generation with the model's
-  // under the writer lock, and does not cache the entry of an outdated model.
+  // Between reading and Keep a model may be unregistered, and registered again under the same name.
+  // Each registration has its own generation. Keep compares the value's generation with the model's
+  // under the writer lock, and does not cache the value of an outdated model.
   mutable proto::SharedMutex mutex_;
   std::map<std::string, ModelPtr> models_ ABSL_GUARDED_BY(mutex_);
   RegisteredCounts registered_ ABSL_GUARDED_BY(mutex_);  // of models_
   int64_t last_generation_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::flat_hash_map<std::string, std::shared_ptr<const RopeEntry>> by_spec_
-      ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<std::string, Named> by_config_id_ ABSL_GUARDED_BY(mutex_);
-  std::deque<std::string> oldest_first_ ABSL_GUARDED_BY(mutex_);  // keys of by_spec_
-  int64_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  SpecCache cache_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace rope::server

@@ -15,7 +15,7 @@ absl::Status TooManyModels(int64_t number, int64_t max, absl::string_view whose)
 
 absl::Status TooManyBytes(int64_t bytes, int64_t beside, int64_t max, absl::string_view whose) {
   return MakeError(Reason::kLimitExceeded, "rope",
-                   absl::StrCat(bytes, " bytes of config in addition to ", beside,
+                   absl::StrCat(bytes, " bytes of memory in addition to ", beside,
                                 " of registered models", whose),
                    absl::StrCat("at most ", max));
 }
@@ -32,11 +32,11 @@ absl::Status RegisteredCounts::Add(const std::string& owner, int64_t bytes) {
   if (own.models >= limits::kOwnersModelsMax) {
     return TooManyModels(own.models + 1, limits::kOwnersModelsMax, kOwn);
   }
-  if (bytes > limits::kRegisteredBytesMax - all_.bytes) {
-    return TooManyBytes(bytes, all_.bytes, limits::kRegisteredBytesMax, "");
+  if (bytes > bytes_max_ - all_.bytes) {
+    return TooManyBytes(bytes, all_.bytes, bytes_max_, "");
   }
-  if (bytes > limits::kOwnersModelBytesMax - own.bytes) {
-    return TooManyBytes(bytes, own.bytes, limits::kOwnersModelBytesMax, kOwn);
+  if (bytes > bytes_max_ / 2 - own.bytes) {
+    return TooManyBytes(bytes, own.bytes, bytes_max_ / 2, kOwn);
   }
   all_ = {all_.models + 1, all_.bytes + bytes};
   by_owner_[owner] = {own.models + 1, own.bytes + bytes};

@@ -1,12 +1,12 @@
-// RegisteredCounts: bounds the number of registered models and the bytes of their configs, in total
+// RegisteredCounts: bounds the number of registered models and the memory that they keep, in total
 // and per owner (peers.h). One owner gets at most half of each bound, so that others can register
 // too.
 //
 // Threading:  Not thread-safe: ModelRegistry guards it with its lock.
 // Errors:     RESOURCE_EXHAUSTED: a bound is reached. It carries no retry delay, because waiting
 //             does not help.
-// Limits:     limits::kRegisteredModelsMax and kRegisteredBytesMax, and half of each per owner. One
-//             entry per owner that has a model.
+// Limits:     limits::kRegisteredModelsMax, the bytes that the constructor gets, and half of each
+//             per owner. One entry per owner that has a model.
 #ifndef ROPE_SERVER_MODELS_REGISTERED_COUNTS_H_
 #define ROPE_SERVER_MODELS_REGISTERED_COUNTS_H_
 
@@ -20,10 +20,14 @@ namespace rope::server {
 
 class RegisteredCounts {
  public:
+  explicit RegisteredCounts(int64_t bytes_max) : bytes_max_(bytes_max) {}
+
   // Counts one more model, unless a bound is reached.
   absl::Status Add(const std::string& owner, int64_t bytes);
   // REQUIRES: the model was added.
   void Remove(const std::string& owner, int64_t bytes);
+
+  int64_t bytes() const { return all_.bytes; }
 
  private:
   struct Count {
@@ -31,6 +35,7 @@ class RegisteredCounts {
     int64_t bytes = 0;
   };
 
+  const int64_t bytes_max_;
   Count all_;
   absl::flat_hash_map<std::string, Count> by_owner_;
 };

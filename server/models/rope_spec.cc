@@ -182,6 +182,13 @@ void WriteSwitches(const kernels::RopeConfig& config, v1::RopeConfig& m) {
 
 }  // namespace
 
+absl::Status InField(const std::string& config_field, const absl::Status& status) {
+  const std::string field = proto::PartsOf(status).field;
+  const bool is_of_rope =
+      field == "layer" || field == "layer_type" || field == "sub_config" || field == "config_json";
+  return Prefixed(is_of_rope ? "rope." : config_field, status);
+}
+
 absl::StatusOr<kernels::RopeConfig> ReadRopeConfig(const v1::RopeConfig& m) {
   kernels::RopeConfig config;
   if (!m.rope_type().empty()) {

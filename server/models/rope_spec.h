@@ -19,6 +19,10 @@
 
 namespace rope::server {
 
+// Prefixes a kernel's error, which names a field of the config or of the choice of a part of it,
+// with the request's field. `config_field`: the path of the config.
+absl::Status InField(const std::string& config_field, const absl::Status& status);
+
 // INVALID_ARGUMENT: an unknown rope_type or enum value, an mrope_section without exactly three
 // counts, inv_freq as raw bytes. kernels::Validate checks the values.
 absl::StatusOr<kernels::RopeConfig> ReadRopeConfig(const v1::RopeConfig& message);

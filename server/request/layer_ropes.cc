@@ -1,33 +1,19 @@
 #include "server/request/layer_ropes.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
 #include "server/limits.h"
+#include "server/models/kept_bytes.h"
 
 namespace rope::server {
 namespace {
 
 constexpr char kField[] = "rope.first_layer";
-
-// The spec of layer first_layer + `index`. The sum may pass 2^31: there is no such layer.
-absl::StatusOr<std::shared_ptr<const RopeEntry>> FindLayer(v1::RopeSpec spec, int64_t index,
-                                                           ModelRegistry& registry) {
-  if (spec.has_layer() || !spec.layer_type().empty() || spec.has_config_id()) {
-    return InvalidField(kField, "it together with layer, layer_type or config_id", "it alone");
-  }
-  const int64_t layer = spec.first_layer() + index;
-  if (layer < 0 || layer > std::numeric_limits<int32_t>::max()) {
-    return InvalidField(kField, spec.first_layer(), "a layer of the config");
-  }
-  spec.clear_first_layer();
-  spec.set_layer(static_cast<int32_t>(layer));
-  return registry.Find(spec);
-}
 
 // What the layer has that the first one has not; empty: they differ in their frequencies at most.
 absl::string_view DifferenceOf(const kernels::ResolvedRope& first, const RopeEntry& first_entry,
@@ -50,11 +36,6 @@ absl::string_view DifferenceOf(const kernels::ResolvedRope& first, const RopeEnt
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<const RopeEntry>> FindFirst(const v1::RopeSpec& spec,
-                                                           ModelRegistry& registry) {
-  return spec.has_first_layer() ? FindLayer(spec, 0, registry) : registry.Find(spec);
-}
-
 absl::StatusOr<RopeEntries> FindLayers(const v1::RotateRequest& message, const Layout& layout,
                                        ModelRegistry& registry) {
   if (!layout.Has('L')) return InvalidField(kField, "it without an L axis", "it unset");
@@ -66,33 +47,48 @@ absl::StatusOr<RopeEntries> FindLayers(const v1::RotateRequest& message, const L
     return InvalidField(kField, absl::StrCat("it with ", layers, " layers"),
                         absl::StrCat("at most ", limits::kLayersMax));
   }
-  RopeEntries entries;
-  for (int64_t i = 0; i < layers; ++i) {
-    ROPE_ASSIGN_OR_RETURN(entries.emplace_back(), FindLayer(message.rope(), i, registry));
-    if (!entries.back()->layer().rotates) {
-      return InvalidField(kField,
-                          absl::StrCat("index ", i, " of the L axis, which does not rotate"),
-                          "layers that rotate");
-    }
+  const v1::RopeSpec& spec = message.rope();
+  if (spec.has_layer() || !spec.layer_type().empty() || spec.has_config_id()) {
+    return InvalidField(kField, "it together with layer, layer_type or config_id", "it alone");
   }
-  return entries;
+  if (spec.first_layer() < 0) {
+    return InvalidField(kField, spec.first_layer(), "a layer of the config");
+  }
+  return registry.FindLayers(spec, std::max<int64_t>(layers, 1));
+}
+
+absl::Status LayerRopes::AddOthers(const RopeEntries& entries, int64_t channels) {
+  const kernels::ResolvedRope& of_first = *by_layer_.front();
+  // Layers share entries. Each entry is resolved and compared once.
+  absl::flat_hash_map<const RopeEntry*, ResolvedPtr> by_entry;
+  int64_t bytes = KeptBytes(of_first);
+  for (size_t i = 1; i < entries.size(); ++i) {
+    const RopeEntry& entry = *entries[i];
+    ResolvedPtr& rope = by_entry[&entry];
+    if (rope == nullptr) {
+      if (entries[i] == entries.front()) {
+        rope = by_layer_.front();
+      } else {
+        ROPE_ASSIGN_OR_RETURN(rope, entry.Resolve(channels));
+        bytes += KeptBytes(*rope);
+        ROPE_RETURN_IF_ERROR(CheckLayersBytes(bytes));
+      }
+      const absl::string_view difference = DifferenceOf(of_first, *entries.front(), *rope, entry);
+      if (!difference.empty()) {
+        return InvalidField(kField, absl::StrCat("index ", i, " of the L axis with ", difference),
+                            "layers that differ from the first one in their frequencies only");
+      }
+    }
+    by_layer_.push_back(rope);
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<LayerRopes> LayerRopes::Resolve(ResolvedPtr first, const RopeEntries& entries,
                                                int64_t channels, const Layout& layout) {
   LayerRopes ropes;
   ropes.by_layer_.push_back(std::move(first));
-  const kernels::ResolvedRope& of_first = *ropes.by_layer_.front();
-  for (size_t i = 1; i < entries.size(); ++i) {
-    const RopeEntry& entry = *entries[i];
-    ROPE_ASSIGN_OR_RETURN(ResolvedPtr rope, entry.Resolve(channels));
-    const absl::string_view difference = DifferenceOf(of_first, *entries.front(), *rope, entry);
-    if (!difference.empty()) {
-      return InvalidField(kField, absl::StrCat("index ", i, " of the L axis with ", difference),
-                          "layers that differ from the first one in their frequencies only");
-    }
-    ropes.by_layer_.push_back(std::move(rope));
-  }
+  if (entries.size() > 1) ROPE_RETURN_IF_ERROR(ropes.AddOthers(entries, channels));
   const auto is_layers = [](const TokenAxis& axis) { return axis.letter == 'L'; };
   const auto axis = std::ranges::find_if(layout.token_axes, is_layers);
   if (axis != layout.token_axes.end()) {

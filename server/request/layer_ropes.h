@@ -13,20 +13,16 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "rope/v1/rotate.pb.h"
 #include "server/models/model_registry.h"
 #include "server/request/layout.h"
 
 namespace rope::server {
 
-using RopeEntries = std::vector<std::shared_ptr<const RopeEntry>>;
-
-// The entry of the request's embedding; with first_layer, that of this layer.
-absl::StatusOr<std::shared_ptr<const RopeEntry>> FindFirst(const v1::RopeSpec& spec,
-                                                           ModelRegistry& registry);
-
-// The entries of all layers of the L axis. INVALID_ARGUMENT: `layout` has no L axis, or more than
-// limits::kLayersMax layers; from_rope is set; there is no such layer; one does not rotate.
+// The entries of all layers of the L axis; that of the first one if the axis is empty.
+// INVALID_ARGUMENT: `layout` has no L axis, or more than limits::kLayersMax layers; from_rope is
+// set; there is no such layer; ModelRegistry::FindLayers.
 // REQUIRES: the request's rope has a first_layer.
 absl::StatusOr<RopeEntries> FindLayers(const v1::RotateRequest& message, const Layout& layout,
                                        ModelRegistry& registry);
@@ -38,12 +34,14 @@ class LayerRopes {
 
   // `first` is the embedding of the first layer, or of all layers if `entries` is empty. `channels`
   // is the head_dim of configs without one. INVALID_ARGUMENT: the layers differ in more than their
-  // frequencies.
+  // frequencies; CheckLayersBytes.
   static absl::StatusOr<LayerRopes> Resolve(ResolvedPtr first, const RopeEntries& entries,
                                             int64_t channels, const Layout& layout);
 
   // Whether layers have embeddings of their own.
   bool differ() const { return by_layer_.size() > 1; }
+  // By layer; layers may share one.
+  absl::Span<const ResolvedPtr> by_layer() const { return by_layer_; }
   const kernels::ResolvedRope& Of(int64_t token) const { return *by_layer_[LayerOf(token)]; }
   // By token: a number that differs from those of other layers and of other sequences. `sequence`
   // has each token's sequence; it is returned itself if all layers share an embedding, else
@@ -54,6 +52,8 @@ class LayerRopes {
   absl::Status CheckNone(absl::string_view with) const;
 
  private:
+  // Adds the embeddings of the layers after the first one.
+  absl::Status AddOthers(const RopeEntries& entries, int64_t channels);
   size_t LayerOf(int64_t token) const {
     return differ() ? static_cast<size_t>(token / inner_) % by_layer_.size() : 0;
   }

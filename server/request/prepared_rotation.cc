@@ -4,10 +4,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
+#include "server/models/kept_bytes.h"
 #include "server/models/message_hash.h"
 #include "server/request/tensor_reader.h"
 #include "server/request/validate.h"
@@ -93,6 +95,22 @@ std::string IdOf(const v1::PrepareRequest& request, const proto::SplitMessage& p
   return HashId(absl::StrCat(text, CanonicalBytes(canonical), PayloadBytes(payloads)));
 }
 
+// The embeddings are counted even if another entry or the registry keeps them too: they may be
+// dropped there. The row sets' frequencies are parts of them.
+int64_t BytesOf(const Ropes& ropes) {
+  int64_t bytes = 0;
+  for (const auto& entry : {ropes.entry, ropes.from_entry}) {
+    if (entry != nullptr) bytes += entry->bytes();
+  }
+  absl::flat_hash_set<ResolvedPtr> resolved(ropes.layers.by_layer().begin(),
+                                            ropes.layers.by_layer().end());
+  resolved.insert({ropes.resolved, ropes.from_resolved});
+  for (const ResolvedPtr& rope : resolved) {
+    if (rope != nullptr) bytes += KeptBytes(*rope);
+  }
+  return bytes + static_cast<int64_t>(ropes.layers.by_layer().size() * sizeof(ResolvedPtr));
+}
+
 int64_t BytesOf(const PreparedRotation& prepared) {
   size_t bytes = sizeof(PreparedRotation) + prepared.message.SpaceUsedLong();
   for (const TensorPlan& tensor : prepared.plan.tensors) {
@@ -100,7 +118,7 @@ int64_t BytesOf(const PreparedRotation& prepared) {
              tensor.norm_weight.size() * sizeof(float);
   }
   for (const std::string& warning : prepared.plan.warnings) bytes += warning.size();
-  return static_cast<int64_t>(bytes);
+  return static_cast<int64_t>(bytes) + BytesOf(prepared.ropes);
 }
 
 // The fields of a call's tensor that are no values.

@@ -7,16 +7,24 @@
 
 namespace rope::server {
 
-void PreparedRotations::Keep(std::shared_ptr<const PreparedRotation> prepared, uint64_t session) {
+absl::Status PreparedRotations::Keep(std::shared_ptr<const PreparedRotation> prepared,
+                                     uint64_t session) {
   const Size share = {options_.entries_max / 2, options_.bytes_max / 2};
-  if (prepared->bytes > share.bytes) return;
+  if (prepared->bytes > share.bytes) {
+    return MakeError(Reason::kLimitExceeded, "rotate",
+                     absl::StrCat(prepared->bytes, " bytes of memory to keep it prepared"),
+                     absl::StrCat("at most ", share.bytes, ", or the whole request in each call"));
+  }
   proto::WriterMutexLock lock(&mutex_);
   Entry& entry = entries_[prepared->id];
+  all_.entries += entry.prepared == nullptr ? 1 : 0;
+  all_.bytes += prepared->bytes - (entry.prepared == nullptr ? 0 : entry.prepared->bytes);
   entry.session = session;
   entry.used.store(clock_.fetch_add(1) + 1);
   entry.prepared = std::move(prepared);
   Shrink(session, share);
   Shrink(std::nullopt, {options_.entries_max, options_.bytes_max});
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::shared_ptr<const PreparedRotation>> PreparedRotations::Find(
@@ -38,13 +46,14 @@ absl::StatusOr<std::shared_ptr<const PreparedRotation>> PreparedRotations::Find(
 
 PreparedRotations::Size PreparedRotations::size() const {
   proto::ReaderMutexLock lock(&mutex_);
-  return SizeOf(std::nullopt);
+  return all_;
 }
 
 PreparedRotations::Size PreparedRotations::SizeOf(std::optional<uint64_t> session) const {
+  if (!session.has_value()) return all_;
   Size size;
   for (const auto& [id, entry] : entries_) {
-    if (session.value_or(entry.session) != entry.session) continue;
+    if (entry.session != *session) continue;
     ++size.entries;
     size.bytes += entry.prepared->bytes;
   }
@@ -58,8 +67,9 @@ void PreparedRotations::Shrink(std::optional<uint64_t> session, const Size& most
       if (session.value_or(it->second.session) != it->second.session) continue;
       if (oldest == entries_.end() || it->second.used < oldest->second.used) oldest = it;
     }
-    --size.entries;
-    size.bytes -= oldest->second.prepared->bytes;
+    const int64_t bytes = oldest->second.prepared->bytes;
+    size = {size.entries - 1, size.bytes - bytes};
+    all_ = {all_.entries - 1, all_.bytes - bytes};
     entries_.erase(oldest);
   }
 }

@@ -5,7 +5,7 @@
 // session if the session is above its half, else of all. Calls under way hold their entry.
 //
 // Threading:  Thread-safe.
-// Errors:     Find: NOT_FOUND.
+// Errors:     Find: NOT_FOUND. Keep: RESOURCE_EXHAUSTED.
 // Limits:     entries_max and bytes_max of Options, and half of each for the entries that one
 //             session has prepared.
 #ifndef ROPE_SERVER_REQUEST_PREPARED_ROTATIONS_H_
@@ -19,6 +19,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/node_hash_map.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "proto/mutex.h"
@@ -43,9 +44,9 @@ class PreparedRotations {
   PreparedRotations(const ModelRegistry& registry, const Options& options)
       : registry_(registry), options_(options) {}
 
-  // Keeps an entry, in place of an earlier one with the same id. An entry above the bounds of one
-  // session is not kept.
-  void Keep(std::shared_ptr<const PreparedRotation> prepared, uint64_t session);
+  // Keeps an entry, in place of an earlier one with the same id. RESOURCE_EXHAUSTED: it has more
+  // bytes than one session may have; it carries no retry delay, because waiting does not help.
+  absl::Status Keep(std::shared_ptr<const PreparedRotation> prepared, uint64_t session);
 
   // NOT_FOUND: no such entry; it names a model, and a model was unregistered since.
   absl::StatusOr<std::shared_ptr<const PreparedRotation>> Find(absl::string_view id);
@@ -72,6 +73,7 @@ class PreparedRotations {
   std::atomic<int64_t> clock_ = 0;  // counts look-ups
   mutable proto::SharedMutex mutex_;
   Entries entries_ ABSL_GUARDED_BY(mutex_);
+  Size all_ ABSL_GUARDED_BY(mutex_);  // of entries_
 };
 
 }  // namespace rope::server

@@ -94,17 +94,20 @@ absl::Status PrepareFixed(const v1::RotateRequest& fixed, ArraySource& source,
     ROPE_RETURN_IF_ERROR(PrepareTensors(fixed, source, plan));
     return ReadTokenScaling(fixed, std::nullopt, plan);
   }
-  ROPE_ASSIGN_OR_RETURN(ropes.entry, FindFirst(fixed.rope(), registry));
-  ROPE_RETURN_IF_ERROR(PrepareTensors(fixed, source, plan));
+  if (fixed.rope().has_first_layer()) {
+    ROPE_RETURN_IF_ERROR(PrepareTensors(fixed, source, plan));
+    ROPE_ASSIGN_OR_RETURN(layers, FindLayers(fixed, plan.tensors.front().layout, registry));
+    ropes.entry = layers.front();
+  } else {
+    ROPE_ASSIGN_OR_RETURN(ropes.entry, registry.Find(fixed.rope()));
+    ROPE_RETURN_IF_ERROR(PrepareTensors(fixed, source, plan));
+  }
   plan.warnings = ropes.entry->warnings();
   plan.rotates = ropes.entry->layer().rotates;
   plan.attention_factor_applied = !fixed.skip_attention_factor();
   ROPE_RETURN_IF_ERROR(
       ReadTokenScaling(fixed, ropes.entry->layer().config.original_max_position_embeddings, plan));
-  if (fixed.rope().has_first_layer()) {
-    ROPE_ASSIGN_OR_RETURN(layers, FindLayers(fixed, plan.tensors.front().layout, registry));
-    AddWarnings(layers, plan.warnings);
-  }
+  AddWarnings(layers, plan.warnings);
   if (fixed.operation() != v1::OPERATION_REPOSITION) {
     return PrepareRotation(fixed.operation(), layers, ropes, plan);
   }

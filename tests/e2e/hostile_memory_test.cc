@@ -1,6 +1,6 @@
 // Requests of a few bytes that name gigabytes of memory: positions, rows and norm weights in a
 // sparse region, axes of 2^62. The server must reject them by the field's name before it reads
-// anything.
+// anything. Calls of a few bytes that leave much behind: prepared requests, models, specs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -270,6 +270,130 @@ TEST(HostileMemoryTest, InlineAnglesOfManyConnectionsAreCountedByWhatTheyBecome)
   for (std::thread& client : clients) client.join();
   watched.ExpectUnharmed("40 MiB of inline angles, six connections");
   watched.ExpectMemoryGivenBack("40 MiB of inline angles, six connections");
+}
+
+// One row of `channels` with xpos, whose frequencies have 192 bytes a channel.
+v1::PrepareRequest PrepareWide(int64_t channels, int number) {
+  v1::PrepareRequest request;
+  v1::RotateRequest& rotate = *request.mutable_rotate();
+  v1::RopeConfig& config = *rotate.mutable_rope()->mutable_config();
+  config.set_head_dim(static_cast<int32_t>(channels));
+  config.set_rope_theta(10'000 + number);
+  config.mutable_xpos()->set_scale_base(512);
+  rotate.mutable_rope()->set_pairing(v1::PAIRING_HALF);
+  v1::Tensor& tensor = *rotate.add_tensors();
+  tensor.set_role(v1::ROLE_K);
+  tensor.set_layout("SD");
+  tensor.mutable_array()->set_dtype(v1::DTYPE_FP16);
+  tensor.mutable_array()->add_shape(1);
+  tensor.mutable_array()->add_shape(channels);
+  return request;
+}
+
+std::string Prepare(v1::RopeService::Stub& stub, const v1::PrepareRequest& request) {
+  grpc::ClientContext context;
+  v1::PrepareResponse response;
+  return Text(stub.Prepare(&context, request, &response));
+}
+
+TEST(HostileMemoryTest, TinyPreparesOfHugeEmbeddingsAreCountedByWhatTheyKeep) {
+  constexpr int kCalls = 100;
+  WatchedServer watched;
+  const auto stub = watched.server().NewStub();
+  for (int i = 0; i < kCalls; ++i) {
+    EXPECT_THAT(Prepare(*stub, PrepareWide(65536, i)), StartsWith(kExhausted + "rotate: got"))
+        << "12 MiB, more than one connection may have";
+  }
+  for (int i = 0; i < 4 * kCalls; ++i) EXPECT_EQ(Prepare(*stub, PrepareWide(16384, i)), "OK");
+  EXPECT_TRUE(Serves(*stub));
+  watched.ExpectUnharmed("prepared requests of 3 and 12 MiB");
+  watched.ExpectMemoryGivenBack("prepared requests of 3 and 12 MiB");
+}
+
+std::string Register(v1::RopeService::Stub& stub, const std::string& name,
+                     const v1::RopeSpec& spec) {
+  grpc::ClientContext context;
+  v1::RegisterModelRequest request;
+  request.set_name(name);
+  *request.mutable_rope() = spec;
+  v1::RegisterModelResponse response;
+  return Text(stub.RegisterModel(&context, request, &response));
+}
+
+TEST(HostileMemoryTest, ModelsOfManyLayersAreCountedByWhatTheyKeep) {
+  constexpr int kModels = 512;
+  WatchedServer watched;
+  const auto stub = watched.server().NewStub();
+  v1::RopeSpec spec;
+  spec.set_config_json(R"({"model_type": "gemma3_text", "head_dim": 64, "rope_theta": 1e6,
+      "rope_local_base_freq": 1e4, "num_hidden_layers": 65536, "sliding_window_pattern": 2})");
+  for (int i = 0; i < kModels; ++i) {
+    EXPECT_THAT(Register(*stub, absl::StrCat("deep-", i), spec),
+                AnyOf("OK", StartsWith(kExhausted + "rope: got")));
+  }
+  EXPECT_TRUE(Serves(*stub));
+  watched.ExpectUnharmed("models of 65536 layers");
+  watched.ExpectMemoryGivenBack("models of 65536 layers");
+}
+
+TEST(HostileMemoryTest, ModelsOfOneConfigIdAreCountedEach) {
+  constexpr int kModels = 510;
+  constexpr int kFactors = 65536 / 2;  // half a MiB for both lists
+  WatchedServer watched;
+  const auto stub = watched.server().NewStub();
+  v1::DescribeRequest describe;
+  v1::RopeConfig& config = *describe.mutable_rope()->mutable_config();
+  config.set_rope_type("longrope");
+  config.set_factor(2);
+  config.set_max_position_embeddings(8192);
+  config.set_original_max_position_embeddings(4096);
+  for (int i = 0; i < kFactors; ++i) {
+    config.add_short_factor(1);
+    config.add_long_factor(2);
+  }
+  describe.mutable_rope()->set_pairing(v1::PAIRING_HALF);
+  describe.set_head_dim(65536);
+  grpc::ClientContext context;
+  v1::DescribeResponse described;
+  ASSERT_EQ(Text(stub->Describe(&context, describe, &described)), "OK");
+  v1::RopeSpec spec;
+  spec.set_config_id(described.config_id());
+  int refused = 0;
+  for (int i = 0; i < kModels; ++i) {
+    const std::string answer = Register(*stub, absl::StrCat("copy-", i), spec);
+    EXPECT_THAT(answer, AnyOf("OK", StartsWith(kExhausted + "rope: got")));
+    if (answer != "OK") ++refused;
+  }
+  EXPECT_GT(refused, kModels / 2);
+  watched.ExpectUnharmed("models of one config_id");
+  watched.ExpectMemoryGivenBack("models of one config_id");
+}
+
+// The caches are full within a small --memory_bytes. They are no unread message, so reads go on.
+TEST(HostileMemoryTest, FullCachesOfASmallServerEndNoStream) {
+  constexpr int kSpecs = 100;
+  WatchedServer watched({.memory_bytes = 128 * kMiB, .message_bytes = 4 * kMiB});
+  const auto stub = watched.server().NewStub();
+  grpc::ClientContext context;
+  const auto stream = stub->RotateStream(&context);
+  v1::RotateStreamRequest request;
+  *request.mutable_rotate() = kSample.Inline();
+  v1::RotateStreamResponse response;
+  const auto answers = [&] {
+    request.set_sequence(request.sequence() + 1);
+    return stream->Write(request) && stream->Read(&response) && !response.rotate().has_error();
+  };
+  ASSERT_TRUE(answers());
+  for (int i = 0; i < kSpecs; ++i) {
+    for (const int64_t channels : {512, 8192, 65536}) {
+      EXPECT_THAT(Prepare(*stub, PrepareWide(channels, i)), AnyOf("OK", StartsWith(kExhausted)));
+    }
+  }
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+  while (std::chrono::steady_clock::now() < end) {
+    ASSERT_TRUE(answers()) << Text(stream->Finish());
+  }
+  watched.ExpectUnharmed("full caches");
 }
 
 }  // namespace

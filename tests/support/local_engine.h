@@ -60,7 +60,8 @@ class LocalEngine {
   absl::StatusOr<std::string> Prepare(const v1::PrepareRequest& request, uint64_t session = 0) {
     auto prepared = PrepareReceived(request, *state_->registry);
     if (!prepared.ok()) return prepared.status();
-    prepared_.Keep(*prepared, session);
+    const absl::Status kept = prepared_.Keep(*prepared, session);
+    if (!kept.ok()) return kept;
     return (*prepared)->id;
   }
 

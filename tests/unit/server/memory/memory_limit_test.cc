@@ -59,7 +59,9 @@ TEST_F(AvailableMemoryTest, GroupThatTheProcessIsInCountsInVersionOne) {
 TEST(DivideMemoryTest, PartsTogetherLeaveRoom) {
   for (const int64_t bytes : {limits::kMemoryBytesMin, 768 * kMiB, 18 * kGiB, 1024 * kGiB}) {
     const MemoryShares shares = DivideMemory(bytes, {}, {});
-    EXPECT_LT(shares.requests + shares.receive + shares.pool + shares.tables, bytes);
+    EXPECT_LT(shares.requests + shares.receive + shares.pool + shares.tables + shares.specs +
+                  shares.prepared + shares.models,
+              bytes / 8 * 7);
     EXPECT_LE(4 * shares.message, shares.requests)
         << "a session has room for a message and its result";
   }
@@ -76,6 +78,16 @@ TEST(DivideMemoryTest, LargeMachinesKeepTheDefaults) {
   EXPECT_EQ(shares.tables, limits::kTableCacheBytes);
   EXPECT_EQ(shares.message, limits::kMessageBytesMax);
   EXPECT_EQ(shares.pool, limits::kPooledBytesMax);
+  EXPECT_EQ(shares.specs, limits::kSpecBytesMax);
+  EXPECT_EQ(shares.prepared, limits::kPreparedBytesMax);
+  EXPECT_EQ(shares.models, limits::kRegisteredBytesMax);
+}
+
+TEST(DivideMemoryTest, SmallOnesKeepSmallCaches) {
+  const MemoryShares shares = DivideMemory(limits::kMemoryBytesMin, {}, {});
+  EXPECT_EQ(shares.specs, 2 * kMiB);
+  EXPECT_EQ(shares.prepared, kMiB);
+  EXPECT_EQ(shares.models, kMiB);
 }
 
 }  // namespace

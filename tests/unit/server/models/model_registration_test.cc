@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "server/limits.h"
+#include "server/models/kept_bytes.h"
 #include "server/models/model_registry.h"
 #include "tests/support/status_matchers.h"
 
@@ -243,17 +244,57 @@ TEST_F(ModelRegistrationTest, TooManyAreRefusedUntilOneGoes) {
   EXPECT_THAT(registry_->Register("new", ByConfig(1000), kAlice), IsOk());
 }
 
+// A file with sub-configs is kept, so that requests can choose one.
 TEST_F(ModelRegistrationTest, TooManyBytesAreRefusedUntilSomeGo) {
-  std::string json = kLlama;
+  std::string json = R"({"model_type": "llama", "head_dim": 64, "vision_config": {"head_dim": 8}})";
   json.resize(static_cast<size_t>(limits::kConfigJsonBytesMax), ' ');
-  const int64_t fits = limits::kRegisteredBytesMax / limits::kConfigJsonBytesMax / 2;
+  const int64_t fits = limits::kRegisteredBytesMax / limits::kConfigJsonBytesMax / 2 - 1;
   for (int64_t i = 0; i < fits; ++i) {
     ASSERT_THAT(registry_->Register(absl::StrCat("model", i), ByJson(json), kAlice), IsOk());
   }
-  ExpectRefused(ByModel("model0"), kExhausted, "rope: got 1048576 bytes of config in addition to");
+  ExpectRefused(ByModel("model0"), kExhausted, " bytes of memory in addition to");
   EXPECT_THAT(registry_->Register("bobs", ByJson(json), kBob), IsOk());
   EXPECT_THAT(registry_->Unregister("model0", kAlice), IsOk());
   EXPECT_THAT(registry_->Register("new", ByJson(json), kAlice), IsOk());
+  EXPECT_THAT(registry_->Unregister("bobs", kBob), IsOk());
+  EXPECT_LE(registry_->registered_bytes(), limits::kRegisteredBytesMax / 2);
+}
+
+TEST_F(ModelRegistrationTest, ManyLayersCountByTheirMemoryAndNotByTheirText) {
+  constexpr char kDeep[] = R"({"model_type": "gemma3_text", "head_dim": 64, "rope_theta": 1e6,
+      "rope_local_base_freq": 1e4, "num_hidden_layers": 65536, "sliding_window_pattern": 2})";
+  const auto config = kernels::ModelConfig::Parse(kDeep);
+  ASSERT_THAT(config, IsOk());
+  ASSERT_THAT(registry_->Register("deep", ByJson(kDeep), kAlice), IsOk());
+  EXPECT_GE(registry_->registered_bytes(), KeptBytes(*config));
+  ASSERT_THAT(registry_->Unregister("deep", kAlice), IsOk());
+  EXPECT_EQ(registry_->registered_bytes(), 0);
+}
+
+TEST_F(ModelRegistrationTest, ListsOfAConfigIdCountForEachName) {
+  constexpr int kFactors = 16384;  // 128 KiB a list
+  v1::RopeSpec spec;
+  v1::RopeConfig& config = *spec.mutable_config();
+  config.set_rope_type("longrope");
+  config.set_factor(2);
+  config.set_max_position_embeddings(8192);
+  config.set_original_max_position_embeddings(4096);
+  for (int i = 0; i < kFactors; ++i) {
+    config.add_short_factor(1);
+    config.add_long_factor(2);
+  }
+  spec.set_pairing(v1::PAIRING_HALF);
+  const auto entry = registry_->Find(spec);
+  ASSERT_THAT(entry, IsOk());
+  v1::RopeSpec by_id;
+  by_id.set_config_id((*entry)->config_id());
+  constexpr int64_t kModelBytes = 2 * kFactors * sizeof(double);
+  const int64_t fits = limits::kRegisteredBytesMax / 2 / kModelBytes - 1;
+  for (int64_t i = 0; i < fits; ++i) {
+    ASSERT_THAT(registry_->Register(absl::StrCat("model", i), by_id, kAlice), IsOk());
+  }
+  EXPECT_GE(registry_->registered_bytes(), fits * kModelBytes);
+  ExpectRefused(by_id, kExhausted, " bytes of memory in addition to");
 }
 
 TEST_F(ModelRegistrationTest, OnlyItsOwnerUnregistersAModelThatAllUse) {

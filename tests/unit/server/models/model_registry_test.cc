@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <set>
 
 #include "kernels/config/presets.h"
@@ -336,6 +337,81 @@ TEST(EvictionTest, PrecisionHfCountsItsTableOfEachDType) {
     const bool kept = registry->Find(ById((*first)->config_id())).ok();
     EXPECT_EQ(kept, precision == v1::PRECISION_EXACT);
   }
+}
+
+TEST(EvictionTest, BytesAreBoundedByTheOptions) {
+  const auto registry = ModelRegistry::Create({}, {.spec_bytes_max = limits::kMiB}).value();
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_THAT(registry->Find(ByConfig(10000 + i, 1024)), IsOk());
+    EXPECT_LE(registry->spec_bytes(), limits::kMiB);
+  }
+  EXPECT_GE(registry->spec_bytes(), limits::kMiB / 2);
+}
+
+// Two kinds of layers and a long list, so that reading takes milliseconds.
+std::string LongFile(int64_t bytes) {
+  std::string json = R"({"model_type": "gemma3_text", "head_dim": 64, "rope_theta": 1000000.0,
+      "rope_local_base_freq": 10000.0, "num_hidden_layers": 1024, "sliding_window_pattern": 2,
+      "vision_config": {"head_dim": 8, "rope_theta": 100.0, "num_hidden_layers": 1024},
+      "list": [1)";
+  while (static_cast<int64_t>(json.size()) < bytes - 4) json += ",1";
+  return json + "]}";
+}
+
+TEST(FindLayersTest, FileIsReadAndKeptOnce) {
+  constexpr int64_t kLayers = 1024;
+  const auto registry = MakeRegistry();
+  const auto other = registry->Find(ByConfig(10000));
+  ASSERT_THAT(other, IsOk());
+  v1::RopeSpec spec = ByJson(LongFile(limits::kConfigJsonBytesMax));
+  spec.set_first_layer(0);
+  const auto layers = registry->FindLayers(spec, kLayers);
+  ASSERT_THAT(layers, IsOk());
+  ASSERT_EQ(static_cast<int64_t>(layers->size()), kLayers);
+  EXPECT_EQ((*layers)[0]->layer().config.rope_theta, 1e4);
+  EXPECT_EQ((*layers)[1]->layer().config.rope_theta, 1e6);
+  for (size_t i = 2; i < layers->size(); ++i) EXPECT_EQ((*layers)[i], (*layers)[i % 2]);
+  EXPECT_LT(registry->spec_bytes(), 3 * limits::kConfigJsonBytesMax);
+  EXPECT_THAT(registry->Find(ById((*other)->config_id())), IsOk()) << "nothing was evicted";
+
+  const int64_t bytes = registry->spec_bytes();
+  EXPECT_THAT(registry->FindLayers(spec, kLayers), IsOk());
+  EXPECT_EQ(registry->FindLayers(spec, kLayers).value()[0], (*layers)[0]);
+  EXPECT_EQ(registry->spec_bytes(), bytes);
+}
+
+TEST(FindLayersTest, NumberOfLayersAndTheFirstOneSelect) {
+  const auto registry = MakeRegistry();
+  v1::RopeSpec spec = ByJson(kTwoKinds);
+  spec.set_first_layer(1);
+  EXPECT_EQ(registry->FindLayers(spec, 2).value().size(), 2);
+  EXPECT_EQ(registry->FindLayers(spec, 3).value().size(), 3);
+  EXPECT_EQ(registry->FindLayers(spec, 3).value()[0]->layer().config.rope_theta, 1e6);
+  EXPECT_THAT(registry->FindLayers(spec, 4),
+              StatusIs(kInvalid, HasSubstr("rope.layer: got 4, want 0 to 3")));
+  spec.set_first_layer(0);
+  EXPECT_EQ(registry->FindLayers(spec, 3).value()[0]->layer().config.rope_theta, 1e4);
+}
+
+TEST(SubConfigTest, FileOfAModelIsReadOnceForASubConfig) {
+  const auto registry = MakeRegistry({{"composite", LongFile(limits::kConfigJsonBytesMax)}});
+  v1::RopeSpec spec = ByModel("composite");
+  spec.set_sub_config("vision_config");
+  spec.set_pairing(v1::PAIRING_HALF);
+  const auto time = [&](int64_t begin, int64_t end) {
+    const auto start = std::chrono::steady_clock::now();
+    for (int64_t layer = begin; layer < end; ++layer) {
+      spec.set_layer(static_cast<int32_t>(layer));
+      const auto entry = registry->Find(spec);
+      EXPECT_THAT(entry, IsOk());
+      if (entry.ok()) {
+        EXPECT_EQ((*entry)->layer().config.rope_theta, 100);
+      }
+    }
+    return std::chrono::steady_clock::now() - start;
+  };
+  const auto first = time(0, 1);
+  EXPECT_LT(time(1, 101), 10 * first) << "100 more layers of a file that was read";
 }
 
 TEST(ModelFilesTest, FlagModelReplacesAPreset) {

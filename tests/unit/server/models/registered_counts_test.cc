@@ -18,7 +18,7 @@ using ::testing::Not;
 constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
 
 TEST(RegisteredCountsTest, OneOwnerGetsHalfOfThePlaces) {
-  RegisteredCounts counts;
+  RegisteredCounts counts(limits::kRegisteredBytesMax);
   for (int64_t i = 0; i < limits::kRegisteredModelsMax / 2; ++i) {
     ASSERT_THAT(counts.Add("uid:1", 1), IsOk());
   }
@@ -39,12 +39,12 @@ TEST(RegisteredCountsTest, OneOwnerGetsHalfOfThePlaces) {
 }
 
 TEST(RegisteredCountsTest, OneOwnerGetsHalfOfTheBytes) {
-  RegisteredCounts counts;
+  RegisteredCounts counts(limits::kRegisteredBytesMax);
   constexpr int64_t kHalf = limits::kRegisteredBytesMax / 2;
   ASSERT_THAT(counts.Add("uid:1", kHalf - 1), IsOk());
   EXPECT_THAT(
       counts.Add("uid:1", 2),
-      StatusIs(kExhausted, HasSubstr("rope: got 2 bytes of config in addition to 8388607 of "
+      StatusIs(kExhausted, HasSubstr("rope: got 2 bytes of memory in addition to 8388607 of "
                                      "registered models of this client, want at most "
                                      "8388608")));
   ASSERT_THAT(counts.Add("uid:1", 1), IsOk());
@@ -57,7 +57,7 @@ TEST(RegisteredCountsTest, OneOwnerGetsHalfOfTheBytes) {
 }
 
 TEST(RegisteredCountsTest, ModelsWithoutBytesCountToo) {
-  RegisteredCounts counts;
+  RegisteredCounts counts(limits::kRegisteredBytesMax);
   ASSERT_THAT(counts.Add("uid:1", 0), IsOk());
   counts.Remove("uid:1", 0);
   for (int64_t i = 0; i < limits::kRegisteredModelsMax / 2; ++i) {

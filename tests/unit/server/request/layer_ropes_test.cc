@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/support/local_engine.h"
 #include "tests/support/received_request.h"
 #include "tests/support/status_matchers.h"
@@ -181,6 +182,38 @@ TEST_F(LayerRopesTest, WarningsOfAllLayersAreGivenOnce) {
   const auto plan = engine_.Check(request);
   ASSERT_THAT(plan, IsOk());
   EXPECT_THAT(plan->warnings, ::testing::ElementsAre(HasSubstr("factor")));
+}
+
+// Each kind of layer has 18 MiB of frequencies: two branches, three multipliers, three dtypes.
+TEST_F(LayerRopesTest, LayersWithTooManyDifferentFrequenciesAreRefused) {
+  constexpr int64_t kWide = 65536;
+  std::string factors = "[1";
+  for (int64_t i = 1; i < kWide / 2; ++i) factors += ",1";
+  factors += "]";
+  const auto entry = [&](const std::string& name, int theta) {
+    return absl::StrCat("\"", name, R"(": {"rope_type": "longrope", "rope_theta": )", theta,
+                        R"(, "factor": 2.0, "original_max_position_embeddings": 8,
+                             "short_factor": )",
+                        factors, R"(, "long_factor": )", factors, "}");
+  };
+  const std::string parameters =
+      absl::StrCat(R"("rope_parameters": {)", entry("full_attention", 100), ", ",
+                   entry("sliding_attention", 200), "}}");
+  for (const std::string head_dim : {R"("head_dim": 65536, )", ""}) {
+    v1::RotateRequest request = Sample(1);
+    request.mutable_rope()->set_config_json(absl::StrCat(
+        R"({"model_type": "gemma3_text", "num_hidden_layers": 2, "sliding_window_pattern": 2, )",
+        head_dim, parameters));
+    request.mutable_rope()->set_precision(v1::PRECISION_HF);
+    request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
+    request.mutable_rope()->set_first_layer(0);
+    v1::Tensor& tensor = *request.mutable_tensors(0);
+    SetShape(*tensor.mutable_array(), {2, 1, kWide});
+    tensor.mutable_array()->set_raw(RawBytes(Values(2 * kWide)));
+    EXPECT_THAT(engine_.Check(request),
+                StatusIs(absl::StatusCode::kResourceExhausted,
+                         HasSubstr("bytes of frequencies of different layers, want at most")));
+  }
 }
 
 }  // namespace

@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "server/limits.h"
+#include "server/models/kept_bytes.h"
 #include "tests/support/prepared_call.h"
 #include "tests/support/shared_memory.h"
 #include "tests/support/status_matchers.h"
@@ -531,6 +533,59 @@ TEST_F(PreparedInRegionsTest, PreparedRequestHoldsNoRegion) {
   engine_.regions().CloseSession(token_);
   EXPECT_EQ(engine_.regions().statistics().bytes, 0);
   EXPECT_THAT(SendHere(whole, id), StatusIs(absl::StatusCode::kNotFound, HasSubstr("region")));
+}
+
+// Embeddings of 65536 channels with xpos have 12 MiB each; the message has some 100 bytes.
+TEST(PreparedBytesTest, EveryEmbeddingCounts) {
+  const auto registry = ModelRegistry::Create({}).value();
+  constexpr int64_t kChannels = 65536;
+  constexpr int64_t kRopeBytes = 12 * limits::kMiB;
+  v1::PrepareRequest request;
+  v1::RotateRequest& rotate = *request.mutable_rotate();
+  rotate.mutable_rope()->mutable_config()->mutable_xpos()->set_scale_base(512);
+  rotate.mutable_rope()->set_pairing(v1::PAIRING_HALF);
+  v1::Tensor& tensor = *rotate.add_tensors();
+  tensor.set_role(v1::ROLE_K);
+  tensor.set_layout("SD");
+  tensor.mutable_array()->set_dtype(v1::DTYPE_FP16);
+  SetShape(*tensor.mutable_array(), {1, kChannels});
+
+  const auto by_shape = testing::PrepareReceived(request, *registry);
+  ASSERT_THAT(by_shape, IsOk());
+  EXPECT_GE((*by_shape)->bytes, kRopeBytes) << "head_dim by the tensor";
+
+  rotate.mutable_rope()->mutable_config()->set_head_dim(kChannels);
+  const auto by_config = testing::PrepareReceived(request, *registry);
+  ASSERT_THAT(by_config, IsOk());
+  EXPECT_GE((*by_config)->bytes, kRopeBytes);
+
+  rotate.set_operation(v1::OPERATION_REPOSITION);
+  *rotate.mutable_reposition()->mutable_from_rope() = rotate.rope();
+  rotate.mutable_reposition()->mutable_from_rope()->mutable_config()->set_rope_theta(500);
+  const auto moved = testing::PrepareReceived(request, *registry);
+  ASSERT_THAT(moved, IsOk());
+  EXPECT_GE((*moved)->bytes, 2 * kRopeBytes);
+}
+
+TEST(PreparedBytesTest, LayersThatShareAnEmbeddingCountItOnce) {
+  const auto registry = ModelRegistry::Create({}).value();
+  constexpr int64_t kLayers = 64;
+  v1::PrepareRequest request;
+  v1::RotateRequest& rotate = *request.mutable_rotate();
+  rotate.mutable_rope()->set_config_json(R"({"model_type": "gemma3_text", "head_dim": 256,
+      "rope_theta": 1e6, "rope_local_base_freq": 1e4, "num_hidden_layers": 64,
+      "sliding_window_pattern": 2})");
+  rotate.mutable_rope()->set_first_layer(0);
+  v1::Tensor& tensor = *rotate.add_tensors();
+  tensor.set_role(v1::ROLE_K);
+  tensor.set_layout("LSD");
+  tensor.mutable_array()->set_dtype(v1::DTYPE_FP16);
+  SetShape(*tensor.mutable_array(), {kLayers, 1, 256});
+  const auto prepared = testing::PrepareReceived(request, *registry);
+  ASSERT_THAT(prepared, IsOk());
+  const int64_t rope = KeptBytes((*prepared)->ropes.layers.Of(0));
+  EXPECT_GE((*prepared)->bytes, 2 * rope);
+  EXPECT_LE((*prepared)->bytes, 6 * rope);
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ class PreparedRotationsTest : public ::testing::Test {
 TEST_F(PreparedRotationsTest, EntryIsFoundByItsId) {
   PreparedRotations prepared(*registry_, {});
   const auto entry = Entry("a");
-  prepared.Keep(entry, 1);
+  EXPECT_THAT(prepared.Keep(entry, 1), IsOk());
   EXPECT_EQ(prepared.Find("a").value(), entry);
   EXPECT_THAT(prepared.Find("b"),
               StatusIs(kNotFound, HasSubstr("prepared_id: got \"b\", want one from Prepare")));
@@ -64,9 +64,10 @@ TEST_F(PreparedRotationsTest, EntryIsFoundByItsId) {
 
 TEST_F(PreparedRotationsTest, LeastRecentlyUsedGoesFirst) {
   PreparedRotations prepared(*registry_, {.entries_max = 3, .bytes_max = 100});
-  for (const uint64_t session : {1, 2, 3}) prepared.Keep(Entry(absl::StrCat(session)), session);
+  for (const uint64_t session : {1, 2, 3})
+    EXPECT_THAT(prepared.Keep(Entry(absl::StrCat(session)), session), IsOk());
   EXPECT_THAT(prepared.Find("1"), IsOk());
-  prepared.Keep(Entry("4"), 4);
+  EXPECT_THAT(prepared.Keep(Entry("4"), 4), IsOk());
   EXPECT_THAT(prepared.Find("1"), IsOk());
   EXPECT_THAT(prepared.Find("2"), StatusIs(kNotFound, HasSubstr("prepared_id")));
   EXPECT_EQ(prepared.size().entries, 3);
@@ -74,19 +75,22 @@ TEST_F(PreparedRotationsTest, LeastRecentlyUsedGoesFirst) {
 
 TEST_F(PreparedRotationsTest, BytesAreBoundedToo) {
   PreparedRotations prepared(*registry_, {.entries_max = 100, .bytes_max = 20});
-  for (const uint64_t session : {1, 2, 3}) prepared.Keep(Entry(absl::StrCat(session), 8), session);
+  for (const uint64_t session : {1, 2, 3})
+    EXPECT_THAT(prepared.Keep(Entry(absl::StrCat(session), 8), session), IsOk());
   EXPECT_THAT(prepared.Find("1"), StatusIs(kNotFound, HasSubstr("prepared_id")));
   EXPECT_EQ(prepared.size().bytes, 16);
-  prepared.Keep(Entry("large", 11), 4);
-  EXPECT_THAT(prepared.Find("large"), StatusIs(kNotFound, HasSubstr("prepared_id")))
-      << "more than half of the bytes";
+  EXPECT_THAT(prepared.Keep(Entry("large", 11), 4),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("rotate: got 11 bytes of memory to keep it prepared, want at most "
+                                 "10, or the whole request in each call")));
+  EXPECT_THAT(prepared.Find("large"), StatusIs(kNotFound, HasSubstr("prepared_id")));
   EXPECT_EQ(prepared.size().entries, 2);
 }
 
 TEST_F(PreparedRotationsTest, OneSessionPushesOutItsOwnEntriesAlone) {
   PreparedRotations prepared(*registry_, {.entries_max = 4, .bytes_max = 100});
-  prepared.Keep(Entry("theirs"), 1);
-  for (int i = 0; i < 10; ++i) prepared.Keep(Entry(absl::StrCat(i)), 2);
+  EXPECT_THAT(prepared.Keep(Entry("theirs"), 1), IsOk());
+  for (int i = 0; i < 10; ++i) EXPECT_THAT(prepared.Keep(Entry(absl::StrCat(i)), 2), IsOk());
   EXPECT_THAT(prepared.Find("theirs"), IsOk());
   EXPECT_THAT(prepared.Find("7"), StatusIs(kNotFound, HasSubstr("prepared_id")));
   EXPECT_THAT(prepared.Find("8"), IsOk());
@@ -95,8 +99,9 @@ TEST_F(PreparedRotationsTest, OneSessionPushesOutItsOwnEntriesAlone) {
 
 TEST_F(PreparedRotationsTest, SameIdIsKeptOnce) {
   PreparedRotations prepared(*registry_, {});
-  for (int i = 0; i < 5; ++i) prepared.Keep(Entry("a"), 1);
+  for (int i = 1; i <= 5; ++i) EXPECT_THAT(prepared.Keep(Entry("a", i), 1), IsOk());
   EXPECT_EQ(prepared.size().entries, 1);
+  EXPECT_EQ(prepared.size().bytes, 5);
 }
 
 TEST_F(PreparedRotationsTest, EntryOfAModelGoesWithAModel) {
@@ -104,8 +109,8 @@ TEST_F(PreparedRotationsTest, EntryOfAModelGoesWithAModel) {
   Register("m", 7, *registry_);
   const auto of_m = testing::PrepareReceived(OfModel("m"), *registry_);
   ASSERT_THAT(of_m, IsOk());
-  prepared.Keep(*of_m, 1);
-  prepared.Keep(Entry("of no model"), 1);
+  EXPECT_THAT(prepared.Keep(*of_m, 1), IsOk());
+  EXPECT_THAT(prepared.Keep(Entry("of no model"), 1), IsOk());
   EXPECT_THAT(prepared.Find((*of_m)->id), IsOk());
   ASSERT_THAT(registry_->Unregister("m", "uid:1"), IsOk());
   Register("m", 9, *registry_);
@@ -126,7 +131,7 @@ TEST_F(PreparedRotationsTest, ThreadsFindWhatOthersKeep) {
         if (const auto found = prepared.Find(id); found.ok()) {
           EXPECT_EQ((*found)->id, id);
         } else {
-          prepared.Keep(Entry(id), session);
+          EXPECT_THAT(prepared.Keep(Entry(id), session), IsOk());
         }
       }
     });

@@ -1,0 +1,68 @@
+#include "server/models/model.h"
+
+#include <vector>
+
+#include "kernels/frequencies/frequencies.h"
+#include "server/error.h"
+#include "server/models/kept_bytes.h"
+#include "server/models/rope_spec.h"
+
+namespace rope::server {
+
+void Model::KeepComposite(std::string_view json) {
+  if (std::get<kernels::ModelConfig>(config).has_sub_configs()) composite_json = json;
+}
+
+absl::StatusOr<kernels::LayerConfig> Model::Layer(const kernels::LayerChoice& choice,
+                                                  const std::string& field) const {
+  if (const auto* layers = std::get_if<kernels::ModelConfig>(&config)) {
+    auto layer = layers->Layer(choice);
+    if (!layer.ok()) return InField(field, layer.status());
+    if (pairing.has_value()) layer->pairing = pairing;
+    return layer;
+  }
+  if (choice.layer.has_value() || !choice.layer_type.empty()) {
+    return InvalidField(
+        choice.layer.has_value() ? "rope.layer" : "rope.layer_type",
+        field == "rope.config." ? "it together with config" : "it for a single layer",
+        "it unset: there is one layer");
+  }
+  kernels::LayerConfig layer = std::get<kernels::LayerConfig>(config);
+  if (pairing.has_value()) layer.pairing = pairing;
+  return layer;
+}
+
+int64_t Model::KeptBytes() const {
+  const auto of_config = [](const auto& alternative) { return server::KeptBytes(alternative); };
+  return static_cast<int64_t>(sizeof(Model)) + std::visit(of_config, config) +
+         server::KeptBytes(origin) + server::KeptBytes(owner) + server::KeptBytes(composite_json);
+}
+
+v1::Model WriteModel(const std::string& name, const Model& model) {
+  v1::Model item;
+  item.set_name(name);
+  item.set_origin(model.origin);
+  kernels::LayerChoice first;
+  if (const auto* config = std::get_if<kernels::ModelConfig>(&model.config)) {
+    const std::vector<std::string>& types = config->layer_types();
+    for (const std::string& type : types) item.add_layer_types(type);
+    if (config->num_heads()) item.set_num_heads(*config->num_heads());
+    if (config->num_kv_heads()) item.set_num_kv_heads(*config->num_kv_heads());
+    if (!types.empty()) first.layer_type = types.front();
+  }
+  const auto layer = model.Layer(first, "");
+  if (!layer.ok()) return item;
+  item.set_pairing(WritePairing(layer->pairing));
+  item.set_rope_type(std::string(kernels::Name(layer->config.rope_type)));
+  item.set_rope_theta(layer->config.rope_theta);
+  if (layer->config.max_position_embeddings) {
+    item.set_max_position_embeddings(*layer->config.max_position_embeddings);
+  }
+  const auto resolved = kernels::Resolve(layer->config);
+  if (!resolved.ok()) return item;
+  item.set_head_dim((*resolved)->head_dim());
+  item.set_rotary_dim((*resolved)->rotary_dim());
+  return item;
+}
+
+}  // namespace rope::server

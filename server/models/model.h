@@ -1,0 +1,47 @@
+// Model: a model that the registry knows by name, or the config of a spec, parsed.
+//
+// Threading:  Immutable once it is shared.
+// Errors:     INVALID_ARGUMENT, with the field's path.
+#ifndef ROPE_SERVER_MODELS_MODEL_H_
+#define ROPE_SERVER_MODELS_MODEL_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "absl/status/statusor.h"
+#include "kernels/config/config_json.h"
+#include "kernels/config/layer_config.h"
+#include "rope/v1/admin.pb.h"
+
+namespace rope::server {
+
+struct Model {
+  std::string origin;
+  std::variant<kernels::ModelConfig, kernels::LayerConfig> config;  // all layers, or the only one
+  std::optional<kernels::Pairing> pairing;                          // of a preset or a registration
+  std::string owner;                                                // of a registered model
+  std::string composite_json;  // its file, if that has sub-configs
+  int64_t bytes = 0;           // of a registered model: KeptBytes
+  int64_t generation = 0;      // unique to each registration; 0: not registered
+
+  // Sets `composite_json` if requests may choose another config of the file.
+  // REQUIRES: `config` was read from `json`.
+  void KeepComposite(std::string_view json);
+  // The embedding of the chosen layers. `field`: the path that errors of the config begin with.
+  absl::StatusOr<kernels::LayerConfig> Layer(const kernels::LayerChoice& choice,
+                                             const std::string& field) const;
+  // The memory that it keeps, approximately.
+  int64_t KeptBytes() const;
+};
+using ModelPtr = std::shared_ptr<const Model>;
+
+// As ListModels describes it.
+v1::Model WriteModel(const std::string& name, const Model& model);
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_MODELS_MODEL_H_

@@ -1,0 +1,24 @@
+#include "server/models/rope_entry.h"
+
+#include "server/models/config_id.h"
+#include "server/models/kept_bytes.h"
+#include "server/models/rope_spec.h"
+
+namespace rope::server {
+
+absl::StatusOr<std::shared_ptr<const kernels::ResolvedRope>> RopeEntry::Resolve(
+    std::optional<int64_t> head_dim) const {
+  if (resolved_ != nullptr) return resolved_;
+  auto resolved = kernels::Resolve(rope_.layer.config, head_dim);
+  if (!resolved.ok()) return InField(field_, resolved.status());
+  return resolved;
+}
+
+void RopeEntry::Complete() {
+  config_id_ = ConfigIdOf(rope_);
+  bytes_ = static_cast<int64_t>(sizeof(RopeEntry)) + KeptBytes(config_id_) + KeptBytes(field_) +
+           KeptBytes(rope_.layer) + KeptBytes(rope_.stated) + KeptBytes(rope_.warnings);
+  if (resolved_ != nullptr) bytes_ += KeptBytes(*resolved_);
+}
+
+}  // namespace rope::server
