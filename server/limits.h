@@ -80,10 +80,29 @@ inline constexpr int64_t kBatchRequestsMax = 256;
 inline constexpr int64_t kOverwriteBytesMin = 64 * kKiB;
 // The part of a large request that one batch takes, so that it cannot hold up a small one.
 inline constexpr int64_t kSliceBytesMax = 8 * kMiB;
-// Table rows that a slice may build: 64 separate pages, which take 0.5 to 8 ms depending on the
-// head's size. A batch closes at the rows of two such slices.
-inline constexpr int64_t kSliceRowsMax = 4096;
-inline constexpr int64_t kBatchRowsMax = 2 * kSliceRowsMax;
+// Bytes of table rows that a slice may build, but always those of one token: 64 separate pages of a
+// head of 128 channels, which take 4 to 8 ms. A batch closes at the bytes of two such slices.
+inline constexpr int64_t kSliceBuildBytesMax = 2 * kMiB;
+inline constexpr int64_t kBatchBuildBytesMax = 2 * kSliceBuildBytesMax;
+// A row counts as if it had at least these columns: a page of one column takes 7 microseconds.
+inline constexpr int64_t kBuildColumnsMin = 8;
+// Rows that count for a row that is computed from its position, with a sine and a cosine for each
+// column: it takes as long as a quarter of a page.
+inline constexpr int64_t kExactRowRows = 16;
+// The same factor for all rows of precision hf, whose pages have no shared angles.
+inline constexpr int64_t kEagerRowFactor = 4;
+// The build bytes of a slice that no permit counts: two pages of a head of 128 channels, so that a
+// decode token does not count a page that the table cache counts already.
+inline constexpr int64_t kUncountedBuildBytes = 64 * kKiB;
+// Frequencies that one request has made for its sequence lengths. A length takes 32 bytes and some
+// 0.15 microseconds a column: 7,000 lengths with a head of 128 channels.
+inline constexpr int64_t kFrequencyBytesMax = 16 * kMiB;
+// Jobs of a batch, each a rectangle of tokens and heads with 210 bytes. A token may need as many.
+inline constexpr int64_t kJobsMax = 64 * 1024;
+// Bytes of one token in all tensors; a slice has at least one token.
+inline constexpr int64_t kTokenBytesMax = 64 * kMiB;
+// The same for a tensor whose channels are not adjacent: a slice of it is copied first.
+inline constexpr int64_t kGatheredTokenBytesMax = kSliceBytesMax;
 // Rows that count for a page right after the previous one. Building it costs as much as any page,
 // but contiguous pages are shared by all requests at these positions.
 inline constexpr int64_t kNextPageRows = 16;

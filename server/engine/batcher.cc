@@ -24,9 +24,10 @@ bool HasEnded(const Request& request, absl::Time now) {
   return request.arrival.IsCancelled() || request.arrival.deadline <= now;
 }
 
-// Number of slices that the plan needs to bound the table rows built at a time.
-int64_t SliceCount(const Plan& plan) {
-  return plan.building.slice_ends == nullptr ? 1 : std::ssize(*plan.building.slice_ends) + 1;
+// Bytes of table rows that a slice of the plan builds, on average.
+int64_t SliceBuildBytes(const Plan& plan) {
+  const auto& ends = plan.building.slice_ends;
+  return ends == nullptr ? plan.building.bytes : plan.building.bytes / (std::ssize(*ends) + 1);
 }
 
 // The latest end of the request's next slice.
@@ -62,7 +63,9 @@ absl::Status Batcher::Enqueue(std::unique_ptr<Request>& request) {
   {
     proto::MutexLock lock(&mutex_);
     if (draining_) return Draining();
-    if (!IsFree() || request->plan.bytes() > options_.direct_bytes_max) {
+    const bool direct = request->plan.bytes() <= options_.direct_bytes_max &&
+                        !(is_large && request->plan.StoresObject());
+    if (!IsFree() || !direct) {
       PushGathered();  // first, to keep the order of arrival
       Push(std::move(request));
       return absl::OkStatus();
@@ -108,7 +111,7 @@ Batcher::Batch Batcher::StartGathered() {
   batch.started = clock_.Now();
   const int64_t requests_max = std::min(options_.gathered_requests_max, options_.requests_max);
   while (!gathered_.empty() && batch.bytes < options_.gathered_bytes_max &&
-         std::ssize(batch.slices) < requests_max) {
+         std::ssize(batch.slices) < requests_max && ReachedCap(batch) == ClosedBy::kDrained) {
     Request& next = *gathered_.front();
     const bool is_large = next.plan.bytes() > options_.gathered_bytes_max;
     if (is_large && !batch.slices.empty()) break;
@@ -150,14 +153,17 @@ bool Batcher::HasGatheredEnough() const {
   int64_t requests = 0;
   int64_t bytes = 0;
   int64_t tokens = 0;
+  int64_t build_bytes = 0;
   for (const std::unique_ptr<Request>& request : gathered_) {
     if (request->plan.bytes() > options_.gathered_bytes_max) continue;  // the rest of a large one
     ++requests;
     bytes += request->plan.bytes();
     tokens += request->plan.tokens;
+    build_bytes += SliceBuildBytes(request->plan);
   }
   return requests >= std::min(options_.gathered_requests_max, options_.requests_max) ||
-         bytes >= options_.gathered_bytes_max || tokens >= options_.tokens_max;
+         bytes >= options_.gathered_bytes_max || tokens >= options_.tokens_max ||
+         build_bytes >= options_.build_bytes_max;
 }
 
 void Batcher::RunDirect(Batch& batch) {
@@ -263,7 +269,8 @@ bool Batcher::AddSlice(Request& request, Batch& batch) const {
   batch.slices.push_back({&request, begin, end, absl::OkStatus()});
   batch.tokens += end - begin;
   batch.bytes += (end - begin) * request.plan.bytes_per_token;
-  batch.build_rows += request.plan.building.rows / SliceCount(request.plan);
+  batch.build_bytes += SliceBuildBytes(request.plan);
+  batch.jobs += request.plan.jobs.Of(end - begin);
   return end == request.plan.tokens;
 }
 
@@ -273,7 +280,8 @@ ClosedBy Batcher::ReachedCap(const Batch& batch) const {
   if (static_cast<int64_t>(batch.slices.size()) >= options_.requests_max) {
     return ClosedBy::kRequests;
   }
-  if (batch.build_rows >= options_.rows_max) return ClosedBy::kRows;
+  if (batch.build_bytes >= options_.build_bytes_max) return ClosedBy::kRows;
+  if (batch.jobs >= options_.jobs_max) return ClosedBy::kJobs;
   return ClosedBy::kDrained;
 }
 
@@ -284,7 +292,8 @@ int64_t Batcher::SliceTokens(const Request& request, const Batch& batch) const {
   const int64_t bytes = std::min(options_.slice_bytes_max, options_.bytes_max - batch.bytes);
   const int64_t by_bytes = bytes / std::max<int64_t>(request.plan.bytes_per_token, 1);
   const int64_t by_tokens = options_.tokens_max - batch.tokens;
-  return std::min(left, std::max<int64_t>(1, std::min(by_bytes, by_tokens)));
+  const int64_t by_jobs = request.plan.jobs.TokensWithin(options_.jobs_max - batch.jobs, left);
+  return std::min(left, std::max<int64_t>(1, std::min({by_bytes, by_tokens, by_jobs})));
 }
 
 void Batcher::AnswerExpired(Batch& batch) {

@@ -9,7 +9,8 @@
 // They run when a receiving thread has no other event (RunGathered), or at once when they are
 // enough. Eight answers in a row cost less than eight single ones, each of which wakes a client
 // that asks again at once. A request above the bound of gathering runs by itself, one slice for
-// each call of RunGathered, so that the thread looks at its events between two slices.
+// each call of RunGathered, so that the thread looks at its events between two slices. It queues
+// instead if its result goes to a POSIX object, which is copied in one piece.
 //
 // Batched. All other requests queue:
 //   1. Enqueue appends the request to the queue of its session.
@@ -27,7 +28,8 @@
 // Errors:     UNAVAILABLE: draining. Through `done`: DEADLINE_EXCEEDED, CANCELLED, UNAVAILABLE
 //             (drain timeout), and the executor's errors.
 // Limits:     A batch of the batch thread holds at most bytes_max bytes, tokens_max tokens,
-//             requests_max requests and slices that build rows_max rows (but always one slice).
+//             requests_max requests, slices that build build_bytes_max bytes of table rows, and
+//             jobs_max jobs (but always one slice).
 //             With one slice per request, a queued request waits for at most one batch more than
 //             there are requests before it, over all sessions.
 #ifndef ROPE_SERVER_ENGINE_BATCHER_H_
@@ -65,7 +67,8 @@ class Batcher {
     int64_t tokens_max = limits::kBatchTokensMax;
     int64_t requests_max = limits::kBatchRequestsMax;
     int64_t slice_bytes_max = limits::kSliceBytesMax;
-    int64_t rows_max = limits::kBatchRowsMax;  // table rows to build
+    int64_t build_bytes_max = limits::kBatchBuildBytesMax;  // of table rows to build
+    int64_t jobs_max = limits::kJobsMax;
     // Direct batches that may run at the same time: the device's threads.
     int direct_slots = 1;
   };
@@ -104,7 +107,8 @@ class Batcher {
     std::vector<std::unique_ptr<Request>> expired;
     int64_t bytes = 0;
     int64_t tokens = 0;
-    int64_t build_rows = 0;
+    int64_t build_bytes = 0;
+    int64_t jobs = 0;
     ClosedBy closed_by = ClosedBy::kDirect;
     absl::Time started;
     absl::Time finished;

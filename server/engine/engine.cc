@@ -5,7 +5,9 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
 #include "server/engine/request_cost.h"
+#include "server/engine/slice_bounds.h"
 #include "server/error.h"
+#include "server/limits.h"
 #include "server/request/destination.h"
 #include "server/request/validate.h"
 
@@ -35,16 +37,44 @@ absl::Status Engine::PlanOrEnqueue(std::unique_ptr<Request>& request) {
   if (!id.empty()) {
     ROPE_ASSIGN_OR_RETURN(request->prepared, prepared_.Find(id));
   }
-  const bool here = PlanningBytes(*request) <= options_.plan_here_bytes_max;
-  if (!here) return planner_.Enqueue(request);
+  if (!PlansHere(*request)) return planner_.Enqueue(request);
   ROPE_RETURN_IF_ERROR(MakeWholePlan(*request));
   return batcher_.Enqueue(request);
+}
+
+// Looks at specs and regions only if much may depend on them.
+bool Engine::PlansHere(const Request& request) {
+  const int64_t most = options_.plan_here_bytes_max;
+  if (PlanningBytes(request) > most) return false;
+  if (LengthBytes(request) > most && FrequenciesMayDiffer(request)) return false;
+  return RegionTensorBytes(request) <= most || !regions_.CopiesTensors(request);
+}
+
+bool Engine::FrequenciesMayDiffer(const Request& request) {
+  if (request.prepared != nullptr) {
+    const Ropes& ropes = request.prepared->ropes;
+    const auto depends = [](const ResolvedPtr& rope) {
+      return rope != nullptr && rope->DependsOnSeqLen();
+    };
+    return depends(ropes.resolved) || depends(ropes.from_resolved) || ropes.layers.differ();
+  }
+  const auto may_depend = [this](const v1::RopeSpec& spec) {
+    const auto entry = registry_.Find(spec);
+    if (!entry.ok()) return false;  // planning refuses it, before anything is made
+    const kernels::RopeType type = (*entry)->layer().config.rope_type;
+    return type == kernels::RopeType::kDynamic || type == kernels::RopeType::kLongrope;
+  };
+  const v1::RotateRequest& asked = request.asked();
+  if (asked.rope().has_first_layer()) return true;
+  if (!asked.has_rows() && may_depend(asked.rope())) return true;
+  return asked.reposition().has_from_rope() && may_depend(asked.reposition().from_rope());
 }
 
 absl::Status Engine::MakeWholePlan(Request& request) {
   ROPE_RETURN_IF_ERROR(WithinMemory([&] { return MakePlan(request); }));
   ROPE_RETURN_IF_ERROR(CheckReplyBytes(request));
   BoundBuilding(request.plan);
+  ROPE_RETURN_IF_ERROR(AdmitBuilding(request));
   request.run.enqueued = clock_.Now();
   request.stages.validate =
       Microseconds(request.run.enqueued - request.arrival.received) - request.stages.decode;
@@ -72,12 +102,20 @@ absl::Status Engine::MakePlan(Request& request) {
   const auto admit = [&](Plan& plan) -> absl::Status {
     ROPE_RETURN_IF_ERROR(regions_.Place(request));
     SetDestinations(*request.decoded.bytes, options_.overwrite_bytes_min, plan);
-    return request.permit.Grow(RunningBytes(request.asked(), plan), "request");
+    ROPE_RETURN_IF_ERROR(request.permit.Grow(RunningBytes(request.asked(), plan), "request"));
+    return BoundJobs(plan);
   };
   if (request.prepared == nullptr) {
     return Validate(request.values(), source, registry_, admit, request.plan);
   }
   return PlanCall(*request.prepared, request.values(), source, admit, request.plan);
+}
+
+absl::Status Engine::AdmitBuilding(Request& request) {
+  const Plan& plan = request.plan;
+  const bool builds = plan.building.slice_bytes > limits::kUncountedBuildBytes;
+  const int64_t bytes = plan.frequency_bytes + (builds ? plan.building.slice_bytes : 0);
+  return bytes == 0 ? absl::OkStatus() : request.permit.Grow(bytes, "positions");
 }
 
 absl::Status Engine::CheckReplyBytes(const Request& request) const {

@@ -57,10 +57,16 @@ class Engine {
   // On the planner's thread, which answers a refused request itself.
   void PlanLater(std::unique_ptr<Request> request);
   absl::Status PlanAndQueue(std::unique_ptr<Request>& request);
+  // Whether planning the request takes no longer than a slice may.
+  bool PlansHere(const Request& request);
+  // Whether the request's frequencies may depend on the lengths of its sequences or on the layer.
+  bool FrequenciesMayDiffer(const Request& request);
   // Fills everything that the batcher needs.
   absl::Status MakeWholePlan(Request& request);
   // Fills the request's plan.
   absl::Status MakePlan(Request& request);
+  // Admits the rows of a slice and the frequencies, once the positions are known.
+  static absl::Status AdmitBuilding(Request& request);
   absl::Status CheckReplyBytes(const Request& request) const;
   // RESOURCE_EXHAUSTED: the reply might not fit the slot that it must go to.
   static absl::Status CheckSlot(const Request& request, int64_t result_bytes);

@@ -267,7 +267,8 @@ class StridedCutter {
  public:
   StridedCutter(const TensorPlan& tensor, const char* input, JobWriter& writer,
                 std::list<JobTiler::Gathered>& gathered)
-      : layout_(tensor.layout),
+      : is_gathered_(tensor.IsGathered()),
+        layout_(tensor.layout),
         strides_(*tensor.strides),
         element_bytes_(kernels::ElementBytes(tensor.dtype)),
         input_(input),
@@ -287,7 +288,7 @@ class StridedCutter {
 
  private:
   void AddRun(int64_t token, int64_t tokens, const char* input, kernels::Strides strides) {
-    if (strides_.channel == 1 || layout_.head_dim == 1) {
+    if (!is_gathered_) {
       writer_.Add(token, tokens, 0, layout_.heads, {input}, strides);
       return;
     }
@@ -311,6 +312,7 @@ class StridedCutter {
     return copy.data();
   }
 
+  const bool is_gathered_;
   const Layout& layout_;
   const LayoutStrides& strides_;
   const int64_t element_bytes_;

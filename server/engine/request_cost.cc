@@ -2,13 +2,9 @@
 
 #include <algorithm>
 #include <limits>
-#include <memory>
-#include <utility>
-#include <vector>
 
 #include "kernels/checked_math.h"
 #include "kernels/dtype/dtype.h"
-#include "kernels/tables/table_cache.h"
 #include "proto/wire/message_split.h"
 #include "server/limits.h"
 
@@ -44,6 +40,37 @@ int64_t PositionBytes(const v1::Positions& positions, const proto::SplitMessage&
   return Sum(bytes, ClaimedBytes(positions.cu_seqlens(), split));
 }
 
+// Elements from the first to the last of an array, with its strides if it has any.
+int64_t ClaimedExtent(const v1::Array& array) {
+  int64_t product = 1;
+  int64_t extent = 1;
+  for (int i = 0; i < array.shape_size(); ++i) {
+    const int64_t length = std::max<int64_t>(array.shape(i), 0);
+    product = Product(product, length);
+    if (i >= array.strides_size()) continue;
+    extent = Sum(extent, Product(length, std::max<int64_t>(array.strides(i), 0)));
+  }
+  return array.strides_size() > 0 ? extent : product;
+}
+
+// The length of an axis of the first tensor; 1 if it has no such axis.
+int64_t ClaimedLength(const v1::RotateRequest& asked, char letter) {
+  if (asked.tensors_size() == 0) return 1;
+  const v1::Tensor& tensor = asked.tensors(0);
+  const size_t axis = tensor.layout().find(letter);
+  if (axis >= static_cast<size_t>(tensor.array().shape_size())) return 1;
+  return std::max<int64_t>(tensor.array().shape(static_cast<int>(axis)), 0);
+}
+
+// Sequences that the positions name.
+int64_t ClaimedSequences(const v1::RotateRequest& asked, const v1::Positions& positions,
+                         const proto::SplitMessage& split) {
+  constexpr int64_t kElementBytes = 4;
+  const int64_t offsets = positions.cu_seqlens().numbers_size() +
+                          ClaimedBytes(positions.cu_seqlens(), split) / kElementBytes;
+  return std::max(ClaimedLength(asked, 'B'), offsets);
+}
+
 // Tokens of the first tensor, from its layout letters and shape.
 int64_t ClaimedTokens(const v1::RotateRequest& asked) {
   if (asked.tensors_size() == 0) return 0;
@@ -69,15 +96,21 @@ int64_t ResultBytes(const TensorPlan& of) {
   return Product(elements, typed ? element + kNumberBytes : element);
 }
 
-// Whether rows are made for this request alone: differences, mrope rows of several axes, and
-// frequencies that depend on the sequence length.
-bool MakesRows(const Plan& plan) {
-  const auto alone = [](const TokenRun& run) {
-    return run.from != nullptr || !run.frequencies->cacheable;
-  };
-  return plan.mrope != nullptr || std::ranges::any_of(plan.row_sets, [&](const RowSet& set) {
-           return std::ranges::any_of(set.runs, alone);
-         });
+// Bytes of the tensor that are copied because they have strides and lie in several fragments.
+int64_t StridedBytes(const Request& request, int index) {
+  const v1::RotateRequest& asked = request.asked();
+  if (index >= asked.tensors_size() || asked.tensors(index).array().strides_size() == 0) return 0;
+  const v1::Array& array = request.values().tensors(index).array();
+  if (!proto::HasPayload(array)) return 0;
+  const proto::FragmentedBytes& payload = proto::PayloadOf(array, request.decoded.split);
+  return payload.fragments.size() > 1 ? std::min(payload.bytes, kMost) : 0;
+}
+
+// Bytes of a slice of the tensor that is copied because its channels are not adjacent.
+int64_t GatheredBytes(const TensorPlan& tensor) {
+  if (!tensor.IsGathered()) return 0;
+  const int64_t bytes = Product(tensor.layout.tokens(), tensor.token_bytes());
+  return std::min(bytes, limits::kSliceBytesMax);
 }
 
 }  // namespace
@@ -102,8 +135,35 @@ int64_t PlanningBytes(const Request& request) {
     bytes = Sum(bytes, ClaimedBytes(rows.cos(), split));
     bytes = Sum(bytes, ClaimedBytes(rows.sin(), split));
   }
-  for (const v1::Tensor& tensor : asked.tensors()) {
-    bytes = Sum(bytes, ClaimedBytes(tensor.norm().weight(), split));
+  for (int i = 0; i < asked.tensors_size(); ++i) {
+    bytes = Sum(bytes, ClaimedBytes(asked.tensors(i).norm().weight(), split));
+    bytes = Sum(bytes, StridedBytes(request, i));
+  }
+  return bytes;
+}
+
+int64_t LengthBytes(const Request& request) {
+  // Two numbers and their bits, and a power that takes as long again.
+  constexpr int64_t kColumnBytes = 64;
+  const v1::RotateRequest& asked = request.asked();
+  const v1::RotateRequest& values = request.values();
+  const proto::SplitMessage& split = request.decoded.split;
+  int64_t sequences = ClaimedSequences(asked, values.positions(), split);
+  if (asked.has_reposition()) {
+    sequences = Sum(sequences, ClaimedSequences(asked, values.reposition().from(), split));
+  }
+  const int64_t layers = asked.rope().has_first_layer() ? ClaimedLength(asked, 'L') : 1;
+  return Product(Product(sequences, layers), Product(ClaimedLength(asked, 'D'), kColumnBytes / 2));
+}
+
+int64_t RegionTensorBytes(const Request& request) {
+  constexpr int64_t kElementBytes = 4;
+  int64_t bytes = 0;
+  const int count = std::min(request.values().tensors_size(), request.asked().tensors_size());
+  for (int i = 0; i < count; ++i) {
+    if (!request.values().tensors(i).array().has_region()) continue;
+    const int64_t extent = ClaimedExtent(request.asked().tensors(i).array());
+    bytes = Sum(bytes, Product(extent, kElementBytes));
   }
   return bytes;
 }
@@ -118,34 +178,9 @@ int64_t RunningBytes(const v1::RotateRequest& asked, const Plan& plan) {
   for (const TensorPlan& tensor : plan.tensors) {
     bytes = Sum(bytes, static_cast<int64_t>(tensor.typed.size()));
     if (TakesBuffer(tensor.destination)) bytes = Sum(bytes, ResultBytes(tensor));
+    bytes = Sum(bytes, GatheredBytes(tensor));
   }
   return bytes;
-}
-
-void BoundBuilding(Plan& plan) {
-  plan.building = {};
-  if (!plan.rotates || plan.row_sets.empty()) return;
-  const bool one_by_one = MakesRows(plan);
-  std::vector<int64_t> ends;
-  int64_t rows = 0;  // since the last end
-  int64_t page = std::numeric_limits<int64_t>::min();
-  const std::vector<int64_t>& positions = plan.positions[0];
-  for (size_t token = 0; token < positions.size(); ++token) {
-    const int64_t next = positions[token] / kernels::kPageRows;
-    const int64_t cost = one_by_one         ? 1
-                         : next == page     ? 0
-                         : next == page + 1 ? limits::kNextPageRows
-                                            : kernels::kPageRows;
-    page = next;
-    if (rows + cost > limits::kSliceRowsMax) {
-      ends.push_back(static_cast<int64_t>(token));
-      rows = 0;
-    }
-    rows += cost;
-    plan.building.rows += cost;
-  }
-  if (ends.empty()) return;
-  plan.building.slice_ends = std::make_shared<const std::vector<int64_t>>(std::move(ends));
 }
 
 int64_t ReplyBytes(const Plan& plan) {

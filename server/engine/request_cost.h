@@ -15,17 +15,22 @@ namespace rope::server {
 // Bytes of a decoded request: its message, plus the parsed objects of its skeleton.
 int64_t DecodedBytes(const Request& request);
 
-// Bytes that planning reads: token positions, rows, and every array except tensors.
+// Bytes that planning reads: token positions, rows, every array except tensors, and strided tensors
+// that came in several fragments.
 int64_t PlanningBytes(const Request& request);
 
+// Bytes that planning reads as well if frequencies depend on the length of a sequence or on the
+// layer: they count for each sequence and layer that the request claims, at the speed of a copy.
+int64_t LengthBytes(const Request& request);
+
+// Bytes of tensors in regions, which planning copies if the regions are not mapped.
+int64_t RegionTensorBytes(const Request& request);
+
 // Bytes that planning and running allocate in addition: copies of numbers that came as repeated
-// fields, a fixed cost per token, the caller's own rows, and results that take a buffer.
+// fields, a fixed cost per token, the caller's own rows, results that take a buffer, and a slice of
+// each tensor whose channels are not adjacent.
 // REQUIRES: `plan` has its tensors and their destinations.
 int64_t RunningBytes(const v1::RotateRequest& asked, const Plan& plan);
-
-// Fills `building`, from the positions of a plan. A token on another page than the token before it
-// may need that page to be built. Rows that are made for this request alone are built one by one.
-void BoundBuilding(Plan& plan);
 
 // Bytes of results inside the reply: all results that do not go to a region.
 int64_t ReplyBytes(const Plan& plan);

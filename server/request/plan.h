@@ -84,6 +84,11 @@ struct TensorPlan {
   std::vector<char> typed;  // the elements that `input` views, if they came as numbers
 
   int64_t elements() const { return layout.tokens() * layout.heads * layout.head_dim; }
+  int64_t token_bytes() const { return layout.heads * layout.head_dim * larger_element_bytes(); }
+  // Whether its channels are not adjacent, so that a slice is copied before it runs.
+  bool IsGathered() const {
+    return strides.has_value() && strides->channel != 1 && layout.head_dim > 1;
+  }
   int64_t output_bytes() const { return elements() * kernels::ElementBytes(output_dtype); }
   // The size of an element in the input or in the output, whichever is larger.
   int64_t larger_element_bytes() const {
@@ -110,12 +115,30 @@ struct RowSet {
 // Three dtypes, or two sides. xPos and precision hf exclude each other.
 inline constexpr size_t kRowSetsMax = 3;
 
-// The cost of building the rows of a plan.
+// The cost of building the rows of a plan, in bytes of table rows. Rows that take longer than their
+// bytes say count more.
 struct BuildBounds {
-  int64_t rows = 0;
+  int64_t bytes = 0;
+  int64_t slice_bytes = 0;  // of the slice that builds most
   // Tokens at which a slice must end, so that building its rows takes a bounded time. Null: one
   // slice may contain all tokens.
   std::shared_ptr<const std::vector<int64_t>> slice_ends;
+};
+
+// The jobs that a slice becomes: at most `fixed`, and `per_token` for each of its tokens.
+struct JobBounds {
+  int64_t fixed = 0;
+  double per_token = 0;
+
+  int64_t Of(int64_t tokens) const {
+    return fixed + static_cast<int64_t>(per_token * static_cast<double>(tokens));
+  }
+  // How many of `tokens` become at most `most` jobs.
+  int64_t TokensWithin(int64_t most, int64_t tokens) const {
+    if (Of(tokens) <= most) return tokens;
+    if (most <= fixed) return 0;
+    return static_cast<int64_t>(static_cast<double>(most - fixed) / per_token);
+  }
 };
 
 // Tensors that are token_scaled are multiplied by 1 + beta * ln(1 + floor(position / length)).
@@ -145,12 +168,18 @@ struct Plan {
   std::array<std::vector<int64_t>, 3> from_positions;  // the same for runs with `from`
   std::shared_ptr<const kernels::Mrope> from_mrope;
   BuildBounds building;
+  JobBounds jobs;
+  int64_t frequency_bytes = 0;  // of frequencies that were made for this request
   std::optional<TokenScaling> token_scaling;
   std::vector<float> token_scales;  // by token, for tensors that are token_scaled
   double attention_factor = 1;      // of the operation, whether or not it is applied
   std::vector<std::string> warnings;
 
   int64_t bytes() const { return tokens * bytes_per_token; }
+  // Whether a result is copied to a POSIX object once it is computed.
+  bool StoresObject() const {
+    return std::ranges::any_of(tensors, IsObject, &TensorPlan::destination);
+  }
   bool IsInPlace() const {
     return std::ranges::any_of(tensors, server::IsInPlace, &TensorPlan::destination);
   }

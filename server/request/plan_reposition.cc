@@ -32,14 +32,14 @@ void SubtractPositions(const TokenPositions& to, const TokenPositions& from, Pla
 // difference of its positions replaces two. Compares each pair of lengths once in a row.
 bool SameFrequencies(const kernels::ResolvedRope& resolved_to, const TokenPositions& to,
                      const kernels::ResolvedRope& resolved_from, const TokenPositions& from,
-                     int64_t tokens) {
+                     Plan& plan) {
   if (&resolved_to == &resolved_from && !resolved_to.DependsOnSeqLen()) return true;
   if (resolved_to.attention_factor() != resolved_from.attention_factor()) return false;
   if (resolved_to.config().mrope != resolved_from.config().mrope) return false;
-  ByLength all(MakeDifferences);
+  ByLength all(MakeDifferences, plan);
   int64_t checked_to = 0;  // lengths that were compared last
   int64_t checked_from = 0;
-  for (int64_t token = 0; token < tokens; ++token) {
+  for (int64_t token = 0; token < plan.tokens; ++token) {
     const int64_t length_to = LengthOf(resolved_to, to, token);
     const int64_t length_from = LengthOf(resolved_from, from, token);
     if (length_to == checked_to && length_from == checked_from) continue;
@@ -57,9 +57,9 @@ absl::Status PlanDifference(const kernels::ResolvedRope& resolved, const LayerRo
                             const TokenPositions& from, const TokenPositions& to, Plan& plan) {
   std::vector<int64_t> groups;
   const auto runs_of = [&](const kernels::RowUse& use) {
-    ByLength frequencies([&](const kernels::ResolvedRope& of, int64_t length) {
-      return of.ForDifferences(length, use.side);
-    });
+    ByLength frequencies([&](const kernels::ResolvedRope& of,
+                             int64_t length) { return of.ForDifferences(length, use.side); },
+                         plan);
     return MakeRuns(
         [&](int64_t token) {
           const kernels::ResolvedRope& of = layers.Of(token);
@@ -68,6 +68,7 @@ absl::Status PlanDifference(const kernels::ResolvedRope& resolved, const LayerRo
         layers.Groups(to.sequence, groups), nullptr, plan);
   };
   MakeRowSets(resolved, v1::OPERATION_REPOSITION, runs_of, plan);
+  ROPE_RETURN_IF_ERROR(CheckFrequencyBytes(plan));
   SubtractPositions(to, from, plan);
   plan.mrope = MropeOf(resolved, std::max(to.axes, from.axes));
   return CheckDistances(resolved, plan.positions[0]);
@@ -147,7 +148,9 @@ absl::Status PlanReposition(const Ropes& ropes, TokenPositions from, TokenPositi
   WarnPastLength(resolved_to.config(), to.values, plan);
   // One rotation suffices if the frequencies are equal. Otherwise each run has two: `from` is
   // undone, `to` is applied, and a run ends where either of them changes.
-  if (SameFrequencies(resolved_to, to, resolved_from, from, plan.tokens)) {
+  const bool same = SameFrequencies(resolved_to, to, resolved_from, from, plan);
+  ROPE_RETURN_IF_ERROR(CheckFrequencyBytes(plan));
+  if (same) {
     return PlanDifference(resolved_to, ropes.layers, from, to, plan);
   }
   if (resolved_to.DependsOnSide() || resolved_from.DependsOnSide()) {
@@ -157,13 +160,14 @@ absl::Status PlanReposition(const Ropes& ropes, TokenPositions from, TokenPositi
   ROPE_RETURN_IF_ERROR(CheckDivisor(resolved_from.attention_factor(), "OPERATION_REPOSITION"));
   plan.attention_factor = resolved_to.attention_factor() / resolved_from.attention_factor();
   ROPE_RETURN_IF_ERROR(ropes.layers.CheckNone("a length that changes the frequencies"));
-  ByLength all(MakeDifferences);
+  ByLength all(MakeDifferences, plan);
   auto runs = MakeRuns(
       [&](int64_t token) {
         return RunFrequencies{all.At(resolved_to, LengthOf(resolved_to, to, token)),
                               all.At(resolved_from, LengthOf(resolved_from, from, token))};
       },
       to.sequence, &from.sequence, plan);
+  ROPE_RETURN_IF_ERROR(CheckFrequencyBytes(plan));
   plan.row_sets.push_back({{}, std::move(runs)});
   plan.positions = std::move(to.values);
   plan.mrope = MropeOf(resolved_to, to.axes);

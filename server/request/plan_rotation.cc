@@ -48,7 +48,7 @@ void MakeRowSetsAt(v1::Operation operation, const Ropes& ropes, TokenPositions& 
   ApplyPolicy(*ropes.resolved, positions);
   std::vector<int64_t> groups;
   const auto runs_of = [&](const kernels::RowUse& use) {
-    ByLength frequencies(FrequenciesOf(operation, use, plan));
+    ByLength frequencies(FrequenciesOf(operation, use, plan), plan);
     return MakeRuns(
         [&](int64_t token) {
           const kernels::ResolvedRope& of = ropes.layers.Of(token);
@@ -125,7 +125,10 @@ absl::Status PlanRotation(v1::Operation operation, const Ropes& ropes, TokenPosi
   for (const std::vector<int64_t>& values : positions.values) {
     ROPE_RETURN_IF_ERROR(CheckRange(resolved, values));
   }
-  if (plan.row_sets.empty()) MakeRowSetsAt(operation, ropes, positions, plan);
+  if (plan.row_sets.empty()) {
+    MakeRowSetsAt(operation, ropes, positions, plan);
+    ROPE_RETURN_IF_ERROR(CheckFrequencyBytes(plan));
+  }
   WarnPastLength(resolved.config(), positions.values, plan);
   plan.mrope = MropeOf(resolved, positions.axes);
   plan.positions = std::move(positions.values);

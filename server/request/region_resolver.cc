@@ -194,6 +194,17 @@ absl::StatusOr<const char*> RegionResolver::Source::Copy(const RegionPart& part,
   return read.ok() ? absl::StatusOr<const char*>(copy.data()) : proto::WithField(field, read);
 }
 
+bool RegionResolver::CopiesTensors(const Request& request) const {
+  const auto is_copied = [&](const v1::Tensor& tensor) {
+    if (!tensor.array().has_region()) return false;
+    const auto region =
+        regions_.Find(request.arrival.session, tensor.array().region().region_id(), "tensors");
+    return region.ok() && (*region)->mapped() == nullptr;
+  };
+  const auto& tensors = request.values().tensors();
+  return std::any_of(tensors.begin(), tensors.end(), is_copied);
+}
+
 absl::Status RegionResolver::Place(Request& request) const {
   const v1::Output& output = request.asked().output();
   const auto& regions = request.values().output().regions();

@@ -35,6 +35,9 @@ class RegionResolver {
   RegionResolver(const RegionTable& regions, BufferPool& pool, int64_t copied_bytes_max)
       : regions_(regions), pool_(pool), copied_bytes_max_(copied_bytes_max) {}
 
+  // Whether a tensor of the request is in a region that is not mapped, so that planning copies it.
+  bool CopiesTensors(const Request& request) const;
+
   // Sets the places of the plan's outputs. REQUIRES: the plan's tensors have their elements.
   absl::Status Place(Request& request) const;
 

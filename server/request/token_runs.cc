@@ -9,6 +9,7 @@
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
+#include "server/limits.h"
 
 namespace rope::server {
 namespace {
@@ -18,6 +19,12 @@ namespace {
 kernels::Side SideOf(bool is_k, v1::Operation operation) {
   const bool undoes = operation == v1::OPERATION_INVERSE;
   return is_k != undoes ? kernels::Side::kK : kernels::Side::kQ;
+}
+
+// The numbers, and their bits in the key.
+int64_t FrequencyBytes(const kernels::Frequencies& frequencies) {
+  const size_t numbers = frequencies.inv_freq.size() + frequencies.growth.size();
+  return static_cast<int64_t>(sizeof(frequencies) + 2 * numbers * sizeof(long double));
 }
 
 }  // namespace
@@ -137,6 +144,25 @@ TokenRuns OneRun(FrequenciesPtr frequencies, Plan& plan) {
   if (plan.bytes() == 0) return {};
   plan.geometry.pairs = static_cast<int64_t>(frequencies->inv_freq.size());
   return {{0, plan.tokens, std::move(frequencies), nullptr}};
+}
+
+// An embedding keeps most of its frequencies and shares them; others are made for this length.
+FrequenciesPtr ByLength::At(const kernels::ResolvedRope& rope, int64_t length) {
+  if (plan_.frequency_bytes > limits::kFrequencyBytesMax && last_ != nullptr) return last_;
+  FrequenciesPtr& slot = made_[{&rope, length}];
+  if (slot != nullptr) return slot;
+  slot = make_(rope, length);
+  if (slot.use_count() == 1) plan_.frequency_bytes += FrequencyBytes(*slot);
+  last_ = slot;
+  return slot;
+}
+
+absl::Status CheckFrequencyBytes(const Plan& plan) {
+  if (plan.frequency_bytes <= limits::kFrequencyBytesMax) return absl::OkStatus();
+  return MakeError(Reason::kLimitExceeded, "positions.seq_lens",
+                   "so many different lengths, given or from the positions",
+                   absl::StrCat("frequencies of at most ", limits::kFrequencyBytesMax,
+                                " bytes, 16 for each channel that rotates and each length"));
 }
 
 void MakeRowSets(const kernels::ResolvedRope& resolved, v1::Operation operation,

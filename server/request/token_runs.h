@@ -3,7 +3,7 @@
 //
 // Threading:  Functions only.
 // Errors:     INVALID_ARGUMENT: a head_dim other than the config's, no pairing, an attention factor
-//             without a float32 inverse.
+//             without a float32 inverse. RESOURCE_EXHAUSTED: too many different lengths.
 #ifndef ROPE_SERVER_REQUEST_TOKEN_RUNS_H_
 #define ROPE_SERVER_REQUEST_TOKEN_RUNS_H_
 
@@ -91,21 +91,25 @@ TokenRuns MakeRuns(absl::FunctionRef<RunFrequencies(int64_t token)> frequencies_
 // One run of all tokens.
 TokenRuns OneRun(FrequenciesPtr frequencies, Plan& plan);
 
-// Memoizes the frequencies of embeddings by sequence length.
+// Memoizes the frequencies of embeddings by sequence length, and counts those that were made for
+// this plan in Plan::frequency_bytes. Past limits::kFrequencyBytesMax it makes no more and returns
+// any: the caller must then refuse the plan (CheckFrequencyBytes).
 class ByLength {
  public:
   using Make = std::function<FrequenciesPtr(const kernels::ResolvedRope& rope, int64_t length)>;
-  explicit ByLength(Make make) : make_(std::move(make)) {}
-  const FrequenciesPtr& At(const kernels::ResolvedRope& rope, int64_t length) {
-    FrequenciesPtr& slot = made_[{&rope, length}];
-    if (slot == nullptr) slot = make_(rope, length);
-    return slot;
-  }
+  // `plan` must outlive it.
+  ByLength(Make make, Plan& plan) : make_(std::move(make)), plan_(plan) {}
+  FrequenciesPtr At(const kernels::ResolvedRope& rope, int64_t length);
 
  private:
   const Make make_;
+  Plan& plan_;
+  FrequenciesPtr last_;  // made last
   absl::flat_hash_map<std::pair<const kernels::ResolvedRope*, int64_t>, FrequenciesPtr> made_;
 };
+
+// RESOURCE_EXHAUSTED: the plan's sequences have too many different lengths.
+absl::Status CheckFrequencyBytes(const Plan& plan);
 
 // Gives each group of heads its row set, made by `runs_of(use)`. Makes at least one set.
 void MakeRowSets(const kernels::ResolvedRope& resolved, v1::Operation operation,

@@ -21,13 +21,14 @@ enum class ClosedBy {
   kTokens,    // the cap in tokens
   kRequests,  // the cap in requests
   kRows,      // the cap in table rows to build
+  kJobs,      // the cap in jobs
 };
-inline constexpr int kClosedByCount = 6;
+inline constexpr int kClosedByCount = 7;
 
 // The value of the metrics' label `closed_by`.
 constexpr std::string_view Name(ClosedBy reason) {
-  constexpr std::string_view kNames[kClosedByCount] = {"direct", "drained",  "bytes",
-                                                       "tokens", "requests", "rows"};
+  constexpr std::string_view kNames[kClosedByCount] = {"direct",   "drained", "bytes", "tokens",
+                                                       "requests", "rows",    "jobs"};
   return kNames[static_cast<int>(reason)];
 }
 

@@ -77,6 +77,13 @@ class LocalEngine {
     return SubmitAndRun(request);
   }
 
+  // Submits as a receiving thread that has no other event. `done` runs as with Submit.
+  absl::Status SubmitAndRun(std::unique_ptr<server::Request>& request) {
+    absl::Status status = engine_.Submit(request);
+    while (batcher_.RunGathered()) continue;
+    return status;
+  }
+
   // Runs `request` and returns it with its status, also after a failure.
   absl::Status Run(std::unique_ptr<server::Request>& request) {
     proto::Notification answered;
@@ -113,13 +120,6 @@ class LocalEngine {
   }
 
  private:
-  // As a receiving thread that has no other event.
-  absl::Status SubmitAndRun(std::unique_ptr<server::Request>& request) {
-    absl::Status status = engine_.Submit(request);
-    while (batcher_.RunGathered()) continue;
-    return status;
-  }
-
   const std::shared_ptr<State> state_;
   FakeClock clock_;
   server::DeviceRouter devices_;

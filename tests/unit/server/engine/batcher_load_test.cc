@@ -110,6 +110,86 @@ TEST_F(BatcherReportTest, CapInRequestsIsTheReason) {
   EXPECT_EQ(Reports()[1].requests, 10);
 }
 
+// A request that builds rows of 64 bytes.
+constexpr int64_t kBuildBytes = 64;
+constexpr Batcher::Options kBuildOptions = [] {
+  Batcher::Options options = kHeldOptions;
+  options.build_bytes_max = 2 * kBuildBytes;
+  return options;
+}();
+
+TEST_F(BatcherReportTest, CapInRowsIsTheReason) {
+  Start(kBuildOptions);
+  Block();
+  for (const char* id : {"a", "b", "c"}) {
+    auto request = MakeRequest(id, 5);
+    request->plan.building.bytes = kBuildBytes;
+    Enqueue(std::move(request));
+  }
+  Allow(3);
+  AwaitAnswers(4);
+  EXPECT_THAT(Reasons(Reports()),
+              ElementsAre(ClosedBy::kDrained, ClosedBy::kRows, ClosedBy::kDrained));
+  EXPECT_THAT(BatchAt(1), ElementsAre("a 0-5", "b 0-5"));
+}
+
+TEST_F(BatcherLoadTest, GatheredRequestsBuildNoMoreRowsThanABatch) {
+  Start(kBuildOptions);
+  Allow(3);
+  const auto build = [this](const char* id) {
+    auto request = MakeRequest(id, 5);
+    request->plan.building.bytes = kBuildBytes;
+    return request;
+  };
+  EnqueueGathering(build("a"));
+  EXPECT_EQ(BatchCount(), 0U);
+  EnqueueGathering(build("b"));
+  EXPECT_THAT(BatchAt(0), ElementsAre("a 0-5", "b 0-5")) << "they are enough";
+}
+
+TEST_F(BatcherReportTest, CapInJobsIsTheReason) {
+  Batcher::Options options = kHeldOptions;
+  options.jobs_max = 100;
+  Start(options);
+  Block();
+  auto request = MakeRequest("a", 30);
+  request->plan.jobs = {.fixed = 20, .per_token = 8};
+  Enqueue(std::move(request));
+  Allow(100);
+  AwaitAnswers(2);
+  EXPECT_THAT(BatchAt(1), ElementsAre("a 0-10"));
+  EXPECT_THAT(BatchAt(2), ElementsAre("a 10-20"));
+  EXPECT_THAT(BatchAt(3), ElementsAre("a 20-30"));
+  EXPECT_EQ(Reports()[1].closed_by, ClosedBy::kJobs);
+}
+
+TEST_F(BatcherLoadTest, TokenOfMoreJobsThanABatchStillRuns) {
+  Batcher::Options options = kHeldOptions;
+  options.jobs_max = 100;
+  Start(options);
+  Allow(100);
+  auto request = MakeRequest("a", 2);
+  request->plan.jobs = {.fixed = 400, .per_token = 200};
+  Enqueue(std::move(request));
+  EXPECT_THAT(BatchAt(0), ElementsAre("a 0-1"));
+  EXPECT_THAT(BatchAt(1), ElementsAre("a 1-2"));
+}
+
+TEST_F(BatcherLoadTest, LargeStoreToAnObjectQueues) {
+  Batcher::Options options = kHeldOptions;
+  options.direct_bytes_max = 1000;
+  options.gathered_bytes_max = 100;
+  Start(options);
+  Allow(100);
+  for (const auto& [id, tokens] : {std::pair("large", 101), std::pair("small", 100)}) {
+    auto request = MakeRequest(id, tokens);
+    request->plan.tensors.emplace_back().destination = Destination::kObject;
+    Enqueue(std::move(request));
+  }
+  AwaitAnswers(2);
+  EXPECT_NE(AnswerOf("large").thread, std::this_thread::get_id());
+}
+
 TEST_F(BatcherReportTest, RestOfALargeRequestDoesNotKeepABatchOpen) {
   Start();
   Block();

@@ -2,10 +2,15 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <thread>
+
+#include "proto/mutex.h"
 #include "server/engine/request_cost.h"
 #include "server/error.h"
 #include "tests/support/fake_clock.h"
+#include "tests/support/local_engine.h"
 #include "tests/support/received_request.h"
 #include "tests/support/shared_memory.h"
 #include "tests/support/status_matchers.h"
@@ -13,8 +18,10 @@
 namespace rope::server {
 namespace {
 
+using ::rope::testing::AddFloatTensor;
 using ::rope::testing::FakeClock;
 using ::rope::testing::IsOk;
+using ::rope::testing::LocalEngine;
 using ::rope::testing::ReceivedRequest;
 using ::rope::testing::SetShape;
 using ::rope::testing::SharedMemory;
@@ -179,6 +186,102 @@ TEST_F(EngineTest, DrainingServerGivesTheRequestBack) {
   EXPECT_EQ(answers_, 0);
   request.reset();
   EXPECT_EQ(admission_.requests(), 0);
+}
+
+// Whether the request runs on the thread that submits it.
+bool RunsHere(LocalEngine& engine, const v1::RotateRequest& sent, uint64_t session = 0) {
+  std::unique_ptr<Request> request = ReceivedRequest(sent).MakeRequest();
+  request->arrival.session = session;
+  std::thread::id thread;
+  proto::Notification answered;
+  request->done = [&](std::unique_ptr<Request>, const absl::Status& status) {
+    EXPECT_THAT(status, IsOk());
+    thread = std::this_thread::get_id();
+    answered.Notify();
+  };
+  const absl::Status submitted = engine.SubmitAndRun(request);
+  EXPECT_THAT(submitted, IsOk());
+  if (!submitted.ok()) return false;
+  answered.WaitForNotification();
+  return thread == std::this_thread::get_id();
+}
+
+// A token of each of `sequences` sequences, whose lengths differ.
+v1::RotateRequest Decode(int64_t sequences, const std::string& rope_type) {
+  v1::RotateRequest request;
+  v1::RopeConfig& config = *request.mutable_rope()->mutable_config();
+  config.set_head_dim(128);
+  config.set_rope_type(rope_type);
+  if (rope_type == "dynamic") config.set_factor(2);
+  config.set_max_position_embeddings(1);
+  request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
+  request.mutable_positions()->set_start(0);
+  for (int64_t i = 0; i < sequences; ++i) request.mutable_positions()->add_seq_lens(10 + i);
+  AddFloatTensor(request, v1::ROLE_Q, "BSHD", {sequences, 1, 1, 128});
+  return request;
+}
+
+TEST(PlansHereTest, FrequenciesOfManyLengthsAreMadeOnThePlannersThread) {
+  LocalEngine engine;
+  EXPECT_TRUE(RunsHere(engine, Decode(1000, "default")));
+  EXPECT_TRUE(RunsHere(engine, Decode(100, "dynamic")));
+  EXPECT_FALSE(RunsHere(engine, Decode(1000, "dynamic")));
+}
+
+TEST(PlansHereTest, LengthsWithTooManyFrequenciesAreRefusedByName) {
+  LocalEngine engine;
+  EXPECT_THAT(engine.Run(Decode(7000, "dynamic")).status(), IsOk());
+  EXPECT_THAT(engine.Run(Decode(9000, "dynamic")).status(),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("positions.seq_lens: got so many different lengths")));
+  EXPECT_THAT(engine.Run(Decode(9000, "default")).status(), IsOk());
+  v1::RotateRequest same = Decode(9000, "dynamic");
+  for (int64_t& length : *same.mutable_positions()->mutable_seq_lens()) length = 10;
+  EXPECT_THAT(engine.Run(same).status(), IsOk());
+}
+
+TEST(PlansHereTest, LargeTensorsOfObjectsAreCopiedOnThePlannersThread) {
+  constexpr uint64_t kSession = 7;
+  constexpr int64_t kHeads = 1 << 12;
+  LocalEngine engine;
+  engine.regions().OpenSession(kSession, {.local = true, .uid = geteuid()});
+  v1::RotateRequest sent = Decode(1, "default");
+  v1::Array& array = *sent.mutable_tensors(0)->mutable_array();
+  const auto run = [&](uint64_t region, int64_t heads) {
+    SetShape(array, {1, 1, heads, 128});
+    array.clear_raw();
+    array.mutable_region()->set_region_id(region);
+    return RunsHere(engine, sent, kSession);
+  };
+  const SharedMemory object = SharedMemory::Posix(kHeads * 128 * 4);
+  const auto object_id = engine.regions().RegisterPosix(kSession, object.name(), 0, object.bytes());
+  ASSERT_THAT(object_id, IsOk());
+  const SharedMemory memfd = SharedMemory::Memfd(kHeads * 128 * 4);
+  const auto memfd_id = engine.regions().RegisterMemfd(kSession, memfd.Dup(), memfd.bytes());
+  ASSERT_THAT(memfd_id, IsOk());
+  EXPECT_TRUE(run(*memfd_id, kHeads));
+  EXPECT_TRUE(run(*object_id, 16));
+  EXPECT_FALSE(run(*object_id, kHeads));
+}
+
+TEST(PlansHereTest, RowsThatASliceBuildsAndFrequenciesCount) {
+  LocalEngine engine;
+  const auto admitted = [&engine](const v1::RotateRequest& sent) {
+    const auto finished = engine.Run(sent);
+    EXPECT_THAT(finished.status(), IsOk());
+    return finished.ok() ? (*finished)->permit.bytes() : 0;
+  };
+  v1::RotateRequest sent = Sample();
+  const int64_t narrow = admitted(sent);
+  EXPECT_LT(narrow, limits::kUncountedBuildBytes) << "a page of a narrow head is not counted";
+  sent.mutable_rope()->mutable_config()->set_head_dim(65536);
+  v1::Array& array = *sent.mutable_tensors(0)->mutable_array();
+  SetShape(array, {1, 65536});
+  array.set_dtype(v1::DTYPE_BF16);
+  array.set_raw(std::string(size_t{65536} * 2, 0));
+  EXPECT_GT(admitted(sent), 16 * limits::kMiB);
+  const v1::RotateRequest dynamic = Decode(1000, "dynamic");
+  EXPECT_GT(admitted(dynamic), admitted(Decode(1000, "default")) + 1000 * 128 * 16);
 }
 
 }  // namespace

@@ -1,12 +1,9 @@
 #include "server/engine/request_cost.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <numeric>
 #include <utility>
 
-#include "kernels/tables/table_cache.h"
 #include "server/limits.h"
 #include "tests/support/received_request.h"
 
@@ -16,9 +13,6 @@ namespace {
 using ::rope::testing::AddFloatTensor;
 using ::rope::testing::ReceivedRequest;
 using ::rope::testing::SetShape;
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
-using ::testing::SizeIs;
 
 v1::Array InRegion(const std::vector<int64_t>& shape) {
   v1::Array array;
@@ -68,65 +62,61 @@ TEST(RunningBytesTest, OnlyResultsThatTakeABufferCount) {
   }
 }
 
-// A plan with these positions, whose rows come from the table cache.
-Plan PlanAt(std::vector<int64_t> positions, bool cacheable = true) {
+TEST(RunningBytesTest, SliceOfATensorThatIsGatheredCounts) {
   Plan plan;
-  plan.tokens = static_cast<int64_t>(positions.size());
-  auto frequencies = std::make_shared<kernels::Frequencies>();
-  frequencies->cacheable = cacheable;
-  plan.row_sets.push_back({{}, {{0, plan.tokens, frequencies, nullptr}}});
-  plan.positions[0] = std::move(positions);
-  return plan;
+  TensorPlan& tensor = plan.tensors.emplace_back();
+  tensor.layout.pre = int64_t{1} << 20;
+  tensor.layout.head_dim = 4;
+  tensor.destination = Destination::kRegion;
+  tensor.strides = LayoutStrides{.token_axes = {4}, .head = 4, .channel = 1, .extent = 4};
+  EXPECT_EQ(RunningBytes({}, plan), 0);
+  tensor.strides->channel = 2;
+  EXPECT_EQ(RunningBytes({}, plan), limits::kSliceBytesMax);
+  tensor.layout.pre = 10;
+  EXPECT_EQ(RunningBytes({}, plan), 10 * 16);
 }
 
-// The tokens at which slices of the plan end.
-std::vector<int64_t> EndsOf(const Plan& plan) {
-  const auto& ends = plan.building.slice_ends;
-  return ends == nullptr ? std::vector<int64_t>() : *ends;
+TEST(PlanningBytesTest, StridedTensorInSeveralFragmentsCounts) {
+  v1::RotateRequest request;
+  v1::Tensor& tensor = AddFloatTensor(request, v1::ROLE_Q, "SHD", {1, 2, 8});
+  constexpr int64_t kRawBytes = 2 * 8 * 4;
+  EXPECT_EQ(PlanningBytes(*ReceivedRequest(request, 16).MakeRequest()), 8);
+  for (const int64_t stride : {16, 8, 1}) tensor.mutable_array()->add_strides(stride);
+  EXPECT_EQ(PlanningOf(request), 8);
+  EXPECT_EQ(PlanningBytes(*ReceivedRequest(request, 16).MakeRequest()), 8 + kRawBytes);
 }
 
-std::vector<int64_t> Scattered(int64_t count) {
-  std::vector<int64_t> positions;
-  for (int64_t i = 0; i < count; ++i) positions.push_back(i * 10 * kernels::kPageRows);
-  return positions;
+int64_t LengthsOf(const v1::RotateRequest& request) {
+  return LengthBytes(*ReceivedRequest(request).MakeRequest());
 }
 
-TEST(BoundBuildingTest, PrefillFitsOneSlice) {
-  std::vector<int64_t> positions(4096);
-  std::iota(positions.begin(), positions.end(), 1000);
-  Plan plan = PlanAt(std::move(positions));
-  BoundBuilding(plan);
-  EXPECT_THAT(EndsOf(plan), IsEmpty());
+TEST(LengthBytesTest, CountSequencesAndLayers) {
+  v1::RotateRequest one;
+  AddFloatTensor(one, v1::ROLE_Q, "SHD", {10, 2, 8});
+  EXPECT_EQ(LengthsOf(one), 8 * 32);
+  v1::RotateRequest batch;
+  AddFloatTensor(batch, v1::ROLE_Q, "BSHD", {5, 10, 2, 8});
+  EXPECT_EQ(LengthsOf(batch), 5 * 8 * 32);
+  v1::RotateRequest packed;
+  AddFloatTensor(packed, v1::ROLE_Q, "LTHD", {3, 10, 2, 8});
+  *packed.mutable_positions()->mutable_cu_seqlens() = InRegion({7});
+  EXPECT_EQ(LengthsOf(packed), 14 * 8 * 32);  // of 8 bytes, or twice as many of 4
+  packed.mutable_rope()->set_first_layer(0);
+  EXPECT_EQ(LengthsOf(packed), 3 * 14 * 8 * 32);
 }
 
-TEST(BoundBuildingTest, ScatteredPositionsEndSlicesAfterSoManyPages) {
-  Plan plan = PlanAt(Scattered(150));
-  BoundBuilding(plan);
-  EXPECT_THAT(EndsOf(plan), ElementsAre(64, 128));
-  EXPECT_EQ(plan.building.rows, 150 * kernels::kPageRows);
-}
-
-TEST(BoundBuildingTest, ScatteredPositionsBehindARunAreBoundToo) {
-  std::vector<int64_t> positions(60 * kernels::kPageRows);
-  std::iota(positions.begin(), positions.end(), 0);
-  const std::vector<int64_t> scattered = Scattered(200);
-  positions.insert(positions.end(), scattered.begin(), scattered.end());
-  Plan plan = PlanAt(std::move(positions));
-  BoundBuilding(plan);
-  EXPECT_THAT(EndsOf(plan), SizeIs(3));
-}
-
-TEST(BoundBuildingTest, RowsOfOneRequestCountOneByOne) {
-  Plan plan = PlanAt(std::vector<int64_t>(2 * limits::kSliceRowsMax + 1, 5), /*cacheable=*/false);
-  BoundBuilding(plan);
-  EXPECT_THAT(EndsOf(plan), ElementsAre(limits::kSliceRowsMax, 2 * limits::kSliceRowsMax));
-}
-
-TEST(BoundBuildingTest, NoTokensBuildNothing) {
-  Plan plan = PlanAt({});
-  BoundBuilding(plan);
-  EXPECT_THAT(EndsOf(plan), IsEmpty());
-  EXPECT_EQ(plan.building.rows, 0);
+TEST(RegionTensorBytesTest, CountFromTheFirstElementToTheLast) {
+  const auto of = [](const v1::RotateRequest& request) {
+    return RegionTensorBytes(*ReceivedRequest(request).MakeRequest());
+  };
+  v1::RotateRequest request;
+  v1::Tensor& tensor = AddFloatTensor(request, v1::ROLE_Q, "SHD", {10, 2, 8});
+  EXPECT_EQ(of(request), 0);
+  tensor.mutable_array()->clear_raw();
+  tensor.mutable_array()->mutable_region()->set_region_id(1);
+  EXPECT_EQ(of(request), 10 * 2 * 8 * 4);
+  for (const int64_t stride : {1000, 8, 1}) tensor.mutable_array()->add_strides(stride);
+  EXPECT_GE(of(request), 9 * 1000 * 4);
 }
 
 }  // namespace
