@@ -12,7 +12,6 @@
 #include "kernels/error.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
-#include "kernels/tables/exact_rows.h"
 
 namespace rope::kernels {
 namespace {
@@ -31,18 +30,6 @@ absl::Status CheckSinusoidal(const LayerRope& rope, const ResolvedRope& resolved
     return InvalidField("pairing", "nothing", "half or interleaved: this config does not say");
   }
   return absl::OkStatus();
-}
-
-DescribedRow RowAt(const RowSource& source, int64_t position) {
-  std::vector<CosSin> columns;
-  ReadRow(source, position, 0, columns);
-  DescribedRow row;
-  row.position = position;
-  for (const CosSin& column : columns) {
-    row.cos.push_back(column.cos);
-    row.sin.push_back(column.sin);
-  }
-  return row;
 }
 
 void AddSinusoid(Pairing pairing, DescribedRow& row) {
@@ -109,6 +96,29 @@ int64_t SeqLenOf(const DescribeOptions& options) {
   return options.seq_len.value_or(length);
 }
 
+DescribedRows::DescribedRows(const LayerRope& rope, const ResolvedRope& resolved,
+                             const DescribeOptions& options)
+    : source_({.frequencies = resolved.ForSeqLen(SeqLenOf(options), Multiplier::kAttentionFactor,
+                                                 RowUse{.dtype = options.row_dtype}),
+               .columns = resolved.rotary_dim() / 2}) {
+  if (options.sinusoidal) sinusoidal_ = rope.pairing;
+}
+
+DescribedRow DescribedRows::At(int64_t position) const {
+  std::vector<CosSin> columns;
+  ReadRow(source_, position, 0, columns);
+  DescribedRow row;
+  row.position = position;
+  row.cos.reserve(columns.size());
+  row.sin.reserve(columns.size());
+  for (const CosSin& column : columns) {
+    row.cos.push_back(column.cos);
+    row.sin.push_back(column.sin);
+  }
+  if (sinusoidal_.has_value()) AddSinusoid(*sinusoidal_, row);
+  return row;
+}
+
 absl::StatusOr<Description> Describe(const LayerRope& rope, const ResolvedRope* resolved,
                                      const DescribeOptions& options) {
   ROPE_CHECK((resolved != nullptr) == rope.layer.rotates);
@@ -122,14 +132,8 @@ absl::StatusOr<Description> Describe(const LayerRope& rope, const ResolvedRope* 
   if (resolved == nullptr) return description;
   if (options.sinusoidal) ROPE_RETURN_IF_ERROR(CheckSinusoidal(rope, *resolved));
   AddNumbers(*resolved, description);
-  const RowSource source = {
-      .frequencies = resolved->ForSeqLen(description.seq_len, Multiplier::kAttentionFactor,
-                                         RowUse{.dtype = options.row_dtype}),
-      .columns = resolved->rotary_dim() / 2};
-  for (const int64_t position : options.positions) {
-    description.rows.push_back(RowAt(source, position));
-    if (options.sinusoidal) AddSinusoid(*rope.pairing, description.rows.back());
-  }
+  const DescribedRows rows(rope, *resolved, options);
+  for (const int64_t position : options.positions) description.rows.push_back(rows.At(position));
   description.readings = Readings(rope.stated, NamesOf(rope.layer), *resolved, description.seq_len);
   return description;
 }
