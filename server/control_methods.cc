@@ -7,8 +7,10 @@
 #include "kernels/status_macros.h"
 #include "server/control/admin.h"
 #include "server/control/describe.h"
+#include "server/control/jobs.h"
 #include "server/control/tables.h"
 #include "server/control/warm_up.h"
+#include "server/limits.h"
 #include "server/request/prepared_rotation.h"
 
 namespace rope::server {
@@ -16,42 +18,80 @@ namespace {
 
 using Caller = RopeService::Caller;
 
-// Adds a method that answers before it returns.
-template <typename In, typename Out>
-void AddImmediate(Method method,
-                  std::function<absl::StatusOr<Out>(const In&, const Caller&)> answer,
-                  RopeService& service) {
-  service.AddMethod<In, Out>(method,
-                             [answer = std::move(answer)](const In& request, const Caller& caller,
-                                                          const RopeService::Done<Out>& done) {
-                               done(answer(request, caller));
-                             });
+template <typename Out>
+using Done = RopeService::Done<Out>;
+using JobPtr = std::unique_ptr<StepWorker::Job>;
+
+// Whether the message takes longer to parse than the thread that received it may spend.
+bool TakesLong(const Caller& caller) {
+  return caller.message_bytes > limits::kControlHereBytesMax;
 }
 
 // Answers through the job's Done in any case.
-void RunJob(const ControlParts& parts, std::unique_ptr<StepWorker::Job> job, const Caller& caller) {
+void RunJob(const ControlParts& parts, JobPtr job, const Caller& caller) {
+  if (job->IsShort()) return StepWorker::RunHere(*job);
   const absl::Status status = parts.worker->Start(job, caller.session, caller.cancelled);
   if (!status.ok()) job->Done(status);
 }
 
-void WarmUp(const ControlParts& parts, const v1::WarmUpRequest& request, const Caller& caller,
-            WarmUpDone done) {
-  absl::StatusOr<WarmUpPlan> plan =
-      PlanWarmUp(request, *parts.registry, parts.tables->budget_bytes());
-  if (!plan.ok()) return done(plan.status());
-  RunJob(parts, MakeWarmUp(*std::move(plan), *parts.tables, std::move(done)), caller);
+// Adds a method that answers in one step: here, or on the worker's thread if its message is large.
+template <typename In, typename Out>
+void AddImmediate(Method method,
+                  std::function<absl::StatusOr<Out>(const In&, const Caller&)> answer,
+                  const ControlParts& parts, RopeService& service) {
+  service.AddMethod<In, Out>(
+      method, [parts, answer = std::move(answer)](const In& request, const Caller& caller,
+                                                  const Done<Out>& done) {
+        if (!TakesLong(caller)) return done(answer(request, caller));
+        const auto later = [answer, &request, caller] { return answer(request, caller); };
+        RunJob(parts, std::make_unique<AnswerJob<Out>>(later, done), caller);
+      });
 }
 
-void GetTables(const ControlParts& parts, const v1::GetTablesRequest& request, const Caller& caller,
-               TablesDone done) {
-  const auto admit = [&](int64_t bytes) -> absl::Status {
-    ROPE_ASSIGN_OR_RETURN(*caller.permit, parts.admission->Admit(caller.session, bytes));
-    return absl::OkStatus();
-  };
-  absl::StatusOr<TablesPlan> plan =
-      PlanTables(request, caller.payloads, *parts.registry, parts.reply_bytes_max, admit);
-  if (!plan.ok()) return done(plan.status());
-  RunJob(parts, MakeTables(*std::move(plan), std::move(done)), caller);
+// Adds a method whose answer is a job. `make` returns the job, which answers through `done`.
+template <typename In, typename Out>
+void AddJob(
+    Method method,
+    std::function<absl::StatusOr<JobPtr>(const In&, const Caller&, const Done<Out>& done)> make,
+    const ControlParts& parts, RopeService& service) {
+  service.AddMethod<In, Out>(
+      method, [parts, make = std::move(make)](const In& request, const Caller& caller,
+                                              const Done<Out>& done) {
+        if (TakesLong(caller)) {
+          const auto later = [make, &request, caller, done] { return make(request, caller, done); };
+          return RunJob(parts, std::make_unique<PlannedJob<Out>>(later, done), caller);
+        }
+        absl::StatusOr<JobPtr> job = make(request, caller, done);
+        if (!job.ok()) return done(job.status());
+        RunJob(parts, *std::move(job), caller);
+      });
+}
+
+absl::Status Admit(const ControlParts& parts, const Caller& caller, int64_t bytes) {
+  return parts.admission->Extend(caller.session, bytes, "request", *caller.permit);
+}
+
+absl::StatusOr<JobPtr> WarmUp(const ControlParts& parts, const v1::WarmUpRequest& request,
+                              const WarmUpDone& done) {
+  ROPE_ASSIGN_OR_RETURN(WarmUpPlan plan,
+                        PlanWarmUp(request, *parts.registry, parts.tables->budget_bytes()));
+  return MakeWarmUp(std::move(plan), *parts.tables, done);
+}
+
+absl::StatusOr<JobPtr> GetTables(const ControlParts& parts, const v1::GetTablesRequest& request,
+                                 const Caller& caller, const TablesDone& done) {
+  const auto admit = [&](int64_t bytes) { return Admit(parts, caller, bytes); };
+  ROPE_ASSIGN_OR_RETURN(TablesPlan plan, PlanTables(request, caller.payloads, *parts.registry,
+                                                    parts.reply_bytes_max, admit));
+  return MakeTables(std::move(plan), done);
+}
+
+absl::StatusOr<JobPtr> Describe(const ControlParts& parts, const v1::DescribeRequest& request,
+                                const Caller& caller, const DescribeDone& done) {
+  const auto admit = [&](int64_t bytes) { return Admit(parts, caller, bytes); };
+  ROPE_ASSIGN_OR_RETURN(DescribePlan plan,
+                        PlanDescribe(request, *parts.registry, parts.reply_bytes_max, admit));
+  return MakeDescribe(std::move(plan), done);
 }
 
 absl::StatusOr<v1::PrepareResponse> PrepareCalls(const ControlParts& parts,
@@ -65,36 +105,40 @@ absl::StatusOr<v1::PrepareResponse> PrepareCalls(const ControlParts& parts,
   return response;
 }
 
-void AddModelMethods(ModelRegistry& registry, RopeService& service) {
-  AddImmediate<v1::DescribeRequest, v1::DescribeResponse>(
+void AddModelMethods(const ControlParts& parts, RopeService& service) {
+  ModelRegistry& registry = *parts.registry;
+  AddJob<v1::DescribeRequest, v1::DescribeResponse>(
       Method::kDescribe,
-      [&registry](const auto& request, const Caller&) { return Describe(request, registry); },
-      service);
+      [parts](const auto& request, const Caller& caller, const auto& done) {
+        return Describe(parts, request, caller, done);
+      },
+      parts, service);
   AddImmediate<v1::ListModelsRequest, v1::ListModelsResponse>(
       Method::kListModels,
       [&registry](const auto& request, const Caller&) { return ListModels(request, registry); },
-      service);
+      parts, service);
   AddImmediate<v1::RegisterModelRequest, v1::RegisterModelResponse>(
       Method::kRegisterModel,
       [&registry](const auto& request, const Caller& caller) {
         return RegisterModel(request, caller.owner, registry);
       },
-      service);
+      parts, service);
   AddImmediate<v1::UnregisterModelRequest, v1::UnregisterModelResponse>(
       Method::kUnregisterModel,
       [&registry](const auto& request, const Caller& caller) {
         return UnregisterModel(request, caller.owner, registry);
       },
-      service);
+      parts, service);
 }
 
-void AddRegionMethods(RegionTable& regions, RopeService& service) {
+void AddRegionMethods(const ControlParts& parts, RopeService& service) {
+  RegionTable& regions = *parts.regions;
   AddImmediate<v1::RegisterRegionRequest, v1::RegisterRegionResponse>(
       Method::kRegisterRegion,
       [&regions](const auto& request, const Caller& caller) {
         return RegisterRegion(request, caller.session, regions);
       },
-      service);
+      parts, service);
   service.AddMethod<v1::UnregisterRegionRequest, v1::UnregisterRegionResponse>(
       Method::kUnregisterRegion,
       [&regions](const auto& request, const Caller& caller, const UnregisterRegionDone& done) {
@@ -105,7 +149,7 @@ void AddRegionMethods(RegionTable& regions, RopeService& service) {
       [&regions](const auto&, const Caller& caller) {
         return ListRegions(caller.session, regions);
       },
-      service);
+      parts, service);
 }
 
 void AddServerMethods(const ControlParts& parts, RopeService& service) {
@@ -114,25 +158,29 @@ void AddServerMethods(const ControlParts& parts, RopeService& service) {
       [parts](const auto& request, const Caller& caller) {
         return PrepareCalls(parts, request, caller);
       },
-      service);
+      parts, service);
   AddImmediate<v1::GetServerInfoRequest, v1::GetServerInfoResponse>(
       Method::kGetServerInfo,
-      [info = parts.server_info](const auto&, const Caller&) { return info(); }, service);
-  service.AddMethod<v1::WarmUpRequest, v1::WarmUpResponse>(
-      Method::kWarmUp, [parts](const auto& request, const Caller& caller, WarmUpDone done) {
-        WarmUp(parts, request, caller, std::move(done));
-      });
-  service.AddMethod<v1::GetTablesRequest, v1::GetTablesResponse>(
-      Method::kGetTables, [parts](const auto& request, const Caller& caller, TablesDone done) {
-        GetTables(parts, request, caller, std::move(done));
-      });
+      [info = parts.server_info](const auto&, const Caller&) { return info(); }, parts, service);
+  AddJob<v1::WarmUpRequest, v1::WarmUpResponse>(
+      Method::kWarmUp,
+      [parts](const auto& request, const Caller&, const auto& done) {
+        return WarmUp(parts, request, done);
+      },
+      parts, service);
+  AddJob<v1::GetTablesRequest, v1::GetTablesResponse>(
+      Method::kGetTables,
+      [parts](const auto& request, const Caller& caller, const auto& done) {
+        return GetTables(parts, request, caller, done);
+      },
+      parts, service);
 }
 
 }  // namespace
 
 void AddControlMethods(const ControlParts& parts, RopeService& service) {
-  AddModelMethods(*parts.registry, service);
-  AddRegionMethods(*parts.regions, service);
+  AddModelMethods(parts, service);
+  AddRegionMethods(parts, service);
   AddServerMethods(parts, service);
 }
 

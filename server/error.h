@@ -39,9 +39,10 @@ absl::Status Draining();
 // RESOURCE_EXHAUSTED with a retry delay: the system has no memory left.
 absl::Status OutOfMemory();
 
-// Returns the result of `step`, or OutOfMemory if `step` throws std::bad_alloc.
+// Returns the result of `step`, an absl::Status or absl::StatusOr, or OutOfMemory if `step` throws
+// std::bad_alloc.
 template <typename Step>
-absl::Status WithinMemory(const Step& step) {
+auto WithinMemory(const Step& step) -> decltype(step()) {
   try {
     return step();
   } catch (const std::bad_alloc&) {

@@ -56,6 +56,19 @@ inline constexpr int64_t kDescribePositionsMax = 4096;
 // pair: 65,536 rows of 64 frequencies in 16 bits have 16 MiB and take a second.
 inline constexpr int64_t kTablesRowsMax = 64 * 1024;
 inline constexpr int64_t kTablesBytesMax = 16 * kMiB;
+// Bytes of the rows of Describe: 4096 positions of 256 frequencies, which take 0.3 seconds.
+inline constexpr int64_t kDescribeBytesMax = 16 * kMiB;
+// Pairs of cos and sin that Describe computes on the thread that received the call: about a
+// millisecond. Beyond that it is a job of the StepWorker.
+inline constexpr int64_t kDescribeHerePairsMax = 4096;
+// A message of the control plane: two config_json of the largest size, with room.
+inline constexpr int64_t kControlMessageBytesMax = 4 * kMiB;
+// A larger message of the control plane is a job of the StepWorker: a config_json of 1 MiB may take
+// tens of milliseconds to parse.
+inline constexpr int64_t kControlHereBytesMax = 16 * kKiB;
+// Messages and replies of the control plane up to this size are not admitted: they are as small as
+// the call that gRPC holds for them.
+inline constexpr int64_t kControlSmallBytes = 4 * kKiB;
 // Lengths of an error's text and of each of its parts, which may quote the request. Text and
 // details travel as trailers, of which clients accept 8 KiB.
 inline constexpr int64_t kErrorBytesMax = 512;
@@ -130,7 +143,10 @@ inline constexpr int64_t kRegisteredModelsMax = 1024;
 inline constexpr int64_t kRegisteredBytesMax = 16 * kMiB;
 // The same for one owner (peers.h): half, so that no owner uses up all places.
 inline constexpr int64_t kOwnersModelsMax = kRegisteredModelsMax / 2;
-// Calls of the control plane that wait for the StepWorker: warm-ups and tables.
+// Bytes of a page of ListModels, unless its only model is larger: little enough to send on the
+// thread that received the call, and for gRPC's clients, which accept 4 MiB.
+inline constexpr int64_t kModelsPageBytesMax = 1 * kMiB;
+// Calls of the control plane that wait for the StepWorker.
 inline constexpr int64_t kControlJobsMax = 16;
 // The same for one session: half, so that no connection uses up all places.
 inline constexpr int64_t kSessionsControlJobsMax = kControlJobsMax / 2;
@@ -187,6 +203,7 @@ static_assert(kSkeletonBytesMax < kMessageBytesMax);
 static_assert(kMessageBytesMax <= kMessageBytesCeiling);
 static_assert(kConfigJsonBytesMax < kSkeletonBytesMax);
 static_assert(kConfigJsonBytesMax < kRegisteredBytesMax / 2);
+static_assert(2 * kConfigJsonBytesMax < kControlMessageBytesMax);
 static_assert(kSessionMemoryBytesMax <= kSharedMemoryBytesMax);
 static_assert(kGatheredBytesMax < kSliceBytesMax && kSliceBytesMax < kBatchBytesMax);
 

@@ -2,35 +2,48 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "kernels/status_macros.h"
 #include "server/error.h"
+#include "server/limits.h"
 
 namespace rope::server {
 namespace {
 
-constexpr size_t kPageSizeMax = 1000;
+constexpr int kPageSizeMax = 1000;
+// Models that are read from the registry at once.
+constexpr size_t kModelsRead = 16;
 
 }  // namespace
 
 // A page's token is the name of its predecessor's last model, so a model that is registered or
-// unregistered between two pages moves no other one. One more model than the page has is read, to
-// know whether another page follows.
+// unregistered between two pages moves no other one. The page ends at a model that it has no room
+// for.
 absl::StatusOr<v1::ListModelsResponse> ListModels(const v1::ListModelsRequest& request,
                                                   const ModelRegistry& registry) {
   if (request.page_size() < 0) {
     return InvalidField("page_size", request.page_size(), "a number >= 0");
   }
-  const auto wanted = static_cast<size_t>(request.page_size());
-  const size_t count = wanted == 0 ? kPageSizeMax : std::min(wanted, kPageSizeMax);
+  const int count =
+      request.page_size() == 0 ? kPageSizeMax : std::min(request.page_size(), kPageSizeMax);
   v1::ListModelsResponse response;
-  for (v1::Model& model : registry.List(request.page_token(), count + 1)) {
-    *response.add_models() = std::move(model);
+  std::string last = request.page_token();
+  int64_t bytes = 0;
+  while (true) {
+    std::vector<v1::Model> models = registry.List(last, kModelsRead);
+    for (v1::Model& model : models) {
+      bytes += static_cast<int64_t>(model.ByteSizeLong());
+      const bool full = response.models_size() == count || bytes > limits::kModelsPageBytesMax;
+      if (full && response.models_size() > 0) {
+        response.set_next_page_token(last);
+        return response;
+      }
+      last = model.name();
+      *response.add_models() = std::move(model);
+    }
+    if (models.size() < kModelsRead) return response;
   }
-  if (static_cast<size_t>(response.models_size()) <= count) return response;
-  response.mutable_models()->RemoveLast();
-  response.set_next_page_token(response.models().rbegin()->name());
-  return response;
 }
 
 absl::StatusOr<v1::RegisterModelResponse> RegisterModel(const v1::RegisterModelRequest& request,

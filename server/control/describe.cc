@@ -1,9 +1,12 @@
 #include "server/control/describe.h"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/compat/rope_readings.h"
 #include "kernels/describe.h"
 #include "kernels/status_macros.h"
@@ -16,6 +19,9 @@
 
 namespace rope::server {
 namespace {
+
+// Pairs of cos and sin per step: about half a millisecond.
+constexpr int64_t kPairsPerStep = 2048;
 
 absl::Status CheckPositions(const v1::DescribeRequest& request) {
   if (request.positions_size() > limits::kDescribePositionsMax) {
@@ -71,6 +77,7 @@ void WriteRow(const kernels::DescribedRow& row, v1::Row& message) {
   message.mutable_sinusoid()->Add(row.sinusoid.begin(), row.sinusoid.end());
 }
 
+// Everything but the rows.
 v1::DescribeResponse Write(const kernels::Description& description) {
   v1::DescribeResponse response;
   response.set_pairing(WritePairing(description.pairing));
@@ -96,7 +103,6 @@ v1::DescribeResponse Write(const kernels::Description& description) {
   for (const kernels::Reading& reading : description.readings) {
     WriteReading(reading, *response.add_readings());
   }
-  for (const kernels::DescribedRow& row : description.rows) WriteRow(row, *response.add_rows());
   return response;
 }
 
@@ -134,21 +140,106 @@ absl::StatusOr<kernels::DescribeOptions> OptionsOf(const v1::DescribeRequest& re
   return options;
 }
 
+// Columns of the embedding; 0: it does not rotate.
+int64_t ColumnsOf(const DescribePlan& plan) {
+  return plan.resolved == nullptr ? 0 : plan.resolved->rotary_dim() / 2;
+}
+
+// The memory of a call: its rows, twice while the answer is encoded, and for each column its
+// frequency, wavelength, scaling and parameters, computed and encoded.
+absl::Status AdmitAnswer(const DescribePlan& plan, int64_t reply_bytes_max, AdmitDescribe admit) {
+  constexpr int64_t kColumnBytes = 128;
+  constexpr int64_t kRowHeadBytes = 32;  // the position, and the lengths of the lists
+  const int64_t columns = ColumnsOf(plan);
+  const int64_t numbers = plan.options.sinusoidal ? 4 : 2;  // of each column
+  const int64_t row_bytes =
+      kRowHeadBytes + columns * numbers * static_cast<int64_t>(sizeof(double));
+  const auto rows = columns == 0 ? int64_t{0} : static_cast<int64_t>(plan.positions.size());
+  const int64_t bytes_max = std::min(limits::kDescribeBytesMax, reply_bytes_max);
+  if (rows * row_bytes > bytes_max) {
+    return MakeError(Reason::kLimitExceeded, "positions",
+                     absl::StrCat(rows, " rows of ", row_bytes, " bytes"),
+                     absl::StrCat("at most ", bytes_max, " bytes in one call"));
+  }
+  return admit(2 * rows * row_bytes + columns * kColumnBytes);
+}
+
+class DescribeJob final : public StepWorker::Job {
+ public:
+  DescribeJob(DescribePlan plan, DescribeDone done)
+      : plan_(std::move(plan)), columns_(ColumnsOf(plan_)), done_(std::move(done)) {}
+
+  absl::StatusOr<bool> Step() override {
+    if (!described_) {
+      ROPE_RETURN_IF_ERROR(DescribeAll());
+    } else {
+      AddRows();
+    }
+    return columns_ == 0 || next_ == plan_.positions.size();
+  }
+
+  void Done(const absl::Status& status) override {
+    if (!status.ok()) return done_(status);
+    done_(std::move(response_));
+  }
+
+  // The answer has the error of float32 angles at 16 positions, and one row for each position.
+  bool IsShort() const override {
+    constexpr int64_t kErrorPositions = 16;
+    const int64_t rows = kErrorPositions + static_cast<int64_t>(plan_.positions.size());
+    return columns_ * rows <= limits::kDescribeHerePairsMax;
+  }
+
+ private:
+  // Everything but the rows.
+  absl::Status DescribeAll() {
+    ROPE_ASSIGN_OR_RETURN(
+        const kernels::Description description,
+        kernels::Describe(plan_.entry->rope(), plan_.resolved.get(), plan_.options));
+    response_ = Write(description);
+    response_.set_config_id(plan_.entry->config_id());
+    if (columns_ > 0) rows_.emplace(plan_.entry->rope(), *plan_.resolved, plan_.options);
+    described_ = true;
+    return absl::OkStatus();
+  }
+
+  void AddRows() {
+    const auto per_step = static_cast<size_t>(std::max<int64_t>(1, kPairsPerStep / columns_));
+    const size_t stop = std::min(plan_.positions.size(), next_ + per_step);
+    for (; next_ < stop; ++next_) {
+      WriteRow(rows_->At(plan_.positions[next_]), *response_.add_rows());
+    }
+  }
+
+  const DescribePlan plan_;
+  const int64_t columns_;
+  const DescribeDone done_;
+  bool described_ = false;
+  std::optional<kernels::DescribedRows> rows_;  // unset: the layer does not rotate
+  size_t next_ = 0;                             // row
+  v1::DescribeResponse response_;
+};
+
 }  // namespace
 
-absl::StatusOr<v1::DescribeResponse> Describe(const v1::DescribeRequest& request,
-                                              ModelRegistry& registry) {
-  ROPE_ASSIGN_OR_RETURN(const auto entry, registry.Find(request.rope()));
+absl::StatusOr<DescribePlan> PlanDescribe(const v1::DescribeRequest& request,
+                                          ModelRegistry& registry, int64_t reply_bytes_max,
+                                          AdmitDescribe admit) {
+  DescribePlan plan;
+  ROPE_ASSIGN_OR_RETURN(plan.entry, registry.Find(request.rope()));
   ROPE_RETURN_IF_ERROR(CheckPositions(request));
   ROPE_RETURN_IF_ERROR(CheckSeqLen(request));
-  ROPE_ASSIGN_OR_RETURN(const auto resolved, ResolveFor(*entry, request));
-  ROPE_ASSIGN_OR_RETURN(const kernels::DescribeOptions options,
-                        OptionsOf(request, *entry, resolved.get()));
-  ROPE_ASSIGN_OR_RETURN(const kernels::Description description,
-                        kernels::Describe(entry->rope(), resolved.get(), options));
-  v1::DescribeResponse response = Write(description);
-  response.set_config_id(entry->config_id());
-  return response;
+  ROPE_ASSIGN_OR_RETURN(plan.resolved, ResolveFor(*plan.entry, request));
+  ROPE_ASSIGN_OR_RETURN(plan.options, OptionsOf(request, *plan.entry, plan.resolved.get()));
+  plan.options.seq_len = kernels::SeqLenOf(plan.options);
+  plan.options.positions = {};
+  plan.positions.assign(request.positions().begin(), request.positions().end());
+  ROPE_RETURN_IF_ERROR(AdmitAnswer(plan, reply_bytes_max, admit));
+  return plan;
+}
+
+std::unique_ptr<StepWorker::Job> MakeDescribe(DescribePlan plan, DescribeDone done) {
+  return std::make_unique<DescribeJob>(std::move(plan), std::move(done));
 }
 
 }  // namespace rope::server

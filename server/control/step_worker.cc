@@ -65,9 +65,15 @@ void StepWorker::Loop() {
 absl::StatusOr<bool> StepWorker::StepOf(const Entry& entry) {
   if (draining_) return Draining();
   if (entry.cancelled != nullptr && entry.cancelled->load(std::memory_order_relaxed)) {
-    return MakeError({.reason = Reason::kCancelled}, "request: cancelled while tables were built");
+    return MakeError({.reason = Reason::kCancelled}, "request: cancelled while it was computed");
   }
-  return entry.job->Step();
+  return WithinMemory([&] { return entry.job->Step(); });
+}
+
+void StepWorker::RunHere(Job& job) {
+  absl::StatusOr<bool> finished = false;
+  while (finished.ok() && !*finished) finished = WithinMemory([&] { return job.Step(); });
+  job.Done(finished.status());
 }
 
 void StepWorker::Drain() {

@@ -9,7 +9,8 @@
 //             and the job destroyed after it.
 // Errors:     Start: RESOURCE_EXHAUSTED with a retry delay: limits::kControlJobsMax jobs wait
 //             already, or limits::kSessionsControlJobsMax of the session. UNAVAILABLE: draining.
-//             Done: the error of a Step; CANCELLED; UNAVAILABLE: draining.
+//             Done: the error of a Step; RESOURCE_EXHAUSTED: the system has no memory; CANCELLED;
+//             UNAVAILABLE: draining.
 // Limits:     A cancellation or a drain is seen between two steps.
 #ifndef ROPE_SERVER_CONTROL_STEP_WORKER_H_
 #define ROPE_SERVER_CONTROL_STEP_WORKER_H_
@@ -37,6 +38,9 @@ class StepWorker {
     virtual absl::StatusOr<bool> Step() = 0;
     // Answers the call. OK: Step has returned true.
     virtual void Done(const absl::Status& status) = 0;
+    // Whether all steps together take about a millisecond, so that the thread that received the
+    // call may run them (RunHere).
+    virtual bool IsShort() const { return false; }
   };
   // True once the caller has gone; may be null.
   using Cancelled = std::shared_ptr<std::atomic<bool>>;
@@ -47,6 +51,9 @@ class StepWorker {
 
   // `session`: the connection that the job is for.
   absl::Status Start(std::unique_ptr<Job>& job, uint64_t session, Cancelled cancelled);
+
+  // Runs all steps of a job on this thread.
+  static void RunHere(Job& job);
 
   // Refuses new jobs, ends all others with UNAVAILABLE, and returns when Done of each has returned.
   void Drain();

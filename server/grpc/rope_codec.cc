@@ -23,6 +23,8 @@ constexpr proto::SplitOptions kSplitOptions = {
     .skeleton_bytes_max = limits::kSkeletonBytesMax,
     .repeated_messages_max = limits::kRepeatedMessagesMax};
 
+// An encoded message up to this size is copied into its slice; a larger one belongs to it.
+constexpr size_t kCopiedBytesMax = 4096;
 constexpr size_t kSmallTensors = 2;  // q and k
 using Views = absl::InlinedVector<std::string_view, 4>;
 using Slices = std::vector<grpc::Slice>;
@@ -244,7 +246,16 @@ absl::Status DecodeMessage(const grpc::ByteBuffer& bytes, google::protobuf::Mess
 }
 
 grpc::ByteBuffer EncodeMessage(const google::protobuf::Message& message) {
-  const grpc::Slice slice = SliceOf(message.SerializeAsString());
+  auto bytes = std::make_unique<std::string>(message.SerializeAsString());
+  const size_t size = bytes->size();
+  if (size <= kCopiedBytesMax) {
+    const grpc::Slice slice = SliceOf(*bytes);
+    return grpc::ByteBuffer(&slice, 1);
+  }
+  char* const data = bytes->data();
+  const grpc::Slice slice(
+      data, size, [](void* sent) { std::unique_ptr<std::string>(static_cast<std::string*>(sent)); },
+      bytes.release());
   return grpc::ByteBuffer(&slice, 1);
 }
 

@@ -205,6 +205,41 @@ Arrival RopeService::Receive(UnaryCall& call) {
   return arrival;
 }
 
+absl::Status RopeService::AdmitMessage(ControlCall& control) {
+  const int64_t bytes = control.arrival.message_bytes;
+  if (bytes > limits::kControlMessageBytesMax) {
+    return MakeError(Reason::kLimitExceeded, "request", absl::StrCat(bytes, " bytes"),
+                     absl::StrCat("at most ", limits::kControlMessageBytesMax, " of this method"));
+  }
+  if (bytes <= limits::kControlSmallBytes) return absl::OkStatus();
+  return parts_.admission->Extend(control.arrival.session, bytes * (1 + limits::kSkeletonFactor),
+                                  "request", control.permit);
+}
+
+absl::Status RopeService::AdmitAndEncode(const google::protobuf::Message& response,
+                                         ControlCall& control, grpc::ByteBuffer& reply) {
+  const auto bytes = static_cast<int64_t>(response.ByteSizeLong());
+  if (bytes > limits::kControlSmallBytes) {
+    ROPE_RETURN_IF_ERROR(parts_.admission->Extend(
+        control.arrival.session, bytes - control.permit.bytes(), "reply", control.permit));
+  }
+  return WithinMemory([&] {
+    reply = EncodeMessage(response);
+    return absl::OkStatus();
+  });
+}
+
+// The received bytes are freed before the permit gives them back.
+void RopeService::Answer(UnaryCall& call, ControlCall& control, const absl::Status& status,
+                         const grpc::ByteBuffer& reply) {
+  const int64_t reply_bytes = BytesOf(reply);
+  Record(control.method, control.arrival, nullptr, status, reply_bytes);
+  call.request().Clear();
+  control.permit.KeepReply(reply_bytes);
+  control.answered = true;
+  call.Finish(status, reply, std::move(control.permit));
+}
+
 void RopeService::RecordRotation(Method method, const Request& request, const absl::Status& status,
                                  int64_t reply_bytes) {
   if (status.ok()) {

@@ -17,10 +17,13 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "google/protobuf/message.h"
+#include "kernels/status_macros.h"
 #include "proto/wire/message_split.h"
 #include "rope/v1/rope_service.grpc.pb.h"
 #include "server/clock.h"
 #include "server/engine/engine.h"
+#include "server/error.h"
 #include "server/grpc/raw_service.h"
 #include "server/grpc/rope_codec.h"
 #include "server/grpc/stream_call.h"
@@ -46,20 +49,26 @@ class RopeService {
     std::string instance_id;
     int64_t max_message_bytes = 0;
     const Peers* peers = nullptr;
+    Admission* admission = nullptr;
   };
   // The call of a control-plane method, and who calls.
   struct Caller {
     uint64_t session = 0;
     std::string owner;                             // peers.h
     std::shared_ptr<std::atomic<bool>> cancelled;  // true once it has gone or cancelled
-    // Of the request's arrays; valid until the answerer returns.
+    int64_t message_bytes = 0;
+    // Of the request's arrays.
     const proto::SplitMessage& payloads;
-    // For memory that the answer takes. Released when the client has taken the answer.
+    // Owns the request and `payloads`. An answerer that uses them after it has returned keeps it.
+    std::shared_ptr<const void> received;
+    // For memory that the answer takes; may hold the message's. Released when the client has taken
+    // the answer.
     std::shared_ptr<Permit> permit;
   };
   template <typename Out>
   using Done = std::function<void(const absl::StatusOr<Out>&)>;
-  // Must call `done` once, now or later, on any thread.
+  // Must call `done` once, now or later, on any thread. An answerer that throws std::bad_alloc has
+  // not called it, and never does: the call is then answered with RESOURCE_EXHAUSTED.
   template <typename In, typename Out>
   using Answerer = std::function<void(const In& request, const Caller& caller, Done<Out> done)>;
 
@@ -97,11 +106,27 @@ class RopeService {
   auto DecodeWith(const Decode& decode, Arrival& arrival) -> decltype(decode());
   // Submits a request to the engine. `done` runs in any case.
   void Submit(Arrival arrival, Decoded decoded, Request::Done done);
-  // The arrival of a control-plane call, for metrics and log.
+  // A call of the control plane.
+  struct ControlCall {
+    ControlCall(Method of, Arrival arrived) : method(of), arrival(std::move(arrived)) {}
+    const Method method;
+    const Arrival arrival;  // for metrics and log
+    Permit permit;
+    bool answered = false;
+  };
+  template <typename In>
+  struct Received {
+    In request;
+    ReceivedPayloads payloads;
+  };
   Arrival Receive(UnaryCall& call);
-  template <typename Out>
-  void Answer(UnaryCall& call, Method method, const Arrival& arrival, Permit& permit,
-              const absl::StatusOr<Out>& response);
+  // Admits what the message takes once it is decoded.
+  absl::Status AdmitMessage(ControlCall& control);
+  // Admits the reply's bytes beyond those that the call holds, and encodes it.
+  absl::Status AdmitAndEncode(const google::protobuf::Message& response, ControlCall& control,
+                              grpc::ByteBuffer& reply);
+  void Answer(UnaryCall& call, ControlCall& control, const absl::Status& status,
+              const grpc::ByteBuffer& reply);
 
   // Counts and logs a finished request, before its answer is sent.
   void RecordRotation(Method method, const Request& request, const absl::Status& status,
@@ -126,30 +151,26 @@ class RopeService {
 template <typename In, typename Out>
 void RopeService::AddMethod(Method method, Answerer<In, Out> answer) {
   AddHandler(method, [this, method, answer = std::move(answer)](UnaryCall& call) {
-    const auto permit = std::make_shared<Permit>();
-    Done<Out> done = [this, &call, method, permit,
-                      arrival = Receive(call)](const absl::StatusOr<Out>& response) {
-      Answer(call, method, arrival, *permit, response);
+    const auto control = std::make_shared<ControlCall>(method, Receive(call));
+    const Done<Out> done = [this, &call, control](const absl::StatusOr<Out>& response) {
+      grpc::ByteBuffer reply;
+      absl::Status status = response.status();
+      if (status.ok()) status = AdmitAndEncode(*response, *control, reply);
+      Answer(call, *control, status, reply);
     };
-    In request;
-    ReceivedPayloads payloads;
-    const absl::Status status = DecodeMessage(call.request(), request, payloads);
-    if (!status.ok()) return done(status);
-    answer(request,
-           {call.session(), parts_.peers->OwnerOf(call.peer()), call.cancelled(), payloads.split,
-            permit},
-           std::move(done));
+    const absl::Status status = WithinMemory([&]() -> absl::Status {
+      ROPE_RETURN_IF_ERROR(AdmitMessage(*control));
+      const auto received = std::make_shared<Received<In>>();
+      ROPE_RETURN_IF_ERROR(DecodeMessage(call.request(), received->request, received->payloads));
+      answer(received->request,
+             {call.session(), parts_.peers->OwnerOf(call.peer()), call.cancelled(),
+              control->arrival.message_bytes, received->payloads.split, received,
+              std::shared_ptr<Permit>(control, &control->permit)},
+             done);
+      return absl::OkStatus();
+    });
+    if (!status.ok() && !control->answered) done(status);
   });
-}
-
-template <typename Out>
-void RopeService::Answer(UnaryCall& call, Method method, const Arrival& arrival, Permit& permit,
-                         const absl::StatusOr<Out>& response) {
-  const grpc::ByteBuffer reply = response.ok() ? EncodeMessage(*response) : grpc::ByteBuffer();
-  const int64_t reply_bytes = reply.Valid() ? static_cast<int64_t>(reply.Length()) : 0;
-  Record(method, arrival, nullptr, response.status(), reply_bytes);
-  permit.KeepReply(reply_bytes);
-  call.Finish(response.status(), reply, std::move(permit));
 }
 
 }  // namespace rope::server

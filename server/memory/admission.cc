@@ -96,6 +96,15 @@ absl::StatusOr<Permit> Admission::Admit(uint64_t session, int64_t bytes) {
   return permit;
 }
 
+absl::Status Admission::Extend(uint64_t session, int64_t bytes, absl::string_view what,
+                               Permit& permit) {
+  if (permit.admitted()) return permit.Grow(bytes, what);
+  ROPE_ASSIGN_OR_RETURN(Permit admitted, Admit(session, 0));
+  ROPE_RETURN_IF_ERROR(admitted.Grow(bytes, what));
+  permit = std::move(admitted);
+  return absl::OkStatus();
+}
+
 absl::Status Admission::AdmitRequest(Session& session) {
   if (!TryAdd(session.requests, 1, options_.session_requests_max)) {
     Count(session_requests_);

@@ -97,6 +97,9 @@ class Admission {
 
   // Acquires a place for one request and `bytes` of memory for it.
   absl::StatusOr<Permit> Admit(uint64_t session, int64_t bytes);
+  // Adds `bytes` to a permit of the session, which is admitted first if it holds nothing yet.
+  // Errors: as Permit::Grow.
+  absl::Status Extend(uint64_t session, int64_t bytes, absl::string_view what, Permit& permit);
 
   const Options& options() const { return options_; }
   int64_t requests() const { return static_cast<int64_t>(requests_.held()); }

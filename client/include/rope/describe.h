@@ -17,7 +17,7 @@ namespace rope::client {
 struct DescribeRequest {
   RopeSpec rope = {};
   std::optional<int64_t> seq_len = {};   // unset: the largest of `positions` + 1, or 1
-  std::vector<int64_t> positions = {};   // asks for a Row of each; at most 4096
+  std::vector<int64_t> positions = {};   // asks for a Row of each; at most 4096, and 16 MiB
   std::optional<int64_t> head_dim = {};  // required if the config does not contain it
   // Only with Precision::kHf: the tensors' dtype, for which rows are rounded. Unset: fp32.
   std::optional<DType> dtype = {};

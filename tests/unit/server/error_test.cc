@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <exception>
+#include <new>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "server/limits.h"
 #include "tests/support/status_matchers.h"
 
@@ -26,6 +29,21 @@ TEST(RetryLaterTest, HasReasonAndDelay) {
 TEST(OutOfMemoryTest, IsABudgetThatIsFull) {
   EXPECT_EQ(proto::PartsOf(OutOfMemory()).reason, Reason::kBudgetFull);
   EXPECT_GT(proto::PartsOf(OutOfMemory()).retry_delay_ms, 0);
+}
+
+TEST(WithinMemoryTest, FailedAllocationIsAStatus) {
+  const auto fail = [] { std::rethrow_exception(std::make_exception_ptr(std::bad_alloc())); };
+  const auto status = WithinMemory([&] {
+    fail();
+    return absl::OkStatus();
+  });
+  EXPECT_EQ(status, OutOfMemory());
+  const auto result = WithinMemory([&]() -> absl::StatusOr<int> {
+    fail();
+    return 7;
+  });
+  EXPECT_EQ(result.status(), OutOfMemory());
+  EXPECT_EQ(WithinMemory([]() -> absl::StatusOr<int> { return 7; }).value(), 7);
 }
 
 TEST(DrainingTest, HasItsReason) {

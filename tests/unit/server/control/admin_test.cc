@@ -5,6 +5,8 @@
 
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "server/limits.h"
 #include "tests/support/shared_memory.h"
 #include "tests/support/status_matchers.h"
 
@@ -71,6 +73,30 @@ TEST(AdminTest, PagesHoldEveryModelOnceInOrder) {
   negative.set_page_size(-1);
   EXPECT_THAT(ListModels(negative, *registry),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("page_size: got -1")));
+}
+
+TEST(AdminTest, PageEndsAtAMebibyte) {
+  const auto registry = ModelRegistry::Create({}).value();
+  const int before = ListModels({}, *registry)->models_size();
+  const std::string type(400 * 1024, 'a');
+  for (const char* const name : {"aaa0", "aaa1", "aaa2", "aaa3", "aaa4"}) {
+    v1::RegisterModelRequest request;
+    request.set_name(name);
+    request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
+    request.mutable_rope()->set_config_json(
+        absl::StrCat(R"({"head_dim": 64, "rope_parameters": {"full_attention": {"rope_theta": 1},)",
+                     "\"", type, R"(": {"rope_theta": 1}}})"));
+    ASSERT_THAT(RegisterModel(request, kOwner, *registry), IsOk());
+  }
+  v1::ListModelsRequest request;
+  std::vector<int> pages;
+  do {
+    const v1::ListModelsResponse page = *ListModels(request, *registry);
+    EXPECT_LE(static_cast<int64_t>(page.ByteSizeLong()), limits::kModelsPageBytesMax + 1024);
+    pages.push_back(page.models_size());
+    request.set_page_token(page.next_page_token());
+  } while (!request.page_token().empty());
+  EXPECT_THAT(pages, ElementsAre(2, 2, 1 + before));
 }
 
 TEST(AdminTest, RefusalsOfTheRegistryComeThrough) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <numbers>
 #include <string>
@@ -10,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/dtype/float16.h"
+#include "server/error.h"
 #include "server/limits.h"
 #include "tests/support/status_matchers.h"
 
@@ -29,7 +31,19 @@ constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 class DescribeTest : public ::testing::Test {
  protected:
   absl::StatusOr<v1::DescribeResponse> Ask(const v1::DescribeRequest& request) {
-    return Describe(request, *registry_);
+    absl::StatusOr<DescribePlan> plan =
+        PlanDescribe(request, *registry_, reply_bytes_max_, [this](int64_t bytes) {
+          admitted_.push_back(bytes);
+          return admit_;
+        });
+    if (!plan.ok()) return plan.status();
+    absl::StatusOr<v1::DescribeResponse> answer;
+    const auto job = MakeDescribe(*std::move(plan), [&](const auto& got) { answer = got; });
+    is_short_ = job->IsShort();
+    absl::StatusOr<bool> finished = false;
+    for (steps_ = 0; finished.ok() && !*finished; ++steps_) finished = job->Step();
+    job->Done(finished.status());
+    return answer;
   }
   void ExpectFails(const v1::DescribeRequest& request, absl::StatusCode code,
                    const std::string& text) {
@@ -50,7 +64,21 @@ class DescribeTest : public ::testing::Test {
     return request;
   }
 
+  // A request for the rows of the positions 0 to rows - 1.
+  static v1::DescribeRequest Large(int64_t head_dim, int rows) {
+    v1::DescribeRequest request;
+    request.mutable_rope()->mutable_config()->set_head_dim(head_dim);
+    request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
+    for (int i = 0; i < rows; ++i) request.add_positions(i);
+    return request;
+  }
+
   std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create({}).value();
+  int64_t reply_bytes_max_ = limits::kMessageBytesMax;
+  absl::Status admit_;             // the answer of `admit`
+  std::vector<int64_t> admitted_;  // bytes
+  bool is_short_ = false;
+  int steps_ = 0;
 };
 
 TEST_F(DescribeTest, FrequenciesAndWavelengthsOfTheFormula) {
@@ -329,6 +357,51 @@ TEST_F(DescribeTest, SinusoidalTableIsThatOfTheOriginalTransformer) {
   }
   request.mutable_rope()->set_precision(v1::PRECISION_HF);
   ExpectFails(request, kInvalid, "operation: got OPERATION_ADD_SINUSOIDAL with PRECISION_HF");
+}
+
+TEST_F(DescribeTest, RowsOfTooManyBytesAreRefusedBeforeTheyAreComputed) {
+  const auto begin = std::chrono::steady_clock::now();
+  ExpectFails(Large(65536, limits::kDescribePositionsMax), absl::StatusCode::kResourceExhausted,
+              "positions: got 4096 rows of 524320 bytes, want at most 16777216 bytes in one call");
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2));
+  EXPECT_THAT(admitted_, IsEmpty());
+  // A reply is at most as large as a message.
+  reply_bytes_max_ = 1000;
+  ExpectFails(Large(64, 2), absl::StatusCode::kResourceExhausted,
+              "positions: got 2 rows of 544 bytes, want at most 1000 bytes in one call");
+  EXPECT_THAT(Ask(Large(64, 1)), IsOk());
+}
+
+TEST_F(DescribeTest, RowsUpToTheLimitAreAdmittedAsTwiceTheirBytesAndComputedInSteps) {
+  constexpr int64_t kRowBytes = 32 + 32 * 16;
+  v1::DescribeRequest request = Large(64, limits::kDescribePositionsMax);
+  const auto answer = Ask(request);
+  ASSERT_THAT(answer, IsOk());
+  EXPECT_EQ(answer->rows_size(), limits::kDescribePositionsMax);
+  EXPECT_EQ(answer->rows(4095).position(), 4095);
+  EXPECT_FALSE(is_short_);
+  EXPECT_EQ(steps_, 1 + 4096 / (2048 / 32));
+  ASSERT_THAT(admitted_, ElementsAre(2 * 4096 * kRowBytes + 32 * 128));
+  EXPECT_LE(static_cast<int64_t>(answer->ByteSizeLong()) * 2, admitted_[0]);
+  request.set_sinusoidal(true);
+  ASSERT_THAT(Ask(request), IsOk());
+  EXPECT_EQ(admitted_[1], 2 * 4096 * (kRowBytes + 32 * 16) + 32 * 128);
+}
+
+TEST_F(DescribeTest, FewRowsOfAnOrdinaryHeadAreShort) {
+  ASSERT_THAT(Ask(Large(128, 4)), IsOk());
+  EXPECT_TRUE(is_short_);
+  ASSERT_THAT(Ask(Large(65536, 0)), IsOk());
+  EXPECT_FALSE(is_short_);
+  // No reply is larger than what was admitted.
+  const auto answer = Ask(Large(65536, 8));
+  ASSERT_THAT(answer, IsOk());
+  EXPECT_LE(static_cast<int64_t>(answer->ByteSizeLong()), admitted_.back());
+}
+
+TEST_F(DescribeTest, NothingIsComputedWithoutMemory) {
+  admit_ = OutOfMemory();
+  ExpectFails(Large(64, 1), absl::StatusCode::kResourceExhausted, "memory");
 }
 
 }  // namespace

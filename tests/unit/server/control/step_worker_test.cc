@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <exception>
 #include <functional>
+#include <new>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -35,6 +37,7 @@ class StepWorkerTest : public ::testing::Test {
       proto::MutexLock lock(&test_.mutex_);
       test_.stepped_.push_back(name_);
       if (left_ == 0) return absl::InternalError("broken");
+      if (left_ < 0) std::rethrow_exception(std::make_exception_ptr(std::bad_alloc()));
       return --left_ == 0;
     }
     void Done(const absl::Status& status) override {
@@ -126,6 +129,15 @@ TEST_F(StepWorkerTest, FailedStepIsTheAnswer) {
   ASSERT_THAT(Start(1, 0), IsOk());
   let_go_.Notify();
   EXPECT_THAT(AwaitAnswers(1)[0], StatusIs(absl::StatusCode::kInternal, HasSubstr("broken")));
+}
+
+TEST_F(StepWorkerTest, StepWithoutMemoryEndsItsJobOnly) {
+  ASSERT_THAT(Start(1, -1), IsOk());
+  ASSERT_THAT(Start(2, 1), IsOk());
+  let_go_.Notify();
+  const std::vector<absl::Status> answers = AwaitAnswers(2);
+  EXPECT_EQ(answers[0], OutOfMemory());
+  EXPECT_THAT(answers[1], IsOk());
 }
 
 TEST_F(StepWorkerTest, CancelledJobEndsAfterItsStep) {

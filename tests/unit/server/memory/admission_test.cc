@@ -117,6 +117,23 @@ TEST(PermitTest, GrowsWithinItsSessionsPartAndKeepsTheReply) {
   EXPECT_EQ(admission.requests(), 0);
 }
 
+TEST(PermitTest, IsAdmittedWhenItIsFirstExtended) {
+  Admission admission(Admission::HalfForASession(4, 100));
+  Permit permit;
+  EXPECT_THAT(admission.Extend(kSession, 51, "reply", permit),
+              StatusIs(kExhausted, HasSubstr("reply: got 51 bytes to hold, want at most 50")));
+  EXPECT_FALSE(permit.admitted());
+  EXPECT_EQ(admission.requests(), 0);
+  EXPECT_THAT(admission.Extend(kSession, 20, "request", permit), IsOk());
+  EXPECT_THAT(admission.Extend(kSession, 30, "reply", permit), IsOk());
+  EXPECT_EQ(admission.requests(), 1);
+  EXPECT_EQ(admission.bytes(), 50);
+  EXPECT_THAT(admission.Extend(kSession, 1, "reply", permit), StatusIs(kExhausted, HasSubstr("")));
+  permit.KeepReply(7);
+  EXPECT_EQ(admission.requests(), 0);
+  EXPECT_EQ(admission.bytes(), 7);
+}
+
 TEST(PermitTest, EmptyOneHoldsNothing) {
   Admission admission(Whole(1, 100));
   { const Permit nothing; }
