@@ -1,0 +1,247 @@
+// Calls of the control plane that cost far more than their bytes: rows of the widest heads, lists
+// and descriptions that nobody reads, configs that take long to parse. Rotations of others must be
+// answered meanwhile.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/http2_peer.h"
+#include "tests/support/region_client.h"
+#include "tests/support/watched_server.h"
+
+namespace rope::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using Stub = v1::RopeService::Stub;
+
+constexpr int kResourceExhausted = grpc::StatusCode::RESOURCE_EXHAUSTED;
+constexpr int64_t kHeadDimMax = 65536;
+constexpr int64_t kRowBytes = 32 + kHeadDimMax / 2 * 16;
+constexpr std::string_view kDescribe = "/rope.v1.RopeService/Describe";
+constexpr std::string_view kListModels = "/rope.v1.RopeService/ListModels";
+const std::string kExhausted = absl::StrCat(kResourceExhausted, " ");
+
+void SetDeadline(grpc::ClientContext& context) {
+  context.set_deadline(std::chrono::system_clock::now() + seconds(30));
+}
+
+v1::DescribeRequest WidestHead(int positions) {
+  v1::DescribeRequest request;
+  request.mutable_rope()->mutable_config()->set_head_dim(kHeadDimMax);
+  request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
+  for (int i = 0; i < positions; ++i) request.add_positions(i);
+  return request;
+}
+
+std::string Describe(Stub& stub, const v1::DescribeRequest& request) {
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::DescribeResponse response;
+  return Text(stub.Describe(&context, request, &response));
+}
+
+milliseconds TimeOf(const std::function<void()>& call) {
+  const auto begin = std::chrono::steady_clock::now();
+  call();
+  return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begin);
+}
+
+// The time of each of `count` calls, which are right.
+std::vector<milliseconds> TimesOfRotations(Stub& stub, int count) {
+  std::vector<milliseconds> times;
+  for (int i = 0; i < count; ++i) {
+    times.push_back(TimeOf([&] { EXPECT_TRUE(Serves(stub)); }));
+  }
+  std::sort(times.begin(), times.end());
+  return times;
+}
+
+// Runs `call` again and again on `count` threads while `meanwhile` runs.
+void CallMeanwhile(int count, const std::function<void()>& call,
+                   const std::function<void()>& meanwhile) {
+  std::atomic<bool> stop = false;
+  std::vector<std::thread> threads;
+  threads.reserve(static_cast<size_t>(count));
+  for (int i = 0; i < count; ++i) {
+    threads.emplace_back([&] {
+      while (!stop) call();
+    });
+  }
+  meanwhile();
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(HostileControlTest, RowsOfTheWidestHeadAtEveryPositionAreRefusedAtOnce) {
+  WatchedServer watched;
+  const auto stub = watched.server().NewStub();
+  const auto took = TimeOf([&] {
+    EXPECT_THAT(Describe(*stub, WidestHead(4096)),
+                StartsWith(absl::StrCat(kExhausted, "positions: got 4096 rows of ", kRowBytes)));
+  });
+  EXPECT_LT(took, seconds(3));
+  watched.ExpectUnharmed("rows of 65536 channels at 4096 positions");
+}
+
+TEST(HostileControlTest, RotationsAreAnsweredWhileTheLargestDescriptionsAreComputed) {
+  WatchedServer watched;
+  const auto stub = watched.server().NewStub();
+  const auto other = watched.server().NewStub();
+  const v1::DescribeRequest request = WidestHead(30);
+  EXPECT_EQ(Describe(*stub, request), "OK");
+  std::vector<milliseconds> rotations;
+  CallMeanwhile(
+      4, [&] { EXPECT_THAT(Describe(*stub, request), AnyOf("OK", StartsWith(kExhausted))); },
+      [&] { rotations = TimesOfRotations(*other, 100); });
+  std::printf("measured: rotations beside descriptions: median %d ms, slowest %d ms\n",
+              static_cast<int>(rotations[50].count()), static_cast<int>(rotations[99].count()));
+  EXPECT_LT(rotations[50], milliseconds(100));
+  watched.ExpectUnharmed("descriptions of 15 MiB");
+}
+
+struct Calls {
+  int held = 0;
+  int refused = 0;
+  int refused_with_pushback = 0;
+};
+
+// Starts `count` calls and does not read the answers. Returns once each call is refused, or held
+// unread.
+Calls CallWithoutReading(Http2Peer& peer, std::string_view path, const std::string& message,
+                         int count) {
+  for (int i = 0; i < count && !peer.lost(); ++i) {
+    const uint32_t stream = peer.StartCall(path);
+    peer.SendPart(stream, message, message.size(), /*last=*/true);
+    peer.Await([&] { return peer.stream(stream).held() || peer.IsOver(stream); }, seconds(20));
+  }
+  Calls calls;
+  for (const auto& [id, stream] : peer.streams()) {
+    if (stream.held()) ++calls.held;
+    if (stream.code != kResourceExhausted) continue;
+    ++calls.refused;
+    if (!stream.pushback.empty()) ++calls.refused_with_pushback;
+  }
+  return calls;
+}
+
+void ExpectBounded(WatchedServer& watched, std::string_view path, const std::string& message,
+                   int count, int64_t reply_bytes) {
+  const auto stub = watched.server().NewStub();
+  {
+    Http2Peer peer = watched.NewPeer(/*window=*/0);
+    const Calls calls = CallWithoutReading(peer, path, message, count);
+    ASSERT_FALSE(peer.lost());
+    std::printf("measured: %d replies of %d KiB held, %d calls refused, %d of them with a delay\n",
+                calls.held, static_cast<int>(reply_bytes / 1024), calls.refused,
+                calls.refused_with_pushback);
+    EXPECT_EQ(calls.held + calls.refused, count);
+    EXPECT_EQ(calls.refused, calls.refused_with_pushback);
+    EXPECT_GE(calls.held, 1);
+    EXPECT_GE(calls.refused, 1);
+    EXPECT_LE(calls.held * reply_bytes, watched.memory_bytes() / 4) << "a connection's part";
+    EXPECT_TRUE(Serves(*stub));
+    watched.ExpectUnharmed("unread replies of the control plane");
+  }
+  watched.ExpectMemoryGivenBack("unread replies of the control plane, the connection closed");
+}
+
+// A config.json whose first layer type has a name of `bytes`.
+std::string LongLayerType(size_t bytes) {
+  return absl::StrCat(R"({"head_dim": 64, "rope_parameters": {"full_attention": )",
+                      R"({"rope_type": "default", "rope_theta": 10000}, ")",
+                      std::string(bytes, 'a'),
+                      R"(": {"rope_type": "default", "rope_theta": 10000}}})");
+}
+
+TEST(HostileControlTest, UnreadListsOfModelsCountUntilTheyAreTaken) {
+  constexpr size_t kNameBytes = 900 * 1024;
+  constexpr int kModels = 8;
+  WatchedServer watched({.memory_bytes = 256 * kMiB, .message_bytes = 16 * kMiB});
+  const auto stub = watched.server().NewStub();
+  for (int i = 0; i < kModels; ++i) {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    v1::RegisterModelRequest request;
+    request.set_name(absl::StrCat("aaa", i));
+    request.mutable_rope()->set_config_json(LongLayerType(kNameBytes));
+    request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
+    v1::RegisterModelResponse response;
+    ASSERT_EQ(Text(stub->RegisterModel(&context, request, &response)), "OK");
+  }
+  v1::ListModelsRequest list;
+  list.set_page_size(1000);
+  ExpectBounded(watched, kListModels, list.SerializeAsString(), 128, kNameBytes);
+}
+
+TEST(HostileControlTest, UnreadDescriptionsCountUntilTheyAreTaken) {
+  constexpr int kRows = 12;
+  WatchedServer watched({.memory_bytes = 256 * kMiB, .message_bytes = 16 * kMiB});
+  ExpectBounded(watched, kDescribe, WidestHead(kRows).SerializeAsString(), 40, kRows * kRowBytes);
+}
+
+TEST(HostileControlTest, MessageOfManyPositionsIsRefusedBeforeItIsParsed) {
+  constexpr int kThreads = 8;
+  WatchedServer watched({.memory_bytes = 256 * kMiB, .message_bytes = 32 * kMiB});
+  v1::DescribeRequest request = WidestHead(0);
+  request.mutable_positions()->Resize(15 * 1024 * 1024, 1);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      const auto stub = watched.server().NewStub();
+      EXPECT_THAT(Describe(*stub, request), StartsWith(kExhausted));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(Describe(*watched.server().NewStub(), request),
+              HasSubstr("want at most 4194304 of this method"));
+  watched.ExpectUnharmed("15 MiB of positions to describe");
+}
+
+TEST(HostileControlTest, RotationsAreAnsweredWhileLargeConfigsAreParsed) {
+  constexpr int kThreads = 6;
+  std::string json = R"({"head_dim": 64, "unknown": [0)";
+  while (json.size() < 1000 * 1024) json += ",{}";
+  json += "]}";
+  WatchedServer watched;
+  const auto stub = watched.server().NewStub();
+  const auto other = watched.server().NewStub();
+  v1::RegisterModelRequest request;
+  request.set_name("aaa");
+  request.mutable_rope()->set_config_json(json);
+  request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
+  const auto call = [&] {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    v1::RegisterModelResponse response;
+    EXPECT_THAT(Text(stub->RegisterModel(&context, request, &response)),
+                AnyOf("OK", StartsWith("6 "), StartsWith(kExhausted)));
+  };
+  call();
+  const milliseconds alone = TimeOf(call);
+  std::vector<milliseconds> rotations;
+  CallMeanwhile(kThreads, call, [&] { rotations = TimesOfRotations(*other, 200); });
+  std::printf("measured: a config of 1 MiB is registered in %d ms; rotations meanwhile: %d ms\n",
+              static_cast<int>(alone.count()), static_cast<int>(rotations[100].count()));
+  EXPECT_LT(rotations[100], std::max(alone, milliseconds(2)));
+  watched.ExpectUnharmed("configs of 1 MiB");
+}
+
+}  // namespace
+}  // namespace rope::testing
