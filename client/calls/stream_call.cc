@@ -45,7 +45,7 @@ StreamCall::StreamCall(std::shared_ptr<Connector> connector, std::shared_ptr<con
       queue_(std::move(queue)),
       options_(options) {}
 
-// mu_ is held twice, briefly: to take a number, and from ReserveRoom to Send. Encoding copies or
+// mu_ is held twice, briefly: to take a number, and from ReserveRoom to Enqueue. Encoding copies or
 // borrows the tensors and runs without the lock, so that several threads can encode at once.
 Status StreamCall::Rotate(const RotateRequest& request, RotateCallback callback,
                           uint64_t* sequence) {
@@ -63,10 +63,9 @@ Status StreamCall::Rotate(const RotateRequest& request, RotateCallback callback,
       message->bytes.Clear();  // its slices refer to `waiting->borrowed`, which is destroyed first
       return status;
     }
-    // Under the same lock: if the stream ends from here on, it finds the request.
-    AddUnanswered(*message, std::move(waiting));
+    Enqueue(*std::move(message), std::move(waiting));
   }
-  Send(*std::move(message));
+  WriteNext();
   return {};
 }
 
@@ -84,10 +83,12 @@ Result<StreamCall::Message> StreamCall::Encode(const RotateRequest& request, uin
   return message;
 }
 
-void StreamCall::AddUnanswered(const Message& message, std::unique_ptr<Request> request) {
+// Under one lock: an end, a half-close or a cancellation of the request sees both or neither.
+void StreamCall::Enqueue(Message message, std::unique_ptr<Request> request) {
   request->sent = false;
   if (request->use.id != nullptr) ++by_id_;
   unanswered_.emplace(message.sequence, std::move(request));
+  unwritten_.push_back(std::move(message));
 }
 
 // Runs on the queue's thread, so it must not wait for room: the request keeps what it has, and may
@@ -108,24 +109,16 @@ void StreamCall::SendWhole(uint64_t sequence, std::unique_ptr<Request> request) 
       message->bytes.Clear();  // its slices refer to `request->borrowed`
       failed = ErrorOfRequest(*ended_, /*may_have_executed=*/false);
     } else if (message.ok()) {
-      AddUnanswered(*message, std::move(request));
+      Enqueue(*std::move(message), std::move(request));
     }
   }
-  if (request != nullptr) return Deliver(std::move(request), failed);
-  Send(*std::move(message));
+  WriteNext();  // the half-close, if the request failed and nothing else is left
+  if (request != nullptr) Deliver(std::move(request), failed);
 }
 
 uint64_t StreamCall::NewSequence() {
   const proto::MutexLock lock(&mu_);
   return next_sequence_++;
-}
-
-void StreamCall::Send(Message message) {
-  {
-    const proto::MutexLock lock(&mu_);
-    unwritten_.push_back(std::move(message));
-  }
-  WriteNext();
 }
 
 Status StreamCall::Finish() {

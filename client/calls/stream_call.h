@@ -105,14 +105,12 @@ class StreamCall final : public LiveCall,
   uint64_t NewSequence();
   // Encodes a request in the way that `waiting.use` says, and fills the rest of `waiting`.
   Result<Message> Encode(const RotateRequest& request, uint64_t sequence, Request& waiting) const;
-  // Adds the request to unanswered_ and counts it.
-  void AddUnanswered(const Message& message, std::unique_ptr<Request> request)
+  // Adds the request to unanswered_, and its message to unwritten_.
+  void Enqueue(Message message, std::unique_ptr<Request> request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Waits for room and reserves it. On OK the request counts in requests_ and bytes_.
   Status ReserveRoom(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool HasRoom(int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Sends a request that is already in unanswered_.
-  void Send(Message message);
   // Starts the next write, or the half-close, if one is due and none is under way.
   void WriteNext();
   // That write, which counts as under way from here on.

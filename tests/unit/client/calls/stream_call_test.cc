@@ -412,6 +412,95 @@ TEST_F(StreamCallTest, TimeoutOfTheStreamEndsIt) {
             StatusCode::kDeadlineExceeded);
 }
 
+// Threads that send on one stream until it refuses. Each request of 8 KiB, which gRPC borrows.
+class Senders {
+ public:
+  explicit Senders(RotateStream& stream) {
+    for (int i = 0; i < 4; ++i) threads_.emplace_back([this, &stream] { Send(stream); });
+  }
+  ~Senders() { Join(); }
+  void Join() {
+    for (std::thread& thread : threads_) {
+      if (thread.joinable()) thread.join();
+    }
+  }
+
+  std::atomic<int> accepted = 0;
+  std::atomic<int> succeeded = 0;
+  std::atomic<int> failed = 0;
+
+ private:
+  void Send(RotateStream& stream) {
+    const auto on_reply = [this](const Result<RotateReply>& reply) {
+      ++(reply.ok() ? succeeded : failed);
+    };
+    while (stream.Rotate(RequestFor(data_), on_reply).ok()) ++accepted;
+  }
+
+  const std::vector<float> data_ = std::vector<float>(2048);
+  std::vector<std::thread> threads_;
+};
+
+constexpr int kRounds = 200;
+
+TEST_F(StreamCallTest, RequestsSentWhileTheStreamEndsAreAllAnswered) {
+  After(3, [](const Requests&, FakeServer::Stream&) {
+    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "gone");
+  });
+  for (int round = 0; round < kRounds; ++round) {
+    RotateStream stream = Open();
+    Senders senders(stream);
+    senders.Join();
+    EXPECT_EQ(stream.Finish().code(), StatusCode::kUnavailable);  // once each is answered
+    EXPECT_EQ(senders.failed, senders.accepted);
+  }
+}
+
+TEST_F(StreamCallTest, RequestsAcceptedBeforeFinishAreAllServed) {
+  server_.OnStream(&EchoStream);
+  for (int round = 0; round < kRounds; ++round) {
+    RotateStream stream = Open();
+    Senders senders(stream);
+    while (senders.succeeded < 10) std::this_thread::yield();
+    EXPECT_TRUE(stream.Finish().ok());
+    senders.Join();
+    EXPECT_EQ(senders.succeeded, senders.accepted);
+  }
+}
+
+TEST_F(StreamCallTest, CancellationFollowsTheRequestThatAnotherThreadSends) {
+  constexpr uint64_t kRequests = 1000;
+  constexpr int kCancellationsMax = 300;  // of one request, so that they do not delay the next
+  std::atomic<int> early = 0;
+  server_.OnStream([&early](grpc::ServerContext&, FakeServer::Stream& stream) {
+    uint64_t last = 0;
+    for (v1::RotateStreamRequest message; stream.Read(&message);) {
+      if (message.has_cancel()) {
+        early += message.sequence() > last;
+      } else {
+        last = message.sequence();
+        stream.Write(EchoOf(message));
+      }
+    }
+    return grpc::Status::OK;
+  });
+  RotateStream stream = Open();
+  std::atomic<uint64_t> next = 1;
+  std::thread canceller([&] {
+    uint64_t last = 0;
+    for (int left = 0; next <= kRequests;) {
+      const uint64_t sequence = next;
+      left = sequence == last ? std::max(left - 1, 0) : kCancellationsMax;
+      last = sequence;
+      if (left > 0) stream.CancelRequest(sequence);
+    }
+  });
+  for (; next <= kRequests; ++next) EXPECT_TRUE(stream.RotateFuture(RequestFor(data_)).get().ok());
+  canceller.join();
+  EXPECT_EQ(early, 0);
+  EXPECT_TRUE(stream.Finish().ok());
+}
+
 TEST_F(StreamCallTest, BoundsThatAreNotPositiveAreRefused) {
   EXPECT_EQ(client_->OpenStream({.requests_max = 0}).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(client_->OpenStream({.bytes_max = -1}).status().code(), StatusCode::kInvalidArgument);
