@@ -14,8 +14,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 
-// How long the thread takes at most to notice that the ring is lost: while it has requests, and
-// without.
+// How long the thread completes answers before it looks at deadlines.
+constexpr std::chrono::milliseconds kTurn{1};
+
+// How long the thread sleeps at most before it looks whether the ring is lost; the second after a
+// sleep in which no request has come.
 constexpr std::chrono::milliseconds kLookAgain{50};
 constexpr std::chrono::seconds kLookAgainIdle{1};
 
@@ -43,13 +46,15 @@ class RingCompletions::Requests {
     {
       const proto::MutexLock lock(&mu_);
       Entry& entry = entries_[ticket.slot];
+      const microseconds left = entry.cancelled ? microseconds(0) : bounded;
+      // Under the lock: once the entry can complete, `request` may go.
+      ring_->SubmitQueued(ticket.slot, request, left);
+      const auto now = Clock::now();
       entry.submitted = true;
       entry.on_reply = std::move(on_reply);
-      entry.deadline = Clock::now() + (entry.cancelled ? microseconds(0) : bounded);
-      wakes_earlier = entry.deadline < wakes_at_;
+      entry.deadline = now + left;
+      wakes_earlier = std::min(entry.deadline, now + kLookAgain) < wakes_at_;
     }
-    // Without the lock: a request that is given up meanwhile may run all the same.
-    ring_->SubmitQueued(ticket.slot, request, bounded);
     if (wakes_earlier) ring_->WakeReader();
   }
 
@@ -73,10 +78,11 @@ class RingCompletions::Requests {
   void Run() {
     EnterCallbackThread(*owner_);
     while (!stopped_.load()) {
-      if (CompleteAnswered()) continue;
+      if (CompleteAnswered() && Clock::now() < turn_ends_) continue;
+      turn_ends_ = Clock::now() + kTurn;
       const bool is_lost = ring_->IsLost();  // before the last look
-      if (CompleteAnswered()) continue;
-      if (CompleteUnanswered(is_lost)) continue;
+      const bool any = CompleteAnswered();
+      if (CompleteUnanswered(is_lost && !any) || any) continue;
       ring_->AwaitCompletion(TimeToSleep());
     }
   }
@@ -94,13 +100,14 @@ class RingCompletions::Requests {
     Result<ReceivedReply> reply;
   };
 
-  // Completes what the server has answered; false: nothing.
+  // Completes what the server has answered, until the turn ends; false: nothing.
   bool CompleteAnswered() {
     bool any = false;
     while (const std::optional<uint32_t> slot = ring_->NextCompleted()) {
       any = true;
       std::optional<Completion> completion = TakeAnswered(*slot);
       if (completion.has_value()) completion->on_reply(std::move(completion->reply));
+      if (Clock::now() >= turn_ends_) break;
     }
     return any;
   }
@@ -143,12 +150,14 @@ class RingCompletions::Requests {
     return MakeError(Reason::kDeadline, "ring: no answer in time", true);
   }
 
-  // Until the first deadline, or the next look at the connection. Submit wakes the thread for a
-  // deadline that is earlier.
+  // Until the first deadline, or the next look at the connection. Submit wakes the thread for what
+  // must be earlier. Between requests that follow each other the thread sleeps as if it had one, so
+  // that none of them has to wake it.
   microseconds TimeToSleep() {
     const auto now = Clock::now();
     const proto::MutexLock lock(&mu_);
-    wakes_at_ = now + kLookAgainIdle;
+    const bool is_idle = std::exchange(number_at_sleep_, last_number_) == last_number_;
+    wakes_at_ = now + (is_idle ? Clock::duration(kLookAgainIdle) : Clock::duration(kLookAgain));
     for (const Entry& entry : entries_) {
       if (entry.on_reply == nullptr) continue;
       wakes_at_ = std::min({wakes_at_, entry.deadline, now + kLookAgain});
@@ -159,11 +168,13 @@ class RingCompletions::Requests {
   const std::shared_ptr<Ring> ring_;
   const std::shared_ptr<const CallbackOwner> owner_;
   std::atomic<bool> stopped_ = false;
+  Clock::time_point turn_ends_;  // used by the thread only
 
   proto::Mutex mu_;                                                    // before the ring's
   std::array<Entry, proto::kRingSlots> entries_ ABSL_GUARDED_BY(mu_);  // by slot
   int64_t taken_ ABSL_GUARDED_BY(mu_) = 0;  // reserved or submitted, and not answered
   uint64_t last_number_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t number_at_sleep_ ABSL_GUARDED_BY(mu_) = 0;  // last_number_ when the thread slept last
   Clock::time_point wakes_at_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -3,12 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <future>
 #include <memory>
 #include <mutex>
+#include <semaphore>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -127,6 +130,90 @@ TEST_F(RingCompletionsTest, DeadlineEndsARequestThatIsNotAnswered) {
   server_.AwaitReaderAsleep();
   Submit(2, milliseconds(20));
   EXPECT_THAT(Await(1), ElementsAre(std::pair(2, "DEADLINE_EXCEEDED: ring: no answer in time")));
+}
+
+// Whenever the thread looks, another request is answered: each completion submits one and answers
+// it.
+class BusyRingCompletionsTest : public RingCompletionsTest {
+ protected:
+  ~BusyRingCompletionsTest() override {
+    ends_ = Clock::now();
+    idle_.get_future().wait();
+    completions_.reset();  // its thread may still use idle_
+  }
+
+  void StartPipeline() { SubmitAnswered(); }
+  bool is_busy() const { return Clock::now() < ends_.load(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void SubmitAnswered() {
+    const auto ticket = completions_->Reserve();
+    ASSERT_TRUE(ticket.has_value());
+    completions_->Submit(*ticket, "request", hours(1), [this](const Result<ReceivedReply>&) {
+      if (is_busy()) return SubmitAnswered();
+      idle_.set_value();
+    });
+    server_.RespondQueued(server_.Next(), "reply");
+  }
+
+  std::atomic<Clock::time_point> ends_ = Clock::now() + std::chrono::seconds(10);
+  std::promise<void> idle_;
+};
+
+TEST_F(BusyRingCompletionsTest, DeadlineEndsARequestWhileOthersAreAnswered) {
+  Submit(1, milliseconds(20));
+  StartPipeline();
+  EXPECT_THAT(Await(1), ElementsAre(std::pair(1, "DEADLINE_EXCEEDED: ring: no answer in time")));
+  EXPECT_TRUE(is_busy());
+}
+
+TEST_F(BusyRingCompletionsTest, CancelEndsARequestWhileOthersAreAnswered) {
+  Submit(1);
+  StartPipeline();
+  completions_->Cancel(last_);
+  EXPECT_THAT(Await(1), ElementsAre(std::pair(1, "CANCELLED: cancelled by the caller")));
+  EXPECT_TRUE(is_busy());
+}
+
+TEST_F(RingCompletionsTest, RequestIsCopiedBeforeItCompletes) {
+  std::atomic<bool> is_over = false;
+  std::thread waker([&] {
+    while (!is_over) server_.WakeReader();
+  });
+  const std::string sent(proto::kRingRequestBytes, 'x');
+  std::string request;
+  std::binary_semaphore completed(0);
+  for (int i = 0; i < 20000; ++i) {
+    request = sent;
+    const auto ticket = completions_->Reserve();
+    EXPECT_TRUE(ticket.has_value());
+    if (!ticket.has_value()) break;
+    completions_->Submit(*ticket, request, microseconds(0), [&](const Result<ReceivedReply>&) {
+      request.assign(proto::kRingRequestBytes, 'y');  // as the next attempt does
+      completed.release();
+    });
+    completed.acquire();
+    const uint32_t slot = server_.Next();
+    EXPECT_EQ(server_.RequestIn(slot), sent);
+    server_.RespondQueued(slot, "too late");
+  }
+  is_over = true;
+  waker.join();
+}
+
+TEST_F(RingCompletionsTest, FirstRequestAfterIdlenessFindsALostConnectionSoon) {
+  server_.RespondQueued(Submit(1), "reply");
+  Await(1);
+  server_.AwaitReaderAsleep();
+  server_.WakeReader();  // it finds no request, so it sleeps longer
+  server_.AwaitReaderAsleep();
+  server_.CloseConnection();
+  const auto begin = std::chrono::steady_clock::now();
+  Submit(2);
+  EXPECT_THAT(Await(2).back().second, HasSubstr("UNAVAILABLE"));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, milliseconds(500));
 }
 
 TEST_F(RingCompletionsTest, LostRingEndsEachRequestThatIsNotAnswered) {
