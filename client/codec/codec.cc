@@ -145,7 +145,7 @@ struct Draft {
 // moves the tensors into the region before their ranges are looked up; the id is acquired before
 // any message names it, so that a fence waits for this call; and it is released again if nothing
 // uses the region. An in-place request is not idempotent, unless it is staged: the caller's tensors
-// then stay as they are. Callers may hold a lock (AsyncCall does).
+// then stay as they are.
 void Settle(const Region& region, Route route, Draft& draft) {
   EncodedRotate& encoded = draft.encoded;
   if (region.is_staging) {

@@ -253,12 +253,6 @@ absl::StatusOr<SplitMessage> Split(const Schema& schema,
   return Splitter(fragments, options).Run(schema);
 }
 
-void AttachPayload(FragmentedBytes payload, v1::Array& array, SplitMessage& message) {
-  const auto index = static_cast<uint32_t>(message.payloads.size());
-  message.payloads.push_back(std::move(payload));
-  array.set_raw(&index, sizeof(index));
-}
-
 const FragmentedBytes& PayloadOf(const v1::Array& array, const SplitMessage& message) {
   uint32_t index = 0;
   std::memcpy(&index, array.raw().data(), sizeof(index));

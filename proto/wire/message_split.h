@@ -58,9 +58,6 @@ inline bool HasPayload(const v1::Array& array) {
   return !array.raw().empty();
 }
 
-// Makes `payload` the bytes of `array.raw`, as if it had been received with the message.
-void AttachPayload(FragmentedBytes payload, v1::Array& array, SplitMessage& message);
-
 // The bytes of `array.raw`. REQUIRES: HasPayload(array), and `array` belongs to `message`.
 const FragmentedBytes& PayloadOf(const v1::Array& array, const SplitMessage& message);
 

@@ -177,17 +177,6 @@ TEST(MessageSplitTest, PlannedFieldIsUnimplementedByPath) {
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("cuda_handle: got")));
 }
 
-TEST(MessageSplitTest, AttachedPayloadIsFoundLikeOneThatCame) {
-  auto split = SplitWhole(SampleRequest().SerializeAsString());
-  ASSERT_THAT(split, IsOk());
-  const size_t before = split->payloads.size();
-  v1::Array array;
-  AttachPayload({{"bytes"}, 5}, array, *split);
-  ASSERT_TRUE(HasPayload(array));
-  EXPECT_EQ(split->payloads.size(), before + 1);
-  EXPECT_EQ(PayloadOf(array, *split).fragments.front(), "bytes");
-}
-
 TEST(MessageSplitTest, WrongWireTypeIsInvalidArgument) {
   EXPECT_THAT(SplitWhole(std::string("\x08\x01", 2)),
               StatusIs(absl::StatusCode::kInvalidArgument,
