@@ -234,7 +234,7 @@ Result<EncodedRotate> EncodePrepared(const RotateRequest& request, const Prepare
 
 Result<EncodedRotate> EncodeWhole(const RotateRequest& request, const Region& region, Route route,
                                   BorrowedSlices& borrowed) {
-  MessageArena memory;
+  proto::MessageArena memory;
   v1::RotateRequest& head = memory.Make<v1::RotateRequest>();
   if (Status status = SetConstants(request, head); !status.ok()) return status;
   if (Status status = SetValues(request, head); !status.ok()) return status;

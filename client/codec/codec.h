@@ -14,12 +14,9 @@
 #ifndef ROPE_CLIENT_CODEC_CODEC_H_
 #define ROPE_CLIENT_CODEC_CODEC_H_
 
-#include <google/protobuf/arena.h>
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/slice.h>
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -33,6 +30,7 @@
 #include "client/memory/output_pool.h"
 #include "client/memory/region.h"
 #include "client/memory/staged_run.h"
+#include "proto/wire/message_arena.h"
 #include "proto/wire/message_split.h"
 #include "rope/rotate.h"
 #include "rope/status.h"
@@ -61,23 +59,6 @@ struct EncodedRotate {
   StagedRun staged = {};     // REQUIRES: kept until the reply has been decoded
   // The lease of the region id in the message. REQUIRES: kept until the call has ended.
   RegionIds::Lease region_id = nullptr;
-};
-
-// Arena for the messages of one call. Small messages fit into the first block; all are freed
-// together.
-class MessageArena {
- public:
-  MessageArena() : arena_(block_.data(), block_.size()) {}
-
-  // Returns an empty message that lives as long as the arena.
-  template <typename Message>
-  Message& Make() {
-    return *google::protobuf::Arena::CreateMessage<Message>(&arena_);
-  }
-
- private:
-  alignas(std::max_align_t) std::array<char, 2048> block_;
-  google::protobuf::Arena arena_;
 };
 
 // Copies an encoded message into a ByteBuffer.
@@ -124,7 +105,7 @@ class ReceivedReply {
 
   std::vector<grpc::Slice> slices_;  // keep the bytes alive to which message_'s payloads refer
   proto::SplitMessage message_;
-  std::unique_ptr<MessageArena> memory_ = std::make_unique<MessageArena>();
+  std::unique_ptr<proto::MessageArena> memory_ = std::make_unique<proto::MessageArena>();
   v1::RotateResponse* head_ = &memory_->Make<v1::RotateResponse>();
 };
 

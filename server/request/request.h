@@ -11,9 +11,6 @@
 #ifndef ROPE_SERVER_REQUEST_REQUEST_H_
 #define ROPE_SERVER_REQUEST_REQUEST_H_
 
-#include <google/protobuf/arena.h>
-
-#include <array>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -27,6 +24,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "kernels/tables/table_page.h"
+#include "proto/wire/message_arena.h"
 #include "proto/wire/message_split.h"
 #include "rope/v1/rotate.pb.h"
 #include "server/memory/admission.h"
@@ -37,15 +35,6 @@
 #include "server/request/received_bytes.h"
 
 namespace rope::server {
-
-// A message on its own arena. A small message fits into the arena's first block, so that parsing it
-// allocates nothing.
-struct ParsedRequest {
-  static constexpr size_t kArenaBlockBytes = 2048;
-  alignas(std::max_align_t) std::array<char, kArenaBlockBytes> arena_block;
-  google::protobuf::Arena arena{arena_block.data(), arena_block.size()};
-  v1::RotateRequest& message = *google::protobuf::Arena::CreateMessage<v1::RotateRequest>(&arena);
-};
 
 // How long the stages of a request took, in microseconds: rope.v1.StageTimes.
 struct StageTimes {
@@ -74,13 +63,13 @@ struct Arrival {
 struct Decoded {
   Decoded(std::unique_ptr<ReceivedBytes> received, proto::SplitMessage parts)
       : bytes(std::move(received)), split(std::move(parts)) {}
-  v1::RotateRequest& message() { return parsed->message; }
-  const v1::RotateRequest& message() const { return parsed->message; }
+  v1::RotateRequest& message() { return *parsed; }
+  const v1::RotateRequest& message() const { return *parsed; }
 
   std::unique_ptr<ReceivedBytes> bytes;
   proto::SplitMessage split;  // payloads: views into `bytes`
-  // The skeleton. Made without zeroing the arena's block.
-  std::unique_ptr<ParsedRequest> parsed = std::make_unique_for_overwrite<ParsedRequest>();
+  std::unique_ptr<proto::MessageArena> memory = std::make_unique<proto::MessageArena>();
+  v1::RotateRequest* parsed = &memory->Make<v1::RotateRequest>();  // the skeleton
 };
 
 // How far a planned request has run.
