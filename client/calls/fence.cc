@@ -6,6 +6,7 @@
 
 #include "client/codec/message_call.h"
 #include "client/error.h"
+#include "client/transport/timeout.h"
 #include "rope/v1/admin.pb.h"
 
 namespace rope::client {
@@ -31,9 +32,8 @@ Status Unregister(const Stub& stub, uint64_t id, bool wait, microseconds timeout
 
 }  // namespace
 
-Status AwaitFence(const Stub& stub, RegionIds& ids, microseconds timeout) {
-  const auto deadline =
-      RegionIds::Clock::now() + std::min<microseconds>(timeout, std::chrono::hours(24));
+Status AwaitFence(const Stub& stub, RegionIds& ids, std::chrono::milliseconds timeout) {
+  const auto deadline = RegionIds::Clock::now() + BoundedTimeout(timeout);
   const std::optional<RegionIds::Turn> turn = ids.TakeTurn(deadline);
   if (!turn.has_value()) return TooLate("another one is under way");
   v1::RegisterRegionRequest request;

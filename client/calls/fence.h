@@ -23,7 +23,7 @@
 
 namespace rope::client {
 
-Status AwaitFence(const Stub& stub, RegionIds& ids, std::chrono::microseconds timeout);
+Status AwaitFence(const Stub& stub, RegionIds& ids, std::chrono::milliseconds timeout);
 
 }  // namespace rope::client
 

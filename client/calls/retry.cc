@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "client/transport/timeout.h"
+
 namespace rope::client {
 namespace {
 
@@ -38,10 +40,8 @@ std::optional<microseconds> RetryDelay(const RetryPolicy& policy, const RetrySta
   return delay;
 }
 
-// Clamps the timeout so that its microseconds cannot overflow.
 Attempts::Attempts(int attempts_max, std::chrono::milliseconds timeout)
-    : policy_{.attempts_max = attempts_max},
-      timeout_(std::min<std::chrono::milliseconds>(timeout, std::chrono::hours(24))) {}
+    : policy_{.attempts_max = attempts_max}, timeout_(BoundedTimeout(timeout)) {}
 
 microseconds Attempts::Elapsed() const {
   return std::chrono::duration_cast<microseconds>(std::chrono::steady_clock::now() - begin_);

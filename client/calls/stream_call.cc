@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/calls/prepare_call.h"
 #include "client/error.h"
+#include "client/transport/timeout.h"
 
 namespace rope::client {
 namespace {
@@ -25,7 +26,9 @@ std::shared_ptr<StreamCall> StreamCall::Open(std::shared_ptr<Connector> connecto
   auto call = std::make_shared<StreamCall>(std::move(connector), std::move(session),
                                            std::move(queue), options);
   auto rpc = std::make_unique<Rpc>();
-  if (options.timeout.has_value()) rpc->context.set_deadline(DeadlineAfter(*options.timeout));
+  if (options.timeout.has_value()) {
+    rpc->context.set_deadline(DeadlineAfter(BoundedTimeout(*options.timeout)));
+  }
   rpc->stream = call->session_->stub.PrepareStream(RopeMethod("RotateStream"), &rpc->context,
                                                    call->queue_->queue());
   call->stream_ = rpc->stream.get();
@@ -59,10 +62,7 @@ Status StreamCall::Rotate(const RotateRequest& request, RotateCallback callback,
   if (waiting->use.id != nullptr) waiting->values.emplace(request);
   {
     const proto::MutexLock lock(&mu_);
-    if (Status status = ReserveRoom(waiting->bytes); !status.ok()) {
-      message->bytes.Clear();  // its slices refer to `waiting->borrowed`, which is destroyed first
-      return status;
-    }
+    if (Status status = ReserveRoom(waiting->bytes); !status.ok()) return status;
     Enqueue(*std::move(message), std::move(waiting));
   }
   WriteNext();
@@ -100,20 +100,18 @@ void StreamCall::SendWhole(uint64_t sequence, std::unique_ptr<Request> request) 
   request->use = {.preparation = std::move(request->use.preparation)};
   const int64_t bytes = request->bytes;
   Result<Message> message = Encode(whole, sequence, *request);
-  Status failed = message.status();
   {
     const proto::MutexLock lock(&mu_);
     --by_id_;
     bytes_ += request->bytes - bytes;
     if (message.ok() && ended_.has_value()) {
-      message->bytes.Clear();  // its slices refer to `request->borrowed`
-      failed = ErrorOfRequest(*ended_, /*may_have_executed=*/false);
+      message = ErrorOfRequest(*ended_, /*may_have_executed=*/false);
     } else if (message.ok()) {
       Enqueue(*std::move(message), std::move(request));
     }
   }
   WriteNext();  // the half-close, if the request failed and nothing else is left
-  if (request != nullptr) Deliver(std::move(request), failed);
+  if (request != nullptr) Deliver(std::move(request), message.status());
 }
 
 uint64_t StreamCall::NewSequence() {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "client/error.h"
+#include "client/transport/timeout.h"
 #include "client/transport/waiter.h"
 #include "proto/ipc/futex.h"
 
@@ -34,11 +35,6 @@ void Write(std::string_view request, microseconds timeout, RingState state, prot
   slot.message_bytes.store(static_cast<uint32_t>(request.size()), std::memory_order_relaxed);
   slot.timeout_us.store(timeout.count(), std::memory_order_relaxed);
   slot.state.store(ValueOf(state), std::memory_order_relaxed);
-}
-
-// What is longer would overflow the clock.
-microseconds Bounded(microseconds timeout) {
-  return std::clamp<microseconds>(timeout, microseconds(0), std::chrono::hours(24));
 }
 
 Result<ReceivedReply> ReplyIn(const proto::RingSlot& slot) {
@@ -73,7 +69,7 @@ void Ring::Open(proto::FileDescriptor doorbell, proto::FileDescriptor socket) {
 
 std::optional<Result<ReceivedReply>> Ring::Call(std::string_view request, int64_t tensor_bytes,
                                                 microseconds timeout) {
-  timeout = Bounded(timeout);
+  timeout = BoundedTimeout(timeout);
   const auto deadline = Clock::now() + timeout;
   const std::optional<uint32_t> index = Reserve();
   if (!index.has_value()) return std::nullopt;
@@ -155,7 +151,7 @@ Ring::Outcome Ring::Sleep(proto::RingSlot& slot, Clock::time_point deadline) con
 }
 
 void Ring::SubmitQueued(uint32_t slot, std::string_view request, microseconds timeout) {
-  Write(request, Bounded(timeout), RingState::kQueued, shared().slots[slot]);
+  Write(request, BoundedTimeout(timeout), RingState::kQueued, shared().slots[slot]);
   Submit(slot);
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "client/error.h"
+#include "client/transport/timeout.h"
 
 namespace rope::client {
 namespace {
@@ -41,7 +42,7 @@ class RingCompletions::Requests {
 
   void Submit(const Ticket& ticket, std::string_view request, microseconds timeout,
               OnReply on_reply) {
-    const auto bounded = std::clamp<microseconds>(timeout, microseconds(0), std::chrono::hours(24));
+    const microseconds bounded = BoundedTimeout(timeout);
     bool wakes_earlier = false;
     {
       const proto::MutexLock lock(&mu_);

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "client/error.h"
+#include "client/transport/timeout.h"
 #include "client/transport/waiter.h"
 #include "proto/wire/error_details.h"
 
@@ -60,9 +61,8 @@ void AwaitEvent(grpc::CompletionQueue& queue, microseconds spin) {
 }  // namespace
 
 gpr_timespec DeadlineAfter(microseconds timeout) {
-  const auto bounded = std::clamp<microseconds>(timeout, microseconds(0), std::chrono::hours(24));
   return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
-                      gpr_time_from_micros(bounded.count(), GPR_TIMESPAN));
+                      gpr_time_from_micros(BoundedTimeout(timeout).count(), GPR_TIMESPAN));
 }
 
 // Three sources, the later overriding the earlier: the status code, the rope.v1.Error in the status

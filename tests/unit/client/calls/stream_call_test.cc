@@ -501,6 +501,12 @@ TEST_F(StreamCallTest, CancellationFollowsTheRequestThatAnotherThreadSends) {
   EXPECT_TRUE(stream.Finish().ok());
 }
 
+TEST_F(StreamCallTest, LongestTimeoutDoesNotOverflow) {
+  server_.OnStream(&EchoStream);
+  RotateStream stream = Open({.timeout = milliseconds::max()});
+  EXPECT_TRUE(stream.RotateFuture(RequestFor(data_)).get().ok());
+}
+
 TEST_F(StreamCallTest, BoundsThatAreNotPositiveAreRefused) {
   EXPECT_EQ(client_->OpenStream({.requests_max = 0}).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(client_->OpenStream({.bytes_max = -1}).status().code(), StatusCode::kInvalidArgument);
