@@ -65,30 +65,20 @@ absl::StatusOr<Words> Split(const HelloBytes& bytes) {
   return MakeError(Reason::kNotBuilt, "hello.version", words.version, kVersion);
 }
 
-// Reads exactly 32 bytes: recvmsg on a stream socket may return fewer. A descriptor comes with the
-// bytes it was sent with, so every call offers a control buffer. The first descriptor is kept, any
-// others are closed. MSG_CMSG_CLOEXEC keeps them out of child processes.
-absl::Status Receive(int socket, HelloBytes& bytes, FileDescriptor& descriptor) {
-  for (size_t have = 0; have < bytes.size();) {
-    iovec part = {bytes.data() + have, bytes.size() - have};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof(control);
-    const ssize_t got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) {
-      return MakeError(Reason::kConnectionLost, "hello", absl::StrCat(have, " bytes of an answer"),
-                       absl::StrCat(bytes.size(), " in time"));
+// A control message may hold several descriptors, unaligned; hence memcpy. Each is owned as soon as
+// it is read, so none leaks if the hello turns out to be invalid.
+std::vector<FileDescriptor> DescriptorsOf(msghdr& message) {
+  std::vector<FileDescriptor> descriptors;
+  for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr;
+       part = CMSG_NXTHDR(&message, part)) {
+    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+    for (size_t at = 0; at + sizeof(int) <= part->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(part) + at, sizeof(fd));
+      descriptors.emplace_back(fd);
     }
-    for (FileDescriptor& came : DescriptorsOf(message)) {
-      if (!descriptor.ok()) descriptor = std::move(came);
-    }
-    have += static_cast<size_t>(got);
   }
-  return absl::OkStatus();
+  return descriptors;
 }
 
 }  // namespace
@@ -140,20 +130,26 @@ bool SendHello(int socket, const HelloBytes& bytes, absl::Span<const int> descri
   return sent == static_cast<ssize_t>(bytes.size());
 }
 
-// A control message may hold several descriptors, unaligned; hence memcpy. Each is owned as soon as
-// it is read, so none leaks if the hello turns out to be invalid.
-std::vector<FileDescriptor> DescriptorsOf(msghdr& message) {
-  std::vector<FileDescriptor> descriptors;
-  for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr;
-       part = CMSG_NXTHDR(&message, part)) {
-    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
-    for (size_t at = 0; at + sizeof(int) <= part->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(part) + at, sizeof(fd));
-      descriptors.emplace_back(fd);
-    }
+// A descriptor comes with the bytes it was sent with, so every call offers a control buffer.
+// MSG_CMSG_CLOEXEC keeps descriptors out of child processes. Those past the bound are closed, so
+// that a peer cannot fill the descriptor table.
+ssize_t PartialHello::ReceiveSome(int socket, int flags) {
+  iovec part = {bytes.data() + have, bytes.size() - have};
+  alignas(cmsghdr) char control[CMSG_SPACE(kHelloDescriptorsMax * sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  const ssize_t got = recvmsg(socket, &message, flags | MSG_CMSG_CLOEXEC);
+  if (got < 0) return got;
+  for (FileDescriptor& came : DescriptorsOf(message)) {
+    has_more_descriptors |= descriptors.size() == kHelloDescriptorsMax;
+    if (!has_more_descriptors) descriptors.push_back(std::move(came));
   }
-  return descriptors;
+  has_more_descriptors |= (message.msg_flags & MSG_CTRUNC) != 0;
+  have += static_cast<size_t>(got);
+  return got;
 }
 
 absl::StatusOr<HelloAnswer> ExchangeHello(int socket, const ClientHello& hello,
@@ -161,14 +157,19 @@ absl::StatusOr<HelloAnswer> ExchangeHello(int socket, const ClientHello& hello,
   if (!SendHello(socket, Encode(hello), descriptors, 0)) {
     return MakeError(Reason::kConnectionLost, "hello", "a closed connection", "an open one");
   }
-  HelloBytes bytes{};
-  HelloAnswer answer;
-  absl::Status received = Receive(socket, bytes, answer.doorbell);
-  if (!received.ok()) return received;
-  auto decoded = DecodeServerHello(bytes);
+  PartialHello answer;
+  while (!answer.is_complete()) {
+    const ssize_t got = answer.ReceiveSome(socket, 0);
+    if (got > 0 || (got < 0 && errno == EINTR)) continue;
+    return MakeError(Reason::kConnectionLost, "hello",
+                     absl::StrCat(answer.have, " bytes of an answer"),
+                     absl::StrCat(answer.bytes.size(), " in time"));
+  }
+  auto decoded = DecodeServerHello(answer.bytes);
   if (!decoded.ok()) return decoded.status();
-  answer.hello = *decoded;
-  return answer;
+  HelloAnswer result{.hello = *decoded};
+  if (!answer.descriptors.empty()) result.doorbell = std::move(answer.descriptors.front());
+  return result;
 }
 
 }  // namespace rope::proto

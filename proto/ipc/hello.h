@@ -18,7 +18,7 @@
 #ifndef ROPE_PROTO_IPC_HELLO_H_
 #define ROPE_PROTO_IPC_HELLO_H_
 
-#include <sys/socket.h>
+#include <sys/types.h>
 
 #include <array>
 #include <cstddef>
@@ -59,8 +59,17 @@ absl::StatusOr<ServerHello> DecodeServerHello(const HelloBytes& bytes);
 // REQUIRES: at most kHelloDescriptorsMax descriptors.
 bool SendHello(int socket, const HelloBytes& bytes, absl::Span<const int> descriptors, int flags);
 
-// The descriptors in a message that recvmsg has filled. The caller owns them.
-std::vector<FileDescriptor> DescriptorsOf(msghdr& message);
+// A hello that is being received: a stream socket may deliver it in parts.
+struct PartialHello {
+  HelloBytes bytes = {};
+  size_t have = 0;
+  std::vector<FileDescriptor> descriptors;  // the first kHelloDescriptorsMax
+  bool has_more_descriptors = false;        // further ones came, and were closed
+
+  bool is_complete() const { return have == bytes.size(); }
+  // Receives what has come of the rest, with one recvmsg; `flags` and the result are its own.
+  ssize_t ReceiveSome(int socket, int flags);
+};
 
 struct HelloAnswer {
   ServerHello hello;

@@ -28,19 +28,14 @@ class HelloReader {
   // Reads the bytes that have come. If `hello` is false, every connection is plain.
   Next Advance(int socket, bool hello);
 
-  const proto::HelloBytes& bytes() const { return bytes_; }
+  const proto::HelloBytes& bytes() const { return hello_.bytes; }
   // Returns the received descriptors. INVALID_ARGUMENT: their number is not `count`.
   absl::StatusOr<std::vector<proto::FileDescriptor>> ReleaseDescriptors(size_t count);
 
  private:
   Next Look(int socket, bool hello) const;
-  // Appends to bytes_ and keeps the first descriptors.
-  Next ReadSome(int socket);
 
-  proto::HelloBytes bytes_ = {};
-  size_t have_ = 0;
-  std::vector<proto::FileDescriptor> descriptors_;
-  bool too_many_ = false;
+  proto::PartialHello hello_;
 };
 
 }  // namespace rope::server
