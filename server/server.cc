@@ -117,8 +117,7 @@ absl::Status Server::Build(Batcher::Options batches) {
                       .overwrite_bytes_min = devices_->overwrite_bytes_min()});
   rope_service_ = std::make_unique<RopeService>(
       RopeService::Parts{engine_.get(), metrics_.get(), &clock_, &in_flight_, receiving_.get(),
-                         untaken_.get(), instance_id_, shares_.message, &peers_,
-                         admission_.get()});
+                         untaken_.get(), instance_id_, shares_.message, &peers_, admission_.get()});
   AddControlMethods(
       {registry_.get(), prepared_.get(), regions_.get(), tables_.get(), step_worker_.get(),
        admission_.get(), shares_.message, [this] { return Info(); }},

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/config/rope_config.h"
+
 namespace rope::kernels {
 
 inline int64_t KeptBytes(const std::string& text) {
@@ -28,6 +30,12 @@ inline int64_t KeptBytes(const std::vector<std::string>& texts) {
   auto bytes = static_cast<int64_t>(texts.capacity() * sizeof(std::string));
   for (const std::string& text : texts) bytes += KeptBytes(text);
   return bytes;
+}
+
+inline int64_t KeptBytes(const RopeConfig& config) {
+  return KeptBytes(config.short_factor) + KeptBytes(config.long_factor) +
+         KeptBytes(config.inv_freq) +
+         (config.mrope.has_value() ? KeptBytes(config.mrope->axes) : 0);
 }
 
 }  // namespace rope::kernels

@@ -6,10 +6,8 @@ namespace rope::kernels {
 
 int64_t LayerConfig::KeptBytes() const {
   using kernels::KeptBytes;
-  return KeptBytes(config.short_factor) + KeptBytes(config.long_factor) +
-         KeptBytes(config.inv_freq) +
-         (config.mrope.has_value() ? KeptBytes(config.mrope->axes) : 0) + KeptBytes(layer_type) +
-         KeptBytes(model_type) + KeptBytes(architectures) + KeptBytes(warnings);
+  return KeptBytes(config) + KeptBytes(layer_type) + KeptBytes(model_type) +
+         KeptBytes(architectures) + KeptBytes(warnings);
 }
 
 }  // namespace rope::kernels

@@ -167,7 +167,7 @@ absl::StatusOr<HelloAnswer> ExchangeHello(int socket, const ClientHello& hello,
   }
   auto decoded = DecodeServerHello(answer.bytes);
   if (!decoded.ok()) return decoded.status();
-  HelloAnswer result{.hello = *decoded};
+  HelloAnswer result{.hello = *decoded, .doorbell = {}};
   if (!answer.descriptors.empty()) result.doorbell = std::move(answer.descriptors.front());
   return result;
 }

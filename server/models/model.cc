@@ -33,24 +33,44 @@ absl::StatusOr<kernels::LayerConfig> Model::Layer(const kernels::LayerChoice& ch
 }
 
 int64_t Model::KeptBytes() const {
-  const auto of_config = [](const auto& alternative) { return server::KeptBytes(alternative); };
+  const auto of_config = [](const auto& alternative) { return alternative.KeptBytes(); };
   return static_cast<int64_t>(sizeof(Model)) + std::visit(of_config, config) +
          server::KeptBytes(origin) + server::KeptBytes(owner) + server::KeptBytes(composite_json);
+}
+
+namespace {
+
+kernels::LayerChoice FirstLayerType(const Model& model) {
+  kernels::LayerChoice first;
+  if (const auto* config = std::get_if<kernels::ModelConfig>(&model.config)) {
+    if (!config->layer_types().empty()) first.layer_type = config->layer_types().front();
+  }
+  return first;
+}
+
+}  // namespace
+
+void Model::SetDims() {
+  const auto layer = Layer(FirstLayerType(*this), "");
+  if (!layer.ok()) return;
+  const auto resolved = kernels::Resolve(layer->config);
+  if (!resolved.ok()) return;
+  head_dim = (*resolved)->head_dim();
+  rotary_dim = (*resolved)->rotary_dim();
 }
 
 v1::Model WriteModel(const std::string& name, const Model& model) {
   v1::Model item;
   item.set_name(name);
   item.set_origin(model.origin);
-  kernels::LayerChoice first;
+  item.set_head_dim(model.head_dim);
+  item.set_rotary_dim(model.rotary_dim);
   if (const auto* config = std::get_if<kernels::ModelConfig>(&model.config)) {
-    const std::vector<std::string>& types = config->layer_types();
-    for (const std::string& type : types) item.add_layer_types(type);
+    for (const std::string& type : config->layer_types()) item.add_layer_types(type);
     if (config->num_heads()) item.set_num_heads(*config->num_heads());
     if (config->num_kv_heads()) item.set_num_kv_heads(*config->num_kv_heads());
-    if (!types.empty()) first.layer_type = types.front();
   }
-  const auto layer = model.Layer(first, "");
+  const auto layer = model.Layer(FirstLayerType(model), "");
   if (!layer.ok()) return item;
   item.set_pairing(WritePairing(layer->pairing));
   item.set_rope_type(std::string(kernels::Name(layer->config.rope_type)));
@@ -58,10 +78,6 @@ v1::Model WriteModel(const std::string& name, const Model& model) {
   if (layer->config.max_position_embeddings) {
     item.set_max_position_embeddings(*layer->config.max_position_embeddings);
   }
-  const auto resolved = kernels::Resolve(layer->config);
-  if (!resolved.ok()) return item;
-  item.set_head_dim((*resolved)->head_dim());
-  item.set_rotary_dim((*resolved)->rotary_dim());
   return item;
 }
 

@@ -27,10 +27,15 @@ struct Model {
   std::string composite_json;  // its file, if that has sub-configs
   int64_t bytes = 0;           // of a registered model: KeptBytes
   int64_t generation = 0;      // unique to each registration; 0: not registered
+  // Of the first layer type; 0: the config alone does not say. Set by SetDims.
+  int64_t head_dim = 0;
+  int64_t rotary_dim = 0;
 
   // Sets `composite_json` if requests may choose another config of the file.
   // REQUIRES: `config` was read from `json`.
   void KeepComposite(std::string_view json);
+  // Resolves the embedding of the first layer type, which takes milliseconds if it is wide.
+  void SetDims();
   // The embedding of the chosen layers. `field`: the path that errors of the config begin with.
   absl::StatusOr<kernels::LayerConfig> Layer(const kernels::LayerChoice& choice,
                                              const std::string& field) const;
@@ -39,7 +44,7 @@ struct Model {
 };
 using ModelPtr = std::shared_ptr<const Model>;
 
-// As ListModels describes it.
+// As ListModels describes it. REQUIRES: SetDims.
 v1::Model WriteModel(const std::string& name, const Model& model);
 
 }  // namespace rope::server

@@ -51,6 +51,7 @@ absl::Status ModelRegistry::Add(const std::string& name, const std::string& orig
   model->config = *std::move(config);
   model->pairing = pairing;
   model->KeepComposite(json);
+  model->SetDims();
   proto::WriterMutexLock lock(&mutex_);
   models_.insert_or_assign(name, std::move(model));
   return absl::OkStatus();
@@ -262,6 +263,7 @@ absl::StatusOr<v1::RegisterModelResponse> ModelRegistry::Register(const std::str
   if (explicit_pairing.has_value()) model.pairing = explicit_pairing;
   model.origin = "registered";
   model.owner = owner;
+  model.SetDims();
   model.bytes = model.KeptBytes() + KeptBytes(name);
   *response.mutable_model() = WriteModel(name, model);
   ROPE_RETURN_IF_ERROR(Insert(name, std::move(model)));

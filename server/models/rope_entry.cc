@@ -17,7 +17,7 @@ absl::StatusOr<std::shared_ptr<const kernels::ResolvedRope>> RopeEntry::Resolve(
 void RopeEntry::Complete() {
   config_id_ = ConfigIdOf(rope_);
   bytes_ = static_cast<int64_t>(sizeof(RopeEntry)) + KeptBytes(config_id_) + KeptBytes(field_) +
-           KeptBytes(rope_.layer) + KeptBytes(rope_.stated) + KeptBytes(rope_.warnings);
+           rope_.layer.KeptBytes() + KeptBytes(rope_.stated) + KeptBytes(rope_.warnings);
   if (resolved_ != nullptr) bytes_ += KeptBytes(*resolved_);
 }
 

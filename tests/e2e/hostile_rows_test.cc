@@ -126,7 +126,9 @@ TEST(HostileRowsTest, ScatteredPositionsOnThreeAxesDelayOthersBySlicesOnly) {
                            static_cast<int>(grpc::StatusCode::RESOURCE_EXHAUSTED), " "))));
   });
   std::printf("measured: slowest call beside them %.1f ms\n", slowest);
-  if (kMemoryIsMeasured) EXPECT_LT(slowest, kSlowestMs);
+  if (kMemoryIsMeasured) {
+    EXPECT_LT(slowest, kSlowestMs);
+  }
   ExpectBounded(watched, "scattered mrope positions");
 }
 
@@ -158,7 +160,9 @@ TEST(HostileRowsTest, FrequenciesOfManyLengthsAreRefused) {
            HasSubstr("positions.seq_lens"));
   });
   std::printf("measured: slowest call beside them %.1f ms\n", slowest);
-  if (kMemoryIsMeasured) EXPECT_LT(slowest, kSlowestMs);
+  if (kMemoryIsMeasured) {
+    EXPECT_LT(slowest, kSlowestMs);
+  }
   ExpectBounded(watched, "frequencies of 900 lengths");
 }
 

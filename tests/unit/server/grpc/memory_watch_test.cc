@@ -55,14 +55,14 @@ class MemoryWatchTest : public ::testing::Test {
   int64_t free_bytes_ = 0;
   int64_t refused_ = 0;
   int trims_ = 0;
-  MemoryWatch watch_{{kReceiveBytes, kMessageBytes, absl::Seconds(60)},
-                     {[this] { return anonymous_bytes_; }, [this] { return accounted_bytes_; },
-                      [this] { return free_bytes_; }, [this] { ++trims_; },
-                      [this] { return refused_; }},
-                     receiving_,
-                     untaken_,
-                     pool_,
-                     clock_};
+  MemoryWatch watch_{
+      {kReceiveBytes, kMessageBytes, absl::Seconds(60)},
+      {[this] { return anonymous_bytes_; }, [this] { return accounted_bytes_; },
+       [this] { return free_bytes_; }, [this] { ++trims_; }, [this] { return refused_; }},
+      receiving_,
+      untaken_,
+      pool_,
+      clock_};
 };
 
 TEST_F(MemoryWatchTest, ReadThatIsNotThereInTimeEndsOnce) {

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
+#include "kernels/config/config_json.h"
 #include "tests/support/status_matchers.h"
 
 namespace rope::server {
@@ -42,9 +44,9 @@ TEST(KeptBytesTest, ModelCountsTheListsOfEachLayerType) {
   ASSERT_THAT(config, IsOk());
   const auto full = config->Layer({.layer_type = "full_attention"});
   ASSERT_THAT(full, IsOk());
-  EXPECT_GE(KeptBytes(*full), static_cast<int64_t>(8 * sizeof(double)));
-  EXPECT_GE(KeptBytes(*config),
-            KeptBytes(*full) + static_cast<int64_t>(2 * sizeof(kernels::LayerConfig)));
+  EXPECT_GE(full->KeptBytes(), static_cast<int64_t>(8 * sizeof(double)));
+  EXPECT_GE(config->KeptBytes(),
+            full->KeptBytes() + static_cast<int64_t>(2 * sizeof(kernels::LayerConfig)));
 }
 
 TEST(KeptBytesTest, ResolvedRopeCountsWhatItsScaleTakes) {

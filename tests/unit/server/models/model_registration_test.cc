@@ -5,7 +5,6 @@
 #include <thread>
 
 #include "server/limits.h"
-#include "server/models/kept_bytes.h"
 #include "server/models/model_registry.h"
 #include "tests/support/status_matchers.h"
 
@@ -266,7 +265,7 @@ TEST_F(ModelRegistrationTest, ManyLayersCountByTheirMemoryAndNotByTheirText) {
   const auto config = kernels::ModelConfig::Parse(kDeep);
   ASSERT_THAT(config, IsOk());
   ASSERT_THAT(registry_->Register("deep", ByJson(kDeep), kAlice), IsOk());
-  EXPECT_GE(registry_->registered_bytes(), KeptBytes(*config));
+  EXPECT_GE(registry_->registered_bytes(), config->KeptBytes());
   ASSERT_THAT(registry_->Unregister("deep", kAlice), IsOk());
   EXPECT_EQ(registry_->registered_bytes(), 0);
 }
