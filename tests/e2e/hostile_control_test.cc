@@ -141,6 +141,17 @@ Calls CallWithoutReading(Http2Peer& peer, std::string_view path, const std::stri
   return calls;
 }
 
+// Bytes that the server counts for requests and for replies that are not taken.
+int64_t AdmittedBytes(v1::RopeService::Stub& stub) {
+  grpc::ClientContext context;
+  v1::GetServerInfoResponse info;
+  EXPECT_EQ(Text(stub.GetServerInfo(&context, {}, &info)), "OK");
+  for (const v1::Budget& budget : info.budgets()) {
+    if (budget.name() == "request_bytes") return budget.used();
+  }
+  return 0;
+}
+
 void ExpectBounded(WatchedServer& watched, std::string_view path, const std::string& message,
                    int count, int64_t reply_bytes) {
   const auto stub = watched.server().NewStub();
@@ -154,6 +165,7 @@ void ExpectBounded(WatchedServer& watched, std::string_view path, const std::str
     EXPECT_EQ(calls.held + calls.refused, count);
     EXPECT_EQ(calls.refused, calls.refused_with_pushback);
     EXPECT_GE(calls.held, 1);
+    EXPECT_GE(AdmittedBytes(*stub), calls.held * reply_bytes) << "each held reply counts";
     EXPECT_LE(calls.held * reply_bytes, watched.memory_bytes() / 4) << "a connection's part";
     if (count * reply_bytes > watched.memory_bytes() / 4) {
       EXPECT_GE(calls.refused, 1);
