@@ -3,7 +3,8 @@
 //   kernel/...                  the rotation; up to 64 tokens by graph replay, with tensors that
 //                               fit the cache, and more by events, over several times the cache
 //   ragged/...                  64 requests of different lengths: one launch against 64
-//   sweep/...                   the same rotation in every shape, in turns
+//   sweep/...                   the same rotation in every shape
+//   cache_hints/...             the same rotation with and without cache hints, in turns
 // GB/s counts bytes read and bytes written; share is the copy's time over the rotation's.
 #include <algorithm>
 #include <cstdint>
@@ -201,6 +202,32 @@ CudaMeasurement MeasureSweep(const Case& wanted, const std::vector<Shape>& shape
   return result;
 }
 
+CudaMeasurement MeasureCacheHints(const Case& wanted) {
+  if (const std::string missing = MemoryShort(wanted); !missing.empty()) {
+    return NotMeasured(missing);
+  }
+  Workload workload(wanted);
+  CudaMeasurement result;
+  result.wrong = workload.Verify() + workload.Verify(CacheHints::kNone);
+  const std::vector<Spread> seconds =
+      TimesOf({[&](cudaStream_t stream) { workload.Rotate(stream); },
+               [&](cudaStream_t stream) { workload.Rotate(stream, CacheHints::kNone); }},
+              wanted, workload);
+  result.seconds = seconds[0];
+  result.gigabytes_per_second =
+      2 * static_cast<double>(workload.tensor_bytes()) / seconds[0].median * 1e-9;
+  result.measurement = {
+      .value = seconds[0].median * 1e6,
+      .unit = "us",
+      .yardstick = absl::StrFormat("without hints %.2f us (%.2f times as long)",
+                                   seconds[1].median * 1e6, seconds[1].median / seconds[0].median)};
+  return result;
+}
+
+CudaRow CacheHintsRow(const std::string& name, const Case& wanted) {
+  return {"cache_hints/" + name, "", [=] { return MeasureCacheHints(wanted); }};
+}
+
 CudaRow SweepRow(int64_t tokens) {
   std::vector<Shape> shapes;
   const bool few = tokens <= kGraphTokensMax;
@@ -273,6 +300,10 @@ std::vector<CudaRow> DeviceRows() {
   for (const int64_t tokens : {int64_t{1}, int64_t{64}, int64_t{4096}, kPrefill}) {
     rows.push_back(SweepRow(tokens));
   }
+  rows.push_back(CacheHintsRow("bf16_half_64", {.requests = {64}}));
+  rows.push_back(CacheHintsRow("bf16_half_131072", {.requests = {kPrefill}}));
+  rows.push_back(CacheHintsRow("bf16_half_131072_one_sequence",
+                               {.requests = {kPrefill}, .positions = kPrefill}));
   AddOtherRows(rows);
   return rows;
 }

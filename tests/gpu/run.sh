@@ -89,11 +89,18 @@ build() {
     -DROPE_WERROR=OFF "-DCMAKE_PREFIX_PATH=${ROPE_GPU_DEPS:-}")
   [[ -z $arch ]] || options+=("-DCMAKE_CUDA_ARCHITECTURES=$arch")
   [[ -f $build/CMakeCache.txt ]] || ! command -v ninja >/dev/null || options+=(-G Ninja)
-  within cmake -S . -B "$build" "${options[@]}" >"$build/configure.log" 2>&1 ||
-    { tail -n 30 "$build/configure.log" && return 1; }
-  within cmake --build "$build" --parallel "$(nproc)" \
-    --target rope_bench_cuda "${programs[@]}" >"$build/build.log" 2>&1 ||
-    { tail -n 60 "$build/build.log" && return 1; }
+  logged configure cmake -S . -B "$build" "${options[@]}" || return
+  logged build cmake --build "$build" --parallel "$(nproc)" \
+    --target rope_bench_cuda "${programs[@]}"
+}
+
+# logged NAME COMMAND...: the end of its output is printed if it fails or runs out of time.
+logged() {
+  local log=$build/$1.log status=0
+  shift
+  within "$@" >"$log" 2>&1 || status=$?
+  ((!status)) || tail -n 60 "$log"
+  return "$status"
 }
 
 # The backend runs each kernel and checks the results when it is created.
@@ -121,7 +128,7 @@ filter() {
 run_on_device() {
   local program=$build/tests/$1 wanted listed
   wanted=$(filter '')
-  listed=$("$program" --gtest_list_tests "--gtest_filter=$wanted")
+  listed=$(within "$program" --gtest_list_tests "--gtest_filter=$wanted") || return
   [[ $listed == *$'\n  '* ]] || { echo "$1 has no tests called $wanted" && return 1; }
   within "$program" --gtest_brief=1 "--gtest_filter=$wanted"
 }

@@ -55,7 +55,8 @@ case "$name $*" in
     ;;
 esac
 status=STUB_${name//-/_}
-[[ $* == *--gtest_list_tests* ]] || exit "${!status:-0}"
+[[ $* != *--gtest_list_tests* ]] || status=STUB_list
+exit "${!status:-0}"
 STUB
 chmod +x "$folder/bin/stub"
 for name in nvidia-smi nvcc cmake cuobjdump compute-sanitizer python3; do
@@ -96,6 +97,11 @@ has '^passed .* peers'
 run 1 STUB_cmake=1
 has '^FAILED \(1\) .* build'
 grep -q rope_bench_cuda "$folder/output" && fail "want no step after a build that failed"
+run 3 STUB_cmake=124
+has '^not finished .* build'
+run 3 STUB_list=124
+has '^not finished .* golden_test'
+has '^passed .* peers'
 run 0 STUB_python3=1
 has '^skipped .* peers'
-echo "run.sh: 6 runs over stubs passed"
+echo "run.sh: 8 runs over stubs passed"

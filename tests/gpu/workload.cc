@@ -194,11 +194,12 @@ void Workload::Reshape(const Shape& shape) {
   for (Set& set : sets_) PlanSet(set);
 }
 
-void Workload::Rotate(cudaStream_t stream) {
+void Workload::Rotate(cudaStream_t stream, CacheHints hints) {
+  const auto launch = hints == CacheHints::kAsShipped ? &kernels::LaunchCuda : &LaunchWithoutHints;
   const Set& set = sets_[static_cast<size_t>(next_++ % sets())];
   for (size_t i = 0; i < set.plans.size(); ++i) {
     const auto* jobs = reinterpret_cast<const CudaJob*>(set.device_jobs[i].data());
-    Check(kernels::LaunchCuda(set.plans[i], jobs, stream), "a rotation");
+    Check(launch(set.plans[i], jobs, stream), "a rotation");
   }
 }
 
@@ -220,7 +221,7 @@ void Workload::CopyByKernel(cudaStream_t stream) {
   Check(LaunchCopy(from, to, tensor_bytes_, stream), "a copy by a kernel");
 }
 
-std::string Workload::Verify() {
+std::string Workload::Verify(CacheHints hints) {
   if (case_.norm) return "";
   next_ = 0;
   const Set& set = sets_[0];
@@ -234,7 +235,7 @@ std::string Workload::Verify() {
     Check(cudaMemset(set.output.data(), kPoison, bytes), "poison");
   }
   Check(cudaDeviceSynchronize(), "the fillings' end");
-  Rotate(nullptr);
+  Rotate(nullptr, hints);
   Check(cudaDeviceSynchronize(), "a rotation's end");
   for (const Part& part : Parts()) {
     RotatedRectangle rectangle;

@@ -35,6 +35,8 @@ struct Shape {
   uint32_t steps = 0;
 };
 
+enum class CacheHints { kAsShipped, kNone };
+
 struct Case {
   std::vector<int64_t> requests;  // tokens of each
   kernels::DType dtype = kernels::DType::kBFloat16;
@@ -63,15 +65,16 @@ class Workload {
   int sets() const { return static_cast<int>(sets_.size()); }
   int64_t launches() const { return static_cast<int64_t>(sets_[0].plans.size()); }
 
-  // Enqueues one rotation of every request, of the next set.
-  void Rotate(cudaStream_t stream);
+  // Enqueues one rotation of every request, of the next set. Without hints (yardsticks.h): only
+  // workloads of RotateVector.
+  void Rotate(cudaStream_t stream, CacheHints hints = CacheHints::kAsShipped);
   // Enqueues one copy of as many bytes, device to device: CUDA's, and yardsticks.h's.
   void Copy(cudaStream_t stream);
   void CopyByKernel(cudaStream_t stream);
   // Plans all sets again in this shape.
   void Reshape(const Shape& shape);
   // Rotates once and compares every element with the exact rotation. Returns what is wrong.
-  std::string Verify();
+  std::string Verify(CacheHints hints = CacheHints::kAsShipped);
 
  private:
   struct Set {

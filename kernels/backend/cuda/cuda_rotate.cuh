@@ -27,6 +27,10 @@
 #else
 #define ROPE_CUDA_UNROLL
 #endif
+// 0: tensors are loaded and stored without cache hints. The GPU benchmark builds both.
+#if !defined(ROPE_CUDA_CACHE_HINTS)
+#define ROPE_CUDA_CACHE_HINTS 1
+#endif
 
 namespace rope::kernels::ROPE_CUDA_NAMESPACE {
 
@@ -38,12 +42,13 @@ struct alignas(16) Vector {
   T values[kWidth];
 };
 
-// Tensors are read and written once, so these accesses must not evict the rows from the caches.
+// Tensors are read and written once. The hints (evict first) keep the rows in the caches.
 template <typename T>
 __device__ __forceinline__ Vector<T> LoadTensor(const T* address) {
   Vector<T> result;
 #if defined(__CUDACC__)
-  const uint4 bits = __ldcs(reinterpret_cast<const uint4*>(address));
+  const auto* const vector = reinterpret_cast<const uint4*>(address);
+  const uint4 bits = ROPE_CUDA_CACHE_HINTS ? __ldcs(vector) : *vector;
   memcpy(&result, &bits, sizeof(result));
 #else
   cuda_cpu_shim::CheckAligned(address, sizeof(result));
@@ -56,7 +61,12 @@ __device__ __forceinline__ void StoreTensor(T* address, const Vector<T>& value) 
 #if defined(__CUDACC__)
   uint4 bits;
   memcpy(&bits, &value, sizeof(bits));
-  __stcs(reinterpret_cast<uint4*>(address), bits);
+  auto* const vector = reinterpret_cast<uint4*>(address);
+  if (ROPE_CUDA_CACHE_HINTS) {
+    __stcs(vector, bits);
+  } else {
+    *vector = bits;
+  }
 #else
   cuda_cpu_shim::CheckAligned(address, sizeof(value));
   memcpy(address, &value, sizeof(value));
