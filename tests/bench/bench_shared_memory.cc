@@ -94,7 +94,7 @@ Measurement DecodeToken() {
 std::vector<Row> SharedMemoryRows() {
   return {
       {"shared_memory/in_place_42MB", ">= 0.9", AgainstInProcess},
-      {"shared_memory/in_place_42MB_inline", ">= 10", AgainstInline},
+      {"shared_memory/in_place_42MB_inline", ">= 8", AgainstInline},
       {"shared_memory/added_1MiB", "<= 1.25", AddedTime},
       {"shared_memory/decode_token", "<= 1.5", DecodeToken},
   };

@@ -15,11 +15,35 @@
 #include "client/transport/channel.h"
 #include "kernels/check.h"
 #include "proto/wire/message_join.h"
+#include "rope/v1/prepare.pb.h"
+#include "rope/v1/rope_service.grpc.pb.h"
 
 namespace rope::bench {
 namespace {
 
 constexpr std::chrono::microseconds kSpin{200};
+
+// q without its elements.
+v1::Tensor QueryTensor(int64_t tokens) {
+  v1::Tensor tensor;
+  tensor.set_role(v1::ROLE_Q);
+  tensor.set_layout("SHD");
+  tensor.mutable_array()->set_dtype(v1::DTYPE_BF16);
+  for (const int64_t length : {tokens, kHeads, kHeadDim}) tensor.mutable_array()->add_shape(length);
+  return tensor;
+}
+
+grpc::ByteBuffer WithPayload(const v1::RotateRequest& head, const v1::Tensor& tensor,
+                             int64_t tokens) {
+  const std::string raw(static_cast<size_t>(tokens * kTokenBytes), '\x3f');
+  const proto::TensorPart part = {&tensor, raw};
+  std::vector<grpc::Slice> slices;
+  for (const proto::MessagePart& piece : proto::Join(head, {&part, 1})) {
+    slices.emplace_back(piece.header.data(), piece.header.size());
+    if (!piece.payload.empty()) slices.emplace_back(piece.payload.data(), piece.payload.size());
+  }
+  return grpc::ByteBuffer(slices.data(), slices.size());
+}
 
 }  // namespace
 
@@ -34,19 +58,23 @@ v1::RotateRequest Head(int64_t start, double theta) {
 }
 
 grpc::ByteBuffer MakeRequest(const v1::RotateRequest& head, int64_t tokens) {
-  v1::Tensor tensor;
-  tensor.set_role(v1::ROLE_Q);
-  tensor.set_layout("SHD");
-  tensor.mutable_array()->set_dtype(v1::DTYPE_BF16);
-  for (const int64_t length : {tokens, kHeads, kHeadDim}) tensor.mutable_array()->add_shape(length);
-  const std::string raw(static_cast<size_t>(tokens * kTokenBytes), '\x3f');
-  const proto::TensorPart part = {&tensor, raw};
-  std::vector<grpc::Slice> slices;
-  for (const proto::MessagePart& piece : proto::Join(head, {&part, 1})) {
-    slices.emplace_back(piece.header.data(), piece.header.size());
-    if (!piece.payload.empty()) slices.emplace_back(piece.payload.data(), piece.payload.size());
-  }
-  return grpc::ByteBuffer(slices.data(), slices.size());
+  return WithPayload(head, QueryTensor(tokens), tokens);
+}
+
+grpc::ByteBuffer MakePreparedRequest(const std::string& target, const v1::RotateRequest& head,
+                                     int64_t tokens) {
+  v1::PrepareRequest request;
+  *request.mutable_rotate() = head;
+  request.mutable_rotate()->clear_positions();
+  *request.mutable_rotate()->add_tensors() = QueryTensor(tokens);
+  v1::PrepareResponse prepared;
+  grpc::ClientContext context;
+  const auto stub = v1::RopeService::NewStub(MakeChannel(target, true));
+  ROPE_CHECK(stub->Prepare(&context, request, &prepared).ok());
+  v1::RotateRequest call;
+  call.set_prepared_id(prepared.prepared_id());
+  *call.mutable_positions() = head.positions();
+  return WithPayload(call, v1::Tensor(), tokens);
 }
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target, bool tuned) {

@@ -33,6 +33,10 @@ v1::RotateRequest Head(int64_t start, double theta);
 // The wire bytes of a Rotate request with `tokens` tokens.
 grpc::ByteBuffer MakeRequest(const v1::RotateRequest& head, int64_t tokens);
 
+// The wire bytes of the same request by the id under which the server at `target` has prepared it.
+grpc::ByteBuffer MakePreparedRequest(const std::string& target, const v1::RotateRequest& head,
+                                     int64_t tokens);
+
 // A new channel with the client library's options, or with gRPC's defaults except the message
 // limits.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target, bool tuned);
