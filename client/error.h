@@ -20,12 +20,12 @@ Status MakeError(Reason reason, absl::string_view field, const absl::AlphaNum& g
 // An error that is no "field: got X, want Y".
 Status MakeError(Reason reason, absl::string_view text, bool may_have_executed = false);
 
-// INVALID_ARGUMENT.
 // Of a call that its caller cancelled.
 inline Status CancelledByCaller(bool may_have_executed) {
   return MakeError(Reason::kCancelled, "cancelled by the caller", may_have_executed);
 }
 
+// INVALID_ARGUMENT.
 inline Status InvalidField(absl::string_view field, const absl::AlphaNum& got,
                            const absl::AlphaNum& want) {
   return MakeError(Reason::kInvalidField, field, got, want);

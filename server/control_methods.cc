@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "kernels/status_macros.h"
@@ -11,6 +12,7 @@
 #include "server/control/tables.h"
 #include "server/control/warm_up.h"
 #include "server/limits.h"
+#include "server/models/rope_spec.h"
 #include "server/request/prepared_rotation.h"
 
 namespace rope::server {
@@ -22,9 +24,27 @@ template <typename Out>
 using Done = RopeService::Done<Out>;
 using JobPtr = std::unique_ptr<StepWorker::Job>;
 
-// Whether the message takes longer to parse than the thread that received it may spend.
-bool TakesLong(const Caller& caller) {
-  return caller.message_bytes > limits::kControlHereBytesMax;
+// The embeddings that a request names. A registration resolves those of every layer.
+template <typename In>
+bool HasLongSpec(const In& request) {
+  if constexpr (std::is_same_v<In, v1::RegisterModelRequest>) {
+    return true;
+  } else if constexpr (requires { request.rotate(); }) {
+    return TakesLongToRead(request.rotate().rope()) ||
+           TakesLongToRead(request.rotate().reposition().from_rope());
+  } else if constexpr (requires { request.reposition(); }) {
+    return TakesLongToRead(request.rope()) || TakesLongToRead(request.reposition().from_rope());
+  } else if constexpr (requires { request.rope(); }) {
+    return TakesLongToRead(request.rope());
+  } else {
+    return false;
+  }
+}
+
+// Whether the call takes longer than the thread that received it may spend.
+template <typename In>
+bool TakesLong(const In& request, const Caller& caller) {
+  return caller.message_bytes > limits::kControlHereBytesMax || HasLongSpec(request);
 }
 
 // Answers through the job's Done in any case.
@@ -34,7 +54,7 @@ void RunJob(const ControlParts& parts, JobPtr job, const Caller& caller) {
   if (!status.ok()) job->Done(status);
 }
 
-// Adds a method that answers in one step: here, or on the worker's thread if its message is large.
+// Adds a method that answers in one step: here, or on the worker's thread if it takes long.
 template <typename In, typename Out>
 void AddImmediate(Method method,
                   std::function<absl::StatusOr<Out>(const In&, const Caller&)> answer,
@@ -42,7 +62,7 @@ void AddImmediate(Method method,
   service.AddMethod<In, Out>(
       method, [parts, answer = std::move(answer)](const In& request, const Caller& caller,
                                                   const Done<Out>& done) {
-        if (!TakesLong(caller)) return done(answer(request, caller));
+        if (!TakesLong(request, caller)) return done(answer(request, caller));
         const auto later = [answer, &request, caller] { return answer(request, caller); };
         RunJob(parts, std::make_unique<AnswerJob<Out>>(later, done), caller);
       });
@@ -57,7 +77,7 @@ void AddJob(
   service.AddMethod<In, Out>(
       method, [parts, make = std::move(make)](const In& request, const Caller& caller,
                                               const Done<Out>& done) {
-        if (TakesLong(caller)) {
+        if (TakesLong(request, caller)) {
           const auto later = [make, &request, caller, done] { return make(request, caller, done); };
           return RunJob(parts, std::make_unique<PlannedJob<Out>>(later, done), caller);
         }

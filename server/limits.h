@@ -26,7 +26,12 @@ inline constexpr int64_t kSkeletonBytesMax = 16 * kMiB;
 inline constexpr int64_t kSkeletonFactor = 9;
 // Elements of one repeated message field, checked before parsing: far above every legal count.
 inline constexpr int64_t kRepeatedMessagesMax = 1024;
+// Fields of a message, which take some 50 nanoseconds each; numbers of a packed array are one. A
+// config with factors for 65,536 channels that are not packed has as many.
+inline constexpr int64_t kFieldsMax = 256 * 1024;
 inline constexpr int64_t kConfigJsonBytesMax = 1 * kMiB;
+// A larger one is parsed on another thread than the one that received it: 0.3 milliseconds.
+inline constexpr int64_t kConfigJsonHereBytesMax = 16 * kKiB;
 inline constexpr int64_t kRequestIdBytesMax = 128;
 inline constexpr int64_t kLabelsMax = 16;
 inline constexpr int64_t kLabelKeyBytesMax = 64;
@@ -99,17 +104,18 @@ inline constexpr int64_t kSliceBuildBytesMax = 2 * kMiB;
 inline constexpr int64_t kBatchBuildBytesMax = 2 * kSliceBuildBytesMax;
 // A row counts as if it had at least these columns: a page of one column takes 7 microseconds.
 inline constexpr int64_t kBuildColumnsMin = 8;
-// Rows that count for a row that is computed from its position, with a sine and a cosine for each
-// column: it takes as long as a quarter of a page.
+// Rows that count for a row computed from its position, which takes a quarter of a page's time.
 inline constexpr int64_t kExactRowRows = 16;
 // The same factor for all rows of precision hf, whose pages have no shared angles.
 inline constexpr int64_t kEagerRowFactor = 4;
 // The build bytes of a slice that no permit counts: two pages of a head of 128 channels, so that a
 // decode token does not count a page that the table cache counts already.
 inline constexpr int64_t kUncountedBuildBytes = 64 * kKiB;
-// Frequencies that one request has made for its sequence lengths. A length takes 32 bytes and some
-// 0.15 microseconds a column: 7,000 lengths with a head of 128 channels.
+// Frequencies that a request has made for its lengths: 7,000 lengths of 64 columns, with 32 bytes
+// and some 0.15 microseconds a column.
 inline constexpr int64_t kFrequencyBytesMax = 16 * kMiB;
+// Frequencies that no permit counts, but those made for lengths: the spec's cache counts them.
+inline constexpr int64_t kUncountedFrequencyBytes = 16 * kKiB;
 // Jobs of a batch, each a rectangle of tokens and heads with 210 bytes. A token may need as many.
 inline constexpr int64_t kJobsMax = 64 * 1024;
 // Bytes of one token in all tensors; a slice has at least one token.
@@ -158,8 +164,10 @@ inline constexpr int kConcurrentStreamsMax = 128;
 // prefills in flight, little enough for many clients that never read.
 inline constexpr int64_t kStreamBytesMax = 64 * kMiB;
 inline constexpr int64_t kStreamRequestsMax = 1024;
-// Replies of at least this size can be cancelled when their clients do not take them.
-inline constexpr int64_t kListedReplyBytesMin = 16 * kKiB;
+// Replies of this size, alone or together on a stream, can be cancelled if they are not taken.
+inline constexpr int64_t kListedReplyBytesMin = 4 * kKiB;
+// What a stream must take for its time to begin anew.
+inline constexpr int64_t kTakenBytesMin = 64 * kKiB;
 // Replies of a stream that are sent together if the next one is ready: as many as gather. The bytes
 // are what gRPC is told to buffer before it writes, and a third of what a socket takes at once.
 inline constexpr int64_t kJoinedAnswersMax = kGatheredRequestsMax;

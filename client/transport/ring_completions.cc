@@ -151,9 +151,9 @@ class RingCompletions::Requests {
     return MakeError(Reason::kDeadline, "ring: no answer in time", true);
   }
 
-  // Until the first deadline, or the next look at the connection. Submit wakes the thread for what
-  // must be earlier. Between requests that follow each other the thread sleeps as if it had one, so
-  // that none of them has to wake it.
+  // Until the first deadline, or the next look at the connection. A Submit with an earlier deadline
+  // wakes the thread. Shortly after a request the sleep is as short as with one, so that the next
+  // request does not have to wake the thread.
   microseconds TimeToSleep() {
     const auto now = Clock::now();
     const proto::MutexLock lock(&mu_);

@@ -204,6 +204,16 @@ absl::StatusOr<LayerConfig> ModelConfig::Layer(const LayerChoice& choice) const 
   return entry;
 }
 
+bool ModelConfig::SameLayers(int64_t a, int64_t b) const {
+  if (std::min(a, b) < 0 || std::max(a, b) >= num_layers_.value_or(kLayersMax)) return false;
+  const auto rotates = [&](int64_t layer) {
+    return static_cast<size_t>(layer) >= no_rope_.size() || !no_rope_[static_cast<size_t>(layer)];
+  };
+  if (rotates(a) != rotates(b)) return false;
+  return layers_.empty() ||
+         layers_.NumberOf(static_cast<size_t>(a)) == layers_.NumberOf(static_cast<size_t>(b));
+}
+
 std::vector<std::string> ModelConfig::layers() const {
   std::vector<std::string> types;
   for (size_t i = 0; i < layers_.size(); ++i) types.push_back(layers_[i]);

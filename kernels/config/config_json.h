@@ -64,6 +64,10 @@ class ModelConfig {
   // is false if none of the chosen layers rotates. If only some do, a warning says so.
   absl::StatusOr<LayerConfig> Layer(const LayerChoice& choice) const;
 
+  // Whether both are layers of the model, of one type, and rotate both or neither: Layer then gives
+  // the same embedding for both.
+  bool SameLayers(int64_t a, int64_t b) const;
+
   // Bytes in memory, with those of the object.
   int64_t KeptBytes() const;
 

@@ -122,9 +122,8 @@ bool RotatesByType(const ConfigDocument& document, const std::string& type) {
   return std::find(still.begin(), still.end(), type) == still.end();
 }
 
-// REQUIRES: layers.count and layers.types are set. An explicit list comes before the interval;
-//           layers
-// that their type excludes are added to both.
+// REQUIRES: layers.count and layers.types are set. An explicit list comes before the interval.
+// Layers that their type excludes are added to both.
 absl::StatusOr<std::vector<bool>> ReadNoRope(const ConfigDocument& document,
                                              const LayerList& layers) {
   // Despite the key's name, 1 means that the layer rotates.

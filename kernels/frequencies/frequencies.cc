@@ -7,6 +7,7 @@
 
 #include "absl/hash/hash.h"
 #include "kernels/check.h"
+#include "kernels/config/kept_bytes.h"
 #include "kernels/config/rope_formulas.h"
 #include "kernels/config/validate_config.h"
 #include "kernels/error.h"
@@ -166,7 +167,8 @@ ResolvedRope::AtSeqLen ResolvedRope::Evaluate(int64_t seq_len) const {
   return result;
 }
 
-// With xPos every column scales, even one with frequency 0, so no column is left out.
+// With xPos every column scales, even one with frequency 0, so no column is left out. Nor is one
+// where frequencies depend on the length: all tokens of a tensor have the same columns.
 std::shared_ptr<const Frequencies> ResolvedRope::Make(AtSeqLen evaluated, double multiplier,
                                                       const RowUse& use) const {
   auto frequencies = std::make_shared<Frequencies>();
@@ -179,7 +181,7 @@ std::shared_ptr<const Frequencies> ResolvedRope::Make(AtSeqLen evaluated, double
     if (use.side == Side::kK) {
       for (long double& number : frequencies->growth) number = -number;
     }
-  } else if (multiplier == 1) {
+  } else if (multiplier == 1 && !DependsOnSeqLen()) {
     while (!frequencies->inv_freq.empty() && frequencies->inv_freq.back() == 0) {
       frequencies->inv_freq.pop_back();
     }
@@ -231,7 +233,9 @@ int64_t ResolvedRope::KeptBytes() const {
       }
     }
   }
-  return static_cast<int64_t>(2 * numbers * sizeof(InverseFrequency));
+  return static_cast<int64_t>(sizeof(*this)) + kernels::KeptBytes(config_) +
+         static_cast<int64_t>(2 * numbers * sizeof(InverseFrequency)) +
+         static_cast<int64_t>(growth_.capacity() * sizeof(long double));
 }
 
 std::shared_ptr<const Frequencies> ResolvedRope::ForDifferences(int64_t seq_len, Side side) const {

@@ -64,8 +64,8 @@ class TableKey {
 
 // Everything that determines the rows of one table.
 struct Frequencies {
-  // One per column of the table, at most rotary_dim/2. If the multiplier is 1, trailing zero
-  // frequencies are left out, because their channels pass through unchanged.
+  // One per column of the table, at most rotary_dim/2. If the multiplier is 1 and the frequencies
+  // are the same for every seq_len, trailing zeros are left out: their channels pass unchanged.
   std::vector<InverseFrequency> inv_freq;
   double multiplier = 1;  // on cos and sin
   TableKey key = {};
@@ -120,7 +120,8 @@ class ResolvedRope {
   // 0). REQUIRES: seq_len >= 1. Thread-safe.
   std::shared_ptr<const Frequencies> ForSeqLen(int64_t seq_len, Multiplier multiplier,
                                                RowUse use = {}) const;
-  // Approximate memory of the stored frequencies and their keys.
+  // The memory that it keeps, approximately: itself, its config, and the stored frequencies with
+  // their keys.
   int64_t KeptBytes() const;
   // The frequencies for differences of positions, which move rotated vectors: all rotary_dim/2
   // columns, no multiplier, xPos without a centre, exact angles in either precision.

@@ -13,8 +13,12 @@
 
 #include <cmath>
 #include <memory>
+#include <new>
 #include <utility>
 #include <vector>
+
+#include "kernels/error.h"
+#include "kernels/str_cat.h"
 
 namespace rope::kernels {
 namespace {
@@ -95,6 +99,17 @@ std::shared_ptr<TablePage> BuildEagerPage(const Frequencies& frequencies, int64_
 }
 
 }  // namespace
+
+absl::StatusOr<std::shared_ptr<TablePage>> TryBuild(const PageBuilder& builder,
+                                                    const Frequencies& frequencies, int64_t first) {
+  try {
+    return builder(frequencies, first);
+  } catch (const std::bad_alloc&) {
+    return MakeError(Reason::kBudgetFull, "positions",
+                     StrCat("rows of ", frequencies.inv_freq.size(), " pairs"),
+                     "memory for a page of them, which is short");
+  }
+}
 
 absl::StatusOr<std::shared_ptr<TablePage>> BuildPage(const Frequencies& frequencies,
                                                      int64_t first) {

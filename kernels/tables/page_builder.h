@@ -24,7 +24,11 @@ inline constexpr int64_t kPageRows = 64;
 using PageBuilder =
     std::function<absl::StatusOr<std::shared_ptr<TablePage>>(const Frequencies&, int64_t first)>;
 
-// The server's PageBuilder. Never fails.
+// The builder's page. RESOURCE_EXHAUSTED, kBudgetFull: an allocation failed.
+absl::StatusOr<std::shared_ptr<TablePage>> TryBuild(const PageBuilder& builder,
+                                                    const Frequencies& frequencies, int64_t first);
+
+// The server's PageBuilder. Fails only by std::bad_alloc.
 absl::StatusOr<std::shared_ptr<TablePage>> BuildPage(const Frequencies& frequencies, int64_t first);
 
 }  // namespace rope::kernels

@@ -252,7 +252,7 @@ absl::StatusOr<PagePtr> TableCache::Impl::CachedPage(const Frequencies& frequenc
 // gets a failure; the entry is erased before they wake up, so the next request builds again.
 absl::StatusOr<PagePtr> TableCache::Impl::BuildInto(const Frequencies& frequencies, int64_t page,
                                                     Table& table, Entry& entry) {
-  auto built = builder_(frequencies, page * kPageRows);
+  auto built = TryBuild(builder_, frequencies, page * kPageRows);
   if (built.ok()) (*built)->set_cached();
   const absl::StatusOr<PagePtr> result = entry.result = std::move(built);
   if (result.ok()) {
@@ -360,7 +360,7 @@ absl::Status TableCache::Impl::AppendOwnRows(const Frequencies& frequencies,
     }
     PagePtr& built = pages[run.page];
     if (built == nullptr) {
-      ROPE_ASSIGN_OR_RETURN(built, builder_(frequencies, run.page * kPageRows));
+      ROPE_ASSIGN_OR_RETURN(built, TryBuild(builder_, frequencies, run.page * kPageRows));
     }
     run.built = built;
     AppendRowsOf(run, rows);

@@ -17,8 +17,8 @@
 // Threading:  Thread-safe. A hit takes shared locks only. No lock is held while a page is built or
 //             while a thread waits for another thread's build. Lock order: eviction, cache, table.
 // Ownership:  Rows own a share of their pages; the cache may be destroyed before them.
-// Errors:     Errors of the page builder (the default builder never fails). The contents of `rows`
-//             are then unspecified.
+// Errors:     Errors of the page builder (the default one: only kBudgetFull, for lack of
+//             memory). The contents of `rows` are then unspecified.
 // Limits:     statistics().bytes <= budget_bytes + one page for each thread that is building. A
 //             page larger than the budget is served and not kept.
 // Precision:  The first position of a page is computed in long double, the other rows by angle

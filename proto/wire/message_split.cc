@@ -49,6 +49,12 @@ absl::string_view WireTypeName(uint32_t type) {
   return kNames[type & 7];
 }
 
+// False for groups, which proto3 does not have, and for numbers that name no type.
+bool IsWireType(uint32_t type) {
+  return type <= static_cast<uint32_t>(WireType::kLength) ||
+         type == static_cast<uint32_t>(WireType::kFixed32);
+}
+
 // Recursive descent over the wire, one level per nested message. Every field passes through Field,
 // which checks it against the schema and then appends it to the skeleton `out`:
 //
@@ -102,6 +108,7 @@ class Splitter {
     while (cursor_.position() < end) {
       auto tag = cursor_.ReadTag();
       if (!tag.ok()) return tag.status();
+      if (++fields_ > options_.fields_max) return TooManyFields();
       if (absl::Status s = Field(schema, *tag, end, path, depth, seen, out); !s.ok()) return s;
       if (static_cast<int64_t>(out.size()) > options_.skeleton_bytes_max) return TooLarge();
     }
@@ -201,21 +208,10 @@ class Splitter {
                        absl::StrCat("unknown field number ", number),
                        absl::StrCat("a field of ", schema.full_name()));
     }
-    switch (type) {
-      case static_cast<uint32_t>(WireType::kVarint):
-        return cursor_.ReadVarint().status();
-      case static_cast<uint32_t>(WireType::kFixed64):
-        return cursor_.ReadView(8).status();
-      case static_cast<uint32_t>(WireType::kFixed32):
-        return cursor_.ReadView(4).status();
-      case static_cast<uint32_t>(WireType::kLength): {
-        auto length = cursor_.ReadLength();
-        if (!length.ok()) return length.status();
-        return cursor_.ReadView(*length).status();
-      }
-      default:
-        return Malformed(path, absl::StrCat("wire type ", WireTypeName(type)), "no groups");
+    if (!IsWireType(type)) {
+      return Malformed(path, absl::StrCat("wire type ", WireTypeName(type)), "no groups");
     }
+    return cursor_.SkipField(static_cast<WireType>(type));
   }
 
   absl::Status TooLarge() const {
@@ -223,6 +219,12 @@ class Splitter {
         Reason::kLimitExceeded, "request",
         absl::StrCat("more than ", options_.skeleton_bytes_max, " bytes outside raw payloads"),
         "fewer: send arrays as raw");
+  }
+
+  absl::Status TooManyFields() const {
+    return MakeError(Reason::kLimitExceeded, "request",
+                     absl::StrCat("more than ", options_.fields_max, " fields"),
+                     "fewer: send numbers packed, or arrays as raw");
   }
 
   static absl::Status TwoMembers(const Schema& schema, const FieldSchema& first,
@@ -243,6 +245,7 @@ class Splitter {
   WireCursor cursor_;
   SplitOptions options_;
   std::vector<FragmentedBytes>* payloads_ = nullptr;
+  int64_t fields_ = 0;  // read so far
 };
 
 }  // namespace

@@ -42,6 +42,8 @@ struct SplitOptions {
   // Most elements of one repeated message field. Two bytes on the wire become an object of about a
   // hundred.
   int64_t repeated_messages_max = std::numeric_limits<int64_t>::max();
+  // Most fields of the message and all messages in it. Numbers of a packed array are one field.
+  int64_t fields_max = std::numeric_limits<int64_t>::max();
 };
 
 struct SplitMessage {

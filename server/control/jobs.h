@@ -1,5 +1,5 @@
-// Jobs of one step, and jobs that are planned by their first step: for calls whose message takes
-// longer to parse than the thread that received it may spend.
+// Jobs of one step, and jobs that are planned by their first step: for calls whose config takes
+// longer to read than the thread that received the message may spend.
 //
 // Threading:  As StepWorker::Job: the functions run on the worker's thread.
 // Errors:     Those of the functions, and those of the StepWorker.

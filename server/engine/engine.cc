@@ -8,7 +8,9 @@
 #include "server/engine/slice_bounds.h"
 #include "server/error.h"
 #include "server/limits.h"
+#include "server/models/rope_spec.h"
 #include "server/request/destination.h"
+#include "server/request/token_runs.h"
 #include "server/request/validate.h"
 
 namespace rope::server {
@@ -37,7 +39,12 @@ absl::Status Engine::PlanOrEnqueue(std::unique_ptr<Request>& request) {
   if (!id.empty()) {
     ROPE_ASSIGN_OR_RETURN(request->prepared, prepared_.Find(id));
   }
-  if (!PlansHere(*request)) return planner_.Enqueue(request);
+  bool here = false;
+  ROPE_RETURN_IF_ERROR(WithinMemory([&] {
+    here = PlansHere(*request);
+    return absl::OkStatus();
+  }));
+  if (!here) return planner_.Enqueue(request);
   ROPE_RETURN_IF_ERROR(MakeWholePlan(*request));
   return batcher_.Enqueue(request);
 }
@@ -46,6 +53,10 @@ absl::Status Engine::PlanOrEnqueue(std::unique_ptr<Request>& request) {
 bool Engine::PlansHere(const Request& request) {
   const int64_t most = options_.plan_here_bytes_max;
   if (PlanningBytes(request) > most) return false;
+  if (request.prepared == nullptr && (TakesLongToRead(request.asked().rope()) ||
+                                      TakesLongToRead(request.asked().reposition().from_rope()))) {
+    return false;
+  }
   if (LengthBytes(request) > most && FrequenciesMayDiffer(request)) return false;
   return RegionTensorBytes(request) <= most || !regions_.CopiesTensors(request);
 }
@@ -60,21 +71,17 @@ bool Engine::FrequenciesMayDiffer(const Request& request) {
   }
   const auto may_depend = [this](const v1::RopeSpec& spec) {
     const auto entry = registry_.Find(spec);
-    if (!entry.ok()) return false;  // planning refuses it, before anything is made
+    if (!entry.ok()) return false;  // planning refuses it
     const kernels::RopeType type = (*entry)->layer().config.rope_type;
     return type == kernels::RopeType::kDynamic || type == kernels::RopeType::kLongrope;
   };
   const v1::RotateRequest& asked = request.asked();
-  if (asked.rope().has_first_layer()) return true;
   if (!asked.has_rows() && may_depend(asked.rope())) return true;
   return asked.reposition().has_from_rope() && may_depend(asked.reposition().from_rope());
 }
 
 absl::Status Engine::MakeWholePlan(Request& request) {
-  ROPE_RETURN_IF_ERROR(WithinMemory([&] { return MakePlan(request); }));
-  ROPE_RETURN_IF_ERROR(CheckReplyBytes(request));
-  BoundBuilding(request.plan);
-  ROPE_RETURN_IF_ERROR(AdmitBuilding(request));
+  ROPE_RETURN_IF_ERROR(WithinMemory([&] { return MakeBoundedPlan(request); }));
   request.run.enqueued = clock_.Now();
   request.stages.validate =
       Microseconds(request.run.enqueued - request.arrival.received) - request.stages.decode;
@@ -97,6 +104,13 @@ void Engine::PlanLater(std::unique_ptr<Request> request) {
   done(std::move(request), status);
 }
 
+absl::Status Engine::MakeBoundedPlan(Request& request) {
+  ROPE_RETURN_IF_ERROR(MakePlan(request));
+  ROPE_RETURN_IF_ERROR(CheckReplyBytes(request));
+  BoundBuilding(request.plan);
+  return AdmitBuilding(request);
+}
+
 absl::Status Engine::MakePlan(Request& request) {
   RegionResolver::Source source(regions_, request);
   const auto admit = [&](Plan& plan) -> absl::Status {
@@ -114,7 +128,10 @@ absl::Status Engine::MakePlan(Request& request) {
 absl::Status Engine::AdmitBuilding(Request& request) {
   const Plan& plan = request.plan;
   const bool builds = plan.building.slice_bytes > limits::kUncountedBuildBytes;
-  const int64_t bytes = plan.frequency_bytes + (builds ? plan.building.slice_bytes : 0);
+  // Embeddings of many channels may be in no cache, so that the plan alone keeps them.
+  const int64_t kept = FrequencyBytes(plan);
+  const int64_t frequencies = kept > limits::kUncountedFrequencyBytes ? kept : plan.frequency_bytes;
+  const int64_t bytes = frequencies + (builds ? plan.building.slice_bytes : 0);
   return bytes == 0 ? absl::OkStatus() : request.permit.Grow(bytes, "positions");
 }
 

@@ -57,12 +57,14 @@ class Engine {
   // On the planner's thread, which answers a refused request itself.
   void PlanLater(std::unique_ptr<Request> request);
   absl::Status PlanAndQueue(std::unique_ptr<Request>& request);
-  // Whether planning the request takes no longer than a slice may.
+  // Whether planning the request takes at most as long as rotating a slice.
   bool PlansHere(const Request& request);
   // Whether the request's frequencies may depend on the lengths of its sequences or on the layer.
   bool FrequenciesMayDiffer(const Request& request);
   // Fills everything that the batcher needs.
   absl::Status MakeWholePlan(Request& request);
+  // Fills the request's plan, checks its reply, and admits what running it takes.
+  absl::Status MakeBoundedPlan(Request& request);
   // Fills the request's plan.
   absl::Status MakePlan(Request& request);
   // Admits the rows of a slice and the frequencies, once the positions are known.

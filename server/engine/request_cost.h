@@ -15,12 +15,12 @@ namespace rope::server {
 // Bytes of a decoded request: its message, plus the parsed objects of its skeleton.
 int64_t DecodedBytes(const Request& request);
 
-// Bytes that planning reads: token positions, rows, every array except tensors, and strided tensors
-// that came in several fragments.
+// Bytes that planning reads in any case: token positions, rows, every array except tensors, and
+// strided tensors that came in several fragments.
 int64_t PlanningBytes(const Request& request);
 
-// Bytes that planning reads as well if frequencies depend on the length of a sequence or on the
-// layer: they count for each sequence and layer that the request claims, at the speed of a copy.
+// The time that planning takes if frequencies depend on the length of a sequence or on the layer,
+// as the bytes that a copy moves in that time. Each claimed sequence and layer counts.
 int64_t LengthBytes(const Request& request);
 
 // Bytes of tensors in regions, which planning copies if the regions are not mapped.

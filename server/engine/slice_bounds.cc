@@ -37,7 +37,7 @@ class SlicePages {
     in_a_row_.fill(0);
   }
 
-  // Rows that the token adds to those that the slice builds.
+  // The number of rows that the slice has to build for this token and not for an earlier one.
   int64_t RowsOf(const Plan& plan, const TokenRun& run, size_t token) {
     if (run.from != nullptr) return 2 * limits::kExactRowRows;
     const auto& positions = plan.positions;

@@ -55,7 +55,7 @@ void MemoryWatch::Start() {
 // Tick runs without mutex_, which guards only the sleep. Wake reads rests_ without the mutex, and
 // takes it only if the thread is in its long sleep. A Wake between Tick and the sleep finds rests_
 // false and does nothing, so the loop looks for new reads once more after it has set rests_. Lock
-// order: mutex_, then Transfers's.
+// order: mutex_, then that of Transfers.
 void MemoryWatch::Loop() {
   while (true) {
     const absl::Duration rest = Tick();

@@ -2,13 +2,13 @@
 //
 //   - Messages that are being read belong to no budget until they are complete. Their memory is
 //     estimated as what the process holds minus what the budgets account for (unaccounted bytes).
-//     The reads of the session that has the most of them end in two cases: the unaccounted bytes
+//     The reads of the session with the most of them end in two cases: the unaccounted bytes
 //     exceed the budget for receiving; or they exceed half of it, and late messages, counted at the
 //     largest message size each, exceed it.
 //   - A message that is not complete in time ends its call.
-//   - Replies count as admitted bytes until their clients have taken them. While these bytes are
-//     used up, so that requests are refused, the large replies that one session has not taken for
-//     kUntakenMs are cancelled: those of the session that has the most of them.
+//   - Replies count as admitted bytes until their clients have taken them. While requests are
+//     refused because these bytes are used up, replies that were not taken for kUntakenMs are
+//     cancelled, of the session with the most of them.
 //   - Memory that a burst took goes back to the system: pool buffers and freed allocator memory
 //     that were unused for kUnusedMs.
 //

@@ -21,7 +21,8 @@ namespace {
 
 constexpr proto::SplitOptions kSplitOptions = {
     .skeleton_bytes_max = limits::kSkeletonBytesMax,
-    .repeated_messages_max = limits::kRepeatedMessagesMax};
+    .repeated_messages_max = limits::kRepeatedMessagesMax,
+    .fields_max = limits::kFieldsMax};
 
 // An encoded message up to this size is copied into its slice; a larger one belongs to it.
 constexpr size_t kCopiedBytesMax = 4096;
@@ -60,6 +61,20 @@ Views ViewsOf(const Slices& slices) {
   return views;
 }
 
+// A client chooses the frames in which a message arrives, and each frame is a slice that keeps the
+// buffer it was read into: a message in frames of a byte would keep a hundred times its size.
+void JoinSmallSlices(size_t bytes, Slices& slices) {
+  constexpr size_t kFewSlices = 64;
+  constexpr size_t kSmallBytes = 512;  // on average
+  if (slices.size() <= kFewSlices || slices.size() * kSmallBytes <= bytes) return;
+  std::string all;
+  all.reserve(bytes);
+  for (const grpc::Slice& slice : slices) {
+    all.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  slices.assign(1, grpc::Slice(all));
+}
+
 absl::StatusOr<Slices> Dump(const grpc::ByteBuffer& bytes) {
   constexpr size_t kSlices = 2;  // most small messages: fields, and tensor bytes
   Slices slices;
@@ -67,6 +82,7 @@ absl::StatusOr<Slices> Dump(const grpc::ByteBuffer& bytes) {
   if (bytes.Valid() && !bytes.Dump(&slices).ok()) {
     return InvalidField("request", "bytes that cannot be read", "a message");
   }
+  JoinSmallSlices(bytes.Length(), slices);
   return slices;
 }
 
@@ -119,11 +135,12 @@ void TakeId(std::string id, Arrival& arrival) {
   arrival.id = std::move(id);
 }
 
-// Finds the request_id of a message that was refused. Empty: it has none. Error: the message is
-// broken before its id.
+// Finds the request_id of a message that was refused. Empty: its first fields have none. Error: the
+// message is broken before its id.
 absl::StatusOr<std::string> FindId(absl::Span<const std::string_view> fragments) {
+  constexpr int kFieldsMax = 1024;  // a message of 256 MiB may have a hundred million
   proto::WireCursor cursor(fragments);
-  while (cursor.position() < cursor.size()) {
+  for (int fields = 0; fields < kFieldsMax && cursor.position() < cursor.size(); ++fields) {
     ROPE_ASSIGN_OR_RETURN(const uint32_t tag, cursor.ReadTag());
     const auto type = static_cast<proto::WireType>(tag & 7);
     if (type != proto::WireType::kLength) {
@@ -163,19 +180,16 @@ using ReplySlices = absl::InlinedVector<grpc::Slice, 2 * kSmallTensors + 1>;
 // The encoded RotateResponse: text and outputs in turn.
 ReplySlices SlicesOfReply(Request& request) {
   ReplySlices slices;
-  std::string text = ReplyHead(request);
-  for (size_t i = 0; i < request.plan.tensors.size(); ++i) {
-    AppendReplyTensor(request, i, text);
-    if (!HasReplyPayload(request, i)) continue;
+  const std::string rest = WriteReply(request, [&](size_t tensor, std::string& text) {
     slices.push_back(SliceOf(text));
-    if (request.plan.tensors[i].destination == Destination::kReceivedBytes) {
-      AddOverwritten(request, i, slices);
+    if (request.plan.tensors[tensor].destination == Destination::kReceivedBytes) {
+      AddOverwritten(request, tensor, slices);
     } else {
-      slices.push_back(server::SliceOf(std::move(request.run.outputs[i])));
+      slices.push_back(server::SliceOf(std::move(request.run.outputs[tensor])));
     }
     text.clear();
-  }
-  if (!text.empty()) slices.push_back(SliceOf(text));
+  });
+  if (!rest.empty()) slices.push_back(SliceOf(rest));
   return slices;
 }
 
@@ -273,15 +287,11 @@ grpc::ByteBuffer EncodeStreamReply(uint64_t sequence, Request& request) {
 }
 
 std::string EncodeSmallReply(Request& request) {
-  std::string text = ReplyHead(request);
-  for (size_t i = 0; i < request.plan.tensors.size(); ++i) {
-    AppendReplyTensor(request, i, text);
-    if (!HasReplyPayload(request, i)) continue;
-    ROPE_CHECK(request.plan.tensors[i].destination == Destination::kReply);
-    const PooledBuffer& output = request.run.outputs[i];
+  return WriteReply(request, [&](size_t tensor, std::string& text) {
+    ROPE_CHECK(request.plan.tensors[tensor].destination == Destination::kReply);
+    const PooledBuffer& output = request.run.outputs[tensor];
     text.append(output.data(), static_cast<size_t>(output.size()));
-  }
-  return text;
+  });
 }
 
 grpc::ByteBuffer EncodeStreamError(uint64_t sequence, const std::string& request_id,

@@ -122,7 +122,8 @@ class RopeService {
   Arrival Receive(UnaryCall& call);
   // Admits what the message takes once it is decoded.
   absl::Status AdmitMessage(ControlCall& control);
-  // Admits the reply's bytes beyond those that the call holds, and encodes it.
+  // Encodes the reply. First admits as many bytes as it needs in addition to the admitted bytes of
+  // the call.
   absl::Status AdmitAndEncode(const google::protobuf::Message& response, ControlCall& control,
                               grpc::ByteBuffer& reply);
   void Answer(UnaryCall& call, ControlCall& control, const absl::Status& status,

@@ -139,11 +139,11 @@ void StreamCall::CancelRequest(uint64_t sequence) {
 }
 
 void StreamCall::OnWritten(bool ok) {
-  untaken_.Leave();
   bool free = false;
   {
     proto::MutexLock lock(&mutex_);
     writing_ = false;
+    taken_bytes_ += static_cast<int64_t>(replies_.front().bytes.Length());
     --held_;
     held_bytes_ -= replies_.front().held_bytes;
     replies_.pop_front();
@@ -225,7 +225,7 @@ void StreamCall::Release() {
 //   write:  the first reply, if none is being written
 //   finish: once, when no more messages come, all are answered, and all answers are written
 void StreamCall::Advance() {
-  if (finishing_) return;
+  if (finishing_) return ListReplies();
   const bool may_read = !closed_ && !draining_ && !gone_ && held_ < method_.unanswered_max &&
                         held_bytes_ < method_.unanswered_bytes_max;
   if (may_read && !reading_) {
@@ -234,6 +234,7 @@ void StreamCall::Advance() {
     stream_.Read(&message_, &read_);
   }
   if (!writing_ && !replies_.empty()) StartWrite();
+  ListReplies();
   if (writing_ || unanswered_ > 0 || !(closed_ || draining_ || gone_)) return;
   finishing_ = true;
   stream_.Finish(
@@ -258,8 +259,18 @@ void StreamCall::StartWrite() {
     joined_ = joined_bytes_ = 0;
   }
   writing_ = true;
-  if (held_bytes_ >= limits::kListedReplyBytesMin) untaken_.Enter(method_.untaken, session_);
   stream_.Write(bytes, options, &written_);
+}
+
+// Called with mutex_ held. While a write is under way and much is held, the stream is in the list.
+// Its time begins anew once the client has taken kTakenBytesMin: a small reply now and then does
+// not keep many large ones behind it.
+void StreamCall::ListReplies() {
+  const bool listed = writing_ && held_bytes_ >= limits::kListedReplyBytesMin;
+  if (!listed || taken_bytes_ >= limits::kTakenBytesMin) untaken_.Leave();
+  if (!listed || untaken_.entered()) return;
+  taken_bytes_ = 0;
+  untaken_.Enter(method_.untaken, session_);
 }
 
 void StreamCall::DropReplies() {

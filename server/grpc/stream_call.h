@@ -138,6 +138,8 @@ class StreamCall final : private Transfers::Transfer {
   // Writes the first reply. Replies that are ready at the same time go to the socket together.
   // REQUIRES: replies_ is not empty, and no write is under way.
   void StartWrite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Enters the replies into the list of untaken ones, or takes them out.
+  void ListReplies() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Drops all replies except the one that is being written: the client has gone.
   void DropReplies() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether every step has come back and every answer was given. It becomes true once; the caller
@@ -165,7 +167,8 @@ class StreamCall final : private Transfers::Transfer {
   bool has_written_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t joined_ ABSL_GUARDED_BY(mutex_) = 0;        // answers in gRPC's buffer, perhaps not sent
   int64_t joined_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // bytes of these
-  std::atomic<int> retained_ = 0;                     // threads that are ending its read
+  int64_t taken_bytes_ ABSL_GUARDED_BY(mutex_) = 0;   // by the client, since it was listed
+  std::atomic<int> retained_ = 0;                     // threads that are ending a transfer
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;  // by the client: no more messages
@@ -175,7 +178,7 @@ class StreamCall final : private Transfers::Transfer {
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   bool done_seen_ ABSL_GUARDED_BY(mutex_) = false;
 
-  UntakenReply<StreamCall> untaken_{*this};  // of the write under way
+  UntakenReply<StreamCall> untaken_ ABSL_GUARDED_BY(mutex_){*this};
   CallEvent<StreamCall> received_{this, &StreamCall::OnReceived};
   CallEvent<StreamCall> read_{this, &StreamCall::OnRead};
   CallEvent<StreamCall> written_{this, &StreamCall::OnWritten};

@@ -4,8 +4,8 @@
 // their clients have not taken.
 //
 // A call enters a Transfer before it asks gRPC to read or to write, and it leaves when the message
-// has come or the reply was taken. MemoryWatch ends transfers that take too long while others need
-// the memory, first those of the session that has the most of them.
+// has come or the reply was taken. MemoryWatch ends reads that are older than --receive_timeout,
+// and where memory is short transfers of the session with the most of them.
 //
 //   Enter -> in the list -+- Leave (done)
 //                         +- End (once) --- no end after a grace period ---> AbortTransfer

@@ -23,6 +23,8 @@ class UntakenReply final : private Transfers::Transfer {
     list_ = list;
     if (list_ != nullptr) list_->Enter(*this, session);
   }
+  // Whether it is in a list.
+  bool entered() const { return list_ != nullptr; }
   // After the reply was taken, or was not entered.
   void Leave() {
     if (list_ != nullptr) list_->Leave(*this);

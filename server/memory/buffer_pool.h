@@ -59,9 +59,9 @@ class BufferPool {
   // Keeps kTrimFloorBytes of free memory.
   void Trim();
 
-  // Bytes of the free buffers, with those that a device has not let go of yet; and of the buffers
-  // in use.
+  // Bytes of the free buffers, including buffers that a device has yet to unregister.
   int64_t kept_bytes() const;
+  // Bytes of the buffers in use.
   int64_t used_bytes() const;
 
  private:

@@ -65,8 +65,8 @@ class RegionTable {
   };
 
   // Regions are announced to `announced_to`, if there is one: a device then accesses tensors there
-  // without a copy. Only those whose pages exist are: their pages are locked, and locking allocates
-  // pages on the server's account.
+  // without a copy. Regions with pages that do not exist yet are not announced: a device locks all
+  // pages, and locking allocates the missing ones on the server's account.
   explicit RegionTable(Options options,
                        std::shared_ptr<kernels::HostMemory> announced_to = nullptr);
 

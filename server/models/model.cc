@@ -2,9 +2,9 @@
 
 #include <vector>
 
+#include "kernels/config/kept_bytes.h"
 #include "kernels/frequencies/frequencies.h"
 #include "server/error.h"
-#include "server/models/kept_bytes.h"
 #include "server/models/rope_spec.h"
 
 namespace rope::server {
@@ -32,10 +32,16 @@ absl::StatusOr<kernels::LayerConfig> Model::Layer(const kernels::LayerChoice& ch
   return layer;
 }
 
+bool Model::SameLayers(int64_t a, int64_t b) const {
+  const auto* const layers = std::get_if<kernels::ModelConfig>(&config);
+  return layers != nullptr && layers->SameLayers(a, b);
+}
+
 int64_t Model::KeptBytes() const {
   const auto of_config = [](const auto& alternative) { return alternative.KeptBytes(); };
   return static_cast<int64_t>(sizeof(Model)) + std::visit(of_config, config) +
-         server::KeptBytes(origin) + server::KeptBytes(owner) + server::KeptBytes(composite_json);
+         kernels::KeptBytes(origin) + kernels::KeptBytes(owner) +
+         kernels::KeptBytes(composite_json);
 }
 
 namespace {

@@ -39,6 +39,8 @@ struct Model {
   // The embedding of the chosen layers. `field`: the path that errors of the config begin with.
   absl::StatusOr<kernels::LayerConfig> Layer(const kernels::LayerChoice& choice,
                                              const std::string& field) const;
+  // As kernels::ModelConfig::SameLayers; false for a config of a single layer.
+  bool SameLayers(int64_t a, int64_t b) const;
   // The memory that it keeps, approximately.
   int64_t KeptBytes() const;
 };

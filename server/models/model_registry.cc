@@ -4,22 +4,21 @@
 #include <set>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/config/kept_bytes.h"
 #include "kernels/config/presets.h"
 #include "kernels/config/validate_config.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
 #include "server/limits.h"
-#include "server/models/kept_bytes.h"
 #include "server/models/message_hash.h"
 #include "server/models/rope_spec.h"
 
 namespace rope::server {
 
-absl::Status CheckLayersBytes(int64_t bytes) {
+absl::Status CheckLayersBytes(absl::string_view field, int64_t bytes) {
   if (bytes <= limits::kLayersBytesMax) return absl::OkStatus();
-  return MakeError(Reason::kLimitExceeded, "rope.first_layer",
+  return MakeError(Reason::kLimitExceeded, field,
                    absl::StrCat(bytes, " bytes of frequencies of different layers"),
                    absl::StrCat("at most ", limits::kLayersBytesMax));
 }
@@ -83,7 +82,7 @@ absl::StatusOr<std::shared_ptr<const RopeEntry>> ModelRegistry::Find(const v1::R
 }
 
 // The layers are one value of the cache, so that the spec, which may hold a whole file, is read and
-// kept once. Layers of one type share an entry.
+// kept once. Layers that are the same share an entry, and only the first of them is copied.
 absl::StatusOr<RopeEntries> ModelRegistry::FindLayers(const v1::RopeSpec& spec, int64_t count) {
   // Not the key of a spec without first_layer: the digits follow fields that have one.
   const std::string key = absl::StrCat(CanonicalBytes(spec), absl::Hex(count, absl::kZeroPad8));
@@ -98,22 +97,29 @@ absl::StatusOr<RopeEntries> ModelRegistry::FindLayers(const v1::RopeSpec& spec, 
   ROPE_RETURN_IF_ERROR(CheckSpec(alone));
   ROPE_ASSIGN_OR_RETURN(const Source source, ReadSource(alone));
   auto layers = std::make_shared<RopeEntries>();
-  absl::flat_hash_map<std::string, std::shared_ptr<const RopeEntry>> by_type;
+  std::vector<int64_t> read;                              // layers that differ from each other
+  std::vector<std::shared_ptr<const RopeEntry>> entries;  // of these
   int64_t bytes = 0;
   for (int64_t i = 0; i < count; ++i) {
+    const int64_t index = spec.first_layer() + i;
+    const auto same = std::ranges::find_if(
+        read, [&](int64_t other) { return source.model->SameLayers(other, index); });
+    if (same != read.end()) {
+      layers->push_back(entries[static_cast<size_t>(same - read.begin())]);
+      continue;
+    }
     ROPE_ASSIGN_OR_RETURN(kernels::LayerConfig layer,
-                          source.model->Layer({.layer = spec.first_layer() + i}, source.field));
+                          source.model->Layer({.layer = index}, source.field));
     if (!layer.rotates) {
       return InvalidField("rope.first_layer",
                           absl::StrCat("index ", i, " of the L axis, which does not rotate"),
                           "layers that rotate");
     }
-    std::shared_ptr<const RopeEntry>& entry = by_type[layer.layer_type];
-    if (entry == nullptr) {
-      ROPE_ASSIGN_OR_RETURN(entry, ReadEntry(source, std::move(layer)));
-      bytes += entry->bytes();
-      ROPE_RETURN_IF_ERROR(CheckLayersBytes(bytes));
-    }
+    ROPE_ASSIGN_OR_RETURN(const auto entry, ReadEntry(source, std::move(layer)));
+    bytes += entry->bytes();
+    ROPE_RETURN_IF_ERROR(CheckLayersBytes("rope.first_layer", bytes));
+    read.push_back(index);
+    entries.push_back(entry);
     layers->push_back(entry);
   }
   bytes += count * static_cast<int64_t>(sizeof(layers->front()));
@@ -264,7 +270,7 @@ absl::StatusOr<v1::RegisterModelResponse> ModelRegistry::Register(const std::str
   model.origin = "registered";
   model.owner = owner;
   model.SetDims();
-  model.bytes = model.KeptBytes() + KeptBytes(name);
+  model.bytes = model.KeptBytes() + kernels::KeptBytes(name);
   *response.mutable_model() = WriteModel(name, model);
   ROPE_RETURN_IF_ERROR(Insert(name, std::move(model)));
   return response;
@@ -279,6 +285,7 @@ absl::Status ModelRegistry::CheckLayers(const Model& model,
     types = config->layer_types();
   }
   if (types.empty()) types.emplace_back();
+  int64_t bytes = 0;
   for (const std::string& type : types) {
     RopeEntry entry;
     entry.field_ = field;
@@ -287,6 +294,8 @@ absl::Status ModelRegistry::CheckLayers(const Model& model,
     ROPE_ASSIGN_OR_RETURN(kernels::LayerConfig layer, model.Layer(choice, field));
     ROPE_RETURN_IF_ERROR(
         Complete(std::move(layer), explicit_pairing, kernels::Compat::kDefault, entry));
+    if (entry.resolved_ != nullptr) bytes += entry.resolved_->KeptBytes();
+    ROPE_RETURN_IF_ERROR(CheckLayersBytes("rope", bytes));
     if (entry.layer().rotates && !entry.pairing().has_value()) {
       return InvalidField("rope.pairing", "nothing",
                           "PAIRING_HALF or PAIRING_INTERLEAVED: this config does not say");

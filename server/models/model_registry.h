@@ -40,7 +40,7 @@ namespace rope::server {
 
 // INVALID_ARGUMENT: the embeddings of the layers of one request have together more bytes than
 // limits::kLayersBytesMax.
-absl::Status CheckLayersBytes(int64_t bytes);
+absl::Status CheckLayersBytes(absl::string_view field, int64_t bytes);
 
 class ModelRegistry {
  public:

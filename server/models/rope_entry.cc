@@ -1,7 +1,7 @@
 #include "server/models/rope_entry.h"
 
+#include "kernels/config/kept_bytes.h"
 #include "server/models/config_id.h"
-#include "server/models/kept_bytes.h"
 #include "server/models/rope_spec.h"
 
 namespace rope::server {
@@ -16,9 +16,10 @@ absl::StatusOr<std::shared_ptr<const kernels::ResolvedRope>> RopeEntry::Resolve(
 
 void RopeEntry::Complete() {
   config_id_ = ConfigIdOf(rope_);
+  using kernels::KeptBytes;
   bytes_ = static_cast<int64_t>(sizeof(RopeEntry)) + KeptBytes(config_id_) + KeptBytes(field_) +
            rope_.layer.KeptBytes() + KeptBytes(rope_.stated) + KeptBytes(rope_.warnings);
-  if (resolved_ != nullptr) bytes_ += KeptBytes(*resolved_);
+  if (resolved_ != nullptr) bytes_ += resolved_->KeptBytes();
 }
 
 }  // namespace rope::server

@@ -26,7 +26,7 @@ class RopeEntry {
   // The spec's pairing, else that of the preset or model_type, else nothing.
   std::optional<kernels::Pairing> pairing() const { return rope_.pairing; }
   const std::vector<std::string>& warnings() const { return rope_.warnings; }
-  // The memory that it keeps (kept_bytes.h), its frequencies included.
+  // The memory that it keeps (kernels/config/kept_bytes.h), its frequencies included.
   int64_t bytes() const { return bytes_; }
 
   // The embedding for heads of `head_dim` channels. Only a config without head_dim uses the

@@ -264,6 +264,12 @@ absl::StatusOr<std::optional<kernels::Pairing>> ReadPairing(v1::Pairing pairing)
   }
 }
 
+bool TakesLongToRead(const v1::RopeSpec& spec) {
+  const auto json_bytes = static_cast<int64_t>(spec.config_json().size());
+  return json_bytes > limits::kConfigJsonHereBytesMax || !spec.sub_config().empty() ||
+         spec.has_first_layer();
+}
+
 absl::Status CheckModelName(absl::string_view field, absl::string_view name) {
   const bool legal = !name.empty() && name.size() <= kModelNameBytesMax &&
                      std::all_of(name.begin(), name.end(), [](char c) {

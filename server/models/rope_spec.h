@@ -35,8 +35,11 @@ v1::Pairing WritePairing(std::optional<kernels::Pairing> pairing);
 absl::StatusOr<std::optional<kernels::Pairing>> ReadPairing(v1::Pairing pairing);
 
 // INVALID_ARGUMENT: the spec names no embedding, has fields that exclude each other, or has a
-// first_layer, which layer_ropes.h turns into specs of one layer each.
+// first_layer, which ModelRegistry::FindLayers reads.
 absl::Status CheckSpec(const v1::RopeSpec& spec);
+
+// Whether the spec may take milliseconds to read: a whole file, or the embeddings of many layers.
+bool TakesLongToRead(const v1::RopeSpec& spec);
 
 inline constexpr size_t kModelNameBytesMax = 128;
 

@@ -26,8 +26,8 @@ std::shared_ptr<const RopeEntry> SpecCache::FindId(const std::string& config_id)
 }
 
 SpecCache::Value SpecCache::Add(const std::string& key, Value value) {
+  if (CostOf(key, value) > bytes_max_) return value;  // it would evict all others
   const auto [kept, is_new] = values_.try_emplace(key, std::move(value));
-  // A copy, because a value above the bound evicts itself.
   Value result = kept->second;
   if (!is_new) return result;
   if (result.entry != nullptr) {

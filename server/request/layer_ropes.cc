@@ -8,7 +8,6 @@
 #include "kernels/status_macros.h"
 #include "server/error.h"
 #include "server/limits.h"
-#include "server/models/kept_bytes.h"
 
 namespace rope::server {
 namespace {
@@ -61,7 +60,7 @@ absl::Status LayerRopes::AddOthers(const RopeEntries& entries, int64_t channels)
   const kernels::ResolvedRope& of_first = *by_layer_.front();
   // Layers share entries. Each entry is resolved and compared once.
   absl::flat_hash_map<const RopeEntry*, ResolvedPtr> by_entry;
-  int64_t bytes = KeptBytes(of_first);
+  int64_t bytes = of_first.KeptBytes();
   for (size_t i = 1; i < entries.size(); ++i) {
     const RopeEntry& entry = *entries[i];
     ResolvedPtr& rope = by_entry[&entry];
@@ -70,8 +69,8 @@ absl::Status LayerRopes::AddOthers(const RopeEntries& entries, int64_t channels)
         rope = by_layer_.front();
       } else {
         ROPE_ASSIGN_OR_RETURN(rope, entry.Resolve(channels));
-        bytes += KeptBytes(*rope);
-        ROPE_RETURN_IF_ERROR(CheckLayersBytes(bytes));
+        bytes += rope->KeptBytes();
+        ROPE_RETURN_IF_ERROR(CheckLayersBytes(kField, bytes));
       }
       const absl::string_view difference = DifferenceOf(of_first, *entries.front(), *rope, entry);
       if (!difference.empty()) {

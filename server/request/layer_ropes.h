@@ -38,7 +38,7 @@ class LayerRopes {
   static absl::StatusOr<LayerRopes> Resolve(ResolvedPtr first, const RopeEntries& entries,
                                             int64_t channels, const Layout& layout);
 
-  // Whether layers have embeddings of their own.
+  // Whether layers have different embeddings.
   bool differ() const { return by_layer_.size() > 1; }
   // By layer; layers may share one.
   absl::Span<const ResolvedPtr> by_layer() const { return by_layer_; }
@@ -48,7 +48,7 @@ class LayerRopes {
   // `groups` is filled.
   const std::vector<int64_t>& Groups(const std::vector<int64_t>& sequence,
                                      std::vector<int64_t>& groups) const;
-  // INVALID_ARGUMENT: layers have embeddings of their own. `with` names what excludes them.
+  // INVALID_ARGUMENT: layers have different embeddings. `with` names what excludes them.
   absl::Status CheckNone(absl::string_view with) const;
 
  private:

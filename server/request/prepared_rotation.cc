@@ -9,7 +9,6 @@
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
-#include "server/models/kept_bytes.h"
 #include "server/models/message_hash.h"
 #include "server/request/tensor_reader.h"
 #include "server/request/validate.h"
@@ -106,7 +105,7 @@ int64_t BytesOf(const Ropes& ropes) {
                                             ropes.layers.by_layer().end());
   resolved.insert({ropes.resolved, ropes.from_resolved});
   for (const ResolvedPtr& rope : resolved) {
-    if (rope != nullptr) bytes += KeptBytes(*rope);
+    if (rope != nullptr) bytes += rope->KeptBytes();
   }
   return bytes + static_cast<int64_t>(ropes.layers.by_layer().size() * sizeof(ResolvedPtr));
 }

@@ -1,6 +1,8 @@
 #include "server/request/prepared_rotations.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "server/error.h"
@@ -60,13 +62,22 @@ PreparedRotations::Size PreparedRotations::SizeOf(std::optional<uint64_t> sessio
   return size;
 }
 
+// Goes through the entries once: one large entry may take the place of a thousand small ones.
 void PreparedRotations::Shrink(std::optional<uint64_t> session, const Size& most) {
-  for (Size size = SizeOf(session); size.entries > most.entries || size.bytes > most.bytes;) {
-    auto oldest = entries_.end();
-    for (auto it = entries_.begin(); it != entries_.end(); ++it) {
-      if (session.value_or(it->second.session) != it->second.session) continue;
-      if (oldest == entries_.end() || it->second.used < oldest->second.used) oldest = it;
-    }
+  Size size = SizeOf(session);
+  if (size.entries <= most.entries && size.bytes <= most.bytes) return;
+  using Used = std::pair<int64_t, Entries::iterator>;
+  std::vector<Used> heap;  // the least recently used in front
+  for (auto it = entries_.begin(); it != entries_.end(); ++it) {
+    if (session.value_or(it->second.session) == it->second.session)
+      heap.emplace_back(it->second.used, it);
+  }
+  const auto later = [](const Used& a, const Used& b) { return a.first > b.first; };
+  std::ranges::make_heap(heap, later);
+  while (size.entries > most.entries || size.bytes > most.bytes) {
+    const auto oldest = heap.front().second;
+    std::ranges::pop_heap(heap, later);
+    heap.pop_back();
     const int64_t bytes = oldest->second.prepared->bytes;
     size = {size.entries - 1, size.bytes - bytes};
     all_ = {all_.entries - 1, all_.bytes - bytes};

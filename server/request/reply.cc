@@ -76,8 +76,7 @@ std::vector<double> NumbersOf(const TensorPlan& plan, const PooledBuffer& output
   return numbers;
 }
 
-}  // namespace
-
+// The reply without its tensors.
 std::string ReplyHead(const Request& request) {
   using Response = v1::RotateResponse;
   std::string text;
@@ -102,6 +101,7 @@ bool HasReplyPayload(const Request& request, size_t tensor) {
   return IsInReply(plan.destination) && plan.output_bytes() > 0 && !plan.numbers;
 }
 
+// Appends a tensor, up to its payload if it has one.
 void AppendReplyTensor(const Request& request, size_t tensor, std::string& text) {
   const TensorPlan& plan = request.plan.tensors[tensor];
   std::string array = ArrayText(request, tensor);
@@ -115,6 +115,18 @@ void AppendReplyTensor(const Request& request, size_t tensor, std::string& text)
                        .array = array,
                        .raw_bytes = static_cast<size_t>(raw_bytes)},
                       text);
+}
+
+}  // namespace
+
+std::string WriteReply(const Request& request,
+                       absl::FunctionRef<void(size_t tensor, std::string& text)> payload) {
+  std::string text = ReplyHead(request);
+  for (size_t i = 0; i < request.plan.tensors.size(); ++i) {
+    AppendReplyTensor(request, i, text);
+    if (HasReplyPayload(request, i)) payload(i, text);
+  }
+  return text;
 }
 
 }  // namespace rope::server

@@ -6,20 +6,17 @@
 
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "server/request/request.h"
 
 namespace rope::server {
 
-// A RotateResponse without its tensors.
-std::string ReplyHead(const Request& request);
-
-// Whether the reply contains the tensor's raw bytes: the input came as bytes, the result is not in
-// a region, and it is not empty.
-bool HasReplyPayload(const Request& request, size_t tensor);
-
-// Appends a tensor of a request that has run, up to its payload if it has one. A tensor that came
-// as numbers is returned as numbers, which are part of this text.
-void AppendReplyTensor(const Request& request, size_t tensor, std::string& text);
+// Writes the reply of a request that has run. Calls `payload(tensor, text)` for each tensor with a
+// payload; `text` is then what comes before the payload, and the rest is appended to it. A payload
+// is the raw bytes of a result that is not in a region, not empty, and whose input came as bytes; a
+// tensor that came as numbers is returned as numbers, which are part of the text. Returns the text.
+std::string WriteReply(const Request& request,
+                       absl::FunctionRef<void(size_t tensor, std::string& text)> payload);
 
 }  // namespace rope::server
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
@@ -22,7 +23,7 @@ kernels::Side SideOf(bool is_k, v1::Operation operation) {
 }
 
 // The numbers, and their bits in the key.
-int64_t FrequencyBytes(const kernels::Frequencies& frequencies) {
+int64_t BytesOf(const kernels::Frequencies& frequencies) {
   const size_t numbers = frequencies.inv_freq.size() + frequencies.growth.size();
   return static_cast<int64_t>(sizeof(frequencies) + 2 * numbers * sizeof(long double));
 }
@@ -152,7 +153,7 @@ FrequenciesPtr ByLength::At(const kernels::ResolvedRope& rope, int64_t length) {
   FrequenciesPtr& slot = made_[{&rope, length}];
   if (slot != nullptr) return slot;
   slot = make_(rope, length);
-  if (slot.use_count() == 1) plan_.frequency_bytes += FrequencyBytes(*slot);
+  if (slot.use_count() == 1) plan_.frequency_bytes += BytesOf(*slot);
   last_ = slot;
   return slot;
 }
@@ -163,6 +164,21 @@ absl::Status CheckFrequencyBytes(const Plan& plan) {
                    "so many different lengths, given or from the positions",
                    absl::StrCat("frequencies of at most ", limits::kFrequencyBytesMax,
                                 " bytes, 16 for each channel that rotates and each length"));
+}
+
+int64_t FrequencyBytes(const Plan& plan) {
+  absl::InlinedVector<const kernels::Frequencies*, 8> all;
+  for (const RowSet& set : plan.row_sets) {
+    for (const TokenRun& run : set.runs) {
+      all.push_back(run.frequencies.get());
+      if (run.from != nullptr) all.push_back(run.from.get());
+    }
+  }
+  std::ranges::sort(all);
+  all.erase(std::unique(all.begin(), all.end()), all.end());
+  int64_t bytes = 0;
+  for (const kernels::Frequencies* frequencies : all) bytes += BytesOf(*frequencies);
+  return bytes;
 }
 
 void MakeRowSets(const kernels::ResolvedRope& resolved, v1::Operation operation,

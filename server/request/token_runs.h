@@ -91,9 +91,9 @@ TokenRuns MakeRuns(absl::FunctionRef<RunFrequencies(int64_t token)> frequencies_
 // One run of all tokens.
 TokenRuns OneRun(FrequenciesPtr frequencies, Plan& plan);
 
-// Memoizes the frequencies of embeddings by sequence length, and counts those that were made for
-// this plan in Plan::frequency_bytes. Past limits::kFrequencyBytesMax it makes no more and returns
-// any: the caller must then refuse the plan (CheckFrequencyBytes).
+// Memoizes the frequencies of embeddings by sequence length. Plan::frequency_bytes counts the
+// frequencies made for this plan. Past limits::kFrequencyBytesMax it makes no more and returns any:
+// the caller must then refuse the plan (CheckFrequencyBytes).
 class ByLength {
  public:
   using Make = std::function<FrequenciesPtr(const kernels::ResolvedRope& rope, int64_t length)>;
@@ -110,6 +110,8 @@ class ByLength {
 
 // RESOURCE_EXHAUSTED: the plan's sequences have too many different lengths.
 absl::Status CheckFrequencyBytes(const Plan& plan);
+// The bytes of all frequencies of the plan, which other requests may share.
+int64_t FrequencyBytes(const Plan& plan);
 
 // Gives each group of heads its row set, made by `runs_of(use)`. Makes at least one set.
 void MakeRowSets(const kernels::ResolvedRope& resolved, v1::Operation operation,

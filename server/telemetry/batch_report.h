@@ -20,7 +20,7 @@ enum class ClosedBy {
   kBytes,     // the cap in bytes
   kTokens,    // the cap in tokens
   kRequests,  // the cap in requests
-  kRows,      // the cap in table rows to build
+  kRows,      // the cap in bytes of table rows to build
   kJobs,      // the cap in jobs
 };
 inline constexpr int kClosedByCount = 7;

@@ -18,6 +18,7 @@
 #include "tests/support/hostile_requests.h"
 #include "tests/support/http2_peer.h"
 #include "tests/support/region_client.h"
+#include "tests/support/unread_replies.h"
 #include "tests/support/watched_server.h"
 
 namespace rope::testing {
@@ -150,36 +151,10 @@ TEST(HalfSentMessageTest, SixteenStreamsThatStopAt60MiBAreBounded) {
   watched.ExpectMemoryGivenBack("60 of 64 MiB on 16 streams");
 }
 
-struct Calls {
-  int held = 0;
-  int refused = 0;
-  int refused_with_pushback = 0;
-  int cancelled = 0;  // by the server, because others were refused
-};
-
-Calls Count(const Http2Peer& peer) {
-  Calls calls;
-  for (const auto& [id, stream] : peer.streams()) {
-    if (stream.held()) ++calls.held;
-    if (stream.ended() && stream.code != kResourceExhausted) ++calls.cancelled;
-    if (stream.code != kResourceExhausted) continue;
-    ++calls.refused;
-    if (!stream.pushback.empty()) ++calls.refused_with_pushback;
-  }
-  return calls;
-}
-
-// Starts `count` calls and does not read the answers. Returns once each call is refused, or held
-// unread.
-void CallWithoutReading(Http2Peer& peer, int count, int64_t answer_bytes) {
-  const std::string request = SmallRequestForLargeAnswer(answer_bytes).SerializeAsString();
-  for (int i = 0; i < count && !peer.lost(); ++i) {
-    const uint32_t stream = peer.Call(request);
-    if (!peer.Await([&] { return peer.stream(stream).held() || peer.IsOver(stream); },
-                    seconds(20))) {
-      return;
-    }
-  }
+// Starts `count` rotations with answers of `answer_bytes`, and does not read them.
+void RotateWithoutReading(Http2Peer& peer, int count, int64_t answer_bytes) {
+  CallWithoutReading(peer, Http2Peer::kRotate,
+                     SmallRequestForLargeAnswer(answer_bytes).SerializeAsString(), count);
 }
 
 TEST(UnreadAnswerTest, EightyAnswersOf32MiBCountUntilTheyAreTaken) {
@@ -187,9 +162,9 @@ TEST(UnreadAnswerTest, EightyAnswersOf32MiBCountUntilTheyAreTaken) {
   WatchedServer watched;
   {
     Http2Peer peer = watched.NewPeer(/*window=*/0);
-    CallWithoutReading(peer, kCalls, kAnswerBytes);
+    RotateWithoutReading(peer, kCalls, kAnswerBytes);
     ASSERT_FALSE(peer.lost());
-    const Calls calls = Count(peer);
+    const UnreadReplies calls = CountUnread(peer);
     std::printf("measured: %d answers of 32 MiB held, %d calls refused, %d of them with a delay\n",
                 calls.held, calls.refused, calls.refused_with_pushback);
     EXPECT_EQ(calls.held + calls.refused, kCalls);
@@ -207,10 +182,10 @@ TEST(UnreadAnswerTest, EightyAnswersOf32MiBCountUntilTheyAreTaken) {
     EXPECT_TRUE(peer.AwaitEnd(first));
     EXPECT_EQ(peer.stream(first).code, grpc::StatusCode::OK);
     EXPECT_GT(peer.stream(first).answer_bytes, kAnswerBytes);
-    for (int i = 0; i < 100 && Count(peer).held < calls.held; ++i) {
-      CallWithoutReading(peer, 1, kAnswerBytes);
+    for (int i = 0; i < 100 && CountUnread(peer).held < calls.held; ++i) {
+      RotateWithoutReading(peer, 1, kAnswerBytes);
     }
-    EXPECT_EQ(Count(peer).held, calls.held);
+    EXPECT_EQ(CountUnread(peer).held, calls.held);
     watched.ExpectUnharmed("80 unread answers of 32 MiB");
   }
   watched.ExpectMemoryGivenBack("80 unread answers of 32 MiB, the connection closed");
@@ -221,9 +196,9 @@ TEST(UnreadAnswerTest, ConnectionsTogetherStayWithinTheBudget) {
   WatchedServer watched;
   watched.EndBystander();  // the attackers may use all memory together
   AttackFromManyConnections(watched, kPeers, /*window=*/0, [](Http2Peer& peer) {
-    CallWithoutReading(peer, kCallsOfEach, kAnswerBytes);
+    RotateWithoutReading(peer, kCallsOfEach, kAnswerBytes);
     EXPECT_FALSE(peer.lost());
-    const Calls calls = Count(peer);
+    const UnreadReplies calls = CountUnread(peer);
     EXPECT_EQ(calls.held + calls.refused + calls.cancelled, kCallsOfEach);
   });
   watched.ExpectMemoryGivenBack("8 x 20 unread answers of 32 MiB, the connections closed");
@@ -259,8 +234,8 @@ TEST(UnreadAnswerTest, OneSessionTakesHalfAtMostAndOthersAreAnswered) {
   const v1::RotateRequest request = sample.Inline();
   WatchedServer watched;
   Http2Peer peer = watched.NewPeer(/*window=*/0);
-  CallWithoutReading(peer, 40, kAnswerBytes);
-  EXPECT_GE(Count(peer).refused, 1) << "it holds all that it can";
+  RotateWithoutReading(peer, 40, kAnswerBytes);
+  EXPECT_GE(CountUnread(peer).refused, 1) << "it holds all that it can";
   const auto stub = watched.server().NewStub();
   int answered = 0;
   v1::RotateResponse response;
@@ -280,17 +255,31 @@ TEST(UnreadAnswerTest, OneSessionTakesHalfAtMostAndOthersAreAnswered) {
   watched.ExpectUnharmed("one session holds all that it can");
 }
 
-TEST(UnreadAnswerTest, TwoConnectionsThatHoldAllDoNotLockOthersOut) {
+// Sends requests on new streams until one is refused. The first answer of each stream is small.
+void StreamWithoutReading(Http2Peer& peer, int streams, int requests, int64_t answer_bytes) {
+  const auto send = [&](uint32_t stream, uint64_t sequence, int64_t bytes) {
+    const std::string request = SmallRequestForLargeAnswer(bytes).SerializeAsString();
+    const std::string message =
+        proto::StreamPrefix(sequence, static_cast<int64_t>(request.size())) + request;
+    peer.SendPart(stream, message, message.size(), /*last=*/false, seconds(1));
+  };
+  for (int i = 0; i < streams && !peer.lost(); ++i) {
+    const uint32_t stream = peer.StartCall(Http2Peer::kRotateStream);
+    send(stream, 1, 256);
+    peer.Await([&] { return peer.stream(stream).began; }, seconds(1));
+    for (int j = 0; j < requests; ++j) send(stream, static_cast<uint64_t>(j) + 2, answer_bytes);
+  }
+  peer.Await([] { return false; }, seconds(1));
+}
+
+// `hold` makes a connection hold as many replies as it may. A third client must be answered.
+void ExpectNotLockedOut(const std::function<void(Http2Peer&)>& hold) {
   const v1::RotateRequest request = Sample{.tokens = 4096, .heads = 8}.Inline();
   WatchedServer watched;
   watched.EndBystander();  // its calls are refused too
   Http2Peer one = watched.NewPeer(/*window=*/0);
   Http2Peer two = watched.NewPeer(/*window=*/0);
-  for (Http2Peer* const peer : {&one, &two}) {
-    for (const int64_t bytes : {kAnswerBytes, 4 * kMiB, kMiB / 2}) {
-      CallWithoutReading(*peer, 12, bytes);  // until a half is full
-    }
-  }
+  for (Http2Peer* const peer : {&one, &two}) hold(*peer);
   const auto stub = watched.server().NewStub();
   const auto begin = std::chrono::steady_clock::now();
   const auto seconds_since = [begin] {
@@ -308,6 +297,22 @@ TEST(UnreadAnswerTest, TwoConnectionsThatHoldAllDoNotLockOthersOut) {
   EXPECT_GE(refused, 1) << "the two connections hold all";
   std::printf("measured: a third client is answered after %.1f s, %d calls refused\n",
               seconds_since(), refused);
+}
+
+TEST(UnreadAnswerTest, TwoConnectionsThatHoldAllDoNotLockOthersOut) {
+  ExpectNotLockedOut([](Http2Peer& peer) {
+    for (const int64_t bytes : {kAnswerBytes, 4 * kMiB, kMiB / 2}) {
+      RotateWithoutReading(peer, 12, bytes);  // until a half is full
+    }
+  });
+}
+
+TEST(UnreadAnswerTest, LargeAnswersBehindASmallOneDoNotLockOthersOut) {
+  ExpectNotLockedOut([](Http2Peer& peer) {
+    for (const int64_t bytes : {kAnswerBytes, 4 * kMiB, kMiB / 2}) {
+      StreamWithoutReading(peer, /*streams=*/8, /*requests=*/4, bytes);
+    }
+  });
 }
 
 }  // namespace

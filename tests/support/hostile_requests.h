@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "rope/v1/config.pb.h"
 #include "rope/v1/rotate.pb.h"
 
 namespace rope::testing {
@@ -60,6 +61,30 @@ inline v1::RotateRequest ScatteredPositions(int32_t tokens) {
   for (const int64_t length : {tokens, 1, 2}) array.add_shape(length);
   array.set_raw(std::string(static_cast<size_t>(tokens) * 8, '\0'));
   return request;
+}
+
+// A config.json with as many layer types as it may have (64), of the longest names (128 bytes).
+inline std::string ConfigOfManyLayerTypes() {
+  std::string types;
+  for (int i = 10; i < 74; ++i) {
+    if (!types.empty()) types += ",";
+    types += "\"" + std::string(126, 'a') + std::to_string(i) + R"(": {"rope_theta": 1})";
+  }
+  return R"({"head_dim": 64, "rope_parameters": {)" + types + "}}";
+}
+
+// A longrope embedding with `factors` numbers in each of its two lists.
+inline v1::RopeConfig LongropeOfManyFactors(int factors) {
+  v1::RopeConfig config;
+  config.set_rope_type("longrope");
+  config.set_factor(2);
+  config.set_max_position_embeddings(8192);
+  config.set_original_max_position_embeddings(4096);
+  for (int i = 0; i < factors; ++i) {
+    config.add_short_factor(1);
+    config.add_long_factor(2);
+  }
+  return config;
 }
 
 }  // namespace rope::testing

@@ -162,6 +162,21 @@ LayerConfig Pick(std::string_view json, const LayerChoice& choice) {
   return layer.ok() ? *layer : LayerConfig{};
 }
 
+TEST(LayerChoiceTest, SameLayersHaveOneTypeAndRotateAlike) {
+  const auto model = ModelConfig::Parse(R"({"rope_theta": 7, "num_hidden_layers": 6,
+      "layer_types": ["full_attention", "sliding_attention", "full_attention", "full_attention",
+                      "sliding_attention", "full_attention"],
+      "no_rope_layers": [1, 1, 1, 0, 1, 0]})");
+  ASSERT_THAT(model, IsOk());
+  EXPECT_TRUE(model->SameLayers(0, 2));
+  EXPECT_TRUE(model->SameLayers(1, 4));
+  EXPECT_FALSE(model->SameLayers(0, 1));
+  EXPECT_FALSE(model->SameLayers(2, 3)) << "one does not rotate";
+  EXPECT_TRUE(model->SameLayers(3, 5));
+  EXPECT_FALSE(model->SameLayers(0, 6)) << "there are six layers";
+  EXPECT_FALSE(model->SameLayers(-1, 0));
+}
+
 TEST(LayerChoiceTest, TypeTellsWhetherItsLayersRotate) {
   constexpr char kCohere[] =
       R"({"model_type": "cohere2", "rope_theta": 7, "num_hidden_layers": 4})";

@@ -333,6 +333,18 @@ TEST(ForSeqLenTest, TrailingZerosAreDropped) {
   EXPECT_EQ(rope->ForSeqLen(1, Multiplier::kAttentionFactor)->inv_freq.size(), 8u);
 }
 
+TEST(ResolvedRopeTest, KeptBytesCountWhatAScaleTakes) {
+  RopeConfig config;
+  config.head_dim = 65536;
+  const auto plain = Resolve(config);
+  ASSERT_THAT(plain, IsOk());
+  config.xpos.emplace();
+  const auto scaled = Resolve(config);
+  ASSERT_THAT(scaled, IsOk());
+  EXPECT_GE((*scaled)->KeptBytes(), 4 * (*plain)->KeptBytes())
+      << "twice the lists, for q and for k";
+}
+
 TEST(TableKeyTest, MeaningDecidesAndNotSpelling) {
   RopeConfig linear = {.rope_type = RopeType::kLinear, .head_dim = 64};
   linear.factor = 1;

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <atomic>
+#include <exception>
 #include <optional>
 #include <random>
 #include <thread>
@@ -190,6 +191,29 @@ TEST(TableCacheTest, FailureGoesToEveryWaiterAndIsNotKept) {
   EXPECT_EQ(cache.statistics().bytes, 0);
   ExpectExact(frequencies, position, Rows(cache, frequencies, {&position, 1}).rows[0]);
   EXPECT_EQ(builds, 2);
+}
+
+void FailToAllocate() {
+  std::rethrow_exception(std::make_exception_ptr(std::bad_alloc()));
+}
+
+TEST(TableCacheTest, PageWithoutMemoryIsAnErrorAndIsBuiltLater) {
+  int builds = 0;
+  TableCache cache(kLargeBudget,
+                   [&](const Frequencies& frequencies,
+                       int64_t first) -> absl::StatusOr<std::shared_ptr<TablePage>> {
+                     if (++builds <= 2) FailToAllocate();
+                     return BuildPage(frequencies, first);
+                   });
+  const Frequencies frequencies = MakeFrequencies(10000, 8);
+  const int64_t position = 77;
+  for (int i = 0; i < 2; ++i) {
+    TokenRows rows;
+    EXPECT_THAT(cache.AppendRows(frequencies, {&position, 1}, rows),
+                StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("rows of 8 pairs")));
+  }
+  ExpectExact(frequencies, position, Rows(cache, frequencies, {&position, 1}).rows[0]);
+  EXPECT_EQ(builds, 3);
 }
 
 TEST(TableCacheTest, OtherPagesAreServedWhileOneIsBuilt) {

@@ -214,6 +214,18 @@ TEST(MessageSplitTest, MoreElementsThanTheLimitAreResourceExhausted) {
       StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("tensors: got more than 4")));
 }
 
+TEST(MessageSplitTest, MoreFieldsThanTheLimitAreResourceExhausted) {
+  v1::RotateRequest request;
+  for (int i = 0; i < 5; ++i) request.add_tensors()->set_layout("SHD");
+  request.mutable_positions()->add_seq_lens(1);
+  request.mutable_positions()->add_seq_lens(2);
+  const std::string bytes = request.SerializeAsString();
+  EXPECT_THAT(SplitWhole(bytes, {.fields_max = 12}), IsOk()) << "packed numbers are one field";
+  EXPECT_THAT(SplitWhole(bytes, {.fields_max = 11}),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("request: got more than 11 fields")));
+}
+
 TEST(MessageSplitTest, MutatedBytesNeverCrashAndAcceptedOnesMatchTheGeneratedParser) {
   const std::string sample = SampleRequest().SerializeAsString();
   std::mt19937 random(20260101);

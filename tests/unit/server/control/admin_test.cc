@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/limits.h"
+#include "tests/support/hostile_requests.h"
 #include "tests/support/shared_memory.h"
 #include "tests/support/status_matchers.h"
 
@@ -79,15 +80,9 @@ TEST(AdminTest, PageEndsAtAMebibyte) {
   const auto registry = ModelRegistry::Create({}).value();
   const int before = ListModels({}, *registry)->models_size();
   constexpr int kModels = 140;  // of 64 layer types with names of 128 bytes: 8 KiB in a page
-  std::string types;
-  for (int i = 0; i < 64; ++i) {
-    absl::StrAppend(&types, i == 0 ? "" : ",", "\"", std::string(126, 'a'), 10 + i,
-                    R"(": {"rope_theta": 1})");
-  }
   v1::RegisterModelRequest registered;
   registered.mutable_rope()->set_pairing(v1::PAIRING_HALF);
-  registered.mutable_rope()->set_config_json(
-      absl::StrCat(R"({"head_dim": 64, "rope_parameters": {)", types, "}}"));
+  registered.mutable_rope()->set_config_json(testing::ConfigOfManyLayerTypes());
   for (int i = 0; i < kModels; ++i) {
     registered.set_name(absl::StrCat("aaa", i));
     ASSERT_THAT(RegisterModel(registered, kOwner, *registry), IsOk());

@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <optional>
+#include <string>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "proto/mutex.h"
 #include "server/engine/request_cost.h"
 #include "server/error.h"
@@ -228,6 +231,40 @@ TEST(PlansHereTest, FrequenciesOfManyLengthsAreMadeOnThePlannersThread) {
   EXPECT_FALSE(RunsHere(engine, Decode(1000, "dynamic")));
 }
 
+// A config.json whose layers have two embeddings.
+v1::RotateRequest DecodeOfLayers(int64_t bytes, std::optional<int32_t> first_layer) {
+  v1::RotateRequest request = Decode(1, "default");
+  request.mutable_rope()->set_config_json(
+      absl::StrCat(R"({"model_type": "gemma3_text", "head_dim": 128, "rope_theta": 1e6,
+          "rope_local_base_freq": 1e4, "num_hidden_layers": 4, "sliding_window_pattern": 2})",
+                   std::string(static_cast<size_t>(bytes), ' ')));
+  if (!first_layer.has_value()) {
+    request.mutable_rope()->set_layer(0);
+    return request;
+  }
+  request.mutable_rope()->set_first_layer(*first_layer);
+  request.mutable_tensors(0)->set_layout("LSHD");
+  return request;
+}
+
+TEST(PlansHereTest, SpecsThatTakeLongAreReadOnThePlannersThread) {
+  LocalEngine engine;
+  EXPECT_TRUE(RunsHere(engine, DecodeOfLayers(100, std::nullopt)));
+  EXPECT_FALSE(RunsHere(engine, DecodeOfLayers(limits::kConfigJsonHereBytesMax, std::nullopt)));
+  EXPECT_FALSE(RunsHere(engine, DecodeOfLayers(100, 0)));
+}
+
+// Frequencies that are 0 past a length have their columns at every length.
+TEST(PlansHereTest, LengthsWithFrequenciesOfZeroAreRotatedTogether) {
+  LocalEngine engine;
+  v1::RotateRequest sent = Decode(2, "dynamic");
+  sent.mutable_rope()->set_precision(v1::PRECISION_HF);
+  sent.mutable_rope()->mutable_config()->set_factor(1e30);
+  sent.mutable_positions()->set_seq_lens(0, 2);
+  sent.mutable_positions()->set_seq_lens(1, limits::kSeqLenMax);
+  EXPECT_THAT(engine.Run(sent).status(), IsOk());
+}
+
 TEST(PlansHereTest, LengthsWithTooManyFrequenciesAreRefusedByName) {
   LocalEngine engine;
   EXPECT_THAT(engine.Run(Decode(7000, "dynamic")).status(), IsOk());
@@ -280,6 +317,11 @@ TEST(PlansHereTest, RowsThatASliceBuildsAndFrequenciesCount) {
   array.set_dtype(v1::DTYPE_BF16);
   array.set_raw(std::string(size_t{65536} * 2, 0));
   EXPECT_GT(admitted(sent), 16 * limits::kMiB);
+  SetShape(array, {1, 8192});
+  array.set_raw(std::string(size_t{8192} * 2, 0));
+  sent.mutable_rope()->mutable_config()->set_head_dim(8192);
+  const int64_t rows = 64 * 8192 * 4;
+  EXPECT_GE(admitted(sent), rows + 4096 * 32) << "shared frequencies of a wide head count too";
   const v1::RotateRequest dynamic = Decode(1000, "dynamic");
   EXPECT_GT(admitted(dynamic), admitted(Decode(1000, "default")) + 1000 * 128 * 16);
 }

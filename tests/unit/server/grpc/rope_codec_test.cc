@@ -25,6 +25,7 @@ using ::rope::testing::RawBytes;
 using ::rope::testing::SetShape;
 using ::rope::testing::StatusIs;
 using ::rope::testing::ViewsOf;
+using ::testing::_;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -105,6 +106,21 @@ TEST(DecodeRequestTest, PayloadsArePutAsideAndOutliveTheBuffer) {
   }
 }
 
+TEST(DecodeRequestTest, ManySmallSlicesBecomeOne) {
+  v1::RotateRequest sent;
+  AddTensor(sent, 3).mutable_array()->set_raw(std::string(10'000, 'x'));
+  Arrival arrival;
+  const auto fragments = [&](size_t piece) {
+    const auto decoded = Decode(sent.SerializeAsString(), arrival, piece);
+    EXPECT_THAT(decoded, IsOk());
+    EXPECT_EQ(PayloadIn(*decoded), std::string(10'000, 'x'));
+    return proto::PayloadOf(decoded->message().tensors(0).array(), decoded->split).fragments.size();
+  };
+  EXPECT_EQ(fragments(1), 1U);
+  EXPECT_EQ(fragments(100), 1U);
+  EXPECT_GE(fragments(200), 50U) << "few of them";
+}
+
 TEST(DecodeRequestTest, BufferIsCleared) {
   grpc::ByteBuffer buffer = BufferOf(v1::RotateRequest().SerializeAsString() + "");
   Arrival arrival;
@@ -136,6 +152,19 @@ TEST(DecodeRequestTest, LongIdIsNotTakenIntoLogs) {
   Arrival arrival;
   EXPECT_THAT(Decode(sent.SerializeAsString(), arrival), IsOk());
   EXPECT_EQ(arrival.id, "");
+}
+
+// A message of a hundred million fields would take seconds.
+TEST(DecodeRequestTest, IdOfARefusedMessageIsLookedForInItsFirstFields) {
+  const std::string unknown = "\xf8\x7f\x01";  // field 2047
+  const std::string id = "\x0a\x04mine";
+  for (const int fields : {1000, 2000}) {
+    std::string bytes;
+    for (int i = 0; i < fields; ++i) bytes += unknown;
+    Arrival arrival;
+    EXPECT_THAT(Decode(bytes + id, arrival), StatusIs(absl::StatusCode::kUnimplemented, _));
+    EXPECT_EQ(arrival.id, fields == 1000 ? "mine" : "");
+  }
 }
 
 TEST(DecodeStreamRequestTest, CancellationIsNoRequest) {

@@ -6,6 +6,7 @@
 
 #include "server/limits.h"
 #include "server/models/model_registry.h"
+#include "tests/support/hostile_requests.h"
 #include "tests/support/status_matchers.h"
 
 namespace rope::server {
@@ -273,15 +274,7 @@ TEST_F(ModelRegistrationTest, ManyLayersCountByTheirMemoryAndNotByTheirText) {
 TEST_F(ModelRegistrationTest, ListsOfAConfigIdCountForEachName) {
   constexpr int kFactors = 16384;  // 128 KiB a list
   v1::RopeSpec spec;
-  v1::RopeConfig& config = *spec.mutable_config();
-  config.set_rope_type("longrope");
-  config.set_factor(2);
-  config.set_max_position_embeddings(8192);
-  config.set_original_max_position_embeddings(4096);
-  for (int i = 0; i < kFactors; ++i) {
-    config.add_short_factor(1);
-    config.add_long_factor(2);
-  }
+  *spec.mutable_config() = testing::LongropeOfManyFactors(kFactors);
   spec.set_pairing(v1::PAIRING_HALF);
   const auto entry = registry_->Find(spec);
   ASSERT_THAT(entry, IsOk());

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "server/limits.h"
-#include "server/models/kept_bytes.h"
 #include "tests/support/prepared_call.h"
 #include "tests/support/shared_memory.h"
 #include "tests/support/status_matchers.h"
@@ -583,7 +582,7 @@ TEST(PreparedBytesTest, LayersThatShareAnEmbeddingCountItOnce) {
   SetShape(*tensor.mutable_array(), {kLayers, 1, 256});
   const auto prepared = testing::PrepareReceived(request, *registry);
   ASSERT_THAT(prepared, IsOk());
-  const int64_t rope = KeptBytes((*prepared)->ropes.layers.Of(0));
+  const int64_t rope = (*prepared)->ropes.layers.Of(0).KeptBytes();
   EXPECT_GE((*prepared)->bytes, 2 * rope);
   EXPECT_LE((*prepared)->bytes, 6 * rope);
 }
