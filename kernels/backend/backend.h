@@ -4,11 +4,14 @@
 // Threading:  Rotate and PrepareFor may be called from any number of threads at once.
 // Ownership:  The caller owns the jobs and the memory they point to. Rotate does not touch them
 //             after it has returned.
-// Errors:     Outputs of the batch are then undefined. The reason (proto/error.h) has the class:
+// Errors:     Outputs of the batch are then undefined, except after kNotBuilt. The reason
+//             (proto/error.h) has the class:
 //               kDeviceFault  INTERNAL: the device is lost to this process, for good.
 //               kBudgetFull   RESOURCE_EXHAUSTED: the device lacks memory now; a later batch may
 //                             succeed.
 //               kInternal     INTERNAL: the device refuses this batch, and works.
+//               kNotBuilt     UNIMPLEMENTED: the backend cannot run one of the jobs. Nothing has
+//                             run, so inputs and outputs are unchanged.
 //             No other: jobs are validated before, and a malformed job is a bug of the caller
 //             (ROPE_CHECK).
 // Precision:  cos, sin and products are float32 (reference: double). Outputs of fewer bits are

@@ -3,14 +3,19 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/backends.h"
+#include "kernels/check.h"
 #include "kernels/status_macros.h"
 #include "proto/error.h"
 #include "server/limits.h"
+#include "server/memory/buffer_pool.h"
+#include "server/telemetry/log_line.h"
 
 namespace rope::server {
 namespace {
@@ -36,11 +41,38 @@ class Sample {
       : tokens_(std::max<int64_t>(1, bytes / kTokenBytes)),
         page_(1, kHeadDim / 2, std::vector<float>(kHeadDim, 0.5F)),
         rows_(static_cast<size_t>(tokens_), {&page_, 0}),
-        input_(static_cast<size_t>(tokens_ * kTokenBytes)),
-        output_(input_.size()) {}
+        bytes_(tokens_ * kTokenBytes),
+        input_(Allocate(bytes_)),
+        output_(Allocate(bytes_)) {}
 
-  // Returns the best time of kRounds rotations, after one that warms up.
+  // Returns the best time of kRounds rotations, after one that warms up. As in service, the backend
+  // may write a large result without a copy.
   absl::StatusOr<absl::Duration> Time(kernels::Backend& backend, const Clock& clock) {
+    const std::shared_ptr<kernels::HostMemory> memory =
+        bytes_ < BufferPool::kAnnouncedBytesMin ? nullptr : backend.host_memory();
+    if (memory == nullptr) return BestOf(backend, clock);
+    memory->Add(output_.get(), bytes_);
+    memory->Wait();
+    const absl::StatusOr<absl::Duration> best = BestOf(backend, clock);
+    memory->Remove(output_.get(), [] {});
+    memory->Wait();
+    return best;
+  }
+
+ private:
+  using Memory = std::unique_ptr<char, void (*)(void*)>;
+
+  // Whole pages, as those of the server's buffers.
+  static Memory Allocate(int64_t bytes) {
+    constexpr size_t kPageBytes = 4096;
+    const size_t pages = (static_cast<size_t>(bytes) + kPageBytes - 1) / kPageBytes;
+    auto* const data = static_cast<char*>(std::aligned_alloc(kPageBytes, pages * kPageBytes));
+    ROPE_CHECK(data != nullptr);
+    std::memset(data, 0, static_cast<size_t>(bytes));
+    return {data, &std::free};
+  }
+
+  absl::StatusOr<absl::Duration> BestOf(kernels::Backend& backend, const Clock& clock) {
     const kernels::RotateJob job = Job();
     ROPE_RETURN_IF_ERROR(backend.Rotate({&job, 1}));
     absl::Duration best = absl::InfiniteDuration();
@@ -52,11 +84,10 @@ class Sample {
     return best;
   }
 
- private:
   kernels::RotateJob Job() {
     kernels::RotateJob job;
-    job.input = input_.data();
-    job.output = output_.data();
+    job.input = input_.get();
+    job.output = output_.get();
     job.input_strides = {kHeads * kHeadDim, kHeadDim};
     job.output_strides = job.input_strides;
     job.tokens = tokens_;
@@ -71,8 +102,9 @@ class Sample {
   const int64_t tokens_;
   const kernels::TablePage page_;
   const std::vector<kernels::RowRef> rows_;
-  std::vector<char> input_;
-  std::vector<char> output_;
+  const int64_t bytes_;
+  const Memory input_;
+  const Memory output_;
 };
 
 absl::StatusOr<bool> AcceleratorIsFaster(int64_t bytes, kernels::Backend& host,
@@ -125,7 +157,8 @@ DeviceRouter::DeviceRouter(std::unique_ptr<kernels::Backend> host,
       clock_(&clock) {
   if (accelerator_bytes_min_ != kNever) return;
   idle_ = {std::string(accelerator_->name()),
-           absl::StrCat(accelerator_->detail(), "; slower for every size, given back")};
+           absl::StrCat(accelerator_->detail(),
+                        "; slower for every size or failed while measured, given back")};
   accelerator_.reset();
 }
 
@@ -162,8 +195,10 @@ absl::StatusOr<std::string_view> DeviceRouter::Rotate(absl::Span<const kernels::
       return accelerator_->name();
     }
     NoteFailure(status);
-    const bool here_alone = std::any_of(jobs.begin(), jobs.end(), &NeedsTheAccelerator);
-    if (here_alone) return AsDeviceFault(status);
+    const bool has_run = proto::PartsOf(status).reason != proto::Reason::kNotBuilt;
+    if (has_run && std::any_of(jobs.begin(), jobs.end(), &NeedsTheAccelerator)) {
+      return AsDeviceFault(status);
+    }
   }
   ROPE_RETURN_IF_ERROR(host_->Rotate(jobs));
   return host_->name();
@@ -191,8 +226,9 @@ void DeviceRouter::NoteFailure(const absl::Status& status) {
       return;
     }
     case proto::Reason::kInternal:
-      spdlog::warn("device {}: {}; this batch goes to {}", name, status.ToString(),
-                   std::string(host_->name()));
+    case proto::Reason::kNotBuilt:
+      LogLimited(LogKind::kDevice, spdlog::level::warn, "device {}: {}; this batch goes to {}",
+                 name, status.ToString(), std::string(host_->name()));
       return;
     default:
       if (!faulted_.exchange(true) && on_fault_) on_fault_(accelerator_->name(), status);

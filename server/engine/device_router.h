@@ -7,6 +7,7 @@
 //   memory is short:   this batch and those of the next kRetryMin go to the host; the time doubles
 //                      with each failure up to kRetryMax, and starts anew with a success
 //   refused:           this batch goes to the host
+//   cannot run it:     this batch goes to the host, also in place, because nothing has run
 //   the device is lost: this batch and all later ones go to the host
 //
 // Threading:  Thread-safe, as the backends are.

@@ -33,8 +33,9 @@ enum class LogKind {
   kRegion,      // a system error about a client's memory
   kProtobuf,    // a Protobuf error about a client's bytes
   kGrpc,        // a gRPC error about a client's connection
+  kDevice,      // the accelerator refuses a batch
 };
-inline constexpr int kLogKindCount = 6;
+inline constexpr int kLogKindCount = 7;
 
 // LogLimiter::Admit on the process's limiter.
 std::optional<int64_t> AdmitLine(LogKind kind);

@@ -69,6 +69,7 @@ std::vector<const TablePage*> PagesOf(const CudaChunk& chunk) {
 // Copies the rows of the piece's tokens to `rows`.
 void FillRows(const CudaPiece& piece, float* rows) {
   const int64_t columns = 2 * piece.job->geometry.pairs;
+  if (columns == 0) return;
   for (int64_t i = 0; i < piece.tokens; ++i) {
     const RowRef& row = piece.row(i);
     std::memcpy(rows + i * columns, row.page->Cos(row.index),
@@ -180,12 +181,15 @@ CudaPlan PackChunk(const Flight& flight, const CudaShapes& shapes) {
 }
 
 absl::Status CopyIn(const CudaChunk& chunk, const CudaPlan& plan, const CudaLane& lane) {
-  const size_t bytes = plan.NeedsTable() ? static_cast<size_t>(chunk.jobs_offset) +
-                                               plan.jobs.size() * sizeof(CudaJob)
-                                         : static_cast<size_t>(chunk.floats_end);
-  if (bytes == 0) return absl::OkStatus();
+  const int64_t begin = chunk.upload_begin;
+  const int64_t end =
+      plan.NeedsTable()
+          ? chunk.jobs_offset + static_cast<int64_t>(plan.jobs.size() * sizeof(CudaJob))
+          : chunk.floats_end;
+  if (begin >= end) return absl::OkStatus();
   return CudaStatus(
-      cudaMemcpyAsync(lane.device, lane.pinned, bytes, cudaMemcpyHostToDevice, lane.stream.get()),
+      cudaMemcpyAsync(lane.device + begin, lane.pinned + begin, static_cast<size_t>(end - begin),
+                      cudaMemcpyHostToDevice, lane.stream.get()),
       "cudaMemcpyAsync");
 }
 
@@ -222,6 +226,7 @@ class DeviceOwner {
   }
   DeviceOwner(const DeviceOwner&) = delete;
   DeviceOwner& operator=(const DeviceOwner&) = delete;
+  bool owns() const { return owns_; }
 
  private:
   const bool owns_;
@@ -234,6 +239,9 @@ class CudaBackend : public Backend {
         shapes_(shapes),
         detail_(std::move(detail)),
         pool_(options.threads) {}
+  ~CudaBackend() override {
+    if (owner_.owns()) host_memory_->Close();
+  }
 
   std::string_view name() const override { return "cuda:0"; }
   std::string detail() const override { return detail_; }

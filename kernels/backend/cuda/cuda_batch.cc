@@ -22,15 +22,24 @@ int64_t RoundUp(int64_t bytes) {
   return (bytes + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
 }
 
-bool HasSlot(const RotateJob& job) {
-  return job.input_memory == MemoryKind::kHost || job.output_memory == MemoryKind::kHost;
+bool IsInHost(MemoryKind memory) {
+  return memory == MemoryKind::kHost;
 }
 
-// What a (token, head) vector takes in a slot, without its alignment.
+// Whether the result takes the place of the input in its slot.
+bool OverwritesSlot(const RotateJob& job) {
+  return IsInHost(job.input_memory) && IsInHost(job.output_memory) && job.stored() == job.dtype;
+}
+
+// Whether the result has a slot without the input.
+bool HasOutputSlot(const RotateJob& job) {
+  return IsInHost(job.output_memory) && !OverwritesSlot(job);
+}
+
+// What a (token, head) vector takes in slots, without their alignment.
 int64_t SlotBytes(const RotateJob& job) {
-  if (!HasSlot(job)) return 0;
-  const int64_t input = job.head_dim * ElementBytes(job.dtype);
-  return job.stored() == job.dtype ? input : input + job.head_dim * ElementBytes(job.stored());
+  return (IsInHost(job.input_memory) ? job.head_dim * ElementBytes(job.dtype) : 0) +
+         (HasOutputSlot(job) ? job.head_dim * ElementBytes(job.stored()) : 0);
 }
 
 int64_t RowBytes(const RotateJob& job) {
@@ -52,14 +61,17 @@ int64_t FixedBytes(const RotateJob& job, bool in_pages) {
   return (in_pages ? 2 : 1) * kJobBytes + 4 * kSlotAlignment + WeightBytes(job);
 }
 
-// Fills chunks up to `target` bytes, the first ones of each of `workers` less.
+// How large chunks become, in bytes.
+struct Ramp {
+  int64_t first;   // of the first chunk of each worker; each next one is twice as large
+  int64_t most;    // of any chunk
+  int64_t staged;  // of all chunks together
+};
+
 class Cutter {
  public:
-  Cutter(int64_t first_target, int64_t target, size_t workers, int64_t table_bytes)
-      : first_target_(first_target),
-        target_(target),
-        workers_(workers),
-        table_bytes_(table_bytes) {}
+  Cutter(const Ramp& ramp, int64_t workers, int64_t table_bytes)
+      : ramp_(ramp), workers_(workers), table_bytes_(table_bytes), left_(ramp.staged) {}
 
   // By tokens, and tokens that are too large by heads.
   absl::Status Add(const RotateJob& job, const CudaTokens& part) {
@@ -85,10 +97,12 @@ class Cutter {
   }
 
  private:
-  // Of the chunk that is being filled.
+  // Of the chunk that is being filled. The last ones are no larger than the first: a worker that
+  // has taken a large chunk last would be unpacking it when the others have nothing left.
   int64_t Target() const {
-    const size_t turn = std::min<size_t>(chunks_.size() / workers_, 16);
-    return std::min(first_target_ << turn, target_);
+    const int64_t turn = std::min<int64_t>(static_cast<int64_t>(chunks_.size()) / workers_, 16);
+    const int64_t share = std::max(left_ / workers_, ramp_.first);
+    return std::min({ramp_.first << turn, ramp_.most, share});
   }
 
   int64_t TokensThatFit(const RotateJob& job, int64_t token, bool in_pages) const {
@@ -115,7 +129,7 @@ class Cutter {
     const int64_t slot_bytes = std::max<int64_t>(SlotBytes(job), 1);
     const int64_t most = std::min(room / slot_bytes, kElementsMax / job.head_dim);
     if (most < 1) {
-      return MakeError(Reason::kInternal, "cuda", StrCat("a head of ", job.head_dim, " channels"),
+      return MakeError(Reason::kNotBuilt, "cuda", StrCat("a head of ", job.head_dim, " channels"),
                        StrCat("one that fits ", kCudaLaneBytes, " bytes"));
     }
     for (int64_t head = 0; head < job.heads; head += most) {
@@ -148,6 +162,7 @@ class Cutter {
   void Close() {
     if (chunk_.pieces.empty()) return;
     Place(chunk_);
+    left_ -= used_;
     chunks_.push_back(std::move(chunk_));
     chunk_ = CudaChunk();
     used_ = pages_ = 0;
@@ -157,12 +172,16 @@ class Cutter {
   static void Place(CudaChunk& chunk) {
     int64_t end = 0;
     for (CudaPiece& piece : chunk.pieces) {
-      if (!HasSlot(*piece.job)) continue;
-      piece.slot = piece.output_slot = end;
-      end = RoundUp(end + piece.bytes());
-      if (piece.job->stored() == piece.job->dtype) continue;
+      if (!HasOutputSlot(*piece.job)) continue;
       piece.output_slot = end;
       end = RoundUp(end + piece.output_bytes());
+    }
+    chunk.upload_begin = end;
+    for (CudaPiece& piece : chunk.pieces) {
+      if (!IsInHost(piece.job->input_memory)) continue;
+      piece.slot = end;
+      if (OverwritesSlot(*piece.job)) piece.output_slot = end;
+      end = RoundUp(end + piece.bytes());
     }
     int64_t floats = 0;
     const CudaPiece* before = nullptr;
@@ -181,10 +200,10 @@ class Cutter {
     chunk.jobs_offset = RoundUp(chunk.floats_end);
   }
 
-  const int64_t first_target_;
-  const int64_t target_;
-  const size_t workers_;
+  const Ramp ramp_;
+  const int64_t workers_;
   const int64_t table_bytes_;
+  int64_t left_;  // bytes of the chunks that are not closed yet
   std::vector<CudaChunk> chunks_;
   CudaChunk chunk_;
   int64_t used_ = 0;   // bytes of the lane
@@ -259,8 +278,7 @@ absl::StatusOr<std::vector<CudaChunk>> CutCudaBatch(absl::Span<const RotateJob> 
                              ? kCudaLaneBytes
                              : std::clamp(staged / (2 * workers), kCudaSmallBytes, kCudaLaneBytes);
   const bool grows = staged / (2 * workers) > kCudaSmallBytes;
-  Cutter cutter(grows ? kCudaFirstBytes : target, target, static_cast<size_t>(workers),
-                table_bytes);
+  Cutter cutter({grows ? kCudaFirstBytes : target, target, staged}, workers, table_bytes);
   std::vector<CudaTokens> parts;
   const RotateJob* before = nullptr;
   for (const RotateJob& job : jobs) {

@@ -2,15 +2,15 @@
 // the lane it lies.
 //
 // A lane's memory, the same on both sides:
-//   [slots | rows | floats | CudaJobs]
-// A slot holds input and output, one over the other, or where their dtypes differ one behind the
-// other. Tensors that the device reaches itself need no slot. Rows: those of tokens that do not lie
-// in long runs of the table; the rows of runs are in the page mirror. Floats: each piece's token
-// scales, then its norm's weights.
+//   [slots of results | slots of inputs | rows | floats | CudaJobs]
+// All but the first part is copied to the device. A result of the input's dtype takes the place of
+// the input. Tensors that the device reaches itself need no slot. Rows: those of tokens that do not
+// lie in long runs of the table; the rows of runs are in the page mirror. Floats: each piece's
+// token scales, then its norm's weights.
 //
 // Threading:  Pure functions.
 // Ownership:  Views of the caller's jobs.
-// Errors:     CutCudaBatch: kInternal (backend.h), a single (token, head) vector does not fit a
+// Errors:     CutCudaBatch: kNotBuilt (backend.h), a single (token, head) vector does not fit a
 //             lane.
 // Limits:     A chunk takes at most kCudaLaneBytes, and at most `table_bytes` of pages.
 #ifndef ROPE_KERNELS_BACKEND_CUDA_CUDA_BATCH_H_
@@ -43,7 +43,7 @@ struct CudaPiece {
   int64_t heads = 0;
   bool in_pages = false;     // CudaTokens::in_pages
   int64_t slot = -1;         // the input's offset in the lane; -1: none
-  int64_t output_slot = -1;  // the output's
+  int64_t output_slot = -1;  // the output's, which is the input's or a slot of results
   int64_t rows = -1;         // the offset of its first row in the lane, unless in_pages
   Strides slot_strides;      // in the order of the input, without gaps
 
@@ -60,6 +60,7 @@ struct CudaPiece {
 
 struct CudaChunk {
   std::vector<CudaPiece> pieces;
+  int64_t upload_begin = 0;
   int64_t floats_offset = 0;
   int64_t floats_end = 0;
   int64_t jobs_offset = 0;
@@ -69,8 +70,8 @@ struct CudaChunk {
 // back. On the fastest buses such a copy takes as long as it takes to start a few.
 inline constexpr int64_t kCudaSmallBytes = 512 << 10;
 // The first chunk of each worker, if its share is more than two small batches. The second is twice
-// as large, and so on. All workers pack their first chunk at once, and until one has, the bus is
-// idle.
+// as large, and so on; towards the end chunks become as small again. All workers pack their first
+// chunk at once and unpack their last one at once, and the bus is idle meanwhile.
 inline constexpr int64_t kCudaFirstBytes = 256 << 10;
 // The fewest tokens for which a run of the table becomes a separate job.
 inline constexpr int64_t kCudaRunTokens = 32;

@@ -2,19 +2,23 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
 namespace rope::kernels {
 namespace {
 
-// Whether each head begins at a vector. A kernel would access others element by element over the
-// bus; a copy in the memory of the backend has vectors.
-bool HasVectors(const void* data, const Strides& strides, DType dtype) {
+// Whether each head, its pairs and the channels outside them consist of whole vectors. A kernel
+// would access others element by element over the bus.
+bool HasVectors(const void* data, const Strides& strides, const RotateJob& job) {
   constexpr int64_t kVectorBytes = 16;
-  const int64_t bytes = ElementBytes(dtype);
+  const int64_t width = kVectorBytes / ElementBytes(job.dtype);
+  const int64_t multiples[] = {strides.token,      strides.head,        job.head_dim,
+                               job.geometry.pairs, job.geometry.offset, job.geometry.partner};
   return reinterpret_cast<uintptr_t>(data) % kVectorBytes == 0 &&
-         strides.token * bytes % kVectorBytes == 0 && strides.head * bytes % kVectorBytes == 0;
+         std::all_of(std::begin(multiples), std::end(multiples),
+                     [width](int64_t elements) { return elements % width == 0; });
 }
 
 }  // namespace
@@ -36,8 +40,8 @@ void CudaHostMemory::Add(char* data, int64_t bytes) {
   changed_.SignalAll();
 }
 
-// Before all others: pages that nobody needs are not locked first, and the owner waits for its
-// memory. The order to other memory does not matter.
+// A removal goes to the front of the queue, because its owner waits for the memory. A registration
+// of the same memory that has not begun is dropped, so no page is locked for nothing.
 void CudaHostMemory::Remove(char* data, Removed removed) {
   proto::MutexLock lock(&mu_);
   std::erase_if(tasks_, [data](const Task& task) { return task.data == data; });
@@ -48,6 +52,20 @@ void CudaHostMemory::Remove(char* data, Removed removed) {
 void CudaHostMemory::Wait() {
   proto::MutexLock lock(&mu_);
   while (running_ || !tasks_.empty()) changed_.Wait(&mu_);
+}
+
+void CudaHostMemory::Close() {
+  Ranges ranges;
+  {
+    proto::MutexLock lock(&mu_);
+    closed_ = true;
+    while (running_) changed_.Wait(&mu_);
+    ranges.swap(ranges_);
+  }
+  for (const auto& [data, bytes] : ranges) {
+    static_cast<void>(cudaHostUnregister(data));
+  }
+  static_cast<void>(cudaGetLastError());
 }
 
 // No lock is held while a task runs. After `ended_` memory is still removed, because its owner
@@ -66,7 +84,7 @@ void CudaHostMemory::Loop() {
     if (task.removed != nullptr) {
       Unregister(task);
       task.removed();
-    } else if (!Ended()) {
+    } else if (MayRegister()) {
       Register(task);
     }
     proto::MutexLock lock(&mu_);
@@ -75,9 +93,9 @@ void CudaHostMemory::Loop() {
   }
 }
 
-bool CudaHostMemory::Ended() const {
+bool CudaHostMemory::MayRegister() const {
   proto::MutexLock lock(&mu_);
-  return ended_;
+  return !ended_ && !closed_;
 }
 
 // Kernels use the host's address: devices since compute capability 6.0 map registered memory there.
@@ -114,7 +132,7 @@ std::vector<RotateJob> CudaHostMemory::Place(absl::Span<const RotateJob> jobs) c
 
 bool CudaHostMemory::Holds(const void* data, const Strides& strides, const RotateJob& job) const {
   if (job.tokens == 0 || job.heads == 0 || strides.token < 0 || strides.head < 0) return false;
-  if (!HasVectors(data, strides, job.dtype)) return false;
+  if (!HasVectors(data, strides, job)) return false;
   const auto* const begin = static_cast<const char*>(data);
   const int64_t last = (job.tokens - 1) * strides.token + (job.heads - 1) * strides.head;
   const char* const end = begin + (last + job.head_dim) * ElementBytes(job.dtype);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <thread>
 #include <vector>
@@ -28,11 +29,16 @@ class CudaHostMemory final : public HostMemory {
   void Remove(char* data, Removed removed) override;
   void Wait() override;
 
+  // Unregisters all memory. Call it before the device is reset: after it, Add and Remove call no
+  // function of CUDA.
+  void Close();
+
   // The jobs, with MemoryKind::kDevice for the tensors that are here; empty if no memory is
   // registered. Only plain rotations of whole vectors gain from that.
   std::vector<RotateJob> Place(absl::Span<const RotateJob> jobs) const;
 
  private:
+  using Ranges = std::map<char*, int64_t, std::less<>>;  // registered memory and its bytes
   struct Task {
     char* data = nullptr;
     int64_t bytes = 0;
@@ -41,7 +47,7 @@ class CudaHostMemory final : public HostMemory {
 
   // Runs the tasks.
   void Loop();
-  bool Ended() const;
+  bool MayRegister() const;
   void Register(const Task& task);
   void Unregister(const Task& task);
   bool Holds(const void* data, const Strides& strides, const RotateJob& job) const
@@ -53,7 +59,8 @@ class CudaHostMemory final : public HostMemory {
   std::deque<Task> tasks_ ABSL_GUARDED_BY(mu_);
   bool running_ ABSL_GUARDED_BY(mu_) = false;  // a task that is no longer in tasks_
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
-  std::map<const char*, int64_t> ranges_ ABSL_GUARDED_BY(mu_);  // registered memory and its bytes
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  Ranges ranges_ ABSL_GUARDED_BY(mu_);
 
   std::thread thread_;  // last: it uses all members above
 };

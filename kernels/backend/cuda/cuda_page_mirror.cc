@@ -33,9 +33,18 @@ absl::StatusOr<std::optional<CudaPageMirror::Lease>> CudaPageMirror::Acquire(
   {
     proto::MutexLock lock(&mu_);
     while (!Pin(pages, lease, uploads)) {
+      if (leases_ == 0) {
+        // Pages of several sizes left gaps that are all too small. An empty block has room.
+        entries_.clear();
+        by_offset_.clear();
+        next_ = 0;
+        ROPE_CHECK(Pin(pages, lease, uploads));
+        break;
+      }
       if (!wait) return std::nullopt;
       changed_.Wait(&mu_);
     }
+    ++leases_;
   }
   lease.mirror_ = this;
   if (!uploads.empty()) {
@@ -172,6 +181,7 @@ absl::Status CudaPageMirror::WaitForOthers(const Lease& lease) {
 void CudaPageMirror::Unpin(absl::Span<const std::shared_ptr<Entry>> entries) {
   proto::MutexLock lock(&mu_);
   for (const std::shared_ptr<Entry>& entry : entries) --entry->pins;
+  --leases_;
   changed_.SignalAll();
 }
 

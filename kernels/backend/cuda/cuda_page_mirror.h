@@ -8,13 +8,13 @@
 //   absent --Acquire--> uploading --ok--> ready, pinned <--Acquire/last lease ends--> ready, unused
 //      ^                    |                                                            |
 //      +------ error -------+                                                            |
-//      +--------------------------- the ring comes round --------------------------------+
+//      +---------- the ring comes round, or the block is emptied to make room -----------+
 //
 // Threading:  Thread-safe. No lock is held during a CUDA call.
 // Ownership:  The block is the caller's. A lease keeps its pages on the device. Leases end before
 //             the mirror is destroyed, and after the work that reads their pages.
-// Errors:     As CudaStatus: an upload failed. The pages of that upload are dropped, and the next
-//             batch uploads them again.
+// Errors:     As CudaStatus: an upload failed, the batch's own or one that it waits for. The pages
+//             of that upload are dropped, and the next batch uploads them again.
 #ifndef ROPE_KERNELS_BACKEND_CUDA_CUDA_PAGE_MIRROR_H_
 #define ROPE_KERNELS_BACKEND_CUDA_CUDA_PAGE_MIRROR_H_
 
@@ -100,6 +100,7 @@ class CudaPageMirror {
   absl::flat_hash_map<uint64_t, std::shared_ptr<Entry>> entries_ ABSL_GUARDED_BY(mu_);
   std::map<int64_t, Entry*> by_offset_ ABSL_GUARDED_BY(mu_);  // the same entries
   int64_t next_ ABSL_GUARDED_BY(mu_) = 0;                     // where the ring goes on
+  int64_t leases_ ABSL_GUARDED_BY(mu_) = 0;                   // that have not ended
 };
 
 }  // namespace rope::kernels

@@ -29,30 +29,20 @@ absl::Status Unavailable(cudaError_t error, const char* call, const std::string&
 
 }  // namespace
 
-// An error that the runtime keeps returning is one of those not named here.
+// An error that ends the context is returned by every later call, and cudaGetLastError does not
+// clear it. So the next call says whether the device is lost.
 Reason ReasonOf(cudaError_t error) {
-  switch (error) {
-    case cudaErrorMemoryAllocation:
-      return Reason::kBudgetFull;
-    case cudaErrorInvalidValue:
-    case cudaErrorInvalidConfiguration:
-    case cudaErrorInvalidDeviceFunction:
-    case cudaErrorInvalidDevicePointer:
-    case cudaErrorInvalidMemcpyDirection:
-    case cudaErrorInvalidPitchValue:
-    case cudaErrorInvalidResourceHandle:
-    case cudaErrorLaunchOutOfResources:
-    case cudaErrorNotPermitted:
-    case cudaErrorNotSupported:
-      return Reason::kInternal;
-    default:
-      return Reason::kDeviceFault;
-  }
+  static_cast<void>(cudaGetLastError());
+  size_t free = 0;
+  size_t total = 0;
+  const bool works = cudaMemGetInfo(&free, &total) == cudaSuccess;
+  static_cast<void>(cudaGetLastError());
+  if (!works) return Reason::kDeviceFault;
+  return error == cudaErrorMemoryAllocation ? Reason::kBudgetFull : Reason::kInternal;
 }
 
 absl::Status CudaStatus(cudaError_t error, const char* call) {
   if (error == cudaSuccess) return absl::OkStatus();
-  static_cast<void>(cudaGetLastError());
   return proto::MakeError({.reason = ReasonOf(error)},
                           absl::StrFormat("cuda: %s: %s", call, cudaGetErrorString(error)));
 }

@@ -20,11 +20,12 @@
 
 namespace rope::kernels {
 
-// The class of an error: kBudgetFull (memory), kInternal (this call is refused) or kDeviceFault
-// (every other: the context of this process is lost).
+// The class of an error that a call has just returned: kDeviceFault if the device answers no other
+// call either; else kBudgetFull (memory) or kInternal (this call is refused). Clears the thread's
+// last error.
 Reason ReasonOf(cudaError_t error);
 
-// Converts a CUDA error to a status and clears the thread's last error.
+// Converts a CUDA error to a status and clears the thread's last error. REQUIRES: as ReasonOf.
 absl::Status CudaStatus(cudaError_t error, const char* call);
 
 // UNAVAILABLE: "backend: got cuda, want a GPU that works: <words>".

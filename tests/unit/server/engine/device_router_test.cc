@@ -11,6 +11,8 @@
 
 #include "proto/error.h"
 #include "server/limits.h"
+#include "server/memory/buffer_pool.h"
+#include "tests/support/announced_memory.h"
 #include "tests/support/fake_backend.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/status_matchers.h"
@@ -173,6 +175,17 @@ TEST_F(DeviceRouterTest, ARefusedBatchGoesToTheHostAndTheNextToTheDevice) {
   EXPECT_THAT(faults_, IsEmpty());
 }
 
+TEST_F(DeviceRouterTest, ABatchThatTheDeviceCannotRunGoesToTheHostInPlaceToo) {
+  const auto devices = Make(0);
+  const kernels::RotateJob job = JobOf(8, input_.data(), input_.data());
+  accelerator_->answer = ErrorOf(proto::Reason::kNotBuilt);
+  EXPECT_EQ(*devices->Rotate({&job, 1}), "host");
+  EXPECT_EQ(host_->calls, 1);
+  accelerator_->answer = absl::OkStatus();
+  EXPECT_EQ(*devices->Rotate({&job, 1}), "gpu:0");
+  EXPECT_THAT(faults_, IsEmpty());
+}
+
 TEST_F(DeviceRouterTest, ALostDeviceIsAFaultForGood) {
   const auto devices = Make(0);
   const kernels::RotateJob job = JobOf(8, input_.data(), output_.data());
@@ -216,7 +229,8 @@ TEST_F(DeviceRouterTest, AnAcceleratorThatIsNeverFasterIsDestroyedAndListed) {
   EXPECT_EQ(devices.overwrite_bytes_min(), limits::kOverwriteBytesMin);
   ASSERT_EQ(devices.list().size(), 2U);
   EXPECT_EQ(devices.list().front().name, "gpu:0");
-  EXPECT_THAT(devices.list().front().detail, HasSubstr("slower for every size, given back"));
+  EXPECT_THAT(devices.list().front().detail,
+              HasSubstr("slower for every size or failed while measured, given back"));
 }
 
 TEST_F(DeviceRouterTest, ListSaysWhatTheAcceleratorIsUsedFor) {
@@ -278,6 +292,19 @@ TEST_F(CalibrateTest, OneThatIsNeverFasterTakesNothing) {
   EXPECT_EQ(CalibrateWith(absl::ZeroDuration(), absl::Microseconds(10), absl::Microseconds(1),
                           absl::Microseconds(11)),
             DeviceRouter::kNever);
+}
+
+// Such an accelerator is slower with results that it has to copy.
+TEST_F(CalibrateTest, LargeResultsAreInAnnouncedMemoryAsInService) {
+  const auto memory = std::make_shared<rope::testing::AnnouncedMemory>();
+  accelerator_.memory = memory;
+  SetTime(host_, absl::Microseconds(10), absl::Microseconds(100));
+  accelerator_.on_rotate = [&](absl::Span<const kernels::RotateJob> jobs) {
+    clock_.Advance(absl::Microseconds(memory->now.contains(jobs.front().output) ? 1 : 100000));
+  };
+  EXPECT_GT(Calibrate(host_, accelerator_, clock_), 0) << "small results are copied";
+  EXPECT_LE(Calibrate(host_, accelerator_, clock_), 4 * BufferPool::kAnnouncedBytesMin);
+  EXPECT_TRUE(memory->now.empty());
 }
 
 TEST_F(CalibrateTest, OneThatFailsTakesNothing) {

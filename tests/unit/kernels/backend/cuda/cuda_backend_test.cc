@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/synchronization/notification.h"
 #include "kernels/backend/cuda/cuda_lanes.h"
 #include "kernels/backend/cuda/cuda_reserve.h"
 #include "kernels/tables/page_builder.h"
@@ -22,6 +21,7 @@
 #include "tests/conformance/rotation.h"
 #include "tests/support/fake_cudart_fixture.h"
 #include "tests/support/status_matchers.h"
+#include "tests/unit/kernels/backend/cuda/cuda_backend_fixture.h"
 
 namespace rope::kernels {
 namespace {
@@ -33,7 +33,6 @@ using rope::testing::RotationSpec;
 using rope::testing::StatusIs;
 using rope::testing::WholeHead;
 using ::testing::Each;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 namespace fake_cuda = rope::testing::fake_cuda;
 
@@ -71,27 +70,8 @@ MemoryKind KindOf(Place place) {
   return place == Place::kHost ? MemoryKind::kHost : MemoryKind::kDevice;
 }
 
-class CudaBackendTest : public rope::testing::FakeCudaTest {
+class CudaBackendTest : public CudaBackendFixture {
  protected:
-  void SetUp() override {
-    FakeCudaTest::SetUp();
-    Create(2);
-  }
-  void TearDown() override {
-    backend_.reset();
-    EXPECT_EQ(fake_cuda::Counts().threads_without_device, 0);
-    FakeCudaTest::TearDown();
-  }
-  void Create(int threads) {
-    auto backend = MakeCudaBackend({.threads = threads});
-    ASSERT_THAT(backend, IsOk());
-    backend_ = *std::move(backend);
-  }
-
-  absl::Status Rotate(const Rotation& rotation) {
-    const RotateJob job = rotation.job();
-    return backend_->Rotate({&job, 1});
-  }
   // Rotates from one kind of memory to another. Returns the errors in the result.
   std::string RotateBetween(const RotationSpec& spec, Place from, Place to) {
     const Rotation rotation(spec);
@@ -111,18 +91,6 @@ class CudaBackendTest : public rope::testing::FakeCudaTest {
     }
     return rotation.Check();
   }
-
-  // Announces memory, or withdraws that, and waits until it has taken effect.
-  void Add(char* data, int64_t bytes) {
-    backend_->host_memory()->Add(data, bytes);
-    backend_->host_memory()->Wait();
-  }
-  void Remove(char* data) {
-    backend_->host_memory()->Remove(data, [] {});
-    backend_->host_memory()->Wait();
-  }
-
-  std::unique_ptr<Backend> backend_;
 };
 
 // A decode step of three requests that differ in everything.
@@ -150,14 +118,6 @@ std::vector<RotateJob> JobsOf(const std::vector<Rotation>& rotations) {
   std::vector<RotateJob> jobs;
   for (const Rotation& rotation : rotations) jobs.push_back(rotation.job());
   return jobs;
-}
-
-RotationSpec Large(int64_t tokens = 2000) {
-  return {.tokens = tokens,
-          .heads = 20,
-          .head_dim = 128,
-          .dtype = DType::kBFloat16,
-          .geometry = WholeHead(Pairing::kHalf, 128)};
 }
 
 TEST_F(CudaBackendTest, NamesItsDevice) {
@@ -218,7 +178,7 @@ TEST_F(CudaBackendTest, VectorLargerThanALaneIsRefused) {
                            .heads = 2,
                            .head_dim = 1 << 19,
                            .geometry = WholeHead(Pairing::kInterleaved, 1 << 19)});
-  EXPECT_EQ(proto::PartsOf(Rotate(rotation)).reason, proto::Reason::kInternal);
+  EXPECT_EQ(proto::PartsOf(Rotate(rotation)).reason, proto::Reason::kNotBuilt);
 }
 
 TEST_F(CudaBackendTest, TensorsInEveryKindOfMemoryInEveryLayout) {
@@ -239,111 +199,6 @@ TEST_F(CudaBackendTest, TensorsInEveryKindOfMemoryInEveryLayout) {
       }
     }
   }
-}
-
-// The memory of the output of a rotation: what of it is announced decides whether it is copied.
-TEST_F(CudaBackendTest, ResultsGoStraightIntoAnnouncedMemory) {
-  for (const int64_t tokens : {3, 2000}) {
-    for (const bool in_place : {false, true}) {
-      RotationSpec spec = Large(tokens);
-      spec.in_place = in_place;
-      const Rotation rotation(spec);
-      const int64_t bytes = rotation.job().bytes();
-      char* const output = static_cast<char*>(rotation.job().output);
-      const FakeCudaCounts before = fake_cuda::Counts();
-      Add(output, bytes);
-      ASSERT_THAT(Rotate(rotation), IsOk());
-      EXPECT_EQ(rotation.Check(), "");
-      EXPECT_EQ(fake_cuda::Counts().copies_out, before.copies_out);
-      Remove(output);
-    }
-  }
-}
-
-TEST_F(CudaBackendTest, ResultsAreCopiedIntoMemoryThatIsNotOrNoLongerAnnounced) {
-  const Rotation rotation(Large(3));
-  const int64_t bytes = rotation.job().bytes();
-  char* const output = static_cast<char*>(rotation.job().output);
-  const auto is_copied = [&] {
-    const int64_t copies = fake_cuda::Counts().copies_out;
-    EXPECT_THAT(Rotate(rotation), IsOk());
-    EXPECT_EQ(rotation.Check(), "");
-    return fake_cuda::Counts().copies_out == copies + 1;
-  };
-  EXPECT_TRUE(is_copied());
-  Add(output, bytes - 1);
-  EXPECT_TRUE(is_copied()) << "the last byte is elsewhere";
-  Remove(output);
-  Add(output + 1, bytes);
-  EXPECT_TRUE(is_copied()) << "the first byte is elsewhere";
-  Remove(output + 1);
-  Add(output, bytes);
-  EXPECT_FALSE(is_copied());
-  Remove(output);
-  EXPECT_TRUE(is_copied());
-  EXPECT_EQ(fake_cuda::Calls("cudaHostUnregister"), 3);
-  for (const char* function : {"cudaSetDevice", "cudaHostRegister"}) {
-    fake_cuda::Fail(function, 1, cudaErrorMemoryAllocation);
-    Add(output, bytes);
-    EXPECT_TRUE(is_copied()) << function;
-    Remove(output);
-  }
-  EXPECT_EQ(fake_cuda::Calls("cudaHostUnregister"), 3);
-}
-
-TEST_F(CudaBackendTest, TensorsWithoutVectorsAreCopiedFromAnnouncedMemoryToo) {
-  RotationSpec spec = Large(3);
-  spec.misalignment = 2;
-  const Rotation rotation(spec);
-  Add(static_cast<char*>(rotation.job().output), rotation.job().bytes());
-  const int64_t copies = fake_cuda::Counts().copies_out;
-  ASSERT_THAT(Rotate(rotation), IsOk());
-  EXPECT_EQ(rotation.Check(), "");
-  EXPECT_EQ(fake_cuda::Counts().copies_out, copies + 1);
-  Remove(static_cast<char*>(rotation.job().output));
-}
-
-TEST_F(CudaBackendTest, AnnouncedMemoryMayOutliveTheBackend) {
-  const std::shared_ptr<HostMemory> memory = backend_->host_memory();
-  std::vector<char> bytes(4096);
-  memory->Add(bytes.data(), 4096);
-  memory->Wait();
-  backend_.reset();
-  memory->Remove(bytes.data(), [] {});
-  memory->Wait();
-  EXPECT_EQ(fake_cuda::Calls("cudaHostUnregister"), 1);
-}
-
-// The owner unmaps its memory in what Remove runs.
-TEST_F(CudaBackendTest, RemovedMemoryIsUnregisteredBeforeItsOwnerHears) {
-  std::shared_ptr<HostMemory> memory = backend_->host_memory();
-  backend_.reset();
-  std::vector<char> bytes(3 * 4096);
-  std::vector<int64_t> heard;  // calls of cudaHostUnregister by then
-  for (int64_t i = 0; i < 3; ++i) memory->Add(bytes.data() + i * 4096, 4096);
-  memory->Wait();
-  for (int64_t i = 0; i < 3; ++i) {
-    memory->Remove(bytes.data() + i * 4096,
-                   [&heard] { heard.push_back(fake_cuda::Calls("cudaHostUnregister")); });
-  }
-  memory.reset();  // waits for all of them
-  EXPECT_THAT(heard, ElementsAre(1, 2, 3));
-}
-
-TEST_F(CudaBackendTest, PagesOfMemoryThatIsRemovedSoonAreNotLocked) {
-  HostMemory& memory = *backend_->host_memory();
-  std::vector<char> bytes(2 * 4096);
-  absl::Notification go_on;
-  memory.Add(bytes.data(), 4096);
-  memory.Wait();
-  memory.Remove(bytes.data(), [&go_on] { go_on.WaitForNotification(); });
-  memory.Add(bytes.data() + 4096, 4096);
-  bool removed = false;
-  memory.Remove(bytes.data() + 4096, [&removed] { removed = true; });
-  go_on.Notify();
-  memory.Wait();
-  EXPECT_TRUE(removed);
-  EXPECT_EQ(fake_cuda::Calls("cudaHostRegister"), 1);
 }
 
 // Vectors more than 4 GiB apart, in place. Only the touched pages of the memory exist.
@@ -489,6 +344,7 @@ INSTANTIATE_TEST_SUITE_P(
     Classes, FailingCallsTest,
     ::testing::Values(Class{cudaErrorMemoryAllocation, proto::Reason::kBudgetFull, false},
                       Class{cudaErrorInvalidValue, proto::Reason::kInternal, false},
+                      Class{cudaErrorUnknown, proto::Reason::kInternal, false},
                       Class{cudaErrorIllegalAddress, proto::Reason::kDeviceFault, true},
                       Class{cudaErrorUnknown, proto::Reason::kDeviceFault, true}));
 

@@ -116,6 +116,27 @@ TEST_F(CudaPageMirrorTest, WithoutRoomThereIsNoLeaseAndNothingChanges) {
   EXPECT_EQ(lease.address(1)[0], 3);
 }
 
+// Four small pages, with the gaps of large ones between them, and then a page that fits no gap.
+TEST_F(CudaPageMirrorTest, PagesThatLeaveOnlySmallGapsMakeRoom) {
+  Reserve(8 * kPageBytes);
+  const TablePage large(32, 4, std::vector<float>(256, 7)),
+      larger(48, 4, std::vector<float>(384, 8));
+  std::vector<std::unique_ptr<TablePage>> small;
+  Pages pages;
+  for (int i = 0; i < 3; ++i) {
+    small.push_back(MakePage(static_cast<float>(i)));
+    pages.push_back(small.back().get());
+    Get({small.back().get()});
+    const TablePage gap(32, 4, std::vector<float>(256, 9));
+    if (i < 2) Get({&gap});
+  }
+  pages.push_back(&larger);
+  const CudaPageMirror::Lease lease = *TryGet(pages, /*wait=*/true).value();
+  EXPECT_EQ(lease.address(0)[0], 0);
+  EXPECT_EQ(lease.address(2)[127], 2);
+  EXPECT_EQ(lease.address(3)[383], 8);
+}
+
 TEST_F(CudaPageMirrorTest, ABatchWaitsForRoom) {
   Reserve(2 * kPageBytes);
   const auto a = MakePage(1), b = MakePage(2), c = MakePage(3);

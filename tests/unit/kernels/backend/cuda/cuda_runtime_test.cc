@@ -64,25 +64,33 @@ TEST_F(CudaRuntimeTest, DeviceThatFailsAtTheStartIsUnavailable) {
   for (const char* function : {"cudaGetDeviceProperties", "cudaSetDevice", "cudaMalloc",
                                "cudaMallocHost", "cudaStreamCreateWithFlags", "cudaMemcpyAsync",
                                "cudaLaunchKernel", "cudaStreamSynchronize"}) {
-    fake_cuda::Fail(function, 1, cudaErrorLaunchFailure);
-    EXPECT_THAT(CreateBackend("cuda", {}).status(),
-                StatusIs(absl::StatusCode::kUnavailable, HasSubstr(function)))
-        << function;
+    for (const cudaError_t error : {cudaErrorLaunchFailure, cudaErrorInvalidValue}) {
+      for (const bool stays : {false, true}) {
+        fake_cuda::Fail(function, 1, error, stays);
+        EXPECT_THAT(CreateBackend("cuda", {}).status(),
+                    StatusIs(absl::StatusCode::kUnavailable, HasSubstr(function)))
+            << function;
+        fake_cuda::Reset();
+      }
+    }
   }
 }
 
-TEST_F(CudaRuntimeTest, ClassOfAnErrorIsFromItsCode) {
-  EXPECT_EQ(ReasonOf(cudaErrorMemoryAllocation), Reason::kBudgetFull);
-  for (const cudaError_t error :
-       {cudaErrorInvalidValue, cudaErrorInvalidConfiguration, cudaErrorInvalidDevicePointer,
-        cudaErrorInvalidDeviceFunction, cudaErrorLaunchOutOfResources, cudaErrorNotSupported}) {
-    EXPECT_EQ(ReasonOf(error), Reason::kInternal) << error;
+TEST_F(CudaRuntimeTest, OnlyAnErrorThatStaysIsALostDevice) {
+  const auto reason_of = [](cudaError_t error, bool stays) {
+    fake_cuda::Fail("cudaStreamSynchronize", 1, error, stays);
+    const Reason reason = ReasonOf(cudaStreamSynchronize(nullptr));
+    fake_cuda::Reset();
+    return reason;
+  };
+  EXPECT_EQ(reason_of(cudaErrorMemoryAllocation, false), Reason::kBudgetFull);
+  for (const cudaError_t error : {cudaErrorInvalidValue, cudaErrorLaunchOutOfResources,
+                                  cudaErrorSystemNotReady, cudaErrorUnknown}) {
+    EXPECT_EQ(reason_of(error, false), Reason::kInternal) << error;
   }
-  for (const cudaError_t error :
-       {cudaErrorIllegalAddress, cudaErrorLaunchFailure, cudaErrorECCUncorrectable,
-        cudaErrorMisalignedAddress, cudaErrorAssert, cudaErrorContextIsDestroyed,
-        cudaErrorNvlinkUncorrectable, cudaErrorMpsClientTerminated, cudaErrorUnknown}) {
-    EXPECT_EQ(ReasonOf(error), Reason::kDeviceFault) << error;
+  for (const cudaError_t error : {cudaErrorIllegalAddress, cudaErrorECCUncorrectable,
+                                  cudaErrorMemoryAllocation, cudaErrorUnknown}) {
+    EXPECT_EQ(reason_of(error, true), Reason::kDeviceFault) << error;
   }
 }
 
