@@ -59,6 +59,13 @@ std::string Describe(Stub& stub, const v1::DescribeRequest& request) {
   return Text(stub.Describe(&context, request, &response));
 }
 
+std::string Register(Stub& stub, const v1::RegisterModelRequest& request) {
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::RegisterModelResponse response;
+  return Text(stub.RegisterModel(&context, request, &response));
+}
+
 milliseconds TimeOf(const std::function<void()>& call) {
   const auto begin = std::chrono::steady_clock::now();
   call();
@@ -160,14 +167,11 @@ TEST(HostileControlTest, UnreadListsOfModelsCountUntilTheyAreTaken) {
   WatchedServer watched({.memory_bytes = 256 * kMiB, .message_bytes = 16 * kMiB});
   const auto stub = watched.server().NewStub();
   for (int i = 0; i < kModels; ++i) {
-    grpc::ClientContext context;
-    SetDeadline(context);
     v1::RegisterModelRequest request;
     request.set_name(absl::StrCat("aaa", i));
     request.mutable_rope()->set_config_json(ConfigOfManyLayerTypes());
     request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
-    v1::RegisterModelResponse response;
-    ASSERT_EQ(Text(stub->RegisterModel(&context, request, &response)), "OK");
+    ASSERT_EQ(Register(*stub, request), "OK");
   }
   v1::ListModelsRequest list;
   list.set_page_size(1000);
@@ -214,11 +218,7 @@ TEST(HostileControlTest, RotationsAreAnsweredWhileManyWideLayersAreResolved) {
   request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
   std::vector<milliseconds> rotations;
   const auto call = [&] {
-    grpc::ClientContext context;
-    SetDeadline(context);
-    v1::RegisterModelResponse response;
-    EXPECT_THAT(Text(stub->RegisterModel(&context, request, &response)),
-                AnyOf("OK", StartsWith("6 "), StartsWith(kExhausted)));
+    EXPECT_THAT(Register(*stub, request), AnyOf("OK", StartsWith("6 "), StartsWith(kExhausted)));
   };
   const milliseconds alone = TimeOf(call);
   CallMeanwhile(kThreads, call, [&] { rotations = TimesOfRotations(*other, 200); });
@@ -241,11 +241,7 @@ TEST(HostileControlTest, RotationsAreAnsweredWhileLargeConfigsAreParsed) {
   request.mutable_rope()->set_config_json(json);
   request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
   const auto call = [&] {
-    grpc::ClientContext context;
-    SetDeadline(context);
-    v1::RegisterModelResponse response;
-    EXPECT_THAT(Text(stub->RegisterModel(&context, request, &response)),
-                AnyOf("OK", StartsWith("6 "), StartsWith(kExhausted)));
+    EXPECT_THAT(Register(*stub, request), AnyOf("OK", StartsWith("6 "), StartsWith(kExhausted)));
   };
   call();
   const milliseconds alone = TimeOf(call);

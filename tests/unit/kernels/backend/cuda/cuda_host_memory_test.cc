@@ -32,6 +32,16 @@ class CudaHostMemoryTest : public CudaBackendFixture {
     backend_->host_memory()->Remove(data, [] {});
     backend_->host_memory()->Wait();
   }
+  // Rotates into announced memory.
+  void ExpectCopiedBack(const RotationSpec& spec) {
+    const Rotation rotation(spec);
+    Add(static_cast<char*>(rotation.job().output), rotation.job().bytes());
+    const int64_t copies = fake_cuda::Counts().copies_out;
+    ASSERT_THAT(Rotate(rotation), IsOk());
+    EXPECT_EQ(rotation.Check(), "");
+    EXPECT_EQ(fake_cuda::Counts().copies_out, copies + 1);
+    Remove(static_cast<char*>(rotation.job().output));
+  }
 };
 
 // The memory of the output of a rotation: what of it is announced decides whether it is copied.
@@ -87,26 +97,14 @@ TEST_F(CudaHostMemoryTest, ResultsAreCopiedIntoMemoryThatIsNotOrNoLongerAnnounce
 TEST_F(CudaHostMemoryTest, TensorsWithoutVectorsAreCopiedFromAnnouncedMemoryToo) {
   RotationSpec spec = Large(3);
   spec.misalignment = 2;
-  const Rotation rotation(spec);
-  Add(static_cast<char*>(rotation.job().output), rotation.job().bytes());
-  const int64_t copies = fake_cuda::Counts().copies_out;
-  ASSERT_THAT(Rotate(rotation), IsOk());
-  EXPECT_EQ(rotation.Check(), "");
-  EXPECT_EQ(fake_cuda::Counts().copies_out, copies + 1);
-  Remove(static_cast<char*>(rotation.job().output));
+  ExpectCopiedBack(spec);
 }
 
 TEST_F(CudaHostMemoryTest, PairsWithoutVectorsAreCopiedFromAnnouncedMemoryToo) {
   RotationSpec spec = Large(3);
   spec.head_dim = 96;
   spec.geometry = {.pairing = Pairing::kHalf, .pairs = 12, .offset = 0, .partner = 12};
-  const Rotation rotation(spec);
-  Add(static_cast<char*>(rotation.job().output), rotation.job().bytes());
-  const int64_t copies = fake_cuda::Counts().copies_out;
-  ASSERT_THAT(Rotate(rotation), IsOk());
-  EXPECT_EQ(rotation.Check(), "");
-  EXPECT_EQ(fake_cuda::Counts().copies_out, copies + 1);
-  Remove(static_cast<char*>(rotation.job().output));
+  ExpectCopiedBack(spec);
 }
 
 TEST_F(CudaHostMemoryTest, AnnouncedMemoryMayOutliveTheBackend) {
