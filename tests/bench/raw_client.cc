@@ -74,7 +74,9 @@ grpc::ByteBuffer MakePreparedRequest(const std::string& target, const v1::Rotate
   v1::RotateRequest call;
   call.set_prepared_id(prepared.prepared_id());
   *call.mutable_positions() = head.positions();
-  return WithPayload(call, v1::Tensor(), tokens);
+  v1::Tensor elements;
+  elements.mutable_array();
+  return WithPayload(call, elements, tokens);
 }
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target, bool tuned) {
