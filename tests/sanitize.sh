@@ -47,4 +47,5 @@ cmake --build "$folder" --parallel "$(nproc)" ${targets[0]:+--target "${targets[
 export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_init_order=1
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
-ctest --test-dir "$folder" --output-on-failure --no-tests=error "${select[@]}" "$@"
+ctest --test-dir "$folder" --parallel "$(nproc)" --output-on-failure --no-tests=error \
+  "${select[@]}" "$@"
