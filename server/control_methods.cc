@@ -30,8 +30,7 @@ bool HasLongSpec(const In& request) {
   if constexpr (std::is_same_v<In, v1::RegisterModelRequest>) {
     return true;
   } else if constexpr (requires { request.rotate(); }) {
-    return TakesLongToRead(request.rotate().rope()) ||
-           TakesLongToRead(request.rotate().reposition().from_rope());
+    return HasLongSpec(request.rotate());
   } else if constexpr (requires { request.reposition(); }) {
     return TakesLongToRead(request.rope()) || TakesLongToRead(request.reposition().from_rope());
   } else if constexpr (requires { request.rope(); }) {

@@ -97,19 +97,20 @@ absl::StatusOr<RopeEntries> ModelRegistry::FindLayers(const v1::RopeSpec& spec, 
   ROPE_RETURN_IF_ERROR(CheckSpec(alone));
   ROPE_ASSIGN_OR_RETURN(const Source source, ReadSource(alone));
   auto layers = std::make_shared<RopeEntries>();
-  std::vector<int64_t> read;                              // layers that differ from each other
-  std::vector<std::shared_ptr<const RopeEntry>> entries;  // of these
+  std::vector<int64_t> read;  // the indices of layers that differ from each other
   int64_t bytes = 0;
   for (int64_t i = 0; i < count; ++i) {
-    const int64_t index = spec.first_layer() + i;
-    const auto same = std::ranges::find_if(
-        read, [&](int64_t other) { return source.model->SameLayers(other, index); });
+    const int64_t layer_number = spec.first_layer() + i;
+    const auto same = std::ranges::find_if(read, [&](int64_t other) {
+      return source.model->SameLayers(spec.first_layer() + other, layer_number);
+    });
     if (same != read.end()) {
-      layers->push_back(entries[static_cast<size_t>(same - read.begin())]);
+      const std::shared_ptr<const RopeEntry> shared = (*layers)[static_cast<size_t>(*same)];
+      layers->push_back(shared);
       continue;
     }
     ROPE_ASSIGN_OR_RETURN(kernels::LayerConfig layer,
-                          source.model->Layer({.layer = index}, source.field));
+                          source.model->Layer({.layer = layer_number}, source.field));
     if (!layer.rotates) {
       return InvalidField("rope.first_layer",
                           absl::StrCat("index ", i, " of the L axis, which does not rotate"),
@@ -118,8 +119,7 @@ absl::StatusOr<RopeEntries> ModelRegistry::FindLayers(const v1::RopeSpec& spec, 
     ROPE_ASSIGN_OR_RETURN(const auto entry, ReadEntry(source, std::move(layer)));
     bytes += entry->bytes();
     ROPE_RETURN_IF_ERROR(CheckLayersBytes("rope.first_layer", bytes));
-    read.push_back(index);
-    entries.push_back(entry);
+    read.push_back(i);
     layers->push_back(entry);
   }
   bytes += count * static_cast<int64_t>(sizeof(layers->front()));

@@ -38,8 +38,8 @@
 
 namespace rope::server {
 
-// INVALID_ARGUMENT: the embeddings of the layers of one request have together more bytes than
-// limits::kLayersBytesMax.
+// RESOURCE_EXHAUSTED, of `field`: the embeddings of the layers of a request, or of a registered
+// model, have together more bytes than limits::kLayersBytesMax.
 absl::Status CheckLayersBytes(absl::string_view field, int64_t bytes);
 
 class ModelRegistry {

@@ -69,8 +69,8 @@ void PreparedRotations::Shrink(std::optional<uint64_t> session, const Size& most
   using Used = std::pair<int64_t, Entries::iterator>;
   std::vector<Used> heap;  // the least recently used in front
   for (auto it = entries_.begin(); it != entries_.end(); ++it) {
-    if (session.value_or(it->second.session) == it->second.session)
-      heap.emplace_back(it->second.used, it);
+    if (session.value_or(it->second.session) != it->second.session) continue;
+    heap.emplace_back(it->second.used, it);
   }
   const auto later = [](const Used& a, const Used& b) { return a.first > b.first; };
   std::ranges::make_heap(heap, later);

@@ -68,6 +68,7 @@ struct Ramp {
   int64_t staged;  // of all chunks together
 };
 
+// Fills chunks, whose sizes follow the ramp.
 class Cutter {
  public:
   Cutter(const Ramp& ramp, int64_t workers, int64_t table_bytes)
