@@ -1,6 +1,7 @@
 // Every backend of this build, for the instantiation of conformance tests. `cpu` appears once for
 // each instruction set that runs here. `cuda` appears as its kernels' source on the CPU, in both
-// shapes, and where a device is found as itself, with tensors in host memory and in the device's.
+// shapes, and where a device is found as itself, with tensors in host memory (with and without zero
+// copy) and in the device's.
 #ifndef ROPE_TESTS_CONFORMANCE_IMPLEMENTATIONS_H_
 #define ROPE_TESTS_CONFORMANCE_IMPLEMENTATIONS_H_
 
@@ -20,6 +21,7 @@
 #include "kernels/backend/cpu/cpu_rotate.h"
 #endif
 #if defined(ROPE_HAVE_CUDA_BACKEND)
+#include "kernels/backend/cuda/cuda_backend.h"
 #include "tests/support/cuda_device_backend.h"
 #endif
 #include "tests/support/fake_cuda_backend.h"
@@ -73,6 +75,9 @@ inline std::vector<Implementation> Implementations() {
 #if defined(ROPE_HAVE_CUDA_BACKEND)
   if (!kernels::CreateBackend("cuda", {}).ok()) return result;
   result.push_back(Listed("cuda", "cuda:0"));
+  result.push_back({"cuda_copies", "cuda:0", [](const kernels::BackendOptions& options) {
+                      return kernels::MakeCudaBackend(options, {.zero_copy_bytes = 0}).value();
+                    }});
   for (const bool loop : {false, true}) {
     result.push_back({loop ? "cuda_device_token_loop" : "cuda_device", "cuda:0",
                       [loop](const kernels::BackendOptions& options) {

@@ -1,7 +1,9 @@
 // Rows about the cuda backend, one whole call each.
-//   host/...     tensors in host memory, staging included, against the time that the bus takes for
-//                the same bytes in both directions at once
-//   device/...   tensors in device memory, against the kernel alone
+//   host/...       tensors in host memory, staging included, against the time that the bus takes
+//                  for the same bytes in both directions at once
+//   zero_copy/...  tensors in host memory, whose lane the kernel accesses over the bus, against
+//                  copies of the lane
+//   device/...     tensors in device memory, against the kernel alone
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -19,8 +21,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "kernels/backend/backend.h"
+#include "kernels/backend/cuda/cuda_backend.h"
+#include "kernels/backend/cuda/cuda_lanes.h"
 #include "kernels/backend/rotate_job.h"
-#include "kernels/backends.h"
 #include "kernels/check.h"
 #include "kernels/frequencies/frequencies.h"
 #include "kernels/tables/table_cache.h"
@@ -65,9 +68,10 @@ Memory Allocate(int64_t bytes, Place place) {
   return {static_cast<uint8_t*>(memory), place == Place::kPinned ? &FreePinned : &std::free};
 }
 
-absl::StatusOr<std::unique_ptr<kernels::Backend>> MakeBackend() {
+absl::StatusOr<std::unique_ptr<kernels::Backend>> MakeBackend(
+    const kernels::CudaPolicy& policy = {}) {
   const unsigned processors = std::clamp(std::thread::hardware_concurrency(), 1u, 16u);
-  return kernels::CreateBackend("cuda", {.threads = static_cast<int>(processors)});
+  return kernels::MakeCudaBackend({.threads = static_cast<int>(processors)}, policy);
 }
 
 kernels::Frequencies MakeFrequencies() {
@@ -272,6 +276,26 @@ CudaMeasurement MeasureHost(const CallSpec& spec) {
   return result;
 }
 
+CudaMeasurement MeasureZeroCopy(const CallSpec& spec) {
+  auto zero_copy = MakeBackend({.zero_copy_bytes = kernels::kCudaLaneBytes});
+  auto copies = MakeBackend({.zero_copy_bytes = 0});
+  for (const auto* backend : {&zero_copy, &copies}) {
+    if (!backend->ok()) return NotMeasured(backend->status().ToString());
+  }
+  Call call(spec);
+  const std::string wrong = call.Verify(**zero_copy) + call.Verify(**copies);
+  absl::Status status;
+  const std::vector<Spread> seconds =
+      CallSeconds({[&] { status.Update((*zero_copy)->Rotate(call.jobs())); },
+                   [&] { status.Update((*copies)->Rotate(call.jobs())); }});
+  CudaMeasurement result = ResultOf(call, seconds[0]);
+  result.wrong = status.ok() ? wrong : status.ToString();
+  result.measurement.yardstick =
+      absl::StrFormat("with copies %.1f us (%.2f times as long)", seconds[1].median * 1e6,
+                      seconds[1].median / seconds[0].median);
+  return result;
+}
+
 CudaMeasurement MeasureDevice(const CallSpec& spec) {
   auto backend = MakeBackend();
   if (!backend.ok()) return NotMeasured(backend.status().ToString());
@@ -306,6 +330,10 @@ CudaMeasurement MeasureDevice(const CallSpec& spec) {
 CudaRow HostRow(const std::string& name, const std::string& bar, const CallSpec& spec) {
   return {"host/" + name, bar, [=] { return MeasureHost(spec); }};
 }
+CudaRow ZeroCopyRow(int64_t tokens) {
+  return {absl::StrCat("zero_copy/", tokens, "_tokens"), "",
+          [=] { return MeasureZeroCopy({.tokens = tokens, .key_heads = kKeyHeads}); }};
+}
 CudaRow DeviceRow(const std::string& name, const std::string& bar, CallSpec spec) {
   spec.key_heads = kKeyHeads;
   spec.place = Place::kDevice;
@@ -321,6 +349,10 @@ std::vector<CudaRow> BackendRows() {
       HostRow("64_MiB_pinned", "<= 1.3", {.tokens = kTokens, .place = Place::kPinned}),
       HostRow("1_token", "", {}),
       HostRow("64_requests_of_1_token", "", {.requests = 64, .key_heads = kKeyHeads}),
+      ZeroCopyRow(1),
+      ZeroCopyRow(4),
+      ZeroCopyRow(16),
+      ZeroCopyRow(64),
       DeviceRow("4096_tokens_42_MB_in_place", ">= 0.9", {.tokens = 4096, .in_place = true}),
       DeviceRow("1_token", "", {}),
       DeviceRow("64_requests_of_1_token", "", {.requests = 64}),

@@ -86,7 +86,8 @@ want='--smoke--json_file--gtest_brief--json_file--tool'
 [[ $order == "$want" ]] || fail "got the order $order, want $want"
 grep -q 'CMAKE_CUDA_ARCHITECTURES=90' "$folder/calls" || fail "want the device's architecture"
 grep -q 'target rope_bench_cuda backend_contract_test' "$folder/calls" || fail "want few targets"
-grep -qE 'gtest_filter=\*/cuda:\*/cuda_device:' "$folder/calls" || fail "want the device's backends"
+grep -qE 'gtest_filter=\*/cuda:\*/cuda_copies:\*/cuda_device:' "$folder/calls" ||
+  fail "want the device's backends"
 
 run 1 STUB_golden_test=1
 has '^FAILED \(1\) .* golden_test'

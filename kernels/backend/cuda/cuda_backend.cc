@@ -40,11 +40,8 @@ int LanesWanted(int threads) {
   return std::clamp(static_cast<int>(kDepth) * threads, 4, kCudaLanesMax);
 }
 
-CudaRectangle InputRectangle(const CudaPiece& piece) {
-  return {piece.tokens, piece.heads, piece.job->head_dim, ElementBytes(piece.job->dtype)};
-}
-CudaRectangle OutputRectangle(const CudaPiece& piece) {
-  return {piece.tokens, piece.heads, piece.job->head_dim, ElementBytes(piece.job->stored())};
+CudaRectangle RectangleOf(const CudaPiece& piece, DType dtype) {
+  return {piece.tokens, piece.heads, piece.job->head_dim, ElementBytes(dtype)};
 }
 
 // A chunk in flight, with the lane and the pages that it uses.
@@ -141,12 +138,24 @@ void AddRuns(const CudaPiece& piece, const CudaJob& whole, const CudaPageMirror:
   }
 }
 
+// Whether kernels may access the lane over the bus: little, and in whole vectors, because they wait
+// for each access.
+bool FitsZeroCopy(const CudaChunk& chunk, char* lane, int64_t bytes_max) {
+  if (chunk.pieces.size() > kCudaJobsByValue) return false;
+  int64_t bytes = 0;
+  for (const CudaPiece& piece : chunk.pieces) {
+    if (!piece.job->OnlyTurns()) return false;
+    if (CudaKernelOf(CudaJobOf(piece, lane)) != CudaKernel::kVector) return false;
+    bytes += piece.lane_accesses();
+  }
+  return bytes <= bytes_max;
+}
+
 // Fills the pinned side of the lane with tensors, rows, floats and jobs. Returns the plan of the
-// launches.
-CudaPlan PackChunk(const Flight& flight, const CudaShapes& shapes) {
+// launches, whose kernels find the lane at `device`.
+CudaPlan PackChunk(const Flight& flight, char* device, const CudaShapes& shapes) {
   const CudaChunk& chunk = *flight.chunk;
   char* const pinned = flight.lane->pinned;
-  char* const device = flight.lane->device;
   std::vector<CudaJob> jobs;
   jobs.reserve(chunk.pieces.size());
   int64_t floats = chunk.floats_offset;
@@ -154,8 +163,8 @@ CudaPlan PackChunk(const Flight& flight, const CudaShapes& shapes) {
   const CudaPiece* before = nullptr;
   for (const CudaPiece& piece : chunk.pieces) {
     if (piece.job->input_memory == MemoryKind::kHost) {
-      CopyRectangle(InputRectangle(piece), piece.input_data(), piece.job->input_strides,
-                    pinned + piece.slot, piece.slot_strides);
+      CopyRectangle(RectangleOf(piece, piece.job->dtype), piece.input_data(),
+                    piece.job->input_strides, pinned + piece.slot, piece.slot_strides);
     }
     CudaJob job = CudaJobOf(piece, device);
     FillFloats(piece, pinned + floats, device + floats, job);
@@ -211,8 +220,8 @@ absl::Status CopyOut(const CudaChunk& chunk, const CudaLane& lane) {
 void Unpack(const CudaChunk& chunk, const CudaLane& lane) {
   for (const CudaPiece& piece : chunk.pieces) {
     if (piece.job->output_memory != MemoryKind::kHost) continue;
-    CopyRectangle(OutputRectangle(piece), lane.pinned + piece.output_slot, piece.slot_strides,
-                  piece.output_data(), piece.job->output_strides);
+    CopyRectangle(RectangleOf(piece, piece.job->stored()), lane.pinned + piece.output_slot,
+                  piece.slot_strides, piece.output_data(), piece.job->output_strides);
   }
 }
 
@@ -234,9 +243,9 @@ class DeviceOwner {
 
 class CudaBackend : public Backend {
  public:
-  CudaBackend(const BackendOptions& options, const CudaShapes& shapes, std::string detail)
+  CudaBackend(const BackendOptions& options, const CudaPolicy& policy, std::string detail)
       : owner_(options.owns_device),
-        shapes_(shapes),
+        policy_(policy),
         detail_(std::move(detail)),
         pool_(options.threads) {}
   ~CudaBackend() override {
@@ -336,13 +345,15 @@ class CudaBackend : public Backend {
   absl::Status Launch(const Flight& flight) {
     const CudaChunk& chunk = *flight.chunk;
     const CudaLane& lane = *flight.lane;
-    const CudaPlan plan = PackChunk(flight, shapes_);
-    ROPE_RETURN_IF_ERROR(CopyIn(chunk, plan, lane));
-    ROPE_RETURN_IF_ERROR(CudaStatus(
-        LaunchCuda(plan, reinterpret_cast<const CudaJob*>(lane.device + chunk.jobs_offset),
-                   lane.stream.get()),
-        "cudaLaunchKernel"));
-    return CopyOut(chunk, lane);
+    const bool zero_copy = FitsZeroCopy(chunk, lane.pinned, policy_.zero_copy_bytes);
+    char* const device = zero_copy ? lane.pinned : lane.device;
+    const CudaPlan plan = PackChunk(flight, device, policy_.shapes);
+    if (!zero_copy) ROPE_RETURN_IF_ERROR(CopyIn(chunk, plan, lane));
+    ROPE_RETURN_IF_ERROR(
+        CudaStatus(LaunchCuda(plan, reinterpret_cast<const CudaJob*>(device + chunk.jobs_offset),
+                              lane.stream.get()),
+                   "cudaLaunchKernel"));
+    return zero_copy ? absl::OkStatus() : CopyOut(chunk, lane);
   }
 
   absl::Status Finish(Flight& flight) {
@@ -364,7 +375,7 @@ class CudaBackend : public Backend {
   }
 
   const DeviceOwner owner_;  // destroyed last
-  const CudaShapes shapes_;
+  const CudaPolicy policy_;
   std::string detail_;
   WorkerPool pool_;
   const std::shared_ptr<CudaHostMemory> host_memory_ = std::make_shared<CudaHostMemory>(kDevice);
@@ -377,9 +388,9 @@ class CudaBackend : public Backend {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeCudaBackend(const BackendOptions& options,
-                                                         const CudaShapes& shapes) {
+                                                         const CudaPolicy& policy) {
   ROPE_ASSIGN_OR_RETURN(std::string detail, FindCudaDevice());
-  auto backend = std::make_unique<CudaBackend>(options, shapes, std::move(detail));
+  auto backend = std::make_unique<CudaBackend>(options, policy, std::move(detail));
   const absl::Status status = backend->Start();
   if (absl::IsUnavailable(status)) return status;
   if (!status.ok()) return NoCudaDevice(std::string(status.message()));

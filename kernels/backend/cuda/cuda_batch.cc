@@ -240,6 +240,12 @@ char* CudaPiece::output_data() const {
              ElementBytes(job->stored());
 }
 
+// Each head reads its token's row again.
+int64_t CudaPiece::lane_accesses() const {
+  const int64_t result = output_slot < 0 ? 0 : output_bytes();
+  return (slot < 0 ? 0 : bytes()) + result + (in_pages ? 0 : tokens * heads * RowBytes(*job));
+}
+
 int64_t CudaPiece::floats() const {
   return (job->token_scales.empty() ? 0 : tokens) + WeightBytes(*job) / kFloatBytes;
 }

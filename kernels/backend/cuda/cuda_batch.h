@@ -52,6 +52,7 @@ struct CudaPiece {
   int64_t elements() const { return tokens * heads * job->head_dim; }
   int64_t bytes() const { return elements() * ElementBytes(job->dtype); }  // of the input
   int64_t output_bytes() const { return elements() * ElementBytes(job->stored()); }
+  int64_t lane_accesses() const;  // bytes of the lane that the vector kernel reads and writes
   int64_t floats() const;
   const RowRef& row(int64_t index) const {  // of token number `index` of the piece
     return job->rows[static_cast<size_t>(token + index)];

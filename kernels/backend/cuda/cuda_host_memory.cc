@@ -6,19 +6,23 @@
 #include <iterator>
 #include <utility>
 
+#include "kernels/backend/cuda/cuda_job.h"
+#include "kernels/backend/cuda/cuda_plan.h"
+
 namespace rope::kernels {
 namespace {
 
-// Whether each head, its pairs and the channels outside them consist of whole vectors. A kernel
-// would access others element by element over the bus.
+// Whether a kernel accesses the tensor in whole vectors. Over the bus, any other access waits for
+// each element.
 bool HasVectors(const void* data, const Strides& strides, const RotateJob& job) {
-  constexpr int64_t kVectorBytes = 16;
-  const int64_t width = kVectorBytes / ElementBytes(job.dtype);
-  const int64_t multiples[] = {strides.token,      strides.head,        job.head_dim,
-                               job.geometry.pairs, job.geometry.offset, job.geometry.partner};
-  return reinterpret_cast<uintptr_t>(data) % kVectorBytes == 0 &&
-         std::all_of(std::begin(multiples), std::end(multiples),
-                     [width](int64_t elements) { return elements % width == 0; });
+  if (job.head_dim > kCudaHeadDimMax) return false;
+  CudaJob side = CudaSettings(job);
+  side.input = data;
+  side.input_token = strides.token;
+  side.input_head = strides.head;
+  side.tokens = static_cast<uint32_t>(std::min(job.tokens, kCudaItemsMax));
+  side.heads = static_cast<uint32_t>(std::min(job.heads, kCudaItemsMax));
+  return CudaKernelOf(side) == CudaKernel::kVector;
 }
 
 }  // namespace

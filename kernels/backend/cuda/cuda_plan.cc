@@ -185,6 +185,10 @@ CudaJob CudaSettings(const RotateJob& job) {
   return result;
 }
 
+CudaKernel CudaKernelOf(const CudaJob& job) {
+  return KernelFor(Normalized(job));
+}
+
 CudaPlan PlanCuda(const std::vector<CudaJob>& jobs, const CudaShapes& shapes) {
   std::vector<CudaJob> groups[3];
   double items[3] = {0, 0, 0};

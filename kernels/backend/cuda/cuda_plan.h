@@ -73,6 +73,9 @@ inline constexpr int64_t kCudaItemsMax = int64_t{1} << 30;
 // and heads are the caller's to set.
 CudaJob CudaSettings(const RotateJob& job);
 
+// The kernel that rotates `job`.
+CudaKernel CudaKernelOf(const CudaJob& job);
+
 CudaPlan PlanCuda(const std::vector<CudaJob>& jobs, const CudaShapes& shapes = {});
 
 }  // namespace rope::kernels

@@ -104,8 +104,9 @@ class CudaBackendCostTest : public rope::testing::FakeCudaTest {
  protected:
   // The cost of a batch that ran before. `first`: of the first run. `announced`: results are in
   // memory that the device accesses.
-  static Cost CostOf(const Batch& batch, Cost* first = nullptr, bool announced = false) {
-    const auto backend = MakeCudaBackend({.threads = 2});
+  static Cost CostOf(const Batch& batch, Cost* first = nullptr, bool announced = false,
+                     const CudaPolicy& policy = {}) {
+    const auto backend = MakeCudaBackend({.threads = 2}, policy);
     EXPECT_THAT(backend, IsOk());
     HostMemory& memory = *(*backend)->host_memory();
     for (const RotateJob& job : batch.jobs()) {
@@ -139,6 +140,19 @@ TEST_F(CudaBackendCostTest, DecodeOf64RequestsInDeviceMemory) {
   const Batch batch(64, 1, 32, 8, true, cache_);
   EXPECT_EQ(CostOf(batch, &first), (Cost{4, 1, 64 * kRow + kJobs, 0}));
   EXPECT_EQ(first, (Cost{4, 1, 64 * kRow + kJobs, 0})) << "new positions cost nothing more";
+}
+
+TEST_F(CudaBackendCostTest, DecodeOfOneRequestIsOneLaunchWithoutACopy) {
+  const Cost zero_copy = {3, 1, 0, 0};
+  EXPECT_EQ(CostOf(Batch(1, 1, 32, 8, false, cache_)), zero_copy);
+  EXPECT_EQ(CostOf(Batch(1, 1, 32, 8, true, cache_)), zero_copy) << "its row";
+}
+
+TEST_F(CudaBackendCostTest, SmallBatchIsCopiedIfThePolicySaysSo) {
+  const CudaPolicy copies = {.zero_copy_bytes = 0};
+  const int64_t bytes = kDecode / 64;
+  EXPECT_EQ(CostOf(Batch(1, 1, 32, 8, false, cache_), nullptr, false, copies),
+            (Cost{5, 1, bytes + kRow, bytes}));
 }
 
 TEST_F(CudaBackendCostTest, DecodeOf64RequestsInHostMemory) {

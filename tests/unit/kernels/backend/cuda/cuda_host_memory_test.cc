@@ -23,6 +23,11 @@ namespace fake_cuda = rope::testing::fake_cuda;
 
 class CudaHostMemoryTest : public CudaBackendFixture {
  protected:
+  void SetUp() override {
+    CudaBackendFixture::SetUp();
+    Create(2, {.zero_copy_bytes = 0});  // small batches are copied too
+  }
+
   // Announces memory, or withdraws that, and waits until it has taken effect.
   void Add(char* data, int64_t bytes) {
     backend_->host_memory()->Add(data, bytes);
