@@ -100,14 +100,18 @@ std::shared_ptr<TablePage> BuildEagerPage(const Frequencies& frequencies, int64_
 
 }  // namespace
 
+absl::Status NoMemoryForPage(const Frequencies& frequencies) {
+  return MakeError(Reason::kBudgetFull, "positions",
+                   StrCat("rows of ", frequencies.inv_freq.size(), " pairs"),
+                   "memory for a page of them, which is short");
+}
+
 absl::StatusOr<std::shared_ptr<TablePage>> TryBuild(const PageBuilder& builder,
                                                     const Frequencies& frequencies, int64_t first) {
   try {
     return builder(frequencies, first);
   } catch (const std::bad_alloc&) {
-    return MakeError(Reason::kBudgetFull, "positions",
-                     StrCat("rows of ", frequencies.inv_freq.size(), " pairs"),
-                     "memory for a page of them, which is short");
+    return NoMemoryForPage(frequencies);
   }
 }
 

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/frequencies/frequencies.h"
 #include "kernels/tables/table_page.h"
@@ -24,7 +25,10 @@ inline constexpr int64_t kPageRows = 64;
 using PageBuilder =
     std::function<absl::StatusOr<std::shared_ptr<TablePage>>(const Frequencies&, int64_t first)>;
 
-// The builder's page. RESOURCE_EXHAUSTED, kBudgetFull: an allocation failed.
+// RESOURCE_EXHAUSTED, kBudgetFull: an allocation for a page of these frequencies failed.
+absl::Status NoMemoryForPage(const Frequencies& frequencies);
+
+// The builder's page, or NoMemoryForPage.
 absl::StatusOr<std::shared_ptr<TablePage>> TryBuild(const PageBuilder& builder,
                                                     const Frequencies& frequencies, int64_t first);
 

@@ -17,7 +17,7 @@ namespace {
 
 // Upper bound for the memory of a kept page in addition to its values.
 constexpr int64_t kPageOverheadBytes = 512;
-// Past its budget the cache evicts pages until it is a tenth below, so a range of that size stays.
+// Leaves room for the pages that requests build meanwhile.
 constexpr double kKeptShare = 0.9;
 // Pages per step. A step takes about half a millisecond.
 constexpr int64_t kPagesPerStep = 16;
@@ -35,7 +35,8 @@ absl::Status CheckRange(const v1::WarmUpRequest& request) {
 absl::Status CheckFits(const WarmUpPlan& plan, int64_t budget_bytes) {
   const int64_t page_bytes = plan.bytes / plan.pages + kPageOverheadBytes;
   const auto kept = static_cast<int64_t>(static_cast<double>(budget_bytes) * kKeptShare);
-  const int64_t pages_max = kept / page_bytes;
+  const int64_t pages_max =
+      std::min(kept / page_bytes, kernels::TableCache::PagesMax(budget_bytes));
   if (plan.pages <= pages_max) return absl::OkStatus();
   return MakeError(Reason::kLimitExceeded, "end",
                    absl::StrCat(plan.pages, " pages of ", kernels::kPageRows, " positions"),

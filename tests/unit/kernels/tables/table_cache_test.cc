@@ -6,7 +6,9 @@
 
 #include <array>
 #include <atomic>
+#include <cstdlib>
 #include <exception>
+#include <new>
 #include <optional>
 #include <random>
 #include <thread>
@@ -14,7 +16,33 @@
 
 #include "proto/mutex.h"
 #include "tests/support/status_matchers.h"
+#include "tests/unit/kernels/tables/plain_cache.h"
 #include "tests/unit/kernels/tables/table_rows.h"
+
+namespace {
+
+void FailToAllocate() {
+  std::rethrow_exception(std::make_exception_ptr(std::bad_alloc()));
+}
+
+// The allocation of this thread that fails: 0 is the next one, -1 none.
+thread_local int64_t failing_allocation = -1;
+
+}  // namespace
+
+// Not inlined: GCC would take each new with this delete for a mismatched pair.
+[[gnu::noinline]] void* operator new(size_t bytes) {
+  if (failing_allocation >= 0 && failing_allocation-- == 0) FailToAllocate();
+  void* const memory = std::malloc(bytes);
+  if (memory == nullptr) FailToAllocate();
+  return memory;
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept {
+  std::free(memory);
+}
 
 namespace rope::kernels {
 namespace {
@@ -193,10 +221,6 @@ TEST(TableCacheTest, FailureGoesToEveryWaiterAndIsNotKept) {
   EXPECT_EQ(builds, 2);
 }
 
-void FailToAllocate() {
-  std::rethrow_exception(std::make_exception_ptr(std::bad_alloc()));
-}
-
 TEST(TableCacheTest, PageWithoutMemoryIsAnErrorAndIsBuiltLater) {
   int builds = 0;
   TableCache cache(kLargeBudget,
@@ -214,6 +238,38 @@ TEST(TableCacheTest, PageWithoutMemoryIsAnErrorAndIsBuiltLater) {
   }
   ExpectExact(frequencies, position, Rows(cache, frequencies, {&position, 1}).rows[0]);
   EXPECT_EQ(builds, 3);
+}
+
+// Fails each allocation of a request in turn, those of the cache's own lists included.
+TEST(TableCacheTest, FailedAllocationsLeaveNoHalfOfAPage) {
+  const Frequencies frequencies = MakeFrequencies(10000, 8);
+  const Frequencies other = MakeFrequencies(20000, 8);
+  const int64_t position = 77;
+  bool failed = true;
+  int64_t failures = 0;
+  for (; failed; ++failures) {
+    ASSERT_LT(failures, 1000);
+    TableCache cache(kLargeBudget);
+    Rows(cache, other, {&position, 1});
+    const int64_t other_bytes = cache.bytes();
+    TokenRows rows;
+    failing_allocation = failures;
+    try {
+      cache.AppendRows(frequencies, {&position, 1}, rows).IgnoreError();
+    } catch (const std::bad_alloc&) {
+      // An allocation for `rows`. The server makes a status of it.
+    }
+    failed = failing_allocation < 0;
+    failing_allocation = -1;
+    const TableCache::Statistics left = cache.statistics();
+    EXPECT_EQ(left.tables, left.pages) << failures;
+    EXPECT_EQ(left.bytes, left.pages * other_bytes) << failures;
+    ExpectExact(frequencies, position, Rows(cache, frequencies, {&position, 1}).rows[0]);
+    EXPECT_EQ(cache.statistics().tables, 2) << failures;
+    EXPECT_EQ(cache.statistics().pages, 2) << failures;
+    EXPECT_EQ(cache.bytes(), 2 * other_bytes) << failures;
+  }
+  EXPECT_GT(failures, 10);
 }
 
 TEST(TableCacheTest, OtherPagesAreServedWhileOneIsBuilt) {
@@ -286,6 +342,77 @@ TEST(TableCacheTest, LeastRecentlyUsedPagesGoFirst) {
   EXPECT_EQ(cache.statistics().builds, builds + 1);
 }
 
+TEST(TableCacheTest, StatisticsAreThoseOfAWalkAndTheLeastRecentUseGoesFirst) {
+  const Costs costs = OnePairCosts();
+  const int64_t budget = 100 * costs.page + 20 * costs.table;
+  PlainCache plain(budget, costs);
+  TableCache cache(budget, &EmptyPage);
+  std::mt19937 random(5);
+  for (int i = 0; i < 5000; ++i) {
+    const int64_t number = random() % 30;
+    const int64_t page = random() % 8;
+    const int64_t position = page * kPageRows;
+    Rows(cache, OnePair(number), {&position, 1});
+    plain.Use(number, page);
+    const TableCache::Statistics is = cache.statistics();
+    const TableCache::Statistics want = plain.statistics();
+    ASSERT_EQ(is.hits, want.hits) << i;
+    ASSERT_EQ(is.misses, want.misses) << i;
+    ASSERT_EQ(is.builds, want.builds) << i;
+    ASSERT_EQ(is.evictions, want.evictions) << i;
+    ASSERT_EQ(is.bytes, want.bytes) << i;
+    ASSERT_EQ(is.tables, want.tables) << i;
+    ASSERT_EQ(is.pages, want.pages) << i;
+    ASSERT_EQ(cache.bytes(), want.bytes) << i;
+  }
+  EXPECT_GT(cache.statistics().evictions, 1000);
+}
+
+TEST(TableCacheTest, ManyTinyTablesStayWithinTheirNumberAndTheBudget) {
+  constexpr int64_t kBudget = 256 << 20;
+  constexpr int64_t kMore = 1000;
+  const int64_t most = TableCache::PagesMax(kBudget);
+  EXPECT_EQ(most, 32768);
+  EXPECT_EQ(TableCache::PagesMax(0), most);
+  EXPECT_EQ(TableCache::PagesMax(4 * kBudget), 4 * most);
+  TableCache cache(kBudget, &EmptyPage);
+  const int64_t position = 5;
+  for (int64_t i = 0; i < most + kMore; ++i) {
+    Rows(cache, OnePair(i), {&position, 1});
+    ASSERT_EQ(cache.statistics().pages, std::min(i + 1, most));
+    ASSERT_EQ(cache.statistics().tables, std::min(i + 1, most));
+    ASSERT_EQ(cache.statistics().evictions, std::max<int64_t>(i + 1 - most, 0));
+    ASSERT_LE(cache.bytes(), kBudget);
+  }
+  // The pages of one table count like those of many, and the tables that they displace are gone.
+  for (int64_t page = 1; page <= most; ++page) {
+    const int64_t next = page * kPageRows;
+    Rows(cache, OnePair(0), {&next, 1});
+  }
+  EXPECT_EQ(cache.statistics().pages, most);
+  EXPECT_EQ(cache.statistics().tables, 1);
+  EXPECT_EQ(cache.bytes(), most * OnePairCosts().page + OnePairCosts().table);
+}
+
+// An eviction sends at most PageUses::kLooksMax pages back to their last use. Here all are in use.
+TEST(TableCacheTest, EvictionAmongPagesThatAreAllInUseDropsOneOfThem) {
+  constexpr int64_t kPages = 5000;
+  const Costs costs = OnePairCosts();
+  TableCache cache(kPages * costs.page + costs.table, &EmptyPage);
+  std::vector<int64_t> positions;
+  positions.reserve(kPages);
+  for (int64_t page = 0; page < kPages; ++page) positions.push_back(page * kPageRows);
+  Rows(cache, OnePair(0), positions);
+  Rows(cache, OnePair(0), positions);
+  EXPECT_EQ(cache.statistics().evictions, 0);
+  for (int64_t more = 1; more <= 20; ++more) {
+    const int64_t next = (kPages + more) * kPageRows;
+    Rows(cache, OnePair(0), {&next, 1});
+    EXPECT_EQ(cache.statistics().evictions, more);
+    EXPECT_EQ(cache.statistics().pages, kPages);
+  }
+}
+
 TEST(TableCacheTest, RowsOutliveEvictionAndTheCache) {
   const Frequencies frequencies = MakeFrequencies(10000, 16);
   std::optional<TableCache> cache(40000);
@@ -311,6 +438,11 @@ TEST(TableCacheTest, PageLargerThanTheBudgetIsServed) {
   EXPECT_EQ(cache.statistics().tables, 0);
 }
 
+// Bytes of the heap that are in use.
+int64_t HeapBytes() {
+  return static_cast<int64_t>(mallinfo2().uordblks + mallinfo2().hblkhd);
+}
+
 // Checks the heap, not only the cache's own count, for pages of every size.
 TEST(TableCacheTest, ManyConfigsAndFarPositionsStayWithinTheBudget) {
   for (const int64_t columns : {1, 4, 64}) {
@@ -319,18 +451,75 @@ TEST(TableCacheTest, ManyConfigsAndFarPositionsStayWithinTheBudget) {
     std::uniform_int_distribution<int64_t> position(0, 10'000'000);
     std::vector<Frequencies> configs;
     for (int i = 0; i < 300; ++i) configs.push_back(MakeFrequencies(10000 + i, columns));
-    const auto before = static_cast<int64_t>(mallinfo2().uordblks + mallinfo2().hblkhd);
+    const int64_t before = HeapBytes();
     TableCache cache(kBudget);
     for (int i = 0; i < 30000; ++i) {
       const int64_t at = position(random);
       Rows(cache, configs[static_cast<size_t>(i) % configs.size()], {&at, 1});
       if (i % 1000 != 0) continue;
-      const auto now = static_cast<int64_t>(mallinfo2().uordblks + mallinfo2().hblkhd);
-      ASSERT_LE(now - before, kBudget + kBudget / 10) << columns << " columns, request " << i;
+      ASSERT_LE(HeapBytes() - before, kBudget + kBudget / 10)
+          << columns << " columns, request " << i;
       ASSERT_LE(cache.statistics().bytes, kBudget + (1 << 16));
     }
     EXPECT_GT(cache.statistics().evictions, 0);
   }
+}
+
+TEST(TableCacheTest, TablesOfOnePageStayWithinTheBudget) {
+  constexpr int64_t kBudget = 8 << 20;
+  const int64_t before = HeapBytes();
+  TableCache cache(kBudget, &EmptyPage);
+  const int64_t position = 5;
+  for (int64_t i = 0; i < 30000; ++i) {
+    Rows(cache, OnePair(i), {&position, 1});
+    ASSERT_LE(cache.bytes(), kBudget);
+    if (i % 1000 != 0) continue;
+    ASSERT_LE(HeapBytes() - before, kBudget + kBudget / 10) << i;
+  }
+  EXPECT_GT(cache.statistics().evictions, 10000);
+}
+
+// Builds that fail, evictions, and a thread that reads the counts meanwhile.
+TEST(TableCacheTest, CountsOfConcurrentUseEndAtNothing) {
+  constexpr int64_t kBudget = 200000;
+  TableCache cache(kBudget,
+                   [](const Frequencies& frequencies,
+                      int64_t first) -> absl::StatusOr<std::shared_ptr<TablePage>> {
+                     if (first % (7 * kPageRows) == 0) return absl::InternalError("each seventh");
+                     return EmptyPage(frequencies, first);
+                   });
+  std::atomic<int> running = 4;
+  std::vector<std::jthread> threads;
+  for (unsigned caller = 0; caller < 4; ++caller) {
+    threads.emplace_back([&cache, &running, caller] {
+      std::mt19937 random(caller);
+      for (int i = 0; i < 5000; ++i) {
+        const int64_t position = random() % (50 * kPageRows);
+        TokenRows rows;
+        cache.AppendRows(OnePair(random() % 20), {&position, 1}, rows).IgnoreError();
+      }
+      --running;
+    });
+  }
+  const int64_t page = OnePairCosts().page;
+  while (running > 0) {
+    const TableCache::Statistics now = cache.statistics();
+    ASSERT_GE(now.bytes, 0);
+    ASSERT_GE(now.pages, 0);
+    ASSERT_GE(now.tables, 0);
+    ASSERT_LE(now.tables, 20);
+    ASSERT_LE(now.pages, kBudget / page + 8);  // four are being built, and four not counted yet
+  }
+  threads.clear();
+  const TableCache::Statistics end = cache.statistics();
+  EXPECT_EQ(end.pages, end.builds - end.evictions);
+  EXPECT_EQ(end.bytes, end.pages * page + end.tables * OnePairCosts().table);
+  EXPECT_GT(end.evictions, 1000);
+  const int64_t position = kPageRows;
+  Rows(cache, MakeFrequencies(10000, 4096), {&position, 1});  // larger than the budget
+  EXPECT_EQ(cache.bytes(), 0);
+  EXPECT_EQ(cache.statistics().pages, 0);
+  EXPECT_EQ(cache.statistics().tables, 0);
 }
 
 TEST(TableCacheTest, ConcurrentUseUnderEvictionStaysRight) {
