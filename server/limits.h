@@ -118,6 +118,11 @@ inline constexpr int64_t kFrequencyBytesMax = 16 * kMiB;
 inline constexpr int64_t kUncountedFrequencyBytes = 16 * kKiB;
 // Jobs of a batch, each a rectangle of tokens and heads with 210 bytes. A token may need as many.
 inline constexpr int64_t kJobsMax = 64 * 1024;
+// Elements of all results that a reply has as numbers, which are encoded in one step: 4
+// milliseconds.
+inline constexpr int64_t kReplyNumbersMax = 256 * 1024;
+// Separate writes of one request to objects that are not mapped: 6 milliseconds.
+inline constexpr int64_t kObjectWritesMax = 8 * 1024;
 // Bytes of one token in all tensors; a slice has at least one token.
 inline constexpr int64_t kTokenBytesMax = 64 * kMiB;
 // The same for a tensor whose channels are not adjacent: a slice of it is copied first.
@@ -164,6 +169,8 @@ inline constexpr int kConcurrentStreamsMax = 128;
 // prefills in flight, little enough for many clients that never read.
 inline constexpr int64_t kStreamBytesMax = 64 * kMiB;
 inline constexpr int64_t kStreamRequestsMax = 1024;
+// Errors that the client has not taken, of which no permit counts the some 1.2 KiB.
+inline constexpr int64_t kUnadmittedRepliesMax = 64;
 // Replies of this size, alone or together on a stream, can be cancelled if they are not taken.
 inline constexpr int64_t kListedReplyBytesMin = 4 * kKiB;
 // What a stream must take for its time to begin anew.

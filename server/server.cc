@@ -1,6 +1,5 @@
 #include "server/server.h"
 
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server_builder.h>
@@ -123,6 +122,11 @@ absl::Status Server::Build(Batcher::Options batches) {
        admission_.get(), shares_.message, [this] { return Info(); }},
       *rope_service_);
   health_ = std::make_unique<Health>(HealthNames(*devices_), in_flight_, *receiving_);
+  reflection_ = std::make_unique<Reflection>(
+      Reflection::Services{
+          v1::GetServerInfoRequest::descriptor()->file()->FindServiceByName("RopeService"),
+          grpc::health::v1::HealthCheckRequest::descriptor()->file()->FindServiceByName("Health")},
+      in_flight_, *receiving_);
   ROPE_RETURN_IF_ERROR(BuildRingLoop(threads));
   ROPE_RETURN_IF_ERROR(BuildGrpcServer(threads));
   ROPE_RETURN_IF_ERROR(Listen());
@@ -146,7 +150,6 @@ absl::Duration Server::Spin(int threads) const {
 }
 
 absl::Status Server::BuildGrpcServer(int threads) {
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   SetChannelArguments(shares_.message, builder);
   // The last resort: a bound on what gRPC holds of messages and keeps for each connection's next
@@ -160,6 +163,7 @@ absl::Status Server::BuildGrpcServer(int threads) {
   }
   builder.RegisterService(&rope_service_->service());
   builder.RegisterService(&health_->service());
+  builder.RegisterService(&reflection_->service());
   poll_loop_ = std::make_unique<PollLoop>(builder, PollThreads(threads), Spin(threads), [this] {
     // A read has started: poll once more, so that its request can gather with the others.
     if (receiving_->HasNew()) return true;
@@ -213,6 +217,7 @@ void Server::ArmAndStart() {
   for (const auto& queue : poll_loop_->queues()) {
     rope_service_->Arm(*queue, limits::kArmedCalls);
     health_->Arm(*queue);
+    reflection_->Arm(*queue);
   }
   poll_loop_->Start();
   memory_watch_->Start();
@@ -267,8 +272,8 @@ void Server::OnDeviceFault(std::string_view device, const absl::Status& status) 
 }
 
 int64_t Server::AccountedBytes() const {
-  return admission_->bytes() + pool_->kept_bytes() + tables_->statistics().bytes +
-         registry_->spec_bytes() + registry_->registered_bytes() + prepared_->size().bytes;
+  return admission_->bytes() + pool_->kept_bytes() + tables_->bytes() + registry_->spec_bytes() +
+         registry_->registered_bytes() + prepared_->size().bytes;
 }
 
 Gauges Server::ReadGauges() const {
@@ -314,7 +319,7 @@ std::vector<BudgetUse> Server::Budgets() const {
        memory_watch_->receiving_bytes(),
        {{"timeout", ended.late}, {"full", ended.pressure}}},
       {"pool_bytes", shares_.pool, pool_->kept_bytes()},
-      {"table_bytes", shares_.tables, tables_->statistics().bytes},
+      {"table_bytes", shares_.tables, tables_->bytes()},
       {"spec_bytes", registry_->options().spec_bytes_max, registry_->spec_bytes()},
       {"model_bytes", registry_->options().registered_bytes_max, registry_->registered_bytes()},
       {"prepared", prepared_->options().entries_max, prepared.entries},

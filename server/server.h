@@ -34,6 +34,7 @@
 #include "server/grpc/health.h"
 #include "server/grpc/memory_watch.h"
 #include "server/grpc/poll_loop.h"
+#include "server/grpc/reflection.h"
 #include "server/grpc/rope_service.h"
 #include "server/ipc/listener.h"
 #include "server/ipc/ring_loop.h"
@@ -123,6 +124,7 @@ class Server {
   std::unique_ptr<RopeService> rope_service_;
   std::unique_ptr<RingLoop> ring_loop_;  // null without shared memory
   std::unique_ptr<Health> health_;
+  std::unique_ptr<Reflection> reflection_;
   std::unique_ptr<PollLoop> poll_loop_;
   std::unique_ptr<grpc::Server> grpc_server_;
   std::vector<std::unique_ptr<Listener>> listeners_;

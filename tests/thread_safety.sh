@@ -25,7 +25,7 @@ fi
 
 flags=(-std=c++20 -fsyntax-only -Wno-everything -Wthread-safety -Wthread-safety-beta -Werror
   -DROPE_HAVE_CPU_BACKEND -I. -Iclient/include -isystem build/proto
-  -isystem build/proto/health_schema)
+  -isystem build/proto/grpc_schema)
 if [[ -d /usr/local/cuda/include ]]; then
   flags+=(-DROPE_HAVE_CUDA_BACKEND -isystem /usr/local/cuda/include)
 else

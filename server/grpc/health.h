@@ -46,7 +46,7 @@ class Health {
  private:
   class WatchCall;
 
-  absl::StatusOr<grpc::health::v1::HealthCheckResponse> Check(const grpc::ByteBuffer& bytes) const;
+  absl::StatusOr<grpc::health::v1::HealthCheckResponse> Check(grpc::ByteBuffer& bytes) const;
   // Unchecked: the analysis does not know that the mutex of each watch's Health is this one.
   void UpdateWatches() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   grpc::health::v1::HealthCheckResponse::ServingStatus StatusOf(const std::string& service) const

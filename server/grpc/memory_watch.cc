@@ -84,7 +84,7 @@ void MemoryWatch::WakeUp() {
 //   2. Compute the unaccounted bytes. If they exceed half the budget, trim the pool and malloc (at
 //      most every kTrimPeriod) and compute them again: freed memory must not end reads.
 //   3. End reads that are too late or too many.
-//   4. Cancel replies that are not taken while requests are refused.
+//   4. Cancel replies that are not taken while requests are refused or reads are ended.
 //   5. Give unused memory back.
 absl::Duration MemoryWatch::Tick() {
   const absl::Time now = clock_.Now();
@@ -141,10 +141,11 @@ void MemoryWatch::EndReads(absl::Time now, const Transfers::Counts& reads) {
 }
 
 // One session in each round: its bytes may be enough. An honest client may be slow, so replies get
-// kUntakenMs.
+// kUntakenMs. Errors on streams are among the unaccounted bytes.
 void MemoryWatch::CancelReplies(absl::Time now) {
   const int64_t refused = system_.refused();
-  if (std::exchange(refused_, refused) == refused) return;
+  const bool refuses = std::exchange(refused_, refused) != refused;
+  if (!refuses && unaccounted_bytes_ <= options_.receive_bytes) return;
   untaken_.fetch_add(untaken_replies_.EndOfGreediest(
       now - absl::Milliseconds(kUntakenMs),
       MakeError(Reason::kBudgetFull, "reply", "a client that does not take it", "one that does")));

@@ -7,8 +7,9 @@
 //     largest message size each, exceed it.
 //   - A message that is not complete in time ends its call.
 //   - Replies count as admitted bytes until their clients have taken them. While requests are
-//     refused because these bytes are used up, replies that were not taken for kUntakenMs are
-//     cancelled, of the session with the most of them.
+//     refused because these bytes are used up, or the unaccounted bytes exceed their budget,
+//     replies that were not taken for kUntakenMs are cancelled, of the session with the most of
+//     them.
 //   - Memory that a burst took goes back to the system: pool buffers and freed allocator memory
 //     that were unused for kUnusedMs.
 //

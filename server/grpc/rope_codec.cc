@@ -30,16 +30,16 @@ constexpr size_t kSmallTensors = 2;  // q and k
 using Views = absl::InlinedVector<std::string_view, 4>;
 using Slices = std::vector<grpc::Slice>;
 
-// The slices of a message, which gRPC has given to its request.
-class ReceivedSlices final : public ReceivedBytes {
+// A message that gRPC has given to its request.
+class ReceivedMessage final : public ReceivedBytes {
  public:
-  explicit ReceivedSlices(Slices slices) : slices_(std::move(slices)) {}
-  const Slices& slices() const { return slices_; }
+  absl::Status Take(grpc::ByteBuffer& bytes) { return received_.Take(bytes); }
+  const Slices& slices() const { return received_.slices(); }
   // The memory is writable and nobody else reads it, but grpc::Slice shows it as const.
   char* Overwritable(std::string_view part) override { return const_cast<char*>(part.data()); }
 
  private:
-  const Slices slices_;
+  ReceivedSlices received_;
 };
 
 // A message in one piece.
@@ -63,27 +63,18 @@ Views ViewsOf(const Slices& slices) {
 
 // A client chooses the frames in which a message arrives, and each frame is a slice that keeps the
 // buffer it was read into: a message in frames of a byte would keep a hundred times its size.
-void JoinSmallSlices(size_t bytes, Slices& slices) {
-  constexpr size_t kFewSlices = 64;
-  constexpr size_t kSmallBytes = 512;  // on average
-  if (slices.size() <= kFewSlices || slices.size() * kSmallBytes <= bytes) return;
+// Returns whether `slices` are copies now.
+bool JoinSmallSlices(size_t bytes, Slices& slices) {
+  constexpr size_t kFewSlices = 4;
+  constexpr size_t kSmallBytes = 2048;  // on average
+  if (slices.size() <= kFewSlices || slices.size() * kSmallBytes <= bytes) return false;
   std::string all;
   all.reserve(bytes);
   for (const grpc::Slice& slice : slices) {
     all.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
   }
   slices.assign(1, grpc::Slice(all));
-}
-
-absl::StatusOr<Slices> Dump(const grpc::ByteBuffer& bytes) {
-  constexpr size_t kSlices = 2;  // most small messages: fields, and tensor bytes
-  Slices slices;
-  slices.reserve(kSlices);
-  if (bytes.Valid() && !bytes.Dump(&slices).ok()) {
-    return InvalidField("request", "bytes that cannot be read", "a message");
-  }
-  JoinSmallSlices(bytes.Length(), slices);
-  return slices;
+  return true;
 }
 
 absl::Status ParseSkeleton(const std::string& skeleton, google::protobuf::Message& message) {
@@ -101,7 +92,7 @@ grpc::Slice SliceOf(const std::string& bytes) {
 // slices, which alone can be overwritten. gRPC frees each of them as soon as its parts are sent.
 template <typename ReplySlices>
 void AddOverwritten(const Request& request, size_t tensor, ReplySlices& slices) {
-  const Slices& received = static_cast<const ReceivedSlices&>(*request.decoded.bytes).slices();
+  const Slices& received = static_cast<const ReceivedMessage&>(*request.decoded.bytes).slices();
   auto slice = received.begin();
   for (const std::string_view fragment : request.plan.tensors[tensor].input.fragments) {
     const auto* const begin = reinterpret_cast<const uint8_t*>(fragment.data());
@@ -113,13 +104,6 @@ void AddOverwritten(const Request& request, size_t tensor, ReplySlices& slices) 
     const auto offset = static_cast<size_t>(begin - slice->begin());
     slices.push_back(slice->sub(offset, offset + fragment.size()));
   }
-}
-
-// Takes the slices of `bytes`.
-absl::StatusOr<std::unique_ptr<ReceivedSlices>> TakeSlices(grpc::ByteBuffer& bytes) {
-  ROPE_ASSIGN_OR_RETURN(Slices slices, Dump(bytes));
-  bytes.Clear();
-  return std::make_unique<ReceivedSlices>(std::move(slices));
 }
 
 absl::Status CheckLength(int64_t length, int64_t message_bytes_max) {
@@ -202,6 +186,18 @@ v1::RotateResponse ErrorMessage(const std::string& request_id, const absl::Statu
 
 }  // namespace
 
+absl::Status ReceivedSlices::Take(grpc::ByteBuffer& bytes) {
+  constexpr size_t kSlices = 2;  // most small messages: fields, and tensor bytes
+  owner_.Swap(&bytes);
+  if (!owner_.Valid()) return absl::OkStatus();
+  slices_.reserve(kSlices);
+  if (!owner_.Dump(&slices_).ok()) {
+    return InvalidField("request", "bytes that cannot be read", "a message");
+  }
+  if (JoinSmallSlices(owner_.Length(), slices_)) owner_.Clear();
+  return absl::OkStatus();
+}
+
 grpc::Slice SliceOf(PooledBuffer buffer) {
   char* const data = buffer.data();
   const auto size = static_cast<size_t>(buffer.size());
@@ -216,7 +212,8 @@ absl::StatusOr<Decoded> DecodeRequest(grpc::ByteBuffer& bytes, int64_t message_b
                                       Arrival& arrival) {
   const auto length = static_cast<int64_t>(bytes.Valid() ? bytes.Length() : 0);
   ROPE_RETURN_IF_ERROR(CheckLength(length, message_bytes_max));
-  ROPE_ASSIGN_OR_RETURN(std::unique_ptr<ReceivedSlices> received, TakeSlices(bytes));
+  auto received = std::make_unique<ReceivedMessage>();
+  ROPE_RETURN_IF_ERROR(received->Take(bytes));
   const Views views = ViewsOf(received->slices());
   return Decode(views, std::move(received), arrival);
 }
@@ -225,7 +222,8 @@ absl::StatusOr<std::optional<Decoded>> DecodeStreamRequest(grpc::ByteBuffer& byt
                                                            int64_t message_bytes_max,
                                                            proto::StreamMessage& message,
                                                            Arrival& arrival) {
-  ROPE_ASSIGN_OR_RETURN(std::unique_ptr<ReceivedSlices> received, TakeSlices(bytes));
+  auto received = std::make_unique<ReceivedMessage>();
+  ROPE_RETURN_IF_ERROR(received->Take(bytes));
   ROPE_RETURN_IF_ERROR(proto::ReadStreamMessage(ViewsOf(received->slices()),
                                                 proto::UnknownFields::kRefuse, message));
   if (message.sequence == 0) return InvalidField("sequence", "nothing", "a number > 0");
@@ -246,15 +244,16 @@ absl::StatusOr<Decoded> DecodeSmallRequest(std::string bytes, int64_t message_by
   return Decode({&view, 1}, std::move(received), arrival);
 }
 
-absl::Status DecodeMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message& message,
+absl::Status DecodeMessage(grpc::ByteBuffer& bytes, google::protobuf::Message& message,
                            ReceivedPayloads& payloads) {
-  ROPE_ASSIGN_OR_RETURN(payloads.slices, Dump(bytes));
+  ROPE_RETURN_IF_ERROR(payloads.received.Take(bytes));
+  const Views views = ViewsOf(payloads.received.slices());
   ROPE_ASSIGN_OR_RETURN(payloads.split, proto::Split(proto::Schema::Of(message.GetDescriptor()),
-                                                     ViewsOf(payloads.slices), kSplitOptions));
+                                                     views, kSplitOptions));
   return ParseSkeleton(payloads.split.skeleton, message);
 }
 
-absl::Status DecodeMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message& message) {
+absl::Status DecodeMessage(grpc::ByteBuffer& bytes, google::protobuf::Message& message) {
   ReceivedPayloads payloads;
   return DecodeMessage(bytes, message, payloads);
 }

@@ -46,17 +46,31 @@ absl::StatusOr<std::optional<Decoded>> DecodeStreamRequest(grpc::ByteBuffer& byt
 absl::StatusOr<Decoded> DecodeSmallRequest(std::string bytes, int64_t message_bytes_max,
                                            Arrival& arrival);
 
+// The slices of a received message. They are freed by the ByteBuffer that they came in: ~Slice
+// itself, as the last owner of received memory, ends the process in gRPC 1.51 while the
+// ResourceQuota is full (it wakes the quota without the ExecCtx that ~ByteBuffer has).
+class ReceivedSlices {
+ public:
+  // Clears `bytes`.
+  absl::Status Take(grpc::ByteBuffer& bytes);
+  const std::vector<grpc::Slice>& slices() const { return slices_; }
+
+ private:
+  grpc::ByteBuffer owner_;  // outlives slices_
+  std::vector<grpc::Slice> slices_;
+};
+
 // The payloads of a message, which refer to the received slices.
 struct ReceivedPayloads {
-  std::vector<grpc::Slice> slices;
+  ReceivedSlices received;
   proto::SplitMessage split;
 };
 
-// Decodes any other request of the service, with the same strict checks.
-absl::Status DecodeMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message& message,
+// Decodes any other request of the service, with the same strict checks. Clears `bytes`.
+absl::Status DecodeMessage(grpc::ByteBuffer& bytes, google::protobuf::Message& message,
                            ReceivedPayloads& payloads);
 // The same for a message whose payloads are not used.
-absl::Status DecodeMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message& message);
+absl::Status DecodeMessage(grpc::ByteBuffer& bytes, google::protobuf::Message& message);
 
 grpc::ByteBuffer EncodeMessage(const google::protobuf::Message& message);
 

@@ -98,6 +98,7 @@ void StreamCall::Answer(grpc::ByteBuffer& reply, int64_t message_bytes, Permit p
     kept.held_bytes = std::max(message_bytes, static_cast<int64_t>(kept.bytes.Length()));
     kept.permit = std::move(permit);
     held_bytes_ += kept.held_bytes - message_bytes;
+    if (!kept.IsAdmitted()) ++unadmitted_;
     if (gone_) DropReplies();
     Advance();
     free = IsFree();
@@ -144,8 +145,7 @@ void StreamCall::OnWritten(bool ok) {
     proto::MutexLock lock(&mutex_);
     writing_ = false;
     taken_bytes_ += static_cast<int64_t>(replies_.front().bytes.Length());
-    --held_;
-    held_bytes_ -= replies_.front().held_bytes;
+    Uncount(replies_.front());
     replies_.pop_front();
     if (!ok) gone_ = true;
     if (gone_) DropReplies();
@@ -227,7 +227,8 @@ void StreamCall::Release() {
 void StreamCall::Advance() {
   if (finishing_) return ListReplies();
   const bool may_read = !closed_ && !draining_ && !gone_ && held_ < method_.unanswered_max &&
-                        held_bytes_ < method_.unanswered_bytes_max;
+                        held_bytes_ < method_.unanswered_bytes_max &&
+                        unadmitted_ < limits::kUnadmittedRepliesMax;
   if (may_read && !reading_) {
     reading_ = true;
     method_.receiving->Enter(*this, session_);
@@ -275,10 +276,13 @@ void StreamCall::ListReplies() {
 
 void StreamCall::DropReplies() {
   const size_t kept = writing_ ? 1 : 0;
-  for (; replies_.size() > kept; replies_.pop_back()) {
-    --held_;
-    held_bytes_ -= replies_.back().held_bytes;
-  }
+  for (; replies_.size() > kept; replies_.pop_back()) Uncount(replies_.back());
+}
+
+void StreamCall::Uncount(const Reply& reply) {
+  --held_;
+  held_bytes_ -= reply.held_bytes;
+  if (!reply.IsAdmitted()) --unadmitted_;
 }
 
 bool StreamCall::IsFree() const {

@@ -12,9 +12,10 @@
 // Errors:     The stream ends OK when its client has closed and all messages are answered, and
 //             UNAVAILABLE after Drain. Answers for a client that has gone are dropped.
 // Limits:     Flow control: while `unanswered_bytes_max` bytes or `unanswered_max` messages are not
-//             answered and taken by the client, the stream reads no more. A client that does not
-//             read its answers delays only itself. While memory is short MemoryWatch may end a
-//             stream in the middle of a message, or one whose answers are not taken.
+//             answered and taken by the client, or kUnadmittedRepliesMax errors are not taken, the
+//             stream reads no more. A client that does not read its answers delays only itself.
+//             While memory is short MemoryWatch may end a stream in the middle of a message, or one
+//             whose answers are not taken.
 #ifndef ROPE_SERVER_GRPC_STREAM_CALL_H_
 #define ROPE_SERVER_GRPC_STREAM_CALL_H_
 
@@ -112,6 +113,8 @@ class StreamCall final : private Transfers::Transfer {
     grpc::ByteBuffer bytes;
     int64_t held_bytes = 0;  // the larger of message and reply
     Permit permit;
+
+    bool IsAdmitted() const { return permit.bytes() > 0; }  // an error is not
   };
 
   StreamCall(const Method& method, grpc::ServerCompletionQueue& queue)
@@ -142,6 +145,8 @@ class StreamCall final : private Transfers::Transfer {
   void ListReplies() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Drops all replies except the one that is being written: the client has gone.
   void DropReplies() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes a reply that leaves replies_ out of the counts.
+  void Uncount(const Reply& reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether every step has come back and every answer was given. It becomes true once; the caller
   // that sees it frees the call.
   bool IsFree() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
@@ -164,6 +169,7 @@ class StreamCall final : private Transfers::Transfer {
   int64_t unanswered_ ABSL_GUARDED_BY(mutex_) = 0;     // messages without an answer
   int64_t held_ ABSL_GUARDED_BY(mutex_) = 0;           // messages without an answer or not written
   int64_t held_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t unadmitted_ ABSL_GUARDED_BY(mutex_) = 0;  // replies without a permit
   bool has_written_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t joined_ ABSL_GUARDED_BY(mutex_) = 0;        // answers in gRPC's buffer, perhaps not sent
   int64_t joined_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // bytes of these

@@ -31,8 +31,8 @@ void UnaryCall::OnArrived(bool ok) {
   session_ = SessionOfPeer(context_.peer());
   method_.receiving->Enter(*this, session_);
   stream_.Read(&message_, &read_);
-  // Arming takes time for which this client would wait, so OnRead arms successors after the
-  // handler. A slow message must not leave the method without armed calls: below half, arm here.
+  // Arming takes time for which this client would wait, so OnSent arms successors, after the reply.
+  // Slow calls must not leave the method without armed calls: below half, arm here.
   --armed_->count;
   ArmUpTo((armed_->wanted + 1) / 2, armed_);
 }
@@ -42,10 +42,8 @@ void UnaryCall::OnArrived(bool ok) {
 // comes first, so that Transfers cannot choose this read any more.
 void UnaryCall::OnRead(bool ok) {
   method_.receiving->Leave(*this);
-  const std::shared_ptr<Armed> armed = armed_;
   if (Claim(State::kHandled)) Handle(ok);  // else EndTransfer has answered
   Release();
-  if (ok) ArmUpTo(armed->wanted, armed);  // not ok: the server may be shutting down
 }
 
 void UnaryCall::Handle(bool ok) {
@@ -73,9 +71,10 @@ void UnaryCall::EndTransfer(const absl::Status& status) {
   stream_.Finish(ToGrpcStatus(status, context_), &sent_);
 }
 
-void UnaryCall::OnSent(bool) {
+void UnaryCall::OnSent(bool ok) {
   untaken_.Leave();
   permit_ = Permit();
+  if (ok) ArmUpTo(armed_->wanted, armed_);  // not ok: the server may be shutting down
   Release();
 }
 

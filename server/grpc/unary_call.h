@@ -2,7 +2,7 @@
 // for every unary method; only the handler differs.
 //
 //   armed -> arrived (headers): starts the read, arms a successor if few calls are armed
-//         -> read: runs the handler, arms successors -> Finish (any thread, once) -> sent
+//         -> read: runs the handler -> Finish (any thread, once) -> sent: arms successors
 //         -> or EndTransfer (the message did not come): as Finish with an error
 //
 // A large reply is in a list until its client has taken it: MemoryWatch may cancel the call.

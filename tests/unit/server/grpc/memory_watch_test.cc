@@ -115,6 +115,17 @@ TEST_F(MemoryWatchTest, GreediestSessionEndsFirstAndNoMoreThanNeedBe) {
   EXPECT_EQ(watch_.refusals().pressure, 2);
 }
 
+TEST_F(MemoryWatchTest, RepliesThatAreNotTakenAreCancelledWhileReadsAreEnded) {
+  FakeRead reply(untaken_, 1);
+  clock_.Advance(absl::Milliseconds(MemoryWatch::kUntakenMs + 1));
+  anonymous_bytes_ = kReceiveBytes;
+  watch_.Tick();
+  EXPECT_THAT(reply.ends, IsEmpty());
+  anonymous_bytes_ = kReceiveBytes + 1;
+  watch_.Tick();
+  EXPECT_THAT(reply.ends, SizeIs(1));
+}
+
 TEST_F(MemoryWatchTest, RepliesThatAreNotTakenAreCancelledWhileOthersAreRefused) {
   FakeRead one(untaken_, 1);
   FakeRead two(untaken_, 2);

@@ -117,8 +117,8 @@ TEST(DecodeRequestTest, ManySmallSlicesBecomeOne) {
     return proto::PayloadOf(decoded->message().tensors(0).array(), decoded->split).fragments.size();
   };
   EXPECT_EQ(fragments(1), 1U);
-  EXPECT_EQ(fragments(100), 1U);
-  EXPECT_GE(fragments(200), 50U) << "few of them";
+  EXPECT_EQ(fragments(2000), 1U);
+  EXPECT_EQ(fragments(3000), 4U) << "few of them";
 }
 
 TEST(DecodeRequestTest, BufferIsCleared) {
@@ -209,22 +209,26 @@ TEST(DecodeSmallRequestTest, RefusesWhatTheOtherRefuses) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("UTF-8")));
 }
 
+absl::Status DecodeFrom(grpc::ByteBuffer bytes, v1::DescribeRequest& message) {
+  return DecodeMessage(bytes, message);
+}
+
 TEST(DecodeMessageTest, IsAsStrictAsRequests) {
   v1::DescribeRequest sent;
   sent.add_positions(3);
   v1::DescribeRequest read;
-  EXPECT_THAT(DecodeMessage(BufferOf(sent.SerializeAsString(), 1), read), IsOk());
+  EXPECT_THAT(DecodeFrom(BufferOf(sent.SerializeAsString(), 1), read), IsOk());
   EXPECT_EQ(read.positions(0), 3);
   const std::string unknown = "\xfa\x06\x01x";  // field 111
-  EXPECT_THAT(DecodeMessage(BufferOf(unknown), read),
+  EXPECT_THAT(DecodeFrom(BufferOf(unknown), read),
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("111")));
-  EXPECT_THAT(DecodeMessage(BufferOf(sent.SerializeAsString() + "\x20\x01\x20\x01"), read),
+  EXPECT_THAT(DecodeFrom(BufferOf(sent.SerializeAsString() + "\x20\x01\x20\x01"), read),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("head_dim")));
 }
 
 TEST(DecodeMessageTest, NoBytesAreAnEmptyMessage) {
   v1::DescribeRequest read;
-  EXPECT_THAT(DecodeMessage(grpc::ByteBuffer(), read), IsOk());
+  EXPECT_THAT(DecodeFrom(grpc::ByteBuffer(), read), IsOk());
 }
 
 TEST(EncodeReplyTest, HeadSaysWhatTheRequestDid) {

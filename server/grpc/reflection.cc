@@ -1,0 +1,230 @@
+#include "server/grpc/reflection.h"
+
+#include <google/protobuf/descriptor.pb.h>
+
+#include <set>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "server/error.h"
+#include "server/grpc/grpc_status.h"
+#include "server/grpc/rope_codec.h"
+#include "server/request/session.h"
+
+namespace rope::server {
+namespace {
+
+using google::protobuf::DescriptorPool;
+using google::protobuf::FileDescriptor;
+using grpc::reflection::v1alpha::ServerReflectionRequest;
+using grpc::reflection::v1alpha::ServerReflectionResponse;
+
+constexpr size_t kRequestBytesMax = 1024;  // a name
+
+const google::protobuf::ServiceDescriptor& OwnService() {
+  return *ServerReflectionRequest::descriptor()->file()->FindServiceByName("ServerReflection");
+}
+
+Reflection::Services WithOwn(Reflection::Services services) {
+  services.push_back(&OwnService());
+  return services;
+}
+
+// Adds the file and then all that it imports.
+void AddFiles(const FileDescriptor& file, const std::map<const FileDescriptor*, std::string>& files,
+              std::set<const FileDescriptor*>& seen, ServerReflectionResponse& response) {
+  if (!seen.insert(&file).second) return;
+  response.mutable_file_descriptor_response()->add_file_descriptor_proto(files.at(&file));
+  for (int i = 0; i < file.dependency_count(); ++i) {
+    AddFiles(*file.dependency(i), files, seen, response);
+  }
+}
+
+std::vector<const google::protobuf::FieldDescriptor*> ExtensionsOf(const std::string& type) {
+  const DescriptorPool& pool = *DescriptorPool::generated_pool();
+  std::vector<const google::protobuf::FieldDescriptor*> extensions;
+  const google::protobuf::Descriptor* const message = pool.FindMessageTypeByName(type);
+  if (message != nullptr) pool.FindAllExtensions(message, &extensions);
+  return extensions;
+}
+
+absl::Status Decode(grpc::ByteBuffer& bytes, ServerReflectionRequest& request) {
+  const size_t length = bytes.Valid() ? bytes.Length() : 0;
+  if (length > kRequestBytesMax) {
+    return MakeError(Reason::kLimitExceeded, "request", absl::StrCat(length, " bytes"),
+                     absl::StrCat("at most ", kRequestBytesMax));
+  }
+  return WithinMemory([&] { return DecodeMessage(bytes, request); });
+}
+
+}  // namespace
+
+// One stream. Its steps follow each other, so that they need no lock:
+//
+//   armed -> arrived -> read <-> write -> finish
+//
+// Each step is in `receiving_`, which ends the stream if the step takes too long. The stream
+// deletes itself when its last step and gRPC's done notification are back.
+class Reflection::Stream final : private Transfers::Transfer {
+ public:
+  ~Stream() override {
+    if (counted_) reflection_.streams_.fetch_sub(1);
+  }
+
+  static void Arm(Reflection& reflection, grpc::ServerCompletionQueue& queue) {
+    auto stream = std::unique_ptr<Stream>(new Stream(reflection, queue));  // owned by itself below
+    Stream& armed = *stream.release();
+    armed.context_.AsyncNotifyWhenDone(&armed.done_);
+    Service& service = reflection.service_;
+    service.RequestCall(service.IndexOf("ServerReflectionInfo"), &armed.context_, &armed.stream_,
+                        &queue, &armed.arrived_);
+  }
+
+ private:
+  Stream(Reflection& reflection, grpc::ServerCompletionQueue& queue)
+      : Transfers::Transfer(/*may_idle=*/false),
+        open_call_(reflection.in_flight_),
+        reflection_(reflection),
+        queue_(queue),
+        stream_(&context_) {}
+  void OnArrived(bool ok) {
+    if (!ok) {
+      delete this;
+      return;
+    }
+    Arm(reflection_, queue_);
+    session_ = SessionOfPeer(context_.peer());
+    counted_ = true;
+    if (reflection_.streams_.fetch_add(1) < kStreamsMax) return Read();
+    Finish(RetryLater(Reason::kBudgetFull, "stream", absl::StrCat("more than ", kStreamsMax),
+                      "a retry later"));
+  }
+
+  void Read() {
+    reflection_.receiving_.Enter(*this, session_);
+    stream_.Read(&message_, &read_);
+  }
+
+  void OnRead(bool ok) {
+    reflection_.receiving_.Leave(*this);
+    if (!ok) return Finish(absl::OkStatus());
+    ServerReflectionRequest request;
+    if (const absl::Status status = Decode(message_, request); !status.ok()) return Finish(status);
+    const grpc::ByteBuffer answer = EncodeMessage(reflection_.Answer(request));
+    reflection_.receiving_.Enter(*this, session_);
+    stream_.Write(answer, &written_);
+  }
+
+  void OnWritten(bool ok) {
+    reflection_.receiving_.Leave(*this);
+    ok ? Read() : Finish(absl::OkStatus());
+  }
+
+  void Finish(const absl::Status& status) {
+    stream_.Finish(ToGrpcStatus(status, context_), &ended_);
+  }
+  void OnEnded(bool) { Release(); }
+  void OnDone(bool) { Release(); }
+
+  // Any thread. The step that is under way then fails.
+  void EndTransfer(const absl::Status&) override { context_.TryCancel(); }
+  void AbortTransfer() override { context_.TryCancel(); }
+  void Retain() override { open_.fetch_add(1); }
+  void Release() override {
+    if (open_.fetch_sub(1) == 1) delete this;
+  }
+
+  const CallsInFlight::Open open_call_;  // first, because it ends last
+  Reflection& reflection_;
+  grpc::ServerCompletionQueue& queue_;
+  grpc::ServerContext context_;
+  RawStream stream_;
+  grpc::ByteBuffer message_;
+  uint64_t session_ = 0;
+  bool counted_ = false;
+  std::atomic<int> open_{2};  // last step and done
+  CallEvent<Stream> arrived_{this, &Stream::OnArrived};
+  CallEvent<Stream> read_{this, &Stream::OnRead};
+  CallEvent<Stream> written_{this, &Stream::OnWritten};
+  CallEvent<Stream> ended_{this, &Stream::OnEnded};
+  CallEvent<Stream> done_{this, &Stream::OnDone};
+};
+
+Reflection::Reflection(Services services, CallsInFlight& in_flight, Transfers& receiving)
+    : service_(OwnService()),
+      in_flight_(in_flight),
+      receiving_(receiving),
+      services_(WithOwn(std::move(services))) {
+  for (const auto* service : services_) AddFile(*service->file());
+}
+
+void Reflection::Arm(grpc::ServerCompletionQueue& queue) {
+  Stream::Arm(*this, queue);
+}
+
+void Reflection::AddFile(const File& file) {
+  const auto [entry, is_new] = files_.try_emplace(&file);
+  if (!is_new) return;
+  google::protobuf::FileDescriptorProto descriptor;
+  file.CopyTo(&descriptor);
+  entry->second = descriptor.SerializeAsString();
+  for (int i = 0; i < file.dependency_count(); ++i) AddFile(*file.dependency(i));
+}
+
+const FileDescriptor* Reflection::FileOf(const std::string& symbol) const {
+  const File* const file = DescriptorPool::generated_pool()->FindFileContainingSymbol(symbol);
+  return files_.contains(file) ? file : nullptr;
+}
+
+ServerReflectionResponse Reflection::Answer(const ServerReflectionRequest& request) const {
+  using Kind = ServerReflectionRequest::MessageRequestCase;
+  ServerReflectionResponse response;
+  response.set_valid_host(request.host());
+  *response.mutable_original_request() = request;
+  const File* file = nullptr;
+  switch (request.message_request_case()) {
+    case Kind::kListServices:
+      for (const auto* service : services_) {
+        response.mutable_list_services_response()->add_service()->set_name(service->full_name());
+      }
+      return response;
+    case Kind::kFileByFilename:
+      file = DescriptorPool::generated_pool()->FindFileByName(request.file_by_filename());
+      break;
+    case Kind::kFileContainingSymbol:
+      file = FileOf(request.file_containing_symbol());
+      break;
+    case Kind::kFileContainingExtension: {
+      const auto& wanted = request.file_containing_extension();
+      for (const auto* extension : ExtensionsOf(wanted.containing_type())) {
+        if (extension->number() == wanted.extension_number()) file = extension->file();
+      }
+      break;
+    }
+    case Kind::kAllExtensionNumbersOfType: {
+      const std::string& type = request.all_extension_numbers_of_type();
+      if (FileOf(type) == nullptr) break;
+      auto& numbers = *response.mutable_all_extension_numbers_response();
+      numbers.set_base_type_name(type);
+      for (const auto* extension : ExtensionsOf(type)) {
+        if (files_.contains(extension->file())) numbers.add_extension_number(extension->number());
+      }
+      return response;
+    }
+    case Kind::MESSAGE_REQUEST_NOT_SET:
+      break;
+  }
+  if (files_.contains(file)) {
+    std::set<const File*> seen;
+    AddFiles(*file, files_, seen, response);
+    return response;
+  }
+  response.mutable_error_response()->set_error_code(grpc::StatusCode::NOT_FOUND);
+  response.mutable_error_response()->set_error_message(
+      "request: got a name that this server's schema does not have, want one of a service that "
+      "list_services shows, or of its files");
+  return response;
+}
+
+}  // namespace rope::server
