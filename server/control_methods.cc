@@ -1,5 +1,6 @@
 #include "server/control_methods.h"
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -11,8 +12,9 @@
 #include "server/control/jobs.h"
 #include "server/control/tables.h"
 #include "server/control/warm_up.h"
+#include "server/engine/engine.h"
 #include "server/limits.h"
-#include "server/models/rope_spec.h"
+#include "server/models/model_registry.h"
 #include "server/request/prepared_rotation.h"
 
 namespace rope::server {
@@ -26,15 +28,19 @@ using JobPtr = std::unique_ptr<StepWorker::Job>;
 
 // The embeddings that a request names. A registration resolves those of every layer.
 template <typename In>
-bool HasLongSpec(const In& request) {
+bool HasLongSpec(const In& request, const ModelRegistry& registry) {
   if constexpr (std::is_same_v<In, v1::RegisterModelRequest>) {
     return true;
   } else if constexpr (requires { request.rotate(); }) {
-    return HasLongSpec(request.rotate());
-  } else if constexpr (requires { request.reposition(); }) {
-    return TakesLongToRead(request.rope()) || TakesLongToRead(request.reposition().from_rope());
+    return TakesLongToFind(request.rotate(), registry);
   } else if constexpr (requires { request.rope(); }) {
-    return TakesLongToRead(request.rope());
+    int64_t head_dim = 0;
+    if constexpr (requires { request.head_dim(); }) head_dim = request.head_dim();
+    if (registry.TakesLong(request.rope(), head_dim)) return true;
+    if constexpr (requires { request.reposition(); }) {
+      return registry.TakesLong(request.reposition().from_rope(), head_dim);
+    }
+    return false;
   } else {
     return false;
   }
@@ -42,8 +48,8 @@ bool HasLongSpec(const In& request) {
 
 // Whether the call takes longer than the thread that received it may spend.
 template <typename In>
-bool TakesLong(const In& request, const Caller& caller) {
-  return caller.message_bytes > limits::kControlHereBytesMax || HasLongSpec(request);
+bool TakesLong(const In& request, const Caller& caller, const ModelRegistry& registry) {
+  return caller.message_bytes > limits::kControlHereBytesMax || HasLongSpec(request, registry);
 }
 
 // Answers through the job's Done in any case.
@@ -61,7 +67,7 @@ void AddImmediate(Method method,
   service.AddMethod<In, Out>(
       method, [parts, answer = std::move(answer)](const In& request, const Caller& caller,
                                                   const Done<Out>& done) {
-        if (!TakesLong(request, caller)) return done(answer(request, caller));
+        if (!TakesLong(request, caller, *parts.registry)) return done(answer(request, caller));
         const auto later = [answer, &request, caller] { return answer(request, caller); };
         RunJob(parts, std::make_unique<AnswerJob<Out>>(later, done), caller);
       });
@@ -76,7 +82,7 @@ void AddJob(
   service.AddMethod<In, Out>(
       method, [parts, make = std::move(make)](const In& request, const Caller& caller,
                                               const Done<Out>& done) {
-        if (TakesLong(request, caller)) {
+        if (TakesLong(request, caller, *parts.registry)) {
           const auto later = [make, &request, caller, done] { return make(request, caller, done); };
           return RunJob(parts, std::make_unique<PlannedJob<Out>>(later, done), caller);
         }

@@ -1,5 +1,6 @@
 #include "server/engine/engine.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,12 +9,32 @@
 #include "server/engine/slice_bounds.h"
 #include "server/error.h"
 #include "server/limits.h"
-#include "server/models/rope_spec.h"
 #include "server/request/destination.h"
 #include "server/request/token_runs.h"
 #include "server/request/validate.h"
 
 namespace rope::server {
+namespace {
+
+// The most channels of a head of any tensor, from the layouts and shapes.
+int64_t ClaimedChannels(const v1::RotateRequest& asked) {
+  int64_t channels = 0;
+  for (const v1::Tensor& tensor : asked.tensors()) {
+    const size_t axis = tensor.layout().find('D');
+    if (axis >= static_cast<size_t>(tensor.array().shape_size())) continue;
+    channels = std::max(channels, int64_t{tensor.array().shape(static_cast<int>(axis))});
+  }
+  return channels;
+}
+
+}  // namespace
+
+bool TakesLongToFind(const v1::RotateRequest& asked, const ModelRegistry& registry) {
+  const int64_t channels = ClaimedChannels(asked);
+  return registry.TakesLong(asked.rope(), channels) ||
+         registry.TakesLong(asked.reposition().from_rope(), channels);
+}
+
 Engine::Engine(ModelRegistry& registry, PreparedRotations& prepared, Admission& admission,
                Batcher& batcher, const RegionResolver& regions, const Clock& clock,
                const Options& options)
@@ -53,10 +74,7 @@ absl::Status Engine::PlanOrEnqueue(std::unique_ptr<Request>& request) {
 bool Engine::PlansHere(const Request& request) {
   const int64_t most = options_.plan_here_bytes_max;
   if (PlanningBytes(request) > most) return false;
-  if (request.prepared == nullptr && (TakesLongToRead(request.asked().rope()) ||
-                                      TakesLongToRead(request.asked().reposition().from_rope()))) {
-    return false;
-  }
+  if (request.prepared == nullptr && TakesLongToFind(request.asked(), registry_)) return false;
   if (LengthBytes(request) > most && FrequenciesMayDiffer(request)) return false;
   return RegionTensorBytes(request) <= most || !regions_.CopiesTensors(request);
 }

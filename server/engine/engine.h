@@ -19,6 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "rope/v1/rotate.pb.h"
 #include "server/clock.h"
 #include "server/engine/batcher.h"
 #include "server/engine/planner.h"
@@ -30,6 +31,10 @@
 #include "server/request/request.h"
 
 namespace rope::server {
+
+// Whether the embeddings of a request take longer to find and resolve than the thread that received
+// it may spend. Resolves none of them (ModelRegistry::TakesLong).
+bool TakesLongToFind(const v1::RotateRequest& asked, const ModelRegistry& registry);
 
 class Engine {
  public:
@@ -60,6 +65,7 @@ class Engine {
   // Whether planning the request takes at most as long as rotating a slice.
   bool PlansHere(const Request& request);
   // Whether the request's frequencies may depend on the lengths of its sequences or on the layer.
+  // Finds its embeddings. REQUIRES: it is prepared, or TakesLongToFind is false.
   bool FrequenciesMayDiffer(const Request& request);
   // Fills everything that the batcher needs.
   absl::Status MakeWholePlan(Request& request);

@@ -12,12 +12,11 @@
 namespace rope::server {
 
 std::string CanonicalBytes(const google::protobuf::Message& message) {
-  std::string bytes;
-  google::protobuf::io::StringOutputStream stream(&bytes);
+  std::string bytes(message.ByteSizeLong(), '\0');
+  google::protobuf::io::ArrayOutputStream stream(bytes.data(), static_cast<int>(bytes.size()));
   google::protobuf::io::CodedOutputStream coded(&stream);
   coded.SetSerializationDeterministic(true);
-  message.SerializeToCodedStream(&coded);
-  coded.Trim();
+  message.SerializeWithCachedSizes(&coded);
   return bytes;
 }
 

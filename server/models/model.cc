@@ -1,5 +1,6 @@
 #include "server/models/model.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "kernels/config/kept_bytes.h"
@@ -46,19 +47,34 @@ int64_t Model::KeptBytes() const {
 
 namespace {
 
-kernels::LayerChoice FirstLayerType(const Model& model) {
-  kernels::LayerChoice first;
+// A choice for each layer type; one that chooses nothing if all layers are equal.
+std::vector<kernels::LayerChoice> ChoicesOf(const Model& model) {
+  std::vector<kernels::LayerChoice> choices;
   if (const auto* config = std::get_if<kernels::ModelConfig>(&model.config)) {
-    if (!config->layer_types().empty()) first.layer_type = config->layer_types().front();
+    for (const std::string& type : config->layer_types()) choices.push_back({.layer_type = type});
   }
-  return first;
+  if (choices.empty()) choices.emplace_back();
+  return choices;
 }
 
 }  // namespace
 
-void Model::SetDims() {
-  const auto layer = Layer(FirstLayerType(*this), "");
+void Model::Summarize() {
+  const std::vector<kernels::LayerChoice> choices = ChoicesOf(*this);
+  width = 0;
+  for (const kernels::LayerChoice& choice : choices) {
+    const auto layer = Layer(choice, "");
+    if (layer.ok()) width = std::max(width, WidthOf(layer->config));
+  }
+  shown.reset();
+  head_dim = 0;
+  rotary_dim = 0;
+  const auto layer = Layer(choices.front(), "");
   if (!layer.ok()) return;
+  shown = ShownLayer{.pairing = layer->pairing,
+                     .rope_type = layer->config.rope_type,
+                     .rope_theta = layer->config.rope_theta,
+                     .max_position_embeddings = layer->config.max_position_embeddings};
   const auto resolved = kernels::Resolve(layer->config);
   if (!resolved.ok()) return;
   head_dim = (*resolved)->head_dim();
@@ -76,13 +92,13 @@ v1::Model WriteModel(const std::string& name, const Model& model) {
     if (config->num_heads()) item.set_num_heads(*config->num_heads());
     if (config->num_kv_heads()) item.set_num_kv_heads(*config->num_kv_heads());
   }
-  const auto layer = model.Layer(FirstLayerType(model), "");
-  if (!layer.ok()) return item;
-  item.set_pairing(WritePairing(layer->pairing));
-  item.set_rope_type(std::string(kernels::Name(layer->config.rope_type)));
-  item.set_rope_theta(layer->config.rope_theta);
-  if (layer->config.max_position_embeddings) {
-    item.set_max_position_embeddings(*layer->config.max_position_embeddings);
+  if (!model.shown.has_value()) return item;
+  const ShownLayer& layer = *model.shown;
+  item.set_pairing(WritePairing(layer.pairing));
+  item.set_rope_type(std::string(kernels::Name(layer.rope_type)));
+  item.set_rope_theta(layer.rope_theta);
+  if (layer.max_position_embeddings) {
+    item.set_max_position_embeddings(*layer.max_position_embeddings);
   }
   return item;
 }

@@ -15,9 +15,19 @@
 #include "absl/status/statusor.h"
 #include "kernels/config/config_json.h"
 #include "kernels/config/layer_config.h"
+#include "kernels/config/rope_config.h"
+#include "kernels/dtype/pairing.h"
 #include "rope/v1/admin.pb.h"
 
 namespace rope::server {
+
+// What ListModels shows of a layer.
+struct ShownLayer {
+  std::optional<kernels::Pairing> pairing = {};
+  kernels::RopeType rope_type = kernels::RopeType::kDefault;
+  double rope_theta = 0;
+  std::optional<int64_t> max_position_embeddings = {};
+};
 
 struct Model {
   std::string origin;
@@ -27,15 +37,18 @@ struct Model {
   std::string composite_json;  // its file, if that has sub-configs
   int64_t bytes = 0;           // of a registered model: KeptBytes
   int64_t generation = 0;      // unique to each registration; 0: not registered
-  // Of the first layer type; 0: the config alone does not say. Set by SetDims.
-  int64_t head_dim = 0;
-  int64_t rotary_dim = 0;
+  // The summary, set by Summarize. Looking at the layers takes longer the more of them there are.
+  std::optional<ShownLayer> shown;  // of the first layer type; unset: there is no such layer
+  int64_t head_dim = 0;             // of the first layer type; 0: the config does not say
+  int64_t rotary_dim = 0;           // the same
+  int64_t width = 0;                // WidthOf, the most of all layer types
 
   // Sets `composite_json` if requests may choose another config of the file.
   // REQUIRES: `config` was read from `json`.
   void KeepComposite(std::string_view json);
-  // Resolves the embedding of the first layer type, which takes milliseconds if it is wide.
-  void SetDims();
+  // Sets the summary. Resolves the embedding of the first layer type, which takes milliseconds if
+  // it is wide.
+  void Summarize();
   // The embedding of the chosen layers. `field`: the path that errors of the config begin with.
   absl::StatusOr<kernels::LayerConfig> Layer(const kernels::LayerChoice& choice,
                                              const std::string& field) const;
@@ -46,7 +59,7 @@ struct Model {
 };
 using ModelPtr = std::shared_ptr<const Model>;
 
-// As ListModels describes it. REQUIRES: SetDims.
+// As ListModels describes it. Looks at no layer. REQUIRES: Summarize.
 v1::Model WriteModel(const std::string& name, const Model& model);
 
 }  // namespace rope::server

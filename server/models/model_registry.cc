@@ -50,8 +50,9 @@ absl::Status ModelRegistry::Add(const std::string& name, const std::string& orig
   model->config = *std::move(config);
   model->pairing = pairing;
   model->KeepComposite(json);
-  model->SetDims();
+  model->Summarize();
   proto::WriterMutexLock lock(&mutex_);
+  if (model->width > kWidthHereMax) had_wide_models_.store(true, std::memory_order_relaxed);
   models_.insert_or_assign(name, std::move(model));
   return absl::OkStatus();
 }
@@ -66,12 +67,7 @@ absl::StatusOr<std::shared_ptr<const RopeEntry>> ModelRegistry::Find(const v1::R
                      "that of a config that this server has seen");
   }
   const std::string key = CanonicalBytes(spec);
-  {
-    proto::ReaderMutexLock lock(&mutex_);
-    if (const SpecCache::Value* const found = cache_.Find(key); found != nullptr) {
-      return found->entry;
-    }
-  }
+  if (auto cached = FindCached(key); cached != nullptr) return cached;
   ROPE_ASSIGN_OR_RETURN(const Source source, ReadSource(spec));
   ROPE_ASSIGN_OR_RETURN(kernels::LayerConfig layer,
                         source.model->Layer(ChoiceOf(spec), source.field));
@@ -79,6 +75,36 @@ absl::StatusOr<std::shared_ptr<const RopeEntry>> ModelRegistry::Find(const v1::R
   return Keep(key, spec.model(),
               {.entry = entry, .generation = source.model->generation, .bytes = entry->bytes()})
       .entry;
+}
+
+std::shared_ptr<const RopeEntry> ModelRegistry::FindCached(const std::string& key) const {
+  proto::ReaderMutexLock lock(&mutex_);
+  const SpecCache::Value* const found = cache_.Find(key);
+  return found == nullptr ? nullptr : found->entry;
+}
+
+bool ModelRegistry::MayBeWide(const v1::RopeSpec& spec) const {
+  if (spec.has_config()) return WidthOf(spec.config()) > kWidthHereMax;
+  if (spec.has_config_json()) return true;
+  if (!spec.has_model() || !had_wide_models_.load(std::memory_order_relaxed)) return false;
+  proto::ReaderMutexLock lock(&mutex_);
+  const auto model = models_.find(spec.model());
+  return model != models_.end() && model->second->width > kWidthHereMax;
+}
+
+bool ModelRegistry::TakesLong(const v1::RopeSpec& spec, int64_t head_dim) const {
+  if (TakesLongToRead(spec)) return true;
+  if (spec.source_case() == v1::RopeSpec::SOURCE_NOT_SET) return false;  // or the caller's rows
+  const bool wide_heads = head_dim > kWidthHereMax;
+  if (!wide_heads && !MayBeWide(spec)) return false;
+  std::shared_ptr<const RopeEntry> entry;
+  if (spec.has_config_id()) {
+    proto::ReaderMutexLock lock(&mutex_);
+    entry = cache_.FindId(spec.config_id());
+  } else {
+    entry = FindCached(CanonicalBytes(spec));
+  }
+  return entry == nullptr || (wide_heads && !entry->layer().config.head_dim.has_value());
 }
 
 // The layers are one value of the cache, so that the spec, which may hold a whole file, is read and
@@ -269,7 +295,7 @@ absl::StatusOr<v1::RegisterModelResponse> ModelRegistry::Register(const std::str
   if (explicit_pairing.has_value()) model.pairing = explicit_pairing;
   model.origin = "registered";
   model.owner = owner;
-  model.SetDims();
+  model.Summarize();
   model.bytes = model.KeptBytes() + kernels::KeptBytes(name);
   *response.mutable_model() = WriteModel(name, model);
   ROPE_RETURN_IF_ERROR(Insert(name, std::move(model)));
@@ -316,6 +342,7 @@ absl::Status ModelRegistry::Insert(const std::string& name, Model model) {
                      "a name that is free");
   }
   ROPE_RETURN_IF_ERROR(registered_.Add(model.owner, model.bytes));
+  if (model.width > kWidthHereMax) had_wide_models_.store(true, std::memory_order_relaxed);
   model.generation = ++last_generation_;
   models_.emplace(name, std::make_shared<const Model>(std::move(model)));
   return absl::OkStatus();

@@ -72,6 +72,13 @@ class ModelRegistry {
   // REQUIRES: the spec has a first_layer, and no layer and no layer_type; count is above 0.
   absl::StatusOr<RopeEntries> FindLayers(const v1::RopeSpec& spec, int64_t count);
 
+  // Whether finding and resolving the embedding of `spec` takes longer than the thread that
+  // received it may spend: TakesLongToRead, or an embedding that is not cached and is wider than
+  // kWidthHereMax, or whose width only parsing would tell. `head_dim`: the most channels of the
+  // request's heads, which resolve a config without head_dim each time; 0: there are none. Parses
+  // and resolves nothing, and looks a spec up only if it may be wide.
+  bool TakesLong(const v1::RopeSpec& spec, int64_t head_dim) const;
+
   // Adds a model: a copy of the config that `spec` names, with all its layers unless the spec picks
   // one. Every layer must have a pairing. It is resolved now, unless its head_dim comes with a
   // tensor. The model belongs to `owner` (peers.h); every client may use it.
@@ -124,6 +131,10 @@ class ModelRegistry {
       : options_(options),
         registered_(options.registered_bytes_max),
         cache_(options.spec_bytes_max) {}
+  // False only if the spec alone, or the model that it names, says so.
+  bool MayBeWide(const v1::RopeSpec& spec) const;
+  // Null: not cached. `key`: CanonicalBytes of a spec without config_id.
+  std::shared_ptr<const RopeEntry> FindCached(const std::string& key) const;
   absl::Status Add(const std::string& name, const std::string& origin, std::string_view json,
                    std::optional<kernels::Pairing> pairing);
   absl::StatusOr<Source> ReadSource(const v1::RopeSpec& spec);
@@ -147,6 +158,8 @@ class ModelRegistry {
 
   const Options options_;
   std::atomic<int64_t> version_ = 0;
+  // Whether there ever was a model wider than kWidthHereMax. If not, no name is looked up for it.
+  std::atomic<bool> had_wide_models_ = false;
 
   // The key of a spec is its deterministic serialization, so that equal specs share one entry.
   //

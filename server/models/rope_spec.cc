@@ -1,5 +1,6 @@
 #include "server/models/rope_spec.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -268,6 +269,20 @@ bool TakesLongToRead(const v1::RopeSpec& spec) {
   const auto json_bytes = static_cast<int64_t>(spec.config_json().size());
   return json_bytes > limits::kConfigJsonHereBytesMax || !spec.sub_config().empty() ||
          spec.has_first_layer();
+}
+
+int64_t WidthOf(const v1::RopeConfig& message) {
+  const int list = std::max({message.inv_freq().numbers_size(), message.short_factor_size(),
+                             message.long_factor_size(), message.mrope_axes_size()});
+  return std::max({int64_t{message.head_dim()}, int64_t{message.rotary_dim()}, int64_t{list}});
+}
+
+int64_t WidthOf(const kernels::RopeConfig& config) {
+  const size_t axes = config.mrope.has_value() ? config.mrope->axes.size() : 0;
+  const size_t list = std::max(
+      {config.inv_freq.size(), config.short_factor.size(), config.long_factor.size(), axes});
+  return std::max(
+      {config.head_dim.value_or(0), config.rotary_dim.value_or(0), static_cast<int64_t>(list)});
 }
 
 absl::Status CheckModelName(absl::string_view field, absl::string_view name) {

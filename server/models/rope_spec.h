@@ -6,6 +6,7 @@
 #define ROPE_SERVER_MODELS_ROPE_SPEC_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -38,8 +39,18 @@ absl::StatusOr<std::optional<kernels::Pairing>> ReadPairing(v1::Pairing pairing)
 // first_layer, which ModelRegistry::FindLayers reads.
 absl::Status CheckSpec(const v1::RopeSpec& spec);
 
-// Whether the spec may take milliseconds to read: a whole file, or the embeddings of many layers.
+// Whether the spec takes milliseconds to read wherever it is used: a whole file, or the embeddings
+// of many layers. ModelRegistry::TakesLong also looks at what the registry has.
 bool TakesLongToRead(const v1::RopeSpec& spec);
+
+// The channels that the config names, or the elements of its longest list if they are more. What a
+// config costs grows with it; 0: the channels come with a tensor.
+int64_t WidthOf(const v1::RopeConfig& message);
+int64_t WidthOf(const kernels::RopeConfig& config);
+
+// A wider embedding is resolved on another thread than the one that received its spec: 65,536
+// channels take 5 milliseconds, and two to three times as long with xpos or precision hf.
+inline constexpr int64_t kWidthHereMax = 2048;
 
 inline constexpr size_t kModelNameBytesMax = 128;
 

@@ -12,6 +12,7 @@
 #include "proto/mutex.h"
 #include "server/engine/request_cost.h"
 #include "server/error.h"
+#include "server/models/rope_spec.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/local_engine.h"
 #include "tests/support/received_request.h"
@@ -249,9 +250,94 @@ v1::RotateRequest DecodeOfLayers(int64_t bytes, std::optional<int32_t> first_lay
 
 TEST(PlansHereTest, SpecsThatTakeLongAreReadOnThePlannersThread) {
   LocalEngine engine;
-  EXPECT_TRUE(RunsHere(engine, DecodeOfLayers(100, std::nullopt)));
+  const v1::RotateRequest known = DecodeOfLayers(100, std::nullopt);
+  ASSERT_THAT(engine.registry().Find(known.rope()), IsOk());
+  EXPECT_TRUE(RunsHere(engine, known));
+  EXPECT_FALSE(RunsHere(engine, DecodeOfLayers(101, std::nullopt))) << "not read before";
   EXPECT_FALSE(RunsHere(engine, DecodeOfLayers(limits::kConfigJsonHereBytesMax, std::nullopt)));
   EXPECT_FALSE(RunsHere(engine, DecodeOfLayers(100, 0)));
+}
+
+// A planner that drains refuses what it is asked to plan, so that nothing is planned elsewhere than
+// on the thread that submits.
+class WideSpecTest : public ::testing::Test {
+ protected:
+  WideSpecTest() { engine_.Drain(absl::InfiniteDuration()); }
+
+  bool GoesToThePlanner(const v1::RotateRequest& sent) {
+    std::unique_ptr<Request> request = ReceivedRequest(sent).MakeRequest();
+    request->done = [](std::unique_ptr<Request>, const absl::Status&) {};
+    const absl::Status status = engine_.Submit(request);
+    while (batcher_.RunGathered()) continue;
+    if (status.ok()) return false;
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("draining")));
+    return true;
+  }
+  // A token of one head of `channels`; the config has a head_dim if `has_head_dim`.
+  static v1::RotateRequest Token(int64_t channels, double theta, bool has_head_dim = true) {
+    v1::RotateRequest request;
+    v1::RopeConfig& config = *request.mutable_rope()->mutable_config();
+    config.set_rope_theta(theta);
+    if (has_head_dim) config.set_head_dim(channels);
+    request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
+    request.mutable_positions()->set_start(0);
+    AddFloatTensor(request, v1::ROLE_Q, "SD", {1, channels});
+    return request;
+  }
+
+  FakeClock clock_;
+  std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create({}).value();
+  Admission admission_{{10, 64 * limits::kMiB, 10, 64 * limits::kMiB}};
+  RegionTable regions_{{.enabled = true}};
+  BufferPool pool_{0};
+  RegionResolver region_resolver_{regions_, pool_, limits::kMessageBytesMax};
+  Batcher batcher_{Batcher::Options(), clock_, [](absl::Span<Slice>) {}};
+  PreparedRotations prepared_{*registry_, {}};
+  Engine engine_{*registry_, prepared_, admission_, batcher_, region_resolver_, clock_, {}};
+};
+
+TEST_F(WideSpecTest, IsResolvedOnThePlannersThreadUntilItIsCached) {
+  EXPECT_FALSE(GoesToThePlanner(Token(kWidthHereMax, 1000)));
+  const v1::RotateRequest wide = Token(kWidthHereMax + 2, 1000);
+  EXPECT_TRUE(GoesToThePlanner(wide));
+  EXPECT_TRUE(GoesToThePlanner(wide)) << "nothing has resolved it";
+  ASSERT_THAT(registry_->Find(wide.rope()), IsOk());
+  EXPECT_FALSE(GoesToThePlanner(wide));
+}
+
+TEST_F(WideSpecTest, FromRopeCountsToo) {
+  v1::RotateRequest move = Token(kWidthHereMax + 2, 1000);
+  ASSERT_THAT(registry_->Find(move.rope()), IsOk());
+  move.set_operation(v1::OPERATION_REPOSITION);
+  move.mutable_reposition()->mutable_from()->set_start(1);
+  EXPECT_FALSE(GoesToThePlanner(move));
+  v1::RopeSpec& from = *move.mutable_reposition()->mutable_from_rope();
+  from = move.rope();
+  from.mutable_config()->set_rope_theta(2000);
+  EXPECT_TRUE(GoesToThePlanner(move));
+  ASSERT_THAT(registry_->Find(from), IsOk());
+  EXPECT_FALSE(GoesToThePlanner(move));
+}
+
+TEST_F(WideSpecTest, HeadsOfATensorResolveAConfigWithoutHeadDimEachTime) {
+  EXPECT_FALSE(GoesToThePlanner(Token(kWidthHereMax, 1000, /*has_head_dim=*/false)));
+  const v1::RotateRequest wide = Token(kWidthHereMax + 2, 1000, /*has_head_dim=*/false);
+  ASSERT_THAT(registry_->Find(wide.rope()), IsOk());
+  EXPECT_TRUE(GoesToThePlanner(wide));
+  v1::RotateRequest by_id = wide;
+  by_id.mutable_rope()->Clear();
+  by_id.mutable_rope()->set_config_id((*registry_->Find(wide.rope()))->config_id());
+  EXPECT_TRUE(GoesToThePlanner(by_id));
+}
+
+// Its lengths alone would make the engine ask what the frequencies depend on.
+TEST_F(WideSpecTest, IsNotResolvedToSeeWhatItsFrequenciesDependOn) {
+  const v1::RotateRequest wide = Token(65536, 1000);
+  const std::unique_ptr<Request> received = ReceivedRequest(wide).MakeRequest();
+  ASSERT_GT(LengthBytes(*received), limits::kPlanHereBytesMax);
+  const int64_t bytes = registry_->spec_bytes();
+  EXPECT_TRUE(GoesToThePlanner(wide));
+  EXPECT_EQ(registry_->spec_bytes(), bytes);
 }
 
 // Frequencies that are 0 past a length have their columns at every length.

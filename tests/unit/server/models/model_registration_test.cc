@@ -2,8 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "server/limits.h"
 #include "server/models/model_registry.h"
 #include "tests/support/hostile_requests.h"
@@ -287,6 +290,83 @@ TEST_F(ModelRegistrationTest, ListsOfAConfigIdCountForEachName) {
   }
   EXPECT_GE(registry_->registered_bytes(), fits * kModelBytes);
   ExpectRefused(by_id, kExhausted, " bytes of memory in addition to");
+}
+
+TEST_F(ModelRegistrationTest, ModelIsAsWideAsItsWidestLayerType) {
+  // The first layer type, which is listed, is narrow.
+  constexpr char kWideSliding[] = R"({"model_type": "gemma3_text", "head_dim": 64,
+      "swa_head_dim": 4096, "layer_types": ["sliding_attention", "full_attention"],
+      "rope_parameters": {"sliding_attention": {"rope_theta": 10000.0},
+                          "full_attention": {"rope_theta": 1000000.0}}})";
+  EXPECT_FALSE(registry_->TakesLong(ByModel("flagged"), 0));
+  const auto two = registry_->Register("two", ByJson(kWideSliding), kAlice);
+  ASSERT_THAT(two, IsOk());
+  EXPECT_EQ(two->model().head_dim(), 64);
+  for (const int number : {0, 1}) {
+    v1::RopeSpec layer = ByModel("two");
+    layer.set_layer(number);
+    EXPECT_TRUE(registry_->TakesLong(layer, 0)) << number;
+    EXPECT_THAT(registry_->Find(layer), IsOk());
+    EXPECT_FALSE(registry_->TakesLong(layer, 0)) << number << ", cached";
+  }
+  EXPECT_FALSE(registry_->TakesLong(ByModel("flagged"), 0));
+  EXPECT_FALSE(registry_->TakesLong(ByModel("nobody"), 0)) << "not found at once";
+  ASSERT_THAT(registry_->Unregister("two", kAlice), IsOk());
+  EXPECT_FALSE(registry_->TakesLong(ByModel("two"), 0));
+}
+
+TEST_F(ModelRegistrationTest, WideFilesOfTheOperatorAreWideToo) {
+  const std::vector<ModelRegistry::ModelFile> files = {{"wide", R"({"head_dim": 4096})"}};
+  const auto registry = ModelRegistry::Create(files).value();
+  EXPECT_TRUE(registry->TakesLong(ByModel("wide"), 0));
+  EXPECT_FALSE(registry->TakesLong(ByModel("llama-3-8b"), 0));
+}
+
+// The time of listing all models, the best of several.
+std::chrono::nanoseconds TimeOfList(const ModelRegistry& registry) {
+  constexpr int kRuns = 10;
+  auto best = std::chrono::nanoseconds::max();
+  for (int i = 0; i < kRuns; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_FALSE(registry.List().empty());
+    best = std::min<std::chrono::nanoseconds>(best, std::chrono::steady_clock::now() - begin);
+  }
+  return best;
+}
+
+TEST_F(ModelRegistrationTest, ListingTakesNoLongerForModelsOfManyLayers) {
+  constexpr int kModels = 64;
+  constexpr char kDeep[] = R"({"num_hidden_layers": 65536, "no_rope_layer_interval": 65536})";
+  const auto shallow = ModelRegistry::Create({}).value();
+  v1::RopeSpec deep = ByJson(kDeep);
+  deep.set_pairing(v1::PAIRING_INTERLEAVED);
+  for (int i = 0; i < kModels; ++i) {
+    ASSERT_THAT(registry_->Register(absl::StrCat("deep", i), deep, kAlice), IsOk());
+    ASSERT_THAT(shallow->Register(absl::StrCat("deep", i), ByConfig(1000), kAlice), IsOk());
+  }
+  EXPECT_LT(TimeOfList(*registry_), 10 * TimeOfList(*shallow));
+}
+
+TEST_F(ModelRegistrationTest, ListShowsWhatTheRegistrationAnswered) {
+  constexpr char kDeep[] = R"({"num_hidden_layers": 65536, "no_rope_layer_interval": 65536})";
+  std::vector<v1::RopeSpec> specs = {ByConfig(1000), ByJson(kDeep),         ByJson(kTwoKinds),
+                                     ByJson(kLlama), ByModel("llama-3-8b"), ByJson(kTwoKinds)};
+  specs.back().set_layer(1);
+  for (size_t i = 0; i < specs.size(); ++i) {
+    specs[i].set_pairing(v1::PAIRING_INTERLEAVED);
+    const std::string name = absl::StrCat("model", i);
+    const auto response = registry_->Register(name, specs[i], kAlice);
+    ASSERT_THAT(response, IsOk());
+    const v1::Model& answered = response->model();
+    EXPECT_EQ(answered.pairing(), v1::PAIRING_INTERLEAVED);
+    EXPECT_EQ(answered.rope_type(), "default");
+    EXPECT_EQ(answered.head_dim(), specs[i].config_json() == kDeep ? 0 : answered.rotary_dim());
+    const std::vector<v1::Model> list = registry_->List();
+    const auto shown = std::ranges::find_if(
+        list, [&name](const v1::Model& model) { return model.name() == name; });
+    ASSERT_NE(shown, list.end()) << name;
+    EXPECT_EQ(shown->DebugString(), answered.DebugString());
+  }
 }
 
 TEST_F(ModelRegistrationTest, OnlyItsOwnerUnregistersAModelThatAllUse) {

@@ -3,11 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <set>
 
 #include "kernels/config/presets.h"
 #include "server/limits.h"
+#include "server/models/rope_spec.h"
 #include "tests/support/status_matchers.h"
 
 namespace rope::server {
@@ -348,6 +350,89 @@ TEST(EvictionTest, BytesAreBoundedByTheOptions) {
   EXPECT_GE(registry->spec_bytes(), limits::kMiB / 2);
 }
 
+// Expects that the spec takes long until it was found.
+void ExpectLongUntilFound(ModelRegistry& registry, const v1::RopeSpec& spec) {
+  const int64_t bytes = registry.spec_bytes();
+  EXPECT_TRUE(registry.TakesLong(spec, 0)) << spec.ShortDebugString();
+  EXPECT_EQ(registry.spec_bytes(), bytes) << "the decision resolves nothing";
+  EXPECT_THAT(registry.Find(spec), IsOk());
+  EXPECT_FALSE(registry.TakesLong(spec, 0)) << spec.ShortDebugString();
+}
+
+TEST(TakesLongTest, NarrowConfigsDoNotAndWideOnesUntilTheyAreCached) {
+  const auto registry = MakeRegistry();
+  EXPECT_FALSE(registry->TakesLong(v1::RopeSpec(), 65536)) << "the caller brings rows";
+  EXPECT_FALSE(registry->TakesLong(ByConfig(10000, kWidthHereMax), kWidthHereMax));
+  ExpectLongUntilFound(*registry, ByConfig(10000, kWidthHereMax + 2));
+  EXPECT_TRUE(registry->TakesLong(ByConfig(20000, kWidthHereMax + 2), 0));
+  v1::RopeSpec hf = ByConfig(10000, kWidthHereMax + 2);
+  hf.set_precision(v1::PRECISION_HF);
+  ExpectLongUntilFound(*registry, hf);
+}
+
+TEST(TakesLongTest, EveryFieldThatSaysHowWideAConfigIsCounts) {
+  const auto registry = MakeRegistry();
+  v1::RopeSpec rotary;
+  rotary.mutable_config()->set_rotary_dim(kWidthHereMax + 2);
+  ExpectLongUntilFound(*registry, rotary);
+  v1::RopeSpec given;
+  for (int64_t i = 0; i <= kWidthHereMax; ++i) {
+    given.mutable_config()->mutable_inv_freq()->add_numbers(1);
+  }
+  EXPECT_TRUE(registry->TakesLong(given, 0));
+  given.mutable_config()->mutable_inv_freq()->mutable_numbers()->RemoveLast();
+  EXPECT_FALSE(registry->TakesLong(given, 0));
+  v1::RopeSpec factors;
+  for (int64_t i = 0; i <= kWidthHereMax; ++i) factors.mutable_config()->add_long_factor(1);
+  EXPECT_TRUE(registry->TakesLong(factors, 0));
+  v1::RopeSpec axes;
+  for (int64_t i = 0; i <= kWidthHereMax; ++i) axes.mutable_config()->add_mrope_axes(0);
+  EXPECT_TRUE(registry->TakesLong(axes, 0));
+}
+
+TEST(TakesLongTest, TextDoesUntilItIsCachedAndConfigIdsDoNot) {
+  const auto registry = MakeRegistry();
+  ExpectLongUntilFound(*registry, ByJson(kPlain));
+  ExpectLongUntilFound(*registry, ByJson(R"({"head_dim": 65536})"));
+  EXPECT_FALSE(registry->TakesLong(ById(std::string(32, '0')), 0)) << "not found at once";
+  const auto wide = registry->Find(ByConfig(10000, 65536));
+  ASSERT_THAT(wide, IsOk());
+  EXPECT_FALSE(registry->TakesLong(ById((*wide)->config_id()), 65536));
+}
+
+TEST(TakesLongTest, SpecsThatAreNeverCachedAlwaysDo) {
+  const auto registry = ModelRegistry::Create({}, {.spec_bytes_max = limits::kMiB}).value();
+  const v1::RopeSpec large = ByConfig(10000, 65536);
+  EXPECT_THAT(registry->Find(large), IsOk());
+  EXPECT_TRUE(registry->TakesLong(large, 0));
+  const v1::RopeSpec bad = ByConfig(-1, 65536);
+  EXPECT_THAT(registry->Find(bad), StatusIs(kInvalid, HasSubstr("rope_theta")));
+  EXPECT_TRUE(registry->TakesLong(bad, 0));
+  v1::RopeSpec layers = ByJson(kTwoKinds);
+  layers.set_layer(0);
+  EXPECT_THAT(registry->Find(layers), IsOk());
+  EXPECT_FALSE(registry->TakesLong(layers, 0));
+  layers.clear_layer();
+  layers.set_first_layer(0);
+  EXPECT_THAT(registry->FindLayers(layers, 2), IsOk());
+  EXPECT_TRUE(registry->TakesLong(layers, 0)) << "as before";
+}
+
+TEST(TakesLongTest, WideHeadsDoIfTheConfigHasNoHeadDim) {
+  const auto registry = MakeRegistry();
+  v1::RopeSpec open;
+  open.mutable_config()->set_rope_theta(10000);
+  EXPECT_FALSE(registry->TakesLong(open, kWidthHereMax));
+  EXPECT_TRUE(registry->TakesLong(open, kWidthHereMax + 1));
+  const auto entry = registry->Find(open);
+  ASSERT_THAT(entry, IsOk());
+  EXPECT_TRUE(registry->TakesLong(open, kWidthHereMax + 1)) << "each request resolves it";
+  EXPECT_TRUE(registry->TakesLong(ById((*entry)->config_id()), kWidthHereMax + 1));
+  const v1::RopeSpec stated = ByConfig(10000);
+  EXPECT_THAT(registry->Find(stated), IsOk());
+  EXPECT_FALSE(registry->TakesLong(stated, kWidthHereMax + 1));
+}
+
 // Two kinds of layers and a long list, so that reading takes milliseconds.
 std::string LongFile(int64_t bytes) {
   std::string json = R"({"model_type": "gemma3_text", "head_dim": 64, "rope_theta": 1000000.0,
@@ -441,6 +526,38 @@ TEST(ModelFilesTest, BadNamesAndConfigsAreInvalid) {
   }
   const std::vector<ModelRegistry::ModelFile> broken = {{"mine", "{"}};
   EXPECT_THAT(ModelRegistry::Create(broken), StatusIs(kInvalid, HasSubstr("model mine: ")));
+}
+
+TEST(ListTest, ShowsWhatTheFirstLayerTypeSays) {
+  const std::vector<v1::Model> list = MakeRegistry()->List();
+  for (const kernels::Preset& preset : kernels::Presets()) {
+    const auto config = kernels::ModelConfig::Parse(preset.config_json);
+    ASSERT_THAT(config, IsOk());
+    v1::Model expected;
+    expected.set_name(std::string(preset.name));
+    expected.set_origin("preset");
+    for (const std::string& type : config->layer_types()) expected.add_layer_types(type);
+    if (config->num_heads()) expected.set_num_heads(*config->num_heads());
+    if (config->num_kv_heads()) expected.set_num_kv_heads(*config->num_kv_heads());
+    kernels::LayerChoice first;
+    if (!config->layer_types().empty()) first.layer_type = config->layer_types().front();
+    const auto layer = config->Layer(first);
+    ASSERT_THAT(layer, IsOk());
+    const auto resolved = kernels::Resolve(layer->config);
+    ASSERT_THAT(resolved, IsOk());
+    expected.set_head_dim((*resolved)->head_dim());
+    expected.set_rotary_dim((*resolved)->rotary_dim());
+    expected.set_pairing(WritePairing(preset.pairing));
+    expected.set_rope_type(std::string(kernels::Name(layer->config.rope_type)));
+    expected.set_rope_theta(layer->config.rope_theta);
+    if (layer->config.max_position_embeddings) {
+      expected.set_max_position_embeddings(*layer->config.max_position_embeddings);
+    }
+    const auto shown = std::ranges::find_if(
+        list, [&](const v1::Model& model) { return model.name() == preset.name; });
+    ASSERT_NE(shown, list.end()) << preset.name;
+    EXPECT_EQ(shown->DebugString(), expected.DebugString());
+  }
 }
 
 TEST(ListTest, ShowsEveryPresetByNameWithItsNumbers) {
