@@ -103,6 +103,15 @@ void StoreFinished(absl::Span<Slice> slices) {
   }
 }
 
+// Maps the pages of the part of the outputs that the request's tokens before `end` take. With heads
+// outside of the tokens these are other pages than the slice writes, but as many.
+void PopulateOutputs(Request& request, int64_t end) {
+  const int64_t tokens = request.plan.tokens;
+  for (PooledBuffer& output : request.run.outputs) {
+    output.Populate(end == tokens ? output.size() : output.size() / tokens * end);
+  }
+}
+
 // Jobs [first, end) of a request that wants its results in another channel order.
 struct Reordering {
   size_t first;
@@ -164,6 +173,7 @@ void Executor::RunAll(absl::Span<Slice> slices) {
     }
     if (!slice.status.ok()) continue;
     if (plan.bytes_per_token == 0 || slice.begin == slice.end) continue;
+    PopulateOutputs(request, slice.end);
     JobTiler::Shared shared = {plan.geometry, plan.conjugate, plan.arithmetic, slice.begin, {}, {}};
     for (size_t set = 0; set < std::max<size_t>(plan.row_sets.size(), 1); ++set) {
       kernels::TokenRows& set_rows = slice.rows.emplace_back();  // jobs keep spans of its vectors

@@ -24,17 +24,14 @@ struct RowsAt {
 class JobWriter {
  public:
   JobWriter(const TensorPlan& tensor, char* output, const JobTiler::Shared& shared,
-            std::list<std::vector<kernels::RowRef>>& passing, Jobs& jobs)
+            absl::Span<const kernels::RowRef> passing, Jobs& jobs)
       : tensor_(tensor),
         input_element_bytes_(kernels::ElementBytes(tensor.dtype)),
         output_element_bytes_(kernels::ElementBytes(tensor.output_dtype)),
         output_(output),
         shared_(shared),
-        jobs_(jobs) {
-    const auto passes = [](const HeadSpan& span) { return !span.rotates; };
-    if (std::ranges::none_of(tensor.heads, passes)) return;
-    passing_ = passing.emplace_back(shared.rows[0].size(), PassingRow());
-  }
+        passing_(passing),
+        jobs_(jobs) {}
 
   // Adds tokens [token, token + tokens) and heads [head, head + heads), which start at `rows`.
   // Makes one job for each HeadSpan that the heads touch.
@@ -122,8 +119,8 @@ class JobWriter {
     job.output_scale = tensor_.output_scale;
     job.scale = tensor_.scale;
     if (tensor_.norm_eps.has_value()) {
-      const bool weighted = !tensor_.norm_weight.empty();
-      job.norm = {weighted ? tensor_.norm_weight.data() : nullptr, *tensor_.norm_eps};
+      const bool weighted = tensor_.norm_weight != nullptr;
+      job.norm = {weighted ? tensor_.norm_weight->data() : nullptr, *tensor_.norm_eps};
     }
     if (tensor_.token_scaled) {
       job.token_scales = shared_.token_scales.subspan(first, static_cast<size_t>(job.tokens));
@@ -135,7 +132,7 @@ class JobWriter {
   const int64_t output_element_bytes_;
   char* const output_;
   const JobTiler::Shared& shared_;
-  absl::Span<const kernels::RowRef> passing_;
+  const absl::Span<const kernels::RowRef> passing_;  // of heads that do not rotate
   Jobs& jobs_;
 };
 
@@ -329,9 +326,20 @@ kernels::RowRef PassingRow() {
   return {&page, 0};
 }
 
+absl::Span<const kernels::RowRef> JobTiler::PassingRows(const TensorPlan& tensor, size_t tokens) {
+  const auto passes = [](const HeadSpan& span) { return !span.rotates; };
+  if (std::ranges::none_of(tensor.heads, passes)) return {};
+  // A list is only followed by a longer one, so that the last one is the longest.
+  if (passing_.empty() || passing_.back().size() < tokens) {
+    passing_.emplace_back(tokens, PassingRow());
+  }
+  return absl::MakeConstSpan(passing_.back()).first(tokens);
+}
+
 void JobTiler::Cut(const TensorPlan& tensor, char* output, const Shared& shared, Jobs& jobs) {
-  const int64_t end = shared.begin + static_cast<int64_t>(shared.rows[0].size());
-  JobWriter writer(tensor, output, shared, passing_, jobs);
+  const size_t tokens = shared.rows[0].size();
+  const int64_t end = shared.begin + static_cast<int64_t>(tokens);
+  JobWriter writer(tensor, output, shared, PassingRows(tensor, tokens), jobs);
   if (!tensor.strides.has_value()) {
     PackedCutter(tensor, writer, gathered_).CutTokens(shared.begin, end);
     return;

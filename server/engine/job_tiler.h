@@ -10,8 +10,9 @@
 // a tensor whose channel stride is not 1.
 //
 // Threading:  Confined to one thread.
-// Ownership:  Jobs refer to the tensor's fragments, to `output`, to `shared.rows`, and to gathered
-//             rows that the tiler owns. The tiler must outlive the rotation.
+// Ownership:  Jobs refer to the tensor's fragments, to `output`, to `shared.rows`, and to rows that
+//             the tiler owns: gathered ones, and those of heads that do not rotate. The tiler must
+//             outlive the rotation.
 #ifndef ROPE_SERVER_ENGINE_JOB_TILER_H_
 #define ROPE_SERVER_ENGINE_JOB_TILER_H_
 
@@ -64,6 +65,10 @@ class JobTiler {
   };
 
  private:
+  // A PassingRow for each token; empty if all heads of the tensor rotate. These rows are all the
+  // same, so that tensors and slices share a list.
+  absl::Span<const kernels::RowRef> PassingRows(const TensorPlan& tensor, size_t tokens);
+
   // Lists, because jobs refer to their elements.
   std::list<Gathered> gathered_;
   std::list<std::vector<kernels::RowRef>> passing_;

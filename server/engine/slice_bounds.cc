@@ -107,6 +107,38 @@ JobRuns JobRunsOf(const TensorPlan& tensor) {
   return {layout.heads, std::min(run, layout.post)};  // tokens inside heads: each head has its jobs
 }
 
+// Separate writes of the result to an object. Heads that are adjacent on both sides are one write.
+int64_t WritesOf(const TensorPlan& tensor) {
+  if (!tensor.store_strides.has_value()) return 0;
+  const Layout& layout = tensor.layout;
+  const bool adjacent = layout.post == 1 && tensor.store_strides->head == layout.head_dim;
+  return adjacent ? layout.tokens() : layout.tokens() * layout.heads;
+}
+
+// Of all results that the reply has as numbers.
+absl::Status CheckNumbers(const Plan& plan) {
+  int64_t elements = 0;
+  for (const TensorPlan& tensor : plan.tensors) {
+    if (!tensor.numbers || !IsInReply(tensor.destination)) continue;
+    elements += tensor.output_bytes() / kernels::ElementBytes(tensor.output_dtype);
+  }
+  if (elements <= limits::kReplyNumbersMax) return absl::OkStatus();
+  return MakeError(Reason::kLimitExceeded, "tensors",
+                   absl::StrCat(elements, " numbers in the reply"),
+                   absl::StrCat("at most ", limits::kReplyNumbersMax, ", or raw bytes"));
+}
+
+// The last slice stores all results at once.
+absl::Status CheckWrites(const Plan& plan) {
+  int64_t writes = 0;
+  for (const TensorPlan& tensor : plan.tensors) writes += WritesOf(tensor);
+  if (writes <= limits::kObjectWritesMax) return absl::OkStatus();
+  return MakeError(Reason::kLimitExceeded, "output.strides",
+                   absl::StrCat(writes, " separate writes to POSIX shared memory"),
+                   absl::StrCat("at most ", limits::kObjectWritesMax,
+                                ", or packed outputs, or outputs in a memfd"));
+}
+
 absl::Status CheckTokenBytes(const Plan& plan) {
   if (plan.bytes_per_token > limits::kTokenBytesMax) {
     return MakeError(Reason::kLimitExceeded, "tensors",
@@ -159,6 +191,8 @@ absl::Status BoundJobs(Plan& plan) {
   plan.jobs = {};
   if (plan.bytes() == 0) return absl::OkStatus();
   ROPE_RETURN_IF_ERROR(CheckTokenBytes(plan));
+  ROPE_RETURN_IF_ERROR(CheckWrites(plan));
+  ROPE_RETURN_IF_ERROR(CheckNumbers(plan));
   int64_t units = 0;  // the jobs of one token
   for (const TensorPlan& tensor : plan.tensors) {
     const JobRuns jobs = JobRunsOf(tensor);

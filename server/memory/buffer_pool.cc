@@ -16,24 +16,32 @@
 namespace rope::server {
 namespace {
 
-constexpr int kSmallestClass = 12;  // 4 KiB
-constexpr int kClasses = 48;
+constexpr int64_t kPageBytes = 4096;
+// Eight sizes for each doubling: a buffer is at most an eighth larger than what it is admitted as.
+constexpr int kSizes = 8;
+constexpr int kClasses = 36 * kSizes;  // up to 2^50 bytes
 // Free memory that Trim keeps, so that a quiet server still answers small requests without a page
 // fault.
 constexpr int64_t kTrimFloorBytes = 16 * limits::kMiB;
 
+// 1 to 8 pages, then 9 to 16, 18 to 32 in steps of 2, 36 to 64 in steps of 4, and so on.
 int SizeClass(int64_t size) {
-  const auto bits = static_cast<int>(std::bit_width(static_cast<uint64_t>(size - 1)));
-  return bits < kSmallestClass ? kSmallestClass : bits;
+  const int64_t before = (size - 1) / kPageBytes;  // full pages before the last one
+  if (before < kSizes) return static_cast<int>(before);
+  const auto doubling = static_cast<int>(std::bit_width(static_cast<uint64_t>(before / kSizes)));
+  const int64_t steps = before >> (doubling - 1);  // 8 to 15
+  return doubling * kSizes + static_cast<int>(steps) - kSizes;
 }
 
 int64_t ClassBytes(int size_class) {
-  return int64_t{1} << size_class;
+  const int doubling = size_class / kSizes;
+  if (doubling == 0) return (size_class + 1) * kPageBytes;
+  return (int64_t{kSizes + 1 + size_class % kSizes} << (doubling - 1)) * kPageBytes;
 }
 
 }  // namespace
 
-// One free list per power of two. mutex_ guards the lists and the counters; mmap, munmap and what
+// One free list per size. mutex_ guards the lists and the counters; mmap, munmap and what
 // they announce run outside it, because they may take milliseconds for a large buffer. Lists are
 // last in, first out: the buffer that was returned last is the one whose pages are most likely
 // still in the cache.
@@ -50,7 +58,9 @@ class PooledBuffer::Store {
     }
   }
 
-  char* Allocate(int size_class) {
+  // Sets `populated` to the bytes whose pages are mapped.
+  char* Allocate(int size_class, int64_t& populated) {
+    populated = ClassBytes(size_class);
     {
       proto::MutexLock lock(&mutex_);
       std::vector<char*>& list = free_[static_cast<size_t>(size_class)];
@@ -65,9 +75,11 @@ class PooledBuffer::Store {
       }
     }
     // The free list is empty. MAP_POPULATE maps every page now, once, and no request faults later.
-    void* data = mmap(nullptr, static_cast<size_t>(ClassBytes(size_class)), PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    const bool populates = populated <= BufferPool::kPopulatedBytes;
+    void* data = mmap(nullptr, static_cast<size_t>(populated), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | (populates ? MAP_POPULATE : 0), -1, 0);
     if (data == MAP_FAILED) return nullptr;
+    if (!populates) populated = 0;
     if (IsAnnounced(size_class)) {
       announced_to_->Add(static_cast<char*>(data), ClassBytes(size_class));
     }
@@ -157,12 +169,22 @@ PooledBuffer& PooledBuffer::operator=(PooledBuffer&& other) noexcept {
   std::swap(store_, other.store_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(populated_, other.populated_);
   std::swap(size_class_, other.size_class_);
   return *this;
 }
 
 PooledBuffer::~PooledBuffer() {
   if (data_ != nullptr) store_->Give(data_, size_class_);
+}
+
+// Kernels before 5.14 do not know MADV_POPULATE_WRITE; the pages then come with their first write.
+void PooledBuffer::Populate(int64_t end) {
+  const int64_t pages_end = (end + kPageBytes - 1) / kPageBytes * kPageBytes;
+  if (pages_end <= populated_) return;
+  static_cast<void>(madvise(data_ + populated_, static_cast<size_t>(pages_end - populated_),
+                            MADV_POPULATE_WRITE));
+  populated_ = pages_end;
 }
 
 BufferPool::BufferPool(int64_t kept_bytes_max, std::shared_ptr<kernels::HostMemory> announced_to)
@@ -172,7 +194,7 @@ PooledBuffer BufferPool::Allocate(int64_t size) {
   PooledBuffer buffer;
   if (size == 0) return buffer;
   buffer.size_class_ = SizeClass(size);
-  buffer.data_ = store_->Allocate(buffer.size_class_);
+  buffer.data_ = store_->Allocate(buffer.size_class_, buffer.populated_);
   if (buffer.data_ == nullptr) return buffer;
   buffer.size_ = size;
   buffer.store_ = store_;

@@ -4,8 +4,9 @@
 // Threading:  Thread-safe. A buffer's destructor takes one short lock and calls nothing under it,
 //             so that any thread may run it, including gRPC's threads under gRPC's locks.
 // Ownership:  A PooledBuffer returns its memory when destroyed. It may outlive the pool.
-// Limits:     Sizes are rounded up to a power of two of at least 4 KiB. Free memory beyond
-//             `kept_bytes_max` returns to the kernel, as does memory that Trim finds unused.
+// Limits:     Sizes are rounded up to pages of 4 KiB, and above 64 KiB by at most an eighth. Free
+//             memory beyond `kept_bytes_max` returns to the kernel, as does memory that Trim finds
+//             unused.
 #ifndef ROPE_SERVER_MEMORY_BUFFER_POOL_H_
 #define ROPE_SERVER_MEMORY_BUFFER_POOL_H_
 
@@ -31,6 +32,10 @@ class PooledBuffer {
   char* data() const { return data_; }
   int64_t size() const { return size_; }
 
+  // Maps the pages before offset `end` now, so that no write to them faults. Only a new buffer of
+  // more than kPopulatedBytes has pages that are not mapped yet. REQUIRES: end <= size().
+  void Populate(int64_t end);
+
  private:
   friend class BufferPool;
   class Store;
@@ -38,6 +43,7 @@ class PooledBuffer {
   std::shared_ptr<Store> store_;
   char* data_ = nullptr;
   int64_t size_ = 0;
+  int64_t populated_ = 0;
   int size_class_ = 0;
 };
 
@@ -45,6 +51,9 @@ class BufferPool {
  public:
   // A smaller result is copied in less time than it takes to lock its pages.
   static constexpr int64_t kAnnouncedBytesMin = 64 << 10;
+
+  // A larger buffer is mapped as it is filled: 256 MiB at once would take some 50 milliseconds.
+  static constexpr int64_t kPopulatedBytes = 8 << 20;
 
   // Buffers of at least kAnnouncedBytesMin are announced to `announced_to`, if there is one: a
   // device then writes its results into them.

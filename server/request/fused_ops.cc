@@ -2,7 +2,9 @@
 
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
@@ -65,13 +67,15 @@ absl::Status ReadNorm(const v1::Tensor& tensor, v1::Operation operation, ArraySo
   };
   ROPE_ASSIGN_OR_RETURN(const FloatArray weight,
                         ReadFloats(tensor.norm().weight(), source, weight_field, check));
-  plan.norm_weight.reserve(weight.values.size());
+  std::vector<float> values;
+  values.reserve(weight.values.size());
   for (size_t i = 0; i < weight.values.size(); ++i) {
     ROPE_ASSIGN_OR_RETURN(
         const float value,
         ToFiniteFloat(weight.values[i], absl::StrCat(weight_field, " element ", i)));
-    plan.norm_weight.push_back(value);
+    values.push_back(value);
   }
+  plan.norm_weight = std::make_shared<const std::vector<float>>(std::move(values));
   return absl::OkStatus();
 }
 

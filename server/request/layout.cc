@@ -106,8 +106,8 @@ int64_t OffsetOf(int64_t token, const Layout& layout, const LayoutStrides& strid
   return offset;
 }
 
-std::vector<int64_t> ShapeInOrder(absl::string_view letters, const Layout& layout) {
-  std::vector<int64_t> shape;
+absl::InlinedVector<int64_t, 6> ShapeInOrder(absl::string_view letters, const Layout& layout) {
+  absl::InlinedVector<int64_t, 6> shape;
   shape.reserve(letters.size());
   for (const char letter : letters) {
     shape.push_back(letter == 'D'   ? layout.head_dim
@@ -127,7 +127,7 @@ absl::StatusOr<LayoutStrides> StridesInOrder(absl::string_view letters, const La
     return InvalidField(field, absl::StrCat("\"", letters, "\""),
                         absl::StrCat("the letters of ", layout.letters, " in any order, D last"));
   }
-  const std::vector<int64_t> shape = ShapeInOrder(letters, layout);
+  const auto shape = ShapeInOrder(letters, layout);
   LayoutStrides strides;
   strides.channel = layout.head_dim <= 1 ? 0 : 1;
   strides.extent = 1;

@@ -77,7 +77,7 @@ absl::StatusOr<LayoutStrides> StridesInOrder(absl::string_view letters, const La
                                              const std::string& field);
 
 // The lengths of the layout's axes, in the order of `letters`.
-std::vector<int64_t> ShapeInOrder(absl::string_view letters, const Layout& layout);
+absl::InlinedVector<int64_t, 6> ShapeInOrder(absl::string_view letters, const Layout& layout);
 
 // The index of a token along each axis; 0 for axes that the layout does not have.
 struct TokenIndex {

@@ -68,14 +68,15 @@ struct TensorPlan {
   std::string output_letters;                   // the axes of the packed output
   std::optional<LayoutStrides> output_strides;  // set: the output's axes have another order
   std::optional<float> norm_eps;                // set: each head is normalised first
-  std::vector<float> norm_weight;               // by channel; empty: all 1
-  std::optional<int64_t> rotary_offset;         // first rotated channel; unset: the embedding's
-  float scale = 1;                              // factor of the result
-  bool token_scaled = false;                    // Plan::token_scales is a factor as well
-  float output_scale = 1;                       // divisor of an fp8 output
-  proto::FragmentedBytes input;                 // packed: rows [pre][heads][post][head_dim]
-  RegionPart source;                            // of the input; no region: in the message
-  RegionPart place;                             // of the output; no region: in the reply
+  // By channel; null: all 1. The calls of a prepared request share it.
+  std::shared_ptr<const std::vector<float>> norm_weight;
+  std::optional<int64_t> rotary_offset;  // first rotated channel; unset: the embedding's
+  float scale = 1;                       // factor of the result
+  bool token_scaled = false;             // Plan::token_scales is a factor as well
+  float output_scale = 1;                // divisor of an fp8 output
+  proto::FragmentedBytes input;          // packed: rows [pre][heads][post][head_dim]
+  RegionPart source;                     // of the input; no region: in the message
+  RegionPart place;                      // of the output; no region: in the reply
   Destination destination = Destination::kReply;
   absl::InlinedVector<char*, 2> overwritten;  // kReceivedBytes: the fragments of `input`
   bool numbers = false;                       // the input came as numbers, so the result does too

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
@@ -28,24 +29,35 @@ void SubtractPositions(const TokenPositions& to, const TokenPositions& from, Pla
   }
 }
 
-// Whether every token has the same frequencies in both embeddings. If so, one rotation by the
-// difference of its positions replaces two. Compares each pair of lengths once in a row.
-bool SameFrequencies(const kernels::ResolvedRope& resolved_to, const TokenPositions& to,
-                     const kernels::ResolvedRope& resolved_from, const TokenPositions& from,
+// Whether every token has the same frequencies before and after. If so, one rotation by the
+// difference of its positions replaces two. Layers that differ keep their embeddings, because
+// FindLayers refuses from_rope. Compares an embedding and its lengths once in a row.
+bool SameFrequencies(const Ropes& ropes, const TokenPositions& to, const TokenPositions& from,
                      Plan& plan) {
-  if (&resolved_to == &resolved_from && !resolved_to.DependsOnSeqLen()) return true;
+  const kernels::ResolvedRope& resolved_to = *ropes.resolved;
+  const kernels::ResolvedRope& resolved_from = *ropes.from_resolved;
+  const LayerRopes& layers = ropes.layers;
+  const bool kept = layers.differ() || &resolved_to == &resolved_from;
+  const auto depends = [](const ResolvedPtr& layer) { return layer->DependsOnSeqLen(); };
+  if (kept && absl::c_none_of(layers.by_layer(), depends)) return true;
   if (resolved_to.attention_factor() != resolved_from.attention_factor()) return false;
   if (resolved_to.config().mrope != resolved_from.config().mrope) return false;
   ByLength all(MakeDifferences, plan);
-  int64_t checked_to = 0;  // lengths that were compared last
+  const kernels::ResolvedRope* checked = nullptr;  // compared last, at these lengths
+  int64_t checked_to = 0;
   int64_t checked_from = 0;
   for (int64_t token = 0; token < plan.tokens; ++token) {
-    const int64_t length_to = LengthOf(resolved_to, to, token);
-    const int64_t length_from = LengthOf(resolved_from, from, token);
-    if (length_to == checked_to && length_from == checked_from) continue;
-    if (!(all.At(resolved_to, length_to)->key == all.At(resolved_from, length_from)->key)) {
-      return false;
-    }
+    const kernels::ResolvedRope& rope_to = layers.Of(token);
+    const kernels::ResolvedRope& rope_from = kept ? rope_to : resolved_from;
+    const int64_t length_to = LengthOf(rope_to, to, token);
+    const int64_t length_from = LengthOf(rope_from, from, token);
+    if (&rope_to == checked && length_to == checked_to && length_from == checked_from) continue;
+    const FrequenciesPtr frequencies_to = all.At(rope_to, length_to);
+    const FrequenciesPtr frequencies_from = all.At(rope_from, length_from);
+    const bool same = frequencies_to == frequencies_from ||  // without a look at their numbers
+                      frequencies_to->key == frequencies_from->key;
+    if (!same) return false;
+    checked = &rope_to;
     checked_to = length_to;
     checked_from = length_from;
   }
@@ -148,7 +160,7 @@ absl::Status PlanReposition(const Ropes& ropes, TokenPositions from, TokenPositi
   WarnPastLength(resolved_to.config(), to.values, plan);
   // One rotation suffices if the frequencies are equal. Otherwise each run has two: `from` is
   // undone, `to` is applied, and a run ends where either of them changes.
-  const bool same = SameFrequencies(resolved_to, to, resolved_from, from, plan);
+  const bool same = SameFrequencies(ropes, to, from, plan);
   ROPE_RETURN_IF_ERROR(CheckFrequencyBytes(plan));
   if (same) {
     return PlanDifference(resolved_to, ropes.layers, from, to, plan);

@@ -4,7 +4,8 @@
 //   different frequencies                undo the old rotation (`from`), then apply the new one
 //
 // Threading:  Functions only.
-// Errors:     INVALID_ARGUMENT: as token_runs.h; a reposition between incompatible embeddings.
+// Errors:     INVALID_ARGUMENT: as token_runs.h; a reposition between incompatible embeddings;
+//             layers of which one has different frequencies before and after.
 //             OUT_OF_RANGE: a distance beyond the range of xPos.
 #ifndef ROPE_SERVER_REQUEST_PLAN_REPOSITION_H_
 #define ROPE_SERVER_REQUEST_PLAN_REPOSITION_H_

@@ -113,8 +113,8 @@ int64_t BytesOf(const Ropes& ropes) {
 int64_t BytesOf(const PreparedRotation& prepared) {
   size_t bytes = sizeof(PreparedRotation) + prepared.message.SpaceUsedLong();
   for (const TensorPlan& tensor : prepared.plan.tensors) {
-    bytes += sizeof(TensorPlan) + tensor.heads.size() * sizeof(HeadSpan) +
-             tensor.norm_weight.size() * sizeof(float);
+    bytes += sizeof(TensorPlan) + tensor.heads.size() * sizeof(HeadSpan);
+    if (tensor.norm_weight != nullptr) bytes += tensor.norm_weight->size() * sizeof(float);
   }
   for (const std::string& warning : prepared.plan.warnings) bytes += warning.size();
   return static_cast<int64_t>(bytes) + BytesOf(prepared.ropes);

@@ -18,6 +18,7 @@ constexpr size_t kReplyTextBytes = 256;  // typical, with the headers of small t
 void AppendStages(const StageTimes& stages, std::string& text) {
   using Message = v1::StageTimes;
   std::string message;
+  message.reserve(4 * (1 + sizeof(double)));
   proto::AppendDouble(Message::kDecodeUsFieldNumber, stages.decode, message);
   proto::AppendDouble(Message::kValidateUsFieldNumber, stages.validate, message);
   proto::AppendDouble(Message::kQueueUsFieldNumber, stages.queue, message);

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "tests/support/received_request.h"
 #include "tests/support/status_matchers.h"
@@ -209,7 +212,7 @@ TEST(JobTilerFusedOpsTest, JobsCarryWhatTheirTensorAsksFor) {
   plan.output_scale = 4;
   plan.scale = 3;
   plan.norm_eps = 0.5F;
-  plan.norm_weight = {1, 2};
+  plan.norm_weight = std::make_shared<const std::vector<float>>(std::vector<float>{1, 2});
   plan.token_scaled = true;
   plan.input.fragments = {std::string_view(bytes).substr(0, 12),
                           std::string_view(bytes).substr(12)};  // a job for each of tokens 0 and 1
@@ -231,15 +234,48 @@ TEST(JobTilerFusedOpsTest, JobsCarryWhatTheirTensorAsksFor) {
     EXPECT_EQ(job.scale, 3);
     ASSERT_TRUE(job.norm.has_value());
     EXPECT_EQ(job.norm->eps, 0.5F);
-    EXPECT_EQ(job.norm->weight, plan.norm_weight.data());
+    EXPECT_EQ(job.norm->weight, plan.norm_weight->data());
   }
   EXPECT_THAT(jobs[0].token_scales, ::testing::ElementsAre(10));
   EXPECT_THAT(jobs[1].token_scales, ::testing::ElementsAre(11, 12));
   plan.token_scaled = false;
-  plan.norm_weight.clear();
+  plan.norm_weight = nullptr;
   cutter.Cut(plan, output.data(), shared, jobs);
   EXPECT_TRUE(jobs.back().token_scales.empty());
   EXPECT_EQ(jobs.back().norm->weight, nullptr);
+}
+
+TEST(JobTilerShapeTest, HeadsThatPassShareTheirRows) {
+  const auto layout = ParseLayout("SHD", {4, 2, 2}, 4, "t");
+  ASSERT_THAT(layout, IsOk());
+  const std::string bytes(64, 'x');
+  TensorPlan plan;
+  plan.layout = *layout;
+  plan.heads = {{0, 1, true}, {1, 2, false}};
+  plan.input.fragments = {std::string_view(bytes)};
+  plan.input.bytes = 64;
+  const std::vector<kernels::RowRef> rows(4);
+  std::string output(64, '\0');
+  JobTiler cutter;
+  Jobs jobs;
+  // The rows of the head that passes.
+  const auto cut = [&](int64_t begin, size_t tokens) {
+    JobTiler::Shared shared;
+    shared.begin = begin;
+    shared.rows[0] = absl::MakeConstSpan(rows).subspan(static_cast<size_t>(begin), tokens);
+    cutter.Cut(plan, output.data(), shared, jobs);
+    return jobs.back().rows;
+  };
+  const absl::Span<const kernels::RowRef> shorter = cut(0, 3);
+  EXPECT_EQ(cut(0, 3).data(), shorter.data()) << "another tensor of the slice";
+  EXPECT_EQ(cut(3, 1).data(), shorter.data()) << "a slice with fewer tokens";
+  const absl::Span<const kernels::RowRef> longer = cut(0, 4);
+  EXPECT_EQ(cut(0, 3).data(), longer.data());
+  ASSERT_EQ(shorter.size(), 3U);
+  ASSERT_EQ(longer.size(), 4U);
+  for (const auto& list : {shorter, longer}) {
+    for (const kernels::RowRef& row : list) EXPECT_EQ(row.page, PassingRow().page);
+  }
 }
 
 TEST(JobTilerShapeTest, EmptyTensorsGiveNoJobs) {

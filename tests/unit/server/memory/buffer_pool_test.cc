@@ -2,10 +2,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "tests/support/announced_memory.h"
 
@@ -36,6 +39,43 @@ TEST(BufferPoolTest, OtherSizesDoNotShare) {
   const PooledBuffer large = pool.Allocate(4097);
   EXPECT_EQ(pool.kept_bytes(), 4096);
   EXPECT_EQ(large.size(), 4097);
+}
+
+TEST(BufferPoolTest, BuffersAreAtMostAnEighthLargerThanAsked) {
+  BufferPool pool(0);
+  int64_t before = 0;
+  for (int64_t size = 1; size < 100 << 20; size += size / 13 + 1000) {
+    const PooledBuffer buffer = pool.Allocate(size);
+    const int64_t used = pool.used_bytes();
+    EXPECT_GE(used, size);
+    EXPECT_LE(used, size + size / 8 + 4096) << size;
+    EXPECT_GE(used, before) << size;
+    before = used;
+  }
+}
+
+int64_t PagesIn(const PooledBuffer& buffer) {
+  std::vector<unsigned char> in(static_cast<size_t>(buffer.size() / 4096));
+  EXPECT_EQ(mincore(buffer.data(), static_cast<size_t>(buffer.size()), in.data()), 0);
+  return std::count_if(in.begin(), in.end(), [](unsigned char page) { return (page & 1) != 0; });
+}
+
+TEST(BufferPoolTest, PagesOfALargeBufferComeAsItIsFilled) {
+  BufferPool pool(int64_t{64} << 20);
+  constexpr int64_t kBytes = 2 * BufferPool::kPopulatedBytes;
+  PooledBuffer small = pool.Allocate(BufferPool::kPopulatedBytes);
+  EXPECT_EQ(PagesIn(small), BufferPool::kPopulatedBytes / 4096);
+  {
+    PooledBuffer buffer = pool.Allocate(kBytes);
+    EXPECT_EQ(PagesIn(buffer), 0);
+    buffer.Populate(10'000);
+    EXPECT_EQ(PagesIn(buffer), 3);
+    buffer.Populate(5'000);
+    EXPECT_EQ(PagesIn(buffer), 3);
+    buffer.Populate(kBytes);
+    EXPECT_EQ(PagesIn(buffer), kBytes / 4096);
+  }
+  EXPECT_EQ(PagesIn(pool.Allocate(kBytes)), kBytes / 4096) << "it is reused";
 }
 
 TEST(BufferPoolTest, EveryByteIsOursAndAligned) {

@@ -8,14 +8,19 @@
 #include <string>
 #include <vector>
 
+#include "server/request/prepared_rotation.h"
 #include "server/request/validate.h"
+#include "tests/support/prepared_call.h"
 #include "tests/support/received_request.h"
 #include "tests/support/status_matchers.h"
 
 namespace rope::server {
 namespace {
 
+using ::rope::testing::CallOf;
 using ::rope::testing::IsOk;
+using ::rope::testing::PrepareOf;
+using ::rope::testing::PrepareReceived;
 using ::rope::testing::RawBytes;
 using ::rope::testing::ReceivedRequest;
 using ::rope::testing::SetShape;
@@ -23,7 +28,8 @@ using ::rope::testing::StatusIs;
 using ::testing::ElementsAre;
 using ::testing::FloatEq;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
+using ::testing::IsNull;
+using ::testing::Pointee;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -182,18 +188,35 @@ TEST(NormTest, WeightIsOptionalAndOfAnyFloat) {
   auto plan = Check(request);
   ASSERT_THAT(plan, IsOk());
   EXPECT_EQ(plan->tensors[0].norm_eps, 1e-6F);
-  EXPECT_THAT(plan->tensors[0].norm_weight, IsEmpty());
+  EXPECT_THAT(plan->tensors[0].norm_weight, IsNull());
   for (const double weight : {1.0, 0.5, -2.0, 0.0}) norm.mutable_weight()->add_numbers(weight);
   plan = Check(request);
   ASSERT_THAT(plan, IsOk());
-  EXPECT_THAT(plan->tensors[0].norm_weight, ElementsAre(1, 0.5, -2, 0));
+  EXPECT_THAT(plan->tensors[0].norm_weight, Pointee(ElementsAre(1, 0.5, -2, 0)));
   norm.mutable_weight()->clear_numbers();
   norm.mutable_weight()->set_dtype(v1::DTYPE_FP32);
   SetShape(*norm.mutable_weight(), {4});
   norm.mutable_weight()->set_raw(RawBytes<float>({4, 3, 2, 1}));
   plan = Check(request);
   ASSERT_THAT(plan, IsOk());
-  EXPECT_THAT(plan->tensors[0].norm_weight, ElementsAre(4, 3, 2, 1));
+  EXPECT_THAT(plan->tensors[0].norm_weight, Pointee(ElementsAre(4, 3, 2, 1)));
+}
+
+TEST(NormTest, CallsOfAPreparedRequestShareTheWeight) {
+  const auto registry = ModelRegistry::Create({}).value();
+  v1::RotateRequest whole = Sample();
+  v1::HeadNorm& norm = *whole.mutable_tensors(0)->mutable_norm();
+  norm.set_eps(1e-6);
+  for (const double weight : {1.0, 0.5, -2.0, 0.0}) norm.mutable_weight()->add_numbers(weight);
+  const auto prepared = PrepareReceived(PrepareOf(whole), *registry);
+  ASSERT_THAT(prepared, IsOk());
+  const ReceivedRequest call(CallOf(whole, (*prepared)->id));
+  ArraySource source(call.split);
+  const auto admit = [](const Plan&) { return absl::OkStatus(); };
+  Plan plan;
+  ASSERT_THAT(PlanCall(**prepared, call.message, source, admit, plan), IsOk());
+  EXPECT_THAT(plan.tensors[0].norm_weight, Pointee(ElementsAre(1, 0.5, -2, 0)));
+  EXPECT_EQ(plan.tensors[0].norm_weight, (*prepared)->plan.tensors[0].norm_weight);
 }
 
 TEST(NormTest, NumbersThatDoNotFitAreNamed) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -109,6 +110,46 @@ TEST_F(LayerRopesTest, SoDoTheInverseAndAReposition) {
   reposition.set_operation(v1::OPERATION_REPOSITION);
   reposition.mutable_reposition()->mutable_from()->set_start(17);
   ExpectAsEachLayerAlone(reposition, 0, 4);
+}
+
+// Layers of two kinds. The frequencies of a sliding layer follow the length past 4096 tokens.
+std::string FullAndDynamic(const std::string& first, const std::string& second) {
+  return absl::StrCat(R"({"model_type": "gemma3_text", "head_dim": 8, "num_hidden_layers": 2,
+      "max_position_embeddings": 4096, "layer_types": [")",
+                      first, R"(", ")", second, R"("],
+      "rope_parameters": {
+        "full_attention": {"rope_type": "dynamic", "rope_theta": 1e4, "alpha": 1000.0},
+        "sliding_attention": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}}})");
+}
+
+v1::RotateRequest Move(const std::string& config_json, int64_t from, int64_t to,
+                       const std::string& layout = "LSD") {
+  v1::RotateRequest request = Sample(2, layout);
+  request.mutable_rope()->set_config_json(config_json);
+  request.set_operation(v1::OPERATION_REPOSITION);
+  request.mutable_reposition()->mutable_from()->set_start(from);
+  request.mutable_positions()->set_start(to);
+  return request;
+}
+
+TEST_F(LayerRopesTest, NoLayerIsRepositionedBetweenLengthsThatChangeItsFrequencies) {
+  const std::string full = "full_attention";
+  const std::string sliding = "sliding_attention";
+  const std::vector<std::pair<int64_t, int64_t>> moves = {{0, 5000}, {5000, 0}, {5000, 6000}};
+  for (const auto& config : {FullAndDynamic(full, sliding), FullAndDynamic(sliding, full)}) {
+    for (const std::string layout : {"LSD", "SLD"}) {
+      for (const auto& [from, to] : moves) {
+        v1::RotateRequest request = Move(config, from, to, layout);
+        request.mutable_rope()->set_first_layer(0);
+        ExpectFails(request, "rope.first_layer: got it with a length that changes the frequencies");
+      }
+      ExpectAsEachLayerAlone(Move(config, 17, 4000, layout), 0, 2);
+      v1::RotateRequest planned = Move(config, 17, 5000, layout);
+      planned.mutable_positions()->add_seq_lens(8000);
+      planned.mutable_reposition()->mutable_from()->add_seq_lens(8000);
+      ExpectAsEachLayerAlone(planned, 0, 2);
+    }
+  }
 }
 
 TEST_F(LayerRopesTest, TensorsMustHaveTheAxisAndTheConfigTheLayers) {
