@@ -118,8 +118,7 @@ inline constexpr int64_t kFrequencyBytesMax = 16 * kMiB;
 inline constexpr int64_t kUncountedFrequencyBytes = 16 * kKiB;
 // Jobs of a batch, each a rectangle of tokens and heads with 210 bytes. A token may need as many.
 inline constexpr int64_t kJobsMax = 64 * 1024;
-// Elements of all results that a reply has as numbers, which are encoded in one step: 4
-// milliseconds.
+// Elements of all results that a reply has as numbers, encoded in one step: 4 milliseconds.
 inline constexpr int64_t kReplyNumbersMax = 256 * 1024;
 // Separate writes of one request to objects that are not mapped: 6 milliseconds.
 inline constexpr int64_t kObjectWritesMax = 8 * 1024;

@@ -66,7 +66,7 @@ Views ViewsOf(const Slices& slices) {
 // Returns whether `slices` are copies now.
 bool JoinSmallSlices(size_t bytes, Slices& slices) {
   constexpr size_t kFewSlices = 4;
-  constexpr size_t kSmallBytes = 2048;  // on average
+  constexpr size_t kSmallBytes = 1024;  // on average; less than a packet brings
   if (slices.size() <= kFewSlices || slices.size() * kSmallBytes <= bytes) return false;
   std::string all;
   all.reserve(bytes);

@@ -99,6 +99,16 @@ TEST_F(HealthTest, WatchTellsEachChangeAndEndsWithTheServer) {
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
+TEST_F(HealthTest, LongNamesAreRefused) {
+  const std::string name(2000, 'x');
+  HealthCheckResponse response;
+  EXPECT_EQ(Check(name, response).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  grpc::ClientContext context;
+  const auto reader = Watch(context, name);
+  EXPECT_EQ(Next(*reader), HealthCheckResponse::UNKNOWN);
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+}
+
 TEST_F(HealthTest, WatchOfAnUnknownServiceStaysOpen) {
   grpc::ClientContext context;
   const auto reader = Watch(context, "other");
