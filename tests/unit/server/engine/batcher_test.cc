@@ -79,6 +79,20 @@ TEST_F(BatcherTest, LargeDirectRequestRunsOneSliceAtATime) {
   EXPECT_EQ(AnswerOf("large").thread, std::this_thread::get_id());
 }
 
+TEST_F(BatcherTest, BurstOfLargeRequestsTakesOneSliceACallAndQueues) {
+  Start(kSlicedOptions);
+  Allow(10);
+  EnqueueGathering("a", 900);
+  EnqueueGathering("b", 900);
+  EXPECT_THAT(BatchAt(0), ElementsAre("a 0-400"));
+  EXPECT_THAT(BatchAt(1), ElementsAre("a 400-800"));
+  AwaitAnswers(2);
+  for (const char* id : {"a", "b"}) {
+    EXPECT_THAT(AnswerOf(id).status, IsOk());
+    EXPECT_NE(AnswerOf(id).thread, std::this_thread::get_id());
+  }
+}
+
 TEST_F(BatcherTest, GatheredRequestsQueueWhereTheDeviceIsBusyByThen) {
   Start(kSlicedOptions);
   Allow(1);
