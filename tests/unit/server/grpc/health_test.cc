@@ -31,6 +31,7 @@ class HealthTest : public ::testing::Test {
   ~HealthTest() override {
     health_.Shutdown();
     server_->Shutdown();
+    in_flight_.AwaitNoneOpen();
     loop_->Shutdown();
   }
 

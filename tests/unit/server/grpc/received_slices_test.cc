@@ -45,6 +45,7 @@ class ReceivedSlicesTest : public ::testing::Test {
   }
   ~ReceivedSlicesTest() override {
     server_->Shutdown();
+    in_flight_.AwaitNoneOpen();
     loop_->Shutdown();
     client_queue_.Shutdown();
     void* tag = nullptr;

@@ -42,6 +42,7 @@ class ReflectionTest : public ::testing::Test {
   ~ReflectionTest() override {
     streams_.clear();
     server_->Shutdown();
+    in_flight_.AwaitNoneOpen();
     loop_->Shutdown();
   }
 

@@ -42,6 +42,7 @@ class UnaryCallTest : public ::testing::Test {
   }
   ~UnaryCallTest() override {
     server_->Shutdown();
+    in_flight_.AwaitNoneOpen();
     loop_->Shutdown();
   }
 
