@@ -49,6 +49,7 @@ MemoryWatch::~MemoryWatch() {
 }
 
 void MemoryWatch::Start() {
+  own_bytes_ = UnaccountedBytes();
   thread_ = std::thread([this] { Loop(); });
 }
 
@@ -106,7 +107,7 @@ absl::Duration MemoryWatch::Tick() {
 }
 
 int64_t MemoryWatch::UnaccountedBytes() const {
-  return system_.anonymous_bytes() - system_.accounted_bytes();
+  return system_.anonymous_bytes() - system_.accounted_bytes() - own_bytes_;
 }
 
 // A read ends in up to two steps. First its call gets a status: DEADLINE_EXCEEDED after the

@@ -1,7 +1,8 @@
 // MemoryWatch: a thread that keeps the server's memory close to its budgets.
 //
 //   - Messages that are being read belong to no budget until they are complete. Their memory is
-//     estimated as what the process holds minus what the budgets account for (unaccounted bytes).
+//     estimated as what the process holds minus what the budgets account for and what it held at
+//     Start, such as the context of a GPU (unaccounted bytes).
 //     The reads of the session with the most of them end in two cases: the unaccounted bytes
 //     exceed the budget for receiving; or they exceed half of it, and late messages, counted at the
 //     largest message size each, exceed it.
@@ -69,7 +70,8 @@ class MemoryWatch {
   // Stops the thread.
   ~MemoryWatch();
 
-  // Starts the thread. REQUIRES: called once at most.
+  // Takes what the process holds now as its own, and starts the thread. REQUIRES: called once at
+  // most.
   void Start();
 
   // Does one round of checks. Returns the time until the next round is due.
@@ -102,6 +104,8 @@ class MemoryWatch {
   Transfers& untaken_replies_;
   BufferPool& pool_;
   const Clock& clock_;
+
+  int64_t own_bytes_ = 0;  // set by Start
 
   // Confined to the thread that ticks.
   int64_t unaccounted_bytes_ = 0;

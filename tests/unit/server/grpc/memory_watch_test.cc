@@ -99,6 +99,19 @@ TEST_F(MemoryWatchTest, ClientThatDoesNotTakeTheEndIsCutOff) {
   EXPECT_EQ(read.aborts, 1);
 }
 
+TEST_F(MemoryWatchTest, WhatTheProcessHoldsAtTheStartEndsNoRead) {
+  FakeRead read(receiving_, 1);
+  clock_.Advance(absl::Milliseconds(11));
+  {
+    MemoryWatch watch({kReceiveBytes, kMessageBytes, absl::Seconds(60)},
+                      {[] { return 2 * kReceiveBytes; }, [] { return int64_t{0}; },
+                       [] { return int64_t{0}; }, [] {}, [] { return int64_t{0}; }},
+                      receiving_, untaken_, pool_, clock_);
+    watch.Start();  // one round at least
+  }
+  EXPECT_THAT(read.ends, IsEmpty());
+}
+
 TEST_F(MemoryWatchTest, GreediestSessionEndsFirstAndNoMoreThanNeedBe) {
   FakeRead one(receiving_, 1);
   FakeRead two(receiving_, 2);
