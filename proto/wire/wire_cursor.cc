@@ -46,13 +46,6 @@ absl::Status WireCursor::Need(int64_t count) const {
 // Reads byte by byte, because a varint may continue in the next fragment. The tenth byte holds bit
 // 63 and bits beyond it; the shift drops the latter, as the generated parser does.
 absl::StatusOr<uint64_t> WireCursor::ReadVarint(int bytes_max, absl::string_view name) {
-  if (fragment_ < fragments_.size()) {  // most varints have one byte
-    const auto byte = static_cast<uint8_t>(fragments_[fragment_][offset_]);
-    if (byte < 0x80) {
-      Advance(1);
-      return byte;
-    }
-  }
   uint64_t value = 0;
   for (int i = 0; i < bytes_max; ++i) {
     if (absl::Status status = Need(1); !status.ok()) return status;

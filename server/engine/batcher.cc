@@ -65,8 +65,8 @@ absl::Status Batcher::Enqueue(std::unique_ptr<Request>& request) {
     if (draining_) return Draining();
     const bool direct = request->plan.bytes() <= options_.direct_bytes_max &&
                         !(is_large && request->plan.StoresObject());
-    // A burst of large requests queues. Here each would run a slice of another and one of its own
-    // before the thread looks at its events.
+    // A large request queues while another has slices left. Run here, it would add a slice of the
+    // other one and a slice of its own before the thread looks at its events.
     const bool is_burst = is_large && !gathered_.empty();
     if (!IsFree() || !direct || is_burst) {
       PushGathered();  // first, to keep the order of arrival

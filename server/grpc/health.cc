@@ -23,16 +23,6 @@ std::set<std::string> WithWhole(const std::vector<std::string>& services) {
   return all;
 }
 
-// A service's name is short, and a Watch keeps it as long as it lives.
-absl::Status Decode(grpc::ByteBuffer& bytes, HealthCheckRequest& request) {
-  constexpr size_t kBytesMax = 1024;
-  if (bytes.Valid() && bytes.Length() > kBytesMax) {
-    return MakeError(Reason::kLimitExceeded, "request", absl::StrCat(bytes.Length(), " bytes"),
-                     absl::StrCat("at most ", kBytesMax));
-  }
-  return WithinMemory([&] { return DecodeMessage(bytes, request); });
-}
-
 }  // namespace
 
 // One Watch stream. The mutex of its Health guards all its state, because SetServing, SetFaulted
@@ -90,7 +80,7 @@ class Health::WatchCall final : private Transfers::Transfer {
   void OnRead(bool ok) {
     health_.receiving_.Leave(*this);
     const absl::Status status =
-        ok ? Decode(message_, request_) : InvalidField("request", "no message", "one");
+        ok ? DecodeShortMessage(message_, request_) : InvalidField("request", "no message", "one");
     {
       proto::WriterMutexLock lock(&health_.mutex_);
       read_seen_ = true;
@@ -208,7 +198,7 @@ void Health::Shutdown() {
 
 absl::StatusOr<HealthCheckResponse> Health::Check(grpc::ByteBuffer& bytes) const {
   HealthCheckRequest request;
-  if (absl::Status status = Decode(bytes, request); !status.ok()) return status;
+  if (absl::Status status = DecodeShortMessage(bytes, request); !status.ok()) return status;
   proto::ReaderMutexLock lock(&mutex_);
   HealthCheckResponse response;
   response.set_status(StatusOf(request.service()));

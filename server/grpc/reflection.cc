@@ -20,8 +20,6 @@ using google::protobuf::FileDescriptor;
 using grpc::reflection::v1alpha::ServerReflectionRequest;
 using grpc::reflection::v1alpha::ServerReflectionResponse;
 
-constexpr size_t kRequestBytesMax = 1024;  // a name
-
 const google::protobuf::ServiceDescriptor& OwnService() {
   return *ServerReflectionRequest::descriptor()->file()->FindServiceByName("ServerReflection");
 }
@@ -47,15 +45,6 @@ std::vector<const google::protobuf::FieldDescriptor*> ExtensionsOf(const std::st
   const google::protobuf::Descriptor* const message = pool.FindMessageTypeByName(type);
   if (message != nullptr) pool.FindAllExtensions(message, &extensions);
   return extensions;
-}
-
-absl::Status Decode(grpc::ByteBuffer& bytes, ServerReflectionRequest& request) {
-  const size_t length = bytes.Valid() ? bytes.Length() : 0;
-  if (length > kRequestBytesMax) {
-    return MakeError(Reason::kLimitExceeded, "request", absl::StrCat(length, " bytes"),
-                     absl::StrCat("at most ", kRequestBytesMax));
-  }
-  return WithinMemory([&] { return DecodeMessage(bytes, request); });
 }
 
 }  // namespace
@@ -88,6 +77,7 @@ class Reflection::Stream final : private Transfers::Transfer {
         reflection_(reflection),
         queue_(queue),
         stream_(&context_) {}
+
   void OnArrived(bool ok) {
     if (!ok) {
       delete this;
@@ -110,7 +100,8 @@ class Reflection::Stream final : private Transfers::Transfer {
     reflection_.receiving_.Leave(*this);
     if (!ok) return Finish(absl::OkStatus());
     ServerReflectionRequest request;
-    if (const absl::Status status = Decode(message_, request); !status.ok()) return Finish(status);
+    const absl::Status status = DecodeShortMessage(message_, request);
+    if (!status.ok()) return Finish(status);
     const grpc::ByteBuffer answer = EncodeMessage(reflection_.Answer(request));
     reflection_.receiving_.Enter(*this, session_);
     stream_.Write(answer, &written_);

@@ -20,7 +20,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/string_view.h"
 #include "grpc/reflection/v1alpha/reflection.grpc.pb.h"
 #include "server/grpc/poll_loop.h"
 #include "server/grpc/raw_service.h"

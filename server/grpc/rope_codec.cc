@@ -258,6 +258,15 @@ absl::Status DecodeMessage(grpc::ByteBuffer& bytes, google::protobuf::Message& m
   return DecodeMessage(bytes, message, payloads);
 }
 
+absl::Status DecodeShortMessage(grpc::ByteBuffer& bytes, google::protobuf::Message& message) {
+  constexpr size_t kBytesMax = 1024;
+  if (bytes.Valid() && bytes.Length() > kBytesMax) {
+    return MakeError(Reason::kLimitExceeded, "request", absl::StrCat(bytes.Length(), " bytes"),
+                     absl::StrCat("at most ", kBytesMax));
+  }
+  return WithinMemory([&] { return DecodeMessage(bytes, message); });
+}
+
 grpc::ByteBuffer EncodeMessage(const google::protobuf::Message& message) {
   auto bytes = std::make_unique<std::string>(message.SerializeAsString());
   const size_t size = bytes->size();

@@ -71,6 +71,9 @@ absl::Status DecodeMessage(grpc::ByteBuffer& bytes, google::protobuf::Message& m
                            ReceivedPayloads& payloads);
 // The same for a message whose payloads are not used.
 absl::Status DecodeMessage(grpc::ByteBuffer& bytes, google::protobuf::Message& message);
+// The same for a message of gRPC's standard services, which contains a name. RESOURCE_EXHAUSTED:
+// more than 1 KiB, or an allocation failed.
+absl::Status DecodeShortMessage(grpc::ByteBuffer& bytes, google::protobuf::Message& message);
 
 grpc::ByteBuffer EncodeMessage(const google::protobuf::Message& message);
 

@@ -229,7 +229,7 @@ absl::Status RopeService::AdmitAndEncode(const google::protobuf::Message& respon
   });
 }
 
-// The received bytes are freed before the permit gives them back.
+// Frees a message that was refused before it was decoded.
 void RopeService::Answer(UnaryCall& call, ControlCall& control, const absl::Status& status,
                          const grpc::ByteBuffer& reply) {
   const int64_t reply_bytes = BytesOf(reply);

@@ -1,5 +1,5 @@
-// Clients that abuse what gRPC's standard services keep for each stream, and errors that nobody
-// reads.
+// Clients that make health and reflection keep memory for each stream, and clients that do not read
+// their errors.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
