@@ -4,7 +4,8 @@
 //
 // Threading:  Pure functions; any thread.
 // Errors:     INVALID_ARGUMENT, "field: got X, want Y".
-// Precision:  cos and sin are the exact values of the formulas, rounded once to double.
+// Precision:  cos and sin are the exact values of the formulas, rounded once to double. With
+//             precision hf they are EagerCosSin, rounded to row_dtype.
 #ifndef ROPE_KERNELS_DESCRIBE_H_
 #define ROPE_KERNELS_DESCRIBE_H_
 

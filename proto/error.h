@@ -134,7 +134,7 @@ inline absl::Status MarkMayHaveExecuted(absl::Status status) {
   return status;
 }
 
-// An error of `parts` with a text of its own, for what is no "field: got X, want Y".
+// An error of `parts` with the given text, for errors that are not "field: got X, want Y".
 inline absl::Status MakeError(const ErrorParts& parts, absl::string_view text) {
   namespace e = error_internal;
   absl::Status status(CodeOf(parts.reason), text);

@@ -30,7 +30,7 @@ inline constexpr int64_t kRepeatedMessagesMax = 1024;
 // config with factors for 65,536 channels that are not packed has as many.
 inline constexpr int64_t kFieldsMax = 256 * 1024;
 inline constexpr int64_t kConfigJsonBytesMax = 1 * kMiB;
-// A larger one is parsed on another thread than the one that received it: 0.3 milliseconds.
+// A larger one always goes to another thread; a smaller one only if its spec is not cached.
 inline constexpr int64_t kConfigJsonHereBytesMax = 16 * kKiB;
 inline constexpr int64_t kRequestIdBytesMax = 128;
 inline constexpr int64_t kLabelsMax = 16;
@@ -68,14 +68,11 @@ inline constexpr int64_t kDescribeBytesMax = 16 * kMiB;
 inline constexpr int64_t kDescribeHerePairsMax = 4096;
 // A message of the control plane: two config_json of the largest size, with room.
 inline constexpr int64_t kControlMessageBytesMax = 4 * kMiB;
-// A larger message of the control plane is a job of the StepWorker: a config_json of 1 MiB may take
-// tens of milliseconds to parse.
+// A larger one is a job of the StepWorker: a config_json of 1 MiB takes tens of milliseconds.
 inline constexpr int64_t kControlHereBytesMax = 16 * kKiB;
-// Messages and replies of the control plane up to this size are not admitted: they are as small as
-// the call that gRPC holds for them.
+// The same, and replies, up to this size are not admitted: gRPC's own call is as large.
 inline constexpr int64_t kControlSmallBytes = 4 * kKiB;
-// Lengths of an error's text and of each of its parts, which may quote the request. Text and
-// details travel as trailers, of which clients accept 8 KiB.
+// Lengths of an error's text and of each part. They travel as trailers: clients accept 8 KiB.
 inline constexpr int64_t kErrorBytesMax = 512;
 inline constexpr int64_t kErrorPartBytesMax = 256;
 
@@ -88,8 +85,7 @@ inline constexpr int64_t kDirectBytesMax = 256 * kKiB;
 // together, few enough that the first of them does not wait long.
 inline constexpr int64_t kGatheredRequestsMax = 8;
 inline constexpr int64_t kGatheredBytesMax = 256 * kKiB;
-// A batch: large enough to keep every core busy, small enough that the next batch waits only
-// milliseconds.
+// A batch: keeps every core busy, and delays the next batch only by milliseconds.
 inline constexpr int64_t kBatchBytesMax = 32 * kMiB;
 inline constexpr int64_t kBatchTokensMax = 64 * 1024;
 inline constexpr int64_t kBatchRequestsMax = 256;
@@ -114,7 +110,7 @@ inline constexpr int64_t kUncountedBuildBytes = 64 * kKiB;
 // Frequencies that a request has made for its lengths: 7,000 lengths of 64 columns, with 32 bytes
 // and some 0.15 microseconds a column.
 inline constexpr int64_t kFrequencyBytesMax = 16 * kMiB;
-// Frequencies that no permit counts, but those made for lengths: the spec's cache counts them.
+// Up to this size, a permit counts only frequencies made for lengths; SpecCache counts the others.
 inline constexpr int64_t kUncountedFrequencyBytes = 16 * kKiB;
 // Jobs of a batch, each a rectangle of tokens and heads with 210 bytes. A token may need as many.
 inline constexpr int64_t kJobsMax = 64 * 1024;
@@ -131,13 +127,13 @@ inline constexpr int64_t kGatheredTokenBytesMax = kSliceBytesMax;
 inline constexpr int64_t kNextPageRows = 16;
 // Requests admitted and not yet answered.
 inline constexpr int64_t kAdmittedRequestsMax = 4096;
-// The retry delay of a refused request: about the time in which a full queue shrinks by one batch.
+// The retry delay of a refused request: a full queue shrinks by about one batch meanwhile.
 inline constexpr int64_t kRetryDelayMs = 20;
 
 // --- state ---
 
-// Specs whose resolution is kept; there are as many config_ids. The bytes of these, of prepared
-// requests and of registered models are the most of their shares of --memory_bytes (DivideMemory).
+// Specs whose resolution is kept, and so the most config_ids. The byte limits of specs, prepared
+// requests and registered models cap their shares of --memory_bytes (DivideMemory).
 inline constexpr int64_t kSpecsMax = 4096;
 inline constexpr int64_t kSpecBytesMax = 64 * kMiB;
 // Prepared requests, and their bytes; half of each for one session. An entry of q and k with heads
@@ -153,8 +149,7 @@ inline constexpr int64_t kRegisteredModelsMax = 1024;
 inline constexpr int64_t kRegisteredBytesMax = 16 * kMiB;
 // The same for one owner (peers.h): half, so that no owner uses up all places.
 inline constexpr int64_t kOwnersModelsMax = kRegisteredModelsMax / 2;
-// Bytes of a page of ListModels, unless its only model is larger: little enough to send on the
-// thread that received the call, and for gRPC's clients, which accept 4 MiB.
+// Bytes of a page of ListModels, unless its only model is larger. gRPC's clients accept 4 MiB.
 inline constexpr int64_t kModelsPageBytesMax = 1 * kMiB;
 // Calls of the control plane that wait for the StepWorker.
 inline constexpr int64_t kControlJobsMax = 16;
@@ -168,7 +163,7 @@ inline constexpr int kConcurrentStreamsMax = 128;
 // prefills in flight, little enough for many clients that never read.
 inline constexpr int64_t kStreamBytesMax = 64 * kMiB;
 inline constexpr int64_t kStreamRequestsMax = 1024;
-// Errors that the client has not taken, of which no permit counts the some 1.2 KiB.
+// Errors of a stream that the client has not taken. No permit counts their 1.2 KiB each.
 inline constexpr int64_t kUnadmittedRepliesMax = 64;
 // Replies of this size, alone or together on a stream, can be cancelled if they are not taken.
 inline constexpr int64_t kListedReplyBytesMin = 4 * kKiB;
@@ -195,8 +190,7 @@ inline constexpr int kArmedCalls = 4;
 
 // --- the log ---
 
-// Lines of one kind (such as a method and code) that clients cause: enough to see errors, few
-// enough to read and to keep. A line has about 200 bytes.
+// Lines of one kind (such as a method and code) that clients cause, of about 200 bytes each.
 inline constexpr int64_t kLogLinesPerSecond = 20;
 inline constexpr int64_t kLogBurstLines = 20;  // one second of lines
 // Lines that wait for the output: one second of fifty kinds at their limit, about half a MiB.

@@ -26,7 +26,7 @@ using proto::SizeBetween;
 // A check of CLI11: empty text where the value is right.
 using Check = std::function<std::string(const std::string& value)>;
 
-// HOST:PORT; unix:PATH too.
+// HOST:PORT only; CheckListen also accepts unix:PATH.
 std::string CheckHostPort(const std::string& address) {
   const size_t colon = address.rfind(':');
   int64_t port = -1;

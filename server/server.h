@@ -3,8 +3,8 @@
 //   Create (serving) -> StopAdvertising (health NOT_SERVING, calls still run)
 //                    -> Drain (refuses new calls, finishes the others; EndDrain cuts it short)
 //
-// A device that --device names and that is lost turns health to NOT_SERVING; its requests go to the
-// CPU until the process, which hears of it, drains and ends.
+// If the device that --device names is lost, health turns NOT_SERVING and OnDeviceLost runs. Until
+// the caller drains the server, the CPU runs its requests.
 //
 // Threading:  Create, Drain and the destructor run on one thread, EndDrain on any. Each part states
 //             its own rule.
@@ -62,7 +62,7 @@ class Server {
                                                         const Clock& clock,
                                                         const Batcher::Options& batches = {},
                                                         OnDeviceLost on_device_lost = nullptr);
-  // Drains without lead time.
+  // Drains with a grace of 0, unless Drain has run.
   ~Server();
 
   // Listening addresses with ports filled in: "127.0.0.1:50051", "unix:/run/rope.sock".
@@ -71,8 +71,8 @@ class Server {
 
   // Turns health to NOT_SERVING, so that load balancers choose other servers. Calls still run.
   void StopAdvertising();
-  // Refuses new calls, finishes running ones, and returns when all threads of the server have
-  // ended. Calls that still run after `grace` are cancelled.
+  // Refuses new calls, finishes running ones, and ends all threads that serve calls. Planner and
+  // batcher each wait for `grace`; requests that still queue then are answered UNAVAILABLE.
   void Drain(absl::Duration grace);
   // Ends the waiting of a Drain on another thread, as if its grace had passed.
   void EndDrain();

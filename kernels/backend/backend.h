@@ -4,7 +4,7 @@
 // Threading:  Rotate and PrepareFor may be called from any number of threads at once.
 // Ownership:  The caller owns the jobs and the memory they point to. Rotate does not touch them
 //             after it has returned.
-// Errors:     Outputs of the batch are then undefined, except after kNotBuilt. The reason
+// Errors:     After an error other than kNotBuilt, outputs of the batch are undefined. The reason
 //             (proto/error.h) has the class:
 //               kDeviceFault  INTERNAL: the device is lost to this process, for good.
 //               kBudgetFull   RESOURCE_EXHAUSTED: the device lacks memory now; a later batch may

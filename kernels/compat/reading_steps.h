@@ -1,11 +1,11 @@
 // The conversions of which a reading consists (engine_table.cc says which engine has which). A step
 // changes the config to explicit fields and adds a sentence for each change. It does nothing if its
-// subject is not in the config: another rope_type, or a field that is unset. Fields that only this
-// service has (ramp, longrope_branch, alpha, seq_len_policy) stay as they are.
+// subject is not in the config: another rope_type, or a field that is unset. It keeps a field that
+// only this service has (ramp, longrope_branch, alpha, seq_len_policy), if the field is set.
 //
 // Threading:  Pure functions; any thread.
-// Errors:     INVALID_ARGUMENT: the engine has no such rotation; the message says what it lacks.
-//             UNIMPLEMENTED: how the engine reads this was not checked.
+// Errors:     INVALID_ARGUMENT (Refuse...): the engine has no such rotation; the message names it.
+//             UNIMPLEMENTED (Claim...): how the engine reads this was not checked.
 #ifndef ROPE_KERNELS_COMPAT_READING_STEPS_H_
 #define ROPE_KERNELS_COMPAT_READING_STEPS_H_
 
@@ -52,7 +52,7 @@ absl::Status DropAttnFactor(std::string_view who, CompatConfig& result);
 
 // yarn: mscale and mscale_all_dim. Let g(m) be 0.1 m ln(factor) + 1. Hugging Face's attention
 // factor is g(mscale) / g(mscale_all_dim) if both are set and not 0, else g(1).
-// It is g(1).
+// The engine's attention factor is always g(1).
 absl::Status DropMscale(std::string_view who, CompatConfig& result);
 // An absent mscale is 1, an absent mscale_all_dim is 0: DeepSeek's formula.
 absl::Status MscaleOneAllDimZero(std::string_view who, CompatConfig& result);

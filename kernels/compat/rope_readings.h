@@ -34,8 +34,9 @@ std::string_view Name(Compat compat);
 
 // Returns `config` as the newest version of an implementation in engine_table.h reads it, in
 // explicit fields. Fields that only this service has (ramp, longrope_branch, alpha, seq_len_policy)
-// are kept if they are set. Without names the model is the one that the rope_type belongs to, or an
-// ordinary one; kDeepSeek reads every model as DeepSeek's code would. REQUIRES: `config` is valid.
+// are kept if they are set. Without names, longrope is read as Phi-3, proportional as Gemma 4, and
+// other types as an ordinary model. kDeepSeek reads every model as DeepSeek's code would.
+// REQUIRES: `config` is valid.
 // INVALID_ARGUMENT: the implementation has no such rotation, or how it reads this model was not
 // checked.
 absl::StatusOr<CompatConfig> ApplyCompat(const RopeConfig& config, Compat compat,

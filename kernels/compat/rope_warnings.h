@@ -14,9 +14,9 @@
 namespace rope::kernels {
 
 // One sentence per doubtful setting: a factor below 1, high_freq_factor equal to low_freq_factor, a
-// factor that contradicts the length ratio, or a setting that implementations read differently.
-// Each sentence gives the number that the setting changes. `head_dim` as for Validate. REQUIRES:
-// Validate(config, head_dim) is OK.
+// factor that contradicts the length ratio, a field that has no effect, or a setting that
+// implementations read differently. `head_dim` as for Validate. REQUIRES: Validate(config,
+// head_dim) is OK.
 std::vector<std::string> Warnings(const RopeConfig& config,
                                   std::optional<int64_t> head_dim = std::nullopt);
 

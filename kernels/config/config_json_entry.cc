@@ -151,7 +151,7 @@ absl::Status ReadFraction(const ConfigDocument& document, const PerLayerConfig& 
       config.partial_rotary_factor,
       FirstOf<double>({scaling.Number("partial_rotary_factor"),
                        model.Number("partial_rotary_factor"), model.Number("rotary_pct")}));
-  // A rotary_dim next to the parameters object is older than a factor in it.
+  // partial_rotary_factor in the parameters object takes precedence over a rotary_dim next to it.
   if (!config.rotary_dim.has_value() && !scaling.Has("partial_rotary_factor")) {
     ROPE_ASSIGN_OR_RETURN(config.rotary_dim, model.Integer("rotary_dim"));
   }

@@ -29,7 +29,7 @@ class GgufCursor {
   // Names the part that is read next, for messages: "metadata key 3 of 34", counted from 0 here.
   void Enter(std::string_view part) { Enter(part, 0, 0); }
   void Enter(std::string_view part, uint64_t index, uint64_t count);
-  // INVALID_ARGUMENT "gguf: got `got` as `part`, want `want`".
+  // INVALID_ARGUMENT "gguf: got `got` in `part`, want `want`".
   absl::Status Invalid(std::string_view got, std::string_view want) const;
 
   // A little-endian number.

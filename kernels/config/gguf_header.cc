@@ -51,7 +51,7 @@ enum Type : uint32_t {
 // Bytes of a value; 0 for strings and arrays.
 constexpr uint64_t kBytes[kTypes] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
 
-// Keys that are read. Before the others stands the architecture and a dot.
+// Keys that are read. In a file, the architecture's name precedes each of kModelKeys.
 constexpr std::string_view kGeneralKeys[] = {"general.alignment", "general.architecture",
                                              "split.count", "split.no"};
 constexpr std::string_view kModelKeys[] = {

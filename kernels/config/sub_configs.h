@@ -44,9 +44,9 @@ struct ChosenConfig {
   bool has_sub_configs = false;      // in the file itself
 };
 
-// The config that `name` chooses; the file itself if `name` is empty. A text_config stands for the
-// config around it, which is read by its text_config. A sub-config that states no model_type, or
-// that of the file, gets the one of the file's vision or other tower, if there is such an entry
+// The config that `name` chooses; the file itself if `name` is empty. A text_config selects the
+// enclosing config, which is read by its text_config. A sub-config without a model_type, or with
+// that of the enclosing config, takes the type of both names if model_types.json has it
 // ("qwen2_5_vl" and "vision_config": "qwen2_5_vl_vision").
 absl::StatusOr<ChosenConfig> ChooseSubConfig(nlohmann::json& file, std::string_view name);
 

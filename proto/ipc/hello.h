@@ -67,7 +67,7 @@ struct PartialHello {
   bool has_more_descriptors = false;        // further ones came, and were closed
 
   bool is_complete() const { return have == bytes.size(); }
-  // Receives what has come of the rest, with one recvmsg, whose flags and result these are.
+  // Receives more of the hello with one recvmsg. `flags` and the result are those of recvmsg.
   ssize_t ReceiveSome(int socket, int flags);
 };
 

@@ -21,12 +21,12 @@
 // The client may ring the doorbell before it writes its request, so that the server wakes up
 // meanwhile; after the submission it must look at `asleep` again in any case.
 //
-// Replies come in any order. The server reads a slot once, after it was submitted, and trusts
-// nothing that it reads there. If a client breaks the rules (an index past the end or of a slot
-// that is not answered, a length past the end), the server sets `closed` to 1, as it does when it
-// ends: nothing more is read or answered then. A ring lasts as long as its connection. A thread
-// that sleeps looks from time to time whether either has ended, because a wake-up just before it
-// sleeps would be lost.
+// Replies come in any order. The server reads each field of a slot once, after the submission, and
+// validates it. If a client breaks the rules (an index past the end or of a slot that is not
+// answered, a length past the end), or when the server ends, the server sets `closed` to 1. It
+// then reads and answers nothing more. A ring lasts as long as its connection. A sleeping thread
+// checks `closed` and the connection from time to time, because a wake-up just before it sleeps
+// is lost.
 //
 // Integers are in the machine's byte order: both sides run on it.
 //
@@ -43,7 +43,7 @@ namespace rope::proto {
 
 inline constexpr uint32_t kRingSlots = 256;
 inline constexpr size_t kRingMessageBytes = 4096 - 64;
-// A reply says of tensors what their request says of them, and a little more.
+// Half a message: a reply repeats its request's description of the tensors, and adds a little.
 inline constexpr size_t kRingRequestBytes = kRingMessageBytes / 2;
 
 enum class RingState : uint32_t {
@@ -62,7 +62,7 @@ struct RingSlot {
   alignas(64) std::atomic<uint32_t> state;  // RingState
   std::atomic<uint32_t> code;               // google.rpc.Code of the answer
   std::atomic<uint32_t> message_bytes;      // of the request, then of the answer
-  std::atomic<int64_t> timeout_us;          // for the request, from when the server reads it
+  std::atomic<int64_t> timeout_us;          // from the server's read; a day at most; 0: do not run
   alignas(64) std::array<char, kRingMessageBytes> message;
 };
 

@@ -9,10 +9,9 @@
 // Ownership:  Payloads are views into the given fragments.
 // Errors:     INVALID_ARGUMENT: malformed bytes; a singular field given twice; two members of one
 //             oneof; a wrong wire type.
-//             UNIMPLEMENTED: an unknown field number, or a planned field. RESOURCE_EXHAUSTED: the
-//             skeleton exceeds `skeleton_bytes_max`, or a message field has more than
-//             `repeated_messages_max` elements. The text begins with the path of the field; for
-//             truncated bytes with "message" (WireCursor).
+//             UNIMPLEMENTED, with kRefuse: an unknown field number, or a planned field.
+//             RESOURCE_EXHAUSTED: a limit of SplitOptions is exceeded. The text begins with the
+//             path of the field or "request"; for truncated bytes with "message" (WireCursor).
 // Limits:     Messages nest at most 16 deep.
 #ifndef ROPE_PROTO_WIRE_MESSAGE_SPLIT_H_
 #define ROPE_PROTO_WIRE_MESSAGE_SPLIT_H_

@@ -76,7 +76,7 @@ absl::StatusOr<int64_t> WireCursor::ReadLength() {
                       absl::StrCat("at most ", kLengthMax));
 }
 
-// One step of the three loops below: each continues with the next fragment until it has all bytes.
+// One step of the two loops below: each continues with the next fragment until it has all bytes.
 // Need has checked the total before the first step.
 std::string_view WireCursor::ReadBytes(int64_t count) {
   const std::string_view rest = fragments_[fragment_].substr(offset_);

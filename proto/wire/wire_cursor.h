@@ -4,7 +4,7 @@
 // Threading:  Confined to one thread.
 // Ownership:  Borrows the fragments; returned views point into them.
 // Errors:     INVALID_ARGUMENT: truncated; a varint of more than 10 bytes; a tag or length of more
-//             than 5 bytes; a length of 2 GiB or more, or past the end.
+//             than 5 bytes; a length of more than 2^31 - 17 bytes, or past the end.
 // Limits:     The same as those of the generated parser, to the byte.
 #ifndef ROPE_PROTO_WIRE_WIRE_CURSOR_H_
 #define ROPE_PROTO_WIRE_WIRE_CURSOR_H_

@@ -31,8 +31,8 @@
 // Limits:     A batch of the batch thread holds at most bytes_max bytes, tokens_max tokens,
 //             requests_max requests, slices that build build_bytes_max bytes of table rows, and
 //             jobs_max jobs (but always one slice).
-//             With one slice per request, a queued request waits for at most one batch more than
-//             there are requests before it, over all sessions.
+//             If every request is one slice, a request that queues behind n others (of all
+//             sessions) waits for at most n + 1 batches.
 #ifndef ROPE_SERVER_ENGINE_BATCHER_H_
 #define ROPE_SERVER_ENGINE_BATCHER_H_
 
@@ -84,8 +84,8 @@ class Batcher {
   // Drains.
   ~Batcher();
 
-  // For a thread that receives requests: it calls RunGathered before it sleeps, and soon. REQUIRES:
-  // request->run.enqueued is set.
+  // For a thread that receives requests. The thread must call RunGathered before it sleeps, and
+  // after a bounded number of events. REQUIRES: request->run.enqueued is set.
   absl::Status Enqueue(std::unique_ptr<Request>& request);
   // The same for any other thread: the request runs on the batch thread.
   absl::Status Queue(std::unique_ptr<Request>& request);

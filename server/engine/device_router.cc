@@ -124,7 +124,7 @@ bool NeedsTheAccelerator(const kernels::RotateJob& job) {
          job.output_memory != kernels::MemoryKind::kHost;
 }
 
-// Of whatever class, the client's memory may have changed, and no other call is the same call.
+// After any failure the input may be overwritten, so that a retry would rotate other bytes.
 absl::Status AsDeviceFault(const absl::Status& status) {
   return proto::MakeError({.reason = proto::Reason::kDeviceFault}, status.message());
 }

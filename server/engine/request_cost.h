@@ -15,8 +15,8 @@ namespace rope::server {
 // Bytes of a decoded request: its message, plus the parsed objects of its skeleton.
 int64_t DecodedBytes(const Request& request);
 
-// Bytes that planning reads in any case: token positions, rows, every array except tensors, and
-// strided tensors that came in several fragments.
+// The cost of planning in any case, as bytes of a copy: token positions, rows (angles count 16
+// times), norm weights, and strided tensors that came in several fragments.
 int64_t PlanningBytes(const Request& request);
 
 // The time that planning takes if frequencies depend on the length of a sequence or on the layer,

@@ -51,8 +51,8 @@ class CallEvent final : public Event {
 
 class PollLoop {
  public:
-  // Called when the queue has no event, and after every kEventsMax events without a pause. Returns
-  // whether it has done any work.
+  // Called on the queue's thread when the queue is empty, and after every kEventsMax events.
+  // Returns whether to poll the queue again at once.
   using OnIdle = std::function<bool()>;
 
   // Adds `threads` queues to `builder`.

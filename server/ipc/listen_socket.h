@@ -26,8 +26,8 @@ struct ListenSockets {
   std::string path;                            // of a Unix socket; else empty
 };
 
-// Returns non-blocking sockets that listen. Replaces a Unix socket file that no process listens on.
-// The new file gets `mode`, or else the mode that the umask leaves.
+// Returns non-blocking sockets that listen. Deletes any file at a Unix path, whatever its kind, if
+// no process listens there. The new file gets `mode`, or else the mode that the umask leaves.
 absl::StatusOr<ListenSockets> ListenAt(const std::string& address,
                                        std::optional<mode_t> mode = std::nullopt);
 

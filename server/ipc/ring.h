@@ -3,7 +3,7 @@
 //
 // Threading:  Serve, HasWork and SetAsleep on one thread; Close, and Answer of a call, on any.
 // Ownership:  A ring owns its calls and holds its memory; calls under way hold their ring.
-// Errors:     MapRing: INVALID_ARGUMENT: another size than a ring's. As Region::MapMemfd.
+// Errors:     MapMemory: INVALID_ARGUMENT: another size than a ring's. As Region::MapMemfd.
 // Limits:     kRingSlots calls under way; requests and replies of kRingMessageBytes.
 #ifndef ROPE_SERVER_IPC_RING_H_
 #define ROPE_SERVER_IPC_RING_H_
@@ -87,7 +87,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
 
   // Puts the slot into the completion queue.
   void Complete(uint32_t index);
-  // Wakes the client's reader for the completions of this thread of which it was not told.
+  // Wakes the client's reader if Serve's thread has completed calls since its last wake.
   void WakeForCompletions();
   void WakeReader();
   // Reads the request in a slot and hands it to `handler`. False: it broke the rules.

@@ -118,7 +118,7 @@ void RingLoop::Run() {
       idle_since = absl::InfiniteFuture();
       continue;
     }
-    // As PollLoop: asked once, until it has nothing to do, and not by every look of the spin time.
+    // As PollLoop: on_idle_ runs until it has no work, and then not again during the spin time.
     if (idle_since == absl::InfiniteFuture() && on_idle_()) continue;
     const absl::Time now = clock_.Now();
     idle_since = std::min(idle_since, now);
@@ -162,7 +162,7 @@ bool RingLoop::ServeAll(const Rings& rings) {
 
 void RingLoop::Sleep(const Rings& rings, int64_t version) const {
   for (const auto& [token, ring] : rings) ring->SetAsleep(true);
-  // Whoever submits from here on rings; what was submitted before is seen here.
+  // A client that submits after this rings its doorbell. HasWork sees earlier submissions.
   const auto has_work = [](const auto& of) { return of.second->HasWork(); };
   if (version_.load() == version && std::ranges::none_of(rings, has_work)) {
     epoll_event event{};

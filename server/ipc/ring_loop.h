@@ -62,7 +62,7 @@ class RingLoop {
            proto::FileDescriptor wake, proto::FileDescriptor events);
 
   void Run();
-  // Takes the rings there are, if others than at the last time.
+  // Copies the rings that are open now, and their version.
   void Refresh(Rings& rings, int64_t& version) const;
   // Whether any had work.
   bool ServeAll(const Rings& rings);

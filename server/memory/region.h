@@ -13,8 +13,8 @@
 // Errors:     INVALID_ARGUMENT: an illegal name, an empty size. FAILED_PRECONDITION: a memfd
 //             without the seal, or of another kind or size; an object that shrank. NOT_FOUND: no
 //             such object. PERMISSION_DENIED: the object does not belong to the caller.
-//             OUT_OF_RANGE: past the object's end. Messages never contain a path or the system's
-//             error text; the log does.
+//             OUT_OF_RANGE: past the object's end. RESOURCE_EXHAUSTED: no descriptor is left.
+//             Messages never contain a path or the system's error text; the log does.
 #ifndef ROPE_SERVER_MEMORY_REGION_H_
 #define ROPE_SERVER_MEMORY_REGION_H_
 

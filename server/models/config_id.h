@@ -10,10 +10,10 @@
 
 namespace rope::server {
 
-// The first 128 bits of a SHA-256, as 32 hex digits. It covers the config as the spec's `compat`
-// interprets it, the precision, the pairing, the layer type, whether the layer rotates, and a
-// format version. Names of models, warnings and the way the config was given are not in it. So
-// equal embeddings have one id on every server, and nobody can find a config for a given id.
+// The first 128 bits of a SHA-256, as 32 hex digits. The hash covers the config as the spec's
+// `compat` interprets it, precision, pairing, channel order, layer type, whether the layer rotates,
+// and a format version. It does not cover names of models, warnings or the way the config was
+// given. Equal embeddings have the same id on every server.
 std::string ConfigIdOf(const kernels::LayerRope& rope);
 
 }  // namespace rope::server

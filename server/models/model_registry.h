@@ -9,7 +9,7 @@
 // Threading:  Thread-safe. A hit takes a shared lock. Nothing is parsed or resolved under a lock.
 // Ownership:  Entries are immutable and shared. They outlive their eviction and their model.
 // Errors:     INVALID_ARGUMENT: several alternatives or none, an invalid config. NOT_FOUND: no such
-//             model or config_id.
+//             model or config_id. RESOURCE_EXHAUSTED: a config_json that is too long.
 // Limits:     Of cached specs: see SpecCache. Of registered models: see RegisteredCounts.
 #ifndef ROPE_SERVER_MODELS_MODEL_REGISTRY_H_
 #define ROPE_SERVER_MODELS_MODEL_REGISTRY_H_

@@ -32,8 +32,8 @@ struct FloatArray {
   std::vector<double> values;  // row-major
 };
 
-// Checks an array's shape. Called before any element is copied, so that an oversized array costs
-// nothing.
+// Checks an array's shape before its elements are read. ReadIntegers calls it before any byte is
+// copied, ReadFloats after the bytes of a POSIX region were copied.
 using CheckShape = absl::FunctionRef<absl::Status(absl::Span<const int64_t> shape)>;
 inline absl::Status AnyShape(absl::Span<const int64_t>) {
   return absl::OkStatus();

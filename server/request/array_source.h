@@ -54,9 +54,9 @@ class ArraySource {
     return proto::PayloadOf(array, message_);
   }
 
-  // Finds the region of `part` by its id, and returns the part's bytes. They are valid while
-  // part.region is held; copies of bytes, which a region that is not mapped needs, as long as the
-  // request. `field` names the part. INVALID_ARGUMENT: this array may not be in a region.
+  // Finds the region of `part` by its id, and returns the part's bytes. Bytes of a mapped region
+  // are valid while part.region is held; bytes of any other region are a copy that lives as long as
+  // the request. `field` names the part. INVALID_ARGUMENT: this array may not be in a region.
   virtual absl::StatusOr<proto::FragmentedBytes> Find(RegionPart& /*part*/,
                                                       absl::string_view field) {
     return InvalidField(field, "a region", "raw or numbers");

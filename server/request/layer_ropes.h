@@ -38,7 +38,7 @@ class LayerRopes {
   static absl::StatusOr<LayerRopes> Resolve(ResolvedPtr first, const RopeEntries& entries,
                                             int64_t channels, const Layout& layout);
 
-  // Whether layers have different embeddings.
+  // Whether there are several layers, even if they share one embedding.
   bool differ() const { return by_layer_.size() > 1; }
   // By layer; layers may share one.
   absl::Span<const ResolvedPtr> by_layer() const { return by_layer_; }

@@ -87,7 +87,7 @@ absl::Status PlaceOnInput(size_t index, TensorPlan& tensor) {
                                     : absl::OkStatus();
 }
 
-// Copies to a region, bytes that follow each other there at once.
+// Writes to a region. Joins writes that are adjacent both in memory and in the region.
 class RunWriter {
  public:
   explicit RunWriter(const RegionPart& place) : place_(place) {}

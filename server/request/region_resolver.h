@@ -3,7 +3,7 @@
 //   1. Source: finds arrays in regions while the request is validated, once their size is known. A
 //      memfd's bytes are referred to where they are; those of a POSIX object are copied into pooled
 //      memory, because the object may shrink.
-//   2. Place: the destinations of outputs, and that none of them overlaps what it must not.
+//   2. Place: finds the places of outputs, and refuses illegal overlaps (Errors, below).
 //   3. StoreOutputs: after the rotation, outputs in POSIX objects are copied to their place.
 //
 // Threading:  Thread-safe; a Source is confined to its owner.

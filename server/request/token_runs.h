@@ -80,9 +80,9 @@ struct RunFrequencies {
 };
 using TokenRuns = absl::InlinedVector<TokenRun, 1>;
 
-// Cuts the tokens into runs of equal frequencies. `frequencies_of(token)` is called when the
-// sequence changes, because frequencies are constant within one of a layer (LayerRopes::Groups).
-// Pointers are compared, which suffices since ByLength makes each of them once. `from_sequence` may
+// Cuts the tokens into runs of equal frequencies. `sequence`: LayerRopes::Groups. All tokens of
+// a group have the same frequencies, so `frequencies_of(token)` is called when the group changes.
+// Runs are compared by pointer, because ByLength makes each Frequencies once. `from_sequence` may
 // be null. A plan without bytes needs no frequencies.
 TokenRuns MakeRuns(absl::FunctionRef<RunFrequencies(int64_t token)> frequencies_of,
                    const std::vector<int64_t>& sequence, const std::vector<int64_t>* from_sequence,

@@ -10,7 +10,8 @@
 //             the plan holds, or copies if the elements came as numbers. Positions are copied
 //             before they are checked.
 // Errors:     INVALID_ARGUMENT, OUT_OF_RANGE (position), NOT_FOUND (model, config_id),
-//             UNIMPLEMENTED (operation): "field: got X, want Y". Errors of `admit` and `source`.
+//             UNIMPLEMENTED (ROLE_V, several fp8_scales), RESOURCE_EXHAUSTED (a limit). Errors of
+//             `admit` and `source`.
 #ifndef ROPE_SERVER_REQUEST_VALIDATE_H_
 #define ROPE_SERVER_REQUEST_VALIDATE_H_
 

@@ -108,7 +108,7 @@ class Metrics {
   void CountRequest(const RequestReport& report);
   void CountRotation(const RotationReport& report);
   void CountBatch(const BatchReport& report);
-  // Counts a batch that failed on `device`.
+  // Counts the loss of `device`. Other failed batches are not counted.
   void CountDeviceFault(std::string_view device);
 
   // All families, in the order of the request path.

@@ -3,6 +3,7 @@
 //   service/prepared_token_unix       the same by the id of a prepared request
 //   service/inline_*                  Rotate of 1 and 16 MiB, 1 and 8 clients, TCP and Unix
 //   service/stream_decode_tokens      RotateStream, 64 in flight, answers a second
+//   service/stream_prepared_tokens    the same by the id of a prepared request
 //   service/first_request_at_1000000  a new config's first request less the same request warm
 #include <string>
 #include <vector>
@@ -15,15 +16,19 @@
 namespace rope::bench {
 namespace {
 
+grpc::ByteBuffer TokenRequest(Socket socket, bool prepared) {
+  const v1::RotateRequest head = Head(1000, 10000);
+  if (prepared) return MakePreparedRequest(Target(Kind::kRope, socket), head, 1);
+  return MakeRequest(head, 1);
+}
+
 // Turns that are long enough to hide the switch from one server to the other.
 Measurement DecodeToken(Socket socket, bool prepared) {
   constexpr int kRounds = 25;
   constexpr int kCalls = 800;
   RawClient rope(Target(Kind::kRope, socket));
   RawClient echo(Target(Kind::kEcho, socket));
-  const v1::RotateRequest head = Head(1000, 10000);
-  const grpc::ByteBuffer request =
-      prepared ? MakePreparedRequest(Target(Kind::kRope, socket), head, 1) : MakeRequest(head, 1);
+  const grpc::ByteBuffer request = TokenRequest(socket, prepared);
   const auto rate_of = [&request](RawClient& client) {
     std::vector<double> seconds;
     for (int i = 0; i < kCalls; ++i) seconds.push_back(client.Call(request));
@@ -59,13 +64,13 @@ Measurement Inline(Socket socket, int64_t mebibytes, int clients) {
       .ratio = Median(rates.ratios)};
 }
 
-Measurement StreamDecodeTokens() {
+Measurement StreamTokens(bool prepared) {
   constexpr int kWindow = 64;
   constexpr int kRounds = 25;
   constexpr double kSeconds = 0.1;
   RawClient rope(Target(Kind::kRope, Socket::kUnix));
   RawClient echo(Target(Kind::kEcho, Socket::kUnix));
-  const grpc::ByteBuffer request = MakeRequest(Head(1000, 10000), 1);
+  const grpc::ByteBuffer request = TokenRequest(Socket::kUnix, prepared);
   const Rates rates = InTurns(
       kRounds, [&] { return rope.StreamRate(request, kWindow, kSeconds); },
       [&] { return echo.StreamRate(request, kWindow, kSeconds); });
@@ -105,7 +110,8 @@ std::vector<Row> ServiceRows() {
       {"service/decode_token_unix", "<= 1.5", [] { return DecodeToken(Socket::kUnix, false); }},
       {"service/prepared_token_unix", "<= 1.15", [] { return DecodeToken(Socket::kUnix, true); }},
       {"service/decode_token_tcp", "", [] { return DecodeToken(Socket::kTcp, false); }},
-      {"service/stream_decode_tokens", ">= 0.8", StreamDecodeTokens},
+      {"service/stream_decode_tokens", ">= 0.8", [] { return StreamTokens(false); }},
+      {"service/stream_prepared_tokens", "", [] { return StreamTokens(true); }},
   };
   for (const Socket socket : {Socket::kUnix, Socket::kTcp}) {
     for (const int64_t mebibytes : {1, 16}) {

@@ -6,10 +6,10 @@
 // retried within the call's deadline; requests on a stream are not retried.
 //
 // Threading:  Thread-safe, any number of calls at once. A copy is cheap and shares the connection.
-//             The first asynchronous call or stream starts the connection's background thread.
+//             Asynchronous calls and streams start the connection's background threads (async.h).
 //             Destroying the last copy cancels the calls in flight (CANCELLED), runs their
-//             callbacks and joins the thread. In a callback the destructor cannot wait: the same
-//             happens right after the callback.
+//             callbacks and joins these threads. In a callback the destructor does not wait: the
+//             threads end after the callback.
 // Ownership:  A synchronous call borrows its request until it returns; an asynchronous call copies
 //             the request and borrows the memory of its tensors until its callback has run. The
 //             library keeps no reference to that memory afterwards. A reply owns its contents,
@@ -49,6 +49,7 @@ class Client {
   explicit Client(std::shared_ptr<Connection> connection);
 
   // Connects to "HOST:PORT" or "unix:PATH" and checks the server's health.
+  // INVALID_ARGUMENT: an empty target, a negative size, or transports that the sizes rule out.
   // UNAVAILABLE: no connection within the timeout, or the server does not serve (unless
   // require_serving is false). FAILED_PRECONDITION: none of ConnectOptions::transports is
   // available. RESOURCE_EXHAUSTED: not enough memory for arena_bytes.
@@ -57,10 +58,13 @@ class Client {
   // The arena of ConnectOptions::arena_bytes. Copies of the client share it. It is usable even if
   // it could not be shared with the server (transport() is then kInline).
   Arena arena() const;
-  // The current transport of tensors in the arena. It may fall back to inline when a connection is
-  // lost.
+  // The current transport of tensors in the arena or in staging memory. Redialing a lost connection
+  // may change the transport to kInline.
   ChosenTransport transport() const;
 
+  // Rotates the tensors of `request` and blocks until the reply.
+  // INVALID_ARGUMENT: a malformed field. OUT_OF_RANGE: a position above 2^30. NOT_FOUND: an unknown
+  // model or config_id. RESOURCE_EXHAUSTED: a full server, after all retries, or a fixed limit.
   Result<RotateReply> Rotate(const RotateRequest& request, const CallOptions& options = {}) const;
 
   // Validates what stays the same in repeated requests, once; RotateRequest::prepared then takes
@@ -74,7 +78,7 @@ class Client {
                                    const CallOptions& options = {}) const;
 
   // Starts a Rotate and returns at once. `callback` receives the result of the call exactly once,
-  // on the background thread.
+  // on a background thread (async.h).
   Call RotateAsync(const RotateRequest& request, RotateCallback callback,
                    const CallOptions& options = {}) const;
   // The same with a future instead of a callback.
@@ -98,6 +102,7 @@ class Client {
   // it cannot wait. UNIMPLEMENTED: the server is older than this library.
   Status Fence(const CallOptions& options = {}) const;
 
+  // Resolves an embedding: its frequencies, attention factor, warnings and rows. Errors: as Rotate.
   Result<DescribeReply> Describe(const DescribeRequest& request,
                                  const CallOptions& options = {}) const;
   // The same answer as JSON, with the field names of proto/rope/v1/describe.proto.
@@ -115,11 +120,11 @@ class Client {
   Result<std::vector<Model>> ListModels(const CallOptions& options = {}) const;
   // Registers `name` for an embedding: for all layers of a config, unless `rope` selects one. The
   // model belongs to this client's user (Unix socket) or address (TCP).
-  // INVALID_ARGUMENT: the name, or a spec that Rotate would reject. ALREADY_EXISTS: the name is in
-  // use, by any client. RESOURCE_EXHAUSTED: too many models. UNAVAILABLE with
-  // detail().may_have_executed: the answer was lost, and the name may be registered. The call is
-  // then not repeated, because ALREADY_EXISTS would be the answer: look with ListModels, or call
-  // UnregisterModel and register again.
+  // INVALID_ARGUMENT: a name other than 1 to 128 of a-z A-Z 0-9 . _ - /; a spec that Rotate rejects
+  // or that sets compat or precision. ALREADY_EXISTS: any client uses the name.
+  // RESOURCE_EXHAUSTED: too many models. UNAVAILABLE with detail().may_have_executed: the answer
+  // was lost, and the name may be registered. The call is then not repeated, because ALREADY_EXISTS
+  // would be the answer: look with ListModels, or call UnregisterModel and register again.
   Result<RegisteredModel> RegisterModel(const std::string& name, const RopeSpec& rope,
                                         const CallOptions& options = {}) const;
   // Removes a registered name; requests under way finish.
@@ -135,7 +140,8 @@ class Client {
   // Memory that the server has mapped for this connection; empty if nothing is shared.
   Result<std::vector<SharedRegion>> ListRegions(const CallOptions& options = {}) const;
   Result<ServerInfo> GetServerInfo(const CallOptions& options = {}) const;
-  // The health of one service; of the whole server if `service` is empty.
+  // The health of one service; of the whole server if `service` is empty. NOT_FOUND: the server has
+  // no such service.
   Result<ServingStatus> Health(const std::string& service = {},
                                const CallOptions& options = {}) const;
 

@@ -90,7 +90,8 @@ struct RopeConfig {
 // Names one rotary embedding. Set exactly one of model, config_id, config_json and config.
 struct RopeSpec {
   std::string model = {};  // a registered name (Client::ListModels)
-  // From Client::Describe; the same on every server. NOT_FOUND: the server has not seen the config.
+  // From Client::Describe; the same on every server. Excludes all other fields. NOT_FOUND: the
+  // server has not seen the config, or has forgotten it.
   std::string config_id = {};
   std::string config_json =
       {};  // a verbatim config.json, or its rotary embedding part; at most 1 MiB

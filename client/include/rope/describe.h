@@ -40,7 +40,7 @@ struct Reading {
   std::string engine = {};   // for example "vllm"
   std::string version = {};  // the versions that were checked, for example "0.22.0 to 0.29.0"
   std::string difference = {};
-  double attention_factor = 0;
+  double attention_factor = 0;       // 0: the engine does not support this rotation
   double inv_freq_max_relative = 0;  // largest relative difference of any inverse frequency
 };
 
@@ -63,8 +63,10 @@ enum class FrequencyScaling {
 };
 
 struct DescribeReply {
-  std::string config_id = {};  // names this spec on this server, including layer and pairing
-  RopeConfig config = {};      // with all defaults filled in
+  // A hash of this embedding, with layer, pairing, compat and precision: the same on every server.
+  std::string config_id = {};
+  RopeConfig config = {};  // with all defaults filled in
+  // Unspecified: unknown; Rotate then needs RopeSpec::pairing.
   Pairing pairing = Pairing::kUnspecified;
   // The order in which the model's own code leaves rotated pairs; unspecified if it is `pairing`.
   Pairing channel_order = Pairing::kUnspecified;
@@ -124,7 +126,7 @@ struct Limit {
 
 struct ServerInfo {
   std::string version = {};
-  std::string instance_id = {};  // new at every start; a config_id is valid for one instance
+  std::string instance_id = {};  // new at every start; a new instance knows no earlier config_id
   double uptime_seconds = 0;
   std::vector<Device> devices = {};
   std::vector<std::string> transports = {};

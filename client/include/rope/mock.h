@@ -24,8 +24,8 @@ namespace rope::client {
 
 class MockConnection : public Connection {
  public:
-  // arena() returns one of kArenaBytes that no server shares, transport() says inline; a test may
-  // set other actions.
+  // By default arena() returns an arena of kArenaBytes that no server shares, and transport()
+  // returns kInline. A test may set other actions.
   static constexpr int64_t kArenaBytes = int64_t{1} << 20;
   MockConnection() {
     ON_CALL(*this, arena).WillByDefault([memory = Arena::CreateLocal(kArenaBytes).value()] {

@@ -68,7 +68,7 @@ struct ConnectOptions {
 };
 
 struct CallOptions {
-  // Time limit of the whole call, including retries.
+  // Time limit of the whole call, including retries. Clamped to 0 to 24 hours.
   std::chrono::milliseconds timeout{30000};
 };
 
@@ -77,8 +77,8 @@ struct StreamOptions {
   // larger than bytes_max is sent when nothing else is in flight.
   int64_t requests_max = 1024;
   int64_t bytes_max = int64_t{64} << 20;
-  // Time limit of the whole stream. Requests still unanswered then end with DEADLINE_EXCEEDED.
-  // Unset: no limit.
+  // Time limit of the whole stream, clamped to 0 to 24 hours. Requests still unanswered then end
+  // with DEADLINE_EXCEEDED. Unset: no limit.
   std::optional<std::chrono::milliseconds> timeout = {};
 };
 

@@ -1,12 +1,12 @@
-// PreparedRotation: what stays the same in repeated requests, as the server has validated it. A
-// call with it sends its values and a short id.
+// PreparedRotation: the constant part of repeated requests, validated once by the server. A call
+// then sends a short id and the values of the call (RotateRequest::prepared lists them).
 //
 //   auto decode = client.Prepare(request).value();                      // once
 //   client.Rotate({.prepared = decode, .positions = {.start = 7}, .tensors = {{.data = q}}});
 //
-// It belongs to no connection: any client of any server may use it. A server that does not have it,
-// because it never prepared it, has restarted or has forgotten it, is sent the whole request within
-// the same call and is asked to prepare it again; the reply is the same.
+// A PreparedRotation belongs to no connection: any client of any server may use it. If a server
+// does not know the id (another server, a restart, an eviction), the client sends the whole request
+// in the same call, and later asks the server to prepare it again. The reply is the same.
 //
 // Threading:  A value; a copy is cheap.
 // Ownership:  Owns a copy of the request it was prepared from, norm weights included.
@@ -35,7 +35,7 @@ class PreparedRotation {
 
   // 32 hexadecimal digits: the same for equal requests on every server.
   const std::string& id() const;
-  // Of the config, as the replies to its calls repeat them.
+  // The warnings about the config. Every reply to a prepared call repeats them.
   const std::vector<std::string>& warnings() const;
 
   // For a call whose open axis has `length`. Without it the open axis has its largest length.

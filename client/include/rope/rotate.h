@@ -18,8 +18,8 @@
 
 namespace rope::client {
 
-// Positions of the tokens: 0 to 2^30. Set exactly one of `start`, `starts` and `position_ids`.
-// `cu_seqlens` may be combined with each of them.
+// Positions of the tokens: 0 to 2^30. Set exactly one of `start`, `starts` and `position_ids`; only
+// RotateRequest::rows allows none. `cu_seqlens` may accompany each of the three.
 struct Positions {
   std::optional<int64_t> start =
       {};  // of the first token of every sequence; later tokens count up from it
@@ -33,7 +33,7 @@ struct Positions {
   // Empty: the largest position + 1.
   std::vector<int64_t> seq_lens = {};
   // Context parallelism: each sequence is cut into 2*cp_size chunks, and the tensors hold chunks
-  // cp_rank and 2*cp_size - 1 - cp_rank of it. Set both or none.
+  // cp_rank and 2*cp_size - 1 - cp_rank. Set both or none, and only with `start` or `starts`.
   std::optional<int32_t> cp_size = {};
   std::optional<int32_t> cp_rank = {};
 };
@@ -67,7 +67,8 @@ struct RotateRequest {
   // request_id, labels, positions, reposition->from, and `data` and `output` of each tensor.
   // INVALID_ARGUMENT: any other field is set.
   std::optional<PreparedRotation> prepared = {};
-  std::string request_id = {};  // echoed and logged by the server; empty: the server generates one
+  // At most 128 bytes; the server echoes and logs them. Empty: the server generates an id.
+  std::string request_id = {};
   // For the server's log lines about this request. At most 16; keys of 1 to 64 bytes, values of at
   // most 256.
   std::map<std::string, std::string> labels = {};
@@ -83,7 +84,7 @@ struct RotateRequest {
   Pairing channel_order = Pairing::kUnspecified;
   // Only with Operation::kRotate or kBackward. Of `rope` only the pairing is then set.
   std::optional<Rows> rows = {};
-  std::vector<TensorView> tensors = {};
+  std::vector<TensorView> tensors = {};  // 1 to 64; equal lengths and order of B, S, T and L
 };
 
 // Time spent in each stage of the server, in microseconds.

@@ -28,7 +28,7 @@ enum class TableLayout {
 struct TablePositions {
   int64_t begin = 0;
   int64_t end = 0;                         // one past the last position
-  std::vector<int64_t> position_ids = {};  // not empty: in place of the range
+  std::vector<int64_t> position_ids = {};  // INVALID_ARGUMENT: set together with begin or end
 };
 
 // Rows that move rotated vectors from one position to another, or from one embedding to another.

@@ -20,7 +20,7 @@ namespace rope::client {
 class OutputPool;
 
 // Element type, little-endian. Input tensors are kFloat32, kFloat16 or kBFloat16. kFloat64 is for
-// Rows and norm weights, the two 8-bit types are for outputs.
+// Rows, norm weights and GetTables; the two 8-bit types are for outputs.
 enum class DType { kFloat32, kFloat16, kBFloat16, kFloat64, kFloat8E4M3, kFloat8E5M2 };
 
 // Query or key.
@@ -62,14 +62,15 @@ struct ArrayView {
 // RMS norm of each head, applied before the rotation: x * weight / sqrt(mean(x * x) + eps).
 struct HeadNorm {
   double eps = 0;         // > 0
-  ArrayView weight = {};  // [head_dim]
+  ArrayView weight = {};  // [head_dim], required: all ones for a norm without weight
 };
 
 // A tensor to rotate, in row-major order.
 struct TensorView {
   Role role = Role::kQ;  // of all heads; ignored if head_ranges is set
   // One letter per axis, outermost first: B batch, S position in the sequence, T token of a packed
-  // batch, H head, L layer, D channel (last). For example "BSHD" or "THD".
+  // batch (excludes B and S), H head (absent: one head), L layer, D channel (last). For example
+  // "BSHD" or "THD".
   std::string layout = {};
   DType dtype = DType::kFloat32;
   std::vector<int64_t> shape = {};
@@ -86,8 +87,8 @@ struct TensorView {
   std::string output_layout = {};
   std::optional<HeadNorm> norm = {};
   std::optional<double> scale = {};  // multiplies the result, for example the softmax scale of q
-  // Multiplies q by 1 + beta * ln(1 + floor(position / original length)), as Llama 4 does in its
-  // layers without rotation.
+  // Multiplies q by 1 + beta * ln(1 + floor(position / original_max_position_embeddings)). Llama 4
+  // does so in its layers without rotation, with position + 1 in place of position.
   std::optional<double> llama4_scaling_beta = {};
   std::optional<double> fp8_scale = {};  // divides an 8-bit output before rounding; unset: 1
   // First rotated channel of this tensor, >= 0; replaces the config's. If it is set, even to 0, D

@@ -22,7 +22,7 @@ inline constexpr int64_t kCpuSliceBytes = 256 << 10;
 // One thread rotates this much in about the time that another thread takes to wake up, and the
 // output stays in the cache of the thread that sends it.
 inline constexpr int64_t kCpuAloneBytes = 1 << 20;
-// Batches with more output than this are written with streaming stores.
+// Batches with more input than this are written with streaming stores.
 inline constexpr int64_t kCpuStreamingBytes = 8 << 20;
 
 std::unique_ptr<Backend> MakeCpuBackend(const BackendOptions& options,

@@ -5,9 +5,8 @@
 //   2. NormaliseHead: scales `values` by the norm's factor and weights
 //   3. RotateHead: rotates `values` in place
 //   4. NarrowHead: scales, divides and rounds `values` once, into `rounded`
-//   5. copies `rounded` to the output, with channels outside the pairs from `raw` if nothing but
-//   the
-//      arithmetic differs from a plain rotation
+//   5. copies `rounded` to the output; without fused ops, channels outside the pairs come from
+//      `raw`
 #if defined(ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_FUSED_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_FUSED_INL_H_
 #undef ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_FUSED_INL_H_

@@ -148,7 +148,7 @@ HWY_INLINE void RotateTail(const Element* a, const Element* b, const float* row,
   }
 }
 
-// A step's part of a prepared row, in registers.
+// The first kLoaded steps of a prepared row, in registers.
 template <class Format, size_t kLoaded>
 struct LoadedRow {
   HWY_INLINE explicit LoadedRow(const float* row) {

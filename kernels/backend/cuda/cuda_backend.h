@@ -29,7 +29,7 @@
 
 namespace rope::kernels {
 
-// What the figures of one GPU may change.
+// Constants to tune by measurements on a GPU.
 struct CudaPolicy {
   CudaShapes shapes = {};
   // A chunk whose kernel accesses no more bytes of the lane is rotated where it is packed: the

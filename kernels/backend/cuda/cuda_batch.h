@@ -29,8 +29,8 @@ namespace rope::kernels {
 struct CudaTokens {
   int64_t token = 0;
   int64_t tokens = 0;
-  // Rows that follow each other in pages of the table, each page from its first to its last. False:
-  // any rows, which travel with the lane.
+  // True: the rows are consecutive in cached pages; the kernel reads them in the page mirror.
+  // False: the rows are copied with the lane.
   bool in_pages = false;
 };
 

@@ -68,8 +68,8 @@ CudaKernel KernelFor(const CudaJob& job) {
   return FitsVector(job) ? CudaKernel::kVector : CudaKernel::kScalar;
 }
 
-// Vectors of the pairs and, two to an item, of the channels to copy; or single ones. A norm
-// reads the whole head before any of it may change: one thread's.
+// Items along a head. kVector: one per vector of pairs and one per two vectors to copy. The other
+// kernels: one per pair and one per channel to copy. With a norm: 1, since a thread takes the head.
 uint32_t Chunks(const CudaJob& job, CudaKernel kernel) {
   if (job.norm != 0) return 1;
   const bool stay = job.copies != 0 && job.input == job.output;

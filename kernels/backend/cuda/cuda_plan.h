@@ -69,8 +69,8 @@ inline constexpr uint32_t kCudaHeadsPerThread = 8;  // at most
 inline constexpr uint32_t kCudaSteps = 4;
 inline constexpr int64_t kCudaItemsMax = int64_t{1} << 30;
 
-// What the kernel does to `job`, without where it lies: addresses, strides and the counts of tokens
-// and heads are the caller's to set.
+// The CudaJob of `job` without addresses, strides and counts of tokens and heads, which the caller
+// sets.
 CudaJob CudaSettings(const RotateJob& job);
 
 // The kernel that rotates `job`.
