@@ -176,7 +176,7 @@ struct Plan {
   double attention_factor = 1;      // of the operation, whether or not it is applied
   std::vector<std::string> warnings;
 
-  int64_t bytes() const { return tokens * bytes_per_token; }
+  int64_t bytes() const { return tokens * bytes_per_token; }  // fits 63 bits (PrepareTensors)
   // Whether a result is copied to a POSIX object once it is computed.
   bool StoresObject() const {
     return std::ranges::any_of(tensors, IsObject, &TensorPlan::destination);

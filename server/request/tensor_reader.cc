@@ -164,6 +164,21 @@ absl::Status ReadOutputLayouts(const v1::Output& output, Plan& plan) {
   return absl::OkStatus();
 }
 
+// Sets `tokens` and `bytes_per_token`, whose product fits 63 bits afterwards. The bytes of each
+// tensor do (ParseLayout), but those of all tensors together may not.
+absl::Status CountBytes(Plan& plan) {
+  plan.tokens = plan.tensors.front().layout.tokens();
+  for (const TensorPlan& tensor : plan.tensors) {
+    const auto sum = kernels::CheckedAdd(plan.bytes_per_token, tensor.token_bytes());
+    if (!sum.has_value()) return InvalidField("tensors", "heads past 63 bits", "smaller ones");
+    plan.bytes_per_token = *sum;
+  }
+  if (!kernels::CheckedMultiply(plan.tokens, plan.bytes_per_token).has_value()) {
+    return InvalidField("tensors", "bytes past 63 bits", "smaller ones");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status PrepareTensors(const v1::RotateRequest& message, ArraySource& source, Plan& plan) {
@@ -195,17 +210,7 @@ absl::Status PrepareTensors(const v1::RotateRequest& message, ArraySource& sourc
                         "PAIRING_HALF or PAIRING_INTERLEAVED");
   }
   plan.channel_order = *order;
-  plan.tokens = plan.tensors.front().layout.tokens();
-  for (const TensorPlan& tensor : plan.tensors) {
-    // Each product fits 63 bits (ParseLayout), but their sum may not: tensors without tokens may
-    // state heads of any size.
-    const auto sum =
-        kernels::CheckedAdd(plan.bytes_per_token, tensor.layout.heads * tensor.layout.head_dim *
-                                                      tensor.larger_element_bytes());
-    if (!sum.has_value()) return InvalidField("tensors", "heads past 63 bits", "smaller ones");
-    plan.bytes_per_token = *sum;
-  }
-  return absl::OkStatus();
+  return CountBytes(plan);
 }
 
 absl::Status Resize(const v1::RotateRequest& message, char axis, int64_t length, Plan& plan) {

@@ -8,6 +8,7 @@ checked; of a listed test the name. Needs only Python.
 
 import concurrent.futures
 import fnmatch
+import itertools
 import json
 import os
 import pathlib
@@ -251,9 +252,11 @@ class PagesTest(unittest.TestCase):
             with self.subTest(str(command)):
                 self.assertTrue(is_runnable(command), "neither run by this test nor on its list")
         to_run = [command for command in unlisted if is_runnable(command)]
+        # A command may need what the one before it on its page left at the server.
+        by_page = [list(page) for _, page in itertools.groupby(to_run, lambda item: item.page)]
         with Server() as server, concurrent.futures.ThreadPoolExecutor(4) as pool:
-            answers = pool.map(lambda command: run(command, server), to_run)
-            for command, answer in zip(to_run, answers):
+            answers = pool.map(lambda page: [run(command, server) for command in page], by_page)
+            for command, answer in zip(to_run, itertools.chain.from_iterable(answers)):
                 with self.subTest(str(command)):
                     self.assertEqual(answer, "")
         print(f"{len(commands)} commands: {len(to_run)} run, the others listed")

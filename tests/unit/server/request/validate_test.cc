@@ -259,6 +259,17 @@ TEST(ValidateTensorsTest, HeadsOfEmptyTensorsDoNotOverflow) {
   ExpectFails(request, kInvalid, "tensors: got heads past 63 bits");
 }
 
+TEST(ValidateTensorsTest, BytesOfAllTensorsTogetherDoNotOverflow) {
+  v1::RotateRequest request = Sample();
+  request.clear_tensors();
+  for (int i = 0; i < 2; ++i) {
+    v1::Array& array = *AddTensor(request, "SHD", {0, 2, 8}).mutable_array();
+    array.clear_shape();
+    for (const int64_t length : {int64_t{4}, int64_t{1} << 55, int64_t{8}}) array.add_shape(length);
+  }
+  ExpectFails(request, kInvalid, "tensors: got bytes past 63 bits");
+}
+
 TEST(ValidateTensorsTest, NoTokensAndNoHeadsAreLegal) {
   v1::RotateRequest request = Sample();
   request.clear_tensors();
