@@ -15,7 +15,7 @@ namespace rope::proto {
 namespace {
 
 constexpr std::string_view kMagic = "RoPEmem1";
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 
 // The common layout of both hellos: magic, two 32-bit words, two 64-bit words.
 struct Words {

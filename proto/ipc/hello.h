@@ -4,10 +4,10 @@
 //
 //   1. client -> server: one sendmsg of 32 bytes with one descriptor (SCM_RIGHTS), or two with a
 //      ring. The client sends nothing else until it has the answer.
-//      magic "RoPEmem1", u32 version = 1, u32 flags = 0, u64 bytes, u64 ring_bytes (0: no ring)
+//      magic "RoPEmem1", u32 version = 2, u32 flags = 0, u64 bytes, u64 ring_bytes (0: no ring)
 //   2. server -> client: 32 bytes. If the server serves the ring, with one descriptor: the
 //      doorbell, with which the client wakes the server.
-//      magic "RoPEmem1", u32 version = 1, u32 code (google.rpc.Code), u64 session, u64 region_id
+//      magic "RoPEmem1", u32 version = 2, u32 code (google.rpc.Code), u64 session, u64 region_id
 //   3. HTTP/2, whatever the code. If it is not OK, the connection has no shared memory.
 //
 // Integers are little-endian. An HTTP/2 preface begins with "P", a hello with "R": the server

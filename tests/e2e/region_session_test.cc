@@ -225,7 +225,7 @@ TEST_F(RegionSessionTest, MemoryThatCouldRaiseSigbusIsRefused) {
 }
 
 TEST_F(RegionSessionTest, ClientOfAnotherHelloVersionGoesOnInline) {
-  for (const char version : {'\0', '\2', '\7'}) {
+  for (const char version : {'\0', '\1', '\7'}) {  // 1: the schema before v1 was frozen
     const SharedMemory memory = SharedMemory::Memfd(4096);
     proto::FileDescriptor connection = ConnectUnix(path_);
     proto::HelloBytes hello = proto::Encode(proto::ClientHello{4096});

@@ -125,7 +125,7 @@ class HelloReaderFuzzTest : public HelloFuzzTest {
     return ended ? HelloReader::Next::kClose : HelloReader::Next::kWait;
   }
   static bool IsHello(std::string_view bytes) {
-    constexpr std::string_view kVersionAndFlags("\1\0\0\0\0\0\0\0", 8);
+    constexpr std::string_view kVersionAndFlags("\2\0\0\0\0\0\0\0", 8);
     return bytes.starts_with(kMagic) && bytes.substr(kMagic.size()).starts_with(kVersionAndFlags);
   }
 
@@ -215,7 +215,7 @@ class HelloAnswerFuzzTest : public HelloFuzzTest {
     const int memory = passed_.get();
     const auto exchanged = proto::ExchangeHello(sockets.client.get(), {4096}, {&memory, 1});
     const std::string_view read = std::string_view(bytes).substr(0, proto::kHelloBytes);
-    constexpr std::string_view kVersion("\1\0\0\0", 4);
+    constexpr std::string_view kVersion("\2\0\0\0", 4);
     const bool is_hello = read.size() == proto::kHelloBytes && read.starts_with(kMagic) &&
                           read.substr(kMagic.size()).starts_with(kVersion);
     EXPECT_EQ(exchanged.ok(), is_hello) << exchanged.status();
