@@ -102,6 +102,7 @@ absl::Status Server::Build(Batcher::Options batches) {
       *receiving_, *untaken_, *pool_, clock_);
   executor_ = std::make_unique<Executor>(*devices_, *tables_, *pool_);
   batches.direct_slots = devices_->direct_slots(threads);
+  batches.gathers_always = devices_->gathers_always();
   batches.direct_bytes_max = std::min(batches.direct_bytes_max, devices_->direct_bytes_max());
   batcher_ = std::make_unique<Batcher>(
       batches, clock_,

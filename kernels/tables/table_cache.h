@@ -51,7 +51,7 @@ class TableCache {
     int64_t evictions = 0;  // pages dropped to stay within the budget
     int64_t bytes = 0;      // current pages and tables, with their bookkeeping
     int64_t tables = 0;     // embeddings with at least one page
-    int64_t pages = 0;      // including those that are being built
+    int64_t pages = 0;      // built, or being built
   };
 
   explicit TableCache(int64_t budget_bytes, PageBuilder builder = &BuildPage);

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "kernels/check.h"
 #include "server/error.h"
 
@@ -22,6 +23,10 @@ void Complete(std::unique_ptr<Request> request, const absl::Status& status) {
 // Whether the client has given up: cancelled, or past its deadline.
 bool HasEnded(const Request& request, absl::Time now) {
   return request.arrival.IsCancelled() || request.arrival.deadline <= now;
+}
+
+bool AreOfOneSession(const Slice& a, const Slice& b) {
+  return a.request->arrival.session == b.request->arrival.session;
 }
 
 // Bytes of table rows that a slice of the plan builds, on average.
@@ -52,7 +57,6 @@ Batcher::~Batcher() {
 }
 
 // Decides under mutex_ where the request runs; a direct batch runs after the lock is released.
-//
 // Two counters cover a direct batch. direct_running_ makes the device busy, and falls as soon as
 // the rotation is done. direct_unfinished_ counts requests from here until their answer is sent,
 // and keeps Drain waiting.
@@ -65,8 +69,8 @@ absl::Status Batcher::Enqueue(std::unique_ptr<Request>& request) {
     if (draining_) return Draining();
     const bool direct = request->plan.bytes() <= options_.direct_bytes_max &&
                         !(is_large && request->plan.StoresObject());
-    // A large request queues while another has slices left. Run here, it would add a slice of the
-    // other one and a slice of its own before the thread looks at its events.
+    // A large request queues while another has slices left. If it ran here, the thread would run a
+    // slice of each before it looks at its events.
     const bool is_burst = is_large && !gathered_.empty();
     if (!IsFree() || !direct || is_burst) {
       PushGathered();  // first, to keep the order of arrival
@@ -75,7 +79,7 @@ absl::Status Batcher::Enqueue(std::unique_ptr<Request>& request) {
     }
     ++direct_unfinished_;
     gathered_.push_back(std::move(request));
-    if (!is_large && !HasGatheredEnough()) return absl::OkStatus();
+    if (!is_large && Gathers() && !HasGatheredEnough()) return absl::OkStatus();
     batch = StartGathered();
   }
   RunDirect(batch);
@@ -89,9 +93,8 @@ absl::Status Batcher::Queue(std::unique_ptr<Request>& request) {
   return absl::OkStatus();
 }
 
-// A receiving thread calls this whenever it has no other event. The device may have become busy
-// since the requests gathered; they then move to the queues instead of running beside the batch
-// thread.
+// If the device has become busy since the requests gathered, they move to the queues instead of
+// running beside the batch thread.
 bool Batcher::RunGathered() {
   Batch batch;
   {
@@ -107,8 +110,7 @@ bool Batcher::RunGathered() {
   return true;
 }
 
-// A request that has slices left runs by itself, so that the small ones behind it wait for one
-// slice at most.
+// A request with slices left runs by itself, so that small ones behind it wait for one slice.
 Batcher::Batch Batcher::StartGathered() {
   Batch batch;
   batch.started = clock_.Now();
@@ -129,6 +131,8 @@ Batcher::Batch Batcher::StartGathered() {
       break;
     }
   }
+  const bool is_lone = absl::c_adjacent_find(batch.slices, AreOfOneSession) == batch.slices.end();
+  lone_batches_ = is_lone ? lone_batches_ + 1 : 0;
   direct_running_.fetch_add(1);
   return batch;
 }

@@ -240,7 +240,11 @@ std::shared_ptr<kernels::HostMemory> DeviceRouter::host_memory() const {
 }
 
 int DeviceRouter::direct_slots(int threads) const {
-  return accelerator_bytes_min_ < limits::kDirectBytesMax ? 1 : threads;
+  return gathers_always() ? 1 : threads;
+}
+
+bool DeviceRouter::gathers_always() const {
+  return accelerator_bytes_min_ < limits::kDirectBytesMax;
 }
 
 int64_t DeviceRouter::direct_bytes_max() const {

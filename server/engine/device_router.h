@@ -80,6 +80,8 @@ class DeviceRouter {
   // threads of the host backend. One if the accelerator takes small batches: a launch takes about
   // as long for many requests as for one.
   int direct_slots(int threads) const;
+  // Whether small requests should always gather (Batcher::Options), for the same reason.
+  bool gathers_always() const;
   // The largest direct batch: smaller with an accelerator, which gains from batching.
   int64_t direct_bytes_max() const;
 

@@ -243,6 +243,8 @@ TEST_F(DeviceRouterTest, AnAcceleratorRunsSmallRequestsOneAtATime) {
   EXPECT_EQ(Make(0)->direct_slots(8), 1);
   EXPECT_EQ(Make(1 << 20)->direct_slots(8), 8) << "small ones stay on the host";
   EXPECT_EQ(Make(DeviceRouter::kNever)->direct_slots(8), 8);
+  EXPECT_TRUE(Make(0)->gathers_always());
+  EXPECT_FALSE(Make(1 << 20)->gathers_always());
 }
 
 TEST_F(DeviceRouterTest, LargerRequestsRunWhereTheyArriveOnlyWithoutAnAccelerator) {
