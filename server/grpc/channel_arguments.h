@@ -5,6 +5,7 @@
 #ifndef ROPE_SERVER_GRPC_CHANNEL_ARGUMENTS_H_
 #define ROPE_SERVER_GRPC_CHANNEL_ARGUMENTS_H_
 
+#include <grpc/compression.h>
 #include <grpcpp/server_builder.h>
 
 #include <cstdint>
@@ -22,8 +23,12 @@ inline void SetChannelArguments(int64_t max_message_bytes, grpc::ServerBuilder& 
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kHttp2FrameBytesMax);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_WRITE_BUFFER_SIZE,
                              static_cast<int>(limits::kJoinedBytesMax));
-  // A port in use is an error. With SO_REUSEPORT the server would share its connections.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // gRPC inflates a message before it checks any size: 1 MiB would become 1 GiB, in no budget. A
+  // call that names an algorithm is answered UNIMPLEMENTED.
+  builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+  for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
+    builder.SetCompressionAlgorithmSupportStatus(algorithm, false);
+  }
 }
 
 }  // namespace rope::server

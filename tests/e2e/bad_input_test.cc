@@ -74,6 +74,16 @@ v1::Array& ArrayOf(v1::RotateRequest& request) {
   return *request.mutable_tensors(0)->mutable_array();
 }
 
+TEST_F(BadInputTest, CompressedRequestsAreRefusedAndClientsThatTakeSuchRepliesAreServed) {
+  for (const grpc_compression_algorithm algorithm : {GRPC_COMPRESS_GZIP, GRPC_COMPRESS_DEFLATE}) {
+    grpc::ClientContext context;
+    context.set_compression_algorithm(algorithm);
+    v1::RotateResponse response;
+    Check(stub_->Rotate(&context, UnitRequest(1), &response), kUnimplemented,
+          "Compression algorithm '");  // Check's own call offers to take gzip and deflate
+  }
+}
+
 TEST_F(BadInputTest, EmptyMessage) {
   Check(SendBytes(""), kInvalid, "rope: got nothing, want exactly one of model");
 }

@@ -149,8 +149,8 @@ HeaderFields DecodeHeaders(std::string_view block) {
   return fields;
 }
 
-std::string GrpcPrefix(uint32_t bytes) {
-  std::string prefix(1, '\0');
+std::string GrpcPrefix(uint32_t bytes, bool compressed) {
+  std::string prefix(1, compressed ? '\1' : '\0');
   prefix += BigEndian32(bytes);
   return prefix;
 }

@@ -76,8 +76,8 @@ std::string EncodeHeaders(const HeaderFields& fields);
 // Reads fields up to the end, or up to the first field that cannot be read.
 HeaderFields DecodeHeaders(std::string_view block);
 
-// gRPC's prefix of an uncompressed message of `bytes` bytes.
-std::string GrpcPrefix(uint32_t bytes);
+// gRPC's prefix of a message of `bytes` bytes.
+std::string GrpcPrefix(uint32_t bytes, bool compressed = false);
 
 }  // namespace rope::testing
 

@@ -50,22 +50,25 @@ Http2Peer::Http2Peer(proto::FileDescriptor connection, uint32_t window)
        Frame(FrameType::kSettings, kNoFlags, 0, EncodeSettings(settings)));
 }
 
-uint32_t Http2Peer::StartCall(std::string_view path) {
+uint32_t Http2Peer::StartCall(std::string_view path, std::string_view encoding) {
   const uint32_t stream = std::exchange(next_stream_, next_stream_ + 2);
   streams_[stream].credit = initial_credit_;
-  const std::string block = EncodeHeaders({{":method", "POST"},
-                                           {":scheme", "http"},
-                                           {":path", std::string(path)},
-                                           {":authority", "localhost"},
-                                           {"content-type", "application/grpc"},
-                                           {"te", "trailers"}});
-  Send(Frame(FrameType::kHeaders, kEndHeaders, stream, block));
+  streams_[stream].compressed = !encoding.empty();
+  HeaderFields headers = {{":method", "POST"},
+                          {":scheme", "http"},
+                          {":path", std::string(path)},
+                          {":authority", "localhost"},
+                          {"content-type", "application/grpc"},
+                          {"te", "trailers"}};
+  if (!encoding.empty()) headers.emplace_back("grpc-encoding", encoding);
+  Send(Frame(FrameType::kHeaders, kEndHeaders, stream, EncodeHeaders(headers)));
   return stream;
 }
 
 int64_t Http2Peer::SendPart(uint32_t stream, std::string_view message, size_t bytes, bool last,
                             Duration patience) {
-  const std::string prefix = GrpcPrefix(static_cast<uint32_t>(message.size()));
+  const std::string prefix =
+      GrpcPrefix(static_cast<uint32_t>(message.size()), streams_[stream].compressed);
   const auto prefix_bytes = static_cast<int64_t>(prefix.size());
   if (SendData(stream, prefix, false, patience) < prefix_bytes) return 0;
   return SendData(stream, message.substr(0, bytes), last, patience);

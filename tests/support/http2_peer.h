@@ -47,6 +47,7 @@ class Http2Peer {
     std::string pushback;     // grpc-retry-pushback-ms
     uint32_t reset_code = 0;  // of the RST_STREAM
     int64_t credit = 0;       // bytes that the server accepts
+    bool compressed = false;  // its messages are sent as compressed ones
 
     bool ended() const { return end != End::kNone; }
     // True while the server still has a part of the answer to send.
@@ -57,8 +58,9 @@ class Http2Peer {
   // the test grants more.
   explicit Http2Peer(proto::FileDescriptor connection, uint32_t window = kDefaultWindow);
 
-  // --- calls --- Starts a call and returns its stream.
-  uint32_t StartCall(std::string_view path = kRotate);
+  // --- calls --- Starts a call and returns its stream. `encoding`: the grpc-encoding of its
+  // messages, which the test compresses itself; empty: none.
+  uint32_t StartCall(std::string_view path = kRotate, std::string_view encoding = "");
   // Announces `message` and sends its first `bytes`, as far as the server's windows allow. Stops
   // when the call is over, or when no window was granted for `patience`. Returns how many bytes
   // were sent. `last`: ends the stream once all of them are sent.
