@@ -1,7 +1,6 @@
 #include "server/server.h"
 
 #include <grpcpp/resource_quota.h>
-#include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server_builder.h>
 #include <grpcpp/server_posix.h>
 #include <spdlog/spdlog.h>
@@ -13,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "kernels/check.h"
 #include "kernels/status_macros.h"
 #include "proto/version.h"
 #include "server/control/admin.h"
@@ -129,7 +129,7 @@ absl::Status Server::Build(Batcher::Options batches) {
           grpc::health::v1::HealthCheckRequest::descriptor()->file()->FindServiceByName("Health")},
       in_flight_, *receiving_);
   ROPE_RETURN_IF_ERROR(BuildRingLoop(threads));
-  ROPE_RETURN_IF_ERROR(BuildGrpcServer(threads));
+  BuildGrpcServer(threads);
   ROPE_RETURN_IF_ERROR(Listen());
   ArmAndStart();
   return absl::OkStatus();
@@ -150,18 +150,16 @@ absl::Duration Server::Spin(int threads) const {
   return threads > 1 ? options_.poll_spin : absl::ZeroDuration();
 }
 
-absl::Status Server::BuildGrpcServer(int threads) {
+// gRPC listens nowhere: it stops to accept for good once no file descriptor is left, gives every
+// Unix client the peer name "unix:", and does not report when a connection ends, with which its
+// regions must end.
+void Server::BuildGrpcServer(int threads) {
   grpc::ServerBuilder builder;
   SetChannelArguments(shares_.message, builder);
   // The last resort: a bound on what gRPC holds of messages and keeps for each connection's next
   // one. It is a soft bound, and gRPC enforces it by ending a random stream.
   builder.SetResourceQuota(
       grpc::ResourceQuota("rope").Resize(static_cast<size_t>(shares_.transport)));
-  std::vector<int> ports(options_.listen.size(), -1);
-  for (size_t i = 0; i < options_.listen.size(); ++i) {
-    if (IsOurs(options_.listen[i])) continue;
-    builder.AddListeningPort(options_.listen[i], grpc::InsecureServerCredentials(), &ports[i]);
-  }
   builder.RegisterService(&rope_service_->service());
   builder.RegisterService(&health_->service());
   builder.RegisterService(&reflection_->service());
@@ -172,28 +170,11 @@ absl::Status Server::BuildGrpcServer(int threads) {
     return batcher_->RunGathered();
   });
   grpc_server_ = builder.BuildAndStart();
-  for (size_t i = 0; i < ports.size(); ++i) {
-    const std::string& address = options_.listen[i];
-    if (IsOurs(address)) continue;
-    if (grpc_server_ == nullptr || ports[i] <= 0) {
-      return absl::UnavailableError(
-          absl::StrCat("--listen: got ", address, ", want an address that is free"));
-    }
-    addresses_.push_back(absl::StrCat(address.substr(0, address.rfind(':')), ":", ports[i]));
-  }
-  if (grpc_server_ != nullptr) return absl::OkStatus();
-  return absl::UnavailableError("--listen: got addresses that gRPC cannot serve, want others");
-}
-
-// gRPC gives every Unix client the peer name "unix:", and it does not report when the connection of
-// a TCP client ends. Regions must end with their connection.
-bool Server::IsOurs(const std::string& address) const {
-  return options_.shared_memory.enabled || absl::StartsWith(address, kUnixPrefix);
+  ROPE_CHECK(grpc_server_ != nullptr);
 }
 
 absl::Status Server::Listen() {
   for (const std::string& address : options_.listen) {
-    if (!IsOurs(address)) continue;
     Listener::Options listening;
     listening.socket_mode = options_.socket_mode;
     listening.rings = ring_loop_.get();

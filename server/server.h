@@ -82,11 +82,9 @@ class Server {
          OnDeviceLost on_device_lost);
   absl::Status Build(Batcher::Options batches);
   absl::Status BuildRingLoop(int threads);
-  absl::Status BuildGrpcServer(int threads);
+  void BuildGrpcServer(int threads);
   // Time for which a thread polls before it sleeps.
   absl::Duration Spin(int threads) const;
-  // Whether a Listener accepts the connections of this address, instead of gRPC.
-  bool IsOurs(const std::string& address) const;
   absl::Status Listen();
   void ArmAndStart();
   Gauges ReadGauges() const;

@@ -2,8 +2,10 @@
 
 #include <sys/socket.h>
 
+#include <array>
 #include <cerrno>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +13,8 @@
 
 namespace rope::server {
 namespace {
+
+constexpr std::string_view kHttp2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 HelloReader::Next Failed() {
   const bool nothing_yet = errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
@@ -33,11 +37,14 @@ HelloReader::Next HelloReader::Advance(int socket, bool hello) {
 }
 
 HelloReader::Next HelloReader::Look(int socket, bool hello) const {
-  char first = 0;
-  const ssize_t got = recv(socket, &first, 1, MSG_PEEK | MSG_DONTWAIT);
+  std::array<char, kHttp2Preface.size()> first{};
+  const ssize_t got = recv(socket, first.data(), first.size(), MSG_PEEK | MSG_DONTWAIT);
   if (got < 0) return Failed();
   if (got == 0) return Next::kClose;
-  return hello && first == proto::kHelloFirstByte ? Next::kHello : Next::kPlain;
+  if (hello && first[0] == proto::kHelloFirstByte) return Next::kHello;
+  const std::string_view bytes(first.data(), static_cast<size_t>(got));
+  const bool is_part = bytes.size() < kHttp2Preface.size() && kHttp2Preface.starts_with(bytes);
+  return is_part ? Next::kWait : Next::kPlain;
 }
 
 absl::StatusOr<std::vector<proto::FileDescriptor>> HelloReader::ReleaseDescriptors(size_t count) {

@@ -1,5 +1,5 @@
 // HelloReader: reads the first bytes of a new connection as they arrive. They are a hello with its
-// descriptors (proto/ipc/hello.h), or the beginning of another protocol, which stays in the socket.
+// descriptors (proto/ipc/hello.h), or the preface of HTTP/2, which stays in the socket.
 //
 // Threading:  Confined to one thread. Never blocks.
 // Ownership:  The caller owns the socket. The reader owns descriptors until they are taken.
@@ -20,7 +20,7 @@ class HelloReader {
  public:
   enum class Next {
     kWait,   // more bytes must come
-    kPlain,  // not a hello; all bytes are still in the socket
+    kPlain,  // HTTP/2's whole preface, or neither; all bytes are still in the socket
     kHello,  // bytes() is complete
     kClose,  // the client has gone
   };

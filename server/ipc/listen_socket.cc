@@ -22,7 +22,8 @@
 namespace rope::server {
 namespace {
 
-constexpr int kBacklog = 128;
+// As gRPC's own listener: data that is not acknowledged for so long means that the peer is gone.
+constexpr unsigned kUserTimeoutMs = 20'000;
 
 bool SomebodyListens(const sockaddr_un& address) {
   const proto::FileDescriptor probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -51,7 +52,10 @@ absl::StatusOr<ListenSockets> ListenAtPath(const std::string& listen_address,
     errno = EADDRINUSE;
     return Failed(listen_address, "connect");
   }
-  unlink(result.path.c_str());
+  if (!RemoveSocketFile(result.path)) {
+    errno = EEXIST;
+    return Failed(listen_address, "a file that is no socket");
+  }
   proto::FileDescriptor listener(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
     return Failed(listen_address, "bind");
@@ -61,7 +65,7 @@ absl::StatusOr<ListenSockets> ListenAtPath(const std::string& listen_address,
       fchmodat(AT_FDCWD, result.path.c_str(), *mode, AT_SYMLINK_NOFOLLOW) != 0) {
     return Failed(listen_address, "chmod");
   }
-  if (listen(listener.get(), kBacklog) != 0) return Failed(listen_address, "listen");
+  if (listen(listener.get(), SOMAXCONN) != 0) return Failed(listen_address, "listen");
   result.sockets.push_back(std::move(listener));
   return result;
 }
@@ -76,21 +80,31 @@ in_port_t& PortOf(sockaddr& address) {
 absl::StatusOr<proto::FileDescriptor> ListenAtAddress(const addrinfo& info,
                                                       const std::string& listen_address) {
   const int on = 1;
+  const int off = 0;
   proto::FileDescriptor listener(
       socket(info.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   // Allows a restart while old connections are in TIME_WAIT.
   setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  // Accepted connections inherit it. Small answers are then sent at once.
+  // Accepted connections inherit the rest. Small answers are sent at once.
   setsockopt(listener.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  setsockopt(listener.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &kUserTimeoutMs,
+             sizeof(kUserTimeoutMs));
+  if (info.ai_family == AF_INET6) {  // whatever the system's default is
+    setsockopt(listener.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+  }
   if (bind(listener.get(), info.ai_addr, info.ai_addrlen) != 0) {
     return Failed(listen_address, "bind");
   }
-  if (listen(listener.get(), kBacklog) != 0) return Failed(listen_address, "listen");
+  if (listen(listener.get(), SOMAXCONN) != 0) return Failed(listen_address, "listen");
   socklen_t length = info.ai_addrlen;
   if (getsockname(listener.get(), info.ai_addr, &length) != 0) {
     return Failed(listen_address, "getsockname");
   }
   return listener;
+}
+
+bool HasIpv6() {
+  return proto::FileDescriptor(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0)).ok();
 }
 
 absl::StatusOr<ListenSockets> ListenAtPort(const std::string& listen_address) {
@@ -99,6 +113,7 @@ absl::StatusOr<ListenSockets> ListenAtPort(const std::string& listen_address) {
   if (absl::StartsWith(host, "[") && absl::EndsWith(host, "]")) {
     host = host.substr(1, host.size() - 2);
   }
+  if (host == "0.0.0.0" && HasIpv6()) host = "::";
   addrinfo hints{};
   hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
   hints.ai_socktype = SOCK_STREAM;
@@ -131,6 +146,12 @@ absl::StatusOr<ListenSockets> ListenAtPort(const std::string& listen_address) {
 }
 
 }  // namespace
+
+bool RemoveSocketFile(const std::string& path) {
+  struct stat about {};
+  if (lstat(path.c_str(), &about) != 0) return errno == ENOENT;
+  return S_ISSOCK(about.st_mode) && unlink(path.c_str()) == 0;
+}
 
 absl::StatusOr<ListenSockets> ListenAt(const std::string& address, std::optional<mode_t> mode) {
   return absl::StartsWith(address, kUnixPrefix) ? ListenAtPath(address, mode)

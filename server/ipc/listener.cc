@@ -75,7 +75,7 @@ Listener::~Listener() {
     spdlog::error("eventfd: cannot be written");
   }
   thread_.join();
-  if (is_unix()) unlink(sockets_.path.c_str());
+  if (is_unix()) RemoveSocketFile(sockets_.path);
 }
 
 bool Listener::Watch(int fd, uint32_t what, uint64_t number) {
@@ -122,15 +122,16 @@ int Listener::TimeoutMs() const {
   return static_cast<int>(std::clamp<int64_t>(ms, 0, 60'000));
 }
 
-// Without a free descriptor accept4 fails and the listening socket stays readable, so the loop
-// would spin. The oldest pending connection is closed to free one. If there is none, wait for a
-// moment.
+// Without a free descriptor, or memory, accept4 fails and the listening socket stays readable, so
+// the loop would spin. The oldest pending connection is closed to free one. If there is none, wait
+// for a moment.
 void Listener::Accept(int listening) {
   proto::FileDescriptor accepted(
       accept4(listening, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (!accepted.ok()) {
     // Other errors: the client has gone again.
-    if (errno != EMFILE && errno != ENFILE) return;
+    if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
+    LogLimited(LogKind::kConnection, spdlog::level::warn, "accept: {}", std::strerror(errno));
     if (!pending_.empty()) {
       pending_.erase(pending_.begin());
       return;
@@ -144,7 +145,8 @@ void Listener::Accept(int listening) {
   }
   if (is_unix()) proto::EnlargeSendBuffer(accepted.get());
   const uint64_t number = next_number_++;
-  if (!Watch(accepted.get(), EPOLLIN | EPOLLRDHUP, number)) return;
+  // By edges: half a preface stays in the socket.
+  if (!Watch(accepted.get(), EPOLLIN | EPOLLRDHUP | EPOLLET, number)) return;
   PendingConnection& connection = pending_[number];
   connection.peer = PeerOf(accepted.get(), is_unix());
   connection.closes =

@@ -3,7 +3,7 @@
 // gRPC. It closes the session when the socket has closed.
 //
 //   accepted -> pending (no byte yet) -+-> hello: answered -+-> passed to gRPC -> watched -> closed
-//                      |               +-> other bytes -----+
+//                      |               +-> HTTP/2's preface +
 //                      +-> closed: after kPendingMs, or as the oldest of too many
 //
 // One loop does all of this and never blocks, so a silent connection delays no other.

@@ -7,7 +7,7 @@
 // users without a number in the server's user namespace (the kernel reports each of them as
 // /proc/sys/fs/overflowuid), and clients behind one proxy.
 //
-// gRPC names a connection of our listener by its descriptor ("fd:17"). The descriptor stays open
+// gRPC names a connection by the descriptor that it was given ("fd:17"). The descriptor stays open
 // while a call of the connection lives, so that its entry is right for each of these calls. The
 // next connection with the same descriptor replaces the entry. No entry is removed.
 //
@@ -16,6 +16,7 @@
 #ifndef ROPE_SERVER_MEMORY_PEERS_H_
 #define ROPE_SERVER_MEMORY_PEERS_H_
 
+#include <sys/socket.h>
 #include <sys/types.h>
 
 #include <optional>
@@ -36,14 +37,15 @@ struct Peer {
 
 // The peer of a connected socket.
 Peer PeerOf(int socket, bool is_unix);
+// The peer that has this address on a TCP socket.
+Peer PeerAt(const sockaddr_storage& address);
 
 class Peers {
  public:
   // Sets the owner of the connection that is about to be handed to gRPC as descriptor `fd`.
   void Enter(int fd, const std::string& owner);
 
-  // The owner for gRPC's name of the peer: "fd:17", "ipv4:192.0.2.7:4711",
-  // "ipv6:%5B::1%5D:4711". "unknown" for any other name.
+  // The owner for gRPC's name of the peer ("fd:17"). "unknown" for any other name.
   std::string OwnerOf(absl::string_view peer) const;
 
  private:

@@ -1,7 +1,7 @@
 #include "tests/bench/echo_server.h"
 
-#include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server_builder.h>
+#include <grpcpp/server_posix.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -55,16 +55,17 @@ EchoServer::EchoServer(const std::string& path, int threads, absl::Duration spin
   service_ = std::move(service);
   grpc::ServerBuilder builder;
   server::SetChannelArguments(server::limits::kMessageBytesMax, builder);
-  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
   builder.RegisterService(service_.get());
   loop_ = std::make_unique<server::PollLoop>(builder, threads, spin);
   server_ = builder.BuildAndStart();
   ROPE_CHECK(server_ != nullptr);
-  auto listener = server::Listener::Create(
-      server::kUnixPrefix + path, regions_,
-      {.hand_on = [this](int fd) { grpc::AddInsecureChannelFromFd(server_.get(), fd); }});
-  ROPE_CHECK(listener.ok());
-  listener_ = *std::move(listener);
+  for (const std::string& address : {std::string("127.0.0.1:0"), server::kUnixPrefix + path}) {
+    auto listener = server::Listener::Create(address, regions_, {.hand_on = [this](int fd) {
+                                               grpc::AddInsecureChannelFromFd(server_.get(), fd);
+                                             }});
+    ROPE_CHECK(listener.ok());
+    listeners_.push_back(*std::move(listener));
+  }
   for (const auto& queue : loop_->queues()) {
     for (int i = 0; i < server::limits::kArmedCalls; ++i) {
       EchoCall::Arm(rotate_, *queue);
@@ -75,7 +76,7 @@ EchoServer::EchoServer(const std::string& path, int threads, absl::Duration spin
 }
 
 EchoServer::~EchoServer() {
-  listener_.reset();
+  listeners_.clear();
   server_->Shutdown(std::chrono::system_clock::now());
   loop_->Shutdown();
 }
@@ -101,7 +102,7 @@ void ServeEcho(const std::string& path) {
   const absl::Duration spin =
       processors > 1 ? server::ServerOptions().poll_spin : absl::ZeroDuration();
   const EchoServer echo(path, server::PollThreads(processors), spin);
-  std::printf("listening on 127.0.0.1:%d\nlistening on unix:%s\n", echo.port(), path.c_str());
+  std::printf("listening on %s\nlistening on unix:%s\n", echo.address().c_str(), path.c_str());
   std::fflush(stdout);
   while (true) pause();
 }

@@ -11,6 +11,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "server/grpc/poll_loop.h"
@@ -32,7 +33,8 @@ class EchoServer {
   EchoServer(const std::string& path, int threads, absl::Duration spin);
   ~EchoServer();
 
-  int port() const { return port_; }
+  // "127.0.0.1:PORT".
+  const std::string& address() const { return listeners_.front()->address(); }
 
  private:
   // Consumes the bytes of `message`.
@@ -49,8 +51,7 @@ class EchoServer {
   std::unique_ptr<server::PollLoop> loop_;
   std::unique_ptr<grpc::Server> server_;
   server::RegionTable regions_{{}};  // no regions
-  std::unique_ptr<server::Listener> listener_;
-  int port_ = 0;
+  std::vector<std::unique_ptr<server::Listener>> listeners_;
 };
 
 }  // namespace rope::bench

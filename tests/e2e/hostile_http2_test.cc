@@ -2,6 +2,7 @@
 // little memory and answer others.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <array>
 #include <chrono>
@@ -10,12 +11,17 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/support/hostile_requests.h"
 #include "tests/support/http2_peer.h"
+#include "tests/support/observer.h"
+#include "tests/support/process_footprint.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/unix_socket.h"
 #include "tests/support/watched_server.h"
+#include "tests/support/zipped_zeros.h"
 
 namespace rope::testing {
 namespace {
@@ -212,6 +218,36 @@ TEST_F(HostileHttp2Test, MessagesThatAreNotGrpcs) {
   }
 }
 
+TEST_F(HostileHttp2Test, MessagesThatInflateAThousandfoldAreRefused) {
+  constexpr int kSeconds = 3;
+  const std::vector<std::string> encodings = {"gzip", "deflate"};
+  std::vector<std::string> bombs;
+  for (const std::string& encoding : encodings) {
+    bombs.push_back(ZippedZeros(1024 * kMiB, encoding));
+    EXPECT_LT(bombs.back().size(), 5 * kMiB);
+  }
+  Observer observer(watched_.server().address(), kSeconds);
+  for (size_t i = 0; i < encodings.size(); ++i) {
+    for (const std::string_view path : {Http2Peer::kRotate, Http2Peer::kRotateStream,
+                                        std::string_view("/rope.v1.RopeService/Describe"),
+                                        std::string_view("/rope.v1.RopeService/RegisterModel"),
+                                        std::string_view("/grpc.health.v1.Health/Check")}) {
+      Http2Peer peer = watched_.NewPeer();
+      const uint32_t stream = peer.StartCall(path, encodings[i]);
+      peer.SendPart(stream, bombs[i], bombs[i].size(), /*last=*/true);
+      EXPECT_TRUE(peer.AwaitEnd(stream)) << path;
+      EXPECT_EQ(peer.stream(stream).code, grpc::StatusCode::UNIMPLEMENTED) << path;
+      EXPECT_THAT(peer.stream(stream).message, ::testing::HasSubstr(encodings[i])) << path;
+    }
+  }
+  const Observer::Counts seen = observer.Await();
+  std::printf("measured: an observer beside 1 GiB in a message: %ld answered, slowest %.1f ms\n",
+              seen.answered, seen.slowest_ms);
+  EXPECT_EQ(seen.failed, 0);
+  EXPECT_GT(seen.answered, 0);
+  EXPECT_LT(seen.slowest_ms, 1000);
+}
+
 TEST_F(HostileHttp2Test, Garbage) {
   std::mt19937 random(29);  // seeded: the same bytes each time
   const auto bytes = [&random](size_t count) {
@@ -253,6 +289,81 @@ TEST_F(HostileHttp2Test, ConnectionsThatSayNothingMore) {
   for (const auto& peer : peers) EXPECT_TRUE(peer->AwaitPong());
   watched_.ExpectUnharmed("300 connections that say nothing more");
 }
+
+// The limit of open files that a process starts with while this exists.
+class DescriptorsAtStart {
+ public:
+  explicit DescriptorsAtStart(rlim_t count) {
+    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
+    rlimit limit = before_;
+    limit.rlim_cur = count;
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  }
+  ~DescriptorsAtStart() { EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before_), 0); }
+  rlim_t hard() const { return before_.rlim_max; }
+
+ private:
+  rlimit before_ = {};
+};
+
+rlimit DescriptorsOf(TestServer& server) {
+  rlimit limit{};
+  EXPECT_EQ(prlimit(server.process().pid(), RLIMIT_NOFILE, nullptr, &limit), 0);
+  return limit;
+}
+
+TEST(DescriptorsTest, ServerTakesAsManyAsTheSystemAllows) {
+  const DescriptorsAtStart few(64);
+  TestServer server;
+  EXPECT_EQ(DescriptorsOf(server).rlim_cur, few.hard());
+}
+
+class WithoutDescriptorsTest : public ::testing::TestWithParam<bool> {
+ protected:
+  static constexpr int kConnections = 1100;
+  static constexpr rlim_t kDescriptors = 128;
+
+  WithoutDescriptorsTest() {
+    const rlimit limit = {kDescriptors, kDescriptors};
+    EXPECT_EQ(prlimit(server_.process().pid(), RLIMIT_NOFILE, &limit, nullptr), 0);
+  }
+  bool HasNone() {
+    return OpenDescriptors(server_.process().pid()) >= static_cast<int>(kDescriptors);
+  }
+  // Seconds until a new client, a process of its own, has an answer from `target`.
+  static double SecondsOfANewClient(const std::string& target) {
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_EQ(RunProgram({RopectlProgram(), "health", "--target=" + target}).status, 0) << target;
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
+
+  const std::string path_ = TemporaryFolder() + "/s";
+  TestServer server_{{"--listen=unix:" + path_, "--log_level=error"}};
+};
+
+// GetParam(): the connections send HTTP/2's preface, so that they are not closed for silence.
+TEST_P(WithoutDescriptorsTest, NewClientsAreServedOnceTheConnectionsHaveClosed) {
+  const auto known = server_.NewStub();
+  EXPECT_TRUE(Serves(*known));
+  std::vector<proto::FileDescriptor> connections(kConnections);
+  for (proto::FileDescriptor& connection : connections) {
+    connection = ConnectTcp(server_.address());
+    if (GetParam())
+      send(connection.get(), kHttp2Preface.data(), kHttp2Preface.size(), MSG_NOSIGNAL);
+  }
+  const auto end = std::chrono::steady_clock::now() + seconds(10);
+  while (!HasNone() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  EXPECT_TRUE(HasNone());
+  EXPECT_TRUE(Serves(*known));
+  connections.clear();
+  for (const std::string& target : {server_.address(), "unix:" + path_}) {
+    const double took = SecondsOfANewClient(target);
+    std::printf("measured: a new client at %s is answered after %.2f s\n", target.c_str(), took);
+    EXPECT_LT(took, 1) << target;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(SilentAndNot, WithoutDescriptorsTest, ::testing::Bool());
 
 }  // namespace
 }  // namespace rope::testing

@@ -37,6 +37,7 @@ using ::testing::HasSubstr;
 constexpr uint64_t kRounds = 40000;
 constexpr uint64_t kSeed = 20260107;
 constexpr std::string_view kMagic = "RoPEmem1";
+constexpr std::string_view kHttp2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 constexpr size_t kDescriptorsMax = 253;  // the system's limit for one part
 
 struct Sockets {
@@ -64,6 +65,7 @@ class HelloFuzzTest : public ::testing::Test {
   // Often a hello, or a hello with a few changed bytes.
   std::string Changed(std::string bytes) {
     if (random_.OneIn(8)) return random_.RandomBytes(random_.Below(80));
+    if (random_.OneIn(8)) return std::string(kHttp2Preface.substr(0, 1 + random_.Below(24)));
     if (random_.OneIn(8)) bytes += random_.RandomBytes(random_.Below(40));
     if (random_.OneIn(2)) return bytes;
     if (random_.OneIn(3)) {
@@ -120,7 +122,10 @@ class HelloReaderFuzzTest : public HelloFuzzTest {
  protected:
   // The reader's required result for all bytes and descriptors that were sent.
   static HelloReader::Next Expected(std::string_view sent, bool hello, bool ended) {
-    if (!sent.empty() && (!hello || sent[0] != 'R')) return HelloReader::Next::kPlain;
+    if (!sent.empty() && (!hello || sent[0] != 'R')) {
+      const bool is_part = kHttp2Preface.starts_with(sent) && sent.size() < kHttp2Preface.size();
+      return is_part ? HelloReader::Next::kWait : HelloReader::Next::kPlain;
+    }
     if (sent.size() >= proto::kHelloBytes) return HelloReader::Next::kHello;
     return ended ? HelloReader::Next::kClose : HelloReader::Next::kWait;
   }

@@ -35,7 +35,10 @@ WatchedServer::WatchedServer(const Options& options)
 std::vector<std::string> WatchedServer::Flags() const {
   std::vector<std::string> flags = {absl::StrCat("--memory_bytes=", options_.memory_bytes),
                                     absl::StrCat("--max_message_bytes=", options_.message_bytes),
-                                    "--enable_shared_memory", "--listen=unix:" + path_,
+                                    "--enable_shared_memory",
+                                    "--listen=unix:" + path_,
+                                    "--shared_memory_bytes=4GiB",
+                                    "--session_memory_bytes=2GiB",
                                     "--log_level=error"};
   flags.insert(flags.end(), options_.flags.begin(), options_.flags.end());
   return flags;

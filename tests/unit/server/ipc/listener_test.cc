@@ -41,6 +41,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
+const std::string kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
 void Say(const proto::FileDescriptor& client, const std::string& words) {
   EXPECT_EQ(send(client.get(), words.data(), words.size(), MSG_NOSIGNAL),
             static_cast<ssize_t>(words.size()));
@@ -115,7 +117,7 @@ class ListenerTest : public ::testing::Test {
   // Returns when the listener has handled all earlier events.
   void AwaitAttention() {
     const proto::FileDescriptor client = ConnectUnix(path_);
-    Say(client, "P");
+    Say(client, kPreface);
     NextHandedOn();
   }
   void AwaitRegions(int64_t regions) {
@@ -132,20 +134,23 @@ class ListenerTest : public ::testing::Test {
   std::unique_ptr<Listener> listener_;
 };
 
-TEST_F(ListenerTest, OrdinaryClientIsHandedOnWithItsFirstByte) {
+TEST_F(ListenerTest, OrdinaryClientIsHandedOnWithItsPreface) {
   Listen();
   const proto::FileDescriptor client = ConnectUnix(path_);
-  Say(client, "PRI * HT");
+  Say(client, kPreface.substr(0, 10));
+  AwaitAttention();
+  EXPECT_EQ(HandedOn(), 0u);
+  Say(client, kPreface.substr(10));
   const proto::FileDescriptor server = NextHandedOn();
-  char words[16] = {};
-  EXPECT_EQ(recv(server.get(), words, sizeof(words), 0), 8) << "nothing was taken from it";
-  EXPECT_EQ(std::string(words), "PRI * HT");
+  char words[32] = {};
+  EXPECT_EQ(recv(server.get(), words, sizeof(words), 0), 24) << "nothing was taken from it";
+  EXPECT_EQ(std::string(words), kPreface);
 }
 
 TEST_F(ListenerTest, OwnerOfAConnectionIsKnownWhenItIsHandedOn) {
   Listen();
   const proto::FileDescriptor client = ConnectUnix(path_);
-  Say(client, "P");
+  Say(client, kPreface);
   const proto::FileDescriptor server = NextHandedOn();
   EXPECT_EQ(peers_.OwnerOf(absl::StrCat("fd:", server.get())), absl::StrCat("uid:", geteuid()));
   EXPECT_EQ(peers_.OwnerOf("fd:1000000"), "unknown");
@@ -302,7 +307,7 @@ TEST_F(ListenerTest, PendingConnectionsHoldUpNobodyAndTheOldestGoes) {
   for (size_t i = 100; i < 200; ++i) Say(silent[i], "RoPEmem1");
   AwaitAttention();
   EXPECT_TRUE(WasClosed(silent[0])) << "there was no room for the next connection";
-  Say(silent[1], "P");  // better late than never
+  Say(silent[1], kPreface);  // better late than never
   NextHandedOn();
 }
 
@@ -332,7 +337,7 @@ TEST_F(ListenerTest, TcpConnectionsHaveSessionsButNoHello) {
   ASSERT_EQ(connect(client.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
   Say(client, "R");  // no hello on this socket: the HTTP/2 server reports the error
   const proto::FileDescriptor server = NextHandedOn();
-  EXPECT_EQ(peers_.OwnerOf(absl::StrCat("fd:", server.get())), peers_.OwnerOf("ipv4:127.0.0.1:1"));
+  EXPECT_EQ(peers_.OwnerOf(absl::StrCat("fd:", server.get())), "ip:loopback");
   const SharedMemory memory = SharedMemory::Posix(4096);
   EXPECT_THAT(regions_.RegisterPosix(SessionOfDescriptor(server.get()), memory.name(), 0, 4096),
               IsOk());
