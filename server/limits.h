@@ -176,12 +176,11 @@ inline constexpr int64_t kJoinedBytesMax = 64 * kKiB;
 // Region ids of a connection, including unregistered ids that requests still use. Clients should
 // register one large region and use parts of it.
 inline constexpr int64_t kRegionsMax = 64;
-// Defaults of --shared_memory_bytes and --session_memory_bytes. The memory belongs to the clients,
-// but pages that they have not touched are charged to the server when a request touches them.
+// The largest defaults of --shared_memory_bytes and --session_memory_bytes (memory_limit.h).
 inline constexpr int64_t kSharedMemoryBytesMax = 16 * kGiB;
 inline constexpr int64_t kSessionMemoryBytesMax = 4 * kGiB;
 inline constexpr int64_t kSharedMemoryBytesCeiling = int64_t{1} << 47;  // the user address space
-// Pending connections (no byte received yet), and how long they may stay so. A real client sends
+// Pending connections (no whole preface yet), and how long they may stay so. A real client sends
 // its HTTP/2 preface when it connects.
 inline constexpr int64_t kPendingConnectionsMax = 512;
 inline constexpr int64_t kPendingMs = 10'000;

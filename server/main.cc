@@ -36,17 +36,31 @@ int DeviceLostSignal() {
   return SIGRTMIN;
 }
 
-// Blocks the stop signals, which it returns, and DeviceLostSignal before any thread starts, so that
-// only sigwait and sigtimedwait get them.
-sigset_t BlockStopSignals() {
+// With this signal it tells its main thread of the first write beyond RLIMIT_FSIZE.
+int FileTooLargeSignal() {
+  return SIGRTMIN + 1;
+}
+
+// The write itself fails with EFBIG, which its caller handles.
+void OnFileTooLarge(int) {
+  signal(SIGXFSZ, SIG_IGN);
+  kill(getpid(), FileTooLargeSignal());
+}
+
+// Blocks the stop signals, which it returns, and the others of AwaitStopSignal before any thread
+// starts, so that only sigwait and sigtimedwait get them.
+sigset_t BlockSignals() {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
   sigset_t all = signals;
-  sigaddset(&all, DeviceLostSignal());
+  for (const int other : {SIGHUP, DeviceLostSignal(), FileTooLargeSignal()}) {
+    sigaddset(&all, other);
+  }
   pthread_sigmask(SIG_BLOCK, &all, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, &OnFileTooLarge);
   return signals;
 }
 
@@ -74,13 +88,29 @@ void TakeLogs(const std::shared_ptr<spdlog::logger>& logger, const std::string& 
   if (std::getenv("GRPC_VERBOSITY") == nullptr) gpr_set_log_function(&LogGrpc);
 }
 
-// Waits for a stop signal or the loss of the device, then for the lead time or a stop signal.
-// Returns the exit status.
+// Waits for a stop signal or the loss of the device, which it returns. Other signals that it gets
+// are logged once each.
+int AwaitStopSignal(sigset_t signals) {
+  sigaddset(&signals, DeviceLostSignal());
+  sigset_t all = signals;
+  sigaddset(&all, SIGHUP);
+  sigaddset(&all, FileTooLargeSignal());
+  while (true) {
+    int received = 0;
+    sigwait(&all, &received);
+    if (sigismember(&signals, received) == 1) return received;
+    if (received == SIGHUP) {
+      spdlog::warn("SIGHUP: ignored, a server reads its flags once");
+    } else {
+      spdlog::warn("SIGXFSZ: ignored, a file has reached its limit (RLIMIT_FSIZE)");
+    }
+    sigdelset(&all, received);
+  }
+}
+
+// Waits for a stop, then for the lead time or a stop signal. Returns the exit status.
 int WaitForStop(const sigset_t& signals, rope::server::Server& server, absl::Duration lead) {
-  sigset_t first = signals;
-  sigaddset(&first, DeviceLostSignal());
-  int received = 0;
-  sigwait(&first, &received);
+  const int received = AwaitStopSignal(signals);
   const bool device_lost = received == DeviceLostSignal();
   const std::string why = device_lost ? "device lost" : "signal " + std::to_string(received);
   spdlog::info("{}: not serving, draining after {}", why, absl::FormatDuration(lead));
@@ -130,6 +160,7 @@ int Serve(const rope::server::ServerOptions& options, const sigset_t& signals) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  rope::server::PrepareProcess();
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   for (const std::string& argument : arguments) {
     if (argument == "-h" || argument == "--help") {
@@ -144,10 +175,10 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "rope_server: %s\n", std::string(options.status().message()).c_str());
     return rope::proto::kExitUsage;
   }
-  rope::server::PrepareProcess();
   rope::server::LimitArenas(rope::server::PollThreads(rope::server::ProcessorCount()));
-  const sigset_t signals = BlockStopSignals();
+  const sigset_t signals = BlockSignals();
   const rope::server::LogOutput log(STDERR_FILENO);
   TakeLogs(log.logger(), options->log_level);
+  if (const std::string warning = options->Warning(); !warning.empty()) spdlog::warn(warning);
   return Serve(*options, signals);
 }

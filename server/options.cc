@@ -78,6 +78,8 @@ Check OneOf(std::vector<std::string> choices) {
 struct Given {
   std::vector<std::string> listen;
   std::vector<std::string> models;
+  std::optional<int64_t> shared_memory_bytes;
+  std::optional<int64_t> session_memory_bytes;
 };
 
 // Declares flags of one App that set the members of one ServerOptions.
@@ -183,16 +185,21 @@ void AddMemory(Flags& flags, ServerOptions& options) {
               1024 * limits::kGiB, options.table_cache_bytes);
 }
 
-void AddSharedMemory(Flags& flags, RegionTable::Options& options) {
+void AddSharedMemory(Flags& flags, RegionTable::Options& options, Given& given) {
   flags.Switch("enable_shared_memory", "Let clients register memory regions (default off).",
                options.enabled);
   flags.Text("shm_prefix", "/PREFIX",
              "Names of POSIX shared memory that clients register begin so (default /rope_).",
              CheckShmPrefix, [&options](const std::string& text) { options.prefix = text; });
-  flags.Bytes("shared_memory_bytes", "Memory regions of all clients (default 16GiB).", 0,
-              limits::kSharedMemoryBytesCeiling, options.bytes_max);
-  flags.Bytes("session_memory_bytes", "Memory regions of one connection (default 4GiB).", 0,
-              limits::kSharedMemoryBytesCeiling, options.session_bytes_max);
+  flags.Bytes(
+      "shared_memory_bytes",
+      "Memory regions of all clients (default what memory_bytes leaves of what there is, at "
+      "most 16GiB).",
+      0, limits::kSharedMemoryBytesCeiling, given.shared_memory_bytes);
+  flags.Bytes("session_memory_bytes",
+              "Memory regions of one connection (default half of shared_memory_bytes, at most "
+              "4GiB).",
+              0, limits::kSharedMemoryBytesCeiling, given.session_memory_bytes);
 }
 
 // Every flag; `options` and `given` are set while it parses.
@@ -203,7 +210,7 @@ std::unique_ptr<CLI::App> MakeApp(ServerOptions& options, Given& given) {
   AddWork(flags, options, given);
   AddTimes(flags, options);
   AddMemory(flags, options);
-  AddSharedMemory(flags, options.shared_memory);
+  AddSharedMemory(flags, options.shared_memory, given);
   app->set_config("--config_file", "", "Flags as lines NAME=VALUE; the command line wins.")
       ->type_name("FILE");
   proto::ReadEnvironment(*app);
@@ -243,6 +250,14 @@ absl::StatusOr<ModelRegistry::ModelFile> ReadModel(const std::string& value) {
   return ModelRegistry::ModelFile{value.substr(0, equals), text.str()};
 }
 
+void DivideSharedMemory(const Given& given, ServerOptions& options) {
+  RegionTable::Options& shared = options.shared_memory;
+  shared.bytes_max = given.shared_memory_bytes.value_or(
+      DefaultSharedMemoryBytes(options.available_bytes, options.memory_bytes));
+  shared.session_bytes_max =
+      given.session_memory_bytes.value_or(DefaultSessionMemoryBytes(shared.bytes_max));
+}
+
 // A message and its result have to fit the part of one connection.
 absl::Status CheckMemory(const ServerOptions& options) {
   const MemoryShares shares = options.memory_shares();
@@ -272,7 +287,16 @@ absl::StatusOr<ServerOptions> ParseOptions(const std::vector<std::string>& argum
     options.models.push_back(std::move(model));
   }
   ROPE_RETURN_IF_ERROR(CheckMemory(options));
+  DivideSharedMemory(given, options);
   return options;
+}
+
+std::string ServerOptions::Warning() const {
+  const int64_t left = DefaultSharedMemoryBytes(available_bytes, memory_bytes);
+  if (!shared_memory.enabled || (shared_memory.bytes_max <= left && left > 0)) return {};
+  return absl::StrCat("--shared_memory_bytes: got ", shared_memory.bytes_max, ", want 1 to ", left,
+                      ", what --memory_bytes (", memory_bytes, ") leaves of ", available_bytes,
+                      ": requests that touch a client's memory first are charged to the server");
 }
 
 std::string Help() {

@@ -33,12 +33,16 @@ struct ServerOptions {
   absl::Duration drain_lead = absl::ZeroDuration();
   absl::Duration drain_timeout = absl::Seconds(10);  // below the 30 s of Kubernetes
   absl::Duration receive_timeout = absl::Minutes(1);
-  int64_t memory_bytes = DefaultMemoryBytes(AvailableMemory());
+  int64_t available_bytes = AvailableMemory();  // no flag: what the defaults of memory go by
+  int64_t memory_bytes = DefaultMemoryBytes(available_bytes);
   // None: a part of memory_bytes (DivideMemory).
   std::optional<int64_t> max_message_bytes;
   std::optional<int64_t> table_cache_bytes;
   int threads = 0;  // 0: as many as there are processors
   std::string log_level = "info";
+
+  // What an operator should know about the flags, though the server starts; empty: nothing.
+  std::string Warning() const;
 
   MemoryShares memory_shares() const {
     return DivideMemory(memory_bytes, table_cache_bytes, max_message_bytes);

@@ -66,6 +66,14 @@ int64_t DefaultMemoryBytes(int64_t available) {
   return std::max(available / 4 * 3, limits::kMemoryBytesMin);
 }
 
+int64_t DefaultSharedMemoryBytes(int64_t available, int64_t memory_bytes) {
+  return std::clamp(available - memory_bytes, int64_t{0}, limits::kSharedMemoryBytesMax);
+}
+
+int64_t DefaultSessionMemoryBytes(int64_t shared_memory_bytes) {
+  return std::min(shared_memory_bytes / 2, limits::kSessionMemoryBytesMax);
+}
+
 MemoryShares DivideMemory(int64_t memory_bytes, std::optional<int64_t> table_bytes,
                           std::optional<int64_t> message_bytes) {
   MemoryShares shares;

@@ -21,6 +21,14 @@ int64_t AvailableMemory(const std::string& cgroup_root = "/sys/fs/cgroup",
 // stacks, the kernel's buffers and pages of client memory that the server touches first.
 int64_t DefaultMemoryBytes(int64_t available);
 
+// The default of --shared_memory_bytes: what `memory_bytes` leaves of the available memory, at most
+// 16 GiB. The memory is the clients', but pages that they have not touched are charged to the
+// server when a request touches them.
+int64_t DefaultSharedMemoryBytes(int64_t available, int64_t memory_bytes);
+
+// The default of --session_memory_bytes: half of all shared memory, at most 4 GiB.
+int64_t DefaultSessionMemoryBytes(int64_t shared_memory_bytes);
+
 // Shares of --memory_bytes. The remainder is for memory that belongs to no share.
 struct MemoryShares {
   int64_t requests = 0;  // a half: requests from their message to the end of their reply

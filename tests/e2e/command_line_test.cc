@@ -6,6 +6,9 @@
 #include <signal.h>
 #include <sys/stat.h>
 
+#include <filesystem>
+#include <fstream>
+
 #include "absl/strings/match.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
@@ -143,6 +146,26 @@ TEST(CommandLineTest, UnixSocketThatIsInUseIsAnErrorAndAStaleOneIsReplaced) {
   }
   TestServer third({"--listen=unix:" + path});
   EXPECT_TRUE(Serves(*third.NewStub()));
+}
+
+TEST(CommandLineTest, FileThatIsNoSocketIsAnErrorAndStays) {
+  const std::string path = TemporaryFolder() + "/notes";
+  std::ofstream(path) << "dear diary";
+  const Outcome outcome = RunProgram({ServerProgram(), "--listen=unix:" + path});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.output, HasSubstr("--listen: got unix:" + path + ", want"));
+  EXPECT_THAT(outcome.output, HasSubstr("no socket"));
+  EXPECT_EQ(std::filesystem::file_size(path), 10U);
+}
+
+TEST(CommandLineTest, SharedMemoryThatDoesNotFitBesideTheRestIsAWarning) {
+  Process server({ServerProgram(), "--listen=127.0.0.1:0", "--enable_shared_memory",
+                  "--shared_memory_bytes=65536GiB"},
+                 Process::Errors::kOutput);
+  std::string log = server.ReadLine();
+  while (!absl::StrContains(log, "listening on ")) log += server.ReadLine();
+  server.Signal(SIGTERM);
+  EXPECT_THAT(log + server.ReadAll(), HasSubstr("--shared_memory_bytes: got 70368744177664, want"));
 }
 
 TEST(CommandLineTest, SocketModeIsThatOfEveryUnixSocket) {

@@ -2,11 +2,15 @@
 // quotes, and no wait for the reader of the log.
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 
 #include <chrono>
+#include <filesystem>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -168,6 +172,56 @@ TEST(LogTest, RefusedHellosWithoutEndMakeFewLinesAndACount) {
   ASSERT_FALSE(lines.empty());
   EXPECT_THAT(lines.front(), HasSubstr("hello code=FAILED_PRECONDITION message=\"hello: got one"));
   EXPECT_GT(LeftOut(lines), 0);
+}
+
+TEST(LogTest, SignalsThatOthersDieOfAreLoggedOnceEach) {
+  TestServer server({}, Process::Errors::kPipe);
+  const auto stub = server.NewStub();
+  for (const int signal : {SIGHUP, SIGXFSZ, SIGHUP, SIGXFSZ}) {
+    server.process().Signal(signal);
+    EXPECT_TRUE(ServesInTime(*stub));
+  }
+  const std::vector<std::string> lines = LinesOf(server, ": ignored, ");
+  ASSERT_THAT(lines, SizeIs(2));
+  EXPECT_THAT(lines, ::testing::UnorderedElementsAre(HasSubstr(" SIGHUP"), HasSubstr(" SIGXFSZ")));
+}
+
+// A server that a shell starts with `redirections` of its standard descriptors.
+Process ServerWith(const std::string& redirections) {
+  return Process(
+      {"/bin/sh", "-c", "exec \"$0\" --listen=127.0.0.1:0 " + redirections, ServerProgram()});
+}
+
+// Its only line says where it listens.
+std::unique_ptr<v1::RopeService::Stub> StubOf(Process& server) {
+  const std::string line = server.ReadLine();
+  return v1::RopeService::NewStub(
+      grpc::CreateChannel(line.substr(line.rfind(' ') + 1), grpc::InsecureChannelCredentials()));
+}
+
+TEST(LogTest, FileThatMayNotGrowHoldsUpNeitherCallsNorTheEnd) {
+  const std::string path = TemporaryFolder() + "/log";
+  Process server = ServerWith("2>" + path);
+  const auto stub = StubOf(server);
+  const rlimit limit = {1, RLIM_INFINITY};
+  ASSERT_EQ(prlimit(server.pid(), RLIMIT_FSIZE, &limit, nullptr), 0);
+  for (int i = 0; i < 10; ++i) EXPECT_FALSE(Refused(*stub).ok());
+  EXPECT_TRUE(ServesInTime(*stub));
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.Wait(), 0);
+}
+
+TEST(LogTest, StandardDescriptorsThatAreClosedAreNoSockets) {
+  Process server = ServerWith("<&- 2>&-");
+  const auto stub = StubOf(server);
+  EXPECT_FALSE(Refused(*stub).ok());
+  EXPECT_TRUE(ServesInTime(*stub));
+  for (const int fd : {STDIN_FILENO, STDERR_FILENO}) {
+    EXPECT_EQ(std::filesystem::read_symlink(absl::StrCat("/proc/", server.pid(), "/fd/", fd)),
+              "/dev/null");
+  }
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.Wait(), 0);
 }
 
 }  // namespace

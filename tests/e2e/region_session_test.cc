@@ -4,12 +4,15 @@
 #include <signal.h>
 
 #include <atomic>
+#include <cstdio>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "tests/support/memory_limit.h"
 #include "tests/support/metrics_page.h"
 #include "tests/support/process.h"
 #include "tests/support/region_client.h"
@@ -302,6 +305,43 @@ TEST(RegionQuotaTest, FlagsBoundWhatIsRegistered) {
   EXPECT_EQ(second.hello().code, absl::StatusCode::kOk);
   EXPECT_THAT(Text(TryRegister(*server.NewStub(), "/rope_else", 0, 1)), StartsWith("3 "));
   EXPECT_EQ(Info(*server.NewStub()).shm_prefix(), "/rope_test_");
+}
+
+int64_t LimitOf(const v1::GetServerInfoResponse& info, const std::string& name) {
+  for (const v1::Limit& limit : info.limits()) {
+    if (limit.name() == name) return limit.value();
+  }
+  return -1;
+}
+
+// Rotates the client's whole memory in place, none of whose pages it has touched.
+void RotateAll(RegionClient& client) {
+  const Sample step = {.tokens = 4096, .heads = 64};
+  for (uint64_t at = 0; at + step.bytes() <= client.memory().bytes(); at += step.bytes()) {
+    ASSERT_EQ(Text(Rotate(client.stub(), step.InPlace(client.id(), at))), "OK") << at;
+  }
+}
+
+TEST(RegionQuotaTest, DefaultsFitAContainer) {
+  constexpr int64_t kMiB = 1 << 20;
+  if (!kMemoryIsMeasured) GTEST_SKIP() << "a sanitizer's memory uses up the container's";
+  const std::string path = TemporaryFolder() + "/s";
+  const MemoryLimit container(1024 * kMiB);
+  TestServer server({"--enable_shared_memory", "--listen=unix:" + path}, Process::Errors::kOurs,
+                    &container);
+  const auto stub = server.NewStub();
+  const v1::GetServerInfoResponse info = Info(*stub);
+  EXPECT_EQ(LimitOf(info, "shared_memory_bytes"), 256 * kMiB);
+  EXPECT_EQ(LimitOf(info, "session_memory_bytes"), 128 * kMiB);
+  std::vector<std::unique_ptr<RegionClient>> clients;
+  for (const uint64_t bytes : {3072 * kMiB, 128 * kMiB, 128 * kMiB}) {
+    clients.push_back(std::make_unique<RegionClient>(path, bytes));
+    if (clients.back()->id() != 0) RotateAll(*clients.back());
+  }
+  EXPECT_EQ(clients[0]->hello().code, absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(clients[2]->hello().code, absl::StatusCode::kOk);
+  std::printf("measured: 256 MiB of clients' memory touched in 1 GiB (%s)\n", container.kind());
+  EXPECT_EQ(Info(*stub).instance_id(), info.instance_id());
 }
 
 }  // namespace

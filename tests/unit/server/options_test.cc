@@ -81,6 +81,30 @@ TEST(OptionsTest, LargestMessageIsAtMostAnEighthOfTheMemory) {
   ExpectInvalid({"--table_cache_bytes=21MiB", "--memory_bytes=80MiB"}, "--table_cache_bytes: got");
 }
 
+TEST(OptionsTest, SharedMemoryIsWhatTheOtherFlagsSayAndElseItsDefault) {
+  const ServerOptions by_default = Parse({"--memory_bytes=64MiB"});
+  EXPECT_EQ(by_default.shared_memory.bytes_max,
+            DefaultSharedMemoryBytes(AvailableMemory(), 64 * limits::kMiB));
+  const ServerOptions given = Parse({"--shared_memory_bytes=1GiB"});
+  EXPECT_EQ(given.shared_memory.bytes_max, limits::kGiB);
+  EXPECT_EQ(given.shared_memory.session_bytes_max, limits::kGiB / 2);
+  EXPECT_EQ(Parse({"--session_memory_bytes=5GiB"}).shared_memory.session_bytes_max,
+            5 * limits::kGiB);
+}
+
+TEST(OptionsTest, SharedMemoryThatDoesNotFitIsAWarning) {
+  ServerOptions options = Parse({"--enable_shared_memory", "--memory_bytes=768MiB"});
+  options.available_bytes = limits::kGiB;
+  options.shared_memory.bytes_max = 256 * limits::kMiB;
+  EXPECT_EQ(options.Warning(), "");
+  options.shared_memory.bytes_max += 1;
+  EXPECT_THAT(options.Warning(), HasSubstr("--shared_memory_bytes: got 268435457, want 1 to "
+                                           "268435456, what --memory_bytes (805306368) leaves of "
+                                           "1073741824"));
+  options.shared_memory.enabled = false;
+  EXPECT_EQ(options.Warning(), "");
+}
+
 TEST(OptionsTest, ListenReplacesTheDefaultAndRepeats) {
   EXPECT_THAT(Parse({"--listen=0.0.0.0:1", "--listen", "unix:/tmp/s", "--listen=[::1]:0"}).listen,
               ElementsAre("0.0.0.0:1", "unix:/tmp/s", "[::1]:0"));

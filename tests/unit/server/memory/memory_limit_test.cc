@@ -56,6 +56,23 @@ TEST_F(AvailableMemoryTest, GroupThatTheProcessIsInCountsInVersionOne) {
   EXPECT_EQ(Available(), 16 * kMiB);
 }
 
+TEST(SharedMemoryTest, DefaultIsWhatTheServersMemoryLeavesAndHalfOfItOneSessions) {
+  const struct {
+    int64_t available, memory, shared, session;
+  } machines[] = {
+      {kGiB, DefaultMemoryBytes(kGiB), 256 * kMiB, 128 * kMiB},
+      {24 * kGiB, DefaultMemoryBytes(24 * kGiB), 6 * kGiB, 3 * kGiB},
+      {256 * kGiB, DefaultMemoryBytes(256 * kGiB), 16 * kGiB, 4 * kGiB},
+      {kGiB, 512 * kMiB, 512 * kMiB, 256 * kMiB},
+      {kGiB, 2 * kGiB, 0, 0},
+  };
+  for (const auto& machine : machines) {
+    const int64_t shared = DefaultSharedMemoryBytes(machine.available, machine.memory);
+    EXPECT_EQ(shared, machine.shared) << machine.available;
+    EXPECT_EQ(DefaultSessionMemoryBytes(shared), machine.session) << machine.available;
+  }
+}
+
 TEST(DivideMemoryTest, PartsTogetherLeaveRoom) {
   for (const int64_t bytes : {limits::kMemoryBytesMin, 768 * kMiB, 18 * kGiB, 1024 * kGiB}) {
     const MemoryShares shares = DivideMemory(bytes, {}, {});
