@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sys/stat.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 
@@ -151,10 +152,11 @@ TEST(CommandLineTest, UnixSocketThatIsInUseIsAnErrorAndAStaleOneIsReplaced) {
 TEST(CommandLineTest, FileThatIsNoSocketIsAnErrorAndStays) {
   const std::string path = TemporaryFolder() + "/notes";
   std::ofstream(path) << "dear diary";
-  const Outcome outcome = RunProgram({ServerProgram(), "--listen=unix:" + path});
-  EXPECT_EQ(outcome.status, 1);
-  EXPECT_THAT(outcome.output, HasSubstr("--listen: got unix:" + path + ", want"));
-  EXPECT_THAT(outcome.output, HasSubstr("no socket"));
+  Process server({ServerProgram(), "--listen=unix:" + path}, Process::Errors::kOutput);
+  ASSERT_EQ(server.WaitFor(std::chrono::seconds(10)), 1);
+  const std::string output = server.ReadAll();
+  EXPECT_THAT(output, HasSubstr("--listen: got unix:" + path + ", want"));
+  EXPECT_THAT(output, HasSubstr("no socket"));
   EXPECT_EQ(std::filesystem::file_size(path), 10U);
 }
 
