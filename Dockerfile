@@ -30,6 +30,9 @@ ARG DEVICE
 RUN case "$DEVICE" in cpu) cuda=OFF ;; cuda) cuda=ON ;; \
       *) echo "DEVICE: got $DEVICE, want cpu or cuda" >&2; exit 1 ;; esac \
  && deploy/build.sh "-DROPE_CUDA=$cuda" rope_server ropectl rope_protoset
+# The revision comes after the long step, which a new one would otherwise repeat.
+ARG REVISION=unknown
+RUN cmake "-DROPE_REVISION=$REVISION" build && deploy/build.sh rope_server
 # The programs, and the names of the distribution packages with their libraries.
 RUN mkdir /programs \
  && strip -o /programs/rope_server build/bin/rope_server \

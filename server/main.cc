@@ -141,7 +141,7 @@ int Serve(const rope::server::ServerOptions& options, const sigset_t& signals) {
   auto server =
       rope::server::Server::Create(options, clock, {}, [] { kill(getpid(), DeviceLostSignal()); });
   if (!server.ok()) {
-    std::fprintf(stderr, "rope_server: %s\n", server.status().ToString().c_str());
+    std::fprintf(stderr, "rope_server: %s\n", std::string(server.status().message()).c_str());
     return 1;
   }
   for (const std::string& address : (*server)->addresses()) {

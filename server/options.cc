@@ -14,6 +14,7 @@
 #include "kernels/status_macros.h"
 #include "proto/flags/flags.h"
 #include "server/error.h"
+#include "server/telemetry/processors.h"
 
 namespace rope::server {
 namespace {
@@ -274,6 +275,40 @@ absl::Status CheckMemory(const ServerOptions& options) {
   return absl::OkStatus();
 }
 
+// The value of ServerOptions::idle_flags.
+std::vector<std::string> IdleFlags(const CLI::App& app, const ServerOptions& options) {
+  const auto is_unix = [](const std::string& a) { return absl::StartsWith(a, "unix:"); };
+  const RegionTable::Options& shared = options.shared_memory;
+  const int processors = ProcessorCount();
+  struct Rule {
+    const char* flag;
+    bool is_idle;
+    std::string reason;
+  };
+  const std::string off = "has no effect without --enable_shared_memory";
+  const Rule rules[] = {
+      {"--socket_mode", std::ranges::none_of(options.listen, is_unix),
+       "has no effect: no --listen is unix:PATH"},
+      {"--shm_prefix", !shared.enabled, off},
+      {"--shared_memory_bytes", !shared.enabled, off},
+      {"--session_memory_bytes", !shared.enabled, off},
+      {"--session_memory_bytes", shared.enabled && shared.session_bytes_max > shared.bytes_max,
+       absl::StrCat("has no effect above --shared_memory_bytes, which is ", shared.bytes_max)},
+      {"--threads", options.threads > processors,
+       absl::StrCat("is ", options.threads, ", more than the processors: ", processors)},
+      {"--poll_spin_us", (options.threads > 0 ? options.threads : processors) == 1,
+       "has no effect with one processor"},
+      {"--table_cache_bytes", options.table_cache_bytes == 0,
+       "is 0: every request computes its rows again"},
+  };
+  std::vector<std::string> idle;
+  for (const Rule& rule : rules) {
+    const bool is_given = app.get_option(rule.flag)->count() > 0;
+    if (is_given && rule.is_idle) idle.push_back(absl::StrCat(rule.flag, " ", rule.reason));
+  }
+  return idle;
+}
+
 }  // namespace
 
 absl::StatusOr<ServerOptions> ParseOptions(const std::vector<std::string>& arguments) {
@@ -288,6 +323,7 @@ absl::StatusOr<ServerOptions> ParseOptions(const std::vector<std::string>& argum
   }
   ROPE_RETURN_IF_ERROR(CheckMemory(options));
   DivideSharedMemory(given, options);
+  options.idle_flags = IdleFlags(*app, options);
   return options;
 }
 

@@ -40,6 +40,8 @@ struct ServerOptions {
   std::optional<int64_t> table_cache_bytes;
   int threads = 0;  // 0: as many as there are processors
   std::string log_level = "info";
+  // Flags that were given and change nothing, or not what they seem to, each with the reason.
+  std::vector<std::string> idle_flags;
 
   // What an operator should know about the flags, though the server starts; empty: nothing.
   std::string Warning() const;

@@ -15,11 +15,12 @@
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
 #include "proto/version.h"
-#include "server/control/admin.h"
 #include "server/control_methods.h"
 #include "server/error.h"
 #include "server/grpc/channel_arguments.h"
 #include "server/limits.h"
+#include "server/revision.h"
+#include "server/start_log.h"
 #include "server/telemetry/processors.h"
 
 namespace rope::server {
@@ -88,7 +89,7 @@ absl::Status Server::Build(Batcher::Options batches) {
       registry_, ModelRegistry::Create(options_.models, {.spec_bytes_max = shares_.specs,
                                                          .registered_bytes_max = shares_.models}));
   step_worker_ = std::make_unique<StepWorker>();
-  metrics_ = std::make_unique<Metrics>(proto::kVersion, DeviceNames(*devices_));
+  metrics_ = std::make_unique<Metrics>(proto::kVersion, Revision(), DeviceNames(*devices_));
   regions_ = std::make_unique<RegionTable>(options_.shared_memory, devices_->host_memory());
   pool_ = std::make_unique<BufferPool>(shares_.pool, devices_->host_memory());
   receiving_ = std::make_unique<Transfers>(clock_);
@@ -128,10 +129,13 @@ absl::Status Server::Build(Batcher::Options batches) {
           v1::GetServerInfoRequest::descriptor()->file()->FindServiceByName("RopeService"),
           grpc::health::v1::HealthCheckRequest::descriptor()->file()->FindServiceByName("Health")},
       in_flight_, *receiving_);
+  unknown_methods_ =
+      std::make_unique<UnknownMethods>(reflection_->service_names(), in_flight_, *metrics_);
   ROPE_RETURN_IF_ERROR(BuildRingLoop(threads));
   BuildGrpcServer(threads);
   ROPE_RETURN_IF_ERROR(Listen());
   ArmAndStart();
+  LogStart({options_, shares_, threads, *devices_, *registry_, addresses_, metrics_address_});
   return absl::OkStatus();
 }
 
@@ -163,6 +167,7 @@ void Server::BuildGrpcServer(int threads) {
   builder.RegisterService(&rope_service_->service());
   builder.RegisterService(&health_->service());
   builder.RegisterService(&reflection_->service());
+  builder.RegisterAsyncGenericService(&unknown_methods_->service());
   poll_loop_ = std::make_unique<PollLoop>(builder, PollThreads(threads), Spin(threads), [this] {
     // A read has started: poll once more, so that its request can gather with the others.
     if (receiving_->HasNew()) return true;
@@ -187,9 +192,11 @@ absl::Status Server::Listen() {
   }
   if (options_.metrics_listen.empty()) return absl::OkStatus();
   const std::string& address = options_.metrics_listen;
-  ROPE_ASSIGN_OR_RETURN(metrics_endpoint_, MetricsEndpoint::Listen(address, *metrics_, [this] {
-                          return ReadGauges();
-                        }));
+  ROPE_ASSIGN_OR_RETURN(
+      metrics_endpoint_,
+      MetricsEndpoint::Listen(address, {.metrics = metrics_.get(),
+                                        .gauges = [this] { return ReadGauges(); },
+                                        .serving = [this] { return health_->serving(); }}));
   metrics_address_ =
       absl::StrCat(address.substr(0, address.rfind(':')), ":", metrics_endpoint_->port());
   return absl::OkStatus();
@@ -200,6 +207,7 @@ void Server::ArmAndStart() {
     rope_service_->Arm(*queue, limits::kArmedCalls);
     health_->Arm(*queue);
     reflection_->Arm(*queue);
+    unknown_methods_->Arm(*queue);
   }
   poll_loop_->Start();
   memory_watch_->Start();
@@ -311,61 +319,6 @@ std::vector<BudgetUse> Server::Budgets() const {
        regions.bytes,
        {{"rejected", regions.rejected}}},
   };
-}
-
-v1::GetServerInfoResponse Server::Info() const {
-  v1::GetServerInfoResponse info;
-  info.set_version(proto::kVersion);
-  info.set_instance_id(instance_id_);
-  info.set_uptime_seconds(absl::ToDoubleSeconds(clock_.Now() - started_));
-  for (const DeviceRouter::Device& listed : devices_->list()) {
-    v1::Device& device = *info.add_devices();
-    device.set_name(listed.name);
-    device.set_detail(listed.detail);
-  }
-  info.add_transports("inline");
-  if (options_.shared_memory.enabled) {
-    const auto is_unix = [](const std::string& a) { return absl::StartsWith(a, kUnixPrefix); };
-    if (std::ranges::any_of(options_.listen, is_unix)) {
-      info.add_transports("ring");
-      info.add_transports("memfd");
-    }
-    info.add_transports("shm");
-    info.set_shm_prefix(options_.shared_memory.prefix);
-  }
-  const std::pair<const char*, int64_t> bounds[] = {
-      {"max_message_bytes", shares_.message},
-      {"position_max", limits::kPositionMax},
-      {"tensors_max", limits::kTensorsMax},
-      {"tokens_max", limits::kTokensMax},
-      {"config_json_bytes_max", limits::kConfigJsonBytesMax},
-      {"describe_positions_max", limits::kDescribePositionsMax},
-      {"tables_rows_max", limits::kTablesRowsMax},
-      {"tables_bytes_max", std::min(limits::kTablesBytesMax, shares_.message)},
-      {"concurrent_streams_max", limits::kConcurrentStreamsMax},
-      {"registered_models_max", limits::kRegisteredModelsMax},
-      {"regions_max", options_.shared_memory.regions_max},
-      {"session_memory_bytes", options_.shared_memory.session_bytes_max},
-      {"shared_memory_bytes", options_.shared_memory.bytes_max},
-  };
-  for (const auto& [name, value] : bounds) {
-    v1::Limit& limit = *info.add_limits();
-    limit.set_name(name);
-    limit.set_value(value);
-  }
-  for (const BudgetUse& use : Budgets()) {
-    v1::Budget& budget = *info.add_budgets();
-    budget.set_name(std::string(use.name));
-    budget.set_limit(use.limit);
-    budget.set_used(use.used);
-    for (const BudgetUse::Refusal& refusal : use.refusals) {
-      v1::Refusal& added = *budget.add_refusals();
-      added.set_reason(std::string(refusal.reason));
-      added.set_count(refusal.count);
-    }
-  }
-  *info.mutable_table_cache() = WriteStatistics(*tables_);
-  return info;
 }
 
 }  // namespace rope::server

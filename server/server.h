@@ -36,6 +36,7 @@
 #include "server/grpc/poll_loop.h"
 #include "server/grpc/reflection.h"
 #include "server/grpc/rope_service.h"
+#include "server/grpc/unknown_methods.h"
 #include "server/ipc/listener.h"
 #include "server/ipc/ring_loop.h"
 #include "server/memory/admission.h"
@@ -93,7 +94,7 @@ class Server {
   // requests.
   int64_t AccountedBytes() const;
   void OnDeviceFault(std::string_view device, const absl::Status& status);
-  v1::GetServerInfoResponse Info() const;
+  v1::GetServerInfoResponse Info() const;  // in server_info.cc
 
   const ServerOptions options_;
   const Clock& clock_;
@@ -123,6 +124,7 @@ class Server {
   std::unique_ptr<RingLoop> ring_loop_;  // null without shared memory
   std::unique_ptr<Health> health_;
   std::unique_ptr<Reflection> reflection_;
+  std::unique_ptr<UnknownMethods> unknown_methods_;
   std::unique_ptr<PollLoop> poll_loop_;
   std::unique_ptr<grpc::Server> grpc_server_;
   std::vector<std::unique_ptr<Listener>> listeners_;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "kernels/backends.h"
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
@@ -172,8 +173,8 @@ absl::StatusOr<std::unique_ptr<DeviceRouter>> DeviceRouter::Create(
   auto cuda = kernels::CreateBackend(kCuda, cuda_options);
   if (!cuda.ok()) {
     if (device == kCuda) return cuda.status();
-    spdlog::info("device: {} alone ({})", std::string(host->name()),
-                 std::string(cuda.status().message()));
+    spdlog::info("device: {} (cuda is not in use: {})", std::string(host->name()),
+                 std::string(absl::StripPrefix(cuda.status().message(), "backend: got cuda, ")));
     return std::make_unique<DeviceRouter>(std::move(host));
   }
   spdlog::info("device: {}: {}", std::string((*cuda)->name()), (*cuda)->detail());

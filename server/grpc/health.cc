@@ -184,6 +184,11 @@ void Health::SetServing(bool serving) {
   UpdateWatches();
 }
 
+bool Health::serving() const {
+  proto::ReaderMutexLock lock(&mutex_);
+  return serving_;
+}
+
 void Health::SetFaulted(const std::string& service) {
   proto::WriterMutexLock lock(&mutex_);
   faulted_.insert(service);

@@ -38,6 +38,8 @@ class Health {
   void Arm(grpc::ServerCompletionQueue& queue);
 
   void SetServing(bool serving);
+  // Whether the server as a whole is SERVING.
+  bool serving() const;
   // Reports `service` as NOT_SERVING from now on, whatever SetServing says.
   void SetFaulted(const std::string& service);
   // Ends every Watch, so that the gRPC server can shut down.

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "server/error.h"
+#include "server/grpc/google_rpc_pool.h"
 #include "server/grpc/grpc_status.h"
 #include "server/grpc/rope_codec.h"
 #include "server/request/session.h"
@@ -146,8 +147,16 @@ Reflection::Reflection(Services services, CallsInFlight& in_flight, Transfers& r
     : service_(OwnService()),
       in_flight_(in_flight),
       receiving_(receiving),
-      services_(WithOwn(std::move(services))) {
+      services_(WithOwn(std::move(services))),
+      google_rpc_(MakeGoogleRpcPool()) {
   for (const auto* service : services_) AddFile(*service->file());
+  AddFile(*google_rpc_->FindFileByName(kErrorDetailsFile));
+}
+
+std::vector<std::string> Reflection::service_names() const {
+  std::vector<std::string> names;
+  for (const auto* service : services_) names.push_back(service->full_name());
+  return names;
 }
 
 void Reflection::Arm(grpc::ServerCompletionQueue& queue) {
@@ -163,9 +172,14 @@ void Reflection::AddFile(const File& file) {
   for (int i = 0; i < file.dependency_count(); ++i) AddFile(*file.dependency(i));
 }
 
+const FileDescriptor* Reflection::FileNamed(const std::string& name) const {
+  const File* const file = DescriptorPool::generated_pool()->FindFileByName(name);
+  return files_.contains(file) ? file : google_rpc_->FindFileByName(name);
+}
+
 const FileDescriptor* Reflection::FileOf(const std::string& symbol) const {
   const File* const file = DescriptorPool::generated_pool()->FindFileContainingSymbol(symbol);
-  return files_.contains(file) ? file : nullptr;
+  return files_.contains(file) ? file : google_rpc_->FindFileContainingSymbol(symbol);
 }
 
 ServerReflectionResponse Reflection::Answer(const ServerReflectionRequest& request) const {
@@ -176,12 +190,12 @@ ServerReflectionResponse Reflection::Answer(const ServerReflectionRequest& reque
   const File* file = nullptr;
   switch (request.message_request_case()) {
     case Kind::kListServices:
-      for (const auto* service : services_) {
-        response.mutable_list_services_response()->add_service()->set_name(service->full_name());
+      for (const std::string& name : service_names()) {
+        response.mutable_list_services_response()->add_service()->set_name(name);
       }
       return response;
     case Kind::kFileByFilename:
-      file = DescriptorPool::generated_pool()->FindFileByName(request.file_by_filename());
+      file = FileNamed(request.file_by_filename());
       break;
     case Kind::kFileContainingSymbol:
       file = FileOf(request.file_containing_symbol());

@@ -17,6 +17,7 @@
 
 #include <atomic>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -35,11 +36,13 @@ class Reflection {
 
   static constexpr int kStreamsMax = 16;
 
-  // Shows `services` and itself, with the files that these need. `in_flight` and `receiving` must
-  // outlive it.
+  // Shows `services` and itself, with the files that these need, and the messages of google.rpc
+  // that errors carry. `in_flight` and `receiving` must outlive it.
   Reflection(Services services, CallsInFlight& in_flight, Transfers& receiving);
 
   Service& service() { return service_; }
+  // The full names of the services that it shows.
+  std::vector<std::string> service_names() const;
   void Arm(grpc::ServerCompletionQueue& queue);
 
   grpc::reflection::v1alpha::ServerReflectionResponse Answer(
@@ -50,13 +53,15 @@ class Reflection {
   using File = google::protobuf::FileDescriptor;
 
   void AddFile(const File& file);
-  // The file that declares a symbol; null: none that this server shows.
+  // The file of this name, or the one that declares a symbol; null: none that this server shows.
+  const File* FileNamed(const std::string& name) const;
   const File* FileOf(const std::string& symbol) const;
 
   Service service_;
   CallsInFlight& in_flight_;
   Transfers& receiving_;
   const Services services_;
+  const std::unique_ptr<const google::protobuf::DescriptorPool> google_rpc_;
   std::map<const File*, std::string> files_;  // serialized
   std::atomic<int> streams_ = 0;
 };

@@ -1,12 +1,10 @@
 #include "server/models/model_registry.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/config/kept_bytes.h"
-#include "kernels/config/presets.h"
 #include "kernels/config/validate_config.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
@@ -21,40 +19,6 @@ absl::Status CheckLayersBytes(absl::string_view field, int64_t bytes) {
   return MakeError(Reason::kLimitExceeded, field,
                    absl::StrCat(bytes, " bytes of frequencies of different layers"),
                    absl::StrCat("at most ", limits::kLayersBytesMax));
-}
-
-absl::StatusOr<std::unique_ptr<ModelRegistry>> ModelRegistry::Create(
-    absl::Span<const ModelFile> files, const Options& options) {
-  std::unique_ptr<ModelRegistry> registry(new ModelRegistry(options));  // owned by registry
-  for (const kernels::Preset& preset : kernels::Presets()) {
-    ROPE_RETURN_IF_ERROR(
-        registry->Add(std::string(preset.name), "preset", preset.config_json, preset.pairing));
-  }
-  std::set<std::string> names;
-  for (const ModelFile& file : files) {
-    if (!names.insert(file.name).second) {
-      return InvalidField("model", absl::StrCat("\"", file.name, "\" twice"), "names once");
-    }
-    ROPE_RETURN_IF_ERROR(registry->Add(file.name, "flag", file.config_json, std::nullopt));
-  }
-  return registry;
-}
-
-absl::Status ModelRegistry::Add(const std::string& name, const std::string& origin,
-                                std::string_view json, std::optional<kernels::Pairing> pairing) {
-  ROPE_RETURN_IF_ERROR(CheckModelName("model", name));
-  auto config = kernels::ModelConfig::Parse(json);
-  if (!config.ok()) return Prefixed(absl::StrCat("model ", name, ": "), config.status());
-  auto model = std::make_shared<Model>();
-  model->origin = origin;
-  model->config = *std::move(config);
-  model->pairing = pairing;
-  model->KeepComposite(json);
-  model->Summarize();
-  proto::WriterMutexLock lock(&mutex_);
-  if (model->width > kWidthHereMax) had_wide_models_.store(true, std::memory_order_relaxed);
-  models_.insert_or_assign(name, std::move(model));
-  return absl::OkStatus();
 }
 
 absl::StatusOr<std::shared_ptr<const RopeEntry>> ModelRegistry::Find(const v1::RopeSpec& spec) {

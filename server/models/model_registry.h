@@ -55,8 +55,15 @@ class ModelRegistry {
     int64_t registered_bytes_max = limits::kRegisteredBytesMax;
   };
 
+  // What Create found of a ModelFile.
+  struct FileReport {
+    std::string name;
+    bool replaces_preset = false;
+    std::vector<std::string> warnings = {};  // of all its layers
+  };
+
   // Holds the presets and the files; a file may replace a preset. INVALID_ARGUMENT: an invalid name
-  // or config, a duplicate name.
+  // or config, a duplicate name, a file that does not tell a layer's pairing.
   static absl::StatusOr<std::unique_ptr<ModelRegistry>> Create(absl::Span<const ModelFile> files,
                                                                const Options& options);
   static absl::StatusOr<std::unique_ptr<ModelRegistry>> Create(absl::Span<const ModelFile> files) {
@@ -112,6 +119,8 @@ class ModelRegistry {
     return registered_.bytes();
   }
   const Options& options() const { return options_; }
+  // One for each file, in the order of Create.
+  const std::vector<FileReport>& file_reports() const { return file_reports_; }
 
   // Increases when a model is unregistered. After that, an earlier result of Find for a spec that
   // names a model may no longer be valid.
@@ -135,8 +144,9 @@ class ModelRegistry {
   bool MayBeWide(const v1::RopeSpec& spec) const;
   // Null: not cached. `key`: CanonicalBytes of a spec without config_id.
   std::shared_ptr<const RopeEntry> FindCached(const std::string& key) const;
-  absl::Status Add(const std::string& name, const std::string& origin, std::string_view json,
-                   std::optional<kernels::Pairing> pairing);
+  absl::Status AddFile(const ModelFile& file);
+  // Returns whether the model replaces another one of this name.
+  bool Add(const std::string& name, Model model);
   absl::StatusOr<Source> ReadSource(const v1::RopeSpec& spec);
   // The model that `spec` names. Sets `field` to the path that errors of its config begin with.
   absl::StatusOr<ModelPtr> ReadModel(const v1::RopeSpec& spec, std::string& field);
@@ -157,6 +167,7 @@ class ModelRegistry {
   absl::Status Insert(const std::string& name, Model model);
 
   const Options options_;
+  std::vector<FileReport> file_reports_;  // only Create writes it
   std::atomic<int64_t> version_ = 0;
   // Whether there ever was a model wider than kWidthHereMax. If not, no name is looked up for it.
   std::atomic<bool> had_wide_models_ = false;

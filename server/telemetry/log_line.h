@@ -34,8 +34,9 @@ enum class LogKind {
   kProtobuf,    // a Protobuf error about a client's bytes
   kGrpc,        // a gRPC error about a client's connection
   kDevice,      // the accelerator refuses a batch
+  kMethod,      // a client calls a method that no service has
 };
-inline constexpr int kLogKindCount = 7;
+inline constexpr int kLogKindCount = 8;
 
 // LogLimiter::Admit on the process's limiter.
 std::optional<int64_t> AdmitLine(LogKind kind);

@@ -107,8 +107,10 @@ std::string_view Name(Method method) {
 
 Metrics::PerMethod::PerMethod() : duration(kDurationBounds) {}
 
-Metrics::Metrics(const std::string& version, const std::vector<std::string>& devices)
+Metrics::Metrics(const std::string& version, const std::string& revision,
+                 const std::vector<std::string>& devices)
     : version_(version),
+      revision_(revision),
       stages_{Histogram(kDurationBounds), Histogram(kDurationBounds), Histogram(kDurationBounds),
               Histogram(kDurationBounds)},
       batch_requests_(kBatchRequestsBounds),
@@ -144,6 +146,10 @@ void Metrics::CountBatch(const BatchReport& report) {
   batch_duration_.Observe(absl::ToInt64Nanoseconds(report.finished - report.started));
 }
 
+void Metrics::CountUnknownMethod() {
+  Add(unknown_methods_);
+}
+
 void Metrics::CountDeviceFault(std::string_view device) {
   Add(Device(device).faults);
 }
@@ -161,7 +167,9 @@ std::vector<MetricFamily> Metrics::Collect(const Gauges& gauges) const {
       MakeFamily("rope_build_info", "Always 1; the labels say what is running", MetricType::Gauge));
   std::vector<std::string> names;
   for (size_t i = 0; i + 1 < devices_.size(); ++i) names.push_back(devices_[i].name);
-  AddValue(families.back(), {{"version", version_}, {"device", absl::StrJoin(names, ",")}}, 1);
+  AddValue(families.back(),
+           {{"version", version_}, {"revision", revision_}, {"device", absl::StrJoin(names, ",")}},
+           1);
   const auto gauge = [&families](const char* name, const char* help, double value) {
     families.push_back(MakeGauge(name, help, value));
   };
@@ -219,6 +227,9 @@ void Metrics::CollectRequests(Families& families) const {
   families.push_back(std::move(answers));
   families.push_back(std::move(durations));
   families.push_back(std::move(stages));
+  families.push_back(MakeCounter("rope_unknown_methods_total",
+                                 "Calls of methods that no service of the server has",
+                                 Read(unknown_methods_)));
   families.push_back(MakeCounter("rope_received_bytes_total",
                                  "Bytes of request messages, without headers and framing",
                                  Read(received_bytes_)));

@@ -100,14 +100,17 @@ struct Gauges {
 
 class Metrics {
  public:
-  // `version` and `devices` are labels of rope_build_info. Batches name one of `devices`; any other
-  // name is counted as "other".
-  Metrics(const std::string& version, const std::vector<std::string>& devices);
+  // All are labels of rope_build_info. Batches name one of `devices`; any other name is counted as
+  // "other".
+  Metrics(const std::string& version, const std::string& revision,
+          const std::vector<std::string>& devices);
   ~Metrics();
 
   void CountRequest(const RequestReport& report);
   void CountRotation(const RotationReport& report);
   void CountBatch(const BatchReport& report);
+  // Counts a call of a method that no service of the server has.
+  void CountUnknownMethod();
   // Counts the loss of `device`. Other failed batches are not counted.
   void CountDeviceFault(std::string_view device);
 
@@ -136,10 +139,12 @@ class Metrics {
   void CollectBatches(Families& families) const;
 
   const std::string version_;
+  const std::string revision_;
   // One for each device, then one for "other"; never resized.
   std::deque<PerDevice> devices_;
   std::array<PerMethod, kMethodCount> methods_;
   std::array<Histogram, 4> stages_;  // decode, validate, queue, execute; nanoseconds
+  Counter unknown_methods_ = 0;
   Counter received_bytes_ = 0;
   Counter sent_bytes_ = 0;
   Counter tokens_ = 0;

@@ -1,22 +1,21 @@
 #include "server/telemetry/metrics_endpoint.h"
 
+#include <civetweb.h>
 #include <netdb.h>
-#include <prometheus/collectable.h>
-#include <prometheus/exposer.h>
 #include <prometheus/metric_family.h>
+#include <prometheus/text_serializer.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <exception>
+#include <chrono>
+#include <new>
+#include <optional>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
-#include "absl/time/time.h"
-#include "proto/mutex.h"
 #include "server/limits.h"
 #include "server/telemetry/metric_families.h"
 #include "server/telemetry/process_statistics.h"
@@ -40,30 +39,6 @@ void CollectProcess(std::vector<prometheus::MetricFamily>& families) {
                                process->start_time_seconds));
 }
 
-class Page final : public prometheus::Collectable {
- public:
-  Page(const Metrics& metrics, std::function<Gauges()> gauges)
-      : metrics_(metrics), gauges_(std::move(gauges)) {}
-
-  std::vector<prometheus::MetricFamily> Collect() const override {
-    std::vector<prometheus::MetricFamily> families = metrics_.Collect(gauges_());
-    CollectProcess(families);
-    return families;
-  }
-
- private:
-  const Metrics& metrics_;
-  const std::function<Gauges()> gauges_;
-};
-
-// Names and values of the HTTP library's options. A connection occupies a thread from its first
-// byte to its answer; half a request occupies it until the timeout.
-std::vector<std::string> HttpOptions(const std::string& address) {
-  return {"listening_ports",    address,
-          "num_threads",        absl::StrCat(limits::kMetricsThreads),
-          "request_timeout_ms", absl::StrCat(limits::kMetricsRequestMs)};
-}
-
 // Connects to a listener on this machine and closes the connection.
 void ConnectOnce(const std::string& host, int port) {
   addrinfo hints{};
@@ -78,27 +53,88 @@ void ConnectOnce(const std::string& host, int port) {
   freeaddrinfo(found);
 }
 
+// Starts the library's threads. A connection occupies a thread from its first byte to its answer;
+// half a request occupies it until the timeout. Null: the library cannot listen.
+mg_context* Start(const std::string& address) {
+  const std::string threads = absl::StrCat(limits::kMetricsThreads);
+  const std::string timeout = absl::StrCat(limits::kMetricsRequestMs);
+  // Names and values, then null.
+  const char* options[] = {"listening_ports",    address.c_str(), "num_threads", threads.c_str(),
+                           "request_timeout_ms", timeout.c_str(), nullptr};
+  const mg_callbacks callbacks{};
+  return mg_start(&callbacks, nullptr, options);
+}
+
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Listen(
-    const std::string& address, const Metrics& metrics, std::function<Gauges()> gauges) {
-  std::unique_ptr<MetricsEndpoint> endpoint(new MetricsEndpoint());  // owned by endpoint
-  try {  // the library reports an address in use only by an exception
-    endpoint->exposer_ = std::make_unique<prometheus::Exposer>(HttpOptions(address));
-  } catch (const std::exception&) {
+struct MetricsEndpoint::Page {
+  const char* path;
+  Answer (MetricsEndpoint::*answer)() const;
+};
+
+// Runs on a thread of the library, which knows no exceptions. Returns the HTTP status, or 0 for a
+// request that the library shall answer: another path, another method.
+int MetricsEndpoint::Respond(mg_connection* connection, void* self) {
+  static constexpr Page kPages[] = {{"/metrics", &MetricsEndpoint::MetricsPage},
+                                    {"/livez", &MetricsEndpoint::Live},
+                                    {"/readyz", &MetricsEndpoint::Ready},
+                                    {"/healthz", &MetricsEndpoint::Ready}};
+  const mg_request_info& request = *mg_get_request_info(connection);
+  const std::string_view method = request.request_method;
+  if (method != "GET" && method != "HEAD") return 0;
+  for (const Page& page : kPages) {
+    if (page.path != std::string_view(request.local_uri)) continue;
+    Answer answer;
+    try {
+      answer = (static_cast<const MetricsEndpoint*>(self)->*page.answer)();
+    } catch (const std::bad_alloc&) {
+      answer = {503, ""};
+    }
+    const std::string length = std::to_string(answer.body.size());
+    mg_response_header_start(connection, answer.status);
+    mg_response_header_add(connection, "Content-Type", "text/plain; charset=utf-8", -1);
+    mg_response_header_add(connection, "Cache-Control", "no-store", -1);
+    mg_response_header_add(connection, "Content-Length", length.c_str(), -1);
+    mg_response_header_send(connection);
+    if (method == "GET") mg_write(connection, answer.body.data(), answer.body.size());
+    return answer.status;
+  }
+  return 0;
+}
+
+MetricsEndpoint::Answer MetricsEndpoint::MetricsPage() const {
+  proto::MutexLock lock(&mutex_);
+  std::vector<prometheus::MetricFamily> families = sources_.metrics->Collect(sources_.gauges());
+  CollectProcess(families);
+  return {200, prometheus::TextSerializer().Serialize(families)};
+}
+
+MetricsEndpoint::Answer MetricsEndpoint::Live() const {
+  return {200, "ALIVE\n"};
+}
+
+MetricsEndpoint::Answer MetricsEndpoint::Ready() const {
+  return sources_.serving() ? Answer{200, "SERVING\n"} : Answer{503, "NOT_SERVING\n"};
+}
+
+absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Listen(const std::string& address,
+                                                                         Sources sources) {
+  mg_context* const library = Start(address);
+  if (library == nullptr) {
     // A library built without IPv6, as the distribution's is, accepts no IPv6 address.
     const char* want = address[0] == '[' ? "an IPv4 address, or a libcivetweb with IPv6"
                                          : "an address that is free";
     return absl::UnavailableError(absl::StrCat("--metrics_listen: got ", address, ", want ", want));
   }
-  endpoint->host_ = address.substr(0, address.rfind(':'));
-  endpoint->page_ = std::make_shared<Page>(metrics, std::move(gauges));
-  endpoint->exposer_->RegisterCollectable(endpoint->page_);
+  const std::string host = address.substr(0, address.rfind(':'));
+  std::unique_ptr<MetricsEndpoint> endpoint(
+      new MetricsEndpoint(host, std::move(sources), library));  // owned by endpoint
+  // A handler of "/" gets every path.
+  mg_set_request_handler(library, "/", &Respond, endpoint.get());
   return endpoint;
 }
 
 MetricsEndpoint::~MetricsEndpoint() {
-  if (exposer_ == nullptr) return;
   // The library's listener may sleep for two seconds before it notices the stop request. A new
   // connection wakes it.
   proto::Notification closed;
@@ -106,13 +142,15 @@ MetricsEndpoint::~MetricsEndpoint() {
     while (!closed.WaitForNotificationWithTimeout(std::chrono::milliseconds(5)))
       ConnectOnce(host, port);
   });
-  exposer_.reset();
+  mg_stop(library_);
   closed.Notify();
   waker.join();
 }
 
 int MetricsEndpoint::port() const {
-  return exposer_->GetListeningPorts().front();
+  mg_server_port ports[1] = {};
+  mg_get_server_ports(library_, 1, ports);
+  return ports[0].port;
 }
 
 }  // namespace rope::server

@@ -1,43 +1,67 @@
-// MetricsEndpoint: serves /metrics over HTTP while it exists.
+// MetricsEndpoint: serves HTTP while it exists.
 //
-// Threading:  The HTTP library's threads read the metrics and call `gauges`, one at a time.
-// Ownership:  `metrics` and everything that `gauges` reads must outlive the endpoint.
-// Errors:     UNAVAILABLE: the server cannot listen on the address.
+//   GET /metrics            the metrics, in the text format of Prometheus
+//   GET /livez              200 ALIVE: the process runs
+//   GET /readyz, /healthz   200 SERVING, or 503 NOT_SERVING: gRPC health of the whole server
+//
+// Threading:  The HTTP library's threads read the sources: `gauges` one at a time, `serving` at any
+//             time.
+// Ownership:  Everything that Sources refers to must outlive the endpoint.
+// Errors:     UNAVAILABLE: the server cannot listen on the address. To clients: 404 for any other
+//             path.
 // Limits:     A connection that sends half a request occupies a thread for kMetricsRequestMs. While
-//             kMetricsThreads are occupied, a scrape waits for a free thread.
+//             kMetricsThreads are occupied, a request waits for a free thread.
 #ifndef ROPE_SERVER_TELEMETRY_METRICS_ENDPOINT_H_
 #define ROPE_SERVER_TELEMETRY_METRICS_ENDPOINT_H_
 
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
+#include "proto/mutex.h"
 #include "server/telemetry/metrics.h"
 
-namespace prometheus {
-class Collectable;
-class Exposer;
-}  // namespace prometheus
+struct mg_connection;
+struct mg_context;
 
 namespace rope::server {
 
 class MetricsEndpoint {
  public:
+  struct Sources {
+    const Metrics* metrics = nullptr;
+    std::function<Gauges()> gauges;
+    std::function<bool()> serving;
+  };
+
   // Listens on HOST:PORT. With port 0 the system picks one.
   static absl::StatusOr<std::unique_ptr<MetricsEndpoint>> Listen(const std::string& address,
-                                                                 const Metrics& metrics,
-                                                                 std::function<Gauges()> gauges);
+                                                                 Sources sources);
   ~MetricsEndpoint();
 
   int port() const;
 
  private:
-  MetricsEndpoint() = default;
+  struct Answer {
+    int status = 0;  // of HTTP
+    std::string body;
+  };
+  struct Page;
 
-  std::string host_;
-  std::shared_ptr<prometheus::Collectable> page_;
-  std::unique_ptr<prometheus::Exposer> exposer_;
+  MetricsEndpoint(std::string host, Sources sources, mg_context* library)
+      : host_(std::move(host)), sources_(std::move(sources)), library_(library) {}
+
+  static int Respond(mg_connection* connection, void* self);
+  Answer MetricsPage() const;
+  Answer Live() const;
+  Answer Ready() const;
+
+  const std::string host_;
+  const Sources sources_;
+  mutable proto::Mutex mutex_;  // held while the metrics are read, so that scrapes take turns
+  mg_context* const library_;   // its threads
 };
 
 }  // namespace rope::server

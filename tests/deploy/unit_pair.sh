@@ -13,7 +13,7 @@ write_unit_pair() {
     printf '\x93NUMPY\x01\x00\x76\x00%-117s\n' "$header"
     printf '\x00\x00\x80\x3f\x00\x00\x00\x00'
   } >"$1/q.npy"
-  echo '{"rope_theta": 10000, "head_dim": 2}' >"$1/config.json"
+  echo '{"model_type": "llama", "rope_theta": 10000, "head_dim": 2}' >"$1/config.json"
 }
 
 # is_rotated_unit_pair FILE.npy: succeeds if the file holds (cos 1, sin 1); else prints its numbers.

@@ -135,6 +135,17 @@ TEST(CommandLineTest, UnreadableModelFileIsAnError) {
   EXPECT_THAT(outcome.output, HasSubstr("--model: got /does/not/exist.json"));
 }
 
+TEST(CommandLineTest, ModelFileThatDoesNotTellItsPairingIsAnError) {
+  const std::string path = TemporaryFolder() + "/config.json";
+  std::ofstream(path) << R"({"head_dim": 4})";
+  const Outcome outcome =
+      RunProgram({ServerProgram(), "--listen=127.0.0.1:0", "--model=mine=" + path});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.output,
+              HasSubstr("model mine: rope.pairing: got nothing, want PAIRING_HALF"));
+  EXPECT_THAT(outcome.output, Not(HasSubstr("rope.error"))) << "the text alone";
+}
+
 TEST(CommandLineTest, UnixSocketThatIsInUseIsAnErrorAndAStaleOneIsReplaced) {
   const std::string path = TemporaryFolder() + "/rope.sock";
   {

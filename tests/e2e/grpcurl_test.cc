@@ -130,6 +130,14 @@ TEST_F(GrpcurlTest, ShowsTheFieldAtFault) {
   EXPECT_THAT(outcome.output, HasSubstr("rope.model: got \"nobody\""));
 }
 
+TEST_F(GrpcurlTest, ShowsTheDetailsOfAnErrorInWords) {
+  const Outcome outcome = Call("rope.v1.RopeService/Rotate", R"({"rope": {"model": "nobody"},
+    "positions": {"start": 0}, "tensors": []})");
+  EXPECT_THAT(outcome.output, Not(HasSubstr("is not recognized")));
+  EXPECT_THAT(outcome.output, HasSubstr(R"("reason":"MODEL_NOT_FOUND")"));
+  EXPECT_THAT(outcome.output, HasSubstr(R"("field_violations":[{"field":"rope.model",)"));
+}
+
 // Reflection has no comments; the descriptor set of the build has them.
 TEST_F(GrpcurlTest, DescribesWithCommentsFromTheProtosetAndCallsWithIt) {
   const std::string protoset = ROPE_BINARY_DIR "/rope.protoset";

@@ -81,6 +81,20 @@ TEST(HostileDrainTest, WhatIsHalfSentDelaysNoDrain) {
   EXPECT_EQ(server.process().WaitFor(kSoon), 0);
 }
 
+TEST(HostileDrainTest, AnswersToUnknownMethodsThatAreNotReadDelayNoDrain) {
+  TestServer server({"--log_level=error", "--metrics_listen=127.0.0.1:0"});
+  Http2Peer peer(ConnectTcp(server.address()));
+  peer.StopReading();
+  const std::string path = "/" + std::string(200, 'x') + "/y";
+  for (int i = 0; i < 2000; ++i) peer.StartCall(path);
+  const auto deadline = std::chrono::steady_clock::now() + seconds(20);
+  while (Scrape(MetricsPort(server)).Value("rope_unknown_methods_total") < 1 &&
+         std::chrono::steady_clock::now() < deadline) {
+  }
+  server.process().Signal(SIGTERM);
+  EXPECT_EQ(server.process().WaitFor(kSoon), 0);
+}
+
 TEST(HostileDrainTest, SecondSignalEndsADrainThatWaitsForWork) {
   TestServer server({"--drain_timeout=60s", "--metrics_listen=127.0.0.1:0", "--log_level=error"});
   const auto peers = KeepBusy(server);

@@ -23,6 +23,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr int kResourceExhausted = grpc::StatusCode::RESOURCE_EXHAUSTED;
+constexpr int kUnimplemented = grpc::StatusCode::UNIMPLEMENTED;
 constexpr std::string_view kWatch = "/grpc.health.v1.Health/Watch";
 constexpr std::string_view kReflection =
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
@@ -69,6 +70,25 @@ TEST(HostileServicesTest, ReflectionStreamsAreFewAndEnd) {
     watched.ExpectUnharmed("100 reflection streams with half of a message");
   }
   watched.ExpectMemoryGivenBack("100 reflection streams with half of a message");
+}
+
+// Calls of a method that no service has; each announces 8 MiB and sends half of it.
+TEST(HostileServicesTest, MessagesToUnknownMethodsAreNotRead) {
+  constexpr int kCalls = 200;
+  const std::string message(8 * kMiB, '\0');
+  WatchedServer watched;
+  {
+    Http2Peer peer = watched.NewPeer(/*window=*/0);
+    std::vector<uint32_t> streams;
+    for (int i = 0; i < kCalls && !peer.lost(); ++i) {
+      streams.push_back(peer.StartCall("/no.Service/Method"));
+      peer.SendPart(streams.back(), message, message.size() / 2, /*last=*/false, milliseconds(100));
+    }
+    EXPECT_TRUE(peer.Await([&] { return AreOver(peer, streams); }, seconds(20)));
+    for (const uint32_t stream : streams) EXPECT_EQ(peer.stream(stream).code, kUnimplemented);
+    watched.ExpectUnharmed("200 calls of an unknown method with half of a message");
+  }
+  watched.ExpectMemoryGivenBack("200 calls of an unknown method");
 }
 
 // The errors of RotateStream that the server has counted.

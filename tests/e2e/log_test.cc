@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <string>
@@ -30,7 +31,9 @@ namespace {
 
 using std::chrono::seconds;
 using std::chrono::steady_clock;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 // As in limits.h.
@@ -94,6 +97,39 @@ int64_t LeftOut(const std::vector<std::string>& lines) {
     sum += lines_left_out;
   }
   return sum;
+}
+
+// The log of a server from its start to its end.
+std::string LogOfARun(const std::vector<std::string>& flags) {
+  TestServer server(flags, Process::Errors::kPipe);
+  server.process().Signal(SIGTERM);
+  EXPECT_EQ(server.process().Wait(), 0);
+  return server.process().ReadErrors();
+}
+
+TEST(LogTest, StartIsOneLineAndAutoWithoutAGpuIsNoError) {
+  const std::string log = LogOfARun({"--device=auto", "--threads=1", "--memory_bytes=1GiB"});
+  EXPECT_THAT(log, ContainsRegex(" info started version=[0-9.]+ revision=[^ ]+ pid=[0-9]+ "));
+  EXPECT_THAT(log, HasSubstr(" threads=1 memory_bytes=1073741824 max_message_bytes=134217728 "));
+  EXPECT_THAT(log, ContainsRegex(" listen=127.0.0.1:[0-9]+ metrics_listen=off models=[0-9]+ "
+                                 "model_files=none\n"));
+  EXPECT_THAT(log, Not(HasSubstr("got cuda")));
+  EXPECT_THAT(log, Not(HasSubstr(" warning ")));
+}
+
+TEST(LogTest, StartWarnsOfModelFilesAndOfFlagsWithoutEffect) {
+  const std::string folder = TemporaryFolder();
+  const std::string good = folder + "/good.json";
+  std::ofstream(good) << R"({"model_type": "llama", "head_dim": 4, "rope_theta": 7})";
+  const std::string bad = folder + "/bad.json";
+  std::ofstream(bad) << R"({"model_type": "llama", "head_dim": 4, "rope_theta": 7,
+             "rope_scaling": {"type": "linear", "factor": 0.5}})";
+  const std::string log =
+      LogOfARun({"--model=llama-3-8b=" + good, "--model=mine=" + bad, "--socket_mode=600"});
+  EXPECT_THAT(log, HasSubstr(" model_files=llama-3-8b:0,mine:1\n"));
+  EXPECT_THAT(log, HasSubstr(" warning model=llama-3-8b replaces the preset of this name\n"));
+  EXPECT_THAT(log, ContainsRegex(" warning model=mine warning=\"factor 0.5 [^\n]*\"\n"));
+  EXPECT_THAT(log, HasSubstr(" warning --socket_mode has no effect: no --listen is unix:PATH\n"));
 }
 
 TEST(LogTest, StandardErrorThatIsNotReadHoldsUpNeitherCallsNorTheEnd) {

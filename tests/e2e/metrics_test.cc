@@ -1,11 +1,13 @@
 // GET /metrics over a plain socket, as Prometheus does.
 #include <gmock/gmock.h>
+#include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -17,7 +19,10 @@
 namespace rope::testing {
 namespace {
 
+using ::testing::ContainsRegex;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 TEST(MetricsTest, BuildInfoAndCountsOfAnsweredCalls) {
   TestServer server({"--metrics_listen=127.0.0.1:0"});
@@ -34,10 +39,54 @@ TEST(MetricsTest, BuildInfoAndCountsOfAnsweredCalls) {
   const std::string page = Get("/metrics", port);
   EXPECT_THAT(page, HasSubstr("rope_build_info{"));
   EXPECT_THAT(page, HasSubstr("version=\"0.1.0\""));
+  EXPECT_THAT(page, ContainsRegex("revision=\"([0-9a-f]{12}|[0-9a-zA-Z._-]+)\""));
   EXPECT_THAT(page, HasSubstr("device=\"cpu\""));
   EXPECT_THAT(page, HasSubstr("rope_requests_total{code=\"OK\",method=\"Rotate\"} 1"));
   EXPECT_THAT(page,
               HasSubstr("rope_requests_total{code=\"INVALID_ARGUMENT\",method=\"Rotate\"} 1"));
+}
+
+TEST(MetricsTest, HealthHasPathsAndOthersAreNotFound) {
+  TestServer server({"--metrics_listen=127.0.0.1:0"});
+  const int port = MetricsPort(server);
+  const std::pair<const char*, const char*> answers[] = {
+      {"/livez", "\r\n\r\nALIVE\n"},
+      {"/readyz", "\r\n\r\nSERVING\n"},
+      {"/healthz", "\r\n\r\nSERVING\n"},
+  };
+  for (const auto& [path, body] : answers) {
+    const std::string answer = Get(path, port);
+    EXPECT_THAT(answer, StartsWith("HTTP/1.0 200 OK\r\n")) << path;
+    EXPECT_THAT(answer, EndsWith(body)) << path;
+  }
+  for (const char* path : {"/", "/ready", "/readyz/", "/metrics/x"}) {
+    EXPECT_THAT(Get(path, port), StartsWith("HTTP/1.0 404 ")) << path;
+  }
+}
+
+TEST(MetricsTest, UnknownMethodIsAnsweredWithTheServicesAndCounted) {
+  TestServer server({"--metrics_listen=127.0.0.1:0"});
+  grpc::GenericStub stub(server.NewChannel());
+  grpc::CompletionQueue queue;
+  for (const char* method :
+       {"/inference.GRPCInferenceService/ServerLive", "/rope.v1.RopeService/Rotat", "/no\"slash"}) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+    grpc::ByteBuffer reply;
+    grpc::Status status;
+    void* tag = nullptr;
+    bool ok = false;
+    const auto call = stub.PrepareUnaryCall(&context, method, grpc::ByteBuffer(), &queue);
+    call->StartCall();
+    call->Finish(&reply, &status, nullptr);
+    ASSERT_TRUE(queue.Next(&tag, &ok));
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED) << method;
+    EXPECT_THAT(status.error_message(), HasSubstr("want a method of rope.v1.RopeService, "))
+        << method;
+    EXPECT_FALSE(status.error_details().empty()) << method;
+  }
+  EXPECT_EQ(Scrape(MetricsPort(server)).Value("rope_unknown_methods_total"), 3);
+  EXPECT_TRUE(Serves(*server.NewStub()));
 }
 
 v1::RotateRequest RequestOfMebibytes(int64_t mebibytes) {

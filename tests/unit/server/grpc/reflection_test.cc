@@ -117,6 +117,23 @@ TEST_F(ReflectionTest, OneStreamAnswersAllThatAToolAsks) {
   EXPECT_TRUE(stream.io->Finish().ok());
 }
 
+TEST_F(ReflectionTest, DetailsOfErrorsAreShownAndTheGeneratedPoolHasNone) {
+  Stream& stream = Open();
+  ServerReflectionRequest request;
+  for (const char* name : {"ErrorInfo", "BadRequest", "BadRequest.FieldViolation", "RetryInfo"}) {
+    const std::string symbol = std::string("google.rpc.") + name;
+    request.set_file_containing_symbol(symbol);
+    EXPECT_THAT(FilesIn(Ask(stream, request)),
+                ElementsAre("google/rpc/error_details.proto", "google/protobuf/duration.proto"));
+    EXPECT_EQ(google::protobuf::DescriptorPool::generated_pool()->FindMessageTypeByName(symbol),
+              nullptr);
+  }
+  request.set_file_by_filename("google/rpc/error_details.proto");
+  EXPECT_EQ(FilesIn(Ask(stream, request)).front(), "google/rpc/error_details.proto");
+  request.set_file_containing_symbol("google.rpc.Help");
+  EXPECT_EQ(Ask(stream, request).error_response().error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
 TEST_F(ReflectionTest, UnknownNamesAreErrorsOfOneRequest) {
   Stream& stream = Open();
   ServerReflectionRequest request;

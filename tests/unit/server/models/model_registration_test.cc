@@ -316,7 +316,8 @@ TEST_F(ModelRegistrationTest, ModelIsAsWideAsItsWidestLayerType) {
 }
 
 TEST_F(ModelRegistrationTest, WideFilesOfTheOperatorAreWideToo) {
-  const std::vector<ModelRegistry::ModelFile> files = {{"wide", R"({"head_dim": 4096})"}};
+  const std::vector<ModelRegistry::ModelFile> files = {
+      {"wide", R"({"model_type": "llama", "head_dim": 4096})"}};
   const auto registry = ModelRegistry::Create(files).value();
   EXPECT_TRUE(registry->TakesLong(ByModel("wide"), 0));
   EXPECT_FALSE(registry->TakesLong(ByModel("llama-3-8b"), 0));

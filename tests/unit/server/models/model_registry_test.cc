@@ -221,8 +221,8 @@ TEST(ConfigIdTest, EveryServerGivesTheSameIdAndKnowsOnlyWhatItHasSeen) {
 }
 
 TEST(ConfigIdTest, OneEmbeddingHasOneIdHoweverItIsGiven) {
-  const auto registry = MakeRegistry({{"mine", kPlain}});
-  const auto by_json = registry->Find(ByJson(kPlain));
+  const auto registry = MakeRegistry({{"mine", kLlama}});
+  const auto by_json = registry->Find(ByJson(kLlama));
   const auto by_model = registry->Find(ByModel("mine"));
   ASSERT_THAT(by_json, IsOk());
   ASSERT_THAT(by_model, IsOk());
@@ -500,7 +500,7 @@ TEST(SubConfigTest, FileOfAModelIsReadOnceForASubConfig) {
 }
 
 TEST(ModelFilesTest, FlagModelReplacesAPreset) {
-  const auto registry = MakeRegistry({{"llama-3-8b", kPlain}});
+  const auto registry = MakeRegistry({{"llama-3-8b", kLlama}});
   const auto entry = registry->Find(ByModel("llama-3-8b"));
   ASSERT_THAT(entry, IsOk());
   EXPECT_EQ((*entry)->layer().config.rope_theta, 10000);
@@ -508,12 +508,31 @@ TEST(ModelFilesTest, FlagModelReplacesAPreset) {
     if (model.name() != "llama-3-8b") continue;
     EXPECT_EQ(model.origin(), "flag");
     EXPECT_EQ(model.head_dim(), 64);
-    EXPECT_EQ(model.pairing(), v1::PAIRING_UNSPECIFIED);
+    EXPECT_EQ(model.max_position_embeddings(), 4096);
   }
 }
 
+TEST(ModelFilesTest, ReportsNameWhatTheOperatorShouldKnow) {
+  const std::string doubtful = R"({"model_type": "llama", "head_dim": 64,
+      "rope_scaling": {"type": "linear", "factor": 0.5}})";
+  const auto registry = MakeRegistry({{"llama-3-8b", kLlama}, {"mine", doubtful}});
+  const auto& reports = registry->file_reports();
+  ASSERT_EQ(reports.size(), 2U);
+  EXPECT_EQ(reports[0].name, "llama-3-8b");
+  EXPECT_TRUE(reports[0].replaces_preset);
+  EXPECT_EQ(reports[1].name, "mine");
+  EXPECT_FALSE(reports[1].replaces_preset);
+  EXPECT_THAT(reports[1].warnings, Contains(HasSubstr("factor")));
+}
+
+TEST(ModelFilesTest, FileThatDoesNotTellItsPairingIsInvalid) {
+  const std::vector<ModelRegistry::ModelFile> files = {{"mine", kPlain}};
+  EXPECT_THAT(ModelRegistry::Create(files),
+              StatusIs(kInvalid, HasSubstr("model mine: rope.pairing: got nothing")));
+}
+
 TEST(ModelFilesTest, NameTwiceIsInvalid) {
-  const std::vector<ModelRegistry::ModelFile> files = {{"mine", kPlain}, {"mine", kPlain}};
+  const std::vector<ModelRegistry::ModelFile> files = {{"mine", kLlama}, {"mine", kLlama}};
   EXPECT_THAT(ModelRegistry::Create(files),
               StatusIs(kInvalid, HasSubstr("model: got \"mine\" twice")));
 }

@@ -33,11 +33,11 @@ class MetricsTest : public ::testing::Test {
     return Exposition(TextOf(metrics_, gauges)).Value(sample);
   }
 
-  Metrics metrics_{"1.2.3", {"cuda", "cpu"}};
+  Metrics metrics_{"1.2.3", "abc", {"cuda", "cpu"}};
 };
 
 TEST_F(MetricsTest, BuildInfoSaysWhatIsRunning) {
-  EXPECT_EQ(Value(R"(rope_build_info{version="1.2.3",device="cuda,cpu"})"), 1);
+  EXPECT_EQ(Value(R"(rope_build_info{version="1.2.3",revision="abc",device="cuda,cpu"})"), 1);
 }
 
 TEST_F(MetricsTest, PageOfAnIdleServerIsWellFormedAndNamesFollowTheConventions) {

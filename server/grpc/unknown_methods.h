@@ -1,0 +1,52 @@
+// UnknownMethods: answers calls of methods that no service of this server has, with UNIMPLEMENTED
+// and the names of the services.
+//
+// gRPC gives a call to this service only if its path names no registered method, so that other
+// calls do not meet it. Without it, gRPC answers such calls itself, without a text.
+//
+//   armed -> arrived (headers): arms a successor, finishes -> ended
+//
+// No step reads: what the client sends of its message stays within the flow control of its stream
+// until the answer ends the stream. The call deletes itself when the last step and gRPC's done
+// notification are back.
+//
+// Threading:  Calls run on their queue's thread.
+// Ownership:  Calls own themselves. The constructor's arguments must outlive the service and its
+//             calls.
+// Errors:     UNIMPLEMENTED with reason NOT_BUILT, to every call.
+// Limits:     Each call is one of the connection's kConcurrentStreamsMax.
+#ifndef ROPE_SERVER_GRPC_UNKNOWN_METHODS_H_
+#define ROPE_SERVER_GRPC_UNKNOWN_METHODS_H_
+
+#include <grpcpp/completion_queue.h>
+#include <grpcpp/generic/async_generic_service.h>
+
+#include <string>
+#include <vector>
+
+#include "server/grpc/calls_in_flight.h"
+#include "server/telemetry/metrics.h"
+
+namespace rope::server {
+
+class UnknownMethods {
+ public:
+  // `services`: the full names of those that the server has.
+  UnknownMethods(const std::vector<std::string>& services, CallsInFlight& in_flight,
+                 Metrics& metrics);
+
+  grpc::AsyncGenericService& service() { return service_; }
+  void Arm(grpc::ServerCompletionQueue& queue);
+
+ private:
+  class Call;
+
+  grpc::AsyncGenericService service_;
+  const std::string want_;  // of the error
+  CallsInFlight& in_flight_;
+  Metrics& metrics_;
+};
+
+}  // namespace rope::server
+
+#endif  // ROPE_SERVER_GRPC_UNKNOWN_METHODS_H_

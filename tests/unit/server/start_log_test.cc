@@ -1,0 +1,25 @@
+#include "server/start_log.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace rope::server {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+TEST(StartLogTest, FileHasALineForEachWarningUpToABound) {
+  EXPECT_THAT(LinesOf({.name = "mine"}), IsEmpty());
+  EXPECT_THAT(LinesOf({.name = "mine", .replaces_preset = true, .warnings = {"a \"b\"\n"}}),
+              ElementsAre("model=mine replaces the preset of this name",
+                          R"(model=mine warning="a \"b\"\n")"));
+  const std::vector<std::string> many(kWarningsShown + 3, "w");
+  const std::vector<std::string> lines = LinesOf({.name = "mine", .warnings = many});
+  EXPECT_THAT(lines, SizeIs(kWarningsShown + 1));
+  EXPECT_EQ(lines.back(), "model=mine warnings_left_out=3");
+}
+
+}  // namespace
+}  // namespace rope::server
