@@ -179,6 +179,5 @@ int main(int argc, char** argv) {
   const sigset_t signals = BlockSignals();
   const rope::server::LogOutput log(STDERR_FILENO);
   TakeLogs(log.logger(), options->log_level);
-  if (const std::string warning = options->Warning(); !warning.empty()) spdlog::warn(warning);
   return Serve(*options, signals);
 }

@@ -275,7 +275,7 @@ absl::Status CheckMemory(const ServerOptions& options) {
   return absl::OkStatus();
 }
 
-// The value of ServerOptions::idle_flags.
+// Flags that were given without effect.
 std::vector<std::string> IdleFlags(const CLI::App& app, const ServerOptions& options) {
   const auto is_unix = [](const std::string& a) { return absl::StartsWith(a, "unix:"); };
   const RegionTable::Options& shared = options.shared_memory;
@@ -323,15 +323,19 @@ absl::StatusOr<ServerOptions> ParseOptions(const std::vector<std::string>& argum
   }
   ROPE_RETURN_IF_ERROR(CheckMemory(options));
   DivideSharedMemory(given, options);
-  options.idle_flags = IdleFlags(*app, options);
+  options.warnings = IdleFlags(*app, options);
+  std::string memory = SharedMemoryWarning(options);
+  if (!memory.empty()) options.warnings.push_back(std::move(memory));
   return options;
 }
 
-std::string ServerOptions::Warning() const {
-  const int64_t left = DefaultSharedMemoryBytes(available_bytes, memory_bytes);
-  if (!shared_memory.enabled || (shared_memory.bytes_max <= left && left > 0)) return {};
-  return absl::StrCat("--shared_memory_bytes: got ", shared_memory.bytes_max, ", want 1 to ", left,
-                      ", what --memory_bytes (", memory_bytes, ") leaves of ", available_bytes,
+std::string SharedMemoryWarning(const ServerOptions& options) {
+  const RegionTable::Options& shared = options.shared_memory;
+  const int64_t left = DefaultSharedMemoryBytes(options.available_bytes, options.memory_bytes);
+  if (!shared.enabled || (shared.bytes_max <= left && left > 0)) return {};
+  return absl::StrCat("--shared_memory_bytes: got ", shared.bytes_max, ", want 1 to ", left,
+                      ", what --memory_bytes (", options.memory_bytes, ") leaves of ",
+                      options.available_bytes,
                       ": requests that touch a client's memory first are charged to the server");
 }
 

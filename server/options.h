@@ -40,11 +40,8 @@ struct ServerOptions {
   std::optional<int64_t> table_cache_bytes;
   int threads = 0;  // 0: as many as there are processors
   std::string log_level = "info";
-  // Flags that were given and change nothing, or not what they seem to, each with the reason.
-  std::vector<std::string> idle_flags;
-
-  // What an operator should know about the flags, though the server starts; empty: nothing.
-  std::string Warning() const;
+  // Flags that change nothing, or not what they seem to, each with the reason.
+  std::vector<std::string> warnings;
 
   MemoryShares memory_shares() const {
     return DivideMemory(memory_bytes, table_cache_bytes, max_message_bytes);
@@ -53,6 +50,10 @@ struct ServerOptions {
 
 // Reads --name=value arguments; `--help` is answered by Help() and the caller.
 absl::StatusOr<ServerOptions> ParseOptions(const std::vector<std::string>& arguments);
+
+// Why requests may use more memory than there is: shared memory takes more than `memory_bytes`
+// leaves. Empty: it fits, or is off.
+std::string SharedMemoryWarning(const ServerOptions& options);
 
 // All flags with their meaning and default.
 std::string Help();

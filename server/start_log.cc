@@ -62,7 +62,7 @@ void LogStart(const Started& started) {
       absl::StrJoin(started.addresses, ","),
       started.metrics_address.empty() ? "off" : started.metrics_address,
       started.models.model_count(), files.empty() ? "none" : FilesOf(files));
-  for (const std::string& flag : options.idle_flags) spdlog::warn("{}", flag);
+  for (const std::string& flag : options.warnings) spdlog::warn("{}", flag);
   for (const FileReport& file : files) {
     for (const std::string& line : LinesOf(file)) spdlog::warn("{}", line);
   }

@@ -96,13 +96,14 @@ TEST(OptionsTest, SharedMemoryThatDoesNotFitIsAWarning) {
   ServerOptions options = Parse({"--enable_shared_memory", "--memory_bytes=768MiB"});
   options.available_bytes = limits::kGiB;
   options.shared_memory.bytes_max = 256 * limits::kMiB;
-  EXPECT_EQ(options.Warning(), "");
+  EXPECT_EQ(SharedMemoryWarning(options), "");
   options.shared_memory.bytes_max += 1;
-  EXPECT_THAT(options.Warning(), HasSubstr("--shared_memory_bytes: got 268435457, want 1 to "
-                                           "268435456, what --memory_bytes (805306368) leaves of "
-                                           "1073741824"));
+  EXPECT_THAT(SharedMemoryWarning(options),
+              HasSubstr("--shared_memory_bytes: got 268435457, want 1 to "
+                        "268435456, what --memory_bytes (805306368) leaves of "
+                        "1073741824"));
   options.shared_memory.enabled = false;
-  EXPECT_EQ(options.Warning(), "");
+  EXPECT_EQ(SharedMemoryWarning(options), "");
 }
 
 TEST(OptionsTest, ListenReplacesTheDefaultAndRepeats) {
@@ -225,13 +226,13 @@ TEST(OptionsTest, FlagsWithoutEffectAreNamed) {
        "--table_cache_bytes is 0: every request computes its rows again"},
   };
   for (const auto& [flags, text] : cases) {
-    EXPECT_THAT(Parse(flags).idle_flags, ElementsAre(HasSubstr(text))) << flags.back();
+    EXPECT_THAT(Parse(flags).warnings, ElementsAre(HasSubstr(text))) << flags.back();
   }
-  EXPECT_THAT(Parse({}).idle_flags, IsEmpty());
+  EXPECT_THAT(Parse({}).warnings, IsEmpty());
   EXPECT_THAT(Parse({"--listen=unix:/a", "--socket_mode=660", "--enable_shared_memory",
                      "--shm_prefix=/a", "--shared_memory_bytes=2GiB", "--session_memory_bytes=1GiB",
                      "--threads=1", "--table_cache_bytes=1"})
-                  .idle_flags,
+                  .warnings,
               IsEmpty());
 }
 
