@@ -143,7 +143,9 @@ class HelloReaderFuzzTest : public HelloFuzzTest {
     std::string sent;
     size_t came = 0;  // descriptors that came with the bytes of the hello
     HelloReader::Next next = HelloReader::Next::kWait;
-    for (const Part& part : Parts(bytes, 3)) {
+    // Behind a part with descriptors the reader sees no more of a preface, and closes it in time.
+    const bool is_preface = kHttp2Preface.starts_with(bytes);
+    for (const Part& part : Parts(bytes, is_preface ? uint64_t{1} << 60 : 3)) {
       if (sent.size() < proto::kHelloBytes) came += part.descriptors;
       Send(sockets.client.get(), part);
       sent += part.bytes;
