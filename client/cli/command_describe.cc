@@ -1,8 +1,11 @@
 // describe: what a config means, as a page or as JSON. A file and a preset are described in this
-// process, unless --target names a server.
+// process, unless --target names a server. Layers that differ are described one after the other.
 #include <cmath>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -10,6 +13,7 @@
 #include "client/cli/files.h"
 #include "client/cli/local_describe.h"
 #include "client/cli/plot/plot.h"
+#include "kernels/config/presets.h"
 
 namespace rope::client {
 namespace {
@@ -75,8 +79,10 @@ void PrintHead(const DescribeReply& reply) {
   absl::PrintF("for seq_len       %d%s\n", reply.seq_len,
                reply.depends_on_seq_len ? " (another length gives other numbers)" : "");
   if (reply.precision == Precision::kHf) absl::PrintF("precision         hf\n");
-  absl::PrintF("float32 angles    off by up to %.3g in cos and sin up to position %d\n",
-               reply.float32_angle_error, reply.float32_angle_position);
+  if (reply.float32_angle_position > 0) {
+    absl::PrintF("float32 angles    off by up to %.3g in cos and sin up to position %d\n",
+                 reply.float32_angle_error, reply.float32_angle_position);
+  }
   if (!reply.config_id.empty()) absl::PrintF("config_id         %s\n", reply.config_id);
 }
 
@@ -114,6 +120,7 @@ void PrintRows(const DescribeReply& reply) {
 
 void PrintPage(const DescribeReply& reply) {
   if (!reply.rotates) {
+    if (!reply.layer_type.empty()) absl::PrintF("layer type        %s\n", reply.layer_type);
     absl::PrintF("This layer has no rotary embedding: tensors come back unchanged.\n");
     return PrintNotes(reply);
   }
@@ -123,8 +130,16 @@ void PrintPage(const DescribeReply& reply) {
   PrintRows(reply);
 }
 
-Status WritePlot(const DescribeReply& reply, const std::string& path) {
-  if (reply.rotates) return WriteFile(path, PlotSvg(reply), "");
+Status WritePlot(const std::vector<DescribeReply>& replies, const std::string& path) {
+  if (replies.size() > 1) {
+    std::vector<std::string> types;
+    for (const DescribeReply& reply : replies) types.push_back(reply.layer_type);
+    return Status(
+        StatusCode::kInvalidArgument,
+        absl::StrCat("--plot: got ", types.size(),
+                     " layer types, want one: --layer_type=", absl::StrJoin(types, " or ")));
+  }
+  if (replies.front().rotates) return WriteFile(path, PlotSvg(replies.front()), "");
   return Status(StatusCode::kFailedPrecondition,
                 "--plot: got a layer without rotary embedding, want one that rotates");
 }
@@ -132,26 +147,51 @@ Status WritePlot(const DescribeReply& reply, const std::string& path) {
 // A config_id, and a model that is no preset, are known to a server only.
 bool AnsweredHere(const RopeSpec& spec, const Arguments& arguments) {
   if (arguments.Has("target") || !spec.config_id.empty()) return false;
-  return spec.model.empty() || IsPreset(spec.model);
+  return spec.model.empty() || kernels::FindPreset(spec.model) != nullptr;
 }
 
-int PrintJson(const DescribeReply& reply) {
-  const Result<std::string> json = ToJson(reply);
-  if (!json.ok()) return Fail(json.status());
-  absl::PrintF("%s", *json);
+// An object, or a list of them if there are several layer types.
+int PrintJson(const std::vector<DescribeReply>& replies) {
+  const bool is_list = replies.size() > 1;
+  std::string text = is_list ? "[" : "";
+  for (size_t i = 0; i < replies.size(); ++i) {
+    const Result<std::string> json = ToJson(replies[i]);
+    if (!json.ok()) return Fail(json.status());
+    absl::StrAppend(&text, i > 0 ? "," : "", *json);
+  }
+  absl::PrintF("%s%s", text, is_list ? "]\n" : "");
   return kExitOk;
 }
 
-int Print(const Result<DescribeReply>& reply, const Arguments& arguments) {
-  if (!reply.ok()) return Fail(reply.status());
-  if (arguments.Has("json")) return PrintJson(*reply);
+int Print(const Result<std::vector<DescribeReply>>& replies, const Arguments& arguments) {
+  if (!replies.ok()) return Fail(replies.status());
+  if (arguments.Has("json")) return PrintJson(*replies);
   if (arguments.Has("plot")) {
-    if (const Status status = WritePlot(*reply, arguments.Text("plot")); !status.ok()) {
-      return Fail(status);
+    if (const Status status = WritePlot(*replies, arguments.Text("plot")); !status.ok()) {
+      return FailOrMisuse(status);
     }
   }
-  PrintPage(*reply);
+  for (size_t i = 0; i < replies->size(); ++i) {
+    if (i > 0) absl::PrintF("\n");
+    PrintPage((*replies)[i]);
+  }
   return kExitOk;
+}
+
+Result<DescribeReply> Ask(const DescribeRequest& request, const Arguments& arguments) {
+  const Result<Client> client = ConnectTo(arguments);
+  if (!client.ok()) return client.status();
+  return client->Describe(request, CallOptionsOf(arguments));
+}
+
+Result<std::vector<DescribeReply>> DescribeThere(const DescribeRequest& request,
+                                                 const Arguments& arguments) {
+  Result<DescribeReply> reply = Ask(request, arguments);
+  if (reply.ok()) return std::vector<DescribeReply>{*std::move(reply)};
+  // The server that is not there was not asked for: the name is what is wrong.
+  const bool named = arguments.Has("target") || request.rope.model.empty();
+  if (named || reply.status().code() != StatusCode::kUnavailable) return reply.status();
+  return UnknownPreset(request.rope.model);
 }
 
 }  // namespace
@@ -171,6 +211,10 @@ int RunDescribe(const Arguments& arguments) {
   if (arguments.Has("plot") && arguments.Has("json")) {
     return Misuse("--plot: got it and --json, want one of them");
   }
+  if (const std::string path = arguments.Text("plot");
+      arguments.Has("plot") && !absl::EndsWithIgnoreCase(path, ".svg")) {
+    return Misuse(absl::StrCat("--plot: got ", path, ", want a name that ends in .svg"));
+  }
   std::string gguf = arguments.Has("target") ? "" : ConfigPathOf(arguments);
   if (!IsGguf(gguf)) gguf.clear();
   Result<RopeSpec> spec = gguf.empty() ? RopeSpecOf(arguments) : RopeFlagsOf(arguments);
@@ -181,9 +225,7 @@ int RunDescribe(const Arguments& arguments) {
                                 .head_dim = arguments.Integer("head_dim"),
                                 .sinusoidal = arguments.Has("sinusoidal")};
   if (AnsweredHere(request.rope, arguments)) return Print(DescribeHere(request, gguf), arguments);
-  const Result<Client> client = ConnectTo(arguments);
-  if (!client.ok()) return Fail(client.status());
-  return Print(client->Describe(request, CallOptionsOf(arguments)), arguments);
+  return Print(DescribeThere(request, arguments), arguments);
 }
 
 }  // namespace rope::client

@@ -12,7 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "client/cli/files.h"
 #include "client/cli/json_output.h"
-#include "proto/flags/flags.h"
+#include "proto/nearest_name.h"
 #include "proto/version.h"
 
 namespace rope::client {
@@ -74,9 +74,9 @@ int RunCommand(const Command& command, absl::Span<const absl::string_view> rest)
 int MisuseOfCommand(absl::string_view name) {
   std::vector<std::string> names;
   for (const Command& command : Commands()) names.emplace_back(command.name);
-  const std::string nearest = proto::NearestName(std::string(name), names);
+  const std::string nearest = proto::NearestName({name.data(), name.size()}, names);
   return Misuse(absl::StrCat("got the command '", name, "', want one of 'ropectl help'",
-                             nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?")));
+                             proto::DidYouMean(nearest)));
 }
 
 }  // namespace

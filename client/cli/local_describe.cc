@@ -1,6 +1,5 @@
 #include "client/cli/local_describe.h"
 
-#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "client/cli/kernels_config.h"
 #include "client/error.h"
+#include "kernels/canonical_text.h"
 #include "kernels/config/config_json.h"
 #include "kernels/config/model_file.h"
 #include "kernels/config/presets.h"
@@ -17,20 +17,14 @@
 #include "kernels/describe.h"
 #include "kernels/status_macros.h"
 #include "proto/error.h"
+#include "proto/nearest_name.h"
+#include "proto/wire/message_hash.h"
 
 namespace rope::client {
 namespace {
 
 constexpr int64_t kPositionMax = int64_t{1} << 30;
 constexpr int64_t kSeqLenMax = int64_t{1} << 40;
-
-const kernels::Preset* FindPreset(absl::string_view name) {
-  const auto presets = kernels::Presets();
-  const auto it = std::find_if(presets.begin(), presets.end(), [name](const auto& preset) {
-    return absl::string_view(preset.name.data(), preset.name.size()) == name;
-  });
-  return it == presets.end() ? nullptr : &*it;
-}
 
 absl::Status CheckOptions(const DescribeRequest& request) {
   if (request.seq_len.has_value() && (*request.seq_len < 1 || *request.seq_len > kSeqLenMax)) {
@@ -44,22 +38,24 @@ absl::Status CheckOptions(const DescribeRequest& request) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<kernels::ModelConfig> ReadConfig(const RopeSpec& spec, const kernels::Preset* preset,
-                                                const std::string& gguf) {
+const kernels::Preset* PresetOf(const RopeSpec& spec) {
+  return spec.model.empty() ? nullptr : kernels::FindPreset(spec.model);
+}
+
+absl::StatusOr<kernels::ModelConfig> ReadConfig(const RopeSpec& spec, const std::string& gguf) {
   if (!gguf.empty()) return kernels::ReadModelFile(gguf, spec.sub_config);
+  const kernels::Preset* const preset = PresetOf(spec);
   return kernels::ModelConfig::Parse(preset == nullptr ? spec.config_json : preset->config_json,
                                      spec.sub_config);
 }
 
-}  // namespace
-
-absl::StatusOr<kernels::LayerRope> ReadRope(const RopeSpec& spec, const std::string& gguf) {
-  const kernels::Preset* preset = spec.model.empty() ? nullptr : FindPreset(spec.model);
-  ROPE_ASSIGN_OR_RETURN(const kernels::ModelConfig config, ReadConfig(spec, preset, gguf));
+absl::StatusOr<kernels::LayerRope> ReadRope(const kernels::ModelConfig& config,
+                                            const RopeSpec& spec) {
   kernels::LayerChoice choice;
   if (spec.layer.has_value()) choice.layer = *spec.layer;
   choice.layer_type = spec.layer_type;
   ROPE_ASSIGN_OR_RETURN(kernels::LayerConfig layer, config.Layer(choice));
+  const kernels::Preset* const preset = PresetOf(spec);
   if (preset != nullptr && spec.sub_config.empty()) layer.pairing = preset->pairing;
   if (spec.precision == Precision::kHf) {
     layer.config.precision = kernels::Precision::kHuggingFace;
@@ -69,12 +65,9 @@ absl::StatusOr<kernels::LayerRope> ReadRope(const RopeSpec& spec, const std::str
                             KernelsCompat(spec.compat));
 }
 
-namespace {
-
-absl::StatusOr<kernels::Description> Describe(const DescribeRequest& request,
-                                              const std::string& gguf) {
-  ROPE_ASSIGN_OR_RETURN(const kernels::LayerRope rope, ReadRope(request.rope, gguf));
-  ROPE_RETURN_IF_ERROR(CheckOptions(request));
+// REQUIRES: CheckOptions.
+absl::StatusOr<kernels::Description> Describe(const kernels::LayerRope& rope,
+                                              const DescribeRequest& request) {
   std::shared_ptr<const kernels::ResolvedRope> resolved;
   if (rope.layer.rotates) {
     ROPE_ASSIGN_OR_RETURN(resolved, kernels::Resolve(rope.layer.config, request.head_dim));
@@ -154,16 +147,52 @@ DescribeReply ReplyOf(const kernels::Description& from) {
   return reply;
 }
 
-}  // namespace
-
-bool IsPreset(absl::string_view name) {
-  return FindPreset(name) != nullptr;
+absl::StatusOr<DescribeReply> DescribeLayer(const kernels::ModelConfig& config,
+                                            const DescribeRequest& request) {
+  ROPE_ASSIGN_OR_RETURN(const kernels::LayerRope rope, ReadRope(config, request.rope));
+  ROPE_ASSIGN_OR_RETURN(const kernels::Description description, Describe(rope, request));
+  DescribeReply reply = ReplyOf(description);
+  reply.config_id = proto::HashId(kernels::CanonicalText(rope));
+  return reply;
 }
 
-Result<DescribeReply> DescribeHere(const DescribeRequest& request, const std::string& gguf) {
-  const absl::StatusOr<kernels::Description> description = Describe(request, gguf);
-  if (!description.ok()) return ToStatus(description.status());
-  return ReplyOf(*description);
+absl::StatusOr<std::vector<DescribeReply>> DescribeLayers(const DescribeRequest& request,
+                                                          const std::string& gguf) {
+  ROPE_RETURN_IF_ERROR(CheckOptions(request));
+  ROPE_ASSIGN_OR_RETURN(const kernels::ModelConfig config, ReadConfig(request.rope, gguf));
+  std::vector<std::string> types = {request.rope.layer_type};
+  if (types[0].empty() && !request.rope.layer.has_value() && !config.layer_types().empty()) {
+    types = config.layer_types();
+  }
+  std::vector<DescribeReply> replies;
+  for (const std::string& type : types) {
+    DescribeRequest layer = request;
+    layer.rope.layer_type = type;
+    ROPE_ASSIGN_OR_RETURN(DescribeReply reply, DescribeLayer(config, layer));
+    replies.push_back(std::move(reply));
+  }
+  return replies;
+}
+
+}  // namespace
+
+absl::StatusOr<kernels::LayerRope> ReadRope(const RopeSpec& spec, const std::string& gguf) {
+  ROPE_ASSIGN_OR_RETURN(const kernels::ModelConfig config, ReadConfig(spec, gguf));
+  return ReadRope(config, spec);
+}
+
+Status UnknownPreset(const std::string& model) {
+  return Status(
+      StatusCode::kNotFound,
+      absl::StrCat("--model: got \"", model, "\", want a preset of this program; --target asks a ",
+                   "server for others", proto::DidYouMean(kernels::NearestPreset(model))));
+}
+
+Result<std::vector<DescribeReply>> DescribeHere(const DescribeRequest& request,
+                                                const std::string& gguf) {
+  absl::StatusOr<std::vector<DescribeReply>> replies = DescribeLayers(request, gguf);
+  if (!replies.ok()) return ToStatus(replies.status());
+  return *std::move(replies);
 }
 
 std::string ReadingNumbers(double attention_factor, double inv_freq_max_relative) {

@@ -6,9 +6,9 @@
 #define ROPE_CLIENT_CLI_LOCAL_DESCRIBE_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "kernels/describe.h"
 #include "rope/describe.h"
 #include "rope/status.h"
@@ -19,13 +19,15 @@ namespace rope::client {
 // path `gguf` (empty: none), as its compat, pairing and precision say. REQUIRES: as DescribeHere.
 absl::StatusOr<kernels::LayerRope> ReadRope(const RopeSpec& spec, const std::string& gguf = {});
 
-// Whether a model of that name is built in.
-bool IsPreset(absl::string_view name);
+// NOT_FOUND: no preset has that name. Says which one was probably meant.
+Status UnknownPreset(const std::string& model);
 
-// The reply has no config_id. `gguf` is the path of a GGUF file, which is read in place of the
-// request's config; empty: none. REQUIRES: otherwise the request names a config_json or a preset,
-// and no config_id.
-Result<DescribeReply> DescribeHere(const DescribeRequest& request, const std::string& gguf = {});
+// A reply for each layer type of the config; one reply if all layers are equal, or if the request
+// chooses layers. `gguf` is the path of a GGUF file, which is read in place of the request's
+// config; empty: none. REQUIRES: otherwise the request names a config_json or a preset, and no
+// config_id.
+Result<std::vector<DescribeReply>> DescribeHere(const DescribeRequest& request,
+                                                const std::string& gguf = {});
 
 // The numbers of a reading: "(attention factor 1.2, inv_freq up to 0.5 off)".
 std::string ReadingNumbers(double attention_factor, double inv_freq_max_relative);

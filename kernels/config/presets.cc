@@ -1,10 +1,14 @@
 #include "kernels/config/presets.h"
 
-#include <vector>
+#include <algorithm>
+#include <cctype>
+#include <map>
+#include <utility>
 
 #include "kernels/check.h"
 #include "kernels/config/embedded_data.h"
 #include "kernels/config/model_types.h"
+#include "proto/nearest_name.h"
 
 namespace rope::kernels {
 
@@ -18,9 +22,37 @@ std::vector<Preset> ReadPresets() {
     const std::optional<Pairing> pairing =
         ModelTypeOf(config.at("model_type").get<std::string>()).pairing;
     ROPE_CHECK(pairing.has_value());
-    presets.push_back({name, config.dump(), *pairing, entry.at("source")});
+    presets.push_back({name, config.dump(), *pairing, entry.at("source"),
+                       entry.value("hub_ids", std::vector<std::string>())});
   }
   return presets;
+}
+
+std::string Folded(std::string_view name) {
+  std::string folded(name);
+  std::ranges::transform(folded, folded.begin(), [](unsigned char c) { return std::tolower(c); });
+  return folded;
+}
+
+// Every name of every preset, folded. A name of two presets would mean nothing.
+std::map<std::string, const Preset*, std::less<>> ReadNames() {
+  std::map<std::string, const Preset*, std::less<>> names;
+  const auto add = [&names](std::string_view name, const Preset& preset) {
+    ROPE_CHECK(names.emplace(Folded(name), &preset).first->second == &preset);
+  };
+  for (const Preset& preset : Presets()) {
+    add(preset.name, preset);
+    for (const std::string& id : preset.hub_ids) {
+      add(id, preset);
+      add(std::string_view(id).substr(id.find('/') + 1), preset);
+    }
+  }
+  return names;
+}
+
+const std::map<std::string, const Preset*, std::less<>>& Names() {
+  static const std::map<std::string, const Preset*, std::less<>> names = ReadNames();
+  return names;
 }
 
 }  // namespace
@@ -28,6 +60,20 @@ std::vector<Preset> ReadPresets() {
 absl::Span<const Preset> Presets() {
   static const std::vector<Preset> presets = ReadPresets();
   return presets;
+}
+
+const Preset* FindPreset(std::string_view name) {
+  if (name.size() > kPresetNameBytesMax) return nullptr;
+  const auto found = Names().find(Folded(name));
+  return found == Names().end() ? nullptr : found->second;
+}
+
+std::string NearestPreset(std::string_view name) {
+  std::vector<std::string> names;
+  for (const auto& [known, preset] : Names()) names.push_back(known);
+  const std::string nearest =
+      proto::NearestName(Folded(name.substr(0, kPresetNameBytesMax)), names);
+  return nearest.empty() ? nearest : Names().find(nearest)->second->name;
 }
 
 }  // namespace rope::kernels

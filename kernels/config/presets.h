@@ -5,7 +5,10 @@
 #ifndef ROPE_KERNELS_CONFIG_PRESETS_H_
 #define ROPE_KERNELS_CONFIG_PRESETS_H_
 
+#include <cstddef>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "kernels/dtype/pairing.h"
@@ -19,10 +22,23 @@ struct Preset {
   std::string config_json;
   Pairing pairing;     // of its model_type
   std::string source;  // the project and version that its numbers were read from
+  // The repositories of the Hugging Face hub whose config.json says the same: OWNER/NAME.
+  std::vector<std::string> hub_ids;
 };
 
 // All presets, sorted by name.
 absl::Span<const Preset> Presets();
+
+// No preset has a longer name.
+inline constexpr size_t kPresetNameBytesMax = 128;
+
+// The preset that `name` means: its name, one of its hub ids, or such an id without the owner.
+// Upper and lower case are equal. Null: none.
+const Preset* FindPreset(std::string_view name);
+
+// The name of the preset that was probably meant. Empty: none is near. Reads the first
+// kPresetNameBytesMax bytes of `name`.
+std::string NearestPreset(std::string_view name);
 
 }  // namespace rope::kernels
 

@@ -9,28 +9,13 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "proto/nearest_name.h"
 #include "proto/version.h"
 
 namespace rope::proto {
 namespace {
 
 constexpr size_t kNameColumn = 40;
-constexpr size_t kEditsMin = 2;
-
-// Levenshtein's distance: insertions, deletions and replacements of one character.
-size_t Edits(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row.back();
-}
 
 std::vector<std::string> LongNames(const CLI::App& app) {
   std::vector<std::string> names;
@@ -45,9 +30,8 @@ absl::Status Unknown(const CLI::App& app, const std::string& argument) {
   const std::string name = argument.substr(0, argument.find('='));
   const std::string nearest =
       absl::StartsWith(name, "-") ? NearestName(name, LongNames(app)) : std::string();
-  return absl::InvalidArgumentError(
-      absl::StrCat("command line: got \"", argument, "\", want a flag that --help lists",
-                   nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?")));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "command line: got \"", argument, "\", want a flag that --help lists", DidYouMean(nearest)));
 }
 
 }  // namespace
@@ -113,18 +97,6 @@ CLI::Validator DurationBetween(absl::Duration min, absl::Duration max) {
         return fits ? std::string() : Refuse(text, want);
       },
       "");
-}
-
-std::string NearestName(std::string_view name, const std::vector<std::string>& names) {
-  std::string nearest;
-  size_t fewest = std::max(kEditsMin, name.size() / 3) + 1;
-  for (const std::string& candidate : names) {
-    const size_t edits = Edits(name, candidate);
-    if (edits >= fewest) continue;
-    fewest = edits;
-    nearest = candidate;
-  }
-  return nearest;
 }
 
 std::unique_ptr<CLI::App> NewApp(const std::string& program, const std::string& description) {

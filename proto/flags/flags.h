@@ -40,9 +40,6 @@ CLI::Validator IntegerBetween(int64_t min, int64_t max);
 CLI::Validator SizeBetween(int64_t min, int64_t max);
 CLI::Validator DurationBetween(absl::Duration min, absl::Duration max);
 
-// The name that was probably meant: at most two edits away, or a third of its length. Empty: none.
-std::string NearestName(std::string_view name, const std::vector<std::string>& names);
-
 // An empty App in the project's style: -h, --version, a column for names. `program`: as it is
 // typed.
 std::unique_ptr<CLI::App> NewApp(const std::string& program, const std::string& description);

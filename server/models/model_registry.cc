@@ -7,9 +7,10 @@
 #include "kernels/config/kept_bytes.h"
 #include "kernels/config/validate_config.h"
 #include "kernels/status_macros.h"
+#include "proto/nearest_name.h"
+#include "proto/wire/message_hash.h"
 #include "server/error.h"
 #include "server/limits.h"
-#include "server/models/message_hash.h"
 #include "server/models/rope_spec.h"
 
 namespace rope::server {
@@ -30,7 +31,7 @@ absl::StatusOr<std::shared_ptr<const RopeEntry>> ModelRegistry::Find(const v1::R
                      absl::StrCat("\"", spec.config_id().substr(0, 32), "\""),
                      "that of a config that this server has seen");
   }
-  const std::string key = CanonicalBytes(spec);
+  const std::string key = proto::CanonicalBytes(spec);
   if (auto cached = FindCached(key); cached != nullptr) return cached;
   ROPE_ASSIGN_OR_RETURN(const Source source, ReadSource(spec));
   ROPE_ASSIGN_OR_RETURN(kernels::LayerConfig layer,
@@ -52,8 +53,8 @@ bool ModelRegistry::MayBeWide(const v1::RopeSpec& spec) const {
   if (spec.has_config_json()) return true;
   if (!spec.has_model() || !had_wide_models_.load(std::memory_order_relaxed)) return false;
   proto::ReaderMutexLock lock(&mutex_);
-  const auto model = models_.find(spec.model());
-  return model != models_.end() && model->second->width > kWidthHereMax;
+  const ModelPtr model = FindNamed(spec.model());
+  return model != nullptr && model->width > kWidthHereMax;
 }
 
 bool ModelRegistry::TakesLong(const v1::RopeSpec& spec, int64_t head_dim) const {
@@ -66,7 +67,7 @@ bool ModelRegistry::TakesLong(const v1::RopeSpec& spec, int64_t head_dim) const 
     proto::ReaderMutexLock lock(&mutex_);
     entry = cache_.FindId(spec.config_id());
   } else {
-    entry = FindCached(CanonicalBytes(spec));
+    entry = FindCached(proto::CanonicalBytes(spec));
   }
   return entry == nullptr || (wide_heads && !entry->layer().config.head_dim.has_value());
 }
@@ -75,7 +76,8 @@ bool ModelRegistry::TakesLong(const v1::RopeSpec& spec, int64_t head_dim) const 
 // kept once. Layers that are the same share an entry, and only the first of them is copied.
 absl::StatusOr<RopeEntries> ModelRegistry::FindLayers(const v1::RopeSpec& spec, int64_t count) {
   // Not the key of a spec without first_layer: the digits follow fields that have one.
-  const std::string key = absl::StrCat(CanonicalBytes(spec), absl::Hex(count, absl::kZeroPad8));
+  const std::string key =
+      absl::StrCat(proto::CanonicalBytes(spec), absl::Hex(count, absl::kZeroPad8));
   {
     proto::ReaderMutexLock lock(&mutex_);
     if (const SpecCache::Value* const found = cache_.Find(key); found != nullptr) {
@@ -185,13 +187,35 @@ absl::StatusOr<ModelPtr> ModelRegistry::ReadModel(const v1::RopeSpec& spec, std:
       .sub_config;
 }
 
+ModelPtr ModelRegistry::FindNamed(const std::string& name) const {
+  auto found = models_.find(name);
+  if (found == models_.end()) {
+    const kernels::Preset* const preset = kernels::FindPreset(name);
+    if (preset != nullptr) found = models_.find(preset->name);
+  }
+  return found == models_.end() ? nullptr : found->second;
+}
+
 absl::StatusOr<ModelPtr> ModelRegistry::FindModel(const std::string& name) const {
-  proto::ReaderMutexLock lock(&mutex_);
-  const auto found = models_.find(name);
-  if (found != models_.end()) return found->second;
-  return MakeError(Reason::kModelNotFound, "rope.model",
-                   absl::StrCat("\"", name.substr(0, kModelNameBytesMax), "\""),
-                   "a name that ListModels gives");
+  {
+    proto::ReaderMutexLock lock(&mutex_);
+    if (ModelPtr found = FindNamed(name); found != nullptr) return found;
+  }
+  const std::string got = name.substr(0, kModelNameBytesMax);
+  return MakeError(Reason::kModelNotFound, "rope.model", absl::StrCat("\"", got, "\""),
+                   absl::StrCat("a name that ListModels gives", proto::DidYouMean(Nearest(got))));
+}
+
+std::string ModelRegistry::Nearest(const std::string& name) const {
+  std::vector<std::string> lasting;  // not those that clients register: their number is theirs
+  {
+    proto::ReaderMutexLock lock(&mutex_);
+    for (const auto& [known, model] : models_) {
+      if (model->generation == 0) lasting.push_back(known);
+    }
+  }
+  const std::string nearest = proto::NearestName(name, lasting);
+  return nearest.empty() ? kernels::NearestPreset(name) : nearest;
 }
 
 absl::Status ModelRegistry::Complete(kernels::LayerConfig layer,
@@ -299,10 +323,10 @@ absl::Status ModelRegistry::CheckLayers(const Model& model,
 
 absl::Status ModelRegistry::Insert(const std::string& name, Model model) {
   proto::WriterMutexLock lock(&mutex_);
-  const auto known = models_.find(name);
-  if (known != models_.end()) {
+  // A preset's other names included: what one client registers must not change what they mean.
+  if (const ModelPtr known = FindNamed(name); known != nullptr) {
     return MakeError(Reason::kModelExists, "name",
-                     absl::StrCat("\"", name, "\", which is ", known->second->origin, " already"),
+                     absl::StrCat("\"", name, "\", which is ", known->origin, " already"),
                      "a name that is free");
   }
   ROPE_RETURN_IF_ERROR(registered_.Add(model.owner, model.bytes));

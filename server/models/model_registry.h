@@ -1,6 +1,7 @@
-// ModelRegistry: resolves a rope.v1.RopeSpec to a rotary embedding. It knows the presets, the
-// operator's --model files, the models that callers registered and the config_ids that Describe
-// returned. It caches resolved specs, so that a repeated spec costs one look-up.
+// ModelRegistry: resolves a rope.v1.RopeSpec to a rotary embedding. It knows the presets (by each
+// of their names, see kernels::FindPreset), the operator's --model files, which may take any name
+// of a preset, the models that callers registered, and the config_ids that Describe returned. It
+// caches resolved specs, so that a repeated spec costs one look-up.
 //
 //   Find -> cached -> RopeEntry
 //        -> not cached -> ReadSource (parse) -> ReadEntry (pick the layer, validate, resolve)
@@ -151,6 +152,11 @@ class ModelRegistry {
   // The model that `spec` names. Sets `field` to the path that errors of its config begin with.
   absl::StatusOr<ModelPtr> ReadModel(const v1::RopeSpec& spec, std::string& field);
   absl::StatusOr<ModelPtr> FindModel(const std::string& name) const;
+  // The model of that name; else the one with the name of the preset that FindPreset gives. Null:
+  // there is none.
+  ModelPtr FindNamed(const std::string& name) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  // The preset or --model file that was probably meant. Empty: none is near.
+  std::string Nearest(const std::string& name) const;
   static absl::StatusOr<std::shared_ptr<const RopeEntry>> ReadEntry(const Source& source,
                                                                     kernels::LayerConfig layer);
   // Validates `layer`, applies `compat`, and resolves the layer if it has a head_dim.

@@ -1,7 +1,8 @@
 #include "server/models/rope_entry.h"
 
+#include "kernels/canonical_text.h"
 #include "kernels/config/kept_bytes.h"
-#include "server/models/config_id.h"
+#include "proto/wire/message_hash.h"
 #include "server/models/rope_spec.h"
 
 namespace rope::server {
@@ -15,7 +16,7 @@ absl::StatusOr<std::shared_ptr<const kernels::ResolvedRope>> RopeEntry::Resolve(
 }
 
 void RopeEntry::Complete() {
-  config_id_ = ConfigIdOf(rope_);
+  config_id_ = proto::HashId(kernels::CanonicalText(rope_));
   using kernels::KeptBytes;
   bytes_ = static_cast<int64_t>(sizeof(RopeEntry)) + KeptBytes(config_id_) + KeptBytes(field_) +
            rope_.layer.KeptBytes() + KeptBytes(rope_.stated) + KeptBytes(rope_.warnings);

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
+#include "proto/wire/message_hash.h"
 #include "server/error.h"
-#include "server/models/message_hash.h"
 #include "server/request/tensor_reader.h"
 #include "server/request/validate.h"
 
@@ -91,7 +91,8 @@ std::string IdOf(const v1::PrepareRequest& request, const proto::SplitMessage& p
   rotate.mutable_reposition()->clear_from_rope();
   for (const auto& entry : entries) absl::StrAppend(&text, entry->config_id(), "\n");
   for (const std::string& warning : plan.warnings) absl::StrAppend(&text, warning, "\n");
-  return HashId(absl::StrCat(text, CanonicalBytes(canonical), PayloadBytes(payloads)));
+  return proto::HashId(
+      absl::StrCat(text, proto::CanonicalBytes(canonical), PayloadBytes(payloads)));
 }
 
 // The embeddings are counted even if another entry or the registry keeps them too: they may be

@@ -10,7 +10,11 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <set>
 
+#include "client/cli/local_describe.h"
+#include "kernels/config/presets.h"
+#include "rope/client.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
@@ -99,6 +103,77 @@ TEST_F(RopectlTest, DescribeReadsAConfigFileAndWarnsWhereImplementationsDiffer) 
   EXPECT_THAT(outcome.output, HasSubstr("yarn"));
   EXPECT_THAT(outcome.output, HasSubstr("truncate"));
   EXPECT_THAT(outcome.output, HasSubstr("1.34657359027997"));
+}
+
+// Specs of every preset and every published config, as they are and as other callers read them.
+std::vector<client::RopeSpec> SpecsToIdentify() {
+  std::vector<client::RopeSpec> specs;
+  for (const kernels::Preset& preset : kernels::Presets()) specs.push_back({.model = preset.name});
+  for (const auto& file :
+       std::filesystem::directory_iterator(ROPE_SOURCE_DIR "/tests/conformance/configs")) {
+    if (file.path().extension() != ".json") continue;
+    std::ifstream in(file.path());
+    specs.push_back({.config_json = {std::istreambuf_iterator<char>(in), {}}});
+  }
+  for (const client::RopeSpec& spec : std::vector<client::RopeSpec>(specs)) {
+    client::RopeSpec other = spec;
+    other.pairing = client::Pairing::kInterleaved;
+    other.precision = client::Precision::kHf;
+    specs.push_back(other);
+    other.compat = client::Compat::kHf;
+    specs.push_back(other);
+  }
+  return specs;
+}
+
+TEST_F(RopectlTest, ConfigIdsWithoutAServerAreTheServers) {
+  const auto client = client::Client::Connect(server_.address());
+  ASSERT_TRUE(client.ok()) << client.status().ToString();
+  std::set<std::string> ids;
+  for (const client::RopeSpec& spec : SpecsToIdentify()) {
+    SCOPED_TRACE(spec.model + spec.config_json);
+    const auto here = client::DescribeHere({.rope = spec});
+    ASSERT_TRUE(here.ok()) << here.status().ToString();
+    for (const client::DescribeReply& layer : *here) {
+      client::DescribeRequest request{.rope = spec};
+      request.rope.layer_type = layer.layer_type;
+      const auto there = client->Describe(request);
+      ASSERT_TRUE(there.ok()) << there.status().ToString();
+      EXPECT_EQ(layer.config_id, there->config_id);
+      ids.insert(layer.config_id);
+    }
+  }
+  EXPECT_GE(ids.size(), 120u);
+  EXPECT_EQ(ids.begin()->size(), 32u);
+}
+
+TEST_F(RopectlTest, DescribeWithoutATargetNamesTheNearestPresetIfNoServerAnswers) {
+  const Outcome outcome = RunProgram({RopectlProgram(), "describe", "--model=kimi-k3"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.output, HasSubstr("did you mean kimi-k2?"));
+}
+
+TEST_F(RopectlTest, DescribeShowsEveryLayerTypeAndPlotsOne) {
+  const std::string gemma = ROPE_SOURCE_DIR "/tests/conformance/configs/gemma-3-4b.json";
+  const std::vector<std::string> describe = {RopectlProgram(), "describe", gemma};
+  const auto with = [&describe](const std::vector<std::string>& flags) {
+    std::vector<std::string> arguments = describe;
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    return RunProgram(arguments);
+  };
+  const Outcome page = with({});
+  EXPECT_EQ(page.status, 0);
+  EXPECT_THAT(page.output, HasSubstr("layer type        full_attention"));
+  EXPECT_THAT(page.output, HasSubstr("layer type        sliding_attention"));
+  const Outcome json = with({"--json"});
+  EXPECT_EQ(nlohmann::json::parse(json.output).size(), 2u);
+  EXPECT_TRUE(nlohmann::json::parse(with({"--json", "--layer=0"}).output).is_object());
+  const std::string path = TemporaryFolder() + "/plot.svg";
+  const Outcome plot = with({"--plot=" + path});
+  EXPECT_EQ(plot.status, 2);
+  EXPECT_THAT(plot.output, HasSubstr("want one: --layer_type=full_attention or sliding_attention"));
+  EXPECT_EQ(with({"--plot=" + path, "--layer=0"}).status, 0);
+  EXPECT_EQ(with({"--plot=" + path + ".png", "--layer=0"}).status, 2);
 }
 
 TEST_F(RopectlTest, ModelsListsThePresets) {

@@ -8,6 +8,7 @@
 #include "client/cli/kernels_config.h"
 #include "client/cli/local_describe.h"
 #include "client/error.h"
+#include "kernels/config/presets.h"
 
 namespace rope::client {
 namespace {
@@ -32,11 +33,8 @@ Result<BelievedConfig> FromSpec(const RopeSpec& spec) {
 }
 
 Result<BelievedConfig> FromPreset(const RopeSpec& spec) {
-  if (IsPreset(spec.model)) return FromSpec(spec);
-  return Status(
-      StatusCode::kNotFound,
-      absl::StrCat("--model: got \"", spec.model,
-                   "\", want a preset of this program; --target asks a server for others"));
+  if (kernels::FindPreset(spec.model) != nullptr) return FromSpec(spec);
+  return UnknownPreset(spec.model);
 }
 
 Result<BelievedConfig> FromServer(const Arguments& arguments, const RopeSpec& spec,

@@ -9,17 +9,24 @@ namespace rope::client {
 namespace {
 
 using ::testing::Contains;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
+// Of a config whose layers are equal.
+Result<DescribeReply> DescribeOne(const DescribeRequest& request) {
+  const auto replies = DescribeHere(request);
+  if (!replies.ok()) return replies.status();
+  EXPECT_THAT(*replies, SizeIs(1));
+  return replies->front();
+}
+
 Result<DescribeReply> DescribeText(const std::string& config_json) {
-  return DescribeHere({.rope = {.config_json = config_json}});
+  return DescribeOne({.rope = {.config_json = config_json}});
 }
 
 TEST(LocalDescribeTest, PresetIsDescribedWithItsPairing) {
-  EXPECT_TRUE(IsPreset("llama-3.1-8b"));
-  EXPECT_FALSE(IsPreset("llama-3.1-8"));
-  const auto reply = DescribeHere({.rope = {.model = "llama-3.1-8b"}, .positions = {0, 7}});
+  const auto reply = DescribeOne({.rope = {.model = "llama-3.1-8b"}, .positions = {0, 7}});
   ASSERT_TRUE(reply.ok()) << reply.status().ToString();
   EXPECT_EQ(reply->config.rope_type, "llama3");
   EXPECT_EQ(reply->config.rope_theta, 500000);
@@ -29,7 +36,31 @@ TEST(LocalDescribeTest, PresetIsDescribedWithItsPairing) {
   EXPECT_EQ(reply->seq_len, 8);
   ASSERT_THAT(reply->rows, SizeIs(2));
   EXPECT_DOUBLE_EQ(reply->rows[1].cos[0], std::cos(7.0));
-  EXPECT_EQ(reply->config_id, "");
+}
+
+TEST(LocalDescribeTest, LayerTypesAreDescribedOneByOneUnlessOneIsChosen) {
+  const auto both = DescribeHere({.rope = {.model = "gemma-3-4b"}});
+  ASSERT_TRUE(both.ok()) << both.status().ToString();
+  ASSERT_THAT(*both, SizeIs(2));
+  EXPECT_EQ((*both)[0].layer_type, "full_attention");
+  EXPECT_EQ((*both)[0].config.rope_theta, 1e6);
+  EXPECT_EQ((*both)[1].layer_type, "sliding_attention");
+  EXPECT_EQ((*both)[1].config.rope_theta, 1e4);
+  EXPECT_NE((*both)[0].config_id, (*both)[1].config_id);
+  const auto by_type =
+      DescribeOne({.rope = {.model = "gemma-3-4b", .layer_type = "sliding_attention"}});
+  const auto by_index = DescribeOne({.rope = {.model = "gemma-3-4b", .layer = 0}});
+  for (const auto& one : {by_type, by_index}) {
+    ASSERT_TRUE(one.ok()) << one.status().ToString();
+    EXPECT_EQ(one->config_id, (*both)[1].config_id);
+  }
+}
+
+TEST(LocalDescribeTest, UnknownPresetNamesTheNearest) {
+  EXPECT_EQ(UnknownPreset("Kimi-K3").message(),
+            "--model: got \"Kimi-K3\", want a preset of this program; --target asks a server for "
+            "others; did you mean kimi-k2?");
+  EXPECT_THAT(UnknownPreset("nothing like it at all").message(), EndsWith("for others"));
 }
 
 TEST(LocalDescribeTest, CompatPairingAndPrecisionOfTheSpecCount) {
@@ -39,10 +70,10 @@ TEST(LocalDescribeTest, CompatPairingAndPrecisionOfTheSpecCount) {
   const auto stated = DescribeText(config);
   ASSERT_TRUE(stated.ok()) << stated.status().ToString();
   EXPECT_EQ(stated->attention_factor, 2);
-  const auto other = DescribeHere({.rope = {.config_json = config,
-                                            .pairing = Pairing::kInterleaved,
-                                            .compat = Compat::kLlamacpp,
-                                            .precision = Precision::kHf}});
+  const auto other = DescribeOne({.rope = {.config_json = config,
+                                           .pairing = Pairing::kInterleaved,
+                                           .compat = Compat::kLlamacpp,
+                                           .precision = Precision::kHf}});
   ASSERT_TRUE(other.ok()) << other.status().ToString();
   EXPECT_NE(other->attention_factor, 2);
   EXPECT_EQ(other->pairing, Pairing::kInterleaved);
@@ -65,7 +96,7 @@ TEST(LocalDescribeTest, BadRequestsAreRefusedByTheNameOfTheirField) {
       {{.rope = plain, .sinusoidal = true}, "pairing: got nothing"},
   };
   for (const auto& [request, message] : cases) {
-    const auto reply = DescribeHere(request);
+    const auto reply = DescribeOne(request);
     ASSERT_FALSE(reply.ok()) << message;
     EXPECT_EQ(reply.status().code(), StatusCode::kInvalidArgument) << message;
     EXPECT_THAT(reply.status().message(), HasSubstr(message));

@@ -7,6 +7,8 @@
 #include <optional>
 #include <string>
 
+#include "proto/nearest_name.h"
+
 namespace rope::proto {
 namespace {
 

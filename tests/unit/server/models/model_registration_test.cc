@@ -197,8 +197,12 @@ TEST_F(ModelRegistrationTest, BadNamesAreInvalid) {
 
 TEST_F(ModelRegistrationTest, TakenNamesAlreadyExist) {
   ASSERT_THAT(registry_->Register("mine", ByConfig(1000), kAlice), IsOk());
-  for (const auto& [name, origin] : std::vector<std::pair<std::string, std::string>>{
-           {"mine", "registered"}, {"flagged", "flag"}, {"llama-3-8b", "preset"}}) {
+  for (const auto& [name, origin] :
+       std::vector<std::pair<std::string, std::string>>{{"mine", "registered"},
+                                                        {"flagged", "flag"},
+                                                        {"llama-3-8b", "preset"},
+                                                        {"Llama-3-8B", "preset"},
+                                                        {"meta-llama/Meta-Llama-3-8B", "preset"}}) {
     EXPECT_THAT(registry_->Register(name, ByConfig(2000), kAlice),
                 StatusIs(absl::StatusCode::kAlreadyExists,
                          HasSubstr("name: got \"" + name + "\", which is " + origin)));

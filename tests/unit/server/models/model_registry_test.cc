@@ -20,6 +20,7 @@ using ::rope::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::Contains;
+using ::testing::EndsWith;
 using ::testing::Eq;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -76,6 +77,36 @@ TEST(FindTest, ASourceIsRequired) {
 TEST(FindTest, UnknownNamesAreNotFound) {
   ExpectFails(ByModel("nobody"), absl::StatusCode::kNotFound, "rope.model: got \"nobody\"");
   ExpectFails(ById(std::string(32, '0')), absl::StatusCode::kNotFound, "rope.config_id: got \"000");
+}
+
+TEST(FindTest, UnknownModelsAreAnsweredWithTheNearest) {
+  const auto registry = MakeRegistry({{"prod-7b", kPlain}});
+  const std::pair<std::string, std::string> cases[] = {
+      {"prod_7b", "; did you mean prod-7b?"},
+      {"kimi-k3", "; did you mean kimi-k2?"},
+      {"moonshotai/Kimi-K2.6", "; did you mean kimi-k2.5?"},
+      {"nothing like any of them", "want a name that ListModels gives"},
+      {std::string(1 << 20, 'a'), "want a name that ListModels gives"},
+  };
+  for (const auto& [name, end] : cases) {
+    const auto status = registry->Find(ByModel(name)).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+    EXPECT_THAT(std::string(status.message()), EndsWith(end));
+    EXPECT_LT(status.message().size(), 300u);
+  }
+}
+
+TEST(FindTest, PresetsAreFoundByHubIdAndInAnyCase) {
+  const auto registry = MakeRegistry();
+  const std::string want = (*registry->Find(ByModel("llama-3.1-8b")))->config_id();
+  for (const std::string name : {"Llama-3.1-8B", "meta-llama/Llama-3.1-8B-Instruct"}) {
+    const auto entry = registry->Find(ByModel(name));
+    ASSERT_THAT(entry, IsOk()) << name;
+    EXPECT_EQ((*entry)->config_id(), want) << name;
+    v1::RopeSpec layers = ByModel(name);
+    layers.set_first_layer(0);
+    EXPECT_THAT(registry->FindLayers(layers, 2), IsOk()) << name;
+  }
 }
 
 TEST(FindTest, EveryPresetResolvesWithAPairing) {
@@ -529,6 +560,17 @@ TEST(ModelFilesTest, FileThatDoesNotTellItsPairingIsInvalid) {
   const std::vector<ModelRegistry::ModelFile> files = {{"mine", kPlain}};
   EXPECT_THAT(ModelRegistry::Create(files),
               StatusIs(kInvalid, HasSubstr("model mine: rope.pairing: got nothing")));
+}
+
+TEST(ModelFilesTest, FlagModelTakesOverAHubIdAndThePresetsOwnNameStays) {
+  const auto registry =
+      MakeRegistry({{"meta-llama/Llama-3.1-8B", R"({"model_type": "llama", "head_dim": 64})"}});
+  const auto theta = [&registry](const std::string& name) {
+    return (*registry->Find(ByModel(name)))->layer().config.rope_theta;
+  };
+  EXPECT_EQ(theta("meta-llama/Llama-3.1-8B"), 10000);
+  EXPECT_EQ(theta("llama-3.1-8b"), 500000);
+  EXPECT_EQ(theta("meta-llama/Llama-3.1-8B-Instruct"), 500000);
 }
 
 TEST(ModelFilesTest, NameTwiceIsInvalid) {

@@ -1,15 +1,15 @@
 // Ids that are hashes of messages: config_id and prepared_id.
 //
 // Threading:  Functions only.
-#ifndef ROPE_SERVER_MODELS_MESSAGE_HASH_H_
-#define ROPE_SERVER_MODELS_MESSAGE_HASH_H_
+#ifndef ROPE_PROTO_WIRE_MESSAGE_HASH_H_
+#define ROPE_PROTO_WIRE_MESSAGE_HASH_H_
 
 #include <string>
 
 #include "absl/strings/string_view.h"
 #include "google/protobuf/message.h"
 
-namespace rope::server {
+namespace rope::proto {
 
 // Equal messages have equal bytes, map fields included.
 std::string CanonicalBytes(const google::protobuf::Message& message);
@@ -17,6 +17,6 @@ std::string CanonicalBytes(const google::protobuf::Message& message);
 // The first 128 bits of a SHA-256, as 32 hex digits.
 std::string HashId(absl::string_view bytes);
 
-}  // namespace rope::server
+}  // namespace rope::proto
 
-#endif  // ROPE_SERVER_MODELS_MESSAGE_HASH_H_
+#endif  // ROPE_PROTO_WIRE_MESSAGE_HASH_H_

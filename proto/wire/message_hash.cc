@@ -1,4 +1,4 @@
-#include "server/models/message_hash.h"
+#include "proto/wire/message_hash.h"
 
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
@@ -9,7 +9,7 @@
 
 #include "absl/strings/escaping.h"
 
-namespace rope::server {
+namespace rope::proto {
 
 std::string CanonicalBytes(const google::protobuf::Message& message) {
   std::string bytes(message.ByteSizeLong(), '\0');
@@ -28,4 +28,4 @@ std::string HashId(absl::string_view bytes) {
       absl::string_view(reinterpret_cast<const char*>(digest.data()), kIdBytes));
 }
 
-}  // namespace rope::server
+}  // namespace rope::proto
