@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "kernels/check.h"
-#include "kernels/compat/rope_warnings.h"
+#include "kernels/compat/rope_remarks.h"
 #include "kernels/error.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
@@ -67,14 +67,41 @@ void AddNumbers(const ResolvedRope& resolved, Description& description) {
 }  // namespace
 
 ModelNames NamesOf(const LayerConfig& layer) {
-  return {layer.model_type, layer.architectures};
+  return {layer.model_type, layer.architectures, layer.fraction_in_parameters};
 }
+
+std::vector<Remark> RemarksOf(const LayerRope& rope) {
+  std::vector<Remark> remarks = rope.layer.remarks;
+  if (!rope.layer.rotates) return remarks;
+  for (Remark& remark : Remarks(rope.stated)) {
+    // Llama 4 is published so.
+    if (remark.kind == RemarkKind::kEqualFrequencyFactors &&
+        rope.layer.model_type.starts_with("llama4")) {
+      continue;
+    }
+    remarks.push_back(std::move(remark));
+  }
+  return remarks;
+}
+
+namespace {
+
+// The remarks that a reply repeats.
+void AddWarnings(LayerRope& rope) {
+  for (const Remark& remark : RemarksOf(rope)) {
+    const bool still =
+        remark.kind == RemarkKind::kNoRotation || remark.kind == RemarkKind::kUnrotatedLayers;
+    if (WeightOf(remark.kind) == RemarkWeight::kNote && (!still || rope.layer.rotates)) continue;
+    rope.warnings.push_back(remark.text);
+  }
+}
+
+}  // namespace
 
 absl::StatusOr<LayerRope> ReadLayer(LayerConfig layer, std::optional<Pairing> pairing,
                                     Compat compat) {
   LayerRope rope;
   rope.stated = layer.config;
-  rope.warnings = layer.warnings;
   rope.pairing = pairing.has_value() ? pairing : layer.pairing;
   if (pairing.has_value() && layer.pairing.has_value() && pairing != layer.pairing) {
     rope.warnings.push_back(StrCat("pairing: taken as ", Name(*pairing),
@@ -82,11 +109,12 @@ absl::StatusOr<LayerRope> ReadLayer(LayerConfig layer, std::optional<Pairing> pa
                                    Name(*layer.pairing)));
   }
   rope.layer = std::move(layer);
+  AddWarnings(rope);
   if (!rope.layer.rotates) return rope;
-  for (std::string& warning : Warnings(rope.stated)) rope.warnings.push_back(std::move(warning));
-  ROPE_ASSIGN_OR_RETURN(CompatConfig read, ApplyCompat(rope.stated, compat, NamesOf(rope.layer)));
-  rope.layer.config = std::move(read.config);
-  for (std::string& change : read.changes) rope.warnings.push_back(std::move(change));
+  absl::StatusOr<CompatConfig> read = ApplyCompat(rope.stated, compat, NamesOf(rope.layer));
+  ROPE_RETURN_IF_ERROR(read.status());
+  rope.layer.config = std::move(read->config);
+  for (std::string& change : read->changes) rope.warnings.push_back(std::move(change));
   return rope;
 }
 

@@ -19,6 +19,7 @@
 #include "kernels/compat/model_family.h"
 #include "kernels/compat/rope_readings.h"
 #include "kernels/config/layer_config.h"
+#include "kernels/config/remark.h"
 #include "kernels/config/rope_config.h"
 #include "kernels/dtype/dtype.h"
 #include "kernels/dtype/pairing.h"
@@ -32,11 +33,16 @@ struct LayerRope {
   LayerConfig layer;               // with its config as the caller's `compat` interprets it
   RopeConfig stated;               // the config as it is written
   std::optional<Pairing> pairing;  // the caller's, else the layer's, else nothing
+  // Of replies: the remarks that are no notes, what `compat` changes, and that a layer does not
+  // rotate.
   std::vector<std::string> warnings;
 };
 
 // The names by which engines choose the model's code.
 ModelNames NamesOf(const LayerConfig& layer);
+
+// Everything that is said of the file and of the values of its config, notes included.
+std::vector<Remark> RemarksOf(const LayerRope& rope);
 
 // Adds the warnings of the config and applies `compat` to it. `pairing`, if set, replaces the
 // layer's. REQUIRES: Validate(layer.config) is OK, if the layer rotates. INVALID_ARGUMENT: the

@@ -24,6 +24,7 @@ std::string WantOf(FlagKind kind, const std::string& value) {
   switch (kind) {
     case FlagKind::kSwitch:
     case FlagKind::kText:
+    case FlagKind::kTexts:
       return {};
     case FlagKind::kInteger:
       return IsInteger(value) ? "" : "an integer";
@@ -72,6 +73,9 @@ std::unique_ptr<CLI::App> AppOf(const Usage& usage, Values& values) {
               ->type_name(std::string(flag.value))
               ->check(CheckOf(flag.kind));
     }
+    if (flag.kind == FlagKind::kTexts) {
+      option->multi_option_policy(CLI::MultiOptionPolicy::Join);  // with \n between them
+    }
     if (flag.environment) option->envname(proto::EnvironmentName(name));
   }
   if (!usage.footer.empty()) app->footer(usage.footer);
@@ -104,6 +108,10 @@ Result<Arguments> Arguments::Parse(absl::Span<const absl::string_view> arguments
 std::string Arguments::Text(absl::string_view name) const {
   const auto it = values_.find(name);
   return it == values_.end() ? std::string() : it->second;
+}
+
+std::vector<std::string> Arguments::Texts(absl::string_view name) const {
+  return absl::StrSplit(Text(name), absl::ByAnyChar(",\n"), absl::SkipEmpty());
 }
 
 std::optional<int64_t> Arguments::Integer(absl::string_view name) const {

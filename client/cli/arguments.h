@@ -22,6 +22,7 @@ namespace rope::client {
 enum class FlagKind {
   kSwitch,    // --name
   kText,      // --name=TEXT
+  kTexts,     // --name=TEXT,TEXT, and again
   kInteger,   // --name=-3
   kNumber,    // --name=2.5, finite
   kIntegers,  // --name=0,1,2
@@ -55,7 +56,8 @@ class Arguments {
 
   bool Has(absl::string_view name) const { return values_.find(name) != values_.end(); }
   // REQUIRES of each: the flag was declared with that kind.
-  std::string Text(absl::string_view name) const;  // empty where it was not given
+  std::string Text(absl::string_view name) const;                // empty where it was not given
+  std::vector<std::string> Texts(absl::string_view name) const;  // empty where it was not given
   std::optional<int64_t> Integer(absl::string_view name) const;
   std::optional<double> Number(absl::string_view name) const;
   std::vector<int64_t> Integers(absl::string_view name) const;  // empty where it was not given

@@ -86,13 +86,14 @@ void PrintHead(const DescribeReply& reply) {
   if (!reply.config_id.empty()) absl::PrintF("config_id         %s\n", reply.config_id);
 }
 
-void PrintNotes(const DescribeReply& reply) {
+void PrintFindings(const DescribeReply& reply, const std::vector<std::string>& notes) {
   for (const std::string& warning : reply.warnings) absl::PrintF("warning: %s\n", warning);
+  for (const std::string& note : notes) absl::PrintF("note: %s\n", note);
   for (const Reading& reading : reply.readings) {
-    absl::PrintF("%s reads this differently: %s %s\n",
-                 absl::StrCat(reading.engine, reading.version.empty() ? "" : " ", reading.version),
-                 reading.difference,
-                 ReadingNumbers(reading.attention_factor, reading.inv_freq_max_relative));
+    absl::PrintF(
+        "%s%s%s%s %s\n", reading.engine, reading.version.empty() ? "" : " ", reading.version,
+        reading.attention_factor == 0 ? "" : " reads this differently:",
+        WithNumbers(reading.difference, reading.attention_factor, reading.inv_freq_max_relative));
   }
 }
 
@@ -118,14 +119,14 @@ void PrintRows(const DescribeReply& reply) {
   }
 }
 
-void PrintPage(const DescribeReply& reply) {
+void PrintPage(const DescribeReply& reply, const std::vector<std::string>& notes) {
   if (!reply.rotates) {
     if (!reply.layer_type.empty()) absl::PrintF("layer type        %s\n", reply.layer_type);
     absl::PrintF("This layer has no rotary embedding: tensors come back unchanged.\n");
-    return PrintNotes(reply);
+    return PrintFindings(reply, notes);
   }
   PrintHead(reply);
-  PrintNotes(reply);
+  PrintFindings(reply, notes);
   PrintFrequencies(reply);
   PrintRows(reply);
 }
@@ -163,7 +164,18 @@ int PrintJson(const std::vector<DescribeReply>& replies) {
   return kExitOk;
 }
 
-int Print(const Result<std::vector<DescribeReply>>& replies, const Arguments& arguments) {
+// A server's answer has no notes: those of a config that is at hand are found here.
+std::vector<std::string> NotesOfReply(const DescribeReply& reply, RopeSpec spec,
+                                      const std::string& gguf) {
+  const bool at_hand =
+      !spec.config_json.empty() || !gguf.empty() || kernels::FindPreset(spec.model) != nullptr;
+  if (!at_hand) return {};
+  if (!spec.layer.has_value()) spec.layer_type = reply.layer_type;
+  return NotesOf(spec, gguf);
+}
+
+int Print(const Result<std::vector<DescribeReply>>& replies, const RopeSpec& spec,
+          const std::string& gguf, const Arguments& arguments) {
   if (!replies.ok()) return Fail(replies.status());
   if (arguments.Has("json")) return PrintJson(*replies);
   if (arguments.Has("plot")) {
@@ -173,7 +185,7 @@ int Print(const Result<std::vector<DescribeReply>>& replies, const Arguments& ar
   }
   for (size_t i = 0; i < replies->size(); ++i) {
     if (i > 0) absl::PrintF("\n");
-    PrintPage((*replies)[i]);
+    PrintPage((*replies)[i], NotesOfReply((*replies)[i], spec, gguf));
   }
   return kExitOk;
 }
@@ -224,8 +236,9 @@ int RunDescribe(const Arguments& arguments) {
                                 .positions = arguments.Integers("positions"),
                                 .head_dim = arguments.Integer("head_dim"),
                                 .sinusoidal = arguments.Has("sinusoidal")};
-  if (AnsweredHere(request.rope, arguments)) return Print(DescribeHere(request, gguf), arguments);
-  return Print(DescribeThere(request, arguments), arguments);
+  const bool here = AnsweredHere(request.rope, arguments);
+  return Print(here ? DescribeHere(request, gguf) : DescribeThere(request, arguments), request.rope,
+               gguf, arguments);
 }
 
 }  // namespace rope::client

@@ -195,10 +195,26 @@ Result<std::vector<DescribeReply>> DescribeHere(const DescribeRequest& request,
   return *std::move(replies);
 }
 
-std::string ReadingNumbers(double attention_factor, double inv_freq_max_relative) {
-  const std::string factor = absl::StrFormat("attention factor %.9g", attention_factor);
-  if (inv_freq_max_relative == 0) return absl::StrCat("(", factor, ")");
-  return absl::StrFormat("(%s, inv_freq up to %.3g off)", factor, inv_freq_max_relative);
+std::vector<std::string> NotesOf(const RopeSpec& spec, const std::string& gguf) {
+  std::vector<std::string> notes;
+  const absl::StatusOr<kernels::LayerRope> rope = ReadRope(spec, gguf);
+  if (!rope.ok()) return notes;
+  for (const kernels::Remark& remark : kernels::RemarksOf(*rope)) {
+    const bool warned = std::ranges::count(rope->warnings, remark.text) > 0;
+    if (kernels::WeightOf(remark.kind) == kernels::RemarkWeight::kNote && !warned) {
+      notes.push_back(remark.text);
+    }
+  }
+  return notes;
+}
+
+std::string WithNumbers(absl::string_view difference, double attention_factor,
+                        double inv_freq_max_relative) {
+  if (attention_factor == 0) return std::string(difference);
+  const std::string factor =
+      absl::StrFormat("%s (attention factor %.9g", difference, attention_factor);
+  if (inv_freq_max_relative == 0) return absl::StrCat(factor, ")");
+  return absl::StrFormat("%s, inv_freq up to %.3g off)", factor, inv_freq_max_relative);
 }
 
 }  // namespace rope::client

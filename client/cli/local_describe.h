@@ -29,8 +29,14 @@ Status UnknownPreset(const std::string& model);
 Result<std::vector<DescribeReply>> DescribeHere(const DescribeRequest& request,
                                                 const std::string& gguf = {});
 
-// The numbers of a reading: "(attention factor 1.2, inv_freq up to 0.5 off)".
-std::string ReadingNumbers(double attention_factor, double inv_freq_max_relative);
+// What is said of the values and defaults of that layer, notes only. Empty: there are none, or the
+// config cannot be read.
+std::vector<std::string> NotesOf(const RopeSpec& spec, const std::string& gguf = {});
+
+// A reading with its numbers: "ignores attn_factor (attention factor 1.2, inv_freq up to 0.5 off)".
+// A factor of 0 stands for a rotation that the engine does not have.
+std::string WithNumbers(absl::string_view difference, double attention_factor,
+                        double inv_freq_max_relative);
 
 }  // namespace rope::client
 

@@ -20,6 +20,9 @@ using enum Family;
 constexpr ReadingStep kHuggingFace[] = {DecideByBatch, DropAttnFactor};
 
 // -- vLLM -----------------------------------------------------------------------------------------
+// Models of its Transformers backend (model_family.cc) have the modules of the installed
+// Transformers: kHuggingFace. get_rope never runs for them.
+//
 // model_executor/models/deepseek_v2.py, DeepseekV2Attention and DeepseekV2MLAAttention: a rope_type
 // other than default becomes deepseek_yarn or deepseek_llama_scaling, whose cos and sin are equal:
 // layers/rotary_embedding/__init__.py, get_rope, passes neither attention_factor nor truncate, and
@@ -106,6 +109,9 @@ constexpr ReadingStep kSglang[] = {
 constexpr ReadingStep kSglangLaguna[] = {
     DynamicBaseOfFactor,      DecideByBatch,  LongropeFactorOfLengths, DropProportionalFactor,
     ClaimNoYarnWithoutFactor, RefuseBetaZero, RefuseMropeMscale,       MscaleZeroCounts};
+// model_family.cc says which classes call get_rope without rope_scaling.
+constexpr ReadingStep kSglangUnscaled[] = {DropScaling};
+constexpr ReadingStep kSglangUnscaledQuarter[] = {DropScaling, TurnAQuarter};
 // Until 0.5.15 get_rope passes no mscale to yarn.
 constexpr ReadingStep kSglang15[] = {DynamicBaseOfFactor,
                                      DecideByBatch,
@@ -187,12 +193,16 @@ constexpr Family kOrdinary[] = {kOther,   kMinistral3, kLaguna, kPhi3,
                                 kMiniCpm, kHunyuan,    kGemma4, kQwen3Vl};
 constexpr Family kOrdinaryWithoutQwen3Vl[] = {kOther,   kMinistral3, kLaguna, kPhi3,
                                               kMiniCpm, kHunyuan,    kGemma4};
+constexpr Family kOrdinary20[] = {kOther, kMinistral3, kPhi3, kMiniCpm, kHunyuan, kQwen3Vl};
 constexpr Family kOrdinaryOld[] = {kOther, kPhi3, kMiniCpm, kHunyuan, kQwen3Vl};
 constexpr Family kOrdinarySglang[] = {kOther,   kMinistral3, kGptOss,  kPhi3,
                                       kMiniCpm, kHunyuan,    kQwen3Vl, kGemma4};
 constexpr Family kOrdinarySglangOld[] = {kOther,   kMinistral3, kGptOss, kPhi3,
                                          kMiniCpm, kHunyuan,    kQwen3Vl};
 constexpr Family kOrdinaryLlamaCpp[] = {kOther, kGptOss, kLaguna, kQwen3Vl, kGlmMoeDsa};
+constexpr Family kTransformersOnly[] = {kTransformers};
+constexpr Family kUnscaledOnly[] = {kUnscaled};
+constexpr Family kUnscaledQuarterOnly[] = {kUnscaledQuarter};
 constexpr Family kGptOssOnly[] = {kGptOss};
 constexpr Family kQwen3VlOnly[] = {kQwen3Vl};
 constexpr Family kLagunaOnly[] = {kLaguna};
@@ -206,29 +216,59 @@ constexpr Family kDeepSeek32Only[] = {kDeepSeek32};
 constexpr EngineEntry kEntries[] = {
     {"hf", "Hugging Face", "5.23.0", "5.23.0", {}, kHuggingFace},
 
+    {"vllm", "vLLM", "0.32.0", "0.33.0", kTransformersOnly, kHuggingFace},
     {"vllm", "vLLM", "0.32.0", "0.33.0", kDeepSeekLike, kVllmDeepSeek},
     {"vllm", "vLLM", "0.32.0", "0.33.0", kGptOssOnly, kVllmGptOss},
     {"vllm", "vLLM", "0.32.0", "0.33.0", kQwen3VlOnly, kVllm},
     {"vllm", "vLLM", "0.32.0", "0.33.0", kOrdinaryWithoutQwen3Vl, kVllmMrope},
+    {"vllm", "vLLM", "0.30.0", "0.31.0", kTransformersOnly, kHuggingFace},
     {"vllm", "vLLM", "0.30.0", "0.31.0", kDeepSeekLike, kVllmDeepSeek},
     {"vllm", "vLLM", "0.30.0", "0.31.0", kGptOssOnly, kVllmGptOss},
     {"vllm", "vLLM", "0.30.0", "0.31.0", kOrdinary, kVllmMrope},
-    {"vllm", "vLLM", "0.22.0", "0.29.0", kDeepSeekLike, kVllm29DeepSeek},
-    {"vllm", "vLLM", "0.22.0", "0.29.0", kGptOssOnly, kVllmGptOss},
-    {"vllm", "vLLM", "0.22.0", "0.29.0", kOrdinary, kVllm29},
-    {"vllm", "vLLM", "0.12.0", "0.21.0", kDeepSeekOld, kVllm29DeepSeek},
-    {"vllm", "vLLM", "0.12.0", "0.21.0", kGptOssOnly, kVllmGptOss},
-    {"vllm", "vLLM", "0.12.0", "0.21.0", kOrdinaryOld, kVllm21},
+    {"vllm", "vLLM", "0.29.0", "0.29.0", kTransformersOnly, kHuggingFace},
+    {"vllm", "vLLM", "0.29.0", "0.29.0", kDeepSeekLike, kVllm29DeepSeek},
+    {"vllm", "vLLM", "0.29.0", "0.29.0", kGptOssOnly, kVllmGptOss},
+    {"vllm", "vLLM", "0.29.0", "0.29.0", kOrdinary, kVllm29},
+    {"vllm", "vLLM", "0.27.0", "0.28.0", kTransformersOnly, kHuggingFace},
+    {"vllm", "vLLM", "0.27.0", "0.28.0", kDeepSeekLike, kVllm29DeepSeek},
+    {"vllm", "vLLM", "0.27.0", "0.28.0", kGptOssOnly, kVllmGptOss},
+    {"vllm", "vLLM", "0.27.0", "0.28.0", kOrdinary, kVllm29},
+    {"vllm", "vLLM", "0.26.0", "0.26.0", kTransformersOnly, kHuggingFace},
+    {"vllm", "vLLM", "0.26.0", "0.26.0", kDeepSeekLike, kVllm29DeepSeek},
+    {"vllm", "vLLM", "0.26.0", "0.26.0", kGptOssOnly, kVllmGptOss},
+    {"vllm", "vLLM", "0.26.0", "0.26.0", kOrdinary, kVllm29},
+    {"vllm", "vLLM", "0.25.0", "0.25.1", kTransformersOnly, kHuggingFace},
+    {"vllm", "vLLM", "0.25.0", "0.25.1", kDeepSeekLike, kVllm29DeepSeek},
+    {"vllm", "vLLM", "0.25.0", "0.25.1", kGptOssOnly, kVllmGptOss},
+    {"vllm", "vLLM", "0.25.0", "0.25.1", kOrdinary, kVllm29},
+    {"vllm", "vLLM", "0.22.0", "0.24.0", kTransformersOnly, kHuggingFace},
+    {"vllm", "vLLM", "0.22.0", "0.24.0", kDeepSeekLike, kVllm29DeepSeek},
+    {"vllm", "vLLM", "0.22.0", "0.24.0", kGptOssOnly, kVllmGptOss},
+    {"vllm", "vLLM", "0.22.0", "0.24.0", kOrdinary, kVllm29},
+    {"vllm", "vLLM", "0.20.0", "0.21.0", kTransformersOnly, kHuggingFace},
+    {"vllm", "vLLM", "0.20.0", "0.21.0", kDeepSeekOld, kVllm29DeepSeek},
+    {"vllm", "vLLM", "0.20.0", "0.21.0", kGptOssOnly, kVllmGptOss},
+    {"vllm", "vLLM", "0.20.0", "0.21.0", kOrdinary20, kVllm21},
+    {"vllm", "vLLM", "0.12.0", "0.19.1", kTransformersOnly, kHuggingFace},
+    {"vllm", "vLLM", "0.12.0", "0.19.1", kDeepSeekOld, kVllm29DeepSeek},
+    {"vllm", "vLLM", "0.12.0", "0.19.1", kGptOssOnly, kVllmGptOss},
+    {"vllm", "vLLM", "0.12.0", "0.19.1", kOrdinaryOld, kVllm21},
+    {"vllm", "vLLM", "0.11.1", "0.11.2", kTransformersOnly, kHuggingFace},
     {"vllm", "vLLM", "0.11.1", "0.11.2", kDeepSeekOld, kVllm29DeepSeek},
     {"vllm", "vLLM", "0.11.1", "0.11.2", kGptOssOnly, kVllm11GptOss},
     {"vllm", "vLLM", "0.11.1", "0.11.2", kOrdinaryOld, kVllm11},
+    {"vllm", "vLLM", "0.10.2", "0.11.0", kTransformersOnly, kHuggingFace},
     {"vllm", "vLLM", "0.10.2", "0.11.0", kDeepSeekOld, kVllm29DeepSeek},
     {"vllm", "vLLM", "0.10.2", "0.11.0", kGptOssOnly, kVllm11GptOss},
     {"vllm", "vLLM", "0.10.2", "0.11.0", kOrdinaryOld, kVllm10},
 
+    {"sglang", "SGLang", "0.5.16", "0.5.23", kUnscaledOnly, kSglangUnscaled},
+    {"sglang", "SGLang", "0.5.16", "0.5.23", kUnscaledQuarterOnly, kSglangUnscaledQuarter},
     {"sglang", "SGLang", "0.5.16", "0.5.23", kDeepSeekLike, kSglangDeepSeek},
     {"sglang", "SGLang", "0.5.16", "0.5.23", kLagunaOnly, kSglangLaguna},
     {"sglang", "SGLang", "0.5.16", "0.5.23", kOrdinarySglang, kSglang},
+    {"sglang", "SGLang", "0.5.9", "0.5.15", kUnscaledOnly, kSglangUnscaled},
+    {"sglang", "SGLang", "0.5.9", "0.5.15", kUnscaledQuarterOnly, kSglangUnscaledQuarter},
     {"sglang", "SGLang", "0.5.9", "0.5.15", kDeepSeekLike, kSglangDeepSeek},
     {"sglang", "SGLang", "0.5.9", "0.5.15", kOrdinarySglangOld, kSglang15},
 

@@ -2,6 +2,8 @@
 
 #include <string_view>
 
+#include "kernels/compat/engine_version.h"
+
 namespace rope::kernels {
 namespace {
 
@@ -90,6 +92,60 @@ constexpr KnownName kModelTypes[] = {
     {"youtu", Family::kUnchecked},
 };
 
+// A model that one engine treats in another way than the rest, since a version.
+struct EngineModel {
+  std::string_view engine;
+  std::string_view architecture;
+  std::string_view model_type;
+  std::string_view since;
+  Family family;
+};
+
+// vLLM: _TRANSFORMERS_SUPPORTED_MODELS of model_executor/models/registry.py, in each minor version
+// from 0.18.0 to 0.33.0, and in 0.10.2, 0.11.0, 0.11.2, 0.12.0 and 0.16.0. Models that no older
+// registry has (Kolibri1, Nanbeige) were served in the same way before.
+// SGLang: each get_rope call of models/*.py without rope_scaling, in 0.5.9, 0.5.15, 0.5.16 and
+// 0.5.23.
+constexpr EngineModel kEngineModels[] = {
+    {"vllm", "SmolLM3ForCausalLM", "smollm3", "0.10.2", Family::kTransformers},
+    {"vllm", "Kolibri1ForCausalLM", "kolibri1", "0.10.2", Family::kTransformers},
+    {"vllm", "NanbeigeForCausalLM", "nanbeige", "0.10.2", Family::kTransformers},
+    {"vllm", "GPTBigCodeForCausalLM", "gpt_bigcode", "0.25.0", Family::kTransformers},
+    {"vllm", "Starcoder2ForCausalLM", "starcoder2", "0.25.0", Family::kTransformers},
+    {"vllm", "OlmoForCausalLM", "olmo", "0.26.0", Family::kTransformers},
+    {"vllm", "Olmo2ForCausalLM", "olmo2", "0.26.0", Family::kTransformers},
+    {"vllm", "VaultGemmaForCausalLM", "vaultgemma", "0.27.0", Family::kTransformers},
+    {"vllm", "FlexOlmoForCausalLM", "flex_olmo", "0.29.0", Family::kTransformers},
+    {"vllm", "HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense", "0.29.0", Family::kTransformers},
+    {"vllm", "HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe", "0.29.0", Family::kTransformers},
+    {"vllm", "Olmo3ForCausalLM", "olmo3", "0.29.0", Family::kTransformers},
+    {"vllm", "ArceeForCausalLM", "arcee", "0.32.0", Family::kTransformers},
+    {"vllm", "CwmForCausalLM", "cwm", "0.32.0", Family::kTransformers},
+    {"vllm", "GlmForCausalLM", "glm", "0.32.0", Family::kTransformers},
+    {"vllm", "GPTNeoXForCausalLM", "gpt_neox", "0.32.0", Family::kTransformers},
+    {"vllm", "Jais2ForCausalLM", "jais2", "0.32.0", Family::kTransformers},
+    {"vllm", "MellumForCausalLM", "mellum", "0.32.0", Family::kTransformers},
+    {"vllm", "PhiForCausalLM", "phi", "0.32.0", Family::kTransformers},
+    {"vllm", "SeedOssForCausalLM", "seed_oss", "0.32.0", Family::kTransformers},
+    {"sglang", "DbrxForCausalLM", "dbrx", "0.5.9", Family::kUnscaled},
+    {"sglang", "Gemma2ForCausalLM", "gemma2", "0.5.9", Family::kUnscaled},
+    {"sglang", "GemmaForCausalLM", "gemma", "0.5.9", Family::kUnscaled},
+    {"sglang", "GPTJForCausalLM", "gptj", "0.5.9", Family::kUnscaled},
+    {"sglang", "GraniteMoeForCausalLM", "granitemoe", "0.5.9", Family::kUnscaled},
+    {"sglang", "MixtralForCausalLM", "mixtral", "0.5.9", Family::kUnscaled},
+    {"sglang", "OlmoForCausalLM", "olmo", "0.5.9", Family::kUnscaled},
+    {"sglang", "PersimmonForCausalLM", "persimmon", "0.5.9", Family::kUnscaled},
+    {"sglang", "PhiForCausalLM", "phi", "0.5.9", Family::kUnscaled},
+    {"sglang", "StableLmForCausalLM", "stablelm", "0.5.9", Family::kUnscaled},
+    {"sglang", "Starcoder2ForCausalLM", "starcoder2", "0.5.9", Family::kUnscaled},
+};
+
+// Engines choose by the first architecture that they know; without one, model_type decides.
+bool Serves(const EngineModel& model, const ModelNames& names) {
+  if (names.architectures.empty()) return model.model_type == names.model_type;
+  return model.architecture == names.architectures.front();
+}
+
 template <size_t size>
 std::optional<Family> Find(const KnownName (&names)[size], std::string_view name) {
   for (const KnownName& known : names) {
@@ -112,6 +168,19 @@ std::optional<Family> FamilyOf(const ModelNames& names) {
   constexpr std::string_view kText = "_text";
   if (type.ends_with(kText)) type.remove_suffix(kText.size());
   return Find(kModelTypes, type).value_or(Family::kOther);
+}
+
+std::optional<Family> FamilyIn(std::string_view engine, std::string_view version,
+                               const ModelNames& names) {
+  for (const EngineModel& model : kEngineModels) {
+    if (model.engine != engine || !Serves(model, names)) continue;
+    if (ParseRelease(version) < ParseRelease(model.since)) continue;
+    // models/stablelm.py reads partial_rotary_factor at the top level only, where its config class
+    // has 0.25.
+    const bool quarter = model.model_type == "stablelm" && names.fraction_in_parameters;
+    return quarter ? Family::kUnscaledQuarter : model.family;
+  }
+  return FamilyOf(names);
 }
 
 }  // namespace rope::kernels

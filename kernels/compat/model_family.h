@@ -8,14 +8,16 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace rope::kernels {
 
-// As in LayerConfig. Both may be empty.
+// As in LayerConfig. The names may be empty.
 struct ModelNames {
   std::string model_type = {};
   std::vector<std::string> architectures = {};
+  bool fraction_in_parameters = false;
 };
 
 enum class Family {
@@ -36,12 +38,21 @@ enum class Family {
   kQwen3Vl,
   // Models whose code changes or computes the parameters itself, which was not checked.
   kUnchecked,
+  // What one engine makes of some models, whatever family the others see in them.
+  kTransformers,     // it runs Hugging Face's own modules
+  kUnscaled,         // its class drops the scaling
+  kUnscaledQuarter,  // the same, and it turns a quarter of the channels
 };
 
 // The family of the first known architecture, as engines choose. An unknown text model
 // ("...ForCausalLM") is kOther. For the other architectures, which wrap a text model, and without
 // architectures, model_type decides. Unset if both are empty.
 std::optional<Family> FamilyOf(const ModelNames& names);
+
+// The family by which `engine` treats the model in `version`: kTransformers, kUnscaled or
+// kUnscaledQuarter where its registry or its class says so, else FamilyOf(names).
+std::optional<Family> FamilyIn(std::string_view engine, std::string_view version,
+                               const ModelNames& names);
 
 }  // namespace rope::kernels
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "kernels/config/rope_config.h"
@@ -54,7 +55,7 @@ void FixMscale(double mscale, double all_dim, std::string_view sentence, CompatC
   config.attn_factor.reset();
   config.mscale.reset();
   config.mscale_all_dim.reset();
-  result.changes.push_back(StrCat(sentence, " (attention factor ", Digits(computed), ")"));
+  result.changes.emplace_back(sentence);
 }
 
 // ggml assigns the frequencies past three times a section to its fourth row of positions.
@@ -171,6 +172,35 @@ absl::Status DropProportionalFactor(std::string_view who, CompatConfig& result) 
     result.changes.push_back(StrCat(who, " ignores the factor of proportional"));
   }
   config.factor.reset();
+  return absl::OkStatus();
+}
+
+absl::Status DropScaling(std::string_view who, CompatConfig& result) {
+  const RopeConfig& config = result.config;
+  if (config.rope_type == RopeType::kDefault) return absl::OkStatus();
+  RopeConfig plain = {.rope_theta = config.rope_theta,
+                      .head_dim = config.head_dim,
+                      .rotary_dim = config.rotary_dim,
+                      .partial_rotary_factor = config.partial_rotary_factor,
+                      .max_position_embeddings = config.max_position_embeddings,
+                      .mrope = config.mrope,
+                      .rotary_offset = config.rotary_offset};
+  plain.precision = config.precision;
+  result.changes.push_back(
+      StrCat(who, " ignores rope_type ", Name(config.rope_type), " for this model"));
+  result.config = std::move(plain);
+  return absl::OkStatus();
+}
+
+absl::Status TurnAQuarter(std::string_view who, CompatConfig& result) {
+  constexpr double kFraction = 0.25;
+  RopeConfig& config = result.config;
+  if (config.partial_rotary_factor == kFraction) return absl::OkStatus();
+  config.partial_rotary_factor = kFraction;
+  config.rotary_dim.reset();
+  result.changes.push_back(StrCat(who,
+                                  " turns a quarter of the channels: it reads "
+                                  "partial_rotary_factor at the top level only"));
   return absl::OkStatus();
 }
 

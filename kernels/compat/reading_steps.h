@@ -41,6 +41,11 @@ absl::Status LongropeFactorOfLengths(std::string_view who, CompatConfig& result)
 
 absl::Status DropProportionalFactor(std::string_view who, CompatConfig& result);
 
+// Plain rotation, whatever the rope_type.
+absl::Status DropScaling(std::string_view who, CompatConfig& result);
+// A quarter of the channels turns, whatever partial_rotary_factor says.
+absl::Status TurnAQuarter(std::string_view who, CompatConfig& result);
+
 // yarn: fields that the engine does not read.
 absl::Status RefuseYarnWithoutFactor(std::string_view who, CompatConfig& result);
 absl::Status ClaimNoYarnWithoutFactor(std::string_view who, CompatConfig& result);

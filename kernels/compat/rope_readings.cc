@@ -46,11 +46,13 @@ const EngineEntry* EntryFor(std::span<const EngineEntry> entries, Family family)
   return nullptr;
 }
 
-// The entry of the newest versions of the engine `name`.
-const EngineEntry* NewestEntry(std::string_view name, Family family) {
+// The entry of the newest versions of the engine `name`. `otherwise` is the family of a model
+// without names.
+const EngineEntry* NewestEntry(std::string_view name, const ModelNames& names, Family otherwise) {
   for (std::span<const EngineEntry> table = EngineTable(); !table.empty();) {
     const std::span<const EngineEntry> entries = TakeVersions(table);
-    if (entries[0].engine == name) return EntryFor(entries, family);
+    if (entries[0].engine != name) continue;
+    return EntryFor(entries, FamilyIn(name, entries[0].first, names).value_or(otherwise));
   }
   return nullptr;
 }
@@ -62,7 +64,7 @@ absl::Status HasNo(Compat compat, std::string_view what) {
 double LargestRelative(const std::vector<InverseFrequency>& got,
                        const std::vector<InverseFrequency>& want) {
   long double largest = 0;
-  for (size_t i = 0; i < want.size(); ++i) {
+  for (size_t i = 0; i < std::min(got.size(), want.size()); ++i) {
     if (got[i] == want[i]) continue;
     largest = std::max(largest, want[i] == 0 ? std::numeric_limits<long double>::infinity()
                                              : std::abs(got[i] / want[i] - 1));
@@ -103,7 +105,8 @@ std::optional<Outcome> OutcomeOf(const EngineEntry& entry, const RopeConfig& sta
   const double factor = answered.attention_factor();
   // A difference of one unit in the last place is rounding, not another reading.
   outcome.same = std::abs(reading.attention_factor - factor) <= 1e-15 * factor &&
-                 reading.inv_freq_max_relative <= 1e-15;
+                 reading.inv_freq_max_relative <= 1e-15 &&
+                 (*rope)->rotary_dim() == answered.rotary_dim();
   return outcome;
 }
 
@@ -112,14 +115,21 @@ bool EqualNumbers(const Outcome& a, const Outcome& b) {
          a.reading.inv_freq_max_relative == b.reading.inv_freq_max_relative;
 }
 
+// Whether the entry is for models that one engine treats in another way than the rest (FamilyIn).
+bool SinglesOut(const EngineEntry& entry) {
+  return !entry.families.empty() && entry.families.front() >= Family::kTransformers;
+}
+
 // What `entries`, all of the same versions, make of the config of a model without names. Unset
-// unless they cover ordinary models and all that claim something claim the same.
+// unless they cover ordinary models and all that claim something claim the same. Models that an
+// engine singles out are few, and named: they do not count.
 std::optional<Outcome> OutcomeOfAnyModel(std::span<const EngineEntry> entries,
                                          const RopeConfig& stated, const ResolvedRope& answered,
                                          int64_t seq_len) {
   if (EntryFor(entries, Family::kOther) == nullptr) return std::nullopt;
   std::optional<Outcome> common;
   for (const EngineEntry& entry : entries) {
+    if (SinglesOut(entry)) continue;
     std::optional<Outcome> outcome = OutcomeOf(entry, stated, answered, seq_len);
     if (!outcome.has_value()) continue;
     if (common.has_value() && !EqualNumbers(*common, *outcome)) return std::nullopt;
@@ -149,10 +159,9 @@ std::string_view Name(Compat compat) {
 absl::StatusOr<CompatConfig> ApplyCompat(const RopeConfig& config, Compat compat,
                                          const ModelNames& names) {
   if (compat == Compat::kDefault) return CompatConfig{.config = config, .changes = {}};
-  const Family family = compat == Compat::kDeepSeek
-                            ? Family::kDeepSeek
-                            : FamilyOf(names).value_or(FamilyOfType(config));
-  const EngineEntry* entry = NewestEntry(Name(compat), family);
+  const EngineEntry* entry = compat == Compat::kDeepSeek
+                                 ? NewestEntry(Name(compat), {}, Family::kDeepSeek)
+                                 : NewestEntry(Name(compat), names, FamilyOfType(config));
   if (entry == nullptr) return HasNo(compat, "reading of this model that was checked");
   absl::StatusOr<CompatConfig> read = Convert(*entry, config);
   if (absl::IsUnimplemented(read.status())) {
@@ -164,11 +173,11 @@ absl::StatusOr<CompatConfig> ApplyCompat(const RopeConfig& config, Compat compat
 
 std::vector<Reading> Readings(const RopeConfig& stated, const ModelNames& names,
                               const ResolvedRope& answered, int64_t seq_len) {
-  const std::optional<Family> family = FamilyOf(names);
   std::vector<Reading> readings;
   std::optional<Outcome> newer;  // of the versions after those of `entries`
   for (std::span<const EngineEntry> table = EngineTable(); !table.empty();) {
     const std::span<const EngineEntry> entries = TakeVersions(table);
+    const std::optional<Family> family = FamilyIn(entries[0].engine, entries[0].first, names);
     std::optional<Outcome> outcome;
     if (!family.has_value()) {
       outcome = OutcomeOfAnyModel(entries, stated, answered, seq_len);

@@ -53,8 +53,8 @@ struct Reading {
 
 // The readings of `stated` whose numbers at `seq_len` differ from those of `answered`, the newest
 // versions of an engine first. Versions with equal readings share one. Without names only those are
-// returned that hold for every model that was checked. REQUIRES: `answered` is `stated`, resolved
-// under any compat; seq_len >= 1.
+// returned that hold for every model but those that an engine singles out. REQUIRES: `answered` is
+// `stated`, resolved under any compat; seq_len >= 1.
 std::vector<Reading> Readings(const RopeConfig& stated, const ModelNames& names,
                               const ResolvedRope& answered, int64_t seq_len);
 

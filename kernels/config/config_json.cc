@@ -10,10 +10,12 @@
 #include "kernels/config/json_fields.h"
 #include "kernels/config/kept_bytes.h"
 #include "kernels/config/model_defaults.h"
+#include "kernels/config/model_remarks.h"
 #include "kernels/config/sub_configs.h"
 #include "kernels/error.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
+#include "proto/nearest_name.h"
 
 namespace rope::kernels {
 namespace {
@@ -140,15 +142,50 @@ absl::StatusOr<std::vector<std::string>> ReadArchitectures(const JsonFields& roo
   return names;
 }
 
+// A layer type that nearly spells one that the model has, but is none.
+void RemarkLayerTypes(const ConfigDocument& document, const LayerTypes& layers,
+                      std::vector<LayerConfig>& entries) {
+  if (!document.nested) return;
+  std::vector<std::string> known = layers.names();
+  for (const std::string_view type : {kFullAttention, kSlidingAttention}) known.emplace_back(type);
+  if (const auto usual = document.type->defaults.find("rope_parameters");
+      usual != document.type->defaults.end()) {
+    for (const auto& [type, parameters] : usual->items()) known.push_back(type);
+  }
+  std::vector<Remark> remarks;
+  for (const LayerConfig& entry : entries) {
+    const std::string& type = entry.layer_type;
+    if (std::find(known.begin(), known.end(), type) != known.end()) continue;
+    const std::string nearest = proto::NearestName(type, known);
+    if (nearest.empty()) continue;
+    remarks.push_back({RemarkKind::kUnknownLayerType,
+                       StrCat(document.parameters->path(), ": layer type ", Show(type),
+                              " is none of the model's", proto::DidYouMean(nearest))});
+  }
+  for (LayerConfig& entry : entries) {
+    entry.remarks.insert(entry.remarks.end(), remarks.begin(), remarks.end());
+  }
+}
+
+// The model's code has other positions in place of a rotary embedding.
+void MarkUnrotated(std::string_view positions, LayerConfig& entry) {
+  entry.rotates = false;
+  std::erase_if(entry.remarks,
+                [](const Remark& remark) { return remark.kind == RemarkKind::kDefaultAssumed; });
+  entry.remarks.push_back(
+      {RemarkKind::kNoRotation, StrCat("the model has no rotary embedding, but ", positions,
+                                       "; tensors come back unchanged")});
+}
+
 }  // namespace
 
 absl::StatusOr<ModelConfig> ModelConfig::Parse(std::string_view json, std::string_view sub_config) {
   ROPE_ASSIGN_OR_RETURN(nlohmann::json file, ParseJsonObject(json));
   ROPE_ASSIGN_OR_RETURN(const ChosenConfig chosen, ChooseSubConfig(file, sub_config));
-  std::vector<std::string> assumed = CompleteModel(*chosen.config, !chosen.path.empty());
+  std::vector<Remark> assumed = CompleteModel(*chosen.config, !chosen.path.empty());
   const JsonFields root(*chosen.config, chosen.path);
   ROPE_ASSIGN_OR_RETURN(ConfigDocument document, LocateParameters(root));
-  std::move(assumed.begin(), assumed.end(), std::back_inserter(document.warnings));
+  std::move(assumed.begin(), assumed.end(), std::back_inserter(document.remarks));
   ModelConfig model;
   model.has_sub_configs_ = chosen.has_sub_configs;
   ROPE_RETURN_IF_ERROR(CheckSupported(document));
@@ -158,9 +195,12 @@ absl::StatusOr<ModelConfig> ModelConfig::Parse(std::string_view json, std::strin
   ROPE_ASSIGN_OR_RETURN(model.entries_, ReadEntries(document, per_layer));
   ROPE_ASSIGN_OR_RETURN(const std::vector<std::string> architectures,
                         ReadArchitectures(root, document.model));
+  RemarkLayerTypes(document, layers.types, model.entries_);
+  const std::string_view positions = PositionsInsteadOfRope(document.model_type, document.model);
   for (LayerConfig& entry : model.entries_) {
     entry.model_type = document.model_type;
     entry.architectures = architectures;
+    if (!positions.empty()) MarkUnrotated(positions, entry);
   }
   if (model.entries_.size() > 1 || !model.entries_.front().layer_type.empty()) {
     for (const LayerConfig& entry : model.entries_) model.layer_types_.push_back(entry.layer_type);
@@ -246,8 +286,9 @@ void ModelConfig::MarkRotation(const LayerChoice& choice, LayerConfig& entry) co
   }
   if (!still.has_value()) return;
   if (!all) {
-    entry.warnings.push_back(StrCat("some layers do not rotate, the first is layer ", *still,
-                                    "; pick a layer to tell them apart"));
+    entry.remarks.push_back(
+        {RemarkKind::kUnrotatedLayers, StrCat("some layers do not rotate, the first is layer ",
+                                              *still, "; pick a layer to tell them apart")});
     return;
   }
   entry.rotates = false;
@@ -255,7 +296,8 @@ void ModelConfig::MarkRotation(const LayerChoice& choice, LayerConfig& entry) co
       choice.layer.has_value()
           ? StrCat("layer ", *choice.layer, " does")
           : StrCat(choice.layer_type, choice.layer_type.empty() ? "" : " ", "layers do");
-  entry.warnings.push_back(StrCat(which, " not rotate; tensors come back unchanged"));
+  entry.remarks.push_back(
+      {RemarkKind::kUnrotatedLayers, StrCat(which, " not rotate; tensors come back unchanged")});
 }
 
 absl::StatusOr<LayerConfig> ModelConfig::EntryOf(const LayerChoice& choice,

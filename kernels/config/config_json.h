@@ -61,7 +61,7 @@ class ModelConfig {
   std::optional<int64_t> num_kv_heads() const { return num_kv_heads_; }
 
   // The embedding of the chosen layers. A choice is not needed if all layers are equal. `rotates`
-  // is false if none of the chosen layers rotates. If only some do, a warning says so.
+  // is false if none of the chosen layers rotates. If only some do, a note says so.
   absl::StatusOr<LayerConfig> Layer(const LayerChoice& choice) const;
 
   // Whether both are layers of the model, of one type, and rotate both or neither: Layer then gives
@@ -74,7 +74,7 @@ class ModelConfig {
  private:
   // The entry of a layer type; `type` is empty if neither the choice nor the file names one.
   absl::StatusOr<LayerConfig> EntryOf(const LayerChoice& choice, const std::string& type) const;
-  // Sets `rotates` and adds a warning if some or all chosen layers do not rotate.
+  // Sets `rotates` and adds a note if some or all chosen layers do not rotate.
   void MarkRotation(const LayerChoice& choice, LayerConfig& entry) const;
 
   std::vector<std::string> layer_types_;

@@ -1,13 +1,16 @@
 #include "kernels/config/config_json_document.h"
 
 #include <algorithm>
+#include <cctype>
 #include <iterator>
 #include <utility>
 
+#include "kernels/config/model_remarks.h"
 #include "kernels/config/rope_config.h"
 #include "kernels/error.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"
+#include "proto/nearest_name.h"
 
 namespace rope::kernels {
 namespace {
@@ -89,9 +92,19 @@ constexpr std::string_view kTopKeys[] = {
     "swa_rope_theta",
 };
 
-// Rotation keys of older model code that this reader does not support.
-constexpr std::string_view kUnreadKeys[] = {"rope_pct", "rope_percent", "rope_ratio",
-                                            "rotary_emb_fraction", "rotary_percent"};
+// Keys of other config classes that are one or two letters from a key of ours.
+constexpr std::string_view kNeighbours[] = {
+    "architecture", "d_head",           "hidden_sizes",    "layer_type",     "n_heads",
+    "n_layers",     "qk_nope_head_dim", "sliding_windows", "swa_v_head_dim", "v_head_dim"};
+
+// Objects with rope parameters, and the keys that are read beside them.
+constexpr std::string_view kAroundKeys[] = {"original_max_position_embeddings",
+                                            "partial_rotary_factor",
+                                            "rope_parameters",
+                                            "rope_scaling",
+                                            "rope_theta",
+                                            "rotary_dim",
+                                            "text_config"};
 
 // Unused keys with an effect elsewhere, and that effect as a note for the warning.
 constexpr std::pair<std::string_view, std::string_view> kNotes[] = {
@@ -109,6 +122,50 @@ std::string_view NoteOn(std::string_view key) {
     if (noted == key) return note;
   }
   return "";
+}
+
+// Whether `key` is `target` with a letter too many, too few or another one; two letters where the
+// word is long.
+bool IsNearMiss(std::string_view key, std::string_view target) {
+  constexpr size_t kShort = 5;
+  constexpr size_t kLong = 9;
+  if (target.size() < kShort ||
+      std::max(key.size(), target.size()) > std::min(key.size(), target.size()) + 2) {
+    return false;
+  }
+  std::string folded(key);
+  std::transform(folded.begin(), folded.end(), folded.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return proto::Edits(folded, target) <= (target.size() < kLong ? 1u : 2u);
+}
+
+// The first of `targets` that `key` nearly spells; empty: none.
+template <size_t size>
+std::string_view NearMissOf(std::string_view key, const std::string_view (&targets)[size]) {
+  if (Contains(kNeighbours, key)) return "";
+  const auto found =
+      std::find_if(std::begin(targets), std::end(targets),
+                   [key](std::string_view target) { return IsNearMiss(key, target); });
+  return found == std::end(targets) ? std::string_view() : *found;
+}
+
+// Keys of the model that nearly spell one that is read.
+void RemarkNearMisses(const ConfigDocument& document, std::vector<Remark>& remarks) {
+  constexpr int kKeysMax = 4096;
+  const JsonFields& model = document.model;
+  int keys = 0;
+  for (const auto& [key, value] : model.json().items()) {
+    if (++keys > kKeysMax) return;
+    if (value.is_null() || Contains(kTopKeys, key) || Contains(kAroundKeys, key)) continue;
+    if (document.bare && Contains(kParameterKeys, key)) continue;
+    std::string_view meant = NearMissOf(key, kAroundKeys);
+    if (meant.empty()) meant = NearMissOf(key, kTopKeys);
+    if (meant.empty()) continue;
+    remarks.push_back({RemarkKind::kNearMissKey,
+                       StrCat(model.path().empty() ? std::string() : StrCat(model.path(), ": "),
+                              "key ", Show(key), " is not read; did you mean ", meant, "?"),
+                       model.PathOf(key)});
+  }
 }
 
 bool HasObject(const JsonFields& fields, std::string_view key) {
@@ -158,35 +215,37 @@ absl::StatusOr<ConfigDocument> LocateParameters(const JsonFields& root) {
   ROPE_ASSIGN_OR_RETURN(document.parameters, FirstOf<JsonFields>({model.Object("rope_parameters"),
                                                                   model.Object("rope_scaling")}));
   if (model.Has("rope_parameters") && model.Has("rope_scaling")) {
-    document.warnings.push_back(
-        StrCat(model.PathOf("rope_scaling"), " is not used: rope_parameters is there"));
+    document.remarks.push_back(
+        {RemarkKind::kOverriddenValue,
+         StrCat(model.PathOf("rope_scaling"), " is not used: rope_parameters is there")});
   }
   for (const std::string_view key : {"rope_parameters", "rope_scaling", "rope_theta"}) {
     if (text.has_value() && root.Has(key) && !text->Has(key)) {
-      document.warnings.push_back(
-          StrCat(root.PathOf(key), " is not used: text_config is read instead"));
+      document.remarks.push_back(
+          {RemarkKind::kOverriddenValue,
+           StrCat(root.PathOf(key), " is not used: text_config is read instead")});
     }
-  }
-  for (const std::string_view key : kUnreadKeys) {
-    if (model.Has(key)) document.warnings.push_back(StrCat(model.PathOf(key), " is not read"));
   }
   if (!document.parameters.has_value() && IsBare(model)) {
     document.bare = true;
     document.parameters = model;
-    document.warnings.push_back(
-        StrCat("rope parameters are read from the top level of ",
-               model.path().empty() ? std::string("the file") : model.path()));
+    document.remarks.push_back(
+        {RemarkKind::kTopLevelParameters,
+         StrCat("rope parameters are read from the top level of ",
+                model.path().empty() ? std::string("the file") : model.path())});
   }
+  RemarkModel(document.model_type, model, document.remarks);
+  RemarkNearMisses(document, document.remarks);
   document.nested = document.parameters.has_value() && IsNested(document);
   if (document.nested) {
-    WarnUnknownKeys(document, *document.parameters, document.warnings);
+    RemarkUnknownKeys(document, *document.parameters, document.remarks);
   }
   return document;
 }
 
-void WarnUnknownKeys(const ConfigDocument& document, const JsonFields& parameters,
-                     std::vector<std::string>& warnings) {
-  // A complete config.json has many other keys at the top level, so they are no reason to warn.
+void RemarkUnknownKeys(const ConfigDocument& document, const JsonFields& parameters,
+                       std::vector<Remark>& remarks) {
+  // A complete config.json has many other keys at the top level, so they are no reason to speak.
   if (document.bare && (document.model.Has("model_type") || document.model.Has("hidden_size"))) {
     return;
   }
@@ -201,12 +260,20 @@ void WarnUnknownKeys(const ConfigDocument& document, const JsonFields& parameter
     if (++unknown > kNamed) continue;
     const std::string path =
         parameters.path().empty() ? std::string() : StrCat(parameters.path(), ": ");
-    warnings.push_back(StrCat(
-        path, "key ", Show(key),
-        around ? " next to the layer types has no effect" : " is not known and has no effect",
-        NoteOn(key)));
+    const std::string_view meant = around ? "" : NearMissOf(key, kParameterKeys);
+    const std::string end =
+        meant.empty() ? std::string(NoteOn(key)) : StrCat("; did you mean ", meant, "?");
+    remarks.push_back({meant.empty() ? RemarkKind::kUnknownKey : RemarkKind::kNearMissKey,
+                       StrCat(path, "key ", Show(key),
+                              around ? " next to the layer types has no effect"
+                                     : " is not known and has no effect",
+                              end),
+                       parameters.PathOf(key)});
   }
-  if (unknown > kNamed) warnings.push_back(StrCat(unknown - kNamed, " more keys have no effect"));
+  if (unknown > kNamed) {
+    remarks.push_back(
+        {RemarkKind::kUnknownKey, StrCat(unknown - kNamed, " more keys have no effect")});
+  }
 }
 
 }  // namespace rope::kernels

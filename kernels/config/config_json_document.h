@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/config/json_fields.h"
 #include "kernels/config/model_types.h"
+#include "kernels/config/remark.h"
 
 namespace rope::kernels {
 
@@ -32,7 +33,7 @@ struct ConfigDocument {
   std::optional<JsonFields> parameters;
   bool bare = false;    // `parameters` is the file itself
   bool nested = false;  // `parameters` holds one object per layer type
-  std::vector<std::string> warnings;
+  std::vector<Remark> remarks;
 };
 
 // `root` is the file, or the sub-config that is read in its place.
@@ -41,10 +42,10 @@ absl::StatusOr<ConfigDocument> LocateParameters(const JsonFields& root);
 // Whether `file` is a rope_parameters object, or one with other keys around.
 bool IsBareParameters(const nlohmann::json& file);
 
-// Adds a warning for each unused key of `parameters`. After 16 keys one warning gives the number of
-// the others.
-void WarnUnknownKeys(const ConfigDocument& document, const JsonFields& parameters,
-                     std::vector<std::string>& warnings);
+// Adds a remark for each unused key of `parameters`: a near miss of one that is read, or a note.
+// After 16 notes one gives the number of the others.
+void RemarkUnknownKeys(const ConfigDocument& document, const JsonFields& parameters,
+                       std::vector<Remark>& remarks);
 
 }  // namespace rope::kernels
 

@@ -16,7 +16,7 @@ namespace {
 
 // Every value has one lookup order: the parameters object, then the top level of the model (with
 // its older key names), then the default of the model_type, then a general default. An assumed
-// default adds a warning, because the file does not show it.
+// default adds a note, because the file does not show it.
 
 // The base of the sliding layers, as Gemma 3, ModernBERT and MiMo v2 name it.
 constexpr std::string_view kLocalBases[] = {"rope_local_base_freq", "local_rope_theta",
@@ -33,28 +33,30 @@ absl::StatusOr<std::optional<RopeType>> ReadTypeAt(const JsonFields& parameters,
 }
 
 absl::StatusOr<RopeType> ReadType(const JsonFields& parameters, bool bare,
-                                  std::vector<std::string>& warnings) {
+                                  std::vector<Remark>& remarks) {
   ROPE_ASSIGN_OR_RETURN(const std::optional<RopeType> type, ReadTypeAt(parameters, "rope_type"));
   if (bare && type.has_value()) return *type;  // a bare file may use `type` for something else
   ROPE_ASSIGN_OR_RETURN(const std::optional<RopeType> old, ReadTypeAt(parameters, "type"));
   if (type.has_value() && old.has_value() && *type != *old) {
-    warnings.push_back(StrCat(parameters.PathOf("type"), " ", Name(*old),
-                              " is not used: rope_type says ", Name(*type)));
+    remarks.push_back(
+        {RemarkKind::kOverriddenValue, StrCat(parameters.PathOf("type"), " ", Name(*old),
+                                              " is not used: rope_type says ", Name(*type))});
   }
   return type.value_or(old.value_or(RopeType::kDefault));
 }
 
-// The number that the model_type implies for the absent `key`, with a warning; unset if it implies
+// The number that the model_type implies for the absent `key`, with a note; unset if it implies
 // none.
 std::optional<double> AssumedNumber(const ConfigDocument& document, std::string_view key,
-                                    std::vector<std::string>& warnings) {
+                                    std::vector<Remark>& remarks) {
   const auto found = document.type->defaults.find(key);
   if (found == document.type->defaults.end()) return std::nullopt;
   const auto number = found->get<double>();
   const auto whole = static_cast<int64_t>(number);
   const std::string shown = static_cast<double>(whole) == number ? StrCat(whole) : StrCat(number);
-  warnings.push_back(
-      StrCat(key, " absent, taken as ", shown, ", as Hugging Face does for ", document.model_type));
+  remarks.push_back(
+      {RemarkKind::kDefaultAssumed, StrCat(key, " absent, taken as ", shown,
+                                           ", as Hugging Face does for ", document.model_type)});
   return number;
 }
 
@@ -62,7 +64,8 @@ std::optional<double> AssumedNumber(const ConfigDocument& document, std::string_
 // per_layer_config, head_dim, hidden_size / num_attention_heads. Unset if none is there.
 absl::StatusOr<std::optional<int64_t>> ReadHeadDim(const ConfigDocument& document,
                                                    const PerLayerConfig& per_layer,
-                                                   std::string_view layer_type) {
+                                                   std::string_view layer_type,
+                                                   std::vector<Remark>& remarks) {
   const JsonFields& model = document.model;
   const std::optional<int64_t> nothing;
   const bool full = layer_type == kFullAttention;
@@ -84,17 +87,23 @@ absl::StatusOr<std::optional<int64_t>> ReadHeadDim(const ConfigDocument& documen
   if (*heads < 1) {
     return InvalidField(model.PathOf("num_attention_heads"), *heads, "at least 1");
   }
+  if (*hidden % *heads != 0) {
+    remarks.push_back({RemarkKind::kSizesDoNotDivide,
+                       StrCat("num_attention_heads ", *heads, " does not divide hidden_size ",
+                              *hidden, ": head_dim is taken as ", *hidden / *heads)});
+  }
   return std::optional<int64_t>(*hidden / *heads);
 }
 
 absl::StatusOr<double> ReadLocalTheta(const ConfigDocument& document,
-                                      std::vector<std::string>& warnings) {
+                                      std::vector<Remark>& remarks) {
   for (const std::string_view key : kLocalBases) {
     ROPE_ASSIGN_OR_RETURN(const std::optional<double> theta, document.model.Number(key));
     if (theta.has_value()) return *theta;
   }
-  if (const auto usual = AssumedNumber(document, kLocalBases[0], warnings)) return *usual;
-  warnings.push_back(StrCat(kLocalBases[0], " absent, taken as 10000"));
+  if (const auto usual = AssumedNumber(document, kLocalBases[0], remarks)) return *usual;
+  remarks.push_back(
+      {RemarkKind::kDefaultAssumed, StrCat(kLocalBases[0], " absent, taken as 10000")});
   return 10000;
 }
 
@@ -102,7 +111,7 @@ absl::StatusOr<double> ReadLocalTheta(const ConfigDocument& document,
 // of and not used.
 absl::StatusOr<double> ReadTheta(const ConfigDocument& document,
                                  const std::optional<JsonFields>& parameters,
-                                 std::vector<std::string>& warnings) {
+                                 std::vector<Remark>& remarks) {
   const JsonFields& model = document.model;
   std::optional<double> theta;
   if (parameters.has_value()) {
@@ -113,13 +122,14 @@ absl::StatusOr<double> ReadTheta(const ConfigDocument& document,
       FirstOf<double>({model.Number("rope_theta"), model.Number("global_rope_theta"),
                        model.Number("rotary_emb_base")}));
   if (theta.has_value() && top.has_value() && *top != *theta) {
-    warnings.push_back(StrCat(model.PathOf("rope_theta"), " ", *top, " is not used: ",
-                              parameters->PathOf("rope_theta"), " says ", *theta));
+    remarks.push_back({RemarkKind::kOverriddenValue,
+                       StrCat(model.PathOf("rope_theta"), " ", *top, " is not used: ",
+                              parameters->PathOf("rope_theta"), " says ", *theta)});
   }
   if (theta.has_value()) return *theta;
   if (top.has_value()) return *top;
-  if (const auto usual = AssumedNumber(document, "rope_theta", warnings)) return *usual;
-  warnings.push_back("rope_theta absent, taken as 10000");
+  if (const auto usual = AssumedNumber(document, "rope_theta", remarks)) return *usual;
+  remarks.push_back({RemarkKind::kDefaultAssumed, "rope_theta absent, taken as 10000"});
   return 10000;
 }
 
@@ -151,13 +161,15 @@ absl::Status ReadFraction(const ConfigDocument& document, const PerLayerConfig& 
       config.partial_rotary_factor,
       FirstOf<double>({scaling.Number("partial_rotary_factor"),
                        model.Number("partial_rotary_factor"), model.Number("rotary_pct")}));
+  entry.fraction_in_parameters =
+      scaling.Has("partial_rotary_factor") && !model.Has("partial_rotary_factor");
   // partial_rotary_factor in the parameters object takes precedence over a rotary_dim next to it.
   if (!config.rotary_dim.has_value() && !scaling.Has("partial_rotary_factor")) {
     ROPE_ASSIGN_OR_RETURN(config.rotary_dim, model.Integer("rotary_dim"));
   }
   if (config.rotary_dim.has_value()) return absl::OkStatus();
   if (!config.partial_rotary_factor.has_value()) {
-    config.partial_rotary_factor = AssumedNumber(document, "partial_rotary_factor", entry.warnings);
+    config.partial_rotary_factor = AssumedNumber(document, "partial_rotary_factor", entry.remarks);
   }
   ROPE_ASSIGN_OR_RETURN(const std::optional<int64_t> whole,
                         ReadFractionOf(document, per_layer, entry.layer_type));
@@ -207,8 +219,10 @@ absl::Status ReadTruncate(const ConfigDocument& document, const JsonFields& para
   if (!document.nested) return absl::OkStatus();
   ROPE_ASSIGN_OR_RETURN(const std::optional<bool> own, parameters.Bool("truncate"));
   if (own.has_value() && *own != entry.config.truncate.value_or(true)) {
-    entry.warnings.push_back(StrCat(parameters.PathOf("truncate"),
-                                    " is not used: Hugging Face reads it next to the layer types"));
+    entry.remarks.push_back(
+        {RemarkKind::kOverriddenValue,
+         StrCat(parameters.PathOf("truncate"),
+                " is not used: Hugging Face reads it next to the layer types")});
   }
   return absl::OkStatus();
 }
@@ -231,7 +245,7 @@ absl::Status ReadLongropeMagnitudes(const JsonFields& parameters, RopeConfig& co
 // Reads the fields that occur in a parameters object only.
 absl::Status ReadScaling(const JsonFields& parameters, bool bare, LayerConfig& entry) {
   RopeConfig& config = entry.config;
-  ROPE_ASSIGN_OR_RETURN(config.rope_type, ReadType(parameters, bare, entry.warnings));
+  ROPE_ASSIGN_OR_RETURN(config.rope_type, ReadType(parameters, bare, entry.remarks));
   ROPE_ASSIGN_OR_RETURN(config.factor, parameters.Number("factor"));
   ROPE_ASSIGN_OR_RETURN(config.attention_factor, parameters.Number("attention_factor"));
   ROPE_ASSIGN_OR_RETURN(config.mscale, parameters.Number("mscale"));
@@ -288,7 +302,7 @@ absl::StatusOr<LayerConfig> ReadEntry(const ConfigDocument& document,
                                       std::string_view layer_type, EntryKind kind) {
   LayerConfig entry;
   entry.layer_type = layer_type;
-  entry.warnings = document.warnings;
+  entry.remarks = document.remarks;
   RopeConfig& config = entry.config;
   const bool local = kind == EntryKind::kLocal;
   const JsonFields& scaling = parameters.has_value() && !local ? *parameters : document.model;
@@ -298,11 +312,12 @@ absl::StatusOr<LayerConfig> ReadEntry(const ConfigDocument& document,
     if (config.rope_type == RopeType::kLongrope) {
       config.longrope_branch = document.type->longrope_branch;
     }
-    WarnUnknownKeys(document, *parameters, entry.warnings);
+    RemarkUnknownKeys(document, *parameters, entry.remarks);
   }
-  ROPE_ASSIGN_OR_RETURN(config.rope_theta, local ? ReadLocalTheta(document, entry.warnings)
-                                                 : ReadTheta(document, parameters, entry.warnings));
-  ROPE_ASSIGN_OR_RETURN(config.head_dim, ReadHeadDim(document, per_layer, layer_type));
+  ROPE_ASSIGN_OR_RETURN(config.rope_theta, local ? ReadLocalTheta(document, entry.remarks)
+                                                 : ReadTheta(document, parameters, entry.remarks));
+  ROPE_ASSIGN_OR_RETURN(config.head_dim,
+                        ReadHeadDim(document, per_layer, layer_type, entry.remarks));
   ROPE_RETURN_IF_ERROR(ReadFraction(document, per_layer, scaling, entry));
   ROPE_RETURN_IF_ERROR(CheckDims(config));
   ROPE_ASSIGN_OR_RETURN(config.rotary_offset,

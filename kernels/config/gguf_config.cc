@@ -63,8 +63,9 @@ void SetRotaryDim(std::optional<int64_t> rotary_dim, RopeConfig& config) {
 absl::StatusOr<double> ReadBase(const GgufFields& fields, LayerConfig& entry) {
   ROPE_ASSIGN_OR_RETURN(const std::optional<double> base, fields.Number("rope.freq_base"));
   if (base.has_value()) return *base;
-  entry.warnings.push_back(
-      StrCat(fields.PathOf("rope.freq_base"), " absent, taken as 10000, as llama.cpp does"));
+  entry.remarks.push_back(
+      {RemarkKind::kDefaultAssumed,
+       StrCat(fields.PathOf("rope.freq_base"), " absent, taken as 10000, as llama.cpp does")});
   return 10000;
 }
 
@@ -99,9 +100,10 @@ Pairing PairingOf(GgufRope rope, bool has_axes) {
 absl::Status ReadRotation(const GgufFields& fields, LayerConfig& entry) {
   const std::optional<GgufRope> rope = GgufRopeOf(fields.architecture());
   if (!rope.has_value()) {
-    entry.warnings.push_back(StrCat("general.architecture ", ShowText(fields.architecture()),
+    entry.remarks.push_back({RemarkKind::kUnknownModelType,
+                             StrCat("general.architecture ", ShowText(fields.architecture()),
                                     " is unknown: the pairing of its tensors is not known, and "
-                                    "layers are taken as equal"));
+                                    "layers are taken as equal")});
     return absl::OkStatus();
   }
   ROPE_ASSIGN_OR_RETURN(entry.config.mrope, ReadMrope(fields, *rope));
@@ -109,8 +111,9 @@ absl::Status ReadRotation(const GgufFields& fields, LayerConfig& entry) {
   if (entry.rotates) {
     entry.pairing = PairingOf(*rope, entry.config.mrope.has_value());
   } else {
-    entry.warnings.push_back(StrCat("llama.cpp does not rotate in ", fields.architecture(),
-                                    "; tensors come back unchanged"));
+    entry.remarks.push_back(
+        {RemarkKind::kNoRotation, StrCat("llama.cpp does not rotate in ", fields.architecture(),
+                                         "; tensors come back unchanged")});
   }
   return absl::OkStatus();
 }
@@ -140,9 +143,10 @@ absl::StatusOr<LayerConfig> ReadSliding(const GgufFields& fields, const GgufLaye
     config.rope_theta = *base;
   } else if (layers.sliding_base.has_value()) {
     config.rope_theta = *layers.sliding_base;
-    entry.warnings.push_back(StrCat(fields.PathOf("rope.freq_base_swa"), " absent, taken as ",
-                                    config.rope_theta, ", as llama.cpp does for ",
-                                    fields.architecture()));
+    entry.remarks.push_back(
+        {RemarkKind::kDefaultAssumed,
+         StrCat(fields.PathOf("rope.freq_base_swa"), " absent, taken as ", config.rope_theta,
+                ", as llama.cpp does for ", fields.architecture())});
   }
   const std::optional<int64_t> full =
       config.rotary_dim.has_value() ? config.rotary_dim : config.head_dim;
@@ -186,9 +190,10 @@ absl::Status CheckParts(const GgufHeader& header, std::vector<LayerConfig>& entr
   ROPE_ASSIGN_OR_RETURN(const int64_t parts, GgufPartsOf(header));
   if (parts == 1 || header.all_parts || !header.tensors.empty()) return absl::OkStatus();
   for (LayerConfig& entry : entries) {
-    entry.warnings.push_back(StrCat("the model is split into ", parts,
-                                    " files, of which not all were read: if another one has "
-                                    "rope_freqs or rope_factors, the frequencies differ"));
+    entry.remarks.push_back(
+        {RemarkKind::kMissingPart, StrCat("the model is split into ", parts,
+                                          " files, of which not all were read: if another one has "
+                                          "rope_freqs or rope_factors, the frequencies differ")});
   }
   return absl::OkStatus();
 }

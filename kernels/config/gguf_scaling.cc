@@ -86,8 +86,9 @@ absl::Status ReadLongrope(const GgufFields& fields, const std::vector<double>* l
   for (double& number : config.short_factor) number *= factor.value_or(1);
   ROPE_ASSIGN_OR_RETURN(config.attention_factor, ReadPositive(fields, kAttnFactor, 1));
   if (!fields.Has(kAttnFactor)) {
-    entry.warnings.push_back(
-        StrCat(fields.PathOf(kAttnFactor), " absent, taken as 1, as llama.cpp does"));
+    entry.remarks.push_back(
+        {RemarkKind::kDefaultAssumed,
+         StrCat(fields.PathOf(kAttnFactor), " absent, taken as 1, as llama.cpp does")});
   }
   return absl::OkStatus();
 }
@@ -125,9 +126,10 @@ absl::Status ReadLogMultiplier(const GgufFields& fields, LayerConfig& entry) {
   if (!value.has_value() || *value == 0) return absl::OkStatus();
   const GgufLogMultiplier* const meaning = GgufLogMultiplierOf(fields.architecture());
   if (meaning == nullptr) {
-    entry.warnings.push_back(StrCat(fields.PathOf(kKey),
-                                    " is not used: llama.cpp does not read it for ",
-                                    fields.architecture()));
+    entry.remarks.push_back(
+        {RemarkKind::kUnusedSetting,
+         StrCat(fields.PathOf(kKey), " is not used: llama.cpp does not read it for ",
+                fields.architecture())});
     return absl::OkStatus();
   }
   if (!std::isfinite(*value) || *value < 0) {
@@ -146,18 +148,20 @@ absl::Status ReadYarn(const GgufFields& fields, std::optional<double> factor, La
   config.rope_type = RopeType::kYarn;
   config.factor = factor.value_or(1);
   if (!factor.has_value()) {
-    entry.warnings.push_back(
-        StrCat(fields.PathOf("rope.scaling.factor"), " absent, taken as 1, as llama.cpp does"));
+    entry.remarks.push_back(
+        {RemarkKind::kDefaultAssumed,
+         StrCat(fields.PathOf("rope.scaling.factor"), " absent, taken as 1, as llama.cpp does")});
   }
   ROPE_ASSIGN_OR_RETURN(config.beta_fast,
                         ReadPositive(fields, "rope.scaling.yarn_beta_fast", grok ? 8 : 32));
   ROPE_ASSIGN_OR_RETURN(config.beta_slow, ReadPositive(fields, "rope.scaling.yarn_beta_slow", 1));
   config.truncate = fields.architecture() != "gpt-oss";
   if (!*config.truncate) {
-    entry.warnings.push_back(
-        "truncate taken as false, as in gpt-oss's config.json; GGUF has no key for it, and "
-        "llama.cpp "
-        "rounds the ramp's edges");
+    entry.remarks.push_back(
+        {RemarkKind::kDefaultAssumed,
+         "truncate taken as false, as in gpt-oss's config.json; GGUF has no key for it, and "
+         "llama.cpp "
+         "rounds the ramp's edges"});
   }
   ROPE_ASSIGN_OR_RETURN(const double ext_factor,
                         ReadPositive(fields, "rope.scaling.yarn_ext_factor", 1));

@@ -1,6 +1,8 @@
 #include "kernels/config/json_fields.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <limits>
 #include <set>
 
@@ -69,6 +71,22 @@ absl::StatusOr<std::vector<T>> ReadList(const JsonFields& fields, std::string_vi
   return list;
 }
 
+// What is wrong at `position`, the number of bytes that the parser had read when it stopped.
+std::string SyntaxErrorAt(std::string_view text, size_t position) {
+  constexpr std::string_view kSpace = " \t\r\n";
+  if (text.find_first_not_of(kSpace) == std::string_view::npos) return "an empty file";
+  const size_t at = std::min(std::max(position, size_t{1}) - 1, text.size() - 1);
+  const std::string line = StrCat(
+      "line ", 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n'));
+  const char found = text[at];
+  const size_t before = at == 0 ? at : text.find_last_not_of(kSpace, at - 1);
+  if ((found == '}' || found == ']') && before != std::string_view::npos && text[before] == ',') {
+    return StrCat("a trailing comma before ", std::string(1, found), " in ", line);
+  }
+  if (found == '/' || found == '#') return StrCat("a comment in ", line);
+  return StrCat("a syntax error at byte ", position, " in ", line);
+}
+
 // Reads a text without storing it, and finds duplicate keys. The parser itself silently keeps one
 // of them. A parse callback would find them too, but with a callback the parser looks at all
 // earlier values of a list at the end of each object in it: minutes for a MiB of objects.
@@ -76,6 +94,7 @@ class TextChecker : public nlohmann::json_sax<Json> {
  public:
   // OK if the text is JSON without duplicate keys.
   absl::Status Check(const std::string& text) {
+    text_ = &text;
     Json::sax_parse(text, this);
     if (!status_.ok() || !duplicate_.has_value()) return status_;
     return InvalidField("config_json", StrCat("key ", Show(Json(*duplicate_)), " twice"),
@@ -98,11 +117,10 @@ class TextChecker : public nlohmann::json_sax<Json> {
   bool parse_error(size_t position, const std::string& /*last_token*/,
                    const nlohmann::detail::exception& error) override {
     constexpr int kOutOfRange = 406;
-    status_ =
-        error.id == kOutOfRange
-            ? InvalidField("config_json", "a number that a double cannot hold",
-                           "JSON with finite numbers")
-            : InvalidField("config_json", StrCat("a syntax error at byte ", position), "JSON");
+    status_ = error.id == kOutOfRange
+                  ? InvalidField("config_json", "a number that a double cannot hold",
+                                 "JSON with finite numbers")
+                  : InvalidField("config_json", SyntaxErrorAt(*text_, position), "JSON");
     return false;
   }
 
@@ -117,6 +135,7 @@ class TextChecker : public nlohmann::json_sax<Json> {
   bool end_array() override { return true; }
 
  private:
+  const std::string* text_ = nullptr;
   absl::Status status_;
   std::vector<std::set<std::string>> keys_;  // the keys of each open object
   std::optional<std::string> duplicate_;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/config/remark.h"
 #include "kernels/config/rope_config.h"
 
 namespace rope::kernels {
@@ -29,6 +30,12 @@ int64_t KeptBytes(const std::vector<T>& values) {
 inline int64_t KeptBytes(const std::vector<std::string>& texts) {
   auto bytes = static_cast<int64_t>(texts.capacity() * sizeof(std::string));
   for (const std::string& text : texts) bytes += KeptBytes(text);
+  return bytes;
+}
+
+inline int64_t KeptBytes(const std::vector<Remark>& remarks) {
+  auto bytes = static_cast<int64_t>(remarks.capacity() * sizeof(Remark));
+  for (const Remark& remark : remarks) bytes += KeptBytes(remark.text) + KeptBytes(remark.field);
   return bytes;
 }
 

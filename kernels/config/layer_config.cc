@@ -7,7 +7,7 @@ namespace rope::kernels {
 int64_t LayerConfig::KeptBytes() const {
   using kernels::KeptBytes;
   return KeptBytes(config) + KeptBytes(layer_type) + KeptBytes(model_type) +
-         KeptBytes(architectures) + KeptBytes(warnings);
+         KeptBytes(architectures) + KeptBytes(remarks);
 }
 
 }  // namespace rope::kernels

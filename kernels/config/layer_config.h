@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/config/remark.h"
 #include "kernels/config/rope_config.h"
 #include "kernels/dtype/pairing.h"
 
@@ -32,9 +33,10 @@ struct LayerConfig {
   // the one of text_config if the file has both.
   std::string model_type = {};
   std::vector<std::string> architectures = {};
-  // Unknown keys next to the rope parameters, and assumed defaults. rope_warnings.h adds warnings
-  // about the values.
-  std::vector<std::string> warnings;
+  // partial_rotary_factor is among the rope parameters, and not at the top level.
+  bool fraction_in_parameters = false;
+  // About the file: unknown keys, assumed defaults. rope_remarks.h has those about the values.
+  std::vector<Remark> remarks = {};
 
   // Bytes in memory outside of the object.
   int64_t KeptBytes() const;

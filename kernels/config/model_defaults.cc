@@ -39,9 +39,9 @@ constexpr std::string_view kSizeKeys[] = {"attention_head_dim",
 constexpr std::string_view kReadByEntry[] = {"partial_rotary_factor", "rope_local_base_freq",
                                              "rope_theta", "rotary_dim"};
 
-// Defaults that deserve a warning where a file relies on them.
-constexpr std::string_view kWarnedKeys[] = {"head_dim", "max_position_embeddings",
-                                            "rope_parameters"};
+// Defaults that deserve a note where a file relies on them.
+constexpr std::string_view kNotedKeys[] = {"head_dim", "max_position_embeddings",
+                                           "rope_parameters"};
 
 template <size_t size>
 bool Contains(const std::string_view (&keys)[size], std::string_view key) {
@@ -66,8 +66,8 @@ bool StatesParameters(const Json& config) {
                      [&](std::string_view key) { return Has(config, key); });
 }
 
-std::vector<std::string> CompleteModel(Json& file, bool is_sub_config) {
-  std::vector<std::string> warnings;
+std::vector<Remark> CompleteModel(Json& file, bool is_sub_config) {
+  std::vector<Remark> remarks;
   const auto text = file.find("text_config");
   const bool nested = text != file.end() && text->is_object();
   Json& model = nested ? *text : file;
@@ -87,11 +87,11 @@ std::vector<std::string> CompleteModel(Json& file, bool is_sub_config) {
     if (key == "rope_parameters" && states_parameters) continue;
     if (!complete && Contains(kSizeKeys, key)) continue;
     model[key] = value;
-    if (!Contains(kWarnedKeys, key)) continue;
-    warnings.push_back(
-        StrCat(key, " absent, taken as ", Show(value), ", as Hugging Face does for ", name));
+    if (!Contains(kNotedKeys, key)) continue;
+    remarks.push_back({RemarkKind::kDefaultAssumed, StrCat(key, " absent, taken as ", Show(value),
+                                                           ", as Hugging Face does for ", name)});
   }
-  return warnings;
+  return remarks;
 }
 
 }  // namespace rope::kernels

@@ -98,10 +98,23 @@ std::map<std::string, ModelType, std::less<>> ReadTable() {
   return table;
 }
 
-const ModelType* Find(std::string_view name) {
+const std::map<std::string, ModelType, std::less<>>& Table() {
   static const auto table = ReadTable();
-  const auto found = table.find(name);
-  return found == table.end() ? nullptr : &found->second;
+  return table;
+}
+
+const ModelType* Find(std::string_view name) {
+  const auto found = Table().find(name);
+  return found == Table().end() ? nullptr : &found->second;
+}
+
+// The entry of `model_type`; null: there is none.
+const ModelType* FindOfModel(std::string_view model_type) {
+  if (const ModelType* type = Find(model_type)) return type;
+  const std::string_view stem = model_type.substr(0, model_type.size() - kText.size());
+  return model_type.size() > kText.size() && model_type.ends_with(kText)
+             ? Find(stem)
+             : Find(std::string(model_type) + std::string(kText));
 }
 
 }  // namespace
@@ -112,12 +125,21 @@ bool HasModelType(std::string_view model_type) {
 
 const ModelType& ModelTypeOf(std::string_view model_type) {
   static const ModelType unknown;
-  if (const ModelType* type = Find(model_type)) return *type;
-  const std::string_view stem = model_type.substr(0, model_type.size() - kText.size());
-  const ModelType* type = model_type.size() > kText.size() && model_type.ends_with(kText)
-                              ? Find(stem)
-                              : Find(std::string(model_type) + std::string(kText));
+  const ModelType* const type = FindOfModel(model_type);
   return type == nullptr ? unknown : *type;
+}
+
+bool IsKnownModelType(std::string_view model_type) {
+  return FindOfModel(model_type) != nullptr;
+}
+
+std::vector<std::string> ModelTypeNames() {
+  std::vector<std::string> names;
+  for (const auto& [name, type] : Table()) {
+    names.push_back(name);
+    if (name.ends_with(kText)) names.push_back(name.substr(0, name.size() - kText.size()));
+  }
+  return names;
 }
 
 }  // namespace rope::kernels

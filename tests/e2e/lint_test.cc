@@ -108,6 +108,12 @@ TEST(LintTest, WrongUsageHasStatusTwo) {
                                              {"lint", plain, "--fail_on=nothing"},
                                              {"lint", plain, "--engine=abacus"},
                                              {"lint", plain, "--engine=vllm@"},
+                                             {"lint", plain, "--engine=vllm@abc"},
+                                             {"lint", plain, "--engine=hf@5.x"},
+                                             {"lint", plain, "--ignore=near-mis-key"},
+                                             {"lint", plain, "--baseline=" + plain},
+                                             {"lint", plain, "--baseline=/nonexistent.json"},
+                                             {"lint", plain, "--write_baseline=/nonexistent/b"},
                                              {"lint", plain, "--json", "--sarif"},
                                              {"lint", plain, "--target=127.0.0.1:1"},
                                              {"diff", plain},
@@ -119,6 +125,41 @@ TEST(LintTest, WrongUsageHasStatusTwo) {
   }
   EXPECT_THAT(Ropectl({"lint", "--help"}).output, HasSubstr("Exit status 0"));
   EXPECT_THAT(Ropectl({"diff", "--help"}).output, HasSubstr("Exit status 0"));
+}
+
+TEST(LintTest, VersionThatWasNeverComparedFailsAsAReading) {
+  const std::string plain = Written(TemporaryFolder() + "/plain.json", kPlain);
+  for (const char* engine : {"vllm@99", "vllm@0.9.0", "hf@4.45"}) {
+    const std::string flag = std::string("--engine=") + engine;
+    const Outcome outcome = Ropectl({"lint", plain, flag, "--fail_on=reading"});
+    EXPECT_EQ(outcome.status, 1) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("was never compared"));
+    EXPECT_EQ(Ropectl({"lint", plain, flag}).status, 0);
+  }
+  EXPECT_EQ(Ropectl({"lint", plain, "--engine=vllm@0.33.0", "--fail_on=reading"}).status, 0);
+}
+
+TEST(LintTest, IgnoredRulesAndTheBaselineAreNotCounted) {
+  const std::string folder = TemporaryFolder();
+  const std::string mscale = Written(folder + "/mscale.json", kMscale);
+  EXPECT_EQ(Ropectl({"lint", mscale, "--fail_on=warning", "--ignore=lone-mscale"}).status, 0);
+  EXPECT_EQ(Ropectl({"lint", mscale, "--fail_on=note", "--ignore=lone-mscale"}).status, 1);
+  EXPECT_EQ(Ropectl({"lint", mscale, "--fail_on=note", "--ignore=lone-mscale,rounded-ramp",
+                     "--ignore=default-assumed", "--ignore=read-differently"})
+                .status,
+            0);
+  const std::string baseline = "--baseline=" + folder + "/baseline.json";
+  EXPECT_EQ(Ropectl({"lint", mscale, "--fail_on=note",
+                     "--write_baseline=" + folder + "/baseline.json"})
+                .status,
+            0);
+  EXPECT_EQ(Ropectl({"lint", mscale, "--fail_on=note", baseline}).status, 0);
+  // A new mistake is counted, and the lines before it may move.
+  Written(folder + "/mscale.json", "\n\n" + std::string(kMscale).insert(1, "\"rope_teta\": 1,"));
+  const Outcome outcome = Ropectl({"lint", mscale, "--fail_on=warning", baseline});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.output, HasSubstr("mscale.json:3: warning: key \"rope_teta\" is not read"));
+  EXPECT_THAT(outcome.output, Not(HasSubstr("lone-mscale")));
 }
 
 TEST(LintTest, FoldersAreSearchedAndLoopsOfLinksEnd) {
@@ -136,7 +177,7 @@ TEST(LintTest, FoldersAreSearchedAndLoopsOfLinksEnd) {
   const std::string empty = TemporaryFolder();
   const Outcome nothing = Ropectl({"lint", empty});
   EXPECT_EQ(nothing.status, 2);
-  EXPECT_THAT(nothing.output, HasSubstr("got no config.json"));
+  EXPECT_THAT(nothing.output, HasSubstr("got no config.json, want one, or files by name"));
   std::filesystem::create_symlink("config.json", empty + "/config.json");
   EXPECT_EQ(Ropectl({"lint", empty}).status, 2);
   EXPECT_EQ(Ropectl({"lint", empty + "/config.json"}).status, 2);
@@ -255,7 +296,7 @@ TEST(LintTest, EngineChoosesReadingsAndSarifNamesFileAndLine) {
     const auto& location = result["locations"][0]["physicalLocation"];
     EXPECT_EQ(location["artifactLocation"]["uri"], "file://" + path);
     EXPECT_GE(location["region"]["startLine"], 1);
-    if (result["ruleId"] != "rope-read-differently") continue;
+    if (result["ruleId"] != "read-differently") continue;
     reads_differently = true;
     EXPECT_EQ(result["level"], "note");
     EXPECT_EQ(location["region"]["startLine"], 4);

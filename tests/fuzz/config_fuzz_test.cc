@@ -19,7 +19,7 @@
 
 #include "kernels/compat/model_family.h"
 #include "kernels/compat/rope_readings.h"
-#include "kernels/compat/rope_warnings.h"
+#include "kernels/compat/rope_remarks.h"
 #include "kernels/config/config_json.h"
 #include "kernels/config/sub_configs.h"
 #include "kernels/config/validate_config.h"
@@ -71,7 +71,7 @@ class ConfigFuzzTest : public ::testing::Test {
   void CheckResolved(const RopeConfig& config, std::optional<int64_t> head_dim) {
     const auto rope = Resolve(config, head_dim);
     if (const absl::Status valid = Validate(config, head_dim); valid.ok()) {
-      Warnings(config, head_dim);
+      Remarks(config, head_dim);
     } else {
       EXPECT_FALSE(rope.ok());
       ExpectNamesAField(valid);

@@ -10,16 +10,20 @@
 #include "absl/strings/string_view.h"
 #include "client/cli/commands.h"
 #include "client/cli/files.h"
+#include "client/cli/lint/baseline.h"
 #include "client/cli/lint/config_files.h"
 #include "client/cli/lint/engine_readings.h"
 #include "client/cli/lint/lint.h"
 #include "client/cli/lint/lint_output.h"
+#include "client/cli/lint/rules.h"
 #include "kernels/config/model_file.h"
+#include "proto/nearest_name.h"
 
 namespace rope::client {
 namespace {
 
-// The filter of --engine=NAME[@VERSION]. INVALID_ARGUMENT: an engine whose readings are not known.
+// The filter of --engine=NAME[@VERSION]. INVALID_ARGUMENT: an engine whose readings are not known,
+// or a version that is none.
 Result<EngineFilter> FilterOf(const Arguments& arguments) {
   EngineFilter filter;
   if (!arguments.Has("engine")) return filter;
@@ -29,7 +33,10 @@ Result<EngineFilter> FilterOf(const Arguments& arguments) {
   if (at != std::string::npos) filter.version = text.substr(at + 1);
   const std::vector<std::string> names = EngineNames();
   const bool known = std::find(names.begin(), names.end(), filter.name) != names.end();
-  if (known && (at == std::string::npos || !filter.version.empty())) return filter;
+  if (known && (at == std::string::npos || !filter.version.empty())) {
+    if (const Status status = CheckVersion(filter); !status.ok()) return status;
+    return filter;
+  }
   return Status(StatusCode::kInvalidArgument,
                 absl::StrCat("--engine: got ", text, ", want NAME or NAME@VERSION, NAME one of ",
                              absl::StrJoin(names, ", ")));
@@ -68,10 +75,50 @@ int ExitOf(const std::vector<FileReport>& reports, Weight fail_on) {
     if (!report.unreadable.empty()) return kExitUsage;
     const bool fails =
         std::any_of(report.findings.begin(), report.findings.end(),
-                    [fail_on](const Finding& finding) { return finding.weight >= fail_on; });
+                    [fail_on](const Finding& finding) { return finding.rule->weight >= fail_on; });
     if (fails) exit = kExitFailed;
   }
   return exit;
+}
+
+// Removes the findings of the rules that --ignore names. INVALID_ARGUMENT: a rule that is none.
+Status Ignore(const std::vector<std::string>& rules, std::vector<FileReport>& reports) {
+  for (const std::string& id : rules) {
+    const Rule* const rule = FindRule(id);
+    if (rule == nullptr) {
+      std::vector<std::string> known;
+      for (const Rule& each : Rules()) known.emplace_back(each.id);
+      return Status(StatusCode::kInvalidArgument,
+                    absl::StrCat("--ignore: got ", id, ", want a rule of client/cli/lint/RULES.md",
+                                 proto::DidYouMean(proto::NearestName(id, known))));
+    }
+    for (FileReport& report : reports) {
+      std::erase_if(report.findings,
+                    [rule](const Finding& finding) { return finding.rule == rule; });
+    }
+  }
+  return {};
+}
+
+// Removes the findings of the baseline, and writes the one that is left, as the flags say.
+Status ApplyBaseline(const Arguments& arguments, std::vector<FileReport>& reports) {
+  if (arguments.Has("baseline")) {
+    const std::string path = arguments.Text("baseline");
+    const Result<std::string> text = ReadFile(path, kBaselineBytesMax);
+    if (!text.ok()) return text.status();
+    const Result<Baseline> baseline = ParseBaseline(*text);
+    if (!baseline.ok()) {
+      return Status(StatusCode::kInvalidArgument,
+                    absl::StrCat(path, ": ", baseline.status().message()));
+    }
+    RemoveKnown(*baseline, reports);
+  }
+  if (!arguments.Has("write_baseline")) return {};
+  const Status written =
+      WriteFile(arguments.Text("write_baseline"), BaselineText(BaselineOf(reports)), "");
+  if (!written.ok()) return written;
+  for (FileReport& report : reports) report.findings.clear();
+  return {};
 }
 
 }  // namespace
@@ -81,8 +128,11 @@ std::vector<Flag> LintFlags() {
       {"engine", FlagKind::kText, "NAME[@VERSION]", "Only the readings of this engine."},
       {"sub_config", FlagKind::kText, "NAME",
        "Only the config of this path inside each file: vision_config."},
-      {"fail_on", FlagKind::kText, "error|warning|reading",
+      {"fail_on", FlagKind::kText, "error|warning|reading|note",
        "The lightest finding that fails. Default error: the config is refused."},
+      {"ignore", FlagKind::kTexts, "RULE", "No findings of these rules: A,B; more than once."},
+      {"baseline", FlagKind::kText, "FILE", "No findings that this file has."},
+      {"write_baseline", FlagKind::kText, "FILE", "Write the findings there, and count none."},
       {"json", FlagKind::kSwitch, "", "Print an array with an object for each file."},
       {"sarif", FlagKind::kSwitch, "", "Print SARIF 2.1.0, for GitHub code scanning."},
   };
@@ -99,10 +149,17 @@ int RunLint(const Arguments& arguments) {
                                                   {{"", Weight::kError},
                                                    {"error", Weight::kError},
                                                    {"warning", Weight::kWarning},
-                                                   {"reading", Weight::kReading}});
+                                                   {"reading", Weight::kReading},
+                                                   {"note", Weight::kNote}});
   if (!fail_on.ok()) return Misuse(fail_on.status().message());
-  const std::vector<FileReport> reports =
+  if (arguments.Has("baseline") && arguments.Has("write_baseline")) {
+    return Misuse("--baseline: got it and --write_baseline, want one of them");
+  }
+  std::vector<FileReport> reports =
       LintAll(arguments.positional(), *filter, arguments.Text("sub_config"));
+  Status status = Ignore(arguments.Texts("ignore"), reports);
+  if (status.ok()) status = ApplyBaseline(arguments, reports);
+  if (!status.ok()) return Misuse(status.message());
   const std::string text = arguments.Has("json")    ? LintJson(reports)
                            : arguments.Has("sarif") ? LintSarif(reports)
                                                     : LintPage(reports);

@@ -34,7 +34,7 @@ class Search {
       Visit(at);
     }
     if (error) Refuse(absl::StrCat("got ", error.message(), ", want a folder that can be read"));
-    if (files_.empty() && !refused_) Refuse("got no config.json, want at least one");
+    if (files_.empty() && !refused_) Refuse("got no config.json, want one, or files by name");
     std::ranges::sort(files_);
     found_.files.insert(found_.files.end(), files_.begin(), files_.end());
   }

@@ -3,48 +3,48 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "absl/strings/numbers.h"
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "client/cli/local_describe.h"
 #include "kernels/compat/engine_table.h"
+#include "kernels/compat/engine_version.h"
 #include "kernels/compat/rope_readings.h"
 
 namespace rope::client {
 namespace {
 
 Finding FindingOf(const kernels::Reading& reading) {
-  Finding finding = {
-      .weight = Weight::kReading, .engine = reading.engine, .version = reading.version};
-  const std::string who = absl::StrCat(reading.engine, " ", reading.version);
-  if (reading.attention_factor == 0) {
-    finding.message = absl::StrFormat("%s has no such rotation: %s", who, reading.difference);
-  } else {
-    finding.message =
-        absl::StrFormat("%s: %s %s", who, reading.difference,
-                        ReadingNumbers(reading.attention_factor, reading.inv_freq_max_relative));
-  }
+  const bool rotates = reading.attention_factor != 0;
+  Finding finding = {.rule = &RuleOf(rotates ? kReadDifferently : kNoSuchRotation),
+                     .engine = reading.engine,
+                     .version = reading.version};
+  finding.message = absl::StrCat(
+      reading.engine, " ", reading.version, rotates ? ": " : " ",
+      WithNumbers(reading.difference, reading.attention_factor, reading.inv_freq_max_relative));
   return finding;
 }
 
-// The numbers of "0.12.1"; a part that is no number counts as 0.
-std::vector<int64_t> Numbers(absl::string_view version) {
-  std::vector<int64_t> numbers;
-  for (const absl::string_view part : absl::StrSplit(version, '.')) {
-    int64_t number = 0;
-    numbers.push_back(absl::SimpleAtoi(part, &number) ? number : 0);
-  }
-  return numbers;
+// Whether `version` is one from `first` to `last`. Commits are compared as text.
+bool IsBetween(absl::string_view first, absl::string_view version, absl::string_view last) {
+  const auto from = kernels::ParseRelease({first.data(), first.size()});
+  const auto asked = kernels::ParseRelease({version.data(), version.size()});
+  const auto to = kernels::ParseRelease({last.data(), last.size()});
+  if (!from.has_value() || !asked.has_value() || !to.has_value()) return version == first;
+  return *from <= *asked && *asked <= *to;
 }
 
-// Whether `versions`, "0.12.0 to 0.21.0" or one version, has `version`. Commits are compared as
-// text.
+// The same of "0.12.0 to 0.21.0" or one version.
 bool HasVersion(absl::string_view versions, absl::string_view version) {
   const std::vector<absl::string_view> ends = absl::StrSplit(versions, " to ");
-  if (ends.size() == 1) return ends[0] == version;
-  return Numbers(ends[0]) <= Numbers(version) && Numbers(version) <= Numbers(ends[1]);
+  return IsBetween(ends.front(), version, ends.back());
+}
+
+absl::string_view View(std::string_view text) {
+  return {text.data(), text.size()};
 }
 
 bool Passes(const Finding& finding, const EngineFilter& filter) {
@@ -60,6 +60,42 @@ std::vector<std::string> EngineNames() {
     if (names.empty() || names.back() != entry.engine) names.emplace_back(entry.engine);
   }
   return names;
+}
+
+Status CheckVersion(const EngineFilter& filter) {
+  if (filter.version.empty()) return {};
+  const kernels::EngineEntry* newest = nullptr;
+  for (const kernels::EngineEntry& entry : kernels::EngineTable()) {
+    if (newest == nullptr && View(entry.engine) == filter.name) newest = &entry;
+  }
+  const bool release = newest != nullptr && kernels::ParseRelease(newest->last).has_value();
+  const bool readable =
+      release ? kernels::ParseRelease(filter.version).has_value()
+              : absl::c_all_of(filter.version, [](char c) {
+                  return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-';
+                });
+  if (readable) return {};
+  return Status(StatusCode::kInvalidArgument,
+                absl::StrCat("--engine: got version ", filter.version, ", want one such as ",
+                             newest == nullptr ? "" : View(newest->last)));
+}
+
+std::optional<Finding> VersionFinding(const EngineFilter& filter) {
+  if (filter.version.empty()) return std::nullopt;
+  std::vector<std::string> compared;
+  for (const kernels::EngineEntry& entry : kernels::EngineTable()) {
+    if (View(entry.engine) != filter.name) continue;
+    if (IsBetween(View(entry.first), filter.version, View(entry.last))) return std::nullopt;
+    const std::string versions = kernels::Versions(entry.first, entry.last);
+    if (compared.empty() || compared.back() != versions) compared.push_back(versions);
+  }
+  absl::c_reverse(compared);
+  return Finding{
+      .rule = &RuleOf(kVersionNotCompared),
+      .message = absl::StrCat(filter.name, " ", filter.version,
+                              " was never compared; compared were ", absl::StrJoin(compared, ", ")),
+      .engine = filter.name,
+      .version = filter.version};
 }
 
 std::vector<Finding> EngineReadings(const kernels::LayerRope& rope,

@@ -8,19 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/string_view.h"
+#include "client/cli/lint/rules.h"
 
 namespace rope::client {
-
-// In ascending order.
-enum class Weight {
-  kReading,  // another engine reads the config differently
-  kWarning,  // valid, and probably a mistake
-  kError,    // the config is refused
-};
-
-// "reading", "warning" or "error".
-absl::string_view Name(Weight weight);
 
 // The engine whose readings are wanted. Empty: every engine; every version.
 struct EngineFilter {
@@ -29,7 +19,7 @@ struct EngineFilter {
 };
 
 struct Finding {
-  Weight weight = Weight::kError;
+  const Rule* rule = nullptr;   // never null in a report
   std::string sub_config = {};  // its path; empty: the config that is read without a choice
   std::vector<std::string> layer_types = {};  // empty: layers do not differ
   std::string field = {};                     // empty: no field of the file

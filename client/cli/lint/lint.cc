@@ -32,25 +32,32 @@ class Linter {
 
   // Lints the config that the report's columns describe: the file's, or the chosen sub-config.
   void Lint(const absl::StatusOr<kernels::ModelConfig>& config, absl::string_view sub_config) {
-    LintOne(config, sub_config, Weight::kError);
+    LintOne(config, sub_config, /*tower=*/false);
     described_ = true;
   }
 
   // Lints another one. What this program does not support is no error of the file.
   void LintSub(const absl::StatusOr<kernels::ModelConfig>& config, const kernels::SubConfig& sub) {
-    LintOne(config, sub.name, sub.unsupported.empty() ? Weight::kError : Weight::kWarning);
+    LintOne(config, sub.name, !sub.unsupported.empty());
   }
 
   void Finish() {
+    if (auto finding = VersionFinding(filter_)) report_.findings.push_back(*std::move(finding));
     report_.rope_type = absl::StrJoin(rope_types_, ", ");
-    std::ranges::stable_sort(report_.findings, std::greater<>(), &Finding::weight);
+    std::ranges::stable_sort(report_.findings, std::greater<>(),
+                             [](const Finding& finding) { return finding.rule->weight; });
   }
 
  private:
   void LintOne(const absl::StatusOr<kernels::ModelConfig>& config, absl::string_view sub_config,
-               Weight refused) {
+               bool tower) {
     sub_config_ = std::string(sub_config);
-    if (!config.ok()) return Add(refused, "", config.status());
+    if (!config.ok() && tower) {
+      return Add("", {.rule = &RuleOf(kTowerNotSupported),
+                      .field = proto::PartsOf(config.status()).field,
+                      .message = std::string(config.status().message())});
+    }
+    if (!config.ok()) return AddRefusal("", config.status());
     std::vector<std::string> types = config->layer_types();
     if (types.empty()) types.emplace_back();  // all layers are equal
     for (const std::string& type : types) {
@@ -60,7 +67,7 @@ class Linter {
       if (layer.ok()) {
         LintLayer(type, *std::move(layer));
       } else {
-        Add(Weight::kError, type, layer.status());
+        AddRefusal(type, layer.status());
       }
     }
   }
@@ -78,39 +85,46 @@ class Linter {
     if (!described_) Describe(layer);
     if (layer.rotates) {
       if (const absl::Status valid = kernels::Validate(layer.config); !valid.ok()) {
-        return Add(Weight::kError, type, valid);
+        return AddRefusal(type, valid);
       }
     }
     const auto rope = kernels::ReadLayer(std::move(layer), std::nullopt, kernels::Compat::kDefault);
-    if (!rope.ok()) return Add(Weight::kError, type, rope.status());
-    for (const std::string& warning : rope->warnings) {
-      Add(type, {.weight = Weight::kWarning, .message = warning});
+    if (!rope.ok()) return AddRefusal(type, rope.status());
+    for (const kernels::Remark& remark : kernels::RemarksOf(*rope)) {
+      // Published files have many towers that are not known here.
+      const bool tower = described_ && remark.kind == kernels::RemarkKind::kUnknownModelType;
+      Add(type, {.rule = tower ? &RuleOf(kTowerNotSupported) : &RuleOf(remark.kind),
+                 .field = remark.field,
+                 .message = remark.text});
     }
     if (!rope->layer.rotates) return;
     if (!rope->layer.config.head_dim.has_value()) {
-      return Add(type, {.weight = Weight::kWarning,
+      return Add(type, {.rule = &RuleOf(kernels::RemarkKind::kNoHeadDim),
                         .field = "head_dim",
                         .message = "head_dim: got nothing, want the channels of a head; the "
                                    "readings of engines are not compared"});
     }
     const auto resolved = kernels::Resolve(rope->layer.config);
-    if (!resolved.ok()) return Add(Weight::kError, type, resolved.status());
+    if (!resolved.ok()) return AddRefusal(type, resolved.status());
     for (Finding& finding : EngineReadings(*rope, **resolved, filter_)) {
       Add(type, std::move(finding));
     }
   }
 
-  void Add(Weight weight, const std::string& type, const absl::Status& status) {
-    Add(type, {.weight = weight,
-               .field = proto::PartsOf(status).field,
-               .message = std::string(status.message())});
+  void AddRefusal(const std::string& type, const absl::Status& status) {
+    const proto::ErrorParts parts = proto::PartsOf(status);
+    absl::string_view rule = parts.got == "nothing" ? kMissingValue : kInvalidValue;
+    if (parts.field == "config_json") rule = kSyntax;
+    if (absl::EndsWith(parts.field, "model_type")) rule = kNotSupported;
+    Add(type,
+        {.rule = &RuleOf(rule), .field = parts.field, .message = std::string(status.message())});
   }
 
   // A finding of several layer types is one finding.
   void Add(const std::string& type, Finding finding) {
     finding.sub_config = sub_config_;
     for (Finding& other : report_.findings) {
-      if (other.weight != finding.weight || other.message != finding.message) continue;
+      if (other.rule != finding.rule || other.message != finding.message) continue;
       if (other.sub_config != finding.sub_config) continue;
       other.layer_types.push_back(type);
       return;

@@ -40,8 +40,9 @@ std::string PlaceOf(const Finding& finding) {
 }
 
 std::string LineOf(const FileReport& report, const Finding& finding) {
-  return absl::StrCat(Printable(report.file), ":", finding.line, ": ", Name(finding.weight), ": ",
-                      Printable(finding.message), Printable(PlaceOf(finding)), "\n");
+  return absl::StrCat(Printable(report.file), ":", finding.line, ": ", Name(finding.rule->weight),
+                      ": ", Printable(finding.message), Printable(PlaceOf(finding)), " [",
+                      finding.rule->id, "]\n");
 }
 
 std::string Table(const std::vector<FileReport>& reports) {
@@ -54,22 +55,23 @@ std::string Table(const std::vector<FileReport>& reports) {
     type = std::max(type, report.rope_type.size());
   }
   const auto row = [&](const auto&... cells) {
-    return absl::StrFormat("%-*s  %-*s  %-*s  %-11s  %6s  %8s  %8s\n", static_cast<int>(file),
+    return absl::StrFormat("%-*s  %-*s  %-*s  %-11s  %6s  %8s  %8s  %5s\n", static_cast<int>(file),
                            cells...);
   };
   const auto line = [&](const std::string& name, const std::string& model_type,
                         const std::string& rope_type, const std::string& pairing,
                         const std::string& errors, const std::string& warnings,
-                        const std::string& readings) {
+                        const std::string& readings, const std::string& notes) {
     return row(name, static_cast<int>(model), model_type, static_cast<int>(type), rope_type,
-               pairing, errors, warnings, readings);
+               pairing, errors, warnings, readings, notes);
   };
   std::string table =
-      line("file", "model_type", "rope_type", "pairing", "errors", "warnings", "readings");
+      line("file", "model_type", "rope_type", "pairing", "errors", "warnings", "readings", "notes");
   for (const FileReport& report : reports) {
     const auto or_dash = [](const std::string& text) { return text.empty() ? "-" : text; };
     if (!report.unreadable.empty()) {
-      absl::StrAppend(&table, line(Printable(report.file), "-", "-", "unreadable", "-", "-", "-"));
+      absl::StrAppend(&table,
+                      line(Printable(report.file), "-", "-", "unreadable", "-", "-", "-", "-"));
       continue;
     }
     absl::StrAppend(&table, line(Printable(report.file), or_dash(Printable(report.model_type)),
@@ -77,50 +79,45 @@ std::string Table(const std::vector<FileReport>& reports) {
                                  report.pairing.empty() ? "not known" : report.pairing,
                                  absl::StrCat(report.CountOf(Weight::kError)),
                                  absl::StrCat(report.CountOf(Weight::kWarning)),
-                                 absl::StrCat(report.CountOf(Weight::kReading))));
+                                 absl::StrCat(report.CountOf(Weight::kReading)),
+                                 absl::StrCat(report.CountOf(Weight::kNote))));
   }
   return table;
 }
 
 Json JsonOf(const Finding& finding) {
-  Json json = {{"weight", std::string(Name(finding.weight))},
+  Json json = {{"weight", std::string(Name(finding.rule->weight))},
+               {"rule", std::string(finding.rule->id)},
+               {"help", HelpLink(*finding.rule)},
                {"sub_config", finding.sub_config},
                {"layer_types", finding.layer_types},
                {"field", finding.field},
                {"line", finding.line},
                {"message", finding.message}};
-  if (finding.weight == Weight::kReading) {
+  if (finding.rule->weight == Weight::kReading) {
     json["engine"] = finding.engine;
     json["version"] = finding.version;
   }
   return json;
 }
 
-struct Rule {
-  Weight weight;
-  const char* id;
-  const char* level;
-  const char* summary;
-  const char* help;
-};
-constexpr Rule kRules[] = {
-    {Weight::kError, "rope-refused", "error", "The rotary embedding of this config is refused.",
-     "The file is no JSON, or a value is missing, of the wrong type, or out of range."},
-    {Weight::kWarning, "rope-doubtful", "warning", "A setting is valid, and probably a mistake.",
-     "The setting has no effect, contradicts another, or is replaced by a default."},
-    {Weight::kReading, "rope-read-differently", "note",
-     "Another engine reads this config differently.",
-     "Its inverse frequencies or its attention factor differ, so it rotates q and k differently."},
-};
+const char* LevelOf(Weight weight) {
+  return weight == Weight::kError ? "error" : weight == Weight::kWarning ? "warning" : "note";
+}
 
 Json RulesJson() {
   Json rules = Json::array();
-  for (const Rule& rule : kRules) {
-    rules.push_back({{"id", rule.id},
-                     {"shortDescription", {{"text", rule.summary}}},
-                     {"fullDescription", {{"text", rule.help}}},
-                     {"help", {{"text", rule.help}}},
-                     {"defaultConfiguration", {{"level", rule.level}}}});
+  for (const Rule& rule : Rules()) {
+    const std::string summary(rule.summary);
+    rules.push_back(
+        {{"id", std::string(rule.id)},
+         {"shortDescription", {{"text", summary}}},
+         {"fullDescription", {{"text", summary}}},
+         {"help",
+          {{"text", absl::StrCat(summary, " See ", HelpLink(rule), ".")},
+           {"markdown", absl::StrCat(summary, " See [", rule.id, "](", HelpLink(rule), ").")}}},
+         {"defaultConfiguration", {{"level", LevelOf(rule.weight)}}},
+         {"properties", {{"weight", std::string(Name(rule.weight))}}}});
   }
   return rules;
 }
@@ -146,12 +143,10 @@ Json LocationsJson(const std::string& file, int64_t line) {
 }
 
 Json ResultJson(const FileReport& report, const Finding& finding) {
-  size_t index = 0;
-  while (kRules[index].weight != finding.weight) ++index;
   const std::string text = absl::StrCat(finding.message, PlaceOf(finding));
-  return {{"ruleId", kRules[index].id},
-          {"ruleIndex", index},
-          {"level", kRules[index].level},
+  return {{"ruleId", std::string(finding.rule->id)},
+          {"ruleIndex", finding.rule - Rules().data()},
+          {"level", LevelOf(finding.rule->weight)},
           {"message", {{"text", text}}},
           {"locations", LocationsJson(report.file, finding.line)}};
 }
@@ -187,6 +182,7 @@ std::string LintJson(const std::vector<FileReport>& reports) {
     file["errors"] = report.CountOf(Weight::kError);
     file["warnings"] = report.CountOf(Weight::kWarning);
     file["readings"] = report.CountOf(Weight::kReading);
+    file["notes"] = report.CountOf(Weight::kNote);
     file["findings"] = std::move(findings);
     files.push_back(std::move(file));
   }

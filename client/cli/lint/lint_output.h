@@ -11,14 +11,14 @@
 
 namespace rope::client {
 
-// "FILE:LINE: WEIGHT: message [layer types]", one line a finding; for several files a table after
-// them. Control characters of the files are escaped.
+// "FILE:LINE: WEIGHT: message [layer types] [rule]", one line a finding; for several files a table
+// after them. Control characters of the files are escaped.
 std::string LintPage(const std::vector<FileReport>& reports);
 
 // An array with an object for each file.
 std::string LintJson(const std::vector<FileReport>& reports);
 
-// One run. Rules rope-refused (error), rope-doubtful (warning) and rope-read-differently (note).
+// One run, with all rules; readings and notes have the level note.
 // Files that cannot be read are notifications of the run.
 std::string LintSarif(const std::vector<FileReport>& reports);
 

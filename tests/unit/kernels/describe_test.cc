@@ -18,6 +18,7 @@ using ::rope::testing::StatusIs;
 using ::testing::Contains;
 using ::testing::DoubleNear;
 using ::testing::ElementsAre;
+using ::testing::Field;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -76,7 +77,7 @@ TEST(DescribeTest, RampScalingAndReadingsOfYarn) {
   ASSERT_TRUE(description->ramp.has_value());
   EXPECT_LT(description->ramp->low_index, description->ramp->high_index);
   EXPECT_THAT(description->attention_factor, DoubleNear(0.1 * std::log(4.0) + 1, 1e-15));
-  EXPECT_THAT(description->warnings, Contains(HasSubstr("llama.cpp rounds anyway")));
+  EXPECT_THAT(description->warnings, IsEmpty());
   EXPECT_FALSE(description->readings.empty());
 }
 
@@ -127,7 +128,7 @@ TEST(DescribeTest, LayerThatDoesNotRotateHasWarningsAndNoNumbers) {
   LayerConfig layer;
   layer.layer_type = "full_attention";
   layer.rotates = false;
-  layer.warnings = {"none of them rotates"};
+  layer.remarks = {{RemarkKind::kUnrotatedLayers, "none of them rotates"}};
   const auto rope = ReadLayer(layer, std::nullopt, Compat::kDefault);
   ASSERT_THAT(rope, IsOk());
   const auto description = Describe(*rope, nullptr, {});
@@ -146,6 +147,21 @@ TEST(ReadLayerTest, AnotherPairingThanTheModelsIsTakenWithAWarning) {
   ASSERT_THAT(rope, IsOk());
   EXPECT_EQ(rope->pairing, Pairing::kInterleaved);
   EXPECT_THAT(rope->warnings, ElementsAre(HasSubstr("pairing: taken as interleaved")));
+}
+
+TEST(ReadLayerTest, RepliesWarnOfMistakesAndNotOfNotes) {
+  LayerConfig layer;
+  layer.config = Yarn();
+  layer.remarks = {{RemarkKind::kDefaultAssumed, "rope_theta absent"},
+                   {RemarkKind::kNearMissKey, "did you mean rope_scaling?"},
+                   {RemarkKind::kUnrotatedLayers, "some layers do not rotate"}};
+  const auto rope = ReadLayer(layer, std::nullopt, Compat::kDefault);
+  ASSERT_THAT(rope, IsOk());
+  EXPECT_THAT(rope->warnings, ElementsAre("did you mean rope_scaling?"));
+  EXPECT_THAT(RemarksOf(*rope), Contains(Field(&Remark::kind, RemarkKind::kRoundedRamp)));
+  layer.rotates = false;
+  EXPECT_THAT(ReadLayer(layer, std::nullopt, Compat::kDefault)->warnings,
+              ElementsAre("did you mean rope_scaling?", "some layers do not rotate"));
 }
 
 TEST(ReadLayerTest, CompatChangesTheConfigAndKeepsTheStatedOne) {

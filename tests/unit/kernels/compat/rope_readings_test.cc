@@ -5,7 +5,9 @@
 
 #include <cmath>
 #include <numbers>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/config/validate_config.h"
@@ -204,7 +206,7 @@ TEST(ApplyCompatTest, DeepSeekTakesMscaleAlone) {
   config.mscale = 0.707;
   const CompatConfig applied = MustApply(config, Compat::kDeepSeek);
   EXPECT_NEAR(MustResolve(applied.config)->attention_factor(), 1.26080, 1e-5);
-  EXPECT_THAT(applied.changes, ElementsAre(HasSubstr("attention factor 1.2608")));
+  EXPECT_THAT(applied.changes, ElementsAre(HasSubstr("reads mscale as 0.707")));
   config.mscale.reset();
   config.mscale_all_dim = 0.707;
   EXPECT_NEAR(MustResolve(MustApply(config, Compat::kDeepSeek).config)->attention_factor(),
@@ -221,7 +223,7 @@ TEST(ReadingsTest, NoneWhereAllAgree) {
 
 // vLLM issue 48621: its generic yarn ignored mscale and mscale_all_dim, and gave
 // 1.2772588722239782 where Transformers gives 1.
-TEST(ReadingsTest, Ministral3UntilVllm29) {
+TEST(ReadingsTest, Ministral3FromVllm20To29) {
   RopeConfig config = Yarn(16);
   config.rope_theta = 1000000;
   config.original_max_position_embeddings = 16384;
@@ -231,7 +233,7 @@ TEST(ReadingsTest, Ministral3UntilVllm29) {
                             .architectures = {"Mistral3ForConditionalGeneration"}};
   EXPECT_EQ(MustResolve(config)->attention_factor(), 1);
   const auto readings = ReadingsOf(config, names);
-  ASSERT_THAT(NamesOf(readings), ElementsAre("vllm 0.22.0 to 0.29.0", "sglang 0.5.9 to 0.5.15"));
+  ASSERT_THAT(NamesOf(readings), ElementsAre("vllm 0.20.0 to 0.29.0", "sglang 0.5.9 to 0.5.15"));
   EXPECT_EQ(readings[0].attention_factor, 1.2772588722239782);
   EXPECT_EQ(readings[0].inv_freq_max_relative, 0);
   EXPECT_THAT(readings[0].difference, HasSubstr("ignores mscale and mscale_all_dim"));
@@ -323,6 +325,52 @@ TEST(ReadingsTest, LongropeListOfPhi3) {
   const auto readings = ReadingsOf(Longrope(), {.model_type = "phi3"});
   EXPECT_THAT(NamesOf(readings), ElementsAre("vllm 0.11.1 to 0.33.0", "llamacpp 0c1e57098"));
   EXPECT_THAT(NamesOf(ReadingsOf(Longrope(), {.model_type = "phi3"}, 4097)), IsEmpty());
+}
+
+// vLLM has Hugging Face's modules for these models, since the version after the one that is named.
+TEST(ReadingsTest, ModelsOfVllmsTransformersBackendFollowTheLength) {
+  RopeConfig config = Dynamic();
+  for (const auto& [names, last] :
+       {std::pair(ModelNames{"starcoder2", {"Starcoder2ForCausalLM"}}, "0.22.0 to 0.24.0"),
+        std::pair(ModelNames{"olmo2", {"Olmo2ForCausalLM"}}, "0.22.0 to 0.25.1"),
+        std::pair(ModelNames{"olmo3", {}}, "0.22.0 to 0.28.0"),
+        std::pair(ModelNames{"arcee", {"ArceeForCausalLM"}}, "0.22.0 to 0.31.0"),
+        std::pair(ModelNames{"llama", {"LlamaForCausalLM"}}, "0.22.0 to 0.33.0")}) {
+    EXPECT_THAT(NamesOf(ReadingsOf(config, names, 16384)), Contains(std::string("vllm ") + last))
+        << names.model_type;
+  }
+  EXPECT_THAT(NamesOf(ReadingsOf(config, {"smollm3", {"SmolLM3ForCausalLM"}}, 16384)),
+              ElementsAre("llamacpp 0c1e57098"));
+  RopeConfig yarn = Yarn(4);
+  yarn.attn_factor = 2;
+  EXPECT_THAT(NamesOf(ReadingsOf(yarn, {"starcoder2", {"Starcoder2ForCausalLM"}})),
+              Contains("vllm 0.25.0 to 0.33.0"));
+  EXPECT_THAT(MustApply(config, Compat::kVllm, {"starcoder2", {}}).config.alpha, std::nullopt);
+}
+
+TEST(ReadingsTest, SglangDropsTheScalingOfSomeClasses) {
+  for (const char* type : {"gemma2", "starcoder2", "stablelm", "mixtral"}) {
+    const auto readings = ReadingsOf(Yarn(4), {.model_type = type});
+    ASSERT_THAT(NamesOf(readings), Contains("sglang 0.5.9 to 0.5.23")) << type;
+    for (const Reading& reading : readings) {
+      if (reading.engine != "sglang") continue;
+      EXPECT_EQ(reading.attention_factor, 1) << type;
+      EXPECT_EQ(reading.difference, "SGLang ignores rope_type yarn for this model") << type;
+    }
+  }
+  EXPECT_THAT(NamesOf(ReadingsOf({.head_dim = 64}, {.model_type = "gemma2"})), IsEmpty());
+}
+
+TEST(ReadingsTest, SglangTurnsAQuarterOfStableLmWithANestedFraction) {
+  const RopeConfig config = {.head_dim = 64, .partial_rotary_factor = 0.5};
+  ModelNames names = {.model_type = "stablelm"};
+  EXPECT_THAT(ReadingsOf(config, names), IsEmpty());
+  names.fraction_in_parameters = true;
+  const auto readings = ReadingsOf(config, names);
+  ASSERT_THAT(NamesOf(readings), ElementsAre("sglang 0.5.9 to 0.5.23"));
+  EXPECT_THAT(readings[0].difference, HasSubstr("turns a quarter of the channels"));
+  EXPECT_GT(readings[0].inv_freq_max_relative, 0.5);
+  EXPECT_THAT(ReadingsOf({.head_dim = 64, .partial_rotary_factor = 0.25}, names), IsEmpty());
 }
 
 TEST(ReadingsTest, YarnWithoutFactorIsNotReadElsewhere) {

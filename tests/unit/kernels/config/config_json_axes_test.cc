@@ -11,12 +11,14 @@
 #include "kernels/config/config_json.h"
 #include "kernels/frequencies/frequencies.h"
 #include "tests/support/status_matchers.h"
+#include "tests/unit/kernels/config/remark_texts.h"
 
 namespace rope::kernels {
 namespace {
 
 using ::rope::testing::IsOk;
 using ::rope::testing::StatusIs;
+using ::rope::testing::TextsOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 
@@ -182,7 +184,7 @@ TEST(ModelCodeTest, TruncateOfALayerTypeIsNotReadAndWarned) {
       "rope_theta": 10000, "original_max_position_embeddings": 2048}}})",
                                  "full_attention");
   EXPECT_EQ(layer.config.truncate, std::nullopt);
-  EXPECT_THAT(layer.warnings, Contains(HasSubstr("truncate is not used")));
+  EXPECT_THAT(TextsOf(layer.remarks), Contains(HasSubstr("truncate is not used")));
 }
 
 TEST(ModelCodeTest, PhiMoEHasOneFactorForEveryLength) {

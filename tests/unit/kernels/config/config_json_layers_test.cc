@@ -8,12 +8,14 @@
 #include "kernels/config/config_json.h"
 #include "kernels/config/model_defaults.h"
 #include "tests/support/status_matchers.h"
+#include "tests/unit/kernels/config/remark_texts.h"
 
 namespace rope::kernels {
 namespace {
 
 using ::rope::testing::IsOk;
 using ::rope::testing::StatusIs;
+using ::rope::testing::TextsOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -182,15 +184,16 @@ TEST(LayerChoiceTest, TypeTellsWhetherItsLayersRotate) {
       R"({"model_type": "cohere2", "rope_theta": 7, "num_hidden_layers": 4})";
   const LayerConfig sliding = Pick(kCohere, {.layer_type = "sliding_attention"});
   EXPECT_TRUE(sliding.rotates);
-  EXPECT_THAT(sliding.warnings, IsEmpty());
+  EXPECT_THAT(TextsOf(sliding.remarks), IsEmpty());
   const LayerConfig full = Pick(kCohere, {.layer_type = "full_attention"});
   EXPECT_FALSE(full.rotates);
-  EXPECT_THAT(full.warnings,
+  EXPECT_THAT(TextsOf(full.remarks),
               ElementsAre("full_attention layers do not rotate; tensors come back unchanged"));
   const LayerConfig any = Pick(kCohere, {});
   EXPECT_TRUE(any.rotates);
-  EXPECT_THAT(any.warnings, ElementsAre(HasSubstr("some layers do not rotate, the first is layer "
-                                                  "3")));
+  EXPECT_THAT(TextsOf(any.remarks),
+              ElementsAre(HasSubstr("some layers do not rotate, the first is layer "
+                                    "3")));
 }
 
 TEST(LayerChoiceTest, TypeWhoseLayersDifferWarns) {
@@ -198,13 +201,14 @@ TEST(LayerChoiceTest, TypeWhoseLayersDifferWarns) {
                "layer_types": ["full_attention", "full_attention"]})",
                                  {.layer_type = "full_attention"});
   EXPECT_TRUE(layer.rotates);
-  EXPECT_THAT(layer.warnings, ElementsAre(HasSubstr("some layers do not rotate")));
+  EXPECT_THAT(TextsOf(layer.remarks), ElementsAre(HasSubstr("some layers do not rotate")));
 }
 
 TEST(LayerChoiceTest, ModelOfWhichNoLayerRotatesSaysSo) {
   const LayerConfig layer = Pick(R"({"rope_theta": 7, "no_rope_layers": [0, 0]})", {});
   EXPECT_FALSE(layer.rotates);
-  EXPECT_THAT(layer.warnings, ElementsAre("layers do not rotate; tensors come back unchanged"));
+  EXPECT_THAT(TextsOf(layer.remarks),
+              ElementsAre("layers do not rotate; tensors come back unchanged"));
 }
 
 }  // namespace

@@ -6,12 +6,14 @@
 #include <string>
 
 #include "tests/support/status_matchers.h"
+#include "tests/unit/kernels/config/remark_texts.h"
 
 namespace rope::kernels {
 namespace {
 
 using ::rope::testing::IsOk;
 using ::rope::testing::StatusIs;
+using ::rope::testing::TextsOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -37,7 +39,11 @@ void ExpectInvalid(std::string_view json, const std::string& message) {
 }
 
 TEST(ParseTest, GarbageIsASyntaxError) {
-  ExpectInvalid("", "config_json: got a syntax error at byte");
+  ExpectInvalid("", "config_json: got an empty file, want JSON");
+  ExpectInvalid(" \n\t", "config_json: got an empty file, want JSON");
+  ExpectInvalid("{\"a\": [1,\n]}", "config_json: got a trailing comma before ] in line 2");
+  ExpectInvalid("{ // a\n}", "config_json: got a comment in line 1");
+  ExpectInvalid("{\n\"a\" 1}", "config_json: got a syntax error at byte 7 in line 2");
   ExpectInvalid("{\"a\": nan}", "config_json: got a syntax error at byte");
   ExpectInvalid("{} x", "config_json: got a syntax error at byte");
   ExpectInvalid("{\"a\": \"\xff\"}", "config_json: got a syntax error at byte");
@@ -112,7 +118,7 @@ TEST(ParseTest, NullIsAbsent) {
   EXPECT_EQ(layer.config.rope_type, RopeType::kLinear);
   EXPECT_EQ(layer.config.head_dim, 64);
   EXPECT_FALSE(layer.config.mscale.has_value());
-  EXPECT_THAT(layer.warnings, IsEmpty());
+  EXPECT_THAT(TextsOf(layer.remarks), IsEmpty());
 }
 
 TEST(SpellingTest, RopeParametersWinOverRopeScaling) {
@@ -122,7 +128,7 @@ TEST(SpellingTest, RopeParametersWinOverRopeScaling) {
   EXPECT_EQ(layer.config.factor, 2);
   EXPECT_EQ(layer.config.rope_theta, 7);
   EXPECT_THAT(
-      layer.warnings,
+      TextsOf(layer.remarks),
       ElementsAre(HasSubstr("rope_scaling is not used"),
                   HasSubstr("rope_theta 8 is not used: rope_parameters.rope_theta says 7")));
 }
@@ -133,7 +139,8 @@ TEST(SpellingTest, OldTypeNames) {
             RopeType::kLongrope);
   const LayerConfig both = Read(R"({"rope_scaling": {"rope_type": "linear", "type": "yarn"}})");
   EXPECT_EQ(both.config.rope_type, RopeType::kLinear);
-  EXPECT_THAT(both.warnings, Contains(HasSubstr("type yarn is not used: rope_type says linear")));
+  EXPECT_THAT(TextsOf(both.remarks),
+              Contains(HasSubstr("type yarn is not used: rope_type says linear")));
 }
 
 TEST(SpellingTest, MropeIsDefaultWithSections) {
@@ -159,7 +166,7 @@ TEST(SpellingTest, BaseNames) {
   EXPECT_EQ(Read(R"({"rotary_emb_base": 3, "rope_theta": 4})").config.rope_theta, 4);
   const LayerConfig none = Read("{}");
   EXPECT_EQ(none.config.rope_theta, 10000);
-  EXPECT_THAT(none.warnings, ElementsAre("rope_theta absent, taken as 10000"));
+  EXPECT_THAT(TextsOf(none.remarks), ElementsAre("rope_theta absent, taken as 10000"));
 }
 
 TEST(SpellingTest, HeadDimNames) {
@@ -189,12 +196,13 @@ TEST(SpellingTest, FractionNames) {
 TEST(SpellingTest, FractionAbsentIsTheModelTypes) {
   const LayerConfig layer = Read(R"({"model_type": "glm4", "rope_theta": 7, "head_dim": 128})");
   EXPECT_EQ(layer.config.partial_rotary_factor, 0.5);
-  EXPECT_THAT(layer.warnings, ElementsAre("partial_rotary_factor absent, taken as 0.5, as Hugging "
-                                          "Face does for glm4"));
+  EXPECT_THAT(TextsOf(layer.remarks),
+              ElementsAre("partial_rotary_factor absent, taken as 0.5, as Hugging "
+                          "Face does for glm4"));
   const LayerConfig given =
       Read(R"({"model_type": "glm4", "rope_theta": 7, "head_dim": 128, "rotary_dim": 32})");
   EXPECT_FALSE(given.config.partial_rotary_factor.has_value());
-  EXPECT_THAT(given.warnings, IsEmpty());
+  EXPECT_THAT(TextsOf(given.remarks), IsEmpty());
 }
 
 TEST(SpellingTest, HeadCountNames) {
@@ -228,7 +236,7 @@ TEST(SpellingTest, UnknownKeysInsideTheRopeObjectsWarn) {
   const LayerConfig layer = Read(
       R"({"rope_theta": 1, "whatever": 1,
           "rope_scaling": {"type": "linear", "extrapolation_factor": 1}})");
-  EXPECT_THAT(layer.warnings,
+  EXPECT_THAT(TextsOf(layer.remarks),
               ElementsAre("rope_scaling: key \"extrapolation_factor\" is not known and has no "
                           "effect (vLLM multiplies yarn's ramp by it; the default is 1)"));
 }
@@ -237,12 +245,12 @@ TEST(SpellingTest, ManyUnknownKeysAreCounted) {
   std::string json = R"({"rope_theta": 1, "rope_scaling": {"type": "default")";
   for (int i = 0; i < 1000; ++i) json += ", \"x" + std::to_string(i) + "\": 1";
   const LayerConfig layer = Read(json + "}}");
-  EXPECT_THAT(layer.warnings, SizeIs(17));
-  EXPECT_EQ(layer.warnings.back(), "984 more keys have no effect");
+  EXPECT_THAT(TextsOf(layer.remarks), SizeIs(17));
+  EXPECT_EQ(TextsOf(layer.remarks).back(), "984 more keys have no effect");
 }
 
 TEST(SpellingTest, KeysOfOlderModelCodeWarn) {
-  EXPECT_THAT(Read(R"({"rope_theta": 1, "rope_pct": 0.25, "rope_ratio": 2})").warnings,
+  EXPECT_THAT(TextsOf(Read(R"({"rope_theta": 1, "rope_pct": 0.25, "rope_ratio": 2})").remarks),
               ElementsAre("rope_pct is not read", "rope_ratio is not read"));
 }
 
@@ -261,8 +269,8 @@ TEST(FragmentTest, BareParameters) {
   EXPECT_EQ(layer.config.rope_theta, 7);
   EXPECT_EQ(layer.config.factor, 2);
   EXPECT_EQ(layer.config.head_dim, 8);
-  EXPECT_THAT(layer.warnings, ElementsAre(HasSubstr("read from the top level"),
-                                          HasSubstr("key \"typo\" is not known")));
+  EXPECT_THAT(TextsOf(layer.remarks), ElementsAre(HasSubstr("read from the top level"),
+                                                  HasSubstr("key \"typo\" is not known")));
 }
 
 TEST(FragmentTest, BareParametersByOldType) {
@@ -272,7 +280,7 @@ TEST(FragmentTest, BareParametersByOldType) {
 TEST(FragmentTest, TypeOfSomethingElseIsLeftAlone) {
   const LayerConfig layer = Read(R"({"type": "decoder", "rope_theta": 7})");
   EXPECT_EQ(layer.config.rope_type, RopeType::kDefault);
-  EXPECT_THAT(layer.warnings, IsEmpty());
+  EXPECT_THAT(TextsOf(layer.remarks), IsEmpty());
 }
 
 TEST(FragmentTest, BareLayerTypes) {
@@ -296,7 +304,8 @@ TEST(TextConfigTest, IsReadInsteadOfTheTop) {
   EXPECT_EQ(layer.config.factor, 2);
   EXPECT_EQ(layer.config.rope_theta, 10000);
   EXPECT_EQ(layer.pairing, Pairing::kHalf);
-  EXPECT_THAT(layer.warnings, Contains("rope_theta is not used: text_config is read instead"));
+  EXPECT_THAT(TextsOf(layer.remarks),
+              Contains("rope_theta is not used: text_config is read instead"));
 }
 
 constexpr char kNested[] = R"({
@@ -343,8 +352,9 @@ TEST(LayerTest, KeysBesideNestedTypesWarn) {
       Read(R"({"rope_parameters": {"rope_theta": 9, "full_attention": {"rope_theta": 7}}})",
            OfType("full_attention"));
   EXPECT_EQ(layer.config.rope_theta, 7);
-  EXPECT_THAT(layer.warnings, ElementsAre("rope_parameters: key \"rope_theta\" next to the layer "
-                                          "types has no effect"));
+  EXPECT_THAT(TextsOf(layer.remarks),
+              ElementsAre("rope_parameters: key \"rope_theta\" next to the layer "
+                          "types has no effect"));
 }
 
 TEST(LayerTest, IndexWithoutALayerListIsInvalid) {
@@ -384,7 +394,7 @@ TEST(LayerTest, LocalBaseUnderItsOtherNames) {
           "global_attn_every_n_layers": 3})";
   EXPECT_EQ(Read(kModernBert, {.layer = 0}).config.rope_theta, 160000);
   EXPECT_EQ(Read(kModernBert, {.layer = 1}).config.rope_theta, 10000);
-  EXPECT_THAT(Read(kModernBert, {.layer = 1}).warnings, IsEmpty());
+  EXPECT_THAT(TextsOf(Read(kModernBert, {.layer = 1}).remarks), IsEmpty());
   ExpectInvalid(R"({"swa_rope_theta": "x"})", "swa_rope_theta: got \"x\", want a number");
 }
 
@@ -427,7 +437,7 @@ TEST(LayerTest, Gemma3SaysLittleAndIsFilledIn) {
   EXPECT_EQ(full->config.head_dim, 256);
   EXPECT_EQ(full->config.max_position_embeddings, 131072);
   EXPECT_THAT(
-      full->warnings,
+      TextsOf(full->remarks),
       ElementsAre(HasSubstr("head_dim absent, taken as 256"),
                   HasSubstr("max_position_embeddings absent, taken as 131072"),
                   "rope_theta absent, taken as 1000000, as Hugging Face does for gemma3_text"));
@@ -462,8 +472,8 @@ TEST(LayerTest, NoRopeLayersDoNotRotate) {
   EXPECT_TRUE(Read(kSome, {.layer = 0}).rotates);
   const LayerConfig still = Read(kSome, {.layer = 1});
   EXPECT_FALSE(still.rotates);
-  EXPECT_THAT(still.warnings, ElementsAre(HasSubstr("layer 1 does not rotate")));
-  EXPECT_THAT(Read(kSome).warnings,
+  EXPECT_THAT(TextsOf(still.remarks), ElementsAre(HasSubstr("layer 1 does not rotate")));
+  EXPECT_THAT(TextsOf(Read(kSome).remarks),
               ElementsAre(HasSubstr("some layers do not rotate, the first is layer 1")));
   ExpectInvalid(R"({"no_rope_layers": [1, 3]})", "no_rope_layers: got 3, want 0 or 1");
 }
@@ -529,7 +539,7 @@ TEST(ErnieTest, SectionsAreReadAsHeightWidthTime) {
         std::string(R"({"model_type": "ernie4_5_vl_moe_text", "head_dim": 128, "rope_theta": 5e5,
                              "rope_parameters": {)") +
         parameters + "}}");
-    EXPECT_THAT(layer.warnings, IsEmpty()) << parameters;
+    EXPECT_THAT(TextsOf(layer.remarks), IsEmpty()) << parameters;
     EXPECT_EQ(layer.config.mrope,
               (Mrope{.section = {20, 22, 22}, .layout = Mrope::Layout::kHwInterleaved}))
         << parameters;

@@ -11,6 +11,7 @@
 #include "kernels/config/validate_config.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/status_matchers.h"
+#include "tests/unit/kernels/config/remark_texts.h"
 
 namespace rope::kernels {
 namespace {
@@ -18,6 +19,7 @@ namespace {
 using ::rope::testing::GgufWriter;
 using ::rope::testing::IsOk;
 using ::rope::testing::StatusIs;
+using ::rope::testing::TextsOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -91,13 +93,14 @@ TEST(GgufPairingTest, SectionsDecideForGlm4) {
 TEST(GgufPairingTest, UnknownArchitectureHasNoneAndAWarning) {
   const LayerConfig layer = Layer(Small("llama9"));
   EXPECT_FALSE(layer.pairing.has_value());
-  EXPECT_THAT(layer.warnings, Contains(HasSubstr("general.architecture \"llama9\" is unknown")));
+  EXPECT_THAT(TextsOf(layer.remarks),
+              Contains(HasSubstr("general.architecture \"llama9\" is unknown")));
 }
 
 TEST(GgufPairingTest, ArchitectureWithoutRotationSaysSo) {
   const LayerConfig layer = Layer(Small("mamba"));
   EXPECT_FALSE(layer.rotates);
-  EXPECT_THAT(layer.warnings, Contains(HasSubstr("llama.cpp does not rotate in mamba")));
+  EXPECT_THAT(TextsOf(layer.remarks), Contains(HasSubstr("llama.cpp does not rotate in mamba")));
 }
 
 TEST(GgufConfigTest, KeysThatAreAbsentTakeLlamaCppsDefaults) {
@@ -106,7 +109,7 @@ TEST(GgufConfigTest, KeysThatAreAbsentTakeLlamaCppsDefaults) {
   EXPECT_EQ(layer.config.rope_theta, 10000);
   EXPECT_EQ(layer.config.head_dim, 16);
   EXPECT_EQ(layer.config.rope_type, RopeType::kDefault);
-  EXPECT_THAT(layer.warnings,
+  EXPECT_THAT(TextsOf(layer.remarks),
               ElementsAre(HasSubstr("llama.rope.freq_base absent, taken as 10000")));
 }
 
@@ -181,7 +184,7 @@ TEST(GgufScalingTest, LongropeWithoutAttnFactorTakesOne) {
   EXPECT_EQ(layer.config.rope_type, RopeType::kLongrope);
   EXPECT_THAT(layer.config.long_factor, ElementsAre(1, 4));
   EXPECT_EQ(layer.config.attention_factor, 1);
-  EXPECT_THAT(layer.warnings, Contains(HasSubstr("attn_factor absent, taken as 1")));
+  EXPECT_THAT(TextsOf(layer.remarks), Contains(HasSubstr("attn_factor absent, taken as 1")));
 }
 
 GgufWriter Yarn(const std::string& architecture) {
@@ -202,7 +205,7 @@ TEST(GgufScalingTest, LogMultiplierMeansWhatTheArchitectureSays) {
   EXPECT_EQ(with("mistral3", 0.5f).config.mscale, 1);
   const LayerConfig other = with("llama", 0.5f);
   EXPECT_FALSE(other.config.mscale_all_dim.has_value());
-  EXPECT_THAT(other.warnings, ElementsAre(HasSubstr("yarn_log_multiplier is not used")));
+  EXPECT_THAT(TextsOf(other.remarks), ElementsAre(HasSubstr("yarn_log_multiplier is not used")));
 }
 
 TEST(GgufScalingTest, YarnTakesBetasOfTheFileElseOfTheArchitecture) {

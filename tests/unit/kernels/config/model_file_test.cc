@@ -10,6 +10,7 @@
 #include "tests/support/gguf_writer.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/unit/kernels/config/remark_texts.h"
 
 namespace rope::kernels {
 namespace {
@@ -18,6 +19,7 @@ using ::rope::testing::GgufWriter;
 using ::rope::testing::IsOk;
 using ::rope::testing::StatusIs;
 using ::rope::testing::TemporaryFolder;
+using ::rope::testing::TextsOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -115,14 +117,14 @@ TEST_F(SplitModelTest, TensorOfAnotherPartIsFound) {
   const auto model = ReadModelFile(first);
   ASSERT_THAT(model, IsOk());
   EXPECT_THAT(model->Layer({})->config.inv_freq, ElementsAre(1, 0.0025));
-  EXPECT_THAT(model->Layer({})->warnings, IsEmpty());
+  EXPECT_THAT(TextsOf(model->Layer({})->remarks), IsEmpty());
 }
 
 TEST_F(SplitModelTest, PartThatIsNotThereIsWarnedOf) {
   for (const std::string name : {"m-00001-of-00003.gguf", "renamed.gguf"}) {
     const auto model = ReadModelFile(WriteFirst(name));
     ASSERT_THAT(model, IsOk());
-    EXPECT_THAT(model->Layer({})->warnings,
+    EXPECT_THAT(TextsOf(model->Layer({})->remarks),
                 Contains(HasSubstr("the model is split into 3 files, of which not all were read")));
   }
 }

@@ -12,6 +12,7 @@
 #include "kernels/config/config_json.h"
 #include "kernels/frequencies/frequencies.h"
 #include "tests/support/status_matchers.h"
+#include "tests/unit/kernels/config/remark_texts.h"
 #include "tests/unit/kernels/config/resolved_text.h"
 
 namespace rope::kernels {
@@ -19,6 +20,7 @@ namespace {
 
 using ::rope::testing::IsOk;
 using ::rope::testing::ScalingText;
+using ::rope::testing::TextsOf;
 
 constexpr char kFull[] = "full_attention";
 constexpr char kSliding[] = "sliding_attention";
@@ -285,7 +287,7 @@ TEST(PresetsTest, OnlyWhatARotationLeavesOutWarns) {
     SCOPED_TRACE(published.preset);
     const auto model = ModelConfig::Parse(FindPreset(published.preset)->config_json);
     const std::vector<std::string> warnings =
-        model->Layer({.layer_type = published.layer_type})->warnings;
+        TextsOf(model->Layer({.layer_type = published.layer_type})->remarks);
     const auto found = expected.find(published.preset);
     if (found == expected.end()) {
       EXPECT_THAT(warnings, ::testing::IsEmpty());

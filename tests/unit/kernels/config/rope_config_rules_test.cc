@@ -11,17 +11,19 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "kernels/compat/rope_warnings.h"
+#include "kernels/compat/rope_remarks.h"
 #include "kernels/config/config_json.h"
 #include "kernels/config/rope_config.h"
 #include "kernels/config/validate_config.h"
 #include "tests/support/status_matchers.h"
+#include "tests/unit/kernels/config/remark_texts.h"
 
 namespace rope::kernels {
 namespace {
 
 using ::rope::testing::IsOk;
 using ::rope::testing::StatusIs;
+using ::rope::testing::TextsOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -175,8 +177,8 @@ absl::Status Check(const std::string& json, std::vector<std::string>& warnings) 
   if (!layer.ok()) return layer.status();
   const absl::Status valid = Validate(layer->config);
   if (!valid.ok()) return valid;
-  warnings = layer->warnings;
-  for (const std::string& warning : Warnings(layer->config)) warnings.push_back(warning);
+  warnings = TextsOf(layer->remarks);
+  for (const Remark& remark : Remarks(layer->config)) warnings.push_back(remark.text);
   return absl::OkStatus();
 }
 

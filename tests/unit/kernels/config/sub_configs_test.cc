@@ -7,12 +7,14 @@
 
 #include "kernels/config/config_json.h"
 #include "tests/support/status_matchers.h"
+#include "tests/unit/kernels/config/remark_texts.h"
 
 namespace rope::kernels {
 namespace {
 
 using ::rope::testing::IsOk;
 using ::rope::testing::StatusIs;
+using ::rope::testing::TextsOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -118,8 +120,9 @@ TEST(SubConfigTest, TextConfigIsWhatTheFileIsReadBy) {
   EXPECT_EQ(chosen.config.rope_theta, 7);
   EXPECT_EQ(chosen.pairing, plain.pairing);
   EXPECT_EQ(chosen.architectures, plain.architectures);
-  EXPECT_EQ(chosen.warnings, plain.warnings);
-  EXPECT_THAT(plain.warnings, Contains("rope_scaling is not used: text_config is read instead"));
+  EXPECT_EQ(TextsOf(chosen.remarks), TextsOf(plain.remarks));
+  EXPECT_THAT(TextsOf(plain.remarks),
+              Contains("rope_scaling is not used: text_config is read instead"));
 }
 
 TEST(SubConfigTest, TowerWithTheTypeOfTheFileIsReadAsTheFilesTower) {
@@ -151,7 +154,7 @@ TEST(SubConfigTest, ErrorsAndWarningsNameThePath) {
                HasSubstr("a_config.b_config.rope_theta: got a list of 0")));
   const LayerConfig layer =
       Read(R"({"a_config": {"head_dim": 64, "rope_pct": 1, "rope_theta": 7}})", "a_config");
-  EXPECT_THAT(layer.warnings, ElementsAre("a_config.rope_pct is not read"));
+  EXPECT_THAT(TextsOf(layer.remarks), ElementsAre("a_config.rope_pct is not read"));
 }
 
 TEST(SubConfigTest, FileSaysWhetherAnotherOneMayBeChosen) {

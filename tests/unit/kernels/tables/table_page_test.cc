@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "kernels/compat/rope_warnings.h"
+#include "kernels/compat/rope_remarks.h"
 #include "kernels/frequencies/eager_rows.h"
 #include "kernels/tables/table_cache.h"
 #include "tests/support/status_matchers.h"
@@ -135,7 +135,8 @@ TEST(XPosRulesTest, ScaleBaseAndCentreAreChecked) {
   RopeConfig config = {.head_dim = 8};
   config.xpos = XPos{.scale_base = 1, .centre = int64_t{1} << 30};
   EXPECT_THAT(Resolve(config), IsOk());
-  EXPECT_THAT(Warnings(config), ::testing::Contains(HasSubstr("it stays at 1073741824")));
+  EXPECT_THAT(Remarks(config), ::testing::Contains(::testing::Field(
+                                   &Remark::text, HasSubstr("it stays at 1073741824"))));
   config.mrope = Mrope{.section = {2, 1, 1}};
   EXPECT_THAT(Resolve(config), StatusIs(absl::StatusCode::kInvalidArgument,
                                         HasSubstr("xpos: got xpos and mrope_section")));

@@ -22,12 +22,12 @@ FileReport Report(const std::string& file) {
   report.rope_type = "yarn";
   report.pairing = "half";
   report.findings = {
-      {.weight = Weight::kWarning,
+      {.rule = &RuleOf("near-miss-key"),
        .layer_types = {"full_attention"},
        .field = "truncate",
        .line = 12,
        .message = "truncate absent"},
-      {.weight = Weight::kReading, .line = 3, .message = "vllm: differs", .engine = "vllm"}};
+      {.rule = &RuleOf(kReadDifferently), .line = 3, .message = "vllm: differs", .engine = "vllm"}};
   return report;
 }
 
@@ -40,8 +40,8 @@ FileReport Unreadable() {
 
 TEST(LintPageTest, OneFileHasItsFindingsAndNoTable) {
   EXPECT_EQ(LintPage({Report("a.json")}),
-            "a.json:12: warning: truncate absent [full_attention]\n"
-            "a.json:3: reading: vllm: differs\n");
+            "a.json:12: warning: truncate absent [full_attention] [near-miss-key]\n"
+            "a.json:3: reading: vllm: differs [read-differently]\n");
   FileReport clean = Report("a.json");
   clean.findings.clear();
   EXPECT_EQ(LintPage({clean}), "a.json: no findings\n");
@@ -51,8 +51,9 @@ TEST(LintPageTest, SubConfigIsNamedBesideTheLayerTypes) {
   FileReport report = Report("a.json");
   for (Finding& finding : report.findings) finding.sub_config = "vision_config";
   EXPECT_EQ(LintPage({report}),
-            "a.json:12: warning: truncate absent [vision_config: full_attention]\n"
-            "a.json:3: reading: vllm: differs [vision_config]\n");
+            "a.json:12: warning: truncate absent [vision_config: full_attention] "
+            "[near-miss-key]\n"
+            "a.json:3: reading: vllm: differs [vision_config] [read-differently]\n");
   EXPECT_THAT(LintJson({report}), HasSubstr("\"sub_config\": \"vision_config\""));
   EXPECT_THAT(LintSarif({report}), HasSubstr("vllm: differs [vision_config]"));
 }
@@ -63,9 +64,9 @@ TEST(LintPageTest, SeveralFilesEndInATable) {
   unknown.findings.clear();
   const std::string page = LintPage({Report("a.json"), unknown, Unreadable()});
   EXPECT_THAT(page, HasSubstr("\nfile           model_type  rope_type  pairing      errors  "
-                              "warnings  readings\n"));
+                              "warnings  readings  notes\n"));
   EXPECT_THAT(page, HasSubstr("a.json         llama       yarn       half              0         1 "
-                              "        1\n"));
+                              "        1      0\n"));
   EXPECT_THAT(page, HasSubstr("b.json         llama       yarn       not known "));
   EXPECT_THAT(page, HasSubstr("/no/such.json  -           -          unreadable "));
 }
@@ -88,7 +89,10 @@ TEST(LintJsonTest, IsAnArrayWithAnObjectForEachFile) {
   EXPECT_EQ(json[0]["errors"], 0);
   EXPECT_EQ(json[0]["warnings"], 1);
   EXPECT_EQ(json[0]["readings"], 1);
+  EXPECT_EQ(json[0]["notes"], 0);
   EXPECT_EQ(json[0]["findings"][0]["weight"], "warning");
+  EXPECT_EQ(json[0]["findings"][0]["rule"], "near-miss-key");
+  EXPECT_EQ(json[0]["findings"][0]["help"], "client/cli/lint/RULES.md#near-miss-key");
   EXPECT_EQ(json[0]["findings"][0]["field"], "truncate");
   EXPECT_EQ(json[0]["findings"][0]["line"], 12);
   EXPECT_EQ(json[0]["findings"][0]["layer_types"][0], "full_attention");
@@ -99,7 +103,8 @@ TEST(LintJsonTest, IsAnArrayWithAnObjectForEachFile) {
 // What GitHub's code scanning requires of a SARIF 2.1.0 file.
 TEST(LintSarifTest, HasWhatCodeScanningRequires) {
   FileReport report = Report("./models/a b/config.json");
-  report.findings.push_back({.weight = Weight::kError, .line = 1, .message = "factor: got -1"});
+  report.findings.push_back(
+      {.rule = &RuleOf(kInvalidValue), .line = 1, .message = "factor: got -1"});
   const auto sarif = nlohmann::json::parse(LintSarif({report}));
   EXPECT_EQ(sarif["version"], "2.1.0");
   EXPECT_THAT(sarif["$schema"].get<std::string>(), EndsWith("sarif-2.1.0.json"));
@@ -107,11 +112,12 @@ TEST(LintSarifTest, HasWhatCodeScanningRequires) {
   const auto& run = sarif["runs"][0];
   const auto& driver = run["tool"]["driver"];
   EXPECT_EQ(driver["name"], "ropectl");
-  ASSERT_EQ(driver["rules"].size(), 3u);
+  ASSERT_EQ(driver["rules"].size(), Rules().size());
   for (const auto& rule : driver["rules"]) {
     EXPECT_FALSE(rule["shortDescription"]["text"].get<std::string>().empty());
     EXPECT_FALSE(rule["fullDescription"]["text"].get<std::string>().empty());
-    EXPECT_FALSE(rule["help"]["text"].get<std::string>().empty());
+    EXPECT_THAT(rule["help"]["markdown"].get<std::string>(),
+                HasSubstr("RULES.md#" + rule["id"].get<std::string>()));
   }
   ASSERT_EQ(run["results"].size(), 3u);
   const char* levels[] = {"warning", "note", "error"};

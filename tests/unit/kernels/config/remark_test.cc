@@ -1,0 +1,58 @@
+#include "kernels/config/remark.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string_view>
+
+#include "kernels/config/config_json.h"
+#include "tests/support/status_matchers.h"
+#include "tests/unit/kernels/config/remark_texts.h"
+
+namespace rope::kernels {
+namespace {
+
+using ::rope::testing::IsOk;
+using ::rope::testing::TextsOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::vector<Remark> RemarksOn(const char* json) {
+  const auto model = ModelConfig::Parse(json);
+  EXPECT_THAT(model, IsOk());
+  return model->Layer({})->remarks;
+}
+
+TEST(RemarkKindTest, NamesAreDifferent) {
+  std::set<std::string_view> names;
+  for (const RemarkKind kind : RemarkKinds()) names.insert(Name(kind));
+  EXPECT_EQ(names.size(), RemarkKinds().size());
+}
+
+TEST(NearMissTest, KeysOfOtherConfigClassesAreNone) {
+  EXPECT_THAT(RemarksOn(R"({"rope_theta": 7, "head_dim": 64, "v_head_dim": 128, "n_heads": 4,
+      "qk_nope_head_dim": 8, "architecture": "x", "hidden_sizes": [1], "layer_type": "a",
+      "rope_theta_scale": 3})"),
+              IsEmpty());
+}
+
+TEST(NearMissTest, NamesTheKeyAndItsPlace) {
+  const auto remarks = RemarksOn(R"({"text_config": {"rope_thetta": 7, "rope_theta": 7}})");
+  ASSERT_THAT(TextsOf(remarks), ElementsAre(HasSubstr("did you mean rope_theta?")));
+  EXPECT_EQ(remarks[0].kind, RemarkKind::kNearMissKey);
+  EXPECT_EQ(remarks[0].field, "text_config.rope_thetta");
+}
+
+TEST(NoRotationTest, ModelWithOtherPositionsDoesNotRotateUnlessItStatesRope) {
+  EXPECT_FALSE(ModelConfig::Parse(R"({"model_type": "gpt2"})")->Layer({})->rotates);
+  EXPECT_FALSE(
+      ModelConfig::Parse(R"({"model_type": "falcon", "alibi": true})")->Layer({})->rotates);
+  EXPECT_TRUE(
+      ModelConfig::Parse(R"({"model_type": "falcon", "alibi": false})")->Layer({})->rotates);
+  EXPECT_TRUE(ModelConfig::Parse(R"({"model_type": "gpt2", "rope_theta": 7})")->Layer({})->rotates);
+}
+
+}  // namespace
+}  // namespace rope::kernels
