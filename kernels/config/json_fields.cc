@@ -74,7 +74,7 @@ absl::StatusOr<std::vector<T>> ReadList(const JsonFields& fields, std::string_vi
 // What is wrong at `position`, the number of bytes that the parser had read when it stopped.
 std::string SyntaxErrorAt(std::string_view text, size_t position) {
   constexpr std::string_view kSpace = " \t\r\n";
-  if (text.find_first_not_of(kSpace) == std::string_view::npos) return "an empty file";
+  if (text.find_first_not_of(kSpace) == std::string_view::npos) return "an empty text";
   const size_t at = std::min(std::max(position, size_t{1}) - 1, text.size() - 1);
   const std::string line = StrCat(
       "line ", 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n'));

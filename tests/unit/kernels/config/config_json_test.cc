@@ -39,8 +39,8 @@ void ExpectInvalid(std::string_view json, const std::string& message) {
 }
 
 TEST(ParseTest, GarbageIsASyntaxError) {
-  ExpectInvalid("", "config_json: got an empty file, want JSON");
-  ExpectInvalid(" \n\t", "config_json: got an empty file, want JSON");
+  ExpectInvalid("", "config_json: got an empty text, want JSON");
+  ExpectInvalid(" \n\t", "config_json: got an empty text, want JSON");
   ExpectInvalid("{\"a\": [1,\n]}", "config_json: got a trailing comma before ] in line 2");
   ExpectInvalid("{ // a\n}", "config_json: got a comment in line 1");
   ExpectInvalid("{\n\"a\" 1}", "config_json: got a syntax error at byte 7 in line 2");
