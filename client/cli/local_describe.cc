@@ -1,5 +1,6 @@
 #include "client/cli/local_describe.h"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
