@@ -14,6 +14,7 @@ namespace rope::kernels {
 struct CompatConfig {
   RopeConfig config;                 // the same rotation without a compat
   std::vector<std::string> changes;  // one sentence per change
+  std::string model_type = {};       // of the file; empty if it has none
 };
 
 }  // namespace rope::kernels

@@ -16,8 +16,9 @@ using enum Family;
 // -- Hugging Face ---------------------------------------------------------------------------------
 // modeling_rope_utils.py, dynamic_rope_update: dynamic and longrope follow the largest position of
 // the call. _compute_yarn_parameters reads no attn_factor, nor does a file in models/. Its
-// attention_factor and mscale are the fields of RopeConfig.
-constexpr ReadingStep kHuggingFace[] = {DecideByBatch, DropAttnFactor};
+// attention_factor and mscale are the fields of RopeConfig. models/*/modeling_*.py: of the classes'
+// compute_default_rope_parameters, those of hf_ignores (model_types.json) read no partial rotation.
+constexpr ReadingStep kHuggingFace[] = {DecideByBatch, DropAttnFactor, TurnWholeHeads};
 
 // -- vLLM -----------------------------------------------------------------------------------------
 // Models of its Transformers backend (model_family.cc) have the modules of the installed
@@ -294,8 +295,9 @@ std::span<const EngineEntry> EngineTable() {
   return kEntries;
 }
 
-absl::StatusOr<CompatConfig> Convert(const EngineEntry& entry, const RopeConfig& config) {
-  CompatConfig result = {.config = config, .changes = {}};
+absl::StatusOr<CompatConfig> Convert(const EngineEntry& entry, const RopeConfig& config,
+                                     const ModelNames& names) {
+  CompatConfig result = {.config = config, .changes = {}, .model_type = names.model_type};
   for (const ReadingStep step : entry.steps) ROPE_RETURN_IF_ERROR(step(entry.who, result));
   return result;
 }

@@ -39,7 +39,8 @@ struct EngineEntry {
 std::span<const EngineEntry> EngineTable();
 
 // The config that `entry` makes of `config`. Errors of its steps are returned as they are.
-absl::StatusOr<CompatConfig> Convert(const EngineEntry& entry, const RopeConfig& config);
+absl::StatusOr<CompatConfig> Convert(const EngineEntry& entry, const RopeConfig& config,
+                                     const ModelNames& names = {});
 
 // "0.12.0 to 0.21.0", or one version.
 std::string Versions(std::string_view first, std::string_view last);

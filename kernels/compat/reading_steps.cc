@@ -1,5 +1,6 @@
 #include "kernels/compat/reading_steps.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -7,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "kernels/config/model_types.h"
 #include "kernels/config/rope_config.h"
 #include "kernels/config/rope_formulas.h"
 #include "kernels/str_cat.h"
@@ -103,6 +105,26 @@ absl::Status RefuseFourthAxis(std::string_view, CompatConfig& result) {
   return Lacks(
       "interleaved mrope whose last frequencies all take t: it gives some to a fourth row of "
       "positions");
+}
+
+absl::Status TurnWholeHeads(std::string_view who, CompatConfig& result) {
+  RopeConfig& config = result.config;
+  const bool of_class = config.rope_type == RopeType::kDefault || config.alpha.has_value();
+  if (!of_class || config.mrope.has_value()) return absl::OkStatus();
+  const std::string_view key =
+      config.rotary_dim.has_value() ? "rotary_dim" : "partial_rotary_factor";
+  const bool whole = config.rotary_dim.has_value() ? config.rotary_dim == config.head_dim
+                                                   : config.partial_rotary_factor.value_or(1) == 1;
+  const std::vector<std::string>& ignored = ModelTypeOf(result.model_type).hf_ignores;
+  if (whole || std::find(ignored.begin(), ignored.end(), key) == ignored.end()) {
+    return absl::OkStatus();
+  }
+  config.rotary_dim.reset();
+  config.partial_rotary_factor.reset();
+  config.rotary_offset.reset();
+  result.changes.push_back(StrCat(who, " turns all channels of a head: its ", result.model_type,
+                                  " does not read ", key));
+  return absl::OkStatus();
 }
 
 absl::Status DynamicBaseOfFactor(std::string_view who, CompatConfig& result) {

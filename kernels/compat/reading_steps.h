@@ -28,6 +28,10 @@ absl::Status RefuseNtk(std::string_view who, CompatConfig& result);
 absl::Status RefuseLongrope(std::string_view who, CompatConfig& result);
 absl::Status RefuseFourthAxis(std::string_view who, CompatConfig& result);
 
+// default, and dynamic with alpha: the model's class does not read the key of a partial rotation
+// that the file has.
+absl::Status TurnWholeHeads(std::string_view who, CompatConfig& result);
+
 // dynamic: the base of length max_position_embeddings * factor, or rope_theta, for every length.
 absl::Status DynamicBaseOfFactor(std::string_view who, CompatConfig& result);
 absl::Status DynamicUnscaled(std::string_view who, CompatConfig& result);

@@ -63,6 +63,8 @@ absl::Status HasNo(Compat compat, std::string_view what) {
 
 double LargestRelative(const std::vector<InverseFrequency>& got,
                        const std::vector<InverseFrequency>& want) {
+  // Another number of channels turns.
+  if (got.size() != want.size()) return std::numeric_limits<double>::infinity();
   long double largest = 0;
   for (size_t i = 0; i < std::min(got.size(), want.size()); ++i) {
     if (got[i] == want[i]) continue;
@@ -82,14 +84,15 @@ struct Outcome {
 
 // Unset if the entry claims nothing about the config.
 std::optional<Outcome> OutcomeOf(const EngineEntry& entry, const RopeConfig& stated,
-                                 const ResolvedRope& answered, int64_t seq_len) {
+                                 const ModelNames& names, const ResolvedRope& answered,
+                                 int64_t seq_len) {
   Outcome outcome;
   outcome.entry = &entry;
   Reading& reading = outcome.reading;
   reading.engine = entry.engine;
   RopeConfig config = stated;
   config.precision = answered.config().precision;
-  const absl::StatusOr<CompatConfig> read = Convert(entry, config);
+  const absl::StatusOr<CompatConfig> read = Convert(entry, config, names);
   if (absl::IsUnimplemented(read.status())) return std::nullopt;
   if (!read.ok()) {
     reading.difference = StrCat("has no ", read.status().message());
@@ -130,7 +133,7 @@ std::optional<Outcome> OutcomeOfAnyModel(std::span<const EngineEntry> entries,
   std::optional<Outcome> common;
   for (const EngineEntry& entry : entries) {
     if (SinglesOut(entry)) continue;
-    std::optional<Outcome> outcome = OutcomeOf(entry, stated, answered, seq_len);
+    std::optional<Outcome> outcome = OutcomeOf(entry, stated, {}, answered, seq_len);
     if (!outcome.has_value()) continue;
     if (common.has_value() && !EqualNumbers(*common, *outcome)) return std::nullopt;
     common = std::move(outcome);
@@ -163,7 +166,7 @@ absl::StatusOr<CompatConfig> ApplyCompat(const RopeConfig& config, Compat compat
                                  ? NewestEntry(Name(compat), {}, Family::kDeepSeek)
                                  : NewestEntry(Name(compat), names, FamilyOfType(config));
   if (entry == nullptr) return HasNo(compat, "reading of this model that was checked");
-  absl::StatusOr<CompatConfig> read = Convert(*entry, config);
+  absl::StatusOr<CompatConfig> read = Convert(*entry, config, names);
   if (absl::IsUnimplemented(read.status())) {
     return HasNo(compat, StrCat("reading that was checked of ", read.status().message()));
   }
@@ -182,7 +185,7 @@ std::vector<Reading> Readings(const RopeConfig& stated, const ModelNames& names,
     if (!family.has_value()) {
       outcome = OutcomeOfAnyModel(entries, stated, answered, seq_len);
     } else if (const EngineEntry* entry = EntryFor(entries, *family); entry != nullptr) {
-      outcome = OutcomeOf(*entry, stated, answered, seq_len);
+      outcome = OutcomeOf(*entry, stated, names, answered, seq_len);
     }
     if (outcome.has_value() && !outcome->same) {
       const bool joins = newer.has_value() && newer->entry->engine == outcome->entry->engine &&

@@ -11,6 +11,7 @@
 #include "kernels/config/kept_bytes.h"
 #include "kernels/config/model_defaults.h"
 #include "kernels/config/model_remarks.h"
+#include "kernels/config/model_types.h"
 #include "kernels/config/sub_configs.h"
 #include "kernels/error.h"
 #include "kernels/status_macros.h"
@@ -103,6 +104,27 @@ absl::StatusOr<std::vector<LayerConfig>> ReadEntries(const ConfigDocument& docum
   entries.push_back(std::move(full));
   entries.push_back(std::move(sliding));
   return entries;
+}
+
+// Marks every entry as one without a rotation if the model has none: the value of a key says so.
+absl::Status MarkStill(const ConfigDocument& document, std::vector<LayerConfig>& entries) {
+  const auto& [key, value] = document.type->rotates_if;
+  if (key.empty()) return absl::OkStatus();
+  const nlohmann::json* const stated = document.model.Find(key);
+  const nlohmann::json none;
+  const nlohmann::json& got = stated == nullptr ? none : *stated;
+  if (got == value) return absl::OkStatus();
+  if (got.is_structured()) {
+    return InvalidField(document.model.PathOf(key), Show(got), Show(value));
+  }
+  for (LayerConfig& entry : entries) {
+    entry.rotates = false;
+    entry.remarks.push_back(
+        {RemarkKind::kNoRotation,
+         StrCat(document.model.PathOf(key), " ", Show(got), ", want ", Show(value),
+                ": no layer rotates; tensors come back unchanged")});
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::optional<int64_t>> ReadHeads(const ConfigDocument& document) {
@@ -208,6 +230,9 @@ absl::StatusOr<ModelConfig> ModelConfig::Parse(std::string_view json, std::strin
   model.num_layers_ = layers.count;
   model.layers_ = std::move(layers.types);
   model.no_rope_ = std::move(layers.no_rope);
+  if (!document.type->thetas_only_mark) model.thetas_ = std::move(layers.thetas);
+  model.type_ = document.type;
+  ROPE_RETURN_IF_ERROR(MarkStill(document, model.entries_));
   ROPE_ASSIGN_OR_RETURN(model.num_heads_, ReadHeads(document));
   ROPE_ASSIGN_OR_RETURN(model.num_kv_heads_, ReadKvHeads(document, model.num_heads_));
   return model;
@@ -240,6 +265,8 @@ absl::StatusOr<LayerConfig> ModelConfig::Layer(const LayerChoice& choice) const 
     if (!layers_.empty()) type = layers_[static_cast<size_t>(*choice.layer)];
   }
   ROPE_ASSIGN_OR_RETURN(LayerConfig entry, EntryOf(choice, type));
+  if (!entry.rotates) return entry;
+  ROPE_RETURN_IF_ERROR(SetTheta(choice, entry));
   MarkRotation(choice, entry);
   return entry;
 }
@@ -250,6 +277,9 @@ bool ModelConfig::SameLayers(int64_t a, int64_t b) const {
     return static_cast<size_t>(layer) >= no_rope_.size() || !no_rope_[static_cast<size_t>(layer)];
   };
   if (rotates(a) != rotates(b)) return false;
+  if (!thetas_.empty() && thetas_[static_cast<size_t>(a)] != thetas_[static_cast<size_t>(b)]) {
+    return false;
+  }
   return layers_.empty() ||
          layers_.NumberOf(static_cast<size_t>(a)) == layers_.NumberOf(static_cast<size_t>(b));
 }
@@ -263,21 +293,46 @@ std::vector<std::string> ModelConfig::layers() const {
 int64_t ModelConfig::KeptBytes() const {
   using kernels::KeptBytes;
   auto bytes = static_cast<int64_t>(sizeof(*this)) + KeptBytes(layer_types_) + layers_.KeptBytes() +
-               KeptBytes(no_rope_) + KeptBytes(entries_);
+               KeptBytes(no_rope_) + KeptBytes(thetas_) + KeptBytes(entries_);
   for (const LayerConfig& entry : entries_) bytes += entry.KeptBytes();
   return bytes;
 }
 
-void ModelConfig::MarkRotation(const LayerChoice& choice, LayerConfig& entry) const {
-  const auto first = static_cast<size_t>(choice.layer.value_or(0));
-  const size_t end =
-      choice.layer.has_value() ? std::min(first + 1, no_rope_.size()) : no_rope_.size();
+std::vector<size_t> ModelConfig::ChosenLayers(const LayerChoice& choice) const {
+  const auto chosen = static_cast<size_t>(choice.layer.value_or(0));
   const bool by_type = !choice.layer_type.empty() && !layers_.empty();
-  const std::optional<size_t> number = layers_.Find(choice.layer_type);
+  std::vector<bool> types;  // by number
+  for (const std::string& name : layers_.names()) {
+    types.push_back(name == choice.layer_type || EntryName(name) == choice.layer_type);
+  }
+  std::vector<size_t> layers;
+  for (size_t i = 0; i < std::max(no_rope_.size(), thetas_.size()); ++i) {
+    if (choice.layer.has_value() ? i == chosen : !by_type || types[layers_.NumberOf(i)]) {
+      layers.push_back(i);
+    }
+  }
+  return layers;
+}
+
+absl::Status ModelConfig::SetTheta(const LayerChoice& choice, LayerConfig& entry) const {
+  std::optional<double> base;
+  if (thetas_.empty()) return absl::OkStatus();
+  for (const size_t i : ChosenLayers(choice)) {
+    if (thetas_[i] == 0) continue;
+    if (base.has_value() && *base != thetas_[i]) {
+      return InvalidField("layer", "nothing",
+                          StrCat("a layer: layer_rope_theta has ", *base, " and ", thetas_[i]));
+    }
+    base = thetas_[i];
+  }
+  if (base.has_value()) entry.config.rope_theta = *base;
+  return absl::OkStatus();
+}
+
+void ModelConfig::MarkRotation(const LayerChoice& choice, LayerConfig& entry) const {
   std::optional<size_t> still;
   bool all = true;
-  for (size_t i = first; i < end; ++i) {
-    if (by_type && layers_.NumberOf(i) != number) continue;
+  for (const size_t i : ChosenLayers(choice)) {
     if (!no_rope_[i]) {
       all = false;
     } else if (!still.has_value()) {
@@ -300,6 +355,23 @@ void ModelConfig::MarkRotation(const LayerChoice& choice, LayerConfig& entry) co
       {RemarkKind::kUnrotatedLayers, StrCat(which, " not rotate; tensors come back unchanged")});
 }
 
+std::string_view ModelConfig::EntryName(std::string_view type) const {
+  if (type_ == nullptr) return type;
+  for (const auto& [own, name] : type_->parameters_of) {
+    if (own == type) return name;
+  }
+  return type;
+}
+
+bool ModelConfig::AllStill(std::string_view type) const {
+  const std::optional<size_t> number = layers_.Find(type);
+  if (!number.has_value() || no_rope_.empty()) return false;
+  for (size_t i = 0; i < no_rope_.size(); ++i) {
+    if (layers_.NumberOf(i) == *number && !no_rope_[i]) return false;
+  }
+  return true;
+}
+
 absl::StatusOr<LayerConfig> ModelConfig::EntryOf(const LayerChoice& choice,
                                                  const std::string& type) const {
   if (layer_types_.empty()) {
@@ -311,7 +383,12 @@ absl::StatusOr<LayerConfig> ModelConfig::EntryOf(const LayerChoice& choice,
                         StrCat("one of ", Join(layer_types_)));
   }
   for (const LayerConfig& entry : entries_) {
-    if (entry.layer_type == type) return entry;
+    if (entry.layer_type == EntryName(type)) return entry;
+  }
+  if (AllStill(type)) {  // needs no parameters
+    LayerConfig still;
+    still.layer_type = type;
+    return still;
   }
   return InvalidField("layer_type", Show(type), StrCat("one of ", Join(layer_types_)));
 }

@@ -31,6 +31,8 @@
 
 namespace rope::kernels {
 
+struct ModelType;
+
 class ModelConfig {
  public:
   // `sub_config` is the path of the config to read in a composite file; empty: the file's own.
@@ -74,12 +76,23 @@ class ModelConfig {
  private:
   // The entry of a layer type; `type` is empty if neither the choice nor the file names one.
   absl::StatusOr<LayerConfig> EntryOf(const LayerChoice& choice, const std::string& type) const;
+  // Sets the base that layer_rope_theta states for the chosen layers. INVALID_ARGUMENT: they have
+  // several.
+  absl::Status SetTheta(const LayerChoice& choice, LayerConfig& entry) const;
+  // The name of the entry for a layer type.
+  std::string_view EntryName(std::string_view type) const;
+  // Whether the model has layers of this type and none of them rotates.
+  bool AllStill(std::string_view type) const;
+  // The chosen ones of the layers that the model lists.
+  std::vector<size_t> ChosenLayers(const LayerChoice& choice) const;
   // Sets `rotates` and adds a note if some or all chosen layers do not rotate.
   void MarkRotation(const LayerChoice& choice, LayerConfig& entry) const;
 
   std::vector<std::string> layer_types_;
   LayerTypes layers_;
   std::vector<bool> no_rope_;         // by layer index; empty if all rotate
+  std::vector<double> thetas_;        // by layer index, a base or 0; empty if all have one
+  const ModelType* type_ = nullptr;   // unset: the file names its entries as its layers
   std::vector<LayerConfig> entries_;  // one per layer type, or a single one
   std::optional<int64_t> num_layers_;
   std::optional<int64_t> num_heads_;

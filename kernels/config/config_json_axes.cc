@@ -72,6 +72,10 @@ absl::StatusOr<std::optional<Mrope>> ReadMrope(const ConfigDocument& document,
                                                std::optional<int64_t> rotary_dim) {
   const ModelType& type = *document.type;
   ROPE_ASSIGN_OR_RETURN(const std::vector<int64_t> section, parameters.Integers("mrope_section"));
+  if (parameters.Has("mrope_section") && !type.mrope_unsupported.empty()) {
+    return InvalidField(parameters.PathOf("mrope_section"), StrCat(section.size(), " numbers"),
+                        StrCat("no mrope_section: ", type.mrope_unsupported));
+  }
   const bool has_counts = parameters.Has("mrope_section") || parameters.Has("freq_allocation");
   if (IsType(parameters, "ernie_3d") ||
       (has_counts && type.mrope_layout == Mrope::Layout::kHwInterleaved)) {

@@ -58,15 +58,22 @@ constexpr std::string_view kBareKeys[] = {
 // Other keys that are read at the top level of a fragment.
 constexpr std::string_view kTopKeys[] = {
     "_sliding_window_pattern",
+    "alibi",
     "architectures",
+    "attn_layer_indices",
+    "block_types",
+    "cross_attention_layers",
     "full_attention_interval",
+    "full_attn_idxs",
     "global_attn_every_n_layers",
     "global_head_dim",
     "global_rope_theta",
     "head_dim",
     "hidden_size",
     "hybrid_layer_pattern",
+    "layer_rope_theta",
     "layer_types",
+    "layers_block_type",
     "local_rope_theta",
     "max_position_embeddings",
     "model_type",
@@ -81,6 +88,7 @@ constexpr std::string_view kTopKeys[] = {
     "num_hidden_layers",
     "num_key_value_heads",
     "num_kv_heads",
+    "position_embedding_type",
     "qk_rope_head_dim",
     "rope_interleave",
     "rope_local_base_freq",
@@ -90,6 +98,7 @@ constexpr std::string_view kTopKeys[] = {
     "sliding_window_pattern",
     "swa_head_dim",
     "swa_rope_theta",
+    "use_mem_rope",
 };
 
 // Keys of other config classes that are one or two letters from a key of ours.

@@ -70,16 +70,20 @@ absl::StatusOr<std::optional<int64_t>> ReadHeadDim(const ConfigDocument& documen
   const std::optional<int64_t> nothing;
   const bool full = layer_type == kFullAttention;
   const bool sliding = layer_type == kSlidingAttention;
+  const bool alone = !document.type->rope_in_head;
   ROPE_ASSIGN_OR_RETURN(
       const std::optional<int64_t> head_dim,
-      FirstOf<int64_t>({per_layer.Integer(layer_type, "qk_rope_head_dim"),
-                        model.Integer("qk_rope_head_dim"),
+      FirstOf<int64_t>({alone ? per_layer.Integer(layer_type, "qk_rope_head_dim") : nothing,
+                        alone ? model.Integer("qk_rope_head_dim") : nothing,
                         full ? model.Integer("global_head_dim") : nothing,
                         sliding ? model.Integer("swa_head_dim") : nothing,
                         per_layer.Integer(layer_type, "head_dim"), model.Integer("head_dim")}));
   if (head_dim.has_value()) return head_dim;
-  ROPE_ASSIGN_OR_RETURN(const std::optional<int64_t> hidden,
-                        FirstOf<int64_t>({model.Integer("hidden_size"), model.Integer("n_embd")}));
+  ROPE_ASSIGN_OR_RETURN(
+      const std::optional<int64_t> hidden,
+      FirstOf<int64_t>(
+          {document.type->width.empty() ? nothing : model.Integer(document.type->width),
+           model.Integer("hidden_size"), model.Integer("n_embd")}));
   ROPE_ASSIGN_OR_RETURN(
       const std::optional<int64_t> heads,
       FirstOf<int64_t>({model.Integer("num_attention_heads"), model.Integer("n_head")}));
@@ -166,6 +170,9 @@ absl::Status ReadFraction(const ConfigDocument& document, const PerLayerConfig& 
   // partial_rotary_factor in the parameters object takes precedence over a rotary_dim next to it.
   if (!config.rotary_dim.has_value() && !scaling.Has("partial_rotary_factor")) {
     ROPE_ASSIGN_OR_RETURN(config.rotary_dim, model.Integer("rotary_dim"));
+  }
+  if (document.type->rope_in_head && !config.partial_rotary_factor.has_value()) {
+    ROPE_ASSIGN_OR_RETURN(config.rotary_dim, model.Integer("qk_rope_head_dim"));
   }
   if (config.rotary_dim.has_value()) return absl::OkStatus();
   if (!config.partial_rotary_factor.has_value()) {

@@ -1,6 +1,7 @@
 #include "kernels/config/config_json_layers.h"
 
 #include <algorithm>
+#include <set>
 
 #include "kernels/error.h"
 #include "kernels/status_macros.h"
@@ -46,6 +47,12 @@ absl::StatusOr<std::vector<bool>> ReadFlags(const JsonFields& model, std::string
     flags.push_back(number == 1);
   }
   return flags;
+}
+
+absl::Status BadType(const std::string& path, const std::string& name) {
+  return InvalidField(
+      path, Show(name),
+      StrCat("at most ", kLayerTypesMax, " types, of at most ", kLayerTypeBytesMax, " bytes each"));
 }
 
 // Reads a period >= 1; unset if the key is absent.
@@ -95,34 +102,85 @@ absl::StatusOr<LayerTypes> TypesByRule(const ConfigDocument& document, int64_t c
   return LayerTypes();
 }
 
+// A list that the types of the layers repeat: recurrent_gemma's block_types.
+absl::StatusOr<LayerTypes> TypesByBlocks(const JsonFields& model, int64_t count) {
+  LayerTypes types;
+  ROPE_ASSIGN_OR_RETURN(const std::vector<std::string> blocks, model.Strings("block_types"));
+  for (int64_t i = 0; !blocks.empty() && i < count; ++i) {
+    const std::string& name = blocks[static_cast<size_t>(i) % blocks.size()];
+    if (!types.Add(name)) return BadType(model.PathOf("block_types"), name);
+  }
+  return types;
+}
+
+// A list of the layers that have full attention; the others have none.
+absl::StatusOr<LayerTypes> TypesByIndices(const JsonFields& model, int64_t count) {
+  LayerTypes types;
+  for (const std::string_view key : {"attn_layer_indices", "full_attn_idxs"}) {
+    ROPE_ASSIGN_OR_RETURN(const std::vector<int64_t> full, model.Integers(key));
+    if (full.empty()) continue;
+    const std::set<int64_t> indices(full.begin(), full.end());
+    for (int64_t i = 0; i < count; ++i) {
+      types.Add(indices.contains(i) ? kFullAttention : kLinearAttention);
+    }
+    break;
+  }
+  return types;
+}
+
+// The list that the config class makes of a file without one.
+LayerTypes TypesOfClass(const LayerRule& rule, int64_t count) {
+  LayerTypes types;
+  for (int64_t i = 0; !rule.empty() && i < count; ++i) types.Add(rule(i, count));
+  return types;
+}
+
 absl::StatusOr<LayerTypes> ReadTypes(const ConfigDocument& document, std::optional<int64_t> count) {
   const JsonFields& model = document.model;
-  ROPE_ASSIGN_OR_RETURN(const std::vector<std::string> names, model.Strings("layer_types"));
-  ROPE_RETURN_IF_ERROR(CheckOnePerLayer(model.PathOf("layer_types"), names.size(), count));
+  const std::string_view key = model.Has("layer_types") ? "layer_types" : "layers_block_type";
+  ROPE_ASSIGN_OR_RETURN(const std::vector<std::string> names, model.Strings(key));
+  ROPE_RETURN_IF_ERROR(CheckOnePerLayer(model.PathOf(key), names.size(), count));
   LayerTypes types;
   for (const std::string& name : names) {
-    if (types.Add(name)) continue;
-    return InvalidField(model.PathOf("layer_types"), Show(name),
-                        StrCat("at most ", kLayerTypesMax, " types, of at most ",
-                               kLayerTypeBytesMax, " bytes each"));
+    if (!types.Add(name)) return BadType(model.PathOf(key), name);
   }
   if (!types.empty()) return types;
   ROPE_ASSIGN_OR_RETURN(const std::vector<bool> sliding,
                         ReadFlags(model, "hybrid_layer_pattern", count));
   for (const bool slides : sliding) types.Add(slides ? kSlidingAttention : kFullAttention);
   if (!types.empty() || !count.has_value()) return types;
-  return TypesByRule(document, *count);
+  ROPE_ASSIGN_OR_RETURN(types, TypesByBlocks(model, *count));
+  if (!types.empty()) return types;
+  ROPE_ASSIGN_OR_RETURN(types, TypesByIndices(model, *count));
+  if (!types.empty()) return types;
+  ROPE_ASSIGN_OR_RETURN(types, TypesByRule(document, *count));
+  return types.empty() ? TypesOfClass(document.type->layers, *count) : types;
 }
 
 bool RotatesByType(const ConfigDocument& document, const std::string& type) {
-  if (type == kLinearAttention || type == "mamba" || type == "conv") return false;
+  if (type == kLinearAttention || type == "mamba" || type == "conv" || type == "recurrent") {
+    return false;
+  }
   const ModelType& model = *document.type;
   if (!model.no_rope_needs.empty() && !document.model.Has(model.no_rope_needs)) return true;
   const std::vector<std::string>& still = model.no_rope_layer_types;
   return std::find(still.begin(), still.end(), type) == still.end();
 }
 
-// REQUIRES: layers.count and layers.types are set. An explicit list comes before the interval.
+// The base of each layer, 0 for a layer that does not rotate; empty if the file has no such list.
+absl::StatusOr<std::vector<double>> ReadThetas(const JsonFields& model,
+                                               std::optional<int64_t> count) {
+  ROPE_ASSIGN_OR_RETURN(std::vector<double> thetas, model.Numbers("layer_rope_theta"));
+  ROPE_RETURN_IF_ERROR(CheckOnePerLayer(model.PathOf("layer_rope_theta"), thetas.size(), count));
+  for (const double theta : thetas) {
+    if (theta != 0 && !(theta > 0)) {
+      return InvalidField(model.PathOf("layer_rope_theta"), theta, "0, or a base greater than 0");
+    }
+  }
+  return thetas;
+}
+
+// REQUIRES: the other fields of `layers` are set. An explicit list comes before the interval.
 // Layers that their type excludes are added to both.
 absl::StatusOr<std::vector<bool>> ReadNoRope(const ConfigDocument& document,
                                              const LayerList& layers) {
@@ -132,12 +190,23 @@ absl::StatusOr<std::vector<bool>> ReadNoRope(const ConfigDocument& document,
   no_rope.flip();
   ROPE_ASSIGN_OR_RETURN(const std::optional<int64_t> period,
                         ReadPeriod(document.model, "no_rope_layer_interval"));
+  const int64_t count = layers.count.value_or(0);
+  for (const double theta : layers.thetas) no_rope.push_back(theta == 0);
   if (no_rope.empty() && period.has_value()) {
-    for (int64_t i = 0; i < layers.count.value_or(0); ++i) {
-      no_rope.push_back(i % *period == *period - 1);
+    for (int64_t i = 0; i < count; ++i) no_rope.push_back(i % *period == *period - 1);
+  }
+  if (const LayerRule& rule = document.type->rope_layers; no_rope.empty() && !rule.empty()) {
+    for (int64_t i = 0; i < count; ++i) no_rope.push_back(rule(i, count) == "none");
+  }
+  ROPE_ASSIGN_OR_RETURN(const std::vector<int64_t> crossed,
+                        document.model.Integers("cross_attention_layers"));
+  no_rope.resize(std::max(
+      {no_rope.size(), layers.types.size(), static_cast<size_t>(crossed.empty() ? 0 : count)}));
+  for (const int64_t layer : crossed) {
+    if (layer >= 0 && layer < static_cast<int64_t>(no_rope.size())) {
+      no_rope[static_cast<size_t>(layer)] = true;
     }
   }
-  no_rope.resize(std::max(no_rope.size(), layers.types.size()));
   std::vector<bool> rotates;  // by type
   for (const std::string& type : layers.types.names()) {
     rotates.push_back(RotatesByType(document, type));
@@ -155,6 +224,7 @@ absl::StatusOr<LayerList> ReadLayerList(const ConfigDocument& document) {
   ROPE_ASSIGN_OR_RETURN(layers.count, ReadCount(document.model));
   ROPE_ASSIGN_OR_RETURN(layers.types, ReadTypes(document, layers.count));
   if (!layers.types.empty()) layers.count = static_cast<int64_t>(layers.types.size());
+  ROPE_ASSIGN_OR_RETURN(layers.thetas, ReadThetas(document.model, layers.count));
   ROPE_ASSIGN_OR_RETURN(layers.no_rope, ReadNoRope(document, layers));
   if (!layers.no_rope.empty()) layers.count = static_cast<int64_t>(layers.no_rope.size());
   return layers;

@@ -22,22 +22,28 @@ inline constexpr int64_t kLayersMax = 65536;
 struct LayerList {
   std::optional<int64_t> count;  // num_hidden_layers, or the length of a list of layers
   LayerTypes types;              // by layer; empty if the file has no list and no rule
+  std::vector<double> thetas;    // by layer, its base, or 0; empty if the file has no such list
   std::vector<bool> no_rope;     // by layer, true if it does not rotate; empty if all rotate
 };
 
 // Layer types come from the first of these keys that the file has:
-//   layer_types                 a list
+//   layer_types                 a list; layers_block_type in older files
 //   hybrid_layer_pattern        a list of 0 and 1; 1 is sliding attention
+//   block_types                 a list that repeats
+//   attn_layer_indices, full_attn_idxs
+//                               the layers with full attention; the others have linear attention
 //   sliding_window_pattern      a period whose last layer has full attention, or the letters L
 //                               (local, sliding) and G (global, full), repeated
 //   global_attn_every_n_layers  a period whose first layer has full attention
 //   full_attention_interval a period whose last layer has full attention; the others have linear
 //                               attention
-// or else from the model_type.
+// or else from the rule of the model_type's config class.
 //
 // These layers do not rotate:
-//   zeros of no_rope_layers, else the last layer of each no_rope_layer_interval
-//   layers without attention scores (linear_attention, mamba, conv)
+//   zeros of no_rope_layers or of layer_rope_theta, else the last layer of each
+//   no_rope_layer_interval, else by the rule of the model_type's config class
+//   the layers of cross_attention_layers (Llama 3.2 Vision): their keys are those of an image
+//   layers without attention scores (linear_attention, mamba, conv, recurrent)
 //   full attention in models that use it without positions (Cohere 2, EXAONE 4 with a window)
 absl::StatusOr<LayerList> ReadLayerList(const ConfigDocument& document);
 

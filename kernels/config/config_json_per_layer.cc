@@ -10,9 +10,7 @@ absl::StatusOr<PerLayerConfig> PerLayerConfig::Read(const JsonFields& model,
                                                     const LayerTypes& types) {
   PerLayerConfig read;
   ROPE_ASSIGN_OR_RETURN(const std::optional<JsonFields> layers, model.Object("per_layer_config"));
-  const nlohmann::json* const list = model.Find("layer_types");
-  // Types by a rule do not count.
-  if (!layers.has_value() || list == nullptr || list->empty()) return read;
+  if (!layers.has_value()) return read;
   read.path_ = layers->path();
   for (const auto& [key, own] : layers->json().items()) {
     int64_t index = 0;

@@ -25,7 +25,7 @@ namespace rope::kernels {
 class PerLayerConfig {
  public:
   // Sorts the objects by the type of their layer, in one pass. `types` are those of `model`; no
-  // object is read without a layer_types list.
+  // object is read without them.
   static absl::StatusOr<PerLayerConfig> Read(const JsonFields& model, const LayerTypes& types);
 
   // The first value that a layer of the type states for `key`; all of them have the same. Unset if

@@ -57,6 +57,50 @@ std::vector<std::string> PopStrings(Json& entry, const char* key) {
   return list.is_null() ? std::vector<std::string>() : list.get<std::vector<std::string>>();
 }
 
+LayerRule PopRule(Json& entry, const char* key) {
+  Json rule = Pop(entry, key);
+  if (rule.is_null()) return {};
+  LayerRule read{.first = PopStrings(rule, "first"),
+                 .repeat = PopStrings(rule, "repeat"),
+                 .last = PopStrings(rule, "last"),
+                 .backward = Pop(rule, "backward") == true};
+  ROPE_CHECK(rule.empty() && !read.empty());
+  return read;
+}
+
+std::string PopString(Json& entry, const char* key) {
+  const Json word = Pop(entry, key);
+  return word.is_null() ? std::string() : word.get<std::string>();
+}
+
+// {"of one": "of another"}, or null.
+std::vector<std::pair<std::string, std::string>> PopPairs(Json& entry, const char* key) {
+  std::vector<std::pair<std::string, std::string>> pairs;
+  const Json object = Pop(entry, key);
+  for (const auto& [name, value] : object.items()) pairs.emplace_back(name, value);
+  return pairs;
+}
+
+void ReadLayers(Json& entry, ModelType& type) {
+  type.layers = PopRule(entry, "layers");
+  type.rope_layers = PopRule(entry, "rope_layers");
+  type.thetas_only_mark = Pop(entry, "thetas_only_mark") == true;
+  type.parameters_of = PopPairs(entry, "parameters_of");
+  const Json condition = Pop(entry, "rotates_if");
+  for (const auto& [key, value] : condition.items()) type.rotates_if = {key, value};
+  type.no_rope_layer_types = PopStrings(entry, "no_rope_layer_types");
+  type.no_rope_needs = PopString(entry, "no_rope_needs");
+  type.sliding_layers_unscaled = Pop(entry, "sliding_layers_unscaled") == true;
+}
+
+void ReadMrope(Json mrope, ModelType& type) {
+  if (mrope.is_null()) return;
+  type.mrope_unsupported = PopString(mrope, "unsupported");
+  if (!type.mrope_unsupported.empty()) return;
+  type.mrope_layout = LayoutOf(mrope.at("layout"));
+  if (mrope.contains("section")) mrope.at("section").get_to(type.mrope_section.emplace());
+}
+
 ModelType ReadModelType(Json entry) {
   ModelType type;
   type.pairing = PairingOf(Pop(entry, "pairing"));
@@ -69,21 +113,18 @@ ModelType ReadModelType(Json entry) {
   if (const Json word = Pop(entry, "axial"); !word.is_null()) {
     type.axial = GridOf(word);
   }
-  if (const Json mrope = Pop(entry, "mrope"); !mrope.is_null()) {
-    type.mrope_layout = LayoutOf(mrope.at("layout"));
-    if (mrope.contains("section")) mrope.at("section").get_to(type.mrope_section.emplace());
-  }
-  const Json names = Pop(entry, "names");
-  for (const auto& [key, name] : names.items()) type.names.emplace_back(key, name);
-  type.no_rope_layer_types = PopStrings(entry, "no_rope_layer_types");
-  if (const Json key = Pop(entry, "no_rope_needs"); !key.is_null()) type.no_rope_needs = key;
-  type.sliding_layers_unscaled = Pop(entry, "sliding_layers_unscaled") == true;
+  ReadMrope(Pop(entry, "mrope"), type);
+  type.names = PopPairs(entry, "names");
+  type.width = PopString(entry, "width");
+  type.rope_in_head = Pop(entry, "rope_in_head") == true;
+  ReadLayers(entry, type);
   if (const Json word = Pop(entry, "longrope_branch"); !word.is_null()) {
     type.longrope_branch = WordOf<LongropeBranch>(
         word, {{"short", LongropeBranch::kShort}, {"long", LongropeBranch::kLong}});
   }
   type.partial_rotary_factor_of = PopStrings(entry, "partial_rotary_factor_of");
-  if (const Json reason = Pop(entry, "unsupported"); !reason.is_null()) type.unsupported = reason;
+  type.unsupported = PopString(entry, "unsupported");
+  type.hf_ignores = PopStrings(entry, "hf_ignores");
   if (Json defaults = Pop(entry, "defaults"); !defaults.is_null()) {
     type.defaults = std::move(defaults);
   }
@@ -118,6 +159,14 @@ const ModelType* FindOfModel(std::string_view model_type) {
 }
 
 }  // namespace
+
+const std::string& LayerRule::operator()(int64_t layer, int64_t count) const {
+  const auto from_end = static_cast<size_t>(count - 1 - layer);
+  const auto i = static_cast<size_t>(layer);
+  if (from_end < last.size()) return last[last.size() - 1 - from_end];
+  if (i < first.size()) return first[i];
+  return repeat[(backward ? from_end : i) % repeat.size()];
+}
 
 bool HasModelType(std::string_view model_type) {
   return Find(model_type) != nullptr;

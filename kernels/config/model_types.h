@@ -33,6 +33,19 @@ enum class AxialGrid {
   kTHW,            // floor(d/6) each of t, h and w; the other channels do not turn
 };
 
+// A list with one element per layer, which a config class makes by a rule: the first layers, the
+// last ones, and a pattern that repeats from layer 0 on, or from the last layer backwards.
+struct LayerRule {
+  std::vector<std::string> first = {};
+  std::vector<std::string> repeat = {};
+  std::vector<std::string> last = {};
+  bool backward = false;
+
+  bool empty() const { return repeat.empty(); }
+  // REQUIRES: not empty; 0 <= layer < count.
+  const std::string& operator()(int64_t layer, int64_t count) const;
+};
+
 struct ModelType {
   std::optional<Pairing> pairing;  // of the checkpoint's q and k
   // The channel order in which the model's code leaves interleaved pairs, if it is another one.
@@ -45,6 +58,19 @@ struct ModelType {
   std::optional<std::array<int64_t, 3>> mrope_section;
   // Keys that this config class spells differently: {key of this reader, key of the file}.
   std::vector<std::pair<std::string, std::string>> names;
+  // The key of the size of all heads, if it is not hidden_size.
+  std::string width;
+  // qk_rope_head_dim counts the channels of head_dim that turn; elsewhere these are a head alone.
+  bool rope_in_head = false;
+  // The types of the layers of a file that states none, and which of them rotate ("rope", "none").
+  LayerRule layers;
+  LayerRule rope_layers;
+  // The rope parameters that a layer type uses, if they stand under another name.
+  std::vector<std::pair<std::string, std::string>> parameters_of;
+  // No layer rotates, unless the file (or a default) has this value for this key.
+  std::pair<std::string, nlohmann::json> rotates_if;
+  // The code reads layer_rope_theta as a mark of the layers that rotate, all with rope_theta.
+  bool thetas_only_mark = false;
   // Layers of these types do not rotate, if the file has the key `no_rope_needs` (empty: always).
   std::vector<std::string> no_rope_layer_types;
   std::string no_rope_needs;
@@ -53,7 +79,10 @@ struct ModelType {
   std::optional<LongropeBranch> longrope_branch;  // the only list that the code uses
   // partial_rotary_factor is a fraction of the sum of these keys, instead of head_dim.
   std::vector<std::string> partial_rotary_factor_of;
-  std::string unsupported;  // the reason why this rotation is refused; empty if it is not
+  std::string unsupported;        // the reason why this rotation is refused; empty if it is not
+  std::string mrope_unsupported;  // the same for mrope_section
+  // Keys of a partial rotation that Hugging Face's class does not read: it turns whole heads.
+  std::vector<std::string> hf_ignores;
   // Values that Hugging Face's config class gives to absent keys, by key.
   nlohmann::json defaults = nlohmann::json::object();
   std::string source;  // the project, its version and its file

@@ -150,8 +150,9 @@ INSTANTIATE_TEST_SUITE_P(Transformers, PeerGoldenTest, ::testing::ValuesIn(Files
                            return name;
                          });
 
+// One of the 211 is found inside a composite only, by its place there, and so has no file.
 TEST(PeerGoldenFilesTest, EveryComparedClassHasOne) {
-  EXPECT_EQ(Files().size(), 211u);
+  EXPECT_EQ(Files().size(), 210u);
 }
 
 }  // namespace

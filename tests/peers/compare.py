@@ -31,11 +31,19 @@ class NotRunnable(Exception):
 
 
 def positions_of(rng, axes, length):
-    """Five tokens: the first, the last of the model's length, and three anywhere to 100,000."""
-    rows = [
-        [0, length - 1, *(rng.randrange(100_000) for _ in range(TOKENS - 2))] for _ in range(axes)
-    ]
-    return numpy.array(rows, dtype="int64").reshape((axes, 1, TOKENS) if axes > 1 else (1, TOKENS))
+    """Five tokens: the first, the last of the model's length, and three anywhere to 100,000.
+
+    The axes of a token are never equal.
+    """
+    ends = [0, length - 1, *(rng.randrange(100_000) for _ in range(TOKENS - 2))]
+    tokens = [[end, *rng.sample([n for n in range(1, 6) if n != end], axes - 1)] for end in ends]
+    if axes > 1:
+        for token in tokens[2:]:
+            token[:] = rng.sample(range(100_000), axes)
+        for token in tokens:
+            rng.shuffle(token)
+    rows = numpy.array(tokens, dtype="int64").T
+    return rows.reshape((axes, 1, TOKENS) if axes > 1 else (1, TOKENS))
 
 
 def draw_cases(rng, rotary, config_cls, resize, place=None):
@@ -54,7 +62,7 @@ def draw_cases(rng, rotary, config_cls, resize, place=None):
         module = peer.build(rotary, config)
         cases = []
         for label in peer.layer_types(module):
-            head_dim = random_configs.head_dim_of(config, label)
+            head_dim = random_configs.head_dim_of(rotary, config, label)
             length = min(getattr(config, "max_position_embeddings", None) or 4096, 100_000)
             positions = positions_of(rng, peer.axes(rotary), length)
             numbers = numpy.random.default_rng(rng.randrange(2**32))

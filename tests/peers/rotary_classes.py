@@ -93,6 +93,7 @@ def places(config_cls):
     return found
 
 
+@functools.cache
 def find():
     """Every rotary class, in the order of the module names."""
     classes = []
@@ -110,3 +111,12 @@ def find():
             ):
                 classes.append(RotaryClass(module, cls, _config_class(module, cls)))
     return classes
+
+
+def has_rope(config_cls):
+    """Whether the config class states a rotary embedding."""
+    try:
+        config = config_cls()
+    except Exception:  # some need another config
+        return False
+    return hasattr(config, "rope_parameters") or hasattr(config, "rope_theta")

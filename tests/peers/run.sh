@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Compares the service with every rotary embedding of Hugging Face's transformers, module by module.
-# Usage: tests/peers/run.sh [--configs=N] [--only=REGEX] [--write_golden] [-v]
-# The packages of requirements.txt go into build/peers; torch brings 5 GB. Exit status: that of
-# sweep.py; 77 if PyPI is not reachable.
+# Compares the service with every rotary embedding class of Hugging Face's transformers (sweep.py),
+# then with every model that can be built small (model_sweep.py).
+# Usage: tests/peers/run.sh [--classes | --models] [--configs=N] [--only=REGEX] [-v]
+#        tests/peers/run.sh --classes --write_golden [...]
+# The packages of requirements.txt go into build/peers; torch brings 5 GB. Exit status: 0 if nothing
+# is different; 77 if PyPI is not reachable.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -19,4 +21,13 @@ if ! cmp -s "$wanted" "$venv/requirements.txt"; then
   cp "$wanted" "$venv/requirements.txt"
 fi
 deploy/build.sh
-exec "$venv/bin/python" -B tests/peers/sweep.py "$@"
+case "${1-}" in
+  --classes) sweeps=(sweep.py) && shift ;;
+  --models) sweeps=(model_sweep.py) && shift ;;
+  *) sweeps=(sweep.py model_sweep.py) ;;
+esac
+status=0
+for sweep in "${sweeps[@]}"; do
+  "$venv/bin/python" -B "tests/peers/$sweep" "$@" || status=1
+done
+exit "$status"

@@ -14,7 +14,7 @@
 #include "absl/strings/str_replace.h"
 #include "proto/version.h"
 #include "proto/wire/error_details.h"
-#include "server/models/message_hash.h"
+#include "proto/wire/message_hash.h"
 
 namespace rope::testing {
 namespace {
@@ -107,7 +107,7 @@ std::string CanonicalText(std::string output, const std::vector<std::string>& pl
 }
 
 std::string HashOf(const std::string& text) {
-  return server::HashId(text).substr(0, 16);
+  return proto::HashId(text).substr(0, 16);
 }
 
 }  // namespace rope::testing

@@ -96,7 +96,7 @@ TEST(CanonicalTextTest, WhereTheConfigCameFromDoesNotCount) {
   LayerRope rope;
   rope.layer.model_type = "llama";
   rope.layer.architectures = {"LlamaForCausalLM"};
-  rope.layer.warnings = {"a warning"};
+  rope.layer.remarks = {{RemarkKind::kUnknownKey, "a note"}};
   rope.warnings = {"another"};
   rope.layer.pairing = Pairing::kHalf;  // of the model type; the caller's is rope.pairing
   rope.stated.rope_theta = 5;           // before `compat`

@@ -301,6 +301,46 @@ TEST(ReadingsTest, AttnFactorIsNotHuggingFaces) {
               ElementsAre("hf 5.23.0", "vllm 0.30.0 to 0.33.0", "llamacpp 0c1e57098"));
 }
 
+struct Partial {
+  std::string model_type;
+  std::optional<double> factor;
+  std::optional<int64_t> rotary_dim;
+  std::string ignored;  // the key that its class does not read; empty: it reads it
+};
+
+TEST(ReadingsTest, ClassesOfHuggingFaceThatTurnWholeHeads) {
+  const Partial kPartials[] = {
+      {"granite", 0.5, std::nullopt, "partial_rotary_factor"},
+      {"granite", 1.0, std::nullopt, ""},
+      {"olmo3", 0.5, std::nullopt, "partial_rotary_factor"},
+      {"minimax_m3_vl_text", std::nullopt, 32, "rotary_dim"},
+      {"minimax_m3_vl_text", 0.5, std::nullopt, ""},
+      {"minimax_m2", std::nullopt, 32, ""},
+      {"glm4", 0.5, std::nullopt, ""},
+  };
+  for (const Partial& partial : kPartials) {
+    SCOPED_TRACE(partial.model_type);
+    RopeConfig config = {.head_dim = 64};
+    config.partial_rotary_factor = partial.factor;
+    config.rotary_dim = partial.rotary_dim;
+    const ModelNames names = {.model_type = partial.model_type};
+    const auto readings = ReadingsOf(config, names);
+    const CompatConfig read = MustApply(config, Compat::kHuggingFace, names);
+    const int64_t turned = MustResolve(read.config)->rotary_dim();
+    if (partial.ignored.empty()) {
+      EXPECT_THAT(readings, IsEmpty());
+      EXPECT_EQ(turned, MustResolve(config)->rotary_dim());
+      continue;
+    }
+    ASSERT_THAT(NamesOf(readings), ElementsAre("hf 5.23.0"));
+    EXPECT_EQ(readings[0].difference, "Hugging Face turns all channels of a head: its " +
+                                          partial.model_type + " does not read " + partial.ignored);
+    EXPECT_EQ(readings[0].attention_factor, 1);
+    EXPECT_TRUE(std::isinf(readings[0].inv_freq_max_relative));
+    EXPECT_EQ(turned, 64);
+  }
+}
+
 TEST(ReadingsTest, MropeOfVllm) {
   RopeConfig config = Yarn(4);
   config.mrope = Mrope{.section = {8, 12, 12}};

@@ -69,6 +69,18 @@ TEST(AxialTest, TowerOfAKnownModelNeedsNoRopeType) {
   EXPECT_EQ(Frequencies(layer), (std::vector<double>{1, 0.5, 0.25, 0.125, 1, 0.5, 0.25, 0.125}));
 }
 
+TEST(AxialTest, HeadOfQwen2VlsTowerIsAPartOfEmbedDim) {
+  const LayerConfig published = Read(R"({"model_type": "qwen2_vl_vision", "depth": 32,
+      "embed_dim": 1280, "hidden_size": 3584, "num_heads": 16, "mlp_ratio": 4})");
+  EXPECT_EQ(published.config.head_dim, 80);
+  EXPECT_EQ(published.config.mrope->section, (std::array<int64_t, 3>{0, 20, 20}));
+  // Other towers have no such key.
+  EXPECT_EQ(Read(R"({"model_type": "qwen2_5_vl_vision", "embed_dim": 7, "hidden_size": 1280,
+                     "num_heads": 16})")
+                .config.head_dim,
+            80);
+}
+
 TEST(AxialTest, WidthFirst) {
   const LayerConfig layer = Read(Vision("inkling2_vision"));
   EXPECT_EQ(layer.pairing, Pairing::kInterleaved);
@@ -103,6 +115,47 @@ TEST(AxialTest, AlternatingAxesWithEveryScaling) {
                                  "full_attention");
   EXPECT_EQ(Axes(layer), (std::vector<int>{1, 2, 1, 2}));
   EXPECT_EQ(Frequencies(layer), (std::vector<double>{0.5, 0.25, 0.125, 0.0625}));
+}
+
+struct NoRotation {
+  std::string model_type;
+  std::string reason;
+};
+
+TEST(AxialTest, ModelsThatDoNotRotateQAndKByIntegersAreRefusedByName) {
+  const NoRotation kNoRotations[] = {
+      {"clvp_encoder", "rotates v too"},
+      {"dinov3_vit", "real coordinates in [-1, 1]"},
+      {"edgetam_video", "memory_attention_hidden_size"},
+      {"efficientloftr", "all heads as one"},
+      {"eomt_dinov3", "real coordinates in [-1, 1]"},
+      {"esmfold2", "real coordinates of atoms"},
+      {"gemma4_vision", "two blocks of half a head"},
+      {"llama4_vision_model", "it takes no positions"},
+      {"musicflamingo", "times in seconds"},
+      {"sam2_video", "memory_attention_hidden_size"},
+      {"sam3_tracker_video", "memory_attention_hidden_size"},
+      {"sapiens2", "real coordinates in [-1, 1]"},
+      {"seamless_m4t", "before q and k are made"},
+      {"wav2vec2-bert", "before q and k are made"},
+      {"wav2vec2-conformer", "before q and k are made"},
+  };
+  for (const NoRotation& model : kNoRotations) {
+    const std::string want = "model_type: got " + model.model_type + ", want another one: ";
+    EXPECT_THAT(
+        ModelConfig::Parse(R"({"head_dim": 16, "model_type": ")" + model.model_type + "\"}"),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 AllOf(HasSubstr(want), HasSubstr(model.reason))));
+  }
+}
+
+TEST(MropeTest, SectionsOfHunYuanVlSplitPairsAndAreRefused) {
+  EXPECT_THAT(ModelConfig::Parse(R"({"model_type": "hunyuan_vl", "head_dim": 128,
+                  "rope_parameters": {"rope_theta": 16, "mrope_section": [22, 21, 21]}})"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("rope_parameters.mrope_section: got 3 numbers, want no "
+                                 "mrope_section: its sections count channels of a head")));
+  EXPECT_FALSE(Read(R"({"model_type": "hunyuan_vl", "head_dim": 128})").config.mrope.has_value());
 }
 
 TEST(AxialTest, WhatCannotBeOneRotationIsRefusedByName) {

@@ -124,6 +124,8 @@ const File kFiles[] = {
     {"gpt-oss-20b", 'h', 64, 8, 131072, All(24),
      {{'A', {150000, "yarn f32 L4096 bf32 bs1 exact", 64, 64, 1.3465735903}}}},
     {"granite-3.1-8b", 'h', 32, 8, 131072, All(40), {{'A', {1e7, "default", 128, 128}}}},
+    {"granite-4.0-h-tiny", 'h', 12, 4, 131072, Repeat("N", 40),
+     {{'N', Still({1e4, "default", 128, 128})}}},
     {"hunyuan-7b-instruct", 'h', 32, 8, 32768, All(32),
      {{'A', {1e4, "dynamic a1000", 128, 128}}},
      {"alpha 1000 enlarges the base to 1.11588e+07", "mscale has no effect",
@@ -190,9 +192,13 @@ const File kFiles[] = {
      {{'A', {5e6, "default mrope interleaved 24,20,20", 128, 128}}}},
     {"qwen3.5-27b", 'h', 24, 4, 262144, Repeat("NNNA", 64),
      {{'A', kQwen35}, {'N', Still(kQwen35)}}},
+    {"recurrentgemma-2b", 'h', 10, 1, -1, Repeat("NNA", 26),
+     {{'A', {1e4, "default", 256, 128}}, {'N', Still({1e4, "default", 256, 128})}}},
     {"smollm3-3b", 'h', 16, 4, 65536, Repeat("AAAN", 36),
      {{'A', kSmolLm3}, {'N', Still(kSmolLm3)}}},
     {"stablelm-2-1.6b", 'h', 32, 32, 4096, All(24), {{'A', {1e4, "default", 64, 16}}}},
+    {"trinity-mini", 'h', 32, 4, 131072, Repeat("SSSN", 32),
+     {{'S', {1e4, "default", 128, 128}}, {'N', Still({1e4, "default", 128, 128})}}},
     {"yi-6b", 'h', 32, 4, 4096, All(32), {{'A', {5e6, "default", 128, 128}}}},
 };
 // clang-format on
