@@ -86,13 +86,23 @@ std::vector<Remark> RemarksOf(const LayerRope& rope) {
 
 namespace {
 
-// The remarks that a reply repeats.
+// Whether a reply repeats the remark: warnings, that the layer does not rotate, and settings without
+// effect unless a model's file has them, as published files do.
+bool IsRepeated(const Remark& remark, const LayerConfig& layer) {
+  switch (remark.kind) {
+    case RemarkKind::kNoRotation:
+    case RemarkKind::kUnrotatedLayers:
+      return !layer.rotates;
+    case RemarkKind::kUnusedSetting:
+      return layer.model_type.empty();
+    default:
+      return WeightOf(remark.kind) > RemarkWeight::kNote;
+  }
+}
+
 void AddWarnings(LayerRope& rope) {
   for (const Remark& remark : RemarksOf(rope)) {
-    const bool still =
-        remark.kind == RemarkKind::kNoRotation || remark.kind == RemarkKind::kUnrotatedLayers;
-    if (WeightOf(remark.kind) == RemarkWeight::kNote && (!still || rope.layer.rotates)) continue;
-    rope.warnings.push_back(remark.text);
+    if (IsRepeated(remark, rope.layer)) rope.warnings.push_back(remark.text);
   }
 }
 

@@ -33,8 +33,8 @@ struct LayerRope {
   LayerConfig layer;               // with its config as the caller's `compat` interprets it
   RopeConfig stated;               // the config as it is written
   std::optional<Pairing> pairing;  // the caller's, else the layer's, else nothing
-  // Of replies: the remarks that are no notes, what `compat` changes, and that a layer does not
-  // rotate.
+  // Of replies: the remarks that are no notes, what `compat` changes, that a layer does not rotate,
+  // and settings without effect of a config that is no model's file.
   std::vector<std::string> warnings;
 };
 

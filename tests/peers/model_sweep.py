@@ -35,6 +35,8 @@ ROUNDING, ANGLE_ROUNDING = 1e-6, 3e-7
 EXACT_TIMES = 2
 # Float32 cancels in the blended bands of llama3 and yarn.
 BLENDED_FREQUENCY_ERROR = 2e-5
+# The class makes the base of dynamic in float32: five operations of half a unit, 6e-8, each.
+DYNAMIC_BASE_ERROR = 5 * 6e-8
 
 
 class Different(Exception):
@@ -137,7 +139,8 @@ def _excess(described, x, positions, ours, theirs, times):
     a, b = compare.pair_channels(described, described.pairing)
     position = positions.reshape(-1, positions.shape[-1]).max(axis=0)[:, None]
     blended = numpy.array(described.scaling) == describe_pb2.FREQUENCY_SCALING_BLENDED
-    angle_error = ANGLE_ROUNDING + BLENDED_FREQUENCY_ERROR * blended
+    dynamic = described.config.rope_type == "dynamic"
+    angle_error = ANGLE_ROUNDING + BLENDED_FREQUENCY_ERROR * blended + DYNAMIC_BASE_ERROR * dynamic
     relative = ROUNDING + angle_error * position * numpy.abs(described.inv_freq)
     size = described.attention_factor * (abs(x[..., a]) + abs(x[..., b]))
     tolerance = numpy.zeros(x.shape)

@@ -164,6 +164,16 @@ TEST(ReadLayerTest, RepliesWarnOfMistakesAndNotOfNotes) {
               ElementsAre("did you mean rope_scaling?", "some layers do not rotate"));
 }
 
+TEST(ReadLayerTest, SettingWithoutEffectIsAWarningUnlessAModelsFileHasIt) {
+  LayerConfig layer;
+  layer.config.head_dim = 64;
+  layer.config.beta_fast = 32;
+  EXPECT_THAT(ReadLayer(layer, std::nullopt, Compat::kDefault)->warnings,
+              ElementsAre("beta_fast has no effect for rope_type default"));
+  layer.model_type = "hunyuan_v1_dense";
+  EXPECT_THAT(ReadLayer(layer, std::nullopt, Compat::kDefault)->warnings, IsEmpty());
+}
+
 TEST(ReadLayerTest, CompatChangesTheConfigAndKeepsTheStatedOne) {
   RopeConfig config = Yarn();
   config.attention_factor = 2;
