@@ -1,6 +1,7 @@
 #include "client/cli/local_describe.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <string>
@@ -215,6 +216,7 @@ std::string WithNumbers(absl::string_view difference, double attention_factor,
   const std::string factor =
       absl::StrFormat("%s (attention factor %.9g", difference, attention_factor);
   if (inv_freq_max_relative == 0) return absl::StrCat(factor, ")");
+  if (std::isinf(inv_freq_max_relative)) return absl::StrCat(factor, ", other channels turn)");
   return absl::StrFormat("%s, inv_freq up to %.3g off)", factor, inv_freq_max_relative);
 }
 

@@ -48,7 +48,8 @@ struct Reading {
   std::string version;               // the versions that were checked: "5.23.0", "0.22.0 to 0.29.0"
   std::string difference;            // in words
   double attention_factor = 0;       // 0 if it has no such rotation
-  double inv_freq_max_relative = 0;  // largest relative difference of an inverse frequency
+  // Largest relative difference of an inverse frequency; infinity: other channels turn.
+  double inv_freq_max_relative = 0;
 };
 
 // The readings of `stated` whose numbers at `seq_len` differ from those of `answered`, the newest

@@ -40,8 +40,9 @@ struct Reading {
   std::string engine = {};   // for example "vllm"
   std::string version = {};  // the versions that were checked, for example "0.22.0 to 0.29.0"
   std::string difference = {};
-  double attention_factor = 0;       // 0: the engine does not support this rotation
-  double inv_freq_max_relative = 0;  // largest relative difference of any inverse frequency
+  double attention_factor = 0;  // 0: the engine does not support this rotation
+  // Largest relative difference of any inverse frequency; infinity: other channels turn.
+  double inv_freq_max_relative = 0;
 };
 
 // The range in which yarn and llama3 blend kept and divided frequencies. Indices of frequencies may

@@ -80,7 +80,7 @@ TEST(FindTest, UnknownNamesAreNotFound) {
 }
 
 TEST(FindTest, UnknownModelsAreAnsweredWithTheNearest) {
-  const auto registry = MakeRegistry({{"prod-7b", kPlain}});
+  const auto registry = MakeRegistry({{"prod-7b", kLlama}});
   const std::pair<std::string, std::string> cases[] = {
       {"prod_7b", "; did you mean prod-7b?"},
       {"kimi-k3", "; did you mean kimi-k2?"},
