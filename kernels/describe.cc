@@ -86,8 +86,8 @@ std::vector<Remark> RemarksOf(const LayerRope& rope) {
 
 namespace {
 
-// Whether a reply repeats the remark: warnings, that the layer does not rotate, and settings without
-// effect unless a model's file has them, as published files do.
+// Whether a reply repeats the remark: warnings, that the layer does not rotate, and settings
+// without effect unless a model's file has them, as published files do.
 bool IsRepeated(const Remark& remark, const LayerConfig& layer) {
   switch (remark.kind) {
     case RemarkKind::kNoRotation:
