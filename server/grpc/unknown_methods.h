@@ -31,7 +31,7 @@ namespace rope::server {
 
 class UnknownMethods {
  public:
-  // `services`: the full names of those that the server has.
+  // `services`: the full names of the services of this server.
   UnknownMethods(const std::vector<std::string>& services, CallsInFlight& in_flight,
                  Metrics& metrics);
 

@@ -208,7 +208,7 @@ absl::StatusOr<ModelPtr> ModelRegistry::FindModel(const std::string& name) const
 }
 
 std::string ModelRegistry::Nearest(const std::string& name) const {
-  std::vector<std::string> lasting;  // not those that clients register: their number is theirs
+  std::vector<std::string> lasting;  // a client may register any number
   {
     proto::ReaderMutexLock lock(&mutex_);
     for (const auto& [known, model] : models_) {

@@ -33,8 +33,6 @@ STARTS = (0, 3000, 40_000, 99_991)
 # Relative to (|a| + |b|) m of a pair: the rounding of a float32 rotation, and that of its angle.
 ROUNDING, ANGLE_ROUNDING = 1e-6, 3e-7
 EXACT_TIMES = 2
-# Float32 cancels in the blended bands of llama3 and yarn.
-BLENDED_FREQUENCY_ERROR = 2e-5
 # The class makes the base of dynamic in float32: five operations of half a unit, 6e-8, each.
 DYNAMIC_BASE_ERROR = 5 * 6e-8
 
@@ -140,7 +138,11 @@ def _excess(described, x, positions, ours, theirs, times):
     position = positions.reshape(-1, positions.shape[-1]).max(axis=0)[:, None]
     blended = numpy.array(described.scaling) == describe_pb2.FREQUENCY_SCALING_BLENDED
     dynamic = described.config.rope_type == "dynamic"
-    angle_error = ANGLE_ROUNDING + BLENDED_FREQUENCY_ERROR * blended + DYNAMIC_BASE_ERROR * dynamic
+    angle_error = (
+        ANGLE_ROUNDING
+        + compare.BLENDED_FREQUENCY_ERROR * blended
+        + DYNAMIC_BASE_ERROR * dynamic
+    )
     relative = ROUNDING + angle_error * position * numpy.abs(described.inv_freq)
     size = described.attention_factor * (abs(x[..., a]) + abs(x[..., b]))
     tolerance = numpy.zeros(x.shape)
