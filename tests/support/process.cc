@@ -43,6 +43,13 @@ Pipe NewPipe() {
   _exit(127);
 }
 
+std::string ReadLineOf(int fd) {
+  std::string line;
+  char c = 0;
+  while (read(fd, &c, 1) == 1 && c != '\n') line.push_back(c);
+  return line;
+}
+
 std::string ReadToEnd(int fd) {
   std::string text;
   char buffer[4096];
@@ -79,10 +86,11 @@ Process::~Process() {
 }
 
 std::string Process::ReadLine() {
-  std::string line;
-  char c = 0;
-  while (read(output_.get(), &c, 1) == 1 && c != '\n') line.push_back(c);
-  return line;
+  return ReadLineOf(output_.get());
+}
+
+std::string Process::ReadErrorLine() {
+  return ReadLineOf(errors_.get());
 }
 
 std::string Process::ReadAll() {

@@ -23,7 +23,7 @@ class Process {
   enum class Errors {
     kOurs,    // the test's own standard error
     kOutput,  // the pipe of its standard output
-    kPipe,    // a separate pipe, read by ReadErrors alone
+    kPipe,    // a separate pipe, read by ReadErrorLine and ReadErrors alone
   };
 
   // Starts `arguments[0]`, under `limit` if there is one, which must outlive the process.
@@ -37,7 +37,8 @@ class Process {
   std::string ReadLine();
   // All remaining output.
   std::string ReadAll();
-  // All remaining standard error. REQUIRES: Errors::kPipe.
+  // The same two of standard error. REQUIRES: Errors::kPipe.
+  std::string ReadErrorLine();
   std::string ReadErrors();
   // SIGSTOP: returns once the process has stopped, which it does when it gets to it.
   void Signal(int signal) const;
