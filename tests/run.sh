@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs missing packages, builds, and runs every test. The last line counts the tests.
 # Usage: tests/run.sh [--full | CTEST ARGUMENT...]      for example: tests/run.sh -L unit
+#        tests/run.sh PROGRAM [FILTER]                  builds and runs one program of build/tests
 # Without arguments it also runs the quickstart, clang's thread-safety analysis, and a few tests
 # under the sanitizers. --full: every test that they can run.
 set -euo pipefail
@@ -61,6 +62,11 @@ provide_python() {
   export "$variable=$PWD/$folder/bin/python"
 }
 
+if [[ ${1:-} == [a-z]* ]]; then
+  deploy/build.sh --tests "$1"
+  exec "build/tests/$1" "--gtest_filter=${2:-*}"
+fi
+
 deploy/install_dependencies.sh --tests || give_up "the dependencies are not complete"
 deploy/build.sh --tests || give_up "the build failed"
 provide_grpcurl
@@ -88,14 +94,6 @@ step() {
   timeout 3600 "$@" </dev/null || outcome=failed
   steps+=(--step "$name=$outcome")
 }
-# sanitized SANITIZER TARGET...: these test programs alone.
-sanitized() {
-  local sanitizer=$1
-  shift
-  step "sanitize_$sanitizer" env ROPE_SANITIZE_TARGETS="$*" tests/sanitize.sh "$sanitizer" \
-    -R "^($(IFS='|' && echo "$*"))\$"
-}
-
 if (($# == 0)); then
   step quickstart deploy/quickstart.sh --once
   step thread_safety tests/thread_safety.sh
@@ -103,8 +101,8 @@ if (($# == 0)); then
     step sanitize_address tests/sanitize.sh address
     step sanitize_thread tests/sanitize.sh thread
   else
-    sanitized address unit_proto cursor_fuzz_test wire_fuzz_test
-    sanitized thread unit_kernels_table_cache unit_kernels_worker_pool
+    step sanitize_address tests/sanitize.sh address unit_proto 'fuzz:Cursor*:Wire*'
+    step sanitize_thread tests/sanitize.sh thread 'unit_kernels:TableCache*:WorkerPool*'
   fi
 fi
 python3 -B tests/support/count_results.py "${steps[@]}" "$junit" || status=1

@@ -21,7 +21,6 @@ readonly backends=(cuda cuda_copies cuda_device cuda_device_token_loop)
 readonly sanitized=(EveryLayoutAndAlignment RaggedBatchOfDifferentJobs
   ChannelsOutsideThePairsAreCopied NormComesBeforeTheRotationAndTakesTheWholeHead
   EveryDTypeIsStoredAsEveryOther InputAndOutputMayHaveDifferentStrides)
-readonly programs=(backend_contract_test pair_arithmetic_test golden_test property_test)
 
 complain() { echo "tests/gpu/run.sh: $*" >&2; }
 
@@ -82,8 +81,8 @@ step() {
 
 within() { timeout -k 5 "$allowed" "$@"; }
 
-# Builds the programs that a run needs, and no others. Warnings of a compiler that this project was
-# not built with are no errors here.
+# Builds the two programs that a run needs, and no others. Warnings of a compiler that this project
+# was not built with are no errors here.
 build() {
   local options=(-DCMAKE_BUILD_TYPE=Release -DROPE_KERNELS_ONLY=ON -DROPE_CUDA=ON
     -DROPE_WERROR=OFF "-DCMAKE_PREFIX_PATH=${ROPE_GPU_DEPS:-}")
@@ -91,7 +90,7 @@ build() {
   [[ -f $build/CMakeCache.txt ]] || ! command -v ninja >/dev/null || options+=(-G Ninja)
   logged configure cmake -S . -B "$build" "${options[@]}" || return
   logged build cmake --build "$build" --parallel "$(nproc)" \
-    --target rope_bench_cuda "${programs[@]}"
+    --target rope_bench_cuda conformance
 }
 
 # logged NAME COMMAND...: the end of its output is printed if it fails or runs out of time.
@@ -124,12 +123,12 @@ filter() {
   done
 }
 
-# Runs one test program on the device. A filter that matches no test is a failure.
+# Runs the conformance tests on the device. A filter that matches no test is a failure.
 run_on_device() {
-  local program=$build/tests/$1 wanted listed
+  local program=$build/tests/conformance wanted listed
   wanted=$(filter '')
   listed=$(within "$program" --gtest_list_tests "--gtest_filter=$wanted") || return
-  [[ $listed == *$'\n  '* ]] || { echo "$1 has no tests called $wanted" && return 1; }
+  [[ $listed == *$'\n  '* ]] || { echo "conformance has no tests called $wanted" && return 1; }
   within "$program" --gtest_brief=1 "--gtest_filter=$wanted"
 }
 
@@ -137,7 +136,7 @@ run_on_device() {
 sanitize() {
   local tool log=$build/$1.log status=0
   tool=$(find_tool compute-sanitizer) || { echo "compute-sanitizer is not installed" && return 77; }
-  within "$tool" "--tool=$1" --error-exitcode=86 "$build/tests/backend_contract_test" \
+  within "$tool" "--tool=$1" --error-exitcode=86 "$build/tests/conformance" \
     "--gtest_filter=$(filter "${sanitized[@]}")" >"$log" 2>&1 || status=$?
   if grep -q 'Device not supported' "$log"; then
     echo "compute-sanitizer does not support this device or machine" && return 77
@@ -159,10 +158,10 @@ check_and_measure() {
     step "smoke: each kernel once" 60 smoke
     step "registers" 20 kernel_resources
     step "benchmarks" 200 bench
-    for program in "${programs[@]}"; do step "$program" 90 run_on_device "$program"; done
+    step "conformance" 300 run_on_device
     step "peers" 90 peers
     for tool in memcheck initcheck; do
-      step "$tool: part of backend_contract_test" 90 sanitize "$tool"
+      step "$tool: part of conformance" 90 sanitize "$tool"
     done
   fi
   echo "== summary, ${SECONDS} of ${budget} s"

@@ -48,8 +48,7 @@ case "$name $*" in
   *--gtest_list_tests*) printf 'All/SomeTest.\n  Something/cuda\n' ;;
   cuobjdump*) printf ' Function _ZN3fooRotateVectorEv:\n  REG:80 STACK:0 CONST:1\n' ;;
   "cmake --build"*)
-    for program in bin/rope_bench_cuda tests/{backend_contract,pair_arithmetic,golden,property}_test
-    do
+    for program in bin/rope_bench_cuda tests/conformance; do
       mkdir -p "$2/$(dirname $program)" && ln -sf "$STUB_FOLDER/stub" "$2/$program"
     done
     ;;
@@ -76,7 +75,7 @@ $(cat "$folder/output")"
 has() { grep -qE -e "$1" "$folder/output" || fail "got $(cat "$folder/output"), want $1"; }
 
 run 0
-for step in build smoke registers benchmarks backend_contract_test property_test peers initcheck; do
+for step in build smoke registers benchmarks conformance peers initcheck; do
   has "^passed .* s  $step"
 done
 has 'REG:80'
@@ -85,15 +84,15 @@ order=$(grep -oE -- '--(smoke|json_file|gtest_brief|tool)' "$folder/calls" | uni
 want='--smoke--json_file--gtest_brief--json_file--tool'
 [[ $order == "$want" ]] || fail "got the order $order, want $want"
 grep -q 'CMAKE_CUDA_ARCHITECTURES=90' "$folder/calls" || fail "want the device's architecture"
-grep -q 'target rope_bench_cuda backend_contract_test' "$folder/calls" || fail "want few targets"
+grep -q 'target rope_bench_cuda conformance' "$folder/calls" || fail "want few targets"
 grep -qE 'gtest_filter=\*/cuda:\*/cuda_copies:\*/cuda_device:' "$folder/calls" ||
   fail "want the device's backends"
 
-run 1 STUB_golden_test=1
-has '^FAILED \(1\) .* golden_test'
+run 1 STUB_conformance=1
+has '^FAILED \(1\) .* conformance'
 has '^passed .* memcheck'
-run 3 STUB_property_test=124
-has '^not finished .* property_test'
+run 3 STUB_conformance=124
+has '^not finished .* conformance'
 has '^passed .* peers'
 run 1 STUB_cmake=1
 has '^FAILED \(1\) .* build'
@@ -101,7 +100,7 @@ grep -q rope_bench_cuda "$folder/output" && fail "want no step after a build tha
 run 3 STUB_cmake=124
 has '^not finished .* build'
 run 3 STUB_list=124
-has '^not finished .* golden_test'
+has '^not finished .* conformance'
 has '^passed .* peers'
 run 0 STUB_python3=1
 has '^skipped .* peers'

@@ -21,9 +21,10 @@ namespace {
 
 TEST(HelloTest, ClientBytesAreAsDocumented) {
   const HelloBytes bytes = Encode(ClientHello{0x0102030405060708, 0x1112131415161718});
-  const std::string want = std::string("RoPEmem1") + std::string("\x02\0\0\0\0\0\0\0", 8) +
-                           "\x08\x07\x06\x05\x04\x03\x02\x01" + "\x18\x17\x16\x15\x14\x13\x12\x11";
-  EXPECT_EQ(std::string(bytes.data(), bytes.size()), want);
+  constexpr char kWant[] =
+      "RoPEmem1\x02\0\0\0\0\0\0\0"
+      "\x08\x07\x06\x05\x04\x03\x02\x01\x18\x17\x16\x15\x14\x13\x12\x11";
+  EXPECT_EQ(std::string(bytes.data(), bytes.size()), std::string(kWant, sizeof(kWant) - 1));
   EXPECT_EQ(bytes[0], kHelloFirstByte);
 }
 
