@@ -71,6 +71,13 @@ std::vector<MessagePart> Join(const v1::RotateRequest& head, absl::Span<const Te
   return parts;
 }
 
+void AppendVarint(uint64_t value, std::string& message) {
+  std::array<uint8_t, 10> varint;
+  uint8_t* const end = CodedOutputStream::WriteVarint64ToArray(value, varint.data());
+  message.append(reinterpret_cast<const char*>(varint.data()),
+                 static_cast<size_t>(end - varint.data()));
+}
+
 void AppendVarint(int number, uint64_t value, std::string& message) {
   if (value != 0) AppendTagged(Tag(number, kVarint), value, message);
 }
@@ -97,13 +104,7 @@ void AppendPacked(int number, absl::Span<const int64_t> values, std::string& mes
     bytes += CodedOutputStream::VarintSize64(static_cast<uint64_t>(value));
   }
   AppendFieldHeader(number, bytes, message);
-  std::array<uint8_t, 10> varint;
-  for (const int64_t value : values) {
-    uint8_t* const end =
-        CodedOutputStream::WriteVarint64ToArray(static_cast<uint64_t>(value), varint.data());
-    message.append(reinterpret_cast<const char*>(varint.data()),
-                   static_cast<size_t>(end - varint.data()));
-  }
+  for (const int64_t value : values) AppendVarint(static_cast<uint64_t>(value), message);
 }
 
 void AppendDoubles(int number, absl::Span<const double> values, std::string& message) {

@@ -37,6 +37,9 @@ void AppendFieldHeader(int number, size_t length, std::string& message);
 // Appends a field that holds bytes, a string or an encoded message.
 void AppendField(int number, std::string_view value, std::string& message);
 
+// Appends a varint without a tag.
+void AppendVarint(uint64_t value, std::string& message);
+
 // Appends a uint64 field. Omits the value 0, which is the default of an absent field.
 void AppendVarint(int number, uint64_t value, std::string& message);
 

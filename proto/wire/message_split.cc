@@ -9,20 +9,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "proto/error.h"
+#include "proto/wire/message_join.h"
 
 namespace rope::proto {
 namespace {
 
 constexpr int kDepthMax = 16;
 constexpr int64_t kFirstBytes = 512;  // initial capacity; enough for a small message's skeleton
-
-void AppendVarint(uint64_t value, std::string& out) {
-  while (value >= 0x80) {
-    out.push_back(static_cast<char>(value | 0x80));
-    value >>= 7;
-  }
-  out.push_back(static_cast<char>(value));
-}
 
 void AppendTag(uint32_t number, WireType type, std::string& out) {
   AppendVarint(uint64_t{number} << 3 | static_cast<uint32_t>(type), out);

@@ -177,13 +177,6 @@ ReplySlices SlicesOfReply(Request& request) {
   return slices;
 }
 
-v1::RotateResponse ErrorMessage(const std::string& request_id, const absl::Status& status) {
-  v1::RotateResponse response;
-  response.set_request_id(request_id);
-  *response.mutable_error() = ErrorOf(status);
-  return response;
-}
-
 }  // namespace
 
 absl::Status ReceivedSlices::Take(grpc::ByteBuffer& bytes) {
@@ -281,16 +274,13 @@ grpc::ByteBuffer EncodeMessage(const google::protobuf::Message& message) {
   return grpc::ByteBuffer(&slice, 1);
 }
 
-grpc::ByteBuffer EncodeReply(Request& request) {
-  const ReplySlices slices = SlicesOfReply(request);
-  return grpc::ByteBuffer(slices.data(), slices.size());
-}
-
-grpc::ByteBuffer EncodeStreamReply(uint64_t sequence, Request& request) {
+grpc::ByteBuffer EncodeReply(Request& request, std::optional<uint64_t> sequence) {
   ReplySlices slices = SlicesOfReply(request);
-  int64_t bytes = 0;
-  for (const grpc::Slice& slice : slices) bytes += static_cast<int64_t>(slice.size());
-  slices.insert(slices.begin(), SliceOf(proto::StreamPrefix(sequence, bytes)));
+  if (sequence.has_value()) {
+    int64_t bytes = 0;
+    for (const grpc::Slice& slice : slices) bytes += static_cast<int64_t>(slice.size());
+    slices.insert(slices.begin(), SliceOf(proto::StreamPrefix(*sequence, bytes)));
+  }
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
@@ -302,16 +292,11 @@ std::string EncodeSmallReply(Request& request) {
   });
 }
 
-grpc::ByteBuffer EncodeStreamError(uint64_t sequence, const std::string& request_id,
-                                   const absl::Status& status) {
-  v1::RotateStreamResponse response;
-  response.set_sequence(sequence);
-  *response.mutable_rotate() = ErrorMessage(request_id, status);
-  return EncodeMessage(response);
-}
-
-std::string EncodeSmallError(const std::string& request_id, const absl::Status& status) {
-  return ErrorMessage(request_id, status).SerializeAsString();
+v1::RotateResponse ErrorReply(const std::string& request_id, const absl::Status& status) {
+  v1::RotateResponse response;
+  response.set_request_id(request_id);
+  *response.mutable_error() = ErrorOf(status);
+  return response;
 }
 
 }  // namespace rope::server

@@ -81,20 +81,16 @@ grpc::ByteBuffer EncodeMessage(const google::protobuf::Message& message);
 // ended.
 grpc::Slice SliceOf(PooledBuffer buffer);
 
-// Encodes the reply to a request that has run. Takes its outputs, or refers to its received bytes
-// if results overwrote them. REQUIRES: the request came from DecodeRequest.
-grpc::ByteBuffer EncodeReply(Request& request);
+// Encodes the reply to a request that has run; with a sequence, as a RotateStreamResponse. Takes
+// the request's outputs, or refers to its received bytes if results overwrote them. REQUIRES: the
+// request came from DecodeRequest or DecodeStreamRequest.
+grpc::ByteBuffer EncodeReply(Request& request, std::optional<uint64_t> sequence = std::nullopt);
 
-// As EncodeReply, as a RotateStreamResponse.
-grpc::ByteBuffer EncodeStreamReply(uint64_t sequence, Request& request);
-
-// As EncodeReply, in one piece. REQUIRES: no result overwrote received bytes.
+// The same in one piece, without a sequence. REQUIRES: no result overwrote received bytes.
 std::string EncodeSmallReply(Request& request);
 
-// Encodes a reply that carries an error, for streams and rings.
-grpc::ByteBuffer EncodeStreamError(uint64_t sequence, const std::string& request_id,
-                                   const absl::Status& status);
-std::string EncodeSmallError(const std::string& request_id, const absl::Status& status);
+// A reply that carries an error, for streams and rings.
+v1::RotateResponse ErrorReply(const std::string& request_id, const absl::Status& status);
 
 }  // namespace rope::server
 

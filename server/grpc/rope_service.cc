@@ -41,6 +41,14 @@ Permit PermitOf(Request& finished, const grpc::ByteBuffer& reply) {
   return permit;
 }
 
+grpc::ByteBuffer StreamError(uint64_t sequence, const std::string& request_id,
+                             const absl::Status& status) {
+  v1::RotateStreamResponse response;
+  response.set_sequence(sequence);
+  *response.mutable_rotate() = ErrorReply(request_id, status);
+  return EncodeMessage(response);
+}
+
 }  // namespace
 
 RopeService::RopeService(Parts parts)
@@ -157,8 +165,8 @@ void RopeService::OnStreamMessage(StreamCall& call, grpc::ByteBuffer& bytes) {
          [this, &call, sequence = message.sequence](std::unique_ptr<Request> finished,
                                                     const absl::Status& status) {
            grpc::ByteBuffer reply = status.ok()
-                                        ? EncodeStreamReply(sequence, *finished)
-                                        : EncodeStreamError(sequence, finished->arrival.id, status);
+                                        ? EncodeReply(*finished, sequence)
+                                        : StreamError(sequence, finished->arrival.id, status);
            RecordRotation(Method::kRotateStream, *finished, status, BytesOf(reply));
            const int64_t message_bytes = finished->arrival.message_bytes;
            Permit permit = PermitOf(*finished, reply);
@@ -170,7 +178,7 @@ void RopeService::OnStreamMessage(StreamCall& call, grpc::ByteBuffer& bytes) {
 
 void RopeService::RefuseOnStream(StreamCall& call, uint64_t sequence, const Arrival& arrival,
                                  const Labels* labels, const absl::Status& status) {
-  grpc::ByteBuffer reply = EncodeStreamError(sequence, arrival.id, status);
+  grpc::ByteBuffer reply = StreamError(sequence, arrival.id, status);
   Record(Method::kRotateStream, arrival, labels, status, BytesOf(reply));
   call.Answer(reply, arrival.message_bytes, Permit());
 }
@@ -183,15 +191,16 @@ void RopeService::RotateLocal(LocalCall& call) {
       [&] { return DecodeSmallRequest(call.CopyMessage(), parts_.max_message_bytes, arrival); },
       arrival);
   if (!decoded.ok()) {
-    const std::string reply = EncodeSmallError(arrival.id, decoded.status());
+    const std::string reply = ErrorReply(arrival.id, decoded.status()).SerializeAsString();
     Record(Method::kRotate, arrival, nullptr, decoded.status(), static_cast<int64_t>(reply.size()));
     call.Answer(decoded.status().code(), reply);
     return parts_.in_flight->Remove();
   }
   Submit(std::move(arrival), *std::move(decoded),
          [this, &call](std::unique_ptr<Request> finished, const absl::Status& status) {
-           const std::string reply = status.ok() ? EncodeSmallReply(*finished)
-                                                 : EncodeSmallError(finished->arrival.id, status);
+           const std::string reply =
+               status.ok() ? EncodeSmallReply(*finished)
+                           : ErrorReply(finished->arrival.id, status).SerializeAsString();
            RecordRotation(Method::kRotate, *finished, status, static_cast<int64_t>(reply.size()));
            finished.reset();
            call.Answer(status.code(), reply);

@@ -51,7 +51,7 @@ inline WireAnswer Answer(LocalEngine& engine, absl::Span<const std::string_view>
   WireAnswer answer;
   auto decoded = server::DecodeRequest(message, server::limits::kMessageBytesMax, arrival);
   if (!decoded.ok()) {
-    return {decoded.status(), server::EncodeSmallError(arrival.id, decoded.status())};
+    return {decoded.status(), server::ErrorReply(arrival.id, decoded.status()).SerializeAsString()};
   }
   auto request = std::make_unique<server::Request>(std::move(arrival), *std::move(decoded));
   answer.status = engine.Run(request);
@@ -59,8 +59,9 @@ inline WireAnswer Answer(LocalEngine& engine, absl::Span<const std::string_view>
     const bool overwritten = tensor.destination == server::Destination::kReceivedBytes;
     answer.overwritten += answer.status.ok() && overwritten ? 1 : 0;
   }
-  answer.bytes = answer.status.ok() ? BytesOf(server::EncodeReply(*request))
-                                    : server::EncodeSmallError(request->arrival.id, answer.status);
+  answer.bytes = answer.status.ok()
+                     ? BytesOf(server::EncodeReply(*request))
+                     : server::ErrorReply(request->arrival.id, answer.status).SerializeAsString();
   return answer;
 }
 

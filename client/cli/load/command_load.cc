@@ -143,21 +143,18 @@ struct Report {
 
 Report ReportOf(const LoadPlan& plan, const LoadResult& result) {
   Report report;
-  report.answered = result.latencies.count();
+  report.answered = static_cast<int64_t>(result.latencies_us.size());
   for (const auto& [code, count] : result.errors) report.failed += count;
   const auto answered = static_cast<double>(report.answered);
   report.requests_per_second = answered / result.seconds;
   report.tokens_per_second = report.requests_per_second * static_cast<double>(plan.tokens);
   report.gigabytes_per_second =
       report.requests_per_second * static_cast<double>(plan.RequestBytes()) / 1e9;
-  const auto microseconds = [&result](double percent) {
-    return std::chrono::duration<double, std::micro>(result.latencies.Percentile(percent)).count();
-  };
-  report.p50_us = microseconds(50);
-  report.p90_us = microseconds(90);
-  report.p99_us = microseconds(99);
-  report.p999_us = microseconds(99.9);
-  report.max_us = microseconds(100);
+  report.p50_us = Percentile(result.latencies_us, 50);
+  report.p90_us = Percentile(result.latencies_us, 90);
+  report.p99_us = Percentile(result.latencies_us, 99);
+  report.p999_us = Percentile(result.latencies_us, 99.9);
+  report.max_us = Percentile(result.latencies_us, 100);
   return report;
 }
 

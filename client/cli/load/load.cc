@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstddef>
 #include <latch>
 #include <limits>
@@ -59,7 +60,10 @@ class Sequence {
     return request_;
   }
   void End(const Status& status) {
-    if (status.ok()) return result_.latencies.Add(Clock::now() - begin_);
+    if (status.ok()) {
+      const std::chrono::duration<float, std::micro> latency = Clock::now() - begin_;
+      return result_.latencies_us.push_back(latency.count());
+    }
     ++result_.errors[Name(status.code())];
     if (result_.first_error.empty()) result_.first_error = status.ToString();
   }
@@ -164,10 +168,12 @@ Status RunStream(const LoadPlan& plan, const Client& client, const Sequences& se
 LoadResult Sum(const Sequences& sequences) {
   LoadResult sum;
   for (const auto& sequence : sequences) {
-    sum.latencies.Merge(sequence->result().latencies);
+    const std::vector<float>& latencies = sequence->result().latencies_us;
+    sum.latencies_us.insert(sum.latencies_us.end(), latencies.begin(), latencies.end());
     for (const auto& [code, count] : sequence->result().errors) sum.errors[code] += count;
     if (sum.first_error.empty()) sum.first_error = sequence->result().first_error;
   }
+  std::sort(sum.latencies_us.begin(), sum.latencies_us.end());
   return sum;
 }
 
@@ -234,6 +240,12 @@ const char* Name(LoadTransport transport) {
       return "memfd";
   }
   return "unknown";
+}
+
+double Percentile(const std::vector<float>& sorted, double percent) {
+  if (sorted.empty()) return 0;
+  const double rank = std::ceil(static_cast<double>(sorted.size()) * percent / 100);
+  return sorted[static_cast<size_t>(std::max(rank, 1.0)) - 1];
 }
 
 Result<LoadResult> RunLoad(const LoadPlan& plan,

@@ -10,6 +10,7 @@
 // with every call. Nothing is retried, so every failure is counted.
 //
 // Threading:  Functions; RunLoad blocks until the load has ended.
+// Limits:     Keeps 4 bytes for each request.
 #ifndef ROPE_CLIENT_CLI_LOAD_LOAD_H_
 #define ROPE_CLIENT_CLI_LOAD_LOAD_H_
 
@@ -19,8 +20,8 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
-#include "client/cli/load/latency_histogram.h"
 #include "rope/client.h"
 
 namespace rope::client {
@@ -54,12 +55,16 @@ struct LoadPlan {
 };
 
 struct LoadResult {
-  LatencyHistogram latencies;             // of successful requests
+  std::vector<float> latencies_us;        // of successful requests, sorted
   std::map<std::string, int64_t> errors;  // number of failures by status code
   std::string first_error;                // empty: no failure
   double seconds = 0;                     // from the first request to the last answer
   std::string device;
 };
+
+// The smallest latency that at least `percent` of `sorted` do not exceed; 0 if there are none.
+// REQUIRES: 0 < percent <= 100.
+double Percentile(const std::vector<float>& sorted, double percent);
 
 // `connect` returns a new connection with every call. Before the load starts, one request is sent
 // that is not counted.

@@ -368,14 +368,22 @@ TEST(EncodeSmallReplyTest, IsTheReplyInOnePieceAndWithinItsBound) {
             ReplyBytes(request->plan) + ReplyTextBytesMax(*request));
 }
 
-TEST(EncodeErrorTest, IsTheSameInARingAndOnAStream) {
-  const absl::Status status = MarkMayHaveExecuted(absl::UnavailableError("x: got 1, want 2"));
+TEST(EncodeReplyTest, OnAStreamTheSequenceComesBeforeTheReply) {
+  BufferPool pool(0);
+  v1::RotateRequest sent;
+  AddTensor(sent, 3).mutable_array()->set_raw(std::string(12, 'r'));
+  const std::string whole = BytesOf(EncodeReply(*Finished(sent, pool, 0.5F)));
   v1::RotateStreamResponse response;
-  ASSERT_TRUE(response.ParseFromString(BytesOf(EncodeStreamError(7, "mine", status))));
+  ASSERT_TRUE(response.ParseFromString(BytesOf(EncodeReply(*Finished(sent, pool, 0.5F), 7))));
   EXPECT_EQ(response.sequence(), 7U);
-  EXPECT_EQ(response.rotate().request_id(), "mine");
-  EXPECT_TRUE(response.rotate().error().may_have_executed());
-  EXPECT_EQ(EncodeSmallError("mine", status), response.rotate().SerializeAsString());
+  EXPECT_EQ(response.rotate().SerializeAsString(), whole);
+}
+
+TEST(ErrorReplyTest, NamesTheRequest) {
+  const absl::Status status = MarkMayHaveExecuted(absl::UnavailableError("x: got 1, want 2"));
+  const v1::RotateResponse response = ErrorReply("mine", status);
+  EXPECT_EQ(response.request_id(), "mine");
+  EXPECT_TRUE(response.error().may_have_executed());
 }
 
 }  // namespace
