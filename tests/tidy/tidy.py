@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""The law of the house as a test: include arrows, names, registration, words, links.
+"""The law of the house as a test: include arrows, sizes, names, registration, words, links.
 
-Prints `path:line: what is wrong` and exits 1 if a rule is broken. Notes (long functions and files)
-are printed and never fail. Needs nothing but Python.
+Prints `path:line: what is wrong` and exits 1 if a rule is broken. Needs nothing but Python.
 
 Usage: tidy.py [ROOT]
 """
@@ -16,8 +15,7 @@ PROSE_COLUMNS_MAX = 120
 VERBATIM = ("tests/conformance/golden/README.md",)  # a definition that came with the files
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = (  # The first line that fits counts.
-    ("-inl.h", "*", 400), (".h", "*", 220), (".cc", "tests/*", 600), (".cc", "*", 400),
-    (".cu", "*", 400), (".cuh", "*", 400))
+    ("-inl.h", 400), (".h", 350), (".cc", 800), (".cu", 400), (".cuh", 400))
 SKIPPED_FOLDERS = {".git", "__pycache__"}
 CODE_SUFFIXES = (".cc", ".h", ".cu", ".cuh")
 TEXT_SUFFIXES = {*CODE_SUFFIXES, ".py", ".sh", ".md", ".proto", ".txt", ".json", ".yaml", ".yml",
@@ -94,6 +92,7 @@ class Layers:
 
     def __init__(self, text):
         self.top, self.allow, self.ground, self.deny, self.rooms = set(), {}, [], [], {}
+        self.budgets = {}
         for line in text.splitlines():
             line = line.split("#")[0].strip()
             verb, _, rest = line.partition(" ")
@@ -111,9 +110,12 @@ class Layers:
                 files, _, includes = rest.partition(":")
                 includes, _, exceptions = includes.partition(" except ")
                 self.deny.append((files.split(), includes.split(), exceptions.split()))
+            elif verb == "budget":
+                room, lines, units = rest.split()
+                self.budgets[room] = (int(lines), int(units))
             elif verb:
                 raise ValueError(
-                    f"layers.txt: got {verb!r}, want top, allow, rooms, ground or deny")
+                    f"layers.txt: got {verb!r}, want top, allow, rooms, ground, deny or budget")
 
     def room_of(self, name):
         """Returns (floor, room) of a file in a folder that has rooms, or None: a room is a folder,
@@ -129,6 +131,26 @@ class Layers:
 
 def matches(name, patterns):
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def code_lines(text):
+    """Returns the number of lines that are neither blank nor comment."""
+    def without_comment(found):
+        text = found.group()
+        return re.sub(r"[^\n]", " ", text) if text.startswith("/") else text
+
+    code = COMMENT_OR_STRING.sub(without_comment, text)
+    return sum(1 for line in code.splitlines() if line.strip())
+
+
+def room_sizes(tree):
+    """Returns {folder: (code lines, units)}. A unit is a header with its source, or one of them."""
+    lines, units = {}, {}
+    for name in tree.named(*CODE_SUFFIXES):
+        folder = pathlib.PurePosixPath(name).parent.as_posix()
+        lines[folder] = lines.get(folder, 0) + code_lines(tree.text(name))
+        units.setdefault(folder, set()).add(name.rpartition(".")[0])
+    return {folder: (count, len(units[folder])) for folder, count in lines.items()}
 
 
 def owner(include, folders):
@@ -205,6 +227,17 @@ def check_rooms(tree, layers):
                 and there[0] >= here[0]:
             yield (f"{name}:{number}: {folder}/{here[1]} may not include "
                    f"{folder}/{there[1]} ({target})")
+
+
+def check_budgets(tree, layers):
+    """A room grows within its budget, or the budget grows in the same change."""
+    sizes = room_sizes(tree)
+    for folder, (lines_max, units_max) in sorted(layers.budgets.items()):
+        lines, units = sizes.get(folder, (0, 0))
+        if lines > lines_max:
+            yield f"{folder}: {lines} lines of code, want at most {lines_max} (layers.txt)"
+        if units > units_max:
+            yield f"{folder}: {units} units, want at most {units_max} (layers.txt)"
 
 
 def check_cycles(tree):
@@ -411,7 +444,7 @@ def check_proofs(tree):
                 yield f"{name}:{number}: a row without a test, golden files or \"not built\""
 
 
-def note_long_functions(tree):
+def check_functions(tree):
     """Free and out-of-class functions: from a first line at column 0 to a brace at column 0."""
     for name in tree.named(".cc"):
         start, opened = None, False
@@ -430,36 +463,34 @@ def note_long_functions(tree):
                 start = None
 
 
-def note_long_files(tree):
+def check_files(tree):
     for name in tree.named(*CODE_SUFFIXES):
         count = len(tree.text(name).splitlines())
-        for suffix, files, lines_max in FILE_LINES_MAX:
-            if name.endswith(suffix) and matches(name, [files]):
+        for suffix, lines_max in FILE_LINES_MAX:
+            if name.endswith(suffix):
                 if count > lines_max:
                     yield f"{name}:1: {count} lines, want at most {lines_max}"
                 break
 
 
 def check_all(root):
-    """Returns (problems, notes), both sorted."""
+    """Returns the problems, sorted."""
     tree = Tree(root)
     layers = Layers(tree.text("tests/tidy/layers.txt"))
     problems = [*check_top(tree, layers), *check_includes(tree, layers),
-                *check_rooms(tree, layers)]
+                *check_rooms(tree, layers), *check_budgets(tree, layers)]
     for rule in (check_cycles, check_columns, check_registration, check_words, check_machine_words,
-                 check_links, check_proofs):
+                 check_links, check_proofs, check_functions, check_files):
         problems += rule(tree)
-    return sorted(problems), sorted([*note_long_functions(tree), *note_long_files(tree)])
+    return sorted(problems)
 
 
 def main(arguments):
     root = arguments[0] if arguments else pathlib.Path(__file__).resolve().parents[2]
-    problems, notes = check_all(root)
-    for note in notes:
-        print(f"note: {note}")
+    problems = check_all(root)
     for problem in problems:
         print(problem)
-    print(f"tidy: {len(problems)} problems, {len(notes)} notes")
+    print(f"tidy: {len(problems)} problems")
     return 1 if problems else 0
 
 

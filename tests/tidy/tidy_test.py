@@ -29,7 +29,7 @@ CLEAN = {
 
 
 def check(changes=None, without=()):
-    """Returns (problems, notes) of the clean tree with some files changed or taken away."""
+    """Returns the problems of the clean tree with some files changed or taken away."""
     files = {**CLEAN, **(changes or {})}
     with tempfile.TemporaryDirectory() as folder:
         for name, text in files.items():
@@ -42,12 +42,12 @@ def check(changes=None, without=()):
 
 class TreeCase(unittest.TestCase):
     def assert_problems(self, wanted, changes=None, without=()):
-        self.assertEqual(check(changes, without)[0], wanted)
+        self.assertEqual(check(changes, without), wanted)
 
 
 class WholeTest(TreeCase):
     def test_clean_tree_has_no_problem(self):
-        self.assertEqual(check(), ([], []))
+        self.assertEqual(check(), [])
 
     def test_main_exits_1_on_a_problem_and_0_without(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -74,7 +74,7 @@ class IncludeTest(TreeCase):
     def include(self, name, header, wanted):
         text = CLEAN.get(name, "")
         changes = {name: f'#include "{header}"\n{text}'}
-        problems = [p for p in check(changes)[0] if p.startswith(f"{name}:1: ") and "nclude" in p]
+        problems = [p for p in check(changes) if p.startswith(f"{name}:1: ") and "nclude" in p]
         self.assertEqual(problems, [f"{name}:1: {what}" for what in wanted])
 
     def test_kernels_include_nobody(self):
@@ -138,7 +138,7 @@ class IncludeTest(TreeCase):
 class RoomsTest(TreeCase):
     def room(self, name, target, wanted):
         changes = {name: f'#include "{target}"\n', target: ""}
-        self.assertEqual([p for p in check(changes)[0] if " may not include " in p], wanted)
+        self.assertEqual([p for p in check(changes) if " may not include " in p], wanted)
 
     def test_room_includes_itself_and_what_is_below(self):
         self.room("server/engine/b.h", "server/engine/c.h", [])
@@ -288,7 +288,7 @@ class WordsTest(TreeCase):
 
     def test_path_of_one_machine_fails(self):
         for word in ("/wor" "k/main", "/hom" "e/ann", "/roo" "t/x"):
-            problems, _ = check({"deploy/x.sh": f"cd {word}/y\n"})
+            problems = check({"deploy/x.sh": f"cd {word}/y\n"})
             self.assertEqual(len(problems), 1, word)
             self.assertIn("belongs to one machine or host", problems[0])
 
@@ -343,29 +343,46 @@ class ProofsTest(TreeCase):
                 'kernels/README.md:3: a row without a test, golden files or "not built"'])
 
 
-class NotesTest(TreeCase):
-    def test_long_function_is_noted_without_failing(self):
+class SizesTest(TreeCase):
+    def test_long_function_fails(self):
         body = "  x();\n" * 69
         changes = {"server/b.cc": f"void G(int a,\n       int b);\nvoid F() {{\n{body}}}\n"}
-        self.assertEqual(check(changes), ([], ["server/b.cc:3: function of 71 lines, "
-                                               "want at most 70"]))
+        self.assert_problems(["server/b.cc:3: function of 71 lines, want at most 70"], changes)
 
-    def test_function_of_70_lines_is_not_noted(self):
+    def test_function_of_70_lines_passes(self):
         body = "  x();\n" * 68
-        self.assertEqual(check({"server/b.cc": f"void F() {{\n{body}}}\n"}), ([], []))
+        self.assert_problems([], {"server/b.cc": f"void F() {{\n{body}}}\n"})
 
-    def test_long_file_is_noted_without_failing(self):
-        changes = {"kernels/a.h": "\n" * 221, "tests/a_test.cc": "\n" * 600,
-                   "server/b.cc": "\n" * 401}
-        self.assertEqual(check(changes), ([], ["kernels/a.h:1: 221 lines, want at most 220",
-                                               "server/b.cc:1: 401 lines, want at most 400"]))
+    def test_long_file_fails(self):
+        changes = {"kernels/a.h": "\n" * 351, "tests/a_test.cc": "\n" * 800,
+                   "server/b.cc": "\n" * 801}
+        self.assert_problems(["kernels/a.h:1: 351 lines, want at most 350",
+                              "server/b.cc:1: 801 lines, want at most 800"], changes)
+
+    def test_room_above_its_budget_fails(self):
+        layers = CLEAN["tests/tidy/layers.txt"] + "budget server 1 1\n"
+        changes = {"tests/tidy/layers.txt": layers,
+                   "server/b.cc": "// No code.\n\nint b = 0;  /* one */\n/* nor\n here */\n"}
+        self.assert_problems(["server: 2 units, want at most 1 (layers.txt)",
+                              "server: 3 lines of code, want at most 1 (layers.txt)"], changes)
+
+    def test_header_and_source_are_one_unit(self):
+        layers = CLEAN["tests/tidy/layers.txt"] + "budget kernels 3 1\n"
+        self.assert_problems([], {"tests/tidy/layers.txt": layers})
 
 
 class LayersTest(unittest.TestCase):
     def test_unknown_line_is_refused(self):
         with self.assertRaisesRegex(ValueError,
-                                    "got 'forbid', want top, allow, rooms, ground or deny"):
+                                    "got 'forbid', want top, allow, rooms, ground, deny or budget"):
             tidy.Layers("forbid a: b\n")
+
+    def test_every_room_has_a_budget(self):
+        root = pathlib.Path(__file__).resolve().parents[2]
+        layers = tidy.Layers(CLEAN["tests/tidy/layers.txt"])
+        rooms = {folder for folder in tidy.room_sizes(tidy.Tree(root))
+                 if folder.split("/")[0] in layers.rooms}
+        self.assertEqual(rooms - set(layers.budgets), set())
 
 
 if __name__ == "__main__":
