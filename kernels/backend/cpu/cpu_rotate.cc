@@ -4,15 +4,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 // Prepared rows are kept in structs and arrays of vectors. Vectors without a fixed size cannot be.
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+// cpu_rotate_avx.cc has the other targets of x86, so that neither file takes long to compile.
+#define HWY_DISABLED_TARGETS \
+  (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV | HWY_AVX2 | HWY_AVX3 | HWY_AVX3_DL)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/backend/cpu/cpu_rotate.cc"
 #include "hwy/foreach_target.h"  // must come before highway.h
 #include "hwy/highway.h"
-#include "kernels/backend/cpu/cpu_rotate_avx512bf16.h"
+#include "kernels/backend/cpu/cpu_rotate_avx.h"
 #include "kernels/backend/cpu/cpu_rotate_loops-inl.h"
 #include "kernels/dtype/element.h"
 #include "kernels/dtype/float16.h"
@@ -197,6 +200,7 @@ std::vector<CpuTarget> FindTargets() {
   if (const CpuRotateFunction rotate = FindAvx512BFloat16Rotate()) {
     targets.push_back({.name = "AVX3_BF16", .rotate = rotate, .flushes_bfloat16_denormals = true});
   }
+  for (CpuTarget& target : AvxTargets()) targets.push_back(std::move(target));
   // Lower bits are better instruction sets. The compiler's baseline always runs.
   int64_t left = (hwy::SupportedTargets() | HWY_STATIC_TARGET) & HWY_TARGETS;
   for (; left != 0; left &= left - 1) {

@@ -11,19 +11,11 @@
 #ifndef ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_H_
 #define ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_H_
 
-#include <string>
 #include <vector>
 
 #include "kernels/backend/cpu/cpu_rotate_function.h"
 
 namespace rope::kernels {
-
-struct CpuTarget {
-  std::string name;  // instruction set, for example "AVX3"
-  CpuRotateFunction rotate = nullptr;
-  // True if bf16 results below 2^-126 become 0.
-  bool flushes_bfloat16_denormals = false;
-};
 
 // The targets of this CPU, best first; never empty. A backend chooses once, so no row is
 // dispatched.

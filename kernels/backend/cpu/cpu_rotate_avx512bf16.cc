@@ -1,4 +1,4 @@
-#include "kernels/backend/cpu/cpu_rotate_avx512bf16.h"
+#include "kernels/backend/cpu/cpu_rotate_avx.h"
 
 #include "hwy/detect_compiler_arch.h"
 #if HWY_ARCH_X86

@@ -1,10 +1,11 @@
-// The signature of the CPU kernel. cpu_rotate.h has one such function per instruction set.
+// The signature of the CPU kernel, and an instruction set that has one (cpu_rotate.h).
 //
 // Threading:  Any number of threads at once, on ranges that do not overlap.
 #ifndef ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_FUNCTION_H_
 #define ROPE_KERNELS_BACKEND_CPU_CPU_ROTATE_FUNCTION_H_
 
 #include <cstdint>
+#include <string>
 
 #include "kernels/backend/rotate_job.h"
 
@@ -26,6 +27,13 @@ enum class CpuStores {
 
 using CpuRotateFunction = void (*)(const RotateJob& job, const RotateRange& range,
                                    CpuStores stores);
+
+struct CpuTarget {
+  std::string name;  // instruction set, for example "AVX3"
+  CpuRotateFunction rotate = nullptr;
+  // True if bf16 results below 2^-126 become 0.
+  bool flushes_bfloat16_denormals = false;
+};
 
 }  // namespace rope::kernels
 
