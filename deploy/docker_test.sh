@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the image from this tree and checks the README's promises about it on a container engine.
+# Builds the image from this tree and checks on an engine what deploy/README.md says about it.
 # Usage: deploy/docker_test.sh [--image=TAG] [--compose=skip]
 #   --image=TAG:     checks an existing image of a running engine instead of building one
 #   --compose=skip:  skips deploy/compose.yaml

@@ -27,7 +27,7 @@ inline constexpr int64_t kSkeletonFactor = 9;
 // Elements of one repeated message field, checked before parsing: far above every legal count.
 inline constexpr int64_t kRepeatedMessagesMax = 1024;
 // Fields of a message, which take some 50 nanoseconds each; numbers of a packed array are one. A
-// config with factors for 65,536 channels that are not packed has as many.
+// config has up to kFieldsMax if its factors for 65,536 channels are not packed.
 inline constexpr int64_t kFieldsMax = 256 * 1024;
 inline constexpr int64_t kConfigJsonBytesMax = 1 * kMiB;
 // A larger one always goes to another thread; a smaller one only if its spec is not cached.
@@ -112,7 +112,8 @@ inline constexpr int64_t kUncountedBuildBytes = 64 * kKiB;
 inline constexpr int64_t kFrequencyBytesMax = 16 * kMiB;
 // Up to this size, a permit counts only frequencies made for lengths; SpecCache counts the others.
 inline constexpr int64_t kUncountedFrequencyBytes = 16 * kKiB;
-// Jobs of a batch, each a rectangle of tokens and heads with 210 bytes. A token may need as many.
+// Jobs of a batch, each a rectangle of tokens and heads with 210 bytes. A token may need up to
+// kJobsMax jobs.
 inline constexpr int64_t kJobsMax = 64 * 1024;
 // Elements of all results that a reply has as numbers, encoded in one step: 4 milliseconds.
 inline constexpr int64_t kReplyNumbersMax = 256 * 1024;

@@ -70,7 +70,7 @@ int RunCommand(const Command& command, absl::Span<const absl::string_view> rest)
   return command.run(*arguments);
 }
 
-// A command that there is not.
+// Unknown command.
 int MisuseOfCommand(absl::string_view name) {
   std::vector<std::string> names;
   for (const Command& command : Commands()) names.emplace_back(command.name);

@@ -40,8 +40,8 @@ absl::Span<const Command> Commands();
 // Runs the command that `arguments` (without the program's name) ask for; returns the exit status.
 int RunRopectl(absl::Span<const absl::string_view> arguments);
 
-// The value that flag `name` chooses by its text; that of the empty text, the first, is for a flag
-// that is not given. INVALID_ARGUMENT: another text.
+// The value that flag `name` chooses by its text. The first value is the default.
+// INVALID_ARGUMENT: another text.
 template <typename T>
 Result<T> ChoiceOf(const Arguments& arguments, absl::string_view name,
                    const std::vector<std::pair<absl::string_view, T>>& choices) {

@@ -58,7 +58,7 @@ Result<std::unique_ptr<Ring>> Ring::Create(microseconds spin) {
 
 Ring::Ring(std::unique_ptr<SharedMemory> memory, microseconds spin)
     : memory_(std::move(memory)), spin_(spin) {
-  // The lowest first: the pages of the others are never made where calls are few.
+  // Uses low slots first, so that few calls touch few pages.
   for (uint32_t slot = proto::kRingSlots; slot > 0; --slot) free_.push_back(slot - 1);
 }
 
@@ -122,7 +122,7 @@ void Ring::Submit(uint32_t slot) {
 void Ring::WakeServer() {
   if (shared().asleep.load() == 0 || shared().asleep.exchange(0) == 0) return;
   const uint64_t one = 1;
-  // It fails where the doorbell was rung 2^64 times and never heard.
+  // Fails only if the counter would overflow (2^64 - 1).
   static_cast<void>(write(doorbell_.get(), &one, sizeof(one)));
 }
 

@@ -39,7 +39,7 @@ class Ring {
   // The server serves it on the connection of `socket`, and wakes when `doorbell` is written to.
   void Open(proto::FileDescriptor doorbell, proto::FileDescriptor socket);
 
-  // If it sleeps. Before a call that will come at once: it wakes up while the request is encoded.
+  // Wakes the server's ring thread if it sleeps, so that it starts while the caller encodes.
   void WakeServer();
   // Sends a request and waits for its reply. `tensor_bytes`: of all its tensors. nullopt: the ring
   // has no free slot, or has ended. REQUIRES: at most proto::kRingRequestBytes.

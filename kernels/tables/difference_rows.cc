@@ -8,7 +8,7 @@
 namespace rope::kernels {
 namespace {
 
-PositionAngle At(const Placement& placement, size_t token, size_t column) {
+PositionAngle At(const RowPlacement& placement, size_t token, size_t column) {
   const auto axis = placement.mrope == nullptr
                         ? 0
                         : static_cast<size_t>(placement.mrope->Axis(static_cast<int64_t>(column)));
@@ -24,7 +24,7 @@ CosSin CosSinOfDifference(const PositionAngle& to, const PositionAngle& from) {
   return {.cos = a.cos * b.cos + a.sin * b.sin, .sin = a.sin * b.cos - a.cos * b.sin};
 }
 
-void AppendDifferenceRows(const Placement& to, const Placement& from, double multiplier,
+void AppendDifferenceRows(const RowPlacement& to, const RowPlacement& from, double multiplier,
                           TokenRows& rows) {
   const size_t columns = to.inv_freq.size();
   const size_t tokens = to.positions[0].size();

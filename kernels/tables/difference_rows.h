@@ -23,7 +23,7 @@
 namespace rope::kernels {
 
 // The embedding and the positions of vectors, before or after a move.
-struct Placement {
+struct RowPlacement {
   absl::Span<const InverseFrequency> inv_freq;  // [rotary_dim/2], zeros included
   // Positions by token, each in [0, 2^30]. Frequency j uses positions[mrope->Axis(j)], or
   // positions[0] if mrope is null.
@@ -42,7 +42,7 @@ CosSin CosSinOfDifference(const PositionAngle& to, const PositionAngle& from);
 
 // Appends one row per token to `rows`, multiplied by `multiplier`. The rows are in one new page.
 // REQUIRES: both placements have the same number of frequencies and of tokens.
-void AppendDifferenceRows(const Placement& to, const Placement& from, double multiplier,
+void AppendDifferenceRows(const RowPlacement& to, const RowPlacement& from, double multiplier,
                           TokenRows& rows);
 
 }  // namespace rope::kernels

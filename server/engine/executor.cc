@@ -22,10 +22,10 @@ absl::Span<const T> Between(const std::vector<T>& values, int64_t begin, int64_t
                                              static_cast<size_t>(end - begin));
 }
 
-kernels::Placement PlacementOf(const kernels::Frequencies& frequencies,
-                               const std::array<std::vector<int64_t>, 3>& positions,
-                               const kernels::Mrope* mrope, int64_t begin, int64_t end) {
-  kernels::Placement placement;
+kernels::RowPlacement PlacementOf(const kernels::Frequencies& frequencies,
+                                  const std::array<std::vector<int64_t>, 3>& positions,
+                                  const kernels::Mrope* mrope, int64_t begin, int64_t end) {
+  kernels::RowPlacement placement;
   placement.inv_freq = frequencies.inv_freq;
   placement.mrope = mrope;
   for (size_t axis = 0; axis < (mrope != nullptr ? 3 : 1); ++axis) {
@@ -104,7 +104,7 @@ void StoreFinished(absl::Span<Slice> slices) {
 }
 
 // Maps the pages of the part of the outputs that the request's tokens before `end` take. With heads
-// outside of the tokens these are other pages than the slice writes, but as many.
+// outside of the tokens these are other pages than the slice writes, but the same number of pages.
 void PopulateOutputs(Request& request, int64_t end) {
   const int64_t tokens = request.plan.tokens;
   for (PooledBuffer& output : request.run.outputs) {

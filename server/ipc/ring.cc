@@ -12,12 +12,12 @@ namespace rope::server {
 namespace {
 
 // Waking a thread costs as much as ten small requests. So the thread that serves rings wakes the
-// client's reader once for so many completions, or when it finds no more requests.
+// client's reader after this many completions, or when no request is left.
 constexpr int64_t kCompletionsPerWake = 32;
 
 thread_local bool serves_rings = false;
 
-constexpr int64_t kTimeoutMaxUs = int64_t{86'400} * 1'000'000;  // a day is for ever
+constexpr int64_t kTimeoutMaxUs = int64_t{86'400} * 1'000'000;  // a day
 
 }  // namespace
 
@@ -74,19 +74,20 @@ void Ring::SetAsleep(bool asleep) {
   shared_.asleep.store(asleep ? 1 : 0);
 }
 
-Ring::Served Ring::Serve(const Handler& handler) {
+Ring::ServeResult Ring::Serve(const Handler& handler) {
   const uint32_t submitted = shared_.submitted.load(std::memory_order_acquire);
   if (submitted == taken_) {
     WakeForCompletions();
-    return Served::kNothing;
+    return ServeResult::kNothing;
   }
-  if (submitted - taken_ > proto::kRingSlots) return Served::kBroken;
+  if (submitted - taken_ > proto::kRingSlots) return ServeResult::kBroken;
   serves_rings = true;
-  Served served = Served::kSome;
-  for (uint32_t i = 0; i < kServedAtOnce && taken_ != submitted && served == Served::kSome; ++i) {
+  ServeResult served = ServeResult::kSome;
+  for (uint32_t i = 0; i < kServedAtOnce && taken_ != submitted && served == ServeResult::kSome;
+       ++i) {
     const auto& next = shared_.queue[taken_++ % proto::kRingSlots];
     const uint32_t index = next.load(std::memory_order_relaxed);
-    if (!Take(index, handler)) served = Served::kBroken;
+    if (!Take(index, handler)) served = ServeResult::kBroken;
   }
   return served;
 }

@@ -66,15 +66,15 @@ class Ring : public std::enable_shared_from_this<Ring> {
   // REQUIRES: MapMemory made `memory`.
   Ring(uint64_t session, std::unique_ptr<Region> memory);
 
-  enum class Served {
+  enum class ServeResult {
     kNothing,  // nothing was submitted
     kSome,
-    kBroken,  // the client broke the rules: nothing of it is to be believed
+    kBroken,  // the client broke the protocol: do not read the ring again
   };
-  // Other rings wait for so many requests of one.
+  // At most this many requests of one ring before the next ring's turn.
   static constexpr uint32_t kServedAtOnce = 64;
   // Hands what was submitted to `handler`, at most kServedAtOnce requests.
-  Served Serve(const Handler& handler);
+  ServeResult Serve(const Handler& handler);
   bool HasWork() const;
   // Whether the client has to ring the doorbell.
   void SetAsleep(bool asleep);

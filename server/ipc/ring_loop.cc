@@ -50,7 +50,7 @@ RingLoop::~RingLoop() {
 
 absl::StatusOr<proto::FileDescriptor> RingLoop::Open(uint64_t token, uint64_t session,
                                                      std::unique_ptr<Region> memory) {
-  Served served;
+  ServedRing served;
   served.ring = std::make_shared<Ring>(session, std::move(memory));
   served.doorbell = proto::FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   proto::FileDescriptor for_client(fcntl(served.doorbell.get(), F_DUPFD_CLOEXEC, 0));
@@ -90,8 +90,8 @@ int64_t RingLoop::count() const {
   return static_cast<int64_t>(served_.size());
 }
 
-// Doorbells are never read: each time that one is rung is an event of its own (EPOLLET), so that
-// nobody waits for what a client does with its end.
+// Doorbells are never read: each time that one is rung is a separate event (EPOLLET), so that no
+// thread waits for what a client does with its end.
 bool RingLoop::Watch(int fd) const {
   epoll_event event{};
   event.events = EPOLLIN | EPOLLET;
@@ -108,7 +108,7 @@ void RingLoop::Wake() const {
 void RingLoop::Run() {
   Rings rings;
   int64_t version = -1;
-  // As PollLoop: no clock is read until the first look that finds nothing.
+  // As PollLoop: reads the clock only after a poll that finds no work.
   absl::Time idle_since = absl::InfiniteFuture();
   while (true) {
     const bool stopped = stopped_.load();  // before the last rings are taken
@@ -146,12 +146,12 @@ bool RingLoop::ServeAll(const Rings& rings) {
   bool any = false;
   for (const auto& [token, ring] : rings) {
     switch (ring->Serve(handler_)) {
-      case Ring::Served::kNothing:
+      case Ring::ServeResult::kNothing:
         break;
-      case Ring::Served::kSome:
+      case Ring::ServeResult::kSome:
         any = true;
         break;
-      case Ring::Served::kBroken:
+      case Ring::ServeResult::kBroken:
         LogLimited(LogKind::kRing, spdlog::level::info,
                    "ring: got a slot, a count or a length against its rules; it is closed");
         Close(token);

@@ -44,7 +44,7 @@ class RingLoop {
   // (RegionTable::OpenSession). Returns the doorbell, for the client.
   absl::StatusOr<proto::FileDescriptor> Open(uint64_t token, uint64_t session,
                                              std::unique_ptr<Region> memory);
-  // Of a session that has closed; nothing where it has no ring.
+  // Closes the ring of a session that has closed. Does nothing if it has none.
   void Close(uint64_t token);
   // Hands on what has been submitted, and closes all rings.
   void Stop();
@@ -52,7 +52,7 @@ class RingLoop {
   int64_t count() const;
 
  private:
-  struct Served {
+  struct ServedRing {
     std::shared_ptr<Ring> ring;
     proto::FileDescriptor doorbell;
   };
@@ -79,8 +79,8 @@ class RingLoop {
   const proto::FileDescriptor events_;  // epoll, of all doorbells
 
   mutable proto::Mutex mutex_;
-  std::map<uint64_t, Served> served_ ABSL_GUARDED_BY(mutex_);  // by token
-  std::atomic<bool> stopped_ = false;                          // written under mutex_ alone
+  std::map<uint64_t, ServedRing> served_ ABSL_GUARDED_BY(mutex_);  // by token
+  std::atomic<bool> stopped_ = false;                              // written under mutex_ alone
   std::atomic<int64_t> version_ = 0;  // of served_ and stopped_; grows under mutex_ alone
   std::thread thread_;                // last: starts when everything else stands
 };

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The wheel of deploy/wheel.sh does in an empty Python environment what the README promises: it
+# The wheel of deploy/wheel.sh does in an empty Python environment what the pages promise: it
 # lints with the exit statuses of ropectl, starts a server that rotates and drains, and leaves
 # nothing behind when it is uninstalled. pre-commit, run by the Python that ROPE_PRE_COMMIT_PYTHON
 # names, lints a commit with it.
@@ -39,11 +39,11 @@ expect() {
   [[ $status == "$want" ]] || fail "$*: got status $status, want $want: $(cat "$folder/output")"
 }
 
-# Commits a config with the hook of client/README.md; prints what pre-commit says.
+# Commits a config with the hook of client/cli/README.md; prints what pre-commit says.
 commit_with_pre_commit() {
   local models=$folder/models
   git init -q "$models"
-  sed -n '/^repos:$/,/^```$/p' client/README.md | sed '$d' >"$models/.pre-commit-config.yaml"
+  sed -n '/^repos:$/,/^```$/p' client/cli/README.md | sed '$d' >"$models/.pre-commit-config.yaml"
   cp "$1" "$models/config.json"
   git -C "$models" add config.json
   (cd "$models" && PRE_COMMIT_HOME=$folder/pre_commit PIP_FIND_LINKS=$folder/dist \

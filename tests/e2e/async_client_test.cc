@@ -6,11 +6,9 @@
 
 #include <array>
 #include <atomic>
-#include <fstream>
 #include <latch>
 #include <memory>
 #include <mutex>
-#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -26,7 +24,6 @@ using client::Call;
 using client::Client;
 using client::RotateReply;
 using ::testing::Each;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 constexpr size_t kClients = 64;
@@ -155,17 +152,7 @@ TEST(AsyncClientTest, NoStagedRequestIsLostOrMixedUpWhenHalfOfThemAreCancelled) 
   EXPECT_TRUE(Serves(*server.NewStub()));
 }
 
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(std::string(ROPE_SOURCE_DIR "/") + path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-TEST(AsyncClientTest, ExampleOfTheReadmeIsTheFileThatIsCompiledAndRuns) {
-  const std::string example = ReadFile("client/quickstart/async_example.cc");
-  const std::string body = example.substr(example.find("int main"));
-  EXPECT_THAT(ReadFile("client/README.md"), HasSubstr(body));
+TEST(AsyncClientTest, ExampleRuns) {
   TestServer server;
   const Outcome outcome = RunProgram({ROPE_BINARY_DIR "/bin/rope_async_example", server.address()});
   EXPECT_EQ(outcome.status, 0) << outcome.output;

@@ -201,21 +201,21 @@ class RingFuzzTest : public ::testing::Test {
     const uint32_t waiting = client_->shared().submitted.load() - taken_;
     const uint32_t first = taken_;
     answered_.fill(false);
-    const Ring::Served served = ring_->Serve([&](RingCall& call) { Handle(call, rewrites); });
+    const Ring::ServeResult served = ring_->Serve([&](RingCall& call) { Handle(call, rewrites); });
     const uint32_t handed_on = taken_ - first;
     switch (served) {
-      case Ring::Served::kNothing:
+      case Ring::ServeResult::kNothing:
         EXPECT_EQ(waiting, 0u);
         break;
-      case Ring::Served::kSome:
+      case Ring::ServeResult::kSome:
         EXPECT_LE(waiting, kRingSlots);
         EXPECT_EQ(handed_on, std::min(waiting, Ring::kServedAtOnce));
         break;
-      case Ring::Served::kBroken:
+      case Ring::ServeResult::kBroken:
         EXPECT_TRUE(waiting > kRingSlots || NextBreaksTheRules());
         ++counts_.broken;
     }
-    return served != Ring::Served::kBroken;
+    return served != Ring::ServeResult::kBroken;
   }
 
   // The same, and nothing but answers is written.
@@ -316,13 +316,13 @@ class RingRaceFuzzTest : public ::testing::Test {
     Rewriter rewriter(client, random_.Next());
     ++counts_.rings;
     for (uint64_t serves = 0; serves < kServesMax;) {
-      const Ring::Served served = ring->Serve([&](RingCall& call) { Handle(call, rewriter); });
-      if (served == Ring::Served::kNothing) {
+      const Ring::ServeResult served = ring->Serve([&](RingCall& call) { Handle(call, rewriter); });
+      if (served == Ring::ServeResult::kNothing) {
         std::this_thread::yield();  // until something is submitted
         continue;
       }
       ++serves;
-      if (served == Ring::Served::kSome) continue;
+      if (served == Ring::ServeResult::kSome) continue;
       ++counts_.broken;
       break;
     }

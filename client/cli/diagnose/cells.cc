@@ -18,7 +18,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kFloat32HalfUnit = 0x1p-24;
 constexpr double kTiny = 1e-37;
-constexpr double kTimesMax = 9;            // positions are looked for up to so many times
+constexpr double kTimesMax = 9;            // positions are looked for up to this many times
 constexpr double kPositionsMin = 1 << 20;  // the right ones, and at least so far
 
 // Reads one vector. The elements at `before` and `after` are a head's.

@@ -29,7 +29,7 @@ bool IsConfigured(const Explanation& explanation) {
   return explanation.changes.empty();
 }
 
-// Adds what is not yet among them, by words.
+// Adds each explanation of `from` whose changes no explanation of `to` has, in any order.
 void Merge(std::vector<Explanation> from, std::vector<Explanation>& to) {
   for (Explanation& explanation : from) {
     if (!explanation.explains()) continue;

@@ -57,8 +57,9 @@ struct Hypothesis {
   CellPlan plan = {};
 };
 
-// REQUIRES: `order` has as many pairs as `numbers`. Stops where the ratio exceeds `ratio_max`; the
-// largest error and the ratio are then those so far.
+// Compares the sample with what the hypothesis computes. Stops once the ratio exceeds `ratio_max`;
+// the reply then has the largest error and ratio of the elements before. REQUIRES: `order` and
+// `numbers` have the same number of pairs.
 Explanation Try(const RotatedSample& sample, const Hypothesis& hypothesis,
                 double ratio_max = std::numeric_limits<double>::infinity());
 

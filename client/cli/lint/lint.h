@@ -12,13 +12,12 @@
 
 namespace rope::client {
 
-// Lints the rotary embedding of every layer type of `text`, and of each of its sub-configs that has
-// rope parameters by itself. If `sub_config` names one, only that one.
+// Lints the rotary embedding of every layer type of `text`, and of each sub-config that has rope
+// parameters. If `sub_config` names a sub-config, lints that one alone.
 FileReport LintText(absl::string_view file, absl::string_view text, const EngineFilter& filter,
                     absl::string_view sub_config = "");
 
-// The same for a file that is no text (GGUF); `config` is what it was read as. No finding has a
-// line.
+// Lints a file that is no text (GGUF), from the `config` that was read. Its findings have no line.
 FileReport LintModel(absl::string_view file, const absl::StatusOr<kernels::ModelConfig>& config,
                      const EngineFilter& filter);
 

@@ -13,31 +13,31 @@
 namespace rope::kernels {
 namespace {
 
-struct Slice {
+struct Piece {
   const RotateJob* job;
   RotateRange range;
 };
 
-// The slices of a batch, in order, grouped into portions of about kCpuSliceBytes. A portion is one
-// item of the worker pool: portion p is the slices [ends[p - 1], ends[p]).
-struct Plan {
-  std::vector<Slice> slices;
+// The pieces of a batch, in order, grouped into portions of about kCpuSliceBytes. A portion is one
+// item of the worker pool: portion p is the pieces [ends[p - 1], ends[p]).
+struct Split {
+  std::vector<Piece> pieces;
   std::vector<size_t> ends;
   int64_t open_bytes = 0;  // bytes in the last portion, which is not closed yet
 
   void Add(const RotateJob& job, const RotateRange& range, int64_t bytes) {
-    slices.push_back({&job, range});
+    pieces.push_back({&job, range});
     open_bytes += bytes;
     if (open_bytes >= kCpuSliceBytes) Close();
   }
   void Close() {
-    if (open_bytes > 0) ends.push_back(slices.size());
+    if (open_bytes > 0) ends.push_back(pieces.size());
     open_bytes = 0;
   }
 };
 
-// Cuts a job into slices of whole tokens. A token larger than kCpuSliceBytes is cut by heads.
-void AddJob(const RotateJob& job, Plan& plan) {
+// Cuts a job into pieces of whole tokens. A token larger than kCpuSliceBytes is cut by heads.
+void AddJob(const RotateJob& job, Split& split) {
   const int64_t head_bytes = std::max<int64_t>(job.head_dim * ElementBytes(job.dtype), 1);
   const int64_t heads = std::clamp<int64_t>(kCpuSliceBytes / head_bytes, 1, job.heads);
   const int64_t tokens = std::clamp<int64_t>(kCpuSliceBytes / (heads * head_bytes), 1, job.tokens);
@@ -45,8 +45,8 @@ void AddJob(const RotateJob& job, Plan& plan) {
     const int64_t token_end = std::min(token + tokens, job.tokens);
     for (int64_t head = 0; head < job.heads; head += heads) {
       const int64_t head_end = std::min(head + heads, job.heads);
-      plan.Add(job, {token, token_end, head, head_end},
-               (token_end - token) * (head_end - head) * head_bytes);
+      split.Add(job, {token, token_end, head, head_end},
+                (token_end - token) * (head_end - head) * head_bytes);
     }
   }
 }
@@ -66,7 +66,7 @@ class CpuBackend : public Backend {
     if (bytes > kCpuAloneBytes) pool_.WakeUp(bytes / kCpuSliceBytes);
   }
 
-  // Takes no lock. Slices do not overlap, so the threads need no synchronisation but ParallelFor's.
+  // Takes no lock. Pieces do not overlap, so the threads need no synchronisation but ParallelFor's.
   // The size of the whole batch decides between cached and streaming stores: a large output does
   // not fit into the caches, and streaming does not read its lines before it writes them.
   absl::Status Rotate(absl::Span<const RotateJob> jobs) override {
@@ -84,15 +84,15 @@ class CpuBackend : public Backend {
       for (const RotateJob& job : jobs) target_.rotate(job, {0, job.tokens, 0, job.heads}, stores);
       return absl::OkStatus();
     }
-    Plan plan;
+    Split split;
     for (const RotateJob& job : jobs) {
-      if (job.tokens > 0 && job.heads > 0) AddJob(job, plan);
+      if (job.tokens > 0 && job.heads > 0) AddJob(job, split);
     }
-    plan.Close();
-    pool_.ParallelFor(static_cast<int64_t>(plan.ends.size()), [&](int64_t item) {
+    split.Close();
+    pool_.ParallelFor(static_cast<int64_t>(split.ends.size()), [&](int64_t item) {
       const size_t portion = static_cast<size_t>(item);
-      for (size_t i = portion == 0 ? 0 : plan.ends[portion - 1]; i < plan.ends[portion]; ++i) {
-        target_.rotate(*plan.slices[i].job, plan.slices[i].range, stores);
+      for (size_t i = portion == 0 ? 0 : split.ends[portion - 1]; i < split.ends[portion]; ++i) {
+        target_.rotate(*split.pieces[i].job, split.pieces[i].range, stores);
       }
     });
     return absl::OkStatus();

@@ -55,7 +55,7 @@ struct CudaPlan {
 struct CudaShapes {
   // Launches with fewer items do not fill a large device: small blocks spread over more processors.
   double items_few = 1 << 16;
-  // Token-loop: a thread takes 2 heads from twice so many items on, 4 from four times, and so on.
+  // Token-loop: a thread takes 2 heads from twice this many items on, 4 from four times, and so on.
   double items_per_head = 1 << 19;
   // Token-loop: threads of a launch beyond which each walks over kCudaSteps items.
   double threads_many = 1 << 20;

@@ -15,7 +15,8 @@ std::vector<InverseFrequency> Frequencies(double theta) {
   return inv_freq;
 }
 
-Placement At(const std::vector<InverseFrequency>& inv_freq, absl::Span<const int64_t> positions) {
+RowPlacement At(const std::vector<InverseFrequency>& inv_freq,
+                absl::Span<const int64_t> positions) {
   return {inv_freq, {positions, positions, positions}, nullptr};
 }
 
@@ -55,7 +56,7 @@ TEST(DifferenceRowsTest, EachSideTakesItsOwnAxes) {
   Mrope mrope;
   mrope.section = {2, 2, 2};
   const std::vector<std::vector<int64_t>> axes = {{100}, {20}, {3}};
-  const Placement to = {inv_freq, {axes[0], axes[1], axes[2]}, &mrope};
+  const RowPlacement to = {inv_freq, {axes[0], axes[1], axes[2]}, &mrope};
   const std::vector<int64_t> from = {7};
   TokenRows rows;
   AppendDifferenceRows(to, At(inv_freq, from), 1, rows);

@@ -78,7 +78,7 @@ class RingTest : public ::testing::Test {
   }
 
   // Notes what is handed on, and answers nothing.
-  Ring::Served Serve() {
+  Ring::ServeResult Serve() {
     return ring_->Serve([this](RingCall& call) {
       calls_.push_back(&call);
       messages_.push_back(call.CopyMessage());
@@ -93,14 +93,14 @@ class RingTest : public ::testing::Test {
 };
 
 TEST_F(RingTest, RequestsAreHandedOnInTheOrderTheyWereSubmittedIn) {
-  EXPECT_EQ(Serve(), Ring::Served::kNothing);
+  EXPECT_EQ(Serve(), Ring::ServeResult::kNothing);
   client_.Send(5, "first");
   client_.Send(2, "");
   client_.Send(63, "third");
   EXPECT_TRUE(ring_->HasWork());
-  EXPECT_EQ(Serve(), Ring::Served::kSome);
+  EXPECT_EQ(Serve(), Ring::ServeResult::kSome);
   EXPECT_FALSE(ring_->HasWork());
-  EXPECT_EQ(Serve(), Ring::Served::kNothing);
+  EXPECT_EQ(Serve(), Ring::ServeResult::kNothing);
   EXPECT_THAT(messages_, ElementsAre("first", "", "third"));
   for (const RingCall* const call : calls_) EXPECT_EQ(call->session(), kSession);
   for (RingCall* const call : calls_) call->Answer(absl::StatusCode::kOk, {});
@@ -113,7 +113,7 @@ TEST_F(RingTest, DeadlineIsTheTimeoutFromNowWithinADay) {
     client_.Write(i, "x", kTimeouts[i]);
     client_.Submit(i);
   }
-  ASSERT_EQ(Serve(), Ring::Served::kSome);
+  ASSERT_EQ(Serve(), Ring::ServeResult::kSome);
   EXPECT_EQ(TimeLeft(0), absl::ZeroDuration());
   EXPECT_EQ(TimeLeft(1), absl::Microseconds(1500));
   EXPECT_EQ(TimeLeft(2), absl::ZeroDuration());
@@ -125,7 +125,7 @@ TEST_F(RingTest, DeadlineIsTheTimeoutFromNowWithinADay) {
 TEST_F(RingTest, AnswerLandsInItsOwnSlot) {
   client_.Send(3, "three");
   client_.Send(4, "four");
-  ASSERT_EQ(Serve(), Ring::Served::kSome);
+  ASSERT_EQ(Serve(), Ring::ServeResult::kSome);
   calls_[1]->Answer(absl::StatusCode::kNotFound, "answer");
   EXPECT_FALSE(client_.IsDone(3));
   EXPECT_TRUE(client_.IsDone(4));
@@ -141,7 +141,7 @@ TEST_F(RingTest, LongestRequestAndReplyFillTheirSlotAndNothingElse) {
   const std::string longest(proto::kRingMessageBytes, 'q');
   const std::string reply(proto::kRingMessageBytes, 'r');
   client_.Send(8, longest);
-  ASSERT_EQ(Serve(), Ring::Served::kSome);
+  ASSERT_EQ(Serve(), Ring::ServeResult::kSome);
   EXPECT_THAT(messages_, ElementsAre(longest));
   calls_[0]->Answer(absl::StatusCode::kOk, reply);
   EXPECT_EQ(client_.MessageIn(8), reply);
@@ -150,7 +150,7 @@ TEST_F(RingTest, LongestRequestAndReplyFillTheirSlotAndNothingElse) {
 
 TEST_F(RingTest, AnswerWakesWhoSleepsOnTheSlot) {
   client_.Send(1, "x");
-  ASSERT_EQ(Serve(), Ring::Served::kSome);
+  ASSERT_EQ(Serve(), Ring::ServeResult::kSome);
   Sleeper sleeper(client_, 1);
   sleeper.AwaitAsleep();
   calls_[0]->Answer(absl::StatusCode::kOk, {});
@@ -178,7 +178,7 @@ TEST_F(RingTest, CompletionByAnotherThreadWakesTheReaderAtOnce) {
   client_.slot(9).state.store(ValueOf(proto::RingState::kQueued));
   client_.Submit(9);
   client_.shared().reader_asleep.store(1);
-  ASSERT_EQ(Serve(), Ring::Served::kSome);
+  ASSERT_EQ(Serve(), Ring::ServeResult::kSome);
   std::thread([this] { calls_[0]->Answer(absl::StatusCode::kOk, {}); }).join();
   EXPECT_EQ(client_.shared().completed.load(), 1u);
   EXPECT_EQ(client_.shared().reader_asleep.load(), 0u);
@@ -187,7 +187,7 @@ TEST_F(RingTest, CompletionByAnotherThreadWakesTheReaderAtOnce) {
 TEST_F(RingTest, SlotServesAgainOnceItIsAnswered) {
   for (uint32_t i = 0; i < 3 * proto::kRingSlots; ++i) {
     client_.Send(7, absl::StrCat(i));
-    ASSERT_EQ(Serve(), Ring::Served::kSome);
+    ASSERT_EQ(Serve(), Ring::ServeResult::kSome);
     calls_.back()->Answer(absl::StatusCode::kOk, messages_.back());
     ASSERT_EQ(client_.MessageIn(7), absl::StrCat(i));
   }
@@ -198,7 +198,7 @@ TEST_F(RingTest, AllSlotsAreServedAtOnceAgainAndAgain) {
     for (uint32_t i = 0; i < proto::kRingSlots; ++i) client_.Send(i, absl::StrCat(i));
     calls_.clear();
     for (uint32_t had = 0; had < proto::kRingSlots; had += Ring::kServedAtOnce) {
-      ASSERT_EQ(Serve(), Ring::Served::kSome);
+      ASSERT_EQ(Serve(), Ring::ServeResult::kSome);
       ASSERT_THAT(calls_, SizeIs(had + Ring::kServedAtOnce)) << "others have their turn";
     }
     for (RingCall* const call : calls_) call->Answer(absl::StatusCode::kOk, {});
@@ -220,16 +220,16 @@ TEST_F(RingTest, WhatTheClientWritesLaterIsNotSeen) {
 TEST_F(RingTest, IndexPastTheEndBreaksTheRules) {
   for (const uint32_t index : {proto::kRingSlots, std::numeric_limits<uint32_t>::max()}) {
     client_.Submit(index);
-    EXPECT_EQ(Serve(), Ring::Served::kBroken) << index;
+    EXPECT_EQ(Serve(), Ring::ServeResult::kBroken) << index;
   }
   EXPECT_THAT(calls_, SizeIs(0));
 }
 
 TEST_F(RingTest, SlotThatIsUnderWayBreaksTheRules) {
   client_.Send(3, "first");
-  ASSERT_EQ(Serve(), Ring::Served::kSome);
+  ASSERT_EQ(Serve(), Ring::ServeResult::kSome);
   client_.Send(3, "second");
-  EXPECT_EQ(Serve(), Ring::Served::kBroken);
+  EXPECT_EQ(Serve(), Ring::ServeResult::kBroken);
   EXPECT_THAT(messages_, ElementsAre("first"));
   calls_[0]->Answer(absl::StatusCode::kOk, "late");
   EXPECT_EQ(client_.MessageIn(3), "late");
@@ -238,7 +238,7 @@ TEST_F(RingTest, SlotThatIsUnderWayBreaksTheRules) {
 TEST_F(RingTest, SlotTwiceInOneLookBreaksTheRules) {
   client_.Send(3, "first");
   client_.Submit(3);
-  EXPECT_EQ(Serve(), Ring::Served::kBroken);
+  EXPECT_EQ(Serve(), Ring::ServeResult::kBroken);
   ASSERT_THAT(messages_, ElementsAre("first"));
   calls_[0]->Answer(absl::StatusCode::kOk, {});
 }
@@ -249,28 +249,28 @@ TEST_F(RingTest, LengthPastTheEndBreaksTheRules) {
     client_.Write(3, "x");
     client_.slot(3).message_bytes.store(bytes);
     client_.Submit(3);
-    EXPECT_EQ(Serve(), Ring::Served::kBroken) << bytes;
+    EXPECT_EQ(Serve(), Ring::ServeResult::kBroken) << bytes;
   }
   EXPECT_THAT(calls_, SizeIs(0));
 }
 
 TEST_F(RingTest, MoreRequestsThanSlotsBreakTheRules) {
   client_.shared().submitted.store(proto::kRingSlots + 1);
-  EXPECT_EQ(Serve(), Ring::Served::kBroken);
+  EXPECT_EQ(Serve(), Ring::ServeResult::kBroken);
   EXPECT_THAT(calls_, SizeIs(0));
 }
 
 TEST_F(RingTest, CountThatGoesBackBreaksTheRules) {
   client_.Send(0, "x");
-  ASSERT_EQ(Serve(), Ring::Served::kSome);
+  ASSERT_EQ(Serve(), Ring::ServeResult::kSome);
   calls_[0]->Answer(absl::StatusCode::kOk, {});
   client_.shared().submitted.store(0);
-  EXPECT_EQ(Serve(), Ring::Served::kBroken);
+  EXPECT_EQ(Serve(), Ring::ServeResult::kBroken);
 }
 
 TEST_F(RingTest, CloseTellsTheClientCancelsAndWakes) {
   client_.Send(1, "x");
-  ASSERT_EQ(Serve(), Ring::Served::kSome);
+  ASSERT_EQ(Serve(), Ring::ServeResult::kSome);
   EXPECT_FALSE(calls_[0]->cancelled()->load());
   Sleeper sleeper(client_, 1);
   sleeper.AwaitAsleep();
@@ -284,7 +284,7 @@ TEST_F(RingTest, CloseTellsTheClientCancelsAndWakes) {
 TEST_F(RingTest, CallsHoldTheirRingUntilTheyAreAnswered) {
   client_.Send(1, "x");
   client_.Send(2, "y");
-  ASSERT_EQ(Serve(), Ring::Served::kSome);
+  ASSERT_EQ(Serve(), Ring::ServeResult::kSome);
   ring_->Close();
   const std::weak_ptr<Ring> ring = std::exchange(ring_, nullptr);
   calls_[0]->Answer(absl::StatusCode::kOk, "first");
