@@ -1,9 +1,17 @@
 #include "client/remote_connection.h"
 
 #include <iterator>
+#include <random>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/calls/async_call.h"
+#include "client/calls/fence.h"
+#include "client/calls/prepare_call.h"
+#include "client/calls/stream_call.h"
+#include "client/codec/borrowed_slices.h"
+#include "client/codec/codec.h"
 #include "client/codec/control_messages.h"
 #include "client/codec/health_messages.h"
 #include "client/codec/message_call.h"
@@ -12,39 +20,96 @@
 #include "client/error.h"
 
 namespace rope::client {
-namespace {
 
-Result<grpc::ByteBuffer> CallMethod(const CallRunner& calls, const char* method,
-                                    const google::protobuf::Message& request,
-                                    const CallOptions& options, bool idempotent = true) {
-  return calls.Call(RopeMethod(method), BytesOf(request), idempotent, options);
+using std::chrono::microseconds;
+
+RemoteConnection::Hooks RemoteConnection::DefaultHooks() {
+  return {
+      .sleep = [](microseconds delay) { std::this_thread::sleep_for(delay); },
+      .random =
+          [] {
+            thread_local std::minstd_rand generator{std::random_device{}()};
+            return std::uniform_real_distribution<double>(0, 1)(generator);
+          },
+  };
 }
 
-// Calls `method` with `request`, unless that is an error, and converts the reply.
-template <typename Reply, typename Message, typename Request>
-Result<Reply> CallAndConvert(const CallRunner& calls, const char* method,
-                             const Result<Request>& request, const CallOptions& options,
-                             bool idempotent = true) {
-  if (!request.ok()) return request.status();
-  const Result<Message> reply =
-      MessageOf<Message>(CallMethod(calls, method, *request, options, idempotent));
-  if (!reply.ok()) return reply.status();
-  return FromMessage(*reply);
+RemoteConnection::RemoteConnection(const std::string& target, const ConnectOptions& options,
+                                   Hooks hooks)
+    : connector_(std::make_shared<Connector>(target, options)),
+      attempts_max_(options.attempts_max),
+      hooks_(std::move(hooks)) {}
+
+// Everything runs on the calling thread and under no lock. Each attempt gets the session of its
+// time, because the connection may have been dialed again.
+template <typename Reply, typename Attempt>
+Result<Reply> RemoteConnection::Retry(const CallOptions& options, const Attempt& attempt) {
+  Attempts attempts(attempts_max_, options.timeout);
+  for (;;) {
+    const Result<std::shared_ptr<const Session>> session = connector_->Get();
+    if (!session.ok()) {
+      if (!WaitForNext(attempts, session.status(), /*idempotent=*/true)) return session.status();
+      continue;
+    }
+    Outcome<Reply> outcome = attempt(**session, attempts);
+    if (outcome.reply.ok()) return std::move(outcome.reply);
+    connector_->Note(**session, outcome.reply.status());
+    if (!WaitForNext(attempts, outcome.reply.status(), outcome.idempotent)) {
+      return std::move(outcome.reply);
+    }
+  }
 }
 
-}  // namespace
-
-Arena RemoteConnection::arena() {
-  return Arena(calls_.connector().arena());
-}
-
-ChosenTransport RemoteConnection::transport() {
-  return calls_.connector().transport();
+Result<grpc::ByteBuffer> RemoteConnection::CallMethod(const std::string& method,
+                                                      const grpc::ByteBuffer& request,
+                                                      bool idempotent, const CallOptions& options) {
+  return Retry<grpc::ByteBuffer>(options, [&](const Session& session, const Attempts& attempts) {
+    return Outcome<grpc::ByteBuffer>{session.stub.Call(method, request, attempts.Remaining()),
+                                     idempotent};
+  });
 }
 
 Result<RotateReply> RemoteConnection::Rotate(const RotateRequest& request,
                                              const CallOptions& options) {
-  return calls_.Rotate(request, options);
+  return Retry<RotateReply>(options, [&](const Session& session, const Attempts& attempts) {
+    return RotateOnce(session, request, attempts);
+  });
+}
+
+// Each attempt encodes the request again, because the session and its region may have changed. If
+// the server has forgotten the request's id, nothing has run, and the same attempt goes on with the
+// whole request.
+RemoteConnection::Outcome<RotateReply> RemoteConnection::RotateOnce(const Session& session,
+                                                                    const RotateRequest& request,
+                                                                    const Attempts& attempts) {
+  for (bool is_forgotten = false;; is_forgotten = true) {
+    BorrowedSlices borrowed;
+    const auto encode = is_forgotten ? &EncodeWhole : &EncodeRotate;
+    Result<EncodedRotate> encoded =
+        encode(request, session.region, session.rotate->route(), borrowed);
+    if (!encoded.ok()) return {encoded.status(), /*idempotent=*/false};
+    const Result<ReceivedReply> reply =
+        session.rotate->Rotate(*encoded, borrowed, attempts.Remaining());
+    if (reply.ok()) {
+      auto result = reply->ToReply(std::move(encoded->wanted), connector_->outputs());
+      if (is_forgotten) PrepareAgain(session, *request.prepared, attempts.Remaining());
+      return {std::move(result), /*idempotent=*/false};
+    }
+    const bool was_by_id = !is_forgotten && request.prepared.has_value();
+    if (!was_by_id || !IsForgotten(reply.status())) {
+      encoded->staged.NoteFailure(reply.status());
+      return {reply.status(), encoded->idempotent};
+    }
+  }
+}
+
+bool RemoteConnection::WaitForNext(Attempts& attempts, const Status& status,
+                                   bool idempotent) const {
+  const std::optional<microseconds> delay =
+      attempts.DelayAfter(status, idempotent, hooks_.random());
+  if (!delay.has_value()) return false;
+  hooks_.sleep(*delay);
+  return true;
 }
 
 Result<PreparedRotation> RemoteConnection::Prepare(const RotateRequest& request,
@@ -54,8 +119,8 @@ Result<PreparedRotation> RemoteConnection::Prepare(const RotateRequest& request,
   if (!preparation.ok()) return preparation.status();
   const Result<grpc::ByteBuffer> message = (*preparation)->Message();
   if (!message.ok()) return message.status();
-  auto prepared = ReadPrepared(*preparation, calls_.Call(RopeMethod("Prepare"), *message,
-                                                         /*idempotent=*/true, options));
+  auto prepared = ReadPrepared(
+      *preparation, CallMethod(RopeMethod("Prepare"), *message, /*idempotent=*/true, options));
   if (!prepared.ok()) return prepared.status();
   return PreparedState::RotationOf(*std::move(prepared));
 }
@@ -63,7 +128,8 @@ Result<PreparedRotation> RemoteConnection::Prepare(const RotateRequest& request,
 Call RemoteConnection::RotateAsync(const RotateRequest& request, RotateCallback callback,
                                    const CallOptions& options) {
   const std::weak_ptr<AsyncCall> started =
-      calls_.StartRotate(request, std::move(callback), options);
+      AsyncCall::Start(connector_, Queue(), request, std::move(callback),
+                       Attempts(attempts_max_, options.timeout), hooks_.random);
   return Call([started] {
     if (const auto call = started.lock()) call->Cancel();
   });
@@ -76,24 +142,56 @@ Result<std::shared_ptr<StreamConnection>> RemoteConnection::OpenStream(
                   absl::StrCat("requests_max, bytes_max: got ", options.requests_max, " and ",
                                options.bytes_max, ", want more than 0"));
   }
-  Result<std::shared_ptr<StreamCall>> stream = calls_.OpenStream(options);
-  if (!stream.ok()) return stream.status();
-  return std::shared_ptr<StreamConnection>(*std::move(stream));
+  Result<std::shared_ptr<const Session>> session = connector_->Get();
+  if (!session.ok()) return session.status();
+  return std::shared_ptr<StreamConnection>(
+      StreamCall::Open(connector_, *std::move(session), Queue(), options));
 }
 
+// Steps: take the session without dialing; run AwaitFence on it; if that fails, tell the connector,
+// and ask it again whether a connection that shared the arena was lost. No lock is held.
 Status RemoteConnection::Fence(const CallOptions& options) {
-  return calls_.Fence(options);
+  if (IsCallbackThreadOf(*connector_->callback_owner())) {
+    return MakeError(Reason::kWrongState, "Fence", "a call in a callback", "one on another thread");
+  }
+  const Result<std::shared_ptr<const Session>> session = connector_->GetForFence();
+  if (!session.ok()) return session.status();
+  const Region& region = (*session)->region;
+  if (region.ids == nullptr || region.is_staging) return {};
+  const Status status = AwaitFence((*session)->stub, *region.ids, options.timeout);
+  if (status.ok()) return status;
+  connector_->Note(**session, status);
+  const Result<std::shared_ptr<const Session>> now =
+      connector_->GetForFence();  // UNAVAILABLE if the failure was a lost connection
+  if (!now.ok()) return now.status();
+  if (status.code() != StatusCode::kNotFound) return status;
+  return MakeError(Reason::kConnectionLost, absl::StrCat("fence: ", status.message()));
+}
+
+const std::shared_ptr<EventQueue>& RemoteConnection::Queue() {
+  std::call_once(loop_once_, [this] { loop_.emplace(connector_->callback_owner()); });
+  return loop_->queue();
+}
+
+template <typename Reply, typename Message, typename Request>
+Result<Reply> RemoteConnection::CallAndConvert(const char* method, const Result<Request>& request,
+                                               const CallOptions& options, bool idempotent) {
+  if (!request.ok()) return request.status();
+  const Result<Message> reply =
+      MessageOf<Message>(CallMethod(RopeMethod(method), BytesOf(*request), idempotent, options));
+  if (!reply.ok()) return reply.status();
+  return FromMessage(*reply);
 }
 
 Result<DescribeReply> RemoteConnection::Describe(const DescribeRequest& request,
                                                  const CallOptions& options) {
-  return CallAndConvert<DescribeReply, v1::DescribeResponse>(calls_, "Describe", ToMessage(request),
+  return CallAndConvert<DescribeReply, v1::DescribeResponse>("Describe", ToMessage(request),
                                                              options);
 }
 
 Result<TablesReply> RemoteConnection::GetTables(const TablesRequest& request,
                                                 const CallOptions& options) {
-  return CallAndConvert<TablesReply, v1::GetTablesResponse>(calls_, "GetTables", ToMessage(request),
+  return CallAndConvert<TablesReply, v1::GetTablesResponse>("GetTables", ToMessage(request),
                                                             options);
 }
 
@@ -101,8 +199,8 @@ Result<std::vector<Model>> RemoteConnection::ListModels(const CallOptions& optio
   std::vector<Model> models;
   v1::ListModelsRequest request;
   do {
-    const auto reply =
-        MessageOf<v1::ListModelsResponse>(CallMethod(calls_, "ListModels", request, options));
+    const auto reply = MessageOf<v1::ListModelsResponse>(
+        CallMethod(RopeMethod("ListModels"), BytesOf(request), /*idempotent=*/true, options));
     if (!reply.ok()) return reply.status();
     std::vector<Model> page = FromMessage(*reply);
     std::move(page.begin(), page.end(), std::back_inserter(models));
@@ -115,36 +213,35 @@ Result<RegisteredModel> RemoteConnection::RegisterModel(const std::string& name,
                                                         const RopeSpec& rope,
                                                         const CallOptions& options) {
   return CallAndConvert<RegisteredModel, v1::RegisterModelResponse>(
-      calls_, "RegisterModel", ToMessage(name, rope), options, /*idempotent=*/false);
+      "RegisterModel", ToMessage(name, rope), options, /*idempotent=*/false);
 }
 
 Status RemoteConnection::UnregisterModel(const std::string& name, const CallOptions& options) {
   v1::UnregisterModelRequest request;
   request.set_name(name);
-  return CallMethod(calls_, "UnregisterModel", request, options, /*idempotent=*/false).status();
+  return CallMethod(RopeMethod("UnregisterModel"), BytesOf(request), /*idempotent=*/false, options)
+      .status();
 }
 
 Result<WarmUpReply> RemoteConnection::WarmUp(const WarmUpRequest& request,
                                              const CallOptions& options) {
-  return CallAndConvert<WarmUpReply, v1::WarmUpResponse>(calls_, "WarmUp", ToMessage(request),
-                                                         options);
+  return CallAndConvert<WarmUpReply, v1::WarmUpResponse>("WarmUp", ToMessage(request), options);
 }
 
 Result<std::vector<SharedRegion>> RemoteConnection::ListRegions(const CallOptions& options) {
   return CallAndConvert<std::vector<SharedRegion>, v1::ListRegionsResponse>(
-      calls_, "ListRegions", Result<v1::ListRegionsRequest>(v1::ListRegionsRequest()), options);
+      "ListRegions", Result<v1::ListRegionsRequest>(v1::ListRegionsRequest()), options);
 }
 
 Result<ServerInfo> RemoteConnection::GetServerInfo(const CallOptions& options) {
   return CallAndConvert<ServerInfo, v1::GetServerInfoResponse>(
-      calls_, "GetServerInfo", Result<v1::GetServerInfoRequest>(v1::GetServerInfoRequest()),
-      options);
+      "GetServerInfo", Result<v1::GetServerInfoRequest>(v1::GetServerInfoRequest()), options);
 }
 
 Result<ServingStatus> RemoteConnection::Health(const std::string& service,
                                                const CallOptions& options) {
-  return ServingStatusOf(calls_.Call("/grpc.health.v1.Health/Check", HealthRequestOf(service),
-                                     /*idempotent=*/true, options));
+  return ServingStatusOf(CallMethod("/grpc.health.v1.Health/Check", HealthRequestOf(service),
+                                    /*idempotent=*/true, options));
 }
 
 }  // namespace rope::client

@@ -1,30 +1,53 @@
-// RemoteConnection: the Connection (rope/connection.h) to a server.
+// RemoteConnection: the Connection (rope/connection.h) to a server. It has the connector
+// (transport/connector.h), the retry loop of synchronous calls, and the background thread of
+// asynchronous calls and streams (calls/async_call.h, calls/stream_call.h).
 //
-// Threading:  Thread-safe once Connect has returned.
-// Errors:     As client.h says for each method.
+// Threading:  Thread-safe once Connect has returned, if Hooks are. The background thread starts
+//             with the first asynchronous call or stream. The destructor cancels the calls in
+//             flight and waits for them; on the background thread itself it does not wait.
+// Errors:     As client.h says for each method; the status of the last attempt. `may_have_executed`
+//             is true if any attempt may have run.
 #ifndef ROPE_CLIENT_REMOTE_CONNECTION_H_
 #define ROPE_CLIENT_REMOTE_CONNECTION_H_
 
+#include <grpcpp/support/byte_buffer.h>
+
 #include <chrono>
+#include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "client/calls/call_runner.h"
+#include "client/calls/event_loop.h"
+#include "client/calls/retry.h"
+#include "client/transport/connector.h"
 #include "rope/connection.h"
 
 namespace rope::client {
 
 class RemoteConnection final : public Connection {
  public:
-  RemoteConnection(const std::string& target, const ConnectOptions& options)
-      : calls_(target, options) {}
+  // Replaced by tests.
+  struct Hooks {
+    std::function<void(std::chrono::microseconds)> sleep;
+    std::function<double()> random;  // in [0, 1)
+  };
+  static Hooks DefaultHooks();
+
+  RemoteConnection(const std::string& target, const ConnectOptions& options,
+                   Hooks hooks = DefaultHooks());
 
   // As Connector::Connect. REQUIRES: called first.
-  Status Connect(std::chrono::microseconds timeout) { return calls_.Connect(timeout); }
+  Status Connect(std::chrono::microseconds timeout) { return connector_->Connect(timeout); }
 
-  Arena arena() override;
-  ChosenTransport transport() override;
+  // `idempotent`: running the call twice has the same effect as running it once.
+  Result<grpc::ByteBuffer> CallMethod(const std::string& method, const grpc::ByteBuffer& request,
+                                      bool idempotent, const CallOptions& options);
+
+  Arena arena() override { return Arena(connector_->arena()); }
+  ChosenTransport transport() override { return connector_->transport(); }
   Result<RotateReply> Rotate(const RotateRequest& request, const CallOptions& options) override;
   Result<PreparedRotation> Prepare(const RotateRequest& request, const std::string& open_axis,
                                    const CallOptions& options) override;
@@ -45,7 +68,31 @@ class RemoteConnection final : public Connection {
   Result<ServingStatus> Health(const std::string& service, const CallOptions& options) override;
 
  private:
-  CallRunner calls_;
+  // The outcome of one attempt, and whether it may be repeated.
+  template <typename Reply>
+  struct Outcome {
+    Result<Reply> reply;
+    bool idempotent = true;
+  };
+  // The retry loop of synchronous calls. `attempt(session, attempts)` returns an Outcome<Reply>.
+  template <typename Reply, typename Attempt>
+  Result<Reply> Retry(const CallOptions& options, const Attempt& attempt);
+  Outcome<RotateReply> RotateOnce(const Session& session, const RotateRequest& request,
+                                  const Attempts& attempts);
+  // Sleeps until the next attempt is due and returns true; false: there is no further attempt.
+  bool WaitForNext(Attempts& attempts, const Status& status, bool idempotent) const;
+  // Calls `method` with `request`, unless that is an error, and converts the reply.
+  template <typename Reply, typename Message, typename Request>
+  Result<Reply> CallAndConvert(const char* method, const Result<Request>& request,
+                               const CallOptions& options, bool idempotent = true);
+  // The queue of the background thread, which the first call starts.
+  const std::shared_ptr<EventQueue>& Queue();
+
+  const std::shared_ptr<Connector> connector_;
+  const int attempts_max_;
+  const Hooks hooks_;
+  std::once_flag loop_once_;
+  std::optional<EventLoop> loop_;  // created once, under loop_once_
 };
 
 }  // namespace rope::client

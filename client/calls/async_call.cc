@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "client/calls/prepare_call.h"
+#include "client/codec/preparation.h"
 #include "client/error.h"
 
 namespace rope::client {
@@ -57,7 +58,7 @@ void AsyncCall::StartAttempt(const RotateRequest* request) {
   Result<std::shared_ptr<const Session>> session = connector_->Get();
   if (!session.ok()) {
     unsent_ = session.status();
-    const Status status = request == nullptr ? Status() : Keep(*request, nullptr);
+    const Status status = request == nullptr ? Status() : Keep(*request);
     if (!status.ok()) outcome_ = status;
     return StartAlarm(microseconds(0));
   }
@@ -84,20 +85,18 @@ void AsyncCall::StartAttempt(const RotateRequest* request) {
 // A message that names a region (uses_region) or an id is valid on its session only, so the request
 // is kept and encoded again for the next attempt.
 Status AsyncCall::Encode(const RotateRequest& request) {
-  use_ = session_->prepared->UseOf(request);
-  if (goes_whole_) use_.id = nullptr;
+  const auto encode = is_forgotten_ ? &EncodeWhole : &EncodeRotate;
   Result<EncodedRotate> encoded =
-      EncodeRotate(request, use_, session_->region, session_->rotate->route(), borrowed_);
+      encode(request, session_->region, session_->rotate->route(), borrowed_);
   if (!encoded.ok()) return encoded.status();
   encoded_ = *std::move(encoded);
-  if (encoded_.uses_region || use_.id != nullptr) return Keep(request, use_.preparation);
+  if (encoded_.uses_region || request.prepared.has_value()) return Keep(request);
   return {};
 }
 
-Status AsyncCall::Keep(const RotateRequest& request,
-                       std::shared_ptr<const Preparation> preparation) {
+Status AsyncCall::Keep(const RotateRequest& request) {
   if (kept_ != nullptr) return {};
-  auto kept = KeptRequest::Of(request, std::move(preparation));
+  auto kept = KeptRequest::Of(request);
   if (!kept.ok()) return kept.status();
   kept_ = *std::move(kept);
   return {};
@@ -105,8 +104,7 @@ Status AsyncCall::Keep(const RotateRequest& request,
 
 void AsyncCall::StartNext() {
   if (kept_ == nullptr) return StartAttempt(nullptr);
-  const RotateRequest request = kept_->Get();
-  StartAttempt(&request);
+  StartAttempt(&kept_->Get());
 }
 
 void AsyncCall::StartAlarm(microseconds delay) {
@@ -133,11 +131,8 @@ void AsyncCall::OnReply(Result<ReceivedReply> reply) {
     const proto::MutexLock lock(&mu_);
     attempt_ = nullptr;
   }
-  if (reply.ok()) {
-    StartPrepare(session_, queue_, use_);
-    return End(std::move(reply));
-  }
-  if (use_.id != nullptr && IsForgotten(reply.status())) return StartWhole();
+  if (reply.ok()) return End(std::move(reply));
+  if (WasById() && IsForgotten(reply.status())) return StartWhole();
   encoded_.staged.NoteFailure(reply.status());
   if (IsCancelled()) {
     return End(CancelledByCaller(reply.status().detail().may_have_executed));
@@ -146,10 +141,14 @@ void AsyncCall::OnReply(Result<ReceivedReply> reply) {
   TryAgain(reply.status(), encoded_.idempotent);
 }
 
+bool AsyncCall::WasById() const {
+  return !is_forgotten_ && kept_ != nullptr && kept_->Get().prepared.has_value();
+}
+
 void AsyncCall::StartWhole() {
-  session_->prepared->NoteForgotten(use_);
-  goes_whole_ = true;
+  is_forgotten_ = true;
   if (IsCancelled()) return End(CancelledByCaller(/*may_have_executed=*/false));
+  StartPrepareAgain(session_, queue_, *kept_->Get().prepared);
   StartNext();
 }
 

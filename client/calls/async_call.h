@@ -75,7 +75,8 @@ class AsyncCall final : public LiveCall,
   void End(Result<ReceivedReply> outcome);
 
   Status Encode(const RotateRequest& request);
-  Status Keep(const RotateRequest& request, std::shared_ptr<const Preparation> preparation);
+  Status Keep(const RotateRequest& request);
+  bool WasById() const;  // the last attempt
   bool IsCancelled();
   void RunCallback();
 
@@ -87,8 +88,7 @@ class AsyncCall final : public LiveCall,
   RotateCallback callback_;
   BorrowedSlices borrowed_;
   EncodedRotate encoded_;
-  PreparedUse use_;          // of the last attempt
-  bool goes_whole_ = false;  // the server has forgotten its id
+  bool is_forgotten_ = false;  // the server has forgotten its id, so it goes whole
   // Set if the message must be encoded again for another session, or without an id.
   std::unique_ptr<const KeptRequest> kept_;
   Attempts attempts_;

@@ -4,10 +4,14 @@
 #include <string>
 #include <utility>
 
+#include "client/codec/preparation.h"
+#include "client/transport/stub.h"
+
 namespace rope::client {
 namespace {
 
 using std::chrono::microseconds;
+using State = std::shared_ptr<const PreparedState>;
 
 constexpr std::chrono::milliseconds kPrepareMax{500};
 
@@ -16,55 +20,59 @@ const std::string& Method() {
   return method;
 }
 
+// The caller's turn to ask, until Release. The answer is not read: its id is the same.
+bool Acquire(const State& state) {
+  return !state->is_asking.exchange(true);
+}
+void Release(const State& state) {
+  state->is_asking.store(false);
+}
+
 // One Prepare under way. No thread waits for it. The queue owns it.
 class PrepareCall final : public LiveCall, private EventHandler {
  public:
-  PrepareCall(std::shared_ptr<const Session> session, std::shared_ptr<EventQueue> queue,
-              std::shared_ptr<const Preparation> preparation)
-      : session_(std::move(session)),
-        queue_(std::move(queue)),
-        preparation_(std::move(preparation)) {}
+  PrepareCall(std::shared_ptr<EventQueue> queue, State state)
+      : queue_(std::move(queue)), state_(std::move(state)) {}
 
   // REQUIRES: the queue has it.
-  void Start(const grpc::ByteBuffer& message) {
-    session_->stub.Start(Method(), message, kPrepareMax, queue_->queue(),
-                         static_cast<EventHandler*>(this), attempt_);
+  void Start(const Stub& stub, const grpc::ByteBuffer& message) {
+    stub.Start(Method(), message, kPrepareMax, queue_->queue(), static_cast<EventHandler*>(this),
+               attempt_);
   }
   void Cancel() override { attempt_.context.TryCancel(); }
 
  private:
   void OnEvent(bool) override {
-    session_->prepared->NoteAnswer(preparation_,
-                                   ReadPrepared(preparation_, Stub::ResultOf(attempt_)));
+    Release(state_);
     queue_->Remove(this);
   }
 
-  const std::shared_ptr<const Session> session_;
   const std::shared_ptr<EventQueue> queue_;
-  const std::shared_ptr<const Preparation> preparation_;
+  const State state_;
   UnaryAttempt attempt_;
 };
 
 }  // namespace
 
-void PrepareNow(const Session& session, const PreparedUse& use, microseconds timeout) {
-  if (!session.prepared->TakeTurn(use)) return;
-  const Result<grpc::ByteBuffer> message = use.preparation->Message();
-  const microseconds bounded = std::min<microseconds>(timeout, kPrepareMax);
-  session.prepared->NoteAnswer(
-      use.preparation,
-      ReadPrepared(use.preparation,
-                   message.ok() ? session.stub.Call(Method(), *message, bounded) : message));
+void PrepareAgain(const Session& session, const PreparedRotation& rotation, microseconds timeout) {
+  const State& state = PreparedState::Of(rotation);
+  if (!Acquire(state)) return;
+  if (const auto message = state->preparation->Message(); message.ok()) {
+    static_cast<void>(
+        session.stub.Call(Method(), *message, std::min<microseconds>(timeout, kPrepareMax)));
+  }
+  Release(state);
 }
 
-void StartPrepare(const std::shared_ptr<const Session>& session,
-                  const std::shared_ptr<EventQueue>& queue, const PreparedUse& use) {
-  if (!session->prepared->TakeTurn(use)) return;
-  const Result<grpc::ByteBuffer> message = use.preparation->Message();
-  if (!message.ok()) return session->prepared->NoteAnswer(use.preparation, message.status());
-  const auto call = std::make_shared<PrepareCall>(session, queue, use.preparation);
+void StartPrepareAgain(const std::shared_ptr<const Session>& session,
+                       const std::shared_ptr<EventQueue>& queue, const PreparedRotation& rotation) {
+  const State& state = PreparedState::Of(rotation);
+  if (!Acquire(state)) return;
+  const auto message = state->preparation->Message();
+  if (!message.ok()) return Release(state);
+  const auto call = std::make_shared<PrepareCall>(queue, state);
   queue->Add(call);
-  call->Start(*message);
+  call->Start(session->stub, *message);
 }
 
 }  // namespace rope::client

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/calls/prepare_call.h"
+#include "client/codec/preparation.h"
 #include "client/error.h"
 #include "client/transport/timeout.h"
 
@@ -56,10 +57,12 @@ Status StreamCall::Rotate(const RotateRequest& request, RotateCallback callback,
   if (sequence != nullptr) *sequence = number;
   auto waiting = std::make_unique<Request>();
   waiting->callback = std::move(callback);
-  waiting->use = session_->prepared->UseOf(request);
-  Result<Message> message = Encode(request, number, *waiting);
+  Result<Message> message = MessageOf(
+      EncodeRotate(request, session_->region, Route::kRpc, waiting->borrowed), number, *waiting);
   if (!message.ok()) return message.status();
-  if (waiting->use.id != nullptr) waiting->values.emplace(request);
+  if (request.prepared.has_value()) {
+    waiting->by_id = std::make_unique<const RotateRequest>(request);
+  }
   {
     const proto::MutexLock lock(&mu_);
     if (Status status = ReserveRoom(waiting->bytes); !status.ok()) return status;
@@ -69,10 +72,8 @@ Status StreamCall::Rotate(const RotateRequest& request, RotateCallback callback,
   return {};
 }
 
-Result<StreamCall::Message> StreamCall::Encode(const RotateRequest& request, uint64_t sequence,
-                                               Request& waiting) const {
-  Result<EncodedRotate> encoded =
-      EncodeRotate(request, waiting.use, session_->region, Route::kRpc, waiting.borrowed);
+Result<StreamCall::Message> StreamCall::MessageOf(Result<EncodedRotate> encoded, uint64_t sequence,
+                                                  Request& waiting) {
   if (!encoded.ok()) return encoded.status();
   Message message{.sequence = sequence, .bytes = StreamMessageOf(sequence, encoded->message)};
   encoded->message.Clear();
@@ -86,7 +87,7 @@ Result<StreamCall::Message> StreamCall::Encode(const RotateRequest& request, uin
 // Under one lock: an end, a half-close or a cancellation of the request sees both or neither.
 void StreamCall::Enqueue(Message message, std::unique_ptr<Request> request) {
   request->sent = false;
-  if (request->use.id != nullptr) ++by_id_;
+  if (request->by_id != nullptr) ++by_id_;
   unanswered_.emplace(message.sequence, std::move(request));
   unwritten_.push_back(std::move(message));
 }
@@ -95,11 +96,11 @@ void StreamCall::Enqueue(Message message, std::unique_ptr<Request> request) {
 // exceed bytes_max by what the whole request is longer. by_id_ still counts it, so the stream is
 // not half-closed; it may have ended.
 void StreamCall::SendWhole(uint64_t sequence, std::unique_ptr<Request> request) {
-  session_->prepared->NoteForgotten(request->use);
-  const RotateRequest whole = request->use.preparation->With(*request->values);
-  request->use = {.preparation = std::move(request->use.preparation)};
+  const std::unique_ptr<const RotateRequest> by_id = std::move(request->by_id);
+  StartPrepareAgain(session_, queue_, *by_id->prepared);
   const int64_t bytes = request->bytes;
-  Result<Message> message = Encode(whole, sequence, *request);
+  Result<Message> message = MessageOf(
+      EncodeWhole(*by_id, session_->region, Route::kRpc, request->borrowed), sequence, *request);
   {
     const proto::MutexLock lock(&mu_);
     --by_id_;
@@ -308,7 +309,7 @@ void StreamCall::Match(const grpc::ByteBuffer& buffer) {
   {
     const proto::MutexLock lock(&mu_);
     request = RemoveUnanswered(sequence);
-    is_by_id = request != nullptr && request->use.id != nullptr;
+    is_by_id = request != nullptr && request->by_id != nullptr;
     if (is_by_id && !is_forgotten) --by_id_;
   }
   if (is_by_id && is_forgotten) return SendWhole(sequence, std::move(request));
@@ -365,7 +366,6 @@ void StreamCall::RunCallback(Request& request, const Result<ReceivedReply>& repl
   const auto self = shared_from_this();
   {
     if (reply.ok()) connector_->Note(*session_, reply->error());
-    if (reply.ok() && reply->error().ok()) StartPrepare(session_, queue_, request.use);
     Result<RotateReply> result =
         reply.ok() ? reply->ToReply(std::move(request.wanted), connector_->outputs())
                    : Result<RotateReply>(reply.status());

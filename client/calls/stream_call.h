@@ -76,8 +76,7 @@ class StreamCall final : public LiveCall,
     RegionIds::Lease region_id;
     RotateCallback callback;
     BorrowedSlices borrowed;
-    PreparedUse use;
-    std::optional<RotateValues> values;  // to send it whole; set if it was sent by an id
+    std::unique_ptr<const RotateRequest> by_id;  // the request; null: it was sent whole
     int64_t bytes = 0;
     bool sent = false;  // passed to gRPC's Write
   };
@@ -103,8 +102,9 @@ class StreamCall final : public LiveCall,
   void OnFinished(bool ok);
 
   uint64_t NewSequence();
-  // Encodes a request in the way that `waiting.use` says, and fills the rest of `waiting`.
-  Result<Message> Encode(const RotateRequest& request, uint64_t sequence, Request& waiting) const;
+  // The message of an encoded request; moves the rest into `waiting`.
+  static Result<Message> MessageOf(Result<EncodedRotate> encoded, uint64_t sequence,
+                                   Request& waiting);
   // Adds the request to unanswered_, and its message to unwritten_.
   void Enqueue(Message message, std::unique_ptr<Request> request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

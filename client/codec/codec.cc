@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/codec/messages.h"
 #include "client/codec/placement.h"
+#include "client/codec/preparation.h"
 #include "client/codec/prepared_message.h"
 #include "client/error.h"
 #include "proto/error.h"
@@ -200,9 +201,10 @@ EncodedRotate Encoded(Draft draft, std::vector<proto::MessagePart> message, Rout
   return std::move(draft.encoded);
 }
 
-Result<EncodedRotate> EncodePrepared(const RotateRequest& request, const PreparedUse& use,
-                                     const Region& region, Route route, BorrowedSlices& borrowed) {
-  const Preparation& preparation = *use.preparation;
+Result<EncodedRotate> EncodePrepared(const RotateRequest& request, const Region& region,
+                                     Route route, BorrowedSlices& borrowed) {
+  const PreparedState& state = *PreparedState::Of(*request.prepared);
+  const Preparation& preparation = *state.preparation;
   const std::vector<Preparation::Tensor>* tensors = &preparation.tensors();
   Result<std::vector<Preparation::Tensor>> resized = std::vector<Preparation::Tensor>();
   if (const auto length = LengthOf(request); length.has_value()) {
@@ -219,7 +221,7 @@ Result<EncodedRotate> EncodePrepared(const RotateRequest& request, const Prepare
     if (!status.ok()) return status;
   }
   Settle(region, route, draft);
-  auto message = JoinPrepared({.id = *use.id,
+  auto message = JoinPrepared({.id = state.id,
                                .request = request,
                                .tensors = *tensors,
                                .has_shapes = preparation.has_open_axis(),
@@ -234,6 +236,10 @@ Result<EncodedRotate> EncodePrepared(const RotateRequest& request, const Prepare
 
 Result<EncodedRotate> EncodeWhole(const RotateRequest& request, const Region& region, Route route,
                                   BorrowedSlices& borrowed) {
+  if (request.prepared.has_value()) {
+    const Preparation& preparation = *PreparedState::Of(*request.prepared)->preparation;
+    return EncodeWhole(preparation.With(request), region, route, borrowed);
+  }
   proto::MessageArena memory;
   v1::RotateRequest& head = memory.Make<v1::RotateRequest>();
   if (Status status = SetConstants(request, head); !status.ok()) return status;
@@ -254,14 +260,11 @@ Result<EncodedRotate> EncodeWhole(const RotateRequest& request, const Region& re
   return Encoded(std::move(draft), std::move(message), route, borrowed);
 }
 
-Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const PreparedUse& use,
-                                   const Region& region, Route route, BorrowedSlices& borrowed) {
-  if (request.prepared.has_value()) {
-    if (Status status = CheckPreparedCall(request); !status.ok()) return status;
-  }
-  if (use.id != nullptr) return EncodePrepared(request, use, region, route, borrowed);
+Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const Region& region, Route route,
+                                   BorrowedSlices& borrowed) {
   if (!request.prepared.has_value()) return EncodeWhole(request, region, route, borrowed);
-  return EncodeWhole(use.preparation->With(RotateValues(request)), region, route, borrowed);
+  if (Status status = CheckPreparedCall(request); !status.ok()) return status;
+  return EncodePrepared(request, region, route, borrowed);
 }
 
 grpc::ByteBuffer StreamMessageOf(uint64_t sequence, const grpc::ByteBuffer& rotate) {

@@ -25,7 +25,6 @@
 #include <vector>
 
 #include "client/codec/borrowed_slices.h"
-#include "client/codec/prepared_requests.h"
 #include "client/codec/rotate_messages.h"
 #include "client/memory/output_pool.h"
 #include "client/memory/region.h"
@@ -72,11 +71,11 @@ grpc::ByteBuffer StreamMessageOf(uint64_t sequence, const grpc::ByteBuffer& rota
 // Encodes the cancellation of a request on a stream.
 grpc::ByteBuffer StreamCancelOf(uint64_t sequence);
 
-// Encodes `request` in the way that `use` says. On error nothing is lent. INVALID_ARGUMENT also:
-// as CheckPreparedCall. REQUIRES: `use` is of this request.
-Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const PreparedUse& use,
-                                   const Region& region, Route route, BorrowedSlices& borrowed);
-// The same for a request without `prepared`, which is sent whole.
+// Encodes `request`: by its id if it has `prepared`, else whole. On error nothing is lent.
+// INVALID_ARGUMENT also: as CheckPreparedCall.
+Result<EncodedRotate> EncodeRotate(const RotateRequest& request, const Region& region, Route route,
+                                   BorrowedSlices& borrowed);
+// The same, whole. REQUIRES: with `prepared`, EncodeRotate has accepted the request.
 Result<EncodedRotate> EncodeWhole(const RotateRequest& request, const Region& region, Route route,
                                   BorrowedSlices& borrowed);
 

@@ -7,21 +7,13 @@
 
 namespace rope::client {
 
-// A request with `prepared` has no arrays, and keeps its open axis as it is.
-Result<std::unique_ptr<const KeptRequest>> KeptRequest::Of(
-    const RotateRequest& request, std::shared_ptr<const Preparation> preparation) {
-  std::unique_ptr<KeptRequest> kept(new KeptRequest);  // the constructor is private
-  if (preparation != nullptr && !request.prepared.has_value()) {
-    kept->preparation_ = std::move(preparation);
-    kept->values_.emplace(request);
-  } else if (Status status = kept->Copy(request); !status.ok()) {
-    return status;
-  }
+Result<std::unique_ptr<const KeptRequest>> KeptRequest::Of(const RotateRequest& request) {
+  std::unique_ptr<KeptRequest> kept(new KeptRequest(request));  // the constructor is private
+  if (Status status = kept->CopyArrays(); !status.ok()) return status;
   return std::unique_ptr<const KeptRequest>(std::move(kept));
 }
 
-Status KeptRequest::Copy(const RotateRequest& request) {
-  request_ = request;
+Status KeptRequest::CopyArrays() {
   if (request_.rows.has_value()) {
     Rows& rows = *request_.rows;
     for (auto& [field, array] :

@@ -9,10 +9,8 @@
 
 #include <deque>
 #include <memory>
-#include <optional>
 #include <string>
 
-#include "client/codec/preparation.h"
 #include "rope/rotate.h"
 #include "rope/status.h"
 
@@ -20,21 +18,17 @@ namespace rope::client {
 
 class KeptRequest {
  public:
-  // `preparation`: of this request, so that only its values are copied; or null.
   // INVALID_ARGUMENT: an array without data, or with a shape whose size in bytes is not defined.
-  static Result<std::unique_ptr<const KeptRequest>> Of(
-      const RotateRequest& request, std::shared_ptr<const Preparation> preparation);
+  static Result<std::unique_ptr<const KeptRequest>> Of(const RotateRequest& request);
 
   // The request. Its arrays lie in this object.
-  RotateRequest Get() const { return values_ ? preparation_->With(*values_) : request_; }
+  const RotateRequest& Get() const { return request_; }
 
  private:
-  KeptRequest() = default;
-  Status Copy(const RotateRequest& request);
+  explicit KeptRequest(const RotateRequest& request) : request_(request) {}
+  Status CopyArrays();
   Status CopyArray(const std::string& field, ArrayView& view);
 
-  std::shared_ptr<const Preparation> preparation_;
-  std::optional<RotateValues> values_;  // set: the request is these and the preparation
   RotateRequest request_;
   std::deque<std::string> arrays_;  // stay where they are while others are added
 };

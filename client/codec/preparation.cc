@@ -1,10 +1,7 @@
 #include "client/codec/preparation.h"
 
-#include <algorithm>
-#include <cstring>
 #include <utility>
 
-#include "absl/base/casts.h"
 #include "absl/strings/str_cat.h"
 #include "client/codec/message_call.h"
 #include "client/error.h"
@@ -13,54 +10,17 @@
 namespace rope::client {
 namespace {
 
-bool SameBits(double a, double b) {
-  return absl::bit_cast<uint64_t>(a) == absl::bit_cast<uint64_t>(b);
-}
-
-bool SameBits(const std::optional<double>& a, const std::optional<double>& b) {
-  return a.has_value() == b.has_value() && (!a.has_value() || SameBits(*a, *b));
-}
-
-// REQUIRES: `ours` has its data.
-bool SameArray(const ArrayView& ours, const ArrayView& other) {
-  if (ours.dtype != other.dtype || ours.shape != other.shape) return false;
-  int64_t bytes = ElementBytes(ours.dtype);
-  for (const int64_t length : ours.shape) bytes *= length;
-  if (bytes == 0) return true;
-  return other.data != nullptr &&
-         std::memcmp(ours.data, other.data, static_cast<size_t>(bytes)) == 0;
-}
-
-bool SameNorm(const std::optional<HeadNorm>& ours, const std::optional<HeadNorm>& other) {
-  if (ours.has_value() != other.has_value()) return false;
-  return !ours.has_value() ||
-         (SameBits(ours->eps, other->eps) && SameArray(ours->weight, other->weight));
-}
-
-// What differs most often comes first.
-bool SameTensor(const TensorView& ours, const TensorView& other) {
-  return ours.shape == other.shape && ours.dtype == other.dtype && ours.role == other.role &&
-         ours.layout == other.layout && ours.strides == other.strides &&
-         ours.head_ranges == other.head_ranges && ours.output_layout == other.output_layout &&
-         ours.rotary_offset == other.rotary_offset && SameBits(ours.scale, other.scale) &&
-         SameBits(ours.llama4_scaling_beta, other.llama4_scaling_beta) &&
-         SameBits(ours.fp8_scale, other.fp8_scale) && SameNorm(ours.norm, other.norm);
-}
-
-bool SameReposition(const std::optional<Reposition>& ours, const std::optional<Reposition>& other) {
-  if (ours.has_value() != other.has_value()) return false;
-  return !ours.has_value() || ours->from_rope == other->from_rope;
+// Whether a tensor has no more than `data` and `output`.
+bool IsMemoryAlone(const TensorView& view) {
+  static const TensorView empty;
+  return view.role == empty.role && view.layout.empty() && view.dtype == empty.dtype &&
+         view.shape.empty() && view.head_ranges.empty() && view.strides.empty() &&
+         view.output_layout.empty() && !view.norm.has_value() && !view.scale.has_value() &&
+         !view.llama4_scaling_beta.has_value() && !view.fp8_scale.has_value() &&
+         !view.rotary_offset.has_value();
 }
 
 }  // namespace
-
-RotateValues::RotateValues(const RotateRequest& request)
-    : request_id(request.request_id), labels(request.labels), positions(request.positions) {
-  if (request.reposition.has_value()) from = request.reposition->from;
-  tensors.reserve(request.tensors.size());
-  for (const TensorView& view : request.tensors) tensors.push_back({view.data, view.output});
-  length = LengthOf(request);
-}
 
 Result<std::shared_ptr<const Preparation>> Preparation::Create(const RotateRequest& request,
                                                                std::string open_axis) {
@@ -102,18 +62,6 @@ Status Preparation::AddTensor(const TensorView& view) {
   return {};
 }
 
-bool Preparation::Matches(const RotateRequest& request) const {
-  if (has_open_axis() || request.prepared.has_value() || request.rows.has_value()) return false;
-  const bool same_tensors = std::equal(
-      tensors_.begin(), tensors_.end(), request.tensors.begin(), request.tensors.end(),
-      [](const Tensor& ours, const TensorView& other) { return SameTensor(ours.view, other); });
-  return same_tensors && constants_.operation == request.operation &&
-         constants_.skip_attention_factor == request.skip_attention_factor &&
-         constants_.output_dtype == request.output_dtype &&
-         constants_.channel_order == request.channel_order && constants_.rope == request.rope &&
-         SameReposition(constants_.reposition, request.reposition);
-}
-
 Result<grpc::ByteBuffer> Preparation::Message() const {
   v1::PrepareRequest message;
   message.set_open_axis(open_axis_);
@@ -128,20 +76,21 @@ Result<grpc::ByteBuffer> Preparation::Message() const {
   return BytesOf(message);
 }
 
-RotateRequest Preparation::With(const RotateValues& values) const {
+RotateRequest Preparation::With(const RotateRequest& call) const {
   RotateRequest request = constants_;
-  request.request_id = values.request_id;
-  request.labels = values.labels;
-  request.positions = values.positions;
-  if (values.from.has_value()) {
+  request.request_id = call.request_id;
+  request.labels = call.labels;
+  request.positions = call.positions;
+  if (call.reposition.has_value()) {
     if (!request.reposition.has_value()) request.reposition.emplace();
-    request.reposition->from = *values.from;
+    request.reposition->from = call.reposition->from;
   }
+  const std::optional<int64_t> length = LengthOf(call);
   for (size_t i = 0; i < tensors_.size(); ++i) {
     TensorView& view = request.tensors.emplace_back(tensors_[i].view);
-    if (values.length.has_value()) view = WithLength(std::move(view), *values.length);
-    view.data = values.tensors[i].data;
-    view.output = values.tensors[i].output;
+    if (length.has_value()) view = WithLength(std::move(view), *length);
+    view.data = call.tensors[i].data;
+    view.output = call.tensors[i].output;
   }
   return request;
 }
@@ -173,7 +122,6 @@ std::optional<int64_t> LengthOf(const RotateRequest& request) {
 
 Status CheckPreparedCall(const RotateRequest& request) {
   static const RotateRequest empty;
-  static const TensorView empty_tensor;
   const auto unwanted = [](absl::string_view field) {
     return InvalidField(field, "a value beside `prepared`", "none");
   };
@@ -192,7 +140,7 @@ Status CheckPreparedCall(const RotateRequest& request) {
     return InvalidField("tensors", request.tensors.size(), tensors);
   }
   for (size_t i = 0; i < tensors; ++i) {
-    if (SameTensor(request.tensors[i], empty_tensor)) continue;
+    if (IsMemoryAlone(request.tensors[i])) continue;
     return InvalidField(absl::StrCat("tensors[", i, "]"), "more than data and output",
                         "these beside `prepared`");
   }
@@ -217,10 +165,10 @@ Result<std::shared_ptr<const PreparedState>> ReadPrepared(
   if (message->prepared_id().empty()) {
     return MakeError(Reason::kInternal, "reply: prepared_id", "nothing", "an id");
   }
+  const auto& warnings = message->warnings();
   return std::make_shared<const PreparedState>(
-      PreparedState{.preparation = std::move(preparation),
-                    .id = message->prepared_id(),
-                    .warnings = {message->warnings().begin(), message->warnings().end()}});
+      std::move(preparation), message->prepared_id(),
+      std::vector<std::string>(warnings.begin(), warnings.end()));
 }
 
 PreparedRotation::PreparedRotation(std::shared_ptr<const PreparedState> state)
@@ -232,8 +180,8 @@ Result<PreparedRotation> PreparedRotation::CreateLocal(const RotateRequest& requ
                                                        const std::string& open_axis) {
   auto preparation = PreparationOf(request, open_axis);
   if (!preparation.ok()) return preparation.status();
-  return PreparedRotation(std::make_shared<const PreparedState>(
-      PreparedState{.preparation = *std::move(preparation), .id = std::string(32, '0')}));
+  return PreparedRotation(
+      std::make_shared<const PreparedState>(*std::move(preparation), std::string(32, '0')));
 }
 
 const std::string& PreparedRotation::id() const {

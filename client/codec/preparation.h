@@ -2,19 +2,19 @@
 //
 //   a request = its preparation + its values (RotateRequest::prepared lists them)
 //
-// Threading:  Immutable; usable from any thread.
-// Ownership:  A Preparation owns copies, norm weights included. RotateValues owns copies, but
-//             borrows the memory of the tensors.
+// Threading:  Usable from any thread.
+// Ownership:  A Preparation owns copies, norm weights included.
 #ifndef ROPE_CLIENT_CODEC_PREPARATION_H_
 #define ROPE_CLIENT_CODEC_PREPARATION_H_
 
 #include <grpcpp/support/byte_buffer.h>
 
+#include <atomic>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/codec/rotate_messages.h"
@@ -23,23 +23,6 @@
 #include "rope/status.h"
 
 namespace rope::client {
-
-// The values of one request.
-struct RotateValues {
-  struct Memory {
-    const void* data = nullptr;
-    void* output = nullptr;
-  };
-
-  explicit RotateValues(const RotateRequest& request);
-
-  std::string request_id;
-  std::map<std::string, std::string> labels;
-  Positions positions;
-  std::optional<Positions> from;
-  std::vector<Memory> tensors;
-  std::optional<int64_t> length;  // of the open axis
-};
 
 class Preparation {
  public:
@@ -54,15 +37,11 @@ class Preparation {
   static Result<std::shared_ptr<const Preparation>> Create(const RotateRequest& request,
                                                            std::string open_axis = {});
 
-  // Whether `request` is this one with other values, to the bit; -0 and 0 of a RopeConfig count as
-  // equal. False: it has `prepared` or `rows`, or an axis is open.
-  bool Matches(const RotateRequest& request) const;
-
   // An encoded PrepareRequest. INVALID_ARGUMENT: as SetConstants.
   Result<grpc::ByteBuffer> Message() const;
 
-  // The whole request. REQUIRES: as many tensors as here; a length only of an open axis.
-  RotateRequest With(const RotateValues& values) const;
+  // The whole request with the values of `call`. REQUIRES: CheckPreparedCall has accepted it.
+  RotateRequest With(const RotateRequest& call) const;
 
   bool has_open_axis() const { return !open_axis_.empty(); }
   const std::vector<Tensor>& tensors() const { return tensors_; }
@@ -83,9 +62,15 @@ class Preparation {
 
 // What a PreparedRotation refers to: a preparation and the server's answer to it.
 struct PreparedState {
-  std::shared_ptr<const Preparation> preparation;
-  std::string id;
-  std::vector<std::string> warnings = {};
+  PreparedState(std::shared_ptr<const Preparation> request, std::string its_id,
+                std::vector<std::string> its_warnings = {})
+      : preparation(std::move(request)), id(std::move(its_id)), warnings(std::move(its_warnings)) {}
+
+  const std::shared_ptr<const Preparation> preparation;
+  const std::string id;
+  const std::vector<std::string> warnings;
+  // A server that had forgotten it is asked to prepare it again: one question at a time.
+  mutable std::atomic<bool> is_asking = false;
 
   static const std::shared_ptr<const PreparedState>& Of(const PreparedRotation& rotation) {
     return rotation.state_;

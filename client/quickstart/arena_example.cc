@@ -12,7 +12,7 @@ int main(int argc, char** argv) {
   const rope::client::ChosenTransport transport = client->transport();
   std::printf("%s %s\n", Name(transport.transport), transport.reason.c_str());
 
-  // Once: slots, as long-lived as the layers that write into them.
+  // Once: slots, as long-lived as the layers that write into them, and what every step repeats.
   auto q = client->arena().Allocate(kTokens * kQHeads * kHeadDim * sizeof(float));
   auto k = client->arena().Allocate(kTokens * kKHeads * kHeadDim * sizeof(float));
   if (!q.ok() || !k.ok()) return 1;
@@ -28,14 +28,18 @@ int main(int argc, char** argv) {
                       .shape = {kTokens, kKHeads, kHeadDim},
                       .data = k->data(),
                       .output = k->data()}};
+  const auto decode = client->Prepare(request);
+  if (!decode.ok()) return std::puts(decode.status().ToString().c_str()), 1;
 
   // Every step: write, rotate in place, read.
   for (int64_t step = 0; step < 3; ++step) {
     auto* q_values = static_cast<float*>(q->data());
     std::fill_n(q_values, kTokens * kQHeads * kHeadDim, 1.0f);
     std::fill_n(static_cast<float*>(k->data()), kTokens * kKHeads * kHeadDim, 1.0f);
-    request.positions.start = 100000 + step * kTokens;
-    const auto reply = client->Rotate(request);
+    const auto reply = client->Rotate({.prepared = *decode,
+                                       .positions = {.start = 100000 + step * kTokens},
+                                       .tensors = {{.data = q->data(), .output = q->data()},
+                                                   {.data = k->data(), .output = k->data()}}});
     if (!reply.ok()) return std::puts(reply.status().ToString().c_str()), 1;
     std::printf("%.7f\n", q_values[0]);
   }

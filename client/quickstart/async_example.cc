@@ -10,14 +10,12 @@ namespace {
 using rope::Result;
 using rope::client::RotateReply;
 
-// One decode token at `position`, rotated in place.
-rope::client::RotateRequest RequestFor(std::vector<float>& q, int64_t position) {
-  rope::client::RotateRequest request;
-  request.rope.model = "llama-3.1-8b";
-  request.positions.start = position;
-  request.tensors = {
-      {.layout = "SHD", .shape = {1, 32, 128}, .data = q.data(), .output = q.data()}};
-  return request;
+// One decode token at position 100000, rotated in place.
+rope::client::RotateRequest CallOf(const rope::client::PreparedRotation& decode,
+                                   std::vector<float>& q) {
+  return {.prepared = decode,
+          .positions = {.start = 100000},
+          .tensors = {{.data = q.data(), .output = q.data()}}};
 }
 
 }  // namespace
@@ -26,14 +24,17 @@ int main(int argc, char** argv) {
   auto client = rope::client::Client::Connect(argc > 1 ? argv[1] : "127.0.0.1:50051");
   if (!client.ok()) return std::puts(client.status().ToString().c_str()), 1;
   std::vector<std::vector<float>> q(4, std::vector<float>(32 * 128, 1.0f));
+  auto decode = client->Prepare(
+      {.rope = {.model = "llama-3.1-8b"}, .tensors = {{.layout = "SHD", .shape = {1, 32, 128}}}});
+  if (!decode.ok()) return std::puts(decode.status().ToString().c_str()), 1;
 
   // A future each ...
-  std::future<Result<RotateReply>> future = client->RotateFuture(RequestFor(q[0], 100000));
+  std::future<Result<RotateReply>> future = client->RotateFuture(CallOf(*decode, q[0]));
 
   // ... or a callback, and a handle to cancel with ...
   std::promise<void> answered;
   const rope::client::Call call =
-      client->RotateAsync(RequestFor(q[1], 100000), [&answered](const Result<RotateReply>& reply) {
+      client->RotateAsync(CallOf(*decode, q[1]), [&answered](const Result<RotateReply>& reply) {
         if (!reply.ok()) std::puts(reply.status().ToString().c_str());
         answered.set_value();
       });
@@ -43,7 +44,7 @@ int main(int argc, char** argv) {
   if (!stream.ok()) return std::puts(stream.status().ToString().c_str()), 1;
   for (size_t i = 2; i < q.size(); ++i) {
     const rope::Status sent =
-        stream->Rotate(RequestFor(q[i], 100000), [](const Result<RotateReply>& reply) {
+        stream->Rotate(CallOf(*decode, q[i]), [](const Result<RotateReply>& reply) {
           if (!reply.ok()) std::puts(reply.status().ToString().c_str());
         });
     if (!sent.ok()) return std::puts(sent.ToString().c_str()), 1;

@@ -20,7 +20,6 @@ namespace {
 
 using rope::client::Client;
 using rope::client::DescribeReply;
-using rope::client::DType;
 using rope::client::Role;
 
 constexpr int64_t kPromptTokens = 512;
@@ -95,24 +94,21 @@ int main(int argc, char** argv) {
   const std::vector<float> k = RandomTensor(kKvHeads);
   std::vector<float> q_rotated(q.size());
   std::vector<float> k_rotated(k.size());
-  rope::client::RotateRequest request;
-  request.rope.model = "llama-3.1-8b";
-  request.positions.cu_seqlens = {0, kPromptTokens, kTokens};  // two sequences
-  request.positions.starts = {0, kDecodePosition};             // and their first positions
-  request.tensors = {
-      {Role::kQ, "THD", DType::kFloat32, {kTokens, kHeads, kHeadDim}, q.data(), q_rotated.data()},
-      {Role::kK,
-       "THD",
-       DType::kFloat32,
-       {kTokens, kKvHeads, kHeadDim},
-       k.data(),
-       k_rotated.data()}};
+  // Once what stays the same; then each call brings its positions and memory.
+  rope::client::RotateRequest request{.rope = {.model = "llama-3.1-8b"}};
+  request.tensors = {{.layout = "THD", .shape = {kTokens, kHeads, kHeadDim}},
+                     {.role = Role::kK, .layout = "THD", .shape = {kTokens, kKvHeads, kHeadDim}}};
+  rope::client::RotateRequest call{.prepared = OrExit(client.Prepare(request), "prepare")};
+  call.positions.cu_seqlens = {0, kPromptTokens, kTokens};  // two sequences
+  call.positions.starts = {0, kDecodePosition};             // and their first positions
+  call.tensors = {{.data = q.data(), .output = q_rotated.data()},
+                  {.data = k.data(), .output = k_rotated.data()}};
 
   std::vector<double> milliseconds;
   rope::client::RotateReply reply;
-  for (int call = 0; call < 11; ++call) {
+  for (int i = 0; i < 11; ++i) {
     const auto begin = std::chrono::steady_clock::now();
-    reply = OrExit(client.Rotate(request), "rotate");
+    reply = OrExit(client.Rotate(call), "rotate");
     milliseconds.push_back(
         std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
             .count());

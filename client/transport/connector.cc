@@ -240,22 +240,18 @@ std::shared_ptr<const Session> Connector::SessionOn(proto::FileDescriptor socket
   if (ring == nullptr) {
     rotate = std::make_shared<RpcTransport>(stub);
   } else {
-    rotate = std::make_shared<RingTransport>(stub, std::move(ring), region.memory, callback_owner_);
+    rotate = std::make_shared<RingTransport>(stub, std::move(ring), callback_owner_);
   }
-  return std::make_shared<Session>(
-      Session{.stub = stub,
-              .rotate = std::move(rotate),
-              .on_own_socket = true,
-              .region = std::move(region),
-              .prepared = std::make_shared<PreparedRequests>(options_.prepare_repeated)});
+  return std::make_shared<Session>(Session{.stub = stub,
+                                           .rotate = std::move(rotate),
+                                           .on_own_socket = true,
+                                           .region = std::move(region)});
 }
 
 std::shared_ptr<Session> Connector::OwnChannel() const {
   const Stub stub(MakeChannel(target_, options_), options_);
   return std::make_shared<Session>(
-      Session{.stub = stub,
-              .rotate = std::make_shared<RpcTransport>(stub),
-              .prepared = std::make_shared<PreparedRequests>(options_.prepare_repeated)});
+      Session{.stub = stub, .rotate = std::make_shared<RpcTransport>(stub)});
 }
 
 // The thread that finds the connection lost dials without mu_; the others wait for it. Where only

@@ -31,7 +31,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "client/codec/codec.h"
-#include "client/codec/prepared_requests.h"
 #include "client/memory/arena_memory.h"
 #include "client/memory/output_pool.h"
 #include "client/memory/region.h"
@@ -52,8 +51,6 @@ struct Session {
   std::shared_ptr<RotateTransport> rotate = nullptr;  // of Rotate; never null
   bool on_own_socket = false;                         // gRPC will not connect it again
   Region region = {};                                 // of the arena, or for staging
-  // What its server has prepared. Never null.
-  std::shared_ptr<PreparedRequests> prepared = nullptr;
 };
 
 class Connector {

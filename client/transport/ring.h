@@ -39,8 +39,6 @@ class Ring {
   // The server serves it on the connection of `socket`, and wakes when `doorbell` is written to.
   void Open(proto::FileDescriptor doorbell, proto::FileDescriptor socket);
 
-  // Wakes the server's ring thread if it sleeps, so that it starts while the caller encodes.
-  void WakeServer();
   // Sends a request and waits for its reply. `tensor_bytes`: of all its tensors. nullopt: the ring
   // has no free slot, or has ended. REQUIRES: at most proto::kRingRequestBytes.
   std::optional<Result<ReceivedReply>> Call(std::string_view request, int64_t tensor_bytes,
@@ -75,6 +73,7 @@ class Ring {
   // Its slot is free once the server has answered it.
   void Abandon(uint32_t slot);
   void Submit(uint32_t slot);
+  void WakeServer();
   enum class Outcome { kAnswered, kTimedOut, kLost };
   Outcome Await(proto::RingSlot& slot, bool may_poll, Clock::time_point deadline) const;
   Outcome Sleep(proto::RingSlot& slot, Clock::time_point deadline) const;

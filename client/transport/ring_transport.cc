@@ -31,13 +31,6 @@ class RingAttempt final : public RotateAttempt {
 
 }  // namespace
 
-// Only the first tensor is looked at. Requests that are staged first are left out: copying their
-// tensors may take longer than the server stays awake.
-void RingTransport::WakeServerFor(const RotateRequest& request) const {
-  if (request.tensors.empty()) return;
-  if (memory_->OffsetOf(request.tensors.front().data, 1).has_value()) ring_->WakeServer();
-}
-
 Result<ReceivedReply> RingTransport::Rotate(EncodedRotate& request, const BorrowedSlices& borrowed,
                                             microseconds timeout) {
   if (!request.ring_message.empty()) {

@@ -7,7 +7,6 @@
 #include <memory>
 #include <utility>
 
-#include "client/memory/arena_memory.h"
 #include "client/transport/callback_thread.h"
 #include "client/transport/ring.h"
 #include "client/transport/ring_completions.h"
@@ -18,17 +17,13 @@ namespace rope::client {
 
 class RingTransport final : public RotateTransport {
  public:
-  // `memory`: what the server has mapped for this connection. Asynchronous requests complete on a
-  // callback thread of `owner`.
-  RingTransport(Stub stub, std::shared_ptr<Ring> ring, std::shared_ptr<ArenaMemory> memory,
-                std::shared_ptr<const CallbackOwner> owner)
+  // Asynchronous requests complete on a callback thread of `owner`.
+  RingTransport(Stub stub, std::shared_ptr<Ring> ring, std::shared_ptr<const CallbackOwner> owner)
       : rpc_(std::move(stub)),
         ring_(std::move(ring)),
-        memory_(std::move(memory)),
         completions_(std::make_shared<RingCompletions>(ring_, std::move(owner))) {}
 
   Route route() const override { return Route::kRing; }
-  void WakeServerFor(const RotateRequest& request) const override;
   Result<ReceivedReply> Rotate(EncodedRotate& request, const BorrowedSlices& borrowed,
                                std::chrono::microseconds timeout) override;
   std::shared_ptr<RotateAttempt> NewAttempt(const EncodedRotate& request,
@@ -39,7 +34,6 @@ class RingTransport final : public RotateTransport {
  private:
   RpcTransport rpc_;
   const std::shared_ptr<Ring> ring_;
-  const std::shared_ptr<ArenaMemory> memory_;
   const std::shared_ptr<RingCompletions> completions_;
 };
 

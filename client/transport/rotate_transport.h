@@ -21,7 +21,6 @@
 
 #include "client/codec/borrowed_slices.h"
 #include "client/codec/codec.h"
-#include "rope/rotate.h"
 #include "rope/status.h"
 
 namespace rope::client {
@@ -47,9 +46,6 @@ class RotateTransport {
 
   // How its requests are encoded.
   virtual Route route() const = 0;
-  // Wakes a server that sleeps, if `request` is about to come through shared memory: the server
-  // wakes up while the request is encoded.
-  virtual void WakeServerFor(const RotateRequest& request) const = 0;
 
   // Sends a request and waits for the reply on the calling thread. On return gRPC has given back
   // all of `borrowed`, and request.message is empty.

@@ -18,7 +18,6 @@ class RpcTransport final : public RotateTransport {
   explicit RpcTransport(Stub stub) : stub_(std::move(stub)) {}
 
   Route route() const override { return Route::kRpc; }
-  void WakeServerFor(const RotateRequest&) const override {}
   Result<ReceivedReply> Rotate(EncodedRotate& request, const BorrowedSlices& borrowed,
                                std::chrono::microseconds timeout) override;
   // Sends `message` of a request, or its ring_message if there is no other.

@@ -1,7 +1,7 @@
 // Backend: rotates a batch of jobs on one device. This is the contract of reference, cpu and cuda;
 // tests/conformance/backend_contract_test.cc runs over all three.
 //
-// Threading:  Rotate and PrepareFor may be called from any number of threads at once.
+// Threading:  Rotate may be called from any number of threads at once.
 // Ownership:  The caller owns the jobs and the memory they point to. Rotate does not touch them
 //             after it has returned.
 // Errors:     After an error other than kNotBuilt, outputs of the batch are undefined. The reason
@@ -31,7 +31,6 @@
 #ifndef ROPE_KERNELS_BACKEND_BACKEND_H_
 #define ROPE_KERNELS_BACKEND_BACKEND_H_
 
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -50,9 +49,6 @@ class Backend {
   virtual std::string_view name() const = 0;
   // A description for people: instruction set, threads.
   virtual std::string detail() const = 0;
-  // A hint that this thread will soon call Rotate with about `bytes` of input. The backend may wake
-  // up its workers meanwhile.
-  virtual void PrepareFor(int64_t /*bytes*/) {}
   // Where to announce memory of the process that many tensors will be in; null: the backend has no
   // use for that.
   virtual std::shared_ptr<HostMemory> host_memory() { return nullptr; }

@@ -49,16 +49,6 @@ class WorkerPool::Impl {
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  void WakeUp(int64_t items) {
-    proto::MutexLock lock(&mu_);
-    if (!calls_.empty()) return;
-    const int64_t awake = awake_ + woken_;
-    for (int64_t i = awake; i < Helpers(items); ++i) {
-      ++woken_;
-      work_.Signal();
-    }
-  }
-
   void ParallelFor(int64_t items, const std::function<void(int64_t)>& body) {
     if (items <= 1 || workers_.empty()) {
       for (int64_t i = 0; i < items; ++i) body(i);
@@ -71,7 +61,7 @@ class WorkerPool::Impl {
       queued_.fetch_add(1, std::memory_order_relaxed);
       const int64_t helpers = Helpers(items);
       // Spinning workers need no signal, but only if no earlier call is queued that they may take.
-      const int64_t awake = calls_.size() == 1 ? awake_ + woken_ : 0;
+      const int64_t awake = calls_.size() == 1 ? awake_ : 0;
       for (int64_t i = awake; i < helpers; ++i) work_.Signal();
     }
     RunItems(call);
@@ -125,10 +115,8 @@ class WorkerPool::Impl {
     proto::MutexLock lock(&mu_);
     while (true) {
       if (calls_.empty()) AwaitNextCall();
-      while (calls_.empty() && woken_ == 0 && !stopping_) work_.Wait(&mu_);
-      if (woken_ > 0) --woken_;
-      if (calls_.empty() && stopping_) return;
-      if (calls_.empty()) continue;
+      while (calls_.empty() && !stopping_) work_.Wait(&mu_);
+      if (calls_.empty()) return;
       Call& call = *calls_.front();
       call.helpers.fetch_add(1);
       mu_.Unlock();
@@ -155,7 +143,6 @@ class WorkerPool::Impl {
   std::deque<Call*> calls_ ABSL_GUARDED_BY(mu_);  // calls that may still have items
   std::atomic<int64_t> queued_ = 0;               // calls_.size(), for reads without the lock
   int64_t awake_ ABSL_GUARDED_BY(mu_) = 0;        // spinning workers; they read queued_
-  int64_t woken_ ABSL_GUARDED_BY(mu_) = 0;        // WakeUp's signals that no worker has taken yet
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
 };
 
@@ -163,9 +150,6 @@ WorkerPool::WorkerPool(int threads) : impl_(std::make_unique<Impl>(threads)) {}
 WorkerPool::~WorkerPool() = default;
 int WorkerPool::threads() const {
   return impl_->threads();
-}
-void WorkerPool::WakeUp(int64_t items) {
-  impl_->WakeUp(items);
 }
 void WorkerPool::ParallelFor(int64_t items, const std::function<void(int64_t)>& body) {
   impl_->ParallelFor(items, body);

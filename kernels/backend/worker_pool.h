@@ -4,11 +4,9 @@
 //
 //   running --no items left--> spinning --50 us without a call--> sleeping
 //      ^                          |                                  |
-//      +---------- call ----------+------- call or WakeUp -----------+
+//      +---------- call ----------+-------------- call --------------+
 //
-// A worker that WakeUp has woken spins again if there is no call yet.
-//
-// Threading:  ParallelFor and WakeUp may be called from several threads at once, and from a body.
+// Threading:  ParallelFor may be called from several threads at once, and from a body.
 //             ParallelFor never blocks while an item is left that the caller could run. No lock is
 //             held while a body runs.
 // Ownership:  `body` is borrowed until ParallelFor returns.
@@ -31,9 +29,6 @@ class WorkerPool {
   WorkerPool& operator=(const WorkerPool&) = delete;
 
   int threads() const;
-  // Wakes the workers that would help with `items` items. They spin for a bounded time until a call
-  // comes. Does nothing while a call with items left is queued.
-  void WakeUp(int64_t items);
   // Runs body(0) to body(items - 1), each once and in any order. Returns when all have returned.
   void ParallelFor(int64_t items, const std::function<void(int64_t)>& body);
 

@@ -182,10 +182,6 @@ absl::StatusOr<std::unique_ptr<DeviceRouter>> DeviceRouter::Create(
   return std::make_unique<DeviceRouter>(std::move(host), *std::move(cuda), bytes_min, clock);
 }
 
-void DeviceRouter::PrepareFor(int64_t bytes) {
-  (TakesAccelerator(bytes) ? *accelerator_ : *host_).PrepareFor(bytes);
-}
-
 absl::StatusOr<std::string_view> DeviceRouter::Rotate(absl::Span<const kernels::RotateJob> jobs) {
   int64_t bytes = 0;
   for (const kernels::RotateJob& job : jobs) bytes += job.bytes();

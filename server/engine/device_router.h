@@ -58,8 +58,6 @@ class DeviceRouter {
   static absl::StatusOr<std::unique_ptr<DeviceRouter>> Create(
       const std::string& device, const kernels::BackendOptions& options, const Clock& clock);
 
-  // Hints that this thread will soon rotate jobs of `bytes` bytes in total.
-  void PrepareFor(int64_t bytes);
   // Rotates all jobs on one device and returns its name, which lives as long as the router.
   absl::StatusOr<std::string_view> Rotate(absl::Span<const kernels::RotateJob> jobs);
 

@@ -79,14 +79,6 @@ absl::Status AppendRows(const Plan& plan, size_t set, int64_t begin, int64_t end
   return absl::OkStatus();
 }
 
-int64_t BytesOf(absl::Span<const Slice> slices) {
-  int64_t bytes = 0;
-  for (const Slice& slice : slices) {
-    bytes += (slice.end - slice.begin) * slice.request->plan.bytes_per_token;
-  }
-  return bytes;
-}
-
 // Start of the tensor's output. Null: the output overwrites the received bytes.
 char* OutputOf(const Request& request, size_t tensor) {
   const TensorPlan& plan = request.plan.tensors[tensor];
@@ -150,17 +142,15 @@ void Executor::Run(absl::Span<Slice> slices) {
 
 // One pass over the slices collects the jobs of the whole batch; then one Rotate runs them all.
 //
-//   1. PrepareFor wakes the workers of the backend, which get ready while rows are looked up.
-//   2. Each slice allocates its request's outputs (first slice only), looks up its rows, and adds
+//   1. Each slice allocates its request's outputs (first slice only), looks up its rows, and adds
 //      its jobs. An error is kept in the slice's status and leaves the slice without jobs.
-//   3. Rotate runs the jobs. Reorder changes the channel order of results. PutBack then copies rows
+//   2. Rotate runs the jobs. Reorder changes the channel order of results. PutBack then copies rows
 //      that were gathered for a rotation in place.
-//   4. StoreFinished copies the results of POSIX objects.
+//   3. StoreFinished copies the results of POSIX objects.
 //
 // Jobs point into `slice.rows` and into `cutter`, so both live until Rotate has returned. The slice
 // keeps its rows even longer: releasing many pages takes time, and the caller answers first.
 void Executor::RunAll(absl::Span<Slice> slices) {
-  devices_.PrepareFor(BytesOf(slices));
   Jobs jobs;
   std::vector<Reordering> reorderings;
   JobTiler cutter;

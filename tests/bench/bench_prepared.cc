@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_format.h"
 #include "client/codec/codec.h"
-#include "client/codec/prepared_requests.h"
 #include "client/memory/arena_memory.h"
 #include "kernels/check.h"
 #include "rope/client.h"
@@ -40,7 +39,6 @@ RotateRequest DecodeToken(void* q, void* k) {
   return request;
 }
 
-// Looking the request up counts, too.
 Measurement Encode() {
   const auto memory = std::make_shared<client::ArenaMemory>(
       client::SharedMemory::CreateMemfd(1 << 20, client::SharedMemory::Use::kArena).value());
@@ -48,23 +46,15 @@ Measurement Encode() {
   const RotateRequest request =
       DecodeToken(memory->Allocate(32 * 256).value(), memory->Allocate(8 * 256).value());
   client::BorrowedSlices borrowed;
-  const auto encode = [&](client::PreparedRequests& prepared) {
+  const RotateRequest call =
+      CallOf(client::PreparedRotation::CreateLocal(request).value(), request);
+  const auto encode = [&](const RotateRequest& either) {
     for (int i = 0; i < kEncodings; ++i) {
-      ROPE_CHECK(client::EncodeRotate(request, prepared.UseOf(request), region,
-                                      client::Route::kRing, borrowed)
-                     .ok());
+      ROPE_CHECK(client::EncodeRotate(either, region, client::Route::kRing, borrowed).ok());
     }
   };
-  client::PreparedRequests with_ids(/*finds_repeats=*/true);
-  static_cast<void>(with_ids.UseOf(request));
-  const client::PreparedUse use = with_ids.UseOf(request);
-  ROPE_CHECK(with_ids.TakeTurn(use));
-  with_ids.NoteAnswer(use.preparation,
-                      std::make_shared<const client::PreparedState>(client::PreparedState{
-                          .preparation = use.preparation, .id = std::string(32, 'f')}));
-  client::PreparedRequests without_ids(/*finds_repeats=*/false);
   const std::vector<double> seconds =
-      MinSeconds({[&] { encode(with_ids); }, [&] { encode(without_ids); }}, 101);
+      MinSeconds({[&] { encode(call); }, [&] { encode(request); }}, 101);
   return {.value = seconds[0] / kEncodings * 1e9,
           .unit = "ns",
           .yardstick = absl::StrFormat("whole %.0f ns", seconds[1] / kEncodings * 1e9),
@@ -74,13 +64,14 @@ Measurement Encode() {
 // A client with q and k in its arena.
 class Caller {
  public:
-  Caller(const std::string& target, bool prepare_repeated)
-      : client_(ConnectClient(target, {.arena_bytes = 1 << 20,
-                                       .transports = {client::Transport::kRing},
-                                       .prepare_repeated = prepare_repeated})),
+  Caller(const std::string& target, bool prepared)
+      : client_(ConnectClient(target,
+                              {.arena_bytes = 1 << 20, .transports = {client::Transport::kRing}})),
         q_(client_.arena().Allocate(32 * 256).value()),
         k_(client_.arena().Allocate(8 * 256).value()),
-        request_(DecodeToken(q_.data(), k_.data())) {}
+        request_(DecodeToken(q_.data(), k_.data())) {
+    if (prepared) request_ = Prepared(client_, request_);
+  }
 
   void Call() {
     for (int i = 0; i < kCalls; ++i) {

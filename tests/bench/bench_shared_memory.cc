@@ -3,6 +3,7 @@
 //   shared_memory/in_place_42MB_inline   the same against a call with the bytes in its message
 //   shared_memory/added_1MiB             a call less the rotation in process, against an empty call
 //   shared_memory/decode_token           a decode token through the ring against an empty call
+//   shared_memory/*_whole                the same with requests that are not prepared
 #include <memory>
 #include <string>
 #include <vector>
@@ -40,8 +41,8 @@ class InProcess {
   const kernels::RotateJob job_;
 };
 
-Measurement AgainstInProcess() {
-  const SharedTensor shared(client::Transport::kRing, kManyTokens);
+Measurement AgainstInProcess(bool prepared) {
+  const SharedTensor shared(client::Transport::kRing, kManyTokens, prepared);
   const InProcess own(kManyTokens);
   const std::vector<double> seconds =
       MedianSeconds({[&] { shared.Call(); }, [&] { own.Rotate(); }}, 501);
@@ -52,11 +53,11 @@ Measurement AgainstInProcess() {
           .ratio = seconds[1] / seconds[0]};
 }
 
-Measurement AgainstInline() {
-  const SharedTensor shared(client::Transport::kRing, kManyTokens);
+Measurement AgainstInline(bool prepared) {
+  const SharedTensor shared(client::Transport::kRing, kManyTokens, prepared);
   const Workload memory(kManyTokens, kernels::DType::kBFloat16, kernels::Pairing::kHalf);
-  const client::RotateRequest request =
-      LibraryRequest(kManyTokens, memory.input(), memory.output());
+  client::RotateRequest request = LibraryRequest(kManyTokens, memory.input(), memory.output());
+  if (prepared) request = Prepared(shared.client(), request);
   const std::vector<double> seconds = MedianSeconds(
       {[&] { shared.Call(); }, [&] { ROPE_CHECK(shared.client().Rotate(request).ok()); }}, 101);
   const auto bytes = static_cast<double>(memory.bytes());
@@ -66,8 +67,8 @@ Measurement AgainstInline() {
           .ratio = seconds[1] / seconds[0]};
 }
 
-Measurement AddedTime() {
-  const SharedTensor shared(client::Transport::kRing, kMebibyteTokens);
+Measurement AddedTime(bool prepared) {
+  const SharedTensor shared(client::Transport::kRing, kMebibyteTokens, prepared);
   const InProcess own(kMebibyteTokens);
   const std::vector<double> seconds = MedianSeconds(
       {[&] { shared.Call(); }, [&] { own.Rotate(); }, [&] { shared.CallEmpty(); }}, 2001);
@@ -79,8 +80,8 @@ Measurement AddedTime() {
           .ratio = added / seconds[2]};
 }
 
-Measurement DecodeToken() {
-  const SharedTensor shared(client::Transport::kRing, 1);
+Measurement DecodeToken(bool prepared) {
+  const SharedTensor shared(client::Transport::kRing, 1, prepared);
   const std::vector<double> seconds =
       MedianSeconds({[&] { shared.Call(); }, [&] { shared.CallEmpty(); }}, 20001);
   return {.value = seconds[0] * 1e6,
@@ -92,12 +93,18 @@ Measurement DecodeToken() {
 }  // namespace
 
 std::vector<Row> SharedMemoryRows() {
-  return {
-      {"shared_memory/in_place_42MB", ">= 0.9", AgainstInProcess},
-      {"shared_memory/in_place_42MB_inline", ">= 8", AgainstInline},
-      {"shared_memory/added_1MiB", "<= 1.25", AddedTime},
-      {"shared_memory/decode_token", "<= 1.5", DecodeToken},
-  };
+  std::vector<Row> rows;
+  for (const bool prepared : {true, false}) {
+    const auto add = [&](const std::string& name, const std::string& bar, auto measure) {
+      rows.push_back({"shared_memory/" + name + (prepared ? "" : "_whole"), prepared ? bar : "",
+                      [=] { return measure(prepared); }});
+    };
+    add("in_place_42MB", ">= 0.9", AgainstInProcess);
+    add("in_place_42MB_inline", ">= 8", AgainstInline);
+    add("added_1MiB", "<= 1.25", AddedTime);
+    add("decode_token", "<= 1.5", DecodeToken);
+  }
+  return rows;
 }
 
 }  // namespace rope::bench

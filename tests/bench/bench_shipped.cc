@@ -10,6 +10,9 @@
 //   shipped/async_decode_tokens       asynchronous calls, 64 in flight, against synchronous calls
 //                                     of one thread, decode tokens a second
 //   shipped/stream_decode_tokens      the same for RotateStream, which is always an RPC
+//   shipped/1MiB_1_kept_memory        1 MiB inline and a client that leaves its allocator alone:
+//                                     replies in memory that the connection has kept, against new
+//   shipped/*_whole                   the same with requests that are not prepared
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -26,11 +29,19 @@ namespace {
 constexpr double kSeconds = 0.7;  // for a client's turn
 constexpr int kRounds = 3;
 
-Drive Shipped(int64_t tokens, int clients, Kind server = Kind::kSharedMemory) {
-  return {.tokens = tokens,
+struct Variant {
+  bool prepared = true;
+  Kind server = Kind::kSharedMemory;
+  bool keep_memory = true;  // of the client
+};
+
+Drive Shipped(int64_t tokens, int clients, const Variant& variant) {
+  return {.keep_memory = variant.keep_memory,
+          .prepares = variant.prepared,
+          .tokens = tokens,
           .clients = clients,
           .seconds = kSeconds,
-          .target = Target(server, Socket::kUnix)};
+          .target = Target(variant.server, Socket::kUnix)};
 }
 
 Drive Untuned(int64_t tokens, int clients) {
@@ -60,19 +71,11 @@ std::vector<Driven> TakeTurns(const std::vector<Drive>& drives) {
   return result;
 }
 
-struct Variant {
-  Kind server = Kind::kSharedMemory;
-  bool keep_memory = true;  // of the client
-};
-constexpr Variant kPlainClient = {.keep_memory = false};
-constexpr Variant kInline = {.server = Kind::kRope};
-
-Measurement Throughput(int64_t mebibytes, int clients, const Variant& variant = {}) {
+Measurement Throughput(int64_t mebibytes, int clients, const Variant& variant) {
   const int64_t tokens = (mebibytes << 20) / kTokenBytes;
   const double gigabytes = static_cast<double>(tokens * kTokenBytes) / 1e9;
-  Drive shipped = Shipped(tokens, clients, variant.server);
-  shipped.keep_memory = variant.keep_memory;
-  const std::vector<Driven> driven = TakeTurns({shipped, Untuned(tokens, clients)});
+  const std::vector<Driven> driven =
+      TakeTurns({Shipped(tokens, clients, variant), Untuned(tokens, clients)});
   return {.value = driven[0].calls_per_second * gigabytes,
           .unit = "GB/s",
           .yardstick =
@@ -80,26 +83,26 @@ Measurement Throughput(int64_t mebibytes, int clients, const Variant& variant = 
           .ratio = driven[0].calls_per_second / driven[1].calls_per_second};
 }
 
-Measurement DecodeToken() {
-  const std::vector<Driven> driven = TakeTurns({Shipped(1, 1), Untuned(1, 1)});
+Measurement DecodeToken(const Variant& variant) {
+  const std::vector<Driven> driven = TakeTurns({Shipped(1, 1, variant), Untuned(1, 1)});
   return {.value = driven[0].median_seconds * 1e6,
           .unit = "us",
           .yardstick = absl::StrFormat("untuned echo %.1f us", driven[1].median_seconds * 1e6),
           .ratio = driven[0].median_seconds / driven[1].median_seconds};
 }
 
-Measurement DecodeTokens(int clients) {
-  const std::vector<Driven> driven = TakeTurns({Shipped(1, clients), Untuned(1, clients)});
+Measurement DecodeTokens(int clients, const Variant& variant) {
+  const std::vector<Driven> driven = TakeTurns({Shipped(1, clients, variant), Untuned(1, clients)});
   return {.value = driven[0].calls_per_second,
           .unit = "1/s",
           .yardstick = absl::StrFormat("untuned echo %.0f 1/s", driven[1].calls_per_second),
           .ratio = driven[0].calls_per_second / driven[1].calls_per_second};
 }
 
-Measurement InFlight(DriveKind kind) {
-  Drive in_flight = Shipped(1, 64);
+Measurement InFlight(DriveKind kind, const Variant& variant) {
+  Drive in_flight = Shipped(1, 64, variant);
   in_flight.kind = kind;
-  const std::vector<Driven> driven = TakeTurns({in_flight, Shipped(1, 1)});
+  const std::vector<Driven> driven = TakeTurns({in_flight, Shipped(1, 1, variant)});
   return {.value = driven[0].calls_per_second,
           .unit = "1/s",
           .yardstick = absl::StrFormat("synchronous, one thread %.0f 1/s; %d in flight",
@@ -107,23 +110,49 @@ Measurement InFlight(DriveKind kind) {
           .ratio = driven[0].calls_per_second / driven[1].calls_per_second};
 }
 
+Measurement KeptMemory(const Variant& variant) {
+  constexpr int64_t kTokens = (int64_t{1} << 20) / kTokenBytes;
+  Drive kept = Shipped(kTokens, 1, variant);
+  kept.results = Drive::Results::kKeptMemory;
+  Drive fresh = kept;
+  fresh.results = Drive::Results::kNewMemory;
+  const std::vector<Driven> driven = TakeTurns({kept, fresh});
+  return {.value = driven[0].median_seconds * 1e6,
+          .unit = "us",
+          .yardstick = absl::StrFormat("new memory %.1f us", driven[1].median_seconds * 1e6),
+          .ratio = driven[0].median_seconds / driven[1].median_seconds};
+}
+
 }  // namespace
 
 std::vector<Row> ShippedRows() {
-  return {
-      {"shipped/16MiB_1", ">= 1.6", [] { return Throughput(16, 1); }},
-      {"shipped/1MiB_1", ">= 3", [] { return Throughput(1, 1); }},
-      {"shipped/1MiB_4", ">= 1.3", [] { return Throughput(1, 4); }},
-      {"shipped/16MiB_1_plain_client", "", [] { return Throughput(16, 1, kPlainClient); }},
-      {"shipped/1MiB_1_plain_client", "", [] { return Throughput(1, 1, kPlainClient); }},
-      {"shipped/16MiB_1_inline", "", [] { return Throughput(16, 1, kInline); }},
-      {"shipped/1MiB_1_inline", "", [] { return Throughput(1, 1, kInline); }},
-      {"shipped/1MiB_4_inline", "", [] { return Throughput(1, 4, kInline); }},
-      {"shipped/decode_token_1", "<= 0.4", DecodeToken},
-      {"shipped/decode_tokens_8", ">= 1.8", [] { return DecodeTokens(8); }},
-      {"shipped/async_decode_tokens", ">= 1.5", [] { return InFlight(DriveKind::kLibraryAsync); }},
-      {"shipped/stream_decode_tokens", "", [] { return InFlight(DriveKind::kLibraryStream); }},
-  };
+  std::vector<Row> rows;
+  for (const bool prepared : {true, false}) {
+    const Variant shipped = {.prepared = prepared};
+    const Variant plain_client = {.prepared = prepared, .keep_memory = false};
+    const Variant no_memory = {.prepared = prepared, .server = Kind::kRope};
+    const Variant no_memory_plain = {
+        .prepared = prepared, .server = Kind::kRope, .keep_memory = false};
+    const auto add = [&](const std::string& name, const std::string& bar, auto measure) {
+      rows.push_back(
+          {"shipped/" + name + (prepared ? "" : "_whole"), prepared ? bar : "", measure});
+    };
+    add("16MiB_1", ">= 1.6", [=] { return Throughput(16, 1, shipped); });
+    add("1MiB_1", ">= 3", [=] { return Throughput(1, 1, shipped); });
+    add("1MiB_4", ">= 1.3", [=] { return Throughput(1, 4, shipped); });
+    add("16MiB_1_plain_client", "", [=] { return Throughput(16, 1, plain_client); });
+    add("1MiB_1_plain_client", "", [=] { return Throughput(1, 1, plain_client); });
+    add("16MiB_1_inline", "", [=] { return Throughput(16, 1, no_memory); });
+    add("1MiB_1_inline", "", [=] { return Throughput(1, 1, no_memory); });
+    add("1MiB_4_inline", "", [=] { return Throughput(1, 4, no_memory); });
+    add("1MiB_1_kept_memory", "<= 0.9", [=] { return KeptMemory(no_memory_plain); });
+    add("decode_token_1", "<= 0.4", [=] { return DecodeToken(shipped); });
+    add("decode_tokens_8", ">= 1.8", [=] { return DecodeTokens(8, shipped); });
+    add("async_decode_tokens", ">= 1.5",
+        [=] { return InFlight(DriveKind::kLibraryAsync, shipped); });
+    add("stream_decode_tokens", "", [=] { return InFlight(DriveKind::kLibraryStream, shipped); });
+  }
+  return rows;
 }
 
 }  // namespace rope::bench

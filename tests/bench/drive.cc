@@ -38,8 +38,12 @@ struct Work {
 };
 
 std::function<void()> ConnectLibrary(const Drive& drive) {
-  auto connection = std::make_shared<client::Client>(ConnectClient(drive.target));
+  client::ConnectOptions options;
+  if (drive.results == Drive::Results::kNewMemory) options.pooled_bytes = 0;
+  auto connection = std::make_shared<client::Client>(ConnectClient(drive.target, options));
   auto work = std::make_shared<Work>(drive.tokens);
+  if (drive.results != Drive::Results::kOutput) work->request.tensors[0].output = nullptr;
+  if (drive.prepares) work->request = Prepared(*connection, work->request);
   return [connection, work] { ROPE_CHECK(connection->Rotate(work->request).ok()); };
 }
 
@@ -54,8 +58,11 @@ class PipelinedDrive {
 
   Driven Run() {
     std::vector<std::unique_ptr<Work>> works;
+    for (int i = 0; i < drive_.clients; ++i) {
+      works.push_back(std::make_unique<Work>(drive_.tokens));
+      if (drive_.prepares) works.back()->request = Prepared(client_, works.back()->request);
+    }
     begin_ = Clock::now();
-    for (int i = 0; i < drive_.clients; ++i) works.push_back(std::make_unique<Work>(drive_.tokens));
     for (const auto& work : works) Send(*work);
     std::unique_lock<std::mutex> lock(mutex_);
     ended_.wait(lock, [this] { return idle_ == drive_.clients; });
@@ -136,7 +143,8 @@ Driven RunDrive(const Drive& drive) {
   const testing::Outcome outcome = testing::RunProgram(
       {"/proc/self/exe",
        absl::StrCat(kDrive, static_cast<int>(drive.kind), " ", drive.keep_memory ? 1 : 0, " ",
-                    drive.tokens, " ", drive.clients, " ", drive.seconds, " ", drive.target)});
+                    drive.prepares ? 1 : 0, " ", static_cast<int>(drive.results), " ", drive.tokens,
+                    " ", drive.clients, " ", drive.seconds, " ", drive.target)});
   Driven driven;
   std::istringstream text(outcome.output);
   text >> driven.calls_per_second >> driven.median_seconds;
@@ -148,9 +156,11 @@ Driven RunDrive(const Drive& drive) {
 void DriveMain(const std::string& text) {
   Drive drive;
   int kind = 0;
-  std::istringstream(text) >> kind >> drive.keep_memory >> drive.tokens >> drive.clients >>
-      drive.seconds >> drive.target;
+  int results = 0;
+  std::istringstream(text) >> kind >> drive.keep_memory >> drive.prepares >> results >>
+      drive.tokens >> drive.clients >> drive.seconds >> drive.target;
   drive.kind = static_cast<DriveKind>(kind);
+  drive.results = static_cast<Drive::Results>(results);
   if (drive.keep_memory) Prepare();
   const Driven driven = Do(drive);
   std::printf("%.9g %.9g\n", driven.calls_per_second, driven.median_seconds);

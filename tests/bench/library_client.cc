@@ -30,4 +30,17 @@ client::RotateRequest LibraryRequest(int64_t tokens, const void* input, void* ou
   return request;
 }
 
+client::RotateRequest CallOf(const client::PreparedRotation& rotation,
+                             const client::RotateRequest& whole) {
+  client::RotateRequest call{.prepared = rotation, .positions = whole.positions};
+  for (const client::TensorView& tensor : whole.tensors) {
+    call.tensors.push_back({.data = tensor.data, .output = tensor.output});
+  }
+  return call;
+}
+
+client::RotateRequest Prepared(const client::Client& client, const client::RotateRequest& whole) {
+  return CallOf(client.Prepare(whole).value(), whole);
+}
+
 }  // namespace rope::bench

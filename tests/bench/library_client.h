@@ -17,6 +17,11 @@ client::Client ConnectClient(const std::string& target, const client::ConnectOpt
 // A request for `tokens` decode tokens at `input`, with results at `output`.
 client::RotateRequest LibraryRequest(int64_t tokens, const void* input, void* output);
 
+// `whole` as a call of the rotation that was prepared from it, and that call of a new rotation.
+client::RotateRequest CallOf(const client::PreparedRotation& rotation,
+                             const client::RotateRequest& whole);
+client::RotateRequest Prepared(const client::Client& client, const client::RotateRequest& whole);
+
 }  // namespace rope::bench
 
 #endif  // ROPE_TESTS_BENCH_LIBRARY_CLIENT_H_

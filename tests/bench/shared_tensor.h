@@ -18,13 +18,17 @@ namespace rope::bench {
 // A connection with one tensor in its arena, rotated in place.
 class SharedTensor {
  public:
-  SharedTensor(client::Transport transport, int64_t tokens)
+  // `prepared`: calls go by the id of their request.
+  SharedTensor(client::Transport transport, int64_t tokens, bool prepared = true)
       : client_(ConnectClient(Target(Kind::kSharedMemory, Socket::kUnix),
                               {.arena_bytes = tokens * kTokenBytes, .transports = {transport}})),
         slot_(client_.arena().Allocate(tokens * kTokenBytes).value()),
         request_(LibraryRequest(tokens, slot_.data(), slot_.data())),
         empty_(LibraryRequest(0, slot_.data(), slot_.data())) {
     std::memset(slot_.data(), 0x3c, static_cast<size_t>(slot_.bytes()));
+    if (!prepared) return;
+    request_ = Prepared(client_, request_);
+    empty_ = Prepared(client_, empty_);
   }
 
   void Call() const { ROPE_CHECK(client_.Rotate(request_).ok()); }

@@ -166,9 +166,12 @@ void SoakWorker::OnStream() {
 
 void SoakWorker::SendStream(uint64_t requests, bool dropped) {
   auto stream = peer_->client.OpenStream();
-  ROPE_CHECK(stream.ok());
+  const auto rotation = peer_->client.Prepare(request_);
+  ROPE_CHECK(stream.ok() && rotation.ok());
+  client::RotateRequest call{.prepared = *rotation, .positions = request_.positions};
+  call.tensors = {{.data = peer_->input, .output = peer_->output}};
   std::vector<std::future<Result<client::RotateReply>>> replies;
-  for (; requests > 0; --requests) replies.push_back(stream->RotateFuture(request_));
+  for (; requests > 0; --requests) replies.push_back(stream->RotateFuture(call));
   if (dropped) stream->Cancel();
   for (auto& reply : replies) {
     Count(reply.get().status(), dropped ? Fate::kCancelled : Fate::kAnswered);

@@ -54,7 +54,7 @@ class SoakWorker {
   void Set(int64_t tokens);
   void Invalid();
   void Cancelled();
-  // Sends a few requests; now and then drops the stream before its answers.
+  // Sends a few prepared requests; now and then drops the stream before its answers.
   void OnStream();
   void SendStream(uint64_t requests, bool dropped);
   void Count(const Status& status, Fate fate);

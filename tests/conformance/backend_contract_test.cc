@@ -212,16 +212,6 @@ TEST_P(BackendContractTest, EmptyBatchIsOk) {
   EXPECT_THAT(backend_->Rotate({}), IsOk());
 }
 
-TEST_P(BackendContractTest, WhatIsExpectedMayBeOfAnotherSizeOrNeverCome) {
-  for (const int64_t bytes : {int64_t{0}, int64_t{1}, int64_t{64} << 20, int64_t{1} << 62}) {
-    backend_->PrepareFor(bytes);
-    backend_->PrepareFor(bytes);
-    RotateAndCheck(
-        {.tokens = 300, .heads = 71, .head_dim = 64, .geometry = WholeHead(Pairing::kHalf, 64)});
-    backend_->PrepareFor(bytes);
-  }
-}
-
 // Larger than the caches and than any slice; once aligned, so that streaming stores may be used,
 // and once unaligned.
 TEST_P(BackendContractTest, LargeBatch) {

@@ -1,5 +1,5 @@
-// Prepared rotations with a real server: requests that repeat get the replies of whole requests, on
-// every path, also when the server has forgotten what it prepared.
+// Prepared rotations with a real server: prepared calls get the replies of whole requests, on every
+// path, also when the server has forgotten what it prepared.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,6 @@ namespace rope::testing {
 namespace {
 
 using client::Client;
-using client::ConnectOptions;
 using client::PreparedRotation;
 using client::Role;
 using client::RotateReply;
@@ -124,68 +123,49 @@ class PreparedTest : public ::testing::TestWithParam<Way> {
       return stream.RotateFuture(request).get();
     }
   };
-  Caller Connected(bool prepare_repeated) {
-    Client client =
-        Client::Connect(GetParam().over_unix ? server_.unix() : server_.tcp(),
-                        {.transports = GetParam().transports, .prepare_repeated = prepare_repeated})
-            .value();
+  Caller Connected() {
+    Client client = Client::Connect(GetParam().over_unix ? server_.unix() : server_.tcp(),
+                                    {.transports = GetParam().transports})
+                        .value();
     client::RotateStream stream = client.OpenStream().value();
     return {std::move(client), std::move(stream), GetParam().kind};
   }
-  // Rotates a step both ways and compares.
-  void Compare(Caller& on, Caller& off, int64_t position) {
+  // Rotates a step as a call of `rotation` and whole, and compares.
+  void Compare(Caller& caller, const PreparedRotation& rotation, int64_t position) {
     const Step a(position);
     const Step b(position);
-    const auto reply_a = on.Rotate(a.request());
-    Step::ExpectSame(a, reply_a, b, off.Rotate(b.request()));
-  }
-  // Compares until the server has prepared `count` requests.
-  void CompareUntilPrepared(Caller& on, Caller& off, int count) {
-    for (int i = 0; i < kStepsMax && server_.Prepared() < count && !HasFailure(); ++i) {
-      Compare(on, off, position_++);
-    }
-    EXPECT_EQ(server_.Prepared(), count);
+    const auto reply = caller.Rotate(a.CallOf(rotation));
+    Step::ExpectSame(a, reply, b, caller.Rotate(b.request()));
   }
 
   PreparedServer server_;
-  int64_t position_ = 0;
 };
 
-TEST_P(PreparedTest, RepeatedRequestsArePreparedAndTheRepliesAreThoseOfWholeOnes) {
-  Caller on = Connected(true);
-  Caller off = Connected(false);
-  CompareUntilPrepared(on, off, 1);
-  for (const int64_t position : {0, 127, 128, 16384, 200000, 1 << 30}) Compare(on, off, position);
-  EXPECT_EQ(server_.Prepared(), 1);
-}
-
-// That the server is asked again shows that the ids were used: it is the only one to know that it
-// has forgotten them.
-TEST_P(PreparedTest, WhatTheServerForgetsIsSentWholeUnseenAndPreparedAgain) {
-  Caller on = Connected(true);
-  Caller off = Connected(false);
-  CompareUntilPrepared(on, off, 1);
-  for (int i = 0; i < 20; ++i) Compare(on, off, position_++);
-  server_.Forget();
-  CompareUntilPrepared(on, off, 2);
-  for (int i = 0; i < 5; ++i) Compare(on, off, position_++);
+TEST_P(PreparedTest, RepliesAreThoseOfWholeRequests) {
+  Caller caller = Connected();
+  const auto rotation = caller.client.Prepare(Step(0).request());
+  ASSERT_TRUE(rotation.ok()) << rotation.status().ToString();
+  EXPECT_EQ(rotation->id().size(), 32u);
+  EXPECT_EQ(caller.client.Prepare(Step(9).request()).value().id(), rotation->id());
+  for (const int64_t position : {0, 127, 128, 16384, 200000, 1 << 30}) {
+    Compare(caller, *rotation, position);
+  }
   EXPECT_EQ(server_.Prepared(), 2);
 }
 
-TEST_P(PreparedTest, PreparedRotationsAreCalledAtOnceAndAfterTheServerForgotThem) {
-  Caller on = Connected(false);
-  Caller off = Connected(false);
-  const auto rotation = on.client.Prepare(Step(0).request());
-  ASSERT_TRUE(rotation.ok()) << rotation.status().ToString();
-  EXPECT_EQ(rotation->id().size(), 32u);
-  EXPECT_EQ(on.client.Prepare(Step(9).request()).value().id(), rotation->id());
-  for (int i = 0; i < 6; ++i) {
-    if (i == 3) server_.Forget();
-    const Step a(100 + i);
-    const Step b(100 + i);
-    const auto reply_a = on.Rotate(a.CallOf(*rotation));
-    Step::ExpectSame(a, reply_a, b, off.Rotate(b.request()));
-  }
+// That the server is asked again shows that the id was used: it is the only one to know that it has
+// forgotten it.
+TEST_P(PreparedTest, WhatTheServerForgetsIsSentWholeUnseenAndPreparedAgain) {
+  Caller caller = Connected();
+  const PreparedRotation rotation = caller.client.Prepare(Step(0).request()).value();
+  Compare(caller, rotation, 1);
+  server_.Forget();
+  int64_t position = 2;
+  do {
+    Compare(caller, rotation, position++);
+  } while (position < kStepsMax && server_.Prepared() < 2 && !HasFailure());
+  for (int i = 0; i < 5; ++i) Compare(caller, rotation, position++);
+  EXPECT_GE(server_.Prepared(), 2);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -203,8 +183,8 @@ class PreparedClientTest : public ::testing::Test {
   PreparedServer server_;
 };
 
-TEST_F(PreparedClientTest, SwitchedOffNothingIsPrepared) {
-  const Client client = Client::Connect(server_.tcp(), {.prepare_repeated = false}).value();
+TEST_F(PreparedClientTest, NothingIsPreparedUnasked) {
+  const Client client = Client::Connect(server_.tcp()).value();
   for (int i = 0; i < 10; ++i) {
     const Step step(i);
     EXPECT_TRUE(client.Rotate(step.request()).ok());
@@ -216,19 +196,21 @@ TEST_F(PreparedClientTest, AForgottenCallInPlaceRunsOnce) {
   const Client client = Client::Connect(server_.unix(), {.arena_bytes = 1 << 20}).value();
   const Slot slot = client.arena().Allocate(kHeadDim * 4).value();
   auto* values = static_cast<float*>(slot.data());
-  const auto rotate = [&] {
+  const auto rotate = [&](const RotateRequest& request) {
     std::fill_n(values, kHeadDim, 1.0f);
-    RotateRequest request{.rope = {.model = "llama-3.1-8b"}, .positions = {.start = 1}};
-    request.tensors = {{.layout = "SD", .shape = {1, kHeadDim}, .data = values, .output = values}};
     EXPECT_TRUE(client.Rotate(request).ok());
     return std::vector<float>(values, values + kHeadDim);
   };
-  const std::vector<float> whole = rotate();
-  for (int i = 0; i < 5; ++i) EXPECT_EQ(rotate(), whole);
+  RotateRequest request{.rope = {.model = "llama-3.1-8b"}, .positions = {.start = 1}};
+  request.tensors = {{.layout = "SD", .shape = {1, kHeadDim}, .data = values, .output = values}};
+  RotateRequest call{.prepared = client.Prepare(request).value(), .positions = request.positions};
+  call.tensors = {{.data = values, .output = values}};
+  const std::vector<float> whole = rotate(request);
+  EXPECT_EQ(rotate(call), whole);
   server_.Forget();
-  EXPECT_EQ(rotate(), whole);
-  EXPECT_EQ(rotate(), whole);
-  EXPECT_EQ(server_.Prepared(), 2) << "the ids were used, and one was forgotten";
+  EXPECT_EQ(rotate(call), whole);
+  EXPECT_EQ(rotate(call), whole);
+  EXPECT_EQ(server_.Prepared(), 2) << "the id was used, and forgotten once";
 }
 
 TEST_F(PreparedClientTest, AnOpenAxisTakesEveryLengthUpToTheLargest) {

@@ -22,7 +22,6 @@ class FakeBackend final : public kernels::Backend {
 
   std::string_view name() const override { return name_; }
   std::string detail() const override { return "rotates nothing"; }
-  void PrepareFor(int64_t bytes) override { expected_bytes.push_back(bytes); }
   std::shared_ptr<kernels::HostMemory> host_memory() override { return memory; }
   absl::Status Rotate(absl::Span<const kernels::RotateJob> jobs) override {
     ++calls;
@@ -34,7 +33,6 @@ class FakeBackend final : public kernels::Backend {
   absl::Status answer;
   std::function<void(absl::Span<const kernels::RotateJob>)> on_rotate;  // may be empty
   std::shared_ptr<kernels::HostMemory> memory;                          // may be null
-  std::vector<int64_t> expected_bytes;
   int64_t calls = 0;
   int64_t jobs_seen = 0;
 

@@ -60,11 +60,6 @@ struct ConnectOptions {
   int64_t pooled_bytes = int64_t{256} << 20;
   // Maximum number of attempts per call, including the first.
   int attempts_max = 4;
-  // True: a request that repeats, with other values only (RotateRequest::prepared lists them), is
-  // prepared, as Client::Prepare does, and is then sent by its id. The second of equal requests
-  // asks the server for the id once it has its answer: that synchronous call returns later by one
-  // small RPC, of half a second at most. Replies do not depend on this option.
-  bool prepare_repeated = true;
 };
 
 struct CallOptions {

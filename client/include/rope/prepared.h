@@ -6,7 +6,8 @@
 //
 // A PreparedRotation belongs to no connection: any client of any server may use it. If a server
 // does not know the id (another server, a restart, an eviction), the client sends the whole request
-// in the same call, and later asks the server to prepare it again. The reply is the same.
+// in the same call, and asks the server to prepare it again. The reply is the same. A synchronous
+// call then returns later by one small RPC, of half a second at most.
 //
 // Threading:  A value; a copy is cheap.
 // Ownership:  Owns a copy of the request it was prepared from, norm weights included.

@@ -62,10 +62,6 @@ class CpuBackend : public Backend {
                            pool_.threads() == 1 ? "" : "s");
   }
 
-  void PrepareFor(int64_t bytes) override {
-    if (bytes > kCpuAloneBytes) pool_.WakeUp(bytes / kCpuSliceBytes);
-  }
-
   // Takes no lock. Pieces do not overlap, so the threads need no synchronisation but ParallelFor's.
   // The size of the whole batch decides between cached and streaming stores: a large output does
   // not fit into the caches, and streaming does not read its lines before it writes them.

@@ -82,8 +82,10 @@ class FakePrepare {
   grpc::Status Prepare(const v1::PrepareRequest& request, v1::PrepareResponse& response) {
     const std::lock_guard<std::mutex> lock(mu_);
     asked_ = request;
-    const std::string id = absl::StrCat("prepared-", ++counts_.questions);
+    ++counts_.questions;
     if (!refusal_.ok()) return refusal_;
+    const auto number = ids_.try_emplace(request.SerializeAsString(), ids_.size() + 1).first;
+    const std::string id = absl::StrCat("prepared-", number->second);
     kept_[id] = request;
     response.set_prepared_id(id);
     response.add_warnings("careful");
@@ -126,6 +128,7 @@ class FakePrepare {
   grpc::Status refusal_;
   v1::PrepareRequest asked_;
   v1::RotateRequest received_;
+  std::map<std::string, size_t> ids_;  // equal requests have equal ids
   std::map<std::string, v1::PrepareRequest> kept_;
 };
 

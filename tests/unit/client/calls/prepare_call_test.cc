@@ -19,7 +19,7 @@ using Counts = FakePrepare::Counts;
 
 class PrepareCallTest : public ::testing::Test {
  protected:
-  // A request that repeats with other values each time.
+  // A request with other values each time.
   RotateRequest Next() {
     data_ = {++step_, -step_};
     RotateRequest request{.request_id = std::to_string(step_),
@@ -44,15 +44,12 @@ class PrepareCallTest : public ::testing::Test {
     EXPECT_THAT(reply->tensors[0].shape, ElementsAre(1, 2));
     EXPECT_EQ(static_cast<const float*>(reply->tensors[0].data)[1], -step_);
   }
+  // Calls until the server has been asked to prepare `questions` times. No call waits for that.
   template <typename Rotate>
-  void Repeat(int times, const Rotate& rotate) {
-    for (int i = 0; i < times; ++i) Check(rotate(Next()));
-  }
-  // Repeats until a request goes by its id. No request waits for the answer to Prepare.
-  template <typename Rotate>
-  void RepeatUntilById(const Rotate& rotate) {
-    const int before = server_.counts().by_id;
-    while (server_.counts().by_id == before && !HasFatalFailure()) Check(rotate(Next()));
+  void CallUntilAsked(int questions, const PreparedRotation& rotation, const Rotate& rotate) {
+    do {
+      Check(rotate(Next(rotation)));
+    } while (server_.counts().questions < questions && !HasFatalFailure());
   }
   Client Connected(const ConnectOptions& options = {}) {
     return Client::Connect(fake_.target(), options).value();
@@ -64,99 +61,14 @@ class PrepareCallTest : public ::testing::Test {
   FakePrepare server_{fake_};
 };
 
-TEST_F(PrepareCallTest, TheSecondOfEqualRequestsIsPreparedAndTheThirdGoesById) {
+TEST_F(PrepareCallTest, RequestsThatAreNotPreparedGoWhole) {
   const Client client = Connected();
-  const auto rotate = [&](const RotateRequest& request) { return client.Rotate(request); };
-  Repeat(1, rotate);
-  EXPECT_EQ(server_.counts(), (Counts{.questions = 0, .whole = 1, .by_id = 0}));
-  Repeat(1, rotate);
-  EXPECT_EQ(server_.counts(), (Counts{.questions = 1, .whole = 2, .by_id = 0}));
-  Repeat(3, rotate);
-  EXPECT_EQ(server_.counts(), (Counts{.questions = 1, .whole = 2, .by_id = 3}));
-  EXPECT_EQ(server_.received().prepared_id(), "prepared-1");
-  EXPECT_FALSE(server_.received().has_rope());
-}
-
-TEST_F(PrepareCallTest, SwitchedOffEveryRequestGoesWhole) {
-  const Client client = Connected({.prepare_repeated = false});
-  Repeat(5, [&](const RotateRequest& request) { return client.Rotate(request); });
+  for (int i = 0; i < 5; ++i) Check(client.Rotate(Next()));
   EXPECT_EQ(server_.counts(), (Counts{.questions = 0, .whole = 5, .by_id = 0}));
 }
 
-TEST_F(PrepareCallTest, AForgottenIdIsFollowedByTheWholeRequestInTheSameAttempt) {
-  const Client client = Connected({.attempts_max = 1});
-  const auto rotate = [&](const RotateRequest& request) { return client.Rotate(request); };
-  Repeat(3, rotate);
-  server_.Forget();
-  Repeat(1, rotate);
-  EXPECT_EQ(server_.counts(), (Counts{.questions = 1, .whole = 3, .by_id = 2}));
-  Repeat(2, rotate);
-  EXPECT_EQ(server_.counts(), (Counts{.questions = 2, .whole = 4, .by_id = 3}));
-}
-
-TEST_F(PrepareCallTest, AnotherConnectionStartsWithoutIds) {
-  const Client first = Connected();
-  Repeat(3, [&](const RotateRequest& request) { return first.Rotate(request); });
-  const Client second = Connected();
-  Repeat(1, [&](const RotateRequest& request) { return second.Rotate(request); });
-  EXPECT_EQ(server_.counts(), (Counts{.questions = 1, .whole = 3, .by_id = 1}));
-}
-
-TEST_F(PrepareCallTest, WhatTheServerCannotPrepareGoesWholeFromThenOn) {
-  server_.Refuse({grpc::StatusCode::INVALID_ARGUMENT, "rotate: got 1, want 2"});
-  const Client client = Connected();
-  Repeat(6, [&](const RotateRequest& request) { return client.Rotate(request); });
-  EXPECT_EQ(server_.counts(), (Counts{.questions = 1, .whole = 6, .by_id = 0}));
-}
-
-TEST_F(PrepareCallTest, AFailedRequestIsNotPrepared) {
-  const Client client = Connected();
-  fake_.OnRotate([](grpc::CallbackServerContext&, const std::string&, std::string&) {
-    return grpc::Status(grpc::StatusCode::OUT_OF_RANGE, "positions: got 9, want 8");
-  });
-  for (int i = 0; i < 4; ++i) EXPECT_FALSE(client.Rotate(Next()).ok());
-  EXPECT_EQ(server_.counts().questions, 0);
-}
-
-TEST_F(PrepareCallTest, AsynchronousCallsDoTheSame) {
-  const Client client = Connected({.attempts_max = 1});
-  const auto rotate = [&](const RotateRequest& request) {
-    return client.RotateFuture(request).get();
-  };
-  RepeatUntilById(rotate);
-  EXPECT_EQ(server_.counts().questions, 1);
-  server_.Forget();
-  Repeat(1, rotate);
-  RepeatUntilById(rotate);
-  EXPECT_EQ(server_.counts().questions, 2);
-}
-
-TEST_F(PrepareCallTest, StreamsDoTheSame) {
-  const Client client = Connected();
-  RotateStream stream = client.OpenStream().value();
-  const auto rotate = [&](const RotateRequest& request) {
-    return stream.RotateFuture(request).get();
-  };
-  RepeatUntilById(rotate);
-  server_.Forget();
-  Repeat(1, rotate);
-  RepeatUntilById(rotate);
-  EXPECT_EQ(server_.counts().questions, 2);
-  EXPECT_TRUE(stream.Finish().ok());
-}
-
-TEST_F(PrepareCallTest, AStreamThatFinishesSendsForgottenRequestsWholeFirst) {
-  const Client client = Connected();
-  RotateStream stream = client.OpenStream().value();
-  RepeatUntilById([&](const RotateRequest& request) { return stream.RotateFuture(request).get(); });
-  server_.Forget();
-  auto reply = stream.RotateFuture(Next());
-  EXPECT_TRUE(stream.Finish().ok());
-  Check(reply.get());
-}
-
 TEST_F(PrepareCallTest, APreparedRotationGoesByItsIdAtOnceOnEveryPath) {
-  const Client client = Connected({.prepare_repeated = false});
+  const Client client = Connected();
   const auto rotation = client.Prepare(Next());
   ASSERT_TRUE(rotation.ok()) << rotation.status().ToString();
   EXPECT_EQ(rotation->id(), "prepared-1");
@@ -166,16 +78,64 @@ TEST_F(PrepareCallTest, APreparedRotationGoesByItsIdAtOnceOnEveryPath) {
   RotateStream stream = client.OpenStream().value();
   Check(stream.RotateFuture(Next(*rotation)).get());
   EXPECT_EQ(server_.counts(), (Counts{.questions = 1, .whole = 0, .by_id = 3}));
+  EXPECT_FALSE(server_.received().has_rope());
 }
 
-TEST_F(PrepareCallTest, AForgottenPreparedRotationIsSentWholeAndPreparedAgain) {
-  const Client client = Connected({.prepare_repeated = false});
+TEST_F(PrepareCallTest, AForgottenIdIsFollowedByTheWholeRequestInTheSameAttempt) {
+  const Client client = Connected({.attempts_max = 1});
   const PreparedRotation rotation = client.Prepare(Next()).value();
   server_.Forget();
   Check(client.Rotate(Next(rotation)));
   EXPECT_EQ(server_.counts(), (Counts{.questions = 2, .whole = 1, .by_id = 1}));
   Check(client.Rotate(Next(rotation)));
-  EXPECT_EQ(server_.received().prepared_id(), "prepared-2");
+  EXPECT_EQ(server_.counts(), (Counts{.questions = 2, .whole = 1, .by_id = 2}));
+}
+
+TEST_F(PrepareCallTest, WhatTheServerDoesNotPrepareAgainGoesWhole) {
+  const Client client = Connected({.attempts_max = 1});
+  const PreparedRotation rotation = client.Prepare(Next()).value();
+  server_.Forget();
+  server_.Refuse({grpc::StatusCode::RESOURCE_EXHAUSTED, "rotate: got 1, want 0"});
+  for (int i = 0; i < 3; ++i) Check(client.Rotate(Next(rotation)));
+  EXPECT_EQ(server_.counts(), (Counts{.questions = 4, .whole = 3, .by_id = 3}));
+}
+
+TEST_F(PrepareCallTest, AsynchronousCallsDoTheSame) {
+  const Client client = Connected({.attempts_max = 1});
+  const PreparedRotation rotation = client.Prepare(Next()).value();
+  const auto rotate = [&](const RotateRequest& request) {
+    return client.RotateFuture(request).get();
+  };
+  for (int questions = 2; questions < 4; ++questions) {
+    server_.Forget();
+    CallUntilAsked(questions, rotation, rotate);
+  }
+  EXPECT_GE(server_.counts().whole, 2);
+}
+
+TEST_F(PrepareCallTest, StreamsDoTheSame) {
+  const Client client = Connected();
+  const PreparedRotation rotation = client.Prepare(Next()).value();
+  RotateStream stream = client.OpenStream().value();
+  const auto rotate = [&](const RotateRequest& request) {
+    return stream.RotateFuture(request).get();
+  };
+  for (int questions = 2; questions < 4; ++questions) {
+    server_.Forget();
+    CallUntilAsked(questions, rotation, rotate);
+  }
+  EXPECT_GE(server_.counts().whole, 2);
+  EXPECT_TRUE(stream.Finish().ok());
+}
+
+TEST_F(PrepareCallTest, AStreamThatFinishesSendsForgottenRequestsWholeFirst) {
+  const Client client = Connected();
+  RotateStream stream = client.OpenStream().value();
+  const PreparedRotation rotation = client.Prepare(Next()).value();
+  server_.Forget();
+  auto reply = stream.RotateFuture(Next(rotation));
+  EXPECT_TRUE(stream.Finish().ok());
+  Check(reply.get());
 }
 
 TEST_F(PrepareCallTest, APreparedRotationWorksOnAServerThatNeverSawIt) {

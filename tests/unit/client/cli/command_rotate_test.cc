@@ -90,7 +90,7 @@ TEST_F(RotateTest, PrepareSendsTheValuesWithTheIdAndPrintsIt) {
   std::vector<std::string> json = flags;
   json.push_back("--json");
   ASSERT_EQ(Rotate(json), kExitOk) << err_;
-  EXPECT_THAT(out_, HasSubstr("\"prepared_id\": \"prepared-2\""));
+  EXPECT_THAT(out_, HasSubstr("\"prepared_id\": \"prepared-1\""));
 }
 
 TEST_F(RotateTest, BitsOfBFloat16AreUnsignedIntegers) {

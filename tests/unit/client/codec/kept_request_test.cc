@@ -43,10 +43,10 @@ TEST(KeptRequestTest, RowsAndWeightsOutliveTheCallersRequest) {
   Caller caller;
   caller.AddRows();
   caller.AddNorm();
-  const auto kept = KeptRequest::Of(caller.request, nullptr).value();
+  const auto kept = KeptRequest::Of(caller.request).value();
   caller.FreeArrays();
   caller.request = {};
-  const RotateRequest request = kept->Get();
+  const RotateRequest& request = kept->Get();
   EXPECT_EQ(request.request_id, "mine");
   EXPECT_EQ(request.positions.start, 7);
   EXPECT_EQ(request.tensors[0].data, caller.data.data());
@@ -55,25 +55,11 @@ TEST(KeptRequestTest, RowsAndWeightsOutliveTheCallersRequest) {
   EXPECT_EQ(First(request.tensors[0].norm->weight), 2.f);
 }
 
-TEST(KeptRequestTest, PreparationAndValuesMakeTheSameRequest) {
-  Caller caller;
-  caller.AddNorm();
-  const auto preparation = Preparation::Create(caller.request).value();
-  const auto kept = KeptRequest::Of(caller.request, preparation).value();
-  caller.FreeArrays();
-  caller.request = {};
-  const RotateRequest request = kept->Get();
-  EXPECT_EQ(request.request_id, "mine");
-  EXPECT_EQ(request.positions.start, 7);
-  EXPECT_EQ(request.tensors[0].data, caller.data.data());
-  EXPECT_EQ(First(request.tensors[0].norm->weight), 2.f);
-}
-
 TEST(KeptRequestTest, ArrayWithoutDataIsNamed) {
   Caller caller;
   caller.AddRows();
   caller.request.rows->sin->data = nullptr;
-  EXPECT_EQ(KeptRequest::Of(caller.request, nullptr).status().message(),
+  EXPECT_EQ(KeptRequest::Of(caller.request).status().message(),
             "rows.sin.data: got null, want 8 bytes");
 }
 

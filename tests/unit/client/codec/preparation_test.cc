@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "client/codec/codec.h"
 #include "client/codec/message_call.h"
 #include "rope/v1/prepare.pb.h"
 #include "tests/support/byte_buffer.h"
@@ -71,14 +72,14 @@ TEST(PreparationTest, WeightsOfNormsAreCopied) {
 }
 
 TEST(PreparationTest, WithItsValuesItIsTheWholeRequest) {
-  const RotateRequest request = RequestFor();
-  const RotateRequest whole = Preparation::Create(request).value()->With(RotateValues(request));
-  EXPECT_TRUE(Preparation::Create(request).value()->Matches(whole));
-  EXPECT_EQ(whole.request_id, "mine");
-  EXPECT_EQ(whole.labels, request.labels);
-  EXPECT_EQ(whole.positions.start, 3);
-  EXPECT_EQ(whole.reposition->from.start, 1);
-  EXPECT_EQ(whole.tensors[0].data, request.tensors[0].data);
+  RotateRequest request = RequestFor();
+  request.tensors[1].data = request.tensors[0].data;
+  const auto encoded = [](const RotateRequest& either) {
+    BorrowedSlices borrowed;
+    const auto message = EncodeWhole(either, {}, Route::kRpc, borrowed);
+    return ::rope::testing::BytesOf(message.value().message);
+  };
+  EXPECT_EQ(encoded(Preparation::Create(request).value()->With(request)), encoded(request));
 }
 
 TEST(PreparationTest, AShapeWithoutASizeIsRefused) {
@@ -93,9 +94,7 @@ class PreparedCallTest : public ::testing::Test {
  protected:
   static PreparedRotation RotationOf(const std::string& open_axis) {
     return PreparedState::RotationOf(std::make_shared<const PreparedState>(
-        PreparedState{.preparation = Preparation::Create(RequestFor(), open_axis).value(),
-                      .id = "id",
-                      .warnings = {}}));
+        Preparation::Create(RequestFor(), open_axis).value(), "id"));
   }
   RotateRequest Call() const {
     RotateRequest call{.prepared = RotationOf(""), .positions = {.start = 3}};
@@ -150,7 +149,7 @@ TEST_F(PreparedCallTest, ALengthChangesTheOpenAxisOfEveryTensor) {
   RotateRequest call = Call();
   call.prepared = rotation;
   EXPECT_EQ(CheckPreparedCall(call).ToString(), "OK");
-  EXPECT_THAT(preparation.With(RotateValues(call)).tensors[1].shape, ElementsAre(2, 1, 2));
+  EXPECT_THAT(preparation.With(call).tensors[1].shape, ElementsAre(2, 1, 2));
 }
 
 TEST(ReadPreparedTest, AnAnswerWithoutAnIdIsUnreadable) {

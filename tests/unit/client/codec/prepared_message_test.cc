@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "client/codec/codec.h"
+#include "client/codec/preparation.h"
 #include "client/memory/arena_memory.h"
 #include "rope/v1/rotate.pb.h"
 #include "tests/support/byte_buffer.h"
@@ -24,9 +25,19 @@ class PreparedMessageTest : public ::testing::Test {
   }
 
   Result<EncodedRotate> Encode(const Region& region = {}, Route route = Route::kRpc) {
-    const PreparedUse use = {.preparation = Preparation::Create(request_, open_axis_).value(),
-                             .id = std::make_shared<const std::string>("prepared")};
-    return EncodeRotate(request_, use, region, route, borrowed_);
+    RotateRequest call{.prepared = PreparedState::RotationOf(std::make_shared<const PreparedState>(
+                           Preparation::Create(request_, open_axis_).value(), "prepared")),
+                       .request_id = request_.request_id,
+                       .labels = request_.labels,
+                       .positions = request_.positions};
+    if (request_.reposition.has_value()) {
+      call.reposition = Reposition{.from = request_.reposition->from};
+    }
+    for (const TensorView& tensor : request_.tensors) {
+      call.tensors.push_back({.data = tensor.data, .output = tensor.output});
+    }
+    if (!open_axis_.empty()) call.prepared = call.prepared->WithLength(2);
+    return EncodeRotate(call, region, route, borrowed_);
   }
   v1::RotateRequest Sent() {
     const Result<EncodedRotate> encoded = Encode();

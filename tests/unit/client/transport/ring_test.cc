@@ -282,16 +282,5 @@ TEST_F(RingTest, DoorbellIsRungOnceWhereTheServerSleeps) {
   EXPECT_EQ(server_.Rings(), 1u);
 }
 
-TEST_F(RingTest, ServerThatWasWokenBeforeTheCallIsNotRungAgain) {
-  ring_->WakeServer();
-  EXPECT_EQ(server_.Rings(), 0u);  // it was awake
-  server_.shared().asleep.store(1);
-  ring_->WakeServer();
-  EXPECT_EQ(server_.shared().asleep.load(), 0u);
-  EXPECT_EQ(server_.Rings(), 1u);
-  GiveUpOne();
-  EXPECT_EQ(server_.Rings(), 0u);
-}
-
 }  // namespace
 }  // namespace rope::client

@@ -76,14 +76,6 @@ TEST_F(DeviceRouterTest, TheSizeOfTheBatchDecidesWhereItRuns) {
   EXPECT_EQ(accelerator_->calls, 2);
 }
 
-TEST_F(DeviceRouterTest, WhatIsExpectedIsExpectedWhereItWillRun) {
-  const auto devices = Make(1000);
-  devices->PrepareFor(998);
-  devices->PrepareFor(1000);
-  EXPECT_THAT(host_->expected_bytes, ElementsAre(998));
-  EXPECT_THAT(accelerator_->expected_bytes, ElementsAre(1000));
-}
-
 TEST_F(DeviceRouterTest, AFaultIsReportedOnceAndItsWorkGoesToTheHost) {
   const auto devices = Make(0);
   accelerator_->answer = absl::InternalError("gone");

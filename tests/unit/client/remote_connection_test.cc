@@ -1,4 +1,4 @@
-#include "client/calls/call_runner.h"
+#include "client/remote_connection.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,18 +16,18 @@ using std::chrono::milliseconds;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// A runner that records its delays instead of sleeping.
-class CallRunnerTest : public ::testing::Test {
+// A connection that records its delays instead of sleeping.
+class RemoteConnectionTest : public ::testing::Test {
  protected:
   Result<grpc::ByteBuffer> Rotate(bool idempotent = true, ConnectOptions options = {},
                                   milliseconds timeout = std::chrono::seconds(30)) {
-    CallRunner runner(server_.target(), options,
-                      {.sleep = [this](microseconds delay) { delays_.push_back(delay); },
-                       .random = [] { return 0.0; }});
-    EXPECT_TRUE(runner.Connect(std::chrono::seconds(10)).ok());
+    RemoteConnection connection(server_.target(), options,
+                                {.sleep = [this](microseconds delay) { delays_.push_back(delay); },
+                                 .random = [] { return 0.0; }});
+    EXPECT_TRUE(connection.Connect(std::chrono::seconds(10)).ok());
     const grpc::Slice slice(std::string("request"));
-    return runner.Call("/rope.v1.RopeService/Rotate", grpc::ByteBuffer(&slice, 1), idempotent,
-                       {.timeout = timeout});
+    return connection.CallMethod("/rope.v1.RopeService/Rotate", grpc::ByteBuffer(&slice, 1),
+                                 idempotent, {.timeout = timeout});
   }
 
   // The first `failures` calls fail with `status`; the next one succeeds.
@@ -43,13 +43,13 @@ class CallRunnerTest : public ::testing::Test {
   std::vector<microseconds> delays_;
 };
 
-TEST_F(CallRunnerTest, TransientThenSuccessSleepsBetween) {
+TEST_F(RemoteConnectionTest, TransientThenSuccessSleepsBetween) {
   FailFirst(2, {grpc::StatusCode::UNAVAILABLE, "draining"});
   EXPECT_TRUE(Rotate().ok());
   EXPECT_THAT(delays_, ElementsAre(milliseconds(50), milliseconds(100)));
 }
 
-TEST_F(CallRunnerTest, TooManyTransientFailuresGiveTheLast) {
+TEST_F(RemoteConnectionTest, TooManyTransientFailuresGiveTheLast) {
   FailFirst(100, {grpc::StatusCode::UNAVAILABLE, "draining"});
   const auto reply = Rotate();
   EXPECT_EQ(reply.status().code(), StatusCode::kUnavailable);
@@ -57,7 +57,7 @@ TEST_F(CallRunnerTest, TooManyTransientFailuresGiveTheLast) {
   EXPECT_EQ(server_.rotate_calls(), 4);
 }
 
-TEST_F(CallRunnerTest, CallThatNeitherSideCancelledIsTransient) {
+TEST_F(RemoteConnectionTest, CallThatNeitherSideCancelledIsTransient) {
   FailFirst(1, {grpc::StatusCode::CANCELLED, "CANCELLED"});
   EXPECT_TRUE(Rotate().ok());
   FailFirst(100, {grpc::StatusCode::CANCELLED, "CANCELLED"});
@@ -66,25 +66,25 @@ TEST_F(CallRunnerTest, CallThatNeitherSideCancelledIsTransient) {
   EXPECT_TRUE(reply.status().detail().may_have_executed);
 }
 
-TEST_F(CallRunnerTest, AttemptsMaxOfOneNeverRetries) {
+TEST_F(RemoteConnectionTest, AttemptsMaxOfOneNeverRetries) {
   FailFirst(100, {grpc::StatusCode::UNAVAILABLE, "draining"});
   EXPECT_FALSE(Rotate(true, {.attempts_max = 1}).ok());
   EXPECT_EQ(server_.rotate_calls(), 1);
 }
 
-TEST_F(CallRunnerTest, TransientFailureNotIdempotentStops) {
+TEST_F(RemoteConnectionTest, TransientFailureNotIdempotentStops) {
   FailFirst(1, {grpc::StatusCode::UNAVAILABLE, "draining"});
   EXPECT_FALSE(Rotate(/*idempotent=*/false).ok());
   EXPECT_THAT(delays_, IsEmpty());
 }
 
-TEST_F(CallRunnerTest, PermanentFailureStops) {
+TEST_F(RemoteConnectionTest, PermanentFailureStops) {
   FailFirst(1, {grpc::StatusCode::INVALID_ARGUMENT, "x: got 1, want 2"});
   EXPECT_EQ(Rotate().status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(server_.rotate_calls(), 1);
 }
 
-TEST_F(CallRunnerTest, DelayInTheDetailsIsWaited) {
+TEST_F(RemoteConnectionTest, DelayInTheDetailsIsWaited) {
   v1::Error error =
       proto::ErrorMessageOf(absl::ResourceExhaustedError("queue: got 9 bytes, want at most 8"));
   error.set_retry_delay_ms(700);
@@ -94,7 +94,7 @@ TEST_F(CallRunnerTest, DelayInTheDetailsIsWaited) {
   EXPECT_THAT(delays_, ElementsAre(milliseconds(750)));
 }
 
-TEST_F(CallRunnerTest, DelayInTheTrailerIsWaited) {
+TEST_F(RemoteConnectionTest, DelayInTheTrailerIsWaited) {
   server_.OnRotate([this](grpc::CallbackServerContext& context, const std::string&, std::string&) {
     if (server_.rotate_calls() > 1) return grpc::Status::OK;
     context.AddTrailingMetadata("grpc-retry-pushback-ms", "300");
@@ -104,7 +104,7 @@ TEST_F(CallRunnerTest, DelayInTheTrailerIsWaited) {
   EXPECT_THAT(delays_, ElementsAre(milliseconds(350)));
 }
 
-TEST_F(CallRunnerTest, DelayPastTheDeadlineGivesTheFailure) {
+TEST_F(RemoteConnectionTest, DelayPastTheDeadlineGivesTheFailure) {
   v1::Error error = proto::ErrorMessageOf(absl::ResourceExhaustedError("full"));
   error.set_retry_delay_ms(60000);
   FailFirst(1, {grpc::StatusCode::RESOURCE_EXHAUSTED, "full", proto::EncodeStatusDetails(error)});
@@ -114,7 +114,7 @@ TEST_F(CallRunnerTest, DelayPastTheDeadlineGivesTheFailure) {
   EXPECT_THAT(delays_, IsEmpty());
 }
 
-TEST_F(CallRunnerTest, NoAnswerEndsAtTheDeadline) {
+TEST_F(RemoteConnectionTest, NoAnswerEndsAtTheDeadline) {
   server_.HangOnRotate();
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_EQ(Rotate(true, {}, milliseconds(50)).status().code(), StatusCode::kDeadlineExceeded);
@@ -122,7 +122,7 @@ TEST_F(CallRunnerTest, NoAnswerEndsAtTheDeadline) {
   EXPECT_THAT(delays_, IsEmpty());
 }
 
-TEST_F(CallRunnerTest, WithoutSpinningTheAnswerComesToo) {
+TEST_F(RemoteConnectionTest, WithoutSpinningTheAnswerComesToo) {
   FailFirst(0, grpc::Status::OK);
   EXPECT_TRUE(Rotate(true, {.spin = microseconds(0)}).ok());
 }
