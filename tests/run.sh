@@ -101,8 +101,8 @@ if (($# == 0)); then
     step sanitize_address tests/sanitize.sh address
     step sanitize_thread tests/sanitize.sh thread
   else
-    step sanitize_address tests/sanitize.sh address unit_proto 'fuzz:Cursor*:Wire*'
-    step sanitize_thread tests/sanitize.sh thread 'unit_kernels:TableCache*:WorkerPool*'
+    step sanitize_address tests/sanitize.sh address unit_proto fuzz_proto
+    step sanitize_thread tests/sanitize.sh thread unit_kernels_threads
   fi
 fi
 python3 -B tests/support/count_results.py "${steps[@]}" "$junit" || status=1

@@ -5,7 +5,7 @@
 #   thread:  ThreadSanitizer; tests without gRPC, because the gRPC packages are not instrumented
 #   PROGRAM: these test programs alone, each with the tests that match FILTER
 # The SIMD kernels are built without UBSan, which takes minutes for each of their files.
-# Example: tests/sanitize.sh address 'unit_server:Batcher*' fuzz
+# Example: tests/sanitize.sh address 'unit_server:Batcher*' fuzz_proto
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -16,7 +16,7 @@ fail() {
 
 # What ThreadSanitizer can check: none of these calls runs on gRPC's threads.
 on_grpcs_threads='Health*:GrpcStatus*:*PollLoop*:UnaryCall*:StreamCall*:ReceivedSlices*:Reflection*'
-thread_programs=('unit_kernels:TableCache*:WorkerPool*' unit_kernels_cuda unit_proto
+thread_programs=(unit_kernels_threads unit_kernels_cuda unit_proto
   unit_client_ring "unit_server:-$on_grpcs_threads" 'fuzz:Ring*' 'conformance:*PropertyTest*')
 
 case "${1:-}" in
@@ -28,7 +28,7 @@ readonly folder=build/$1
 programs=("${@:2}")
 [[ $1 == address || ${programs[*]} ]] || programs=("${thread_programs[@]}")
 
-# clang refuses GCC's precompiled headers, and without them a missing include is an error.
+# Without precompiled headers a missing include is an error.
 deploy/install_dependencies.sh --tests
 [[ -f $folder/build.ninja ]] || cmake -S . -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=Sanitized \
   -DCMAKE_CXX_FLAGS_SANITIZED=-O1 -DROPE_SANITIZE=$sanitizers \
@@ -45,5 +45,6 @@ if [[ ! ${programs[*]} ]]; then
 fi
 for program in "${programs[@]}"; do
   filter=${program#"${program%%:*}"}
-  "$folder/tests/${program%%:*}" --gtest_brief=1 "--gtest_filter=${filter#:}"
+  filter=${filter#:}
+  "$folder/tests/${program%%:*}" --gtest_brief=1 "--gtest_filter=${filter:-*}"
 done
