@@ -8,6 +8,7 @@
 
 #include "kernels/check.h"
 #include "proto/ipc/ring.h"
+#include "tests/bench/library_client.h"
 
 namespace rope::bench {
 namespace {
@@ -166,10 +167,8 @@ void SoakWorker::OnStream() {
 
 void SoakWorker::SendStream(uint64_t requests, bool dropped) {
   auto stream = peer_->client.OpenStream();
-  const auto rotation = peer_->client.Prepare(request_);
-  ROPE_CHECK(stream.ok() && rotation.ok());
-  client::RotateRequest call{.prepared = *rotation, .positions = request_.positions};
-  call.tensors = {{.data = peer_->input, .output = peer_->output}};
+  ROPE_CHECK(stream.ok());
+  const client::RotateRequest call = Prepared(peer_->client, request_);
   std::vector<std::future<Result<client::RotateReply>>> replies;
   for (; requests > 0; --requests) replies.push_back(stream->RotateFuture(call));
   if (dropped) stream->Cancel();

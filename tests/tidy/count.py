@@ -5,24 +5,23 @@ A unit is a header with its source. A line of code is neither blank nor comment.
 Usage: count.py [ROOT...]      several trees: a column for each, such as a commit before and now
 """
 import pathlib
-import re
 import sys
 
 sys.dont_write_bytecode = True
 import tidy  # noqa: E402  (after the line above, so that it leaves nothing in the tree)
 
 PRODUCTION = ("proto", "kernels", "server", "client")
-WALKS = ("unary", "stream", "ring")
 
 
-def sums(tree, folders):
-    """Returns {"files": ..., "lines": ...} of the C++ and CUDA in folders."""
+def sums(tree, sizes, folders):
+    """Returns {"files": ..., "lines": ...} of the C++ and CUDA in folders. sizes: of all rooms."""
     names = [name for name in tree.named(*tidy.CODE_SUFFIXES) if name.split("/")[0] in folders]
+    rooms = [size for room, size in sizes.items() if room.split("/")[0] in folders]
     return {
         "files": len(names),
-        "units": len({name.rpartition(".")[0] for name in names}),
+        "units": sum(units for _, units in rooms),
         "lines": sum(len(tree.text(name).splitlines()) for name in names),
-        "lines of code": sum(tidy.code_lines(tree.text(name)) for name in names),
+        "lines of code": sum(lines for lines, _ in rooms),
     }
 
 
@@ -30,26 +29,20 @@ def test_programs(tree):
     """Returns the number of calls of rope_test, and of functions that call it once, in lists."""
     lists = tidy.reached_lists(tree)
     registering = tidy.registering_commands(tree, lists) - {"add_test"}
-    wrapped, function = 0, None
-    for command, arguments in [both for name in lists for both in tidy.cmake_commands(tree, name)]:
-        if command == "function":
-            function = arguments[0]
-        elif command == "endfunction":
-            function = None
-        elif command in registering and function is None:
-            wrapped += 1
-    return wrapped
+    return sum(1 for function, command in tidy.calls_in(tree, lists)
+               if function is None and command in registering)
 
 
 def measure(root):
     tree = tidy.Tree(root)
+    sizes = tidy.room_sizes(tree)
     rows = {}
     for what, folders in (("production", PRODUCTION), ("tests", ("tests",))):
-        rows |= {f"{what}: {key}": value for key, value in sums(tree, folders).items()}
+        rows |= {f"{what}: {key}": value for key, value in sums(tree, sizes, folders).items()}
     rows["test programs"] = test_programs(tree)
     rows["tests: TEST, TEST_F, TEST_P"] = sum(
         len(tidy.GTEST.findall(tree.text(name))) for name in tree.named(".cc"))
-    for folder, (lines, units) in sorted(tidy.room_sizes(tree).items()):
+    for folder, (lines, units) in sorted(sizes.items()):
         if folder.split("/")[0] in PRODUCTION:
             rows[f"{folder}: lines of code, units"] = f"{lines}, {units}"
     return rows

@@ -314,15 +314,23 @@ def reached_lists(tree):
     return reached
 
 
-def registering_commands(tree, lists):
-    """Returns rope_test, add_test and every function of these lists that calls one of them."""
-    found, function = {"rope_test", "add_test"}, None
+def calls_in(tree, lists):
+    """Yields (function, command) for every call in these lists; function is None outside of one."""
+    function = None
     for command, arguments in [both for name in lists for both in cmake_commands(tree, name)]:
         if command == "function":
             function = arguments[0]
         elif command == "endfunction":
             function = None
-        elif function and command in found:
+        else:
+            yield function, command
+
+
+def registering_commands(tree, lists):
+    """Returns rope_test, add_test and every function of these lists that calls one of them."""
+    found = {"rope_test", "add_test"}
+    for function, command in calls_in(tree, lists):
+        if function and command in found:
             found.add(function)
     return found
 
