@@ -26,18 +26,6 @@ const char* Name(ServingStatus status) {
   return "UNKNOWN";
 }
 
-const char* Name(Pairing pairing) {
-  switch (pairing) {
-    case Pairing::kHalf:
-      return "half";
-    case Pairing::kInterleaved:
-      return "interleaved";
-    case Pairing::kUnspecified:
-      break;
-  }
-  return "unspecified";
-}
-
 Client::Client(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {}
 
 Result<Client> Client::Connect(const std::string& target, const ConnectOptions& options) {

@@ -22,7 +22,7 @@ namespace {
 std::string ScalingOf(const DescribeReply& reply, size_t index) {
   const RopeConfig& config = reply.config;
   const double exponent = -static_cast<double>(index) / static_cast<double>(reply.inv_freq.size());
-  const double plain = std::pow(config.rope_theta.value_or(10000), exponent);
+  const double plain = std::pow(config.rope_theta, exponent);
   const double ratio = reply.inv_freq[index] / plain;
   const double factor = config.factor.value_or(1);
   switch (index < reply.scaling.size() ? reply.scaling[index] : FrequencyScaling::kUnspecified) {
@@ -41,23 +41,19 @@ std::string ScalingOf(const DescribeReply& reply, size_t index) {
   return absl::StrFormat("x %.6g", ratio);
 }
 
-std::string RopeType(const RopeConfig& config) {
-  return config.rope_type.empty() ? "default" : config.rope_type;
-}
-
 void PrintHead(const DescribeReply& reply) {
   const RopeConfig& config = reply.config;
-  absl::PrintF("type              %s\n", RopeType(config));
+  absl::PrintF("type              %s\n", Name(config.rope_type));
   if (!reply.layer_type.empty()) absl::PrintF("layer type        %s\n", reply.layer_type);
-  absl::PrintF("theta             %.17g\n", config.rope_theta.value_or(0));
+  absl::PrintF("theta             %.17g\n", config.rope_theta);
   absl::PrintF("head_dim          %d\n", config.head_dim.value_or(0));
   absl::PrintF("rotary_dim        %d\n", config.rotary_dim.value_or(0));
-  absl::PrintF("pairing           %s\n", reply.pairing == Pairing::kUnspecified
-                                             ? "not said: rotate needs --pairing"
-                                             : Name(reply.pairing));
-  if (reply.channel_order != Pairing::kUnspecified) {
+  absl::PrintF("pairing           %s\n", reply.pairing.has_value()
+                                             ? Name(*reply.pairing)
+                                             : "not said: rotate needs --pairing");
+  if (reply.channel_order.has_value()) {
     absl::PrintF("channel order     the model's code leaves pairs as %s\n",
-                 Name(reply.channel_order));
+                 Name(*reply.channel_order));
   }
   if (config.factor.has_value()) absl::PrintF("factor            %.17g\n", *config.factor);
   if (config.original_max_position_embeddings.has_value()) {
@@ -66,9 +62,9 @@ void PrintHead(const DescribeReply& reply) {
   if (config.max_position_embeddings.has_value()) {
     absl::PrintF("length            %d\n", *config.max_position_embeddings);
   }
-  if (!config.mrope_section.empty()) {
-    absl::PrintF("mrope             %s%s\n", absl::StrJoin(config.mrope_section, ", "),
-                 config.mrope_interleaved.value_or(false) ? ", interleaved" : "");
+  if (config.mrope.has_value() && config.mrope->axes.empty()) {
+    absl::PrintF("mrope             %s%s\n", absl::StrJoin(config.mrope->section, ", "),
+                 config.mrope->layout == Mrope::Layout::kInterleaved ? ", interleaved" : "");
   }
   if (reply.ramp.has_value()) {
     absl::PrintF("ramp              index %.6g to %.6g, wavelength %.6g to %.6g positions\n",
@@ -78,7 +74,7 @@ void PrintHead(const DescribeReply& reply) {
   absl::PrintF("attention factor  %.17g\n", reply.attention_factor);
   absl::PrintF("for seq_len       %d%s\n", reply.seq_len,
                reply.depends_on_seq_len ? " (another length gives other numbers)" : "");
-  if (reply.precision == Precision::kHf) absl::PrintF("precision         hf\n");
+  if (config.precision == Precision::kHf) absl::PrintF("precision         hf\n");
   if (reply.float32_angle_position > 0) {
     absl::PrintF("float32 angles    off by up to %.3g in cos and sin up to position %d\n",
                  reply.float32_angle_error, reply.float32_angle_position);

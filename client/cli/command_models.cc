@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -15,6 +16,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+std::string_view PairingName(const Model& model) {
+  return model.pairing.has_value() ? Name(*model.pairing) : "unspecified";
+}
+
 Json JsonOf(const Model& model) {
   return {{"name", model.name},
           {"origin", model.origin},
@@ -22,7 +27,7 @@ Json JsonOf(const Model& model) {
           {"rope_theta", model.rope_theta},
           {"head_dim", model.head_dim},
           {"rotary_dim", model.rotary_dim},
-          {"pairing", Name(model.pairing)},
+          {"pairing", PairingName(model)},
           {"num_heads", model.num_heads},
           {"num_kv_heads", model.num_kv_heads},
           {"max_position_embeddings", model.max_position_embeddings},
@@ -38,7 +43,7 @@ void PrintTable(const std::vector<Model>& models) {
   for (const Model& model : models) {
     absl::PrintF("%-*s %-12s %10g %8d %6d %-11s %9s %9d %s%s\n", name_width, model.name,
                  model.rope_type, model.rope_theta, model.head_dim, model.rotary_dim,
-                 Name(model.pairing), absl::StrCat(model.num_heads, "/", model.num_kv_heads),
+                 PairingName(model), absl::StrCat(model.num_heads, "/", model.num_kv_heads),
                  model.max_position_embeddings, model.origin,
                  model.layer_types.empty()
                      ? ""

@@ -86,7 +86,7 @@ Result<RotateRequest> RequestOf(const Arguments& arguments) {
       return Status(StatusCode::kInvalidArgument,
                     absl::StrCat("--cos: got it and --", flag.name, ", want one of them"));
     }
-    const Result<Pairing> pairing = PairingOf(arguments);
+    const auto pairing = PairingOf(arguments);
     if (!pairing.ok()) return pairing.status();
     request.rope.pairing = *pairing;
   } else {

@@ -161,17 +161,10 @@ std::vector<Flag> WithRopeFlags(std::vector<Flag> flags) {
   return all;
 }
 
-Result<Pairing> PairingOf(const Arguments& arguments) {
-  return ChoiceOf<Pairing>(arguments, "pairing",
-                           {{"", Pairing::kUnspecified},
-                            {"half", Pairing::kHalf},
-                            {"interleaved", Pairing::kInterleaved}});
-}
-
-Result<Precision> PrecisionOf(const Arguments& arguments) {
-  return ChoiceOf<Precision>(
-      arguments, "precision",
-      {{"", Precision::kUnspecified}, {"exact", Precision::kExact}, {"hf", Precision::kHf}});
+Result<std::optional<Pairing>> PairingOf(const Arguments& arguments) {
+  return ChoiceOf<std::optional<Pairing>>(
+      arguments, "pairing",
+      {{"", std::nullopt}, {"half", Pairing::kHalf}, {"interleaved", Pairing::kInterleaved}});
 }
 
 std::string ConfigPathOf(const Arguments& arguments) {
@@ -203,18 +196,20 @@ Result<RopeSpec> ReadRopeFlags(const Arguments& arguments, const std::string& pr
     }
     spec.layer = static_cast<int32_t>(*layer);
   }
-  const Result<Pairing> pairing = PairingOf(arguments);
+  const auto pairing = PairingOf(arguments);
   if (!pairing.ok()) return pairing.status();
   spec.pairing = *pairing;
   const auto compat = ChoiceOf<Compat>(arguments, "compat",
-                                       {{"", Compat::kUnspecified},
+                                       {{"", Compat::kDefault},
                                         {"hf", Compat::kHf},
                                         {"vllm", Compat::kVllm},
                                         {"llamacpp", Compat::kLlamacpp},
                                         {"deepseek", Compat::kDeepseek}});
   if (!compat.ok()) return compat.status();
   spec.compat = *compat;
-  const Result<Precision> precision = PrecisionOf(arguments);
+  const auto precision = ChoiceOf<std::optional<Precision>>(
+      arguments, "precision",
+      {{"", std::nullopt}, {"exact", Precision::kExact}, {"hf", Precision::kHf}});
   if (!precision.ok()) return precision.status();
   spec.precision = *precision;
   return spec;

@@ -74,7 +74,7 @@ Result<RopeSpec> NamedRopeOf(const Arguments& arguments, const std::string& pref
 // Flags with the prefix "from_", for commands that move rotated vectors, and whether one is given.
 std::vector<Flag> FromRopeFlags();
 bool HasFromRope(const Arguments& arguments);
-Result<Pairing> PairingOf(const Arguments& arguments);  // unspecified where no flag says it
+Result<std::optional<Pairing>> PairingOf(const Arguments& arguments);
 
 // Say why on stderr, and return the exit status.
 int Fail(const Status& status);

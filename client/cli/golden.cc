@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
-#include "proto/wire/float16.h"
+#include "kernels/dtype/float16.h"
 
 namespace rope::client {
 namespace {
@@ -111,12 +111,12 @@ class Fields {
   Status status_;
 };
 
-Pairing ReadPairing(Fields& fields) {
+std::optional<Pairing> ReadPairing(Fields& fields) {
   const std::string text = fields.Text("pairing");
   if (text == "half") return Pairing::kHalf;
   if (text == "interleaved") return Pairing::kInterleaved;
   fields.Fail("pairing", text, "half or interleaved");
-  return Pairing::kUnspecified;
+  return std::nullopt;
 }
 
 GoldenTensor ReadTensorInto(Fields& fields, const GoldenFile& golden, Role role) {
@@ -138,8 +138,8 @@ double Load(const std::byte* element, DType dtype) {
   }
   uint16_t bits = 0;
   std::memcpy(&bits, element, sizeof(bits));
-  return static_cast<double>(dtype == DType::kFloat16 ? proto::FloatFromHalf(bits)
-                                                      : proto::FloatFromBFloat16(bits));
+  return static_cast<double>(dtype == DType::kFloat16 ? kernels::FromFloat16(bits)
+                                                      : kernels::FromBFloat16(bits));
 }
 
 double Ratio(double error, double tolerance) {
@@ -198,8 +198,8 @@ std::vector<std::byte> Store(const std::vector<double>& values, DType dtype) {
       const auto value = static_cast<float>(values[i]);
       std::memcpy(&bytes[i * width], &value, width);
     } else {
-      const uint16_t bits = dtype == DType::kFloat16 ? proto::HalfFromDouble(values[i])
-                                                     : proto::BFloat16FromDouble(values[i]);
+      const uint16_t bits =
+          dtype == DType::kFloat16 ? kernels::ToFloat16(values[i]) : kernels::ToBFloat16(values[i]);
       std::memcpy(&bytes[i * width], &bits, width);
     }
   }

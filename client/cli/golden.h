@@ -32,7 +32,7 @@ struct GoldenTensor {
 struct GoldenFile {
   std::string config_json;
   std::string layer_type;  // empty: the config has one entry
-  Pairing pairing = Pairing::kUnspecified;
+  std::optional<Pairing> pairing = {};
   int64_t head_dim = 0;
   int64_t rotary_dim = 0;
   int64_t tokens = 0;

@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "client/cli/kernels_config.h"
 #include "client/error.h"
 #include "kernels/canonical_text.h"
 #include "kernels/config/config_json.h"
@@ -59,12 +58,9 @@ absl::StatusOr<kernels::LayerRope> ReadRope(const kernels::ModelConfig& config,
   ROPE_ASSIGN_OR_RETURN(kernels::LayerConfig layer, config.Layer(choice));
   const kernels::Preset* const preset = PresetOf(spec);
   if (preset != nullptr && spec.sub_config.empty()) layer.pairing = preset->pairing;
-  if (spec.precision == Precision::kHf) {
-    layer.config.precision = kernels::Precision::kHuggingFace;
-  }
+  layer.config.precision = spec.precision.value_or(Precision::kExact);
   if (layer.rotates) ROPE_RETURN_IF_ERROR(kernels::Validate(layer.config));
-  return kernels::ReadLayer(std::move(layer), KernelsPairing(spec.pairing),
-                            KernelsCompat(spec.compat));
+  return kernels::ReadLayer(std::move(layer), spec.pairing, spec.compat);
 }
 
 // REQUIRES: CheckOptions.
@@ -108,23 +104,14 @@ Reading ReadingOf(const kernels::Reading& reading) {
 
 DescribeReply ReplyOf(const kernels::Description& from) {
   DescribeReply reply;
-  if (from.pairing.has_value()) {
-    reply.pairing =
-        *from.pairing == kernels::Pairing::kHalf ? Pairing::kHalf : Pairing::kInterleaved;
-  }
-  if (from.channel_order.has_value()) {
-    reply.channel_order =
-        *from.channel_order == kernels::Pairing::kHalf ? Pairing::kHalf : Pairing::kInterleaved;
-  }
+  reply.pairing = from.pairing;
+  reply.channel_order = from.channel_order;
   reply.layer_type = from.layer_type;
   reply.rotates = from.rotates;
   reply.seq_len = from.seq_len;
   reply.warnings = from.warnings;
-  reply.precision = Precision::kUnspecified;
   if (!from.rotates) return reply;
-  reply.config = ClientConfigOf(from.config);
-  reply.precision =
-      from.config.precision == kernels::Precision::kExact ? Precision::kExact : Precision::kHf;
+  reply.config = from.config;
   reply.depends_on_seq_len = from.depends_on_seq_len;
   reply.attention_factor = from.attention_factor;
   reply.inv_freq = from.inv_freq;

@@ -1,10 +1,15 @@
 #include "client/codec/messages.h"
 
+#include <optional>
 #include <string>
+#include <utility>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/error.h"
+#include "proto/error.h"
+#include "proto/wire/rope_config.h"
 
 namespace rope::client {
 namespace {
@@ -14,128 +19,19 @@ std::vector<T> ToVector(const Field& field) {
   return std::vector<T>(field.begin(), field.end());
 }
 
-Pairing FromMessage(v1::Pairing pairing) {
-  switch (pairing) {
-    case v1::PAIRING_HALF:
-      return Pairing::kHalf;
-    case v1::PAIRING_INTERLEAVED:
-      return Pairing::kInterleaved;
-    default:
-      return Pairing::kUnspecified;
-  }
+// An unknown value is unset.
+std::optional<Pairing> FromMessage(v1::Pairing pairing) {
+  const auto read = proto::ReadPairing(pairing);
+  return read.ok() ? *read : std::nullopt;
 }
 
-void SetConfig(const RopeConfig& config, v1::RopeConfig& message) {
-  message.set_rope_type(config.rope_type);
-  // A macro, because the field's name occurs in three identifiers.
-#define ROPE_SET(field) \
-  if (config.field.has_value()) message.set_##field(*config.field)
-  ROPE_SET(rope_theta);
-  ROPE_SET(head_dim);
-  ROPE_SET(rotary_dim);
-  ROPE_SET(partial_rotary_factor);
-  ROPE_SET(max_position_embeddings);
-  ROPE_SET(original_max_position_embeddings);
-  ROPE_SET(factor);
-  ROPE_SET(attention_factor);
-  ROPE_SET(mscale);
-  ROPE_SET(mscale_all_dim);
-  ROPE_SET(beta_fast);
-  ROPE_SET(beta_slow);
-  ROPE_SET(truncate);
-  ROPE_SET(low_freq_factor);
-  ROPE_SET(high_freq_factor);
-  ROPE_SET(mrope_interleaved);
-  ROPE_SET(reverse);
-  ROPE_SET(attn_factor);
-  ROPE_SET(alpha);
-  ROPE_SET(mixed_b);
-  ROPE_SET(rotary_offset);
-#undef ROPE_SET
-  message.mutable_short_factor()->Add(config.short_factor.begin(), config.short_factor.end());
-  message.mutable_long_factor()->Add(config.long_factor.begin(), config.long_factor.end());
-  message.mutable_mrope_section()->Add(config.mrope_section.begin(), config.mrope_section.end());
-  message.mutable_mrope_axes()->Add(config.mrope_axes.begin(), config.mrope_axes.end());
-  // The client's enumerators have the same values as those of the schema.
-  if (config.ramp != YarnRamp::kUnspecified) {
-    message.set_ramp(static_cast<v1::YarnRamp>(config.ramp));
-  }
-  if (config.longrope_branch != LongropeBranch::kUnspecified) {
-    message.set_longrope_branch(static_cast<v1::LongropeBranch>(config.longrope_branch));
-  }
-  if (config.mrope_layout != MropeLayout::kUnspecified) {
-    message.set_mrope_layout(static_cast<v1::MropeLayout>(config.mrope_layout));
-  }
-  if (config.seq_len_policy != SeqLenPolicy::kUnspecified) {
-    message.set_seq_len_policy(static_cast<v1::SeqLenPolicy>(config.seq_len_policy));
-  }
-  if (config.xpos.has_value()) {
-    message.mutable_xpos()->set_scale_base(config.xpos->scale_base);
-    message.mutable_xpos()->set_centre(config.xpos->centre);
-  }
-  if (!config.inv_freq.empty()) {
-    message.mutable_inv_freq()->set_dtype(v1::DTYPE_FP64);
-    message.mutable_inv_freq()->add_shape(static_cast<int64_t>(config.inv_freq.size()));
-    message.mutable_inv_freq()->mutable_numbers()->Add(config.inv_freq.begin(),
-                                                       config.inv_freq.end());
-  }
-}
-
-RopeConfig FromMessage(const v1::RopeConfig& message) {
-  RopeConfig config;
-  config.rope_type = message.rope_type();
-#define ROPE_GET(field) \
-  if (message.has_##field()) config.field = message.field()
-  ROPE_GET(rope_theta);
-  ROPE_GET(head_dim);
-  ROPE_GET(rotary_dim);
-  ROPE_GET(partial_rotary_factor);
-  ROPE_GET(max_position_embeddings);
-  ROPE_GET(original_max_position_embeddings);
-  ROPE_GET(factor);
-  ROPE_GET(attention_factor);
-  ROPE_GET(mscale);
-  ROPE_GET(mscale_all_dim);
-  ROPE_GET(beta_fast);
-  ROPE_GET(beta_slow);
-  ROPE_GET(truncate);
-  ROPE_GET(low_freq_factor);
-  ROPE_GET(high_freq_factor);
-  ROPE_GET(mrope_interleaved);
-  ROPE_GET(reverse);
-  ROPE_GET(attn_factor);
-  ROPE_GET(alpha);
-  ROPE_GET(mixed_b);
-  ROPE_GET(rotary_offset);
-#undef ROPE_GET
-  config.short_factor = ToVector<double>(message.short_factor());
-  config.long_factor = ToVector<double>(message.long_factor());
-  config.mrope_section = ToVector<int64_t>(message.mrope_section());
-  config.mrope_axes = ToVector<int32_t>(message.mrope_axes());
-  config.ramp = static_cast<YarnRamp>(message.ramp());
-  config.longrope_branch = static_cast<LongropeBranch>(message.longrope_branch());
-  config.mrope_layout = static_cast<MropeLayout>(message.mrope_layout());
-  config.seq_len_policy = static_cast<SeqLenPolicy>(message.seq_len_policy());
-  if (message.has_xpos()) {
-    config.xpos = {.scale_base = message.xpos().scale_base(), .centre = message.xpos().centre()};
-  }
-  config.inv_freq = ToVector<double>(message.inv_freq().numbers());
-  return config;
+Status BadConfig(const absl::Status& status) {
+  const proto::ErrorParts parts = proto::PartsOf(status);
+  return MakeError(Reason::kInternal, absl::StrCat("reply: config.", parts.field), parts.got,
+                   parts.want);
 }
 
 }  // namespace
-
-v1::Pairing ToMessage(Pairing pairing) {
-  switch (pairing) {
-    case Pairing::kHalf:
-      return v1::PAIRING_HALF;
-    case Pairing::kInterleaved:
-      return v1::PAIRING_INTERLEAVED;
-    case Pairing::kUnspecified:
-      break;
-  }
-  return v1::PAIRING_UNSPECIFIED;
-}
 
 v1::DType ToMessage(DType dtype) {
   switch (dtype) {
@@ -176,14 +72,20 @@ Status SetRope(const RopeSpec& spec, absl::string_view field, v1::RopeSpec& mess
   if (!spec.model.empty()) message.set_model(spec.model);
   if (!spec.config_id.empty()) message.set_config_id(spec.config_id);
   if (!spec.config_json.empty()) message.set_config_json(spec.config_json);
-  if (spec.config.has_value()) SetConfig(*spec.config, *message.mutable_config());
+  std::optional<Precision> precision = spec.precision;
+  if (spec.config.has_value()) {
+    *message.mutable_config() = proto::WriteRopeConfig(*spec.config);
+    if (!precision.has_value() && spec.config->precision != Precision::kExact) {
+      precision = spec.config->precision;
+    }
+  }
   if (spec.layer.has_value()) message.set_layer(*spec.layer);
   message.set_layer_type(spec.layer_type);
   if (spec.first_layer.has_value()) message.set_first_layer(*spec.first_layer);
   message.set_sub_config(spec.sub_config);
-  message.set_pairing(ToMessage(spec.pairing));
-  message.set_compat(static_cast<v1::Compat>(spec.compat));
-  message.set_precision(static_cast<v1::Precision>(spec.precision));
+  message.set_pairing(proto::WritePairing(spec.pairing));
+  message.set_compat(proto::WriteCompat(spec.compat));
+  message.set_precision(proto::WritePrecision(precision));
   return {};
 }
 
@@ -199,17 +101,19 @@ Result<v1::DescribeRequest> ToMessage(const DescribeRequest& request) {
   return message;
 }
 
-DescribeReply FromMessage(const v1::DescribeResponse& message) {
+Result<DescribeReply> FromMessage(const v1::DescribeResponse& message) {
+  absl::StatusOr<RopeConfig> config = proto::ReadRopeConfig(message.config());
+  if (!config.ok()) return BadConfig(config.status());
   DescribeReply reply;
   reply.config_id = message.config_id();
-  reply.config = FromMessage(message.config());
+  reply.config = *std::move(config);
+  if (message.precision() == v1::PRECISION_HF) reply.config.precision = Precision::kHf;
   reply.pairing = FromMessage(message.pairing());
   reply.channel_order = FromMessage(message.channel_order());
   reply.layer_type = message.layer_type();
   reply.rotates = message.rotates();
   reply.seq_len = message.seq_len();
   reply.depends_on_seq_len = message.depends_on_seq_len();
-  reply.precision = static_cast<Precision>(message.precision());
   reply.attention_factor = message.attention_factor();
   reply.inv_freq = ToVector<double>(message.inv_freq());
   reply.wavelengths = ToVector<double>(message.wavelengths());
@@ -245,14 +149,16 @@ v1::DescribeResponse ToMessage(const DescribeReply& reply) {
   v1::DescribeResponse message;
   message.set_config_id(reply.config_id);
   // A layer that does not rotate has no config.
-  if (reply.rotates) SetConfig(reply.config, *message.mutable_config());
-  message.set_pairing(ToMessage(reply.pairing));
-  message.set_channel_order(ToMessage(reply.channel_order));
+  if (reply.rotates) {
+    *message.mutable_config() = proto::WriteRopeConfig(reply.config);
+    message.set_precision(proto::WritePrecision(reply.config.precision));
+  }
+  message.set_pairing(proto::WritePairing(reply.pairing));
+  message.set_channel_order(proto::WritePairing(reply.channel_order));
   message.set_layer_type(reply.layer_type);
   message.set_rotates(reply.rotates);
   message.set_seq_len(reply.seq_len);
   message.set_depends_on_seq_len(reply.depends_on_seq_len);
-  message.set_precision(static_cast<v1::Precision>(reply.precision));
   message.set_attention_factor(reply.attention_factor);
   message.mutable_inv_freq()->Add(reply.inv_freq.begin(), reply.inv_freq.end());
   message.mutable_wavelengths()->Add(reply.wavelengths.begin(), reply.wavelengths.end());

@@ -18,7 +18,6 @@
 namespace rope::client {
 
 v1::DType ToMessage(DType dtype);
-v1::Pairing ToMessage(Pairing pairing);
 // The error of alternatives of which more than one is given; OK for at most one. `given` pairs each
 // alternative's name with whether it is set.
 Status CheckOneOf(absl::string_view field, absl::Span<const std::pair<const char*, bool>> given);
@@ -29,7 +28,8 @@ Status SetRope(const RopeSpec& spec, absl::string_view field, v1::RopeSpec& mess
 // INVALID_ARGUMENT: as SetRope.
 Result<v1::DescribeRequest> ToMessage(const DescribeRequest& request);
 
-DescribeReply FromMessage(const v1::DescribeResponse& message);
+// INTERNAL: a config that this library cannot read.
+Result<DescribeReply> FromMessage(const v1::DescribeResponse& message);
 // The message that FromMessage made `reply` of, where it came from a server.
 v1::DescribeResponse ToMessage(const DescribeReply& reply);
 Model FromMessage(const v1::Model& message);

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/codec/messages.h"
 #include "client/error.h"
+#include "proto/wire/rope_config.h"
 
 namespace rope::client {
 namespace {
@@ -190,8 +191,8 @@ Status SetConstants(const RotateRequest& request, v1::RotateRequest& head) {
   if (request.output_dtype.has_value()) {
     head.mutable_output()->set_dtype(ToMessage(*request.output_dtype));
   }
-  if (request.channel_order != Pairing::kUnspecified) {
-    head.mutable_output()->set_channel_order(ToMessage(request.channel_order));
+  if (request.channel_order.has_value()) {
+    head.mutable_output()->set_channel_order(proto::WritePairing(request.channel_order));
   }
   bool other_layout = false;
   for (const TensorView& view : request.tensors) other_layout |= !view.output_layout.empty();

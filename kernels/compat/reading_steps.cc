@@ -64,7 +64,7 @@ void FixMscale(double mscale, double all_dim, std::string_view sentence, CompatC
 bool HasFourthAxis(const Mrope& mrope) {
   const int64_t columns = mrope.section[0] + mrope.section[1] + mrope.section[2];
   for (int64_t j = 0; j < columns; ++j) {
-    if (j % 3 != 0 && mrope.Axis(j) == 0) return true;
+    if (j % 3 != 0 && AxisOf(mrope, j) == 0) return true;
   }
   return false;
 }

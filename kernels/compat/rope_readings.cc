@@ -147,13 +147,13 @@ std::string_view Name(Compat compat) {
   switch (compat) {
     case Compat::kDefault:
       return "default";
-    case Compat::kHuggingFace:
+    case Compat::kHf:
       return "hf";
     case Compat::kVllm:
       return "vllm";
-    case Compat::kLlamaCpp:
+    case Compat::kLlamacpp:
       return "llamacpp";
-    case Compat::kDeepSeek:
+    case Compat::kDeepseek:
       return "deepseek";
   }
   return "invalid";
@@ -162,7 +162,7 @@ std::string_view Name(Compat compat) {
 absl::StatusOr<CompatConfig> ApplyCompat(const RopeConfig& config, Compat compat,
                                          const ModelNames& names) {
   if (compat == Compat::kDefault) return CompatConfig{.config = config, .changes = {}};
-  const EngineEntry* entry = compat == Compat::kDeepSeek
+  const EngineEntry* entry = compat == Compat::kDeepseek
                                  ? NewestEntry(Name(compat), {}, Family::kDeepSeek)
                                  : NewestEntry(Name(compat), names, FamilyOfType(config));
   if (entry == nullptr) return HasNo(compat, "reading of this model that was checked");
@@ -232,7 +232,7 @@ std::vector<ColumnScaling> ScalingOf(const ResolvedRope& rope,
   const auto plain = config.inv_freq.empty()
                          ? UnscaledFrequencies(config, rope.head_dim(), rope.rotary_dim())
                          : evaluated.inv_freq;
-  const bool blends = config.rope_type == RopeType::kYarn || config.rope_type == RopeType::kLlama3;
+  const bool blends = RampOf(rope).has_value();
   const long double rounding = config.precision == Precision::kExact ? 1e-15L : 1e-5L;
   std::vector<ColumnScaling> columns;
   for (size_t i = 0; i < evaluated.inv_freq.size(); ++i) {

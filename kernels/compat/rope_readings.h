@@ -21,14 +21,6 @@
 
 namespace rope::kernels {
 
-enum class Compat {
-  kDefault,      // Hugging Face; dynamic and longrope by sequence
-  kHuggingFace,  // Hugging Face; dynamic and longrope by the longest sequence of the call
-  kVllm,
-  kLlamaCpp,
-  kDeepSeek,  // DeepSeek's model code
-};
-
 // "default", "hf", "vllm", "llamacpp", "deepseek".
 std::string_view Name(Compat compat);
 
@@ -44,10 +36,10 @@ absl::StatusOr<CompatConfig> ApplyCompat(const RopeConfig& config, Compat compat
 
 // An engine with different numbers.
 struct Reading {
-  std::string engine;                // "hf", "vllm", "sglang", "llamacpp", "deepseek"
-  std::string version;               // the versions that were checked: "5.23.0", "0.22.0 to 0.29.0"
-  std::string difference;            // in words
-  double attention_factor = 0;       // 0 if it has no such rotation
+  std::string engine;           // "hf", "vllm", "sglang", "llamacpp", "deepseek"
+  std::string version;          // the versions that were checked: "5.23.0", "0.22.0 to 0.29.0"
+  std::string difference;       // in words
+  double attention_factor = 0;  // 0 if it has no such rotation
   // Largest relative difference of an inverse frequency; infinity: other channels turn.
   double inv_freq_max_relative = 0;
 };
@@ -68,13 +60,13 @@ struct Ramp {
   double high_wavelength = 0;
 };
 
-// The ramp of yarn and llama3; unset for the other types.
+// The ramp of a type that blends; unset for the other types.
 std::optional<Ramp> RampOf(const ResolvedRope& rope);
 
 // The effect of the scaling on one frequency.
 enum class ColumnScaling {
   kKept,
-  kBlended,  // between kept and divided by the factor (yarn, llama3)
+  kBlended,  // between kept and divided by the factor, on a ramp
   kScaled,   // divided by the factor, or changed in another way
   kStill,    // frequency 0: does not rotate
 };

@@ -41,7 +41,7 @@ enum class RemarkKind {
   kNoEffect,          // a factor without a rope_type that uses it
   kFactorBelowOne,    // scaling that turns faster
   kEqualFrequencyFactors,
-  kNoExtension,       // llama3 with a length that is not extended
+  kNoExtension,       // a scaling whose length is not extended
   kNoOriginalLength,  // yarn or longrope without original_max_position_embeddings
   kLoneMscale,        // mscale without mscale_all_dim, or the other way round
   kMissingPart,       // not all files of the model were read

@@ -51,7 +51,8 @@ struct YarnEdges {
 YarnEdges YarnRampEdges(const RopeConfig& config, int64_t rotary_dim, bool truncate);
 
 // The indices whose frequencies make `fast` and `slow` turns over the original length, neither
-// rounded nor clamped to the columns. REQUIRES: a valid yarn or llama3 config.
+// rounded nor clamped to the columns. REQUIRES: a valid config of a
+// type that has a ramp.
 YarnEdges TurnEdges(const RopeConfig& config, int64_t rotary_dim, double fast, double slow);
 
 // The multiplier on cos and sin. With `ignore_explicit` it is computed as if attention_factor were

@@ -294,13 +294,17 @@ absl::Status CheckXPos(const RopeConfig& config) {
   if (config.mrope.has_value()) {
     return Invalid("xpos", "xpos and mrope_section", "only one of them: xPos has one axis");
   }
-  if (config.precision == Precision::kHuggingFace) {
+  if (config.precision == Precision::kHf) {
     return Invalid("xpos", "xpos with precision hf", "precision exact: Hugging Face has no xPos");
   }
   return absl::OkStatus();
 }
 
 }  // namespace
+
+bool RequiresOriginalLength(RopeType type) {
+  return type == RopeType::kYarn || type == RopeType::kLongrope || type == RopeType::kLlama3;
+}
 
 absl::Status Validate(const RopeConfig& config, std::optional<int64_t> head_dim) {
   if (config.head_dim.has_value()) head_dim = config.head_dim;

@@ -5,18 +5,11 @@
 #include <cstdint>
 #include <string_view>
 
+#include "rope/config.h"
+
 namespace rope::kernels {
 
-// The two channels that form a pair and rotate together.
-enum class Pairing : uint8_t {
-  kHalf,         // i with i + rotary_dim/2 (GPT-NeoX)
-  kInterleaved,  // 2i with 2i + 1 (GPT-J)
-};
-
-// "half" or "interleaved".
-constexpr std::string_view Name(Pairing pairing) {
-  return pairing == Pairing::kHalf ? "half" : "interleaved";
-}
+using rope::Pairing;
 
 // The operation on a pair (a, b) with the cos c and the sin s of its row.
 enum class PairArithmetic : uint8_t {

@@ -71,10 +71,10 @@ void FillDefaults(RopeConfig& config, int64_t rotary_dim, double attention_facto
         static_cast<double>(rotary_dim) / static_cast<double>(*config.head_dim);
   }
   const RopeType type = config.rope_type;
-  const bool reads_original =
-      type == RopeType::kYarn || type == RopeType::kLongrope || type == RopeType::kLlama3;
   if (ReadsFactor(config)) config.factor = EffectiveFactor(config);
-  if (reads_original) config.original_max_position_embeddings = OriginalLength(config);
+  if (RequiresOriginalLength(type)) {
+    config.original_max_position_embeddings = OriginalLength(config);
+  }
   if (ReadsAttentionFactor(config)) config.attention_factor = attention_factor;
   if (type == RopeType::kYarn) {
     config.beta_fast = BetaFast(config);
@@ -155,7 +155,7 @@ ResolvedRope::AtSeqLen ResolvedRope::Evaluate(int64_t seq_len) const {
     result.rope_theta = static_cast<double>(DynamicTheta(config_, rotary_dim_, seq_len));
     result.cacheable = config_.alpha.has_value() || seq_len <= *config_.max_position_embeddings;
   }
-  if (config_.precision == Precision::kHuggingFace) {
+  if (config_.precision == Precision::kHf) {
     const std::vector<float> eager = EagerFrequencies(config_, head_dim_, rotary_dim_, seq_len);
     result.inv_freq.assign(eager.begin(), eager.end());
   } else {

@@ -106,7 +106,7 @@ class ResolvedRope {
   // Whether q and k have different rows (xPos).
   bool DependsOnSide() const { return config_.xpos.has_value(); }
   // Whether rows depend on the tensor's dtype (precision hf). Excludes DependsOnSide().
-  bool DependsOnDType() const { return config_.precision == Precision::kHuggingFace; }
+  bool DependsOnDType() const { return config_.precision == Precision::kHf; }
   // Set with xPos only: its scale leaves the range of float32 at some distance from the centre,
   // which is 35,000 positions with a scale_base of 512.
   std::optional<PositionRange> position_range() const { return position_range_; }

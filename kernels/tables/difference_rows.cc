@@ -9,9 +9,10 @@ namespace rope::kernels {
 namespace {
 
 PositionAngle At(const RowPlacement& placement, size_t token, size_t column) {
-  const auto axis = placement.mrope == nullptr
-                        ? 0
-                        : static_cast<size_t>(placement.mrope->Axis(static_cast<int64_t>(column)));
+  const auto axis =
+      placement.mrope == nullptr
+          ? 0
+          : static_cast<size_t>(AxisOf(*placement.mrope, static_cast<int64_t>(column)));
   return {placement.positions[axis][token], placement.inv_freq[column]};
 }
 

@@ -25,7 +25,7 @@ namespace rope::kernels {
 // The embedding and the positions of vectors, before or after a move.
 struct RowPlacement {
   absl::Span<const InverseFrequency> inv_freq;  // [rotary_dim/2], zeros included
-  // Positions by token, each in [0, 2^30]. Frequency j uses positions[mrope->Axis(j)], or
+  // Positions by token, each in [0, 2^30]. Frequency j uses positions[AxisOf(*mrope, j)], or
   // positions[0] if mrope is null.
   std::array<absl::Span<const int64_t>, 3> positions;
   const Mrope* mrope = nullptr;

@@ -33,7 +33,7 @@ absl::Status AppendMropeRows(TableCache& cache, const Frequencies& frequencies, 
   for (size_t i = 0; i < tokens; ++i) {
     if (is_shared(i)) continue;
     for (int64_t j = 0; j < columns; ++j) {
-      const RowRef& row = axes[static_cast<size_t>(mrope.Axis(j))].rows[i];
+      const RowRef& row = axes[static_cast<size_t>(AxisOf(mrope, j))].rows[i];
       next[j] = row.page->Cos(row.index)[j];
       next[columns + j] = row.page->Sin(row.index)[j];
     }

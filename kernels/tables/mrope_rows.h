@@ -18,7 +18,7 @@
 namespace rope::kernels {
 
 // Appends the row of each token to `rows`. Frequency j of token i uses position
-// positions[mrope.Axis(j)][i]. A token with three equal positions shares the cache's row; the other
+// positions[AxisOf(mrope, j)][i]. A token with three equal positions shares the cache's row; the
 // tokens get rows built for this call. REQUIRES: three spans of equal length, every position in
 // [-2^30, 2^30].
 absl::Status AppendMropeRows(TableCache& cache, const Frequencies& frequencies, const Mrope& mrope,

@@ -10,9 +10,9 @@
 #include "kernels/compat/rope_readings.h"
 #include "kernels/describe.h"
 #include "kernels/status_macros.h"
+#include "proto/wire/rope_config.h"
 #include "server/error.h"
 #include "server/limits.h"
-#include "server/models/rope_spec.h"
 #include "server/request/array_reader.h"
 #include "server/request/plan_rotation.h"
 #include "server/request/positions.h"
@@ -80,15 +80,15 @@ void WriteRow(const kernels::DescribedRow& row, v1::Row& message) {
 // Everything but the rows.
 v1::DescribeResponse Write(const kernels::Description& description) {
   v1::DescribeResponse response;
-  response.set_pairing(WritePairing(description.pairing));
-  response.set_channel_order(WritePairing(description.channel_order));
+  response.set_pairing(proto::WritePairing(description.pairing));
+  response.set_channel_order(proto::WritePairing(description.channel_order));
   response.set_layer_type(description.layer_type);
   response.set_rotates(description.rotates);
   response.set_seq_len(description.seq_len);
   for (const std::string& warning : description.warnings) response.add_warnings(warning);
   if (!description.rotates) return response;
-  *response.mutable_config() = WriteRopeConfig(description.config);
-  response.set_precision(WritePrecision(description.config.precision));
+  *response.mutable_config() = proto::WriteRopeConfig(description.config);
+  response.set_precision(proto::WritePrecision(description.config.precision));
   response.set_depends_on_seq_len(description.depends_on_seq_len);
   response.set_attention_factor(description.attention_factor);
   response.mutable_inv_freq()->Add(description.inv_freq.begin(), description.inv_freq.end());

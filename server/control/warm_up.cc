@@ -88,7 +88,7 @@ absl::StatusOr<WarmUpPlan> PlanWarmUp(const v1::WarmUpRequest& request, ModelReg
   if (resolved->DependsOnSeqLen()) {
     return MakeError(
         Reason::kWrongState, "rope",
-        absl::StrCat("rope_type ", std::string(kernels::Name(resolved->config().rope_type)),
+        absl::StrCat("rope_type ", std::string(Name(resolved->config().rope_type)),
                      ", whose frequencies follow the length of each sequence"),
         "one whose tables are the same for every request");
   }

@@ -5,6 +5,7 @@
 
 #include "kernels/config/kept_bytes.h"
 #include "kernels/frequencies/frequencies.h"
+#include "proto/wire/rope_config.h"
 #include "server/error.h"
 #include "server/models/rope_spec.h"
 
@@ -94,8 +95,8 @@ v1::Model WriteModel(const std::string& name, const Model& model) {
   }
   if (!model.shown.has_value()) return item;
   const ShownLayer& layer = *model.shown;
-  item.set_pairing(WritePairing(layer.pairing));
-  item.set_rope_type(std::string(kernels::Name(layer.rope_type)));
+  item.set_pairing(proto::WritePairing(layer.pairing));
+  item.set_rope_type(std::string(Name(layer.rope_type)));
   item.set_rope_theta(layer.rope_theta);
   if (layer.max_position_embeddings) {
     item.set_max_position_embeddings(*layer.max_position_embeddings);

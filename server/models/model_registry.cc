@@ -10,6 +10,7 @@
 #include "kernels/status_macros.h"
 #include "proto/nearest_name.h"
 #include "proto/wire/message_hash.h"
+#include "proto/wire/rope_config.h"
 #include "server/error.h"
 #include "server/limits.h"
 #include "server/models/rope_spec.h"
@@ -124,10 +125,10 @@ absl::StatusOr<RopeEntries> ModelRegistry::FindLayers(const v1::RopeSpec& spec, 
 // Takes the reader lock only in ReadModel, to copy the pointer of a named model.
 absl::StatusOr<ModelRegistry::Source> ModelRegistry::ReadSource(const v1::RopeSpec& spec) {
   Source source;
-  ROPE_ASSIGN_OR_RETURN(source.pairing, ReadPairing(spec.pairing()));
+  ROPE_ASSIGN_OR_RETURN(source.pairing, proto::ReadPairing(spec.pairing()));
   ROPE_ASSIGN_OR_RETURN(source.model, ReadModel(spec, source.field));
-  ROPE_ASSIGN_OR_RETURN(source.compat, ReadCompat(spec.compat()));
-  ROPE_ASSIGN_OR_RETURN(source.precision, ReadPrecision(spec.precision()));
+  ROPE_ASSIGN_OR_RETURN(source.compat, proto::ReadCompat(spec.compat()));
+  ROPE_ASSIGN_OR_RETURN(source.precision, proto::ReadPrecision(spec.precision()));
   return source;
 }
 
@@ -146,7 +147,7 @@ absl::StatusOr<ModelPtr> ModelRegistry::ReadModel(const v1::RopeSpec& spec, std:
   if (spec.has_config()) {
     field = "rope.config.";
     kernels::LayerConfig layer;
-    auto config = ReadRopeConfig(spec.config());
+    auto config = proto::ReadRopeConfig(spec.config());
     if (!config.ok()) return InField(field, config.status());
     layer.config = *std::move(config);
     model->config = std::move(layer);
@@ -253,7 +254,7 @@ absl::StatusOr<v1::RegisterModelResponse> ModelRegistry::Register(const std::str
   ROPE_RETURN_IF_ERROR(CheckModelName("name", name));
   ROPE_RETURN_IF_ERROR(CheckSpec(spec));
   ROPE_ASSIGN_OR_RETURN(const std::optional<kernels::Pairing> explicit_pairing,
-                        ReadPairing(spec.pairing()));
+                        proto::ReadPairing(spec.pairing()));
   Model model;
   bool has_precision = spec.precision() != v1::PRECISION_UNSPECIFIED;
   std::string field = "rope.config_id: ";

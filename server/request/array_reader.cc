@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/checked_math.h"
+#include "kernels/dtype/float16.h"
 #include "kernels/status_macros.h"
-#include "proto/wire/float16.h"
 #include "server/error.h"
 
 namespace rope::server {
@@ -223,9 +223,9 @@ absl::Status FloatElements::Read(int64_t begin, absl::Span<double> out) const {
   } else if (array_->dtype() == v1::DTYPE_FP32) {
     ReadRaw<float>(begin, out, [](float element) { return element; });
   } else if (array_->dtype() == v1::DTYPE_FP16) {
-    ReadRaw<uint16_t>(begin, out, [](uint16_t bits) { return proto::FloatFromHalf(bits); });
+    ReadRaw<uint16_t>(begin, out, [](uint16_t bits) { return kernels::FromFloat16(bits); });
   } else {
-    ReadRaw<uint16_t>(begin, out, [](uint16_t bits) { return proto::FloatFromBFloat16(bits); });
+    ReadRaw<uint16_t>(begin, out, [](uint16_t bits) { return kernels::FromBFloat16(bits); });
   }
   for (size_t i = 0; i < out.size(); ++i) {
     if (std::isfinite(out[i])) continue;
@@ -286,7 +286,7 @@ absl::StatusOr<kernels::DType> ReadOutputDType(v1::DType dtype, absl::string_vie
 
 absl::StatusOr<kernels::DType> ReadRowDType(v1::DType dtype, kernels::Precision precision) {
   if (dtype == v1::DTYPE_UNSPECIFIED) return kernels::DType::kFloat32;
-  if (precision == kernels::Precision::kHuggingFace) return ReadDType(dtype, "dtype");
+  if (precision == kernels::Precision::kHf) return ReadDType(dtype, "dtype");
   return InvalidField("dtype", v1::DType_Name(dtype),
                       "it unset: without PRECISION_HF, every dtype has the same rows");
 }
@@ -325,8 +325,8 @@ absl::StatusOr<TensorBytes> ReadTensorBytes(const v1::Array& array, kernels::DTy
       const auto value = static_cast<float>(number);
       std::memcpy(out, &value, sizeof(value));
     } else {
-      const uint16_t value = dtype == kernels::DType::kFloat16 ? proto::HalfFromDouble(number)
-                                                               : proto::BFloat16FromDouble(number);
+      const uint16_t value = dtype == kernels::DType::kFloat16 ? kernels::ToFloat16(number)
+                                                               : kernels::ToBFloat16(number);
       std::memcpy(out, &value, sizeof(value));
     }
     out += element_bytes;

@@ -13,8 +13,8 @@
 #include "kernels/config/rope_config.h"
 #include "kernels/status_macros.h"
 #include "kernels/tables/table_page.h"
+#include "proto/wire/rope_config.h"
 #include "server/error.h"
-#include "server/models/rope_spec.h"
 #include "server/request/array_reader.h"
 #include "server/request/positions.h"
 #include "server/request/token_runs.h"
@@ -140,7 +140,7 @@ absl::StatusOr<kernels::PairGeometry> ReadGeometry(const v1::RopeSpec& spec, int
   if (rest.ByteSizeLong() > 0) {
     return InvalidField("rope", "an embedding together with rows", "only a pairing");
   }
-  ROPE_ASSIGN_OR_RETURN(const auto pairing, ReadPairing(spec.pairing()));
+  ROPE_ASSIGN_OR_RETURN(const auto pairing, proto::ReadPairing(spec.pairing()));
   if (!pairing.has_value()) {
     return InvalidField("rope.pairing", "nothing", "PAIRING_HALF or PAIRING_INTERLEAVED");
   }

@@ -7,9 +7,9 @@
 
 #include "kernels/checked_math.h"
 #include "kernels/status_macros.h"
+#include "proto/wire/rope_config.h"
 #include "server/error.h"
 #include "server/limits.h"
-#include "server/models/rope_spec.h"
 #include "server/request/array_reader.h"
 #include "server/request/fused_ops.h"
 
@@ -203,7 +203,7 @@ absl::Status PrepareTensors(const v1::RotateRequest& message, ArraySource& sourc
     plan.tensors.push_back(std::move(tensor));
   }
   ROPE_RETURN_IF_ERROR(ReadOutputLayouts(message.output(), plan));
-  auto order = ReadPairing(message.output().channel_order());
+  auto order = proto::ReadPairing(message.output().channel_order());
   if (!order.ok()) {
     return InvalidField("output.channel_order",
                         absl::StrCat(static_cast<int>(message.output().channel_order())),

@@ -53,9 +53,10 @@ size_t Channel(Pairing order, size_t begin, size_t pairs, size_t pair, bool seco
 int64_t PositionOf(const PeerCase& c, size_t token, size_t pair) {
   const Json& rows = c.file.at("positions");
   if (rows.size() == 1) return rows[0][token];
-  const auto axis = static_cast<size_t>(
-      c.rope->config().mrope.has_value() ? c.rope->config().mrope->Axis(static_cast<int64_t>(pair))
-                                         : 0);
+  const auto axis =
+      static_cast<size_t>(c.rope->config().mrope.has_value()
+                              ? kernels::AxisOf(*c.rope->config().mrope, static_cast<int64_t>(pair))
+                              : 0);
   return rows.size() == 3 ? rows[axis][token] : rows[axis - 1][token];
 }
 

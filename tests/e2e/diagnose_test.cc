@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "client/cli/npy.h"
-#include "proto/wire/float16.h"
+#include "kernels/dtype/float16.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
@@ -96,7 +96,7 @@ std::vector<double> Rotated(const std::vector<double>& before, const Planted& pl
 }
 
 double RoundedToBFloat16(double value) {
-  return static_cast<double>(proto::FloatFromBFloat16(proto::BFloat16FromDouble(value)));
+  return static_cast<double>(kernels::FromBFloat16(kernels::ToBFloat16(value)));
 }
 
 class DiagnoseTest : public ::testing::Test {

@@ -180,7 +180,7 @@ TEST_F(GetTablesTest, EngineThatKeepsTheCacheOfVllmRotatesAsTheServerDoes) {
   constexpr size_t kTokens = 300;
   constexpr size_t kHeads = 3;
   TablesRequest request = Plain(0, kTokens);
-  request.rope.config->rope_type = "yarn";  // with an attention factor
+  request.rope.config->rope_type = client::RopeType::kYarn;  // with an attention factor
   request.rope.config->factor = 8;
   request.rope.config->original_max_position_embeddings = 64;
   request.layout = TableLayout::kCosSinCache;

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/wire/float16.h"
+#include "kernels/dtype/float16.h"
 #include "rope/client.h"
 #include "tests/support/test_server.h"
 
@@ -29,11 +29,11 @@ constexpr int64_t kHeads = 3;
 constexpr int64_t kHeadDim = 128;
 
 uint16_t Bits(double value, DType dtype) {
-  return dtype == DType::kFloat16 ? proto::HalfFromDouble(value) : proto::BFloat16FromDouble(value);
+  return dtype == DType::kFloat16 ? kernels::ToFloat16(value) : kernels::ToBFloat16(value);
 }
 
 float Float(uint16_t bits, DType dtype) {
-  return dtype == DType::kFloat16 ? proto::FloatFromHalf(bits) : proto::FloatFromBFloat16(bits);
+  return dtype == DType::kFloat16 ? kernels::FromFloat16(bits) : kernels::FromBFloat16(bits);
 }
 
 struct Sample {

@@ -93,6 +93,7 @@ class Layers:
     def __init__(self, text):
         self.top, self.allow, self.ground, self.deny, self.rooms = set(), {}, [], [], {}
         self.budgets = {}
+        self.spread = {}
         for line in text.splitlines():
             line = line.split("#")[0].strip()
             verb, _, rest = line.partition(" ")
@@ -106,6 +107,9 @@ class Layers:
                 self.rooms[folder.strip()] = [floor.split("|") for floor in floors.split()]
             elif verb == "ground":
                 self.ground += rest.split()
+            elif verb == "spread":
+                word, files_max = rest.split()
+                self.spread[word] = int(files_max)
             elif verb == "deny":
                 files, _, includes = rest.partition(":")
                 includes, _, exceptions = includes.partition(" except ")
@@ -115,7 +119,8 @@ class Layers:
                 self.budgets[room] = (int(lines), int(units))
             elif verb:
                 raise ValueError(
-                    f"layers.txt: got {verb!r}, want top, allow, rooms, ground, deny or budget")
+                    f"layers.txt: got {verb!r}, want top, allow, rooms, ground, spread,"
+                    " deny or budget")
 
     def room_of(self, name):
         """Returns (floor, room) of a file in a folder that has rooms, or None: a room is a folder,
@@ -193,6 +198,17 @@ def check_includes(tree, layers):
                 if (matches(name, files) and matches(include, includes)
                         and not matches(name, exceptions)):
                     yield f"{name}:{number}: may not include {include}"
+
+
+def check_spread(tree, layers):
+    """A word that stands for a kind of feature is in few files, so that another one costs few."""
+    sources = [name for name in tree.named(*CODE_SUFFIXES, ".proto")
+               if not name.startswith("tests/")]
+    for word, files_max in layers.spread.items():
+        named = [name for name in sources if word in tree.text(name).lower()]
+        if len(named) > files_max:
+            yield (f"tests/tidy/layers.txt: {len(named)} files name {word}, want at most "
+                   f"{files_max}: {' '.join(named)}")
 
 
 def included_file(include, files):
@@ -486,7 +502,8 @@ def check_all(root):
     tree = Tree(root)
     layers = Layers(tree.text("tests/tidy/layers.txt"))
     problems = [*check_top(tree, layers), *check_includes(tree, layers),
-                *check_rooms(tree, layers), *check_budgets(tree, layers)]
+                *check_rooms(tree, layers), *check_budgets(tree, layers),
+                *check_spread(tree, layers)]
     for rule in (check_cycles, check_columns, check_registration, check_words, check_machine_words,
                  check_links, check_proofs, check_functions, check_files):
         problems += rule(tree)

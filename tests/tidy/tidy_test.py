@@ -134,6 +134,23 @@ class IncludeTest(TreeCase):
             self.include("client/include/rope/client.h", header, [f"may not include {header}"])
         self.include("client/include/rope/client.h", "rope/status.h", [])
 
+    def test_config_is_of_every_folder_and_includes_none(self):
+        self.include("kernels/a.cc", "rope/config.h", [])
+        self.include("client/include/rope/config.h", "rope/status.h",
+                     ["may not include rope/status.h"])
+
+
+class SpreadTest(TreeCase):
+    def test_a_word_in_too_many_files_fails_and_names_them(self):
+        files = [f"kernels/{letter}.cc" for letter in "bcdefghi"] + ["proto/p.proto"]
+        changes = {**{name: "// kLlama3\n" for name in files}, "tests/b_test.cc": "// llama3\n"}
+        spread = "tests/tidy/layers.txt: "
+        self.assertEqual([p for p in check(changes) if p.startswith(spread)], [])
+        changes["server/b.cc"] = 'const char* kType = "llama3";\n'
+        self.assertEqual([p for p in check(changes) if p.startswith(spread)],
+                         [f"{spread}10 files name llama3, want at most 9: "
+                          f"{' '.join(sorted([*files, 'server/b.cc']))}"])
+
 
 class RoomsTest(TreeCase):
     def room(self, name, target, wanted):
@@ -374,7 +391,8 @@ class SizesTest(TreeCase):
 class LayersTest(unittest.TestCase):
     def test_unknown_line_is_refused(self):
         with self.assertRaisesRegex(ValueError,
-                                    "got 'forbid', want top, allow, rooms, ground, deny or budget"):
+                                    "got 'forbid', want top, allow, rooms, ground, spread,"
+                                    " deny or budget"):
             tidy.Layers("forbid a: b\n")
 
     def test_every_room_has_a_budget(self):

@@ -5,18 +5,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/commands.h"
-#include "client/cli/kernels_config.h"
 #include "client/cli/local_describe.h"
 #include "client/error.h"
 #include "kernels/config/presets.h"
 
 namespace rope::client {
 namespace {
-
-kernels::Precision KernelsPrecision(Precision precision) {
-  return precision == Precision::kHf ? kernels::Precision::kHuggingFace
-                                     : kernels::Precision::kExact;
-}
 
 Status NoRotation() {
   return Status(StatusCode::kFailedPrecondition,
@@ -29,7 +23,7 @@ Result<BelievedConfig> FromSpec(const RopeSpec& spec) {
   if (!rope.ok()) return ToStatus(rope.status());
   if (!rope->layer.rotates) return NoRotation();
   return BelievedConfig{.config = std::move(rope->layer.config),
-                        .pairing = rope->pairing.value_or(kernels::Pairing::kHalf)};
+                        .pairing = rope->pairing.value_or(Pairing::kHalf)};
 }
 
 Result<BelievedConfig> FromPreset(const RopeSpec& spec) {
@@ -45,12 +39,8 @@ Result<BelievedConfig> FromServer(const Arguments& arguments, const RopeSpec& sp
       client->Describe({.rope = spec, .head_dim = head_dim}, CallOptionsOf(arguments));
   if (!reply.ok()) return reply.status();
   if (!reply->rotates) return NoRotation();
-  Result<kernels::RopeConfig> config = KernelsConfigOf(reply->config);
-  if (!config.ok()) return config.status();
-  config->precision = KernelsPrecision(reply->precision);
-  return BelievedConfig{
-      .config = *std::move(config),
-      .pairing = KernelsPairing(reply->pairing).value_or(kernels::Pairing::kHalf)};
+  return BelievedConfig{.config = reply->config,
+                        .pairing = reply->pairing.value_or(Pairing::kHalf)};
 }
 
 }  // namespace
@@ -63,7 +53,7 @@ Result<RopeSpec> BelievedSpecOf(const Arguments& arguments, int64_t head_dim) {
     return Status(StatusCode::kInvalidArgument,
                   "--config_id: got it without --target, want the server that gave it");
   }
-  const Result<Pairing> pairing = PairingOf(arguments);
+  const auto pairing = PairingOf(arguments);
   if (!pairing.ok()) return pairing.status();
   RopeSpec spec;
   spec.config = RopeConfig{.head_dim = head_dim};
@@ -77,10 +67,7 @@ Result<BelievedConfig> BelievedConfigOf(const RopeSpec& spec, const Arguments& a
   if (!spec.config.has_value()) {
     return arguments.Has("target") ? FromServer(arguments, spec, head_dim) : FromPreset(spec);
   }
-  Result<kernels::RopeConfig> config = KernelsConfigOf(*spec.config);
-  if (!config.ok()) return config.status();
-  return BelievedConfig{.config = *std::move(config),
-                        .pairing = KernelsPairing(spec.pairing).value_or(kernels::Pairing::kHalf)};
+  return BelievedConfig{.config = *spec.config, .pairing = spec.pairing.value_or(Pairing::kHalf)};
 }
 
 }  // namespace rope::client

@@ -10,16 +10,14 @@
 #include <cstdint>
 
 #include "client/cli/arguments.h"
-#include "kernels/config/rope_config.h"
-#include "kernels/dtype/pairing.h"
 #include "rope/config.h"
 #include "rope/status.h"
 
 namespace rope::client {
 
 struct BelievedConfig {
-  kernels::RopeConfig config;
-  kernels::Pairing pairing = kernels::Pairing::kHalf;  // also if neither flags nor model say it
+  RopeConfig config;
+  Pairing pairing = Pairing::kHalf;  // also if neither flags nor model say it
 };
 
 // What the flags name; without a config: theta 10000, every channel. INVALID_ARGUMENT is wrong

@@ -100,7 +100,7 @@ std::vector<ChannelOrder> ChannelOrders(Pairing pairing, int64_t window, size_t 
       for (const Reordering& output : reorderings) {
         ChannelOrder order = Reordered(plain, input, output);
         if (candidate == other) {
-          order.changes.push_back(absl::StrCat("pairing ", std::string(kernels::Name(other))));
+          order.changes.push_back(absl::StrCat("pairing ", std::string(Name(other))));
         }
         if (!input.words.empty()) {
           order.changes.push_back(absl::StrCat("input channels ", input.words));

@@ -210,7 +210,7 @@ class Builder {
     if (type == RopeType::kLlama3 || type == RopeType::kYarn) {
       config.original_max_position_embeddings = believed_.original_max_position_embeddings;
     }
-    Add(absl::StrFormat("%s scaling, factor %.7g", kernels::Name(type), factor), config);
+    Add(absl::StrFormat("%s scaling, factor %.7g", Name(type), factor), config);
   }
 
   const RopeConfig& believed_;

@@ -8,7 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "client/cli/npy.h"
-#include "proto/wire/float16.h"
+#include "kernels/dtype/float16.h"
 
 namespace rope::client {
 namespace {
@@ -33,8 +33,8 @@ double Load(const NpyArray& array, int64_t index) {
   if (array.descr == "<f8") return Element<double>(array.data, index);
   if (array.descr == "<f4") return static_cast<double>(Element<float>(array.data, index));
   const auto bits = Element<uint16_t>(array.data, index);
-  return static_cast<double>(array.descr == "<f2" ? proto::FloatFromHalf(bits)
-                                                  : proto::FloatFromBFloat16(bits));
+  return static_cast<double>(array.descr == "<f2" ? kernels::FromFloat16(bits)
+                                                  : kernels::FromBFloat16(bits));
 }
 
 std::optional<DType> DTypeOf(absl::string_view descr) {
@@ -216,13 +216,12 @@ DType NarrowestDType(const RotatedSample& sample) {
            std::all_of(sample.after.begin(), sample.after.end(), is_representable);
   };
   if (all_are([](double value) {
-        return value ==
-               static_cast<double>(proto::FloatFromBFloat16(proto::BFloat16FromDouble(value)));
+        return value == static_cast<double>(kernels::FromBFloat16(kernels::ToBFloat16(value)));
       })) {
     return DType::kBFloat16;
   }
   if (all_are([](double value) {
-        return value == static_cast<double>(proto::FloatFromHalf(proto::HalfFromDouble(value)));
+        return value == static_cast<double>(kernels::FromFloat16(kernels::ToFloat16(value)));
       })) {
     return DType::kFloat16;
   }

@@ -125,7 +125,7 @@ std::vector<Change> Changes(const RotatedSample& sample, Pairing pairing,
   std::vector<Change> changes;
   const Pairing other = pairing == Pairing::kHalf ? Pairing::kInterleaved : Pairing::kHalf;
   changes.push_back({Axis::kPairing,
-                     absl::StrCat("pairing ", std::string(kernels::Name(other))),
+                     absl::StrCat("pairing ", std::string(Name(other))),
                      {.other_pairing = true}});
   for (auto& [shift, words] : Shifts(sample)) {
     changes.push_back({Axis::kPositions, words, {.behavior = {.shift = shift}}});

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/cli/kernels_config.h"
 #include "client/error.h"
 
 namespace rope::client {

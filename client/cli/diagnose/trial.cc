@@ -5,7 +5,7 @@
 #include <numbers>
 
 #include "client/cli/golden.h"
-#include "proto/wire/float16.h"
+#include "kernels/dtype/float16.h"
 
 namespace rope::client {
 namespace {
@@ -153,9 +153,9 @@ double RoundedTo(double value, DType dtype) {
     case DType::kFloat32:
       return static_cast<double>(static_cast<float>(value));
     case DType::kFloat16:
-      return static_cast<double>(proto::FloatFromHalf(proto::HalfFromDouble(value)));
+      return static_cast<double>(kernels::FromFloat16(kernels::ToFloat16(value)));
     case DType::kBFloat16:
-      return static_cast<double>(proto::FloatFromBFloat16(proto::BFloat16FromDouble(value)));
+      return static_cast<double>(kernels::FromBFloat16(kernels::ToBFloat16(value)));
     case DType::kFloat64:
     case DType::kFloat8E4M3:
     case DType::kFloat8E5M2:

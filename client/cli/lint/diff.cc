@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/cli/kernels_config.h"
 #include "client/error.h"
 #include "kernels/config/config_json.h"
 #include "kernels/frequencies/frequencies.h"
@@ -58,7 +57,7 @@ Rotation RotationOf(const Layer& layer, int64_t seq_len) {
   if (!rotation.rotates) return rotation;
   const kernels::ResolvedRope& rope = *layer.rope;
   const auto& pairing = layer.config.pairing;
-  rotation.pairing = pairing.has_value() ? std::string(kernels::Name(*pairing)) : "unspecified";
+  rotation.pairing = pairing.has_value() ? std::string(Name(*pairing)) : "unspecified";
   rotation.head_dim = rope.head_dim();
   rotation.rotary_dim = rope.rotary_dim();
   rotation.rotary_offset = rope.rotary_offset();

@@ -74,10 +74,10 @@ class Linter {
 
   // Fills the report's columns. REQUIRES: described_ is false.
   void Describe(const kernels::LayerConfig& layer) {
-    if (layer.pairing.has_value()) report_.pairing = std::string(kernels::Name(*layer.pairing));
+    if (layer.pairing.has_value()) report_.pairing = std::string(Name(*layer.pairing));
     if (!sub_config_.empty() && !layer.model_type.empty()) report_.model_type = layer.model_type;
     if (!layer.rotates) return;
-    const std::string rope_type(kernels::Name(layer.config.rope_type));
+    const std::string rope_type(Name(layer.config.rope_type));
     if (!absl::c_linear_search(rope_types_, rope_type)) rope_types_.push_back(rope_type);
   }
 

@@ -116,7 +116,7 @@ class Panel {
 // The frequencies without scaling: theta^(-2i/rotary_dim), or the caller's own.
 std::vector<double> OriginalFrequencies(const DescribeReply& reply) {
   if (reply.config.inv_freq.size() == reply.inv_freq.size()) return reply.config.inv_freq;
-  const double theta = reply.config.rope_theta.value_or(10000);
+  const double theta = reply.config.rope_theta;
   const auto count = static_cast<double>(reply.inv_freq.size());
   std::vector<double> frequencies;
   for (size_t i = 0; i < reply.inv_freq.size(); ++i) {
@@ -244,9 +244,8 @@ void DrawDecay(Svg& svg, const DescribeReply& reply, const ContextLengths& lengt
 
 std::string TitleOf(const DescribeReply& reply) {
   const RopeConfig& config = reply.config;
-  std::string title = absl::StrFormat("%s: theta %.10g, rotary_dim %d",
-                                      config.rope_type.empty() ? "default" : config.rope_type,
-                                      config.rope_theta.value_or(10000), 2 * reply.inv_freq.size());
+  std::string title = absl::StrFormat("%s: theta %.10g, rotary_dim %d", Name(config.rope_type),
+                                      config.rope_theta, 2 * reply.inv_freq.size());
   if (config.factor.has_value()) absl::StrAppendFormat(&title, ", factor %g", *config.factor);
   if (config.original_max_position_embeddings.has_value()) {
     absl::StrAppend(&title, ", original length ", *config.original_max_position_embeddings);

@@ -1,91 +1,197 @@
-// RopeConfig and RopeSpec: the rotary embedding of a model, in the vocabulary of Hugging Face
-// config.json. proto/rope/v1/config.proto documents every range and default. The server validates
-// them; the client does not.
+// RopeConfig: one rotary embedding as a user states it, with the field names of Hugging Face's
+// config.json. RopeSpec: the embedding that a call uses. The server validates both; the client does
+// not. Kernels, server and client use the same structs; this header includes nothing but the
+// standard library and compiles as C++17.
 //
-// Threading:  Values.
+// Threading:  Values; const access from any thread.
 #ifndef ROPE_CONFIG_H_
 #define ROPE_CONFIG_H_
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
 #include <vector>
 
-namespace rope::client {
+namespace rope {
+
+// The formula that scales the frequencies.
+enum class RopeType { kDefault, kLinear, kDynamic, kNtk, kYarn, kLongrope, kLlama3, kProportional };
+
+// The names in config.json. The first of a type is the one that this project writes.
+inline constexpr std::pair<std::string_view, RopeType> kRopeTypeNames[] = {
+    {"default", RopeType::kDefault},
+    {"linear", RopeType::kLinear},
+    {"dynamic", RopeType::kDynamic},
+    {"ntk", RopeType::kNtk},
+    {"yarn", RopeType::kYarn},
+    {"longrope", RopeType::kLongrope},
+    {"su", RopeType::kLongrope},
+    {"llama3", RopeType::kLlama3},
+    {"proportional", RopeType::kProportional},
+    {"mrope", RopeType::kDefault},
+};
+
+// "default", "linear", ...
+constexpr std::string_view Name(RopeType type) {
+  for (const auto& [name, named] : kRopeTypeNames) {
+    if (named == type) return name;
+  }
+  return "invalid";
+}
 
 // Which two channels of a head form a pair and rotate together.
-enum class Pairing {
-  kUnspecified,  // the pairing of the model or of the config's model_type
+enum class Pairing : uint8_t {
   kHalf,         // channels i and i + rotary_dim/2 (GPT-NeoX, Hugging Face Llama)
   kInterleaved,  // channels 2i and 2i + 1 (GPT-J, DeepSeek)
 };
 
-// The variable in which YaRN's ramp is linear: the frequency's index (unspecified: kIndex), or its
-// turns over the original length.
-enum class YarnRamp { kUnspecified, kIndex, kTurns };
-
-// The factor list of longrope. Unspecified: chosen by each sequence's length.
-enum class LongropeBranch { kUnspecified, kShort, kLong };
-
-// How the axes of a three-axis position (t, h, w) are assigned to frequencies. Unspecified: by
-// mrope_interleaved.
-enum class MropeLayout { kUnspecified, kSections, kInterleaved, kHwInterleaved, kAxial };
-
-// The length that dynamic and longrope use: each sequence's (kSequence, and if unspecified), or the
-// longest of the request for all sequences (kBatch).
-enum class SeqLenPolicy { kUnspecified, kSequence, kBatch };
+// "half" or "interleaved".
+constexpr std::string_view Name(Pairing pairing) {
+  return pairing == Pairing::kHalf ? "half" : "interleaved";
+}
 
 // The implementation whose interpretation of a config applies where implementations disagree.
-enum class Compat { kUnspecified, kHf, kVllm, kLlamacpp, kDeepseek };
+enum class Compat {
+  kDefault,  // Hugging Face; dynamic and longrope by sequence
+  kHf,       // Hugging Face; dynamic and longrope by the longest sequence of the call
+  kVllm,
+  kLlamacpp,
+  kDeepseek,  // DeepSeek's model code
+};
 
-// How angles are computed and products are rounded. Unspecified: kExact. kHf: rounds like Hugging
-// Face's eager code, step by step in the tensor's dtype.
-enum class Precision { kUnspecified, kExact, kHf };
+// The arithmetic of angles and rows, and of products.
+enum class Precision {
+  kExact,  // angles in long double and double, rows rounded once to float32
+  kHf,     // rounds like Hugging Face's eager code, step by step in the tensor's dtype
+};
 
-// xPos: q is scaled up and k down (and the reverse) with the distance of a position from a centre.
+// The measure in which YaRN's ramp is linear between its edges.
+enum class YarnRamp {
+  kIndex,  // linear in the frequency's index
+  // Linear in turns over the original length, L*f/2pi, from beta_slow to beta_fast: the ramp of
+  // "NTK-by-parts" in Peng et al., "YaRN". It equals llama3's ramp with beta_slow and beta_fast as
+  // low_freq_factor and high_freq_factor.
+  kTurns,
+};
+
+// The list of divisors that longrope uses.
+enum class LongropeBranch { kShort, kLong };
+
+// The length that dynamic and longrope use.
+enum class SeqLenPolicy {
+  kSequence,  // each sequence uses its own length
+  kBatch,     // all sequences of a call use the longest length
+};
+
+// Three-axis positions (t, h, w), and the axis that each frequency uses.
+struct Mrope {
+  enum class Layout {
+    kSections,     // the first section[0] frequencies use t, the next section[1] h, the rest w
+    kInterleaved,  // j % 3 == 1 and j < 3*section[1]: h; j % 3 == 2 and j < 3*section[2]: w; else t
+    kHwInterleaved,  // h and w alternate, the same number of each, then t (Ernie 4.5 VL)
+    // Blocks as in kSections, but the frequencies of each axis start over: an axis with n of them
+    // has theta^(-2i/(2n)) for i from 0. With two axes (section[0] = 0) this is the rotation of
+    // image patches in Qwen2-VL's vision tower, with three the rotation in video transformers.
+    kAxial,
+  };
+  std::array<int64_t, 3> section = {};  // counts of frequencies (t, h, w), sum rotary_dim/2
+  Layout layout = Layout::kSections;
+  // The axis (0 t, 1 h, 2 w) of each frequency, rotary_dim/2 entries, in place of section and
+  // layout; for orders that no layout has.
+  std::vector<int8_t> axes = {};
+};
+
+inline bool operator==(const Mrope& a, const Mrope& b) {
+  return a.section == b.section && a.layout == b.layout && a.axes == b.axes;
+}
+
+// xPos, the extrapolatable position embedding, with a fixed centre. Rows of q are multiplied by
+// zeta_i^((p - centre) / scale_base) and rows of k by its inverse, where zeta_i = (2i + 0.4 d) /
+// (1.4 d) and d = rotary_dim. Source: Sun et al., "A Length-Extrapolatable Transformer", in the
+// form of FlashAttention's rotary layer. That layer uses half of the current length as the centre.
 struct XPos {
-  double scale_base = 512;
-  int64_t centre = 0;
-
-  bool operator==(const XPos&) const = default;
+  double scale_base = 512;  // positions, >= 1
+  int64_t centre = 0;       // the position with scale 1, 0 to 2^30
 };
 
+inline bool operator==(const XPos& a, const XPos& b) {
+  return a.scale_base == b.scale_base && a.centre == b.centre;
+}
+
+// The comment of a field gives the types that use it, its range, and its default. An unset field
+// has this default.
 struct RopeConfig {
-  std::string rope_type = {};  // empty: "default"
-  std::optional<double> rope_theta = {};
-  std::optional<int64_t> head_dim = {};
-  std::optional<int64_t> rotary_dim = {};
-  std::optional<double> partial_rotary_factor = {};
-  std::optional<int64_t> max_position_embeddings = {};
+  RopeType rope_type = RopeType::kDefault;
+  double rope_theta = 10000;               // base, finite, > 0
+  std::optional<int64_t> head_dim = {};    // channels of a head, >= 2
+  std::optional<int64_t> rotary_dim = {};  // even, 2..head_dim; head_dim * partial_rotary_factor
+  std::optional<double> partial_rotary_factor = {};     // (0, 1]; 1
+  std::optional<int64_t> max_position_embeddings = {};  // positions, >= 1
+  // Positions, >= 1; max_position_embeddings.
   std::optional<int64_t> original_max_position_embeddings = {};
-  std::optional<double> factor = {};
-  std::optional<double> attention_factor = {};
-  std::optional<double> mscale = {};
-  std::optional<double> mscale_all_dim = {};
-  std::optional<double> beta_fast = {};
-  std::optional<double> beta_slow = {};
-  std::optional<bool> truncate = {};
-  std::optional<double> low_freq_factor = {};
-  std::optional<double> high_freq_factor = {};
-  std::vector<double> short_factor = {};
-  std::vector<double> long_factor = {};
-  std::vector<int64_t> mrope_section = {};
-  std::optional<bool> mrope_interleaved = {};
-  MropeLayout mrope_layout = MropeLayout::kUnspecified;
-  std::vector<int32_t> mrope_axes = {};  // [rotary_dim/2]: 0 t, 1 h, 2 w; without mrope_section
-  std::optional<bool> reverse = {};      // true: pairs turn by minus the angle
-  std::optional<double> attn_factor = {};
-  YarnRamp ramp = YarnRamp::kUnspecified;
-  LongropeBranch longrope_branch = LongropeBranch::kUnspecified;
+  std::optional<double> factor = {};            // > 0; yarn and longrope: the ratio of the lengths
+  std::optional<double> attention_factor = {};  // >= 0; replaces the computed one
+  std::optional<double> mscale = {};            // yarn
+  std::optional<double> mscale_all_dim = {};    // yarn
+  std::optional<double> beta_fast = {};         // yarn; 32
+  std::optional<double> beta_slow = {};         // yarn; 1
+  std::optional<bool> truncate = {};            // yarn; true
+  std::optional<double> low_freq_factor = {};   // llama3
+  std::optional<double> high_freq_factor = {};  // llama3
+  std::vector<double> short_factor = {};        // longrope, rotary_dim/2
+  std::vector<double> long_factor = {};         // longrope, rotary_dim/2
+  std::optional<Mrope> mrope = {};
+  // First rotated channel, >= 0; 0. Channels before and after the window pass through. If it is
+  // set, heads may have more channels than head_dim, and the window may end past head_dim.
+  std::optional<int64_t> rotary_offset = {};
+  std::optional<double> attn_factor = {};  // yarn; >= 0, multiplies the computed attention factor
+  std::optional<YarnRamp> ramp = {};       // yarn; index
+  std::optional<LongropeBranch> longrope_branch = {};  // longrope; by the length
+  // dynamic; > 0, theta * alpha^(d/(d-2)) at every length. `factor` is then not used.
   std::optional<double> alpha = {};
+  // ntk; >= 0. Frequency i is divided by exp(a (i+1)^mixed_b), a = ln(factor) / (d/2)^mixed_b.
   std::optional<double> mixed_b = {};
-  std::vector<double> inv_freq = {};          // explicit; replaces rope_theta
-  std::optional<int64_t> rotary_offset = {};  // first rotated channel
   std::optional<XPos> xpos = {};
-  SeqLenPolicy seq_len_policy = SeqLenPolicy::kUnspecified;
-
-  bool operator==(const RopeConfig&) const = default;
+  // default; rotary_dim/2 frequencies, each >= 0, instead of those of rope_theta. attention_factor
+  // still applies.
+  std::vector<double> inv_freq = {};
+  std::optional<SeqLenPolicy> seq_len_policy = {};  // dynamic, longrope; sequence
+  // Pairs turn by minus the angle, as in NanoChat's code. Resolved frequencies are then negative.
+  bool reverse = false;
+  Precision precision = Precision::kExact;
 };
+
+inline bool operator==(const RopeConfig& a, const RopeConfig& b) {
+  const auto fields = [](const RopeConfig& c) {
+    return std::tie(c.rope_type, c.rope_theta, c.head_dim, c.rotary_dim, c.partial_rotary_factor,
+                    c.max_position_embeddings, c.original_max_position_embeddings, c.factor,
+                    c.attention_factor, c.mscale, c.mscale_all_dim, c.beta_fast, c.beta_slow,
+                    c.truncate, c.low_freq_factor, c.high_freq_factor, c.short_factor,
+                    c.long_factor, c.mrope, c.rotary_offset, c.attn_factor, c.ramp,
+                    c.longrope_branch, c.alpha, c.mixed_b, c.xpos, c.inv_freq, c.seq_len_policy,
+                    c.reverse, c.precision);
+  };
+  return fields(a) == fields(b);
+}
+
+}  // namespace rope
+
+namespace rope::client {
+
+using rope::Compat;
+using rope::LongropeBranch;
+using rope::Mrope;
+using rope::Pairing;
+using rope::Precision;
+using rope::RopeConfig;
+using rope::RopeType;
+using rope::SeqLenPolicy;
+using rope::XPos;
+using rope::YarnRamp;
 
 // Names one rotary embedding. Set exactly one of model, config_id, config_json and config.
 struct RopeSpec {
@@ -108,12 +214,18 @@ struct RopeSpec {
   // "thinker_config.audio_config". Empty: the file's text_config, or the file itself.
   std::string sub_config = {};
 
-  Pairing pairing = Pairing::kUnspecified;
-  Compat compat = Compat::kUnspecified;
-  Precision precision = Precision::kUnspecified;
-
-  bool operator==(const RopeSpec&) const = default;
+  std::optional<Pairing> pairing = {};  // unset: of the model, or of the config's model_type
+  Compat compat = Compat::kDefault;
+  std::optional<Precision> precision = {};  // unset: of `config`, else exact
 };
+
+inline bool operator==(const RopeSpec& a, const RopeSpec& b) {
+  const auto fields = [](const RopeSpec& s) {
+    return std::tie(s.model, s.config_id, s.config_json, s.config, s.layer, s.layer_type,
+                    s.first_layer, s.sub_config, s.pairing, s.compat, s.precision);
+  };
+  return fields(a) == fields(b);
+}
 
 }  // namespace rope::client
 

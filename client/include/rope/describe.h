@@ -45,8 +45,8 @@ struct Reading {
   double inv_freq_max_relative = 0;
 };
 
-// The range in which yarn and llama3 blend kept and divided frequencies. Indices of frequencies may
-// be fractions; wavelengths are in positions per turn.
+// The range in which a type blends kept and divided frequencies. Indices of frequencies may be
+// fractions; wavelengths are in positions per turn.
 struct Ramp {
   double low_index = 0;   // frequencies up to this index are kept
   double high_index = 0;  // frequencies from this index on are divided
@@ -58,7 +58,7 @@ struct Ramp {
 enum class FrequencyScaling {
   kUnspecified,  // not reported by the server
   kKept,
-  kBlended,  // between kept and divided by the factor (yarn, llama3)
+  kBlended,  // between kept and divided by the factor, on a ramp
   kScaled,   // divided by the factor, or changed in another way
   kStill,    // frequency 0: these channels do not rotate
 };
@@ -66,16 +66,14 @@ enum class FrequencyScaling {
 struct DescribeReply {
   // A hash of this embedding, with layer, pairing, compat and precision: the same on every server.
   std::string config_id = {};
-  RopeConfig config = {};  // with all defaults filled in
-  // Unspecified: unknown; Rotate then needs RopeSpec::pairing.
-  Pairing pairing = Pairing::kUnspecified;
-  // The order in which the model's own code leaves rotated pairs; unspecified if it is `pairing`.
-  Pairing channel_order = Pairing::kUnspecified;
+  RopeConfig config = {};               // with all defaults filled in, and the precision
+  std::optional<Pairing> pairing = {};  // unset: unknown; Rotate then needs RopeSpec::pairing
+  // The order in which the model's own code leaves rotated pairs; unset if it is `pairing`.
+  std::optional<Pairing> channel_order = {};
   std::string layer_type = {};  // the selected entry, if the config has several
   bool rotates = false;         // false: this layer has no rotary embedding
   int64_t seq_len = 0;          // the sequence length for which the numbers hold
   bool depends_on_seq_len = false;
-  Precision precision = Precision::kExact;
   double attention_factor = 0;           // multiplies cos and sin
   std::vector<double> inv_freq = {};     // [rotary_dim/2], radians per position
   std::vector<double> wavelengths = {};  // [rotary_dim/2], positions per turn
@@ -97,7 +95,7 @@ struct Model {
   double rope_theta = 0;
   int64_t head_dim = 0;
   int64_t rotary_dim = 0;
-  Pairing pairing = Pairing::kUnspecified;
+  std::optional<Pairing> pairing = {};
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;
   int64_t max_position_embeddings = 0;
@@ -139,8 +137,6 @@ enum class ServingStatus { kUnknown, kServing, kNotServing };
 
 // "SERVING", "NOT_SERVING" or "UNKNOWN".
 const char* Name(ServingStatus status);
-// "half", "interleaved" or "unspecified".
-const char* Name(Pairing pairing);
 
 }  // namespace rope::client
 

@@ -80,8 +80,8 @@ struct RotateRequest {
   // RotateReply::attention_factor.
   bool skip_attention_factor = false;
   std::optional<DType> output_dtype = {};  // unset: each tensor's own dtype
-  // The order of a rotated pair's channels in the results; unspecified: that of the pairing.
-  Pairing channel_order = Pairing::kUnspecified;
+  // The order of a rotated pair's channels in the results; unset: that of the pairing.
+  std::optional<Pairing> channel_order = {};
   // Only with Operation::kRotate or kBackward. Of `rope` only the pairing is then set.
   std::optional<Rows> rows = {};
   std::vector<TensorView> tensors = {};  // 1 to 64; equal lengths and order of B, S, T and L

@@ -77,7 +77,7 @@ TEST(CanonicalTextTest, EveryFieldCounts) {
       },
       [](LayerRope& r) { r.layer.config.seq_len_policy = SeqLenPolicy::kBatch; },
       [](LayerRope& r) { r.layer.config.reverse = true; },
-      [](LayerRope& r) { r.layer.config.precision = Precision::kHuggingFace; },
+      [](LayerRope& r) { r.layer.config.precision = Precision::kHf; },
       [](LayerRope& r) { r.pairing = Pairing::kHalf; },
       [](LayerRope& r) { r.pairing = Pairing::kInterleaved; },
       [](LayerRope& r) { r.layer.channel_order = Pairing::kHalf; },

@@ -177,7 +177,7 @@ TEST(ReadLayerTest, SettingWithoutEffectIsAWarningUnlessAModelsFileHasIt) {
 TEST(ReadLayerTest, CompatChangesTheConfigAndKeepsTheStatedOne) {
   RopeConfig config = Yarn();
   config.attention_factor = 2;
-  const LayerRope rope = Written(config, Compat::kLlamaCpp);
+  const LayerRope rope = Written(config, Compat::kLlamacpp);
   EXPECT_EQ(rope.stated, config);
   EXPECT_FALSE(rope.layer.config.attention_factor.has_value());
   EXPECT_THAT(rope.warnings, Contains(HasSubstr("llama.cpp ignores attention_factor")));
@@ -185,7 +185,7 @@ TEST(ReadLayerTest, CompatChangesTheConfigAndKeepsTheStatedOne) {
   ntk.config.rope_type = RopeType::kNtk;
   ntk.config.head_dim = 64;
   ntk.config.factor = 2;
-  EXPECT_THAT(ReadLayer(ntk, std::nullopt, Compat::kLlamaCpp),
+  EXPECT_THAT(ReadLayer(ntk, std::nullopt, Compat::kLlamacpp),
               StatusIs(kInvalid, HasSubstr("rope_type ntk")));
 }
 

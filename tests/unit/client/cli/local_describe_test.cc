@@ -28,7 +28,7 @@ Result<DescribeReply> DescribeText(const std::string& config_json) {
 TEST(LocalDescribeTest, PresetIsDescribedWithItsPairing) {
   const auto reply = DescribeOne({.rope = {.model = "llama-3.1-8b"}, .positions = {0, 7}});
   ASSERT_TRUE(reply.ok()) << reply.status().ToString();
-  EXPECT_EQ(reply->config.rope_type, "llama3");
+  EXPECT_EQ(reply->config.rope_type, RopeType::kLlama3);
   EXPECT_EQ(reply->config.rope_theta, 500000);
   EXPECT_EQ(reply->pairing, Pairing::kHalf);
   EXPECT_THAT(reply->inv_freq, SizeIs(64));
@@ -77,7 +77,7 @@ TEST(LocalDescribeTest, CompatPairingAndPrecisionOfTheSpecCount) {
   ASSERT_TRUE(other.ok()) << other.status().ToString();
   EXPECT_NE(other->attention_factor, 2);
   EXPECT_EQ(other->pairing, Pairing::kInterleaved);
-  EXPECT_EQ(other->precision, Precision::kHf);
+  EXPECT_EQ(other->config.precision, Precision::kHf);
   EXPECT_THAT(other->warnings, Contains(HasSubstr("pairing: taken as interleaved")));
 }
 

@@ -25,8 +25,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-constexpr Compat kCompats[] = {Compat::kDefault, Compat::kHuggingFace, Compat::kVllm,
-                               Compat::kLlamaCpp, Compat::kDeepSeek};
+constexpr Compat kCompats[] = {Compat::kDefault, Compat::kHf, Compat::kVllm, Compat::kLlamacpp,
+                               Compat::kDeepseek};
 
 std::shared_ptr<const ResolvedRope> MustResolve(const RopeConfig& config) {
   auto rope = Resolve(config);
@@ -88,19 +88,19 @@ TEST(ApplyCompatTest, PlainConfigIsReadAlikeByAll) {
 
 TEST(ApplyCompatTest, HuggingFaceDecidesByTheBatch) {
   for (const RopeConfig& config : {Dynamic(), Longrope()}) {
-    const CompatConfig applied = MustApply(config, Compat::kHuggingFace);
+    const CompatConfig applied = MustApply(config, Compat::kHf);
     EXPECT_EQ(applied.config.seq_len_policy, SeqLenPolicy::kBatch);
     EXPECT_THAT(applied.changes, ElementsAre(HasSubstr("longest sequence of the call")));
   }
   RopeConfig fixed = Longrope();
   fixed.longrope_branch = LongropeBranch::kShort;
-  EXPECT_THAT(MustApply(fixed, Compat::kHuggingFace).changes, IsEmpty());
+  EXPECT_THAT(MustApply(fixed, Compat::kHf).changes, IsEmpty());
 }
 
 TEST(ApplyCompatTest, HuggingFaceReadsNoAttnFactor) {
   RopeConfig config = Yarn(4);
   config.attn_factor = 2;
-  const CompatConfig applied = MustApply(config, Compat::kHuggingFace);
+  const CompatConfig applied = MustApply(config, Compat::kHf);
   EXPECT_NEAR(MustResolve(applied.config)->attention_factor(), 1.13863, 1e-5);
   EXPECT_THAT(applied.changes, ElementsAre("Hugging Face ignores attn_factor"));
 }
@@ -116,7 +116,7 @@ TEST(ApplyCompatTest, VllmDoesNotScaleDynamic) {
 TEST(ApplyCompatTest, VllmAndLlamaCppFixTheLongropeList) {
   RopeConfig config = Longrope();
   config.attention_factor = 1.5;
-  for (const Compat compat : {Compat::kVllm, Compat::kLlamaCpp}) {
+  for (const Compat compat : {Compat::kVllm, Compat::kLlamacpp}) {
     const CompatConfig applied = MustApply(config, compat);
     EXPECT_EQ(applied.config.longrope_branch, LongropeBranch::kLong);
     EXPECT_NEAR(MustResolve(applied.config)->attention_factor(),
@@ -148,8 +148,8 @@ TEST(ApplyCompatTest, ModelTypeChoosesTheCode) {
   EXPECT_NEAR(factor_of(Compat::kVllm, "deepseek_v2"), 1.26080, 1e-5);
   EXPECT_NEAR(factor_of(Compat::kVllm, "llama"), 1.36889, 1e-5);
   config.mscale_all_dim = 1;
-  EXPECT_EQ(factor_of(Compat::kLlamaCpp, "deepseek_v2"), 1);
-  EXPECT_NEAR(factor_of(Compat::kLlamaCpp, "llama"), 1.36889, 1e-5);
+  EXPECT_EQ(factor_of(Compat::kLlamacpp, "deepseek_v2"), 1);
+  EXPECT_NEAR(factor_of(Compat::kLlamacpp, "llama"), 1.36889, 1e-5);
 }
 
 TEST(ApplyCompatTest, ModelsThatWereNotCheckedAreRefused) {
@@ -178,7 +178,7 @@ TEST(ApplyCompatTest, LlamaCppHasItsOwnRamp) {
   config.rope_theta = 150000;
   config.truncate = false;
   config.beta_fast = 8;
-  const CompatConfig applied = MustApply(config, Compat::kLlamaCpp);
+  const CompatConfig applied = MustApply(config, Compat::kLlamacpp);
   EXPECT_EQ(applied.config.truncate, true);
   EXPECT_THAT(applied.changes, ElementsAre(HasSubstr("uses beta_fast 32 and beta_slow 1"),
                                            HasSubstr("rounds the ramp's edges")));
@@ -187,7 +187,7 @@ TEST(ApplyCompatTest, LlamaCppHasItsOwnRamp) {
 
 TEST(ApplyCompatTest, LlamaCppRefusesWhatItDoesNotHave) {
   const auto refused = [](const RopeConfig& config, const char* what) {
-    EXPECT_THAT(ApplyCompat(config, Compat::kLlamaCpp),
+    EXPECT_THAT(ApplyCompat(config, Compat::kLlamacpp),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(what)));
   };
   refused(Dynamic(), "compat: got llamacpp, which has no rope_type dynamic");
@@ -199,21 +199,21 @@ TEST(ApplyCompatTest, LlamaCppRefusesWhatItDoesNotHave) {
   refused(mrope, "a fourth row of positions");
   mrope.head_dim = 64;
   mrope.mrope->section = {11, 11, 10};
-  EXPECT_THAT(ApplyCompat(mrope, Compat::kLlamaCpp), IsOk());
+  EXPECT_THAT(ApplyCompat(mrope, Compat::kLlamacpp), IsOk());
 }
 
 TEST(ApplyCompatTest, DeepSeekTakesMscaleAlone) {
   RopeConfig config = Yarn(40);
   config.mscale = 0.707;
-  const CompatConfig applied = MustApply(config, Compat::kDeepSeek);
+  const CompatConfig applied = MustApply(config, Compat::kDeepseek);
   EXPECT_NEAR(MustResolve(applied.config)->attention_factor(), 1.26080, 1e-5);
   EXPECT_THAT(applied.changes, ElementsAre(HasSubstr("reads mscale as 0.707")));
   config.mscale.reset();
   config.mscale_all_dim = 0.707;
-  EXPECT_NEAR(MustResolve(MustApply(config, Compat::kDeepSeek).config)->attention_factor(),
+  EXPECT_NEAR(MustResolve(MustApply(config, Compat::kDeepseek).config)->attention_factor(),
               1.36889 / 1.26080, 1e-5);
   config.mscale = 0.707;  // both are set: the same as Hugging Face
-  EXPECT_THAT(MustApply(config, Compat::kDeepSeek).changes, IsEmpty());
+  EXPECT_THAT(MustApply(config, Compat::kDeepseek).changes, IsEmpty());
 }
 
 TEST(ReadingsTest, NoneWhereAllAgree) {
@@ -327,7 +327,7 @@ TEST(ReadingsTest, ClassesOfHuggingFaceThatTurnWholeHeads) {
     config.rotary_dim = partial.rotary_dim;
     const ModelNames names = {.model_type = partial.model_type};
     const auto readings = ReadingsOf(config, names);
-    const CompatConfig read = MustApply(config, Compat::kHuggingFace, names);
+    const CompatConfig read = MustApply(config, Compat::kHf, names);
     const int64_t turned = MustResolve(read.config)->rotary_dim();
     if (partial.ignored.empty()) {
       EXPECT_THAT(readings, IsEmpty());
@@ -436,7 +436,7 @@ TEST(ReadingsTest, AreRelativeToTheAnswerUnderACompat) {
   RopeConfig config = Yarn(64);
   config.attention_factor = 1;
   const ModelNames names = {.model_type = "laguna"};
-  const auto as_llama_cpp = MustResolve(MustApply(config, Compat::kLlamaCpp, names).config);
+  const auto as_llama_cpp = MustResolve(MustApply(config, Compat::kLlamacpp, names).config);
   const auto readings = Readings(config, names, *as_llama_cpp, 1);
   EXPECT_THAT(NamesOf(readings),
               ElementsAre("hf 5.23.0", "vllm 0.30.0 to 0.33.0", "sglang 0.5.16 to 0.5.23"));
@@ -490,7 +490,7 @@ TEST(ScalingOfTest, EachTypeSaysWhatItDid) {
   EXPECT_THAT(of({.head_dim = 4}), ElementsAre(ColumnScaling::kKept, ColumnScaling::kKept));
   EXPECT_THAT(of(Longrope()), ElementsAre(ColumnScaling::kKept, ColumnScaling::kScaled));
   RopeConfig hf = Longrope();
-  hf.precision = Precision::kHuggingFace;
+  hf.precision = Precision::kHf;
   EXPECT_THAT(of(hf), ElementsAre(ColumnScaling::kKept, ColumnScaling::kScaled));
   EXPECT_THAT(
       of({.rope_type = RopeType::kProportional, .head_dim = 4, .partial_rotary_factor = 0.5}),

@@ -45,7 +45,7 @@ std::vector<double> Frequencies(const LayerConfig& layer) {
 std::vector<int> Axes(const LayerConfig& layer) {
   std::vector<int> axes;
   for (size_t i = 0; i < Frequencies(layer).size(); ++i) {
-    axes.push_back(layer.config.mrope->Axis(static_cast<int64_t>(i)));
+    axes.push_back(AxisOf(*layer.config.mrope, static_cast<int64_t>(i)));
   }
   return axes;
 }

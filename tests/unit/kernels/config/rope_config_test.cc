@@ -250,7 +250,7 @@ TEST(ParseRopeTypeTest, TypesOfOtherImplementationsSayWhatToWrite) {
 
 std::vector<int> Axes(const Mrope& mrope, int64_t count) {
   std::vector<int> axes;
-  for (int64_t i = 0; i < count; ++i) axes.push_back(mrope.Axis(i));
+  for (int64_t i = 0; i < count; ++i) axes.push_back(AxisOf(mrope, i));
   return axes;
 }
 

@@ -22,7 +22,7 @@ using ::rope::testing::StatusIs;
 using ::testing::HasSubstr;
 
 std::shared_ptr<const ResolvedRope> MustResolve(RopeConfig config) {
-  config.precision = Precision::kHuggingFace;
+  config.precision = Precision::kHf;
   auto rope = Resolve(config);
   EXPECT_THAT(rope, IsOk());
   return rope.ok() ? *rope : nullptr;
@@ -103,7 +103,7 @@ TEST(EagerPrecisionTest, DTypesHaveTablesOfTheirOwn) {
 }
 
 TEST(EagerPrecisionTest, XPosIsNotHuggingFaces) {
-  RopeConfig config = {.head_dim = 8, .precision = Precision::kHuggingFace};
+  RopeConfig config = {.head_dim = 8, .precision = Precision::kHf};
   config.xpos = XPos{};
   EXPECT_THAT(Resolve(config), StatusIs(absl::StatusCode::kInvalidArgument,
                                         HasSubstr("xpos: got xpos with precision hf")));

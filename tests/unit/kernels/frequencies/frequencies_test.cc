@@ -83,7 +83,7 @@ TEST_P(GoldenFrequenciesTest, CosAndSinAreExact) {
   for (size_t token = 0; token < golden_.positions[0].size(); ++token) {
     for (size_t i = 0; i < columns; ++i) {
       const auto& mrope = rope_->config().mrope;
-      const auto axis = mrope.has_value() ? mrope->Axis(static_cast<int64_t>(i)) : 0;
+      const auto axis = mrope.has_value() ? AxisOf(*mrope, static_cast<int64_t>(i)) : 0;
       const int64_t position = golden_.positions[static_cast<size_t>(axis)][token];
       const CosSin got = ExactCosSin(position, evaluated.inv_freq[i], rope_->attention_factor());
       // The last two bits of a 64-bit inverse frequency change the angle by this much.

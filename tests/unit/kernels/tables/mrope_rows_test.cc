@@ -29,7 +29,7 @@ TEST(AppendMropeRowsTest, EachFrequencyTakesItsAxis) {
       ASSERT_EQ(rows.rows.size(), t.size());
       for (size_t i = 0; i < t.size(); ++i) {
         for (int64_t j = 0; j < 16; ++j) {
-          const int64_t position = axes[static_cast<size_t>(mrope.Axis(j))][i];
+          const int64_t position = axes[static_cast<size_t>(AxisOf(mrope, j))][i];
           const size_t column = static_cast<size_t>(j);
           const CosSin exact = ExactCosSin(position, frequencies.inv_freq[column], 1.5);
           EXPECT_NEAR(rows.rows[i].page->Cos(rows.rows[i].index)[j], exact.cos,

@@ -146,7 +146,7 @@ TEST(EagerPageTest, RowsAreTheEagerCodesOneByOne) {
   RopeConfig config = {.rope_type = RopeType::kYarn, .head_dim = 64};
   config.factor = 4;
   config.original_max_position_embeddings = 1024;
-  config.precision = Precision::kHuggingFace;
+  config.precision = Precision::kHf;
   const auto rope = MustResolve(config);
   const auto multiplier = static_cast<float>(rope->attention_factor());
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
@@ -169,7 +169,7 @@ TEST(EagerPageTest, RowsBuiltForOneRequestAreTheSame) {
   RopeConfig config = {.rope_type = RopeType::kDynamic, .head_dim = 64};
   config.factor = 4;
   config.max_position_embeddings = 1024;
-  config.precision = Precision::kHuggingFace;
+  config.precision = Precision::kHf;
   const auto frequencies = MustResolve(config)->ForSeqLen(5000, Multiplier::kOne);
   ASSERT_FALSE(frequencies->cacheable);
   TableCache cache(1 << 20);

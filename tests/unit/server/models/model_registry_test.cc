@@ -9,6 +9,7 @@
 
 #include "kernels/config/presets.h"
 #include "server/limits.h"
+#include "proto/wire/rope_config.h"
 #include "server/models/rope_spec.h"
 #include "tests/support/status_matchers.h"
 
@@ -608,8 +609,8 @@ TEST(ListTest, ShowsWhatTheFirstLayerTypeSays) {
     ASSERT_THAT(resolved, IsOk());
     expected.set_head_dim((*resolved)->head_dim());
     expected.set_rotary_dim((*resolved)->rotary_dim());
-    expected.set_pairing(WritePairing(preset.pairing));
-    expected.set_rope_type(std::string(kernels::Name(layer->config.rope_type)));
+    expected.set_pairing(proto::WritePairing(preset.pairing));
+    expected.set_rope_type(std::string(Name(layer->config.rope_type)));
     expected.set_rope_theta(layer->config.rope_theta);
     if (layer->config.max_position_embeddings) {
       expected.set_max_position_embeddings(*layer->config.max_position_embeddings);

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kernels/backends.h"
-#include "proto/wire/float16.h"
+#include "kernels/dtype/float16.h"
 #include "server/engine/executor.h"
 #include "server/limits.h"
 #include "server/request/plan_rotation.h"
@@ -35,13 +35,13 @@ const std::vector<double> kFrequencies = {1.0, 0.1, 0.01, 0.001};
 const std::vector<double> kValues = {1.75, -2.5, 3.25, 0.375, -1.125, 2.75, -0.625, 1.5};
 
 uint16_t Bits(double value, v1::DType dtype) {
-  return dtype == v1::DTYPE_FP16 ? proto::HalfFromDouble(value) : proto::BFloat16FromDouble(value);
+  return dtype == v1::DTYPE_FP16 ? kernels::ToFloat16(value) : kernels::ToBFloat16(value);
 }
 
 float Rounded(float value, v1::DType dtype) {
   if (dtype == v1::DTYPE_FP32) return value;
   const uint16_t bits = Bits(value, dtype);
-  return dtype == v1::DTYPE_FP16 ? proto::FloatFromHalf(bits) : proto::FloatFromBFloat16(bits);
+  return dtype == v1::DTYPE_FP16 ? kernels::FromFloat16(bits) : kernels::FromBFloat16(bits);
 }
 
 // q * cos + rotate_half(q) * sin, or rotate_every_two, rounded after each operation. `sign` is that
@@ -150,7 +150,7 @@ class PlanPrecisionTest : public ::testing::TestWithParam<const char*> {
       uint16_t bits = 0;
       std::memcpy(&bits, bytes + 2 * i, sizeof(bits));
       values[i] =
-          dtype == v1::DTYPE_FP16 ? proto::FloatFromHalf(bits) : proto::FloatFromBFloat16(bits);
+          dtype == v1::DTYPE_FP16 ? kernels::FromFloat16(bits) : kernels::FromBFloat16(bits);
     }
     return values;
   }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "client/cli/diagnose/explain_cells.h"
-#include "proto/wire/float16.h"
+#include "kernels/dtype/float16.h"
 
 namespace rope::client {
 namespace {
@@ -171,7 +171,7 @@ TEST(ExplainTest, RoundedResultIsFoundByItsGrid) {
   };
   EXPECT_EQ(named(), "");
   for (double& value : sample.after) {
-    value = static_cast<double>(proto::FloatFromBFloat16(proto::BFloat16FromDouble(value)));
+    value = static_cast<double>(kernels::FromBFloat16(kernels::ToBFloat16(value)));
   }
   EXPECT_EQ(named(), "result rounded to bf16");
 }
@@ -181,7 +181,7 @@ TEST(ExplainTest, ArithmeticInBFloat16IsFollowedStepByStep) {
   sample.dtype = DType::kBFloat16;
   const Variant variant = VariantOf(4, 1);
   const auto round = [](double value) {
-    return static_cast<double>(proto::FloatFromBFloat16(proto::BFloat16FromDouble(value)));
+    return static_cast<double>(kernels::FromBFloat16(kernels::ToBFloat16(value)));
   };
   for (double& value : sample.before) value = round(value);
   for (size_t i = 0; i < sample.before.size(); i += kHeadDim) {

@@ -202,10 +202,10 @@ std::string NamesOf(const std::vector<Explanation>& explanations) {
 }
 
 std::string TextOf(const Draw& draw) {
-  return absl::StrCat(std::string(kernels::Name(draw.config.rope_type)), " theta ",
+  return absl::StrCat(std::string(Name(draw.config.rope_type)), " theta ",
                       draw.config.rope_theta, " factor ", draw.config.factor.value_or(1),
                       " rotary_dim ", RotatedChannels(draw), " of ", draw.head_dim, ", ",
-                      std::string(kernels::Name(draw.pairing)), ", dtype ",
+                      std::string(Name(draw.pairing)), ", dtype ",
                       static_cast<int>(draw.dtype), ", ", draw.tokens, " tokens from ", draw.start,
                       ", ", draw.heads, " heads");
 }

@@ -18,7 +18,7 @@ using ::testing::Not;
 // theta 10000 with frequencies divided by 4.
 DescribeReply LinearReply(int64_t pairs) {
   DescribeReply reply;
-  reply.config = {.rope_type = "linear", .rope_theta = 10000, .factor = 4};
+  reply.config = {.rope_type = RopeType::kLinear, .rope_theta = 10000, .factor = 4};
   reply.config.max_position_embeddings = 4096;
   reply.rotates = true;
   reply.attention_factor = 1;

@@ -1,0 +1,204 @@
+#include "proto/wire/rope_config.h"
+
+#include <gmock/gmock.h>
+#include <google/protobuf/descriptor.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/support/status_matchers.h"
+
+namespace rope::proto {
+namespace {
+
+using ::google::protobuf::FieldDescriptor;
+using ::rope::testing::IsOk;
+using ::rope::testing::StatusIs;
+using ::testing::Eq;
+using ::testing::HasSubstr;
+
+void ExpectInvalid(const v1::RopeConfig& config, const std::string& text) {
+  EXPECT_THAT(ReadRopeConfig(config),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text)));
+}
+
+// Sets each field to a value of its own, but for mrope_axes, which excludes mrope_section.
+v1::RopeConfig FullConfig() {
+  v1::RopeConfig config;
+  const auto* reflection = config.GetReflection();
+  for (int i = 0; i < config.GetDescriptor()->field_count(); ++i) {
+    const auto* field = config.GetDescriptor()->field(i);
+    const int value = field->number();
+    if (field->name() == "mrope_axes") continue;
+    switch (field->cpp_type()) {
+      case FieldDescriptor::CPPTYPE_DOUBLE:
+        field->is_repeated() ? reflection->AddDouble(&config, field, value)
+                             : reflection->SetDouble(&config, field, value);
+        break;
+      case FieldDescriptor::CPPTYPE_INT64:
+        for (int part = 0; field->is_repeated() && part < 3; ++part) {
+          reflection->AddInt64(&config, field, value + part);
+        }
+        if (!field->is_repeated()) reflection->SetInt64(&config, field, value);
+        break;
+      case FieldDescriptor::CPPTYPE_BOOL:
+        reflection->SetBool(&config, field, true);
+        break;
+      case FieldDescriptor::CPPTYPE_ENUM:
+        reflection->SetEnumValue(&config, field, 2);
+        break;
+      case FieldDescriptor::CPPTYPE_STRING:
+        reflection->SetString(&config, field, "yarn");
+        break;
+      default:
+        EXPECT_TRUE(field->name() == "xpos" || field->name() == "inv_freq") << field->full_name();
+    }
+  }
+  config.mutable_xpos()->set_scale_base(256);
+  config.mutable_xpos()->set_centre(7);
+  config.mutable_inv_freq()->set_dtype(v1::DTYPE_FP64);
+  config.mutable_inv_freq()->add_shape(1);
+  config.mutable_inv_freq()->add_numbers(0.5);
+  return config;
+}
+
+TEST(RopeConfigTest, EveryFieldSurvivesReadingAndWriting) {
+  const v1::RopeConfig config = FullConfig();
+  const auto read = ReadRopeConfig(config);
+  ASSERT_THAT(read, IsOk());
+  EXPECT_EQ(WriteRopeConfig(*read).DebugString(), config.DebugString());
+  for (int i = 0; i < config.GetDescriptor()->field_count(); ++i) {
+    const auto* field = config.GetDescriptor()->field(i);
+    if (field->name().rfind("mrope", 0) == 0) continue;  // their rules have tests below
+    v1::RopeConfig without = config;
+    without.GetReflection()->ClearField(&without, field);
+    EXPECT_FALSE(*ReadRopeConfig(without) == *read) << field->name();
+  }
+}
+
+TEST(RopeConfigTest, AxesOfFrequenciesTakeThePlaceOfSections) {
+  v1::RopeConfig config;
+  config.set_rope_type("default");
+  config.set_rope_theta(10000);
+  for (const int axis : {2, 1, 0, 2}) config.add_mrope_axes(axis);
+  const auto read = ReadRopeConfig(config);
+  ASSERT_THAT(read, IsOk());
+  EXPECT_EQ(read->mrope->axes, (std::vector<int8_t>{2, 1, 0, 2}));
+  EXPECT_EQ(WriteRopeConfig(*read).DebugString(), config.DebugString());
+  EXPECT_FALSE(*read == RopeConfig());
+  config.add_mrope_axes(3);
+  ExpectInvalid(config, "mrope_axes: got 3, want 0 (t), 1 (h) or 2 (w)");
+  config.add_mrope_section(4);
+  ExpectInvalid(config, "mrope_axes: got axes and mrope_section, want only one of them");
+}
+
+TEST(RopeConfigTest, UnsetFieldsStayUnset) {
+  const auto read = ReadRopeConfig(v1::RopeConfig());
+  ASSERT_THAT(read, IsOk());
+  EXPECT_EQ(*read, RopeConfig());
+}
+
+TEST(RopeConfigTest, UnknownTypeIsInvalid) {
+  v1::RopeConfig config;
+  config.set_rope_type("spiral");
+  ExpectInvalid(config, "rope_type: got \"spiral\", want one of default, linear");
+}
+
+TEST(RopeConfigTest, MropeNeedsThreeCounts) {
+  v1::RopeConfig config;
+  config.set_mrope_interleaved(true);
+  ExpectInvalid(config, "mrope_interleaved: got");
+  config.add_mrope_section(1);
+  config.add_mrope_section(1);
+  ExpectInvalid(config, "mrope_section: got 2 counts");
+}
+
+TEST(RopeConfigTest, MropeLayoutMeansWhatMropeInterleavedDid) {
+  v1::RopeConfig config;
+  for (const int64_t count : {2, 1, 1}) config.add_mrope_section(count);
+  EXPECT_EQ(ReadRopeConfig(config)->mrope->layout, Mrope::Layout::kSections);
+  config.set_mrope_interleaved(true);
+  EXPECT_EQ(ReadRopeConfig(config)->mrope->layout, Mrope::Layout::kInterleaved);
+  config.clear_mrope_interleaved();
+  for (const auto& [layout, want] :
+       {std::pair(v1::MROPE_LAYOUT_SECTIONS, Mrope::Layout::kSections),
+        std::pair(v1::MROPE_LAYOUT_INTERLEAVED, Mrope::Layout::kInterleaved),
+        std::pair(v1::MROPE_LAYOUT_HW_INTERLEAVED, Mrope::Layout::kHwInterleaved),
+        std::pair(v1::MROPE_LAYOUT_AXIAL, Mrope::Layout::kAxial)}) {
+    config.set_mrope_layout(layout);
+    EXPECT_EQ(ReadRopeConfig(config)->mrope->layout, want);
+  }
+  config.set_mrope_interleaved(true);
+  ExpectInvalid(config, "mrope_layout: got MROPE_LAYOUT_AXIAL, want a layout that");
+  config.set_mrope_layout(static_cast<v1::MropeLayout>(9));
+  ExpectInvalid(config, "mrope_layout: got 9");
+  config.clear_mrope_section();
+  config.clear_mrope_interleaved();
+  config.set_mrope_layout(v1::MROPE_LAYOUT_AXIAL);
+  ExpectInvalid(config, "mrope_layout: got a layout without mrope_section, want both");
+}
+
+TEST(RopeConfigTest, ExplicitFrequenciesAreNumbersOfTheirDType) {
+  v1::RopeConfig config;
+  v1::Array& array = *config.mutable_inv_freq();
+  ExpectInvalid(config, "inv_freq: got no numbers");
+  array.add_numbers(0.1);
+  EXPECT_EQ(ReadRopeConfig(config)->inv_freq, std::vector<double>{0.1});
+  array.set_dtype(v1::DTYPE_FP32);
+  EXPECT_EQ(ReadRopeConfig(config)->inv_freq, std::vector<double>{0.1F});
+  array.set_dtype(v1::DTYPE_BF16);
+  ExpectInvalid(config, "inv_freq.dtype: got DTYPE_BF16, want DTYPE_FP64 or DTYPE_FP32");
+  array.set_dtype(v1::DTYPE_FP64);
+  array.add_shape(2);
+  ExpectInvalid(config, "inv_freq.shape: got [2], want one axis of its 1 numbers");
+  array.set_shape(0, 1);
+  array.add_strides(1);
+  ExpectInvalid(config, "inv_freq: got strides, want packed numbers");
+  array.set_raw("01234567");
+  ExpectInvalid(config, "inv_freq: got raw bytes, want packed numbers");
+}
+
+TEST(RopeConfigTest, UnknownNumbersOfEnumsAreInvalid) {
+  v1::RopeConfig config;
+  config.set_ramp(static_cast<v1::YarnRamp>(7));
+  ExpectInvalid(config, "ramp: got 7");
+  config.clear_ramp();
+  config.set_longrope_branch(static_cast<v1::LongropeBranch>(3));
+  ExpectInvalid(config, "longrope_branch: got 3");
+  config.clear_longrope_branch();
+  config.set_seq_len_policy(static_cast<v1::SeqLenPolicy>(-1));
+  ExpectInvalid(config, "seq_len_policy: got -1");
+}
+
+TEST(RopeConfigTest, CompatAndPrecisionAreRead) {
+  EXPECT_EQ(*ReadCompat(v1::COMPAT_UNSPECIFIED), Compat::kDefault);
+  EXPECT_EQ(*ReadCompat(v1::COMPAT_HF), Compat::kHf);
+  EXPECT_EQ(*ReadCompat(v1::COMPAT_VLLM), Compat::kVllm);
+  EXPECT_EQ(*ReadCompat(v1::COMPAT_LLAMACPP), Compat::kLlamacpp);
+  EXPECT_EQ(*ReadCompat(v1::COMPAT_DEEPSEEK), Compat::kDeepseek);
+  EXPECT_EQ(*ReadPrecision(v1::PRECISION_UNSPECIFIED), Precision::kExact);
+  EXPECT_EQ(*ReadPrecision(v1::PRECISION_EXACT), Precision::kExact);
+  EXPECT_EQ(*ReadPrecision(v1::PRECISION_HF), Precision::kHf);
+  EXPECT_THAT(ReadCompat(static_cast<v1::Compat>(5)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rope.compat: got 5")));
+  EXPECT_THAT(ReadPrecision(static_cast<v1::Precision>(3)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rope.precision: got 3")));
+}
+
+TEST(RopeConfigTest, EachPairingIsItself) {
+  for (const auto pairing : {v1::PAIRING_UNSPECIFIED, v1::PAIRING_HALF, v1::PAIRING_INTERLEAVED}) {
+    const auto read = ReadPairing(pairing);
+    ASSERT_THAT(read, IsOk());
+    EXPECT_EQ(WritePairing(*read), pairing);
+  }
+  EXPECT_THAT(*ReadPairing(v1::PAIRING_HALF), Eq(Pairing::kHalf));
+}
+
+TEST(RopeConfigTest, UnknownPairingIsInvalid) {
+  EXPECT_THAT(ReadPairing(static_cast<v1::Pairing>(9)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rope.pairing: got 9")));
+}
+
+}  // namespace
+}  // namespace rope::proto
