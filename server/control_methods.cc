@@ -1,19 +1,15 @@
 #include "server/control_methods.h"
 
 #include <cstdint>
+#include <functional>
 #include <memory>
-#include <string>
-#include <type_traits>
 #include <utility>
 
 #include "kernels/status_macros.h"
 #include "server/control/admin.h"
 #include "server/control/describe.h"
-#include "server/control/jobs.h"
 #include "server/control/tables.h"
 #include "server/control/warm_up.h"
-#include "server/engine/engine.h"
-#include "server/limits.h"
 #include "server/models/model_registry.h"
 #include "server/request/prepared_rotation.h"
 
@@ -24,71 +20,71 @@ using Caller = RopeService::Caller;
 
 template <typename Out>
 using Done = RopeService::Done<Out>;
-using JobPtr = std::unique_ptr<StepWorker::Job>;
-
-// The embeddings that a request names. A registration resolves those of every layer.
-template <typename In>
-bool HasLongSpec(const In& request, const ModelRegistry& registry) {
-  if constexpr (std::is_same_v<In, v1::RegisterModelRequest>) {
-    return true;
-  } else if constexpr (requires { request.rotate(); }) {
-    return TakesLongToFind(request.rotate(), registry);
-  } else if constexpr (requires { request.rope(); }) {
-    int64_t head_dim = 0;
-    if constexpr (requires { request.head_dim(); }) head_dim = request.head_dim();
-    if (registry.TakesLong(request.rope(), head_dim)) return true;
-    if constexpr (requires { request.reposition(); }) {
-      return registry.TakesLong(request.reposition().from_rope(), head_dim);
-    }
-    return false;
-  } else {
-    return false;
-  }
-}
-
-// Whether the call takes longer than the thread that received it may spend.
-template <typename In>
-bool TakesLong(const In& request, const Caller& caller, const ModelRegistry& registry) {
-  return caller.message_bytes > limits::kControlHereBytesMax || HasLongSpec(request, registry);
-}
-
-// Answers through the job's Done in any case.
-void RunJob(const ControlParts& parts, JobPtr job, const Caller& caller) {
-  if (job->IsShort()) return StepWorker::RunHere(*job);
-  const absl::Status status = parts.worker->Start(job, caller.session, caller.cancelled);
-  if (!status.ok()) job->Done(status);
-}
-
-// Adds a method that answers in one step: here, or on the worker's thread if it takes long.
+// Answers in one step.
 template <typename In, typename Out>
-void AddImmediate(Method method,
-                  std::function<absl::StatusOr<Out>(const In&, const Caller&)> answer,
-                  const ControlParts& parts, RopeService& service) {
+using Answer = std::function<absl::StatusOr<Out>(const In&, const Caller&)>;
+// Plans an answer of several steps.
+template <typename In, typename Out>
+using Plan = std::function<absl::StatusOr<Steps<Out>>(const In&, const Caller&)>;
+
+// A call on the side thread, which its first step plans.
+template <typename In, typename Out>
+class CallWork final : public SideThread::Work {
+ public:
+  CallWork(const Plan<In, Out>& plan, const In& request, const Caller& caller, Done<Out> done)
+      : plan_([plan, &request, caller] { return plan(request, caller); }), done_(std::move(done)) {}
+
+  absl::StatusOr<bool> Step() override {
+    if (steps_ == nullptr) {
+      ROPE_ASSIGN_OR_RETURN(steps_, plan_());
+      plan_ = nullptr;  // frees the request, unless the steps need it
+    }
+    return steps_(response_);
+  }
+  void End(const absl::Status& status) override {
+    if (!status.ok()) return done_(status);
+    done_(std::move(response_));
+  }
+
+ private:
+  std::function<absl::StatusOr<Steps<Out>>()> plan_;
+  const Done<Out> done_;
+  Steps<Out> steps_;
+  Out response_;
+};
+
+template <typename In, typename Out>
+void AddSteps(Method method, const Plan<In, Out>& plan, const ControlParts& parts,
+              RopeService& service) {
   service.AddMethod<In, Out>(
-      method, [parts, answer = std::move(answer)](const In& request, const Caller& caller,
-                                                  const Done<Out>& done) {
-        if (!TakesLong(request, caller, *parts.registry)) return done(answer(request, caller));
-        const auto later = [answer, &request, caller] { return answer(request, caller); };
-        RunJob(parts, std::make_unique<AnswerJob<Out>>(later, done), caller);
+      method, [plan, &side_thread = *parts.side_thread](const In& request, const Caller& caller,
+                                                        const Done<Out>& done) {
+        side_thread.StartCall(caller.session,
+                              std::make_unique<CallWork<In, Out>>(plan, request, caller, done),
+                              caller.cancelled);
       });
 }
 
-// Adds a method whose answer is a job. `make` returns the job, which answers through `done`.
+// Adds a method that may take longer than a slice.
 template <typename In, typename Out>
-void AddJob(
-    Method method,
-    std::function<absl::StatusOr<JobPtr>(const In&, const Caller&, const Done<Out>& done)> make,
-    const ControlParts& parts, RopeService& service) {
+void AddStep(Method method, const Answer<In, Out>& answer, const ControlParts& parts,
+             RopeService& service) {
+  const auto plan = [answer](const In& request, const Caller& caller) -> Steps<Out> {
+    return [answer, &request, caller](Out& response) -> absl::StatusOr<bool> {
+      ROPE_ASSIGN_OR_RETURN(response, answer(request, caller));
+      return true;
+    };
+  };
+  AddSteps<In, Out>(method, plan, parts, service);
+}
+
+// Adds a method that is answered on the thread that received the call: it is quick, and answered
+// while the server is busy or drains.
+template <typename In, typename Out>
+void AddImmediate(Method method, const Answer<In, Out>& answer, RopeService& service) {
   service.AddMethod<In, Out>(
-      method, [parts, make = std::move(make)](const In& request, const Caller& caller,
-                                              const Done<Out>& done) {
-        if (TakesLong(request, caller, *parts.registry)) {
-          const auto later = [make, &request, caller, done] { return make(request, caller, done); };
-          return RunJob(parts, std::make_unique<PlannedJob<Out>>(later, done), caller);
-        }
-        absl::StatusOr<JobPtr> job = make(request, caller, done);
-        if (!job.ok()) return done(job.status());
-        RunJob(parts, *std::move(job), caller);
+      method, [answer](const In& request, const Caller& caller, const Done<Out>& done) {
+        done(answer(request, caller));
       });
 }
 
@@ -96,27 +92,29 @@ absl::Status Admit(const ControlParts& parts, const Caller& caller, int64_t byte
   return parts.admission->Extend(caller.session, bytes, "request", *caller.permit);
 }
 
-absl::StatusOr<JobPtr> WarmUp(const ControlParts& parts, const v1::WarmUpRequest& request,
-                              const WarmUpDone& done) {
+absl::StatusOr<Steps<v1::WarmUpResponse>> WarmUp(const ControlParts& parts,
+                                                 const v1::WarmUpRequest& request) {
   ROPE_ASSIGN_OR_RETURN(WarmUpPlan plan,
                         PlanWarmUp(request, *parts.registry, parts.tables->budget_bytes()));
-  return MakeWarmUp(std::move(plan), *parts.tables, done);
+  return WarmUpSteps(std::move(plan), *parts.tables);
 }
 
-absl::StatusOr<JobPtr> GetTables(const ControlParts& parts, const v1::GetTablesRequest& request,
-                                 const Caller& caller, const TablesDone& done) {
+absl::StatusOr<Steps<v1::GetTablesResponse>> GetTables(const ControlParts& parts,
+                                                       const v1::GetTablesRequest& request,
+                                                       const Caller& caller) {
   const auto admit = [&](int64_t bytes) { return Admit(parts, caller, bytes); };
   ROPE_ASSIGN_OR_RETURN(TablesPlan plan, PlanTables(request, caller.payloads, *parts.registry,
                                                     parts.reply_bytes_max, admit));
-  return MakeTables(std::move(plan), done);
+  return TablesSteps(std::move(plan));
 }
 
-absl::StatusOr<JobPtr> Describe(const ControlParts& parts, const v1::DescribeRequest& request,
-                                const Caller& caller, const DescribeDone& done) {
+absl::StatusOr<Steps<v1::DescribeResponse>> Describe(const ControlParts& parts,
+                                                     const v1::DescribeRequest& request,
+                                                     const Caller& caller) {
   const auto admit = [&](int64_t bytes) { return Admit(parts, caller, bytes); };
   ROPE_ASSIGN_OR_RETURN(DescribePlan plan,
                         PlanDescribe(request, *parts.registry, parts.reply_bytes_max, admit));
-  return MakeDescribe(std::move(plan), done);
+  return DescribeSteps(std::move(plan));
 }
 
 absl::StatusOr<v1::PrepareResponse> PrepareCalls(const ControlParts& parts,
@@ -132,23 +130,23 @@ absl::StatusOr<v1::PrepareResponse> PrepareCalls(const ControlParts& parts,
 
 void AddModelMethods(const ControlParts& parts, RopeService& service) {
   ModelRegistry& registry = *parts.registry;
-  AddJob<v1::DescribeRequest, v1::DescribeResponse>(
+  AddSteps<v1::DescribeRequest, v1::DescribeResponse>(
       Method::kDescribe,
-      [parts](const auto& request, const Caller& caller, const auto& done) {
-        return Describe(parts, request, caller, done);
+      [parts](const auto& request, const Caller& caller) {
+        return Describe(parts, request, caller);
       },
       parts, service);
   AddImmediate<v1::ListModelsRequest, v1::ListModelsResponse>(
       Method::kListModels,
       [&registry](const auto& request, const Caller&) { return ListModels(request, registry); },
-      parts, service);
-  AddImmediate<v1::RegisterModelRequest, v1::RegisterModelResponse>(
+      service);
+  AddStep<v1::RegisterModelRequest, v1::RegisterModelResponse>(
       Method::kRegisterModel,
       [&registry](const auto& request, const Caller& caller) {
         return RegisterModel(request, caller.owner, registry);
       },
       parts, service);
-  AddImmediate<v1::UnregisterModelRequest, v1::UnregisterModelResponse>(
+  AddStep<v1::UnregisterModelRequest, v1::UnregisterModelResponse>(
       Method::kUnregisterModel,
       [&registry](const auto& request, const Caller& caller) {
         return UnregisterModel(request, caller.owner, registry);
@@ -156,6 +154,8 @@ void AddModelMethods(const ControlParts& parts, RopeService& service) {
       parts, service);
 }
 
+// A region belongs to the connection whose call is on its thread: a later call might be answered
+// when the connection has closed, and another one has its number.
 void AddRegionMethods(const ControlParts& parts, RopeService& service) {
   RegionTable& regions = *parts.regions;
   AddImmediate<v1::RegisterRegionRequest, v1::RegisterRegionResponse>(
@@ -163,7 +163,7 @@ void AddRegionMethods(const ControlParts& parts, RopeService& service) {
       [&regions](const auto& request, const Caller& caller) {
         return RegisterRegion(request, caller.session, regions);
       },
-      parts, service);
+      service);
   service.AddMethod<v1::UnregisterRegionRequest, v1::UnregisterRegionResponse>(
       Method::kUnregisterRegion,
       [&regions](const auto& request, const Caller& caller, const UnregisterRegionDone& done) {
@@ -174,11 +174,11 @@ void AddRegionMethods(const ControlParts& parts, RopeService& service) {
       [&regions](const auto&, const Caller& caller) {
         return ListRegions(caller.session, regions);
       },
-      parts, service);
+      service);
 }
 
 void AddServerMethods(const ControlParts& parts, RopeService& service) {
-  AddImmediate<v1::PrepareRequest, v1::PrepareResponse>(
+  AddStep<v1::PrepareRequest, v1::PrepareResponse>(
       Method::kPrepare,
       [parts](const auto& request, const Caller& caller) {
         return PrepareCalls(parts, request, caller);
@@ -186,17 +186,15 @@ void AddServerMethods(const ControlParts& parts, RopeService& service) {
       parts, service);
   AddImmediate<v1::GetServerInfoRequest, v1::GetServerInfoResponse>(
       Method::kGetServerInfo,
-      [info = parts.server_info](const auto&, const Caller&) { return info(); }, parts, service);
-  AddJob<v1::WarmUpRequest, v1::WarmUpResponse>(
+      [info = parts.server_info](const auto&, const Caller&) { return info(); }, service);
+  AddSteps<v1::WarmUpRequest, v1::WarmUpResponse>(
       Method::kWarmUp,
-      [parts](const auto& request, const Caller&, const auto& done) {
-        return WarmUp(parts, request, done);
-      },
-      parts, service);
-  AddJob<v1::GetTablesRequest, v1::GetTablesResponse>(
+      [parts](const auto& request, const Caller&) { return WarmUp(parts, request); }, parts,
+      service);
+  AddSteps<v1::GetTablesRequest, v1::GetTablesResponse>(
       Method::kGetTables,
-      [parts](const auto& request, const Caller& caller, const auto& done) {
-        return GetTables(parts, request, caller, done);
+      [parts](const auto& request, const Caller& caller) {
+        return GetTables(parts, request, caller);
       },
       parts, service);
 }

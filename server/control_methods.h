@@ -10,7 +10,7 @@
 
 #include "kernels/tables/table_cache.h"
 #include "rope/v1/rope_service.pb.h"
-#include "server/control/step_worker.h"
+#include "server/engine/side_thread.h"
 #include "server/grpc/rope_service.h"
 #include "server/memory/admission.h"
 #include "server/memory/regions.h"
@@ -24,7 +24,7 @@ struct ControlParts {
   PreparedRotations* prepared = nullptr;
   RegionTable* regions = nullptr;
   kernels::TableCache* tables = nullptr;
-  StepWorker* worker = nullptr;
+  SideThread* side_thread = nullptr;
   Admission* admission = nullptr;
   int64_t reply_bytes_max = 0;
   std::function<v1::GetServerInfoResponse()> server_info;

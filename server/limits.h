@@ -50,7 +50,7 @@ inline constexpr int64_t kTokenBytes = 80;
 // are padded with empty sequences.
 inline constexpr int64_t kSequencesMin = 64 * 1024;
 // A request whose positions, rows and other arrays have at most this many bytes is planned on the
-// thread that received it. More takes longer than a slice may, and goes to the planner's thread.
+// thread that received it. More takes longer than a slice may, and goes to the side thread.
 inline constexpr int64_t kPlanHereBytesMax = 512 * kKiB;
 // The error bound of the angles is proven up to here (kernels/tables/table_cache.h).
 inline constexpr int64_t kPositionMax = int64_t{1} << 30;
@@ -63,13 +63,8 @@ inline constexpr int64_t kTablesRowsMax = 64 * 1024;
 inline constexpr int64_t kTablesBytesMax = 16 * kMiB;
 // Bytes of the rows of Describe: 4096 positions of 256 frequencies, which take 0.3 seconds.
 inline constexpr int64_t kDescribeBytesMax = 16 * kMiB;
-// Pairs of cos and sin that Describe computes on the thread that received the call: about a
-// millisecond. Beyond that it is a job of the StepWorker.
-inline constexpr int64_t kDescribeHerePairsMax = 4096;
 // A message of the control plane: two config_json of the largest size, with room.
 inline constexpr int64_t kControlMessageBytesMax = 4 * kMiB;
-// A larger one is a job of the StepWorker: a config_json of 1 MiB takes tens of milliseconds.
-inline constexpr int64_t kControlHereBytesMax = 16 * kKiB;
 // The same, and replies, up to this size are not admitted: gRPC's own call is as large.
 inline constexpr int64_t kControlSmallBytes = 4 * kKiB;
 // Lengths of an error's text and of each part. They travel as trailers: clients accept 8 KiB.
@@ -152,14 +147,14 @@ inline constexpr int64_t kRegisteredBytesMax = 16 * kMiB;
 inline constexpr int64_t kOwnersModelsMax = kRegisteredModelsMax / 2;
 // Bytes of a page of ListModels, unless its only model is larger. gRPC's clients accept 4 MiB.
 inline constexpr int64_t kModelsPageBytesMax = 1 * kMiB;
-// Calls of the control plane that wait for the StepWorker.
-inline constexpr int64_t kControlJobsMax = 16;
-// The same for one session: half, so that no connection uses up all places.
-inline constexpr int64_t kSessionsControlJobsMax = kControlJobsMax / 2;
 // Bytes of free output buffers kept for reuse; the rest goes back to the kernel.
 inline constexpr int64_t kPooledBytesMax = 1 * kGiB;
 // Concurrent calls of one connection. gRPC buffers calls before the server accepts them.
 inline constexpr int kConcurrentStreamsMax = 128;
+// Calls of the control plane that wait for the side thread. One session has half of the places:
+// all of its concurrent calls, but not those of other sessions.
+inline constexpr int64_t kSessionsControlCallsMax = kConcurrentStreamsMax;
+inline constexpr int64_t kControlCallsMax = 2 * kSessionsControlCallsMax;
 // A stream reads no more while this much is unanswered or not taken by the client: enough for many
 // prefills in flight, little enough for many clients that never read.
 inline constexpr int64_t kStreamBytesMax = 64 * kMiB;

@@ -88,7 +88,6 @@ absl::Status Server::Build(Batcher::Options batches) {
   ROPE_ASSIGN_OR_RETURN(
       registry_, ModelRegistry::Create(options_.models, {.spec_bytes_max = shares_.specs,
                                                          .registered_bytes_max = shares_.models}));
-  step_worker_ = std::make_unique<StepWorker>();
   metrics_ = std::make_unique<Metrics>(proto::kVersion, Revision(), DeviceNames(*devices_));
   regions_ = std::make_unique<RegionTable>(options_.shared_memory, devices_->host_memory());
   pool_ = std::make_unique<BufferPool>(shares_.pool, devices_->host_memory());
@@ -120,7 +119,7 @@ absl::Status Server::Build(Batcher::Options batches) {
       RopeService::Parts{engine_.get(), metrics_.get(), &clock_, &in_flight_, receiving_.get(),
                          untaken_.get(), instance_id_, shares_.message, &peers_, admission_.get()});
   AddControlMethods(
-      {registry_.get(), prepared_.get(), regions_.get(), tables_.get(), step_worker_.get(),
+      {registry_.get(), prepared_.get(), regions_.get(), tables_.get(), &engine_->side_thread(),
        admission_.get(), shares_.message, [this] { return Info(); }},
       *rope_service_);
   health_ = std::make_unique<Health>(HealthNames(*devices_), in_flight_, *receiving_);
@@ -218,9 +217,9 @@ void Server::StopAdvertising() {
   health_->SetServing(false);
 }
 
-// The order matters. Producers stop before consumers: listeners and streams, then the planner, then
-// the batcher, so that no request reaches a stage that has ended. The transports go last, because
-// replies leave through them.
+// The order matters. Producers stop before consumers: listeners and streams, then the side thread,
+// then the batcher, so that no request reaches a stage that has ended. The transports go last,
+// because replies leave through them.
 void Server::Drain(absl::Duration grace) {
   if (drained_) return;
   drained_ = true;
@@ -228,9 +227,8 @@ void Server::Drain(absl::Duration grace) {
     StopAdvertising();
     listeners_.clear();
     rope_service_->DrainStreams();
-    engine_->Drain(grace);
+    engine_->side_thread().Drain(grace);
     batcher_->Drain(grace);  // from here on new calls are answered UNAVAILABLE
-    step_worker_->Drain();
     // All requests are answered. A client that has not taken its reply after a second will not.
     in_flight_.AwaitNone(std::min(grace, kReplyGrace));
     if (ring_loop_ != nullptr) ring_loop_->Stop();
@@ -244,7 +242,7 @@ void Server::Drain(absl::Duration grace) {
 }
 
 void Server::EndDrain() {
-  engine_->StopWaiting();
+  engine_->side_thread().StopWaiting();
   batcher_->StopWaiting();
   in_flight_.StopWaiting();
 }

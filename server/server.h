@@ -26,7 +26,6 @@
 #include "kernels/tables/table_cache.h"
 #include "rope/v1/rope_service.pb.h"
 #include "server/clock.h"
-#include "server/control/step_worker.h"
 #include "server/engine/batcher.h"
 #include "server/engine/device_router.h"
 #include "server/engine/engine.h"
@@ -72,8 +71,8 @@ class Server {
 
   // Turns health to NOT_SERVING, so that load balancers choose other servers. Calls still run.
   void StopAdvertising();
-  // Refuses new calls, finishes running ones, and ends all threads that serve calls. Planner and
-  // batcher each wait for `grace`; requests that still queue then are answered UNAVAILABLE.
+  // Refuses new calls, finishes running ones, and ends all threads that serve calls. Side thread
+  // and batcher each wait for `grace`; what still queues then is answered UNAVAILABLE.
   void Drain(absl::Duration grace);
   // Ends the waiting of a Drain on another thread, as if its grace had passed.
   void EndDrain();
@@ -106,7 +105,6 @@ class Server {
   CallsInFlight in_flight_;
   std::unique_ptr<DeviceRouter> devices_;
   std::unique_ptr<kernels::TableCache> tables_;
-  std::unique_ptr<StepWorker> step_worker_;
   std::unique_ptr<ModelRegistry> registry_;
   std::unique_ptr<Metrics> metrics_;
   std::unique_ptr<RegionTable> regions_;

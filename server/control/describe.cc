@@ -164,60 +164,45 @@ absl::Status AdmitAnswer(const DescribePlan& plan, int64_t reply_bytes_max, Admi
   return admit(2 * rows * row_bytes + columns * kColumnBytes);
 }
 
-class DescribeJob final : public StepWorker::Job {
+class DescribeAnswer {
  public:
-  DescribeJob(DescribePlan plan, DescribeDone done)
-      : plan_(std::move(plan)), columns_(ColumnsOf(plan_)), done_(std::move(done)) {}
+  explicit DescribeAnswer(DescribePlan plan) : plan_(std::move(plan)), columns_(ColumnsOf(plan_)) {}
 
-  absl::StatusOr<bool> Step() override {
+  absl::StatusOr<bool> Step(v1::DescribeResponse& response) {
     if (!described_) {
-      ROPE_RETURN_IF_ERROR(DescribeAll());
+      ROPE_RETURN_IF_ERROR(DescribeAll(response));
     } else {
-      AddRows();
+      AddRows(response);
     }
     return columns_ == 0 || next_ == plan_.positions.size();
   }
 
-  void Done(const absl::Status& status) override {
-    if (!status.ok()) return done_(status);
-    done_(std::move(response_));
-  }
-
-  // The answer has the error of float32 angles at 16 positions, and one row for each position.
-  bool IsShort() const override {
-    constexpr int64_t kErrorPositions = 16;
-    const int64_t rows = kErrorPositions + static_cast<int64_t>(plan_.positions.size());
-    return columns_ * rows <= limits::kDescribeHerePairsMax;
-  }
-
  private:
   // Everything but the rows.
-  absl::Status DescribeAll() {
+  absl::Status DescribeAll(v1::DescribeResponse& response) {
     ROPE_ASSIGN_OR_RETURN(
         const kernels::Description description,
         kernels::Describe(plan_.entry->rope(), plan_.resolved.get(), plan_.options));
-    response_ = Write(description);
-    response_.set_config_id(plan_.entry->config_id());
+    response = Write(description);
+    response.set_config_id(plan_.entry->config_id());
     if (columns_ > 0) rows_.emplace(plan_.entry->rope(), *plan_.resolved, plan_.options);
     described_ = true;
     return absl::OkStatus();
   }
 
-  void AddRows() {
+  void AddRows(v1::DescribeResponse& response) {
     const auto per_step = static_cast<size_t>(std::max<int64_t>(1, kPairsPerStep / columns_));
     const size_t stop = std::min(plan_.positions.size(), next_ + per_step);
     for (; next_ < stop; ++next_) {
-      WriteRow(rows_->At(plan_.positions[next_]), *response_.add_rows());
+      WriteRow(rows_->At(plan_.positions[next_]), *response.add_rows());
     }
   }
 
   const DescribePlan plan_;
   const int64_t columns_;
-  const DescribeDone done_;
   bool described_ = false;
   std::optional<kernels::DescribedRows> rows_;  // unset: the layer does not rotate
   size_t next_ = 0;                             // row
-  v1::DescribeResponse response_;
 };
 
 }  // namespace
@@ -238,8 +223,9 @@ absl::StatusOr<DescribePlan> PlanDescribe(const v1::DescribeRequest& request,
   return plan;
 }
 
-std::unique_ptr<StepWorker::Job> MakeDescribe(DescribePlan plan, DescribeDone done) {
-  return std::make_unique<DescribeJob>(std::move(plan), std::move(done));
+Steps<v1::DescribeResponse> DescribeSteps(DescribePlan plan) {
+  return [answer = std::make_shared<DescribeAnswer>(std::move(plan))](
+             v1::DescribeResponse& response) { return answer->Step(response); };
 }
 
 }  // namespace rope::server

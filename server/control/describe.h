@@ -1,10 +1,8 @@
 // Describe: evaluates a config: its frequencies, rows, scaling and readings.
 //
 //   1. PlanDescribe checks a request and has its memory admitted.
-//   2. MakeDescribe makes a job of the plan. Its first step computes all but the rows, each other
-//      step some rows. A pair of cos and sin takes about 0.3 microseconds. A short job may run
-//      where the call arrived; the StepWorker runs the others.
-//   3. `done` gets the answer.
+//   2. DescribeSteps makes steps of the plan. The first one computes all but the rows, each other
+//      one some rows. A pair of cos and sin takes about 0.3 microseconds.
 //
 // Threading:  Functions only; the registry is thread-safe.
 // Ownership:  A plan owns all that it needs; it keeps no reference to the request.
@@ -13,7 +11,6 @@
 #define ROPE_SERVER_CONTROL_DESCRIBE_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -21,7 +18,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/describe.h"
 #include "rope/v1/describe.pb.h"
-#include "server/control/step_worker.h"
+#include "server/engine/side_thread.h"
 #include "server/models/model_registry.h"
 
 namespace rope::server {
@@ -45,9 +42,8 @@ absl::StatusOr<DescribePlan> PlanDescribe(const v1::DescribeRequest& request,
                                           ModelRegistry& registry, int64_t reply_bytes_max,
                                           AdmitDescribe admit);
 
-// Runs once, with the errors of kernels::Describe and of the StepWorker.
-using DescribeDone = std::function<void(const absl::StatusOr<v1::DescribeResponse>&)>;
-std::unique_ptr<StepWorker::Job> MakeDescribe(DescribePlan plan, DescribeDone done);
+// Errors of kernels::Describe.
+Steps<v1::DescribeResponse> DescribeSteps(DescribePlan plan);
 
 }  // namespace rope::server
 

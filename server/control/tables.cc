@@ -222,12 +222,12 @@ absl::Status PlanRows(const v1::GetTablesRequest& request, const Embedding& rope
   return absl::OkStatus();
 }
 
-class TablesJob final : public StepWorker::Job {
+class TablesAnswer {
  public:
-  TablesJob(TablesPlan plan, TablesDone done) : plan_(std::move(plan)), done_(std::move(done)) {}
+  explicit TablesAnswer(TablesPlan plan) : plan_(std::move(plan)) {}
 
-  absl::StatusOr<bool> Step() override {
-    if (next_ == 0) ROPE_RETURN_IF_ERROR(WithinMemory([this] { return Allocate(); }));
+  absl::StatusOr<bool> Step(v1::GetTablesResponse& response) {
+    if (next_ == 0) Allocate(response);
     const int64_t per_step = std::max<int64_t>(1, kNumbersPerStep / 2 / plan_.source.columns);
     const auto rows = static_cast<int64_t>(plan_.positions.size());
     for (const int64_t stop = std::min(rows, next_ + per_step); next_ < stop; ++next_) {
@@ -240,20 +240,15 @@ class TablesJob final : public StepWorker::Job {
     return next_ == rows;
   }
 
-  void Done(const absl::Status& status) override {
-    if (!status.ok()) return done_(status);
-    done_(std::move(plan_.response));
-  }
-
  private:
-  absl::Status Allocate() {
+  void Allocate(v1::GetTablesResponse& response) {
+    response = std::move(plan_.response);
     row_bytes_ = kernels::RowBytes(plan_.format, plan_.source.columns);
     if (kernels::ArraysOf(plan_.format.layout) == 1) {
-      out_ = {AddArray(*plan_.response.mutable_table()), nullptr};
+      out_ = {AddArray(*response.mutable_table()), nullptr};
     } else {
-      out_ = {AddArray(*plan_.response.mutable_cos()), AddArray(*plan_.response.mutable_sin())};
+      out_ = {AddArray(*response.mutable_cos()), AddArray(*response.mutable_sin())};
     }
-    return absl::OkStatus();
   }
 
   // Returns where its bytes begin.
@@ -269,7 +264,6 @@ class TablesJob final : public StepWorker::Job {
   }
 
   TablesPlan plan_;
-  const TablesDone done_;
   int64_t next_ = 0;  // row
   int64_t row_bytes_ = 0;
   std::array<char*, 2> out_ = {};  // of row next_; null: the layout has one array
@@ -309,8 +303,9 @@ absl::StatusOr<TablesPlan> PlanTables(const v1::GetTablesRequest& request,
   return plan;
 }
 
-std::unique_ptr<StepWorker::Job> MakeTables(TablesPlan plan, TablesDone done) {
-  return std::make_unique<TablesJob>(std::move(plan), std::move(done));
+Steps<v1::GetTablesResponse> TablesSteps(TablesPlan plan) {
+  return [answer = std::make_shared<TablesAnswer>(std::move(plan))](
+             v1::GetTablesResponse& response) { return answer->Step(response); };
 }
 
 }  // namespace rope::server

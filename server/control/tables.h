@@ -1,9 +1,8 @@
 // GetTables: exact cos and sin in the layout of an engine.
 //
 //   1. PlanTables checks a request, has its memory admitted and reads its positions.
-//   2. MakeTables makes a job of the plan, which the StepWorker runs: some rows per step. A pair of
-//      cos and sin takes about 0.3 microseconds, so the largest answers take a second.
-//   3. `done` gets the answer.
+//   2. TablesSteps makes steps of the plan, of some rows each. A pair of cos and sin takes about
+//      0.3 microseconds, so the largest answers take a second.
 //
 // Threading:  Functions only; the registry is thread-safe.
 // Ownership:  A plan owns all that it needs; it keeps no reference to the request.
@@ -12,8 +11,6 @@
 #define ROPE_SERVER_CONTROL_TABLES_H_
 
 #include <cstdint>
-#include <functional>
-#include <memory>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -21,7 +18,7 @@
 #include "kernels/tables/exact_rows.h"
 #include "proto/wire/message_split.h"
 #include "rope/v1/tables.pb.h"
-#include "server/control/step_worker.h"
+#include "server/engine/side_thread.h"
 #include "server/models/model_registry.h"
 
 namespace rope::server {
@@ -47,9 +44,7 @@ absl::StatusOr<TablesPlan> PlanTables(const v1::GetTablesRequest& request,
                                       const proto::SplitMessage& payloads, ModelRegistry& registry,
                                       int64_t reply_bytes_max, AdmitTables admit);
 
-// Runs once, with the errors of the StepWorker, or RESOURCE_EXHAUSTED: the system has no memory.
-using TablesDone = std::function<void(const absl::StatusOr<v1::GetTablesResponse>&)>;
-std::unique_ptr<StepWorker::Job> MakeTables(TablesPlan plan, TablesDone done);
+Steps<v1::GetTablesResponse> TablesSteps(TablesPlan plan);
 
 }  // namespace rope::server
 

@@ -44,38 +44,6 @@ absl::Status CheckFits(const WarmUpPlan& plan, int64_t budget_bytes) {
                                 ", the capacity of the table cache (--table_cache_bytes)"));
 }
 
-class WarmUpJob final : public StepWorker::Job {
- public:
-  WarmUpJob(WarmUpPlan plan, kernels::TableCache& tables, WarmUpDone done)
-      : plan_(std::move(plan)), tables_(tables), done_(std::move(done)), next_(plan_.first_page) {}
-
-  absl::StatusOr<bool> Step() override {
-    const int64_t end = plan_.first_page + plan_.pages;
-    std::vector<int64_t> positions;
-    for (const int64_t stop = std::min(end, next_ + kPagesPerStep); next_ < stop; ++next_) {
-      positions.push_back(next_ * kernels::kPageRows);
-    }
-    if (positions.empty()) return true;  // of a layer that does not rotate
-    kernels::TokenRows rows;
-    ROPE_RETURN_IF_ERROR(tables_.AppendRows(*plan_.frequencies, positions, rows));
-    return next_ == end;
-  }
-
-  void Done(const absl::Status& status) override {
-    if (!status.ok()) return done_(status);
-    v1::WarmUpResponse response;
-    response.set_pages(plan_.pages);
-    response.set_bytes(plan_.bytes);
-    done_(response);
-  }
-
- private:
-  const WarmUpPlan plan_;
-  kernels::TableCache& tables_;
-  const WarmUpDone done_;
-  int64_t next_;  // page
-};
-
 }  // namespace
 
 absl::StatusOr<WarmUpPlan> PlanWarmUp(const v1::WarmUpRequest& request, ModelRegistry& registry,
@@ -103,9 +71,21 @@ absl::StatusOr<WarmUpPlan> PlanWarmUp(const v1::WarmUpRequest& request, ModelReg
   return plan;
 }
 
-std::unique_ptr<StepWorker::Job> MakeWarmUp(WarmUpPlan plan, kernels::TableCache& tables,
-                                            WarmUpDone done) {
-  return std::make_unique<WarmUpJob>(std::move(plan), tables, std::move(done));
+Steps<v1::WarmUpResponse> WarmUpSteps(WarmUpPlan plan, kernels::TableCache& tables) {
+  return [plan = std::move(plan), &tables,
+          done = int64_t{0}](v1::WarmUpResponse& response) mutable -> absl::StatusOr<bool> {
+    std::vector<int64_t> positions;
+    for (const int64_t stop = std::min(plan.pages, done + kPagesPerStep); done < stop; ++done) {
+      positions.push_back((plan.first_page + done) * kernels::kPageRows);
+    }
+    if (!positions.empty()) {  // empty: of a layer that does not rotate
+      kernels::TokenRows rows;
+      ROPE_RETURN_IF_ERROR(tables.AppendRows(*plan.frequencies, positions, rows));
+    }
+    response.set_pages(plan.pages);
+    response.set_bytes(plan.bytes);
+    return done == plan.pages;
+  };
 }
 
 }  // namespace rope::server

@@ -1,26 +1,25 @@
 // WarmUp: builds the table pages of a range of positions before requests need them.
 //
 //   1. PlanWarmUp checks a request and computes the pages to build.
-//   2. MakeWarmUp makes a job of the plan, which the StepWorker runs: a few pages per step.
-//      Requests share the table cache and go on meanwhile.
-//   3. `done` gets the pages and bytes of the range, including pages that were cached already.
+//   2. WarmUpSteps makes steps of the plan, of a few pages each. Requests share the table cache and
+//      go on meanwhile. The answer has the pages and bytes of the range, including pages that were
+//      cached already.
 //
 // Threading:  Functions only; the registry and the cache are thread-safe.
-// Ownership:  `tables` must outlive the job.
+// Ownership:  `tables` must outlive the steps.
 // Limits:     A plan fits the table cache's budget. Building takes about 30 microseconds for 64
 //             positions of 64 frequencies: half a second for the default budget.
 #ifndef ROPE_SERVER_CONTROL_WARM_UP_H_
 #define ROPE_SERVER_CONTROL_WARM_UP_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 
 #include "absl/status/statusor.h"
 #include "kernels/frequencies/frequencies.h"
 #include "kernels/tables/table_cache.h"
 #include "rope/v1/admin.pb.h"
-#include "server/control/step_worker.h"
+#include "server/engine/side_thread.h"
 #include "server/models/model_registry.h"
 
 namespace rope::server {
@@ -40,10 +39,8 @@ struct WarmUpPlan {
 absl::StatusOr<WarmUpPlan> PlanWarmUp(const v1::WarmUpRequest& request, ModelRegistry& registry,
                                       int64_t budget_bytes);
 
-// Runs once, with the errors of the StepWorker and of the table cache.
-using WarmUpDone = std::function<void(const absl::StatusOr<v1::WarmUpResponse>&)>;
-std::unique_ptr<StepWorker::Job> MakeWarmUp(WarmUpPlan plan, kernels::TableCache& tables,
-                                            WarmUpDone done);
+// Errors of the table cache.
+Steps<v1::WarmUpResponse> WarmUpSteps(WarmUpPlan plan, kernels::TableCache& tables);
 
 }  // namespace rope::server
 

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/algorithm/container.h"
-#include "kernels/check.h"
 #include "server/error.h"
 
 namespace rope::server {
@@ -66,7 +65,7 @@ absl::Status Batcher::Enqueue(std::unique_ptr<Request>& request) {
   Batch batch;
   {
     proto::MutexLock lock(&mutex_);
-    if (draining_) return Draining();
+    if (drain_.draining) return Draining();
     const bool direct = request->plan.bytes() <= options_.direct_bytes_max &&
                         !(is_large && request->plan.StoresObject());
     // A large request queues while another has slices left. If it ran here, the thread would run a
@@ -88,7 +87,7 @@ absl::Status Batcher::Enqueue(std::unique_ptr<Request>& request) {
 
 absl::Status Batcher::Queue(std::unique_ptr<Request>& request) {
   proto::MutexLock lock(&mutex_);
-  if (draining_) return Draining();
+  if (drain_.draining) return Draining();
   Push(std::move(request));
   return absl::OkStatus();
 }
@@ -144,15 +143,12 @@ void Batcher::PushGathered() {
 }
 
 bool Batcher::IsFree() const {
-  return !batch_running_ && queues_.empty() && direct_running_.load() < options_.direct_slots;
+  return !batch_running_ && queue_.empty() && direct_running_.load() < options_.direct_slots;
 }
 
-// Invariant of the queues, under mutex_: `turn_` holds each session of `queues_` exactly once, and
-// no queue is empty, so that every visit of the batch thread finds a request.
 void Batcher::Push(std::unique_ptr<Request> request) {
-  Requests& queue = queues_[request->arrival.session];
-  if (queue.empty()) turn_.push_back(request->arrival.session);
-  queue.push_back(std::move(request));
+  const uint64_t session = request->arrival.session;
+  queue_.Push(session, std::move(request));
   work_.Signal();
 }
 
@@ -183,13 +179,13 @@ void Batcher::RunDirect(Batch& batch) {
   // After the answers. Draining may end, and the batcher be destroyed, once this reaches 0.
   proto::MutexLock lock(&mutex_);
   direct_unfinished_ -= requests;
-  if (batch.unfinished != nullptr && !draining_) {
+  if (batch.unfinished != nullptr && !drain_.draining) {
     gathered_.push_back(std::move(batch.unfinished));
   } else if (has_more) {
     --direct_unfinished_;  // it has failed, or the batch thread runs the rest
     if (batch.unfinished != nullptr) Push(std::move(batch.unfinished));
   }
-  if (draining_) work_.Signal();
+  if (drain_.draining) work_.Signal();
 }
 
 void Batcher::Run(Batch& batch) {
@@ -208,12 +204,8 @@ void Batcher::BatchLoop() {
     Batch batch;
     {
       proto::MutexLock lock(&mutex_);
-      while (queues_.empty()) {
-        if (draining_ && direct_unfinished_ == 0) {
-          ended_ = true;
-          drained_.SignalAll();
-          return;
-        }
+      while (queue_.empty()) {
+        if (drain_.draining && direct_unfinished_ == 0) return drain_.End();
         work_.Wait(&mutex_);
       }
       batch = PopBatch();
@@ -228,24 +220,17 @@ void Batcher::BatchLoop() {
   }
 }
 
-// One round-robin over the sessions, with mutex_ held. Each visit takes one slice and moves the
-// session to the end of `turn_`. The loop stops at a cap, or when it has visited every remaining
-// session in a row without taking anything: each of them has given its slice to this batch.
+// One round-robin over the sessions, with mutex_ held. Each visit takes one slice and ends the
+// session's turn. The loop stops at a cap, or when it has visited every remaining session in a row
+// without taking anything: each of them has given its slice to this batch.
 Batcher::Batch Batcher::PopBatch() {
   Batch batch;
   batch.started = clock_.Now();
   ++batch_number_;
   size_t idle_turns = 0;  // visits in a row that took nothing
-  while (!turn_.empty() && idle_turns < turn_.size() && ReachedCap(batch) == ClosedBy::kDrained) {
-    const uint64_t session = turn_.front();
-    turn_.pop_front();
-    const auto queue = queues_.find(session);
-    idle_turns = PopFrom(queue->second, batch) ? 0 : idle_turns + 1;
-    if (queue->second.empty()) {
-      queues_.erase(queue);
-    } else {
-      turn_.push_back(session);
-    }
+  while (!queue_.empty() && idle_turns < queue_.sessions() &&
+         ReachedCap(batch) == ClosedBy::kDrained) {
+    idle_turns = PopInto(batch) ? 0 : idle_turns + 1;
   }
   batch.closed_by = ReachedCap(batch);
   return batch;
@@ -255,17 +240,23 @@ Batcher::Batch Batcher::PopBatch() {
 // goes to the back of its session's queue. Its `last_batch` then keeps this function from taking a
 // second slice into the same batch. The slice has a plain pointer to the request, which stays valid
 // because only the batch thread removes requests from the queues.
-bool Batcher::PopFrom(Requests& queue, Batch& batch) {
-  if (queue.front()->run.last_batch == batch_number_) return false;  // has given its slice already
-  std::unique_ptr<Request> request = std::move(queue.front());
-  queue.pop_front();
-  if (abandoned_ || HasEnded(*request, batch.started)) {
+bool Batcher::PopInto(Batch& batch) {
+  if (queue_.front()->run.last_batch == batch_number_) {  // has given its slice already
+    queue_.Skip();
+    return false;
+  }
+  std::unique_ptr<Request> request = queue_.Pop();
+  if (drain_.abandoned || HasEnded(*request, batch.started)) {
     batch.expired.push_back(std::move(request));
     return true;
   }
   request->run.last_batch = batch_number_;
-  const bool is_last = AddSlice(*request, batch);
-  (is_last ? batch.finishing.emplace_back() : queue.emplace_back()) = std::move(request);
+  if (AddSlice(*request, batch)) {
+    batch.finishing.push_back(std::move(request));
+  } else {
+    const uint64_t session = request->arrival.session;
+    queue_.Push(session, std::move(request));
+  }
   return true;
 }
 
@@ -350,51 +341,33 @@ void Batcher::Finish(Batch& batch) {
 std::unique_ptr<Request> Batcher::Extract(const Request* request, Batch& batch) {
   if (batch.unfinished.get() == request) return std::move(batch.unfinished);
   proto::MutexLock lock(&mutex_);
-  const auto queue = queues_.find(request->arrival.session);
-  ROPE_CHECK(queue != queues_.end());
-  const auto found =
-      std::find_if(queue->second.begin(), queue->second.end(),
-                   [request](const std::unique_ptr<Request>& r) { return r.get() == request; });
-  ROPE_CHECK(found != queue->second.end());
-  std::unique_ptr<Request> result = std::move(*found);
-  queue->second.erase(found);
-  if (queue->second.empty()) {
-    turn_.erase(std::find(turn_.begin(), turn_.end(), queue->first));
-    queues_.erase(queue);
-  }
-  return result;
+  return queue_.Extract(
+      request->arrival.session,
+      [request](const std::unique_ptr<Request>& queued) { return queued.get() == request; });
 }
 
-// Sets draining_ (Enqueue refuses), runs what has gathered, waits until the batch thread has ended
-// or the time is up, then joins it. After abandoned_ is set the batch thread still visits every
-// queued request, but PopFrom answers it instead of running it.
+// Makes Enqueue refuse, runs what has gathered, waits until the batch thread has ended or the time
+// is up, then joins it. The batch thread visits every request of abandoned queues too, but PopInto
+// answers it instead of running it.
 void Batcher::Drain(absl::Duration timeout) {
   const absl::Time end = clock_.Now() + timeout;
   {
     proto::MutexLock lock(&mutex_);
-    draining_ = true;
+    drain_.draining = true;
     work_.Signal();
   }
   while (RunGathered()) continue;
   if (!thread_.joinable()) return;
   {
     proto::MutexLock lock(&mutex_);
-    while (!ended_ && !abandoned_) {
-      const absl::Duration left = end - clock_.Now();
-      if (left == absl::InfiniteDuration()) {
-        drained_.Wait(&mutex_);
-      } else if (!drained_.WaitFor(&mutex_, absl::ToChronoNanoseconds(left))) {
-        abandoned_ = true;
-      }
-    }
+    drain_.Await(&mutex_, clock_, end);
   }
   thread_.join();
 }
 
 void Batcher::StopWaiting() {
   proto::MutexLock lock(&mutex_);
-  abandoned_ = true;
-  drained_.SignalAll();
+  drain_.Abandon();
 }
 
 }  // namespace rope::server

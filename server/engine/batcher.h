@@ -44,7 +44,6 @@
 #include <deque>
 #include <functional>
 #include <limits>
-#include <map>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -55,6 +54,7 @@
 #include "absl/types/span.h"
 #include "proto/mutex.h"
 #include "server/clock.h"
+#include "server/engine/session_queue.h"
 #include "server/limits.h"
 #include "server/request/request.h"
 #include "server/telemetry/batch_report.h"
@@ -124,8 +124,6 @@ class Batcher {
     absl::Time started;
     absl::Time finished;
   };
-  using Requests = std::deque<std::unique_ptr<Request>>;
-
   bool IsFree() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Push(std::unique_ptr<Request> request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether the small request that was just added to gathered_ waits for more. A lone client would
@@ -147,9 +145,9 @@ class Batcher {
   void Run(Batch& batch);
   void BatchLoop();
   Batch PopBatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Moves a request or a slice from the queue of one session to `batch`. False: the first request
-  // has given its slice to this batch already.
-  bool PopFrom(Requests& queue, Batch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Moves a request or a slice of the next session to `batch`. False: its first request has given
+  // its slice to this batch already.
+  bool PopInto(Batch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The cap that `batch` has reached, or kDrained.
   ClosedBy ReachedCap(const Batch& batch) const;
   int64_t SliceTokens(const Request& request, const Batch& batch) const;
@@ -168,18 +166,14 @@ class Batcher {
   proto::Mutex mutex_;
   // Wakes the batch thread. A condition of the mutex would be evaluated by every Unlock.
   proto::CondVar work_;
-  std::map<uint64_t, Requests> queues_ ABSL_GUARDED_BY(mutex_);  // by session; none is empty
-  std::deque<uint64_t> turn_ ABSL_GUARDED_BY(mutex_);            // sessions of queues_, next first
+  SessionQueue<std::unique_ptr<Request>> queue_ ABSL_GUARDED_BY(mutex_);
   bool batch_running_ ABSL_GUARDED_BY(mutex_) = false;
-  Requests gathered_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::unique_ptr<Request>> gathered_ ABSL_GUARDED_BY(mutex_);
   // Direct batches since the last one with two requests of one session.
   int64_t lone_batches_ ABSL_GUARDED_BY(mutex_) = 0;
   std::atomic<int> direct_running_ = 0;                // direct batches; grows only under mutex_
   int direct_unfinished_ ABSL_GUARDED_BY(mutex_) = 0;  // requests of these and in gathered_
-  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
-  bool abandoned_ ABSL_GUARDED_BY(mutex_) = false;  // queued requests are not run
-  bool ended_ ABSL_GUARDED_BY(mutex_) = false;      // the batch thread has returned
-  proto::CondVar drained_;                          // ended_ or abandoned_ has changed
+  DrainState drain_ ABSL_GUARDED_BY(mutex_);
   int64_t batch_number_ ABSL_GUARDED_BY(mutex_) = 0;
 
   std::thread thread_;  // last: it uses all members above

@@ -27,13 +27,36 @@ int64_t ClaimedChannels(const v1::RotateRequest& asked) {
   return channels;
 }
 
-}  // namespace
-
+// Whether the embeddings of a request take longer to find and resolve than the thread that received
+// it may spend. Resolves none of them (ModelRegistry::TakesLong).
 bool TakesLongToFind(const v1::RotateRequest& asked, const ModelRegistry& registry) {
   const int64_t channels = ClaimedChannels(asked);
   return registry.TakesLong(asked.rope(), channels) ||
          registry.TakesLong(asked.reposition().from_rope(), channels);
 }
+
+}  // namespace
+
+// Plans a request on the side thread, which answers it if it is refused.
+class Engine::Planning final : public SideThread::Work {
+ public:
+  Planning(Engine& engine, std::unique_ptr<Request> request)
+      : engine_(engine), request_(std::move(request)) {}
+
+  absl::StatusOr<bool> Step() override {
+    ROPE_RETURN_IF_ERROR(engine_.PlanAndQueue(request_));
+    return true;
+  }
+  void End(const absl::Status& status) override {
+    if (status.ok()) return;
+    const Request::Done done = std::move(request_->done);
+    done(std::move(request_), status);
+  }
+
+ private:
+  Engine& engine_;
+  std::unique_ptr<Request> request_;
+};
 
 Engine::Engine(ModelRegistry& registry, PreparedRotations& prepared, Admission& admission,
                Batcher& batcher, const RegionResolver& regions, const Clock& clock,
@@ -45,7 +68,7 @@ Engine::Engine(ModelRegistry& registry, PreparedRotations& prepared, Admission& 
       regions_(regions),
       clock_(clock),
       options_(options),
-      planner_([this](std::unique_ptr<Request> request) { PlanLater(std::move(request)); }) {}
+      side_thread_(clock) {}
 
 absl::Status Engine::Submit(std::unique_ptr<Request>& request) {
   ROPE_ASSIGN_OR_RETURN(request->permit,
@@ -65,7 +88,11 @@ absl::Status Engine::PlanOrEnqueue(std::unique_ptr<Request>& request) {
     here = PlansHere(*request);
     return absl::OkStatus();
   }));
-  if (!here) return planner_.Enqueue(request);
+  if (!here) {
+    const uint64_t session = request->arrival.session;
+    side_thread_.StartRequest(session, std::make_unique<Planning>(*this, std::move(request)));
+    return absl::OkStatus();
+  }
   ROPE_RETURN_IF_ERROR(MakeWholePlan(*request));
   return batcher_.Enqueue(request);
 }
@@ -110,16 +137,8 @@ absl::Status Engine::PlanAndQueue(std::unique_ptr<Request>& request) {
   if (request->arrival.IsCancelled()) {
     return MakeError({.reason = Reason::kCancelled}, "request: cancelled while it waited");
   }
-  if (planner_.abandoned()) return Draining();
   ROPE_RETURN_IF_ERROR(MakeWholePlan(*request));
   return batcher_.Queue(request);
-}
-
-void Engine::PlanLater(std::unique_ptr<Request> request) {
-  const absl::Status status = PlanAndQueue(request);
-  if (status.ok()) return;
-  const Request::Done done = std::move(request->done);
-  done(std::move(request), status);
 }
 
 absl::Status Engine::MakeBoundedPlan(Request& request) {

@@ -3,7 +3,7 @@
 //   1. Admission admits the request with the bytes that were received for it.
 //   2. A prepared_id is looked up.
 //   3. A request whose planning is quick is planned on the caller's thread. Other requests go to
-//      the planner's thread.
+//      the side thread.
 //   4. Each step of planning grows the request's permit before the step takes memory.
 //   5. The batcher takes the request.
 //
@@ -18,11 +18,9 @@
 #include <memory>
 
 #include "absl/status/status.h"
-#include "absl/time/time.h"
-#include "rope/v1/rotate.pb.h"
 #include "server/clock.h"
 #include "server/engine/batcher.h"
-#include "server/engine/planner.h"
+#include "server/engine/side_thread.h"
 #include "server/limits.h"
 #include "server/memory/admission.h"
 #include "server/models/model_registry.h"
@@ -31,10 +29,6 @@
 #include "server/request/request.h"
 
 namespace rope::server {
-
-// Whether the embeddings of a request take longer to find and resolve than the thread that received
-// it may spend. Resolves none of them (ModelRegistry::TakesLong).
-bool TakesLongToFind(const v1::RotateRequest& asked, const ModelRegistry& registry);
 
 class Engine {
  public:
@@ -51,16 +45,16 @@ class Engine {
 
   absl::Status Submit(std::unique_ptr<Request>& request);
 
-  // Refuses requests that need the planner's thread, and returns when that thread has ended.
-  // Requests that are not planned after `timeout`, or after StopWaiting, are answered UNAVAILABLE.
-  void Drain(absl::Duration timeout) { planner_.Drain(timeout); }
-  void StopWaiting() { planner_.StopWaiting(); }
+  // Plans large requests. It must be drained before the batcher, and serves calls of the control
+  // plane too.
+  SideThread& side_thread() { return side_thread_; }
 
  private:
-  // Finds the prepared request, and plans on this thread or on the planner's.
+  class Planning;
+
+  // Finds the prepared request, and plans on this thread or on the side thread.
   absl::Status PlanOrEnqueue(std::unique_ptr<Request>& request);
-  // On the planner's thread, which answers a refused request itself.
-  void PlanLater(std::unique_ptr<Request> request);
+  // On the side thread.
   absl::Status PlanAndQueue(std::unique_ptr<Request>& request);
   // Whether planning the request takes at most as long as rotating a slice.
   bool PlansHere(const Request& request);
@@ -86,7 +80,7 @@ class Engine {
   const RegionResolver& regions_;
   const Clock& clock_;
   const Options options_;
-  Planner planner_;  // last: its thread uses everything else
+  SideThread side_thread_;  // last: it uses everything else
 };
 
 }  // namespace rope::server

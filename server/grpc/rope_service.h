@@ -56,7 +56,6 @@ class RopeService {
     uint64_t session = 0;
     std::string owner;                             // peers.h
     std::shared_ptr<std::atomic<bool>> cancelled;  // true once it has gone or cancelled
-    int64_t message_bytes = 0;
     // Of the request's arrays.
     const proto::SplitMessage& payloads;
     // Owns the request and `payloads`. An answerer that uses them after it has returned keeps it.
@@ -163,11 +162,11 @@ void RopeService::AddMethod(Method method, Answerer<In, Out> answer) {
       ROPE_RETURN_IF_ERROR(AdmitMessage(*control));
       const auto received = std::make_shared<Received<In>>();
       ROPE_RETURN_IF_ERROR(DecodeMessage(call.request(), received->request, received->payloads));
-      answer(received->request,
-             {call.session(), parts_.peers->OwnerOf(call.peer()), call.cancelled(),
-              control->arrival.message_bytes, received->payloads.split, received,
-              std::shared_ptr<Permit>(control, &control->permit)},
-             done);
+      answer(
+          received->request,
+          {call.session(), parts_.peers->OwnerOf(call.peer()), call.cancelled(),
+           received->payloads.split, received, std::shared_ptr<Permit>(control, &control->permit)},
+          done);
       return absl::OkStatus();
     });
     if (!status.ok() && !control->answered) done(status);

@@ -75,15 +75,12 @@ class GetTablesTest : public ::testing::Test {
   absl::StatusOr<v1::GetTablesResponse> Ask(const v1::GetTablesRequest& request) {
     absl::StatusOr<TablesPlan> plan = Plan(request);
     if (!plan.ok()) return plan.status();
-    std::optional<absl::StatusOr<v1::GetTablesResponse>> answer;
-    const auto job = MakeTables(*std::move(plan), [&](const auto& result) { answer = result; });
+    v1::GetTablesResponse answer;
+    const auto step = TablesSteps(*std::move(plan));
     absl::StatusOr<bool> finished = false;
-    while (finished.ok() && !*finished) {
-      finished = job->Step();
-      ++steps_;
-    }
-    job->Done(finished.status());
-    return *answer;
+    for (steps_ = 0; finished.ok() && !*finished; ++steps_) finished = step(answer);
+    if (!finished.ok()) return finished.status();
+    return answer;
   }
   void ExpectFails(const v1::GetTablesRequest& request, absl::StatusCode code,
                    const std::string& text) {

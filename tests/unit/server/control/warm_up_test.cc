@@ -44,12 +44,12 @@ class WarmUpTest : public ::testing::Test {
 
   static absl::StatusOr<v1::WarmUpResponse> Run(const WarmUpPlan& plan,
                                                 kernels::TableCache& tables) {
-    std::optional<absl::StatusOr<v1::WarmUpResponse>> answer;
-    const auto job = MakeWarmUp(plan, tables, [&](const auto& result) { answer = result; });
+    v1::WarmUpResponse answer;
+    const auto step = WarmUpSteps(plan, tables);
     absl::StatusOr<bool> finished = false;
-    while (finished.ok() && !*finished) finished = job->Step();
-    job->Done(finished.status());
-    return *answer;
+    while (finished.ok() && !*finished) finished = step(answer);
+    if (!finished.ok()) return finished.status();
+    return answer;
   }
 
   std::unique_ptr<ModelRegistry> registry_ = ModelRegistry::Create({}).value();
@@ -161,9 +161,10 @@ TEST_F(WarmUpTest, StepBuildsSixteenPages) {
   kernels::TableCache tables(kBudget);
   const auto plan = Plan(MakeRequest(0, 40 * 64));
   ASSERT_THAT(plan, IsOk());
-  const auto job = MakeWarmUp(*plan, tables, [](const auto&) {});
+  v1::WarmUpResponse answer;
+  const auto step = WarmUpSteps(*plan, tables);
   for (const int64_t builds : {16, 32, 40}) {
-    EXPECT_EQ(job->Step().value(), builds == 40);
+    EXPECT_EQ(step(answer).value(), builds == 40);
     EXPECT_EQ(tables.statistics().builds, builds);
   }
 }

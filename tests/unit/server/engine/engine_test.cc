@@ -225,7 +225,7 @@ v1::RotateRequest Decode(int64_t sequences, const std::string& rope_type) {
   return request;
 }
 
-TEST(PlansHereTest, FrequenciesOfManyLengthsAreMadeOnThePlannersThread) {
+TEST(PlansHereTest, FrequenciesOfManyLengthsAreMadeOnTheSideThread) {
   LocalEngine engine;
   EXPECT_TRUE(RunsHere(engine, Decode(1000, "default")));
   EXPECT_TRUE(RunsHere(engine, Decode(100, "dynamic")));
@@ -248,7 +248,7 @@ v1::RotateRequest DecodeOfLayers(int64_t bytes, std::optional<int32_t> first_lay
   return request;
 }
 
-TEST(PlansHereTest, SpecsThatTakeLongAreReadOnThePlannersThread) {
+TEST(PlansHereTest, SpecsThatTakeLongAreReadOnTheSideThread) {
   LocalEngine engine;
   const v1::RotateRequest known = DecodeOfLayers(100, std::nullopt);
   ASSERT_THAT(engine.registry().Find(known.rope()), IsOk());
@@ -258,19 +258,20 @@ TEST(PlansHereTest, SpecsThatTakeLongAreReadOnThePlannersThread) {
   EXPECT_FALSE(RunsHere(engine, DecodeOfLayers(100, 0)));
 }
 
-// A planner that drains refuses what it is asked to plan, so that nothing is planned elsewhere than
-// on the thread that submits.
+// A side thread that drains refuses what it is asked to plan, so that nothing is planned elsewhere
+// than on the thread that submits.
 class WideSpecTest : public ::testing::Test {
  protected:
-  WideSpecTest() { engine_.Drain(absl::InfiniteDuration()); }
+  WideSpecTest() { engine_.side_thread().Drain(); }
 
-  bool GoesToThePlanner(const v1::RotateRequest& sent) {
+  bool GoesToTheSideThread(const v1::RotateRequest& sent) {
     std::unique_ptr<Request> request = ReceivedRequest(sent).MakeRequest();
-    request->done = [](std::unique_ptr<Request>, const absl::Status&) {};
-    const absl::Status status = engine_.Submit(request);
+    absl::Status answer;
+    request->done = [&](std::unique_ptr<Request>, const absl::Status& status) { answer = status; };
+    EXPECT_THAT(engine_.Submit(request), IsOk());
     while (batcher_.RunGathered()) continue;
-    if (status.ok()) return false;
-    EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("draining")));
+    if (answer.ok()) return false;
+    EXPECT_THAT(answer, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("draining")));
     return true;
   }
   // A token of one head of `channels`; the config has a head_dim if `has_head_dim`.
@@ -296,13 +297,13 @@ class WideSpecTest : public ::testing::Test {
   Engine engine_{*registry_, prepared_, admission_, batcher_, region_resolver_, clock_, {}};
 };
 
-TEST_F(WideSpecTest, IsResolvedOnThePlannersThreadUntilItIsCached) {
-  EXPECT_FALSE(GoesToThePlanner(Token(kWidthHereMax, 1000)));
+TEST_F(WideSpecTest, IsResolvedOnTheSideThreadUntilItIsCached) {
+  EXPECT_FALSE(GoesToTheSideThread(Token(kWidthHereMax, 1000)));
   const v1::RotateRequest wide = Token(kWidthHereMax + 2, 1000);
-  EXPECT_TRUE(GoesToThePlanner(wide));
-  EXPECT_TRUE(GoesToThePlanner(wide)) << "nothing has resolved it";
+  EXPECT_TRUE(GoesToTheSideThread(wide));
+  EXPECT_TRUE(GoesToTheSideThread(wide)) << "nothing has resolved it";
   ASSERT_THAT(registry_->Find(wide.rope()), IsOk());
-  EXPECT_FALSE(GoesToThePlanner(wide));
+  EXPECT_FALSE(GoesToTheSideThread(wide));
 }
 
 TEST_F(WideSpecTest, FromRopeCountsToo) {
@@ -310,24 +311,24 @@ TEST_F(WideSpecTest, FromRopeCountsToo) {
   ASSERT_THAT(registry_->Find(move.rope()), IsOk());
   move.set_operation(v1::OPERATION_REPOSITION);
   move.mutable_reposition()->mutable_from()->set_start(1);
-  EXPECT_FALSE(GoesToThePlanner(move));
+  EXPECT_FALSE(GoesToTheSideThread(move));
   v1::RopeSpec& from = *move.mutable_reposition()->mutable_from_rope();
   from = move.rope();
   from.mutable_config()->set_rope_theta(2000);
-  EXPECT_TRUE(GoesToThePlanner(move));
+  EXPECT_TRUE(GoesToTheSideThread(move));
   ASSERT_THAT(registry_->Find(from), IsOk());
-  EXPECT_FALSE(GoesToThePlanner(move));
+  EXPECT_FALSE(GoesToTheSideThread(move));
 }
 
 TEST_F(WideSpecTest, HeadsOfATensorResolveAConfigWithoutHeadDimEachTime) {
-  EXPECT_FALSE(GoesToThePlanner(Token(kWidthHereMax, 1000, /*has_head_dim=*/false)));
+  EXPECT_FALSE(GoesToTheSideThread(Token(kWidthHereMax, 1000, /*has_head_dim=*/false)));
   const v1::RotateRequest wide = Token(kWidthHereMax + 2, 1000, /*has_head_dim=*/false);
   ASSERT_THAT(registry_->Find(wide.rope()), IsOk());
-  EXPECT_TRUE(GoesToThePlanner(wide));
+  EXPECT_TRUE(GoesToTheSideThread(wide));
   v1::RotateRequest by_id = wide;
   by_id.mutable_rope()->Clear();
   by_id.mutable_rope()->set_config_id((*registry_->Find(wide.rope()))->config_id());
-  EXPECT_TRUE(GoesToThePlanner(by_id));
+  EXPECT_TRUE(GoesToTheSideThread(by_id));
 }
 
 // Its lengths alone would make the engine ask what the frequencies depend on.
@@ -336,7 +337,7 @@ TEST_F(WideSpecTest, IsNotResolvedToSeeWhatItsFrequenciesDependOn) {
   const std::unique_ptr<Request> received = ReceivedRequest(wide).MakeRequest();
   ASSERT_GT(LengthBytes(*received), limits::kPlanHereBytesMax);
   const int64_t bytes = registry_->spec_bytes();
-  EXPECT_TRUE(GoesToThePlanner(wide));
+  EXPECT_TRUE(GoesToTheSideThread(wide));
   EXPECT_EQ(registry_->spec_bytes(), bytes);
 }
 
@@ -363,7 +364,7 @@ TEST(PlansHereTest, LengthsWithTooManyFrequenciesAreRefusedByName) {
   EXPECT_THAT(engine.Run(same).status(), IsOk());
 }
 
-TEST(PlansHereTest, LargeTensorsOfObjectsAreCopiedOnThePlannersThread) {
+TEST(PlansHereTest, LargeTensorsOfObjectsAreCopiedOnTheSideThread) {
   constexpr uint64_t kSession = 7;
   constexpr int64_t kHeads = 1 << 12;
   LocalEngine engine;
