@@ -30,6 +30,10 @@ absl::Status Draining() {
   return MakeError({.reason = Reason::kDraining}, "server: draining, try another one");
 }
 
+absl::Status NeedsSideThread() {
+  return absl::AbortedError("planning takes long");
+}
+
 absl::Status OutOfMemory() {
   return RetryLater(Reason::kBudgetFull, "server", "a request that the system has no memory for",
                     "a smaller one");

@@ -39,6 +39,12 @@ absl::Status Draining();
 // RESOURCE_EXHAUSTED with a retry delay: the system has no memory left.
 absl::Status OutOfMemory();
 
+// ABORTED, which no client sees: planning goes on with the planner's thread (Plan::may_take_long).
+absl::Status NeedsSideThread();
+inline bool IsNeedsSideThread(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kAborted;
+}
+
 // Returns the result of `step`, an absl::Status or absl::StatusOr, or OutOfMemory if `step` throws
 // std::bad_alloc.
 template <typename Step>

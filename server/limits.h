@@ -50,8 +50,11 @@ inline constexpr int64_t kTokenBytes = 80;
 // are padded with empty sequences.
 inline constexpr int64_t kSequencesMin = 64 * 1024;
 // A request whose positions, rows and other arrays have at most this many bytes is planned on the
-// thread that received it. More takes longer than a slice may, and goes to the side thread.
+// thread that received it. More takes longer than a slice may, and goes to the side thread. So
+// do copies of so many bytes from POSIX objects, and frequencies for lengths of half as many.
 inline constexpr int64_t kPlanHereBytesMax = 512 * kKiB;
+// Tokens whose frequencies, which depend on a length or the layer, are looked up on that thread.
+inline constexpr int64_t kLengthTokensHereMax = 8 * 1024;
 // The error bound of the angles is proven up to here (kernels/tables/table_cache.h).
 inline constexpr int64_t kPositionMax = int64_t{1} << 30;
 // Larger than kPositionMax: a planned length may exceed every position.
@@ -89,18 +92,11 @@ inline constexpr int64_t kBatchRequestsMax = 256;
 inline constexpr int64_t kOverwriteBytesMin = 64 * kKiB;
 // The part of a large request that one batch takes, so that it cannot hold up a small one.
 inline constexpr int64_t kSliceBytesMax = 8 * kMiB;
-// Bytes of table rows that a slice may build, but always those of one token: 64 separate pages of a
-// head of 128 channels, which take 4 to 8 ms. A batch closes at the bytes of two such slices.
-inline constexpr int64_t kSliceBuildBytesMax = 2 * kMiB;
-inline constexpr int64_t kBatchBuildBytesMax = 2 * kSliceBuildBytesMax;
-// A row counts as if it had at least these columns: a page of one column takes 7 microseconds.
-inline constexpr int64_t kBuildColumnsMin = 8;
-// Rows that count for a row computed from its position, which takes a quarter of a page's time.
-inline constexpr int64_t kExactRowRows = 16;
-// The same factor for all rows of precision hf, whose pages have no shared angles.
-inline constexpr int64_t kEagerRowFactor = 4;
-// The build bytes of a slice that no permit counts: two pages of a head of 128 channels, so that a
-// decode token does not count a page that the table cache counts already.
+// Bytes of table rows that a batch may build, but always those of one token: 64 separate pages of a
+// head of 128 channels, which take 4 to 8 ms. No permit counts them: few batches run at a time.
+inline constexpr int64_t kBatchBuildBytesMax = 2 * kMiB;
+// The rows that one token may build and no permit counts: two pages of a head of 128 channels, so
+// that a decode token does not count a page that the table cache counts already.
 inline constexpr int64_t kUncountedBuildBytes = 64 * kKiB;
 // Frequencies that a request has made for its lengths: 7,000 lengths of 64 columns, with 32 bytes
 // and some 0.15 microseconds a column.
@@ -118,9 +114,6 @@ inline constexpr int64_t kObjectWritesMax = 8 * 1024;
 inline constexpr int64_t kTokenBytesMax = 64 * kMiB;
 // The same for a tensor whose channels are not adjacent: a slice of it is copied first.
 inline constexpr int64_t kGatheredTokenBytesMax = kSliceBytesMax;
-// Rows that count for a page right after the previous one. Building it costs as much as any page,
-// but contiguous pages are shared by all requests at these positions.
-inline constexpr int64_t kNextPageRows = 16;
 // Requests admitted and not yet answered.
 inline constexpr int64_t kAdmittedRequestsMax = 4096;
 // The retry delay of a refused request: a full queue shrinks by about one batch meanwhile.

@@ -1,5 +1,6 @@
 #include "kernels/tables/mrope_rows.h"
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <utility>
@@ -10,23 +11,36 @@
 
 namespace rope::kernels {
 
-absl::Status AppendMropeRows(TableCache& cache, const Frequencies& frequencies, const Mrope& mrope,
-                             absl::Span<const absl::Span<const int64_t>> positions,
-                             TokenRows& rows) {
+absl::StatusOr<int64_t> AppendMropeRows(TableCache& cache, const Frequencies& frequencies,
+                                        const Mrope& mrope,
+                                        absl::Span<const absl::Span<const int64_t>> positions,
+                                        int64_t& build_budget, TokenRows& rows) {
   // The cached rows of all three axes come first; a token's row then takes each column from the row
   // of that column's axis.
   ROPE_CHECK(positions.size() == 3);
-  const size_t tokens = positions[0].size();
-  std::array<TokenRows, 3> axes;
-  for (size_t axis = 0; axis < 3; ++axis) {
-    ROPE_CHECK(positions[axis].size() == tokens);
-    ROPE_RETURN_IF_ERROR(cache.AppendRows(frequencies, positions[axis], axes[axis]));
-  }
   const auto is_shared = [&](size_t i) {
     return positions[0][i] == positions[1][i] && positions[0][i] == positions[2][i];
   };
+  // Their own rows may cost as much as the rows of the axes.
+  const int64_t own_max = std::max<int64_t>(build_budget / BuildBytes(frequencies, 1), 1);
+  size_t tokens = 0;
+  for (int64_t own = 0; tokens < positions[0].size() && own < own_max; ++tokens) {
+    own += is_shared(tokens) ? 0 : 1;
+  }
+  std::array<TokenRows, 3> axes;
+  for (size_t axis = 0; axis < 3; ++axis) {
+    ROPE_CHECK(positions[axis].size() == positions[0].size());
+    int64_t part = build_budget / static_cast<int64_t>(3 - axis);
+    build_budget -= part;
+    const absl::StatusOr<int64_t> served =
+        cache.AppendRows(frequencies, positions[axis].first(tokens), part, axes[axis]);
+    build_budget += part;
+    ROPE_RETURN_IF_ERROR(served.status());
+    tokens = static_cast<size_t>(*served);
+  }
   int64_t own_rows = 0;
   for (size_t i = 0; i < tokens; ++i) own_rows += is_shared(i) ? 0 : 1;
+  build_budget -= BuildBytes(frequencies, own_rows);
   const int64_t columns = static_cast<int64_t>(frequencies.inv_freq.size());
   std::vector<float> values(static_cast<size_t>(own_rows * 2 * columns));
   float* next = values.data();
@@ -46,7 +60,7 @@ absl::Status AppendMropeRows(TableCache& cache, const Frequencies& frequencies, 
   }
   rows.pages.insert(rows.pages.end(), axes[0].pages.begin(), axes[0].pages.end());
   rows.pages.push_back(own);
-  return absl::OkStatus();
+  return static_cast<int64_t>(tokens);
 }
 
 }  // namespace rope::kernels

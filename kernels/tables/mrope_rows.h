@@ -7,8 +7,10 @@
 #define ROPE_KERNELS_TABLES_MROPE_ROWS_H_
 
 #include <cstdint>
+#include <limits>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/config/rope_config.h"
 #include "kernels/frequencies/frequencies.h"
@@ -19,11 +21,21 @@ namespace rope::kernels {
 
 // Appends the row of each token to `rows`. Frequency j of token i uses position
 // positions[AxisOf(mrope, j)][i]. A token with three equal positions shares the cache's row; the
-// tokens get rows built for this call. REQUIRES: three spans of equal length, every position in
-// [-2^30, 2^30].
-absl::Status AppendMropeRows(TableCache& cache, const Frequencies& frequencies, const Mrope& mrope,
-                             absl::Span<const absl::Span<const int64_t>> positions,
-                             TokenRows& rows);
+// other tokens get rows built for this call. `build_budget` and the result are those of
+// TableCache::AppendRows; each axis has an equal part of the budget, and what others have left.
+// REQUIRES: three spans of equal length, every position in [-2^30, 2^30].
+absl::StatusOr<int64_t> AppendMropeRows(TableCache& cache, const Frequencies& frequencies,
+                                        const Mrope& mrope,
+                                        absl::Span<const absl::Span<const int64_t>> positions,
+                                        int64_t& build_budget, TokenRows& rows);
+// The same for all tokens.
+inline absl::Status AppendMropeRows(TableCache& cache, const Frequencies& frequencies,
+                                    const Mrope& mrope,
+                                    absl::Span<const absl::Span<const int64_t>> positions,
+                                    TokenRows& rows) {
+  int64_t build_budget = std::numeric_limits<int64_t>::max();
+  return AppendMropeRows(cache, frequencies, mrope, positions, build_budget, rows).status();
+}
 
 }  // namespace rope::kernels
 

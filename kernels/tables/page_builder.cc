@@ -11,6 +11,7 @@
 // powers of a step scale with it.
 #include "kernels/tables/page_builder.h"
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <new>
@@ -23,6 +24,10 @@
 namespace rope::kernels {
 namespace {
 
+// A row counts as if it had at least these columns: a page of one column takes 7 microseconds.
+constexpr int64_t kBuildColumnsMin = 8;
+// Rows that count for one of precision hf, whose pages have no shared angles.
+constexpr int64_t kEagerRowFactor = 4;
 constexpr int64_t kFine = 8;
 constexpr int64_t kCoarse = kPageRows / kFine;
 static_assert(kFine * kCoarse == kPageRows);
@@ -99,6 +104,13 @@ std::shared_ptr<TablePage> BuildEagerPage(const Frequencies& frequencies, int64_
 }
 
 }  // namespace
+
+int64_t BuildBytes(const Frequencies& frequencies, int64_t rows) {
+  const auto columns = static_cast<int64_t>(frequencies.inv_freq.size());
+  const int64_t row_bytes =
+      2 * std::max(columns, kBuildColumnsMin) * static_cast<int64_t>(sizeof(float));
+  return rows * row_bytes * (frequencies.eager.has_value() ? kEagerRowFactor : 1);
+}
 
 absl::Status NoMemoryForPage(const Frequencies& frequencies) {
   return MakeError(Reason::kBudgetFull, "positions",

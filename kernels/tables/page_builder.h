@@ -20,6 +20,12 @@ namespace rope::kernels {
 // Positions in a page.
 inline constexpr int64_t kPageRows = 64;
 
+// Rows that count for a row computed from its position, which takes a quarter of a page's time.
+inline constexpr int64_t kExactRowRows = 16;
+
+// What building `rows` rows costs: their bytes, and more if they take longer than their bytes say.
+int64_t BuildBytes(const Frequencies& frequencies, int64_t rows);
+
 // Builds the page of positions [first, first + kPageRows). `first` is a multiple of kPageRows.
 // Tests pass other builders to the table cache.
 using PageBuilder =

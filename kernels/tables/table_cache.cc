@@ -99,6 +99,11 @@ void AppendRowsOf(PageRun& run, TokenRows& rows) {
   rows.pages.push_back(std::move(run.built));
 }
 
+// The rows behind the first `first`.
+int64_t Added(const TokenRows& rows, size_t first) {
+  return static_cast<int64_t>(rows.rows.size() - first);
+}
+
 struct Found {
   std::shared_ptr<PageEntry> entry;  // null: the cache has removed the table since FindTable
   bool is_new = false;               // this caller has added the entry and must build the page
@@ -130,15 +135,17 @@ class TableCache::Impl {
         pages_max_(PagesMax(budget_bytes)),
         builder_(std::move(builder)) {}
 
-  absl::Status AppendRows(const Frequencies& frequencies, absl::Span<const int64_t> positions,
-                          TokenRows& rows);
+  absl::StatusOr<int64_t> AppendRows(const Frequencies& frequencies,
+                                     absl::Span<const int64_t> positions, int64_t& build_budget,
+                                     TokenRows& rows);
   Statistics statistics() const;
   int64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
   int64_t budget_bytes() const { return budget_bytes_; }
 
  private:
   absl::StatusOr<PagePtr> CachedPage(const Frequencies& frequencies, int64_t page,
-                                     std::shared_ptr<PageTable>& table, int64_t now);
+                                     std::shared_ptr<PageTable>& table, int64_t now,
+                                     int64_t& build_budget);
   absl::StatusOr<PagePtr> BuildInto(const Frequencies& frequencies, PageEntry& entry);
   std::shared_ptr<PageTable> FindTable(const Frequencies& frequencies);
   Found FindOrAdd(PageTable& table, int64_t page);
@@ -147,8 +154,9 @@ class TableCache::Impl {
   void Evict() ABSL_EXCLUSIVE_LOCKS_REQUIRED(evict_mu_);
   void Remove(PageEntry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(evict_mu_);
   void RemoveIfEmpty(PageTable& table) ABSL_EXCLUSIVE_LOCKS_REQUIRED(evict_mu_);
-  absl::Status AppendOwnRows(const Frequencies& frequencies, absl::Span<const int64_t> positions,
-                             TokenRows& rows) const;
+  absl::StatusOr<int64_t> AppendOwnRows(const Frequencies& frequencies,
+                                        absl::Span<const int64_t> positions, int64_t& build_budget,
+                                        TokenRows& rows) const;
 
   const int64_t budget_bytes_;
   const int64_t pages_max_;
@@ -172,11 +180,13 @@ class TableCache::Impl {
   absl::flat_hash_map<TableKeyRef, std::shared_ptr<PageTable>> tables_ ABSL_GUARDED_BY(mu_);
 };
 
-absl::Status TableCache::Impl::AppendRows(const Frequencies& frequencies,
-                                          absl::Span<const int64_t> positions, TokenRows& rows) {
-  if (!frequencies.cacheable) return AppendOwnRows(frequencies, positions, rows);
+absl::StatusOr<int64_t> TableCache::Impl::AppendRows(const Frequencies& frequencies,
+                                                     absl::Span<const int64_t> positions,
+                                                     int64_t& build_budget, TokenRows& rows) {
+  if (!frequencies.cacheable) return AppendOwnRows(frequencies, positions, build_budget, rows);
   const int64_t now = clock_.fetch_add(1, std::memory_order_relaxed);
-  rows.rows.reserve(rows.rows.size() + positions.size());
+  const size_t first = rows.rows.size();
+  rows.rows.reserve(first + positions.size());
   std::shared_ptr<PageTable> table;
   while (!positions.empty()) {
     PageRuns runs = ReadRuns(positions);
@@ -184,19 +194,22 @@ absl::Status TableCache::Impl::AppendRows(const Frequencies& frequencies,
     hits_.fetch_add(TakeBuilt(*table, now, runs), std::memory_order_relaxed);
     for (PageRun& run : runs) {
       if (run.built == nullptr) {
-        ROPE_ASSIGN_OR_RETURN(run.built, CachedPage(frequencies, run.page, table, now));
+        if (build_budget <= 0 && rows.rows.size() > first) return Added(rows, first);
+        ROPE_ASSIGN_OR_RETURN(run.built,
+                              CachedPage(frequencies, run.page, table, now, build_budget));
       }
       AppendRowsOf(run, rows);
     }
   }
-  return absl::OkStatus();
+  return Added(rows, first);
 }
 
 // Returns the page, from the cache or newly built. Looks up `table` if it is null or was removed.
-// Holds no lock while it builds or waits; found.entry keeps the entry alive.
+// Holds no lock while it builds or waits; found.entry keeps the entry alive. A page that another
+// thread builds costs nothing.
 absl::StatusOr<PagePtr> TableCache::Impl::CachedPage(const Frequencies& frequencies, int64_t page,
-                                                     std::shared_ptr<PageTable>& table,
-                                                     int64_t now) {
+                                                     std::shared_ptr<PageTable>& table, int64_t now,
+                                                     int64_t& build_budget) {
   Found found;
   try {
     while (found.entry == nullptr) {
@@ -213,7 +226,10 @@ absl::StatusOr<PagePtr> TableCache::Impl::CachedPage(const Frequencies& frequenc
   }
   (found.is_new ? misses_ : hits_).fetch_add(1, std::memory_order_relaxed);
   found.entry->last_use.store(now, std::memory_order_relaxed);
-  if (found.is_new) return BuildInto(frequencies, *found.entry);
+  if (found.is_new) {
+    build_budget -= BuildBytes(frequencies, kPageRows);
+    return BuildInto(frequencies, *found.entry);
+  }
   found.entry->built.WaitForNotification();
   return found.entry->result;
 }
@@ -338,15 +354,19 @@ void TableCache::Impl::RemoveIfEmpty(PageTable& table) {
 }
 
 // Rows for this call only: runs of one or two positions by row, longer runs by page.
-absl::Status TableCache::Impl::AppendOwnRows(const Frequencies& frequencies,
-                                             absl::Span<const int64_t> positions,
-                                             TokenRows& rows) const {
+absl::StatusOr<int64_t> TableCache::Impl::AppendOwnRows(const Frequencies& frequencies,
+                                                        absl::Span<const int64_t> positions,
+                                                        int64_t& build_budget,
+                                                        TokenRows& rows) const {
   constexpr size_t kSingleRows = 2;
+  const size_t first = rows.rows.size();
   std::unordered_map<int64_t, PagePtr> pages;
-  while (!positions.empty()) {
+  while (!positions.empty() && (build_budget > 0 || rows.rows.size() == first)) {
     PageRun run = FirstRun(positions);
     positions.remove_prefix(run.positions.size());
     if (run.positions.size() <= kSingleRows) {
+      const auto count = static_cast<int64_t>(run.positions.size());
+      build_budget -= BuildBytes(frequencies, count * kExactRowRows);
       rows.pages.push_back(BuildRows(frequencies, run.positions));
       for (size_t i = 0; i < run.positions.size(); ++i) {
         rows.rows.push_back({rows.pages.back().get(), static_cast<int64_t>(i)});
@@ -355,12 +375,13 @@ absl::Status TableCache::Impl::AppendOwnRows(const Frequencies& frequencies,
     }
     PagePtr& built = pages[run.page];
     if (built == nullptr) {
+      build_budget -= BuildBytes(frequencies, kPageRows);
       ROPE_ASSIGN_OR_RETURN(built, TryBuild(builder_, frequencies, run.page * kPageRows));
     }
     run.built = built;
     AppendRowsOf(run, rows);
   }
-  return absl::OkStatus();
+  return Added(rows, first);
 }
 
 TableCache::Statistics TableCache::Impl::statistics() const {
@@ -376,9 +397,10 @@ TableCache::Statistics TableCache::Impl::statistics() const {
 TableCache::TableCache(int64_t budget_bytes, PageBuilder builder)
     : impl_(std::make_unique<Impl>(budget_bytes, std::move(builder))) {}
 TableCache::~TableCache() = default;
-absl::Status TableCache::AppendRows(const Frequencies& frequencies,
-                                    absl::Span<const int64_t> positions, TokenRows& rows) {
-  return impl_->AppendRows(frequencies, positions, rows);
+absl::StatusOr<int64_t> TableCache::AppendRows(const Frequencies& frequencies,
+                                               absl::Span<const int64_t> positions,
+                                               int64_t& build_budget, TokenRows& rows) {
+  return impl_->AppendRows(frequencies, positions, build_budget, rows);
 }
 TableCache::Statistics TableCache::statistics() const {
   return impl_->statistics();

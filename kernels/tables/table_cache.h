@@ -32,8 +32,10 @@
 #define ROPE_KERNELS_TABLES_TABLE_CACHE_H_
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/frequencies/frequencies.h"
@@ -62,8 +64,19 @@ class TableCache {
   // Appends the row of each position to `rows`. For frequencies that are not cacheable the rows are
   // built for this call. A negative position is a difference of two positions and rotates
   // backwards. REQUIRES: every position in [-2^30, 2^30].
+  //
+  // Takes what it builds (BuildBytes) from `build_budget`, and ends at a row to build once nothing
+  // is left. The last page may cost more than was left. Returns how many positions have their rows:
+  // the first ones, and at least one, if there are any.
+  absl::StatusOr<int64_t> AppendRows(const Frequencies& frequencies,
+                                     absl::Span<const int64_t> positions, int64_t& build_budget,
+                                     TokenRows& rows);
+  // The same for all positions.
   absl::Status AppendRows(const Frequencies& frequencies, absl::Span<const int64_t> positions,
-                          TokenRows& rows);
+                          TokenRows& rows) {
+    int64_t build_budget = std::numeric_limits<int64_t>::max();
+    return AppendRows(frequencies, positions, build_budget, rows).status();
+  }
 
   // Each in a few loads of counters, without a lock. Counters that change at the same time may be
   // from before or after the change.

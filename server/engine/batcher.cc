@@ -28,20 +28,6 @@ bool AreOfOneSession(const Slice& a, const Slice& b) {
   return a.request->arrival.session == b.request->arrival.session;
 }
 
-// Bytes of table rows that a slice of the plan builds, on average.
-int64_t SliceBuildBytes(const Plan& plan) {
-  const auto& ends = plan.building.slice_ends;
-  return ends == nullptr ? plan.building.bytes : plan.building.bytes / (std::ssize(*ends) + 1);
-}
-
-// The latest end of the request's next slice.
-int64_t SliceStop(const Request& request) {
-  const auto& ends = request.plan.building.slice_ends;
-  if (ends == nullptr) return request.plan.tokens;
-  const auto next = std::upper_bound(ends->begin(), ends->end(), request.run.tokens_taken);
-  return next == ends->end() ? request.plan.tokens : *next;
-}
-
 }  // namespace
 
 Batcher::Batcher(const Options& options, const Clock& clock, RunBatch run_batch, OnBatch on_batch)
@@ -116,17 +102,13 @@ Batcher::Batch Batcher::StartGathered() {
   const int64_t requests_max = std::min(options_.gathered_requests_max, options_.requests_max);
   while (!gathered_.empty() && batch.bytes < options_.gathered_bytes_max &&
          std::ssize(batch.slices) < requests_max && ReachedCap(batch) == ClosedBy::kDrained) {
-    Request& next = *gathered_.front();
-    const bool is_large = next.plan.bytes() > options_.gathered_bytes_max;
+    const bool is_large = gathered_.front()->plan.bytes() > options_.gathered_bytes_max;
     if (is_large && !batch.slices.empty()) break;
     std::unique_ptr<Request> request = std::move(gathered_.front());
     gathered_.pop_front();
-    if (HasEnded(next, batch.started)) {
+    if (HasEnded(*request, batch.started)) {
       batch.expired.push_back(std::move(request));
-    } else if (AddSlice(next, batch)) {
-      batch.finishing.push_back(std::move(request));
-    } else {
-      batch.unfinished = std::move(request);
+    } else if (!AddSlice(std::move(request), batch)) {
       break;
     }
   }
@@ -156,35 +138,34 @@ bool Batcher::HasGatheredEnough() const {
   int64_t requests = 0;
   int64_t bytes = 0;
   int64_t tokens = 0;
-  int64_t build_bytes = 0;
   for (const std::unique_ptr<Request>& request : gathered_) {
     if (request->plan.bytes() > options_.gathered_bytes_max) continue;  // the rest of a large one
     ++requests;
     bytes += request->plan.bytes();
     tokens += request->plan.tokens;
-    build_bytes += SliceBuildBytes(request->plan);
   }
   return requests >= std::min(options_.gathered_requests_max, options_.requests_max) ||
-         bytes >= options_.gathered_bytes_max || tokens >= options_.tokens_max ||
-         build_bytes >= options_.build_bytes_max;
+         bytes >= options_.gathered_bytes_max || tokens >= options_.tokens_max;
 }
 
 void Batcher::RunDirect(Batch& batch) {
-  const auto requests = static_cast<int>(batch.finishing.size() + batch.expired.size());
-  const bool has_more = batch.unfinished != nullptr;
+  auto ended = static_cast<int>(batch.requests.size() + batch.expired.size());
   Run(batch);
+  RequestList unfinished = TakeUnfinished(batch);
   // Before the answers, so that a client's next request finds the device free again.
   direct_running_.fetch_sub(1);
   Finish(batch);
   // After the answers. Draining may end, and the batcher be destroyed, once this reaches 0.
   proto::MutexLock lock(&mutex_);
-  direct_unfinished_ -= requests;
-  if (batch.unfinished != nullptr && !drain_.draining) {
-    gathered_.push_back(std::move(batch.unfinished));
-  } else if (has_more) {
-    --direct_unfinished_;  // it has failed, or the batch thread runs the rest
-    if (batch.unfinished != nullptr) Push(std::move(batch.unfinished));
+  for (std::unique_ptr<Request>& request : unfinished) {
+    if (drain_.draining) {
+      Push(std::move(request));  // the batch thread runs the rest
+    } else {
+      gathered_.push_back(std::move(request));
+      --ended;
+    }
   }
+  direct_unfinished_ -= ended;
   if (drain_.draining) work_.Signal();
 }
 
@@ -193,6 +174,15 @@ void Batcher::Run(Batch& batch) {
   if (batch.slices.empty()) return;
   run_batch_(absl::MakeSpan(batch.slices));
   batch.finished = clock_.Now();
+  for (const Slice& slice : batch.slices) {
+    if (slice.WasLeftOut()) continue;
+    Request& request = *slice.request;
+    request.run.tokens_taken = slice.end;
+    if (slice.begin == 0) {
+      request.stages.queue = Microseconds(batch.started - request.run.enqueued);
+    }
+    request.stages.execute += Microseconds(batch.finished - batch.started);
+  }
   Report(batch);
 }
 
@@ -212,64 +202,44 @@ void Batcher::BatchLoop() {
       batch_running_ = true;
     }
     Run(batch);
+    RequestList unfinished = TakeUnfinished(batch);
     {
       proto::MutexLock lock(&mutex_);
       batch_running_ = false;
+      for (std::unique_ptr<Request>& request : unfinished) Push(std::move(request));
     }
     Finish(batch);
   }
 }
 
-// One round-robin over the sessions, with mutex_ held. Each visit takes one slice and ends the
-// session's turn. The loop stops at a cap, or when it has visited every remaining session in a row
-// without taking anything: each of them has given its slice to this batch.
+// One round-robin over the sessions, with mutex_ held. Each visit takes one request and ends the
+// session's turn. The loop stops at a cap, or when nothing is left. The batch owns its requests
+// while it runs, so that no request has two slices in it.
 Batcher::Batch Batcher::PopBatch() {
   Batch batch;
   batch.started = clock_.Now();
-  ++batch_number_;
-  size_t idle_turns = 0;  // visits in a row that took nothing
-  while (!queue_.empty() && idle_turns < queue_.sessions() &&
-         ReachedCap(batch) == ClosedBy::kDrained) {
-    idle_turns = PopInto(batch) ? 0 : idle_turns + 1;
+  while (!queue_.empty() && ReachedCap(batch) == ClosedBy::kDrained) {
+    std::unique_ptr<Request> request = queue_.Pop();
+    if (drain_.abandoned || HasEnded(*request, batch.started)) {
+      batch.expired.push_back(std::move(request));
+    } else {
+      AddSlice(std::move(request), batch);
+    }
   }
   batch.closed_by = ReachedCap(batch);
   return batch;
 }
 
-// A request that is taken completely moves to `batch.finishing`. A larger one gives one slice and
-// goes to the back of its session's queue. Its `last_batch` then keeps this function from taking a
-// second slice into the same batch. The slice has a plain pointer to the request, which stays valid
-// because only the batch thread removes requests from the queues.
-bool Batcher::PopInto(Batch& batch) {
-  if (queue_.front()->run.last_batch == batch_number_) {  // has given its slice already
-    queue_.Skip();
-    return false;
-  }
-  std::unique_ptr<Request> request = queue_.Pop();
-  if (drain_.abandoned || HasEnded(*request, batch.started)) {
-    batch.expired.push_back(std::move(request));
-    return true;
-  }
-  request->run.last_batch = batch_number_;
-  if (AddSlice(*request, batch)) {
-    batch.finishing.push_back(std::move(request));
-  } else {
-    const uint64_t session = request->arrival.session;
-    queue_.Push(session, std::move(request));
-  }
-  return true;
-}
-
-bool Batcher::AddSlice(Request& request, Batch& batch) const {
-  const int64_t begin = request.run.tokens_taken;
-  const int64_t end = begin + SliceTokens(request, batch);
-  request.run.tokens_taken = end;
-  batch.slices.push_back({&request, begin, end, absl::OkStatus()});
+bool Batcher::AddSlice(std::unique_ptr<Request> request, Batch& batch) const {
+  const Plan& plan = request->plan;
+  const int64_t begin = request->run.tokens_taken;
+  const int64_t end = begin + SliceTokens(*request, batch);
+  batch.slices.push_back({request.get(), begin, end, absl::OkStatus()});
+  batch.requests.push_back(std::move(request));
   batch.tokens += end - begin;
-  batch.bytes += (end - begin) * request.plan.bytes_per_token;
-  batch.build_bytes += SliceBuildBytes(request.plan);
-  batch.jobs += request.plan.jobs.Of(end - begin);
-  return end == request.plan.tokens;
+  batch.bytes += (end - begin) * plan.bytes_per_token;
+  batch.jobs += plan.jobs.Of(end - begin);
+  return end == plan.tokens;
 }
 
 ClosedBy Batcher::ReachedCap(const Batch& batch) const {
@@ -278,15 +248,14 @@ ClosedBy Batcher::ReachedCap(const Batch& batch) const {
   if (static_cast<int64_t>(batch.slices.size()) >= options_.requests_max) {
     return ClosedBy::kRequests;
   }
-  if (batch.build_bytes >= options_.build_bytes_max) return ClosedBy::kRows;
   if (batch.jobs >= options_.jobs_max) return ClosedBy::kJobs;
   return ClosedBy::kDrained;
 }
 
-// Tokens of the next slice: what is left before SliceStop, what fits a slice and the batch's caps,
-// and at least one, so that a token larger than a cap still runs.
+// Tokens of the next slice: what is left, what fits a slice and the batch's caps, and at least one,
+// so that a token larger than a cap still runs.
 int64_t Batcher::SliceTokens(const Request& request, const Batch& batch) const {
-  const int64_t left = SliceStop(request) - request.run.tokens_taken;
+  const int64_t left = request.plan.tokens - request.run.tokens_taken;
   const int64_t bytes = std::min(options_.slice_bytes_max, options_.bytes_max - batch.bytes);
   const int64_t by_bytes = bytes / std::max<int64_t>(request.plan.bytes_per_token, 1);
   const int64_t by_tokens = options_.tokens_max - batch.tokens;
@@ -309,45 +278,44 @@ void Batcher::AnswerExpired(Batch& batch) {
 
 void Batcher::Report(const Batch& batch) const {
   if (!on_batch_) return;
-  on_batch_({.closed_by = batch.closed_by,
-             .device = batch.slices.front().request->run.device,
-             .requests = static_cast<int64_t>(batch.slices.size()),
-             .tokens = batch.tokens,
-             .bytes = batch.bytes,
-             .started = batch.started,
-             .finished = batch.finished});
+  BatchReport report = {.closed_by = batch.closed_by,
+                        .device = batch.slices.front().request->run.device,
+                        .started = batch.started,
+                        .finished = batch.finished};
+  for (const Slice& slice : batch.slices) {
+    if (slice.WasLeftOut()) {
+      if (report.closed_by != ClosedBy::kDirect) report.closed_by = ClosedBy::kRows;
+      continue;
+    }
+    ++report.requests;
+    report.tokens += slice.end - slice.begin;
+    report.bytes += (slice.end - slice.begin) * slice.request->plan.bytes_per_token;
+  }
+  on_batch_(report);
 }
 
-// Called without a lock, after the batch has run. `finishing` holds the owners of the slices that
-// were their request's last, in the order of the slices; one walk over both matches them. A slice
-// that failed early ends its request: Extract takes the request out of the batch, or out of the
-// queues, where its rest waits.
+Batcher::RequestList Batcher::TakeUnfinished(Batch& batch) {
+  RequestList taken;
+  for (const bool has_run : {false, true}) {
+    for (size_t i = 0; i < batch.slices.size(); ++i) {
+      const Slice& slice = batch.slices[i];
+      if (batch.requests[i] == nullptr || !slice.status.ok() || slice.IsLast()) continue;
+      if (slice.WasLeftOut() != has_run) taken.push_back(std::move(batch.requests[i]));
+    }
+  }
+  return taken;
+}
+
+// Called without a lock, after the batch has run and TakeUnfinished.
 void Batcher::Finish(Batch& batch) {
-  auto finishing = batch.finishing.begin();  // in the order of batch.slices
-  for (Slice& slice : batch.slices) {
-    Request& request = *slice.request;
-    if (slice.begin == 0) {
-      request.stages.queue = Microseconds(batch.started - request.run.enqueued);
-    }
-    request.stages.execute += Microseconds(batch.finished - batch.started);
-    if (finishing != batch.finishing.end() && finishing->get() == &request) {
-      Complete(std::move(*finishing++), slice.status);
-    } else if (!slice.status.ok()) {
-      Complete(Extract(&request, batch), slice.status);
-    }
+  for (size_t i = 0; i < batch.slices.size(); ++i) {
+    if (batch.requests[i] == nullptr) continue;
+    Complete(std::move(batch.requests[i]), batch.slices[i].status);
   }
 }
 
-std::unique_ptr<Request> Batcher::Extract(const Request* request, Batch& batch) {
-  if (batch.unfinished.get() == request) return std::move(batch.unfinished);
-  proto::MutexLock lock(&mutex_);
-  return queue_.Extract(
-      request->arrival.session,
-      [request](const std::unique_ptr<Request>& queued) { return queued.get() == request; });
-}
-
 // Makes Enqueue refuse, runs what has gathered, waits until the batch thread has ended or the time
-// is up, then joins it. The batch thread visits every request of abandoned queues too, but PopInto
+// is up, then joins it. The batch thread visits every request of abandoned queues too, but PopBatch
 // answers it instead of running it.
 void Batcher::Drain(absl::Duration timeout) {
   const absl::Time end = clock_.Now() + timeout;

@@ -20,8 +20,9 @@
 //   1. Enqueue appends the request to the queue of its session.
 //   2. The batch thread visits the sessions round-robin and takes one request of each per visit,
 //      until a cap is reached or nothing is left. Of a request larger than `slice_bytes_max` it
-//      takes one slice per batch. The rest goes to the back of its session's queue, so that it
-//      delays no other request, not even of its own session.
+//      takes one slice per batch. A slice also ends where the executor ends it. The rest goes to
+//      the back of its session's queue, so that it delays no other request, not even of its own
+//      session. Requests that the executor left out come before such rests.
 //   3. Expired and cancelled requests are answered before the batch runs, also those that were
 //      expired or cancelled when they came.
 //   4. The batch is reported. Then each request whose last slice has run is completed.
@@ -32,8 +33,7 @@
 // Errors:     UNAVAILABLE: draining. Through `done`: DEADLINE_EXCEEDED, CANCELLED, UNAVAILABLE
 //             (drain timeout), and the executor's errors.
 // Limits:     A batch of the batch thread holds at most bytes_max bytes, tokens_max tokens,
-//             requests_max requests, slices that build build_bytes_max bytes of table rows, and
-//             jobs_max jobs (but always one slice).
+//             requests_max requests, and jobs_max jobs (but always one slice).
 //             If every request is one slice, a request that queues behind n others (of all
 //             sessions) waits for at most n + 1 batches.
 #ifndef ROPE_SERVER_ENGINE_BATCHER_H_
@@ -71,7 +71,6 @@ class Batcher {
     int64_t tokens_max = limits::kBatchTokensMax;
     int64_t requests_max = limits::kBatchRequestsMax;
     int64_t slice_bytes_max = limits::kSliceBytesMax;
-    int64_t build_bytes_max = limits::kBatchBuildBytesMax;  // of table rows to build
     int64_t jobs_max = limits::kJobsMax;
     // Direct batches that may run at the same time: the device's threads.
     int direct_slots = 1;
@@ -83,7 +82,8 @@ class Batcher {
   static constexpr int64_t kLoneBatchesMax = 4;
   static constexpr int64_t kGatherTrialEvery = 16;
 
-  // Runs slices and sets their status. Called from several threads at once.
+  // Runs slices and sets their status, and may end them earlier: at least one of them has tokens
+  // then. Called from several threads at once.
   using RunBatch = std::function<void(absl::Span<Slice>)>;
   // Called once for every batch, on the thread that ran it, before its requests are answered.
   // Several threads may call at once. Must be quick.
@@ -110,15 +110,13 @@ class Batcher {
   void StopWaiting();
 
  private:
+  using RequestList = absl::InlinedVector<std::unique_ptr<Request>, 1>;
   struct Batch {
     absl::InlinedVector<Slice, 1> slices;
-    // Requests whose last slice is in `slices`.
-    absl::InlinedVector<std::unique_ptr<Request>, 1> finishing;
-    std::unique_ptr<Request> unfinished;  // of a direct batch: a request with slices left
+    RequestList requests;  // of each slice, until they leave
     std::vector<std::unique_ptr<Request>> expired;
     int64_t bytes = 0;
     int64_t tokens = 0;
-    int64_t build_bytes = 0;
     int64_t jobs = 0;
     ClosedBy closed_by = ClosedBy::kDirect;
     absl::Time started;
@@ -137,26 +135,21 @@ class Batcher {
   // REQUIRES: some have gathered.
   Batch StartGathered() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PushGathered() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Adds the next slice of the request, whose owner the caller keeps. Returns whether it is the
-  // last.
-  bool AddSlice(Request& request, Batch& batch) const;
+  // Adds the next slice of the request. Returns whether it is the last.
+  bool AddSlice(std::unique_ptr<Request> request, Batch& batch) const;
   // REQUIRES: the batch is counted in direct_running_, its requests in direct_unfinished_.
   void RunDirect(Batch& batch);
   void Run(Batch& batch);
   void BatchLoop();
   Batch PopBatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Moves a request or a slice of the next session to `batch`. False: its first request has given
-  // its slice to this batch already.
-  bool PopInto(Batch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The cap that `batch` has reached, or kDrained.
   ClosedBy ReachedCap(const Batch& batch) const;
   int64_t SliceTokens(const Request& request, const Batch& batch) const;
   static void AnswerExpired(Batch& batch);
   void Report(const Batch& batch) const;
-  void Finish(Batch& batch);
-  // Removes a request from the batch or the queues that failed before its last slice.
-  std::unique_ptr<Request> Extract(const Request* request, Batch& batch)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Takes the requests that have tokens left out of the batch, those that were left out first.
+  static RequestList TakeUnfinished(Batch& batch);
+  static void Finish(Batch& batch);
 
   const Options options_;
   const Clock& clock_;
@@ -174,7 +167,6 @@ class Batcher {
   std::atomic<int> direct_running_ = 0;                // direct batches; grows only under mutex_
   int direct_unfinished_ ABSL_GUARDED_BY(mutex_) = 0;  // requests of these and in gathered_
   DrainState drain_ ABSL_GUARDED_BY(mutex_);
-  int64_t batch_number_ ABSL_GUARDED_BY(mutex_) = 0;
 
   std::thread thread_;  // last: it uses all members above
 };

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
+#include "server/engine/job_tiler.h"
 #include "server/engine/request_cost.h"
-#include "server/engine/slice_bounds.h"
 #include "server/error.h"
 #include "server/limits.h"
 #include "server/request/destination.h"
@@ -14,29 +14,6 @@
 #include "server/request/validate.h"
 
 namespace rope::server {
-namespace {
-
-// The most channels of a head of any tensor, from the layouts and shapes.
-int64_t ClaimedChannels(const v1::RotateRequest& asked) {
-  int64_t channels = 0;
-  for (const v1::Tensor& tensor : asked.tensors()) {
-    const size_t axis = tensor.layout().find('D');
-    if (axis >= static_cast<size_t>(tensor.array().shape_size())) continue;
-    channels = std::max(channels, int64_t{tensor.array().shape(static_cast<int>(axis))});
-  }
-  return channels;
-}
-
-// Whether the embeddings of a request take longer to find and resolve than the thread that received
-// it may spend. Resolves none of them (ModelRegistry::TakesLong).
-bool TakesLongToFind(const v1::RotateRequest& asked, const ModelRegistry& registry) {
-  const int64_t channels = ClaimedChannels(asked);
-  return registry.TakesLong(asked.rope(), channels) ||
-         registry.TakesLong(asked.reposition().from_rope(), channels);
-}
-
-}  // namespace
-
 // Plans a request on the side thread, which answers it if it is refused.
 class Engine::Planning final : public SideThread::Work {
  public:
@@ -83,50 +60,20 @@ absl::Status Engine::PlanOrEnqueue(std::unique_ptr<Request>& request) {
   if (!id.empty()) {
     ROPE_ASSIGN_OR_RETURN(request->prepared, prepared_.Find(id));
   }
-  bool here = false;
-  ROPE_RETURN_IF_ERROR(WithinMemory([&] {
-    here = PlansHere(*request);
-    return absl::OkStatus();
-  }));
-  if (!here) {
-    const uint64_t session = request->arrival.session;
-    side_thread_.StartRequest(session, std::make_unique<Planning>(*this, std::move(request)));
-    return absl::OkStatus();
+  if (PlanningBytes(*request) > limits::kPlanHereBytesMax) return PlanLater(request);
+  const int64_t admitted = request->permit.bytes();
+  const absl::Status status = MakePlan(*request, /*may_take_long=*/false);
+  if (IsNeedsSideThread(status)) {  // which plans from the beginning
+    request->region_copies.clear();
+    request->permit.Shrink(admitted);
+    return PlanLater(request);
   }
-  ROPE_RETURN_IF_ERROR(MakeWholePlan(*request));
+  ROPE_RETURN_IF_ERROR(status);
   return batcher_.Enqueue(request);
 }
 
-// Looks at specs and regions only if much may depend on them.
-bool Engine::PlansHere(const Request& request) {
-  const int64_t most = options_.plan_here_bytes_max;
-  if (PlanningBytes(request) > most) return false;
-  if (request.prepared == nullptr && TakesLongToFind(request.asked(), registry_)) return false;
-  if (LengthBytes(request) > most && FrequenciesMayDiffer(request)) return false;
-  return RegionTensorBytes(request) <= most || !regions_.CopiesTensors(request);
-}
-
-bool Engine::FrequenciesMayDiffer(const Request& request) {
-  if (request.prepared != nullptr) {
-    const Ropes& ropes = request.prepared->ropes;
-    const auto depends = [](const ResolvedPtr& rope) {
-      return rope != nullptr && rope->DependsOnSeqLen();
-    };
-    return depends(ropes.resolved) || depends(ropes.from_resolved) || ropes.layers.differ();
-  }
-  const auto may_depend = [this](const v1::RopeSpec& spec) {
-    const auto entry = registry_.Find(spec);
-    if (!entry.ok()) return false;  // planning refuses it
-    const kernels::RopeType type = (*entry)->layer().config.rope_type;
-    return type == kernels::RopeType::kDynamic || type == kernels::RopeType::kLongrope;
-  };
-  const v1::RotateRequest& asked = request.asked();
-  if (!asked.has_rows() && may_depend(asked.rope())) return true;
-  return asked.reposition().has_from_rope() && may_depend(asked.reposition().from_rope());
-}
-
-absl::Status Engine::MakeWholePlan(Request& request) {
-  ROPE_RETURN_IF_ERROR(WithinMemory([&] { return MakeBoundedPlan(request); }));
+absl::Status Engine::MakePlan(Request& request, bool may_take_long) {
+  ROPE_RETURN_IF_ERROR(WithinMemory([&] { return FillPlan(request, may_take_long); }));
   request.run.enqueued = clock_.Now();
   request.stages.validate =
       Microseconds(request.run.enqueued - request.arrival.received) - request.stages.decode;
@@ -137,39 +84,41 @@ absl::Status Engine::PlanAndQueue(std::unique_ptr<Request>& request) {
   if (request->arrival.IsCancelled()) {
     return MakeError({.reason = Reason::kCancelled}, "request: cancelled while it waited");
   }
-  ROPE_RETURN_IF_ERROR(MakeWholePlan(*request));
+  ROPE_RETURN_IF_ERROR(MakePlan(*request, /*may_take_long=*/true));
   return batcher_.Queue(request);
 }
 
-absl::Status Engine::MakeBoundedPlan(Request& request) {
-  ROPE_RETURN_IF_ERROR(MakePlan(request));
-  ROPE_RETURN_IF_ERROR(CheckReplyBytes(request));
-  BoundBuilding(request.plan);
-  return AdmitBuilding(request);
+absl::Status Engine::PlanLater(std::unique_ptr<Request>& request) {
+  const uint64_t session = request->arrival.session;
+  side_thread_.StartRequest(session, std::make_unique<Planning>(*this, std::move(request)));
+  return absl::OkStatus();
 }
 
-absl::Status Engine::MakePlan(Request& request) {
+// In the order of the work: no memory is taken before it is admitted.
+absl::Status Engine::FillPlan(Request& request, bool may_take_long) {
+  const v1::RotateRequest& fixed = request.asked();
+  const v1::RotateRequest& values = request.values();
   RegionResolver::Source source(regions_, request);
-  const auto admit = [&](Plan& plan) -> absl::Status {
-    ROPE_RETURN_IF_ERROR(regions_.Place(request));
-    SetDestinations(*request.decoded.bytes, options_.overwrite_bytes_min, plan);
-    ROPE_RETURN_IF_ERROR(request.permit.Grow(RunningBytes(request.asked(), plan), "request"));
-    return BoundJobs(plan);
-  };
-  if (request.prepared == nullptr) {
-    return Validate(request.values(), source, registry_, admit, request.plan);
+  Plan& plan = request.plan;
+  Ropes own;  // of a request without a prepared_id
+  if (request.prepared != nullptr) {
+    ROPE_RETURN_IF_ERROR(BeginCall(*request.prepared, values, plan));
+    plan.may_take_long = may_take_long;
+  } else {
+    plan = Plan();
+    plan.may_take_long = may_take_long;
+    RopeEntries layers;
+    ROPE_RETURN_IF_ERROR(PrepareFixed(fixed, source, registry_, layers, own, plan));
   }
-  return PlanCall(*request.prepared, request.values(), source, admit, request.plan);
-}
-
-absl::Status Engine::AdmitBuilding(Request& request) {
-  const Plan& plan = request.plan;
-  const bool builds = plan.building.slice_bytes > limits::kUncountedBuildBytes;
-  // Embeddings of many channels may be in no cache, so that the plan alone keeps them.
-  const int64_t kept = FrequencyBytes(plan);
-  const int64_t frequencies = kept > limits::kUncountedFrequencyBytes ? kept : plan.frequency_bytes;
-  const int64_t bytes = frequencies + (builds ? plan.building.slice_bytes : 0);
-  return bytes == 0 ? absl::OkStatus() : request.permit.Grow(bytes, "positions");
+  ROPE_RETURN_IF_ERROR(PlanElements(fixed, values, source, plan));
+  ROPE_RETURN_IF_ERROR(regions_.Place(request));
+  SetDestinations(*request.decoded.bytes, options_.overwrite_bytes_min, plan);
+  ROPE_RETURN_IF_ERROR(request.permit.Grow(RunningBytes(fixed, plan), "request"));
+  ROPE_RETURN_IF_ERROR(BoundJobs(plan));
+  const Ropes& ropes = request.prepared != nullptr ? request.prepared->ropes : own;
+  ROPE_RETURN_IF_ERROR(PlanPositions(fixed, values, ropes, source, plan));
+  ROPE_RETURN_IF_ERROR(CheckReplyBytes(request));
+  return request.permit.Grow(PlannedBytes(plan), "positions");
 }
 
 absl::Status Engine::CheckReplyBytes(const Request& request) const {

@@ -2,8 +2,8 @@
 //
 //   1. Admission admits the request with the bytes that were received for it.
 //   2. A prepared_id is looked up.
-//   3. A request whose planning is quick is planned on the caller's thread. Other requests go to
-//      the side thread.
+//   3. A request of few bytes is planned on the caller's thread. If planning finds that it would
+//      take longer than rotating a slice, the side thread plans it, as it does others.
 //   4. Each step of planning grows the request's permit before the step takes memory.
 //   5. The batcher takes the request.
 //
@@ -33,8 +33,7 @@ namespace rope::server {
 class Engine {
  public:
   struct Options {
-    int64_t reply_bytes_max = limits::kMessageBytesMax;  // results inside one reply
-    int64_t plan_here_bytes_max = limits::kPlanHereBytesMax;
+    int64_t reply_bytes_max = limits::kMessageBytesMax;        // results inside one reply
     int64_t overwrite_bytes_min = limits::kOverwriteBytesMin;  // DeviceRouter::overwrite_bytes_min
   };
 
@@ -54,21 +53,15 @@ class Engine {
 
   // Finds the prepared request, and plans on this thread or on the side thread.
   absl::Status PlanOrEnqueue(std::unique_ptr<Request>& request);
+  // Hands the request to the side thread.
+  absl::Status PlanLater(std::unique_ptr<Request>& request);
   // On the side thread.
   absl::Status PlanAndQueue(std::unique_ptr<Request>& request);
-  // Whether planning the request takes at most as long as rotating a slice.
-  bool PlansHere(const Request& request);
-  // Whether the request's frequencies may depend on the lengths of its sequences or on the layer.
-  // Finds its embeddings. REQUIRES: it is prepared, or TakesLongToFind is false.
-  bool FrequenciesMayDiffer(const Request& request);
-  // Fills everything that the batcher needs.
-  absl::Status MakeWholePlan(Request& request);
+  // Fills everything that the batcher needs. NeedsSideThread, unless it may take long: planning
+  // takes longer than rotating a slice.
+  absl::Status MakePlan(Request& request, bool may_take_long);
   // Fills the request's plan, checks its reply, and admits what running it takes.
-  absl::Status MakeBoundedPlan(Request& request);
-  // Fills the request's plan.
-  absl::Status MakePlan(Request& request);
-  // Admits the rows of a slice and the frequencies, once the positions are known.
-  static absl::Status AdmitBuilding(Request& request);
+  absl::Status FillPlan(Request& request, bool may_take_long);
   absl::Status CheckReplyBytes(const Request& request) const;
   // RESOURCE_EXHAUSTED: the reply might not fit the slot that it must go to.
   static absl::Status CheckSlot(const Request& request, int64_t result_bytes);

@@ -11,6 +11,7 @@
 #include "kernels/tables/mrope_rows.h"
 #include "server/engine/job_tiler.h"
 #include "server/error.h"
+#include "server/limits.h"
 #include "server/request/region_resolver.h"
 
 namespace rope::server {
@@ -34,31 +35,39 @@ kernels::RowPlacement PlacementOf(const kernels::Frequencies& frequencies,
   return placement;
 }
 
-// The rows of the tokens [begin, end) of one run.
-absl::Status AppendRunRows(const Plan& plan, const TokenRun& run, int64_t begin, int64_t end,
-                           kernels::TableCache& tables, kernels::TokenRows& rows) {
+// The rows of the tokens [begin, end) of one run. `build_budget` and the result are those of
+// TableCache::AppendRows.
+absl::StatusOr<int64_t> AppendRunRows(const Plan& plan, const TokenRun& run, int64_t begin,
+                                      int64_t end, int64_t& build_budget,
+                                      kernels::TableCache& tables, kernels::TokenRows& rows) {
   if (run.from != nullptr) {
+    const int64_t row_bytes = kernels::BuildBytes(*run.frequencies, 2 * kernels::kExactRowRows);
+    const int64_t count = std::clamp<int64_t>(build_budget / row_bytes, 1, end - begin);
+    build_budget -= count * row_bytes;
+    end = begin + count;
     kernels::AppendDifferenceRows(
         PlacementOf(*run.frequencies, plan.positions, plan.mrope.get(), begin, end),
         PlacementOf(*run.from, plan.from_positions, plan.from_mrope.get(), begin, end),
         plan.attention_factor_applied ? plan.attention_factor : 1, rows);
-    return absl::OkStatus();
+    return count;
   }
   if (plan.mrope == nullptr) {
-    return tables.AppendRows(*run.frequencies, Between(plan.positions[0], begin, end), rows);
+    return tables.AppendRows(*run.frequencies, Between(plan.positions[0], begin, end), build_budget,
+                             rows);
   }
   const std::array<absl::Span<const int64_t>, 3> axes = {Between(plan.positions[0], begin, end),
                                                          Between(plan.positions[1], begin, end),
                                                          Between(plan.positions[2], begin, end)};
-  return kernels::AppendMropeRows(tables, *run.frequencies, *plan.mrope, axes, rows);
+  return kernels::AppendMropeRows(tables, *run.frequencies, *plan.mrope, axes, build_budget, rows);
 }
 
-// The rows of the tokens [begin, end) of one row set.
-absl::Status AppendRows(const Plan& plan, size_t set, int64_t begin, int64_t end,
-                        kernels::TableCache& tables, kernels::TokenRows& rows) {
+// The rows of the tokens [begin, end) of one row set, or of the first of them. Returns how many.
+absl::StatusOr<int64_t> AppendRows(const Plan& plan, size_t set, int64_t begin, int64_t end,
+                                   int64_t& build_budget, kernels::TableCache& tables,
+                                   kernels::TokenRows& rows) {
   if (!plan.rotates) {  // a layer without rotary embedding copies its tensors
     rows.rows.assign(static_cast<size_t>(end - begin), PassingRow());
-    return absl::OkStatus();
+    return end - begin;
   }
   rows.rows.reserve(static_cast<size_t>(end - begin));
   if (plan.rows != nullptr) {
@@ -66,15 +75,39 @@ absl::Status AppendRows(const Plan& plan, size_t set, int64_t begin, int64_t end
     for (const int64_t row : Between(plan.positions[0], begin, end)) {
       rows.rows.push_back({plan.rows.get(), row});
     }
-    return absl::OkStatus();
+    return end - begin;
   }
   const auto& runs = plan.row_sets[set].runs;
   auto run = std::upper_bound(runs.begin(), runs.end(), begin,
                               [](int64_t token, const TokenRun& r) { return token < r.end; });
-  for (; begin < end; ++run) {
+  int64_t token = begin;
+  for (; token < end && (token == begin || build_budget > 0); ++run) {
     const int64_t stop = std::min(end, run->end);
-    ROPE_RETURN_IF_ERROR(AppendRunRows(plan, *run, begin, stop, tables, rows));
-    begin = stop;
+    ROPE_ASSIGN_OR_RETURN(const int64_t served,
+                          AppendRunRows(plan, *run, token, stop, build_budget, tables, rows));
+    token += served;
+    if (token < stop) break;
+  }
+  return token - begin;
+}
+
+// Looks up the rows of a slice, and ends the slice where the budget ends. Each row set has an equal
+// part of it, and what others have left. Fills `spans` with the slice's rows of each set.
+absl::Status AppendSliceRows(Slice& slice, int64_t& build_budget, kernels::TableCache& tables,
+                             std::array<absl::Span<const kernels::RowRef>, kRowSetsMax>& spans) {
+  const Plan& plan = slice.request->plan;
+  const size_t sets = std::max<size_t>(plan.row_sets.size(), 1);
+  for (size_t set = 0; set < sets; ++set) {
+    int64_t part = build_budget / static_cast<int64_t>(sets - set);
+    build_budget -= part;
+    const absl::StatusOr<int64_t> served =
+        AppendRows(plan, set, slice.begin, slice.end, part, tables, slice.rows.emplace_back());
+    build_budget += part;
+    ROPE_RETURN_IF_ERROR(served.status());
+    slice.end = slice.begin + *served;
+  }
+  for (size_t set = 0; set < sets; ++set) {  // later sets may have ended earlier
+    spans[set] = Between(slice.rows[set].rows, 0, slice.end - slice.begin);
   }
   return absl::OkStatus();
 }
@@ -89,7 +122,7 @@ char* OutputOf(const Request& request, size_t tensor) {
 // Copies the outputs of each request whose last slice has run to their POSIX objects, if any.
 void StoreFinished(absl::Span<Slice> slices) {
   for (Slice& slice : slices) {
-    if (slice.status.ok() && slice.end == slice.request->plan.tokens) {
+    if (slice.status.ok() && slice.IsLast()) {
       slice.status = StoreOutputs(*slice.request);
     }
   }
@@ -143,7 +176,9 @@ void Executor::Run(absl::Span<Slice> slices) {
 // One pass over the slices collects the jobs of the whole batch; then one Rotate runs them all.
 //
 //   1. Each slice allocates its request's outputs (first slice only), looks up its rows, and adds
-//      its jobs. An error is kept in the slice's status and leaves the slice without jobs.
+//      its jobs. The batch has a budget for rows to build: the slice that uses it up ends there,
+//      and later ones end where they begin. An error is kept in the slice's status and leaves the
+//      slice without jobs.
 //   2. Rotate runs the jobs. Reorder changes the channel order of results. PutBack then copies rows
 //      that were gathered for a rotation in place.
 //   3. StoreFinished copies the results of POSIX objects.
@@ -154,23 +189,21 @@ void Executor::RunAll(absl::Span<Slice> slices) {
   Jobs jobs;
   std::vector<Reordering> reorderings;
   JobTiler cutter;
+  int64_t build_budget = limits::kBatchBuildBytesMax;
   for (Slice& slice : slices) {
     Request& request = *slice.request;
     const Plan& plan = request.plan;
-    if (slice.begin == 0) {
+    if (build_budget <= 0) slice.end = slice.begin;
+    if (slice.begin == 0 && !slice.WasLeftOut()) {
       request.run.device = devices_.host().name();
       slice.status.Update(AllocateOutputs(request));
     }
     if (!slice.status.ok()) continue;
     if (plan.bytes_per_token == 0 || slice.begin == slice.end) continue;
-    PopulateOutputs(request, slice.end);
     JobTiler::Shared shared = {plan.geometry, plan.conjugate, plan.arithmetic, slice.begin, {}, {}};
-    for (size_t set = 0; set < std::max<size_t>(plan.row_sets.size(), 1); ++set) {
-      kernels::TokenRows& set_rows = slice.rows.emplace_back();  // jobs keep spans of its vectors
-      slice.status.Update(AppendRows(plan, set, slice.begin, slice.end, tables_, set_rows));
-      shared.rows[set] = set_rows.rows;
-    }
+    slice.status.Update(AppendSliceRows(slice, build_budget, tables_, shared.rows));
     if (!slice.status.ok()) continue;
+    PopulateOutputs(request, slice.end);
     if (!plan.token_scales.empty()) {
       shared.token_scales = Between(plan.token_scales, slice.begin, slice.end);
     }
@@ -188,6 +221,7 @@ void Executor::RunAll(absl::Span<Slice> slices) {
   if (device.ok()) Reorder(jobs, reorderings);
   cutter.PutBack();
   for (Slice& slice : slices) {
+    if (slice.WasLeftOut()) continue;
     slice.status.Update(device.status());
     if (device.ok()) slice.request->run.device = *device;
   }

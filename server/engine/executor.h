@@ -7,6 +7,8 @@
 // Errors:     Each slice gets its own status. These errors fail one slice: an error of its tables,
 //             a POSIX object that shrank (FAILED_PRECONDITION), no memory for its result
 //             (RESOURCE_EXHAUSTED). An error of the device fails the batch.
+// Limits:     A batch builds at most limits::kBatchBuildBytesMax bytes of table rows and one page
+//             more, for each axis and row set. A slice then ends early.
 #ifndef ROPE_SERVER_ENGINE_EXECUTOR_H_
 #define ROPE_SERVER_ENGINE_EXECUTOR_H_
 
@@ -24,7 +26,7 @@ class Executor {
   Executor(DeviceRouter& devices, kernels::TableCache& tables, BufferPool& pool)
       : devices_(devices), tables_(tables), pool_(pool) {}
 
-  // REQUIRES: none of the slices has run.
+  // May move the end of a slice. REQUIRES: none of the slices has run.
   void Run(absl::Span<Slice> slices);
 
  private:

@@ -2,8 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <limits>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/check.h"
+#include "kernels/status_macros.h"
+#include "server/error.h"
+#include "server/limits.h"
 
 namespace rope::server {
 namespace {
@@ -318,6 +324,73 @@ class StridedCutter {
   std::list<JobTiler::Gathered>& gathered_;
 };
 
+// Jobs that a tensor becomes: `units` for each `run` of tokens.
+struct JobRuns {
+  int64_t units = 0;
+  int64_t run = 0;
+};
+
+JobRuns JobRunsOf(const TensorPlan& tensor) {
+  const Layout& layout = tensor.layout;
+  const int64_t last = layout.token_axes.empty() ? 1 : layout.token_axes.back().length;
+  const int64_t spans = std::ssize(tensor.heads);
+  if (tensor.strides.has_value()) return {spans, last};
+  const int64_t run =
+      tensor.output_strides.has_value() ? last : std::numeric_limits<int64_t>::max();
+  if (layout.post == 1) return {spans, run};
+  return {layout.heads, std::min(run, layout.post)};  // tokens inside heads: each head has its jobs
+}
+
+// Separate writes of the result to an object. Heads that are adjacent on both sides are one write.
+int64_t WritesOf(const TensorPlan& tensor) {
+  if (!tensor.store_strides.has_value()) return 0;
+  const Layout& layout = tensor.layout;
+  const bool adjacent = layout.post == 1 && tensor.store_strides->head == layout.head_dim;
+  return adjacent ? layout.tokens() : layout.tokens() * layout.heads;
+}
+
+// Of all results that the reply has as numbers.
+absl::Status CheckNumbers(const Plan& plan) {
+  int64_t elements = 0;
+  for (const TensorPlan& tensor : plan.tensors) {
+    if (!tensor.numbers || !IsInReply(tensor.destination)) continue;
+    elements += tensor.output_bytes() / kernels::ElementBytes(tensor.output_dtype);
+  }
+  if (elements <= limits::kReplyNumbersMax) return absl::OkStatus();
+  return MakeError(Reason::kLimitExceeded, "tensors",
+                   absl::StrCat(elements, " numbers in the reply"),
+                   absl::StrCat("at most ", limits::kReplyNumbersMax, ", or raw bytes"));
+}
+
+// The last slice stores all results at once.
+absl::Status CheckWrites(const Plan& plan) {
+  int64_t writes = 0;
+  for (const TensorPlan& tensor : plan.tensors) writes += WritesOf(tensor);
+  if (writes <= limits::kObjectWritesMax) return absl::OkStatus();
+  return MakeError(Reason::kLimitExceeded, "output.strides",
+                   absl::StrCat(writes, " separate writes to POSIX shared memory"),
+                   absl::StrCat("at most ", limits::kObjectWritesMax,
+                                ", or packed outputs, or outputs in a memfd"));
+}
+
+absl::Status CheckTokenBytes(const Plan& plan) {
+  if (plan.bytes_per_token > limits::kTokenBytesMax) {
+    return MakeError(Reason::kLimitExceeded, "tensors",
+                     absl::StrCat(plan.bytes_per_token, " bytes for each token"),
+                     absl::StrCat("at most ", limits::kTokenBytesMax));
+  }
+  for (size_t i = 0; i < plan.tensors.size(); ++i) {
+    const int64_t bytes = plan.tensors[i].token_bytes();
+    if (!plan.tensors[i].IsGathered() || bytes <= limits::kGatheredTokenBytesMax) continue;
+    return MakeError(
+        Reason::kLimitExceeded, absl::StrCat("tensors[", i, "].array.strides"),
+        absl::StrCat("a channel stride of ", plan.tensors[i].strides->channel, " and ", bytes,
+                     " bytes for each token"),
+        absl::StrCat("a channel stride of 1, or at most ", limits::kGatheredTokenBytesMax));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 kernels::RowRef PassingRow() {
@@ -359,6 +432,25 @@ void JobTiler::PutBack() const {
       from += place.size();
     }
   }
+}
+
+absl::Status BoundJobs(Plan& plan) {
+  plan.jobs = {};
+  if (plan.bytes() == 0) return absl::OkStatus();
+  ROPE_RETURN_IF_ERROR(CheckTokenBytes(plan));
+  ROPE_RETURN_IF_ERROR(CheckWrites(plan));
+  ROPE_RETURN_IF_ERROR(CheckNumbers(plan));
+  int64_t units = 0;  // the jobs of one token
+  for (const TensorPlan& tensor : plan.tensors) {
+    const JobRuns jobs = JobRunsOf(tensor);
+    units += jobs.units;
+    plan.jobs.per_token += static_cast<double>(jobs.units) / static_cast<double>(jobs.run);
+  }
+  plan.jobs.fixed = 2 * units;  // a slice may begin and end within a run
+  if (units <= limits::kJobsMax) return absl::OkStatus();
+  return MakeError(Reason::kLimitExceeded, "tensors",
+                   absl::StrCat(units, " separate heads and head_ranges for each token"),
+                   absl::StrCat("at most ", limits::kJobsMax, ", or H behind the token axes"));
 }
 
 }  // namespace rope::server

@@ -23,11 +23,17 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "kernels/backend/rotate_job.h"
 #include "server/request/request.h"
 
 namespace rope::server {
+
+// Fills `jobs` of the plan. RESOURCE_EXHAUSTED: a token is too large for a slice, which has at
+// least one; the results have too many numbers, or separate writes to objects. REQUIRES: the plan's
+// tensors have their strides.
+absl::Status BoundJobs(Plan& plan);
 
 // The row for heads and layers that do not rotate: it has no columns, so no channel changes.
 kernels::RowRef PassingRow();

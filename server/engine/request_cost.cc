@@ -1,12 +1,15 @@
 #include "server/engine/request_cost.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 
 #include "kernels/checked_math.h"
 #include "kernels/dtype/dtype.h"
+#include "kernels/tables/page_builder.h"
 #include "proto/wire/message_split.h"
 #include "server/limits.h"
+#include "server/request/token_runs.h"
 
 namespace rope::server {
 namespace {
@@ -38,37 +41,6 @@ int64_t PositionBytes(const v1::Positions& positions, const proto::SplitMessage&
   int64_t bytes = ClaimedBytes(positions.starts(), split);
   bytes = Sum(bytes, ClaimedBytes(positions.position_ids(), split));
   return Sum(bytes, ClaimedBytes(positions.cu_seqlens(), split));
-}
-
-// Elements from the first to the last of an array, with its strides if it has any.
-int64_t ClaimedExtent(const v1::Array& array) {
-  int64_t product = 1;
-  int64_t extent = 1;
-  for (int i = 0; i < array.shape_size(); ++i) {
-    const int64_t length = std::max<int64_t>(array.shape(i), 0);
-    product = Product(product, length);
-    if (i >= array.strides_size()) continue;
-    extent = Sum(extent, Product(length, std::max<int64_t>(array.strides(i), 0)));
-  }
-  return array.strides_size() > 0 ? extent : product;
-}
-
-// The length of an axis of the first tensor; 1 if it has no such axis.
-int64_t ClaimedLength(const v1::RotateRequest& asked, char letter) {
-  if (asked.tensors_size() == 0) return 1;
-  const v1::Tensor& tensor = asked.tensors(0);
-  const size_t axis = tensor.layout().find(letter);
-  if (axis >= static_cast<size_t>(tensor.array().shape_size())) return 1;
-  return std::max<int64_t>(tensor.array().shape(static_cast<int>(axis)), 0);
-}
-
-// Sequences that the positions name.
-int64_t ClaimedSequences(const v1::RotateRequest& asked, const v1::Positions& positions,
-                         const proto::SplitMessage& split) {
-  constexpr int64_t kElementBytes = 4;
-  const int64_t offsets = positions.cu_seqlens().numbers_size() +
-                          ClaimedBytes(positions.cu_seqlens(), split) / kElementBytes;
-  return std::max(ClaimedLength(asked, 'B'), offsets);
 }
 
 // Tokens of the first tensor, from its layout letters and shape.
@@ -142,32 +114,6 @@ int64_t PlanningBytes(const Request& request) {
   return bytes;
 }
 
-int64_t LengthBytes(const Request& request) {
-  // Two numbers and their bits, and a power that takes as long again.
-  constexpr int64_t kColumnBytes = 64;
-  const v1::RotateRequest& asked = request.asked();
-  const v1::RotateRequest& values = request.values();
-  const proto::SplitMessage& split = request.decoded.split;
-  int64_t sequences = ClaimedSequences(asked, values.positions(), split);
-  if (asked.has_reposition()) {
-    sequences = Sum(sequences, ClaimedSequences(asked, values.reposition().from(), split));
-  }
-  const int64_t layers = asked.rope().has_first_layer() ? ClaimedLength(asked, 'L') : 1;
-  return Product(Product(sequences, layers), Product(ClaimedLength(asked, 'D'), kColumnBytes / 2));
-}
-
-int64_t RegionTensorBytes(const Request& request) {
-  constexpr int64_t kElementBytes = 4;
-  int64_t bytes = 0;
-  const int count = std::min(request.values().tensors_size(), request.asked().tensors_size());
-  for (int i = 0; i < count; ++i) {
-    if (!request.values().tensors(i).array().has_region()) continue;
-    const int64_t extent = ClaimedExtent(request.asked().tensors(i).array());
-    bytes = Sum(bytes, Product(extent, kElementBytes));
-  }
-  return bytes;
-}
-
 int64_t RunningBytes(const v1::RotateRequest& asked, const Plan& plan) {
   const int64_t positions = asked.operation() == v1::OPERATION_REPOSITION ? 2 : 1;
   int64_t bytes = Product(Product(plan.tokens, positions), limits::kTokenBytes);
@@ -181,6 +127,19 @@ int64_t RunningBytes(const v1::RotateRequest& asked, const Plan& plan) {
     bytes = Sum(bytes, GatheredBytes(tensor));
   }
   return bytes;
+}
+
+int64_t PlannedBytes(const Plan& plan) {
+  // Embeddings of many channels may be in no cache, so that the plan alone keeps them.
+  const int64_t kept = FrequencyBytes(plan);
+  const int64_t frequencies = kept > limits::kUncountedFrequencyBytes ? kept : plan.frequency_bytes;
+  if (!plan.rotates || plan.row_sets.empty() || plan.row_sets.front().runs.empty()) {
+    return frequencies;
+  }
+  const kernels::Frequencies& of_first = *plan.row_sets.front().runs.front().frequencies;
+  const int64_t pages = std::ssize(plan.row_sets) * (plan.mrope == nullptr ? 1 : 3);
+  const int64_t rows = pages * kernels::BuildBytes(of_first, kernels::kPageRows);
+  return Sum(frequencies, rows > limits::kUncountedBuildBytes ? rows : 0);
 }
 
 int64_t ReplyBytes(const Plan& plan) {

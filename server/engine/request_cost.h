@@ -19,18 +19,15 @@ int64_t DecodedBytes(const Request& request);
 // times), norm weights, and strided tensors that came in several fragments.
 int64_t PlanningBytes(const Request& request);
 
-// The time that planning takes if frequencies depend on the length of a sequence or on the layer,
-// as the bytes that a copy moves in that time. Each claimed sequence and layer counts.
-int64_t LengthBytes(const Request& request);
-
-// Bytes of tensors in regions, which planning copies if the regions are not mapped.
-int64_t RegionTensorBytes(const Request& request);
-
 // Bytes that planning and running allocate in addition: copies of numbers that came as repeated
 // fields, a fixed cost per token, the caller's own rows, results that take a buffer, and a slice of
 // each tensor whose channels are not adjacent.
 // REQUIRES: `plan` has its tensors and their destinations.
 int64_t RunningBytes(const v1::RotateRequest& asked, const Plan& plan);
+
+// Bytes of what the positions ask for: the plan's frequencies, and the rows that one token may
+// build, a page on each axis for each row set. A batch's budget bounds what it builds in addition.
+int64_t PlannedBytes(const Plan& plan);
 
 // Bytes of results inside the reply: all results that do not go to a region.
 int64_t ReplyBytes(const Plan& plan);

@@ -6,10 +6,8 @@
 #define ROPE_SERVER_ENGINE_SESSION_QUEUE_H_
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <iterator>
 #include <map>
 #include <utility>
 
@@ -24,8 +22,6 @@ template <typename T>
 class SessionQueue {
  public:
   bool empty() const { return turn_.empty(); }
-  // The number of sessions that have entries.
-  size_t sessions() const { return turn_.size(); }
 
   // Adds an entry behind the others of its session.
   void Push(uint64_t session, T entry) {
@@ -34,30 +30,18 @@ class SessionQueue {
     if (queue->second.size() == 1) turn_.push_back(queue);
   }
 
-  // The first entry of the session whose turn it is. REQUIRES, here and below: not empty().
-  T& front() { return turn_.front()->second.front(); }
-  // Takes front() and ends its session's turn.
+  // Takes the first entry of the session whose turn it is, and ends the turn. REQUIRES: not
+  // empty().
   T Pop() {
-    T entry = std::move(front());
-    turn_.front()->second.pop_front();
-    Skip();
-    if (turn_.back()->second.empty()) Erase(std::prev(turn_.end()));
-    return entry;
-  }
-  // Ends the turn of front()'s session.
-  void Skip() {
-    turn_.push_back(turn_.front());
+    const auto queue = turn_.front();
     turn_.pop_front();
-  }
-
-  // Takes the entry of a session that matches. REQUIRES: there is one.
-  template <typename Matches>
-  T Extract(uint64_t session, Matches matches) {
-    const auto queue = queues_.find(session);
-    const auto found = std::find_if(queue->second.begin(), queue->second.end(), matches);
-    T entry = std::move(*found);
-    queue->second.erase(found);
-    if (queue->second.empty()) Erase(std::find(turn_.begin(), turn_.end(), queue));
+    T entry = std::move(queue->second.front());
+    queue->second.pop_front();
+    if (queue->second.empty()) {
+      queues_.erase(queue);
+    } else {
+      turn_.push_back(queue);
+    }
     return entry;
   }
 
@@ -73,15 +57,9 @@ class SessionQueue {
 
  private:
   using Queues = std::map<uint64_t, std::deque<T>>;
-  using Turn = std::deque<typename Queues::iterator>;
 
-  void Erase(typename Turn::iterator turn) {
-    queues_.erase(*turn);
-    turn_.erase(turn);
-  }
-
-  Queues queues_;  // by session; none is empty between two calls
-  Turn turn_;      // each of queues_ once, next first
+  Queues queues_;                               // by session; none is empty between two calls
+  std::deque<typename Queues::iterator> turn_;  // each of queues_ once, next first
 };
 
 struct DrainState {

@@ -64,14 +64,17 @@ absl::Status Permit::Grow(int64_t bytes, absl::string_view what) {
   return absl::OkStatus();
 }
 
+void Permit::Shrink(int64_t bytes) {
+  if (bytes >= bytes_) return;
+  admission_->GiveBytes((*admission_->sessions_)[session_], bytes_ - bytes);
+  bytes_ = bytes;
+}
+
 void Permit::KeepReply(int64_t bytes) {
   if (admission_ == nullptr) return;
-  Admission::Session& session = (*admission_->sessions_)[session_];
-  admission_->GiveRequest(session);
+  admission_->GiveRequest((*admission_->sessions_)[session_]);
   answered_ = true;
-  if (bytes >= bytes_) return;
-  admission_->GiveBytes(session, bytes_ - bytes);
-  bytes_ = bytes;
+  Shrink(bytes);
 }
 
 Admission::Admission(const Options& options)

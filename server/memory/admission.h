@@ -53,6 +53,8 @@ class Permit {
   // Adds `bytes` to the permit. `what` names the request's field in the error. If the bytes are
   // refused, nothing changes. REQUIRES: admitted().
   absl::Status Grow(int64_t bytes, absl::string_view what);
+  // Gives back all bytes beyond `bytes`.
+  void Shrink(int64_t bytes);
   // The request is answered: returns its place, and all bytes beyond the `bytes` of its reply.
   // REQUIRES: called at most once.
   void KeepReply(int64_t bytes);

@@ -24,7 +24,8 @@ absl::Status CheckLayersBytes(absl::string_view field, int64_t bytes) {
                    absl::StrCat("at most ", limits::kLayersBytesMax));
 }
 
-absl::StatusOr<std::shared_ptr<const RopeEntry>> ModelRegistry::Find(const v1::RopeSpec& spec) {
+absl::StatusOr<std::shared_ptr<const RopeEntry>> ModelRegistry::Find(const v1::RopeSpec& spec,
+                                                                     bool may_take_long) {
   ROPE_RETURN_IF_ERROR(CheckSpec(spec));
   if (spec.has_config_id()) {
     proto::ReaderMutexLock lock(&mutex_);
@@ -33,8 +34,10 @@ absl::StatusOr<std::shared_ptr<const RopeEntry>> ModelRegistry::Find(const v1::R
                      absl::StrCat("\"", spec.config_id().substr(0, 32), "\""),
                      "that of a config that this server has seen");
   }
+  if (!may_take_long && TakesLongToRead(spec)) return NeedsSideThread();
   const std::string key = proto::CanonicalBytes(spec);
   if (auto cached = FindCached(key); cached != nullptr) return cached;
+  if (!may_take_long && MayBeWide(spec)) return NeedsSideThread();
   ROPE_ASSIGN_OR_RETURN(const Source source, ReadSource(spec));
   ROPE_ASSIGN_OR_RETURN(kernels::LayerConfig layer,
                         source.model->Layer(ChoiceOf(spec), source.field));
@@ -57,21 +60,6 @@ bool ModelRegistry::MayBeWide(const v1::RopeSpec& spec) const {
   proto::ReaderMutexLock lock(&mutex_);
   const ModelPtr model = FindNamed(spec.model());
   return model != nullptr && model->width > kWidthHereMax;
-}
-
-bool ModelRegistry::TakesLong(const v1::RopeSpec& spec, int64_t head_dim) const {
-  if (TakesLongToRead(spec)) return true;
-  if (spec.source_case() == v1::RopeSpec::SOURCE_NOT_SET) return false;  // or the caller's rows
-  const bool wide_heads = head_dim > kWidthHereMax;
-  if (!wide_heads && !MayBeWide(spec)) return false;
-  std::shared_ptr<const RopeEntry> entry;
-  if (spec.has_config_id()) {
-    proto::ReaderMutexLock lock(&mutex_);
-    entry = cache_.FindId(spec.config_id());
-  } else {
-    entry = FindCached(proto::CanonicalBytes(spec));
-  }
-  return entry == nullptr || (wide_heads && !entry->layer().config.head_dim.has_value());
 }
 
 // The layers are one value of the cache, so that the spec, which may hold a whole file, is read and

@@ -72,20 +72,16 @@ class ModelRegistry {
   }
 
   // Returns the cached entry of `spec`, or parses and resolves it. The entry's config_id is valid
-  // while the registry caches the entry.
-  absl::StatusOr<std::shared_ptr<const RopeEntry>> Find(const v1::RopeSpec& spec);
+  // while the registry caches the entry. NeedsSideThread, unless it may take long: reading the spec
+  // takes long (TakesLongToRead), or it is not cached and is wider than kWidthHereMax, or only
+  // parsing would tell how wide it is.
+  absl::StatusOr<std::shared_ptr<const RopeEntry>> Find(const v1::RopeSpec& spec,
+                                                        bool may_take_long = true);
 
   // The same for `count` layers from spec.first_layer on. Layers of one type share an entry.
   // INVALID_ARGUMENT: as Find, for any of the layers; one does not rotate; CheckLayersBytes.
   // REQUIRES: the spec has a first_layer, and no layer and no layer_type; count is above 0.
   absl::StatusOr<RopeEntries> FindLayers(const v1::RopeSpec& spec, int64_t count);
-
-  // Whether finding and resolving the embedding of `spec` takes longer than the thread that
-  // received it may spend: TakesLongToRead, or an embedding that is not cached and is wider than
-  // kWidthHereMax, or whose width only parsing would tell. `head_dim`: the most channels of the
-  // request's heads, which resolve a config without head_dim each time; 0: there are none. Parses
-  // and resolves nothing, and looks a spec up only if it may be wide.
-  bool TakesLong(const v1::RopeSpec& spec, int64_t head_dim) const;
 
   // Adds a model: a copy of the config that `spec` names, with all its layers unless the spec picks
   // one. Every layer must have a pairing. It is resolved now, unless its head_dim comes with a

@@ -24,8 +24,7 @@ absl::Status InField(const std::string& config_field, const absl::Status& status
 // first_layer, which ModelRegistry::FindLayers reads.
 absl::Status CheckSpec(const v1::RopeSpec& spec);
 
-// Whether the spec takes milliseconds to read wherever it is used: a whole file, or the embeddings
-// of many layers. ModelRegistry::TakesLong also looks at what the registry has.
+// Whether the spec takes milliseconds to read, even if it is cached: it has a whole file.
 bool TakesLongToRead(const v1::RopeSpec& spec);
 
 // The channels that the config names, or the elements of its longest list if they are more. What a

@@ -14,8 +14,6 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
-#include "absl/functional/function_ref.h"
-#include "absl/status/status.h"
 #include "kernels/backend/rotate_job.h"
 #include "kernels/frequencies/frequencies.h"
 #include "proto/wire/wire_cursor.h"
@@ -116,16 +114,6 @@ struct RowSet {
 // Three dtypes, or two sides. xPos and precision hf exclude each other.
 inline constexpr size_t kRowSetsMax = 3;
 
-// The cost of building the rows of a plan, in bytes of table rows. Rows that take longer than their
-// bytes say count more.
-struct BuildBounds {
-  int64_t bytes = 0;
-  int64_t slice_bytes = 0;  // of the slice that builds most
-  // Tokens at which a slice must end, so that building its rows takes a bounded time. Null: one
-  // slice may contain all tokens.
-  std::shared_ptr<const std::vector<int64_t>> slice_ends;
-};
-
 // The jobs that a slice becomes: at most `fixed`, and `per_token` for each of its tokens.
 struct JobBounds {
   int64_t fixed = 0;
@@ -151,6 +139,9 @@ struct TokenScaling {
 
 // The validated request. The executor needs nothing else.
 struct Plan {
+  // False: the thread that received the request plans it. Planning then returns NeedsSideThread
+  // instead of doing what takes longer than rotating a slice.
+  bool may_take_long = true;
   std::vector<TensorPlan> tensors;
   int64_t tokens = 0;
   // The sum over all tensors; each counts its input or its output, whichever is larger.
@@ -168,7 +159,6 @@ struct Plan {
   std::shared_ptr<const kernels::Mrope> mrope;         // set: positions has three rows
   std::array<std::vector<int64_t>, 3> from_positions;  // the same for runs with `from`
   std::shared_ptr<const kernels::Mrope> from_mrope;
-  BuildBounds building;
   JobBounds jobs;
   int64_t frequency_bytes = 0;  // of frequencies that were made for this request
   std::optional<TokenScaling> token_scaling;
@@ -185,10 +175,6 @@ struct Plan {
     return std::ranges::any_of(tensors, server::IsInPlace, &TensorPlan::destination);
   }
 };
-
-// Admits a plan whose tensors are known, before memory is allocated for positions, rows and
-// results.
-using AdmitTensors = absl::FunctionRef<absl::Status(Plan& plan)>;
 
 }  // namespace rope::server
 

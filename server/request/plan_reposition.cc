@@ -89,8 +89,9 @@ absl::Status PlanDifference(const kernels::ResolvedRope& resolved, const LayerRo
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const RopeEntry>> FindFromRope(const v1::RopeSpec& from_rope,
-                                                              ModelRegistry& registry) {
-  auto found = registry.Find(from_rope);
+                                                              ModelRegistry& registry,
+                                                              bool may_take_long) {
+  auto found = registry.Find(from_rope, may_take_long);
   if (found.ok()) return *std::move(found);
   // The registry's errors name fields of "rope"; here it is reposition.from_rope.
   return Prefixed("reposition.from_", found.status());

@@ -26,7 +26,8 @@ namespace rope::server {
 // The former embedding of a request. Errors name it reposition.from_rope. Errors: as
 // ModelRegistry::Find.
 absl::StatusOr<std::shared_ptr<const RopeEntry>> FindFromRope(const v1::RopeSpec& from_rope,
-                                                              ModelRegistry& registry);
+                                                              ModelRegistry& registry,
+                                                              bool may_take_long = true);
 
 // INVALID_ARGUMENT: another pairing, rotary_offset or rotary_dim.
 absl::Status CheckSameGeometry(const RopeEntry& from, const kernels::ResolvedRope& resolved_from,

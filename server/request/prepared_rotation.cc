@@ -19,10 +19,10 @@ namespace {
 // Raise the number when the hashed form changes: old ids then name nothing.
 constexpr absl::string_view kFormat = "rope.v1/prepared_id/1";
 
-// How prepared rotations work. Validation has two stages (validate.h): PrepareFixed checks what
-// needs no values, and PlanValues the rest. A plain request passes both at once. Prepare keeps the
-// result of the first stage, and PlanCall copies it and runs the second, so that a call is accepted
-// if and only if the same request in one message would be.
+// How prepared rotations work. The first stage of validation (validate.h), PrepareFixed, checks
+// what needs no values. A plain request passes all stages at once. Prepare keeps the result of the
+// first one, and BeginCall copies it for the others, so that a call is accepted if and only if the
+// same request in one message would be.
 
 absl::Status CheckUnset(bool is_set, absl::string_view field) {
   if (!is_set) return absl::OkStatus();
@@ -234,15 +234,13 @@ absl::StatusOr<std::shared_ptr<const PreparedRotation>> Prepare(const v1::Prepar
   return prepared;
 }
 
-absl::Status PlanCall(const PreparedRotation& prepared, const v1::RotateRequest& call,
-                      ArraySource& source, AdmitTensors admit, Plan& plan) {
+absl::Status BeginCall(const PreparedRotation& prepared, const v1::RotateRequest& call,
+                       Plan& plan) {
   ROPE_RETURN_IF_ERROR(CheckIsCall(call, prepared));
   plan = prepared.plan;
-  if (prepared.open_axis != 0) {
-    ROPE_ASSIGN_OR_RETURN(const int64_t length, OpenLength(call, prepared));
-    ROPE_RETURN_IF_ERROR(ResizePlan(prepared, length, plan));
-  }
-  return PlanValues(prepared.message, call, prepared.ropes, source, admit, plan);
+  if (prepared.open_axis == 0) return absl::OkStatus();
+  ROPE_ASSIGN_OR_RETURN(const int64_t length, OpenLength(call, prepared));
+  return ResizePlan(prepared, length, plan);
 }
 
 }  // namespace rope::server

@@ -1,8 +1,8 @@
 // PreparedRotation: a request without the values that each call brings, validated once.
 //
 // Threading:  Functions; a PreparedRotation is immutable.
-// Errors:     Prepare: as Validate, with the path of the field in the PrepareRequest. PlanCall: as
-//             Validate; INVALID_ARGUMENT: the call sets a field that is no value.
+// Errors:     Prepare: as Validate, with the path of the field in the PrepareRequest. BeginCall:
+//             INVALID_ARGUMENT: the call sets a field that is no value.
 #ifndef ROPE_SERVER_REQUEST_PREPARED_ROTATION_H_
 #define ROPE_SERVER_REQUEST_PREPARED_ROTATION_H_
 
@@ -38,9 +38,9 @@ absl::StatusOr<std::shared_ptr<const PreparedRotation>> Prepare(const v1::Prepar
                                                                 const proto::SplitMessage& payloads,
                                                                 ModelRegistry& registry);
 
-// Fills the plan of a call: the prepared plan with the values of `call`.
-absl::Status PlanCall(const PreparedRotation& prepared, const v1::RotateRequest& call,
-                      ArraySource& source, AdmitTensors admit, Plan& plan);
+// Begins the plan of a call: the prepared plan, with the call's length of the open axis.
+// PlanElements and PlanPositions (validate.h) fill the rest.
+absl::Status BeginCall(const PreparedRotation& prepared, const v1::RotateRequest& call, Plan& plan);
 
 }  // namespace rope::server
 

@@ -10,6 +10,7 @@
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
+#include "server/limits.h"
 
 namespace rope::server {
 namespace {
@@ -185,6 +186,9 @@ absl::StatusOr<const char*> RegionResolver::Source::Copy(const RegionPart& part,
         Reason::kLimitExceeded, field, absl::StrCat(part.bytes, " bytes to copy beside ", copied_),
         absl::StrCat("at most ", resolver_.copied_bytes_max_, " (--max_message_bytes)"));
   }
+  if (!request_.plan.may_take_long && copied_ + part.bytes > limits::kPlanHereBytesMax) {
+    return NeedsSideThread();
+  }
   ROPE_RETURN_IF_ERROR(request_.permit.Grow(part.bytes, field));
   copied_ += part.bytes;
   PooledBuffer& copy = request_.region_copies.emplace_back(resolver_.pool_.Allocate(part.bytes));
@@ -192,17 +196,6 @@ absl::StatusOr<const char*> RegionResolver::Source::Copy(const RegionPart& part,
   const absl::Status read =
       part.region->Read(part.offset, {copy.data(), static_cast<size_t>(part.bytes)});
   return read.ok() ? absl::StatusOr<const char*>(copy.data()) : proto::WithField(field, read);
-}
-
-bool RegionResolver::CopiesTensors(const Request& request) const {
-  const auto is_copied = [&](const v1::Tensor& tensor) {
-    if (!tensor.array().has_region()) return false;
-    const auto region =
-        regions_.Find(request.arrival.session, tensor.array().region().region_id(), "tensors");
-    return region.ok() && (*region)->mapped() == nullptr;
-  };
-  const auto& tensors = request.values().tensors();
-  return std::any_of(tensors.begin(), tensors.end(), is_copied);
 }
 
 absl::Status RegionResolver::Place(Request& request) const {

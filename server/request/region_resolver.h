@@ -11,7 +11,8 @@
 // Errors:     INVALID_ARGUMENT: an output that overlaps an input other than its own, another
 //             output, or itself. OUT_OF_RANGE: a span past its region. NOT_FOUND: no such region in
 //             the session. FAILED_PRECONDITION: shared memory is off; an object that shrank.
-//             RESOURCE_EXHAUSTED: more to copy than `copied_bytes_max`.
+//             RESOURCE_EXHAUSTED: more to copy than `copied_bytes_max`. NeedsSideThread: more than
+//             the receiving thread may copy.
 #ifndef ROPE_SERVER_REQUEST_REGION_RESOLVER_H_
 #define ROPE_SERVER_REQUEST_REGION_RESOLVER_H_
 
@@ -34,9 +35,6 @@ class RegionResolver {
   // Both must outlive it. `copied_bytes_max` bounds what one request has copied from POSIX objects.
   RegionResolver(const RegionTable& regions, BufferPool& pool, int64_t copied_bytes_max)
       : regions_(regions), pool_(pool), copied_bytes_max_(copied_bytes_max) {}
-
-  // Whether a tensor of the request is in a region that is not mapped, so that planning copies it.
-  bool CopiesTensors(const Request& request) const;
 
   // Sets the places of the plan's outputs. REQUIRES: the plan's tensors have their elements.
   absl::Status Place(Request& request) const;

@@ -75,8 +75,7 @@ struct Decoded {
 // How far a planned request has run.
 struct Run {
   absl::Time enqueued;
-  int64_t tokens_taken = 0;  // by batches so far
-  int64_t last_batch = 0;    // the last batch that took tokens
+  int64_t tokens_taken = 0;  // by batches that have run
   bool began = false;        // outputs may have been written
   // One for each tensor, from the first slice on; of 0 bytes unless the destination takes a buffer.
   absl::InlinedVector<PooledBuffer, 2> outputs;
@@ -110,12 +109,16 @@ struct Request {
 // The part of a request that one batch runs.
 struct Slice {
   Request* request = nullptr;
-  int64_t begin = 0;  // tokens in memory order
-  int64_t end = 0;
+  int64_t begin = 0;    // tokens in memory order
+  int64_t end = 0;      // the executor may move it to the front
   absl::Status status;  // the result, set by the executor
   // Set by the executor: the rows of its tokens, one entry for each row set of the plan. The slice
   // keeps them until it is destroyed: releasing many pages takes time, and no reply waits for it.
   absl::InlinedVector<kernels::TokenRows, 1> rows = {};
+
+  bool IsLast() const { return end == request->plan.tokens; }
+  // Whether the batch had no budget left for it, so that it has not begun.
+  bool WasLeftOut() const { return begin == end && !IsLast(); }
 };
 
 }  // namespace rope::server

@@ -11,6 +11,7 @@
 #include "kernels/status_macros.h"
 #include "server/error.h"
 #include "server/limits.h"
+#include "server/models/rope_spec.h"
 
 namespace rope::server {
 namespace {
@@ -26,6 +27,11 @@ kernels::Side SideOf(bool is_k, v1::Operation operation) {
 int64_t BytesOf(const kernels::Frequencies& frequencies) {
   const size_t numbers = frequencies.inv_freq.size() + frequencies.growth.size();
   return static_cast<int64_t>(sizeof(frequencies) + 2 * numbers * sizeof(long double));
+}
+
+// Half of the time that making frequencies takes is their power.
+int64_t FrequencyBytesMax(const Plan& plan) {
+  return plan.may_take_long ? limits::kFrequencyBytesMax : limits::kPlanHereBytesMax / 2;
 }
 
 }  // namespace
@@ -49,20 +55,23 @@ absl::Status CheckOwnWindows(const Plan& plan, int64_t rotary_dim) {
 }
 
 absl::StatusOr<ResolvedPtr> ResolveFor(const RopeEntry& entry, const Plan& plan) {
-  ROPE_ASSIGN_OR_RETURN(auto resolved, entry.Resolve(ChannelsOf(plan)));
+  const int64_t channels = ChannelsOf(plan);
+  const bool is_open = !entry.layer().config.head_dim.has_value();  // resolved each time
+  if (!plan.may_take_long && is_open && channels > kWidthHereMax) return NeedsSideThread();
+  ROPE_ASSIGN_OR_RETURN(auto resolved, entry.Resolve(channels));
   ROPE_RETURN_IF_ERROR(CheckOwnWindows(plan, resolved->rotary_dim()));
   const bool may_be_wider = resolved->config().rotary_offset.has_value();
   const int64_t least =
       std::max(resolved->head_dim(), resolved->rotary_offset() + resolved->rotary_dim());
   for (size_t i = 0; i < plan.tensors.size(); ++i) {
     if (plan.tensors[i].rotary_offset.has_value()) continue;
-    const int64_t channels = plan.tensors[i].layout.head_dim;
-    if (channels == least || (channels > least && may_be_wider)) continue;
+    const int64_t heads = plan.tensors[i].layout.head_dim;
+    if (heads == least || (heads > least && may_be_wider)) continue;
     return InvalidField(
-        absl::StrCat("tensors[", i, "].array.shape"), absl::StrCat("D ", channels),
+        absl::StrCat("tensors[", i, "].array.shape"), absl::StrCat("D ", heads),
         may_be_wider ? absl::StrCat("at least ", least, ", head_dim and rotary_offset + rotary_dim")
                      : absl::StrCat("the config's head_dim ", least,
-                                    channels > least ? "; more with rotary_offset alone" : ""));
+                                    heads > least ? "; more with rotary_offset alone" : ""));
   }
   return resolved;
 }
@@ -149,7 +158,7 @@ TokenRuns OneRun(FrequenciesPtr frequencies, Plan& plan) {
 
 // An embedding keeps most of its frequencies and shares them; others are made for this length.
 FrequenciesPtr ByLength::At(const kernels::ResolvedRope& rope, int64_t length) {
-  if (plan_.frequency_bytes > limits::kFrequencyBytesMax && last_ != nullptr) return last_;
+  if (plan_.frequency_bytes > FrequencyBytesMax(plan_) && last_ != nullptr) return last_;
   FrequenciesPtr& slot = made_[{&rope, length}];
   if (slot != nullptr) return slot;
   slot = make_(rope, length);
@@ -159,7 +168,8 @@ FrequenciesPtr ByLength::At(const kernels::ResolvedRope& rope, int64_t length) {
 }
 
 absl::Status CheckFrequencyBytes(const Plan& plan) {
-  if (plan.frequency_bytes <= limits::kFrequencyBytesMax) return absl::OkStatus();
+  if (plan.frequency_bytes <= FrequencyBytesMax(plan)) return absl::OkStatus();
+  if (!plan.may_take_long) return NeedsSideThread();
   return MakeError(Reason::kLimitExceeded, "positions.seq_lens",
                    "so many different lengths, given or from the positions",
                    absl::StrCat("frequencies of at most ", limits::kFrequencyBytesMax,

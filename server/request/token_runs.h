@@ -46,7 +46,8 @@ struct Ropes {
 int64_t ChannelsOf(const Plan& plan);
 
 // The embedding for the plan's tensors. Their heads may be wider than the config's head_dim only if
-// a rotary_offset, the tensor's or the config's, says which channels rotate.
+// a rotary_offset, the tensor's or the config's, says which channels rotate. NeedsSideThread,
+// unless the plan may take long: wide heads resolve a config without head_dim.
 absl::StatusOr<ResolvedPtr> ResolveFor(const RopeEntry& entry, const Plan& plan);
 
 // Checks that `rotary_dim` channels from the tensors' own rotary_offsets lie in their heads.
@@ -92,8 +93,8 @@ TokenRuns MakeRuns(absl::FunctionRef<RunFrequencies(int64_t token)> frequencies_
 TokenRuns OneRun(FrequenciesPtr frequencies, Plan& plan);
 
 // Memoizes the frequencies of embeddings by sequence length. Plan::frequency_bytes counts the
-// frequencies made for this plan. Past limits::kFrequencyBytesMax it makes no more and returns any:
-// the caller must then refuse the plan (CheckFrequencyBytes).
+// frequencies made for this plan. Past a bound it makes no more and returns any: the caller must
+// then refuse the plan (CheckFrequencyBytes).
 class ByLength {
  public:
   using Make = std::function<FrequenciesPtr(const kernels::ResolvedRope& rope, int64_t length)>;
@@ -108,7 +109,8 @@ class ByLength {
   absl::flat_hash_map<std::pair<const kernels::ResolvedRope*, int64_t>, FrequenciesPtr> made_;
 };
 
-// RESOURCE_EXHAUSTED: the plan's sequences have too many different lengths.
+// RESOURCE_EXHAUSTED: the plan's sequences have too many different lengths. NeedsSideThread: more
+// than the receiving thread may make frequencies for.
 absl::Status CheckFrequencyBytes(const Plan& plan);
 // The bytes of all frequencies of the plan, which other requests may share.
 int64_t FrequencyBytes(const Plan& plan);

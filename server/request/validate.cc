@@ -6,6 +6,7 @@
 #include "kernels/status_macros.h"
 #include "server/error.h"
 #include "server/limits.h"
+#include "server/models/rope_spec.h"
 #include "server/request/explicit_rows.h"
 #include "server/request/fused_ops.h"
 #include "server/request/plan_reposition.h"
@@ -68,9 +69,9 @@ absl::Status CheckLabels(const v1::RotateRequest& message) {
 // The embedding that the tensors were rotated with; without from_rope, the request's own.
 absl::StatusOr<std::shared_ptr<const RopeEntry>> FindFrom(
     const v1::Reposition& reposition, const std::shared_ptr<const RopeEntry>& entry,
-    ModelRegistry& registry) {
+    ModelRegistry& registry, bool may_take_long) {
   if (!reposition.has_from_rope()) return entry;
-  return FindFromRope(reposition.from_rope(), registry);
+  return FindFromRope(reposition.from_rope(), registry, may_take_long);
 }
 
 // Adds the layers' warnings that are not there yet.
@@ -82,11 +83,22 @@ void AddWarnings(const RopeEntries& layers, std::vector<std::string>& warnings) 
   }
 }
 
+// Whether it takes long to find the frequencies of all tokens, or to make those of one length.
+bool MakesMany(const Ropes& ropes, const Plan& plan) {
+  const auto depends = [](const ResolvedPtr& rope) {
+    return rope != nullptr && rope->DependsOnSeqLen();
+  };
+  const auto& layers = ropes.layers.by_layer();
+  if (!ropes.layers.differ() && absl::c_none_of(layers, depends) && !depends(ropes.from_resolved)) {
+    return false;
+  }
+  return plan.tokens > limits::kLengthTokensHereMax || ropes.resolved->rotary_dim() > kWidthHereMax;
+}
+
 }  // namespace
 
 absl::Status PrepareFixed(const v1::RotateRequest& fixed, ArraySource& source,
                           ModelRegistry& registry, RopeEntries& layers, Ropes& ropes, Plan& plan) {
-  plan = Plan();
   // Checked first, so that a malformed operation is refused with explicit rows and with layers that
   // do not rotate as well.
   ROPE_RETURN_IF_ERROR(CheckOperation(fixed));
@@ -95,11 +107,12 @@ absl::Status PrepareFixed(const v1::RotateRequest& fixed, ArraySource& source,
     return ReadTokenScaling(fixed, std::nullopt, plan);
   }
   if (fixed.rope().has_first_layer()) {
+    if (!plan.may_take_long) return NeedsSideThread();
     ROPE_RETURN_IF_ERROR(PrepareTensors(fixed, source, plan));
     ROPE_ASSIGN_OR_RETURN(layers, FindLayers(fixed, plan.tensors.front().layout, registry));
     ropes.entry = layers.front();
   } else {
-    ROPE_ASSIGN_OR_RETURN(ropes.entry, registry.Find(fixed.rope()));
+    ROPE_ASSIGN_OR_RETURN(ropes.entry, registry.Find(fixed.rope(), plan.may_take_long));
     ROPE_RETURN_IF_ERROR(PrepareTensors(fixed, source, plan));
   }
   plan.warnings = ropes.entry->warnings();
@@ -111,18 +124,23 @@ absl::Status PrepareFixed(const v1::RotateRequest& fixed, ArraySource& source,
   if (fixed.operation() != v1::OPERATION_REPOSITION) {
     return PrepareRotation(fixed.operation(), layers, ropes, plan);
   }
-  ROPE_ASSIGN_OR_RETURN(ropes.from_entry, FindFrom(fixed.reposition(), ropes.entry, registry));
+  ROPE_ASSIGN_OR_RETURN(ropes.from_entry,
+                        FindFrom(fixed.reposition(), ropes.entry, registry, plan.may_take_long));
   return PrepareReposition(layers, ropes, plan);
 }
 
-absl::Status PlanValues(const v1::RotateRequest& fixed, const v1::RotateRequest& values,
-                        const Ropes& ropes, ArraySource& source, AdmitTensors admit, Plan& plan) {
-  const v1::Operation operation = fixed.operation();
+absl::Status PlanElements(const v1::RotateRequest& fixed, const v1::RotateRequest& values,
+                          ArraySource& source, Plan& plan) {
   ROPE_RETURN_IF_ERROR(CheckRequestId(values));
   ROPE_RETURN_IF_ERROR(CheckLabels(values));
-  ROPE_RETURN_IF_ERROR(CheckReposition(values, operation));
-  ROPE_RETURN_IF_ERROR(ReadElements(values, source, plan));
-  ROPE_RETURN_IF_ERROR(admit(plan));
+  ROPE_RETURN_IF_ERROR(CheckReposition(values, fixed.operation()));
+  return ReadElements(values, source, plan);
+}
+
+absl::Status PlanPositions(const v1::RotateRequest& fixed, const v1::RotateRequest& values,
+                           const Ropes& ropes, ArraySource& source, Plan& plan) {
+  const v1::Operation operation = fixed.operation();
+  if (!plan.may_take_long && MakesMany(ropes, plan)) return NeedsSideThread();
   if (fixed.has_rows()) return PlanExplicitRows(values, source, plan);
   const Layout& layout = plan.tensors.front().layout;
   ROPE_ASSIGN_OR_RETURN(TokenPositions positions,
@@ -139,20 +157,15 @@ absl::Status PlanValues(const v1::RotateRequest& fixed, const v1::RotateRequest&
   return PlanReposition(ropes, std::move(from_positions), std::move(positions), plan);
 }
 
-absl::Status Validate(const v1::RotateRequest& message, ArraySource& source,
-                      ModelRegistry& registry, AdmitTensors admit, Plan& plan) {
-  Ropes ropes;
-  RopeEntries layers;
-  ROPE_RETURN_IF_ERROR(PrepareFixed(message, source, registry, layers, ropes, plan));
-  return PlanValues(message, message, ropes, source, admit, plan);
-}
-
 absl::StatusOr<Plan> Validate(const v1::RotateRequest& message, const proto::SplitMessage& split,
                               ModelRegistry& registry) {
   Plan plan;
+  Ropes ropes;
+  RopeEntries layers;
   ArraySource source(split);
-  const auto admit = [](const Plan&) { return absl::OkStatus(); };
-  ROPE_RETURN_IF_ERROR(Validate(message, source, registry, admit, plan));
+  ROPE_RETURN_IF_ERROR(PrepareFixed(message, source, registry, layers, ropes, plan));
+  ROPE_RETURN_IF_ERROR(PlanElements(message, message, source, plan));
+  ROPE_RETURN_IF_ERROR(PlanPositions(message, message, ropes, source, plan));
   return plan;
 }
 

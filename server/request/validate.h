@@ -1,17 +1,20 @@
 // Validate: turns a parsed RotateRequest into a Plan that needs no further checks. Uses no device
-// and no queue. It has two stages, because prepared requests (prepared_rotation.h) pass the first
-// one only once:
+// and no queue. It has three stages. Prepared requests (prepared_rotation.h) pass the first one
+// only once:
 //
-//   PrepareFixed  what stays the same: operation, embeddings, tensors without their elements
-//   PlanValues    what each call brings: elements -> admit -> positions -> frequencies or rows
+//   PrepareFixed   what stays the same: operation, embeddings, tensors without their elements
+//   PlanElements   what each call brings: first the elements of its tensors
+//   PlanPositions  then its positions, and from them frequencies or rows
+//
+// Between the last two the caller admits what the request takes, now that its sizes are known.
 //
 // Threading:  Functions only. The registry is thread-safe.
 // Ownership:  The plan's inputs are views into the request's received bytes or into regions, which
 //             the plan holds, or copies if the elements came as numbers. Positions are copied
 //             before they are checked.
 // Errors:     INVALID_ARGUMENT, OUT_OF_RANGE (position), NOT_FOUND (model, config_id),
-//             UNIMPLEMENTED (ROLE_V, several fp8_scales), RESOURCE_EXHAUSTED (a limit). Errors of
-//             `admit` and `source`.
+//             UNIMPLEMENTED (ROLE_V, several fp8_scales), RESOURCE_EXHAUSTED (a limit), errors of
+//             `source`. NeedsSideThread, unless the plan may take long.
 #ifndef ROPE_SERVER_REQUEST_VALIDATE_H_
 #define ROPE_SERVER_REQUEST_VALIDATE_H_
 
@@ -31,16 +34,14 @@ namespace rope::server {
 absl::Status PrepareFixed(const v1::RotateRequest& fixed, ArraySource& source,
                           ModelRegistry& registry, RopeEntries& layers, Ropes& ropes, Plan& plan);
 
-// Fills the rest of a plan that PrepareFixed has begun. `admit` runs once the sizes are known and
-// before positions are copied. REQUIRES: `values` has as many tensors as `fixed`.
-absl::Status PlanValues(const v1::RotateRequest& fixed, const v1::RotateRequest& values,
-                        const Ropes& ropes, ArraySource& source, AdmitTensors admit, Plan& plan);
+// Fill the rest of a plan that PrepareFixed has begun. REQUIRES: `values` has as many tensors as
+// `fixed`.
+absl::Status PlanElements(const v1::RotateRequest& fixed, const v1::RotateRequest& values,
+                          ArraySource& source, Plan& plan);
+absl::Status PlanPositions(const v1::RotateRequest& fixed, const v1::RotateRequest& values,
+                           const Ropes& ropes, ArraySource& source, Plan& plan);
 
-// Both stages.
-absl::Status Validate(const v1::RotateRequest& message, ArraySource& source,
-                      ModelRegistry& registry, AdmitTensors admit, Plan& plan);
-
-// The same without admission and without regions.
+// All stages, without admission and without regions.
 absl::StatusOr<Plan> Validate(const v1::RotateRequest& message, const proto::SplitMessage& split,
                               ModelRegistry& registry);
 

@@ -196,8 +196,12 @@ TEST_F(ErrorReasonTest, HealthOfAServiceThatIsNotThere) {
 }
 
 // Each tables of its own for 64 Ki positions: far more work than the time until the last arrives.
+// One connection may have 128 calls under way, so three fill the queue of 256.
 TEST_F(ErrorReasonTest, MoreWarmUpsThanTheQueueTakes) {
-  constexpr int kCalls = 64;
+  constexpr int kCalls = 300;
+  RingClient second(path_);
+  RingClient third(path_);
+  v1::RopeService::Stub* const stubs[] = {&stub_, &second.stub(), &third.stub()};
   struct Call {
     grpc::ClientContext context;
     v1::WarmUpResponse response;
@@ -214,7 +218,7 @@ TEST_F(ErrorReasonTest, MoreWarmUpsThanTheQueueTakes) {
     request.mutable_rope()->set_pairing(v1::PAIRING_HALF);
     request.set_end(1 << 16);
     Call& call = calls[static_cast<size_t>(i)];
-    call.reader = stub_.AsyncWarmUp(&call.context, request, &queue);
+    call.reader = stubs[i % 3]->AsyncWarmUp(&call.context, request, &queue);
     call.reader->Finish(&call.response, &call.status, &call);
   }
   int refused = 0;

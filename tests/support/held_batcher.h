@@ -156,6 +156,7 @@ class HeldBatcher : public ::testing::Test {
       slice.request->run.device = "held";
       batch.push_back(absl::StrCat(slice.request->arrival.id, " ", slice.begin, "-", slice.end));
       if (batch.back() == failing_slice_) slice.status = absl::InternalError("device: broken");
+      if (const auto end = ends_.extract(batch.back()); !end.empty()) slice.end = end.mapped();
     }
     batches_.push_back(batch);
     changed_.SignalAll();
@@ -165,6 +166,8 @@ class HeldBatcher : public ::testing::Test {
 
   FakeClock clock_;
   std::string failing_slice_;
+  std::map<std::string, int64_t>
+      ends_;  // of a slice "id begin-end" that the device ends earlier, once
   proto::Mutex mutex_;
   proto::CondVar changed_;  // signals changes of the members below
   std::vector<std::vector<std::string>> batches_ ABSL_GUARDED_BY(mutex_);

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <exception>
 #include <new>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <thread>
@@ -153,6 +154,66 @@ TEST(TableCacheTest, RowsAreAppended) {
   EXPECT_THAT(cache.AppendRows(frequencies, positions, rows), IsOk());
   ASSERT_EQ(rows.rows.size(), 6u);
   for (size_t i = 0; i < 6; ++i) ExpectExact(frequencies, positions[i % 3], rows.rows[i]);
+}
+
+// Positions on separate pages.
+std::vector<int64_t> Scattered(int64_t count) {
+  std::vector<int64_t> positions;
+  for (int64_t i = 0; i < count; ++i) positions.push_back(i * 10 * kPageRows);
+  return positions;
+}
+
+// The number of positions that have their rows.
+int64_t Serve(TableCache& cache, const Frequencies& frequencies,
+              absl::Span<const int64_t> positions, int64_t& budget, TokenRows& rows) {
+  const auto served = cache.AppendRows(frequencies, positions, budget, rows);
+  EXPECT_THAT(served, IsOk());
+  return served.value_or(-1);
+}
+
+TEST(BuildBudgetTest, RowsEndAtAPageToBuildOnceNothingIsLeft) {
+  TableCache cache(kLargeBudget);
+  const Frequencies frequencies = MakeFrequencies(10000, 64);
+  const int64_t page_bytes = BuildBytes(frequencies, kPageRows);
+  EXPECT_EQ(page_bytes, kPageRows * 2 * 64 * 4);
+  const std::vector<int64_t> positions = Scattered(6);
+  TokenRows rows;
+  int64_t budget = 2 * page_bytes + 1;
+  EXPECT_EQ(Serve(cache, frequencies, positions, budget, rows), 3);
+  EXPECT_EQ(budget, 1 - page_bytes);
+  EXPECT_EQ(Serve(cache, frequencies, positions, budget, rows), 3)
+      << "pages that are there cost nothing";
+  EXPECT_EQ(rows.rows.size(), 6U);
+  EXPECT_EQ(budget, 1 - page_bytes);
+  const auto rest = absl::MakeConstSpan(positions).subspan(3);
+  EXPECT_EQ(Serve(cache, frequencies, rest, budget, rows), 1) << "at least one";
+  EXPECT_EQ(cache.statistics().builds, 4);
+  for (size_t i = 0; i < rows.rows.size(); ++i) {
+    ExpectExact(frequencies, positions[i % 3 + (i == 6 ? 3 : 0)], rows.rows[i]);
+  }
+}
+
+TEST(BuildBudgetTest, OwnRowsCostAsTheyAreBuilt) {
+  TableCache cache(kLargeBudget);
+  Frequencies frequencies = MakeFrequencies(10000, 64);
+  frequencies.cacheable = false;
+  const int64_t page_bytes = BuildBytes(frequencies, kPageRows);
+  TokenRows rows;
+  int64_t budget = page_bytes;
+  EXPECT_EQ(Serve(cache, frequencies, Scattered(6), budget, rows), 4);
+  EXPECT_EQ(budget, 0);
+  std::vector<int64_t> prefill(size_t{3 * kPageRows});
+  std::iota(prefill.begin(), prefill.end(), 0);
+  budget = 2 * page_bytes;
+  EXPECT_EQ(Serve(cache, frequencies, prefill, budget, rows), 2 * kPageRows);
+  EXPECT_EQ(budget, 0);
+}
+
+TEST(BuildBudgetTest, NarrowRowsAndThoseOfPrecisionHfCostMoreThanTheirBytes) {
+  EXPECT_EQ(BuildBytes(MakeFrequencies(10000, 1), 10), BuildBytes(MakeFrequencies(10000, 8), 10));
+  Frequencies eager = MakeFrequencies(10000, 64);
+  eager.eager = DType::kBFloat16;
+  EXPECT_EQ(BuildBytes(eager, 10), 4 * BuildBytes(MakeFrequencies(10000, 64), 10));
 }
 
 TEST(TableCacheTest, NoColumnsGiveEmptyRows) {

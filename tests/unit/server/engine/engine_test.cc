@@ -230,6 +230,21 @@ TEST(PlansHereTest, FrequenciesOfManyLengthsAreMadeOnTheSideThread) {
   EXPECT_TRUE(RunsHere(engine, Decode(1000, "default")));
   EXPECT_TRUE(RunsHere(engine, Decode(100, "dynamic")));
   EXPECT_FALSE(RunsHere(engine, Decode(1000, "dynamic")));
+  for (const int64_t more : {0, 1}) {
+    v1::RotateRequest same = Decode(limits::kLengthTokensHereMax + more, "dynamic");
+    for (int64_t& length : *same.mutable_positions()->mutable_seq_lens()) length = 10;
+    EXPECT_EQ(RunsHere(engine, same), more == 0) << "of one length, but so many look-ups";
+  }
+}
+
+TEST(PlansHereTest, PlanningFromTheBeginningCountsOnce) {
+  LocalEngine engine;
+  const auto finished = engine.Run(Decode(1000, "dynamic"));
+  ASSERT_THAT(finished, IsOk());
+  const Request& request = **finished;
+  EXPECT_EQ(request.permit.bytes(), DecodedBytes(request) +
+                                        RunningBytes(request.asked(), request.plan) +
+                                        PlannedBytes(request.plan));
 }
 
 // A config.json whose layers have two embeddings.
@@ -329,16 +344,6 @@ TEST_F(WideSpecTest, HeadsOfATensorResolveAConfigWithoutHeadDimEachTime) {
   by_id.mutable_rope()->Clear();
   by_id.mutable_rope()->set_config_id((*registry_->Find(wide.rope()))->config_id());
   EXPECT_TRUE(GoesToTheSideThread(by_id));
-}
-
-// Its lengths alone would make the engine ask what the frequencies depend on.
-TEST_F(WideSpecTest, IsNotResolvedToSeeWhatItsFrequenciesDependOn) {
-  const v1::RotateRequest wide = Token(65536, 1000);
-  const std::unique_ptr<Request> received = ReceivedRequest(wide).MakeRequest();
-  ASSERT_GT(LengthBytes(*received), limits::kPlanHereBytesMax);
-  const int64_t bytes = registry_->spec_bytes();
-  EXPECT_TRUE(GoesToTheSideThread(wide));
-  EXPECT_EQ(registry_->spec_bytes(), bytes);
 }
 
 // Frequencies that are 0 past a length have their columns at every length.

@@ -26,6 +26,7 @@ using ::rope::testing::RawBytes;
 using ::rope::testing::ReceivedRequest;
 using ::rope::testing::SetShape;
 using ::rope::testing::StatusIs;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 void AddTensor(v1::RotateRequest& request, const std::string& layout,
@@ -417,6 +418,91 @@ TEST_F(ExecutorTest, RowsLastAsLongAsTheirSlice) {
   EXPECT_EQ(page.use_count(), 2);  // and the cache's
   slices.clear();
   EXPECT_EQ(page.use_count(), 1);
+}
+
+// A token at each of `count` positions on pages of their own; a page of 128 channels has 32 KiB.
+v1::RotateRequest Scattered(int64_t count, int64_t first) {
+  v1::RotateRequest request = Sample("SHD", {count, 1, 128});
+  request.mutable_rope()->mutable_config()->set_head_dim(128);
+  request.mutable_positions()->clear_start();
+  v1::Array& ids = *request.mutable_positions()->mutable_position_ids();
+  SetShape(ids, {count});
+  for (int64_t i = 0; i < count; ++i) {
+    ids.add_numbers(static_cast<double>(first + i * 10 * kernels::kPageRows));
+  }
+  return request;
+}
+
+TEST_F(ExecutorTest, SliceEndsWhereItsBatchHasBuiltEnoughAndLaterOnesDoNotBegin) {
+  const v1::RotateRequest sent = Scattered(100, 0);
+  const auto first = Receive(sent);
+  const auto second = Receive(Scattered(5, 1 << 20));
+  Executor executor(reference_, tables_, pool_);
+  std::vector<Slice> slices = WholeSlices({first.get(), second.get()});
+  executor.Run(absl::MakeSpan(slices));
+  EXPECT_THAT(slices[0].status, IsOk());
+  EXPECT_EQ(slices[0].end, 64);
+  EXPECT_THAT(slices[1].status, IsOk());
+  EXPECT_TRUE(slices[1].WasLeftOut());
+  EXPECT_THAT(second->run.outputs, ::testing::IsEmpty());
+  slices = {{second.get(), 0, 5, absl::OkStatus()}, {first.get(), 64, 100, absl::OkStatus()}};
+  executor.Run(absl::MakeSpan(slices));
+  EXPECT_TRUE(slices[0].IsLast());
+  EXPECT_TRUE(slices[1].IsLast());
+  EXPECT_TRUE(Output(*first) == Rotate(sent)) << "whose pages are there now";
+  EXPECT_TRUE(Output(*second) == Rotate(Scattered(5, 1 << 20)));
+}
+
+// Runs the request in slices that take all that is left. Returns their tokens.
+std::vector<int64_t> RunToItsEnd(Request& request, Executor& executor) {
+  std::vector<int64_t> tokens;
+  for (int64_t begin = 0; begin < request.plan.tokens;) {
+    Slice slice = {&request, begin, request.plan.tokens, absl::OkStatus()};
+    executor.Run(absl::MakeSpan(&slice, 1));
+    EXPECT_THAT(slice.status, IsOk());
+    EXPECT_GT(slice.end, begin);
+    if (slice.end <= begin) break;
+    tokens.push_back(slice.end - begin);
+    begin = slice.end;
+  }
+  return tokens;
+}
+
+TEST_F(ExecutorTest, RowSetsShareTheBudgetOfTheirBatch) {
+  v1::RotateRequest sent = Scattered(70, 0);
+  v1::Tensor& k = *sent.add_tensors() = sent.tensors(0);
+  k.set_role(v1::ROLE_K);
+  v1::RopeConfig& config = *sent.mutable_rope()->mutable_config();
+  config.mutable_xpos()->set_scale_base(1 << 20);
+  const auto request = Receive(sent);
+  ASSERT_EQ(request->plan.row_sets.size(), 2U);
+  Executor executor(reference_, tables_, pool_);
+  EXPECT_THAT(RunToItsEnd(*request, executor), ElementsAre(32, 32, 6));
+}
+
+TEST_F(ExecutorTest, LengthsThatHaveTheirOwnFrequenciesShareTheBudgetToo) {
+  v1::RotateRequest sent = Sample("BSD", {150, 1, 128});
+  v1::RopeConfig& config = *sent.mutable_rope()->mutable_config();
+  config.set_head_dim(128);
+  config.set_rope_type("dynamic");
+  config.set_factor(4);
+  config.set_max_position_embeddings(8);
+  for (int64_t i = 0; i < 150; ++i) sent.mutable_positions()->add_seq_lens(1000 + i);
+  const auto request = Receive(sent);
+  ASSERT_EQ(request->plan.row_sets.front().runs.size(), 150U);
+  Executor executor(reference_, tables_, pool_);
+  EXPECT_THAT(RunToItsEnd(*request, executor), ElementsAre(150)) << "a row each, not a page";
+}
+
+TEST_F(ExecutorTest, RowsFromTwoEmbeddingsEndSlicesToo) {
+  v1::RotateRequest sent = Scattered(200, 0);
+  sent.set_operation(v1::OPERATION_REPOSITION);
+  sent.mutable_reposition()->mutable_from()->set_start(3);
+  *sent.mutable_reposition()->mutable_from_rope() = sent.rope();
+  sent.mutable_reposition()->mutable_from_rope()->mutable_config()->set_rope_theta(777);
+  const auto request = Receive(sent);
+  Executor executor(reference_, tables_, pool_);
+  EXPECT_THAT(RunToItsEnd(*request, executor), ElementsAre(128, 72));
 }
 
 TEST_F(ExecutorTest, FaultOfTheDeviceFailsEverySlice) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "server/limits.h"
 #include "tests/support/received_request.h"
 #include "tests/support/status_matchers.h"
 
@@ -16,7 +17,9 @@ namespace {
 
 using ::rope::testing::CutIntoPieces;
 using ::rope::testing::IsOk;
+using ::rope::testing::StatusIs;
 using ::rope::testing::ViewsOf;
+using ::testing::HasSubstr;
 
 constexpr int64_t kElementBytes = 2;
 
@@ -285,6 +288,83 @@ TEST(JobTilerShapeTest, EmptyTensorsGiveNoJobs) {
   CutTensor no_tokens({"HTD", {3, 0, 4}, 1000});
   no_tokens.Cut(0, 0);
   EXPECT_TRUE(no_tokens.jobs().empty());
+}
+
+// A packed plan of bf16 with these lengths of B, H and S.
+Plan Packed(int64_t b, int64_t h, int64_t s, bool heads_inside, int64_t head_dim = 2) {
+  Plan plan;
+  TensorPlan& tensor = plan.tensors.emplace_back();
+  tensor.dtype = tensor.output_dtype = kernels::DType::kBFloat16;
+  tensor.layout.token_axes = {{'B', b}, {'S', s}};
+  tensor.layout.pre = heads_inside ? b * s : b;
+  tensor.layout.post = heads_inside ? 1 : s;
+  tensor.layout.heads = h;
+  tensor.layout.head_dim = head_dim;
+  tensor.heads = {{0, h, true, false}};
+  plan.tokens = b * s;
+  plan.bytes_per_token = tensor.token_bytes();
+  return plan;
+}
+
+TEST(BoundJobsTest, TokensInsideHeadsBecomeAJobForEachHead) {
+  Plan plan = Packed(1000, 1024, 2, /*heads_inside=*/false);
+  ASSERT_THAT(BoundJobs(plan), IsOk());
+  EXPECT_DOUBLE_EQ(plan.jobs.per_token, 512);
+  EXPECT_EQ(plan.jobs.fixed, 2 * 1024);
+  plan = Packed(1000, 1024, 2, /*heads_inside=*/true);
+  ASSERT_THAT(BoundJobs(plan), IsOk());
+  EXPECT_LT(plan.jobs.per_token, 1e-6);
+}
+
+TEST(BoundJobsTest, StridedOutputsBecomeAJobForEachRun) {
+  Plan plan = Packed(1000, 8, 4, /*heads_inside=*/true);
+  plan.tensors[0].output_strides = LayoutStrides();
+  ASSERT_THAT(BoundJobs(plan), IsOk());
+  EXPECT_DOUBLE_EQ(plan.jobs.per_token, 0.25);
+}
+
+TEST(BoundJobsTest, ManySeparateWritesToAnObjectAreRefused) {
+  constexpr int64_t kHeads = 4;
+  Plan plan = Packed(limits::kObjectWritesMax / 2, kHeads, 2, /*heads_inside=*/true);
+  TensorPlan& tensor = plan.tensors[0];
+  tensor.store_strides = LayoutStrides{.token_axes = {1000, 1000}, .head = tensor.layout.head_dim};
+  EXPECT_THAT(BoundJobs(plan), IsOk()) << "the heads of a token are one write";
+  tensor.store_strides->head += 8;
+  EXPECT_THAT(BoundJobs(plan), StatusIs(absl::StatusCode::kResourceExhausted,
+                                        HasSubstr("output.strides: got 32768 separate writes")));
+}
+
+TEST(BoundJobsTest, ManyNumbersInTheReplyAreRefused) {
+  Plan plan = Packed(limits::kReplyNumbersMax / 256, 2, 1, /*heads_inside=*/true, 256);
+  EXPECT_THAT(BoundJobs(plan), IsOk());
+  plan.tensors[0].numbers = true;
+  EXPECT_THAT(BoundJobs(plan), StatusIs(absl::StatusCode::kResourceExhausted,
+                                        HasSubstr("tensors: got 524288 numbers in the reply")));
+  plan.tensors[0].destination = Destination::kRegion;
+  EXPECT_THAT(BoundJobs(plan), IsOk());
+}
+
+TEST(BoundJobsTest, TokenOfMoreJobsThanASliceIsRefused) {
+  Plan plan = Packed(1, limits::kJobsMax + 1, 2, /*heads_inside=*/false);
+  EXPECT_THAT(BoundJobs(plan),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("tensors: got 65537 separate heads and head_ranges")));
+  plan = Packed(1, limits::kJobsMax, 2, /*heads_inside=*/false);
+  EXPECT_THAT(BoundJobs(plan), IsOk());
+}
+
+TEST(BoundJobsTest, LargeTokenIsRefusedAndASmallerOneIfItIsGathered) {
+  constexpr int64_t kHeads = limits::kTokenBytesMax / 512;
+  Plan plan = Packed(1, kHeads + 1, 1, /*heads_inside=*/true, 256);
+  EXPECT_THAT(BoundJobs(plan),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("bytes for each token")));
+  plan = Packed(1, kHeads, 1, /*heads_inside=*/true, 256);
+  EXPECT_THAT(BoundJobs(plan), IsOk());
+  plan.tensors[0].strides = LayoutStrides{.token_axes = {0, 0}, .channel = 2, .extent = 512};
+  EXPECT_THAT(BoundJobs(plan), StatusIs(absl::StatusCode::kResourceExhausted,
+                                        HasSubstr("tensors[0].array.strides: got a channel")));
+  plan = Packed(0, kHeads * 1000, 1, /*heads_inside=*/true, 256);
+  EXPECT_THAT(BoundJobs(plan), IsOk()) << "no tokens";
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <utility>
 
 #include "server/limits.h"
@@ -86,37 +87,22 @@ TEST(PlanningBytesTest, StridedTensorInSeveralFragmentsCounts) {
   EXPECT_EQ(PlanningBytes(*ReceivedRequest(request, 16).MakeRequest()), 8 + kRawBytes);
 }
 
-int64_t LengthsOf(const v1::RotateRequest& request) {
-  return LengthBytes(*ReceivedRequest(request).MakeRequest());
-}
-
-TEST(LengthBytesTest, CountSequencesAndLayers) {
-  v1::RotateRequest one;
-  AddFloatTensor(one, v1::ROLE_Q, "SHD", {10, 2, 8});
-  EXPECT_EQ(LengthsOf(one), 8 * 32);
-  v1::RotateRequest batch;
-  AddFloatTensor(batch, v1::ROLE_Q, "BSHD", {5, 10, 2, 8});
-  EXPECT_EQ(LengthsOf(batch), 5 * 8 * 32);
-  v1::RotateRequest packed;
-  AddFloatTensor(packed, v1::ROLE_Q, "LTHD", {3, 10, 2, 8});
-  *packed.mutable_positions()->mutable_cu_seqlens() = InRegion({7});
-  EXPECT_EQ(LengthsOf(packed), 14 * 8 * 32);  // of 8 bytes, or twice as many of 4
-  packed.mutable_rope()->set_first_layer(0);
-  EXPECT_EQ(LengthsOf(packed), 3 * 14 * 8 * 32);
-}
-
-TEST(RegionTensorBytesTest, CountFromTheFirstElementToTheLast) {
-  const auto of = [](const v1::RotateRequest& request) {
-    return RegionTensorBytes(*ReceivedRequest(request).MakeRequest());
-  };
-  v1::RotateRequest request;
-  v1::Tensor& tensor = AddFloatTensor(request, v1::ROLE_Q, "SHD", {10, 2, 8});
-  EXPECT_EQ(of(request), 0);
-  tensor.mutable_array()->clear_raw();
-  tensor.mutable_array()->mutable_region()->set_region_id(1);
-  EXPECT_EQ(of(request), 10 * 2 * 8 * 4);
-  for (const int64_t stride : {1000, 8, 1}) tensor.mutable_array()->add_strides(stride);
-  EXPECT_GE(of(request), 9 * 1000 * 4);
+TEST(PlannedBytesTest, RowsOfOneTokenCountIfTheyAreMoreThanTwoPages) {
+  Plan plan;
+  plan.tokens = 1000;
+  auto frequencies = std::make_shared<kernels::Frequencies>();
+  frequencies->inv_freq.assign(64, 1);
+  plan.row_sets.push_back({{}, {{0, plan.tokens, frequencies, nullptr}}});
+  EXPECT_EQ(PlannedBytes(plan), 0);
+  plan.mrope = std::make_shared<const kernels::Mrope>();
+  constexpr int64_t kPage = 64 * 2 * 64 * 4;
+  EXPECT_EQ(PlannedBytes(plan), 3 * kPage);
+  plan.row_sets.push_back(plan.row_sets.front());
+  EXPECT_EQ(PlannedBytes(plan), 2 * 3 * kPage);
+  frequencies->eager = kernels::DType::kBFloat16;
+  EXPECT_EQ(PlannedBytes(plan), 4 * 2 * 3 * kPage) << "they take longer than their bytes say";
+  plan.rotates = false;
+  EXPECT_EQ(PlannedBytes(plan), 0);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "server/error.h"
 #include "server/limits.h"
 #include "server/models/model_registry.h"
 #include "tests/support/hostile_requests.h"
@@ -296,35 +297,39 @@ TEST_F(ModelRegistrationTest, ListsOfAConfigIdCountForEachName) {
   ExpectRefused(by_id, kExhausted, " bytes of memory in addition to");
 }
 
+bool TakesLong(ModelRegistry& registry, const v1::RopeSpec& spec) {
+  return IsNeedsSideThread(registry.Find(spec, /*may_take_long=*/false).status());
+}
+
 TEST_F(ModelRegistrationTest, ModelIsAsWideAsItsWidestLayerType) {
   // The first layer type, which is listed, is narrow.
   constexpr char kWideSliding[] = R"({"model_type": "gemma3_text", "head_dim": 64,
       "swa_head_dim": 4096, "layer_types": ["sliding_attention", "full_attention"],
       "rope_parameters": {"sliding_attention": {"rope_theta": 10000.0},
                           "full_attention": {"rope_theta": 1000000.0}}})";
-  EXPECT_FALSE(registry_->TakesLong(ByModel("flagged"), 0));
+  EXPECT_FALSE(TakesLong(*registry_, ByModel("flagged")));
   const auto two = registry_->Register("two", ByJson(kWideSliding), kAlice);
   ASSERT_THAT(two, IsOk());
   EXPECT_EQ(two->model().head_dim(), 64);
   for (const int number : {0, 1}) {
     v1::RopeSpec layer = ByModel("two");
     layer.set_layer(number);
-    EXPECT_TRUE(registry_->TakesLong(layer, 0)) << number;
+    EXPECT_TRUE(TakesLong(*registry_, layer)) << number;
     EXPECT_THAT(registry_->Find(layer), IsOk());
-    EXPECT_FALSE(registry_->TakesLong(layer, 0)) << number << ", cached";
+    EXPECT_FALSE(TakesLong(*registry_, layer)) << number << ", cached";
   }
-  EXPECT_FALSE(registry_->TakesLong(ByModel("flagged"), 0));
-  EXPECT_FALSE(registry_->TakesLong(ByModel("nobody"), 0)) << "not found at once";
+  EXPECT_FALSE(TakesLong(*registry_, ByModel("flagged")));
+  EXPECT_FALSE(TakesLong(*registry_, ByModel("nobody"))) << "not found at once";
   ASSERT_THAT(registry_->Unregister("two", kAlice), IsOk());
-  EXPECT_FALSE(registry_->TakesLong(ByModel("two"), 0));
+  EXPECT_FALSE(TakesLong(*registry_, ByModel("two")));
 }
 
 TEST_F(ModelRegistrationTest, WideFilesOfTheOperatorAreWideToo) {
   const std::vector<ModelRegistry::ModelFile> files = {
       {"wide", R"({"model_type": "llama", "head_dim": 4096})"}};
   const auto registry = ModelRegistry::Create(files).value();
-  EXPECT_TRUE(registry->TakesLong(ByModel("wide"), 0));
-  EXPECT_FALSE(registry->TakesLong(ByModel("llama-3-8b"), 0));
+  EXPECT_TRUE(TakesLong(*registry, ByModel("wide")));
+  EXPECT_FALSE(TakesLong(*registry, ByModel("llama-3-8b")));
 }
 
 // The time of listing all models, the best of several.

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "kernels/config/presets.h"
+#include "server/error.h"
 #include "server/limits.h"
 #include "proto/wire/rope_config.h"
 #include "server/models/rope_spec.h"
@@ -382,21 +383,25 @@ TEST(EvictionTest, BytesAreBoundedByTheOptions) {
   EXPECT_GE(registry->spec_bytes(), limits::kMiB / 2);
 }
 
+bool TakesLong(ModelRegistry& registry, const v1::RopeSpec& spec) {
+  return IsNeedsSideThread(registry.Find(spec, /*may_take_long=*/false).status());
+}
+
 // Expects that the spec takes long until it was found.
 void ExpectLongUntilFound(ModelRegistry& registry, const v1::RopeSpec& spec) {
   const int64_t bytes = registry.spec_bytes();
-  EXPECT_TRUE(registry.TakesLong(spec, 0)) << spec.ShortDebugString();
+  EXPECT_TRUE(TakesLong(registry, spec)) << spec.ShortDebugString();
   EXPECT_EQ(registry.spec_bytes(), bytes) << "the decision resolves nothing";
   EXPECT_THAT(registry.Find(spec), IsOk());
-  EXPECT_FALSE(registry.TakesLong(spec, 0)) << spec.ShortDebugString();
+  EXPECT_FALSE(TakesLong(registry, spec)) << spec.ShortDebugString();
 }
 
 TEST(TakesLongTest, NarrowConfigsDoNotAndWideOnesUntilTheyAreCached) {
   const auto registry = MakeRegistry();
-  EXPECT_FALSE(registry->TakesLong(v1::RopeSpec(), 65536)) << "the caller brings rows";
-  EXPECT_FALSE(registry->TakesLong(ByConfig(10000, kWidthHereMax), kWidthHereMax));
+  EXPECT_FALSE(TakesLong(*registry, v1::RopeSpec())) << "the caller brings rows";
+  EXPECT_FALSE(TakesLong(*registry, ByConfig(10000, kWidthHereMax)));
   ExpectLongUntilFound(*registry, ByConfig(10000, kWidthHereMax + 2));
-  EXPECT_TRUE(registry->TakesLong(ByConfig(20000, kWidthHereMax + 2), 0));
+  EXPECT_TRUE(TakesLong(*registry, ByConfig(20000, kWidthHereMax + 2)));
   v1::RopeSpec hf = ByConfig(10000, kWidthHereMax + 2);
   hf.set_precision(v1::PRECISION_HF);
   ExpectLongUntilFound(*registry, hf);
@@ -411,58 +416,35 @@ TEST(TakesLongTest, EveryFieldThatSaysHowWideAConfigIsCounts) {
   for (int64_t i = 0; i <= kWidthHereMax; ++i) {
     given.mutable_config()->mutable_inv_freq()->add_numbers(1);
   }
-  EXPECT_TRUE(registry->TakesLong(given, 0));
+  EXPECT_TRUE(TakesLong(*registry, given));
   given.mutable_config()->mutable_inv_freq()->mutable_numbers()->RemoveLast();
-  EXPECT_FALSE(registry->TakesLong(given, 0));
+  EXPECT_FALSE(TakesLong(*registry, given));
   v1::RopeSpec factors;
   for (int64_t i = 0; i <= kWidthHereMax; ++i) factors.mutable_config()->add_long_factor(1);
-  EXPECT_TRUE(registry->TakesLong(factors, 0));
+  EXPECT_TRUE(TakesLong(*registry, factors));
   v1::RopeSpec axes;
   for (int64_t i = 0; i <= kWidthHereMax; ++i) axes.mutable_config()->add_mrope_axes(0);
-  EXPECT_TRUE(registry->TakesLong(axes, 0));
+  EXPECT_TRUE(TakesLong(*registry, axes));
 }
 
 TEST(TakesLongTest, TextDoesUntilItIsCachedAndConfigIdsDoNot) {
   const auto registry = MakeRegistry();
   ExpectLongUntilFound(*registry, ByJson(kPlain));
   ExpectLongUntilFound(*registry, ByJson(R"({"head_dim": 65536})"));
-  EXPECT_FALSE(registry->TakesLong(ById(std::string(32, '0')), 0)) << "not found at once";
+  EXPECT_FALSE(TakesLong(*registry, ById(std::string(32, '0')))) << "not found at once";
   const auto wide = registry->Find(ByConfig(10000, 65536));
   ASSERT_THAT(wide, IsOk());
-  EXPECT_FALSE(registry->TakesLong(ById((*wide)->config_id()), 65536));
+  EXPECT_FALSE(TakesLong(*registry, ById((*wide)->config_id())));
 }
 
 TEST(TakesLongTest, SpecsThatAreNeverCachedAlwaysDo) {
   const auto registry = ModelRegistry::Create({}, {.spec_bytes_max = limits::kMiB}).value();
   const v1::RopeSpec large = ByConfig(10000, 65536);
   EXPECT_THAT(registry->Find(large), IsOk());
-  EXPECT_TRUE(registry->TakesLong(large, 0));
+  EXPECT_TRUE(TakesLong(*registry, large));
   const v1::RopeSpec bad = ByConfig(-1, 65536);
   EXPECT_THAT(registry->Find(bad), StatusIs(kInvalid, HasSubstr("rope_theta")));
-  EXPECT_TRUE(registry->TakesLong(bad, 0));
-  v1::RopeSpec layers = ByJson(kTwoKinds);
-  layers.set_layer(0);
-  EXPECT_THAT(registry->Find(layers), IsOk());
-  EXPECT_FALSE(registry->TakesLong(layers, 0));
-  layers.clear_layer();
-  layers.set_first_layer(0);
-  EXPECT_THAT(registry->FindLayers(layers, 2), IsOk());
-  EXPECT_TRUE(registry->TakesLong(layers, 0)) << "as before";
-}
-
-TEST(TakesLongTest, WideHeadsDoIfTheConfigHasNoHeadDim) {
-  const auto registry = MakeRegistry();
-  v1::RopeSpec open;
-  open.mutable_config()->set_rope_theta(10000);
-  EXPECT_FALSE(registry->TakesLong(open, kWidthHereMax));
-  EXPECT_TRUE(registry->TakesLong(open, kWidthHereMax + 1));
-  const auto entry = registry->Find(open);
-  ASSERT_THAT(entry, IsOk());
-  EXPECT_TRUE(registry->TakesLong(open, kWidthHereMax + 1)) << "each request resolves it";
-  EXPECT_TRUE(registry->TakesLong(ById((*entry)->config_id()), kWidthHereMax + 1));
-  const v1::RopeSpec stated = ByConfig(10000);
-  EXPECT_THAT(registry->Find(stated), IsOk());
-  EXPECT_FALSE(registry->TakesLong(stated, kWidthHereMax + 1));
+  EXPECT_TRUE(TakesLong(*registry, bad));
 }
 
 // Two kinds of layers and a long list, so that reading takes milliseconds.

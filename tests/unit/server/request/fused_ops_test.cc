@@ -211,10 +211,8 @@ TEST(NormTest, CallsOfAPreparedRequestShareTheWeight) {
   const auto prepared = PrepareReceived(PrepareOf(whole), *registry);
   ASSERT_THAT(prepared, IsOk());
   const ReceivedRequest call(CallOf(whole, (*prepared)->id));
-  ArraySource source(call.split);
-  const auto admit = [](const Plan&) { return absl::OkStatus(); };
   Plan plan;
-  ASSERT_THAT(PlanCall(**prepared, call.message, source, admit, plan), IsOk());
+  ASSERT_THAT(BeginCall(**prepared, call.message, plan), IsOk());
   EXPECT_THAT(plan.tensors[0].norm_weight, Pointee(ElementsAre(1, 0.5, -2, 0)));
   EXPECT_EQ(plan.tensors[0].norm_weight, (*prepared)->plan.tensors[0].norm_weight);
 }
