@@ -22,9 +22,8 @@
 #include "server/options.h"
 #include "server/process_setup.h"
 #include "server/server.h"
-#include "server/telemetry/log_line.h"
-#include "server/telemetry/log_output.h"
-#include "server/telemetry/processors.h"
+#include "server/telemetry/log.h"
+#include "server/telemetry/process.h"
 
 namespace {
 

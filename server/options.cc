@@ -14,7 +14,7 @@
 #include "kernels/status_macros.h"
 #include "proto/flags/flags.h"
 #include "server/error.h"
-#include "server/telemetry/processors.h"
+#include "server/telemetry/process.h"
 
 namespace rope::server {
 namespace {

@@ -21,7 +21,7 @@
 #include "server/limits.h"
 #include "server/revision.h"
 #include "server/start_log.h"
-#include "server/telemetry/processors.h"
+#include "server/telemetry/process.h"
 
 namespace rope::server {
 namespace {

@@ -10,7 +10,7 @@
 #include "proto/version.h"
 #include "server/error.h"
 #include "server/revision.h"
-#include "server/telemetry/log_line.h"
+#include "server/telemetry/log.h"
 
 namespace rope::server {
 namespace {

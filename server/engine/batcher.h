@@ -57,7 +57,7 @@
 #include "server/engine/session_queue.h"
 #include "server/limits.h"
 #include "server/request/request.h"
-#include "server/telemetry/batch_report.h"
+#include "server/telemetry/metrics.h"
 
 namespace rope::server {
 

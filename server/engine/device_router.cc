@@ -16,7 +16,7 @@
 #include "proto/error.h"
 #include "server/limits.h"
 #include "server/memory/buffer_pool.h"
-#include "server/telemetry/log_line.h"
+#include "server/telemetry/log.h"
 
 namespace rope::server {
 namespace {

@@ -9,7 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "server/error.h"
 #include "server/limits.h"
-#include "server/telemetry/log_line.h"
+#include "server/telemetry/log.h"
 
 namespace rope::server {
 namespace {

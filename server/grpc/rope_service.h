@@ -32,7 +32,7 @@
 #include "server/memory/admission.h"
 #include "server/memory/peers.h"
 #include "server/request/local_call.h"
-#include "server/telemetry/log_limiter.h"
+#include "server/telemetry/log.h"
 #include "server/telemetry/metrics.h"
 
 namespace rope::server {

@@ -9,7 +9,7 @@
 #include "server/grpc/grpc_status.h"
 #include "server/grpc/poll_loop.h"
 #include "server/limits.h"
-#include "server/telemetry/log_line.h"
+#include "server/telemetry/log.h"
 
 namespace rope::server {
 

@@ -19,7 +19,7 @@
 #include "kernels/status_macros.h"
 #include "proto/ipc/send_buffer.h"
 #include "server/request/session.h"
-#include "server/telemetry/log_line.h"
+#include "server/telemetry/log.h"
 
 namespace rope::server {
 namespace {

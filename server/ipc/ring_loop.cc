@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "server/error.h"
-#include "server/telemetry/log_line.h"
+#include "server/telemetry/log.h"
 
 namespace rope::server {
 namespace {

@@ -17,7 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
-#include "server/telemetry/log_line.h"
+#include "server/telemetry/log.h"
 
 namespace rope::server {
 namespace {

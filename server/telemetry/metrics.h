@@ -1,14 +1,10 @@
-// Metrics: counts events on the request path and exports them as Prometheus families.
-//
-// Counting indexes arrays and adds with relaxed atomics: no lock, no look-up of labels, no
-// allocation. Values that change slowly or belong to other classes (Gauges) are read when the page
-// is scraped.
-//
-// Threading:  Thread-safe.
-// Ownership:  Copies its arguments.
+// What the server counts, and its Prometheus families.
 #ifndef ROPE_SERVER_TELEMETRY_METRICS_H_
 #define ROPE_SERVER_TELEMETRY_METRICS_H_
 
+#include <prometheus/metric_family.h>
+
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -19,10 +15,127 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "kernels/check.h"
 #include "kernels/tables/table_cache.h"
-#include "server/telemetry/batch_report.h"
-#include "server/telemetry/histogram.h"
-#include "server/telemetry/log_drops.h"
+#include "server/telemetry/log.h"
+
+namespace rope::server {
+
+// Histogram: counts values by fixed upper bounds, for the request path. An observation is a binary
+// search among at most kBoundsMax numbers and two relaxed atomic additions, without a lock.
+//
+// Threading:  Thread-safe. A snapshot may miss observations made at the same time. No observation
+//             is lost.
+// Ownership:  `bounds` must outlive the histogram.
+// Limits:     At most kBoundsMax bounds. The sum holds 2^63 - 1 units (292 years of nanoseconds).
+
+class Histogram {
+ public:
+  static constexpr size_t kBoundsMax = 24;
+
+  // REQUIRES: `bounds` ascends.
+  explicit Histogram(absl::Span<const int64_t> bounds) : bounds_(bounds) {
+    ROPE_CHECK(bounds.size() <= kBoundsMax);
+  }
+
+  // Counts `value` in the bucket of the smallest bound >= `value`. A negative value counts as 0.
+  void Observe(int64_t value) {
+    value = std::max<int64_t>(value, 0);
+    const auto bound = std::lower_bound(bounds_.begin(), bounds_.end(), value);
+    counts_[static_cast<size_t>(bound - bounds_.begin())].fetch_add(1, std::memory_order_relaxed);
+    sum_.fetch_add(value, std::memory_order_relaxed);
+  }
+
+  struct Snapshot {
+    std::vector<int64_t> cumulative;  // observations up to each bound, then all of them
+    int64_t sum = 0;
+  };
+  Snapshot Read() const {
+    Snapshot snapshot;
+    int64_t count = 0;
+    for (size_t i = 0; i <= bounds_.size(); ++i) {
+      count += counts_[i].load(std::memory_order_relaxed);
+      snapshot.cumulative.push_back(count);
+    }
+    snapshot.sum = sum_.load(std::memory_order_relaxed);
+    return snapshot;
+  }
+
+  absl::Span<const int64_t> bounds() const { return bounds_; }
+
+ private:
+  const absl::Span<const int64_t> bounds_;
+  std::array<std::atomic<int64_t>, kBoundsMax + 1> counts_ = {};
+  std::atomic<int64_t> sum_ = 0;
+};
+
+// BatchReport: what the batcher reports about each batch that ran.
+//
+// Threading:  A value.
+// Ownership:  `device` is a view into a request of the batch; it is valid only during the call that
+//             delivers the report.
+
+// The reason why a batch took no more requests.
+enum class ClosedBy {
+  kDirect,    // the batch ran on the thread that received it
+  kDrained,   // the queue had no request left that fitted
+  kBytes,     // the cap in bytes
+  kTokens,    // the cap in tokens
+  kRequests,  // the cap in requests
+  kRows,      // the cap in bytes of table rows to build
+  kJobs,      // the cap in jobs
+};
+inline constexpr int kClosedByCount = 7;
+
+// The value of the metrics' label `closed_by`.
+constexpr std::string_view Name(ClosedBy reason) {
+  constexpr std::string_view kNames[kClosedByCount] = {"direct",   "drained", "bytes", "tokens",
+                                                       "requests", "rows",    "jobs"};
+  return kNames[static_cast<int>(reason)];
+}
+
+struct BatchReport {
+  ClosedBy closed_by = ClosedBy::kDirect;
+  std::string_view device;  // of the batch's first request, as the executor set it
+  int64_t requests = 0;     // a slice of a large request counts as one
+  int64_t tokens = 0;
+  int64_t bytes = 0;  // of the inputs or the outputs, whichever is larger
+  absl::Time started = {};
+  absl::Time finished = {};
+};
+
+// Builds Prometheus metric families: counters, gauges and histograms.
+
+using MetricLabels = std::vector<prometheus::ClientMetric::Label>;
+
+// A family without values.
+prometheus::MetricFamily MakeFamily(const std::string& name, const std::string& help,
+                                    prometheus::MetricType type);
+
+// A family of one value without labels.
+prometheus::MetricFamily MakeCounter(const std::string& name, const std::string& help,
+                                     double value);
+prometheus::MetricFamily MakeGauge(const std::string& name, const std::string& help, double value);
+
+// Adds a value to a family of counters or gauges.
+void AddValue(prometheus::MetricFamily& family, MetricLabels labels, double value);
+
+// Adds a histogram. `per_unit` of its integers make one unit of the family (1e9 for nanoseconds
+// shown as seconds).
+void AddHistogram(prometheus::MetricFamily& family, MetricLabels labels, const Histogram& histogram,
+                  double per_unit);
+
+}  // namespace rope::server
+
+// Metrics: counts events on the request path and exports them as Prometheus families.
+//
+// Counting indexes arrays and adds with relaxed atomics: no lock, no look-up of labels, no
+// allocation. Values that change slowly or belong to other classes (Gauges) are read when the page
+// is scraped.
+//
+// Threading:  Thread-safe.
+// Ownership:  Copies its arguments.
 
 namespace prometheus {
 struct MetricFamily;

@@ -17,8 +17,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/limits.h"
-#include "server/telemetry/metric_families.h"
-#include "server/telemetry/process_statistics.h"
+#include "server/telemetry/metrics.h"
+#include "server/telemetry/process.h"
 
 namespace rope::server {
 namespace {

@@ -17,7 +17,7 @@
 #include "server/limits.h"
 #include "server/options.h"
 #include "server/process_setup.h"
-#include "server/telemetry/processors.h"
+#include "server/telemetry/process.h"
 
 namespace rope::bench {
 namespace {

@@ -1,0 +1,277 @@
+#include "server/telemetry/log.h"
+
+#include <limits.h>
+#include <poll.h>
+#include <spdlog/async.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/mutex.h"
+#include "server/clock.h"
+#include "server/limits.h"
+
+namespace rope::server {
+namespace {
+
+// The first character of a text.
+struct Character {
+  size_t bytes = 1;
+  uint32_t point = 0;  // code point
+  bool valid = false;  // valid UTF-8, in its shortest form
+};
+
+Character FirstOf(absl::string_view text) {
+  const auto lead = static_cast<unsigned char>(text[0]);
+  if (lead < 0x80) return {1, lead, true};
+  // The smallest code point that needs this number of bytes; a smaller one is an overlong form.
+  constexpr uint32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};
+  const size_t bytes = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+  if (lead < 0xC0 || lead >= 0xF8 || text.size() < bytes) return {};
+  uint32_t point = lead & (0x7FU >> bytes);
+  for (size_t i = 1; i < bytes; ++i) {
+    const auto next = static_cast<unsigned char>(text[i]);
+    if ((next & 0xC0U) != 0x80) return {};
+    point = point << 6U | (next & 0x3FU);
+  }
+  const bool surrogate = point >= 0xD800 && point <= 0xDFFF;
+  if (point < kSmallest[bytes] || point > 0x10FFFF || surrogate) return {};
+  return {bytes, point, true};
+}
+
+// Whether a terminal shows the character as it is. Control characters, line and paragraph
+// separators, direction marks and zero-width characters are not visible.
+bool IsVisible(uint32_t point) {
+  struct Range {
+    uint32_t first;
+    uint32_t last;
+  };
+  constexpr Range kHidden[] = {{0x00, 0x1F},     {0x7F, 0x9F},      {0xAD, 0xAD},
+                               {0x061C, 0x061C}, {0x180E, 0x180E},  {0x200B, 0x200F},
+                               {0x2028, 0x202E}, {0x2060, 0x206F},  {0xFEFF, 0xFEFF},
+                               {0xFFF9, 0xFFFB}, {0xE0000, 0xE0FFF}};
+  return std::ranges::none_of(
+      kHidden, [point](const Range& range) { return point >= range.first && point <= range.last; });
+}
+
+void AppendEscaped(absl::string_view bytes, std::string& out) {
+  for (const char c : bytes) {
+    if (c == '\n') {
+      out += "\\n";
+    } else {
+      absl::StrAppend(&out, "\\x", absl::Hex(static_cast<unsigned char>(c), absl::kZeroPad2));
+    }
+  }
+}
+
+}  // namespace
+
+std::string Quoted(absl::string_view text) {
+  std::string out = "\"";
+  while (!text.empty()) {
+    const Character first = FirstOf(text);
+    const absl::string_view bytes = text.substr(0, first.bytes);
+    text.remove_prefix(first.bytes);
+    if (bytes == "\"" || bytes == "\\") {
+      absl::StrAppend(&out, "\\", bytes);
+    } else if (first.valid && IsVisible(first.point)) {
+      absl::StrAppend(&out, bytes);
+    } else {
+      AppendEscaped(bytes, out);
+    }
+  }
+  out.push_back('"');
+  return out;
+}
+
+std::string LeftOut(int64_t lines) {
+  return lines == 0 ? "" : absl::StrCat(" left_out=", lines);
+}
+
+std::optional<int64_t> AdmitLine(LogKind kind) {
+  static const SteadyClock clock;
+  static auto* const limiter = new LogLimiter(clock, kLogKindCount);  // owned by the process
+  return limiter->Admit(static_cast<size_t>(kind));
+}
+
+namespace {
+
+constexpr int64_t kTokenNs = 1'000'000'000 / limits::kLogLinesPerSecond;
+constexpr int64_t kBucketNs = limits::kLogBurstLines * kTokenNs;
+
+}  // namespace
+
+LogLimiter::LogLimiter(const Clock& clock, size_t kinds) : clock_(clock), buckets_(kinds) {}
+
+std::optional<int64_t> LogLimiter::Admit(size_t kind) {
+  Bucket& bucket = buckets_[kind];
+  const int64_t now_ns = absl::ToUnixNanos(clock_.Now());
+  int64_t full_at_ns = bucket.full_at_ns.load(std::memory_order_relaxed);
+  int64_t next_ns = 0;
+  do {
+    next_ns = std::max(full_at_ns, now_ns) + kTokenNs;
+    if (next_ns > now_ns + kBucketNs) {
+      bucket.left_out.fetch_add(1, std::memory_order_relaxed);
+      CountLogDrops(LogDrop::kRateLimit, 1);
+      return std::nullopt;
+    }
+  } while (!bucket.full_at_ns.compare_exchange_weak(full_at_ns, next_ns));
+  return bucket.left_out.exchange(0, std::memory_order_relaxed);
+}
+
+namespace {
+
+constexpr std::string_view kNames[kLogDropCount] = {"rate_limit", "queue", "output"};
+
+std::array<std::atomic<int64_t>, kLogDropCount> lines_left_out;
+
+}  // namespace
+
+std::string_view Name(LogDrop reason) {
+  return kNames[static_cast<size_t>(reason)];
+}
+
+void CountLogDrops(LogDrop reason, int64_t lines) {
+  lines_left_out[static_cast<size_t>(reason)].fetch_add(lines, std::memory_order_relaxed);
+}
+
+std::array<int64_t, kLogDropCount> LogDrops() {
+  std::array<int64_t, kLogDropCount> drops{};
+  for (size_t i = 0; i < drops.size(); ++i) {
+    drops[i] = lines_left_out[i].load(std::memory_order_relaxed);
+  }
+  return drops;
+}
+
+namespace {
+
+// POSIX writes up to PIPE_BUF bytes to a pipe atomically.
+void CutToOneWrite(spdlog::memory_buf_t& line) {
+  constexpr std::string_view kCut = "...\n";
+  if (line.size() <= PIPE_BUF) return;
+  line.resize(PIPE_BUF - kCut.size());
+  line.append(kCut.begin(), kCut.end());
+}
+
+}  // namespace
+
+LogSink::LogSink(int fd, Options options) : fd_(fd), options_(std::move(options)) {}
+
+// The base class holds its mutex in sink_it_ and flush_, and therefore in every private method
+// below. EndBy and Close take no lock: they store to atomics, so that they work while a thread is
+// blocked in a write with the mutex held.
+
+// A line is written only after the report of the lines dropped before it, so that the log never has
+// a silent gap. If the report does not fit, the line is dropped as well.
+void LogSink::sink_it_(const spdlog::details::log_msg& line) {
+  CountLost();
+  if (SayLeftOut() && Write(line)) return;
+  CountLogDrops(LogDrop::kOutput, 1);
+  ++unsaid_;
+}
+
+void LogSink::flush_() {
+  CountLost();
+  SayLeftOut();
+}
+
+// options_.lost() is a running total; adds the difference since the last call.
+void LogSink::CountLost() {
+  const int64_t lost = options_.lost ? options_.lost() : 0;
+  CountLogDrops(LogDrop::kQueue, lost - lost_);
+  unsaid_ += lost - lost_;
+  lost_ = lost;
+}
+
+bool LogSink::SayLeftOut() {
+  if (unsaid_ == 0) return true;
+  const std::string text = absl::StrCat("lines left out: ", unsaid_);
+  if (!Write({"", spdlog::level::warn, text})) return false;
+  unsaid_ = 0;
+  return true;
+}
+
+bool LogSink::Write(const spdlog::details::log_msg& line) {
+  failing_ = closed_ || !AwaitRoom();
+  if (failing_) return false;
+  spdlog::memory_buf_t text;
+  formatter_->format(line, text);
+  CutToOneWrite(text);
+  failing_ = write(fd_, text.data(), text.size()) != static_cast<ssize_t>(text.size());
+  return !failing_;
+}
+
+// Polls for room, because the descriptor is blocking and must stay so. Does not wait at all while
+// failing, so that a stuck reader costs `patience` once and not for every line.
+bool LogSink::AwaitRoom() const {
+  const Instant now = std::chrono::steady_clock::now();
+  const Instant until = failing_ ? now : std::min(now + options_.patience, end_.load());
+  pollfd room = {fd_, POLLOUT, 0};
+  int ready = 0;
+  do {
+    const auto left = until - std::chrono::steady_clock::now();
+    const auto left_ms = std::chrono::ceil<std::chrono::milliseconds>(left).count();
+    ready = poll(&room, 1, static_cast<int>(std::max<int64_t>(left_ms, 0)));
+  } while (ready < 0 && errno == EINTR);
+  return ready == 1 && (room.revents & POLLOUT) != 0;
+}
+
+namespace {
+
+constexpr std::chrono::milliseconds kEnd{limits::kLogEndMs};
+
+LogSink::Options SinkOptions(spdlog::details::thread_pool* queue) {
+  LogSink::Options options;
+  // The pointer stays valid: only the queue's thread calls this, and the queue joins that thread.
+  options.lost = [queue] { return static_cast<int64_t>(queue->overrun_counter()); };
+  return options;
+}
+
+}  // namespace
+
+LogOutput::LogOutput(int fd)
+    : thread_(std::make_shared<spdlog::details::thread_pool>(limits::kLogQueueLines, 1)),
+      sink_(std::make_shared<LogSink>(fd, SinkOptions(thread_.get()))),
+      logger_(std::make_shared<spdlog::async_logger>(
+          "rope", sink_, thread_, spdlog::async_overflow_policy::overrun_oldest)) {
+  logger_->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %l %v");
+  // The library's default handler writes to standard error and blocks on it.
+  logger_->set_error_handler([](const std::string&) {});
+}
+
+// How shutdown stays bounded. The sink gets a deadline at half of kLogEndMs, after which no line
+// waits for room. The queue is then drained by destroying the thread pool, which joins its thread.
+// That join can block: a write to a terminal has no timeout. It therefore runs on a helper thread,
+// and the destructor waits for it at most kLogEndMs. On timeout the sink is closed, so that no
+// later write reaches a descriptor number that the process may have reused, and the helper is
+// detached. No lock is held here; LogSink's base class locks each write.
+LogOutput::~LogOutput() {
+  logger_->set_level(spdlog::level::off);  // the logger would throw once its thread is gone
+  sink_->EndBy(std::chrono::steady_clock::now() + kEnd / 2);
+  logger_->flush();
+  // The helper owns the pool: if the pool's thread is blocked, both live until the process ends.
+  auto ended = std::make_shared<proto::Notification>();
+  std::thread ender([thread = std::move(thread_), ended]() mutable {
+    thread.reset();
+    ended->Notify();
+  });
+  if (ended->WaitForNotificationWithTimeout(kEnd)) {
+    ender.join();
+  } else {
+    sink_->Close();
+    ender.detach();
+  }
+}
+
+}  // namespace rope::server

@@ -1,0 +1,390 @@
+#include "server/telemetry/log.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <limits.h>
+#include <sched.h>
+#include <signal.h>
+#include <spdlog/logger.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "proto/ipc/file_descriptor.h"
+#include "server/limits.h"
+#include "tests/support/fake_clock.h"
+#include "tests/support/log_pipe.h"
+
+namespace rope::server {
+namespace {
+
+using ::testing::ContainsRegex;
+
+TEST(QuotedTest, PlainTextIsQuotedAndSpacesAndEqualsSignsStay) {
+  EXPECT_EQ(Quoted(""), R"("")");
+  EXPECT_EQ(Quoted("4f2a-1"), R"("4f2a-1")");
+  EXPECT_EQ(Quoted("a b code=OK"), R"("a b code=OK")");
+}
+
+TEST(QuotedTest, TextCannotEndItsOwnField) {
+  EXPECT_EQ(Quoted(R"(" code=OK x=")"), R"("\" code=OK x=\"")");
+  EXPECT_EQ(Quoted(R"(\)"), R"("\\")");
+  EXPECT_EQ(Quoted(R"(\")"), R"("\\\"")");
+}
+
+TEST(QuotedTest, ControlCharactersAreEscaped) {
+  EXPECT_EQ(Quoted("a\nb\r\tc"), R"("a\nb\x0d\x09c")");
+  EXPECT_EQ(Quoted("\x1b[31mred"), R"("\x1b[31mred")");
+  EXPECT_EQ(Quoted(absl::string_view("\0\x7f", 2)), R"("\x00\x7f")");
+}
+
+TEST(QuotedTest, ReadableUnicodeStaysAndWhatMovesOrHidesTextIsEscaped) {
+  EXPECT_EQ(Quoted("\u00e9\u20ac\U0001F600"), "\"\u00e9\u20ac\U0001F600\"");
+  EXPECT_EQ(Quoted("a\u2028b"), R"("a\xe2\x80\xa8b")") << "line separator";
+  EXPECT_EQ(Quoted("\u202ea\u202c"), R"("\xe2\x80\xaea\xe2\x80\xac")") << "direction mark";
+  EXPECT_EQ(Quoted("\u200b"), R"("\xe2\x80\x8b")") << "zero width";
+  EXPECT_EQ(Quoted("\xc2\x9b"), R"("\xc2\x9b")") << "a terminal's escape";
+}
+
+TEST(QuotedTest, WhatIsNoUtf8IsEscapedByteByByte) {
+  EXPECT_EQ(Quoted("\xff"), R"("\xff")");
+  EXPECT_EQ(Quoted("\x80"), R"("\x80")") << "no lead byte";
+  EXPECT_EQ(Quoted("\xe2\x82"), R"("\xe2\x82")") << "cut off";
+  EXPECT_EQ(Quoted("\xc3("), R"("\xc3(")");
+  EXPECT_EQ(Quoted("\xc0\xaf"), R"("\xc0\xaf")") << "overlong form";
+  EXPECT_EQ(Quoted("\xed\xa0\x80"), R"("\xed\xa0\x80")") << "surrogate";
+  EXPECT_EQ(Quoted("\xf4\x90\x80\x80"), R"("\xf4\x90\x80\x80")") << "beyond the last character";
+}
+
+TEST(LeftOutTest, IsSaidWhereThereIsSomething) {
+  EXPECT_EQ(LeftOut(0), "");
+  EXPECT_EQ(LeftOut(7), " left_out=7");
+}
+
+// Redirects the default logger into a string.
+class LogLimitedTest : public ::testing::Test {
+ protected:
+  LogLimitedTest() {
+    auto sink = std::make_shared<spdlog::sinks::ostream_sink_mt>(text_);
+    sink->set_pattern("%v");
+    spdlog::set_default_logger(std::make_shared<spdlog::logger>("test", std::move(sink)));
+  }
+  ~LogLimitedTest() override { spdlog::set_default_logger(before_); }
+
+  int64_t Lines() const {
+    const std::string text = text_.str();
+    return std::count(text.begin(), text.end(), '\n');
+  }
+
+  const std::shared_ptr<spdlog::logger> before_ = spdlog::default_logger();
+  std::ostringstream text_;
+};
+
+TEST_F(LogLimitedTest, KindThatIsRepeatedWithoutEndIsLimitedAndSaysSo) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto seconds = [begin] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  while (text_.str().find("left_out=") == std::string::npos && seconds() < 60) {
+    for (int i = 0; i < 100; ++i) {
+      LogLimited(LogKind::kRing, spdlog::level::info, "ring: {} of {}", i, 100);
+    }
+  }
+  const double lines_max = limits::kLogBurstLines + seconds() * limits::kLogLinesPerSecond + 1;
+  EXPECT_THAT(text_.str(), ContainsRegex("ring: [0-9]+ of 100 left_out=[0-9]+\n"));
+  EXPECT_LE(static_cast<double>(Lines()), lines_max);
+  const int64_t lines = Lines();
+  LogLimited(LogKind::kProtobuf, spdlog::level::info, "protobuf");
+  EXPECT_EQ(Lines(), lines + 1) << "another kind";
+}
+
+TEST_F(LogLimitedTest, LinesBelowTheLevelCountForNothing) {
+  for (int64_t i = 0; i < 2 * limits::kLogBurstLines; ++i) {
+    LogLimited(LogKind::kGrpc, spdlog::level::debug, "unseen");
+  }
+  LogLimited(LogKind::kGrpc, spdlog::level::info, "seen");
+  EXPECT_EQ(text_.str(), "seen\n");
+}
+
+class LogLimiterTest : public ::testing::Test {
+ protected:
+  static constexpr size_t kKinds = 3;
+
+  // The number of `lines` that are admitted at this instant.
+  int64_t Admitted(int64_t lines, size_t kind = 0) {
+    int64_t admitted = 0;
+    for (int64_t i = 0; i < lines; ++i) admitted += limiter_.Admit(kind).has_value() ? 1 : 0;
+    return admitted;
+  }
+
+  const absl::Duration token_ = absl::Seconds(1) / limits::kLogLinesPerSecond;
+  testing::FakeClock clock_;
+  LogLimiter limiter_{clock_, kKinds};
+};
+
+TEST_F(LogLimiterTest, BurstIsAdmittedAndTheRestIsNot) {
+  EXPECT_EQ(Admitted(1000), limits::kLogBurstLines);
+}
+
+TEST_F(LogLimiterTest, LineThatPassesAfterOthersSaysHowManyWereLeftOut) {
+  EXPECT_EQ(limiter_.Admit(0), 0);
+  EXPECT_EQ(Admitted(limits::kLogBurstLines - 1 + 7), limits::kLogBurstLines - 1);
+  clock_.Advance(2 * token_);
+  EXPECT_EQ(limiter_.Admit(0), 7);
+  EXPECT_EQ(limiter_.Admit(0), 0) << "dropped lines are reported once";
+}
+
+TEST_F(LogLimiterTest, FloodOfTenSecondsHasTheLinesOfTenSecondsAndABurst) {
+  int64_t admitted = 0;
+  for (int i = 0; i < 10'000; ++i) {
+    admitted += Admitted(3);
+    clock_.Advance(absl::Milliseconds(1));
+  }
+  EXPECT_EQ(admitted, limits::kLogBurstLines + 10 * limits::kLogLinesPerSecond - 1);
+}
+
+TEST_F(LogLimiterTest, BucketIsFullAgainAfterAQuietTimeAndHoldsNoMore) {
+  Admitted(1000);
+  clock_.Advance(absl::Hours(1));
+  EXPECT_EQ(Admitted(1000), limits::kLogBurstLines);
+}
+
+TEST_F(LogLimiterTest, KindsHaveBucketsOfTheirOwn) {
+  Admitted(1000, 0);
+  EXPECT_EQ(Admitted(1000, 1), limits::kLogBurstLines);
+  EXPECT_EQ(Admitted(1000, kKinds - 1), limits::kLogBurstLines);
+}
+
+TEST_F(LogLimiterTest, EveryLineOfManyThreadsIsAdmittedOrCountedAsLeftOut) {
+  constexpr int kThreads = 4;
+  constexpr int kEach = 10'000;
+  const int64_t dropped_before = LogDrops()[static_cast<size_t>(LogDrop::kRateLimit)];
+  std::atomic<int64_t> admitted = 0;
+  std::vector<std::thread> threads;
+  threads.reserve(kThreads);
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] { admitted += Admitted(kEach); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(admitted.load(), limits::kLogBurstLines);
+  constexpr int64_t kLeftOut = kThreads * kEach - limits::kLogBurstLines;
+  EXPECT_EQ(LogDrops()[static_cast<size_t>(LogDrop::kRateLimit)] - dropped_before, kLeftOut);
+  clock_.Advance(token_);
+  EXPECT_EQ(limiter_.Admit(0), kLeftOut);
+}
+
+using std::chrono::hours;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using std::chrono::steady_clock;
+using ::testing::EndsWith;
+
+int64_t Dropped(LogDrop reason) {
+  return LogDrops()[static_cast<size_t>(reason)];
+}
+
+class LogSinkTest : public ::testing::Test {
+ protected:
+  void Start(LogSink::Options options) {
+    sink_ = std::make_shared<LogSink>(pipe_.fd(), std::move(options));
+    sink_->set_pattern("%v");
+    log_ = std::make_unique<spdlog::logger>("test", sink_);
+  }
+
+  testing::LogPipe pipe_;
+  std::shared_ptr<LogSink> sink_;
+  std::unique_ptr<spdlog::logger> log_;
+};
+
+TEST_F(LogSinkTest, EachLineIsThereAtOnce) {
+  Start({});
+  log_->info("one");
+  EXPECT_EQ(pipe_.Read(), "one\n");
+  log_->info("two");
+  EXPECT_EQ(pipe_.Read(), "two\n");
+}
+
+TEST_F(LogSinkTest, LineWaitsForAReaderThatIsSlow) {
+  Start({.patience = hours(1)});
+  pipe_.Fill();
+  std::string read;
+  std::thread reader([&] {
+    while (read.find("late") == std::string::npos) read += pipe_.Read();
+  });
+  log_->info("late");
+  reader.join();
+  EXPECT_THAT(read, EndsWith("-late\n"));
+}
+
+TEST_F(LogSinkTest, FullPipeHoldsUpOneLineAndIsWrittenAgainOnceItIsRead) {
+  Start({.patience = milliseconds(50)});
+  pipe_.Fill();
+  const int64_t before = Dropped(LogDrop::kOutput);
+  const auto begin = steady_clock::now();
+  for (int i = 0; i < 1000; ++i) log_->info("lost {}", i);
+  const auto took = steady_clock::now() - begin;
+  EXPECT_GE(took, milliseconds(50)) << "the first waits";
+  EXPECT_LT(took, seconds(10)) << "the others do not: that would be 50 s";
+  EXPECT_GE(Dropped(LogDrop::kOutput) - before, 1000) << "of the whole process";
+
+  pipe_.Read();
+  log_->info("back");
+  log_->info("again");
+  EXPECT_EQ(pipe_.Read(), "lines left out: 1000\nback\nagain\n");
+}
+
+TEST_F(LogSinkTest, FlushTellsOfLinesLeftOut) {
+  Start({.patience = milliseconds(1)});
+  pipe_.Fill();
+  log_->info("lost");
+  log_->flush();
+  pipe_.Read();
+  log_->flush();
+  log_->flush();
+  EXPECT_EQ(pipe_.Read(), "lines left out: 1\n");
+}
+
+TEST_F(LogSinkTest, LinesLostOnTheWayAreToldOfAndCounted) {
+  int64_t lost = 0;
+  Start({.lost = [&lost] { return lost; }});
+  const int64_t before = Dropped(LogDrop::kQueue);
+  log_->info("one");
+  lost = 5;
+  log_->info("two");
+  log_->info("three");
+  EXPECT_EQ(pipe_.Read(), "one\nlines left out: 5\ntwo\nthree\n");
+  EXPECT_EQ(Dropped(LogDrop::kQueue) - before, 5);
+}
+
+TEST_F(LogSinkTest, AfterItsEndNoLineWaits) {
+  Start({.patience = hours(1)});
+  pipe_.Fill();
+  sink_->EndBy(steady_clock::now() + milliseconds(20));
+  const auto begin = steady_clock::now();
+  for (int i = 0; i < 100; ++i) log_->info("lost");
+  EXPECT_LT(steady_clock::now() - begin, seconds(10));
+}
+
+TEST_F(LogSinkTest, LongLineIsCutToOneWriteOfAPipe) {
+  Start({});
+  log_->info(std::string(2 * PIPE_BUF, 'x'));
+  const std::string line = pipe_.Read();
+  EXPECT_EQ(line.size(), static_cast<size_t>(PIPE_BUF));
+  EXPECT_THAT(line, EndsWith("x...\n"));
+}
+
+TEST_F(LogSinkTest, PipeWithoutAReaderLosesLinesAndNothingElse) {
+  signal(SIGPIPE, SIG_IGN);
+  Start({});
+  pipe_.CloseReader();
+  const int64_t before = Dropped(LogDrop::kOutput);
+  for (int i = 0; i < 10; ++i) log_->info("lost");
+  EXPECT_EQ(Dropped(LogDrop::kOutput) - before, 10);
+}
+
+TEST_F(LogSinkTest, SharedDescriptorStaysABlockingOne) {
+  Start({.patience = milliseconds(1)});
+  pipe_.Fill();
+  log_->info("lost");
+  EXPECT_EQ(fcntl(pipe_.fd(), F_GETFL) & O_NONBLOCK, 0);
+}
+
+using std::chrono::seconds;
+using std::chrono::steady_clock;
+using ::testing::MatchesRegex;
+
+// The time that a busy machine may need for an action that takes at most a second.
+constexpr seconds kBounded{10};
+
+int64_t Dropped() {
+  const auto drops = LogDrops();
+  return drops[static_cast<size_t>(LogDrop::kQueue)] + drops[static_cast<size_t>(LogDrop::kOutput)];
+}
+
+TEST(LogOutputTest, LinesAreWrittenInTheirOrderBeforeItEnds) {
+  const testing::LogPipe pipe(1 << 16);
+  constexpr int kLines = 100;
+  {
+    const LogOutput output(pipe.fd());
+    for (int i = 0; i < kLines; ++i) output.logger()->info("line {}.", i);
+  }
+  const std::string text = pipe.Read();
+  size_t at = 0;
+  for (int i = 0; i < kLines && at != std::string::npos; ++i) {
+    at = text.find(" info line " + std::to_string(i) + ".\n", at);
+  }
+  EXPECT_NE(at, std::string::npos) << text;
+  const std::string first = text.substr(0, text.find('\n'));
+  EXPECT_THAT(first, MatchesRegex("[0-9-]+T[0-9:.]+[+-][0-9:]+ info line 0\\."));
+}
+
+TEST(LogOutputTest, PipeThatIsNeverReadHoldsUpNeitherLoggingNorTheEnd) {
+  const testing::LogPipe pipe;
+  pipe.Fill();
+  constexpr int kLines = 10'000;
+  const int64_t before = Dropped();
+  const auto begin = steady_clock::now();
+  {
+    const LogOutput output(pipe.fd());
+    for (int i = 0; i < kLines; ++i) output.logger()->info("line {}", i);
+  }
+  EXPECT_LT(steady_clock::now() - begin, kBounded);
+  EXPECT_EQ(Dropped() - before, kLines);
+}
+
+TEST(LogOutputTest, LineAfterAFullPipeWasReadIsWrittenAndSaysHowManyWereNot) {
+  const testing::LogPipe pipe;
+  pipe.Fill();
+  const int64_t before = Dropped();
+  {
+    const LogOutput output(pipe.fd());
+    output.logger()->info("lost");
+    while (Dropped() == before) sched_yield();
+    pipe.Read();
+    output.logger()->info("found");
+  }
+  EXPECT_THAT(pipe.Read(), MatchesRegex(".* warning lines left out: 1\n.* info found\n"));
+}
+
+// The other end of a terminal. It accepts some lines; then a write blocks, even if poll reported
+// room.
+TEST(LogOutputTest, TerminalThatIsNeverReadHoldsUpNeitherLoggingNorTheEnd) {
+  const proto::FileDescriptor display(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
+  ASSERT_TRUE(display.ok());
+  ASSERT_EQ(grantpt(display.get()), 0);
+  ASSERT_EQ(unlockpt(display.get()), 0);
+  // Never closed: a thread that is blocked in a write uses it until the process ends.
+  const int terminal = open(ptsname(display.get()), O_WRONLY | O_NOCTTY | O_CLOEXEC);
+  ASSERT_GE(terminal, 0);
+  const auto begin = steady_clock::now();
+  {
+    const LogOutput output(terminal);
+    for (int i = 0; i < 1000; ++i) output.logger()->info(std::string(1000, 'x'));
+  }
+  EXPECT_LT(steady_clock::now() - begin, kBounded);
+}
+
+TEST(LogOutputTest, LoggerThatOutlivesItDoesNothing) {
+  const testing::LogPipe pipe;
+  std::optional<LogOutput> output(pipe.fd());
+  const std::shared_ptr<spdlog::logger> logger = output->logger();
+  output.reset();
+  ::testing::internal::CaptureStderr();
+  logger->info("late");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  EXPECT_EQ(pipe.Read(), "");
+}
+
+}  // namespace
+}  // namespace rope::server
