@@ -17,7 +17,7 @@
 #include "proto/version.h"
 #include "server/control_methods.h"
 #include "server/error.h"
-#include "server/grpc/channel_arguments.h"
+#include "server/grpc/grpc_status.h"
 #include "server/limits.h"
 #include "server/revision.h"
 #include "server/start_log.h"

@@ -1,15 +1,4 @@
-// Reflection: implements grpc.reflection.v1alpha on the server's own completion queues, so that
-// tools such as grpcurl can read the schema.
-//
-// gRPC's own plugin takes a thread for each open stream, and it reads messages of any length for as
-// long as a client likes.
-//
-// Threading:  Thread-safe.
-// Ownership:  Streams own themselves. They end when their client has closed its side or has gone.
-// Errors:     Of one request: an ErrorResponse; the stream goes on. RESOURCE_EXHAUSTED: too many
-//             streams, or a request that is too long.
-// Limits:     kStreamsMax streams. A request or an answer that does not get through within
-//             --receive_timeout ends its stream, and so does a pause that long.
+// gRPC's reflection service, for grpcurl.
 #ifndef ROPE_SERVER_GRPC_REFLECTION_H_
 #define ROPE_SERVER_GRPC_REFLECTION_H_
 
@@ -28,6 +17,29 @@
 #include "server/grpc/unary_call.h"
 
 namespace rope::server {
+
+// The descriptions of google.rpc's ErrorInfo, BadRequest and RetryInfo, which errors carry under
+// these names, made from the wire-compatible messages of rope/v1/status_details.proto.
+
+// The file of these messages, where google.rpc has them too.
+inline constexpr char kErrorDetailsFile[] = "google/rpc/error_details.proto";
+
+// A pool with kErrorDetailsFile and the file that it imports. It is no part of the generated pool,
+// which a program may fill with the originals, and it shares nothing with that.
+std::unique_ptr<const google::protobuf::DescriptorPool> MakeGoogleRpcPool();
+
+// Reflection: implements grpc.reflection.v1alpha on the server's own completion queues, so that
+// tools such as grpcurl can read the schema.
+//
+// gRPC's own plugin takes a thread for each open stream, and it reads messages of any length for as
+// long as a client likes.
+//
+// Threading:  Thread-safe.
+// Ownership:  Streams own themselves. They end when their client has closed its side or has gone.
+// Errors:     Of one request: an ErrorResponse; the stream goes on. RESOURCE_EXHAUSTED: too many
+//             streams, or a request that is too long.
+// Limits:     kStreamsMax streams. A request or an answer that does not get through within
+//             --receive_timeout ends its stream, and so does a pause that long.
 
 class Reflection {
  public:

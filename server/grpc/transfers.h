@@ -107,6 +107,40 @@ class Transfers {
   Transfer* newest_ ABSL_GUARDED_BY(mutex_) = nullptr;
 };
 
+// UntakenReply: the reply of a call, in a list of transfers until the client has taken it. Ending
+// it cancels the call.
+//
+// Threading:  Enter and Leave as in Transfers.
+// Ownership:  A member of its call, which has Cancel(), and Retain() and Release() as a transfer.
+
+template <typename Call>
+class UntakenReply final : private Transfers::Transfer {
+ public:
+  explicit UntakenReply(Call& call) : Transfers::Transfer(/*may_idle=*/false), call_(call) {}
+
+  // Before the reply is written. `list`: null for none.
+  void Enter(Transfers* list, uint64_t session) {
+    list_ = list;
+    if (list_ != nullptr) list_->Enter(*this, session);
+  }
+  // Whether it is in a list.
+  bool entered() const { return list_ != nullptr; }
+  // After the reply was taken, or was not entered.
+  void Leave() {
+    if (list_ != nullptr) list_->Leave(*this);
+    list_ = nullptr;
+  }
+
+ private:
+  void EndTransfer(const absl::Status&) override { call_.Cancel(); }
+  void AbortTransfer() override { call_.Cancel(); }
+  void Retain() override { call_.Retain(); }
+  void Release() override { call_.Release(); }
+
+  Call& call_;
+  Transfers* list_ = nullptr;  // that the reply is in
+};
+
 }  // namespace rope::server
 
 #endif  // ROPE_SERVER_GRPC_TRANSFERS_H_

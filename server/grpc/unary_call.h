@@ -29,12 +29,10 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "server/grpc/calls_in_flight.h"
-#include "server/grpc/grpc_deadline.h"
+#include "server/grpc/grpc_status.h"
 #include "server/grpc/poll_loop.h"
 #include "server/grpc/raw_service.h"
 #include "server/grpc/transfers.h"
-#include "server/grpc/untaken_reply.h"
 #include "server/memory/admission.h"
 #include "server/request/session.h"
 

@@ -24,7 +24,7 @@
 #include <string>
 #include <vector>
 
-#include "server/grpc/calls_in_flight.h"
+#include "server/grpc/poll_loop.h"
 #include "server/telemetry/metrics.h"
 
 namespace rope::server {

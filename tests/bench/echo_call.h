@@ -19,7 +19,6 @@
 #include <memory>
 
 #include "absl/status/status.h"
-#include "server/grpc/calls_in_flight.h"
 #include "server/grpc/grpc_status.h"
 #include "server/grpc/poll_loop.h"
 

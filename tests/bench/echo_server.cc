@@ -11,7 +11,7 @@
 
 #include "kernels/check.h"
 #include "rope/v1/rope_service.grpc.pb.h"
-#include "server/grpc/channel_arguments.h"
+#include "server/grpc/grpc_status.h"
 #include "server/grpc/poll_loop.h"
 #include "server/grpc/rope_codec.h"
 #include "server/limits.h"
