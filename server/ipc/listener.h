@@ -1,3 +1,59 @@
+// Listens for connections, and reads the hello of a connection that begins with one.
+#ifndef ROPE_SERVER_IPC_LISTENER_H_
+#define ROPE_SERVER_IPC_LISTENER_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "proto/ipc/file_descriptor.h"
+#include "proto/ipc/hello.h"
+#include "server/ipc/listen_socket.h"
+#include "server/ipc/ring_loop.h"
+#include "server/limits.h"
+#include "server/memory/peers.h"
+#include "server/memory/regions.h"
+
+namespace rope::server {
+
+// HelloReader: reads the first bytes of a new connection as they arrive. They are a hello with its
+// descriptors (proto/ipc/hello.h), or the preface of HTTP/2, which stays in the socket.
+//
+// Threading:  Confined to one thread. Never blocks.
+// Ownership:  The caller owns the socket. The reader owns descriptors until they are taken.
+// Limits:     Takes 32 bytes and keeps two descriptors; further descriptors are closed on receipt.
+
+class HelloReader {
+ public:
+  enum class Next {
+    kWait,   // more bytes must come
+    kPlain,  // HTTP/2's whole preface, or neither; all bytes are still in the socket
+    kHello,  // bytes() is complete
+    kClose,  // the client has gone
+  };
+
+  // Reads the bytes that have come. If `hello` is false, every connection is plain.
+  Next Advance(int socket, bool hello);
+
+  const proto::HelloBytes& bytes() const { return hello_.bytes; }
+  // Returns the received descriptors. INVALID_ARGUMENT: their number is not `count`.
+  absl::StatusOr<std::vector<proto::FileDescriptor>> ReleaseDescriptors(size_t count);
+
+ private:
+  Next Look(int socket, bool hello) const;
+
+  proto::PartialHello hello_;
+};
+
 // Listener: the server's own acceptor. It identifies the peer (SO_PEERCRED on a Unix socket), reads
 // the hello that may bring memory, opens the session of the connection, and passes the socket to
 // gRPC. It closes the session when the socket has closed.
@@ -12,29 +68,6 @@
 // Ownership:  Owns its sockets and the file of a Unix socket, which it removes when destroyed.
 //             `regions` must outlive it; sessions stay open there when the listener is destroyed.
 // Errors:     As ListenAt.
-#ifndef ROPE_SERVER_IPC_LISTENER_H_
-#define ROPE_SERVER_IPC_LISTENER_H_
-
-#include <chrono>
-#include <cstdint>
-#include <functional>
-#include <map>
-#include <memory>
-#include <optional>
-#include <string>
-#include <thread>
-
-#include "absl/status/statusor.h"
-#include "absl/time/time.h"
-#include "proto/ipc/file_descriptor.h"
-#include "server/ipc/hello_reader.h"
-#include "server/ipc/listen_socket.h"
-#include "server/ipc/ring_loop.h"
-#include "server/limits.h"
-#include "server/memory/peers.h"
-#include "server/memory/regions.h"
-
-namespace rope::server {
 
 class Listener {
  public:

@@ -20,7 +20,7 @@
 
 #include "absl/strings/escaping.h"
 #include "proto/ipc/hello.h"
-#include "server/ipc/hello_reader.h"
+#include "server/ipc/listener.h"
 #include "tests/fuzz/fuzz_random.h"
 #include "tests/support/process_footprint.h"
 
