@@ -31,7 +31,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "server/memory/budget.h"
+#include "server/memory/memory_limit.h"
 
 namespace rope::server {
 

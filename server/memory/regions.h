@@ -1,3 +1,72 @@
+// The memory regions that clients have registered, by session and id.
+#ifndef ROPE_SERVER_MEMORY_REGIONS_H_
+#define ROPE_SERVER_MEMORY_REGIONS_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "kernels/backend/host_memory.h"
+#include "proto/mutex.h"
+#include "server/limits.h"
+#include "server/memory/memory_limit.h"
+#include "server/memory/peers.h"
+#include "server/memory/region.h"
+
+namespace rope::server {
+
+// RegionName: a region under one of its ids. Shared owners keep it alive:
+//
+//   registered    the table and the requests that named the id
+//   unregistered  the requests that named the id, and earlier names of the same file (KeepsBack)
+//   destroyed     nothing uses the memory by this id or an earlier one; `released` runs
+//
+// Threading:  `set_released` and `KeepsBack` run under the table's lock, in Unregister. The
+//             destructor runs on the thread that drops the last reference, never under a lock.
+// Ownership:  Shares the region with its other names, and releases it before `released` runs.
+
+class RegionName {
+ public:
+  // Runs once. Must not block.
+  using Released = std::function<void()>;
+
+  // `names` bounds the names of a session. REQUIRES: the caller acquired 1 of it for this name.
+  RegionName(std::shared_ptr<const Region> region, std::shared_ptr<Budget> names)
+      : region_(std::move(region)), names_(std::move(names)) {}
+  ~RegionName() {
+    region_.reset();
+    names_->Give(1);
+    if (released_) released_();
+  }
+  RegionName(const RegionName&) = delete;
+  RegionName& operator=(const RegionName&) = delete;
+
+  const std::shared_ptr<const Region>& region() const { return region_; }
+  // A pointer to the region that keeps `name` alive.
+  static std::shared_ptr<const Region> Hold(const std::shared_ptr<const RegionName>& name) {
+    return {name, name->region_.get()};
+  }
+
+  // Sets the function that runs when the last owner has released this name.
+  void set_released(Released released) { released_ = std::move(released); }
+  // Keeps `later` alive at least as long as this name.
+  void KeepsBack(std::shared_ptr<RegionName> later) { later_.push_back(std::move(later)); }
+
+ private:
+  std::shared_ptr<const Region> region_;
+  const std::shared_ptr<Budget> names_;
+  Released released_;
+  std::vector<std::shared_ptr<RegionName>> later_;  // released after the destructor's body
+};
+
 // RegionTable: the memory regions of every session. A session is a connection. It opens when the
 // listener hands the socket to gRPC, it closes when the socket has closed, and its regions are
 // unregistered with it.
@@ -9,7 +78,7 @@
 //   registered --- Unregister ---> in use ---- last request done ---> released
 //   Find works                     Find fails (NOT_FOUND)             the callback has run
 //
-// The state belongs to an id, not to a region (region_name.h). A request that arrives after
+// The state belongs to an id, not to a region (regions.h). A request that arrives after
 // Unregister names an id that no longer exists.
 //
 // Threading:  Thread-safe. Files are opened, mapped and closed outside the lock.
@@ -20,28 +89,6 @@
 //             RESOURCE_EXHAUSTED: too many regions or bytes. Errors of Region.
 // Limits:     Options. Bytes count whole files. Regions and bytes count until the last request that
 //             uses them is done.
-#ifndef ROPE_SERVER_MEMORY_REGIONS_H_
-#define ROPE_SERVER_MEMORY_REGIONS_H_
-
-#include <atomic>
-#include <cstdint>
-#include <map>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
-#include "absl/status/statusor.h"
-#include "kernels/backend/host_memory.h"
-#include "proto/mutex.h"
-#include "server/limits.h"
-#include "server/memory/budget.h"
-#include "server/memory/peers.h"
-#include "server/memory/region.h"
-#include "server/memory/region_name.h"
-
-namespace rope::server {
 
 class RegionTable {
  public:
