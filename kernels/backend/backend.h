@@ -1,3 +1,43 @@
+// The interface of a backend.
+#ifndef ROPE_KERNELS_BACKEND_BACKEND_H_
+#define ROPE_KERNELS_BACKEND_BACKEND_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "kernels/backend/rotate_job.h"
+
+namespace rope::kernels {
+
+// HostMemory: which memory of this process a device accesses directly, so that tensors there need
+// no copy through the memory of its backend.
+//
+// Threading:  Thread-safe. Add and Remove do not wait for the device.
+// Ownership:  The memory is the caller's. It stays mapped until `removed` has run. A HostMemory may
+//             outlive its backend.
+// Errors:     None: what the device cannot access is copied.
+
+class HostMemory {
+ public:
+  // Must own no reference to the HostMemory.
+  using Removed = std::function<void()>;
+
+  virtual ~HostMemory() = default;
+  // The pages of [data, data + bytes) are locked later, on another thread. Tensors are copied until
+  // then. REQUIRES: no byte of it is in memory that was added and not removed.
+  virtual void Add(char* data, int64_t bytes) = 0;
+  // `removed` runs once, on another thread, when the device accesses the memory no more. `data` as
+  // in Add. REQUIRES: no Rotate uses the memory.
+  virtual void Remove(char* data, Removed removed) = 0;
+  // Returns when every Add and Remove has taken effect.
+  virtual void Wait() = 0;
+};
+
 // Backend: rotates a batch of jobs on one device. This is the contract of reference, cpu and cuda;
 // tests/conformance/backend_contract_test.cc runs over all three.
 //
@@ -28,19 +68,6 @@
 //             right answer: the same bits on every backend, denormals kept (NaN: any payload). kAdd
 //             has an error of u * |result| before rounding. fp8 saturates: larger values and
 //             infinities become the largest finite number.
-#ifndef ROPE_KERNELS_BACKEND_BACKEND_H_
-#define ROPE_KERNELS_BACKEND_BACKEND_H_
-
-#include <memory>
-#include <string>
-#include <string_view>
-
-#include "absl/status/status.h"
-#include "absl/types/span.h"
-#include "kernels/backend/host_memory.h"
-#include "kernels/backend/rotate_job.h"
-
-namespace rope::kernels {
 
 class Backend {
  public:

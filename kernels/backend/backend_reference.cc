@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/backend/check_job.h"
+#include "kernels/backend/rotate_job.h"
 #include "kernels/dtype/element.h"
 
 namespace rope::kernels {

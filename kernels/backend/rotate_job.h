@@ -89,6 +89,15 @@ struct RotateJob {
   int64_t bytes() const { return tokens * heads * head_dim * ElementBytes(dtype); }
 };
 
+// CheckJob: checks the preconditions that all backends rely on.
+//
+// Threading:  Any thread.
+// Errors:     None. A malformed job is a bug of the caller and stops the process.
+
+// Checks sizes, that all pairs are inside the head, and that each token has one row of `pairs`
+// columns.
+void CheckJob(const RotateJob& job);
+
 }  // namespace rope::kernels
 
 #endif  // ROPE_KERNELS_BACKEND_ROTATE_JOB_H_

@@ -15,7 +15,7 @@
 #include <memory>
 #include <utility>
 
-#include "kernels/backend/host_memory.h"
+#include "kernels/backend/backend.h"
 
 namespace rope::server {
 

@@ -14,7 +14,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
-#include "kernels/backend/host_memory.h"
+#include "kernels/backend/backend.h"
 #include "proto/mutex.h"
 #include "server/limits.h"
 #include "server/memory/memory_limit.h"

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/backend/host_memory.h"
+#include "kernels/backend/backend.h"
 
 namespace rope::testing {
 

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/backend/check_job.h"
+#include "kernels/backend/rotate_job.h"
 #include "tests/support/fake_cuda_kernel.h"
 
 namespace rope::testing {

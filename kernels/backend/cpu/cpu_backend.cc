@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "kernels/backend/check_job.h"
+#include "kernels/backend/rotate_job.h"
 #include "kernels/backend/worker_pool.h"
 
 namespace rope::kernels {

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "kernels/backend/check_job.h"
 #include "kernels/backend/cuda/cuda_batch.h"
 #include "kernels/backend/cuda/cuda_copy.h"
 #include "kernels/backend/cuda/cuda_host_memory.h"
@@ -22,6 +21,7 @@
 #include "kernels/backend/cuda/cuda_reserve.h"
 #include "kernels/backend/cuda/cuda_runtime.h"
 #include "kernels/backend/cuda/cuda_start_check.h"
+#include "kernels/backend/rotate_job.h"
 #include "kernels/backend/worker_pool.h"
 #include "kernels/check.h"
 #include "kernels/status_macros.h"

@@ -12,7 +12,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/types/span.h"
-#include "kernels/backend/host_memory.h"
+#include "kernels/backend/backend.h"
 #include "kernels/backend/rotate_job.h"
 #include "proto/mutex.h"
 

@@ -1,4 +1,4 @@
-#include "kernels/backend/check_job.h"
+#include "kernels/backend/rotate_job.h"
 
 #include <cmath>
 
