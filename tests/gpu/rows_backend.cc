@@ -22,7 +22,7 @@
 #include "absl/strings/str_format.h"
 #include "kernels/backend/backend.h"
 #include "kernels/backend/cuda/cuda_backend.h"
-#include "kernels/backend/cuda/cuda_lanes.h"
+#include "kernels/backend/cuda/cuda_memory.h"
 #include "kernels/backend/rotate_job.h"
 #include "kernels/check.h"
 #include "kernels/frequencies/frequencies.h"

@@ -30,7 +30,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "kernels/backend/cuda/cuda_lanes.h"
+#include "kernels/backend/cuda/cuda_memory.h"
 #include "kernels/tables/table_page.h"
 #include "proto/mutex.h"
 

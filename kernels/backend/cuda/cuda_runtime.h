@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/backend/backend.h"
 #include "kernels/error.h"
 
 namespace rope::kernels {
@@ -71,6 +72,13 @@ class CudaBuffer {
   Kind kind_;
   char* data_;
 };
+
+// CheckCudaBackend: runs each kernel of a backend once, each with its jobs by value and in device
+// memory, and the page mirror, and compares the results.
+//
+// Errors:     The backend's own; kInternal (backend.h) if a result is wrong.
+
+absl::Status CheckCudaBackend(Backend& backend);
 
 }  // namespace rope::kernels
 

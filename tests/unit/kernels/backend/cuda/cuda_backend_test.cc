@@ -15,8 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/backend/cuda/cuda_lanes.h"
-#include "kernels/backend/cuda/cuda_reserve.h"
+#include "kernels/backend/cuda/cuda_memory.h"
 #include "kernels/tables/page_builder.h"
 #include "proto/error.h"
 #include "tests/conformance/rotation.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/backend/cuda/cuda_job.h"
-#include "kernels/backend/cuda/cuda_lanes.h"
+#include "kernels/backend/cuda/cuda_memory.h"
 #include "kernels/backend/cuda/cuda_page_mirror.h"
 #include "kernels/backend/cuda/cuda_plan.h"
 #include "kernels/tables/page_builder.h"
