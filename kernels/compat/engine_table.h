@@ -10,7 +10,6 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "kernels/compat/compat_config.h"
 #include "kernels/compat/model_family.h"
 #include "kernels/compat/reading_steps.h"
 #include "kernels/config/rope_config.h"

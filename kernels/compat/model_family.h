@@ -1,17 +1,40 @@
-// ModelNames: what a config.json calls its model. Family: the models that every engine of
-// engine_table.h treats alike. Engines choose their model code by these names, and the code
-// decides how a config is read.
-//
-// Threading:  Pure functions; any thread.
+// The families of models, and the engines and versions that read them.
 #ifndef ROPE_KERNELS_COMPAT_MODEL_FAMILY_H_
 #define ROPE_KERNELS_COMPAT_MODEL_FAMILY_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "kernels/config/rope_config.h"
+
 namespace rope::kernels {
+
+// CompatConfig: a config as an implementation reads it.
+//
+// Threading:  Values.
+
+struct CompatConfig {
+  RopeConfig config;                 // the same rotation without a compat
+  std::vector<std::string> changes;  // one sentence per change
+  std::string model_type = {};       // of the file; empty if it has none
+};
+
+// Versions of engines as their packages have them: "0.12.1", "0.5.10.post1".
+//
+// Threading:  Pure functions; any thread.
+
+// The numbers of a release, which compare as versions do. A post-release counts as its release.
+// Unset: the text is no release: "abc", "0.12.", a commit.
+std::optional<std::vector<int64_t>> ParseRelease(std::string_view text);
+
+// ModelNames: what a config.json calls its model. Family: the models that every engine of
+// engine_table.h treats alike. Engines choose their model code by these names, and the code
+// decides how a config is read.
+//
+// Threading:  Pure functions; any thread.
 
 // As in LayerConfig. The names may be empty.
 struct ModelNames {

@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
-#include "kernels/compat/compat_config.h"
+#include "kernels/compat/model_family.h"
 
 namespace rope::kernels {
 

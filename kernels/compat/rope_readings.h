@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "kernels/compat/compat_config.h"
 #include "kernels/compat/model_family.h"
 #include "kernels/config/rope_config.h"
 #include "kernels/frequencies/frequencies.h"

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/checked_math.h"
-#include "kernels/dtype/float16.h"
+#include "kernels/dtype/element.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
 

@@ -17,7 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "kernels/backend/backend.h"
 #include "kernels/backends.h"
-#include "kernels/dtype/float16.h"
+#include "kernels/dtype/element.h"
 #include "tests/conformance/implementations.h"
 #include "tests/conformance/rotation.h"
 #include "tests/support/status_matchers.h"

@@ -7,7 +7,7 @@
 #include <random>
 
 #include "absl/strings/str_format.h"
-#include "kernels/dtype/float16.h"
+#include "kernels/dtype/element.h"
 #include "kernels/tables/page_builder.h"
 
 namespace rope::testing {

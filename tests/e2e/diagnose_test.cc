@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "client/cli/npy.h"
-#include "kernels/dtype/float16.h"
+#include "kernels/dtype/element.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/dtype/float16.h"
+#include "kernels/dtype/element.h"
 #include "rope/client.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"

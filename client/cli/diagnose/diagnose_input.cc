@@ -8,7 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "client/cli/npy.h"
-#include "kernels/dtype/float16.h"
+#include "kernels/dtype/element.h"
 
 namespace rope::client {
 namespace {

@@ -5,7 +5,7 @@
 #include <numbers>
 
 #include "client/cli/golden.h"
-#include "kernels/dtype/float16.h"
+#include "kernels/dtype/element.h"
 
 namespace rope::client {
 namespace {

@@ -11,7 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "client/cli/local_describe.h"
 #include "kernels/compat/engine_table.h"
-#include "kernels/compat/engine_version.h"
+#include "kernels/compat/model_family.h"
 #include "kernels/compat/rope_readings.h"
 
 namespace rope::client {

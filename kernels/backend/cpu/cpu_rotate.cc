@@ -18,7 +18,6 @@
 #include "kernels/backend/cpu/cpu_rotate_avx.h"
 #include "kernels/backend/cpu/cpu_rotate_loops-inl.h"
 #include "kernels/dtype/element.h"
-#include "kernels/dtype/float16.h"
 
 #if HWY_TARGET == HWY_SCALAR
 // The fallback for a CPU without any of the other instruction sets: one element at a time.

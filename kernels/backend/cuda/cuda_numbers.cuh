@@ -109,7 +109,7 @@ __device__ __forceinline__ Float16 Narrow<Float16>(float value) {
 #endif
 }
 
-// Rounds to nearest even and saturates (float8.h). kDigits: bits of the fraction. kExponentMin:
+// Rounds to nearest even and saturates (element.h). kDigits: bits of the fraction. kExponentMin:
 // exponent of the smallest normal number.
 template <int kDigits, int kExponentMin>
 __device__ __forceinline__ uint8_t NarrowToFloat8(float value, float largest) {

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/config/config_json.h"
-#include "kernels/dtype/float16.h"
+#include "kernels/dtype/element.h"
 #include "kernels/frequencies/frequencies.h"
 #include "tests/support/golden_reader.h"
 #include "tests/support/status_matchers.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/dtype/float16.h"
+#include "kernels/dtype/element.h"
 #include "server/error.h"
 #include "server/limits.h"
 #include "tests/support/status_matchers.h"

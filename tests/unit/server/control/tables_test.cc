@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/dtype/float16.h"
+#include "kernels/dtype/element.h"
 #include "proto/wire/message_split.h"
 #include "proto/wire/schema.h"
 #include "server/error.h"

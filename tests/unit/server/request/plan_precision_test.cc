@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kernels/backends.h"
-#include "kernels/dtype/float16.h"
+#include "kernels/dtype/element.h"
 #include "server/engine/executor.h"
 #include "server/limits.h"
 #include "server/request/plan_rotation.h"

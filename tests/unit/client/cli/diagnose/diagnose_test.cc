@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "client/cli/diagnose/explain_cells.h"
-#include "kernels/dtype/float16.h"
+#include "kernels/dtype/element.h"
 
 namespace rope::client {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/backend/backend.h"
-#include "kernels/dtype/float16.h"
+#include "kernels/dtype/element.h"
 #include "tests/support/fake_cuda_backend.h"
 #include "tests/support/fake_cuda_kernel.h"
 #include "tests/support/status_matchers.h"
