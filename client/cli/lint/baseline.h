@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "client/cli/lint/finding.h"
+#include "client/cli/lint/lint.h"
 #include "rope/status.h"
 
 namespace rope::client {

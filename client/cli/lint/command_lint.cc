@@ -12,7 +12,6 @@
 #include "client/cli/files.h"
 #include "client/cli/lint/baseline.h"
 #include "client/cli/lint/config_files.h"
-#include "client/cli/lint/engine_readings.h"
 #include "client/cli/lint/lint.h"
 #include "client/cli/lint/lint_output.h"
 #include "client/cli/lint/rules.h"

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/cli/lint/first_difference.h"
+#include "client/cli/lint/lint.h"
 #include "kernels/config/config_json.h"
 #include "rope/status.h"
 

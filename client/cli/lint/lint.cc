@@ -1,25 +1,354 @@
 #include "client/cli/lint/lint.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <iterator>
+#include <limits>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <numbers>
 #include <optional>
 #include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/cli/lint/engine_readings.h"
-#include "client/cli/lint/key_lines.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "client/cli/local_describe.h"
+#include "kernels/compat/engine_table.h"
+#include "kernels/compat/model_family.h"
+#include "kernels/compat/rope_readings.h"
 #include "kernels/config/config_json.h"
 #include "kernels/config/rope_config.h"
 #include "kernels/config/sub_configs.h"
 #include "kernels/config/validate_config.h"
 #include "kernels/describe.h"
+#include "kernels/frequencies/frequencies.h"
 #include "proto/error.h"
 
 namespace rope::client {
+
+int64_t FileReport::CountOf(Weight weight) const {
+  return std::ranges::count_if(
+      findings, [weight](const Finding& finding) { return finding.rule->weight == weight; });
+}
+
+namespace {
+
+constexpr int64_t kStepsMax = int64_t{1} << 20;
+constexpr long double kNever = std::numeric_limits<long double>::infinity();
+
+// The search in one column, whose two rows are m e^(i w p) and n e^(i v p).
+struct Column {
+  long double w = 0;
+  long double v = 0;
+  double m = 1;
+  double n = 1;
+
+  // The larger difference, of cos or of sin.
+  double At(int64_t position) const {
+    const kernels::CosSin first = kernels::ExactCosSin(position, w, m);
+    const kernels::CosSin second = kernels::ExactCosSin(position, v, n);
+    return std::max(std::abs(first.cos - second.cos), std::abs(first.sin - second.sin));
+  }
+
+  // Where D(p) first reaches `distance`, which is at least |m - n|; infinity: nowhere.
+  long double Reaches(long double distance) const {
+    const long double apart = std::abs(w - v);
+    const long double spread = static_cast<long double>(m) - n;
+    const long double product = 4.0L * m * n;
+    const long double square = distance * distance - spread * spread;
+    if (apart == 0 || product == 0 || square > product) return kNever;
+    return 2 * std::asin(std::sqrt(std::max(square, 0.0L) / product)) / apart;
+  }
+
+  // A bound of the derivatives of both differences where D is at most `distance`.
+  long double Slope(long double distance) const { return w * distance + std::abs(w - v) * n; }
+};
+
+// A position of `real`, rounded up; `end` where it is larger.
+int64_t Ceiling(long double real, int64_t end) {
+  return real < static_cast<long double>(end) ? static_cast<int64_t>(std::ceil(real)) : end;
+}
+
+// Searches the positions before `end`; takes evaluations from `steps`.
+FirstDifference Search(const Column& column, double error, int64_t end, int64_t& steps) {
+  constexpr long double kRoot = std::numbers::sqrt2_v<long double>;
+  const int64_t certain = Ceiling(column.Reaches(kRoot * error), end);
+  // One position earlier, in case the number is rounded up.
+  int64_t p = std::max(Ceiling(column.Reaches(error), end) - 1, int64_t{0});
+  while (p < end) {
+    if (--steps < 0) {
+      FirstDifference bound = {.exact = false};
+      if (certain < end) bound.position = std::max(certain, p);
+      return bound;
+    }
+    const double difference = column.At(p);
+    if (difference > error) return {.position = p};
+    const bool before = p < certain;  // D is at most sqrt(2) * error here
+    const long double slope =
+        column.Slope(before ? kRoot * error : static_cast<long double>(column.m) + column.n);
+    const int64_t next = p + Ceiling(std::floor((error - difference) / slope), end);
+    p = std::max(p + 1, before ? std::min(next, certain) : next);
+  }
+  return {};
+}
+
+}  // namespace
+
+FirstDifference FindFirstDifference(const Turns& a, const Turns& b, double error, int64_t end) {
+  FirstDifference first;
+  const size_t columns = std::min(a.inv_freq.size(), b.inv_freq.size());
+  if (columns == 0 || end <= 0) return first;
+  if (std::abs(a.factor - b.factor) > error) return {.position = 0};  // cos 0 differs
+  int64_t steps = kStepsMax;
+  for (size_t i = 0; i < columns; ++i) {
+    const Column column = {a.inv_freq[i], b.inv_freq[i], a.factor, b.factor};
+    if (column.Reaches(error) == kNever) continue;
+    const FirstDifference found = Search(column, error, first.position.value_or(end), steps);
+    first.exact = first.exact && found.exact;
+    if (!found.position.has_value()) continue;
+    first.position = found.position;
+    first.column = i;
+  }
+  return first;
+}
+
+namespace {
+
+constexpr size_t kKeysMax = 4096;
+constexpr size_t kDepthMax = 8;
+constexpr size_t kKeyBytesMax = 128;
+
+// Counts the lines that the parser has read. Copies share the count.
+class LineIterator {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  LineIterator(const char* at, int64_t* line) : at_(at), line_(line) {}
+  reference operator*() const { return *at_; }
+  LineIterator& operator++() {
+    if (*at_ == '\n') ++*line_;
+    ++at_;
+    return *this;
+  }
+  bool operator==(const LineIterator& other) const { return at_ == other.at_; }
+  bool operator!=(const LineIterator& other) const { return at_ != other.at_; }
+
+ private:
+  const char* at_;
+  int64_t* line_;
+};
+
+}  // namespace
+
+// The events of the parser, which reads no further than the end of a key before it reports it.
+class KeyReader : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  KeyReader(KeyLines& lines, const int64_t& line) : lines_(lines), line_(line) {}
+
+  bool null() override { return true; }
+  bool boolean(bool /*value*/) override { return true; }
+  bool number_integer(number_integer_t /*value*/) override { return true; }
+  bool number_unsigned(number_unsigned_t /*value*/) override { return true; }
+  bool number_float(number_float_t /*value*/, const string_t& /*text*/) override { return true; }
+  bool binary(binary_t& /*value*/) override { return true; }
+  bool string(string_t& value) override {
+    if (value.size() > kKeyBytesMax || depth_ == 0 || depth_ > kDepthMax) return true;
+    const std::string path = Path();
+    if (path == ".text_config.model_type" ||
+        (path == ".model_type" && lines_.model_type_.empty())) {
+      lines_.model_type_ = value;
+    }
+    return true;
+  }
+  bool start_object(size_t /*elements*/) override { return Open(); }
+  bool end_object() override { return Close(); }
+  bool start_array(size_t /*elements*/) override { return Open(); }
+  bool end_array() override { return Close(); }
+  bool key(string_t& name) override {
+    if (depth_ == 0 || depth_ > kDepthMax) return true;
+    levels_[depth_ - 1] = name.size() > kKeyBytesMax ? std::string() : name;
+    if (lines_.keys_.size() < kKeysMax && name.size() <= kKeyBytesMax) {
+      lines_.keys_.push_back({Path(), line_});
+    }
+    return true;
+  }
+  bool parse_error(size_t /*position*/, const std::string& /*token*/,
+                   const nlohmann::detail::exception& /*error*/) override {
+    lines_.error_line_ = line_;
+    return false;
+  }
+
+ private:
+  bool Open() {
+    if (++depth_ <= kDepthMax) levels_[depth_ - 1].clear();  // an array's elements have no key
+    return true;
+  }
+  bool Close() {
+    --depth_;
+    return true;
+  }
+  // The path of the last key. REQUIRES: 1 <= depth_ <= kDepthMax.
+  std::string Path() const {
+    std::string path;
+    for (size_t level = 0; level < depth_; ++level) {
+      if (!levels_[level].empty()) absl::StrAppend(&path, ".", levels_[level]);
+    }
+    return path;
+  }
+
+  KeyLines& lines_;
+  const int64_t& line_;
+  size_t depth_ = 0;  // open objects and arrays
+  std::string levels_[kDepthMax];
+};
+
+KeyLines KeyLines::Of(absl::string_view json) {
+  KeyLines lines;
+  int64_t line = 1;
+  KeyReader reader(lines, line);
+  nlohmann::json::sax_parse(LineIterator(json.data(), &line),
+                            LineIterator(json.data() + json.size(), &line), &reader);
+  return lines;
+}
+
+std::optional<int64_t> KeyLines::Find(absl::string_view path, absl::string_view layer_type,
+                                      absl::string_view within) const {
+  if (path.empty()) return std::nullopt;
+  const std::string suffix = absl::StrCat(".", path);
+  const std::string layer = absl::StrCat(".", layer_type, ".");
+  const std::string around = within.empty() ? "." : absl::StrCat(".", within, ".");
+  int best = 0;
+  std::optional<int64_t> line;
+  for (const Key& key : keys_) {
+    if (!absl::EndsWith(key.path, suffix)) continue;
+    if (!absl::StartsWith(absl::StrCat(key.path, "."), around)) continue;
+    int score = 1;
+    if (!layer_type.empty() && absl::StrContains(key.path, layer)) score += 4;
+    if (absl::StrContains(key.path, ".rope_parameters.") ||
+        absl::StrContains(key.path, ".rope_scaling.")) {
+      score += 2;
+    }
+    if (score <= best) continue;
+    best = score;
+    line = key.line;
+  }
+  return line;
+}
+
+namespace {
+
+Finding FindingOf(const kernels::Reading& reading) {
+  const bool rotates = reading.attention_factor != 0;
+  Finding finding = {.rule = &RuleOf(rotates ? kReadDifferently : kNoSuchRotation),
+                     .engine = reading.engine,
+                     .version = reading.version};
+  finding.message = absl::StrCat(
+      reading.engine, " ", reading.version, rotates ? ": " : " ",
+      WithNumbers(reading.difference, reading.attention_factor, reading.inv_freq_max_relative));
+  return finding;
+}
+
+// Whether `version` is one from `first` to `last`. Commits are compared as text.
+bool IsBetween(absl::string_view first, absl::string_view version, absl::string_view last) {
+  const auto from = kernels::ParseRelease({first.data(), first.size()});
+  const auto asked = kernels::ParseRelease({version.data(), version.size()});
+  const auto to = kernels::ParseRelease({last.data(), last.size()});
+  if (!from.has_value() || !asked.has_value() || !to.has_value()) return version == first;
+  return *from <= *asked && *asked <= *to;
+}
+
+// The same of "0.12.0 to 0.21.0" or one version.
+bool HasVersion(absl::string_view versions, absl::string_view version) {
+  const std::vector<absl::string_view> ends = absl::StrSplit(versions, " to ");
+  return IsBetween(ends.front(), version, ends.back());
+}
+
+absl::string_view View(std::string_view text) {
+  return {text.data(), text.size()};
+}
+
+bool Passes(const Finding& finding, const EngineFilter& filter) {
+  if (!filter.name.empty() && finding.engine != filter.name) return false;
+  return filter.version.empty() || HasVersion(finding.version, filter.version);
+}
+
+}  // namespace
+
+std::vector<std::string> EngineNames() {
+  std::vector<std::string> names;
+  for (const kernels::EngineEntry& entry : kernels::EngineTable()) {
+    if (names.empty() || names.back() != entry.engine) names.emplace_back(entry.engine);
+  }
+  return names;
+}
+
+Status CheckVersion(const EngineFilter& filter) {
+  if (filter.version.empty()) return {};
+  const kernels::EngineEntry* newest = nullptr;
+  for (const kernels::EngineEntry& entry : kernels::EngineTable()) {
+    if (newest == nullptr && View(entry.engine) == filter.name) newest = &entry;
+  }
+  const bool release = newest != nullptr && kernels::ParseRelease(newest->last).has_value();
+  const bool readable =
+      release ? kernels::ParseRelease(filter.version).has_value()
+              : absl::c_all_of(filter.version, [](char c) {
+                  return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-';
+                });
+  if (readable) return {};
+  return Status(StatusCode::kInvalidArgument,
+                absl::StrCat("--engine: got version ", filter.version, ", want one such as ",
+                             newest == nullptr ? "" : View(newest->last)));
+}
+
+std::optional<Finding> VersionFinding(const EngineFilter& filter) {
+  if (filter.version.empty()) return std::nullopt;
+  std::vector<std::string> compared;
+  for (const kernels::EngineEntry& entry : kernels::EngineTable()) {
+    if (View(entry.engine) != filter.name) continue;
+    if (IsBetween(View(entry.first), filter.version, View(entry.last))) return std::nullopt;
+    const std::string versions = kernels::Versions(entry.first, entry.last);
+    if (compared.empty() || compared.back() != versions) compared.push_back(versions);
+  }
+  absl::c_reverse(compared);
+  return Finding{
+      .rule = &RuleOf(kVersionNotCompared),
+      .message = absl::StrCat(filter.name, " ", filter.version,
+                              " was never compared; compared were ", absl::StrJoin(compared, ", ")),
+      .engine = filter.name,
+      .version = filter.version};
+}
+
+std::vector<Finding> EngineReadings(const kernels::LayerRope& rope,
+                                    const kernels::ResolvedRope& resolved,
+                                    const EngineFilter& filter) {
+  std::vector<Finding> findings;
+  const int64_t length = rope.layer.config.max_position_embeddings.value_or(1);
+  for (const int64_t seq_len : {int64_t{1}, length}) {
+    for (const kernels::Reading& reading :
+         kernels::Readings(rope.stated, kernels::NamesOf(rope.layer), resolved, seq_len)) {
+      Finding finding = FindingOf(reading);
+      const auto is_same = [&finding](const Finding& other) {
+        return other.engine == finding.engine && other.version == finding.version;
+      };
+      if (!Passes(finding, filter) || std::ranges::any_of(findings, is_same)) continue;
+      findings.push_back(std::move(finding));
+    }
+  }
+  return findings;
+}
+
 namespace {
 
 // Lints one file: adds findings, each with its field and line.

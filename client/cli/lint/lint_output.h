@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "client/cli/lint/finding.h"
+#include "client/cli/lint/lint.h"
 
 namespace rope::client {
 
