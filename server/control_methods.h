@@ -15,7 +15,7 @@
 #include "server/memory/admission.h"
 #include "server/memory/regions.h"
 #include "server/models/model_registry.h"
-#include "server/request/prepared_rotations.h"
+#include "server/request/prepared_rotation.h"
 
 namespace rope::server {
 

@@ -14,8 +14,8 @@
 #include "server/error.h"
 #include "server/limits.h"
 #include "server/request/array_reader.h"
-#include "server/request/plan_rotation.h"
 #include "server/request/positions.h"
+#include "server/request/rotation_plan.h"
 
 namespace rope::server {
 namespace {

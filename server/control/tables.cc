@@ -13,9 +13,8 @@
 #include "server/limits.h"
 #include "server/models/rope_spec.h"
 #include "server/request/array_reader.h"
-#include "server/request/plan_reposition.h"
-#include "server/request/plan_rotation.h"
 #include "server/request/positions.h"
+#include "server/request/rotation_plan.h"
 
 namespace rope::server {
 namespace {

@@ -24,7 +24,7 @@
 #include "server/limits.h"
 #include "server/memory/admission.h"
 #include "server/models/model_registry.h"
-#include "server/request/prepared_rotations.h"
+#include "server/request/prepared_rotation.h"
 #include "server/request/region_resolver.h"
 #include "server/request/request.h"
 

@@ -9,7 +9,7 @@
 #include "server/grpc/grpc_status.h"
 #include "server/grpc/rope_codec.h"
 #include "server/limits.h"
-#include "server/request/session.h"
+#include "server/request/request.h"
 
 namespace rope::server {
 namespace {

@@ -15,7 +15,7 @@
 #include "server/error.h"
 #include "server/grpc/grpc_status.h"
 #include "server/grpc/rope_codec.h"
-#include "server/request/session.h"
+#include "server/request/request.h"
 
 namespace rope::server {
 namespace {

@@ -31,7 +31,7 @@
 #include "server/grpc/unary_call.h"
 #include "server/memory/admission.h"
 #include "server/memory/peers.h"
-#include "server/request/local_call.h"
+#include "server/request/request.h"
 #include "server/telemetry/log.h"
 #include "server/telemetry/metrics.h"
 

@@ -5,7 +5,7 @@
 
 #include "server/grpc/grpc_status.h"
 #include "server/limits.h"
-#include "server/request/session.h"
+#include "server/request/request.h"
 
 namespace rope::server {
 

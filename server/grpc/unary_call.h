@@ -34,7 +34,7 @@
 #include "server/grpc/raw_service.h"
 #include "server/grpc/transfers.h"
 #include "server/memory/admission.h"
-#include "server/request/session.h"
+#include "server/request/request.h"
 
 namespace rope::server {
 

@@ -21,7 +21,7 @@
 #include "kernels/status_macros.h"
 #include "proto/ipc/send_buffer.h"
 #include "server/error.h"
-#include "server/request/session.h"
+#include "server/request/request.h"
 #include "server/telemetry/log.h"
 
 namespace rope::server {

@@ -23,7 +23,7 @@
 #include "proto/ipc/ring.h"
 #include "proto/mutex.h"
 #include "server/memory/region.h"
-#include "server/request/local_call.h"
+#include "server/request/request.h"
 
 namespace rope::server {
 

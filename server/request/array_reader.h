@@ -18,7 +18,7 @@
 #include "kernels/config/rope_config.h"
 #include "kernels/dtype/dtype.h"
 #include "rope/v1/array.pb.h"
-#include "server/request/array_source.h"
+#include "server/request/plan.h"
 
 namespace rope::server {
 

@@ -1,26 +1,88 @@
-// Plan: a validated request with all names resolved, which is all that the executor needs. Knows
-// neither Protobuf messages nor gRPC.
-//
-// Threading:  Values.
-// Ownership:  Inputs are views into the request's received bytes, its copies or memory regions.
+// The plan of a request: what is read, rotated and written, and where its arrays come from.
 #ifndef ROPE_SERVER_REQUEST_PLAN_H_
 #define ROPE_SERVER_REQUEST_PLAN_H_
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "kernels/backend/rotate_job.h"
 #include "kernels/frequencies/frequencies.h"
+#include "proto/wire/message_split.h"
 #include "proto/wire/wire_cursor.h"
-#include "server/request/array_source.h"
+#include "server/error.h"
+#include "server/memory/region.h"
 #include "server/request/layout.h"
 
 namespace rope::server {
+
+// ArraySource: the bytes of a request's arrays: payloads of its message, or parts of memory
+//              regions.
+//
+// Threading:  Confined to its owner.
+// Ownership:  The message must outlive it. Bytes that it finds stay valid as long as it says.
+
+// A part of a memory region.
+struct RegionPart {
+  std::shared_ptr<const Region> region;  // null: no region
+  uint64_t id = 0;
+  uint64_t offset = 0;  // in the region
+  int64_t bytes = 0;
+
+  // The address of the part, or null if the region is not mapped.
+  char* mapped() const {
+    const bool any = region != nullptr && region->mapped() != nullptr;
+    return any ? region->mapped() + offset : nullptr;
+  }
+};
+
+// Whether two parts share a byte.
+inline bool Overlap(const RegionPart& a, const RegionPart& b) {
+  if (a.region != b.region || a.bytes == 0 || b.bytes == 0) return false;
+  return a.offset < b.offset + static_cast<uint64_t>(b.bytes) &&
+         b.offset < a.offset + static_cast<uint64_t>(a.bytes);
+}
+
+// Whether the elements of an array came as packed bytes, and not as numbers.
+inline bool CameAsBytes(const v1::Array& array) {
+  return proto::HasPayload(array) || array.has_region();
+}
+
+class ArraySource {
+ public:
+  // Without memory regions.
+  explicit ArraySource(const proto::SplitMessage& message) : message_(message) {}
+  virtual ~ArraySource() = default;
+
+  // The payload of an array of the message. REQUIRES: proto::HasPayload(array).
+  const proto::FragmentedBytes& Payload(const v1::Array& array) const {
+    return proto::PayloadOf(array, message_);
+  }
+
+  // Finds the region of `part` by its id, and returns the part's bytes. Bytes of a mapped region
+  // are valid while part.region is held; bytes of any other region are a copy that lives as long as
+  // the request. `field` names the part. INVALID_ARGUMENT: this array may not be in a region.
+  virtual absl::StatusOr<proto::FragmentedBytes> Find(RegionPart& /*part*/,
+                                                      absl::string_view field) {
+    return InvalidField(field, "a region", "raw or numbers");
+  }
+
+ private:
+  const proto::SplitMessage& message_;
+};
+
+// Plan: a validated request with all names resolved, which is all that the executor needs. Knows
+// neither Protobuf messages nor gRPC.
+//
+// Threading:  Values.
+// Ownership:  Inputs are views into the request's received bytes, its copies or memory regions.
 
 // A range of heads of a packed tensor with the same role.
 struct HeadSpan {
@@ -31,7 +93,7 @@ struct HeadSpan {
   size_t row_set = 0;  // index into Plan::row_sets; meaningful if `rotates`
 };
 
-// Where the result of a tensor goes: SetDestinations (destination.h).
+// Where the result of a tensor goes: SetDestinations (region_resolver.h).
 enum class Destination {
   kReply,          // a pooled buffer, which the reply takes
   kReceivedBytes,  // over the received bytes of the tensor, which the reply takes

@@ -16,8 +16,8 @@
 #include "absl/strings/string_view.h"
 #include "rope/v1/rotate.pb.h"
 #include "server/limits.h"
-#include "server/request/array_source.h"
 #include "server/request/layout.h"
+#include "server/request/plan.h"
 
 namespace rope::server {
 

@@ -1,26 +1,33 @@
-// PreparedRotation: a request without the values that each call brings, validated once.
-//
-// Threading:  Functions; a PreparedRotation is immutable.
-// Errors:     Prepare: as Validate, with the path of the field in the PrepareRequest. BeginCall:
-//             INVALID_ARGUMENT: the call sets a field that is no value.
+// Prepared rotations: what repeated requests have in common, and those that a session keeps.
 #ifndef ROPE_SERVER_REQUEST_PREPARED_ROTATION_H_
 #define ROPE_SERVER_REQUEST_PREPARED_ROTATION_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/container/node_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "proto/mutex.h"
 #include "proto/wire/message_split.h"
 #include "rope/v1/prepare.pb.h"
+#include "server/limits.h"
 #include "server/models/model_registry.h"
-#include "server/request/array_source.h"
 #include "server/request/plan.h"
 #include "server/request/token_runs.h"
 
 namespace rope::server {
+
+// PreparedRotation: a request without the values that each call brings, validated once.
+//
+// Threading:  Functions; a PreparedRotation is immutable.
+// Errors:     Prepare: as Validate, with the path of the field in the PrepareRequest. BeginCall:
+//             INVALID_ARGUMENT: the call sets a field that is no value.
 
 struct PreparedRotation {
   std::string id;
@@ -41,6 +48,64 @@ absl::StatusOr<std::shared_ptr<const PreparedRotation>> Prepare(const v1::Prepar
 // Begins the plan of a call: the prepared plan, with the call's length of the open axis.
 // PlanElements and PlanPositions (validate.h) fill the rest.
 absl::Status BeginCall(const PreparedRotation& prepared, const v1::RotateRequest& call, Plan& plan);
+
+// PreparedRotations: the prepared requests by their ids.
+//
+// A look-up takes the reader lock and notes the time of use in an atomic. Keep takes the writer
+// lock; where a bound is passed it drops entries, the least recently used first: those of the same
+// session if the session is above its half, else of all. Calls under way hold their entry.
+//
+// Threading:  Thread-safe.
+// Errors:     Find: NOT_FOUND. Keep: RESOURCE_EXHAUSTED.
+// Limits:     entries_max and bytes_max of Options, and half of each for the entries that one
+//             session has prepared.
+
+class PreparedRotations {
+ public:
+  struct Options {
+    int64_t entries_max = limits::kPreparedMax;
+    int64_t bytes_max = limits::kPreparedBytesMax;
+  };
+  struct Size {
+    int64_t entries = 0;
+    int64_t bytes = 0;
+  };
+
+  // `registry` must outlive it.
+  PreparedRotations(const ModelRegistry& registry, const Options& options)
+      : registry_(registry), options_(options) {}
+
+  // Keeps an entry, in place of an earlier one with the same id. RESOURCE_EXHAUSTED: it has more
+  // bytes than one session may have; it carries no retry delay, because waiting does not help.
+  absl::Status Keep(std::shared_ptr<const PreparedRotation> prepared, uint64_t session);
+
+  // NOT_FOUND: no such entry; it names a model, and a model was unregistered since.
+  absl::StatusOr<std::shared_ptr<const PreparedRotation>> Find(absl::string_view id);
+
+  Size size() const;
+  const Options& options() const { return options_; }
+
+ private:
+  struct Entry {
+    std::shared_ptr<const PreparedRotation> prepared;
+    uint64_t session = 0;
+    std::atomic<int64_t> used = 0;
+  };
+  using Entries = absl::node_hash_map<std::string, Entry>;
+
+  // The size of the entries of a session; of all entries without one.
+  Size SizeOf(std::optional<uint64_t> session) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  // Drops entries of the session, or of all, until they are within `most`.
+  void Shrink(std::optional<uint64_t> session, const Size& most)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const ModelRegistry& registry_;
+  const Options options_;
+  std::atomic<int64_t> clock_ = 0;  // counts look-ups
+  mutable proto::SharedMutex mutex_;
+  Entries entries_ ABSL_GUARDED_BY(mutex_);
+  Size all_ ABSL_GUARDED_BY(mutex_);  // of entries_
+};
 
 }  // namespace rope::server
 

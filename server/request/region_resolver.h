@@ -21,7 +21,7 @@
 #include "absl/status/status.h"
 #include "server/memory/buffer_pool.h"
 #include "server/memory/regions.h"
-#include "server/request/array_source.h"
+#include "server/request/plan.h"
 #include "server/request/request.h"
 
 namespace rope::server {
@@ -63,6 +63,14 @@ class RegionResolver::Source final : public ArraySource {
 
 // Copies outputs that were made in pooled memory to the POSIX objects that they belong in.
 absl::Status StoreOutputs(const Request& request);
+
+// SetDestinations: decides where the results of a request go.
+
+// Sets the destination of each tensor of a plan. Tensors that go to POSIX objects also get their
+// store_strides. Results of at least `overwrite_bytes_min` bytes overwrite received bytes that may
+// be overwritten and that they fit one for one. REQUIRES: the tensors have their elements, and
+// their places are checked.
+void SetDestinations(ReceivedBytes& received, int64_t overwrite_bytes_min, Plan& plan);
 
 }  // namespace rope::server
 

@@ -1,17 +1,9 @@
-// Request: one Rotate call on its way through the server, from received bytes to finished output.
-// Knows no gRPC.
-//
-//   Arrival -> Decoded (adapter) -> Plan (engine) -> Run (batcher, executor) -> done
-//
-// A message that cannot be decoded never becomes a request: its adapter answers with the Arrival.
-//
-// Threading:  Confined to its owner. Any thread may set `cancelled`.
-// Ownership:  Owns everything that it refers to. The destructor releases the permit, the received
-//             bytes and the output buffers.
+// A request from its arrival to its answer.
 #ifndef ROPE_SERVER_REQUEST_REQUEST_H_
 #define ROPE_SERVER_REQUEST_REQUEST_H_
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -21,7 +13,10 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/hash/hash.h"
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "kernels/tables/table_page.h"
 #include "proto/wire/message_arena.h"
@@ -32,9 +27,70 @@
 #include "server/memory/region.h"
 #include "server/request/plan.h"
 #include "server/request/prepared_rotation.h"
-#include "server/request/received_bytes.h"
 
 namespace rope::server {
+
+// ReceivedBytes: the bytes of a message as an adapter received them, in one or more fragments.
+//
+// Threading:  Confined to its owner.
+// Ownership:  Owns the bytes.
+
+class ReceivedBytes {
+ public:
+  virtual ~ReceivedBytes() = default;
+  // Where `part` of a fragment may be overwritten. Null: nowhere, because others may read the bytes
+  // or a reply cannot send them.
+  virtual char* Overwritable(std::string_view /*part*/) { return nullptr; }
+};
+
+// Session numbers. A session is a connection. Its requests carry the number, and the listener
+// computes the same number before the first request arrives.
+
+// The session number for gRPC's name of the peer. File descriptors are reused, and so are these
+// numbers: state of a single connection needs a unique token as well (RegionTable).
+inline uint64_t SessionOfPeer(absl::string_view peer) {
+  return absl::HashOf(peer);
+}
+
+// The session number of a connection that is handed to gRPC as descriptor `fd`.
+inline uint64_t SessionOfDescriptor(int fd) {
+  return SessionOfPeer(absl::StrCat("fd:", fd));
+}
+
+// LocalCall: a call whose request and reply pass through memory that the client and the server both
+// map.
+//
+// Threading:  Confined to the handler until Answer, which may be called on any thread.
+
+class LocalCall {
+ public:
+  virtual ~LocalCall() = default;
+  // The session of the connection that brought the memory.
+  virtual uint64_t session() const = 0;
+  // The time until the client's deadline.
+  virtual absl::Duration time_left() const = 0;
+  // Becomes true when the client has disconnected.
+  virtual const std::shared_ptr<std::atomic<bool>>& cancelled() const = 0;
+  virtual int64_t message_bytes() const = 0;
+  // Copies the request out of memory that the client may write at any time: two copies may differ.
+  // REQUIRES: the handler has not returned.
+  virtual std::string CopyMessage() const = 0;
+  virtual int64_t reply_bytes_max() const = 0;
+  // Sends the reply and ends the call, which must not be used afterwards. REQUIRES: `reply` has at
+  // most reply_bytes_max() bytes.
+  virtual void Answer(absl::StatusCode code, std::string_view reply) = 0;
+};
+
+// Request: one Rotate call on its way through the server, from received bytes to finished output.
+// Knows no gRPC.
+//
+//   Arrival -> Decoded (adapter) -> Plan (engine) -> Run (batcher, executor) -> done
+//
+// A message that cannot be decoded never becomes a request: its adapter answers with the Arrival.
+//
+// Threading:  Confined to its owner. Any thread may set `cancelled`.
+// Ownership:  Owns everything that it refers to. The destructor releases the permit, the received
+//             bytes and the output buffers.
 
 // How long the stages of a request took, in microseconds: rope.v1.StageTimes.
 struct StageTimes {

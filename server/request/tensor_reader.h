@@ -1,22 +1,43 @@
-// Reads rope.v1.Tensor messages into TensorPlans: first what stays the same in repeated requests,
-// then the elements.
-//
-// Threading:  Functions only.
-// Ownership:  Inputs are views into the request's received bytes or a region, which the plan holds,
-//             or the plan's own copies.
-// Errors:     INVALID_ARGUMENT: "tensors[0].layout: got X, want Y". RESOURCE_EXHAUSTED: more tokens
-//             than limits::kTokensMax. As ArraySource::Find.
+// Reads the tensors of a request, with their fused ops.
 #ifndef ROPE_SERVER_REQUEST_TENSOR_READER_H_
 #define ROPE_SERVER_REQUEST_TENSOR_READER_H_
 
 #include <cstdint>
+#include <optional>
+#include <string>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "rope/v1/rotate.pb.h"
-#include "server/request/array_source.h"
 #include "server/request/plan.h"
 
 namespace rope::server {
+
+// Reads the fused ops of a request: RMS norm, scales and fp8 output, which run in the same pass
+// over memory as the rotation (kernels/backend/rotate_job.h).
+//
+// Errors:     INVALID_ARGUMENT: a number that is not finite or does not fit float32; a norm or
+//             scale together with head_ranges, or with an operation that does not support it.
+
+// Fills norm, scale and output_scale of a tensor whose dtypes and layout are set.
+absl::Status ReadFusedOps(const v1::Tensor& tensor, v1::Operation operation, ArraySource& source,
+                          const std::string& path, TensorPlan& plan);
+
+// If tensors have llama4_scaling_beta, sets the plan's token_scaling and marks these tensors.
+// `original_length`: the config's, if it has one.
+absl::Status ReadTokenScaling(const v1::RotateRequest& message,
+                              std::optional<int64_t> original_length, Plan& plan);
+
+// Fills the token_scales of a plan with token_scaling. `positions`: by token.
+absl::Status PlanTokenScales(absl::Span<const int64_t> positions, Plan& plan);
+
+// Reads rope.v1.Tensor messages into TensorPlans: first what stays the same in repeated requests,
+// then the elements.
+//
+// Ownership:  Inputs are views into the request's received bytes or a region, which the plan holds,
+//             or the plan's own copies.
+// Errors:     INVALID_ARGUMENT: "tensors[0].layout: got X, want Y". RESOURCE_EXHAUSTED: more tokens
+//             than limits::kTokensMax. As ArraySource::Find.
 
 // Sets the plan's tensors without their elements, its number of tokens and its bytes per token.
 // `source`: of norm weights.

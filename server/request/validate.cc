@@ -8,10 +8,8 @@
 #include "server/limits.h"
 #include "server/models/rope_spec.h"
 #include "server/request/explicit_rows.h"
-#include "server/request/fused_ops.h"
-#include "server/request/plan_reposition.h"
-#include "server/request/plan_rotation.h"
 #include "server/request/positions.h"
+#include "server/request/rotation_plan.h"
 #include "server/request/tensor_reader.h"
 
 namespace rope::server {

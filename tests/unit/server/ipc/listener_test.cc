@@ -22,7 +22,7 @@
 #include "proto/ipc/hello.h"
 #include "proto/mutex.h"
 #include "server/ipc/ring_loop.h"
-#include "server/request/session.h"
+#include "server/request/request.h"
 #include "tests/support/raw_ring.h"
 #include "tests/support/shared_memory.h"
 #include "tests/support/status_matchers.h"

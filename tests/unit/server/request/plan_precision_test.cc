@@ -12,7 +12,7 @@
 #include "kernels/dtype/element.h"
 #include "server/engine/executor.h"
 #include "server/limits.h"
-#include "server/request/plan_rotation.h"
+#include "server/request/rotation_plan.h"
 #include "server/request/validate.h"
 #include "tests/support/received_request.h"
 #include "tests/support/status_matchers.h"

@@ -1,4 +1,4 @@
-#include "server/request/destination.h"
+#include "server/request/region_resolver.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

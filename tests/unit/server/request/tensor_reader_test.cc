@@ -1,4 +1,4 @@
-#include "server/request/fused_ops.h"
+#include "server/request/tensor_reader.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // The effect of a config's switches on tensors, from request to rotated numbers.
-#include "server/request/plan_rotation.h"
+#include "server/request/rotation_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
