@@ -9,10 +9,14 @@
 #include "absl/strings/str_join.h"
 #include "proto/version.h"
 #include "server/error.h"
-#include "server/revision.h"
 #include "server/telemetry/log.h"
 
 namespace rope::server {
+
+const char* Revision() {
+  return ROPE_REVISION_TEXT;  // CMakeLists.txt
+}
+
 namespace {
 
 using FileReport = ModelRegistry::FileReport;

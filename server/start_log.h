@@ -1,8 +1,4 @@
-// The log lines of a server that has started: one line about what runs, then one about each thing
-// in its configuration that the operator should know.
-//
-// Threading:  Functions only.
-// Limits:     kModelsShown names in the first line; kWarningsShown warnings of each model.
+// The lines that a server logs when it starts.
 #ifndef ROPE_SERVER_START_LOG_H_
 #define ROPE_SERVER_START_LOG_H_
 
@@ -14,6 +10,16 @@
 #include "server/options.h"
 
 namespace rope::server {
+
+// The revision of the sources that this program was built from.
+
+// What CMake was told (ROPE_REVISION), or git's short hash when CMake last ran; else "unknown".
+const char* Revision();
+
+// The log lines of a server that has started: one line about what runs, then one about each thing
+// in its configuration that the operator should know.
+//
+// Limits:     kModelsShown names in the first line; kWarningsShown warnings of each model.
 
 inline constexpr size_t kModelsShown = 16;
 inline constexpr size_t kWarningsShown = 16;

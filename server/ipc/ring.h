@@ -22,7 +22,7 @@
 #include "proto/ipc/file_descriptor.h"
 #include "proto/ipc/ring.h"
 #include "proto/mutex.h"
-#include "server/memory/region.h"
+#include "server/memory/regions.h"
 #include "server/request/request.h"
 
 namespace rope::server {

@@ -1,3 +1,111 @@
+// RegisteredCounts: bounds the number of registered models and the memory that they keep, in total
+// and per owner (peers.h). One owner gets at most half of each bound, so that others can register
+// too.
+//
+// Threading:  Not thread-safe: ModelRegistry guards it with its lock.
+// Errors:     RESOURCE_EXHAUSTED: a bound is reached. It carries no retry delay, because waiting
+//             does not help.
+// Limits:     limits::kRegisteredModelsMax, the bytes that the constructor gets, and half of each
+//             per owner. One entry per owner that has a model.
+#ifndef ROPE_SERVER_MODELS_MODEL_REGISTRY_H_
+#define ROPE_SERVER_MODELS_MODEL_REGISTRY_H_
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kernels/compat/rope_readings.h"
+#include "kernels/config/layer_config.h"
+#include "proto/mutex.h"
+#include "rope/v1/admin.pb.h"
+#include "rope/v1/config.pb.h"
+#include "server/limits.h"
+#include "server/models/model.h"
+
+namespace rope::server {
+
+class RegisteredCounts {
+ public:
+  explicit RegisteredCounts(int64_t bytes_max) : bytes_max_(bytes_max) {}
+
+  // Counts one more model, unless a bound is reached.
+  absl::Status Add(const std::string& owner, int64_t bytes);
+  // REQUIRES: the model was added.
+  void Remove(const std::string& owner, int64_t bytes);
+
+  int64_t bytes() const { return all_.bytes; }
+
+ private:
+  struct Count {
+    int64_t models = 0;
+    int64_t bytes = 0;
+  };
+
+  const int64_t bytes_max_;
+  Count all_;
+  absl::flat_hash_map<std::string, Count> by_owner_;
+};
+
+// SpecCache: what specs resolve to, by their keys. It drops what was added first when it is full.
+//
+// Threading:  Not thread-safe: ModelRegistry guards it with its lock.
+// Ownership:  Values are shared and outlive their eviction.
+// Limits:     limits::kSpecsMax values, and the bytes that the constructor gets.
+
+class SpecCache {
+ public:
+  // One of the pointers is set.
+  struct Value {
+    std::shared_ptr<const RopeEntry> entry = {};     // of a spec
+    std::shared_ptr<const RopeEntries> layers = {};  // of a spec with first_layer, for each layer
+    ModelPtr sub_config = {};                        // of a model: its sub-config, parsed
+    int64_t generation = 0;                          // of the model that the key names; 0: of none
+    int64_t bytes = 0;                               // of memory, without the key
+  };
+
+  explicit SpecCache(int64_t bytes_max) : bytes_max_(bytes_max) {}
+
+  // Null: no such value.
+  const Value* Find(const std::string& key) const;
+  // The entry of a spec with this config_id; null: none is kept.
+  std::shared_ptr<const RopeEntry> FindId(const std::string& config_id) const;
+  // Adds a value, unless the key has one, and returns the key's value. A value above the bound is
+  // returned and not kept.
+  Value Add(const std::string& key, Value value);
+  // Drops the values of a model.
+  void Forget(int64_t generation);
+
+  int64_t bytes() const { return bytes_; }
+  int64_t bytes_max() const { return bytes_max_; }
+
+ private:
+  // The entry of a config_id, and the number of specs that have this config_id. Their entries have
+  // equal embeddings, but may differ in warnings and in the field that errors name.
+  struct Named {
+    std::shared_ptr<const RopeEntry> entry;
+    int64_t specs = 0;
+  };
+
+  void Drop(const std::string& key);
+
+  const int64_t bytes_max_;
+  absl::flat_hash_map<std::string, Value> values_;
+  absl::flat_hash_map<std::string, Named> by_config_id_;
+  std::deque<std::string> oldest_first_;  // keys of values_
+  int64_t bytes_ = 0;
+};
+
 // ModelRegistry: resolves a rope.v1.RopeSpec to a rotary embedding. It knows the presets (by each
 // of their names, see kernels::FindPreset), the operator's --model files, which may take any name
 // of a preset, the models that callers registered, and the config_ids that Describe returned. It
@@ -12,32 +120,6 @@
 // Errors:     INVALID_ARGUMENT: several alternatives or none, an invalid config. NOT_FOUND: no such
 //             model or config_id. RESOURCE_EXHAUSTED: a config_json that is too long.
 // Limits:     Of cached specs: see SpecCache. Of registered models: see RegisteredCounts.
-#ifndef ROPE_SERVER_MODELS_MODEL_REGISTRY_H_
-#define ROPE_SERVER_MODELS_MODEL_REGISTRY_H_
-
-#include <atomic>
-#include <limits>
-#include <map>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
-
-#include "absl/base/thread_annotations.h"
-#include "absl/status/statusor.h"
-#include "absl/types/span.h"
-#include "kernels/compat/rope_readings.h"
-#include "kernels/config/layer_config.h"
-#include "proto/mutex.h"
-#include "rope/v1/admin.pb.h"
-#include "rope/v1/config.pb.h"
-#include "server/limits.h"
-#include "server/models/model.h"
-#include "server/models/registered_counts.h"
-#include "server/models/rope_entry.h"
-#include "server/models/spec_cache.h"
-
-namespace rope::server {
 
 // RESOURCE_EXHAUSTED, of `field`: the embeddings of the layers of a request, or of a registered
 // model, have together more bytes than limits::kLayersBytesMax.

@@ -18,7 +18,7 @@
 #include "proto/wire/message_split.h"
 #include "proto/wire/wire_cursor.h"
 #include "server/error.h"
-#include "server/memory/region.h"
+#include "server/memory/regions.h"
 #include "server/request/layout.h"
 
 namespace rope::server {

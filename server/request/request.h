@@ -24,7 +24,7 @@
 #include "rope/v1/rotate.pb.h"
 #include "server/memory/admission.h"
 #include "server/memory/buffer_pool.h"
-#include "server/memory/region.h"
+#include "server/memory/regions.h"
 #include "server/request/plan.h"
 #include "server/request/prepared_rotation.h"
 

@@ -5,17 +5,135 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <set>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/config/presets.h"
+#include "proto/wire/rope_config.h"
 #include "server/error.h"
 #include "server/limits.h"
-#include "proto/wire/rope_config.h"
 #include "server/models/rope_spec.h"
 #include "tests/support/status_matchers.h"
 
 namespace rope::server {
 namespace {
+
+using ::rope::testing::IsOk;
+using ::rope::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
+
+TEST(RegisteredCountsTest, OneOwnerGetsHalfOfThePlaces) {
+  RegisteredCounts counts(limits::kRegisteredBytesMax);
+  for (int64_t i = 0; i < limits::kRegisteredModelsMax / 2; ++i) {
+    ASSERT_THAT(counts.Add("uid:1", 1), IsOk());
+  }
+  EXPECT_THAT(counts.Add("uid:1", 1),
+              StatusIs(kExhausted, HasSubstr("name: got registered model number 513 of this "
+                                             "client, want at most 512")));
+  for (int64_t i = 0; i < limits::kRegisteredModelsMax / 2; ++i) {
+    ASSERT_THAT(counts.Add("uid:2", 1), IsOk());
+  }
+  EXPECT_THAT(counts.Add("uid:3", 1),
+              StatusIs(kExhausted,
+                       AllOf(HasSubstr("number 1025, want at most 1024"), Not(HasSubstr("uid")))));
+  counts.Remove("uid:1", 1);
+  EXPECT_THAT(counts.Add("uid:3", 1), IsOk());
+  EXPECT_THAT(counts.Add("uid:1", 1), StatusIs(kExhausted, HasSubstr("number 1025")));
+  counts.Remove("uid:2", 1);
+  EXPECT_THAT(counts.Add("uid:1", 1), IsOk()) << "its own place is free again";
+}
+
+TEST(RegisteredCountsTest, OneOwnerGetsHalfOfTheBytes) {
+  RegisteredCounts counts(limits::kRegisteredBytesMax);
+  constexpr int64_t kHalf = limits::kRegisteredBytesMax / 2;
+  ASSERT_THAT(counts.Add("uid:1", kHalf - 1), IsOk());
+  EXPECT_THAT(
+      counts.Add("uid:1", 2),
+      StatusIs(kExhausted, HasSubstr("rope: got 2 bytes of memory in addition to 8388607 of "
+                                     "registered models of this client, want at most "
+                                     "8388608")));
+  ASSERT_THAT(counts.Add("uid:1", 1), IsOk());
+  ASSERT_THAT(counts.Add("uid:2", kHalf), IsOk());
+  EXPECT_THAT(
+      counts.Add("uid:3", 1),
+      StatusIs(kExhausted, HasSubstr("in addition to 16777216 of registered models, want")));
+  counts.Remove("uid:2", kHalf);
+  EXPECT_THAT(counts.Add("uid:3", kHalf), IsOk());
+}
+
+TEST(RegisteredCountsTest, ModelsWithoutBytesCountToo) {
+  RegisteredCounts counts(limits::kRegisteredBytesMax);
+  ASSERT_THAT(counts.Add("uid:1", 0), IsOk());
+  counts.Remove("uid:1", 0);
+  for (int64_t i = 0; i < limits::kRegisteredModelsMax / 2; ++i) {
+    ASSERT_THAT(counts.Add("uid:1", 0), IsOk());
+  }
+  EXPECT_THAT(counts.Add("uid:1", 0), StatusIs(kExhausted, HasSubstr("number 513")));
+}
+
+SpecCache::Value Value(int64_t bytes, int64_t generation = 0) {
+  return {
+      .layers = std::make_shared<const RopeEntries>(), .generation = generation, .bytes = bytes};
+}
+
+TEST(SpecCacheTest, FirstValueOfAKeyStays) {
+  SpecCache cache(limits::kMiB);
+  EXPECT_EQ(cache.Find("a"), nullptr);
+  const SpecCache::Value first = cache.Add("a", Value(1));
+  EXPECT_EQ(cache.Add("a", Value(2)).layers, first.layers);
+  ASSERT_NE(cache.Find("a"), nullptr);
+  EXPECT_EQ(cache.Find("a")->layers, first.layers);
+}
+
+TEST(SpecCacheTest, OldestGoFirstWhenTheBytesAreUsedUp) {
+  SpecCache cache(100'000);
+  for (int i = 0; i < 10; ++i) cache.Add(absl::StrCat(i), Value(30'000));
+  EXPECT_EQ(cache.Find("6"), nullptr);
+  EXPECT_NE(cache.Find("7"), nullptr);
+  EXPECT_NE(cache.Find("9"), nullptr);
+  EXPECT_GE(cache.bytes(), 90'000);
+  EXPECT_LE(cache.bytes(), 100'000);
+}
+
+TEST(SpecCacheTest, KeysCountToo) {
+  SpecCache cache(100'000);
+  cache.Add("a", Value(1));
+  const int64_t bytes = cache.bytes();
+  cache.Add(std::string(60'000, 'b'), Value(1));
+  EXPECT_EQ(cache.bytes(), bytes) << "the long key does not fit, because it is kept twice";
+  cache.Add(std::string(49'800, 'b'), Value(1));
+  EXPECT_EQ(cache.Find("a"), nullptr) << "nor do both";
+}
+
+TEST(SpecCacheTest, ValueAboveTheBoundIsReturnedAndNotKept) {
+  SpecCache cache(100'000);
+  cache.Add("b", Value(1));
+  const int64_t bytes = cache.bytes();
+  const SpecCache::Value large = Value(200'000);
+  EXPECT_EQ(cache.Add("a", large).layers, large.layers);
+  EXPECT_EQ(cache.Find("a"), nullptr);
+  EXPECT_NE(cache.Find("b"), nullptr) << "it takes no other's place";
+  EXPECT_EQ(cache.bytes(), bytes);
+}
+
+TEST(SpecCacheTest, ValuesOfAModelAreForgotten) {
+  SpecCache cache(limits::kMiB);
+  cache.Add("a", Value(1, 7));
+  cache.Add("b", Value(1, 8));
+  cache.Add("c", Value(1, 7));
+  cache.Forget(7);
+  EXPECT_EQ(cache.Find("a"), nullptr);
+  EXPECT_NE(cache.Find("b"), nullptr);
+  EXPECT_EQ(cache.Find("c"), nullptr);
+  cache.Forget(8);
+  EXPECT_EQ(cache.bytes(), 0);
+}
 
 using ::rope::testing::IsOk;
 using ::rope::testing::StatusIs;
