@@ -14,7 +14,7 @@
 #include "kernels/config/config_json.h"
 #include "kernels/config/model_file.h"
 #include "kernels/config/presets.h"
-#include "kernels/config/validate_config.h"
+#include "kernels/config/rope_config.h"
 #include "kernels/describe.h"
 #include "kernels/status_macros.h"
 #include "proto/error.h"

@@ -10,7 +10,6 @@
 #include "absl/strings/str_format.h"
 #include "kernels/config/model_types.h"
 #include "kernels/config/rope_config.h"
-#include "kernels/config/rope_formulas.h"
 #include "kernels/str_cat.h"
 
 namespace rope::kernels {

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_join.h"
 #include "kernels/compat/engine_table.h"
-#include "kernels/config/rope_formulas.h"
+#include "kernels/config/rope_config.h"
 #include "kernels/error.h"
 #include "kernels/frequencies/inverse_frequencies.h"
 #include "kernels/str_cat.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "kernels/config/rope_formulas.h"
+#include "kernels/config/rope_config.h"
 #include "kernels/str_cat.h"
 
 namespace rope::kernels {

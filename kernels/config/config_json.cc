@@ -4,15 +4,12 @@
 #include <iterator>
 #include <utility>
 
+#include "kernels/config/config_json_document.h"
 #include "kernels/config/config_json_entry.h"
 #include "kernels/config/config_json_layers.h"
-#include "kernels/config/config_json_per_layer.h"
 #include "kernels/config/json_fields.h"
 #include "kernels/config/kept_bytes.h"
-#include "kernels/config/model_defaults.h"
-#include "kernels/config/model_remarks.h"
 #include "kernels/config/model_types.h"
-#include "kernels/config/sub_configs.h"
 #include "kernels/error.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"

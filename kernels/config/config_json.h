@@ -2,7 +2,7 @@
 //              one.
 //
 // A composite file is read by its text_config, or by the sub-config that the caller names
-// (sub_configs.h).
+// (config_json_document.h).
 //
 // Supported spellings are the old one (rope_scaling, type, a separate base for sliding layers in
 // rope_local_base_freq, local_rope_theta or swa_rope_theta) and the new one (rope_parameters,
@@ -27,7 +27,6 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/config/layer_config.h"
-#include "kernels/config/layer_types.h"
 
 namespace rope::kernels {
 

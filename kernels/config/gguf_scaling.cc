@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/config/gguf_architectures.h"
-#include "kernels/config/rope_formulas.h"
+#include "kernels/config/rope_config.h"
 #include "kernels/error.h"
 #include "kernels/status_macros.h"
 #include "kernels/str_cat.h"

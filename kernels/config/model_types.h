@@ -1,9 +1,6 @@
-// What is known of a model_type: facts of its model's code that a config.json does not state. The
-// facts are data, one entry per model_type, in model_types.json.
+// Completes a config.json with what its model_type implies. Internal to config_json.
 //
-// How to add a model_type: README.md, "How to add".
-//
-// Threading:  Immutable; any thread.
+// Threading:  Pure functions; any thread.
 #ifndef ROPE_KERNELS_CONFIG_MODEL_TYPES_H_
 #define ROPE_KERNELS_CONFIG_MODEL_TYPES_H_
 
@@ -17,10 +14,43 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/config/json_fields.h"
+#include "kernels/config/remark.h"
 #include "kernels/config/rope_config.h"
 #include "kernels/dtype/pairing.h"
 
 namespace rope::kernels {
+
+// Adds keys to the model of `file` (its text_config, or the file itself): keys that its config
+// class spells differently get their usual names, and absent keys the class's defaults. Sizes are
+// added to complete files only, which is what Hugging Face writes, and to sub-configs; a fragment
+// without a head_dim takes the tensors'. Returns a note for each default that decides the
+// rotation.
+std::vector<Remark> CompleteModel(nlohmann::json& file, bool is_sub_config);
+
+// Whether `config` has a key of rope parameters. A null value counts as absent.
+bool StatesParameters(const nlohmann::json& config);
+
+// What is said of a config.json by the name of its model and by keys of other model code. Internal
+// to config_json.
+//
+// Threading:  Pure functions; any thread.
+
+// What the code of a model without rotary embedding has in its place: "learned positions". Empty:
+// the model rotates, or is not known, or the file states rope parameters.
+std::string_view PositionsInsteadOfRope(std::string_view model_type, const JsonFields& model);
+
+// Adds a remark if nothing is known of `model_type`, or if its code is in the model's repository,
+// and one for each key of `model` by which such code changes the rotation.
+void RemarkModel(std::string_view model_type, const JsonFields& model,
+                 std::vector<Remark>& remarks);
+
+// What is known of a model_type: facts of its model's code that a config.json does not state. The
+// facts are data, one entry per model_type, in model_types.json.
+//
+// How to add a model_type: README.md, "How to add".
+//
+// Threading:  Immutable; any thread.
 
 // How the frequencies of a head of d channels are given to the axes of an image (rope_type axial).
 // h is the row of a patch, w its column; n = d/4.

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "kernels/config/rope_formulas.h"
+#include "kernels/config/rope_config.h"
 
 namespace rope::kernels {
 namespace {

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/config/kept_bytes.h"
 #include "kernels/config/presets.h"
-#include "kernels/config/validate_config.h"
+#include "kernels/config/rope_config.h"
 #include "kernels/status_macros.h"
 #include "proto/nearest_name.h"
 #include "proto/wire/message_hash.h"

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/config/validate_config.h"
+#include "kernels/config/rope_config.h"
 #include "tests/support/status_matchers.h"
 
 namespace rope::kernels {

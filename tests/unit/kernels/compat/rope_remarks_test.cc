@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include "kernels/config/rope_config.h"
-#include "kernels/config/validate_config.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/kernels/config/remark_texts.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "kernels/config/config_json.h"
-#include "kernels/config/model_defaults.h"
+#include "kernels/config/model_types.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/kernels/config/remark_texts.h"
 
@@ -15,8 +15,8 @@ namespace {
 
 using ::rope::testing::IsOk;
 using ::rope::testing::StatusIs;
-using ::testing::Contains;
 using ::rope::testing::TextsOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;

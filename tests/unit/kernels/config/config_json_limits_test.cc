@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/config/config_json.h"
-#include "kernels/config/validate_config.h"
+#include "kernels/config/rope_config.h"
 #include "tests/support/status_matchers.h"
 
 namespace rope::kernels {

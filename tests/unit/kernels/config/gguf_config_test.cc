@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/config/gguf_architectures.h"
-#include "kernels/config/validate_config.h"
+#include "kernels/config/rope_config.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/kernels/config/remark_texts.h"

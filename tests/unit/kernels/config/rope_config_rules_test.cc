@@ -14,7 +14,6 @@
 #include "kernels/compat/rope_remarks.h"
 #include "kernels/config/config_json.h"
 #include "kernels/config/rope_config.h"
-#include "kernels/config/validate_config.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/kernels/config/remark_texts.h"
 

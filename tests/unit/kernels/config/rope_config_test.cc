@@ -7,7 +7,6 @@
 #include <functional>
 #include <limits>
 
-#include "kernels/config/validate_config.h"
 #include "tests/support/status_matchers.h"
 
 namespace rope::kernels {

@@ -1,4 +1,4 @@
-#include "kernels/config/config_json_axes.h"
+#include "kernels/config/config_json_entry.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "kernels/config/sub_configs.h"
+#include "kernels/config/config_json_document.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
