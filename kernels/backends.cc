@@ -5,7 +5,6 @@
 #include "kernels/backend/backend_reference.h"
 #include "kernels/check.h"
 #include "kernels/error.h"
-#include "kernels/str_cat.h"
 #if defined(ROPE_HAVE_CPU_BACKEND)
 #include "kernels/backend/cpu/cpu_backend.h"
 #endif

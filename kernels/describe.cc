@@ -11,7 +11,6 @@
 #include "kernels/compat/rope_remarks.h"
 #include "kernels/error.h"
 #include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
 
 namespace rope::kernels {
 namespace {

@@ -12,7 +12,6 @@
 #include "kernels/config/rope_config.h"
 #include "kernels/error.h"
 #include "kernels/frequencies/inverse_frequencies.h"
-#include "kernels/str_cat.h"
 
 namespace rope::kernels {
 namespace {

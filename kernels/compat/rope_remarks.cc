@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_format.h"
 #include "kernels/config/rope_config.h"
-#include "kernels/str_cat.h"
+#include "kernels/error.h"
 
 namespace rope::kernels {
 namespace {

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "kernels/error.h"
-#include "kernels/str_cat.h"
 
 namespace rope::kernels {
 

@@ -12,7 +12,6 @@
 #include "kernels/config/model_types.h"
 #include "kernels/error.h"
 #include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
 #include "proto/nearest_name.h"
 
 namespace rope::kernels {

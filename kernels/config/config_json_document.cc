@@ -10,7 +10,6 @@
 #include "kernels/config/rope_config.h"
 #include "kernels/error.h"
 #include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
 #include "proto/nearest_name.h"
 
 namespace rope::kernels {

@@ -6,7 +6,6 @@
 #include "absl/strings/numbers.h"
 #include "kernels/error.h"
 #include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
 
 namespace rope::kernels {
 

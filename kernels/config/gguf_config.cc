@@ -15,7 +15,6 @@
 #include "kernels/config/gguf_scaling.h"
 #include "kernels/error.h"
 #include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
 
 namespace rope::kernels {
 namespace {

@@ -1,7 +1,6 @@
 #include "kernels/config/gguf_fields.h"
 
 #include "kernels/error.h"
-#include "kernels/str_cat.h"
 
 namespace rope::kernels {
 namespace {

@@ -13,7 +13,6 @@
 #include "kernels/config/rope_config.h"
 #include "kernels/error.h"
 #include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
 
 namespace rope::kernels {
 namespace {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "kernels/config/gguf_architectures.h"
+#include "kernels/error.h"
 #include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
 
 namespace rope::kernels {
 namespace {

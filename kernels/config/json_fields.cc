@@ -9,7 +9,6 @@
 #include "absl/status/status.h"
 #include "kernels/error.h"
 #include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
 
 namespace rope::kernels {
 namespace {

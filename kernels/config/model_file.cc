@@ -12,7 +12,6 @@
 #include "kernels/config/json_fields.h"
 #include "kernels/error.h"
 #include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
 
 namespace rope::kernels {
 namespace {

@@ -10,7 +10,7 @@
 #include "kernels/check.h"
 #include "kernels/config/embedded_data.h"
 #include "kernels/config/json_fields.h"
-#include "kernels/str_cat.h"
+#include "kernels/error.h"
 #include "proto/nearest_name.h"
 
 namespace rope::kernels {

@@ -13,7 +13,6 @@
 #include "kernels/frequencies/eager_rows.h"
 #include "kernels/frequencies/inverse_frequencies.h"
 #include "kernels/status_macros.h"
-#include "kernels/str_cat.h"
 
 namespace rope::kernels {
 namespace {

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "kernels/dtype/element.h"
-#include "kernels/tables/difference_rows.h"
+#include "kernels/tables/derived_rows.h"
 
 namespace rope::kernels {
 namespace {

@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "kernels/error.h"
-#include "kernels/str_cat.h"
 
 namespace rope::kernels {
 namespace {

@@ -5,10 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/backend/channel_order.h"
+#include "kernels/backend/rotate_job.h"
 #include "kernels/status_macros.h"
-#include "kernels/tables/difference_rows.h"
-#include "kernels/tables/mrope_rows.h"
+#include "kernels/tables/derived_rows.h"
 #include "server/engine/job_tiler.h"
 #include "server/error.h"
 #include "server/limits.h"

@@ -4,7 +4,7 @@
 #include <iterator>
 #include <limits>
 
-#include "kernels/checked_math.h"
+#include "kernels/check.h"
 #include "kernels/dtype/dtype.h"
 #include "kernels/tables/page_builder.h"
 #include "proto/wire/message_split.h"

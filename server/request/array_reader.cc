@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/checked_math.h"
+#include "kernels/check.h"
 #include "kernels/dtype/element.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "kernels/checked_math.h"
+#include "kernels/check.h"
 #include "server/error.h"
 
 namespace rope::server {

@@ -20,7 +20,7 @@
 
 #include "absl/strings/str_format.h"
 #include "kernels/backend/backend.h"
-#include "kernels/backend/channel_order.h"
+#include "kernels/backend/rotate_job.h"
 #include "kernels/backend/worker_pool.h"
 #include "kernels/backends.h"
 #include "kernels/check.h"

@@ -12,7 +12,7 @@
 #include "absl/types/span.h"
 #include "kernels/config/config_json.h"
 #include "kernels/frequencies/frequencies.h"
-#include "kernels/tables/mrope_rows.h"
+#include "kernels/tables/derived_rows.h"
 #include "kernels/tables/table_cache.h"
 #include "tests/conformance/implementations.h"
 #include "tests/conformance/rotation.h"

@@ -1,4 +1,4 @@
-#include "kernels/backend/channel_order.h"
+#include "kernels/backend/rotate_job.h"
 
 #include <gtest/gtest.h>
 
