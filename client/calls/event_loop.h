@@ -6,7 +6,7 @@
 // have removed themselves, the thread ends.
 //
 // Threading:  EventQueue is thread-safe; events run on its thread, which sleeps while nothing
-//             happens. The thread is a callback thread of `owner` (callback_thread.h).
+//             happens. The thread is a callback thread of `owner` (waiter.h).
 // Ownership:  The thread, the calls and the EventLoop share the queue.
 #ifndef ROPE_CLIENT_CALLS_EVENT_LOOP_H_
 #define ROPE_CLIENT_CALLS_EVENT_LOOP_H_
@@ -20,9 +20,8 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "client/codec/borrowed_slices.h"
-#include "client/transport/callback_thread.h"
-#include "client/transport/event_handler.h"
+#include "client/codec/message_call.h"
+#include "client/transport/waiter.h"
 #include "proto/mutex.h"
 
 namespace rope::client {

@@ -6,7 +6,7 @@
 
 #include "client/codec/message_call.h"
 #include "client/error.h"
-#include "client/transport/timeout.h"
+#include "client/transport/waiter.h"
 #include "rope/v1/admin.pb.h"
 
 namespace rope::client {

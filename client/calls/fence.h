@@ -17,7 +17,7 @@
 
 #include <chrono>
 
-#include "client/memory/region_ids.h"
+#include "client/memory/region.h"
 #include "client/transport/stub.h"
 #include "rope/status.h"
 

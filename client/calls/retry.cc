@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "client/transport/timeout.h"
+#include "client/transport/waiter.h"
 
 namespace rope::client {
 namespace {

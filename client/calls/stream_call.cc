@@ -6,7 +6,7 @@
 #include "client/calls/prepare_call.h"
 #include "client/codec/preparation.h"
 #include "client/error.h"
-#include "client/transport/timeout.h"
+#include "client/transport/waiter.h"
 
 namespace rope::client {
 namespace {

@@ -33,8 +33,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "client/calls/event_loop.h"
-#include "client/codec/borrowed_slices.h"
 #include "client/codec/codec.h"
+#include "client/codec/message_call.h"
 #include "client/transport/connector.h"
 #include "proto/mutex.h"
 #include "rope/async.h"

@@ -13,7 +13,6 @@
 #include "client/codec/messages.h"
 #include "client/codec/placement.h"
 #include "client/codec/preparation.h"
-#include "client/codec/prepared_message.h"
 #include "client/error.h"
 #include "proto/error.h"
 #include "proto/ipc/ring.h"

@@ -24,11 +24,11 @@
 #include <utility>
 #include <vector>
 
-#include "client/codec/borrowed_slices.h"
+#include "client/codec/message_call.h"
 #include "client/codec/rotate_messages.h"
+#include "client/memory/arena_memory.h"
 #include "client/memory/output_pool.h"
 #include "client/memory/region.h"
-#include "client/memory/staged_run.h"
 #include "proto/wire/message_arena.h"
 #include "proto/wire/message_split.h"
 #include "rope/rotate.h"

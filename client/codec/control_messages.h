@@ -1,20 +1,35 @@
-// Converts requests and replies of the control plane to and from the messages of proto/rope/v1:
-// models, warm-up, regions, tables.
+// Codes the messages of grpc.health.v1.Health/Check without generated classes. A program may link
+// another copy of that schema beside this library; two copies in one descriptor pool end it.
 //
 // Threading:  Functions only.
-// Errors:     INVALID_ARGUMENT: as SetRope (messages.h); a range beside a list of positions.
-//             INTERNAL: an array whose bytes do not match its shape.
+// Errors:     INTERNAL: the reply cannot be parsed.
 #ifndef ROPE_CLIENT_CODEC_CONTROL_MESSAGES_H_
 #define ROPE_CLIENT_CODEC_CONTROL_MESSAGES_H_
+
+#include <grpcpp/support/byte_buffer.h>
 
 #include <string>
 #include <vector>
 
 #include "rope/client.h"
+#include "rope/describe.h"
+#include "rope/status.h"
 #include "rope/v1/admin.pb.h"
 #include "rope/v1/tables.pb.h"
 
 namespace rope::client {
+
+// The HealthCheckRequest of `service`; empty: the server as a whole.
+grpc::ByteBuffer HealthRequestOf(const std::string& service);
+
+// The status in a HealthCheckResponse. Skips unknown fields; a number without a name is kUnknown.
+Result<ServingStatus> ServingStatusOf(const Result<grpc::ByteBuffer>& reply);
+
+// Converts requests and replies of the control plane to and from the messages of proto/rope/v1:
+// models, warm-up, regions, tables.
+//
+// Errors:     INVALID_ARGUMENT: as SetRope (messages.h); a range beside a list of positions.
+//             INTERNAL: an array whose bytes do not match its shape.
 
 Result<v1::RegisterModelRequest> ToMessage(const std::string& name, const RopeSpec& rope);
 RegisteredModel FromMessage(const v1::RegisterModelResponse& message);

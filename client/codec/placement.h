@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "client/codec/rotate_messages.h"
+#include "client/memory/arena_memory.h"
 #include "client/memory/region.h"
-#include "client/memory/staged_run.h"
 
 namespace rope::client {
 

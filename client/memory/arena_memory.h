@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "client/memory/shared_memory.h"
@@ -55,6 +56,64 @@ class ArenaMemory {
   mutable proto::Mutex mu_;
   std::map<int64_t, int64_t> free_ ABSL_GUARDED_BY(mu_);  // offset -> bytes; no two ranges touch
   int64_t used_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+// StagedRun: the staging memory of one request, from its encoding until the results are copied out.
+//
+// A call that ends before the server has answered may leave the server at work on the run. Staging
+// memory has no fence (fence.h), so such a run is lost: no other request gets it. Once half of a
+// connection's staging memory is lost, Connector replaces the connection by one with new memory.
+//
+// Threading:  Thread-compatible.
+// Ownership:  Owns the run and shares the memory that contains it.
+
+class StagedRun {
+ public:
+  StagedRun() = default;  // empty
+  // nullopt: no free range is large enough.
+  static std::optional<StagedRun> Allocate(std::shared_ptr<ArenaMemory> memory, int64_t bytes) {
+    const Result<std::byte*> data = memory->Allocate(bytes);
+    if (!data.ok()) return std::nullopt;
+    StagedRun run;
+    run.memory_ = std::move(memory);
+    run.data_ = *data;
+    run.bytes_ = bytes;
+    return run;
+  }
+
+  StagedRun(StagedRun&& other) noexcept { Swap(other); }
+  StagedRun& operator=(StagedRun&& other) noexcept {
+    StagedRun moved(std::move(other));
+    Swap(moved);
+    return *this;
+  }
+  ~StagedRun() {
+    if (data_ != nullptr) memory_->GiveBack(data_, bytes_);
+  }
+
+  std::byte* data() const { return data_; }
+
+  // Called when the request failed with `status`. The run is lost, unless the status proves that
+  // the server has finished with it: kInternal and kUnknown prove nothing.
+  void NoteFailure(const Status& status) {
+    const bool is_servers_word = !status.detail().may_have_executed &&
+                                 status.code() != StatusCode::kInternal &&
+                                 status.code() != StatusCode::kUnknown;
+    if (data_ == nullptr || is_servers_word) return;
+    memory_->Lose(bytes_);
+    data_ = nullptr;
+  }
+
+ private:
+  void Swap(StagedRun& other) {
+    std::swap(memory_, other.memory_);
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+  }
+
+  std::shared_ptr<ArenaMemory> memory_;
+  std::byte* data_ = nullptr;
+  int64_t bytes_ = 0;
 };
 
 }  // namespace rope::client

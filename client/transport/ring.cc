@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "client/error.h"
-#include "client/transport/timeout.h"
 #include "client/transport/waiter.h"
 #include "proto/ipc/futex.h"
 

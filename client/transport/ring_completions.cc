@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "client/error.h"
-#include "client/transport/timeout.h"
+#include "client/transport/waiter.h"
 
 namespace rope::client {
 namespace {

@@ -8,7 +8,7 @@
 // The slot of a request that was given up is free again once the server has answered it.
 //
 // Threading:  Thread-safe. Requests complete on the thread of this object, a callback thread of
-//             `owner` (callback_thread.h), under no lock.
+//             `owner` (waiter.h), under no lock.
 // Ownership:  The destructor joins the thread. On that thread itself it does not wait: the thread
 //             ends after the current completion. REQUIRES: every request has completed.
 #ifndef ROPE_CLIENT_TRANSPORT_RING_COMPLETIONS_H_
@@ -23,8 +23,8 @@
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
-#include "client/transport/callback_thread.h"
 #include "client/transport/ring.h"
+#include "client/transport/waiter.h"
 #include "proto/ipc/ring.h"
 #include "proto/mutex.h"
 #include "rope/status.h"

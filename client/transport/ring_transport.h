@@ -7,11 +7,10 @@
 #include <memory>
 #include <utility>
 
-#include "client/transport/callback_thread.h"
 #include "client/transport/ring.h"
 #include "client/transport/ring_completions.h"
-#include "client/transport/rotate_transport.h"
 #include "client/transport/rpc_transport.h"
+#include "client/transport/waiter.h"
 
 namespace rope::client {
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/base/thread_annotations.h"
-#include "client/transport/event_handler.h"
+#include "client/transport/waiter.h"
 #include "proto/mutex.h"
 
 namespace rope::client {

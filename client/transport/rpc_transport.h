@@ -1,17 +1,70 @@
-// RpcTransport: each request of Rotate as a unary RPC.
+// RotateTransport: how the requests of Rotate reach the server of one session.
 //
-// Ownership:  Shares its channel. An attempt keeps itself alive from Start until its RPC has ended.
+//   RpcTransport   each request is a unary RPC
+//   RingTransport  each request takes a slot of the ring; one that does not fit, or that finds no
+//                  free slot, is a unary RPC
+//
+// Everything above it (retries, callbacks, preparations) is the same for all transports. To add
+// one: implement this interface, and let the connector (connector.h) choose it.
+//
+// Threading:  Thread-safe. REQUIRES: destroyed after every attempt has completed.
+// Errors:     The server's, DEADLINE_EXCEEDED, or UNAVAILABLE for a lost connection; with the last
+//             two `may_have_executed` is true unless the server says otherwise.
 #ifndef ROPE_CLIENT_TRANSPORT_RPC_TRANSPORT_H_
 #define ROPE_CLIENT_TRANSPORT_RPC_TRANSPORT_H_
 
+#include <grpcpp/completion_queue.h>
+
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <utility>
 
-#include "client/transport/rotate_transport.h"
+#include "client/codec/codec.h"
+#include "client/codec/message_call.h"
 #include "client/transport/stub.h"
+#include "rope/status.h"
 
 namespace rope::client {
+
+// One asynchronous attempt to get a request answered.
+class RotateAttempt {
+ public:
+  virtual ~RotateAttempt() = default;
+  // Sends the request. REQUIRES: called once.
+  virtual void Start() = 0;
+  // Asks for the end of the attempt. It completes in any case, with an error or with the reply if
+  // that comes first. May be called at any time, from any thread, and repeatedly.
+  virtual void Cancel() = 0;
+};
+
+class RotateTransport {
+ public:
+  // Receives the outcome of an attempt: once, possibly before RotateAttempt::Start has returned, on
+  // a callback thread of the connection (waiter.h).
+  using OnReply = std::function<void(Result<ReceivedReply>)>;
+
+  virtual ~RotateTransport() = default;
+
+  // How its requests are encoded.
+  virtual Route route() const = 0;
+
+  // Sends a request and waits for the reply on the calling thread. On return gRPC has given back
+  // all of `borrowed`, and request.message is empty.
+  virtual Result<ReceivedReply> Rotate(EncodedRotate& request, const BorrowedSlices& borrowed,
+                                       std::chrono::microseconds timeout) = 0;
+
+  // An attempt that its caller starts. Its RPC's event, if it makes one, arrives on `queue`.
+  // REQUIRES: `request` outlives Start.
+  virtual std::shared_ptr<RotateAttempt> NewAttempt(const EncodedRotate& request,
+                                                    std::chrono::microseconds timeout,
+                                                    grpc::CompletionQueue* queue,
+                                                    OnReply on_reply) = 0;
+};
+
+// RpcTransport: each request of Rotate as a unary RPC.
+//
+// Ownership:  Shares its channel. An attempt keeps itself alive from Start until its RPC has ended.
 
 class RpcTransport final : public RotateTransport {
  public:

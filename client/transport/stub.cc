@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "client/error.h"
-#include "client/transport/timeout.h"
 #include "client/transport/waiter.h"
 #include "proto/wire/error_details.h"
 

@@ -19,7 +19,7 @@
 #include <memory>
 #include <string>
 
-#include "client/codec/borrowed_slices.h"
+#include "client/codec/message_call.h"
 #include "rope/options.h"
 #include "rope/status.h"
 

@@ -6,6 +6,20 @@
 namespace rope::client {
 namespace {
 
+thread_local const CallbackOwner* owner_of_thread = nullptr;
+
+}  // namespace
+
+void EnterCallbackThread(const CallbackOwner& owner) {
+  owner_of_thread = &owner;
+}
+
+bool IsCallbackThreadOf(const CallbackOwner& owner) {
+  return owner_of_thread == &owner;
+}
+
+namespace {
+
 using std::chrono::microseconds;
 
 // Whether the control group limits this process to one processor or less.

@@ -1,10 +1,4 @@
-// Waiter: decides whether a waiting thread may poll for its answer before it sleeps.
-//
-// Polling is faster while processors are free. More polling threads than that take processor time
-// from the server for which they wait. So only half as many threads as processors may poll, for
-// ConnectOptions::spin each.
-//
-// Threading:  Thread-safe; counts all waiting threads of the process.
+// BoundedTimeout: a caller's timeout, bounded so that no clock overflows when it is added.
 #ifndef ROPE_CLIENT_TRANSPORT_WAITER_H_
 #define ROPE_CLIENT_TRANSPORT_WAITER_H_
 
@@ -16,6 +10,44 @@
 #include "rope/options.h"
 
 namespace rope::client {
+
+// At least 0, at most a day.
+template <typename Duration>
+std::chrono::microseconds BoundedTimeout(Duration timeout) {
+  return std::clamp<Duration>(timeout, Duration(0), std::chrono::hours(24));
+}
+
+// EventHandler: what a tag on a gRPC completion queue of the client points to.
+
+class EventHandler {
+ public:
+  // `ok`: as grpc::CompletionQueue::Next sets it.
+  virtual void OnEvent(bool ok) = 0;
+
+ protected:
+  ~EventHandler() = default;
+};
+
+// Marks the threads that run the callbacks of a connection. Such a thread must not wait for other
+// callbacks of the connection: some of them run on it, after the current one.
+//
+// Threading:  Thread-safe; each thread has its own mark.
+
+// Names a connection; its address is what counts.
+struct CallbackOwner {};
+
+// Marks the calling thread for the rest of its life. REQUIRES: `owner` outlives the thread.
+void EnterCallbackThread(const CallbackOwner& owner);
+// Whether the calling thread runs the callbacks of `owner`.
+bool IsCallbackThreadOf(const CallbackOwner& owner);
+
+// Waiter: decides whether a waiting thread may poll for its answer before it sleeps.
+//
+// Polling is faster while processors are free. More polling threads than that take processor time
+// from the server for which they wait. So only half as many threads as processors may poll, for
+// ConnectOptions::spin each.
+//
+// Threading:  Thread-safe; counts all waiting threads of the process.
 
 // How long a thread polls before it sleeps: ConnectOptions::spin, or its default.
 std::chrono::microseconds SpinOf(const ConnectOptions& options);

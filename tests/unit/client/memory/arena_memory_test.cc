@@ -4,10 +4,17 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <random>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "client/memory/shared_memory.h"
+#include "rope/arena.h"
+#include "rope/client.h"
+#include "tests/unit/client/fake_server.h"
 
 namespace rope::client {
 namespace {
@@ -98,6 +105,92 @@ TEST(ArenaMemoryTest, ThreadsGetMemoryOfTheirOwn) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(arena.used_bytes(), 0);
   EXPECT_TRUE(arena.Allocate(kBytes).ok());
+}
+
+std::shared_ptr<ArenaMemory> NewMemory() {
+  return std::make_shared<ArenaMemory>(
+      SharedMemory::CreateMemfd(4096, SharedMemory::Use::kStaging).value());
+}
+
+TEST(StagedRunTest, RunIsFreeOnceItsOwnerGoes) {
+  const auto memory = NewMemory();
+  {
+    std::optional<StagedRun> run = StagedRun::Allocate(memory, 1000);
+    ASSERT_TRUE(run.has_value());
+    EXPECT_FALSE(StagedRun::Allocate(memory, 4096).has_value());
+    StagedRun moved = *std::move(run);
+    EXPECT_NE(moved.data(), nullptr);
+    EXPECT_EQ(memory->used_bytes(), 1024);
+    moved = StagedRun();
+    EXPECT_EQ(memory->used_bytes(), 0);
+  }
+  EXPECT_EQ(memory->used_bytes(), 0);
+  EXPECT_EQ(memory->lost_bytes(), 0);
+}
+
+TEST(StagedRunTest, RunIsLostUnlessTheServerSaidThatItIsOver) {
+  const struct {
+    StatusCode code;
+    bool executed;
+    bool lost;
+  } cases[] = {
+      {StatusCode::kInvalidArgument, false, false}, {StatusCode::kResourceExhausted, false, false},
+      {StatusCode::kUnavailable, false, false},     {StatusCode::kUnavailable, true, true},
+      {StatusCode::kDeadlineExceeded, true, true},  {StatusCode::kCancelled, true, true},
+      {StatusCode::kInternal, false, true},         {StatusCode::kUnknown, false, true},
+  };
+  for (const auto& [code, executed, lost] : cases) {
+    const auto memory = NewMemory();
+    StagedRun run = *StagedRun::Allocate(memory, 64);
+    run.NoteFailure(Status(code, "x", {.may_have_executed = executed}));
+    run.NoteFailure(Status(code, "x", {.may_have_executed = executed}));
+    EXPECT_EQ(memory->lost_bytes(), lost ? 64 : 0) << Name(code);
+    run = StagedRun();
+    EXPECT_EQ(memory->used_bytes(), lost ? 64 : 0) << Name(code);
+  }
+}
+
+TEST(StagedRunTest, NothingIsLostOfNothing) {
+  StagedRun run;
+  run.NoteFailure(Status(StatusCode::kUnavailable, "x", {.may_have_executed = true}));
+  EXPECT_EQ(run.data(), nullptr);
+}
+
+class ArenaTest : public ::testing::Test {
+ protected:
+  Client Connected() const {
+    return Client::Connect(server_.target(), {.arena_bytes = 4096}).value();
+  }
+
+  FakeServer server_;
+};
+
+TEST_F(ArenaTest, SlotGivesItsMemoryBackOnce) {
+  const Arena arena = Connected().arena();
+  Slot slot = arena.Allocate(100).value();
+  EXPECT_EQ(slot.bytes(), 100);
+  EXPECT_EQ(arena.used_bytes(), 128);
+  Slot moved = std::move(slot);
+  EXPECT_EQ(arena.used_bytes(), 128);
+  moved = arena.Allocate(200).value();
+  EXPECT_EQ(arena.used_bytes(), 256);
+  moved = Slot();
+  EXPECT_EQ(arena.used_bytes(), 0);
+}
+
+TEST_F(ArenaTest, SlotOutlivesItsClient) {
+  std::optional<Client> client = Connected();
+  const Slot slot = client->arena().Allocate(4096).value();
+  client.reset();
+  static_cast<char*>(slot.data())[4095] = 1;
+}
+
+TEST_F(ArenaTest, SizesAtTheBounds) {
+  const Arena arena = Connected().arena();
+  EXPECT_EQ(arena.Allocate(0).value().data(), nullptr);
+  EXPECT_EQ(arena.Allocate(-1).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(arena.Allocate(4097).status().code(), StatusCode::kResourceExhausted);
+  EXPECT_TRUE(arena.Allocate(4096).ok());
 }
 
 }  // namespace

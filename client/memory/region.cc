@@ -1,4 +1,4 @@
-#include "client/memory/region_ids.h"
+#include "client/memory/region.h"
 
 #include <algorithm>
 #include <utility>
