@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -68,6 +69,26 @@ class Arguments {
   std::map<std::string, std::string, std::less<>> values_;
   std::vector<std::string> positional_;
 };
+
+// Reads and writes whole files.
+//
+// Errors:     NOT_FOUND: the file cannot be opened. OUT_OF_RANGE: it is larger than the limit.
+//             UNKNOWN: it cannot be written.
+
+// The path "-" means standard input.
+Result<std::string> ReadFile(const std::string& path, int64_t bytes_max);
+
+// Whether the file begins with GGUF's magic.
+bool IsGguf(const std::string& path);
+
+Status WriteFile(const std::string& path, absl::string_view first, absl::string_view second);
+
+// JSON as every command prints it.
+
+inline constexpr Flag kJsonFlag = {"json", FlagKind::kSwitch, "", "Print JSON."};
+
+// Indented, with a newline at the end. Text that is not UTF-8 is replaced.
+std::string JsonText(const nlohmann::ordered_json& json);
 
 }  // namespace rope::client
 

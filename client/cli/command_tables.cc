@@ -9,9 +9,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "client/cli/arguments.h"
 #include "client/cli/commands.h"
-#include "client/cli/files.h"
-#include "client/cli/json_output.h"
 #include "client/cli/npy.h"
 
 namespace rope::client {

@@ -10,8 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
-#include "client/cli/files.h"
-#include "client/cli/json_output.h"
+#include "client/cli/arguments.h"
 #include "proto/nearest_name.h"
 #include "proto/version.h"
 

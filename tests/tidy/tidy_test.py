@@ -125,9 +125,9 @@ class IncludeTest(TreeCase):
         self.include("server/grpc/rope_service.cc", "grpcpp/grpcpp.h", [])
 
     def test_command_line_tool_uses_public_headers(self):
-        self.include("client/cli/files.cc", "client/calls/retry.h",
+        self.include("client/cli/arguments.cc", "client/calls/retry.h",
                      ["may not include client/calls/retry.h"])
-        self.include("client/cli/files.cc", "rope/client.h", [])
+        self.include("client/cli/arguments.cc", "rope/client.h", [])
 
     def test_public_client_headers_name_nobody_elses_types(self):
         for header in ("grpcpp/grpcpp.h", "google/protobuf/message.h", "absl/status/status.h"):

@@ -8,11 +8,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "client/cli/arguments.h"
 #include "client/cli/commands.h"
 #include "client/cli/diagnose/believed_config.h"
 #include "client/cli/diagnose/diagnose.h"
 #include "client/cli/diagnose/diagnose_input.h"
-#include "client/cli/files.h"
 
 namespace rope::client {
 namespace {

@@ -4,10 +4,15 @@
 #ifndef ROPE_CLIENT_CLI_LINT_LINT_OUTPUT_H_
 #define ROPE_CLIENT_CLI_LINT_LINT_OUTPUT_H_
 
+#include <cstdint>
+#include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "client/cli/lint/lint.h"
+#include "rope/status.h"
 
 namespace rope::client {
 
@@ -21,6 +26,29 @@ std::string LintJson(const std::vector<FileReport>& reports);
 // One run, with all rules; readings and notes have the level note.
 // Files that cannot be read are notifications of the run.
 std::string LintSarif(const std::vector<FileReport>& reports);
+
+// Baseline: findings that a team has accepted, in a file beside its models, so that lint speaks of
+// new ones only. A finding is known again by its file, rule, sub-config and message, wherever its
+// line went.
+//
+// Threading:  A value; const access from any thread.
+// Limits:     64 MiB of JSON; ParseBaseline accepts any bytes.
+
+inline constexpr int64_t kBaselineBytesMax = int64_t{64} << 20;
+
+// File, rule, sub-config, message.
+using Baseline = std::set<std::tuple<std::string, std::string, std::string, std::string>>;
+
+Baseline BaselineOf(const std::vector<FileReport>& reports);
+
+// An array with an object a finding, sorted, one line each.
+std::string BaselineText(const Baseline& baseline);
+
+// INVALID_ARGUMENT: the text is no baseline.
+Result<Baseline> ParseBaseline(absl::string_view text);
+
+// Removes the findings of the baseline from the reports. Returns their number.
+int64_t RemoveKnown(const Baseline& baseline, std::vector<FileReport>& reports);
 
 }  // namespace rope::client
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "client/cli/arguments.h"
 #include "client/cli/commands.h"
-#include "client/cli/files.h"
 #include "client/cli/npy.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/unit/client/fake_prepare.h"

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "client/cli/arguments.h"
 #include "client/cli/commands.h"
-#include "client/cli/files.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/unit/client/fake_server.h"
 

@@ -7,7 +7,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "client/cli/files.h"
+#include "client/cli/arguments.h"
 
 namespace rope::client {
 namespace {

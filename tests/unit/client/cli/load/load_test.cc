@@ -5,9 +5,12 @@
 
 #include <atomic>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <set>
+#include <string>
 #include <vector>
 
+#include "client/cli/commands.h"
 #include "tests/unit/client/fake_server.h"
 
 namespace rope::client {
@@ -151,6 +154,95 @@ TEST_F(LoadTest, DurationEndsIt) {
   ASSERT_TRUE(result.ok());
   EXPECT_GE(result->seconds, 0.05);
   EXPECT_GT(result->latencies_us.size(), 1u);
+}
+
+using ::testing::HasSubstr;
+
+class CommandLoadTest : public ::testing::Test {
+ protected:
+  // The exit status; what was printed is in out_ and err_.
+  int Load(const std::vector<std::string>& flags) {
+    const std::string target = "--target=" + server_.target();
+    std::vector<absl::string_view> arguments = {"load", target};
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    ::testing::internal::CaptureStdout();
+    ::testing::internal::CaptureStderr();
+    const int exit_status = RunRopectl(arguments);
+    std::fflush(stdout);
+    out_ = ::testing::internal::GetCapturedStdout();
+    err_ = ::testing::internal::GetCapturedStderr();
+    return exit_status;
+  }
+
+  FakeServer server_;
+  std::string out_;
+  std::string err_;
+};
+
+TEST_F(CommandLoadTest, PrintsThroughputAndPercentiles) {
+  server_.OnRotate(&Echo);
+  ASSERT_EQ(Load({"--requests=20", "--concurrency=2", "--tokens=3", "--dtype=fp16"}), kExitOk)
+      << err_;
+  EXPECT_THAT(out_, HasSubstr("inline, 2 in flight, 3 tokens of 32 + 8 heads of 128 (fp16), on"));
+  EXPECT_THAT(out_, HasSubstr("20 answered, 0 failed"));
+  for (const char* word :
+       {"requests/s", "tokens/s", "GB/s", "p50", "p90", "p99 ", "p99.9", "max"}) {
+    EXPECT_THAT(out_, HasSubstr(word));
+  }
+}
+
+TEST_F(CommandLoadTest, WithoutAConfigTheEmbeddingIsPlainAndHalf) {
+  v1::RotateRequest sent;
+  server_.OnRotate([&sent](grpc::CallbackServerContext& context, const std::string& request,
+                           std::string& reply) {
+    sent.ParseFromString(request);
+    return Echo(context, request, reply);
+  });
+  ASSERT_EQ(Load({"--requests=1", "--head_dim=64"}), kExitOk) << err_;
+  EXPECT_EQ(sent.rope().config().head_dim(), 64);
+  EXPECT_EQ(sent.rope().pairing(), v1::PAIRING_HALF);
+  ASSERT_EQ(Load({"--requests=1", "--model=m", "--pairing=interleaved"}), kExitOk) << err_;
+  EXPECT_EQ(sent.rope().model(), "m");
+  EXPECT_EQ(sent.rope().pairing(), v1::PAIRING_INTERLEAVED);
+  EXPECT_FALSE(sent.rope().has_config());
+}
+
+TEST_F(CommandLoadTest, FailedCallsHaveStatusOneAndAreListedInJson) {
+  server_.OnRotate(
+      [this](grpc::CallbackServerContext& context, const std::string& request, std::string& reply) {
+        if (server_.rotate_calls() == 3) return grpc::Status(grpc::StatusCode::INTERNAL, "fault");
+        return Echo(context, request, reply);
+      });
+  EXPECT_EQ(Load({"--requests=5", "--json"}), kExitFailed);
+  const auto json = nlohmann::json::parse(out_);
+  EXPECT_EQ(json["answered"], 4);
+  EXPECT_EQ(json["failed"], 1);
+  EXPECT_EQ(json["errors"]["INTERNAL"], 1);
+  EXPECT_EQ(json["first_error"], "INTERNAL: fault");
+}
+
+TEST_F(CommandLoadTest, MisuseIsRefusedBeforeTheServerIsAsked) {
+  const std::pair<std::vector<std::string>, const char*> cases[] = {
+      {{"--tokens=0"}, "--tokens: got 0, want 1 to 4194304"},
+      {{"--heads=0"}, "--heads: got 0"},
+      {{"--kv_heads=-1"}, "--kv_heads: got -1"},
+      {{"--head_dim=4194305"}, "--head_dim: got 4194305"},
+      {{"--tokens=4194304", "--heads=4194304", "--head_dim=4194304"},
+       "--tokens: got a request of more than 2147483648 bytes"},
+      {{"--dtype=fp8"}, "--dtype: got fp8, want fp32, fp16 or bf16"},
+      {{"--transport=pigeon"},
+       "--transport: got pigeon, want one of inline, stream, staged, ring, memfd"},
+      {{"--concurrency=0"}, "--concurrency: got 0, want 1 to 4096"},
+      {{"--duration=0s"}, "--duration: got 0s"},
+      {{"--requests=0"}, "--requests: got 0"},
+      {{"--requests=1", "--duration=1s"}, "--requests: got it and --duration, want one of them"},
+      {{"--pairing=half"}, "got 0 of them, want exactly one"},
+  };
+  for (const auto& [flags, message] : cases) {
+    EXPECT_EQ(Load(flags), kExitUsage) << message;
+    EXPECT_THAT(err_, HasSubstr(message));
+  }
+  EXPECT_EQ(server_.rotate_calls(), 0);
 }
 
 }  // namespace
