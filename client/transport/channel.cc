@@ -16,7 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/error.h"
-#include "proto/ipc/send_buffer.h"
+#include "proto/ipc/file_descriptor.h"
 
 namespace rope::client {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "client/error.h"
 #include "client/transport/waiter.h"
-#include "proto/ipc/futex.h"
+#include "proto/ipc/ring.h"
 
 namespace rope::client {
 namespace {

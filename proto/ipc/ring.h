@@ -1,3 +1,41 @@
+// futex(2): waiting for and waking waiters of a 32-bit word in memory shared between processes.
+//
+// Threading:  Functions only; any thread, and any process that maps the word.
+#ifndef ROPE_PROTO_IPC_RING_H_
+#define ROPE_PROTO_IPC_RING_H_
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <climits>
+#include <cstddef>
+#include <cstdint>
+#include <ctime>
+
+namespace rope::proto {
+
+static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t) &&
+              std::atomic<uint32_t>::is_always_lock_free);
+
+// Sleeps while `word` equals `value`, until FutexWakeAll or the timeout. May return spuriously.
+inline void FutexWait(std::atomic<uint32_t>& word, uint32_t value,
+                      std::chrono::microseconds timeout) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(timeout);
+  timespec left{};
+  left.tv_sec = static_cast<time_t>(seconds.count());
+  left.tv_nsec = static_cast<long>(std::chrono::nanoseconds(timeout - seconds).count());
+  syscall(SYS_futex, &word, FUTEX_WAIT, value, &left, nullptr, 0);
+}
+
+// Wakes all threads that sleep on `word`, in every process.
+inline void FutexWakeAll(std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
 // Ring: calls of Rotate without an RPC, in memory that a client shares with its server.
 //
 // The client creates a memfd of sizeof(Ring) bytes, all zeros and sealed like a region, and passes
@@ -31,15 +69,6 @@
 // Integers are in the machine's byte order: both sides run on it.
 //
 // Threading:  Fields are atomic; the text above says which side writes which.
-#ifndef ROPE_PROTO_IPC_RING_H_
-#define ROPE_PROTO_IPC_RING_H_
-
-#include <array>
-#include <atomic>
-#include <cstddef>
-#include <cstdint>
-
-namespace rope::proto {
 
 inline constexpr uint32_t kRingSlots = 256;
 inline constexpr size_t kRingMessageBytes = 4096 - 64;

@@ -26,7 +26,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
-#include "proto/ipc/send_buffer.h"
+#include "proto/ipc/file_descriptor.h"
 #include "server/error.h"
 #include "server/request/request.h"
 #include "server/telemetry/log.h"

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
-#include "proto/ipc/futex.h"
+#include "proto/ipc/ring.h"
 #include "server/error.h"
 
 namespace rope::server {

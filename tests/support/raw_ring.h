@@ -17,7 +17,6 @@
 #include <utility>
 
 #include "proto/ipc/file_descriptor.h"
-#include "proto/ipc/futex.h"
 #include "proto/ipc/ring.h"
 #include "tests/support/shared_memory.h"
 

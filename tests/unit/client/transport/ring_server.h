@@ -13,7 +13,6 @@
 
 #include "client/transport/ring.h"
 #include "proto/ipc/file_descriptor.h"
-#include "proto/ipc/futex.h"
 #include "proto/ipc/ring.h"
 #include "rope/v1/rotate.pb.h"
 

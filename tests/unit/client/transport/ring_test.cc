@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "proto/error.h"
-#include "proto/ipc/futex.h"
+#include "proto/ipc/ring.h"
 #include "proto/wire/error_details.h"
 #include "rope/v1/rotate.pb.h"
 #include "tests/unit/client/transport/ring_server.h"
