@@ -1,6 +1,7 @@
 #include "server/error.h"
 
 #include "absl/strings/str_join.h"
+#include "server/limits.h"
 
 namespace rope::server {
 

@@ -14,6 +14,9 @@
 #include "kernels/status_macros.h"
 #include "proto/flags/flags.h"
 #include "server/error.h"
+#include "server/limits.h"
+#include "server/memory/limits.h"
+#include "server/models/limits.h"
 #include "server/telemetry/process.h"
 
 namespace rope::server {

@@ -15,7 +15,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "server/limits.h"
 #include "server/memory/memory_limit.h"
 #include "server/memory/regions.h"
 #include "server/models/model_registry.h"

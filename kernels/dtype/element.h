@@ -46,7 +46,7 @@ uint8_t ToFloat8E5M2(double value);
 //
 // Threading:  Pure functions.
 // Limits:     Any alignment.
-// Precision:  As element.h and element.h; fp32 is rounded to nearest even.
+// Precision:  As the conversions above; fp32 is rounded to nearest even.
 
 double ReadElement(const uint8_t* element, DType dtype);
 void WriteElement(double value, DType dtype, uint8_t* element);

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "kernels/status_macros.h"
+#include "server/control/limits.h"
 #include "server/error.h"
-#include "server/limits.h"
 
 namespace rope::server {
 namespace {

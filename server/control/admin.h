@@ -15,6 +15,7 @@
 #include "kernels/tables/table_cache.h"
 #include "rope/v1/admin.pb.h"
 #include "server/memory/regions.h"
+#include "server/models/limits.h"
 #include "server/models/model_registry.h"
 
 namespace rope::server {

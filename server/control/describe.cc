@@ -11,9 +11,10 @@
 #include "kernels/describe.h"
 #include "kernels/status_macros.h"
 #include "proto/wire/rope_config.h"
+#include "server/control/limits.h"
 #include "server/error.h"
-#include "server/limits.h"
 #include "server/request/array_reader.h"
+#include "server/request/limits.h"
 #include "server/request/positions.h"
 #include "server/request/rotation_plan.h"
 

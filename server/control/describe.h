@@ -18,8 +18,10 @@
 #include "absl/status/statusor.h"
 #include "kernels/describe.h"
 #include "rope/v1/describe.pb.h"
+#include "server/control/limits.h"
 #include "server/engine/side_thread.h"
 #include "server/models/model_registry.h"
+#include "server/request/limits.h"
 
 namespace rope::server {
 

@@ -9,10 +9,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
+#include "server/control/limits.h"
 #include "server/error.h"
-#include "server/limits.h"
 #include "server/models/rope_spec.h"
 #include "server/request/array_reader.h"
+#include "server/request/limits.h"
 #include "server/request/positions.h"
 #include "server/request/rotation_plan.h"
 

@@ -18,8 +18,10 @@
 #include "kernels/tables/exact_rows.h"
 #include "proto/wire/message_split.h"
 #include "rope/v1/tables.pb.h"
+#include "server/control/limits.h"
 #include "server/engine/side_thread.h"
 #include "server/models/model_registry.h"
+#include "server/request/limits.h"
 
 namespace rope::server {
 

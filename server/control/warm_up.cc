@@ -7,9 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
-#include "server/limits.h"
 #include "server/models/rope_spec.h"
 #include "server/request/array_reader.h"
+#include "server/request/limits.h"
 #include "server/request/positions.h"
 
 namespace rope::server {
@@ -54,11 +54,10 @@ absl::StatusOr<WarmUpPlan> PlanWarmUp(const v1::WarmUpRequest& request, ModelReg
   if (!entry->layer().rotates) return plan;
   ROPE_ASSIGN_OR_RETURN(const auto resolved, entry->Resolve(std::nullopt));
   if (resolved->DependsOnSeqLen()) {
-    return MakeError(
-        Reason::kWrongState, "rope",
-        absl::StrCat("rope_type ", std::string(Name(resolved->config().rope_type)),
-                     ", whose frequencies follow the length of each sequence"),
-        "one whose tables are the same for every request");
+    return MakeError(Reason::kWrongState, "rope",
+                     absl::StrCat("rope_type ", std::string(Name(resolved->config().rope_type)),
+                                  ", whose frequencies follow the length of each sequence"),
+                     "one whose tables are the same for every request");
   }
   kernels::RowUse use;
   ROPE_ASSIGN_OR_RETURN(use.dtype, ReadRowDType(request.dtype(), resolved->config().precision));

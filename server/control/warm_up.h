@@ -21,6 +21,7 @@
 #include "rope/v1/admin.pb.h"
 #include "server/engine/side_thread.h"
 #include "server/models/model_registry.h"
+#include "server/request/limits.h"
 
 namespace rope::server {
 

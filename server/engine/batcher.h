@@ -54,8 +54,8 @@
 #include "absl/types/span.h"
 #include "proto/mutex.h"
 #include "server/clock.h"
+#include "server/engine/limits.h"
 #include "server/engine/session_queue.h"
-#include "server/limits.h"
 #include "server/request/request.h"
 #include "server/telemetry/metrics.h"
 

@@ -14,7 +14,7 @@
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
 #include "proto/error.h"
-#include "server/limits.h"
+#include "server/engine/limits.h"
 #include "server/memory/buffer_pool.h"
 #include "server/telemetry/log.h"
 

@@ -31,7 +31,7 @@
 #include "absl/types/span.h"
 #include "kernels/backend/backend.h"
 #include "server/clock.h"
-#include "server/limits.h"
+#include "server/engine/limits.h"
 
 namespace rope::server {
 

@@ -8,7 +8,7 @@
 #include "server/engine/job_tiler.h"
 #include "server/engine/request_cost.h"
 #include "server/error.h"
-#include "server/limits.h"
+#include "server/request/limits.h"
 #include "server/request/region_resolver.h"
 #include "server/request/token_runs.h"
 #include "server/request/validate.h"

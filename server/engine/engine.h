@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "server/clock.h"
 #include "server/engine/batcher.h"
+#include "server/engine/limits.h"
 #include "server/engine/side_thread.h"
 #include "server/limits.h"
 #include "server/memory/admission.h"

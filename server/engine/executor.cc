@@ -9,8 +9,8 @@
 #include "kernels/status_macros.h"
 #include "kernels/tables/derived_rows.h"
 #include "server/engine/job_tiler.h"
+#include "server/engine/limits.h"
 #include "server/error.h"
-#include "server/limits.h"
 #include "server/request/region_resolver.h"
 
 namespace rope::server {

@@ -15,6 +15,7 @@
 #include "absl/types/span.h"
 #include "kernels/tables/table_cache.h"
 #include "server/engine/device_router.h"
+#include "server/engine/limits.h"
 #include "server/memory/buffer_pool.h"
 #include "server/request/request.h"
 

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
+#include "server/engine/limits.h"
 #include "server/error.h"
-#include "server/limits.h"
 
 namespace rope::server {
 namespace {

@@ -8,7 +8,8 @@
 #include "kernels/dtype/dtype.h"
 #include "kernels/tables/page_builder.h"
 #include "proto/wire/message_split.h"
-#include "server/limits.h"
+#include "server/engine/limits.h"
+#include "server/request/limits.h"
 #include "server/request/token_runs.h"
 
 namespace rope::server {

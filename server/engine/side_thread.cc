@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/engine/limits.h"
 #include "server/error.h"
-#include "server/limits.h"
 
 namespace rope::server {
 

@@ -25,6 +25,7 @@
 #include "absl/time/time.h"
 #include "proto/mutex.h"
 #include "server/clock.h"
+#include "server/engine/limits.h"
 #include "server/engine/session_queue.h"
 
 namespace rope::server {

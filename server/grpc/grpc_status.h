@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "rope/v1/rotate.pb.h"
+#include "server/grpc/limits.h"
 #include "server/limits.h"
 
 namespace rope::server {

@@ -13,7 +13,8 @@
 #include "proto/wire/wire_cursor.h"
 #include "server/error.h"
 #include "server/grpc/grpc_status.h"
-#include "server/limits.h"
+#include "server/grpc/limits.h"
+#include "server/request/limits.h"
 #include "server/request/reply.h"
 
 namespace rope::server {

@@ -8,7 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "server/error.h"
-#include "server/limits.h"
+#include "server/grpc/limits.h"
+#include "server/request/limits.h"
 #include "server/telemetry/log.h"
 
 namespace rope::server {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "server/grpc/grpc_status.h"
-#include "server/limits.h"
+#include "server/grpc/limits.h"
 #include "server/request/request.h"
 
 namespace rope::server {

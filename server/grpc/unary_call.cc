@@ -4,7 +4,7 @@
 
 #include "server/error.h"
 #include "server/grpc/grpc_status.h"
-#include "server/limits.h"
+#include "server/grpc/limits.h"
 
 namespace rope::server {
 

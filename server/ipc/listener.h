@@ -26,8 +26,8 @@
 #include "absl/time/time.h"
 #include "proto/ipc/file_descriptor.h"
 #include "proto/ipc/hello.h"
+#include "server/ipc/limits.h"
 #include "server/ipc/ring_loop.h"
-#include "server/limits.h"
 #include "server/memory/peers.h"
 #include "server/memory/regions.h"
 

@@ -3,7 +3,6 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
-#include "server/limits.h"
 
 namespace rope::server {
 namespace {

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "server/limits.h"
+#include "server/memory/limits.h"
 #include "server/telemetry/process.h"
 
 namespace rope::server {

@@ -39,7 +39,7 @@
 #include "kernels/backend/backend.h"
 #include "proto/ipc/file_descriptor.h"
 #include "proto/mutex.h"
-#include "server/limits.h"
+#include "server/memory/limits.h"
 #include "server/memory/memory_limit.h"
 #include "server/memory/peers.h"
 

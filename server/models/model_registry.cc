@@ -12,7 +12,7 @@
 #include "proto/wire/message_hash.h"
 #include "proto/wire/rope_config.h"
 #include "server/error.h"
-#include "server/limits.h"
+#include "server/models/limits.h"
 #include "server/models/rope_spec.h"
 
 namespace rope::server {

@@ -30,7 +30,8 @@
 #include "proto/mutex.h"
 #include "rope/v1/admin.pb.h"
 #include "rope/v1/config.pb.h"
-#include "server/limits.h"
+#include "server/memory/limits.h"
+#include "server/models/limits.h"
 #include "server/models/model.h"
 
 namespace rope::server {

@@ -5,6 +5,7 @@
 
 #include "absl/strings/ascii.h"
 #include "server/error.h"
+#include "server/models/limits.h"
 
 namespace rope::server {
 

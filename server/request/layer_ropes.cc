@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
-#include "server/limits.h"
+#include "server/request/limits.h"
 
 namespace rope::server {
 namespace {

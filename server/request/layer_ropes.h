@@ -17,6 +17,7 @@
 #include "rope/v1/rotate.pb.h"
 #include "server/models/model_registry.h"
 #include "server/request/layout.h"
+#include "server/request/limits.h"
 
 namespace rope::server {
 

@@ -7,8 +7,8 @@
 #include "absl/strings/str_join.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
-#include "server/limits.h"
 #include "server/request/array_reader.h"
+#include "server/request/limits.h"
 
 namespace rope::server {
 namespace {

@@ -15,8 +15,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "rope/v1/rotate.pb.h"
-#include "server/limits.h"
 #include "server/request/layout.h"
+#include "server/request/limits.h"
 #include "server/request/plan.h"
 
 namespace rope::server {

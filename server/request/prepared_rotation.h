@@ -16,8 +16,9 @@
 #include "proto/mutex.h"
 #include "proto/wire/message_split.h"
 #include "rope/v1/prepare.pb.h"
-#include "server/limits.h"
+#include "server/memory/limits.h"
 #include "server/models/model_registry.h"
+#include "server/request/limits.h"
 #include "server/request/plan.h"
 #include "server/request/token_runs.h"
 

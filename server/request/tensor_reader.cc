@@ -13,8 +13,8 @@
 #include "kernels/status_macros.h"
 #include "proto/wire/rope_config.h"
 #include "server/error.h"
-#include "server/limits.h"
 #include "server/request/array_reader.h"
+#include "server/request/limits.h"
 
 namespace rope::server {
 namespace {

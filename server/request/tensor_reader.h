@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "rope/v1/rotate.pb.h"
+#include "server/request/limits.h"
 #include "server/request/plan.h"
 
 namespace rope::server {

@@ -10,8 +10,8 @@
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
 #include "server/error.h"
-#include "server/limits.h"
 #include "server/models/rope_spec.h"
+#include "server/request/limits.h"
 
 namespace rope::server {
 namespace {

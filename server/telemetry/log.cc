@@ -20,7 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/mutex.h"
 #include "server/clock.h"
-#include "server/limits.h"
+#include "server/telemetry/limits.h"
 
 namespace rope::server {
 namespace {

@@ -23,7 +23,7 @@
 
 #include "absl/strings/string_view.h"
 #include "server/clock.h"
-#include "server/limits.h"
+#include "server/telemetry/limits.h"
 
 namespace rope::server {
 

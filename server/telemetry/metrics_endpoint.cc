@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "server/limits.h"
+#include "server/telemetry/limits.h"
 #include "server/telemetry/metrics.h"
 #include "server/telemetry/process.h"
 

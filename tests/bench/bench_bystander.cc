@@ -17,7 +17,7 @@
 #include "kernels/backend/backend.h"
 #include "kernels/backends.h"
 #include "kernels/check.h"
-#include "server/limits.h"
+#include "server/engine/limits.h"
 #include "tests/bench/measure.h"
 #include "tests/bench/raw_client.h"
 #include "tests/bench/servers.h"

@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "server/request/limits.h"
 #include "tests/conformance/request_generator.h"
 #include "tests/fuzz/wire_messages.h"
 #include "tests/support/prepared_call.h"

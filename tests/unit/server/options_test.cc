@@ -7,6 +7,7 @@
 #include <fstream>
 #include <optional>
 
+#include "server/limits.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temporary_folder.h"
 

@@ -107,13 +107,13 @@ TEST(ArenaMemoryTest, ThreadsGetMemoryOfTheirOwn) {
   EXPECT_TRUE(arena.Allocate(kBytes).ok());
 }
 
-std::shared_ptr<ArenaMemory> NewMemory() {
+std::shared_ptr<ArenaMemory> StagingMemory() {
   return std::make_shared<ArenaMemory>(
       SharedMemory::CreateMemfd(4096, SharedMemory::Use::kStaging).value());
 }
 
 TEST(StagedRunTest, RunIsFreeOnceItsOwnerGoes) {
-  const auto memory = NewMemory();
+  const auto memory = StagingMemory();
   {
     std::optional<StagedRun> run = StagedRun::Allocate(memory, 1000);
     ASSERT_TRUE(run.has_value());
@@ -140,7 +140,7 @@ TEST(StagedRunTest, RunIsLostUnlessTheServerSaidThatItIsOver) {
       {StatusCode::kInternal, false, true},         {StatusCode::kUnknown, false, true},
   };
   for (const auto& [code, executed, lost] : cases) {
-    const auto memory = NewMemory();
+    const auto memory = StagingMemory();
     StagedRun run = *StagedRun::Allocate(memory, 64);
     run.NoteFailure(Status(code, "x", {.may_have_executed = executed}));
     run.NoteFailure(Status(code, "x", {.may_have_executed = executed}));

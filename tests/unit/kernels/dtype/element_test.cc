@@ -83,8 +83,6 @@ TEST(BFloat16Test, NaNStaysNaN) {
   EXPECT_TRUE(std::isnan(FromFloat16(ToFloat16(-std::nan("0xfffff")))));
 }
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
 // A format, and the values of its codes below the special ones: sign, exponent, fraction.
 struct Format {
   float (*widen)(uint8_t);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "server/limits.h"
+#include "server/control/limits.h"
 #include "tests/support/hostile_requests.h"
 #include "tests/support/shared_memory.h"
 #include "tests/support/status_matchers.h"

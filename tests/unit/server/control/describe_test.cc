@@ -11,8 +11,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/dtype/element.h"
+#include "server/control/limits.h"
 #include "server/error.h"
 #include "server/limits.h"
+#include "server/request/limits.h"
 #include "tests/support/status_matchers.h"
 
 namespace rope::server {

@@ -14,8 +14,10 @@
 #include "kernels/dtype/element.h"
 #include "proto/wire/message_split.h"
 #include "proto/wire/schema.h"
+#include "server/control/limits.h"
 #include "server/error.h"
 #include "server/limits.h"
+#include "server/request/limits.h"
 #include "tests/support/status_matchers.h"
 
 namespace rope::server {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "server/error.h"
-#include "server/limits.h"
+#include "server/request/limits.h"
 #include "tests/support/status_matchers.h"
 
 namespace rope::server {

@@ -10,7 +10,7 @@
 #include "proto/mutex.h"
 #include "server/engine/batcher.h"
 #include "server/engine/executor.h"
-#include "server/limits.h"
+#include "server/memory/limits.h"
 #include "server/request/validate.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/received_request.h"

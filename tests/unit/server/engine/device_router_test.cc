@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "proto/error.h"
+#include "server/engine/limits.h"
 #include "server/limits.h"
 #include "server/memory/buffer_pool.h"
 #include "tests/support/announced_memory.h"

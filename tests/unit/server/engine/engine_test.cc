@@ -10,9 +10,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/mutex.h"
+#include "server/engine/limits.h"
 #include "server/engine/request_cost.h"
 #include "server/error.h"
+#include "server/limits.h"
+#include "server/models/limits.h"
 #include "server/models/rope_spec.h"
+#include "server/request/limits.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/local_engine.h"
 #include "tests/support/received_request.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "server/limits.h"
+#include "server/engine/limits.h"
 #include "tests/support/received_request.h"
 #include "tests/support/status_matchers.h"
 

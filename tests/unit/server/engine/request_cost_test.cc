@@ -5,7 +5,7 @@
 #include <memory>
 #include <utility>
 
-#include "server/limits.h"
+#include "server/engine/limits.h"
 #include "tests/support/received_request.h"
 
 namespace rope::server {

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "proto/mutex.h"
+#include "server/engine/limits.h"
 #include "server/error.h"
-#include "server/limits.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/status_matchers.h"
 

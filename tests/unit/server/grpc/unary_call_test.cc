@@ -16,10 +16,10 @@
 #include "proto/mutex.h"
 #include "rope/v1/rope_service.grpc.pb.h"
 #include "server/clock.h"
+#include "server/grpc/limits.h"
 #include "server/grpc/poll_loop.h"
 #include "server/grpc/raw_service.h"
 #include "server/grpc/transfers.h"
-#include "server/limits.h"
 
 namespace rope::server {
 namespace {

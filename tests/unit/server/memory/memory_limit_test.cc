@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "server/limits.h"
+#include "server/memory/limits.h"
 #include "tests/support/temporary_folder.h"
 
 namespace rope::server {

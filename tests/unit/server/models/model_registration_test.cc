@@ -8,7 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/error.h"
-#include "server/limits.h"
+#include "server/memory/limits.h"
+#include "server/models/limits.h"
 #include "server/models/model_registry.h"
 #include "tests/support/hostile_requests.h"
 #include "tests/support/status_matchers.h"

@@ -14,6 +14,8 @@
 #include "proto/wire/rope_config.h"
 #include "server/error.h"
 #include "server/limits.h"
+#include "server/memory/limits.h"
+#include "server/models/limits.h"
 #include "server/models/rope_spec.h"
 #include "tests/support/status_matchers.h"
 

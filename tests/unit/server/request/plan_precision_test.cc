@@ -11,7 +11,7 @@
 #include "kernels/backends.h"
 #include "kernels/dtype/element.h"
 #include "server/engine/executor.h"
-#include "server/limits.h"
+#include "server/memory/limits.h"
 #include "server/request/rotation_plan.h"
 #include "server/request/validate.h"
 #include "tests/support/received_request.h"

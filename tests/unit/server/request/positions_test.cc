@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "server/limits.h"
+#include "server/request/limits.h"
 #include "tests/support/received_request.h"
 #include "tests/support/status_matchers.h"
 

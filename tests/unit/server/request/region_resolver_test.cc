@@ -7,7 +7,6 @@
 #include <string>
 #include <string_view>
 
-#include "server/limits.h"
 #include "tests/support/shared_memory.h"
 
 namespace rope::server {

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "server/limits.h"
+#include "server/request/limits.h"
 #include "tests/support/received_request.h"
 #include "tests/support/status_matchers.h"
 

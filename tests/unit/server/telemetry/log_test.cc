@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "proto/ipc/file_descriptor.h"
-#include "server/limits.h"
+#include "server/telemetry/limits.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/log_pipe.h"
 
