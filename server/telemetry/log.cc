@@ -25,16 +25,15 @@
 namespace rope::server {
 namespace {
 
-// The first character of a text.
+// The first character of a text: its bytes, and its code point unless it is invalid UTF-8.
 struct Character {
   size_t bytes = 1;
-  uint32_t point = 0;  // code point
-  bool valid = false;  // valid UTF-8, in its shortest form
+  std::optional<uint32_t> point = std::nullopt;
 };
 
 Character FirstOf(absl::string_view text) {
   const auto lead = static_cast<unsigned char>(text[0]);
-  if (lead < 0x80) return {1, lead, true};
+  if (lead < 0x80) return {1, lead};
   // The smallest code point that needs this number of bytes; a smaller one is an overlong form.
   constexpr uint32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};
   const size_t bytes = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
@@ -47,7 +46,7 @@ Character FirstOf(absl::string_view text) {
   }
   const bool surrogate = point >= 0xD800 && point <= 0xDFFF;
   if (point < kSmallest[bytes] || point > 0x10FFFF || surrogate) return {};
-  return {bytes, point, true};
+  return {bytes, point};
 }
 
 // Whether a terminal shows the character as it is. Control characters, line and paragraph
@@ -75,6 +74,23 @@ void AppendEscaped(absl::string_view bytes, std::string& out) {
   }
 }
 
+std::array<std::atomic<int64_t>, kLogDropCount> dropped_lines;  // by LogDrop
+
+void CountDrops(LogDrop reason, int64_t lines) {
+  dropped_lines[static_cast<size_t>(reason)].fetch_add(lines, std::memory_order_relaxed);
+}
+
+constexpr int64_t kTokenNs = 1'000'000'000 / limits::kLogLinesPerSecond;
+constexpr int64_t kBucketNs = limits::kLogBurstLines * kTokenNs;
+
+// POSIX writes up to PIPE_BUF bytes to a pipe atomically.
+void CutToOneWrite(spdlog::memory_buf_t& line) {
+  constexpr std::string_view kCut = "...\n";
+  if (line.size() <= PIPE_BUF) return;
+  line.resize(PIPE_BUF - kCut.size());
+  line.append(kCut.begin(), kCut.end());
+}
+
 }  // namespace
 
 std::string Quoted(absl::string_view text) {
@@ -85,7 +101,7 @@ std::string Quoted(absl::string_view text) {
     text.remove_prefix(first.bytes);
     if (bytes == "\"" || bytes == "\\") {
       absl::StrAppend(&out, "\\", bytes);
-    } else if (first.valid && IsVisible(first.point)) {
+    } else if (first.point.has_value() && IsVisible(*first.point)) {
       absl::StrAppend(&out, bytes);
     } else {
       AppendEscaped(bytes, out);
@@ -99,20 +115,11 @@ std::string LeftOut(int64_t lines) {
   return lines == 0 ? "" : absl::StrCat(" left_out=", lines);
 }
 
-std::optional<int64_t> AdmitLine(LogKind kind) {
-  static const SteadyClock clock;
-  static auto* const limiter = new LogLimiter(clock, kLogKindCount);  // owned by the process
-  return limiter->Admit(static_cast<size_t>(kind));
+std::array<int64_t, kLogDropCount> LogDrops() {
+  std::array<int64_t, kLogDropCount> drops{};
+  std::ranges::copy(dropped_lines, drops.begin());
+  return drops;
 }
-
-namespace {
-
-constexpr int64_t kTokenNs = 1'000'000'000 / limits::kLogLinesPerSecond;
-constexpr int64_t kBucketNs = limits::kLogBurstLines * kTokenNs;
-
-}  // namespace
-
-LogLimiter::LogLimiter(const Clock& clock, size_t kinds) : clock_(clock), buckets_(kinds) {}
 
 std::optional<int64_t> LogLimiter::Admit(size_t kind) {
   Bucket& bucket = buckets_[kind];
@@ -123,78 +130,32 @@ std::optional<int64_t> LogLimiter::Admit(size_t kind) {
     next_ns = std::max(full_at_ns, now_ns) + kTokenNs;
     if (next_ns > now_ns + kBucketNs) {
       bucket.left_out.fetch_add(1, std::memory_order_relaxed);
-      CountLogDrops(LogDrop::kRateLimit, 1);
+      CountDrops(LogDrop::kRateLimit, 1);
       return std::nullopt;
     }
   } while (!bucket.full_at_ns.compare_exchange_weak(full_at_ns, next_ns));
   return bucket.left_out.exchange(0, std::memory_order_relaxed);
 }
 
-namespace {
-
-constexpr std::string_view kNames[kLogDropCount] = {"rate_limit", "queue", "output"};
-
-std::array<std::atomic<int64_t>, kLogDropCount> lines_left_out;
-
-}  // namespace
-
-std::string_view Name(LogDrop reason) {
-  return kNames[static_cast<size_t>(reason)];
+std::optional<int64_t> AdmitLine(LogKind kind) {
+  static const SteadyClock clock;
+  static auto* const limiter = new LogLimiter(clock, kLogKindCount);  // owned by the process
+  return limiter->Admit(static_cast<size_t>(kind));
 }
-
-void CountLogDrops(LogDrop reason, int64_t lines) {
-  lines_left_out[static_cast<size_t>(reason)].fetch_add(lines, std::memory_order_relaxed);
-}
-
-std::array<int64_t, kLogDropCount> LogDrops() {
-  std::array<int64_t, kLogDropCount> drops{};
-  for (size_t i = 0; i < drops.size(); ++i) {
-    drops[i] = lines_left_out[i].load(std::memory_order_relaxed);
-  }
-  return drops;
-}
-
-namespace {
-
-// POSIX writes up to PIPE_BUF bytes to a pipe atomically.
-void CutToOneWrite(spdlog::memory_buf_t& line) {
-  constexpr std::string_view kCut = "...\n";
-  if (line.size() <= PIPE_BUF) return;
-  line.resize(PIPE_BUF - kCut.size());
-  line.append(kCut.begin(), kCut.end());
-}
-
-}  // namespace
-
-LogSink::LogSink(int fd, Options options) : fd_(fd), options_(std::move(options)) {}
-
-// The base class holds its mutex in sink_it_ and flush_, and therefore in every private method
-// below. EndBy and Close take no lock: they store to atomics, so that they work while a thread is
-// blocked in a write with the mutex held.
 
 // A line is written only after the report of the lines dropped before it, so that the log never has
 // a silent gap. If the report does not fit, the line is dropped as well.
 void LogSink::sink_it_(const spdlog::details::log_msg& line) {
-  CountLost();
   if (SayLeftOut() && Write(line)) return;
-  CountLogDrops(LogDrop::kOutput, 1);
+  CountDrops(LogDrop::kOutput, 1);
   ++unsaid_;
 }
 
-void LogSink::flush_() {
-  CountLost();
-  SayLeftOut();
-}
-
-// options_.lost() is a running total; adds the difference since the last call.
-void LogSink::CountLost() {
-  const int64_t lost = options_.lost ? options_.lost() : 0;
-  CountLogDrops(LogDrop::kQueue, lost - lost_);
-  unsaid_ += lost - lost_;
-  lost_ = lost;
-}
-
+// options_.lost() is a running total: the difference since the last call is new.
 bool LogSink::SayLeftOut() {
+  const int64_t lost = options_.lost ? options_.lost() : 0;
+  CountDrops(LogDrop::kQueue, lost - lost_);
+  unsaid_ += lost - std::exchange(lost_, lost);
   if (unsaid_ == 0) return true;
   const std::string text = absl::StrCat("lines left out: ", unsaid_);
   if (!Write({"", spdlog::level::warn, text})) return false;
@@ -227,36 +188,26 @@ bool LogSink::AwaitRoom() const {
   return ready == 1 && (room.revents & POLLOUT) != 0;
 }
 
-namespace {
-
-constexpr std::chrono::milliseconds kEnd{limits::kLogEndMs};
-
-LogSink::Options SinkOptions(spdlog::details::thread_pool* queue) {
-  LogSink::Options options;
-  // The pointer stays valid: only the queue's thread calls this, and the queue joins that thread.
-  options.lost = [queue] { return static_cast<int64_t>(queue->overrun_counter()); };
-  return options;
-}
-
-}  // namespace
-
 LogOutput::LogOutput(int fd)
-    : thread_(std::make_shared<spdlog::details::thread_pool>(limits::kLogQueueLines, 1)),
-      sink_(std::make_shared<LogSink>(fd, SinkOptions(thread_.get()))),
-      logger_(std::make_shared<spdlog::async_logger>(
-          "rope", sink_, thread_, spdlog::async_overflow_policy::overrun_oldest)) {
+    : thread_(std::make_shared<spdlog::details::thread_pool>(limits::kLogQueueLines, 1)) {
+  // Only the queue's thread calls `lost`, and the queue joins that thread.
+  const auto lost = [queue = thread_.get()] {
+    return static_cast<int64_t>(queue->overrun_counter());
+  };
+  sink_ = std::make_shared<LogSink>(fd, LogSink::Options{.lost = lost});
+  logger_ = std::make_shared<spdlog::async_logger>("rope", sink_, thread_,
+                                                   spdlog::async_overflow_policy::overrun_oldest);
   logger_->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %l %v");
   // The library's default handler writes to standard error and blocks on it.
   logger_->set_error_handler([](const std::string&) {});
 }
 
-// How shutdown stays bounded. The sink gets a deadline at half of kLogEndMs, after which no line
-// waits for room. The queue is then drained by destroying the thread pool, which joins its thread.
-// That join can block: a write to a terminal has no timeout. It therefore runs on a helper thread,
-// and the destructor waits for it at most kLogEndMs. On timeout the sink is closed, so that no
-// later write reaches a descriptor number that the process may have reused, and the helper is
-// detached. No lock is held here; LogSink's base class locks each write.
+// From half of kLogEndMs on, no line waits for room. Destroying the thread pool writes the queue
+// and joins its thread, which can block: a write to a terminal has no timeout. A helper thread
+// therefore does it. On timeout the sink is closed, so that no later write reaches a descriptor
+// number that the process may have reused, and the helper is detached.
 LogOutput::~LogOutput() {
+  constexpr std::chrono::milliseconds kEnd{limits::kLogEndMs};
   logger_->set_level(spdlog::level::off);  // the logger would throw once its thread is gone
   sink_->EndBy(std::chrono::steady_clock::now() + kEnd / 2);
   logger_->flush();

@@ -1,5 +1,7 @@
 // The server's log: quoted lines of a bounded number, written by a thread that no caller waits
 // for.
+//
+//   LogLimited -> LogLimiter -> logger -> queue -> LogOutput's thread -> LogSink -> descriptor
 #ifndef ROPE_SERVER_TELEMETRY_LOG_H_
 #define ROPE_SERVER_TELEMETRY_LOG_H_
 
@@ -17,7 +19,6 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -25,13 +26,11 @@
 #include "server/clock.h"
 #include "server/telemetry/limits.h"
 
-namespace rope::server {
+namespace spdlog::details {
+class thread_pool;
+}
 
-// Helpers that write log lines. Text from clients is quoted, and lines that a client can cause
-// repeatedly are rate-limited by kind.
-//
-// Threading:  Thread-safe.
-// Limits:     Per kind, the rate of LogLimiter.
+namespace rope::server {
 
 // Returns `text` in double quotes, so that any text stays one field of one line. Quotes,
 // backslashes, control characters, invisible characters and invalid UTF-8 become C escapes (\n, or
@@ -41,32 +40,16 @@ std::string Quoted(absl::string_view text);
 // The suffix of a line that follows `lines` dropped ones of its kind: " left_out=7", or nothing.
 std::string LeftOut(int64_t lines);
 
-// Kinds of lines that clients can cause. The service has its own kinds for calls (rope_service.h).
-enum class LogKind {
-  kConnection,  // a client connects
-  kHello,       // a hello is refused, or served in part
-  kRing,        // a client breaks a rule of the ring
-  kRegion,      // a system error about a client's memory
-  kProtobuf,    // a Protobuf error about a client's bytes
-  kGrpc,        // a gRPC error about a client's connection
-  kDevice,      // the accelerator refuses a batch
-  kMethod,      // a client calls a method that no service has
+// Why a line was dropped.
+enum class LogDrop {
+  kRateLimit,  // LogLimiter rejected it
+  kQueue,      // the queue was full
+  kOutput,     // the output did not accept it in time
 };
-inline constexpr int kLogKindCount = 8;
+inline constexpr int kLogDropCount = 3;
 
-// LogLimiter::Admit on the process's limiter.
-std::optional<int64_t> AdmitLine(LogKind kind);
-
-// Calls spdlog::log if the kind's limit admits the line.
-template <typename... Args>
-void LogLimited(LogKind kind, spdlog::level::level_enum level,
-                spdlog::format_string_t<Args...> format, Args&&... args) {
-  if (!spdlog::should_log(level)) return;
-  const std::optional<int64_t> left_out = AdmitLine(kind);
-  if (!left_out.has_value()) return;
-  spdlog::log(level, "{}{}", spdlog::fmt_lib::format(format, std::forward<Args>(args)...),
-              LeftOut(*left_out));
-}
+// The lines that the process has dropped, indexed by LogDrop. Thread-safe.
+std::array<int64_t, kLogDropCount> LogDrops();
 
 // LogLimiter: bounds the rate of the log lines that clients can cause. Each kind of line has its
 // own token bucket: a burst of kLogBurstLines, then kLogLinesPerSecond. A kind is an index that the
@@ -74,10 +57,9 @@ void LogLimited(LogKind kind, spdlog::level::level_enum level,
 //
 // Threading:  Thread-safe, without a lock.
 // Ownership:  `clock` must outlive it.
-
 class LogLimiter {
  public:
-  LogLimiter(const Clock& clock, size_t kinds);
+  LogLimiter(const Clock& clock, size_t kinds) : clock_(clock), buckets_(kinds) {}
 
   // nullopt: the line must be dropped. Otherwise the number of lines of this kind that were dropped
   // since the last admitted one.
@@ -95,25 +77,32 @@ class LogLimiter {
   std::vector<Bucket> buckets_;  // by kind; never resized
 };
 
-// Counts the log lines that the process dropped, by reason. A process has one log, hence one set of
-// counters.
-//
-// Threading:  Thread-safe.
-
-enum class LogDrop {
-  kRateLimit,  // LogLimiter rejected the line
-  kQueue,      // the queue was full
-  kOutput,     // the output did not accept the line in time
+// Kinds of lines that clients can cause. The service has its own kinds for calls (rope_service.h).
+enum class LogKind {
+  kConnection,  // a client connects
+  kHello,       // a hello is refused, or served in part
+  kRing,        // a client breaks a rule of the ring
+  kRegion,      // a system error about a client's memory
+  kProtobuf,    // a Protobuf error about a client's bytes
+  kGrpc,        // a gRPC error about a client's connection
+  kDevice,      // the accelerator refuses a batch
+  kMethod,      // a client calls a method that no service has
 };
-inline constexpr int kLogDropCount = 3;
+inline constexpr int kLogKindCount = 8;
 
-// "rate_limit".
-std::string_view Name(LogDrop reason);
+// LogLimiter::Admit on the process's limiter.
+std::optional<int64_t> AdmitLine(LogKind kind);
 
-void CountLogDrops(LogDrop reason, int64_t lines);
-
-// The counts since the process started, indexed by LogDrop.
-std::array<int64_t, kLogDropCount> LogDrops();
+// Calls spdlog::log if the kind's limit admits the line. Thread-safe.
+template <typename... Args>
+void LogLimited(LogKind kind, spdlog::level::level_enum level,
+                spdlog::format_string_t<Args...> format, Args&&... args) {
+  if (!spdlog::should_log(level)) return;
+  const std::optional<int64_t> left_out = AdmitLine(kind);
+  if (!left_out.has_value()) return;
+  spdlog::log(level, "{}{}", spdlog::fmt_lib::format(format, std::forward<Args>(args)...),
+              LeftOut(*left_out));
+}
 
 // LogSink: writes log lines to a descriptor. Other processes may share the descriptor, and it may
 // accept nothing (a pipe that is not read). Two states:
@@ -121,8 +110,8 @@ std::array<int64_t, kLogDropCount> LogDrops();
 //   writing --- a line waits `patience` without room, or a write fails ---> failing
 //   failing --- a line is written at once -------------------------------> writing
 //
-// While writing, a line waits for room for at most `patience`. While failing, no line waits. Lines
-// without room are dropped; the next written line is preceded by "lines left out: 7".
+// While failing, no line waits. Lines without room are dropped; the next written line is preceded
+// by "lines left out: 7".
 //
 // Threading:  Thread-safe; the base class serializes the lines with a mutex.
 // Ownership:  The descriptor belongs to the caller. Its flags stay unchanged: O_NONBLOCK would
@@ -131,7 +120,6 @@ std::array<int64_t, kLogDropCount> LogDrops();
 //             whole. Longer lines are truncated. A write may still block on a terminal, or on a
 //             pipe that another process fills between poll and write; LogOutput ends in bounded
 //             time even then.
-
 class LogSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   using Instant = std::chrono::steady_clock::time_point;
@@ -143,8 +131,9 @@ class LogSink final : public spdlog::sinks::base_sink<std::mutex> {
     std::function<int64_t()> lost = nullptr;
   };
 
-  LogSink(int fd, Options options);
+  LogSink(int fd, Options options) : fd_(fd), options_(std::move(options)) {}
 
+  // These take no lock, so that they work while a thread is blocked in a write.
   // From the next line on, no line waits past `end`.
   void EndBy(Instant end) { end_ = end; }
   // No write begins after this call: the descriptor may soon refer to another file.
@@ -152,10 +141,8 @@ class LogSink final : public spdlog::sinks::base_sink<std::mutex> {
 
  private:
   void sink_it_(const spdlog::details::log_msg& line) override;
-  // Reports dropped lines. There is nothing else to flush: the sink does not buffer.
-  void flush_() override;
+  void flush_() override { SayLeftOut(); }
 
-  void CountLost();
   bool SayLeftOut();
   bool Write(const spdlog::details::log_msg& line);
   bool AwaitRoom() const;
@@ -170,12 +157,8 @@ class LogSink final : public spdlog::sinks::base_sink<std::mutex> {
   int64_t unsaid_ = 0;  // dropped lines that the log has not reported yet
 };
 
-}  // namespace rope::server
-
 // LogOutput: the process's logger. A thread writes the lines from a bounded queue, so that logging
 // never waits for the reader of the log. When the queue is full, the oldest line is dropped.
-//
-//   caller -> logger -> queue (kLogQueueLines) -> thread -> LogSink -> descriptor
 //
 // Threading:  The logger is thread-safe and never blocks its callers. The output's thread inherits
 //             the signal mask of the thread that constructs the output.
@@ -184,16 +167,8 @@ class LogSink final : public spdlog::sinks::base_sink<std::mutex> {
 // Limits:     limits::kLogQueueLines lines wait. The destructor takes at most kLogEndMs. Lines that
 //             the descriptor has not accepted by then are dropped. A thread that is still blocked
 //             in a write then is abandoned until the process ends.
-
-namespace spdlog::details {
-class thread_pool;
-}
-
-namespace rope::server {
-
 class LogOutput {
  public:
-  // Writes to `fd`.
   explicit LogOutput(int fd);
   // Writes the queued lines.
   ~LogOutput();

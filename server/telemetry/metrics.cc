@@ -143,9 +143,9 @@ void CollectLogDrops(const Gauges& gauges, std::vector<MetricFamily>& families) 
       "rope_log_lines_dropped_total",
       "Log lines dropped, by reason: rate_limit (of their kind), queue (full), output (full)",
       MetricType::Counter));
+  constexpr const char* kReasons[kLogDropCount] = {"rate_limit", "queue", "output"};
   for (size_t i = 0; i < gauges.log_drops.size(); ++i) {
-    AddValue(families.back(), {{"reason", std::string(Name(static_cast<LogDrop>(i)))}},
-             static_cast<double>(gauges.log_drops[i]));
+    AddValue(families.back(), {{"reason", kReasons[i]}}, static_cast<double>(gauges.log_drops[i]));
   }
 }
 
