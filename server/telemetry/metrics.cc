@@ -8,60 +8,12 @@
 
 namespace rope::server {
 
-prometheus::MetricFamily MakeFamily(const std::string& name, const std::string& help,
-                                    prometheus::MetricType type) {
-  prometheus::MetricFamily family;
-  family.name = name;
-  family.help = help;
-  family.type = type;
-  return family;
-}
-
-prometheus::MetricFamily MakeCounter(const std::string& name, const std::string& help,
-                                     double value) {
-  prometheus::MetricFamily family = MakeFamily(name, help, prometheus::MetricType::Counter);
-  AddValue(family, {}, value);
-  return family;
-}
-
-prometheus::MetricFamily MakeGauge(const std::string& name, const std::string& help, double value) {
-  prometheus::MetricFamily family = MakeFamily(name, help, prometheus::MetricType::Gauge);
-  AddValue(family, {}, value);
-  return family;
-}
-
-void AddValue(prometheus::MetricFamily& family, MetricLabels labels, double value) {
-  prometheus::ClientMetric& metric = family.metric.emplace_back();
-  metric.label = std::move(labels);
-  if (family.type == prometheus::MetricType::Counter) {
-    metric.counter.value = value;
-  } else {
-    metric.gauge.value = value;
-  }
-}
-
-void AddHistogram(prometheus::MetricFamily& family, MetricLabels labels, const Histogram& histogram,
-                  double per_unit) {
-  prometheus::ClientMetric& metric = family.metric.emplace_back();
-  metric.label = std::move(labels);
-  const Histogram::Snapshot snapshot = histogram.Read();
-  for (size_t i = 0; i < snapshot.cumulative.size(); ++i) {
-    prometheus::ClientMetric::Bucket& bucket = metric.histogram.bucket.emplace_back();
-    bucket.cumulative_count = static_cast<uint64_t>(snapshot.cumulative[i]);
-    bucket.upper_bound = i < histogram.bounds().size()
-                             ? static_cast<double>(histogram.bounds()[i]) / per_unit
-                             : std::numeric_limits<double>::infinity();
-  }
-  metric.histogram.sample_count = static_cast<uint64_t>(snapshot.cumulative.back());
-  metric.histogram.sample_sum = static_cast<double>(snapshot.sum) / per_unit;
-}
-
 namespace {
 
+using prometheus::ClientMetric;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
-
-constexpr double kNanosecondsPerSecond = 1e9;
+using Families = std::vector<MetricFamily>;
 
 // 1, 2.5 and 5 of each power of ten from a microsecond to ten seconds, in nanoseconds.
 constexpr int64_t kDurationBounds[] = {
@@ -79,13 +31,12 @@ constexpr std::string_view kMethodNames[kMethodCount] = {
     "UnregisterModel", "RegisterRegion", "UnregisterRegion", "ListRegions", "GetServerInfo",
     "WarmUp",          "GetTables",      "Prepare"};
 constexpr const char* kStageNames[] = {"decode", "validate", "queue", "execute"};
+constexpr const char* kClosedByNames[kClosedByCount] = {"direct",   "drained", "bytes", "tokens",
+                                                        "requests", "rows",    "jobs"};
+constexpr const char* kDropNames[kLogDropCount] = {"rate_limit", "queue", "output"};
 
 void Add(std::atomic<int64_t>& counter, int64_t by = 1) {
   counter.fetch_add(by, std::memory_order_relaxed);
-}
-
-double Read(const std::atomic<int64_t>& counter) {
-  return static_cast<double>(counter.load(std::memory_order_relaxed));
 }
 
 int64_t Nanoseconds(double microseconds) {
@@ -96,81 +47,126 @@ std::string CodeName(size_t code) {
   return absl::StatusCodeToString(static_cast<absl::StatusCode>(code));
 }
 
-void CollectTableCache(const Gauges& gauges, std::vector<MetricFamily>& families) {
-  const kernels::TableCache::Statistics& cache = gauges.table_cache;
-  const auto counter = [&families](const char* name, const char* help, int64_t value) {
-    families.push_back(MakeCounter(name, help, static_cast<double>(value)));
-  };
-  const auto gauge = [&families](const char* name, const char* help, int64_t value) {
-    families.push_back(MakeGauge(name, help, static_cast<double>(value)));
-  };
-  counter("rope_table_cache_hits_total", "Table pages that were looked up and found", cache.hits);
-  counter("rope_table_cache_misses_total", "Table pages that were looked up and not found",
-          cache.misses);
-  counter("rope_table_cache_builds_total", "Table pages built", cache.builds);
-  counter("rope_table_cache_evictions_total", "Table pages dropped to stay within the budget",
-          cache.evictions);
-  gauge("rope_table_cache_bytes", "Bytes of table pages and their bookkeeping held", cache.bytes);
-  gauge("rope_table_cache_budget_bytes", "Bytes that the table cache may hold",
-        gauges.table_cache_budget_bytes);
-  gauge("rope_table_cache_pages", "Table pages held", cache.pages);
-  gauge("rope_table_cache_tables", "Embeddings with at least one table page held", cache.tables);
+// One value of a counter or a gauge; the page shows the field of its family's type.
+template <typename Number>
+ClientMetric ValueOf(const Number& number, std::vector<ClientMetric::Label> labels = {}) {
+  ClientMetric metric;
+  metric.label = std::move(labels);
+  metric.counter.value = metric.gauge.value = static_cast<double>(number);
+  return metric;
 }
 
-void CollectBudgets(const Gauges& gauges, std::vector<MetricFamily>& families) {
-  MetricFamily limits =
-      MakeFamily("rope_budget_limit", "Limit of each budget; in bytes if its name ends in _bytes",
-                 MetricType::Gauge);
-  MetricFamily used = MakeFamily("rope_budget_used", "Use of each budget", MetricType::Gauge);
-  MetricFamily refusals = MakeFamily("rope_budget_refusals_total",
-                                     "Refusals for lack of budget, by reason", MetricType::Counter);
+template <typename Number>
+void AddCounter(Families& families, const char* name, const char* help, const Number& number) {
+  families.push_back({name, help, MetricType::Counter, {ValueOf(number)}});
+}
+
+template <typename Number>
+void AddGauge(Families& families, const char* name, const char* help, const Number& number) {
+  families.push_back({name, help, MetricType::Gauge, {ValueOf(number)}});
+}
+
+void AddHistogram(Families& families, const char* name, const char* help,
+                  const Histogram& histogram) {
+  families.push_back({name, help, MetricType::Histogram, {histogram.Read()}});
+}
+
+void CollectTableCache(const Gauges& gauges, Families& families) {
+  const kernels::TableCache::Statistics& cache = gauges.table_cache;
+  AddCounter(families, "rope_table_cache_hits_total", "Table pages that were looked up and found",
+             cache.hits);
+  AddCounter(families, "rope_table_cache_misses_total",
+             "Table pages that were looked up and not found", cache.misses);
+  AddCounter(families, "rope_table_cache_builds_total", "Table pages built", cache.builds);
+  AddCounter(families, "rope_table_cache_evictions_total",
+             "Table pages dropped to stay within the budget", cache.evictions);
+  AddGauge(families, "rope_table_cache_bytes", "Bytes of table pages and their bookkeeping held",
+           cache.bytes);
+  AddGauge(families, "rope_table_cache_budget_bytes", "Bytes that the table cache may hold",
+           gauges.table_cache_budget_bytes);
+  AddGauge(families, "rope_table_cache_pages", "Table pages held", cache.pages);
+  AddGauge(families, "rope_table_cache_tables", "Embeddings with at least one table page held",
+           cache.tables);
+}
+
+void CollectBudgets(const Gauges& gauges, Families& families) {
+  std::vector<ClientMetric> limits;
+  std::vector<ClientMetric> used;
+  std::vector<ClientMetric> refusals;
   for (const BudgetUse& budget : gauges.budgets) {
-    const std::string name(budget.name);
-    AddValue(limits, {{"budget", name}}, static_cast<double>(budget.limit));
-    AddValue(used, {{"budget", name}}, static_cast<double>(budget.used));
+    const ClientMetric::Label name = {"budget", std::string(budget.name)};
+    limits.push_back(ValueOf(budget.limit, {name}));
+    used.push_back(ValueOf(budget.used, {name}));
     for (const BudgetUse::Refusal& refusal : budget.refusals) {
-      AddValue(refusals, {{"budget", name}, {"reason", std::string(refusal.reason)}},
-               static_cast<double>(refusal.count));
+      refusals.push_back(ValueOf(refusal.count, {name, {"reason", std::string(refusal.reason)}}));
     }
   }
-  families.push_back(std::move(limits));
-  families.push_back(std::move(used));
-  families.push_back(std::move(refusals));
+  families.push_back({"rope_budget_limit",
+                      "Limit of each budget; in bytes if its name ends in _bytes",
+                      MetricType::Gauge, std::move(limits)});
+  families.push_back(
+      {"rope_budget_used", "Use of each budget", MetricType::Gauge, std::move(used)});
+  families.push_back({"rope_budget_refusals_total", "Refusals for lack of budget, by reason",
+                      MetricType::Counter, std::move(refusals)});
 }
 
-void CollectLogDrops(const Gauges& gauges, std::vector<MetricFamily>& families) {
-  families.push_back(MakeFamily(
-      "rope_log_lines_dropped_total",
-      "Log lines dropped, by reason: rate_limit (of their kind), queue (full), output (full)",
-      MetricType::Counter));
-  constexpr const char* kReasons[kLogDropCount] = {"rate_limit", "queue", "output"};
+void CollectLogDrops(const Gauges& gauges, Families& families) {
+  std::vector<ClientMetric> drops;
   for (size_t i = 0; i < gauges.log_drops.size(); ++i) {
-    AddValue(families.back(), {{"reason", kReasons[i]}}, static_cast<double>(gauges.log_drops[i]));
+    drops.push_back(ValueOf(gauges.log_drops[i], {{"reason", kDropNames[i]}}));
   }
+  families.push_back(
+      {"rope_log_lines_dropped_total",
+       "Log lines dropped, by reason: rate_limit (of their kind), queue (full), output (full)",
+       MetricType::Counter, std::move(drops)});
+}
+
+MetricFamily BuildInfo(const std::string& version, const std::string& revision,
+                       const std::vector<std::string>& devices) {
+  return {"rope_build_info",
+          "Always 1; the labels say what is running",
+          MetricType::Gauge,
+          {ValueOf(1, {{"version", version},
+                       {"revision", revision},
+                       {"device", absl::StrJoin(devices, ",")}})}};
 }
 
 }  // namespace
+
+ClientMetric Histogram::Read(std::vector<ClientMetric::Label> labels) const {
+  ClientMetric metric;
+  metric.label = std::move(labels);
+  uint64_t count = 0;
+  for (size_t i = 0; i <= bounds_.size(); ++i) {
+    count += static_cast<uint64_t>(counts_[i].load(std::memory_order_relaxed));
+    const double bound = i < bounds_.size() ? static_cast<double>(bounds_[i]) / per_unit_
+                                            : std::numeric_limits<double>::infinity();
+    metric.histogram.bucket.push_back({count, bound});
+  }
+  metric.histogram.sample_count = count;
+  metric.histogram.sample_sum =
+      static_cast<double>(sum_.load(std::memory_order_relaxed)) / per_unit_;
+  return metric;
+}
+
+DurationHistogram::DurationHistogram() : Histogram(kDurationBounds, 1e9) {}
+
+MetricFamily MakeMetric(MetricType type, const char* name, const char* help, double value) {
+  return {name, help, type, {ValueOf(value)}};
+}
 
 std::string_view Name(Method method) {
   return kMethodNames[static_cast<size_t>(method)];
 }
 
-Metrics::PerMethod::PerMethod() : duration(kDurationBounds) {}
-
 Metrics::Metrics(const std::string& version, const std::string& revision,
                  const std::vector<std::string>& devices)
-    : version_(version),
-      revision_(revision),
-      stages_{Histogram(kDurationBounds), Histogram(kDurationBounds), Histogram(kDurationBounds),
-              Histogram(kDurationBounds)},
-      batch_requests_(kBatchRequestsBounds),
-      batch_bytes_(kBatchBytesBounds),
-      batch_duration_(kDurationBounds) {
+    : build_info_(BuildInfo(version, revision, devices)),
+      batch_requests_(kBatchRequestsBounds, 1),
+      batch_bytes_(kBatchBytesBounds, 1) {
   for (const std::string& device : devices) devices_.emplace_back(device);
   devices_.emplace_back("other");
 }
-
-Metrics::~Metrics() = default;
 
 void Metrics::CountRequest(const RequestReport& report) {
   PerMethod& method = methods_[static_cast<size_t>(report.method)];
@@ -196,14 +192,6 @@ void Metrics::CountBatch(const BatchReport& report) {
   batch_duration_.Observe(absl::ToInt64Nanoseconds(report.finished - report.started));
 }
 
-void Metrics::CountUnknownMethod() {
-  Add(unknown_methods_);
-}
-
-void Metrics::CountDeviceFault(std::string_view device) {
-  Add(Device(device).faults);
-}
-
 Metrics::PerDevice& Metrics::Device(std::string_view name) {
   for (PerDevice& device : devices_) {
     if (device.name == name) return device;
@@ -211,119 +199,93 @@ Metrics::PerDevice& Metrics::Device(std::string_view name) {
   return devices_.back();
 }
 
-std::vector<MetricFamily> Metrics::Collect(const Gauges& gauges) const {
-  Families families;
-  families.push_back(
-      MakeFamily("rope_build_info", "Always 1; the labels say what is running", MetricType::Gauge));
-  std::vector<std::string> names;
-  for (size_t i = 0; i + 1 < devices_.size(); ++i) names.push_back(devices_[i].name);
-  AddValue(families.back(),
-           {{"version", version_}, {"revision", revision_}, {"device", absl::StrJoin(names, ",")}},
-           1);
-  const auto gauge = [&families](const char* name, const char* help, double value) {
-    families.push_back(MakeGauge(name, help, value));
-  };
-  gauge("rope_draining", "1 while the server refuses new work and finishes what it has, else 0",
-        gauges.draining ? 1 : 0);
+Families Metrics::Collect(const Gauges& gauges) const {
+  Families families = {build_info_};
+  AddGauge(families, "rope_draining",
+           "1 while the server refuses new work and finishes what it has, else 0", gauges.draining);
   CollectRequests(families);
-  gauge("rope_requests_in_flight", "Rotate requests admitted and not yet answered",
-        static_cast<double>(gauges.requests_in_flight));
-  gauge("rope_admitted_bytes", "Bytes of input and output of the requests in flight",
-        static_cast<double>(gauges.admitted_bytes));
-  gauge("rope_streams", "Open RotateStream calls", static_cast<double>(gauges.streams));
+  AddGauge(families, "rope_requests_in_flight", "Rotate requests admitted and not yet answered",
+           gauges.requests_in_flight);
+  AddGauge(families, "rope_admitted_bytes", "Bytes of input and output of the requests in flight",
+           gauges.admitted_bytes);
+  AddGauge(families, "rope_streams", "Open RotateStream calls", gauges.streams);
   CollectBatches(families);
   CollectTableCache(gauges, families);
-  gauge("rope_models", "Models that requests can name", static_cast<double>(gauges.models));
-  gauge("rope_regions", "Memory regions that are registered", static_cast<double>(gauges.regions));
-  gauge("rope_rings", "Connections with a ring", static_cast<double>(gauges.rings));
-  gauge("rope_region_bytes",
-        "Bytes of the files of memory regions, including unregistered ones in use",
-        static_cast<double>(gauges.region_bytes));
-  families.push_back(
-      MakeCounter("rope_region_rejections_total",
-                  "Refused registrations of memory regions, including those by hello",
-                  static_cast<double>(gauges.regions_rejected)));
+  AddGauge(families, "rope_models", "Models that requests can name", gauges.models);
+  AddGauge(families, "rope_regions", "Memory regions that are registered", gauges.regions);
+  AddGauge(families, "rope_rings", "Connections with a ring", gauges.rings);
+  AddGauge(families, "rope_region_bytes",
+           "Bytes of the files of memory regions, including unregistered ones in use",
+           gauges.region_bytes);
+  AddCounter(families, "rope_region_rejections_total",
+             "Refused registrations of memory regions, including those by hello",
+             gauges.regions_rejected);
   CollectBudgets(gauges, families);
   CollectLogDrops(gauges, families);
   return families;
 }
 
 void Metrics::CollectRequests(Families& families) const {
-  MetricFamily answers =
-      MakeFamily("rope_requests_total", "Requests answered, by method and gRPC status code",
-                 MetricType::Counter);
-  MetricFamily durations = MakeFamily("rope_request_duration_seconds",
-                                      "Seconds from a request's arrival to its answer, by method",
-                                      MetricType::Histogram);
+  std::vector<ClientMetric> answers;
+  std::vector<ClientMetric> durations;
   for (size_t i = 0; i < methods_.size(); ++i) {
     const std::string method(kMethodNames[i]);
     bool used = i == static_cast<size_t>(Method::kRotate);  // exported from the start
     for (size_t code = 0; code < kCodeCount; ++code) {
-      const double count = Read(methods_[i].answers[code]);
+      const int64_t count = methods_[i].answers[code].load(std::memory_order_relaxed);
       if (count == 0 && !(used && code == 0)) continue;
       used = true;
-      AddValue(answers, {{"code", CodeName(code)}, {"method", method}}, count);
+      answers.push_back(ValueOf(count, {{"code", CodeName(code)}, {"method", method}}));
     }
-    if (!used) continue;
-    AddHistogram(durations, {{"method", method}}, methods_[i].duration, kNanosecondsPerSecond);
+    if (used) durations.push_back(methods_[i].duration.Read({{"method", method}}));
   }
-  MetricFamily stages =
-      MakeFamily("rope_request_stage_seconds",
-                 "Seconds that successful Rotate requests spent in each stage of the server",
-                 MetricType::Histogram);
+  std::vector<ClientMetric> stages;
   for (size_t i = 0; i < stages_.size(); ++i) {
-    AddHistogram(stages, {{"stage", kStageNames[i]}}, stages_[i], kNanosecondsPerSecond);
+    stages.push_back(stages_[i].Read({{"stage", kStageNames[i]}}));
   }
-  families.push_back(std::move(answers));
-  families.push_back(std::move(durations));
-  families.push_back(std::move(stages));
-  families.push_back(MakeCounter("rope_unknown_methods_total",
-                                 "Calls of methods that no service of the server has",
-                                 Read(unknown_methods_)));
-  families.push_back(MakeCounter("rope_received_bytes_total",
-                                 "Bytes of request messages, without headers and framing",
-                                 Read(received_bytes_)));
-  families.push_back(MakeCounter("rope_sent_bytes_total",
-                                 "Bytes of answer messages, without headers and framing",
-                                 Read(sent_bytes_)));
-  families.push_back(
-      MakeCounter("rope_tokens_total", "Tokens of successful Rotate requests", Read(tokens_)));
+  families.push_back({"rope_requests_total", "Requests answered, by method and gRPC status code",
+                      MetricType::Counter, std::move(answers)});
+  families.push_back({"rope_request_duration_seconds",
+                      "Seconds from a request's arrival to its answer, by method",
+                      MetricType::Histogram, std::move(durations)});
+  families.push_back({"rope_request_stage_seconds",
+                      "Seconds that successful Rotate requests spent in each stage of the server",
+                      MetricType::Histogram, std::move(stages)});
+  AddCounter(families, "rope_unknown_methods_total",
+             "Calls of methods that no service of the server has", unknown_methods_);
+  AddCounter(families, "rope_received_bytes_total",
+             "Bytes of request messages, without headers and framing", received_bytes_);
+  AddCounter(families, "rope_sent_bytes_total",
+             "Bytes of answer messages, without headers and framing", sent_bytes_);
+  AddCounter(families, "rope_tokens_total", "Tokens of successful Rotate requests", tokens_);
 }
 
 void Metrics::CollectBatches(Families& families) const {
-  MetricFamily batches = MakeFamily(
-      "rope_batches_total",
-      "Batches run, by device and by the reason they closed: direct (on the thread that received "
-      "it), drained (nothing was left), bytes, tokens, requests, rows (a cap)",
-      MetricType::Counter);
-  MetricFamily faults = MakeFamily("rope_device_faults_total", "Batches that failed on a device",
-                                   MetricType::Counter);
+  std::vector<ClientMetric> batches;
+  std::vector<ClientMetric> faults;
   for (const PerDevice& device : devices_) {
-    double used = 0;
-    for (const Counter& count : device.batches) used += Read(count);
-    used += Read(device.faults);
-    if (&device == &devices_.back() && used == 0) continue;
-    for (int reason = 0; reason < kClosedByCount; ++reason) {
-      AddValue(batches,
-               {{"closed_by", std::string(Name(static_cast<ClosedBy>(reason)))},
-                {"device", device.name}},
-               Read(device.batches[static_cast<size_t>(reason)]));
+    const bool used = device.faults != 0 ||
+                      std::ranges::any_of(device.batches, [](const Counter& n) { return n != 0; });
+    if (&device == &devices_.back() && !used) continue;
+    for (size_t i = 0; i < device.batches.size(); ++i) {
+      batches.push_back(
+          ValueOf(device.batches[i], {{"closed_by", kClosedByNames[i]}, {"device", device.name}}));
     }
-    AddValue(faults, {{"device", device.name}}, Read(device.faults));
+    faults.push_back(ValueOf(device.faults, {{"device", device.name}}));
   }
-  families.push_back(std::move(batches));
-  families.push_back(std::move(faults));
-  families.push_back(MakeFamily("rope_batch_requests",
-                                "Requests in a batch; a slice of a large request counts as one",
-                                MetricType::Histogram));
-  AddHistogram(families.back(), {}, batch_requests_, 1);
-  families.push_back(MakeFamily("rope_batch_bytes",
-                                "Bytes of tensors in a batch, input or output, whichever is larger",
-                                MetricType::Histogram));
-  AddHistogram(families.back(), {}, batch_bytes_, 1);
   families.push_back(
-      MakeFamily("rope_batch_duration_seconds", "Seconds that a batch ran", MetricType::Histogram));
-  AddHistogram(families.back(), {}, batch_duration_, kNanosecondsPerSecond);
+      {"rope_batches_total",
+       "Batches run, by device and by the reason they closed: direct (on the thread that received "
+       "it), drained (nothing was left), bytes, tokens, requests, rows (a cap)",
+       MetricType::Counter, std::move(batches)});
+  families.push_back({"rope_device_faults_total", "Batches that failed on a device",
+                      MetricType::Counter, std::move(faults)});
+  AddHistogram(families, "rope_batch_requests",
+               "Requests in a batch; a slice of a large request counts as one", batch_requests_);
+  AddHistogram(families, "rope_batch_bytes",
+               "Bytes of tensors in a batch, input or output, whichever is larger", batch_bytes_);
+  AddHistogram(families, "rope_batch_duration_seconds", "Seconds that a batch ran",
+               batch_duration_);
 }
 
 }  // namespace rope::server

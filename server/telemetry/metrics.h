@@ -25,17 +25,18 @@ namespace rope::server {
 // Histogram: counts values by fixed upper bounds, for the request path. An observation is a binary
 // search among at most kBoundsMax numbers and two relaxed atomic additions, without a lock.
 //
-// Threading:  Thread-safe. A snapshot may miss observations made at the same time. No observation
-//             is lost.
+// Threading:  Thread-safe. Reading may miss observations made at the same time. No observation is
+//             lost.
 // Ownership:  `bounds` must outlive the histogram.
 // Limits:     At most kBoundsMax bounds. The sum holds 2^63 - 1 units (292 years of nanoseconds).
-
 class Histogram {
  public:
   static constexpr size_t kBoundsMax = 24;
 
-  // REQUIRES: `bounds` ascends.
-  explicit Histogram(absl::Span<const int64_t> bounds) : bounds_(bounds) {
+  // `per_unit` of the observed integers make one unit of the family (1e9 for nanoseconds shown as
+  // seconds). REQUIRES: `bounds` ascends.
+  Histogram(absl::Span<const int64_t> bounds, double per_unit)
+      : bounds_(bounds), per_unit_(per_unit) {
     ROPE_CHECK(bounds.size() <= kBoundsMax);
   }
 
@@ -47,34 +48,20 @@ class Histogram {
     sum_.fetch_add(value, std::memory_order_relaxed);
   }
 
-  struct Snapshot {
-    std::vector<int64_t> cumulative;  // observations up to each bound, then all of them
-    int64_t sum = 0;
-  };
-  Snapshot Read() const {
-    Snapshot snapshot;
-    int64_t count = 0;
-    for (size_t i = 0; i <= bounds_.size(); ++i) {
-      count += counts_[i].load(std::memory_order_relaxed);
-      snapshot.cumulative.push_back(count);
-    }
-    snapshot.sum = sum_.load(std::memory_order_relaxed);
-    return snapshot;
-  }
-
-  absl::Span<const int64_t> bounds() const { return bounds_; }
+  prometheus::ClientMetric Read(std::vector<prometheus::ClientMetric::Label> labels = {}) const;
 
  private:
   const absl::Span<const int64_t> bounds_;
+  const double per_unit_;
   std::array<std::atomic<int64_t>, kBoundsMax + 1> counts_ = {};
   std::atomic<int64_t> sum_ = 0;
 };
 
-// BatchReport: what the batcher reports about each batch that ran.
-//
-// Threading:  A value.
-// Ownership:  `device` is a view into a request of the batch; it is valid only during the call that
-//             delivers the report.
+// Observes nanoseconds, shown as seconds.
+class DurationHistogram final : public Histogram {
+ public:
+  DurationHistogram();
+};
 
 // The reason why a batch took no more requests.
 enum class ClosedBy {
@@ -88,13 +75,8 @@ enum class ClosedBy {
 };
 inline constexpr int kClosedByCount = 7;
 
-// The value of the metrics' label `closed_by`.
-constexpr std::string_view Name(ClosedBy reason) {
-  constexpr std::string_view kNames[kClosedByCount] = {"direct",   "drained", "bytes", "tokens",
-                                                       "requests", "rows",    "jobs"};
-  return kNames[static_cast<int>(reason)];
-}
-
+// What the batcher reports about each batch that ran. `device` is a view into a request of the
+// batch, valid only during the call that delivers the report.
 struct BatchReport {
   ClosedBy closed_by = ClosedBy::kDirect;
   std::string_view device;  // of the batch's first request, as the executor set it
@@ -104,44 +86,6 @@ struct BatchReport {
   absl::Time started = {};
   absl::Time finished = {};
 };
-
-// Builds Prometheus metric families: counters, gauges and histograms.
-
-using MetricLabels = std::vector<prometheus::ClientMetric::Label>;
-
-// A family without values.
-prometheus::MetricFamily MakeFamily(const std::string& name, const std::string& help,
-                                    prometheus::MetricType type);
-
-// A family of one value without labels.
-prometheus::MetricFamily MakeCounter(const std::string& name, const std::string& help,
-                                     double value);
-prometheus::MetricFamily MakeGauge(const std::string& name, const std::string& help, double value);
-
-// Adds a value to a family of counters or gauges.
-void AddValue(prometheus::MetricFamily& family, MetricLabels labels, double value);
-
-// Adds a histogram. `per_unit` of its integers make one unit of the family (1e9 for nanoseconds
-// shown as seconds).
-void AddHistogram(prometheus::MetricFamily& family, MetricLabels labels, const Histogram& histogram,
-                  double per_unit);
-
-}  // namespace rope::server
-
-// Metrics: counts events on the request path and exports them as Prometheus families.
-//
-// Counting indexes arrays and adds with relaxed atomics: no lock, no look-up of labels, no
-// allocation. Values that change slowly or belong to other classes (Gauges) are read when the page
-// is scraped.
-//
-// Threading:  Thread-safe.
-// Ownership:  Copies its arguments.
-
-namespace prometheus {
-struct MetricFamily;
-}
-
-namespace rope::server {
 
 // The methods of rope.v1.RopeService.
 enum class Method {
@@ -211,21 +155,32 @@ struct Gauges {
   std::array<int64_t, kLogDropCount> log_drops = {};  // by LogDrop
 };
 
+// A family of one value without labels.
+prometheus::MetricFamily MakeMetric(prometheus::MetricType type, const char* name, const char* help,
+                                    double value);
+
+// Metrics: counts events on the request path and exports them as Prometheus families.
+//
+// Counting indexes arrays and adds with relaxed atomics: no lock, no look-up of labels, no
+// allocation. Values that change slowly or belong to other classes (Gauges) are read when the page
+// is scraped.
+//
+// Threading:  Thread-safe.
+// Ownership:  Copies its arguments.
 class Metrics {
  public:
   // All are labels of rope_build_info. Batches name one of `devices`; any other name is counted as
   // "other".
   Metrics(const std::string& version, const std::string& revision,
           const std::vector<std::string>& devices);
-  ~Metrics();
 
   void CountRequest(const RequestReport& report);
   void CountRotation(const RotationReport& report);
   void CountBatch(const BatchReport& report);
   // Counts a call of a method that no service of the server has.
-  void CountUnknownMethod();
+  void CountUnknownMethod() { unknown_methods_.fetch_add(1, std::memory_order_relaxed); }
   // Counts the loss of `device`. Other failed batches are not counted.
-  void CountDeviceFault(std::string_view device);
+  void CountDeviceFault(std::string_view device) { ++Device(device).faults; }
 
   // All families, in the order of the request path.
   std::vector<prometheus::MetricFamily> Collect(const Gauges& gauges) const;
@@ -236,9 +191,8 @@ class Metrics {
 
   static constexpr size_t kCodeCount = 17;  // of absl::StatusCode
   struct PerMethod {
-    PerMethod();
     std::array<Counter, kCodeCount> answers = {};
-    Histogram duration;  // nanoseconds
+    DurationHistogram duration;
   };
   struct PerDevice {
     explicit PerDevice(const std::string& device_name) : name(device_name) {}
@@ -251,19 +205,18 @@ class Metrics {
   void CollectRequests(Families& families) const;
   void CollectBatches(Families& families) const;
 
-  const std::string version_;
-  const std::string revision_;
+  const prometheus::MetricFamily build_info_;
   // One for each device, then one for "other"; never resized.
   std::deque<PerDevice> devices_;
   std::array<PerMethod, kMethodCount> methods_;
-  std::array<Histogram, 4> stages_;  // decode, validate, queue, execute; nanoseconds
+  std::array<DurationHistogram, 4> stages_;  // decode, validate, queue, execute
   Counter unknown_methods_ = 0;
   Counter received_bytes_ = 0;
   Counter sent_bytes_ = 0;
   Counter tokens_ = 0;
   Histogram batch_requests_;
   Histogram batch_bytes_;
-  Histogram batch_duration_;  // nanoseconds
+  DurationHistogram batch_duration_;
 };
 
 }  // namespace rope::server

@@ -1,11 +1,8 @@
 #include "server/telemetry/metrics_endpoint.h"
 
 #include <civetweb.h>
-#include <netdb.h>
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <new>
@@ -23,34 +20,23 @@
 namespace rope::server {
 namespace {
 
+using prometheus::MetricType;
+
 // The metrics about the process that Prometheus clients export by convention.
 void CollectProcess(std::vector<prometheus::MetricFamily>& families) {
   const std::optional<ProcessStatistics> process = ReadProcessStatistics();
   if (!process.has_value()) return;
-  families.push_back(MakeGauge("process_resident_memory_bytes", "Resident memory, bytes",
-                               static_cast<double>(process->resident_bytes)));
-  families.push_back(MakeCounter("process_cpu_seconds_total",
-                                 "Processor time of user and system, seconds",
-                                 process->cpu_seconds));
-  families.push_back(MakeGauge("process_open_fds", "Open file descriptors",
-                               static_cast<double>(process->open_fds)));
-  families.push_back(MakeGauge("process_start_time_seconds",
-                               "When the process started, seconds since 1970",
-                               process->start_time_seconds));
-}
-
-// Connects to a listener on this machine and closes the connection.
-void ConnectOnce(const std::string& host, int port) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return;
-  const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (fd >= 0) {
-    (void)connect(fd, found->ai_addr, found->ai_addrlen);
-    close(fd);
-  }
-  freeaddrinfo(found);
+  families.push_back(MakeMetric(MetricType::Gauge, "process_resident_memory_bytes",
+                                "Resident memory, bytes",
+                                static_cast<double>(process->resident_bytes)));
+  families.push_back(MakeMetric(MetricType::Counter, "process_cpu_seconds_total",
+                                "Processor time of user and system, seconds",
+                                process->cpu_seconds));
+  families.push_back(MakeMetric(MetricType::Gauge, "process_open_fds", "Open file descriptors",
+                                static_cast<double>(process->open_fds)));
+  families.push_back(MakeMetric(MetricType::Gauge, "process_start_time_seconds",
+                                "When the process started, seconds since 1970",
+                                process->start_time_seconds));
 }
 
 // Starts the library's threads. A connection occupies a thread from its first byte to its answer;
@@ -67,54 +53,39 @@ mg_context* Start(const std::string& address) {
 
 }  // namespace
 
-struct MetricsEndpoint::Page {
-  const char* path;
-  Answer (MetricsEndpoint::*answer)() const;
-};
-
 // Runs on a thread of the library, which knows no exceptions. Returns the HTTP status, or 0 for a
 // request that the library shall answer: another path, another method.
 int MetricsEndpoint::Respond(mg_connection* connection, void* self) {
-  static constexpr Page kPages[] = {{"/metrics", &MetricsEndpoint::MetricsPage},
-                                    {"/livez", &MetricsEndpoint::Live},
-                                    {"/readyz", &MetricsEndpoint::Ready},
-                                    {"/healthz", &MetricsEndpoint::Ready}};
   const mg_request_info& request = *mg_get_request_info(connection);
   const std::string_view method = request.request_method;
   if (method != "GET" && method != "HEAD") return 0;
-  for (const Page& page : kPages) {
-    if (page.path != std::string_view(request.local_uri)) continue;
-    Answer answer;
-    try {
-      answer = (static_cast<const MetricsEndpoint*>(self)->*page.answer)();
-    } catch (const std::bad_alloc&) {
-      answer = {503, ""};
-    }
-    const std::string length = std::to_string(answer.body.size());
-    mg_response_header_start(connection, answer.status);
-    mg_response_header_add(connection, "Content-Type", "text/plain; charset=utf-8", -1);
-    mg_response_header_add(connection, "Cache-Control", "no-store", -1);
-    mg_response_header_add(connection, "Content-Length", length.c_str(), -1);
-    mg_response_header_send(connection);
-    if (method == "GET") mg_write(connection, answer.body.data(), answer.body.size());
-    return answer.status;
+  std::optional<Answer> answer;
+  try {
+    answer = static_cast<const MetricsEndpoint*>(self)->AnswerTo(request.local_uri);
+  } catch (const std::bad_alloc&) {
+    answer = {503, ""};
   }
-  return 0;
+  if (!answer.has_value()) return 0;
+  const std::string length = std::to_string(answer->body.size());
+  mg_response_header_start(connection, answer->status);
+  mg_response_header_add(connection, "Content-Type", "text/plain; charset=utf-8", -1);
+  mg_response_header_add(connection, "Cache-Control", "no-store", -1);
+  mg_response_header_add(connection, "Content-Length", length.c_str(), -1);
+  mg_response_header_send(connection);
+  if (method == "GET") mg_write(connection, answer->body.data(), answer->body.size());
+  return answer->status;
 }
 
-MetricsEndpoint::Answer MetricsEndpoint::MetricsPage() const {
+std::optional<MetricsEndpoint::Answer> MetricsEndpoint::AnswerTo(std::string_view path) const {
+  if (path == "/livez") return Answer{200, "ALIVE\n"};
+  if (path == "/readyz" || path == "/healthz") {
+    return sources_.serving() ? Answer{200, "SERVING\n"} : Answer{503, "NOT_SERVING\n"};
+  }
+  if (path != "/metrics") return std::nullopt;
   proto::MutexLock lock(&mutex_);
   std::vector<prometheus::MetricFamily> families = sources_.metrics->Collect(sources_.gauges());
   CollectProcess(families);
-  return {200, prometheus::TextSerializer().Serialize(families)};
-}
-
-MetricsEndpoint::Answer MetricsEndpoint::Live() const {
-  return {200, "ALIVE\n"};
-}
-
-MetricsEndpoint::Answer MetricsEndpoint::Ready() const {
-  return sources_.serving() ? Answer{200, "SERVING\n"} : Answer{503, "NOT_SERVING\n"};
+  return Answer{200, prometheus::TextSerializer().Serialize(families)};
 }
 
 absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Listen(const std::string& address,
@@ -139,8 +110,9 @@ MetricsEndpoint::~MetricsEndpoint() {
   // connection wakes it.
   proto::Notification closed;
   std::thread waker([&closed, host = host_, port = port()] {
-    while (!closed.WaitForNotificationWithTimeout(std::chrono::milliseconds(5)))
-      ConnectOnce(host, port);
+    while (!closed.WaitForNotificationWithTimeout(std::chrono::milliseconds(5))) {
+      mg_close_connection(mg_connect_client(host.c_str(), port, /*use_ssl=*/0, nullptr, 0));
+    }
   });
   mg_stop(library_);
   closed.Notify();

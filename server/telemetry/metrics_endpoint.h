@@ -16,7 +16,9 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -48,15 +50,13 @@ class MetricsEndpoint {
     int status = 0;  // of HTTP
     std::string body;
   };
-  struct Page;
 
   MetricsEndpoint(std::string host, Sources sources, mg_context* library)
       : host_(std::move(host)), sources_(std::move(sources)), library_(library) {}
 
   static int Respond(mg_connection* connection, void* self);
-  Answer MetricsPage() const;
-  Answer Live() const;
-  Answer Ready() const;
+  // nullopt: the endpoint has no such path.
+  std::optional<Answer> AnswerTo(std::string_view path) const;
 
   const std::string host_;
   const Sources sources_;
