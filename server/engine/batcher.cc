@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/algorithm/container.h"
 #include "server/error.h"
 
 namespace rope::server {
@@ -22,10 +21,6 @@ void Complete(std::unique_ptr<Request> request, const absl::Status& status) {
 // Whether the client has given up: cancelled, or past its deadline.
 bool HasEnded(const Request& request, absl::Time now) {
   return request.arrival.IsCancelled() || request.arrival.deadline <= now;
-}
-
-bool AreOfOneSession(const Slice& a, const Slice& b) {
-  return a.request->arrival.session == b.request->arrival.session;
 }
 
 }  // namespace
@@ -62,9 +57,11 @@ absl::Status Batcher::Enqueue(std::unique_ptr<Request>& request) {
       Push(std::move(request));
       return absl::OkStatus();
     }
+    const bool gathers =
+        options_.gathers_always || request->arrival.on_stream || !gathered_.empty();
     ++direct_unfinished_;
     gathered_.push_back(std::move(request));
-    if (!is_large && Gathers() && !HasGatheredEnough()) return absl::OkStatus();
+    if (!is_large && gathers && !HasGatheredEnough()) return absl::OkStatus();
     batch = StartGathered();
   }
   RunDirect(batch);
@@ -112,8 +109,6 @@ Batcher::Batch Batcher::StartGathered() {
       break;
     }
   }
-  const bool is_lone = absl::c_adjacent_find(batch.slices, AreOfOneSession) == batch.slices.end();
-  lone_batches_ = is_lone ? lone_batches_ + 1 : 0;
   direct_running_.fetch_add(1);
   return batch;
 }

@@ -7,10 +7,9 @@
 //
 // Direct. A request of at most `direct_bytes_max` that finds the device free gathers with others.
 // They run when a receiving thread has no other event (RunGathered), or at once when they are
-// enough. Answers of one session that are ready together share a write to its socket, and an
-// accelerator runs all requests in one launch. A host alone gains nothing from requests of
-// different sessions, so there small requests run at once while each session has one at a time
-// (gathers_always).
+// enough. Answers of one stream that are ready together share a write to its socket, and an
+// accelerator runs all requests in one launch. A host alone gains nothing from other requests, so
+// there they run at once (gathers_always).
 //
 // A request above the bound of gathering runs by itself, one slice for each call of RunGathered, so
 // that the thread looks at its events between two slices. It queues instead if its result goes to a
@@ -74,13 +73,10 @@ class Batcher {
     int64_t jobs_max = limits::kJobsMax;
     // Direct batches that may run at the same time: the device's threads.
     int direct_slots = 1;
-    // False: gathering stops while sessions have one request at a time (kLoneBatchesMax).
+    // False: of small requests, only those of streams gather. Others would pay for a look at the
+    // queue of their thread, 0.6 of the 20 microseconds of a lone client.
     bool gathers_always = true;
   };
-  // Without gathers_always, requests gather no more after this many direct batches in a row without
-  // two requests of one session. Then one in kGatherTrialEvery gathers, to see if it pays again.
-  static constexpr int64_t kLoneBatchesMax = 4;
-  static constexpr int64_t kGatherTrialEvery = 16;
 
   // Runs slices and sets their status, and may end them earlier: at least one of them has tokens
   // then. Called from several threads at once.
@@ -124,12 +120,6 @@ class Batcher {
   };
   bool IsFree() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Push(std::unique_ptr<Request> request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether the small request that was just added to gathered_ waits for more. A lone client would
-  // wait for a look at the queue of its thread, which takes 0.6 of its 20 microseconds.
-  bool Gathers() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return options_.gathers_always || gathered_.size() > 1 || lone_batches_ < kLoneBatchesMax ||
-           lone_batches_ % kGatherTrialEvery == 0;
-  }
   bool HasGatheredEnough() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Moves gathered requests, or a slice of the first one, to a batch, and counts it as running.
   // REQUIRES: some have gathered.
@@ -162,8 +152,6 @@ class Batcher {
   SessionQueue<std::unique_ptr<Request>> queue_ ABSL_GUARDED_BY(mutex_);
   bool batch_running_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<std::unique_ptr<Request>> gathered_ ABSL_GUARDED_BY(mutex_);
-  // Direct batches since the last one with two requests of one session.
-  int64_t lone_batches_ ABSL_GUARDED_BY(mutex_) = 0;
   std::atomic<int> direct_running_ = 0;                // direct batches; grows only under mutex_
   int direct_unfinished_ ABSL_GUARDED_BY(mutex_) = 0;  // requests of these and in gathered_
   DrainState drain_ ABSL_GUARDED_BY(mutex_);

@@ -146,6 +146,7 @@ void RopeService::Rotate(UnaryCall& call) {
 
 void RopeService::OnStreamMessage(StreamCall& call, grpc::ByteBuffer& bytes) {
   Arrival arrival = ArrivalOf(call, BytesOf(bytes));
+  arrival.on_stream = true;
   proto::StreamMessage message;
   auto decoded = DecodeWith(
       [&] { return DecodeStreamRequest(bytes, parts_.max_message_bytes, message, arrival); },

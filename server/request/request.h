@@ -104,6 +104,7 @@ struct StageTimes {
 struct Arrival {
   std::string id;        // the client's, or one that the server makes
   uint64_t session = 0;  // the connection; queues take turns between sessions
+  bool on_stream = false;
   absl::Time received;
   int64_t message_bytes = 0;
   std::optional<int64_t> reply_bytes_max;  // set: the reply must fit a slot of a ring

@@ -178,31 +178,19 @@ constexpr Batcher::Options kHostOptions = [] {
   return options;
 }();
 
-TEST_F(BatcherTest, RequestsOfManySessionsRunAtOnceOnAHostAlone) {
+TEST_F(BatcherTest, OnAHostAloneOnlyRequestsOfStreamsGather) {
   Start(kHostOptions);
   Allow(1 << 20);
-  uint64_t session = 0;
-  for (int64_t batch = 0; batch < Batcher::kLoneBatchesMax; ++batch) {
-    for (const char* id : {"a", "b"}) {
-      EnqueueGathering(MakeRequest(absl::StrCat(id, batch), 5, ++session));
-    }
-    EXPECT_TRUE(batcher_->RunGathered()) << "they gather at first";
+  EnqueueGathering("at once", 5);
+  EXPECT_EQ(BatchCount(), 1U);
+  for (const char* id : {"a", "b"}) {
+    auto request = MakeRequest(id, 5);
+    request->arrival.on_stream = true;
+    EnqueueGathering(std::move(request));
   }
-  EXPECT_EQ(BatchCount(), Batcher::kLoneBatchesMax);
-  EnqueueGathering(MakeRequest("at once", 5, ++session));
-  EXPECT_EQ(BatchCount(), Batcher::kLoneBatchesMax + 1);
-}
-
-TEST_F(BatcherTest, RequestsOfOneSessionGatherAgainAfterATrial) {
-  Start(kHostOptions);
-  Allow(1 << 20);
-  for (int64_t i = 0; i < Batcher::kGatherTrialEvery; ++i) Enqueue(absl::StrCat(i), 5);
-  for (const char* ids : {"ab", "cd"}) {
-    for (const char id : {ids[0], ids[1]}) EnqueueGathering(std::string(1, id), 5);
-    EXPECT_TRUE(batcher_->RunGathered());
-  }
-  EXPECT_THAT(BatchAt(Batcher::kGatherTrialEvery), ElementsAre("a 0-5", "b 0-5"));
-  EXPECT_THAT(BatchAt(Batcher::kGatherTrialEvery + 1), ElementsAre("c 0-5", "d 0-5"));
+  EXPECT_EQ(BatchCount(), 1U);
+  EXPECT_TRUE(batcher_->RunGathered());
+  EXPECT_THAT(BatchAt(1), ElementsAre("a 0-5", "b 0-5"));
 }
 
 TEST_F(BatcherTest, BatchesOfOneGatherNothing) {
