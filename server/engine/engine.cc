@@ -60,7 +60,6 @@ absl::Status Engine::PlanOrEnqueue(std::unique_ptr<Request>& request) {
   if (!id.empty()) {
     ROPE_ASSIGN_OR_RETURN(request->prepared, prepared_.Find(id));
   }
-  if (PlanningBytes(*request) > limits::kPlanHereBytesMax) return PlanLater(request);
   const int64_t admitted = request->permit.bytes();
   const absl::Status status = MakePlan(*request, /*may_take_long=*/false);
   if (IsNeedsSideThread(status)) {  // which plans from the beginning
@@ -109,6 +108,9 @@ absl::Status Engine::FillPlan(Request& request, bool may_take_long) {
     plan.may_take_long = may_take_long;
     RopeEntries layers;
     ROPE_RETURN_IF_ERROR(PrepareFixed(fixed, source, registry_, layers, own, plan));
+  }
+  if (!may_take_long && PlanningBytes(values, plan) > limits::kPlanHereBytesMax) {
+    return NeedsSideThread();
   }
   ROPE_RETURN_IF_ERROR(PlanElements(fixed, values, source, plan));
   ROPE_RETURN_IF_ERROR(regions_.Place(request));

@@ -2,8 +2,8 @@
 //
 //   1. Admission admits the request with the bytes that were received for it.
 //   2. A prepared_id is looked up.
-//   3. A request of few bytes is planned on the caller's thread. If planning finds that it would
-//      take longer than rotating a slice, the side thread plans it, as it does others.
+//   3. The request is planned on the caller's thread. If planning finds that it would take longer
+//      than rotating a slice, the side thread plans it instead.
 //   4. Each step of planning grows the request's permit before the step takes memory.
 //   5. The batcher takes the request.
 //

@@ -27,38 +27,6 @@ int64_t Sum(int64_t a, int64_t b) {
   return std::min(a + b, kMost);  // neither is above kMost
 }
 
-// Bytes of an array as its message claims them: of the payload, or for an array in a region of as
-// many 8-byte elements as its shape has.
-int64_t ClaimedBytes(const v1::Array& array, const proto::SplitMessage& split) {
-  constexpr int64_t kElementBytes = 8;
-  if (proto::HasPayload(array)) return std::min(proto::PayloadOf(array, split).bytes, kMost);
-  if (!array.has_region()) return 0;  // numbers, which are parsed already
-  int64_t bytes = kElementBytes;
-  for (const int64_t length : array.shape()) bytes = Product(bytes, std::max<int64_t>(length, 0));
-  return bytes;
-}
-
-int64_t PositionBytes(const v1::Positions& positions, const proto::SplitMessage& split) {
-  int64_t bytes = ClaimedBytes(positions.starts(), split);
-  bytes = Sum(bytes, ClaimedBytes(positions.position_ids(), split));
-  return Sum(bytes, ClaimedBytes(positions.cu_seqlens(), split));
-}
-
-// Tokens of the first tensor, from its layout letters and shape.
-int64_t ClaimedTokens(const v1::RotateRequest& asked) {
-  if (asked.tensors_size() == 0) return 0;
-  const v1::Tensor& tensor = asked.tensors(0);
-  int64_t tokens = 1;
-  const int axes =
-      std::min<int>(tensor.array().shape_size(), static_cast<int>(tensor.layout().size()));
-  for (int i = 0; i < axes; ++i) {
-    const char letter = tensor.layout()[static_cast<size_t>(i)];
-    if (letter == 'H' || letter == 'D') continue;
-    tokens = Product(tokens, std::max<int64_t>(tensor.array().shape(i), 0));
-  }
-  return tokens;
-}
-
 // Bytes of the tensor's result: raw bytes, plus the encoded numbers if it goes out as numbers.
 int64_t ResultBytes(const TensorPlan& of) {
   constexpr int64_t kNumberBytes = 16;
@@ -67,16 +35,6 @@ int64_t ResultBytes(const TensorPlan& of) {
   const int64_t elements =
       Product(Product(of.layout.tokens(), of.layout.heads), of.layout.head_dim);
   return Product(elements, typed ? element + kNumberBytes : element);
-}
-
-// Bytes of the tensor that are copied because they have strides and lie in several fragments.
-int64_t StridedBytes(const Request& request, int index) {
-  const v1::RotateRequest& asked = request.asked();
-  if (index >= asked.tensors_size() || asked.tensors(index).array().strides_size() == 0) return 0;
-  const v1::Array& array = request.values().tensors(index).array();
-  if (!proto::HasPayload(array)) return 0;
-  const proto::FragmentedBytes& payload = proto::PayloadOf(array, request.decoded.split);
-  return payload.fragments.size() > 1 ? std::min(payload.bytes, kMost) : 0;
 }
 
 // Bytes of a slice of the tensor that is copied because its channels are not adjacent.
@@ -93,26 +51,20 @@ int64_t DecodedBytes(const Request& request) {
   return Sum(request.arrival.message_bytes, Product(skeleton, limits::kSkeletonFactor));
 }
 
-int64_t PlanningBytes(const Request& request) {
-  const v1::RotateRequest& asked = request.values();
-  const proto::SplitMessage& split = request.decoded.split;
+int64_t PlanningBytes(const v1::RotateRequest& values, const Plan& plan) {
   // An angle costs a sine and a cosine, some thirty times as much as a copy.
   constexpr int64_t kAngleFactor = 16;
-  const int64_t tokens = request.prepared ? request.prepared->plan.tokens : ClaimedTokens(asked);
-  int64_t bytes = Product(tokens, sizeof(int64_t));
-  bytes = Sum(bytes, PositionBytes(asked.positions(), split));
-  bytes = Sum(bytes, PositionBytes(asked.reposition().from(), split));
-  if (asked.has_rows()) {
-    const v1::Rows& rows = asked.rows();
-    bytes = Sum(bytes, Product(ClaimedBytes(rows.angles(), split), kAngleFactor));
-    bytes = Sum(bytes, ClaimedBytes(rows.cos(), split));
-    bytes = Sum(bytes, ClaimedBytes(rows.sin(), split));
-  }
-  for (int i = 0; i < asked.tensors_size(); ++i) {
-    bytes = Sum(bytes, ClaimedBytes(asked.tensors(i).norm().weight(), split));
-    bytes = Sum(bytes, StridedBytes(request, i));
-  }
-  return bytes;
+  const Layout& layout = plan.tensors.front().layout;
+  int64_t tokens = 1;  // of an empty tensor: an axis that is not empty may have positions
+  for (const TokenAxis& axis : layout.token_axes) tokens *= std::max<int64_t>(axis.length, 1);
+  const int64_t lists = 1 + int64_t{values.positions().has_position_ids()} +
+                        int64_t{values.reposition().from().has_position_ids()};
+  const int64_t positions = Product(tokens, lists * static_cast<int64_t>(sizeof(int64_t)));
+  if (!values.has_rows()) return positions;
+  const int64_t arrays = values.rows().has_angles() ? kAngleFactor : 2;
+  const int64_t pairs = std::min(layout.head_dim, kernels::kHeadDimMax) / 2;
+  const auto number = static_cast<int64_t>(sizeof(float));
+  return Sum(positions, Product(Product(tokens, pairs), arrays * number));
 }
 
 int64_t RunningBytes(const v1::RotateRequest& asked, const Plan& plan) {

@@ -15,9 +15,9 @@ namespace rope::server {
 // Bytes of a decoded request: its message, plus the parsed objects of its skeleton.
 int64_t DecodedBytes(const Request& request);
 
-// The cost of planning in any case, as bytes of a copy: token positions, rows (angles count 16
-// times), norm weights, and strided tensors that came in several fragments.
-int64_t PlanningBytes(const Request& request);
+// The cost of planning a request's positions and rows, as bytes of a copy. REQUIRES: `plan` has its
+// tensors.
+int64_t PlanningBytes(const v1::RotateRequest& values, const Plan& plan);
 
 // Bytes that planning and running allocate in addition: copies of numbers that came as repeated
 // fields, a fixed cost per token, the caller's own rows, results that take a buffer, and a slice of

@@ -13,6 +13,7 @@
 #include "kernels/status_macros.h"
 #include "proto/wire/rope_config.h"
 #include "server/error.h"
+#include "server/models/rope_spec.h"
 #include "server/request/array_reader.h"
 #include "server/request/limits.h"
 
@@ -251,8 +252,6 @@ absl::StatusOr<TensorPlan> ReadTensor(const v1::Tensor& tensor, const v1::Output
   return plan;
 }
 
-// The job of a strided tensor is addressed from one base pointer, so that its elements must be
-// contiguous: several fragments are copied together.
 absl::Status ReadElementsOf(const v1::Array& array, ArraySource& source, const std::string& path,
                             TensorPlan& plan) {
   const int64_t count = plan.strides.has_value() ? plan.strides->extent : plan.elements();
@@ -262,10 +261,6 @@ absl::Status ReadElementsOf(const v1::Array& array, ArraySource& source, const s
   plan.source = std::move(elements.part);
   plan.typed = std::move(elements.typed);
   plan.numbers = !CameAsBytes(array);
-  if (!plan.strides.has_value() || plan.input.fragments.size() <= 1) return absl::OkStatus();
-  plan.typed.resize(static_cast<size_t>(plan.input.bytes));
-  plan.input.CopyTo(plan.typed.data());
-  plan.input.fragments = {{plan.typed.data(), plan.typed.size()}};
   return absl::OkStatus();
 }
 
@@ -338,6 +333,10 @@ absl::Status PrepareTensors(const v1::RotateRequest& message, ArraySource& sourc
     const std::string path = absl::StrCat("tensors[", i, "]");
     ROPE_ASSIGN_OR_RETURN(TensorPlan tensor,
                           ReadTensor(message.tensors(i), message.output(), path));
+    if (message.tensors(i).norm().has_weight() && tensor.layout.head_dim > kWidthHereMax &&
+        !plan.may_take_long) {
+      return NeedsSideThread();
+    }
     ROPE_RETURN_IF_ERROR(
         ReadFusedOps(message.tensors(i), message.operation(), source, path, tensor));
     ROPE_RETURN_IF_ERROR(CheckTokens(tensor.layout, path));
@@ -372,11 +371,20 @@ absl::Status Resize(const v1::RotateRequest& message, char axis, int64_t length,
   return ReadOutputLayouts(message.output(), plan);
 }
 
+// The job of a strided tensor is addressed from one base pointer, so that its elements must be
+// contiguous: several fragments are copied together.
 absl::Status ReadElements(const v1::RotateRequest& values, ArraySource& source, Plan& plan) {
+  int64_t copied = 0;
   for (int i = 0; i < values.tensors_size(); ++i) {
+    TensorPlan& tensor = plan.tensors[static_cast<size_t>(i)];
     ROPE_RETURN_IF_ERROR(ReadElementsOf(values.tensors(i).array(), source,
-                                        absl::StrCat("tensors[", i, "].array"),
-                                        plan.tensors[static_cast<size_t>(i)]));
+                                        absl::StrCat("tensors[", i, "].array"), tensor));
+    if (!tensor.strides.has_value() || tensor.input.fragments.size() <= 1) continue;
+    copied += tensor.input.bytes;
+    if (!plan.may_take_long && copied > limits::kPlanHereBytesMax) return NeedsSideThread();
+    tensor.typed.resize(static_cast<size_t>(tensor.input.bytes));
+    tensor.input.CopyTo(tensor.typed.data());
+    tensor.input.fragments = {{tensor.typed.data(), tensor.typed.size()}};
   }
   return absl::OkStatus();
 }

@@ -38,7 +38,8 @@ absl::Status PlanTokenScales(absl::Span<const int64_t> positions, Plan& plan);
 // Ownership:  Inputs are views into the request's received bytes or a region, which the plan holds,
 //             or the plan's own copies.
 // Errors:     INVALID_ARGUMENT: "tensors[0].layout: got X, want Y". RESOURCE_EXHAUSTED: more tokens
-//             than limits::kTokensMax. As ArraySource::Find.
+//             than limits::kTokensMax. As ArraySource::Find. NeedsSideThread, unless the plan may
+//             take long: norm weights of wide heads, copies of more than kPlanHereBytesMax.
 
 // Sets the plan's tensors without their elements, its number of tokens and its bytes per token.
 // `source`: of norm weights.

@@ -197,8 +197,9 @@ TEST_F(EngineTest, DrainingServerGivesTheRequestBack) {
 }
 
 // Whether the request runs on the thread that submits it.
-bool RunsHere(LocalEngine& engine, const v1::RotateRequest& sent, uint64_t session = 0) {
-  std::unique_ptr<Request> request = ReceivedRequest(sent).MakeRequest();
+bool RunsHere(LocalEngine& engine, const v1::RotateRequest& sent, uint64_t session = 0,
+              size_t piece_bytes = size_t{1} << 30) {
+  std::unique_ptr<Request> request = ReceivedRequest(sent, piece_bytes).MakeRequest();
   request->arrival.session = session;
   std::thread::id thread;
   proto::Notification answered;
@@ -238,6 +239,32 @@ TEST(PlansHereTest, FrequenciesOfManyLengthsAreMadeOnTheSideThread) {
     v1::RotateRequest same = Decode(limits::kLengthTokensHereMax + more, "dynamic");
     for (int64_t& length : *same.mutable_positions()->mutable_seq_lens()) length = 10;
     EXPECT_EQ(RunsHere(engine, same), more == 0) << "of one length, but so many look-ups";
+  }
+}
+
+TEST(PlansHereTest, ManyPositionsAreReadOnTheSideThread) {
+  LocalEngine engine;
+  v1::RotateRequest sent = Sample();
+  v1::Tensor& tensor = *sent.mutable_tensors(0);
+  tensor.set_layout("SHD");
+  tensor.mutable_array()->clear_raw();
+  for (const int64_t more : {0, 1}) {
+    SetShape(*tensor.mutable_array(), {limits::kPlanHereBytesMax / 8 + more, 0, 8});
+    EXPECT_EQ(RunsHere(engine, sent), more == 0);
+  }
+}
+
+TEST(PlansHereTest, LargeStridedTensorsInSeveralPiecesAreCopiedOnTheSideThread) {
+  constexpr int64_t kHeadsHere = limits::kPlanHereBytesMax / (128 * 4);
+  LocalEngine engine;
+  v1::RotateRequest sent = Decode(1, "default");
+  v1::Array& array = *sent.mutable_tensors(0)->mutable_array();
+  for (const int64_t stride : {0, 0, 128, 1}) array.add_strides(stride);
+  for (const int64_t more : {0, 1}) {
+    SetShape(array, {1, 1, kHeadsHere + more, 128});
+    array.set_raw(std::string(static_cast<size_t>((kHeadsHere + more) * 128 * 4), 0));
+    EXPECT_TRUE(RunsHere(engine, sent));
+    EXPECT_EQ(RunsHere(engine, sent, 0, 4096), more == 0);
   }
 }
 
@@ -337,6 +364,18 @@ TEST_F(WideSpecTest, FromRopeCountsToo) {
   EXPECT_TRUE(GoesToTheSideThread(move));
   ASSERT_THAT(registry_->Find(from), IsOk());
   EXPECT_FALSE(GoesToTheSideThread(move));
+}
+
+TEST_F(WideSpecTest, NormWeightsOfWideHeadsAreReadOnTheSideThread) {
+  v1::RotateRequest wide = Token(kWidthHereMax + 2, 1000);
+  ASSERT_THAT(registry_->Find(wide.rope()), IsOk());
+  wide.mutable_tensors(0)->mutable_norm()->set_eps(1e-6);
+  EXPECT_FALSE(GoesToTheSideThread(wide));
+  v1::Array& weight = *wide.mutable_tensors(0)->mutable_norm()->mutable_weight();
+  weight.set_dtype(v1::DTYPE_FP32);
+  SetShape(weight, {kWidthHereMax + 2});
+  weight.set_raw(std::string(static_cast<size_t>(kWidthHereMax + 2) * 4, 0));
+  EXPECT_TRUE(GoesToTheSideThread(wide));
 }
 
 TEST_F(WideSpecTest, HeadsOfATensorResolveAConfigWithoutHeadDimEachTime) {

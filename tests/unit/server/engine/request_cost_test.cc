@@ -6,47 +6,26 @@
 #include <utility>
 
 #include "server/engine/limits.h"
-#include "tests/support/received_request.h"
 
 namespace rope::server {
 namespace {
 
-using ::rope::testing::AddFloatTensor;
-using ::rope::testing::ReceivedRequest;
-using ::rope::testing::SetShape;
-
-v1::Array InRegion(const std::vector<int64_t>& shape) {
-  v1::Array array;
-  array.set_dtype(v1::DTYPE_INT64);
-  SetShape(array, shape);
-  array.mutable_region()->set_region_id(1);
-  return array;
-}
-
-int64_t PlanningOf(const v1::RotateRequest& request) {
-  return PlanningBytes(*ReceivedRequest(request).MakeRequest());
-}
-
-TEST(PlanningBytesTest, PositionsOfTheTokensCount) {
-  v1::RotateRequest request;
-  AddFloatTensor(request, v1::ROLE_Q, "SHD", {10, 2, 8});
-  EXPECT_EQ(PlanningOf(request), 10 * 8);
-}
-
-TEST(PlanningBytesTest, ArraysInRegionsCountAsWhatTheyClaim) {
-  v1::RotateRequest request;
-  AddFloatTensor(request, v1::ROLE_Q, "SHD", {1, 2, 8});
-  *request.mutable_positions()->mutable_position_ids() = InRegion({int64_t{1} << 25});
-  EXPECT_GE(PlanningOf(request), int64_t{1} << 28);
-}
-
-TEST(PlanningBytesTest, ClaimsPastAllBoundsCountAsMuchAndNoLess) {
-  v1::RotateRequest request;
-  AddFloatTensor(request, v1::ROLE_Q, "SHD", {0, 2, 8});
-  SetShape(*request.mutable_tensors(0)->mutable_array(), {int64_t{1} << 62, 2, 8});
-  *request.mutable_rows()->mutable_angles() = InRegion({int64_t{1} << 62, int64_t{1} << 62});
-  *request.mutable_rows()->mutable_cos() = InRegion({int64_t{1} << 62, int64_t{1} << 62});
-  EXPECT_GT(PlanningOf(request), int64_t{1} << 50);
+TEST(PlanningBytesTest, PositionsAndRowsOfTheTokensCount) {
+  Plan plan;
+  Layout& layout = plan.tensors.emplace_back().layout;
+  layout.token_axes = {{'B', 10}, {'S', 0}};
+  layout.head_dim = 8;
+  v1::RotateRequest values;
+  EXPECT_EQ(PlanningBytes(values, plan), 10 * 8);
+  values.mutable_positions()->mutable_position_ids();
+  EXPECT_EQ(PlanningBytes(values, plan), 2 * 10 * 8);
+  values.mutable_reposition()->mutable_from()->mutable_position_ids();
+  EXPECT_EQ(PlanningBytes(values, plan), 3 * 10 * 8);
+  values.Clear();
+  values.mutable_rows()->mutable_cos();
+  EXPECT_EQ(PlanningBytes(values, plan), 10 * 8 + 2 * 10 * 4 * 4);
+  values.mutable_rows()->mutable_angles();
+  EXPECT_EQ(PlanningBytes(values, plan), 10 * 8 + 16 * 10 * 4 * 4);
 }
 
 TEST(RunningBytesTest, OnlyResultsThatTakeABufferCount) {
@@ -75,16 +54,6 @@ TEST(RunningBytesTest, SliceOfATensorThatIsGatheredCounts) {
   EXPECT_EQ(RunningBytes({}, plan), limits::kSliceBytesMax);
   tensor.layout.pre = 10;
   EXPECT_EQ(RunningBytes({}, plan), 10 * 16);
-}
-
-TEST(PlanningBytesTest, StridedTensorInSeveralFragmentsCounts) {
-  v1::RotateRequest request;
-  v1::Tensor& tensor = AddFloatTensor(request, v1::ROLE_Q, "SHD", {1, 2, 8});
-  constexpr int64_t kRawBytes = 2 * 8 * 4;
-  EXPECT_EQ(PlanningBytes(*ReceivedRequest(request, 16).MakeRequest()), 8);
-  for (const int64_t stride : {16, 8, 1}) tensor.mutable_array()->add_strides(stride);
-  EXPECT_EQ(PlanningOf(request), 8);
-  EXPECT_EQ(PlanningBytes(*ReceivedRequest(request, 16).MakeRequest()), 8 + kRawBytes);
 }
 
 TEST(PlannedBytesTest, RowsOfOneTokenCountIfTheyAreMoreThanTwoPages) {
