@@ -20,9 +20,12 @@
 namespace rope::server {
 namespace {
 
-using google::protobuf::DescriptorPool;
 using google::protobuf::DescriptorProto;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::FileDescriptor;
 using google::protobuf::FileDescriptorProto;
+using grpc::reflection::v1alpha::ServerReflectionRequest;
+using grpc::reflection::v1alpha::ServerReflectionResponse;
 
 // Gives the types that the message's fields refer to the names that google.rpc gives them.
 void Rename(DescriptorProto& message) {
@@ -35,60 +38,19 @@ void Rename(DescriptorProto& message) {
   for (DescriptorProto& nested : *message.mutable_nested_type()) Rename(nested);
 }
 
-}  // namespace
-
-std::unique_ptr<const DescriptorPool> MakeGoogleRpcPool() {
-  FileDescriptorProto duration;
-  google::protobuf::Duration::descriptor()->file()->CopyTo(&duration);
-  FileDescriptorProto details;
-  details.set_name(kErrorDetailsFile);
-  details.set_package("google.rpc");
-  details.set_syntax("proto3");
-  details.add_dependency(duration.name());
-  for (const auto* message :
-       {v1::ErrorInfo::descriptor(), v1::BadRequest::descriptor(), v1::RetryInfo::descriptor()}) {
-    DescriptorProto& copy = *details.add_message_type();
-    message->CopyTo(&copy);
-    Rename(copy);
-  }
-  auto pool = std::make_unique<DescriptorPool>();
-  ROPE_CHECK(pool->BuildFile(duration) != nullptr);
-  ROPE_CHECK(pool->BuildFile(details) != nullptr);
-  return pool;
-}
-
-namespace {
-
-using google::protobuf::DescriptorPool;
-using google::protobuf::FileDescriptor;
-using grpc::reflection::v1alpha::ServerReflectionRequest;
-using grpc::reflection::v1alpha::ServerReflectionResponse;
-
 const google::protobuf::ServiceDescriptor& OwnService() {
   return *ServerReflectionRequest::descriptor()->file()->FindServiceByName("ServerReflection");
 }
 
-Reflection::Services WithOwn(Reflection::Services services) {
-  services.push_back(&OwnService());
-  return services;
-}
-
 // Adds the file and then all that it imports.
-void AddFiles(const FileDescriptor& file, const std::map<const FileDescriptor*, std::string>& files,
-              std::set<const FileDescriptor*>& seen, ServerReflectionResponse& response) {
+void AddFiles(const FileDescriptor& file, std::set<const FileDescriptor*>& seen,
+              ServerReflectionResponse& response) {
   if (!seen.insert(&file).second) return;
-  response.mutable_file_descriptor_response()->add_file_descriptor_proto(files.at(&file));
-  for (int i = 0; i < file.dependency_count(); ++i) {
-    AddFiles(*file.dependency(i), files, seen, response);
-  }
-}
-
-std::vector<const google::protobuf::FieldDescriptor*> ExtensionsOf(const std::string& type) {
-  const DescriptorPool& pool = *DescriptorPool::generated_pool();
-  std::vector<const google::protobuf::FieldDescriptor*> extensions;
-  const google::protobuf::Descriptor* const message = pool.FindMessageTypeByName(type);
-  if (message != nullptr) pool.FindAllExtensions(message, &extensions);
-  return extensions;
+  FileDescriptorProto descriptor;
+  file.CopyTo(&descriptor);
+  response.mutable_file_descriptor_response()->add_file_descriptor_proto(
+      descriptor.SerializeAsString());
+  for (int i = 0; i < file.dependency_count(); ++i) AddFiles(*file.dependency(i), seen, response);
 }
 
 }  // namespace
@@ -190,15 +152,16 @@ Reflection::Reflection(Services services, CallsInFlight& in_flight, Transfers& r
     : service_(OwnService()),
       in_flight_(in_flight),
       receiving_(receiving),
-      services_(WithOwn(std::move(services))),
-      google_rpc_(MakeGoogleRpcPool()) {
+      services_(std::move(services)) {
   for (const auto* service : services_) AddFile(*service->file());
-  AddFile(*google_rpc_->FindFileByName(kErrorDetailsFile));
+  AddFile(*OwnService().file());
+  AddErrorDetails();
 }
 
 std::vector<std::string> Reflection::service_names() const {
   std::vector<std::string> names;
   for (const auto* service : services_) names.push_back(service->full_name());
+  names.push_back(OwnService().full_name());
   return names;
 }
 
@@ -207,22 +170,36 @@ void Reflection::Arm(grpc::ServerCompletionQueue& queue) {
 }
 
 void Reflection::AddFile(const File& file) {
-  const auto [entry, is_new] = files_.try_emplace(&file);
-  if (!is_new) return;
-  google::protobuf::FileDescriptorProto descriptor;
-  file.CopyTo(&descriptor);
-  entry->second = descriptor.SerializeAsString();
+  if (pool_.FindFileByName(file.name()) != nullptr) return;
   for (int i = 0; i < file.dependency_count(); ++i) AddFile(*file.dependency(i));
+  FileDescriptorProto descriptor;
+  file.CopyTo(&descriptor);
+  ROPE_CHECK(pool_.BuildFile(descriptor) != nullptr);
 }
 
-const FileDescriptor* Reflection::FileNamed(const std::string& name) const {
-  const File* const file = DescriptorPool::generated_pool()->FindFileByName(name);
-  return files_.contains(file) ? file : google_rpc_->FindFileByName(name);
+// Made from the wire-compatible messages of rope/v1/status_details.proto.
+void Reflection::AddErrorDetails() {
+  const File& duration = *google::protobuf::Duration::descriptor()->file();
+  AddFile(duration);
+  FileDescriptorProto details;
+  details.set_name("google/rpc/error_details.proto");
+  details.set_package("google.rpc");
+  details.set_syntax("proto3");
+  details.add_dependency(duration.name());
+  for (const auto* message :
+       {v1::ErrorInfo::descriptor(), v1::BadRequest::descriptor(), v1::RetryInfo::descriptor()}) {
+    DescriptorProto& copy = *details.add_message_type();
+    message->CopyTo(&copy);
+    Rename(copy);
+  }
+  ROPE_CHECK(pool_.BuildFile(details) != nullptr);
 }
 
-const FileDescriptor* Reflection::FileOf(const std::string& symbol) const {
-  const File* const file = DescriptorPool::generated_pool()->FindFileContainingSymbol(symbol);
-  return files_.contains(file) ? file : google_rpc_->FindFileContainingSymbol(symbol);
+std::vector<const FieldDescriptor*> Reflection::ExtensionsOf(const std::string& type) const {
+  std::vector<const FieldDescriptor*> extensions;
+  const google::protobuf::Descriptor* const message = pool_.FindMessageTypeByName(type);
+  if (message != nullptr) pool_.FindAllExtensions(message, &extensions);
+  return extensions;
 }
 
 ServerReflectionResponse Reflection::Answer(const ServerReflectionRequest& request) const {
@@ -238,10 +215,10 @@ ServerReflectionResponse Reflection::Answer(const ServerReflectionRequest& reque
       }
       return response;
     case Kind::kFileByFilename:
-      file = FileNamed(request.file_by_filename());
+      file = pool_.FindFileByName(request.file_by_filename());
       break;
     case Kind::kFileContainingSymbol:
-      file = FileOf(request.file_containing_symbol());
+      file = pool_.FindFileContainingSymbol(request.file_containing_symbol());
       break;
     case Kind::kFileContainingExtension: {
       const auto& wanted = request.file_containing_extension();
@@ -252,20 +229,20 @@ ServerReflectionResponse Reflection::Answer(const ServerReflectionRequest& reque
     }
     case Kind::kAllExtensionNumbersOfType: {
       const std::string& type = request.all_extension_numbers_of_type();
-      if (FileOf(type) == nullptr) break;
+      if (pool_.FindFileContainingSymbol(type) == nullptr) break;
       auto& numbers = *response.mutable_all_extension_numbers_response();
       numbers.set_base_type_name(type);
       for (const auto* extension : ExtensionsOf(type)) {
-        if (files_.contains(extension->file())) numbers.add_extension_number(extension->number());
+        numbers.add_extension_number(extension->number());
       }
       return response;
     }
     case Kind::MESSAGE_REQUEST_NOT_SET:
       break;
   }
-  if (files_.contains(file)) {
+  if (file != nullptr) {
     std::set<const File*> seen;
-    AddFiles(*file, files_, seen, response);
+    AddFiles(*file, seen, response);
     return response;
   }
   response.mutable_error_response()->set_error_code(grpc::StatusCode::NOT_FOUND);

@@ -1,33 +1,3 @@
-// gRPC's reflection service, for grpcurl.
-#ifndef ROPE_SERVER_GRPC_REFLECTION_H_
-#define ROPE_SERVER_GRPC_REFLECTION_H_
-
-#include <google/protobuf/descriptor.h>
-
-#include <atomic>
-#include <map>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "grpc/reflection/v1alpha/reflection.grpc.pb.h"
-#include "server/grpc/poll_loop.h"
-#include "server/grpc/raw_service.h"
-#include "server/grpc/transfers.h"
-#include "server/grpc/unary_call.h"
-
-namespace rope::server {
-
-// The descriptions of google.rpc's ErrorInfo, BadRequest and RetryInfo, which errors carry under
-// these names, made from the wire-compatible messages of rope/v1/status_details.proto.
-
-// The file of these messages, where google.rpc has them too.
-inline constexpr char kErrorDetailsFile[] = "google/rpc/error_details.proto";
-
-// A pool with kErrorDetailsFile and the file that it imports. It is no part of the generated pool,
-// which a program may fill with the originals, and it shares nothing with that.
-std::unique_ptr<const google::protobuf::DescriptorPool> MakeGoogleRpcPool();
-
 // Reflection: implements grpc.reflection.v1alpha on the server's own completion queues, so that
 // tools such as grpcurl can read the schema.
 //
@@ -40,6 +10,22 @@ std::unique_ptr<const google::protobuf::DescriptorPool> MakeGoogleRpcPool();
 //             streams, or a request that is too long.
 // Limits:     kStreamsMax streams. A request or an answer that does not get through within
 //             --receive_timeout ends its stream, and so does a pause that long.
+#ifndef ROPE_SERVER_GRPC_REFLECTION_H_
+#define ROPE_SERVER_GRPC_REFLECTION_H_
+
+#include <google/protobuf/descriptor.h>
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "grpc/reflection/v1alpha/reflection.grpc.pb.h"
+#include "server/grpc/poll_loop.h"
+#include "server/grpc/raw_service.h"
+#include "server/grpc/transfers.h"
+#include "server/grpc/unary_call.h"
+
+namespace rope::server {
 
 class Reflection {
  public:
@@ -48,8 +34,8 @@ class Reflection {
 
   static constexpr int kStreamsMax = 16;
 
-  // Shows `services` and itself, with the files that these need, and the messages of google.rpc
-  // that errors carry. `in_flight` and `receiving` must outlive it.
+  // Shows `services` and itself, with the files that these need, and google.rpc's ErrorInfo,
+  // BadRequest and RetryInfo, which errors carry. `in_flight` and `receiving` must outlive it.
   Reflection(Services services, CallsInFlight& in_flight, Transfers& receiving);
 
   Service& service() { return service_; }
@@ -64,17 +50,18 @@ class Reflection {
   class Stream;
   using File = google::protobuf::FileDescriptor;
 
+  // Copies the file to the pool, behind those that it imports.
   void AddFile(const File& file);
-  // The file of this name, or the one that declares a symbol; null: none that this server shows.
-  const File* FileNamed(const std::string& name) const;
-  const File* FileOf(const std::string& symbol) const;
+  void AddErrorDetails();
+  std::vector<const google::protobuf::FieldDescriptor*> ExtensionsOf(const std::string& type) const;
 
   Service service_;
   CallsInFlight& in_flight_;
   Transfers& receiving_;
   const Services services_;
-  const std::unique_ptr<const google::protobuf::DescriptorPool> google_rpc_;
-  std::map<const File*, std::string> files_;  // serialized
+  // What the server shows. It is no part of the generated pool, which a program may fill with
+  // google.rpc's own files.
+  google::protobuf::DescriptorPool pool_;
   std::atomic<int> streams_ = 0;
 };
 
