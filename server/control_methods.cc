@@ -88,8 +88,11 @@ void AddImmediate(Method method, const Answer<In, Out>& answer, RopeService& ser
       });
 }
 
-absl::Status Admit(const ControlParts& parts, const Caller& caller, int64_t bytes) {
-  return parts.admission->Extend(caller.session, bytes, "request", *caller.permit);
+// Admits the memory of a call's answer.
+auto AdmitFor(const ControlParts& parts, const Caller& caller) {
+  return [&parts, &caller](int64_t bytes) {
+    return parts.admission->Extend(caller.session, bytes, "request", *caller.permit);
+  };
 }
 
 absl::StatusOr<Steps<v1::WarmUpResponse>> WarmUp(const ControlParts& parts,
@@ -97,24 +100,6 @@ absl::StatusOr<Steps<v1::WarmUpResponse>> WarmUp(const ControlParts& parts,
   ROPE_ASSIGN_OR_RETURN(WarmUpPlan plan,
                         PlanWarmUp(request, *parts.registry, parts.tables->budget_bytes()));
   return WarmUpSteps(std::move(plan), *parts.tables);
-}
-
-absl::StatusOr<Steps<v1::GetTablesResponse>> GetTables(const ControlParts& parts,
-                                                       const v1::GetTablesRequest& request,
-                                                       const Caller& caller) {
-  const auto admit = [&](int64_t bytes) { return Admit(parts, caller, bytes); };
-  ROPE_ASSIGN_OR_RETURN(TablesPlan plan, PlanTables(request, caller.payloads, *parts.registry,
-                                                    parts.reply_bytes_max, admit));
-  return TablesSteps(std::move(plan));
-}
-
-absl::StatusOr<Steps<v1::DescribeResponse>> Describe(const ControlParts& parts,
-                                                     const v1::DescribeRequest& request,
-                                                     const Caller& caller) {
-  const auto admit = [&](int64_t bytes) { return Admit(parts, caller, bytes); };
-  ROPE_ASSIGN_OR_RETURN(DescribePlan plan,
-                        PlanDescribe(request, *parts.registry, parts.reply_bytes_max, admit));
-  return DescribeSteps(std::move(plan));
 }
 
 absl::StatusOr<v1::PrepareResponse> PrepareCalls(const ControlParts& parts,
@@ -133,7 +118,7 @@ void AddModelMethods(const ControlParts& parts, RopeService& service) {
   AddSteps<v1::DescribeRequest, v1::DescribeResponse>(
       Method::kDescribe,
       [parts](const auto& request, const Caller& caller) {
-        return Describe(parts, request, caller);
+        return Describe(request, *parts.registry, parts.reply_bytes_max, AdmitFor(parts, caller));
       },
       parts, service);
   AddImmediate<v1::ListModelsRequest, v1::ListModelsResponse>(
@@ -143,13 +128,15 @@ void AddModelMethods(const ControlParts& parts, RopeService& service) {
   AddStep<v1::RegisterModelRequest, v1::RegisterModelResponse>(
       Method::kRegisterModel,
       [&registry](const auto& request, const Caller& caller) {
-        return RegisterModel(request, caller.owner, registry);
+        return registry.Register(request.name(), request.rope(), caller.owner);
       },
       parts, service);
   AddStep<v1::UnregisterModelRequest, v1::UnregisterModelResponse>(
       Method::kUnregisterModel,
-      [&registry](const auto& request, const Caller& caller) {
-        return UnregisterModel(request, caller.owner, registry);
+      [&registry](const auto& request,
+                  const Caller& caller) -> absl::StatusOr<v1::UnregisterModelResponse> {
+        ROPE_RETURN_IF_ERROR(registry.Unregister(request.name(), caller.owner));
+        return v1::UnregisterModelResponse();
       },
       parts, service);
 }
@@ -194,7 +181,8 @@ void AddServerMethods(const ControlParts& parts, RopeService& service) {
   AddSteps<v1::GetTablesRequest, v1::GetTablesResponse>(
       Method::kGetTables,
       [parts](const auto& request, const Caller& caller) {
-        return GetTables(parts, request, caller);
+        return GetTables(request, caller.payloads, *parts.registry, parts.reply_bytes_max,
+                         AdmitFor(parts, caller));
       },
       parts, service);
 }

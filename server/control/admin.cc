@@ -1,6 +1,7 @@
 #include "server/control/admin.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -44,18 +45,6 @@ absl::StatusOr<v1::ListModelsResponse> ListModels(const v1::ListModelsRequest& r
     }
     if (models.size() < kModelsRead) return response;
   }
-}
-
-absl::StatusOr<v1::RegisterModelResponse> RegisterModel(const v1::RegisterModelRequest& request,
-                                                        const std::string& owner,
-                                                        ModelRegistry& registry) {
-  return registry.Register(request.name(), request.rope(), owner);
-}
-
-absl::StatusOr<v1::UnregisterModelResponse> UnregisterModel(
-    const v1::UnregisterModelRequest& request, const std::string& owner, ModelRegistry& registry) {
-  ROPE_RETURN_IF_ERROR(registry.Unregister(request.name(), owner));
-  return v1::UnregisterModelResponse();
 }
 
 absl::StatusOr<v1::RegisterRegionResponse> RegisterRegion(const v1::RegisterRegionRequest& request,

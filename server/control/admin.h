@@ -1,15 +1,13 @@
 // Answers of the control plane: models, memory regions, table-cache statistics.
 //
-// Threading:  Functions only; the registry and the cache are thread-safe. RegisterModel parses a
-//             config.json of at most limits::kConfigJsonBytesMax, which takes milliseconds. The
-//             other functions are quick.
-// Errors:     As ModelRegistry::Register and ModelRegistry::Unregister; as RegionTable.
-//             INVALID_ARGUMENT: RegisterRegion got both region_id and an object to register.
+// Threading:  Functions only, all of them quick; the registry and the cache are thread-safe.
+// Errors:     As RegionTable. INVALID_ARGUMENT: RegisterRegion got both region_id and an object to
+//             register.
 #ifndef ROPE_SERVER_CONTROL_ADMIN_H_
 #define ROPE_SERVER_CONTROL_ADMIN_H_
 
+#include <cstdint>
 #include <functional>
-#include <string>
 
 #include "absl/status/statusor.h"
 #include "kernels/tables/table_cache.h"
@@ -23,14 +21,6 @@ namespace rope::server {
 // INVALID_ARGUMENT: a negative page_size.
 absl::StatusOr<v1::ListModelsResponse> ListModels(const v1::ListModelsRequest& request,
                                                   const ModelRegistry& registry);
-
-// `owner`: the owner of the calling connection (peers.h).
-absl::StatusOr<v1::RegisterModelResponse> RegisterModel(const v1::RegisterModelRequest& request,
-                                                        const std::string& owner,
-                                                        ModelRegistry& registry);
-
-absl::StatusOr<v1::UnregisterModelResponse> UnregisterModel(
-    const v1::UnregisterModelRequest& request, const std::string& owner, ModelRegistry& registry);
 
 absl::StatusOr<v1::RegisterRegionResponse> RegisterRegion(const v1::RegisterRegionRequest& request,
                                                           uint64_t session, RegionTable& regions);

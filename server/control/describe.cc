@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/compat/rope_readings.h"
@@ -23,6 +24,13 @@ namespace {
 
 // Pairs of cos and sin per step: about half a millisecond.
 constexpr int64_t kPairsPerStep = 2048;
+
+struct DescribePlan {
+  std::shared_ptr<const RopeEntry> entry;
+  std::shared_ptr<const kernels::ResolvedRope> resolved;  // null: the layer does not rotate
+  kernels::DescribeOptions options;                       // without positions; seq_len is set
+  std::vector<int64_t> positions;                         // of the rows
+};
 
 absl::Status CheckPositions(const v1::DescribeRequest& request) {
   if (request.positions_size() > limits::kDescribePositionsMax) {
@@ -208,9 +216,9 @@ class DescribeAnswer {
 
 }  // namespace
 
-absl::StatusOr<DescribePlan> PlanDescribe(const v1::DescribeRequest& request,
-                                          ModelRegistry& registry, int64_t reply_bytes_max,
-                                          AdmitDescribe admit) {
+absl::StatusOr<Steps<v1::DescribeResponse>> Describe(const v1::DescribeRequest& request,
+                                                     ModelRegistry& registry,
+                                                     int64_t reply_bytes_max, AdmitDescribe admit) {
   DescribePlan plan;
   ROPE_ASSIGN_OR_RETURN(plan.entry, registry.Find(request.rope()));
   ROPE_RETURN_IF_ERROR(CheckPositions(request));
@@ -221,10 +229,6 @@ absl::StatusOr<DescribePlan> PlanDescribe(const v1::DescribeRequest& request,
   plan.options.positions = {};
   plan.positions.assign(request.positions().begin(), request.positions().end());
   ROPE_RETURN_IF_ERROR(AdmitAnswer(plan, reply_bytes_max, admit));
-  return plan;
-}
-
-Steps<v1::DescribeResponse> DescribeSteps(DescribePlan plan) {
   return [answer = std::make_shared<DescribeAnswer>(std::move(plan))](
              v1::DescribeResponse& response) { return answer->Step(response); };
 }

@@ -1,22 +1,18 @@
 // Describe: evaluates a config: its frequencies, rows, scaling and readings.
 //
-//   1. PlanDescribe checks a request and has its memory admitted.
-//   2. DescribeSteps makes steps of the plan. The first one computes all but the rows, each other
-//      one some rows. A pair of cos and sin takes about 0.3 microseconds.
+// The first step computes all but the rows, each other one some rows. A pair of cos and sin takes
+// about 0.3 microseconds.
 //
 // Threading:  Functions only; the registry is thread-safe.
-// Ownership:  A plan owns all that it needs; it keeps no reference to the request.
+// Ownership:  Steps own all that they need; they keep no reference to the request.
 // Precision:  cos and sin are the exact values of the formulas, rounded once to double.
 #ifndef ROPE_SERVER_CONTROL_DESCRIBE_H_
 #define ROPE_SERVER_CONTROL_DESCRIBE_H_
 
 #include <cstdint>
-#include <memory>
-#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
-#include "kernels/describe.h"
 #include "rope/v1/describe.pb.h"
 #include "server/control/limits.h"
 #include "server/engine/side_thread.h"
@@ -25,27 +21,19 @@
 
 namespace rope::server {
 
-struct DescribePlan {
-  std::shared_ptr<const RopeEntry> entry;
-  std::shared_ptr<const kernels::ResolvedRope> resolved;  // null: the layer does not rotate
-  kernels::DescribeOptions options;                       // without positions; seq_len is set
-  std::vector<int64_t> positions;                         // of the rows
-};
-
 // Acquires memory for the answer.
 using AdmitDescribe = absl::FunctionRef<absl::Status(int64_t bytes)>;
 
-// `admit` is called once, before anything that grows with the embedding is computed.
+// Checks a request, and returns the steps of its answer, whose errors are those of
+// kernels::Describe. `admit` is called once, before anything that grows with the embedding is
+// computed.
 // INVALID_ARGUMENT, NOT_FOUND: as ModelRegistry::Find and kernels::Resolve; what
 // rope/v1/describe.proto says of each field. OUT_OF_RANGE: a position above limits::kPositionMax.
 // RESOURCE_EXHAUSTED: rows of more bytes than limits::kDescribeBytesMax or `reply_bytes_max`.
 // Errors of `admit`.
-absl::StatusOr<DescribePlan> PlanDescribe(const v1::DescribeRequest& request,
-                                          ModelRegistry& registry, int64_t reply_bytes_max,
-                                          AdmitDescribe admit);
-
-// Errors of kernels::Describe.
-Steps<v1::DescribeResponse> DescribeSteps(DescribePlan plan);
+absl::StatusOr<Steps<v1::DescribeResponse>> Describe(const v1::DescribeRequest& request,
+                                                     ModelRegistry& registry,
+                                                     int64_t reply_bytes_max, AdmitDescribe admit);
 
 }  // namespace rope::server
 

@@ -6,9 +6,11 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
+#include "kernels/tables/exact_rows.h"
 #include "server/control/limits.h"
 #include "server/error.h"
 #include "server/models/rope_spec.h"
@@ -24,6 +26,14 @@ using EntryPtr = std::shared_ptr<const RopeEntry>;
 
 // Numbers per step, cos or sin: about half a millisecond.
 constexpr int64_t kNumbersPerStep = 4096;
+
+struct TablesPlan {
+  kernels::RowSource source;
+  kernels::RowFormat format;
+  std::vector<int64_t> positions;       // by row; of a move within one embedding: differences
+  std::vector<int64_t> from_positions;  // by row; empty unless source.from is set
+  v1::GetTablesResponse response;       // all but the arrays
+};
 
 // An embedding of the request, resolved. `field` is its path in errors.
 struct Embedding {
@@ -272,9 +282,10 @@ class TablesAnswer {
 
 }  // namespace
 
-absl::StatusOr<TablesPlan> PlanTables(const v1::GetTablesRequest& request,
-                                      const proto::SplitMessage& payloads, ModelRegistry& registry,
-                                      int64_t reply_bytes_max, AdmitTables admit) {
+absl::StatusOr<Steps<v1::GetTablesResponse>> GetTables(const v1::GetTablesRequest& request,
+                                                       const proto::SplitMessage& payloads,
+                                                       ModelRegistry& registry,
+                                                       int64_t reply_bytes_max, AdmitTables admit) {
   ROPE_ASSIGN_OR_RETURN(auto entry, registry.Find(request.rope()));
   ROPE_ASSIGN_OR_RETURN(const Embedding rope, ResolveEmbedding(entry, request, "rope"));
   TablesPlan plan;
@@ -300,10 +311,6 @@ absl::StatusOr<TablesPlan> PlanTables(const v1::GetTablesRequest& request,
   ROPE_RETURN_IF_ERROR(request.has_reposition()
                            ? PlanMove(request, payloads, rope, side, registry, plan)
                            : PlanRows(request, rope, side, plan));
-  return plan;
-}
-
-Steps<v1::GetTablesResponse> TablesSteps(TablesPlan plan) {
   return [answer = std::make_shared<TablesAnswer>(std::move(plan))](
              v1::GetTablesResponse& response) { return answer->Step(response); };
 }

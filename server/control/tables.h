@@ -1,21 +1,18 @@
 // GetTables: exact cos and sin in the layout of an engine.
 //
-//   1. PlanTables checks a request, has its memory admitted and reads its positions.
-//   2. TablesSteps makes steps of the plan, of some rows each. A pair of cos and sin takes about
-//      0.3 microseconds, so the largest answers take a second.
+// A step computes some rows. A pair of cos and sin takes about 0.3 microseconds, so the largest
+// answers take a second.
 //
 // Threading:  Functions only; the registry is thread-safe.
-// Ownership:  A plan owns all that it needs; it keeps no reference to the request.
+// Ownership:  Steps own all that they need; they keep no reference to the request.
 // Precision:  kernels/tables/exact_rows.h.
 #ifndef ROPE_SERVER_CONTROL_TABLES_H_
 #define ROPE_SERVER_CONTROL_TABLES_H_
 
 #include <cstdint>
-#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
-#include "kernels/tables/exact_rows.h"
 #include "proto/wire/message_split.h"
 #include "rope/v1/tables.pb.h"
 #include "server/control/limits.h"
@@ -25,28 +22,20 @@
 
 namespace rope::server {
 
-struct TablesPlan {
-  kernels::RowSource source;
-  kernels::RowFormat format;
-  std::vector<int64_t> positions;       // by row; of a move within one embedding: differences
-  std::vector<int64_t> from_positions;  // by row; empty unless source.from is set
-  v1::GetTablesResponse response;       // all but the arrays
-};
-
 // Acquires memory for the answer.
 using AdmitTables = absl::FunctionRef<absl::Status(int64_t bytes)>;
 
-// `admit` is called once, before anything that grows with the number of rows is allocated.
+// Checks a request, reads its positions, and returns the steps of its answer. `admit` is called
+// once, before anything that grows with the number of rows is allocated.
 // INVALID_ARGUMENT, NOT_FOUND: as ModelRegistry::Find; a layer that does not rotate, and what
 // rope/v1/tables.proto says of each field. OUT_OF_RANGE: a position above limits::kPositionMax, or
 // beyond the range of xPos. RESOURCE_EXHAUSTED: more than limits::kTablesRowsMax rows, or more
 // bytes than limits::kTablesBytesMax or `reply_bytes_max`. Errors of `admit`.
 // REQUIRES: `payloads` belongs to `request`.
-absl::StatusOr<TablesPlan> PlanTables(const v1::GetTablesRequest& request,
-                                      const proto::SplitMessage& payloads, ModelRegistry& registry,
-                                      int64_t reply_bytes_max, AdmitTables admit);
-
-Steps<v1::GetTablesResponse> TablesSteps(TablesPlan plan);
+absl::StatusOr<Steps<v1::GetTablesResponse>> GetTables(const v1::GetTablesRequest& request,
+                                                       const proto::SplitMessage& payloads,
+                                                       ModelRegistry& registry,
+                                                       int64_t reply_bytes_max, AdmitTables admit);
 
 }  // namespace rope::server
 

@@ -33,16 +33,14 @@ constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 class DescribeTest : public ::testing::Test {
  protected:
   absl::StatusOr<v1::DescribeResponse> Ask(const v1::DescribeRequest& request) {
-    absl::StatusOr<DescribePlan> plan =
-        PlanDescribe(request, *registry_, reply_bytes_max_, [this](int64_t bytes) {
-          admitted_.push_back(bytes);
-          return admit_;
-        });
-    if (!plan.ok()) return plan.status();
+    const auto step = Describe(request, *registry_, reply_bytes_max_, [this](int64_t bytes) {
+      admitted_.push_back(bytes);
+      return admit_;
+    });
+    if (!step.ok()) return step.status();
     v1::DescribeResponse answer;
-    const auto step = DescribeSteps(*std::move(plan));
     absl::StatusOr<bool> finished = false;
-    for (steps_ = 0; finished.ok() && !*finished; ++steps_) finished = step(answer);
+    for (steps_ = 0; finished.ok() && !*finished; ++steps_) finished = (*step)(answer);
     if (!finished.ok()) return finished.status();
     return answer;
   }

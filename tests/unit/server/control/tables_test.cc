@@ -62,25 +62,24 @@ class GetTablesTest : public ::testing::Test {
   }
 
   // Plans the request as it is received.
-  absl::StatusOr<TablesPlan> Plan(const v1::GetTablesRequest& sent) {
+  absl::StatusOr<Steps<v1::GetTablesResponse>> Plan(const v1::GetTablesRequest& sent) {
     bytes_ = sent.SerializeAsString();
     const std::vector<std::string_view> views = {bytes_};
     const auto split =
         proto::Split(proto::Schema::Of(v1::GetTablesRequest::descriptor()), views).value();
     v1::GetTablesRequest request;
     EXPECT_TRUE(request.ParseFromString(split.skeleton));
-    return PlanTables(request, split, *registry_, reply_bytes_max_, [this](int64_t bytes) {
+    return GetTables(request, split, *registry_, reply_bytes_max_, [this](int64_t bytes) {
       admitted_.push_back(bytes);
       return admit_;
     });
   }
   absl::StatusOr<v1::GetTablesResponse> Ask(const v1::GetTablesRequest& request) {
-    absl::StatusOr<TablesPlan> plan = Plan(request);
-    if (!plan.ok()) return plan.status();
+    const auto step = Plan(request);
+    if (!step.ok()) return step.status();
     v1::GetTablesResponse answer;
-    const auto step = TablesSteps(*std::move(plan));
     absl::StatusOr<bool> finished = false;
-    for (steps_ = 0; finished.ok() && !*finished; ++steps_) finished = step(answer);
+    for (steps_ = 0; finished.ok() && !*finished; ++steps_) finished = (*step)(answer);
     if (!finished.ok()) return finished.status();
     return answer;
   }
