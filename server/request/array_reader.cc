@@ -257,17 +257,6 @@ void FloatElements::ReadRaw(int64_t begin, absl::Span<double> out, const Widen& 
   }
 }
 
-absl::StatusOr<FloatArray> ReadFloats(const v1::Array& array, ArraySource& source,
-                                      absl::string_view path, CheckShape check) {
-  ROPE_ASSIGN_OR_RETURN(const FloatElements elements, FloatElements::Of(array, source, path));
-  ROPE_RETURN_IF_ERROR(check(elements.shape()));
-  FloatArray result;
-  result.shape = elements.shape();
-  result.values.resize(static_cast<size_t>(elements.count()));
-  ROPE_RETURN_IF_ERROR(elements.Read(0, absl::MakeSpan(result.values)));
-  return result;
-}
-
 absl::StatusOr<kernels::DType> ReadTensorDType(const v1::Array& array, absl::string_view path) {
   if (const auto dtype = FloatDType(array.dtype()); dtype.has_value()) return *dtype;
   return ReadDType(array.dtype(), absl::StrCat(path, ".dtype"));

@@ -27,13 +27,7 @@ struct IntegerArray {
   std::vector<int64_t> values;  // row-major, copied before anything checks them
 };
 
-struct FloatArray {
-  std::vector<int64_t> shape;
-  std::vector<double> values;  // row-major
-};
-
-// Checks an array's shape before its elements are read. ReadIntegers calls it before any byte is
-// copied, ReadFloats after the bytes of a POSIX region were copied.
+// Checks an array's shape before any byte is copied.
 using CheckShape = absl::FunctionRef<absl::Status(absl::Span<const int64_t> shape)>;
 inline absl::Status AnyShape(absl::Span<const int64_t>) {
   return absl::OkStatus();
@@ -72,10 +66,6 @@ class FloatElements {
   RegionPart part_;                      // where they are in a region
   std::vector<int64_t> fragment_begin_;  // offset of each fragment of bytes_
 };
-
-// Reads all elements.
-absl::StatusOr<FloatArray> ReadFloats(const v1::Array& array, ArraySource& source,
-                                      absl::string_view path, CheckShape check = AnyShape);
 
 // FP32, FP16 or BF16; INVALID_ARGUMENT otherwise.
 absl::StatusOr<kernels::DType> ReadDType(v1::DType dtype, absl::string_view field);

@@ -84,52 +84,32 @@ absl::StatusOr<RowArrays> FindRows(const v1::Rows& message, ArraySource& source,
   return rows;
 }
 
-// Reads rows one by one into [rows][columns cosines, columns sines].
-class RowReader {
- public:
-  explicit RowReader(const RowArrays& rows)
-      : rows_(rows), cos_(static_cast<size_t>(rows.columns)), sin_(cos_.size()) {}
-
-  absl::Status Append(int64_t row) {
-    const int64_t begin = row * rows_.columns;
-    if (rows_.angles.has_value()) {
-      ROPE_RETURN_IF_ERROR(rows_.angles->Read(begin, absl::MakeSpan(cos_)));
-      for (size_t i = 0; i < cos_.size(); ++i) {
-        sin_[i] = std::sin(cos_[i]);
-        cos_[i] = std::cos(cos_[i]);
-      }
-    } else {
-      ROPE_RETURN_IF_ERROR(rows_.cos->Read(begin, absl::MakeSpan(cos_)));
-      ROPE_RETURN_IF_ERROR(rows_.sin->Read(begin, absl::MakeSpan(sin_)));
-    }
-    for (const double value : cos_) values_.push_back(static_cast<float>(value));
-    for (const double value : sin_) values_.push_back(static_cast<float>(value));
-    return absl::OkStatus();
-  }
-  void Reserve(int64_t rows) { values_.reserve(static_cast<size_t>(rows * rows_.columns) * 2); }
-  std::vector<float> ReleaseValues() { return std::move(values_); }
-
- private:
-  const RowArrays& rows_;
-  std::vector<double> cos_;  // of one row; holds its angles first
-  std::vector<double> sin_;
-  std::vector<float> values_;
-};
-
-// Reads only the rows that the plan's tokens use. If there are no more rows than tokens, reads each
-// row once. Otherwise reads one row per token, and token t uses row t.
+// Reads only the rows that the plan's tokens use, into [rows][columns cosines, columns sines]. If
+// there are no more rows than tokens, reads each row once. Otherwise reads one row per token, and
+// token t uses row t.
 absl::Status ReadRows(const RowArrays& rows, Plan& plan) {
-  RowReader reader(rows);
   std::vector<int64_t>& by_token = plan.positions[0];
   const bool reads_all = rows.rows <= plan.tokens;
   const int64_t count = reads_all ? rows.rows : plan.tokens;
-  reader.Reserve(count);
+  std::vector<double> cos(static_cast<size_t>(rows.columns));  // of one row
+  std::vector<double> sin(cos.size());
+  std::vector<float> values;
+  values.reserve(static_cast<size_t>(count) * 2 * cos.size());
   for (int64_t i = 0; i < count; ++i) {
-    ROPE_RETURN_IF_ERROR(reader.Append(reads_all ? i : by_token[static_cast<size_t>(i)]));
+    const int64_t begin = (reads_all ? i : by_token[static_cast<size_t>(i)]) * rows.columns;
+    if (rows.angles.has_value()) {
+      ROPE_RETURN_IF_ERROR(rows.angles->Read(begin, absl::MakeSpan(sin)));
+      std::ranges::transform(sin, cos.begin(), [](double angle) { return std::cos(angle); });
+      std::ranges::transform(sin, sin.begin(), [](double angle) { return std::sin(angle); });
+    } else {
+      ROPE_RETURN_IF_ERROR(rows.cos->Read(begin, absl::MakeSpan(cos)));
+      ROPE_RETURN_IF_ERROR(rows.sin->Read(begin, absl::MakeSpan(sin)));
+    }
+    for (const double value : cos) values.push_back(static_cast<float>(value));
+    for (const double value : sin) values.push_back(static_cast<float>(value));
   }
   if (!reads_all) std::iota(by_token.begin(), by_token.end(), 0);
-  plan.rows =
-      std::make_shared<const kernels::TablePage>(count, rows.columns, reader.ReleaseValues());
+  plan.rows = std::make_shared<const kernels::TablePage>(count, rows.columns, std::move(values));
   return absl::OkStatus();
 }
 

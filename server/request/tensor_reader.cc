@@ -63,22 +63,20 @@ absl::Status ReadNorm(const v1::Tensor& tensor, v1::Operation operation, ArraySo
   if (!tensor.norm().has_weight()) return absl::OkStatus();
   const std::string weight_field = field + ".weight";
   const int64_t head_dim = plan.layout.head_dim;
-  const auto check = [&](absl::Span<const int64_t> shape) {
-    if (shape.size() == 1 && shape[0] == head_dim && head_dim <= kernels::kHeadDimMax) {
-      return absl::OkStatus();
-    }
+  ROPE_ASSIGN_OR_RETURN(const FloatElements weight,
+                        FloatElements::Of(tensor.norm().weight(), source, weight_field));
+  if (weight.shape() != std::vector<int64_t>{head_dim} || head_dim > kernels::kHeadDimMax) {
     return InvalidField(
-        weight_field + ".shape", Brackets(shape),
+        weight_field + ".shape", Brackets(weight.shape()),
         absl::StrCat("[", head_dim, "], one for each channel, at most ", kernels::kHeadDimMax));
-  };
-  ROPE_ASSIGN_OR_RETURN(const FloatArray weight,
-                        ReadFloats(tensor.norm().weight(), source, weight_field, check));
+  }
+  std::vector<double> numbers(static_cast<size_t>(weight.count()));
+  ROPE_RETURN_IF_ERROR(weight.Read(0, absl::MakeSpan(numbers)));
   std::vector<float> values;
-  values.reserve(weight.values.size());
-  for (size_t i = 0; i < weight.values.size(); ++i) {
-    ROPE_ASSIGN_OR_RETURN(
-        const float value,
-        ToFiniteFloat(weight.values[i], absl::StrCat(weight_field, " element ", i)));
+  values.reserve(numbers.size());
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    ROPE_ASSIGN_OR_RETURN(const float value,
+                          ToFiniteFloat(numbers[i], absl::StrCat(weight_field, " element ", i)));
     values.push_back(value);
   }
   plan.norm_weight = std::make_shared<const std::vector<float>>(std::move(values));
