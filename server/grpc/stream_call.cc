@@ -11,9 +11,28 @@ namespace rope::server {
 
 // Lock order: OpenStreams::mutex_ -> StreamCall::mutex_ -> Transfers::mutex_ (server/README.md).
 //
-// Every event and every Answer follows one pattern. Under mutex_ it updates the state, lets Advance
-// start the next steps, and asks IsFree. After the lock it calls the handler or Free. The handler
-// may answer on this thread, and Free deletes the call, so neither may run under mutex_.
+// Every event and every Answer is a Change. The handler may answer on this thread, and Free deletes
+// the call, so neither runs under mutex_.
+
+// Holds mutex_ while the state is updated. Then starts the steps that the new state allows, and
+// frees the call if this was its last change.
+class ABSL_SCOPED_LOCKABLE StreamCall::Change {
+ public:
+  explicit Change(StreamCall& call) ABSL_EXCLUSIVE_LOCK_FUNCTION(call.mutex_) : call_(call) {
+    call_.mutex_.Lock();
+  }
+  ~Change() ABSL_UNLOCK_FUNCTION() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    call_.Advance();
+    const bool free = call_.IsFree();
+    call_.mutex_.Unlock();
+    if (free) call_.Free();
+  }
+  Change(const Change&) = delete;
+  Change& operator=(const Change&) = delete;
+
+ private:
+  StreamCall& call_;
+};
 
 int64_t OpenStreams::count() const {
   proto::MutexLock lock(&mutex_);
@@ -59,64 +78,43 @@ void StreamCall::OnReceived(bool ok) {
 }
 
 // Advance may start the next read under the lock, before the handler has seen this message:
-// message_ was swapped out. After the handler has been called with the last message, the call may
-// be gone.
+// message_ was swapped out. The call lives until its handler has the message, and perhaps no longer.
 void StreamCall::OnRead(bool ok) {
   method_.receiving->Leave(*this);
   grpc::ByteBuffer message;
-  bool free = false;
   {
-    proto::MutexLock lock(&mutex_);
+    const Change change(*this);
     reading_ = false;
+    closed_ = closed_ || !ok;
     if (ok) {
       message.Swap(&message_);
       ++unanswered_;
       ++held_;
       held_bytes_ += static_cast<int64_t>(message.Length());
-    } else {
-      closed_ = true;
     }
-    Advance();
-    free = IsFree();
   }
-  if (ok) {
-    method_.handler(*this, message);
-  } else if (free) {
-    Free();
-  }
+  if (ok) method_.handler(*this, message);
 }
 
 // Any thread. From here the message counts with its reply's bytes if these are more (held_bytes_),
 // until OnWritten.
 void StreamCall::Answer(grpc::ByteBuffer& reply, int64_t message_bytes, Permit permit) {
-  bool free = false;
-  {
-    proto::MutexLock lock(&mutex_);
-    --unanswered_;
-    Reply& kept = replies_.emplace_back();
-    kept.bytes.Swap(&reply);
-    kept.held_bytes = std::max(message_bytes, static_cast<int64_t>(kept.bytes.Length()));
-    kept.permit = std::move(permit);
-    held_bytes_ += kept.held_bytes - message_bytes;
-    if (!kept.IsAdmitted()) ++unadmitted_;
-    if (gone_) DropReplies();
-    Advance();
-    free = IsFree();
-  }
-  if (free) Free();
+  const Change change(*this);
+  --unanswered_;
+  Reply& kept = replies_.emplace_back();
+  kept.bytes.Swap(&reply);
+  kept.held_bytes = std::max(message_bytes, static_cast<int64_t>(kept.bytes.Length()));
+  kept.permit = std::move(permit);
+  held_bytes_ += kept.held_bytes - message_bytes;
+  if (!kept.IsAdmitted()) ++unadmitted_;
+  if (gone_) DropReplies();
 }
 
 void StreamCall::Drop(int64_t message_bytes) {
-  bool free = false;
-  {
-    proto::MutexLock lock(&mutex_);
-    --unanswered_;
-    --held_;
-    held_bytes_ -= message_bytes;
-    Advance();
-    free = IsFree();
-  }
-  if (free) Free();
+  const Change change(*this);
+  --unanswered_;
+  --held_;
+  held_bytes_ -= message_bytes;
 }
 
 bool StreamCall::BeginRequest(uint64_t sequence, std::shared_ptr<std::atomic<bool>>& cancelled) {
@@ -140,48 +138,30 @@ void StreamCall::CancelRequest(uint64_t sequence) {
 }
 
 void StreamCall::OnWritten(bool ok) {
-  bool free = false;
-  {
-    proto::MutexLock lock(&mutex_);
-    writing_ = false;
-    taken_bytes_ += static_cast<int64_t>(replies_.front().bytes.Length());
-    Uncount(replies_.front());
-    replies_.pop_front();
-    if (!ok) gone_ = true;
-    if (gone_) DropReplies();
-    Advance();
-    free = IsFree();
-  }
-  if (free) Free();
+  const Change change(*this);
+  writing_ = false;
+  taken_bytes_ += static_cast<int64_t>(replies_.front().bytes.Length());
+  Uncount(replies_.front());
+  replies_.pop_front();
+  if (!ok) gone_ = true;
+  if (gone_) DropReplies();
 }
 
 void StreamCall::OnFinished(bool) {
-  bool free = false;
-  {
-    proto::MutexLock lock(&mutex_);
-    finished_ = true;
-    free = IsFree();
-  }
-  if (free) Free();
+  const Change change(*this);
+  finished_ = true;
 }
 
 // gRPC's done notification: the RPC is over, by Finish or because the client has gone. Answers may
 // still be missing; IsFree waits for them.
 void StreamCall::OnDone(bool) {
-  bool free = false;
-  {
-    proto::MutexLock lock(&mutex_);
-    done_seen_ = true;
-    if (context_.IsCancelled()) {
-      cancelled_->store(true, std::memory_order_relaxed);
-      for (auto& [sequence, flag] : requests_) flag->store(true, std::memory_order_relaxed);
-      gone_ = true;
-      DropReplies();
-    }
-    Advance();
-    free = IsFree();
-  }
-  if (free) Free();
+  const Change change(*this);
+  done_seen_ = true;
+  if (!context_.IsCancelled()) return;
+  cancelled_->store(true, std::memory_order_relaxed);
+  for (auto& [sequence, flag] : requests_) flag->store(true, std::memory_order_relaxed);
+  gone_ = true;
+  DropReplies();
 }
 
 void StreamCall::Drain() {
@@ -210,13 +190,8 @@ void StreamCall::Retain() {
 }
 
 void StreamCall::Release() {
-  bool free = false;
-  {
-    proto::MutexLock lock(&mutex_);
-    retained_.fetch_sub(1);
-    free = IsFree();
-  }
-  if (free) Free();
+  const Change change(*this);
+  retained_.fetch_sub(1);
 }
 
 // Called with mutex_ held after every change of state. It keeps at most one read and one write

@@ -109,6 +109,7 @@ class StreamCall final : private Transfers::Transfer {
 
  private:
   friend class UntakenReply<StreamCall>;
+  class Change;
   struct Reply {
     grpc::ByteBuffer bytes;
     int64_t held_bytes = 0;  // the larger of message and reply
