@@ -38,9 +38,7 @@ class Health::WatchCall final : private Transfers::Transfer {
     auto call = std::unique_ptr<WatchCall>(new WatchCall(health, queue));  // owned by itself below
     WatchCall& armed = *call.release();
     armed.context_.AsyncNotifyWhenDone(&armed.done_);
-    Service& service = health.service_;
-    service.RequestCall(service.IndexOf("Watch"), &armed.context_, &armed.stream_, &queue,
-                        &armed.arrived_);
+    health.watch_(&armed.context_, &armed.stream_, &queue, &armed.arrived_);
   }
 
   // Sends the status if it differs from the one sent last. Called whenever it may have changed.
@@ -154,11 +152,9 @@ Health::Health(const std::vector<std::string>& services, CallsInFlight& in_fligh
                Transfers& receiving)
     : services_(WithWhole(services)),
       receiving_(receiving),
-      service_(*HealthCheckRequest::descriptor()->file()->FindServiceByName("Health")) {
-  check_.request = [this, index = service_.IndexOf("Check")](
-                       grpc::ServerContext* context, RawStream* stream,
-                       grpc::ServerCompletionQueue* queue,
-                       void* tag) { service_.RequestCall(index, context, stream, queue, tag); };
+      service_(*HealthCheckRequest::descriptor()->file()->FindServiceByName("Health")),
+      watch_(service_.RequestOf("Watch")) {
+  check_.request = service_.RequestOf("Check");
   check_.handler = [this](UnaryCall& call) {
     const auto response = Check(call.request());
     call.Finish(response.status(), response.ok() ? EncodeMessage(*response) : grpc::ByteBuffer());

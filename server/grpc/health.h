@@ -57,6 +57,7 @@ class Health {
   const std::set<std::string> services_;
   Transfers& receiving_;
   Service service_;
+  const RequestCall watch_;
   UnaryCall::Method check_;
 
   mutable proto::SharedMutex mutex_;

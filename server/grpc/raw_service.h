@@ -11,6 +11,7 @@
 #include <grpcpp/support/async_stream.h>
 #include <grpcpp/support/byte_buffer.h>
 
+#include <functional>
 #include <string>
 
 #include "google/protobuf/descriptor.h"
@@ -19,6 +20,10 @@
 namespace rope::server {
 
 using RawStream = grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
+
+// Asks gRPC for the next call of a method.
+using RequestCall =
+    std::function<void(grpc::ServerContext*, RawStream*, grpc::ServerCompletionQueue*, void* tag)>;
 
 // `Generated`: the class that protoc generates for a service, for example v1::RopeService.
 template <typename Generated>
@@ -32,15 +37,14 @@ class RawService final : public Generated::Service {
     }
   }
 
-  // Returns the index of a method, for RequestCall. REQUIRES: the service has the method.
-  int IndexOf(const std::string& name) const {
+  // REQUIRES: the service has the method, and outlives the result.
+  RequestCall RequestOf(const std::string& name) {
     const google::protobuf::MethodDescriptor* const method = descriptor_.FindMethodByName(name);
     ROPE_CHECK(method != nullptr);
-    return method->index();
-  }
-  void RequestCall(int index, grpc::ServerContext* context, RawStream* stream,
-                   grpc::ServerCompletionQueue* queue, void* tag) {
-    this->RequestAsyncBidiStreaming(index, context, stream, queue, queue, tag);
+    return [this, index = method->index()](grpc::ServerContext* context, RawStream* stream,
+                                           grpc::ServerCompletionQueue* queue, void* tag) {
+      this->RequestAsyncBidiStreaming(index, context, stream, queue, queue, tag);
+    };
   }
 
  private:

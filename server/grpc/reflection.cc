@@ -71,9 +71,7 @@ class Reflection::Stream final : private Transfers::Transfer {
     auto stream = std::unique_ptr<Stream>(new Stream(reflection, queue));  // owned by itself below
     Stream& armed = *stream.release();
     armed.context_.AsyncNotifyWhenDone(&armed.done_);
-    Service& service = reflection.service_;
-    service.RequestCall(service.IndexOf("ServerReflectionInfo"), &armed.context_, &armed.stream_,
-                        &queue, &armed.arrived_);
+    reflection.request_(&armed.context_, &armed.stream_, &queue, &armed.arrived_);
   }
 
  private:
@@ -150,6 +148,7 @@ class Reflection::Stream final : private Transfers::Transfer {
 
 Reflection::Reflection(Services services, CallsInFlight& in_flight, Transfers& receiving)
     : service_(OwnService()),
+      request_(service_.RequestOf("ServerReflectionInfo")),
       in_flight_(in_flight),
       receiving_(receiving),
       services_(std::move(services)) {

@@ -56,6 +56,7 @@ class Reflection {
   std::vector<const google::protobuf::FieldDescriptor*> ExtensionsOf(const std::string& type) const;
 
   Service service_;
+  const RequestCall request_;
   CallsInFlight& in_flight_;
   Transfers& receiving_;
   const Services services_;

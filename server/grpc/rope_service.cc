@@ -61,7 +61,7 @@ RopeService::RopeService(Parts parts)
       id_prefix_(absl::StrCat(parts_.instance_id.substr(0, 8), "-")) {
   AddHandler(Method::kRotate, [this](UnaryCall& call) { Rotate(call); });
   rotate_stream_ = {
-      RequestOf(Method::kRotateStream),
+      service_.RequestOf("RotateStream"),
       [this](StreamCall& call, grpc::ByteBuffer& message) { OnStreamMessage(call, message); },
       parts_.in_flight,
       parts_.receiving,
@@ -73,15 +73,10 @@ RopeService::RopeService(Parts parts)
 
 RopeService::~RopeService() = default;
 
-UnaryCall::Request RopeService::RequestOf(Method method) {
-  return [this, index = service_.IndexOf(std::string(Name(method)))](
-             grpc::ServerContext* context, RawStream* stream, grpc::ServerCompletionQueue* queue,
-             void* tag) { service_.RequestCall(index, context, stream, queue, tag); };
-}
-
 void RopeService::AddHandler(Method method, UnaryCall::Handler handler) {
-  methods_.push_back(std::make_unique<UnaryCall::Method>(UnaryCall::Method{
-      RequestOf(method), std::move(handler), parts_.in_flight, parts_.receiving, parts_.untaken}));
+  methods_.push_back(std::make_unique<UnaryCall::Method>(
+      UnaryCall::Method{service_.RequestOf(std::string(Name(method))), std::move(handler),
+                        parts_.in_flight, parts_.receiving, parts_.untaken}));
 }
 
 void RopeService::Arm(grpc::ServerCompletionQueue& queue, int calls) {

@@ -88,8 +88,6 @@ class RopeService {
   int64_t open_streams() const { return open_streams_.count(); }
 
  private:
-  // Returns the function that asks gRPC for the next call of a method.
-  UnaryCall::Request RequestOf(Method method);
   void AddHandler(Method method, UnaryCall::Handler handler);
 
   void Rotate(UnaryCall& call);

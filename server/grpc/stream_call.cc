@@ -78,7 +78,7 @@ void StreamCall::OnReceived(bool ok) {
 }
 
 // Advance may start the next read under the lock, before the handler has seen this message:
-// message_ was swapped out. The call lives until its handler has the message, and perhaps no longer.
+// message_ was swapped out. Once the handler has the last message, the call may be gone.
 void StreamCall::OnRead(bool ok) {
   method_.receiving->Leave(*this);
   grpc::ByteBuffer message;

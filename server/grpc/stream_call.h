@@ -60,15 +60,12 @@ class OpenStreams {
 
 class StreamCall final : private Transfers::Transfer {
  public:
-  // Asks gRPC for the next call of the method.
-  using Request = std::function<void(grpc::ServerContext*, RawStream*, grpc::ServerCompletionQueue*,
-                                     void* tag)>;
   // Must lead to one Answer or Drop, now or later, on any thread.
   using Handler = std::function<void(StreamCall&, grpc::ByteBuffer& message)>;
 
   // A method, its handler and its limits. It outlives its calls.
   struct Method {
-    Request request;
+    RequestCall request;
     Handler handler;
     CallsInFlight* in_flight = nullptr;
     Transfers* receiving = nullptr;

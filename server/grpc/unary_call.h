@@ -40,15 +40,12 @@ namespace rope::server {
 
 class UnaryCall final : private Transfers::Transfer {
  public:
-  // Asks gRPC for the next call of the method.
-  using Request = std::function<void(grpc::ServerContext*, RawStream*, grpc::ServerCompletionQueue*,
-                                     void* tag)>;
   // Must lead to one Finish, now or later, on any thread.
   using Handler = std::function<void(UnaryCall&)>;
 
   // A method and its handler. It outlives its calls.
   struct Method {
-    Request request;
+    RequestCall request;
     Handler handler;
     CallsInFlight* in_flight = nullptr;
     Transfers* receiving = nullptr;

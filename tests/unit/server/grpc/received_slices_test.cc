@@ -81,10 +81,7 @@ class ReceivedSlicesTest : public ::testing::Test {
   proto::Mutex mutex_;
   proto::CondVar arrived_;
   std::vector<UnaryCall*> calls_ ABSL_GUARDED_BY(mutex_);
-  const UnaryCall::Method method_ = {[this](auto* context, auto* stream, auto* queue, void* tag) {
-                                       service_.RequestCall(service_.IndexOf("Rotate"), context,
-                                                            stream, queue, tag);
-                                     },
+  const UnaryCall::Method method_ = {service_.RequestOf("Rotate"),
                                      [this](UnaryCall& call) {
                                        proto::MutexLock lock(&mutex_);
                                        calls_.push_back(&call);

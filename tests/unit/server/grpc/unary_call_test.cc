@@ -59,10 +59,7 @@ class UnaryCallTest : public ::testing::Test {
       *v1::GetServerInfoRequest::descriptor()->file()->FindServiceByName("RopeService")};
   UnaryCall* call_ = nullptr;  // set before `received_`
   proto::Notification received_;
-  const UnaryCall::Method method_ = {[this](auto* context, auto* stream, auto* queue, void* tag) {
-                                       service_.RequestCall(service_.IndexOf("ListModels"), context,
-                                                            stream, queue, tag);
-                                     },
+  const UnaryCall::Method method_ = {service_.RequestOf("ListModels"),
                                      [this](UnaryCall& call) {
                                        call_ = &call;
                                        received_.Notify();
