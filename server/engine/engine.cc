@@ -14,6 +14,7 @@
 #include "server/request/validate.h"
 
 namespace rope::server {
+
 // Plans a request on the side thread, which answers it if it is refused.
 class Engine::Planning final : public SideThread::Work {
  public:
@@ -21,7 +22,11 @@ class Engine::Planning final : public SideThread::Work {
       : engine_(engine), request_(std::move(request)) {}
 
   absl::StatusOr<bool> Step() override {
-    ROPE_RETURN_IF_ERROR(engine_.PlanAndQueue(request_));
+    if (request_->arrival.IsCancelled()) {
+      return MakeError({.reason = Reason::kCancelled}, "request: cancelled while it waited");
+    }
+    ROPE_RETURN_IF_ERROR(engine_.MakePlan(*request_, /*may_take_long=*/true));
+    ROPE_RETURN_IF_ERROR(engine_.batcher_.Queue(request_));
     return true;
   }
   void End(const absl::Status& status) override {
@@ -79,14 +84,6 @@ absl::Status Engine::MakePlan(Request& request, bool may_take_long) {
   return absl::OkStatus();
 }
 
-absl::Status Engine::PlanAndQueue(std::unique_ptr<Request>& request) {
-  if (request->arrival.IsCancelled()) {
-    return MakeError({.reason = Reason::kCancelled}, "request: cancelled while it waited");
-  }
-  ROPE_RETURN_IF_ERROR(MakePlan(*request, /*may_take_long=*/true));
-  return batcher_.Queue(request);
-}
-
 absl::Status Engine::PlanLater(std::unique_ptr<Request>& request) {
   const uint64_t session = request->arrival.session;
   side_thread_.StartRequest(session, std::make_unique<Planning>(*this, std::move(request)));
@@ -125,19 +122,18 @@ absl::Status Engine::FillPlan(Request& request, bool may_take_long) {
 
 absl::Status Engine::CheckReplyBytes(const Request& request) const {
   const int64_t bytes = ReplyBytes(request.plan);
-  if (bytes <= options_.reply_bytes_max) return CheckSlot(request, bytes);
-  return MakeError(Reason::kLimitExceeded, "output", absl::StrCat(bytes, " bytes in the reply"),
-                   absl::StrCat("at most ", options_.reply_bytes_max,
-                                " (--max_message_bytes), or outputs in regions"));
-}
-
-absl::Status Engine::CheckSlot(const Request& request, int64_t result_bytes) {
+  if (bytes > options_.reply_bytes_max) {
+    return MakeError(Reason::kLimitExceeded, "output", absl::StrCat(bytes, " bytes in the reply"),
+                     absl::StrCat("at most ", options_.reply_bytes_max,
+                                  " (--max_message_bytes), or outputs in regions"));
+  }
   if (!request.arrival.reply_bytes_max.has_value()) return absl::OkStatus();
-  const int64_t bytes = result_bytes + ReplyTextBytesMax(request);
-  if (bytes <= *request.arrival.reply_bytes_max) return absl::OkStatus();
-  return MakeError(Reason::kLimitExceeded, "reply", absl::StrCat("up to ", bytes, " bytes"),
-                   absl::StrCat("at most ", *request.arrival.reply_bytes_max,
-                                " in a ring: put outputs into regions, or call without it"));
+  const int64_t slot = *request.arrival.reply_bytes_max;
+  const int64_t most = bytes + ReplyTextBytesMax(request);
+  if (most <= slot) return absl::OkStatus();
+  return MakeError(
+      Reason::kLimitExceeded, "reply", absl::StrCat("up to ", most, " bytes"),
+      absl::StrCat("at most ", slot, " in a ring: put outputs into regions, or call without it"));
 }
 
 }  // namespace rope::server

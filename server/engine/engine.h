@@ -56,16 +56,13 @@ class Engine {
   absl::Status PlanOrEnqueue(std::unique_ptr<Request>& request);
   // Hands the request to the side thread.
   absl::Status PlanLater(std::unique_ptr<Request>& request);
-  // On the side thread.
-  absl::Status PlanAndQueue(std::unique_ptr<Request>& request);
   // Fills everything that the batcher needs. NeedsSideThread, unless it may take long: planning
   // takes longer than rotating a slice.
   absl::Status MakePlan(Request& request, bool may_take_long);
   // Fills the request's plan, checks its reply, and admits what running it takes.
   absl::Status FillPlan(Request& request, bool may_take_long);
+  // RESOURCE_EXHAUSTED: the reply is too large, or might not fit the slot that it must go to.
   absl::Status CheckReplyBytes(const Request& request) const;
-  // RESOURCE_EXHAUSTED: the reply might not fit the slot that it must go to.
-  static absl::Status CheckSlot(const Request& request, int64_t result_bytes);
 
   ModelRegistry& registry_;
   PreparedRotations& prepared_;
