@@ -21,7 +21,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "client/codec/message_call.h"
@@ -107,13 +106,6 @@ class ReceivedReply {
   std::unique_ptr<proto::MessageArena> memory_ = std::make_unique<proto::MessageArena>();
   v1::RotateResponse* head_ = &memory_->Make<v1::RotateResponse>();
 };
-
-inline Result<RotateReply> DecodeRotate(const grpc::ByteBuffer& buffer,
-                                        std::vector<WantedTensor> wanted, OutputPool& pool) {
-  const Result<ReceivedReply> reply = ReceivedReply::Parse(buffer);
-  if (!reply.ok()) return reply.status();
-  return reply->ToReply(std::move(wanted), pool);
-}
 
 }  // namespace rope::client
 

@@ -50,8 +50,14 @@ std::vector<WantedTensor> WantedBy(const RotateRequest& request) {
   return encoded.ok() ? std::move(encoded->wanted) : std::vector<WantedTensor>();
 }
 
-Result<RotateReply> Decode(const grpc::ByteBuffer& reply, const RotateRequest& request) {
-  return DecodeRotate(reply, WantedBy(request), *OutputPool::Make(0));
+Result<RotateReply> Decode(const grpc::ByteBuffer& buffer, std::vector<WantedTensor> wanted) {
+  const Result<ReceivedReply> reply = ReceivedReply::Parse(buffer);
+  if (!reply.ok()) return reply.status();
+  return reply->ToReply(std::move(wanted), *OutputPool::Make(0));
+}
+
+Result<RotateReply> Decode(const grpc::ByteBuffer& buffer, const RotateRequest& request) {
+  return Decode(buffer, WantedBy(request));
 }
 
 v1::RotateResponse ResponseFor(const std::vector<float>& data) {
@@ -310,8 +316,7 @@ TEST_F(StagingTest, AnswerIsCopiedToWhereItIsWanted) {
   std::fill_n(staged, data().size(), 4.0f);
   v1::RotateResponse response = ResponseFor(data());
   response.mutable_tensors(0)->mutable_array()->clear_raw();
-  const auto reply = DecodeRotate(BufferOf(response.SerializeAsString()),
-                                  std::move((*encoded_)->wanted), *OutputPool::Make(0));
+  const auto reply = Decode(BufferOf(response.SerializeAsString()), std::move((*encoded_)->wanted));
   ASSERT_TRUE(reply.ok()) << reply.status().ToString();
   encoded_.reset();
   std::fill_n(staged, data().size(), 5.0f);  // as the next request would
