@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/codec/messages.h"
 #include "client/error.h"
 #include "client/remote_connection.h"
+#include "proto/wire/rope_config.h"
 
 namespace rope::client {
 
@@ -110,7 +110,8 @@ Result<std::string> ToJson(const DescribeReply& reply) {
   print.preserve_proto_field_names = true;
   print.always_print_primitive_fields = true;
   std::string json;
-  if (!google::protobuf::util::MessageToJsonString(ToMessage(reply), &json, print).ok()) {
+  if (!google::protobuf::util::MessageToJsonString(proto::WriteDescribeReply(reply), &json, print)
+           .ok()) {
     return Status(StatusCode::kInternal, "reply: got text that is not UTF-8");
   }
   return json;

@@ -31,7 +31,7 @@ absl::Status CheckSinusoidal(const LayerRope& rope, const ResolvedRope& resolved
   return absl::OkStatus();
 }
 
-void AddSinusoid(Pairing pairing, DescribedRow& row) {
+void AddSinusoid(Pairing pairing, Row& row) {
   if (pairing == Pairing::kHalf) {
     row.sinusoid = row.sin;
     row.sinusoid.insert(row.sinusoid.end(), row.cos.begin(), row.cos.end());
@@ -43,24 +43,24 @@ void AddSinusoid(Pairing pairing, DescribedRow& row) {
   }
 }
 
-void AddNumbers(const ResolvedRope& resolved, Description& description) {
-  const ResolvedRope::AtSeqLen at = resolved.Evaluate(description.seq_len);
-  description.config = resolved.config();
-  description.depends_on_seq_len = resolved.DependsOnSeqLen();
-  description.attention_factor = resolved.attention_factor();
+void AddNumbers(const ResolvedRope& resolved, DescribeReply& reply) {
+  const ResolvedRope::AtSeqLen at = resolved.Evaluate(reply.seq_len);
+  reply.config = resolved.config();
+  reply.depends_on_seq_len = resolved.DependsOnSeqLen();
+  reply.attention_factor = resolved.attention_factor();
   for (const InverseFrequency frequency : at.inv_freq) {
-    description.inv_freq.push_back(static_cast<double>(frequency));
-    description.wavelengths.push_back(
+    reply.inv_freq.push_back(static_cast<double>(frequency));
+    reply.wavelengths.push_back(
         frequency == 0
             ? std::numeric_limits<double>::infinity()
             : static_cast<double>(2 * std::numbers::pi_v<long double> / std::abs(frequency)));
   }
-  description.scaling = ScalingOf(resolved, at);
-  description.ramp = RampOf(resolved);
+  reply.scaling = ScalingOf(resolved, at);
+  reply.ramp = RampOf(resolved);
   constexpr int64_t kPositionMax = int64_t{1} << 31;
-  const int64_t length = resolved.config().max_position_embeddings.value_or(description.seq_len);
-  description.float32_angle_position = std::min(length - 1, kPositionMax);
-  description.float32_angle_error = Float32AngleError(at, description.float32_angle_position);
+  const int64_t length = resolved.config().max_position_embeddings.value_or(reply.seq_len);
+  reply.float32_angle_position = std::min(length - 1, kPositionMax);
+  reply.float32_angle_error = Float32AngleError(at, reply.float32_angle_position);
 }
 
 }  // namespace
@@ -141,10 +141,10 @@ DescribedRows::DescribedRows(const LayerRope& rope, const ResolvedRope& resolved
   if (options.sinusoidal) sinusoidal_ = rope.pairing;
 }
 
-DescribedRow DescribedRows::At(int64_t position) const {
+Row DescribedRows::At(int64_t position) const {
   std::vector<CosSin> columns;
   ReadRow(source_, position, 0, columns);
-  DescribedRow row;
+  Row row;
   row.position = position;
   row.cos.reserve(columns.size());
   row.sin.reserve(columns.size());
@@ -156,23 +156,23 @@ DescribedRow DescribedRows::At(int64_t position) const {
   return row;
 }
 
-absl::StatusOr<Description> Describe(const LayerRope& rope, const ResolvedRope* resolved,
-                                     const DescribeOptions& options) {
+absl::StatusOr<DescribeReply> Describe(const LayerRope& rope, const ResolvedRope* resolved,
+                                       const DescribeOptions& options) {
   ROPE_CHECK((resolved != nullptr) == rope.layer.rotates);
-  const bool own_pairs = rope.pairing == rope.layer.pairing;
-  Description description = {.pairing = rope.pairing,
-                             .channel_order = own_pairs ? rope.layer.channel_order : std::nullopt,
-                             .layer_type = rope.layer.layer_type,
-                             .rotates = rope.layer.rotates,
-                             .seq_len = SeqLenOf(options),
-                             .warnings = rope.warnings};
-  if (resolved == nullptr) return description;
+  DescribeReply reply;
+  reply.pairing = rope.pairing;
+  if (rope.pairing == rope.layer.pairing) reply.channel_order = rope.layer.channel_order;
+  reply.layer_type = rope.layer.layer_type;
+  reply.rotates = rope.layer.rotates;
+  reply.seq_len = SeqLenOf(options);
+  reply.warnings = rope.warnings;
+  if (resolved == nullptr) return reply;
   if (options.sinusoidal) ROPE_RETURN_IF_ERROR(CheckSinusoidal(rope, *resolved));
-  AddNumbers(*resolved, description);
+  AddNumbers(*resolved, reply);
   const DescribedRows rows(rope, *resolved, options);
-  for (const int64_t position : options.positions) description.rows.push_back(rows.At(position));
-  description.readings = Readings(rope.stated, NamesOf(rope.layer), *resolved, description.seq_len);
-  return description;
+  for (const int64_t position : options.positions) reply.rows.push_back(rows.At(position));
+  reply.readings = Readings(rope.stated, NamesOf(rope.layer), *resolved, reply.seq_len);
+  return reply;
 }
 
 }  // namespace rope::kernels

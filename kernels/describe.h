@@ -1,6 +1,6 @@
 // Describe: evaluates one rotary embedding: its frequencies, rows, scaling, warnings and readings.
 //
-//   LayerConfig --ReadLayer--> LayerRope --Resolve--> ResolvedRope --Describe--> Description
+//   LayerConfig --ReadLayer--> LayerRope --Resolve--> ResolvedRope --Describe--> DescribeReply
 //
 // Threading:  Pure functions; any thread.
 // Errors:     INVALID_ARGUMENT, "field: got X, want Y".
@@ -25,6 +25,7 @@
 #include "kernels/dtype/pairing.h"
 #include "kernels/frequencies/frequencies.h"
 #include "kernels/tables/exact_rows.h"
+#include "rope/describe.h"
 
 namespace rope::kernels {
 
@@ -50,44 +51,11 @@ std::vector<Remark> RemarksOf(const LayerRope& rope);
 absl::StatusOr<LayerRope> ReadLayer(LayerConfig layer, std::optional<Pairing> pairing,
                                     Compat compat);
 
-// cos and sin of one position, attention factor included; with xPos, those of q.
-struct DescribedRow {
-  int64_t position = 0;
-  std::vector<double> cos;  // [rotary_dim/2]
-  std::vector<double> sin;  // [rotary_dim/2]
-  // [rotary_dim], if asked for: what the original Transformer adds to the rotated channels, in the
-  // channels' order. Half pairing: all sines, then all cosines; interleaved: alternating.
-  std::vector<double> sinusoid;
-};
-
-struct Description {
-  std::optional<Pairing> pairing;
-  // The channel order in which the model's code leaves rotated pairs, if it is another one.
-  std::optional<Pairing> channel_order;
-  std::string layer_type;  // empty if layers do not differ
-  bool rotates = true;     // false: only the fields above, seq_len and the warnings are set
-  int64_t seq_len = 1;     // the length for which the numbers hold
-  std::vector<std::string> warnings;
-  RopeConfig config = {};  // with all defaults filled in
-  bool depends_on_seq_len = false;
-  double attention_factor = 0;
-  std::vector<double> inv_freq = {};        // [rotary_dim/2], radians per position
-  std::vector<double> wavelengths = {};     // [rotary_dim/2], positions per turn; infinity: still
-  std::vector<ColumnScaling> scaling = {};  // [rotary_dim/2]
-  std::optional<Ramp> ramp = {};
-  // The largest error of a cos or sin if angles were computed in float32, up to this position: the
-  // config's last one, or seq_len - 1; at most 2^31.
-  double float32_angle_error = 0;
-  int64_t float32_angle_position = 0;
-  std::vector<Reading> readings = {};
-  std::vector<DescribedRow> rows = {};  // one for each position that was asked for
-};
-
 struct DescribeOptions {
   std::optional<int64_t> seq_len = {};       // >= 1; unset: see SeqLenOf
   absl::Span<const int64_t> positions = {};  // of the rows; each 0 to 2^30
   DType row_dtype = DType::kFloat32;         // of rows with precision hf
-  bool sinusoidal = false;                   // also fill DescribedRow::sinusoid
+  bool sinusoidal = false;                   // also fill Row::sinusoid
 };
 
 // The length that options ask for: seq_len, else the largest position + 1, else 1.
@@ -101,18 +69,20 @@ class DescribedRows {
   DescribedRows(const LayerRope& rope, const ResolvedRope& resolved,
                 const DescribeOptions& options);
 
-  DescribedRow At(int64_t position) const;
+  // The attention factor is included; with xPos, cos and sin are those of q.
+  Row At(int64_t position) const;
 
  private:
   RowSource source_;
   std::optional<Pairing> sinusoidal_;  // of the sinusoid; unset: rows have none
 };
 
-// Describes `rope`. `resolved` is Resolve(rope.layer.config), and null if the layer does not
-// rotate. REQUIRES: the ranges of DescribeOptions. INVALID_ARGUMENT: `sinusoidal` for an embedding
-// with an attention factor other than 1, with xPos, with precision hf or without a pairing.
-absl::StatusOr<Description> Describe(const LayerRope& rope, const ResolvedRope* resolved,
-                                     const DescribeOptions& options);
+// Describes `rope`, except its config_id. `resolved` is Resolve(rope.layer.config), and null if the
+// layer does not rotate: the answer then has no numbers. REQUIRES: the ranges of DescribeOptions.
+// INVALID_ARGUMENT: `sinusoidal` for an embedding with an attention factor other than 1, with xPos,
+// with precision hf or without a pairing.
+absl::StatusOr<DescribeReply> Describe(const LayerRope& rope, const ResolvedRope* resolved,
+                                       const DescribeOptions& options);
 
 }  // namespace rope::kernels
 

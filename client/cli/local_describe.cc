@@ -64,8 +64,8 @@ absl::StatusOr<kernels::LayerRope> ReadRope(const kernels::ModelConfig& config,
 }
 
 // REQUIRES: CheckOptions.
-absl::StatusOr<kernels::Description> Describe(const kernels::LayerRope& rope,
-                                              const DescribeRequest& request) {
+absl::StatusOr<DescribeReply> Describe(const kernels::LayerRope& rope,
+                                       const DescribeRequest& request) {
   std::shared_ptr<const kernels::ResolvedRope> resolved;
   if (rope.layer.rotates) {
     ROPE_ASSIGN_OR_RETURN(resolved, kernels::Resolve(rope.layer.config, request.head_dim));
@@ -80,67 +80,10 @@ absl::StatusOr<kernels::Description> Describe(const kernels::LayerRope& rope,
                             .sinusoidal = request.sinusoidal && rope.layer.rotates});
 }
 
-FrequencyScaling ScalingOf(kernels::ColumnScaling scaling) {
-  switch (scaling) {
-    case kernels::ColumnScaling::kKept:
-      return FrequencyScaling::kKept;
-    case kernels::ColumnScaling::kBlended:
-      return FrequencyScaling::kBlended;
-    case kernels::ColumnScaling::kScaled:
-      return FrequencyScaling::kScaled;
-    case kernels::ColumnScaling::kStill:
-      return FrequencyScaling::kStill;
-  }
-  return FrequencyScaling::kUnspecified;
-}
-
-Reading ReadingOf(const kernels::Reading& reading) {
-  return {.engine = reading.engine,
-          .version = reading.version,
-          .difference = reading.difference,
-          .attention_factor = reading.attention_factor,
-          .inv_freq_max_relative = reading.inv_freq_max_relative};
-}
-
-DescribeReply ReplyOf(const kernels::Description& from) {
-  DescribeReply reply;
-  reply.pairing = from.pairing;
-  reply.channel_order = from.channel_order;
-  reply.layer_type = from.layer_type;
-  reply.rotates = from.rotates;
-  reply.seq_len = from.seq_len;
-  reply.warnings = from.warnings;
-  if (!from.rotates) return reply;
-  reply.config = from.config;
-  reply.depends_on_seq_len = from.depends_on_seq_len;
-  reply.attention_factor = from.attention_factor;
-  reply.inv_freq = from.inv_freq;
-  reply.wavelengths = from.wavelengths;
-  for (const kernels::Reading& reading : from.readings) {
-    reply.readings.push_back(ReadingOf(reading));
-  }
-  if (from.ramp.has_value()) {
-    reply.ramp = {.low_index = from.ramp->low_index,
-                  .high_index = from.ramp->high_index,
-                  .low_wavelength = from.ramp->low_wavelength,
-                  .high_wavelength = from.ramp->high_wavelength};
-  }
-  for (const kernels::ColumnScaling scaling : from.scaling) {
-    reply.scaling.push_back(ScalingOf(scaling));
-  }
-  reply.float32_angle_error = from.float32_angle_error;
-  reply.float32_angle_position = from.float32_angle_position;
-  for (const kernels::DescribedRow& row : from.rows) {
-    reply.rows.push_back({row.position, row.cos, row.sin, row.sinusoid});
-  }
-  return reply;
-}
-
 absl::StatusOr<DescribeReply> DescribeLayer(const kernels::ModelConfig& config,
                                             const DescribeRequest& request) {
   ROPE_ASSIGN_OR_RETURN(const kernels::LayerRope rope, ReadRope(config, request.rope));
-  ROPE_ASSIGN_OR_RETURN(const kernels::Description description, Describe(rope, request));
-  DescribeReply reply = ReplyOf(description);
+  ROPE_ASSIGN_OR_RETURN(DescribeReply reply, Describe(rope, request));
   reply.config_id = proto::HashId(kernels::CanonicalText(rope));
   return reply;
 }

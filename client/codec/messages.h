@@ -30,8 +30,6 @@ Result<v1::DescribeRequest> ToMessage(const DescribeRequest& request);
 
 // INTERNAL: a config that this library cannot read.
 Result<DescribeReply> FromMessage(const v1::DescribeResponse& message);
-// The message that FromMessage made `reply` of, where it came from a server.
-v1::DescribeResponse ToMessage(const DescribeReply& reply);
 Model FromMessage(const v1::Model& message);
 std::vector<Model> FromMessage(const v1::ListModelsResponse& message);
 ServerInfo FromMessage(const v1::GetServerInfoResponse& message);

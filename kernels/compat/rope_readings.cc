@@ -225,25 +225,25 @@ std::optional<Ramp> RampOf(const ResolvedRope& rope) {
               .high_wavelength = wavelength(edges.high)};
 }
 
-std::vector<ColumnScaling> ScalingOf(const ResolvedRope& rope,
-                                     const ResolvedRope::AtSeqLen& evaluated) {
+std::vector<FrequencyScaling> ScalingOf(const ResolvedRope& rope,
+                                        const ResolvedRope::AtSeqLen& evaluated) {
   const RopeConfig& config = rope.config();
   const auto plain = config.inv_freq.empty()
                          ? UnscaledFrequencies(config, rope.head_dim(), rope.rotary_dim())
                          : evaluated.inv_freq;
   const bool blends = RampOf(rope).has_value();
   const long double rounding = config.precision == Precision::kExact ? 1e-15L : 1e-5L;
-  std::vector<ColumnScaling> columns;
+  std::vector<FrequencyScaling> columns;
   for (size_t i = 0; i < evaluated.inv_freq.size(); ++i) {
     const long double number = evaluated.inv_freq[i];
     const auto is = [&](long double other) { return std::abs(number - other) <= rounding * other; };
     if (number == 0) {
-      columns.push_back(ColumnScaling::kStill);
+      columns.push_back(FrequencyScaling::kStill);
     } else if (is(plain[i])) {
-      columns.push_back(ColumnScaling::kKept);
+      columns.push_back(FrequencyScaling::kKept);
     } else {
-      columns.push_back(blends && !is(plain[i] / *config.factor) ? ColumnScaling::kBlended
-                                                                 : ColumnScaling::kScaled);
+      columns.push_back(blends && !is(plain[i] / *config.factor) ? FrequencyScaling::kBlended
+                                                                 : FrequencyScaling::kScaled);
     }
   }
   return columns;

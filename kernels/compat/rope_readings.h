@@ -17,6 +17,7 @@
 #include "kernels/compat/model_family.h"
 #include "kernels/config/rope_config.h"
 #include "kernels/frequencies/frequencies.h"
+#include "rope/describe.h"
 
 namespace rope::kernels {
 
@@ -33,16 +34,6 @@ std::string_view Name(Compat compat);
 absl::StatusOr<CompatConfig> ApplyCompat(const RopeConfig& config, Compat compat,
                                          const ModelNames& names = {});
 
-// An engine with different numbers.
-struct Reading {
-  std::string engine;           // "hf", "vllm", "sglang", "llamacpp", "deepseek"
-  std::string version;          // the versions that were checked: "5.23.0", "0.22.0 to 0.29.0"
-  std::string difference;       // in words
-  double attention_factor = 0;  // 0 if it has no such rotation
-  // Largest relative difference of an inverse frequency; infinity: other channels turn.
-  double inv_freq_max_relative = 0;
-};
-
 // The readings of `stated` whose numbers at `seq_len` differ from those of `answered`, the newest
 // versions of an engine first. Versions with equal readings share one. Without names only those are
 // returned that hold for every model but those that an engine singles out. REQUIRES: `answered` is
@@ -50,29 +41,12 @@ struct Reading {
 std::vector<Reading> Readings(const RopeConfig& stated, const ModelNames& names,
                               const ResolvedRope& answered, int64_t seq_len);
 
-// The blend between kept and divided frequencies, as frequency indices and as wavelengths
-// (positions per turn).
-struct Ramp {
-  double low_index = 0;   // kept up to here
-  double high_index = 0;  // divided from here on
-  double low_wavelength = 0;
-  double high_wavelength = 0;
-};
-
 // The ramp of a type that blends; unset for the other types.
 std::optional<Ramp> RampOf(const ResolvedRope& rope);
 
-// The effect of the scaling on one frequency.
-enum class ColumnScaling {
-  kKept,
-  kBlended,  // between kept and divided by the factor, on a ramp
-  kScaled,   // divided by the factor, or changed in another way
-  kStill,    // frequency 0: does not rotate
-};
-
 // The scaling of each column of `evaluated`. REQUIRES: `evaluated` is a result of rope.Evaluate().
-std::vector<ColumnScaling> ScalingOf(const ResolvedRope& rope,
-                                     const ResolvedRope::AtSeqLen& evaluated);
+std::vector<FrequencyScaling> ScalingOf(const ResolvedRope& rope,
+                                        const ResolvedRope::AtSeqLen& evaluated);
 
 // The largest absolute error of cos or sin that float32 inverse frequencies and float32 angles
 // cause at the 16 positions up to `position`, without the attention factor. REQUIRES: 0 <= position

@@ -230,4 +230,53 @@ v1::Precision WritePrecision(std::optional<Precision> precision) {
   return WriteEnum<v1::Precision>(precision);
 }
 
+v1::DescribeResponse WriteDescribeReply(const DescribeReply& reply) {
+  v1::DescribeResponse message;
+  message.set_config_id(reply.config_id);
+  // A layer that does not rotate has no config.
+  if (reply.rotates) {
+    *message.mutable_config() = WriteRopeConfig(reply.config);
+    message.set_precision(WritePrecision(reply.config.precision));
+  }
+  message.set_pairing(WritePairing(reply.pairing));
+  message.set_channel_order(WritePairing(reply.channel_order));
+  message.set_layer_type(reply.layer_type);
+  message.set_rotates(reply.rotates);
+  message.set_seq_len(reply.seq_len);
+  message.set_depends_on_seq_len(reply.depends_on_seq_len);
+  message.set_attention_factor(reply.attention_factor);
+  message.mutable_inv_freq()->Add(reply.inv_freq.begin(), reply.inv_freq.end());
+  message.mutable_wavelengths()->Add(reply.wavelengths.begin(), reply.wavelengths.end());
+  for (const std::string& warning : reply.warnings) message.add_warnings(warning);
+  for (const Reading& reading : reply.readings) {
+    v1::Reading& item = *message.add_readings();
+    item.set_implementation(reading.engine);
+    item.set_version(reading.version);
+    item.set_difference(reading.difference);
+    item.set_attention_factor(reading.attention_factor);
+    item.set_inv_freq_max_relative(reading.inv_freq_max_relative);
+  }
+  if (reply.ramp.has_value()) {
+    v1::Ramp& ramp = *message.mutable_ramp();
+    ramp.set_low_index(reply.ramp->low_index);
+    ramp.set_high_index(reply.ramp->high_index);
+    ramp.set_low_wavelength(reply.ramp->low_wavelength);
+    ramp.set_high_wavelength(reply.ramp->high_wavelength);
+  }
+  for (const FrequencyScaling scaling : reply.scaling) {
+    message.add_scaling(static_cast<v1::FrequencyScaling>(scaling));
+  }
+  message.set_float32_angle_error(reply.float32_angle_error);
+  message.set_float32_angle_position(reply.float32_angle_position);
+  for (const Row& row : reply.rows) WriteRow(row, *message.add_rows());
+  return message;
+}
+
+void WriteRow(const Row& row, v1::Row& message) {
+  message.set_position(row.position);
+  message.mutable_cos()->Add(row.cos.begin(), row.cos.end());
+  message.mutable_sin()->Add(row.sin.begin(), row.sin.end());
+  message.mutable_sinusoid()->Add(row.sinusoid.begin(), row.sinusoid.end());
+}
+
 }  // namespace rope::proto

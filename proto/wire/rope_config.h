@@ -1,5 +1,6 @@
 // Reads and writes the schema's RopeConfig, and the enums of RopeSpec, as the structs of
-// client/include/rope/config.h. Fields have the same names in both.
+// client/include/rope/config.h; writes DescribeResponse of client/include/rope/describe.h. Fields
+// have the same names in both.
 //
 // Threading:  Functions only.
 // Errors:     INVALID_ARGUMENT, of the field's name in its message, or "rope." and the name in
@@ -11,7 +12,9 @@
 
 #include "absl/status/statusor.h"
 #include "rope/config.h"
+#include "rope/describe.h"
 #include "rope/v1/config.pb.h"
+#include "rope/v1/describe.pb.h"
 
 namespace rope::proto {
 
@@ -29,6 +32,9 @@ absl::StatusOr<Precision> ReadPrecision(v1::Precision precision);
 v1::Pairing WritePairing(std::optional<Pairing> pairing);
 v1::Compat WriteCompat(Compat compat);
 v1::Precision WritePrecision(std::optional<Precision> precision);
+
+v1::DescribeResponse WriteDescribeReply(const DescribeReply& reply);
+void WriteRow(const Row& row, v1::Row& message);
 
 }  // namespace rope::proto
 

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/compat/rope_readings.h"
 #include "kernels/describe.h"
 #include "kernels/status_macros.h"
 #include "proto/wire/rope_config.h"
@@ -48,71 +47,6 @@ absl::Status CheckSeqLen(const v1::DescribeRequest& request) {
   if (request.seq_len() >= 1 && request.seq_len() <= limits::kSeqLenMax) return absl::OkStatus();
   return InvalidField("seq_len", request.seq_len(),
                       absl::StrCat("a length from 1 to ", limits::kSeqLenMax));
-}
-
-v1::FrequencyScaling WriteScaling(kernels::ColumnScaling scaling) {
-  switch (scaling) {
-    case kernels::ColumnScaling::kKept:
-      return v1::FREQUENCY_SCALING_KEPT;
-    case kernels::ColumnScaling::kBlended:
-      return v1::FREQUENCY_SCALING_BLENDED;
-    case kernels::ColumnScaling::kScaled:
-      return v1::FREQUENCY_SCALING_SCALED;
-    case kernels::ColumnScaling::kStill:
-      return v1::FREQUENCY_SCALING_STILL;
-  }
-  return v1::FREQUENCY_SCALING_UNSPECIFIED;
-}
-
-void WriteRamp(const kernels::Ramp& ramp, v1::Ramp& message) {
-  message.set_low_index(ramp.low_index);
-  message.set_high_index(ramp.high_index);
-  message.set_low_wavelength(ramp.low_wavelength);
-  message.set_high_wavelength(ramp.high_wavelength);
-}
-
-void WriteReading(const kernels::Reading& reading, v1::Reading& message) {
-  message.set_implementation(reading.engine);
-  message.set_version(reading.version);
-  message.set_difference(reading.difference);
-  message.set_attention_factor(reading.attention_factor);
-  message.set_inv_freq_max_relative(reading.inv_freq_max_relative);
-}
-
-void WriteRow(const kernels::DescribedRow& row, v1::Row& message) {
-  message.set_position(row.position);
-  message.mutable_cos()->Add(row.cos.begin(), row.cos.end());
-  message.mutable_sin()->Add(row.sin.begin(), row.sin.end());
-  message.mutable_sinusoid()->Add(row.sinusoid.begin(), row.sinusoid.end());
-}
-
-// Everything but the rows.
-v1::DescribeResponse Write(const kernels::Description& description) {
-  v1::DescribeResponse response;
-  response.set_pairing(proto::WritePairing(description.pairing));
-  response.set_channel_order(proto::WritePairing(description.channel_order));
-  response.set_layer_type(description.layer_type);
-  response.set_rotates(description.rotates);
-  response.set_seq_len(description.seq_len);
-  for (const std::string& warning : description.warnings) response.add_warnings(warning);
-  if (!description.rotates) return response;
-  *response.mutable_config() = proto::WriteRopeConfig(description.config);
-  response.set_precision(proto::WritePrecision(description.config.precision));
-  response.set_depends_on_seq_len(description.depends_on_seq_len);
-  response.set_attention_factor(description.attention_factor);
-  response.mutable_inv_freq()->Add(description.inv_freq.begin(), description.inv_freq.end());
-  response.mutable_wavelengths()->Add(description.wavelengths.begin(),
-                                      description.wavelengths.end());
-  for (const kernels::ColumnScaling scaling : description.scaling) {
-    response.add_scaling(WriteScaling(scaling));
-  }
-  if (description.ramp.has_value()) WriteRamp(*description.ramp, *response.mutable_ramp());
-  response.set_float32_angle_error(description.float32_angle_error);
-  response.set_float32_angle_position(description.float32_angle_position);
-  for (const kernels::Reading& reading : description.readings) {
-    WriteReading(reading, *response.add_readings());
-  }
-  return response;
 }
 
 // The embedding that `entry` describes; null if the layer does not rotate.
@@ -190,10 +124,10 @@ class DescribeAnswer {
   // Everything but the rows.
   absl::Status DescribeAll(v1::DescribeResponse& response) {
     ROPE_ASSIGN_OR_RETURN(
-        const kernels::Description description,
+        DescribeReply reply,
         kernels::Describe(plan_.entry->rope(), plan_.resolved.get(), plan_.options));
-    response = Write(description);
-    response.set_config_id(plan_.entry->config_id());
+    reply.config_id = plan_.entry->config_id();
+    response = proto::WriteDescribeReply(reply);
     if (columns_ > 0) rows_.emplace(plan_.entry->rope(), *plan_.resolved, plan_.options);
     described_ = true;
     return absl::OkStatus();
@@ -203,7 +137,7 @@ class DescribeAnswer {
     const auto per_step = static_cast<size_t>(std::max<int64_t>(1, kPairsPerStep / columns_));
     const size_t stop = std::min(plan_.positions.size(), next_ + per_step);
     for (; next_ < stop; ++next_) {
-      WriteRow(rows_->At(plan_.positions[next_]), *response.add_rows());
+      proto::WriteRow(rows_->At(plan_.positions[next_]), *response.add_rows());
     }
   }
 

@@ -248,7 +248,7 @@ std::optional<int64_t> KeyLines::Find(absl::string_view path, absl::string_view 
 
 namespace {
 
-Finding FindingOf(const kernels::Reading& reading) {
+Finding FindingOf(const Reading& reading) {
   const bool rotates = reading.attention_factor != 0;
   Finding finding = {.rule = &RuleOf(rotates ? kReadDifferently : kNoSuchRotation),
                      .engine = reading.engine,
@@ -335,7 +335,7 @@ std::vector<Finding> EngineReadings(const kernels::LayerRope& rope,
   std::vector<Finding> findings;
   const int64_t length = rope.layer.config.max_position_embeddings.value_or(1);
   for (const int64_t seq_len : {int64_t{1}, length}) {
-    for (const kernels::Reading& reading :
+    for (const Reading& reading :
          kernels::Readings(rope.stated, kernels::NamesOf(rope.layer), resolved, seq_len)) {
       Finding finding = FindingOf(reading);
       const auto is_same = [&finding](const Finding& other) {

@@ -1,4 +1,5 @@
-// Answers of the server about configs, models and itself.
+// Answers of the server about configs, models and itself. Kernels, server and client use the same
+// DescribeReply.
 //
 // Threading:  Values.
 #ifndef ROPE_DESCRIBE_H_
@@ -12,17 +13,7 @@
 #include "rope/config.h"
 #include "rope/tensor.h"
 
-namespace rope::client {
-
-struct DescribeRequest {
-  RopeSpec rope = {};
-  std::optional<int64_t> seq_len = {};   // unset: the largest of `positions` + 1, or 1
-  std::vector<int64_t> positions = {};   // asks for a Row of each; at most 4096, and 16 MiB
-  std::optional<int64_t> head_dim = {};  // required if the config does not contain it
-  // Only with Precision::kHf: the tensors' dtype, for which rows are rounded. Unset: fp32.
-  std::optional<DType> dtype = {};
-  bool sinusoidal = false;  // true: also fill Row::sinusoid
-};
+namespace rope {
 
 // cos and sin of one position, attention factor included. The numbers are doubles, accurate to
 // 1e-13 up to position 10^6 and to 1e-10 up to 2^30. The rotation multiplies pair i, read as the
@@ -86,6 +77,26 @@ struct DescribeReply {
   // computed in float32.
   double float32_angle_error = 0;
   int64_t float32_angle_position = 0;
+};
+
+}  // namespace rope
+
+namespace rope::client {
+
+using rope::DescribeReply;
+using rope::FrequencyScaling;
+using rope::Ramp;
+using rope::Reading;
+using rope::Row;
+
+struct DescribeRequest {
+  RopeSpec rope = {};
+  std::optional<int64_t> seq_len = {};   // unset: the largest of `positions` + 1, or 1
+  std::vector<int64_t> positions = {};   // asks for a Row of each; at most 4096, and 16 MiB
+  std::optional<int64_t> head_dim = {};  // required if the config does not contain it
+  // Only with Precision::kHf: the tensors' dtype, for which rows are rounded. Unset: fp32.
+  std::optional<DType> dtype = {};
+  bool sinusoidal = false;  // true: also fill Row::sinusoid
 };
 
 struct Model {

@@ -32,8 +32,8 @@ LayerRope Written(const RopeConfig& config, Compat compat = Compat::kDefault) {
   return ReadLayer(layer, Pairing::kHalf, compat).value();
 }
 
-absl::StatusOr<Description> DescribeWritten(const RopeConfig& config,
-                                            const DescribeOptions& options = {}) {
+absl::StatusOr<DescribeReply> DescribeWritten(const RopeConfig& config,
+                                              const DescribeOptions& options = {}) {
   const LayerRope rope = Written(config);
   return Describe(rope, Resolve(rope.layer.config).value().get(), options);
 }
@@ -71,9 +71,9 @@ TEST(DescribeTest, RampScalingAndReadingsOfYarn) {
   config.truncate = false;
   const auto description = DescribeWritten(config);
   ASSERT_THAT(description, IsOk());
-  EXPECT_EQ(description->scaling.front(), ColumnScaling::kKept);
-  EXPECT_EQ(description->scaling.back(), ColumnScaling::kScaled);
-  EXPECT_THAT(description->scaling, Contains(ColumnScaling::kBlended));
+  EXPECT_EQ(description->scaling.front(), FrequencyScaling::kKept);
+  EXPECT_EQ(description->scaling.back(), FrequencyScaling::kScaled);
+  EXPECT_THAT(description->scaling, Contains(FrequencyScaling::kBlended));
   ASSERT_TRUE(description->ramp.has_value());
   EXPECT_LT(description->ramp->low_index, description->ramp->high_index);
   EXPECT_THAT(description->attention_factor, DoubleNear(0.1 * std::log(4.0) + 1, 1e-15));
@@ -103,7 +103,7 @@ TEST(DescribeTest, SinusoidsAreInTheOrderOfTheChannels) {
   rope.pairing = Pairing::kInterleaved;
   const auto interleaved = Describe(rope, Resolve(rope.layer.config).value().get(), options);
   ASSERT_THAT(interleaved, IsOk());
-  const DescribedRow& row = interleaved->rows[0];
+  const Row& row = interleaved->rows[0];
   EXPECT_THAT(row.sinusoid, ElementsAre(row.sin[0], row.cos[0], row.sin[1], row.cos[1]));
 }
 

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "proto/wire/rope_config.h"
+
 namespace rope::client {
 namespace {
 
@@ -70,7 +72,8 @@ TEST(MessagesTest, ReplyOfALayerThatDoesNotRotateHasNoConfig) {
   v1::DescribeResponse response;
   response.set_layer_type("full_attention");
   response.set_seq_len(1);
-  EXPECT_EQ(ToMessage(*FromMessage(response)).DebugString(), response.DebugString());
+  EXPECT_EQ(proto::WriteDescribeReply(*FromMessage(response)).DebugString(),
+            response.DebugString());
 }
 
 TEST(MessagesTest, DescribeReplyHoldsEverything) {
@@ -107,7 +110,7 @@ TEST(MessagesTest, DescribeReplyHoldsEverything) {
   response.mutable_config()->set_rope_theta(5);
 
   const DescribeReply reply = FromMessage(response).value();
-  EXPECT_EQ(ToMessage(reply).DebugString(), response.DebugString());
+  EXPECT_EQ(proto::WriteDescribeReply(reply).DebugString(), response.DebugString());
   EXPECT_EQ(reply.config_id, "0123");
   EXPECT_EQ(reply.config.rope_type, RopeType::kYarn);
   EXPECT_EQ(reply.config.precision, Precision::kHf);

@@ -457,9 +457,9 @@ TEST(RampOfTest, ClassicCaseHasItsEdgesAtTheTwoWavelengths) {
   const auto scaling = ScalingOf(*rope, rope->Evaluate(1));
   for (size_t i = 0; i < scaling.size(); ++i) {
     const auto index = static_cast<double>(i);
-    EXPECT_EQ(scaling[i], index <= llama3->low_index    ? ColumnScaling::kKept
-                          : index >= llama3->high_index ? ColumnScaling::kScaled
-                                                        : ColumnScaling::kBlended)
+    EXPECT_EQ(scaling[i], index <= llama3->low_index    ? FrequencyScaling::kKept
+                          : index >= llama3->high_index ? FrequencyScaling::kScaled
+                                                        : FrequencyScaling::kBlended)
         << i;
   }
   config.rope_type = RopeType::kYarn;
@@ -487,17 +487,17 @@ TEST(ScalingOfTest, EachTypeSaysWhatItDid) {
     const auto rope = MustResolve(config);
     return ScalingOf(*rope, rope->Evaluate(1));
   };
-  EXPECT_THAT(of({.head_dim = 4}), ElementsAre(ColumnScaling::kKept, ColumnScaling::kKept));
-  EXPECT_THAT(of(Longrope()), ElementsAre(ColumnScaling::kKept, ColumnScaling::kScaled));
+  EXPECT_THAT(of({.head_dim = 4}), ElementsAre(FrequencyScaling::kKept, FrequencyScaling::kKept));
+  EXPECT_THAT(of(Longrope()), ElementsAre(FrequencyScaling::kKept, FrequencyScaling::kScaled));
   RopeConfig hf = Longrope();
   hf.precision = Precision::kHf;
-  EXPECT_THAT(of(hf), ElementsAre(ColumnScaling::kKept, ColumnScaling::kScaled));
+  EXPECT_THAT(of(hf), ElementsAre(FrequencyScaling::kKept, FrequencyScaling::kScaled));
   EXPECT_THAT(
       of({.rope_type = RopeType::kProportional, .head_dim = 4, .partial_rotary_factor = 0.5}),
-      ElementsAre(ColumnScaling::kKept, ColumnScaling::kStill));
+      ElementsAre(FrequencyScaling::kKept, FrequencyScaling::kStill));
   RopeConfig given = {.head_dim = 4};
   given.inv_freq = {3, 0};
-  EXPECT_THAT(of(given), ElementsAre(ColumnScaling::kKept, ColumnScaling::kStill));
+  EXPECT_THAT(of(given), ElementsAre(FrequencyScaling::kKept, FrequencyScaling::kStill));
 }
 
 TEST(Float32AngleErrorTest, GrowsWithThePosition) {
