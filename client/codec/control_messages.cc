@@ -1,78 +1,21 @@
 #include "client/codec/control_messages.h"
 
+#include <google/protobuf/wrappers.pb.h>
+
 #include <cstdint>
 #include <cstring>
 #include <optional>
-#include <string_view>
-#include <utility>
 
-#include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
+#include "client/codec/message_call.h"
 #include "client/codec/messages.h"
 #include "client/error.h"
-#include "proto/error.h"
-#include "proto/wire/message_join.h"
-#include "proto/wire/wire_cursor.h"
 
 namespace rope::client {
 namespace {
 
-using proto::WireCursor;
-using proto::WireType;
-
 // Numbers of grpc/health/v1/health.proto.
-constexpr int kServiceField = 1;
-constexpr uint32_t kStatusField = 1;
 constexpr int32_t kServingNumber = 1;
 constexpr int32_t kNotServingNumber = 2;
-
-// The last value of the status field; 0 if the message has none.
-absl::StatusOr<int32_t> StatusNumberIn(std::string_view message) {
-  WireCursor cursor(absl::MakeConstSpan(&message, 1));
-  int32_t number = 0;
-  while (cursor.position() < cursor.size()) {
-    const absl::StatusOr<uint32_t> tag = cursor.ReadTag();
-    if (!tag.ok()) return tag.status();
-    const auto type = static_cast<WireType>(*tag & 7);
-    const uint32_t field = *tag >> 3;
-    if (field == 0) return proto::InvalidField("field", "number 0", "1 or more");
-    if (field == kStatusField && type == WireType::kVarint) {
-      const absl::StatusOr<uint64_t> value = cursor.ReadVarint();
-      if (!value.ok()) return value.status();
-      number = static_cast<int32_t>(*value);  // as the generated parser cuts an enum
-    } else if (const absl::Status skipped = cursor.SkipField(type); !skipped.ok()) {
-      return skipped;
-    }
-  }
-  return number;
-}
-
-}  // namespace
-
-grpc::ByteBuffer HealthRequestOf(const std::string& service) {
-  std::string message;
-  if (!service.empty()) proto::AppendField(kServiceField, service, message);
-  const grpc::Slice slice(message);
-  return grpc::ByteBuffer(&slice, 1);
-}
-
-Result<ServingStatus> ServingStatusOf(const Result<grpc::ByteBuffer>& reply) {
-  if (!reply.ok()) return reply.status();
-  grpc::Slice joined;
-  absl::StatusOr<int32_t> number = absl::InternalError("no bytes");
-  if (reply->DumpToSingleSlice(&joined).ok()) {
-    number = StatusNumberIn({reinterpret_cast<const char*>(joined.begin()), joined.size()});
-  }
-  if (!number.ok()) {
-    return MakeError(Reason::kInternal, "reply", "malformed bytes",
-                     "grpc.health.v1.HealthCheckResponse");
-  }
-  if (*number == kServingNumber) return ServingStatus::kServing;
-  if (*number == kNotServingNumber) return ServingStatus::kNotServing;
-  return ServingStatus::kUnknown;
-}
-
-namespace {
 
 Status SetPositions(const TablePositions& positions, absl::string_view field,
                     v1::TablePositions& message) {
@@ -134,6 +77,26 @@ bool ReadTable(bool has_array, const v1::Array& array, TableArray& table) {
 }
 
 }  // namespace
+
+// A HealthCheckRequest has the bytes of a BytesValue, and a HealthCheckResponse those of an
+// Int32Value: one field with the number 1.
+grpc::ByteBuffer HealthRequestOf(const std::string& service) {
+  google::protobuf::BytesValue message;
+  message.set_value(service);
+  return BytesOf(message);
+}
+
+Result<ServingStatus> ServingStatusOf(const Result<grpc::ByteBuffer>& reply) {
+  if (!reply.ok()) return reply.status();
+  const auto number = MessageOf<google::protobuf::Int32Value>(reply);
+  if (!number.ok()) {
+    return MakeError(Reason::kInternal, "reply", "malformed bytes",
+                     "grpc.health.v1.HealthCheckResponse");
+  }
+  if (number->value() == kServingNumber) return ServingStatus::kServing;
+  if (number->value() == kNotServingNumber) return ServingStatus::kNotServing;
+  return ServingStatus::kUnknown;
+}
 
 Result<v1::RegisterModelRequest> ToMessage(const std::string& name, const RopeSpec& rope) {
   v1::RegisterModelRequest message;

@@ -1,5 +1,5 @@
-// Codes the messages of grpc.health.v1.Health/Check without generated classes. A program may link
-// another copy of that schema beside this library; two copies in one descriptor pool end it.
+// Codes the messages of grpc.health.v1.Health/Check without the classes of their schema. A program
+// may link another copy of it beside this library; two copies in one descriptor pool end it.
 //
 // Threading:  Functions only.
 // Errors:     INTERNAL: the reply cannot be parsed.

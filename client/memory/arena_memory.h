@@ -67,6 +67,12 @@ class ArenaMemory {
 // Threading:  Thread-compatible.
 // Ownership:  Owns the run and shares the memory that contains it.
 
+struct RunDeleter {
+  std::shared_ptr<ArenaMemory> memory = nullptr;
+  int64_t bytes = 0;
+  void operator()(std::byte* data) const { memory->GiveBack(data, bytes); }
+};
+
 class StagedRun {
  public:
   StagedRun() = default;  // empty
@@ -75,23 +81,11 @@ class StagedRun {
     const Result<std::byte*> data = memory->Allocate(bytes);
     if (!data.ok()) return std::nullopt;
     StagedRun run;
-    run.memory_ = std::move(memory);
-    run.data_ = *data;
-    run.bytes_ = bytes;
+    run.data_ = {*data, RunDeleter{std::move(memory), bytes}};
     return run;
   }
 
-  StagedRun(StagedRun&& other) noexcept { Swap(other); }
-  StagedRun& operator=(StagedRun&& other) noexcept {
-    StagedRun moved(std::move(other));
-    Swap(moved);
-    return *this;
-  }
-  ~StagedRun() {
-    if (data_ != nullptr) memory_->GiveBack(data_, bytes_);
-  }
-
-  std::byte* data() const { return data_; }
+  std::byte* data() const { return data_.get(); }
 
   // Called when the request failed with `status`. The run is lost, unless the status proves that
   // the server has finished with it: kInternal and kUnknown prove nothing.
@@ -100,20 +94,13 @@ class StagedRun {
                                  status.code() != StatusCode::kInternal &&
                                  status.code() != StatusCode::kUnknown;
     if (data_ == nullptr || is_servers_word) return;
-    memory_->Lose(bytes_);
-    data_ = nullptr;
+    const RunDeleter& run = data_.get_deleter();
+    run.memory->Lose(run.bytes);
+    static_cast<void>(data_.release());
   }
 
  private:
-  void Swap(StagedRun& other) {
-    std::swap(memory_, other.memory_);
-    std::swap(data_, other.data_);
-    std::swap(bytes_, other.bytes_);
-  }
-
-  std::shared_ptr<ArenaMemory> memory_;
-  std::byte* data_ = nullptr;
-  int64_t bytes_ = 0;
+  std::unique_ptr<std::byte, RunDeleter> data_;
 };
 
 }  // namespace rope::client
