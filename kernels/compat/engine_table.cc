@@ -69,8 +69,13 @@ bool HasFourthAxis(const Mrope& mrope) {
   return false;
 }
 
-}  // namespace
+// The conversions of which a reading consists. A step changes the config to explicit fields and
+// adds a sentence for each change. It does nothing if its subject is not in the config: another
+// rope_type, or a field that is unset. It keeps a field that only this service has (ramp,
+// longrope_branch, alpha, seq_len_policy), if the field is set. Refuse...: the engine has no such
+// rotation. Claim...: how the engine reads this was not checked.
 
+// rope_type.
 absl::Status ClaimNothingButYarn(std::string_view, CompatConfig& result) {
   const RopeType type = result.config.rope_type;
   if (type == RopeType::kDefault || type == RopeType::kYarn) return absl::OkStatus();
@@ -107,6 +112,8 @@ absl::Status RefuseFourthAxis(std::string_view, CompatConfig& result) {
       "positions");
 }
 
+// default, and dynamic with alpha: the model's class does not read the key of a partial rotation
+// that the file has.
 absl::Status TurnWholeHeads(std::string_view who, CompatConfig& result) {
   RopeConfig& config = result.config;
   const bool of_class = config.rope_type == RopeType::kDefault || config.alpha.has_value();
@@ -127,6 +134,7 @@ absl::Status TurnWholeHeads(std::string_view who, CompatConfig& result) {
   return absl::OkStatus();
 }
 
+// dynamic: the base of length max_position_embeddings * factor, or rope_theta, for every length.
 absl::Status DynamicBaseOfFactor(std::string_view who, CompatConfig& result) {
   RopeConfig& config = result.config;
   if (!FollowsLength(config)) return absl::OkStatus();
@@ -148,6 +156,7 @@ absl::Status DynamicUnscaled(std::string_view who, CompatConfig& result) {
   return absl::OkStatus();
 }
 
+// dynamic and longrope: the longest sequence of a call decides for all of them.
 absl::Status DecideByBatch(std::string_view who, CompatConfig& result) {
   RopeConfig& config = result.config;
   const bool longrope = IsLongrope(result) && !config.longrope_branch.has_value();
@@ -160,6 +169,7 @@ absl::Status DecideByBatch(std::string_view who, CompatConfig& result) {
   return absl::OkStatus();
 }
 
+// longrope: one list for every length, by the context that the engine is started with.
 absl::Status LongropeByContext(std::string_view who, CompatConfig& result) {
   RopeConfig& config = result.config;
   if (!IsLongrope(result) || config.longrope_branch.has_value()) return absl::OkStatus();
@@ -172,6 +182,7 @@ absl::Status LongropeByContext(std::string_view who, CompatConfig& result) {
   return absl::OkStatus();
 }
 
+// longrope: the attention factor follows from the two lengths only.
 absl::Status LongropeFactorOfLengths(std::string_view who, CompatConfig& result) {
   RopeConfig& config = result.config;
   const std::optional<double> ratio = LengthRatio(config);
@@ -197,6 +208,7 @@ absl::Status DropProportionalFactor(std::string_view who, CompatConfig& result) 
   return absl::OkStatus();
 }
 
+// Plain rotation, whatever the rope_type.
 absl::Status DropScaling(std::string_view who, CompatConfig& result) {
   const RopeConfig& config = result.config;
   if (config.rope_type == RopeType::kDefault) return absl::OkStatus();
@@ -214,6 +226,7 @@ absl::Status DropScaling(std::string_view who, CompatConfig& result) {
   return absl::OkStatus();
 }
 
+// A quarter of the channels turns, whatever partial_rotary_factor says.
 absl::Status TurnAQuarter(std::string_view who, CompatConfig& result) {
   constexpr double kFraction = 0.25;
   RopeConfig& config = result.config;
@@ -226,6 +239,7 @@ absl::Status TurnAQuarter(std::string_view who, CompatConfig& result) {
   return absl::OkStatus();
 }
 
+// yarn: fields that the engine does not read.
 absl::Status RefuseYarnWithoutFactor(std::string_view, CompatConfig& result) {
   if (!IsYarn(result) || result.config.factor.has_value()) return absl::OkStatus();
   return Lacks("yarn without factor");
@@ -279,6 +293,9 @@ absl::Status DropAttnFactor(std::string_view who, CompatConfig& result) {
   return absl::OkStatus();
 }
 
+// yarn: mscale and mscale_all_dim. Let g(m) be 0.1 m ln(factor) + 1. Hugging Face's attention
+// factor is g(mscale) / g(mscale_all_dim) if both are set and not 0, else g(1).
+// The engine's attention factor is always g(1).
 absl::Status DropMscale(std::string_view who, CompatConfig& result) {
   RopeConfig& config = result.config;
   if (!IsYarn(result)) return absl::OkStatus();
@@ -290,6 +307,7 @@ absl::Status DropMscale(std::string_view who, CompatConfig& result) {
   return absl::OkStatus();
 }
 
+// An absent mscale is 1, an absent mscale_all_dim is 0: DeepSeek's formula.
 absl::Status MscaleOneAllDimZero(std::string_view who, CompatConfig& result) {
   if (!IsYarn(result)) return absl::OkStatus();
   const double mscale = result.config.mscale.value_or(1);
@@ -301,6 +319,7 @@ absl::Status MscaleOneAllDimZero(std::string_view who, CompatConfig& result) {
   return absl::OkStatus();
 }
 
+// A 0 counts as set.
 absl::Status MscaleZeroCounts(std::string_view who, CompatConfig& result) {
   const RopeConfig& config = result.config;
   if (!IsYarn(result) || !config.mscale.has_value() || !config.mscale_all_dim.has_value()) {
@@ -311,6 +330,7 @@ absl::Status MscaleZeroCounts(std::string_view who, CompatConfig& result) {
   return absl::OkStatus();
 }
 
+// mscale is 1, or equal to mscale_all_dim, if mscale_all_dim is set and not 0.
 absl::Status MscaleIsOne(std::string_view who, CompatConfig& result) {
   if (!IsYarn(result) || !HasAllDim(result.config)) return absl::OkStatus();
   FixMscale(1, *result.config.mscale_all_dim,
@@ -326,6 +346,7 @@ absl::Status MscaleIsAllDim(std::string_view who, CompatConfig& result) {
   return absl::OkStatus();
 }
 
+// yarn with mrope: four times the original length places the ramp; no mscale.
 absl::Status MropeRampOfFourLengths(std::string_view who, CompatConfig& result) {
   RopeConfig& config = result.config;
   if (!IsYarn(result) || !config.mrope.has_value()) return absl::OkStatus();
@@ -347,8 +368,6 @@ absl::Status RefuseMropeMscale(std::string_view, CompatConfig& result) {
 // Every claim names the file it was read from. Paths of vLLM are below vllm/, of SGLang below
 // sglang/srt/, of Transformers below transformers/, in the packages of PyPI; those of llama.cpp are
 // below its root at commit 0c1e57098.
-
-namespace {
 
 using enum Family;
 
