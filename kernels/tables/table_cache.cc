@@ -1,19 +1,13 @@
 #include "kernels/tables/table_cache.h"
 
 #include <algorithm>
-#include <atomic>
 #include <new>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "kernels/check.h"
 #include "kernels/status_macros.h"
-#include "kernels/tables/page_table.h"
-#include "proto/mutex.h"
 
 namespace rope::kernels {
 namespace {
@@ -104,11 +98,6 @@ int64_t Added(const TokenRows& rows, size_t first) {
   return static_cast<int64_t>(rows.rows.size() - first);
 }
 
-struct Found {
-  std::shared_ptr<PageEntry> entry;  // null: the cache has removed the table since FindTable
-  bool is_new = false;               // this caller has added the entry and must build the page
-};
-
 // Rows of single positions, without building whole pages.
 PagePtr BuildRows(const Frequencies& frequencies, absl::Span<const int64_t> positions) {
   const size_t columns = frequencies.inv_freq.size();
@@ -128,61 +117,9 @@ PagePtr BuildRows(const Frequencies& frequencies, absl::Span<const int64_t> posi
 
 }  // namespace
 
-class TableCache::Impl {
- public:
-  Impl(int64_t budget_bytes, PageBuilder builder)
-      : budget_bytes_(budget_bytes),
-        pages_max_(PagesMax(budget_bytes)),
-        builder_(std::move(builder)) {}
-
-  absl::StatusOr<int64_t> AppendRows(const Frequencies& frequencies,
-                                     absl::Span<const int64_t> positions, int64_t& build_budget,
-                                     TokenRows& rows);
-  Statistics statistics() const;
-  int64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
-  int64_t budget_bytes() const { return budget_bytes_; }
-
- private:
-  absl::StatusOr<PagePtr> CachedPage(const Frequencies& frequencies, int64_t page,
-                                     std::shared_ptr<PageTable>& table, int64_t now,
-                                     int64_t& build_budget);
-  absl::StatusOr<PagePtr> BuildInto(const Frequencies& frequencies, PageEntry& entry);
-  std::shared_ptr<PageTable> FindTable(const Frequencies& frequencies);
-  Found FindOrAdd(PageTable& table, int64_t page);
-  bool IsFull() const;
-  void Keep(PageEntry& entry) ABSL_LOCKS_EXCLUDED(evict_mu_);
-  void Evict() ABSL_EXCLUSIVE_LOCKS_REQUIRED(evict_mu_);
-  void Remove(PageEntry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(evict_mu_);
-  void RemoveIfEmpty(PageTable& table) ABSL_EXCLUSIVE_LOCKS_REQUIRED(evict_mu_);
-  absl::StatusOr<int64_t> AppendOwnRows(const Frequencies& frequencies,
-                                        absl::Span<const int64_t> positions, int64_t& build_budget,
-                                        TokenRows& rows) const;
-
-  const int64_t budget_bytes_;
-  const int64_t pages_max_;
-  const PageBuilder builder_;
-  std::atomic<int64_t> clock_ = 0;  // counts calls of AppendRows
-  std::atomic<int64_t> hits_ = 0;
-  std::atomic<int64_t> misses_ = 0;
-  std::atomic<int64_t> builds_ = 0;
-  std::atomic<int64_t> evictions_ = 0;
-  std::atomic<int64_t> bytes_ = 0;        // of tables_ and of the pages in uses_
-  std::atomic<int64_t> pages_ = 0;        // entries of all tables; written under their locks
-  std::atomic<int64_t> used_tables_ = 0;  // tables with entries; written under their locks
-  // Lock order: evict_mu_, mu_, PageTable::mu. No thread holds the locks of two tables.
-  // Held to keep a new page and to evict others, and to remove tables.
-  proto::Mutex evict_mu_ ABSL_ACQUIRED_BEFORE(mu_);
-  // The built pages that are kept. Each is in its table until Evict takes it from here, and a table
-  // with pages is not removed.
-  PageUses uses_ ABSL_GUARDED_BY(evict_mu_);
-  mutable proto::SharedMutex mu_;  // shared for hits; exclusive to add and to remove tables
-  // By PageTable::key.
-  absl::flat_hash_map<TableKeyRef, std::shared_ptr<PageTable>> tables_ ABSL_GUARDED_BY(mu_);
-};
-
-absl::StatusOr<int64_t> TableCache::Impl::AppendRows(const Frequencies& frequencies,
-                                                     absl::Span<const int64_t> positions,
-                                                     int64_t& build_budget, TokenRows& rows) {
+absl::StatusOr<int64_t> TableCache::AppendRows(const Frequencies& frequencies,
+                                               absl::Span<const int64_t> positions,
+                                               int64_t& build_budget, TokenRows& rows) {
   if (!frequencies.cacheable) return AppendOwnRows(frequencies, positions, build_budget, rows);
   const int64_t now = clock_.fetch_add(1, std::memory_order_relaxed);
   const size_t first = rows.rows.size();
@@ -207,9 +144,9 @@ absl::StatusOr<int64_t> TableCache::Impl::AppendRows(const Frequencies& frequenc
 // Returns the page, from the cache or newly built. Looks up `table` if it is null or was removed.
 // Holds no lock while it builds or waits; found.entry keeps the entry alive. A page that another
 // thread builds costs nothing.
-absl::StatusOr<PagePtr> TableCache::Impl::CachedPage(const Frequencies& frequencies, int64_t page,
-                                                     std::shared_ptr<PageTable>& table, int64_t now,
-                                                     int64_t& build_budget) {
+absl::StatusOr<PagePtr> TableCache::CachedPage(const Frequencies& frequencies, int64_t page,
+                                               std::shared_ptr<PageTable>& table, int64_t now,
+                                               int64_t& build_budget) {
   Found found;
   try {
     while (found.entry == nullptr) {
@@ -234,7 +171,7 @@ absl::StatusOr<PagePtr> TableCache::Impl::CachedPage(const Frequencies& frequenc
   return found.entry->result;
 }
 
-std::shared_ptr<PageTable> TableCache::Impl::FindTable(const Frequencies& frequencies) {
+std::shared_ptr<PageTable> TableCache::FindTable(const Frequencies& frequencies) {
   {
     proto::ReaderMutexLock lock(&mu_);
     const auto it = tables_.find(TableKeyRef(frequencies.key));
@@ -249,7 +186,7 @@ std::shared_ptr<PageTable> TableCache::Impl::FindTable(const Frequencies& freque
 }
 
 // Looks with the lock held shared, and adds with the lock held exclusively after a second look.
-Found TableCache::Impl::FindOrAdd(PageTable& table, int64_t page) {
+TableCache::Found TableCache::FindOrAdd(PageTable& table, int64_t page) {
   {
     proto::ReaderMutexLock lock(&table.mu);
     const auto it = table.pages.find(page);
@@ -269,8 +206,7 @@ Found TableCache::Impl::FindOrAdd(PageTable& table, int64_t page) {
 
 // Builds the page of an entry that this thread has added; no lock is held. Every waiting thread
 // gets a failure; the entry is removed before they wake up, so the next request builds again.
-absl::StatusOr<PagePtr> TableCache::Impl::BuildInto(const Frequencies& frequencies,
-                                                    PageEntry& entry) {
+absl::StatusOr<PagePtr> TableCache::BuildInto(const Frequencies& frequencies, PageEntry& entry) {
   auto built = TryBuild(builder_, frequencies, entry.page * kPageRows);
   if (built.ok()) (*built)->set_cached();
   absl::StatusOr<PagePtr> result = entry.result = std::move(built);
@@ -288,14 +224,14 @@ absl::StatusOr<PagePtr> TableCache::Impl::BuildInto(const Frequencies& frequenci
   return result;
 }
 
-bool TableCache::Impl::IsFull() const {
+bool TableCache::IsFull() const {
   return bytes_.load(std::memory_order_relaxed) > budget_bytes_ ||
          pages_.load(std::memory_order_relaxed) > pages_max_;
 }
 
 // Counts a page that is built, and evicts what is then too much. A page that cannot be counted for
 // lack of memory does not stay.
-void TableCache::Impl::Keep(PageEntry& entry) {
+void TableCache::Keep(PageEntry& entry) {
   proto::MutexLock lock(&evict_mu_);
   try {
     uses_.Add(entry);
@@ -308,7 +244,7 @@ void TableCache::Impl::Keep(PageEntry& entry) {
 }
 
 // Drops the least recently used pages until the rest fits.
-void TableCache::Impl::Evict() {
+void TableCache::Evict() {
   int looks = PageUses::kLooksMax;
   while (!uses_.empty() && IsFull()) {
     PageEntry& oldest = uses_.TakeOldest(looks);
@@ -320,7 +256,7 @@ void TableCache::Impl::Evict() {
 
 // Takes an entry out of its table, and the table out of the cache if it has no other. Destroys
 // `entry` unless the caller holds a share of it.
-void TableCache::Impl::Remove(PageEntry& entry) {
+void TableCache::Remove(PageEntry& entry) {
   PageTable& table = entry.table;
   std::shared_ptr<PageEntry> removed;  // destroyed after the lock is released
   bool is_empty = false;
@@ -340,7 +276,7 @@ void TableCache::Impl::Remove(PageEntry& entry) {
 
 // Holds mu_ and the table's lock, both exclusively. `removed` makes a thread that still has the
 // table look it up again (CachedPage).
-void TableCache::Impl::RemoveIfEmpty(PageTable& table) {
+void TableCache::RemoveIfEmpty(PageTable& table) {
   std::shared_ptr<PageTable> removed;  // destroyed after the locks are released
   proto::WriterMutexLock lock(&mu_);
   proto::WriterMutexLock table_lock(&table.mu);
@@ -354,10 +290,9 @@ void TableCache::Impl::RemoveIfEmpty(PageTable& table) {
 }
 
 // Rows for this call only: runs of one or two positions by row, longer runs by page.
-absl::StatusOr<int64_t> TableCache::Impl::AppendOwnRows(const Frequencies& frequencies,
-                                                        absl::Span<const int64_t> positions,
-                                                        int64_t& build_budget,
-                                                        TokenRows& rows) const {
+absl::StatusOr<int64_t> TableCache::AppendOwnRows(const Frequencies& frequencies,
+                                                  absl::Span<const int64_t> positions,
+                                                  int64_t& build_budget, TokenRows& rows) const {
   constexpr size_t kSingleRows = 2;
   const size_t first = rows.rows.size();
   std::unordered_map<int64_t, PagePtr> pages;
@@ -384,7 +319,7 @@ absl::StatusOr<int64_t> TableCache::Impl::AppendOwnRows(const Frequencies& frequ
   return Added(rows, first);
 }
 
-TableCache::Statistics TableCache::Impl::statistics() const {
+TableCache::Statistics TableCache::statistics() const {
   return {.hits = hits_.load(std::memory_order_relaxed),
           .misses = misses_.load(std::memory_order_relaxed),
           .builds = builds_.load(std::memory_order_relaxed),
@@ -394,25 +329,8 @@ TableCache::Statistics TableCache::Impl::statistics() const {
           .pages = pages_.load(std::memory_order_relaxed)};
 }
 
-TableCache::TableCache(int64_t budget_bytes, PageBuilder builder)
-    : impl_(std::make_unique<Impl>(budget_bytes, std::move(builder))) {}
-TableCache::~TableCache() = default;
-absl::StatusOr<int64_t> TableCache::AppendRows(const Frequencies& frequencies,
-                                               absl::Span<const int64_t> positions,
-                                               int64_t& build_budget, TokenRows& rows) {
-  return impl_->AppendRows(frequencies, positions, build_budget, rows);
-}
-TableCache::Statistics TableCache::statistics() const {
-  return impl_->statistics();
-}
-int64_t TableCache::bytes() const {
-  return impl_->bytes();
-}
 int64_t TableCache::PagesMax(int64_t budget_bytes) {
   return std::max(kPagesOfAnyBudget, budget_bytes / kBudgetBytesPerPage);
-}
-int64_t TableCache::budget_bytes() const {
-  return impl_->budget_bytes();
 }
 
 }  // namespace rope::kernels

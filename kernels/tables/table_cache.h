@@ -31,16 +31,22 @@
 #ifndef ROPE_KERNELS_TABLES_TABLE_CACHE_H_
 #define ROPE_KERNELS_TABLES_TABLE_CACHE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/frequencies/frequencies.h"
 #include "kernels/tables/page_builder.h"
+#include "kernels/tables/page_table.h"
 #include "kernels/tables/table_page.h"
+#include "proto/mutex.h"
 
 namespace rope::kernels {
 
@@ -56,8 +62,10 @@ class TableCache {
     int64_t pages = 0;      // built, or being built
   };
 
-  explicit TableCache(int64_t budget_bytes, PageBuilder builder = &BuildPage);
-  ~TableCache();
+  explicit TableCache(int64_t budget_bytes, PageBuilder builder = &BuildPage)
+      : budget_bytes_(budget_bytes),
+        pages_max_(PagesMax(budget_bytes)),
+        builder_(std::move(builder)) {}
   TableCache(const TableCache&) = delete;
   TableCache& operator=(const TableCache&) = delete;
 
@@ -81,15 +89,53 @@ class TableCache {
   // Each in a few loads of counters, without a lock. Counters that change at the same time may be
   // from before or after the change.
   Statistics statistics() const;
-  int64_t bytes() const;  // statistics().bytes
-  int64_t budget_bytes() const;
+  int64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
+  int64_t budget_bytes() const { return budget_bytes_; }
   // The largest number of pages within a budget: 32768, or one for each 8 KiB of a budget above
   // 256 MiB. From there on pages of fewer than 16 columns reach it before they reach the budget.
   static int64_t PagesMax(int64_t budget_bytes);
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  struct Found {
+    std::shared_ptr<PageEntry> entry;  // null: the cache has removed the table since FindTable
+    bool is_new = false;               // this caller has added the entry and must build the page
+  };
+
+  absl::StatusOr<PagePtr> CachedPage(const Frequencies& frequencies, int64_t page,
+                                     std::shared_ptr<PageTable>& table, int64_t now,
+                                     int64_t& build_budget);
+  absl::StatusOr<PagePtr> BuildInto(const Frequencies& frequencies, PageEntry& entry);
+  std::shared_ptr<PageTable> FindTable(const Frequencies& frequencies);
+  Found FindOrAdd(PageTable& table, int64_t page);
+  bool IsFull() const;
+  void Keep(PageEntry& entry) ABSL_LOCKS_EXCLUDED(evict_mu_);
+  void Evict() ABSL_EXCLUSIVE_LOCKS_REQUIRED(evict_mu_);
+  void Remove(PageEntry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(evict_mu_);
+  void RemoveIfEmpty(PageTable& table) ABSL_EXCLUSIVE_LOCKS_REQUIRED(evict_mu_);
+  absl::StatusOr<int64_t> AppendOwnRows(const Frequencies& frequencies,
+                                        absl::Span<const int64_t> positions, int64_t& build_budget,
+                                        TokenRows& rows) const;
+
+  const int64_t budget_bytes_;
+  const int64_t pages_max_;
+  const PageBuilder builder_;
+  std::atomic<int64_t> clock_ = 0;  // counts calls of AppendRows
+  std::atomic<int64_t> hits_ = 0;
+  std::atomic<int64_t> misses_ = 0;
+  std::atomic<int64_t> builds_ = 0;
+  std::atomic<int64_t> evictions_ = 0;
+  std::atomic<int64_t> bytes_ = 0;        // of tables_ and of the pages in uses_
+  std::atomic<int64_t> pages_ = 0;        // entries of all tables; written under their locks
+  std::atomic<int64_t> used_tables_ = 0;  // tables with entries; written under their locks
+  // Lock order: evict_mu_, mu_, PageTable::mu. No thread holds the locks of two tables.
+  // Held to keep a new page and to evict others, and to remove tables.
+  proto::Mutex evict_mu_ ABSL_ACQUIRED_BEFORE(mu_);
+  // The built pages that are kept. Each is in its table until Evict takes it from here, and a table
+  // with pages is not removed.
+  PageUses uses_ ABSL_GUARDED_BY(evict_mu_);
+  mutable proto::SharedMutex mu_;  // shared for hits; exclusive to add and to remove tables
+  // By PageTable::key.
+  absl::flat_hash_map<TableKeyRef, std::shared_ptr<PageTable>> tables_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace rope::kernels
