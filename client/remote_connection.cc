@@ -125,11 +125,12 @@ Result<PreparedRotation> RemoteConnection::Prepare(const RotateRequest& request,
 
 Call RemoteConnection::RotateAsync(const RotateRequest& request, RotateCallback callback,
                                    const CallOptions& options) {
-  const std::weak_ptr<AsyncCall> started =
-      AsyncCall::Start(connector_, Queue(), request, std::move(callback),
-                       Attempts(attempts_max_, options.timeout), hooks_.random);
-  return Call([started] {
-    if (const auto call = started.lock()) call->Cancel();
+  const auto call =
+      std::make_shared<AsyncCall>(connector_, Queue(), std::move(callback),
+                                  Attempts(attempts_max_, options.timeout), hooks_.random);
+  call->Start(request);
+  return Call([started = std::weak_ptr<AsyncCall>(call)] {
+    if (const auto live = started.lock()) live->Cancel();
   });
 }
 
@@ -142,8 +143,9 @@ Result<std::shared_ptr<StreamConnection>> RemoteConnection::OpenStream(
   }
   Result<std::shared_ptr<const Session>> session = connector_->Get();
   if (!session.ok()) return session.status();
-  return std::shared_ptr<StreamConnection>(
-      StreamCall::Open(connector_, *std::move(session), Queue(), options));
+  auto stream = std::make_shared<StreamCall>(connector_, *std::move(session), Queue(), options);
+  stream->Start();
+  return std::shared_ptr<StreamConnection>(std::move(stream));
 }
 
 // Steps: take the session without dialing; run AwaitFence on it; if that fails, tell the connector,

@@ -12,18 +12,6 @@ namespace rope::client {
 
 using std::chrono::microseconds;
 
-std::shared_ptr<AsyncCall> AsyncCall::Start(std::shared_ptr<Connector> connector,
-                                            std::shared_ptr<EventQueue> queue,
-                                            const RotateRequest& request, RotateCallback callback,
-                                            const Attempts& attempts,
-                                            std::function<double()> random) {
-  auto call = std::make_shared<AsyncCall>(std::move(connector), std::move(queue),
-                                          std::move(callback), attempts, std::move(random));
-  call->queue_->Add(call);
-  call->StartAttempt(&request);
-  return call;
-}
-
 AsyncCall::AsyncCall(std::shared_ptr<Connector> connector, std::shared_ptr<EventQueue> queue,
                      RotateCallback callback, const Attempts& attempts,
                      std::function<double()> random)
@@ -32,6 +20,11 @@ AsyncCall::AsyncCall(std::shared_ptr<Connector> connector, std::shared_ptr<Event
       random_(std::move(random)),
       callback_(std::move(callback)),
       attempts_(attempts) {}
+
+void AsyncCall::Start(const RotateRequest& request) {
+  queue_->Add(shared_from_this());
+  StartAttempt(&request);
+}
 
 // Cancelling only hastens the outstanding event, whose handler then ends the call. The attempt is
 // cancelled without mu_, because it takes its own lock.

@@ -45,14 +45,11 @@ class AsyncCall final : public LiveCall,
                         public std::enable_shared_from_this<AsyncCall> {
  public:
   // `random` returns numbers in [0, 1).
-  static std::shared_ptr<AsyncCall> Start(std::shared_ptr<Connector> connector,
-                                          std::shared_ptr<EventQueue> queue,
-                                          const RotateRequest& request, RotateCallback callback,
-                                          const Attempts& attempts, std::function<double()> random);
-
   AsyncCall(std::shared_ptr<Connector> connector, std::shared_ptr<EventQueue> queue,
             RotateCallback callback, const Attempts& attempts, std::function<double()> random);
 
+  // REQUIRES: called once.
+  void Start(const RotateRequest& request);
   void Cancel() override;
 
  private:

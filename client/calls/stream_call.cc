@@ -20,34 +20,28 @@ Status ErrorOfRequest(const Status& ended, bool may_have_executed) {
 
 }  // namespace
 
-std::shared_ptr<StreamCall> StreamCall::Open(std::shared_ptr<Connector> connector,
-                                             std::shared_ptr<const Session> session,
-                                             std::shared_ptr<EventQueue> queue,
-                                             const StreamOptions& options) {
-  auto call = std::make_shared<StreamCall>(std::move(connector), std::move(session),
-                                           std::move(queue), options);
-  auto rpc = std::make_unique<Rpc>();
-  if (options.timeout.has_value()) {
-    rpc->context.set_deadline(DeadlineAfter(BoundedTimeout(*options.timeout)));
-  }
-  rpc->stream = call->session_->stub.PrepareStream(RopeMethod("RotateStream"), &rpc->context,
-                                                   call->queue_->queue());
-  call->stream_ = rpc->stream.get();
-  {
-    const proto::MutexLock lock(&call->mu_);
-    call->rpc_ = std::move(rpc);
-  }
-  call->queue_->Add(call);
-  call->stream_->StartCall(&call->started_);
-  return call;
-}
-
 StreamCall::StreamCall(std::shared_ptr<Connector> connector, std::shared_ptr<const Session> session,
                        std::shared_ptr<EventQueue> queue, const StreamOptions& options)
     : connector_(std::move(connector)),
       session_(std::move(session)),
       queue_(std::move(queue)),
       options_(options) {}
+
+void StreamCall::Start() {
+  auto rpc = std::make_unique<Rpc>();
+  if (options_.timeout.has_value()) {
+    rpc->context.set_deadline(DeadlineAfter(BoundedTimeout(*options_.timeout)));
+  }
+  rpc->stream =
+      session_->stub.PrepareStream(RopeMethod("RotateStream"), &rpc->context, queue_->queue());
+  stream_ = rpc->stream.get();
+  {
+    const proto::MutexLock lock(&mu_);
+    rpc_ = std::move(rpc);
+  }
+  queue_->Add(shared_from_this());
+  stream_->StartCall(&started_);
+}
 
 // mu_ is held twice, briefly: to take a number, and from ReserveRoom to Enqueue. Encoding copies or
 // borrows the tensors and runs without the lock, so that several threads can encode at once.

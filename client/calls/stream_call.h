@@ -45,13 +45,11 @@ class StreamCall final : public LiveCall,
                          public StreamConnection,
                          public std::enable_shared_from_this<StreamCall> {
  public:
-  static std::shared_ptr<StreamCall> Open(std::shared_ptr<Connector> connector,
-                                          std::shared_ptr<const Session> session,
-                                          std::shared_ptr<EventQueue> queue,
-                                          const StreamOptions& options);
   StreamCall(std::shared_ptr<Connector> connector, std::shared_ptr<const Session> session,
              std::shared_ptr<EventQueue> queue, const StreamOptions& options);
 
+  // REQUIRES: called once, before the rest.
+  void Start();
   // As RotateStream documents.
   Status Rotate(const RotateRequest& request, RotateCallback callback, uint64_t* sequence) override;
   void CancelRequest(uint64_t sequence) override;

@@ -13,6 +13,13 @@
 
 namespace rope::client {
 
+Result<std::shared_ptr<ArenaMemory>> ArenaMemory::Create(int64_t bytes, SharedMemory::Use use) {
+  if (bytes == 0) return std::make_shared<ArenaMemory>(nullptr);
+  Result<std::unique_ptr<SharedMemory>> shared = SharedMemory::CreateMemfd(bytes, use);
+  if (!shared.ok()) return shared.status();
+  return std::make_shared<ArenaMemory>(*std::move(shared));
+}
+
 ArenaMemory::ArenaMemory(std::unique_ptr<SharedMemory> shared) : shared_(std::move(shared)) {
   if (capacity_bytes() > 0) free_.emplace(0, capacity_bytes());
 }
@@ -98,13 +105,10 @@ Arena::Arena(std::shared_ptr<ArenaMemory> memory) : memory_(std::move(memory)) {
 
 Result<Arena> Arena::CreateLocal(int64_t bytes) {
   if (bytes < 0) return InvalidField("bytes", bytes, "0 or more");
-  std::unique_ptr<SharedMemory> memory;
-  if (bytes > 0) {
-    auto created = SharedMemory::CreateMemfd(bytes, SharedMemory::Use::kArena);
-    if (!created.ok()) return created.status();
-    memory = *std::move(created);
-  }
-  return Arena(std::make_shared<ArenaMemory>(std::move(memory)));
+  Result<std::shared_ptr<ArenaMemory>> memory =
+      ArenaMemory::Create(bytes, SharedMemory::Use::kArena);
+  if (!memory.ok()) return memory.status();
+  return Arena(*std::move(memory));
 }
 
 Result<Slot> Arena::Allocate(int64_t bytes) const {

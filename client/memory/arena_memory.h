@@ -32,6 +32,8 @@ class ArenaMemory {
     return (bytes + kAlignment - 1) / kAlignment * kAlignment;
   }
 
+  // As SharedMemory::CreateMemfd. 0 bytes: an arena without memory.
+  static Result<std::shared_ptr<ArenaMemory>> Create(int64_t bytes, SharedMemory::Use use);
   // Null: an arena of 0 bytes.
   explicit ArenaMemory(std::unique_ptr<SharedMemory> shared);
 

@@ -78,14 +78,10 @@ bool Connector::IsAllowed(Transport transport) const {
 }
 
 Status Connector::CheckOptions() const {
-  if (options_.arena_bytes < 0) {
-    return InvalidField("arena_bytes", options_.arena_bytes, "0 or more");
-  }
-  if (options_.staged_bytes < 0) {
-    return InvalidField("staged_bytes", options_.staged_bytes, "0 or more");
-  }
-  if (options_.pooled_bytes < 0) {
-    return InvalidField("pooled_bytes", options_.pooled_bytes, "0 or more");
+  for (const auto& [field, bytes] : {std::pair("arena_bytes", options_.arena_bytes),
+                                     std::pair("staged_bytes", options_.staged_bytes),
+                                     std::pair("pooled_bytes", options_.pooled_bytes)}) {
+    if (bytes < 0) return InvalidField(field, bytes, "0 or more");
   }
   const bool has_one = options_.arena_bytes > 0 ? !options_.transports.empty()
                                                 : IsAllowed(Transport::kInline) || MayStage();
@@ -109,10 +105,8 @@ bool Connector::MayStage() const {
 Status Connector::Connect(microseconds timeout) {
   if (Status status = CheckOptions(); !status.ok()) return status;
   const auto deadline = Clock::now() + timeout;
-  const auto connect =
-      options_.arena_bytes > 0 ? &Connector::ConnectMemfd : &Connector::ConnectStaged;
   Result<Dialed> dialed = MayShareMemory()
-                              ? (this->*connect)(deadline)
+                              ? ConnectShared(deadline)
                               : MakeError(Reason::kWrongState, "not in ConnectOptions::transports");
   if (!dialed.ok()) {
     const std::string reason =
@@ -135,14 +129,9 @@ void Connector::Set(Dialed dialed) {
 
 Result<Connector::Dialed> Connector::ConnectInline(Clock::time_point deadline,
                                                    const std::string& reason) {
-  std::unique_ptr<SharedMemory> shared;
-  if (options_.arena_bytes > 0) {
-    Result<std::unique_ptr<SharedMemory>> memory =
-        SharedMemory::CreateMemfd(options_.arena_bytes, SharedMemory::Use::kArena);
-    if (!memory.ok()) return memory.status();
-    shared = *std::move(memory);
-  }
-  arena_ = std::make_shared<ArenaMemory>(std::move(shared));
+  auto arena = ArenaMemory::Create(options_.arena_bytes, SharedMemory::Use::kArena);
+  if (!arena.ok()) return arena.status();
+  arena_ = *std::move(arena);
   return Dialed{InlineSession(deadline), {Transport::kInline, reason}};
 }
 
@@ -157,48 +146,38 @@ std::shared_ptr<const Session> Connector::InlineSession(Clock::time_point deadli
   return channel;
 }
 
-Result<Connector::Dialed> Connector::ConnectMemfd(Clock::time_point deadline) {
-  // The other half is for the steps after a server that does not answer.
-  Result<proto::FileDescriptor> socket = AwaitUnixSocket(target_, deadline, Until(deadline) / 2);
-  if (!socket.ok()) return socket.status();
-  Result<std::unique_ptr<SharedMemory>> memory =
-      SharedMemory::CreateMemfd(options_.arena_bytes, SharedMemory::Use::kArena);
-  if (!memory.ok()) return memory.status();
-  auto arena = std::make_shared<ArenaMemory>(*std::move(memory));
-  Result<Dialed> dialed = Greet(*std::move(socket), arena);
-  if (dialed.ok()) arena_ = std::move(arena);
-  return dialed;
-}
-
-Result<Connector::Dialed> Connector::ConnectStaged(Clock::time_point deadline) {
-  if (options_.staged_bytes == 0) {
+// Memory is created once a server listens. Where it is for staging, the arena has none.
+Result<Connector::Dialed> Connector::ConnectShared(Clock::time_point deadline) {
+  const bool has_arena = options_.arena_bytes > 0;
+  if (!has_arena && options_.staged_bytes == 0) {
     return MakeError(Reason::kWrongState,
                      "got neither arena_bytes nor staged_bytes, want memory to share");
   }
-  Result<proto::FileDescriptor> socket =
-      AwaitUnixSocket(target_, deadline, std::min<microseconds>(Until(deadline) / 2, kRedialMax));
+  // The other half is for the steps after a server that does not answer.
+  microseconds timeout = Until(deadline) / 2;
+  if (!has_arena) timeout = std::min<microseconds>(timeout, kRedialMax);
+  Result<proto::FileDescriptor> socket = AwaitUnixSocket(target_, deadline, timeout);
   if (!socket.ok()) return socket.status();
-  Result<Dialed> dialed = GreetStaged(*std::move(socket));
-  if (dialed.ok()) arena_ = std::make_shared<ArenaMemory>(nullptr);
+  auto arena = ArenaMemory::Create(options_.arena_bytes, SharedMemory::Use::kArena);
+  Result<Dialed> dialed = Greet(*std::move(socket), has_arena ? arena : NewStaging());
+  if (dialed.ok()) arena_ = *std::move(arena);
   return dialed;
 }
 
-Result<Connector::Dialed> Connector::GreetStaged(proto::FileDescriptor socket) const {
-  Result<std::unique_ptr<SharedMemory>> memory =
-      SharedMemory::CreateMemfd(options_.staged_bytes, SharedMemory::Use::kStaging);
-  if (!memory.ok()) return memory.status();
-  return Greet(std::move(socket), std::make_shared<ArenaMemory>(*std::move(memory)));
+Result<std::shared_ptr<ArenaMemory>> Connector::NewStaging() const {
+  return ArenaMemory::Create(options_.staged_bytes, SharedMemory::Use::kStaging);
 }
 
-Result<Connector::Dialed> Connector::Greet(proto::FileDescriptor socket,
-                                           std::shared_ptr<ArenaMemory> memory) const {
+Result<Connector::Dialed> Connector::Greet(
+    proto::FileDescriptor socket, const Result<std::shared_ptr<ArenaMemory>>& memory) const {
+  if (!memory.ok()) return memory.status();
   std::shared_ptr<Ring> ring;
   if (IsAllowed(Transport::kRing)) {
     Result<std::unique_ptr<Ring>> created = Ring::Create(SpinOf(options_));
     if (!created.ok()) return created.status();
     ring = *std::move(created);
   }
-  const SharedMemory& shared = *memory->shared();
+  const SharedMemory& shared = *(*memory)->shared();
   proto::ClientHello hello = {.bytes = static_cast<uint64_t>(shared.bytes())};
   std::vector<int> descriptors = {shared.fd()};
   if (ring != nullptr) {
@@ -227,7 +206,7 @@ Result<Connector::Dialed> Connector::Greet(proto::FileDescriptor socket,
   } else {
     ring->Open(std::move(answer->doorbell), std::move(watched));
   }
-  const Region region = {.memory = std::move(memory),
+  const Region region = {.memory = *memory,
                          .ids = std::make_shared<RegionIds>(answer->hello.region_id),
                          .is_staging = MayStage()};
   return Dialed{SessionOn(std::move(socket), region, std::move(ring)), std::move(chosen)};
@@ -284,8 +263,7 @@ Result<Connector::Dialed> Connector::Redial(const Session& lost) const {
   if (lost.region.ids == nullptr) {
     return Dialed{SessionOn(*std::move(socket), {}, nullptr), transport()};
   }
-  Result<Dialed> dialed =
-      lost.region.is_staging ? GreetStaged(*std::move(socket)) : Greet(*std::move(socket), arena_);
+  Result<Dialed> dialed = Greet(*std::move(socket), lost.region.is_staging ? NewStaging() : arena_);
   if (dialed.ok() || !IsAllowed(Transport::kInline)) return dialed;
   return Dialed{OwnChannel(),
                 {Transport::kInline, absl::StrCat("memfd: ", dialed.status().ToString())}};

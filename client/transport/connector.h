@@ -96,14 +96,13 @@ class Connector {
   bool MayShareMemory() const;  // over a socket of ours
   bool MayStage() const;
   // These set arena_ if they succeed.
-  Result<Dialed> ConnectMemfd(Clock::time_point deadline);
-  Result<Dialed> ConnectStaged(Clock::time_point deadline);
+  Result<Dialed> ConnectShared(Clock::time_point deadline);
   Result<Dialed> ConnectInline(Clock::time_point deadline, const std::string& reason);
   // A session on `socket` with `memory` as its region, and a ring if both sides have it.
   // FAILED_PRECONDITION: the server shares no memory, or has no ring and only a ring is allowed.
-  Result<Dialed> Greet(proto::FileDescriptor socket, std::shared_ptr<ArenaMemory> memory) const;
-  // The same with new staging memory.
-  Result<Dialed> GreetStaged(proto::FileDescriptor socket) const;
+  Result<Dialed> Greet(proto::FileDescriptor socket,
+                       const Result<std::shared_ptr<ArenaMemory>>& memory) const;
+  Result<std::shared_ptr<ArenaMemory>> NewStaging() const;
   // A session without memory: on a socket of ours if possible.
   std::shared_ptr<const Session> InlineSession(Clock::time_point deadline) const;
   std::shared_ptr<const Session> SessionOn(proto::FileDescriptor socket, Region region,

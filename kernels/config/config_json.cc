@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/strings/str_join.h"
 #include "kernels/config/config_json_document.h"
 #include "kernels/config/config_json_entry.h"
 #include "kernels/config/config_json_layers.h"
@@ -19,12 +20,6 @@ namespace {
 
 // Bytes that all layer types keep. Two with every list at its longest need 1.6 MiB.
 constexpr int64_t kEntriesBytesMax = 2 << 20;
-
-std::string Join(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += StrCat(text.empty() ? "" : ", ", name);
-  return text;
-}
 
 absl::Status CheckSupported(const ConfigDocument& document) {
   if (document.type->unsupported.empty()) return absl::OkStatus();
@@ -185,6 +180,14 @@ void RemarkLayerTypes(const ConfigDocument& document, const LayerTypes& layers,
   }
 }
 
+// The layer types of several entries, or of one that names its type.
+std::vector<std::string> TypesOf(const std::vector<LayerConfig>& entries) {
+  std::vector<std::string> types;
+  if (entries.size() == 1 && entries.front().layer_type.empty()) return types;
+  for (const LayerConfig& entry : entries) types.push_back(entry.layer_type);
+  return types;
+}
+
 // The model's code has other positions in place of a rotary embedding.
 void MarkUnrotated(std::string_view positions, LayerConfig& entry) {
   entry.rotates = false;
@@ -220,9 +223,7 @@ absl::StatusOr<ModelConfig> ModelConfig::Parse(std::string_view json, std::strin
     entry.architectures = architectures;
     if (!positions.empty()) MarkUnrotated(positions, entry);
   }
-  if (model.entries_.size() > 1 || !model.entries_.front().layer_type.empty()) {
-    for (const LayerConfig& entry : model.entries_) model.layer_types_.push_back(entry.layer_type);
-  }
+  model.layer_types_ = TypesOf(model.entries_);
   model.num_layers_ = layers.count;
   model.layers_ = std::move(layers.types);
   model.no_rope_ = std::move(layers.no_rope);
@@ -237,9 +238,7 @@ absl::StatusOr<ModelConfig> ModelConfig::Parse(std::string_view json, std::strin
 ModelConfig ModelConfig::FromParts(Parts parts) {
   ModelConfig model;
   model.entries_ = std::move(parts.entries);
-  if (model.entries_.size() > 1 || !model.entries_.front().layer_type.empty()) {
-    for (const LayerConfig& entry : model.entries_) model.layer_types_.push_back(entry.layer_type);
-  }
+  model.layer_types_ = TypesOf(model.entries_);
   model.layers_ = std::move(parts.layers);
   model.no_rope_ = std::move(parts.no_rope);
   model.num_layers_ = parts.num_layers;
@@ -376,7 +375,7 @@ absl::StatusOr<LayerConfig> ModelConfig::EntryOf(const LayerChoice& choice,
   }
   if (type.empty()) {
     return InvalidField("layer_type", choice.layer.has_value() ? "only a layer index" : "nothing",
-                        StrCat("one of ", Join(layer_types_)));
+                        StrCat("one of ", absl::StrJoin(layer_types_, ", ")));
   }
   for (const LayerConfig& entry : entries_) {
     if (entry.layer_type == EntryName(type)) return entry;
@@ -386,7 +385,8 @@ absl::StatusOr<LayerConfig> ModelConfig::EntryOf(const LayerChoice& choice,
     still.layer_type = type;
     return still;
   }
-  return InvalidField("layer_type", Show(type), StrCat("one of ", Join(layer_types_)));
+  return InvalidField("layer_type", Show(type),
+                      StrCat("one of ", absl::StrJoin(layer_types_, ", ")));
 }
 
 }  // namespace rope::kernels

@@ -169,17 +169,12 @@ namespace {
 constexpr int64_t kLengthMax = int64_t{1} << 53;      // a double holds every length
 constexpr int64_t kXPosCentreMax = int64_t{1} << 30;  // the largest position
 
-template <typename Got>
-absl::Status Invalid(std::string_view field, const Got& got, std::string_view want) {
-  return InvalidField(field, got, want);
-}
-
 absl::Status Missing(std::string_view field, std::string_view want, RopeType type) {
-  return Invalid(field, "nothing", StrCat(want, " for rope_type ", Name(type)));
+  return InvalidField(field, "nothing", StrCat(want, " for rope_type ", Name(type)));
 }
 
 absl::Status CheckPositive(std::string_view field, double value) {
-  if (!std::isfinite(value) || value <= 0) return Invalid(field, value, "a finite number > 0");
+  if (!std::isfinite(value) || value <= 0) return InvalidField(field, value, "a finite number > 0");
   return absl::OkStatus();
 }
 
@@ -189,14 +184,14 @@ absl::Status CheckPositive(std::string_view field, const std::optional<double>& 
 
 absl::Status CheckNotNegative(std::string_view field, const std::optional<double>& value) {
   if (value.has_value() && (!std::isfinite(*value) || *value < 0)) {
-    return Invalid(field, *value, "a finite number >= 0");
+    return InvalidField(field, *value, "a finite number >= 0");
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckLength(std::string_view field, const std::optional<int64_t>& value) {
   if (value.has_value() && (*value < 1 || *value > kLengthMax)) {
-    return Invalid(field, *value, "a length from 1 to 2^53");
+    return InvalidField(field, *value, "a length from 1 to 2^53");
   }
   return absl::OkStatus();
 }
@@ -207,7 +202,7 @@ absl::Status CheckNumbers(const RopeConfig& config) {
   ROPE_RETURN_IF_ERROR(CheckNotNegative("attention_factor", config.attention_factor));
   // Tables hold float32; a larger multiplier would make every entry infinite.
   if (config.attention_factor.value_or(0) > std::numeric_limits<float>::max()) {
-    return Invalid("attention_factor", *config.attention_factor, "at most 3.4e38");
+    return InvalidField("attention_factor", *config.attention_factor, "at most 3.4e38");
   }
   ROPE_RETURN_IF_ERROR(CheckNotNegative("attn_factor", config.attn_factor));
   ROPE_RETURN_IF_ERROR(CheckPositive("alpha", config.alpha));
@@ -217,14 +212,15 @@ absl::Status CheckNumbers(const RopeConfig& config) {
   ROPE_RETURN_IF_ERROR(CheckNotNegative("beta_fast", config.beta_fast));
   ROPE_RETURN_IF_ERROR(CheckNotNegative("beta_slow", config.beta_slow));
   if (BetaFast(config) < BetaSlow(config)) {
-    return Invalid("beta_fast", BetaFast(config), StrCat("at least beta_slow, ", BetaSlow(config)));
+    return InvalidField("beta_fast", BetaFast(config),
+                        StrCat("at least beta_slow, ", BetaSlow(config)));
   }
   ROPE_RETURN_IF_ERROR(CheckPositive("low_freq_factor", config.low_freq_factor));
   ROPE_RETURN_IF_ERROR(CheckPositive("high_freq_factor", config.high_freq_factor));
   if (config.low_freq_factor.has_value() && config.high_freq_factor.has_value() &&
       *config.high_freq_factor < *config.low_freq_factor) {
-    return Invalid("high_freq_factor", *config.high_freq_factor,
-                   StrCat("at least low_freq_factor, ", *config.low_freq_factor));
+    return InvalidField("high_freq_factor", *config.high_freq_factor,
+                        StrCat("at least low_freq_factor, ", *config.low_freq_factor));
   }
   ROPE_RETURN_IF_ERROR(CheckLength("max_position_embeddings", config.max_position_embeddings));
   return CheckLength("original_max_position_embeddings", config.original_max_position_embeddings);
@@ -234,27 +230,27 @@ absl::Status CheckNumbers(const RopeConfig& config) {
 absl::Status CheckFraction(const RopeConfig& config, std::optional<int64_t> head_dim) {
   const std::optional<double> fraction = config.partial_rotary_factor;
   if (fraction.has_value() && !(*fraction > 0 && *fraction <= 1)) {
-    return Invalid("partial_rotary_factor", *fraction, "a number in (0, 1]");
+    return InvalidField("partial_rotary_factor", *fraction, "a number in (0, 1]");
   }
   if (!head_dim.has_value()) return absl::OkStatus();
   if (config.rope_type == RopeType::kProportional) {
     if (config.rotary_dim.has_value() && *config.rotary_dim != *head_dim) {
-      return Invalid("rotary_dim", *config.rotary_dim,
-                     StrCat("head_dim, ", *head_dim, ", for rope_type proportional"));
+      return InvalidField("rotary_dim", *config.rotary_dim,
+                          StrCat("head_dim, ", *head_dim, ", for rope_type proportional"));
     }
     if (static_cast<double>(*head_dim) * fraction.value_or(1) < 2) {
-      return Invalid("partial_rotary_factor", *fraction,
-                     StrCat("at least one rotating pair of head_dim ", *head_dim));
+      return InvalidField("partial_rotary_factor", *fraction,
+                          StrCat("at least one rotating pair of head_dim ", *head_dim));
     }
   }
   const int64_t rotary_dim = *RotaryDim(config, head_dim);
   if (rotary_dim >= 2 && rotary_dim % 2 == 0) return absl::OkStatus();
   if (!fraction.has_value() || rotary_dim == *head_dim) {
-    return Invalid("head_dim", *head_dim, "an even number where all of it rotates");
+    return InvalidField("head_dim", *head_dim, "an even number where all of it rotates");
   }
-  return Invalid("partial_rotary_factor", *fraction,
-                 StrCat("one that gives an even rotary_dim >= 2, which is ", rotary_dim,
-                        " of head_dim ", *head_dim));
+  return InvalidField("partial_rotary_factor", *fraction,
+                      StrCat("one that gives an even rotary_dim >= 2, which is ", rotary_dim,
+                             " of head_dim ", *head_dim));
 }
 
 // The config's head_dim does not bound the offset, because tensors may have more channels.
@@ -264,21 +260,22 @@ absl::Status CheckOffset(const RopeConfig& config, std::optional<int64_t> head_d
   const int64_t most =
       (of_tensor ? *head_dim : kHeadDimMax) - RotaryDim(config, head_dim).value_or(2);
   if (*config.rotary_offset >= 0 && *config.rotary_offset <= most) return absl::OkStatus();
-  return Invalid("rotary_offset", *config.rotary_offset,
-                 of_tensor ? StrCat("0 to head_dim - rotary_dim, ", most) : StrCat("0 to ", most));
+  return InvalidField(
+      "rotary_offset", *config.rotary_offset,
+      of_tensor ? StrCat("0 to head_dim - rotary_dim, ", most) : StrCat("0 to ", most));
 }
 
 absl::Status CheckDims(const RopeConfig& config, std::optional<int64_t> head_dim) {
   const std::string range = StrCat("2 to ", kHeadDimMax);
   if (head_dim.has_value() && (*head_dim < 2 || *head_dim > kHeadDimMax)) {
-    return Invalid("head_dim", *head_dim, range);
+    return InvalidField("head_dim", *head_dim, range);
   }
   if (const std::optional<int64_t> rotary_dim = config.rotary_dim; rotary_dim.has_value()) {
     if (*rotary_dim < 2 || *rotary_dim > kHeadDimMax || *rotary_dim % 2 != 0) {
-      return Invalid("rotary_dim", *rotary_dim, StrCat("an even number, ", range));
+      return InvalidField("rotary_dim", *rotary_dim, StrCat("an even number, ", range));
     }
     if (head_dim.has_value() && *rotary_dim > *head_dim) {
-      return Invalid("rotary_dim", *rotary_dim, StrCat("at most head_dim, ", *head_dim));
+      return InvalidField("rotary_dim", *rotary_dim, StrCat("at most head_dim, ", *head_dim));
     }
   }
   ROPE_RETURN_IF_ERROR(CheckFraction(config, head_dim));
@@ -293,7 +290,7 @@ absl::Status CheckYarn(const RopeConfig& config) {
     return Missing("factor", "a number > 0", RopeType::kYarn);
   }
   if (config.rope_theta == 1) {
-    return Invalid("rope_theta", config.rope_theta, "a base other than 1 for rope_type yarn");
+    return InvalidField("rope_theta", config.rope_theta, "a base other than 1 for rope_type yarn");
   }
   return absl::OkStatus();
 }
@@ -314,8 +311,8 @@ absl::Status CheckLongrope(const RopeConfig& config) {
     return Missing("factor", "a number > 0, or max_position_embeddings,", RopeType::kLongrope);
   }
   if (*factor > 1 && *OriginalLength(config) == 1) {
-    return Invalid("original_max_position_embeddings", 1,
-                   "at least 2 for rope_type longrope without attention_factor");
+    return InvalidField("original_max_position_embeddings", 1,
+                        "at least 2 for rope_type longrope without attention_factor");
   }
   return absl::OkStatus();
 }
@@ -346,7 +343,7 @@ absl::Status CheckType(const RopeConfig& config, std::optional<int64_t> rotary_d
         return Missing("max_position_embeddings", "a length >= 1", type);
       }
       if (rotary_dim == 2) {
-        return Invalid("rotary_dim", 2, "at least 4 for rope_type dynamic");
+        return InvalidField("rotary_dim", 2, "at least 4 for rope_type dynamic");
       }
       return absl::OkStatus();
     case RopeType::kYarn:
@@ -361,14 +358,14 @@ absl::Status CheckType(const RopeConfig& config, std::optional<int64_t> rotary_d
     case RopeType::kProportional:
       return absl::OkStatus();
   }
-  return Invalid("rope_type", Name(type), "a known type");
+  return InvalidField("rope_type", Name(type), "a known type");
 }
 
 absl::Status CheckCount(std::string_view field, size_t count, std::optional<int64_t> rotary_dim) {
   if (!rotary_dim.has_value() || static_cast<int64_t>(count) == *rotary_dim / 2) {
     return absl::OkStatus();
   }
-  return Invalid(field, StrCat(count, " numbers"), StrCat("rotary_dim/2, ", *rotary_dim / 2));
+  return InvalidField(field, StrCat(count, " numbers"), StrCat("rotary_dim/2, ", *rotary_dim / 2));
 }
 
 absl::Status CheckList(std::string_view field, const std::vector<double>& list,
@@ -382,8 +379,8 @@ absl::Status CheckList(std::string_view field, const std::vector<double>& list,
 absl::Status CheckAxes(const std::vector<int8_t>& axes, std::optional<int64_t> rotary_dim) {
   for (size_t i = 0; i < axes.size(); ++i) {
     if (axes[i] < 0 || axes[i] > 2) {
-      return Invalid(StrCat("mrope_axes[", i, "]"), static_cast<int64_t>(axes[i]),
-                     "0 (t), 1 (h) or 2 (w)");
+      return InvalidField(StrCat("mrope_axes[", i, "]"), static_cast<int64_t>(axes[i]),
+                          "0 (t), 1 (h) or 2 (w)");
     }
   }
   return CheckCount("mrope_axes", axes.size(), rotary_dim);
@@ -392,7 +389,7 @@ absl::Status CheckAxes(const std::vector<int8_t>& axes, std::optional<int64_t> r
 absl::Status CheckMrope(const RopeConfig& config, std::optional<int64_t> rotary_dim) {
   if (!config.mrope->axes.empty()) {
     if (!rotary_dim.has_value()) {
-      return Invalid("mrope_axes", StrCat(config.mrope->axes.size(), " axes"), "a head_dim");
+      return InvalidField("mrope_axes", StrCat(config.mrope->axes.size(), " axes"), "a head_dim");
     }
     return CheckAxes(config.mrope->axes, rotary_dim);
   }
@@ -400,22 +397,22 @@ absl::Status CheckMrope(const RopeConfig& config, std::optional<int64_t> rotary_
   const std::string got = StrCat("[", section[0], ", ", section[1], ", ", section[2], "]");
   for (const int64_t count : section) {
     if (count < 0 || count > kHeadDimMax) {
-      return Invalid("mrope_section", got, StrCat("counts from 0 to ", kHeadDimMax));
+      return InvalidField("mrope_section", got, StrCat("counts from 0 to ", kHeadDimMax));
     }
   }
   if (rotary_dim.has_value() && section[0] + section[1] + section[2] != *rotary_dim / 2) {
-    return Invalid("mrope_section", got,
-                   StrCat("counts whose sum is rotary_dim/2, ", *rotary_dim / 2));
+    return InvalidField("mrope_section", got,
+                        StrCat("counts whose sum is rotary_dim/2, ", *rotary_dim / 2));
   }
   if (config.mrope->layout == Mrope::Layout::kHwInterleaved && section[1] != section[2]) {
-    return Invalid("mrope_section", got,
-                   "equal counts of h and w (t, h, w), which are interleaved before t");
+    return InvalidField("mrope_section", got,
+                        "equal counts of h and w (t, h, w), which are interleaved before t");
   }
   const bool index_decides =
       config.rope_type != RopeType::kDefault && config.rope_type != RopeType::kLinear;
   if (config.mrope->layout == Mrope::Layout::kAxial && index_decides) {
-    return Invalid("rope_type", Name(config.rope_type),
-                   "default or linear with the axial layout of mrope");
+    return InvalidField("rope_type", Name(config.rope_type),
+                        "default or linear with the axial layout of mrope");
   }
   return absl::OkStatus();
 }
@@ -423,14 +420,14 @@ absl::Status CheckMrope(const RopeConfig& config, std::optional<int64_t> rotary_
 absl::Status CheckInvFreq(const RopeConfig& config, std::optional<int64_t> rotary_dim) {
   if (config.inv_freq.empty()) return absl::OkStatus();
   if (config.rope_type != RopeType::kDefault) {
-    return Invalid("rope_type", Name(config.rope_type), "default together with inv_freq");
+    return InvalidField("rope_type", Name(config.rope_type), "default together with inv_freq");
   }
   bool turns = false;
   for (size_t i = 0; i < config.inv_freq.size(); ++i) {
     ROPE_RETURN_IF_ERROR(CheckNotNegative(StrCat("inv_freq[", i, "]"), config.inv_freq[i]));
     turns = turns || config.inv_freq[i] > 0;
   }
-  if (!turns) return Invalid("inv_freq", "only zeros", "at least one frequency > 0");
+  if (!turns) return InvalidField("inv_freq", "only zeros", "at least one frequency > 0");
   return CheckCount("inv_freq", config.inv_freq.size(), rotary_dim);
 }
 
@@ -440,16 +437,17 @@ absl::Status CheckXPos(const RopeConfig& config) {
   // Rows of a page differ by up to 64 steps of up to zeta^(1/scale_base). If scale_base were below
   // 1, doubles could overflow.
   if (!std::isfinite(xpos.scale_base) || xpos.scale_base < 1) {
-    return Invalid("xpos.scale_base", xpos.scale_base, "a finite number >= 1");
+    return InvalidField("xpos.scale_base", xpos.scale_base, "a finite number >= 1");
   }
   if (xpos.centre < 0 || xpos.centre > kXPosCentreMax) {
-    return Invalid("xpos.centre", xpos.centre, "a position from 0 to 2^30");
+    return InvalidField("xpos.centre", xpos.centre, "a position from 0 to 2^30");
   }
   if (config.mrope.has_value()) {
-    return Invalid("xpos", "xpos and mrope_section", "only one of them: xPos has one axis");
+    return InvalidField("xpos", "xpos and mrope_section", "only one of them: xPos has one axis");
   }
   if (config.precision == Precision::kHf) {
-    return Invalid("xpos", "xpos with precision hf", "precision exact: Hugging Face has no xPos");
+    return InvalidField("xpos", "xpos with precision hf",
+                        "precision exact: Hugging Face has no xPos");
   }
   return absl::OkStatus();
 }
