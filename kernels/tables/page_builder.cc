@@ -12,9 +12,11 @@
 #include "kernels/tables/page_builder.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <memory>
 #include <new>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -88,20 +90,6 @@ void StoreRow(const Rotors& base, const Rotors& step, float* row) {
   }
 }
 
-// Precision hf rounds each angle to float32, so angle addition does not apply. Each row is computed
-// from its position.
-std::shared_ptr<TablePage> BuildEagerPage(const Frequencies& frequencies, int64_t first) {
-  const size_t columns = frequencies.inv_freq.size();
-  std::vector<float> values;
-  values.reserve(static_cast<size_t>(kPageRows) * 2 * columns);
-  for (int64_t row = 0; row < kPageRows; ++row) {
-    const Rotors rotors = AtPosition(frequencies, first + row);
-    for (const double cos : rotors.cos) values.push_back(static_cast<float>(cos));
-    for (const double sin : rotors.sin) values.push_back(static_cast<float>(sin));
-  }
-  return std::make_shared<TablePage>(kPageRows, static_cast<int64_t>(columns), std::move(values));
-}
-
 }  // namespace
 
 int64_t BuildBytes(const Frequencies& frequencies, int64_t rows) {
@@ -126,10 +114,32 @@ absl::StatusOr<std::shared_ptr<TablePage>> TryBuild(const PageBuilder& builder,
   }
 }
 
+std::shared_ptr<TablePage> BuildRows(const Frequencies& frequencies,
+                                     absl::Span<const int64_t> positions) {
+  const size_t columns = frequencies.inv_freq.size();
+  std::vector<float> values(positions.size() * 2 * columns);
+  float* row = values.data();
+  for (const int64_t position : positions) {
+    for (size_t j = 0; j < columns; ++j) {
+      const CosSin exact = CosSinAt(frequencies, j, position);
+      row[j] = static_cast<float>(exact.cos);
+      row[columns + j] = static_cast<float>(exact.sin);
+    }
+    row += 2 * columns;
+  }
+  return std::make_shared<TablePage>(static_cast<int64_t>(positions.size()),
+                                     static_cast<int64_t>(columns), std::move(values));
+}
+
+// Precision hf rounds each angle to float32, so angle addition does not apply.
 absl::StatusOr<std::shared_ptr<TablePage>> BuildPage(const Frequencies& frequencies,
                                                      int64_t first) {
   const size_t columns = frequencies.inv_freq.size();
-  if (frequencies.eager.has_value()) return BuildEagerPage(frequencies, first);
+  if (frequencies.eager.has_value()) {
+    std::array<int64_t, kPageRows> positions;
+    std::iota(positions.begin(), positions.end(), first);
+    return BuildRows(frequencies, positions);
+  }
   std::vector<Rotors> fine(1, Rotors(columns));
   const Rotors one = OneStep(frequencies);
   while (fine.size() < kFine) fine.push_back(Multiply(fine.back(), one));

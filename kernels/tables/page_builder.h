@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "kernels/frequencies/frequencies.h"
 #include "kernels/tables/table_page.h"
 
@@ -37,6 +38,10 @@ absl::Status NoMemoryForPage(const Frequencies& frequencies);
 // The builder's page, or NoMemoryForPage.
 absl::StatusOr<std::shared_ptr<TablePage>> TryBuild(const PageBuilder& builder,
                                                     const Frequencies& frequencies, int64_t first);
+
+// The rows of single positions, each computed from its position.
+std::shared_ptr<TablePage> BuildRows(const Frequencies& frequencies,
+                                     absl::Span<const int64_t> positions);
 
 // The server's PageBuilder. Fails only by std::bad_alloc.
 absl::StatusOr<std::shared_ptr<TablePage>> BuildPage(const Frequencies& frequencies, int64_t first);

@@ -98,23 +98,6 @@ int64_t Added(const TokenRows& rows, size_t first) {
   return static_cast<int64_t>(rows.rows.size() - first);
 }
 
-// Rows of single positions, without building whole pages.
-PagePtr BuildRows(const Frequencies& frequencies, absl::Span<const int64_t> positions) {
-  const size_t columns = frequencies.inv_freq.size();
-  std::vector<float> values(positions.size() * 2 * columns);
-  float* row = values.data();
-  for (const int64_t position : positions) {
-    for (size_t j = 0; j < columns; ++j) {
-      const CosSin exact = CosSinAt(frequencies, j, position);
-      row[j] = static_cast<float>(exact.cos);
-      row[columns + j] = static_cast<float>(exact.sin);
-    }
-    row += 2 * columns;
-  }
-  return std::make_shared<const TablePage>(static_cast<int64_t>(positions.size()),
-                                           static_cast<int64_t>(columns), std::move(values));
-}
-
 }  // namespace
 
 absl::StatusOr<int64_t> TableCache::AppendRows(const Frequencies& frequencies,
