@@ -131,8 +131,7 @@ Status WritePlot(const std::vector<DescribeReply>& replies, const std::string& p
   if (replies.size() > 1) {
     std::vector<std::string> types;
     for (const DescribeReply& reply : replies) types.push_back(reply.layer_type);
-    return Status(
-        StatusCode::kInvalidArgument,
+    return Misused(
         absl::StrCat("--plot: got ", types.size(),
                      " layer types, want one: --layer_type=", absl::StrJoin(types, " or ")));
   }

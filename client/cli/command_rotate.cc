@@ -1,6 +1,5 @@
 // rotate, reposition: .npy files through the server.
 #include <iterator>
-#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -30,26 +29,14 @@ struct Job {
   std::vector<std::unique_ptr<NpyFile>> files;
 };
 
-struct NamedDType {
-  absl::string_view name;
-  DType dtype;
-  absl::string_view descr;  // of .npy files that are written
-};
-constexpr NamedDType kOutputTypes[] = {{"fp32", DType::kFloat32, "<f4"},
-                                       {"fp16", DType::kFloat16, "<f2"},
-                                       {"bf16", DType::kBFloat16, "<u2"},
-                                       {"fp8_e4m3", DType::kFloat8E4M3, "|u1"},
-                                       {"fp8_e5m2", DType::kFloat8E5M2, "|u1"}};
-
 Result<DType> DTypeOf(const NpyArray& array, bool is_bf16) {
   if (!is_bf16 && array.descr == "<f4") return DType::kFloat32;
   if (!is_bf16 && array.descr == "<f2") return DType::kFloat16;
   if (is_bf16 && (array.descr == "<u2" || array.descr == "<V2" || array.descr == "|V2")) {
     return DType::kBFloat16;
   }
-  return Status(StatusCode::kInvalidArgument,
-                absl::StrCat("npy descr: got ", array.descr, ", want ",
-                             is_bf16 ? "<u2 (bf16 bits)" : "<f4, <f2, or --dtype=bf16 with <u2"));
+  return Misused(absl::StrCat("npy descr: got ", array.descr, ", want ",
+                              is_bf16 ? "<u2 (bf16 bits)" : "<f4, <f2, or --dtype=bf16 with <u2"));
 }
 
 // REQUIRES: an operation other than reposition, which is a command of its own.
@@ -70,20 +57,13 @@ Positions PositionsOf(const Arguments& arguments, const std::string& prefix) {
           .seq_lens = arguments.Integers(prefix + "seq_lens")};
 }
 
-Result<std::optional<DType>> OutputDTypeOf(const Arguments& arguments) {
-  std::vector<std::pair<absl::string_view, std::optional<DType>>> choices = {{"", std::nullopt}};
-  for (const NamedDType& type : kOutputTypes) choices.emplace_back(type.name, type.dtype);
-  return ChoiceOf(arguments, "output_dtype", choices);
-}
-
 // Everything but what is in files.
 Result<RotateRequest> RequestOf(const Arguments& arguments) {
   RotateRequest request;
   if (arguments.Has("cos")) {
     for (const Flag& flag : WithRopeFlags({})) {
       if (flag.name == "pairing" || !arguments.Has(flag.name)) continue;
-      return Status(StatusCode::kInvalidArgument,
-                    absl::StrCat("--cos: got it and --", flag.name, ", want one of them"));
+      return Misused(absl::StrCat("--cos: got it and --", flag.name, ", want one of them"));
     }
     const auto pairing = PairingOf(arguments);
     if (!pairing.ok()) return pairing.status();
@@ -92,17 +72,15 @@ Result<RotateRequest> RequestOf(const Arguments& arguments) {
     Result<RopeSpec> spec = RopeSpecOf(arguments);
     if (!spec.ok()) return spec.status();
     request.rope = std::move(*spec);
-    if (const auto layer = arguments.Integer("first_layer"); layer.has_value()) {
-      if (*layer < 0 || *layer > std::numeric_limits<int32_t>::max()) {
-        return Status(StatusCode::kInvalidArgument,
-                      absl::StrCat("--first_layer: got ", *layer, ", want 0 or more"));
-      }
-      request.rope.first_layer = static_cast<int32_t>(*layer);
-    }
+    const auto first_layer = LayerOf(arguments, "first_layer");
+    if (!first_layer.ok()) return first_layer.status();
+    request.rope.first_layer = *first_layer;
   }
   const Result<Operation> operation = OperationOf(arguments);
   if (!operation.ok()) return operation.status();
-  const Result<std::optional<DType>> output_dtype = OutputDTypeOf(arguments);
+  const auto output_dtype = DTypeOf(
+      arguments, "output_dtype",
+      {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat8E4M3, DType::kFloat8E5M2});
   if (!output_dtype.ok()) return output_dtype.status();
   request.operation = *operation;
   request.output_dtype = *output_dtype;
@@ -112,27 +90,24 @@ Result<RotateRequest> RequestOf(const Arguments& arguments) {
 }
 
 Status CheckFlags(const Arguments& arguments) {
-  const auto misuse = [](std::string message) {
-    return Status(StatusCode::kInvalidArgument, std::move(message));
-  };
-  if (!arguments.Has("q") && !arguments.Has("k")) return misuse("--q, --k: got none, want one");
+  if (!arguments.Has("q") && !arguments.Has("k")) return Misused("--q, --k: got none, want one");
   for (const std::string name : {"q", "k"}) {
     if (arguments.Has(name) != arguments.Has("output_" + name)) {
-      return misuse(absl::StrCat("--", name, ", --output_", name, ": got one, want both"));
+      return Misused(absl::StrCat("--", name, ", --output_", name, ": got one, want both"));
     }
     if (arguments.Has("norm_" + name) && !arguments.Has(name)) {
-      return misuse(absl::StrCat("--norm_", name, ": got it without --", name, ", want both"));
+      return Misused(absl::StrCat("--norm_", name, ": got it without --", name, ", want both"));
     }
   }
   if (arguments.Has("cos") != arguments.Has("sin")) {
-    return misuse("--cos, --sin: got one, want both");
+    return Misused("--cos, --sin: got one, want both");
   }
   if (arguments.Has("scale_q") && !arguments.Has("q")) {
-    return misuse("--scale_q: got it without --q, want both");
+    return Misused("--scale_q: got it without --q, want both");
   }
-  if (!arguments.Has("layout")) return misuse("--layout: got nothing, want for example SHD");
+  if (!arguments.Has("layout")) return Misused("--layout: got nothing, want for example SHD");
   if (arguments.Has("dtype") && arguments.Text("dtype") != "bf16") {
-    return misuse(absl::StrCat("--dtype: got ", arguments.Text("dtype"), ", want bf16"));
+    return Misused(absl::StrCat("--dtype: got ", arguments.Text("dtype"), ", want bf16"));
   }
   return {};
 }
@@ -200,13 +175,6 @@ Status AddRows(const Arguments& arguments, Job& job) {
   return {};
 }
 
-absl::string_view DescrOf(DType dtype) {
-  for (const NamedDType& type : kOutputTypes) {
-    if (type.dtype == dtype) return type.descr;
-  }
-  return "";
-}
-
 // A call of `prepared` with the values of `whole`, which it was prepared from.
 RotateRequest CallOf(const PreparedRotation& prepared, const RotateRequest& whole) {
   RotateRequest call{.prepared = prepared, .positions = whole.positions};
@@ -264,7 +232,7 @@ int Run(const Arguments& arguments, RotateRequest request) {
     const absl::string_view data(static_cast<const char*>(tensor.data),
                                  static_cast<size_t>(tensor.bytes));
     const std::string path = arguments.Text(tensor.role == Role::kQ ? "output_q" : "output_k");
-    const Status status = WriteFile(path, NpyHeader(DescrOf(tensor.dtype), tensor.shape), data);
+    const Status status = WriteNpy(path, tensor.dtype, tensor.shape, data);
     if (!status.ok()) return Fail(status);
   }
   const auto print = arguments.Has("json") ? &PrintJson : &PrintReply;

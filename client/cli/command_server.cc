@@ -155,8 +155,7 @@ void PrintTable(const std::vector<Model>& models) {
 // The only positional argument of register and unregister.
 Result<std::string> NameOf(const Arguments& arguments) {
   if (arguments.positional().size() == 1) return arguments.positional().front();
-  return Status(StatusCode::kInvalidArgument,
-                absl::StrCat("NAME: got ", arguments.positional().size(), " names, want one"));
+  return Misused(absl::StrCat("NAME: got ", arguments.positional().size(), " names, want one"));
 }
 
 }  // namespace

@@ -23,17 +23,9 @@ using Json = nlohmann::ordered_json;
 constexpr int64_t kRowsPerCall = 1024;
 constexpr int64_t kRowsMax = int64_t{1} << 22;
 
-Status Misused(std::string message) {
-  return Status(StatusCode::kInvalidArgument, std::move(message));
-}
-
-Result<DType> DTypeOf(const Arguments& arguments) {
-  return ChoiceOf<DType>(arguments, "dtype",
-                         {{"", DType::kFloat32},
-                          {"fp32", DType::kFloat32},
-                          {"fp16", DType::kFloat16},
-                          {"bf16", DType::kBFloat16},
-                          {"fp64", DType::kFloat64}});
+Result<std::optional<DType>> DTypeOf(const Arguments& arguments) {
+  return DTypeOf(arguments, "dtype",
+                 {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64});
 }
 
 Result<TableLayout> LayoutOf(const Arguments& arguments) {
@@ -47,20 +39,6 @@ Result<TableLayout> LayoutOf(const Arguments& arguments) {
 
 bool HasTwoArrays(TableLayout layout) {
   return layout == TableLayout::kCosSin || layout == TableLayout::kDuplicated;
-}
-
-// bf16 has no .npy type: its bits are written as uint16.
-absl::string_view DescrOf(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat16:
-      return "<f2";
-    case DType::kBFloat16:
-      return "<u2";
-    case DType::kFloat64:
-      return "<f8";
-    default:
-      return "<f4";
-  }
 }
 
 // The positions from `begin` to --end, or those of --positions.
@@ -127,7 +105,7 @@ Result<Table> TableOf(const Arguments& arguments) {
   Table table;
   Result<RopeSpec> rope = RopeSpecOf(arguments);
   if (!rope.ok()) return rope.status();
-  const Result<DType> dtype = DTypeOf(arguments);
+  const Result<std::optional<DType>> dtype = DTypeOf(arguments);
   if (!dtype.ok()) return dtype.status();
   const Result<TableLayout> layout = LayoutOf(arguments);
   if (!layout.ok()) return layout.status();
@@ -138,7 +116,7 @@ Result<Table> TableOf(const Arguments& arguments) {
   Result<std::vector<int64_t>> from = FromPositionsOf(arguments, positions->size());
   if (!from.ok()) return from.status();
   table.request.rope = *std::move(rope);
-  table.request.dtype = *dtype;
+  table.request.dtype = dtype->value_or(DType::kFloat32);
   table.request.layout = *layout;
   table.request.seq_len = arguments.Integer("seq_len").value_or(LengthOf(*positions));
   table.request.head_dim = arguments.Integer("head_dim");
@@ -193,7 +171,7 @@ Result<TablesReply> AskFor(Table table, const Arguments& arguments) {
 
 Status WriteTable(const TableArray& array, const std::string& path) {
   const absl::string_view data(reinterpret_cast<const char*>(array.data.data()), array.data.size());
-  return WriteFile(path, NpyHeader(DescrOf(array.dtype), array.shape), data);
+  return WriteNpy(path, array.dtype, array.shape, data);
 }
 
 Status WriteTables(const TablesReply& reply, const Arguments& arguments) {
@@ -271,12 +249,12 @@ int RunWarmUp(const Arguments& arguments) {
   if (!arguments.Has("end")) return Misuse("--end: got nothing, want one past the last position");
   Result<RopeSpec> rope = RopeSpecOf(arguments);
   if (!rope.ok()) return FailOrMisuse(rope.status());
-  const Result<DType> dtype = DTypeOf(arguments);
+  const Result<std::optional<DType>> dtype = DTypeOf(arguments);
   if (!dtype.ok()) return FailOrMisuse(dtype.status());
-  WarmUpRequest request{.rope = *std::move(rope),
-                        .begin = arguments.Integer("begin").value_or(0),
-                        .end = *arguments.Integer("end")};
-  if (arguments.Has("dtype")) request.dtype = *dtype;
+  const WarmUpRequest request{.rope = *std::move(rope),
+                              .begin = arguments.Integer("begin").value_or(0),
+                              .end = *arguments.Integer("end"),
+                              .dtype = *dtype};
   const Result<Client> client = ConnectTo(arguments);
   if (!client.ok()) return Fail(client.status());
   const Result<WarmUpReply> reply = client->WarmUp(request, CallOptionsOf(arguments));

@@ -16,6 +16,7 @@
 #include "client/cli/arguments.h"
 #include "client/cli/commands.h"
 #include "client/cli/golden.h"
+#include "client/cli/npy.h"
 
 namespace rope::client {
 namespace {
@@ -23,13 +24,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int64_t kGoldenBytesMax = int64_t{1} << 30;
-
-struct NamedDType {
-  DType dtype;
-  absl::string_view name;
-};
-constexpr NamedDType kDTypes[] = {
-    {DType::kFloat32, "fp32"}, {DType::kFloat16, "fp16"}, {DType::kBFloat16, "bf16"}};
 
 // What became of one file.
 struct Verdict {
@@ -79,15 +73,15 @@ Verdict VerifyFile(const Client& client, const CallOptions& call, const std::str
     note(golden.status().message());
     return verdict;
   }
-  for (const NamedDType& dtype : kDTypes) {
-    const Result<Deviation> deviation = Measure(client, call, *golden, dtype.dtype);
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    const Result<Deviation> deviation = Measure(client, call, *golden, dtype);
     if (!deviation.ok()) {
-      verdict.ratios.emplace_back(dtype.name, std::nullopt);
-      note(absl::StrCat(dtype.name, ": ", deviation.status().ToString()));
+      verdict.ratios.emplace_back(NameOf(dtype), std::nullopt);
+      note(absl::StrCat(NameOf(dtype), ": ", deviation.status().ToString()));
       continue;
     }
-    verdict.ratios.emplace_back(dtype.name, deviation->ratio);
-    if (!(deviation->ratio <= 1)) note(absl::StrCat(dtype.name, ": ", deviation->where));
+    verdict.ratios.emplace_back(NameOf(dtype), deviation->ratio);
+    if (!(deviation->ratio <= 1)) note(absl::StrCat(NameOf(dtype), ": ", deviation->where));
   }
   return verdict;
 }

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "client/cli/arguments.h"
+#include "client/cli/npy.h"
 #include "proto/nearest_name.h"
 #include "proto/version.h"
 
@@ -28,10 +29,6 @@ constexpr absl::string_view kLintExits =
 constexpr absl::string_view kDiffExits =
     "Exit status 0: the rotations are equal; 1: they differ; 2: a config cannot be read, or wrong "
     "usage.";
-
-Status Misused(std::string message) {
-  return Status(StatusCode::kInvalidArgument, std::move(message));
-}
 
 void PrintOverview(std::FILE* out) {
   absl::FPrintF(out,
@@ -121,6 +118,26 @@ absl::Span<const Command> Commands() {
   return commands;
 }
 
+Status Misused(std::string message) {
+  return Status(StatusCode::kInvalidArgument, std::move(message));
+}
+
+Result<std::optional<DType>> DTypeOf(const Arguments& arguments, absl::string_view name,
+                                     std::initializer_list<DType> dtypes) {
+  std::vector<std::pair<absl::string_view, std::optional<DType>>> choices = {{"", std::nullopt}};
+  for (const DType dtype : dtypes) choices.emplace_back(NameOf(dtype), dtype);
+  return ChoiceOf(arguments, name, choices);
+}
+
+Result<std::optional<int32_t>> LayerOf(const Arguments& arguments, const std::string& name) {
+  const std::optional<int64_t> layer = arguments.Integer(name);
+  if (!layer.has_value()) return std::optional<int32_t>();
+  if (*layer < 0 || *layer > std::numeric_limits<int32_t>::max()) {
+    return Misused(absl::StrCat("--", name, ": got ", *layer, ", want 0 or more"));
+  }
+  return std::optional<int32_t>(static_cast<int32_t>(*layer));
+}
+
 absl::Span<const Flag> CommonFlags() {
   static constexpr Flag kFlags[] = {
       {"target", FlagKind::kText, "HOST:PORT", "The server, or unix:PATH. Default 127.0.0.1:50051.",
@@ -189,12 +206,9 @@ Result<RopeSpec> ReadRopeFlags(const Arguments& arguments, const std::string& pr
   spec.config_id = arguments.Text(prefix + "config_id");
   spec.layer_type = arguments.Text(prefix + "layer_type");
   spec.sub_config = arguments.Text(prefix + "sub_config");
-  if (const auto layer = arguments.Integer(prefix + "layer"); layer.has_value()) {
-    if (*layer < 0 || *layer > std::numeric_limits<int32_t>::max()) {
-      return Misused(absl::StrCat("--", prefix, "layer: got ", *layer, ", want 0 or more"));
-    }
-    spec.layer = static_cast<int32_t>(*layer);
-  }
+  const auto layer = LayerOf(arguments, prefix + "layer");
+  if (!layer.ok()) return layer.status();
+  spec.layer = *layer;
   const auto pairing = PairingOf(arguments);
   if (!pairing.ok()) return pairing.status();
   spec.pairing = *pairing;
@@ -218,9 +232,8 @@ Result<RopeSpec> ReadRopeFlags(const Arguments& arguments, const std::string& pr
 Result<RopeSpec> WithConfig(Result<RopeSpec> spec, const std::string& path) {
   if (!spec.ok() || path.empty()) return spec;
   if (IsGguf(path)) {
-    return Status(StatusCode::kInvalidArgument,
-                  absl::StrCat(path, ": got a GGUF file, want a config.json: describe, lint and ",
-                               "diff read GGUF files, without a server"));
+    return Misused(absl::StrCat(path, ": got a GGUF file, want a config.json: describe, lint and ",
+                                "diff read GGUF files, without a server"));
   }
   Result<std::string> text = ReadFile(path, kConfigBytesMax);
   if (!text.ok()) return text.status();

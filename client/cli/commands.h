@@ -5,6 +5,8 @@
 #define ROPE_CLIENT_CLI_COMMANDS_H_
 
 #include <cstdint>
+#include <initializer_list>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,6 +42,9 @@ absl::Span<const Command> Commands();
 // Runs the command that `arguments` (without the program's name) ask for; returns the exit status.
 int RunRopectl(absl::Span<const absl::string_view> arguments);
 
+// INVALID_ARGUMENT, of the arguments.
+Status Misused(std::string message);
+
 // The value that flag `name` chooses by its text. The first value is the default.
 // INVALID_ARGUMENT: another text.
 template <typename T>
@@ -51,9 +56,14 @@ Result<T> ChoiceOf(const Arguments& arguments, absl::string_view name,
     if (choice == text && (text.empty() == !arguments.Has(name))) return value;
     if (!choice.empty()) absl::StrAppend(&known, known.empty() ? "" : ", ", choice);
   }
-  return Status(StatusCode::kInvalidArgument,
-                absl::StrCat("--", name, ": got ", text, ", want one of ", known));
+  return Misused(absl::StrCat("--", name, ": got ", text, ", want one of ", known));
 }
+
+// The dtype that flag `name` chooses among `dtypes`; unset: it is not given.
+Result<std::optional<DType>> DTypeOf(const Arguments& arguments, absl::string_view name,
+                                     std::initializer_list<DType> dtypes);
+// A layer that flag `name` gives. INVALID_ARGUMENT: a negative one.
+Result<std::optional<int32_t>> LayerOf(const Arguments& arguments, const std::string& name);
 
 // Flags of every command that asks a server: target, timeout.
 absl::Span<const Flag> CommonFlags();

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "client/cli/arguments.h"
 
 namespace rope::client {
 namespace {
@@ -109,6 +110,29 @@ int64_t ItemBytes(absl::string_view descr) {
   return bytes;
 }
 
+struct DTypeNames {
+  absl::string_view name;
+  absl::string_view descr;
+};
+
+DTypeNames NamesOf(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return {"fp32", "<f4"};
+    case DType::kFloat16:
+      return {"fp16", "<f2"};
+    case DType::kBFloat16:
+      return {"bf16", "<u2"};
+    case DType::kFloat64:
+      return {"fp64", "<f8"};
+    case DType::kFloat8E4M3:
+      return {"fp8_e4m3", "|u1"};
+    case DType::kFloat8E5M2:
+      break;
+  }
+  return {"fp8_e5m2", "|u1"};
+}
+
 uint32_t LittleEndian(absl::string_view bytes) {
   uint32_t value = 0;
   for (size_t i = bytes.size(); i-- > 0;) value = value << 8 | static_cast<uint8_t>(bytes[i]);
@@ -163,6 +187,15 @@ std::string NpyHeader(absl::string_view descr, const std::vector<int64_t>& shape
   header.append(
       {'\x01', '\0', static_cast<char>(text.size() & 0xff), static_cast<char>(text.size() >> 8)});
   return header + text;
+}
+
+Status WriteNpy(const std::string& path, DType dtype, const std::vector<int64_t>& shape,
+                absl::string_view data) {
+  return WriteFile(path, NpyHeader(NamesOf(dtype).descr, shape), data);
+}
+
+absl::string_view NameOf(DType dtype) {
+  return NamesOf(dtype).name;
 }
 
 }  // namespace rope::client

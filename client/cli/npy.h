@@ -12,6 +12,7 @@
 
 #include "absl/strings/string_view.h"
 #include "rope/status.h"
+#include "rope/tensor.h"
 
 namespace rope::client {
 
@@ -26,6 +27,14 @@ Result<NpyArray> ParseNpy(absl::string_view bytes);
 
 // The part of a file before its data.
 std::string NpyHeader(absl::string_view descr, const std::vector<int64_t>& shape);
+
+// Writes a whole file. NumPy has neither bf16 nor fp8: their bits are written as unsigned integers.
+// UNKNOWN: it cannot be written.
+Status WriteNpy(const std::string& path, DType dtype, const std::vector<int64_t>& shape,
+                absl::string_view data);
+
+// "fp32", "fp16", "bf16", "fp64", "fp8_e4m3" or "fp8_e5m2".
+absl::string_view NameOf(DType dtype);
 
 }  // namespace rope::client
 

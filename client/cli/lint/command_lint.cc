@@ -35,9 +35,8 @@ Result<EngineFilter> FilterOf(const Arguments& arguments) {
     if (const Status status = CheckVersion(filter); !status.ok()) return status;
     return filter;
   }
-  return Status(StatusCode::kInvalidArgument,
-                absl::StrCat("--engine: got ", text, ", want NAME or NAME@VERSION, NAME one of ",
-                             absl::StrJoin(names, ", ")));
+  return Misused(absl::StrCat("--engine: got ", text, ", want NAME or NAME@VERSION, NAME one of ",
+                              absl::StrJoin(names, ", ")));
 }
 
 FileReport LintFile(const std::string& path, const EngineFilter& filter,
@@ -86,9 +85,8 @@ Status Ignore(const std::vector<std::string>& rules, std::vector<FileReport>& re
     if (rule == nullptr) {
       std::vector<std::string> known;
       for (const Rule& each : Rules()) known.emplace_back(each.id);
-      return Status(StatusCode::kInvalidArgument,
-                    absl::StrCat("--ignore: got ", id, ", want a rule of client/cli/lint/RULES.md",
-                                 proto::DidYouMean(proto::NearestName(id, known))));
+      return Misused(absl::StrCat("--ignore: got ", id, ", want a rule of client/cli/lint/RULES.md",
+                                  proto::DidYouMean(proto::NearestName(id, known))));
     }
     for (FileReport& report : reports) {
       std::erase_if(report.findings,
@@ -106,8 +104,7 @@ Status ApplyBaseline(const Arguments& arguments, std::vector<FileReport>& report
     if (!text.ok()) return text.status();
     const Result<Baseline> baseline = ParseBaseline(*text);
     if (!baseline.ok()) {
-      return Status(StatusCode::kInvalidArgument,
-                    absl::StrCat(path, ": ", baseline.status().message()));
+      return Misused(absl::StrCat(path, ": ", baseline.status().message()));
     }
     RemoveKnown(*baseline, reports);
   }

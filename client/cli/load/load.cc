@@ -18,6 +18,7 @@
 #include "absl/strings/string_view.h"
 #include "client/cli/arguments.h"
 #include "client/cli/commands.h"
+#include "client/cli/npy.h"
 
 namespace rope::client {
 namespace {
@@ -292,8 +293,7 @@ constexpr std::chrono::seconds kDefaultDuration{10};
 constexpr std::chrono::hours kDurationMax{240};
 
 Status Misused(absl::string_view flag, const std::string& got, absl::string_view want) {
-  return Status(StatusCode::kInvalidArgument,
-                absl::StrCat("--", flag, ": got ", got, ", want ", want));
+  return client::Misused(absl::StrCat("--", flag, ": got ", got, ", want ", want));
 }
 
 // Sets `value` to what the flag says, if it does.
@@ -429,10 +429,6 @@ Report ReportOf(const LoadPlan& plan, const LoadResult& result) {
   return report;
 }
 
-const char* NameOf(DType dtype) {
-  return dtype == DType::kFloat32 ? "fp32" : dtype == DType::kFloat16 ? "fp16" : "bf16";
-}
-
 void PrintText(const LoadPlan& plan, const LoadResult& result, const Report& report) {
   absl::PrintF("%s, %d in flight, %d tokens of %d + %d heads of %d (%s), on %s\n",
                Name(plan.transport), plan.concurrency, plan.tokens, plan.heads, plan.kv_heads,
@@ -455,7 +451,7 @@ void PrintJson(const LoadPlan& plan, const LoadResult& result, const Report& rep
                      {"heads", plan.heads},
                      {"kv_heads", plan.kv_heads},
                      {"head_dim", plan.head_dim},
-                     {"dtype", NameOf(plan.dtype)},
+                     {"dtype", std::string(NameOf(plan.dtype))},
                      {"device", result.device},
                      {"seconds", result.seconds},
                      {"answered", report.answered},
