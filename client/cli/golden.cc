@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -130,16 +129,9 @@ GoldenTensor ReadTensorInto(Fields& fields, const GoldenFile& golden, Role role)
   return tensor;
 }
 
-double Load(const std::byte* element, DType dtype) {
-  if (dtype == DType::kFloat32) {
-    float value = 0;
-    std::memcpy(&value, element, sizeof(value));
-    return static_cast<double>(value);
-  }
-  uint16_t bits = 0;
-  std::memcpy(&bits, element, sizeof(bits));
-  return static_cast<double>(dtype == DType::kFloat16 ? kernels::FromFloat16(bits)
-                                                      : kernels::FromBFloat16(bits));
+kernels::DType KernelsDType(DType dtype) {
+  if (dtype == DType::kFloat32) return kernels::DType::kFloat32;
+  return dtype == DType::kFloat16 ? kernels::DType::kFloat16 : kernels::DType::kBFloat16;
 }
 
 double Ratio(double error, double tolerance) {
@@ -194,14 +186,8 @@ std::vector<std::byte> Store(const std::vector<double>& values, DType dtype) {
   const auto width = static_cast<size_t>(ElementBytes(dtype));
   std::vector<std::byte> bytes(values.size() * width);
   for (size_t i = 0; i < values.size(); ++i) {
-    if (dtype == DType::kFloat32) {
-      const auto value = static_cast<float>(values[i]);
-      std::memcpy(&bytes[i * width], &value, width);
-    } else {
-      const uint16_t bits =
-          dtype == DType::kFloat16 ? kernels::ToFloat16(values[i]) : kernels::ToBFloat16(values[i]);
-      std::memcpy(&bytes[i * width], &bits, width);
-    }
+    kernels::WriteElement(values[i], KernelsDType(dtype),
+                          reinterpret_cast<uint8_t*>(&bytes[i * width]));
   }
   return bytes;
 }
@@ -216,13 +202,14 @@ double HalfUnit(double stored, DType dtype) {
 
 Deviation Compare(const GoldenFile& golden, const GoldenTensor& tensor, DType dtype,
                   const void* rotated) {
-  const auto* elements = static_cast<const std::byte*>(rotated);
+  const auto* elements = static_cast<const uint8_t*>(rotated);
   const int64_t row_channels = tensor.heads * golden.head_dim;
   Deviation worst;
   for (size_t i = 0; i < tensor.expected.size(); ++i) {
     const int64_t channel = static_cast<int64_t>(i) % golden.head_dim;
     const int64_t partner = PartnerOf(golden, channel);
-    const double got = Load(elements + i * static_cast<size_t>(ElementBytes(dtype)), dtype);
+    const double got = kernels::ReadElement(elements + i * static_cast<size_t>(ElementBytes(dtype)),
+                                            KernelsDType(dtype));
     const double error = std::abs(got - tensor.expected[i]);
     double tolerance = 0;
     if (partner != channel) {

@@ -190,6 +190,110 @@ std::vector<proto::MessagePart> JoinWhole(const Draft& draft, v1::RotateRequest&
   return proto::Join(head, parts);
 }
 
+constexpr size_t kBytesUsual = 192;  // of a call with few tensors
+
+bool HasStartOnly(const Positions& positions) {
+  return positions.start.has_value() && positions.starts.empty() &&
+         positions.position_ids.empty() && positions.position_ids_shape.empty() &&
+         positions.cu_seqlens.empty() && positions.seq_lens.empty() &&
+         !positions.cp_size.has_value() && !positions.cp_rank.has_value();
+}
+
+// A decode step has a start and nothing else. A start of 0 is written too: it is of a oneof.
+Status AppendPositions(int number, const Positions& positions, absl::string_view field,
+                       std::string& out) {
+  if (HasStartOnly(positions)) {
+    std::string body;
+    proto::AppendVarint(v1::Positions::kStartFieldNumber, static_cast<uint64_t>(*positions.start),
+                        body);
+    if (body.empty()) body = {v1::Positions::kStartFieldNumber << 3, '\0'};
+    proto::AppendField(number, body, out);
+    return {};
+  }
+  v1::Positions message;
+  if (Status status = SetPositions(positions, field, message); !status.ok()) return status;
+  const std::string body = message.SerializeAsString();
+  if (!body.empty()) proto::AppendField(number, body, out);
+  return {};
+}
+
+Status AppendReposition(const Reposition& reposition, std::string& out) {
+  std::string body;
+  Status status =
+      AppendPositions(v1::Reposition::kFromFieldNumber, reposition.from, "reposition.from", body);
+  if (status.ok()) proto::AppendField(v1::RotateRequest::kRepositionFieldNumber, body, out);
+  return status;
+}
+
+void AppendRange(int number, const Draft& draft, const RegionRange& range, std::string& out) {
+  proto::AppendSpan(number, draft.region_id(), static_cast<uint64_t>(range.offset), out);
+}
+
+void AppendOutput(const Draft& draft, std::string& out) {
+  if (draft.placement.outputs.empty()) return;
+  std::string body;
+  for (const RegionRange& range : draft.placement.outputs) {
+    AppendRange(v1::Output::kRegionsFieldNumber, draft, range, body);
+  }
+  proto::AppendField(v1::RotateRequest::kOutputFieldNumber, body, out);
+}
+
+void AppendLabels(const RotateRequest& request, std::string& out) {
+  if (request.labels.empty()) return;
+  v1::RotateRequest labels;
+  labels.mutable_labels()->insert(request.labels.begin(), request.labels.end());
+  labels.AppendToString(&out);
+}
+
+// Appends a tensor up to the bytes of its elements, if these are sent. `shape` may be null.
+void AppendTensor(const Draft& draft, size_t index, const std::vector<int64_t>* shape,
+                  std::string& out) {
+  std::string array;
+  if (shape != nullptr) {
+    v1::Array message;
+    SetShape(*shape, message);
+    message.AppendToString(&array);
+  }
+  const std::optional<RegionRange>& range = draft.placement.inputs[index];
+  if (range.has_value()) AppendRange(v1::Array::kRegionFieldNumber, draft, *range, array);
+  const size_t raw_bytes = range.has_value() ? 0 : draft.places[index].raw().size();
+  proto::AppendTensor(v1::RotateRequest::kTensorsFieldNumber,
+                      {.tensor = {}, .array = array, .raw_bytes = raw_bytes}, out);
+}
+
+// A message that names a preparation: its id and the values of one call. It is written field by
+// field, because it is short and sent often. INVALID_ARGUMENT: as SetValues.
+Result<std::vector<proto::MessagePart>> JoinPrepared(
+    const Draft& draft, const RotateRequest& request,
+    const std::vector<Preparation::Tensor>& tensors) {
+  const PreparedState& state = *PreparedState::Of(*request.prepared);
+  std::string header;
+  header.reserve(kBytesUsual);
+  if (!request.request_id.empty()) {
+    proto::AppendField(v1::RotateRequest::kRequestIdFieldNumber, request.request_id, header);
+  }
+  Status status = AppendPositions(v1::RotateRequest::kPositionsFieldNumber, request.positions,
+                                  "positions", header);
+  if (!status.ok()) return status;
+  if (request.reposition.has_value()) {
+    if (status = AppendReposition(*request.reposition, header); !status.ok()) return status;
+  }
+  AppendOutput(draft, header);
+  AppendLabels(request, header);
+  proto::AppendField(v1::RotateRequest::kPreparedIdFieldNumber, state.id, header);
+  std::vector<proto::MessagePart> parts;
+  for (size_t i = 0; i < draft.places.size(); ++i) {
+    // The server knows the shapes, unless calls differ in the length of an axis.
+    const bool has_shape = state.preparation->has_open_axis();
+    AppendTensor(draft, i, has_shape ? &tensors[i].view.shape : nullptr, header);
+    if (draft.placement.inputs[i].has_value() || draft.places[i].bytes == 0) continue;
+    parts.push_back({std::move(header), draft.places[i].raw()});
+    header.clear();
+  }
+  if (!header.empty()) parts.push_back({std::move(header), {}});
+  return parts;
+}
+
 EncodedRotate Encoded(Draft draft, std::vector<proto::MessagePart> message, Route route,
                       BorrowedSlices& borrowed) {
   if (route == Route::kRing && FitRing(message, draft.encoded.wanted)) {
@@ -202,8 +306,7 @@ EncodedRotate Encoded(Draft draft, std::vector<proto::MessagePart> message, Rout
 
 Result<EncodedRotate> EncodePrepared(const RotateRequest& request, const Region& region,
                                      Route route, BorrowedSlices& borrowed) {
-  const PreparedState& state = *PreparedState::Of(*request.prepared);
-  const Preparation& preparation = *state.preparation;
+  const Preparation& preparation = *PreparedState::Of(*request.prepared)->preparation;
   const std::vector<Preparation::Tensor>* tensors = &preparation.tensors();
   Result<std::vector<Preparation::Tensor>> resized = std::vector<Preparation::Tensor>();
   if (const auto length = LengthOf(request); length.has_value()) {
@@ -220,13 +323,7 @@ Result<EncodedRotate> EncodePrepared(const RotateRequest& request, const Region&
     if (!status.ok()) return status;
   }
   Settle(region, route, draft);
-  auto message = JoinPrepared({.id = state.id,
-                               .request = request,
-                               .tensors = *tensors,
-                               .has_shapes = preparation.has_open_axis(),
-                               .places = draft.places,
-                               .placement = draft.placement,
-                               .region_id = draft.region_id()});
+  auto message = JoinPrepared(draft, request, *tensors);
   if (!message.ok()) return message.status();
   return Encoded(std::move(draft), *std::move(message), route, borrowed);
 }

@@ -17,9 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/codec/placement.h"
 #include "client/codec/rotate_messages.h"
-#include "proto/wire/message_join.h"
 #include "rope/prepared.h"
 #include "rope/rotate.h"
 #include "rope/status.h"
@@ -103,24 +101,6 @@ Result<std::shared_ptr<const PreparedState>> ReadPrepared(
 inline bool IsForgotten(const Status& status) {
   return status.detail().reason == Reason::kPreparedNotFound;
 }
-
-// Writes a RotateRequest that names a preparation: its id and the values of one call. It is written
-// field by field, because it is short and sent often.
-//
-// Ownership:  Parts refer to the tensors' memory.
-
-struct PreparedMessage {
-  const std::string& id;
-  const RotateRequest& request;  // for its values
-  const std::vector<Preparation::Tensor>& tensors;
-  bool has_shapes = false;  // the tensors' shapes are sent
-  const std::vector<Place>& places;
-  const Placement& placement;
-  uint64_t region_id = 0;  // of the ranges in `placement`
-};
-
-// As proto::Join. INVALID_ARGUMENT: as SetValues.
-Result<std::vector<proto::MessagePart>> JoinPrepared(const PreparedMessage& message);
 
 }  // namespace rope::client
 
