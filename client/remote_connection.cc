@@ -38,20 +38,20 @@ RemoteConnection::RemoteConnection(const std::string& target, const ConnectOptio
       attempts_max_(options.attempts_max),
       hooks_(std::move(hooks)) {}
 
-// Everything runs on the calling thread and under no lock. Each attempt gets the session of its
+// Everything runs on the calling thread and under no lock. Each attempt gets the link of its
 // time, because the connection may have been dialed again.
 template <typename Reply, typename Attempt>
 Result<Reply> RemoteConnection::Retry(const CallOptions& options, const Attempt& attempt) {
   Attempts attempts(attempts_max_, options.timeout);
   for (;;) {
-    const Result<std::shared_ptr<const Session>> session = connector_->Get();
-    if (!session.ok()) {
-      if (!WaitForNext(attempts, session.status(), /*idempotent=*/true)) return session.status();
+    const Result<std::shared_ptr<const Link>> link = connector_->Get();
+    if (!link.ok()) {
+      if (!WaitForNext(attempts, link.status(), /*idempotent=*/true)) return link.status();
       continue;
     }
-    Outcome<Reply> outcome = attempt(**session, attempts);
+    Outcome<Reply> outcome = attempt(**link, attempts);
     if (outcome.reply.ok()) return std::move(outcome.reply);
-    connector_->Note(**session, outcome.reply.status());
+    connector_->Note(**link, outcome.reply.status());
     if (!WaitForNext(attempts, outcome.reply.status(), outcome.idempotent)) {
       return std::move(outcome.reply);
     }
@@ -61,36 +61,35 @@ Result<Reply> RemoteConnection::Retry(const CallOptions& options, const Attempt&
 Result<grpc::ByteBuffer> RemoteConnection::CallMethod(const std::string& method,
                                                       const grpc::ByteBuffer& request,
                                                       bool idempotent, const CallOptions& options) {
-  return Retry<grpc::ByteBuffer>(options, [&](const Session& session, const Attempts& attempts) {
-    return Outcome<grpc::ByteBuffer>{session.stub.Call(method, request, attempts.Remaining()),
+  return Retry<grpc::ByteBuffer>(options, [&](const Link& link, const Attempts& attempts) {
+    return Outcome<grpc::ByteBuffer>{link.stub.Call(method, request, attempts.Remaining()),
                                      idempotent};
   });
 }
 
 Result<RotateReply> RemoteConnection::Rotate(const RotateRequest& request,
                                              const CallOptions& options) {
-  return Retry<RotateReply>(options, [&](const Session& session, const Attempts& attempts) {
-    return RotateOnce(session, request, attempts);
+  return Retry<RotateReply>(options, [&](const Link& link, const Attempts& attempts) {
+    return RotateOnce(link, request, attempts);
   });
 }
 
-// Each attempt encodes the request again, because the session and its region may have changed. If
+// Each attempt encodes the request again, because the link and its region may have changed. If
 // the server has forgotten the request's id, nothing has run, and the same attempt goes on with the
 // whole request.
-RemoteConnection::Outcome<RotateReply> RemoteConnection::RotateOnce(const Session& session,
+RemoteConnection::Outcome<RotateReply> RemoteConnection::RotateOnce(const Link& link,
                                                                     const RotateRequest& request,
                                                                     const Attempts& attempts) {
   for (bool is_forgotten = false;; is_forgotten = true) {
     BorrowedSlices borrowed;
     const auto encode = is_forgotten ? &EncodeWhole : &EncodeRotate;
-    Result<EncodedRotate> encoded =
-        encode(request, session.region, session.rotate->route(), borrowed);
+    Result<EncodedRotate> encoded = encode(request, link.region, link.rotate->route(), borrowed);
     if (!encoded.ok()) return {encoded.status(), /*idempotent=*/false};
     const Result<ReceivedReply> reply =
-        session.rotate->Rotate(*encoded, borrowed, attempts.Remaining());
+        link.rotate->Rotate(*encoded, borrowed, attempts.Remaining());
     if (reply.ok()) {
       auto result = reply->ToReply(std::move(encoded->wanted), connector_->outputs());
-      if (is_forgotten) PrepareAgain(session, *request.prepared, attempts.Remaining());
+      if (is_forgotten) PrepareAgain(link, *request.prepared, attempts.Remaining());
       return {std::move(result), /*idempotent=*/false};
     }
     const bool was_by_id = !is_forgotten && request.prepared.has_value();
@@ -141,27 +140,27 @@ Result<std::shared_ptr<StreamConnection>> RemoteConnection::OpenStream(
                   absl::StrCat("requests_max, bytes_max: got ", options.requests_max, " and ",
                                options.bytes_max, ", want more than 0"));
   }
-  Result<std::shared_ptr<const Session>> session = connector_->Get();
-  if (!session.ok()) return session.status();
-  auto stream = std::make_shared<StreamCall>(connector_, *std::move(session), Queue(), options);
+  Result<std::shared_ptr<const Link>> link = connector_->Get();
+  if (!link.ok()) return link.status();
+  auto stream = std::make_shared<StreamCall>(connector_, *std::move(link), Queue(), options);
   stream->Start();
   return std::shared_ptr<StreamConnection>(std::move(stream));
 }
 
-// Steps: take the session without dialing; run AwaitFence on it; if that fails, tell the connector,
+// Steps: take the link without dialing; run AwaitFence on it; if that fails, tell the connector,
 // and ask it again whether a connection that shared the arena was lost. No lock is held.
 Status RemoteConnection::Fence(const CallOptions& options) {
   if (IsCallbackThreadOf(*connector_->callback_owner())) {
     return MakeError(Reason::kWrongState, "Fence", "a call in a callback", "one on another thread");
   }
-  const Result<std::shared_ptr<const Session>> session = connector_->GetForFence();
-  if (!session.ok()) return session.status();
-  const Region& region = (*session)->region;
+  const Result<std::shared_ptr<const Link>> link = connector_->GetForFence();
+  if (!link.ok()) return link.status();
+  const Region& region = (*link)->region;
   if (region.ids == nullptr || region.is_staging) return {};
-  const Status status = AwaitFence((*session)->stub, *region.ids, options.timeout);
+  const Status status = AwaitFence((*link)->stub, *region.ids, options.timeout);
   if (status.ok()) return status;
-  connector_->Note(**session, status);
-  const Result<std::shared_ptr<const Session>> now =
+  connector_->Note(**link, status);
+  const Result<std::shared_ptr<const Link>> now =
       connector_->GetForFence();  // UNAVAILABLE if the failure was a lost connection
   if (!now.ok()) return now.status();
   if (status.code() != StatusCode::kNotFound) return status;

@@ -74,10 +74,10 @@ class RemoteConnection final : public Connection {
     Result<Reply> reply;
     bool idempotent = true;
   };
-  // The retry loop of synchronous calls. `attempt(session, attempts)` returns an Outcome<Reply>.
+  // The retry loop of synchronous calls. `attempt(link, attempts)` returns an Outcome<Reply>.
   template <typename Reply, typename Attempt>
   Result<Reply> Retry(const CallOptions& options, const Attempt& attempt);
-  Outcome<RotateReply> RotateOnce(const Session& session, const RotateRequest& request,
+  Outcome<RotateReply> RotateOnce(const Link& link, const RotateRequest& request,
                                   const Attempts& attempts);
   // Sleeps until the next attempt is due and returns true; false: there is no further attempt.
   bool WaitForNext(Attempts& attempts, const Status& status, bool idempotent) const;

@@ -48,21 +48,21 @@ bool AsyncCall::IsCancelled() {
 // may handle its end: only locals are used then.
 void AsyncCall::StartAttempt(const RotateRequest* request) {
   const auto self = shared_from_this();  // the call may end before this function does
-  Result<std::shared_ptr<const Session>> session = connector_->Get();
-  if (!session.ok()) {
-    unsent_ = session.status();
+  Result<std::shared_ptr<const Link>> link = connector_->Get();
+  if (!link.ok()) {
+    unsent_ = link.status();
     const Status status = request == nullptr ? Status() : Keep(*request);
     if (!status.ok()) outcome_ = status;
     return StartAlarm(microseconds(0));
   }
-  session_ = *std::move(session);
+  link_ = *std::move(link);
   if (request != nullptr) {
     if (Status status = Encode(*request); !status.ok()) {
       outcome_ = std::move(status);
       return StartAlarm(microseconds(0));  // errors are delivered on the background thread, too
     }
   }
-  const std::shared_ptr<RotateAttempt> attempt = session_->rotate->NewAttempt(
+  const std::shared_ptr<RotateAttempt> attempt = link_->rotate->NewAttempt(
       encoded_, attempts_.Remaining(), queue_->queue(),
       [self](Result<ReceivedReply> reply) { self->OnReply(std::move(reply)); });
   bool cancelled = false;
@@ -75,12 +75,11 @@ void AsyncCall::StartAttempt(const RotateRequest* request) {
   attempt->Start();
 }
 
-// A message that names a region (uses_region) or an id is valid on its session only, so the request
+// A message that names a region (uses_region) or an id is valid on its link only, so the request
 // is kept and encoded again for the next attempt.
 Status AsyncCall::Encode(const RotateRequest& request) {
   const auto encode = is_forgotten_ ? &EncodeWhole : &EncodeRotate;
-  Result<EncodedRotate> encoded =
-      encode(request, session_->region, session_->rotate->route(), borrowed_);
+  Result<EncodedRotate> encoded = encode(request, link_->region, link_->rotate->route(), borrowed_);
   if (!encoded.ok()) return encoded.status();
   encoded_ = *std::move(encoded);
   if (encoded_.uses_region || request.prepared.has_value()) return Keep(request);
@@ -130,7 +129,7 @@ void AsyncCall::OnReply(Result<ReceivedReply> reply) {
   if (IsCancelled()) {
     return End(CancelledByCaller(reply.status().detail().may_have_executed));
   }
-  connector_->Note(*session_, reply.status());
+  connector_->Note(*link_, reply.status());
   TryAgain(reply.status(), encoded_.idempotent);
 }
 
@@ -141,7 +140,7 @@ bool AsyncCall::WasById() const {
 void AsyncCall::StartWhole() {
   is_forgotten_ = true;
   if (IsCancelled()) return End(CancelledByCaller(/*may_have_executed=*/false));
-  StartPrepareAgain(session_, queue_, *kept_->Get().prepared);
+  StartPrepareAgain(link_, queue_, *kept_->Get().prepared);
   StartNext();
 }
 

@@ -86,11 +86,11 @@ class AsyncCall final : public LiveCall,
   BorrowedSlices borrowed_;
   EncodedRotate encoded_;
   bool is_forgotten_ = false;  // the server has forgotten its id, so it goes whole
-  // Set if the message must be encoded again for another session, or without an id.
+  // Set if the message must be encoded again for another link, or without an id.
   std::unique_ptr<const KeptRequest> kept_;
   Attempts attempts_;
-  std::shared_ptr<const Session> session_;  // of the last attempt
-  std::optional<Status> unsent_;            // why the last attempt was not sent
+  std::shared_ptr<const Link> link_;  // of the last attempt
+  std::optional<Status> unsent_;      // why the last attempt was not sent
   std::optional<Result<ReceivedReply>> outcome_;
 
   proto::Mutex mu_;  // of what Cancel needs

@@ -54,17 +54,17 @@ class PrepareCall final : public LiveCall, private EventHandler {
 
 }  // namespace
 
-void PrepareAgain(const Session& session, const PreparedRotation& rotation, microseconds timeout) {
+void PrepareAgain(const Link& link, const PreparedRotation& rotation, microseconds timeout) {
   const State& state = PreparedState::Of(rotation);
   if (!Acquire(state)) return;
   if (const auto message = state->preparation->Message(); message.ok()) {
     static_cast<void>(
-        session.stub.Call(Method(), *message, std::min<microseconds>(timeout, kPrepareMax)));
+        link.stub.Call(Method(), *message, std::min<microseconds>(timeout, kPrepareMax)));
   }
   Release(state);
 }
 
-void StartPrepareAgain(const std::shared_ptr<const Session>& session,
+void StartPrepareAgain(const std::shared_ptr<const Link>& link,
                        const std::shared_ptr<EventQueue>& queue, const PreparedRotation& rotation) {
   const State& state = PreparedState::Of(rotation);
   if (!Acquire(state)) return;
@@ -72,7 +72,7 @@ void StartPrepareAgain(const std::shared_ptr<const Session>& session,
   if (!message.ok()) return Release(state);
   const auto call = std::make_shared<PrepareCall>(queue, state);
   queue->Add(call);
-  call->Start(session->stub, *message);
+  call->Start(link->stub, *message);
 }
 
 }  // namespace rope::client

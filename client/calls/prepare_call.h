@@ -1,4 +1,4 @@
-// Asks a session's server to prepare again what it has forgotten. Does nothing while another
+// Asks a link's server to prepare again what it has forgotten. Does nothing while another
 // question about the same rotation is under way.
 //
 // Threading:  As documented at each function. No lock is held while the server works.
@@ -16,10 +16,10 @@
 namespace rope::client {
 
 // Waits for the answer, for at most `timeout` and half a second.
-void PrepareAgain(const Session& session, const PreparedRotation& rotation,
+void PrepareAgain(const Link& link, const PreparedRotation& rotation,
                   std::chrono::microseconds timeout);
 // Returns at once; the answer arrives on the queue's thread.
-void StartPrepareAgain(const std::shared_ptr<const Session>& session,
+void StartPrepareAgain(const std::shared_ptr<const Link>& link,
                        const std::shared_ptr<EventQueue>& queue, const PreparedRotation& rotation);
 
 }  // namespace rope::client

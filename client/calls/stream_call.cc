@@ -20,10 +20,10 @@ Status ErrorOfRequest(const Status& ended, bool may_have_executed) {
 
 }  // namespace
 
-StreamCall::StreamCall(std::shared_ptr<Connector> connector, std::shared_ptr<const Session> session,
+StreamCall::StreamCall(std::shared_ptr<Connector> connector, std::shared_ptr<const Link> link,
                        std::shared_ptr<EventQueue> queue, const StreamOptions& options)
     : connector_(std::move(connector)),
-      session_(std::move(session)),
+      link_(std::move(link)),
       queue_(std::move(queue)),
       options_(options) {}
 
@@ -33,7 +33,7 @@ void StreamCall::Start() {
     rpc->context.set_deadline(DeadlineAfter(BoundedTimeout(*options_.timeout)));
   }
   rpc->stream =
-      session_->stub.PrepareStream(RopeMethod("RotateStream"), &rpc->context, queue_->queue());
+      link_->stub.PrepareStream(RopeMethod("RotateStream"), &rpc->context, queue_->queue());
   stream_ = rpc->stream.get();
   {
     const proto::MutexLock lock(&mu_);
@@ -52,7 +52,7 @@ Status StreamCall::Rotate(const RotateRequest& request, RotateCallback callback,
   auto waiting = std::make_unique<Request>();
   waiting->callback = std::move(callback);
   Result<Message> message = MessageOf(
-      EncodeRotate(request, session_->region, Route::kRpc, waiting->borrowed), number, *waiting);
+      EncodeRotate(request, link_->region, Route::kRpc, waiting->borrowed), number, *waiting);
   if (!message.ok()) return message.status();
   if (request.prepared.has_value()) {
     waiting->by_id = std::make_unique<const RotateRequest>(request);
@@ -91,10 +91,10 @@ void StreamCall::Enqueue(Message message, std::unique_ptr<Request> request) {
 // not half-closed; it may have ended.
 void StreamCall::SendWhole(uint64_t sequence, std::unique_ptr<Request> request) {
   const std::unique_ptr<const RotateRequest> by_id = std::move(request->by_id);
-  StartPrepareAgain(session_, queue_, *by_id->prepared);
+  StartPrepareAgain(link_, queue_, *by_id->prepared);
   const int64_t bytes = request->bytes;
   Result<Message> message = MessageOf(
-      EncodeWhole(*by_id, session_->region, Route::kRpc, request->borrowed), sequence, *request);
+      EncodeWhole(*by_id, link_->region, Route::kRpc, request->borrowed), sequence, *request);
   {
     const proto::MutexLock lock(&mu_);
     --by_id_;
@@ -187,7 +187,7 @@ void StreamCall::OnFinished(bool) {
   {
     const proto::MutexLock lock(&mu_);
     ended_ = EndOfStream();
-    connector_->Note(*session_, *ended_);
+    connector_->Note(*link_, *ended_);
     // Only the server's error detail can prove that the unanswered requests did not run.
     may_have_run_ = rpc_status_.error_details().empty() || ended_->detail().may_have_executed;
     open_ = false;
@@ -359,7 +359,7 @@ void StreamCall::Deliver(std::unique_ptr<Request> request, Result<ReceivedReply>
 void StreamCall::RunCallback(Request& request, const Result<ReceivedReply>& reply) {
   const auto self = shared_from_this();
   {
-    if (reply.ok()) connector_->Note(*session_, reply->error());
+    if (reply.ok()) connector_->Note(*link_, reply->error());
     Result<RotateReply> result =
         reply.ok() ? reply->ToReply(std::move(request.wanted), connector_->outputs())
                    : Result<RotateReply>(reply.status());

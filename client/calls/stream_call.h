@@ -45,7 +45,7 @@ class StreamCall final : public LiveCall,
                          public StreamConnection,
                          public std::enable_shared_from_this<StreamCall> {
  public:
-  StreamCall(std::shared_ptr<Connector> connector, std::shared_ptr<const Session> session,
+  StreamCall(std::shared_ptr<Connector> connector, std::shared_ptr<const Link> link,
              std::shared_ptr<EventQueue> queue, const StreamOptions& options);
 
   // REQUIRES: called once, before the rest.
@@ -133,7 +133,7 @@ class StreamCall final : public LiveCall,
   void RemoveIfOver();
 
   const std::shared_ptr<Connector> connector_;
-  const std::shared_ptr<const Session> session_;
+  const std::shared_ptr<const Link> link_;
   const std::shared_ptr<EventQueue> queue_;
   const StreamOptions options_;
   Step started_{this, &StreamCall::OnStarted};

@@ -1,4 +1,4 @@
-// Where the tensors of a request and their results are: in the region of the session, in staging
+// Where the tensors of a request and their results are: in the region of the link, in staging
 // memory of it, or elsewhere.
 //
 // Threading:  Functions only.

@@ -47,7 +47,7 @@ Result<proto::FileDescriptor> AwaitUnixSocket(const std::string& target,
   }
 }
 
-// Whether the session needs new staging memory.
+// Whether the link needs new staging memory.
 bool HasLostHalf(const Region& region) {
   return region.is_staging && region.memory->lost_bytes() > region.memory->capacity_bytes() / 2;
 }
@@ -123,7 +123,7 @@ Status Connector::Connect(microseconds timeout) {
 }
 
 void Connector::Set(Dialed dialed) {
-  session_ = std::move(dialed.session);
+  link_ = std::move(dialed.link);
   chosen_ = std::move(dialed.chosen);
 }
 
@@ -132,15 +132,15 @@ Result<Connector::Dialed> Connector::ConnectInline(Clock::time_point deadline,
   auto arena = ArenaMemory::Create(options_.arena_bytes, SharedMemory::Use::kArena);
   if (!arena.ok()) return arena.status();
   arena_ = *std::move(arena);
-  return Dialed{InlineSession(deadline), {Transport::kInline, reason}};
+  return Dialed{InlineLink(deadline), {Transport::kInline, reason}};
 }
 
-std::shared_ptr<const Session> Connector::InlineSession(Clock::time_point deadline) const {
+std::shared_ptr<const Link> Connector::InlineLink(Clock::time_point deadline) const {
   if (const std::optional<std::string> path = UnixPathOf(target_); path.has_value()) {
     Result<proto::FileDescriptor> socket = ConnectSocket(*path, Until(deadline));
-    if (socket.ok()) return SessionOn(*std::move(socket), {}, nullptr);
+    if (socket.ok()) return LinkOn(*std::move(socket), {}, nullptr);
   }
-  std::shared_ptr<Session> channel = OwnChannel();
+  std::shared_ptr<Link> channel = OwnChannel();
   // The answer is left unused: a call on the channel fails with the reason.
   static_cast<void>(channel->stub.WaitForConnected(Until(deadline)));
   return channel;
@@ -209,11 +209,11 @@ Result<Connector::Dialed> Connector::Greet(
   const Region region = {.memory = *memory,
                          .ids = std::make_shared<RegionIds>(answer->hello.region_id),
                          .is_staging = MayStage()};
-  return Dialed{SessionOn(std::move(socket), region, std::move(ring)), std::move(chosen)};
+  return Dialed{LinkOn(std::move(socket), region, std::move(ring)), std::move(chosen)};
 }
 
-std::shared_ptr<const Session> Connector::SessionOn(proto::FileDescriptor socket, Region region,
-                                                    std::shared_ptr<Ring> ring) const {
+std::shared_ptr<const Link> Connector::LinkOn(proto::FileDescriptor socket, Region region,
+                                              std::shared_ptr<Ring> ring) const {
   const Stub stub(MakeChannelOn(std::move(socket), options_), options_);
   std::shared_ptr<RotateTransport> rotate;
   if (ring == nullptr) {
@@ -221,28 +221,27 @@ std::shared_ptr<const Session> Connector::SessionOn(proto::FileDescriptor socket
   } else {
     rotate = std::make_shared<RingTransport>(stub, std::move(ring), callback_owner_);
   }
-  return std::make_shared<Session>(Session{.stub = stub,
-                                           .rotate = std::move(rotate),
-                                           .on_own_socket = true,
-                                           .region = std::move(region)});
+  return std::make_shared<Link>(Link{.stub = stub,
+                                     .rotate = std::move(rotate),
+                                     .on_own_socket = true,
+                                     .region = std::move(region)});
 }
 
-std::shared_ptr<Session> Connector::OwnChannel() const {
+std::shared_ptr<Link> Connector::OwnChannel() const {
   const Stub stub(MakeChannel(target_, options_), options_);
-  return std::make_shared<Session>(
-      Session{.stub = stub, .rotate = std::make_shared<RpcTransport>(stub)});
+  return std::make_shared<Link>(Link{.stub = stub, .rotate = std::make_shared<RpcTransport>(stub)});
 }
 
 // The thread that finds the connection lost dials without mu_; the others wait for it. Where only
-// staging memory is short, a failed dial leaves the session as it was.
-Result<std::shared_ptr<const Session>> Connector::Get() {
-  std::shared_ptr<const Session> lost;
+// staging memory is short, a failed dial leaves the link as it was.
+Result<std::shared_ptr<const Link>> Connector::Get() {
+  std::shared_ptr<const Link> lost;
   {
     const proto::MutexLock lock(&mu_);
     while (dialing_) dialed_.Wait(&mu_);
-    if (!lost_ && !HasLostHalf(session_->region)) return session_;
+    if (!lost_ && !HasLostHalf(link_->region)) return link_;
     dialing_ = true;
-    lost = session_;
+    lost = link_;
   }
   Result<Dialed> dialed = Redial(*lost);
   const proto::MutexLock lock(&mu_);
@@ -250,18 +249,18 @@ Result<std::shared_ptr<const Session>> Connector::Get() {
   dialed_.SignalAll();
   if (!dialed.ok()) {
     if (lost_) return dialed.status();
-    return session_;
+    return link_;
   }
   lost_ = false;
   Set(*std::move(dialed));
-  return session_;
+  return link_;
 }
 
-Result<Connector::Dialed> Connector::Redial(const Session& lost) const {
+Result<Connector::Dialed> Connector::Redial(const Link& lost) const {
   Result<proto::FileDescriptor> socket = ConnectSocket(*UnixPathOf(target_), kRedialMax);
   if (!socket.ok()) return socket.status();
   if (lost.region.ids == nullptr) {
-    return Dialed{SessionOn(*std::move(socket), {}, nullptr), transport()};
+    return Dialed{LinkOn(*std::move(socket), {}, nullptr), transport()};
   }
   Result<Dialed> dialed = Greet(*std::move(socket), lost.region.is_staging ? NewStaging() : arena_);
   if (dialed.ok() || !IsAllowed(Transport::kInline)) return dialed;
@@ -269,19 +268,19 @@ Result<Connector::Dialed> Connector::Redial(const Session& lost) const {
                 {Transport::kInline, absl::StrCat("memfd: ", dialed.status().ToString())}};
 }
 
-void Connector::Note(const Session& session, const Status& status) {
+void Connector::Note(const Link& link, const Status& status) {
   const proto::MutexLock lock(&mu_);
   // A status from the server itself says whether the call ran.
   const bool is_gone =
       status.code() == StatusCode::kUnavailable && status.detail().may_have_executed;
-  if (!session.on_own_socket || !is_gone || session_.get() != &session || lost_) return;
+  if (!link.on_own_socket || !is_gone || link_.get() != &link || lost_) return;
   lost_ = true;
-  lost_arena_ |= session.region.ids != nullptr && !session.region.is_staging;
+  lost_arena_ |= link.region.ids != nullptr && !link.region.is_staging;
 }
 
-Result<std::shared_ptr<const Session>> Connector::GetForFence() {
+Result<std::shared_ptr<const Link>> Connector::GetForFence() {
   const proto::MutexLock lock(&mu_);
-  if (!std::exchange(lost_arena_, false)) return session_;
+  if (!std::exchange(lost_arena_, false)) return link_;
   return MakeError(
       Reason::kConnectionLost,
       "fence: a connection that shared the memory was lost; the end of its server's work cannot "

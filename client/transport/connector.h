@@ -16,7 +16,7 @@
 //
 // Threading:  Thread-safe once Connect has returned. Get blocks while a dial is under way, for
 //             kRedialMax at most; nothing else blocks.
-// Ownership:  Shares the arena with its slots, sessions with the calls that use them, and the pool
+// Ownership:  Shares the arena with its slots, links with the calls that use them, and the pool
 //             of outputs with the tensors of replies; idle memory of the pool is freed with the
 //             Connector.
 // Errors:     INVALID_ARGUMENT: options that contradict each other. UNAVAILABLE: no connection.
@@ -46,7 +46,7 @@
 namespace rope::client {
 
 // One connection, as calls see it.
-struct Session {
+struct Link {
   Stub stub;                                          // of every method, and of streams
   std::shared_ptr<RotateTransport> rotate = nullptr;  // of Rotate; never null
   bool on_own_socket = false;                         // gRPC will not connect it again
@@ -67,13 +67,13 @@ class Connector {
 
   // REQUIRES of all below: Connect has returned OK.
   // Dials first if the connection was lost, or if half of its staging memory was.
-  Result<std::shared_ptr<const Session>> Get();
-  // Reports that a call on `session` failed with `status`.
-  void Note(const Session& session, const Status& status);
+  Result<std::shared_ptr<const Link>> Get();
+  // Reports that a call on `link` failed with `status`.
+  void Note(const Link& link, const Status& status);
 
-  // The session without dialing. UNAVAILABLE: a connection that shared the arena was lost; reported
+  // The link without dialing. UNAVAILABLE: a connection that shared the arena was lost; reported
   // once.
-  Result<std::shared_ptr<const Session>> GetForFence();
+  Result<std::shared_ptr<const Link>> GetForFence();
 
   ChosenTransport transport() const;
   const std::shared_ptr<ArenaMemory>& arena() const { return arena_; }
@@ -85,9 +85,9 @@ class Connector {
  private:
   using Clock = std::chrono::steady_clock;
 
-  // A session, and how its memory is shared.
+  // A link, and how its memory is shared.
   struct Dialed {
-    std::shared_ptr<const Session> session;
+    std::shared_ptr<const Link> link;
     ChosenTransport chosen = {};
   };
 
@@ -98,19 +98,19 @@ class Connector {
   // These set arena_ if they succeed.
   Result<Dialed> ConnectShared(Clock::time_point deadline);
   Result<Dialed> ConnectInline(Clock::time_point deadline, const std::string& reason);
-  // A session on `socket` with `memory` as its region, and a ring if both sides have it.
+  // A link on `socket` with `memory` as its region, and a ring if both sides have it.
   // FAILED_PRECONDITION: the server shares no memory, or has no ring and only a ring is allowed.
   Result<Dialed> Greet(proto::FileDescriptor socket,
                        const Result<std::shared_ptr<ArenaMemory>>& memory) const;
   Result<std::shared_ptr<ArenaMemory>> NewStaging() const;
-  // A session without memory: on a socket of ours if possible.
-  std::shared_ptr<const Session> InlineSession(Clock::time_point deadline) const;
-  std::shared_ptr<const Session> SessionOn(proto::FileDescriptor socket, Region region,
-                                           std::shared_ptr<Ring> ring) const;
-  std::shared_ptr<Session> OwnChannel() const;
+  // A link without memory: on a socket of ours if possible.
+  std::shared_ptr<const Link> InlineLink(Clock::time_point deadline) const;
+  std::shared_ptr<const Link> LinkOn(proto::FileDescriptor socket, Region region,
+                                     std::shared_ptr<Ring> ring) const;
+  std::shared_ptr<Link> OwnChannel() const;
   // A connection in place of `lost`, with memory of the same kind. REQUIRES: `lost` is on a socket
   // of ours.
-  Result<Dialed> Redial(const Session& lost) const;
+  Result<Dialed> Redial(const Link& lost) const;
   void Set(Dialed dialed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::string target_;
@@ -122,7 +122,7 @@ class Connector {
   mutable proto::Mutex mu_;
   proto::CondVar dialed_;  // signals the end of a dial
   bool dialing_ ABSL_GUARDED_BY(mu_) = false;
-  std::shared_ptr<const Session> session_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<const Link> link_ ABSL_GUARDED_BY(mu_);
   bool lost_ ABSL_GUARDED_BY(mu_) = false;
   // A connection that shared the arena was lost, and no fence has reported it.
   bool lost_arena_ ABSL_GUARDED_BY(mu_) = false;

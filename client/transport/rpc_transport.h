@@ -1,4 +1,4 @@
-// RotateTransport: how the requests of Rotate reach the server of one session.
+// RotateTransport: how the requests of Rotate reach the server of one link.
 //
 //   RpcTransport   each request is a unary RPC
 //   RingTransport  each request takes a slot of the ring; one that does not fit, or that finds no
