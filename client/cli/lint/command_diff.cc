@@ -160,9 +160,7 @@ int RunDiff(const Arguments& arguments) {
     json.push_back(JsonOf(difference));
     if (!arguments.Has("json")) PrintDifference(difference, error);
   }
-  if (arguments.Has("json")) {
-    absl::PrintF("%s\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
-  }
+  if (arguments.Has("json")) absl::PrintF("%s", JsonText(json));
   const bool equal = std::all_of(differences->begin(), differences->end(),
                                  [](const LayerDifference& layer) { return layer.equal; });
   return equal ? kExitOk : kExitFailed;

@@ -1,6 +1,7 @@
 #include "client/cli/lint/lint_output.h"
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -46,42 +47,37 @@ std::string LineOf(const FileReport& report, const Finding& finding) {
                       finding.rule->id, "]\n");
 }
 
+// The cells of a file's line, in the order of the table's head.
+std::array<std::string, 8> CellsOf(const FileReport& report) {
+  const std::string file = Printable(report.file);
+  if (!report.unreadable.empty()) return {file, "-", "-", "unreadable", "-", "-", "-", "-"};
+  const auto or_dash = [](const std::string& text) { return text.empty() ? "-" : text; };
+  const auto count = [&report](Weight weight) { return absl::StrCat(report.CountOf(weight)); };
+  return {file,
+          or_dash(Printable(report.model_type)),
+          or_dash(report.rope_type),
+          report.pairing.empty() ? "not known" : report.pairing,
+          count(Weight::kError),
+          count(Weight::kWarning),
+          count(Weight::kReading),
+          count(Weight::kNote)};
+}
+
 std::string Table(const std::vector<FileReport>& reports) {
-  size_t file = 4;
-  size_t model = 10;
-  size_t type = 9;
-  for (const FileReport& report : reports) {
-    file = std::max(file, Printable(report.file).size());
-    model = std::max(model, Printable(report.model_type).size());
-    type = std::max(type, report.rope_type.size());
-  }
-  const auto row = [&](const auto&... cells) {
-    return absl::StrFormat("%-*s  %-*s  %-*s  %-11s  %6s  %8s  %8s  %5s\n", static_cast<int>(file),
-                           cells...);
-  };
-  const auto line = [&](const std::string& name, const std::string& model_type,
-                        const std::string& rope_type, const std::string& pairing,
-                        const std::string& errors, const std::string& warnings,
-                        const std::string& readings, const std::string& notes) {
-    return row(name, static_cast<int>(model), model_type, static_cast<int>(type), rope_type,
-               pairing, errors, warnings, readings, notes);
-  };
-  std::string table =
-      line("file", "model_type", "rope_type", "pairing", "errors", "warnings", "readings", "notes");
-  for (const FileReport& report : reports) {
-    const auto or_dash = [](const std::string& text) { return text.empty() ? "-" : text; };
-    if (!report.unreadable.empty()) {
-      absl::StrAppend(&table,
-                      line(Printable(report.file), "-", "-", "unreadable", "-", "-", "-", "-"));
-      continue;
+  std::vector<std::array<std::string, 8>> lines = {
+      {"file", "model_type", "rope_type", "pairing", "errors", "warnings", "readings", "notes"}};
+  for (const FileReport& report : reports) lines.push_back(CellsOf(report));
+  std::array<int, 3> widths = {};  // of the columns whose texts may be long
+  for (const auto& cells : lines) {
+    for (size_t i = 0; i < widths.size(); ++i) {
+      widths[i] = std::max(widths[i], static_cast<int>(cells[i].size()));
     }
-    absl::StrAppend(&table, line(Printable(report.file), or_dash(Printable(report.model_type)),
-                                 or_dash(report.rope_type),
-                                 report.pairing.empty() ? "not known" : report.pairing,
-                                 absl::StrCat(report.CountOf(Weight::kError)),
-                                 absl::StrCat(report.CountOf(Weight::kWarning)),
-                                 absl::StrCat(report.CountOf(Weight::kReading)),
-                                 absl::StrCat(report.CountOf(Weight::kNote))));
+  }
+  std::string table;
+  for (const auto& [file, model, type, pairing, errors, warnings, readings, notes] : lines) {
+    absl::StrAppendFormat(&table, "%-*s  %-*s  %-*s  %-11s  %6s  %8s  %8s  %5s\n", widths[0], file,
+                          widths[1], model, widths[2], type, pairing, errors, warnings, readings,
+                          notes);
   }
   return table;
 }
