@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "kernels/config/json_fields.h"
 #include "kernels/config/model_types.h"
 #include "kernels/config/rope_config.h"
@@ -37,7 +38,7 @@ std::string_view TypeOf(const Json& config) {
 
 bool IsSubConfig(std::string_view key, const Json& value) {
   if (!value.is_object()) return false;
-  if (std::find(std::begin(kOthers), std::end(kOthers), key) != std::end(kOthers)) return false;
+  if (absl::c_linear_search(kOthers, key)) return false;
   return key.ends_with(kSuffix) || !TypeOf(value).empty();
 }
 
@@ -71,8 +72,7 @@ bool HasTextConfig(const Json& config) {
 
 bool DescribesAModel(const Json& file) {
   if (HasTextConfig(file) || StatesParameters(file) || IsBareParameters(file)) return true;
-  return std::any_of(std::begin(kHeadKeys), std::end(kHeadKeys),
-                     [&](std::string_view key) { return file.contains(key); });
+  return absl::c_any_of(kHeadKeys, [&](std::string_view key) { return file.contains(key); });
 }
 
 absl::Status Unknown(std::string_view name, const SubConfigs& found) {
@@ -247,11 +247,6 @@ constexpr std::pair<std::string_view, std::string_view> kNotes[] = {
     {"llama_4_scaling_beta", " (it scales q by position, in addition to the rotation)"},
 };
 
-template <size_t size>
-bool Contains(const std::string_view (&keys)[size], std::string_view key) {
-  return std::find(std::begin(keys), std::end(keys), key) != std::end(keys);
-}
-
 std::string_view NoteOn(std::string_view key) {
   for (const auto& [noted, note] : kNotes) {
     if (noted == key) return note;
@@ -277,7 +272,7 @@ bool IsNearMiss(std::string_view key, std::string_view target) {
 // The first of `targets` that `key` nearly spells; empty: none.
 template <size_t size>
 std::string_view NearMissOf(std::string_view key, const std::string_view (&targets)[size]) {
-  if (Contains(kNeighbours, key)) return "";
+  if (absl::c_linear_search(kNeighbours, key)) return "";
   const auto found =
       std::find_if(std::begin(targets), std::end(targets),
                    [key](std::string_view target) { return IsNearMiss(key, target); });
@@ -291,8 +286,11 @@ void RemarkNearMisses(const ConfigDocument& document, std::vector<Remark>& remar
   int keys = 0;
   for (const auto& [key, value] : model.json().items()) {
     if (++keys > kKeysMax) return;
-    if (value.is_null() || Contains(kTopKeys, key) || Contains(kAroundKeys, key)) continue;
-    if (document.bare && Contains(kParameterKeys, key)) continue;
+    if (value.is_null() || absl::c_linear_search(kTopKeys, key) ||
+        absl::c_linear_search(kAroundKeys, key)) {
+      continue;
+    }
+    if (document.bare && absl::c_linear_search(kParameterKeys, key)) continue;
     std::string_view meant = NearMissOf(key, kAroundKeys);
     if (meant.empty()) meant = NearMissOf(key, kTopKeys);
     if (meant.empty()) continue;
@@ -316,8 +314,8 @@ bool IsBare(const JsonFields& model) {
   if (const Json* type = model.Find("type"); type != nullptr && type->is_string()) {
     if (ParseRopeType(type->get_ref<const std::string&>()).ok()) return true;
   }
-  return HasLayerTypes(model) || std::any_of(std::begin(kBareKeys), std::end(kBareKeys),
-                                             [&](std::string_view key) { return model.Has(key); });
+  return HasLayerTypes(model) ||
+         absl::c_any_of(kBareKeys, [&](std::string_view key) { return model.Has(key); });
 }
 
 bool IsNested(const ConfigDocument& document) {
@@ -390,8 +388,8 @@ void RemarkUnknownKeys(const ConfigDocument& document, const JsonFields& paramet
   const bool around = document.nested && &parameters.json() == &document.parameters->json();
   for (const auto& [key, value] : parameters.json().items()) {
     if (value.is_null() || (around && (value.is_object() || key == "truncate"))) continue;
-    if (document.bare && (Contains(kTopKeys, key) || key == "rope_theta")) continue;
-    if (!around && Contains(kParameterKeys, key)) continue;
+    if (document.bare && (absl::c_linear_search(kTopKeys, key) || key == "rope_theta")) continue;
+    if (!around && absl::c_linear_search(kParameterKeys, key)) continue;
     if (++unknown > kNamed) continue;
     const std::string path =
         parameters.path().empty() ? std::string() : StrCat(parameters.path(), ": ");

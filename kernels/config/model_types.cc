@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "kernels/check.h"
 #include "kernels/config/embedded_data.h"
 #include "kernels/config/json_fields.h"
@@ -47,11 +48,6 @@ constexpr std::string_view kReadByEntry[] = {"partial_rotary_factor", "rope_loca
 constexpr std::string_view kNotedKeys[] = {"head_dim", "max_position_embeddings",
                                            "rope_parameters"};
 
-template <size_t size>
-bool Contains(const std::string_view (&keys)[size], std::string_view key) {
-  return std::find(std::begin(keys), std::end(keys), key) != std::end(keys);
-}
-
 bool Has(const Json& object, std::string_view key) {
   const auto found = object.find(key);
   return found != object.end() && !found->is_null();
@@ -66,8 +62,7 @@ std::string_view TypeOf(const Json& object) {
 }  // namespace
 
 bool StatesParameters(const Json& config) {
-  return std::any_of(std::begin(kParameterKeys), std::end(kParameterKeys),
-                     [&](std::string_view key) { return Has(config, key); });
+  return absl::c_any_of(kParameterKeys, [&](std::string_view key) { return Has(config, key); });
 }
 
 std::vector<Remark> CompleteModel(Json& file, bool is_sub_config) {
@@ -87,11 +82,11 @@ std::vector<Remark> CompleteModel(Json& file, bool is_sub_config) {
       is_sub_config || nested || Has(file, "architectures") || Has(file, "transformers_version");
   const bool states_parameters = StatesParameters(model);
   for (const auto& [key, value] : type.defaults.items()) {
-    if (Has(model, key) || Contains(kReadByEntry, key)) continue;
+    if (Has(model, key) || absl::c_linear_search(kReadByEntry, key)) continue;
     if (key == "rope_parameters" && states_parameters) continue;
-    if (!complete && Contains(kSizeKeys, key)) continue;
+    if (!complete && absl::c_linear_search(kSizeKeys, key)) continue;
     model[key] = value;
-    if (!Contains(kNotedKeys, key)) continue;
+    if (!absl::c_linear_search(kNotedKeys, key)) continue;
     remarks.push_back({RemarkKind::kDefaultAssumed, StrCat(key, " absent, taken as ", Show(value),
                                                            ", as Hugging Face does for ", name)});
   }
